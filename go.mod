@@ -1,0 +1,3 @@
+module github.com/toold/toold
+
+go 1.26

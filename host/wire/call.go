@@ -1,0 +1,66 @@
+package wire
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Form is the shape of a request, and so of its answer.
+type Form int
+
+const (
+	Plain    Form = iota // {tool, args, cwd}: what wrappers send
+	Envelope             // {toolId, executionId, payload}: what programs send
+)
+
+// Call is one request, whichever form it came in.
+type Call struct {
+	Form Form
+	// Tool is the name as it was sent: not checked, not safe for a path.
+	Tool string
+	// ExecutionID is a version-4 UUID; the host makes one for a plain call.
+	ExecutionID string
+	// Args, Cwd and Stdin are those of a plain call, or of an envelope
+	// payload that has the shape {args, cwd, stdin?} and nothing else.
+	Args  []string
+	Cwd   string
+	Stdin []byte
+	// Payload is the object of an envelope call; for a plain call it is
+	// {args, cwd, stdin?}. Never empty.
+	Payload json.RawMessage
+	// Env holds variables that the caller asks for; the tool admits them.
+	Env            map[string]string
+	Session        string
+	Token          string
+	IdempotencyKey string
+	// Retry runs a stored failure again.
+	Retry bool
+	// Timeout narrows the tool's own; 0 leaves it.
+	Timeout    time.Duration
+	Background bool
+	Detach     bool
+	Stream     bool
+	// Trace is a W3C traceparent, or empty.
+	Trace string
+	// CallerInfo is what the caller says of itself. It is logged, never
+	// trusted.
+	CallerInfo json.RawMessage
+}
+
+// Result is what came of a Call. Err is nil when the tool ran and said yes,
+// or, for a binary, when it ran at all: its exit code is its answer.
+type Result struct {
+	ExecutionID string
+	// ExitCode is the tool's own when Ran, else it follows from Err.
+	ExitCode int
+	// Ran reports that the tool itself answered.
+	Ran    bool
+	Stdout []byte
+	Stderr []byte
+	Data   json.RawMessage
+	Err    *Error
+	// Truncated says that Stdout or Stderr is not the whole.
+	Truncated bool
+	FromCache bool
+	Duration  time.Duration
+}

@@ -1,0 +1,172 @@
+// Package abi holds the types that guests, the host and its clients share:
+// what a policy is asked, what it answers, and what a tool returns.
+//
+// All of them travel as JSON through the Extism input and output of a guest
+// export. Names are snake_case. The host reads every answer of a guest
+// strictly: an unknown field, a duplicate key or a wrong type is an error of
+// the guest (TOOL_BROKEN for a policy, which therefore denies).
+//
+// The package imports the standard library only and builds for wasip1, so a
+// guest can link it.
+package abi
+
+import "encoding/json"
+
+// Version is the version of the guest interface that this host speaks. A
+// module whose describe export answers a greater number is refused by name.
+const Version = 1
+
+// Describe is what the optional describe export answers, once a version of a
+// module. It takes no input.
+type Describe struct {
+	// ABI is the version of this interface the module was written for.
+	ABI         int             `json:"abi"`
+	Name        string          `json:"name,omitempty"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"schema,omitempty"`
+	Annotations *Annotations    `json:"annotations,omitempty"`
+	// Wants names further context that a policy needs in its Call and that
+	// costs the host something to get. Known: "repo_config".
+	Wants []string `json:"wants,omitempty"`
+}
+
+// WantRepoConfig asks for Call.RepoConfig.
+const WantRepoConfig = "repo_config"
+
+// Annotations say what a tool is like. They inform; they never grant.
+type Annotations struct {
+	Title       string `json:"title,omitempty"`
+	ReadOnly    *bool  `json:"read_only,omitempty"`
+	Destructive *bool  `json:"destructive,omitempty"`
+	Idempotent  *bool  `json:"idempotent,omitempty"`
+	OpenWorld   *bool  `json:"open_world,omitempty"`
+}
+
+// Call is what restrict, handle and classify are asked.
+type Call struct {
+	Tool string   `json:"tool"`
+	Args []string `json:"args,omitempty"`
+	// Cwd is an absolute path beneath one of Roots, symlinks resolved.
+	Cwd string `json:"cwd,omitempty"`
+	// Roots are the folders beneath which this call may work.
+	Roots []string `json:"roots,omitempty"`
+	// Payload is the object of an envelope call.
+	Payload json.RawMessage `json:"payload,omitempty"`
+	// StdinBase64 is the input that came with the request itself. Streamed
+	// input is not in it: a handler reads that with tool_recv.
+	StdinBase64 string `json:"stdin_base64,omitempty"`
+	// Env holds the variables that the caller set and the tool admits.
+	Env         map[string]string `json:"env,omitempty"`
+	ExecutionID string            `json:"execution_id,omitempty"`
+	// Attempt counts from 1.
+	Attempt int    `json:"attempt,omitempty"`
+	Session string `json:"session,omitempty"`
+	// Caller is an opaque name of who calls: stable for one identity, never
+	// something the caller wrote.
+	Caller   string          `json:"caller,omitempty"`
+	ReadOnly bool            `json:"read_only,omitempty"`
+	Binding  json.RawMessage `json:"binding,omitempty"`
+	// DeadlineMS is how many milliseconds the call has left.
+	DeadlineMS int64 `json:"deadline_ms,omitempty"`
+	// RepoConfig is the configuration that the git repository around Cwd
+	// brings along, in file order, when the policy's describe wants it.
+	RepoConfig *RepoConfig `json:"repo_config,omitempty"`
+}
+
+// RepoConfig is the configuration of one git repository.
+type RepoConfig struct {
+	// Entries are in the order git reads them. Keys are as `git config
+	// --list` prints them: section and name in lower case, subsection as
+	// written.
+	Entries []ConfigEntry `json:"entries,omitempty"`
+	// Error says why the configuration could not be read; a policy should
+	// then deny what depends on it.
+	Error string `json:"error,omitempty"`
+}
+
+// ConfigEntry is one line of a RepoConfig. A key without "=" has the value
+// "true", as git's booleans read it.
+type ConfigEntry struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// Effects of a Decision. Anything else denies.
+const (
+	Allow = "allow"
+	Deny  = "deny"
+)
+
+// Decision is what restrict answers.
+type Decision struct {
+	Effect string `json:"effect"`
+	// Rule names the rule that decided, for logs and for the caller.
+	Rule string `json:"rule,omitempty"`
+	// Reason says why, Instead what to do instead; both are shown to the
+	// caller of a denied call.
+	Reason  string `json:"reason,omitempty"`
+	Instead string `json:"instead,omitempty"`
+
+	// What follows counts only when Effect is Allow. What runs is exactly
+	// this, never re-read from the request. A nil Args, Env or StdinBase64
+	// leaves what was asked.
+	Args        []string          `json:"args,omitzero"`
+	Env         map[string]string `json:"env,omitzero"`
+	StdinBase64 *string           `json:"stdin_base64,omitempty"`
+	// Mutating and Idempotent override the class that tool.json gives.
+	Mutating       *bool  `json:"mutating,omitempty"`
+	Idempotent     *bool  `json:"idempotent,omitempty"`
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+	// TimeoutMS narrows the tool's timeout; it never widens it.
+	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+	// Stdin says whether this call wants the caller's input.
+	Stdin *bool `json:"stdin,omitempty"`
+	// Shell says that this call cannot do without the shell that tool.json
+	// lists in capabilities.exec (git runs one for a remote that is a path).
+	// A shell is withheld from every other call; a call that gets it runs
+	// without the tool's secrets.
+	Shell bool `json:"shell,omitempty"`
+}
+
+// Result is what handle answers.
+type Result struct {
+	ExitCode int `json:"exit_code"`
+	// Stdout and Stderr are text; the _base64 forms carry any bytes and win
+	// when both are given.
+	Stdout       string          `json:"stdout,omitempty"`
+	Stderr       string          `json:"stderr,omitempty"`
+	StdoutBase64 string          `json:"stdout_base64,omitempty"`
+	StderrBase64 string          `json:"stderr_base64,omitempty"`
+	Data         json.RawMessage `json:"data,omitempty"`
+	Error        *Error          `json:"error,omitempty"`
+	// Gone says that what Binding names is no longer there.
+	Gone bool `json:"gone,omitempty"`
+}
+
+// Error is a tool's own failure.
+type Error struct {
+	// Code is the tool's own, for programs: UPPER_SNAKE_CASE.
+	Code      string `json:"code,omitempty"`
+	Message   string `json:"message"`
+	Retriable bool   `json:"retriable,omitempty"`
+}
+
+// ExecRequest is the input of the host function tool_exec.
+type ExecRequest struct {
+	// Path must be one of the paths in capabilities.exec.
+	Path        string            `json:"path"`
+	Args        []string          `json:"args,omitempty"`
+	Cwd         string            `json:"cwd,omitempty"`
+	Env         map[string]string `json:"env,omitempty"`
+	StdinBase64 string            `json:"stdin_base64,omitempty"`
+}
+
+// ExecResult is what tool_exec answers. Error is set, and the rest empty,
+// when nothing ran.
+type ExecResult struct {
+	ExitCode     int    `json:"exit_code"`
+	StdoutBase64 string `json:"stdout_base64,omitempty"`
+	StderrBase64 string `json:"stderr_base64,omitempty"`
+	Truncated    bool   `json:"truncated,omitempty"`
+	Error        *Error `json:"error,omitempty"`
+}
