@@ -1,0 +1,98 @@
+package identity
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/toold/toold/host/wire"
+)
+
+func code(err error) wire.Code {
+	var e *wire.Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+func TestResolve(t *testing.T) {
+	dir := t.TempDir()
+	r, err := New(dir, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := r.Resolve("", 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := r.Resolve("", 1001)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.ID == b.ID || len(a.ID) != 32 {
+		t.Errorf("callers 1000 and 1001 are %q and %q", a.ID, b.ID)
+	}
+	again, err := New(dir, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, _ := again.Resolve("", 1000); c != a {
+		t.Errorf("after a restart caller 1000 is %v, was %v", c, a)
+	}
+	other, err := New(t.TempDir(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, _ := other.Resolve("", 1000); c.ID == a.ID {
+		t.Error("two hosts give one user the same id")
+	}
+	for name, try := range map[string]func() error{
+		"overflow uid": func() error { _, err := r.Resolve("", 65534); return err },
+		"uid off":      func() error { _, err := r.WithUID(false).Resolve("", 1000); return err },
+		"token":        func() error { _, err := r.Resolve("secret-token", 1000); return err },
+	} {
+		err := try()
+		if code(err) != wire.Unauthenticated {
+			t.Errorf("%s: %v, want UNAUTHENTICATED", name, err)
+		}
+		if err != nil && bytes.Contains([]byte(err.Error()), []byte("secret-token")) {
+			t.Errorf("%s: the error holds the token: %v", name, err)
+		}
+	}
+}
+
+func TestKeyFile(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := New(dir, true); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, keyFile)
+	fi, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fi.Mode().Perm() != 0o600 {
+		t.Errorf("the key has mode %v", fi.Mode())
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".key-*")); left != nil {
+		t.Errorf("left behind: %v", left)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(dir, true); err == nil {
+		t.Error("a key that everybody can read was taken")
+	}
+	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(dir, true); err == nil {
+		t.Error("a key of five bytes was taken")
+	}
+}
