@@ -170,3 +170,26 @@ type ExecResult struct {
 	Truncated    bool   `json:"truncated,omitempty"`
 	Error        *Error `json:"error,omitempty"`
 }
+
+// EmitRequest is the input of the host function tool_emit.
+type EmitRequest struct {
+	// Stream is "stdout", "stderr" or "progress"; the data of progress is
+	// one JSON value.
+	Stream     string `json:"stream"`
+	DataBase64 string `json:"data_base64,omitempty"`
+}
+
+// EmitResult is what tool_emit answers. Error is set when the caller has
+// left; a handler should then stop.
+type EmitResult struct {
+	Error *Error `json:"error,omitempty"`
+}
+
+// RecvResult is what tool_recv answers; tool_recv takes no input (offset 0).
+type RecvResult struct {
+	// DataBase64 is the next piece of the caller's input, or one message
+	// that steers the call.
+	DataBase64 string `json:"data_base64,omitempty"`
+	EOF        bool   `json:"eof,omitempty"`
+	Error      *Error `json:"error,omitempty"`
+}
