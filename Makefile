@@ -1,0 +1,74 @@
+# toold: `make` shows the targets.
+
+GO       ?= go
+FUZZTIME ?= 30s
+BENCH    ?= .
+# Where programs and packages go that the tests need and this machine lacks.
+CACHE    := .cache
+
+# git refuses to read a checkout that somebody else owns, and then so does go.
+VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
+BUILD := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS)
+WASM  := GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildvcs=false -buildmode=c-shared -ldflags=-s
+
+# What a plugin is compiled to follows from what it exports: one that says
+# `//go:wasmexport handle` is its tool's handler.wasm, one that only says
+# `//go:wasmexport restrict` its restricted.wasm. A plugin without either is
+# a library of the others. Compiled modules lie beside their tool.json.
+exporters = $(sort $(patsubst plugins/%/,%,$(dir $(shell grep -slE '^//go:wasmexport $(1)$$' plugins/*/*.go))))
+HANDLERS := $(call exporters,handle)
+POLICIES := $(filter-out $(HANDLERS),$(call exporters,restrict))
+MODULES  := $(HANDLERS:%=tools.d/%/handler.wasm) $(POLICIES:%=tools.d/%/restricted.wasm)
+GUEST_SOURCES := go.mod $(shell find pdk plugins -name '*.go' ! -name '*_test.go' 2>/dev/null)
+
+.PHONY: help
+help: ## show this
+	@echo 'toold: make TARGET'
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  %-8s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: $(MODULES) ## toold, toolctl, tool-client into bin/, the modules into tools.d/
+	@mkdir -p bin
+	$(BUILD) -o bin/ ./cmd/...
+
+tools.d/%/handler.wasm: $(GUEST_SOURCES)
+	$(module)
+
+tools.d/%/restricted.wasm: $(GUEST_SOURCES)
+	$(module)
+
+# Compiled aside and renamed into place, so that a daemon that watches the
+# folder never sees half a module.
+define module
+@mkdir -p $(@D) $(CACHE)/wasm
+$(WASM) -o $(CACHE)/wasm/$*.wasm ./plugins/$*
+@mv $(CACHE)/wasm/$*.wasm $@
+endef
+
+.PHONY: test
+test: build ## every test; fetches the servers that they need and this machine lacks
+	@GO='$(GO)' scripts/test ./...
+
+.PHONY: race
+race: build ## the same under the race detector (needs a C compiler)
+	@GO='$(GO)' scripts/test -race ./...
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME (30s)
+	@GO='$(GO)' scripts/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: build ## the benchmarks that match BENCH (all)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+.PHONY: check
+check: build ## gofmt, vet, staticcheck, the floors, schemas, CHANGELOG
+	@GO='$(GO)' scripts/check
+
+.PHONY: demo
+demo: build ## a daemon, a remote, a push, a refusal, a hot swap: two minutes to see it
+	@bin/toolctl demo
+
+.PHONY: clean
+clean: ## remove what was built and fetched
+	rm -rf bin $(CACHE) $(wildcard tools.d/*/handler.wasm tools.d/*/restricted.wasm)

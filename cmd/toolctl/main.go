@@ -1,0 +1,148 @@
+// Command toolctl is the command line of operators and of those who write
+// tools. It asks a running daemon over its two sockets and never does a
+// daemon's work itself.
+//
+// Each verb is a file with one function that returns its command; verbs is
+// the table of them. What a command prints for programs (--json) is stable,
+// what it prints for people is not.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/wire"
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// verbs is every subcommand, in the order help shows them.
+var verbs = []func(*state) *cobra.Command{
+	toolsVerb,
+	resultVerb,
+}
+
+// state is what the verbs share: the streams and where the daemon is.
+type state struct {
+	in       io.Reader
+	out, err io.Writer
+
+	flags client.Places // as the flags give them
+}
+
+// run is the program. It returns the exit code.
+func run(ctx context.Context, argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	s := &state{in: stdin, out: stdout, err: stderr}
+	root := &cobra.Command{
+		Use:   "toolctl",
+		Short: "Call, list, check and install the tools of a toold daemon",
+		Long: `toolctl asks a toold daemon: it calls tools, says which there are and what is
+wrong with them, and makes the links by which containers call them.
+
+It finds the daemon as toold itself decides where to listen: by --socket,
+--admin, --state and --instance, by the variables TOOL_SOCKET, TOOLD_ADMIN,
+TOOLD_STATE_DIR and INSTANCE_ID, or by the defaults of the user who runs it.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          args(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetArgs(argv)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	flags := root.PersistentFlags()
+	flags.StringVar(&s.flags.Socket, "socket", "", "the tool socket (default $TOOL_SOCKET, else where toold puts it)")
+	flags.StringVar(&s.flags.Admin, "admin", "", "the admin socket (default $TOOLD_ADMIN, else admin.sock in the state folder)")
+	flags.StringVar(&s.flags.State, "state", "", "the daemon's state folder (default $TOOLD_STATE_DIR)")
+	flags.StringVar(&s.flags.Instance, "instance", "", "the daemon's instance name (default $INSTANCE_ID, else 0)")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+	})
+	for _, verb := range verbs {
+		root.AddCommand(verb(s))
+	}
+
+	err := root.ExecuteContext(ctx)
+	if err != nil && err.Error() != "" {
+		fmt.Fprintf(stderr, "toolctl: %v\n", err)
+	}
+	return exitCode(err)
+}
+
+// usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// exitStatus ends the program with a code and without a further word: the
+// verb has said all there is to say.
+type exitStatus int
+
+func (e exitStatus) Error() string { return "" }
+
+// exitCode is the one place that turns an error into an exit code: a tool's
+// own, the one of its error code, 64 for a command line that makes no sense,
+// 1 for all else.
+func exitCode(err error) int {
+	var status exitStatus
+	var usage usageError
+	var werr *wire.Error
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &status):
+		return int(status)
+	case errors.As(err, &usage):
+		return 64
+	case errors.As(err, &werr):
+		return werr.Code.ExitCode()
+	}
+	return 1
+}
+
+// args is cobra's check of the number of arguments, as a usage error.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+		}
+		return nil
+	}
+}
+
+// places is where the daemon is.
+func (s *state) places() client.Places { return client.FindPlaces(s.flags, os.Getenv) }
+
+// printJSON writes v for a program.
+func (s *state) printJSON(v any) error {
+	enc := json.NewEncoder(s.out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// first is the first of values that is not empty.
+func first(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}

@@ -1,0 +1,50 @@
+package client
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Places is where a daemon and those who call it meet when nobody says
+// otherwise. The daemon and its clients both ask here, so that they agree.
+type Places struct {
+	Instance string // the daemon's name, "0" unless given
+	Socket   string // the tool socket
+	State    string // the folder of what lasts
+	Admin    string // the admin socket
+}
+
+// FindPlaces fills in what is empty in p: from the variables INSTANCE_ID,
+// TOOL_SOCKET, TOOLD_STATE_DIR and TOOLD_ADMIN, which getenv reads, and else
+// with the defaults of the user who asks. Without XDG_RUNTIME_DIR the socket is in
+// a folder of that user's own beneath the temporary folder.
+func FindPlaces(p Places, getenv func(string) string) Places {
+	set := func(field *string, variable, fallback string) {
+		if *field == "" {
+			*field = getenv(variable)
+		}
+		if *field == "" {
+			*field = fallback
+		}
+	}
+	set(&p.Instance, "INSTANCE_ID", "0")
+
+	runtime := getenv("XDG_RUNTIME_DIR")
+	if runtime == "" {
+		tmp := getenv("TMPDIR")
+		if tmp == "" {
+			tmp = "/tmp"
+		}
+		runtime = filepath.Join(tmp, fmt.Sprintf("toold-%d", os.Getuid()))
+	}
+	set(&p.Socket, "TOOL_SOCKET", filepath.Join(runtime, "toold", "tool-"+p.Instance+".sock"))
+
+	state := getenv("XDG_STATE_HOME")
+	if state == "" {
+		state = filepath.Join(getenv("HOME"), ".local", "state")
+	}
+	set(&p.State, "TOOLD_STATE_DIR", filepath.Join(state, "toold", p.Instance))
+	set(&p.Admin, "TOOLD_ADMIN", filepath.Join(p.State, "admin.sock"))
+	return p
+}

@@ -1,0 +1,288 @@
+package host_test
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/toold/toold"
+
+// floor is what a package may stand on.
+type floor struct {
+	// pkg is a folder of the module; with a trailing /... all beneath it.
+	pkg string
+	// n is its floor: it may import packages of lower floors only.
+	n int
+	// only, where it is not nil, is all of the module and all third-party
+	// code that it may import.
+	only []string
+	// why is what the failure says.
+	why string
+}
+
+// Floors of guests. They count by themselves: a guest never stands on the
+// host, whatever its number.
+const (
+	guestLib = -2
+	guest    = -1
+)
+
+var std = []string{}
+
+// floors is the whole order of imports. A new package gets a line, with the
+// reason for its place. The longest match counts.
+var floors = []floor{
+	{"pdk/abi", guestLib, std, "guests link it, and every byte of a guest is loaded for each tool: the standard library only"},
+	{"pdk", guest, []string{"pdk/abi"}, "guests link it: pdk/abi and the standard library only"},
+	{"plugins/...", guest, []string{"pdk", "pdk/abi", "plugins/..."}, "a plugin is a guest: it is built from pdk alone and knows nothing of the host"},
+	{"sdk-examples/...", guest, []string{"pdk", "pdk/abi"}, "an example shows what a stranger can do with pdk alone"},
+
+	{"host/wire", 0, std, "tool-client links it and must start in a millisecond: the standard library only"},
+	{"host/idempotency", 0, nil, "a record's state machine can be used alone: it knows nothing of tools, sockets or Wasm"},
+	{"host/breaker", 0, nil, "a breaker can be used alone: it knows nothing of tools, sockets or Wasm"},
+	{"host/retry", 0, nil, "backoff can be used alone: it knows nothing of tools, sockets or Wasm"},
+	{"scripts/...", 0, std, "what builds and tests the project must not need the project"},
+
+	{"host/client", 1, nil, "a client knows the wire, never what is behind it"},
+	{"host/guest", 1, nil, "the engine knows modules and bytes, never tools"},
+	{"host/process", 1, nil, "processes know argv and folders, never tools"},
+	{"host/observe", 1, nil, "what observes must not lean on what it observes"},
+
+	{"host/server", 2, nil, "connections know frames, never tools"},
+	{"host/identity", 2, nil, "who calls is known before what they call"},
+	{"host/session", 2, nil, "sessions hold ids and journals; the pipeline drives them"},
+	{"host/tools", 2, nil, "tool generations stand on the engine and on processes, and beneath the pipeline"},
+
+	{"host", 3, nil, "the host wires everything by hand; only programs and whole-daemon tests stand above it"},
+
+	{"host/mcp", 4, nil, "a second door to the same pipeline"},
+	{"host/hosttest", 4, nil, "a whole daemon, for tests"},
+	{"pdk/pdktest", 4, nil, "a suite that runs guests in the real engine"},
+	{"cmd/...", 5, nil, "programs stand on everything"},
+	{"cmd/tool-client", 5, []string{"host/wire"}, "a wrapper starts in a millisecond for each git in a loop: the standard library and host/wire only"},
+}
+
+// bans are imports that belong to few.
+var bans = []struct {
+	prefix string
+	users  []string
+	why    string
+}{
+	{"github.com/tetratelabs/wazero", []string{"host/guest"}, "host/guest alone knows which Wasm engine runs"},
+	{"github.com/extism/", []string{"host/guest"}, "host/guest alone loads Extism manifests and is compared with go-sdk"},
+	{"github.com/landlock-lsm/", []string{"host/process"}, "host/process alone confines"},
+	{"github.com/spf13/", []string{"cmd/toold", "cmd/toolctl"}, "command lines belong to programs"},
+	{"github.com/prometheus/", []string{"host/observe"}, "the rest of the host observes through host/observe"},
+}
+
+// reach says what a program or package may come to link, through any number
+// of imports.
+var reach = []struct {
+	from  string
+	never []string // and nothing beneath
+	why   string
+}{
+	{"cmd/tool-client", []string{"host/...", "pdk/..."}, "a wrapper links the standard library and host/wire only"},
+	{"plugins/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
+	{"pdk", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
+	{"sdk-examples/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
+	{"host/client", []string{"host/guest", "host/process", "host/tools", "host/server"}, "a program that only dials must not link the engine"},
+}
+
+// TestFloors reads the imports of every package itself, without build tags
+// and without a cache, and refuses one that goes upwards.
+func TestFloors(t *testing.T) {
+	imports, err := readImports(os.DirFS(".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fault := range check(imports) {
+		t.Error(fault)
+	}
+	if len(imports) < 3 {
+		t.Fatalf("only %d packages found: %v", len(imports), imports)
+	}
+}
+
+// TestFloorsSeeFaults shows that each kind of fault is found.
+func TestFloorsSeeFaults(t *testing.T) {
+	in := module + "/"
+	for _, tt := range []struct {
+		name    string
+		imports map[string][]string
+		want    string
+	}{
+		{"a stranger", map[string][]string{"host/new": nil}, "host/new has no floor"},
+		{"upwards", map[string][]string{"host/guest": {in + "host/tools"}}, "host/guest (floor 1) imports host/tools (floor 2)"},
+		{"sideways", map[string][]string{"host/tools": {in + "host/server"}}, "host/tools (floor 2) imports host/server (floor 2)"},
+		{"a library in wire", map[string][]string{"host/wire": {"golang.org/x/sys/unix"}}, "host/wire imports golang.org/x/sys/unix"},
+		{"the host in a guest", map[string][]string{"plugins/git": {in + "host/wire"}}, "plugins/git imports host/wire"},
+		{"wazero outside guest", map[string][]string{"host/tools": {"github.com/tetratelabs/wazero/api"}}, "host/tools imports github.com/tetratelabs/wazero/api"},
+		{"a wrapper that grows", map[string][]string{"cmd/tool-client": {in + "host/client"}}, "cmd/tool-client imports host/client"},
+		{"a wrapper that grows unseen", map[string][]string{"cmd/tool-client": {in + "host/wire"}, "host/wire": {in + "pdk/abi"}}, "cmd/tool-client comes to link pdk/abi"},
+		{"a client that links the engine", map[string][]string{"host/client": {in + "host/guest"}}, "host/client comes to link host/guest"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			faults := check(tt.imports)
+			if !slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(f, tt.want) }) {
+				t.Errorf("got %q, want one that begins with %q", faults, tt.want)
+			}
+		})
+	}
+}
+
+// readImports maps each folder with Go files to what they import. Tests may
+// stand on anything and are left out.
+func readImports(root fs.FS) (map[string][]string, error) {
+	out := map[string][]string{}
+	err := fs.WalkDir(root, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() {
+			if p != "." && (strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") || name == "testdata" || name == "bin") {
+				return fs.SkipDir
+			}
+			if _, err := fs.Stat(root, path.Join(p, "go.mod")); err == nil && p != "." {
+				return fs.SkipDir // a module of its own
+			}
+			return nil
+		}
+		if filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		src, err := fs.ReadFile(root, p)
+		if err != nil {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), p, src, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		dir := path.Dir(p)
+		for _, spec := range f.Imports {
+			ip, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			if !slices.Contains(out[dir], ip) {
+				out[dir] = append(out[dir], ip)
+			}
+		}
+		if out[dir] == nil {
+			out[dir] = []string{}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// check returns a sentence for each fault, in no order that matters.
+func check(imports map[string][]string) []string {
+	var faults []string
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+
+	for dir, list := range imports {
+		f, ok := floorOf(dir)
+		if !ok {
+			fault("%s has no floor: add it to the table in host/floors_test.go, with the reason for its place", dir)
+			continue
+		}
+		for _, ip := range list {
+			own, isOwn := strings.CutPrefix(ip, module+"/")
+			if !isOwn && !thirdParty(ip) {
+				continue
+			}
+			name := ip
+			if isOwn {
+				name = own
+			}
+			if f.only != nil {
+				if !slices.ContainsFunc(f.only, func(o string) bool { return matches(o, name) }) {
+					fault("%s imports %s: %s", dir, name, f.why)
+				}
+			} else if g, ok := floorOf(own); isOwn && ok && g.n >= f.n && !beneath(f, g) {
+				fault("%s (floor %d) imports %s (floor %d): %s", dir, f.n, own, g.n, f.why)
+			}
+			for _, b := range bans {
+				if strings.HasPrefix(ip, b.prefix) && !slices.Contains(b.users, dir) {
+					fault("%s imports %s: %s", dir, ip, b.why)
+				}
+			}
+		}
+	}
+	for _, r := range reach {
+		for dir := range imports {
+			if !matches(r.from, dir) {
+				continue
+			}
+			f, _ := floorOf(dir)
+			for _, to := range closure(imports, dir) {
+				if slices.ContainsFunc(f.only, func(o string) bool { return matches(o, to) }) {
+					continue
+				}
+				if slices.ContainsFunc(r.never, func(n string) bool { return matches(n, to) }) {
+					fault("%s comes to link %s: %s", dir, to, r.why)
+				}
+			}
+		}
+	}
+	return faults
+}
+
+// beneath lets the packages of one /... line share among themselves.
+func beneath(f, g floor) bool { return f.pkg == g.pkg && strings.HasSuffix(f.pkg, "/...") }
+
+// closure is every package of the module that dir links, itself aside.
+func closure(imports map[string][]string, dir string) []string {
+	seen := map[string]bool{dir: true}
+	todo := []string{dir}
+	var out []string
+	for len(todo) > 0 {
+		list := imports[todo[0]]
+		todo = todo[1:]
+		for _, ip := range list {
+			own, ok := strings.CutPrefix(ip, module+"/")
+			if ok && !seen[own] {
+				seen[own] = true
+				todo = append(todo, own)
+				out = append(out, own)
+			}
+		}
+	}
+	return out
+}
+
+func floorOf(dir string) (floor, bool) {
+	var best floor
+	for _, f := range floors {
+		if matches(f.pkg, dir) && len(f.pkg) > len(best.pkg) {
+			best = f
+		}
+	}
+	return best, best.pkg != ""
+}
+
+func matches(pattern, dir string) bool {
+	if p, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return dir == p || strings.HasPrefix(dir, p+"/")
+	}
+	return dir == pattern
+}
+
+// thirdParty reports whether ip is outside the standard library, whose paths
+// have no dot in their first element.
+func thirdParty(ip string) bool {
+	first, _, _ := strings.Cut(ip, "/")
+	return strings.Contains(first, ".")
+}
