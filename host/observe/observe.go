@@ -1,0 +1,94 @@
+// Package observe holds what a daemon tells about itself: its metrics.
+//
+// Names and labels are part of the interface: dashboards and alerts rest on
+// them. A label never holds what a caller wrote; calls of tools that do not
+// exist share the one label value Unknown.
+package observe
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Unknown is the tool label of every call whose tool does not exist.
+const Unknown = "unknown"
+
+// Outcomes of a policy, for Decision.
+const (
+	PolicyAllow = "allow"
+	PolicyDeny  = "deny"
+	PolicyError = "error" // the policy did not answer: the call was refused
+)
+
+// Metrics are the metrics of one daemon. It is safe for concurrent use.
+type Metrics struct {
+	registry    *prometheus.Registry
+	executions  *prometheus.CounterVec
+	durations   *prometheus.HistogramVec
+	decisions   *prometheus.CounterVec
+	generations *prometheus.CounterVec
+	inFlight    *prometheus.GaugeVec
+}
+
+// New makes the metrics of one daemon, in a registry of their own.
+func New() *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		executions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tool_execution_total",
+			Help: "Calls that ended, by tool and by status as envelope answers give it.",
+		}, []string{"tool", "status"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "tool_duration_seconds",
+			Help:    "How long calls took, from the request to the answer.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+		}, []string{"tool"}),
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toold_policy_decisions_total",
+			Help: "Decisions of policies, by tool and effect: allow, deny, or error when a policy did not answer.",
+		}, []string{"tool", "effect"}),
+		generations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toold_tool_loads_total",
+			Help: "Versions of tools that were loaded, by outcome: swapped, or broken when the old version goes on serving or the tool is refused.",
+		}, []string{"tool", "outcome"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "toold_calls_in_flight",
+			Help: "Executions that are running now, by tool.",
+		}, []string{"tool"}),
+	}
+	m.registry.MustRegister(m.executions, m.durations, m.decisions, m.generations, m.inFlight,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Executed counts one call that ended.
+func (m *Metrics) Executed(tool, status string, d time.Duration) {
+	m.executions.WithLabelValues(tool, status).Inc()
+	m.durations.WithLabelValues(tool).Observe(d.Seconds())
+}
+
+// Decision counts one decision of a policy.
+func (m *Metrics) Decision(tool, effect string) {
+	m.decisions.WithLabelValues(tool, effect).Inc()
+}
+
+// Loaded counts one version of a tool that was loaded or could not be.
+func (m *Metrics) Loaded(tool, outcome string) {
+	m.generations.WithLabelValues(tool, outcome).Inc()
+}
+
+// Running counts an execution of tool until the returned func is called.
+func (m *Metrics) Running(tool string) (done func()) {
+	g := m.inFlight.WithLabelValues(tool)
+	g.Inc()
+	return g.Dec
+}
+
+// Handler serves the metrics in the Prometheus text format.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
