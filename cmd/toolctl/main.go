@@ -31,6 +31,7 @@ func main() {
 var verbs = []func(*state) *cobra.Command{
 	toolsVerb,
 	resultVerb,
+	installVerb,
 }
 
 // state is what the verbs share: the streams and where the daemon is.

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toold/toold/host/client"
+)
+
+const wrapper = "tool-client"
+
+func installVerb(s *state) *cobra.Command {
+	var program string
+	var only []string
+	var prune bool
+	cmd := &cobra.Command{
+		Use:   "install DIR",
+		Short: "Make a wrapper for every tool in a folder",
+		Long: `Put tool-client into DIR, and a link to it under the name of each tool that the
+daemon has: with DIR first on its PATH and TOOL_SOCKET set, a container calls
+the daemon's git when it says git.
+
+A file in DIR that is neither tool-client nor a link to it is never replaced:
+then nothing at all is made, and the files that stand in the way are named.`,
+		Example: `  toolctl install /opt/tools/bin
+  toolctl install --only git,curl ./bin    # no daemon needed`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, dirs []string) error {
+			names := only
+			if len(names) == 0 {
+				tools, err := client.NewAdmin(s.places().Admin).Tools(cmd.Context())
+				if err != nil {
+					return fmt.Errorf("%w; or name the tools: --only git,curl", daemonError(err))
+				}
+				for _, t := range tools {
+					names = append(names, t.Name)
+				}
+			}
+			if program == "" {
+				var err error
+				if program, err = beside(wrapper); err != nil {
+					return err
+				}
+			}
+			return s.install(dirs[0], program, names, prune)
+		},
+	}
+	cmd.Flags().StringVar(&program, "client", "", "the tool-client to install (default the one beside toolctl, else on PATH)")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "the tools to make links for, instead of asking the daemon")
+	cmd.Flags().BoolVar(&prune, "prune", false, "remove links to tool-client whose tool is gone")
+	return cmd
+}
+
+// install makes what is missing and says so. It looks at everything before it
+// changes anything.
+func (s *state) install(dir, program string, names []string, prune bool) error {
+	for _, n := range names {
+		if n == "" || n == wrapper || n != filepath.Base(n) || strings.HasPrefix(n, ".") {
+			return usageError{fmt.Errorf("%q is no name of a tool", n)}
+		}
+	}
+	code, err := os.ReadFile(program)
+	if err != nil {
+		return fmt.Errorf("read tool-client: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the folder of wrappers: %w", err)
+	}
+
+	var foreign []string
+	target := filepath.Join(dir, wrapper)
+	old, err := os.ReadFile(target)
+	copied := bytes.Equal(old, code)
+	if err == nil && !copied && !isWrapper(target) {
+		foreign = append(foreign, target)
+	}
+	var missing, kept []string
+	for _, n := range names {
+		path := filepath.Join(dir, n)
+		switch link, err := os.Readlink(path); {
+		case errors.Is(err, fs.ErrNotExist):
+			missing = append(missing, n)
+		case err == nil && filepath.Base(link) == wrapper:
+			kept = append(kept, n)
+		default:
+			foreign = append(foreign, path)
+		}
+	}
+	if len(foreign) > 0 {
+		return fmt.Errorf("nothing was made: %s in the way and not ours; choose a folder of their own for the wrappers, or move that away",
+			strings.Join(foreign, ", ")+map[bool]string{true: " are", false: " is"}[len(foreign) > 1])
+	}
+
+	if copied {
+		fmt.Fprintf(s.out, "kept     %s\n", target)
+	} else {
+		// Renamed into place: a wrapper that runs now keeps its file.
+		tmp, err := os.CreateTemp(dir, "."+wrapper+"-*")
+		if err != nil {
+			return fmt.Errorf("copy tool-client: %w", err)
+		}
+		defer os.Remove(tmp.Name())
+		_, err = tmp.Write(code)
+		err = errors.Join(err, tmp.Chmod(0o755), tmp.Close())
+		if err == nil {
+			err = os.Rename(tmp.Name(), target)
+		}
+		if err != nil {
+			return fmt.Errorf("copy tool-client: %w", err)
+		}
+		fmt.Fprintf(s.out, "%s  %s\n", map[bool]string{true: "updated", false: "copied "}[old != nil], target)
+	}
+	for _, n := range missing {
+		path := filepath.Join(dir, n)
+		if err := os.Symlink(wrapper, path); err != nil {
+			return fmt.Errorf("make a wrapper: %w", err)
+		}
+		fmt.Fprintf(s.out, "linked   %s -> %s\n", path, wrapper)
+	}
+	for _, n := range kept {
+		fmt.Fprintf(s.out, "kept     %s -> %s\n", filepath.Join(dir, n), wrapper)
+	}
+	if prune {
+		return s.prune(dir, names)
+	}
+	return nil
+}
+
+func (s *state) prune(dir string, names []string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("read the folder of wrappers: %w", err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		link, err := os.Readlink(path)
+		if err != nil || filepath.Base(link) != wrapper || slices.Contains(names, e.Name()) {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("remove the wrapper of a tool that is gone: %w", err)
+		}
+		fmt.Fprintf(s.out, "removed  %s: no tool of that name\n", path)
+	}
+	return nil
+}
+
+// isWrapper reports whether the program at path was built as tool-client, of
+// whatever version.
+func isWrapper(path string) bool {
+	info, err := buildinfo.ReadFile(path)
+	return err == nil && strings.HasSuffix(info.Path, "/cmd/"+wrapper)
+}
+
+// beside finds one of our programs: beside this one, else on PATH.
+func beside(name string) (string, error) {
+	if self, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		path := filepath.Join(filepath.Dir(self), name)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside toolctl nor on PATH; make build makes it", name)
+	}
+	return path, nil
+}
