@@ -1,0 +1,136 @@
+// Package retry runs an operation again while that may help.
+//
+// The wait before attempt n+1 is drawn evenly from zero to
+// min(Cap, Initial*2^(n-1)): full jitter, inside the cap. An operation that
+// says how long to wait (a Retry-After) is waited for at least that long. A
+// wait that would end after the context's deadline is not begun: the last
+// error is then the better answer. Nothing is ever run after the context has
+// ended.
+//
+// A Budget, shared by all calls of one upstream, keeps retries from
+// multiplying a failure: what may be retried at all is a share of the calls
+// that were asked for.
+//
+// What may be retried is the operation's to say. The package knows nothing of
+// tools and can be used alone; time is the standard library's, so that it is
+// deterministic under testing/synctest.
+package retry
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Config is how often and how soon. Zero values are the defaults.
+type Config struct {
+	// Max retries after the first attempt. Default 3; negative: none.
+	Max int
+	// Initial is the longest wait before the first retry. Default 500 ms.
+	Initial time.Duration
+	// Cap is the longest wait before any retry, unless the operation asks
+	// for a longer one. Default 5 s.
+	Cap time.Duration
+	// Float64 draws the jitter from [0, 1). Default math/rand/v2.
+	Float64 func() float64
+}
+
+func (c Config) withDefaults() Config {
+	if c.Max == 0 {
+		c.Max = 3
+	}
+	if c.Initial == 0 {
+		c.Initial = 500 * time.Millisecond
+	}
+	if c.Cap == 0 {
+		c.Cap = 5 * time.Second
+	}
+	if c.Float64 == nil {
+		c.Float64 = rand.Float64
+	}
+	return c
+}
+
+// Verdict is what an attempt says about another one.
+type Verdict struct {
+	// Again says that the same operation may succeed when run again.
+	Again bool
+	// After is the least wait that the upstream asked for.
+	After time.Duration
+}
+
+// Do runs op with attempts counted from 1 until it does not ask for another,
+// the retries or the budget are used up, or ctx ends. It returns how many
+// attempts were made: at least one, unless ctx had ended before.
+func Do(ctx context.Context, c Config, b *Budget, op func(ctx context.Context, attempt int) Verdict) (attempts int) {
+	c = c.withDefaults()
+	b.asked()
+	for n := 1; ctx.Err() == nil; n++ {
+		v := op(ctx, n)
+		attempts = n
+		if !v.Again || n > c.Max || ctx.Err() != nil {
+			break
+		}
+		wait := max(c.backoff(n), v.After)
+		if d, ok := ctx.Deadline(); ok && time.Until(d) <= wait {
+			break
+		}
+		if !b.take() {
+			break
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+	return attempts
+}
+
+// backoff is the wait before the n-th retry.
+func (c Config) backoff(n int) time.Duration {
+	longest := c.Initial
+	for i := 1; i < n && longest < c.Cap; i++ {
+		longest *= 2
+	}
+	return time.Duration(c.Float64() * float64(min(longest, c.Cap)))
+}
+
+// Shares of a Budget: each call that is asked for earns a tenth of a retry,
+// and what is saved up lets a quiet caller retry as often as it may.
+const (
+	budgetShare = 0.1
+	budgetMax   = 10
+)
+
+// Budget bounds the retries of all calls of one upstream together, to a tenth
+// of the calls plus ten. A nil Budget does not bound. It is safe for
+// concurrent use.
+type Budget struct {
+	mu    sync.Mutex
+	spent float64 // retries not yet earned back; guarded by mu
+}
+
+func (b *Budget) asked() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	b.spent = max(0, b.spent-budgetShare)
+	b.mu.Unlock()
+}
+
+func (b *Budget) take() bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.spent+1 > budgetMax {
+		return false
+	}
+	b.spent++
+	return true
+}
