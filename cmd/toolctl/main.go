@@ -32,6 +32,8 @@ var verbs = []func(*state) *cobra.Command{
 	toolsVerb,
 	resultVerb,
 	installVerb,
+	doctorVerb,
+	demoVerb,
 }
 
 // state is what the verbs share: the streams and where the daemon is.

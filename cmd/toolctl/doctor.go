@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toold/toold/host/client"
+)
+
+func doctorVerb(s *state) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find out what is wrong, and say which command to run next",
+		Long: `Look at everything that a call needs: the programs, the two sockets and who may
+use them, the daemon behind them, what this kernel gives, the tools folder and
+every tool in it. Each finding that is not ok ends with the command to run next.
+
+The exit code is 1 when something fails, else 0. Warnings do not count.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d := &doctor{places: s.places()}
+			ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
+			defer cancel()
+			for _, look := range looks {
+				look(ctx, d)
+			}
+			if asJSON {
+				if err := s.printJSON(d.findings); err != nil {
+					return err
+				}
+			} else {
+				d.print(s)
+			}
+			for _, f := range d.findings {
+				if f.Level == levelFail {
+					return exitStatus(1)
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// The levels of a finding.
+const (
+	levelOK   = "ok"
+	levelWarn = "warn" // works, but not as well or as safely as it could
+	levelFail = "FAIL" // calls fail because of it
+)
+
+// finding is one thing that the doctor looked at.
+type finding struct {
+	Level string `json:"level"`
+	About string `json:"about"`
+	Text  string `json:"text"`
+	// Next is the command to run next, or the sentence that says what to do
+	// where no command does it.
+	Next string `json:"next,omitempty"`
+}
+
+// doctor is what the looks have seen so far: later ones lean on earlier ones.
+type doctor struct {
+	places   client.Places
+	status   *client.HostStatus // nil when the daemon did not answer
+	findings []finding
+}
+
+// looks is everything there is to look at, from the ground up.
+var looks = []func(context.Context, *doctor){
+	lookPrograms,
+	lookSocket,
+	lookAdmin,
+	lookKernel,
+	lookFolders,
+	lookTools,
+}
+
+func (d *doctor) ok(about, format string, args ...any) {
+	d.findings = append(d.findings, finding{levelOK, about, fmt.Sprintf(format, args...), ""})
+}
+
+func (d *doctor) warn(about, next, format string, args ...any) {
+	d.findings = append(d.findings, finding{levelWarn, about, fmt.Sprintf(format, args...), next})
+}
+
+func (d *doctor) fail(about, next, format string, args ...any) {
+	d.findings = append(d.findings, finding{levelFail, about, fmt.Sprintf(format, args...), next})
+}
+
+func (d *doctor) print(s *state) {
+	for _, f := range d.findings {
+		fmt.Fprintf(s.out, "%-4s  %-10s  %s\n", f.Level, f.About, oneLine(f.Text))
+		if f.Next != "" {
+			fmt.Fprintf(s.out, "%18snext: %s\n", "", oneLine(f.Next))
+		}
+	}
+}
+
+func lookPrograms(_ context.Context, d *doctor) {
+	for _, name := range []string{"toold", wrapper} {
+		path, err := beside(name)
+		switch {
+		case err == nil:
+			d.ok("programs", "%s", path)
+		case name == "toold":
+			d.warn("programs", "make build", "toold is neither beside toolctl nor on PATH; a daemon can still run elsewhere")
+		default:
+			d.warn("programs", "make build", "%s is neither beside toolctl nor on PATH; toolctl install needs it", name)
+		}
+	}
+}
+
+func lookSocket(ctx context.Context, d *doctor) {
+	path := d.places.Socket
+	start := "toold --socket " + quote(path)
+	if !filepath.IsAbs(path) {
+		d.warn("socket", "export TOOL_SOCKET=$PWD/"+quote(path), "%s is relative: it names another socket in each folder", path)
+	}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d.fail("socket", start, "%s is not there: no daemon has made it", path)
+		return
+	case errors.Is(err, fs.ErrPermission):
+		d.fail("socket", "ls -ld "+quote(filepath.Dir(path)), "%s cannot be reached: this user may not enter its folder", path)
+		return
+	case err != nil:
+		d.fail("socket", start, "%s: %v", path, err)
+		return
+	case info.Mode().Type() != fs.ModeSocket:
+		d.fail("socket", "ls -l "+quote(path), "%s is not a socket, and toold will not replace it: move it away", path)
+		return
+	}
+	if perm := info.Mode().Perm(); perm&0o007 != 0 {
+		d.warn("socket", "chmod o= "+quote(path), "%s has mode %04o: every user of this machine may call the tools", path, perm)
+	}
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
+		conn.Close()
+		d.ok("socket", "%s answers", path)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		d.fail("socket", start, "%s is stale: the daemon that made it is gone; a new one replaces it", path)
+	case errors.Is(err, syscall.EACCES):
+		d.fail("socket", "ls -l "+quote(path), "this user (uid %d) may not use %s (mode %04o); join its group", os.Getuid(), path, info.Mode().Perm())
+	default:
+		d.fail("socket", start, "%s does not answer: %v", path, err)
+	}
+}
+
+func lookAdmin(ctx context.Context, d *doctor) {
+	path := d.places.Admin
+	status, err := client.NewAdmin(path).Status(ctx)
+	switch {
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist):
+		d.fail("daemon", "toold --admin "+quote(path), "its admin socket %s is not there: no daemon runs with this state folder", path)
+		return
+	case errors.Is(err, fs.ErrPermission):
+		d.fail("daemon", "ls -l "+quote(path), "only the daemon's own user may use %s; this is uid %d", path, os.Getuid())
+		return
+	case errors.Is(err, syscall.ECONNREFUSED):
+		d.fail("daemon", "toold --admin "+quote(path), "it is gone: nobody listens on %s", path)
+		return
+	default:
+		d.fail("daemon", "curl --unix-socket "+quote(path)+" http://toold/readyz", "it does not say how it is: %v", err)
+		return
+	}
+	d.status = status
+	d.ok("daemon", "toold %s, pid %d, instance %s, %d calls since %s", status.Version, status.PID, status.Instance,
+		status.Calls, status.Started.Local().Format("2006-01-02 15:04:05"))
+	if own := version(); status.Version != own {
+		d.warn("daemon", "toold --version; toolctl --version", "it is version %s, toolctl is %s", status.Version, own)
+	}
+	if status.Socket != d.places.Socket {
+		d.warn("daemon", "export TOOL_SOCKET="+quote(status.Socket), "it listens on %s, not on the socket looked at here", status.Socket)
+	}
+	if status.ConfigError != "" {
+		d.fail("daemon", "mend "+quote(status.Config)+" and run: kill -HUP "+fmt.Sprint(status.PID),
+			"its last reload was refused and the configuration before it stands: %s", status.ConfigError)
+	}
+}
+
+func lookFolders(_ context.Context, d *doctor) {
+	if d.status == nil {
+		return
+	}
+	for _, root := range d.status.Roots {
+		info, err := os.Stat(root)
+		switch {
+		case err != nil:
+			d.fail("roots", "mkdir -p "+quote(root), "%s: %v; calls from beneath it are refused", root, errors.Unwrap(err))
+		case !info.IsDir():
+			d.fail("roots", "ls -ld "+quote(root), "%s is not a folder; calls from beneath it are refused", root)
+		default:
+			d.ok("roots", "%s", root)
+		}
+	}
+	for _, dir := range []string{d.status.Tools, d.status.Restricted} {
+		if dir == "" {
+			continue
+		}
+		clean := true
+		// The folder, and those of its tools: who can write to one decides
+		// what runs.
+		paths := []string{dir}
+		if sub, err := filepath.Glob(filepath.Join(dir, "*")); err == nil {
+			paths = append(paths, sub...)
+		}
+		for _, p := range paths {
+			info, err := os.Stat(p)
+			if err != nil {
+				clean = false
+				d.fail("folders", "ls -l "+quote(p), "%s: %v", p, errors.Unwrap(err))
+			} else if info.Mode().Perm()&0o022 != 0 {
+				clean = false
+				d.fail("folders", "chmod go-w "+quote(p), "%s has mode %04o: others than its owner decide what runs", p, info.Mode().Perm())
+			}
+		}
+		if clean {
+			d.ok("folders", "%s", dir)
+		}
+	}
+}
+
+func lookTools(ctx context.Context, d *doctor) {
+	if d.status == nil {
+		return
+	}
+	tools, err := client.NewAdmin(d.places.Admin).Tools(ctx)
+	if err != nil {
+		d.fail("tools", "toolctl tools", "the daemon does not list them: %v", err)
+		return
+	}
+	fine := 0
+	for _, t := range tools {
+		next := "toolctl tools " + t.Name
+		switch t.State {
+		case client.ToolOK:
+			fine++
+		case client.ToolStale:
+			d.warn("tools", next, "%s: an older version serves, since the one on disk does not load: %s", t.Name, t.Reason)
+		case client.ToolAbsent:
+			d.warn("tools", next, "%s: its binary is not on this host: %s", t.Name, t.Reason)
+		default:
+			d.fail("tools", next, "%s: every call is refused: %s", t.Name, t.Reason)
+		}
+	}
+	switch {
+	case len(tools) == 0:
+		d.warn("tools", "ls "+quote(d.status.Tools), "there are none: a tool is a folder with a tool.json or a handler.wasm")
+	case fine > 0:
+		d.ok("tools", "%d of %d ready", fine, len(tools))
+	}
+}
+
+// quote makes s one word of a shell.
+func quote(s string) string {
+	if s != "" && strings.IndexFunc(s, func(r rune) bool {
+		return !strings.ContainsRune("+,-./:=@_%", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// version is what this program was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}
+
+// lookKernel says what the kernel under the daemon gives. Only the daemon
+// knows: it may run in another container, under other rules.
+func lookKernel(_ context.Context, d *doctor) {
+	if d.status == nil {
+		return
+	}
+	if d.status.Landlock > 0 {
+		d.ok("kernel", "Landlock version %d confines what tools write and execute", d.status.Landlock)
+	} else if runtime.GOOS == "linux" {
+		d.warn("kernel", "cat /sys/kernel/security/lsm", "no Landlock: a hostile repository's configuration is refused by policy only; boot with lsm=landlock,... on Linux 5.13 or newer")
+	}
+	for _, lost := range d.status.Lost {
+		d.warn("kernel", "uname -r", "%s", lost)
+	}
+}
