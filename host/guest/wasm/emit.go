@@ -1,0 +1,649 @@
+package wasm
+
+// Rewrite reads a module strictly and writes it anew: metered, restorable, bounded. The error is an *Error. Parts of
+// the result alias module, which must not change while they are in use.
+func Rewrite(module []byte, lim Limits) (*Module, error) {
+	src, err := decode(module, lim.withDefaults())
+	if err != nil {
+		return nil, err
+	}
+	// First all code is read, for what only the whole module tells: which functions are leaves, and what helpers the
+	// code needs. The second time it is written.
+	s := &scan{src: src, leaf: make([]uint8, len(src.funcs))}
+	leaves := make([]uint8, len(src.funcs))
+	for n := range src.code {
+		if err := s.read(n); err != nil {
+			return nil, err
+		}
+		if cost := s.meter(true); cost >= 0 {
+			f := src.importedFuncs + n
+			leaves[f] = uint8(cost + 1)
+			if src.declared != nil && src.declared[f] {
+				s.indir = max(s.indir, cost)
+			}
+		}
+	}
+	s.leaf = leaves
+	s.total = 0
+	w := &writer{src: src, scan: s}
+	w.plan()
+	return w.module()
+}
+
+// writer writes the new module.
+type writer struct {
+	src  *source
+	scan *scan
+	out  []byte
+
+	importType uint32 // of ImportRefill, () -> ()
+	refill     uint32 // function
+	fuel       uint32 // global, and so on
+	dirty      uint32
+	shadows    uint32 // of the first of kept
+	refs       uint32 // of the first of scan.used.refs
+	kept       []uint32
+
+	helpers []helper
+	// Functions among the helpers; only those are set that there are.
+	fill, copy, grow, payBytes, payEntries uint32
+	inits                                  map[uint32]uint32
+
+	strip    bool              // active data is taken out
+	segments []int             // those that stay
+	segment  map[uint32]uint32 // new position of a segment
+	empty    bool              // one more segment stands for all that were active
+
+	maxPages uint32
+	tables   []table
+}
+
+// helper is a function that is added.
+type helper struct {
+	typ    uint32
+	export string
+	locals []byte // as in a function body
+	code   []byte // without the final end
+}
+
+// Types that are added, in this order.
+const (
+	typeNone   = iota // () -> ()
+	typeThree         // (i32, i32, i32) -> ()
+	typeSame          // (i32) -> (i32)
+	typeGlobal        // (i32) -> (i64, i64)
+	typeSet           // (i32, i64, i64) -> ()
+	addedTypes
+)
+
+var addedTypeBytes = [addedTypes][]byte{
+	{0x60, 0, 0},
+	{0x60, 3, byte(I32), byte(I32), byte(I32), 0},
+	{0x60, 1, byte(I32), 1, byte(I32)},
+	{0x60, 1, byte(I32), 2, byte(I64), byte(I64)},
+	{0x60, 3, byte(I32), byte(I64), byte(I64), 0},
+}
+
+// plan decides on what is added and where.
+func (w *writer) plan() {
+	src, used := w.src, &w.scan.used
+	w.importType = uint32(len(src.types))
+	w.refill = uint32(src.importedFuncs)
+	w.fuel = uint32(len(src.globals))
+	w.dirty = w.fuel + 1
+	w.shadows = w.fuel + 2
+	for i, g := range src.globals {
+		if g.mutable && !g.typ.isRef() {
+			w.kept = append(w.kept, uint32(i))
+		}
+	}
+	w.refs = w.shadows + uint32(len(w.kept))
+
+	w.planData()
+	w.planLimits()
+
+	if used.fill {
+		w.fill = w.help(typeThree, "", nil, w.piecewise(miscMemoryFill, 0))
+	}
+	if used.copy {
+		w.copy = w.help(typeThree, "", nil, w.piecewise(miscMemoryCopy, 0))
+	}
+	if used.grow {
+		w.grow = w.help(typeSame, "", nil, w.growCode())
+	}
+	w.inits = make(map[uint32]uint32)
+	for seg := range src.data {
+		if used.inits[uint32(seg)] && src.data[seg].passive {
+			if d := src.data[seg].bytes; d.end-d.start > piece {
+				w.inits[uint32(seg)] = w.help(typeThree, "", nil, w.piecewise(miscMemoryInit, w.segment[uint32(seg)]))
+			} else {
+				used.payBytes = true
+			}
+		} else if used.inits[uint32(seg)] {
+			used.payBytes = true
+		}
+	}
+	if used.payBytes {
+		w.payBytes = w.help(typeSame, "", nil, w.payCode(piece, func(b []byte) []byte {
+			return append(b, 0x42, 1, 0x88) // i64.const 1, i64.shr_u
+		}))
+	}
+	if used.payEntries {
+		w.payEntries = w.help(typeSame, "", nil, w.payCode(uint32(src.lim.TableEntries), func(b []byte) []byte {
+			return append(b, 0x42, 1, 0x86) // i64.const 1, i64.shl
+		}))
+	}
+	w.help(typeNone, ExportSave, nil, w.copyGlobals(false))
+	w.help(typeNone, ExportRestore, nil, w.copyGlobals(true))
+	w.help(typeGlobal, ExportGlobalGet, nil, w.globalGet())
+	w.help(typeSet, ExportGlobalSet, nil, w.globalSet())
+	if src.start >= 0 {
+		w.help(typeNone, ExportStart, nil, appendU32([]byte{opCall}, w.moved(uint32(src.start))))
+	}
+}
+
+// help adds a function and returns its index.
+func (w *writer) help(typ uint32, export string, locals, code []byte) uint32 {
+	w.helpers = append(w.helpers, helper{uint32(len(w.src.types)) + typ, export, locals, code})
+	return uint32(len(w.src.funcs) + len(w.helpers))
+}
+
+// moved is the new index of a function of the original.
+func (w *writer) moved(f uint32) uint32 {
+	if f >= w.refill {
+		return f + 1
+	}
+	return f
+}
+
+// planData decides on the data segments. Active ones are taken out when their offsets are known; what code still
+// says of them is said of one empty segment, since an active segment is empty once it was applied.
+func (w *writer) planData() {
+	src := w.src
+	w.strip = !src.memoryImported
+	for i := range src.data {
+		if d := &src.data[i]; !d.passive && !d.offset.known {
+			w.strip = false
+		}
+	}
+	w.segment = make(map[uint32]uint32)
+	for i := range src.data {
+		_, used := w.scan.used.inits[uint32(i)]
+		if src.data[i].passive && used || !src.data[i].passive && !w.strip {
+			w.segment[uint32(i)] = uint32(len(w.segments))
+			w.segments = append(w.segments, i)
+		}
+	}
+	for i := range w.scan.used.inits {
+		if _, ok := w.segment[i]; !ok {
+			w.empty = true
+			w.segment[i] = uint32(len(w.segments))
+		}
+	}
+}
+
+func (w *writer) planLimits() {
+	src := w.src
+	if m := src.memory; m != nil && !src.memoryImported {
+		w.maxPages = uint32(src.lim.MemoryPages)
+		if m.hasMax {
+			w.maxPages = min(w.maxPages, m.max)
+		}
+	}
+	own := src.tables[src.importedTables:]
+	spare := src.lim.TableEntries
+	for _, t := range src.tables {
+		spare -= int(t.min)
+	}
+	for i, t := range own {
+		most := t.min + uint32(spare/(len(own)-i))
+		if t.hasMax {
+			most = min(most, t.max)
+		}
+		spare -= int(most - t.min)
+		w.tables = append(w.tables, table{t.typ, t.min, most, true})
+	}
+}
+
+// section writes a section with the given content. Its size is in five bytes, so that it can be filled in afterwards.
+func (w *writer) section(id byte, content func()) {
+	w.out = append(w.out, id)
+	at := len(w.out)
+	w.out = append(w.out, 0, 0, 0, 0, 0)
+	content()
+	putPadded(w.out[at:], uint32(len(w.out)-at-5))
+}
+
+// putPadded writes v in unsigned LEB128 in five bytes.
+func putPadded(b []byte, v uint32) {
+	for i := range 4 {
+		b[i] = byte(v) | 0x80
+		v >>= 7
+	}
+	b[4] = byte(v)
+}
+
+func (w *writer) u32(v uint32)  { w.out = appendU32(w.out, v) }
+func (w *writer) u8(v ...byte)  { w.out = append(w.out, v...) }
+func (w *writer) copied(s span) { w.out = append(w.out, w.src.in[s.start:s.end]...) }
+func (w *writer) name(s string) { w.out = appendName(w.out, s) }
+func (w *writer) types(t []ValueType) {
+	w.u32(uint32(len(t)))
+	for _, t := range t {
+		w.out = append(w.out, byte(t))
+	}
+}
+
+func (w *writer) module() (*Module, error) {
+	src := w.src
+	w.out = make([]byte, 0, len(src.in)+len(src.in)/4+1024)
+	w.out = append(w.out, src.in[:8]...)
+	w.section(secType, func() {
+		w.u32(uint32(len(src.types) + addedTypes))
+		for _, t := range src.types {
+			w.u8(0x60)
+			w.types(t.Params)
+			w.types(t.Results)
+		}
+		for _, t := range addedTypeBytes {
+			w.u8(t...)
+		}
+	})
+	w.section(secImport, func() {
+		w.u32(uint32(len(src.imports) + 1))
+		for _, e := range src.imports {
+			w.out = appendName(w.out, e.module)
+			w.out = appendName(w.out, e.name)
+			w.u8(byte(e.kind))
+			w.copied(e.desc)
+		}
+		w.name(ImportModule)
+		w.name(ImportRefill)
+		w.u8(byte(Func))
+		w.u32(w.importType)
+	})
+	w.section(secFunction, func() {
+		w.u32(uint32(len(src.code) + len(w.helpers)))
+		for _, t := range src.funcs[src.importedFuncs:] {
+			w.u32(t)
+		}
+		for _, h := range w.helpers {
+			w.u32(h.typ)
+		}
+	})
+	if len(w.tables) > 0 {
+		w.section(secTable, func() {
+			w.u32(uint32(len(w.tables)))
+			for _, t := range w.tables {
+				w.u8(byte(t.typ), 1)
+				w.u32(t.min)
+				w.u32(t.max)
+			}
+		})
+	}
+	m := &Module{Functions: len(src.code), HasDWARF: src.hasDWARF}
+	if src.memory != nil && !src.memoryImported {
+		m.Memory = &MemoryLimits{src.memory.min, w.maxPages}
+		w.section(secMemory, func() {
+			w.u8(1, 1)
+			w.u32(src.memory.min)
+			w.u32(min(w.maxPages+1, maxPages))
+		})
+	}
+	w.section(secGlobal, w.globalSection)
+	w.section(secExport, w.exportSection)
+	if len(src.elements) > 0 {
+		w.section(secElement, w.elementSection)
+	}
+	segments := len(w.segments)
+	if w.empty {
+		segments++
+	}
+	if segments > 0 {
+		w.section(secDataCount, func() { w.u32(uint32(segments)) })
+	}
+	var err *Error
+	w.section(secCode, func() { err = w.codeSection() })
+	if err != nil {
+		return nil, err
+	}
+	if segments > 0 {
+		w.section(secData, func() { w.dataSection(segments) })
+	}
+	w.nameSection()
+
+	m.Bytes = w.out
+	w.describe(m)
+	return m, nil
+}
+
+// constExpr copies constant expressions, with the functions that they name moved.
+func (w *writer) constExpr(s span) {
+	r := &reader{b: w.src.in, p: s.start, end: s.end}
+	from := r.p
+	for r.more() {
+		at := r.p
+		switch r.u8("") {
+		case opI32Const:
+			r.signed(32, "")
+		case opI64Const:
+			r.signed(64, "")
+		case 0x43:
+			r.skip(4, "")
+		case 0x44:
+			r.skip(8, "")
+		case opGlobalGet:
+			r.u32("")
+		case opRefNull:
+			r.skip(1, "")
+		case opVector:
+			r.skip(17, "")
+		case opRefFunc:
+			f := r.u32("")
+			w.copied(span{from, at})
+			w.u8(opRefFunc)
+			w.u32(w.moved(f))
+			from = r.p
+		}
+	}
+	w.copied(span{from, s.end})
+}
+
+// zero is the constant expression of a number type's zero.
+func zero(t ValueType) []byte {
+	switch t {
+	case I32:
+		return []byte{opI32Const, 0, opEnd}
+	case I64:
+		return []byte{opI64Const, 0, opEnd}
+	case F32:
+		return []byte{0x43, 0, 0, 0, 0, opEnd}
+	case F64:
+		return []byte{0x44, 0, 0, 0, 0, 0, 0, 0, 0, opEnd}
+	default:
+		return append([]byte{opVector, 0x0c, 16: 0, 17: 0}, opEnd)
+	}
+}
+
+func (w *writer) globalSection() {
+	src := w.src
+	refs := w.scan.used.refs
+	w.u32(uint32(len(src.globals) - src.importedGlobals + 2 + len(w.kept) + len(refs)))
+	mutable := func(m bool) {
+		if m {
+			w.u8(1)
+		} else {
+			w.u8(0)
+		}
+	}
+	for _, g := range src.globals[src.importedGlobals:] {
+		w.u8(byte(g.typ))
+		mutable(g.mutable)
+		w.constExpr(g.init)
+	}
+	for _, t := range []ValueType{I64, I32} { // fuel, dirty
+		w.u8(byte(t), 1)
+		w.u8(zero(t)...)
+	}
+	for _, g := range w.kept {
+		w.u8(byte(src.globals[g].typ), 1)
+		w.u8(zero(src.globals[g].typ)...)
+	}
+	for _, f := range refs {
+		w.u8(byte(FuncRef), 0, opRefFunc)
+		w.u32(w.moved(f))
+		w.u8(opEnd)
+	}
+}
+
+func (w *writer) exportSection() {
+	added := 2
+	for _, h := range w.helpers {
+		if h.export != "" {
+			added++
+		}
+	}
+	w.u32(uint32(len(w.src.exports) + added))
+	for _, e := range w.src.exports {
+		w.out = appendName(w.out, e.name)
+		w.u8(byte(e.kind))
+		if e.kind == Func {
+			w.u32(w.moved(e.index))
+		} else {
+			w.u32(e.index)
+		}
+	}
+	w.name(ExportFuel)
+	w.u8(byte(Global))
+	w.u32(w.fuel)
+	w.name(ExportDirty)
+	w.u8(byte(Global))
+	w.u32(w.dirty)
+	for i, h := range w.helpers {
+		if h.export != "" {
+			w.name(h.export)
+			w.u8(byte(Func))
+			w.u32(uint32(len(w.src.funcs) + 1 + i))
+		}
+	}
+}
+
+func (w *writer) elementSection() {
+	w.u32(uint32(len(w.src.elements)))
+	for i := range w.src.elements {
+		e := &w.src.elements[i]
+		w.u32(e.prefix)
+		if e.active() {
+			if e.prefix&2 != 0 {
+				w.u32(e.table)
+			}
+			w.constExpr(e.offset)
+		}
+		if e.prefix&3 != 0 {
+			if e.exprs() {
+				w.u8(byte(e.typ))
+			} else {
+				w.u8(0)
+			}
+		}
+		w.u32(uint32(e.count))
+		if e.exprs() {
+			w.constExpr(e.entries) // all of them: they need not be told apart
+			continue
+		}
+		r := &reader{b: w.src.in, p: e.entries.start, end: e.entries.end}
+		for range e.count {
+			w.u32(w.moved(r.u32("")))
+		}
+	}
+}
+
+func (w *writer) dataSection(segments int) {
+	w.u32(uint32(segments))
+	for _, i := range w.segments {
+		d := &w.src.data[i]
+		if d.passive {
+			w.u8(1)
+		} else {
+			w.u8(0)
+			w.constExpr(d.expr)
+		}
+		w.u32(uint32(d.bytes.end - d.bytes.start))
+		w.copied(d.bytes)
+	}
+	if w.empty {
+		w.u8(1, 0)
+	}
+}
+
+// nameSection writes the names of functions.
+func (w *writer) nameSection() {
+	src := w.src
+	if len(src.funcNames) == 0 {
+		return
+	}
+	last := src.funcNames[len(src.funcNames)-1]
+	var names []byte
+	n := uint32(0)
+	nameMap(&reader{b: src.in, p: last.start, end: last.end}, func(i uint32, name []byte) {
+		if int64(i) < int64(len(src.funcs)) {
+			n++
+			names = appendU32(names, w.moved(i))
+			names = appendName(names, cut(name, src.lim.NameSize))
+		}
+	})
+	w.section(secCustom, func() {
+		w.name("name")
+		w.u8(1)
+		w.u32(uint32(len(appendU32(nil, n)) + len(names)))
+		w.u32(n)
+		w.u8(names...)
+	})
+}
+
+// cut shortens a name to at most n bytes of whole characters.
+func cut(name []byte, n int) []byte {
+	if len(name) <= n {
+		return name
+	}
+	for n > 0 && name[n]&0xc0 == 0x80 {
+		n--
+	}
+	return name[:n]
+}
+
+func (w *writer) describe(m *Module) {
+	src := w.src
+	m.Imports = make([]Import, len(src.imports))
+	for i, e := range src.imports {
+		m.Imports[i] = Import{Module: string(e.module), Name: string(e.name), Kind: e.kind}
+		if e.kind == Func {
+			m.Imports[i].Type = src.types[e.typ]
+		}
+	}
+	m.Exports = make([]Export, len(src.exports))
+	for i, e := range src.exports {
+		m.Exports[i] = Export{Name: string(e.name), Kind: e.kind}
+		if e.kind == Func {
+			m.Exports[i].Type = src.typeOf(e.index)
+		}
+	}
+	if w.strip {
+		for i := range src.data {
+			if d := &src.data[i]; !d.passive {
+				m.Data = append(m.Data, Segment{uint32(d.offset.value), src.in[d.bytes.start:d.bytes.end:d.bytes.end]})
+			}
+		}
+	}
+	if src.start >= 0 {
+		m.StartExport = ExportStart
+	}
+	for _, g := range w.kept {
+		m.Globals = append(m.Globals, GlobalType{src.globals[g].typ, int(g) < src.importedGlobals})
+	}
+}
+
+func (w *writer) codeSection() *Error {
+	w.u32(uint32(len(w.src.code) + len(w.helpers)))
+	var body []byte
+	for n := range w.src.code {
+		if err := w.scan.read(n); err != nil {
+			return err
+		}
+		w.scan.meter(true)
+		body = w.body(body[:0])
+		w.u32(uint32(len(body)))
+		w.u8(body...)
+	}
+	for _, h := range w.helpers {
+		locals := h.locals
+		if locals == nil {
+			locals = []byte{0}
+		}
+		w.u32(uint32(len(locals) + len(h.code) + 1))
+		w.u8(locals...)
+		w.u8(h.code...)
+		w.u8(opEnd)
+	}
+	return nil
+}
+
+// body appends the body of the function that was scanned, with its checks and edits.
+func (w *writer) body(b []byte) []byte {
+	s := w.scan
+	from := s.body.start
+	checks, edits := s.checks, s.edits
+	for len(checks) > 0 || len(edits) > 0 {
+		if len(edits) == 0 || len(checks) > 0 && checks[0].pos <= edits[0].start {
+			b = append(b, w.src.in[from:checks[0].pos]...)
+			from = int(checks[0].pos)
+			b = w.check(b, checks[0].cost)
+			checks = checks[1:]
+			continue
+		}
+		e := edits[0]
+		b = append(b, w.src.in[from:e.start]...)
+		b = w.edit(b, e)
+		from = int(e.end)
+		edits = edits[1:]
+	}
+	return append(b, w.src.in[from:s.body.end]...)
+}
+
+// check appends code that takes a fixed amount of fuel.
+func (w *writer) check(b []byte, cost uint32) []byte {
+	b = appendU32(append(b, opGlobalGet), w.fuel)
+	b = appendSigned(append(b, opI64Const), int64(cost))
+	return w.take(b)
+}
+
+// take appends code that subtracts the i64 on top of the stack from the fuel, which is below it.
+func (w *writer) take(b []byte) []byte {
+	b = append(b, 0x7d) // i64.sub
+	b = appendU32(append(b, opGlobalSet), w.fuel)
+	b = appendU32(append(b, opGlobalGet), w.fuel)
+	b = append(b, opI64Const, 0, 0x53, opIf, 0x40) // i64.lt_s
+	b = appendU32(append(b, opCall), w.refill)
+	return append(b, opEnd)
+}
+
+func (w *writer) setDirty(b []byte) []byte {
+	return appendU32(append(b, opI32Const, 1, opGlobalSet), w.dirty)
+}
+
+func (w *writer) edit(b []byte, e edit) []byte {
+	call := func(f uint32) []byte { return appendU32(append(b, opCall), f) }
+	same := w.src.in[e.start:e.end]
+	switch e.kind {
+	case editCall:
+		return call(e.arg)
+	case editReturnCall:
+		return appendU32(append(b, opReturnCall), e.arg)
+	case editRefFunc:
+		// wazero keeps what each ref.func gives for as long as the module lives; a global is evaluated once.
+		return appendU32(append(b, opGlobalGet), w.refs+uint32(w.scan.used.refAt[e.arg]))
+	case editFill:
+		return call(w.fill)
+	case editCopy:
+		return call(w.copy)
+	case editGrow:
+		return call(w.grow)
+	case editInit:
+		if f, ok := w.inits[e.arg]; ok {
+			return call(f)
+		}
+		b = call(w.payBytes)
+		b = appendU32(append(b, opMisc, miscMemoryInit), w.segment[e.arg])
+		return append(b, 0)
+	case editDrop:
+		b = w.setDirty(b)
+		return appendU32(append(b, opMisc, miscDataDrop), w.segment[e.arg])
+	case editTable:
+		b = w.setDirty(b)
+		b = call(w.payEntries)
+	case editDirty:
+		b = w.setDirty(b)
+	}
+	return append(b, same...)
+}
+

@@ -1,0 +1,554 @@
+package wasm
+
+// event is a place in a function's code that matters to metering: straight code of some cost, or a place where control
+// comes from or goes to elsewhere.
+type event struct {
+	kind uint8
+	cost uint16 // of the instruction, or of the straight code
+	// pos is where a check for what follows would be put in: after straight code, after the type of a loop, and before
+	// everything else.
+	pos int32
+	// a is the label of a branch, or the first one in scan.labels, and n their number; at the end of a block it is the
+	// kind of that block.
+	a, n uint32
+}
+
+const (
+	evStraight = iota
+	evBlock
+	evLoop
+	evIf
+	evElse
+	evEnd
+	evBr
+	evBrIf
+	evBrTable
+	evLeave // return, unreachable, or a call instead of a return
+)
+
+// edit is an instruction that is written otherwise than it was.
+type edit struct {
+	kind       uint8
+	start, end int32
+	arg        uint32
+}
+
+const (
+	editCall       = iota // call arg, an index that was moved
+	editReturnCall        // return_call arg
+	editRefFunc           // a reference to function arg
+	editFill              // memory.fill
+	editCopy              // memory.copy
+	editGrow              // memory.grow
+	editInit              // memory.init of segment arg
+	editDrop              // data.drop of segment arg
+	editDirty             // sets the flag, then does what it did
+	editTable             // sets the flag and pays for the number on top of the stack, then does what it did
+)
+
+// frame is a block that is open while code is read forward.
+type frame struct {
+	kind  uint8
+	start int // its event
+	arity int // values that a branch to it carries
+	ends  int // values that it leaves
+}
+
+// scan is the working space for the code of one function at a time.
+type scan struct {
+	src    *source
+	leaf   []uint8 // by function: 0, or one more than the cost of a function without checks of its own
+	indir  int     // what a call through a table costs more, for the leaves that it may reach
+	events []event
+	labels []uint32
+	edits  []edit
+	frames []frame
+
+	body    span
+	code    int // where the instructions begin
+	locals  int
+	calls   bool // it calls what is no leaf
+	prefix  int  // event of the first loop, when only straight code without calls comes before it, or -1
+	prefixC int  // what that costs
+
+	checks []check
+	back   []backFrame
+
+	used  usage
+	total int // locals of all functions
+}
+
+// usage is what the code of a module needs to be written anew.
+type usage struct {
+	fill, copy, grow bool
+	payBytes         bool
+	payEntries       bool
+	refs             []uint32        // functions in the order of their reference's global
+	refAt            map[uint32]int  // position in refs
+	inits            map[uint32]bool // segments that memory.init or data.drop name
+}
+
+// read reads the code of the function at that position of the code section, checks every index and the nesting of
+// blocks, and notes events and edits.
+func (s *scan) read(n int) *Error {
+	src := s.src
+	s.body = src.code[n]
+	s.events, s.labels, s.edits, s.frames = s.events[:0], s.labels[:0], s.edits[:0], s.frames[:0]
+	s.calls, s.prefix, s.prefixC = false, -1, 0
+	r := &reader{b: src.in, p: s.body.start, end: s.body.end}
+	typ := src.types[src.funcs[src.importedFuncs+n]]
+
+	s.locals = 0
+	for range r.count(len(src.in), "kinds of locals") {
+		at := r.p
+		n := r.u32("number of locals")
+		valueType(r)
+		if int64(n) > int64(src.lim.Locals-s.locals) {
+			r.fail(at, TooLarge, "have more than %d locals", src.lim.Locals)
+			break
+		}
+		s.locals += int(n)
+	}
+	s.total += s.locals
+	if s.total > src.lim.AllLocals {
+		r.fail(r.p, TooLarge, "have more than %d locals in all functions", src.lim.AllLocals)
+	}
+	known := s.locals + len(typ.Params)
+	s.code = r.p
+	s.frames = append(s.frames, frame{kind: evBlock, arity: len(typ.Results)})
+
+	straight := 0 // cost of straight code that is no event yet
+	prefix := true
+	flush := func(pos int) {
+		if straight > 0 {
+			s.events = append(s.events, event{kind: evStraight, cost: uint16(straight), pos: int32(pos)})
+			if prefix {
+				s.prefixC += straight
+			}
+			straight = 0
+		}
+	}
+	// jump notes an event that is no straight code.
+	jump := func(e event) {
+		flush(int(e.pos))
+		s.events = append(s.events, e)
+		prefix = false
+	}
+	label := func() uint32 {
+		at := r.p
+		l := r.u32("label")
+		if int64(l) >= int64(len(s.frames)) {
+			r.fail(at, Malformed, "branch to unknown label %d", l)
+			return 0
+		}
+		return l
+	}
+	arity := func(l uint32) int { return s.frames[len(s.frames)-1-int(l)].arity }
+
+	for len(s.frames) > 0 {
+		at := r.p
+		if !r.more() {
+			r.fail(at, Malformed, "read function: its end is missing")
+			break
+		}
+		op := r.b[r.p]
+		r.p++
+		in := instructions[op]
+		cost := int(in.cost)
+		switch in.imm {
+		case immUnknown:
+			if f := unsupported(op); f != "" {
+				r.fail(at, Unsupported, "use %s (instruction 0x%02x)", f, op)
+			} else {
+				r.fail(at, Unsupported, "use unknown instruction 0x%02x", op)
+			}
+
+		case immNone:
+			switch op {
+			case opElse:
+				f := &s.frames[len(s.frames)-1]
+				if f.kind != evIf {
+					r.fail(at, Malformed, "read function: else without an if")
+					break
+				}
+				f.kind = evElse
+				jump(event{kind: evElse, pos: int32(at)})
+			case opEnd:
+				flush(at)
+				f := s.frames[len(s.frames)-1]
+				s.frames = s.frames[:len(s.frames)-1]
+				if len(s.frames) > 0 {
+					s.events = append(s.events, event{kind: evEnd, pos: int32(at), a: uint32(f.kind)})
+				}
+			case opReturn:
+				jump(event{kind: evLeave, cost: uint16(cost + carry(len(typ.Results))), pos: int32(at)})
+			case opUnreachable:
+				jump(event{kind: evLeave, cost: uint16(cost), pos: int32(at)})
+			default:
+				straight += cost
+			}
+
+		case immBlock:
+			params, results := s.blockType(r)
+			f := frame{arity: results, start: len(s.events)}
+			switch op {
+			case opBlock:
+				f.kind = evBlock
+				flush(at)
+				s.events = append(s.events, event{kind: evBlock, pos: int32(at)})
+			case opLoop:
+				f.kind, f.arity = evLoop, params
+				flush(at)
+				if prefix && s.prefix < 0 {
+					s.prefix = len(s.events)
+				}
+				prefix = false
+				s.events = append(s.events, event{kind: evLoop, pos: int32(r.p)})
+			case opIf:
+				f.kind = evIf
+				jump(event{kind: evIf, cost: uint16(cost), pos: int32(at)})
+			}
+			if len(s.frames) > src.lim.Nesting {
+				r.fail(at, TooLarge, "nest more than %d blocks", src.lim.Nesting)
+			}
+			s.frames = append(s.frames, f)
+
+		case immLabel:
+			l := label()
+			if r.err != nil {
+				break
+			}
+			e := event{kind: evBr, cost: uint16(cost + carry(arity(l))), pos: int32(at), a: l}
+			if op == opBrIf {
+				e.kind = evBrIf
+			}
+			jump(e)
+
+		case immFunc:
+			f := src.funcIndex(r)
+			if r.err != nil {
+				break
+			}
+			moved := f
+			if int(f) >= src.importedFuncs {
+				moved++
+			}
+			if op == opRefFunc {
+				if src.declared == nil || !src.declared[f] {
+					r.fail(at, Malformed, "refer to function %d, which nothing outside of code names", f)
+					break
+				}
+				s.reference(r, at, f)
+				s.edits = append(s.edits, edit{editRefFunc, int32(at), int32(r.p), f})
+				straight += cost
+				break
+			}
+			t := src.typeOf(f)
+			if leaf := int(s.leaf[f]); leaf > 0 {
+				cost += leaf - 1
+			} else {
+				s.calls, prefix = true, false
+			}
+			cost += carry(len(t.Params) + len(t.Results))
+			if op == opCall {
+				straight += cost
+				if moved != f {
+					s.edits = append(s.edits, edit{editCall, int32(at), int32(r.p), moved})
+				}
+			} else {
+				jump(event{kind: evLeave, cost: uint16(cost), pos: int32(at)})
+				if moved != f {
+					s.edits = append(s.edits, edit{editReturnCall, int32(at), int32(r.p), moved})
+				}
+			}
+
+		case immTable:
+			s.table(r)
+			straight += cost
+			if op == opTableSet {
+				s.edits = append(s.edits, edit{editDirty, int32(at), int32(r.p), 0})
+			}
+
+		case immLocal:
+			if l := r.u32("local"); int64(l) >= int64(known) {
+				r.fail(at, Malformed, "use unknown local %d", l)
+			}
+			straight += cost
+
+		case immGlobal:
+			g := r.u32("global")
+			if int64(g) >= int64(len(src.globals)) {
+				r.fail(at, Malformed, "use unknown global %d", g)
+				break
+			}
+			if op == opGlobalSet {
+				if !src.globals[g].mutable {
+					r.fail(at, Malformed, "set global %d, which is not mutable", g)
+				}
+				if src.globals[g].typ.isRef() {
+					s.edits = append(s.edits, edit{editDirty, int32(at), int32(r.p), 0})
+				}
+			}
+			straight += cost
+
+		case immMemArg:
+			s.memArg(r, at)
+			straight += cost
+
+		case immMemory:
+			s.memory(r, at)
+			straight += cost
+			if op == opMemoryGrow {
+				s.used.grow = true
+				s.edits = append(s.edits, edit{editGrow, int32(at), int32(r.p), 0})
+			}
+
+		case immI32:
+			r.signed(32, "constant")
+			straight += cost
+		case immI64:
+			r.signed(64, "constant")
+			straight += cost
+		case immF32:
+			r.skip(4, "constant")
+			straight += cost
+		case immF64:
+			r.skip(8, "constant")
+			straight += cost
+
+		case immOther:
+			switch op {
+			case opBrTable:
+				n := r.count(len(src.in), "labels")
+				e := event{kind: evBrTable, pos: int32(at), a: uint32(len(s.labels)), n: uint32(n) + 1}
+				most := 0
+				for range n + 1 {
+					l := label()
+					if r.err != nil {
+						break
+					}
+					s.labels = append(s.labels, l)
+					most = max(most, arity(l))
+				}
+				e.cost = uint16(cost + carry(most))
+				jump(e)
+			case opCallIndirect, opReturnCallIndirect:
+				i := src.typeIndex(r)
+				s.table(r)
+				if r.err != nil {
+					break
+				}
+				t := src.types[i]
+				cost += s.indir + carry(len(t.Params)+len(t.Results))
+				s.calls, prefix = true, false
+				if op == opCallIndirect {
+					straight += cost
+				} else {
+					jump(event{kind: evLeave, cost: uint16(cost), pos: int32(at)})
+				}
+			case opSelectTyped:
+				if n := r.u8("number of types"); n != 1 {
+					r.fail(at, Malformed, "select between %d types", n)
+				}
+				valueType(r)
+				straight += cost
+			case opRefNull:
+				refType(r)
+				straight += cost
+			case opMisc:
+				straight += s.misc(r, at)
+			case opVector:
+				s.vector(r, at)
+				straight += vectorCost
+			}
+		}
+		if r.err != nil {
+			return r.err
+		}
+		if straight >= straightMost {
+			flush(r.p)
+		}
+	}
+	if r.err == nil && r.more() {
+		r.fail(r.p, Malformed, "read function: code follows its end")
+	}
+	return r.err
+}
+
+// carry is the cost of carrying values to elsewhere. It is bounded, since no cost of one event may exceed what meter
+// leaves room for.
+func carry(values int) int { return min(values/16, 60) }
+
+// blockType reads a block's type and returns the numbers of its parameters and results.
+func (s *scan) blockType(r *reader) (params, results int) {
+	at := r.p
+	if r.more() {
+		switch c := r.b[r.p]; {
+		case c == 0x40:
+			r.p++
+			return 0, 0
+		case ValueType(c).valid():
+			r.p++
+			return 0, 1
+		case c >= 0x40 && c < 0x80:
+			unknownType(r, at, c)
+			return 0, 0
+		}
+	}
+	t := r.signed(33, "block type")
+	if t < 0 || t >= int64(len(s.src.types)) {
+		r.fail(at, Malformed, "use unknown type %d", t)
+		return 0, 0
+	}
+	typ := s.src.types[t]
+	return len(typ.Params), len(typ.Results)
+}
+
+func (s *scan) table(r *reader) uint32 {
+	at := r.p
+	t := r.u32("table")
+	if int64(t) >= int64(len(s.src.tables)) {
+		r.fail(at, Malformed, "use unknown table %d", t)
+	}
+	return t
+}
+
+func (s *scan) memArg(r *reader, at int) {
+	align := r.u32("alignment")
+	if align > 4 {
+		if align&0x40 != 0 {
+			r.fail(at, Unsupported, "use several memories")
+		}
+		r.fail(at, Malformed, "read instruction: the alignment 2^%d is more than natural", align)
+	}
+	r.u32("offset")
+	if s.src.memory == nil {
+		r.fail(at, Malformed, "use a memory that is not there")
+	}
+}
+
+// memory reads the number of the memory, which has to be 0 in one byte.
+func (s *scan) memory(r *reader, at int) {
+	if r.u8("memory index") != 0 {
+		r.fail(at, Unsupported, "use several memories")
+	}
+	if s.src.memory == nil {
+		r.fail(at, Malformed, "use a memory that is not there")
+	}
+}
+
+// reference notes that code refers to function f.
+func (s *scan) reference(r *reader, at int, f uint32) {
+	if _, ok := s.used.refAt[f]; ok {
+		return
+	}
+	if len(s.used.refs) >= s.src.lim.RefFuncs {
+		r.fail(at, TooLarge, "refer to more than %d functions", s.src.lim.RefFuncs)
+		return
+	}
+	if s.used.refAt == nil {
+		s.used.refAt = make(map[uint32]int)
+	}
+	s.used.refAt[f] = len(s.used.refs)
+	s.used.refs = append(s.used.refs, f)
+}
+
+// misc reads the rest of an instruction that begins with opMisc and returns its cost.
+func (s *scan) misc(r *reader, at int) int {
+	op := r.u32("instruction")
+	if r.err != nil {
+		return 0
+	}
+	change := func(kind uint8, arg uint32) {
+		s.edits = append(s.edits, edit{kind, int32(at), int32(r.p), arg})
+	}
+	switch {
+	case op <= 7:
+		return 3
+	case op == miscMemoryInit || op == miscDataDrop:
+		seg := r.u32("data segment")
+		if s.src.dataCount < 0 {
+			r.fail(at, Malformed, "use a data segment without a data count section")
+		} else if int64(seg) >= int64(s.src.dataCount) {
+			r.fail(at, Malformed, "use unknown data segment %d", seg)
+		}
+		if s.used.inits == nil {
+			s.used.inits = make(map[uint32]bool)
+		}
+		if op == miscDataDrop {
+			change(editDrop, seg)
+			if !s.used.inits[seg] {
+				s.used.inits[seg] = false
+			}
+			return 2
+		}
+		s.memory(r, at)
+		change(editInit, seg)
+		s.used.inits[seg] = true
+	case op == miscMemoryCopy:
+		s.memory(r, at)
+		s.memory(r, at)
+		change(editCopy, 0)
+		s.used.copy = true
+	case op == miscMemoryFill:
+		s.memory(r, at)
+		change(editFill, 0)
+		s.used.fill = true
+	case op == miscTableInit || op == miscElemDrop:
+		seg := r.u32("element segment")
+		if int64(seg) >= int64(len(s.src.elements)) {
+			r.fail(at, Malformed, "use unknown element segment %d", seg)
+		}
+		if op == miscElemDrop {
+			change(editDirty, 0)
+			return 2
+		}
+		s.table(r)
+		change(editTable, 0)
+		s.used.payEntries = true
+	case op == miscTableCopy:
+		s.table(r)
+		s.table(r)
+		change(editTable, 0)
+		s.used.payEntries = true
+	case op == miscTableGrow || op == miscTableFill:
+		s.table(r)
+		change(editTable, 0)
+		s.used.payEntries = true
+	case op == miscTableSize:
+		s.table(r)
+		return 1
+	default:
+		r.fail(at, Unsupported, "use unknown instruction 0xfc %d", op)
+	}
+	return 6
+}
+
+// vector reads the rest of a vector instruction. Engines disagree on numbers that are not as short as they can be, so
+// those are refused.
+func (s *scan) vector(r *reader, at int) {
+	start := r.p
+	op := r.u32("instruction")
+	if r.err != nil {
+		return
+	}
+	if op > 0xff || vectors[op] == vecUnknown {
+		r.fail(at, Unsupported, "use unknown instruction 0xfd %d", op)
+		return
+	}
+	if short := 1 + int(op>>7); r.p-start != short {
+		r.fail(at, Malformed, "read instruction: the number of a vector instruction is longer than it must be")
+		return
+	}
+	switch vectors[op] {
+	case vecMemArg:
+		s.memArg(r, at)
+	case vecMemArgLane:
+		s.memArg(r, at)
+		r.u8("lane")
+	case vecLane:
+		r.u8("lane")
+	case vec16:
+		r.skip(16, "constant")
+	}
+}
