@@ -1,0 +1,234 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"reflect"
+	"runtime"
+	"strings"
+
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/sys"
+
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// Invocation is one call of one export.
+type Invocation struct {
+	Export string
+	Input  []byte
+	// Identity names on whose behalf the call is made. State of a module is
+	// never carried from one identity to another, not even in principle: an
+	// instance that served one is not given to the next.
+	Identity string
+	// Config is what config_get answers; nil stands for the Spec's.
+	Config map[string]string
+	Services
+}
+
+// Services are what the host does for a guest during a call. Each gets the
+// call's context and returns soon after it ends. A nil one is not there for
+// this call: the guest is told so.
+type Services struct {
+	Log    func(ctx context.Context, level slog.Level, text string)
+	VarGet func(key string) []byte
+	// VarSet stores value, or removes key when value is nil. Its error ends
+	// the call: LIMIT_EXCEEDED when there is no room.
+	VarSet func(key string, value []byte) error
+	HTTP   func(ctx context.Context, r *HTTPRequest) (*HTTPResponse, error)
+	Exec   func(ctx context.Context, r *abi.ExecRequest) *abi.ExecResult
+	// Emit sends output while the call runs. stream is "stdout", "stderr" or
+	// "progress". p is not kept.
+	Emit func(stream string, p []byte) error
+	// Recv waits for input; io.EOF ends it.
+	Recv     func(ctx context.Context) ([]byte, error)
+	ToolCall func(ctx context.Context, envelope []byte) ([]byte, error)
+}
+
+// HTTPRequest is what a guest asks for.
+type HTTPRequest struct {
+	Method  string            `json:"method"`
+	URL     string            `json:"url"`
+	Headers map[string]string `json:"headers"`
+	Body    []byte            `json:"-"`
+}
+
+// HTTPResponse is what it gets.
+type HTTPResponse struct {
+	Status  int
+	Headers map[string]string
+	Body    []byte
+}
+
+// Reply is what came of a call.
+type Reply struct {
+	Output []byte
+	Stats  Stats
+}
+
+// Stats are what a call cost.
+type Stats struct {
+	Fuel          int64 // metered instructions
+	PeakMemory    int64 // bytes of linear memory at the end, which never shrinks within a call
+	PagesRestored int   // pages of 4 KiB that the next call would have seen
+}
+
+// call is what the host functions work on. It is the context that wazero
+// hands them.
+type call struct {
+	context.Context
+	inst  *instance
+	guest api.Module
+	inv   *Invocation
+
+	config map[string]string
+	k      kernel
+	out    []byte // of tool_write
+	wrote  bool
+	logged int
+
+	httpStatus int
+	httpHeader map[string]string
+}
+
+// Call runs one export on fresh state. The error, when there is one, is a
+// *wire.Error:
+//
+//   - TOOL_BROKEN: there is no such export, or the module cannot be started
+//   - TOOL_FAILED: the guest said so, with error_set or a result that is not 0
+//   - GUEST_TRAP: it trapped, or left with an exit code
+//   - LIMIT_EXCEEDED: fuel, memory, output or state
+//   - TIMEOUT, ABORTED: ctx ended
+//   - OVERLOADED: no memory for another instance now
+//   - what a Service answered to end the call
+//
+// Stats are filled in for failed calls too.
+func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
+	if err := m.enter(); err != nil {
+		return Reply{}, err
+	}
+	defer m.leave()
+	if err := m.checkExport(inv.Export); err != nil {
+		return Reply{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return Reply{}, ended(err)
+	}
+	in := &instance{m: m}
+	defer in.close()
+	c := &in.c
+	*c = call{Context: ctx, inst: in, inv: &inv, config: inv.Config}
+	if c.config == nil {
+		c.config = m.spec.Config
+	}
+	c.k.reset(nil, uint64(m.spec.Memory))
+	if err := in.start(); err != nil {
+		return Reply{Stats: c.stats()}, err
+	}
+	c.k.reset(inv.Input, uint64(m.spec.Memory))
+	var stack [1]uint64
+	err := in.mod.ExportedFunction(inv.Export).CallWithStack(c, stack[:])
+	rc := uint32(stack[0])
+	if exit, ok := err.(*sys.ExitError); ok && exit.ExitCode() == 0 {
+		err, rc = nil, 0
+	} else if len(m.exports[inv.Export].ResultTypes()) == 0 {
+		rc = 0
+	}
+	reply := Reply{Stats: c.stats()}
+	if err != nil {
+		return reply, c.classify(inv.Export, err)
+	}
+	if text := c.k.errorText(); text != "" {
+		return reply, wire.Errorf(wire.ToolFailed, "%s", text)
+	}
+	if rc != 0 {
+		return reply, wire.Errorf(wire.ToolFailed, "%s: %s answered %d and no message; look at its log", m.spec.Name, inv.Export, int32(rc))
+	}
+	if c.wrote {
+		reply.Output = c.out
+		return reply, nil
+	}
+	out, ok := c.k.output(uint64(m.spec.Output))
+	if !ok {
+		return reply, m.tooMuchOutput()
+	}
+	reply.Output = out
+	return reply, nil
+}
+
+func (c *call) stats() Stats {
+	var s Stats
+	if c.inst.mod != nil {
+		if mem := memory(c.inst.mod); mem != nil {
+			s.PeakMemory = int64(mem.Size())
+		}
+	}
+	s.PeakMemory += int64(len(c.k.mem))
+	return s
+}
+
+// memory is a module's memory, or nil: wazero answers a nil that is not.
+func memory(mod api.Module) api.Memory {
+	if mem := mod.Memory(); !reflect.ValueOf(mem).IsNil() {
+		return mem
+	}
+	return nil
+}
+
+// charge is what moving n bytes for the guest costs.
+func (c *call) charge(n uint64) {}
+
+// mustGoOn ends the call when its context has ended.
+func (c *call) mustGoOn() {
+	if err := c.Err(); err != nil {
+		panic(ended(err))
+	}
+}
+
+// classify turns what wazero answered into one of our errors.
+func (c *call) classify(export string, err error) *wire.Error {
+	name := c.inst.m.spec.Name
+	if e, ok := errors.AsType[*wire.Error](err); ok {
+		return e
+	}
+	if exit, ok := errors.AsType[*sys.ExitError](err); ok {
+		switch exit.ExitCode() {
+		case sys.ExitCodeDeadlineExceeded:
+			return wire.Errorf(wire.Timeout, "%s: %s reached the deadline of its call", name, export)
+		case sys.ExitCodeContextCanceled:
+			return wire.Errorf(wire.Aborted, "%s: %s was aborted", name, export)
+		}
+		return c.trap(export, errors.New("it left with exit code "+itoa(exit.ExitCode())), err)
+	}
+	if fault, ok := errors.AsType[runtime.Error](err); ok {
+		e := wire.Errorf(wire.Internal, "%s: %s: a fault of the host", name, export)
+		e.Cause = err
+		c.inst.m.e.cfg.Logger.Error("host function failed", "module", name, "error", fault, "detail", err)
+		return e
+	}
+	first := firstLine(err)
+	first = strings.TrimSuffix(first, " (recovered by wazero)")
+	first = strings.TrimPrefix(first, "wasm error: ")
+	return c.trap(export, errors.New(first), err)
+}
+
+func (c *call) trap(export string, what, cause error) *wire.Error {
+	text := c.inst.m.spec.Name + ": " + export + " trapped: " + what.Error()
+	if said := c.inst.said(); said != "" {
+		text += ": " + said
+	}
+	e := wire.Errorf(wire.GuestTrap, "%s; the module's log may say more", text)
+	e.Cause = cause
+	return e
+}
+
+// unmarshal reads what a guest hands to a host function.
+func unmarshal(p []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(p))
+	d.DisallowUnknownFields()
+	return d.Decode(v)
+}

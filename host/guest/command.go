@@ -1,0 +1,156 @@
+package guest
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/sys"
+)
+
+// Command is one run of a WASI command.
+type Command struct {
+	Args []string // the program's name first
+	Env  []string // NAME=value
+	// Stdin is read as the guest reads it; nil is an empty input. A Read that
+	// does not return keeps a goroutine until it does, not the call.
+	Stdin io.Reader
+	// Stdout and Stderr get what the guest writes; nil drops it.
+	Stdout, Stderr io.Writer
+	// Dirs are seen beside the Spec's Files.
+	Dirs []Mount
+	Services
+}
+
+// Run runs "_start" on fresh state and answers the command's exit code. The
+// errors are those of Call; a command that left with any code has no error.
+func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
+	if err := m.enter(); err != nil {
+		return 0, Stats{}, err
+	}
+	defer m.leave()
+	def, ok := m.exports["_start"]
+	if !ok {
+		return 0, Stats{}, m.broken(`has no export "_start": it is no WASI command; name it as "handler" in tool.json, or build it as a command`)
+	}
+	if !callable(def) || len(def.ResultTypes()) != 0 {
+		return 0, Stats{}, m.broken(`export "_start" is %s, but must be () -> (); rebuild the module`, signature(def.ParamTypes(), def.ResultTypes()))
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, Stats{}, ended(err)
+	}
+	in := &instance{m: m}
+	defer in.close()
+	c := &in.c
+	*c = call{Context: ctx, inst: in, inv: &Invocation{Services: cmd.Services}, config: m.spec.Config}
+	c.k.reset(nil, uint64(m.spec.Memory))
+	config := in.config().WithArgs(cmd.Args...).WithStdin(&input{c: c, r: cmd.Stdin}).
+		WithStderr(io.MultiWriter(&in.stderr, orDiscard(cmd.Stderr))).
+		WithStdout(orDiscard(cmd.Stdout))
+	for _, e := range cmd.Env {
+		name, value, _ := strings.Cut(e, "=")
+		config = config.WithEnv(name, value)
+	}
+	config, closeDirs, err := mount(config, m.spec.Name, append(append([]Mount{}, m.spec.Files...), cmd.Dirs...))
+	defer closeDirs()
+	if err != nil {
+		return 0, Stats{}, err
+	}
+	in.mod, err = m.runtime.InstantiateModule(c, m.compiled, config)
+	if err != nil {
+		return 0, c.stats(), in.initFailed("start", err)
+	}
+	err = in.mod.ExportedFunction("_start").CallWithStack(c, nil)
+	stats := c.stats()
+	exit, ok := err.(*sys.ExitError)
+	switch {
+	case err == nil:
+		return 0, stats, nil
+	case ok && exit.ExitCode() != sys.ExitCodeContextCanceled && exit.ExitCode() != sys.ExitCodeDeadlineExceeded:
+		return int(exit.ExitCode()), stats, nil
+	}
+	return 0, stats, c.classify("_start", err)
+}
+
+func orDiscard(w io.Writer) io.Writer {
+	if w == nil {
+		return io.Discard
+	}
+	return w
+}
+
+// mount lets a guest see folders. Names are resolved by os.Root, so that no
+// symlink, the guest's or the host's, leads out.
+func mount(config wazero.ModuleConfig, name string, dirs []Mount) (wazero.ModuleConfig, func(), error) {
+	if len(dirs) == 0 {
+		return config, func() {}, nil
+	}
+	var roots []*os.Root
+	closeAll := func() {
+		for _, r := range roots {
+			r.Close()
+		}
+	}
+	fs := wazero.NewFSConfig()
+	for _, d := range dirs {
+		if !d.ReadOnly {
+			return config, closeAll, broken(name, `folder %s: writing is not possible yet; make it "ro" in capabilities.files`, d.Guest)
+		}
+		r, err := os.OpenRoot(d.Host)
+		if err != nil {
+			return config, closeAll, broken(name, "open folder for the guest: %w; correct capabilities.files in tool.json", err)
+		}
+		roots = append(roots, r)
+		fs = fs.WithFSMount(r.FS(), d.Guest)
+	}
+	return config.WithFSConfig(fs), closeAll, nil
+}
+
+// input reads r, and stops waiting for it when the call ends.
+type input struct {
+	c       *call
+	r       io.Reader
+	pending chan read
+	rest    []byte
+	err     error
+}
+
+type read struct {
+	p   []byte
+	err error
+}
+
+func (in *input) Read(p []byte) (int, error) {
+	if in.r == nil {
+		return 0, io.EOF
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if len(in.rest) == 0 && in.err == nil {
+		if in.pending == nil {
+			in.pending = make(chan read, 1)
+			r, ch := in.r, in.pending
+			buf := make([]byte, min(len(p), 64<<10))
+			go func() {
+				n, err := r.Read(buf)
+				ch <- read{buf[:n], err}
+			}()
+		}
+		select {
+		case got := <-in.pending:
+			in.pending = nil
+			in.rest, in.err = got.p, got.err
+		case <-in.c.Done():
+			in.c.mustGoOn()
+		}
+	}
+	if len(in.rest) > 0 {
+		n := copy(p, in.rest)
+		in.rest = in.rest[n:]
+		return n, nil
+	}
+	return 0, in.err
+}

@@ -1,0 +1,297 @@
+package guest
+
+import (
+	"encoding/binary"
+	"sort"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// Layout of the Extism kernel's memory, which guests can see through the
+// offsets that alloc answers: a root of 64 bytes after an unused zero byte,
+// then blocks, each after a header of 12.
+const (
+	kernelFirst  = 65         // where the first block's header begins
+	kernelHeader = 12         // bytes before a block's data
+	kernelStart  = 65472      // what memory_bytes answers before anything grew
+	kernelPage   = 65536      // how much it grows at a time
+	kernelSplit  = 128        // a free block is split when so much would be left
+	kernelPages  = 16         // pages that exist before anything grew
+	kernelKeep   = 256 << 10  // backing that is kept from one call to the next
+	kernelMax    = 1<<32 - 64 // offsets are 32 bits wide
+)
+
+// kernel is the memory that the Extism functions work on: one call's input,
+// output, error and blocks. It lives in Go, so that a load or a store is a
+// slice access and not a call into a second module, and answers what Extism's
+// own kernel answers. Nothing in it outlives a call.
+//
+// What a guest writes never steers it: where blocks are is kept beside the
+// memory, not in it.
+type kernel struct {
+	mem    []byte // backing of [0, len); what lies beyond, up to size, is zero
+	size   uint64 // bytes that loads and stores may reach
+	length uint64 // what memory_bytes answers
+	limit  uint64 // bytes that size may reach
+	next   uint64 // where the next block's header goes
+
+	blocks []block // ascending
+	free   int     // how many of blocks are free
+
+	inOff, inLen   uint64
+	outOff, outLen uint64
+	errOff         uint64
+}
+
+type block struct {
+	off        uint64 // of the data
+	size, used uint64
+	active     bool
+}
+
+// reset forgets everything and puts input where the guest finds it.
+func (k *kernel) reset(input []byte, limit uint64) {
+	if cap(k.mem) > kernelKeep {
+		k.mem = nil
+	}
+	clear(k.mem)
+	k.mem = k.mem[:0]
+	if cap(k.blocks) > 1024 {
+		k.blocks = nil
+	}
+	k.blocks = k.blocks[:0]
+	k.free = 0
+	k.size, k.length = kernelPages*kernelPage, kernelStart
+	k.limit = min(max(limit, k.size), kernelMax)
+	k.next = kernelFirst
+	k.inOff, k.inLen, k.outOff, k.outLen, k.errOff = 0, 0, 0, 0, 0
+	if len(input) > 0 {
+		// The input is the host's: it counts, but it is never refused here.
+		k.limit = max(k.limit, uint64(len(input))+k.size)
+		k.inOff = k.write(input)
+		k.inLen = uint64(len(input))
+	}
+}
+
+// clear is the guest's own reset: everything goes, the input too.
+func (k *kernel) clear() {
+	n := min(k.next, uint64(len(k.mem)))
+	clear(k.mem[:n])
+	k.blocks = k.blocks[:0]
+	k.free = 0
+	k.next = kernelFirst
+	k.inOff, k.inLen, k.outOff, k.outLen, k.errOff = 0, 0, 0, 0, 0
+}
+
+// back makes mem at least n bytes long.
+func (k *kernel) back(n uint64) {
+	if have := uint64(len(k.mem)); n > have {
+		if n <= uint64(cap(k.mem)) {
+			k.mem = k.mem[:n] // cleared by reset, or by clear
+			return
+		}
+		b := make([]byte, n, max(n+n/4, 8192))
+		copy(b, k.mem)
+		k.mem = b
+	}
+}
+
+// alloc answers the offset of a block of n bytes, or 0 for n 0. It panics
+// with LIMIT_EXCEEDED when the limit is reached.
+func (k *kernel) alloc(n uint64) uint64 {
+	if n == 0 {
+		return 0
+	}
+	if n > k.limit {
+		panic(k.full())
+	}
+	if k.free > 0 {
+		for i := range k.blocks {
+			b := &k.blocks[i]
+			if b.active || b.size < n {
+				continue
+			}
+			rest := b.size - n
+			if rest < kernelSplit {
+				b.active, b.used = true, n
+				k.free--
+				return b.off
+			}
+			b.used, b.size = 0, rest-kernelHeader
+			nb := block{off: b.off + rest, size: n, used: n, active: true}
+			k.blocks = append(k.blocks, block{})
+			copy(k.blocks[i+2:], k.blocks[i+1:])
+			k.blocks[i+1] = nb
+			return nb.off
+		}
+	}
+	need, left := n+kernelHeader, k.length-(k.next-kernelFirst)-64
+	if need >= left {
+		grow := (need - left + kernelPage - 1) / kernelPage * kernelPage
+		// The table of blocks is memory as well.
+		if k.size+grow+uint64(len(k.blocks))*32 > k.limit {
+			panic(k.full())
+		}
+		k.size += grow
+		k.length += grow
+	}
+	off := k.next + kernelHeader
+	k.next = off + n
+	k.back(k.next)
+	k.blocks = append(k.blocks, block{off: off, size: n, used: n, active: true})
+	return off
+}
+
+func (k *kernel) full() error {
+	return wire.Errorf(wire.LimitExceeded, "kernel memory: more than %d bytes; raise limits.memory in tool.json", k.limit)
+}
+
+// find answers the block whose data begins at off, or nil.
+func (k *kernel) find(off uint64) *block {
+	n := len(k.blocks)
+	if n > 0 && k.blocks[n-1].off == off { // the usual case
+		return &k.blocks[n-1]
+	}
+	i := sort.Search(n, func(i int) bool { return k.blocks[i].off >= off })
+	if i < n && k.blocks[i].off == off {
+		return &k.blocks[i]
+	}
+	return nil
+}
+
+// blockLen is the length of the active block at off, or 0.
+func (k *kernel) blockLen(off uint64) uint64 {
+	if b := k.find(off); b != nil && b.active {
+		return b.used
+	}
+	return 0
+}
+
+func (k *kernel) release(off uint64) {
+	if b := k.find(off); b != nil && b.active {
+		b.active = false
+		k.free++
+	}
+}
+
+// bytes answers the content of the block at off: nil for 0 and for what is no
+// block. It aliases the memory.
+func (k *kernel) bytes(off uint64) []byte {
+	n := k.blockLen(off)
+	if n == 0 {
+		return nil
+	}
+	return k.mem[off : off+n : off+n]
+}
+
+// write puts p into a new block and answers its offset, 0 for an empty p.
+func (k *kernel) write(p []byte) uint64 {
+	off := k.alloc(uint64(len(p)))
+	if off != 0 {
+		copy(k.mem[off:], p)
+	}
+	return off
+}
+
+func (k *kernel) load8(off uint64) byte {
+	if off < 64 || off >= uint64(len(k.mem)) {
+		return 0
+	}
+	return k.mem[off]
+}
+
+func (k *kernel) load64(off uint64) uint64 {
+	if off < 64 || off > k.size-8 {
+		return 0
+	}
+	if off+8 <= uint64(len(k.mem)) {
+		return binary.LittleEndian.Uint64(k.mem[off:])
+	}
+	var b [8]byte
+	if off < uint64(len(k.mem)) {
+		copy(b[:], k.mem[off:])
+	}
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+func (k *kernel) store8(off uint64, v byte) {
+	if off < 64 || off >= k.size {
+		return
+	}
+	if off >= uint64(len(k.mem)) {
+		k.back(off + 1)
+	}
+	k.mem[off] = v
+}
+
+func (k *kernel) store64(off, v uint64) {
+	if off < 64 || off > k.size-8 {
+		return
+	}
+	if off+8 > uint64(len(k.mem)) {
+		k.back(off + 8)
+	}
+	binary.LittleEndian.PutUint64(k.mem[off:], v)
+}
+
+func (k *kernel) inputLoad8(off uint64) byte {
+	if off >= k.inLen {
+		return 0
+	}
+	return k.load8(k.inOff + off)
+}
+
+func (k *kernel) inputLoad64(off uint64) uint64 {
+	if k.inLen < 8 || off > k.inLen-8 {
+		return 0
+	}
+	return k.load64(k.inOff + off)
+}
+
+// spans reports whether [off, off+n) lies in what is allocated or could be
+// without growing; the kernel ignores a request for anything else.
+func (k *kernel) spans(off, n uint64) bool {
+	end := k.length + kernelFirst
+	if off < kernelFirst || off >= end {
+		return false
+	}
+	last := off + n - 1
+	return last >= kernelFirst && last < end
+}
+
+func (k *kernel) setInput(off, n uint64) {
+	if k.spans(off, n) {
+		k.inOff, k.inLen = off, n
+	}
+}
+
+func (k *kernel) setOutput(off, n uint64) {
+	if k.spans(off, n) {
+		k.outOff, k.outLen = off, n
+	}
+}
+
+func (k *kernel) setError(off uint64) {
+	if off == 0 || off > 64 && off < k.length+kernelFirst {
+		k.errOff = off
+	}
+}
+
+// output copies what output_set named, at most limit bytes. It reports false
+// when there is more.
+func (k *kernel) output(limit uint64) ([]byte, bool) {
+	if k.outLen > limit {
+		return nil, false
+	}
+	if k.outLen == 0 {
+		return nil, true
+	}
+	out := make([]byte, k.outLen)
+	if k.outOff < uint64(len(k.mem)) {
+		copy(out, k.mem[k.outOff:])
+	}
+	return out, true
+}
+
+// errorText answers what error_set named, or "".
+func (k *kernel) errorText() string { return string(k.bytes(k.errOff)) }
