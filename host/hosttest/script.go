@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,13 +74,15 @@ func Params(t *testing.T, p testscript.Params) {
 		env.Setenv("TOOLD_STATE_DIR", filepath.Join(env.WorkDir, "state"))
 		return nil
 	}
-	p.Cmds = map[string]func(*testscript.TestScript, bool, []string){
+	cmds := map[string]func(*testscript.TestScript, bool, []string){
 		"daemon": cmdDaemon,
 		"stop":   cmdStop,
 		"reload": cmdReload,
 		"tool":   cmdTool,
 		"until":  cmdUntil,
 	}
+	maps.Copy(cmds, p.Cmds)
+	p.Cmds = cmds
 	testscript.Run(t, p)
 }
 
