@@ -40,11 +40,23 @@ type Call struct {
 	Background bool
 	Detach     bool
 	Stream     bool
+	// More says that args frames follow, with the rest of Args. Whoever is
+	// handed a Call by host/server has all of them: More is false there.
+	More bool
 	// Trace is a W3C traceparent, or empty.
 	Trace string
+	// TraceID and Timestamp are the metadata of an envelope. They are logged,
+	// never trusted. Timestamp is zero where none came.
+	TraceID   string
+	Timestamp time.Time
 	// CallerInfo is what the caller says of itself. It is logged, never
 	// trusted.
 	CallerInfo json.RawMessage
+
+	// argBytes counts the arguments; joined is the last of them while further
+	// args frames lengthen it.
+	argBytes int
+	joined   []byte
 }
 
 // Result is what came of a Call. Err is nil when the tool ran and said yes,

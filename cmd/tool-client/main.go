@@ -1,0 +1,174 @@
+// Command tool-client is what a container has in place of its tools: a wrapper
+// that has the tool run by the daemon at TOOL_SOCKET, in the same folder, with
+// its own standard streams, and ends with the tool's exit code.
+//
+// A symlink to it with the name of a tool is that tool; tool-client TOOL ARGS…
+// is the same without one. It starts once for every git in a shell loop, so it
+// links the standard library and package wire only, dials with plain system
+// calls, and has no state.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+const usage = `usage: tool-client TOOL [ARGS...]
+   or: TOOL [ARGS...]   where TOOL is a symlink to tool-client
+
+Has the daemon at TOOL_SOCKET run TOOL in this folder, and ends with its exit code.
+
+  TOOL_SOCKET           the daemon's socket
+  TOOL_SESSION          the session that the call belongs to
+  TOOL_TOKEN            who calls; TOOL_TOKEN_FILE names a file that holds it
+  TOOL_IDEMPOTENCY_KEY  a name for this very call: made again, it is not run again
+  TOOL_TIMEOUT          at most so long: seconds, or with a unit, as 1m30s
+  TOOL_ENV              variables that the tool is to get, as far as it admits them: A,B,C
+`
+
+// exitNoDaemon is the exit code where nobody listens at TOOL_SOCKET: as far as
+// a script can tell, the tool is not there.
+const exitNoDaemon = 127
+
+func main() { os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr)) }
+
+// run is the program, and its exit code.
+func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	call, err := newCall(argv)
+	if errors.Is(err, errUsage) {
+		io.WriteString(stderr, usage)
+		return wire.InvalidEnvelope.ExitCode()
+	}
+	if err != nil {
+		return report(stderr, err)
+	}
+	path := os.Getenv("TOOL_SOCKET")
+	if path == "" {
+		return report(stderr, wire.Errorf(wire.InvalidEnvelope, "TOOL_SOCKET is not set; set it to the path of the daemon's socket"))
+	}
+	conn, err := dial(path)
+	if err != nil {
+		fmt.Fprintf(stderr, "tool-client: connect to the daemon at %s: %v; is toold running there?\n", path, err)
+		return exitNoDaemon
+	}
+	defer conn.Close()
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+
+	result, err := wire.Stream(conn, call, wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr, Signals: signals})
+	if err != nil {
+		return report(stderr, err)
+	}
+	if result.Err != nil {
+		return max(1, reportResult(stderr, result))
+	}
+	return result.ExitCode
+}
+
+// reportResult says why a call failed, and is its exit code.
+func reportResult(stderr io.Writer, r *wire.Result) int {
+	fmt.Fprintf(stderr, "tool-client: %s\n", r.Err.Message)
+	return r.ExitCode
+}
+
+// report says what went wrong on this side of the socket, and is the exit code
+// that follows.
+func report(stderr io.Writer, err error) int {
+	if e := (*wire.Error)(nil); errors.As(err, &e) {
+		fmt.Fprintf(stderr, "tool-client: %s\n", e.Message)
+		return e.Code.ExitCode()
+	}
+	fmt.Fprintf(stderr, "tool-client: %v\n", err)
+	return wire.Internal.ExitCode()
+}
+
+var errUsage = errors.New("usage")
+
+// newCall is the call that the command line and the environment ask for.
+func newCall(argv []string) (*wire.Call, error) {
+	c := &wire.Call{Tool: filepath.Base(argv[0]), Args: argv[1:]}
+	if c.Tool == "tool-client" {
+		if len(argv) < 2 || strings.HasPrefix(argv[1], "-") {
+			return nil, errUsage
+		}
+		c.Tool, c.Args = argv[1], argv[2:]
+	}
+	var err error
+	if c.Cwd, err = os.Getwd(); err != nil {
+		return nil, wire.Errorf(wire.InvalidPayload, "find the current folder: %w; change to one that exists", err)
+	}
+	c.Session = os.Getenv("TOOL_SESSION")
+	c.IdempotencyKey = os.Getenv("TOOL_IDEMPOTENCY_KEY")
+	if c.Token = os.Getenv("TOOL_TOKEN"); c.Token == "" {
+		if file := os.Getenv("TOOL_TOKEN_FILE"); file != "" {
+			token, err := os.ReadFile(file)
+			if err != nil {
+				return nil, wire.Errorf(wire.Unauthenticated, "read the token that TOOL_TOKEN_FILE names: %w", err)
+			}
+			c.Token = strings.TrimSpace(string(token))
+		}
+	}
+	if t := os.Getenv("TOOL_TIMEOUT"); t != "" {
+		if c.Timeout, err = parseTimeout(t); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range strings.FieldsFunc(os.Getenv("TOOL_ENV"), func(r rune) bool { return strings.ContainsRune(", :\t\n", r) }) {
+		if value, ok := os.LookupEnv(name); ok {
+			if c.Env == nil {
+				c.Env = make(map[string]string)
+			}
+			c.Env[name] = value
+		}
+	}
+	return c, nil
+}
+
+// parseTimeout reads seconds, or a time with a unit.
+func parseTimeout(s string) (time.Duration, error) {
+	text := s
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		text += "s"
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, wire.Errorf(wire.InvalidEnvelope, "TOOL_TIMEOUT is %q; it wants seconds, as 30, or a time with a unit, as 1m30s", s)
+	}
+	return d, nil
+}
+
+// dial connects without package net, which would be loaded and initialised with
+// its resolver for nothing.
+func dial(path string) (*os.File, error) {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, err
+	}
+	// Nothing is ever started from here, so close-on-exec needs no lock.
+	syscall.CloseOnExec(fd)
+	for {
+		if err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: path}); err != syscall.EINTR {
+			break
+		}
+	}
+	if err == nil {
+		// So that reading waits in the runtime's poller and not in a thread.
+		err = syscall.SetNonblock(fd, true)
+	}
+	if err != nil {
+		syscall.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}

@@ -1,0 +1,150 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is a bound Unix socket and the lock that says that its daemon lives.
+type socket struct {
+	*net.UnixListener
+	path string
+	// info is the socket's file, so that only our own is ever removed.
+	info os.FileInfo
+	lock *os.File
+}
+
+// bind listens at path, which is never there with another mode than mode: the
+// socket is bound inside a folder that only we can enter, given its mode, and
+// renamed into place. A socket that a dead daemon left is replaced; a living
+// daemon's, and a file that is no socket, are left alone and are an error.
+func bind(path string, mode os.FileMode) (*socket, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("listen on %s: the path has %d bytes, a socket's has at most %d; choose a shorter one", path, len(path), maxPath)
+	}
+	lock, err := acquire(path + ".lock")
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	s, err := bindLocked(path, mode)
+	if err != nil {
+		release(lock)
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	s.lock = lock
+	return s, nil
+}
+
+// bindLocked is bind, for the holder of the lock.
+func bindLocked(path string, mode os.FileMode) (*socket, error) {
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, errors.New("there is a file that is not a socket; move it away or choose another path")
+	default:
+		// The lock is ours, so whoever made this socket is dead, unless
+		// someone removed the lock file beneath it.
+		if conn, err := net.Dial("unix", path); err == nil {
+			conn.Close()
+			return nil, errInUse
+		}
+	}
+	parent, base := filepath.Dir(path), filepath.Base(path)
+	// What a daemon left that was killed between here and the end.
+	if old, err := filepath.Glob(filepath.Join(parent, escapeGlob("."+base)+".*")); err == nil {
+		for _, dir := range old {
+			os.Remove(filepath.Join(dir, "s"))
+			os.Remove(dir)
+		}
+	}
+	dir, err := os.MkdirTemp(parent, "."+base+".*") // 0700
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(dir)
+	inside, err := shortPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer inside.close()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: inside.name + "/s"})
+	if err != nil {
+		return nil, err
+	}
+	// It would remove what it was bound to; the file has another name soon.
+	l.SetUnlinkOnClose(false)
+	hidden := filepath.Join(dir, "s")
+	s := &socket{UnixListener: l, path: path}
+	if err = os.Chmod(hidden, mode); err == nil {
+		if s.info, err = os.Lstat(hidden); err == nil {
+			err = os.Rename(hidden, path)
+		}
+	}
+	if err != nil {
+		l.Close()
+		os.Remove(hidden)
+		return nil, err
+	}
+	return s, nil
+}
+
+// errInUse is what a second daemon is told.
+var errInUse = errors.New("another daemon serves this socket; stop it, or give this one another path")
+
+// unlink removes the socket's file, where it is still ours.
+func (s *socket) unlink() {
+	if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.info) {
+		os.Remove(s.path)
+	}
+}
+
+// release ends the claim to the path; the last thing that a daemon does.
+func (s *socket) release() { release(s.lock) }
+
+// acquire takes the lock that a living daemon holds. The kernel lets go of it
+// when the daemon dies, however it dies.
+func acquire(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, errInUse
+			}
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		// Whoever held it before may have removed the file that we opened.
+		held, err := f.Stat()
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		if now, err := os.Lstat(path); err == nil && os.SameFile(held, now) {
+			return f, nil
+		}
+		f.Close()
+	}
+}
+
+// release removes the lock file while it is held, and lets go of it.
+func release(f *os.File) {
+	os.Remove(f.Name())
+	f.Close()
+}
+
+func escapeGlob(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
+}

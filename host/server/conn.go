@@ -1,0 +1,562 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/wire"
+)
+
+const (
+	// maxQueued and maxQueuedBytes bound what a connection may have asked
+	// before it was answered. Past them nothing more is read from it.
+	maxQueued      = 16
+	maxQueuedBytes = 2 << 20
+	// keptBuffer is how much of its frame buffer an idle connection keeps.
+	keptBuffer = 8 << 10
+)
+
+// conn is one connection. Two goroutines share it: read takes frames from it as
+// they come, serve runs the calls, one after the other. read never waits for a
+// call, or the signal that should end the call would wait as well; it waits
+// only when a client asks far ahead.
+type conn struct {
+	server *Server
+	nc     *net.UnixConn
+	raw    syscall.RawConn
+	peer   Peer
+	ctx    context.Context // the values for the contexts of calls
+	out    frameWriter
+
+	// Of the reading goroutine.
+	in *bufio.Reader
+	// partial is a request whose args frames are still to come.
+	partial     *call
+	partialSize int
+	// skipArgs drops the args frames of a request that was refused.
+	skipArgs bool
+
+	mu     sync.Mutex // guards what follows
+	change *sync.Cond // queue, reading
+	// queue holds the calls that were not answered, oldest first. The first
+	// one is running, or about to.
+	queue       []*call
+	queuedBytes int
+	reading     bool // more requests may come
+	assembling  bool // partial is not nil
+	waiting     bool // read waits for room in queue
+	stopping    bool
+}
+
+// call is one request and what belongs to it while it runs.
+type call struct {
+	*wire.Call
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	size   int
+	// refused, when it is not nil, is the answer: the request was malformed.
+	refused *wire.Error
+	// last says that the connection ends after the answer.
+	last    bool
+	input   *input // nil on a call that takes no stdin frames
+	signals chan os.Signal
+	// over is guarded by frameWriter.mu: the last frame was written.
+	over bool
+}
+
+func newConn(s *Server, ctx context.Context, nc *net.UnixConn) (*conn, error) {
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	peer, err := peerOf(raw)
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{server: s, nc: nc, raw: raw, peer: peer, ctx: ctx, in: bufio.NewReader(nc), reading: true}
+	c.out.nc = nc
+	c.change = sync.NewCond(&c.mu)
+	return c, nil
+}
+
+// serve answers the requests of a connection until it ends, and closes it.
+func (c *conn) serve() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.read()
+		c.mu.Lock()
+		c.reading = false
+		c.change.Broadcast()
+		c.mu.Unlock()
+	}()
+	for {
+		cl := c.next()
+		if cl == nil {
+			break
+		}
+		c.answer(cl)
+		c.pop()
+		if cl.last {
+			// Bring the reader back from where it waits for the client to
+			// leave, and listen in its place.
+			c.nc.SetReadDeadline(time.Unix(1, 0))
+			<-done
+			linger(c.nc)
+			break
+		}
+	}
+	c.nc.Close()
+	<-done
+}
+
+// next waits for a call to run. It is nil when none will come.
+func (c *conn) next() *call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.queue) == 0 && c.reading {
+		c.change.Wait()
+	}
+	if len(c.queue) == 0 {
+		return nil
+	}
+	return c.queue[0]
+}
+
+// push queues a call.
+func (c *conn) push(cl *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopping && cl.refused == nil {
+		cl.refused = wire.Errorf(wire.Overloaded, "the daemon is stopping; try again when it is back")
+	}
+	c.queue = append(c.queue, cl)
+	c.queuedBytes += cl.size
+	c.change.Broadcast()
+}
+
+// pop takes the answered call off the queue.
+func (c *conn) pop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queuedBytes -= c.queue[0].size
+	c.queue[0] = nil
+	c.queue = c.queue[1:]
+	if c.waiting {
+		c.nc.SetReadDeadline(time.Unix(1, 0))
+	} else if c.idleLocked() && c.stopping {
+		c.nc.SetReadDeadline(time.Now().Add(lastWords))
+	}
+}
+
+func (c *conn) idleLocked() bool { return len(c.queue) == 0 && !c.assembling }
+
+// stop lets the calls that were asked for finish, and then ends the connection.
+func (c *conn) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopping = true
+	if c.idleLocked() {
+		c.nc.SetReadDeadline(time.Now().Add(lastWords))
+	}
+}
+
+// end ends all calls of the connection, for a reason that their callers are
+// told, and reads nothing more from it.
+func (c *conn) end(reason *wire.Error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopping = true
+	for _, cl := range c.queue {
+		cl.cancel(reason)
+	}
+	c.nc.SetReadDeadline(time.Unix(1, 0))
+}
+
+// left ends all calls: the client is gone.
+func (c *conn) left() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leftLocked()
+}
+
+func (c *conn) leftLocked() {
+	for _, cl := range c.queue {
+		cl.cancel(errLeft)
+	}
+}
+
+// errLeft is the cause of the end of a call whose caller left. It is never
+// written to.
+var errLeft = wire.Errorf(wire.Aborted, "the caller left")
+
+// read takes frames from the connection until no more can come.
+func (c *conn) read() {
+	for {
+		if !c.awaitRoom() {
+			return
+		}
+		frame, err := wire.ReadFrame(c.in)
+		switch tooLarge := (*wire.Error)(nil); {
+		case err == nil:
+			c.take(frame)
+			continue
+		case errors.As(err, &tooLarge):
+			c.abandonPartial(wire.Errorf(wire.InvalidEnvelope, "the last args frame did not come: %s", tooLarge.Message))
+			c.push(c.refusal(&wire.Call{}, tooLarge, true))
+		case errors.Is(err, io.EOF):
+			c.abandonPartial(wire.Errorf(wire.InvalidEnvelope, "the connection ended before the last args frame; the one with \"more\": false is the last"))
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			c.abandonPartial(wire.Errorf(wire.InvalidEnvelope, "the connection ended within an args frame"))
+			c.push(c.refusal(&wire.Call{}, wire.Errorf(wire.InvalidEnvelope, "the request: the connection ended within the frame"), true))
+		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed):
+			return // the server stops
+		default:
+			c.left()
+			return
+		}
+		break
+	}
+	// Nothing more will be read. A client that half closed the connection
+	// still waits for its answers; one that closed it does not.
+	c.endInput()
+	if c.awaitHangup() == nil {
+		c.left()
+	}
+}
+
+// awaitRoom waits until further requests may be queued. It is false when the
+// connection ended.
+func (c *conn) awaitRoom() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.queue) >= maxQueued || c.queuedBytes >= maxQueuedBytes && len(c.queue) > 1 {
+		c.waiting = true
+		c.mu.Unlock()
+		err := c.awaitHangup()
+		c.mu.Lock()
+		c.waiting = false
+		switch {
+		case err == nil:
+			c.leftLocked()
+			return false
+		case errors.Is(err, net.ErrClosed):
+			return false
+		case c.stopping && c.idleLocked():
+			c.nc.SetReadDeadline(time.Now().Add(lastWords))
+		default:
+			c.nc.SetReadDeadline(time.Time{})
+		}
+	}
+	return true
+}
+
+// awaitHangup returns nil when the client has closed the connection, both ways,
+// and the error of a read deadline or of closing otherwise.
+//
+// Reading cannot tell: it says EOF for a client that closed and for one that
+// only said its last word. The kernel's poll can: POLLHUP is both ways.
+func (c *conn) awaitHangup() error {
+	return c.raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		for {
+			n, err := unix.Poll(p, 0)
+			if err == unix.EINTR {
+				continue
+			}
+			return n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
+		}
+	})
+}
+
+// take handles one whole frame.
+func (c *conn) take(frame []byte) {
+	message, err := wire.Parse(frame)
+	var refused *wire.Error
+	errors.As(err, &refused)
+	switch m := message.(type) {
+	case *wire.Call:
+		c.abandonPartial(wire.Errorf(wire.InvalidEnvelope, "/more: is true, but another request came in place of the args frames"))
+		c.skipArgs = false
+		switch {
+		case refused != nil:
+			c.skipArgs = true
+			c.push(c.refusal(m, refused, false))
+		case m.More:
+			c.setPartial(c.newCall(m, len(frame)))
+		default:
+			c.push(c.newCall(m, len(frame)))
+		}
+	case *wire.Typed:
+		c.takeTyped(m, refused, len(frame))
+	}
+}
+
+// takeTyped handles a frame that belongs to a call: args to the one that is
+// being assembled, others to the oldest that was not answered. refused says
+// what is wrong with it, if something is.
+func (c *conn) takeTyped(t *wire.Typed, refused *wire.Error, size int) {
+	if t.Type == wire.TypeArgs && c.skipArgs {
+		return
+	}
+	if t.Type == wire.TypeArgs && c.partial != nil {
+		if refused == nil {
+			errors.As(c.partial.Extend(t), &refused)
+		}
+		switch cl := c.partial; {
+		case refused != nil:
+			c.abandonPartial(refused)
+			c.skipArgs = true
+		case !cl.More:
+			cl.size += size
+			c.setPartial(nil)
+			c.push(cl)
+		default:
+			cl.size += size
+		}
+		return
+	}
+	cl := c.current()
+	switch known := t.Type == wire.TypeStdin || t.Type == wire.TypeSignal || t.Type == wire.TypeArgs; {
+	case refused != nil && (cl == nil || !known):
+		c.push(c.refusal(&wire.Call{}, refused, false))
+	case cl == nil || cl.refused != nil:
+		// Too late: the call has its result.
+	case refused != nil:
+		// Part of what the client sends to the call is lost; going on
+		// without it could do something else than what was asked.
+		cl.cancel(refused)
+	case t.Type == wire.TypeArgs:
+		cl.cancel(wire.Errorf(wire.InvalidEnvelope, "an args frame came, but the request had no \"more\": true"))
+	case t.Type == wire.TypeSignal:
+		select {
+		case cl.signals <- t.Signal:
+		default: // as many wait as anyone could mean
+		}
+	case cl.input == nil:
+		cl.cancel(wire.Errorf(wire.InvalidEnvelope, "a stdin frame came, but the request is not streamed, or brought its input with it"))
+	default:
+		if err := cl.input.receive(t.Data, t.EOF); err != nil {
+			cl.cancel(err)
+		}
+	}
+}
+
+// current is the call that typed frames go to.
+func (c *conn) current() *call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) > 0 {
+		return c.queue[0]
+	}
+	return c.partial
+}
+
+func (c *conn) setPartial(cl *call) {
+	c.partial = cl
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.assembling = cl != nil
+}
+
+// abandonPartial refuses the request whose args frames will not come.
+func (c *conn) abandonPartial(reason *wire.Error) {
+	if cl := c.partial; cl != nil {
+		cl.refused = reason
+		c.push(cl)
+		c.setPartial(nil)
+	}
+}
+
+// endInput ends the input of all calls: the client sends no more.
+func (c *conn) endInput() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, cl := range c.queue {
+		if cl.input != nil {
+			cl.input.end()
+		}
+	}
+}
+
+func (c *conn) newCall(m *wire.Call, size int) *call {
+	cl := &call{Call: m, size: size, signals: make(chan os.Signal, 8)}
+	cl.ctx, cl.cancel = context.WithCancelCause(c.ctx)
+	if m.ExecutionID == "" {
+		m.ExecutionID = newExecutionID()
+	}
+	if m.Stream && m.Stdin == nil {
+		cl.input = newInput(func(frame []byte) error { return c.out.frame(cl, frame) })
+	}
+	return cl
+}
+
+// refusal is a request that is answered with an error in its turn.
+func (c *conn) refusal(m *wire.Call, err *wire.Error, last bool) *call {
+	cl := &call{Call: m, refused: err, last: last}
+	cl.ctx, cl.cancel = context.WithCancelCause(c.ctx)
+	return cl
+}
+
+func newExecutionID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0F | 0x40
+	b[8] = b[8]&0x3F | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// answer runs a call and writes its result.
+func (c *conn) answer(cl *call) {
+	defer cl.cancel(nil)
+	r := &wire.Result{Err: cl.refused}
+	if cl.refused == nil {
+		r = c.run(cl)
+	}
+	if r.ExecutionID == "" {
+		r.ExecutionID = cl.ExecutionID
+	}
+	if !cl.Stream {
+		c.out.result(cl, wire.EncodeResult(cl.Form, r))
+		return
+	}
+	stdout := output{c, cl, wire.TypeStdout}
+	stdout.Write(r.Stdout)
+	output{c, cl, wire.TypeStderr}.Write(r.Stderr)
+	c.out.result(cl, wire.EncodeStreamResult(cl.Form, r))
+}
+
+// run calls the handler.
+func (c *conn) run(cl *call) *wire.Result {
+	if cl.ctx.Err() != nil {
+		// It never began: whatever it would have done was not done.
+		return &wire.Result{Err: wire.Errorf(wire.Overloaded, "the daemon stopped before the call began; try again when it is back")}
+	}
+	s := Streams{Signals: cl.signals}
+	if cl.Stream {
+		s.Stdout, s.Stderr = output{c, cl, wire.TypeStdout}, output{c, cl, wire.TypeStderr}
+		s.Progress = func(data json.RawMessage) error {
+			frame, err := wire.EncodeProgress(data)
+			if err != nil {
+				return err
+			}
+			return c.out.frame(cl, frame)
+		}
+	}
+	if cl.input != nil {
+		defer cl.input.Close()
+		defer context.AfterFunc(cl.ctx, func() { cl.input.fail(context.Cause(cl.ctx)) })()
+		s.Stdin = cl.input.open
+	}
+	began := time.Now()
+	r := c.handle(cl, s)
+	if r.Duration == 0 {
+		r.Duration = time.Since(began)
+	}
+	// A caller that broke the protocol is told so, whatever came of its call.
+	if broken := (*wire.Error)(nil); errors.As(context.Cause(cl.ctx), &broken) && broken.Code == wire.InvalidEnvelope {
+		r.Err, r.Ran = broken, false
+	}
+	return r
+}
+
+// handle calls the handler and turns a panic into INTERNAL.
+func (c *conn) handle(cl *call, s Streams) (r *wire.Result) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.server.log.Error("a handler panicked", "tool", cl.Tool, "execution_id", cl.ExecutionID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			r = nil
+		}
+		if r == nil {
+			r = &wire.Result{Err: wire.Errorf(wire.Internal, "the daemon failed in this call, %s; its log has the reason", cl.ExecutionID)}
+		}
+	}()
+	return c.server.config.Handler(cl.ctx, cl.Call, c.peer, s)
+}
+
+// output sends what a tool writes to one of its streams.
+type output struct {
+	conn *conn
+	call *call
+	typ  string
+}
+
+func (o output) Write(p []byte) (int, error) {
+	for n := 0; n < len(p); {
+		part := p[n:min(len(p), n+wire.MaxChunk)]
+		if err := o.conn.out.chunk(o.call, o.typ, part); err != nil {
+			return n, err
+		}
+		n += len(part)
+	}
+	return len(p), nil
+}
+
+// frameWriter writes whole frames to a connection, from many goroutines.
+type frameWriter struct {
+	nc  *net.UnixConn
+	mu  sync.Mutex // guards what follows, writing to nc, and call.over
+	buf []byte
+	err error // of the first write that failed: no further one makes sense
+}
+
+var errOver = errors.New("write to a call that is over")
+
+func (w *frameWriter) chunk(cl *call, typ string, p []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if cl.over {
+		return errOver
+	}
+	w.buf = wire.AppendChunk(w.buf[:0], typ, p)
+	return w.flushLocked()
+}
+
+func (w *frameWriter) frame(cl *call, json []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if cl.over {
+		return errOver
+	}
+	return w.jsonLocked(json)
+}
+
+// result writes the last frame of a call.
+func (w *frameWriter) result(cl *call, json []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	cl.over = true
+	w.jsonLocked(json)
+	if cap(w.buf) > keptBuffer {
+		w.buf = nil
+	}
+}
+
+func (w *frameWriter) jsonLocked(json []byte) error {
+	frame, err := wire.AppendFrame(w.buf[:0], json)
+	if err != nil {
+		return err
+	}
+	w.buf = frame
+	return w.flushLocked()
+}
+
+func (w *frameWriter) flushLocked() error {
+	if w.err == nil {
+		_, w.err = w.nc.Write(w.buf)
+	}
+	return w.err
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// ackAfter is how many bytes a tool takes before the client is told, unless it
+// took all there was.
+const ackAfter = wire.Credit / 4
+
+// input is the caller's input of one call. The connection's reader puts in what
+// comes and is never kept waiting: a client that sends more than its credit is
+// in error. The tool takes out, and thereby gives the credit back.
+type input struct {
+	send func(json []byte) error
+
+	mu    sync.Mutex // guards what follows
+	more  *sync.Cond // anything below
+	asked bool
+	buf   bytes.Buffer
+	taken int   // bytes that the tool took and the client was not told of
+	ended bool  // no more will come
+	err   error // why reading fails; before what buf has
+}
+
+func newInput(send func([]byte) error) *input {
+	in := &input{send: send}
+	in.more = sync.NewCond(&in.mu)
+	return in
+}
+
+// open asks the client for its input, once.
+func (in *input) open() io.ReadCloser {
+	in.mu.Lock()
+	ask := !in.asked && !in.ended && in.err == nil
+	in.asked = true
+	in.mu.Unlock()
+	if ask {
+		in.send(wire.EncodeOpen()) // when it fails, the call is about to end
+	}
+	return in
+}
+
+// receive puts in what came from the client.
+func (in *input) receive(data []byte, eof bool) *wire.Error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch {
+	case in.err != nil:
+		return nil // nobody reads any more
+	case in.ended && len(data) > 0:
+		return wire.Errorf(wire.InvalidEnvelope, "a stdin frame came after the one with \"eof\": true")
+	case in.buf.Len()+in.taken+len(data) > wire.Credit:
+		return wire.Errorf(wire.InvalidEnvelope, "over %d bytes of input are on their way; wait for acks", wire.Credit)
+	}
+	in.buf.Write(data)
+	in.ended = in.ended || eof
+	in.more.Broadcast()
+	return nil
+}
+
+// end says that no more will come.
+func (in *input) end() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.ended = true
+	in.more.Broadcast()
+}
+
+// fail makes reading fail.
+func (in *input) fail(err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.err == nil {
+		in.err = err
+		in.buf = bytes.Buffer{}
+	}
+	in.more.Broadcast()
+}
+
+func (in *input) Read(p []byte) (int, error) {
+	in.mu.Lock()
+	for in.buf.Len() == 0 && !in.ended && in.err == nil && len(p) > 0 {
+		in.more.Wait()
+	}
+	if in.err != nil || in.buf.Len() == 0 {
+		defer in.mu.Unlock()
+		if in.err == nil && len(p) > 0 {
+			return 0, io.EOF
+		}
+		return 0, in.err
+	}
+	n, _ := in.buf.Read(p)
+	in.taken += n
+	ack := 0
+	if in.taken >= ackAfter || in.buf.Len() == 0 && !in.ended {
+		ack, in.taken = in.taken, 0
+	}
+	in.mu.Unlock()
+	if ack > 0 {
+		in.send(wire.EncodeAck(ack)) // when it fails, the call is about to end
+	}
+	return n, nil
+}
+
+// Close drops what still comes.
+func (in *input) Close() error {
+	in.fail(errClosed)
+	return nil
+}
+
+var errClosed = errors.New("read from a closed input")

@@ -1,0 +1,306 @@
+// Package server answers calls on a Unix socket.
+//
+// It speaks the protocol of package wire: it promises that requests of one
+// connection are answered in order, that every request is answered, whatever
+// is wrong with it, and that one connection never waits for another. It knows
+// nothing of tools: a Handler makes the Result of each Call. Package host is
+// its caller.
+//
+// A call belongs to the one who made it. When its connection is closed, its
+// context is cancelled; a connection that is only half closed (the client has
+// nothing more to say, and waits for the answer) is not closed.
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// Peer is who is at the other end of a connection, as the kernel says.
+type Peer struct {
+	UID uint32
+	GID uint32
+	PID int
+}
+
+// Streams are the ends of a call's streams.
+type Streams struct {
+	// Stdout and Stderr send output while the call runs. They are nil on a
+	// call that is not streamed. Write blocks while the caller is slow, which
+	// no end of the context changes; it fails when the caller has left and
+	// after the Handler has returned.
+	Stdout, Stderr io.Writer
+	// Stdin asks the caller for its input, the first time, and returns it;
+	// reading acknowledges. It is nil on a call that is not streamed or that
+	// brought its input with it. Read fails when the call's context ends.
+	// Closing it drops what still comes.
+	Stdin func() io.ReadCloser
+	// Signals are those that the caller sends. It is never nil; what nobody
+	// takes from it is dropped.
+	Signals <-chan os.Signal
+	// Progress sends one JSON value. It is nil on a call that is not
+	// streamed.
+	Progress func(json.RawMessage) error
+}
+
+// Handler makes the result of a call. ctx ends when the caller leaves, when
+// the server is made to stop, and when the caller breaks the protocol; its
+// cause is then a *wire.Error that says so. c.ExecutionID is never empty.
+//
+// Stdout and Stderr of a streamed call's Result are what was not written to s:
+// they are sent before the last frame. The Handler must not write to s once it
+// has returned. A panic, and nil, are INTERNAL to the caller.
+type Handler func(ctx context.Context, c *wire.Call, p Peer, s Streams) *wire.Result
+
+// Config is fixed once the server listens.
+type Config struct {
+	// Path is that of the socket, 107 bytes at most (103 where it is not
+	// Linux). A lock file, Path + ".lock", stands beside it while the server
+	// lives.
+	Path string
+	// Mode is that of the socket. Default: 0660.
+	Mode os.FileMode
+	// MaxConns is how many connections are served at once; a further one is
+	// told OVERLOADED. Default: 1024.
+	MaxConns int
+	// Handler is required.
+	Handler Handler
+	// Logger gets what no caller can be told. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+const (
+	defaultMaxConns = 1024
+	// lingerTime and lingerBytes bound how long the server listens to a
+	// client that it has turned away, so that the client gets to read why.
+	lingerTime  = 2 * time.Second
+	lingerBytes = 16 << 20
+	// maxTurnedAway is how many connections over the limit are listened to at
+	// once.
+	maxTurnedAway = 64
+	// lastWords is how long, when the server stops, a request that is already
+	// on its way may take to arrive on an idle connection, to be refused in
+	// words.
+	lastWords = 100 * time.Millisecond
+	// endGrace is how long handlers have to return once their calls were
+	// ended.
+	endGrace = 5 * time.Second
+)
+
+// Server answers calls. Make one with Listen.
+type Server struct {
+	config Config
+	log    *slog.Logger
+	socket *socket
+	// turnedAway holds a token for each connection over the limit.
+	turnedAway chan struct{}
+	// running counts connections, those that are turned away included. It only
+	// grows under mu, while stopping is false.
+	running sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows
+	conns    map[*conn]struct{}
+	stopping bool
+}
+
+// Listen binds the socket. Nobody is answered before Serve. It fails where
+// another daemon serves the path, where a file that is no socket stands there,
+// and where the folder is missing or not ours to write.
+func Listen(config Config) (*Server, error) {
+	if config.Handler == nil {
+		panic("server: Config.Handler is nil")
+	}
+	if config.Mode == 0 {
+		config.Mode = 0o660
+	}
+	if config.MaxConns <= 0 {
+		config.MaxConns = defaultMaxConns
+	}
+	if config.Logger == nil {
+		config.Logger = slog.Default()
+	}
+	socket, err := bind(config.Path, config.Mode)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		config: config, log: config.Logger, socket: socket,
+		turnedAway: make(chan struct{}, maxTurnedAway),
+		conns:      make(map[*conn]struct{}),
+	}, nil
+}
+
+// Serve answers calls until Shutdown, or until ctx ends; then it returns nil,
+// the socket is gone, and calls still run: Shutdown ends them. Calls get the
+// values of ctx, not its end.
+func (s *Server) Serve(ctx context.Context) error {
+	defer context.AfterFunc(ctx, s.stopListening)()
+	base := context.WithoutCancel(ctx)
+	var delay time.Duration
+	for {
+		nc, err := s.socket.AcceptUnix()
+		if err == nil {
+			delay = 0
+			s.admit(base, nc)
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		// Out of descriptors, most likely: those who are served will give
+		// some back.
+		delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+		s.log.Error("accept a connection", "error", err, "again_in", delay)
+		timer := time.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// admit serves a new connection, or turns it away.
+func (s *Server) admit(ctx context.Context, nc *net.UnixConn) {
+	c, err := newConn(s, ctx, nc)
+	if err != nil {
+		s.log.Error("ask who connected", "error", err)
+		nc.Close()
+		return
+	}
+	s.mu.Lock()
+	full, stopping := len(s.conns) >= s.config.MaxConns, s.stopping
+	if !stopping {
+		s.running.Add(1)
+	}
+	if !stopping && !full {
+		s.conns[c] = struct{}{}
+	}
+	s.mu.Unlock()
+	switch {
+	case stopping:
+		tell(nc, wire.Errorf(wire.Overloaded, "the daemon is stopping; try again when it is back"))
+		nc.Close()
+	case full:
+		tell(nc, wire.Errorf(wire.Overloaded, "the daemon already serves %d connections; try again, or raise its limit", s.config.MaxConns))
+		s.turnAway(nc)
+	default:
+		go func() {
+			defer s.running.Done()
+			c.serve()
+			s.mu.Lock()
+			delete(s.conns, c)
+			s.mu.Unlock()
+		}()
+	}
+}
+
+// tell writes an error to a new connection. The frame is far smaller than the
+// buffer of its socket: this does not block.
+func tell(nc *net.UnixConn, err *wire.Error) {
+	wire.WriteFrame(nc, wire.EncodeResult(wire.Plain, &wire.Result{Err: err}))
+}
+
+// turnAway closes a connection that was told why.
+func (s *Server) turnAway(nc *net.UnixConn) {
+	select {
+	case s.turnedAway <- struct{}{}:
+		go func() {
+			defer s.running.Done()
+			defer func() { <-s.turnedAway }()
+			linger(nc)
+			nc.Close()
+		}()
+	default:
+		nc.Close()
+		s.running.Done()
+	}
+}
+
+// linger ends our half of a connection and lets the client finish what it is
+// sending, within bounds. Closing at once would reset the connection, and take
+// the answer away from a client that is still writing.
+func linger(nc *net.UnixConn) {
+	nc.CloseWrite()
+	nc.SetReadDeadline(time.Now().Add(lingerTime))
+	io.CopyN(io.Discard, nc, lingerBytes)
+}
+
+// stopListening makes Serve return. New connections are refused by the kernel.
+func (s *Server) stopListening() {
+	s.socket.unlink()
+	s.socket.UnixListener.Close()
+}
+
+// Shutdown stops the server. Calls that run finish, with their streams, and
+// are answered; requests that come after are told OVERLOADED. When ctx ends
+// first, the remaining calls are ended, and are answered ABORTED. It returns nil when nothing is left, and an error when a handler did not
+// return five seconds after it was told to; its connection is closed anyway.
+// The lock is let go of at the very end, so that the next daemon begins when
+// this one is done.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	first := !s.stopping
+	s.stopping = true
+	for c := range s.conns {
+		c.stop()
+	}
+	s.mu.Unlock()
+	s.stopListening()
+	if first {
+		defer s.socket.release()
+	}
+
+	done := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	s.eachConn(func(c *conn) {
+		c.end(wire.Errorf(wire.Aborted, "the daemon was stopped while the call ran; call again when it is back, if that is safe"))
+	})
+	timer := time.NewTimer(endGrace)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-timer.C:
+	}
+	left := 0
+	s.eachConn(func(c *conn) {
+		left++
+		c.nc.Close()
+	})
+	return fmt.Errorf("stop the server: %d connections had calls that did not end", left)
+}
+
+func (s *Server) eachConn(f func(*conn)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		f(c)
+	}
+}
+
+// Conns is how many connections are open now.
+func (s *Server) Conns() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}

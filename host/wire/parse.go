@@ -1,0 +1,599 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// MaxArgs is the most bytes that the arguments of one call have together, each
+// counted with the zero byte that ends it for a process. It is what Linux
+// allows a process by default.
+const MaxArgs = 2 << 20
+
+// Message is what a client sends: a *Call or a *Typed.
+type Message interface{ message() }
+
+func (*Call) message()  {}
+func (*Typed) message() {}
+
+// The types of the frames that belong to a call under way.
+const (
+	TypeStdin    = "stdin"
+	TypeSignal   = "signal"
+	TypeArgs     = "args"
+	TypeStdout   = "stdout"
+	TypeStderr   = "stderr"
+	TypeProgress = "progress"
+	TypeResult   = "result"
+)
+
+// Typed is a frame that belongs to a call under way.
+type Typed struct {
+	// Type is TypeStdin, TypeSignal or TypeArgs.
+	Type string
+	// Data and EOF are those of TypeStdin: the next bytes of the input, and
+	// that they are the last.
+	Data []byte
+	EOF  bool
+	// Signal is that of TypeSignal.
+	Signal syscall.Signal
+	// Args are the next arguments; with Join the first of them is the rest of
+	// the last one so far. More says that a further frame follows.
+	Args []string
+	Join bool
+	More bool
+}
+
+// plainRequest is the plain form as it stands in a frame.
+type plainRequest struct {
+	Tool           string            `json:"tool"`
+	Args           []string          `json:"args"`
+	Cwd            string            `json:"cwd"`
+	Session        string            `json:"session"`
+	Token          string            `json:"token"`
+	IdempotencyKey string            `json:"idempotency_key"`
+	Retry          bool              `json:"retry"`
+	TimeoutMS      milliseconds      `json:"timeout_ms"`
+	Stream         bool              `json:"stream"`
+	More           bool              `json:"more"`
+	Stdin          *base64Text       `json:"stdin"`
+	Env            map[string]string `json:"env"`
+	Background     bool              `json:"background"`
+	Detach         bool              `json:"detach"`
+	Trace          traceparent       `json:"trace"`
+}
+
+// envelopeRequest is the envelope form as it stands in a frame.
+type envelopeRequest struct {
+	ToolID         string            `json:"toolId"`
+	ExecutionID    executionID       `json:"executionId"`
+	IdempotencyKey string            `json:"idempotencyKey"`
+	Payload        object            `json:"payload"`
+	Metadata       metadata          `json:"metadata"`
+	Session        string            `json:"session"`
+	Token          string            `json:"token"`
+	Retry          bool              `json:"retry"`
+	TimeoutMS      milliseconds      `json:"timeoutMs"`
+	Stream         bool              `json:"stream"`
+	More           bool              `json:"more"`
+	Stdin          *base64Text       `json:"stdin"`
+	Env            map[string]string `json:"env"`
+	Background     bool              `json:"background"`
+	Detach         bool              `json:"detach"`
+	Trace          traceparent       `json:"trace"`
+}
+
+type metadata struct {
+	CallerInfo json.RawMessage `json:"callerInfo"`
+	TraceID    string          `json:"traceId"`
+	Timestamp  timestamp       `json:"timestamp"`
+	Session    string          `json:"session"`
+	Token      string          `json:"token"`
+}
+
+// argsPayload is the payload of an envelope that calls a command.
+type argsPayload struct {
+	Args  []string    `json:"args"`
+	Cwd   string      `json:"cwd"`
+	Stdin *base64Text `json:"stdin"`
+}
+
+// Parse reads a frame that a client sent.
+//
+// The error is an *Error with InvalidEnvelope (or InvalidPayload, for an
+// argument that no process could be given) whose message names the path of the
+// fault. The Message is a *Call then, too, with as much of Form, Stream and
+// ExecutionID as could be made out, so that the answer has the shape that the
+// sender reads; or a *Typed with its Type, where the frame was one.
+func Parse(frame []byte) (Message, error) {
+	head, fault := peek(frame)
+	switch {
+	case fault != nil:
+		return head.call(), invalid(fault)
+	case head.typ != "" && head.form == nil:
+		return parseTyped(frame, head.typ)
+	case head.form == nil:
+		r := reader{data: frame}
+		return head.call(), invalid(r.faultAt(0, "has neither \"tool\" nor \"toolId\" nor \"type\"; a plain request names its \"tool\", an envelope its \"toolId\""))
+	case *head.form == Envelope:
+		return parseEnvelope(frame, head)
+	}
+	return parsePlain(frame, head)
+}
+
+// head is what a frame says of how it wants to be read and answered.
+type head struct {
+	form        *Form
+	typ         string
+	stream      bool
+	executionID string
+}
+
+func (h *head) call() *Call {
+	c := &Call{Stream: h.stream}
+	if h.form != nil {
+		c.Form = *h.form
+	}
+	if c.Form == Envelope && validExecutionID(h.executionID) {
+		c.ExecutionID = h.executionID
+	}
+	return c
+}
+
+// peek checks the whole frame and reads the members that say how to go on.
+// Where there is a fault, it has what stood before it.
+func peek(frame []byte) (head, *Fault) {
+	var h head
+	r := reader{data: frame}
+	fault := r.whole(func() *Fault {
+		return r.object(func(name []byte) *Fault {
+			switch string(name) {
+			case "tool":
+				if h.form == nil {
+					h.form = new(Plain)
+				}
+			case "toolId":
+				h.form = new(Envelope)
+			case "type", "executionId":
+				if r.kind() != "a string" {
+					return r.skip()
+				}
+				s, err := r.string()
+				if name[0] == 't' {
+					h.typ = string(s)
+				} else {
+					h.executionID = string(s)
+				}
+				return err
+			case "stream":
+				h.stream = r.pos < len(r.data) && r.data[r.pos] == 't'
+			}
+			return r.skip()
+		})
+	})
+	return h, fault
+}
+
+func parsePlain(frame []byte, h head) (Message, error) {
+	var q plainRequest
+	d := decoder{reader: reader{data: frame}}
+	if err := d.unmarshal(&q); err != nil {
+		return h.call(), invalid(err)
+	}
+	c := &Call{
+		Form: Plain, Tool: q.Tool, Args: q.Args, Cwd: q.Cwd,
+		Env: q.Env, Session: q.Session, Token: q.Token,
+		IdempotencyKey: q.IdempotencyKey, Retry: q.Retry, Timeout: q.TimeoutMS.duration(),
+		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace),
+	}
+	if q.Stdin != nil {
+		c.Stdin = *q.Stdin
+	}
+	if c.Tool == "" {
+		return h.call(), refuse("/tool", "is empty; it names the tool to call")
+	}
+	if err := c.finish(); err != nil {
+		return h.call(), err
+	}
+	return c, nil
+}
+
+func parseEnvelope(frame []byte, h head) (Message, error) {
+	var q envelopeRequest
+	if err := Unmarshal(frame, &q); err != nil {
+		return h.call(), invalid(err)
+	}
+	switch {
+	case q.ToolID == "":
+		return h.call(), refuse("/toolId", "is empty; it names the tool to call")
+	case q.ExecutionID == "":
+		return h.call(), refuse("/executionId", "is missing; it is a version-4 UUID that you make for each execution")
+	case q.Payload == nil:
+		return h.call(), refuse("/payload", "is missing; it is an object, {} where the tool takes nothing")
+	case q.Session != "" && q.Metadata.Session != "" && q.Session != q.Metadata.Session:
+		return h.call(), refuse("/metadata/session", "is not the same as /session; send one of them")
+	case q.Token != "" && q.Metadata.Token != "" && q.Token != q.Metadata.Token:
+		return h.call(), refuse("/metadata/token", "is not the same as /token; send one of them")
+	}
+	c := &Call{
+		Form: Envelope, Tool: q.ToolID, ExecutionID: string(q.ExecutionID), Payload: json.RawMessage(q.Payload),
+		Env: q.Env, Session: q.Session, Token: q.Token,
+		IdempotencyKey: q.IdempotencyKey, Retry: q.Retry, Timeout: q.TimeoutMS.duration(),
+		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace),
+		TraceID: q.Metadata.TraceID, Timestamp: time.Time(q.Metadata.Timestamp), CallerInfo: q.Metadata.CallerInfo,
+	}
+	if c.Session == "" {
+		c.Session = q.Metadata.Session
+	}
+	if c.Token == "" {
+		c.Token = q.Metadata.Token
+	}
+	if q.Stdin != nil {
+		c.Stdin = *q.Stdin
+	}
+	var command argsPayload
+	if Unmarshal(q.Payload, &command) == nil && command.Args != nil {
+		c.Args, c.Cwd = command.Args, command.Cwd
+		if command.Stdin != nil {
+			if q.Stdin != nil {
+				return h.call(), refuse("/stdin", "is in the payload too; send one of them")
+			}
+			c.Stdin = *command.Stdin
+		}
+	} else if c.More {
+		return h.call(), refuse("/more", "is true, but /payload is not {args, cwd, stdin?}: there are no arguments to continue")
+	}
+	if err := c.finish(); err != nil {
+		return h.call(), err
+	}
+	return c, nil
+}
+
+// finish checks what both forms have in common, and builds the payload of a
+// plain call.
+func (c *Call) finish() error {
+	if c.More && !c.Stream {
+		return refuse("/more", "is true, but /stream is not: only a streamed request has args frames")
+	}
+	if strings.IndexByte(c.Cwd, 0) >= 0 {
+		return Errorf(InvalidPayload, "cwd holds a zero byte; no folder has such a name")
+	}
+	for name, value := range c.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.IndexByte(value, 0) >= 0 {
+			return Errorf(InvalidPayload, "env %q is no variable: a name is not empty and has no '=', and no zero byte is in it or its value", name)
+		}
+	}
+	if err := c.countArgs(c.Args); err != nil {
+		return err
+	}
+	if !c.More {
+		c.complete()
+	}
+	return nil
+}
+
+// countArgs checks further arguments, or parts of them.
+func (c *Call) countArgs(args []string) error {
+	for _, a := range args {
+		if strings.IndexByte(a, 0) >= 0 {
+			return Errorf(InvalidPayload, "an argument holds a zero byte, which no process can be given")
+		}
+		c.argBytes += len(a) + 1
+	}
+	if c.argBytes > MaxArgs {
+		return Errorf(MessageTooLarge, "the arguments have over %d bytes; give the tool fewer at once, as xargs does, or a list in a file", MaxArgs)
+	}
+	return nil
+}
+
+// complete builds what follows from the arguments, once all are there.
+func (c *Call) complete() {
+	c.endJoin()
+	if c.Form == Plain || c.argBytes > 0 {
+		c.Payload = appendPayload(nil, c)
+	}
+}
+
+// endJoin ends the argument that Join has lengthened.
+func (c *Call) endJoin() {
+	if c.joined != nil {
+		c.Args[len(c.Args)-1] = string(c.joined)
+		c.joined = nil
+	}
+}
+
+// Extend adds the arguments of an args frame to a call that has More. With the
+// last frame More becomes false, and the call is complete. The error is an
+// *Error: MessageTooLarge past MaxArgs, InvalidPayload for an argument that no
+// process can be given, InvalidEnvelope for a frame that cannot come here.
+func (c *Call) Extend(t *Typed) error {
+	if t.Type != TypeArgs || !c.More {
+		return refuse("/type", "is none that can come here: args frames follow a request, or an args frame, with \"more\": true")
+	}
+	if err := c.countArgs(t.Args); err != nil {
+		return err
+	}
+	args := t.Args
+	if t.Join && len(args) > 0 {
+		if len(c.Args) == 0 {
+			return refuse("/join", "is true, but there is no argument yet to continue")
+		}
+		if c.joined == nil {
+			c.joined = []byte(c.Args[len(c.Args)-1])
+		}
+		c.joined = append(c.joined, args[0]...)
+		args = args[1:]
+	}
+	if len(args) > 0 {
+		c.endJoin()
+		c.Args = append(c.Args, args...)
+	}
+	if c.More = t.More; !c.More {
+		c.complete()
+	}
+	return nil
+}
+
+func parseTyped(frame []byte, typ string) (Message, error) {
+	t := &Typed{Type: typ}
+	var err error
+	switch typ {
+	case TypeStdin:
+		if data, ok := chunk(frame, TypeStdin); ok {
+			t.Data = data
+			return t, nil
+		}
+		var q struct {
+			Type string     `json:"type"`
+			Data base64Text `json:"data"`
+			EOF  bool       `json:"eof"`
+		}
+		err = Unmarshal(frame, &q)
+		t.Data, t.EOF = q.Data, q.EOF
+	case TypeSignal:
+		var q struct {
+			Type string     `json:"type"`
+			Name signalName `json:"name"`
+		}
+		err = Unmarshal(frame, &q)
+		if err == nil && q.Name == 0 {
+			err = refuse("/name", "is missing; it names the signal: INT, TERM, HUP, QUIT, KILL, USR1 or USR2")
+		}
+		t.Signal = syscall.Signal(q.Name)
+	case TypeArgs:
+		var q struct {
+			Type string   `json:"type"`
+			Args []string `json:"args"`
+			Join bool     `json:"join"`
+			More bool     `json:"more"`
+		}
+		err = Unmarshal(frame, &q)
+		t.Args, t.Join, t.More = q.Args, q.Join, q.More
+	default:
+		err = refuse("/type", "is none that a client sends: stdin, signal, args")
+	}
+	if err != nil {
+		return &Typed{Type: typ}, invalid(err)
+	}
+	return t, nil
+}
+
+// chunk is the data of a frame that is written exactly as AppendChunk writes
+// one: the way of most bytes. Any other frame is not ok here.
+func chunk(frame []byte, typ string) (data []byte, ok bool) {
+	const before, between, after = `{"type":"`, `","data":"`, `"}`
+	text, ok := bytes.CutPrefix(frame, []byte(before))
+	if !ok {
+		return nil, false
+	}
+	if len(text) < len(typ) || string(text[:len(typ)]) != typ {
+		return nil, false
+	}
+	if text, ok = bytes.CutPrefix(text[len(typ):], []byte(between)); !ok {
+		return nil, false
+	}
+	if text, ok = bytes.CutSuffix(text, []byte(after)); !ok {
+		return nil, false
+	}
+	return decodeBase64(text)
+}
+
+// decodeBase64 decodes base64 without the line breaks that the standard
+// library passes over.
+func decodeBase64(text []byte) ([]byte, bool) {
+	if bytes.IndexByte(text, '\n') >= 0 || bytes.IndexByte(text, '\r') >= 0 {
+		return nil, false
+	}
+	data := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
+	n, err := base64.StdEncoding.Decode(data, text)
+	return data[:n], err == nil
+}
+
+// invalid makes a fault the answer to a request.
+func invalid(err error) *Error {
+	switch err := err.(type) {
+	case *Error:
+		return err
+	case *Fault:
+		where := err.Pointer
+		if where == "" {
+			where = "the request"
+		}
+		e := Errorf(InvalidEnvelope, "%s: %s (byte %d)", where, err.Reason, err.Offset)
+		e.Cause = err
+		return e
+	}
+	return Errorf(InvalidEnvelope, "%w", err)
+}
+
+// refuse is the answer to a request whose JSON is right but for the meaning of
+// the value at pointer.
+func refuse(pointer, reason string) *Error {
+	return Errorf(InvalidEnvelope, "%s: %s", pointer, reason)
+}
+
+// executionID is a version-4 UUID.
+type executionID string
+
+func (id *executionID) UnmarshalText(text []byte) error {
+	if !validExecutionID(string(text)) {
+		return errors.New("wants a version-4 UUID, as 7d444840-9dc0-41d1-b245-5ffdce74fad2")
+	}
+	*id = executionID(text)
+	return nil
+}
+
+func validExecutionID(s string) bool {
+	if len(s) != 36 || s[14] != '4' || !strings.ContainsRune("89abAB", rune(s[19])) {
+		return false
+	}
+	for i := range len(s) {
+		switch i {
+		case 8, 13, 18, 23:
+			if s[i] != '-' {
+				return false
+			}
+		default:
+			if !isHex(s[i]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// traceparent is a W3C traceparent, "" or null for none.
+type traceparent string
+
+func (t *traceparent) UnmarshalText(text []byte) error {
+	s := string(text)
+	if s != "" && !validTraceparent(s) {
+		return errors.New("wants a W3C traceparent, as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	}
+	*t = traceparent(s)
+	return nil
+}
+
+func validTraceparent(s string) bool {
+	// A later version may have more after what version 00 has.
+	if len(s) < 55 || len(s) > 55 && (s[:2] == "00" || s[55] != '-') || s[:2] == "ff" {
+		return false
+	}
+	for i := range 55 {
+		switch i {
+		case 2, 35, 52:
+			if s[i] != '-' {
+				return false
+			}
+		default:
+			if !isHex(s[i]) || 'A' <= s[i] && s[i] <= 'F' {
+				return false
+			}
+		}
+	}
+	return strings.Trim(s[3:35], "0") != "" && strings.Trim(s[36:52], "0") != ""
+}
+
+// base64Text is base64 with padding, RFC 4648.
+type base64Text []byte
+
+func (b *base64Text) UnmarshalText(text []byte) error {
+	data, ok := decodeBase64(text)
+	if !ok {
+		return errors.New("wants base64 with padding, RFC 4648, without line breaks")
+	}
+	*b = data
+	return nil
+}
+
+// milliseconds is a time from 0 up.
+type milliseconds int64
+
+func (m *milliseconds) UnmarshalJSON(text []byte) error {
+	var n int64
+	if err := Unmarshal(text, &n); err != nil {
+		return err
+	}
+	if n < 0 || n > math.MaxInt64/int64(time.Millisecond) {
+		return fmt.Errorf("wants milliseconds from 0 up, has %d", n)
+	}
+	*m = milliseconds(n)
+	return nil
+}
+
+func (m milliseconds) duration() time.Duration { return time.Duration(m) * time.Millisecond }
+
+// timestamp is a time in RFC 3339, or in milliseconds since 1970.
+type timestamp time.Time
+
+func (t *timestamp) UnmarshalJSON(text []byte) error {
+	if text[0] == '"' {
+		var s string
+		if err := Unmarshal(text, &s); err != nil {
+			return err
+		}
+		v, err := time.Parse(time.RFC3339, s)
+		if err != nil {
+			return errors.New("wants a time in RFC 3339, as 2026-01-02T15:04:05Z")
+		}
+		*t = timestamp(v)
+		return nil
+	}
+	var n int64
+	if err := Unmarshal(text, &n); err != nil {
+		return errors.New("wants a time in RFC 3339, or in milliseconds since 1970")
+	}
+	*t = timestamp(time.UnixMilli(n))
+	return nil
+}
+
+// object is an object, as it is written.
+type object json.RawMessage
+
+func (o *object) UnmarshalJSON(text []byte) error {
+	if text[0] != '{' {
+		r := reader{data: text}
+		return r.wants("an object")
+	}
+	*o = text
+	return nil
+}
+
+// signalName is a signal, by its name with or without SIG.
+type signalName syscall.Signal
+
+func (n *signalName) UnmarshalText(text []byte) error {
+	name := strings.TrimPrefix(string(text), "SIG")
+	for _, s := range signals {
+		if s.name == name {
+			*n = signalName(s.signal)
+			return nil
+		}
+	}
+	return errors.New("wants one of INT, TERM, HUP, QUIT, KILL, USR1 and USR2")
+}
+
+// signals are those that a caller can send; the table is never written to.
+var signals = [...]struct {
+	name   string
+	signal syscall.Signal
+}{
+	{"INT", syscall.SIGINT},
+	{"TERM", syscall.SIGTERM},
+	{"HUP", syscall.SIGHUP},
+	{"QUIT", syscall.SIGQUIT},
+	{"KILL", syscall.SIGKILL},
+	{"USR1", syscall.SIGUSR1},
+	{"USR2", syscall.SIGUSR2},
+}

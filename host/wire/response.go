@@ -1,0 +1,136 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Response is a frame that a server sent.
+type Response struct {
+	// Type is TypeStdout, TypeStderr, TypeProgress, TypeStdin, or, for an
+	// answer, TypeResult, streamed or not. A type that this version does not
+	// know is to be passed over.
+	Type string
+	// Data is that of TypeStdout and TypeStderr.
+	Data []byte
+	// Progress is that of TypeProgress.
+	Progress json.RawMessage
+	// Open and Ack are those of TypeStdin: the tool wants input, or has taken
+	// Ack further bytes of it.
+	Open bool
+	Ack  int
+	// Result is that of TypeResult. Its Ran is not known to a caller, unless
+	// the tool failed, or nothing did.
+	Result *Result
+}
+
+// ParseResponse reads a frame that a server sent. Members that it does not
+// know are passed over: a server may say more than this version understands.
+func ParseResponse(frame []byte) (*Response, error) {
+	for _, typ := range [...]string{TypeStdout, TypeStderr} {
+		if data, ok := chunk(frame, typ); ok {
+			return &Response{Type: typ, Data: data}, nil
+		}
+	}
+	var q struct {
+		Type  string          `json:"type"`
+		Data  json.RawMessage `json:"data"`
+		Open  bool            `json:"open"`
+		Ack   int             `json:"ack"`
+		Error json.RawMessage `json:"error"`
+		// What follows is an answer in plain form.
+		ExitCode    int    `json:"exit_code"`
+		Stdout      string `json:"stdout"`
+		Stderr      string `json:"stderr"`
+		Code        Code   `json:"code"`
+		Retriable   bool   `json:"retriable"`
+		DurationMS  int64  `json:"duration_ms"`
+		FromCache   bool   `json:"from_cache"`
+		ExecutionID string `json:"execution_id"`
+		Truncated   bool   `json:"truncated"`
+		// And this one in envelope form.
+		EnvelopeDuration  *int64 `json:"durationMs"`
+		EnvelopeFromCache bool   `json:"fromCache"`
+		EnvelopeExecution string `json:"executionId"`
+	}
+	if err := unmarshalLenient(frame, &q); err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	p := &Response{Type: q.Type}
+	switch q.Type {
+	case TypeStdout, TypeStderr:
+		var data base64Text
+		if err := Unmarshal(q.Data, &data); err != nil {
+			return nil, fmt.Errorf("read the answer: /data: %w", err)
+		}
+		p.Data = data
+		return p, nil
+	case TypeProgress:
+		p.Progress = q.Data
+		return p, nil
+	case TypeStdin:
+		p.Open, p.Ack = q.Open, q.Ack
+		return p, nil
+	case TypeResult, "":
+		p.Type = TypeResult
+	default:
+		return p, nil
+	}
+	if q.EnvelopeDuration == nil {
+		r := &Result{
+			ExitCode: q.ExitCode, Stdout: []byte(q.Stdout), Stderr: []byte(q.Stderr), Truncated: q.Truncated,
+			FromCache: q.FromCache, ExecutionID: q.ExecutionID, Duration: time.Duration(q.DurationMS) * time.Millisecond,
+		}
+		var message string
+		if q.Error != nil {
+			if err := Unmarshal(q.Error, &message); err != nil {
+				return nil, fmt.Errorf("read the answer: /error: %w", err)
+			}
+		}
+		switch {
+		case message != "":
+			r.Err = &Error{Code: q.Code, Message: message, MayRetry: q.Retriable}
+			if q.Code == "" {
+				r.Err.Code = Internal
+			}
+		default:
+			r.Ran = true
+		}
+		p.Result = r
+		return p, nil
+	}
+	r := &Result{
+		Data: q.Data, FromCache: q.EnvelopeFromCache, ExecutionID: q.EnvelopeExecution,
+		Duration: time.Duration(*q.EnvelopeDuration) * time.Millisecond,
+	}
+	var output struct {
+		ExitCode  *int   `json:"exit_code"`
+		Stdout    string `json:"stdout"`
+		Stderr    string `json:"stderr"`
+		Truncated bool   `json:"truncated"`
+	}
+	// Data of another shape is the tool's own, and stays in Data.
+	if q.Data != nil && unmarshalLenient(q.Data, &output) == nil && output.ExitCode != nil {
+		r.ExitCode, r.Stdout, r.Stderr, r.Truncated = *output.ExitCode, []byte(output.Stdout), []byte(output.Stderr), output.Truncated
+		r.Ran = true
+	}
+	if q.Error != nil {
+		var e struct {
+			Code      Code   `json:"code"`
+			Message   string `json:"message"`
+			Retriable bool   `json:"retriable"`
+		}
+		if err := unmarshalLenient(q.Error, &e); err != nil {
+			return nil, fmt.Errorf("read the answer: /error: %w", err)
+		}
+		r.Err = &Error{Code: e.Code, Message: e.Message, MayRetry: e.Retriable}
+		if output.ExitCode == nil {
+			r.ExitCode = e.Code.ExitCode()
+		}
+	} else {
+		r.Ran = true
+	}
+	p.Result = r
+	return p, nil
+}

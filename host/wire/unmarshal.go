@@ -1,0 +1,450 @@
+package wire
+
+import (
+	"encoding"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// Unmarshal reads one JSON text into what v points to. It is the reader of
+// everything that others write for toold: requests, tool.json, toold.json, the
+// answers of guests.
+//
+// It takes no text that encoding/json would refuse, and gives the same value,
+// but refuses, with a *Fault, what encoding/json lets pass:
+//
+//   - bytes that are not UTF-8, and halves of surrogate pairs;
+//   - a name that occurs twice in one object;
+//   - a member that the struct has no field for; names are case-sensitive, and
+//     the fault names the nearest one;
+//   - null for anything but a pointer, a slice, a map or an interface;
+//   - anything after the value, and nesting deeper than 64.
+//
+// Fields are those that encoding/json would use, by their json tags; the
+// options "string" and "inline" are not supported. A json.Unmarshaler or
+// encoding.TextUnmarshaler is asked; what it refuses is a Fault of its value.
+// Where there is a fault, v is left half filled. A type that JSON cannot be
+// read into (a channel, a map whose keys are not strings) panics.
+func Unmarshal(data []byte, v any) error {
+	d := decoder{reader: reader{data: data}}
+	return d.unmarshal(v)
+}
+
+// unmarshalLenient is Unmarshal, except that it passes over members that the
+// struct has no field for: the answers of a server that knows more than we do.
+func unmarshalLenient(data []byte, v any) error {
+	d := decoder{reader: reader{data: data}, lenient: true}
+	return d.unmarshal(v)
+}
+
+// check is the fault of a text that Unmarshal would not read into any value.
+func check(data []byte) *Fault {
+	r := reader{data: data}
+	return r.whole(r.skip)
+}
+
+type decoder struct {
+	reader
+	lenient bool
+	// fields remembers the fields of the structs that were met.
+	fields map[reflect.Type][]field
+}
+
+// field is where one member of an object goes.
+type field struct {
+	name  string
+	index []int
+}
+
+func (d *decoder) unmarshal(v any) error {
+	rv := reflect.ValueOf(v)
+	if rv.Kind() != reflect.Pointer || rv.IsNil() {
+		panic(fmt.Sprintf("wire: Unmarshal into %T, which is not a pointer to a value", v))
+	}
+	if err := d.whole(func() *Fault { return d.value(rv.Elem()) }); err != nil {
+		return err
+	}
+	return nil
+}
+
+// value reads the next value into v, which is addressable.
+func (d *decoder) value(v reflect.Value) *Fault {
+	if v.Kind() == reflect.Pointer {
+		if d.kind() == "null" {
+			v.SetZero()
+			_, err := d.literal()
+			return err
+		}
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		return d.value(v.Elem())
+	}
+	switch u := v.Addr().Interface().(type) {
+	case json.Unmarshaler:
+		return d.custom(u)
+	case encoding.TextUnmarshaler:
+		at := d.pos
+		s, err := d.string()
+		if err != nil {
+			return err
+		}
+		if err := u.UnmarshalText(s); err != nil {
+			return d.faultAt(at, "%v", err)
+		}
+		return nil
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		return d.structure(v)
+	case reflect.String:
+		s, err := d.string()
+		if err != nil {
+			return err
+		}
+		v.SetString(string(s))
+		return nil
+	case reflect.Bool:
+		if d.kind() != "a boolean" {
+			return d.wants("true or false")
+		}
+		word, err := d.literal()
+		if err != nil {
+			return err
+		}
+		v.SetBool(word == "true")
+		return nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64,
+		reflect.Float32, reflect.Float64:
+		return d.numeric(v)
+	case reflect.Slice:
+		if d.kind() == "null" {
+			v.SetZero()
+			_, err := d.literal()
+			return err
+		}
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return d.bytes(v)
+		}
+		return d.slice(v)
+	case reflect.Map:
+		if d.kind() == "null" {
+			v.SetZero()
+			_, err := d.literal()
+			return err
+		}
+		return d.mapping(v)
+	case reflect.Interface:
+		if v.NumMethod() == 0 {
+			x, err := d.any()
+			if err != nil {
+				return err
+			}
+			if x == nil {
+				v.SetZero()
+			} else {
+				v.Set(reflect.ValueOf(x))
+			}
+			return nil
+		}
+	}
+	panic(fmt.Sprintf("wire: Unmarshal into a %s, which JSON cannot be read into", v.Type()))
+}
+
+// custom hands the next value, whole and checked, to u.
+func (d *decoder) custom(u json.Unmarshaler) *Fault {
+	at := d.pos
+	if err := d.skip(); err != nil {
+		return err
+	}
+	err := u.UnmarshalJSON(d.data[at:d.pos])
+	if err == nil {
+		return nil
+	}
+	// A type that reads its own members with Unmarshal tells us where: that
+	// place is within this value.
+	if inner := (*Fault)(nil); errors.As(err, &inner) && inner.Offset <= d.pos-at {
+		f := d.faultAt(at+inner.Offset, "%s", inner.Reason)
+		f.Pointer += inner.Pointer
+		return f
+	}
+	return d.faultAt(at, "%v", err)
+}
+
+func (d *decoder) structure(v reflect.Value) *Fault {
+	fields := d.fieldsOf(v.Type())
+	return d.object(func(name []byte) *Fault {
+		for i := range fields {
+			if fields[i].name == string(name) {
+				return d.value(fieldAt(v, fields[i].index))
+			}
+		}
+		if d.lenient {
+			return d.skip()
+		}
+		known := make([]string, len(fields))
+		for i := range fields {
+			known[i] = fields[i].name
+		}
+		if near := nearest(string(name), known); near != "" {
+			return d.faultAt(d.nameAt, "is not known here; did you mean %q?", near)
+		}
+		return d.faultAt(d.nameAt, "is not known here; known are %s", strings.Join(known, ", "))
+	})
+}
+
+// fieldAt is v's field at index; pointers to embedded structs on the way are
+// made.
+func fieldAt(v reflect.Value, index []int) reflect.Value {
+	for i, n := range index {
+		if i > 0 && v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+		v = v.Field(n)
+	}
+	return v
+}
+
+func (d *decoder) fieldsOf(t reflect.Type) []field {
+	if fields, ok := d.fields[t]; ok {
+		return fields
+	}
+	fields := appendFields(nil, t, nil)
+	if d.fields == nil {
+		d.fields = make(map[reflect.Type][]field)
+	}
+	d.fields[t] = fields
+	return fields
+}
+
+// appendFields appends the fields of t that JSON is read into. The members of
+// an embedded struct are those of the outer one, whose own win.
+func appendFields(fields []field, t reflect.Type, outer []int) []field {
+	var embedded []reflect.StructField
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" && f.Tag.Get("json") == "-" {
+			continue
+		}
+		if f.Anonymous && name == "" {
+			if et := f.Type; et.Kind() == reflect.Struct || et.Kind() == reflect.Pointer && et.Elem().Kind() == reflect.Struct && f.IsExported() {
+				embedded = append(embedded, f)
+				continue
+			}
+		}
+		if !f.IsExported() {
+			continue
+		}
+		if name == "" {
+			name = f.Name
+		}
+		if !hasField(fields, name) {
+			fields = append(fields, field{name: name, index: append(outer[:len(outer):len(outer)], i)})
+		}
+	}
+	for _, f := range embedded {
+		et := f.Type
+		if et.Kind() == reflect.Pointer {
+			et = et.Elem()
+		}
+		fields = appendFields(fields, et, append(outer[:len(outer):len(outer)], f.Index[0]))
+	}
+	return fields
+}
+
+func hasField(fields []field, name string) bool {
+	for i := range fields {
+		if fields[i].name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *decoder) numeric(v reflect.Value) *Fault {
+	if d.kind() != "a number" {
+		return d.wants("a number")
+	}
+	at := d.pos
+	text, fault := d.number()
+	if fault != nil {
+		return fault
+	}
+	s := string(text)
+	var err error
+	switch v.Kind() {
+	case reflect.Float32, reflect.Float64:
+		var x float64
+		if x, err = strconv.ParseFloat(s, v.Type().Bits()); err == nil {
+			v.SetFloat(x)
+		}
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		var x int64
+		if x, err = strconv.ParseInt(s, 10, v.Type().Bits()); err == nil {
+			v.SetInt(x)
+		}
+	default:
+		var x uint64
+		if x, err = strconv.ParseUint(s, 10, v.Type().Bits()); err == nil {
+			v.SetUint(x)
+		}
+	}
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return d.faultAt(at, "%s is out of range", s)
+	case err != nil && s[0] == '-' && v.CanUint():
+		return d.faultAt(at, "wants a whole number from 0 up, has %s", s)
+	case err != nil:
+		return d.faultAt(at, "wants a whole number in plain digits, has %s", s)
+	}
+	return nil
+}
+
+// bytes reads base64, as encoding/json has []byte.
+func (d *decoder) bytes(v reflect.Value) *Fault {
+	at := d.pos
+	s, fault := d.string()
+	if fault != nil {
+		return fault
+	}
+	b := make([]byte, base64.StdEncoding.DecodedLen(len(s)))
+	n, err := base64.StdEncoding.Decode(b, s)
+	if err != nil {
+		return d.faultAt(at, "wants base64 (RFC 4648, with padding)")
+	}
+	v.SetBytes(b[:n])
+	return nil
+}
+
+func (d *decoder) slice(v reflect.Value) *Fault {
+	if d.kind() != "an array" {
+		return d.wants("an array")
+	}
+	v.Set(reflect.MakeSlice(v.Type(), 0, 0))
+	return d.array(func(i int) *Fault {
+		// Growing one by one would be quadratic in reflect's bookkeeping;
+		// Grow doubles.
+		if i >= v.Cap() {
+			v.Grow(1)
+		}
+		v.SetLen(i + 1)
+		v.Index(i).SetZero()
+		return d.value(v.Index(i))
+	})
+}
+
+func (d *decoder) mapping(v reflect.Value) *Fault {
+	t := v.Type()
+	if t.Key().Kind() != reflect.String {
+		panic(fmt.Sprintf("wire: Unmarshal into a %s, whose keys are not strings", t))
+	}
+	if d.kind() != "an object" {
+		return d.wants("an object")
+	}
+	if v.IsNil() {
+		v.Set(reflect.MakeMap(t))
+	}
+	return d.object(func(name []byte) *Fault {
+		key := reflect.ValueOf(string(name)).Convert(t.Key())
+		element := reflect.New(t.Elem()).Elem()
+		if err := d.value(element); err != nil {
+			return err
+		}
+		v.SetMapIndex(key, element)
+		return nil
+	})
+}
+
+// any reads a value as encoding/json reads one into an empty interface.
+func (d *decoder) any() (any, *Fault) {
+	switch d.kind() {
+	case "an object":
+		m := make(map[string]any)
+		return m, d.object(func(name []byte) *Fault {
+			key := string(name)
+			x, err := d.any()
+			m[key] = x
+			return err
+		})
+	case "an array":
+		s := []any{}
+		err := d.array(func(int) *Fault {
+			x, err := d.any()
+			s = append(s, x)
+			return err
+		})
+		return s, err
+	case "a string":
+		s, err := d.string()
+		return string(s), err
+	case "a number":
+		var x float64
+		err := d.numeric(reflect.ValueOf(&x).Elem())
+		return x, err
+	case "a boolean":
+		word, err := d.literal()
+		return word == "true", err
+	case "null":
+		_, err := d.literal()
+		return nil, err
+	}
+	return nil, d.unexpected("wants a value")
+}
+
+// nearest is the known name that a misspelled one most likely means, "" where
+// none is near.
+func nearest(name string, known []string) string {
+	if len(name) > 64 {
+		return ""
+	}
+	best, bestDistance := "", 1+max(1, len(name)/3)
+	for _, k := range known {
+		if strings.EqualFold(plainName(k), plainName(name)) {
+			return k
+		}
+		if d := editDistance(name, k); d < bestDistance {
+			best, bestDistance = k, d
+		}
+	}
+	return best
+}
+
+// plainName is a name without what distinguishes snake_case from camelCase and
+// kebab-case.
+func plainName(s string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(s, "_", ""), "-", "")
+}
+
+// editDistance is how many characters to add, drop, change or swap with their
+// neighbour to make a of b.
+func editDistance(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := last[j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			row[j] = min(change, last[j]+1, row[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}
