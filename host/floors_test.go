@@ -43,8 +43,9 @@ var std = []string{}
 var floors = []floor{
 	{"pdk/abi", guestLib, std, "guests link it, and every byte of a guest is loaded for each tool: the standard library only"},
 	{"pdk", guest, []string{"pdk/abi"}, "guests link it: pdk/abi and the standard library only"},
-	{"plugins/...", guest, []string{"pdk", "pdk/abi", "plugins/..."}, "a plugin is a guest: it is built from pdk alone and knows nothing of the host"},
-	{"sdk-examples/...", guest, []string{"pdk", "pdk/abi"}, "an example shows what a stranger can do with pdk alone"},
+	{"pdk/argv", guestLib, std, "policies link it, and it can be used without the rest: the standard library only"},
+	{"plugins/...", guest, []string{"pdk", "pdk/abi", "pdk/argv", "plugins/..."}, "a plugin is a guest: it is built from pdk alone and knows nothing of the host"},
+	{"sdk-examples/...", guest, []string{"pdk", "pdk/abi", "pdk/argv"}, "an example shows what a stranger can do with pdk alone"},
 
 	{"host/wire", 0, std, "tool-client links it and must start in a millisecond: the standard library only"},
 	{"host/idempotency", 0, nil, "a record's state machine can be used alone: it knows nothing of tools, sockets or Wasm"},

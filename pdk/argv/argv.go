@@ -211,7 +211,7 @@ func (p *parser) run() error {
 			if p.g.style.OperandsEndFlags {
 				for _, rest := range p.args {
 					if p.g.style.NoDashes && strings.HasPrefix(rest, "-") {
-						return &Refusal{Rule: "arg.dash", Arg: rest, Reason: quote(rest) + " comes after an operand and looks like a flag", Instead: "put flags first"}
+						return &Refusal{Rule: "arg.dash", Arg: rest, Reason: Quote(rest) + " comes after an operand and looks like a flag", Instead: "put flags first"}
 					}
 					p.line.Items = append(p.line.Items, Item{Value: rest})
 				}
@@ -235,7 +235,7 @@ func (p *parser) long(a string) *Refusal {
 	if rest, ok := strings.CutPrefix(name, "--no-"); ok {
 		if f := p.g.byName["--"+rest]; f != nil && f.Negatable {
 			if joined {
-				return &Refusal{Rule: "flag.value", Arg: name, Reason: "flag " + quote(name) + " takes no value", Instead: "write " + name}
+				return &Refusal{Rule: "flag.value", Arg: name, Reason: "flag " + Quote(name) + " takes no value", Instead: "write " + name}
 			}
 			if f.Refuse != "" {
 				return refused(f, name)
@@ -273,7 +273,7 @@ func (p *parser) short(a string) *Refusal {
 		}
 		if p.g.style.ShortEquals && strings.HasPrefix(rest, "=") {
 			if len(rest) == 1 {
-				return &Refusal{Rule: "flag.value", Arg: name, Reason: quote(a) + " can be read in two ways", Instead: "write the value as an argument of its own"}
+				return &Refusal{Rule: "flag.value", Arg: name, Reason: Quote(a) + " can be read in two ways", Instead: "write the value as an argument of its own"}
 			}
 			return p.flag(f, name, rest[1:], true)
 		}
@@ -299,7 +299,7 @@ func (p *parser) flag(f *Flag, name, value string, joined bool) *Refusal {
 	switch {
 	case f.Value == nil:
 		if joined {
-			return &Refusal{Rule: "flag.value", Arg: name, Reason: "flag " + quote(name) + " takes no value", Instead: "write " + name}
+			return &Refusal{Rule: "flag.value", Arg: name, Reason: "flag " + Quote(name) + " takes no value", Instead: "write " + name}
 		}
 		return p.add(it, name)
 	case joined:
@@ -308,15 +308,15 @@ func (p *parser) flag(f *Flag, name, value string, joined bool) *Refusal {
 	default:
 		v, ok := p.next()
 		if !ok {
-			return &Refusal{Rule: "flag.value", Arg: name, Reason: "flag " + quote(name) + " needs a value", Instead: "give one"}
+			return &Refusal{Rule: "flag.value", Arg: name, Reason: "flag " + Quote(name) + " needs a value", Instead: "give one"}
 		}
 		value = v
 	}
 	v, err := f.Value(value, p.in)
 	if err != nil {
-		r := &Refusal{Rule: "flag.value", Arg: name, Reason: "flag " + quote(name) + ": " + err.Error()}
+		r := &Refusal{Rule: "flag.value", Arg: name, Reason: "flag " + Quote(name) + ": " + err.Error()}
 		if inner, ok := err.(*Refusal); ok {
-			r.Rule, r.Reason, r.Instead = inner.Rule, "flag "+quote(name)+": "+inner.Reason, inner.Instead
+			r.Rule, r.Reason, r.Instead = inner.Rule, "flag "+Quote(name)+": "+inner.Reason, inner.Instead
 		}
 		return r
 	}
@@ -326,27 +326,27 @@ func (p *parser) flag(f *Flag, name, value string, joined bool) *Refusal {
 
 func (p *parser) add(it Item, name string) *Refusal {
 	if it.Flag.Once && slices.ContainsFunc(p.line.Items, func(o Item) bool { return o.Flag == it.Flag }) {
-		return &Refusal{Rule: "flag.twice", Arg: name, Reason: "flag " + quote(name) + " is given twice", Instead: "give it once"}
+		return &Refusal{Rule: "flag.twice", Arg: name, Reason: "flag " + Quote(name) + " is given twice", Instead: "give it once"}
 	}
 	p.line.Items = append(p.line.Items, it)
 	return nil
 }
 
 func refused(f *Flag, name string) *Refusal {
-	return &Refusal{Rule: "flag.refused", Arg: name, Reason: "flag " + quote(name) + " " + f.Refuse, Instead: f.Instead}
+	return &Refusal{Rule: "flag.refused", Arg: name, Reason: "flag " + Quote(name) + " " + f.Refuse, Instead: f.Instead}
 }
 
 func (p *parser) unknown(name string) *Refusal {
 	if full := p.completions(name); len(full) > 0 {
 		return &Refusal{Rule: "flag.abbreviated", Arg: name,
-			Reason:  "flag " + quote(name) + " is not one that this policy knows, and abbreviations are refused",
+			Reason:  "flag " + Quote(name) + " is not one that this policy knows, and abbreviations are refused",
 			Instead: "write the flag in full: " + strings.Join(full, " or ")}
 	}
-	return &Refusal{Rule: "flag.unknown", Arg: name, Reason: "flag " + quote(name) + " is not one that this policy knows", Instead: "leave it out"}
+	return &Refusal{Rule: "flag.unknown", Arg: name, Reason: "flag " + Quote(name) + " is not one that this policy knows", Instead: "leave it out"}
 }
 
 func (p *parser) unknownIn(name, cluster string) *Refusal {
-	return &Refusal{Rule: "flag.unknown", Arg: name, Reason: "flag " + quote(name) + " in " + quote(cluster) + " is not one that this policy knows", Instead: "leave it out"}
+	return &Refusal{Rule: "flag.unknown", Arg: name, Reason: "flag " + Quote(name) + " in " + Quote(cluster) + " is not one that this policy knows", Instead: "leave it out"}
 }
 
 // completions are the long flags that name may be short for, at most three.

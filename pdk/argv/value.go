@@ -2,7 +2,9 @@ package argv
 
 import (
 	"errors"
+	"maps"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -27,7 +29,7 @@ func NonEmpty(v string, _ Scope) (string, error) {
 func OneLine(v string, _ Scope) (string, error) {
 	for i := range len(v) {
 		if v[i] < ' ' || v[i] == 0x7f {
-			return "", errors.New("the value " + quote(v) + " holds a control character")
+			return "", errors.New("the value " + Quote(v) + " holds a control character")
 		}
 	}
 	return v, nil
@@ -36,7 +38,7 @@ func OneLine(v string, _ Scope) (string, error) {
 // Bool is "true" or "false".
 func Bool(v string, _ Scope) (string, error) {
 	if v != "true" && v != "false" {
-		return "", errors.New("the value " + quote(v) + " is neither true nor false")
+		return "", errors.New("the value " + Quote(v) + " is neither true nor false")
 	}
 	return v, nil
 }
@@ -46,7 +48,7 @@ func Int(lo, hi int64) Value {
 	return func(v string, _ Scope) (string, error) {
 		n, err := strconv.ParseInt(v, 10, 64)
 		if err != nil || n < lo || n > hi || strconv.FormatInt(n, 10) != v {
-			return "", errors.New("the value " + quote(v) + " is not a number from " + strconv.FormatInt(lo, 10) + " to " + strconv.FormatInt(hi, 10))
+			return "", errors.New("the value " + Quote(v) + " is not a number from " + strconv.FormatInt(lo, 10) + " to " + strconv.FormatInt(hi, 10))
 		}
 		return v, nil
 	}
@@ -58,7 +60,7 @@ func Seconds(hi float64) Value {
 		whole, frac, dot := strings.Cut(v, ".")
 		n, err := strconv.ParseFloat(v, 64)
 		if err != nil || !isDigits(whole) || dot && !isDigits(frac) || len(v) > 20 || n > hi {
-			return "", errors.New("the value " + quote(v) + " is not a number of seconds up to " + strconv.FormatFloat(hi, 'f', -1, 64))
+			return "", errors.New("the value " + Quote(v) + " is not a number of seconds up to " + strconv.FormatFloat(hi, 'f', -1, 64))
 		}
 		return v, nil
 	}
@@ -72,7 +74,7 @@ func OneOf(values ...string) Value {
 				return v, nil
 			}
 		}
-		return "", errors.New("the value " + quote(v) + " is none of " + strings.Join(values, ", "))
+		return "", errors.New("the value " + Quote(v) + " is none of " + strings.Join(values, ", "))
 	}
 }
 
@@ -81,7 +83,7 @@ func OneOf(values ...string) Value {
 func Match(what string, ok func(string) bool) Value {
 	return func(v string, _ Scope) (string, error) {
 		if !ok(v) {
-			return "", errors.New("the value " + quote(v) + " is not " + what)
+			return "", errors.New("the value " + Quote(v) + " is not " + what)
 		}
 		return v, nil
 	}
@@ -144,7 +146,7 @@ func (s Scope) Path(v string) (string, error) {
 	abs := clean
 	if !path.IsAbs(abs) {
 		if !path.IsAbs(s.Cwd) {
-			return "", &Refusal{Rule: "path.outside", Arg: v, Reason: "path " + quote(v) + " is relative, and the call has no working directory", Instead: "name a working directory"}
+			return "", &Refusal{Rule: "path.outside", Arg: v, Reason: "path " + Quote(v) + " is relative, and the call has no working directory", Instead: "name a working directory"}
 		}
 		abs = path.Join(s.Cwd, clean)
 	}
@@ -160,7 +162,7 @@ func (s Scope) Path(v string) (string, error) {
 			return clean, nil
 		}
 	}
-	return "", &Refusal{Rule: "path.outside", Arg: v, Reason: "path " + quote(v) + " is outside the folders of this call", Instead: "use a path beneath " + strings.Join(roots, " or ")}
+	return "", &Refusal{Rule: "path.outside", Arg: v, Reason: "path " + Quote(v) + " is outside the folders of this call", Instead: "use a path beneath " + strings.Join(roots, " or ")}
 }
 
 func beneath(root, abs string) bool {
@@ -193,11 +195,33 @@ func (r *Refusal) Error() string {
 	return r.Reason + "; " + r.Instead
 }
 
-// quote shows what a caller wrote, on one line and not without end.
-func quote(s string) string {
+// Quote shows what a caller wrote, on one line and not without end.
+func Quote(s string) string {
 	const most = 120
 	if len(s) > most {
 		return strconv.Quote(s[:most]) + "..."
 	}
 	return strconv.Quote(s)
+}
+
+// CheckEnv refuses every variable that a caller set, but those that are given
+// and those that only choose a language, a time zone or colours. Variables
+// are flags by another way: most programs read many more than they document.
+func CheckEnv(env map[string]string, allowed ...string) error {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		switch {
+		case slices.Contains(allowed, name):
+		case name == "LANG", name == "LANGUAGE", name == "TZ", name == "NO_COLOR", name == "COLUMNS":
+		case strings.HasPrefix(name, "LC_"):
+		default:
+			return &Refusal{Rule: "env", Arg: name, Reason: "variable " + Quote(name) + " is not one that this policy knows", Instead: "leave it out"}
+		}
+		// A time zone may be the path of a file, and a language is part of one.
+		if v := env[name]; !slices.Contains(allowed, name) && strings.ContainsFunc(v, func(r rune) bool {
+			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-+.@:/", r))
+		}) || strings.Contains(v, "..") || strings.HasPrefix(v, "/") || strings.HasPrefix(v, ":") {
+			return &Refusal{Rule: "env", Arg: name, Reason: "variable " + Quote(name) + " has the value " + Quote(env[name]) + ", which this policy does not know", Instead: "leave it out"}
+		}
+	}
+	return nil
 }
