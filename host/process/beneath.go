@@ -1,0 +1,174 @@
+//go:build unix
+
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// OpenBeneath opens the folder dir and returns it with its path free of
+// symbolic links, when it is one of roots or lies beneath one. The folder is
+// opened first, links and all, and judged afterwards by where the open folder
+// is: its parents are walked upwards until one is a root. So a link that
+// leads out is refused, a link that stays inside is not, and swapping folders
+// or links in between changes nothing.
+//
+// A root is opened without following any symbolic link, since whoever may
+// write above a root could turn it into a link to anywhere: see ResolveRoots.
+//
+// The error is INVALID_PAYLOAD and the same for a folder that is missing, is
+// none, cannot be opened or lies outside: nobody learns from it what is there
+// outside the roots.
+func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
+	if dir == "" {
+		return nil, "", wire.Errorf(wire.InvalidPayload, "cwd is missing: name a folder beneath %s", strings.Join(roots, ", "))
+	}
+	refuse := func(more string) (*os.File, string, error) {
+		return nil, "", wire.Errorf(wire.InvalidPayload, "cwd %q is not a folder beneath %s%s: change to one that is", dir, strings.Join(roots, ", "), more)
+	}
+	if !filepath.IsAbs(dir) || strings.IndexByte(dir, 0) >= 0 {
+		return refuse("")
+	}
+	type id struct{ dev, ino uint64 }
+	identify := func(fd int) (id, error) {
+		var st unix.Stat_t
+		err := unix.Fstat(fd, &st)
+		return id{uint64(st.Dev), uint64(st.Ino)}, err
+	}
+
+	// The descriptors stay open until the walk is over: an inode number
+	// means something only as long as the inode cannot be freed.
+	var (
+		known   []id
+		trouble string
+	)
+	for _, root := range roots {
+		fd, err := openNoLinks(root)
+		if err != nil {
+			trouble += fmt.Sprintf("; root %s: %v", root, err)
+			continue
+		}
+		defer unix.Close(fd)
+		i, err := identify(fd)
+		if err != nil {
+			trouble += fmt.Sprintf("; root %s: %v", root, err)
+			continue
+		}
+		known = append(known, i)
+	}
+	if len(known) == 0 {
+		return refuse(trouble)
+	}
+
+	fd, err := ignoringEINTR(func() (int, error) { return unix.Open(dir, openFolder, 0) })
+	if err != nil {
+		return refuse(trouble)
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	up, last := -1, id{}
+	defer func() {
+		if up >= 0 {
+			unix.Close(up)
+		}
+	}()
+	for at := fd; ; at = up {
+		here, err := identify(at)
+		if err != nil || here == last {
+			// The parent of the topmost folder is itself.
+			f.Close()
+			return refuse(trouble)
+		}
+		for _, root := range known {
+			if here == root {
+				real, err := pathOf(f)
+				if err != nil {
+					f.Close()
+					return refuse(trouble)
+				}
+				return f, real, nil
+			}
+		}
+		last = here
+		next, err := ignoringEINTR(func() (int, error) { return unix.Openat(at, "..", openFolder, 0) })
+		if err != nil {
+			f.Close()
+			return refuse(trouble)
+		}
+		if up >= 0 {
+			unix.Close(up)
+		}
+		up = next
+	}
+}
+
+// ResolveRoots returns roots absolute and free of symbolic links. It is meant
+// to be called once, when roots are read from a configuration that only the
+// operator writes.
+func ResolveRoots(roots []string) ([]string, error) {
+	out := make([]string, 0, len(roots))
+	for _, root := range roots {
+		abs, err := filepath.Abs(root)
+		if err != nil {
+			return nil, err
+		}
+		real, err := filepath.EvalSymlinks(abs)
+		if err != nil {
+			return nil, fmt.Errorf("resolve root %s: %w: create it, or name another", root, err)
+		}
+		out = append(out, real)
+	}
+	return out, nil
+}
+
+var errLink = errors.New("it is reached through a symbolic link: name the folder that the link stands for")
+
+// openNoLinks opens the folder path, component by component, and follows no
+// symbolic link.
+func openNoLinks(path string) (int, error) {
+	if !filepath.IsAbs(path) {
+		return -1, errors.New("it is not an absolute path")
+	}
+	fd, err := ignoringEINTR(func() (int, error) { return unix.Open("/", openFolder, 0) })
+	if err != nil {
+		return -1, err
+	}
+	for name := range strings.SplitSeq(filepath.Clean(path)[1:], "/") {
+		if name == "" {
+			break // path is "/"
+		}
+		next, err := ignoringEINTR(func() (int, error) { return unix.Openat(fd, name, openFolder|unix.O_NOFOLLOW, 0) })
+		if err == unix.ENOTDIR || err == unix.ELOOP {
+			var st unix.Stat_t
+			if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+				err = errLink
+			}
+		}
+		unix.Close(fd)
+		if err != nil {
+			return -1, err
+		}
+		fd = next
+	}
+	return fd, nil
+}
+
+func readRaw(fd int, buf []byte) (int, error) {
+	return ignoringEINTR(func() (int, error) { return unix.Read(fd, buf) })
+}
+
+func ignoringEINTR(f func() (int, error)) (int, error) {
+	for {
+		n, err := f()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}

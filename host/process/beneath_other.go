@@ -1,0 +1,17 @@
+//go:build unix && !linux
+
+package process
+
+import (
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+const openFolder = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NONBLOCK | unix.O_CLOEXEC
+
+// pathOf is where the open folder f was when it was opened by its name.
+func pathOf(f *os.File) (string, error) {
+	return filepath.EvalSymlinks(f.Name())
+}

@@ -1,0 +1,122 @@
+package process
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// The control socket between the daemon and a supervisor carries frames: four
+// bytes of length, little endian, then JSON. Both ends are the same program.
+// The first byte of a frame with a spec carries four descriptors: 0, 1, 2 of
+// the child and its working folder.
+
+// maxFrame is beyond any frame: arguments, environment and paths in base64.
+const maxFrame = 16 << 20
+
+// order is what the daemon sends.
+type order struct {
+	Run *spec `json:"run,omitempty"`
+	// Signal goes to the child's process group.
+	Signal int `json:"signal,omitempty"`
+	// Terminate sends SIGTERM to the whole tree.
+	Terminate bool `json:"terminate,omitempty"`
+	// Kill ends the child, and with it the tree.
+	Kill bool `json:"kill,omitempty"`
+}
+
+// spec is one run. Lists are joined, since a JSON string would change bytes
+// that are not UTF-8 and an argument must arrive as it was.
+type spec struct {
+	Path    string `json:"path"`
+	Args    []byte `json:"args,omitempty"`
+	Env     []byte `json:"env,omitempty"`
+	Confine bool   `json:"confine,omitempty"`
+	Write   []byte `json:"write,omitempty"`
+	Exec    []byte `json:"exec,omitempty"`
+}
+
+// report is what a supervisor sends.
+type report struct {
+	// Ready is the first one: it takes orders.
+	Ready bool `json:"ready,omitempty"`
+	// Exit is the end of a run.
+	Exit *exitReport `json:"exit,omitempty"`
+	// Fail says why a run did not begin.
+	Fail *failReport `json:"fail,omitempty"`
+}
+
+type exitReport struct {
+	Code   int `json:"code"`
+	Signal int `json:"signal,omitempty"`
+	// Left says that processes of the run are alive and could not be killed.
+	Left bool `json:"left,omitempty"`
+}
+
+type failReport struct {
+	// Step is what failed: stepExec, or words for the log.
+	Step  string `json:"step"`
+	Errno int    `json:"errno,omitempty"`
+	Text  string `json:"text,omitempty"`
+}
+
+// stepExec is the step whose errno speaks of the binary.
+const stepExec = "exec"
+
+// join makes one list of strings that hold no NUL byte.
+func join(list []string) []byte {
+	n := 0
+	for _, s := range list {
+		n += len(s) + 1
+	}
+	b := make([]byte, 0, n)
+	for _, s := range list {
+		b = append(append(b, s...), 0)
+	}
+	return b
+}
+
+// split undoes join.
+func split(b []byte) []string {
+	var list []string
+	for len(b) > 0 {
+		for i, c := range b {
+			if c == 0 {
+				list, b = append(list, string(b[:i])), b[i+1:]
+				break
+			}
+			if i == len(b)-1 {
+				return append(list, string(b))
+			}
+		}
+	}
+	return list
+}
+
+func encodeFrame(v any) ([]byte, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	frame := make([]byte, 4+len(body))
+	binary.LittleEndian.PutUint32(frame, uint32(len(body)))
+	copy(frame[4:], body)
+	return frame, nil
+}
+
+func decodeFrame(r io.Reader, v any) error {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return err
+	}
+	n := binary.LittleEndian.Uint32(head[:])
+	if n > maxFrame {
+		return fmt.Errorf("read control frame: %d bytes is over the limit of %d", n, maxFrame)
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return err
+	}
+	return json.Unmarshal(body, v)
+}

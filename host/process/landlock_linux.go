@@ -1,0 +1,229 @@
+package process
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What the Landlock ABI versions brought that is used here.
+const (
+	abiRefer    = 2 // before it every rename between folders is refused
+	abiTruncate = 3
+	abiIoctl    = 5
+	abiScope    = 6 // signals and abstract sockets
+	abiLog      = 7
+)
+
+const (
+	accessExec = unix.LANDLOCK_ACCESS_FS_EXECUTE
+
+	accessFile = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+
+	// accessWrite is what a tool may do beneath a folder of its own. Device
+	// nodes it may make nowhere: with the right to read everything, one of a
+	// disk would be a way around every file's mode.
+	accessWrite = accessFile |
+		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
+		unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG |
+		unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
+		unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER
+
+	accessDevice = accessFile | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+
+	// accessHandled is all that is refused unless a rule allows it. Reading
+	// is not among it.
+	accessHandled = accessExec | accessWrite | accessDevice |
+		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
+)
+
+// devices may be written by every tool: what is written to them goes nowhere.
+// /dev/tty is nobody's, since a run has no controlling terminal; programs
+// that try it are told so by the open itself.
+var devices = [...]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
+
+// landlockABI is the version that the kernel offers.
+func landlockABI() (int, error) {
+	r, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), nil
+}
+
+// Confinement says what the running kernel gives.
+func Confinement() Status {
+	abi, err := landlockABI()
+	switch err {
+	case nil:
+		return confinement(abi, "")
+	case unix.ENOSYS:
+		return confinement(0, "this kernel has no Landlock: use Linux 5.19 or later, built with CONFIG_SECURITY_LANDLOCK")
+	case unix.EOPNOTSUPP:
+		return confinement(0, "Landlock is built in but not started: add landlock to the lsm= boot parameter")
+	}
+	return confinement(0, fmt.Sprintf("Landlock cannot be used here (%v): a container's seccomp profile may forbid it", err))
+}
+
+func confinement(abi int, reason string) Status {
+	s := Status{ABI: abi, Reason: reason}
+	if abi == 1 {
+		s.ABI = 0
+		s.Reason = "Landlock ABI 1 (Linux 5.13 to 5.18) refuses every rename between folders, which git and others need: use Linux 5.19 or later"
+	}
+	lost := func(since int, what string) {
+		if s.ABI < since {
+			s.Lost = append(s.Lost, what)
+		}
+	}
+	lost(abiRefer, "a tool can write wherever toold's user can")
+	lost(abiRefer, "a tool can execute any program: configuration and hooks of a hostile repository run")
+	lost(abiTruncate, "a tool can empty any file that toold's user can write")
+	lost(abiIoctl, "a tool can send control requests to devices that toold's user can read")
+	lost(abiScope, "a tool can signal any process of toold's user, toold itself among them")
+	lost(abiScope, "a tool can connect to any abstract Unix socket")
+	return s
+}
+
+// enforces reports whether the kernel enforces Write and Exec whole.
+func (s Status) enforces() bool { return s.ABI >= abiTruncate }
+
+// restrictThread confines the calling thread, and what it starts, for good.
+// It does what the kernel can; Runner.start refused before where that is not
+// enough. scoped reports that the thread can signal its own processes only.
+// An error comes with the step that failed.
+func restrictThread(path string, write, exec []string) (scoped bool, step string, err error) {
+	// Landlock asks for it, and it holds without Landlock as well: a setuid
+	// program that the tool executes gains nothing.
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return false, "set no_new_privs", err
+	}
+	abi, err := landlockABI()
+	if err != nil || abi < abiRefer {
+		return false, "", nil
+	}
+	handled := uint64(accessHandled)
+	if abi < abiTruncate {
+		handled &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	if abi < abiIoctl {
+		handled &^= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	}
+	attr := unix.LandlockRulesetAttr{Handled_access_fs: handled}
+	if abi >= abiScope {
+		attr.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
+	}
+	// Fields that an older kernel does not know are zero, so it takes the
+	// longer structure.
+	r, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if errno != 0 {
+		return false, "make a Landlock ruleset", errno
+	}
+	ruleset := int(r)
+	defer unix.Close(ruleset)
+
+	rules := rules{ruleset: ruleset, handled: handled}
+	for _, device := range devices {
+		if err := rules.allow(device, accessDevice); err != nil {
+			return false, "allow " + device, err
+		}
+	}
+	for _, folder := range write {
+		fd, err := openNoLinks(folder)
+		if err == unix.ENOENT {
+			continue
+		}
+		if err != nil {
+			return false, "allow writing beneath " + folder, err
+		}
+		err = rules.add(fd, accessWrite)
+		unix.Close(fd)
+		if err != nil {
+			return false, "allow writing beneath " + folder, err
+		}
+	}
+	for i, file := range append([]string{path}, exec...) {
+		if err := rules.allow(file, accessExec); err != nil {
+			return false, "allow executing " + file, err
+		}
+		interp, err := interpreter(file)
+		if err != nil && i == 0 && !errors.Is(err, os.ErrNotExist) {
+			return false, "find the interpreter of " + file, err
+		}
+		if interp != "" {
+			if err := rules.allow(interp, accessExec); err != nil {
+				return false, "allow executing " + interp, err
+			}
+		}
+	}
+
+	flags := uintptr(0)
+	if abi >= abiLog {
+		// killTree tries to signal everybody and is refused by design; that
+		// is not worth a line in the audit log. What the tool does is.
+		flags = unix.LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), flags, 0); errno != 0 {
+		return false, "enforce the Landlock ruleset", errno
+	}
+	return abi >= abiScope, "", nil
+}
+
+// rules is a Landlock ruleset under construction.
+type rules struct {
+	ruleset int
+	handled uint64
+}
+
+// allow grants access to path and what lies beneath it. Links are followed; a
+// path that is not there grants nothing.
+func (r rules) allow(path string, access uint64) error {
+	fd, err := ignoringEINTR(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
+	if err == unix.ENOENT || err == unix.ENOTDIR {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return r.add(fd, access)
+}
+
+func (r rules) add(fd int, access uint64) error {
+	attr := unix.LandlockPathBeneathAttr{Allowed_access: access & r.handled, Parent_fd: int32(fd)}
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// interpreter is the ELF interpreter that the file path names; "" when it
+// names none, or is no ELF file.
+func interpreter(path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for its writer
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return "", err
+	}
+	e, err := elf.NewFile(f)
+	if err != nil {
+		return "", nil // a script, for example
+	}
+	for _, p := range e.Progs {
+		if p.Type == elf.PT_INTERP && p.Filesz < 4096 {
+			b, err := io.ReadAll(p.Open())
+			return strings.TrimRight(string(b), "\x00"), err
+		}
+	}
+	return "", nil
+}

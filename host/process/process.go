@@ -1,0 +1,312 @@
+// Package process runs real binaries for callers who are not trusted, and
+// promises for each run:
+//
+//   - The arguments and the environment are exactly those of the Command.
+//     Nothing of this process's own environment and none of its descriptors
+//     reach the child; it has 0, 1 and 2 and no others.
+//   - The working folder is one beneath the Command's roots, opened before it
+//     is judged and entered by its descriptor, so that no symbolic link and
+//     no folder swapped in between leads out.
+//   - When Run returns, no process of the run is alive: not a grandchild, not
+//     one that made a session of its own. What they wrote before is kept.
+//   - A timeout is kept: SIGTERM to all of them, SIGKILL a Grace later.
+//   - When this process is killed, even by SIGKILL, so is all it started.
+//   - On Linux with Landlock the child writes only beneath Confine.Write and
+//     executes only what Confine.Exec names; Confinement says what the
+//     running kernel gives.
+//
+// On Linux each run belongs to a supervisor: this same program started again
+// with a hidden verb, which is the subreaper of one run at a time. A program
+// that uses the package therefore begins its main, and the TestMain of its
+// tests, with
+//
+//	if process.IsSupervisor() {
+//		os.Exit(process.Supervise())
+//	}
+//
+// On other systems the child is a direct one with a process group of its own:
+// a grandchild that leaves the group outlives its run, and nothing is
+// confined.
+//
+// What confinement does not stop, so that nobody leans on it: reading, the
+// network, connecting to a Unix socket by its path, changing the mode, owner
+// or times of a file that this user owns, and running other code by way of a
+// program that is allowed. The ELF interpreter is always one: whoever can
+// make a tool execute it with arguments of their own choosing runs any
+// program, still without writing outside. umask, nice value, resource limits
+// (but for core files: none), user and groups are those of this process.
+package process
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+const (
+	// DefaultGrace is the time from SIGTERM to SIGKILL.
+	DefaultGrace = 250 * time.Millisecond
+	// MaxArgs bounds the bytes of arguments and environment together, under
+	// what the kernel takes (a quarter of the stack limit, 2 MiB by default,
+	// pointers included).
+	MaxArgs = 4 << 20
+)
+
+// Config is fixed when the Runner is made.
+type Config struct {
+	// Ready is how many supervisors are kept started and idle. 0: 4.
+	Ready int
+	// Max bounds the runs at one time; one more is OVERLOADED. 0: 256.
+	Max int
+	// Logger hears what no caller can act on: a supervisor that broke,
+	// processes that could not be killed. nil: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Command is one run.
+type Command struct {
+	// Path is the binary, absolute. It is also argv[0].
+	Path string
+	// Args are the arguments after argv[0], passed unchanged.
+	Args []string
+	// Dir is the working folder, absolute. It must lie beneath one of Roots.
+	Dir string
+	// Roots are the folders that Dir may lie in, absolute and free of
+	// symbolic links (ResolveRoots): a link could be swapped by whoever may
+	// write above it.
+	Roots []string
+	// Env is the whole environment, NAME=value.
+	Env []string
+	// Stdin is read by a goroutine of its own while the child runs; nil is
+	// an empty input. When the child ended, Stdin is closed if it is an
+	// io.Closer, and Close must make a Read that blocks return. A reader
+	// that cannot be closed should end with ctx: until its Read returns, a
+	// goroutine waits there. What it then read is lost.
+	Stdin io.Reader
+	// Stdout and Stderr get what the child and its descendants write; nil
+	// discards. Each is written by one goroutine; when both are the same,
+	// by one for both. A slow Write slows the child, and an error from it
+	// closes the pipe, so that the child ends by SIGPIPE at its next write.
+	// Run waits for a Write that is under way.
+	Stdout, Stderr io.Writer
+	// Signals are passed on to the child's process group until it ended.
+	Signals <-chan os.Signal
+	// Grace is the time from SIGTERM to SIGKILL when ctx ends. 0:
+	// DefaultGrace.
+	Grace time.Duration
+	// Confine says what the child may do.
+	Confine Confine
+}
+
+// Confine is what a child may write and execute. The zero value lets it write
+// to harmless devices (/dev/null) and execute itself, no more.
+type Confine struct {
+	// Write are the folders beneath which it may write, create, rename and
+	// remove, absolute and free of symbolic links. One that is missing
+	// allows nothing.
+	Write []string
+	// Exec are the executables, or folders of them, that it may execute
+	// beside Command.Path. The ELF interpreters of Command.Path and of the
+	// files named here are added. One that is missing allows nothing.
+	Exec []string
+	// Off runs the child unconfined, privileges of setuid programs included.
+	Off bool
+	// Required refuses to run where the kernel cannot enforce Write and Exec
+	// whole (Landlock ABI 3, Linux 6.2). Otherwise what it can is enforced.
+	Required bool
+}
+
+// Exit is how a child ended.
+type Exit struct {
+	// Code is its exit code, or 128+N when signal N ended it.
+	Code int
+	// Signal is what ended it; 0: it exited.
+	Signal syscall.Signal
+}
+
+// Status is what confinement this system gives.
+type Status struct {
+	// ABI is the Landlock ABI version; 0: none.
+	ABI int
+	// Reason says why there is none; empty otherwise.
+	Reason string
+	// Lost are the things that are not enforced, a sentence each.
+	Lost []string
+}
+
+// Runner runs commands. It is safe for use by many goroutines.
+type Runner struct {
+	config  Config
+	log     *slog.Logger
+	null    *os.File
+	buffers sync.Pool // *[]byte of pumpBuffer bytes
+	starter           // how children start on this system
+}
+
+// New makes a Runner and begins to start its supervisors. It fails when this
+// process is itself a supervisor: then main did not call Supervise first, and
+// going on would start processes without end.
+func New(config Config) (*Runner, error) {
+	if IsSupervisor() {
+		return nil, errors.New("make a process runner: this process is a supervisor; main (or TestMain) must begin with process.IsSupervisor and process.Supervise")
+	}
+	if config.Ready <= 0 {
+		config.Ready = 4
+	}
+	if config.Max <= 0 {
+		config.Max = 256
+	}
+	r := &Runner{config: config, log: config.Logger}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	r.buffers.New = func() any {
+		b := make([]byte, pumpBuffer)
+		return &b
+	}
+	var err error
+	if r.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+		return nil, err
+	}
+	r.open()
+	return r, nil
+}
+
+// Close ends what still runs, at once, and waits until it has ended. Runs
+// that it ends answer ABORTED, and so do later ones.
+func (r *Runner) Close() error {
+	r.close()
+	return r.null.Close()
+}
+
+// Run runs c until it ended by itself or ctx ended, and returns when none of
+// its processes is alive and all they wrote was written on.
+//
+// Its errors are *wire.Error: TIMEOUT when the deadline of ctx passed and
+// ABORTED when ctx was cancelled (output written before was delivered),
+// TOOL_NOT_INSTALLED when there is no such binary, TOOL_BROKEN when it is
+// there but cannot be run as c says, INVALID_PAYLOAD for a working folder or
+// arguments that cannot be, OVERLOADED, INTERNAL. A command that ran and
+// failed is no error: see Exit.
+func (r *Runner) Run(ctx context.Context, c Command) (Exit, error) {
+	if err := c.check(); err != nil {
+		return Exit{}, err
+	}
+	if ctx.Err() != nil {
+		return Exit{}, c.ended(ctx)
+	}
+	dir, _, err := OpenBeneath(c.Roots, c.Dir)
+	if err != nil {
+		return Exit{}, err
+	}
+	defer dir.Close()
+	streams, err := r.plumb(&c)
+	if err != nil {
+		return Exit{}, err
+	}
+	child, err := r.start(ctx, &c, dir, streams.theirs)
+	streams.started()
+	if err != nil {
+		streams.finish()
+		return Exit{}, err
+	}
+	exit, err := c.follow(ctx, child)
+	streams.finish()
+	return exit, err
+}
+
+// follow waits for child, passing on signals and the end of ctx.
+func (c *Command) follow(ctx context.Context, child *child) (Exit, error) {
+	var (
+		cancelled = ctx.Done()
+		signals   = c.Signals
+		grace     <-chan time.Time
+		ended     error
+	)
+	for {
+		select {
+		case o := <-child.done:
+			if ended != nil {
+				return o.exit, ended
+			}
+			return o.exit, o.err
+		case <-cancelled:
+			cancelled, signals = nil, nil
+			ended = c.ended(ctx)
+			child.terminate()
+			t := time.NewTimer(c.Grace)
+			defer t.Stop()
+			grace = t.C
+		case <-grace:
+			grace = nil
+			child.kill()
+		case s, ok := <-signals:
+			if !ok {
+				signals = nil
+			} else if n, ok := s.(syscall.Signal); ok {
+				child.signal(n)
+			}
+		}
+	}
+}
+
+// check refuses what cannot run and fills in defaults.
+func (c *Command) check() error {
+	if !filepath.IsAbs(c.Path) || strings.ContainsRune(c.Path, 0) {
+		return wire.Errorf(wire.ToolBroken, "the tool's binary %q is not an absolute path: name it in full in tool.json", c.Path)
+	}
+	size := 0
+	for _, list := range [][]string{c.Args, c.Env} {
+		for _, s := range list {
+			if strings.IndexByte(s, 0) >= 0 {
+				return wire.Errorf(wire.InvalidPayload, "an argument or variable holds a NUL byte, which no program can be given: remove it")
+			}
+			size += len(s) + 1
+		}
+	}
+	if size > MaxArgs {
+		return wire.Errorf(wire.InvalidPayload, "arguments and environment are %d bytes, the limit is %d: pass fewer at a time", size, MaxArgs)
+	}
+	if c.Grace <= 0 {
+		c.Grace = DefaultGrace
+	}
+	return nil
+}
+
+// ended is the error of a run whose ctx ended.
+func (c *Command) ended(ctx context.Context) error {
+	name := filepath.Base(c.Path)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return wire.Errorf(wire.Timeout, "%s did not end in its time and was stopped, with all it had started: allow it more, or ask it for less", name)
+	}
+	return wire.Errorf(wire.Aborted, "%s was stopped on request, with all it had started", name)
+}
+
+// cannotRun is the error for a Path that exec refused with errno.
+func (c *Command) cannotRun(errno syscall.Errno) error {
+	switch errno {
+	case syscall.ENOENT, syscall.ENOTDIR:
+		if _, err := os.Stat(c.Path); err == nil {
+			return wire.Errorf(wire.ToolNotInstalled, "run %s: the interpreter that it names is not on this host: install it", c.Path)
+		}
+		return wire.Errorf(wire.ToolNotInstalled, "run %s: it is not on this host: install it, or name another binary in tool.json", c.Path)
+	case syscall.EACCES, syscall.EPERM:
+		return wire.Errorf(wire.ToolBroken, "run %s: %w: make it executable for toold's user; when it is a script, its interpreter must be among what the tool may execute", c.Path, errno)
+	case syscall.ENOEXEC, syscall.EISDIR, syscall.EINVAL, syscall.ELOOP:
+		return wire.Errorf(wire.ToolBroken, "run %s: %w: it is no program that this host can run; name another binary in tool.json", c.Path, errno)
+	case syscall.E2BIG:
+		return wire.Errorf(wire.InvalidPayload, "run %s: arguments and environment are more than this host takes: pass fewer at a time", c.Path)
+	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
+		return wire.Errorf(wire.Overloaded, "run %s: %w: this host has no room for another process now; try again", c.Path, errno)
+	}
+	return wire.Errorf(wire.Internal, "run %s: %w: see toold's log", c.Path, errno)
+}

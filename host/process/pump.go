@@ -1,0 +1,196 @@
+package process
+
+import (
+	"errors"
+	"io"
+	"os"
+	"reflect"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// pumpBuffer is what one read takes from a pipe: all that a pipe holds on
+// Linux.
+const pumpBuffer = 64 << 10
+
+// stdio is the three standard streams of one run.
+type stdio struct {
+	r *Runner
+	// theirs are the child's ends, in the order 0, 1, 2.
+	theirs [3]*os.File
+	// own are those of theirs that belong to this run: not the null device.
+	own   []*os.File
+	pumps []*pump
+	feed  *feed
+}
+
+// pump moves what processes write into a pipe on to a writer.
+type pump struct {
+	from *os.File
+	to   io.Writer
+	done chan struct{}
+}
+
+// feed moves what a reader gives into a pipe.
+type feed struct {
+	from io.Reader
+	to   *os.File
+	done chan struct{}
+}
+
+// plumb makes the pipes of c. Pumps begin in started.
+func (r *Runner) plumb(c *Command) (*stdio, error) {
+	s := &stdio{r: r, theirs: [3]*os.File{r.null, r.null, r.null}}
+	fail := func(err error) (*stdio, error) {
+		s.closeTheirs()
+		for _, p := range s.pumps {
+			p.from.Close()
+		}
+		if s.feed != nil {
+			s.feed.to.Close()
+		}
+		return nil, wire.Errorf(wire.Overloaded, "make a pipe for the tool's streams: %w: this host has no room now; try again", err)
+	}
+	if c.Stdin != nil {
+		theirs, ours, err := os.Pipe()
+		if err != nil {
+			return fail(err)
+		}
+		s.theirs[0], s.own = theirs, append(s.own, theirs)
+		s.feed = &feed{from: c.Stdin, to: ours, done: make(chan struct{})}
+	}
+	for i, w := range []io.Writer{c.Stdout, c.Stderr} {
+		if w == nil {
+			continue
+		}
+		if i == 1 && same(c.Stdout, w) {
+			// One pipe keeps the order in which the child wrote to both.
+			s.theirs[2] = s.theirs[1]
+			continue
+		}
+		ours, theirs, err := os.Pipe()
+		if err != nil {
+			return fail(err)
+		}
+		s.theirs[1+i], s.own = theirs, append(s.own, theirs)
+		s.pumps = append(s.pumps, &pump{from: ours, to: w, done: make(chan struct{})})
+	}
+	return s, nil
+}
+
+// same reports whether a and b are one writer.
+func same(a, b io.Writer) bool {
+	return a != nil && reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.TypeOf(a).Comparable() && a == b
+}
+
+func (s *stdio) closeTheirs() {
+	for _, f := range s.own {
+		f.Close()
+	}
+	s.own = nil
+}
+
+// started lets go of the child's ends, which the child has by now, and begins
+// to pump.
+func (s *stdio) started() {
+	s.closeTheirs()
+	for _, p := range s.pumps {
+		go p.run(s.r)
+	}
+	if s.feed != nil {
+		go s.feed.run(s.r)
+	}
+}
+
+// finish is called when no process of the run is alive. It delivers what lies
+// in the pipes, waits for the writers, and closes everything.
+func (s *stdio) finish() {
+	if s.feed != nil {
+		s.feed.to.Close()
+		if c, ok := s.feed.from.(io.Closer); ok {
+			c.Close()
+			// A Close that does not end a Read (that of a terminal's file
+			// does not) must not hold the result back.
+			t := time.NewTimer(time.Second)
+			defer t.Stop()
+			select {
+			case <-s.feed.done:
+			case <-t.C:
+			}
+		}
+	}
+	for _, p := range s.pumps {
+		// Wakes a read that waits. A process outside the run that was handed
+		// the pipe may still hold it open, and nobody waits for that one.
+		p.from.SetReadDeadline(time.Unix(1, 0))
+	}
+	for _, p := range s.pumps {
+		<-p.done
+	}
+}
+
+// run pumps until the pipe ends, the writer fails or finish says that no
+// more will come. Closing the pipe is what tells a child that nobody reads.
+func (p *pump) run(r *Runner) {
+	defer close(p.done)
+	defer p.from.Close()
+	b := r.buffers.Get().(*[]byte)
+	defer r.buffers.Put(b)
+	buf := *b
+	read := p.from.Read
+	for {
+		n, err := read(buf)
+		if n > 0 {
+			if _, err := p.to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			p.from.SetReadDeadline(time.Time{})
+			read = p.rest
+			continue
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// rest reads what the pipe holds and never waits: io.EOF when it is empty.
+func (p *pump) rest(buf []byte) (n int, err error) {
+	raw, err := p.from.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	rerr := raw.Read(func(fd uintptr) bool {
+		n, err = readRaw(int(fd), buf)
+		return true
+	})
+	if err == nil {
+		err = rerr
+	}
+	if n <= 0 {
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// run feeds until the input or the child ends.
+func (f *feed) run(r *Runner) {
+	defer close(f.done)
+	defer f.to.Close()
+	b := r.buffers.Get().(*[]byte)
+	defer r.buffers.Put(b)
+	for {
+		n, err := f.from.Read(*b)
+		if n > 0 {
+			if _, err := f.to.Write((*b)[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}

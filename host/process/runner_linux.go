@@ -1,0 +1,397 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/wire"
+)
+
+const (
+	// handshake is how long a new supervisor may take to say it is ready.
+	handshake = 10 * time.Second
+	// runsEach is after how many runs a supervisor is replaced, so that
+	// whatever may pile up in one process does not.
+	runsEach = 1000
+)
+
+// starter keeps supervisors. They are shared by all tools and callers, since
+// nothing of a run survives in one: every process of the run is dead and
+// reaped before it is reported, the thread that was confined and stood in the
+// run's folder has ended, its descriptors are closed, and the supervisor's
+// memory, where an environment may still lie, can be read by no child
+// (PR_SET_DUMPABLE, and Landlock's own rule on tracing).
+type starter struct {
+	// mu guards what follows.
+	mu   sync.Mutex
+	idle []*supervisor
+	// all are those that live or are being started; it bounds both.
+	all     map[*supervisor]struct{}
+	filling bool
+	closed  bool
+	// gone counts the goroutines that start and bury supervisors.
+	gone sync.WaitGroup
+}
+
+// supervisor is the daemon's end of one.
+type supervisor struct {
+	cmd  *exec.Cmd
+	conn *os.File
+	// reports are what it sends; closed when it is gone.
+	reports chan report
+	// runs is owned by the run that holds the supervisor.
+	runs int
+	// send guards writes to conn.
+	send sync.Mutex
+}
+
+// child is one run under way.
+type child struct {
+	done chan outcome
+	s    *supervisor
+}
+
+type outcome struct {
+	exit Exit
+	err  error
+}
+
+func (r *Runner) open() {
+	r.all = map[*supervisor]struct{}{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fillLocked()
+}
+
+func (r *Runner) close() {
+	r.mu.Lock()
+	r.closed = true
+	for s := range r.all {
+		if s.conn != nil {
+			s.conn.Close() // it kills what runs and exits
+		}
+	}
+	r.idle = nil
+	r.mu.Unlock()
+	r.gone.Wait()
+}
+
+// fillLocked starts supervisors in the background until Ready are there.
+func (r *Runner) fillLocked() {
+	if r.filling || r.closed || len(r.all) >= r.config.Ready {
+		return
+	}
+	r.filling = true
+	r.gone.Add(1)
+	go func() {
+		defer r.gone.Done()
+		for {
+			s, err := r.startSupervisor()
+			if err != nil {
+				r.log.Error("start a supervisor in the background", "error", err)
+			}
+			r.mu.Lock()
+			if err == nil {
+				r.keepLocked(s)
+			}
+			if err != nil || r.closed || len(r.all) >= r.config.Ready {
+				r.filling = false
+				r.mu.Unlock()
+				return
+			}
+			r.mu.Unlock()
+		}
+	}()
+}
+
+// keepLocked puts a supervisor that holds no run among the idle ones, or ends
+// it when there are enough.
+func (r *Runner) keepLocked(s *supervisor) {
+	if _, alive := r.all[s]; !alive {
+		return
+	}
+	if r.closed || s.runs >= runsEach || len(r.idle) >= r.config.Ready {
+		s.conn.Close()
+		return
+	}
+	r.idle = append(r.idle, s)
+}
+
+// take gives a supervisor that holds no run.
+func (r *Runner) take() (*supervisor, error) {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, wire.Errorf(wire.Aborted, "toold is stopping: try again when it runs")
+	}
+	if n := len(r.idle); n > 0 {
+		s := r.idle[n-1]
+		r.idle = r.idle[:n-1]
+		r.mu.Unlock()
+		return s, nil
+	}
+	r.mu.Unlock()
+	return r.startSupervisor()
+}
+
+// startSupervisor starts one and waits until it is ready.
+func (r *Runner) startSupervisor() (*supervisor, error) {
+	s := &supervisor{reports: make(chan report, 1)}
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, wire.Errorf(wire.Aborted, "toold is stopping: try again when it runs")
+	}
+	if len(r.all) >= r.config.Max {
+		r.mu.Unlock()
+		return nil, wire.Errorf(wire.Overloaded, "%d binaries run already, and that is the limit: try again", r.config.Max)
+	}
+	r.all[s] = struct{}{}
+	r.gone.Add(1)
+	r.mu.Unlock()
+	drop := func(err error) (*supervisor, error) {
+		r.mu.Lock()
+		delete(r.all, s)
+		r.mu.Unlock()
+		r.gone.Done()
+		return nil, wire.Errorf(wire.Overloaded, "start a supervisor for a binary: %w: this host has no room now; try again", err)
+	}
+
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return drop(err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "control")
+	defer theirs.Close()
+	if err := unix.SetNonblock(pair[0], true); err != nil {
+		unix.Close(pair[0])
+		return drop(err)
+	}
+	conn := os.NewFile(uintptr(pair[0]), "control")
+	s.cmd = &exec.Cmd{
+		Path: "/proc/self/exe", // this program, also after it was replaced on disk
+		Args: []string{filepath.Base(os.Args[0]), verb},
+		Env:  []string{"GOMAXPROCS=2"},
+		Dir:  "/",
+		// What it cannot report: a crash of its own.
+		Stderr:     os.Stderr,
+		ExtraFiles: []*os.File{theirs},
+		// A session of its own: no terminal's signals and none to open, and
+		// a name for all that is left when the supervisor itself is killed.
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := s.cmd.Start(); err != nil {
+		conn.Close()
+		return drop(err)
+	}
+	// From here on read and bury own its end.
+	r.mu.Lock()
+	s.conn = conn
+	if r.closed {
+		conn.Close()
+	}
+	r.mu.Unlock()
+	conn.SetReadDeadline(time.Now().Add(handshake))
+	go r.read(s)
+	first, ok := <-s.reports
+	if !ok || !first.Ready {
+		conn.Close()
+		return nil, wire.Errorf(wire.Internal, "start a supervisor for a binary: it ended or did not answer; this program's main must begin with process.Supervise: see toold's log")
+	}
+	return s, nil
+}
+
+// read passes on what s reports until s is gone, then buries it.
+func (r *Runner) read(s *supervisor) {
+	defer r.gone.Done()
+	for first := true; ; first = false {
+		var in report
+		if err := decodeFrame(s.conn, &in); err != nil {
+			break
+		}
+		if first {
+			s.conn.SetReadDeadline(time.Time{})
+		}
+		s.reports <- in
+	}
+	asked := errors.Is(s.conn.Close(), os.ErrClosed)
+
+	r.mu.Lock()
+	for i, other := range r.idle {
+		if other == s {
+			r.idle = append(r.idle[:i], r.idle[i+1:]...)
+			break
+		}
+	}
+	r.mu.Unlock()
+
+	r.bury(s, asked)
+	r.mu.Lock()
+	delete(r.all, s)
+	r.fillLocked()
+	r.mu.Unlock()
+	close(s.reports)
+}
+
+// bury waits for the end of s, whose socket is closed. One that was asked to
+// go kills its run first. One that was not has been killed itself: its child
+// dies by its parent death signal, and the rest of that run's session here.
+func (r *Runner) bury(s *supervisor, asked bool) {
+	if asked {
+		over := time.AfterFunc(2*patience, func() { s.cmd.Process.Kill() })
+		defer over.Stop()
+	} else {
+		s.cmd.Process.Kill()
+	}
+	// Its number is its session's. As long as it is not reaped no other
+	// process can have it.
+	unix.Waitid(unix.P_PID, s.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+	left := killSession(s.cmd.Process.Pid, time.Now().Add(patience))
+	err := s.cmd.Wait()
+	if !asked || err != nil || left {
+		r.log.Error("a supervisor ended that should not have", "pid", s.cmd.Process.Pid, "error", fmt.Sprint(err), "processes_left", left)
+	}
+}
+
+// killSession kills every process of session sid but its leader, and reports
+// whether some are alive at deadline. A process that made a session of its
+// own and whose supervisor was killed is not found: it is nobody's any more.
+func killSession(sid int, deadline time.Time) (left bool) {
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		left = false
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return false
+		}
+		for _, e := range entries {
+			pid, err := strconv.Atoi(e.Name())
+			if err != nil || pid == sid {
+				continue
+			}
+			b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+			if err != nil {
+				continue
+			}
+			// pid (name) state ppid pgrp session; a name may hold anything.
+			after := string(b[strings.LastIndexByte(string(b), ')')+1:])
+			f := strings.Fields(after)
+			if len(f) > 3 && f[3] == strconv.Itoa(sid) && f[0] != "Z" && f[0] != "X" {
+				left = true
+				unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		if !left || time.Now().After(deadline) {
+			return left
+		}
+		time.Sleep(wait)
+	}
+}
+
+// start begins c in dir with the standard streams files. The child's done
+// gets its outcome when no process of it is alive.
+func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*os.File) (*child, error) {
+	if c.Confine.Required && !c.Confine.Off {
+		if st := Confinement(); !st.enforces() {
+			return nil, wire.Errorf(wire.ToolBroken, "run %s: its confinement is required, and this kernel does not give it (%s): run toold on Linux 6.2 or later, or do not require it", c.Path, strings.Join(append([]string{st.Reason}, st.Lost...), "; "))
+		}
+	}
+	s, err := r.take()
+	if err != nil {
+		return nil, err
+	}
+	sp := &spec{Path: c.Path, Args: join(c.Args), Env: join(c.Env)}
+	if !c.Confine.Off {
+		sp.Confine, sp.Write, sp.Exec = true, join(c.Confine.Write), join(c.Confine.Exec)
+	}
+	s.runs++
+	if err := s.order(&order{Run: sp}, int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd()), int(dir.Fd())); err != nil {
+		s.conn.Close()
+		return nil, wire.Errorf(wire.Internal, "run %s: its supervisor is gone: %w: try again", c.Path, err)
+	}
+	ch := &child{s: s, done: make(chan outcome, 1)}
+	go func() { ch.done <- r.await(c, s) }()
+	return ch, nil
+}
+
+// await waits for the end of the run in s.
+func (r *Runner) await(c *Command, s *supervisor) outcome {
+	in, ok := <-s.reports
+	if !ok {
+		r.mu.Lock()
+		closed := r.closed
+		r.mu.Unlock()
+		if closed {
+			return outcome{err: wire.Errorf(wire.Aborted, "%s was stopped because toold is stopping", filepath.Base(c.Path))}
+		}
+		return outcome{err: wire.Errorf(wire.Internal, "%s was stopped: the supervisor of its processes was killed: see toold's log", filepath.Base(c.Path))}
+	}
+	if e := in.Exit; e != nil && e.Left {
+		r.log.Error("processes of a run could not be killed", "binary", c.Path, "supervisor", s.cmd.Process.Pid)
+		s.conn.Close()
+	} else {
+		r.mu.Lock()
+		r.keepLocked(s)
+		r.mu.Unlock()
+	}
+	switch {
+	case in.Exit != nil:
+		return outcome{exit: Exit{Code: in.Exit.Code, Signal: syscall.Signal(in.Exit.Signal)}}
+	case in.Fail != nil && in.Fail.Step == stepExec && in.Fail.Errno != 0:
+		return outcome{err: c.cannotRun(syscall.Errno(in.Fail.Errno))}
+	case in.Fail != nil:
+		return outcome{err: wire.Errorf(wire.ToolBroken, "run %s: %s: %s", c.Path, in.Fail.Step, in.Fail.Text)}
+	}
+	return outcome{err: wire.Errorf(wire.Internal, "run %s: its supervisor answered what it should not", c.Path)}
+}
+
+// order sends o, with descriptors when there are any.
+func (s *supervisor) order(o *order, fds ...int) error {
+	frame, err := encodeFrame(o)
+	if err != nil {
+		return err
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	s.send.Lock()
+	defer s.send.Unlock()
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		for len(frame) > 0 {
+			n, err := unix.SendmsgN(int(fd), frame, rights, nil, unix.MSG_NOSIGNAL)
+			if err == unix.EINTR {
+				continue
+			}
+			if err == unix.EAGAIN {
+				return false
+			}
+			if err != nil {
+				sent = err
+				return true
+			}
+			frame, rights = frame[n:], nil
+		}
+		return true
+	})
+	return errors.Join(err, sent)
+}
+
+func (c *child) signal(n syscall.Signal) { c.s.order(&order{Signal: int(n)}) }
+func (c *child) terminate()              { c.s.order(&order{Terminate: true}) }
+func (c *child) kill()                   { c.s.order(&order{Kill: true}) }

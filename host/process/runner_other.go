@@ -1,0 +1,140 @@
+//go:build unix && !linux
+
+package process
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// starter runs children directly.
+type starter struct {
+	// mu guards what follows.
+	mu      sync.Mutex
+	running map[*child]struct{}
+	closed  bool
+	gone    sync.WaitGroup
+}
+
+// child is one run under way.
+type child struct {
+	done chan outcome
+
+	// mu guards pid, which is 0 once the child was reaped.
+	mu  sync.Mutex
+	pid int
+}
+
+type outcome struct {
+	exit Exit
+	err  error
+}
+
+// IsSupervisor reports false: there are no supervisors on this system.
+func IsSupervisor() bool { return false }
+
+// Supervise is never called on this system.
+func Supervise() int { return 64 }
+
+// Confinement says that there is none.
+func Confinement() Status {
+	return Status{
+		Reason: "toold confines binaries with Landlock, which is Linux only",
+		Lost: []string{
+			"a tool can write wherever toold's user can",
+			"a tool can execute any program: configuration and hooks of a hostile repository run",
+			"a tool can signal any process of toold's user, toold itself among them",
+			"a process that leaves its tool's process group outlives the call",
+			"a tool outlives toold when toold is killed",
+		},
+	}
+}
+
+func (r *Runner) open() { r.running = map[*child]struct{}{} }
+
+func (r *Runner) close() {
+	r.mu.Lock()
+	r.closed = true
+	for c := range r.running {
+		c.kill()
+	}
+	r.mu.Unlock()
+	r.gone.Wait()
+}
+
+// start begins c in dir with the standard streams files.
+func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*os.File) (*child, error) {
+	if c.Confine.Required && !c.Confine.Off {
+		return nil, wire.Errorf(wire.ToolBroken, "run %s: its confinement is required, and only Linux gives it: do not require it here", c.Path)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, wire.Errorf(wire.Aborted, "toold is stopping: try again when it runs")
+	}
+	if len(r.running) >= r.config.Max {
+		return nil, wire.Errorf(wire.Overloaded, "%d binaries run already, and that is the limit: try again", r.config.Max)
+	}
+	path, err := pathOf(dir)
+	if err != nil {
+		return nil, wire.Errorf(wire.InvalidPayload, "cwd %q is gone: change to one that is there", c.Dir)
+	}
+	pid, err := syscall.ForkExec(c.Path, append([]string{c.Path}, c.Args...), &syscall.ProcAttr{
+		Dir:   path,
+		Env:   c.Env,
+		Files: []uintptr{files[0].Fd(), files[1].Fd(), files[2].Fd()},
+		Sys:   &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		errno, _ := err.(syscall.Errno)
+		return nil, c.cannotRun(errno)
+	}
+	ch := &child{done: make(chan outcome, 1), pid: pid}
+	r.running[ch] = struct{}{}
+	r.gone.Add(1)
+	go func() {
+		defer r.gone.Done()
+		o := ch.wait(filepath.Base(c.Path))
+		r.mu.Lock()
+		delete(r.running, ch)
+		r.mu.Unlock()
+		ch.done <- o
+	}()
+	return ch, nil
+}
+
+// wait waits for the child, then kills what is left of its process group.
+func (c *child) wait(name string) outcome {
+	var status unix.WaitStatus
+	_, err := ignoringEINTR(func() (int, error) { return unix.Wait4(c.pid, &status, 0, nil) })
+	c.mu.Lock()
+	unix.Kill(-c.pid, unix.SIGKILL)
+	c.pid = 0
+	c.mu.Unlock()
+	if err != nil {
+		return outcome{err: wire.Errorf(wire.Internal, "wait for %s: %w", name, err)}
+	}
+	e := Exit{Code: status.ExitStatus()}
+	if status.Signaled() {
+		e.Signal, e.Code = status.Signal(), 128+int(status.Signal())
+	}
+	return outcome{exit: e}
+}
+
+func (c *child) signal(n syscall.Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pid != 0 {
+		unix.Kill(-c.pid, n)
+	}
+}
+
+func (c *child) terminate() { c.signal(unix.SIGTERM) }
+func (c *child) kill()      { c.signal(unix.SIGKILL) }

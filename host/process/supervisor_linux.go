@@ -1,0 +1,331 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// verb is the hidden argument that makes this program a supervisor.
+const verb = "supervise-processes"
+
+// controlFD is the supervisor's end of the control socket.
+const controlFD = 3
+
+// patience is how long a supervisor tries to kill a tree before it reports
+// that it could not. SIGKILL takes at once but for a process that waits in
+// the kernel, for a file server that is away for example.
+const patience = 5 * time.Second
+
+// IsSupervisor reports whether this process was started as a supervisor.
+func IsSupervisor() bool { return len(os.Args) == 2 && os.Args[1] == verb }
+
+// Supervise is a supervisor's whole life. It serves one run after the other,
+// until its daemon is gone or closes the socket; then it kills what runs and
+// returns the exit code of the process.
+func Supervise() int {
+	s := &service{}
+	if err := s.setUp(); err != nil {
+		fmt.Fprintf(os.Stderr, "toold: %s is internal, toold starts it by itself: %v\n", verb, err)
+		return 64
+	}
+	return s.serve()
+}
+
+// service is the state of a supervisor.
+type service struct {
+	// send guards writes to the control socket.
+	send sync.Mutex
+
+	// mu guards the rest: the run under way.
+	mu sync.Mutex
+	// pid is the child's, and its process group's. 0: none runs, or it was
+	// reaped, and the number may be another's.
+	pid int
+	// idle is closed when the run has been reported; nil before the first.
+	idle chan struct{}
+}
+
+func (s *service) setUp() error {
+	// What the daemon inherited itself without close-on-exec, from a shell
+	// or from systemd, must not reach a child. So must the control socket.
+	if err := unix.CloseRange(controlFD, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= controlFD {
+				unix.CloseOnExec(fd)
+			}
+		}
+	}
+	if kind, err := unix.GetsockoptInt(controlFD, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_STREAM {
+		return errors.New("no control socket")
+	}
+	// Orphans of a run come to this process, not to init.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become a subreaper: %w", err)
+	}
+	// A child of the same user may not trace this process nor read its
+	// memory, where the environment of an earlier run may still lie.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("refuse tracing: %w", err)
+	}
+	// A core file would be written where the tool may not write.
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return fmt.Errorf("refuse core files: %w", err)
+	}
+	// Signals that a shell or service manager sends to all it started are
+	// the daemon's business: it lets calls finish. Catching them also gives
+	// children the default action where this process inherited an ignored
+	// one (`toold &` in a script ignores INT, and a child would as well).
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM,
+		unix.SIGUSR1, unix.SIGUSR2, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGCONT)
+	return nil
+}
+
+func (s *service) serve() int {
+	defer s.end()
+	if s.report(&report{Ready: true}) != nil {
+		return 0
+	}
+	in := &orders{}
+	for {
+		in.fds = in.fds[:0]
+		var o order
+		err := decodeFrame(in, &o)
+		if err == io.EOF {
+			return 0
+		}
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "toold: supervisor: read an order: %v\n", err)
+			return 1
+		}
+		switch {
+		case o.Run != nil:
+			if len(in.fds) != 4 {
+				fmt.Fprintf(os.Stderr, "toold: supervisor: %d descriptors came with a run, not 4\n", len(in.fds))
+				return 1
+			}
+			s.run(o.Run, [4]int(in.fds))
+		case o.Kill:
+			s.killChild()
+		case o.Terminate:
+			s.terminate()
+		case o.Signal > 0:
+			s.mu.Lock()
+			if s.pid != 0 {
+				unix.Kill(-s.pid, unix.Signal(o.Signal))
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+// end kills what runs and waits until it was killed.
+func (s *service) end() {
+	s.killChild()
+	s.mu.Lock()
+	idle := s.idle
+	s.mu.Unlock()
+	if idle != nil {
+		<-idle // it gives up by itself after patience
+	}
+}
+
+// killChild ends the child. The rest of the tree follows in reap.
+func (s *service) killChild() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pid != 0 {
+		unix.Kill(-s.pid, unix.SIGKILL)
+		unix.Kill(s.pid, unix.SIGKILL) // where it left its group
+	}
+}
+
+func (s *service) terminate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pid == 0 {
+		return
+	}
+	// Not the group first and then the rest: a shell that was told twice
+	// runs its trap twice.
+	for _, pid := range descendants() {
+		unix.Kill(pid, unix.SIGTERM)
+	}
+}
+
+func (s *service) report(r *report) error {
+	frame, err := encodeFrame(r)
+	if err != nil {
+		return err
+	}
+	s.send.Lock()
+	defer s.send.Unlock()
+	for len(frame) > 0 {
+		n, err := ignoringEINTR(func() (int, error) { return unix.SendmsgN(controlFD, frame, nil, nil, unix.MSG_NOSIGNAL) })
+		if err != nil {
+			return err
+		}
+		frame = frame[n:]
+	}
+	return nil
+}
+
+// run starts a run and returns when its child exists or could not be made, so
+// that the orders that follow find it.
+func (s *service) run(sp *spec, fds [4]int) {
+	idle := make(chan struct{})
+	s.mu.Lock()
+	s.idle = idle
+	s.mu.Unlock()
+	started := make(chan struct{})
+	onThread(func() {
+		defer close(idle)
+		pid, scoped, fail := launch(sp, fds)
+		if fail != nil {
+			close(started)
+			s.report(&report{Fail: fail})
+			return
+		}
+		s.mu.Lock()
+		s.pid = pid
+		s.mu.Unlock()
+		close(started)
+		s.report(&report{Exit: s.reap(pid, scoped)})
+	})
+	<-started
+}
+
+// onThread runs f on an OS thread that is nobody else's and ends with f. What
+// f does to its thread (Landlock, no_new_privs, its working folder) can so
+// never reach another run. The thread lives until the run is over, which the
+// child's parent death signal needs: that signal means the thread, not the
+// process.
+func onThread(f func()) {
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread cannot end before the process. Holding it here
+			// for good makes the next goroutine get another.
+			onThread(f)
+			select {}
+		}
+		f()
+	}()
+}
+
+// launch makes the calling thread what the child is to be, and starts the
+// child from it. It closes fds. scoped reports that this thread can signal the
+// run's processes and no others.
+func launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *failReport) {
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	failed := func(step string, err error) *failReport {
+		var errno syscall.Errno
+		errors.As(err, &errno)
+		return &failReport{Step: step, Errno: int(errno), Text: err.Error()}
+	}
+	// A working folder of this thread's own, set by descriptor.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return 0, false, failed("unshare the working folder", err)
+	}
+	if err := unix.Fchdir(fds[3]); err != nil {
+		return 0, false, failed("enter the working folder", err)
+	}
+	if sp.Confine {
+		var step string
+		var err error
+		if scoped, step, err = restrictThread(sp.Path, split(sp.Write), split(sp.Exec)); err != nil {
+			return 0, false, failed(step, err)
+		}
+		// Asked, not only concluded: killTree relies on it with a kill(-1).
+		scoped = scoped && unix.Kill(unix.Getppid(), 0) == unix.EPERM
+	}
+	pid, err := syscall.ForkExec(sp.Path, append([]string{sp.Path}, split(sp.Args)...), &syscall.ProcAttr{
+		Env:   split(sp.Env),
+		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
+		Sys:   &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+	})
+	if err != nil {
+		return 0, false, failed(stepExec, err)
+	}
+	return pid, scoped, nil
+}
+
+// reap waits for the child pid, then kills all that is left of its tree, and
+// returns how the child ended. It runs on the thread that started the child.
+func (s *service) reap(pid int, scoped bool) *exitReport {
+	var status unix.WaitStatus
+	for {
+		// Looked at without reaping first: once it is reaped its number may
+		// be another's, and no signal may be sent to it.
+		var info unix.Siginfo
+		if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT|unix.WALL, nil); err == unix.EINTR {
+			continue
+		}
+		s.mu.Lock()
+		got, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WALL, nil)
+		if err == unix.ECHILD || got == pid {
+			s.pid = 0
+			s.mu.Unlock()
+			break
+		}
+		s.mu.Unlock()
+	}
+	e := &exitReport{Code: status.ExitStatus()}
+	if status.Signaled() {
+		e.Signal, e.Code = int(status.Signal()), 128+int(status.Signal())
+	}
+	e.Left = !killTree(scoped, time.Now().Add(patience))
+	return e
+}
+
+// orders reads the control socket, and keeps the descriptors that come along.
+type orders struct {
+	fds []int
+	oob [128]byte
+}
+
+func (o *orders) Read(p []byte) (int, error) {
+	for {
+		n, oobn, _, _, err := unix.Recvmsg(controlFD, p, o.oob[:], unix.MSG_CMSG_CLOEXEC)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		if n == 0 {
+			return 0, io.EOF
+		}
+		if oobn > 0 {
+			messages, err := unix.ParseSocketControlMessage(o.oob[:oobn])
+			if err != nil {
+				return 0, err
+			}
+			for i := range messages {
+				fds, err := unix.ParseUnixRights(&messages[i])
+				if err != nil {
+					return 0, err
+				}
+				o.fds = append(o.fds, fds...)
+			}
+		}
+		return n, nil
+	}
+}
