@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -31,7 +32,9 @@ checkout of toold in which make build has run: make demo does both. Nothing is
 left behind.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return demo(cmd.Context(), s.out, source, keep)
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return demo(ctx, s.out, source, keep)
 		},
 	}
 	cmd.Flags().StringVar(&source, "source", ".", "the checkout of toold")

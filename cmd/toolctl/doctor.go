@@ -133,6 +133,9 @@ func lookSocket(ctx context.Context, d *doctor) {
 	}
 	info, err := os.Lstat(path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && locked(path+".lock"):
+		d.fail("socket", "fuser "+quote(path+".lock"), "%s is gone, but the daemon that made it lives and holds its lock: somebody removed the socket; stop that daemon and start it again", path)
+		return
 	case errors.Is(err, fs.ErrNotExist):
 		d.fail("socket", start, "%s is not there: no daemon has made it", path)
 		return
@@ -162,6 +165,16 @@ func lookSocket(ctx context.Context, d *doctor) {
 	default:
 		d.fail("socket", start, "%s does not answer: %v", path, err)
 	}
+}
+
+// locked reports whether a living daemon holds the lock beside its socket.
+func locked(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
 }
 
 func lookAdmin(ctx context.Context, d *doctor) {

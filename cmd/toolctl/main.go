@@ -14,8 +14,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +27,7 @@ func main() {
 
 // verbs is every subcommand, in the order help shows them.
 var verbs = []func(*state) *cobra.Command{
+	callVerb,
 	toolsVerb,
 	resultVerb,
 	installVerb,
@@ -46,9 +45,6 @@ type state struct {
 
 // run is the program. It returns the exit code.
 func run(ctx context.Context, argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
-
 	s := &state{in: stdin, out: stdout, err: stderr}
 	root := &cobra.Command{
 		Use:   "toolctl",
@@ -101,7 +97,7 @@ func (e exitStatus) Error() string { return "" }
 
 // exitCode is the one place that turns an error into an exit code: a tool's
 // own, the one of its error code, 64 for a command line that makes no sense,
-// 1 for all else.
+// 127 where no daemon answers, 1 for all else.
 func exitCode(err error) int {
 	var status exitStatus
 	var usage usageError
@@ -115,6 +111,8 @@ func exitCode(err error) int {
 		return 64
 	case errors.As(err, &werr):
 		return werr.Code.ExitCode()
+	case errors.Is(err, client.ErrNoDaemon):
+		return 127
 	}
 	return 1
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -158,6 +159,17 @@ func TestDoctor(t *testing.T) {
 	}{
 		{"healthy", func(*testing.T, *fakeDaemon) {}, 0, "1 of 1 ready", ""},
 		{"no socket", func(t *testing.T, f *fakeDaemon) { remove(t, f.dir+"/tool.sock") }, 1, "no daemon has made it", "toold --socket"},
+		{"a socket that somebody removed", func(t *testing.T, f *fakeDaemon) {
+			remove(t, f.dir+"/tool.sock")
+			lock, err := os.Create(f.dir + "/tool.sock.lock")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { lock.Close() })
+			if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+				t.Fatal(err)
+			}
+		}, 1, "lives and holds its lock", "fuser"},
 		{"a file for a socket", func(t *testing.T, f *fakeDaemon) {
 			remove(t, f.dir+"/tool.sock")
 			write(t, f.dir+"/tool.sock", "")

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/wire"
+)
+
+func callVerb(s *state) *cobra.Command {
+	var o callOptions
+	cmd := &cobra.Command{
+		Use:   "call TOOL [flags] -- ARGS...",
+		Short: "Call a tool",
+		Long: `Call a tool as its wrapper would, or as a program does.
+
+Without further flags it is what the wrapper does: output is passed on as it
+comes, byte for byte, and the exit code is the tool's. Unlike a wrapper it gives the tool
+no input unless --stdin is there.
+
+With --envelope the call is one of the envelope form, with a JSON object as its payload
+instead of arguments; what the tool answers as data is printed.`,
+		Example: `  toolctl call git -- log -1
+  echo hello | toolctl call hash --stdin -- sha256
+  toolctl call git --json -- status
+  toolctl call query --envelope '{"table": "users"}'`,
+		Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			call, err := o.call(s, cmd, words)
+			if err != nil {
+				return err
+			}
+			return s.call(cmd.Context(), call, &o)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.json, "json", false, "print the whole answer as JSON; text over 64 KiB is cut")
+	f.StringVar(&o.payload, "envelope", "", "a JSON object: the payload of an envelope call (- reads it from standard input)")
+	f.BoolVar(&o.stdin, "stdin", false, "give the tool this program's standard input when it asks")
+	f.StringVar(&o.cwd, "cwd", "", "the folder to call from (default this one)")
+	f.StringVar(&o.key, "key", "", "idempotency key: made again, the call is not run again (default $TOOL_IDEMPOTENCY_KEY)")
+	f.BoolVar(&o.retry, "retry", false, "run a stored failure of that key again")
+	f.StringVar(&o.session, "session", "", "the session the call belongs to (default $TOOL_SESSION)")
+	f.StringVar(&o.timeout, "timeout", "", "at most so long: seconds, or with a unit, as 1m30s (default $TOOL_TIMEOUT)")
+	f.StringVar(&o.tokenFile, "token-file", "", "a file that holds the token of who calls (default $TOOL_TOKEN, $TOOL_TOKEN_FILE)")
+	f.StringArrayVar(&o.env, "env", nil, "NAME or NAME=VALUE: a variable that the tool is to get, if it admits it")
+	return cmd
+}
+
+type callOptions struct {
+	json, stdin, retry bool
+	payload, cwd, key  string
+	session, timeout   string
+	tokenFile          string
+	env                []string
+}
+
+// call is the call that the flags and variables ask for.
+func (o *callOptions) call(s *state, cmd *cobra.Command, words []string) (*wire.Call, error) {
+	c := &wire.Call{
+		Tool:           words[0],
+		Args:           words[1:],
+		Cwd:            o.cwd,
+		Session:        first(o.session, os.Getenv("TOOL_SESSION")),
+		IdempotencyKey: first(o.key, os.Getenv("TOOL_IDEMPOTENCY_KEY")),
+		Retry:          o.retry,
+	}
+	var err error
+	if c.Cwd == "" {
+		if c.Cwd, err = os.Getwd(); err != nil {
+			return nil, fmt.Errorf("find the current folder: %w; change to one that exists, or name one with --cwd", err)
+		}
+	}
+	if t := first(o.timeout, os.Getenv("TOOL_TIMEOUT")); t != "" {
+		if c.Timeout, err = parseTimeout(t); err != nil {
+			return nil, usageError{err}
+		}
+	}
+	c.Token = os.Getenv("TOOL_TOKEN")
+	if file := first(o.tokenFile, os.Getenv("TOOL_TOKEN_FILE")); file != "" && (c.Token == "" || o.tokenFile != "") {
+		token, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read the token: %w", err)
+		}
+		c.Token = strings.TrimSpace(string(token))
+	}
+	for _, v := range o.env {
+		name, value, ok := strings.Cut(v, "=")
+		if !ok {
+			if value, ok = os.LookupEnv(name); !ok {
+				return nil, usageError{fmt.Errorf("--env %s: this program has no such variable; write %s=VALUE", name, name)}
+			}
+		}
+		if c.Env == nil {
+			c.Env = map[string]string{}
+		}
+		c.Env[name] = value
+	}
+
+	if !cmd.Flags().Changed("envelope") {
+		return c, nil
+	}
+	if len(c.Args) > 0 {
+		return nil, usageError{fmt.Errorf("an envelope call has a payload instead of arguments; leave %q out", c.Args)}
+	}
+	payload := []byte(o.payload)
+	if o.payload == "-" {
+		if o.stdin {
+			return nil, usageError{fmt.Errorf("--envelope - and --stdin both want the standard input; give the payload as text")}
+		}
+		if payload, err = io.ReadAll(io.LimitReader(s.in, wire.MaxFrame+1)); err != nil {
+			return nil, fmt.Errorf("read the payload: %w", err)
+		}
+	}
+	if payload = bytes.TrimSpace(payload); !json.Valid(payload) || payload[0] != '{' {
+		return nil, usageError{fmt.Errorf("the payload is no JSON object; write it as '{\"name\": \"value\"}'")}
+	}
+	c.Form, c.Payload, c.Args = wire.Envelope, payload, nil
+	c.ExecutionID = executionID()
+	return c, nil
+}
+
+// call makes the call, and shows what came of it.
+func (s *state) call(ctx context.Context, call *wire.Call, o *callOptions) error {
+	// Whole answers are one frame, which all of --json and an envelope's data
+	// are about; input that is given goes by the stream.
+	if (o.json || call.Form == wire.Envelope) && !o.stdin {
+		r, err := client.Call(ctx, s.places().Socket, call)
+		if err != nil {
+			return err
+		}
+		return s.answer(r, call.Form, o.json)
+	}
+
+	// The first signal is the tool's to deal with; the second ends us.
+	signals := make(chan os.Signal, 1)
+	sent := make(chan os.Signal, 2)
+	signal.Notify(sent, os.Interrupt, syscall.SIGTERM)
+	over := make(chan struct{})
+	defer close(over)
+	defer signal.Stop(sent)
+	go func() {
+		select {
+		case sig := <-sent:
+			signal.Reset(os.Interrupt, syscall.SIGTERM)
+			signals <- sig
+		case <-over:
+		}
+	}()
+
+	l := wire.Local{Stdout: s.out, Stderr: s.err, Signals: signals}
+	var stdout, stderr bytes.Buffer
+	if o.json || call.Form == wire.Envelope {
+		l.Stdout, l.Stderr = &stdout, &stderr
+	}
+	if o.stdin {
+		l.Stdin = s.in
+	}
+	r, err := client.Stream(ctx, s.places().Socket, call, l)
+	if err != nil {
+		return err
+	}
+	r.Stdout, r.Stderr = stdout.Bytes(), stderr.Bytes()
+	return s.answer(r, call.Form, o.json)
+}
+
+// answer shows a result whose text has not been shown yet, and turns it into
+// the exit code of a wrapper.
+func (s *state) answer(r *wire.Result, form wire.Form, asJSON bool) error {
+	if asJSON {
+		var out bytes.Buffer
+		if err := json.Indent(&out, wire.EncodeResult(form, r), "", "  "); err != nil {
+			return fmt.Errorf("print the answer: %w", err)
+		}
+		fmt.Fprintln(s.out, out.String())
+	} else {
+		s.out.Write(r.Stdout)
+		s.err.Write(r.Stderr)
+		if len(r.Data) > 0 {
+			fmt.Fprintf(s.out, "%s\n", r.Data)
+		}
+		if r.Truncated {
+			fmt.Fprintf(s.err, "toolctl: the answer was cut; toolctl result %s prints all of it\n", r.ExecutionID)
+		}
+	}
+	switch {
+	case r.Err != nil && asJSON:
+		return exitStatus(max(1, exitOf(r)))
+	case r.Err != nil:
+		fmt.Fprintf(s.err, "toolctl: %s: %s\n", r.Err.Code, r.Err.Message)
+		return exitStatus(max(1, exitOf(r)))
+	case r.ExitCode != 0:
+		return exitStatus(r.ExitCode)
+	}
+	return nil
+}
+
+// exitOf is the tool's own exit code where it ran, else the code's.
+func exitOf(r *wire.Result) int {
+	if r.Ran || r.ExitCode != 0 {
+		return r.ExitCode
+	}
+	return r.Err.Code.ExitCode()
+}
+
+// parseTimeout reads seconds, or a time with a unit.
+func parseTimeout(s string) (time.Duration, error) {
+	text := s
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		text += "s"
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%q is no timeout; write seconds, as 30, or a time with a unit, as 1m30s", s)
+	}
+	return d, nil
+}
+
+// executionID makes a version-4 UUID.
+func executionID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
