@@ -76,3 +76,18 @@ type Result struct {
 	FromCache bool
 	Duration  time.Duration
 }
+
+// Status is what an envelope answer says of r in one word: success, error,
+// timeout or circuit_open. A tool that ran and left with a code other than 0
+// is an error there.
+func (r *Result) Status() string {
+	switch {
+	case r.Err != nil && r.Err.Code == Timeout:
+		return "timeout"
+	case r.Err != nil && r.Err.Code == CircuitOpen:
+		return "circuit_open"
+	case r.Err != nil, r.ExitCode != 0:
+		return "error"
+	}
+	return "success"
+}

@@ -47,21 +47,15 @@ type answer struct {
 // answerOf derives the answer from a result. A tool that ran and did not exit
 // with 0 has failed, for a program; for a person its own text says enough.
 func answerOf(r *Result) answer {
-	a := answer{status: "success", exit: r.ExitCode}
+	a := answer{status: r.Status(), exit: r.ExitCode}
 	switch {
 	case r.Err != nil:
-		a.status, a.code, a.message, a.retriable = "error", r.Err.Code, r.Err.Message, r.Err.Retriable()
+		a.code, a.message, a.retriable = r.Err.Code, r.Err.Message, r.Err.Retriable()
 		if !r.Ran {
 			a.exit = r.Err.Code.ExitCode()
 		}
-		switch r.Err.Code {
-		case Timeout:
-			a.status = "timeout"
-		case CircuitOpen:
-			a.status = "circuit_open"
-		}
 	case r.ExitCode != 0:
-		a.status, a.code = "error", ToolFailed
+		a.code = ToolFailed
 	}
 	return a
 }

@@ -1,0 +1,97 @@
+// Command toold is the daemon: flags and signals over host.Run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/process"
+)
+
+func main() {
+	// toold starts itself again as the supervisor of a call.
+	if process.IsSupervisor() {
+		os.Exit(process.Supervise())
+	}
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	load, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		return 64
+	}
+	c, err := load()
+	if err != nil {
+		fmt.Fprintf(stderr, "toold: %v\n", err)
+		return 64
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	// The second signal ends the daemon at once, calls and all.
+	context.AfterFunc(ctx, stop)
+	defer stop()
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
+	if err := host.Run(ctx, c, reload, load, stdout, stderr); err != nil {
+		fmt.Fprintf(stderr, "toold: %v\n", err)
+		return 70
+	}
+	return 0
+}
+
+// parse reads the flags and returns what loads the configuration with them on
+// top, at start and at each reload.
+func parse(args []string, stderr io.Writer) (func() (host.Config, error), error) {
+	fs := flag.NewFlagSet("toold", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		fmt.Fprintf(stderr, "usage: toold [flags]\n\nServes the tools of a folder over a Unix socket. See docs/operating.md.\n\n")
+		fs.PrintDefaults()
+	}
+	var (
+		file  = fs.String("config", "", "read the configuration from `FILE` (TOOLD_CONFIG)")
+		flags host.Config
+		roots []string
+	)
+	fs.StringVar(&flags.Tools, "tools", "", "`DIR` of tool definitions (TOOLD_TOOLS; tools.d)")
+	fs.StringVar(&flags.Restricted, "restricted", "", "`DIR` of policies for tools that have none of their own (TOOLD_RESTRICTED; none)")
+	fs.StringVar(&flags.Socket, "socket", "", "`PATH` where wrappers call (TOOL_SOCKET; $XDG_RUNTIME_DIR/toold/tool-INSTANCE.sock)")
+	fs.StringVar(&flags.Admin, "admin", "", "`PATH` of the operator's socket (TOOLD_ADMIN; STATE/admin.sock)")
+	fs.StringVar(&flags.Instance, "instance", "", "`NAME` that tells daemons on one host apart (INSTANCE_ID; 0)")
+	fs.StringVar(&flags.State, "state", "", "`DIR` that this daemon owns (TOOLD_STATE_DIR; $XDG_STATE_HOME/toold/INSTANCE)")
+	fs.StringVar(&flags.Metrics, "metrics", "", "TCP `ADDR` for /metrics beside the admin socket (TOOLD_METRICS; none)")
+	fs.StringVar(&flags.LogLevel, "log-level", "", "debug, info, warn or error (TOOLD_LOG_LEVEL; info)")
+	fs.Func("root", "`DIR` beneath which calls may work; again for more (TOOLD_ROOTS; /workspace)", func(s string) error {
+		roots = append(roots, s)
+		return nil
+	})
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	if fs.NArg() > 0 {
+		fmt.Fprintf(stderr, "toold: unexpected argument %q; flags begin with --\n", fs.Arg(0))
+		return nil, errors.New("unexpected argument")
+	}
+	return func() (host.Config, error) {
+		c, err := host.Load(*file, os.LookupEnv)
+		if err != nil {
+			return c, err
+		}
+		c.Override(flags)
+		if roots != nil {
+			c.Roots = append([]string(nil), roots...)
+		}
+		return c, c.Complete(os.LookupEnv)
+	}, nil
+}

@@ -1,0 +1,130 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/tools"
+)
+
+// Version is the version of this build: the module's, or what the version
+// control says of a build from a checkout.
+func Version() string {
+	if bi, ok := debug.ReadBuildInfo(); ok && bi.Main.Version != "" {
+		return bi.Main.Version
+	}
+	return "(devel)"
+}
+
+// adminHandler serves the operator's socket.
+func (h *Host) adminHandler(servers []*server.Server) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("ok\n")) })
+	mux.Handle("GET /metrics", h.metrics.Handler())
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, h.status(servers)) })
+	mux.HandleFunc("GET /tools", func(w http.ResponseWriter, r *http.Request) {
+		list := []client.ToolStatus{}
+		for _, s := range h.tools.List() {
+			list = append(list, toolStatus(s, false))
+		}
+		answer(w, http.StatusOK, list)
+	})
+	mux.HandleFunc("GET /tools/{name}", func(w http.ResponseWriter, r *http.Request) {
+		for _, s := range h.tools.List() {
+			if s.Name == r.PathValue("name") {
+				answer(w, http.StatusOK, toolStatus(s, true))
+				return
+			}
+		}
+		fail(w, http.StatusNotFound, tools.Unknown(r.PathValue("name")))
+	})
+	mux.HandleFunc("GET /results/{id}", func(w http.ResponseWriter, r *http.Request) {
+		res, err := h.results.get(r.PathValue("id"))
+		if err != nil {
+			fail(w, http.StatusNotFound, err)
+			return
+		}
+		out := client.StoredResult{
+			ExecutionID: res.ExecutionID, Status: res.Status(), ExitCode: res.ExitCode,
+			Stdout: res.Stdout, Stderr: res.Stderr, Data: res.Data, Truncated: res.Truncated,
+			DurationMS: res.Duration.Milliseconds(),
+		}
+		if res.Err != nil {
+			out.Code, out.Error = string(res.Err.Code), res.Err.Message
+		}
+		answer(w, http.StatusOK, out)
+	})
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fail(w, http.StatusNotFound, errors.New("no such operation; this toold may be older than the toolctl that asks"))
+	})
+	return mux
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(v)
+}
+
+func fail(w http.ResponseWriter, status int, err error) {
+	answer(w, status, client.AdminError{Message: err.Error()})
+}
+
+func (h *Host) status(servers []*server.Server) client.HostStatus {
+	c := h.config()
+	s := client.HostStatus{
+		Version: Version(), PID: os.Getpid(), Instance: c.Instance, Started: h.started,
+		Socket: c.Socket, Tools: c.Tools, Restricted: c.Restricted, State: c.State, Roots: c.Roots,
+		Config: c.File, Running: int(h.running.Load()), Calls: h.calls.Load(),
+	}
+	for _, srv := range servers {
+		s.Connections += srv.Connections()
+	}
+	if msg := h.refused.Load(); msg != nil {
+		s.ConfigError = *msg
+	}
+	confinement := process.Confinement()
+	s.Landlock, s.Lost = confinement.ABI, confinement.Lost
+	return s
+}
+
+func toolStatus(s tools.Status, whole bool) client.ToolStatus {
+	t := client.ToolStatus{
+		Name: s.Name, State: s.State, Description: s.Description, Kind: s.Kind, Path: s.Path,
+		Policies: s.Policies, Category: s.Category, Version: s.Version, Loaded: s.Loaded,
+		Reason: s.Reason, Mutating: s.Mutating,
+	}
+	if whole {
+		t.Schema = s.Schema
+	}
+	return t
+}
+
+// serveMetrics serves the metrics over TCP until ctx is done.
+func serveMetrics(ctx context.Context, l net.Listener, metrics http.Handler) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metrics)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,192 @@
+package host_test
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/hosttest"
+	"github.com/toold/toold/host/wire"
+)
+
+// side is one of two things that a benchmark compares.
+type side struct {
+	name string
+	run  func(b *testing.B)
+	took []time.Duration
+}
+
+// compare runs both sides in turn, so that a machine that changes its speed
+// changes it for both, and reports their medians, the ratio and what the
+// first one adds.
+func compare(b *testing.B, ours, theirs *side) {
+	b.Helper()
+	for _, s := range []*side{ours, theirs} { // warm
+		for range 5 {
+			s.run(b)
+		}
+	}
+	for b.Loop() {
+		for _, s := range []*side{ours, theirs} {
+			start := time.Now()
+			s.run(b)
+			s.took = append(s.took, time.Since(start))
+		}
+	}
+	median := func(s *side) float64 {
+		slices.Sort(s.took)
+		return float64(s.took[len(s.took)/2].Nanoseconds()) / 1e3
+	}
+	o, t := median(ours), median(theirs)
+	b.ReportMetric(o, ours.name+"-µs")
+	b.ReportMetric(t, theirs.name+"-µs")
+	b.ReportMetric(o/t, "ratio")
+	b.ReportMetric(o-t, "added-µs")
+	b.ReportMetric(0, "ns/op") // of both sides together: says nothing
+}
+
+func runs(path string, dir string, env []string, args ...string) func(*testing.B) {
+	return func(b *testing.B) {
+		cmd := exec.Command(path, args...)
+		cmd.Dir, cmd.Env = dir, env
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.Fatalf("%s: %v: %s", path, err, out)
+		}
+	}
+}
+
+// wrapper builds tool-client and links it under name.
+func wrapper(b testing.TB, name string) string {
+	b.Helper()
+	dir := b.TempDir()
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(dir, "tool-client"), "./cmd/tool-client")
+	cmd.Dir = hosttest.ModuleRoot()
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.Fatalf("build tool-client: %v\n%s", err, out)
+	}
+	path := filepath.Join(dir, name)
+	if err := os.Symlink("tool-client", path); err != nil {
+		b.Fatal(err)
+	}
+	return path
+}
+
+// BenchmarkGitVersion is `git --version` through wrapper, daemon and policy
+// against git alone.
+func BenchmarkGitVersion(b *testing.B) {
+	d := hosttest.Start(b, host.Config{})
+	git, err := exec.LookPath("git")
+	if err != nil {
+		b.Skip("git is not installed")
+	}
+	def, err := os.ReadFile(filepath.Join(hosttest.ModuleRoot(), "tools.d", "git", "tool.json"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var m M
+	if err := json.Unmarshal(def, &m); err != nil {
+		b.Fatal(err)
+	}
+	d.Tool(b, "git", m, map[string]string{"restricted.wasm": hosttest.Guest(b, "plugins/git")})
+	compare(b,
+		&side{name: "wrapped", run: runs(wrapper(b, "git"), d.Root, []string{"TOOL_SOCKET=" + d.Socket}, "--version")},
+		&side{name: "git", run: runs(git, d.Root, []string{"PATH=/usr/bin:/bin"}, "--version")})
+}
+
+// BenchmarkWrapperStart is a tool-client that has nothing to do against
+// /bin/true.
+func BenchmarkWrapperStart(b *testing.B) {
+	compare(b,
+		&side{name: "wrapper", run: runs(wrapper(b, "tool-client"), "/", nil, "--version")},
+		&side{name: "true", run: runs("/bin/true", "/", nil)})
+}
+
+// BenchmarkWasmCall is a call of a module, without and with a policy, over a
+// kept connection against a server on the same kind of socket that answers
+// each frame of JSON with another.
+func BenchmarkWasmCall(b *testing.B) {
+	d := hosttest.Start(b, host.Config{})
+	policy, handler := hosttest.Guest(b, policyPkg), hosttest.Guest(b, handlerPkg)
+	d.Tool(b, "open", nil, map[string]string{"handler.wasm": handler})
+	d.Tool(b, "guarded", nil, map[string]string{"handler.wasm": handler, "restricted.wasm": policy})
+	echo := echoServer(b)
+	over := func(socket string, req any) func(*testing.B) {
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { c.Close() })
+		frame, err := json.Marshal(req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return func(b *testing.B) {
+			if err := wire.WriteFrame(c, frame); err != nil {
+				b.Fatal(err)
+			}
+			raw, err := wire.ReadFrame(c)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var a answer
+			if err := json.Unmarshal(raw, &a); err != nil || a.ExitCode != 0 {
+				b.Fatalf("%v: %s", err, raw)
+			}
+		}
+	}
+	for _, tool := range []string{"open", "guarded"} {
+		req := M{"tool": tool, "args": []string{"some", "words"}, "cwd": d.Root}
+		b.Run(tool, func(b *testing.B) {
+			compare(b, &side{name: "call", run: over(d.Socket, req)}, &side{name: "echo", run: over(echo, req)})
+		})
+	}
+}
+
+// echoServer answers each frame with what a call could answer, read and
+// written with encoding/json.
+func echoServer(b *testing.B) string {
+	dir, err := os.MkdirTemp("", "echo")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for {
+					raw, err := wire.ReadFrame(c)
+					if err != nil {
+						return
+					}
+					var req M
+					if err := json.Unmarshal(raw, &req); err != nil {
+						return
+					}
+					out, _ := json.Marshal(M{"exit_code": 0, "stdout": "some words", "stderr": "", "error": ""})
+					if err := wire.WriteFrame(c, out); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return path
+}

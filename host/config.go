@@ -1,0 +1,367 @@
+package host
+
+import (
+	"bufio"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// Config is everything an operator can say about a daemon. It is flat, each
+// field says its default, and it does not change after New: a reload makes a
+// new one. Its JSON form is toold.json; ConfigSchema publishes it.
+type Config struct {
+	// Instance tells daemons on one host apart. Default "0".
+	Instance string `json:"instance,omitempty"`
+	// Tools is the folder of tool definitions. Default "tools.d".
+	Tools string `json:"tools,omitempty"`
+	// Restricted is a folder of policies for tools that have none of their
+	// own, and of _all.wasm, which applies to every tool first. Default none.
+	Restricted string `json:"restricted,omitempty"`
+	// Socket is where wrappers call. Default
+	// $XDG_RUNTIME_DIR/toold/tool-INSTANCE.sock.
+	Socket string `json:"socket,omitempty"`
+	// Admin is the operator's socket. Default STATE/admin.sock.
+	Admin string `json:"admin,omitempty"`
+	// State is the folder that this daemon owns. Default
+	// $XDG_STATE_HOME/toold/INSTANCE.
+	State string `json:"state,omitempty"`
+	// Roots are the folders beneath which calls may work. Default
+	// ["/workspace"].
+	Roots []string `json:"roots,omitempty"`
+	// Sockets are further sockets, each with roots and tool categories of its
+	// own. Default none.
+	Sockets []Socket `json:"sockets,omitempty"`
+	// Metrics is a TCP address for /metrics beside the admin socket, such as
+	// "127.0.0.1:9464". Default none.
+	Metrics string `json:"metrics,omitempty"`
+	// LogLevel is debug, info, warn or error. Default info.
+	LogLevel string `json:"log_level,omitempty"`
+	// Confine says what happens where the kernel has no Landlock: "best"
+	// runs binaries with what there is, "required" refuses to start.
+	// Default "best".
+	Confine string `json:"confine,omitempty"`
+	// MaxConnections is how many connections one socket serves at a time;
+	// further ones are answered OVERLOADED. Default 1024.
+	MaxConnections int `json:"max_connections,omitempty"`
+	// ShutdownGrace is how many seconds calls may finish in after SIGTERM
+	// before they are ended. Default 30.
+	ShutdownGrace int `json:"shutdown_grace,omitempty"`
+	// GuestMemory bounds the memory of all Wasm instances together, in
+	// bytes. Default 1 GiB.
+	GuestMemory int64 `json:"guest_memory,omitempty"`
+	// AllowWritableTools serves a tools folder that others than its owner
+	// may write to. Default false: such a folder is refused at start.
+	AllowWritableTools bool `json:"allow_writable_tools,omitempty"`
+	// Identity says who may call. Default: the peer's uid.
+	Identity IdentityConfig `json:"identity,omitzero"`
+
+	// File is the toold.json that this came from, or empty.
+	File string `json:"-"`
+	// Values are the operator's values that secrets and environments may
+	// name: the daemon's environment, over the .env file beside File.
+	Values map[string]string `json:"-"`
+}
+
+// Socket is one further socket of a daemon.
+type Socket struct {
+	Path string `json:"path"`
+	// Roots replace the daemon's for this socket. Default the daemon's.
+	Roots []string `json:"roots,omitempty"`
+	// Categories limit the socket to tools of these categories. Default all.
+	Categories []string `json:"categories,omitempty"`
+}
+
+// IdentityConfig says who may call.
+type IdentityConfig struct {
+	// AllowUID admits a caller without a token by the uid that the kernel
+	// reports. Default true. The overflow uid 65534 is never admitted.
+	AllowUID *bool `json:"allow_uid,omitempty"`
+}
+
+// ConfigSchema is the JSON Schema of toold.json.
+//
+//go:embed config.schema.json
+var ConfigSchema []byte
+
+// Env looks up one variable, as os.LookupEnv does.
+type Env func(name string) (string, bool)
+
+// Load reads toold.json, when there is one, and lets variables override it.
+// file may be empty: then TOOLD_CONFIG names it, and without that the
+// defaults stand. Flags are set on the result by the caller, before Complete.
+func Load(file string, env Env) (Config, error) {
+	var c Config
+	if file == "" {
+		file, _ = env("TOOLD_CONFIG")
+	}
+	if file != "" {
+		abs, err := filepath.Abs(file)
+		if err != nil {
+			return c, fmt.Errorf("read configuration: %w", err)
+		}
+		data, err := os.ReadFile(abs)
+		if err != nil {
+			return c, fmt.Errorf("read configuration: %w; check --config", err)
+		}
+		if err := wire.Unmarshal(data, &c); err != nil {
+			return c, fmt.Errorf("read configuration %s: %w; `toolctl schema config` prints what may be there", file, err)
+		}
+		c.File = abs
+	}
+	for _, v := range []struct {
+		name string
+		to   *string
+	}{
+		{"INSTANCE_ID", &c.Instance},
+		{"TOOLD_TOOLS", &c.Tools},
+		{"TOOLD_RESTRICTED", &c.Restricted},
+		{"TOOL_SOCKET", &c.Socket},
+		{"TOOLD_ADMIN", &c.Admin},
+		{"TOOLD_STATE_DIR", &c.State},
+		{"TOOLD_METRICS", &c.Metrics},
+		{"TOOLD_LOG_LEVEL", &c.LogLevel},
+	} {
+		if s, ok := env(v.name); ok && s != "" {
+			*v.to = s
+		}
+	}
+	if s, ok := env("TOOLD_ROOTS"); ok && s != "" {
+		c.Roots = filepath.SplitList(s)
+	}
+	return c, nil
+}
+
+// Override puts every text that o sets over c's; flags are such.
+func (c *Config) Override(o Config) {
+	for _, f := range []struct{ to, from *string }{
+		{&c.Tools, &o.Tools}, {&c.Restricted, &o.Restricted}, {&c.Socket, &o.Socket},
+		{&c.Admin, &o.Admin}, {&c.Instance, &o.Instance}, {&c.State, &o.State},
+		{&c.Metrics, &o.Metrics}, {&c.LogLevel, &o.LogLevel},
+	} {
+		if *f.from != "" {
+			*f.to = *f.from
+		}
+	}
+}
+
+// Complete fills in the defaults, makes paths absolute, reads the .env file
+// beside File and checks the whole. It makes nothing on disk.
+func (c *Config) Complete(env Env) error {
+	var bad []error
+	fail := func(format string, a ...any) { bad = append(bad, fmt.Errorf(format, a...)) }
+	def := func(s *string, v string) {
+		if *s == "" {
+			*s = v
+		}
+	}
+	def(&c.Instance, "0")
+	if !validInstance(c.Instance) {
+		fail("instance %q: use letters, digits, dots, dashes and underscores", c.Instance)
+	}
+	def(&c.Tools, "tools.d")
+	def(&c.LogLevel, "info")
+	def(&c.Confine, "best")
+	def(&c.State, filepath.Join(xdg(env, "XDG_STATE_HOME", ".local/state"), "toold", c.Instance))
+	def(&c.Socket, filepath.Join(runtimeDir(env, c.State), "toold", "tool-"+c.Instance+".sock"))
+	if c.Roots == nil {
+		c.Roots = []string{"/workspace"}
+	}
+	if c.MaxConnections == 0 {
+		c.MaxConnections = 1024
+	}
+	if c.ShutdownGrace == 0 {
+		c.ShutdownGrace = 30
+	}
+	if c.GuestMemory == 0 {
+		c.GuestMemory = 1 << 30
+	}
+	if c.MaxConnections < 0 || c.ShutdownGrace < 0 || c.GuestMemory < 0 {
+		fail("max_connections, shutdown_grace and guest_memory are not negative")
+	}
+	if _, err := c.Level(); err != nil {
+		fail("%w", err)
+	}
+	if c.Confine != "best" && c.Confine != "required" {
+		fail(`confine %q: use "best" or "required"`, c.Confine)
+	}
+	abs := func(what string, p *string) {
+		if *p == "" {
+			return
+		}
+		a, err := filepath.Abs(*p)
+		if err != nil {
+			fail("%s %q: %w", what, *p, err)
+			return
+		}
+		*p = a
+	}
+	roots := func(what string, list []string) {
+		for i := range list {
+			if !filepath.IsAbs(list[i]) {
+				fail("%s %q: a root is an absolute path", what, list[i])
+			}
+			if filepath.Clean(list[i]) == "/" {
+				fail(`%s "/": a root of everything confines nothing; name the folders that calls work in`, what)
+			}
+			list[i] = filepath.Clean(list[i])
+		}
+	}
+	abs("tools", &c.Tools)
+	abs("restricted", &c.Restricted)
+	abs("state", &c.State)
+	abs("socket", &c.Socket)
+	def(&c.Admin, filepath.Join(c.State, "admin.sock"))
+	abs("admin", &c.Admin)
+	if len(c.Roots) == 0 {
+		fail("roots: name at least one folder")
+	}
+	roots("root", c.Roots)
+	seen := map[string]bool{c.Socket: true}
+	if seen[c.Admin] {
+		fail("admin: %s is the tool socket too; give it a path of its own", c.Admin)
+	}
+	seen[c.Admin] = true
+	for i := range c.Sockets {
+		s := &c.Sockets[i]
+		what := fmt.Sprintf("sockets/%d", i)
+		if s.Path == "" {
+			fail("%s: path is missing", what)
+			continue
+		}
+		abs(what, &s.Path)
+		if seen[s.Path] {
+			fail("%s: %s is used twice", what, s.Path)
+		}
+		seen[s.Path] = true
+		roots(what+"/roots", s.Roots)
+	}
+	c.Values = map[string]string{}
+	if c.File != "" {
+		if err := readDotEnv(filepath.Join(filepath.Dir(c.File), ".env"), c.Values); err != nil {
+			fail("%w", err)
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// Level is LogLevel as slog knows it.
+func (c *Config) Level() (slog.Level, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return l, fmt.Errorf("log_level %q: use debug, info, warn or error", c.LogLevel)
+	}
+	return l, nil
+}
+
+func (c *Config) grace() time.Duration { return time.Duration(c.ShutdownGrace) * time.Second }
+
+// reloadable reports, by name, the first setting in which next differs from c
+// and that only a restart can change.
+func (c *Config) reloadable(next *Config) error {
+	for _, f := range []struct{ name, old, new string }{
+		{"instance", c.Instance, next.Instance},
+		{"tools", c.Tools, next.Tools},
+		{"restricted", c.Restricted, next.Restricted},
+		{"socket", c.Socket, next.Socket},
+		{"admin", c.Admin, next.Admin},
+		{"state", c.State, next.State},
+		{"metrics", c.Metrics, next.Metrics},
+		{"max_connections", strconv.Itoa(c.MaxConnections), strconv.Itoa(next.MaxConnections)},
+		{"guest_memory", strconv.FormatInt(c.GuestMemory, 10), strconv.FormatInt(next.GuestMemory, 10)},
+		{"sockets", socketPaths(c.Sockets), socketPaths(next.Sockets)},
+	} {
+		if f.old != f.new {
+			return fmt.Errorf("%s changes from %q to %q: restart toold for that", f.name, f.old, f.new)
+		}
+	}
+	return nil
+}
+
+func socketPaths(s []Socket) string {
+	var p []string
+	for _, s := range s {
+		p = append(p, s.Path)
+	}
+	return strings.Join(p, " ")
+}
+
+func validInstance(s string) bool {
+	for _, r := range s {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)) {
+			return false
+		}
+	}
+	return s != "" && s != "." && s != ".." && len(s) <= 64
+}
+
+func xdg(env Env, name, home string) string {
+	if s, ok := env(name); ok && filepath.IsAbs(s) {
+		return s
+	}
+	h, _ := env("HOME")
+	if h == "" {
+		h = "/"
+	}
+	return filepath.Join(h, home)
+}
+
+// runtimeDir is where sockets go: XDG_RUNTIME_DIR, else what it would be, else
+// the state folder, which is always there and always ours.
+func runtimeDir(env Env, state string) string {
+	if s, ok := env("XDG_RUNTIME_DIR"); ok && filepath.IsAbs(s) {
+		return s
+	}
+	if p := fmt.Sprintf("/run/user/%d", os.Getuid()); isDir(p) {
+		return p
+	}
+	return state
+}
+
+func isDir(p string) bool {
+	fi, err := os.Stat(p)
+	return err == nil && fi.IsDir()
+}
+
+// readDotEnv reads NAME=value lines into values. Empty lines and lines that
+// begin with # are passed over; a value may stand in single or double quotes,
+// which are taken off; nothing is expanded.
+func readDotEnv(path string, values map[string]string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	defer f.Close()
+	sc := bufio.NewScanner(f)
+	sc.Buffer(nil, 1<<20)
+	for n := 1; sc.Scan(); n++ {
+		line := strings.TrimSpace(sc.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
+		name = strings.TrimSpace(name)
+		if !ok || name == "" {
+			// The line may hold a secret: it is not quoted.
+			return fmt.Errorf("read %s: line %d is not NAME=value", path, n)
+		}
+		value = strings.TrimSpace(value)
+		if l := len(value); l >= 2 && (value[0] == '"' || value[0] == '\'') && value[l-1] == value[0] {
+			value = value[1 : l-1]
+		}
+		values[name] = value
+	}
+	return sc.Err()
+}

@@ -1,0 +1,169 @@
+package host
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func env(m map[string]string) Env {
+	return func(name string) (string, bool) { v, ok := m[name]; return v, ok }
+}
+
+func TestDefaults(t *testing.T) {
+	c, err := Load("", env(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Complete(env(map[string]string{"HOME": "/home/op", "XDG_RUNTIME_DIR": "/run/user/7"})); err != nil {
+		t.Fatal(err)
+	}
+	for got, want := range map[string]string{
+		c.Instance: "0", c.Socket: "/run/user/7/toold/tool-0.sock", c.State: "/home/op/.local/state/toold/0",
+		c.Admin: "/home/op/.local/state/toold/0/admin.sock", strings.Join(c.Roots, ","): "/workspace",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if filepath.Base(c.Tools) != "tools.d" || !filepath.IsAbs(c.Tools) {
+		t.Errorf("tools is %q", c.Tools)
+	}
+}
+
+// Flags go over variables, those over the file, that over the defaults.
+func TestPrecedence(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "toold.json")
+	write(t, file, `{"instance": "file", "tools": "/file", "state": "/file", "log_level": "warn"}`)
+	write(t, filepath.Join(dir, ".env"), "# a comment\nexport A=1\nB='two words'\nC=\"x=y\"\n\n")
+	vars := env(map[string]string{"TOOLD_TOOLS": "/var", "TOOLD_STATE_DIR": "/var", "TOOLD_ROOTS": "/a:/b", "TOOLD_CONFIG": file, "XDG_RUNTIME_DIR": "/run"})
+	c, err := Load("", vars)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Override(Config{State: "/flag"})
+	if err := c.Complete(vars); err != nil {
+		t.Fatal(err)
+	}
+	if c.LogLevel != "warn" || c.Tools != "/var" || c.State != "/flag" || c.Socket != "/run/toold/tool-file.sock" || len(c.Roots) != 2 {
+		t.Errorf("%+v", c)
+	}
+	if c.Values["A"] != "1" || c.Values["B"] != "two words" || c.Values["C"] != "x=y" || len(c.Values) != 3 {
+		t.Errorf("the .env file reads as %v", c.Values)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"rots": []}`:                              `"roots"`,
+		`{"roots": ["rel"]}`:                        "absolute",
+		`{"roots": ["/"]}`:                          "confines nothing",
+		`{"roots": ["/x/.."]}`:                      "confines nothing",
+		`{"roots": []}`:                             "at least one",
+		`{"roots": "/a"}`:                           "/roots",
+		`{"instance": "a/b"}`:                       "instance",
+		`{"instance": ".."}`:                        "instance",
+		`{"log_level": "loud"}`:                     "debug, info",
+		`{"confine": "maybe"}`:                      "required",
+		`{"max_connections": -1}`:                   "negative",
+		`{"admin": "/s", "socket": "/s"}`:           "tool socket",
+		`{"sockets": [{}]}`:                         "sockets/0",
+		`{"socket":"/s","sockets":[{"path":"/s"}]}`: "twice",
+		`{"socket": "/a", "socket": "/b"}`:          "socket",
+		`{`:                                         "toold.json",
+	} {
+		file := filepath.Join(t.TempDir(), "toold.json")
+		write(t, file, in)
+		c, err := Load(file, env(nil))
+		if err == nil {
+			err = c.Complete(env(nil))
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want it to say %q", in, err, want)
+		}
+	}
+	if _, err := Load(filepath.Join(t.TempDir(), "none"), env(nil)); err == nil {
+		t.Error("a file that is not there was read")
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "toold.json"), "{}")
+	write(t, filepath.Join(dir, ".env"), "A=1\nthe-secret-itself\n")
+	c, err := Load(filepath.Join(dir, "toold.json"), env(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Complete(env(nil)); err == nil || !strings.Contains(err.Error(), "line 2") || strings.Contains(err.Error(), "the-secret") {
+		t.Errorf("a malformed .env: %v", err)
+	}
+}
+
+// The published schema knows what the struct knows, no more and no less.
+func TestConfigSchema(t *testing.T) {
+	var schema map[string]any
+	if err := json.Unmarshal(ConfigSchema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "", reflect.TypeFor[Config](), schema)
+}
+
+func compare(t *testing.T, at string, typ reflect.Type, schema map[string]any) {
+	props, _ := schema["properties"].(map[string]any)
+	if schema["additionalProperties"] != false {
+		t.Errorf("%s: the schema admits unknown keys", at)
+	}
+	var names []string
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" {
+			continue
+		}
+		names = append(names, name)
+		p, ok := props[name].(map[string]any)
+		if !ok {
+			t.Errorf("%s/%s is not in the schema", at, name)
+			continue
+		}
+		ft := f.Type
+		if ft.Kind() == reflect.Slice {
+			ft = ft.Elem()
+			if items, ok := p["items"].(map[string]any); ok {
+				p = items
+			}
+		}
+		if ft.Kind() == reflect.Struct {
+			compare(t, at+"/"+name, ft, p)
+		}
+	}
+	for name := range props {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s/%s is in the schema only", at, name)
+		}
+	}
+}
+
+func TestIntersect(t *testing.T) {
+	for _, tt := range []struct{ a, b, want string }{
+		{"/w", "/w/x", "/w/x"},
+		{"/w/x", "/w", "/w/x"},
+		{"/w", "/wx", ""},
+		{"/a,/b", "/b/c,/a,/d", "/a,/b/c"},
+	} {
+		got := strings.Join(intersect(strings.Split(tt.a, ","), strings.Split(tt.b, ",")), ",")
+		if got != tt.want {
+			t.Errorf("%s and %s: %q, want %q", tt.a, tt.b, got, tt.want)
+		}
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,609 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// binaryPath is the PATH of every binary; the caller's never counts.
+const binaryPath = "/usr/local/bin:/usr/bin:/bin"
+
+// apply makes the call what a policy decided.
+func (k *call) apply(d *abi.Decision) error {
+	k.rule = d.Rule
+	if d.Args != nil {
+		k.Args = d.Args
+	}
+	if d.Env != nil {
+		k.Env = d.Env
+	}
+	if d.StdinBase64 != nil {
+		b, err := base64.StdEncoding.DecodeString(*d.StdinBase64)
+		if err != nil {
+			return fmt.Errorf("stdin_base64: %w", err)
+		}
+		k.Stdin, k.rewroteStdin = b, true
+	}
+	if d.Stdin != nil {
+		k.wantStdin = *d.Stdin
+	}
+	if d.Mutating != nil {
+		k.mutating = *d.Mutating
+	}
+	if d.Idempotent != nil {
+		k.idempotent = *d.Idempotent
+	}
+	if d.IdempotencyKey != "" {
+		k.IdempotencyKey = d.IdempotencyKey
+	}
+	k.shell = k.shell || d.Shell
+	return nil
+}
+
+// input is what the execution reads: what a policy put there or the request
+// brought, else what the caller streams, when the call wants any.
+func (k *call) input() io.ReadCloser {
+	switch {
+	case k.rewroteStdin || len(k.Stdin) > 0:
+		return io.NopCloser(bytes.NewReader(k.Stdin))
+	case k.wantStdin && k.streams.Stdin != nil:
+		return k.streams.Stdin()
+	}
+	return nil
+}
+
+// output is where one call's output goes: to the caller as it comes, or into
+// the result, in either case without secrets.
+type output struct {
+	stdout, stderr io.WriteCloser
+	kept           [2]capture
+}
+
+func (h *Host) newOutput(k *call, secrets [][]byte) *output {
+	o := &output{}
+	var out, errw io.Writer = k.streams.Stdout, k.streams.Stderr
+	if k.streams.Stdout == nil {
+		most := int64(k.tool.Def.Limits.Output)
+		o.kept[0].max, o.kept[1].max = most, most
+		out, errw = &o.kept[0], &o.kept[1]
+	} else if most := int64(k.tool.Def.Limits.Stream); most > 0 {
+		left := &atomic.Int64{}
+		left.Store(most)
+		out, errw = &limitWriter{out, left}, &limitWriter{errw, left}
+	}
+	o.stdout, o.stderr = maskOutput(out, secrets), maskOutput(errw, secrets)
+	return o
+}
+
+// limitWriter passes on what is left of a call's limits.stream, which its two
+// outputs share; the write that goes past it ends the call.
+type limitWriter struct {
+	w    io.Writer
+	left *atomic.Int64
+}
+
+func (l *limitWriter) Write(p []byte) (int, error) {
+	over := -l.left.Add(int64(-len(p)))
+	if over <= 0 {
+		return l.w.Write(p)
+	}
+	n, err := l.w.Write(p[:max(int64(len(p))-over, 0)])
+	if err == nil {
+		err = wire.Errorf(wire.LimitExceeded, "the output is over the limits.stream of tool.json; ask for less of it")
+	}
+	return n, err
+}
+
+// finish puts what was kept into res.
+func (o *output) finish(res *wire.Result) error {
+	err := errors.Join(o.stdout.Close(), o.stderr.Close())
+	res.Stdout, res.Stderr = o.kept[0].buf.Bytes(), o.kept[1].buf.Bytes()
+	res.Truncated = o.kept[0].cut || o.kept[1].cut
+	return err
+}
+
+// execute runs what was decided, as the tool says it is run.
+func (h *Host) execute(ctx context.Context, k *call) (*wire.Result, error) {
+	if k.tool.Kind == tools.Binary {
+		return h.executeBinary(ctx, k)
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	// A guest has no signals: the first one ends it.
+	if k.streams.Signals != nil {
+		done := make(chan struct{})
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			select {
+			case sig := <-k.streams.Signals:
+				end(signalled{sig})
+			case <-done:
+			}
+		}()
+		defer func() { close(done); <-stopped }()
+	}
+	var res *wire.Result
+	var err error
+	if k.tool.Kind == tools.WASI {
+		res, err = h.executeWASI(ctx, k)
+	} else {
+		res, err = h.executeHandler(ctx, k)
+	}
+	var s signalled
+	if err != nil && errors.As(context.Cause(ctx), &s) {
+		if res == nil {
+			res = &wire.Result{}
+		}
+		res.Ran, res.ExitCode = true, 128+s.number()
+		return res, wire.Errorf(wire.Aborted, "%w", s)
+	}
+	return res, err
+}
+
+// signalled is why a guest ended that the caller sent a signal.
+type signalled struct{ sig os.Signal }
+
+func (s signalled) Error() string { return "ended by " + s.sig.String() }
+
+func (s signalled) number() int {
+	if n, ok := s.sig.(syscall.Signal); ok {
+		return int(n)
+	}
+	return int(syscall.SIGTERM)
+}
+
+func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error) {
+	home, err := h.home(k)
+	if err != nil {
+		return nil, err
+	}
+	env := map[string]string{
+		"PATH":   binaryPath,
+		"LANG":   "C.UTF-8",
+		"HOME":   home,
+		"TMPDIR": filepath.Join(home, "tmp"),
+	}
+	if k.Trace != "" {
+		env["TRACEPARENT"] = k.Trace
+	}
+	maps.Copy(env, k.tool.Def.Environment)
+	maps.Copy(env, k.Env)
+	secrets, err := h.secrets(k)
+	if err != nil {
+		return nil, err
+	}
+	if !k.shell {
+		for _, s := range secrets {
+			if s.Env != "" {
+				env[s.Env] = s.value
+			}
+		}
+	}
+	exec := []string{k.tool.Binary}
+	for _, p := range k.tool.Def.Capabilities.Exec {
+		if k.shell || !isShell(p) {
+			exec = append(exec, p)
+		}
+	}
+	out := h.newOutput(k, values(secrets))
+	exit, err := h.runner.Run(ctx, process.Command{
+		Path:    k.tool.Binary,
+		Args:    k.Args,
+		Dir:     k.Cwd,
+		Roots:   k.roots,
+		Env:     environ(env),
+		Stdin:   k.input(),
+		Stdout:  out.stdout,
+		Stderr:  out.stderr,
+		Signals: k.streams.Signals,
+		Confine: process.Confine{
+			Write:    append([]string{home}, k.roots...),
+			Exec:     exec,
+			Required: h.config().Confine == "required",
+		},
+	})
+	res := &wire.Result{ExitCode: exit.Code, Ran: err == nil}
+	if exit.Signal != 0 {
+		res.ExitCode = 128 + int(exit.Signal)
+	}
+	// What was written before the end is kept, however it ended.
+	return res, errors.Join(err, out.finish(res))
+}
+
+// isShell reports whether a path in capabilities.exec is a shell, which only a
+// call whose policy asks for it may run.
+func isShell(path string) bool {
+	switch filepath.Base(path) {
+	case "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "busybox", "fish":
+		return true
+	}
+	return false
+}
+
+func environ(env map[string]string) []string {
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+// home is the HOME of one identity in one tool: nobody else's configuration,
+// caches or credentials are in it.
+func (h *Host) home(k *call) (string, error) {
+	home := filepath.Join(h.config().State, "home", k.tool.Name, k.caller.ID)
+	if err := os.MkdirAll(filepath.Join(home, "tmp"), 0o700); err != nil {
+		return "", wire.Errorf(wire.Internal, "make a HOME for the call: %w; see the daemon's state folder", err)
+	}
+	return home, nil
+}
+
+// secret is one of the tool's secrets with its value.
+type secret struct {
+	tools.Secret
+	value string
+}
+
+func values(s []secret) [][]byte {
+	var v [][]byte
+	for _, s := range s {
+		v = append(v, []byte(s.value))
+	}
+	return v
+}
+
+// secrets reads the tool's secrets from where tool.json says they are.
+func (h *Host) secrets(k *call) ([]secret, error) {
+	var list []secret
+	for _, name := range slices.Sorted(maps.Keys(k.tool.Def.Secrets)) {
+		s := k.tool.Def.Secrets[name]
+		v, err := h.secretValue(s.From)
+		if err != nil {
+			return nil, wire.Errorf(wire.ToolBroken, "secret %s of tool %s: %w", name, k.tool.Name, err)
+		}
+		list = append(list, secret{s, v})
+	}
+	return list, nil
+}
+
+func (h *Host) secretValue(from string) (string, error) {
+	kind, name, _ := strings.Cut(from, ":")
+	switch kind {
+	case "env":
+		if v, ok := h.config().Values[name]; ok {
+			return v, nil
+		}
+		return "", fmt.Errorf("the operator's value %s is not set; put it in .env beside toold.json or in the daemon's environment", name)
+	case "file":
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return "", fmt.Errorf("read its file: %w", err)
+		}
+		return strings.TrimRight(string(b), "\r\n"), nil
+	case "claim":
+		return "", fmt.Errorf("it comes from the claim %s, and the caller has no token", name)
+	}
+	return "", fmt.Errorf("from %q is not env:, file: or claim:", kind)
+}
+
+func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error) {
+	secrets, err := h.secrets(k)
+	if err != nil {
+		return nil, err
+	}
+	var in []byte
+	var stdin io.ReadCloser
+	switch k.tool.Entry.Input {
+	case tools.EntryCall:
+		in, err = json.Marshal(h.abiCall(ctx, k))
+		stdin = k.input()
+	case tools.EntryPayload:
+		in = k.Payload
+		stdin = k.input()
+	case tools.EntryStdin: // the input of the export is the input of the call
+		if r := k.input(); r != nil {
+			in, err = io.ReadAll(io.LimitReader(r, maxEntryInput+1))
+			r.Close()
+			if len(in) > maxEntryInput {
+				return nil, wire.Errorf(wire.LimitExceeded, "the input is over the %d bytes that a module takes at once", maxEntryInput)
+			}
+		}
+	}
+	if err != nil {
+		return nil, wire.Errorf(wire.Internal, "read the input of %s: %w", k.tool.Name, err)
+	}
+	if stdin != nil {
+		defer stdin.Close()
+	}
+	out := h.newOutput(k, values(secrets))
+	inv := h.invocation(k, k.tool.Entry.Export, in)
+	inv.Emit = func(stream string, p []byte) error {
+		var err error
+		switch stream {
+		case "stderr":
+			_, err = out.stderr.Write(p)
+		case "progress":
+			if k.streams.Progress != nil {
+				err = k.streams.Progress(maskJSON(p, values(secrets)))
+			}
+		default:
+			_, err = out.stdout.Write(p)
+		}
+		return err
+	}
+	inv.Recv = receiver(ctx, stdin)
+	reply, err := k.tool.Handler.Call(ctx, inv)
+	res := &wire.Result{}
+	if err == nil {
+		err = k.answer(res, out, reply.Output)
+	}
+	ferr := out.finish(res)
+	res.Data = maskJSON(res.Data, values(secrets))
+	var e *wire.Error
+	if errors.As(err, &e) {
+		e.Message = maskText(e.Message, values(secrets))
+	}
+	return res, errors.Join(err, ferr)
+}
+
+// maxEntryInput bounds, in bytes, what is read of a caller's input for a
+// module that takes it all at once.
+const maxEntryInput = 16 << 20
+
+// answer reads what a handler returned into res and writes its text out.
+func (k *call) answer(res *wire.Result, out *output, reply []byte) error {
+	if k.tool.Entry.Output == tools.EntryStdout {
+		res.Ran = true
+		_, err := out.stdout.Write(reply)
+		return err
+	}
+	var r abi.Result
+	if err := wire.Unmarshal(reply, &r); err != nil {
+		return wire.Errorf(wire.ToolBroken, "%s answered no result: %w", k.tool.Name, err)
+	}
+	stdout, err := text(r.Stdout, r.StdoutBase64)
+	if err != nil {
+		return wire.Errorf(wire.ToolBroken, "%s answered a malformed stdout_base64: %w", k.tool.Name, err)
+	}
+	stderr, err := text(r.Stderr, r.StderrBase64)
+	if err != nil {
+		return wire.Errorf(wire.ToolBroken, "%s answered a malformed stderr_base64: %w", k.tool.Name, err)
+	}
+	res.Ran, res.ExitCode, res.Data = true, r.ExitCode, r.Data
+	if _, err := out.stdout.Write(stdout); err != nil {
+		return err
+	}
+	if _, err := out.stderr.Write(stderr); err != nil {
+		return err
+	}
+	if r.Error != nil {
+		if res.ExitCode == 0 {
+			res.ExitCode = 1
+		}
+		msg := r.Error.Message
+		if r.Error.Code != "" {
+			msg = r.Error.Code + ": " + msg
+		}
+		return &wire.Error{Code: wire.ToolFailed, Message: msg, MayRetry: r.Error.Retriable}
+	}
+	return nil
+}
+
+func text(s, b64 string) ([]byte, error) {
+	if b64 == "" {
+		return []byte(s), nil
+	}
+	return base64.StdEncoding.DecodeString(b64)
+}
+
+// maskText and maskJSON mask secrets in what is not a stream.
+func maskText(s string, secrets [][]byte) string {
+	var b bytes.Buffer
+	w := maskOutput(&b, secrets)
+	io.WriteString(w, s)
+	w.Close()
+	return b.String()
+}
+
+func maskJSON(data json.RawMessage, secrets [][]byte) json.RawMessage {
+	if len(data) == 0 {
+		return nil
+	}
+	var all [][]byte
+	for _, s := range secrets {
+		quoted, _ := json.Marshal(string(s))
+		all = append(all, s, quoted[1:len(quoted)-1])
+	}
+	return json.RawMessage(maskText(string(data), all))
+}
+
+// receiver reads the caller's input in pieces of at most 64 KiB; the end of
+// the input is io.EOF. A read ends with the call.
+func receiver(ctx context.Context, r io.ReadCloser) func(context.Context) ([]byte, error) {
+	buf := make([]byte, 64<<10)
+	return func(context.Context) ([]byte, error) {
+		if r == nil {
+			return nil, io.EOF
+		}
+		stop := context.AfterFunc(ctx, func() { r.Close() })
+		defer stop()
+		n, err := r.Read(buf)
+		if n > 0 {
+			return buf[:n], nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, err
+	}
+}
+
+func (h *Host) executeWASI(ctx context.Context, k *call) (*wire.Result, error) {
+	secrets, err := h.secrets(k)
+	if err != nil {
+		return nil, err
+	}
+	stdin := k.input()
+	if stdin != nil {
+		defer stdin.Close()
+	}
+	env := maps.Clone(k.tool.Def.Environment)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, k.Env)
+	out := h.newOutput(k, values(secrets))
+	cmd := guest.Command{
+		Args:   append([]string{k.tool.Name}, k.Args...),
+		Env:    environ(env),
+		Stdout: out.stdout,
+		Stderr: out.stderr,
+	}
+	if stdin != nil {
+		cmd.Stdin = stdin
+	}
+	code, _, err := k.tool.Handler.Run(ctx, cmd)
+	res := &wire.Result{ExitCode: code, Ran: err == nil}
+	return res, errors.Join(err, out.finish(res))
+}
+
+// abiCall is what a module is asked.
+func (h *Host) abiCall(ctx context.Context, k *call) *abi.Call {
+	c := &abi.Call{
+		Tool:        k.Tool,
+		Args:        k.Args,
+		Cwd:         k.Cwd,
+		Roots:       k.roots,
+		Env:         k.Env,
+		ExecutionID: k.ExecutionID,
+		Attempt:     1,
+		Caller:      k.caller.ID,
+	}
+	if k.Form == wire.Envelope {
+		c.Payload = k.Payload
+	}
+	if len(k.Stdin) > 0 {
+		c.StdinBase64 = base64.StdEncoding.EncodeToString(k.Stdin)
+	}
+	if d, ok := ctx.Deadline(); ok {
+		c.DeadlineMS = max(time.Until(d).Milliseconds(), 1)
+	}
+	if slices.Contains(k.tool.Wants, abi.WantRepoConfig) && k.Cwd != "" {
+		c.RepoConfig = tools.ReadRepoConfig(k.Cwd, k.roots)
+	}
+	return c
+}
+
+// invocation is one call of a module of k's tool with what it is granted.
+func (h *Host) invocation(k *call, export string, in []byte) guest.Invocation {
+	caps := &k.tool.Def.Capabilities
+	inv := guest.Invocation{Export: export, Input: in, Config: k.tool.Config}
+	inv.Identity = k.caller.ID
+	inv.Log = func(ctx context.Context, level slog.Level, msg string) {
+		h.log.Log(ctx, level, "guest", "tool", k.Tool, "export", export, "execution_id", k.ExecutionID, "message", msg)
+	}
+	if caps.State > 0 {
+		scope := varScope{k.caller.ID, k.Session, k.tool.Name}
+		inv.VarGet = func(key string) []byte { return h.vars.get(scope, key) }
+		inv.VarSet = func(key string, value []byte) error { return h.vars.set(scope, key, value, int64(caps.State)) }
+	}
+	if caps.HTTP != nil {
+		inv.HTTP = func(ctx context.Context, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {
+			return h.guestHTTP(ctx, k, r)
+		}
+	}
+	if len(caps.Exec) > 0 {
+		inv.Exec = func(ctx context.Context, r *abi.ExecRequest) *abi.ExecResult { return h.guestExec(ctx, k, r) }
+	}
+	return inv
+}
+
+// guestHTTP makes a request for a guest, with the secrets of its tool.
+func (h *Host) guestHTTP(ctx context.Context, k *call, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {
+	secrets, err := h.secrets(k)
+	if err != nil {
+		return nil, err
+	}
+	g := fetchGrant{Hosts: k.tool.Def.Capabilities.HTTP.Hosts, Methods: k.tool.Def.Capabilities.HTTP.Methods}
+	for _, s := range secrets {
+		if s.Header != "" {
+			g.Secrets = append(g.Secrets, fetchSecret{Host: s.Host, Header: s.Header, Value: s.value})
+		}
+	}
+	resp, err := h.fetch.do(ctx, &g, &fetchRequest{Method: r.Method, URL: r.URL, Headers: r.Headers, Body: r.Body, Trace: k.Trace})
+	if err != nil {
+		return nil, errors.New(maskText(err.Error(), values(secrets)))
+	}
+	return &guest.HTTPResponse{Status: resp.Status, Headers: resp.Headers, Body: resp.Body}, nil
+}
+
+// maxGuestExecOutput is how much of each output of a binary that a guest ran
+// is given to it, in bytes.
+const maxGuestExecOutput = 4 << 20
+
+// guestExec runs one of the binaries that capabilities.exec names for a guest.
+func (h *Host) guestExec(ctx context.Context, k *call, r *abi.ExecRequest) *abi.ExecResult {
+	fail := func(err error) *abi.ExecResult {
+		e := asError(ctx, err)
+		return &abi.ExecResult{Error: &abi.Error{Code: string(e.Code), Message: e.Message, Retriable: e.Retriable()}}
+	}
+	caps := &k.tool.Def.Capabilities
+	if !slices.Contains(caps.Exec, r.Path) {
+		return fail(wire.Errorf(wire.Denied, "%s is not in capabilities.exec of tool.json", r.Path))
+	}
+	stdin, err := base64.StdEncoding.DecodeString(r.StdinBase64)
+	if err != nil {
+		return fail(wire.Errorf(wire.InvalidPayload, "stdin_base64: %w", err))
+	}
+	home, err := h.home(k)
+	if err != nil {
+		return fail(err)
+	}
+	env := map[string]string{"PATH": binaryPath, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": filepath.Join(home, "tmp")}
+	maps.Copy(env, k.tool.Def.Environment)
+	maps.Copy(env, r.Env)
+	dir := r.Cwd
+	if dir == "" {
+		dir = k.Cwd
+	}
+	stdout, stderr := capture{max: maxGuestExecOutput}, capture{max: maxGuestExecOutput}
+	exit, err := h.runner.Run(ctx, process.Command{
+		Path: r.Path, Args: r.Args, Dir: dir, Roots: k.roots, Env: environ(env),
+		Stdin: io.NopCloser(bytes.NewReader(stdin)), Stdout: &stdout, Stderr: &stderr,
+		Confine: process.Confine{Write: append([]string{home}, k.roots...), Exec: caps.Exec, Required: h.config().Confine == "required"},
+	})
+	if err != nil {
+		return fail(err)
+	}
+	code := exit.Code
+	if exit.Signal != 0 {
+		code = 128 + int(exit.Signal)
+	}
+	return &abi.ExecResult{
+		ExitCode:     code,
+		StdoutBase64: base64.StdEncoding.EncodeToString(stdout.buf.Bytes()),
+		StderrBase64: base64.StdEncoding.EncodeToString(stderr.buf.Bytes()),
+		Truncated:    stdout.cut || stderr.cut,
+	}
+}

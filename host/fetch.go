@@ -1,0 +1,266 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Bounds of one http_request of a guest.
+const (
+	maxFetchBody      = 16 << 20
+	maxFetchRedirects = 10
+	maxFetchTime      = 60 * time.Second
+)
+
+// fetcher makes the HTTP requests of guests. What a guest may reach is decided
+// here, on every hop: the host name before anything is sent, and the address
+// that it resolved to before the connection is made.
+type fetcher struct {
+	// dialer is shared; its Control hook is set per request.
+	dialer net.Dialer
+}
+
+// fetchGrant is what one tool may ask for.
+type fetchGrant struct {
+	// Hosts are the names that may be asked: "api.example.com",
+	// "*.example.com" (any name below it, not itself), either with ":port",
+	// and "*" for every host. A loopback, link-local or private address is reached only where its
+	// host stands here without a wildcard.
+	Hosts []string
+	// Methods are those allowed, "*" for all; empty: GET and HEAD.
+	Methods []string
+	// Secrets are headers that the host adds, each for one host name.
+	Secrets []fetchSecret
+}
+
+type fetchSecret struct{ Host, Header, Value string }
+
+type fetchRequest struct {
+	Method, URL string
+	Headers     map[string]string
+	Body        []byte
+	// Trace is added as traceparent, when set.
+	Trace string
+}
+
+type fetchResponse struct {
+	Status  int
+	Headers map[string]string
+	Body    []byte
+}
+
+var errRefused = errors.New("not granted")
+
+// hostMatch reports whether one of the hosts in grant covers u, and whether it
+// names it without a wildcard.
+func (g *fetchGrant) hostMatch(u *url.URL) (ok, named bool) {
+	name := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	for _, h := range g.Hosts {
+		want, wantPort := strings.ToLower(h), ""
+		if hn, p, err := net.SplitHostPort(want); err == nil {
+			want, wantPort = hn, p
+		}
+		want = strings.Trim(want, "[]")
+		if wantPort != "" && wantPort != port {
+			continue
+		}
+		if want == name {
+			return true, true
+		}
+		sub, found := strings.CutPrefix(want, "*.")
+		if want == "*" || found && strings.HasSuffix(name, "."+sub) {
+			ok = true
+		}
+	}
+	return ok, false
+}
+
+// public reports whether ip is an address of the internet at large.
+func public(ip netip.Addr) bool {
+	ip = ip.Unmap()
+	if !ip.IsValid() || !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+		return false
+	}
+	for _, p := range notPublic {
+		if p.Contains(ip) {
+			return false
+		}
+	}
+	return true
+}
+
+// notPublic are the ranges of the IANA special-purpose registries that netip
+// calls global unicast and that no public server stands in. 64:ff9b::/96 and
+// 2002::/16 carry an IPv4 address that would not be looked at.
+var notPublic = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("203.0.113.0/24"),
+	netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("64:ff9b::/96"),
+	netip.MustParsePrefix("64:ff9b:1::/48"),
+	netip.MustParsePrefix("100::/64"),
+	netip.MustParsePrefix("2001::/23"),
+	netip.MustParsePrefix("2001:db8::/32"),
+	netip.MustParsePrefix("2002::/16"),
+}
+
+// do makes one request. Every failure is an error value that names what was
+// refused or what went wrong; it never holds a secret.
+func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetchResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxFetchTime)
+	defer cancel()
+	method := strings.ToUpper(r.Method)
+	if method == "" {
+		method = http.MethodGet
+	}
+	methods := g.Methods
+	if len(methods) == 0 {
+		methods = []string{http.MethodGet, http.MethodHead}
+	}
+	allowed := func(m string) bool { return slices.Contains(methods, m) || slices.Contains(methods, "*") }
+	if !allowed(method) {
+		return nil, fmt.Errorf("%s %w: add it to capabilities.http.methods in tool.json", method, errRefused)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, r.URL, bytes.NewReader(r.Body))
+	if err != nil {
+		return nil, errors.New("http request: the URL or the method is malformed")
+	}
+	for k, v := range r.Headers {
+		// What frames the message is the host's: a guest that could set it
+		// could smuggle a second request behind the first.
+		switch http.CanonicalHeaderKey(k) {
+		case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Trailer":
+			continue
+		}
+		req.Header.Set(k, v)
+	}
+	if r.Trace != "" {
+		req.Header.Set("Traceparent", r.Trace)
+	}
+	if _, err := f.check(g, req.URL); err != nil {
+		return nil, err
+	}
+	// The secrets of a hop are set on that hop's own request by the transport
+	// below: net/http would carry headers of the first request along.
+	tr := &http.Transport{
+		Proxy:                  nil,
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: 64 << 10,
+		TLSHandshakeTimeout:    10 * time.Second,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			host, port, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			_, named := g.hostMatch(&url.URL{Host: net.JoinHostPort(host, port)})
+			d := f.dialer
+			d.Timeout = 10 * time.Second
+			d.Control = func(_, address string, _ syscall.RawConn) error {
+				ap, err := netip.ParseAddrPort(address)
+				if err != nil {
+					return err
+				}
+				if !named && !public(ap.Addr()) {
+					return fmt.Errorf("%s leads to %s, which is not a public address: %w; name the host itself in capabilities.http.hosts", host, ap.Addr(), errRefused)
+				}
+				return nil
+			}
+			return d.DialContext(ctx, network, addr)
+		},
+	}
+	defer tr.CloseIdleConnections()
+	cl := &http.Client{
+		Transport: secretTransport{tr, g.Secrets},
+		CheckRedirect: func(next *http.Request, via []*http.Request) error {
+			if len(via) > maxFetchRedirects {
+				return fmt.Errorf("more than %d redirects", maxFetchRedirects)
+			}
+			if via[len(via)-1].URL.Scheme == "https" && next.URL.Scheme != "https" {
+				return fmt.Errorf("redirect from https to %s: %w", next.URL.Scheme, errRefused)
+			}
+			if !allowed(next.Method) {
+				return fmt.Errorf("redirect as %s: %w", next.Method, errRefused)
+			}
+			_, err := f.check(g, next.URL)
+			return err
+		},
+	}
+	resp, err := cl.Do(req)
+	if err != nil {
+		// url.Error quotes the whole URL, which may hold a token.
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			err = ue.Err
+		}
+		return nil, fmt.Errorf("http request to %s: %w", req.URL.Hostname(), err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxFetchBody+1))
+	if err != nil {
+		return nil, fmt.Errorf("http request to %s: read the answer: %w", req.URL.Hostname(), err)
+	}
+	if len(body) > maxFetchBody {
+		return nil, fmt.Errorf("http request to %s: the answer is over %d bytes", req.URL.Hostname(), maxFetchBody)
+	}
+	out := &fetchResponse{Status: resp.StatusCode, Headers: map[string]string{}, Body: body}
+	for k, v := range resp.Header {
+		out.Headers[strings.ToLower(k)] = strings.Join(v, ", ")
+	}
+	return out, nil
+}
+
+func (f *fetcher) check(g *fetchGrant, u *url.URL) (named bool, err error) {
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return false, fmt.Errorf("scheme %q %w: use http or https", u.Scheme, errRefused)
+	}
+	if u.User != nil {
+		return false, fmt.Errorf("a user in the URL %w: declare a secret with header and host in tool.json", errRefused)
+	}
+	ok, named := g.hostMatch(u)
+	if !ok {
+		return false, fmt.Errorf("host %q %w: add it to capabilities.http.hosts in tool.json", u.Hostname(), errRefused)
+	}
+	return named, nil
+}
+
+// secretTransport puts the secrets of a host on requests to that host and
+// takes them off every other one.
+type secretTransport struct {
+	next    http.RoundTripper
+	secrets []fetchSecret
+}
+
+func (t secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if len(t.secrets) > 0 {
+		req = req.Clone(req.Context())
+		for _, s := range t.secrets {
+			req.Header.Del(s.Header)
+		}
+		for _, s := range t.secrets {
+			if ok, _ := (&fetchGrant{Hosts: []string{s.Host}}).hostMatch(req.URL); ok {
+				req.Header.Set(s.Header, s.Value)
+			}
+		}
+	}
+	return t.next.RoundTrip(req)
+}

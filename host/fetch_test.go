@@ -1,0 +1,161 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+func TestHostMatch(t *testing.T) {
+	g := &fetchGrant{Hosts: []string{"API.example.com", "*.wild.example", "only.example:8443", "[::1]:80"}}
+	for u, want := range map[string][2]bool{
+		"https://api.example.com/x":   {true, true},
+		"https://api.example.com./x":  {true, true},
+		"https://xapi.example.com/":   {},
+		"https://a.wild.example/":     {true, false},
+		"https://a.b.wild.example/":   {true, false},
+		"https://wild.example/":       {},
+		"https://evilwild.example/":   {},
+		"https://only.example:8443/":  {true, true},
+		"https://only.example/":       {},
+		"http://[::1]/":               {true, true},
+		"https://api.example.com.ev/": {},
+	} {
+		p, err := url.Parse(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, named := g.hostMatch(p); ok != want[0] || named != want[1] {
+			t.Errorf("%s: %v, %v, want %v", u, ok, named, want)
+		}
+	}
+}
+
+func TestPublic(t *testing.T) {
+	for _, s := range []string{
+		"127.0.0.1", "::1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "fe80::1", "fc00::1",
+		"0.0.0.0", "::", "100.64.0.1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "224.0.0.1", "ff02::1", "255.255.255.255",
+		"64:ff9b::7f00:1", "2002:7f00:1::", "192.0.2.1", "240.0.0.1",
+	} {
+		if public(netip.MustParseAddr(s)) {
+			t.Errorf("%s counts as public", s)
+		}
+	}
+	for _, s := range []string{"1.1.1.1", "2606:4700:4700::1111"} {
+		if !public(netip.MustParseAddr(s)) {
+			t.Errorf("%s does not count as public", s)
+		}
+	}
+}
+
+// A guest reaches what is granted, nothing else, on every hop.
+func TestFetch(t *testing.T) {
+	const token = "t0ken-of-the-first-host"
+	var other *httptest.Server
+	seen := map[string]string{}
+	first := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen["first "+r.URL.Path] = r.Header.Get("Authorization")
+		switch r.URL.Path {
+		case "/away":
+			http.Redirect(w, r, other.URL+"/landed", http.StatusFound)
+		case "/loop":
+			http.Redirect(w, r, "/loop", http.StatusFound)
+		case "/trace":
+			io.WriteString(w, r.Header.Get("Traceparent")+" "+r.Host)
+		case "/big":
+			w.Write(make([]byte, maxFetchBody+1))
+		default:
+			w.Header().Set("X-Two", "a")
+			w.Header().Add("X-Two", "b")
+			w.WriteHeader(418)
+			fmt.Fprintf(w, "%s %s", r.Method, r.URL.Path)
+		}
+	}))
+	defer first.Close()
+	other = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen["other "+r.URL.Path] = r.Header.Get("Authorization")
+	}))
+	defer other.Close()
+	host := func(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
+
+	var f fetcher
+	g := &fetchGrant{Hosts: []string{host(first)}, Secrets: []fetchSecret{{Host: host(first), Header: "Authorization", Value: token}}}
+	get := func(g *fetchGrant, r fetchRequest) (*fetchResponse, error) { return f.do(t.Context(), g, &r) }
+
+	resp, err := get(g, fetchRequest{URL: first.URL + "/x", Headers: map[string]string{"authorization": "forged", "Host": "evil"}, Trace: "00-1-2-03"})
+	if err != nil || resp.Status != 418 || string(resp.Body) != "GET /x" || resp.Headers["x-two"] != "a, b" {
+		t.Errorf("plain: %+v, %v", resp, err)
+	}
+	if seen["first /x"] != token {
+		t.Errorf("the secret's header arrives as %q", seen["first /x"])
+	}
+	if resp, err := get(g, fetchRequest{URL: first.URL + "/trace", Headers: map[string]string{"Host": "evil"}, Trace: "00-1-2-03"}); err != nil || string(resp.Body) != "00-1-2-03 "+host(first) {
+		t.Errorf("trace: %+v, %v", resp, err)
+	}
+	for name, try := range map[string]fetchRequest{
+		"host not granted":   {URL: other.URL},
+		"method not granted": {URL: first.URL, Method: "POST"},
+		"scheme":             {URL: "file:///etc/passwd"},
+		"user in the URL":    {URL: strings.Replace(first.URL, "http://", "http://u:p@", 1)},
+		"redirect away":      {URL: first.URL + "/away"},
+	} {
+		if _, err := get(g, try); !errors.Is(err, errRefused) {
+			t.Errorf("%s: %v, want a refusal", name, err)
+		}
+	}
+	if _, was := seen["other /landed"]; was {
+		t.Error("a redirect to a host that is not granted was followed")
+	}
+	for name, try := range map[string]fetchRequest{
+		"redirects without end": {URL: first.URL + "/loop"},
+		"body too large":        {URL: first.URL + "/big"},
+		"malformed":             {URL: "http://\x7f"},
+		"nobody there":          {URL: "http://" + unusedAddr(t)},
+	} {
+		g := &fetchGrant{Hosts: append([]string{"127.0.0.1"}, g.Hosts...), Secrets: g.Secrets}
+		if _, err := get(g, try); err == nil {
+			t.Errorf("%s: no error", name)
+		} else if strings.Contains(err.Error(), token) {
+			t.Errorf("%s: the error holds the secret: %v", name, err)
+		}
+	}
+
+	// The redirect is followed where the second host is granted, without the
+	// first one's secret, also when the guest set the same header itself.
+	both := &fetchGrant{Hosts: []string{host(first), host(other)}, Secrets: g.Secrets}
+	if _, err := get(both, fetchRequest{URL: first.URL + "/away", Headers: map[string]string{"Authorization": "x"}}); err != nil {
+		t.Error(err)
+	}
+	if got, was := seen["other /landed"]; !was || got != "" {
+		t.Errorf("the other host saw %q, reached %v", got, was)
+	}
+}
+
+// A name covered only by a wildcard does not open addresses of this machine.
+func TestFetchRefusesLoopbackBehindWildcard(t *testing.T) {
+	srv := httptest.NewServer(http.NotFoundHandler())
+	defer srv.Close()
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(srv.URL, "http://"))
+	var f fetcher
+	// "0.0.1" is what "*.0.0.1" covers in "127.0.0.1": granted, not named.
+	g := &fetchGrant{Hosts: []string{"*.0.0.1"}}
+	if _, err := f.do(t.Context(), g, &fetchRequest{URL: "http://127.0.0.1:" + port}); !errors.Is(err, errRefused) {
+		t.Errorf("loopback behind a wildcard: %v", err)
+	}
+}
+
+func unusedAddr(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

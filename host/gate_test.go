@@ -1,0 +1,85 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/toold/toold/host/wire"
+)
+
+func TestGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gates
+		first, err := g.enter(t.Context(), "t", 1, 256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := g.enter(t.Context(), "u", 1, 256)
+		if err != nil {
+			t.Fatalf("another tool waits for it: %v", err)
+		}
+		other()
+		var order []int
+		for i := range 3 {
+			go func() {
+				leave, err := g.enter(t.Context(), "t", 1, 256)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, i)
+				leave()
+			}()
+			synctest.Wait()
+		}
+		if len(order) != 0 {
+			t.Fatalf("%d ran beside a limit of 1", len(order))
+		}
+		first()
+		synctest.Wait()
+		for i, n := range order {
+			if i != n {
+				t.Errorf("order of entry %v", order)
+			}
+		}
+		if len(order) != 3 || len(g.byTool) != 0 {
+			t.Errorf("%d of 3 ran, %d gates stay", len(order), len(g.byTool))
+		}
+	})
+}
+
+func TestGateQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gates
+		leave, err := g.enter(t.Context(), "t", 1, 256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := 0
+		for range 256 {
+			go func() {
+				if _, err := g.enter(ctx, "t", 1, 256); errors.Is(err, context.Canceled) {
+					gone++
+				}
+			}()
+		}
+		synctest.Wait()
+		_, err = g.enter(ctx, "t", 1, 256)
+		var e *wire.Error
+		if !errors.As(err, &e) || e.Code != wire.Overloaded {
+			t.Errorf("the one past the queue: %v", err)
+		}
+		cancel()
+		synctest.Wait()
+		if gone != 256 {
+			t.Errorf("%d of %d that wait saw their context end", gone, 256)
+		}
+		leave()
+		if len(g.byTool) != 0 {
+			t.Error("a gate stays behind")
+		}
+	})
+}

@@ -1,0 +1,350 @@
+// Package host is the daemon: it wires its parts by hand in New, serves in
+// Serve, and holds the order of a call in pipeline.go.
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/observe"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+)
+
+// Host is one daemon. It is safe for concurrent use.
+type Host struct {
+	log     *slog.Logger
+	level   *slog.LevelVar
+	started time.Time
+
+	// current and identity are swapped whole by a reload; nobody else writes.
+	current  atomic.Pointer[Config]
+	identity atomic.Pointer[identity.Resolver]
+	// refused is why the last reload was, or nil.
+	refused atomic.Pointer[string]
+
+	lock    *os.File // the state folder's, held for life
+	engine  *guest.Engine
+	runner  *process.Runner
+	tools   *tools.Catalog
+	metrics *observe.Metrics
+
+	gates   gates
+	vars    vars
+	results results
+	fetch   fetcher
+	calls   atomic.Int64
+	running atomic.Int64
+}
+
+func (h *Host) config() *Config { return h.current.Load() }
+
+// New makes a daemon from a complete configuration: its state folder, engine,
+// supervisors and tools. It serves nothing yet. Close gives everything back.
+func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
+	h := &Host{started: time.Now(), metrics: observe.New(), level: new(slog.LevelVar)}
+	h.log = slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: h.level}))
+	level, err := c.Level()
+	if err != nil {
+		return nil, err
+	}
+	h.level.Set(level)
+	defer func() {
+		if err != nil {
+			h.Close()
+		}
+	}()
+	if err := os.MkdirAll(c.State, 0o700); err != nil {
+		return nil, fmt.Errorf("make the state folder: %w; choose another with --state", err)
+	}
+	if h.lock, err = lockState(c.State); err != nil {
+		return nil, err
+	}
+	who, err := identity.New(c.State, c.admitsUID())
+	if err != nil {
+		return nil, err
+	}
+	h.identity.Store(who)
+	if status := process.Confinement(); len(status.Lost) > 0 {
+		if c.Confine == "required" {
+			return nil, fmt.Errorf(`confine is "required" and this kernel cannot: %s; see toolctl doctor`, strings.Join(status.Lost, "; "))
+		}
+		h.log.Warn("confinement is not whole", "lost", status.Lost)
+	}
+	if h.runner, err = process.New(process.Config{Logger: h.log}); err != nil {
+		return nil, err
+	}
+	if h.engine, err = guest.New(guest.Config{CacheDir: filepath.Join(c.State, "cache"), Memory: c.GuestMemory, Logger: h.log}); err != nil {
+		return nil, err
+	}
+	h.current.Store(&c)
+	if h.tools, err = tools.Open(ctx, tools.Config{
+		Dir:           c.Tools,
+		Restricted:    c.Restricted,
+		StateDir:      filepath.Join(c.State, "tools"),
+		Engine:        h.engine,
+		Runner:        h.runner,
+		AllowWritable: c.AllowWritableTools,
+		Logger:        h.log,
+		OnLoad:        h.metrics.Loaded,
+	}); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// Close ends what New made, in the opposite order.
+func (h *Host) Close() error {
+	var errs []error
+	if h.tools != nil {
+		errs = append(errs, h.tools.Close())
+	}
+	if h.engine != nil {
+		errs = append(errs, h.engine.Close())
+	}
+	if h.runner != nil {
+		errs = append(errs, h.runner.Close())
+	}
+	if h.lock != nil {
+		errs = append(errs, h.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// listener is one of the sockets and what it serves.
+type listener struct {
+	h *Host
+	// extra is the index in Config.Sockets, -1 for the first socket.
+	extra int
+}
+
+func (l *listener) roots() []string {
+	c := l.h.config()
+	if l.extra >= 0 && len(c.Sockets[l.extra].Roots) > 0 {
+		return c.Sockets[l.extra].Roots
+	}
+	return c.Roots
+}
+
+func (l *listener) serves(category string) bool {
+	if l.extra < 0 {
+		return true
+	}
+	cats := l.h.config().Sockets[l.extra].Categories
+	return len(cats) == 0 || slices.Contains(cats, category)
+}
+
+// Serve listens on every socket, calls ready once all of them accept calls,
+// and serves until ctx is done. Then it takes no more calls, lets those that
+// run finish for the configured grace, and ends the rest.
+func (h *Host) Serve(ctx context.Context, ready func() error) error {
+	c := h.config()
+	paths := []string{c.Socket}
+	for _, s := range c.Sockets {
+		paths = append(paths, s.Path)
+	}
+	var servers []*server.Server
+	defer func() {
+		for _, s := range servers {
+			s.Close()
+		}
+	}()
+	for i, path := range paths {
+		on := &listener{h: h, extra: i - 1}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return fmt.Errorf("make the folder of the socket: %w; choose another with --socket", err)
+		}
+		s, err := server.Listen(server.Config{
+			Path:     path,
+			Mode:     0o660,
+			MaxConns: c.MaxConnections,
+			Logger:   h.log,
+			Handler: func(ctx context.Context, wc *wire.Call, from server.Peer, st server.Streams) *wire.Result {
+				return h.call(ctx, on, wc, from, st)
+			},
+		})
+		if err != nil {
+			return err
+		}
+		servers = append(servers, s)
+	}
+	admin, err := server.ListenAdmin(c.Admin, h.adminHandler(servers))
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	var metrics net.Listener
+	if c.Metrics != "" {
+		if metrics, err = net.Listen("tcp", c.Metrics); err != nil {
+			return fmt.Errorf("listen for metrics: %w; choose another address with --metrics", err)
+		}
+		defer metrics.Close()
+	}
+
+	// The end of ctx stops the listening. It ends no call: a call belongs to
+	// its caller, and Shutdown gives it time.
+	g := new(errgroup.Group)
+	for _, s := range servers {
+		g.Go(func() error { return s.Serve(ctx) })
+	}
+	g.Go(admin.Serve)
+	if metrics != nil {
+		g.Go(func() error { return serveMetrics(ctx, metrics, h.metrics.Handler()) })
+	}
+	watchCtx, stopWatch := context.WithCancel(ctx)
+	defer stopWatch()
+	g.Go(func() error { return h.tools.Watch(watchCtx) })
+
+	if err := ready(); err != nil {
+		h.log.Warn("say that calls are accepted", "error", err)
+	}
+	h.log.Info("ready", "socket", c.Socket, "admin", c.Admin, "tools", c.Tools)
+	<-ctx.Done()
+	h.log.Info("shutting down", "running", h.running.Load(), "grace", c.grace().String())
+	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.grace())
+	defer cancel()
+	down := new(errgroup.Group)
+	for _, s := range servers {
+		down.Go(func() error { return s.Shutdown(graceful) })
+	}
+	err = down.Wait()
+	admin.Close()
+	if err := errors.Join(err, g.Wait()); err != nil {
+		return err
+	}
+	h.log.Info("stopped", "calls", h.calls.Load())
+	return nil
+}
+
+// Reload puts next, a complete configuration, in the place of the one in
+// force. On an error nothing has changed.
+func (h *Host) Reload(next Config, err error) error {
+	if err == nil {
+		err = h.config().reloadable(&next)
+	}
+	if err != nil {
+		msg := err.Error()
+		h.refused.Store(&msg)
+		h.log.Error("reload refused; the configuration before it stands", "error", msg)
+		return err
+	}
+	level, err := next.Level()
+	if err != nil {
+		return err
+	}
+	h.level.Set(level)
+	h.identity.Store(h.identity.Load().WithUID(next.admitsUID()))
+	h.current.Store(&next)
+	h.refused.Store(nil)
+	h.log.Info("reloaded", "config", next.File)
+	return nil
+}
+
+func (c *Config) admitsUID() bool { return c.Identity.AllowUID == nil || *c.Identity.AllowUID }
+
+// observe counts and logs one call that ended.
+func (h *Host) observe(ctx context.Context, k *call, res *wire.Result) {
+	h.calls.Add(1)
+	tool := observe.Unknown
+	if k.tool != nil {
+		tool = k.tool.Name
+	}
+	h.metrics.Executed(tool, res.Status(), res.Duration)
+	level, attrs := slog.LevelDebug, []any{
+		"tool", k.Tool, "execution_id", k.ExecutionID, "caller", k.caller.ID,
+		"status", res.Status(), "exit_code", res.ExitCode, "duration_ms", res.Duration.Milliseconds(),
+	}
+	if k.rule != "" {
+		attrs = append(attrs, "rule", k.rule)
+	}
+	if k.Trace != "" {
+		attrs = append(attrs, "trace", k.Trace)
+	}
+	if e := res.Err; e != nil {
+		level = slog.LevelInfo
+		attrs = append(attrs, "code", e.Code, "error", e.Message)
+		if e.Code == wire.Internal || e.Code == wire.ToolBroken || e.Code == wire.GuestTrap {
+			level = slog.LevelError
+		}
+		if e.Cause != nil && e.Cause.Error() != e.Message {
+			attrs = append(attrs, "cause", e.Cause.Error())
+		}
+	}
+	h.log.Log(ctx, level, "call", attrs...)
+}
+
+// listToolsID is the reserved tool id whose call lists the tools of a socket.
+const listToolsID = "tools.list"
+
+// listedTool is one tool as tools.list answers it.
+type listedTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Category    string          `json:"category,omitempty"`
+	Schema      json.RawMessage `json:"schema,omitempty"`
+}
+
+// listTools answers the tools that a caller of this socket can call.
+func (h *Host) listTools(k *call, on *listener) (*wire.Result, error) {
+	list := []listedTool{}
+	for _, s := range h.tools.List() {
+		if s.Serving() && on.serves(s.Category) {
+			list = append(list, listedTool{s.Name, s.Description, s.Category, s.Schema})
+		}
+	}
+	data, err := json.Marshal(map[string]any{"tools": list})
+	if err != nil {
+		return nil, err
+	}
+	res := &wire.Result{Ran: true, Data: data}
+	if k.Form == wire.Plain {
+		for _, t := range list {
+			res.Stdout = append(append(res.Stdout, t.Name...), '\n')
+		}
+	}
+	return res, nil
+}
+
+// intersect is what lies beneath both one of a and one of b.
+func intersect(a, b []string) []string {
+	out := []string{}
+	add := func(p string) {
+		if !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	for _, x := range a {
+		for _, y := range b {
+			switch {
+			case beneath(x, y):
+				add(y)
+			case beneath(y, x):
+				add(x)
+			}
+		}
+	}
+	return out
+}
+
+// beneath reports whether path is root or lies in it. Both are clean and
+// absolute.
+func beneath(root, path string) bool {
+	return path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
+}

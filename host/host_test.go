@@ -1,0 +1,421 @@
+package host_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/hosttest"
+	"github.com/toold/toold/host/wire"
+)
+
+func TestMain(m *testing.M) { os.Exit(hosttest.Main(m)) }
+
+const (
+	policyPkg  = "host/testdata/guests/policy"
+	handlerPkg = "host/testdata/guests/handler"
+)
+
+type M = map[string]any
+
+// answer is either form's.
+type answer struct {
+	ExitCode   int             `json:"exit_code"`
+	Stdout     string          `json:"stdout"`
+	Stderr     string          `json:"stderr"`
+	Error      json.RawMessage `json:"error"`
+	Status     string          `json:"status"`
+	Code       string          `json:"code"`
+	Retriable  bool            `json:"retriable"`
+	Truncated  bool            `json:"truncated"`
+	ID         string          `json:"execution_id"`
+	EnvelopeID string          `json:"executionId"`
+	Data       json.RawMessage `json:"data"`
+	raw        []byte
+}
+
+func (a *answer) message() string {
+	var s string
+	json.Unmarshal(a.Error, &s)
+	return s
+}
+
+// ask sends one request on a connection of its own and reads one answer.
+func ask(t testing.TB, socket string, req any) *answer {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	b, err := json.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := wire.WriteFrame(c, b); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := wire.ReadFrame(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &answer{raw: raw}
+	if err := json.Unmarshal(raw, a); err != nil {
+		t.Fatalf("%v: %s", err, raw)
+	}
+	return a
+}
+
+// testDaemon has a binary behind the test policy, a module behind it, and a
+// module without a policy.
+func testDaemon(t *testing.T) *hosttest.Daemon {
+	d := hosttest.Start(t, host.Config{LogLevel: "debug"})
+	policy, handler := hosttest.Guest(t, policyPkg), hosttest.Guest(t, handlerPkg)
+	d.Tool(t, "printf", M{"binary": "/usr/bin/printf"}, map[string]string{"restricted.wasm": policy})
+	d.Tool(t, "cat", M{"binary": "/bin/cat"}, map[string]string{"restricted.wasm": policy})
+	d.Tool(t, "sleep", M{"binary": "/bin/sleep"}, map[string]string{"restricted.wasm": policy})
+	d.Tool(t, "guarded", nil, map[string]string{"restricted.wasm": policy, "handler.wasm": handler})
+	d.Tool(t, "open", nil, map[string]string{"handler.wasm": handler})
+	return d
+}
+
+func TestBothForms(t *testing.T) {
+	d := testDaemon(t)
+	a := ask(t, d.Socket, M{"tool": "printf", "args": []string{"out %s", "put"}, "cwd": d.Root})
+	if a.ExitCode != 0 || a.Stdout != "out put" || a.message() != "" || a.Status != "success" || a.ID == "" {
+		t.Errorf("plain: %s", a.raw)
+	}
+	const id = "6fa459ea-ee8a-4ca4-894e-db77e160355e"
+	a = ask(t, d.Socket, M{"toolId": "printf", "executionId": id, "payload": M{"args": []string{"out"}, "cwd": d.Root}})
+	if a.Status != "success" || a.EnvelopeID != id || !strings.Contains(string(a.Data), `"out"`) {
+		t.Errorf("envelope: %s", a.raw)
+	}
+	// A binary's own exit code is its answer in the plain form and TOOL_FAILED
+	// with everything in the envelope form.
+	a = ask(t, d.Socket, M{"tool": "cat", "args": []string{"missing-file"}, "cwd": d.Root})
+	if a.ExitCode != 1 || !strings.Contains(a.Stderr, "missing-file") || a.message() != "" {
+		t.Errorf("plain, exit 1: %s", a.raw)
+	}
+	a = ask(t, d.Socket, M{"toolId": "cat", "executionId": id, "payload": M{"args": []string{"missing-file"}, "cwd": d.Root}})
+	if a.Status != "error" || !strings.Contains(string(a.Error), "TOOL_FAILED") || !strings.Contains(string(a.Data), "missing-file") {
+		t.Errorf("envelope, exit 1: %s", a.raw)
+	}
+}
+
+func TestPolicyDecides(t *testing.T) {
+	d := testDaemon(t)
+	for _, tt := range []struct {
+		tool  string
+		args  []string
+		code  string
+		exit  int
+		out   string // in stdout
+		error string // in error
+	}{
+		{"printf", []string{"deny"}, "DENIED", 126, "", "test.deny: the test says so; instead: do not ask"},
+		{"guarded", []string{"deny"}, "DENIED", 126, "", "test.deny"},
+		{"printf", []string{"rewrite"}, "", 0, "rewritten|", ""},
+		{"printf", []string{"trap"}, "GUEST_TRAP", 70, "", "did not decide, so the call is refused"},
+		{"printf", []string{"odd-effect"}, "DENIED", 126, "", "perhaps"},
+		{"printf", []string{"no-effect"}, "DENIED", 126, "", ""},
+		{"printf", []string{"nil"}, "", -1, "", ""},
+		{"cat", []string{"stdin"}, "", 0, "from policy", ""},
+		{"sleep", []string{"brief"}, "TIMEOUT", 124, "", ""},
+	} {
+		a := ask(t, d.Socket, M{"tool": tt.tool, "args": tt.args, "cwd": d.Root, "timeout_ms": 20000})
+		if tt.exit == -1 {
+			if a.ExitCode == 0 {
+				t.Errorf("%s %v ran: %s", tt.tool, tt.args, a.raw)
+			}
+			continue
+		}
+		if a.Code != tt.code || a.ExitCode != tt.exit || !strings.Contains(a.Stdout, tt.out) || !strings.Contains(a.message(), tt.error) {
+			t.Errorf("%s %v: %s", tt.tool, tt.args, a.raw)
+		}
+	}
+	// A policy that never answers is ended at the call's deadline.
+	start := time.Now()
+	a := ask(t, d.Socket, M{"tool": "printf", "args": []string{"loop"}, "cwd": d.Root, "timeout_ms": 500})
+	if (a.Code != "TIMEOUT" && a.Code != "LIMIT_EXCEEDED") || time.Since(start) > 10*time.Second {
+		t.Errorf("a looping policy, after %v: %s", time.Since(start), a.raw)
+	}
+}
+
+func TestHandler(t *testing.T) {
+	d := testDaemon(t)
+	call := func(args ...string) *answer { return ask(t, d.Socket, M{"tool": "open", "args": args, "cwd": d.Root}) }
+	if a := call("exit"); a.ExitCode != 7 || a.Stdout != "out" || a.Stderr != "err" {
+		t.Errorf("exit: %s", a.raw)
+	}
+	if a := call("fail"); a.ExitCode != 1 || a.Code != "TOOL_FAILED" || !a.Retriable || !strings.Contains(a.message(), "UPSTREAM_DOWN: the upstream is down") {
+		t.Errorf("fail: %s", a.raw)
+	}
+	if a := call("error"); a.Code != "TOOL_FAILED" || a.ExitCode == 0 || a.Retriable {
+		t.Errorf("error: %s", a.raw)
+	}
+	if a := call("trap"); a.Code != "GUEST_TRAP" {
+		t.Errorf("trap: %s", a.raw)
+	}
+	if a := call("emit"); a.Stdout != "line 0\nline 1\nline 2\nend\n" || a.Stderr != "beside\n" {
+		t.Errorf("emit: %s", a.raw)
+	}
+	for range 3 {
+		if a := call("calls"); a.Stdout != "1" {
+			t.Errorf("a call sees what the one before left: %s", a.raw)
+		}
+	}
+	a := ask(t, d.Socket, M{"tool": "open", "args": []string{"cat"}, "cwd": d.Root, "stdin": base64.StdEncoding.EncodeToString([]byte("given"))})
+	if a.Stdout != "given" {
+		t.Errorf("cat: %s", a.raw)
+	}
+	if a := call("loop"); a.Code != "LIMIT_EXCEEDED" && a.Code != "TIMEOUT" {
+		// Ended by fuel, long before the tool's 300 seconds.
+		t.Errorf("loop: %s", a.raw)
+	}
+}
+
+func TestEnvIsAdmittedByName(t *testing.T) {
+	d := hosttest.Start(t, host.Config{})
+	d.Tool(t, "env", M{"binary": "/usr/bin/env", "capabilities": M{"env": []string{"ADMITTED"}}, "environment": M{"FIXED": "by operator"}}, nil)
+	t.Setenv("OF_THE_DAEMON", "must not be seen")
+	a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root, "env": M{"ADMITTED": "yes"}})
+	got := strings.Split(strings.TrimSpace(a.Stdout), "\n")
+	var names []string
+	for _, l := range got {
+		n, _, _ := strings.Cut(l, "=")
+		names = append(names, n)
+	}
+	if s := strings.Join(names, " "); s != "ADMITTED FIXED HOME LANG PATH TMPDIR" {
+		t.Errorf("the environment is %q", a.Stdout)
+	}
+	a = ask(t, d.Socket, M{"tool": "env", "cwd": d.Root, "env": M{"LD_PRELOAD": "x"}})
+	if a.Code != "DENIED" || !strings.Contains(a.message(), "LD_PRELOAD") {
+		t.Errorf("a variable that is not admitted: %s", a.raw)
+	}
+}
+
+func TestCwd(t *testing.T) {
+	d := testDaemon(t)
+	outside := t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(d.Root, "out")); err != nil {
+		t.Fatal(err)
+	}
+	for _, cwd := range []string{"", "relative", outside, d.Root + "/../", d.Root + "/out", d.Root + "/missing", "/"} {
+		a := ask(t, d.Socket, M{"tool": "printf", "args": []string{"ran"}, "cwd": cwd})
+		if a.Code != "INVALID_PAYLOAD" || a.ExitCode != 64 || a.Stdout != "" {
+			t.Errorf("cwd %q: %s", cwd, a.raw)
+		}
+	}
+}
+
+func TestSecretsAreMasked(t *testing.T) {
+	const token = "t0p-s3cr3t-token"
+	dir := t.TempDir()
+	file := filepath.Join(dir, "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := hosttest.Start(t, host.Config{LogLevel: "debug"})
+	d.Tool(t, "env", M{"binary": "/usr/bin/env", "secrets": M{"token": M{"from": "file:" + file, "env": "TOKEN"}}}, nil)
+	a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root})
+	if !strings.Contains(a.Stdout, "TOKEN=[secret]\n") {
+		t.Errorf("output: %s", a.raw)
+	}
+	var got string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Get("X-Token")
+		io.WriteString(w, "you sent "+got)
+	}))
+	defer srv.Close()
+	host := strings.TrimPrefix(srv.URL, "http://")
+	d.Tool(t, "api", M{
+		"capabilities": M{"http": M{"hosts": []string{host}}},
+		"secrets":      M{"token": M{"from": "file:" + file, "header": "X-Token", "host": host}},
+	}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	a = ask(t, d.Socket, M{"tool": "api", "args": []string{"http", srv.URL}, "cwd": d.Root})
+	if got != token {
+		t.Errorf("the server saw %q: %s", got, a.raw)
+	}
+	if a.Stdout != "200 you sent [secret]" {
+		t.Errorf("output: %s", a.raw)
+	}
+	a = ask(t, d.Socket, M{"tool": "api", "args": []string{"http", "http://127.0.0.1:1/"}, "cwd": d.Root})
+	if a.ExitCode == 0 || !strings.Contains(a.message(), "capabilities.http.hosts") {
+		t.Errorf("a host that is not granted: %s", a.raw)
+	}
+	d.Stop(t)
+	if strings.Contains(d.Logs(), token) {
+		t.Errorf("the log holds the secret:\n%s", d.Logs())
+	}
+}
+
+func TestGuestServices(t *testing.T) {
+	d := hosttest.Start(t, host.Config{})
+	handler := map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)}
+	d.Tool(t, "rich", M{"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024}}, handler)
+	for i := 1; i <= 3; i++ {
+		a := ask(t, d.Socket, M{"tool": "rich", "args": []string{"count"}, "cwd": d.Root})
+		if a.Stdout != fmt.Sprint(i) {
+			t.Errorf("call %d: %s", i, a.raw)
+		}
+	}
+	a := ask(t, d.Socket, M{"tool": "rich", "args": []string{"exec", "/bin/echo", "hi"}, "cwd": d.Root})
+	if a.Stdout != "hi\n" {
+		t.Errorf("exec: %s", a.raw)
+	}
+	a = ask(t, d.Socket, M{"tool": "rich", "args": []string{"exec", "/bin/cat", "/etc/passwd"}, "cwd": d.Root})
+	if a.ExitCode == 0 || !strings.Contains(a.message(), "capabilities.exec") {
+		t.Errorf("exec of what is not granted: %s", a.raw)
+	}
+}
+
+func TestListAndResult(t *testing.T) {
+	d := testDaemon(t)
+	const id = "6fa459ea-ee8a-4ca4-894e-db77e160355e"
+	a := ask(t, d.Socket, M{"toolId": "tools.list", "executionId": id, "payload": M{}})
+	for _, name := range []string{"printf", "guarded", "open"} {
+		if !strings.Contains(string(a.Data), `"`+name+`"`) {
+			t.Errorf("tools.list lacks %s: %s", name, a.raw)
+		}
+	}
+	big := strings.Repeat("x", 100000)
+	a = ask(t, d.Socket, M{"tool": "printf", "args": []string{"%100000s", ""}, "cwd": d.Root})
+	if !a.Truncated || len(a.raw) > wire.MaxFrame || len(a.Stdout) < 50000 {
+		t.Fatalf("an answer of %d bytes, truncated %v", len(a.raw), a.Truncated)
+	}
+	res, err := client.NewAdmin(d.Admin).Result(t.Context(), a.ID)
+	if err != nil || len(res.Stdout) != len(big) {
+		t.Errorf("the whole result has %d bytes: %v", len(res.Stdout), err)
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	d := testDaemon(t)
+	for _, name := range []string{"nothing", "../open", "Open", "open/", ".", "", "tools.list2", strings.Repeat("a", 65)} {
+		a := ask(t, d.Socket, M{"tool": name, "cwd": d.Root})
+		if a.Code != "UNKNOWN_TOOL" || a.ExitCode != 127 {
+			t.Errorf("%q: %s", name, a.raw)
+		}
+	}
+	a := ask(t, d.Socket, M{"tool": "open", "cwd": d.Root, "session": "x"})
+	if a.Code != "SESSION_NOT_FOUND" {
+		t.Errorf("session: %s", a.raw)
+	}
+	a = ask(t, d.Socket, M{"tool": "open", "cwd": d.Root, "token": "secret-token"})
+	if a.Code != "UNAUTHENTICATED" || bytes.Contains(a.raw, []byte("secret-token")) {
+		t.Errorf("token: %s", a.raw)
+	}
+}
+
+func TestSocketsServeCategoriesAndRoots(t *testing.T) {
+	dir, err := os.MkdirTemp("", "toold")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	other := t.TempDir()
+	second := filepath.Join(dir, "vcs.sock")
+	d := hosttest.Start(t, host.Config{Sockets: []host.Socket{{Path: second, Roots: []string{other}, Categories: []string{"vcs"}}}})
+	d.Tool(t, "pwd", M{"binary": "/bin/pwd", "category": "vcs"}, nil)
+	d.Tool(t, "id", M{"binary": "/usr/bin/id", "category": "net"}, nil)
+	for _, tt := range []struct{ socket, tool, cwd, code string }{
+		{d.Socket, "pwd", d.Root, ""},
+		{d.Socket, "id", d.Root, ""},
+		{d.Socket, "pwd", other, "INVALID_PAYLOAD"},
+		{second, "pwd", other, ""},
+		{second, "pwd", d.Root, "INVALID_PAYLOAD"},
+		{second, "id", other, "UNKNOWN_TOOL"},
+	} {
+		if a := ask(t, tt.socket, M{"tool": tt.tool, "cwd": tt.cwd}); a.Code != tt.code {
+			t.Errorf("%s on %s in %s: %s", tt.tool, filepath.Base(tt.socket), tt.cwd, a.raw)
+		}
+	}
+}
+
+func TestHomeIsOfOneIdentityAndTool(t *testing.T) {
+	d := hosttest.Start(t, host.Config{})
+	d.Tool(t, "one", M{"binary": "/usr/bin/env"}, nil)
+	d.Tool(t, "two", M{"binary": "/usr/bin/env"}, nil)
+	home := func(tool string) string {
+		for _, l := range strings.Split(ask(t, d.Socket, M{"tool": tool, "cwd": d.Root}).Stdout, "\n") {
+			if h, ok := strings.CutPrefix(l, "HOME="); ok {
+				return h
+			}
+		}
+		return ""
+	}
+	if home("one") == "" || home("one") == home("two") || !strings.HasPrefix(home("one"), d.State) {
+		t.Errorf("homes %q and %q", home("one"), home("two"))
+	}
+	fi, err := os.Stat(home("one"))
+	if err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", fi, err)
+	}
+}
+
+func TestReload(t *testing.T) {
+	d := testDaemon(t)
+	next := d.Config
+	next.Roots = []string{t.TempDir()}
+	if err := d.Reload(next, nil); err != nil {
+		t.Fatal(err)
+	}
+	if a := ask(t, d.Socket, M{"tool": "printf", "args": []string{"x"}, "cwd": d.Root}); a.Code != "INVALID_PAYLOAD" {
+		t.Errorf("the old root still serves: %s", a.raw)
+	}
+	no := false
+	next.Identity.AllowUID = &no
+	if err := d.Reload(next, nil); err != nil {
+		t.Fatal(err)
+	}
+	if a := ask(t, d.Socket, M{"tool": "printf", "args": []string{"x"}, "cwd": next.Roots[0]}); a.Code != "UNAUTHENTICATED" {
+		t.Errorf("uid is still admitted: %s", a.raw)
+	}
+	bad := next
+	bad.Socket += "2"
+	yes := true
+	bad.Identity.AllowUID = &yes
+	if err := d.Reload(bad, nil); err == nil || !strings.Contains(err.Error(), "socket") {
+		t.Errorf("another socket: %v", err)
+	}
+	st, err := client.NewAdmin(d.Admin).Status(t.Context())
+	if err != nil || !strings.Contains(st.ConfigError, "restart") {
+		t.Errorf("status %+v, %v", st, err)
+	}
+	if a := ask(t, d.Socket, M{"tool": "printf", "args": []string{"x"}, "cwd": next.Roots[0]}); a.Code != "UNAUTHENTICATED" {
+		t.Errorf("a refused reload changed something: %s", a.raw)
+	}
+}
+
+// waitState waits until the daemon says that a tool is in one of states.
+func waitState(t testing.TB, d *hosttest.Daemon, name string, states ...string) {
+	t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for {
+		s, err := client.NewAdmin(d.Admin).Tool(t.Context(), name)
+		if err == nil {
+			for _, want := range states {
+				if s.State == want {
+					return
+				}
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is %q (%s) after a minute, want one of %q: %v", name, s.State, s.Reason, states, err)
+		}
+		runtime.Gosched()
+	}
+}

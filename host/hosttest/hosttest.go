@@ -1,0 +1,245 @@
+// Package hosttest runs a whole daemon on a temporary socket, for tests: the
+// real host, socket, engine and supervisors, and guests built by the go
+// command.
+//
+// A test binary that uses it has a TestMain that calls Main.
+package hosttest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/process"
+)
+
+// Main runs the tests of m, or, in a process that the daemon started from this
+// test binary, what that process is for. It returns the exit code.
+func Main(m *testing.M) int {
+	if process.IsSupervisor() {
+		return process.Supervise()
+	}
+	code := m.Run()
+	built.Lock()
+	defer built.Unlock()
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	return code
+}
+
+// Daemon is a daemon that serves until the test ends.
+type Daemon struct {
+	*host.Host
+	host.Config
+	// Root is the one root, a fresh folder unless the configuration names
+	// roots.
+	Root string
+
+	stop context.CancelFunc
+	done chan error
+	logs *lockedBuffer
+}
+
+// Start starts a daemon. What c leaves empty is put into fresh folders of the
+// test; with no Tools, tools is an empty folder.
+func Start(t testing.TB, c host.Config) *Daemon {
+	t.Helper()
+	// Unix socket paths are short; t.TempDir is not.
+	dir, err := os.MkdirTemp("", "toold")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	mk := func(p *string, name string) {
+		if *p == "" {
+			*p = filepath.Join(dir, name)
+			if err := os.Mkdir(*p, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	mk(&c.Tools, "tools.d")
+	if c.State == "" {
+		c.State = filepath.Join(dir, "state")
+	}
+	if c.Socket == "" {
+		c.Socket = filepath.Join(dir, "tool.sock")
+	}
+	if len(c.Roots) == 0 {
+		var root string
+		mk(&root, "workspace")
+		c.Roots = []string{root}
+	}
+	if err := c.Complete(func(string) (string, bool) { return "", false }); err != nil {
+		t.Fatal(err)
+	}
+	d := &Daemon{Config: c, Root: c.Roots[0], done: make(chan error, 1), logs: &lockedBuffer{}}
+	ctx, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	if d.Host, err = host.New(ctx, c, d.logs); err != nil {
+		stop()
+		t.Fatal(err)
+	}
+	ready := make(chan struct{})
+	go func() {
+		d.done <- d.Serve(ctx, func() error { close(ready); return nil })
+	}()
+	t.Cleanup(func() {
+		d.Stop(t)
+		if t.Failed() {
+			t.Logf("the daemon's log:\n%s", d.Logs())
+		}
+	})
+	select {
+	case <-ready:
+	case err := <-d.done:
+		d.done <- err
+		t.Fatalf("the daemon did not start: %v", err)
+	}
+	return d
+}
+
+// Stop ends the daemon gracefully and waits for it; a second call does
+// nothing.
+func (d *Daemon) Stop(t testing.TB) {
+	t.Helper()
+	if d.stop == nil {
+		return
+	}
+	d.stop()
+	d.stop = nil
+	if err := <-d.done; err != nil {
+		t.Errorf("the daemon ended with: %v", err)
+	}
+	if err := d.Host.Close(); err != nil {
+		t.Errorf("close the daemon: %v", err)
+	}
+}
+
+// Logs is what the daemon has logged so far, one JSON object a line.
+func (d *Daemon) Logs() string { return d.logs.String() }
+
+// Tool writes a tool into the daemon's tools folder: its tool.json, made from
+// def unless that is nil, and its modules by file name.
+func (d *Daemon) Tool(t testing.TB, name string, def map[string]any, modules map[string]string) {
+	t.Helper()
+	WriteTool(t, d.Config.Tools, name, def, modules)
+}
+
+// WriteTool writes a tool into a tools folder as an operator would: beside it
+// first, then renamed into place. modules maps a file name such as
+// "restricted.wasm" to the path of the module to copy.
+func WriteTool(t testing.TB, toolsDir, name string, def map[string]any, modules map[string]string) {
+	t.Helper()
+	tmp, err := os.MkdirTemp(filepath.Dir(toolsDir), ".new-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if def != nil {
+		b, err := json.Marshal(def)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(tmp, "tool.json"), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for file, from := range modules {
+		b, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(tmp, file), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dst := filepath.Join(toolsDir, name)
+	old := tmp + ".old"
+	if err := os.Rename(dst, old); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	if err := os.Rename(tmp, dst); err != nil {
+		t.Fatal(err)
+	}
+	os.RemoveAll(old)
+}
+
+// built holds the guests that this test binary has built, by package.
+var built struct {
+	sync.Mutex
+	dir  string
+	path map[string]func() (string, error)
+}
+
+// Guest builds the Go package at pkg, a path from the module's root such as
+// "plugins/git", as a guest, once a test binary, and returns the module's path.
+func Guest(t testing.TB, pkg string) string {
+	t.Helper()
+	built.Lock()
+	if built.path == nil {
+		dir, err := os.MkdirTemp("", "toold-guests")
+		if err != nil {
+			built.Unlock()
+			t.Fatal(err)
+		}
+		built.dir, built.path = dir, map[string]func() (string, error){}
+	}
+	build, ok := built.path[pkg]
+	if !ok {
+		out := filepath.Join(built.dir, strings.ReplaceAll(pkg, "/", "_")+".wasm")
+		build = sync.OnceValues(func() (string, error) {
+			cmd := exec.Command("go", "build", "-trimpath", "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./"+pkg)
+			cmd.Dir = ModuleRoot()
+			cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
+			if b, err := cmd.CombinedOutput(); err != nil {
+				return "", fmt.Errorf("build guest %s: %w\n%s", pkg, err, b)
+			}
+			return out, nil
+		})
+		built.path[pkg] = build
+	}
+	built.Unlock()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// ModuleRoot is the folder of this module's go.mod.
+var ModuleRoot = sync.OnceValue(func() string {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		panic(fmt.Sprintf("find the module's root: %v", err))
+	}
+	return filepath.Dir(strings.TrimSpace(string(out)))
+})
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

@@ -1,0 +1,105 @@
+package host
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/toold/toold/host/wire"
+)
+
+func TestMaskCutAnywhere(t *testing.T) {
+	const text = "a token s3cr3t-token and s3cr3t-tok, then s3cr3t-token-long."
+	want := "a token [secret] and s3cr3t-tok, then [secret]."
+	secrets := [][]byte{[]byte("s3cr3t-token"), []byte("s3cr3t-token-long\n"), []byte("no")}
+	for n := 1; n <= len(text); n++ {
+		var got bytes.Buffer
+		w := maskOutput(&got, secrets)
+		for b := []byte(text); len(b) > 0; {
+			k := min(n, len(b))
+			if _, err := w.Write(b[:k]); err != nil {
+				t.Fatal(err)
+			}
+			b = b[k:]
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if s := got.String(); s != want {
+			t.Fatalf("in pieces of %d: %q, want %q", n, s, want)
+		}
+	}
+}
+
+func TestMaskHoldsNoPrompt(t *testing.T) {
+	var got bytes.Buffer
+	w := maskOutput(&got, [][]byte{[]byte("s3cr3t-token")})
+	io.WriteString(w, "name? ")
+	if got.String() != "name? " {
+		t.Errorf("a prompt is held back: %q", got.String())
+	}
+}
+
+func TestCapture(t *testing.T) {
+	c := capture{max: 5}
+	for _, s := range []string{"abc", "def", "ghi"} {
+		if n, err := io.WriteString(&c, s); n != 3 || err != nil {
+			t.Fatalf("write: %d, %v", n, err)
+		}
+	}
+	if c.buf.String() != "abcde" || !c.cut {
+		t.Errorf("kept %q, cut %v", c.buf.String(), c.cut)
+	}
+}
+
+func TestResultsAreBounded(t *testing.T) {
+	var rs results
+	for i := range maxResults + 10 {
+		rs.put(&wire.Result{ExecutionID: fmt.Sprint(i)})
+	}
+	if _, err := rs.get("9"); err == nil {
+		t.Error("the tenth oldest is still there")
+	}
+	if _, err := rs.get("10"); err != nil {
+		t.Errorf("the last thousand: %v", err)
+	}
+	for i := range 5 {
+		rs.put(&wire.Result{ExecutionID: fmt.Sprint("big", i), Stdout: make([]byte, 16<<20)})
+	}
+	if _, err := rs.get("big0"); err == nil || rs.bytes > maxResultBytes {
+		t.Errorf("%d bytes kept of %d", rs.bytes, maxResultBytes)
+	}
+	rs.put(&wire.Result{ExecutionID: "big4", Stdout: []byte("x")})
+	if rs.bytes != 48<<20+1 {
+		t.Errorf("a result put twice counts %d bytes", rs.bytes)
+	}
+}
+
+func TestVarsAreScopedAndBounded(t *testing.T) {
+	var v vars
+	a, b := varScope{"alice", "", "t"}, varScope{"bob", "", "t"}
+	if err := v.set(a, "k", []byte("12345"), 10); err != nil {
+		t.Fatal(err)
+	}
+	if got := v.get(b, "k"); got != nil {
+		t.Errorf("bob reads %q", got)
+	}
+	if err := v.set(a, "l", []byte("12345"), 10); err == nil {
+		t.Error("12 bytes were kept under a limit of 10")
+	}
+	if err := v.set(a, "k", []byte("123456789"), 10); err != nil {
+		t.Errorf("replacing counts the old value: %v", err)
+	}
+	if err := v.set(a, "k", nil, 10); err != nil || v.get(a, "k") != nil {
+		t.Errorf("forgotten: %v, %q", err, v.get(a, "k"))
+	}
+	for i := range maxVarScopes {
+		if err := v.set(varScope{fmt.Sprint(i), "", "t"}, "k", []byte("x"), 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(v.scopes) != maxVarScopes || v.recent.Len() != maxVarScopes {
+		t.Errorf("%d scopes are kept", len(v.scopes))
+	}
+}

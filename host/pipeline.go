@@ -1,0 +1,246 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/observe"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// call is one call on its way. It belongs to the goroutine that runs it.
+type call struct {
+	*wire.Call
+	caller  identity.Caller
+	tool    *tools.Tool // pinned: policy, schema and handler are of one version
+	roots   []string    // beneath which this call may work
+	streams server.Streams
+
+	// What the policies decided; what runs is exactly this.
+	rule         string
+	rewroteStdin bool // Stdin is the policy's, even when empty
+	wantStdin    bool
+	shell        bool
+	mutating     bool
+	idempotent   bool
+}
+
+// call takes one call all the way:
+//
+//	identity -> tool generation -> working directory, environment -> schema
+//	-> policy -> execution -> result
+//
+// The context is the caller's: it is done when the caller has gone. Every
+// error on the way ends the call before anything has run, except one of the
+// execution itself.
+func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from server.Peer, streams server.Streams) *wire.Result {
+	start := time.Now()
+	k := &call{Call: wc, streams: streams}
+	res, err := h.run(ctx, on, k, from)
+	if res == nil {
+		res = &wire.Result{}
+	}
+	if err != nil {
+		res.Err = asError(ctx, err)
+	}
+	if !res.Ran && res.Err != nil {
+		res.ExitCode = res.Err.Code.ExitCode()
+	}
+	res.ExecutionID = wc.ExecutionID
+	res.Duration = time.Since(start)
+	h.observe(ctx, k, res)
+	if streams.Stdout == nil && res.Ran {
+		h.results.put(res)
+	}
+	return res
+}
+
+func (h *Host) run(ctx context.Context, on *listener, k *call, from server.Peer) (*wire.Result, error) {
+	var err error
+	if k.caller, err = h.identity.Load().Resolve(k.Token, from.UID); err != nil {
+		return nil, err
+	}
+	if k.Session != "" {
+		return nil, wire.Errorf(wire.SessionNotFound, "there is no session %q for this caller; unset TOOL_SESSION", k.Session)
+	}
+	if k.Background {
+		return nil, wire.Errorf(wire.InvalidEnvelope, "/background: this toold runs no jobs; call without it")
+	}
+	if k.Tool == listToolsID {
+		return h.listTools(k, on)
+	}
+
+	tool, release, err := h.tools.Acquire(ctx, k.Tool)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if !on.serves(tool.Def.Category) {
+		return nil, tools.Unknown(k.Tool)
+	}
+	k.tool = tool
+	k.mutating, k.idempotent, k.wantStdin = tool.Def.Mutating, tool.Def.Idempotent, tool.Def.Stdin
+
+	// One clock for the whole call: policy, waiting and execution together.
+	ctx, cancel := context.WithTimeout(ctx, narrow(tool.Def.Timeout.Duration(), k.Timeout))
+	defer cancel()
+
+	if err := h.place(k, on); err != nil {
+		return nil, err
+	}
+	if err := admitEnv(k); err != nil {
+		return nil, err
+	}
+	if err := tool.Validate(k.Payload); err != nil {
+		return nil, err
+	}
+	timeout, err := h.decide(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	if timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	leave, err := h.gates.enter(ctx, tool.Name, tool.Def.Limits.Concurrency, tool.Def.Limits.Queue)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return h.execute(ctx, k)
+}
+
+// place finds the working directory beneath the roots of the socket, as far
+// as the tool narrows them. A tool that touches no files needs none, and gets
+// none where the caller's is outside.
+func (h *Host) place(k *call, on *listener) error {
+	k.roots = on.roots()
+	if len(k.tool.Def.Roots) > 0 {
+		if k.roots = intersect(k.roots, k.tool.Def.Roots); len(k.roots) == 0 {
+			return wire.Errorf(wire.Denied, "denied by rule roots: %s works beneath %s, and this socket serves nothing there", k.Tool, strings.Join(k.tool.Def.Roots, ", "))
+		}
+	}
+	needs := touchesFiles(k.tool)
+	if k.Cwd == "" && !needs {
+		return nil
+	}
+	dir, path, err := process.OpenBeneath(k.roots, k.Cwd)
+	if err != nil {
+		if needs {
+			return err
+		}
+		k.Cwd = ""
+		return nil
+	}
+	k.Cwd = path
+	return dir.Close()
+}
+
+// touchesFiles reports whether t can reach the folder that it is called in.
+func touchesFiles(t *tools.Tool) bool {
+	return t.Kind == tools.Binary || len(t.Def.Capabilities.Exec) > 0
+}
+
+// admitEnv refuses every variable that the tool does not admit.
+func admitEnv(k *call) error {
+	for name := range k.Env {
+		if !slices.Contains(k.tool.Def.Capabilities.Env, name) {
+			return wire.Errorf(wire.Denied, "denied by rule env: %s does not admit the variable %s; unset it, or ask the operator to add it to capabilities.env in tool.json", k.Tool, name)
+		}
+	}
+	return nil
+}
+
+// decide asks every policy of the tool in turn; the second is asked about what
+// the first made of the call. It narrows k to what was decided and returns the
+// shortest timeout that a policy set, or 0.
+func (h *Host) decide(ctx context.Context, k *call) (timeout time.Duration, err error) {
+	for i := range k.tool.Policies {
+		policy, name := k.tool.Policies[i], k.tool.PolicyFiles[i]
+		in, err := json.Marshal(h.abiCall(ctx, k))
+		if err != nil {
+			return 0, wire.Errorf(wire.Internal, "ask the policy: %w", err)
+		}
+		reply, err := policy.Call(ctx, h.invocation(k, "restrict", in))
+		if err != nil {
+			h.metrics.Decision(k.Tool, observe.PolicyError)
+			e := asError(ctx, err)
+			return 0, &wire.Error{Code: e.Code, Message: fmt.Sprintf("policy %s did not decide, so the call is refused: %s", name, e.Message), Cause: err}
+		}
+		var d abi.Decision
+		if err := wire.Unmarshal(reply.Output, &d); err != nil {
+			h.metrics.Decision(k.Tool, observe.PolicyError)
+			return 0, wire.Errorf(wire.ToolBroken, "policy %s answered no decision, so the call is refused: %w", name, err)
+		}
+		if d.Effect != abi.Allow {
+			h.metrics.Decision(k.Tool, observe.PolicyDeny)
+			return 0, denied(name, &d)
+		}
+		h.metrics.Decision(k.Tool, observe.PolicyAllow)
+		if err := k.apply(&d); err != nil {
+			return 0, wire.Errorf(wire.ToolBroken, "policy %s answered a decision that cannot be followed, so the call is refused: %w", name, err)
+		}
+		if t := time.Duration(d.TimeoutMS) * time.Millisecond; t > 0 {
+			timeout = narrow(t, timeout)
+		}
+	}
+	return timeout, nil
+}
+
+// denied says the rule, the reason and what to do instead, in one line each
+// as far as the policy gave them.
+func denied(policy string, d *abi.Decision) *wire.Error {
+	msg := "denied by " + policy
+	if d.Rule != "" {
+		msg = "denied by rule " + d.Rule
+	}
+	if d.Effect != abi.Deny {
+		msg += fmt.Sprintf(": effect %q is neither allow nor deny", d.Effect)
+	}
+	if d.Reason != "" {
+		msg += ": " + d.Reason
+	}
+	if d.Instead != "" {
+		msg += "; instead: " + d.Instead
+	}
+	return &wire.Error{Code: wire.Denied, Message: msg}
+}
+
+// asError gives every error of the way its code. One that comes from the end
+// of the call's context is TIMEOUT or ABORTED, whatever it was wrapped in.
+func asError(ctx context.Context, err error) *wire.Error {
+	var e *wire.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	// The end of a call's context may have a reason of its own: a caller that
+	// broke the protocol, a daemon that stops.
+	if errors.As(context.Cause(ctx), &e) {
+		return e
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return &wire.Error{Code: wire.Timeout, Message: "the call took longer than it may", Cause: err}
+	case errors.Is(err, context.Canceled):
+		return &wire.Error{Code: wire.Aborted, Message: "the call was ended", Cause: err}
+	}
+	return wire.Errorf(wire.Internal, "%w; see the daemon's log", err)
+}
+
+// narrow is the shorter of two durations, 0 standing for none.
+func narrow(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,82 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Run is a whole daemon: it makes one from c, prints "ready" with its socket
+// on stdout when it accepts calls, tells systemd where that asks for it, and
+// serves until ctx is done. For each receive on reload it takes what load
+// returns in the place of c. Logs go to stderr, one JSON object a line.
+func Run(ctx context.Context, c Config, reload <-chan os.Signal, load func() (Config, error), stdout, stderr io.Writer) error {
+	h, err := New(ctx, c, stderr)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-reload:
+				notify("RELOADING=1")
+				h.Reload(load()) // logs what comes of it
+				notify("READY=1")
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	err = h.Serve(ctx, func() error {
+		_, err := fmt.Fprintln(stdout, "ready", c.Socket)
+		notify("READY=1")
+		return err
+	})
+	cancel()
+	<-done
+	notify("STOPPING=1")
+	return err
+}
+
+// notify tells systemd a state, where NOTIFY_SOCKET says that it asks.
+func notify(state string) {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	if strings.HasPrefix(path, "@") {
+		path = "\x00" + path[1:]
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	c.Write([]byte(state))
+}
+
+// lockState makes this the one daemon of a state folder, for as long as the
+// file that it returns is open. The kernel lets go of the lock with the
+// process, however it ends.
+func lockState(state string) (*os.File, error) {
+	path := filepath.Join(state, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the state folder: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock the state folder: %s is in use by another toold; stop it, or choose another --instance or --state", state)
+	}
+	return f, nil
+}

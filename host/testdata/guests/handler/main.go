@@ -1,0 +1,87 @@
+// A handler for tests of the host. Its first argument says how it behaves.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/toold/toold/pdk"
+	"github.com/toold/toold/pdk/abi"
+)
+
+const version = "version-000000"
+
+// calls counts the calls that this instance has seen: every call sees 1.
+var calls int
+
+//go:wasmexport handle
+func handle() int32 { return pdk.Handle(run) }
+
+func run(c *abi.Call) (*abi.Result, error) {
+	calls++
+	verb := ""
+	if len(c.Args) > 0 {
+		verb = c.Args[0]
+	}
+	switch verb {
+	case "policy-version":
+		return &abi.Result{Stdout: strings.Join(c.Args[1:], " ") + " " + version}, nil
+	case "calls":
+		return &abi.Result{Stdout: fmt.Sprint(calls)}, nil
+	case "exit":
+		return &abi.Result{ExitCode: 7, Stdout: "out", Stderr: "err"}, nil
+	case "fail":
+		return &abi.Result{Error: &abi.Error{Code: "UPSTREAM_DOWN", Message: "the upstream is down", Retriable: true}}, nil
+	case "error":
+		return nil, errors.New("could not")
+	case "trap":
+		panic("a handler that panics")
+	case "loop":
+		for {
+			calls++
+		}
+	case "emit":
+		for i := range 3 {
+			if err := pdk.Emit("stdout", fmt.Appendf(nil, "line %d\n", i)); err != nil {
+				return nil, err
+			}
+		}
+		return &abi.Result{Stdout: "end\n"}, pdk.Emit("stderr", []byte("beside\n"))
+	case "cat":
+		for {
+			b, err := pdk.Recv()
+			if err == io.EOF {
+				return &abi.Result{}, nil
+			}
+			if err != nil {
+				return nil, err
+			}
+			if err := pdk.Emit("stdout", b); err != nil {
+				return nil, err
+			}
+		}
+	case "exec":
+		r, err := pdk.Exec(&abi.ExecRequest{Path: c.Args[1], Args: c.Args[2:]})
+		if err != nil {
+			return nil, err
+		}
+		return &abi.Result{ExitCode: r.ExitCode, StdoutBase64: r.StdoutBase64}, nil
+	case "http":
+		r, err := pdk.HTTP(&pdk.HTTPRequest{URL: c.Args[1]})
+		if err != nil {
+			return nil, err
+		}
+		return &abi.Result{Stdout: fmt.Sprint(r.Status, " ", string(r.Body))}, nil
+	case "count":
+		n := len(pdk.VarGet("n")) + 1
+		pdk.VarSet("n", []byte(strings.Repeat("x", n)))
+		return &abi.Result{Stdout: fmt.Sprint(n)}, nil
+	}
+	data, err := json.Marshal(c)
+	return &abi.Result{Data: data, Stdout: strings.Join(c.Args, " ")}, err
+}
+
+func main() {}

@@ -1,0 +1,57 @@
+// A policy for tests of the host. Its first argument says how it behaves.
+package main
+
+import (
+	"github.com/toold/toold/pdk"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// version is found in the compiled module and overwritten by tests that need
+// many versions of it.
+const version = "version-000000"
+
+//go:wasmexport restrict
+func restrict() int32 { return pdk.Restrict(decide) }
+
+func decide(c *abi.Call) *abi.Decision {
+	d := pdk.Allow()
+	if len(c.Args) == 0 {
+		return d
+	}
+	switch c.Args[0] {
+	case "deny":
+		return pdk.Deny("test.deny", "the test says so", "do not ask")
+	case "rewrite":
+		d.Args = []string{"%s|", "rewritten", c.Caller[:1] + "…", c.Cwd}
+	case "policy-version":
+		d.Args = append(append([]string{}, c.Args...), version)
+	case "env":
+		d.Args = []string{"-c", "env"}
+		d.Env = map[string]string{"FROM_POLICY": "yes"}
+	case "stdin":
+		s := "ZnJvbSBwb2xpY3k=" // "from policy"
+		d.Args, d.StdinBase64 = []string{}, &s
+	case "no-stdin":
+		no := false
+		d.Args, d.Stdin = []string{}, &no
+	case "brief":
+		d.Args, d.TimeoutMS = []string{"60"}, 100
+	case "trap":
+		panic("a policy that panics")
+	case "loop":
+		for i := 0; ; i++ {
+			sink = i
+		}
+	case "odd-effect":
+		d.Effect = "perhaps"
+	case "no-effect":
+		return &abi.Decision{}
+	case "nil":
+		return nil
+	}
+	return d
+}
+
+var sink int
+
+func main() {}

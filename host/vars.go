@@ -1,0 +1,78 @@
+package host
+
+import (
+	"container/list"
+	"fmt"
+	"sync"
+)
+
+// maxVarScopes is how many (identity, session, tool) scopes keep variables;
+// the least recently used goes first.
+const maxVarScopes = 10000
+
+// varScope is whose variables these are. No two scopes share any.
+type varScope struct{ caller, session, tool string }
+
+// vars is the state that guests keep between calls with var_get and var_set.
+// It lives as long as the daemon.
+type vars struct {
+	mu     sync.Mutex
+	scopes map[varScope]*list.Element // guarded by mu
+	recent list.List                  // of *scopeVars, most recent first; guarded by mu
+}
+
+type scopeVars struct {
+	scope varScope
+	size  int64
+	m     map[string][]byte
+}
+
+func (v *vars) get(s varScope, key string) []byte {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	e, ok := v.scopes[s]
+	if !ok {
+		return nil
+	}
+	v.recent.MoveToFront(e)
+	return e.Value.(*scopeVars).m[key]
+}
+
+// set keeps a copy of value under key, or forgets the key when value is nil.
+// limit bounds the names and values of the scope together, in bytes.
+func (v *vars) set(s varScope, key string, value []byte, limit int64) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	e, ok := v.scopes[s]
+	if !ok {
+		if value == nil {
+			return nil
+		}
+		if v.scopes == nil {
+			v.scopes = map[varScope]*list.Element{}
+		}
+		e = v.recent.PushFront(&scopeVars{scope: s, m: map[string][]byte{}})
+		v.scopes[s] = e
+		if v.recent.Len() > maxVarScopes {
+			delete(v.scopes, v.recent.Remove(v.recent.Back()).(*scopeVars).scope)
+		}
+	}
+	v.recent.MoveToFront(e)
+	sv := e.Value.(*scopeVars)
+	size := sv.size
+	if old, ok := sv.m[key]; ok {
+		size -= int64(len(key) + len(old))
+	}
+	if value == nil {
+		delete(sv.m, key)
+		sv.size = size
+		return nil
+	}
+	size += int64(len(key) + len(value))
+	if size > limit {
+		return fmt.Errorf("keep variable %q: %d bytes with it, and capabilities.state allows %d", key, size, limit)
+	}
+	sv.m[key] = append([]byte{}, value...)
+	sv.size = size
+	return nil
+}
