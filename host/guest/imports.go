@@ -41,7 +41,7 @@ func (g grant) line() string {
 	case grantState:
 		return `"capabilities": {"state": 65536}`
 	case grantHTTP:
-		return `"capabilities": {"http": ["api.example.com"]}`
+		return `"capabilities": {"http": {"hosts": ["api.example.com"]}}`
 	case grantExec:
 		return `"capabilities": {"exec": ["/usr/bin/example"]}`
 	case grantToolCall:

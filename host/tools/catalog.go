@@ -1,0 +1,785 @@
+package tools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/wire"
+)
+
+// Config is what a Catalog needs. It does not change after Open.
+type Config struct {
+	// Dir is tools.d. It must exist.
+	Dir string
+	// Restricted is the folder of fallback and global policies; empty is
+	// none. Where it is given, it must exist.
+	Restricted string
+	// StateDir keeps what is remembered across restarts. It is made when it
+	// is not there, and belongs to this catalog alone.
+	StateDir string
+	// Roots are the folders beneath which calls may work: clean and absolute.
+	Roots []string
+	// Engine loads modules, Runner runs setup.sh. Both are closed by their
+	// owner, after the catalog.
+	Engine *guest.Engine
+	Runner *process.Runner
+	// AllowWritable admits a tools.d that others than its owner can write.
+	AllowWritable bool
+	// Settle is how long the files of a tool must have been left alone before
+	// they are read. Default 100 ms.
+	Settle time.Duration
+	// Restat is how often Watch looks at all folders without being told of a
+	// change. Default 5 s.
+	Restat time.Duration
+	// Logger may be nil.
+	Logger *slog.Logger
+	// OnChange, when set, is told of every change of a tool, while no lock is
+	// held. Changes of one tool come one at a time, but for Closed, which
+	// comes with the end of the last call. It must not block.
+	OnChange func(Event)
+}
+
+// Event is one change of a tool.
+type Event struct {
+	Tool   string
+	Change Change
+	// Version is the generation that serves from now on; empty when none
+	// does.
+	Version string
+	// Err is why a version does not serve: of Failed and Broken.
+	Err error
+	// Took is how long reading and compiling took: of Loaded, Swapped, Failed
+	// and Broken.
+	Took time.Duration
+}
+
+// Change is the kind of an Event.
+type Change string
+
+const (
+	Loaded  Change = "loaded"  // a first generation serves
+	Swapped Change = "swapped" // a new generation serves in place of another
+	Failed  Change = "failed"  // a new version does not load; the old generation serves
+	Broken  Change = "broken"  // nothing serves: TOOL_BROKEN
+	Removed Change = "removed" // the folder is gone: UNKNOWN_TOOL
+	Closed  Change = "closed"  // a generation ended with its last call
+)
+
+// State is what a Status says of a tool, in the words of the admin socket.
+type State string
+
+const (
+	OK      State = "ok"      // the version on disk serves
+	Stale   State = "stale"   // the version on disk does not load; an older one serves
+	Bad     State = "broken"  // nothing loads: TOOL_BROKEN
+	Absent  State = "absent"  // it loads, but its binary is not on this host: TOOL_NOT_INSTALLED
+	Loading State = "loading" // a first version is being loaded
+)
+
+// Status is one tool as List shows it.
+type Status struct {
+	Name  string
+	State State
+	// Tool is the generation that serves, nil when none does. Its modules may
+	// be closed at any time: only Acquire pins them.
+	Tool *Tool
+	// Loaded is when that generation began to serve.
+	Loaded time.Time
+	// Calls is how many calls hold it now.
+	Calls int
+	// Reason says what is wrong in every state but OK and Loading, and ends
+	// with what to do. Failing is since when.
+	Reason  string
+	Failing time.Time
+}
+
+// maxLoads is how many tools are read and compiled at the same time: compiling
+// is heavy, and calls run meanwhile.
+const maxLoads = 4
+
+// Bounds of looking on disk for names that are not known: this many at once,
+// and then so many a second. A caller who makes names up costs the daemon one
+// stat a name, and beyond these no more than that.
+const (
+	looksBurst  = 64
+	looksSecond = 32
+)
+
+// Catalog holds the tools of one tools.d. Its methods may be called from any
+// goroutine.
+type Catalog struct {
+	cfg    Config
+	log    *slog.Logger
+	memory *memory
+	// ctx ends with Close; work counts the goroutines that it ends.
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	slots  chan struct{} // holds one token for each load that runs
+
+	mu     sync.Mutex
+	tools  map[string]*entry // guarded by mu
+	looks  float64           // guarded by mu: looks left
+	looked time.Time         // guarded by mu: when looks was counted
+	closed bool              // guarded by mu
+}
+
+// entry is one name. All its fields are guarded by Catalog.mu; stamps is
+// replaced, never changed.
+type entry struct {
+	name string
+	// current is what serves; nil when err says why nothing does, or when the
+	// first load runs.
+	current *generation
+	err     *wire.Error
+	// stale is why the version on disk does not serve in place of current.
+	stale   error
+	failing time.Time
+	// transient: what failed may work without a change on disk.
+	transient bool
+	// stamps are of the files that were looked at last.
+	stamps map[place]stamp
+	// done is closed when the examination that runs ends; nil when none runs.
+	// next is the same of the one that is to run after it; nil when nobody
+	// asked for one.
+	done, next chan struct{}
+}
+
+// generation is a Tool and the calls that hold it.
+type generation struct {
+	tool   Tool
+	has    layers // the policies it was made with
+	digest string
+	loaded time.Time
+
+	refs    int  // guarded by Catalog.mu
+	retired bool // guarded by Catalog.mu: no call takes it any more
+}
+
+func (g *generation) close() {
+	for _, m := range g.tool.Policies {
+		m.Close()
+	}
+	if g.tool.Handler != nil {
+		g.tool.Handler.Close()
+	}
+}
+
+// Open reads tools.d and begins to load every tool in it; calls of a tool that
+// is still loading wait for it. A tool that does not load is no error of Open:
+// it is TOOL_BROKEN. What is an error: a folder that is missing, that others
+// can write, or a state that cannot be kept.
+func Open(ctx context.Context, cfg Config) (*Catalog, error) {
+	if cfg.Settle == 0 {
+		cfg.Settle = 100 * time.Millisecond
+	}
+	if cfg.Restat == 0 {
+		cfg.Restat = 5 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if cfg.Dir, err = checkFolder(cfg.Dir, "--tools", cfg.AllowWritable); err != nil {
+		return nil, fmt.Errorf("open the tools folder: %w", err)
+	}
+	if cfg.Restricted != "" {
+		if cfg.Restricted, err = checkFolder(cfg.Restricted, "--restricted", cfg.AllowWritable); err != nil {
+			return nil, fmt.Errorf("open the restricted folder: %w", err)
+		}
+	}
+	memory, err := openMemory(cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	names, err := toolNames(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("list the tools folder: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c := &Catalog{
+		cfg: cfg, log: cfg.Logger, memory: memory,
+		slots: make(chan struct{}, maxLoads),
+		tools: map[string]*entry{}, looks: looksBurst, looked: time.Now(),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	for _, name := range names {
+		c.examine(name)
+	}
+	return c, nil
+}
+
+// checkFolder is dir made absolute, if it is a folder that only its owner can
+// write.
+func checkFolder(dir, flag string, allowWritable bool) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	fi, err := os.Stat(abs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%s does not exist; make it, or name another with %s", abs, flag)
+	}
+	if err != nil {
+		return "", err
+	}
+	if !fi.IsDir() {
+		return "", fmt.Errorf("%s is not a folder; name one with %s", abs, flag)
+	}
+	if !allowWritable && writableByOthers(abs, fi.Mode()) {
+		return "", fmt.Errorf("%s can be written by others than its owner (mode %04o), who could then run any tool and lift any policy; run chmod go-w %s, or start toold with --allow-writable", abs, fi.Mode().Perm(), abs)
+	}
+	return abs, nil
+}
+
+// toolNames lists what could be a tool, in order.
+func toolNames(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if ValidName(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+func unknown(name string) *wire.Error {
+	if len(name) > 80 {
+		name = strings.ToValidUTF8(name[:80], "") + "…"
+	}
+	return wire.Errorf(wire.UnknownTool, "there is no tool %q here; toolctl tools lists those that there are", name)
+}
+
+// Acquire returns the current generation of a tool and pins it until release
+// is called, which may be done more than once. Errors are wire errors:
+// UNKNOWN_TOOL, TOOL_BROKEN, TOOL_NOT_INSTALLED, ABORTED or TIMEOUT when ctx
+// ends while the tool is loading, OVERLOADED after Close.
+func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release func(), err error) {
+	if !ValidName(name) {
+		return nil, nil, unknown(name)
+	}
+	// The folder itself is asked each time, so that a removed one is unknown
+	// at once, whatever the watcher has seen.
+	if _, err := os.Stat(filepath.Join(c.cfg.Dir, name)); errors.Is(err, fs.ErrNotExist) {
+		c.mu.Lock()
+		known := c.tools[name] != nil
+		c.mu.Unlock()
+		if known {
+			c.examine(name)
+		}
+		return nil, nil, unknown(name)
+	}
+	looked := false
+	for {
+		c.mu.Lock()
+		if c.closed {
+			c.mu.Unlock()
+			return nil, nil, wire.Errorf(wire.Overloaded, "this daemon is shutting down; try again")
+		}
+		e := c.tools[name]
+		switch {
+		case e != nil && e.current != nil:
+			g := e.current
+			g.refs++
+			c.mu.Unlock()
+			release = sync.OnceFunc(func() { c.release(g) })
+			t, err = installed(&g.tool)
+			if err != nil {
+				release()
+				return nil, nil, err
+			}
+			return t, release, nil
+		case e != nil && e.err != nil:
+			err := *e.err
+			c.mu.Unlock()
+			return nil, nil, &err
+		case e == nil && (looked || !c.mayLookLocked(time.Now())):
+			c.mu.Unlock()
+			return nil, nil, unknown(name)
+		}
+		done := (<-chan struct{})(nil)
+		if e != nil && e.done != nil {
+			done = e.done
+		} else {
+			done = c.examineLocked(name)
+		}
+		c.mu.Unlock()
+		looked = true
+		select {
+		case <-done:
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return nil, nil, wire.Errorf(wire.Timeout, "tool %s was still loading; try again", name)
+			}
+			return nil, nil, wire.Errorf(wire.Aborted, "the call ended while tool %s was loading", name)
+		}
+	}
+}
+
+// mayLookLocked takes one look from those that are left.
+func (c *Catalog) mayLookLocked(now time.Time) bool {
+	c.looks = min(looksBurst, c.looks+now.Sub(c.looked).Seconds()*looksSecond)
+	c.looked = now
+	if c.looks < 1 {
+		return false
+	}
+	c.looks--
+	return true
+}
+
+// installed checks that the binary is there, now: it may have come or gone
+// since the tool was loaded.
+func installed(t *Tool) (*Tool, error) {
+	if t.Kind != Binary || executable(t.Binary) {
+		return t, nil
+	}
+	name := t.Def.Binary
+	if name == "" {
+		name = t.Name
+	}
+	file, ok := lookBinary(name)
+	if !ok {
+		where := "in " + BinaryPath
+		if filepath.IsAbs(name) {
+			where = "there"
+		}
+		return nil, wire.Errorf(wire.ToolNotInstalled, "tool %s runs %s, and no such program is %s; install it on the host", t.Name, name, where)
+	}
+	found := *t
+	found.Binary = file
+	return &found, nil
+}
+
+func (c *Catalog) release(g *generation) {
+	c.mu.Lock()
+	g.refs--
+	last := g.retired && g.refs == 0
+	c.mu.Unlock()
+	if last {
+		c.end(g)
+	}
+}
+
+// end closes a generation that nobody holds and nobody can take.
+func (c *Catalog) end(g *generation) {
+	g.close()
+	c.event(Event{Tool: g.tool.Name, Change: Closed, Version: g.tool.Version})
+}
+
+// retireLocked takes g out of service and returns what is to be called after
+// the unlock.
+func (c *Catalog) retireLocked(g *generation) (after func()) {
+	if g == nil {
+		return func() {}
+	}
+	g.retired = true
+	if g.refs > 0 {
+		return func() {}
+	}
+	return func() { c.end(g) }
+}
+
+func (c *Catalog) event(e Event) {
+	if c.cfg.OnChange != nil {
+		c.cfg.OnChange(e)
+	}
+}
+
+// examine sees to it that the folder of name is looked at, and returns a
+// channel that is closed when an examination that began after this call has
+// ended.
+func (c *Catalog) examine(name string) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.examineLocked(name)
+}
+
+func (c *Catalog) examineLocked(name string) <-chan struct{} {
+	if c.closed {
+		done := make(chan struct{})
+		close(done)
+		return done
+	}
+	e := c.tools[name]
+	if e == nil {
+		e = &entry{name: name}
+		c.tools[name] = e
+	}
+	if e.done != nil {
+		if e.next == nil {
+			e.next = make(chan struct{})
+		}
+		return e.next
+	}
+	e.done = make(chan struct{})
+	c.work.Add(1)
+	go c.run(e)
+	return e.done
+}
+
+// run examines a tool until nobody asks for another look. There is one at a
+// time for each entry, which is what keeps its generations in order.
+func (c *Catalog) run(e *entry) {
+	defer c.work.Done()
+	for {
+		c.round(e)
+		c.mu.Lock()
+		close(e.done)
+		e.done, e.next = e.next, nil
+		more := e.done != nil
+		if !more && e.current == nil && e.err == nil {
+			delete(c.tools, e.name)
+		}
+		c.mu.Unlock()
+		if !more {
+			return
+		}
+	}
+}
+
+// slot runs f when there is room for it; false when the catalog is closing.
+func (c *Catalog) slot(f func()) bool {
+	select {
+	case c.slots <- struct{}{}:
+	case <-c.ctx.Done():
+		return false
+	}
+	defer func() { <-c.slots }()
+	f()
+	return c.ctx.Err() == nil
+}
+
+// maxUnsettled is how often a folder that keeps changing is read again before
+// its tool is said to fail.
+const maxUnsettled = 50
+
+// errUnsettled: the files of a tool kept changing while they were read.
+var errUnsettled = errors.New("its files keep changing while they are read; write them elsewhere and rename them into place")
+
+// settled reads a version of which every file was left alone while it was
+// read, and for Settle before. A nil candidate without an error means that
+// nothing changed since stamps.
+func (c *Catalog) settled(name string, stamps map[place]stamp) (v *candidate, seen map[place]stamp, err error) {
+	for range maxUnsettled {
+		var again bool
+		if !c.slot(func() { v, seen, again, err = c.readOnce(name, stamps) }) {
+			return nil, nil, c.ctx.Err()
+		}
+		if !again {
+			return v, seen, err
+		}
+		// Files that changed just now, or in the future of this clock (other
+		// hosts write here too): they are settled when they are the same
+		// after a while.
+		select {
+		case <-time.After(c.cfg.Settle):
+		case <-c.ctx.Done():
+			return nil, nil, c.ctx.Err()
+		}
+		still := false
+		if d, e := openDisk(c.cfg.Dir, c.cfg.Restricted); e == nil {
+			still = d.same(seen)
+			d.Close()
+		}
+		if still {
+			return v, seen, err
+		}
+	}
+	return nil, nil, errUnsettled
+}
+
+// readOnce reads the folder. again says that it may not be whole yet.
+func (c *Catalog) readOnce(name string, stamps map[place]stamp) (v *candidate, seen map[place]stamp, again bool, err error) {
+	d, err := openDisk(c.cfg.Dir, c.cfg.Restricted)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) && !exists(c.cfg.Dir) {
+			return &candidate{name: name, gone: true, why: "the tools folder is gone"}, nil, false, nil
+		}
+		return nil, nil, false, fmt.Errorf("%w; make the folder readable", err)
+	}
+	defer d.Close()
+	if stamps != nil && d.same(stamps) {
+		return nil, stamps, false, nil
+	}
+	v = c.read(d, name)
+	quiet := time.Now().UnixNano() - d.newest()
+	return v, d.seen, quiet < int64(c.cfg.Settle) || !d.same(d.seen), nil
+}
+
+// round looks at the folder once and does what follows from it.
+func (c *Catalog) round(e *entry) {
+	start := time.Now()
+	c.mu.Lock()
+	stamps, old := e.stamps, e.current
+	if e.transient {
+		stamps = nil
+	}
+	c.mu.Unlock()
+
+	v, seen, err := c.settled(e.name, stamps)
+	switch {
+	case c.ctx.Err() != nil, v == nil && err == nil:
+		return
+	case err != nil:
+		c.fail(e, start, wire.Errorf(wire.Internal, "read tool %s: %w", e.name, err), false, nil)
+		return
+	case v.gone:
+		c.remove(e, v.why)
+		return
+	}
+
+	// That there is a policy is remembered before anything else, so that no
+	// crash and no failed load forgets it.
+	err = c.memory.update(e.name, func(p *toolPast, global *bool) {
+		p.Policy = p.Policy || v.present.own
+		*global = *global || v.present.global
+	})
+	// The policies that are on disk count from now on, also when this version
+	// does not load: what serves may not have fewer.
+	deny := v.legacy || old != nil && old.has.without(v.present)
+	if err != nil {
+		err = wire.Errorf(wire.Internal, "load tool %s: %w", e.name, err)
+	} else if err = c.lost(v); err != nil {
+		deny = true
+	} else if old != nil && v.digest == old.digest {
+		c.unchanged(e, seen)
+		return
+	}
+	var g *generation
+	if err == nil && !c.slot(func() { g, err = c.load(c.ctx, v) }) {
+		if g != nil {
+			g.close()
+		}
+		return
+	}
+	if err == nil {
+		// A policy that is confirmed to be none is no longer missed.
+		err = c.memory.update(e.name, func(p *toolPast, global *bool) {
+			p.Policy = v.present.own
+			*global = *global && (v.present.global || !v.globalNone)
+		})
+		if err != nil {
+			g.close()
+			err = wire.Errorf(wire.Internal, "load tool %s: %w", e.name, err)
+		}
+	}
+	if err != nil {
+		c.fail(e, start, err, deny, seen)
+		return
+	}
+	c.publish(e, start, g, seen)
+}
+
+func exists(dir string) bool {
+	_, err := os.Stat(dir)
+	return err == nil
+}
+
+// lost is an error when the tool once had a policy that is there no more.
+func (c *Catalog) lost(v *candidate) error {
+	past, global := c.memory.past(v.name)
+	none := v.def != nil && v.def.Policy == PolicyNone
+	switch {
+	case past.Policy && !v.present.own && !none:
+		return broken(`tool %s had a policy and has none any more, which does not make it unrestricted; put %s back, or say "policy": "none" in its tool.json`, v.name, policyFile)
+	case global && !v.present.global && !v.globalNone && !none:
+		where := filepath.Join(c.cfg.Restricted, globalPolicy)
+		if c.cfg.Restricted == "" {
+			where = globalPolicy + " of the restricted folder, which this daemon was started without,"
+		}
+		return broken("tool %s had a policy for all tools and has none any more, which does not make it unrestricted; put %s back, or put an empty %s beside it if there is meant to be none", v.name, where, globalNone)
+	case v.err == nil && v.def.Policy == PolicyRequired && !v.present.own:
+		return broken(`tool %s says "policy": "required" and has none; put %s into its folder (make build compiles those of this repository)`, v.name, policyFile)
+	}
+	return nil
+}
+
+// unchanged notes that the version on disk is the one that serves.
+func (c *Catalog) unchanged(e *entry, seen map[place]stamp) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.stamps = seen
+	e.stale, e.failing, e.transient = nil, time.Time{}, false
+}
+
+// publish puts g in the place of what served.
+func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[place]stamp) {
+	g.loaded = time.Now()
+	c.mu.Lock()
+	old := e.current
+	e.current, e.stamps = g, seen
+	e.err, e.stale, e.failing, e.transient = nil, nil, time.Time{}, false
+	after := c.retireLocked(old)
+	c.mu.Unlock()
+	change := Loaded
+	if old != nil {
+		change = Swapped
+	}
+	took := time.Since(start)
+	c.log.Info("tool "+string(change), "tool", e.name, "version", g.tool.Version, "kind", g.tool.Kind, "policies", g.tool.PolicyFiles, "took", took)
+	if len(g.tool.Policies) == 0 {
+		c.log.Warn("tool has no policy: every call of it is allowed", "tool", e.name)
+	}
+	c.event(Event{Tool: e.name, Change: change, Version: g.tool.Version, Took: took})
+	after()
+}
+
+// fail notes that a version does not load. What served goes on, unless deny
+// says that it would skip a policy. seen is what was looked at: the version is
+// tried again when one of these files changes, and, for an error that is not
+// of the files, also without that.
+func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map[place]stamp) {
+	var we *wire.Error
+	if !errors.As(err, &we) {
+		we = wire.Errorf(wire.ToolBroken, "load tool %s: %w", e.name, err)
+	}
+	transient := we.Code != wire.ToolBroken
+	if transient {
+		// Callers know one code for a tool that does not load.
+		we = &wire.Error{Code: wire.ToolBroken, Message: we.Message, Cause: err}
+	}
+	c.mu.Lock()
+	old := e.current
+	repeated := e.failing != (time.Time{}) && (e.err != nil && e.err.Message == we.Message || e.stale != nil && e.stale.Error() == we.Error())
+	if e.failing.IsZero() {
+		e.failing = time.Now()
+	}
+	e.transient, e.stamps = transient, seen
+	after := func() {}
+	version := ""
+	if old != nil && !deny {
+		e.stale = we
+		version = old.tool.Version
+	} else {
+		e.current, e.err, e.stale = nil, we, nil
+		after = c.retireLocked(old)
+	}
+	c.mu.Unlock()
+	change := Broken
+	if version != "" {
+		change = Failed
+	}
+	if !repeated {
+		c.log.Error("tool "+string(change), "tool", e.name, "error", we.Message, "serving", version)
+		c.event(Event{Tool: e.name, Change: change, Version: version, Err: we, Took: time.Since(start)})
+	}
+	after()
+}
+
+// remove takes a tool out whose folder is gone.
+func (c *Catalog) remove(e *entry, why string) {
+	c.mu.Lock()
+	old := e.current
+	known := old != nil || e.err != nil
+	e.current, e.err, e.stale, e.failing, e.transient, e.stamps = nil, nil, nil, time.Time{}, false, nil
+	after := c.retireLocked(old)
+	c.mu.Unlock()
+	if known {
+		c.log.Info("tool removed", "tool", e.name, "reason", why)
+		c.event(Event{Tool: e.name, Change: Removed})
+	} else {
+		c.log.Debug("folder is no tool", "tool", e.name, "reason", why)
+	}
+	after()
+}
+
+// List is every tool, by name.
+func (c *Catalog) List() []Status {
+	c.mu.Lock()
+	list := make([]Status, 0, len(c.tools))
+	for _, e := range c.tools {
+		s := Status{Name: e.name, State: Loading, Failing: e.failing}
+		switch {
+		case e.current != nil:
+			s.State, s.Tool, s.Loaded, s.Calls = OK, &e.current.tool, e.current.loaded, e.current.refs
+			if e.stale != nil {
+				s.State, s.Reason = Stale, e.stale.Error()
+			}
+		case e.err != nil:
+			s.State, s.Reason = Bad, e.err.Message
+		}
+		list = append(list, s)
+	}
+	c.mu.Unlock()
+	slices.SortFunc(list, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
+	for i := range list {
+		s := &list[i]
+		if s.Tool == nil {
+			continue
+		}
+		t, err := installed(s.Tool)
+		var we *wire.Error
+		if err == nil {
+			s.Tool = t
+		} else if errors.As(err, &we) && s.State == OK {
+			s.State, s.Reason = Absent, we.Message
+		}
+	}
+	return list
+}
+
+// Ready waits until no tool is being loaded for the first time.
+func (c *Catalog) Ready(ctx context.Context) error {
+	for {
+		var done chan struct{}
+		c.mu.Lock()
+		for _, e := range c.tools {
+			if e.current == nil && e.err == nil && e.done != nil {
+				done = e.done
+				break
+			}
+		}
+		c.mu.Unlock()
+		if done == nil {
+			return nil
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Close ends loading and watching and takes every tool out of service. Calls
+// that hold a generation finish on it; their release closes it.
+func (c *Catalog) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	c.work.Wait()
+	var after []func()
+	c.mu.Lock()
+	for _, e := range c.tools {
+		after = append(after, c.retireLocked(e.current))
+		e.current = nil
+	}
+	clear(c.tools)
+	c.mu.Unlock()
+	for _, f := range after {
+		f()
+	}
+	return nil
+}

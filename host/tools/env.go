@@ -1,0 +1,63 @@
+package tools
+
+import (
+	"slices"
+	"strings"
+)
+
+// harmless are variables that a barred prefix covers and that are data and
+// nothing else: who wrote a commit and when, and the name of an environment. A
+// caller may set them where tool.json says so; every other GIT_ variable can
+// make git run a command or leave the tree.
+var harmless = []string{
+	"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE",
+	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE",
+	"NODE_ENV",
+}
+
+// barred are the variables that no tool.json can open to callers, by what
+// they do. A name that ends in * is a prefix; all are compared without regard
+// to case, since some programs read http_proxy, HTTP_PROXY and Http_Proxy
+// alike.
+var barred = []struct {
+	why   string
+	names []string
+}{
+	{"makes the loader or the C library run or read what the caller chooses", []string{
+		"LD_*", "DYLD_*", "GLIBC_TUNABLES", "GCONV_PATH", "MALLOC_*", "LOCPATH", "NLSPATH", "HOSTALIASES",
+		"RES_OPTIONS", "LOCALDOMAIN", "RESOLV_*", "TZDIR", "GETCONF_DIR", "NIS_PATH", "OPENSSL_*", "LIBPATH", "SHLIB_PATH"}},
+	{"makes an interpreter or a runtime run what the caller chooses", []string{
+		"BASH_*", "BASHOPTS", "SHELLOPTS", "ENV", "IFS", "PS4", "CDPATH", "PROMPT_COMMAND", "ZDOTDIR",
+		"PYTHON*", "PERL*", "RUBY*", "GEM_*", "BUNDLE_*", "NODE_*", "NPM_*", "YARN_*", "JAVA_*", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS",
+		"CLASSPATH", "PHP_*", "PHPRC", "LUA_*", "GO*", "CARGO_*", "RUSTC*", "TCLLIBPATH", "AWKPATH", "AWKLIBPATH", "MAKEFLAGS", "GNUMAKEFLAGS", "MFLAGS", "DOTNET_*", "CORECLR_*"}},
+	{"decides which program is run", []string{
+		"PATH", "PATHEXT", "SHELL", "EDITOR", "VISUAL", "PAGER", "MANPAGER", "BROWSER", "LESS*", "*_EDITOR", "*_PAGER", "*_BROWSER",
+		"SSH_*", "*_ASKPASS", "GPG_*", "RSYNC_*", "TAR_OPTIONS", "GREP_OPTIONS", "TERMINFO*", "TERMCAP", "CC", "CXX", "LD"}},
+	{"decides where a program keeps its configuration and files", []string{
+		"HOME", "XDG_*", "TMPDIR", "TMP", "TEMP", "CURL_HOME", "NETRC", "GNUPGHOME", "KRB5*", "*_CONFIG", "*_CONFIG_DIR", "*_CONFIG_HOME", "USERPROFILE", "HGRCPATH", "HGUSER", "DOCKER_*", "KUBECONFIG"}},
+	{"decides where requests, and the credentials in them, go", []string{
+		"*_PROXY", "SSL_*", "CURL_CA_BUNDLE", "CURL_SSL_BACKEND", "REQUESTS_CA_BUNDLE", "SSLKEYLOGFILE", "AWS_CA_BUNDLE", "GH_HOST", "GH_REPO", "AWS_ENDPOINT_*"}},
+	{"holds a credential, which is the operator's to give", []string{
+		"GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN"}},
+	{"is of git, where variables run commands and leave the tree (those of the author and committer are admitted)", []string{"GIT_*"}},
+	{"is set by this host", []string{"TOOL_*", "TOOLD_*", "TRACEPARENT", "TRACESTATE", "NOTIFY_SOCKET", "LISTEN_*"}},
+}
+
+// neverFromCaller says why no caller may ever set the variable, as a phrase
+// that follows its name; empty when tool.json may admit it.
+func neverFromCaller(name string) string {
+	if slices.Contains(harmless, name) {
+		return ""
+	}
+	upper := strings.ToUpper(name)
+	for _, group := range barred {
+		for _, pattern := range group.names {
+			prefix, begins := strings.CutSuffix(pattern, "*")
+			suffix, ends := strings.CutPrefix(pattern, "*")
+			if begins && strings.HasPrefix(upper, prefix) || ends && strings.HasSuffix(upper, suffix) || upper == pattern {
+				return group.why
+			}
+		}
+	}
+	return ""
+}

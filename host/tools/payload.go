@@ -1,0 +1,100 @@
+package tools
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// noLoader refuses every reference that leaves the document: a definition
+// must mean the same on every host, and reading it must open nothing.
+type noLoader struct{}
+
+func (noLoader) Load(url string) (any, error) {
+	return nil, fmt.Errorf("refers to %s; a schema may refer to its own parts only, copy the other one in under $defs", url)
+}
+
+// payloadURL names the document in references of itself. It is never opened.
+const payloadURL = "toold:payload"
+
+// CompileSchema makes the strict form of a tool's payload schema: an object
+// that lists its properties refuses all others, also within properties and
+// items, unless it says additionalProperties or unevaluatedProperties itself.
+// References to other documents are refused.
+func CompileSchema(schema json.RawMessage) (*jsonschema.Schema, error) {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
+	if err != nil {
+		return nil, fmt.Errorf("does not read as JSON: %w", err)
+	}
+	top, ok := doc.(map[string]any)
+	if !ok {
+		return nil, errors.New("must be an object: the JSON Schema of the payload")
+	}
+	refuse := "unevaluatedProperties"
+	if version, _ := top["$schema"].(string); strings.Contains(version, "draft-0") {
+		refuse = "additionalProperties" // all that older drafts know
+	}
+	closeObjects(top, refuse)
+	c := jsonschema.NewCompiler()
+	c.UseLoader(noLoader{})
+	c.DefaultDraft(jsonschema.Draft2020)
+	c.AssertFormat()
+	if err := c.AddResource(payloadURL, doc); err != nil {
+		return nil, fmt.Errorf("is no JSON Schema: %w", oneLine(err))
+	}
+	s, err := c.Compile(payloadURL)
+	if err != nil {
+		return nil, fmt.Errorf("is no valid JSON Schema: %w", oneLine(err))
+	}
+	return s, nil
+}
+
+// closeObjects makes schema, and the schemas of its properties and items,
+// refuse properties that they do not list. Schemas under allOf, $defs and the
+// like are left alone: they may describe a part of an object only.
+func closeObjects(schema map[string]any, refuse string) {
+	if properties, ok := schema["properties"].(map[string]any); ok {
+		_, additional := schema["additionalProperties"]
+		_, unevaluated := schema["unevaluatedProperties"]
+		if !additional && !unevaluated {
+			schema[refuse] = false
+		}
+		for _, p := range properties {
+			if s, ok := p.(map[string]any); ok {
+				closeObjects(s, refuse)
+			}
+		}
+	}
+	switch items := schema["items"].(type) {
+	case map[string]any:
+		closeObjects(items, refuse)
+	case []any: // older drafts
+		closeEach(items, refuse)
+	}
+	if items, ok := schema["prefixItems"].([]any); ok {
+		closeEach(items, refuse)
+	}
+}
+
+func closeEach(items []any, refuse string) {
+	for _, p := range items {
+		if s, ok := p.(map[string]any); ok {
+			closeObjects(s, refuse)
+		}
+	}
+}
+
+// oneLine keeps the library's many-line errors to the line that a log and a
+// caller can hold, without the name of the document.
+func oneLine(err error) error {
+	text := strings.ReplaceAll(err.Error(), payloadURL, "the schema")
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 400 {
+		text = text[:400] + "…"
+	}
+	return errors.New(strings.ToValidUTF8(text, ""))
+}
