@@ -103,7 +103,7 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 		Runner:        h.runner,
 		AllowWritable: c.AllowWritableTools,
 		Logger:        h.log,
-		OnLoad:        h.metrics.Loaded,
+		OnChange:      func(e tools.Event) { h.metrics.Loaded(e.Tool, string(e.Change)) },
 	}); err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func New() *Metrics {
 		}, []string{"tool", "effect"}),
 		generations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "toold_tool_loads_total",
-			Help: "Versions of tools that were loaded, by outcome: swapped, or broken when the old version goes on serving or the tool is refused.",
+			Help: "Versions of tools, by outcome: loaded, swapped in for another, failed (the old version goes on serving), broken (the tool is refused), removed, and closed after the last call.",
 		}, []string{"tool", "outcome"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "toold_calls_in_flight",

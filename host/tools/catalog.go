@@ -2,6 +2,7 @@ package tools
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,7 +29,9 @@ type Config struct {
 	// StateDir keeps what is remembered across restarts. It is made when it
 	// is not there, and belongs to this catalog alone.
 	StateDir string
-	// Roots are the folders beneath which calls may work: clean and absolute.
+	// Roots are the folders beneath which calls may work, clean and absolute:
+	// a tool that narrows them to something else is broken. Empty leaves that
+	// to the call.
 	Roots []string
 	// Engine loads modules, Runner runs setup.sh. Both are closed by their
 	// owner, after the catalog.
@@ -76,33 +79,43 @@ const (
 	Closed  Change = "closed"  // a generation ended with its last call
 )
 
-// State is what a Status says of a tool, in the words of the admin socket.
-type State string
-
+// The states of a tool, as Status.State and the admin socket say them.
 const (
-	OK      State = "ok"      // the version on disk serves
-	Stale   State = "stale"   // the version on disk does not load; an older one serves
-	Bad     State = "broken"  // nothing loads: TOOL_BROKEN
-	Absent  State = "absent"  // it loads, but its binary is not on this host: TOOL_NOT_INSTALLED
-	Loading State = "loading" // a first version is being loaded
+	StateOK      = "ok"      // the version on disk serves
+	StateStale   = "stale"   // the version on disk does not load; an older one serves
+	StateBroken  = "broken"  // nothing loads: TOOL_BROKEN
+	StateAbsent  = "absent"  // it loads, but its binary is not on this host: TOOL_NOT_INSTALLED
+	StateLoading = "loading" // a first version is being loaded; calls wait for it
 )
 
-// Status is one tool as List shows it.
+// Status is one tool as List shows it. What is said of the tool itself is said
+// of the generation that serves, and empty when none does.
 type Status struct {
-	Name  string
-	State State
-	// Tool is the generation that serves, nil when none does. Its modules may
-	// be closed at any time: only Acquire pins them.
-	Tool *Tool
-	// Loaded is when that generation began to serve.
+	Name        string
+	State       string
+	Description string
+	Kind        string
+	// Path is the binary or module that runs, Policies the policy modules
+	// that are asked, in order.
+	Path     string
+	Policies []string
+	Category string
+	Version  string
+	Mutating bool
+	// Schema is the JSON Schema of the payload as its author wrote it.
+	Schema json.RawMessage
+	// Loaded is when the generation began to serve, Calls how many calls hold
+	// it now.
 	Loaded time.Time
-	// Calls is how many calls hold it now.
-	Calls int
-	// Reason says what is wrong in every state but OK and Loading, and ends
-	// with what to do. Failing is since when.
+	Calls  int
+	// Reason says what is wrong in every state but StateOK and StateLoading,
+	// and ends with what to do. Failing is since when.
 	Reason  string
 	Failing time.Time
 }
+
+// Serving reports whether a call would reach the tool.
+func (s Status) Serving() bool { return s.State == StateOK || s.State == StateStale }
 
 // maxLoads is how many tools are read and compiled at the same time: compiling
 // is heavy, and calls run meanwhile.
@@ -144,7 +157,7 @@ type entry struct {
 	current *generation
 	err     *wire.Error
 	// stale is why the version on disk does not serve in place of current.
-	stale   error
+	stale   *wire.Error
 	failing time.Time
 	// transient: what failed may work without a change on disk.
 	transient bool
@@ -260,7 +273,9 @@ func toolNames(dir string) ([]string, error) {
 	return names, nil
 }
 
-func unknown(name string) *wire.Error {
+// Unknown is the error of a name that is no tool's, or not one of this caller's:
+// the two must not differ.
+func Unknown(name string) *wire.Error {
 	if len(name) > 80 {
 		name = strings.ToValidUTF8(name[:80], "") + "…"
 	}
@@ -273,7 +288,7 @@ func unknown(name string) *wire.Error {
 // ends while the tool is loading, OVERLOADED after Close.
 func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release func(), err error) {
 	if !ValidName(name) {
-		return nil, nil, unknown(name)
+		return nil, nil, Unknown(name)
 	}
 	// The folder itself is asked each time, so that a removed one is unknown
 	// at once, whatever the watcher has seen.
@@ -284,7 +299,7 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 		if known {
 			c.examine(name)
 		}
-		return nil, nil, unknown(name)
+		return nil, nil, Unknown(name)
 	}
 	looked := false
 	for {
@@ -300,10 +315,10 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 			g.refs++
 			c.mu.Unlock()
 			release = sync.OnceFunc(func() { c.release(g) })
-			t, err = installed(&g.tool)
-			if err != nil {
+			t, missing := installed(&g.tool)
+			if missing != nil {
 				release()
-				return nil, nil, err
+				return nil, nil, missing
 			}
 			return t, release, nil
 		case e != nil && e.err != nil:
@@ -312,7 +327,7 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 			return nil, nil, &err
 		case e == nil && (looked || !c.mayLookLocked(time.Now())):
 			c.mu.Unlock()
-			return nil, nil, unknown(name)
+			return nil, nil, Unknown(name)
 		}
 		done := (<-chan struct{})(nil)
 		if e != nil && e.done != nil {
@@ -346,7 +361,7 @@ func (c *Catalog) mayLookLocked(now time.Time) bool {
 
 // installed checks that the binary is there, now: it may have come or gone
 // since the tool was loaded.
-func installed(t *Tool) (*Tool, error) {
+func installed(t *Tool) (*Tool, *wire.Error) {
 	if t.Kind != Binary || executable(t.Binary) {
 		return t, nil
 	}
@@ -657,7 +672,7 @@ func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map
 	}
 	c.mu.Lock()
 	old := e.current
-	repeated := e.failing != (time.Time{}) && (e.err != nil && e.err.Message == we.Message || e.stale != nil && e.stale.Error() == we.Error())
+	repeated := e.failing != (time.Time{}) && (e.err != nil && e.err.Message == we.Message || e.stale != nil && e.stale.Message == we.Message)
 	if e.failing.IsZero() {
 		e.failing = time.Now()
 	}
@@ -704,16 +719,18 @@ func (c *Catalog) remove(e *entry, why string) {
 func (c *Catalog) List() []Status {
 	c.mu.Lock()
 	list := make([]Status, 0, len(c.tools))
+	serving := make(map[string]*Tool, len(c.tools))
 	for _, e := range c.tools {
-		s := Status{Name: e.name, State: Loading, Failing: e.failing}
+		s := Status{Name: e.name, State: StateLoading, Failing: e.failing}
 		switch {
 		case e.current != nil:
-			s.State, s.Tool, s.Loaded, s.Calls = OK, &e.current.tool, e.current.loaded, e.current.refs
+			s.State, s.Loaded, s.Calls = StateOK, e.current.loaded, e.current.refs
+			serving[e.name] = &e.current.tool
 			if e.stale != nil {
-				s.State, s.Reason = Stale, e.stale.Error()
+				s.State, s.Reason = StateStale, e.stale.Message
 			}
 		case e.err != nil:
-			s.State, s.Reason = Bad, e.err.Message
+			s.State, s.Reason = StateBroken, e.err.Message
 		}
 		list = append(list, s)
 	}
@@ -721,16 +738,20 @@ func (c *Catalog) List() []Status {
 	slices.SortFunc(list, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
 	for i := range list {
 		s := &list[i]
-		if s.Tool == nil {
+		t := serving[s.Name]
+		if t == nil {
 			continue
 		}
-		t, err := installed(s.Tool)
-		var we *wire.Error
-		if err == nil {
-			s.Tool = t
-		} else if errors.As(err, &we) && s.State == OK {
-			s.State, s.Reason = Absent, we.Message
+		if found, err := installed(t); err == nil {
+			t = found
+		} else if s.State == StateOK {
+			s.State, s.Reason = StateAbsent, err.Message
 		}
+		s.Description, s.Kind, s.Path, s.Policies = t.Description, string(t.Kind), t.Binary, t.PolicyFiles
+		if t.Kind != Binary {
+			s.Path = t.HandlerFile
+		}
+		s.Category, s.Version, s.Mutating, s.Schema = t.Def.Category, t.Version, t.Def.Mutating, t.SchemaSource
 	}
 	return list
 }

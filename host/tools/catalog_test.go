@@ -250,7 +250,7 @@ func TestDiscovery(t *testing.T) {
 	b.is("two", "| 2")
 	var names []string
 	for _, s := range b.c.List() {
-		names = append(names, s.Name+" "+string(s.State))
+		names = append(names, s.Name+" "+s.State)
 	}
 	if want := []string{"one ok", "policy-only absent", "two ok"}; !slices.Equal(names, want) {
 		t.Errorf("listed %v, want %v", names, want)
@@ -472,7 +472,7 @@ func TestPolicies(t *testing.T) {
 			} else {
 				b.refused("t", wire.ToolBroken, tt.err...)
 			}
-			if s := b.status("t"); s.State != Bad || s.Reason == "" || s.Failing.IsZero() {
+			if s := b.status("t"); s.State != StateBroken || s.Reason == "" || s.Failing.IsZero() {
 				t.Errorf("status %+v", s)
 			}
 		})
@@ -585,7 +585,7 @@ func TestLostPolicy(t *testing.T) {
 		// Nobody knows what it would say: what serves goes on as it is, and
 		// nothing new begins.
 		b.is("t", "fallback | h")
-		if s := b.status("t"); s.State != Stale || !strings.Contains(s.Reason, "restricted folder") {
+		if s := b.status("t"); s.State != StateStale || !strings.Contains(s.Reason, "restricted folder") {
 			t.Errorf("status %+v", s)
 		}
 		b.write(map[string]string{"v/handler.wasm": string(handler("v"))})
@@ -654,7 +654,7 @@ func TestBrokenVersion(t *testing.T) {
 			b.look("t")
 			b.is("t", "p | h")
 			s := b.status("t")
-			if s.State != Stale || !strings.Contains(s.Reason, tt.want) || s.Tool.Version != before.Tool.Version || s.Failing.IsZero() {
+			if s.State != StateStale || !strings.Contains(s.Reason, tt.want) || s.Version != before.Version || s.Failing.IsZero() {
 				t.Errorf("status %s, reason %q, want %q", s.State, s.Reason, tt.want)
 			}
 			if got := b.happened("t"); got != "failed" {
@@ -670,7 +670,7 @@ func TestBrokenVersion(t *testing.T) {
 			}
 			b.write(good)
 			b.look("t")
-			if s := b.status("t"); s.State != OK || s.Reason != "" || !s.Failing.IsZero() || !s.Loaded.Equal(before.Loaded) {
+			if s := b.status("t"); s.State != StateOK || s.Reason != "" || !s.Failing.IsZero() || !s.Loaded.Equal(before.Loaded) {
 				t.Errorf("put right: %+v", s)
 			}
 			b.happened("t")
@@ -774,7 +774,7 @@ func TestKinds(t *testing.T) {
 	// A binary is looked for on every call.
 	b.refused("prog", wire.ToolNotInstalled, tool)
 	b.refused("nowhere", wire.ToolNotInstalled, "no-such-program", BinaryPath)
-	if s := b.status("prog"); s.State != Absent || !strings.Contains(s.Reason, "install it") {
+	if s := b.status("prog"); s.State != StateAbsent || !strings.Contains(s.Reason, "install it") {
 		t.Errorf("prog: %+v", s)
 	}
 	if err := os.WriteFile(tool, []byte("#!/bin/sh\n"), 0o644); err != nil {
@@ -787,7 +787,7 @@ func TestKinds(t *testing.T) {
 	if got := get("prog"); got.Binary != tool {
 		t.Errorf("prog: %s", got.Binary)
 	}
-	if s := b.status("prog"); s.State != OK {
+	if s := b.status("prog"); s.State != StateOK {
 		t.Errorf("prog: %+v", s)
 	}
 	if err := os.Remove(tool); err != nil {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/toold/toold/host/wire"
 )
 
 func readArchive(t testing.TB, file string) map[string][]byte {
@@ -318,6 +320,39 @@ func TestPayloadSchema(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+func TestValidate(t *testing.T) {
+	schema, err := CompileSchema([]byte(`{"type": "object", "required": ["q"], "properties": {"q": {"type": "string"}, "in": {"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tool := &Tool{Name: "t", Schema: schema}
+	for payload, want := range map[string]string{
+		`{"q": "x"}`:                            "",
+		`{"q": "x", "in": {"n": 5}}`:            "",
+		`{"q": 1}`:                              "/q got number, want string",
+		`{}`:                                    "missing property 'q'",
+		`{"q": "x", "r": 1}`:                    "/r is not a property",
+		`{"q": "x", "in": {"n": 6}}`:            "/in/n maximum",
+		`{"q": "x", "in": {"m": 6}}`:            "/in/m is not a property",
+		`{"q": "x", "in": {"n": 1.5}}`:          "/in/n got number, want integer",
+		`[]`:                                    "got array, want object",
+		`{"q": "` + strings.Repeat("x", 3) + ``: "read the payload",
+	} {
+		err := tool.Validate([]byte(payload))
+		var e *wire.Error
+		if want == "" {
+			if err != nil {
+				t.Errorf("%s: %v", payload, err)
+			}
+		} else if !errors.As(err, &e) || e.Code != wire.InvalidPayload || !strings.Contains(e.Message, want) || strings.Contains(e.Message, "\n") {
+			t.Errorf("%s: got %v, want %s", payload, err, want)
+		}
+	}
+	if err := (&Tool{}).Validate([]byte(`{"a": 1}`)); err != nil {
+		t.Errorf("without a schema: %v", err)
 	}
 }
 

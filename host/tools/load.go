@@ -54,9 +54,6 @@ type Tool struct {
 	Def     *Definition
 	// Dir is the tool's folder, symlinks resolved.
 	Dir string
-	// Roots are the folders beneath which calls may work: those of tool.json,
-	// else the host's.
-	Roots []string
 	// Policies are asked in this order before every call: the one for all
 	// tools, then the tool's own or its fallback. PolicyFiles are their
 	// files.
@@ -468,7 +465,7 @@ func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err er
 		}
 	}()
 	t := &g.tool
-	if t.Roots, err = c.roots(v); err != nil {
+	if err := c.checkRoots(v); err != nil {
 		return nil, err
 	}
 	for _, p := range v.policies {
@@ -506,18 +503,17 @@ func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err er
 	return g, nil
 }
 
-// roots are those of the definition, each of which must be beneath one of the
-// host's, else the host's.
-func (c *Catalog) roots(v *candidate) ([]string, error) {
-	if len(v.def.Roots) == 0 {
-		return c.cfg.Roots, nil
+// checkRoots refuses to narrow the roots to what is beneath none of them.
+func (c *Catalog) checkRoots(v *candidate) error {
+	if len(c.cfg.Roots) == 0 {
+		return nil
 	}
 	for _, r := range v.def.Roots {
 		if !slices.ContainsFunc(c.cfg.Roots, func(host string) bool { return beneath(host, r) }) {
-			return nil, broken("tool %s narrows its roots to %s, which is beneath none of this host's (%s); name a folder beneath one of them, or start toold with --root %s", v.name, r, strings.Join(c.cfg.Roots, ", "), r)
+			return broken("tool %s narrows its roots to %s, which is beneath none of this host's (%s); name a folder beneath one of them, or start toold with --root %s", v.name, r, strings.Join(c.cfg.Roots, ", "), r)
 		}
 	}
-	return v.def.Roots, nil
+	return nil
 }
 
 // beneath reports whether the clean path p is dir or beneath it, by name.

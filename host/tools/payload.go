@@ -8,6 +8,9 @@ import (
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/toold/toold/host/wire"
 )
 
 // noLoader refuses every reference that leaves the document: a definition
@@ -86,6 +89,39 @@ func closeEach(items []any, refuse string) {
 			closeObjects(s, refuse)
 		}
 	}
+}
+
+// Validate checks the payload of a call against the tool's schema. The error is
+// INVALID_PAYLOAD and says where the payload is wrong.
+func (t *Tool) Validate(payload json.RawMessage) error {
+	if t.Schema == nil {
+		return nil
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(payload))
+	if err != nil {
+		return wire.Errorf(wire.InvalidPayload, "read the payload: %w", err)
+	}
+	err = t.Schema.Validate(doc)
+	if err == nil {
+		return nil
+	}
+	what := err.Error()
+	var ve *jsonschema.ValidationError
+	if errors.As(err, &ve) {
+		// The last, and so innermost, of the faults is the one that a caller can act
+		// on; those before it say that something within is wrong.
+		for _, u := range ve.BasicOutput().Errors {
+			if u.Error == nil {
+				continue
+			}
+			text := u.Error.String()
+			if _, ok := u.Error.Kind.(*kind.FalseSchema); ok {
+				text = "is not a property that the schema has"
+			}
+			what = strings.TrimSpace(u.InstanceLocation + " " + text)
+		}
+	}
+	return wire.Errorf(wire.InvalidPayload, "the payload does not fit the schema of tool %s: %v; toolctl tools %s --json shows the schema", t.Name, oneLine(errors.New(what)), t.Name)
 }
 
 // oneLine keeps the library's many-line errors to the line that a log and a
