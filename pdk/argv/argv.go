@@ -41,8 +41,8 @@ type Style struct {
 	// written as an argument of their own, which such programs take whatever
 	// it looks like.
 	NoEquals bool
-	// ShortEquals: "-n=value" gives n the value "value", not "=value" (Go's
-	// pflag).
+	// ShortEquals: "-n=value" gives n the value "value", not "=value", and is
+	// the one way to give a short flag an optional value (Go's pflag).
 	ShortEquals bool
 	// NoCluster: "-abc" is not "-a -b -c".
 	NoCluster bool
@@ -277,7 +277,7 @@ func (p *parser) short(a string) *Refusal {
 			}
 			return p.flag(f, name, rest[1:], true)
 		}
-		if f.Value != nil {
+		if f.Value != nil && !(f.Optional && p.g.style.ShortEquals) {
 			return p.flag(f, name, rest, rest != "")
 		}
 		if rest != "" && p.g.style.NoCluster {

@@ -42,6 +42,7 @@ func TestParse(t *testing.T) {
 		{"joined short", gnu, "-oout", "--output=out", "", ""},
 		{"short value keeps its equals sign", gnu, "-m=x", "--message==x", "", ""},
 		{"pflag drops it", pflag, "-m=x", "--message=x", "", ""},
+		{"pflag clusters after an optional value", pflag, "-Mv -M=9", "-M --verbose -M=9", "", ""},
 		{"pflag with nothing after it", pflag, "-m=", "", "flag.value", "-m"},
 		{"joined long", gnu, "--output=out", "--output=out", "", ""},
 		{"empty joined value", gnu, "--message=", "--message=", "", ""},
