@@ -31,6 +31,7 @@ var verbs = []func(*state) *cobra.Command{
 	toolsVerb,
 	resultVerb,
 	installVerb,
+	schemaVerb,
 	doctorVerb,
 	demoVerb,
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/toold/toold/host"
@@ -73,8 +74,10 @@ func parse(args []string, stderr io.Writer) (func() (host.Config, error), error)
 	fs.StringVar(&flags.Metrics, "metrics", "", "TCP `ADDR` for /metrics beside the admin socket (TOOLD_METRICS; none)")
 	fs.StringVar(&flags.LogLevel, "log-level", "", "debug, info, warn or error (TOOLD_LOG_LEVEL; info)")
 	fs.Func("root", "`DIR` beneath which calls may work; again for more (TOOLD_ROOTS; /workspace)", func(s string) error {
+		// As with every path on a command line, from where one stands.
+		s, err := filepath.Abs(s)
 		roots = append(roots, s)
-		return nil
+		return err
 	})
 	if err := fs.Parse(args); err != nil {
 		return nil, err

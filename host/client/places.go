@@ -17,8 +17,8 @@ type Places struct {
 
 // FindPlaces fills in what is empty in p: from the variables INSTANCE_ID,
 // TOOL_SOCKET, TOOLD_STATE_DIR and TOOLD_ADMIN, which getenv reads, and else
-// with the defaults of the user who asks. Without XDG_RUNTIME_DIR the socket is in
-// a folder of that user's own beneath the temporary folder.
+// with the defaults of the user who asks. Sockets are in XDG_RUNTIME_DIR, or
+// where that would be, or beneath the state folder, which is always there.
 func FindPlaces(p Places, getenv func(string) string) Places {
 	set := func(field *string, variable, fallback string) {
 		if *field == "" {
@@ -30,21 +30,20 @@ func FindPlaces(p Places, getenv func(string) string) Places {
 	}
 	set(&p.Instance, "INSTANCE_ID", "0")
 
-	runtime := getenv("XDG_RUNTIME_DIR")
-	if runtime == "" {
-		tmp := getenv("TMPDIR")
-		if tmp == "" {
-			tmp = "/tmp"
-		}
-		runtime = filepath.Join(tmp, fmt.Sprintf("toold-%d", os.Getuid()))
-	}
-	set(&p.Socket, "TOOL_SOCKET", filepath.Join(runtime, "toold", "tool-"+p.Instance+".sock"))
-
 	state := getenv("XDG_STATE_HOME")
-	if state == "" {
-		state = filepath.Join(getenv("HOME"), ".local", "state")
+	if !filepath.IsAbs(state) {
+		state = filepath.Join("/", getenv("HOME"), ".local", "state")
 	}
 	set(&p.State, "TOOLD_STATE_DIR", filepath.Join(state, "toold", p.Instance))
 	set(&p.Admin, "TOOLD_ADMIN", filepath.Join(p.State, "admin.sock"))
+
+	runtime := getenv("XDG_RUNTIME_DIR")
+	if !filepath.IsAbs(runtime) {
+		runtime = fmt.Sprintf("/run/user/%d", os.Getuid())
+		if info, err := os.Stat(runtime); err != nil || !info.IsDir() {
+			runtime = p.State
+		}
+	}
+	set(&p.Socket, "TOOL_SOCKET", filepath.Join(runtime, "toold", "tool-"+p.Instance+".sock"))
 	return p
 }

@@ -7,7 +7,10 @@ import (
 )
 
 func TestFindPlaces(t *testing.T) {
-	own := fmt.Sprintf("/tmp/toold-%d", os.Getuid())
+	own := fmt.Sprintf("/run/user/%d", os.Getuid())
+	if _, err := os.Stat(own); err != nil {
+		own = "/home/u/.local/state/toold/0"
+	}
 	for _, tt := range []struct {
 		name  string
 		given Places
@@ -22,6 +25,8 @@ func TestFindPlaces(t *testing.T) {
 			Places{"b", "/r/toold/tool-b.sock", "/s/toold/b", "/s/toold/b/admin.sock"}},
 		{"variables", Places{}, map[string]string{"TOOL_SOCKET": "/a", "TOOLD_STATE_DIR": "/b", "TOOLD_ADMIN": "/c"},
 			Places{"0", "/a", "/b", "/c"}},
+		{"relative folders count for nothing", Places{}, map[string]string{"HOME": "/home/u", "XDG_RUNTIME_DIR": "run", "XDG_STATE_HOME": "state"},
+			Places{"0", own + "/toold/tool-0.sock", "/home/u/.local/state/toold/0", "/home/u/.local/state/toold/0/admin.sock"}},
 		{"what is given wins", Places{Socket: "/x", State: "/y"}, map[string]string{"TOOL_SOCKET": "/a", "TOOLD_STATE_DIR": "/b"},
 			Places{"0", "/x", "/y", "/y/admin.sock"}},
 	} {

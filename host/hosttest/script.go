@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -102,13 +101,10 @@ func glob(t *testing.T, patterns []string) []string {
 	return files
 }
 
-// built is the checkout in which make build has run for this test process.
-var built = sync.OnceValues(func() (string, error) {
-	_, file, _, _ := runtime.Caller(0)
-	top := filepath.Dir(filepath.Dir(filepath.Dir(file)))
-	if _, err := os.Stat(filepath.Join(top, "Makefile")); err != nil {
-		return "", fmt.Errorf("find the checkout (are the tests built with -trimpath?): %w", err)
-	}
+// makeBuild runs make build, once for this test process, and returns the
+// checkout.
+var makeBuild = sync.OnceValues(func() (string, error) {
+	top := ModuleRoot()
 	// Packages are tested side by side; one of them builds.
 	if err := os.MkdirAll(filepath.Join(top, ".cache"), 0o755); err != nil {
 		return "", err
@@ -138,7 +134,7 @@ var built = sync.OnceValues(func() (string, error) {
 // on them, so that a cached result is not one of other programs.
 func build(t *testing.T) string {
 	t.Helper()
-	top, err := built()
+	top, err := makeBuild()
 	if err != nil {
 		t.Fatal(err)
 	}
