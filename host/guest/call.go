@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/sys"
@@ -73,7 +74,7 @@ type Reply struct {
 // Stats are what a call cost.
 type Stats struct {
 	Fuel          int64 // metered instructions
-	PeakMemory    int64 // bytes of linear memory at the end, which never shrinks within a call
+	PeakMemory    int64 // bytes of the guest's memory and of the blocks it exchanged with the host
 	PagesRestored int   // pages of 4 KiB that the next call would have seen
 }
 
@@ -84,6 +85,11 @@ type call struct {
 	inst  *instance
 	guest api.Module
 	inv   *Invocation
+
+	meter       meter
+	deadline    time.Time
+	hasDeadline bool
+	done        <-chan struct{}
 
 	config map[string]string
 	k      kernel
@@ -118,29 +124,42 @@ func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return Reply{}, ended(err)
 	}
-	in := &instance{m: m}
-	defer in.close()
-	c := &in.c
-	*c = call{Context: ctx, inst: in, inv: &inv, config: inv.Config}
-	if c.config == nil {
-		c.config = m.spec.Config
+	in, err := m.take(ctx, inv.Identity)
+	if err != nil {
+		return Reply{}, err
 	}
-	c.k.reset(nil, uint64(m.spec.Memory))
-	if err := in.start(); err != nil {
-		return Reply{Stats: c.stats()}, err
+	reply, err := in.call(ctx, &inv)
+	// After any error the instance goes, whatever the error was.
+	if pages, ok := 0, false; err == nil {
+		pages, ok = in.rewind()
+		reply.Stats.PagesRestored = pages
+		in.end()
+		if ok {
+			m.put(in)
+			return reply, nil
+		}
 	}
-	c.k.reset(inv.Input, uint64(m.spec.Memory))
-	var stack [1]uint64
-	err := in.mod.ExportedFunction(inv.Export).CallWithStack(c, stack[:])
-	rc := uint32(stack[0])
-	if exit, ok := err.(*sys.ExitError); ok && exit.ExitCode() == 0 {
-		err, rc = nil, 0
-	} else if len(m.exports[inv.Export].ResultTypes()) == 0 {
-		rc = 0
+	in.close()
+	return reply, err
+}
+
+// call runs "resumed", when there is one, and an export.
+func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
+	m, c := in.m, &in.c
+	config := inv.Config
+	if config == nil {
+		config = m.spec.Config
 	}
+	in.begin(ctx, inv, config)
+	if m.Has("resumed") {
+		if _, err := in.invoke("resumed"); err != nil {
+			return Reply{Stats: c.stats()}, err
+		}
+	}
+	rc, err := in.invoke(inv.Export)
 	reply := Reply{Stats: c.stats()}
 	if err != nil {
-		return reply, c.classify(inv.Export, err)
+		return reply, err
 	}
 	if text := c.k.errorText(); text != "" {
 		return reply, wire.Errorf(wire.ToolFailed, "%s", text)
@@ -161,13 +180,10 @@ func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
 }
 
 func (c *call) stats() Stats {
-	var s Stats
-	if c.inst.mod != nil {
-		if mem := memory(c.inst.mod); mem != nil {
-			s.PeakMemory = int64(mem.Size())
-		}
+	s := Stats{Fuel: c.meter.used(), PeakMemory: int64(len(c.k.mem))}
+	if c.inst.mem != nil {
+		s.PeakMemory += int64(c.inst.mem.peak)
 	}
-	s.PeakMemory += int64(len(c.k.mem))
 	return s
 }
 
@@ -179,13 +195,12 @@ func memory(mod api.Module) api.Memory {
 	return nil
 }
 
-// charge is what moving n bytes for the guest costs.
-func (c *call) charge(n uint64) {}
-
 // mustGoOn ends the call when its context has ended.
 func (c *call) mustGoOn() {
-	if err := c.Err(); err != nil {
-		panic(ended(err))
+	select {
+	case <-c.done:
+		panic(ended(c.Err()))
+	default:
 	}
 }
 
@@ -196,12 +211,6 @@ func (c *call) classify(export string, err error) *wire.Error {
 		return e
 	}
 	if exit, ok := errors.AsType[*sys.ExitError](err); ok {
-		switch exit.ExitCode() {
-		case sys.ExitCodeDeadlineExceeded:
-			return wire.Errorf(wire.Timeout, "%s: %s reached the deadline of its call", name, export)
-		case sys.ExitCodeContextCanceled:
-			return wire.Errorf(wire.Aborted, "%s: %s was aborted", name, export)
-		}
 		return c.trap(export, errors.New("it left with exit code "+itoa(exit.ExitCode())), err)
 	}
 	if fault, ok := errors.AsType[runtime.Error](err); ok {
@@ -217,8 +226,19 @@ func (c *call) classify(export string, err error) *wire.Error {
 }
 
 func (c *call) trap(export string, what, cause error) *wire.Error {
-	text := c.inst.m.spec.Name + ": " + export + " trapped: " + what.Error()
-	if said := c.inst.said(); said != "" {
+	in := c.inst
+	if in.mem != nil && in.mem.overloaded {
+		return in.m.overloaded()
+	}
+	if in.mem != nil && in.mem.refused {
+		// Few languages survive a memory.grow that fails; what they trap
+		// with says less than this.
+		e := wire.Errorf(wire.LimitExceeded, "%s: %s needs more than %d bytes of memory; raise limits.memory in tool.json, or give it less to do", in.m.spec.Name, export, in.m.spec.Memory)
+		e.Cause = cause
+		return e
+	}
+	text := in.m.spec.Name + ": " + export + " trapped: " + what.Error()
+	if said := in.reason(); said != "" {
 		text += ": " + said
 	}
 	e := wire.Errorf(wire.GuestTrap, "%s; the module's log may say more", text)

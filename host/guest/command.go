@@ -31,47 +31,57 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 		return 0, Stats{}, err
 	}
 	defer m.leave()
-	def, ok := m.exports["_start"]
+	t, ok := m.exports["_start"]
 	if !ok {
 		return 0, Stats{}, m.broken(`has no export "_start": it is no WASI command; name it as "handler" in tool.json, or build it as a command`)
 	}
-	if !callable(def) || len(def.ResultTypes()) != 0 {
-		return 0, Stats{}, m.broken(`export "_start" is %s, but must be () -> (); rebuild the module`, signature(def.ParamTypes(), def.ResultTypes()))
+	if !callable(t) || len(t.Results) != 0 {
+		return 0, Stats{}, m.broken(`export "_start" is %s, but must be () -> (); rebuild the module`, signature(t.Params, t.Results))
 	}
 	if err := ctx.Err(); err != nil {
 		return 0, Stats{}, ended(err)
 	}
-	in := &instance{m: m}
+	if !m.command {
+		return 0, Stats{}, m.broken(`has other exports beside "_start", so it is a plugin; name it as "handler" in tool.json, or build it as a command alone`)
+	}
+	var in *instance
+	var err error
+	if m.snap != nil {
+		in, err = m.instantiate(m.snap, &cmd)
+	} else {
+		in, err = m.initialized(ctx, &cmd)
+	}
+	if err != nil {
+		return 0, Stats{}, err
+	}
 	defer in.close()
-	c := &in.c
-	*c = call{Context: ctx, inst: in, inv: &Invocation{Services: cmd.Services}, config: m.spec.Config}
-	c.k.reset(nil, uint64(m.spec.Memory))
-	config := in.config().WithArgs(cmd.Args...).WithStdin(&input{c: c, r: cmd.Stdin}).
-		WithStderr(io.MultiWriter(&in.stderr, orDiscard(cmd.Stderr))).
-		WithStdout(orDiscard(cmd.Stdout))
+	inv := &Invocation{Services: cmd.Services}
+	in.begin(ctx, inv, m.spec.Config)
+	err = in.mod.ExportedFunction("_start").CallWithStack(&in.c, nil)
+	stats := in.c.stats()
+	if err == nil && in.c.meter.used() > in.c.meter.limit {
+		err = in.c.outOfFuel()
+	}
+	if exit, ok := err.(*sys.ExitError); ok {
+		return int(exit.ExitCode()), stats, nil
+	}
+	if err != nil {
+		return 0, stats, in.c.classify("_start", err)
+	}
+	return 0, stats, nil
+}
+
+// configure adds what a run of a command gets.
+func (cmd *Command) configure(config wazero.ModuleConfig, in *instance) wazero.ModuleConfig {
+	config = config.WithArgs(cmd.Args...).
+		WithStdin(&input{c: &in.c, r: cmd.Stdin}).
+		WithStdout(orDiscard(cmd.Stdout)).
+		WithStderr(io.MultiWriter(&in.said, orDiscard(cmd.Stderr)))
 	for _, e := range cmd.Env {
 		name, value, _ := strings.Cut(e, "=")
 		config = config.WithEnv(name, value)
 	}
-	config, closeDirs, err := mount(config, m.spec.Name, append(append([]Mount{}, m.spec.Files...), cmd.Dirs...))
-	defer closeDirs()
-	if err != nil {
-		return 0, Stats{}, err
-	}
-	in.mod, err = m.runtime.InstantiateModule(c, m.compiled, config)
-	if err != nil {
-		return 0, c.stats(), in.initFailed("start", err)
-	}
-	err = in.mod.ExportedFunction("_start").CallWithStack(c, nil)
-	stats := c.stats()
-	exit, ok := err.(*sys.ExitError)
-	switch {
-	case err == nil:
-		return 0, stats, nil
-	case ok && exit.ExitCode() != sys.ExitCodeContextCanceled && exit.ExitCode() != sys.ExitCodeDeadlineExceeded:
-		return int(exit.ExitCode()), stats, nil
-	}
-	return 0, stats, c.classify("_start", err)
+	return config
 }
 
 func orDiscard(w io.Writer) io.Writer {
@@ -83,29 +93,23 @@ func orDiscard(w io.Writer) io.Writer {
 
 // mount lets a guest see folders. Names are resolved by os.Root, so that no
 // symlink, the guest's or the host's, leads out.
-func mount(config wazero.ModuleConfig, name string, dirs []Mount) (wazero.ModuleConfig, func(), error) {
+func (in *instance) mount(config wazero.ModuleConfig, dirs []Mount) (wazero.ModuleConfig, error) {
 	if len(dirs) == 0 {
-		return config, func() {}, nil
-	}
-	var roots []*os.Root
-	closeAll := func() {
-		for _, r := range roots {
-			r.Close()
-		}
+		return config, nil
 	}
 	fs := wazero.NewFSConfig()
 	for _, d := range dirs {
 		if !d.ReadOnly {
-			return config, closeAll, broken(name, `folder %s: writing is not possible yet; make it "ro" in capabilities.files`, d.Guest)
+			return nil, in.m.broken(`folder %s: writing is not possible yet; make it "ro" in capabilities.files`, d.Guest)
 		}
 		r, err := os.OpenRoot(d.Host)
 		if err != nil {
-			return config, closeAll, broken(name, "open folder for the guest: %w; correct capabilities.files in tool.json", err)
+			return nil, in.m.broken("open folder for the guest: %w; correct capabilities.files in tool.json", err)
 		}
-		roots = append(roots, r)
+		in.roots = append(in.roots, r)
 		fs = fs.WithFSMount(r.FS(), d.Guest)
 	}
-	return config.WithFSConfig(fs), closeAll, nil
+	return config.WithFSConfig(fs), nil
 }
 
 // input reads r, and stops waiting for it when the call ends.

@@ -27,7 +27,9 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 
@@ -40,6 +42,11 @@ type Config struct {
 	// missing, with mode 0700: what is in it is run as it is, so nobody else
 	// may write there. Empty: code is kept in memory only.
 	CacheDir string
+	// Compiler is a program that compiles modules in a process of its own:
+	// "/proc/self/exe" for one that asks IsCompiler first thing. Empty:
+	// modules are compiled in this process, which a hostile one can stop for
+	// as long as it likes.
+	Compiler string
 	// Memory bounds the bytes that all instances hold together. Default:
 	// 1 GiB.
 	Memory int64
@@ -49,13 +56,26 @@ type Config struct {
 
 // Engine compiles modules and holds what they share.
 type Engine struct {
-	cfg   Config
-	cache wazero.CompilationCache
-	funcs []hostFunc
+	cfg     Config
+	dir     string // of compiled code
+	own     bool   // dir goes with the Engine
+	cache   wazero.CompilationCache
+	funcs   []hostFunc
+	way     way
+	memory  account
+	started time.Time
 
-	// compile is held while a module is compiled or loaded: wazero's cache
-	// does not bear two at a time.
-	compile sync.Mutex
+	slots chan struct{} // held while a module is compiled
+	wg    sync.WaitGroup
+
+	// loading is held while wazero takes code into memory: its cache does
+	// not bear two at a time. mu may be taken under it, never the other way
+	// round.
+	loading sync.Mutex
+
+	mu      sync.Mutex
+	builds  map[[32]byte]*build  // guarded by mu
+	modules map[*Module]struct{} // those that are loaded; guarded by mu
 }
 
 // New makes an Engine. It fails when the cache folder cannot be used.
@@ -66,30 +86,66 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	e := &Engine{cfg: cfg, funcs: hostFuncs()}
-	if cfg.CacheDir == "" {
-		e.cache = wazero.NewCompilationCache()
-		return e, nil
+	e := &Engine{
+		cfg: cfg, dir: cfg.CacheDir, funcs: append(hostFuncs(), wasiFuncs()...), started: time.Now(),
+		slots: make(chan struct{}, compileAtOnce), builds: map[[32]byte]*build{}, modules: map[*Module]struct{}{},
 	}
-	if err := os.MkdirAll(cfg.CacheDir, 0o700); err != nil {
+	e.memory.limit = cfg.Memory
+	var err error
+	if e.way, err = chooseWay(); err != nil {
 		return nil, err
 	}
-	st, err := os.Stat(cfg.CacheDir)
-	if err != nil {
-		return nil, err
+	if e.dir == "" {
+		if e.dir, err = os.MkdirTemp("", "toold-wasm-"); err != nil {
+			return nil, err
+		}
+		e.own = true
 	}
-	if st.Mode().Perm()&0o022 != 0 {
-		return nil, errors.New("use cache folder " + cfg.CacheDir + ": others may write there; chmod 0700 it, or name another")
-	}
-	e.cache, err = wazero.NewCompilationCacheWithDir(cfg.CacheDir)
-	if err != nil {
+	if err := e.openCache(); err != nil {
+		e.Close()
 		return nil, err
 	}
 	return e, nil
 }
 
+func (e *Engine) openCache() error {
+	if err := os.MkdirAll(e.dir, 0o700); err != nil {
+		return err
+	}
+	st, err := os.Stat(e.dir)
+	if err != nil {
+		return err
+	}
+	if st.Mode().Perm()&0o022 != 0 {
+		return errors.New("use cache folder " + e.dir + ": others may write there; chmod 0700 it, or name another")
+	}
+	// What a process left behind that was killed while it compiled.
+	old, _ := filepath.Glob(filepath.Join(e.dir, "build-*"))
+	for _, d := range old {
+		if st, err := os.Stat(d); err == nil && time.Since(st.ModTime()) > time.Hour {
+			os.RemoveAll(d)
+		}
+	}
+	e.cache, err = wazero.NewCompilationCacheWithDir(e.dir)
+	return err
+}
+
 // Close gives back what the Engine holds. Its modules must be closed first.
-func (e *Engine) Close() error { return e.cache.Close(context.Background()) }
+func (e *Engine) Close() error {
+	e.wg.Wait()
+	var err error
+	if e.cache != nil {
+		err = e.cache.Close(context.Background())
+	}
+	if e.own {
+		err = errors.Join(err, os.RemoveAll(e.dir))
+	}
+	return err
+}
+
+// Restoring names the way in which calls come to fresh state: "scan",
+// "pagemap", "image" or "fresh".
+func (e *Engine) Restoring() string { return e.way.String() }
 
 // Spec is a module and what it gets. It is not changed after Load.
 type Spec struct {
@@ -131,7 +187,9 @@ type Mount struct {
 
 const (
 	wasmPage      = 64 << 10
-	maxModule     = 64 << 20 // bytes of a .wasm file
+	osPage        = 4 << 10
+	maxModule     = 64 << 20           // bytes of a .wasm file
+	maxMemory     = 4<<30 - 2*wasmPage // bytes: 32 bits of address, and a page to shrink by
 	defaultMemory = 64 << 20
 	defaultFuel   = 1_000_000_000
 	defaultOutput = 16 << 20
@@ -153,5 +211,5 @@ func (s *Spec) defaults() {
 }
 
 func broken(name, format string, args ...any) *wire.Error {
-	return wire.Errorf(wire.ToolBroken, name+": "+format, args...)
+	return wire.Errorf(wire.ToolBroken, "%s: "+format, append([]any{name}, args...)...)
 }

@@ -23,11 +23,21 @@ import (
 // built are the Go guests, by folder; TestMain makes them.
 var built map[string][]byte
 
+// compiler is this program; under the race detector, whose code would take
+// minutes, it is the same without. (Not another program: wazero's version, as
+// the linker records it, is part of what it compiles.)
+var compiler = "/proc/self/exe"
+
 // cacheDir is shared by the tests of one run: compiling a Go guest takes a
 // second.
 var cacheDir string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+func TestMain(m *testing.M) {
+	if IsCompiler() {
+		os.Exit(Compile())
+	}
+	os.Exit(testMain(m))
+}
 
 func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "guest-test-")
@@ -37,6 +47,13 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	cacheDir = filepath.Join(dir, "cache")
+	if raceEnabled {
+		compiler = filepath.Join(dir, "compiler")
+		if msg, err := exec.Command("go", "test", "-c", "-o", compiler, ".").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build compiler: %v\n%s", err, msg)
+			return 1
+		}
+	}
 	built = map[string][]byte{}
 	for name, mode := range map[string]string{"kitchen": "-buildmode=c-shared", "command": "-buildmode=exe"} {
 		out := filepath.Join(dir, name+".wasm")
@@ -56,7 +73,7 @@ func testMain(m *testing.M) int {
 
 func newEngine(t testing.TB) *Engine {
 	t.Helper()
-	e, err := New(Config{CacheDir: cacheDir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	e, err := New(Config{CacheDir: cacheDir, Compiler: compiler, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,89 +3,263 @@ package guest
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/sys"
 
+	"github.com/toold/toold/host/guest/wasm"
 	"github.com/toold/toold/host/wire"
 )
 
-// instance is one running copy of a module.
+// instance is one running copy of a module. One goroutine at a time has it.
 type instance struct {
-	m      *Module
-	mod    api.Module
-	c      call
-	stderr head
+	m     *Module
+	mod   api.Module
+	mem   *linear
+	dirty api.MutableGlobal // wasm.ExportDirty
+	c     call
+	wasi  wasi
+	// initial is wasi as initialisation left it; nothing, where there is an
+	// image.
+	initial wasi
+	said    head // what it wrote to stderr during this call
 
-	closeDirs func()
+	fns     map[string]api.Function
+	restore api.Function // wasm.ExportRestore
+	scanner *scanner     // made when first needed
+
+	roots []*os.Root // of the folders that it sees
+
+	own int64 // bytes that stay its own while it is idle
+
+	identity string    // whom it served; pristine when served is false
+	served   bool      //
+	idle     time.Time // since when
 }
 
-// start makes the instance and initialises it, as the call that it holds.
-func (in *instance) start() error {
-	config, closeDirs, err := mount(in.config(), in.m.spec.Name, in.m.spec.Files)
-	in.closeDirs = closeDirs
-	if err != nil {
-		return err
+// instantiate makes an instance without running any of its code. With an
+// image, memory and globals are those of the image. cmd is nil for a module
+// that is called.
+func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
+	in := &instance{m: m, fns: map[string]api.Function{}}
+	in.c.inst = in
+	var base *image
+	if img != nil {
+		base = img.mem
 	}
-	mod, err := in.m.runtime.InstantiateModule(&in.c, in.m.compiled, config)
+	limit := uint64(m.spec.Memory) / wasmPage * wasmPage
+	ctx := context.Background()
+	if m.rewritten.Memory != nil {
+		var err error
+		if in.mem, err = newLinear(&m.e.memory, limit, base, m.e.way != wayFresh); err != nil {
+			return nil, wire.Errorf(wire.Overloaded, "%s: no memory for an instance: %w; try again", m.spec.Name, err)
+		}
+		// The image counts as if all of it were written: some calls do.
+		first := uint64(m.rewritten.Memory.Min) * wasmPage
+		if base != nil {
+			first = base.size
+		}
+		if !m.e.makeRoom(int64(first), m) {
+			in.close()
+			return nil, m.overloaded()
+		}
+		m.e.memory.give(int64(first)) // Reallocate takes it
+		ctx = experimental.WithMemoryAllocator(ctx, in.mem)
+	}
+	config, dirs := m.config(in), m.spec.Files
+	if cmd != nil {
+		config, dirs = cmd.configure(config, in), slices.Concat(dirs, cmd.Dirs)
+	}
+	config, err := in.mount(config, dirs)
 	if err != nil {
-		return in.initFailed("start", err)
+		in.close()
+		return nil, err
+	}
+	mod, err := m.instantiateModule(ctx, config)
+	if err != nil {
+		over := in.mem != nil && in.mem.overloaded
+		in.close()
+		if over {
+			return nil, m.overloaded()
+		}
+		return nil, m.broken("cannot be instantiated: %s; rebuild it", firstLine(err))
 	}
 	in.mod = mod
-	return in.initialize()
+	in.c.meter.fuel = mod.ExportedGlobal(wasm.ExportFuel).(api.MutableGlobal)
+	in.dirty = mod.ExportedGlobal(wasm.ExportDirty).(api.MutableGlobal)
+	if img != nil {
+		if err := in.adopt(img); err != nil {
+			in.close()
+			return nil, err
+		}
+	}
+	return in, nil
+}
+
+// instantiateModule keeps a panic of wazero's (memory that the allocator
+// refused) from ending the process.
+func (m *Module) instantiateModule(ctx context.Context, config wazero.ModuleConfig) (mod api.Module, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
+	}()
+	return m.runtime.InstantiateModule(ctx, m.compiled, config)
+}
+
+// adopt brings a new instance to where the image was taken.
+func (in *instance) adopt(img *snapshot) error {
+	if in.mem != nil {
+		if more := (img.mem.size - in.mem.size) / wasmPage; more > 0 {
+			if _, ok := in.mod.Memory().Grow(uint32(more)); !ok {
+				return in.m.overloaded()
+			}
+		}
+	}
+	in.begin(context.Background(), &Invocation{}, nil)
+	if len(img.globals) > 0 {
+		set := in.mod.ExportedFunction(wasm.ExportGlobalSet)
+		stack := make([]uint64, 3)
+		for i, g := range img.globals {
+			stack[0], stack[1], stack[2] = uint64(i), g[0], g[1]
+			if err := set.CallWithStack(&in.c, stack); err != nil {
+				return wire.Errorf(wire.Internal, "%s: set globals: %w", in.m.spec.Name, err)
+			}
+		}
+		if err := in.mod.ExportedFunction(wasm.ExportSave).CallWithStack(&in.c, nil); err != nil {
+			return wire.Errorf(wire.Internal, "%s: save globals: %w", in.m.spec.Name, err)
+		}
+	}
+	return nil
 }
 
 // config is what every instance gets. Clocks and randomness are real: what
 // wazero gives by default is the same in every process.
-func (in *instance) config() wazero.ModuleConfig {
+func (m *Module) config(in *instance) wazero.ModuleConfig {
 	return wazero.NewModuleConfig().
 		WithName("").
 		WithStartFunctions().
 		WithSysWalltime().
 		WithSysNanotime().
 		WithRandSource(rand.Reader).
-		WithNanosleep(in.sleep).
-		WithStderr(&in.stderr)
+		WithNanosleep(func(ns int64) { in.c.sleep(time.Duration(ns)) }).
+		WithStderr(&in.said)
 }
 
 // sleep ends with the call.
-func (in *instance) sleep(ns int64) {
-	if ns <= 0 {
+func (c *call) sleep(d time.Duration) {
+	if d <= 0 {
 		return
 	}
-	t := time.NewTimer(time.Duration(ns))
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-in.c.Done():
-		in.c.mustGoOn()
+	case <-c.Done():
+	}
+	c.mustGoOn()
+	c.meter.last = time.Now()
+}
+
+// begin makes everything that belongs to a call its own.
+func (in *instance) begin(ctx context.Context, inv *Invocation, config map[string]string) {
+	c := &in.c
+	c.Context, c.inv, c.config = ctx, inv, config
+	c.deadline, c.hasDeadline = ctx.Deadline()
+	c.done = ctx.Done()
+	c.out, c.wrote, c.logged = nil, false, 0
+	c.httpStatus, c.httpHeader = 0, nil
+	c.k.reset(inv.Input, uint64(in.m.spec.Memory))
+	c.meter.begin(in.m.spec.Fuel)
+	in.wasi = in.initial
+	in.said.b = in.said.b[:0]
+	if in.mem != nil {
+		in.mem.refused, in.mem.overloaded = false, false
+		in.mem.peak = in.mem.size
 	}
 }
 
-// initialize runs what the module's language needs before the first export.
+// end lets go of what belonged to the caller.
+func (in *instance) end() {
+	c := &in.c
+	c.Context, c.inv, c.config, c.out, c.httpHeader = context.Background(), nil, nil, nil, nil
+	c.done, c.hasDeadline = nil, false
+}
+
+// costly is how much fuel a call may have used for its function to be kept: a
+// function keeps the stack of its deepest recursion, up to 84 MB, and depth
+// costs fuel.
+const costly = 200_000
+
+// invoke runs an export. The error is classified.
+func (in *instance) invoke(name string, params ...uint64) (uint32, error) {
+	f := in.fns[name]
+	if f == nil {
+		f = in.mod.ExportedFunction(name)
+		in.fns[name] = f
+	}
+	var stack [2]uint64
+	copy(stack[:], params)
+	err := f.CallWithStack(&in.c, stack[:])
+	rc := uint32(stack[0])
+	if len(in.m.exports[name].Results) == 0 {
+		rc = 0
+	}
+	if exit, ok := err.(*sys.ExitError); ok && exit.ExitCode() == 0 {
+		in.wasi.exited = true
+		err, rc = nil, 0
+	}
+	if err == nil && in.c.meter.used() > in.c.meter.limit {
+		err = in.c.outOfFuel()
+	}
+	if err != nil {
+		return 0, in.c.classify(name, err)
+	}
+	return rc, nil
+}
+
+// initialize runs what the module needs before its first export: its data, its
+// start function, and what its language asks for.
 func (in *instance) initialize() error {
-	for _, name := range []string{"_initialize", "hs_init"} {
-		def, ok := in.m.exports[name]
+	m := in.m
+	for _, d := range m.rewritten.Data {
+		if !in.mod.Memory().Write(d.Offset, d.Bytes) {
+			return m.broken("a data segment lies outside of its memory; rebuild the module")
+		}
+	}
+	if start := m.rewritten.StartExport; start != "" {
+		if _, err := in.invoke(start); err != nil {
+			return in.initFailed(err)
+		}
+	}
+	first := "_initialize"
+	if _, ok := m.exports[first]; !ok {
+		first = "__wasm_call_ctors"
+	}
+	for _, name := range []string{first, "hs_init"} {
+		t, ok := m.exports[name]
 		if !ok {
 			continue
 		}
-		var params []uint64
-		switch n := len(def.ParamTypes()); {
+		switch n := len(t.Params); {
 		case n == 0:
-		case name == "hs_init" && n == 2: // argc and argv
-			params = []uint64{0, 0}
+		case name == "hs_init" && n == 2: // argc and argv, both 0
 		default:
-			return in.m.broken("export %q takes %d parameters, which no language does; rebuild the module", name, n)
+			return m.broken("export %q takes %d parameters, which no language does; rebuild the module", name, n)
 		}
-		if _, err := in.mod.ExportedFunction(name).Call(&in.c, params...); err != nil {
-			if exit, ok := err.(*sys.ExitError); ok && exit.ExitCode() == 0 {
-				return in.m.broken("left during %s; build it as a reactor (Go: -buildmode=c-shared, clang: -mexec-model=reactor)", name)
-			}
-			return in.initFailed(name, err)
+		if _, err := in.invoke(name); err != nil {
+			return in.initFailed(err)
+		}
+		if in.wasi.exited {
+			return m.broken("left during %s; build it as a reactor (Go: -buildmode=c-shared, clang: -mexec-model=reactor)", name)
 		}
 	}
 	return nil
@@ -93,12 +267,11 @@ func (in *instance) initialize() error {
 
 // initFailed is the error of a module that cannot even be started. A limit,
 // a timeout or an abort keeps its own code.
-func (in *instance) initFailed(what string, err error) error {
-	e := in.c.classify(what, err)
-	if e.Code == wire.GuestTrap {
+func (in *instance) initFailed(err error) error {
+	if e, ok := err.(*wire.Error); ok && e.Code == wire.GuestTrap {
 		e.Code = wire.ToolBroken
 	}
-	return e
+	return err
 }
 
 // close gives everything back.
@@ -106,15 +279,21 @@ func (in *instance) close() {
 	if in.mod != nil {
 		in.mod.Close(context.Background())
 	}
-	if in.closeDirs != nil {
-		in.closeDirs()
+	if in.mem != nil {
+		in.mem.unmap()
+	}
+	if in.scanner != nil {
+		in.scanner.close()
+	}
+	for _, r := range in.roots {
+		r.Close()
 	}
 }
 
-// said is the first line that the guest wrote to stderr: where languages put
-// the reason of a panic.
-func (in *instance) said() string {
-	s, _, _ := strings.Cut(strings.TrimSpace(string(in.stderr.b)), "\n")
+// reason is the first line that the guest wrote to stderr: where languages
+// put the reason of a panic.
+func (in *instance) reason() string {
+	s, _, _ := strings.Cut(strings.TrimSpace(string(in.said.b)), "\n")
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 

@@ -7,21 +7,33 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 
+	"github.com/toold/toold/host/guest/wasm"
 	"github.com/toold/toold/host/wire"
 )
 
 // Module is a loaded module. Its methods may be called at the same time.
 type Module struct {
-	e        *Engine
-	spec     Spec
-	runtime  wazero.Runtime
-	compiled wazero.CompiledModule
-	exports  map[string]api.FunctionDefinition
+	e         *Engine
+	spec      Spec
+	rewritten *wasm.Module
+	runtime   wazero.Runtime
+	compiled  wazero.CompiledModule
+	exports   map[string]wasm.FuncType
+	command   bool // "_start" is all it has
+	// wazeroWASI says that WASI is wazero's, whose descriptors are not
+	// restored: an instance serves one call.
+	wazeroWASI bool
+	opened     atomic.Int64 // files opened by instances of the module
+
+	snap *snapshot // nil: every call initialises an instance of its own
+	pool pool
 
 	mu     sync.Mutex
 	calls  int  // running; guarded by mu
@@ -30,9 +42,13 @@ type Module struct {
 
 var wasmMagic = []byte("\x00asm\x01\x00\x00\x00")
 
-// Load compiles a module, or takes it from the cache, and checks that it can
-// be called. The error is TOOL_BROKEN and says what to change, or TIMEOUT or
-// ABORTED when ctx ended first.
+// features are what the rewriter lets through.
+const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst
+
+// Load reads, compiles (or takes from the cache) and initialises a module, and
+// checks that it can be called. The error is TOOL_BROKEN and says what to
+// change; LIMIT_EXCEEDED when the module's initialisation needs more than it
+// may have; OVERLOADED, TIMEOUT or ABORTED when it is not the module's fault.
 func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 	spec.defaults()
 	if err := checkBytes(spec.Name, spec.Wasm); err != nil {
@@ -41,48 +57,71 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, ended(err)
 	}
-	pages := spec.Memory / wasmPage
-	if pages < 1 || pages > 65536 {
-		return nil, broken(spec.Name, "a memory limit of %d bytes is not between 64 KiB and 4 GiB; change limits.memory in tool.json", spec.Memory)
+	if spec.Memory < wasmPage || spec.Memory > maxMemory {
+		return nil, broken(spec.Name, "a memory limit of %d bytes is not between %d and %d; change limits.memory in tool.json", spec.Memory, wasmPage, int64(maxMemory))
 	}
 	m := &Module{e: e, spec: spec}
-	m.runtime = wazero.NewRuntimeWithConfig(context.Background(), wazero.NewRuntimeConfigCompiler().
-		WithCompilationCache(e.cache).
-		WithCloseOnContextDone(true).
-		WithMemoryLimitPages(uint32(pages)).
-		WithDebugInfoEnabled(false))
 	if err := m.load(ctx); err != nil {
 		m.destroy()
 		return nil, err
 	}
-	m.spec.Wasm = nil
+	e.mu.Lock()
+	e.modules[m] = struct{}{}
+	e.mu.Unlock()
+	if m.snap != nil {
+		m.spec.Wasm, m.rewritten.Bytes, m.rewritten.Data = nil, nil, nil
+		m.makeAhead()
+	}
 	return m, nil
 }
 
 func (m *Module) load(ctx context.Context) error {
-	m.e.compile.Lock()
-	defer m.e.compile.Unlock()
 	var err error
-	m.compiled, err = m.runtime.CompileModule(context.Background(), m.spec.Wasm)
+	// The memory's own limit is looked at when it grows, so that a guest that
+	// is refused can be told from one that never asked, and so that a change
+	// of limits.memory needs no compiling.
+	m.rewritten, err = wasm.Rewrite(m.spec.Wasm, wasm.Limits{Size: maxModule, MemoryPages: maxMemory/wasmPage + 1})
 	if err != nil {
-		return m.broken("%v; build it again for wasip1 or wasm32, without threads", firstLine(err))
+		return m.broken("%w; build it again for wasip1 or wasm32, without threads and exceptions", err)
+	}
+	if mem := m.rewritten.Memory; mem != nil && int64(mem.Min)*wasmPage > m.spec.Memory {
+		return m.broken("it needs %d bytes of memory to begin with and may have %d; raise limits.memory in tool.json", int64(mem.Min)*wasmPage, m.spec.Memory)
 	}
 	needs, err := m.checkImports()
 	if err != nil {
 		return err
 	}
-	m.exports = m.compiled.ExportedFunctions()
+	m.exports = map[string]wasm.FuncType{}
+	for _, x := range m.rewritten.Exports {
+		if x.Kind == wasm.Func {
+			m.exports[x.Name] = x.Type
+		}
+	}
+	if t, ok := m.exports["resumed"]; ok && !callable(t) {
+		return m.broken(`export "resumed" is %s, but must be () -> (); change its signature`, signature(t.Params, t.Results))
+	}
+	_, m.command = m.exports["_start"]
+	m.command = m.command && len(m.callables()) == 0
+	m.wazeroWASI = m.command || len(m.spec.Files) > 0
+
+	m.runtime = wazero.NewRuntimeWithConfig(context.Background(), runtimeConfig(m.e.cache))
+	if m.compiled, err = m.e.compiled(ctx, m); err != nil {
+		return err
+	}
+	if err := meterModule(context.Background(), m.runtime); err != nil {
+		return m.broken("prepare %s: %w", wasm.ImportModule, err)
+	}
 	for _, mod := range needs {
-		if mod == wasiModule {
+		if mod == wasiModule && m.wazeroWASI {
 			_, err = wasi_snapshot_preview1.Instantiate(context.Background(), m.runtime)
 		} else {
 			err = hostModule(context.Background(), m.runtime, mod, m.e.funcs, m.spec.Grants)
 		}
 		if err != nil {
-			return m.broken("prepare %s: %v", mod, err)
+			return m.broken("prepare %s: %w", mod, err)
 		}
 	}
-	return nil
+	return m.prepare(ctx)
 }
 
 // checkBytes refuses what is no module before anything reads it.
@@ -104,42 +143,44 @@ func checkBytes(name string, b []byte) error {
 // type, and answers the modules that are imported from.
 func (m *Module) checkImports() ([]string, error) {
 	var needs []string
-	for _, def := range m.compiled.ImportedFunctions() {
-		mod, name, _ := def.Import()
-		if mod == wasiModule {
-			if !slices.Contains(needs, mod) {
-				needs = append(needs, mod)
-			}
-			continue
+	for _, im := range m.rewritten.Imports {
+		if im.Kind != wasm.Func {
+			return nil, m.broken("imports %s %q from %q; build it with its own", im.Kind, im.Name, im.Module)
 		}
-		i := slices.IndexFunc(m.e.funcs, func(f hostFunc) bool { return f.module == mod && f.name == name })
+		i := slices.IndexFunc(m.e.funcs, func(f hostFunc) bool { return f.module == im.Module && f.name == im.Name })
 		if i < 0 {
-			return nil, m.broken("imports %q from %q, which this host does not have; rebuild the module without it", name, mod)
+			return nil, m.broken("imports %q from %q, which this host does not have; rebuild the module without it", im.Name, im.Module)
 		}
 		f := m.e.funcs[i]
 		if !m.spec.Grants.has(f.needs) {
-			return nil, m.broken("imports %q from %q, which it may not have; to grant it, add %s to tool.json", name, mod, f.needs.line())
+			return nil, m.broken("imports %q from %q, which it may not have; to grant it, add %s to tool.json", im.Name, im.Module, f.needs.line())
 		}
-		if !bytes.Equal(def.ParamTypes(), f.params) || !bytes.Equal(def.ResultTypes(), f.results) {
-			return nil, m.broken("imports %q from %q as %s, but it is %s; update the module's SDK", name, mod,
-				signature(def.ParamTypes(), def.ResultTypes()), signature(f.params, f.results))
+		if !same(im.Type.Params, f.params) || !same(im.Type.Results, f.results) {
+			return nil, m.broken("imports %q from %q as %s, but it is %s; update the module's SDK", im.Name, im.Module,
+				signature(im.Type.Params, im.Type.Results), signature(ours(f.params), ours(f.results)))
 		}
-		if !slices.Contains(needs, mod) {
-			needs = append(needs, mod)
+		if !slices.Contains(needs, im.Module) {
+			needs = append(needs, im.Module)
 		}
-	}
-	for _, def := range m.compiled.ImportedMemories() {
-		mod, name, _ := def.Import()
-		return nil, m.broken("imports memory %q from %q; build it with a memory of its own", name, mod)
 	}
 	return needs, nil
 }
 
-func signature(params, results []api.ValueType) string {
-	list := func(ts []api.ValueType) string {
+func ours(ts types) []wasm.ValueType {
+	out := make([]wasm.ValueType, len(ts))
+	for i, t := range ts {
+		out[i] = wasm.ValueType(t)
+	}
+	return out
+}
+
+func same(a []wasm.ValueType, b types) bool { return slices.Equal(a, ours(b)) }
+
+func signature(params, results []wasm.ValueType) string {
+	list := func(ts []wasm.ValueType) string {
 		var s []string
 		for _, t := range ts {
-			s = append(s, api.ValueTypeName(t))
+			s = append(s, t.String())
 		}
 		return "(" + strings.Join(s, ", ") + ")"
 	}
@@ -149,39 +190,45 @@ func signature(params, results []api.ValueType) string {
 // Has reports whether the module has a function of that name that can be
 // called: without parameters, with no result or an i32.
 func (m *Module) Has(export string) bool {
-	def, ok := m.exports[export]
-	return ok && callable(def)
+	t, ok := m.exports[export]
+	return ok && callable(t)
 }
 
-func callable(def api.FunctionDefinition) bool {
-	r := def.ResultTypes()
-	return len(def.ParamTypes()) == 0 && (len(r) == 0 || len(r) == 1 && r[0] == i32)
+// IsCommand reports whether the module is a WASI command: for Run, not Call.
+func (m *Module) IsCommand() bool { return m.command }
+
+func callable(t wasm.FuncType) bool {
+	return len(t.Params) == 0 && (len(t.Results) == 0 || len(t.Results) == 1 && t.Results[0] == wasm.I32)
+}
+
+// callables are the exports for Call, sorted.
+func (m *Module) callables() []string {
+	var have []string
+	for name, t := range m.exports {
+		if callable(t) && !internalExport(name) {
+			have = append(have, name)
+		}
+	}
+	slices.Sort(have)
+	return have
 }
 
 // checkExport says why an export cannot be called.
 func (m *Module) checkExport(name string) error {
-	def, ok := m.exports[name]
-	if !ok {
-		if _, command := m.exports["_start"]; command {
-			return m.broken(`has no export %q: it is a WASI command; name it under "wasi" in tool.json, or build it as a reactor (Go: -buildmode=c-shared, clang: -mexec-model=reactor)`, name)
-		}
-		var have []string
-		for n, d := range m.exports {
-			if callable(d) && !internalExport(n) {
-				have = append(have, n)
-			}
-		}
-		if len(have) == 0 {
-			return m.broken("has no export %q, nor any other; export it (Go: //go:wasmexport %s, C: export_name)", name, name)
-		}
-		slices.Sort(have)
-		return m.broken(`has no export %q; it has %s; set "entry" in tool.json, or export it`, name, strings.Join(have, ", "))
+	t, ok := m.exports[name]
+	switch {
+	case ok && callable(t):
+		return nil
+	case ok:
+		return m.broken("export %q is %s, but must be () -> (i32) or () -> (); change its signature", name, signature(t.Params, t.Results))
+	case m.command:
+		return m.broken(`has no export %q: it is a WASI command; name it under "wasi" in tool.json, or build it as a reactor (Go: -buildmode=c-shared, clang: -mexec-model=reactor)`, name)
 	}
-	if !callable(def) {
-		return m.broken("export %q is %s, but must be () -> (i32) or () -> (); change its signature", name,
-			signature(def.ParamTypes(), def.ResultTypes()))
+	have := m.callables()
+	if len(have) == 0 {
+		return m.broken("has no export %q, nor any other; export it (Go: //go:wasmexport %s, C: export_name)", name, name)
 	}
-	return nil
+	return m.broken(`has no export %q; it has %s; set "entry" in tool.json, or export it`, name, strings.Join(have, ", "))
 }
 
 // internalExport reports whether a name belongs to a language's runtime.
@@ -229,8 +276,17 @@ func (m *Module) Close() {
 
 func (m *Module) destroy() {
 	ctx := context.Background()
-	if err := m.runtime.Close(ctx); err != nil {
-		m.e.cfg.Logger.Error("close wasm runtime", "module", m.spec.Name, "error", err)
+	m.e.mu.Lock()
+	delete(m.e.modules, m)
+	m.e.mu.Unlock()
+	m.pool.shut()
+	if m.snap != nil {
+		m.snap.close()
+	}
+	if m.runtime != nil {
+		if err := m.runtime.Close(ctx); err != nil {
+			m.e.cfg.Logger.Error("close wasm runtime", "module", m.spec.Name, "error", err)
+		}
 	}
 	if m.compiled != nil {
 		// The runtime leaves code in the shared cache.

@@ -646,4 +646,3 @@ func (w *writer) edit(b []byte, e edit) []byte {
 	}
 	return append(b, same...)
 }
-

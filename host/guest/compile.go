@@ -1,0 +1,285 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/experimental"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// Compiling takes what the module's author wants it to take: 27 KB can ask for
+// 11 seconds and 690 MB, and nothing stops it half way. So another process
+// does it, under limits, and leaves machine code in a folder; this one only
+// loads code that it has seen made, and knows it again by its digest.
+
+const (
+	compileVerb   = "toold:compile"
+	compileCPU    = 20 * time.Second // ten on two cores
+	compileTime   = time.Minute      // on a machine that has other things to do
+	compileMemory = 1 << 30
+	// compileAtOnce bounds the processes, whatever is being loaded.
+	compileAtOnce = 2
+)
+
+// IsCompiler reports whether this process was started to compile a module.
+// A program that sets Config.Compiler to itself asks first thing in main, and
+// then exits with what Compile answers.
+func IsCompiler() bool { return len(os.Args) == 3 && os.Args[1] == compileVerb }
+
+// Compile compiles the module on standard input into the folder that the
+// command line names.
+func Compile() int {
+	runtime.GOMAXPROCS(2)
+	err := limitCompiler()
+	var code []byte
+	if err == nil {
+		code, err = io.ReadAll(io.LimitReader(os.Stdin, 2*maxModule))
+	}
+	if err == nil {
+		err = compileInto(context.Background(), os.Args[2], code)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, firstLine(err))
+		return 1
+	}
+	return 0
+}
+
+// compileInto leaves the code of one module in dir, where nothing else is.
+func compileInto(ctx context.Context, dir string, code []byte) (err error) {
+	defer func() { // wazero panics where it gives up
+		if r := recover(); r != nil {
+			err = fmt.Errorf("compiler: %v", r)
+		}
+	}()
+	cache, err := wazero.NewCompilationCacheWithDir(dir)
+	if err != nil {
+		return err
+	}
+	defer cache.Close(ctx)
+	r := wazero.NewRuntimeWithConfig(ctx, runtimeConfig(cache))
+	defer r.Close(ctx)
+	c, err := r.CompileModule(experimental.WithCompilationWorkers(ctx, 2), code)
+	if err != nil {
+		return err
+	}
+	return c.Close(ctx)
+}
+
+func runtimeConfig(cache wazero.CompilationCache) wazero.RuntimeConfig {
+	return wazero.NewRuntimeConfigCompiler().
+		WithCompilationCache(cache).
+		WithCoreFeatures(features).
+		WithDebugInfoEnabled(false)
+}
+
+// build is one module being compiled; whoever needs it waits for done.
+type build struct {
+	done chan struct{}
+	err  error
+}
+
+// compiled answers a module's code, compiling it first when it is not in the
+// cache or is damaged there.
+func (e *Engine) compiled(ctx context.Context, m *Module) (wazero.CompiledModule, error) {
+	code := m.rewritten.Bytes
+	key := sha256.Sum256(code)
+	for attempt := 0; ; attempt++ {
+		if e.intact(key) {
+			c, err := e.loadOnly(m.runtime, code)
+			if err == nil {
+				return c, nil
+			}
+			if !errors.Is(err, context.Canceled) {
+				return nil, m.broken("%s; build it again for wasip1 or wasm32", firstLine(err))
+			}
+			e.forget(key)
+		}
+		if attempt == 2 {
+			return nil, wire.Errorf(wire.Internal, "%s: its code is compiled, but not found in the cache folder %s; delete the folder", m.spec.Name, e.dir)
+		}
+		if err := e.build(ctx, key, code); err != nil {
+			var we *wire.Error
+			if errors.As(err, &we) {
+				return nil, we
+			}
+			return nil, m.broken("%w", err)
+		}
+	}
+}
+
+// loadOnly takes code from memory or the cache folder. With a context that has
+// ended already wazero loads, but does not compile: the error is then
+// context.Canceled.
+func (e *Engine) loadOnly(r wazero.Runtime, code []byte) (wazero.CompiledModule, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	return r.CompileModule(experimental.WithCompilationWorkers(ctx, 2), code)
+}
+
+// build compiles code unless someone does already, and waits.
+func (e *Engine) build(ctx context.Context, key [32]byte, code []byte) error {
+	e.mu.Lock()
+	b := e.builds[key]
+	if b == nil {
+		b = &build{done: make(chan struct{})}
+		e.builds[key] = b
+		e.wg.Go(func() {
+			b.err = e.buildNow(key, code)
+			e.mu.Lock()
+			delete(e.builds, key)
+			e.mu.Unlock()
+			close(b.done)
+		})
+	}
+	e.mu.Unlock()
+	select {
+	case <-b.done:
+		return b.err
+	case <-ctx.Done():
+		return ended(ctx.Err())
+	}
+}
+
+func (e *Engine) buildNow(key [32]byte, code []byte) error {
+	e.slots <- struct{}{}
+	defer func() { <-e.slots }()
+	dir, err := os.MkdirTemp(e.dir, "build-")
+	if err != nil {
+		return wire.Errorf(wire.Internal, "compile module: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if e.cfg.Compiler == "" {
+		err = compileInto(context.Background(), dir, code)
+	} else {
+		err = e.compileApart(dir, code)
+	}
+	if err != nil {
+		return err
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "*", "*"))
+	if err != nil || len(found) != 1 {
+		return wire.Errorf(wire.Internal, "compile module: it left %d files, not 1", len(found))
+	}
+	if err := e.keep(key, found[0]); err != nil {
+		return wire.Errorf(wire.Internal, "keep compiled module: %w", err)
+	}
+	return nil
+}
+
+// compileApart runs Compile in a process of its own.
+func (e *Engine) compileApart(dir string, code []byte) error {
+	// The kernel ends the child with the thread that started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	ctx, cancel := context.WithTimeout(context.Background(), compileTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, e.cfg.Compiler, compileVerb, dir)
+	cmd.Env = []string{}
+	cmd.Stdin = bytes.NewReader(code)
+	var said head
+	cmd.Stderr = &said
+	cmd.WaitDelay = time.Second
+	endWithParent(cmd)
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	text, _, _ := strings.Cut(strings.TrimSpace(string(said.b)), "\n")
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("compiling took more than %v; make its functions smaller", compileTime)
+		case exit.ExitCode() == 1 && text != "":
+			return errors.New(text + "; build it again for wasip1 or wasm32")
+		default: // out of memory, or of CPU time
+			return fmt.Errorf("compiling needed more than %d MiB or %v of CPU (%v: %.200s); make its functions smaller", compileMemory>>20, compileCPU, err, text)
+		}
+	}
+	return wire.Errorf(wire.Internal, "start compiler: %w", err)
+}
+
+// An entry of the cache is a file that wazero made, in the folder that it
+// looks in, and beside it a note, named after the module, that says which file
+// and what digest.
+
+func (e *Engine) note(key [32]byte) string {
+	return filepath.Join(e.dir, "notes", hex.EncodeToString(key[:]))
+}
+
+// keep moves a compiled file to where wazero looks, and notes it.
+func (e *Engine) keep(key [32]byte, file string) error {
+	version := filepath.Base(filepath.Dir(file))
+	entry := filepath.Join(version, filepath.Base(file))
+	sum, err := fileSum(file)
+	if err != nil {
+		return err
+	}
+	for _, d := range []string{version, "notes"} {
+		if err := os.MkdirAll(filepath.Join(e.dir, d), 0o700); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(file, filepath.Join(e.dir, entry)); err != nil {
+		return err
+	}
+	tmp := filepath.Join(filepath.Dir(filepath.Dir(file)), "note")
+	if err := os.WriteFile(tmp, []byte(entry+" "+sum+"\n"), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, e.note(key))
+}
+
+// intact reports whether the cache holds a module's code as it was made. What
+// is damaged is deleted.
+func (e *Engine) intact(key [32]byte) bool {
+	p, err := os.ReadFile(e.note(key))
+	if err != nil {
+		return false
+	}
+	entry, sum, ok := strings.Cut(strings.TrimSpace(string(p)), " ")
+	if !ok || !filepath.IsLocal(entry) {
+		e.forget(key)
+		return false
+	}
+	if got, err := fileSum(filepath.Join(e.dir, entry)); err != nil || got != sum {
+		if err == nil {
+			e.cfg.Logger.Warn("compiled module is damaged; compiling it again", "file", entry)
+		}
+		os.Remove(filepath.Join(e.dir, entry))
+		e.forget(key)
+		return false
+	}
+	return true
+}
+
+func (e *Engine) forget(key [32]byte) { os.Remove(e.note(key)) }
+
+func fileSum(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

@@ -1,0 +1,32 @@
+package guest
+
+import (
+	"os/exec"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// limitCompiler bounds this process before it reads a byte of the module.
+func limitCompiler() error {
+	debug.SetMemoryLimit(compileMemory * 3 / 4)
+	for _, l := range []struct {
+		what  int
+		value uint64
+	}{
+		{unix.RLIMIT_DATA, compileMemory},
+		{unix.RLIMIT_CPU, uint64(compileCPU.Seconds())},
+		{unix.RLIMIT_CORE, 0},
+	} {
+		if err := unix.Setrlimit(l.what, &unix.Rlimit{Cur: l.value, Max: l.value}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endWithParent has the kernel end cmd when this process ends.
+func endWithParent(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}

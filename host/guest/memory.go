@@ -1,0 +1,141 @@
+package guest
+
+import (
+	"sync"
+
+	"github.com/tetratelabs/wazero/experimental"
+)
+
+// account bounds the bytes that all instances hold together.
+type account struct {
+	mu    sync.Mutex
+	limit int64
+	used  int64 // guarded by mu
+}
+
+// take asks for n bytes more.
+func (a *account) take(n int64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.used+n > a.limit {
+		return false
+	}
+	a.used += n
+	return true
+}
+
+func (a *account) give(n int64) {
+	a.mu.Lock()
+	a.used -= n
+	a.mu.Unlock()
+}
+
+func (a *account) held() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.used
+}
+
+// linear is the memory of one instance: experimental.LinearMemory for wazero.
+//
+// Where the system can, it is a reservation of address space as large as the
+// limit, of which the first bytes map the image that the instance began with,
+// copy on write. Otherwise it is memory of Go's.
+type linear struct {
+	acct  *account
+	limit uint64 // bytes
+	img   *image // nil: memory begins empty
+
+	buf    []byte // all that is reserved, or all that there is
+	mapped bool   // buf is not Go's
+	size   uint64 // bytes that the guest has now
+	peak   uint64 // most that it had since it was last restored
+	held   int64  // bytes taken from acct
+
+	back       bool // Reallocate is to answer the image's length: see restore
+	refused    bool // growth was refused for the limit
+	overloaded bool // growth was refused for want of memory in all
+}
+
+// newLinear makes a memory that begins as img, or empty.
+func newLinear(acct *account, limit uint64, img *image, mapped bool) (*linear, error) {
+	l := &linear{acct: acct, limit: limit, img: img}
+	if !mapped {
+		return l, nil
+	}
+	var err error
+	if l.buf, err = reserve(limit); err != nil {
+		return nil, err
+	}
+	l.mapped = true
+	if img != nil {
+		if err := img.mapOver(l.buf); err != nil {
+			l.unmap()
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// Allocate is experimental.MemoryAllocator: a module has one memory at most.
+func (l *linear) Allocate(_, _ uint64) experimental.LinearMemory { return l }
+
+// Reallocate gives the guest n bytes, or nil when it may not have them. The
+// bytes that are new are zero.
+func (l *linear) Reallocate(n uint64) []byte {
+	if l.back {
+		n = l.img.size
+		l.size = n
+		return l.buf[:n:n]
+	}
+	if n > l.limit {
+		l.refused = true
+		return nil
+	}
+	if n > l.size {
+		more := int64(n - l.size)
+		if !l.acct.take(more) {
+			l.overloaded = true
+			return nil
+		}
+		l.held += more
+	}
+	if l.mapped {
+		from := l.size
+		if l.img != nil {
+			from = max(from, l.img.size) // what maps the image can be written already
+		}
+		if n > from {
+			if err := commit(l.buf, from, n); err != nil {
+				l.overloaded = true
+				return nil
+			}
+		}
+	} else if n > uint64(len(l.buf)) {
+		b := make([]byte, n)
+		copy(b, l.buf)
+		l.buf = b
+	}
+	l.size = n
+	l.peak = max(l.peak, n)
+	return l.buf[:n:n]
+}
+
+// Free is wazero's, and may come while code still runs: unmap does it later.
+func (l *linear) Free() {}
+
+// unmap gives everything back. Nothing may run on the memory any more.
+func (l *linear) unmap() {
+	if l.mapped {
+		release(l.buf)
+	}
+	l.buf, l.mapped, l.size = nil, false, 0
+	l.acct.give(l.held)
+	l.held = 0
+}
+
+// hold sets what the memory is charged for.
+func (l *linear) hold(n int64) {
+	l.acct.give(l.held - n)
+	l.held = n
+}

@@ -1,0 +1,335 @@
+package guest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const sysPage = 4096
+
+// reserve gets n bytes of address space that cannot be used yet.
+func reserve(n uint64) ([]byte, error) {
+	b, err := unix.Mmap(-1, 0, int(n), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("reserve %d bytes of address space: %w", n, err)
+	}
+	return b, nil
+}
+
+// commit makes [from, to) of a reservation usable, as zeros.
+func commit(b []byte, from, to uint64) error {
+	return unix.Mprotect(b[from:to], unix.PROT_READ|unix.PROT_WRITE)
+}
+
+// release ends a reservation and what was mapped over it.
+func release(b []byte) {
+	if err := unix.Munmap(b); err != nil {
+		panic("unmap guest memory: " + err.Error())
+	}
+}
+
+// decommit drops [from, to) of a reservation: zeros again, and nothing held.
+func decommit(b []byte, from, to uint64) error {
+	return unix.Madvise(b[from:to], unix.MADV_DONTNEED)
+}
+
+// image is the memory of an initialised instance: a sealed file in memory
+// that instances map copy-on-write, so that each holds only what it wrote.
+type image struct {
+	size uint64
+	fd   int
+	ro   []byte // the whole of it, for reading
+}
+
+// newImage copies mem, which is whole pages.
+func newImage(mem []byte) (*image, error) {
+	fd, err := unix.MemfdCreate("toold-guest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+		fd, err = unix.MemfdCreate("toold-guest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create memory file: %w", err)
+	}
+	img := &image{size: uint64(len(mem)), fd: fd}
+	if err := img.fill(mem); err != nil {
+		img.close()
+		return nil, err
+	}
+	return img, nil
+}
+
+func (img *image) fill(mem []byte) error {
+	if err := unix.Ftruncate(img.fd, int64(len(mem))); err != nil {
+		return fmt.Errorf("size memory file: %w", err)
+	}
+	for off := 0; off < len(mem); {
+		// Runs of pages that hold something; the rest stays a hole.
+		if zero(mem[off : off+sysPage]) {
+			off += sysPage
+			continue
+		}
+		end := off + sysPage
+		for end < len(mem) && !zero(mem[end:end+sysPage]) {
+			end += sysPage
+		}
+		for off < end {
+			n, err := unix.Pwrite(img.fd, mem[off:end], int64(off))
+			if err != nil {
+				return fmt.Errorf("write memory file: %w", err)
+			}
+			off += n
+		}
+	}
+	_, err := unix.FcntlInt(uintptr(img.fd), unix.F_ADD_SEALS,
+		unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
+	if err != nil {
+		return fmt.Errorf("seal memory file: %w", err)
+	}
+	if img.size == 0 {
+		return nil
+	}
+	img.ro, err = unix.Mmap(img.fd, 0, int(img.size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map memory file: %w", err)
+	}
+	return nil
+}
+
+func zero(p []byte) bool {
+	for len(p) >= 8 {
+		if *(*uint64)(unsafe.Pointer(&p[0])) != 0 {
+			return false
+		}
+		p = p[8:]
+	}
+	return true
+}
+
+// mapOver maps the image over the beginning of a reservation.
+func (img *image) mapOver(b []byte) error {
+	if img.size == 0 {
+		return nil
+	}
+	_, err := unix.MmapPtr(img.fd, 0, unsafe.Pointer(&b[0]), uintptr(img.size),
+		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_FIXED|unix.MAP_NORESERVE)
+	if err != nil {
+		return fmt.Errorf("map image of guest: %w", err)
+	}
+	return nil
+}
+
+// close gives the image back; instances that map it go on.
+func (img *image) close() {
+	if img.ro != nil {
+		unix.Munmap(img.ro)
+		img.ro = nil
+	}
+	if img.fd >= 0 {
+		unix.Close(img.fd)
+		img.fd = -1
+	}
+}
+
+// dropPages is from how many written pages on memory is given back rather
+// than copied over. Copying is faster, also for many; this only bounds what
+// an idle instance holds.
+const dropPages = 4096
+
+// restore makes the bytes of b, which map the image, those of the image again.
+// It answers how many pages differed and how many stay the instance's own.
+func (img *image) restore(b []byte, s *scanner) (pages, own int, err error) {
+	if img.size == 0 {
+		return 0, 0, nil
+	}
+	b = b[:img.size]
+	if s.ranges, err = s.written(b, s.ranges[:0]); err != nil {
+		return 0, 0, err
+	}
+	for _, r := range s.ranges {
+		pages += int(r.end-r.start) / sysPage
+	}
+	if pages > dropPages {
+		return pages, 0, unix.Madvise(b, unix.MADV_DONTNEED)
+	}
+	for _, r := range s.ranges {
+		copy(b[r.start:r.end], img.ro[r.start:r.end])
+	}
+	return pages, pages, nil
+}
+
+// span is a range of bytes within a memory.
+type span struct{ start, end uint64 }
+
+// scanner finds the pages of a private mapping that were written: those that
+// are no longer the file's. A page is such when it is not FILE, and PRESENT or
+// SWAPPED; a page that was swapped out was written as well.
+type scanner struct {
+	fd      int  // of /proc/self/pagemap
+	ioctl   bool // PAGEMAP_SCAN, since Linux 6.7
+	regions []pageRegion
+	entries []byte
+	ranges  []span
+}
+
+// The kernel's struct page_region and struct pm_scan_arg.
+type pageRegion struct{ start, end, categories uint64 }
+
+type pmScanArg struct {
+	size, flags, start, end, walkEnd     uint64
+	vec, vecLen, maxPages                uint64
+	inverted, mask, anyOf, returnedTypes uint64
+}
+
+const (
+	pagemapScan = 0xc0606610 // _IOWR('f', 16, struct pm_scan_arg)
+
+	pageIsFile    = 1 << 2
+	pageIsPresent = 1 << 3
+	pageIsSwapped = 1 << 4
+
+	// Of an entry of /proc/self/pagemap.
+	entryPresent = 1 << 63
+	entrySwapped = 1 << 62
+	entryFile    = 1 << 61
+
+	scanRegions = 512
+	scanEntries = 512
+)
+
+func newScanner(ioctl bool) (*scanner, error) {
+	fd, err := unix.Open("/proc/self/pagemap", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "/proc/self/pagemap", Err: err}
+	}
+	s := &scanner{fd: fd, ioctl: ioctl}
+	if ioctl {
+		s.regions = make([]pageRegion, scanRegions)
+	} else {
+		s.entries = make([]byte, scanEntries*8)
+	}
+	return s, nil
+}
+
+func (s *scanner) close() { unix.Close(s.fd) }
+
+// written appends the written ranges of b to out.
+func (s *scanner) written(b []byte, out []span) ([]span, error) {
+	if s.ioctl {
+		return s.scan(b, out)
+	}
+	return s.read(b, out)
+}
+
+func (s *scanner) scan(b []byte, out []span) ([]span, error) {
+	base := uint64(uintptr(unsafe.Pointer(&b[0])))
+	a := pmScanArg{
+		start: base, end: base + uint64(len(b)),
+		vec: uint64(uintptr(unsafe.Pointer(&s.regions[0]))), vecLen: uint64(len(s.regions)),
+		inverted: pageIsFile, mask: pageIsFile, anyOf: pageIsPresent | pageIsSwapped,
+		returnedTypes: pageIsPresent,
+	}
+	a.size = uint64(unsafe.Sizeof(a))
+	// One call answers as many regions as there is room for, and says how far
+	// it came.
+	for a.start < a.end {
+		n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), pagemapScan, uintptr(unsafe.Pointer(&a)))
+		if e != 0 {
+			return nil, fmt.Errorf("scan pages: %w", e)
+		}
+		for _, r := range s.regions[:n] {
+			out = append(out, span{r.start - base, r.end - base})
+		}
+		if a.walkEnd <= a.start {
+			return nil, errors.New("scan pages: no progress")
+		}
+		a.start = a.walkEnd
+	}
+	return out, nil
+}
+
+func (s *scanner) read(b []byte, out []span) ([]span, error) {
+	first := uintptr(unsafe.Pointer(&b[0])) / sysPage
+	for page := 0; page < len(b)/sysPage; {
+		want := min(len(b)/sysPage-page, scanEntries)
+		n, err := unix.Pread(int(uintptr(s.fd)), s.entries[:want*8], int64(first+uintptr(page))*8)
+		if err != nil {
+			return nil, fmt.Errorf("read pagemap: %w", err)
+		}
+		if n < 8 {
+			return nil, errors.New("read pagemap: it ends early")
+		}
+		for i := 0; i+8 <= n; i += 8 {
+			e := binary.LittleEndian.Uint64(s.entries[i:])
+			if e&(entryPresent|entrySwapped) != 0 && e&entryFile == 0 {
+				at := uint64(page) * sysPage
+				if k := len(out); k > 0 && out[k-1].end == at {
+					out[k-1].end += sysPage
+				} else {
+					out = append(out, span{at, at + sysPage})
+				}
+			}
+			page++
+		}
+	}
+	return out, nil
+}
+
+// probe finds the best way that this kernel, its seccomp filters and its
+// cgroups leave us.
+func probe() way {
+	if os.Getpagesize() != sysPage {
+		return wayFresh
+	}
+	for _, w := range []way{wayScan, wayPagemap, wayImage} {
+		if works(w) == nil {
+			return w
+		}
+	}
+	return wayFresh
+}
+
+// works tries a way on a small image.
+func works(w way) error {
+	if w == wayFresh {
+		return nil
+	}
+	img, err := newImage(make([]byte, 4*sysPage))
+	if err != nil {
+		return err
+	}
+	defer img.close()
+	b, err := reserve(8 * sysPage)
+	if err != nil {
+		return err
+	}
+	defer release(b)
+	if err := img.mapOver(b); err != nil {
+		return err
+	}
+	if err := commit(b, 4*sysPage, 8*sysPage); err != nil {
+		return err
+	}
+	b[2*sysPage], b[5*sysPage] = 1, 1
+	_ = b[sysPage]
+	if w == wayImage {
+		return nil
+	}
+	s, err := newScanner(w == wayScan)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	pages, _, err := img.restore(b, s)
+	if err != nil {
+		return err
+	}
+	if pages != 1 || b[2*sysPage] != 0 {
+		return fmt.Errorf("%d written pages were found, not 1", pages)
+	}
+	return nil
+}

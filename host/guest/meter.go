@@ -1,0 +1,102 @@
+package guest
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/toold/toold/host/guest/wasm"
+	"github.com/toold/toold/host/wire"
+)
+
+// A rewritten guest counts its own fuel down and calls refill when none is
+// left. It gets a slice of what the call has; how large a slice follows from
+// how long the last one took, since no number of instructions is a time: a
+// hundred thousand are 24 us of arithmetic or 139 ms of touching new pages.
+// Between two slices the goroutine can be stopped, by the garbage collector
+// or for others to run, and the call's deadline is looked at.
+const (
+	firstSlice = 5000
+	leastSlice = 250
+	mostSlice  = 10_000_000
+	tooLong    = 200 * time.Microsecond
+	tooShort   = 50 * time.Microsecond
+)
+
+// meter is the fuel of one call.
+type meter struct {
+	fuel    api.MutableGlobal // of the instance: what is left of granted
+	limit   int64
+	granted int64 // to the guest so far
+	host    int64 // what host functions used
+	slice   int64
+	last    time.Time // of the last refill
+}
+
+// begin gives a call its first slice. It forgets what was left of another's.
+func (m *meter) begin(limit int64) {
+	m.limit, m.host = limit, 0
+	m.slice = firstSlice
+	m.granted = min(firstSlice, limit)
+	m.last = time.Now()
+	m.fuel.Set(uint64(m.granted))
+}
+
+// used is how much the call took until now.
+func (m *meter) used() int64 {
+	if m.fuel == nil {
+		return m.host
+	}
+	return m.granted - int64(m.fuel.Get()) + m.host
+}
+
+// refill goes on with a call or ends it.
+func (c *call) refill() {
+	m := &c.meter
+	left := m.limit - m.used()
+	if left <= 0 {
+		panic(c.outOfFuel())
+	}
+	c.mustGoOn()
+	// A timer is only as punctual as the scheduler is free.
+	now := time.Now()
+	if c.hasDeadline && !now.Before(c.deadline) {
+		panic(ended(context.DeadlineExceeded))
+	}
+	switch took := now.Sub(m.last); {
+	case took > tooLong:
+		m.slice = max(m.slice/4, leastSlice)
+	case took < tooShort:
+		m.slice = min(m.slice*2, mostSlice)
+	}
+	n := min(m.slice, left)
+	m.granted += n
+	m.fuel.Set(uint64(int64(m.fuel.Get()) + n))
+	// Others may have waited for as long as the slice took; without this
+	// they would wait until the scheduler takes the thread away.
+	runtime.Gosched()
+	m.last = time.Now()
+}
+
+// charge takes what moving n bytes on the guest's behalf costs.
+func (c *call) charge(n uint64) {
+	c.meter.host += int64(min(n, 1<<40) / 16)
+	// A guest that does nothing but call the host still comes to an end: it
+	// loops, and so refills. What one host call does is bounded by the
+	// limits of memory.
+}
+
+func (c *call) outOfFuel() *wire.Error {
+	return wire.Errorf(wire.LimitExceeded, "%s: the call used its %d units of fuel; raise limits.fuel in tool.json, or do less", c.inst.m.spec.Name, c.meter.limit)
+}
+
+// meterModule is what rewritten modules import.
+func meterModule(ctx context.Context, r wazero.Runtime) error {
+	_, err := r.NewHostModuleBuilder(wasm.ImportModule).NewFunctionBuilder().
+		WithGoFunction(api.GoFunc(func(ctx context.Context, _ []uint64) { ctx.(*call).refill() }), nil, nil).
+		Export(wasm.ImportRefill).Instantiate(ctx)
+	return err
+}

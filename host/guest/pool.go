@@ -1,0 +1,220 @@
+package guest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// pool keeps instances that are as the snapshot left them, for the next calls.
+//
+// An instance that served one identity serves no other. One that an error,
+// a trap or an abort ended never comes back here.
+type pool struct {
+	mu     sync.Mutex
+	idle   []*instance // the one used last is last; guarded by mu
+	making bool        // one is being made ahead; guarded by mu
+	closed bool        // guarded by mu
+	sweep  *time.Timer // closes what has been idle for too long; guarded by mu
+	wg     sync.WaitGroup
+}
+
+// idleTime is how long an instance is kept that nobody needs.
+const idleTime = 30 * time.Second
+
+// ahead is how many instances are made before anyone asks.
+const ahead = 1
+
+// take answers an instance in the state of the snapshot.
+func (m *Module) take(ctx context.Context, identity string) (*instance, error) {
+	if m.snap == nil {
+		in, err := m.initialized(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		return in, nil
+	}
+	if in := m.pool.get(identity); in != nil {
+		m.makeAhead()
+		if in.mem == nil || in.mem.held >= int64(m.snap.mem.size) {
+			return in, nil
+		}
+		// While it runs it may write all of its memory.
+		if more := int64(m.snap.mem.size) - in.mem.held; m.e.makeRoom(more, m) {
+			in.mem.held += more
+			return in, nil
+		}
+		in.close()
+		return nil, m.overloaded()
+	}
+	m.makeAhead()
+	return m.instantiate(m.snap, nil)
+}
+
+// get takes out an idle instance for an identity: its own rather than one that
+// served nobody.
+func (p *pool) get(identity string) *instance {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := -1
+	for i := len(p.idle) - 1; i >= 0; i-- {
+		in := p.idle[i]
+		if in.served && in.identity == identity {
+			at = i
+			break
+		}
+		if !in.served && at < 0 {
+			at = i
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	in := p.idle[at]
+	p.idle = append(p.idle[:at], p.idle[at+1:]...)
+	in.identity, in.served = identity, true
+	return in
+}
+
+// put takes an instance back after a call. The instance is closed when there
+// are as many already as calls are likely at a time.
+func (m *Module) put(in *instance) {
+	if in.mem != nil {
+		in.mem.hold(in.own)
+	}
+	p := &m.pool
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		in.close()
+		return
+	}
+	in.idle = time.Now()
+	p.idle = append(p.idle, in)
+	var out *instance
+	if len(p.idle) > m.spec.Concurrency {
+		out = p.idle[0] // the one that waits the longest
+		p.idle = append(p.idle[:0], p.idle[1:]...)
+	}
+	if p.sweep == nil {
+		p.sweep = time.AfterFunc(idleTime, m.shrinkPool)
+	}
+	p.mu.Unlock()
+	if out != nil {
+		out.close()
+	}
+}
+
+// makeAhead makes a pristine instance in the background when there is none.
+func (m *Module) makeAhead() {
+	p := &m.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.making || len(p.idle) >= m.spec.Concurrency {
+		return
+	}
+	n := 0
+	for _, in := range p.idle {
+		if !in.served {
+			n++
+		}
+	}
+	if n >= ahead {
+		return
+	}
+	p.making = true
+	p.wg.Go(func() {
+		in, err := m.instantiate(m.snap, nil)
+		p.mu.Lock()
+		p.making = false
+		p.mu.Unlock()
+		if err == nil {
+			in.own = 0
+			m.put(in)
+		}
+	})
+}
+
+// shrinkPool closes what nobody needed for a while, but for the one that is
+// kept ahead.
+func (m *Module) shrinkPool() {
+	p := &m.pool
+	p.mu.Lock()
+	var out []*instance
+	keep := p.idle[:0]
+	pristine := 0
+	for _, in := range p.idle {
+		if !in.served && pristine < ahead {
+			pristine++
+			keep = append(keep, in)
+		} else if time.Since(in.idle) >= idleTime {
+			out = append(out, in)
+		} else {
+			keep = append(keep, in)
+		}
+	}
+	clear(p.idle[len(keep):])
+	p.idle = keep
+	p.sweep = nil
+	if len(keep) > pristine && !p.closed {
+		p.sweep = time.AfterFunc(idleTime, m.shrinkPool)
+	}
+	p.mu.Unlock()
+	for _, in := range out {
+		in.close()
+	}
+}
+
+// drop closes idle instances to make room for others. It reports whether
+// there were any.
+func (p *pool) drop() bool {
+	p.mu.Lock()
+	out := p.idle
+	p.idle = nil
+	p.mu.Unlock()
+	for _, in := range out {
+		in.close()
+	}
+	return len(out) > 0
+}
+
+// shut closes the pool for good and waits for what is being made.
+func (p *pool) shut() {
+	p.mu.Lock()
+	p.closed = true
+	if p.sweep != nil {
+		p.sweep.Stop()
+		p.sweep = nil
+	}
+	p.mu.Unlock()
+	p.wg.Wait()
+	p.drop()
+}
+
+// makeRoom takes n bytes from what all instances may hold together. When
+// there is too little, idle instances go, other modules' first.
+func (e *Engine) makeRoom(n int64, own *Module) bool {
+	if e.memory.take(n) {
+		return true
+	}
+	e.mu.Lock()
+	mods := make([]*Module, 0, len(e.modules)+1)
+	for m := range e.modules {
+		if m != own {
+			mods = append(mods, m)
+		}
+	}
+	e.mu.Unlock()
+	for _, m := range append(mods, own) {
+		if m.pool.drop() && e.memory.take(n) {
+			return true
+		}
+	}
+	return e.memory.take(n)
+}
+
+func (m *Module) overloaded() *wire.Error {
+	return wire.Errorf(wire.Overloaded, "%s: the guests that run now hold the %d bytes that all may have; try again, or raise the host's memory", m.spec.Name, m.e.memory.limit)
+}

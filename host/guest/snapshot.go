@@ -1,0 +1,184 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/toold/toold/host/guest/wasm"
+)
+
+// way is how a call comes to fresh state. All ways answer the same; they
+// differ in price.
+type way int
+
+const (
+	// wayFresh makes and initialises an instance for every call. It works
+	// everywhere.
+	wayFresh way = iota
+	// wayImage makes an instance from the image of an initialised one.
+	wayImage
+	// wayPagemap puts back the pages that the last call wrote, found in
+	// /proc/self/pagemap.
+	wayPagemap
+	// wayScan finds them by PAGEMAP_SCAN, since Linux 6.7.
+	wayScan
+)
+
+func (w way) String() string {
+	return [...]string{"fresh", "image", "pagemap", "scan"}[w]
+}
+
+// restoreVariable forces a way, for tests and for finding faults.
+const restoreVariable = "TOOLD_GUEST_RESTORE"
+
+func chooseWay() (way, error) {
+	v := os.Getenv(restoreVariable)
+	if v == "" {
+		return probe(), nil
+	}
+	for w := wayFresh; w <= wayScan; w++ {
+		if w.String() != v {
+			continue
+		}
+		if err := works(w); err != nil {
+			return 0, errors.New(restoreVariable + " is " + v + ", which this system does not have: " + err.Error())
+		}
+		return w, nil
+	}
+	return 0, errors.New(restoreVariable + " is " + v + `; it may be "scan", "pagemap", "image" or "fresh"`)
+}
+
+// snapshot is the state of an initialised instance, of which others begin.
+type snapshot struct {
+	mem     *image // nil for a module without memory
+	globals [][2]uint64
+}
+
+func (s *snapshot) close() {
+	if s.mem != nil {
+		s.mem.close()
+	}
+}
+
+// initTime is how long a module may take to initialise itself.
+const initTime = 10 * time.Second
+
+// prepare initialises one instance and, where that can be done, takes the
+// snapshot that calls begin from.
+func (m *Module) prepare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, initTime)
+	defer cancel()
+	in, err := m.initialized(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	if m.e.way == wayFresh || in.dirty.Get() != 0 || in.wasi.changed || len(m.spec.Files) > 0 && m.opened.Load() > 0 {
+		// Tables, dropped segments, reference globals or descriptors are not
+		// as they were when the module was instantiated, and no image of
+		// memory says how. Every call gets an instance that ran the same
+		// initialisation.
+		return nil
+	}
+	for _, g := range m.rewritten.Globals {
+		if g.Imported {
+			return nil
+		}
+	}
+	snap := &snapshot{}
+	if in.mem != nil {
+		if snap.mem, err = newImage(in.mem.buf[:in.mem.size]); err != nil {
+			m.e.cfg.Logger.Warn("no image of the module; calls will be slower", "module", m.spec.Name, "error", err)
+			return nil
+		}
+	}
+	if n := len(m.rewritten.Globals); n > 0 {
+		get := in.mod.ExportedFunction(wasm.ExportGlobalGet)
+		for i := range n {
+			stack := []uint64{uint64(i), 0}
+			if err := get.CallWithStack(&in.c, stack); err != nil {
+				snap.close()
+				return m.broken("read globals: %s", firstLine(err))
+			}
+			snap.globals = append(snap.globals, [2]uint64{stack[0], stack[1]})
+		}
+	}
+	m.snap = snap
+	return nil
+}
+
+// initialized makes an instance that has just run its initialisation.
+func (m *Module) initialized(ctx context.Context, cmd *Command) (*instance, error) {
+	in, err := m.instantiate(nil, cmd)
+	if err != nil {
+		return nil, err
+	}
+	in.begin(ctx, &Invocation{}, m.spec.Config)
+	err = in.initialize()
+	in.c.Context = context.Background()
+	if err != nil {
+		in.close()
+		return nil, err
+	}
+	in.initial = in.wasi
+	return in, nil
+}
+
+// rewind brings an instance back to the snapshot. It reports false when the
+// instance cannot be used again.
+func (in *instance) rewind() (pages int, ok bool) {
+	m := in.m
+	if m.snap == nil || m.e.way < wayPagemap || in.dirty.Get() != 0 || in.wasi.exited || m.wazeroWASI || in.mod.IsClosed() {
+		return 0, false
+	}
+	if used := in.c.meter.used(); used > costly {
+		clear(in.fns)
+	}
+	if len(m.snap.globals) > 0 {
+		if in.restore == nil {
+			in.restore = in.mod.ExportedFunction(wasm.ExportRestore)
+		}
+		if err := in.restore.CallWithStack(&in.c, nil); err != nil {
+			return 0, false
+		}
+	}
+	if in.mem == nil {
+		return 0, true
+	}
+	img := m.snap.mem
+	if in.mem.size > img.size {
+		if !in.shrink(img) {
+			return 0, false
+		}
+	}
+	if in.scanner == nil {
+		var err error
+		if in.scanner, err = newScanner(m.e.way == wayScan); err != nil {
+			return 0, false
+		}
+	}
+	pages, own, err := img.restore(in.mem.buf, in.scanner)
+	if err != nil {
+		m.e.cfg.Logger.Error("restore memory", "module", m.spec.Name, "error", err)
+		return 0, false
+	}
+	in.mem.peak = img.size
+	in.own = int64(own) * osPage
+	return pages, true
+}
+
+// shrink undoes growth. wazero has no call for it, but takes as the memory
+// whatever the allocator answers when it grows; the rewritten module's maximum
+// is a page above the guest's so that it always asks.
+func (in *instance) shrink(img *image) bool {
+	grown := in.mem.size
+	in.mem.back = true
+	_, ok := in.mod.Memory().Grow(1)
+	in.mem.back = false
+	if !ok || uint64(in.mod.Memory().Size()) != img.size&(1<<32-1) {
+		return false
+	}
+	return decommit(in.mem.buf, img.size, grown) == nil
+}
