@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
+
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
@@ -140,6 +142,13 @@ type Catalog struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	slots  chan struct{} // holds one token for each load that runs
+	// changed holds a token when the files of some tool may be elsewhere than
+	// Watch knows.
+	changed chan struct{}
+	// setupTimeout and notify are what tests make differ: how long setup.sh
+	// may run, and how the system's notice of changes is asked for.
+	setupTimeout time.Duration
+	notify       func() (*fsnotify.Watcher, error)
 
 	mu     sync.Mutex
 	tools  map[string]*entry // guarded by mu
@@ -225,7 +234,7 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	}
 	c := &Catalog{
 		cfg: cfg, log: cfg.Logger, memory: memory,
-		slots: make(chan struct{}, maxLoads),
+		slots: make(chan struct{}, maxLoads), changed: make(chan struct{}, 1), setupTimeout: setupTimeout, notify: fsnotify.NewWatcher,
 		tools: map[string]*entry{}, looks: looksBurst, looked: time.Now(),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -292,7 +301,7 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 	}
 	// The folder itself is asked each time, so that a removed one is unknown
 	// at once, whatever the watcher has seen.
-	if _, err := os.Stat(filepath.Join(c.cfg.Dir, name)); errors.Is(err, fs.ErrNotExist) {
+	if !exists(filepath.Join(c.cfg.Dir, name)) {
 		c.mu.Lock()
 		known := c.tools[name] != nil
 		c.mu.Unlock()
@@ -510,7 +519,7 @@ func (c *Catalog) settled(name string, stamps map[place]stamp) (v *candidate, se
 		}
 		still := false
 		if d, e := openDisk(c.cfg.Dir, c.cfg.Restricted); e == nil {
-			still = d.same(seen)
+			still = d.same(seen) && d.current()
 			d.Close()
 		}
 		if still {
@@ -535,7 +544,7 @@ func (c *Catalog) readOnce(name string, stamps map[place]stamp) (v *candidate, s
 	}
 	v = c.read(d, name)
 	quiet := time.Now().UnixNano() - d.newest()
-	return v, d.seen, quiet < int64(c.cfg.Settle) || !d.same(d.seen), nil
+	return v, d.seen, quiet < int64(c.cfg.Settle) || !d.same(d.seen) || !d.current(), nil
 }
 
 // round looks at the folder once and does what follows from it.
@@ -549,9 +558,16 @@ func (c *Catalog) round(e *entry) {
 	c.mu.Unlock()
 
 	v, seen, err := c.settled(e.name, stamps)
-	switch {
-	case c.ctx.Err() != nil, v == nil && err == nil:
+	if c.ctx.Err() != nil || v == nil && err == nil {
 		return
+	}
+	defer func() {
+		select {
+		case c.changed <- struct{}{}:
+		default: // one is enough
+		}
+	}()
+	switch {
 	case err != nil:
 		c.fail(e, start, wire.Errorf(wire.Internal, "read tool %s: %w", e.name, err), false, nil)
 		return
@@ -602,9 +618,17 @@ func (c *Catalog) round(e *entry) {
 	c.publish(e, start, g, seen)
 }
 
+// exists reports whether a folder is there. It asks again before it says no: a
+// link on the way may have been pointed elsewhere, and the folder that it led
+// to removed, between one step of the look-up and the next. Kubernetes does
+// that with every change.
 func exists(dir string) bool {
-	_, err := os.Stat(dir)
-	return err == nil
+	for range 3 {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
 }
 
 // lost is an error when the tool once had a policy that is there no more.

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
+
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -29,8 +31,12 @@ type bench struct {
 	cfg Config
 	c   *Catalog
 
+	// notifier is the watcher's, once Watch runs.
+	notifier *fsnotify.Watcher
+
 	mu     sync.Mutex
 	events []Event
+	wake   chan struct{} // hears of each event; nil when nobody waits
 }
 
 // newBench makes the folders; open starts the catalog. Files count as settled
@@ -46,6 +52,10 @@ func newBench(t testing.TB) *bench {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.events = append(b.events, e)
+			select {
+			case b.wake <- struct{}{}:
+			default:
+			}
 		},
 	}
 	for _, dir := range []string{b.cfg.Dir, b.cfg.Restricted} {
@@ -1201,6 +1211,12 @@ func TestLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	noMore(t, goroutines, fds)
+}
+
+// noMore compares goroutines and open files with what they were.
+func noMore(t *testing.T, goroutines, fds int) {
+	t.Helper()
 	if n := openFiles(t); n > fds {
 		t.Errorf("%d open files before, %d after", fds, n)
 	}

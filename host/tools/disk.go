@@ -69,6 +69,21 @@ type disk struct {
 	seen       map[place]stamp
 }
 
+// current reports whether the folders are still those that their names stand
+// for. When not, what was read is of a folder that another has replaced, and
+// may have been emptied meanwhile.
+func (d *disk) current() bool {
+	is := func(root *os.Root, dir string) bool {
+		opened, err := root.Stat(".")
+		if err != nil {
+			return false
+		}
+		now, err := os.Stat(dir)
+		return err == nil && os.SameFile(opened, now)
+	}
+	return is(d.tools, d.dir) && (d.restricted == nil || is(d.restricted, d.rdir))
+}
+
 // openDisk opens the folders anew for each look: either may itself be a link
 // that was pointed elsewhere since.
 func openDisk(dir, restricted string) (*disk, error) {

@@ -41,7 +41,7 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 	if c.cfg.Runner == nil {
 		return broken("set up tool %s: this host starts no processes, so %s cannot run; remove it", v.name, v.setupPath)
 	}
-	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.setupTimeout)
 	defer cancel()
 	interpreter, args := scriptCommand(v.setup, filepath.Join(v.dir, setupFile))
 	out := &tail{limit: maxSetupOutput}
@@ -58,7 +58,7 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 	var we *wire.Error
 	switch {
 	case errors.As(err, &we) && we.Code == wire.Timeout:
-		what = fmt.Sprintf("did not end within %v and was killed", setupTimeout)
+		what = fmt.Sprintf("did not end within %v and was killed", c.setupTimeout)
 	case err != nil:
 		what = "could not be run: " + err.Error()
 	case exit.Signal != 0:
