@@ -1,7 +1,6 @@
 package host
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net"
@@ -47,7 +46,7 @@ func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 				return
 			}
 		}
-		fail(w, http.StatusNotFound, tools.Unknown(r.PathValue("name")))
+		fail(w, http.StatusNotFound, errors.New("there is no such tool; toolctl tools lists those that there are"))
 	})
 	mux.HandleFunc("GET /results/{id}", func(w http.ResponseWriter, r *http.Request) {
 		res, err := h.results.get(r.PathValue("id"))
@@ -94,7 +93,7 @@ func (h *Host) status(servers []*server.Server) client.HostStatus {
 		Config: c.File, Running: int(h.running.Load()), Calls: h.calls.Load(),
 	}
 	for _, srv := range servers {
-		s.Connections += srv.Connections()
+		s.Connections += srv.Conns()
 	}
 	if msg := h.refused.Load(); msg != nil {
 		s.ConfigError = *msg
@@ -116,14 +115,13 @@ func toolStatus(s tools.Status, whole bool) client.ToolStatus {
 	return t
 }
 
-// serveMetrics serves the metrics over TCP until ctx is done.
-func serveMetrics(ctx context.Context, l net.Listener, metrics http.Handler) error {
+// serveMetrics serves the metrics over TCP until l is closed.
+func serveMetrics(l net.Listener, metrics http.Handler) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	stop := context.AfterFunc(ctx, func() { srv.Close() })
-	defer stop()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	defer srv.Close()
+	if err := srv.Serve(l); !errors.Is(err, net.ErrClosed) {
 		return err
 	}
 	return nil

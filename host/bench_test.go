@@ -114,8 +114,8 @@ func BenchmarkWrapperStart(b *testing.B) {
 func BenchmarkWasmCall(b *testing.B) {
 	d := hosttest.Start(b, host.Config{})
 	policy, handler := hosttest.Guest(b, policyPkg), hosttest.Guest(b, handlerPkg)
-	d.Tool(b, "open", nil, map[string]string{"handler.wasm": handler})
-	d.Tool(b, "guarded", nil, map[string]string{"handler.wasm": handler, "restricted.wasm": policy})
+	d.Tool(b, "open", granted, map[string]string{"handler.wasm": handler})
+	d.Tool(b, "guarded", granted, map[string]string{"handler.wasm": handler, "restricted.wasm": policy})
 	echo := echoServer(b)
 	over := func(socket string, req any) func(*testing.B) {
 		c, err := net.Dial("unix", socket)

@@ -53,6 +53,7 @@ var floors = []floor{
 	{"host/retry", 0, nil, "backoff can be used alone: it knows nothing of tools, sockets or Wasm"},
 	{"scripts/...", 0, std, "what builds and tests the project must not need the project"},
 
+	{"host/guest/wasm", 0, std, "it reads foreign bytes and writes them anew: the standard library only"},
 	{"host/client", 1, nil, "a client knows the wire, never what is behind it"},
 	{"host/guest", 1, nil, "the engine knows modules and bytes, never tools"},
 	{"host/process", 1, nil, "processes know argv and folders, never tools"},

@@ -99,11 +99,12 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 		Dir:           c.Tools,
 		Restricted:    c.Restricted,
 		StateDir:      filepath.Join(c.State, "tools"),
+		Roots:         c.Roots,
 		Engine:        h.engine,
 		Runner:        h.runner,
 		AllowWritable: c.AllowWritableTools,
 		Logger:        h.log,
-		OnChange:      func(e tools.Event) { h.metrics.Loaded(e.Tool, string(e.Change)) },
+		OnChange:      func(e tools.Event) { h.metrics.Changed(e.Tool, string(e.Change)) },
 	}); err != nil {
 		return nil, err
 	}
@@ -161,9 +162,27 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 		paths = append(paths, s.Path)
 	}
 	var servers []*server.Server
-	defer func() {
+	var admin *server.Admin
+	var metrics net.Listener
+	// shutdown lets what runs finish until ctx ends.
+	shutdown := func(ctx context.Context) error {
+		down := new(errgroup.Group)
 		for _, s := range servers {
-			s.Close()
+			down.Go(func() error { return s.Shutdown(ctx) })
+		}
+		err := down.Wait()
+		if metrics != nil {
+			metrics.Close()
+		}
+		if admin != nil {
+			err = errors.Join(err, admin.Shutdown(ctx))
+		}
+		return err
+	}
+	started := false
+	defer func() {
+		if !started {
+			shutdown(ctx)
 		}
 	}()
 	for i, path := range paths {
@@ -185,48 +204,41 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 		}
 		servers = append(servers, s)
 	}
-	admin, err := server.ListenAdmin(c.Admin, h.adminHandler(servers))
-	if err != nil {
+	var err error
+	if admin, err = server.ListenAdmin(c.Admin, h.adminHandler(servers)); err != nil {
 		return err
 	}
-	defer admin.Close()
-	var metrics net.Listener
 	if c.Metrics != "" {
 		if metrics, err = net.Listen("tcp", c.Metrics); err != nil {
 			return fmt.Errorf("listen for metrics: %w; choose another address with --metrics", err)
 		}
-		defer metrics.Close()
 	}
 
+	started = true
 	// The end of ctx stops the listening. It ends no call: a call belongs to
 	// its caller, and Shutdown gives it time.
-	g := new(errgroup.Group)
+	g, failed := errgroup.WithContext(context.WithoutCancel(ctx))
 	for _, s := range servers {
 		g.Go(func() error { return s.Serve(ctx) })
 	}
 	g.Go(admin.Serve)
 	if metrics != nil {
-		g.Go(func() error { return serveMetrics(ctx, metrics, h.metrics.Handler()) })
+		g.Go(func() error { return serveMetrics(metrics, h.metrics.Handler()) })
 	}
-	watchCtx, stopWatch := context.WithCancel(ctx)
-	defer stopWatch()
-	g.Go(func() error { return h.tools.Watch(watchCtx) })
+	g.Go(func() error { return h.tools.Watch(ctx) })
 
 	if err := ready(); err != nil {
 		h.log.Warn("say that calls are accepted", "error", err)
 	}
 	h.log.Info("ready", "socket", c.Socket, "admin", c.Admin, "tools", c.Tools)
-	<-ctx.Done()
+	select {
+	case <-ctx.Done():
+	case <-failed.Done(): // one of them cannot go on
+	}
 	h.log.Info("shutting down", "running", h.running.Load(), "grace", c.grace().String())
 	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.grace())
 	defer cancel()
-	down := new(errgroup.Group)
-	for _, s := range servers {
-		down.Go(func() error { return s.Shutdown(graceful) })
-	}
-	err = down.Wait()
-	admin.Close()
-	if err := errors.Join(err, g.Wait()); err != nil {
+	if err := errors.Join(shutdown(graceful), g.Wait()); err != nil {
 		return err
 	}
 	h.log.Info("stopped", "calls", h.calls.Load())

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -117,6 +118,9 @@ func (h *Host) run(ctx context.Context, on *listener, k *call, from server.Peer)
 		return nil, err
 	}
 	defer leave()
+	defer h.metrics.Running(tool.Name)()
+	h.running.Add(1)
+	defer h.running.Add(-1)
 	return h.execute(ctx, k)
 }
 
@@ -166,7 +170,7 @@ func admitEnv(k *call) error {
 // shortest timeout that a policy set, or 0.
 func (h *Host) decide(ctx context.Context, k *call) (timeout time.Duration, err error) {
 	for i := range k.tool.Policies {
-		policy, name := k.tool.Policies[i], k.tool.PolicyFiles[i]
+		policy, name := k.tool.Policies[i], shortName(k.tool.PolicyFiles[i])
 		in, err := json.Marshal(h.abiCall(ctx, k))
 		if err != nil {
 			return 0, wire.Errorf(wire.Internal, "ask the policy: %w", err)
@@ -175,7 +179,11 @@ func (h *Host) decide(ctx context.Context, k *call) (timeout time.Duration, err 
 		if err != nil {
 			h.metrics.Decision(k.Tool, observe.PolicyError)
 			e := asError(ctx, err)
-			return 0, &wire.Error{Code: e.Code, Message: fmt.Sprintf("policy %s did not decide, so the call is refused: %s", name, e.Message), Cause: err}
+			code := e.Code
+			if code == wire.ToolFailed { // that is for tools that ran
+				code = wire.ToolBroken
+			}
+			return 0, &wire.Error{Code: code, Message: fmt.Sprintf("policy %s did not decide, so the call is refused: %s", name, e.Message), Cause: err}
 		}
 		var d abi.Decision
 		if err := wire.Unmarshal(reply.Output, &d); err != nil {
@@ -195,6 +203,11 @@ func (h *Host) decide(ctx context.Context, k *call) (timeout time.Duration, err 
 		}
 	}
 	return timeout, nil
+}
+
+// shortName is how a caller hears of a policy: without the host's folders.
+func shortName(file string) string {
+	return filepath.Join(filepath.Base(filepath.Dir(file)), filepath.Base(file))
 }
 
 // denied says the rule, the reason and what to do instead, in one line each

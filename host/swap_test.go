@@ -64,7 +64,7 @@ func TestSwapUnderLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d.Tool(t, "swapped", nil, mods)
+		d.Tool(t, "swapped", granted, mods)
 	}
 	drop(1)
 

@@ -28,10 +28,10 @@ func Main(m *testing.M) int {
 		return process.Supervise()
 	}
 	code := m.Run()
-	built.Lock()
-	defer built.Unlock()
-	if built.dir != "" {
-		os.RemoveAll(built.dir)
+	guests.Lock()
+	defer guests.Unlock()
+	if guests.dir != "" {
+		os.RemoveAll(guests.dir)
 	}
 	return code
 }
@@ -70,6 +70,7 @@ func Start(t testing.TB, c host.Config) *Daemon {
 	mk(&c.Tools, "tools.d")
 	if c.State == "" {
 		c.State = filepath.Join(dir, "state")
+		shareCache(t, c.State)
 	}
 	if c.Socket == "" {
 		c.Socket = filepath.Join(dir, "tool.sock")
@@ -176,29 +177,52 @@ func WriteTool(t testing.TB, toolsDir, name string, def map[string]any, modules 
 	os.RemoveAll(old)
 }
 
-// built holds the guests that this test binary has built, by package.
-var built struct {
+// guests holds those that this test binary has built, by package.
+var guests struct {
 	sync.Mutex
 	dir  string
 	path map[string]func() (string, error)
+}
+
+// shareCache lets the daemons of one test binary share compiled code, which
+// takes longer to make than most tests take.
+func shareCache(t testing.TB, state string) {
+	t.Helper()
+	cache := filepath.Join(guestDir(t), "cache")
+	for _, d := range []string{state, cache} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(cache, filepath.Join(state, "cache")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// guestDir is the folder of what this test binary builds.
+func guestDir(t testing.TB) string {
+	t.Helper()
+	guests.Lock()
+	defer guests.Unlock()
+	if guests.dir == "" {
+		dir, err := os.MkdirTemp("", "toold-guests")
+		if err != nil {
+			t.Fatal(err)
+		}
+		guests.dir, guests.path = dir, map[string]func() (string, error){}
+	}
+	return guests.dir
 }
 
 // Guest builds the Go package at pkg, a path from the module's root such as
 // "plugins/git", as a guest, once a test binary, and returns the module's path.
 func Guest(t testing.TB, pkg string) string {
 	t.Helper()
-	built.Lock()
-	if built.path == nil {
-		dir, err := os.MkdirTemp("", "toold-guests")
-		if err != nil {
-			built.Unlock()
-			t.Fatal(err)
-		}
-		built.dir, built.path = dir, map[string]func() (string, error){}
-	}
-	build, ok := built.path[pkg]
+	dir := guestDir(t)
+	guests.Lock()
+	build, ok := guests.path[pkg]
 	if !ok {
-		out := filepath.Join(built.dir, strings.ReplaceAll(pkg, "/", "_")+".wasm")
+		out := filepath.Join(dir, strings.ReplaceAll(pkg, "/", "_")+".wasm")
 		build = sync.OnceValues(func() (string, error) {
 			cmd := exec.Command("go", "build", "-trimpath", "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./"+pkg)
 			cmd.Dir = ModuleRoot()
@@ -208,9 +232,9 @@ func Guest(t testing.TB, pkg string) string {
 			}
 			return out, nil
 		})
-		built.path[pkg] = build
+		guests.path[pkg] = build
 	}
-	built.Unlock()
+	guests.Unlock()
 	path, err := build()
 	if err != nil {
 		t.Fatal(err)

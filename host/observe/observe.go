@@ -26,12 +26,12 @@ const (
 
 // Metrics are the metrics of one daemon. It is safe for concurrent use.
 type Metrics struct {
-	registry    *prometheus.Registry
-	executions  *prometheus.CounterVec
-	durations   *prometheus.HistogramVec
-	decisions   *prometheus.CounterVec
-	generations *prometheus.CounterVec
-	inFlight    *prometheus.GaugeVec
+	registry   *prometheus.Registry
+	executions *prometheus.CounterVec
+	durations  *prometheus.HistogramVec
+	decisions  *prometheus.CounterVec
+	changes    *prometheus.CounterVec
+	inFlight   *prometheus.GaugeVec
 }
 
 // New makes the metrics of one daemon, in a registry of their own.
@@ -51,16 +51,16 @@ func New() *Metrics {
 			Name: "toold_policy_decisions_total",
 			Help: "Decisions of policies, by tool and effect: allow, deny, or error when a policy did not answer.",
 		}, []string{"tool", "effect"}),
-		generations: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "toold_tool_loads_total",
-			Help: "Versions of tools, by outcome: loaded, swapped in for another, failed (the old version goes on serving), broken (the tool is refused), removed, and closed after the last call.",
-		}, []string{"tool", "outcome"}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toold_tool_changes_total",
+			Help: "Changes of tools: loaded, swapped, failed (the old version serves), broken (nothing serves), removed, closed (a version ended with its last call).",
+		}, []string{"tool", "change"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "toold_calls_in_flight",
 			Help: "Executions that are running now, by tool.",
 		}, []string{"tool"}),
 	}
-	m.registry.MustRegister(m.executions, m.durations, m.decisions, m.generations, m.inFlight,
+	m.registry.MustRegister(m.executions, m.durations, m.decisions, m.changes, m.inFlight,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -76,9 +76,9 @@ func (m *Metrics) Decision(tool, effect string) {
 	m.decisions.WithLabelValues(tool, effect).Inc()
 }
 
-// Loaded counts one version of a tool that was loaded or could not be.
-func (m *Metrics) Loaded(tool, outcome string) {
-	m.generations.WithLabelValues(tool, outcome).Inc()
+// Changed counts one change of a tool, in the words of tools.Change.
+func (m *Metrics) Changed(tool, change string) {
+	m.changes.WithLabelValues(tool, change).Inc()
 }
 
 // Running counts an execution of tool until the returned func is called.
