@@ -154,6 +154,9 @@ func decode(in []byte, lim Limits) (*source, *Error) {
 			case order(id) <= last:
 				r.fail(at, Malformed, "read section %d: it is out of order", id)
 			}
+			if r.err != nil {
+				break
+			}
 			last = order(id)
 		}
 		sub := r.part(int(size))

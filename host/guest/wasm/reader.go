@@ -130,7 +130,7 @@ func (r *reader) name(what string) []byte {
 	return s
 }
 
-// part gives a reader for the next n bytes and goes past them.
+// part gives a reader for the next n bytes, which are there, and goes past them.
 func (r *reader) part(n int) reader {
 	sub := reader{b: r.b, p: r.p, end: r.p + n, err: r.err}
 	r.p += n

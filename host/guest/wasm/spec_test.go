@@ -1,0 +1,228 @@
+package wasm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+)
+
+// specCommand is a command of a script of the core specification's test suite, as wast2json writes it.
+type specCommand struct {
+	Type       string
+	Line       int
+	Name, As   string
+	Filename   string
+	ModuleType string `json:"module_type"`
+	Text       string
+	Action     struct {
+		Type, Field, Module string
+		Args                []specValue
+	}
+}
+
+type specValue struct {
+	Type     string
+	LaneType string `json:"lane_type"`
+	Value    any
+}
+
+// bits are the value as wazero takes it.
+func (v specValue) bits(t *testing.T) []uint64 {
+	number := func(s string, size int) uint64 {
+		n, err := strconv.ParseUint(s, 10, size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	switch v.Type {
+	case "v128":
+		width := map[string]int{"i8": 8, "i16": 16, "i32": 32, "f32": 32, "i64": 64, "f64": 64}[v.LaneType]
+		var out [2]uint64
+		for i, lane := range v.Value.([]any) {
+			at := i * width
+			out[at/64] |= number(lane.(string), width) << (at % 64)
+		}
+		return out[:]
+	case "externref":
+		if v.Value == "null" {
+			return []uint64{0}
+		}
+		return []uint64{number(v.Value.(string), 64) + 1}
+	case "funcref":
+		return []uint64{0}
+	}
+	return []uint64{number(v.Value.(string), 64)}
+}
+
+// specSide runs a script on modules as they are, or rewritten.
+type specSide struct {
+	h       *host
+	rewrite bool
+	named   map[string]api.Module
+	last    api.Module
+}
+
+func newSpecSide(t *testing.T, spectest []byte, rewrite bool) *specSide {
+	s := &specSide{h: newHost(t), rewrite: rewrite, named: make(map[string]api.Module)}
+	s.h.slice = 40 // the slow path has to leave everything as it was, too
+	if _, err := s.h.InstantiateWithConfig(context.Background(), spectest, wazero.NewModuleConfig()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+var specLimits = Limits{MemoryPages: maxPages, TableEntries: 11_000_000}
+
+func (s *specSide) instantiate(module []byte, as string) (api.Module, error) {
+	if !s.rewrite {
+		return s.h.plain(module, as)
+	}
+	m, err := Rewrite(module, specLimits)
+	if err != nil {
+		return nil, err
+	}
+	return s.h.rewritten(m, as)
+}
+
+// do returns what an action gives, in words.
+func (s *specSide) do(t *testing.T, c *specCommand) string {
+	m := s.last
+	if c.Action.Module != "" {
+		m = s.named[c.Action.Module]
+	}
+	if m == nil {
+		return "no module"
+	}
+	if c.Action.Type == "get" {
+		return fmt.Sprint(m.ExportedGlobal(c.Action.Field).Get())
+	}
+	var args []uint64
+	for _, a := range c.Action.Args {
+		args = append(args, a.bits(t)...)
+	}
+	f := m.ExportedFunction(c.Action.Field)
+	res, err := f.Call(context.Background(), args...)
+	if err != nil {
+		what, _, _ := strings.Cut(err.Error(), "\n")
+		return what
+	}
+	// References are addresses: only whether they are null is the same on both sides.
+	for i, typ := range f.Definition().ResultTypes() {
+		if typ == api.ValueTypeExternref || typ == 0x70 {
+			if i < len(res) && typ == 0x70 && res[i] != 0 {
+				res[i] = 1
+			}
+		}
+	}
+	return fmt.Sprint(res)
+}
+
+// TestSpecification runs the core specification's test suite on modules as they are and rewritten: both must give the
+// same results, traps and refusals. TOOLD_SPECTEST is a folder that has scripts as wast2json writes them, at any depth,
+// and one spectest.wasm; internal/integration_test/spectest in wazero's repository is such a one.
+func TestSpecification(t *testing.T) {
+	dir := os.Getenv("TOOLD_SPECTEST")
+	if dir == "" {
+		t.Skip("TOOLD_SPECTEST names no folder with the core specification's test suite")
+	}
+	var scripts []string
+	var spectest []byte
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case filepath.Base(path) == "spectest.wasm":
+			spectest, err = os.ReadFile(path)
+		case strings.HasSuffix(path, ".json") && !strings.Contains(path, "/threads/"):
+			scripts = append(scripts, path)
+		}
+		return err
+	})
+	if err != nil || spectest == nil || len(scripts) == 0 {
+		t.Fatalf("read the test suite in %s: %d scripts, %v", dir, len(scripts), err)
+	}
+	counts := make(map[string]int)
+	for _, path := range scripts {
+		name, _ := filepath.Rel(dir, path)
+		t.Run(name, func(t *testing.T) { runScript(t, path, spectest, counts) })
+	}
+	t.Logf("%v in %d scripts", counts, len(scripts))
+}
+
+func runScript(t *testing.T, path string, spectest []byte, counts map[string]int) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script struct{ Commands []specCommand }
+	if err := json.Unmarshal(raw, &script); err != nil {
+		t.Fatal(err)
+	}
+	sides := []*specSide{newSpecSide(t, spectest, false), newSpecSide(t, spectest, true)}
+	read := func(c *specCommand) []byte {
+		module, err := os.ReadFile(filepath.Join(filepath.Dir(path), c.Filename))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return module
+	}
+	// Not valid in WebAssembly 2.0, or not sensible in guests, and yet run by wazero.
+	tolerated := []string{"import from a module without a name"}
+	for i := 0; i < len(script.Commands); i++ {
+		c := &script.Commands[i]
+		counts[c.Type]++
+		switch c.Type {
+		case "module":
+			as := ""
+			if i+1 < len(script.Commands) && script.Commands[i+1].Type == "register" {
+				as = script.Commands[i+1].As
+				i++
+			}
+			module := read(c)
+			var errs [2]error
+			for n, s := range sides {
+				s.last, errs[n] = s.instantiate(module, as)
+				if c.Name != "" {
+					s.named[c.Name] = s.last
+				}
+			}
+			if errs[0] == nil && errs[1] != nil {
+				var refused *Error
+				if errors.As(errs[1], &refused) && slices.ContainsFunc(tolerated, func(s string) bool {
+					return strings.HasPrefix(refused.Reason, s)
+				}) {
+					t.Logf("line %d: %v", c.Line, refused)
+					return
+				}
+			}
+			if (errs[0] == nil) != (errs[1] == nil) {
+				t.Errorf("line %d: %s: plain: %v; rewritten: %v", c.Line, c.Filename, errs[0], errs[1])
+			}
+		case "assert_return", "action", "assert_trap", "assert_exhaustion":
+			if plain, rewritten := sides[0].do(t, c), sides[1].do(t, c); plain != rewritten {
+				t.Errorf("line %d: %s: plain: %s; rewritten: %s", c.Line, c.Action.Field, plain, rewritten)
+			}
+		case "assert_invalid", "assert_malformed", "assert_unlinkable", "assert_uninstantiable":
+			if c.ModuleType == "text" {
+				continue
+			}
+			module := read(c)
+			_, plain := sides[0].instantiate(module, "")
+			_, rewritten := sides[1].instantiate(module, "")
+			if plain != nil && rewritten == nil {
+				t.Errorf("line %d: %s: plain: %v; rewritten: no error", c.Line, c.Filename, plain)
+			}
+		}
+	}
+}
