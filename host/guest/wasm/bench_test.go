@@ -6,9 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/tetratelabs/wazero/api"
 )
@@ -37,12 +37,12 @@ func buildC(t testing.TB) []byte {
 // work is what an export does that takes a number of rounds.
 type work struct {
 	export string
-	rounds uint64 // about 10 ms
+	rounds uint64 // about 4 ms
 }
 
 var (
-	goWork = []work{{"sha", 12}, {"rx", 2500}, {"js", 700}, {"srt", 10}}
-	cWork  = []work{{"sha", 20}, {"qsort", 4}, {"matrix", 10}, {"simd", 80}}
+	goWork = []work{{"sha", 2}, {"rx", 400}, {"js", 50}, {"srt", 2}}
+	cWork  = []work{{"sha", 5}, {"qsort", 1}, {"matrix", 3}, {"simd", 25}}
 )
 
 // sides instantiates a module as it is and rewritten.
@@ -92,19 +92,21 @@ func BenchmarkMetering(b *testing.B) {
 			product, n := 1.0, 0
 			for _, w := range guest.work {
 				b.Run(w.export, func(b *testing.B) {
+					runtime.LockOSThread()
+					defer runtime.UnlockOSThread()
 					run := func(m api.Module) float64 {
 						f := m.ExportedFunction(w.export)
-						start := time.Now()
+						start := cpuTime()
 						if _, err := f.Call(context.Background(), w.rounds); err != nil {
 							b.Fatal(err)
 						}
-						return float64(time.Since(start))
+						return float64(cpuTime() - start)
 					}
 					run(plain)
 					run(metered)
 					before := h.given
 					var p, m, ratios []float64
-					for range 15 * b.N {
+					for range 60 * b.N {
 						p, m = append(p, run(plain)), append(m, run(metered))
 						ratios = append(ratios, m[len(m)-1]/p[len(p)-1])
 					}

@@ -15,7 +15,7 @@ func Rewrite(module []byte, lim Limits) (*Module, error) {
 		if err := s.read(n); err != nil {
 			return nil, err
 		}
-		if cost := s.meter(true); cost >= 0 {
+		if cost := s.meter(); cost >= 0 {
 			f := src.importedFuncs + n
 			leaves[f] = uint8(cost + 1)
 			if src.declared != nil && src.declared[f] {
@@ -550,7 +550,7 @@ func (w *writer) codeSection() *Error {
 		if err := w.scan.read(n); err != nil {
 			return err
 		}
-		w.scan.meter(true)
+		w.scan.meter()
 		body = w.body(body[:0])
 		w.u32(uint32(len(body)))
 		w.u8(body...)
@@ -575,9 +575,10 @@ func (w *writer) body(b []byte) []byte {
 	checks, edits := s.checks, s.edits
 	for len(checks) > 0 || len(edits) > 0 {
 		if len(edits) == 0 || len(checks) > 0 && checks[0].pos <= edits[0].start {
-			b = append(b, w.src.in[from:checks[0].pos]...)
-			from = int(checks[0].pos)
-			b = w.check(b, checks[0].cost)
+			c := checks[0]
+			b = append(b, w.src.in[from:c.pos]...)
+			from = int(max(c.pos, c.end))
+			b = w.check(b, c)
 			checks = checks[1:]
 			continue
 		}
@@ -590,19 +591,44 @@ func (w *writer) body(b []byte) []byte {
 	return append(b, w.src.in[from:s.body.end]...)
 }
 
-// check appends code that takes a fixed amount of fuel.
-func (w *writer) check(b []byte, cost uint32) []byte {
+// check appends code that takes a fixed amount of fuel, and the branch backward that it stands for.
+func (w *writer) check(b []byte, c check) []byte {
+	label := c.label
+	if c.kind == checkBranch {
+		b = append(b, opIf, 0x40)
+		label++
+	}
 	b = appendU32(append(b, opGlobalGet), w.fuel)
-	b = appendSigned(append(b, opI64Const), int64(cost))
-	return w.take(b)
+	b = appendSigned(append(b, opI64Const), int64(c.cost))
+	b = w.takeHalf(b)
+	if c.kind == checkHere {
+		return w.otherwise(b)
+	}
+	// The branch that is not for refilling must come first: the compiler puts it where it costs least.
+	b = appendU32(append(b, opBrIf), label)
+	b = appendU32(append(b, opCall), w.refill)
+	b = appendU32(append(b, opBr), label)
+	if c.kind == checkBranch {
+		b = append(b, opEnd)
+	}
+	return b
 }
 
 // take appends code that subtracts the i64 on top of the stack from the fuel, which is below it.
-func (w *writer) take(b []byte) []byte {
+func (w *writer) take(b []byte) []byte { return w.otherwise(w.takeHalf(b)) }
+
+// takeHalf is the first half of take: it leaves whether there is fuel left.
+func (w *writer) takeHalf(b []byte) []byte {
 	b = append(b, 0x7d) // i64.sub
 	b = appendU32(append(b, opGlobalSet), w.fuel)
 	b = appendU32(append(b, opGlobalGet), w.fuel)
-	b = append(b, opI64Const, 0, 0x53, opIf, 0x40) // i64.lt_s
+	return append(b, opI64Const, 0, 0x59) // i64.ge_s
+}
+
+// otherwise appends the refill when there is none. It has to be the else: wazero's compiler keeps values in registers
+// at the end of both branches as the first one left them, and a call leaves none.
+func (w *writer) otherwise(b []byte) []byte {
+	b = append(b, opIf, 0x40, opElse)
 	b = appendU32(append(b, opCall), w.refill)
 	return append(b, opEnd)
 }

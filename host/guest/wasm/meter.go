@@ -8,10 +8,11 @@ const (
 	// pathMost is how long a path without a check may get before one is put in. A branch adds at most 64 to that, and
 	// so no check costs more than 256.
 	pathMost = 192
+	// exitMost is how long the path after a loop may be for the loop to pay for it, every time. A longer one is paid for
+	// where the loop is left.
+	exitMost = 100
 	// leafMost is the cost up to which a function without loops and calls has no check, but is paid for by its callers.
 	leafMost = 48
-	// prefixMost is the cost of straight code at a function's begin that the check of the loop after it may pay for.
-	prefixMost = 32
 	// localsUnit is how many locals cost one unit at the entry of a function.
 	localsUnit = 16
 	// leafLocals is how many locals a leaf may have.
@@ -20,32 +21,77 @@ const (
 
 // check is a place where fuel is taken.
 type check struct {
-	pos  int32
-	cost uint32
+	kind     uint8
+	pos, end int32 // end of the branch that it stands for
+	label    uint32
+	cost     uint32
+}
+
+const (
+	checkHere   = iota
+	checkBr     // with a br
+	checkBranch // with a br_if, when it branches
+)
+
+// waiting is a check whose cost is not known yet: it is at least that of the path from elsewhere, and extra.
+type waiting struct {
+	check int
+	extra uint32
+	next  int32 // in s.waiting, and one more than that; 0 is the end
+}
+
+// done stands in s.waits for an event that the walk has reached.
+const done = -1
+
+// backward is a branch backward whose target the walk has not reached.
+type backward struct {
+	from   int
+	target uint32
 }
 
 // backFrame is a block that is open while events are read backward.
 type backFrame struct {
-	kind    uint8
-	branch  bool   // something branches to it
-	after   uint32 // the longest path from where a branch to it leads
-	elsePos uint32 // the longest path from its else
+	kind  uint8
+	after uint32 // the longest path from where a branch to it leads
+	other uint32 // the longest path from its else
+	start uint32 // the event of its begin
+	loops int    // that it is in, or is
+	end   int    // the event of its end
 }
 
 // meter finds where checks have to be and what each costs, so that every path from one to the next, or to the
-// function's end, was paid for by the first one, and leaves them in s.checks, sorted. The function's own begin is the
-// first when it has one. It returns what a caller has to pay when the function has no check at all, and -1 otherwise.
+// function's end, was paid for by the first one, and leaves them in s.checks, sorted. It returns what a caller has to
+// pay when the function has no check at all, and -1 otherwise.
 //
-// It walks backward over the events with the cost of the longest path from there to the next check.
-func (s *scan) meter(leaf bool) int {
-	s.checks, s.back = s.checks[:0], s.back[:0]
+// A function has a check at its begin, and one wherever it branches backward: there it costs nothing until it is
+// needed, while wazero's compiler makes code that goes through a check at the begin of a loop worse.
+//
+// It walks backward over the events with the cost of the longest path from there to the next check. What a branch
+// backward has to pay is only known when the walk gets to where that leads.
+func (s *scan) meter() int {
+	s.checks, s.back, s.waiting, s.open = s.checks[:0], s.back[:0], s.waiting[:0], s.open[:0]
+	s.waits = slices.Grow(s.waits[:0], len(s.events))[:len(s.events)]
+	clear(s.waits)
 	s.back = append(s.back, backFrame{kind: evBlock})
 	var path uint32
-	prefixed := false
 	at := func(l uint32) *backFrame { return &s.back[len(s.back)-1-int(l)] }
 	put := func(pos int32, cost uint32) {
-		s.checks = append(s.checks, check{pos, cost})
+		s.checks = append(s.checks, check{kind: checkHere, pos: pos, cost: cost})
 		path = 0
+	}
+	// wait lets the check that was put last wait for the path from an event.
+	wait := func(event, extra uint32) {
+		s.waiting = append(s.waiting, waiting{len(s.checks) - 1, extra, s.waits[event]})
+		s.waits[event] = int32(len(s.waiting))
+	}
+	// arrive is for what waits for the path from an event.
+	arrive := func(event uint32) {
+		for i := s.waits[event]; i != 0; i = s.waiting[i-1].next {
+			w := &s.waiting[i-1]
+			c := &s.checks[w.check]
+			c.cost = max(c.cost, path+w.extra)
+		}
+		s.waits[event] = done
 	}
 	// bounded puts a check before a branch when it has become too far.
 	bounded := func(e *event) {
@@ -67,38 +113,97 @@ func (s *scan) meter(leaf bool) int {
 			bounded(e)
 		case evBr:
 			f := at(e.a)
-			f.branch = true
-			path = cost + f.after
-			bounded(e)
-		case evBrIf:
-			f := at(e.a)
-			f.branch = true
-			path = cost + max(path, f.after)
-			bounded(e)
-		case evBrTable:
-			path = 0
-			for _, l := range s.labels[e.a : e.a+e.n] {
-				f := at(l)
-				f.branch = true
-				path = max(path, f.after)
+			path = f.after
+			if path > exitMost && f.loops < at(0).loops && !e.carries {
+				s.checks = append(s.checks, check{checkBr, e.pos, e.end, e.a, path})
+				path = 0
 			}
 			path += cost
 			bounded(e)
+		case evAhead:
+			f := at(e.n)
+			path = f.after
+			for n := len(s.open); n > 0 && s.waits[s.open[n-1].target] == done; n-- {
+				s.open = s.open[:n-1]
+			}
+			if n := len(s.open); n > 0 && s.open[n-1].from < f.end && path > exitMost {
+				s.checks = append(s.checks, check{checkBr, e.pos, e.end, e.a, path})
+				path = 0
+			}
+			path += cost
+			bounded(e)
+		case evBrIf:
+			f := at(e.a)
+			taken := f.after
+			if taken > exitMost && f.loops < at(0).loops && !e.carries {
+				s.checks = append(s.checks, check{checkBranch, e.pos, e.end, e.a, taken})
+				taken = 0
+			}
+			path = cost + max(path, taken)
+			bounded(e)
+		case evBack:
+			s.open = append(s.open, backward{i, e.n})
+			s.checks = append(s.checks, check{checkBr, e.pos, e.end, e.a, 1})
+			wait(e.n, cost)
+			path = 0
+		case evBackIf:
+			if path > exitMost && s.waits[e.n] == 0 {
+				put(e.end, path)
+			}
+			s.checks = append(s.checks, check{checkBranch, e.pos, e.end, e.a, 1})
+			wait(e.n, cost)
+			path += cost
+			bounded(e)
+		case evCarry:
+			put(e.pos, 1)
+			wait(e.n, cost)
+		case evCarryIf:
+			put(e.pos, path+cost)
+			wait(e.n, cost)
+		case evBrTable:
+			path = 0
+			loops := false
+			labels := s.labels[e.a : e.a+e.n]
+			for _, l := range labels {
+				f := at(l)
+				path = max(path, f.after)
+				loops = loops || f.kind == evLoop
+			}
+			path += cost
+			if !loops {
+				bounded(e)
+				break
+			}
+			put(e.pos, path)
+			last := uint32(0)
+			for _, l := range labels {
+				if f := at(l); f.kind == evLoop && f.start+1 != last {
+					wait(f.start, cost)
+					last = f.start + 1
+				}
+			}
 		case evEnd:
-			f := backFrame{kind: uint8(e.a), after: path}
+			if e.a != evLoop {
+				arrive(e.n)
+			}
+			if path > exitMost && e.a == evIf && s.events[i-1].kind == evBack && s.waits[s.events[i-1].n] == 0 {
+				put(e.pos+1, path)
+			}
+			f := backFrame{kind: uint8(e.a), after: path, start: e.n, end: i, loops: at(0).loops}
 			if f.kind == evLoop {
-				f.after = 0 // there is a check, if anything branches there
+				f.after = 0 // branches to it have checks
+				f.loops++
 			}
 			s.back = append(s.back, f)
 		case evElse:
 			f := at(0)
-			f.elsePos = path
+			f.other = path
 			path = f.after
 		case evIf:
 			f := at(0)
 			other := f.after
 			if f.kind == evElse {
-				other = f.elsePos
+				other = f.other
 			}
 			path = cost + max(path, other)
 			s.back = s.back[:len(s.back)-1]
@@ -106,24 +211,14 @@ func (s *scan) meter(leaf bool) int {
 		case evBlock:
 			s.back = s.back[:len(s.back)-1]
 		case evLoop:
-			f := at(0)
-			if f.branch {
-				path = max(path, 1)
-				if i == s.prefix && s.prefixC <= prefixMost && s.locals <= leafLocals && path+uint32(s.prefixC) <= 256 {
-					prefixed = true
-					path += uint32(s.prefixC)
-				}
-				put(e.pos, path)
-			}
+			arrive(uint32(i))
 			s.back = s.back[:len(s.back)-1]
 		}
 	}
-	if leaf && !s.calls && len(s.checks) == 0 && path <= leafMost && s.locals <= leafLocals {
+	if !s.calls && len(s.checks) == 0 && path <= leafMost && s.locals <= leafLocals {
 		return int(path)
 	}
-	if !prefixed {
-		put(int32(s.code), max(path, 1)+uint32(s.locals/localsUnit))
-	}
+	put(int32(s.code), max(path, 1)+uint32(s.locals/localsUnit))
 	slices.Reverse(s.checks)
 	return -1
 }

@@ -38,6 +38,8 @@ const (
 	opReturnCallIndirect = 0x13
 	opSelectTyped        = 0x1c
 	opLocalGet           = 0x20
+	opLocalSet           = 0x21
+	opLocalTee           = 0x22
 	opGlobalGet          = 0x23
 	opGlobalSet          = 0x24
 	opTableGet           = 0x25
@@ -89,18 +91,20 @@ var instructions = func() (t [256]instruction) {
 	set(opCallIndirect, opCallIndirect, immOther, 6)
 	set(opReturnCall, opReturnCall, immFunc, 4)
 	set(opReturnCallIndirect, opReturnCallIndirect, immOther, 6)
-	set(0x1a, 0x1b, immNone, 1)
+	set(0x1a, 0x1a, immNone, 0)
+	set(0x1b, 0x1b, immNone, 1)
 	set(opSelectTyped, opSelectTyped, immOther, 1)
-	set(opLocalGet, 0x22, immLocal, 1)
+	set(opLocalGet, opLocalGet, immLocal, 0)
+	set(opLocalSet, opLocalTee, immLocal, 1)
 	set(opGlobalGet, opGlobalSet, immGlobal, 1)
 	set(opTableGet, opTableSet, immTable, 2)
 	set(0x28, 0x3e, immMemArg, 1)
 	set(opMemorySize, opMemorySize, immMemory, 1)
 	set(opMemoryGrow, opMemoryGrow, immMemory, 6)
-	set(opI32Const, opI32Const, immI32, 1)
-	set(opI64Const, opI64Const, immI64, 1)
-	set(0x43, 0x43, immF32, 1)
-	set(0x44, 0x44, immF64, 1)
+	set(opI32Const, opI32Const, immI32, 0)
+	set(opI64Const, opI64Const, immI64, 0)
+	set(0x43, 0x43, immF32, 0)
+	set(0x44, 0x44, immF64, 0)
 	set(0x45, 0xc4, immNone, 1)
 	for _, op := range []int{0x6d, 0x6e, 0x6f, 0x70, 0x7f, 0x80, 0x81, 0x82, 0x91, 0x95, 0x9f, 0xa3} {
 		t[op].cost = 8 // division, remainder and square root

@@ -5,11 +5,13 @@ package wasm
 type event struct {
 	kind uint8
 	cost uint16 // of the instruction, or of the straight code
-	// pos is where a check for what follows would be put in: after straight code, after the type of a loop, and before
-	// everything else.
-	pos int32
-	// a is the label of a branch, or the first one in scan.labels, and n their number; at the end of a block it is the
-	// kind of that block.
+	// pos is where a check for what follows would be put in: after straight code, and before everything else. A
+	// branch backward is from pos to end.
+	pos, end int32
+	carries  bool // values, to where it branches
+	// a is the label of a branch, or the first one in scan.labels, and n their number. At the end of a block, a is its
+	// kind and n the event of its begin. Of a branch backward, n is the event of where it leads to: the begin of a loop,
+	// or of a block after whose end it goes on. Of evAhead, n is the label of that block.
 	a, n uint32
 }
 
@@ -22,8 +24,13 @@ const (
 	evEnd
 	evBr
 	evBrIf
+	evAhead // br to a loop whose dispatch leads to the end of a block that is still open
 	evBrTable
-	evLeave // return, unreachable, or a call instead of a return
+	evBack    // br to a loop
+	evBackIf  // br_if to a loop
+	evCarry   // br to a loop that takes values
+	evCarryIf // br_if to a loop that takes values
+	evLeave   // return, unreachable, or a call instead of a return
 )
 
 // edit is an instruction that is written otherwise than it was.
@@ -51,7 +58,26 @@ type frame struct {
 	kind  uint8
 	start int // its event
 	arity int // values that a branch to it carries
-	ends  int // values that it leaves
+
+	// A loop that begins with a dispatch, "block … block local.get br_table", as Go's compiler makes one of each
+	// function: a branch to it after "i32.const local.set" leads to a block that is known.
+	dispatch bool
+	local    uint32
+	targets  span // labels of the br_table in scan.labels
+	height   int  // blocks that were open at the br_table
+}
+
+// next is what the last instructions were, as far as a dispatch matters.
+type next struct {
+	// A loop at this height of frames was begun, and after that only blocks, or also a local.get. 0: no such loop.
+	loop   int
+	loaded bool
+	local  uint32
+	// A constant was the last instruction, or it was stored to a local.
+	constant bool
+	stored   bool
+	value    uint32
+	to       uint32
 }
 
 // scan is the working space for the code of one function at a time.
@@ -64,15 +90,16 @@ type scan struct {
 	edits  []edit
 	frames []frame
 
-	body    span
-	code    int // where the instructions begin
-	locals  int
-	calls   bool // it calls what is no leaf
-	prefix  int  // event of the first loop, when only straight code without calls comes before it, or -1
-	prefixC int  // what that costs
+	body   span
+	code   int // where the instructions begin
+	locals int
+	calls  bool // it calls what is no leaf
 
-	checks []check
-	back   []backFrame
+	checks  []check
+	back    []backFrame
+	waiting []waiting
+	waits   []int32
+	open    []backward
 
 	used  usage
 	total int // locals of all functions
@@ -94,7 +121,7 @@ func (s *scan) read(n int) *Error {
 	src := s.src
 	s.body = src.code[n]
 	s.events, s.labels, s.edits, s.frames = s.events[:0], s.labels[:0], s.edits[:0], s.frames[:0]
-	s.calls, s.prefix, s.prefixC = false, -1, 0
+	s.calls = false
 	r := &reader{b: src.in, p: s.body.start, end: s.body.end}
 	typ := src.types[src.funcs[src.importedFuncs+n]]
 
@@ -118,13 +145,9 @@ func (s *scan) read(n int) *Error {
 	s.frames = append(s.frames, frame{kind: evBlock, arity: len(typ.Results)})
 
 	straight := 0 // cost of straight code that is no event yet
-	prefix := true
 	flush := func(pos int) {
 		if straight > 0 {
 			s.events = append(s.events, event{kind: evStraight, cost: uint16(straight), pos: int32(pos)})
-			if prefix {
-				s.prefixC += straight
-			}
 			straight = 0
 		}
 	}
@@ -132,7 +155,6 @@ func (s *scan) read(n int) *Error {
 	jump := func(e event) {
 		flush(int(e.pos))
 		s.events = append(s.events, e)
-		prefix = false
 	}
 	label := func() uint32 {
 		at := r.p
@@ -145,8 +167,11 @@ func (s *scan) read(n int) *Error {
 	}
 	arity := func(l uint32) int { return s.frames[len(s.frames)-1-int(l)].arity }
 
+	var last next
 	for len(s.frames) > 0 {
 		at := r.p
+		was := last
+		last = next{}
 		if !r.more() {
 			r.fail(at, Malformed, "read function: its end is missing")
 			break
@@ -178,7 +203,7 @@ func (s *scan) read(n int) *Error {
 				f := s.frames[len(s.frames)-1]
 				s.frames = s.frames[:len(s.frames)-1]
 				if len(s.frames) > 0 {
-					s.events = append(s.events, event{kind: evEnd, pos: int32(at), a: uint32(f.kind)})
+					s.events = append(s.events, event{kind: evEnd, pos: int32(at), a: uint32(f.kind), n: uint32(f.start)})
 				}
 			case opReturn:
 				jump(event{kind: evLeave, cost: uint16(cost + carry(len(typ.Results))), pos: int32(at)})
@@ -190,24 +215,20 @@ func (s *scan) read(n int) *Error {
 
 		case immBlock:
 			params, results := s.blockType(r)
-			f := frame{arity: results, start: len(s.events)}
+			flush(at)
+			f := frame{kind: evBlock, arity: results, start: len(s.events)}
 			switch op {
 			case opBlock:
-				f.kind = evBlock
-				flush(at)
-				s.events = append(s.events, event{kind: evBlock, pos: int32(at)})
+				if !was.loaded {
+					last.loop = was.loop
+				}
 			case opLoop:
 				f.kind, f.arity = evLoop, params
-				flush(at)
-				if prefix && s.prefix < 0 {
-					s.prefix = len(s.events)
-				}
-				prefix = false
-				s.events = append(s.events, event{kind: evLoop, pos: int32(r.p)})
+				last.loop = len(s.frames)
 			case opIf:
 				f.kind = evIf
-				jump(event{kind: evIf, cost: uint16(cost), pos: int32(at)})
 			}
+			jump(event{kind: f.kind, cost: uint16(cost), pos: int32(at)})
 			if len(s.frames) > src.lim.Nesting {
 				r.fail(at, TooLarge, "nest more than %d blocks", src.lim.Nesting)
 			}
@@ -218,9 +239,13 @@ func (s *scan) read(n int) *Error {
 			if r.err != nil {
 				break
 			}
-			e := event{kind: evBr, cost: uint16(cost + carry(arity(l))), pos: int32(at), a: l}
+			n := arity(l)
+			e := event{kind: evBr, cost: uint16(cost + carry(n)), pos: int32(at), end: int32(r.p), carries: n > 0, a: l}
 			if op == opBrIf {
 				e.kind = evBrIf
+			}
+			if f := &s.frames[len(s.frames)-1-int(l)]; f.kind == evLoop {
+				s.backward(&e, f, was)
 			}
 			jump(e)
 
@@ -247,7 +272,7 @@ func (s *scan) read(n int) *Error {
 			if leaf := int(s.leaf[f]); leaf > 0 {
 				cost += leaf - 1
 			} else {
-				s.calls, prefix = true, false
+				s.calls = true
 			}
 			cost += carry(len(t.Params) + len(t.Results))
 			if op == opCall {
@@ -270,10 +295,17 @@ func (s *scan) read(n int) *Error {
 			}
 
 		case immLocal:
-			if l := r.u32("local"); int64(l) >= int64(known) {
+			l := r.u32("local")
+			if int64(l) >= int64(known) {
 				r.fail(at, Malformed, "use unknown local %d", l)
 			}
 			straight += cost
+			switch {
+			case op == opLocalGet && was.loop > 0 && !was.loaded:
+				last = next{loop: was.loop, loaded: true, local: l}
+			case op == opLocalSet && was.constant:
+				last = next{stored: true, value: was.value, to: l}
+			}
 
 		case immGlobal:
 			g := r.u32("global")
@@ -304,7 +336,7 @@ func (s *scan) read(n int) *Error {
 			}
 
 		case immI32:
-			r.signed(32, "constant")
+			last = next{constant: true, value: uint32(r.signed(32, "constant"))}
 			straight += cost
 		case immI64:
 			r.signed(64, "constant")
@@ -332,6 +364,11 @@ func (s *scan) read(n int) *Error {
 				}
 				e.cost = uint16(cost + carry(most))
 				jump(e)
+				if was.loaded {
+					f := &s.frames[was.loop]
+					f.dispatch, f.local, f.height = true, was.local, len(s.frames)
+					f.targets = span{int(e.a), int(e.a + e.n)}
+				}
 			case opCallIndirect, opReturnCallIndirect:
 				i := src.typeIndex(r)
 				s.table(r)
@@ -340,7 +377,7 @@ func (s *scan) read(n int) *Error {
 				}
 				t := src.types[i]
 				cost += s.indir + carry(len(t.Params)+len(t.Results))
-				s.calls, prefix = true, false
+				s.calls = true
 				if op == opCallIndirect {
 					straight += cost
 				} else {
@@ -373,6 +410,36 @@ func (s *scan) read(n int) *Error {
 		r.fail(r.p, Malformed, "read function: code follows its end")
 	}
 	return r.err
+}
+
+// dispatchCost is what a dispatch costs, from the begin of its loop.
+const dispatchCost = 3
+
+// backward makes the event of a branch to a loop the right one.
+func (s *scan) backward(e *event, f *frame, was next) {
+	if f.arity > 0 {
+		e.kind += evCarry - evBr
+		e.n = uint32(f.start)
+		return
+	}
+	if e.kind == evBr && f.dispatch && was.stored && was.to == f.local {
+		n := f.targets.end - f.targets.start
+		l := int(s.labels[f.targets.start+min(int(was.value), n-1)])
+		// The loop is at height h, and only blocks follow it up to the dispatch.
+		h := len(s.frames) - 1 - int(e.a)
+		if target := f.height - 1 - l; target > h {
+			block := f.start + target - h
+			e.cost += dispatchCost
+			if target < len(s.frames) && s.frames[target].start == block {
+				e.kind, e.n = evAhead, uint32(len(s.frames)-1-target)
+			} else {
+				e.kind, e.n = evBack, uint32(block)
+			}
+			return
+		}
+	}
+	e.kind += evBack - evBr
+	e.n = uint32(f.start)
 }
 
 // carry is the cost of carrying values to elsewhere. It is bounded, since no cost of one event may exceed what meter
