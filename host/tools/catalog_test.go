@@ -722,7 +722,7 @@ func TestKinds(t *testing.T) {
 		"no-start/main.wasm":     string(handler("x")),
 		"no-handler/tool.json":   `{"entry": {"export": "count"}}`,
 		"manifest/tool.json":     `{"handler": "plugin.json", "config": {"b": "tool"}, "limits": {"output": "1KiB"}}`,
-		"manifest/plugin.json":   `{"wasm": [{"path": "m.wasm", "hash": "` + sum + `"}], "memory": {"max_pages": 4}, "config": {"a": "manifest", "b": "manifest"}, "allowed_hosts": ["*.example.com"], "allowed_paths": {"ro:/srv": "/data", "/tmp": "/tmp"}, "timeout_ms": 1500}`,
+		"manifest/plugin.json":   `{"wasm": [{"path": "m.wasm", "hash": "` + sum + `"}], "memory": {"max_pages": 4}, "config": {"a": "manifest", "b": "manifest"}, "allowed_hosts": ["*.example.com"], "allowed_paths": {"ro:/srv": "/data"}, "timeout_ms": 1500}`,
 		"manifest/m.wasm":        string(handler("m")),
 		"remote/tool.json":       `{"handler": "plugin.json"}`,
 		"remote/plugin.json":     `{"wasm": [{"url": "https://example.com/plugin.wasm"}]}`,
@@ -766,7 +766,7 @@ func TestKinds(t *testing.T) {
 		t.Errorf("manifest: config %v", c)
 	}
 	if d := m.Def; d.Limits.Memory != 4<<16 || d.Limits.Output != 1<<10 || d.Timeout != 1.5 || !slices.Equal(d.Capabilities.HTTP.Hosts, []string{"*.example.com"}) ||
-		d.Capabilities.Files["/data"] != (File{"/srv", "ro"}) || d.Capabilities.Files["/tmp"] != (File{"/tmp", "rw"}) || d.Capabilities.State != 1<<20 {
+		d.Capabilities.Files["/data"] != (File{"/srv", "ro"}) || d.Capabilities.State != 1<<20 {
 		t.Errorf("manifest: %+v", d)
 	}
 	if m.HandlerDigest != sum || m.HandlerFile != b.path("manifest/m.wasm") {
@@ -807,6 +807,24 @@ func TestKinds(t *testing.T) {
 	for _, s := range b.c.List() {
 		if s.Calls != 0 {
 			t.Errorf("%s is held by %d calls", s.Name, s.Calls)
+		}
+	}
+}
+
+// TestManifestPaths: what a manifest does not mark is written, as in Extism.
+func TestManifestPaths(t *testing.T) {
+	for _, tt := range []struct {
+		paths map[string]string
+		want  map[string]File
+	}{
+		{map[string]string{"ro:/srv": "/data", "/tmp/x/": "/tmp"}, map[string]File{"/data": {"/srv", "ro"}, "/tmp": {"/tmp/x", "rw"}}},
+		{map[string]string{"srv": "/data"}, nil},
+		{map[string]string{"/srv": "data"}, nil},
+	} {
+		v := &candidate{name: "t", def: DefaultDefinition(), manifest: &guest.Manifest{AllowedPaths: tt.paths}}
+		err := v.applyManifest("plugin.json")
+		if got := v.def.Capabilities.Files; (err == nil) != (tt.want != nil) || err == nil && !maps.Equal(got, tt.want) {
+			t.Errorf("%v: got %v, %v", tt.paths, got, err)
 		}
 	}
 }

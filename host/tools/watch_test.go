@@ -374,10 +374,8 @@ func TestWatchEnds(t *testing.T) {
 // TestStillWritten: a folder that has only just been written is left to rest
 // before it is read, so that a tool is not loaded before its policy is there.
 func TestStillWritten(t *testing.T) {
-	engine := testEngine(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cfg.Engine = engine
 		b.cfg.Settle = 100 * time.Millisecond
 		b.open()
 		b.write(map[string]string{"t/handler.wasm": string(handler("h"))})
@@ -417,10 +415,8 @@ func TestStillWritten(t *testing.T) {
 // TestNeverStill: one that is rewritten all the time does not keep a caller
 // waiting for ever, and what served goes on.
 func TestNeverStill(t *testing.T) {
-	engine := testEngine(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cfg.Engine = engine
 		b.cfg.Settle = 100 * time.Millisecond
 		b.write(map[string]string{"old/handler.wasm": string(handler("1"))})
 		b.open()
@@ -465,10 +461,8 @@ func TestNeverStill(t *testing.T) {
 
 // TestLeaving: a caller whose context ends while a tool loads leaves.
 func TestLeaving(t *testing.T) {
-	engine := testEngine(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cfg.Engine = engine
 		b.cfg.Settle = time.Minute
 		b.open()
 		b.write(map[string]string{"t/handler.wasm": string(handler("h"))})
