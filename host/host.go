@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -91,7 +92,14 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	if h.runner, err = process.New(process.Config{Logger: h.log}); err != nil {
 		return nil, err
 	}
-	if h.engine, err = guest.New(guest.Config{CacheDir: filepath.Join(c.State, "cache"), Memory: c.GuestMemory, Logger: h.log}); err != nil {
+	// This program, also after it was replaced on disk, where that can be said.
+	self := "/proc/self/exe"
+	if runtime.GOOS != "linux" {
+		if self, err = os.Executable(); err != nil {
+			return nil, err
+		}
+	}
+	if h.engine, err = guest.New(guest.Config{CacheDir: filepath.Join(c.State, "cache"), Compiler: self, Memory: c.GuestMemory, Logger: h.log}); err != nil {
 		return nil, err
 	}
 	h.current.Store(&c)

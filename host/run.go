@@ -9,7 +9,27 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/process"
 )
+
+// Child does what this process is for when a daemon started it, from the
+// daemon's own program, to supervise a call or to compile a module. A program
+// that runs a Host asks it first thing in main and exits with code when ok:
+//
+//	if code, ok := host.Child(); ok {
+//		os.Exit(code)
+//	}
+func Child() (code int, ok bool) {
+	switch {
+	case process.IsSupervisor():
+		return process.Supervise(), true
+	case guest.IsCompiler():
+		return guest.Compile(), true
+	}
+	return 0, false
+}
 
 // Run is a whole daemon: it makes one from c, prints "ready" with its socket
 // on stdout when it accepts calls, tells systemd where that asks for it, and

@@ -13,13 +13,11 @@ import (
 	"syscall"
 
 	"github.com/toold/toold/host"
-	"github.com/toold/toold/host/process"
 )
 
 func main() {
-	// toold starts itself again as the supervisor of a call.
-	if process.IsSupervisor() {
-		os.Exit(process.Supervise())
+	if code, ok := host.Child(); ok {
+		os.Exit(code)
 	}
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }

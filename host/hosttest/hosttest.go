@@ -18,14 +18,13 @@ import (
 	"testing"
 
 	"github.com/toold/toold/host"
-	"github.com/toold/toold/host/process"
 )
 
 // Main runs the tests of m, or, in a process that the daemon started from this
 // test binary, what that process is for. It returns the exit code.
 func Main(m *testing.M) int {
-	if process.IsSupervisor() {
-		return process.Supervise()
+	if code, ok := host.Child(); ok {
+		return code
 	}
 	code := m.Run()
 	guests.Lock()
