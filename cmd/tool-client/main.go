@@ -71,15 +71,9 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return report(stderr, err)
 	}
 	if result.Err != nil {
-		return max(1, reportResult(stderr, result))
+		fmt.Fprintf(stderr, "tool-client: %s\n", result.Err.Message)
 	}
 	return result.ExitCode
-}
-
-// reportResult says why a call failed, and is its exit code.
-func reportResult(stderr io.Writer, r *wire.Result) int {
-	fmt.Fprintf(stderr, "tool-client: %s\n", r.Err.Message)
-	return r.ExitCode
 }
 
 // report says what went wrong on this side of the socket, and is the exit code

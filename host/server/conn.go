@@ -98,10 +98,7 @@ func (c *conn) serve() {
 	go func() {
 		defer close(done)
 		c.read()
-		c.mu.Lock()
-		c.reading = false
-		c.change.Broadcast()
-		c.mu.Unlock()
+		c.endReading()
 	}()
 	for {
 		cl := c.next()
@@ -232,7 +229,7 @@ func (c *conn) read() {
 	}
 	// Nothing more will be read. A client that half closed the connection
 	// still waits for its answers; one that closed it does not.
-	c.endInput()
+	c.endReading()
 	if c.awaitHangup() == nil {
 		c.left()
 	}
@@ -381,10 +378,12 @@ func (c *conn) abandonPartial(reason *wire.Error) {
 	}
 }
 
-// endInput ends the input of all calls: the client sends no more.
-func (c *conn) endInput() {
+// endReading says that the client sends no more, neither requests nor input.
+func (c *conn) endReading() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.reading = false
+	c.change.Broadcast()
 	for _, cl := range c.queue {
 		if cl.input != nil {
 			cl.input.end()

@@ -51,7 +51,7 @@ func answerOf(r *Result) answer {
 	switch {
 	case r.Err != nil:
 		a.code, a.message, a.retriable = r.Err.Code, r.Err.Message, r.Err.Retriable()
-		if !r.Ran {
+		if !r.Ran || a.exit == 0 { // a call that failed never looks like one that did not
 			a.exit = r.Err.Code.ExitCode()
 		}
 	case r.ExitCode != 0:
