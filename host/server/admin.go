@@ -38,9 +38,19 @@ func (a *Admin) Shutdown(ctx context.Context) error {
 	a.socket.unlink()
 	err := a.http.Shutdown(ctx)
 	if err != nil {
-		err = errors.Join(err, a.http.Close())
+		a.http.Close()
 	}
-	a.socket.UnixListener.Close()
+	a.socket.UnixListener.Close() // where Serve was never called
 	a.socket.release()
 	return err
+}
+
+// Close is Shutdown without patience. After Shutdown it does nothing.
+func (a *Admin) Close() error {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := a.Shutdown(now); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,9 @@ type socket struct {
 	// info is the socket's file, so that only our own is ever removed.
 	info os.FileInfo
 	lock *os.File
+	// released makes release happen once: the lock file may be another
+	// daemon's afterwards.
+	released sync.Once
 }
 
 // bind listens at path, which is never there with another mode than mode: the
@@ -109,7 +113,7 @@ func (s *socket) unlink() {
 }
 
 // release ends the claim to the path; the last thing that a daemon does.
-func (s *socket) release() { release(s.lock) }
+func (s *socket) release() { s.released.Do(func() { release(s.lock) }) }
 
 // acquire takes the lock that a living daemon holds. The kernel lets go of it
 // when the daemon dies, however it dies.

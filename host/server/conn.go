@@ -73,6 +73,9 @@ type call struct {
 	last    bool
 	input   *input // nil on a call that takes no stdin frames
 	signals chan os.Signal
+	// answered is guarded by conn.mu: the result is there, and about to be
+	// written. Frames that come now are not meant for this call, or too late.
+	answered bool
 	// over is guarded by frameWriter.mu: the last frame was written.
 	over bool
 }
@@ -356,8 +359,10 @@ func (c *conn) takeTyped(t *wire.Typed, refused *wire.Error, size int) {
 func (c *conn) current() *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.queue) > 0 {
-		return c.queue[0]
+	for _, cl := range c.queue {
+		if !cl.answered {
+			return cl
+		}
 	}
 	return c.partial
 }
@@ -428,14 +433,18 @@ func (c *conn) answer(cl *call) {
 	if r.ExecutionID == "" {
 		r.ExecutionID = cl.ExecutionID
 	}
-	if !cl.Stream {
-		c.out.result(cl, wire.EncodeResult(cl.Form, r))
-		return
+	if cl.Stream {
+		output{c, cl, wire.TypeStdout}.Write(r.Stdout)
+		output{c, cl, wire.TypeStderr}.Write(r.Stderr)
 	}
-	stdout := output{c, cl, wire.TypeStdout}
-	stdout.Write(r.Stdout)
-	output{c, cl, wire.TypeStderr}.Write(r.Stderr)
-	c.out.result(cl, wire.EncodeStreamResult(cl.Form, r))
+	c.mu.Lock()
+	cl.answered = true
+	c.mu.Unlock()
+	if cl.Stream {
+		c.out.result(cl, wire.EncodeStreamResult(cl.Form, r))
+	} else {
+		c.out.result(cl, wire.EncodeResult(cl.Form, r))
+	}
 }
 
 // run calls the handler.

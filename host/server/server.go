@@ -251,16 +251,13 @@ func (s *Server) stopListening() {
 // this one is done.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
-	first := !s.stopping
 	s.stopping = true
 	for c := range s.conns {
 		c.stop()
 	}
 	s.mu.Unlock()
 	s.stopListening()
-	if first {
-		defer s.socket.release()
-	}
+	defer s.socket.release()
 
 	done := make(chan struct{})
 	go func() {
@@ -296,6 +293,14 @@ func (s *Server) eachConn(f func(*conn)) {
 	for c := range s.conns {
 		f(c)
 	}
+}
+
+// Close is Shutdown without patience: calls are ended at once. After Shutdown it
+// does nothing.
+func (s *Server) Close() error {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	return s.Shutdown(now)
 }
 
 // Conns is how many connections are open now.
