@@ -22,11 +22,14 @@ const (
 	maxIncludeDepth  = 10      // git's own
 	maxGitFile       = 1 << 16 // .git files, commondir and alternates
 	maxAlternates    = 5       // git's own
+
+	maxSubmodules     = 1000 // folders that are looked at
+	maxSubmoduleDepth = 10
 )
 
 // ReadRepoConfig reads the configuration of the git repository around cwd,
 // as far as the repository itself brings it along: config, what that
-// includes, and config.worktree. The user's and the system's configuration
+// includes, config.worktree, and, apart, those of its submodules. The user's and the system's configuration
 // are the operator's and not in it.
 //
 // It answers at least what git would read: an includeIf counts as if its
@@ -52,13 +55,16 @@ func ReadRepoConfig(cwd string, roots []string) *abi.RepoConfig {
 	if err := r.read(cwd); err != nil {
 		return &abi.RepoConfig{Error: err.Error()}
 	}
-	return &abi.RepoConfig{Entries: r.entries}
+	return &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules}
 }
 
 type repoReader struct {
 	roots   []string // resolved
 	entries []abi.ConfigEntry
 	bytes   int
+
+	submodules []abi.ConfigEntry
+	folders    int // seen while looking for submodules
 }
 
 func (r *repoReader) read(cwd string) error {
@@ -83,7 +89,74 @@ func (r *repoReader) read(cwd string) error {
 			return err
 		}
 	}
-	return r.checkAlternates(common+"/objects", 0)
+	if err := r.checkWorktree(gitDir); err != nil {
+		return err
+	}
+	if err := r.checkAlternates(common+"/objects", 0); err != nil {
+		return err
+	}
+	own := r.entries
+	r.entries = nil
+	err = r.readSubmodules(common+"/modules", 0)
+	r.entries, r.submodules = own, r.entries
+	return err
+}
+
+// readSubmodules reads the configuration of the repositories beneath dir. A
+// submodule's name may have slashes, and it may have submodules of its own.
+func (r *repoReader) readSubmodules(dir string, depth int) error {
+	if _, err := r.resolve(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, plain(err))
+	}
+	for _, e := range list {
+		sub := dir + "/" + e.Name()
+		if fi, err := os.Stat(sub); err != nil || !fi.IsDir() {
+			continue
+		}
+		if r.folders++; r.folders > maxSubmodules || depth == maxSubmoduleDepth {
+			return fmt.Errorf("%s has too many submodules", dir)
+		}
+		if _, err := os.Lstat(sub + "/HEAD"); err != nil {
+			err = r.readSubmodules(sub, depth+1)
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		for _, f := range []string{sub + "/config", sub + "/config.worktree"} {
+			if err := r.readConfig(f, 0); err != nil {
+				return err
+			}
+		}
+		if err := r.readSubmodules(sub+"/modules", depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkWorktree refuses a working tree outside the roots: git would write
+// there.
+func (r *repoReader) checkWorktree(gitDir string) error {
+	for _, e := range r.entries {
+		if e.Key != "core.worktree" {
+			continue
+		}
+		p := e.Value
+		if !strings.HasPrefix(p, "/") {
+			p = gitDir + "/" + p
+		}
+		if _, err := r.resolve(p); err != nil {
+			return fmt.Errorf("core.worktree: %w", err)
+		}
+	}
+	return nil
 }
 
 // rootOf answers the root that holds the resolved path p, or "".

@@ -307,6 +307,15 @@ func TestReadRepoConfigDoubts(t *testing.T) {
 			write(t, dir+"/.git/objects/info/alternates", "../../second\n")
 			write(t, dir+"/second/info/alternates", dir+"/../elsewhere/objects\n")
 		}, "out of the roots"},
+		{"worktree outside", func(t *testing.T, dir string) {
+			os.Mkdir(dir+"/../tree", 0o755)
+			mustGit(t, dir, "config", "core.worktree", "../../tree")
+		}, "core.worktree"},
+		{"worktree behind a link outside", func(t *testing.T, dir string) {
+			os.Mkdir(dir+"/../tree", 0o755)
+			os.Symlink("../tree", dir+"/link")
+			mustGit(t, dir, "config", "core.worktree", dir+"/link")
+		}, "core.worktree"},
 		{"objects are a link outside", func(t *testing.T, dir string) {
 			os.Rename(dir+"/.git/objects", dir+"/../objects")
 			os.Symlink("../../objects", dir+"/.git/objects")
@@ -362,6 +371,38 @@ func TestReadRepoConfigIsSuperset(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is missing from\n%s", want, got)
 		}
+	}
+}
+
+// Git looks into submodules by itself.
+func TestReadRepoConfigOfSubmodules(t *testing.T) {
+	dir := resolved(t, t.TempDir())
+	mustGit(t, dir, "init", "-q", "inner")
+	mustGit(t, dir+"/inner", "commit", "-q", "--allow-empty", "-m", "x")
+	mustGit(t, dir, "clone", "-q", "inner", "sub")
+	mustGit(t, dir+"/sub", "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", dir+"/inner", "nested")
+	mustGit(t, dir+"/sub", "commit", "-q", "-m", "x")
+	mustGit(t, dir, "init", "-q", "top")
+	mustGit(t, dir+"/top", "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", dir+"/sub", "deep/s")
+	mustGit(t, dir+"/top", "-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init", "--recursive")
+	mustGit(t, dir+"/top/deep/s", "config", "is.outer", "1")
+	mustGit(t, dir+"/top/deep/s/nested", "config", "is.nested", "1")
+	c := ReadRepoConfig(dir+"/top", []string{dir})
+	if c.Error != "" {
+		t.Fatal(c.Error)
+	}
+	for _, want := range []string{`"is.outer"="1"`, `"is.nested"="1"`} {
+		if got := text(c.Submodules); !strings.Contains(got, want) {
+			t.Errorf("%s is missing from\n%s", want, got)
+		}
+		if got := text(c.Entries); strings.Contains(got, want) {
+			t.Errorf("%s of a submodule is among\n%s", want, got)
+		}
+	}
+	os.Rename(dir+"/top/.git/modules", dir+"/elsewhere")
+	os.Symlink(dir+"/elsewhere", dir+"/top/.git/modules")
+	if c := ReadRepoConfig(dir+"/top", []string{dir + "/top"}); !strings.Contains(c.Error, "out of the roots") {
+		t.Errorf("error %q for submodules outside the roots", c.Error)
 	}
 }
 

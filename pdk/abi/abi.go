@@ -79,6 +79,9 @@ type RepoConfig struct {
 	// --list` prints them: section and name in lower case, subsection as
 	// written.
 	Entries []ConfigEntry `json:"entries,omitempty"`
+	// Submodules are those of all submodules that the repository keeps: git
+	// looks into them by itself, in status and elsewhere.
+	Submodules []ConfigEntry `json:"submodules,omitempty"`
 	// Error says why the configuration could not be read; a policy should
 	// then deny what depends on it.
 	Error string `json:"error,omitempty"`

@@ -1,0 +1,256 @@
+package main
+
+// hostile is one attempt to make git run a program, write outside of the
+// roots or show what lies there: by its arguments, by its environment, or by
+// a repository that somebody prepared. README.md lists them.
+//
+// In all texts {WS} is the root, with the repository {WS}/repo (the working
+// directory) and its remote {WS}/remote.git; {OUT} is a folder outside, with
+// a repository {OUT}/victim; {EVIL} is an executable script beneath the root
+// that makes the markers {IN} and {OUT}/marker, and {SH} the same as a line
+// of shell. In args, a no-break space stands for a space within an argument.
+type hostile struct {
+	name string
+	// Calls, one a line. Those after a refused one are made as well.
+	args []string
+	// rule is by which the first refused call is refused; "" is none: the
+	// calls are made, and do no harm.
+	rule string
+	env  map[string]string
+	// stdin is given to every call.
+	stdin string
+	// The repository: lines for .git/config, files and links (relative to
+	// {WS}; a file beneath a hooks folder, or that begins with "#!", is
+	// executable), and plain git calls that prepare it.
+	config  string
+	files   map[string]string
+	links   map[string]string
+	prepare []string
+	cwd     string // relative to {WS}; default repo
+	// tame says why plain git does no harm here without a policy: otherwise
+	// the test insists that it does, so that no case is empty.
+	tame string
+	// confined says that the policy cannot see it, and only the confinement
+	// holds it.
+	confined bool
+}
+
+const filterAttributes = "*.txt filter=x diff=x merge=x\n"
+
+// Everyday calls that a hostile repository is tried with.
+var (
+	looking  = []string{"status", "diff", "log -p -2", "show", "blame a.txt", "stash list", "branch -vv", "describe --always --dirty"}
+	working  = []string{"add .", "commit -m x", "checkout feature", "checkout main", "merge --no-edit feature", "reset --hard HEAD~1", "rebase feature", "stash", "cherry-pick feature", "tag -m x v9"}
+	network  = []string{"fetch origin", "push origin main", "pull --no-rebase origin main", "ls-remote origin"}
+	wholeDay = append(append(append([]string{}, looking...), working...), network...)
+)
+
+var hostiles = []hostile{
+	// Flags before the subcommand.
+	{name: "-c core.sshCommand", args: []string{"-c core.sshCommand={EVIL} ls-remote ssh://localhost/x"}, rule: "global-flag"},
+	{name: "-c alias", args: []string{"-c alias.x=!{EVIL} x"}, rule: "global-flag"},
+	{name: "-c core.fsmonitor", args: []string{"-c core.fsmonitor={EVIL} status"}, rule: "global-flag"},
+	{name: "-c joined to its value", args: []string{"-ccore.fsmonitor={EVIL} status"}, rule: "global-flag", tame: "git wants the value apart"},
+	{name: "-c with a key in capitals", args: []string{"-c CORE.FSMonitor={EVIL} status"}, rule: "global-flag"},
+	{name: "--config-env", args: []string{"--config-env=core.fsmonitor=TERM status"}, env: map[string]string{"TERM": "{EVIL}"}, rule: "global-flag"},
+	{name: "--exec-path", args: []string{"--exec-path={WS}/bin evil"}, files: map[string]string{"bin/git-evil": "#!/bin/sh\n{SH}\n"}, rule: "global-flag"},
+	{name: "--git-dir outside", args: []string{"--git-dir={OUT}/victim/.git log"}, rule: "global-flag"},
+	{name: "-C outside", args: []string{"-C {OUT}/victim log"}, rule: "path.outside"},
+	{name: "-C into a repository that was not looked at", args: []string{"-C ../other status"}, prepare: []string{"init -q ../other", "-C ../other config core.fsmonitor {EVIL}"}, rule: "global-flag"},
+	{name: "--work-tree outside", args: []string{"--work-tree={OUT} checkout -f"}, rule: "global-flag"},
+	{name: "--paginate", args: []string{"-c core.pager={EVIL} -p log"}, rule: "global-flag", tame: "there is no terminal"},
+	{name: "--bare", args: []string{"--bare status"}, rule: "global-flag", tame: "it is refused whatever it would do"},
+
+	// Programs named by flags.
+	{name: "fetch --upload-pack", args: []string{"fetch --upload-pack={EVIL} origin"}, rule: "flag.refused"},
+	{name: "fetch --upload-pack, abbreviated", args: []string{"fetch --upl={EVIL} origin"}, rule: "flag.unknown"},
+	{name: "fetch --upload-pack, value apart", args: []string{"fetch origin --upload-pack {EVIL}"}, rule: "flag.refused"},
+	{name: "push --receive-pack", args: []string{"push --receive-pack={EVIL} origin main"}, rule: "flag.refused"},
+	{name: "push --exec", args: []string{"push --exec={EVIL} origin main"}, rule: "flag.refused"},
+	{name: "ls-remote --exec", args: []string{"ls-remote --exec={EVIL} origin"}, rule: "flag.refused"},
+	{name: "pull --upload-pack", args: []string{"pull --upload-pack={EVIL} origin main"}, rule: "flag.refused"},
+	{name: "clone -u", args: []string{"clone -u {EVIL} {WS}/remote.git x"}, rule: "flag.refused"},
+	{name: "clone -u in a cluster, joined", args: []string{"clone -qu{EVIL} file://{WS}/remote.git x"}, rule: "flag.refused"},
+	{name: "clone --upload-pack, abbreviated", args: []string{"clone --upload={EVIL} file://{WS}/remote.git x"}, rule: "flag.unknown"},
+	{name: "clone --config", args: []string{"clone -c core.hooksPath={WS}/hooks {WS}/remote.git x"}, files: map[string]string{"hooks/post-checkout": "#!/bin/sh\n{SH}\n"}, rule: "flag.refused"},
+	{name: "clone --template", args: []string{"clone --template={WS}/t {WS}/remote.git x"}, files: map[string]string{"t/hooks/post-checkout": "#!/bin/sh\n{SH}\n"}, rule: "flag.refused"},
+	{name: "rebase --exec", args: []string{"rebase --exec={EVIL} HEAD~1"}, rule: "flag.refused"},
+	{name: "rebase -x", args: []string{"rebase -x {EVIL} HEAD~1"}, rule: "flag.refused"},
+	{name: "rebase -ix", args: []string{"rebase -ix {EVIL} HEAD~1"}, rule: "flag.refused", tame: "there is no editor"},
+	{name: "grep -O", args: []string{"grep -O{EVIL} one"}, rule: "flag.refused"},
+	{name: "grep --open-files-in-pager", args: []string{"grep --open-files-in-pager={EVIL} one"}, rule: "flag.refused"},
+	{name: "grep --open, abbreviated", args: []string{"grep --open={EVIL} one"}, rule: "flag.unknown"},
+	{name: "bisect run", args: []string{"bisect start HEAD HEAD~2", "bisect run {EVIL}"}, rule: "subcommand"},
+	{name: "difftool", args: []string{"difftool -y -x {EVIL} HEAD~1"}, rule: "subcommand"},
+	{name: "filter-branch", args: []string{"filter-branch -f --msg-filter {EVIL} HEAD"}, rule: "subcommand"},
+	{name: "submodule foreach", args: []string{"submodule foreach {EVIL}"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub"}, rule: "subcommand"},
+	{name: "archive --exec", args: []string{"archive --remote={WS}/remote.git --exec={EVIL} HEAD"}, rule: "subcommand"},
+	{name: "hook run", args: []string{"hook run pre-commit"}, files: map[string]string{"repo/.git/hooks/pre-commit": "#!/bin/sh\n{SH}\n"}, rule: "subcommand"},
+	{name: "for-each-repo", args: []string{"for-each-repo --config=x.y {EVIL}"}, rule: "subcommand", tame: "it runs git only"},
+	{name: "remote-ext", args: []string{"remote-ext origin {EVIL}"}, stdin: "connect git-upload-pack\n\n", rule: "subcommand"},
+	{name: "a program of the repository as a subcommand", args: []string{"evil"}, files: map[string]string{"bin/git-evil": "#!/bin/sh\n{SH}\n"}, rule: "subcommand", tame: "the folder is not in PATH"},
+	{name: "add --patch with a filter for the display", args: []string{"add -p"}, stdin: "n\n", config: "[interactive]diffFilter={EVIL}", files: map[string]string{"repo/a.txt": "changed\n"}, rule: "flag.refused", tame: "there is no terminal"},
+	{name: "commit --template", args: []string{"commit -e -t {OUT}/secret.txt"}, rule: "flag.refused", tame: "git takes no unchanged template"},
+
+	// Transports.
+	{name: "ext::", args: []string{"-c protocol.ext.allow=always clone ext::{EVIL} x"}, rule: "global-flag"},
+	{name: "ext:: that the repository allows", args: []string{"fetch ext::{EVIL}", "clone ext::{EVIL} x"}, config: "[protocol \"ext\"]allow=always", rule: "remote"},
+	{name: "ext:: as a remote", args: []string{"fetch evil", "fetch --all", "push evil main"}, config: "[protocol \"ext\"]allow=always\n[remote \"evil\"]url=ext::{EVIL}\nfetch=+refs/heads/*:refs/remotes/evil/*", rule: "remote"},
+	{name: "ext:: by insteadOf", args: []string{"fetch origin"}, config: "[protocol \"ext\"]allow=always\n[url \"ext::{EVIL} \"]insteadOf={WS}", rule: "remote"},
+	{name: "ext:: in .git/remotes", args: []string{"fetch old"}, config: "[protocol \"ext\"]allow=always", files: map[string]string{"repo/.git/remotes/old": "URL: ext::{EVIL}\n"}, rule: "remote"},
+	{name: "ext:: in .git/branches", args: []string{"fetch old"}, config: "[protocol \"ext\"]allow=always", files: map[string]string{"repo/.git/branches/old": "ext::{EVIL}\n"}, rule: "remote"},
+	{name: "ext:: as the remote of a branch", args: []string{"pull"}, config: "[protocol \"ext\"]allow=always\n[branch \"main\"]remote=ext::{EVIL}\nmerge=refs/heads/main", rule: "remote"},
+	{name: "ext:: as pushurl", args: []string{"push origin main"}, config: "[protocol \"ext\"]allow=always\n[remote \"origin\"]pushurl=ext::{EVIL}", rule: "remote"},
+	{name: "ext:: by a promisor, for an object that is missing", args: []string{"show HEAD:a.txt", "checkout -f"}, config: "[core]repositoryFormatVersion=1\n[extensions]partialClone=evil\n[remote \"evil\"]url=ext::{EVIL}\npromisor=true\n[protocol \"ext\"]allow=always",
+		prepare: []string{"!rm\u00a0.git/objects/pack/*"}, rule: "repo-config"},
+	{name: "ssh with a flag as the host", args: []string{"clone ssh://-oProxyCommand={EVIL}/x y"}, rule: "remote", tame: "git refuses it since 2.14"},
+	{name: "ssh with an encoded flag as the host", args: []string{"ls-remote ssh://%2doProxyCommand={EVIL}/x"}, rule: "remote", tame: "git refuses it since 2.14"},
+	{name: "a clone of a folder outside", args: []string{"clone {OUT}/victim x", "-C x log"}, rule: "remote.outside"},
+	{name: "a clone of a URL of a folder outside", args: []string{"clone file://{OUT}/victim x", "-C x log"}, rule: "remote.outside"},
+	{name: "a clone of an encoded folder outside", args: []string{"clone file://{WS}/%2e%2e/out/victim x", "-C x log"}, rule: "remote"},
+	{name: "a clone with dots", args: []string{"clone {WS}/../out/victim x", "-C x log"}, rule: "remote.outside"},
+	{name: "a remote outside", args: []string{"fetch v main", "log FETCH_HEAD"}, config: "[remote \"v\"]url={OUT}/victim", rule: "remote.outside"},
+	{name: "a remote outside, relative", args: []string{"fetch v main", "log FETCH_HEAD"}, config: "[remote \"v\"]url=../../out/victim", rule: "remote.outside"},
+	{name: "a push outside", args: []string{"push {OUT}/victim main:new"}, rule: "remote.outside"},
+	{name: "core.gitProxy", args: []string{"fetch git://localhost/x"}, config: "[core]gitProxy={EVIL}", rule: "remote"},
+
+	// Writing and reading outside.
+	{name: "diff --output", args: []string{"diff --output={OUT}/new HEAD~1"}, rule: "flag.refused"},
+	{name: "log --output", args: []string{"log -p --output={OUT}/new"}, rule: "flag.refused"},
+	{name: "log --output, abbreviated", args: []string{"log -p --outp={OUT}/new"}, rule: "flag.unknown", tame: "git 2.39 does not abbreviate it"},
+	{name: "format-patch -o", args: []string{"format-patch -o {OUT} -1"}, rule: "subcommand"},
+	{name: "archive -o", args: []string{"archive -o {OUT}/new.tar HEAD"}, rule: "subcommand"},
+	{name: "bundle create", args: []string{"bundle create {OUT}/new HEAD"}, rule: "subcommand"},
+	{name: "fast-import --export-marks", args: []string{"fast-import --export-marks={OUT}/new"}, rule: "subcommand"},
+	{name: "checkout-index --prefix", args: []string{"checkout-index --prefix={OUT}/ -a"}, rule: "subcommand"},
+	{name: "mailinfo", args: []string{"mailinfo {OUT}/new {OUT}/patch"}, stdin: "From: x\nSubject: y\n\nz\n", rule: "subcommand"},
+	{name: "pack-objects", args: []string{"pack-objects {OUT}/new"}, stdin: "HEAD\n", rule: "subcommand", tame: "it wants object names"},
+	{name: "init outside", args: []string{"init {OUT}/new"}, rule: "path.outside"},
+	{name: "init --separate-git-dir", args: []string{"init --separate-git-dir={OUT}/new x"}, rule: "flag.refused"},
+	{name: "init --template of a folder outside", args: []string{"init --template={OUT} x"}, rule: "flag.refused"},
+	{name: "clone outside", args: []string{"clone {WS}/remote.git {OUT}/new"}, rule: "path.outside"},
+	{name: "clone --separate-git-dir", args: []string{"clone --separate-git-dir={OUT}/new {WS}/remote.git x"}, rule: "flag.refused"},
+	{name: "clone --reference", args: []string{"clone --reference={OUT}/victim {WS}/remote.git x", "-C x show {VICTIM}"}, rule: "flag.refused"},
+	{name: "worktree add outside", args: []string{"worktree add {OUT}/new"}, rule: "path.outside"},
+	{name: "config --file", args: []string{"config --file={OUT}/new a.b c"}, rule: "flag.refused"},
+	{name: "config -f of a file outside", args: []string{"config -f {OUT}/secret.cfg --list"}, files: map[string]string{"../out/secret.cfg": "[a]b=TOPSECRET\n"}, rule: "flag.refused"},
+	{name: "config --global", args: []string{"config --global core.fsmonitor {EVIL}", "status"}, rule: "config.host"},
+	{name: "config of a variable that runs a program", args: []string{"config core.fsmonitor {EVIL}", "status"}, rule: "config.key"},
+	{name: "config of an alias", args: []string{"config alias.x !{EVIL}", "x"}, rule: "config.key"},
+	{name: "config of a filter, beside what may be set", args: []string{"config filter.user.clean {EVIL}", "add ."}, files: map[string]string{"repo/.gitattributes": "* filter=user\n", "repo/n.txt": "n\n"}, rule: "config.key"},
+	{name: "diff --no-index", args: []string{"diff --no-index /dev/null {OUT}/secret.txt"}, rule: "flag.refused"},
+	{name: "diff of paths outside", args: []string{"diff /dev/null {OUT}/secret.txt"}, rule: "path.outside"},
+	{name: "grep --no-index", args: []string{"grep --no-index TOP {OUT}"}, rule: "flag.refused", tame: "git stays in the tree even so"},
+	{name: "blame --contents", args: []string{"blame --contents {OUT}/secret.txt a.txt"}, rule: "flag.refused"},
+	{name: "blame --ignore-revs-file", args: []string{"blame --ignore-revs-file={OUT}/secret.txt a.txt"}, rule: "path.outside"},
+	{name: "commit -F of a file outside", args: []string{"commit --allow-empty -F {OUT}/secret.txt", "log -1"}, rule: "path.outside"},
+	{name: "commit -F of a file outside, joined", args: []string{"commit --allow-empty -F../../out/secret.txt", "log -1"}, rule: "path.outside"},
+	{name: "tag -F of a file outside", args: []string{"tag -F {OUT}/secret.txt v", "show v"}, rule: "path.outside"},
+	{name: "merge -F of a file outside", args: []string{"merge --no-ff -F {OUT}/secret.txt feature", "log -1"}, rule: "path.outside"},
+	{name: "notes -F", args: []string{"notes add -F {OUT}/secret.txt", "log -1"}, rule: "subcommand"},
+	{name: "add --pathspec-from-file outside", args: []string{"add --pathspec-from-file={OUT}/secret.txt"}, rule: "path.outside"},
+	{name: "hash-object of a file outside", args: []string{"hash-object -w {OUT}/secret.txt", "cat-file -p {SECRET}"}, rule: "subcommand"},
+	{name: "apply", args: []string{"apply --unsafe-paths --directory=.. {WS}/patch"}, files: map[string]string{"patch": "--- /dev/null\n+++ b/../out/new\n@@ -0,0 +1 @@\n+x\n"}, rule: "subcommand"},
+	{name: "upload-pack of a repository outside", args: []string{"upload-pack --advertise-refs {OUT}/victim"}, rule: "subcommand", tame: "it shows names of branches"},
+	{name: "credential fill", args: []string{"-c credential.helper=!{EVIL} credential fill"}, stdin: "protocol=https\nhost=example.com\n\n", rule: "global-flag"},
+
+	// Variables.
+	{name: "GIT_SSH_COMMAND", args: []string{"ls-remote ssh://localhost/x"}, env: map[string]string{"GIT_SSH_COMMAND": "{EVIL}"}, rule: "env"},
+	{name: "GIT_EXTERNAL_DIFF", args: []string{"diff HEAD~1"}, env: map[string]string{"GIT_EXTERNAL_DIFF": "{EVIL}"}, rule: "env"},
+	{name: "GIT_EDITOR", args: []string{"commit --allow-empty"}, env: map[string]string{"GIT_EDITOR": "{EVIL}"}, rule: "env"},
+	{name: "GIT_SEQUENCE_EDITOR", args: []string{"rebase -i HEAD~1"}, env: map[string]string{"GIT_SEQUENCE_EDITOR": "{EVIL}"}, rule: "env"},
+	{name: "GIT_DIR", args: []string{"log"}, env: map[string]string{"GIT_DIR": "{OUT}/victim/.git"}, rule: "env"},
+	{name: "GIT_TRACE", args: []string{"status"}, env: map[string]string{"GIT_TRACE": "{OUT}/new"}, rule: "env"},
+	{name: "GIT_TRACE2_EVENT", args: []string{"status"}, env: map[string]string{"GIT_TRACE2_EVENT": "{OUT}/new"}, rule: "env"},
+	{name: "GIT_CONFIG_COUNT", args: []string{"status"}, env: map[string]string{"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.fsmonitor", "GIT_CONFIG_VALUE_0": "{EVIL}"}, rule: "env"},
+	{name: "GIT_CONFIG_GLOBAL", args: []string{"status"}, env: map[string]string{"GIT_CONFIG_GLOBAL": "{WS}/c"}, files: map[string]string{"c": "[core]fsmonitor={EVIL}\n"}, rule: "env"},
+	{name: "GIT_EXEC_PATH", args: []string{"evil"}, env: map[string]string{"GIT_EXEC_PATH": "{WS}/bin"}, files: map[string]string{"bin/git-evil": "#!/bin/sh\n{SH}\n"}, rule: "env"},
+	{name: "GIT_INDEX_FILE", args: []string{"add ."}, env: map[string]string{"GIT_INDEX_FILE": "{OUT}/new"}, rule: "env"},
+	{name: "GIT_OBJECT_DIRECTORY", args: []string{"commit --allow-empty -m x"}, env: map[string]string{"GIT_OBJECT_DIRECTORY": "{OUT}/victim/.git/objects", "GIT_ALTERNATE_OBJECT_DIRECTORIES": "{WS}/repo/.git/objects"}, rule: "env"},
+	{name: "GIT_ALTERNATE_OBJECT_DIRECTORIES", args: []string{"show {VICTIM}"}, env: map[string]string{"GIT_ALTERNATE_OBJECT_DIRECTORIES": "{OUT}/victim/.git/objects"}, rule: "env"},
+	{name: "GIT_TEMPLATE_DIR", args: []string{"init x"}, env: map[string]string{"GIT_TEMPLATE_DIR": "{OUT}"}, rule: "env"},
+	{name: "PATH", args: []string{"evil"}, env: map[string]string{"PATH": "{WS}/bin:/usr/bin:/bin"}, files: map[string]string{"bin/git-evil": "#!/bin/sh\n{SH}\n"}, rule: "env"},
+
+	// Repositories whose configuration runs programs.
+	{name: "core.fsmonitor", args: looking, config: "[core]fsmonitor={EVIL}"},
+	{name: "core.fsmonitor, in an include", args: looking, config: "[include]path=more", files: map[string]string{"repo/.git/more": "[core]fsmonitor={EVIL}\n"}},
+	{name: "core.fsmonitor, in config.worktree", args: looking, config: "[extensions]worktreeConfig=true", files: map[string]string{"repo/.git/config.worktree": "[core]fsmonitor={EVIL}\n"}},
+	{name: "core.fsmonitor, in a bare repository that is tracked as files", args: []string{"status"}, cwd: "repo/inner", rule: "",
+		files: map[string]string{"repo/inner/HEAD": "ref: refs/heads/main\n", "repo/inner/config": "[core]repositoryFormatVersion=0\nbare=false\nworktree=..\nfsmonitor={EVIL}\n", "repo/inner/objects/x": "", "repo/inner/refs/x": ""}},
+	{name: "hooks", args: wholeDay, files: allHooks("repo/.git/hooks/")},
+	{name: "core.hooksPath", args: wholeDay, config: "[core]hooksPath=../hooks", files: allHooks("hooks/")},
+	{name: "filter clean", args: wholeDay, config: "[filter \"x\"]clean={EVIL}", files: map[string]string{"repo/.gitattributes": filterAttributes, "repo/n.txt": "n\n"}, rule: "repo-config"},
+	{name: "filter clean, in info/attributes and an includeIf", args: wholeDay, config: "[includeIf \"onbranch:main\"]path=more", files: map[string]string{"repo/.git/info/attributes": filterAttributes, "repo/n.txt": "n\n", "repo/.git/more": "[filter \"x\"]clean={EVIL}\n"}, rule: "repo-config"},
+	{name: "filter smudge", args: wholeDay, config: "[filter \"x\"]smudge={SH};cat", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "filter process", args: wholeDay, config: "[filter \"x\"]process={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "filter clean by upper-case section", args: wholeDay, config: "[FILTER \"x\"]CLEAN={EVIL}", files: map[string]string{"repo/.gitattributes": filterAttributes, "repo/n.txt": "n\n"}, rule: "repo-config"},
+	{name: "diff.external", args: wholeDay, config: "[diff]external={EVIL}", files: map[string]string{"repo/a.txt": "changed\n"}, rule: "repo-config"},
+	{name: "diff driver", args: wholeDay, config: "[diff \"x\"]command={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes, "repo/a.txt": "changed\n"}, rule: "repo-config"},
+	{name: "textconv", args: wholeDay, config: "[diff \"x\"]textconv={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes, "repo/a.txt": "changed\n"}, rule: "repo-config"},
+	{name: "merge driver", args: []string{"merge --no-edit conflict"}, config: "[merge \"x\"]driver={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "merge driver for rebase and cherry-pick", args: []string{"cherry-pick conflict", "rebase conflict"}, config: "[merge \"x\"]driver={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "core.editor", args: []string{"commit --allow-empty", "commit --amend", "rebase -i HEAD~1", "merge --no-ff feature", "revert HEAD", "tag -a v9"}, config: "[core]editor={EVIL}"},
+	{name: "sequence.editor", args: []string{"rebase -i HEAD~1"}, config: "[sequence]editor={EVIL}"},
+	{name: "core.pager and pager.*", args: looking, config: "[core]pager={EVIL}\n[pager]log={EVIL}\nstatus={EVIL}\n", tame: "there is no terminal"},
+	{name: "core.sshCommand", args: []string{"fetch origin", "ls-remote origin"}, config: "[core]sshCommand={EVIL}\n[remote \"origin\"]url=ssh://127.0.0.1:1/x\n", prepare: []string{"config --unset-all remote.origin.url"}},
+	{name: "remote.*.uploadpack", args: network, config: "[remote \"origin\"]uploadpack={EVIL}", rule: "repo-config"},
+	{name: "remote.*.uploadpack as a line of shell", args: network, config: "[remote \"origin\"]uploadpack={SH};git-upload-pack", rule: "repo-config"},
+	{name: "remote.*.receivepack", args: []string{"push origin main"}, config: "[remote \"origin\"]receivepack={EVIL}", rule: "repo-config"},
+	{name: "remote.*.vcs", args: []string{"fetch origin"}, config: "[protocol \"ext\"]allow=always\n[remote \"origin\"]vcs=ext\nurl={EVIL}", prepare: []string{"config --unset-all remote.origin.url"}, rule: "repo-config"},
+	{name: "a remote whose name is configuration", args: []string{"fetch --all", "push o=x main"}, config: "[remote \"origin.uploadpack={EVIL}\nx\"]url={WS}/remote.git", rule: "repo-config", tame: "git refuses the line break"},
+	{name: "a remote whose name is a variable", args: []string{"fetch origin.uploadpack={EVIL};x", "push origin.receivepack={EVIL};x main", "fetch --all"}, config: "[remote \"origin.uploadpack={EVIL};x\"]url={WS}/remote.git\n[remote \"origin.receivepack={EVIL};x\"]url={WS}/remote.git", rule: "repo-config", tame: "it takes a policy that writes the name into -c"},
+	{name: "gpg.program", args: []string{"commit --allow-empty -m x", "tag -m x v9", "log -1"}, config: "[gpg]program={EVIL}\n[commit]gpgSign=true\n[tag]gpgSign=true"},
+	{name: "gpg.ssh.program and its key command", args: []string{"commit --allow-empty -m x"}, config: "[gpg]format=ssh\n[gpg \"ssh\"]defaultKeyCommand={EVIL}\nprogram={EVIL}\n[commit]gpgSign=true", rule: "repo-config"},
+	{name: "%G in a format", args: []string{"log --format=%G?"}, config: "[gpg]program={EVIL}", prepare: []string{"!git\u00a0cat-file\u00a0commit\u00a0HEAD|sed\u00a0's/^committer.*/&\\ngpgsig\u00a0-----BEGIN\u00a0PGP\u00a0SIGNATURE-----\\n\u00a0x\\n\u00a0-----END\u00a0PGP\u00a0SIGNATURE-----/'|git\u00a0hash-object\u00a0-t\u00a0commit\u00a0-w\u00a0--stdin|xargs\u00a0git\u00a0reset\u00a0-q"}, rule: "flag.value"},
+	{name: "%G in a format of the repository", args: []string{"log", "log --pretty=p", "show"}, config: "[gpg]program={EVIL}\n[format]pretty=%G?\n[pretty]p=%G?\n[log]showSignature=true", prepare: []string{"!git\u00a0cat-file\u00a0commit\u00a0HEAD|sed\u00a0's/^committer.*/&\\ngpgsig\u00a0-----BEGIN\u00a0PGP\u00a0SIGNATURE-----\\n\u00a0x\\n\u00a0-----END\u00a0PGP\u00a0SIGNATURE-----/'|git\u00a0hash-object\u00a0-t\u00a0commit\u00a0-w\u00a0--stdin|xargs\u00a0git\u00a0reset\u00a0-q"}},
+	{name: "core.alternateRefsCommand", args: []string{"fetch origin", "push origin main"}, config: "[core]alternateRefsCommand={EVIL}", files: map[string]string{"repo/.git/objects/info/alternates": "{WS}/remote.git/objects\n"}, prepare: []string{"commit -q --allow-empty -m y", "push -q origin HEAD:y", "reset -q --hard HEAD~1"}, rule: "repo-config"},
+	{name: "trailer command", args: []string{"commit --allow-empty -m x --trailer t=v"}, config: "[trailer \"t\"]cmd={EVIL}", rule: "repo-config"},
+	{name: "credential helper", args: []string{"fetch https://127.0.0.1:1/x"}, config: "[credential]helper=!{EVIL}", rule: "repo-config", tame: "nobody asks for a password"},
+	{name: "http.proxy and sslVerify", args: []string{"fetch https://127.0.0.1:1/x"}, config: "[http]proxy=http://127.0.0.1:2\nsslVerify=false", rule: "repo-config", tame: "it would only be overheard"},
+	{name: "an alias of the repository", args: []string{"x"}, config: "[alias]x=!{EVIL}", rule: "subcommand"},
+	{name: "an alias in the place of a subcommand", args: looking, config: "[alias]status=!{EVIL}\ndiff=!{EVIL}", rule: "repo-config", tame: "git's own come first"},
+	{name: "strategies of the repository", args: []string{"pull --no-rebase origin feature"}, config: "[pull]twohead=evil\n[branch \"main\"]mergeOptions=--strategy=evil", files: map[string]string{"bin/git-merge-evil": "#!/bin/sh\n{SH}\n"}, rule: "repo-config", tame: "the folder is not in PATH"},
+	{name: "submodule update", args: []string{"submodule update"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "config submodule.sub.update !{EVIL}", "!git\u00a0-C\u00a0sub\u00a0checkout\u00a0-q\u00a0HEAD~1"}, rule: "subcommand"},
+	{name: "fsmonitor of a submodule", args: wholeDay, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "-C sub config core.fsmonitor {EVIL}"}},
+	{name: "filter of a submodule", args: wholeDay, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "-C sub config filter.x.clean {EVIL}", "!echo\u00a0'*\u00a0filter=x'>.git/modules/sub/info/attributes", "!touch\u00a0-d\u00a02001-01-01\u00a0sub/a.txt"}, rule: "repo-config"},
+	{name: "filter of a repository within the repository", args: []string{"status", "add .", "commit -m x"}, prepare: []string{"clone -q {WS}/remote.git sub", "add sub", "commit -q -m sub", "-C sub config filter.x.clean {EVIL}", "!echo\u00a0'*\u00a0filter=x'>sub/.git/info/attributes", "!touch\u00a0-d\u00a02001-01-01\u00a0sub/a.txt"}, confined: true},
+	{name: "diff.submodule", args: []string{"diff"}, config: "[diff]submodule=diff", prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "!git\u00a0-C\u00a0sub\u00a0checkout\u00a0-q\u00a0HEAD~1", "-C sub config diff.external {EVIL}"}, rule: "repo-config"},
+	{name: "status.submoduleSummary", args: []string{"status"}, config: "[status]submoduleSummary=true", prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "!git\u00a0-C\u00a0sub\u00a0checkout\u00a0-q\u00a0HEAD~1", "-C sub config core.fsmonitor {EVIL}"}},
+
+	// Repositories that lead outside.
+	{name: "core.worktree", args: []string{"checkout -f", "reset --hard"}, config: "[core]worktree={OUT}/tree", files: map[string]string{"../out/tree/x": "x\n"}, rule: "repo-config"},
+	{name: "core.worktree, relative", args: []string{"checkout -f", "reset --hard"}, config: "[core]worktree=../../../out/tree", files: map[string]string{"../out/tree/x": "x\n"}, rule: "repo-config"},
+	{name: ".git that leads outside", args: []string{"log"}, cwd: "lead", files: map[string]string{"lead/.git": "gitdir: {OUT}/victim/.git\n"}, rule: "repo-config"},
+	{name: ".git that is a link to the outside", args: []string{"log"}, cwd: "lead", files: map[string]string{"lead/x": ""}, links: map[string]string{"lead/.git": "{OUT}/victim/.git"}, rule: "repo-config"},
+	{name: "commondir outside", args: []string{"log main"}, cwd: "lead", files: map[string]string{"lead/.git/HEAD": "ref: refs/heads/main\n", "lead/.git/commondir": "{OUT}/victim/.git\n"}, rule: "repo-config"},
+	{name: "alternates outside", args: []string{"show {VICTIM}"}, files: map[string]string{"repo/.git/objects/info/alternates": "{OUT}/victim/.git/objects\n"}, rule: "repo-config"},
+	{name: "a repository above the root", args: []string{"log"}, cwd: "sub", files: map[string]string{"sub/x": ""}, prepare: []string{"!cp\u00a0-r\u00a0{OUT}/victim/.git\u00a0{WS}/../.git"}},
+	{name: "include outside", args: []string{"config --list"}, config: "[include]path={OUT}/secret.cfg", files: map[string]string{"../out/secret.cfg": "[a]b=TOPSECRET\n"}, rule: "repo-config"},
+	{name: "blame.ignoreRevsFile outside", args: []string{"blame a.txt"}, config: "[blame]ignoreRevsFile={OUT}/secret.txt", rule: "repo-config"},
+	{name: "fsck.skipList outside", args: []string{"fetch origin", "pull origin main"}, config: "[fetch]fsckObjects=true\n[fetch \"fsck\"]skipList={OUT}/secret.txt", prepare: []string{"!cd\u00a0{WS};git\u00a0clone\u00a0-q\u00a0remote.git\u00a0other;cd\u00a0other;git\u00a0commit\u00a0-q\u00a0--allow-empty\u00a0-m\u00a0y;git\u00a0push\u00a0-q\u00a0origin\u00a0HEAD:y"}, rule: "repo-config"},
+	{name: "init.templateDir of the repository", args: []string{"init"}, config: "[init]templateDir={OUT}", tame: "init reads the user's own configuration only"},
+	{name: "clone beneath a link to the outside", args: []string{"clone {WS}/remote.git {WS}/link/new"}, links: map[string]string{"link": "{OUT}"}, confined: true},
+	{name: "init beneath a link to the outside", args: []string{"init {WS}/link/new"}, links: map[string]string{"link": "{OUT}"}, confined: true},
+	{name: "worktree add beneath a link to the outside", args: []string{"worktree add ../link/new"}, links: map[string]string{"link": "{OUT}"}, confined: true},
+	{name: "reflog that is a link to the outside", args: []string{"commit --allow-empty -m x"}, prepare: []string{"!ln\u00a0-sf\u00a0{OUT}/log\u00a0.git/logs/HEAD"}, files: map[string]string{"../out/log": ""}, confined: true},
+	{name: "references that are a link to the outside", args: []string{"branch x"}, prepare: []string{"!mv\u00a0.git/refs/heads\u00a0{OUT}/heads;ln\u00a0-s\u00a0{OUT}/heads\u00a0.git/refs/heads"}, confined: true},
+	{name: "a rebase that was prepared", args: []string{"rebase --continue"}, prepare: []string{"-c sequence.editor=true rebase -q -i --exec=false HEAD~1", "!echo\u00a0'exec\u00a0{SH}'>.git/rebase-merge/git-rebase-todo"}, confined: true},
+
+	// The other side of a remote beneath the roots.
+	{name: "hooks of the remote", args: []string{"push origin main:new", "fetch origin", "push origin main"}, files: allHooks("remote.git/hooks/")},
+	{name: "core.hooksPath of the remote", args: []string{"push origin main:new"}, files: allHooks("hooks/"), prepare: []string{"--git-dir={WS}/remote.git config core.hooksPath {WS}/hooks"}},
+	{name: "core.fsmonitor and packObjectsHook of the remote", args: []string{"clone {WS}/remote.git {WS}/new", "fetch origin", "push origin main:new"}, prepare: []string{"--git-dir={WS}/remote.git config core.fsmonitor {EVIL}", "--git-dir={WS}/remote.git config uploadpack.packObjectsHook {EVIL}"}, tame: "git believes the hook only from the user's own configuration"},
+	{name: "core.alternateRefsCommand of the remote", args: []string{"push origin main:new"}, prepare: []string{"--git-dir={WS}/remote.git config core.alternateRefsCommand {SH}", "!git\u00a0clone\u00a0-q\u00a0--bare\u00a0{WS}/remote.git\u00a0{WS}/pool.git;echo\u00a0{WS}/pool.git/objects>{WS}/remote.git/objects/info/alternates"}},
+	{name: "a remote that checks out what it gets", args: []string{"push {WS}/tree HEAD~1:refs/heads/main"}, prepare: []string{"clone -q {WS}/remote.git {WS}/tree", "-C {WS}/tree reset -q --hard HEAD~2", "-C {WS}/tree config receive.denyCurrentBranch updateInstead", "-C {WS}/tree config filter.x.smudge {SH};cat", "!echo\u00a0'*\u00a0filter=x'>{WS}/tree/.git/info/attributes"}},
+}
+
+// allHooks are all hooks of git, each making the markers.
+func allHooks(dir string) map[string]string {
+	files := make(map[string]string)
+	for _, name := range []string{"applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit", "prepare-commit-msg", "commit-msg", "post-commit", "pre-rebase",
+		"post-checkout", "post-merge", "pre-push", "pre-receive", "update", "proc-receive", "post-receive", "post-update", "reference-transaction", "push-to-checkout", "pre-auto-gc", "post-rewrite",
+		"fsmonitor-watchman", "post-index-change", "sendemail-validate"} {
+		files[dir+name] = "#!/bin/sh\n{SH}\n"
+	}
+	return files
+}

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"github.com/toold/toold/pdk"
+	"github.com/toold/toold/pdk/abi"
+)
+
+//go:wasmexport restrict
+func restrict() int32 { return pdk.Restrict(newPolicy(pdk.LookupConfig).decide) }
+
+//go:wasmexport describe
+func describe() int32 {
+	return pdk.Describe(abi.Describe{
+		Name:        "git",
+		Description: "git, as a developer uses it, less what runs other programs or leaves the folders of the call",
+		Wants:       []string{abi.WantRepoConfig},
+	})
+}
+
+func main() {}

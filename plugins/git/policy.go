@@ -1,0 +1,490 @@
+// Command git is the policy of the tool git: a guest that is asked before
+// every call and answers what shall run instead of what was asked.
+//
+// It allows by grammar. Each subcommand that a developer uses has a table of
+// the flags that are understood, with the type of each value (commands.go);
+// what is in no table is refused, and the refusal names it. What runs is the
+// line as it was understood, written anew, behind forced configuration: no
+// hooks, no editor, no pager, no fsmonitor, no helper programs, no transport
+// but the one that this call needs. The repository's own configuration is
+// refused where it would run a program or lead out of the roots and -c cannot
+// override it (repoconfig.go); so are remotes that are not reached over https
+// or ssh or that lie outside the roots (remote.go).
+//
+// A repository can be changed while git runs, and some of its files (a
+// prepared rebase, info/attributes) are not seen here at all. Keeping git
+// from executing anything but itself, and from touching anything beyond the
+// roots, is then the confinement's part; see README.md.
+package main
+
+import (
+	"errors"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/toold/toold/pdk"
+	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/pdk/argv"
+)
+
+// check names one of the policy's own checks, so that tests can switch each
+// of them off and see that the others hold.
+type check string
+
+const (
+	checkGlobal   check = "global"        // flags before the subcommand
+	checkGrammar  check = "grammar"       // the subcommand and its flags
+	checkEnv      check = "env"           // variables that the caller set
+	checkConfig   check = "forced-config" // -c in front of the subcommand
+	checkFlags    check = "forced-flags"  // flags added behind the subcommand
+	checkVars     check = "forced-env"    // variables that git runs with
+	checkRepo     check = "repo-config"   // what the repository brings along
+	checkRemote   check = "remote"        // where a remote is, how it is reached
+	checkPush     check = "push"          // forced, deleting, protected
+	checkReadOnly check = "read-only"     // a caller that may not change anything
+)
+
+var checks = []check{checkGlobal, checkGrammar, checkEnv, checkConfig, checkFlags, checkVars, checkRepo, checkRemote, checkPush, checkReadOnly}
+
+// policy is what one instance decides by. It is fixed once it is made.
+type policy struct {
+	// protected are branches, or patterns as of path.Match, that are not
+	// pushed to.
+	protected []string
+	// allowFile admits remotes that are folders beneath the roots.
+	allowFile bool
+	// allowHTTP admits remotes without TLS, for a registry on a private
+	// network.
+	allowHTTP bool
+	// hosts, when there are any, are the only hosts of remotes.
+	hosts []string
+	// ssh is the program for ssh remotes: one word, no arguments.
+	ssh string
+	// fault refuses every call: a configuration that was not understood.
+	fault string
+	// off holds checks that are switched off. Only tests set it.
+	off map[check]bool
+}
+
+// newPolicy reads the tool's configuration with lookup.
+func newPolicy(lookup func(string) (string, bool)) *policy {
+	p := &policy{allowFile: true, ssh: "ssh"}
+	words := func(key string) []string {
+		v, _ := lookup(key)
+		return strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' })
+	}
+	boolean := func(key string, b *bool) {
+		switch v, ok := lookup(key); {
+		case !ok:
+		case v == "true":
+			*b = true
+		case v == "false":
+			*b = false
+		default:
+			p.fault = "config " + key + " of tool git is neither true nor false"
+		}
+	}
+	for _, w := range words("protected") {
+		if _, err := path.Match(w, ""); err != nil {
+			p.fault = "config protected of tool git has a bad pattern: " + w
+		}
+		p.protected = append(p.protected, shortRef(w))
+	}
+	boolean("allow_file_remotes", &p.allowFile)
+	boolean("allow_http", &p.allowHTTP)
+	p.hosts = words("hosts")
+	if v, ok := lookup("ssh"); ok {
+		p.ssh = v
+		if v == "" || strings.ContainsAny(v, "|&;<>()$`\\\"' \t\r\n*?[#~=%") || v[0] == '-' {
+			p.fault = "config ssh of tool git is not the name or path of one program"
+		}
+	}
+	return p
+}
+
+// request is one call on its way through the policy.
+type request struct {
+	*policy
+	call  *abi.Call
+	scope argv.Scope
+	repo  *repoConfig
+
+	cmd  *command
+	line *argv.Line
+
+	// What becomes of it, beside cmd's own class.
+	mutating, idempotent bool
+	stdin                bool
+	config               []string // further -c values, after the forced ones
+	flags                []string // further flags, before the line's own
+	remotes              []remote // where this call goes; none: it stays here
+}
+
+func refusal(rule, arg, reason, instead string) *argv.Refusal {
+	return &argv.Refusal{Rule: rule, Arg: arg, Reason: reason, Instead: instead}
+}
+
+// decide is the policy.
+func (p *policy) decide(c *abi.Call) *abi.Decision {
+	r := &request{policy: p, call: c, scope: argv.Scope{Cwd: c.Cwd, Roots: c.Roots}, repo: newRepoConfig(c.RepoConfig)}
+	args, err := r.run()
+	if err != nil {
+		var f *argv.Refusal
+		if !errors.As(err, &f) {
+			f = &argv.Refusal{Rule: "policy", Reason: err.Error()}
+		}
+		return pdk.Deny(f.Rule, f.Reason, f.Instead)
+	}
+	d := pdk.Allow()
+	d.Rule = "git." + r.cmd.name
+	d.Args = args
+	d.Env = r.env()
+	d.Mutating, d.Idempotent, d.Stdin = &r.mutating, &r.idempotent, &r.stdin
+	d.Shell = r.needsShell() && r.pinned(args)
+	return d
+}
+
+// run answers the arguments that git shall run with.
+func (r *request) run() ([]string, error) {
+	if r.fault != "" {
+		return nil, refusal("config", "", r.fault, "ask the operator to mend tools.d/git/tool.json")
+	}
+	if !path.IsAbs(r.call.Cwd) || len(r.call.Roots) == 0 {
+		return nil, refusal("cwd", "", "the call has no working directory beneath its roots", "set cwd")
+	}
+	if !r.off[checkEnv] {
+		if err := r.checkEnv(); err != nil {
+			return nil, err
+		}
+	}
+	globals, rest, err := r.global(r.call.Args)
+	if err != nil {
+		return nil, err
+	}
+	name, args := rest[0], rest[1:]
+	r.cmd = commands[name]
+	if r.cmd == nil && r.off[checkGrammar] {
+		r.cmd = &command{name: name, reads: true}
+	}
+	switch {
+	case r.cmd == nil:
+		return nil, r.unknown(name)
+	case r.cmd.refuse != "":
+		return nil, refusal("subcommand", name, "git "+name+" "+r.cmd.refuse, r.cmd.instead)
+	}
+	r.mutating, r.idempotent = !r.cmd.reads, r.cmd.reads || r.cmd.again
+	if args, err = r.understand(args); err != nil {
+		return nil, err
+	}
+	if r.mutating && r.call.ReadOnly && !r.off[checkReadOnly] {
+		return nil, refusal("read-only", name, "git "+name+" changes something, and this caller may only read", "")
+	}
+	if !r.off[checkRepo] {
+		if err := r.checkRepo(); err != nil {
+			return nil, err
+		}
+	}
+	var out []string
+	if !r.off[checkConfig] {
+		out = r.forced()
+	}
+	out = append(out, globals...)
+	out = append(out, r.cmd.words(name)...)
+	if !r.off[checkFlags] {
+		out = append(out, r.flags...)
+	}
+	return append(out, args...), nil
+}
+
+// understand reads what follows the subcommand and answers it written anew.
+func (r *request) understand(args []string) ([]string, error) {
+	if r.cmd.sub != nil && !r.off[checkGrammar] {
+		var err error
+		if args, err = r.subcommand(args); err != nil {
+			return nil, err
+		}
+	}
+	if r.cmd.tail != nil {
+		args = r.cmd.tail(args)
+	}
+	if r.cmd.grammar == nil {
+		r.line = &argv.Line{}
+		return args, nil // The grammar is switched off.
+	}
+	line, err := r.cmd.grammar.Parse(args, r.scope)
+	if err != nil {
+		if r.off[checkGrammar] {
+			r.line = &argv.Line{}
+			return args, nil
+		}
+		return nil, err
+	}
+	r.line = line
+	if err := r.cmd.checkOperands(line); err != nil && !r.off[checkGrammar] {
+		return nil, err
+	}
+	r.flags = append(r.flags, r.cmd.force...)
+	if r.cmd.then != nil {
+		if err := r.cmd.then(r); err != nil {
+			return nil, err
+		}
+	}
+	for _, it := range line.Items {
+		if it.HasValue && it.Value == "-" && (it.Name == "--file" || it.Name == "--pathspec-from-file") || it.Name == "--stdin" || strings.HasPrefix(it.Name, "--batch") {
+			r.stdin = true
+		}
+	}
+	if r.off[checkGrammar] {
+		return args, nil
+	}
+	return r.cmd.write(line), nil
+}
+
+// subcommand resolves "stash push", "remote add" and the like.
+func (r *request) subcommand(args []string) ([]string, error) {
+	parent := r.cmd
+	if len(args) > 0 && parent.sub[args[0]] != nil {
+		r.cmd, args = parent.sub[args[0]], args[1:]
+	} else if len(args) > 0 && !strings.HasPrefix(args[0], "-") && !parent.operands {
+		return nil, refusal("subcommand", args[0], "git "+parent.name+" "+quote(args[0])+" is not one that this policy knows",
+			"use one of: "+strings.Join(sortedNames(parent.sub), ", "))
+	}
+	if r.cmd.refuse != "" {
+		return nil, refusal("subcommand", r.cmd.name, "git "+r.cmd.name+" "+r.cmd.refuse, r.cmd.instead)
+	}
+	r.mutating, r.idempotent = !r.cmd.reads, r.cmd.reads || r.cmd.again
+	return args, nil
+}
+
+func (r *request) unknown(name string) error {
+	if v, ok := r.repo.get("alias." + strings.ToLower(name)); ok && !strings.HasPrefix(v, "!") {
+		return refusal("subcommand", name, "git "+quote(name)+" is an alias of this repository", "write it out: git "+v)
+	}
+	return refusal("subcommand", name, "git "+quote(name)+" is not one of the subcommands that this policy allows",
+		"use one of: "+strings.Join(sortedNames(commands), ", "))
+}
+
+// global reads the flags before the subcommand. It answers those that stay,
+// and the rest with the subcommand first.
+func (r *request) global(args []string) (keep, rest []string, err error) {
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		if a == "--version" || a == "-v" {
+			return nil, []string{"version"}, nil
+		}
+		if !strings.HasPrefix(a, "-") {
+			return keep, args[i:], nil
+		}
+		if r.off[checkGlobal] {
+			keep = append(keep, a)
+			if (a == "-c" || a == "-C" || a == "--git-dir" || a == "--work-tree" || a == "--namespace" || a == "--config-env") && i+1 < len(args) {
+				i++
+				keep = append(keep, args[i])
+			}
+			continue
+		}
+		switch a {
+		case "--no-pager", "-P": // Forced anyway.
+		case "--no-optional-locks", "--literal-pathspecs", "--glob-pathspecs", "--noglob-pathspecs", "--icase-pathspecs", "--no-replace-objects":
+			keep = append(keep, a)
+		case "-c":
+			if i++; i == len(args) {
+				return nil, nil, refusal("global-flag", a, `flag "-c" needs a value`, "")
+			}
+			key, value, _ := strings.Cut(args[i], "=")
+			if !mayset(key, value) {
+				return nil, nil, refusal("global-flag", "-c", "flag \"-c\" sets "+quote(key)+", which this policy does not let a call set",
+					"leave it out; what may be set: "+strings.Join(settable, ", "))
+			}
+			r.config = append(r.config, args[i])
+		case "-C":
+			// Somewhere else is another repository, whose configuration is
+			// not the one that was read for this call.
+			if i++; i == len(args) {
+				return nil, nil, refusal("global-flag", a, `flag "-C" needs a value`, "")
+			}
+			dir, err := r.scope.Path(args[i])
+			if err != nil {
+				return nil, nil, err
+			}
+			if r.abs(dir) != path.Clean(r.call.Cwd) {
+				return nil, nil, refusal("global-flag", "-C", "flag \"-C\" leads to another folder than the call's", "run git in "+quote(r.abs(dir)))
+			}
+		default:
+			name, _, _ := strings.Cut(a, "=")
+			why, instead := "is not one that this policy knows", "leave it out"
+			if g, ok := refusedGlobals[name]; ok {
+				why, instead = g[0], g[1]
+			} else if strings.HasPrefix(a, "-c") || strings.HasPrefix(a, "-C") {
+				instead = "write the value as an argument of its own"
+			}
+			return nil, nil, refusal("global-flag", name, "flag "+quote(name)+" "+why, instead)
+		}
+	}
+	return nil, nil, refusal("subcommand", "", "git was called without a subcommand", "name one")
+}
+
+var refusedGlobals = map[string][2]string{
+	"--exec-path":         {"chooses the programs that git runs", "leave it out"},
+	"--git-dir":           {"leads to another repository than the one around the working directory", "run git in its working tree"},
+	"--work-tree":         {"leads to another working tree than the one around the working directory", "run git in it"},
+	"--config-env":        {"sets configuration", "leave it out"},
+	"--namespace":         {"changes what references mean", "leave it out"},
+	"--super-prefix":      {"is for git's own use", "leave it out"},
+	"--bare":              {"takes the working directory for a repository", "leave it out"},
+	"--paginate":          {"runs a pager", "leave it out"},
+	"-p":                  {"runs a pager", "leave it out"},
+	"--html-path":         {"is about the host's installation", "leave it out"},
+	"--man-path":          {"is about the host's installation", "leave it out"},
+	"--info-path":         {"is about the host's installation", "leave it out"},
+	"--help":              {"opens a manual page on the host", "read the manual where you are"},
+	"-h":                  {"is not one that this policy knows", "read the manual where you are"},
+	"--attr-source":       {"is not one that this policy knows", "leave it out"},
+	"--list-cmds":         {"is for git's own use", "leave it out"},
+	"--no-lazy-fetch":     {"is forced anyway", "leave it out"},
+	"--no-advice":         {"is not one that this policy knows", "leave it out"},
+	"--no-literal-global": {"is not one that this policy knows", "leave it out"},
+}
+
+// callerEnv are the variables that a caller may set, where tool.json admits
+// them: who committed, when, and how text looks.
+var callerEnv = []string{
+	"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE",
+	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE",
+	"GIT_MERGE_AUTOEDIT", "GIT_OPTIONAL_LOCKS", "GIT_REFLOG_ACTION",
+	"TZ", "LANG", "LC_ALL", "LC_TIME", "COLUMNS", "NO_COLOR", "TERM",
+}
+
+func (r *request) checkEnv() error {
+	for name := range r.call.Env {
+		if !slices.Contains(callerEnv, name) {
+			return refusal("env", name, "variable "+quote(name)+" is not one that a call of git may set",
+				"unset it; what may be set: "+strings.Join(callerEnv, ", "))
+		}
+	}
+	return nil
+}
+
+// env is what the call runs with: the caller's variables, and those that
+// bind git more firmly than configuration can, since a repository cannot
+// answer them.
+func (r *request) env() map[string]string {
+	env := make(map[string]string)
+	for name, v := range r.call.Env {
+		env[name] = v
+	}
+	if r.off[checkVars] {
+		return env
+	}
+	env["GIT_ALLOW_PROTOCOL"] = strings.Join(r.protocols(), ":")
+	env["GIT_CEILING_DIRECTORIES"] = strings.Join(r.ceilings(), ":")
+	env["GIT_EDITOR"] = ":"
+	env["GIT_SEQUENCE_EDITOR"] = ":"
+	env["GIT_NO_LAZY_FETCH"] = "1"
+	env["GIT_PAGER"] = "cat"
+	env["GIT_SSH_COMMAND"] = r.ssh
+	env["GIT_SSH_VARIANT"] = "ssh"
+	env["GIT_TERMINAL_PROMPT"] = "0"
+	return env
+}
+
+// protocols are those that this call may use: none for most.
+func (r *request) protocols() []string {
+	var out []string
+	for _, m := range r.remotes {
+		if m.kind != "" && !slices.Contains(out, string(m.kind)) {
+			out = append(out, string(m.kind))
+		}
+	}
+	if out == nil {
+		return []string{"none"}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// ceilings are the folders above the roots: git looks for a repository up to
+// a root and no further.
+func (r *request) ceilings() []string {
+	var out []string
+	for _, root := range r.call.Roots {
+		if root = path.Clean(root); root != "/" && !strings.Contains(root, ":") {
+			out = append(out, path.Dir(root))
+		}
+	}
+	return out
+}
+
+// ancestors are the folders in which the repository of this call may begin:
+// the working directory and those above it, up to the root that holds it.
+func (r *request) ancestors() []string {
+	dir, out := path.Clean(r.call.Cwd), []string(nil)
+	for _, err := r.scope.Path(dir); err == nil; _, err = r.scope.Path(dir) {
+		out = append(out, dir)
+		if dir == "/" {
+			break
+		}
+		dir = path.Dir(dir)
+	}
+	return out
+}
+
+// forced is the configuration that no call runs without. The last value
+// counts in git, and -c comes after every file; where that is not so (the
+// first remote.*.uploadpack counts, the most specific http.<url>), the
+// repository is refused instead.
+func (r *request) forced() []string {
+	out := []string{"--no-pager"}
+	set := func(kv ...string) {
+		for _, kv := range kv {
+			out = append(out, "-c", kv)
+		}
+	}
+	set(r.config...)
+	set(
+		// Programs of the repository's choice.
+		"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.editor=:", "sequence.editor=:", "core.pager=cat",
+		"core.askPass=", "core.sshCommand="+r.ssh, "ssh.variant=ssh", "credential.helper=", "credential.interactive=false",
+		"gpg.program=/dev/null", "gpg.openpgp.program=/dev/null", "gpg.x509.program=/dev/null", "gpg.ssh.program=/dev/null",
+		// Signing and verifying run a program as well.
+		"commit.gpgSign=false", "tag.gpgSign=false", "tag.forceSignAnnotated=false", "push.gpgSign=false",
+		"merge.verifySignatures=false", "log.showSignature=false",
+		// A submodule is a repository that nobody has looked at.
+		"submodule.recurse=false", "fetch.recurseSubmodules=false", "push.recurseSubmodules=no",
+		"diff.ignoreSubmodules=dirty", "diff.submodule=short", "status.submoduleSummary=false",
+		// Whatever a call starts ends with it.
+		"gc.autoDetach=false", "maintenance.autoDetach=false",
+		"grep.fallbackToNoIndex=false", "http.saveCookies=false",
+		"safe.bareRepository=explicit",
+	)
+	for _, dir := range r.ancestors() {
+		set("safe.directory=" + dir)
+	}
+	set("protocol.allow=never")
+	allowed := r.protocols()
+	for _, name := range []string{"ext", "file", "ftp", "ftps", "git", "http", "https", "ssh"} {
+		if slices.Contains(allowed, name) {
+			set("protocol." + name + ".allow=always")
+		} else {
+			set("protocol." + name + ".allow=never")
+		}
+	}
+	set(r.neutralise()...)
+	for _, m := range r.remotes {
+		if m.kind == kindFile && m.path != "" {
+			for _, dir := range repoPaths(m.path) {
+				set("safe.directory=" + dir)
+			}
+		}
+	}
+	return out
+}
+
+// abs makes a path that scope.Path answered absolute.
+func (r *request) abs(p string) string {
+	if path.IsAbs(p) {
+		return path.Clean(p)
+	}
+	return path.Join(r.call.Cwd, p)
+}

@@ -1,0 +1,438 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/pdk/abi"
+)
+
+func TestMain(m *testing.M) {
+	if process.IsSupervisor() {
+		os.Exit(process.Supervise())
+	}
+	os.Exit(m.Run())
+}
+
+const gitPath = "/usr/bin/git"
+
+func needGit(t testing.TB) {
+	if _, err := os.Stat(gitPath); err != nil {
+		t.Skip("there is no " + gitPath)
+	}
+}
+
+// box is a root, what lies outside of it, and a HOME.
+type box struct {
+	t      testing.TB
+	dir    string
+	ws     string // the root
+	out    string
+	home   string
+	runner *process.Runner
+	words  *strings.Replacer
+}
+
+func newRunner(t testing.TB) *process.Runner {
+	r, err := process.New(process.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// model is the box that others are copied from: a repository with a few
+// branches, its remote, and a repository outside.
+func model(t testing.TB) string {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"ws", "out", "home/tmp"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := `set -e
+export HOME=` + dir + `/home GIT_CONFIG_NOSYSTEM=1
+git config --global init.templateDir ''
+git config --global user.name Tester; git config --global user.email t@example.com; git config --global init.defaultBranch main
+cd ` + dir + `/out
+printf 'TOPSECRET line\n' > secret.txt
+git init -q victim; cd victim; printf 'TOPSECRET file\n' > s.txt; git add .; git commit -q -m 'TOPSECRET commit'; git rev-parse HEAD > ../victim.id; cd ..
+cd ` + dir + `/ws
+git init -q --bare remote.git
+git init -q repo; cd repo
+for i in one two three; do echo $i >> a.txt; echo $i > $i.txt; git add .; git commit -q -m $i; done
+git checkout -q -b feature HEAD~1; echo f > f.txt; git add .; git commit -q -m feature
+git checkout -q -b conflict main~1; echo other >> a.txt; git commit -q -a -m conflict
+git checkout -q main
+git push -q ../remote.git main feature
+git fetch -q ../remote.git main:refs/remotes/origin/main feature:refs/remotes/origin/feature
+for r in . ../remote.git ../../out/victim; do git -C $r gc -q; done
+git config --global --unset init.templateDir
+`
+	cmd := exec.Command("/bin/sh", "-c", script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return dir
+}
+
+// newBox copies model, which is not changed.
+func newBox(t testing.TB, model string, runner *process.Runner) *box {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(dir, os.DirFS(model)); err != nil {
+		t.Fatal(err)
+	}
+	b := &box{t: t, dir: dir, ws: dir + "/ws", out: dir + "/out", home: dir + "/home", runner: runner}
+	sh := ": >" + b.ws + "/marker;: >" + b.out + "/marker"
+	b.words = strings.NewReplacer("{WS}", b.ws, "{OUT}", b.out, "{IN}", b.ws+"/marker", "{EVIL}", b.ws+"/evil.sh", "{SH}", sh,
+		"{VICTIM}", victim(t, b), "{SECRET}", "8777a09f9fd3081ef7d1511fa75513f05dbe4e95")
+	b.write("evil.sh", "#!/bin/sh\n"+sh+"\n")
+	b.append("repo/.git/config", "[remote \"origin\"]\nurl={WS}/remote.git\nfetch=+refs/heads/*:refs/remotes/origin/*\n")
+	return b
+}
+
+func (b *box) append(name, text string) {
+	b.t.Helper()
+	f, err := os.OpenFile(filepath.Join(b.ws, name), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer f.Close()
+	fmt.Fprint(f, b.words.Replace(text))
+}
+
+func victim(t testing.TB, b *box) string {
+	id, err := os.ReadFile(b.out + "/victim.id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(id))
+}
+
+func (b *box) write(name, content string) {
+	b.t.Helper()
+	file := filepath.Join(b.ws, name)
+	mode := fs.FileMode(0o644)
+	if strings.HasPrefix(content, "#!") {
+		mode = 0o755
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(b.words.Replace(content)), mode); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *box) env(more map[string]string) []string {
+	env := map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": b.home, "TMPDIR": b.home + "/tmp"}
+	maps.Copy(env, more)
+	var list []string
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, k+"="+env[k])
+	}
+	return list
+}
+
+// plain runs git as a person would, without policy and confinement.
+func (b *box) plain(cwd string, env map[string]string, stdin string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	path := gitPath
+	if len(args) > 0 && strings.HasPrefix(args[0], "!") {
+		path, args = "/bin/sh", []string{"-c", args[0][1:]}
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir, cmd.Env, cmd.Stdin = filepath.Join(b.ws, cwd), b.env(env), strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// ask asks the policy.
+func (b *box) ask(p *policy, cwd string, env map[string]string, args ...string) *abi.Decision {
+	dir := filepath.Join(b.ws, cwd)
+	return p.decide(&abi.Call{Tool: "git", Args: args, Cwd: dir, Roots: []string{b.ws}, Env: env, RepoConfig: tools.ReadRepoConfig(dir, []string{b.ws})})
+}
+
+// call asks the policy and runs what it answers. A refused call answers its
+// Decision and no output.
+func (b *box) call(p *policy, confine bool, cwd string, env map[string]string, stdin string, args ...string) (string, int, *abi.Decision) {
+	dir := filepath.Join(b.ws, cwd)
+	d := b.ask(p, cwd, env, args...)
+	if d.Effect != abi.Allow {
+		return "", 126, d
+	}
+	var out bytes.Buffer
+	cmd := process.Command{
+		Path: gitPath, Args: d.Args, Dir: dir, Roots: []string{b.ws}, Env: b.env(d.Env), Stdout: &out, Stderr: &out,
+		Confine: process.Confine{Write: []string{b.home, b.ws}, Exec: []string{gitPath, "/usr/lib/git-core", "/usr/bin/ssh"}, Off: !confine},
+	}
+	if d.Shell {
+		cmd.Confine.Exec = append(cmd.Confine.Exec, "/bin/sh")
+	}
+	if *d.Stdin {
+		cmd.Stdin = strings.NewReader(stdin)
+	}
+	patience := 30 * time.Second
+	if len(p.off) > 0 {
+		patience = 5 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	exit, err := b.runner.Run(ctx, cmd)
+	if err != nil && len(p.off) == 0 {
+		// Git can wait for ever for a hook that could not be started; with
+		// all checks in place it starts none.
+		b.t.Errorf("git %q: %v\n%s", args, err, out.String())
+	}
+	return out.String(), exit.Code, d
+}
+
+// tree is a digest of all that lies beneath dir.
+func tree(t testing.TB, dir string) map[string]string {
+	m := make(map[string]string)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case d.Type().IsRegular():
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			sum := sha256.Sum256(b)
+			m[path] = hex.EncodeToString(sum[:8])
+		default:
+			m[path] = d.Type().String()
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func difference(a, b map[string]string) []string {
+	var out []string
+	for path, sum := range b {
+		if a[path] != sum {
+			out = append(out, path)
+		}
+	}
+	for path := range a {
+		if _, ok := b[path]; !ok {
+			out = append(out, "removed: "+path)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (b *box) exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// line answers the arguments of a line of a case.
+func (b *box) line(line string) []string {
+	args := strings.Split(line, " ")
+	for i := range args {
+		args[i] = b.words.Replace(strings.ReplaceAll(args[i], "\u00a0", " "))
+	}
+	return args
+}
+
+// prepare makes the box that of the case.
+func (b *box) prepare(h *hostile) {
+	b.t.Helper()
+	for _, line := range h.prepare {
+		out, err := b.plain("repo", nil, "", b.line(line)...)
+		if err != nil && !strings.Contains(line, "exec=false") {
+			b.t.Fatalf("prepare: %s: %v: %s", line, err, out)
+		}
+	}
+	for name, content := range h.files {
+		b.write(name, content)
+	}
+	for name, target := range h.links {
+		if err := os.Symlink(b.words.Replace(target), filepath.Join(b.ws, name)); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	if h.config != "" {
+		var text strings.Builder
+		for line := range strings.SplitSeq(h.config, "\n") {
+			// A ";" would begin a comment.
+			if i := strings.LastIndexByte(line, '='); i >= 0 && strings.Contains(line[i:], "{SH}") {
+				line = line[:i+1] + `"` + line[i+1:] + `"`
+			}
+			text.WriteString(line + "\n")
+		}
+		b.append("repo/.git/config", text.String())
+	}
+}
+
+// harm says what a case brought about, or "". baseline is the tree outside
+// before.
+func (b *box) harm(baseline map[string]string, output string, secrets bool) string {
+	switch {
+	case b.exists(b.ws + "/marker"):
+		return "it ran a program"
+	case len(difference(baseline, tree(b.t, b.out))) > 0:
+		return fmt.Sprintf("it wrote outside: %v", difference(baseline, tree(b.t, b.out)))
+	case secrets && strings.Contains(output, "TOPSECRET"):
+		return "it showed what lies outside"
+	}
+	return ""
+}
+
+func (h *hostile) dir() string {
+	if h.cwd != "" {
+		return h.cwd
+	}
+	return "repo"
+}
+
+func (h *hostile) environ(b *box) map[string]string {
+	env := make(map[string]string)
+	for k, v := range h.env {
+		env[k] = b.words.Replace(v)
+	}
+	return env
+}
+
+// TestHostile runs every case in four ways: with git alone, which must do the
+// harm (or the case is none); with the policy alone; with policy and
+// confinement; and with confinement and each check of the policy switched off
+// in turn.
+func TestHostile(t *testing.T) {
+	needGit(t)
+	if s := process.Confinement(); s.ABI == 0 {
+		t.Skipf("no confinement here: %s", s.Reason)
+	}
+	m := model(t)
+	runner := newRunner(t)
+	for i := range hostiles {
+		h := &hostiles[i]
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			t.Run("git alone", func(t *testing.T) {
+				b := newBox(t, m, runner)
+				b.prepare(h)
+				before, output := tree(t, b.out), ""
+				for _, line := range h.args {
+					out, _ := b.plain(h.dir(), h.environ(b), h.stdin, b.line(line)...)
+					output += out
+				}
+				leaked := b.leaked()
+				switch harm := b.harm(before, output+leaked, true); {
+				case harm == "" && h.tame == "":
+					t.Errorf("git alone does no harm:\n%s", output)
+				case harm != "" && h.tame != "":
+					t.Errorf("git alone does harm (%s), so it is not that %s", harm, h.tame)
+				}
+			})
+			type way struct {
+				name    string
+				confine bool
+				off     map[check]bool
+			}
+			ways := []way{{"policy and confinement", true, nil}}
+			if !h.confined {
+				ways = append(ways, way{"policy alone", false, nil})
+			}
+			if !testing.Short() {
+				for _, c := range checks {
+					ways = append(ways, way{"without " + string(c), true, map[check]bool{c: true}})
+				}
+			}
+			// What the policy says is known without running anything. Where it
+			// refuses all, or says what it said before, there is nothing to run.
+			look := newBox(t, m, runner)
+			look.prepare(h)
+			said := make(map[string]bool)
+			for _, w := range ways {
+				p := testPolicy(nil)
+				p.off = w.off
+				rule, all := "", fmt.Sprint(w.confine)
+				allowed := false
+				for _, line := range h.args {
+					d := look.ask(p, h.dir(), h.environ(look), look.line(line)...)
+					if d.Effect == abi.Allow {
+						allowed = true
+					} else if rule == "" {
+						rule = d.Rule
+						if d.Reason == "" {
+							t.Errorf("git %s is refused without a reason", line)
+						}
+					}
+					all += fmt.Sprint(d.Effect, d.Args, d.Env, d.Shell)
+				}
+				if w.off == nil && rule != h.rule {
+					t.Errorf("refused by %q, want %q", rule, h.rule)
+				}
+				if !allowed || said[all] {
+					continue
+				}
+				said[all] = true
+				t.Run(w.name, func(t *testing.T) {
+					b := newBox(t, m, runner)
+					b.prepare(h)
+					before, output := tree(t, b.out), ""
+					for _, line := range h.args {
+						out, _, _ := b.call(p, w.confine, h.dir(), h.environ(b), h.stdin, b.line(line)...)
+						output += out
+					}
+					if harm := b.harm(before, output+b.leaked(), w.off == nil); harm != "" {
+						t.Errorf("%s:\n%s", harm, output)
+					}
+				})
+			}
+		})
+	}
+}
+
+// leaked is what files of new repositories beneath the root hold of the
+// secret.
+func (b *box) leaked() string {
+	for _, dir := range []string{"x", "repo/x", "repo/.git", "new"} {
+		found := ""
+		filepath.WalkDir(filepath.Join(b.ws, dir), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() && filepath.Ext(path) == ".txt" {
+				if c, err := os.ReadFile(path); err == nil && bytes.Contains(c, []byte("TOPSECRET")) {
+					found = path + ": TOPSECRET"
+				}
+			}
+			return nil
+		})
+		if found != "" {
+			return found
+		}
+	}
+	return ""
+}

@@ -1,0 +1,599 @@
+package main
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/toold/toold/pdk/argv"
+)
+
+// kind is how a remote is reached, by the name that git gives the protocol.
+type kind string
+
+const (
+	kindHTTPS kind = "https"
+	kindHTTP  kind = "http"
+	kindSSH   kind = "ssh"
+	kindFile  kind = "file"
+)
+
+// remote is one place that a call goes to.
+type remote struct {
+	kind kind
+	name string // in the configuration, or the URL on the command line
+	path string // of kindFile: absolute
+}
+
+func badRemote(url, why, instead string) error {
+	return refusal("remote", url, "remote "+quote(url)+" "+why, instead)
+}
+
+// parse reads one URL as git does (connect.c, url_is_local_not_ssh and
+// transport.c), and allows what lies beneath the roots or is reached over
+// https or ssh. base is where a relative path counts from; "" is the top of
+// the working tree, which the policy does not know.
+func (r *request) parse(url, base string) (remote, error) {
+	const use = "use https, ssh, or a folder beneath the roots of the call"
+	if url == "" || strings.ContainsFunc(url, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\uFFFD' }) {
+		return remote{}, badRemote(url, "is not a URL", use)
+	}
+	if helper, _, ok := strings.Cut(url, "::"); ok && !strings.ContainsAny(helper, "/@[") {
+		return remote{}, badRemote(url, "is reached through a program of that name", use)
+	}
+	if scheme, rest, ok := strings.Cut(url, "://"); ok && !strings.Contains(scheme, "/") {
+		switch scheme {
+		case "https", "http", "ssh":
+			if scheme == "http" && !r.allowHTTP {
+				return remote{}, badRemote(url, "is reached without TLS", "use https")
+			}
+			authority, _, _ := strings.Cut(rest, "/")
+			return remote{kind: kind(scheme)}, r.host(url, authority, scheme != "ssh")
+		case "file":
+			// Git decodes the path, and "%2e%2e" is "..".
+			if !strings.HasPrefix(rest, "/") || strings.Contains(rest, "%") {
+				return remote{}, badRemote(url, "is not the URL of a folder on this host", "write its path")
+			}
+			return r.folder(url, rest, base)
+		}
+		return remote{}, badRemote(url, "is reached over "+quote(scheme), use)
+	}
+	if host, _, ok := strings.Cut(url, ":"); ok && !strings.Contains(host, "/") {
+		return remote{kind: kindSSH}, r.host(url, host, false)
+	}
+	return r.folder(url, url, base)
+}
+
+// host checks [user[:password]@]host[:port].
+func (r *request) host(url, authority string, password bool) error {
+	user, host, ok := cutLast(authority, "@")
+	if !ok {
+		user, host = "", authority
+	}
+	user, pass, hasPass := strings.Cut(user, ":")
+	if ok && (!plainName(user, "._~+%") && !(user == "" && hasPass) || hasPass && (!password || strings.ContainsAny(pass, "@ \t\"'`$\\"))) {
+		return badRemote(url, "names a user in a way that this policy does not know", "leave the user out")
+	}
+	name, port, hasPort := cutLast(host, ":")
+	if strings.HasPrefix(host, "[") {
+		// An IPv6 address.
+		name, port, hasPort = host, "", false
+		if i := strings.LastIndex(host, "]:"); i > 0 {
+			name, port, hasPort = host[:i+1], host[i+2:], true
+		}
+		if !strings.HasSuffix(name, "]") || strings.Trim(name[1:len(name)-1], "0123456789abcdefABCDEF:.") != "" {
+			return badRemote(url, "does not name a host", "")
+		}
+	} else {
+		if !hasPort {
+			name = host
+		}
+		if !plainName(name, ".") {
+			return badRemote(url, "does not name a host", "")
+		}
+	}
+	if hasPort && port != "" && !isNumber(port) {
+		return badRemote(url, "has a port that is not a number", "")
+	}
+	if len(r.hosts) > 0 && !slices.Contains(r.hosts, strings.ToLower(name)) {
+		return badRemote(url, "is on a host that this tool does not talk to", "use one of: "+strings.Join(r.hosts, ", "))
+	}
+	return nil
+}
+
+// plainName is letters, digits, "-" and those in more, and begins with a
+// letter or a digit: nothing that a program could take for a flag.
+func plainName(s, more string) bool {
+	alnum := func(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' }
+	for i := range len(s) {
+		if !alnum(s[i]) && (i == 0 || s[i] != '-' && s[i] != '_' && strings.IndexByte(more, s[i]) < 0) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return "", s, false
+}
+
+// folder is a remote that is a path.
+func (r *request) folder(url, p, base string) (remote, error) {
+	if !r.allowFile {
+		return remote{}, badRemote(url, "is a folder of this host", "use https or ssh")
+	}
+	if p[0] == '~' || p[0] == '-' || strings.ContainsAny(p, "\n\r") {
+		return remote{}, badRemote(url, "is not a path that this policy knows", "write the whole path")
+	}
+	from := []string{base}
+	if base == "" && !path.IsAbs(p) {
+		from = r.ancestors()
+	}
+	m := remote{kind: kindFile}
+	for i, dir := range from {
+		in := r.scope
+		if dir != "" {
+			in.Cwd = dir
+		}
+		q, err := in.Path(p)
+		if err != nil {
+			instead := "write the whole path of a folder beneath the roots"
+			if path.IsAbs(p) {
+				m.path = path.Clean(p)
+			}
+			return m, refusal("remote.outside", url, "remote "+quote(url)+" is, or may be, outside the folders of this call", instead)
+		}
+		if !path.IsAbs(q) {
+			q = path.Join(in.Cwd, q)
+		}
+		if i == 0 {
+			m.path = q
+		}
+	}
+	return m, nil
+}
+
+// repoPaths are the folders that git may mean by the path of a repository.
+func repoPaths(p string) []string {
+	return []string{p, p + "/.git", p + ".git", p + ".git/.git"}
+}
+
+// urls reads url, and what insteadOf makes of it: whichever of these git
+// ends up with must be allowed.
+func (r *request) urls(name, url, base string) ([]remote, error) {
+	all := []string{url}
+	for _, e := range r.repo.entries {
+		if e.section == "url" && (e.name == "insteadof" || e.name == "pushinsteadof") {
+			if rest, ok := strings.CutPrefix(url, e.value); ok {
+				all = append(all, e.sub+rest)
+			}
+		}
+	}
+	var out []remote
+	for _, u := range all {
+		m, err := r.parse(u, base)
+		if err := r.unlessOff(err); err != nil {
+			return nil, err
+		}
+		m.name = name
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// target resolves the remote that a call names, or, for "", every remote
+// that git could choose by itself: which one depends on the branch.
+func (r *request) target(name string, forPush bool) ([]remote, error) {
+	if name != "" {
+		c := r.repo.remotes[name]
+		if c == nil {
+			if plainName(name, ".") || name == "@" {
+				// There may still be a file .git/remotes/NAME.
+				return nil, r.unlessOff(refusal("remote", name, "remote "+quote(name)+" is not configured in this repository", "git remote add "+name+" URL"))
+			}
+			return r.urls(name, name, "")
+		}
+		list := c.url
+		if forPush && len(c.pushurl) > 0 {
+			list = c.pushurl
+		}
+		if len(list) == 0 {
+			return nil, r.unlessOff(refusal("remote", name, "remote "+quote(name)+" has no URL", "git remote set-url "+name+" URL"))
+		}
+		var out []remote
+		for _, u := range list {
+			m, err := r.urls(name, u, "")
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, m...)
+		}
+		return out, nil
+	}
+	names := slices.Clone(r.repo.remoteNames)
+	for _, e := range r.repo.entries {
+		if e.section == "branch" && (e.name == "remote" || e.name == "pushremote") || e.section == "remote" && e.sub == "" && e.name == "pushdefault" {
+			if e.value != "" && !slices.Contains(names, e.value) {
+				names = append(names, e.value)
+			}
+		}
+	}
+	var out []remote
+	for _, n := range names {
+		m, err := r.target(n, forPush)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m...)
+	}
+	return out, nil
+}
+
+// unlessOff is err, or nil where tests switched the check of remotes off.
+func (r *request) unlessOff(err error) error {
+	if r.off[checkRemote] {
+		return nil
+	}
+	return err
+}
+
+// goes says that the call goes to these remotes, and pins the program that
+// answers on the other side: by flag, which counts more than anything that
+// the repository says, and by configuration, of which git takes the first
+// value, so that it counts where the repository says nothing.
+func (r *request) goes(to []remote, flag, service string) error {
+	r.remotes = to
+	files, others := 0, 0
+	for _, m := range to {
+		switch m.kind {
+		case kindFile:
+			files++
+		case kindSSH:
+		default:
+			others++
+		}
+	}
+	switch {
+	case files > 0 && files < len(to):
+		return r.unlessOff(refusal("remote", "", "this repository has remotes on this host and elsewhere, and it depends on the branch which one is meant", "name the remote"))
+	case files > 0:
+		r.flags = append(r.flags, flag+"="+r.pin(service))
+	case others == 0 && len(to) > 0:
+		r.flags = append(r.flags, flag+"=git-"+service)
+	}
+	r.pinByConfig(service)
+	return nil
+}
+
+// pinByConfig pins, by configuration, the program on the other side of each
+// remote that is on this host.
+func (r *request) pinByConfig(service string) {
+	key := strings.ReplaceAll(service, "-", "")
+	for i, m := range r.remotes {
+		if m.kind != kindFile {
+			continue
+		}
+		if i == 0 {
+			r.config = append(r.config, "core.alternateRefsCommand=git check-ref-format")
+		}
+		// A remote named by its path has no configuration.
+		if plainName(m.name, "./") {
+			r.config = append(r.config, "remote."+m.name+"."+key+"="+r.pin(service))
+		}
+	}
+}
+
+// needsShell reports whether git will want a shell: it hands the command line
+// for a remote on this host to one.
+func (r *request) needsShell() bool {
+	return slices.ContainsFunc(r.remotes, func(m remote) bool { return m.kind == kindFile })
+}
+
+// pinned reports whether args say what that shell shall run. A line that does
+// not gets no shell.
+func (r *request) pinned(args []string) bool {
+	return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, "pack="+pinStart) })
+}
+
+const pinStart = "git -c core.hooksPath=/dev/null "
+
+// pin is the command line that git hands to the shell for a remote on this
+// host. The other side would otherwise believe all that its own repository
+// says: git gives it none of this side's configuration.
+func (r *request) pin(service string) string {
+	var b strings.Builder
+	b.WriteString(strings.TrimSuffix(pinStart, " "))
+	for _, kv := range []string{
+		"core.fsmonitor=false", "gc.autoDetach=false", "receive.autogc=false", "receive.denyNonFastForwards=true",
+		"receive.denyDeletes=true", "receive.denyCurrentBranch=refuse", "core.alternateRefsCommand=git check-ref-format",
+	} {
+		b.WriteString(" -c " + shellQuote(kv))
+	}
+	dirs := r.ancestors()
+	for _, m := range r.remotes {
+		if m.kind == kindFile && m.path != "" {
+			dirs = append(dirs, repoPaths(m.path)...)
+		}
+	}
+	for i, dir := range dirs {
+		if !slices.Contains(dirs[:i], dir) {
+			b.WriteString(" -c " + shellQuote("safe.directory="+dir))
+		}
+	}
+	return b.String() + " " + service
+}
+
+func shellQuote(s string) string {
+	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789./=_-") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+func nth(list []string, i int) string {
+	if i < len(list) {
+		return list[i]
+	}
+	return ""
+}
+
+func clone(r *request) error {
+	ops := r.line.Operands()
+	if len(ops) == 0 {
+		return refusal("operand", "", "clone needs a URL", "name one")
+	}
+	name := "origin"
+	if v, ok := r.line.Get("--origin"); ok {
+		name = v
+	}
+	to, err := r.urls(name, ops[0], path.Clean(r.call.Cwd))
+	if err != nil {
+		return err
+	}
+	n := 0
+	for i, it := range r.line.Items {
+		if it.Flag != nil {
+			continue
+		}
+		switch n++; n {
+		case 1:
+			if to[0].kind == kindFile && to[0].path != "" && !strings.HasPrefix(it.Value, "file:") {
+				r.line.Items[i].Value = to[0].path
+			}
+		case 2:
+			v, err := r.scope.Path(it.Value)
+			if err != nil {
+				return err
+			}
+			r.line.Items[i].Value = v
+		}
+	}
+	return r.goes(to, "--upload-pack", "upload-pack")
+}
+
+func fetch(r *request) error {
+	ops := r.line.Operands()
+	if !r.line.Has("--all") && !r.line.Has("--multiple") {
+		to, err := r.target(nth(ops, 0), false)
+		if err != nil {
+			return err
+		}
+		return r.goes(to, "--upload-pack", "upload-pack")
+	}
+	// One git for each remote, and none of them gets the flag.
+	if r.line.Has("--all") {
+		ops = r.repo.remoteNames
+	}
+	for _, name := range ops {
+		to, err := r.target(name, false)
+		if err != nil {
+			return err
+		}
+		r.remotes = append(r.remotes, to...)
+	}
+	r.pinByConfig("upload-pack")
+	return nil
+}
+
+func pull(r *request) error {
+	if len(r.line.Operands()) > 2 {
+		return refusal("operand", "", "pull of several branches at once is merged by a shell script", "pull one branch at a time")
+	}
+	if r.line.Has("--all") {
+		return refusal("flag.refused", "--all", `flag "--all" fetches from several remotes for one merge`, "git fetch --all, then git merge")
+	}
+	to, err := r.target(nth(r.line.Operands(), 0), false)
+	if err != nil {
+		return err
+	}
+	return r.goes(to, "--upload-pack", "upload-pack")
+}
+
+func lsRemote(r *request) error {
+	if r.line.Has("--get-url") {
+		return nil
+	}
+	to, err := r.target(nth(r.line.Operands(), 0), false)
+	if err != nil {
+		return err
+	}
+	return r.goes(to, "--upload-pack", "upload-pack")
+}
+
+func push(r *request) error {
+	ops := r.line.Operands()
+	to, err := r.target(nth(ops, 0), true)
+	if err != nil {
+		return err
+	}
+	for _, m := range to {
+		if plainName(m.name, "./") {
+			r.config = append(r.config, "remote."+m.name+".mirror=false")
+		}
+	}
+	if err := r.goes(to, "--receive-pack", "receive-pack"); err != nil {
+		return err
+	}
+	if r.off[checkPush] {
+		return nil
+	}
+	if len(ops) < 2 {
+		if len(r.protected) > 0 && !(r.line.Has("--tags") && !anyOf(r.line, "--all", "--branches", "--follow-tags")) {
+			return refusal("push.protected", "", "some branches are protected, and what a push without a branch would push is not known beforehand", "name the branch: git push origin BRANCH")
+		}
+		for _, e := range r.repo.entries {
+			if e.section == "remote" && e.name == "push" && (e.value == "" || e.value[0] == '+' || e.value[0] == ':') {
+				return refusal("push.force", "remote."+e.sub+".push", "the repository's configuration forces pushes: remote."+e.sub+".push="+quote(e.value), "name the branch: git push "+e.sub+" BRANCH")
+			}
+			if e.section == "remote" && e.name == "mirror" {
+				return refusal("push.force", "remote."+e.sub+".mirror", "the repository's configuration makes each push to "+quote(e.sub)+" a mirror, which forces and deletes", "name the branch: git push "+e.sub+" BRANCH")
+			}
+		}
+		return nil
+	}
+	n := 0
+	for i, it := range r.line.Items {
+		if it.Flag != nil {
+			continue
+		}
+		if n++; n == 1 {
+			continue
+		}
+		if it.Value == "tag" {
+			// "tag NAME" is refs/tags/NAME; "tag" alone is a branch of that name.
+			if rest := r.line.Items[i+1:]; slices.ContainsFunc(rest, func(o argv.Item) bool { return o.Flag == nil }) {
+				r.line.Items[i].Value = ""
+				continue
+			}
+		}
+		v, err := r.refspec(it.Value)
+		if err != nil {
+			return err
+		}
+		r.line.Items[i].Value = v
+	}
+	// What was "tag NAME" is written as one refspec.
+	items := r.line.Items[:0]
+	tag := false
+	for _, it := range r.line.Items {
+		switch {
+		case it.Flag == nil && it.Value == "":
+			tag = true
+			continue
+		case it.Flag == nil && tag:
+			name, _, _ := strings.Cut(it.Value, ":")
+			it.Value, tag = "refs/tags/"+name, false
+		}
+		items = append(items, it)
+	}
+	r.line.Items = items
+	return nil
+}
+
+// refspec checks one refspec of a push and answers what is pushed.
+func (r *request) refspec(spec string) (string, error) {
+	src, dst, colon := strings.Cut(spec, ":")
+	switch {
+	case strings.HasPrefix(spec, "+"):
+		return "", refusal("push.force", spec, "refspec "+quote(spec)+" is forced by its \"+\"", "push without it, or to a branch of another name")
+	case strings.HasPrefix(spec, "^") || spec == "" || strings.HasPrefix(spec, "-"):
+		return "", refusal("push.refspec", spec, "refspec "+quote(spec)+" is not one that this policy knows", "name a branch")
+	case colon && src == "" && dst != "":
+		return "", refusal("push.delete", spec, "refspec "+quote(spec)+" deletes "+quote(dst)+" on the other side", "leave it out")
+	case colon && (dst == "" || src == ""):
+		return "", refusal("push.refspec", spec, "refspec "+quote(spec)+" does not say what is pushed where", "write SRC:DST")
+	}
+	if len(r.protected) == 0 {
+		return spec, nil
+	}
+	if !colon {
+		dst = src
+	}
+	name := shortRef(dst)
+	if !plainName(name, "./") || strings.Contains(name, "..") || !colon && (name == "HEAD" || name == "@") {
+		return "", refusal("push.protected", spec, "some branches are protected, and refspec "+quote(spec)+" does not name the one it pushes to", "write SRC:BRANCH")
+	}
+	for _, p := range r.protected {
+		if ok, err := path.Match(p, name); ok || err != nil {
+			return "", refusal("push.protected", spec, "branch "+quote(name)+" is protected", "push to another branch, and open a pull request")
+		}
+	}
+	// Written out: a source that is itself a symbolic reference would
+	// otherwise choose the destination.
+	return src + ":" + dst, nil
+}
+
+// shortRef takes from a reference what git supplies by itself.
+func shortRef(ref string) string {
+	ref = strings.TrimPrefix(ref, "refs/")
+	return strings.TrimPrefix(ref, "heads/")
+}
+
+// orHead gives shortlog the revision without which it would read a log from
+// its input.
+func orHead(r *request) error {
+	if len(r.line.Operands()) == 0 && !anyOf(r.line, "--all", "--branches", "--tags", "--remotes", "--glob", "--stdin", "--reflog") {
+		r.line.Items = append([]argv.Item{{Value: "HEAD"}}, r.line.Items...)
+	}
+	return nil
+}
+
+func initOperands(r *request) error { return pathOperands(r) }
+
+// worktreeAdd checks the folder; what comes after it is a revision.
+func worktreeAdd(r *request) error {
+	for i, it := range r.line.Items {
+		if it.Flag == nil {
+			v, err := r.scope.Path(it.Value)
+			if err != nil {
+				return err
+			}
+			r.line.Items[i].Value = v
+			break
+		}
+	}
+	return nil
+}
+
+var remoteCommand = &command{name: "remote", reads: true, most: -1, grammar: grammar(bare("-v --verbose")), sub: byName(
+	&command{name: "remote get-url", reads: true, most: 1, operand: rev, grammar: grammar(bare("--push", "--all"))},
+	&command{name: "remote show", reads: true, grammar: grammar(bare("-n")), then: func(r *request) error {
+		if len(r.line.Operands()) > 0 && !r.line.Has("-n") {
+			return refusal("remote", "", "git remote show asks the other side, through a program that cannot be pinned", "git remote show -n NAME, or git ls-remote NAME")
+		}
+		return nil
+	}},
+	&command{name: "remote add", most: 2, then: remoteURL, grammar: grammar(with(rev, "-t --track", "-m --master"), bare("--tags", "--no-tags"),
+		never("asks the other side", "git fetch NAME afterwards", "-f --fetch"), never("makes each push one that forces and deletes", "leave it out", "--mirror"))},
+	&command{name: "remote set-url", most: 3, then: remoteURL, grammar: grammar(bare("--push", "--add", "--delete"))},
+	&command{name: "remote rename", most: 2, operand: rev, grammar: grammar(bare("~--progress"))},
+	&command{name: "remote remove", most: 1, operand: rev, grammar: grammar()},
+	&command{name: "remote rm", most: 1, operand: rev, grammar: grammar()},
+	&command{name: "remote set-head", most: 2, operand: rev, grammar: grammar(bare("-d --delete"), never("asks the other side", "name the branch", "-a --auto"))},
+	&command{name: "remote set-branches", operand: rev, grammar: grammar(bare("--add"))},
+	&command{name: "remote update", refuse: "fetches through a program that cannot be pinned", instead: "git fetch --all"},
+	&command{name: "remote prune", refuse: "asks the other side through a program that cannot be pinned", instead: "git fetch --prune NAME"})}
+
+// remoteURL checks the name and URLs that remote add and set-url write. A
+// relative path would count from the top of the working tree, wherever that
+// is, so it must lie beneath the roots from each folder it could be.
+func remoteURL(r *request) error {
+	for i, op := range r.line.Operands() {
+		if i == 0 {
+			if !plainName(op, "./") {
+				return refusal("operand", op, "remote name "+quote(op)+" is not one that this policy knows", "use letters, digits, '.', '-' and '_'")
+			}
+			continue
+		}
+		if r.line.Has("--delete") {
+			continue
+		}
+		if _, err := r.urls(op, op, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,395 @@
+package main
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/pdk/argv"
+)
+
+// entry is one variable of the repository's configuration. section and name
+// are in lower case, sub is as written.
+type entry struct {
+	section, sub, name string
+	key, value         string
+}
+
+type repoConfig struct {
+	entries     []entry
+	submodules  []entry
+	remotes     map[string]*remoteConfig
+	remoteNames []string
+	err         string
+}
+
+type remoteConfig struct{ url, pushurl []string }
+
+func newRepoConfig(c *abi.RepoConfig) *repoConfig {
+	rc := &repoConfig{remotes: make(map[string]*remoteConfig)}
+	if c == nil {
+		rc.err = "the host has not read it"
+		return rc
+	}
+	rc.err = c.Error
+	for _, e := range c.Submodules {
+		en := splitKey(e.Key)
+		en.value = e.Value
+		rc.submodules = append(rc.submodules, en)
+	}
+	for _, e := range c.Entries {
+		en := splitKey(e.Key)
+		en.value = e.Value
+		rc.entries = append(rc.entries, en)
+		if en.section != "remote" || en.sub == "" {
+			continue
+		}
+		m := rc.remotes[en.sub]
+		if m == nil {
+			m = &remoteConfig{}
+			rc.remotes[en.sub] = m
+			rc.remoteNames = append(rc.remoteNames, en.sub)
+		}
+		switch en.name {
+		case "url":
+			m.url = append(m.url, e.Value)
+		case "pushurl":
+			m.pushurl = append(m.pushurl, e.Value)
+		}
+	}
+	return rc
+}
+
+func splitKey(key string) entry {
+	e := entry{key: key}
+	rest := key
+	if i := strings.IndexByte(rest, '.'); i >= 0 {
+		e.section, rest = rest[:i], rest[i+1:]
+	}
+	if i := strings.LastIndexByte(rest, '.'); i >= 0 {
+		e.sub, rest = rest[:i], rest[i+1:]
+	}
+	e.section, e.name = strings.ToLower(e.section), strings.ToLower(rest)
+	return e
+}
+
+// pattern is the key with "*" for the subsection.
+func (e entry) pattern() string {
+	if e.sub != "" {
+		return e.section + ".*." + e.name
+	}
+	return e.section + "." + e.name
+}
+
+// get answers the last value of key.
+func (c *repoConfig) get(key string) (string, bool) {
+	for _, e := range slices.Backward(c.entries) {
+		if e.key == key {
+			return e.value, true
+		}
+	}
+	return "", false
+}
+
+// checkRepo refuses a repository whose configuration would make this call
+// run a program or leave the roots, and no -c could keep it from that.
+func (r *request) checkRepo() error {
+	switch r.cmd.name {
+	case "version", "init":
+		return nil
+	}
+	if r.repo.err != "" {
+		return refusal("repo-config", "", "the repository's configuration cannot be trusted: "+r.repo.err, "mend it, in an editor")
+	}
+	// To look at the configuration and to mend it must stay possible.
+	words := strings.Fields(r.cmd.name)
+	if words[0] == "config" || words[0] == "remote" {
+		return nil
+	}
+	for _, e := range r.repo.entries {
+		why := r.hostile(e)
+		if why == "" {
+			continue
+		}
+		return refusal("repo-config", e.key, "the repository's configuration sets "+quote(e.key)+", which "+why, "remove it: git config --unset-all "+e.key)
+	}
+	for _, e := range r.repo.submodules {
+		if why := always[e.pattern()]; why != "" {
+			return refusal("repo-config", e.key, "the configuration of a submodule sets "+quote(e.key)+", which "+why, "remove it: git config --unset-all "+e.key+", in the submodule")
+		}
+	}
+	for _, name := range r.repo.remoteNames {
+		if len(r.remotes) > 0 && !plainName(name, "./") {
+			return refusal("repo-config", "remote."+name, "the repository has a remote of the name "+quote(name), "give it a name of letters, digits, '.', '-' and '_'")
+		}
+	}
+	return nil
+}
+
+// hostile says what is wrong with a variable for this call, or "".
+func (r *request) hostile(e entry) string {
+	network := len(r.remotes) > 0
+	if e.section == "alias" {
+		if e.name == strings.Fields(r.cmd.name)[0] || strings.HasPrefix(e.key, "alias."+strings.Fields(r.cmd.name)[0]+".") {
+			return "gives the subcommand another meaning"
+		}
+		return ""
+	}
+	pattern := e.pattern()
+	if why, ok := always[pattern]; ok {
+		return why
+	}
+	if why, ok := onNetwork[pattern]; ok {
+		if network {
+			return why
+		}
+		return ""
+	}
+	if slices.Contains(pathKeys, pattern) {
+		if e.value == "" || e.value == "true" {
+			return ""
+		}
+		if v := e.value; v[0] == '~' || strings.HasPrefix(v, "%(") {
+			return "leads out of the folders of this call"
+		}
+		// A relative core.worktree counts from the git directory, which the
+		// host knows: it has refused one that leaves the roots.
+		if path.IsAbs(e.value) {
+			if _, err := r.scope.Path(e.value); err != nil {
+				return "leads out of the folders of this call"
+			}
+		} else if pattern != "core.worktree" && slices.Contains(strings.Split(e.value, "/"), "..") {
+			return "may lead out of the folders of this call"
+		}
+		return ""
+	}
+	switch pattern {
+	case "pull.twohead", "pull.octopus":
+		for _, s := range strings.Fields(e.value) {
+			if _, err := strategy(s, argv.Scope{}); err != nil {
+				return "names a program for merging"
+			}
+		}
+		return ""
+	case "url.*.insteadof", "url.*.pushinsteadof":
+		if !network {
+			return ""
+		}
+		// What begins so is reached over https or ssh, whatever follows.
+		if m, err := r.parse(e.sub+"x", "/"); err != nil || m.kind == kindFile || m.kind == kindHTTPS && !strings.Contains(strings.TrimPrefix(e.sub, "https://"), "/") {
+			return "leads remotes elsewhere"
+		}
+		return ""
+	}
+	names, known := known[e.section]
+	if !known {
+		if slices.Contains(unused, e.section) || !slices.Contains(sections, e.section) {
+			return "" // Not git's, or of commands that are refused anyway.
+		}
+		return "this policy does not know"
+	}
+	if names == "*" || slices.Contains(strings.Fields(names), e.name) {
+		return ""
+	}
+	if network || !strings.Contains(" http remote credential ", " "+e.section+" ") {
+		return "this policy does not know"
+	}
+	return ""
+}
+
+// always are variables that run a program, or read a file of any name, in
+// ways that forced configuration does not override. "*" stands for any
+// subsection, and a variable without one is listed by itself.
+var always = map[string]string{
+	"filter.*.clean":             "runs a program on every file",
+	"filter.*.smudge":            "runs a program on every file",
+	"filter.*.process":           "runs a program on every file",
+	"diff.external":              "runs a program for every difference",
+	"diff.*.command":             "runs a program for every difference",
+	"diff.*.textconv":            "runs a program for every difference",
+	"merge.*.driver":             "runs a program for every merge",
+	"merge.default":              "chooses a program for every merge",
+	"core.alternaterefscommand":  "runs a program",
+	"core.gitproxy":              "runs a program",
+	"gpg.ssh.defaultkeycommand":  "runs a program",
+	"gpg.*.defaultkeycommand":    "runs a program",
+	"trailer.*.command":          "runs a program for every commit message",
+	"trailer.*.cmd":              "runs a program for every commit message",
+	"interactive.difffilter":     "runs a program",
+	"gc.recentobjectshook":       "runs a program",
+	"branch.*.mergeoptions":      "adds flags to each merge",
+	"merge.*.recursive":          "chooses a program for every merge",
+	"fsck.skiplist":              "reads a file of any name, and shows what it holds",
+	"fetch.fsck.skiplist":        "reads a file of any name, and shows what it holds",
+	"receive.fsck.skiplist":      "reads a file of any name, and shows what it holds",
+	"fetch.*.skiplist":           "reads a file of any name, and shows what it holds",
+	"receive.*.skiplist":         "reads a file of any name, and shows what it holds",
+	"uploadpack.packobjectshook": "runs a program",
+	"hook.*.command":             "runs a program",
+}
+
+// onNetwork are variables that matter only to a call that goes to a remote.
+var onNetwork = map[string]string{
+	"remote.*.uploadpack":       "names the program that runs on the other side",
+	"remote.*.receivepack":      "names the program that runs on the other side",
+	"remote.*.vcs":              "names the program that speaks to the other side",
+	"remote.*.proxy":            "leads the connection elsewhere",
+	"remote.*.proxyauthmethod":  "is about a proxy",
+	"remote.*.serveroption":     "sends a string of any kind to the server",
+	"core.askpass":              "runs a program that asks for a password",
+	"fetch.bundleuri":           "fetches from elsewhere",
+	"fetch.bundlecreationtoken": "fetches from elsewhere",
+	"clone.bundleuri":           "fetches from elsewhere",
+}
+
+// pathKeys name files and folders.
+var pathKeys = []string{
+	"core.worktree", "core.attributesfile", "core.excludesfile", "diff.orderfile", "mailmap.file", "blame.ignorerevsfile", "commit.template",
+	"gpg.ssh.allowedsignersfile", "gpg.ssh.revocationfile", "gpg.*.allowedsignersfile", "gpg.*.revocationfile",
+}
+
+// known are the variables that are understood, by section; "*" is all of
+// them. They are harmless, or forced (core.hooksPath), or of no use to the
+// subcommands that are allowed (core.editor).
+var known = map[string]string{
+	"core": "abbrev autocrlf bare bigfilethreshold checkroundtripencoding checkstat commentchar commentstring commitgraph compression createobject deltabasecachelimit " +
+		"disambiguate editor eol filemode filesreflocktimeout fscache fsmonitor fsmonitorhookversion fsync fsyncmethod fsyncobjectfiles hidedotfiles hookspath ignorecase ignorestat logallrefupdates " +
+		"longpaths loosecompression multipackindex notesref packedgitlimit packedgitwindowsize packedrefstimeout pager precomposeunicode preferredsymlinkrefs prefersymlinkrefs preloadindex " +
+		"protecthfs protectntfs quotepath repositoryformatversion restrictinheritedhandles safecrlf sharedrepository sparsecheckout sparsecheckoutcone splitindex sshcommand symlinks trustctime unsetenvvars " +
+		"untrackedcache usereplacerefs warnambiguousrefs whitespace maxtreedepth alternaterefsprefixes lockfilepid",
+	"remote":     "url pushurl fetch push mirror prune prunetags tagopt skipdefaultupdate skipfetchall promisor partialclonefilter pushdefault gh-resolved glab-resolved followremotehead",
+	"branch":     "remote pushremote merge rebase description autosetuprebase autosetupmerge sort vscode-merge-base gh-merge-base github-pr-owner-number github-pr-base-branch",
+	"http":       "postbuffer version lowspeedlimit lowspeedtime maxrequests minsessions useragent",
+	"diff":       "algorithm autorefreshindex colormoved colormovedws context dirstat ignoresubmodules indentheuristic interhunkcontext mnemonicprefix noprefix dstprefix srcprefix relative renamelimit renames statgraphwidth statnamewidth submodule suppressblankempty tool guitool wordregex wserrorhighlight trustexitcode nopretty binary cachetextconv xfuncname funcname",
+	"merge":      "autostash branchdesc conflictstyle defaulttoupstream directoryrenames ff guitool log name renamelimit renames renormalize stat suppressdest tool verbosity verifysignatures",
+	"fetch":      "prune prunetags all output parallel writecommitgraph showforcedupdates negotiationalgorithm recursesubmodules unpacklimit fsckobjects",
+	"pull":       "ff rebase",
+	"push":       "default autosetupremote followtags gpgsign negotiate recursesubmodules useforceifincludes pushoption usebitmaps",
+	"rebase":     "*",
+	"commit":     "cleanup gpgsign status verbose",
+	"tag":        "forcesignannotated gpgsign sort",
+	"gpg":        "format program mintrustlevel",
+	"submodule":  "active alternateerrorstrategy alternatelocation branch fetchjobs fetchrecursesubmodules ignore propagatebranches recurse update url",
+	"extensions": "noop objectformat worktreeconfig refstorage preciousobjects partialclone compatobjectformat relativeworktrees",
+	"advice":     "*", "apply": "*", "author": "*", "blame": "*", "checkout": "*", "clean": "*", "color": "*", "column": "*", "commitgraph": "*", "committer": "*",
+	"feature": "*", "format": "pretty notes", "gc": "*", "grep": "*", "gui": "*", "i18n": "*", "include": "*", "includeif": "*", "index": "*", "init": "defaultbranch defaultobjectformat defaultrefformat",
+	"log": "*", "lsrefs": "*", "maintenance": "*", "mailmap": "blob", "notes": "*", "pack": "*", "pretty": "*", "receive": "*", "repack": "*", "rerere": "*", "reset": "*",
+	"revert": "*", "sequence": "editor", "showbranch": "*", "sparse": "*", "splitindex": "*", "stash": "*", "status": "*", "transfer": "*", "user": "*",
+	"trailer": "ifexists ifmissing key separators where", "uploadpack": "*", "url": "insteadof pushinsteadof", "versionsort": "*", "worktree": "*", "fsck": "*",
+	"filter": "required", "interactive": "singlekey", "ssh": "variant", "pager": "*", "am": "*", "attr": "tree",
+	"credential": "username usehttppath", "remotes": "*", "protocol": "version", "promisor": "quiet", "clone": "defaultremotename rejectshallow",
+}
+
+// unused are sections of commands that are refused, or that count only
+// where a repository cannot set them.
+var unused = []string{"browser", "completion", "credentialcache", "credentialstore", "difftool", "fastimport", "gitcvs", "gitweb", "guitool", "help", "imap", "instaweb",
+	"man", "mergetool", "safe", "sendemail", "svn", "svn-remote", "tar", "trace2", "web", "alias", "uploadarchive", "bitmappseudomerge", "mailinfo", "windows"}
+
+// sections are those that git itself reads. A variable of any other section
+// is some program's own, and nothing to git.
+var sections = []string{"add", "bundle", "core", "daemon", "fsmonitor", "hook", "http", "remote", "url", "sendpack", ""}
+
+// neutralise empties, for this call, each program that the repository's
+// configuration names. With the check of that configuration in place there
+// is none; it is a second fence for a call that gets a shell.
+func (r *request) neutralise() []string {
+	var out []string
+	for _, e := range r.repo.entries {
+		switch {
+		case strings.ContainsAny(e.sub, "=\n"):
+		case e.section == "filter" && (e.name == "clean" || e.name == "smudge" || e.name == "process"):
+			out = append(out, e.key+"=", "filter."+e.sub+".required=false")
+		}
+	}
+	return out
+}
+
+// settable are the variables that a call may set with -c. They say who
+// commits and how things look.
+var settable = []string{"user.name", "user.email", "author.name", "author.email", "committer.name", "committer.email", "init.defaultBranch", "pull.rebase", "pull.ff", "merge.ff",
+	"push.default", "core.quotePath", "core.abbrev", "core.autocrlf", "core.eol", "core.whitespace", "color.ui", "color.status", "color.diff", "color.branch", "column.ui", "log.date", "log.decorate", "log.abbrevCommit",
+	"diff.noprefix", "diff.mnemonicPrefix", "diff.renames", "diff.algorithm", "diff.context", "rebase.autoStash", "rebase.autoSquash", "merge.conflictStyle", "advice.detachedHead",
+	"status.short", "status.showUntrackedFiles", "fetch.prune", "commit.verbose", "rerere.enabled", "core.ignoreCase", "core.fileMode", "tag.sort", "branch.sort"}
+
+func mayset(key, value string) bool {
+	if strings.ContainsAny(value, "\x00\n") {
+		return false
+	}
+	return slices.ContainsFunc(settable, func(s string) bool { return strings.EqualFold(s, key) }) || strings.HasPrefix(strings.ToLower(key), "advice.")
+}
+
+// writable are the variables that git config may set in the repository: those
+// above, and those that tie branches to remotes.
+func (r *request) writable(key, value string) bool {
+	if mayset(key, value) {
+		return true
+	}
+	e := splitKey(key)
+	e.value = value
+	switch e.section {
+	case "branch":
+		return slices.Contains([]string{"remote", "pushremote", "merge", "rebase", "description"}, e.name) && (e.name != "remote" && e.name != "pushremote" || plainName(value, "./") || value == ".")
+	case "remote":
+		return e.sub != "" && slices.Contains([]string{"fetch", "prune", "prunetags", "tagopt"}, e.name) && plainName(e.sub, "./")
+	case "remotes", "url", "http", "credential", "alias":
+		return false
+	}
+	return !slices.Contains(sections, e.section) && known[e.section] == "" && !slices.Contains(unused, e.section) && plainName(e.section, "")
+}
+
+// secret are sections that may hold passwords, of the host's own
+// configuration too: those values are the repository's only.
+var secret = []string{"http", "credential", "url", "remote", "sendemail", "imap"}
+
+var configCommand = &command{name: "config", then: config, most: 3, grammar: grammar(
+	bare("--get", "--get-all", "--get-regexp", "-l --list", "--local", "--global", "--worktree", "--add", "--replace-all", "--unset", "--unset-all", "-z --null", "--name-only",
+		"--bool", "--int", "--bool-or-int", "~--includes", "--show-origin", "--show-scope", "--fixed-value"),
+	with(argv.OneOf("bool", "int", "bool-or-int", "color", "expiry-date"), "--type"), with(text, "--default"),
+	never(noEditor, "set one variable at a time", "-e --edit"), never("reads a file of any name", "leave it out", "-f --file", "--blob"),
+	never("is about the host", "leave it out", "--system"), never("changes several variables at once", "set them one by one", "--rename-section", "--remove-section"),
+	never("shows values that may be secret", "use --get", "--get-urlmatch", "--get-color", "--get-colorbool"))}
+
+func config(r *request) error {
+	l, ops := r.line, r.line.Operands()
+	key := nth(ops, 0)
+	switch {
+	case l.Has("--list"), l.Has("--get-regexp"):
+		if l.Has("--global") {
+			return refusal("config.host", "--global", "the host's own configuration may hold secrets", "use --local")
+		}
+		if !l.Has("--worktree") && !l.Has("--local") {
+			// What is forced for this call and what the host adds is not the
+			// repository's.
+			r.flags = append(r.flags, "--local")
+		}
+		r.mutating, r.idempotent = false, true
+		return nil
+	case anyOf(l, "--get", "--get-all"), len(ops) == 1 && !anyOf(l, "--add", "--replace-all", "--unset", "--unset-all"):
+		r.mutating, r.idempotent = false, true
+		if slices.Contains(secret, splitKey(key).section) {
+			if l.Has("--global") {
+				return refusal("config.host", key, "the host's own configuration may hold secrets", "use --local")
+			}
+			if !l.Has("--worktree") && !l.Has("--local") {
+				r.flags = append(r.flags, "--local")
+			}
+		}
+		if len(ops) == 0 {
+			return refusal("operand", "", "git config needs the name of a variable", "name one")
+		}
+		return nil
+	case l.Has("--global"):
+		return refusal("config.host", "--global", "the host's own configuration is not changed by a call", "use --local")
+	case len(ops) == 0:
+		return refusal("operand", "", "git config needs the name of a variable", "name one")
+	case anyOf(l, "--unset", "--unset-all"):
+		r.idempotent = true
+	case !r.writable(key, nth(ops, 1)):
+		return refusal("config.key", key, "variable "+quote(key)+" is not one that a call may set", "what may be set: "+strings.Join(settable, ", ")+", branch.NAME.*")
+	}
+	if !l.Has("--local") && !l.Has("--worktree") {
+		r.flags = append(r.flags, "--local")
+	}
+	return nil
+}
