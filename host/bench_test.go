@@ -104,7 +104,7 @@ func BenchmarkGitVersion(b *testing.B) {
 // /bin/true.
 func BenchmarkWrapperStart(b *testing.B) {
 	compare(b,
-		&side{name: "wrapper", run: runs(wrapper(b, "tool-client"), "/", nil, "--version")},
+		&side{name: "wrapper", run: runs(wrapper(b, "wrapper"), "/", nil)},
 		&side{name: "true", run: runs("/bin/true", "/", nil)})
 }
 
