@@ -1,9 +1,7 @@
 package guest
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"reflect"
@@ -244,11 +242,4 @@ func (c *call) trap(export string, what, cause error) *wire.Error {
 	e := wire.Errorf(wire.GuestTrap, "%s; the module's log may say more", text)
 	e.Cause = cause
 	return e
-}
-
-// unmarshal reads what a guest hands to a host function.
-func unmarshal(p []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(p))
-	d.DisallowUnknownFields()
-	return d.Decode(v)
 }

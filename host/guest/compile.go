@@ -35,6 +35,11 @@ const (
 	compileAtOnce = 2
 )
 
+// compilingVariable is set in the process that compiles. A program that names
+// itself as Config.Compiler and does not ask IsCompiler would otherwise start
+// itself without end.
+const compilingVariable = "TOOLD_GUEST_COMPILING"
+
 // IsCompiler reports whether this process was started to compile a module.
 // A program that sets Config.Compiler to itself asks first thing in main, and
 // then exits with what Compile answers.
@@ -191,7 +196,7 @@ func (e *Engine) compileApart(dir string, code []byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), compileTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, e.cfg.Compiler, compileVerb, dir)
-	cmd.Env = []string{}
+	cmd.Env = []string{compilingVariable + "=1"}
 	cmd.Stdin = bytes.NewReader(code)
 	var said head
 	cmd.Stderr = &said

@@ -80,6 +80,9 @@ type Engine struct {
 
 // New makes an Engine. It fails when the cache folder cannot be used.
 func New(cfg Config) (*Engine, error) {
+	if os.Getenv(compilingVariable) != "" {
+		return nil, errors.New("this process was started to compile a module; main must call guest.IsCompiler before anything else")
+	}
 	if cfg.Memory == 0 {
 		cfg.Memory = 1 << 30
 	}

@@ -251,7 +251,7 @@ func httpHeaders(c *call, s []uint64) {
 func toolExec(c *call, s []uint64) {
 	var res *abi.ExecResult
 	var req abi.ExecRequest
-	switch err := unmarshal(c.k.bytes(s[0]), &req); {
+	switch err := wire.Unmarshal(c.k.bytes(s[0]), &req); {
 	case err != nil:
 		res = &abi.ExecResult{Error: &abi.Error{Code: string(wire.InvalidPayload), Message: "tool_exec: read request: " + err.Error()}}
 	case c.inv.Exec == nil:
@@ -266,7 +266,7 @@ func toolExec(c *call, s []uint64) {
 func toolEmit(c *call, s []uint64) {
 	var res abi.EmitResult
 	var req abi.EmitRequest
-	err := unmarshal(c.k.bytes(s[0]), &req)
+	err := wire.Unmarshal(c.k.bytes(s[0]), &req)
 	var p []byte
 	if err == nil {
 		p, err = base64.StdEncoding.DecodeString(req.DataBase64)

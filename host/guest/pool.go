@@ -50,7 +50,12 @@ func (m *Module) take(ctx context.Context, identity string) (*instance, error) {
 		return nil, m.overloaded()
 	}
 	m.makeAhead()
-	return m.instantiate(m.snap, nil)
+	in, err := m.instantiate(m.snap, nil)
+	if err != nil {
+		return nil, err
+	}
+	in.identity, in.served = identity, true
+	return in, nil
 }
 
 // get takes out an idle instance for an identity: its own rather than one that
