@@ -3,7 +3,6 @@ package guest
 import (
 	"context"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/tetratelabs/wazero"
@@ -89,27 +88,6 @@ func orDiscard(w io.Writer) io.Writer {
 		return io.Discard
 	}
 	return w
-}
-
-// mount lets a guest see folders. Names are resolved by os.Root, so that no
-// symlink, the guest's or the host's, leads out.
-func (in *instance) mount(config wazero.ModuleConfig, dirs []Mount) (wazero.ModuleConfig, error) {
-	if len(dirs) == 0 {
-		return config, nil
-	}
-	fs := wazero.NewFSConfig()
-	for _, d := range dirs {
-		if !d.ReadOnly {
-			return nil, in.m.broken(`folder %s: writing is not possible yet; make it "ro" in capabilities.files`, d.Guest)
-		}
-		r, err := os.OpenRoot(d.Host)
-		if err != nil {
-			return nil, in.m.broken("open folder for the guest: %w; correct capabilities.files in tool.json", err)
-		}
-		in.roots = append(in.roots, r)
-		fs = fs.WithFSMount(r.FS(), d.Guest)
-	}
-	return config.WithFSConfig(fs), nil
 }
 
 // input reads r, and stops waiting for it when the call ends.

@@ -145,13 +145,13 @@ func (e *Engine) build(ctx context.Context, key [32]byte, code []byte) error {
 	if b == nil {
 		b = &build{done: make(chan struct{})}
 		e.builds[key] = b
-		e.wg.Go(func() {
+		go func() {
 			b.err = e.buildNow(key, code)
 			e.mu.Lock()
 			delete(e.builds, key)
 			e.mu.Unlock()
 			close(b.done)
-		})
+		}()
 	}
 	e.mu.Unlock()
 	select {

@@ -66,7 +66,6 @@ type Engine struct {
 	started time.Time
 
 	slots chan struct{} // held while a module is compiled
-	wg    sync.WaitGroup
 
 	// loading is held while wazero takes code into memory: its cache does
 	// not bear two at a time. mu may be taken under it, never the other way
@@ -135,7 +134,18 @@ func (e *Engine) openCache() error {
 
 // Close gives back what the Engine holds. Its modules must be closed first.
 func (e *Engine) Close() error {
-	e.wg.Wait()
+	for {
+		var b *build
+		e.mu.Lock()
+		for _, b = range e.builds {
+			break
+		}
+		e.mu.Unlock()
+		if b == nil {
+			break
+		}
+		<-b.done
+	}
 	var err error
 	if e.cache != nil {
 		err = e.cache.Close(context.Background())

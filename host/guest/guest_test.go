@@ -457,3 +457,90 @@ func answered(t testing.TB, m *Module, export string) uint32 {
 	}
 	return binary.LittleEndian.Uint32(r.Output)
 }
+
+func TestFiles(t *testing.T) {
+	m := load(t, newEngine(t), Spec{Name: "cmd.wasm", Wasm: built["command"]})
+	host := t.TempDir()
+	outside := filepath.Join(host, "outside")
+	for _, d := range []string{"rw/sub", "ro"} {
+		if err := os.MkdirAll(filepath.Join(host, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"rw/a": "alpha", "ro/b": "beta", "secret": "s3cret"} {
+		if err := os.WriteFile(filepath.Join(host, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for from, to := range map[string]string{"../secret": "rw/up", filepath.Join(host, "secret"): "rw/abs", "..": "rw/dir", "a": "rw/good"} {
+		if err := os.Symlink(from, filepath.Join(host, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := exec.Command("mkfifo", filepath.Join(host, "rw/fifo")).Run(); err != nil {
+		t.Skipf("no mkfifo: %v", err)
+	}
+	run := func(args ...string) string {
+		var out bytes.Buffer
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_, _, err := m.Run(ctx, Command{Args: append([]string{"cmd"}, args...), Stdout: &out, Stderr: &out, Dirs: []Mount{
+			{Guest: "/w", Host: filepath.Join(host, "rw")}, {Guest: "/r", Host: filepath.Join(host, "ro"), ReadOnly: true},
+		}})
+		if err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+		return strings.TrimSpace(out.String())
+	}
+	no := "peration not permitted"
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"read", "/w/a"}, "alpha <nil>"},
+		{[]string{"read", "/w/good"}, "alpha <nil>"},
+		{[]string{"read", "/r/b"}, "beta <nil>"},
+		{[]string{"write", "/w/new", "text"}, "<nil>"},
+		{[]string{"append", "/w/new", " more"}, "<nil>"},
+		{[]string{"read", "/w/new"}, "text more <nil>"},
+		{[]string{"mkdir", "/w/d"}, "<nil>"},
+		{[]string{"mv", "/w/new", "/w/d/n"}, "<nil>"},
+		{[]string{"ls", "/w/d"}, "n false\n<nil>"},
+		{[]string{"stat", "/w/d/n"}, "9 false"},
+		{[]string{"rm", "/w/d/n"}, "<nil>"},
+		{[]string{"rm", "/w/d"}, "<nil>"},
+		{[]string{"ln", "a", "/w/l"}, "<nil>"},
+		{[]string{"readlink", "/w/l"}, "a <nil>"},
+		// Ways out.
+		{[]string{"read", "/w/up"}, no}, {[]string{"read", "/w/abs"}, no}, {[]string{"read", "/w/dir/secret"}, no},
+		{[]string{"read", "/w/../secret"}, "Bad file number"}, {[]string{"read", "/w/../../../../../../etc/passwd"}, "Bad file number"},
+		{[]string{"write", "/w/up", "x"}, no}, {[]string{"write", "/w/dir/outside", "x"}, no},
+		{[]string{"ln", "../../secret", "/w/sub/x"}, no}, {[]string{"ln", "/etc/passwd", "/w/x"}, no},
+		{[]string{"mv", "/w/a", "/w/dir/outside"}, no},
+		{[]string{"mkdir", "/w/dir/outside"}, no},
+		// Read-only.
+		{[]string{"write", "/r/b", "x"}, "only file system"}, {[]string{"append", "/r/b", "x"}, "only file system"}, {[]string{"write", "/r/new", "x"}, "only file system"},
+		{[]string{"rm", "/r/b"}, "only file system"}, {[]string{"mkdir", "/r/d"}, "only file system"}, {[]string{"mv", "/r/b", "/r/c"}, "only file system"}, {[]string{"ln", "b", "/r/l"}, "only file system"},
+		// What might never end.
+		{[]string{"read", "/w/fifo"}, no},
+	} {
+		if got := run(tt.args...); got != tt.want && !(len(tt.want) > 8 && strings.Contains(got, tt.want)) {
+			t.Errorf("%v: %q, want %q", tt.args, got, tt.want)
+		}
+	}
+	if _, err := os.Lstat(outside); err == nil {
+		t.Error("something was made outside")
+	}
+	for name, want := range map[string]string{"rw/a": "alpha", "ro/b": "beta", "secret": "s3cret"} {
+		if got, _ := os.ReadFile(filepath.Join(host, name)); string(got) != want {
+			t.Errorf("%s holds %q", name, got)
+		}
+	}
+	before, _ := os.ReadDir("/proc/self/fd")
+	for range 20 {
+		run("read", "/w/a")
+	}
+	if after, _ := os.ReadDir("/proc/self/fd"); len(after) > len(before)+2 {
+		t.Errorf("%d descriptors became %d", len(before), len(after))
+	}
+}

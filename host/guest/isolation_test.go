@@ -224,14 +224,14 @@ func TestRestoresInPlace(t *testing.T) {
 				if r.Stats.PagesRestored < tt.least {
 					t.Errorf("%s: %d pages restored, at least %d were written", tt.export, r.Stats.PagesRestored, tt.least)
 				}
-				m.pool.wg.Wait()
+				m.pool.settle()
 				if n := used(m); n != 1 {
 					t.Errorf("after %s the pool holds %d used instances, want 1: it was not restored", tt.export, n)
 				}
 			}
 			for _, x := range []string{"table/return", "datadrop/return", "elemdrop/return", "tablegrow/return", "reference/return", "nothing/exit0", "nothing/trap"} {
 				m.Call(context.Background(), Invocation{Export: x})
-				m.pool.wg.Wait()
+				m.pool.settle()
 				if n := used(m); n != 0 {
 					t.Errorf("after %s the pool holds %d used instances, want none", x, n)
 				}
@@ -251,7 +251,7 @@ func TestIdentities(t *testing.T) {
 	}
 	seen := map[*instance]string{}
 	look := func() {
-		m.pool.wg.Wait()
+		m.pool.settle()
 		m.pool.mu.Lock()
 		defer m.pool.mu.Unlock()
 		for _, in := range m.pool.idle {

@@ -14,11 +14,10 @@ import (
 // a trap or an abort ended never comes back here.
 type pool struct {
 	mu     sync.Mutex
-	idle   []*instance // the one used last is last; guarded by mu
-	making bool        // one is being made ahead; guarded by mu
-	closed bool        // guarded by mu
-	sweep  *time.Timer // closes what has been idle for too long; guarded by mu
-	wg     sync.WaitGroup
+	idle   []*instance   // the one used last is last; guarded by mu
+	making chan struct{} // closed when what is being made ahead is made; nil: nothing is; guarded by mu
+	closed bool          // guarded by mu
+	sweep  *time.Timer   // closes what has been idle for too long; guarded by mu
 }
 
 // idleTime is how long an instance is kept that nobody needs.
@@ -117,7 +116,7 @@ func (m *Module) makeAhead() {
 	p := &m.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.making || len(p.idle) >= m.spec.Concurrency {
+	if p.closed || p.making != nil || len(p.idle) >= m.spec.Concurrency {
 		return
 	}
 	n := 0
@@ -129,17 +128,19 @@ func (m *Module) makeAhead() {
 	if n >= ahead {
 		return
 	}
-	p.making = true
-	p.wg.Go(func() {
+	done := make(chan struct{})
+	p.making = done
+	go func() {
+		defer close(done)
 		in, err := m.instantiate(m.snap, nil)
-		p.mu.Lock()
-		p.making = false
-		p.mu.Unlock()
 		if err == nil {
 			in.own = 0
 			m.put(in)
 		}
-	})
+		p.mu.Lock()
+		p.making = nil
+		p.mu.Unlock()
+	}()
 }
 
 // shrinkPool closes what nobody needed for a while, but for the one that is
@@ -194,8 +195,18 @@ func (p *pool) shut() {
 		p.sweep = nil
 	}
 	p.mu.Unlock()
-	p.wg.Wait()
+	p.settle()
 	p.drop()
+}
+
+// settle waits for what is being made.
+func (p *pool) settle() {
+	p.mu.Lock()
+	making := p.making
+	p.mu.Unlock()
+	if making != nil {
+		<-making
+	}
 }
 
 // makeRoom takes n bytes from what all instances may hold together. When
