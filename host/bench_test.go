@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -100,11 +101,20 @@ func BenchmarkGitVersion(b *testing.B) {
 		&side{name: "git", run: runs(git, d.Root, []string{"PATH=/usr/bin:/bin"}, "--version")})
 }
 
-// BenchmarkWrapperStart is a tool-client that has nothing to do against
-// /bin/true.
+// BenchmarkWrapperStart is a tool-client that starts and has nowhere to call
+// (exit code 64) against /bin/true.
 func BenchmarkWrapperStart(b *testing.B) {
+	path := wrapper(b, "wrapper")
+	start := func(b *testing.B) {
+		cmd := exec.Command(path)
+		cmd.Env = []string{}
+		var exit *exec.ExitError
+		if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 64 {
+			b.Fatalf("the wrapper ended with %v", err)
+		}
+	}
 	compare(b,
-		&side{name: "wrapper", run: runs(wrapper(b, "wrapper"), "/", nil)},
+		&side{name: "wrapper", run: start},
 		&side{name: "true", run: runs("/bin/true", "/", nil)})
 }
 
