@@ -262,7 +262,7 @@ func checkFolder(dir, flag string, allowWritable bool) (string, error) {
 		return "", fmt.Errorf("%s is not a folder; name one with %s", abs, flag)
 	}
 	if !allowWritable && writableByOthers(abs, fi.Mode()) {
-		return "", fmt.Errorf("%s can be written by others than its owner (mode %04o), who could then run any tool and lift any policy; run chmod go-w %s, or start toold with --allow-writable", abs, fi.Mode().Perm(), abs)
+		return "", fmt.Errorf(`%s can be written by others than its owner (mode %04o), who could then run any tool and lift any policy; run chmod go-w %s, or say "allow_writable_tools": true in toold.json`, abs, fi.Mode().Perm(), abs)
 	}
 	return abs, nil
 }

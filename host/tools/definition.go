@@ -466,7 +466,7 @@ func (c *checker) execution(d *Definition) {
 			c.fault("/binary", "holds a zero byte")
 		case strings.ContainsRune(b, '/') && (!path.IsAbs(b) || path.Clean(b) != b):
 			c.fault("/binary", "is %q; it must be a clean absolute path, or a bare name that is looked up in %s", b, BinaryPath)
-		case b == "." || b == "..":
+		case b == "/" || b == "." || b == "..":
 			c.fault("/binary", "is %q, which is a folder", b)
 		}
 	}
@@ -515,6 +515,7 @@ var (
 	methodRule = regexp.MustCompile(`^[A-Z]{1,16}$`)
 	hostRule   = regexp.MustCompile(`^(?i)(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.?(:[0-9]{1,5})?$`)
 	headerRule = regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+.^_|~-]{1,128}$`)
+	secretRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 	// variableRule is the names that every shell can set.
 	variableRule = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 )
@@ -605,8 +606,8 @@ func (c *checker) secrets(d *Definition) {
 	variables := map[string]string{}
 	for _, name := range sortedKeys(d.Secrets) {
 		s, at := d.Secrets[name], "/secrets/"+escapePointer(name)
-		if !ValidName(name) {
-			c.fault(at, "has a name that does not match %s", nameRule)
+		if !secretRule.MatchString(name) {
+			c.fault(at, "has a name that does not match %s", secretRule)
 		}
 		kind, source, _ := strings.Cut(s.From, ":")
 		switch {

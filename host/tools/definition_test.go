@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -104,6 +105,33 @@ func TestBadDefinitions(t *testing.T) {
 			}
 			if refused := bySchema(schema, files[name]) != nil; refused == beyond {
 				t.Errorf("the schema refuses it: %v, the archive says: %v", refused, !beyond)
+			}
+		})
+	}
+}
+
+// TestReadyDefinitions reads the definitions that this repository ships.
+func TestReadyDefinitions(t *testing.T) {
+	schema := compiledToolSchema(t)
+	files, err := filepath.Glob("../../tools.d/*/tool.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := ParseDefinition(file, data)
+			if err != nil {
+				t.Fatalf("parser: %v", err)
+			}
+			if err := bySchema(schema, data); err != nil {
+				t.Errorf("schema: %v", err)
+			}
+			if d.Description == "" {
+				t.Error("it has no description")
 			}
 		})
 	}

@@ -414,7 +414,7 @@ func (v *candidate) checkWritable(d *disk) error {
 	byName := func(a, b place) int { return strings.Compare(d.name(a), d.name(b)) }
 	for _, p := range slices.SortedFunc(maps.Keys(d.seen), byName) {
 		if s := d.seen[p]; s.fault == "" && writableByOthers(d.name(p), s.mode) {
-			return broken("%s can be written by others than its owner (mode %04o); run chmod go-w on it, or start toold with --allow-writable", d.name(p), s.mode.Perm())
+			return broken(`%s can be written by others than its owner (mode %04o); run chmod go-w on it, or say "allow_writable_tools": true in toold.json`, d.name(p), s.mode.Perm())
 		}
 	}
 	return nil
