@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -18,7 +19,31 @@ func TestMain(m *testing.M) {
 	if process.IsSupervisor() {
 		os.Exit(process.Supervise())
 	}
+	if len(os.Args) == 4 && os.Args[1] == daemonArg {
+		os.Exit(runDaemon(os.Args[2:]))
+	}
 	os.Exit(m.Run())
+}
+
+// The test binary is also the daemon that some tests kill: with this argument
+// it runs the shell script that follows, beneath the folder that follows
+// that, and prints how it ended.
+const daemonArg = "test-daemon"
+
+func runDaemon(args []string) int {
+	script, dir := args[0], args[1]
+	r, err := process.New(process.Config{})
+	if err != nil {
+		fmt.Println("cannot begin:", err)
+		return 1
+	}
+	defer r.Close()
+	c := shell(dir, script)
+	c.Env = append(c.Env, "MARK="+os.Getenv("MARK"))
+	c.Stdout, c.Stderr = os.Stdout, os.Stdout
+	exit, err := r.Run(context.Background(), c)
+	fmt.Printf("ended %d %v %v\n", exit.Code, exit.Signal, err)
+	return 0
 }
 
 // newRunner makes a Runner that ends with the test.

@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -52,6 +54,8 @@ type supervisor struct {
 	reports chan report
 	// runs is owned by the run that holds the supervisor.
 	runs int
+	// asked says that it was told to go; guarded by starter.mu.
+	asked bool
 	// send guards writes to conn.
 	send sync.Mutex
 }
@@ -77,14 +81,23 @@ func (r *Runner) open() {
 func (r *Runner) close() {
 	r.mu.Lock()
 	r.closed = true
-	for s := range r.all {
-		if s.conn != nil {
-			s.conn.Close() // it kills what runs and exits
-		}
+	for _, s := range r.idle {
+		s.cmd.Process.Kill() // it has nothing to clean up
 	}
 	r.idle = nil
+	for s := range r.all {
+		s.goLocked()
+	}
 	r.mu.Unlock()
 	r.gone.Wait()
+}
+
+// goLocked tells s to go: it kills what runs in it and exits.
+func (s *supervisor) goLocked() {
+	s.asked = true
+	if s.conn != nil {
+		s.conn.Close()
+	}
 }
 
 // fillLocked starts supervisors in the background until Ready are there.
@@ -122,7 +135,7 @@ func (r *Runner) keepLocked(s *supervisor) {
 		return
 	}
 	if r.closed || s.runs >= runsEach || len(r.idle) >= r.config.Ready {
-		s.conn.Close()
+		s.goLocked()
 		return
 	}
 	r.idle = append(r.idle, s)
@@ -199,7 +212,7 @@ func (r *Runner) startSupervisor() (*supervisor, error) {
 	r.mu.Lock()
 	s.conn = conn
 	if r.closed {
-		conn.Close()
+		s.goLocked()
 	}
 	r.mu.Unlock()
 	conn.SetReadDeadline(time.Now().Add(handshake))
@@ -225,15 +238,11 @@ func (r *Runner) read(s *supervisor) {
 		}
 		s.reports <- in
 	}
-	asked := errors.Is(s.conn.Close(), os.ErrClosed)
+	s.conn.Close()
 
 	r.mu.Lock()
-	for i, other := range r.idle {
-		if other == s {
-			r.idle = append(r.idle[:i], r.idle[i+1:]...)
-			break
-		}
-	}
+	asked := s.asked
+	r.idle = slices.DeleteFunc(r.idle, func(other *supervisor) bool { return other == s })
 	r.mu.Unlock()
 
 	r.bury(s, asked)
@@ -248,19 +257,26 @@ func (r *Runner) read(s *supervisor) {
 // go kills its run first. One that was not has been killed itself: its child
 // dies by its parent death signal, and the rest of that run's session here.
 func (r *Runner) bury(s *supervisor, asked bool) {
+	var forced atomic.Bool
 	if asked {
-		over := time.AfterFunc(2*patience, func() { s.cmd.Process.Kill() })
-		defer over.Stop()
+		late := time.AfterFunc(2*patience, func() {
+			forced.Store(true)
+			s.cmd.Process.Kill()
+		})
+		defer late.Stop()
 	} else {
+		forced.Store(true)
 		s.cmd.Process.Kill()
 	}
 	// Its number is its session's. As long as it is not reaped no other
 	// process can have it.
-	unix.Waitid(unix.P_PID, s.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-	left := killSession(s.cmd.Process.Pid, time.Now().Add(patience))
+	pid := s.cmd.Process.Pid
+	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+	left := forced.Load() && killSession(pid, time.Now().Add(patience))
 	err := s.cmd.Wait()
-	if !asked || err != nil || left {
-		r.log.Error("a supervisor ended that should not have", "pid", s.cmd.Process.Pid, "error", fmt.Sprint(err), "processes_left", left)
+	if forced.Load() {
+		r.log.Error("a supervisor ended that should not have", "pid", pid, "end", fmt.Sprint(err), "processes_left", left)
 	}
 }
 
@@ -306,22 +322,30 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 			return nil, wire.Errorf(wire.ToolBroken, "run %s: its confinement is required, and this kernel does not give it (%s): run toold on Linux 6.2 or later, or do not require it", c.Path, strings.Join(append([]string{st.Reason}, st.Lost...), "; "))
 		}
 	}
-	s, err := r.take()
-	if err != nil {
-		return nil, err
-	}
 	sp := &spec{Path: c.Path, Args: join(c.Args), Env: join(c.Env)}
 	if !c.Confine.Off {
 		sp.Confine, sp.Write, sp.Exec = true, join(c.Confine.Write), join(c.Confine.Exec)
 	}
-	s.runs++
-	if err := s.order(&order{Run: sp}, int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd()), int(dir.Fd())); err != nil {
-		s.conn.Close()
-		return nil, wire.Errorf(wire.Internal, "run %s: its supervisor is gone: %w: try again", c.Path, err)
+	fds := []int{int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd()), int(dir.Fd())}
+	for try := 0; ; try++ {
+		s, err := r.take()
+		if err != nil {
+			return nil, err
+		}
+		s.runs++
+		if err := s.order(&order{Run: sp}, fds...); err != nil {
+			// It was killed while it was idle, and did not get the order
+			// whole: nothing ran.
+			s.conn.Close()
+			if try < r.config.Ready {
+				continue
+			}
+			return nil, wire.Errorf(wire.Internal, "run %s: supervisors end as soon as they are there: %w: see toold's log", c.Path, err)
+		}
+		ch := &child{s: s, done: make(chan outcome, 1)}
+		go func() { ch.done <- r.await(c, s) }()
+		return ch, nil
 	}
-	ch := &child{s: s, done: make(chan outcome, 1)}
-	go func() { ch.done <- r.await(c, s) }()
-	return ch, nil
 }
 
 // await waits for the end of the run in s.
@@ -338,7 +362,9 @@ func (r *Runner) await(c *Command, s *supervisor) outcome {
 	}
 	if e := in.Exit; e != nil && e.Left {
 		r.log.Error("processes of a run could not be killed", "binary", c.Path, "supervisor", s.cmd.Process.Pid)
-		s.conn.Close()
+		r.mu.Lock()
+		s.goLocked()
+		r.mu.Unlock()
 	} else {
 		r.mu.Lock()
 		r.keepLocked(s)
