@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/wire"
 )
 
 // What the Landlock ABI versions brought that is used here.
@@ -91,21 +93,32 @@ func confinement(abi int, reason string) Status {
 	return s
 }
 
-// enforces reports whether the kernel enforces Write and Exec whole.
-func (s Status) enforces() bool { return s.ABI >= abiTruncate }
+// admits refuses c where it requires more than s gives: Write and Exec whole.
+func (s Status) admits(c *Command) error {
+	if !c.Confine.Required || c.Confine.Off || s.ABI >= abiTruncate {
+		return nil
+	}
+	why := s.Lost
+	if s.Reason != "" {
+		why = append([]string{s.Reason}, why...)
+	}
+	return wire.Errorf(wire.ToolBroken, "run %s: its confinement is required, and this kernel does not give it (%s): run toold on Linux 6.2 or later, or do not require it", c.Path, strings.Join(why, "; "))
+}
 
-// restrictThread confines the calling thread, and what it starts, for good.
-// It does what the kernel can; Runner.start refused before where that is not
-// enough. scoped reports that the thread can signal its own processes only.
+// restrictThread confines the calling thread, and what it starts, for good,
+// with what Landlock has since version abi; 0 or 1: nothing, and Runner.start
+// refused before where that is not enough. scoped reports that the thread can signal its own processes only.
 // An error comes with the step that failed.
-func restrictThread(path string, write, exec []string) (scoped bool, step string, err error) {
+func restrictThread(abi int, path string, write, exec []string) (scoped bool, step string, err error) {
 	// Landlock asks for it, and it holds without Landlock as well: a setuid
 	// program that the tool executes gains nothing.
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return false, "set no_new_privs", err
 	}
-	abi, err := landlockABI()
-	if err != nil || abi < abiRefer {
+	if err := dropCapabilities(); err != nil {
+		return false, "drop capabilities", err
+	}
+	if abi < abiRefer {
 		return false, "", nil
 	}
 	handled := uint64(accessHandled)
@@ -173,6 +186,34 @@ func restrictThread(path string, write, exec []string) (scoped bool, step string
 		return false, "enforce the Landlock ruleset", errno
 	}
 	return abi >= abiScope, "", nil
+}
+
+// dropCapabilities leaves a child that runs as root the capabilities that root
+// needs to work on files, and no others: the rest (tracing, raw devices,
+// modules, reading other processes' environment) would be ways around what is
+// confined. It leaves any other child none, also where a service manager gave
+// this process some.
+func dropCapabilities() error {
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && err != unix.EINVAL {
+		return err
+	}
+	for c := uintptr(0); c < 64; c++ {
+		switch c {
+		case unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID,
+			unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_NET_BIND_SERVICE:
+			continue
+		}
+		switch err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err {
+		case nil:
+		case unix.EINVAL: // the kernel's last was the one before
+			return nil
+		case unix.EPERM: // no CAP_SETPCAP: this process was given few by its operator
+			return nil
+		default:
+			return err
+		}
+	}
+	return nil
 }
 
 // rules is a Landlock ruleset under construction.

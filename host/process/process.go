@@ -52,6 +52,9 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
+// abandonAfter is how long a run that was killed may take to be gone.
+const abandonAfter = 3 * time.Second
+
 const (
 	// DefaultGrace is the time from SIGTERM to SIGKILL.
 	DefaultGrace = 250 * time.Millisecond
@@ -230,6 +233,7 @@ func (c *Command) follow(ctx context.Context, child *child) (Exit, error) {
 		cancelled = ctx.Done()
 		signals   = c.Signals
 		grace     <-chan time.Time
+		late      <-chan time.Time
 		ended     error
 	)
 	for {
@@ -249,6 +253,12 @@ func (c *Command) follow(ctx context.Context, child *child) (Exit, error) {
 		case <-grace:
 			grace = nil
 			child.kill()
+			t := time.NewTimer(abandonAfter)
+			defer t.Stop()
+			late = t.C
+		case <-late:
+			late = nil
+			child.abandon()
 		case s, ok := <-signals:
 			if !ok {
 				signals = nil

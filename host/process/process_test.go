@@ -1,4 +1,4 @@
-//go:build unix
+//go:build linux
 
 package process_test
 
@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	}
 	if len(os.Args) == 4 && os.Args[1] == daemonArg {
 		os.Exit(runDaemon(os.Args[2:]))
+	}
+	if len(os.Args) > 2 && os.Args[1] == probeArg {
+		os.Exit(runProbe(os.Args[2:]))
 	}
 	os.Exit(m.Run())
 }

@@ -36,14 +36,26 @@ const (
 // (PR_SET_DUMPABLE, and Landlock's own rule on tracing).
 type starter struct {
 	// mu guards what follows.
-	mu   sync.Mutex
+	mu sync.Mutex
+	// runs are under way, up to Config.Max.
+	runs int
+	// idle hold no run and wait for one.
 	idle []*supervisor
-	// all are those that live or are being started; it bounds both.
-	all     map[*supervisor]struct{}
-	filling bool
-	closed  bool
+	// waiting are runs that found none idle, the longest first. Each channel
+	// takes one grant without blocking.
+	waiting []chan grant
+	// all are those that live or are being started, which is how many.
+	all      map[*supervisor]struct{}
+	starting int
+	closed   bool
 	// gone counts the goroutines that start and bury supervisors.
 	gone sync.WaitGroup
+}
+
+// grant is a supervisor for a run, or why there is none.
+type grant struct {
+	s   *supervisor
+	err error
 }
 
 // supervisor is the daemon's end of one.
@@ -54,8 +66,9 @@ type supervisor struct {
 	reports chan report
 	// runs is owned by the run that holds the supervisor.
 	runs int
-	// asked says that it was told to go; guarded by starter.mu.
-	asked bool
+	// busy says that it may hold a run, asked that it was told to go. Both
+	// are guarded by starter.mu.
+	busy, asked bool
 	// send guards writes to conn.
 	send sync.Mutex
 }
@@ -81,106 +94,127 @@ func (r *Runner) open() {
 func (r *Runner) close() {
 	r.mu.Lock()
 	r.closed = true
-	for _, s := range r.idle {
-		s.cmd.Process.Kill() // it has nothing to clean up
-	}
 	r.idle = nil
 	for s := range r.all {
 		s.goLocked()
 	}
+	for _, w := range r.waiting {
+		w <- grant{err: errStopping()}
+	}
+	r.waiting = nil
 	r.mu.Unlock()
 	r.gone.Wait()
 }
 
-// goLocked tells s to go: it kills what runs in it and exits.
+func errStopping() error {
+	return wire.Errorf(wire.Aborted, "toold is stopping: try again when it runs")
+}
+
+// goLocked makes s go. One that holds a run kills it first.
 func (s *supervisor) goLocked() {
 	s.asked = true
-	if s.conn != nil {
-		s.conn.Close()
+	if s.conn == nil {
+		return // startSupervisor calls again when it has come that far
 	}
+	if !s.busy {
+		s.cmd.Process.Kill()
+	}
+	s.conn.Close()
 }
 
-// fillLocked starts supervisors in the background until Ready are there.
+// fillLocked starts a supervisor for each run that waits, and one after the
+// other until Ready are there.
 func (r *Runner) fillLocked() {
-	if r.filling || r.closed || len(r.all) >= r.config.Ready {
-		return
-	}
-	r.filling = true
-	r.gone.Add(1)
-	go func() {
-		defer r.gone.Done()
-		for {
-			s, err := r.startSupervisor()
-			if err != nil {
-				r.log.Error("start a supervisor in the background", "error", err)
-			}
+	for !r.closed && (r.starting < len(r.waiting) || r.starting == 0 && len(r.all) < r.config.Ready) {
+		s := &supervisor{reports: make(chan report, 1)}
+		r.all[s] = struct{}{}
+		r.starting++
+		r.gone.Add(1) // until it is buried, or was not started
+		go func() {
+			err := r.startSupervisor(s)
 			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.starting--
 			if err == nil {
 				r.keepLocked(s)
-			}
-			if err != nil || r.closed || len(r.all) >= r.config.Ready {
-				r.filling = false
-				r.mu.Unlock()
+				r.fillLocked()
 				return
 			}
-			r.mu.Unlock()
-		}
-	}()
+			r.log.Error("start a supervisor", "error", err)
+			if len(r.waiting) > 0 {
+				r.waiting[0] <- grant{err: err}
+				r.waiting = r.waiting[1:]
+			}
+			if len(r.waiting) > 0 {
+				r.fillLocked()
+			}
+		}()
+	}
 }
 
-// keepLocked puts a supervisor that holds no run among the idle ones, or ends
-// it when there are enough.
+// keepLocked gives a supervisor that holds no run to one that waits, else
+// keeps it, else ends it where there are enough.
 func (r *Runner) keepLocked(s *supervisor) {
+	s.busy = false
 	if _, alive := r.all[s]; !alive {
 		return
 	}
-	if r.closed || s.runs >= runsEach || len(r.idle) >= r.config.Ready {
+	switch {
+	case r.closed || s.runs >= runsEach:
 		s.goLocked()
-		return
+	case len(r.waiting) > 0:
+		s.busy = true
+		r.waiting[0] <- grant{s: s}
+		r.waiting = r.waiting[1:]
+	case len(r.idle) < r.config.Ready:
+		r.idle = append(r.idle, s)
+	default:
+		s.goLocked()
 	}
-	r.idle = append(r.idle, s)
 }
 
 // take gives a supervisor that holds no run.
-func (r *Runner) take() (*supervisor, error) {
+func (r *Runner) take(ctx context.Context) (*supervisor, error) {
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
-		return nil, wire.Errorf(wire.Aborted, "toold is stopping: try again when it runs")
+		return nil, errStopping()
 	}
 	if n := len(r.idle); n > 0 {
 		s := r.idle[n-1]
 		r.idle = r.idle[:n-1]
+		s.busy = true
 		r.mu.Unlock()
 		return s, nil
 	}
+	w := make(chan grant, 1)
+	r.waiting = append(r.waiting, w)
+	r.fillLocked()
 	r.mu.Unlock()
-	return r.startSupervisor()
+	select {
+	case g := <-w:
+		return g.s, g.err
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i := slices.Index(r.waiting, w); i >= 0 {
+		r.waiting = slices.Delete(r.waiting, i, i+1)
+	} else if g := <-w; g.s != nil {
+		r.keepLocked(g.s)
+	}
+	return nil, ctx.Err()
 }
 
-// startSupervisor starts one and waits until it is ready.
-func (r *Runner) startSupervisor() (*supervisor, error) {
-	s := &supervisor{reports: make(chan report, 1)}
-	r.mu.Lock()
-	if r.closed {
-		r.mu.Unlock()
-		return nil, wire.Errorf(wire.Aborted, "toold is stopping: try again when it runs")
-	}
-	if len(r.all) >= r.config.Max {
-		r.mu.Unlock()
-		return nil, wire.Errorf(wire.Overloaded, "%d binaries run already, and that is the limit: try again", r.config.Max)
-	}
-	r.all[s] = struct{}{}
-	r.gone.Add(1)
-	r.mu.Unlock()
-	drop := func(err error) (*supervisor, error) {
+// startSupervisor starts s and waits until it is ready.
+func (r *Runner) startSupervisor(s *supervisor) error {
+	drop := func(err error) error {
 		r.mu.Lock()
 		delete(r.all, s)
 		r.mu.Unlock()
 		r.gone.Done()
-		return nil, wire.Errorf(wire.Overloaded, "start a supervisor for a binary: %w: this host has no room now; try again", err)
+		return wire.Errorf(wire.Overloaded, "start a supervisor for a binary: %w: this host has no room now; try again", err)
 	}
-
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return drop(err)
@@ -220,9 +254,9 @@ func (r *Runner) startSupervisor() (*supervisor, error) {
 	first, ok := <-s.reports
 	if !ok || !first.Ready {
 		conn.Close()
-		return nil, wire.Errorf(wire.Internal, "start a supervisor for a binary: it ended or did not answer; this program's main must begin with process.Supervise: see toold's log")
+		return wire.Errorf(wire.Internal, "start a supervisor for a binary: it ended or did not answer; this program's main must begin with process.Supervise: see toold's log")
 	}
-	return s, nil
+	return nil
 }
 
 // read passes on what s reports until s is gone, then buries it.
@@ -317,19 +351,33 @@ func killSession(sid int, deadline time.Time) (left bool) {
 // start begins c in dir with the standard streams files. The child's done
 // gets its outcome when no process of it is alive.
 func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*os.File) (*child, error) {
-	if c.Confine.Required && !c.Confine.Off {
-		if st := Confinement(); !st.enforces() {
-			return nil, wire.Errorf(wire.ToolBroken, "run %s: its confinement is required, and this kernel does not give it (%s): run toold on Linux 6.2 or later, or do not require it", c.Path, strings.Join(append([]string{st.Reason}, st.Lost...), "; "))
-		}
+	if err := Confinement().admits(c); err != nil {
+		return nil, err
 	}
 	sp := &spec{Path: c.Path, Args: join(c.Args), Env: join(c.Env)}
 	if !c.Confine.Off {
 		sp.Confine, sp.Write, sp.Exec = true, join(c.Confine.Write), join(c.Confine.Exec)
 	}
+	r.mu.Lock()
+	if r.runs >= r.config.Max {
+		r.mu.Unlock()
+		return nil, wire.Errorf(wire.Overloaded, "%d binaries run already, and that is the limit: try again", r.config.Max)
+	}
+	r.runs++
+	r.mu.Unlock()
+	over := func() {
+		r.mu.Lock()
+		r.runs--
+		r.mu.Unlock()
+	}
 	fds := []int{int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd()), int(dir.Fd())}
 	for try := 0; ; try++ {
-		s, err := r.take()
+		s, err := r.take(ctx)
 		if err != nil {
+			over()
+			if ctx.Err() != nil {
+				err = c.ended(ctx)
+			}
 			return nil, err
 		}
 		s.runs++
@@ -340,10 +388,15 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 			if try < r.config.Ready {
 				continue
 			}
+			over()
 			return nil, wire.Errorf(wire.Internal, "run %s: supervisors end as soon as they are there: %w: see toold's log", c.Path, err)
 		}
 		ch := &child{s: s, done: make(chan outcome, 1)}
-		go func() { ch.done <- r.await(c, s) }()
+		go func() {
+			o := r.await(c, s)
+			over()
+			ch.done <- o
+		}()
 		return ch, nil
 	}
 }
@@ -419,5 +472,11 @@ func (s *supervisor) order(o *order, fds ...int) error {
 }
 
 func (c *child) signal(n syscall.Signal) { c.s.order(&order{Signal: int(n)}) }
-func (c *child) terminate()              { c.s.order(&order{Terminate: true}) }
-func (c *child) kill()                   { c.s.order(&order{Kill: true}) }
+func (c *child) terminate()              { c.wake(); c.s.order(&order{Terminate: true}) }
+func (c *child) kill()                   { c.wake(); c.s.order(&order{Kill: true}) }
+
+// abandon kills the supervisor, which did not see to it that the run ended.
+func (c *child) abandon() { c.s.cmd.Process.Kill() }
+
+// wake lets the supervisor go on where an unconfined child has stopped it.
+func (c *child) wake() { c.s.cmd.Process.Signal(syscall.SIGCONT) }

@@ -105,7 +105,10 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 		r.mu.Lock()
 		delete(r.running, ch)
 		r.mu.Unlock()
-		ch.done <- o
+		select {
+		case ch.done <- o:
+		default: // abandoned
+		}
 	}()
 	return ch, nil
 }
@@ -138,3 +141,11 @@ func (c *child) signal(n syscall.Signal) {
 
 func (c *child) terminate() { c.signal(unix.SIGTERM) }
 func (c *child) kill()      { c.signal(unix.SIGKILL) }
+
+// abandon gives up waiting for a child that SIGKILL does not end.
+func (c *child) abandon() {
+	select {
+	case c.done <- outcome{err: wire.Errorf(wire.Internal, "a process cannot be killed: see this host's process list")}:
+	default:
+	}
+}

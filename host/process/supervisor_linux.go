@@ -24,7 +24,7 @@ const controlFD = 3
 // patience is how long a supervisor tries to kill a tree before it reports
 // that it could not. SIGKILL takes at once but for a process that waits in
 // the kernel, for a file server that is away for example.
-const patience = 5 * time.Second
+const patience = 2 * time.Second
 
 // IsSupervisor reports whether this process was started as a supervisor.
 func IsSupervisor() bool { return len(os.Args) == 2 && os.Args[1] == verb }
@@ -248,9 +248,12 @@ func launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *failReport) {
 		return 0, false, failed("enter the working folder", err)
 	}
 	if sp.Confine {
+		abi, err := landlockABI()
+		if err != nil {
+			abi = 0
+		}
 		var step string
-		var err error
-		if scoped, step, err = restrictThread(sp.Path, split(sp.Write), split(sp.Exec)); err != nil {
+		if scoped, step, err = restrictThread(abi, sp.Path, split(sp.Write), split(sp.Exec)); err != nil {
 			return 0, false, failed(step, err)
 		}
 		// Asked, not only concluded: killTree relies on it with a kill(-1).

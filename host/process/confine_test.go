@@ -1,0 +1,425 @@
+//go:build linux
+
+package process_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/wire"
+)
+
+// The test binary is also a hostile tool: with this argument it does the one
+// thing that the further arguments say, by a bare system call, and prints the
+// error's name or "ok".
+const probeArg = "test-probe"
+
+func runProbe(args []string) int {
+	err := probe(args)
+	var errno syscall.Errno
+	switch {
+	case err == nil:
+		fmt.Println("ok")
+	case errors.As(err, &errno):
+		fmt.Println(unix.ErrnoName(errno))
+	default:
+		fmt.Println(err)
+	}
+	return 0
+}
+
+func probe(args []string) error {
+	arg := func(i int) string { return args[i] }
+	pid := func() int {
+		n, err := strconv.Atoi(arg(1))
+		if err != nil {
+			n = os.Getppid()
+		}
+		return n
+	}
+	switch arg(0) {
+	case "write":
+		f, err := os.OpenFile(arg(1), os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = f.WriteString("x")
+		return err
+	case "append":
+		_, err := os.OpenFile(arg(1), os.O_WRONLY|os.O_APPEND, 0)
+		return err
+	case "create":
+		_, err := os.OpenFile(arg(1), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		return err
+	case "open-truncate":
+		_, err := os.OpenFile(arg(1), os.O_RDWR|os.O_TRUNC, 0)
+		return err
+	case "truncate":
+		return unix.Truncate(arg(1), 0)
+	case "mkdir":
+		return unix.Mkdir(arg(1), 0o700)
+	case "remove":
+		return unix.Unlink(arg(1))
+	case "rmdir":
+		return unix.Rmdir(arg(1))
+	case "rename":
+		return unix.Rename(arg(1), arg(2))
+	case "exchange":
+		return unix.Renameat2(unix.AT_FDCWD, arg(1), unix.AT_FDCWD, arg(2), unix.RENAME_EXCHANGE)
+	case "link":
+		return unix.Link(arg(1), arg(2))
+	case "symlink":
+		return unix.Symlink(arg(1), arg(2))
+	case "mkfifo":
+		return unix.Mkfifo(arg(1), 0o600)
+	case "mknod":
+		return unix.Mknod(arg(1), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
+	case "mkdisk":
+		return unix.Mknod(arg(1), unix.S_IFBLK|0o600, int(unix.Mkdev(254, 0)))
+	case "bind":
+		l, err := net.Listen("unix", arg(1))
+		if err == nil {
+			l.Close()
+		}
+		return err
+	case "mount":
+		return unix.Mount(arg(1), arg(2), "", unix.MS_BIND, "")
+	case "read":
+		f, err := os.Open(arg(1))
+		if err == nil {
+			_, err = f.Read(make([]byte, 1))
+			f.Close()
+		}
+		if err == io.EOF {
+			err = nil
+		}
+		return err
+	case "exec":
+		return unix.Exec(arg(1), args[1:], nil)
+	case "kill":
+		return unix.Kill(pid(), unix.Signal(0))
+	case "trace":
+		return unix.PtraceSeize(pid()) // without stopping it
+	case "memory":
+		f, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid()))
+		if err == nil {
+			f.Close()
+		}
+		return err
+	case "environ":
+		_, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid()))
+		return err
+	case "dial":
+		c, err := net.Dial("unix", arg(1))
+		if err == nil {
+			c.Close()
+		}
+		return err
+	case "send-stdout": // to whom the socket at this path belongs
+		c, err := net.Dial("unix", arg(1))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, _, err = c.(*net.UnixConn).WriteMsgUnix([]byte("x"), unix.UnixRights(1), nil)
+		return err
+	}
+	return fmt.Errorf("no probe %q", args)
+}
+
+// probing is a command that does the probe args in dir.
+func probing(t testing.TB, dir string, args ...string) process.Command {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return process.Command{
+		Path: exe, Args: append([]string{probeArg}, args...),
+		Dir: dir, Roots: []string{dir}, Confine: process.Confine{Write: []string{dir}},
+	}
+}
+
+// say runs c and returns its output.
+func say(t testing.TB, r *process.Runner, c process.Command) string {
+	t.Helper()
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	if _, err := r.Run(context.Background(), c); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimRight(out.String(), "\n")
+}
+
+func needLandlock(t *testing.T, abi int) {
+	if st := process.Confinement(); st.ABI < abi {
+		t.Skipf("Landlock ABI %d is needed here, this kernel has %d: %s", abi, st.ABI, st.Reason)
+	}
+}
+
+// Each probe is tried confined, and unconfined to show that it would have
+// done what it is refused.
+func TestConfinement(t *testing.T) {
+	needLandlock(t, 6)
+	root := os.Getuid() == 0
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		// probe, in a root with `in` and `sub/deep`, next to a folder ../out
+		// with `file`, `dir` and the root's link `leads-out` to it. EXE is a
+		// copy of the probe itself, SELF the probe.
+		probe string
+		want  string // an error's name, or ok
+	}{
+		// What a tool needs.
+		{"write in the root", "write in", "ok"},
+		{"create in the root", "create new", "ok"},
+		{"create deep in the root", "create sub/deep/new", "ok"},
+		{"truncate in the root", "truncate in", "ok"},
+		{"make a folder", "mkdir new", "ok"},
+		{"remove", "remove in", "ok"},
+		{"rename between folders", "rename in sub/deep/in", "ok"},
+		{"link between folders", "link in sub/deep/in", "ok"},
+		{"symlink", "symlink in new", "ok"},
+		{"fifo", "mkfifo new", "ok"},
+		{"socket", "bind new", "ok"},
+		{"null", "write /dev/null", "ok"},
+		{"zero", "append /dev/zero", "ok"},
+		{"null with truncation", "open-truncate /dev/null", "ok"},
+		{"its own output", "write /proc/self/fd/1", "xok"},
+		{"read outside", "read ../out/file", "ok"},
+		{"itself", "exec SELF " + probeArg + " read in", "ok"},
+
+		// What it must not.
+		{"write outside", "write ../out/file", "EACCES"},
+		{"append outside", "append ../out/file", "EACCES"},
+		{"create outside", "create ../out/new", "EACCES"},
+		{"open and truncate outside", "open-truncate ../out/file", "EACCES"},
+		{"truncate outside", "truncate ../out/file", "EACCES"},
+		{"make a folder outside", "mkdir ../out/new", "EACCES"},
+		{"remove outside", "remove ../out/file", "EACCES"},
+		{"remove a folder outside", "rmdir ../out/dir", "EACCES"},
+		{"rename outside", "rename ../out/file ../out/new", "EACCES"},
+		{"rename out", "rename in ../out/new", "EACCES"},
+		{"rename in", "rename ../out/file new", "EACCES"},
+		{"exchange", "exchange in ../out/file", "EACCES"},
+		{"link in, to write it here", "link ../out/file new", "EXDEV"},
+		{"link out", "link in ../out/new", "EACCES"},
+		{"symlink outside", "symlink x ../out/new", "EACCES"},
+		{"fifo outside", "mkfifo ../out/new", "EACCES"},
+		{"socket outside", "bind ../out/new", "EACCES"},
+		{"through a link to a file", "write leads-out/file", "EACCES"},
+		{"create through a link to a folder", "create leads-out/new", "EACCES"},
+		{"create through a dangling link", "create leads-to-new", "EEXIST"},
+		{"through the process's own root", "write /proc/self/root/OUT/file", "EACCES"},
+		{"through the supervisor's working folder", "write /proc/SUPERVISOR/cwd/OUT/file", "EACCES"},
+		{"memory of the daemon", "write /proc/DAEMON/mem", "EACCES"},
+		{"a setting of the daemon", "write /proc/DAEMON/oom_score_adj", "EACCES"},
+
+		{"execute", "exec /usr/bin/id", "EACCES"},
+		{"execute a shell", "exec /bin/sh -c id", "EACCES"},
+		{"execute what lies in the root", "exec EXE " + probeArg + " read in", "EACCES"},
+		{"execute through a link", "exec sh", "EACCES"},
+
+		{"signal the supervisor", "kill SUPERVISOR", "EPERM"},
+		{"signal the daemon", "kill DAEMON", "EPERM"},
+		{"trace the supervisor", "trace SUPERVISOR", "EPERM"},
+		{"trace the daemon", "trace DAEMON", "EPERM"},
+		{"memory of the supervisor", "memory SUPERVISOR", "EACCES"},
+		{"environment of the supervisor", "environ SUPERVISOR", "EACCES"},
+		{"environment of the daemon", "environ DAEMON", "EACCES"},
+		{"abstract socket", "dial @ABSTRACT", "EPERM"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRunner(t, process.Config{Ready: 1})
+			abstract := "toold-test-" + newMark()
+			l, err := net.Listen("unix", "@"+abstract)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			for _, off := range []bool{false, true} {
+				base := t.TempDir()
+				in, out := filepath.Join(base, "in"), filepath.Join(base, "out")
+				for _, dir := range []string{in, out, in + "/sub", in + "/sub/deep", out + "/dir"} {
+					must(t, os.Mkdir(dir, 0o755))
+				}
+				must(t, os.WriteFile(in+"/in", []byte("in"), 0o644))
+				must(t, os.WriteFile(out+"/file", []byte("file"), 0o644))
+				must(t, os.Symlink(out, in+"/leads-out"))
+				must(t, os.Symlink(out+"/new", in+"/leads-to-new"))
+				must(t, os.Symlink("/bin/sh", in+"/sh"))
+				if strings.Contains(tt.probe, "EXE") {
+					b, err := os.ReadFile(exe)
+					must(t, err)
+					must(t, os.WriteFile(in+"/copy", b, 0o755))
+				}
+				before := tree(t, out)
+
+				words := strings.Fields(strings.NewReplacer("EXE", in+"/copy", "SELF", exe, "SUPERVISOR", "parent",
+					"DAEMON", strconv.Itoa(os.Getpid()), "ABSTRACT", abstract, "/OUT/", out+"/").Replace(tt.probe))
+				if strings.Contains(tt.probe, "/proc/SUPERVISOR") {
+					words = []string{"write", fmt.Sprintf("/proc/%d/cwd/%s/file", childrenOf(t, os.Getpid())[0], out)}
+				}
+				c := probing(t, in, words...)
+				c.Confine.Off = off
+				got := say(t, r, c)
+				if !off {
+					if got != tt.want {
+						t.Errorf("%s: %s, want %s", tt.probe, got, tt.want)
+					}
+					if after := tree(t, out); after != before {
+						t.Errorf("%s: outside was %s, is %s", tt.probe, before, after)
+					}
+				} else if got == tt.want && !strings.HasSuffix(tt.want, "ok") && tt.want != "EEXIST" && root {
+					t.Errorf("%s is %s when unconfined as well: this shows nothing", tt.probe, got)
+				}
+			}
+		})
+	}
+}
+
+// Device nodes would be a way around the mode of every file.
+func TestNoDeviceNodes(t *testing.T) {
+	needLandlock(t, 2)
+	r := newRunner(t, process.Config{Ready: 1})
+	for _, kind := range []string{"mknod", "mkdisk"} {
+		if got := say(t, r, probing(t, t.TempDir(), kind, "new")); got != "EACCES" && got != "EPERM" {
+			t.Errorf("%s: %s", kind, got)
+		}
+	}
+	if got := say(t, r, probing(t, t.TempDir(), "mount", "/etc", ".")); got != "EPERM" {
+		t.Errorf("mount: %s", got)
+	}
+}
+
+// A tool of root's has root's rights over files, and no other capability.
+func TestCapabilities(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root has any")
+	}
+	r := newRunner(t, process.Config{Ready: 1})
+	dir := t.TempDir()
+	c := shell(dir, "grep ^Cap /proc/self/status")
+	const few = "00000000000004db" // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SETGID, SETUID, NET_BIND_SERVICE
+	for line := range strings.Lines(say(t, r, c)) {
+		set, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		if want := map[string]string{"CapPrm": few, "CapEff": few, "CapBnd": few}[set]; want != "" && value != want {
+			t.Errorf("%s is %s, want %s", set, value, want)
+		}
+	}
+}
+
+// The next run in the same supervisor has its own confinement, not that of
+// the one before.
+func TestSupervisorIsReused(t *testing.T) {
+	needLandlock(t, 2)
+	r := newRunner(t, process.Config{Ready: 1})
+	a, b := t.TempDir(), t.TempDir()
+	say(t, r, shell(a, "")) // beside the one that starts in the background
+	pids := map[string]bool{}
+	for range 5 {
+		for _, dir := range []string{a, b} {
+			c := shell(dir, `echo $PPID; echo > made && rm made; echo > `+a+`/x && echo a; echo > `+b+`/x && echo b`)
+			c.Env = nil
+			var out bytes.Buffer
+			c.Stdout = &out
+			if _, err := r.Run(context.Background(), c); err != nil {
+				t.Fatal(err)
+			}
+			pid, wrote, _ := strings.Cut(out.String(), "\n")
+			pids[pid] = true
+			if want := map[string]string{a: "a\n", b: "b\n"}[dir]; wrote != want {
+				t.Errorf("wrote %q, want %q", wrote, want)
+			}
+		}
+	}
+	if len(pids) != 1 {
+		t.Errorf("%d supervisors served, want 1: %v", len(pids), pids)
+	}
+}
+
+// A folder to write that became a link is not followed.
+func TestWriteThroughLink(t *testing.T) {
+	needLandlock(t, 2)
+	r := newRunner(t, process.Config{Ready: 1})
+	dir, link := t.TempDir(), t.TempDir()+"/link"
+	must(t, os.Symlink("/", link))
+	c := probing(t, dir, "read", ".")
+	c.Confine.Write = append(c.Confine.Write, link)
+	if _, err := r.Run(context.Background(), c); codeOf(err) != wire.ToolBroken || !strings.Contains(err.Error(), "symbolic link") {
+		t.Errorf("error %v", err)
+	}
+	c.Confine.Write[1] = dir + "/missing"
+	if got := say(t, r, c); got != "EISDIR" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// Pinned so that nobody takes it for more: the ELF interpreter must be
+// executable for any program to start, and runs any file it is told to.
+func TestInterpreterRunsAnything(t *testing.T) {
+	needLandlock(t, 2)
+	const ld = "/lib64/ld-linux-x86-64.so.2"
+	if _, err := os.Stat(ld); err != nil {
+		t.Skip("no " + ld)
+	}
+	r := newRunner(t, process.Config{Ready: 1})
+	dir := t.TempDir()
+	c := process.Command{
+		Path: "/bin/sh", Args: []string{"-c", "exec " + ld + " /usr/bin/id -u"}, Dir: dir, Roots: []string{dir},
+		Confine: process.Confine{Write: []string{dir}},
+	}
+	if got, want := say(t, r, c), strconv.Itoa(os.Getuid()); got != want {
+		t.Errorf("%q: the package comment says otherwise", got)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tree is what lies beneath dir, in words.
+func tree(t testing.TB, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	must(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%s %v", strings.TrimPrefix(path, dir), info.Mode())
+		if info.Mode().IsRegular() {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " %q", content)
+		}
+		b.WriteString("; ")
+		return nil
+	}))
+	return b.String()
+}
