@@ -149,7 +149,7 @@ func restrictThread(abi int, path string, write, exec []string) (scoped bool, st
 	}
 	for _, folder := range write {
 		fd, err := openNoLinks(folder)
-		if err == unix.ENOENT {
+		if missing(err) {
 			continue
 		}
 		if err != nil {
@@ -163,10 +163,13 @@ func restrictThread(abi int, path string, write, exec []string) (scoped bool, st
 	}
 	for i, file := range append([]string{path}, exec...) {
 		if err := rules.allow(file, accessExec); err != nil {
+			if i == 0 {
+				return false, stepExec, err
+			}
 			return false, "allow executing " + file, err
 		}
 		interp, err := interpreter(file)
-		if err != nil && i == 0 && !errors.Is(err, os.ErrNotExist) {
+		if err != nil && i == 0 && !missing(err) { // exec says it better
 			return false, "find the interpreter of " + file, err
 		}
 		if interp != "" {
@@ -226,7 +229,7 @@ type rules struct {
 // path that is not there grants nothing.
 func (r rules) allow(path string, access uint64) error {
 	fd, err := ignoringEINTR(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
-	if err == unix.ENOENT || err == unix.ENOTDIR {
+	if missing(err) {
 		return nil
 	}
 	if err != nil {
@@ -243,6 +246,10 @@ func (r rules) add(fd int, access uint64) error {
 		return errno
 	}
 	return nil
+}
+
+func missing(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
 }
 
 // interpreter is the ELF interpreter that the file path names; "" when it

@@ -1,0 +1,198 @@
+//go:build linux
+
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/wire"
+)
+
+func TestStatus(t *testing.T) {
+	for _, tt := range []struct {
+		abi, want, lost int
+		required        bool
+	}{
+		{0, 0, 6, false},
+		{1, 0, 6, false}, // every rename between folders would fail
+		{2, 2, 4, false},
+		{3, 3, 3, true},
+		{4, 4, 3, true},
+		{5, 5, 2, true},
+		{6, 6, 0, true},
+		{7, 7, 0, true},
+		{99, 99, 0, true},
+	} {
+		s := confinement(tt.abi, "")
+		if s.ABI != tt.want || len(s.Lost) != tt.lost {
+			t.Errorf("ABI %d: %+v", tt.abi, s)
+		}
+		c := &Command{Path: "/bin/git", Confine: Confine{Required: true}}
+		err := s.admits(c)
+		var e *wire.Error
+		if (err == nil) != tt.required || err != nil && (!errors.As(err, &e) || e.Code != wire.ToolBroken) {
+			t.Errorf("ABI %d, required: %v", tt.abi, err)
+		}
+		c.Confine.Off = true
+		if err := s.admits(c); err != nil {
+			t.Errorf("ABI %d, off: %v", tt.abi, err)
+		}
+		if err := s.admits(&Command{}); err != nil {
+			t.Errorf("ABI %d, not required: %v", tt.abi, err)
+		}
+	}
+	if s := Confinement(); s.ABI == 0 && s.Reason == "" {
+		t.Error("there is no confinement, for no reason")
+	}
+}
+
+// With the rules of each older version writing and executing are confined as
+// well, on a thread that ends.
+func TestOlderVersions(t *testing.T) {
+	kernel, _ := landlockABI()
+	if kernel < abiRefer {
+		t.Skip("no Landlock")
+	}
+	for abi := abiRefer; abi <= kernel; abi++ {
+		t.Run(fmt.Sprint(abi), func(t *testing.T) {
+			base := t.TempDir()
+			in, out := base+"/in", base+"/out"
+			for _, dir := range []string{in, in + "/sub", out} {
+				if err := os.Mkdir(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(dir+"/file", []byte("x"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := make(chan string, 1)
+			onThread(func() {
+				var words []string
+				say := func(err error) { words = append(words, errName(err)) }
+				scoped, step, err := restrictThread(abi, "/bin/true", []string{in}, nil)
+				if err != nil {
+					got <- step + ": " + err.Error()
+					return
+				}
+				say(unix.Rename(in+"/file", in+"/sub/new"))
+				say(unix.Rename(in+"/sub/new", out+"/new"))
+				say(unix.Mkdir(out+"/dir", 0o755))
+				say(unix.Truncate(out+"/file", 0))
+				say(unix.Exec("/bin/sh", []string{"sh", "-c", "exit 9"}, nil))
+				words = append(words, fmt.Sprint(scoped))
+				got <- strings.Join(words, " ")
+			})
+			truncate := "EACCES"
+			if abi < abiTruncate {
+				truncate = "ok"
+			}
+			if got, want := <-got, fmt.Sprintf("ok EACCES EACCES %s EACCES %v", truncate, abi >= abiScope); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func errName(err error) string {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return unix.ErrnoName(errno)
+	}
+	return "ok"
+}
+
+// What runs on a thread of its own leaves no thread behind that is confined.
+func TestThreadEnds(t *testing.T) {
+	dir := t.TempDir()
+	for range 50 {
+		done := make(chan struct{})
+		onThread(func() {
+			defer close(done)
+			if _, step, err := restrictThread(abiRefer, "/bin/true", nil, nil); err != nil {
+				t.Error(step, err)
+			}
+		})
+		<-done
+	}
+	for range 50 {
+		done := make(chan error)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			done <- os.WriteFile(filepath.Join(dir, "file"), nil, 0o644)
+		}()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestNewInSupervisor(t *testing.T) {
+	args := os.Args
+	defer func() { os.Args = args }()
+	os.Args = []string{"toold", verb}
+	if _, err := New(Config{}); err == nil || !strings.Contains(err.Error(), "Supervise") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Started by hand, the verb says what it is.
+func TestSuperviseByHand(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	p := exec.Command(exe, verb)
+	p.Stderr = &said
+	if err := p.Run(); err == nil || p.ProcessState.ExitCode() != 64 || !strings.Contains(said.String(), "toold starts it") {
+		t.Errorf("%v: %s", err, said.String())
+	}
+}
+
+// A supervisor that has served long enough is replaced.
+func TestUsedUp(t *testing.T) {
+	r, err := New(Config{Ready: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	dir := t.TempDir()
+	c := Command{Path: "/bin/true", Dir: dir, Roots: []string{dir}}
+	pids := map[int]bool{}
+	for range 3 {
+		if _, err := r.Run(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.take(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.runs = runsEach - 1
+		pids[s.cmd.Process.Pid] = true
+		r.mu.Lock()
+		r.keepLocked(s)
+		r.mu.Unlock()
+	}
+	if len(pids) != 3 {
+		t.Errorf("%d supervisors, want 3: %v", len(pids), pids)
+	}
+}
+
+func TestJoin(t *testing.T) {
+	for _, list := range [][]string{nil, {""}, {"", ""}, {"a"}, {"a", "", "\xff\n "}, {"", "b", ""}} {
+		if got := split(join(list)); !slices.Equal(got, list) {
+			t.Errorf("%q became %q", list, got)
+		}
+	}
+}

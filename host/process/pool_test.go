@@ -1,0 +1,174 @@
+//go:build linux
+
+package process_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/wire"
+)
+
+func TestCannotRun(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 1})
+	dir := t.TempDir()
+	file := func(name, content string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, []byte(content), mode))
+		return path
+	}
+	must(t, os.Symlink("loop", dir+"/loop"))
+	for _, tt := range []struct {
+		name string
+		path string
+		args []string
+		want wire.Code
+		says string
+	}{
+		{"missing", dir + "/nothing", nil, wire.ToolNotInstalled, "install it"},
+		{"in what is no folder", "/bin/true/x", nil, wire.ToolNotInstalled, "install it"},
+		{"relative", "bin/true", nil, wire.ToolBroken, "absolute"},
+		{"empty", "", nil, wire.ToolBroken, "absolute"},
+		{"not executable", file("data", "", 0o644), nil, wire.ToolBroken, "executable"},
+		{"a folder", dir, nil, wire.ToolBroken, "executable"},
+		{"no program", file("empty", "\x00\x01", 0o755), nil, wire.ToolBroken, "no program"},
+		{"a loop", dir + "/loop", nil, wire.ToolBroken, "no program"},
+		{"interpreter missing", file("script", "#!/nothing/here\n", 0o755), nil, wire.ToolNotInstalled, "interpreter"},
+		{"interpreter not allowed", file("sh", "#!/bin/sh\n", 0o755), nil, wire.ToolBroken, "interpreter"},
+		{"argument too long", "/bin/true", []string{strings.Repeat("x", 200<<10)}, wire.InvalidPayload, "fewer"},
+		{"arguments too long", "/bin/true", strings.Fields(strings.Repeat("xxxxxxxx ", 400_000)), wire.InvalidPayload, "fewer"},
+		{"NUL", "/bin/true", []string{"a\x00b"}, wire.InvalidPayload, "NUL"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := process.Command{Path: tt.path, Args: tt.args, Dir: dir, Roots: []string{dir}}
+			_, err := r.Run(context.Background(), c)
+			if codeOf(err) != tt.want || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("error %v, want %s and %q", err, tt.want, tt.says)
+			}
+		})
+	}
+	// What xargs makes of 20,000 names passes.
+	c := process.Command{Path: "/bin/true", Args: strings.Fields(strings.Repeat("some/longer/name.go ", 20_000)), Dir: dir, Roots: []string{dir}}
+	if exit, err := r.Run(context.Background(), c); err != nil || exit.Code != 0 {
+		t.Errorf("long arguments: %+v, %v", exit, err)
+	}
+}
+
+func TestLimitOfRuns(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 1, Max: 2})
+	dir := t.TempDir()
+	a := begin(t, r, shell(dir, "echo; exec sleep 1000"))
+	b := begin(t, r, shell(dir, "echo; exec sleep 1000"))
+	a.next()
+	b.next()
+	if _, err := r.Run(context.Background(), shell(dir, "")); codeOf(err) != wire.Overloaded {
+		t.Errorf("error %v, want OVERLOADED", err)
+	}
+	a.cancel()
+	a.wait()
+	if got := say(t, r, shell(dir, "echo again")); got != "again" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// More runs at once than supervisors that are ready, again and again.
+func TestManyRuns(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 2})
+	dir := t.TempDir()
+	var runs sync.WaitGroup
+	for i := range 16 {
+		runs.Go(func() {
+			for j := range 10 {
+				var out bytes.Buffer
+				c := shell(dir, fmt.Sprintf("echo %d %d; exit %d", i, j, i))
+				c.Stdout = &out
+				exit, err := r.Run(context.Background(), c)
+				if want := fmt.Sprintf("%d %d\n", i, j); err != nil || exit.Code != i || out.String() != want {
+					t.Errorf("%q, exit %+v, error %v", out.String(), exit, err)
+				}
+			}
+		})
+	}
+	runs.Wait()
+}
+
+// Close ends what runs, says so, and leaves nothing.
+func TestClose(t *testing.T) {
+	before := count(t)
+	mark := newMark()
+	r, err := process.New(process.Config{Ready: 2})
+	must(t, err)
+	dir := t.TempDir()
+	var running []*underway
+	for range 3 {
+		c := shell(dir, stubbornTree+"wait; sleep 1000")
+		c.Env = append(c.Env, "MARK="+mark)
+		u := begin(t, r, c)
+		u.next()
+		running = append(running, u)
+	}
+	must(t, r.Close())
+	for _, u := range running {
+		if _, err := u.wait(); codeOf(err) != wire.Aborted {
+			t.Errorf("error %v, want ABORTED", err)
+		}
+	}
+	if _, err := r.Run(context.Background(), shell(dir, "")); codeOf(err) != wire.Aborted {
+		t.Errorf("after Close: error %v, want ABORTED", err)
+	}
+	if left := alive(t, mark); len(left) > 0 {
+		t.Errorf("still alive: %q", left)
+	}
+	if after := count(t); after.fds > before.fds || after.goroutines > before.goroutines || after.children != before.children {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
+func TestEndedBeforeItBegan(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 1})
+	dir := t.TempDir()
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := r.Run(gone, shell(dir, "echo > made")); codeOf(err) != wire.Aborted {
+		t.Errorf("error %v, want ABORTED", err)
+	}
+	late, cancel := context.WithDeadline(context.Background(), time.Unix(1, 0))
+	defer cancel()
+	if _, err := r.Run(late, shell(dir, "echo > made")); codeOf(err) != wire.Timeout {
+		t.Errorf("error %v, want TIMEOUT", err)
+	}
+	if _, err := os.Stat(dir + "/made"); err == nil {
+		t.Error("it ran")
+	}
+}
+
+// An unconfined tool can stop its supervisor, but not what ends it.
+func TestSupervisorStopped(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 1})
+	mark := newMark()
+	for _, script := range []string{
+		"echo; kill -STOP $PPID; sleep 1000",
+		"echo; trap '' TERM; while :; do kill -STOP $PPID; done",
+	} {
+		c := shell(t.TempDir(), script)
+		c.Confine.Off = true
+		c.Env = append(c.Env, "MARK="+mark)
+		u := begin(t, r, c)
+		u.next()
+		u.cancel()
+		if _, err := u.wait(); codeOf(err) != wire.Aborted {
+			t.Errorf("error %v, want ABORTED", err)
+		}
+		if left := alive(t, mark); len(left) > 0 {
+			t.Errorf("still alive: %q", left)
+		}
+	}
+}
