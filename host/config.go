@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -164,15 +165,16 @@ func (c *Config) Complete(env Env) error {
 			*s = v
 		}
 	}
-	def(&c.Instance, "0")
+	// The daemon is where its clients look for it.
+	places := client.FindPlaces(client.Places{Instance: c.Instance, Socket: c.Socket, State: c.State, Admin: c.Admin},
+		func(name string) string { v, _ := env(name); return v })
+	c.Instance, c.Socket, c.State, c.Admin = places.Instance, places.Socket, places.State, places.Admin
 	if !validInstance(c.Instance) {
 		fail("instance %q: use letters, digits, dots, dashes and underscores", c.Instance)
 	}
 	def(&c.Tools, "tools.d")
 	def(&c.LogLevel, "info")
 	def(&c.Confine, "best")
-	def(&c.State, filepath.Join(xdg(env, "XDG_STATE_HOME", ".local/state"), "toold", c.Instance))
-	def(&c.Socket, filepath.Join(runtimeDir(env, c.State), "toold", "tool-"+c.Instance+".sock"))
 	if c.Roots == nil {
 		c.Roots = []string{"/workspace"}
 	}
@@ -220,7 +222,6 @@ func (c *Config) Complete(env Env) error {
 	abs("restricted", &c.Restricted)
 	abs("state", &c.State)
 	abs("socket", &c.Socket)
-	def(&c.Admin, filepath.Join(c.State, "admin.sock"))
 	abs("admin", &c.Admin)
 	if len(c.Roots) == 0 {
 		fail("roots: name at least one folder")
@@ -302,34 +303,6 @@ func validInstance(s string) bool {
 		}
 	}
 	return s != "" && s != "." && s != ".." && len(s) <= 64
-}
-
-func xdg(env Env, name, home string) string {
-	if s, ok := env(name); ok && filepath.IsAbs(s) {
-		return s
-	}
-	h, _ := env("HOME")
-	if h == "" {
-		h = "/"
-	}
-	return filepath.Join(h, home)
-}
-
-// runtimeDir is where sockets go: XDG_RUNTIME_DIR, else what it would be, else
-// the state folder, which is always there and always ours.
-func runtimeDir(env Env, state string) string {
-	if s, ok := env("XDG_RUNTIME_DIR"); ok && filepath.IsAbs(s) {
-		return s
-	}
-	if p := fmt.Sprintf("/run/user/%d", os.Getuid()); isDir(p) {
-		return p
-	}
-	return state
-}
-
-func isDir(p string) bool {
-	fi, err := os.Stat(p)
-	return err == nil && fi.IsDir()
 }
 
 // readDotEnv reads NAME=value lines into values. Empty lines and lines that

@@ -415,7 +415,7 @@ func waitState(t testing.TB, d *hosttest.Daemon, name string, states ...string) 
 			}
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s is %q (%s) after a minute, want one of %q: %v", name, s.State, s.Reason, states, err)
+			t.Fatalf("%s is %+v after a minute, want one of %q: %v", name, s, states, err)
 		}
 		runtime.Gosched()
 	}

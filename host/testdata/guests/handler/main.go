@@ -39,6 +39,11 @@ func run(c *abi.Call) (*abi.Result, error) {
 		return nil, errors.New("could not")
 	case "trap":
 		panic("a handler that panics")
+	case "up-and-loop":
+		if err := pdk.Emit("stdout", []byte("up\n")); err != nil {
+			return nil, err
+		}
+		fallthrough
 	case "loop":
 		for {
 			calls++
