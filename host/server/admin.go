@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"time"
 )
@@ -26,7 +27,8 @@ func ListenAdmin(path string, h http.Handler) (*Admin, error) {
 
 // Serve answers until Shutdown, and then returns nil.
 func (a *Admin) Serve() error {
-	if err := a.http.Serve(a.socket.UnixListener); !errors.Is(err, http.ErrServerClosed) {
+	err := a.http.Serve(a.socket.UnixListener)
+	if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 		return err
 	}
 	return nil
@@ -35,22 +37,11 @@ func (a *Admin) Serve() error {
 // Shutdown lets requests finish until ctx ends, ends them then, and removes the
 // socket and its lock.
 func (a *Admin) Shutdown(ctx context.Context) error {
-	a.socket.unlink()
+	defer a.socket.release()
+	a.socket.close()
 	err := a.http.Shutdown(ctx)
 	if err != nil {
 		a.http.Close()
 	}
-	a.socket.UnixListener.Close() // where Serve was never called
-	a.socket.release()
 	return err
-}
-
-// Close is Shutdown without patience. After Shutdown it does nothing.
-func (a *Admin) Close() error {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	if err := a.Shutdown(now); err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
 }

@@ -21,9 +21,8 @@ type socket struct {
 	// info is the socket's file, so that only our own is ever removed.
 	info os.FileInfo
 	lock *os.File
-	// released makes release happen once: the lock file may be another
-	// daemon's afterwards.
-	released sync.Once
+	// Both happen once: what has our names afterwards may be another daemon's.
+	unlinked, released sync.Once
 }
 
 // bind listens at path, which is never there with another mode than mode: the
@@ -105,11 +104,16 @@ func bindLocked(path string, mode os.FileMode) (*socket, error) {
 // errInUse is what a second daemon is told.
 var errInUse = errors.New("another daemon serves this socket; stop it, or give this one another path")
 
-// unlink removes the socket's file, where it is still ours.
-func (s *socket) unlink() {
-	if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.info) {
-		os.Remove(s.path)
-	}
+// close removes the socket's file, where it is still ours, and stops listening,
+// in this order: the kernel gives the file's number to no other file while we
+// listen.
+func (s *socket) close() {
+	s.unlinked.Do(func() {
+		if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.info) {
+			os.Remove(s.path)
+		}
+		s.UnixListener.Close()
+	})
 }
 
 // release ends the claim to the path; the last thing that a daemon does.

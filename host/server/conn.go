@@ -76,8 +76,9 @@ type call struct {
 	// answered is guarded by conn.mu: the result is there, and about to be
 	// written. Frames that come now are not meant for this call, or too late.
 	answered bool
-	// over is guarded by frameWriter.mu: the last frame was written.
-	over bool
+	// These are guarded by frameWriter.mu: the last frame was written; so was
+	// standard output.
+	over, wroteStdout bool
 }
 
 func newConn(s *Server, ctx context.Context, nc *net.UnixConn) (*conn, error) {
@@ -434,8 +435,14 @@ func (c *conn) answer(cl *call) {
 		r.ExecutionID = cl.ExecutionID
 	}
 	if cl.Stream {
-		output{c, cl, wire.TypeStdout}.Write(r.Stdout)
+		// Text that the handler did not write itself; a failure is that of the
+		// result, too.
+		stdout := output{c, cl, wire.TypeStdout}
+		stdout.Write(r.Stdout)
 		output{c, cl, wire.TypeStderr}.Write(r.Stderr)
+		if cl.Form == wire.Plain && r.Data != nil && !c.out.wrote(cl) {
+			stdout.Write(wire.DataText(r.Data))
+		}
 	}
 	c.mu.Lock()
 	cl.answered = true
@@ -450,7 +457,10 @@ func (c *conn) answer(cl *call) {
 // run calls the handler.
 func (c *conn) run(cl *call) *wire.Result {
 	if cl.ctx.Err() != nil {
-		// It never began: whatever it would have done was not done.
+		if broken := brokenBy(cl); broken != nil {
+			return &wire.Result{Err: broken}
+		}
+		// It never began, so nothing speaks against trying again.
 		return &wire.Result{Err: wire.Errorf(wire.Overloaded, "the daemon stopped before the call began; try again when it is back")}
 	}
 	s := Streams{Signals: cl.signals}
@@ -475,10 +485,19 @@ func (c *conn) run(cl *call) *wire.Result {
 		r.Duration = time.Since(began)
 	}
 	// A caller that broke the protocol is told so, whatever came of its call.
-	if broken := (*wire.Error)(nil); errors.As(context.Cause(cl.ctx), &broken) && broken.Code == wire.InvalidEnvelope {
+	if broken := brokenBy(cl); broken != nil {
 		r.Err, r.Ran = broken, false
 	}
 	return r
+}
+
+// brokenBy is what the caller did wrong to a call that was ended for it, else
+// nil.
+func brokenBy(cl *call) *wire.Error {
+	if broken := (*wire.Error)(nil); errors.As(context.Cause(cl.ctx), &broken) && broken.Code == wire.InvalidEnvelope {
+		return broken
+	}
+	return nil
 }
 
 // handle calls the handler and turns a panic into INTERNAL.
@@ -529,8 +548,16 @@ func (w *frameWriter) chunk(cl *call, typ string, p []byte) error {
 	if cl.over {
 		return errOver
 	}
+	cl.wroteStdout = cl.wroteStdout || typ == wire.TypeStdout
 	w.buf = wire.AppendChunk(w.buf[:0], typ, p)
 	return w.flushLocked()
+}
+
+// wrote reports whether the call has sent anything to standard output.
+func (w *frameWriter) wrote(cl *call) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return cl.wroteStdout
 }
 
 func (w *frameWriter) frame(cl *call, json []byte) error {

@@ -92,16 +92,17 @@ const (
 	// on its way may take to arrive on an idle connection, to be refused in
 	// words.
 	lastWords = 100 * time.Millisecond
-	// endGrace is how long handlers have to return once their calls were
+	// defaultEndGrace is how long handlers have to return once their calls were
 	// ended.
-	endGrace = 5 * time.Second
+	defaultEndGrace = 5 * time.Second
 )
 
 // Server answers calls. Make one with Listen.
 type Server struct {
-	config Config
-	log    *slog.Logger
-	socket *socket
+	config   Config
+	log      *slog.Logger
+	socket   *socket
+	endGrace time.Duration
 	// turnedAway holds a token for each connection over the limit.
 	turnedAway chan struct{}
 	// running counts connections, those that are turned away included. It only
@@ -134,7 +135,7 @@ func Listen(config Config) (*Server, error) {
 		return nil, err
 	}
 	return &Server{
-		config: config, log: config.Logger, socket: socket,
+		config: config, log: config.Logger, socket: socket, endGrace: defaultEndGrace,
 		turnedAway: make(chan struct{}, maxTurnedAway),
 		conns:      make(map[*conn]struct{}),
 	}, nil
@@ -144,7 +145,7 @@ func Listen(config Config) (*Server, error) {
 // the socket is gone, and calls still run: Shutdown ends them. Calls get the
 // values of ctx, not its end.
 func (s *Server) Serve(ctx context.Context) error {
-	defer context.AfterFunc(ctx, s.stopListening)()
+	defer context.AfterFunc(ctx, s.socket.close)()
 	base := context.WithoutCancel(ctx)
 	var delay time.Duration
 	for {
@@ -237,18 +238,13 @@ func linger(nc *net.UnixConn) {
 	io.CopyN(io.Discard, nc, lingerBytes)
 }
 
-// stopListening makes Serve return. New connections are refused by the kernel.
-func (s *Server) stopListening() {
-	s.socket.unlink()
-	s.socket.UnixListener.Close()
-}
-
 // Shutdown stops the server. Calls that run finish, with their streams, and
 // are answered; requests that come after are told OVERLOADED. When ctx ends
-// first, the remaining calls are ended, and are answered ABORTED. It returns nil when nothing is left, and an error when a handler did not
-// return five seconds after it was told to; its connection is closed anyway.
-// The lock is let go of at the very end, so that the next daemon begins when
-// this one is done.
+// first, the remaining calls are ended, for the reason ABORTED. It returns nil
+// when nothing is left, and an error when a call has not ended five seconds
+// after it was told to, its handler stuck or its caller not reading; its
+// connection is closed anyway. The lock is let go of at the very end, so that
+// the next daemon begins when this one is done.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopping = true
@@ -256,7 +252,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		c.stop()
 	}
 	s.mu.Unlock()
-	s.stopListening()
+	s.socket.close() // which makes Serve return
 	defer s.socket.release()
 
 	done := make(chan struct{})
@@ -272,7 +268,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.eachConn(func(c *conn) {
 		c.end(wire.Errorf(wire.Aborted, "the daemon was stopped while the call ran; call again when it is back, if that is safe"))
 	})
-	timer := time.NewTimer(endGrace)
+	timer := time.NewTimer(s.endGrace)
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -293,14 +289,6 @@ func (s *Server) eachConn(f func(*conn)) {
 	for c := range s.conns {
 		f(c)
 	}
-}
-
-// Close is Shutdown without patience: calls are ended at once. After Shutdown it
-// does nothing.
-func (s *Server) Close() error {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	return s.Shutdown(now)
 }
 
 // Conns is how many connections are open now.

@@ -99,7 +99,7 @@ func encodePlain(r *Result, stream bool) []byte {
 	}
 	stdout := r.Stdout
 	if len(stdout) == 0 && r.Data != nil {
-		stdout = append(r.Data[:len(r.Data):len(r.Data)], '\n')
+		stdout = DataText(r.Data)
 	}
 	return appendTexts(head, tail, `,"stdout":`, stdout, `,"stderr":`, r.Stderr, truncated, "}", r.Truncated)
 }
@@ -168,6 +168,12 @@ func encodeEnvelope(r *Result, stream bool) []byte {
 		head = append(head, '}')
 	}
 	return append(head, tail...)
+}
+
+// DataText is the standard output of a tool that answered with data and no text,
+// for a caller of the plain form.
+func DataText(data json.RawMessage) []byte {
+	return append(data[:len(data):len(data)], '\n')
 }
 
 // appendTexts is head, the two texts under their names, tail, truncated where

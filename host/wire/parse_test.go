@@ -334,9 +334,9 @@ func TestEncodeRequestLongArgs(t *testing.T) {
 	}
 	for name, args := range map[string][]string{
 		"many":           many,
-		"one":            {strings.Repeat("x", 1<<20)},
-		"one of each":    {"a", strings.Repeat("é\n\x01", 1<<18), "", strings.Repeat("y", wire.MaxFrame), "b"},
-		"empty":          make([]string, 1<<20),
+		"one":            {strings.Repeat("x", 1<<19)},
+		"one of each":    {"a", strings.Repeat("é\n\x01", 1<<16), "", strings.Repeat("y", wire.MaxFrame), "b"},
+		"empty":          make([]string, 1<<17),
 		"frame-sized":    {strings.Repeat("a", 65000), strings.Repeat("b", 65450), strings.Repeat("c", 65480), "d", strings.Repeat("e", 65537)},
 		"escapes at end": {strings.Repeat("a", 65400) + strings.Repeat("\x01", 200), strings.Repeat("\"", 70000)},
 	} {

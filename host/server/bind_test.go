@@ -1,0 +1,285 @@
+//go:build linux
+
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestNoMomentWithOtherPermissions asks the kernel what happened to the path: the
+// socket must come there by a rename, and its mode must not change afterwards.
+func TestNoMomentWithOtherPermissions(t *testing.T) {
+	old := unix.Umask(0)
+	defer unix.Umask(old)
+	for _, mode := range []os.FileMode{0o660, 0o600, 0o666} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "tool.sock")
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_ALL_EVENTS); err != nil {
+			t.Fatal(err)
+		}
+		// The second time in the place of what a dead daemon left.
+		for range 2 {
+			s, err := bind(path, mode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info, err := os.Lstat(path); err != nil || info.Mode() != os.ModeSocket|mode {
+				t.Errorf("%v, %v", info, err)
+			}
+			// As a daemon does that dies.
+			s.UnixListener.Close()
+			s.lock.Close()
+		}
+		came := 0
+		for _, e := range inotifyEvents(t, fd) {
+			if e.name != "tool.sock" {
+				continue
+			}
+			switch {
+			case e.mask&unix.IN_MOVED_TO != 0:
+				came++
+			case e.mask&unix.IN_CREATE != 0:
+				t.Errorf("the socket was made in place")
+			case e.mask&unix.IN_ATTRIB != 0:
+				t.Errorf("the socket's mode was changed in place")
+			}
+		}
+		if came != 2 {
+			t.Errorf("the socket was renamed into place %d times", came)
+		}
+	}
+}
+
+type inotifyEvent struct {
+	mask uint32
+	name string
+}
+
+func inotifyEvents(t *testing.T, fd int) (events []inotifyEvent) {
+	t.Helper()
+	buf := make([]byte, 64<<10)
+	n, err := unix.Read(fd, buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for buf = buf[:n]; len(buf) > 0; {
+		e := (*unix.InotifyEvent)(unsafe.Pointer(&buf[0]))
+		name := buf[unix.SizeofInotifyEvent : unix.SizeofInotifyEvent+e.Len]
+		events = append(events, inotifyEvent{e.Mask, strings.TrimRight(string(name), "\x00")})
+		buf = buf[unix.SizeofInotifyEvent+e.Len:]
+	}
+	return events
+}
+
+// TestHiddenFolderIsOurs: while the socket has no mode yet, nobody else can
+// reach it.
+func TestHiddenFolderIsOurs(t *testing.T) {
+	old := unix.Umask(0)
+	defer unix.Umask(old)
+	dir := t.TempDir()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_ATTRIB); err != nil {
+		t.Fatal(err)
+	}
+	made, err := os.MkdirTemp(dir, "probe") // the way that bind makes its folder
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(made); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	inotifyEvents(t, fd)
+	s, err := bind(filepath.Join(dir, "tool.sock"), 0o660)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.release()
+	defer s.close()
+	hidden := 0
+	for _, e := range inotifyEvents(t, fd) {
+		if strings.HasPrefix(e.name, ".tool.sock.") {
+			hidden++
+			if e.mask&unix.IN_ATTRIB != 0 {
+				t.Error("the folder was made with another mode than it was to have")
+			}
+		}
+	}
+	if hidden == 0 {
+		t.Error("the socket was not bound in a folder of its own")
+	}
+}
+
+func TestSecondDaemonIsRefused(t *testing.T) {
+	s := start(t, Config{Handler: echo})
+	config := s.config
+	for range 3 {
+		if _, err := Listen(config); !errors.Is(err, errInUse) || !strings.Contains(err.Error(), config.Path) {
+			t.Errorf("a second daemon: %v", err)
+		}
+	}
+	// Not even where someone tidied up the lock file.
+	lock := config.Path + ".lock"
+	if err := os.Rename(lock, lock+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(config); !errors.Is(err, errInUse) {
+		t.Errorf("a second daemon without the lock file: %v", err)
+	}
+	if err := os.Rename(lock+".away", lock); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, s)
+	c.send(`{"tool":"x","args":["the first still serves"]}`)
+	if r, _ := c.result(); string(r.Stdout) != "the first still serves" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// TestStaleSocketIsReplaced starts a daemon, kills it, and starts another.
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tool.sock")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestDaemonProcess$")
+	cmd.Env = append(os.Environ(), "TOOLD_TEST_DAEMON="+path)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the daemon says %q, %v", line, err)
+	}
+	if _, err := Listen(Config{Path: path, Handler: echo}); !errors.Is(err, errInUse) {
+		t.Errorf("while it lives: %v", err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	if _, err := os.Lstat(path); err != nil {
+		t.Fatalf("it left no socket: %v", err)
+	}
+	// What a daemon leaves that is killed while it binds.
+	half := filepath.Join(filepath.Dir(path), ".tool.sock.123")
+	if err := os.Mkdir(half, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(half, "s"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, Config{Path: path, Handler: echo})
+	c := dial(t, s)
+	c.send(`{"tool":"x","args":["a new one"]}`)
+	if r, _ := c.result(); string(r.Stdout) != "a new one" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// TestDaemonProcess is the daemon of TestStaleSocketIsReplaced.
+func TestDaemonProcess(t *testing.T) {
+	path := os.Getenv("TOOLD_TEST_DAEMON")
+	if path == "" {
+		t.Skip("it is run by another test")
+	}
+	s, err := Listen(Config{Path: path, Handler: echo})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("ready")
+	s.Serve(context.Background())
+}
+
+func TestListenLeavesOtherFilesAlone(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, link, dir} {
+		if s, err := Listen(Config{Path: path, Handler: echo}); err == nil {
+			t.Errorf("listening in the place of %s", path)
+			s.Shutdown(t.Context())
+		}
+		os.Remove(path + ".lock")
+	}
+	if b, err := os.ReadFile(link); string(b) != "precious" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := Listen(Config{Path: filepath.Join(dir, "missing", "tool.sock"), Handler: echo}); err == nil {
+		t.Error("listening in a folder that is not there")
+	}
+	entries, _ := os.ReadDir(dir)
+	if len(entries) != 2 {
+		t.Errorf("files are left: %v", entries)
+	}
+}
+
+// TestLongPaths: a path that just fits works although the folder's beside it
+// does not fit.
+func TestLongPaths(t *testing.T) {
+	parent, err := os.MkdirTemp("/tmp", "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(parent)
+	for n := 60; n <= maxPath; n++ {
+		path := filepath.Join(parent, strings.Repeat("x", n-len(parent)-1))
+		s := start(t, Config{Path: path, Handler: echo})
+		c := dial(t, s)
+		c.send(`{"tool":"x","args":["found"]}`)
+		if r, _ := c.result(); string(r.Stdout) != "found" {
+			t.Errorf("%d bytes: %+v", n, r)
+		}
+		c.Close()
+		s.Shutdown(t.Context())
+	}
+	path := filepath.Join(parent, strings.Repeat("x", maxPath-len(parent)))
+	if _, err := Listen(Config{Path: path, Handler: echo}); err == nil || !strings.Contains(err.Error(), "at most 107") {
+		t.Errorf("%d bytes: %v", len(path), err)
+	}
+}
+
+// TestOnlyOurSocketIsRemoved: a daemon that ends leaves what someone else has
+// put in the place of its socket.
+func TestOnlyOurSocketIsRemoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tool.sock")
+	s, err := Listen(Config{Path: path, Handler: echo})
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(path)
+	other, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Error(err)
+	}
+}
