@@ -62,6 +62,9 @@ func Params(t *testing.T, p testscript.Params) {
 				return err
 			}
 		}
+		if err := ShareCompiled(top, filepath.Join(env.WorkDir, "state")); err != nil {
+			return err
+		}
 		s := &scriptState{top: top, work: env.WorkDir}
 		env.Values[scriptKey{}] = s
 		env.Defer(s.end)
@@ -83,6 +86,19 @@ func Params(t *testing.T, p testscript.Params) {
 	maps.Copy(cmds, p.Cmds)
 	p.Cmds = cmds
 	testscript.Run(t, p)
+}
+
+// ShareCompiled has the daemon of a state folder that is not there yet use the
+// compiled modules of the checkout at top, which take longer to make than most
+// scripts to run.
+func ShareCompiled(top, state string) error {
+	cache := filepath.Join(top, ".cache", "compiled")
+	for _, dir := range []string{cache, state} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	return os.Symlink(cache, filepath.Join(state, "cache"))
 }
 
 func glob(t *testing.T, patterns []string) []string {
