@@ -87,7 +87,7 @@ func BenchmarkMetering(b *testing.B) {
 		work   []work
 	}{{"go", goGuestModule, goWork}, {"c", buildC, cWork}} {
 		b.Run(guest.name, func(b *testing.B) {
-			h := newHost(b)
+			h := newHost(b).withWASI()
 			plain, metered := sides(b, h, guest.module(b))
 			product, n := 1.0, 0
 			for _, w := range guest.work {

@@ -35,7 +35,6 @@ func newHost(t testing.TB) *host {
 		slice:   100_000, budget: math.MaxInt64,
 	}
 	t.Cleanup(func() { h.Close(ctx) })
-	wasi_snapshot_preview1.MustInstantiate(ctx, h)
 	var fuel api.MutableGlobal
 	var of api.Module
 	_, err := h.NewHostModuleBuilder(ImportModule).NewFunctionBuilder().WithGoModuleFunction(
@@ -52,6 +51,12 @@ func newHost(t testing.TB) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return h
+}
+
+// withWASI lets Go guests in.
+func (h *host) withWASI() *host {
+	wasi_snapshot_preview1.MustInstantiate(context.Background(), h)
 	return h
 }
 

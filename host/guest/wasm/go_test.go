@@ -126,7 +126,7 @@ func call(t testing.TB, m api.Module, f string, args ...uint64) []uint64 {
 func TestGoGuest(t *testing.T) {
 	module := goGuestModule(t)
 	m := mustRewrite(t, module)
-	h := newHost(t)
+	h := newHost(t).withWASI()
 	plain, err := h.plain(module, "plain")
 	if err != nil {
 		t.Fatal(err)
