@@ -167,12 +167,14 @@ func flagList(f argv.Flag, names []string) []argv.Flag {
 
 // without takes spellings that another flag of the same command has.
 func without(list []argv.Flag, spellings ...string) []argv.Flag {
-	list = slices.Clone(list)
-	for i, f := range list {
+	var out []argv.Flag
+	for _, f := range list {
 		names := slices.DeleteFunc(strings.Fields(f.Names), func(n string) bool { return slices.Contains(spellings, n) })
-		list[i].Names = strings.Join(names, " ")
+		if f.Names = strings.Join(names, " "); f.Names != "" {
+			out = append(out, f)
+		}
 	}
-	return list
+	return out
 }
 
 // style is how git reads its command line.
@@ -211,7 +213,8 @@ var (
 			"-b --ignore-space-change", "-w --ignore-all-space", "--ignore-blank-lines", "-W --function-context", "--exit-code", "-q --quiet",
 			"--no-prefix", "--default-prefix", "--full-index", "--binary", "--check", "-z", "-D --irreversible-delete",
 			"~--indent-heuristic", "--ita-invisible-in-index", "--ita-visible-in-index", "--no-ext-diff", "--no-textconv", "--no-relative", "~--rename-empty"),
-		with(count, "-U --unified", "-l", "--inter-hunk-context"),
+		with(count, "-l", "--inter-hunk-context"),
+		may(count, "-U --unified"),
 		with(argv.OneOf("default", "myers", "minimal", "patience", "histogram"), "--diff-algorithm"),
 		with(text, "--anchored", "-S", "-G", "-I --ignore-matching-lines", "--word-diff-regex", "--src-prefix", "--dst-prefix", "--line-prefix", "--ws-error-highlight"),
 		with(rev, "--find-object"),
@@ -221,7 +224,8 @@ var (
 		may(word, "--stat", "--dirstat", "-X --dirstat-by-file", "--relative"),
 		may(count, "~--abbrev"),
 		may(when, "~--color"),
-		may(word, "~--color-moved", "~--color-moved-ws"),
+		may(word, "~--color-moved"),
+		with(word, "~--color-moved-ws"),
 		may(text, "--color-words"),
 		may(argv.OneOf("color", "plain", "porcelain", "none"), "--word-diff"),
 		may(argv.OneOf("short", "log"), "--submodule"),
@@ -278,7 +282,7 @@ var (
 		with(word, "--refmap"),
 		never("sends a string of any kind to the server", "leave it out", "-o --server-option"),
 		never("leaves objects out that later calls would have to fetch", "use --depth", "--filter"),
-		with(argv.OneOf("no"), "--recurse-submodules"),
+		noSubmodules,
 		bare("--no-recurse-submodules"),
 	)
 
@@ -391,8 +395,8 @@ var commands = byName(
 		&command{name: "reflog exists", reads: true, grammar: grammar(), operand: rev, most: 1},
 		&command{name: "reflog expire", refuse: "throws away what could still be recovered", instead: "leave it to git gc"},
 		&command{name: "reflog delete", refuse: "throws away what could still be recovered", instead: "leave it to git gc"})},
-	&command{name: "shortlog", reads: true, grammar: numbered(without(revFlags, "-n"),
-		bare("-n --numbered", "-s --summary", "-e --email", "-c"), may(word, "-w"), with(word, "--group")), then: orHead},
+	&command{name: "shortlog", reads: true, grammar: numbered(without(revFlags, "-n", "--committer"),
+		bare("-n --numbered", "-s --summary", "-e --email", "-c --committer"), may(word, "-w"), with(word, "--group")), then: orHead},
 	&command{name: "rev-list", reads: true, grammar: numbered(revFlags, may(count, "~--abbrev"), bare("-q --quiet", "--objects", "--header", "--disk-usage", "--no-object-names", "--object-names", "--full-diff"))},
 	&command{name: "blame", reads: true, force: []string{"--no-textconv"}, grammar: grammar(
 		bare("-l", "-t", "-s", "-w", "-c", "-b", "-f --show-name", "-n --show-number", "-e --show-email", "--root", "--incremental", "-p --porcelain", "--line-porcelain",

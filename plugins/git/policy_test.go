@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/pdk"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -12,17 +13,23 @@ func testPolicy(config map[string]string) *policy {
 	return newPolicy(func(key string) (string, bool) { v, ok := config[key]; return v, ok })
 }
 
-// ask is what most tests ask with: a repository beneath /ws with three
-// remotes.
+// ask is what most tests ask with: a repository beneath /ws with remotes of
+// all kinds.
 func ask(p *policy, args []string, more ...abi.ConfigEntry) *abi.Decision {
-	return p.decide(&abi.Call{Tool: "git", Args: args, Cwd: "/ws/repo/sub", Roots: []string{"/ws"}, RepoConfig: &abi.RepoConfig{Entries: append([]abi.ConfigEntry{
+	return p.decide(callOf(args, append([]abi.ConfigEntry{
 		{Key: "core.bare", Value: "false"},
 		{Key: "remote.origin.url", Value: "https://example.com/x.git"},
 		{Key: "remote.origin.fetch", Value: "+refs/heads/*:refs/remotes/origin/*"},
 		{Key: "remote.shell.url", Value: "git@example.com:x.git"},
 		{Key: "remote.disk.url", Value: "/ws/remote.git"},
-	}, more...)}})
+	}, more...)...))
 }
+
+func callOf(args []string, config ...abi.ConfigEntry) *abi.Call {
+	return &abi.Call{Tool: "git", Args: args, Cwd: "/ws/repo/sub", Roots: []string{"/ws"}, RepoConfig: &abi.RepoConfig{Entries: config}}
+}
+
+var originOnly = []abi.ConfigEntry{{Key: "remote.origin.url", Value: "https://example.com/x.git"}, {Key: "branch.main.remote", Value: "origin"}}
 
 // everyday is what must work.
 var everyday = []string{
@@ -55,7 +62,10 @@ var everyday = []string{
 }
 
 func split(line string) []string {
-	args := strings.Fields(line)
+	if line == "" {
+		return nil
+	}
+	args := strings.Split(line, " ")
 	for i, a := range args {
 		args[i] = strings.ReplaceAll(a, "\u00a0", " ")
 	}
@@ -65,22 +75,344 @@ func split(line string) []string {
 func TestEveryday(t *testing.T) {
 	p := testPolicy(nil)
 	for _, line := range everyday {
-		args := split(line)
-		var more []abi.ConfigEntry
-		if words := strings.Fields(line); len(words) == 1 || !slices.Contains(words, "--all") {
-			// Without a name, any remote may be meant: here they are alike.
-			if slices.Contains([]string{"fetch", "pull", "push", "ls-remote"}, words[0]) && !strings.Contains(line, "disk") {
-				more = append(more, abi.ConfigEntry{Key: "remote.disk.url", Value: "x"})
-				d := p.decide(&abi.Call{Tool: "git", Args: args, Cwd: "/ws/repo/sub", Roots: []string{"/ws"}, RepoConfig: &abi.RepoConfig{Entries: []abi.ConfigEntry{
-					{Key: "remote.origin.url", Value: "https://example.com/x.git"}, {Key: "remote.shell.url", Value: "git@example.com:x.git"}}}})
-				if d.Effect != abi.Allow {
-					t.Errorf("git %s: %s: %s; %s", line, d.Rule, d.Reason, d.Instead)
-				}
-				continue
+		// Without a name any remote may be meant, so there is only one.
+		d := p.decide(callOf(split(line), originOnly...))
+		if strings.Contains(line, "disk") || strings.Contains(line, "shell") {
+			d = ask(p, split(line))
+		}
+		if d.Effect != abi.Allow {
+			t.Errorf("git %s: %s: %s; %s", line, d.Rule, d.Reason, d.Instead)
+		}
+	}
+}
+
+// TestRefused holds what is refused beside the cases of hostiles.
+func TestRefused(t *testing.T) {
+	protected := map[string]string{"protected": "main, release/*"}
+	tests := []struct {
+		args   string
+		rule   string
+		config map[string]string
+		repo   []abi.ConfigEntry
+	}{
+		{args: "push --force origin main", rule: "flag.refused"},
+		{args: "push -f", rule: "flag.refused"},
+		{args: "push -uf origin main", rule: "flag.refused"},
+		{args: "push --force-with-lease=main origin main", rule: "flag.refused"},
+		{args: "push --forc origin main", rule: "flag.unknown"},
+		{args: "push --mirror origin", rule: "flag.refused"},
+		{args: "push --delete origin x", rule: "flag.refused"},
+		{args: "push -d origin x", rule: "flag.refused"},
+		{args: "push --prune origin", rule: "flag.refused"},
+		{args: "push origin +main", rule: "push.force"},
+		{args: "push origin +main:main", rule: "push.force"},
+		{args: "push origin main +HEAD:x", rule: "push.force"},
+		{args: "push origin -- +main", rule: "push.force"},
+		{args: "push origin :main", rule: "push.delete"},
+		{args: "push origin :", rule: "push.refspec"},
+		{args: "push origin main:", rule: "push.refspec"},
+		{args: "push origin ^main", rule: "push.refspec"},
+		{args: "push origin tag +v1", rule: "push.force"},
+		{args: "push", rule: "push.force", repo: []abi.ConfigEntry{{Key: "remote.origin.push", Value: "+refs/heads/*"}}},
+		{args: "push origin", rule: "push.force", repo: []abi.ConfigEntry{{Key: "remote.origin.push", Value: ":refs/heads/x"}}},
+		{args: "push origin", rule: "push.force", repo: []abi.ConfigEntry{{Key: "remote.origin.mirror", Value: "true"}}},
+		{args: "push nowhere main", rule: "remote"},
+
+		{args: "push", rule: "push.protected", config: protected},
+		{args: "push origin", rule: "push.protected", config: protected},
+		{args: "push --all origin", rule: "push.protected", config: protected},
+		{args: "push --follow-tags --tags origin", rule: "push.protected", config: protected},
+		{args: "push origin HEAD", rule: "push.protected", config: protected},
+		{args: "push origin @", rule: "push.protected", config: protected},
+		{args: "push origin main", rule: "push.protected", config: protected},
+		{args: "push origin x:main", rule: "push.protected", config: protected},
+		{args: "push origin x:refs/heads/main", rule: "push.protected", config: protected},
+		{args: "push origin x:heads/main", rule: "push.protected", config: protected},
+		{args: "push origin refs/heads/main", rule: "push.protected", config: protected},
+		{args: "push origin x:release/1", rule: "push.protected", config: protected},
+		{args: "push origin refs/heads/*:refs/heads/*", rule: "push.protected", config: protected},
+		{args: "push origin a b main", rule: "push.protected", config: protected},
+		{args: "push origin x:", rule: "push.refspec", config: protected},
+
+		{args: "fetch file:///ws/x", rule: "remote", config: map[string]string{"allow_file_remotes": "false"}},
+		{args: "clone /ws/x y", rule: "remote", config: map[string]string{"allow_file_remotes": "false"}},
+		{args: "fetch https://example.org/x", rule: "remote", config: map[string]string{"hosts": "example.com"}},
+		{args: "fetch git@example.org:x", rule: "remote", config: map[string]string{"hosts": "example.com"}},
+		{args: "fetch http://example.com/x", rule: "remote"},
+		{args: "fetch git://example.com/x", rule: "remote"},
+		{args: "fetch ftp://example.com/x", rule: "remote"},
+		{args: "fetch git+ssh://example.com/x", rule: "remote"},
+		{args: "fetch foo::bar", rule: "remote"},
+		{args: "fetch https::x", rule: "remote"},
+		{args: "fetch -oProxyCommand=x:y", rule: "flag.refused"},
+		{args: "fetch -- -oProxyCommand=x:y", rule: "remote"},
+		{args: "fetch ssh://-x/y", rule: "remote"},
+		{args: "fetch user@-x:y", rule: "remote"},
+		{args: "fetch ~root/x", rule: "remote"},
+		{args: "fetch ~/x", rule: "remote"},
+		{args: "fetch", rule: "remote", repo: []abi.ConfigEntry{{Key: "remote.disk.url", Value: "/ws/x"}}},
+		{args: "fetch", rule: "remote", repo: []abi.ConfigEntry{{Key: "branch.x.remote", Value: "/ws/x"}}},
+		{args: "fetch", rule: "remote.outside", repo: []abi.ConfigEntry{{Key: "branch.x.remote", Value: "/etc"}}},
+		{args: "fetch origin", rule: "remote", repo: []abi.ConfigEntry{{Key: "url.http://x/.insteadof", Value: "https://example.com/"}}},
+		{args: "fetch origin", rule: "repo-config", repo: []abi.ConfigEntry{{Key: "url./ws/.insteadof", Value: "https://elsewhere/"}}},
+		{args: "fetch origin", rule: "repo-config", repo: []abi.ConfigEntry{{Key: "http.sslverify", Value: "false"}}},
+		{args: "fetch origin", rule: "repo-config", repo: []abi.ConfigEntry{{Key: "http.https://example.com.proxy", Value: "x"}}},
+		{args: "fetch origin", rule: "repo-config", repo: []abi.ConfigEntry{{Key: "credential.https://example.com.helper", Value: "x"}}},
+		{args: "fetch a b", rule: "remote", repo: nil},
+		{args: "pull --all", rule: "flag.refused"},
+		{args: "pull origin a b", rule: "operand"},
+		{args: "remote show origin", rule: "remote"},
+		{args: "remote update", rule: "subcommand"},
+		{args: "remote frob", rule: "subcommand"},
+		{args: "remote add x ext::sh", rule: "remote"},
+		{args: "remote add x /etc", rule: "remote.outside"},
+		{args: "remote add x ../../x", rule: "remote.outside"},
+		{args: "remote add --mirror=push x https://example.com/x", rule: "flag.refused"},
+		{args: "remote add a=b https://example.com/x", rule: "operand"},
+		{args: "remote set-url origin ext::sh", rule: "remote"},
+
+		{args: "", rule: "subcommand"},
+		{args: "frobnicate", rule: "subcommand"},
+		{args: "co main", rule: "subcommand", repo: []abi.ConfigEntry{{Key: "alias.co", Value: "checkout"}}},
+		{args: "stash frob", rule: "subcommand"},
+		{args: "stash -p", rule: "flag.refused"},
+		{args: "log --help", rule: "flag.unknown"},
+		{args: "-c", rule: "global-flag"},
+		{args: "-c user.name=x\u00a0y -c http.proxy=x status", rule: "global-flag"},
+		{args: "merge a b", rule: "operand"},
+		{args: "merge -s resolve x", rule: "flag.value"},
+		{args: "merge -s ../../x x", rule: "flag.value"},
+		{args: "merge -X x=../../y z", rule: "flag.value"},
+		{args: "rebase --edit-todo", rule: "flag.refused"},
+		{args: "branch -- -D", rule: "", repo: nil},
+		{args: "log --format=%G?", rule: "flag.value"},
+		{args: "log --pretty=format:%GK", rule: "flag.value"},
+		{args: "branch --format=%(signature)", rule: "flag.value"},
+		{args: "config --list --global", rule: "config.host"},
+		{args: "config --global --get http.x.extraHeader", rule: "config.host"},
+		{args: "config core.worktree /", rule: "config.key"},
+		{args: "config include.path x", rule: "config.key"},
+		{args: "config remote.origin.uploadpack x", rule: "config.key"},
+		{args: "config branch.x.remote ext::x", rule: "config.key"},
+		{args: "config branch.x.mergeoptions x", rule: "config.key"},
+		{args: "config hook.x.command y", rule: "config.key"},
+		{args: "config safe.directory *", rule: "config.key"},
+		{args: "config --add credential.helper x", rule: "config.key"},
+		{args: "config a", rule: "", repo: nil},
+		{args: "config", rule: "operand"},
+		{args: "config edit", rule: ""},
+		{args: "status", rule: "repo-config", repo: []abi.ConfigEntry{{Key: "core.frobnicate", Value: "x"}}},
+		{args: "status", rule: "repo-config", repo: []abi.ConfigEntry{{Key: "hook.x.command", Value: "x"}}},
+		{args: "status", rule: "repo-config", repo: []abi.ConfigEntry{{Key: "frobnicate", Value: "x"}}},
+		{args: "status", rule: "repo-config", repo: []abi.ConfigEntry{{Key: "core.excludesfile", Value: "~/x"}}},
+		{args: "status", rule: "repo-config", repo: []abi.ConfigEntry{{Key: "core.excludesfile", Value: "../../../etc/x"}}},
+	}
+	for _, tt := range tests {
+		repo := append(slices.Clone(originOnly), tt.repo...)
+		d := testPolicy(tt.config).decide(callOf(split(tt.args), repo...))
+		switch {
+		case tt.rule == "" && d.Effect != abi.Allow:
+			t.Errorf("git %s: refused by %s: %s", tt.args, d.Rule, d.Reason)
+		case tt.rule != "" && (d.Effect != abi.Deny || d.Rule != tt.rule):
+			t.Errorf("git %s: %s by %q (%s), want refused by %q", tt.args, d.Effect, d.Rule, d.Reason, tt.rule)
+		case tt.rule != "" && (d.Reason == "" || d.Instead == "" && !slices.Contains([]string{"operand", "flag.value", "global-flag", "remote"}, d.Rule)):
+			t.Errorf("git %s: refused without reason or advice: %+v", tt.args, d)
+		}
+	}
+}
+
+// TestHarmlessConfig holds what repositories of all days have in them.
+func TestHarmlessConfig(t *testing.T) {
+	for _, e := range []abi.ConfigEntry{
+		{Key: "core.hooksPath", Value: ".husky"}, {Key: "core.editor", Value: "vim"}, {Key: "core.sshcommand", Value: "ssh -i x"}, {Key: "core.fsmonitor", Value: "true"},
+		{Key: "branch.main.merge", Value: "refs/heads/main"}, {Key: "branch.main.vscode-merge-base", Value: "origin/main"}, {Key: "lfs.repositoryformatversion", Value: "0"},
+		{Key: "gitflow.branch.master", Value: "main"}, {Key: "user.signingkey", Value: "x"}, {Key: "commit.gpgsign", Value: "true"}, {Key: "gpg.format", Value: "ssh"},
+		{Key: "alias.st", Value: "status"}, {Key: "pull.rebase", Value: "true"}, {Key: "submodule.x.url", Value: "https://example.com/y"}, {Key: "submodule.x.active", Value: "true"},
+		{Key: "remote.origin.gh-resolved", Value: "base"}, {Key: "extensions.worktreeconfig", Value: "true"}, {Key: "diff.x.xfuncname", Value: "^func"}, {Key: "mergetool.x.cmd", Value: "x"},
+		{Key: "pull.twohead", Value: "ort"}, {Key: "core.excludesfile", Value: ".gitignore2"}, {Key: "core.excludesfile", Value: "/ws/x"}, {Key: "url.git@example.com:.insteadof", Value: "https://example.com/"},
+		{Key: "url.https://example.com/.insteadof", Value: "gh:"}, {Key: "http.postbuffer", Value: "1"}, {Key: "credential.username", Value: "x"}, {Key: "sendemail.smtpserver", Value: "x"}, {Key: "tar.x.command", Value: "x"},
+	} {
+		for _, line := range []string{"status", "fetch origin", "push origin main", "commit -m x"} {
+			if d := testPolicy(nil).decide(callOf(split(line), append(slices.Clone(originOnly), e)...)); d.Effect != abi.Allow {
+				t.Errorf("%s=%s: git %s: %s: %s", e.Key, e.Value, line, d.Rule, d.Reason)
 			}
 		}
-		if d := ask(p, args); d.Effect != abi.Allow {
-			t.Errorf("git %s: %s: %s; %s", line, d.Rule, d.Reason, d.Instead)
+	}
+}
+
+// TestClass holds what each call says of itself.
+func TestClass(t *testing.T) {
+	tests := []struct {
+		args                               string
+		mutating, idempotent, stdin, shell bool
+	}{
+		{args: "status", idempotent: true},
+		{args: "log -5", idempotent: true},
+		{args: "log --stdin", idempotent: true, stdin: true},
+		{args: "cat-file --batch", idempotent: true, stdin: true},
+		{args: "check-ignore --stdin", idempotent: true, stdin: true},
+		{args: "add .", mutating: true, idempotent: true},
+		{args: "add --pathspec-from-file=-", mutating: true, idempotent: true, stdin: true},
+		{args: "commit -m x", mutating: true},
+		{args: "commit -F -", mutating: true, stdin: true},
+		{args: "commit --file=-", mutating: true, stdin: true},
+		{args: "commit -F x", mutating: true},
+		{args: "tag v1 -F -", mutating: true, stdin: true},
+		{args: "tag", idempotent: true},
+		{args: "tag -l v*", idempotent: true},
+		{args: "tag v1", mutating: true},
+		{args: "branch", idempotent: true},
+		{args: "branch -a --merged", idempotent: true},
+		{args: "branch x", mutating: true},
+		{args: "branch -u origin/x", mutating: true},
+		{args: "fetch origin", mutating: true, idempotent: true},
+		{args: "fetch disk", mutating: true, idempotent: true, shell: true},
+		{args: "fetch /ws/x.git main", mutating: true, idempotent: true, shell: true},
+		{args: "fetch --all", mutating: true, idempotent: true, shell: true},
+		{args: "push shell main", mutating: true},
+		{args: "push disk main", mutating: true, shell: true},
+		{args: "pull disk main", mutating: true, shell: true},
+		{args: "clone /ws/x.git y", mutating: true, shell: true},
+		{args: "clone https://example.com/x", mutating: true},
+		{args: "ls-remote disk", idempotent: true, shell: true},
+		{args: "remote -v", idempotent: true},
+		{args: "remote add x https://example.com/x", mutating: true},
+		{args: "stash list", idempotent: true},
+		{args: "stash", mutating: true},
+		{args: "config --get user.name", idempotent: true},
+		{args: "config user.name", idempotent: true},
+		{args: "config user.name x", mutating: true},
+		{args: "clean -n", idempotent: true},
+		{args: "clean -f", mutating: true},
+		{args: "worktree list", idempotent: true},
+	}
+	for _, tt := range tests {
+		d := ask(testPolicy(nil), split(tt.args))
+		if d.Effect != abi.Allow {
+			t.Errorf("git %s: %s: %s", tt.args, d.Rule, d.Reason)
+			continue
+		}
+		if *d.Mutating != tt.mutating || *d.Idempotent != tt.idempotent || *d.Stdin != tt.stdin || d.Shell != tt.shell {
+			t.Errorf("git %s: mutating %v, idempotent %v, stdin %v, shell %v; want %v", tt.args, *d.Mutating, *d.Idempotent, *d.Stdin, d.Shell, tt)
+		}
+		c := callOf(split(tt.args), originOnly...)
+		c.ReadOnly = true
+		if d := testPolicy(nil).decide(c); tt.mutating && (d.Effect != abi.Deny || d.Rule != "read-only" && d.Rule != "remote") {
+			t.Errorf("git %s: %s by %s for a caller that may only read", tt.args, d.Effect, d.Rule)
+		}
+	}
+}
+
+// TestProtected shows what may be pushed beside protected branches, and that
+// the destination is written out.
+func TestProtected(t *testing.T) {
+	p := testPolicy(map[string]string{"protected": "main,release/*"})
+	for args, want := range map[string]string{
+		"push origin x":                  "origin x:x",
+		"push origin HEAD:x":             "origin HEAD:x",
+		"push origin main:maintenance":   "origin main:maintenance",
+		"push origin x:release/1/2":      "origin x:release/1/2",
+		"push --tags origin":             "--tags origin",
+		"push origin tag v1":             "origin refs/tags/v1",
+		"push origin refs/tags/main":     "origin refs/tags/main:refs/tags/main",
+		"push origin a refs/heads/b c:d": "origin a:a refs/heads/b:refs/heads/b c:d",
+	} {
+		d := ask(p, split(args))
+		if got := strings.Join(d.Args, " "); d.Effect != abi.Allow || !strings.HasSuffix(got, " push "+want) {
+			t.Errorf("git %s: %s by %s, runs %s", args, d.Effect, d.Rule, got)
+		}
+	}
+}
+
+// TestForced holds the line that every call runs behind.
+func TestForced(t *testing.T) {
+	d := ask(testPolicy(nil), split("-c user.name=A status"))
+	line := strings.Join(d.Args, " ")
+	for _, want := range []string{"-c core.hooksPath=/dev/null", "-c core.fsmonitor=false", "-c safe.bareRepository=explicit", "-c safe.directory=/ws/repo/sub -c safe.directory=/ws/repo -c safe.directory=/ws",
+		"-c protocol.allow=never", "-c protocol.file.allow=never", "-c protocol.ext.allow=never", "-c credential.helper= ", "-c core.sshCommand=ssh ", "-c gpg.program=/dev/null"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("%q is missing from %s", want, line)
+		}
+	}
+	if strings.Contains(line, "safe.directory=/ ") || strings.Index(line, "user.name") > strings.Index(line, "core.hooksPath") {
+		t.Errorf("runs %s", line)
+	}
+	for name, want := range map[string]string{"GIT_ALLOW_PROTOCOL": "none", "GIT_CEILING_DIRECTORIES": "/", "GIT_EDITOR": ":", "GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh"} {
+		if d.Env[name] != want {
+			t.Errorf("%s=%s, want %s", name, d.Env[name], want)
+		}
+	}
+	for args, want := range map[string]string{"fetch origin": "https", "fetch shell": "ssh", "fetch disk": "file", "fetch --all": "file:https:ssh", "log": "none"} {
+		if got := ask(testPolicy(nil), split(args)).Env["GIT_ALLOW_PROTOCOL"]; got != want {
+			t.Errorf("git %s may use %s, want %s", args, got, want)
+		}
+	}
+	if d := ask(testPolicy(nil), split("fetch shell")); !slices.Contains(d.Args, "--upload-pack=git-upload-pack") {
+		t.Errorf("the program on the other side of ssh is not pinned: %q", d.Args)
+	}
+}
+
+// TestFailsClosed: what is missing or not understood refuses.
+func TestFailsClosed(t *testing.T) {
+	good := callOf([]string{"status"})
+	for name, tt := range map[string]struct {
+		config map[string]string
+		call   func(c *abi.Call)
+		rule   string
+	}{
+		"all is well":                  {nil, func(*abi.Call) {}, "git.status"},
+		"no configuration was read":    {nil, func(c *abi.Call) { c.RepoConfig = nil }, "repo-config"},
+		"it could not be read":         {nil, func(c *abi.Call) { c.RepoConfig = &abi.RepoConfig{Error: "x"} }, "repo-config"},
+		"no working directory":         {nil, func(c *abi.Call) { c.Cwd = "" }, "cwd"},
+		"no roots":                     {nil, func(c *abi.Call) { c.Roots = nil }, "cwd"},
+		"a bad pattern":                {map[string]string{"protected": "["}, func(*abi.Call) {}, "config"},
+		"a boolean that is none":       {map[string]string{"allow_http": "yes"}, func(*abi.Call) {}, "config"},
+		"an ssh with arguments":        {map[string]string{"ssh": "ssh -i x"}, func(*abi.Call) {}, "config"},
+		"a variable that may not be":   {nil, func(c *abi.Call) { c.Env = map[string]string{"GIT_DIR": "x"} }, "env"},
+		"a variable that may be":       {nil, func(c *abi.Call) { c.Env = map[string]string{"GIT_AUTHOR_NAME": "x"} }, "git.status"},
+		"a submodule with a filter":    {nil, func(c *abi.Call) { c.RepoConfig.Submodules = []abi.ConfigEntry{{Key: "filter.x.clean", Value: "x"}} }, "repo-config"},
+		"a submodule without a filter": {nil, func(c *abi.Call) { c.RepoConfig.Submodules = []abi.ConfigEntry{{Key: "core.worktree", Value: "../x"}} }, "git.status"},
+	} {
+		c := *good
+		c.RepoConfig = &abi.RepoConfig{}
+		tt.call(&c)
+		if d := testPolicy(tt.config).decide(&c); d.Rule != tt.rule {
+			t.Errorf("%s: %s by %s, want %s", name, d.Effect, d.Rule, tt.rule)
+		}
+	}
+}
+
+// TestExports asks as the host does, with JSON.
+func TestExports(t *testing.T) {
+	f := &pdk.Fake{Config: map[string]string{"protected": "main"}}
+	d, err := f.Restrict(restrict, callOf(split("push origin main"), originOnly...))
+	if err != nil || d.Effect != abi.Deny || d.Rule != "push.protected" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	out, err := f.Run(describe, nil)
+	if err != nil || !strings.Contains(string(out), `"wants":["repo_config"]`) {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
+// TestRemotesAsGit compares what the policy takes a URL for with what git
+// does.
+func TestRemotesAsGit(t *testing.T) {
+	needGit(t)
+	b := newBox(t, model(t), nil)
+	p := testPolicy(nil)
+	for _, url := range []string{"/ws/x", "/ws/a:b", "./x", "./a:b", "x/y:z", "host:path", "user@host:path", "user@host:/path", "host.example:~x/y", "ssh://host/x", "ssh://user@host:22/x", "ssh://[::1]:22/x",
+		"file:///ws/x", "[host]:path", "[host:22]:path", "host:22:path", "a-b:c", "user@host:pa:th", "/ws/x?y", "ws/x"} {
+		r := &request{policy: p, call: callOf(nil), repo: newRepoConfig(nil)}
+		r.scope.Cwd, r.scope.Roots = r.call.Cwd, r.call.Roots
+		m, err := r.parse(url, "/ws")
+		if err != nil {
+			continue
+		}
+		out, gitErr := b.plain("repo", nil, "", "fetch-pack", "--diag-url", url)
+		kind := m.kind
+		if want := "Diag: protocol=" + string(kind) + "\n"; gitErr != nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %s here, in git %v %s", url, m.kind, gitErr, out)
 		}
 	}
 }

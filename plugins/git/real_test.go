@@ -165,9 +165,24 @@ func (b *box) plain(cwd string, env map[string]string, stdin string, args ...str
 		path, args = "/bin/sh", []string{"-c", args[0][1:]}
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Dir, cmd.Env, cmd.Stdin = filepath.Join(b.ws, cwd), b.env(env), strings.NewReader(stdin)
+	cmd.Dir, cmd.Stdin = filepath.Join(b.ws, cwd), strings.NewReader(stdin)
+	cmd.Env = append(b.env(env), "FILTER_BRANCH_SQUELCH_WARNING=1") // It waits ten seconds beside it.
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// plainCode is plain with the exit code.
+func (b *box) plainCode(cwd string, env map[string]string, stdin string, args ...string) (string, int) {
+	out, err := b.plain(cwd, env, stdin, args...)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return out, 0
+	case errors.As(err, &exit):
+		return out, exit.ExitCode()
+	}
+	b.t.Fatalf("git %q: %v", args, err)
+	return "", 0
 }
 
 // ask asks the policy.
@@ -235,6 +250,11 @@ func tree(t testing.TB, dir string) map[string]string {
 		t.Fatal(err)
 	}
 	return m
+}
+
+func sorted(list []string) []string {
+	slices.Sort(list)
+	return list
 }
 
 func difference(a, b map[string]string) []string {
