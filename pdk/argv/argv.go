@@ -44,7 +44,8 @@ type Style struct {
 	// ShortEquals: "-n=value" gives n the value "value", not "=value", and is
 	// the one way to give a short flag an optional value (Go's pflag).
 	ShortEquals bool
-	// NoCluster: "-abc" is not "-a -b -c".
+	// NoCluster: "-abc" is neither "-a -b -c" nor "-a" with the value "bc"
+	// (npm).
 	NoCluster bool
 	// OperandsEndFlags: what follows the first operand is an operand too.
 	OperandsEndFlags bool
@@ -257,6 +258,9 @@ func (p *parser) short(a string) *Refusal {
 			return p.flag(f, a, a[1:], true)
 		}
 	}
+	if p.g.style.NoCluster && len(a) > 2 && !(p.g.style.ShortEquals && a[2] == '=') {
+		return p.unknown(a)
+	}
 	for rest := a[1:]; rest != ""; {
 		// Names are ASCII; a byte of a longer rune finds nothing.
 		name := "-" + rest[:1]
@@ -279,9 +283,6 @@ func (p *parser) short(a string) *Refusal {
 		}
 		if f.Value != nil && !(f.Optional && p.g.style.ShortEquals) {
 			return p.flag(f, name, rest, rest != "")
-		}
-		if rest != "" && p.g.style.NoCluster {
-			return p.unknown(a)
 		}
 		if r := p.flag(f, name, "", false); r != nil {
 			return r

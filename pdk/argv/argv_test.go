@@ -72,6 +72,8 @@ func TestParse(t *testing.T) {
 		{"unknown long", gnu, "--frobnicate=1", "", "flag.unknown", "--frobnicate"},
 		{"unknown short in a cluster", gnu, "-vz", "", "flag.unknown", "-z"},
 		{"no clusters", Style{NoCluster: true}, "-vq", "", "flag.unknown", "-vq"},
+		{"nor joined values", Style{NoCluster: true}, "-n5", "", "flag.unknown", "-n5"},
+		{"but with an equals sign", Style{NoCluster: true, ShortEquals: true}, "-n=5", "--max-count=5", "", ""},
 		{"abbreviation", gnu, "--outp=x", "", "flag.abbreviated", "--outp"},
 		{"abbreviation of a refused flag", gnu, "--upload=x", "", "flag.unknown", "--upload"},
 		{"other case", gnu, "--Verbose", "", "flag.unknown", "--Verbose"},

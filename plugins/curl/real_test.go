@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -450,13 +450,8 @@ func TestToolJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var def struct {
-		Config      map[string]string
-		Reliability struct {
-			RetriableExits []int `json:"retriable_exits"`
-		}
-	}
-	if err := json.Unmarshal(b, &def); err != nil {
+	def, err := tools.ParseDefinition("tool.json", b)
+	if err != nil {
 		t.Fatal(err)
 	}
 	testPolicy(t, def.Config)

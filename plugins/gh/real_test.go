@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/json"
 	"encoding/pem"
 	"io"
 	"math/big"
@@ -25,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -462,8 +462,8 @@ func TestToolJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var def struct{ Config map[string]string }
-	if err := json.Unmarshal(b, &def); err != nil {
+	def, err := tools.ParseDefinition("tool.json", b)
+	if err != nil {
 		t.Fatal(err)
 	}
 	testPolicy(t, def.Config)

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/toold/toold/pdk"
+	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/pdk/argv"
+)
+
+// policy is what tool.json's config makes of the rules.
+type policy struct {
+	registry string
+	// scopes maps "@scope" to the registry of its packages.
+	scopes [][2]string
+	// hosts are those of the registries.
+	hosts []string
+	// proxy is the operator's proxy, which sees all requests.
+	proxy   string
+	scripts []string
+	// noFiles: no folder or archive is installed.
+	noFiles bool
+}
+
+const defaultRegistry = "https://registry.npmjs.org/"
+
+func newPolicy(config func(string) string) (*policy, error) {
+	p := &policy{registry: config("registry"), proxy: config("proxy")}
+	if p.registry == "" {
+		p.registry = defaultRegistry
+	}
+	var err error
+	if p.registry, err = p.addRegistry(p.registry); err != nil {
+		return nil, errors.New("registry: " + err.Error())
+	}
+	for _, s := range list(config("scopes")) {
+		scope, url, ok := strings.Cut(s, "=")
+		if !ok || !strings.HasPrefix(scope, "@") || !word(scope[1:]) {
+			return nil, errors.New("scopes: " + strconv.Quote(s) + " is not @SCOPE=URL")
+		}
+		if url, err = p.addRegistry(url); err != nil {
+			return nil, errors.New("scopes: " + err.Error())
+		}
+		p.scopes = append(p.scopes, [2]string{scope, url})
+	}
+	if p.proxy != "" {
+		if _, err := host(p.proxy); err != nil {
+			return nil, errors.New("proxy: " + err.Error())
+		}
+	}
+	for _, s := range list(config("scripts")) {
+		if s[0] == '-' || strings.Trim(s, alnum+"-._:") != "" {
+			return nil, errors.New("scripts: " + strconv.Quote(s) + " is not the name of a script")
+		}
+		p.scripts = append(p.scripts, s)
+	}
+	switch v := config("files"); v {
+	case "", "roots":
+	case "none":
+		p.noFiles = true
+	default:
+		return nil, errors.New("files: " + strconv.Quote(v) + " is neither roots nor none")
+	}
+	return p, nil
+}
+
+func list(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' })
+}
+
+func (p *policy) addRegistry(url string) (string, error) {
+	h, err := host(url)
+	if err != nil {
+		return "", err
+	}
+	if !slices.Contains(p.hosts, h) {
+		p.hosts = append(p.hosts, h)
+	}
+	if !strings.HasSuffix(url, "/") {
+		url += "/"
+	}
+	return url, nil
+}
+
+// host is the host of an http or https URL of plain characters.
+func host(url string) (string, error) {
+	bad := errors.New(strconv.Quote(url) + " is not a plain http:// or https:// URL")
+	scheme, rest, ok := strings.Cut(url, "://")
+	if !ok || scheme != "http" && scheme != "https" || strings.Trim(rest, alnum+"-._~:/") != "" {
+		return "", bad
+	}
+	authority, _, _ := strings.Cut(rest, "/")
+	name, port, _ := strings.Cut(authority, ":")
+	if name == "" || strings.Trim(port, "0123456789") != "" {
+		return "", bad
+	}
+	return strings.ToLower(name), nil
+}
+
+func (p *policy) file(path string, in argv.Scope) (string, error) {
+	if p.noFiles {
+		return "", &argv.Refusal{Rule: "path.file", Arg: path, Reason: "file " + argv.Quote(path) + " would be read by the host", Instead: "use a package of the registry"}
+	}
+	return in.Path(path)
+}
+
+// nowhere is the proxy that npm needs for every host that is not a
+// registry's. No program can listen there: the port is 0. It must be a URL
+// that npm accepts: one with an unknown protocol is ignored, and npm then
+// asks the host itself.
+const nowhere = "http://127.0.0.1:0/"
+
+// pins are the flags in front of all others. npm ranks the command line above
+// the project's .npmrc.
+func (p *policy) pins() []string {
+	pins := []string{
+		"--registry=" + p.registry,
+		"--replace-registry-host=npmjs",
+		"--ignore-scripts=true",
+		"--script-shell=/bin/sh",
+		"--git=/nonexistent/git-is-not-run-by-this-tool",
+		"--node-gyp=/nonexistent/node-gyp",
+		"--node-options=",
+		"--init-module=/nonexistent/init.js",
+		"--userconfig=~/.npmrc",
+		"--cache=~/.npm",
+		"--logs-max=0",
+		"--timing=false",
+		"--global=false",
+		"--location=user",
+		"--install-links=false",
+		"--strict-ssl=true",
+		"--update-notifier=false",
+		"--yes=false",
+		"--browser=false",
+		"--color=false",
+		"--progress=false",
+		// What is refused by the pin of the hosts is tried again like any
+		// failure; npm's own pauses are ten seconds and a minute.
+		"--fetch-retry-mintimeout=200",
+		"--fetch-retry-maxtimeout=2000",
+	}
+	for _, s := range p.scopes {
+		pins = append(pins, "--"+s[0]+":registry="+s[1])
+	}
+	if p.proxy != "" {
+		return append(pins, "--proxy="+p.proxy, "--https-proxy="+p.proxy, "--noproxy=")
+	}
+	return append(pins, "--proxy="+nowhere, "--https-proxy="+nowhere, "--noproxy="+strings.Join(p.hosts, ","))
+}
+
+func deny(err error) *abi.Decision {
+	var r *argv.Refusal
+	if !errors.As(err, &r) {
+		r = &argv.Refusal{Rule: "refused", Reason: err.Error()}
+	}
+	return pdk.Deny("npm."+r.Rule, r.Reason, r.Instead)
+}
+
+// decide answers a call. It never panics and reads nothing but c and p.
+func (p *policy) decide(c *abi.Call) *abi.Decision {
+	if err := argv.CheckEnv(c.Env, "NODE_ENV"); err != nil {
+		return deny(err)
+	}
+	scope := argv.Scope{Cwd: c.Cwd, Roots: c.Roots}
+	line, err := grammar.Parse(c.Args, scope)
+	if err != nil {
+		return deny(err)
+	}
+	no := false
+	if len(line.Items) == 1 && line.Has("--version") {
+		d := pdk.Allow()
+		d.Rule, d.Args, d.Mutating, d.Stdin = "npm.version", append(p.pins(), "--version"), &no, &no
+		return d
+	}
+	name, cmd, ops, err := p.command(line)
+	if err != nil {
+		return deny(err)
+	}
+	if ops, err = p.operands(name, cmd, ops, scope); err != nil {
+		return deny(err)
+	}
+	mutating := cmd.mutating && !line.Has("--dry-run") || name == "audit" && len(ops) > 0
+	if line.Has("--help") {
+		// Printed, not shown in a viewer, when it is a flag.
+		ops, mutating = nil, false
+	}
+	if c.ReadOnly && mutating {
+		return pdk.Deny("npm.read_only", "this call may only read, and "+argv.Quote("npm "+name)+" changes the project", "make the call where writing is allowed")
+	}
+	d := pdk.Allow()
+	d.Rule = "npm." + name
+	d.Args = append(append(p.pins(), name), line.Flags()...)
+	if len(ops) > 0 {
+		d.Args = append(append(d.Args, "--"), ops...)
+	}
+	d.Mutating, d.Stdin = &mutating, &no
+	// npm run starts the script in a shell.
+	d.Shell = name == "run" && len(ops) > 0
+	return d
+}
+
+// command finds the command, which is the first operand.
+func (p *policy) command(line *argv.Line) (string, *command, []string, error) {
+	ops := line.Operands()
+	if len(ops) == 0 {
+		return "", nil, nil, &argv.Refusal{Rule: "command", Reason: "there is no command", Instead: "write npm view, ls, outdated, install or ci"}
+	}
+	name := ops[0]
+	if s, ok := scripts[name]; ok {
+		return "run", commands["run"], append([]string{s}, ops[1:]...), nil
+	}
+	if a, ok := aliases[name]; ok {
+		name = a
+	}
+	if cmd := commands[name]; cmd != nil {
+		return name, cmd, ops[1:], nil
+	}
+	if why, ok := closed[name]; ok {
+		return "", nil, nil, &argv.Refusal{Rule: "command.refused", Arg: name, Reason: "command " + argv.Quote("npm "+name) + " " + why[0], Instead: why[1]}
+	}
+	return "", nil, nil, &argv.Refusal{Rule: "command", Arg: name, Reason: "command " + argv.Quote("npm "+name) + " is not one that this policy knows, and abbreviations are refused", Instead: "use npm view, ls, outdated, install, ci, uninstall, update, audit, explain or search"}
+}
