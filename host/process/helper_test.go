@@ -30,7 +30,7 @@ func daemon(t *testing.T, mark, script, dir string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe, daemonArg, script, dir)
-	cmd.Env = []string{"MARK=" + mark, "PATH=/usr/bin:/bin"}
+	cmd.Env = []string{"MARK=" + mark, "PATH=/usr/bin:/bin", "GORACE=atexit_sleep_ms=0"}
 	cmd.Stderr = os.Stderr
 	return cmd
 }

@@ -79,7 +79,7 @@ func TestOlderVersions(t *testing.T) {
 			onThread(func() {
 				var words []string
 				say := func(err error) { words = append(words, errName(err)) }
-				scoped, step, err := restrictThread(abi, "/bin/true", []string{in}, nil)
+				scoped, step, err := restrictThread(abi, nil, "/bin/true", []string{in}, nil)
 				if err != nil {
 					got <- step + ": " + err.Error()
 					return
@@ -118,7 +118,7 @@ func TestThreadEnds(t *testing.T) {
 		done := make(chan struct{})
 		onThread(func() {
 			defer close(done)
-			if _, step, err := restrictThread(abiRefer, "/bin/true", nil, nil); err != nil {
+			if _, step, err := restrictThread(abiRefer, nil, "/bin/true", nil, nil); err != nil {
 				t.Error(step, err)
 			}
 		})

@@ -1,11 +1,8 @@
 package process
 
 import (
-	"debug/elf"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 	"unsafe"
 
@@ -45,10 +42,22 @@ const (
 		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
 )
 
-// devices may be written by every tool: what is written to them goes nowhere.
-// /dev/tty is nobody's, since a run has no controlling terminal; programs
-// that try it are told so by the open itself.
-var devices = [...]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
+// openDevices opens, as paths only, the devices that every tool may write:
+// what is written to them goes nowhere. /dev/tty is nobody's, since a run has
+// no controlling terminal; programs that try it are told so by the open.
+func openDevices() (fds []int) {
+	for _, device := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"} {
+		if fd, err := openPath(device); err == nil {
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
+
+// openPath opens path, whatever it is, only to name it. Links are followed.
+func openPath(path string) (int, error) {
+	return ignoringEINTR(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
+}
 
 // landlockABI is the version that the kernel offers.
 func landlockABI() (int, error) {
@@ -107,9 +116,10 @@ func (s Status) admits(c *Command) error {
 
 // restrictThread confines the calling thread, and what it starts, for good,
 // with what Landlock has since version abi; 0 or 1: nothing, and Runner.start
-// refused before where that is not enough. scoped reports that the thread can signal its own processes only.
+// refused before where that is not enough. devices are those of openDevices.
+// scoped reports that the thread can signal its own processes only.
 // An error comes with the step that failed.
-func restrictThread(abi int, path string, write, exec []string) (scoped bool, step string, err error) {
+func restrictThread(abi int, devices []int, path string, write, exec []string) (scoped bool, step string, err error) {
 	// Landlock asks for it, and it holds without Landlock as well: a setuid
 	// program that the tool executes gains nothing.
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -143,8 +153,8 @@ func restrictThread(abi int, path string, write, exec []string) (scoped bool, st
 
 	rules := rules{ruleset: ruleset, handled: handled}
 	for _, device := range devices {
-		if err := rules.allow(device, accessDevice); err != nil {
-			return false, "allow " + device, err
+		if err := rules.add(device, accessDevice); err != nil {
+			return false, "allow devices", err
 		}
 	}
 	for _, folder := range write {
@@ -162,6 +172,9 @@ func restrictThread(abi int, path string, write, exec []string) (scoped bool, st
 		}
 	}
 	for i, file := range append([]string{path}, exec...) {
+		if i > 0 && file == path {
+			continue
+		}
 		if err := rules.allow(file, accessExec); err != nil {
 			if i == 0 {
 				return false, stepExec, err
@@ -191,29 +204,47 @@ func restrictThread(abi int, path string, write, exec []string) (scoped bool, st
 	return abi >= abiScope, "", nil
 }
 
-// dropCapabilities leaves a child that runs as root the capabilities that root
-// needs to work on files, and no others: the rest (tracing, raw devices,
+// kept are the capabilities with which root works on files, and takes on
+// another user.
+const kept = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+	1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_NET_BIND_SERVICE
+
+// dropCapabilities sees to it that a child of root's has those of kept, as far
+// as this process has them, and no others: the rest (tracing, raw devices,
 // modules, reading other processes' environment) would be ways around what is
-// confined. It leaves any other child none, also where a service manager gave
-// this process some.
+// confined. A child of any other user has none, also where a service manager
+// gave this process some. The thread keeps its own, to kill the child with.
 func dropCapabilities() error {
-	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && err != unix.EINVAL {
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return err
 	}
-	for c := uintptr(0); c < 64; c++ {
-		switch c {
-		case unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID,
-			unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_NET_BIND_SERVICE:
-			continue
-		}
-		switch err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err {
-		case nil:
-		case unix.EINVAL: // the kernel's last was the one before
-			return nil
-		case unix.EPERM: // no CAP_SETPCAP: this process was given few by its operator
-			return nil
-		default:
-			return err
+	if unix.Geteuid() != 0 {
+		return nil
+	}
+	// User 0 is then nobody to exec, and what passes through it is what is
+	// ambient. Inheritable must hold that first.
+	const noRoot = 1<<0 | 1<<1 // SECBIT_NOROOT and its lock
+	if err := unix.Prctl(unix.PR_SET_SECUREBITS, noRoot, 0, 0, 0); err == unix.EPERM {
+		return nil // no CAP_SETPCAP: a container that gave root few
+	} else if err != nil {
+		return err
+	}
+	var (
+		head = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		sets [2]unix.CapUserData
+	)
+	if err := unix.Capget(&head, &sets[0]); err != nil {
+		return err
+	}
+	sets[0].Inheritable, sets[1].Inheritable = sets[0].Permitted&kept, 0
+	if err := unix.Capset(&head, &sets[0]); err != nil {
+		return err
+	}
+	for c := range 32 {
+		if sets[0].Inheritable&(1<<c) != 0 {
+			if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -228,7 +259,7 @@ type rules struct {
 // allow grants access to path and what lies beneath it. Links are followed; a
 // path that is not there grants nothing.
 func (r rules) allow(path string, access uint64) error {
-	fd, err := ignoringEINTR(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
+	fd, err := openPath(path)
 	if missing(err) {
 		return nil
 	}
@@ -250,28 +281,4 @@ func (r rules) add(fd int, access uint64) error {
 
 func missing(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
-}
-
-// interpreter is the ELF interpreter that the file path names; "" when it
-// names none, or is no ELF file.
-func interpreter(path string) (string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for its writer
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return "", err
-	}
-	e, err := elf.NewFile(f)
-	if err != nil {
-		return "", nil // a script, for example
-	}
-	for _, p := range e.Progs {
-		if p.Type == elf.PT_INTERP && p.Filesz < 4096 {
-			b, err := io.ReadAll(p.Open())
-			return strings.TrimRight(string(b), "\x00"), err
-		}
-	}
-	return "", nil
 }

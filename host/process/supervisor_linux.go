@@ -43,6 +43,9 @@ func Supervise() int {
 
 // service is the state of a supervisor.
 type service struct {
+	// devices are those of openDevices, open as long as the process lives.
+	devices []int
+
 	// send guards writes to the control socket.
 	send sync.Mutex
 
@@ -85,6 +88,7 @@ func (s *service) setUp() error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("refuse core files: %w", err)
 	}
+	s.devices = openDevices()
 	// Signals that a shell or service manager sends to all it started are
 	// the daemon's business: it lets calls finish. Catching them also gives
 	// children the default action where this process inherited an ignored
@@ -193,7 +197,7 @@ func (s *service) run(sp *spec, fds [4]int) {
 	started := make(chan struct{})
 	onThread(func() {
 		defer close(idle)
-		pid, scoped, fail := launch(sp, fds)
+		pid, scoped, fail := launch(sp, s.devices, fds)
 		if fail != nil {
 			close(started)
 			s.report(&report{Fail: fail})
@@ -229,7 +233,7 @@ func onThread(f func()) {
 // launch makes the calling thread what the child is to be, and starts the
 // child from it. It closes fds. scoped reports that this thread can signal the
 // run's processes and no others.
-func launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *failReport) {
+func launch(sp *spec, devices []int, fds [4]int) (pid int, scoped bool, fail *failReport) {
 	defer func() {
 		for _, fd := range fds {
 			unix.Close(fd)
@@ -253,7 +257,7 @@ func launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *failReport) {
 			abi = 0
 		}
 		var step string
-		if scoped, step, err = restrictThread(abi, sp.Path, split(sp.Write), split(sp.Exec)); err != nil {
+		if scoped, step, err = restrictThread(abi, devices, sp.Path, split(sp.Write), split(sp.Exec)); err != nil {
 			return 0, false, failed(step, err)
 		}
 		// Asked, not only concluded: killTree relies on it with a kill(-1).
