@@ -119,7 +119,7 @@ var grammar = argv.New(style, []argv.Flag{
 	{Names: "-1 --tlsv1"}, {Names: "--tlsv1.0"}, {Names: "--tlsv1.1"}, {Names: "--tlsv1.2"}, {Names: "--tlsv1.3"},
 	{Names: "--tls-max", Value: argv.OneOf("default", "1.0", "1.1", "1.2", "1.3")},
 	{Names: "-k --insecure"},
-	{Names: "--cacert", Value: argv.Text},
+	{Names: "--cacert", Value: argv.Path}, // read, but neither sent nor shown
 	{Names: "--pinnedpubkey", Value: argv.Match("a list of sha256//HASH", func(v string) bool {
 		return !slices.ContainsFunc(strings.Split(v, ";"), func(s string) bool { return !strings.HasPrefix(s, "sha256//") })
 	})},
@@ -272,10 +272,7 @@ func (b *body) flag(line *argv.Line, it argv.Item) ([]string, error) {
 		} else if strings.Contains(strings.ToLower(v), "%output{") {
 			err = &argv.Refusal{Rule: "flag.value", Reason: "%output{} writes a file", Instead: "use -o, or redirect the output"}
 		}
-	case "--etag-compare", "--cacert":
-		if v == "-" {
-			v = "./-"
-		}
+	case "--etag-compare":
 		v, err = b.read(v)
 	}
 	if err != nil {
@@ -293,10 +290,11 @@ func (b *body) read(path string) (string, error) {
 		b.stdin = true
 		return path, nil
 	}
-	if b.policy.noFiles {
-		return "", &argv.Refusal{Rule: "path.file", Reason: "file " + argv.Quote(path) + " would be read by the host", Instead: "let your shell open it: write - for the name, and < FILE after the command"}
+	clean, err := b.scope.Path(path)
+	if err == nil && !b.policy.files {
+		err = &argv.Refusal{Rule: "path.file", Reason: "file " + argv.Quote(path) + " would be opened by the host, where it may be a symlink to another", Instead: "let your own shell open it: write - for the name, and < FILE after the command; or the operator sets config.files to roots"}
 	}
-	return b.scope.Path(path)
+	return clean, err
 }
 
 // checkHeader admits "Name: value", "Name:" and "Name;".

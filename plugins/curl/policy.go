@@ -20,8 +20,9 @@ type policy struct {
 	anyRedirect bool
 	// methods are the methods that are allowed; none is the usual seven.
 	methods []string
-	// noFiles: no file is read; a caller's shell opens it instead.
-	noFiles  bool
+	// files: @FILE and the like read beneath the roots. Without it a
+	// caller's shell opens the file instead.
+	files    bool
 	insecure bool
 }
 
@@ -47,9 +48,9 @@ func newPolicy(config func(string) string) (*policy, error) {
 		return nil, errors.New("redirects: " + strconv.Quote(v) + " is neither hosts nor any")
 	}
 	switch v := config("files"); v {
-	case "", "roots":
-	case "stdin":
-		p.noFiles = true
+	case "", "stdin":
+	case "roots":
+		p.files = true
 	default:
 		return nil, errors.New("files: " + strconv.Quote(v) + " is neither roots nor stdin")
 	}

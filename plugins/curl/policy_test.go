@@ -26,7 +26,7 @@ func call(args ...string) *abi.Call {
 	return &abi.Call{Tool: "curl", Args: args, Cwd: "/w/a", Roots: []string{"/w"}}
 }
 
-var named = map[string]string{"hosts": "example.com, *.example.org, 127.0.0.1:8080, [::1]:8080, api.test:*"}
+var named = map[string]string{"hosts": "example.com, *.example.org, 127.0.0.1:8080, [::1]:8080, api.test:*", "files": "roots"}
 
 // after is what follows the pins.
 func after(t testing.TB, d *abi.Decision) []string {
@@ -317,8 +317,14 @@ func TestConfig(t *testing.T) {
 		{"methods", map[string]string{"hosts": "*", "methods": "GET,HEAD"}, "-d|x|https://example.com", "curl.method"},
 		{"methods by -X", map[string]string{"hosts": "*", "methods": "GET,HEAD"}, "-X|DELETE|https://example.com", "curl.method"},
 		{"methods that are none", map[string]string{"methods": "FETCH"}, "https://example.com", "config"},
-		{"no files", map[string]string{"hosts": "*", "files": "stdin"}, "-d|@x|https://example.com", "curl.path.file"},
-		{"no files, stdin", map[string]string{"hosts": "*", "files": "stdin"}, "-d|@-|https://example.com", "curl.post"},
+		{"no files", map[string]string{"hosts": "*"}, "-d|@x|https://example.com", "curl.path.file"},
+		{"no upload", map[string]string{"hosts": "*"}, "-T|x|https://example.com", "curl.path.file"},
+		{"no form's file", map[string]string{"hosts": "*", "files": "stdin"}, "-F|a=@x|https://example.com", "curl.path.file"},
+		{"what is outside is outside", map[string]string{"hosts": "*"}, "-d|@/etc/passwd|https://example.com", "curl.path.outside"},
+		{"no files, stdin", map[string]string{"hosts": "*"}, "-d|@-|https://example.com", "curl.post"},
+		{"an authority is not sent", map[string]string{"hosts": "*"}, "--cacert|ca.pem|https://example.com", "curl.get"},
+		{"files, if the operator says so", map[string]string{"hosts": "*", "files": "roots"}, "-d|@x|https://example.com", "curl.post"},
+		{"files that are none", map[string]string{"files": "all"}, "https://example.com", "config"},
 		{"insecure", map[string]string{"hosts": "*", "insecure": "true"}, "-k|https://example.com", "curl.get"},
 		{"redirects behind a proxy", map[string]string{"hosts": "*", "proxy": "http://proxy.corp:3128"}, "-L|https://example.com", "curl.redirect.proxy"},
 		{"which the operator may want", map[string]string{"hosts": "*", "proxy": "http://proxy.corp:3128", "redirects": "any"}, "-L|https://example.com", "curl.get"},

@@ -100,7 +100,7 @@ func newPlace(t *testing.T) *place {
 		w.Header().Set("Content-Disposition", `attachment; filename=".npmrc"`)
 		io.WriteString(w, "hello from "+r.URL.Path+"\n")
 	})
-	p.policy = testPolicy(t, map[string]string{"hosts": "127.0.0.1:" + p.allowed.port()})
+	p.policy = testPolicy(t, map[string]string{"hosts": "127.0.0.1:" + p.allowed.port(), "files": "roots"})
 	p.write(filepath.Join(p.home, ".curlrc"), "output = \""+p.marker+"\"\n")
 	p.write(filepath.Join(p.home, ".netrc"), "default login me password sesame\n")
 	p.write(filepath.Join(p.cwd, "body.json"), `{"a":1}`)
@@ -397,6 +397,25 @@ func TestPinsHoldAlone(t *testing.T) {
 				t.Error(h)
 			}
 		})
+	}
+}
+
+// TestSymlink: a name beneath the roots may lead out of them, which no policy
+// can see; so without config.files no name is opened. With it the host's
+// confinement is what holds.
+func TestSymlink(t *testing.T) {
+	for _, files := range []string{"", "roots"} {
+		p := newPlace(t)
+		p.policy = testPolicy(t, map[string]string{"hosts": "127.0.0.1:" + p.allowed.port(), "files": files})
+		if err := os.Symlink(p.secret, filepath.Join(p.cwd, "link")); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{{"-d", "@link"}, {"-T", "link"}, {"-F", "a=@link"}, {"-b", "link"}, {"--data-urlencode", "x@link"}, {"--etag-compare", "link"}} {
+			p.run(append(args, "ALLOWED/a")...)
+		}
+		if h := p.harm(); (h == "") != (files == "") {
+			t.Errorf("files %q: %q", files, h)
+		}
 	}
 }
 

@@ -19,8 +19,9 @@ type policy struct {
 	// repos are OWNER/NAME and OWNER/*; none is every repository.
 	repos []string
 	api   []rule
-	// noFiles: no file is read; a caller's shell opens it instead.
-	noFiles bool
+	// files: --body-file and the like read beneath the roots. Without it a
+	// caller's shell opens the file instead.
+	files bool
 }
 
 func newPolicy(config func(string) string) (*policy, error) {
@@ -48,9 +49,9 @@ func newPolicy(config func(string) string) (*policy, error) {
 		p.api = rules
 	}
 	switch v := config("files"); v {
-	case "", "roots":
-	case "stdin":
-		p.noFiles = true
+	case "", "stdin":
+	case "roots":
+		p.files = true
 	default:
 		return nil, errors.New("files: " + strconv.Quote(v) + " is neither roots nor stdin")
 	}
@@ -238,10 +239,11 @@ func (q *request) flag(name string, it argv.Item) (argv.Item, error) {
 			q.stdin = true
 			return v, nil
 		}
-		if q.policy.noFiles {
-			return "", &argv.Refusal{Rule: "path.file", Reason: "file " + argv.Quote(v) + " would be read by the host", Instead: "let your shell open it: write - for the name, and < FILE after the command"}
+		clean, err := q.scope.Path(v)
+		if err == nil && !q.policy.files {
+			err = &argv.Refusal{Rule: "path.file", Reason: "file " + argv.Quote(v) + " would be opened by the host, where it may be a symlink to another", Instead: "let your own shell open it: write - for the name, and < FILE after the command; or the operator sets config.files to roots"}
 		}
-		return q.scope.Path(v)
+		return clean, err
 	}
 	var err error
 	switch {

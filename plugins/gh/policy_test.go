@@ -78,7 +78,7 @@ func TestAllowed(t *testing.T) {
 		{"pr|view|--help", "pr|view|--help", false, false},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
-			d := testPolicy(t, nil).decide(call(split1(tt.args)...))
+			d := testPolicy(t, map[string]string{"files": "roots"}).decide(call(split1(tt.args)...))
 			if d.Effect != abi.Allow {
 				t.Fatalf("refused by %s: %s", d.Rule, d.Reason)
 			}
@@ -249,8 +249,10 @@ func TestConfig(t *testing.T) {
 		{"a pattern that is none", map[string]string{"api": "GET repos/o*/r"}, "api|rate_limit", "gh.config"},
 		{"an enterprise host", map[string]string{"host": "git.corp.example"}, "pr|list|-R|git.corp.example/o/r", "gh.pr_list"},
 		{"which is then the only one", map[string]string{"host": "git.corp.example"}, "pr|list|-R|github.com/o/r", "gh.repo"},
-		{"no files", map[string]string{"files": "stdin"}, "issue|create|-R|o/r|-t|T|-F|x", "gh.path.file"},
+		{"no files", nil, "issue|create|-R|o/r|-t|T|-F|x", "gh.path.file"},
+		{"what is outside is outside", nil, "issue|create|-R|o/r|-t|T|-F|/x", "gh.path.outside"},
 		{"no files, input", map[string]string{"files": "stdin"}, "issue|create|-R|o/r|-t|T|-F|-", "gh.issue_create"},
+		{"files, if the operator says so", map[string]string{"files": "roots"}, "issue|create|-R|o/r|-t|T|-F|x", "gh.issue_create"},
 		{"a host that is none", map[string]string{"host": "x/y"}, "version", "gh.config"},
 		{"a repository that is none", map[string]string{"repo": "x"}, "version", "gh.config"},
 		{"repositories that are none", map[string]string{"repos": "x/*/y"}, "version", "gh.config"},

@@ -147,7 +147,7 @@ func newPlace(t *testing.T) *place {
 	t.Helper()
 	dir := t.TempDir()
 	p := &place{t: t, gh: findGH(t), cwd: filepath.Join(dir, "root", "work"), home: filepath.Join(dir, "home"), bin: filepath.Join(dir, "bin"),
-		secret: filepath.Join(dir, "secret"), marker: filepath.Join(dir, "marker"), hub: newGitHub(t), policy: testPolicy(t, nil)}
+		secret: filepath.Join(dir, "secret"), marker: filepath.Join(dir, "marker"), hub: newGitHub(t), policy: testPolicy(t, map[string]string{"files": "roots"})}
 	for _, d := range []string{filepath.Join(p.cwd, ".git"), filepath.Join(p.home, ".config", "gh"), p.bin} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)

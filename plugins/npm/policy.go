@@ -21,8 +21,8 @@ type policy struct {
 	// proxy is the operator's proxy, which sees all requests.
 	proxy   string
 	scripts []string
-	// noFiles: no folder or archive is installed.
-	noFiles bool
+	// files: folders and archives beneath the roots may be installed.
+	files bool
 }
 
 const defaultRegistry = "https://registry.npmjs.org/"
@@ -58,9 +58,9 @@ func newPolicy(config func(string) string) (*policy, error) {
 		p.scripts = append(p.scripts, s)
 	}
 	switch v := config("files"); v {
-	case "", "roots":
-	case "none":
-		p.noFiles = true
+	case "", "none":
+	case "roots":
+		p.files = true
 	default:
 		return nil, errors.New("files: " + strconv.Quote(v) + " is neither roots nor none")
 	}
@@ -101,10 +101,11 @@ func host(url string) (string, error) {
 }
 
 func (p *policy) file(path string, in argv.Scope) (string, error) {
-	if p.noFiles {
-		return "", &argv.Refusal{Rule: "path.file", Arg: path, Reason: "file " + argv.Quote(path) + " would be read by the host", Instead: "use a package of the registry"}
+	clean, err := in.Path(path)
+	if err == nil && !p.files {
+		err = &argv.Refusal{Rule: "path.file", Arg: path, Reason: "file " + argv.Quote(path) + " would be opened by the host, where it may be a symlink to another", Instead: "use a package of the registry, or have the operator set config.files to roots"}
 	}
-	return in.Path(path)
+	return clean, err
 }
 
 // nowhere is the proxy that npm needs for every host that is not a

@@ -26,7 +26,7 @@ func call(args ...string) *abi.Call {
 }
 
 func TestAllowed(t *testing.T) {
-	p := testPolicy(t, map[string]string{"scripts": "test, build"})
+	p := testPolicy(t, map[string]string{"scripts": "test, build", "files": "roots"})
 	pins := p.pins()
 	for _, tt := range []struct {
 		args     string
@@ -212,7 +212,8 @@ func TestConfig(t *testing.T) {
 		{"a proxy", map[string]string{"proxy": "http://proxy.corp.example:3128"}, "ci", "npm.ci", "--https-proxy=http://proxy.corp.example:3128"},
 		{"scripts", map[string]string{"scripts": "test"}, "test", "npm.run", ""},
 		{"scripts not listed", map[string]string{"scripts": "test"}, "run build", "npm.script", ""},
-		{"no files", map[string]string{"files": "none"}, "install ./x", "npm.path.file", ""},
+		{"no files", nil, "install ./x", "npm.path.file", ""},
+		{"files, if the operator says so", map[string]string{"files": "roots"}, "install ./x", "npm.install", ""},
 		{"a registry that is none", map[string]string{"registry": "file:///etc"}, "ci", "npm.config", ""},
 		{"a registry with flags in it", map[string]string{"registry": "https://x/ --git=y"}, "ci", "npm.config", ""},
 		{"a registry with a user", map[string]string{"registry": "https://a@x/"}, "ci", "npm.config", ""},
@@ -281,7 +282,7 @@ func FuzzPolicy(f *testing.F) {
 	} {
 		f.Add(strings.ReplaceAll(s, " ", "\x1f"))
 	}
-	p := testPolicy(f, map[string]string{"scripts": "test"})
+	p := testPolicy(f, map[string]string{"scripts": "test", "files": "roots"})
 	pins := p.pins()
 	f.Fuzz(func(t *testing.T, joined string) {
 		args := strings.Split(joined, "\x1f")
