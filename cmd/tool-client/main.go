@@ -36,9 +36,21 @@ Has the daemon at TOOL_SOCKET run TOOL in this folder, and ends with its exit co
   TOOL_ENV              variables that the tool is to get, as far as it admits them: A,B,C
 `
 
-// exitNoDaemon is the exit code where nobody listens at TOOL_SOCKET: as far as
-// a script can tell, the tool is not there.
-const exitNoDaemon = 127
+const (
+	// exitNoDaemon is the exit code where nobody listens at TOOL_SOCKET: as far
+	// as a script can tell, the tool is not there.
+	exitNoDaemon = 127
+	// exitPipe is that of a tool that writes to a reader who has left, where the
+	// kernel may not end us by a signal for it.
+	exitPipe = 128 + int(syscall.SIGPIPE)
+)
+
+// Whoever interrupts this often in this time means us, not the tool, which does
+// not listen: leaving ends its call.
+const (
+	insistTimes = 3
+	insistTime  = 2 * time.Second
+)
 
 func main() { os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr)) }
 
@@ -62,11 +74,7 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitNoDaemon
 	}
 	defer conn.Close()
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	defer signal.Stop(signals)
-
-	result, err := wire.Stream(conn, call, wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr, Signals: signals})
+	result, err := wire.Stream(conn, call, wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr, Signals: forwarded()})
 	if err != nil {
 		return report(stderr, err)
 	}
@@ -76,12 +84,45 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return result.ExitCode
 }
 
+// forwarded are the signals that the tool is to get: those that would end us,
+// but for what whoever started us had us ignore (as nohup does with HUP, and a
+// shell with INT in the background).
+func forwarded() <-chan os.Signal {
+	caught := make(chan os.Signal, 8)
+	for _, s := range [...]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(s) {
+			signal.Notify(caught, s)
+		}
+	}
+	signals := make(chan os.Signal, 8)
+	go func() {
+		var last [insistTimes]time.Time
+		for s := range caught {
+			copy(last[1:], last[:])
+			last[0] = time.Now()
+			if last[0].Sub(last[insistTimes-1]) < insistTime {
+				os.Exit(128 + int(s.(syscall.Signal)))
+			}
+			select {
+			case signals <- s:
+			default: // the daemon does not listen
+			}
+		}
+	}()
+	return signals
+}
+
 // report says what went wrong on this side of the socket, and is the exit code
 // that follows.
 func report(stderr io.Writer, err error) int {
 	if e := (*wire.Error)(nil); errors.As(err, &e) {
 		fmt.Fprintf(stderr, "tool-client: %s\n", e.Message)
 		return e.Code.ExitCode()
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		if e := (*wire.OutputError)(nil); errors.As(err, &e) {
+			return exitPipe
+		}
 	}
 	fmt.Fprintf(stderr, "tool-client: %v\n", err)
 	return wire.Internal.ExitCode()

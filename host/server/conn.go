@@ -404,7 +404,7 @@ func (c *conn) newCall(m *wire.Call, size int) *call {
 		m.ExecutionID = newExecutionID()
 	}
 	if m.Stream && m.Stdin == nil {
-		cl.input = newInput(func(frame []byte) error { return c.out.frame(cl, frame) })
+		cl.input = newInput(cl.ctx, func(frame []byte) error { return c.out.frame(cl, frame) })
 	}
 	return cl
 }

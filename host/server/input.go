@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -17,6 +18,7 @@ const ackAfter = wire.Credit / 4
 // comes and is never kept waiting: a client that sends more than its credit is
 // in error. The tool takes out, and thereby gives the credit back.
 type input struct {
+	ctx  context.Context // the call's
 	send func(json []byte) error
 
 	mu    sync.Mutex // guards what follows
@@ -28,8 +30,8 @@ type input struct {
 	err   error // why reading fails; before what buf has
 }
 
-func newInput(send func([]byte) error) *input {
-	in := &input{send: send}
+func newInput(ctx context.Context, send func([]byte) error) *input {
+	in := &input{ctx: ctx, send: send}
 	in.more = sync.NewCond(&in.mu)
 	return in
 }
@@ -84,6 +86,9 @@ func (in *input) fail(err error) {
 }
 
 func (in *input) Read(p []byte) (int, error) {
+	if in.ctx.Err() != nil {
+		return 0, context.Cause(in.ctx) // also where something came before that
+	}
 	in.mu.Lock()
 	for in.buf.Len() == 0 && !in.ended && in.err == nil && len(p) > 0 {
 		in.more.Wait()

@@ -239,7 +239,7 @@ func TestOpenIsSentOnce(t *testing.T) {
 
 func TestAcks(t *testing.T) {
 	var sent []string
-	in := newInput(func(frame []byte) error {
+	in := newInput(t.Context(), func(frame []byte) error {
 		sent = append(sent, string(frame))
 		return nil
 	})

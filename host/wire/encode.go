@@ -327,13 +327,8 @@ func EncodeRequest(c *Call) ([][]byte, error) {
 			return nil, invalid(err)
 		}
 	}
-	for i, a := range c.Args {
-		if !utf8.ValidString(a) {
-			return nil, Errorf(InvalidEnvelope, "args/%d is not UTF-8: %q; the protocol carries text, so rename the file, or name it in a file that the tool reads", i, a)
-		}
-	}
-	if !utf8.ValidString(c.Cwd) {
-		return nil, Errorf(InvalidEnvelope, "cwd is not UTF-8: %q; the protocol carries text, so call from another folder", c.Cwd)
+	if err := c.checkText(); err != nil {
+		return nil, err
 	}
 	whole := appendRequest(nil, c, c.Args, false)
 	if len(whole) <= MaxFrame {
@@ -347,6 +342,32 @@ func EncodeRequest(c *Call) ([][]byte, error) {
 		return nil, tooLarge(int64(len(first)))
 	}
 	return appendArgsFrames([][]byte{first}, c.Args), nil
+}
+
+// checkText finds what JSON cannot say: replacing it silently would make another
+// call of it.
+func (c *Call) checkText() error {
+	for i, a := range c.Args {
+		if !utf8.ValidString(a) {
+			return Errorf(InvalidEnvelope, "args/%d is not UTF-8: %q; the protocol carries text, so rename the file, or name it in a file that the tool reads", i, a)
+		}
+	}
+	for name, value := range c.Env {
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return Errorf(InvalidEnvelope, "env/%s is not UTF-8: %q; the protocol carries text, so leave it out", name, value)
+		}
+	}
+	for _, f := range [...]struct{ name, value string }{
+		{"tool", c.Tool}, {"cwd", c.Cwd}, {"session", c.Session}, {"idempotency_key", c.IdempotencyKey}, {"trace", c.Trace}, {"traceId", c.TraceID},
+	} {
+		if !utf8.ValidString(f.value) {
+			return Errorf(InvalidEnvelope, "%s is not UTF-8: %q; the protocol carries text", f.name, f.value)
+		}
+	}
+	if !utf8.ValidString(c.Token) {
+		return Errorf(InvalidEnvelope, "the token is not UTF-8; check where it comes from")
+	}
+	return nil
 }
 
 // appendArgsFrames appends the frames that carry args.

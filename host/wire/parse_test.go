@@ -366,6 +366,9 @@ func TestEncodeRequestRefuses(t *testing.T) {
 		wire.InvalidEnvelope: {
 			{Tool: "x", Args: []string{"a", "\xff"}},
 			{Tool: "x", Cwd: "/\xff"},
+			{Tool: "x", Env: map[string]string{"A": "\xff"}},
+			{Tool: "x", Token: "\xff"},
+			{Tool: "\xff"},
 			{Tool: "x", Form: wire.Envelope, Payload: json.RawMessage(`{`)},
 		},
 	} {
