@@ -74,7 +74,13 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitNoDaemon
 	}
 	defer conn.Close()
-	result, err := wire.Stream(conn, call, wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr, Signals: forwarded()})
+	streaming, err := wire.Start(conn, call)
+	if err != nil {
+		return report(stderr, err)
+	}
+	// Signals are taken over while the daemon is at work already. One that comes
+	// before ends us, and thereby the call.
+	result, err := streaming.Wait(wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr, Signals: forwarded()})
 	if err != nil {
 		return report(stderr, err)
 	}

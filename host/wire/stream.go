@@ -29,28 +29,56 @@ type Local struct {
 }
 
 // Stream makes a streamed call over conn and returns its result, without the
-// text that went to l. It sets c.Stream.
-//
-// The error is an *Error where the request cannot be sent as it is (see
-// EncodeRequest), an *OutputError where l.Stdout or l.Stderr refused, else one
-// of conn or of what came over it. conn is then of no further use; closing it
-// ends the call at the server. One goroutine may stay behind in l.Stdin.Read,
-// as with os/exec; what it reads is lost.
+// text that went to l: Start, and then Wait.
 func Stream(conn io.ReadWriter, c *Call, l Local) (*Result, error) {
+	s, err := Start(conn, c)
+	if err != nil {
+		return nil, err
+	}
+	return s.Wait(l)
+}
+
+// Streaming is a streamed call that was sent, and whose answer was not read.
+type Streaming struct {
+	conn io.ReadWriter
+	// sendErr is why the request was not sent whole.
+	sendErr error
+	// open is that of the reading goroutine: input was asked for.
+	open bool
+
+	mu sync.Mutex // guards what follows, and writing to conn
+	// room is signalled when sent falls, or ended is set.
+	room  *sync.Cond
+	sent  int // bytes of input on their way
+	ended bool
+}
+
+// Start sends a streamed call over conn, and sets c.Stream. The error is an
+// *Error where the request cannot be sent as it is (see EncodeRequest).
+func Start(conn io.ReadWriter, c *Call) (*Streaming, error) {
 	c.Stream = true
 	frames, err := EncodeRequest(c)
 	if err != nil {
 		return nil, err
 	}
-	s := &stream{conn: conn}
+	s := &Streaming{conn: conn}
 	s.room = sync.NewCond(&s.mu)
-	var sendErr error
 	for _, f := range frames {
-		// A server that refuses says why before it closes: read on.
-		if sendErr = s.send(f); sendErr != nil {
+		// A server that refuses says why before it closes: Wait reads on.
+		if s.sendErr = WriteFrame(conn, f); s.sendErr != nil {
 			break
 		}
 	}
+	return s, nil
+}
+
+// Wait serves the streams of the call until it has its result.
+//
+// The error is an *OutputError where l.Stdout or l.Stderr refused, else one of
+// the connection or of what came over it. The connection is then of no further
+// use; closing it ends the call at the server. One goroutine may stay behind in
+// l.Stdin.Read, as with os/exec; what it reads is lost.
+func (s *Streaming) Wait(l Local) (*Result, error) {
 	defer s.end()
 	if l.Signals != nil {
 		over := make(chan struct{})
@@ -62,10 +90,10 @@ func Stream(conn io.ReadWriter, c *Call, l Local) (*Result, error) {
 		defer func() { close(over); <-forwarded }()
 	}
 	for {
-		frame, err := ReadFrame(conn)
+		frame, err := ReadFrame(s.conn)
 		if err != nil {
-			if sendErr != nil {
-				err = sendErr
+			if s.sendErr != nil {
+				err = s.sendErr
 			}
 			return nil, fmt.Errorf("the server ended the connection before the call: %w", err)
 		}
@@ -108,20 +136,7 @@ func (e *OutputError) Error() string { return "write " + e.Name + ": " + e.Err.E
 
 func (e *OutputError) Unwrap() error { return e.Err }
 
-// stream is the state of Stream.
-type stream struct {
-	conn io.ReadWriter
-	// open is that of the reading goroutine: input was asked for.
-	open bool
-
-	mu sync.Mutex // guards what follows, and writing to conn
-	// room is signalled when sent falls, or ended is set.
-	room  *sync.Cond
-	sent  int // bytes of input on their way
-	ended bool
-}
-
-func (s *stream) send(json []byte) error {
+func (s *Streaming) send(json []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -133,14 +148,14 @@ func (s *stream) send(json []byte) error {
 // errEnded stops what still wants to send when the call is over.
 var errEnded = errors.New("the call is over")
 
-func (s *stream) end() {
+func (s *Streaming) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
 	s.room.Broadcast()
 }
 
-func (s *stream) acknowledged(n int) {
+func (s *Streaming) acknowledged(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent -= n
@@ -148,7 +163,7 @@ func (s *stream) acknowledged(n int) {
 }
 
 // reserve waits until further input may be on its way, and reports how much.
-func (s *stream) reserve() (int, bool) {
+func (s *Streaming) reserve() (int, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.sent >= Credit && !s.ended {
@@ -158,7 +173,7 @@ func (s *stream) reserve() (int, bool) {
 }
 
 // feed sends the caller's input until it ends or the call does.
-func (s *stream) feed(stdin io.Reader) {
+func (s *Streaming) feed(stdin io.Reader) {
 	if stdin == nil {
 		s.send(EncodeEOF())
 		return
@@ -195,7 +210,7 @@ func (s *stream) feed(stdin io.Reader) {
 }
 
 // forward sends signals until the call is over.
-func (s *stream) forward(signals <-chan os.Signal, over <-chan struct{}) {
+func (s *Streaming) forward(signals <-chan os.Signal, over <-chan struct{}) {
 	for {
 		select {
 		case <-over:
