@@ -48,6 +48,7 @@ type linear struct {
 
 	buf    []byte // all that is reserved, or all that there is
 	mapped bool   // buf is not Go's
+	usable uint64 // bytes of buf that can be written, when mapped
 	size   uint64 // bytes that the guest has now
 	peak   uint64 // most that it had since it was last restored
 	held   int64  // bytes taken from acct
@@ -73,6 +74,7 @@ func newLinear(acct *account, limit uint64, img *image, mapped bool) (*linear, e
 			l.unmap()
 			return nil, err
 		}
+		l.usable = img.size
 	}
 	return l, nil
 }
@@ -101,15 +103,12 @@ func (l *linear) Reallocate(n uint64) []byte {
 		l.held += more
 	}
 	if l.mapped {
-		from := l.size
-		if l.img != nil {
-			from = max(from, l.img.size) // what maps the image can be written already
-		}
-		if n > from {
-			if err := commit(l.buf, from, n); err != nil {
+		if n > l.usable {
+			if err := commit(l.buf, l.usable, n); err != nil {
 				l.overloaded = true
 				return nil
 			}
+			l.usable = n
 		}
 	} else if n > uint64(len(l.buf)) {
 		b := make([]byte, n)

@@ -159,7 +159,7 @@ func (in *instance) rewind() (pages int, ok bool) {
 			return 0, false
 		}
 	}
-	pages, own, err := img.restore(in.mem.buf, in.scanner)
+	pages, own, err := img.restore(in.mem.buf[:in.mem.usable], in.scanner)
 	if err != nil {
 		m.e.cfg.Logger.Error("restore memory", "module", m.spec.Name, "error", err)
 		return 0, false
@@ -169,16 +169,12 @@ func (in *instance) rewind() (pages int, ok bool) {
 	return pages, true
 }
 
-// shrink undoes growth. wazero has no call for it, but takes as the memory
+// shrink takes back what the memory grew by; restore clears it. wazero has no call for it, but takes as the memory
 // whatever the allocator answers when it grows; the rewritten module's maximum
 // is a page above the guest's so that it always asks.
 func (in *instance) shrink(img *image) bool {
-	grown := in.mem.size
 	in.mem.back = true
 	_, ok := in.mod.Memory().Grow(1)
 	in.mem.back = false
-	if !ok || uint64(in.mod.Memory().Size()) != img.size&(1<<32-1) {
-		return false
-	}
-	return decommit(in.mem.buf, img.size, grown) == nil
+	return ok && uint64(in.mod.Memory().Size()) == img.size
 }
