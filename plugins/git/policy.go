@@ -295,7 +295,7 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 			key, value, _ := strings.Cut(args[i], "=")
 			if !mayset(key, value) {
 				return nil, nil, refusal("global-flag", "-c", "flag \"-c\" sets "+quote(key)+", which this policy does not let a call set",
-					"leave it out; what may be set: "+strings.Join(settable, ", "))
+					"leave it out; who commits and how things look may be set (user.name, color.ui)")
 			}
 			r.config = append(r.config, args[i])
 		case "-C":
@@ -353,11 +353,15 @@ var callerEnv = []string{
 	"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE",
 	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE",
 	"GIT_MERGE_AUTOEDIT", "GIT_OPTIONAL_LOCKS", "GIT_REFLOG_ACTION",
-	"TZ", "LANG", "LC_ALL", "LC_TIME", "COLUMNS", "NO_COLOR", "TERM",
+	"TZ", "COLUMNS", "NO_COLOR", "TERM",
 }
 
 func (r *request) checkEnv() error {
-	for name := range r.call.Env {
+	for name, value := range r.call.Env {
+		if name == "TZ" && value != "" && !plainName(value, "/+") {
+			// It can name a file.
+			return refusal("env", name, "variable TZ is not the name of a time zone", "use one like Europe/Berlin")
+		}
 		if !slices.Contains(callerEnv, name) {
 			return refusal("env", name, "variable "+quote(name)+" is not one that a call of git may set",
 				"unset it; what may be set: "+strings.Join(callerEnv, ", "))

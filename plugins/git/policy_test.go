@@ -369,6 +369,8 @@ func TestFailsClosed(t *testing.T) {
 		"a boolean that is none":       {map[string]string{"allow_http": "yes"}, func(*abi.Call) {}, "config"},
 		"an ssh with arguments":        {map[string]string{"ssh": "ssh -i x"}, func(*abi.Call) {}, "config"},
 		"a variable that may not be":   {nil, func(c *abi.Call) { c.Env = map[string]string{"GIT_DIR": "x"} }, "env"},
+		"a time zone that is a file":   {nil, func(c *abi.Call) { c.Env = map[string]string{"TZ": ":/etc/x"} }, "env"},
+		"a time zone":                  {nil, func(c *abi.Call) { c.Env = map[string]string{"TZ": "Europe/Berlin"} }, "git.status"},
 		"a variable that may be":       {nil, func(c *abi.Call) { c.Env = map[string]string{"GIT_AUTHOR_NAME": "x"} }, "git.status"},
 		"a submodule with a filter":    {nil, func(c *abi.Call) { c.RepoConfig.Submodules = []abi.ConfigEntry{{Key: "filter.x.clean", Value: "x"}} }, "repo-config"},
 		"a submodule without a filter": {nil, func(c *abi.Call) { c.RepoConfig.Submodules = []abi.ConfigEntry{{Key: "core.worktree", Value: "../x"}} }, "git.status"},

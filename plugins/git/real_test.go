@@ -45,6 +45,7 @@ type box struct {
 	out    string
 	home   string
 	runner *process.Runner
+	exec   []string // executables beside git's own
 	words  *strings.Replacer
 }
 
@@ -202,7 +203,7 @@ func (b *box) call(p *policy, confine bool, cwd string, env map[string]string, s
 	var out bytes.Buffer
 	cmd := process.Command{
 		Path: gitPath, Args: d.Args, Dir: dir, Roots: []string{b.ws}, Env: b.env(d.Env), Stdout: &out, Stderr: &out,
-		Confine: process.Confine{Write: []string{b.home, b.ws}, Exec: []string{gitPath, "/usr/lib/git-core", "/usr/bin/ssh"}, Off: !confine},
+		Confine: process.Confine{Write: []string{b.home, b.ws}, Exec: append([]string{gitPath, "/usr/lib/git-core", "/usr/bin/ssh"}, b.exec...), Off: !confine},
 	}
 	if d.Shell {
 		cmd.Confine.Exec = append(cmd.Confine.Exec, "/bin/sh")

@@ -386,7 +386,7 @@ func config(r *request) error {
 	case anyOf(l, "--unset", "--unset-all"):
 		r.idempotent = true
 	case !r.writable(key, nth(ops, 1)):
-		return refusal("config.key", key, "variable "+quote(key)+" is not one that a call may set", "what may be set: "+strings.Join(settable, ", ")+", branch.NAME.*")
+		return refusal("config.key", key, "variable "+quote(key)+" is not one that a call may set", "who commits and how things look may be set (user.name, color.ui), and branch.NAME.remote and merge; the rest in an editor")
 	}
 	if !l.Has("--local") && !l.Has("--worktree") {
 		r.flags = append(r.flags, "--local")
