@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -421,7 +422,14 @@ func newExecutionID() string {
 	rand.Read(b[:]) // never fails
 	b[6] = b[6]&0x0F | 0x40
 	b[8] = b[8]&0x3F | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+	id := make([]byte, 0, 36)
+	for i, end := range [...]int{4, 6, 8, 10, 16} {
+		if i > 0 {
+			id = append(id, '-')
+		}
+		id = hex.AppendEncode(id, b[(len(id)-i)/2:end])
+	}
+	return string(id)
 }
 
 // answer runs a call and writes its result.

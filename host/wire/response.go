@@ -25,6 +25,29 @@ type Response struct {
 	Result *Result
 }
 
+// response is a frame that a server sent, of whatever kind and form.
+type response struct {
+	Type  string          `json:"type"`
+	Data  json.RawMessage `json:"data"`
+	Open  bool            `json:"open"`
+	Ack   int             `json:"ack"`
+	Error json.RawMessage `json:"error"`
+	// What follows is an answer in plain form.
+	ExitCode    int    `json:"exit_code"`
+	Stdout      string `json:"stdout"`
+	Stderr      string `json:"stderr"`
+	Code        Code   `json:"code"`
+	Retriable   bool   `json:"retriable"`
+	DurationMS  int64  `json:"duration_ms"`
+	FromCache   bool   `json:"from_cache"`
+	ExecutionID string `json:"execution_id"`
+	Truncated   bool   `json:"truncated"`
+	// And this one in envelope form.
+	EnvelopeDuration  *int64 `json:"durationMs"`
+	EnvelopeFromCache bool   `json:"fromCache"`
+	EnvelopeExecution string `json:"executionId"`
+}
+
 // ParseResponse reads a frame that a server sent. Members that it does not
 // know are passed over: a server may say more than this version understands.
 func ParseResponse(frame []byte) (*Response, error) {
@@ -33,27 +56,7 @@ func ParseResponse(frame []byte) (*Response, error) {
 			return &Response{Type: typ, Data: data}, nil
 		}
 	}
-	var q struct {
-		Type  string          `json:"type"`
-		Data  json.RawMessage `json:"data"`
-		Open  bool            `json:"open"`
-		Ack   int             `json:"ack"`
-		Error json.RawMessage `json:"error"`
-		// What follows is an answer in plain form.
-		ExitCode    int    `json:"exit_code"`
-		Stdout      string `json:"stdout"`
-		Stderr      string `json:"stderr"`
-		Code        Code   `json:"code"`
-		Retriable   bool   `json:"retriable"`
-		DurationMS  int64  `json:"duration_ms"`
-		FromCache   bool   `json:"from_cache"`
-		ExecutionID string `json:"execution_id"`
-		Truncated   bool   `json:"truncated"`
-		// And this one in envelope form.
-		EnvelopeDuration  *int64 `json:"durationMs"`
-		EnvelopeFromCache bool   `json:"fromCache"`
-		EnvelopeExecution string `json:"executionId"`
-	}
+	var q response
 	if err := unmarshalLenient(frame, &q); err != nil {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}

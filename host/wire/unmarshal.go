@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Unmarshal reads one JSON text into what v points to. It is the reader of
@@ -51,9 +52,23 @@ func check(data []byte) *Fault {
 type decoder struct {
 	reader
 	lenient bool
-	// fields remembers the fields of the structs that were met.
+	// fields remembers the fields of the structs that were met and are no
+	// messages of the protocol.
 	fields map[reflect.Type][]field
 }
+
+// messageFields has the fields of the protocol's own messages, which are read
+// with every call.
+var messageFields = sync.OnceValue(func() map[reflect.Type][]field {
+	fields := make(map[reflect.Type][]field)
+	for _, t := range []reflect.Type{
+		reflect.TypeFor[plainRequest](), reflect.TypeFor[envelopeRequest](), reflect.TypeFor[metadata](), reflect.TypeFor[argsPayload](),
+		reflect.TypeFor[response](),
+	} {
+		fields[t] = appendFields(nil, t, nil)
+	}
+	return fields
+})
 
 // field is where one member of an object goes.
 type field struct {
@@ -215,6 +230,9 @@ func fieldAt(v reflect.Value, index []int) reflect.Value {
 }
 
 func (d *decoder) fieldsOf(t reflect.Type) []field {
+	if fields, ok := messageFields()[t]; ok {
+		return fields
+	}
 	if fields, ok := d.fields[t]; ok {
 		return fields
 	}
