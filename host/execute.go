@@ -304,7 +304,7 @@ func (h *Host) secretValue(from string) (string, error) {
 	case "claim":
 		return "", fmt.Errorf("it comes from the claim %s, and the caller has no token", name)
 	}
-	return "", fmt.Errorf("from %q is not env:, file: or claim:", kind)
+	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, from)
 }
 
 func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error) {

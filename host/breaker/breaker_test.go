@@ -38,11 +38,11 @@ func TestOpensAfterFiveInARow(t *testing.T) {
 		if d := time.Since(start); d != 0 {
 			t.Errorf("refusing took %v", d)
 		}
-		time.Sleep(30*time.Second - 1)
+		time.Sleep(30*time.Second - time.Millisecond)
 		if b.State() != Open {
 			t.Error("let go too early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Millisecond)
 		if b.State() != HalfOpen {
 			t.Error("not half open after the reset time")
 		}

@@ -13,6 +13,8 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
+//lint:file-ignore U1000 the host calls the exports
+
 //go:wasmexport describe
 func describe() int32 {
 	return pdk.Describe(abi.Describe{

@@ -5,6 +5,8 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
+//lint:file-ignore U1000 the host calls the exports
+
 //go:wasmexport restrict
 func restrict() int32 { return pdk.Restrict(newPolicy(pdk.LookupConfig).decide) }
 

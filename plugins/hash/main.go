@@ -23,6 +23,8 @@ import (
 	"github.com/toold/toold/pdk/argv"
 )
 
+//lint:file-ignore U1000 the host calls the exports
+
 //go:wasmexport describe
 func describe() int32 {
 	yes := true

@@ -12,6 +12,8 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
+//lint:file-ignore U1000 the host calls the exports
+
 //go:wasmexport describe
 func describe() int32 {
 	return pdk.Describe(abi.Describe{Name: "npm", Description: "npm packages: look, install and update, without running scripts"})
