@@ -89,6 +89,16 @@ func (r *repoReader) read(cwd string) error {
 			return err
 		}
 	}
+	for _, dir := range []string{"", "/info", "/logs", "/refs", "/rebase-merge", "/rebase-apply", "/sequencer"} {
+		if err := r.checkLinks(gitDir + dir); err != nil {
+			return err
+		}
+		if common != gitDir {
+			if err := r.checkLinks(common + dir); err != nil {
+				return err
+			}
+		}
+	}
 	if err := r.checkWorktree(gitDir); err != nil {
 		return err
 	}
@@ -139,6 +149,44 @@ func (r *repoReader) readSubmodules(dir string, depth int) error {
 		}
 	}
 	return nil
+}
+
+// checkLinks refuses links out of the roots in dir: git reads a message to
+// commit from such a file, and writes references and logs through it.
+func (r *repoReader) checkLinks(dir string) error {
+	if _, err := r.resolve(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, plain(err))
+	}
+	for _, e := range list {
+		if e.Type()&fs.ModeSymlink == 0 {
+			continue
+		}
+		_, err := r.resolve(dir + "/" + e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			if e.Name() == "HEAD" && strings.HasPrefix(readlink(dir+"/HEAD"), "refs/") {
+				continue // A branch without a commit.
+			}
+			err = fmt.Errorf("%s/%s leads nowhere", dir, e.Name())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readlink(p string) string {
+	target, _ := os.Readlink(p)
+	return target
 }
 
 // checkWorktree refuses a working tree outside the roots: git would write
@@ -253,7 +301,7 @@ func (r *repoReader) isGitDir(dir string) (bool, error) {
 // valid one (validate_headref). Where it is not, git would look further up,
 // or not, by version.
 func (r *repoReader) checkHead(file string) error {
-	if target, err := os.Readlink(file); err == nil {
+	if target := readlink(file); target != "" {
 		if strings.HasPrefix(target, "refs/") {
 			return nil
 		}

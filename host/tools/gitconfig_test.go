@@ -170,6 +170,18 @@ func TestReadRepoConfigAsGit(t *testing.T) {
 			os.Mkdir(dir+"/a", 0o755)
 			return dir + "/a"
 		}},
+		{"HEAD that is a link", func(t *testing.T, dir string) string {
+			mustGit(t, dir, "init", "-q")
+			os.Remove(dir + "/.git/HEAD")
+			os.Symlink("refs/heads/main", dir+"/.git/HEAD")
+			return dir
+		}},
+		{"links within", func(t *testing.T, dir string) string {
+			mustGit(t, dir, "init", "-q")
+			os.Rename(dir+"/.git/hooks", dir+"/hooks")
+			os.Symlink(dir+"/hooks", dir+"/.git/hooks")
+			return dir
+		}},
 		{"no config file", func(t *testing.T, dir string) string {
 			mustGit(t, dir, "init", "-q")
 			os.Remove(dir + "/.git/config")
@@ -316,6 +328,18 @@ func TestReadRepoConfigDoubts(t *testing.T) {
 			os.Symlink("../tree", dir+"/link")
 			mustGit(t, dir, "config", "core.worktree", dir+"/link")
 		}, "core.worktree"},
+		{"message that is a link outside", func(t *testing.T, dir string) {
+			write(t, dir+"/../secret", "secret\n")
+			os.Symlink("../../secret", dir+"/.git/MERGE_MSG")
+		}, "MERGE_MSG leads out of the roots"},
+		{"reflog that is a link to what is not there yet, outside", func(t *testing.T, dir string) {
+			os.MkdirAll(dir+"/.git/logs", 0o755)
+			os.Symlink("../../../new", dir+"/.git/logs/HEAD")
+		}, "logs/HEAD leads nowhere"},
+		{"branches behind a link outside", func(t *testing.T, dir string) {
+			os.Rename(dir+"/.git/refs/heads", dir+"/../heads")
+			os.Symlink(dir+"/../heads", dir+"/.git/refs/heads")
+		}, "refs/heads leads out of the roots"},
 		{"objects are a link outside", func(t *testing.T, dir string) {
 			os.Rename(dir+"/.git/objects", dir+"/../objects")
 			os.Symlink("../../objects", dir+"/.git/objects")

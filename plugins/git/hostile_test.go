@@ -232,8 +232,9 @@ var hostiles = []hostile{
 	{name: "clone beneath a link to the outside", args: []string{"clone {WS}/remote.git {WS}/link/new"}, links: map[string]string{"link": "{OUT}"}, confined: true},
 	{name: "init beneath a link to the outside", args: []string{"init {WS}/link/new"}, links: map[string]string{"link": "{OUT}"}, confined: true},
 	{name: "worktree add beneath a link to the outside", args: []string{"worktree add ../link/new"}, links: map[string]string{"link": "{OUT}"}, confined: true},
-	{name: "reflog that is a link to the outside", args: []string{"commit --allow-empty -m x"}, prepare: []string{"!ln\u00a0-sf\u00a0{OUT}/log\u00a0.git/logs/HEAD"}, files: map[string]string{"../out/log": ""}, confined: true},
-	{name: "references that are a link to the outside", args: []string{"branch x"}, prepare: []string{"!mv\u00a0.git/refs/heads\u00a0{OUT}/heads;ln\u00a0-s\u00a0{OUT}/heads\u00a0.git/refs/heads"}, confined: true},
+	{name: "reflog that is a link to the outside", args: []string{"commit --allow-empty -m x"}, prepare: []string{"!ln\u00a0-sf\u00a0{OUT}/log\u00a0.git/logs/HEAD"}, files: map[string]string{"../out/log": ""}, rule: "repo-config"},
+	{name: "message that is a link to the outside", args: []string{"commit --allow-empty --no-edit", "log -1"}, links: map[string]string{"repo/.git/MERGE_MSG": "{OUT}/secret.txt"}, rule: "repo-config"},
+	{name: "references that are a link to the outside", args: []string{"branch x"}, prepare: []string{"!mv\u00a0.git/refs/heads\u00a0{OUT}/heads;ln\u00a0-s\u00a0{OUT}/heads\u00a0.git/refs/heads"}, rule: "repo-config"},
 	{name: "a rebase that was prepared", args: []string{"rebase --continue"}, prepare: []string{"-c sequence.editor=true rebase -q -i --exec=false HEAD~1", "!echo\u00a0'exec\u00a0{SH}'>.git/rebase-merge/git-rebase-todo"}, confined: true},
 
 	// The other side of a remote beneath the roots.
