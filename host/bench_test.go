@@ -87,15 +87,7 @@ func BenchmarkGitVersion(b *testing.B) {
 	if err != nil {
 		b.Skip("git is not installed")
 	}
-	def, err := os.ReadFile(filepath.Join(hosttest.ModuleRoot(), "tools.d", "git", "tool.json"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	var m M
-	if err := json.Unmarshal(def, &m); err != nil {
-		b.Fatal(err)
-	}
-	d.Tool(b, "git", m, map[string]string{"restricted.wasm": hosttest.Guest(b, "plugins/git")})
+	d.Ready(b, "git")
 	compare(b,
 		&side{name: "wrapped", run: runs(wrapper(b, "git"), d.Root, []string{"TOOL_SOCKET=" + d.Socket}, "--version")},
 		&side{name: "git", run: runs(git, d.Root, []string{"PATH=/usr/bin:/bin"}, "--version")})

@@ -135,6 +135,31 @@ func (d *Daemon) Tool(t testing.TB, name string, def map[string]any, modules map
 	WriteTool(t, d.Config.Tools, name, def, modules)
 }
 
+// Ready copies ready tools of the repository's tools.d, with their plugins
+// built.
+func (d *Daemon) Ready(t testing.TB, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		b, err := os.ReadFile(filepath.Join(ModuleRoot(), "tools.d", name, "tool.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var def map[string]any
+		if err := json.Unmarshal(b, &def); err != nil {
+			t.Fatal(err)
+		}
+		module := "restricted.wasm"
+		src, err := os.ReadFile(filepath.Join(ModuleRoot(), "plugins", name, "main.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(src, []byte("\n//go:wasmexport handle\n")) {
+			module = "handler.wasm"
+		}
+		d.Tool(t, name, def, map[string]string{module: Guest(t, "plugins/"+name)})
+	}
+}
+
 // WriteTool writes a tool into a tools folder as an operator would: beside it
 // first, then renamed into place. modules maps a file name such as
 // "restricted.wasm" to the path of the module to copy.
