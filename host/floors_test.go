@@ -69,6 +69,7 @@ var floors = []floor{
 	{"host/mcp", 4, nil, "a second door to the same pipeline"},
 	{"host/hosttest", 4, nil, "a whole daemon, for tests"},
 	{"pdk/pdktest", 4, nil, "a suite that runs guests in the real engine"},
+	{"pdk/pdktest/guest", guest, []string{"pdk", "pdk/abi"}, "the guest that the suite is for: a guest like any other"},
 	{"cmd/...", 5, nil, "programs stand on everything"},
 	{"cmd/tool-client", 5, []string{"host/wire"}, "a wrapper starts in a millisecond for each git in a loop: the standard library and host/wire only"},
 }

@@ -1,0 +1,90 @@
+// Package pdktest is the conformance suite of the guest interface: one set of
+// checks that a guest passes in whatever language it is written, and that an
+// SDK is finished when its guest passes.
+//
+// To test an SDK, write the guest described here with it, compile it to one
+// module, and run
+//
+//	func TestConformance(t *testing.T) {
+//		wasm, err := os.ReadFile("conformance.wasm")
+//		if err != nil {
+//			t.Fatal(err)
+//		}
+//		pdktest.Run(t, wasm)
+//	}
+//
+// The guest of the Go SDK is in pdk/pdktest/guest and is the reference. The
+// cases are vectors, files of JSON in pdk/testdata, so that an SDK can also
+// read them in its own language: what goes in, what the host answers when it
+// is asked, what must come out. What comes out is read strictly and compared
+// byte for byte in canonical form: fields that are absent and fields that have
+// their zero value are the same, the order of keys does not matter, and
+// everything else does.
+//
+// # The guest
+//
+// One module with the exports describe, restrict and handle. Each looks at
+// args[0] of its Call, the request, and does what the tables say; the other
+// arguments are A, B and so on. It reads its Call as abi.Call has it, ignores
+// fields that it does not know, and keeps nothing from one call to the next.
+//
+// # describe
+//
+// Answers, whatever its input:
+//
+//	{"abi": 1, "name": "pdktest", "description": "the conformance guest", "schema": {"type": "object"},
+//	 "annotations": {"title": "Conformance", "read_only": true, "destructive": false}, "wants": ["repo_config"]}
+//
+// # restrict
+//
+//	request       Decision
+//	(none)        deny, rule "pdktest.none", reason "there is no request"
+//	allow         allow, and nothing else
+//	deny          deny, rule "pdktest.deny", reason "asked to deny", instead "ask to allow"
+//	rewrite A..   allow, rule "pdktest.rewrite", args the rest in reverse order, env {"REWRITTEN": "yes"},
+//	              stdin_base64 of "rewritten\n", mutating true, idempotent false, idempotency_key "key-N" for N
+//	              arguments, timeout_ms 1500, stdin false, shell true
+//	empty         allow with args [], env {} and stdin_base64 "": which are not the same as absent
+//	config KEY    deny, rule "pdktest.config", reason the configuration's value, "absent" when there is none or
+//	              it is empty, between which Extism makes no difference
+//	repo          deny, rule "pdktest.repo", reason "KEY=VALUE" of all entries of repo_config joined by ";",
+//	              its error when it has one, "none" without repo_config
+//	fail          fails (error_set) with the text "asked to fail"
+//	trap          ends by a trap, or fails
+//	anything else deny, rule "pdktest.unknown", reason "unknown request: " and the request
+//
+// A Call that cannot be read is a failure, never a Decision that allows.
+//
+// # handle
+//
+//	request              Result
+//	(none)               exit_code 2, stderr "there is no request\n"
+//	call                 data: the Call, written anew from what was read
+//	stdout A..           stdout the rest joined by spaces
+//	stderr A..           stderr the rest joined by spaces
+//	exit N               exit_code N
+//	bytes HEX            stdout_base64 of those bytes; stderr_base64 of them in reverse order
+//	data                 data: the payload, as it came
+//	error CODE TEXT      error {code CODE, message TEXT, retriable true}
+//	gone                 gone true
+//	fail TEXT            fails (error_set) with TEXT
+//	trap                 ends by a trap, or fails
+//	config KEY           data {"value": VALUE}, null when there is none
+//	var-get KEY          data {"value": VALUE}, null when there is none
+//	var-set KEY VALUE    stores it, then as var-get KEY
+//	var-delete KEY       removes it, then as var-get KEY
+//	log LEVEL TEXT       logs TEXT at debug, info, warn or error
+//	emit STREAM A..      sends each of the rest to STREAM, in turn
+//	recv                 data {"pieces": [..]}: the input as text, piece by piece, until its end
+//	http METHOD URL BODY asks with header "X-Request: pdktest"; data {"status": .., "reply": the header
+//	                     "x-reply" of the answer, "body": ..}; no answer: data {"failed": true}
+//	exec PATH A..        runs PATH with the rest as args, cwd that of the Call, env {"A": "b"} and stdin "in";
+//	                     data {"exit_code": .., "stdout": .., "stderr": ..}; refused: data {"refused": the message}
+//	tool-call            calls with the payload as envelope; data: the answer
+//	length               data {"length": how many bytes stdin_base64 stands for}
+//	large N              stdout of N times "x"
+//	count                adds one to a variable of the module that begins at 0; data {"count": the variable}
+//	anything else        exit_code 2, stderr "unknown request: " and the request and "\n"
+//
+// An error of a host function that the table does not mention is a failure.
+package pdktest

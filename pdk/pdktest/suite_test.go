@@ -1,0 +1,172 @@
+package pdktest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/toold/toold/pdk/abi"
+)
+
+// build compiles the Go guest; tags are its build tags.
+func build(t *testing.T, tags string) []byte {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "guest.wasm")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s", "-tags", tags, "-o", out, "./guest")
+	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the guest: %v\n%s", err, b)
+	}
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestGo(t *testing.T) { Run(t, build(t, "")) }
+
+func TestGoWithBulkCopies(t *testing.T) { Run(t, build(t, "toold_bulk")) }
+
+// breaks are the rules that the Go guest can break.
+var breaks = []string{
+	"describe", "describe-abi",
+	"unread-call", "unknown-field", "extra-field", "no-request", "allow-args", "deny", "deny-instead",
+	"rewrite-args", "rewrite-env", "rewrite-false", "rewrite-stdin", "rewrite-shell", "rewrite-timeout", "rewrite-key",
+	"empty-args", "empty-env", "empty-stdin", "config", "config-absent", "repo", "repo-error", "repo-order", "restrict-fail", "restrict-trap", "unknown",
+	"handle-no-request", "handle-unknown", "call-payload", "call-unicode", "call-deadline", "stdout", "stderr", "exit", "bytes-text", "bytes-url",
+	"data", "error", "error-retriable", "gone", "fail", "trap", "handle-config", "var-get", "var-set", "var-delete", "log", "emit", "recv",
+	"http-header", "http-body", "http-status", "http-error", "exec-cwd", "exec-code", "exec-refused", "tool-call", "length", "large", "count",
+}
+
+// TestBrokenGuestsAreRed: a guest that breaks a single rule does not pass.
+func TestBrokenGuestsAreRed(t *testing.T) {
+	s := NewSubject(t, build(t, ""))
+	vectors, err := Load(folder(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("guest/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(source), `broken("`); n != len(breaks) {
+		t.Errorf("the guest can break %d rules, %d are tried", n, len(breaks))
+	}
+	red := func(t *testing.T, rule string) string {
+		s.config = map[string]string{"break": rule}
+		clear(s.vars)
+		for _, c := range s.Cases(vectors) {
+			if err := c.Check(t.Context()); err != nil {
+				return c.Name + ": " + err.Error()
+			}
+		}
+		return ""
+	}
+	if why := red(t, "none"); why != "" {
+		t.Fatalf("the guest that breaks nothing is red: %s", why)
+	}
+	for _, rule := range breaks {
+		t.Run(rule, func(t *testing.T) {
+			if red(t, rule) == "" {
+				t.Error("no case noticed")
+			}
+		})
+	}
+}
+
+// TestVectorsAreFound: the suite is not empty by accident, and each table of
+// doc.go has a vector for each of its requests.
+func TestVectorsAreFound(t *testing.T) {
+	vectors, err := Load(folder(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := map[string][]string{}
+	for _, v := range vectors {
+		for _, w := range strings.Fields(string(v.In)) {
+			asked[v.Export] = append(asked[v.Export], strings.Trim(w, `[]{}",:`))
+		}
+	}
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// In code: what cannot be a vector.
+	except := []string{"(none)", "anything", "length", "large", "count", "request"}
+	export := ""
+	found := 0
+	for line := range strings.Lines(string(doc)) {
+		if h, ok := strings.CutPrefix(line, "// # "); ok {
+			export = strings.TrimSpace(h)
+		}
+		row, ok := strings.CutPrefix(line, "//\t")
+		if !ok || export != "restrict" && export != "handle" || strings.HasPrefix(row, " ") {
+			continue
+		}
+		request := strings.Fields(row)[0]
+		if slices.Contains(except, request) {
+			continue
+		}
+		found++
+		if !slices.Contains(asked[export], request) {
+			t.Errorf("no vector asks %s for %s", export, request)
+		}
+	}
+	if found < 25 {
+		t.Errorf("only %d requests found in doc.go", found)
+	}
+}
+
+func TestCanonical(t *testing.T) {
+	for _, tt := range []struct{ a, b string }{
+		{`{"exit_code":0,"stdout":""}`, ` { "exit_code" : 0 } `},
+		{`{"exit_code":0,"data":{"b":1,"a":[2]}}`, `{"data":{"a":[2],"b":1},"exit_code":0,"gone":false}`},
+	} {
+		a, err1 := canonical([]byte(tt.a), &abi.Result{})
+		b, err2 := canonical([]byte(tt.b), &abi.Result{})
+		if err1 != nil || err2 != nil || string(a) != string(b) {
+			t.Errorf("%s, %v is not %s, %v", a, err1, b, err2)
+		}
+	}
+	a, _ := canonical([]byte(`{"effect":"allow"}`), &abi.Decision{})
+	b, _ := canonical([]byte(`{"effect":"allow","args":[]}`), &abi.Decision{})
+	if string(a) == string(b) {
+		t.Error("no args and empty args are the same")
+	}
+	for _, bad := range []string{`{"effect":"allow","extra":1}`, `{"effect":"allow","effect":"deny"}`, `{"Effect":"allow"}`, `{"effect":1}`, `{"effect":"allow"} {}`, ``} {
+		if _, err := canonical([]byte(bad), &abi.Decision{}); err == nil {
+			t.Errorf("%s is read", bad)
+		}
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	for name, text := range map[string]string{
+		"no name":       `[{"export":"handle","in":{},"out":{}}]`,
+		"a name twice":  `[{"name":"a","export":"handle","in":{},"out":{}},{"name":"a","export":"handle","in":{},"out":{}}]`,
+		"no input":      `[{"name":"a","export":"handle","out":{}}]`,
+		"both inputs":   `[{"name":"a","export":"handle","in":{},"input":"","out":{}}]`,
+		"no answer":     `[{"name":"a","export":"handle","in":{}}]`,
+		"both answers":  `[{"name":"a","export":"handle","in":{},"out":{},"fails":["TOOL_FAILED"]}]`,
+		"no export":     `[{"name":"a","export":"run","in":{},"out":{}}]`,
+		"unknown field": `[{"name":"a","export":"handle","in":{},"out":{},"logs":[]}]`,
+		"not JSON":      `[`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "x.json"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Load(dir); err == nil {
+				t.Error("loaded")
+			}
+		})
+	}
+	if _, err := Load(t.TempDir()); err == nil {
+		t.Error("an empty folder is loaded")
+	}
+}
