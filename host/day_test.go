@@ -56,7 +56,8 @@ func dayScript(t *testing.T, root string) string {
 					s.WriteRune(c)
 				}
 			}
-			s.WriteString(" 2>&1\necho \"exit code $?\"\n")
+			// Two pipes keep no order between them.
+			s.WriteString(" 2>\"$HOME/err\"\necho \"exit code $?\"\nsed 's/^/err: /' \"$HOME/err\"\n")
 		default:
 			t.Fatalf("day.txt:%d: unknown verb %q", i+1, verb)
 		}

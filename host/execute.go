@@ -8,15 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
@@ -24,9 +20,6 @@ import (
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
-
-// binaryPath is the PATH of every binary; the caller's never counts.
-const binaryPath = "/usr/local/bin:/usr/bin:/bin"
 
 // apply makes the call what a policy decided.
 func (k *call) apply(d *abi.Decision) error {
@@ -178,16 +171,7 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 	if err != nil {
 		return nil, err
 	}
-	env := map[string]string{
-		"PATH":   binaryPath,
-		"LANG":   "C.UTF-8",
-		"HOME":   home,
-		"TMPDIR": filepath.Join(home, "tmp"),
-	}
-	if k.Trace != "" {
-		env["TRACEPARENT"] = k.Trace
-	}
-	maps.Copy(env, k.tool.Def.Environment)
+	env := h.environment(k, home)
 	maps.Copy(env, k.Env)
 	secrets, err := h.secrets(k)
 	if err != nil {
@@ -217,18 +201,18 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 		Stdout:  out.stdout,
 		Stderr:  out.stderr,
 		Signals: k.streams.Signals,
-		Confine: process.Confine{
-			Write:    append([]string{home}, k.roots...),
-			Exec:     exec,
-			Required: h.config().Confine == "required",
-		},
+		Confine: h.confine(k, home, exec),
 	})
-	res := &wire.Result{ExitCode: exit.Code, Ran: err == nil}
-	if exit.Signal != 0 {
-		res.ExitCode = 128 + int(exit.Signal)
-	}
+	res := &wire.Result{ExitCode: exitCode(exit), Ran: err == nil}
 	// What was written before the end is kept, however it ended.
 	return res, errors.Join(err, out.finish(res))
+}
+
+func exitCode(e process.Exit) int {
+	if e.Signal != 0 {
+		return 128 + int(e.Signal)
+	}
+	return e.Code
 }
 
 // isShell reports whether a path in capabilities.exec is a shell, which only a
@@ -239,72 +223,6 @@ func isShell(path string) bool {
 		return true
 	}
 	return false
-}
-
-func environ(env map[string]string) []string {
-	list := make([]string, 0, len(env))
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		list = append(list, name+"="+env[name])
-	}
-	return list
-}
-
-// home is the HOME of one identity in one tool: nobody else's configuration,
-// caches or credentials are in it.
-func (h *Host) home(k *call) (string, error) {
-	home := filepath.Join(h.config().State, "home", k.tool.Name, k.caller.ID)
-	if err := os.MkdirAll(filepath.Join(home, "tmp"), 0o700); err != nil {
-		return "", wire.Errorf(wire.Internal, "make a HOME for the call: %w; see the daemon's state folder", err)
-	}
-	return home, nil
-}
-
-// secret is one of the tool's secrets with its value.
-type secret struct {
-	tools.Secret
-	value string
-}
-
-func values(s []secret) [][]byte {
-	var v [][]byte
-	for _, s := range s {
-		v = append(v, []byte(s.value))
-	}
-	return v
-}
-
-// secrets reads the tool's secrets from where tool.json says they are.
-func (h *Host) secrets(k *call) ([]secret, error) {
-	var list []secret
-	for _, name := range slices.Sorted(maps.Keys(k.tool.Def.Secrets)) {
-		s := k.tool.Def.Secrets[name]
-		v, err := h.secretValue(s.From)
-		if err != nil {
-			return nil, wire.Errorf(wire.ToolBroken, "secret %s of tool %s: %w", name, k.tool.Name, err)
-		}
-		list = append(list, secret{s, v})
-	}
-	return list, nil
-}
-
-func (h *Host) secretValue(from string) (string, error) {
-	kind, name, _ := strings.Cut(from, ":")
-	switch kind {
-	case "env":
-		if v, ok := h.config().Values[name]; ok {
-			return v, nil
-		}
-		return "", fmt.Errorf("the operator's value %s is not set; put it in .env beside toold.json or in the daemon's environment", name)
-	case "file":
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return "", fmt.Errorf("read its file: %w", err)
-		}
-		return strings.TrimRight(string(b), "\r\n"), nil
-	case "claim":
-		return "", fmt.Errorf("it comes from the claim %s, and the caller has no token", name)
-	}
-	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, from)
 }
 
 func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error) {
@@ -486,124 +404,4 @@ func (h *Host) executeWASI(ctx context.Context, k *call) (*wire.Result, error) {
 	code, _, err := k.tool.Handler.Run(ctx, cmd)
 	res := &wire.Result{ExitCode: code, Ran: err == nil}
 	return res, errors.Join(err, out.finish(res))
-}
-
-// abiCall is what a module is asked.
-func (h *Host) abiCall(ctx context.Context, k *call) *abi.Call {
-	c := &abi.Call{
-		Tool:        k.Tool,
-		Args:        k.Args,
-		Cwd:         k.Cwd,
-		Roots:       k.roots,
-		Env:         k.Env,
-		ExecutionID: k.ExecutionID,
-		Attempt:     1,
-		Caller:      k.caller.ID,
-	}
-	if k.Form == wire.Envelope {
-		c.Payload = k.Payload
-	}
-	if len(k.Stdin) > 0 {
-		c.StdinBase64 = base64.StdEncoding.EncodeToString(k.Stdin)
-	}
-	if d, ok := ctx.Deadline(); ok {
-		c.DeadlineMS = max(time.Until(d).Milliseconds(), 1)
-	}
-	if slices.Contains(k.tool.Wants, abi.WantRepoConfig) && k.Cwd != "" {
-		c.RepoConfig = tools.ReadRepoConfig(k.Cwd, k.roots)
-	}
-	return c
-}
-
-// invocation is one call of a module of k's tool with what it is granted.
-func (h *Host) invocation(k *call, export string, in []byte) guest.Invocation {
-	caps := &k.tool.Def.Capabilities
-	inv := guest.Invocation{Export: export, Input: in, Config: k.tool.Config}
-	inv.Identity = k.caller.ID
-	inv.Log = func(ctx context.Context, level slog.Level, msg string) {
-		h.log.Log(ctx, level, "guest", "tool", k.Tool, "export", export, "execution_id", k.ExecutionID, "message", msg)
-	}
-	if caps.State > 0 {
-		scope := varScope{k.caller.ID, k.Session, k.tool.Name}
-		inv.VarGet = func(key string) []byte { return h.vars.get(scope, key) }
-		inv.VarSet = func(key string, value []byte) error { return h.vars.set(scope, key, value, int64(caps.State)) }
-	}
-	if caps.HTTP != nil {
-		inv.HTTP = func(ctx context.Context, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {
-			return h.guestHTTP(ctx, k, r)
-		}
-	}
-	if len(caps.Exec) > 0 {
-		inv.Exec = func(ctx context.Context, r *abi.ExecRequest) *abi.ExecResult { return h.guestExec(ctx, k, r) }
-	}
-	return inv
-}
-
-// guestHTTP makes a request for a guest, with the secrets of its tool.
-func (h *Host) guestHTTP(ctx context.Context, k *call, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {
-	secrets, err := h.secrets(k)
-	if err != nil {
-		return nil, err
-	}
-	g := fetchGrant{Hosts: k.tool.Def.Capabilities.HTTP.Hosts, Methods: k.tool.Def.Capabilities.HTTP.Methods}
-	for _, s := range secrets {
-		if s.Header != "" {
-			g.Secrets = append(g.Secrets, fetchSecret{Host: s.Host, Header: s.Header, Value: s.value})
-		}
-	}
-	resp, err := h.fetch.do(ctx, &g, &fetchRequest{Method: r.Method, URL: r.URL, Headers: r.Headers, Body: r.Body, Trace: k.Trace})
-	if err != nil {
-		return nil, errors.New(maskText(err.Error(), values(secrets)))
-	}
-	return &guest.HTTPResponse{Status: resp.Status, Headers: resp.Headers, Body: resp.Body}, nil
-}
-
-// maxGuestExecOutput is how much of each output of a binary that a guest ran
-// is given to it, in bytes.
-const maxGuestExecOutput = 4 << 20
-
-// guestExec runs one of the binaries that capabilities.exec names for a guest.
-func (h *Host) guestExec(ctx context.Context, k *call, r *abi.ExecRequest) *abi.ExecResult {
-	fail := func(err error) *abi.ExecResult {
-		e := asError(ctx, err)
-		return &abi.ExecResult{Error: &abi.Error{Code: string(e.Code), Message: e.Message, Retriable: e.Retriable()}}
-	}
-	caps := &k.tool.Def.Capabilities
-	if !slices.Contains(caps.Exec, r.Path) {
-		return fail(wire.Errorf(wire.Denied, "%s is not in capabilities.exec of tool.json", r.Path))
-	}
-	stdin, err := base64.StdEncoding.DecodeString(r.StdinBase64)
-	if err != nil {
-		return fail(wire.Errorf(wire.InvalidPayload, "stdin_base64: %w", err))
-	}
-	home, err := h.home(k)
-	if err != nil {
-		return fail(err)
-	}
-	env := map[string]string{"PATH": binaryPath, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": filepath.Join(home, "tmp")}
-	maps.Copy(env, k.tool.Def.Environment)
-	maps.Copy(env, r.Env)
-	dir := r.Cwd
-	if dir == "" {
-		dir = k.Cwd
-	}
-	stdout, stderr := capture{max: maxGuestExecOutput}, capture{max: maxGuestExecOutput}
-	exit, err := h.runner.Run(ctx, process.Command{
-		Path: r.Path, Args: r.Args, Dir: dir, Roots: k.roots, Env: environ(env),
-		Stdin: io.NopCloser(bytes.NewReader(stdin)), Stdout: &stdout, Stderr: &stderr,
-		Confine: process.Confine{Write: append([]string{home}, k.roots...), Exec: caps.Exec, Required: h.config().Confine == "required"},
-	})
-	if err != nil {
-		return fail(err)
-	}
-	code := exit.Code
-	if exit.Signal != 0 {
-		code = 128 + int(exit.Signal)
-	}
-	return &abi.ExecResult{
-		ExitCode:     code,
-		StdoutBase64: base64.StdEncoding.EncodeToString(stdout.buf.Bytes()),
-		StderrBase64: base64.StdEncoding.EncodeToString(stderr.buf.Bytes()),
-		Truncated:    stdout.cut || stderr.cut,
-	}
 }

@@ -1,0 +1,107 @@
+package host
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+)
+
+// binaryPath is the PATH of every binary; the caller's never counts.
+const binaryPath = "/usr/local/bin:/usr/bin:/bin"
+
+// environment is what every binary of k's tool finds, made from nothing.
+func (h *Host) environment(k *call, home string) map[string]string {
+	env := map[string]string{
+		"PATH":   binaryPath,
+		"LANG":   "C.UTF-8",
+		"HOME":   home,
+		"TMPDIR": filepath.Join(home, "tmp"),
+	}
+	if k.Trace != "" {
+		env["TRACEPARENT"] = k.Trace
+	}
+	maps.Copy(env, k.tool.Def.Environment)
+	return env
+}
+
+// confine is what a binary of k's tool may write and execute.
+func (h *Host) confine(k *call, home string, exec []string) process.Confine {
+	return process.Confine{
+		Write:    append([]string{home}, k.roots...),
+		Exec:     exec,
+		Required: h.config().Confine == "required",
+	}
+}
+
+func environ(env map[string]string) []string {
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+// home is the HOME of one identity in one tool: nobody else's configuration,
+// caches or credentials are in it.
+func (h *Host) home(k *call) (string, error) {
+	home := filepath.Join(h.config().State, "home", k.tool.Name, k.caller.ID)
+	if err := os.MkdirAll(filepath.Join(home, "tmp"), 0o700); err != nil {
+		return "", wire.Errorf(wire.Internal, "make a HOME for the call: %w; see the daemon's state folder", err)
+	}
+	return home, nil
+}
+
+// secret is one of the tool's secrets with its value.
+type secret struct {
+	tools.Secret
+	value string
+}
+
+func values(s []secret) [][]byte {
+	var v [][]byte
+	for _, s := range s {
+		v = append(v, []byte(s.value))
+	}
+	return v
+}
+
+// secrets reads the tool's secrets from where tool.json says they are.
+func (h *Host) secrets(k *call) ([]secret, error) {
+	var list []secret
+	for _, name := range slices.Sorted(maps.Keys(k.tool.Def.Secrets)) {
+		s := k.tool.Def.Secrets[name]
+		v, err := h.secretValue(s.From)
+		if err != nil {
+			return nil, wire.Errorf(wire.ToolBroken, "secret %s of tool %s: %w", name, k.tool.Name, err)
+		}
+		list = append(list, secret{s, v})
+	}
+	return list, nil
+}
+
+func (h *Host) secretValue(from string) (string, error) {
+	kind, name, _ := strings.Cut(from, ":")
+	switch kind {
+	case "env":
+		if v, ok := h.config().Values[name]; ok {
+			return v, nil
+		}
+		return "", fmt.Errorf("the operator's value %s is not set; put it in .env beside toold.json or in the daemon's environment", name)
+	case "file":
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return "", fmt.Errorf("read its file: %w", err)
+		}
+		return strings.TrimRight(string(b), "\r\n"), nil
+	case "claim":
+		return "", fmt.Errorf("it comes from the claim %s, and the caller has no token", name)
+	}
+	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, from)
+}
