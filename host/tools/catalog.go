@@ -486,6 +486,9 @@ func (c *Catalog) slot(f func()) bool {
 		return false
 	}
 	defer func() { <-c.slots }()
+	if c.ctx.Err() != nil {
+		return false
+	}
 	f()
 	return c.ctx.Err() == nil
 }
@@ -696,14 +699,15 @@ func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map
 	}
 	c.mu.Lock()
 	old := e.current
-	repeated := e.failing != (time.Time{}) && (e.err != nil && e.err.Message == we.Message || e.stale != nil && e.stale.Message == we.Message)
+	serves := old != nil && !deny
+	repeated := serves && e.stale != nil && e.stale.Message == we.Message || !serves && e.err != nil && e.err.Message == we.Message
 	if e.failing.IsZero() {
 		e.failing = time.Now()
 	}
 	e.transient, e.stamps = transient, seen
 	after := func() {}
 	version := ""
-	if old != nil && !deny {
+	if serves {
 		e.stale = we
 		version = old.tool.Version
 	} else {
@@ -712,7 +716,7 @@ func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map
 	}
 	c.mu.Unlock()
 	change := Broken
-	if version != "" {
+	if serves {
 		change = Failed
 	}
 	if !repeated {

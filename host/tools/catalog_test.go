@@ -489,6 +489,21 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// TestScriptBesidePolicy: a policy of an older kind that comes in beside a
+// module is not ignored either.
+func TestScriptBesidePolicy(t *testing.T) {
+	b := newBench(t)
+	b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p"))})
+	b.open()
+	b.is("t", "p | h")
+	b.write(map[string]string{"t/restricted.py": ""})
+	b.look("t")
+	b.refused("t", wire.ToolBroken, migrationPage)
+	b.remove("t/restricted.py")
+	b.look("t")
+	b.is("t", "p | h")
+}
+
 func TestLostPolicy(t *testing.T) {
 	start := func(t *testing.T, files map[string]string) *bench {
 		b := newBench(t)
@@ -1003,6 +1018,11 @@ func TestStateNotKept(t *testing.T) {
 	b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p")), "u/handler.wasm": string(handler("u"))})
 	b.refused("t", wire.ToolBroken, "make the state folder writable")
 	b.is("u", "| u")
+	b.look("t")
+	b.look("t")
+	if got := b.happened("t"); got != "broken" {
+		t.Errorf("three looks said %s", got)
+	}
 	// It is no fault of the files: it is tried again without a change.
 	if err := os.Remove(b.cfg.StateDir); err != nil {
 		t.Fatal(err)
@@ -1063,9 +1083,222 @@ func TestPinned(t *testing.T) {
 	if got, err := marks(t.Context(), old); err == nil {
 		t.Errorf("after its release it still answers %q", got)
 	}
-	if _, _, err := b.c.Acquire(t.Context(), "t"); err == nil {
-		t.Error("acquired after Close")
+	b.write(map[string]string{"t/handler.wasm": string(handler("3"))})
+	b.refused("t", wire.Overloaded, "shutting down")
+}
+
+// TestReleaseTwice: a release counts once, or it would let go of what another
+// call holds.
+func TestReleaseTwice(t *testing.T) {
+	b := newBench(t)
+	b.write(map[string]string{"t/handler.wasm": string(handler("1"))})
+	b.open()
+	_, first, err := b.c.Acquire(t.Context(), "t")
+	if err != nil {
+		t.Fatal(err)
 	}
+	held, second, err := b.c.Acquire(t.Context(), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second()
+	first()
+	first()
+	b.write(map[string]string{"t/handler.wasm": string(handler("2"))})
+	b.look("t")
+	if got, err := marks(t.Context(), held); got != "| 1" {
+		t.Errorf("what the other call holds: %q, %v", got, err)
+	}
+}
+
+// TestSlots: no more tools are loaded at once than there are slots.
+func TestSlots(t *testing.T) {
+	c := newBench(t).open().c
+	var running, most atomic.Int64
+	var wg sync.WaitGroup
+	for range 20 * maxLoads {
+		wg.Go(func() {
+			c.slot(func() {
+				n := running.Add(1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				runtime.Gosched()
+				running.Add(-1)
+			})
+		})
+	}
+	wg.Wait()
+	if most.Load() > maxLoads {
+		t.Errorf("%d at once", most.Load())
+	}
+	c.Close()
+	if c.slot(func() { t.Error("it ran after Close") }) {
+		t.Error("a slot after Close")
+	}
+}
+
+// TestTornReads reads folders while they are swapped and the old ones are
+// removed, as fast as that goes: what was read in two halves is read again.
+func TestTornReads(t *testing.T) {
+	const puts = 200
+	for _, nested := range []bool{false, true} {
+		t.Run(fmt.Sprintf("nested=%v", nested), func(t *testing.T) {
+			b := newBench(t)
+			// What ..data stands for: the tool's folder, or tools.d itself.
+			base, inside := filepath.Join(b.dir, "t"), ""
+			if nested {
+				base, inside = filepath.Dir(b.dir), "tools.d/t"
+				if err := os.Remove(b.dir); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Symlink("..data/tools.d", b.dir); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				if err := os.Mkdir(base, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				for _, f := range []string{"handler.wasm", "restricted.wasm"} {
+					if err := os.Symlink("..data/"+f, filepath.Join(base, f)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			put := func(n int) error {
+				v := fmt.Sprintf("..v%d", n)
+				dir := filepath.Join(base, v, inside)
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					return err
+				}
+				for name, data := range map[string][]byte{"handler.wasm": handler(fmt.Sprint(n)), "restricted.wasm": policy(fmt.Sprint(n))} {
+					if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+						return err
+					}
+				}
+				tmp := filepath.Join(base, "..tmp")
+				if err := os.Symlink(v, tmp); err != nil {
+					return err
+				}
+				if err := os.Rename(tmp, filepath.Join(base, "..data")); err != nil {
+					return err
+				}
+				return os.RemoveAll(filepath.Join(base, fmt.Sprintf("..v%d", n-1)))
+			}
+			if err := put(0); err != nil {
+				t.Fatal(err)
+			}
+			b.open()
+			done := make(chan error, 1)
+			go func() {
+				for n := 1; n <= puts; n++ {
+					if err := put(n); err != nil {
+						done <- err
+						return
+					}
+				}
+				done <- nil
+			}()
+			var gone atomic.Int64
+			ended := make(chan struct{})
+			var asking sync.WaitGroup
+			asking.Go(func() {
+				for {
+					select {
+					case <-ended:
+						return
+					default:
+					}
+					if !exists(filepath.Join(b.dir, "t")) {
+						gone.Add(1)
+					}
+				}
+			})
+			looks := 0
+			for running := true; running; looks++ {
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Fatal(err)
+					}
+					running = false
+				default:
+				}
+				b.look("t")
+				tool, release, err := b.c.Acquire(t.Context(), "t")
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := marks(t.Context(), tool)
+				release()
+				if p, h, _ := strings.Cut(got, " | "); err != nil || p != h {
+					t.Fatalf("got %q, %v", got, err)
+				}
+			}
+			close(ended)
+			asking.Wait()
+			if n := gone.Load(); n > 0 {
+				t.Errorf("the folder seemed gone %d times", n)
+			}
+			b.is("t", fmt.Sprintf("%d | %d", puts, puts))
+			for _, e := range b.events {
+				if e.Change == Broken || e.Change == Removed || e.Change == Failed && !strings.Contains(e.Err.Error(), "keep changing") {
+					t.Errorf("%+v", e)
+				}
+			}
+			t.Logf("%d looks, %d events", looks, len(b.events))
+		})
+	}
+}
+
+// TestFailedLoadsLeaveNothing: the modules of a version that fails half way
+// are given back.
+func TestFailedLoadsLeaveNothing(t *testing.T) {
+	b := newBench(t)
+	described := func(n int) string {
+		return string(wasm{answers: map[string]string{"restrict": fmt.Sprintf(`{"effect":"allow","rule":"%d"}`, n), "describe": `{"abi": 1}`}}.bytes())
+	}
+	b.write(map[string]string{"t/handler.wasm": string(policy("no handler")), "t/restricted.wasm": described(0)})
+	b.open()
+	maps := func() int {
+		data, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Skip("no /proc/self/maps here")
+		}
+		return strings.Count(string(data), "\n")
+	}
+	fail := func(from, to int) {
+		for n := from; n < to; n++ {
+			b.write(map[string]string{"t/restricted.wasm": described(n)})
+			b.look("t")
+		}
+		runtime.GC()
+	}
+	fail(1, 20)
+	before := maps()
+	fail(20, 120)
+	b.refused("t", wire.ToolBroken, "exports neither handle nor _start")
+	if after := maps(); after > before+50 {
+		t.Errorf("%d mappings before a hundred failed loads, %d after", before, after)
+	}
+}
+
+// TestReadOnlyMount: what is on a read-only mount is not written by others,
+// whatever its mode says.
+func TestReadOnlyMount(t *testing.T) {
+	if !writableByOthers(t.TempDir(), 0o777) || writableByOthers(t.TempDir(), 0o755) {
+		t.Error("the mode does not count")
+	}
+	data, _ := os.ReadFile("/proc/mounts")
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) > 3 && slices.Contains(strings.Split(f[3], ","), "ro") {
+			if writableByOthers(f[1], 0o777) {
+				t.Errorf("%s is mounted read-only and counts as writable", f[1])
+			}
+			return
+		}
+	}
+	t.Skip("nothing is mounted read-only here")
 }
 
 // TestSwaps swaps policy and handler together a thousand times while eight

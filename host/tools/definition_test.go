@@ -351,6 +351,18 @@ func TestPayloadSchema(t *testing.T) {
 	}
 }
 
+// TestSchemaOpensNothing: a reference to a file is refused also where the file
+// is a schema.
+func TestSchemaOpensNothing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "s.json")
+	if err := os.WriteFile(file, []byte(`{"type": "object"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := CompileSchema([]byte(`{"$ref": "file://` + file + `"}`)); err == nil || !strings.Contains(err.Error(), "its own parts only") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestValidate(t *testing.T) {
 	schema, err := CompileSchema([]byte(`{"type": "object", "required": ["q"], "properties": {"q": {"type": "string"}, "in": {"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}}}}`))
 	if err != nil {

@@ -91,7 +91,8 @@ func (m *memory) update(name string, change func(p *toolPast, global *bool)) err
 		delete(next.Tools, name)
 	}
 	if err := m.write(next); err != nil {
-		return fmt.Errorf("remember in %s which tools have a policy: %w; make the state folder writable", m.path, err)
+		// Without the path, which is that of a temporary file.
+		return fmt.Errorf("remember in %s which tools have a policy: %s; make the state folder writable", m.path, reason(err))
 	}
 	m.rec = next
 	return nil

@@ -99,6 +99,7 @@ func TestSetup(t *testing.T) {
 	b.write(map[string]string{"t/setup.sh": "echo >> ran; exit 1", "t/handler.wasm": string(handler("h3"))})
 	b.look("t")
 	b.is("t", "| h2")
+	b.write(map[string]string{"t/.setup.sh.swp": "of an editor"})
 	b.look("t")
 	if n := b.ran("t/ran"); n != 3 {
 		t.Errorf("looked at twice, it ran %d times in all", n)

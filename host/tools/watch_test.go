@@ -204,6 +204,16 @@ func TestWatch(t *testing.T) {
 		b.happened("t")
 		b.is("t", "| 10")
 	})
+	t.Run("folder moved away and back", func(t *testing.T) {
+		must(os.Rename(b.path("t"), b.path(".away")))
+		must(os.Rename(b.path(".away"), b.path("t")))
+		b.look("t")
+		b.happened("t")
+		b.watched("t")
+		b.write(map[string]string{"t/handler.wasm": string(handler("10b"))})
+		b.await("t", Swapped)
+		b.is("t", "| 10b")
+	})
 	t.Run("mode", func(t *testing.T) {
 		must(os.Chmod(b.path("t/handler.wasm"), 0o666))
 		b.await("t", Failed)
@@ -333,7 +343,9 @@ func TestNoticeLost(t *testing.T) {
 	b.write(map[string]string{"t/handler.wasm": string(handler("1"))})
 	b.watch()
 	b.await("t", Loaded)
-	b.watched("t")
+	// After this one, what was to be looked at at the start has been.
+	b.write(map[string]string{"t/handler.wasm": string(handler("1b"))})
+	b.await("t", Swapped)
 	for _, dir := range b.notifier.WatchList() {
 		if err := b.notifier.Remove(dir); err != nil {
 			t.Fatal(err)
