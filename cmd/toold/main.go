@@ -56,7 +56,10 @@ func parse(args []string, stderr io.Writer) (func() (host.Config, error), error)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
 		fmt.Fprintf(stderr, "usage: toold [flags]\n\nServes the tools of a folder over a Unix socket. See docs/operating.md.\n\n")
-		fs.PrintDefaults()
+		fs.VisitAll(func(f *flag.Flag) {
+			value, text := flag.UnquoteUsage(f)
+			fmt.Fprintf(stderr, "  --%-18s %s\n", f.Name+" "+value, text)
+		})
 	}
 	var (
 		file  = fs.String("config", "", "read the configuration from `FILE` (TOOLD_CONFIG)")
@@ -70,7 +73,7 @@ func parse(args []string, stderr io.Writer) (func() (host.Config, error), error)
 	fs.StringVar(&flags.Instance, "instance", "", "`NAME` that tells daemons on one host apart (INSTANCE_ID; 0)")
 	fs.StringVar(&flags.State, "state", "", "`DIR` that this daemon owns (TOOLD_STATE_DIR; $XDG_STATE_HOME/toold/INSTANCE)")
 	fs.StringVar(&flags.Metrics, "metrics", "", "TCP `ADDR` for /metrics beside the admin socket (TOOLD_METRICS; none)")
-	fs.StringVar(&flags.LogLevel, "log-level", "", "debug, info, warn or error (TOOLD_LOG_LEVEL; info)")
+	fs.StringVar(&flags.LogLevel, "log-level", "", "`LEVEL`: debug, info, warn or error (TOOLD_LOG_LEVEL; info)")
 	fs.Func("root", "`DIR` beneath which calls may work; again for more (TOOLD_ROOTS; /workspace)", func(s string) error {
 		// As with every path on a command line, from where one stands.
 		s, err := filepath.Abs(s)

@@ -140,7 +140,9 @@ func (r *Runner) fillLocked() {
 				r.fillLocked()
 				return
 			}
-			r.log.Error("start a supervisor", "error", err)
+			if !r.closed { // Close ends those that are still starting
+				r.log.Error("start a supervisor", "error", err)
+			}
 			if len(r.waiting) > 0 {
 				r.waiting[0] <- grant{err: err}
 				r.waiting = r.waiting[1:]
