@@ -554,6 +554,10 @@ func (w *writer) codeSection() *Error {
 		body = w.body(body[:0])
 		w.u32(uint32(len(body)))
 		w.u8(body...)
+		// A branch of four bytes may become one of thirty.
+		if grown := w.src.lim.Size + w.src.lim.Size/2 + 1<<20; len(w.out) > grown {
+			return &Error{w.src.code[n].start, TooLarge, "have code that is too long when metered"}
+		}
 	}
 	for _, h := range w.helpers {
 		locals := h.locals

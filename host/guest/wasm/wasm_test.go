@@ -519,25 +519,80 @@ func TestBulk(t *testing.T) {
 	}
 }
 
+// dispatch is a function's code as Go's compiler makes it: a loop whose blocks are chosen by local 0.
+func dispatch(blocks ...[]byte) []byte {
+	out := b(opLoop, 0x40)
+	for range blocks {
+		out = append(out, opBlock, 0x40)
+	}
+	out = append(out, opLocalGet, 0, opBrTable)
+	out = append(out, u(uint32(len(blocks)-1))...)
+	for i := range blocks {
+		out = append(out, byte(i))
+	}
+	for _, c := range blocks {
+		out = b(out, opEnd, c)
+	}
+	return b(out, opEnd)
+}
+
+// jump goes to a block of a dispatch.
+func jump(to int64, label int) []byte { return b(i32c(to), opLocalSet, 0, opBr, label) }
+
+// TestChecks pins where checks are, in the order of the code, and what each takes.
+func TestChecks(t *testing.T) {
+	cost := func(n int) []byte { return bytes.Repeat([]byte{opLocalGet, 0, opLocalSet, 0}, n) } // one each
+	cond := b(opLocalGet, 0)
+	far := b(opCall, 0) // 4, and no leaf
+	const here, br, branch = checkHere, checkBr, checkBranch
+	for _, c := range []struct {
+		name string
+		code []byte
+		want [][2]uint32 // kind and cost
+	}{
+		{"straight", b(far, cost(30)), [][2]uint32{{here, 34}}},
+		{"a leaf", b(opCall, 1, far), [][2]uint32{{here, 4 + 7 + 4}}},
+		{"long", b(far, cost(400)), [][2]uint32{{here, 64}, {here, 3 * 64}, {here, 404 - 4*64}}},
+		{"if", b(far, cond, opIf, 0x40, cost(20), opElse, cost(5), opEnd), [][2]uint32{{here, 4 + 1 + 20}}},
+		{"else", b(far, cond, opIf, 0x40, cost(5), opElse, cost(20), opEnd), [][2]uint32{{here, 4 + 1 + 20}}},
+		{"if alone", b(far, opBlock, 0x40, cond, opIf, 0x40, opReturn, opEnd, cost(20), opEnd), [][2]uint32{{here, 4 + 1 + 20}}},
+		{"table", b(far, opBlock, 0x40, opBlock, 0x40, opBlock, 0x40, cond, opBrTable, 2, 0, 1, 2, opEnd, cost(20), opReturn, opEnd, cost(50), opReturn, opEnd, cost(30)),
+			[][2]uint32{{here, 4 + 2 + 51}}},
+		{"table default", b(far, opBlock, 0x40, opBlock, 0x40, cond, opBrTable, 1, 0, 1, opEnd, cost(20), opReturn, opEnd, cost(50)), [][2]uint32{{here, 4 + 2 + 50}}},
+		{"loop", b(cost(3), opLoop, 0x40, cost(10), cond, opBrIf, 0, opEnd, cost(7)), [][2]uint32{{here, 3 + 10 + 1 + 7}, {branch, 1 + 10 + 1 + 7}}},
+		{"loop before much", b(cost(3), opLoop, 0x40, cost(10), cond, opBrIf, 0, opEnd, cost(110)), [][2]uint32{{here, 3 + 10 + 1}, {branch, 1 + 10 + 1}, {here, 110}}},
+		{"out of a loop", b(opBlock, 0x40, opLoop, 0x40, cond, opBrIf, 1, cost(10), opBr, 0, opEnd, opEnd, cost(110)),
+			[][2]uint32{{here, 1 + 10}, {branch, 110}, {br, 1 + 1 + 10}}},
+		{"dispatch", dispatch(b(cost(10), jump(1, 2)), b(cost(20), cond, opIf, 0x40, jump(0, 2), opEnd), cost(5)), // block 1 goes on to block 2
+			[][2]uint32{{here, 2 + 10 + 1 + 4 + 20 + 1 + 5}, {br, 4 + 10 + 1 + 4 + 20 + 1 + 5}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := module(types(i32Void), imports(b(name("env"), name("f"), Func, 0)), funcs(0, 0), code(body(c.code), body(cost(7))))
+			src, err := decode(m, Limits{}.withDefaults())
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &scan{src: src, leaf: []uint8{0, 0, 8}}
+			if c.name == "a leaf" {
+				s.leaf = []uint8{0, 8, 0}
+			}
+			if err := s.read(0); err != nil {
+				t.Fatal(err)
+			}
+			s.meter()
+			var got [][2]uint32
+			for _, c := range s.checks {
+				got = append(got, [2]uint32{uint32(c.kind), c.cost})
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("checks %v; want %v", got, c.want)
+			}
+		})
+	}
+}
+
 // TestEnds runs what never ends by itself until its fuel is used up.
 func TestEnds(t *testing.T) {
-	// A function as Go's compiler makes them: a loop whose blocks are chosen by a local.
-	dispatch := func(blocks ...[]byte) []byte {
-		out := b(opLoop, 0x40)
-		for range blocks {
-			out = append(out, opBlock, 0x40)
-		}
-		out = append(out, opLocalGet, 0, opBrTable)
-		out = append(out, u(uint32(len(blocks)-1))...)
-		for i := range blocks {
-			out = append(out, byte(i))
-		}
-		for _, c := range blocks {
-			out = b(out, opEnd, c)
-		}
-		return b(out, opEnd)
-	}
-	jump := func(to int64, label int) []byte { return b(i32c(to), opLocalSet, 0, opBr, label) }
 	loc := b(1, 1, I32)
 	for _, c := range []struct {
 		name string
@@ -564,6 +619,7 @@ func TestEnds(t *testing.T) {
 		{"dispatch by default", body(dispatch(jump(7, 1), jump(-1, 0)))},
 		{"dispatch by a value", body(dispatch(nil, b(opLocalGet, 0, opLocalSet, 0, opBr, 0)))},
 		{"another local", bodyWith(loc, dispatch(nil, b(i32c(1), opLocalSet, 1, opBr, 0)))},
+		{"another local, forward", bodyWith(loc, dispatch(b(i32c(1), opLocalSet, 1, opBr, 1), nil))},
 		{"a block of the same height", body(dispatch(nil, b(opBlock, 0x40, jump(1, 2), opEnd), nil))},
 		{"after a block of the same height", body(dispatch(nil, b(opBlock, 0x40, opEnd, opBlock, 0x40, jump(0, 2), opEnd), nil))},
 	} {
