@@ -30,7 +30,7 @@ import (
 //	                      --tools, --root, --socket and --state have defaults
 //	                      beneath $WORK (tools.d, work, tool.sock, state);
 //	                      TOOL_SOCKET and TOOLD_STATE_DIR are set to match
-//	stop [SIGNAL]         end it, with SIGTERM unless told otherwise, and wait
+//	shutdown [SIGNAL]     end it, with SIGTERM unless told otherwise, and wait
 //	reload                send SIGHUP
 //	tool NAME...          copy ready tools from the repository's tools.d
 //	until PROGRAM ARGS... run a program again and again until it exits 0
@@ -77,11 +77,11 @@ func Params(t *testing.T, p testscript.Params) {
 		return nil
 	}
 	cmds := map[string]func(*testscript.TestScript, bool, []string){
-		"daemon": cmdDaemon,
-		"stop":   cmdStop,
-		"reload": cmdReload,
-		"tool":   cmdTool,
-		"until":  cmdUntil,
+		"daemon":   cmdDaemon,
+		"shutdown": cmdStop,
+		"reload":   cmdReload,
+		"tool":     cmdTool,
+		"until":    cmdUntil,
 	}
 	maps.Copy(cmds, p.Cmds)
 	p.Cmds = cmds
@@ -270,7 +270,7 @@ func cmdStop(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) > 0 {
 		var ok bool
 		if sig, ok = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL}[args[0]]; !ok {
-			ts.Fatalf("usage: stop [TERM|INT|KILL]")
+			ts.Fatalf("usage: shutdown [TERM|INT|KILL]")
 		}
 	}
 	if s.daemon == nil {
