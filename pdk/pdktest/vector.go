@@ -125,7 +125,24 @@ func (v *Vector) answer() any {
 	return nil
 }
 
-func (v *Vector) input() []byte {
+// CheckAnswer says how the answer of a guest differs from Out.
+func (v *Vector) CheckAnswer(answer []byte) error {
+	got, err := canonical(answer, v.answer())
+	if err != nil {
+		return fmt.Errorf("answered what cannot be read strictly: %w: %s", err, answer)
+	}
+	want, err := canonical(v.Out, v.answer())
+	if err != nil {
+		return fmt.Errorf("the vector's own out: %w", err)
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("answered\n  %s, must be\n  %s", got, want)
+	}
+	return nil
+}
+
+// Bytes are the input of the call.
+func (v *Vector) Bytes() []byte {
 	if v.Input != nil {
 		return []byte(*v.Input)
 	}

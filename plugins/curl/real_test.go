@@ -63,14 +63,14 @@ func (s *site) port() string {
 // not be read or written, a hostile HOME, and two servers: one that the
 // policy names, at 127.0.0.1, and one that it does not, at 127.0.0.2.
 type place struct {
-	t                   *testing.T
-	curl                string
-	root, cwd, home     string
-	secret, marker      string
-	allowed, forbidden  *site
-	policy              *policy
-	stdin               string
-	stdout, stderr, out string
+	t                  *testing.T
+	curl               string
+	root, cwd, home    string
+	secret, marker     string
+	allowed, forbidden *site
+	policy             *policy
+	stdin              string
+	stdout, stderr     string
 }
 
 func newPlace(t *testing.T) *place {
