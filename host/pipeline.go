@@ -121,6 +121,7 @@ func (h *Host) run(ctx context.Context, on *listener, k *call, from server.Peer)
 	defer h.metrics.Running(tool.Name)()
 	h.running.Add(1)
 	defer h.running.Add(-1)
+	k.streams = k.streams.Within(ctx)
 	return h.execute(ctx, k)
 }
 

@@ -416,8 +416,13 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 			}
 		}
 	}()
-	for queued(s) < 3 {
-		runtime.Gosched()
+	// Until no more is read, or all was.
+	for stalled := false; !stalled; runtime.Gosched() {
+		s.eachConn(func(c *conn) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			stalled = c.waiting || len(c.queue) == n
+		})
 	}
 	close(begin)
 	for range n {

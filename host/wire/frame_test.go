@@ -22,6 +22,9 @@ func code(err error) wire.Code {
 }
 
 func TestFrameBoundary(t *testing.T) {
+	if wire.MaxFrame != 65536 {
+		t.Fatalf("the limit is %d", wire.MaxFrame)
+	}
 	for _, n := range []int{0, 1, wire.MaxFrame - 1, wire.MaxFrame} {
 		var b bytes.Buffer
 		text := bytes.Repeat([]byte{'x'}, n)

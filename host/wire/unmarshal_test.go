@@ -123,6 +123,7 @@ func TestUnmarshalFaults(t *testing.T) {
 		{`{"raw":{"x":{"a":1,"a":1}}}`, `/raw/x/a`, "is there twice"},
 		{`{"any":[{"a":1,"a":1}]}`, `/any/0/a`, "is there twice"},
 		{`{"map":{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1,"8":1,"9":1,"10":1,"2":1}}`, `/map/2`, "is there twice"},
+		{`{"map":{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1,"8":1,"9":1,"10":1,"10":1}}`, `/map/10`, "is there twice"},
 
 		{"{\"text\":\"a\xFFb\"}", `/text`, "byte 0xFF is not UTF-8"},
 		{"{\"text\":\"\\n\xC3\"}", `/text`, "byte 0xC3 is not UTF-8"},
@@ -137,6 +138,7 @@ func TestUnmarshalFaults(t *testing.T) {
 		{`{"text":"abc`, `/text`, "wants '\"' at the end of a string, but the text ends here"},
 		{`{"text":"abc\`, `/text`, "wants '\"' at the end of a string, but the text ends here"},
 		{`{"any":` + deep + `}`, `/any` + strings.Repeat("/0", 63), "nests deeper than 64"},
+		{`{"any":` + strings.Repeat(`{"a":`, 64) + `1` + strings.Repeat(`}`, 65), `/any` + strings.Repeat("/a", 63), "nests deeper than 64"},
 		{`{"raw":` + deep + `}`, `/raw` + strings.Repeat("/0", 63), "nests deeper than 64"},
 	} {
 		var v sample
