@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -677,5 +678,24 @@ func TestWriteAfterTheResult(t *testing.T) {
 	c.send(`{"tool":"x"}`)
 	if p := c.receive(); p.Type != wire.TypeResult {
 		t.Errorf("a late frame was sent: %+v", p)
+	}
+}
+
+// TestFrameWhileTheResultIsWritten: a frame that comes between a result and what
+// follows it is not the finished call's.
+func TestFrameWhileTheResultIsWritten(t *testing.T) {
+	c := &conn{ctx: t.Context()}
+	c.change = sync.NewCond(&c.mu)
+	finished := c.newCall(&wire.Call{Tool: "x", Stream: true}, 0)
+	finished.answered = true
+	c.push(finished)
+	c.take([]byte(`{"type":"signal","name":"INT"}`))
+	c.take([]byte(stdin("late")))
+	if len(c.queue) != 1 || len(finished.signals) > 0 || finished.input.buf.Len() > 0 {
+		t.Errorf("a late frame was taken: %d in the queue, %d signals", len(c.queue), len(finished.signals))
+	}
+	c.take([]byte(`{"type":"stdin","data":"?"}`))
+	if finished.ctx.Err() != nil || len(c.queue) != 2 || c.queue[1].refused == nil {
+		t.Errorf("a malformed frame has no answer of its own: %d in the queue, %v", len(c.queue), finished.ctx.Err())
 	}
 }
