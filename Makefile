@@ -45,6 +45,13 @@ $(WASM) -o $(CACHE)/wasm/$*.wasm ./plugins/$*
 @mv $(CACHE)/wasm/$*.wasm $@
 endef
 
+.PHONY: examples
+examples: ## the example tools of sdk-examples, as their READMEs say
+	@for d in sdk-examples/*/; do \
+		echo "$$d"; \
+		(cd "$$d" && GOFLAGS=-buildvcs=$(VCS) sh -euc "$$(sed -n '/^```sh$$/,/^```$$/p' README.md | sed '/^```/d')") || exit 1; \
+	done
+
 .PHONY: test
 test: build ## every test; fetches the servers that they need and this machine lacks
 	@GO='$(GO)' scripts/test ./...
