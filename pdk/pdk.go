@@ -62,7 +62,7 @@ func Restrict(policy func(*abi.Call) *abi.Decision) (code int32) {
 	}()
 	return Export(func(in []byte) ([]byte, error) {
 		var c abi.Call
-		if err := json.Unmarshal(in, &c); err != nil {
+		if err := decodeCall(in, &c); err != nil {
 			return nil, fmt.Errorf("read call: %w", err)
 		}
 		d := policy(&c)
@@ -79,7 +79,7 @@ func Restrict(policy func(*abi.Call) *abi.Decision) (code int32) {
 func Handle(fn func(*abi.Call) (*abi.Result, error)) int32 {
 	return Export(func(in []byte) ([]byte, error) {
 		var c abi.Call
-		if err := json.Unmarshal(in, &c); err != nil {
+		if err := decodeCall(in, &c); err != nil {
 			return nil, fmt.Errorf("read call: %w", err)
 		}
 		r, err := fn(&c)

@@ -33,6 +33,7 @@ func newRepoConfig(c *abi.RepoConfig) *repoConfig {
 		return rc
 	}
 	rc.err = c.Error
+	rc.entries = make([]entry, 0, len(c.Entries))
 	for _, e := range c.Submodules {
 		en := splitKey(e.Key)
 		en.value = e.Value
@@ -103,12 +104,12 @@ func (r *request) checkRepo() error {
 		return refusal("repo-config", "", "the repository's configuration cannot be trusted: "+r.repo.err, "mend it, in an editor")
 	}
 	// To look at the configuration and to mend it must stay possible.
-	words := strings.Fields(r.cmd.name)
-	if words[0] == "config" || words[0] == "remote" {
+	first, _, _ := strings.Cut(r.cmd.name, " ")
+	if first == "config" || first == "remote" {
 		return nil
 	}
 	for _, e := range r.repo.entries {
-		why := r.hostile(e)
+		why := r.hostile(e, first)
 		if why == "" {
 			continue
 		}
@@ -127,11 +128,17 @@ func (r *request) checkRepo() error {
 	return nil
 }
 
-// hostile says what is wrong with a variable for this call, or "".
-func (r *request) hostile(e entry) string {
+// hostile says what is wrong with a variable for this call, whose subcommand
+// begins with first, or "". It sees thousands of variables of branches in a
+// large repository, so it looks for those that are known first.
+func (r *request) hostile(e entry, first string) string {
 	network := len(r.remotes) > 0
+	names, isKnown := known[e.section]
+	if isKnown && names[e.name] && !special[e.name] {
+		return ""
+	}
 	if e.section == "alias" {
-		if e.name == strings.Fields(r.cmd.name)[0] || strings.HasPrefix(e.key, "alias."+strings.Fields(r.cmd.name)[0]+".") {
+		if e.name == first || strings.HasPrefix(e.key, "alias."+first+".") {
 			return "gives the subcommand another meaning"
 		}
 		return ""
@@ -182,14 +189,13 @@ func (r *request) hostile(e entry) string {
 		}
 		return ""
 	}
-	names, known := known[e.section]
-	if !known {
+	if !isKnown {
 		if slices.Contains(unused, e.section) || !slices.Contains(sections, e.section) {
 			return "" // Not git's, or of commands that are refused anyway.
 		}
 		return "this policy does not know"
 	}
-	if names == "*" || slices.Contains(strings.Fields(names), e.name) {
+	if names["*"] || names[e.name] {
 		return ""
 	}
 	if network || !strings.Contains(" http remote credential ", " "+e.section+" ") {
@@ -252,7 +258,7 @@ var pathKeys = []string{
 // known are the variables that are understood, by section; "*" is all of
 // them. They are harmless, or forced (core.hooksPath), or of no use to the
 // subcommands that are allowed (core.editor).
-var known = map[string]string{
+var known = sets(map[string]string{
 	"core": "abbrev autocrlf bare bigfilethreshold checkroundtripencoding checkstat commentchar commentstring commitgraph compression createobject deltabasecachelimit " +
 		"disambiguate editor eol filemode filesreflocktimeout fscache fsmonitor fsmonitorhookversion fsync fsyncmethod fsyncobjectfiles hidedotfiles hookspath ignorecase ignorestat logallrefupdates " +
 		"longpaths loosecompression multipackindex notesref packedgitlimit packedgitwindowsize packedrefstimeout pager precomposeunicode preferredsymlinkrefs prefersymlinkrefs preloadindex " +
@@ -279,6 +285,34 @@ var known = map[string]string{
 	"trailer": "ifexists ifmissing key separators where", "uploadpack": "*", "url": "insteadof pushinsteadof", "versionsort": "*", "worktree": "*", "fsck": "*",
 	"filter": "required", "interactive": "singlekey", "ssh": "variant", "pager": "*", "am": "*", "attr": "tree",
 	"credential": "username usehttppath", "remotes": "*", "protocol": "version", "promisor": "quiet", "clone": "defaultremotename rejectshallow",
+})
+
+// special are names that some rule is about, in whatever section: they are
+// never waved through as known.
+var special = func() map[string]bool {
+	m := map[string]bool{"twohead": true, "octopus": true, "insteadof": true, "pushinsteadof": true}
+	name := func(pattern string) string { return pattern[strings.LastIndexByte(pattern, '.')+1:] }
+	for pattern := range always {
+		m[name(pattern)] = true
+	}
+	for pattern := range onNetwork {
+		m[name(pattern)] = true
+	}
+	for _, pattern := range pathKeys {
+		m[name(pattern)] = true
+	}
+	return m
+}()
+
+func sets(lists map[string]string) map[string]map[string]bool {
+	m := make(map[string]map[string]bool)
+	for section, list := range lists {
+		m[section] = make(map[string]bool)
+		for name := range strings.FieldsSeq(list) {
+			m[section][name] = true
+		}
+	}
+	return m
 }
 
 // unused are sections of commands that are refused, or that count only
@@ -296,9 +330,7 @@ var sections = []string{"add", "bundle", "core", "daemon", "fsmonitor", "hook", 
 func (r *request) neutralise() []string {
 	var out []string
 	for _, e := range r.repo.entries {
-		switch {
-		case strings.ContainsAny(e.sub, "=\n"):
-		case e.section == "filter" && (e.name == "clean" || e.name == "smudge" || e.name == "process"):
+		if e.section == "filter" && (e.name == "clean" || e.name == "smudge" || e.name == "process") && !strings.ContainsAny(e.sub, "=\n") {
 			out = append(out, e.key+"=", "filter."+e.sub+".required=false")
 		}
 	}
@@ -335,7 +367,7 @@ func (r *request) writable(key, value string) bool {
 	case "remotes", "url", "http", "credential", "alias":
 		return false
 	}
-	return !slices.Contains(sections, e.section) && known[e.section] == "" && !slices.Contains(unused, e.section) && plainName(e.section, "")
+	return !slices.Contains(sections, e.section) && known[e.section] == nil && !slices.Contains(unused, e.section) && plainName(e.section, "")
 }
 
 // secret are sections that may hold passwords, of the host's own
