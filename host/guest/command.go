@@ -41,7 +41,7 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 		return 0, Stats{}, ended(err)
 	}
 	if !m.command {
-		return 0, Stats{}, m.broken(`has other exports beside "_start", so it is a plugin; name it as "handler" in tool.json, or build it as a command alone`)
+		return 0, Stats{}, m.broken(`imports functions of plugins beside its "_start"; name it as "handler" in tool.json, or build it without them`)
 	}
 	var in *instance
 	var err error

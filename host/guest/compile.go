@@ -29,7 +29,7 @@ import (
 const (
 	compileVerb   = "toold:compile"
 	compileCPU    = 20 * time.Second // ten on two cores
-	compileTime   = time.Minute      // on a machine that has other things to do
+	compileTime   = 2 * time.Minute  // on a machine that has other things to do
 	compileMemory = 1 << 30
 	// compileAtOnce bounds the processes, whatever is being loaded.
 	compileAtOnce = 2

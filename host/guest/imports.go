@@ -103,7 +103,13 @@ func hostFuncs() []hostFunc {
 		})
 	}
 	return []hostFunc{
-		env("alloc", d, d, func(c *call, s []uint64) { c.charge(s[0]); s[0] = c.k.alloc(s[0]) }),
+		env("alloc", d, d, func(c *call, s []uint64) {
+			c.charge(s[0])
+			if c.k.free > 0 { // it may look at all blocks
+				c.charge(uint64(len(c.k.blocks)))
+			}
+			s[0] = c.k.alloc(s[0])
+		}),
 		env("free", d, none, func(c *call, s []uint64) { c.k.release(s[0]) }),
 		env("length", d, d, func(c *call, s []uint64) { s[0] = c.k.blockLen(s[0]) }),
 		env("length_unsafe", d, d, func(c *call, s []uint64) { s[0] = c.k.blockLen(s[0]) }),

@@ -51,6 +51,7 @@ type instance struct {
 func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 	in := &instance{m: m, fns: map[string]api.Function{}}
 	in.c.inst = in
+	in.c.k.name = m.spec.Name
 	var base *image
 	if img != nil {
 		base = img.mem

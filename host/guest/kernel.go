@@ -29,6 +29,8 @@ const (
 // What a guest writes never steers it: where blocks are is kept beside the
 // memory, not in it.
 type kernel struct {
+	name string // of the module, for messages
+
 	mem    []byte // backing of [0, len); what lies beyond, up to size, is zero
 	size   uint64 // bytes that loads and stores may reach
 	length uint64 // what memory_bytes answers
@@ -105,28 +107,13 @@ func (k *kernel) alloc(n uint64) uint64 {
 	if n > k.limit {
 		panic(k.full())
 	}
-	if k.free > 0 {
-		for i := range k.blocks {
-			b := &k.blocks[i]
-			if b.active || b.size < n {
-				continue
-			}
-			rest := b.size - n
-			if rest < kernelSplit {
-				b.active, b.used = true, n
-				k.free--
-				return b.off
-			}
-			b.used, b.size = 0, rest-kernelHeader
-			nb := block{off: b.off + rest, size: n, used: n, active: true}
-			k.blocks = append(k.blocks, block{})
-			copy(k.blocks[i+2:], k.blocks[i+1:])
-			k.blocks[i+1] = nb
-			return nb.off
-		}
-	}
 	need, left := n+kernelHeader, k.length-(k.next-kernelFirst)-64
 	if need >= left {
+		// Blocks that were freed are used again before the memory grows, and
+		// not earlier.
+		if off := k.reuse(n, need); off != 0 {
+			return off
+		}
 		grow := (need - left + kernelPage - 1) / kernelPage * kernelPage
 		// The table of blocks is memory as well.
 		if k.size+grow+uint64(len(k.blocks))*32 > k.limit {
@@ -142,8 +129,34 @@ func (k *kernel) alloc(n uint64) uint64 {
 	return off
 }
 
+// reuse answers a freed block, or a part of one, or 0.
+func (k *kernel) reuse(n, need uint64) uint64 {
+	if k.free == 0 || need > k.next-kernelFirst {
+		return 0
+	}
+	for i := range k.blocks {
+		b := &k.blocks[i]
+		if b.active || b.size < n {
+			continue
+		}
+		rest := b.size - n
+		if rest < kernelSplit {
+			b.active, b.used = true, n
+			k.free--
+			return b.off
+		}
+		b.used, b.size = 0, rest-kernelHeader
+		nb := block{off: b.off + rest, size: n, used: n, active: true}
+		k.blocks = append(k.blocks, block{})
+		copy(k.blocks[i+2:], k.blocks[i+1:])
+		k.blocks[i+1] = nb
+		return nb.off
+	}
+	return 0
+}
+
 func (k *kernel) full() error {
-	return wire.Errorf(wire.LimitExceeded, "kernel memory: more than %d bytes; raise limits.memory in tool.json", k.limit)
+	return wire.Errorf(wire.LimitExceeded, "%s: it exchanges more than %d bytes with the host; raise limits.memory in tool.json", k.name, k.limit)
 }
 
 // find answers the block whose data begins at off, or nil.
@@ -171,6 +184,9 @@ func (k *kernel) release(off uint64) {
 	if b := k.find(off); b != nil && b.active {
 		b.active = false
 		k.free++
+		if off == k.inOff {
+			k.inLen = 0
+		}
 	}
 }
 

@@ -32,13 +32,14 @@ type meter struct {
 	limit   int64
 	granted int64 // to the guest so far
 	host    int64 // what host functions used
+	unseen  int64 // of host, since it was last looked at
 	slice   int64
 	last    time.Time // of the last refill
 }
 
 // begin gives a call its first slice. It forgets what was left of another's.
 func (m *meter) begin(limit int64) {
-	m.limit, m.host = limit, 0
+	m.limit, m.host, m.unseen = limit, 0, 0
 	m.slice = firstSlice
 	m.granted = min(firstSlice, limit)
 	m.last = time.Now()
@@ -81,12 +82,25 @@ func (c *call) refill() {
 	m.last = time.Now()
 }
 
-// charge takes what moving n bytes on the guest's behalf costs.
+// charge takes what moving n bytes on the guest's behalf costs. A guest that
+// hardly does anything itself would not refill for long: what the host does
+// for it is looked at here.
 func (c *call) charge(n uint64) {
-	c.meter.host += int64(min(n, 1<<40) / 16)
-	// A guest that does nothing but call the host still comes to an end: it
-	// loops, and so refills. What one host call does is bounded by the
-	// limits of memory.
+	m := &c.meter
+	cost := int64(min(n, 1<<40) / 16)
+	m.host += cost
+	if m.unseen += cost; m.unseen < firstSlice {
+		return
+	}
+	m.unseen = 0
+	if m.used() > m.limit {
+		panic(c.outOfFuel())
+	}
+	c.mustGoOn()
+	if c.hasDeadline && !time.Now().Before(c.deadline) {
+		panic(ended(context.DeadlineExceeded))
+	}
+	runtime.Gosched()
 }
 
 func (c *call) outOfFuel() *wire.Error {

@@ -26,7 +26,7 @@ type Module struct {
 	runtime   wazero.Runtime
 	compiled  wazero.CompiledModule
 	exports   map[string]wasm.FuncType
-	command   bool // "_start" is all it has
+	command   bool // it has "_start" and does not talk to the kernel
 	// wazeroWASI says that WASI is wazero's, whose descriptors are not
 	// restored: an instance serves one call.
 	wazeroWASI bool
@@ -100,8 +100,9 @@ func (m *Module) load(ctx context.Context) error {
 	if t, ok := m.exports["resumed"]; ok && !callable(t) {
 		return m.broken(`export "resumed" is %s, but must be () -> (); change its signature`, signature(t.Params, t.Results))
 	}
+	// A plugin may have a "_start" that nobody calls; it talks to the kernel.
 	_, m.command = m.exports["_start"]
-	m.command = m.command && len(m.callables()) == 0
+	m.command = m.command && !slices.Contains(needs, envModule) && !slices.Contains(needs, userModule)
 	m.wazeroWASI = m.command || len(m.spec.Files) > 0
 
 	m.runtime = wazero.NewRuntimeWithConfig(context.Background(), runtimeConfig(m.e.cache))

@@ -1,0 +1,521 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// hostile are modules that mean harm, and the codes that answer them. Those
+// that load are called: "run".
+func hostile() []struct {
+	name string
+	wasm []byte
+	code wire.Code
+} {
+	type row = struct {
+		name string
+		wasm []byte
+		code wire.Code
+	}
+	var rows []row
+	add := func(name string, code wire.Code, wasm []byte) { rows = append(rows, row{name, wasm, code}) }
+	raw := func(p ...byte) []byte { return cat(wasmMagic, p) }
+	one := func(f func(a *asm)) []byte {
+		var a asm
+		f(&a)
+		return a.bytes()
+	}
+
+	huge := []byte{0xff, 0xff, 0xff, 0xff, 0x0f}
+	add("2^32-1 types", wire.ToolBroken, raw(cat(op(1, 5), huge)...))
+	add("2^32-1 imports", wire.ToolBroken, raw(cat(op(2, 5), huge)...))
+	add("2^32-1 functions", wire.ToolBroken, raw(cat(op(3, 5), huge)...))
+	add("2^32-1 locals", wire.ToolBroken, raw(cat(op(1, 4, 1, 0x60, 0, 0, 3, 2, 1, 0, 10, 10, 1, 8, 1), huge, op(0x7f, 0x0b))...))
+	add("2^32-1 names", wire.ToolBroken, raw(cat(op(0, 12, 4), []byte("name"), op(1, 5), huge)...))
+	add("a section of 4 GiB", wire.ToolBroken, raw(cat(op(1), huge)...))
+	add("only the magic", wire.ToolBroken, raw())
+	add("text", wire.ToolBroken, []byte("(module)"))
+	add("shared memory", wire.ToolBroken, raw(5, 4, 1, 3, 1, 1))
+	add("memory64", wire.ToolBroken, raw(5, 3, 1, 4, 1))
+	add("two memories", wire.ToolBroken, raw(5, 5, 2, 0, 1, 0, 1))
+	add("4 GiB of memory", wire.ToolBroken, one(func(a *asm) { a.memory(65536); a.exported("run", nil, i32c(0)) }))
+	add("a table of 2^32-1", wire.ToolBroken, one(func(a *asm) {
+		a.tables = append(a.tables, cat(op(0x70, 0), huge))
+		a.exported("run", nil, i32c(0))
+	}))
+	add("50,001 locals", wire.ToolBroken, one(func(a *asm) { a.exported("run", make([]byte, 50_001), i32c(0)) }))
+	add("nesting", wire.ToolBroken, one(func(a *asm) {
+		var open, end []byte
+		for range 20_000 {
+			open, end = append(open, 0x02, 0x40), append(end, 0x0b)
+		}
+		a.exported("run", nil, open, end, i32c(0))
+	}))
+	add("exceptions", wire.ToolBroken, one(func(a *asm) { a.exported("run", nil, op(0x1f, 0x40, 0, 0x0b), i32c(0)) }))
+	add("atomics", wire.ToolBroken, one(func(a *asm) { a.memory(1); a.exported("run", nil, i32c(0), op(0xfe, 0x10, 2, 0)) }))
+	add("our own imports", wire.ToolBroken, one(func(a *asm) { a.imp("toold", "refill", nil, nil); a.exported("run", nil, i32c(0)) }))
+	add("our own exports", wire.ToolBroken, one(func(a *asm) { a.exported("toold:fuel", nil, i32c(0)) }))
+	add("our own globals", wire.ToolBroken, one(func(a *asm) {
+		a.global(0x7e, true, i64c(0))
+		a.exported("run", nil, i64c(1<<40), gset(1), i32c(0)) // the fuel, were it let through
+	}))
+	add("not granted", wire.ToolBroken, one(func(a *asm) { a.env("http_request", op(0x7e, 0x7e), op(0x7e)); a.exported("run", nil, i32c(0)) }))
+	add("wrong type of an export", wire.ToolBroken, one(func(a *asm) { a.export("run", 0, a.fn(op(0x7f), op(0x7f), nil, get(0))) }))
+	add("an export that is a memory", wire.ToolBroken, one(func(a *asm) { a.memory(1); a.export("run", 2, 0) }))
+	add("data outside of memory", wire.ToolBroken, one(func(a *asm) { a.memory(1); a.data(65530, []byte("0123456789")); a.exported("run", nil, i32c(0)) }))
+	add("types that do not fit", wire.ToolBroken, one(func(a *asm) { a.exported("run", nil, i64c(0)) }))
+	add("a start that loops", wire.LimitExceeded, one(func(a *asm) { a.start = u(a.fn(nil, nil, nil, loop(br(0)))); a.exported("run", nil, i32c(0)) }))
+	add("a start that traps", wire.ToolBroken, one(func(a *asm) { a.start = u(a.fn(nil, nil, nil, unreachable)); a.exported("run", nil, i32c(0)) }))
+	add("an _initialize that loops", wire.LimitExceeded, one(func(a *asm) {
+		a.export("_initialize", 0, a.fn(nil, nil, nil, loop(br(0))))
+		a.exported("run", nil, i32c(0))
+	}))
+
+	for name, code := range enders() {
+		add(name, wire.LimitExceeded, code)
+	}
+	add("recursion without end", wire.GuestTrap, one(func(a *asm) { a.exported("run", nil, callf(0)) }))
+	add("growth without end", wire.LimitExceeded, one(func(a *asm) {
+		a.memory(1)
+		a.exported("run", nil, loop(i32c(1), grow, i32c(-1), op(0x47), brif(0)), unreachable)
+	}))
+	add("output without end", wire.LimitExceeded, one(func(a *asm) {
+		write := a.imp(userModule, "tool_write", op(0x7f, 0x7f), nil)
+		a.memory(16)
+		a.exported("run", nil, loop(i32c(0), i32c(16<<16), callf(write), br(0)), i32c(0))
+	}))
+	add("an output of 2^63", wire.LimitExceeded, one(func(a *asm) {
+		out := a.env("output_set", op(0x7e, 0x7e), nil)
+		a.exported("run", nil, i64c(77), i64c(-5), callf(out), i32c(0))
+	}))
+	add("allocation without end", wire.LimitExceeded, one(func(a *asm) {
+		alloc := a.env("alloc", op(0x7e), op(0x7e))
+		a.exported("run", nil, loop(i64c(1<<20), callf(alloc), drop, br(0)), i32c(0))
+	}))
+	add("small allocations without end", wire.LimitExceeded, one(func(a *asm) {
+		alloc := a.env("alloc", op(0x7e), op(0x7e))
+		a.exported("run", nil, loop(i64c(1), callf(alloc), drop, br(0)), i32c(0))
+	}))
+	add("an allocation of 2^64-1", wire.LimitExceeded, one(func(a *asm) {
+		alloc := a.env("alloc", op(0x7e), op(0x7e))
+		a.exported("run", nil, i64c(-1), callf(alloc), drop, i32c(0))
+	}))
+	add("a destination outside of memory", wire.GuestTrap, one(func(a *asm) {
+		read := a.imp(userModule, "tool_read", op(0x7f, 0x7e, 0x7f), op(0x7f))
+		a.memory(1)
+		a.exported("run", nil, i32c(65536-3), i64c(0), i32c(100), callf(read), drop, i32c(0))
+	}))
+	add("bulk without memory", wire.GuestTrap, one(func(a *asm) {
+		write := a.imp(userModule, "tool_write", op(0x7f, 0x7f), nil)
+		a.exported("run", nil, i32c(0), i32c(100), callf(write), i32c(0))
+	}))
+	add("randomness without end", wire.LimitExceeded, one(func(a *asm) {
+		random := a.imp(wasiModule, "random_get", op(0x7f, 0x7f), op(0x7f))
+		a.memory(256)
+		a.exported("run", nil, loop(i32c(0), i32c(256<<16), callf(random), drop, br(0)), i32c(0))
+	}))
+	add("log without end", wire.LimitExceeded, one(func(a *asm) {
+		off := a.env("input_offset", nil, op(0x7e))
+		log := a.env("log_info", op(0x7e), nil)
+		a.exported("run", nil, loop(callf(off), callf(log), br(0)), i32c(0))
+	}))
+	return rows
+}
+
+// TestHostile: each gets its code, soon, and the process is as it was.
+func TestHostile(t *testing.T) {
+	e := newEngine(t)
+	goroutines, fds := runtime.NumGoroutine(), openFiles(t)
+	for _, tt := range hostile() {
+		t.Run(tt.name, func(t *testing.T) {
+			began := time.Now()
+			m, err := e.Load(context.Background(), Spec{Name: "bad.wasm", Wasm: tt.wasm, Fuel: 20_000_000, Memory: 80 << 20})
+			if err == nil {
+				defer m.Close()
+				_, err = m.Call(context.Background(), Invocation{Export: "run", Input: make([]byte, 200)})
+			}
+			wantCode(t, err, tt.code, "bad.wasm")
+			if d := time.Since(began); d > 10*time.Second {
+				t.Errorf("it took %v", d)
+			}
+		})
+	}
+	if held := e.memory.held(); held != 0 {
+		t.Errorf("%d bytes of memory are still accounted for", held)
+	}
+	settle(t, "goroutines", goroutines, runtime.NumGoroutine)
+	settle(t, "descriptors", fds, func() int { return openFiles(t) })
+}
+
+func openFiles(t testing.TB) int {
+	es, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0 // not on this system
+	}
+	return len(es)
+}
+
+// settle waits for a count to come back to what it was.
+func settle(t testing.TB, what string, before int, count func() int) {
+	t.Helper()
+	var n int
+	for range 200 {
+		if n = count(); n <= before {
+			return
+		}
+		runtime.Gosched()
+		runtime.GC()
+	}
+	t.Errorf("%d %s, %d before", n, what, before)
+}
+
+// TestCompileBomb: what takes too long or too much to compile ends another
+// process, not this one.
+func TestCompileBomb(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("takes the compiler's whole time")
+	}
+	var a asm
+	// One value that many blocks need at once.
+	locals := make([]byte, 2000)
+	for i := range locals {
+		locals[i] = 0x7f
+	}
+	var body []byte
+	for i := range 60_000 {
+		body = cat(body, get(uint32(i*7%2000)), get(uint32(i*13%2000)), add32, op(0x04, 0x40), get(uint32(i*3%2000)), set(uint32(i*11%2000)), op(0x0b))
+	}
+	a.exported("run", locals, body, i32c(0))
+	e := newEngine(t)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	began := time.Now()
+	m, err := e.Load(context.Background(), Spec{Name: "bomb.wasm", Wasm: a.bytes()})
+	if err == nil {
+		m.Close()
+		t.Skipf("this machine compiles it in %v", time.Since(began))
+	}
+	wantCode(t, err, wire.ToolBroken, "compiling", "make its functions smaller")
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapSys) - int64(before.HeapSys); grown > 256<<20 {
+		t.Errorf("this process grew by %d bytes", grown)
+	}
+}
+
+// TestLimitsOfFuel: more fuel than a call needs changes nothing, one unit less
+// ends it.
+func TestLimitsOfFuel(t *testing.T) {
+	e := newEngine(t)
+	var a asm
+	a.exported("run", op(0x7f), loop(get(0), i32c(1), add32, op(0x22, 0), i32c(1000), lt32u, brif(0)), i32c(0))
+	need := func(fuel int64) (int64, error) {
+		m := load(t, e, Spec{Wasm: a.bytes(), Fuel: fuel})
+		r, err := m.Call(context.Background(), Invocation{Export: "run"})
+		return r.Stats.Fuel, err
+	}
+	n, err := need(0)
+	if err != nil || n < 1000 {
+		t.Fatalf("%d units, %v", n, err)
+	}
+	if got, err := need(n); err != nil || got != n {
+		t.Errorf("with exactly %d units: %d, %v", n, got, err)
+	}
+	_, err = need(n - 1)
+	wantCode(t, err, wire.LimitExceeded, "limits.fuel")
+}
+
+// TestDeterminism: the same input takes the same fuel, in any number of calls
+// and whatever ran before; after a restart too, but for a guest that draws
+// randomness when it starts, as Go's do.
+func TestDeterminism(t *testing.T) {
+	calls := 1000
+	if testing.Short() || raceEnabled {
+		calls = 50
+	}
+	random := randomModule(rand.New(rand.NewSource(7)))
+	for _, tt := range []struct {
+		name, export string
+		wasm         []byte
+		restarts     bool
+	}{{"kitchen", "check", built["kitchen"], false}, {"random", "run", random, true}} {
+		var want Stats
+		for restart := range 2 {
+			m := load(t, newEngine(t), Spec{Name: tt.name, Wasm: tt.wasm, Fuel: 100_000_000_000})
+			if restart == 0 || !tt.restarts {
+				want = Stats{}
+			}
+			for i := range calls / 2 {
+				r, err := m.Call(context.Background(), Invocation{Export: tt.export, Input: policyInput, Identity: fmt.Sprint(i % 3)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Stats.PagesRestored = 0
+				if want == (Stats{}) {
+					want = r.Stats
+				}
+				if r.Stats != want {
+					t.Fatalf("%s, call %d after %d restarts: %+v, but at first %+v", tt.name, i, restart, r.Stats, want)
+				}
+			}
+		}
+	}
+}
+
+// TestOverloaded: what all instances hold is bounded, and freed for whoever
+// needs it.
+func TestOverloaded(t *testing.T) {
+	e, err := New(Config{CacheDir: cacheDir, Compiler: compiler, Memory: 24 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	hungry := func(name string) *Module {
+		return load(t, e, Spec{Name: name, Wasm: built["kitchen"], Fuel: 100_000_000_000})
+	}
+	a, b := hungry("a.wasm"), hungry("b.wasm")
+	do(t, a, "run", "calls")
+	a.pool.settle()
+	b.pool.settle()
+	// One call that takes nearly all ends others that wait for nothing.
+	if got := do(t, b, "run", "keep 10"); got != "10" {
+		t.Errorf("kept %s", got)
+	}
+	_, err = b.Call(context.Background(), Invocation{Export: "run", Input: []byte("keep 60")})
+	wantCode(t, err, wire.Overloaded, "24")
+	if got := do(t, a, "run", "calls"); got != "1" {
+		t.Errorf("after an overload: %s", got)
+	}
+	a.Close()
+	b.Close()
+	if held := e.memory.held(); held != 0 {
+		t.Errorf("%d bytes of memory are still accounted for", held)
+	}
+}
+
+// TestMemoryLimit: one module's own limit is another error.
+func TestMemoryLimit(t *testing.T) {
+	m := load(t, newEngine(t), Spec{Name: "kitchen.wasm", Wasm: built["kitchen"], Memory: 16 << 20, Fuel: 100_000_000_000})
+	_, err := m.Call(context.Background(), Invocation{Export: "run", Input: []byte("keep 30")})
+	wantCode(t, err, wire.LimitExceeded, "limits.memory", "16777216")
+	_, err = newEngine(t).Load(context.Background(), Spec{Name: "kitchen.wasm", Wasm: built["kitchen"], Memory: 1 << 20})
+	wantCode(t, err, wire.ToolBroken, "limits.memory")
+}
+
+// TestPool: it grows with the calls that run at once, up to Concurrency, and
+// shrinks when they are gone.
+func TestPool(t *testing.T) {
+	t.Setenv(restoreVariable, "")
+	m := load(t, newEngine(t), Spec{Name: "kitchen.wasm", Wasm: built["kitchen"], Concurrency: 3})
+	if m.snap == nil || m.e.way < wayPagemap {
+		t.Skip("instances are not kept on this system")
+	}
+	idle := func() int {
+		m.pool.settle()
+		m.pool.mu.Lock()
+		defer m.pool.mu.Unlock()
+		return len(m.pool.idle)
+	}
+	if n := idle(); n != ahead {
+		t.Errorf("%d instances were made ahead", n)
+	}
+	var wg sync.WaitGroup
+	gate := make(chan struct{})
+	for range 6 {
+		wg.Go(func() {
+			_, err := m.Call(context.Background(), Invocation{Export: "run", Input: []byte("sleep 50")})
+			if err != nil {
+				t.Error(err)
+			}
+			<-gate
+		})
+	}
+	close(gate)
+	wg.Wait()
+	if n := idle(); n < 2 || n > 3 {
+		t.Errorf("%d instances after 6 calls at once, want 3 at most", n)
+	}
+	// An hour later.
+	m.pool.mu.Lock()
+	for _, in := range m.pool.idle {
+		in.idle = in.idle.Add(-time.Hour)
+	}
+	m.pool.mu.Unlock()
+	m.shrinkPool()
+	if n := idle(); n > ahead {
+		t.Errorf("%d instances are kept that nobody needs", n)
+	}
+	do(t, m, "run", "calls")
+}
+
+// TestCache: code is compiled once, found again after a restart, and made
+// again when it was damaged.
+func TestCache(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cache")
+	var a asm
+	a.exported("run", nil, i32c(0))
+	engine := func() *Engine {
+		e, err := New(Config{CacheDir: dir, Compiler: compiler})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	entries := func() map[string]time.Time {
+		out := map[string]time.Time{}
+		files, _ := filepath.Glob(filepath.Join(dir, "wazero-*", "*"))
+		for _, f := range files {
+			st, err := os.Stat(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[f] = st.ModTime()
+		}
+		return out
+	}
+	loads := func(e *Engine, n int) {
+		t.Helper()
+		var wg sync.WaitGroup
+		for range n {
+			wg.Go(func() {
+				m, err := e.Load(context.Background(), Spec{Name: "x.wasm", Wasm: a.bytes()})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				do(t, m, "run", "")
+				m.Close()
+			})
+		}
+		wg.Wait()
+	}
+	e := engine()
+	loads(e, 8)
+	first := entries()
+	if len(first) != 1 {
+		t.Fatalf("%d entries after 8 loads of one module", len(first))
+	}
+	e.Close()
+	if left, _ := filepath.Glob(filepath.Join(dir, "build-*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	st, err := os.Stat(dir)
+	if err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("the cache has mode %v", st.Mode())
+	}
+	e = engine()
+	loads(e, 1)
+	e.Close()
+	for f, at := range entries() {
+		if !first[f].Equal(at) {
+			t.Error("a restart compiled it again")
+		}
+		// One byte of the code is another.
+		p, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p[len(p)/2] ^= 0x40
+		if err := os.WriteFile(f, p, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e = engine()
+	loads(e, 1)
+	e.Close()
+	for f := range entries() {
+		p, _ := os.ReadFile(f)
+		for old := range first {
+			if q, err := os.ReadFile(old); err != nil || !slices.Equal(p, q) {
+				t.Error("the damaged entry is still there")
+			}
+		}
+	}
+	for _, f := range []string{"notes"} {
+		ns, _ := filepath.Glob(filepath.Join(dir, f, "*"))
+		for _, n := range ns {
+			if err := os.WriteFile(n, []byte("../../etc/passwd 00"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	e = engine()
+	loads(e, 1)
+	e.Close()
+
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Config{CacheDir: dir}); err == nil || !strings.Contains(err.Error(), "chmod 0700") {
+		t.Errorf("a cache that others may write: %v", err)
+	}
+}
+
+// TestLoadEnds: whoever loads may stop waiting.
+func TestLoadEnds(t *testing.T) {
+	e := newEngine(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := e.Load(ctx, Spec{Wasm: built["kitchen"]})
+	wantCode(t, err, wire.Aborted)
+	ctx, cancel = context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	fresh, err := New(Config{Compiler: compiler})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fresh.Close()
+	_, err = fresh.Load(ctx, Spec{Wasm: built["command"]})
+	wantCode(t, err, wire.Timeout)
+}
+
+// TestNothingLeft: a thousand calls that end in every way leave no goroutine,
+// descriptor or memory behind.
+func TestNothingLeft(t *testing.T) {
+	n := 40
+	if testing.Short() || raceEnabled {
+		n = 5
+	}
+	e := newEngine(t)
+	goroutines := runtime.NumGoroutine()
+	m, err := e.Load(context.Background(), Spec{Name: "kitchen.wasm", Wasm: built["kitchen"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fds := openFiles(t)
+	r := rand.New(rand.NewSource(1))
+	for range n {
+		var wg sync.WaitGroup
+		for range 4 {
+			what := []string{"calls", "panic", "exit 1", "error", "loop", "keep 2", "sleep 1000"}[r.Intn(7)]
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+				defer cancel()
+				_, err := m.Call(ctx, Invocation{Export: "run", Input: []byte(what)})
+				if e, ok := errors.AsType[*wire.Error](err); err != nil && (!ok || e.Code == wire.Internal) {
+					t.Errorf("%s: %v", what, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	m.pool.settle()
+	settle(t, "descriptors", fds+8, func() int { return openFiles(t) }) // a scanner for each that is kept
+	m.Close()
+	if held := e.memory.held(); held != 0 {
+		t.Errorf("%d bytes of memory are still accounted for", held)
+	}
+	settle(t, "goroutines", goroutines, runtime.NumGoroutine)
+	settle(t, "descriptors", fds, func() int { return openFiles(t) })
+}
