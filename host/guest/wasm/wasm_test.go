@@ -460,6 +460,31 @@ func TestTableBounds(t *testing.T) {
 	}
 }
 
+func TestTableDeclaredMaximum(t *testing.T) {
+	grow := module(types(voidI32), funcs(0), tables(b(FuncRef, 1, 3, 4)),
+		exports(exported("grow", Func, 0)), code(body(opRefNull, FuncRef, i32c(2), opMisc, 15, 0)))
+	i, err := newHost(t).rewritten(mustRewrite(t, grow), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := call(t, i, "grow")[0]; got != 1<<32-1 {
+		t.Errorf("a table of at most 4 entries grew from %d to 5", got)
+	}
+}
+
+func TestTableCost(t *testing.T) {
+	fill := module(types(void), funcs(0), tables(b(FuncRef, 0, u(100_000))),
+		exports(exported("fill", Func, 0)), code(body(i32c(0), opRefNull, FuncRef, i32c(100_000), opMisc, 17, 0)))
+	h := newHost(t)
+	i, err := h.rewritten(mustRewrite(t, fill), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if call(t, i, "fill"); h.given < 100_000 {
+		t.Errorf("filling 100,000 entries cost at most %d", h.given)
+	}
+}
+
 // TestBulk fills, copies and initializes memory in pieces and at once.
 func TestBulk(t *testing.T) {
 	op := func(parts ...any) []byte { return body(opLocalGet, 0, opLocalGet, 1, opLocalGet, 2, b(parts...)) }
