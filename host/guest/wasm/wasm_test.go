@@ -66,6 +66,8 @@ func TestRefused(t *testing.T) {
 		{"data at two values", module(mem(0, 1), datas(b(0, i32c(0), i32c(0), opEnd, 0))), Malformed, "with 2 values"},
 		{"adding too little", module(mem(0, 1), datas(b(0, i32c(0), 0x6a, opEnd, 0))), Malformed, "calculate with other values"},
 		{"mutable global in a constant", module(globals(b(I32, 1, i32c(1), opEnd)), elems(b(5, FuncRef, 1, opGlobalGet, 0, opEnd))), Malformed, "mutable global 0"},
+		{"deep constant", module(globals(b(I32, 0, bytes.Repeat(i32c(1), 1001), opEnd))), TooLarge, "more than 1000 values"},
+		{"growing code", one(bytes.Repeat(b(opLoop, 0x40, bytes.Repeat(b(i32c(0), opBrIf, 0), 1000), opEnd), 100)), TooLarge, "too long when metered"},
 		{"global of another type", module(globals(b(I32, 0, i64c(1), opEnd))), Malformed, "global of type i32 with i64"},
 		{"names twice", module(section(secCustom, name("name")), section(secCustom, name("name"))), Malformed, "twice"},
 		{"broken names", module(section(secCustom, name("name"), 1, sized(1, 0, 9))), Malformed, "cut off"},
@@ -96,7 +98,7 @@ func TestRefused(t *testing.T) {
 		{"padding", module(types(void), b(0, 0, 0)), Malformed, "cut off"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := Rewrite(c.module, Limits{})
+			_, err := Rewrite(c.module, Limits{Size: 1 << 20})
 			var e *Error
 			if !errors.As(err, &e) {
 				t.Fatalf("no *Error but %v", err)
@@ -404,6 +406,10 @@ func TestData(t *testing.T) {
 	g := module(imports(b(name("env"), name("at"), Global, I32, 0)), mem(0, 1), datas(active(b(opGlobalGet, 0), "there")))
 	if r := mustRewrite(t, g); len(r.Data) != 0 || !bytes.Contains(r.Bytes, []byte("there")) {
 		t.Errorf("data at an imported global was taken out: %v", r.Data)
+	}
+	g = module(imports(b(name("env"), name("memory"), Memory, 0, 1)), datas(active(i32c(0), "there")))
+	if r := mustRewrite(t, g); len(r.Data) != 0 || !bytes.Contains(r.Bytes, []byte("there")) {
+		t.Errorf("data of an imported memory was taken out: %v", r.Data)
 	}
 }
 
