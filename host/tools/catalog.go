@@ -168,8 +168,11 @@ type entry struct {
 	// stale is why the version on disk does not serve in place of current.
 	stale   *wire.Error
 	failing time.Time
-	// transient: what failed may work without a change on disk.
-	transient bool
+	// tries counts the failures in a row of a kind that may pass without a
+	// change on disk; the next try is not before retryAt. 0 when what failed,
+	// if anything, was the files.
+	tries   int
+	retryAt time.Time
 	// stamps are of the files that were looked at last.
 	stamps map[place]stamp
 	// done is closed when the examination that runs ends; nil when none runs.
@@ -555,7 +558,7 @@ func (c *Catalog) round(e *entry) {
 	start := time.Now()
 	c.mu.Lock()
 	stamps, old := e.stamps, e.current
-	if e.transient {
+	if e.tries > 0 && !start.Before(e.retryAt) {
 		stamps = nil
 	}
 	c.mu.Unlock()
@@ -658,7 +661,7 @@ func (c *Catalog) unchanged(e *entry, seen map[place]stamp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.stamps = seen
-	e.stale, e.failing, e.transient = nil, time.Time{}, false
+	e.stale, e.failing, e.tries = nil, time.Time{}, 0
 }
 
 // publish puts g in the place of what served.
@@ -667,7 +670,7 @@ func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[pla
 	c.mu.Lock()
 	old := e.current
 	e.current, e.stamps = g, seen
-	e.err, e.stale, e.failing, e.transient = nil, nil, time.Time{}, false
+	e.err, e.stale, e.failing, e.tries = nil, nil, time.Time{}, 0
 	after := c.retireLocked(old)
 	c.mu.Unlock()
 	change := Loaded
@@ -704,7 +707,18 @@ func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map
 	if e.failing.IsZero() {
 		e.failing = time.Now()
 	}
-	e.transient, e.stamps = transient, seen
+	e.stamps = seen
+	if !transient {
+		e.tries = 0
+	} else {
+		// At once, then less and less often: a module that takes minutes to
+		// be refused must not keep the machine busy with that.
+		e.retryAt = time.Now()
+		if e.tries > 0 {
+			e.retryAt = e.retryAt.Add(c.cfg.Restat << min(e.tries-1, 6))
+		}
+		e.tries++
+	}
 	after := func() {}
 	version := ""
 	if serves {
@@ -731,7 +745,7 @@ func (c *Catalog) remove(e *entry, why string) {
 	c.mu.Lock()
 	old := e.current
 	known := old != nil || e.err != nil
-	e.current, e.err, e.stale, e.failing, e.transient, e.stamps = nil, nil, nil, time.Time{}, false, nil
+	e.current, e.err, e.stale, e.failing, e.tries, e.stamps = nil, nil, nil, time.Time{}, 0, nil
 	after := c.retireLocked(old)
 	c.mu.Unlock()
 	if known {

@@ -1008,6 +1008,7 @@ func TestOpenRefuses(t *testing.T) {
 // tool may start with, since the next start would not miss it.
 func TestStateNotKept(t *testing.T) {
 	b := newBench(t)
+	b.cfg.Restat = 1
 	b.open()
 	if err := os.RemoveAll(b.cfg.StateDir); err != nil {
 		t.Fatal(err)

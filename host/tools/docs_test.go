@@ -108,6 +108,42 @@ func TestDocs(t *testing.T) {
 	}
 }
 
+// TestReadyTools loads the tools that this repository ships, as make build
+// leaves them.
+func TestReadyTools(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it compiles every module")
+	}
+	const ready = "../../tools.d"
+	if built, _ := filepath.Glob(ready + "/*/*.wasm"); len(built) == 0 {
+		t.Skip("no modules; run make build")
+	}
+	b := newBench(t)
+	if err := os.CopyFS(b.dir, os.DirFS(ready)); err != nil {
+		t.Fatal(err)
+	}
+	b.cfg.AllowWritable = true // whatever the umask of the checkout was
+	b.open()
+	for _, s := range b.c.List() {
+		if s.State == StateBroken {
+			b.look(s.Name) // a busy machine may have been too slow
+		}
+	}
+	list := b.c.List()
+	if len(list) < 6 {
+		t.Errorf("only %d tools: %+v", len(list), list)
+	}
+	for _, s := range list {
+		if s.State != StateOK && s.State != StateAbsent {
+			t.Errorf("%s is %s: %s", s.Name, s.State, s.Reason)
+		}
+		if s.Kind == string(Binary) && len(s.Policies) == 0 {
+			t.Errorf("%s runs a binary and has no policy", s.Name)
+		}
+		t.Logf("%s: %s, %s, %v", s.Name, s.State, s.Kind, s.Policies)
+	}
+}
+
 // TestMigratedPolicy builds the policy of the migration page and holds it to
 // what the page says.
 func TestMigratedPolicy(t *testing.T) {

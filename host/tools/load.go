@@ -30,8 +30,9 @@ const BinaryPath = "/usr/local/bin:/usr/bin:/bin"
 // migrationPage says how the policies of older tool servers become modules.
 const migrationPage = "docs/migrating-policies.md"
 
-// describeTimeout bounds the call of describe at load.
-const describeTimeout = 5 * time.Second
+// describeTimeout bounds the call of describe at load. It is generous: what
+// bounds the work is fuel, and a machine that compiles many tools is busy.
+const describeTimeout = 30 * time.Second
 
 // Kind is how a tool executes.
 type Kind string

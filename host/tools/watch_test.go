@@ -471,6 +471,49 @@ func TestNeverStill(t *testing.T) {
 	})
 }
 
+// TestRetries: what fails without a fault of the files is tried again, less and
+// less often.
+func TestRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.cfg.Settle, b.cfg.Restat = 100*time.Millisecond, 5*time.Second
+		b.open()
+		if err := os.RemoveAll(b.cfg.StateDir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(b.cfg.StateDir, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p"))})
+		b.refused("t", wire.ToolBroken)
+		tries := func() int {
+			b.c.mu.Lock()
+			defer b.c.mu.Unlock()
+			return b.c.tools["t"].tries
+		}
+		start := time.Now()
+		var at []time.Duration
+		for last := tries(); time.Since(start) < 20*time.Minute; time.Sleep(5 * time.Second) {
+			b.look("t")
+			if n := tries(); n != last {
+				at, last = append(at, time.Since(start).Round(time.Second)), n
+			}
+		}
+		// Looking takes Settle, since these files are from the future.
+		if len(at) < 6 || len(at) > 12 || at[0] != 0 || at[1] > 10*time.Second || at[len(at)-1]-at[len(at)-2] < 5*time.Minute {
+			t.Errorf("tried at %v", at)
+		}
+		// A change of the files is a reason to try at once.
+		n := tries()
+		b.write(map[string]string{"t/handler.wasm": string(handler("i"))})
+		b.look("t")
+		if tries() != n+1 {
+			t.Error("a change was no reason to try again")
+		}
+		b.c.Close()
+	})
+}
+
 // TestLeaving: a caller whose context ends while a tool loads leaves.
 func TestLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
