@@ -67,7 +67,7 @@ func TestRefused(t *testing.T) {
 		{"adding too little", module(mem(0, 1), datas(b(0, i32c(0), 0x6a, opEnd, 0))), Malformed, "calculate with other values"},
 		{"mutable global in a constant", module(globals(b(I32, 1, i32c(1), opEnd)), elems(b(5, FuncRef, 1, opGlobalGet, 0, opEnd))), Malformed, "mutable global 0"},
 		{"deep constant", module(globals(b(I32, 0, bytes.Repeat(i32c(1), 1001), opEnd))), TooLarge, "more than 1000 values"},
-		{"growing code", one(bytes.Repeat(b(opLoop, 0x40, bytes.Repeat(b(i32c(0), opBrIf, 0), 1000), opEnd), 100)), TooLarge, "too long when metered"},
+		{"growing code", one(bytes.Repeat(b(opLoop, 0x40, bytes.Repeat(b(i32c(0), opBrIf, 0), 1000), opEnd), 200)), TooLarge, "too long when metered"},
 		{"global of another type", module(globals(b(I32, 0, i64c(1), opEnd))), Malformed, "global of type i32 with i64"},
 		{"names twice", module(section(secCustom, name("name")), section(secCustom, name("name"))), Malformed, "twice"},
 		{"broken names", module(section(secCustom, name("name"), 1, sized(1, 0, 9))), Malformed, "cut off"},
