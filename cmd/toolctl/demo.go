@@ -198,7 +198,7 @@ func (d *stage) play(ctx context.Context) error {
 
 		step{
 			say: "A new tool is a folder that is dropped in. Nothing is restarted.",
-			cmd: "cp -r $TOOLD/tools.d/hash tools.d/ && echo hello | toolctl call hash --stdin -- sha256", want: []string{"5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"},
+			cmd: "cp -r $TOOLD/tools.d/hash tools.d/ && echo hello | toolctl call hash --stdin -- -a sha256", want: []string{"5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"},
 		},
 		step{cmd: "toolctl tools", want: []string{"git", "hash", "ok"}},
 	); err != nil {

@@ -43,7 +43,7 @@ func TestDocuments(t *testing.T) {
 			fmt.Fprintf(session, "printf '%s'\n%s\n", `\036`, c.script())
 		}
 		script := "checkout\ncd toold\nexec sh ../session.sh\nsame stdout " + filepath.Join(top, doc) +
-			"\n\n-- session.sh --\n" + sessionStart + session.String()
+			"\n\n-- session.sh --\n" + sessionStart + session.String() + "exit 0\n"
 		name := strings.TrimSuffix(filepath.Base(doc), ".md") + ".txtar"
 		if err := os.WriteFile(filepath.Join(scripts, name), []byte(script), 0o644); err != nil {
 			t.Fatal(err)
@@ -169,6 +169,7 @@ func copyCheckout(ts *testscript.TestScript, _ bool, _ []string) {
 		ts.Setenv(name, "")
 	}
 	ts.Setenv("PATH", os.Getenv("PATH"))
+	ts.Setenv("TMPDIR", "/tmp")
 	ts.Setenv("XDG_RUNTIME_DIR", ts.MkAbs("run"))
 	ts.Check(os.Mkdir(ts.MkAbs("run"), 0o700))
 }
