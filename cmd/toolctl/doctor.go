@@ -261,12 +261,14 @@ func lookTools(ctx context.Context, d *doctor) {
 		d.fail("tools", "toolctl tools", "the daemon does not list them: %v", err)
 		return
 	}
-	fine := 0
+	fine, loading := 0, 0
 	for _, t := range tools {
 		next := "toolctl tools " + t.Name
 		switch t.State {
 		case client.ToolOK:
 			fine++
+		case client.ToolLoading:
+			loading++
 		case client.ToolStale:
 			d.warn("tools", next, "%s: an older version serves, since the one on disk does not load: %s", t.Name, t.Reason)
 		case client.ToolAbsent:
@@ -278,6 +280,8 @@ func lookTools(ctx context.Context, d *doctor) {
 	switch {
 	case len(tools) == 0:
 		d.warn("tools", "ls "+quote(d.status.Tools), "there are none: a tool is a folder with a tool.json or a handler.wasm")
+	case loading > 0:
+		d.ok("tools", "%d of %d ready, %d loading", fine, len(tools), loading)
 	case fine > 0:
 		d.ok("tools", "%d of %d ready", fine, len(tools))
 	}

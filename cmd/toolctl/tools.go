@@ -18,10 +18,11 @@ func toolsVerb(s *state) *cobra.Command {
 		Short: "List the tools and what is wrong with them, or describe one",
 		Long: `List every tool of the daemon with its state:
 
-  ok      the version on disk serves
-  stale   the version on disk does not load; an older one still serves
-  broken  nothing loads; every call is refused
-  absent  defined, but its binary is not on this host
+  ok       the version on disk serves
+  stale    the version on disk does not load; an older one still serves
+  broken   nothing loads; every call is refused
+  absent   defined, but its binary is not on this host
+  loading  being read for the first time; calls wait for it
 
 With a NAME, say all there is to know of that one.
 

@@ -15,10 +15,11 @@ import (
 
 // The states a tool can be in, as ToolStatus.State says them.
 const (
-	ToolOK     = "ok"     // the version on disk serves
-	ToolStale  = "stale"  // the version on disk does not load; an older one serves
-	ToolBroken = "broken" // nothing loads; every call is refused with TOOL_BROKEN
-	ToolAbsent = "absent" // it loads, but its binary is not on this host: TOOL_NOT_INSTALLED
+	ToolOK      = "ok"      // the version on disk serves
+	ToolStale   = "stale"   // the version on disk does not load; an older one serves
+	ToolBroken  = "broken"  // nothing loads; every call is refused with TOOL_BROKEN
+	ToolLoading = "loading" // it is being read for the first time; calls wait for it
+	ToolAbsent  = "absent"  // it loads, but its binary is not on this host: TOOL_NOT_INSTALLED
 )
 
 // ToolStatus is one tool, as GET /tools (an array, by name) and GET

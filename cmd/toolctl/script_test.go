@@ -1,0 +1,10 @@
+package main_test
+
+import (
+	"testing"
+
+	"github.com/toold/toold/host/hosttest"
+)
+
+// TestScripts runs each verb against a real daemon.
+func TestScripts(t *testing.T) { hosttest.Scripts(t, "testdata/script/*.txtar") }
