@@ -111,7 +111,6 @@ func format(v string, _ argv.Scope) (string, error) {
 
 var (
 	count   = argv.Int(0, 1<<31-1)
-	number  = argv.Int(-1, 1<<31-1)
 	text    = argv.Text
 	word    = argv.OneLine
 	when    = argv.OneOf("always", "never", "auto")
@@ -504,7 +503,7 @@ var commands = byName(
 	&command{name: "revert", operand: rev, grammar: grammar(sequencerFlags, bare("--reference"))},
 
 	// Other repositories.
-	&command{name: "init", again: true, most: 1, then: initOperands, force: []string{"--template="}, grammar: grammar(bare("-q --quiet", "--bare"), with(rev, "-b --initial-branch"),
+	&command{name: "init", again: true, most: 1, then: pathOperands, force: []string{"--template="}, grammar: grammar(bare("-q --quiet", "--bare"), with(rev, "-b --initial-branch"),
 		with(argv.OneOf("sha1", "sha256"), "--object-format"),
 		never("copies files of any folder, hooks among them", "leave it out", "--template"), never("puts the repository elsewhere", "leave it out", "--separate-git-dir"),
 		never("changes who may write", "leave it out", "--shared"))},

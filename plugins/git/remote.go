@@ -541,8 +541,6 @@ func orHead(r *request) error {
 	return nil
 }
 
-func initOperands(r *request) error { return pathOperands(r) }
-
 // worktreeAdd checks the folder; what comes after it is a revision.
 func worktreeAdd(r *request) error {
 	for i, it := range r.line.Items {
