@@ -328,6 +328,18 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
+// setuid programs gain nothing, unless confinement is off.
+func TestNoNewPrivileges(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 1})
+	for off, want := range map[bool]string{false: "NoNewPrivs:\t1", true: "NoNewPrivs:\t0"} {
+		c := shell(t.TempDir(), "grep ^NoNewPrivs: /proc/self/status")
+		c.Confine.Off = off
+		if got := say(t, r, c); got != want {
+			t.Errorf("off %v: %q", off, got)
+		}
+	}
+}
+
 // The next run in the same supervisor has its own confinement, not that of
 // the one before.
 func TestSupervisorIsReused(t *testing.T) {
@@ -350,6 +362,11 @@ func TestSupervisorIsReused(t *testing.T) {
 			if want := map[string]string{a: "a\n", b: "b\n"}[dir]; wrote != want {
 				t.Errorf("wrote %q, want %q", wrote, want)
 			}
+		}
+	}
+	for pid := range pids {
+		if cwd, err := os.Readlink("/proc/" + pid + "/cwd"); err != nil || cwd != "/" {
+			t.Errorf("the supervisor stands in %s, %v", cwd, err)
 		}
 	}
 	if len(pids) != 1 {

@@ -305,38 +305,92 @@ func TestInheritedDescriptors(t *testing.T) {
 	}
 }
 
+// A service manager that stops toold sends SIGTERM to its supervisors too.
+// Calls finish, so they stay.
+func TestSupervisorHearsNoSignals(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 1})
+	dir := t.TempDir()
+	u := begin(t, r, shell(dir, "echo $PPID; until [ -e go ]; do sleep 0.01; done; echo $PPID"))
+	first := u.next()
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGTSTP} {
+		must(t, syscall.Kill(numbers(t, first)[0], sig))
+	}
+	must(t, os.WriteFile(dir+"/go", nil, 0o644))
+	if second := u.next(); second != first {
+		t.Errorf("parent %s, then %s", first, second)
+	}
+	if exit, err := u.wait(); err != nil || exit.Code != 0 {
+		t.Errorf("exit %+v, error %v", exit, err)
+	}
+}
+
+// The child ends with its supervisor also where the daemon cannot see to it.
+func TestSupervisorKilledBesideDaemon(t *testing.T) {
+	d := daemon(t, newMark(), `trap '' TERM; echo $PPID $$; while :; do sleep 1000; done`, t.TempDir())
+	out, err := d.StdoutPipe()
+	must(t, err)
+	must(t, d.Start())
+	lines := bufio.NewScanner(out)
+	lines.Scan()
+	pids := numbers(t, lines.Text())
+	must(t, d.Process.Signal(syscall.SIGSTOP))
+	must(t, syscall.Kill(pids[0], syscall.SIGKILL))
+	waitGone(t, pids[1])
+	must(t, d.Process.Kill())
+	d.Wait()
+}
+
+func TestNoCoreFiles(t *testing.T) {
+	d := daemon(t, newMark(), `ulimit -c; ulimit -H -c`, t.TempDir())
+	d.Args = append([]string{"/bin/sh", "-c", `ulimit -c unlimited && exec "$0" "$@"`, d.Path}, d.Args[1:]...)
+	d.Path = "/bin/sh"
+	out, err := d.Output()
+	if err != nil {
+		t.Skip("core files cannot be allowed here")
+	}
+	if !strings.HasPrefix(string(out), "0\n0\n") {
+		t.Errorf("%s", out)
+	}
+}
+
 // A daemon without privileges does all of it.
 func TestUnprivileged(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("this is the case in all other tests")
 	}
 	dir, mark := t.TempDir(), newMark()
-	if err := os.Chown(dir, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chown(dir, 65534, 65534))
+	must(t, os.Chmod(filepath.Dir(dir), 0o755))
 	outside := t.TempDir() + "/made"
-	d := daemon(t, mark, stubbornTree+`echo > made; echo > `+outside+` || echo refused; kill -0 $PPID || echo safe; exit 4`, dir)
-	exe, err := os.ReadFile(d.Path)
-	if err != nil {
-		t.Fatal(err)
+	run := func(off, script string) string {
+		t.Helper()
+		d := daemon(t, mark, script, dir)
+		exe, err := os.ReadFile(d.Path)
+		must(t, err)
+		// The folder that go test builds in is closed to others.
+		d.Path = dir + "/daemon"
+		must(t, os.WriteFile(d.Path, exe, 0o755))
+		d.Env = append(d.Env, "OFF="+off)
+		d.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := d.Output()
+		must(t, err)
+		must(t, os.Remove(d.Path))
+		if left := alive(t, mark); len(left) > 0 {
+			t.Errorf("still alive: %q", left)
+		}
+		return string(out)
 	}
-	// The folder that go test builds in is closed to others.
-	d.Path = dir + "/daemon"
-	if err := os.WriteFile(d.Path, exe, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	d.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	out, err := d.Output()
-	if err != nil || !strings.Contains(string(out), "refused\n") || !strings.Contains(string(out), "safe\n") || !strings.HasSuffix(string(out), "ended 4 signal 0 <nil>\n") {
-		t.Errorf("%s, %v", out, err)
-	}
-	if left := alive(t, mark); len(left) > 0 {
-		t.Errorf("still alive: %q", left)
+	out := run("", stubbornTree+`echo > made; echo > `+outside+` || echo refused; kill -0 $PPID || echo safe; exit 4`)
+	if !strings.Contains(out, "refused\n") || !strings.Contains(out, "safe\n") || !strings.HasSuffix(out, "ended 4 signal 0 <nil>\n") {
+		t.Errorf("%s", out)
 	}
 	if _, err := os.Stat(dir + "/made"); err != nil {
 		t.Error(err)
+	}
+	// Unconfined it is the same user as its supervisor, and still may not
+	// look into it.
+	out = run("1", stubbornTree+`cat /proc/$PPID/environ || echo closed; exit 4`)
+	if !strings.Contains(out, "closed\n") || !strings.HasSuffix(out, "ended 4 signal 0 <nil>\n") {
+		t.Errorf("%s", out)
 	}
 }
