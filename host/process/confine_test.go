@@ -4,13 +4,13 @@ package process_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -114,6 +114,23 @@ func probe(args []string) error {
 		return unix.Kill(pid(), unix.Signal(0))
 	case "trace":
 		return unix.PtraceSeize(pid()) // without stopping it
+	case "hold": // the supervisor, until killed
+		runtime.LockOSThread()
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid()))
+		if err != nil {
+			return err
+		}
+		for _, thread := range threads {
+			tid, err := strconv.Atoi(thread.Name())
+			if err != nil {
+				return err
+			}
+			if err := unix.PtraceAttach(tid); err != nil {
+				return err
+			}
+		}
+		fmt.Println("held")
+		select {}
 	case "memory":
 		f, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid()))
 		if err == nil {
@@ -160,7 +177,7 @@ func say(t testing.TB, r *process.Runner, c process.Command) string {
 	t.Helper()
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
-	if _, err := r.Run(context.Background(), c); err != nil {
+	if _, err := r.Run(patient(t), c); err != nil {
 		t.Fatal(err)
 	}
 	return strings.TrimRight(out.String(), "\n")
@@ -354,7 +371,7 @@ func TestSupervisorIsReused(t *testing.T) {
 			c.Env = nil
 			var out bytes.Buffer
 			c.Stdout = &out
-			if _, err := r.Run(context.Background(), c); err != nil {
+			if _, err := r.Run(patient(t), c); err != nil {
 				t.Fatal(err)
 			}
 			pid, wrote, _ := strings.Cut(out.String(), "\n")
@@ -374,6 +391,30 @@ func TestSupervisorIsReused(t *testing.T) {
 	}
 }
 
+// Where the kernel has no Landlock a tool runs as well as it can be held, its
+// tree is killed, and one that must be confined is refused.
+func TestWithoutLandlock(t *testing.T) {
+	for _, required := range []string{"", "1"} {
+		dir, mark := t.TempDir(), newMark()
+		outside := t.TempDir() + "/made"
+		d := daemon(t, mark, stubbornTree+"echo > "+outside+"; exit 6", dir)
+		d.Env = append(d.Env, "WITHOUT=1", "REQUIRED="+required)
+		out, err := d.Output()
+		must(t, err)
+		_, made := os.Stat(outside)
+		if required == "" {
+			if !strings.HasSuffix(string(out), "ended 6 signal 0 <nil>\n") || made != nil {
+				t.Errorf("%s, %v", out, made)
+			}
+		} else if !strings.Contains(string(out), "ended 0 signal 0 TOOL_BROKEN") || !strings.Contains(string(out), "no Landlock") || made == nil {
+			t.Errorf("required: %s, %v", out, made)
+		}
+		if left := alive(t, mark); len(left) > 0 {
+			t.Errorf("still alive: %q", left)
+		}
+	}
+}
+
 // A folder to write that became a link is not followed.
 func TestWriteThroughLink(t *testing.T) {
 	needLandlock(t, 2)
@@ -382,7 +423,7 @@ func TestWriteThroughLink(t *testing.T) {
 	must(t, os.Symlink("/", link))
 	c := probing(t, dir, "read", ".")
 	c.Confine.Write = append(c.Confine.Write, link)
-	if _, err := r.Run(context.Background(), c); codeOf(err) != wire.ToolBroken || !strings.Contains(err.Error(), "symbolic link") {
+	if _, err := r.Run(patient(t), c); codeOf(err) != wire.ToolBroken || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("error %v", err)
 	}
 	c.Confine.Write[1] = dir + "/missing"

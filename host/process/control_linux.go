@@ -37,8 +37,8 @@ type spec struct {
 	Exec    []byte `json:"exec,omitempty"`
 }
 
-// report is what a supervisor sends.
-type report struct {
+// reportFrame is what a supervisor sends.
+type reportFrame struct {
 	// Ready is the first one: it takes orders.
 	Ready bool `json:"ready,omitempty"`
 	// Exit is the end of a run.

@@ -4,7 +4,6 @@ package process_test
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -166,7 +165,7 @@ func TestSwappedFolder(t *testing.T) {
 		c.Confine.Off = true // the working folder must hold without it
 		var out bytes.Buffer
 		c.Stdout = &out
-		_, err := r.Run(context.Background(), c)
+		_, err := r.Run(patient(t), c)
 		switch {
 		case codeOf(err) == wire.InvalidPayload:
 			refused++
@@ -197,7 +196,7 @@ func TestSwappedRoot(t *testing.T) {
 	must(t, os.Symlink("/", base+"/root"))
 	c := shell("/etc", "pwd")
 	c.Roots = []string{base + "/root"}
-	_, err := r.Run(context.Background(), c)
+	_, err := r.Run(patient(t), c)
 	if codeOf(err) != wire.InvalidPayload || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("error %v", err)
 	}

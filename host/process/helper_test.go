@@ -84,6 +84,14 @@ func waitGone(t testing.TB, pids ...int) {
 	}
 }
 
+// patient is the context of a run that should end by itself, and would
+// otherwise hang the tests.
+func patient(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // underway is a run that a test talks with.
 type underway struct {
 	t      testing.TB
@@ -98,7 +106,7 @@ type underway struct {
 func begin(t testing.TB, r *process.Runner, c process.Command) *underway {
 	pr, pw := io.Pipe()
 	u := &underway{t: t, out: bufio.NewScanner(pr), ended: make(chan struct{})}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(patient(t))
 	u.cancel = cancel
 	c.Stdout = pw
 	go func() {

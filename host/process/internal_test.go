@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -88,6 +89,11 @@ func TestOlderVersions(t *testing.T) {
 				say(unix.Rename(in+"/sub/new", out+"/new"))
 				say(unix.Mkdir(out+"/dir", 0o755))
 				say(unix.Truncate(out+"/file", 0))
+				if os.Getuid() == 0 { // others may not anyway
+					if err := unix.Mknod(in+"/null", unix.S_IFCHR, int(unix.Mkdev(1, 3))); err != unix.EACCES {
+						words = append(words, "mknod "+errName(err))
+					}
+				}
 				say(unix.Exec("/bin/sh", []string{"sh", "-c", "exit 9"}, nil))
 				words = append(words, fmt.Sprint(scoped))
 				got <- strings.Join(words, " ")
@@ -157,6 +163,54 @@ func TestSuperviseByHand(t *testing.T) {
 	p.Stderr = &said
 	if err := p.Run(); err == nil || p.ProcessState.ExitCode() != 64 || !strings.Contains(said.String(), "toold starts it") {
 		t.Errorf("%v: %s", err, said.String())
+	}
+}
+
+// After more runs at once than supervisors are kept, the rest go.
+func TestTrimmed(t *testing.T) {
+	const ready = 2
+	r, err := New(Config{Ready: ready})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	dir := t.TempDir()
+	var runs sync.WaitGroup
+	for range 6 {
+		runs.Go(func() {
+			c := Command{Path: "/bin/sleep", Args: []string{"0.05"}, Dir: dir, Roots: []string{dir}}
+			if _, err := r.Run(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	runs.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.idle) > ready {
+		t.Errorf("%d supervisors are kept, want %d", len(r.idle), ready)
+	}
+}
+
+// A supervisor that died while it was idle, a moment before its run, is not
+// the end of that run.
+func TestIdleSupervisorDied(t *testing.T) {
+	r, err := New(Config{Ready: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(pair[1])
+	r.mu.Lock()
+	r.idle = append(r.idle, &supervisor{conn: os.NewFile(uintptr(pair[0]), "dead")})
+	r.mu.Unlock()
+	dir := t.TempDir()
+	if exit, err := r.Run(t.Context(), Command{Path: "/bin/true", Dir: dir, Roots: []string{dir}}); err != nil || exit.Code != 0 {
+		t.Errorf("exit %+v, error %v", exit, err)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestCannotRun(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := process.Command{Path: tt.path, Args: tt.args, Dir: dir, Roots: []string{dir}}
-			_, err := r.Run(context.Background(), c)
+			_, err := r.Run(patient(t), c)
 			if codeOf(err) != tt.want || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("error %v, want %s and %q", err, tt.want, tt.says)
 			}
@@ -57,7 +57,7 @@ func TestCannotRun(t *testing.T) {
 	}
 	// What xargs makes of 20,000 names passes.
 	c := process.Command{Path: "/bin/true", Args: strings.Fields(strings.Repeat("some/longer/name.go ", 20_000)), Dir: dir, Roots: []string{dir}}
-	if exit, err := r.Run(context.Background(), c); err != nil || exit.Code != 0 {
+	if exit, err := r.Run(patient(t), c); err != nil || exit.Code != 0 {
 		t.Errorf("long arguments: %+v, %v", exit, err)
 	}
 }
@@ -69,7 +69,7 @@ func TestLimitOfRuns(t *testing.T) {
 	b := begin(t, r, shell(dir, "echo; exec sleep 1000"))
 	a.next()
 	b.next()
-	if _, err := r.Run(context.Background(), shell(dir, "")); codeOf(err) != wire.Overloaded {
+	if _, err := r.Run(patient(t), shell(dir, "")); codeOf(err) != wire.Overloaded {
 		t.Errorf("error %v, want OVERLOADED", err)
 	}
 	a.cancel()
@@ -90,7 +90,7 @@ func TestManyRuns(t *testing.T) {
 				var out bytes.Buffer
 				c := shell(dir, fmt.Sprintf("echo %d %d; exit %d", i, j, i))
 				c.Stdout = &out
-				exit, err := r.Run(context.Background(), c)
+				exit, err := r.Run(patient(t), c)
 				if want := fmt.Sprintf("%d %d\n", i, j); err != nil || exit.Code != i || out.String() != want {
 					t.Errorf("%q, exit %+v, error %v", out.String(), exit, err)
 				}
@@ -121,7 +121,7 @@ func TestClose(t *testing.T) {
 			t.Errorf("error %v, want ABORTED", err)
 		}
 	}
-	if _, err := r.Run(context.Background(), shell(dir, "")); codeOf(err) != wire.Aborted {
+	if _, err := r.Run(patient(t), shell(dir, "")); codeOf(err) != wire.Aborted {
 		t.Errorf("after Close: error %v, want ABORTED", err)
 	}
 	if left := alive(t, mark); len(left) > 0 {
@@ -140,6 +140,10 @@ func TestEndedBeforeItBegan(t *testing.T) {
 	if _, err := r.Run(gone, shell(dir, "echo > made")); codeOf(err) != wire.Aborted {
 		t.Errorf("error %v, want ABORTED", err)
 	}
+	// Not even its folder is looked at.
+	if _, err := r.Run(gone, shell("/nothing", "")); codeOf(err) != wire.Aborted {
+		t.Errorf("error %v, want ABORTED", err)
+	}
 	late, cancel := context.WithDeadline(context.Background(), time.Unix(1, 0))
 	defer cancel()
 	if _, err := r.Run(late, shell(dir, "echo > made")); codeOf(err) != wire.Timeout {
@@ -153,22 +157,35 @@ func TestEndedBeforeItBegan(t *testing.T) {
 // An unconfined tool can stop its supervisor, but not what ends it.
 func TestSupervisorStopped(t *testing.T) {
 	r := newRunner(t, process.Config{Ready: 1})
-	mark := newMark()
-	for _, script := range []string{
-		"echo; kill -STOP $PPID; sleep 1000",
-		"echo; trap '' TERM; while :; do kill -STOP $PPID; done",
+	for _, tt := range []struct {
+		name   string
+		c      process.Command
+		within time.Duration
+	}{
+		{"once", shell(t.TempDir(), "kill -STOP $PPID; echo stopped; sleep 1000"), 2 * time.Second},
+		{"again and again", shell(t.TempDir(), "echo; trap '' TERM; while :; do kill -STOP $PPID; done"), 10 * time.Second},
+		{"traced", probing(t, t.TempDir(), "hold", "parent"), 10 * time.Second},
 	} {
-		c := shell(t.TempDir(), script)
-		c.Confine.Off = true
-		c.Env = append(c.Env, "MARK="+mark)
-		u := begin(t, r, c)
-		u.next()
-		u.cancel()
-		if _, err := u.wait(); codeOf(err) != wire.Aborted {
-			t.Errorf("error %v, want ABORTED", err)
-		}
-		if left := alive(t, mark); len(left) > 0 {
-			t.Errorf("still alive: %q", left)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.name == "traced" && os.Getuid() != 0 {
+				t.Skip("only root may trace a supervisor")
+			}
+			mark := newMark()
+			tt.c.Confine.Off = true
+			tt.c.Env = append(tt.c.Env, "MARK="+mark)
+			u := begin(t, r, tt.c)
+			u.next()
+			start := time.Now()
+			u.cancel()
+			if _, err := u.wait(); codeOf(err) != wire.Aborted {
+				t.Errorf("error %v, want ABORTED", err)
+			}
+			if took := time.Since(start); took > tt.within {
+				t.Errorf("it took %v", took)
+			}
+			if left := alive(t, mark); len(left) > 0 {
+				t.Errorf("still alive: %q", left)
+			}
+		})
 	}
 }

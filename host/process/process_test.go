@@ -10,6 +10,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
@@ -35,6 +38,12 @@ const daemonArg = "test-daemon"
 
 func runDaemon(args []string) int {
 	script, dir := args[0], args[1]
+	if os.Getenv("WITHOUT") != "" {
+		if err := withoutLandlock(); err != nil {
+			fmt.Println("cannot do without Landlock:", err)
+			return 1
+		}
+	}
 	r, err := process.New(process.Config{})
 	if err != nil {
 		fmt.Println("cannot begin:", err)
@@ -44,10 +53,31 @@ func runDaemon(args []string) int {
 	c := shell(dir, script)
 	c.Env = append(c.Env, "MARK="+os.Getenv("MARK"))
 	c.Confine.Off = os.Getenv("OFF") != ""
+	c.Confine.Required = os.Getenv("REQUIRED") != ""
 	c.Stdout, c.Stderr = os.Stdout, os.Stdout
 	exit, err := r.Run(context.Background(), c)
 	fmt.Printf("ended %d %v %v\n", exit.Code, exit.Signal, err)
 	return 0
+}
+
+// withoutLandlock makes this process and all it starts believe that the
+// kernel has no Landlock.
+func withoutLandlock() error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the system call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_LANDLOCK_CREATE_RULESET, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // newRunner makes a Runner that ends with the test.
@@ -93,7 +123,7 @@ func TestRun(t *testing.T) {
 	c.Stdin = strings.NewReader("input\n")
 	var stdout, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &stdout, &stderr
-	exit, err := r.Run(context.Background(), c)
+	exit, err := r.Run(patient(t), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,6 +157,11 @@ func TestExactly(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
+	for _, pid := range childrenOf(t, os.Getpid()) {
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); err == nil && strings.Contains(string(b), "SECRET") {
+			t.Errorf("the supervisor has %q", b)
+		}
+	}
 }
 
 func TestNotInstalled(t *testing.T) {
@@ -134,7 +169,7 @@ func TestNotInstalled(t *testing.T) {
 	dir := t.TempDir()
 	c := shell(dir, "")
 	c.Path = dir + "/nothing"
-	if _, err := r.Run(context.Background(), c); codeOf(err) != wire.ToolNotInstalled {
+	if _, err := r.Run(patient(t), c); codeOf(err) != wire.ToolNotInstalled {
 		t.Errorf("error %v, want TOOL_NOT_INSTALLED", err)
 	}
 }

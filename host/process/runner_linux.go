@@ -63,7 +63,7 @@ type supervisor struct {
 	cmd  *exec.Cmd
 	conn *os.File
 	// reports are what it sends; closed when it is gone.
-	reports chan report
+	reports chan reportFrame
 	// runs is owned by the run that holds the supervisor.
 	runs int
 	// busy says that it may hold a run, asked that it was told to go. Both
@@ -126,7 +126,7 @@ func (s *supervisor) goLocked() {
 // other until Ready are there.
 func (r *Runner) fillLocked() {
 	for !r.closed && (r.starting < len(r.waiting) || r.starting == 0 && len(r.all) < r.config.Ready) {
-		s := &supervisor{reports: make(chan report, 1)}
+		s := &supervisor{reports: make(chan reportFrame, 1)}
 		r.all[s] = struct{}{}
 		r.starting++
 		r.gone.Add(1) // until it is buried, or was not started
@@ -238,7 +238,9 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 		ExtraFiles: []*os.File{theirs},
 		// A session of its own: no terminal's signals and none to open, and
 		// a name for all that is left when the supervisor itself is killed.
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+		// Where an unconfined child has stopped it, the end of this process
+		// wakes it, so that it finds its socket closed.
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGCONT},
 	}
 	if err := s.cmd.Start(); err != nil {
 		conn.Close()
@@ -265,7 +267,7 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 func (r *Runner) read(s *supervisor) {
 	defer r.gone.Done()
 	for first := true; ; first = false {
-		var in report
+		var in reportFrame
 		if err := decodeFrame(s.conn, &in); err != nil {
 			break
 		}

@@ -4,7 +4,6 @@ package process_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"errors"
 	"hash"
@@ -51,7 +50,7 @@ func TestHundredMegabytes(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	start := time.Now()
-	exit, err := r.Run(context.Background(), c)
+	exit, err := r.Run(patient(t), c)
 	took := time.Since(start)
 	runtime.ReadMemStats(&after)
 	if err != nil || exit.Code != 0 {
@@ -84,7 +83,7 @@ func TestReaderLeaves(t *testing.T) {
 	r := newRunner(t, process.Config{Ready: 1})
 	dir := t.TempDir()
 	c := process.Command{Path: "/usr/bin/yes", Dir: dir, Roots: []string{dir}, Stdout: &failing{1}}
-	exit, err := r.Run(context.Background(), c)
+	exit, err := r.Run(patient(t), c)
 	if err != nil || exit.Signal != syscall.SIGPIPE {
 		t.Errorf("exit %+v, error %v, want SIGPIPE", exit, err)
 	}
@@ -93,9 +92,9 @@ func TestReaderLeaves(t *testing.T) {
 // Two streams into one writer keep their order.
 func TestOneWriter(t *testing.T) {
 	r := newRunner(t, process.Config{Ready: 1})
-	c := shell(t.TempDir(), "for i in 1 2 3 4 5; do echo out; echo err >&2; done")
-	if got, want := say(t, r, c), strings.TrimSpace(strings.Repeat("out\nerr\n", 5)); got != want {
-		t.Errorf("got %q", got)
+	c := shell(t.TempDir(), "for i in $(seq 300); do echo out; echo err >&2; done")
+	if got, want := say(t, r, c), strings.TrimSpace(strings.Repeat("out\nerr\n", 300)); got != want {
+		t.Errorf("the order was lost: %q", got)
 	}
 }
 
@@ -167,7 +166,7 @@ func TestSlowWriter(t *testing.T) {
 	c.Stdout = out
 	ended := make(chan error, 1)
 	go func() {
-		_, err := r.Run(context.Background(), c)
+		_, err := r.Run(patient(t), c)
 		ended <- err
 	}()
 	var pid []byte
@@ -243,7 +242,7 @@ func TestBackedUp(t *testing.T) {
 	})
 	ended := make(chan process.Exit, 1)
 	go func() {
-		exit, _ := r.Run(context.Background(), c)
+		exit, _ := r.Run(patient(t), c)
 		ended <- exit
 	}()
 	<-first

@@ -46,10 +46,7 @@ type service struct {
 	// devices are those of openDevices, open as long as the process lives.
 	devices []int
 
-	// send guards writes to the control socket.
-	send sync.Mutex
-
-	// mu guards the rest: the run under way.
+	// mu guards what follows: the run under way.
 	mu sync.Mutex
 	// pid is the child's, and its process group's. 0: none runs, or it was
 	// reaped, and the number may be another's.
@@ -100,7 +97,7 @@ func (s *service) setUp() error {
 
 func (s *service) serve() int {
 	defer s.end()
-	if s.report(&report{Ready: true}) != nil {
+	if report(&reportFrame{Ready: true}) != nil {
 		return 0
 	}
 	in := &orders{}
@@ -170,13 +167,13 @@ func (s *service) terminate() {
 	}
 }
 
-func (s *service) report(r *report) error {
+// report sends r. There is never more than one to send: the next run is not
+// ordered before the last was reported.
+func report(r *reportFrame) error {
 	frame, err := encodeFrame(r)
 	if err != nil {
 		return err
 	}
-	s.send.Lock()
-	defer s.send.Unlock()
 	for len(frame) > 0 {
 		n, err := ignoringEINTR(func() (int, error) { return unix.SendmsgN(controlFD, frame, nil, nil, unix.MSG_NOSIGNAL) })
 		if err != nil {
@@ -200,14 +197,14 @@ func (s *service) run(sp *spec, fds [4]int) {
 		pid, scoped, fail := launch(sp, s.devices, fds)
 		if fail != nil {
 			close(started)
-			s.report(&report{Fail: fail})
+			report(&reportFrame{Fail: fail})
 			return
 		}
 		s.mu.Lock()
 		s.pid = pid
 		s.mu.Unlock()
 		close(started)
-		s.report(&report{Exit: s.reap(pid, scoped)})
+		report(&reportFrame{Exit: s.reap(pid, scoped)})
 	})
 	<-started
 }
@@ -282,11 +279,11 @@ func (s *service) reap(pid int, scoped bool) *exitReport {
 		// Looked at without reaping first: once it is reaped its number may
 		// be another's, and no signal may be sent to it.
 		var info unix.Siginfo
-		if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT|unix.WALL, nil); err == unix.EINTR {
+		if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil); err == unix.EINTR {
 			continue
 		}
 		s.mu.Lock()
-		got, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WALL, nil)
+		got, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
 		if err == unix.ECHILD || got == pid {
 			s.pid = 0
 			s.mu.Unlock()

@@ -23,7 +23,7 @@ func killTree(scoped bool, deadline time.Time) bool {
 	const first = 50 * time.Microsecond
 	for wait := first; ; wait = min(2*wait, 5*time.Millisecond) {
 		for {
-			pid, err := unix.Wait4(-1, nil, unix.WNOHANG|unix.WALL, nil)
+			pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
 			if err == unix.ECHILD {
 				return true
 			}

@@ -45,11 +45,23 @@ func TestTimeout(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			c.Stdout, c.Stderr = &stdout, &stderr
 			const limit = 300 * time.Millisecond
-			start := time.Now()
-			ctx, cancel := context.WithTimeout(context.Background(), limit)
-			defer cancel()
-			exit, err := r.Run(ctx, c)
-			if late := time.Since(start) - limit; late > 500*time.Millisecond {
+			var (
+				exit process.Exit
+				err  error
+				late = time.Hour
+			)
+			// A machine that is busy with other things is late by itself:
+			// then it is tried again.
+			for try := 0; try < 4 && late > 500*time.Millisecond; try++ {
+				stdout.Reset()
+				stderr.Reset()
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), limit)
+				exit, err = r.Run(ctx, c)
+				cancel()
+				late = time.Since(start) - limit
+			}
+			if t.Logf("%v after the limit", late); late > 500*time.Millisecond {
 				t.Errorf("answered %v after the limit, want half a second at most", late)
 			}
 			if codeOf(err) != wire.Timeout {
@@ -93,7 +105,7 @@ func TestDaemonisedGrandchild(t *testing.T) {
 	c.Env = append(c.Env, "MARK="+mark)
 	var out bytes.Buffer
 	c.Stdout = &out
-	exit, err := r.Run(context.Background(), c)
+	exit, err := r.Run(patient(t), c)
 	if err != nil || exit.Code != 5 {
 		t.Fatalf("exit %+v, error %v", exit, err)
 	}
@@ -183,13 +195,21 @@ func TestTimeoutsLeaveNothing(t *testing.T) {
 }
 
 func TestDaemonKilled(t *testing.T) {
+	t.Run("confined", func(t *testing.T) { testDaemonKilled(t, "", "") })
+	t.Run("unconfined", func(t *testing.T) { testDaemonKilled(t, "1", "") })
+	t.Run("supervisor stopped", func(t *testing.T) { testDaemonKilled(t, "1", "kill -STOP $PPID") })
+}
+
+func testDaemonKilled(t *testing.T, off, before string) {
 	mark := newMark()
 	d := daemon(t, mark, `
 		setsid sleep 1000 & a=$!
 		sleep 1000 & b=$!
 		trap '' TERM
+		`+before+`
 		echo $PPID $$ $a $b
 		wait; sleep 1000`, t.TempDir())
+	d.Env = append(d.Env, "OFF="+off)
 	out, err := d.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +259,7 @@ func TestSupervisorKilled(t *testing.T) {
 	var again bytes.Buffer
 	c = shell(t.TempDir(), "echo again")
 	c.Stdout = &again
-	if _, err := r.Run(context.Background(), c); err != nil || again.String() != "again\n" {
+	if _, err := r.Run(patient(t), c); err != nil || again.String() != "again\n" {
 		t.Errorf("the next run: %q, %v", again.String(), err)
 	}
 }
