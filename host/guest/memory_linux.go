@@ -296,6 +296,9 @@ func probe() way {
 	return wayFresh
 }
 
+// errWrong is of a way that this system has and that does not restore.
+var errWrong = errors.New("memory was not restored")
+
 // works tries a way on a small image.
 func works(w way) error {
 	if w == wayFresh {
@@ -332,7 +335,7 @@ func works(w way) error {
 		return err
 	}
 	if pages != 2 || b[2*sysPage] != 0 || b[5*sysPage] != 0 {
-		return fmt.Errorf("%d written pages were found, not 2", pages)
+		return fmt.Errorf("%w: %d written pages were found, not 2", errWrong, pages)
 	}
 	return nil
 }

@@ -6,7 +6,10 @@ import "errors"
 
 // Other systems make a new instance for every call: same results, slower.
 
-var errNoImages = errors.New("images of guests need Linux")
+var (
+	errNoImages = errors.New("images of guests need Linux")
+	errWrong    = errors.New("memory was not restored")
+)
 
 func reserve(uint64) ([]byte, error)      { return nil, errNoImages }
 func commit([]byte, uint64, uint64) error { return errNoImages }
