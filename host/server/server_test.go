@@ -535,6 +535,14 @@ func TestConnectionLimit(t *testing.T) {
 		}
 		c.Close()
 	}
+	// One that is turned away is listened to for a moment: it may not read before
+	// it has said all.
+	away := dial(t, s)
+	away.refused(wire.Overloaded)
+	for range 1000 {
+		away.send(`{"tool":"x"}`)
+	}
+	away.Close()
 	close(begin)
 	for i, c := range clients {
 		if r, _ := c.result(); string(r.Stdout) != fmt.Sprint(i) {
@@ -626,14 +634,19 @@ func TestSignals(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	// More of them than anyone could mean do not keep the reader waiting.
-	c := dial(t, s)
-	c.send(`{"tool":"x"}`)
-	for range 1000 {
-		c.send(`{"type":"signal","name":"INT"}`)
+}
+
+// TestSignalsThatNobodyTakes do not keep the reader waiting.
+func TestSignalsThatNobodyTakes(t *testing.T) {
+	c := &conn{ctx: t.Context()}
+	c.change = sync.NewCond(&c.mu)
+	cl := c.newCall(&wire.Call{Tool: "x"}, 0)
+	c.push(cl)
+	for range 100 {
+		c.take([]byte(`{"type":"signal","name":"INT"}`))
 	}
-	if r, _ := c.result(); r.Err != nil {
-		t.Error(r.Err)
+	if len(cl.signals) != cap(cl.signals) {
+		t.Errorf("%d of 100 signals wait, want %d", len(cl.signals), cap(cl.signals))
 	}
 }
 
