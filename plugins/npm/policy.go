@@ -47,7 +47,7 @@ func newPolicy(config func(string) string) (*policy, error) {
 		p.scopes = append(p.scopes, [2]string{scope, url})
 	}
 	if p.proxy != "" {
-		if _, err := host(p.proxy); err != nil {
+		if _, err := hostOf(p.proxy); err != nil {
 			return nil, errors.New("proxy: " + err.Error())
 		}
 	}
@@ -72,7 +72,7 @@ func list(s string) []string {
 }
 
 func (p *policy) addRegistry(url string) (string, error) {
-	h, err := host(url)
+	h, err := hostOf(url)
 	if err != nil {
 		return "", err
 	}
@@ -85,8 +85,8 @@ func (p *policy) addRegistry(url string) (string, error) {
 	return url, nil
 }
 
-// host is the host of an http or https URL of plain characters.
-func host(url string) (string, error) {
+// hostOf is the host of an http or https URL of plain characters.
+func hostOf(url string) (string, error) {
 	bad := errors.New(strconv.Quote(url) + " is not a plain http:// or https:// URL")
 	scheme, rest, ok := strings.Cut(url, "://")
 	if !ok || scheme != "http" && scheme != "https" || strings.Trim(rest, alnum+"-._~:/") != "" {
