@@ -97,12 +97,24 @@ const (
 // Emit sends output while the call runs. It waits while the caller is slow
 // and fails when the caller has left.
 func Emit(stream string, p []byte) error {
-	in, err := json.Marshal(abi.EmitRequest{Stream: stream, DataBase64: base64.StdEncoding.EncodeToString(p)})
+	name, err := json.Marshal(stream)
 	if err != nil {
 		return err
 	}
+	// Written by hand, as Recv reads by hand: encoding/json would cost more
+	// than the handler itself (see decodeCall).
+	in := make([]byte, 0, len(name)+base64.StdEncoding.EncodedLen(len(p))+len(`{"stream":,"data_base64":""}`))
+	in = append(in, `{"stream":`...)
+	in = append(in, name...)
+	in = append(in, `,"data_base64":"`...)
+	in = base64.StdEncoding.AppendEncode(in, p)
+	in = append(in, `"}`...)
+	out := toolEmit(in)
+	if string(out) == "{}" {
+		return nil
+	}
 	var res abi.EmitResult
-	if err := json.Unmarshal(toolEmit(in), &res); err != nil {
+	if err := json.Unmarshal(out, &res); err != nil {
 		return fmt.Errorf("read answer of tool_emit: %w", err)
 	}
 	if res.Error != nil {
@@ -115,7 +127,7 @@ func Emit(stream string, p []byte) error {
 // steers this call. It answers io.EOF at the end of the input.
 func Recv() ([]byte, error) {
 	var res abi.RecvResult
-	if err := json.Unmarshal(toolRecv(nil), &res); err != nil {
+	if err := decodeRecv(toolRecv(nil), &res); err != nil {
 		return nil, fmt.Errorf("read answer of tool_recv: %w", err)
 	}
 	switch {
@@ -125,6 +137,32 @@ func Recv() ([]byte, error) {
 		return nil, io.EOF
 	}
 	return base64.StdEncoding.DecodeString(res.DataBase64)
+}
+
+// decodeRecv reads what tool_recv answers, as decodeCall reads a Call.
+func decodeRecv(b []byte, res *abi.RecvResult) error {
+	r := &callReader{b: b}
+	r.object(func(name string) {
+		switch name {
+		case "data_base64":
+			res.DataBase64 = r.string()
+		case "eof":
+			res.EOF = r.bool()
+		case "error":
+			if raw := r.raw(); r.err == nil {
+				if err := json.Unmarshal(raw, &res.Error); err != nil {
+					r.fail(err.Error())
+				}
+			}
+		default:
+			r.raw()
+		}
+	})
+	r.space()
+	if r.err == nil && r.i != len(r.b) {
+		r.fail("data after the end")
+	}
+	return r.err
 }
 
 // ToolCall makes a call as this session and identity: envelope is a request
