@@ -156,6 +156,7 @@ func numbers(t testing.TB, line string) []int {
 type holdings struct {
 	fds, goroutines, children, childFDs, childThreads int
 	heap                                              uint64
+	childKiB                                          int // resident, of the largest
 }
 
 func count(t testing.TB) holdings {
@@ -172,6 +173,15 @@ func count(t testing.TB) holdings {
 		h.children++
 		h.childFDs += entriesOf(fmt.Sprintf("/proc/%d/fd", pid))
 		h.childThreads += entriesOf(fmt.Sprintf("/proc/%d/task", pid))
+		statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages, err := strconv.Atoi(strings.Fields(string(statm))[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.childKiB = max(h.childKiB, pages*os.Getpagesize()>>10)
 	}
 	runtime.GC()
 	var m runtime.MemStats

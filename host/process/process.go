@@ -150,7 +150,6 @@ type Status struct {
 type Runner struct {
 	config  Config
 	log     *slog.Logger
-	null    *os.File
 	buffers sync.Pool // *[]byte of pumpBuffer bytes
 	starter           // how children start on this system
 }
@@ -176,10 +175,6 @@ func New(config Config) (*Runner, error) {
 		b := make([]byte, pumpBuffer)
 		return &b
 	}
-	var err error
-	if r.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
-		return nil, err
-	}
 	r.open()
 	return r, nil
 }
@@ -188,7 +183,7 @@ func New(config Config) (*Runner, error) {
 // that it ends answer ABORTED, and so do later ones.
 func (r *Runner) Close() error {
 	r.close()
-	return r.null.Close()
+	return nil
 }
 
 // Run runs c until it ended by itself or ctx ended, and returns when none of
@@ -234,6 +229,7 @@ func (c *Command) follow(ctx context.Context, child *child) (Exit, error) {
 		signals   = c.Signals
 		grace     <-chan time.Time
 		late      <-chan time.Time
+		abandoned bool
 		ended     error
 	)
 	for {
@@ -257,8 +253,16 @@ func (c *Command) follow(ctx context.Context, child *child) (Exit, error) {
 			defer t.Stop()
 			late = t.C
 		case <-late:
-			late = nil
+			if abandoned {
+				// Waits in the kernel for something that never comes. The
+				// caller need not.
+				return Exit{}, ended
+			}
+			abandoned = true
 			child.abandon()
+			t := time.NewTimer(abandonAfter)
+			defer t.Stop()
+			late = t.C
 		case s, ok := <-signals:
 			if !ok {
 				signals = nil

@@ -19,7 +19,7 @@ type stdio struct {
 	r *Runner
 	// theirs are the child's ends, in the order 0, 1, 2.
 	theirs [3]*os.File
-	// own are those of theirs that belong to this run: not the null device.
+	// own are the same, each once.
 	own   []*os.File
 	pumps []*pump
 	feed  *feed
@@ -41,7 +41,7 @@ type feed struct {
 
 // plumb makes the pipes of c. Pumps begin in started.
 func (r *Runner) plumb(c *Command) (*stdio, error) {
-	s := &stdio{r: r, theirs: [3]*os.File{r.null, r.null, r.null}}
+	s := &stdio{r: r}
 	fail := func(err error) (*stdio, error) {
 		s.closeTheirs()
 		for _, p := range s.pumps {
@@ -50,7 +50,7 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		if s.feed != nil {
 			s.feed.to.Close()
 		}
-		return nil, wire.Errorf(wire.Overloaded, "make a pipe for the tool's streams: %w: this host has no room now; try again", err)
+		return nil, wire.Errorf(wire.Overloaded, "open the tool's streams: %w: this host has no room now; try again", err)
 	}
 	if c.Stdin != nil {
 		theirs, ours, err := os.Pipe()
@@ -75,6 +75,20 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		}
 		s.theirs[1+i], s.own = theirs, append(s.own, theirs)
 		s.pumps = append(s.pumps, &pump{from: ours, to: w, done: make(chan struct{})})
+	}
+	if c.Stdin == nil || c.Stdout == nil || c.Stderr == nil {
+		// Opened for this run alone: flags and locks belong to what one open
+		// made, and would last from run to run.
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			return fail(err)
+		}
+		s.own = append(s.own, null)
+		for i, f := range s.theirs {
+			if f == nil {
+				s.theirs[i] = null
+			}
+		}
 	}
 	return s, nil
 }
