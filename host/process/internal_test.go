@@ -166,29 +166,65 @@ func TestSuperviseByHand(t *testing.T) {
 	}
 }
 
-// After more runs at once than supervisors are kept, the rest go.
-func TestTrimmed(t *testing.T) {
-	const ready = 2
+// After more runs at once than supervisors are kept ready, the rest stay for a
+// while, and go when nobody took them.
+func TestTrim(t *testing.T) {
+	const ready, burst = 2, 6
 	r, err := New(Config{Ready: ready})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
 	dir := t.TempDir()
-	var runs sync.WaitGroup
-	for range 6 {
-		runs.Go(func() {
-			c := Command{Path: "/bin/sleep", Args: []string{"0.05"}, Dir: dir, Roots: []string{dir}}
-			if _, err := r.Run(t.Context(), c); err != nil {
-				t.Error(err)
-			}
-		})
+	var all []*supervisor
+	for range burst {
+		s, err := r.take(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, s)
 	}
-	runs.Wait()
+	r.mu.Lock()
+	for _, s := range all {
+		r.keepLocked(s)
+	}
+	r.mu.Unlock()
+	idle := func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.idle)
+	}
+	if n := idle(); n < burst {
+		t.Errorf("%d are kept after the burst, want %d", n, burst)
+	}
+	run := func(together int) {
+		var runs sync.WaitGroup
+		for range together {
+			runs.Go(func() {
+				c := Command{Path: "/bin/sleep", Args: []string{"0.05"}, Dir: dir, Roots: []string{dir}}
+				if _, err := r.Run(t.Context(), c); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		runs.Wait()
+	}
+	r.trim() // as many were idle at the least as the last of the burst left
+	run(burst)
+	r.trim()
+	if n := idle(); n < burst-1 {
+		t.Errorf("%d are kept that were in use, want %d", n, burst)
+	}
+	run(1)
+	r.trim()
+	r.trim()
+	if n := idle(); n != ready {
+		t.Errorf("%d are kept, want %d", n, ready)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.idle) > ready {
-		t.Errorf("%d supervisors are kept, want %d", len(r.idle), ready)
+	if r.trimming != nil {
+		t.Error("it goes on trimming")
 	}
 }
 

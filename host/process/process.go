@@ -66,7 +66,8 @@ const (
 
 // Config is fixed when the Runner is made.
 type Config struct {
-	// Ready is how many supervisors are kept started and idle. 0: 4.
+	// Ready is how many supervisors are kept started and idle; after a time
+	// in which more were busy, more for half a minute. 0: 4.
 	Ready int
 	// Max bounds the runs at one time; one more is OVERLOADED. 0: 256.
 	Max int

@@ -26,6 +26,9 @@ const (
 	// runsEach is after how many runs a supervisor is replaced, so that
 	// whatever may pile up in one process does not.
 	runsEach = 1000
+	// linger is how long more than Ready are kept after a busy time. One
+	// costs a few megabytes, starting one some milliseconds.
+	linger = 30 * time.Second
 )
 
 // starter keeps supervisors. They are shared by all tools and callers, since
@@ -39,8 +42,12 @@ type starter struct {
 	mu sync.Mutex
 	// runs are under way, up to Config.Max.
 	runs int
-	// idle hold no run and wait for one.
-	idle []*supervisor
+	// idle hold no run and wait for one; the last is taken first. unused is
+	// how few there were since trimming began, trimming the timer for it, nil
+	// when no more than Ready are idle.
+	idle     []*supervisor
+	unused   int
+	trimming *time.Timer
 	// waiting are runs that found none idle, the longest first. Each channel
 	// takes one grant without blocking.
 	waiting []chan grant
@@ -95,6 +102,9 @@ func (r *Runner) close() {
 	r.mu.Lock()
 	r.closed = true
 	r.idle = nil
+	if r.trimming != nil {
+		r.trimming.Stop()
+	}
 	for s := range r.all {
 		s.goLocked()
 	}
@@ -154,8 +164,8 @@ func (r *Runner) fillLocked() {
 	}
 }
 
-// keepLocked gives a supervisor that holds no run to one that waits, else
-// keeps it, else ends it where there are enough.
+// keepLocked gives a supervisor that holds no run to one that waits, or keeps
+// it.
 func (r *Runner) keepLocked(s *supervisor) {
 	s.busy = false
 	if _, alive := r.all[s]; !alive {
@@ -168,10 +178,30 @@ func (r *Runner) keepLocked(s *supervisor) {
 		s.busy = true
 		r.waiting[0] <- grant{s: s}
 		r.waiting = r.waiting[1:]
-	case len(r.idle) < r.config.Ready:
-		r.idle = append(r.idle, s)
 	default:
+		r.idle = append(r.idle, s)
+		if len(r.idle) > r.config.Ready && r.trimming == nil {
+			r.unused = len(r.idle)
+			r.trimming = time.AfterFunc(linger, r.trim)
+		}
+	}
+}
+
+// trim ends those beyond Ready that nobody took since the last time.
+func (r *Runner) trim() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	n := max(min(r.unused, len(r.idle)-r.config.Ready), 0)
+	for _, s := range r.idle[:n] {
 		s.goLocked()
+	}
+	r.idle = slices.Delete(r.idle, 0, n)
+	r.unused, r.trimming = len(r.idle), nil
+	if len(r.idle) > r.config.Ready {
+		r.trimming = time.AfterFunc(linger, r.trim)
 	}
 }
 
@@ -185,6 +215,7 @@ func (r *Runner) take(ctx context.Context) (*supervisor, error) {
 	if n := len(r.idle); n > 0 {
 		s := r.idle[n-1]
 		r.idle = r.idle[:n-1]
+		r.unused = min(r.unused, n-1)
 		s.busy = true
 		r.mu.Unlock()
 		return s, nil

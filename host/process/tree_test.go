@@ -186,7 +186,7 @@ func TestTimeoutsLeaveNothing(t *testing.T) {
 	if after.childThreads > before.childThreads+3 {
 		t.Errorf("threads of supervisors grew: %+v, then %+v", before, after)
 	}
-	if after.childKiB > before.childKiB+8<<10 {
+	if after.childKiB > before.childKiB+16<<10 {
 		t.Errorf("memory of supervisors grew: %+v, then %+v", before, after)
 	}
 	if after.heap > before.heap+1<<20 {
