@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -58,11 +59,11 @@ func TestGateQueueIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		gone := 0
+		var gone atomic.Int64
 		for range 256 {
 			go func() {
 				if _, err := g.enter(ctx, "t", 1, 256); errors.Is(err, context.Canceled) {
-					gone++
+					gone.Add(1)
 				}
 			}()
 		}
@@ -74,8 +75,8 @@ func TestGateQueueIsBounded(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		if gone != 256 {
-			t.Errorf("%d of %d that wait saw their context end", gone, 256)
+		if gone.Load() != 256 {
+			t.Errorf("%d of 256 that wait saw their context end", gone.Load())
 		}
 		leave()
 		if len(g.byTool) != 0 {
