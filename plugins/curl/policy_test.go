@@ -349,6 +349,30 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+func TestPins(t *testing.T) {
+	hosts := "example.com,.example.org,127.0.0.1,::1,api.test"
+	for _, tt := range []struct {
+		name string
+		conf map[string]string
+		args string
+		want string
+	}{
+		{"https stays https", named, "https://example.com", "-q|--globoff|--proto|=http,https|--proto-redir|=https|--proxy|" + offHost + "|--noproxy|" + hosts},
+		{"http may become https", named, "http://example.com", "-q|--globoff|--proto|=http,https|--proto-redir|=http,https|--proxy|" + offHost + "|--noproxy|" + hosts},
+		{"redirects are bounded", named, "-L|https://example.com", "-q|--globoff|--proto|=http,https|--proto-redir|=https|--max-redirs|10|--proxy|" + offHost + "|--noproxy|" + hosts},
+		{"by the caller too", named, "-L|--max-redirs|3|https://example.com", "-q|--globoff|--proto|=http,https|--proto-redir|=https|--proxy|" + offHost + "|--noproxy|" + hosts},
+		{"all public hosts are the call's own", map[string]string{"hosts": "*"}, "https://a.example|https://b.example", "-q|--globoff|--proto|=http,https|--proto-redir|=https|--proxy|" + offHost + "|--noproxy|a.example,b.example"},
+		{"a proxy takes everything", map[string]string{"hosts": "*", "proxy": "http://proxy.corp:3128"}, "https://a.example", "-q|--globoff|--proto|=http,https|--proto-redir|=https|--proxy|http://proxy.corp:3128|--noproxy|"},
+		{"any redirect", map[string]string{"hosts": "*", "redirects": "any"}, "-L|https://a.example", "-q|--globoff|--proto|=http,https|--proto-redir|=https|--max-redirs|10"},
+	} {
+		d := testPolicy(t, tt.conf).decide(call(strings.Split(tt.args, "|")...))
+		got := strings.Join(d.Args, "|")
+		if !strings.HasPrefix(got, tt.want+"|-") {
+			t.Errorf("%s: begins\n %s, must be\n %s", tt.name, got, tt.want)
+		}
+	}
+}
+
 func TestReadOnly(t *testing.T) {
 	p := testPolicy(t, named)
 	for args, effect := range map[string]string{

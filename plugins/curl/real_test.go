@@ -400,6 +400,20 @@ func TestPinsHoldAlone(t *testing.T) {
 	}
 }
 
+// TestRedirectsAreBounded: curl's own bound is fifty.
+func TestRedirectsAreBounded(t *testing.T) {
+	p := newPlace(t)
+	p.allowed.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.allowed.mu.Lock()
+		p.allowed.seen = append(p.allowed.seen, r.URL.Path)
+		p.allowed.mu.Unlock()
+		http.Redirect(w, r, r.URL.Path+"x", http.StatusFound)
+	})
+	if _, code := p.run("-sSL", "ALLOWED/"); code != 47 || len(p.allowed.requests()) != maxRedirects+1 {
+		t.Errorf("exit %d after %d requests: %s", code, len(p.allowed.requests()), p.stderr)
+	}
+}
+
 // TestSymlink: a name beneath the roots may lead out of them, which no policy
 // can see; so without config.files no name is opened. With it the host's
 // confinement is what holds.

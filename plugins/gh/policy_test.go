@@ -88,7 +88,7 @@ func TestAllowed(t *testing.T) {
 			if *d.Mutating != tt.mutating || *d.Stdin != tt.stdin {
 				t.Errorf("mutating %v, stdin %v", *d.Mutating, *d.Stdin)
 			}
-			for k, v := range map[string]string{"GH_PROMPT_DISABLED": "1", "GH_NO_UPDATE_NOTIFIER": "1", "GH_PAGER": "cat", "GH_HOST": "github.com", "GH_DEBUG": ""} {
+			for k, v := range map[string]string{"GH_PROMPT_DISABLED": "1", "GH_NO_UPDATE_NOTIFIER": "1", "GH_PAGER": "cat", "GH_HOST": "github.com", "GH_DEBUG": "", "GH_EDITOR": "false", "GH_BROWSER": "false", "GH_FORCE_TTY": "", "GIT_DIR": "/dev/null"} {
 				if got, ok := d.Env[k]; !ok || got != v {
 					t.Errorf("%s=%q", k, got)
 				}

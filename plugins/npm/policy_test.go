@@ -196,6 +196,23 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestPins: what a project could do without each of them is in README.md;
+// TestHostileThroughPolicy does it where it can be done.
+func TestPins(t *testing.T) {
+	d := testPolicy(t, map[string]string{"scopes": "@a=https://npm.a.example"}).decide(call("ci"))
+	for _, pin := range []string{
+		"--registry=https://registry.npmjs.org/", "--@a:registry=https://npm.a.example/", "--replace-registry-host=npmjs",
+		"--proxy=http://127.0.0.1:0/", "--https-proxy=http://127.0.0.1:0/", "--noproxy=registry.npmjs.org,npm.a.example",
+		"--ignore-scripts=true", "--script-shell=/bin/sh", "--git=/nonexistent/git-is-not-run-by-this-tool", "--node-gyp=/nonexistent/node-gyp",
+		"--node-options=", "--init-module=/nonexistent/init.js", "--userconfig=~/.npmrc", "--cache=~/.npm", "--logs-max=0", "--timing=false",
+		"--global=false", "--location=user", "--install-links=false", "--strict-ssl=true", "--yes=false", "--browser=false",
+	} {
+		if i := slices.Index(d.Args, pin); i < 0 || i > slices.Index(d.Args, "ci") {
+			t.Errorf("%s is not among the pins: %q", pin, d.Args)
+		}
+	}
+}
+
 func TestConfig(t *testing.T) {
 	for _, tt := range []struct {
 		name string
