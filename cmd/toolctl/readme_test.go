@@ -128,7 +128,7 @@ var hereDocument = regexp.MustCompile(`<<'?(\w+)'?$`)
 // in the background looks when it is ready before going on.
 func (c command) script() string {
 	if cmd, ok := strings.CutSuffix(c.cmd, " &"); ok {
-		return cmd + " > daemon.log 2>errors.log &\ndaemon=$!\nuntil grep -q ^ready daemon.log; do kill -0 $daemon || break; sleep 0.05; done; cat daemon.log"
+		return "> daemon.log\n" + cmd + " >> daemon.log 2>errors.log &\ndaemon=$!\nuntil grep -q ^ready daemon.log; do kill -0 $daemon || break; sleep 0.05; done; cat daemon.log"
 	}
 	return c.cmd
 }
