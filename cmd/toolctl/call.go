@@ -148,7 +148,13 @@ func (s *state) call(ctx context.Context, call *wire.Call, o *callOptions) error
 	// The first signal is the tool's to deal with; the second ends us.
 	signals := make(chan os.Signal, 1)
 	sent := make(chan os.Signal, 2)
-	signal.Notify(sent, os.Interrupt, syscall.SIGTERM)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		// What a shell started in the background ignores Ctrl-C, and goes on
+		// ignoring it.
+		if !signal.Ignored(sig) {
+			signal.Notify(sent, sig)
+		}
+	}
 	over := make(chan struct{})
 	defer close(over)
 	defer signal.Stop(sent)
