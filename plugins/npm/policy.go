@@ -129,6 +129,7 @@ func (p *policy) pins() []string {
 		"--userconfig=~/.npmrc",
 		"--cache=~/.npm",
 		"--logs-max=0",
+		"--logs-dir=~/.npm/_logs", // npm 9 makes the folder all the same
 		"--timing=false",
 		"--global=false",
 		"--location=user",

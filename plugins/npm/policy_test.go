@@ -204,7 +204,7 @@ func TestPins(t *testing.T) {
 		"--registry=https://registry.npmjs.org/", "--@a:registry=https://npm.a.example/", "--replace-registry-host=npmjs",
 		"--proxy=http://127.0.0.1:0/", "--https-proxy=http://127.0.0.1:0/", "--noproxy=registry.npmjs.org,npm.a.example",
 		"--ignore-scripts=true", "--script-shell=/bin/sh", "--git=/nonexistent/git-is-not-run-by-this-tool", "--node-gyp=/nonexistent/node-gyp",
-		"--node-options=", "--init-module=/nonexistent/init.js", "--userconfig=~/.npmrc", "--cache=~/.npm", "--logs-max=0", "--timing=false",
+		"--node-options=", "--init-module=/nonexistent/init.js", "--userconfig=~/.npmrc", "--cache=~/.npm", "--logs-max=0", "--logs-dir=~/.npm/_logs", "--timing=false",
 		"--global=false", "--location=user", "--install-links=false", "--strict-ssl=true", "--yes=false", "--browser=false",
 	} {
 		if i := slices.Index(d.Args, pin); i < 0 || i > slices.Index(d.Args, "ci") {
