@@ -45,8 +45,7 @@ type conn struct {
 	// Of the reading goroutine.
 	in *bufio.Reader
 	// partial is a request whose args frames are still to come.
-	partial     *call
-	partialSize int
+	partial *call
 	// skipArgs drops the args frames of a request that was refused.
 	skipArgs bool
 

@@ -49,7 +49,6 @@ type source struct {
 	dataCount int // -1: there is no such section
 	data      []segment
 	code      []span
-	allLocals int
 
 	declared  []bool // functions that occur outside of code, and that ref.func may therefore name
 	hasDWARF  bool
