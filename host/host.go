@@ -75,6 +75,12 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	if err := os.MkdirAll(c.State, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state folder: %w; choose another with --state", err)
 	}
+	// Binaries reach their HOME without following links, so its folder is
+	// named by what it is.
+	if c.State, err = filepath.EvalSymlinks(c.State); err != nil {
+		return nil, fmt.Errorf("resolve the state folder: %w; choose another with --state", err)
+	}
+	h.resolveRoots(&c)
 	if h.lock, err = lockState(c.State); err != nil {
 		return nil, err
 	}
@@ -107,7 +113,7 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 		Dir:           c.Tools,
 		Restricted:    c.Restricted,
 		StateDir:      filepath.Join(c.State, "tools"),
-		Roots:         c.Roots,
+		Roots:         c.allRoots(),
 		Engine:        h.engine,
 		Runner:        h.runner,
 		AllowWritable: c.AllowWritableTools,
@@ -270,11 +276,44 @@ func (h *Host) Reload(next Config, err error) error {
 		return err
 	}
 	h.level.Set(level)
+	next.State = h.config().State
+	h.resolveRoots(&next)
 	h.identity.Store(h.identity.Load().WithUID(next.admitsUID()))
 	h.current.Store(&next)
 	h.refused.Store(nil)
 	h.log.Info("reloaded", "config", next.File)
 	return nil
+}
+
+// resolveRoots names the roots of c by the folders that they are. One that is
+// not there is said and kept: calls beneath it are refused until a reload finds
+// it.
+func (h *Host) resolveRoots(c *Config) {
+	resolve := func(roots []string) {
+		for i, root := range roots {
+			if real, err := process.ResolveRoots([]string{root}); err == nil {
+				roots[i] = real[0]
+			} else {
+				h.log.Warn("root cannot be used", "root", root, "error", err)
+			}
+		}
+	}
+	c.Roots = slices.Clone(c.Roots)
+	resolve(c.Roots)
+	c.Sockets = slices.Clone(c.Sockets)
+	for i := range c.Sockets {
+		c.Sockets[i].Roots = slices.Clone(c.Sockets[i].Roots)
+		resolve(c.Sockets[i].Roots)
+	}
+}
+
+// allRoots are the roots of all sockets.
+func (c *Config) allRoots() []string {
+	all := slices.Clone(c.Roots)
+	for _, s := range c.Sockets {
+		all = append(all, s.Roots...)
+	}
+	return all
 }
 
 func (c *Config) admitsUID() bool { return c.Identity.AllowUID == nil || *c.Identity.AllowUID }

@@ -346,6 +346,30 @@ func TestSocketsServeCategoriesAndRoots(t *testing.T) {
 	}
 }
 
+// Roots and the state folder may be reached through links, as the operator
+// writes them.
+func TestLinkedRootAndState(t *testing.T) {
+	dir := t.TempDir()
+	link := func(name string) string {
+		if err := os.Mkdir(filepath.Join(dir, "real-"+name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("real-"+name, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, name)
+	}
+	root := link("root")
+	d := hosttest.Start(t, host.Config{Roots: []string{root}, State: link("state")})
+	d.Tool(t, "pwd", M{"binary": "/bin/pwd"}, nil)
+	d.Tool(t, "narrow", M{"binary": "/bin/pwd", "roots": []string{root}}, nil)
+	for _, tool := range []string{"pwd", "narrow"} {
+		if a := ask(t, d.Socket, M{"tool": tool, "cwd": root}); a.Stdout != filepath.Join(dir, "real-root")+"\n" {
+			t.Errorf("%s: %s", tool, a.raw)
+		}
+	}
+}
+
 func TestHomeIsOfOneIdentityAndTool(t *testing.T) {
 	d := hosttest.Start(t, host.Config{})
 	d.Tool(t, "one", M{"binary": "/usr/bin/env"}, nil)

@@ -131,7 +131,11 @@ func (h *Host) run(ctx context.Context, on *listener, k *call, from server.Peer)
 func (h *Host) place(k *call, on *listener) error {
 	k.roots = on.roots()
 	if len(k.tool.Def.Roots) > 0 {
-		if k.roots = intersect(k.roots, k.tool.Def.Roots); len(k.roots) == 0 {
+		narrower, err := process.ResolveRoots(k.tool.Def.Roots)
+		if err != nil {
+			return wire.Errorf(wire.ToolBroken, "roots of tool %s: %w", k.Tool, err)
+		}
+		if k.roots = intersect(k.roots, narrower); len(k.roots) == 0 {
 			return wire.Errorf(wire.Denied, "denied by rule roots: %s works beneath %s, and this socket serves nothing there", k.Tool, strings.Join(k.tool.Def.Roots, ", "))
 		}
 	}

@@ -524,6 +524,9 @@ func (c *Catalog) settled(name string, stamps map[place]stamp) (v *candidate, se
 			return nil, nil, c.ctx.Err()
 		}
 		still := false
+		if seen == nil {
+			continue
+		}
 		if d, e := openDisk(c.cfg.Dir, c.cfg.Restricted); e == nil {
 			still = d.same(seen) && d.current()
 			d.Close()
@@ -539,8 +542,12 @@ func (c *Catalog) settled(name string, stamps map[place]stamp) (v *candidate, se
 func (c *Catalog) readOnce(name string, stamps map[place]stamp) (v *candidate, seen map[place]stamp, again bool, err error) {
 	d, err := openDisk(c.cfg.Dir, c.cfg.Restricted)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) && !exists(c.cfg.Dir) {
-			return &candidate{name: name, gone: true, why: "the tools folder is gone"}, nil, false, nil
+		if errors.Is(err, fs.ErrNotExist) {
+			if !exists(c.cfg.Dir) {
+				return &candidate{name: name, gone: true, why: "the tools folder is gone"}, nil, false, nil
+			}
+			// A link on the way was swapped while it was followed.
+			return nil, nil, true, err
 		}
 		return nil, nil, false, fmt.Errorf("%w; make the folder readable", err)
 	}

@@ -510,6 +510,9 @@ func (c *Catalog) checkRoots(v *candidate) error {
 		return nil
 	}
 	for _, r := range v.def.Roots {
+		if real, err := filepath.EvalSymlinks(r); err == nil {
+			r = real // as the host's are
+		}
 		if !slices.ContainsFunc(c.cfg.Roots, func(host string) bool { return beneath(host, r) }) {
 			return broken("tool %s narrows its roots to %s, which is beneath none of this host's (%s); name a folder beneath one of them, or start toold with --root %s", v.name, r, strings.Join(c.cfg.Roots, ", "), r)
 		}
