@@ -190,15 +190,10 @@ func WriteTool(t testing.TB, toolsDir, name string, def map[string]any, modules 
 			t.Fatal(err)
 		}
 	}
-	dst := filepath.Join(toolsDir, name)
-	old := tmp + ".old"
-	if err := os.Rename(dst, old); err != nil && !os.IsNotExist(err) {
+	if err := replace(tmp, filepath.Join(toolsDir, name)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(tmp, dst); err != nil {
-		t.Fatal(err)
-	}
-	os.RemoveAll(old)
+	os.RemoveAll(tmp) // what stood there before
 }
 
 // guests holds those that this test binary has built, by package.
