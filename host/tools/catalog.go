@@ -546,8 +546,10 @@ func (c *Catalog) readOnce(name string, stamps map[place]stamp) (v *candidate, s
 			if !exists(c.cfg.Dir) {
 				return &candidate{name: name, gone: true, why: "the tools folder is gone"}, nil, false, nil
 			}
-			// A link on the way was swapped while it was followed.
-			return nil, nil, true, err
+			if c.cfg.Restricted == "" || exists(c.cfg.Restricted) {
+				// A link on the way was swapped while it was followed.
+				return nil, nil, true, err
+			}
 		}
 		return nil, nil, false, fmt.Errorf("%w; make the folder readable", err)
 	}
