@@ -283,3 +283,34 @@ func TestOnlyOurSocketIsRemoved(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestClosingRemovesNothingElse: a socket that was bound under the number of a
+// descriptor must not, when it is closed, remove what has that name by then.
+func TestClosingRemovesNothingElse(t *testing.T) {
+	parent, err := os.MkdirTemp("/tmp", "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(parent)
+	s, err := bind(filepath.Join(parent, strings.Repeat("x", maxPath-len(parent)-1)), 0o660)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.release()
+	innocent := filepath.Join(t.TempDir(), "s")
+	if err := os.WriteFile(innocent, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Some of these take the numbers that were free while it was bound.
+	for range 32 {
+		f, err := os.Open(filepath.Dir(innocent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
+	s.close()
+	if _, err := os.Lstat(innocent); err != nil {
+		t.Error(err)
+	}
+}

@@ -235,3 +235,17 @@ func TestAdmin(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestConnectionWhileStopping: one that was accepted just as the server stopped
+// is told so.
+func TestConnectionWhileStopping(t *testing.T) {
+	s := start(t, Config{Handler: echo})
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	c := dial(t, s)
+	if message := c.refused(wire.Overloaded); !strings.Contains(message, "stopping") {
+		t.Errorf("told %q", message)
+	}
+	c.ended()
+}
