@@ -11,7 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -312,5 +315,37 @@ func TestClosingRemovesNothingElse(t *testing.T) {
 	s.close()
 	if _, err := os.Lstat(innocent); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLockIsHeldByOne, although each who lets go of it removes its file, which
+// others may have opened by then.
+func TestLockIsHeldByOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	var holders, held atomic.Int32
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 5000 {
+				f, err := acquire(path)
+				if err != nil {
+					if !errors.Is(err, errInUse) {
+						t.Error(err)
+					}
+					continue
+				}
+				if n := holders.Add(1); n != 1 {
+					t.Errorf("%d hold the lock", n)
+				}
+				held.Add(1)
+				runtime.Gosched()
+				holders.Add(-1)
+				release(f)
+			}
+		})
+	}
+	all.Wait()
+	if held.Load() == 0 {
+		t.Error("nobody got the lock")
 	}
 }
