@@ -40,6 +40,9 @@ func (a *Admin) Shutdown(ctx context.Context) error {
 	defer a.socket.release()
 	a.socket.close()
 	err := a.http.Shutdown(ctx)
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // whoever closed the listener first, it is closed
+	}
 	if err != nil {
 		a.http.Close()
 	}
