@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -117,8 +118,12 @@ func TestSignalsAndInput(t *testing.T) {
 	if res := interrupt("sh", "-c", "echo up; exec sleep 100"); res.ExitCode != 130 {
 		t.Errorf("a binary that is interrupted: %+v", res)
 	}
-	// A module has no signals: the first one ends it.
-	if res := interrupt("open", "up-and-loop"); res.ExitCode != 130 || res.Err == nil || res.Err.Code != wire.Aborted {
+	// A module has no signals: the first one ends it. Its fuel is not to run
+	// out before the signal comes.
+	endless := maps.Clone(granted)
+	endless["limits"] = M{"fuel": int64(1e12)}
+	d.Tool(t, "endless", endless, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	if res := interrupt("endless", "up-and-loop"); res.ExitCode != 130 || res.Err == nil || res.Err.Code != wire.Aborted {
 		t.Errorf("a module that is interrupted: %+v", res)
 	}
 	asked := false
