@@ -7,7 +7,7 @@
 // Config.Reset and is then HALF_OPEN: one call runs as a trial, all others are
 // refused as before. A trial that succeeds closes the breaker, one that fails
 // opens it anew, one whose outcome is Neutral gives the trial back, and one
-// that never answers expires after Config.Reset.
+// that never answers expires after Config.Trial.
 //
 // A call holds a Ticket of the state that let it in. An outcome that comes
 // when the breaker has left that state says nothing about the new one and is
@@ -33,9 +33,12 @@ type Config struct {
 	// Ratio of failures in a full window that opens, above 0 and at most 1.
 	// Default 0.5.
 	Ratio float64
-	// Reset is how long the breaker stays open, and how long a trial may
-	// take before another one is let in. Default 30 s.
+	// Reset is how long the breaker stays open. Default 30 s.
 	Reset time.Duration
+	// Trial is how long a trial may take before it is given up and another
+	// one is let in. It should be no shorter than the longest call, or a
+	// breaker of slow calls never closes. Default and least: Reset.
+	Trial time.Duration
 	// OnChange, when set, is told each change of state, after the lock is
 	// let go; changes of one breaker may then be told out of order.
 	OnChange func(from, to State)
@@ -54,6 +57,7 @@ func (c Config) withDefaults() Config {
 	if c.Reset == 0 {
 		c.Reset = 30 * time.Second
 	}
+	c.Trial = max(c.Trial, c.Reset)
 	return c
 }
 
@@ -108,6 +112,8 @@ type state interface {
 	enter(now time.Time) (ok bool, trial uint64, wait time.Duration)
 	// leave counts an outcome and is the state that follows from it.
 	leave(trial uint64, o Outcome, now time.Time) state
+	// holds reports whether an outcome of that trial would count.
+	holds(trial uint64, now time.Time) bool
 	// tick is the state that the mere passing of time leads to.
 	tick(now time.Time) state
 }
@@ -160,6 +166,21 @@ func (t *Ticket) Done(o Outcome) {
 	})
 }
 
+// Current reports whether the breaker is still in the state that let the call
+// in, so that an outcome would count. A call whose breaker has opened meanwhile,
+// or whose trial was given up, has no right to try again.
+func (t *Ticket) Current() bool {
+	b, now := t.b, time.Now()
+	b.mu.Lock()
+	from := b.state.name()
+	b.moveLocked(b.state.tick(now))
+	ok := t.gen == b.gen && b.state.holds(t.trial, now)
+	to := b.state.name()
+	b.mu.Unlock()
+	b.tell(from, to)
+	return ok
+}
+
 // State is the state now.
 func (b *Breaker) State() State {
 	b.mu.Lock()
@@ -208,6 +229,7 @@ func newClosed(c Config) *closed { return &closed{config: c, ring: make([]bool, 
 
 func (s *closed) name() State                                   { return Closed }
 func (s *closed) enter(time.Time) (bool, uint64, time.Duration) { return true, 0, 0 }
+func (s *closed) holds(uint64, time.Time) bool                  { return true }
 func (s *closed) tick(time.Time) state                          { return s }
 
 func (s *closed) leave(_ uint64, o Outcome, now time.Time) state {
@@ -244,6 +266,7 @@ func (s *open) name() State { return Open }
 func (s *open) enter(now time.Time) (bool, uint64, time.Duration) {
 	return false, 0, s.until.Sub(now)
 }
+func (s *open) holds(uint64, time.Time) bool           { return false }
 func (s *open) leave(uint64, Outcome, time.Time) state { return s }
 func (s *open) tick(now time.Time) state {
 	if now.Before(s.until) {
@@ -268,12 +291,16 @@ func (s *halfOpen) enter(now time.Time) (bool, uint64, time.Duration) {
 		return false, 0, 0
 	}
 	s.trial++
-	s.running, s.expires = true, now.Add(s.config.Reset)
+	s.running, s.expires = true, now.Add(s.config.Trial)
 	return true, s.trial, 0
 }
 
+func (s *halfOpen) holds(trial uint64, now time.Time) bool {
+	return trial == s.trial && s.running && now.Before(s.expires)
+}
+
 func (s *halfOpen) leave(trial uint64, o Outcome, now time.Time) state {
-	if trial != s.trial || !s.running || !now.Before(s.expires) {
+	if !s.holds(trial, now) {
 		return s // a trial that expired says nothing any more
 	}
 	switch o {

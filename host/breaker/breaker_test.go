@@ -106,6 +106,28 @@ func TestOneTrialOfMany(t *testing.T) {
 	})
 }
 
+// A breaker of calls that take longer than it stays open must still come to
+// close.
+func TestTrialMayTakeLongerThanReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Config{Failures: 1, Trial: 5 * time.Minute})
+		do(t, b, Failure)
+		time.Sleep(30 * time.Second)
+		tk, err := b.Enter()
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Minute)
+		if _, err := b.Enter(); err == nil {
+			t.Error("a second trial beside the first")
+		}
+		tk.Done(Success)
+		if b.State() != Closed {
+			t.Errorf("%s after a slow trial that succeeded", b.State())
+		}
+	})
+}
+
 func TestLateResultsAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Config{Failures: 1})
@@ -167,9 +189,16 @@ func (m *model) enter() (epoch, trial int, ok bool) {
 			return 0, 0, false
 		}
 		m.trial++
-		m.busy, m.expires = true, time.Now().Add(m.c.Reset)
+		m.busy, m.expires = true, time.Now().Add(max(m.c.Trial, m.c.Reset))
 	}
 	return m.epoch, m.trial, true
+}
+
+// current reports whether an outcome would count.
+func (m *model) current(epoch, trial int) bool {
+	m.tick()
+	return epoch == m.epoch && m.state != Open &&
+		(m.state == Closed || trial == m.trial && m.busy && time.Now().Before(m.expires))
 }
 
 func (m *model) done(epoch, trial int, o Outcome) {
@@ -211,13 +240,14 @@ func (m *model) done(epoch, trial int, o Outcome) {
 }
 
 // TestAgainstModel runs 10,000 random sequences of calls, late outcomes,
-// calls that never answer, resets and time.
+// calls that never answer (as after a panic), resets and time.
 func TestAgainstModel(t *testing.T) {
 	seen := map[State]int{}
 	for seed := range uint64(10000) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
-			c := Config{Failures: 1 + r.IntN(5), Window: 1 + r.IntN(20), Ratio: []float64{.3, .5, .9, 1}[r.IntN(4)], Reset: time.Second}
+			c := Config{Failures: 1 + r.IntN(5), Window: 1 + r.IntN(20), Ratio: []float64{.3, .5, .9, 1}[r.IntN(4)], Reset: time.Second,
+				Trial: []time.Duration{0, 700 * time.Millisecond, 2500 * time.Millisecond}[r.IntN(3)]}
 			m := &model{c: c, state: Closed}
 			b := New(c)
 			type ticket struct {
@@ -239,6 +269,9 @@ func TestAgainstModel(t *testing.T) {
 					}
 				case k < 8 && len(out) > 0:
 					i := r.IntN(len(out))
+					if got, want := out[i].Current(), m.current(out[i].epoch, out[i].trial); got != want {
+						t.Fatalf("seed %d step %d: a ticket is current: %v, in the model %v", seed, step, got, want)
+					}
 					o := Success
 					if r.Float64() < bias {
 						o = Failure

@@ -32,6 +32,10 @@ type Config struct {
 	// Cap is the longest wait before any retry, unless the operation asks
 	// for a longer one. Default 5 s.
 	Cap time.Duration
+	// Stop, when set, is asked before each retry, when its wait is over: true
+	// ends the retries. It is where a circuit breaker that opened meanwhile
+	// has its say.
+	Stop func() bool
 	// Float64 draws the jitter from [0, 1). Default math/rand/v2.
 	Float64 func() float64
 }
@@ -76,7 +80,7 @@ func Do(ctx context.Context, c Config, b *Budget, op func(ctx context.Context, a
 		if d, ok := ctx.Deadline(); ok && time.Until(d) <= wait {
 			break
 		}
-		if !b.take() {
+		if c.Stop != nil && c.Stop() || !b.take() {
 			break
 		}
 		t := time.NewTimer(wait)
@@ -84,6 +88,9 @@ func Do(ctx context.Context, c Config, b *Budget, op func(ctx context.Context, a
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
+		}
+		if c.Stop != nil && c.Stop() {
+			break
 		}
 	}
 	return attempts

@@ -77,6 +77,25 @@ func TestLeavingEndsTheWait(t *testing.T) {
 	})
 }
 
+// What stops the retries is asked before the wait, for nothing, and after it,
+// since it may have happened meanwhile.
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			from time.Duration // when it begins to say stop
+			want int
+			took time.Duration
+		}{{0, 1, 0}, {200 * time.Millisecond, 1, 500 * time.Millisecond}, {time.Second, 2, 1500 * time.Millisecond}} {
+			start := time.Now()
+			n := Do(t.Context(), Config{Float64: most, Stop: func() bool { return time.Since(start) >= tt.from }}, nil,
+				func(context.Context, int) Verdict { return Verdict{Again: true} })
+			if n != tt.want || time.Since(start) != tt.took {
+				t.Errorf("stopped from %v on: %d attempts in %v", tt.from, n, time.Since(start))
+			}
+		}
+	})
+}
+
 func TestWaits(t *testing.T) {
 	c := Config{Float64: most}.withDefaults()
 	for n, want := range []time.Duration{0, 500e6, 1e9, 2e9, 4e9, 5e9, 5e9, 5e9} {
