@@ -161,7 +161,7 @@ func BenchmarkFreshGo(b *testing.B) {
 }
 
 func BenchmarkWays(b *testing.B) {
-	for w := wayFresh; w <= wayScan; w++ {
+	for w := wayFresh; w <= wayCount; w++ {
 		b.Run(w.String(), func(b *testing.B) {
 			b.Setenv(restoreVariable, w.String())
 			m := kitchen(b)

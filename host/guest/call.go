@@ -89,6 +89,9 @@ type call struct {
 	hasDeadline bool
 	done        <-chan struct{}
 
+	pinned bool  // to this thread
+	faults int64 // that the thread had when the call began
+
 	config map[string]string
 	k      kernel
 	out    []byte // of tool_write
@@ -126,6 +129,8 @@ func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
+	in.c.pin()
+	defer in.c.unpin()
 	reply, err := in.call(ctx, &inv)
 	// After any error the instance goes, whatever the error was.
 	if pages, ok := 0, false; err == nil {
@@ -176,6 +181,29 @@ func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 	reply.Output = out
 	return reply, nil
 }
+
+// pin keeps the call on its thread, so that the thread's page faults are the
+// call's.
+func (c *call) pin() {
+	if c.inst.m.e.way == wayCount {
+		runtime.LockOSThread()
+		c.pinned = true
+		c.faults = threadFaults()
+	}
+}
+
+// unpin is for a call that will wait: a goroutine that is bound to a thread is
+// dear to switch, and what it saves is little beside waiting.
+func (c *call) unpin() {
+	if c.pinned {
+		c.pinned = false
+		runtime.UnlockOSThread()
+	}
+}
+
+// faulted reports whether pages may have been written for the first time
+// since the call began.
+func (c *call) faulted() bool { return !c.pinned || threadFaults() != c.faults }
 
 func (c *call) stats() Stats {
 	s := Stats{Fuel: c.meter.used(), PeakMemory: int64(len(c.k.mem))}

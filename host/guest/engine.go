@@ -29,6 +29,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tetratelabs/wazero"
@@ -66,6 +67,8 @@ type Engine struct {
 	started time.Time
 
 	slots chan struct{} // held while a module is compiled
+
+	computing atomic.Int32 // calls that run, of all modules
 
 	// loading is held while wazero takes code into memory: its cache does
 	// not bear two at a time. mu may be taken under it, never the other way
@@ -156,8 +159,8 @@ func (e *Engine) Close() error {
 	return err
 }
 
-// Restoring names the way in which calls come to fresh state: "scan",
-// "pagemap", "image" or "fresh".
+// Restoring names the way in which calls come to fresh state: "count",
+// "scan", "pagemap", "image" or "fresh".
 func (e *Engine) Restoring() string { return e.way.String() }
 
 // Spec is a module and what it gets. It is not changed after Load.

@@ -160,6 +160,7 @@ func (c *call) sleep(d time.Duration) {
 	if d <= 0 {
 		return
 	}
+	c.unpin()
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -195,9 +196,9 @@ func (in *instance) end() {
 	c.done, c.hasDeadline = nil, false
 }
 
-// costly is how much fuel a call may have used for its function to be kept: a
-// function keeps the stack of its deepest recursion, up to 84 MB, and depth
-// costs fuel.
+// costly is from how much fuel on the stack is looked at that a call left: a
+// function keeps that of its deepest recursion, up to 84 MB, and depth costs
+// fuel.
 const costly = 200_000
 
 // invoke runs an export. The error is classified.

@@ -16,7 +16,7 @@ import (
 // eachWay runs a test once for every way of coming to fresh state.
 func eachWay(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	for w := wayFresh; w <= wayScan; w++ {
+	for w := wayFresh; w <= wayCount; w++ {
 		t.Run(w.String(), func(t *testing.T) {
 			needs(t, w)
 			t.Setenv(restoreVariable, w.String())
@@ -219,7 +219,7 @@ func differ(a, b []byte) string {
 // not only new instances.
 func TestRestoresInPlace(t *testing.T) {
 	code, _ := hoarder()
-	for _, w := range []way{wayPagemap, wayScan} {
+	for _, w := range []way{wayPagemap, wayScan, wayCount} {
 		t.Run(w.String(), func(t *testing.T) {
 			needs(t, w)
 			t.Setenv(restoreVariable, w.String())

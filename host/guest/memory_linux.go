@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -141,17 +142,24 @@ const dropPages = 4096
 //
 // What was grown is kept as well, for the next call, which likely grows as
 // far: new pages and new mappings would cost it more than zeros do.
-func (img *image) restore(b []byte, s *scanner) (pages, own int, err error) {
+//
+// Without faults since the last time, the pages are those of the last time.
+func (img *image) restore(b []byte, s *scanner, faulted bool) (pages, own int, err error) {
 	if len(b) == 0 {
 		return 0, 0, nil
 	}
-	if s.ranges, err = s.written(b, s.ranges[:0]); err != nil {
-		return 0, 0, err
+	if faulted || !s.scanned {
+		s.scanned = false
+		if s.ranges, err = s.written(b, s.ranges[:0]); err != nil {
+			return 0, 0, err
+		}
+		s.scanned = true
 	}
 	for _, r := range s.ranges {
 		pages += int(r.end-r.start) / sysPage
 	}
 	if pages > dropPages {
+		s.scanned = false
 		return pages, 0, unix.Madvise(b, unix.MADV_DONTNEED)
 	}
 	for _, r := range s.ranges {
@@ -177,6 +185,16 @@ type scanner struct {
 	regions []pageRegion
 	entries []byte
 	ranges  []span
+	scanned bool // ranges are all that were written until now
+}
+
+// threadFaults is how many page faults the kernel has counted for this thread.
+func threadFaults() int64 {
+	var u unix.Rusage
+	if _, _, e := unix.RawSyscall(unix.SYS_GETRUSAGE, unix.RUSAGE_THREAD, uintptr(unsafe.Pointer(&u)), 0); e != 0 {
+		return -1
+	}
+	return u.Minflt + u.Majflt
 }
 
 // The kernel's struct page_region and struct pm_scan_arg.
@@ -240,7 +258,8 @@ func (s *scanner) scan(b []byte, out []span) ([]span, error) {
 	// One call answers as many regions as there is room for, and says how far
 	// it came.
 	for a.start < a.end {
-		n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), pagemapScan, uintptr(unsafe.Pointer(&a)))
+		// It takes some 10 us: too little to tell the scheduler.
+		n, _, e := unix.RawSyscall(unix.SYS_IOCTL, uintptr(s.fd), pagemapScan, uintptr(unsafe.Pointer(&a)))
 		if e != 0 {
 			return nil, fmt.Errorf("scan pages: %w", e)
 		}
@@ -288,7 +307,7 @@ func probe() way {
 	if os.Getpagesize() != sysPage {
 		return wayFresh
 	}
-	for _, w := range []way{wayScan, wayPagemap, wayImage} {
+	for _, w := range []way{wayCount, wayScan, wayPagemap, wayImage} {
 		if works(w) == nil {
 			return w
 		}
@@ -325,17 +344,34 @@ func works(w way) error {
 	if w == wayImage {
 		return nil
 	}
-	s, err := newScanner(w == wayScan)
+	s, err := newScanner(w >= wayScan)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	pages, _, err := img.restore(b, s) // a page of the image, and one that was grown
+	pages, _, err := img.restore(b, s, true) // a page of the image, and one that was grown
 	if err != nil {
 		return err
 	}
 	if pages != 2 || b[2*sysPage] != 0 || b[5*sysPage] != 0 {
 		return fmt.Errorf("%w: %d written pages were found, not 2", errWrong, pages)
+	}
+	if w != wayCount {
+		return nil
+	}
+	// Each kind of first write must be counted: to a page that was never
+	// touched, to one that was read, and to one that was grown.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if b[1*sysPage]+b[6*sysPage] != 0 {
+		return errWrong
+	}
+	for _, page := range []int{0, 1, 6, 7} {
+		before := threadFaults()
+		b[page*sysPage] = 1
+		if threadFaults() <= before {
+			return fmt.Errorf("%w: the first write to a page was not counted as a fault", errWrong)
+		}
 	}
 	return nil
 }

@@ -29,7 +29,9 @@ func newImage([]byte) (*image, error)   { return nil, errNoImages }
 func (img *image) mapOver([]byte) error { return errNoImages }
 func (img *image) close()               {}
 
-func (img *image) restore([]byte, *scanner) (int, int, error) { return 0, 0, errNoImages }
+func (img *image) restore([]byte, *scanner, bool) (int, int, error) { return 0, 0, errNoImages }
+
+func threadFaults() int64 { return 0 }
 
 type scanner struct{}
 

@@ -35,6 +35,7 @@ type meter struct {
 	unseen  int64 // of host, since it was last looked at
 	slice   int64
 	last    time.Time // of the last refill
+	yielded time.Time // when others could last run on this thread
 }
 
 // begin gives a call its first slice. It forgets what was left of another's.
@@ -43,6 +44,7 @@ func (m *meter) begin(limit int64) {
 	m.slice = firstSlice
 	m.granted = min(firstSlice, limit)
 	m.last = time.Now()
+	m.yielded = m.last
 	m.fuel.Set(uint64(m.granted))
 }
 
@@ -76,10 +78,24 @@ func (c *call) refill() {
 	n := min(m.slice, left)
 	m.granted += n
 	m.fuel.Set(uint64(int64(m.fuel.Get()) + n))
-	// Others may have waited for as long as the slice took; without this
-	// they would wait until the scheduler takes the thread away.
+	m.last = now
+	c.yield(now)
+}
+
+// yield lets others run that have waited for as long as a slice takes; without
+// it they would wait until the scheduler takes the thread away, after 10 ms.
+// It does nothing while fewer guests compute than there are threads: then there
+// is a thread for the others, and yielding would wake it only to move this
+// guest over to it. A collection needs no yield; it stops us as we enter Go.
+func (c *call) yield(now time.Time) {
+	m := &c.meter
+	if now.Sub(m.yielded) < tooLong || int(c.inst.m.e.computing.Load()) < runtime.GOMAXPROCS(0) {
+		return
+	}
+	c.unpin()
 	runtime.Gosched()
 	m.last = time.Now()
+	m.yielded = m.last
 }
 
 // charge takes what moving n bytes on the guest's behalf costs. A guest that
@@ -97,10 +113,11 @@ func (c *call) charge(n uint64) {
 		panic(c.outOfFuel())
 	}
 	c.mustGoOn()
-	if c.hasDeadline && !time.Now().Before(c.deadline) {
+	now := time.Now()
+	if c.hasDeadline && !now.Before(c.deadline) {
 		panic(ended(context.DeadlineExceeded))
 	}
-	runtime.Gosched()
+	c.yield(now)
 }
 
 func (c *call) outOfFuel() *wire.Error {

@@ -249,10 +249,12 @@ func (m *Module) enter() error {
 		return wire.Errorf(wire.Internal, "%s: called after it was closed", m.spec.Name)
 	}
 	m.calls++
+	m.e.computing.Add(1)
 	return nil
 }
 
 func (m *Module) leave() {
+	m.e.computing.Add(-1)
 	m.mu.Lock()
 	m.calls--
 	last := m.closed && m.calls == 0

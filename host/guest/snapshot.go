@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"reflect"
 	"time"
+
+	"github.com/tetratelabs/wazero/api"
 
 	"github.com/toold/toold/host/guest/wasm"
 )
@@ -24,10 +27,15 @@ const (
 	wayPagemap
 	// wayScan finds them by PAGEMAP_SCAN, since Linux 6.7.
 	wayScan
+	// wayCount looks for them only after a call during which the kernel
+	// counted a page fault: a page is written for the first time by a fault,
+	// and stays the instance's own. Without one, they are those of the call
+	// before.
+	wayCount
 )
 
 func (w way) String() string {
-	return [...]string{"fresh", "image", "pagemap", "scan"}[w]
+	return [...]string{"fresh", "image", "pagemap", "scan", "count"}[w]
 }
 
 // restoreVariable forces a way, for tests and for finding faults.
@@ -38,7 +46,7 @@ func chooseWay() (way, error) {
 	if v == "" {
 		return probe(), nil
 	}
-	for w := wayFresh; w <= wayScan; w++ {
+	for w := wayFresh; w <= wayCount; w++ {
 		if w.String() != v {
 			continue
 		}
@@ -47,7 +55,7 @@ func chooseWay() (way, error) {
 		}
 		return w, nil
 	}
-	return 0, errors.New(restoreVariable + " is " + v + `; it may be "scan", "pagemap", "image" or "fresh"`)
+	return 0, errors.New(restoreVariable + " is " + v + `; it may be "count", "scan", "pagemap", "image" or "fresh"`)
 }
 
 // snapshot is the state of an initialised instance, of which others begin.
@@ -133,8 +141,9 @@ func (in *instance) rewind() (pages int, ok bool) {
 	if m.snap == nil || m.e.way < wayPagemap || in.dirty.Get() != 0 || in.wasi.exited || m.wazeroWASI || in.mod.IsClosed() {
 		return 0, false
 	}
-	if used := in.c.meter.used(); used > costly {
-		clear(in.fns)
+	// Depth costs fuel: only a call that used much may have left a deep stack.
+	if in.c.meter.used() > costly {
+		in.dropStacks()
 	}
 	if len(m.snap.globals) > 0 {
 		if in.restore == nil {
@@ -155,11 +164,11 @@ func (in *instance) rewind() (pages int, ok bool) {
 	}
 	if in.scanner == nil {
 		var err error
-		if in.scanner, err = newScanner(m.e.way == wayScan); err != nil {
+		if in.scanner, err = newScanner(m.e.way >= wayScan); err != nil {
 			return 0, false
 		}
 	}
-	pages, own, err := img.restore(in.mem.buf[:in.mem.usable], in.scanner)
+	pages, own, err := img.restore(in.mem.buf[:in.mem.usable], in.scanner, in.c.faulted())
 	if err != nil {
 		m.e.cfg.Logger.Error("restore memory", "module", m.spec.Name, "error", err)
 		return 0, false
@@ -167,6 +176,32 @@ func (in *instance) rewind() (pages int, ok bool) {
 	in.mem.peak = img.size
 	in.own = int64(own) * osPage
 	return pages, true
+}
+
+// dropStacks lets functions go that keep a deep stack. wazero does not say how
+// deep: it is read out of its function, and where that cannot be done, each one
+// goes.
+func (in *instance) dropStacks() {
+	for name, f := range in.fns {
+		if n, ok := stackOf(f); !ok || n > keptStack {
+			delete(in.fns, name)
+		}
+	}
+}
+
+// keptStack is how many bytes of stack a function may keep while it is idle.
+const keptStack = 256 << 10
+
+// stackOf is how many bytes of stack f holds.
+func stackOf(f api.Function) (int, bool) {
+	v := reflect.ValueOf(f)
+	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
+		return 0, false
+	}
+	if v = v.Elem().FieldByName("stack"); v.Kind() != reflect.Slice {
+		return 0, false
+	}
+	return v.Len(), true
 }
 
 // shrink takes back what the memory grew by; restore clears it. wazero has no call for it, but takes as the memory
