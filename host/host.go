@@ -25,6 +25,7 @@ import (
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 )
@@ -41,11 +42,12 @@ type Host struct {
 	// refused is why the last reload was, or nil.
 	refused atomic.Pointer[string]
 
-	lock    *os.File // the state folder's, held for life
-	engine  *guest.Engine
-	runner  *process.Runner
-	tools   *tools.Catalog
-	metrics *observe.Metrics
+	lock     *os.File // the state folder's, held for life
+	engine   *guest.Engine
+	runner   *process.Runner
+	tools    *tools.Catalog
+	metrics  *observe.Metrics
+	sessions *session.Table
 
 	gates   gates
 	vars    vars
@@ -109,6 +111,9 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 		return nil, err
 	}
 	h.current.Store(&c)
+	if h.sessions, err = session.Open(session.Config{Dir: filepath.Join(c.State, "sessions"), Logger: h.log}); err != nil {
+		return nil, err
+	}
 	if h.tools, err = tools.Open(ctx, tools.Config{
 		Dir:           c.Tools,
 		Restricted:    c.Restricted,

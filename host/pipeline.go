@@ -14,6 +14,7 @@ import (
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -23,8 +24,9 @@ import (
 type call struct {
 	*wire.Call
 	caller  identity.Caller
-	tool    *tools.Tool // pinned: policy, schema and handler are of one version
-	roots   []string    // beneath which this call may work
+	running *session.Execution // from when its session is known
+	tool    *tools.Tool        // pinned: policy, schema and handler are of one version
+	roots   []string           // beneath which this call may work
 	streams server.Streams
 
 	// What the policies decided; what runs is exactly this.
@@ -38,8 +40,8 @@ type call struct {
 
 // call takes one call all the way:
 //
-//	identity -> tool generation -> working directory, environment -> schema
-//	-> policy -> execution -> result
+//	identity -> session -> tool generation -> working directory, environment
+//	-> schema -> policy -> execution -> result
 //
 // The context is the caller's: it is done when the caller has gone. Every
 // error on the way ends the call before anything has run, except one of the
@@ -51,6 +53,9 @@ func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from serve
 	if res == nil {
 		res = &wire.Result{}
 	}
+	if k.running != nil {
+		ctx = k.running.Context() // which knows of an abort
+	}
 	if err != nil {
 		res.Err = asError(ctx, err)
 	}
@@ -59,6 +64,9 @@ func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from serve
 	}
 	res.ExecutionID = wc.ExecutionID
 	res.Duration = time.Since(start)
+	if k.running != nil {
+		k.running.End(res)
+	}
 	h.observe(ctx, k, res)
 	if streams.Stdout == nil && res.Ran {
 		h.results.put(res)
@@ -71,11 +79,11 @@ func (h *Host) run(ctx context.Context, on *listener, k *call, from server.Peer)
 	if k.caller, err = h.identity.Load().Resolve(k.Token, from.UID); err != nil {
 		return nil, err
 	}
-	if k.Session != "" {
-		return nil, wire.Errorf(wire.SessionNotFound, "there is no session %q for this caller; unset TOOL_SESSION", k.Session)
+	if session.IsCall(k.Tool) {
+		return h.serveSessions(ctx, on, k, from)
 	}
-	if k.Background {
-		return nil, wire.Errorf(wire.InvalidEnvelope, "/background: this toold runs no jobs; call without it")
+	if ctx, err = h.enter(ctx, k, from); err != nil {
+		return nil, err
 	}
 	if k.Tool == listToolsID {
 		return h.listTools(k, on)

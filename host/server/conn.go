@@ -13,6 +13,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -90,6 +91,7 @@ func newConn(s *Server, ctx context.Context, nc *net.UnixConn) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	peer.Focus = new(atomic.Pointer[string])
 	c := &conn{server: s, nc: nc, raw: raw, peer: peer, ctx: ctx, in: bufio.NewReader(nc), reading: true}
 	c.out.nc = nc
 	c.change = sync.NewCond(&c.mu)

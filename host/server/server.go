@@ -21,6 +21,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/toold/toold/host/wire"
@@ -31,6 +32,9 @@ type Peer struct {
 	UID uint32
 	GID uint32
 	PID int
+	// Focus is the Handler's to use and is forgotten with the connection: the
+	// session that calls belong to which name none. It is never nil.
+	Focus *atomic.Pointer[string]
 }
 
 // Streams are the ends of a call's streams.

@@ -570,7 +570,12 @@ func TestPeer(t *testing.T) {
 		return &wire.Result{Ran: true}
 	}})
 	dial(t, s).send(`{"tool":"x"}`)
-	if got, want := <-peers, (Peer{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: os.Getpid()}); got != want {
+	got := <-peers
+	if got.Focus == nil {
+		t.Error("a peer has no place for its focus")
+	}
+	got.Focus = nil
+	if want := (Peer{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: os.Getpid()}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -1,0 +1,175 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/ext"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// Bounds on a selector: its length in bytes, what it may cost to evaluate in
+// CEL's own units (about one a step, and one for each ten characters of a
+// string that it makes), and how long that may take.
+const (
+	maxSelector     = 4 << 10
+	maxSelectorCost = 2_000_000
+	maxSelectorTime = time.Second
+)
+
+// selectors evaluates CEL expressions over snapshots. Its zero value is ready.
+type selectors struct {
+	once sync.Once
+	env  *cel.Env
+	err  error
+}
+
+// environment is made on first use: a daemon whose callers never query does not
+// wait for it at start.
+func (s *selectors) environment() (*cel.Env, error) {
+	s.once.Do(func() {
+		s.env, s.err = cel.NewEnv(
+			cel.Variable("session", cel.DynType),
+			cel.Variable("sessions", cel.DynType),
+			cel.Variable("jobs", cel.DynType),
+			ext.Strings(), ext.Lists(), ext.Math(),
+		)
+	})
+	return s.env, s.err
+}
+
+// query evaluates a selector over vars. Its errors are the caller's:
+// INVALID_PAYLOAD for an expression that is none or fails, LIMIT_EXCEEDED for one
+// that costs too much.
+func (s *selectors) query(ctx context.Context, selector string, vars map[string]any) (json.RawMessage, error) {
+	if selector == "" {
+		selector = "session"
+	}
+	if len(selector) > maxSelector {
+		return nil, wire.Errorf(wire.LimitExceeded, "the selector has %d bytes, and %d are the limit; ask for more and pick from the answer", len(selector), maxSelector)
+	}
+	env, err := s.environment()
+	if err != nil {
+		return nil, fmt.Errorf("make the environment of selectors: %w", err)
+	}
+	ast, issues := env.Compile(selector)
+	if err := issues.Err(); err != nil {
+		return nil, wire.Errorf(wire.InvalidPayload, "/selector: %w; it is a CEL expression over session, sessions and jobs", err)
+	}
+	program, err := env.Program(ast, cel.CostLimit(maxSelectorCost), cel.InterruptCheckFrequency(100))
+	if err != nil {
+		return nil, wire.Errorf(wire.InvalidPayload, "/selector: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxSelectorTime)
+	defer cancel()
+	out, _, err := program.ContextEval(ctx, vars)
+	if err != nil {
+		if ctx.Err() != nil || costs(err) {
+			return nil, wire.Errorf(wire.LimitExceeded, "/selector: %w; ask for less at once", err)
+		}
+		return nil, wire.Errorf(wire.InvalidPayload, "/selector: %w", err)
+	}
+	value, err := out.ConvertToNative(reflect.TypeFor[*structpb.Value]())
+	if err != nil {
+		return nil, wire.Errorf(wire.InvalidPayload, "/selector: what it makes is not JSON: %w", err)
+	}
+	data, err := json.Marshal(value.(*structpb.Value).AsInterface())
+	if err != nil {
+		return nil, wire.Errorf(wire.InvalidPayload, "/selector: what it makes is not JSON: %w", err)
+	}
+	return data, nil
+}
+
+// costs reports whether an evaluation ended at its cost limit.
+func costs(err error) bool {
+	var e interface{ Error() string } = err
+	return errors.As(err, &e) && e.Error() == "operation cancelled: actual cost limit exceeded"
+}
+
+// snapshot is what a query sees of s: all of one moment, and no arguments,
+// inputs, variables or tokens, in which secrets would be.
+func (s *Session) snapshot() map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	running := []any{}
+	for x := range s.running {
+		running = append(running, x.snapshot(now))
+	}
+	recent := []any{}
+	for i := range s.recent {
+		recent = append(recent, s.recent[i].snapshot())
+	}
+	children := []any{}
+	for c := range s.children {
+		children = append(children, c.id)
+	}
+	m := map[string]any{
+		"id": s.id, "name": s.name, "default": s.isDef, "state": s.state, "cwd": s.cwd,
+		"labels": stringMap(s.labels), "tools": stringList(s.tools), "parent": "", "children": children,
+		"created": timeText(s.created), "used": timeText(s.used),
+		"running": running, "recent": recent, "telemetry": s.count.snapshot(),
+	}
+	if s.parent != nil {
+		m["parent"] = s.parent.id
+	}
+	return m
+}
+
+func (x *Execution) snapshot(now time.Time) map[string]any {
+	return map[string]any{
+		"execution": x.ID, "tool": x.Tool, "kind": x.Kind, "started": timeText(x.started),
+		"elapsed_ms": now.Sub(x.started).Milliseconds(), "attempts": int64(x.attempts.Load()),
+		"mutating": x.mutating.Load(), "bytes_out": x.bytesOut.Load(),
+	}
+}
+
+func (o *Outcome) snapshot() map[string]any {
+	return map[string]any{
+		"execution": o.ID, "tool": o.Tool, "kind": o.Kind, "status": o.Status, "code": string(o.Code),
+		"exit_code": int64(o.ExitCode), "started": timeText(o.Started), "duration_ms": o.Duration.Milliseconds(),
+	}
+}
+
+func (c *Counters) snapshot() map[string]any {
+	count := func(m map[string]int64) map[string]any {
+		out := map[string]any{}
+		for k, n := range m {
+			out[k] = n
+		}
+		return out
+	}
+	return map[string]any{
+		"calls": c.Calls, "attempts": c.Attempts, "outcomes": count(c.Outcomes), "events": count(c.Events),
+		"bytes_in": c.BytesIn, "bytes_out": c.BytesOut, "fuel": c.Fuel, "duration_ms": c.Duration.Milliseconds(),
+	}
+}
+
+func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+func stringMap(m map[string]string) map[string]any {
+	out := map[string]any{}
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+func stringList(l []string) any {
+	if l == nil {
+		return structpb.NullValue_NULL_VALUE
+	}
+	out := make([]any, len(l))
+	for i, v := range l {
+		out[i] = v
+	}
+	return out
+}
