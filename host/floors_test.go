@@ -44,6 +44,7 @@ var floors = []floor{
 	{"pdk/abi", guestLib, std, "guests link it, and every byte of a guest is loaded for each tool: the standard library only"},
 	{"pdk", guest, []string{"pdk/abi"}, "guests link it: pdk/abi and the standard library only"},
 	{"pdk/argv", guestLib, std, "policies link it, and it can be used without the rest: the standard library only"},
+	{"pdk/toolchain", 0, std, "it runs compilers, and tests and programs build guests with it: the standard library only"},
 	{"plugins/...", guest, []string{"pdk", "pdk/abi", "pdk/argv", "plugins/..."}, "a plugin is a guest: it is built from pdk alone and knows nothing of the host"},
 	{"sdk-examples/...", guest, []string{"pdk", "pdk/abi", "pdk/argv"}, "an example shows what a stranger can do with pdk alone"},
 

@@ -13,6 +13,7 @@ import (
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/toolchain"
 )
 
 func TestMain(m *testing.M) { os.Exit(hosttest.Main(m)) }
@@ -46,6 +47,12 @@ func TestExamples(t *testing.T) {
 	for _, readme := range readmes {
 		lang := filepath.Dir(readme)
 		t.Run(lang, func(t *testing.T) {
+			compiler, err := toolchain.Find(t.Context(), toolchain.Language(lang), lang)
+			if err != nil {
+				t.Skip(err)
+			}
+			// The one that was found may not be on PATH.
+			t.Setenv("PATH", filepath.Dir(compiler)+string(filepath.ListSeparator)+os.Getenv("PATH"))
 			tools := filepath.Join(t.TempDir(), "tools.d")
 			if err := os.Mkdir(tools, 0o755); err != nil {
 				t.Fatal(err)

@@ -1,6 +1,7 @@
 package pdktest
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/pdk/toolchain"
 )
 
 // build compiles the Go guest; tags are its build tags.
@@ -30,6 +32,42 @@ func build(t *testing.T, tags string) []byte {
 func TestGo(t *testing.T) { Run(t, build(t, "")) }
 
 func TestGoWithBulkCopies(t *testing.T) { Run(t, build(t, "toold_bulk")) }
+
+// TestOtherLanguages runs the guest of every SDK whose toolchain is here.
+func TestOtherLanguages(t *testing.T) {
+	for _, tt := range []struct {
+		language    toolchain.Language
+		dir, source string
+		flags       [][]string
+	}{
+		{toolchain.C, "../c/conformance", "guest.c", [][]string{nil, {"-DTOOLD_PORTABLE"}, {"-Oz", "-mno-bulk-memory"}}},
+	} {
+		for _, flags := range tt.flags {
+			t.Run(strings.Join(append([]string{string(tt.language)}, flags...), " "), func(t *testing.T) {
+				Run(t, buildGuest(t, toolchain.Options{Language: tt.language, Dir: tt.dir, Source: tt.source, Flags: flags}))
+			})
+		}
+	}
+}
+
+// buildGuest compiles a guest in any language, or skips the test and says what
+// to install.
+func buildGuest(t *testing.T, o toolchain.Options) []byte {
+	t.Helper()
+	o.Out = filepath.Join(t.TempDir(), "guest.wasm")
+	err := toolchain.Build(t.Context(), o)
+	if missing, ok := errors.AsType[*toolchain.MissingError](err); ok {
+		t.Skip(missing)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(o.Out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
 
 // breaks are the rules that the Go guest can break.
 var breaks = []string{

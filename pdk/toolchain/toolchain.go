@@ -1,0 +1,300 @@
+// Package toolchain builds guests: it finds the compiler of a language, says
+// which command installs one that is missing, and makes one WebAssembly module
+// of one source.
+//
+// It runs the compilers that are there and downloads nothing. toolctl plugin
+// and the tests that build guests use it.
+package toolchain
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// Language is one that guests are written in.
+type Language string
+
+// The languages that have an SDK here.
+const (
+	Go             Language = "go"
+	Rust           Language = "rust"
+	C              Language = "c"
+	AssemblyScript Language = "assemblyscript"
+)
+
+// Languages answers all of them.
+func Languages() []Language { return []Language{Go, Rust, C, AssemblyScript} }
+
+// MissingError says that a program is not there, and how it is installed.
+type MissingError struct {
+	Language Language
+	Program  string // what was looked for
+	Install  string // a command that brings it
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("find %s, which builds %s: it is not installed; run: %s", e.Program, e.Language, e.Install)
+}
+
+// FailedError is a compiler that ran and failed.
+type FailedError struct {
+	Command []string
+	Output  string // what it said
+}
+
+func (e *FailedError) Error() string {
+	return fmt.Sprintf("build: %s failed:\n%s", filepath.Base(e.Command[0]), strings.TrimRight(e.Output, "\n"))
+}
+
+// Options are what is built.
+type Options struct {
+	Language Language
+	// Dir is the folder that the compiler is run in.
+	Dir string
+	// Source is relative to Dir: a package for Go, a file for C and
+	// AssemblyScript, the name of a package of the workspace for Rust ("" for
+	// the only one).
+	Source string
+	// Out is the file that is written; it is replaced in one step.
+	Out string
+	// Strip leaves out the names of functions, which a trap shows.
+	Strip bool
+	// Debug keeps what maps code to lines (DWARF), which a trap shows too.
+	Debug bool
+	// Flags are further ones for the compiler.
+	Flags []string
+}
+
+// Find answers the program that builds a language, or a *MissingError. dir is
+// where a program of the project's own (node_modules) is looked for, and in
+// all folders above it.
+func Find(ctx context.Context, l Language, dir string) (string, error) {
+	switch l {
+	case Go:
+		return look(l, "go", "install Go 1.24 or later from https://go.dev/dl")
+	case C:
+		return findClang()
+	case Rust:
+		return findCargo(ctx)
+	case AssemblyScript:
+		return findASC(dir)
+	}
+	return "", fmt.Errorf("find a compiler for %q: there is an SDK for %v", l, Languages())
+}
+
+func look(l Language, program, install string) (string, error) {
+	p, err := exec.LookPath(program)
+	if err != nil {
+		return "", &MissingError{l, program, install}
+	}
+	return p, nil
+}
+
+// apt is how a Debian package is installed by whoever runs this.
+func apt(packages string) string {
+	switch {
+	case runtime.GOOS == "darwin":
+		return "brew install llvm lld"
+	case os.Geteuid() == 0:
+		return "apt-get install " + packages
+	}
+	return "sudo apt-get install " + packages
+}
+
+// findClang takes the first clang that has a linker for wasm beside it.
+func findClang() (string, error) {
+	install := apt("clang lld")
+	missing := &MissingError{C, "clang", install}
+	names := []string{"clang"}
+	for v := 30; v >= 11; v-- {
+		names = append(names, fmt.Sprintf("clang-%d", v))
+	}
+	for _, dir := range []string{"", "/opt/homebrew/opt/llvm/bin", "/usr/local/opt/llvm/bin"} {
+		for _, name := range names {
+			p, err := exec.LookPath(filepath.Join(dir, name))
+			if err != nil {
+				continue
+			}
+			missing.Program = "wasm-ld, the linker of " + name
+			out, err := exec.Command(p, "-print-prog-name=wasm-ld").Output()
+			if err != nil {
+				continue
+			}
+			if _, err := exec.LookPath(strings.TrimSpace(string(out))); err == nil {
+				return p, nil
+			}
+		}
+	}
+	return "", missing
+}
+
+const rustTarget = "wasm32-unknown-unknown"
+
+func findCargo(ctx context.Context) (string, error) {
+	install := "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --target " + rustTarget
+	p, err := exec.LookPath("cargo")
+	if err != nil {
+		home, herr := os.UserHomeDir()
+		if herr != nil {
+			return "", &MissingError{Rust, "cargo", install}
+		}
+		if p, err = exec.LookPath(filepath.Join(home, ".cargo", "bin", "cargo")); err != nil {
+			return "", &MissingError{Rust, "cargo", install}
+		}
+	}
+	// The target is a folder of the compiler's.
+	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(p), "rustc"), "--print", "target-libdir", "--target", rustTarget)
+	out, err := cmd.Output()
+	if err != nil {
+		return "", &MissingError{Rust, "rustc beside " + p, install}
+	}
+	if _, err := os.Stat(strings.TrimSpace(string(out))); err != nil {
+		return "", &MissingError{Rust, "the target " + rustTarget + " of " + p, "rustup target add " + rustTarget + " (Debian: " + apt("libstd-rust-dev-wasm32") + ")"}
+	}
+	return p, nil
+}
+
+func findASC(dir string) (string, error) {
+	if dir, err := filepath.Abs(dir); err == nil {
+		for {
+			p := filepath.Join(dir, "node_modules", ".bin", "asc")
+			if _, err := exec.LookPath(p); err == nil {
+				return p, nil
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
+			dir = filepath.Dir(dir)
+		}
+	}
+	return look(AssemblyScript, "asc", "npm install --save-dev assemblyscript")
+}
+
+// Build makes a module. The error is a *MissingError, a *FailedError with what
+// the compiler said, or one of the file system.
+func Build(ctx context.Context, o Options) error {
+	program, err := Find(ctx, o.Language, o.Dir)
+	if err != nil {
+		return err
+	}
+	out, err := filepath.Abs(o.Out)
+	if err != nil {
+		return err
+	}
+	// Beside where it goes, so that it can be renamed there, and hidden, so
+	// that nobody takes it for a module.
+	tmp, err := os.CreateTemp(filepath.Dir(out), "."+filepath.Base(out)+"-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	if err := tmp.Close(); err != nil {
+		return err
+	}
+	if err := build(ctx, program, o, tmp.Name()); err != nil {
+		return err
+	}
+	if err := os.Chmod(tmp.Name(), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), out)
+}
+
+func build(ctx context.Context, program string, o Options, out string) error {
+	switch o.Language {
+	case Go:
+		args := []string{"build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared"}
+		if o.Strip {
+			args = append(args, "-ldflags=-s")
+		} else {
+			// The wasm linker writes DWARF that nothing reads but this.
+			args = append(args, "-ldflags=-w")
+		}
+		args = append(append(args, o.Flags...), "-o", out, "./"+filepath.ToSlash(o.Source))
+		return run(ctx, o.Dir, []string{"GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0"}, program, args...)
+	case C:
+		args := []string{"--target=wasm32", "-std=c11", "-O2", "-Wall", "-nostdlib", "-mbulk-memory", "-Wl,--no-entry", "-I."}
+		if o.Strip {
+			args = append(args, "-Wl,-s")
+		}
+		if o.Debug {
+			args = append(args, "-gdwarf-4")
+		}
+		return run(ctx, o.Dir, nil, program, append(append(args, o.Flags...), "-o", out, o.Source)...)
+	case Rust:
+		return cargo(ctx, program, o, out)
+	case AssemblyScript:
+		args := []string{o.Source, "-o", out, "-O2", "--runtime", "stub", "--use", "abort=", "--disable", "threads"}
+		if !o.Strip {
+			args = append(args, "--debug")
+		}
+		return run(ctx, o.Dir, nil, program, append(args, o.Flags...)...)
+	}
+	return fmt.Errorf("build %q: there is an SDK for %v", o.Language, Languages())
+}
+
+// cargo builds a library and copies it to out.
+func cargo(ctx context.Context, program string, o Options, out string) error {
+	args := []string{"rustc", "--quiet", "--release", "--lib", "--crate-type", "cdylib", "--target", rustTarget}
+	name := o.Source
+	if name != "" {
+		args = append(args, "--package", name)
+	} else {
+		name = packageName(o.Dir)
+	}
+	var env []string
+	if o.Strip {
+		env = append(env, "CARGO_PROFILE_RELEASE_STRIP=true")
+	}
+	if o.Debug {
+		env = append(env, "CARGO_PROFILE_RELEASE_DEBUG=line-tables-only", "CARGO_PROFILE_RELEASE_STRIP=none")
+	}
+	// The compiler is the one beside cargo, whichever is first on PATH.
+	env = append(env, "PATH="+filepath.Dir(program)+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	if err := run(ctx, o.Dir, env, program, append(args, o.Flags...)...); err != nil {
+		return err
+	}
+	target := os.Getenv("CARGO_TARGET_DIR")
+	if target == "" {
+		target = filepath.Join(o.Dir, "target")
+	}
+	b, err := os.ReadFile(filepath.Join(target, rustTarget, "release", strings.ReplaceAll(name, "-", "_")+".wasm"))
+	if err != nil {
+		return fmt.Errorf("find what cargo built: %w", err)
+	}
+	return os.WriteFile(out, b, 0o644)
+}
+
+// packageName is the first name in dir's Cargo.toml.
+func packageName(dir string) string {
+	b, err := os.ReadFile(filepath.Join(dir, "Cargo.toml"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		key, value, ok := strings.Cut(line, "=")
+		if ok && strings.TrimSpace(key) == "name" {
+			return strings.Trim(strings.TrimSpace(value), `"'`)
+		}
+	}
+	return ""
+}
+
+func run(ctx context.Context, dir string, env []string, program string, args ...string) error {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
+	b, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if _, ok := err.(*exec.ExitError); ok {
+		return &FailedError{cmd.Args, string(b)}
+	}
+	return err
+}
