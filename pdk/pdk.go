@@ -69,7 +69,7 @@ func Restrict(policy func(*abi.Call) *abi.Decision) (code int32) {
 		if d == nil {
 			return nil, errors.New("policy returned no decision")
 		}
-		return json.Marshal(d)
+		return encodeDecision(d), nil
 	})
 }
 
