@@ -1,0 +1,105 @@
+package idempotency
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Record is what an operator sees of a key. Its JSON reads {status, result?,
+// error?, expiresAt} beside the bookkeeping.
+type Record struct {
+	Scope     string          `json:"scope"`
+	Key       string          `json:"key"`
+	Label     string          `json:"label,omitempty"`
+	Status    Status          `json:"status"`
+	Result    json.RawMessage `json:"result,omitempty"`
+	Error     *Failure        `json:"error,omitempty"`
+	ExpiresAt time.Time       `json:"expiresAt"`
+	ClaimedAt time.Time       `json:"claimedAt"`
+	EndedAt   time.Time       `json:"endedAt,omitzero"`
+	// Fence counts the claims that ran.
+	Fence int64 `json:"fence"`
+	// Digest and Size are of a result that was too large to keep.
+	Digest string `json:"digest,omitempty"`
+	Size   int    `json:"size,omitempty"`
+}
+
+func (r *record) public(scope, key string) Record {
+	out := Record{
+		Scope: scope, Key: key, Label: r.Label, Status: r.Status, Result: r.Result, Error: r.Error,
+		ExpiresAt: time.UnixMilli(r.ExpiresAt).UTC(), ClaimedAt: time.UnixMilli(r.ClaimedAt).UTC(),
+		Fence: r.Fence, Digest: r.Digest, Size: r.Size,
+	}
+	if r.EndedAt != 0 {
+		out.EndedAt = time.UnixMilli(r.EndedAt).UTC()
+	}
+	return out
+}
+
+// List returns the records of a scope, those claimed last first, and at most
+// limit of them where it is above 0. A PENDING record whose owner has vanished
+// is shown as what it will be answered with.
+func (k *Keeper) List(ctx context.Context, scope string, limit int) ([]Record, error) {
+	return k.find(ctx, scope, "", limit)
+}
+
+// Show returns the records of one key: of a Request.Key, or of all callers that
+// gave the same Request.Label.
+func (k *Keeper) Show(ctx context.Context, scope, key string) ([]Record, error) {
+	return k.find(ctx, scope, key, 0)
+}
+
+func (k *Keeper) find(ctx context.Context, scope, key string, limit int) ([]Record, error) {
+	var out []Record
+	err := k.store.list(ctx, scope, func(stored string, r *record) bool {
+		if key == "" || key == stored || key == r.Label {
+			out = append(out, r.public(scope, stored))
+		}
+		return true
+	})
+	slices.SortFunc(out, func(a, b Record) int {
+		if c := b.ClaimedAt.Compare(a.ClaimedAt); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Key, b.Key)
+	})
+	if limit > 0 && len(out) > limit {
+		out = slices.Clip(out[:limit])
+	}
+	return out, err
+}
+
+// Flushed is what a Flush did.
+type Flushed struct {
+	// Flushed records are gone: their keys run again.
+	Flushed int `json:"flushed"`
+	// Running calls keep theirs. Flushing one would run its key beside it.
+	Running int `json:"running"`
+}
+
+// Flush removes the records of a key, as Show finds them, or with an empty key
+// those of a whole scope. On an error, some may be gone already.
+func (k *Keeper) Flush(ctx context.Context, scope, key string) (Flushed, error) {
+	var f Flushed
+	found, err := k.find(ctx, scope, key, 0)
+	if err != nil {
+		return f, err
+	}
+	for _, r := range found {
+		i := id{scope, r.Key}
+		found, flushed, err := k.store.flush(ctx, i)
+		switch {
+		case err != nil:
+			return f, err
+		case flushed:
+			f.Flushed++
+			k.count(scope, EventFlushed)
+		case found:
+			f.Running++
+		}
+	}
+	return f, nil
+}
