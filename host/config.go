@@ -84,9 +84,20 @@ type Socket struct {
 
 // IdentityConfig says who may call.
 type IdentityConfig struct {
+	// JWKS is the file with the keys of tokens. Default none: no token is
+	// taken.
+	JWKS string `json:"jwks,omitempty"`
+	// Issuer and Audience are what a token must say in iss and aud. Default:
+	// anything.
+	Issuer   string `json:"issuer,omitempty"`
+	Audience string `json:"audience,omitempty"`
 	// AllowUID admits a caller without a token by the uid that the kernel
-	// reports. Default true. The overflow uid 65534 is never admitted.
+	// reports. Default true where JWKS is empty, else false. The overflow uid
+	// 65534 is never admitted.
 	AllowUID *bool `json:"allow_uid,omitempty"`
+	// IgnoreClaims are private claims that no tool declares and that are
+	// passed over. Default none: a token with such a claim is refused.
+	IgnoreClaims []string `json:"ignore_claims,omitempty"`
 }
 
 // ConfigSchema is the JSON Schema of toold.json.
@@ -223,6 +234,10 @@ func (c *Config) Complete(env Env) error {
 	abs("state", &c.State)
 	abs("socket", &c.Socket)
 	abs("admin", &c.Admin)
+	abs("identity/jwks", &c.Identity.JWKS)
+	if c.Identity.JWKS == "" && (c.Identity.Issuer != "" || c.Identity.Audience != "") {
+		fail("identity: issuer and audience are of tokens, and there is no jwks with their keys")
+	}
 	if len(c.Roots) == 0 {
 		fail("roots: name at least one folder")
 	}

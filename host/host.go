@@ -86,7 +86,7 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	if h.lock, err = lockState(c.State); err != nil {
 		return nil, err
 	}
-	who, err := identity.New(c.State, c.admitsUID())
+	who, err := identity.New(c.State, h.identityConfig(&c))
 	if err != nil {
 		return nil, err
 	}
@@ -270,6 +270,10 @@ func (h *Host) Reload(next Config, err error) error {
 	if err == nil {
 		err = h.config().reloadable(&next)
 	}
+	var who *identity.Resolver
+	if err == nil {
+		who, err = h.identity.Load().With(h.identityConfig(&next))
+	}
 	if err != nil {
 		msg := err.Error()
 		h.refused.Store(&msg)
@@ -283,7 +287,7 @@ func (h *Host) Reload(next Config, err error) error {
 	h.level.Set(level)
 	next.State = h.config().State
 	h.resolveRoots(&next)
-	h.identity.Store(h.identity.Load().WithUID(next.admitsUID()))
+	h.identity.Store(who)
 	h.current.Store(&next)
 	h.refused.Store(nil)
 	h.log.Info("reloaded", "config", next.File)
@@ -320,8 +324,6 @@ func (c *Config) allRoots() []string {
 	}
 	return all
 }
-
-func (c *Config) admitsUID() bool { return c.Identity.AllowUID == nil || *c.Identity.AllowUID }
 
 // observe counts and logs one call that ended.
 func (h *Host) observe(ctx context.Context, k *call, res *wire.Result) {

@@ -76,9 +76,10 @@ func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from serve
 
 func (h *Host) run(ctx context.Context, on *listener, k *call, from server.Peer) (*wire.Result, error) {
 	var err error
-	if k.caller, err = h.identity.Load().Resolve(k.Token, from.UID); err != nil {
+	if k.caller, err = h.who(ctx, k.Token, from.UID); err != nil {
 		return nil, err
 	}
+	k.Token = "" // nothing after this may hold it
 	if session.IsCall(k.Tool) {
 		return h.serveSessions(ctx, on, k, from)
 	}

@@ -1,10 +1,23 @@
-// Package identity says who a call comes from.
+// Package identity says who a call comes from, and what that makes of a tool.
 //
-// Without a token, that is the uid which the kernel reports for the peer of
-// the connection, where the configuration admits it. Nothing that a caller
-// writes is ever part of who it is. What other parts see of an identity is an
-// ID: an HMAC under a key of this host, stable across restarts, that tells
-// nothing about what it was made from.
+// Who calls is what a token says that was signed, or encrypted, with a key of
+// the configured JWKS file. Without a token, it is the uid which the kernel
+// reports for the peer of the connection, where the configuration admits it.
+// Nothing else that a caller writes is ever part of who it is. What other parts
+// see of an identity is an ID: an HMAC under a key of this host, stable across
+// restarts, that tells nothing about what it was made from.
+//
+// What a caller is to one tool is its Effective identity: the tool's
+// configuration under the claims that the tool declares, with a Fingerprint
+// that is equal for two callers exactly when all of that is. Surfaces keeps, by
+// fingerprint, the tools that a module makes for an identity.
+//
+// No token, password or key is kept: a token that was verified once is
+// remembered by its digest, and its claims are sealed with a key that only the
+// token itself gives. The package never logs a claim's value.
+//
+// The package knows no tools, modules or sockets; host/surfaces.go and
+// host/pipeline.go bring these together.
 package identity
 
 import (
@@ -15,8 +28,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+
+	"github.com/maypok86/otter/v2"
 
 	"github.com/toold/toold/host/wire"
 )
@@ -29,41 +45,120 @@ const keyFile = "host.key"
 
 // Caller is who a call comes from.
 type Caller struct {
-	// ID is 32 hexadecimal digits.
+	// ID is 32 hexadecimal digits. Two tokens have the same when issuer,
+	// subject and every claim that counts are the same.
 	ID string
 	// UID is the peer's, as the kernel reports it.
 	UID uint32
+	// ReadOnly says that the token narrows its bearer to reading.
+	ReadOnly bool
+
+	// claims are the token's, by name; nil without a token. A pointer, so that
+	// nothing prints them by accident.
+	claims *claims
+}
+
+// HasToken reports whether c was made from a token.
+func (c Caller) HasToken() bool { return c.claims != nil }
+
+// Claim is the text of one claim: a string as it is, a number or a boolean as
+// JSON writes it. ok is false where the token has no such claim.
+func (c Caller) Claim(name string) (text string, ok bool) {
+	if c.claims == nil {
+		return "", false
+	}
+	text, ok = c.claims.text[name]
+	return text, ok
+}
+
+// Config says whom a Resolver admits. It does not change after New.
+type Config struct {
+	// JWKS is the file with the keys of tokens; empty admits no token. It is
+	// read again when it changes; while the new one cannot be used, the keys
+	// of the old one stand.
+	JWKS string
+	// Issuer and Audience, where not empty, are what a token must say in iss
+	// and aud.
+	Issuer, Audience string
+	// AllowUID admits a caller without a token by the uid that the kernel
+	// reports.
+	AllowUID bool
+	// Ignore are private claims that no tool declares and that are passed
+	// over, in place of being refused.
+	Ignore []string
+	// Declared reports whether some tool declares a claim. Nil: none does.
+	Declared func(claim string) bool
+	// Logger hears when the JWKS file was read again. Nil: slog.Default.
+	Logger *slog.Logger
 }
 
 // Resolver turns what a connection brings into a Caller. It is safe for
 // concurrent use.
 type Resolver struct {
-	key      []byte
-	allowUID bool
+	key   []byte
+	cfg   Config
+	ring  keyring
+	known *otter.Cache[digest, *remembered]
 }
 
 // New reads the host's key from the folder state, or makes one there with
-// mode 0600. A key that others can read is refused.
-func New(state string, allowUID bool) (*Resolver, error) {
+// mode 0600, and the JWKS file. A file with secret keys that others can read is
+// refused.
+func New(state string, cfg Config) (*Resolver, error) {
 	key, err := loadKey(filepath.Join(state, keyFile))
 	if err != nil {
 		return nil, err
 	}
-	return &Resolver{key: key, allowUID: allowUID}, nil
+	return (&Resolver{key: key}).With(cfg)
 }
 
-// WithUID is r with another rule for callers without a token.
-func (r *Resolver) WithUID(allow bool) *Resolver {
-	return &Resolver{key: r.key, allowUID: allow}
+// With is a Resolver of the same host under another configuration. It
+// remembers no token of r.
+func (r *Resolver) With(cfg Config) (*Resolver, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Declared == nil {
+		cfg.Declared = func(string) bool { return false }
+	}
+	next := &Resolver{key: r.key, cfg: cfg, known: newCache[digest, *remembered](maxTokens, nil)}
+	if cfg.JWKS != "" {
+		if err := next.ring.open(cfg.JWKS); err != nil {
+			return nil, err
+		}
+	}
+	return next, nil
+}
+
+// newCache is an otter cache without goroutines of its own. evicted may be nil;
+// it hears of what goes because the cache is full, under the cache's lock.
+func newCache[K comparable, V any](size int, evicted func(K, V)) *otter.Cache[K, V] {
+	o := &otter.Options[K, V]{MaximumSize: size, Executor: func(fn func()) { fn() }}
+	if evicted != nil {
+		o.OnDeletion = func(e otter.DeletionEvent[K, V]) {
+			if e.WasEvicted() {
+				evicted(e.Key, e.Value)
+			}
+		}
+	}
+	return otter.Must(o)
 }
 
 // Resolve says who calls. Errors are *wire.Error UNAUTHENTICATED and never
 // hold the token.
 func (r *Resolver) Resolve(token string, uid uint32) (Caller, error) {
 	if token != "" {
-		return Caller{}, wire.Errorf(wire.Unauthenticated, "this toold takes no tokens; unset TOOL_TOKEN and TOOL_TOKEN_FILE")
+		if r.cfg.JWKS == "" {
+			return Caller{}, wire.Errorf(wire.Unauthenticated, "this toold takes no tokens; unset TOOL_TOKEN and TOOL_TOKEN_FILE")
+		}
+		c, err := r.resolveToken(token)
+		if err != nil {
+			return Caller{}, err
+		}
+		c.UID = uid
+		return c, nil
 	}
-	if !r.allowUID {
+	if !r.cfg.AllowUID {
 		return Caller{}, wire.Errorf(wire.Unauthenticated, "a caller without a token is not admitted; ask the operator for one, or for identity.allow_uid")
 	}
 	if uid == overflowUID {

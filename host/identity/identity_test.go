@@ -20,7 +20,7 @@ func code(err error) wire.Code {
 
 func TestResolve(t *testing.T) {
 	dir := t.TempDir()
-	r, err := New(dir, true)
+	r, err := New(dir, Config{AllowUID: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,23 +35,27 @@ func TestResolve(t *testing.T) {
 	if a.ID == b.ID || len(a.ID) != 32 {
 		t.Errorf("callers 1000 and 1001 are %q and %q", a.ID, b.ID)
 	}
-	again, err := New(dir, true)
+	again, err := New(dir, Config{AllowUID: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c, _ := again.Resolve("", 1000); c != a {
 		t.Errorf("after a restart caller 1000 is %v, was %v", c, a)
 	}
-	other, err := New(t.TempDir(), true)
+	other, err := New(t.TempDir(), Config{AllowUID: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c, _ := other.Resolve("", 1000); c.ID == a.ID {
 		t.Error("two hosts give one user the same id")
 	}
+	closed, err := r.With(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, try := range map[string]func() error{
 		"overflow uid": func() error { _, err := r.Resolve("", 65534); return err },
-		"uid off":      func() error { _, err := r.WithUID(false).Resolve("", 1000); return err },
+		"uid off":      func() error { _, err := closed.Resolve("", 1000); return err },
 		"token":        func() error { _, err := r.Resolve("secret-token", 1000); return err },
 	} {
 		err := try()
@@ -66,7 +70,7 @@ func TestResolve(t *testing.T) {
 
 func TestKeyFile(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := New(dir, true); err != nil {
+	if _, err := New(dir, Config{AllowUID: true}); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, keyFile)
@@ -83,7 +87,7 @@ func TestKeyFile(t *testing.T) {
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(dir, true); err == nil {
+	if _, err := New(dir, Config{AllowUID: true}); err == nil {
 		t.Error("a key that everybody can read was taken")
 	}
 	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
@@ -92,7 +96,7 @@ func TestKeyFile(t *testing.T) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(dir, true); err == nil {
+	if _, err := New(dir, Config{AllowUID: true}); err == nil {
 		t.Error("a key of five bytes was taken")
 	}
 }

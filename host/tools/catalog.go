@@ -807,6 +807,28 @@ func (c *Catalog) List() []Status {
 	return list
 }
 
+// DeclaresClaim reports whether a tool that serves names a claim of a token, in
+// identity or as where a secret comes from.
+func (c *Catalog) DeclaresClaim(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.tools {
+		if e.current == nil {
+			continue
+		}
+		d := e.current.tool.Def
+		if slices.Contains(d.Identity.Claims, name) || slices.Contains(d.Identity.Secret, name) {
+			return true
+		}
+		for _, s := range d.Secrets {
+			if s.From == "claim:"+name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Ready waits until no tool is being loaded for the first time.
 func (c *Catalog) Ready(ctx context.Context) error {
 	for {

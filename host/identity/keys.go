@@ -1,0 +1,230 @@
+package identity
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+const (
+	maxJWKS = 1 << 20 // bytes
+	maxKeys = 64
+)
+
+// keys are those of one version of a JWKS file. Several may be valid at a
+// time: that is how one takes the place of another.
+type keys struct {
+	generation uint64
+	list       []jose.JSONWebKey
+}
+
+// candidates are the keys that a token with this header may have been made
+// with, for the use "sig" or "enc".
+func (k *keys) candidates(h header, use string) ([]jose.JSONWebKey, error) {
+	var found []jose.JSONWebKey
+	known := h.Kid == ""
+	for _, key := range k.list {
+		if h.Kid != "" && key.KeyID != h.Kid {
+			continue
+		}
+		known = true
+		if key.Use != "" && key.Use != use || key.Algorithm != "" && key.Algorithm != h.Alg || !fits(key, h.Alg) {
+			continue
+		}
+		found = append(found, key)
+	}
+	switch {
+	case !known:
+		return nil, refuse("no key of the JWKS file has its kid %s; was the key rotated out, or not yet in?", clip(h.Kid))
+	case len(found) == 0:
+		return nil, refuse("no key of the JWKS file with its kid is for %s", h.Alg)
+	}
+	return found, nil
+}
+
+// fits reports whether a key is of the kind that alg works with: the kind of
+// the key decides, never the header alone.
+func fits(k jose.JSONWebKey, alg string) bool {
+	switch alg {
+	case string(jose.RS256), string(jose.PS256):
+		_, ok := k.Public().Key.(*rsa.PublicKey)
+		return ok
+	case string(jose.ES256), string(jose.ES384):
+		pub, ok := k.Public().Key.(*ecdsa.PublicKey)
+		return ok && (pub.Curve == elliptic.P256()) == (alg == string(jose.ES256))
+	case string(jose.EdDSA):
+		_, ok := k.Public().Key.(ed25519.PublicKey)
+		return ok
+	case string(jose.RSA_OAEP_256):
+		_, ok := k.Key.(*rsa.PrivateKey)
+		return ok
+	case string(jose.ECDH_ES), string(jose.ECDH_ES_A256KW):
+		_, ok := k.Key.(*ecdsa.PrivateKey)
+		return ok
+	case string(jose.DIRECT), string(jose.A256KW), string(jose.A256GCMKW):
+		_, ok := k.Key.([]byte)
+		return ok
+	}
+	return false
+}
+
+// parseKeys reads a JWKS. secret says that it holds keys that nobody else may
+// have.
+func parseKeys(data []byte) (list []jose.JSONWebKey, secret bool, err error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(data, &set); err != nil {
+		return nil, false, errors.New(`it is no JWKS: {"keys": […]}`)
+	}
+	if len(set.Keys) == 0 || len(set.Keys) > maxKeys {
+		return nil, false, fmt.Errorf("it has %d keys; it must have from 1 to %d", len(set.Keys), maxKeys)
+	}
+	for i, raw := range set.Keys {
+		var k jose.JSONWebKey
+		// What the library says could quote the key.
+		err := json.Unmarshal(raw, &k)
+		if _, secret := k.Key.([]byte); err != nil || !secret && !k.Valid() {
+			return nil, false, fmt.Errorf("key %d is malformed, or of a kind that this toold does not know", i)
+		}
+		switch key := k.Key.(type) {
+		case []byte:
+			if len(key) < 16 {
+				return nil, false, fmt.Errorf("key %d is a secret of %d bytes; make one of 32", i, len(key))
+			}
+			secret = true
+		case *rsa.PrivateKey:
+			secret = true
+			if key.N.BitLen() < 2048 {
+				return nil, false, fmt.Errorf("key %d is RSA of %d bits; make one of 2048 or more", i, key.N.BitLen())
+			}
+		case *rsa.PublicKey:
+			if key.N.BitLen() < 2048 {
+				return nil, false, fmt.Errorf("key %d is RSA of %d bits; make one of 2048 or more", i, key.N.BitLen())
+			}
+		case *ecdsa.PrivateKey, ed25519.PrivateKey:
+			secret = true
+		}
+		list = append(list, k)
+	}
+	return list, secret, nil
+}
+
+func readKeys(path string) ([]jose.JSONWebKey, error) {
+	fail := func(err error) error {
+		return fmt.Errorf("read the keys of tokens: %w; see identity.jwks in toold.json", err)
+	}
+	fi, err := os.Stat(path)
+	if err != nil {
+		return nil, fail(err)
+	}
+	if !fi.Mode().IsRegular() || fi.Size() > maxJWKS {
+		return nil, fail(fmt.Errorf("%s is no regular file of at most %d bytes", path, maxJWKS))
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fail(err)
+	}
+	list, secret, err := parseKeys(data)
+	if err != nil {
+		return nil, fail(fmt.Errorf("%s: %w", path, err))
+	}
+	if secret && fi.Mode().Perm()&0o077 != 0 {
+		return nil, fail(fmt.Errorf("%s holds secret keys and has mode %04o; chmod 600 %s", path, fi.Mode().Perm(), path))
+	}
+	if fi.Mode().Perm()&0o022 != 0 {
+		return nil, fail(fmt.Errorf("%s can be written by others than its owner (mode %04o); whoever writes there makes tokens: chmod go-w %s", path, fi.Mode().Perm(), path))
+	}
+	return list, nil
+}
+
+// stampOf tells versions of a file apart without reading it.
+type stampOf struct {
+	size  int64 // -1 when there is no file
+	mtime time.Time
+	file  fs.FileInfo
+}
+
+// keyring holds the keys of a JWKS file and looks at the file with each token:
+// a key that was taken out ends at once, without a signal and without a
+// watcher.
+type keyring struct {
+	path string
+	now  atomic.Pointer[keys]
+
+	mu   sync.Mutex              // held while the file is read again
+	last atomic.Pointer[stampOf] // of the version that was looked at last
+}
+
+func stamp(path string) (stampOf, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return stampOf{}, err
+	}
+	return stampOf{fi.Size(), fi.ModTime(), fi}, nil
+}
+
+func (s *stampOf) same(o stampOf) bool {
+	if s.size != o.size || !s.mtime.Equal(o.mtime) {
+		return false
+	}
+	return s.file == nil || os.SameFile(s.file, o.file)
+}
+
+func (r *keyring) open(path string) error {
+	r.path = path
+	s, err := stamp(path)
+	if err != nil {
+		return fmt.Errorf("read the keys of tokens: %w; see identity.jwks in toold.json", err)
+	}
+	list, err := readKeys(path)
+	if err != nil {
+		return err
+	}
+	r.last.Store(&s)
+	r.now.Store(&keys{generation: 1, list: list})
+	return nil
+}
+
+// current are the keys that count now.
+func (r *keyring) current(log *slog.Logger) *keys {
+	s, err := stamp(r.path)
+	if err != nil {
+		s = stampOf{size: -1}
+	}
+	if r.last.Load().same(s) {
+		return r.now.Load()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last.Load().same(s) {
+		return r.now.Load()
+	}
+	old := r.now.Load()
+	list, err := readKeys(r.path)
+	r.last.Store(&s)
+	if err != nil {
+		log.Error("the new keys of tokens cannot be used; those before them stand", "file", r.path, "error", err)
+		return old
+	}
+	r.now.Store(&keys{generation: old.generation + 1, list: list})
+	ids := make([]string, len(list))
+	for i, k := range list {
+		ids[i] = k.KeyID
+	}
+	log.Info("keys of tokens read again", "file", r.path, "kids", strings.Join(ids, " "))
+	return r.now.Load()
+}

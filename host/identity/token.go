@@ -1,0 +1,513 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/toold/toold/host/wire"
+)
+
+const (
+	// maxToken is the size of a token in bytes beyond which it is not looked
+	// at. Tokens with a handful of claims have one to two thousand.
+	maxToken = 16 << 10
+	// maxTokens is how many verified tokens are remembered.
+	maxTokens = 10_000
+)
+
+// The algorithms are fixed: a token cannot choose one that its key was not made
+// for. Signatures are asymmetric only. A key that is wrapped for a public key
+// proves nothing about who wrapped it, so that such a token has to hold a
+// signed one.
+var (
+	signatures   = []jose.SignatureAlgorithm{jose.RS256, jose.PS256, jose.ES256, jose.ES384, jose.EdDSA}
+	secretKeys   = []jose.KeyAlgorithm{jose.DIRECT, jose.A256KW, jose.A256GCMKW}
+	publicKeys   = []jose.KeyAlgorithm{jose.RSA_OAEP_256, jose.ECDH_ES, jose.ECDH_ES_A256KW}
+	encryptions  = []jose.ContentEncryption{jose.A128GCM, jose.A256GCM, jose.A128CBC_HS256, jose.A256CBC_HS512}
+	keyWrappings = slices.Concat(secretKeys, publicKeys)
+)
+
+func refuse(format string, a ...any) *wire.Error {
+	return wire.Errorf(wire.Unauthenticated, "the token is refused: "+format, a...)
+}
+
+// header is what is read of a token's protected header before any key is
+// touched.
+type header struct {
+	Alg  string
+	Enc  string
+	Kid  string
+	Typ  string
+	Cty  string
+	Zip  json.RawMessage
+	Crit json.RawMessage
+}
+
+// readHeader reads the first segment of a compact token of so many segments.
+func readHeader(token string) (h header, encrypted bool, err error) {
+	if len(token) > maxToken {
+		return h, false, refuse("it is over %d bytes", maxToken)
+	}
+	switch strings.Count(token, ".") {
+	case 2:
+	case 4:
+		encrypted = true
+	default:
+		return h, false, refuse("it is neither a signed nor an encrypted JWT; give the token alone, in compact form, without \"Bearer\"")
+	}
+	first, _, _ := strings.Cut(token, ".")
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(first)
+	if err != nil {
+		return h, false, refuse("its header is not base64url")
+	}
+	// A doubled name could mean one thing here and another in a library.
+	var members map[string]json.RawMessage
+	if err := wire.Unmarshal(raw, &members); err != nil {
+		return h, false, refuse("its header is no JSON object without doubled names")
+	}
+	for name, to := range map[string]*string{"alg": &h.Alg, "enc": &h.Enc, "kid": &h.Kid, "typ": &h.Typ, "cty": &h.Cty} {
+		if v, ok := members[name]; ok {
+			if err := wire.Unmarshal(v, to); err != nil {
+				return h, false, refuse("%s in its header is no string", name)
+			}
+		}
+	}
+	h.Zip, h.Crit = members["zip"], members["crit"]
+	switch {
+	case h.Zip != nil:
+		return h, false, refuse("it is compressed; issue it without zip")
+	case h.Crit != nil:
+		return h, false, refuse("its header asks for extensions (crit), and none is supported")
+	case encrypted && !slices.Contains(keyWrappings, jose.KeyAlgorithm(h.Alg)):
+		return h, false, refuse("its key algorithm is %s; use one of %s", clip(h.Alg), list(keyWrappings))
+	case encrypted && !slices.Contains(encryptions, jose.ContentEncryption(h.Enc)):
+		return h, false, refuse("its encryption is %s; use one of %s", clip(h.Enc), list(encryptions))
+	case !encrypted && !slices.Contains(signatures, jose.SignatureAlgorithm(h.Alg)):
+		return h, false, refuse("its algorithm is %s; use one of %s", clip(h.Alg), list(signatures))
+	}
+	return h, encrypted, nil
+}
+
+// clip quotes what a stranger wrote, short.
+func clip(s string) string {
+	if len(s) > 64 {
+		s = s[:64] + "…"
+	}
+	return strconv.QuoteToASCII(s)
+}
+
+func list[S ~string](names []S) string {
+	var b strings.Builder
+	for i, n := range names {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(string(n))
+	}
+	return b.String()
+}
+
+// openToken verifies a token with the keys and answers the text of its claims.
+func openToken(keys *keys, token string) ([]byte, error) {
+	h, encrypted, err := readHeader(token)
+	if err != nil {
+		return nil, err
+	}
+	if !encrypted {
+		return verify(keys, h, token)
+	}
+	inner, err := decrypt(keys, h, token)
+	if err != nil {
+		return nil, err
+	}
+	if !looksSigned(inner) {
+		if !slices.Contains(secretKeys, jose.KeyAlgorithm(h.Alg)) {
+			return nil, refuse("it is encrypted for a public key, which anyone can do, and holds no signed token; sign it first, or encrypt it with a shared key (dir, A256KW)")
+		}
+		return inner, nil
+	}
+	text := string(inner)
+	h, encrypted, err = readHeader(text)
+	if err != nil {
+		return nil, fmt.Errorf("within the encryption: %w", err)
+	}
+	if encrypted {
+		return nil, refuse("it is encrypted more than once")
+	}
+	claims, err := verify(keys, h, text)
+	if err != nil {
+		return nil, err
+	}
+	return claims, nil
+}
+
+// looksSigned reports whether the content of an encrypted token is a further
+// token and not an object of claims.
+func looksSigned(content []byte) bool {
+	t := bytes.TrimLeft(content, " \t\r\n")
+	return len(t) > 0 && t[0] != '{'
+}
+
+func verify(keys *keys, h header, token string) ([]byte, error) {
+	sig, err := jose.ParseSignedCompact(token, signatures)
+	if err != nil {
+		return nil, refuse("it is malformed")
+	}
+	found, err := keys.candidates(h, "sig")
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range found {
+		if claims, err := sig.Verify(k.Public()); err == nil {
+			if looksSigned(claims) {
+				return nil, refuse("it holds another token in place of claims")
+			}
+			return claims, nil
+		}
+	}
+	return nil, refuse("its signature is not that of a key of the JWKS file")
+}
+
+func decrypt(keys *keys, h header, token string) ([]byte, error) {
+	enc, err := jose.ParseEncryptedCompact(token, keyWrappings, encryptions)
+	if err != nil {
+		return nil, refuse("it is malformed")
+	}
+	found, err := keys.candidates(h, "enc")
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range found {
+		if plain, err := enc.Decrypt(k); err == nil {
+			return plain, nil
+		}
+	}
+	return nil, refuse("no key of the JWKS file decrypts it")
+}
+
+// claims are what a token says.
+type claims struct {
+	// text has the scalar claims.
+	text map[string]string
+	// private are the names, sorted, of those that no standard registers.
+	private []string
+	id      string // who; see Caller.ID
+	issuer  string
+	subject string
+	expires time.Time
+	after   time.Time // zero without nbf
+}
+
+// readClaims reads the text of a token that was verified. It checks what does
+// not change with time.
+func (r *Resolver) readClaims(text []byte) (*claims, error) {
+	var members map[string]json.RawMessage
+	if err := wire.Unmarshal(text, &members); err != nil {
+		return nil, refuse("its claims are no JSON object without doubled names")
+	}
+	c := &claims{text: make(map[string]string, len(members))}
+	nested := map[string]bool{}
+	for name, raw := range members {
+		switch raw[0] {
+		case '"':
+			var s string
+			if err := wire.Unmarshal(raw, &s); err != nil {
+				return nil, refuse("its claim %s is malformed", clip(name))
+			}
+			c.text[name] = s
+		case '{', '[':
+			nested[name] = true
+		case 'n': // null is as good as nothing
+			continue
+		default:
+			c.text[name] = string(raw)
+		}
+		if !registered[name] {
+			c.private = append(c.private, name)
+		}
+	}
+	slices.Sort(c.private)
+	var err error
+	if c.expires, err = date(members, "exp"); err != nil {
+		return nil, err
+	}
+	if c.expires.IsZero() {
+		return nil, refuse("it has no exp; a token must end")
+	}
+	if c.after, err = date(members, "nbf"); err != nil {
+		return nil, err
+	}
+	if _, err := date(members, "iat"); err != nil {
+		return nil, err
+	}
+	for _, name := range [...]string{"iss", "sub"} {
+		if raw, ok := members[name]; ok && raw[0] != '"' {
+			return nil, refuse("its %s is no string", name)
+		}
+	}
+	c.issuer, c.subject = c.text["iss"], c.text["sub"]
+	if r.cfg.Issuer != "" && c.issuer != r.cfg.Issuer {
+		return nil, refuse("its iss is not the issuer that this toold expects")
+	}
+	if r.cfg.Audience != "" && !audience(members["aud"], r.cfg.Audience) {
+		return nil, refuse("its aud does not name this toold")
+	}
+	if err := r.admit(c); err != nil {
+		return nil, err
+	}
+	for _, name := range c.private {
+		if nested[name] && !slices.Contains(r.cfg.Ignore, name) {
+			return nil, refuse("its claim %s is an object or an array; tools take strings, numbers and booleans", clip(name))
+		}
+	}
+	counted := slices.DeleteFunc(slices.Clone(c.private), func(n string) bool { return slices.Contains(r.cfg.Ignore, n) })
+	if c.subject == "" && len(counted) == 0 {
+		return nil, refuse("it says nobody: it has no sub and no claim that a tool declares")
+	}
+	// Registered claims that a tool declares are in its fingerprint, not here:
+	// who somebody is does not change with an e-mail address.
+	m := hmac.New(sha256.New, r.key)
+	field(m, "token", c.issuer, c.subject)
+	for _, name := range counted {
+		field(m, name, c.text[name])
+	}
+	c.id = hex.EncodeToString(m.Sum(nil)[:16])
+	return c, nil
+}
+
+// field writes texts so that no two lists of them give the same bytes.
+func field(w interface{ Write([]byte) (int, error) }, texts ...string) {
+	for _, t := range texts {
+		w.Write(strconv.AppendInt(nil, int64(len(t)), 10))
+		w.Write([]byte{':'})
+		w.Write([]byte(t))
+	}
+}
+
+// admit refuses every private claim that no tool declares now. Whoever made
+// the token meant it to say something, and nobody here would hear it.
+func (r *Resolver) admit(c *claims) error {
+	for _, name := range c.private {
+		if name == readOnly || r.cfg.Declared(name) || slices.Contains(r.cfg.Ignore, name) {
+			continue
+		}
+		return refuse("no tool declares its claim %s; leave it out, declare it in identity of a tool.json, or pass over it with identity.ignore_claims in toold.json", clip(name))
+	}
+	return nil
+}
+
+// current checks what does change with time.
+func (c *claims) current(now time.Time) error {
+	if !now.Before(c.expires) {
+		return refuse("it expired at %s; get a new one", c.expires.UTC().Format(time.RFC3339))
+	}
+	if now.Before(c.after) {
+		return refuse("it is not valid before %s; check the clocks", c.after.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// date reads a NumericDate; zero where there is none.
+func date(members map[string]json.RawMessage, name string) (time.Time, error) {
+	raw, ok := members[name]
+	if !ok {
+		return time.Time{}, nil
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || f < 0 || f > 253402300799 { // the last second that RFC 3339 can write
+		return time.Time{}, refuse("its %s is no number of seconds since 1970", name)
+	}
+	sec := int64(f)
+	return time.Unix(sec, int64((f-float64(sec))*1e9)), nil
+}
+
+func audience(raw json.RawMessage, want string) bool {
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		return one == want
+	}
+	var many []string
+	return json.Unmarshal(raw, &many) == nil && slices.Contains(many, want)
+}
+
+// readOnly is the claim that narrows; it needs no tool to declare it.
+const readOnly = "read_only"
+
+// narrows reports whether a text of read_only says so. Only a clear no is one.
+func narrows(text string, present bool) bool {
+	return present && text != "false" && text != "0" && text != ""
+}
+
+// registered are the claims that standards give a meaning: RFC 7519, OpenID
+// Connect Core, RFC 9068 and RFC 8693. A tool may declare one of them.
+var registered = func() map[string]bool {
+	m := map[string]bool{}
+	for _, name := range strings.Fields(`
+		iss sub aud exp nbf iat jti
+		name given_name family_name middle_name nickname preferred_username profile picture website email
+		email_verified gender birthdate zoneinfo locale phone_number phone_number_verified address updated_at
+		azp nonce auth_time at_hash c_hash s_hash acr amr sid
+		client_id scope roles groups entitlements
+		act may_act`) {
+		m[name] = true
+	}
+	return m
+}()
+
+type digest = [sha256.Size]byte
+
+// remembered is a token that was verified. Its claims are sealed with a key
+// that only the token gives: who holds the memory of the daemon, and not the
+// token, reads nothing here.
+type remembered struct {
+	ring   uint64 // the generation of keys that verified it
+	sealed []byte
+}
+
+// box is the name under which a token is remembered, and what opens its claims.
+func (r *Resolver) box(token string) (digest, cipher.AEAD, error) {
+	m := hmac.New(sha256.New, r.key)
+	field(m, "remember", token)
+	name := digest(m.Sum(nil))
+	m.Reset()
+	field(m, "seal", token)
+	block, err := aes.NewCipher(m.Sum(nil))
+	if err != nil {
+		return name, nil, err
+	}
+	// The key seals one text, once a generation of keys: the nonce may be fixed.
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	return name, aead, err
+}
+
+func (r *Resolver) resolveToken(token string) (Caller, error) {
+	if len(token) > maxToken { // before it is hashed
+		return Caller{}, refuse("it is over %d bytes", maxToken)
+	}
+	keys := r.ring.current(r.cfg.Logger)
+	name, aead, err := r.box(token)
+	if err != nil {
+		return Caller{}, wire.Errorf(wire.Internal, "remember a token: %w", err)
+	}
+	var text []byte
+	if m, ok := r.known.GetIfPresent(name); ok && m.ring == keys.generation {
+		text, err = aead.Open(nil, nil, m.sealed, nil)
+		if err != nil {
+			text = nil
+		}
+	}
+	warm := text != nil
+	if !warm {
+		if text, err = openToken(keys, token); err != nil {
+			var e *wire.Error
+			if errors.As(err, &e) {
+				return Caller{}, e
+			}
+			return Caller{}, refuse("it is malformed")
+		}
+	}
+	// Read each time, warm or not: the checks are the same in both.
+	c, err := r.readClaims(text)
+	if err == nil {
+		err = c.current(time.Now())
+	}
+	if err != nil {
+		if warm {
+			r.known.Invalidate(name)
+		}
+		return Caller{}, err
+	}
+	if !warm {
+		r.known.Set(name, &remembered{keys.generation, aead.Seal(nil, nil, text, nil)})
+	}
+	v, ok := c.text[readOnly]
+	return Caller{ID: c.id, ReadOnly: narrows(v, ok), claims: c}, nil
+}
+
+// Inspection is what `toolctl token inspect` shows of a token: all but the
+// values of private claims.
+type Inspection struct {
+	Alg string `json:"alg,omitempty"`
+	Enc string `json:"enc,omitempty"`
+	Kid string `json:"kid,omitempty"`
+	Typ string `json:"typ,omitempty"`
+	// Encrypted says that it is a JWE.
+	Encrypted bool `json:"encrypted"`
+	// Verified says that a key of the JWKS file opened it. Without that, what
+	// follows is only what the token claims of itself.
+	Verified bool `json:"verified"`
+	// Claims has the registered claims that name nobody's secret, and
+	// "(hidden)" for the private ones.
+	Claims map[string]string `json:"claims,omitempty"`
+	// Caller is the ID of who it stands for, when it is accepted.
+	Caller   string `json:"caller,omitempty"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+	// Error says why a call with it would be refused.
+	Error string `json:"error,omitempty"`
+}
+
+// shown are the claims whose values are no secret and help to find a mistake.
+var shown = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", readOnly}
+
+// Inspect looks at a token as Resolve would, and says what it finds. It
+// remembers nothing.
+func (r *Resolver) Inspect(token string) Inspection {
+	var in Inspection
+	h, encrypted, err := readHeader(token)
+	in.Alg, in.Enc, in.Kid, in.Typ, in.Encrypted = short(h.Alg), short(h.Enc), short(h.Kid), short(h.Typ), encrypted
+	var text []byte
+	if err == nil && r.cfg.JWKS == "" {
+		err = wire.Errorf(wire.Unauthenticated, "this toold takes no tokens: identity.jwks is not set in toold.json")
+	} else if err == nil {
+		text, err = openToken(r.ring.current(r.cfg.Logger), token)
+	}
+	in.Verified = err == nil
+	if parts := strings.Split(token, "."); text == nil && len(parts) == 3 && len(token) <= maxToken {
+		text, _ = base64.RawURLEncoding.DecodeString(parts[1])
+	}
+	var members map[string]json.RawMessage
+	if wire.Unmarshal(text, &members) == nil {
+		in.Claims = map[string]string{}
+		for _, name := range slices.Sorted(maps.Keys(members)) {
+			in.Claims[short(name)] = "(hidden)"
+			if slices.Contains(shown, name) {
+				in.Claims[name] = short(strings.Trim(string(members[name]), `"`))
+			}
+		}
+		for _, name := range [...]string{"exp", "nbf", "iat"} {
+			if t, err := date(members, name); err == nil && !t.IsZero() {
+				in.Claims[name] = t.UTC().Format(time.RFC3339)
+			}
+		}
+	}
+	if err == nil {
+		var c Caller
+		if c, err = r.resolveToken(token); err == nil {
+			in.Caller, in.ReadOnly = c.ID, c.ReadOnly
+		}
+	}
+	if err != nil {
+		in.Error = err.Error()
+	}
+	return in
+}
+
+func short(s string) string {
+	q := clip(s)
+	return q[1 : len(q)-1]
+}
