@@ -110,9 +110,27 @@ func BenchmarkWrapperStart(b *testing.B) {
 		&side{name: "true", run: runs("/bin/true", "/", nil)})
 }
 
+// greet builds the example tool in C, policy and handler, or skips.
+func greet(b *testing.B) map[string]string {
+	b.Helper()
+	root, modules := hosttest.ModuleRoot(), map[string]string{}
+	for _, name := range []string{"handler", "policy"} {
+		out := filepath.Join(b.TempDir(), name+".wasm")
+		cmd := exec.Command("clang", "--target=wasm32", "-O2", "-nostdlib", "-mbulk-memory", "-Wl,--no-entry", "-Wl,-s",
+			"-I", filepath.Join(root, "pdk/c"), "-o", out, filepath.Join(root, "sdk-examples/c", name+".c"))
+		if msg, err := cmd.CombinedOutput(); err != nil {
+			b.Skipf("clang cannot build for wasm32: %v: %s", err, msg)
+		}
+		modules[name+".wasm"] = out
+	}
+	modules["restricted.wasm"] = modules["policy.wasm"]
+	delete(modules, "policy.wasm")
+	return modules
+}
+
 // BenchmarkWasmCall is a call of a module, without and with a policy, over a
 // kept connection against a server on the same kind of socket that answers
-// each frame of JSON with another.
+// each frame of JSON with another. "c" is policy and handler in C.
 func BenchmarkWasmCall(b *testing.B) {
 	d := hosttest.Start(b, host.Config{})
 	policy, handler := hosttest.Guest(b, policyPkg), hosttest.Guest(b, handlerPkg)
@@ -143,7 +161,10 @@ func BenchmarkWasmCall(b *testing.B) {
 			}
 		}
 	}
-	for _, tool := range []string{"open", "guarded"} {
+	for _, tool := range []string{"c", "open", "guarded"} {
+		if tool == "c" {
+			d.Tool(b, "c", M{"config": M{"greeting": "Hello"}, "policy": "required"}, greet(b))
+		}
 		req := M{"tool": tool, "args": []string{"some", "words"}, "cwd": d.Root}
 		b.Run(tool, func(b *testing.B) {
 			compare(b, &side{name: "call", run: over(d.Socket, req)}, &side{name: "echo", run: over(echo, req)})

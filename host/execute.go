@@ -359,10 +359,13 @@ func maskJSON(data json.RawMessage, secrets [][]byte) json.RawMessage {
 // receiver reads the caller's input in pieces of at most 64 KiB; the end of
 // the input is io.EOF. A read ends with the call.
 func receiver(ctx context.Context, r io.ReadCloser) func(context.Context) ([]byte, error) {
-	buf := make([]byte, 64<<10)
+	var buf []byte
 	return func(context.Context) ([]byte, error) {
 		if r == nil {
 			return nil, io.EOF
+		}
+		if buf == nil {
+			buf = make([]byte, 64<<10)
 		}
 		stop := context.AfterFunc(ctx, func() { r.Close() })
 		defer stop()

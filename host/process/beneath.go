@@ -130,11 +130,15 @@ func ResolveRoots(roots []string) ([]string, error) {
 
 var errLink = errors.New("it is reached through a symbolic link: name the folder that the link stands for")
 
-// openNoLinks opens the folder path, component by component, and follows no
-// symbolic link.
+// openNoLinks opens the folder path and follows no symbolic link.
 func openNoLinks(path string) (int, error) {
 	if !filepath.IsAbs(path) {
 		return -1, errors.New("it is not an absolute path")
+	}
+	// In one step where the kernel can. Otherwise, and to say what is wrong,
+	// one component after the other.
+	if fd, err := openResolved(path); err == nil {
+		return fd, nil
 	}
 	fd, err := ignoringEINTR(func() (int, error) { return unix.Open("/", openFolder, 0) })
 	if err != nil {
