@@ -47,6 +47,14 @@ type Config struct {
 	Metrics string `json:"metrics,omitempty"`
 	// LogLevel is debug, info, warn or error. Default info.
 	LogLevel string `json:"log_level,omitempty"`
+	// Store keeps the records by which calls with a key are run once:
+	// "memory", "file" (in the state folder) or "redis://HOST:PORT/DB" and
+	// what else go-redis understands. Default "file".
+	Store string `json:"store,omitempty"`
+	// Reliability is how much of the reliability layer is in force: "off",
+	// "shadow", "read-only" or "all"; a tool's own mode goes before it, but
+	// not before "off". Default: off for tools that say nothing.
+	Reliability string `json:"reliability,omitempty"`
 	// Confine says what happens where the kernel has no Landlock: "best"
 	// runs binaries with what there is, "required" refuses to start.
 	// Default "best".
@@ -142,6 +150,8 @@ func Load(file string, env Env) (Config, error) {
 		{"TOOLD_STATE_DIR", &c.State},
 		{"TOOLD_METRICS", &c.Metrics},
 		{"TOOLD_LOG_LEVEL", &c.LogLevel},
+		{"TOOLD_STORE", &c.Store},
+		{"TOOL_RELIABILITY_ENABLED", &c.Reliability},
 	} {
 		if s, ok := env(v.name); ok && s != "" {
 			*v.to = s
@@ -159,6 +169,7 @@ func (c *Config) Override(o Config) {
 		{&c.Tools, &o.Tools}, {&c.Restricted, &o.Restricted}, {&c.Socket, &o.Socket},
 		{&c.Admin, &o.Admin}, {&c.Instance, &o.Instance}, {&c.State, &o.State},
 		{&c.Metrics, &o.Metrics}, {&c.LogLevel, &o.LogLevel},
+		{&c.Store, &o.Store}, {&c.Reliability, &o.Reliability},
 	} {
 		if *f.from != "" {
 			*f.to = *f.from
@@ -186,6 +197,12 @@ func (c *Config) Complete(env Env) error {
 	def(&c.Tools, "tools.d")
 	def(&c.LogLevel, "info")
 	def(&c.Confine, "best")
+	def(&c.Store, "file")
+	if mode, err := readReliability(c.Reliability); err != nil {
+		fail("%w", err)
+	} else {
+		c.Reliability = mode
+	}
 	if c.Roots == nil {
 		c.Roots = []string{"/workspace"}
 	}
@@ -292,6 +309,7 @@ func (c *Config) reloadable(next *Config) error {
 		{"admin", c.Admin, next.Admin},
 		{"state", c.State, next.State},
 		{"metrics", c.Metrics, next.Metrics},
+		{"store", c.Store, next.Store},
 		{"max_connections", strconv.Itoa(c.MaxConnections), strconv.Itoa(next.MaxConnections)},
 		{"guest_memory", strconv.FormatInt(c.GuestMemory, 10), strconv.FormatInt(next.GuestMemory, 10)},
 		{"sockets", socketPaths(c.Sockets), socketPaths(next.Sockets)},

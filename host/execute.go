@@ -191,6 +191,7 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 		}
 	}
 	out := h.newOutput(k, values(secrets))
+	k.began = true
 	exit, err := h.runner.Run(ctx, process.Command{
 		Path:    k.tool.Binary,
 		Args:    k.Args,
@@ -205,7 +206,11 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 	})
 	res := &wire.Result{ExitCode: exitCode(exit), Ran: err == nil}
 	// What was written before the end is kept, however it ended.
-	return res, errors.Join(err, out.finish(res))
+	err = errors.Join(err, out.finish(res))
+	if err == nil {
+		h.classify(ctx, k, res)
+	}
+	return res, err
 }
 
 func exitCode(e process.Exit) int {
@@ -271,10 +276,13 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 		return err
 	}
 	inv.Recv = receiver(ctx, stdin)
+	k.began, k.answered = true, true
 	reply, err := k.tool.Handler.Call(ctx, inv)
 	res := &wire.Result{}
 	if err == nil {
 		err = k.answer(res, out, reply.Output)
+	} else {
+		err = k.blameUpstream(err)
 	}
 	ferr := out.finish(res)
 	res.Data = maskJSON(res.Data, values(secrets))
@@ -404,6 +412,7 @@ func (h *Host) executeWASI(ctx context.Context, k *call) (*wire.Result, error) {
 	if stdin != nil {
 		cmd.Stdin = stdin
 	}
+	k.began = true
 	code, _, err := k.tool.Handler.Run(ctx, cmd)
 	res := &wire.Result{ExitCode: code, Ran: err == nil}
 	return res, errors.Join(err, out.finish(res))

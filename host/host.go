@@ -49,7 +49,11 @@ type Host struct {
 	metrics  *observe.Metrics
 	sessions *session.Table
 
+	// run executes what was decided: execute, but for tests of the stages
+	// before it.
+	run     func(context.Context, *call) (*wire.Result, error)
 	gates   gates
+	guards  guards
 	vars    vars
 	results results
 	fetch   fetcher
@@ -63,6 +67,7 @@ func (h *Host) config() *Config { return h.current.Load() }
 // supervisors and tools. It serves nothing yet. Close gives everything back.
 func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	h := &Host{started: time.Now(), metrics: observe.New(), level: new(slog.LevelVar)}
+	h.run, h.guards.onChange = h.execute, h.breakerChanged
 	h.log = slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: h.level}))
 	level, err := c.Level()
 	if err != nil {
@@ -123,7 +128,7 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 		Runner:        h.runner,
 		AllowWritable: c.AllowWritableTools,
 		Logger:        h.log,
-		OnChange:      func(e tools.Event) { h.metrics.Changed(e.Tool, string(e.Change)) },
+		OnChange:      h.toolChanged,
 	}); err != nil {
 		return nil, err
 	}
@@ -285,6 +290,9 @@ func (h *Host) Reload(next Config, err error) error {
 		return err
 	}
 	h.level.Set(level)
+	if old := h.config().Reliability; old != next.Reliability {
+		h.log.Warn("reliability changed", "from", old, "to", next.Reliability)
+	}
 	next.State = h.config().State
 	h.resolveRoots(&next)
 	h.identity.Store(who)

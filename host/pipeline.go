@@ -10,9 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toold/toold/host/breaker"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/retry"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
@@ -36,12 +38,24 @@ type call struct {
 	shell        bool
 	mutating     bool
 	idempotent   bool
+
+	// stance is the reliability layer's, taken once: a reload while the call
+	// runs changes nothing for it.
+	stance stance
+	passed passed
+	// What follows is of the attempt that runs, or ran last; attempts count
+	// from 1.
+	attempt    int
+	began      bool          // the tool itself was started
+	exitFailed bool          // its exit is a failure, and not only its answer
+	answered   bool          // its last HTTP request had an answer that is final
+	retryAfter time.Duration // which that answer asked for
 }
 
 // call takes one call all the way:
 //
 //	identity -> session -> tool generation -> working directory, environment
-//	-> schema -> policy -> execution -> result
+//	-> schema -> policy -> breaker -> retry -> execution -> result
 //
 // The context is the caller's: it is done when the caller has gone. Every
 // error on the way ends the call before anything has run, except one of the
@@ -49,7 +63,7 @@ type call struct {
 func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from server.Peer, streams server.Streams) *wire.Result {
 	start := time.Now()
 	k := &call{Call: wc, streams: streams}
-	res, err := h.run(ctx, on, k, from)
+	res, err := h.take(ctx, on, k, from)
 	if res == nil {
 		res = &wire.Result{}
 	}
@@ -74,7 +88,7 @@ func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from serve
 	return res
 }
 
-func (h *Host) run(ctx context.Context, on *listener, k *call, from server.Peer) (*wire.Result, error) {
+func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer) (*wire.Result, error) {
 	var err error
 	if k.caller, err = h.who(ctx, k.Token, from.UID); err != nil {
 		return nil, err
@@ -122,16 +136,77 @@ func (h *Host) run(ctx context.Context, on *listener, k *call, from server.Peer)
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	leave, err := h.gates.enter(ctx, tool.Name, tool.Def.Limits.Concurrency, tool.Def.Limits.Queue)
+	k.stance = stanceTo(h.config().reliabilityOf(tool.Def), k.mutating)
+	k.streams = k.streams.Within(ctx)
+	return h.guarded(ctx, k)
+}
+
+// guarded is the breaker's stage: it refuses a call of what keeps failing, and
+// learns from one that it lets pass. It counts calls, not attempts.
+func (h *Host) guarded(ctx context.Context, k *call) (*wire.Result, error) {
+	if k.stance == absent {
+		return h.once(ctx, k, 1)
+	}
+	k.watch()
+	g := h.guards.of(upstreamOf(k), k.tool)
+	ticket, err := g.breaker.Enter()
+	if err != nil {
+		if k.stance == acts {
+			return nil, refusedBy(k, err)
+		}
+		h.would(k, "circuit_open")
+		return h.once(ctx, k, 1)
+	}
+	defer ticket.Done(breaker.Neutral) // where a panic comes past
+	res, err := h.retried(ctx, k, g, ticket)
+	e := asErrorOrNil(ctx, err)
+	ticket.Done(outcome(k.judge(res, e), res, e))
+	return res, err
+}
+
+// retried is the stage that runs a call again while that may help: a failure
+// that says it may, of a call that may safely be repeated, for as long as the
+// caller is there, the breaker has not opened and the budget lasts.
+func (h *Host) retried(ctx context.Context, k *call, g *guard, ticket *breaker.Ticket) (res *wire.Result, err error) {
+	limits := k.tool.Def.Reliability.Retry
+	config := retry.Config{
+		Max:     limits.Max,
+		Initial: time.Duration(limits.InitialMS) * time.Millisecond,
+		Cap:     time.Duration(limits.CapMS) * time.Millisecond,
+		Stop:    func() bool { return !ticket.Current() },
+	}
+	if limits.Max == 0 || k.stance == shadows {
+		config.Max = -1
+	}
+	attempts := retry.Do(ctx, config, &g.budget, func(ctx context.Context, attempt int) retry.Verdict {
+		res, err = h.once(ctx, k, attempt)
+		again := k.judge(res, asErrorOrNil(ctx, err)).again && k.maySafelyRepeat()
+		if again && k.stance == shadows && limits.Max > 0 {
+			h.would(k, "retry")
+		}
+		return retry.Verdict{Again: again, After: k.retryAfter}
+	})
+	switch {
+	case attempts == 0:
+		return nil, context.Cause(ctx)
+	case attempts > 1:
+		h.metrics.Retried(k.tool.Name, attempts-1)
+	}
+	return res, err
+}
+
+// once is one attempt: a place among the tool's executions, and the execution.
+func (h *Host) once(ctx context.Context, k *call, attempt int) (*wire.Result, error) {
+	k.attempt, k.began, k.exitFailed, k.retryAfter = attempt, false, false, 0
+	leave, err := h.gates.enter(ctx, k.tool.Name, k.tool.Def.Limits.Concurrency, k.tool.Def.Limits.Queue)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	defer h.metrics.Running(tool.Name)()
+	defer h.metrics.Running(k.tool.Name)()
 	h.running.Add(1)
 	defer h.running.Add(-1)
-	k.streams = k.streams.Within(ctx)
-	return h.execute(ctx, k)
+	return h.run(ctx, k)
 }
 
 // place finds the working directory beneath the roots of the socket, as far
@@ -262,6 +337,14 @@ func asError(ctx context.Context, err error) *wire.Error {
 		return &wire.Error{Code: wire.Aborted, Message: "the call was ended", Cause: err}
 	}
 	return wire.Errorf(wire.Internal, "%w; see the daemon's log", err)
+}
+
+// asErrorOrNil is asError for what may have gone well.
+func asErrorOrNil(ctx context.Context, err error) *wire.Error {
+	if err == nil {
+		return nil
+	}
+	return asError(ctx, err)
 }
 
 // narrow is the shorter of two durations, 0 standing for none.

@@ -27,7 +27,7 @@ func (h *Host) abiCall(ctx context.Context, k *call) *abi.Call {
 		Roots:       k.roots,
 		Env:         k.Env,
 		ExecutionID: k.ExecutionID,
-		Attempt:     1,
+		Attempt:     max(k.attempt, 1),
 		Caller:      k.caller.ID,
 	}
 	if k.Form == wire.Envelope {
@@ -81,10 +81,13 @@ func (h *Host) guestHTTP(ctx context.Context, k *call, r *guest.HTTPRequest) (*g
 			g.Secrets = append(g.Secrets, fetchSecret{Host: s.Host, Header: s.Header, Value: s.value})
 		}
 	}
+	k.answered, k.retryAfter = false, 0
 	resp, err := h.fetch.do(ctx, &g, &fetchRequest{Method: r.Method, URL: r.URL, Headers: r.Headers, Body: r.Body, Trace: k.Trace})
 	if err != nil {
+		k.answered = !unanswered(err)
 		return nil, errors.New(maskText(err.Error(), values(secrets)))
 	}
+	k.upstreamAnswered(resp.Status, resp.Headers["retry-after"])
 	return &guest.HTTPResponse{Status: resp.Status, Headers: resp.Headers, Body: resp.Body}, nil
 }
 

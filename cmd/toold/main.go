@@ -73,6 +73,8 @@ func parse(args []string, stderr io.Writer) (func() (host.Config, error), error)
 	fs.StringVar(&flags.Instance, "instance", "", "`NAME` that tells daemons on one host apart (INSTANCE_ID; 0)")
 	fs.StringVar(&flags.State, "state", "", "`DIR` that this daemon owns (TOOLD_STATE_DIR; $XDG_STATE_HOME/toold/INSTANCE)")
 	fs.StringVar(&flags.Metrics, "metrics", "", "TCP `ADDR` for /metrics beside the admin socket (TOOLD_METRICS; none)")
+	fs.StringVar(&flags.Store, "store", "", "`WHERE` calls with a key are remembered: memory, file or redis://… (TOOLD_STORE; file)")
+	fs.StringVar(&flags.Reliability, "reliability", "", "`MODE` of idempotency, breaker and retry: off, shadow, read-only or all (TOOL_RELIABILITY_ENABLED; off)")
 	fs.StringVar(&flags.LogLevel, "log-level", "", "`LEVEL`: debug, info, warn or error (TOOLD_LOG_LEVEL; info)")
 	fs.Func("root", "`DIR` beneath which calls may work; again for more (TOOLD_ROOTS; /workspace)", func(s string) error {
 		// As with every path on a command line, from where one stands.

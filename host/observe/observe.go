@@ -32,6 +32,9 @@ type Metrics struct {
 	decisions  *prometheus.CounterVec
 	changes    *prometheus.CounterVec
 	inFlight   *prometheus.GaugeVec
+	shadow     *prometheus.CounterVec
+	retries    *prometheus.CounterVec
+	breakers   *prometheus.CounterVec
 }
 
 // New makes the metrics of one daemon, in a registry of their own.
@@ -59,8 +62,21 @@ func New() *Metrics {
 			Name: "toold_calls_in_flight",
 			Help: "Executions that are running now, by tool.",
 		}, []string{"tool"}),
+		shadow: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toold_reliability_shadow_total",
+			Help: "What the reliability layer would have decided for calls that it only watches, by tool and decision.",
+		}, []string{"tool", "decision"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toold_retries_total",
+			Help: "Attempts after the first, by tool.",
+		}, []string{"tool"}),
+		breakers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toold_circuit_breaker_changes_total",
+			Help: "Changes of circuit breakers, by tool and the state that they came to.",
+		}, []string{"tool", "state"}),
 	}
 	m.registry.MustRegister(m.executions, m.durations, m.decisions, m.changes, m.inFlight,
+		m.shadow, m.retries, m.breakers,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -86,6 +102,21 @@ func (m *Metrics) Running(tool string) (done func()) {
 	g := m.inFlight.WithLabelValues(tool)
 	g.Inc()
 	return g.Dec
+}
+
+// Shadow counts one decision that the reliability layer would have made.
+func (m *Metrics) Shadow(tool, decision string) {
+	m.shadow.WithLabelValues(tool, decision).Inc()
+}
+
+// Retried counts attempts after the first.
+func (m *Metrics) Retried(tool string, n int) {
+	m.retries.WithLabelValues(tool).Add(float64(n))
+}
+
+// BreakerChanged counts one change of a circuit breaker.
+func (m *Metrics) BreakerChanged(tool, state string) {
+	m.breakers.WithLabelValues(tool, state).Inc()
 }
 
 // Handler serves the metrics in the Prometheus text format.

@@ -198,13 +198,13 @@ func (c *conn) left() {
 
 func (c *conn) leftLocked() {
 	for _, cl := range c.queue {
-		cl.cancel(errLeft)
+		cl.cancel(ErrLeft)
 	}
 }
 
-// errLeft is the cause of the end of a call whose caller left. It is never
+// ErrLeft is the cause of the end of a call whose caller left. It is never
 // written to.
-var errLeft = wire.Errorf(wire.Aborted, "the caller left")
+var ErrLeft = wire.Errorf(wire.Aborted, "the caller left")
 
 // read takes frames from the connection until no more can come.
 func (c *conn) read() {

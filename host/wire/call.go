@@ -71,6 +71,9 @@ type Result struct {
 	Stderr []byte
 	Data   json.RawMessage
 	Err    *Error
+	// MayRetry says of a tool's own exit code that the same call may succeed
+	// when made again. Where there is an Err, that says so itself.
+	MayRetry bool
 	// Truncated says that Stdout or Stderr is not the whole.
 	Truncated bool
 	FromCache bool

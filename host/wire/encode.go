@@ -55,7 +55,7 @@ func answerOf(r *Result) answer {
 			a.exit = r.Err.Code.ExitCode()
 		}
 	case r.ExitCode != 0:
-		a.code = ToolFailed
+		a.code, a.retriable = ToolFailed, r.MayRetry
 	}
 	return a
 }

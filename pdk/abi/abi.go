@@ -146,6 +146,24 @@ type Result struct {
 	Gone bool `json:"gone,omitempty"`
 }
 
+// Classify is what the optional classify export of a policy is asked when a
+// binary has ended. Of Result it has the exit code and the ends of both
+// outputs, as far as the host kept them.
+type Classify struct {
+	Call   Call   `json:"call"`
+	Result Result `json:"result"`
+}
+
+// Classification is what classify answers. A binary's exit code is its answer;
+// here a policy says that one is not: that what the tool works with failed.
+type Classification struct {
+	// Failure counts against the tool's circuit breaker.
+	Failure bool `json:"failure,omitempty"`
+	// Retriable says of a failure that the same call may succeed when made
+	// again.
+	Retriable bool `json:"retriable,omitempty"`
+}
+
 // Error is a tool's own failure.
 type Error struct {
 	// Code is the tool's own, for programs: UPPER_SNAKE_CASE.

@@ -31,6 +31,7 @@ var types = []struct {
 	{abi.Call{}, true}, {abi.RepoConfig{}, true}, {abi.ConfigEntry{}, true},
 	{abi.Describe{}, false}, {abi.Annotations{}, false},
 	{abi.Decision{}, false}, {abi.Result{}, false},
+	{abi.Classify{}, true}, {abi.Classification{}, false},
 	// Errors go both ways; strict is what the host is.
 	{abi.Error{}, false},
 	{abi.ExecRequest{}, false}, {abi.ExecResult{}, true},
