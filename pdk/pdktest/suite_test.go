@@ -40,6 +40,7 @@ func TestOtherLanguages(t *testing.T) {
 		dir, source string
 		flags       [][]string
 	}{
+		{toolchain.Rust, "../rust", "conformance", [][]string{nil, {"--features", "toold/portable"}}},
 		{toolchain.C, "../c/conformance", "guest.c", [][]string{nil, {"-DTOOLD_PORTABLE"}, {"-Oz", "-mno-bulk-memory"}}},
 	} {
 		for _, flags := range tt.flags {

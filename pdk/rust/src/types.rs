@@ -1,0 +1,383 @@
+//! What guests are asked and what they answer. `toolctl schema abi` says what
+//! each field means.
+
+use crate::base64;
+use crate::json::{self, Reader, Writer};
+use std::collections::BTreeMap;
+
+/// What a policy and a handler are asked.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Call {
+    pub tool: String,
+    pub args: Vec<String>,
+    pub cwd: String,
+    pub roots: Vec<String>,
+    /// JSON of an envelope call, as it came: see [`crate::json::Value::parse`].
+    pub payload: Option<String>,
+    pub stdin_base64: String,
+    pub env: BTreeMap<String, String>,
+    pub execution_id: String,
+    pub attempt: i64,
+    pub session: String,
+    pub caller: String,
+    pub read_only: bool,
+    /// JSON as it came.
+    pub binding: Option<String>,
+    pub deadline_ms: i64,
+    pub repo_config: Option<RepoConfig>,
+}
+
+/// The configuration of the git repository around `cwd`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RepoConfig {
+    pub entries: Vec<(String, String)>,
+    pub submodules: Vec<(String, String)>,
+    pub error: String,
+}
+
+/// What a policy answers: begin with [`Decision::allow`] or [`Decision::deny`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Decision {
+    pub allow: bool,
+    pub rule: String,
+    pub reason: String,
+    pub instead: String,
+    /// None leaves what was asked, as in `env` and `stdin_base64`.
+    pub args: Option<Vec<String>>,
+    pub env: Option<BTreeMap<String, String>>,
+    pub stdin_base64: Option<String>,
+    pub mutating: Option<bool>,
+    pub idempotent: Option<bool>,
+    pub idempotency_key: String,
+    pub timeout_ms: i64,
+    pub stdin: Option<bool>,
+    pub shell: bool,
+}
+
+/// What a handler answers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outcome {
+    pub exit_code: i32,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    /// One JSON value.
+    pub data: Option<String>,
+    pub error: Option<Error>,
+    pub gone: bool,
+}
+
+/// A tool's own failure.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Error {
+    /// For programs: UPPER_SNAKE_CASE.
+    pub code: String,
+    pub message: String,
+    pub retriable: bool,
+}
+
+/// What `describe` answers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Describe {
+    /// 0 stands for the version that this crate was written for.
+    pub abi: i64,
+    pub name: String,
+    pub description: String,
+    /// JSON.
+    pub schema: Option<String>,
+    pub annotations: Option<Annotations>,
+    pub wants: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Annotations {
+    pub title: String,
+    pub read_only: Option<bool>,
+    pub destructive: Option<bool>,
+    pub idempotent: Option<bool>,
+    pub open_world: Option<bool>,
+}
+
+impl Call {
+    /// Reads a Call. Fields that it does not know are passed over: a newer host
+    /// may send some.
+    pub fn parse(text: &str) -> Result<Call, json::Error> {
+        let mut r = Reader::new(text);
+        let mut c = Call::default();
+        if r.null() {
+            return Err(json::Error { what: "not an object", at: 0 });
+        }
+        r.object(|r, name| {
+            match name {
+                "tool" => c.tool = r.string()?,
+                "args" => c.args = r.strings()?,
+                "cwd" => c.cwd = r.string()?,
+                "roots" => c.roots = r.strings()?,
+                "payload" => c.payload = Some(r.raw()?),
+                "stdin_base64" => c.stdin_base64 = r.string()?,
+                "env" => r.object(|r, name| {
+                    c.env.insert(name.to_string(), r.string()?);
+                    Ok(())
+                })?,
+                "execution_id" => c.execution_id = r.string()?,
+                "attempt" => c.attempt = r.int()?,
+                "session" => c.session = r.string()?,
+                "caller" => c.caller = r.string()?,
+                "read_only" => c.read_only = r.bool()?,
+                "binding" => c.binding = Some(r.raw()?),
+                "deadline_ms" => c.deadline_ms = r.int()?,
+                "repo_config" if !r.null() => {
+                    let mut repo = RepoConfig::default();
+                    r.object(|r, name| {
+                        match name {
+                            "entries" => repo.entries = entries(r)?,
+                            "submodules" => repo.submodules = entries(r)?,
+                            "error" => repo.error = r.string()?,
+                            _ => r.skip()?,
+                        }
+                        Ok(())
+                    })?;
+                    c.repo_config = Some(repo)
+                }
+                "repo_config" => {}
+                _ => r.skip()?,
+            }
+            Ok(())
+        })?;
+        r.end()?;
+        Ok(c)
+    }
+
+    /// Writes the Call as a host does.
+    pub fn to_json(&self) -> String {
+        let mut w = Writer::new();
+        w.object(|w| {
+            w.name("tool");
+            w.string(&self.tool);
+            list(w, "args", &self.args);
+            text(w, "cwd", &self.cwd);
+            list(w, "roots", &self.roots);
+            raw(w, "payload", &self.payload);
+            text(w, "stdin_base64", &self.stdin_base64);
+            if !self.env.is_empty() {
+                w.name("env");
+                map(w, &self.env);
+            }
+            text(w, "execution_id", &self.execution_id);
+            number(w, "attempt", self.attempt);
+            text(w, "session", &self.session);
+            text(w, "caller", &self.caller);
+            yes(w, "read_only", self.read_only);
+            raw(w, "binding", &self.binding);
+            number(w, "deadline_ms", self.deadline_ms);
+            if let Some(repo) = &self.repo_config {
+                w.name("repo_config");
+                w.object(|w| {
+                    for (name, list) in [("entries", &repo.entries), ("submodules", &repo.submodules)] {
+                        if list.is_empty() {
+                            continue;
+                        }
+                        w.name(name);
+                        w.array(|w| {
+                            for (key, value) in list {
+                                w.object(|w| {
+                                    w.name("key");
+                                    w.string(key);
+                                    w.name("value");
+                                    w.string(value);
+                                })
+                            }
+                        })
+                    }
+                    text(w, "error", &repo.error);
+                })
+            }
+        });
+        w.done()
+    }
+
+    /// The input that came with the request, or None where it is not base64.
+    pub fn stdin(&self) -> Option<Vec<u8>> {
+        base64::decode(&self.stdin_base64)
+    }
+}
+
+fn entries(r: &mut Reader) -> Result<Vec<(String, String)>, json::Error> {
+    let mut list = Vec::new();
+    r.array(|r| {
+        let (mut key, mut value) = (String::new(), String::new());
+        r.object(|r, name| {
+            match name {
+                "key" => key = r.string()?,
+                "value" => value = r.string()?,
+                _ => r.skip()?,
+            }
+            Ok(())
+        })?;
+        list.push((key, value));
+        Ok(())
+    })?;
+    Ok(list)
+}
+
+impl Decision {
+    /// Lets the call run as it was asked. Set fields to change what runs.
+    pub fn allow() -> Decision {
+        Decision { allow: true, ..Decision::default() }
+    }
+
+    /// Refuses. `rule` is for logs; `reason` says which argument is at fault and
+    /// why, `instead` what the caller can do: both are shown to the caller.
+    pub fn deny(rule: &str, reason: impl Into<String>, instead: impl Into<String>) -> Decision {
+        Decision { rule: rule.to_string(), reason: reason.into(), instead: instead.into(), ..Decision::default() }
+    }
+
+    pub fn to_json(&self) -> String {
+        let mut w = Writer::new();
+        w.object(|w| {
+            text(w, "effect", if self.allow { "allow" } else { "deny" });
+            text(w, "rule", &self.rule);
+            text(w, "reason", &self.reason);
+            text(w, "instead", &self.instead);
+            if let Some(args) = &self.args {
+                w.name("args");
+                w.array(|w| args.iter().for_each(|a| w.string(a)));
+            }
+            if let Some(env) = &self.env {
+                w.name("env");
+                map(w, env);
+            }
+            if let Some(s) = &self.stdin_base64 {
+                w.name("stdin_base64");
+                w.string(s);
+            }
+            opt(w, "mutating", self.mutating);
+            opt(w, "idempotent", self.idempotent);
+            text(w, "idempotency_key", &self.idempotency_key);
+            number(w, "timeout_ms", self.timeout_ms);
+            opt(w, "stdin", self.stdin);
+            yes(w, "shell", self.shell);
+        });
+        w.done()
+    }
+}
+
+impl Outcome {
+    /// Text on standard output, and exit code 0.
+    pub fn text(text: impl Into<String>) -> Outcome {
+        Outcome { stdout: text.into().into_bytes(), ..Outcome::default() }
+    }
+
+    /// One JSON value, such as a [`crate::json::Value`].
+    pub fn data(json: impl ToString) -> Outcome {
+        Outcome { data: Some(json.to_string()), ..Outcome::default() }
+    }
+
+    /// A failure that the tool has a name for: UPPER_SNAKE_CASE.
+    pub fn fails(code: &str, message: impl Into<String>) -> Outcome {
+        Outcome { error: Some(Error { code: code.to_string(), message: message.into(), retriable: false }), ..Outcome::default() }
+    }
+
+    pub fn to_json(&self) -> String {
+        let mut w = Writer::new();
+        w.object(|w| {
+            w.name("exit_code");
+            w.int(self.exit_code.into());
+            output(w, "stdout", "stdout_base64", &self.stdout);
+            output(w, "stderr", "stderr_base64", &self.stderr);
+            raw(w, "data", &self.data);
+            if let Some(e) = &self.error {
+                w.name("error");
+                w.object(|w| {
+                    text(w, "code", &e.code);
+                    w.name("message");
+                    w.string(&e.message);
+                    yes(w, "retriable", e.retriable);
+                })
+            }
+            yes(w, "gone", self.gone);
+        });
+        w.done()
+    }
+}
+
+impl Describe {
+    pub fn to_json(&self) -> String {
+        let mut w = Writer::new();
+        w.object(|w| {
+            number(w, "abi", if self.abi == 0 { crate::ABI } else { self.abi });
+            text(w, "name", &self.name);
+            text(w, "description", &self.description);
+            raw(w, "schema", &self.schema);
+            if let Some(a) = &self.annotations {
+                w.name("annotations");
+                w.object(|w| {
+                    text(w, "title", &a.title);
+                    opt(w, "read_only", a.read_only);
+                    opt(w, "destructive", a.destructive);
+                    opt(w, "idempotent", a.idempotent);
+                    opt(w, "open_world", a.open_world);
+                })
+            }
+            list(w, "wants", &self.wants);
+        });
+        w.done()
+    }
+}
+
+// Members that are left out when they have nothing to say.
+
+fn text(w: &mut Writer, name: &str, s: &str) {
+    if !s.is_empty() {
+        w.name(name);
+        w.string(s);
+    }
+}
+
+fn number(w: &mut Writer, name: &str, v: i64) {
+    if v != 0 {
+        w.name(name);
+        w.int(v);
+    }
+}
+
+fn yes(w: &mut Writer, name: &str, v: bool) {
+    opt(w, name, if v { Some(true) } else { None })
+}
+
+fn opt(w: &mut Writer, name: &str, v: Option<bool>) {
+    if let Some(v) = v {
+        w.name(name);
+        w.bool(v);
+    }
+}
+
+fn raw(w: &mut Writer, name: &str, json: &Option<String>) {
+    if let Some(json) = json {
+        w.name(name);
+        w.raw(json);
+    }
+}
+
+fn list(w: &mut Writer, name: &str, list: &[String]) {
+    if !list.is_empty() {
+        w.name(name);
+        w.array(|w| list.iter().for_each(|s| w.string(s)));
+    }
+}
+
+pub(crate) fn map(w: &mut Writer, m: &BTreeMap<String, String>) {
+    w.object(|w| {
+        for (k, v) in m {
+            w.name(k);
+            w.string(v);
+        }
+    })
+}
+
+/// Output goes as text where it is text.
+fn output(w: &mut Writer, name: &str, name64: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(s) => text(w, name, s),
+        Err(_) => text(w, name64, &base64::encode(bytes)),
+    }
+}
