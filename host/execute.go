@@ -140,6 +140,8 @@ func (h *Host) execute(ctx context.Context, k *call) (*wire.Result, error) {
 	var err error
 	if k.tool.Kind == tools.WASI {
 		res, err = h.executeWASI(ctx, k)
+	} else if k.offered != nil {
+		res, err = h.executeOffered(ctx, k)
 	} else {
 		res, err = h.executeHandler(ctx, k)
 	}
@@ -288,7 +290,9 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 	res.Data = maskJSON(res.Data, values(secrets))
 	var e *wire.Error
 	if errors.As(err, &e) {
-		e.Message = maskText(e.Message, values(secrets))
+		if masked := maskText(e.Message, values(secrets)); masked != e.Message {
+			e.Message, e.Cause = masked, nil
+		}
 	}
 	return res, errors.Join(err, ferr)
 }
@@ -307,6 +311,10 @@ func (k *call) answer(res *wire.Result, out *output, reply []byte) error {
 	var r abi.Result
 	if err := wire.Unmarshal(reply, &r); err != nil {
 		return wire.Errorf(wire.ToolBroken, "%s answered no result: %w", k.tool.Name, err)
+	}
+	k.said = r
+	if r.Gone && k.offered != nil {
+		return errGone
 	}
 	stdout, err := text(r.Stdout, r.StdoutBase64)
 	if err != nil {

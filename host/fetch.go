@@ -3,6 +3,7 @@ package host
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -42,9 +43,21 @@ type fetchGrant struct {
 	Methods []string
 	// Secrets are headers that the host adds, each for one host name.
 	Secrets []fetchSecret
+	// Handles stand in headers of the guest for values that it does not know.
+	// They are filled in for the host that the guest asked, and nowhere else.
+	Handles []fetchHandle
 }
 
 type fetchSecret struct{ Host, Header, Value string }
+
+// fetchHandle is one handle and what it stands for.
+type fetchHandle struct {
+	Handle, Value string
+	// NamedOnly: it is filled in only where Hosts names the host without a
+	// wildcard. What is the operator's own does not go where a caller's claim
+	// leads.
+	NamedOnly bool
+}
 
 type fetchRequest struct {
 	Method, URL string
@@ -190,7 +203,7 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 	}
 	defer tr.CloseIdleConnections()
 	cl := &http.Client{
-		Transport: secretTransport{tr, g.Secrets},
+		Transport: secretTransport{tr, g, req.URL},
 		CheckRedirect: func(next *http.Request, via []*http.Request) error {
 			if len(via) > maxFetchRedirects {
 				return fmt.Errorf("more than %d redirects", maxFetchRedirects)
@@ -244,23 +257,71 @@ func (f *fetcher) check(g *fetchGrant, u *url.URL) (named bool, err error) {
 }
 
 // secretTransport puts the secrets of a host on requests to that host and
-// takes them off every other one.
+// takes them off every other one. first is where the guest sent the request
+// itself: a redirect elsewhere carries no header in which a handle stood.
 type secretTransport struct {
-	next    http.RoundTripper
-	secrets []fetchSecret
+	next  http.RoundTripper
+	grant *fetchGrant
+	first *url.URL
 }
 
 func (t secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if len(t.secrets) > 0 {
+	if len(t.grant.Secrets) > 0 || len(t.grant.Handles) > 0 {
 		req = req.Clone(req.Context())
-		for _, s := range t.secrets {
+		elsewhere := req.URL.Scheme != t.first.Scheme || req.URL.Host != t.first.Host
+		_, named := t.grant.hostMatch(req.URL)
+		for name, list := range req.Header {
+			for _, v := range list {
+				filled, found, err := t.grant.fill(v, named)
+				switch {
+				case err != nil:
+					return nil, err
+				case found && elsewhere:
+					req.Header.Del(name)
+				case found:
+					req.Header.Set(name, filled)
+				}
+			}
+		}
+		for _, s := range t.grant.Secrets {
 			req.Header.Del(s.Header)
 		}
-		for _, s := range t.secrets {
+		for _, s := range t.grant.Secrets {
 			if ok, _ := (&fetchGrant{Hosts: []string{s.Host}}).hostMatch(req.URL); ok {
 				req.Header.Set(s.Header, s.Value)
 			}
 		}
 	}
 	return t.next.RoundTrip(req)
+}
+
+// fill puts values in the place of the handles in a header's value, also
+// within the base64 of "Basic user:password".
+func (g *fetchGrant) fill(v string, named bool) (filled string, found bool, err error) {
+	basic := false
+	text := v
+	if b64, ok := strings.CutPrefix(v, "Basic "); ok {
+		if b, err := base64.StdEncoding.DecodeString(b64); err == nil {
+			text, basic = string(b), true
+		}
+	}
+	for _, h := range g.Handles {
+		if !strings.Contains(text, h.Handle) {
+			continue
+		}
+		if h.NamedOnly && !named {
+			return "", true, fmt.Errorf("a secret of the operator for a host that capabilities.http.hosts does not name: %w; name the host itself there", errRefused)
+		}
+		if strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return "", true, errors.New("a secret holds control characters, and cannot stand in a header")
+		}
+		text, found = strings.ReplaceAll(text, h.Handle, h.Value), true
+	}
+	if !found {
+		return v, false, nil
+	}
+	if basic {
+		return "Basic " + base64.StdEncoding.EncodeToString([]byte(text)), true, nil
+	}
+	return text, true, nil
 }

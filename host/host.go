@@ -4,7 +4,6 @@ package host
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -48,6 +47,8 @@ type Host struct {
 	tools    *tools.Catalog
 	metrics  *observe.Metrics
 	sessions *session.Table
+	// surfaces are the tools that modules bring for identities.
+	surfaces *identity.Surfaces
 
 	// run executes what was decided: execute, but for tests of the stages
 	// before it.
@@ -55,6 +56,7 @@ type Host struct {
 	gates   gates
 	guards  guards
 	vars    vars
+	schemas schemas
 	results results
 	fetch   fetcher
 	calls   atomic.Int64
@@ -96,6 +98,7 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 		return nil, err
 	}
 	h.identity.Store(who)
+	h.surfaces = identity.NewSurfaces(identity.MaxSurfaces, h.metrics.Surface, h.log)
 	if status := process.Confinement(); len(status.Lost) > 0 {
 		if c.Confine == "required" {
 			return nil, fmt.Errorf(`confine is "required" and this kernel cannot: %s; see toolctl doctor`, strings.Join(status.Lost, "; "))
@@ -138,6 +141,9 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 // Close ends what New made, in the opposite order.
 func (h *Host) Close() error {
 	var errs []error
+	if h.surfaces != nil {
+		h.surfaces.Close()
+	}
 	if h.tools != nil {
 		errs = append(errs, h.tools.Close())
 	}
@@ -297,6 +303,7 @@ func (h *Host) Reload(next Config, err error) error {
 	h.resolveRoots(&next)
 	h.identity.Store(who)
 	h.current.Store(&next)
+	h.surfaces.InvalidateAll("the configuration was reloaded")
 	h.refused.Store(nil)
 	h.log.Info("reloaded", "config", next.File)
 	return nil
@@ -366,35 +373,6 @@ func (h *Host) observe(ctx context.Context, k *call, res *wire.Result) {
 
 // listToolsID is the reserved tool id whose call lists the tools of a socket.
 const listToolsID = "tools.list"
-
-// listedTool is one tool as tools.list answers it.
-type listedTool struct {
-	Name        string          `json:"name"`
-	Description string          `json:"description,omitempty"`
-	Category    string          `json:"category,omitempty"`
-	Schema      json.RawMessage `json:"schema,omitempty"`
-}
-
-// listTools answers the tools that a caller of this socket can call.
-func (h *Host) listTools(k *call, on *listener) (*wire.Result, error) {
-	list := []listedTool{}
-	for _, s := range h.tools.List() {
-		if s.Serving() && on.serves(s.Category) {
-			list = append(list, listedTool{s.Name, s.Description, s.Category, s.Schema})
-		}
-	}
-	data, err := json.Marshal(map[string]any{"tools": list})
-	if err != nil {
-		return nil, err
-	}
-	res := &wire.Result{Ran: true, Data: data}
-	if k.Form == wire.Plain {
-		for _, t := range list {
-			res.Stdout = append(append(res.Stdout, t.Name...), '\n')
-		}
-	}
-	return res, nil
-}
 
 // intersect is what lies beneath both one of a and one of b.
 func intersect(a, b []string) []string {

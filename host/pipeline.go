@@ -31,6 +31,13 @@ type call struct {
 	roots   []string           // beneath which this call may work
 	streams server.Streams
 
+	// What the caller is to the tool.
+	effective *identity.Effective
+	key       identity.Key // of a tool that brings further ones
+	readOnly  bool
+	offered   *offered   // when such a tool brought what is called
+	said      abi.Result // by the handler of it
+
 	// What the policies decided; what runs is exactly this.
 	rule         string
 	rewroteStdin bool // Stdin is the policy's, even when empty
@@ -101,18 +108,15 @@ func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer
 		return nil, err
 	}
 	if k.Tool == listToolsID {
-		return h.listTools(k, on)
+		return h.listTools(ctx, k, on)
 	}
 
-	tool, release, err := h.tools.Acquire(ctx, k.Tool)
+	release, err := h.acquire(ctx, k, on)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if !on.serves(tool.Def.Category) {
-		return nil, tools.Unknown(k.Tool)
-	}
-	k.tool = tool
+	tool := k.tool
 	k.mutating, k.idempotent, k.wantStdin = tool.Def.Mutating, tool.Def.Idempotent, tool.Def.Stdin
 
 	// One clock for the whole call: policy, waiting and execution together.
@@ -125,11 +129,14 @@ func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer
 	if err := admitEnv(k); err != nil {
 		return nil, err
 	}
-	if err := tool.Validate(k.Payload); err != nil {
+	if err := k.validate(); err != nil {
 		return nil, err
 	}
 	timeout, err := h.decide(ctx, k)
 	if err != nil {
+		return nil, err
+	}
+	if err := k.permit(); err != nil {
 		return nil, err
 	}
 	if timeout > 0 {

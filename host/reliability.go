@@ -212,6 +212,9 @@ func (h *Host) toolChanged(e tools.Event) {
 	if e.Change == tools.Removed {
 		h.guards.forget(e.Tool)
 	}
+	if e.Change != tools.Closed {
+		h.surfaces.InvalidateTool(e.Tool, "the tool is "+string(e.Change))
+	}
 }
 
 // upstreamAnswered notes what the answer to a guest's HTTP request says of

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 	"time"
 
@@ -29,9 +30,13 @@ func (h *Host) abiCall(ctx context.Context, k *call) *abi.Call {
 		ExecutionID: k.ExecutionID,
 		Attempt:     max(k.attempt, 1),
 		Caller:      k.caller.ID,
+		ReadOnly:    k.readOnly,
 	}
-	if k.Form == wire.Envelope {
+	if k.Form == wire.Envelope || k.offered != nil {
 		c.Payload = k.Payload
+	}
+	if k.offered != nil {
+		c.Binding = raw(k.offered.Binding)
 	}
 	if len(k.Stdin) > 0 {
 		c.StdinBase64 = base64.StdEncoding.EncodeToString(k.Stdin)
@@ -48,10 +53,10 @@ func (h *Host) abiCall(ctx context.Context, k *call) *abi.Call {
 // invocation is one call of a module of k's tool with what it is granted.
 func (h *Host) invocation(k *call, export string, in []byte) guest.Invocation {
 	caps := &k.tool.Def.Capabilities
-	inv := guest.Invocation{Export: export, Input: in, Config: k.tool.Config}
+	inv := guest.Invocation{Export: export, Input: in, Config: k.effective.Config}
 	inv.Identity = k.caller.ID
 	inv.Log = func(ctx context.Context, level slog.Level, msg string) {
-		h.log.Log(ctx, level, "guest", "tool", k.Tool, "export", export, "execution_id", k.ExecutionID, "message", msg)
+		h.log.Log(ctx, level, "guest", "tool", k.Tool, "export", export, "execution_id", k.ExecutionID, "message", h.maskFor(k, msg))
 	}
 	if caps.State > 0 {
 		scope := varScope{k.caller.ID, k.Session, k.tool.Name}
@@ -63,7 +68,7 @@ func (h *Host) invocation(k *call, export string, in []byte) guest.Invocation {
 			return h.guestHTTP(ctx, k, r)
 		}
 	}
-	if len(caps.Exec) > 0 {
+	if len(caps.Exec) > 0 && (k.offered == nil || k.offered.Mutating) {
 		inv.Exec = func(ctx context.Context, r *abi.ExecRequest) *abi.ExecResult { return h.guestExec(ctx, k, r) }
 	}
 	return inv
@@ -76,9 +81,15 @@ func (h *Host) guestHTTP(ctx context.Context, k *call, r *guest.HTTPRequest) (*g
 		return nil, err
 	}
 	g := fetchGrant{Hosts: k.tool.Def.Capabilities.HTTP.Hosts, Methods: k.tool.Def.Capabilities.HTTP.Methods}
+	if k.onlyReads() {
+		g.Methods = readingMethods(g.Methods)
+	}
 	for _, s := range secrets {
-		if s.Header != "" {
+		switch {
+		case s.Header != "":
 			g.Secrets = append(g.Secrets, fetchSecret{Host: s.Host, Header: s.Header, Value: s.value})
+		case s.handle != "":
+			g.Handles = append(g.Handles, fetchHandle{Handle: s.handle, Value: s.value, NamedOnly: !s.own})
 		}
 	}
 	k.answered, k.retryAfter = false, 0
@@ -88,7 +99,27 @@ func (h *Host) guestHTTP(ctx context.Context, k *call, r *guest.HTTPRequest) (*g
 		return nil, errors.New(maskText(err.Error(), values(secrets)))
 	}
 	k.upstreamAnswered(resp.Status, resp.Headers["retry-after"])
+	if hidden := values(secrets); len(hidden) > 0 {
+		// A server may answer with what it was sent.
+		for name, v := range resp.Headers {
+			resp.Headers[name] = maskText(v, hidden)
+		}
+		resp.Body = maskJSON(resp.Body, hidden)
+	}
 	return &guest.HTTPResponse{Status: resp.Status, Headers: resp.Headers, Body: resp.Body}, nil
+}
+
+// readingMethods are those of granted that change nothing.
+func readingMethods(granted []string) []string {
+	reads := []string{http.MethodGet, http.MethodHead}
+	if len(granted) == 0 || slices.Contains(granted, "*") {
+		return reads
+	}
+	reads = slices.DeleteFunc(reads, func(m string) bool { return !slices.Contains(granted, m) })
+	if len(reads) == 0 {
+		return []string{"none"}
+	}
+	return reads
 }
 
 // maxGuestExecOutput is how much of each output of a binary that a guest ran

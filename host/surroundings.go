@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -58,12 +59,19 @@ func (h *Host) home(k *call) (string, error) {
 	return home, nil
 }
 
-// secret is one of the tool's secrets with its value.
+// secret is one of the tool's secrets with its value: one that tool.json
+// defines, or one of the caller's that the configuration is overlaid with.
 type secret struct {
 	tools.Secret
+	name  string
 	value string
+	// handle stands for the value in the guest's configuration; empty for one
+	// that tool.json defines. own: the caller's token brought it.
+	handle string
+	own    bool
 }
 
+// values are what is masked.
 func values(s []secret) [][]byte {
 	var v [][]byte
 	for _, s := range s {
@@ -72,21 +80,46 @@ func values(s []secret) [][]byte {
 	return v
 }
 
-// secrets reads the tool's secrets from where tool.json says they are.
+// secrets reads the tool's secrets from where tool.json says they are, and
+// adds those of the caller.
 func (h *Host) secrets(k *call) ([]secret, error) {
-	var list []secret
-	for _, name := range slices.Sorted(maps.Keys(k.tool.Def.Secrets)) {
-		s := k.tool.Def.Secrets[name]
-		v, err := h.secretValue(s.From)
-		if err != nil {
-			return nil, wire.Errorf(wire.ToolBroken, "secret %s of tool %s: %w", name, k.tool.Name, err)
-		}
-		list = append(list, secret{s, v})
+	list, err := h.definedSecrets(k)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range k.effective.Secrets {
+		list = append(list, secret{name: s.Name, value: s.Value, handle: s.Handle, own: s.Own})
 	}
 	return list, nil
 }
 
-func (h *Host) secretValue(from string) (string, error) {
+func (h *Host) definedSecrets(k *call) ([]secret, error) {
+	var list []secret
+	for _, name := range slices.Sorted(maps.Keys(k.tool.Def.Secrets)) {
+		s := k.tool.Def.Secrets[name]
+		v, err := h.secretValue(k, s.From)
+		if err != nil {
+			var we *wire.Error
+			if errors.As(err, &we) {
+				return nil, wire.Errorf(we.Code, "secret %s of tool %s: %s", name, k.tool.Name, we.Message)
+			}
+			return nil, wire.Errorf(wire.ToolBroken, "secret %s of tool %s: %w", name, k.tool.Name, err)
+		}
+		list = append(list, secret{Secret: s, name: name, value: v})
+	}
+	return list, nil
+}
+
+// maskFor is text without the secrets of k's tool.
+func (h *Host) maskFor(k *call, text string) string {
+	secrets, err := h.secrets(k)
+	if err != nil {
+		return "[a message that could not be masked]"
+	}
+	return maskText(text, values(secrets))
+}
+
+func (h *Host) secretValue(k *call, from string) (string, error) {
 	kind, name, _ := strings.Cut(from, ":")
 	switch kind {
 	case "env":
@@ -101,7 +134,10 @@ func (h *Host) secretValue(from string) (string, error) {
 		}
 		return strings.TrimRight(string(b), "\r\n"), nil
 	case "claim":
-		return "", fmt.Errorf("it comes from the claim %s, and the caller has no token", name)
+		if v, ok := k.caller.Claim(name); ok {
+			return v, nil
+		}
+		return "", wire.Errorf(wire.Unauthenticated, "it comes from the claim %s, and the caller's token has none; call with a token that has", name)
 	}
 	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, from)
 }

@@ -72,6 +72,12 @@ func (f *Fake) Handle(export func() int32, c *abi.Call) (*abi.Result, error) {
 	return &r, f.runJSON(export, c, &r)
 }
 
+// Discover runs a discover export on d.
+func (f *Fake) Discover(export func() int32, d *abi.Discovery) (*abi.Surface, error) {
+	var s abi.Surface
+	return &s, f.runJSON(export, d, &s)
+}
+
 func (f *Fake) runJSON(export func() int32, in, out any) error {
 	b, err := json.Marshal(in)
 	if err != nil {

@@ -93,6 +93,29 @@ func Handle(fn func(*abi.Call) (*abi.Result, error)) int32 {
 	})
 }
 
+// Discover is the body of the discover export: it answers the tools that the
+// module brings for one identity. An error of fn is one of the moment; that the
+// server refuses the identity goes into Surface.Error.
+func Discover(fn func(*abi.Discovery) (*abi.Surface, error)) int32 {
+	return Export(func(in []byte) ([]byte, error) {
+		var d abi.Discovery
+		if err := json.Unmarshal(in, &d); err != nil {
+			return nil, fmt.Errorf("read discovery: %w", err)
+		}
+		s, err := fn(&d)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil {
+			s = &abi.Surface{}
+		}
+		if s.Tools == nil {
+			s.Tools = []abi.SurfaceTool{}
+		}
+		return json.Marshal(s)
+	})
+}
+
 // Describe is the body of the describe export. An ABI of 0 stands for the
 // version that this package was written for.
 func Describe(d abi.Describe) int32 {

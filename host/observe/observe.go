@@ -35,6 +35,7 @@ type Metrics struct {
 	shadow     *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	breakers   *prometheus.CounterVec
+	surfaces   *prometheus.CounterVec
 }
 
 // New makes the metrics of one daemon, in a registry of their own.
@@ -75,7 +76,11 @@ func New() *Metrics {
 			Help: "Changes of circuit breakers, by tool and the state that they came to.",
 		}, []string{"tool", "state"}),
 	}
-	m.registry.MustRegister(m.executions, m.durations, m.decisions, m.changes, m.inFlight,
+	m.surfaces = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "toold_surface_events_total",
+		Help: "What happened to the tools that modules bring for identities, by tool: hit, miss, refresh, stale, failed, refused, invalidated, superseded, evicted.",
+	}, []string{"tool", "event"})
+	m.registry.MustRegister(m.surfaces, m.executions, m.durations, m.decisions, m.changes, m.inFlight,
 		m.shadow, m.retries, m.breakers,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -96,6 +101,10 @@ func (m *Metrics) Decision(tool, effect string) {
 func (m *Metrics) Changed(tool, change string) {
 	m.changes.WithLabelValues(tool, change).Inc()
 }
+
+// Surface counts one event of the tools that a module brings for an identity,
+// in the words of identity.SurfaceHit and the others.
+func (m *Metrics) Surface(tool, event string) { m.surfaces.WithLabelValues(tool, event).Inc() }
 
 // Running counts an execution of tool until the returned func is called.
 func (m *Metrics) Running(tool string) (done func()) {

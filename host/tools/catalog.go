@@ -829,6 +829,21 @@ func (c *Catalog) DeclaresClaim(name string) bool {
 	return false
 }
 
+// Discovering are the names, sorted, of the tools that bring further ones for
+// each identity.
+func (c *Catalog) Discovering() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []string
+	for _, e := range c.tools {
+		if e.current != nil && e.current.tool.Discovers {
+			names = append(names, e.name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // Ready waits until no tool is being loaded for the first time.
 func (c *Catalog) Ready(ctx context.Context) error {
 	for {

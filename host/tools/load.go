@@ -68,6 +68,9 @@ type Tool struct {
 	// Entry is how Handler is called; its Export is "handle" unless tool.json
 	// says otherwise. Nil for the other kinds.
 	Entry *Entry
+	// Discovers says that Handler brings tools of its own for each identity,
+	// and is not called under its own name.
+	Discovers bool
 	// Binary is the absolute path of the kind Binary.
 	Binary string
 	// Schema checks the payload; nil admits any object. SchemaSource is the
@@ -583,6 +586,7 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *Tool) error 
 	default:
 		return broken(`%s exports neither handle nor _start; say in tool.json which export is the tool: "entry": {"export": NAME}`, t.HandlerFile)
 	}
+	t.Discovers = m.Has("discover") && t.Entry.Export == "handle"
 	d, err := describe(ctx, m, t.HandlerFile)
 	if err != nil {
 		return err

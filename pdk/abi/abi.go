@@ -142,8 +142,68 @@ type Result struct {
 	StderrBase64 string          `json:"stderr_base64,omitempty"`
 	Data         json.RawMessage `json:"data,omitempty"`
 	Error        *Error          `json:"error,omitempty"`
-	// Gone says that what Binding names is no longer there.
+	// Gone says that what Binding names is no longer there, and that nothing
+	// was done. The host then makes the identity's tools anew, and calls once
+	// more where this one is still among them with the same schema.
 	Gone bool `json:"gone,omitempty"`
+	// Safety is what the call found out about the identity's grants, where it
+	// found out anything. The host makes the tools anew where it differs from
+	// the Surface's.
+	Safety *Safety `json:"safety,omitempty"`
+}
+
+// Discovery is what discover is asked: which tools this module brings for one
+// identity. Whose, the configuration says (config_get); all that have the same
+// configuration share the answer.
+type Discovery struct {
+	// Tool is the module's own name.
+	Tool string `json:"tool"`
+	// ReadOnly says that the identity may only read; tools that change
+	// something would not be shown.
+	ReadOnly bool `json:"read_only,omitempty"`
+	// DeadlineMS is how many milliseconds the discovery has left.
+	DeadlineMS int64 `json:"deadline_ms,omitempty"`
+}
+
+// Surface is what discover answers.
+type Surface struct {
+	Tools []SurfaceTool `json:"tools"`
+	// Safety is what the identity may do, as the module's server says it.
+	Safety *Safety `json:"safety,omitempty"`
+	// TTLMS is how many milliseconds the surface is fresh; the host's default
+	// is 15 minutes, its bounds are a second and a day.
+	TTLMS int64 `json:"ttl_ms,omitempty"`
+	// Error says why there is no surface. With the code Unauthenticated the
+	// host remembers it for a minute.
+	Error *Error `json:"error,omitempty"`
+}
+
+// Unauthenticated is the Error.Code with which a module says that its server
+// does not know the identity, or not with this password.
+const Unauthenticated = "UNAUTHENTICATED"
+
+// SurfaceTool is one tool of a Surface.
+type SurfaceTool struct {
+	// Name matches ^[a-z0-9][a-z0-9_-]{0,63}$, and no other tool has it.
+	Name        string `json:"name"`
+	Title       string `json:"title,omitempty"`
+	Description string `json:"description,omitempty"`
+	// Schema is the JSON Schema of the payload.
+	Schema json.RawMessage `json:"schema,omitempty"`
+	// Annotations inform. That a tool changes something, Mutating alone says.
+	Annotations *Annotations `json:"annotations,omitempty"`
+	// Mutating says that a call changes something. A tool without it can make
+	// GET and HEAD requests only.
+	Mutating bool `json:"mutating,omitempty"`
+	// Binding comes back with each call of the tool. The caller never sees it.
+	Binding json.RawMessage `json:"binding,omitempty"`
+}
+
+// Safety is what an identity may do.
+type Safety struct {
+	ReadOnly bool `json:"read_only,omitempty"`
+	// Grants is any text that changes when the grants do.
+	Grants string `json:"grants,omitempty"`
 }
 
 // Classify is what the optional classify export of a policy is asked when a

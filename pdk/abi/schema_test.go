@@ -32,6 +32,7 @@ var types = []struct {
 	{abi.Describe{}, false}, {abi.Annotations{}, false},
 	{abi.Decision{}, false}, {abi.Result{}, false},
 	{abi.Classify{}, true}, {abi.Classification{}, false},
+	{abi.Discovery{}, true}, {abi.Surface{}, false}, {abi.SurfaceTool{}, false}, {abi.Safety{}, false},
 	// Errors go both ways; strict is what the host is.
 	{abi.Error{}, false},
 	{abi.ExecRequest{}, false}, {abi.ExecResult{}, true},
@@ -40,14 +41,17 @@ var types = []struct {
 
 // narrower is what the schema says beyond the Go type.
 var narrower = map[string]map[string]any{
-	"Call.payload":        {"type": "object"},
-	"Call.attempt":        {"minimum": 1},
-	"Call.deadline_ms":    {"minimum": 1},
-	"Describe.abi":        {"minimum": 1},
-	"Describe.schema":     {"type": "object"},
-	"Decision.effect":     {"enum": []string{abi.Allow, abi.Deny}},
-	"Decision.timeout_ms": {"minimum": 1},
-	"EmitRequest.stream":  {"enum": []string{"stdout", "stderr", "progress"}},
+	"Call.payload":          {"type": "object"},
+	"Call.attempt":          {"minimum": 1},
+	"Call.deadline_ms":      {"minimum": 1},
+	"Describe.abi":          {"minimum": 1},
+	"Discovery.deadline_ms": {"minimum": 1},
+	"Surface.ttl_ms":        {"minimum": 1},
+	"SurfaceTool.schema":    {"type": "object"},
+	"Describe.schema":       {"type": "object"},
+	"Decision.effect":       {"enum": []string{abi.Allow, abi.Deny}},
+	"Decision.timeout_ms":   {"minimum": 1},
+	"EmitRequest.stream":    {"enum": []string{"stdout", "stderr", "progress"}},
 }
 
 // generate makes the schema of the types from their fields and comments.

@@ -1,0 +1,426 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unique"
+
+	"github.com/maypok86/otter/v2"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+const (
+	// MaxSurfaces is how many are kept.
+	MaxSurfaces = 10_000
+	// DiscoveryTime is how long one discovery may take.
+	DiscoveryTime = 3 * time.Second
+	// discoveries is how many run at a time.
+	discoveries = 16
+	// queueTime is how long a discovery waits for its turn.
+	queueTime = 30 * time.Second
+
+	// defaultTTL is how long a surface is fresh; minTTL and maxTTL bound what
+	// a module says instead.
+	defaultTTL = 15 * time.Minute
+	minTTL     = time.Second
+	maxTTL     = 24 * time.Hour
+	// refusedFor is how long it is remembered that a server refused an
+	// identity.
+	refusedFor = time.Minute
+)
+
+// ErrSuperseded says that what was discovered was of a configuration or of a
+// module that counts no more. Whoever gets it resolves anew.
+var ErrSuperseded = errors.New("the configuration or the module changed during the discovery")
+
+// Offer is one tool of a Surface. All its fields are text, so that equal tools
+// of many identities are one in memory.
+type Offer struct {
+	Name, Title, Description string
+	// Schema, Annotations and Binding are JSON, or empty.
+	Schema, Annotations, Binding string
+	Mutating                     bool
+}
+
+// Surface is the tools that a module brings for one identity. It is immutable.
+type Surface struct {
+	Safety abi.Safety
+	// Stale says why the last refresh failed, where it did: the surface is
+	// older than it should be.
+	Stale string
+
+	offers []unique.Handle[Offer] // by name
+	ttl    time.Duration
+	made   time.Time
+}
+
+// NewSurface takes a module's offers; their names are different. ttl 0 stands
+// for the default.
+func NewSurface(offers []Offer, safety abi.Safety, ttl time.Duration) *Surface {
+	if ttl == 0 {
+		ttl = defaultTTL
+	}
+	s := &Surface{Safety: safety, ttl: min(max(ttl, minTTL), maxTTL), offers: make([]unique.Handle[Offer], len(offers))}
+	slices.SortFunc(offers, func(a, b Offer) int { return cmp.Compare(a.Name, b.Name) })
+	for i, o := range offers {
+		s.offers[i] = unique.Make(o)
+	}
+	return s
+}
+
+// Offers are the tools that an identity sees, by name: all, or, when it may
+// only read, those that change nothing.
+func (s *Surface) Offers(reads bool) []Offer {
+	reads = reads || s.Safety.ReadOnly
+	list := make([]Offer, 0, len(s.offers))
+	for _, h := range s.offers {
+		if o := h.Value(); !reads || !o.Mutating {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// Find is the tool of that name, if the identity sees it.
+func (s *Surface) Find(name string, reads bool) (Offer, bool) {
+	i, ok := slices.BinarySearchFunc(s.offers, name, func(h unique.Handle[Offer], name string) int { return cmp.Compare(h.Value().Name, name) })
+	if !ok {
+		return Offer{}, false
+	}
+	o := s.offers[i].Value()
+	return o, !o.Mutating || !reads && !s.Safety.ReadOnly
+}
+
+// Events of surfaces, for Config.Observe and logs.
+const (
+	SurfaceHit         = "hit"
+	SurfaceMiss        = "miss"        // a new entry
+	SurfaceRefresh     = "refresh"     // an old entry was made anew
+	SurfaceStale       = "stale"       // a refresh failed and the old one serves on
+	SurfaceFailed      = "failed"      // a discovery failed and nothing serves
+	SurfaceRefused     = "refused"     // the server refused the identity, or had done so within a minute
+	SurfaceInvalidated = "invalidated" // the next use makes it anew
+	SurfaceSuperseded  = "superseded"  // what was discovered was not kept
+	SurfaceEvicted     = "evicted"     // the cache was full
+)
+
+// Surfaces keeps what modules make for identities. It is safe for concurrent
+// use. Its goroutines are discoveries, which Close ends.
+type Surfaces struct {
+	// observe hears of every event; it must not block.
+	observe func(tool, event string)
+	log     *slog.Logger
+
+	entries *otter.Cache[string, *entry]
+	flights singleflight.Group
+	turns   *semaphore.Weighted
+	// generation counts reloads of the configuration.
+	generation atomic.Uint64
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	// mu guards closed, so that no discovery begins after Close has begun to
+	// wait for those that run.
+	mu     sync.Mutex
+	closed bool // guarded by mu
+	work   sync.WaitGroup
+}
+
+// NewSurfaces makes one for at most size entries.
+func NewSurfaces(size int, observe func(tool, event string), log *slog.Logger) *Surfaces {
+	s := &Surfaces{observe: observe, log: log, turns: semaphore.NewWeighted(discoveries)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.entries = newCache(size, func(_ string, e *entry) { s.event(e, SurfaceEvicted) })
+	return s
+}
+
+// Close ends the discoveries that run and waits for them.
+func (s *Surfaces) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.work.Wait()
+}
+
+// Generation is that of the configuration; a Key is made with it.
+func (s *Surfaces) Generation() uint64 { return s.generation.Load() }
+
+// entry is what is kept for one fingerprint. The fields above mu do not change.
+type entry struct {
+	key Key
+
+	mu sync.Mutex
+	// epoch counts invalidations: what was discovered in an earlier one is not
+	// kept.
+	epoch   uint64
+	surface *Surface // nil before the first discovery and after an invalidation
+	wasMade bool     // some surface was made before
+	refused *wire.Error
+	until   time.Time // how long refused counts
+	used    time.Time
+}
+
+// Key is whose surface is asked for.
+type Key struct {
+	Fingerprint string
+	Tool        string
+	Version     string
+	// Generation is what Surfaces.Generation was when the fingerprint was made.
+	Generation uint64
+	// Shown is for operators: what sets this identity apart and is no secret.
+	Shown    map[string]string
+	ReadOnly bool
+}
+
+func (s *Surfaces) event(e *entry, event string, more ...any) {
+	s.observe(e.key.Tool, event)
+	level := slog.LevelInfo
+	switch event {
+	case SurfaceHit:
+		level = slog.LevelDebug
+	case SurfaceFailed, SurfaceStale:
+		level = slog.LevelWarn
+	}
+	s.log.Log(context.Background(), level, "surface "+event, append([]any{"tool", e.key.Tool, "identity", e.key.Fingerprint}, more...)...)
+}
+
+// Get is the surface of key, made by discover where there is none that is
+// fresh. One discovery runs for an identity at a time, and 16 in all; it does
+// not end with the caller that began it. Errors are ErrSuperseded, what discover
+// answered, or a wire error OVERLOADED, TIMEOUT or ABORTED.
+func (s *Surfaces) Get(ctx context.Context, key Key, discover func(context.Context) (*Surface, error)) (*Surface, error) {
+	if key.Generation != s.generation.Load() {
+		return nil, ErrSuperseded
+	}
+	e, _ := s.entries.ComputeIfAbsent(key.Fingerprint, func() (*entry, bool) { return &entry{key: key}, false })
+	now := time.Now()
+	e.mu.Lock()
+	e.used = now
+	epoch := e.epoch
+	surface, refused := e.surface, e.refused
+	if refused != nil && !now.Before(e.until) {
+		refused = nil
+	}
+	e.mu.Unlock()
+	switch {
+	case surface != nil && now.Before(surface.made.Add(surface.ttl)):
+		s.event(e, SurfaceHit)
+		return surface, nil
+	case refused != nil:
+		s.event(e, SurfaceRefused, "remembered", true)
+		return nil, refused
+	}
+	// The epoch is in the name: whoever comes after an invalidation does not
+	// wait for a discovery that began before it.
+	result := s.flights.DoChan(fmt.Sprintf("%s %d", key.Fingerprint, epoch), func() (any, error) {
+		return s.make(e, epoch, discover)
+	})
+	select {
+	case r := <-result:
+		surface, _ := r.Val.(*Surface)
+		return surface, r.Err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// make runs one discovery and keeps what came of it.
+func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (*Surface, error)) (*Surface, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, wire.Errorf(wire.Overloaded, "this daemon is shutting down; try again")
+	}
+	s.work.Add(1)
+	s.mu.Unlock()
+	defer s.work.Done()
+
+	queue, cancel := context.WithTimeout(s.ctx, queueTime)
+	err := s.turns.Acquire(queue, 1)
+	cancel()
+	if err != nil {
+		return nil, wire.Errorf(wire.Overloaded, "%d discoveries of tools are running, and many are waiting; try again", discoveries)
+	}
+	defer s.turns.Release(1)
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(s.ctx, DiscoveryTime)
+	surface, err := discover(ctx)
+	cancel()
+
+	now := time.Now()
+	took := now.Sub(start)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.epoch != epoch || e.key.Generation != s.generation.Load() || errors.Is(err, ErrSuperseded) {
+		s.event(e, SurfaceSuperseded, "took", took)
+		return nil, ErrSuperseded
+	}
+	if err == nil {
+		surface.made = now
+		event := SurfaceMiss
+		if e.wasMade {
+			event = SurfaceRefresh
+		}
+		e.surface, e.refused, e.wasMade = surface, nil, true
+		s.event(e, event, "tools", len(surface.offers), "read_only", surface.Safety.ReadOnly, "took", took)
+		return surface, nil
+	}
+	var we *wire.Error
+	if errors.As(err, &we) && we.Code == wire.Unauthenticated {
+		e.surface, e.refused, e.until = nil, we, now.Add(refusedFor)
+		s.event(e, SurfaceRefused, "error", we.Message, "took", took)
+		return nil, we
+	}
+	if old := e.surface; old != nil && now.Before(old.made.Add(2*old.ttl)) {
+		kept := *old
+		kept.Stale = err.Error()
+		e.surface = &kept
+		s.event(e, SurfaceStale, "error", err, "took", took)
+		return &kept, nil
+	}
+	e.surface = nil
+	s.event(e, SurfaceFailed, "error", err, "took", took)
+	return nil, err
+}
+
+// invalidate makes the next use of an entry discover anew; what is being
+// discovered for it now is not kept.
+func (s *Surfaces) invalidate(e *entry, why string) {
+	e.mu.Lock()
+	e.epoch++
+	e.surface, e.refused = nil, nil
+	e.mu.Unlock()
+	s.event(e, SurfaceInvalidated, "reason", why)
+}
+
+// Invalidate is that of one fingerprint. It reports whether there is one.
+func (s *Surfaces) Invalidate(fingerprint, why string) bool {
+	e, ok := s.entries.GetIfPresent(fingerprint)
+	if ok {
+		s.invalidate(e, why)
+	}
+	return ok
+}
+
+// InvalidateTool is that of all that a tool made.
+func (s *Surfaces) InvalidateTool(tool, why string) (n int) {
+	for name, e := range s.entries.All() {
+		if e.key.Tool == tool {
+			s.entries.Invalidate(name)
+			s.invalidate(e, why)
+			n++
+		}
+	}
+	return n
+}
+
+// InvalidateAll begins a new generation: nothing that was derived under the
+// one before it is used again, or kept when its discovery ends.
+func (s *Surfaces) InvalidateAll(why string) (n int) {
+	s.generation.Add(1)
+	for name, e := range s.entries.All() {
+		s.entries.Invalidate(name)
+		s.invalidate(e, why)
+		n++
+	}
+	return n
+}
+
+// Refuse notes that the server of a tool refused this identity in a call.
+func (s *Surfaces) Refuse(fingerprint string, err *wire.Error) {
+	if e, ok := s.entries.GetIfPresent(fingerprint); ok {
+		e.mu.Lock()
+		e.epoch++
+		e.surface, e.refused, e.until = nil, err, time.Now().Add(refusedFor)
+		e.mu.Unlock()
+		s.event(e, SurfaceRefused, "error", err.Message)
+	}
+}
+
+// Agree compares what a call found out of the grants with what the surface
+// says, and has the surface made anew where they differ.
+func (s *Surfaces) Agree(fingerprint string, found abi.Safety) {
+	e, ok := s.entries.GetIfPresent(fingerprint)
+	if !ok {
+		return
+	}
+	e.mu.Lock()
+	differ := e.surface != nil && (e.surface.Safety.ReadOnly != found.ReadOnly || found.Grants != "" && e.surface.Safety.Grants != found.Grants)
+	e.mu.Unlock()
+	if differ {
+		s.invalidate(e, "the grants are others now")
+	}
+}
+
+// Entry is one identity as operators see it.
+type Entry struct {
+	Fingerprint string            `json:"fingerprint"`
+	Tool        string            `json:"tool"`
+	Version     string            `json:"version"`
+	Claims      map[string]string `json:"claims,omitempty"`
+	// State is "fresh", "stale" (a refresh failed, the old one serves),
+	// "old" (the next use refreshes), "refused" or "empty".
+	State    string    `json:"state"`
+	Reason   string    `json:"reason,omitempty"`
+	ReadOnly bool      `json:"read_only"`
+	Tools    int       `json:"tools"`
+	Names    []string  `json:"names,omitempty"`
+	Made     time.Time `json:"made,omitzero"`
+	Until    time.Time `json:"until,omitzero"` // fresh, or refused
+	Used     time.Time `json:"used"`
+}
+
+// List is every entry, by tool and then by fingerprint.
+func (s *Surfaces) List() []Entry {
+	var list []Entry
+	for _, e := range s.entries.All() {
+		list = append(list, e.entry())
+	}
+	slices.SortFunc(list, func(a, b Entry) int {
+		return cmp.Or(strings.Compare(a.Tool, b.Tool), strings.Compare(a.Fingerprint, b.Fingerprint))
+	})
+	return list
+}
+
+func (e *entry) entry() Entry {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := Entry{
+		Fingerprint: e.key.Fingerprint, Tool: e.key.Tool, Version: e.key.Version, Claims: e.key.Shown,
+		ReadOnly: e.key.ReadOnly, Used: e.used, State: "empty",
+	}
+	switch f := e.surface; {
+	case f != nil:
+		out.ReadOnly = out.ReadOnly || f.Safety.ReadOnly
+		out.Made, out.Until, out.Reason = f.made, f.made.Add(f.ttl), f.Stale
+		switch {
+		case f.Stale != "":
+			out.State = "stale"
+		case now.Before(out.Until):
+			out.State = "fresh"
+		default:
+			out.State = "old"
+		}
+		for _, o := range f.Offers(out.ReadOnly) {
+			out.Names = append(out.Names, o.Name)
+		}
+		out.Tools = len(out.Names)
+	case e.refused != nil && now.Before(e.until):
+		out.State, out.Reason, out.Until = "refused", e.refused.Message, e.until
+	}
+	return out
+}
