@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/toold/toold/pdk/abi"
 )
@@ -17,8 +18,8 @@ import (
 // over fields that it does not know: a newer host may send some.
 func decodeCall(b []byte, c *abi.Call) error {
 	r := &callReader{b: b}
-	r.object(func(name string) {
-		switch name {
+	r.object(func(name []byte) {
+		switch string(name) {
 		case "tool":
 			c.Tool = r.string()
 		case "args":
@@ -33,7 +34,10 @@ func decodeCall(b []byte, c *abi.Call) error {
 			c.StdinBase64 = r.string()
 		case "env":
 			c.Env = map[string]string{}
-			r.object(func(name string) { c.Env[name] = r.string() })
+			r.object(func(name []byte) {
+				n := string(name)
+				c.Env[n] = r.string()
+			})
 		case "execution_id":
 			c.ExecutionID = r.string()
 		case "attempt":
@@ -53,8 +57,8 @@ func decodeCall(b []byte, c *abi.Call) error {
 				return
 			}
 			c.RepoConfig = &abi.RepoConfig{}
-			r.object(func(name string) {
-				switch name {
+			r.object(func(name []byte) {
+				switch string(name) {
 				case "entries":
 					c.RepoConfig.Entries = r.entries()
 				case "submodules":
@@ -119,15 +123,16 @@ func (r *callReader) literal(word string) bool {
 
 func (r *callReader) null() bool { return r.literal("null") }
 
-// object calls member for each name; member reads the value.
-func (r *callReader) object(member func(name string)) {
+// object calls member for each name; member reads the value. It does not keep
+// the name.
+func (r *callReader) object(member func(name []byte)) {
 	r.sequence('{', '}', func() {
 		r.space()
 		if r.i == len(r.b) || r.b[r.i] != '"' {
 			r.fail("no name")
 			return
 		}
-		name := r.string()
+		name := r.bytes()
 		if !r.next(':') {
 			r.fail("no colon")
 			return
@@ -183,8 +188,8 @@ func (r *callReader) entries() []abi.ConfigEntry {
 	list = []abi.ConfigEntry{}
 	r.sequence('[', ']', func() {
 		var e abi.ConfigEntry
-		r.object(func(name string) {
-			switch name {
+		r.object(func(name []byte) {
+			switch string(name) {
 			case "key":
 				e.Key = r.string()
 			case "value":
@@ -225,44 +230,58 @@ func (r *callReader) int() int64 {
 	return n
 }
 
-// string reads a string, or null as "".
+// string reads a string, or null as "". It shares the input's memory, which
+// nobody writes to any more: a guest allocates slowly.
 func (r *callReader) string() string {
+	b := r.bytes()
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}
+
+// bytes is string, but the answer may lie in the input.
+func (r *callReader) bytes() []byte {
 	if r.null() {
-		return ""
+		return nil
 	}
 	if !r.next('"') {
 		r.fail("wrong type")
-		return ""
+		return nil
 	}
-	from := r.i
-	for r.i < len(r.b) {
-		switch c := r.b[r.i]; {
-		case c == '"':
-			s := r.b[from:r.i]
-			r.i++
-			return text(s)
-		case c == '\\':
-			return r.escaped(from)
-		case c < ' ':
-			r.fail("control character in a string")
-			return ""
+	b, from, high := r.b, r.i, byte(0)
+	for i := from; i < len(b); i++ {
+		c := b[i]
+		if c == '"' {
+			r.i = i + 1
+			if high < utf8.RuneSelf {
+				return b[from:i]
+			}
+			return text(b[from:i])
 		}
-		r.i++
+		if c == '\\' {
+			r.i = i
+			return r.escaped(from)
+		}
+		if c < ' ' {
+			r.i = i
+			r.fail("control character in a string")
+			return nil
+		}
+		high |= c
 	}
+	r.i = len(b)
 	r.fail("string without an end")
-	return ""
+	return nil
 }
 
-// text is s as a string, with bytes that are not UTF-8 replaced.
-func text(s []byte) string {
+// text is s with bytes that are not UTF-8 replaced.
+func text(s []byte) []byte {
 	if utf8.Valid(s) {
-		return string(s)
+		return s
 	}
-	return string([]rune(string(s)))
+	return []byte(string([]rune(string(s))))
 }
 
 // escaped reads on, from the first backslash of the string that began at from.
-func (r *callReader) escaped(from int) string {
+func (r *callReader) escaped(from int) []byte {
 	out := append(make([]byte, 0, 2*(r.i-from)+16), r.b[from:r.i]...)
 	for r.i < len(r.b) {
 		c := r.b[r.i]
@@ -272,7 +291,7 @@ func (r *callReader) escaped(from int) string {
 			return text(out)
 		case c < ' ':
 			r.fail("control character in a string")
-			return ""
+			return nil
 		case c != '\\':
 			out = append(out, c)
 			continue
@@ -311,11 +330,11 @@ func (r *callReader) escaped(from int) string {
 			out = utf8.AppendRune(out, u)
 		default:
 			r.fail("unknown escape")
-			return ""
+			return nil
 		}
 	}
 	r.fail("string without an end")
-	return ""
+	return nil
 }
 
 func (r *callReader) hex() rune {
@@ -351,7 +370,7 @@ func (r *callReader) skip() {
 	}
 	switch c := r.b[r.i]; {
 	case c == '{':
-		r.object(func(string) { r.skip() })
+		r.object(func([]byte) { r.skip() })
 	case c == '[':
 		r.sequence('[', ']', r.skip)
 	case c == '"':

@@ -86,13 +86,21 @@ func (w *objectWriter) flag(name string, value *bool) {
 	}
 }
 
+// plain are the bytes that stand for themselves in a JSON string.
+var plain = func() (p [256]bool) {
+	for c := ' '; c < utf8.RuneSelf; c++ {
+		p[c] = c != '"' && c != '\\'
+	}
+	return p
+}()
+
 // text appends s as a JSON string. What is no UTF-8 is replaced.
 func (w *objectWriter) text(s string) {
 	w.b = append(w.b, '"')
 	from := 0
 	for i := 0; i < len(s); {
 		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
+		if plain[c] {
 			i++
 			continue
 		}

@@ -142,8 +142,8 @@ func Recv() ([]byte, error) {
 // decodeRecv reads what tool_recv answers, as decodeCall reads a Call.
 func decodeRecv(b []byte, res *abi.RecvResult) error {
 	r := &callReader{b: b}
-	r.object(func(name string) {
-		switch name {
+	r.object(func(name []byte) {
+		switch string(name) {
 		case "data_base64":
 			res.DataBase64 = r.string()
 		case "eof":
