@@ -18,7 +18,7 @@
 //
 // and it is built with clang and lld alone:
 //
-//     clang --target=wasm32 -O2 -nostdlib -mbulk-memory -Wl,--no-entry -o restricted.wasm policy.c
+//     clang --target=wasm32 -O2 -nostdlib -Wl,--no-entry -o restricted.wasm policy.c
 //
 // -O2 is part of it: without it a module is several times as large and slow.
 // With -g in the place of nothing a trap names functions and lines.

@@ -40,8 +40,9 @@ func TestOtherLanguages(t *testing.T) {
 		dir, source string
 		flags       [][]string
 	}{
+		{toolchain.AssemblyScript, "../assemblyscript", "conformance/guest.ts", [][]string{nil, {"--use", "TOOLD_PORTABLE=ASC_TARGET"}}},
 		{toolchain.Rust, "../rust", "conformance", [][]string{nil, {"--features", "toold/portable"}}},
-		{toolchain.C, "../c/conformance", "guest.c", [][]string{nil, {"-DTOOLD_PORTABLE"}, {"-Oz", "-mno-bulk-memory"}}},
+		{toolchain.C, "../c/conformance", "guest.c", [][]string{nil, {"-DTOOLD_PORTABLE"}, {"-Oz", "-mbulk-memory"}}},
 	} {
 		for _, flags := range tt.flags {
 			t.Run(strings.Join(append([]string{string(tt.language)}, flags...), " "), func(t *testing.T) {

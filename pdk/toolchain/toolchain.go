@@ -218,18 +218,27 @@ func build(ctx context.Context, program string, o Options, out string) error {
 		args = append(append(args, o.Flags...), "-o", out, "./"+filepath.ToSlash(o.Source))
 		return run(ctx, o.Dir, []string{"GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0"}, program, args...)
 	case C:
-		args := []string{"--target=wasm32", "-std=c11", "-O2", "-Wall", "-nostdlib", "-mbulk-memory", "-Wl,--no-entry", "-I."}
-		if o.Strip {
-			args = append(args, "-Wl,-s")
-		}
+		// In two steps: given -O, clang has the linked module changed by
+		// whichever wasm-opt is on PATH.
+		object := out + ".o"
+		defer os.Remove(object)
+		args := []string{"--target=wasm32", "-std=c11", "-O2", "-Wall", "-I."}
 		if o.Debug {
 			args = append(args, "-gdwarf-4")
 		}
-		return run(ctx, o.Dir, nil, program, append(append(args, o.Flags...), "-o", out, o.Source)...)
+		if err := run(ctx, o.Dir, nil, program, append(append(args, o.Flags...), "-c", "-o", object, o.Source)...); err != nil {
+			return err
+		}
+		args = []string{"--target=wasm32", "-nostdlib", "-Wl,--no-entry"}
+		if o.Strip {
+			args = append(args, "-Wl,-s")
+		}
+		return run(ctx, o.Dir, nil, program, append(args, "-o", out, object)...)
 	case Rust:
 		return cargo(ctx, program, o, out)
 	case AssemblyScript:
-		args := []string{o.Source, "-o", out, "-O2", "--runtime", "stub", "--use", "abort=", "--disable", "threads"}
+		// The rest is said by the project's asconfig.json.
+		args := []string{o.Source, "-o", out}
 		if !o.Strip {
 			args = append(args, "--debug")
 		}

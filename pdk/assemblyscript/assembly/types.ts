@@ -1,0 +1,343 @@
+// What guests are asked and what they answer. `toolctl schema abi` says what
+// each field means.
+
+import * as base64 from "./base64";
+import { Reader, Writer } from "./json";
+
+/** The version of the guest interface that this SDK speaks. */
+export const ABI: i64 = 1;
+
+/** A yes or no that may be left unsaid. */
+export enum Opt { Unsaid, No, Yes }
+
+function opt(w: Writer, name: string, v: Opt): void {
+  if (v == Opt.Unsaid) return;
+  w.name(name);
+  w.bool(v == Opt.Yes);
+}
+
+export class Entry {
+  constructor(public key: string, public value: string) {}
+}
+
+/** The configuration of the git repository around cwd. */
+export class RepoConfig {
+  entries: Entry[] = [];
+  submodules: Entry[] = [];
+  error: string = "";
+}
+
+/** What a policy and a handler are asked. */
+export class Call {
+  tool: string = "";
+  args: string[] = [];
+  cwd: string = "";
+  roots: string[] = [];
+  /** JSON of an envelope call as it came, or "": see Reader and member. */
+  payload: string = "";
+  stdinBase64: string = "";
+  env: Map<string, string> = new Map();
+  executionId: string = "";
+  attempt: i64 = 0;
+  session: string = "";
+  caller: string = "";
+  readOnly: bool = false;
+  /** JSON as it came, or "". */
+  binding: string = "";
+  deadlineMs: i64 = 0;
+  repoConfig: RepoConfig | null = null;
+
+  /** Fields that it does not know are passed over: a newer host may send some. */
+  static read(r: Reader): Call {
+    const c = new Call();
+    if (!r.object()) {
+      r.fail("not an object");
+      return c;
+    }
+    while (r.member()) {
+      const name = r.name;
+      if (name == "tool") c.tool = r.string();
+      else if (name == "args") c.args = r.strings();
+      else if (name == "cwd") c.cwd = r.string();
+      else if (name == "roots") c.roots = r.strings();
+      else if (name == "payload") c.payload = r.raw();
+      else if (name == "stdin_base64") c.stdinBase64 = r.string();
+      else if (name == "env") c.env = r.map();
+      else if (name == "execution_id") c.executionId = r.string();
+      else if (name == "attempt") c.attempt = r.int();
+      else if (name == "session") c.session = r.string();
+      else if (name == "caller") c.caller = r.string();
+      else if (name == "read_only") c.readOnly = r.bool();
+      else if (name == "binding") c.binding = r.raw();
+      else if (name == "deadline_ms") c.deadlineMs = r.int();
+      else if (name == "repo_config") c.repoConfig = readRepo(r);
+      else r.skip();
+    }
+    return c;
+  }
+
+  /** The input that came with the request, or null where it is not base64. */
+  stdin(): Uint8Array | null { return base64.decode(this.stdinBase64); }
+
+  /** Writes the Call as a host does. */
+  toString(): string {
+    const w = new Writer();
+    w.beginObject();
+    w.name("tool");
+    w.string(this.tool);
+    if (this.args.length) w.list("args", this.args);
+    w.text("cwd", this.cwd);
+    if (this.roots.length) w.list("roots", this.roots);
+    w.json("payload", this.payload);
+    w.text("stdin_base64", this.stdinBase64);
+    if (this.env.size) w.map("env", this.env);
+    w.text("execution_id", this.executionId);
+    w.number("attempt", this.attempt);
+    w.text("session", this.session);
+    w.text("caller", this.caller);
+    w.yes("read_only", this.readOnly);
+    w.json("binding", this.binding);
+    w.number("deadline_ms", this.deadlineMs);
+    const repo = this.repoConfig;
+    if (repo != null) {
+      w.name("repo_config");
+      w.beginObject();
+      writeEntries(w, "entries", repo.entries);
+      writeEntries(w, "submodules", repo.submodules);
+      w.text("error", repo.error);
+      w.endObject();
+    }
+    w.endObject();
+    return w.toString();
+  }
+}
+
+function readRepo(r: Reader): RepoConfig | null {
+  if (r.null()) return null;
+  const repo = new RepoConfig();
+  if (r.object())
+    while (r.member()) {
+      const name = r.name;
+      if (name == "entries") repo.entries = readEntries(r);
+      else if (name == "submodules") repo.submodules = readEntries(r);
+      else if (name == "error") repo.error = r.string();
+      else r.skip();
+    }
+  return repo;
+}
+
+function readEntries(r: Reader): Entry[] {
+  const list: Entry[] = [];
+  if (r.array())
+    while (r.item()) {
+      const e = new Entry("", "");
+      if (r.object())
+        while (r.member()) {
+          const name = r.name;
+          if (name == "key") e.key = r.string();
+          else if (name == "value") e.value = r.string();
+          else r.skip();
+        }
+      list.push(e);
+    }
+  return list;
+}
+
+function writeEntries(w: Writer, name: string, list: Entry[]): void {
+  if (!list.length) return;
+  w.name(name);
+  w.beginArray();
+  for (let i = 0; i < list.length; i++) {
+    w.beginObject();
+    w.name("key");
+    w.string(list[i].key);
+    w.name("value");
+    w.string(list[i].value);
+    w.endObject();
+  }
+  w.endArray();
+}
+
+/** What a policy answers: begin with allow or deny. */
+export class Decision {
+  effect: string = "deny";
+  rule: string = "";
+  reason: string = "";
+  instead: string = "";
+  /** null leaves what was asked, as in env and stdinBase64. */
+  args: string[] | null = null;
+  env: Map<string, string> | null = null;
+  stdinBase64: string | null = null;
+  mutating: Opt = Opt.Unsaid;
+  idempotent: Opt = Opt.Unsaid;
+  idempotencyKey: string = "";
+  timeoutMs: i64 = 0;
+  stdin: Opt = Opt.Unsaid;
+  shell: bool = false;
+  /** Not empty: the call fails with this text. */
+  failure: string = "";
+
+  /** Lets the call run as it was asked. Set fields to change what runs. */
+  static allow(): Decision {
+    const d = new Decision();
+    d.effect = "allow";
+    return d;
+  }
+
+  /**
+   * Refuses. rule is for logs; reason says which argument is at fault and why,
+   * instead what the caller can do: both are shown to the caller.
+   */
+  static deny(rule: string, reason: string, instead: string = ""): Decision {
+    const d = new Decision();
+    d.rule = rule;
+    d.reason = reason;
+    d.instead = instead;
+    return d;
+  }
+
+  /** An error of the policy: the host refuses the call. */
+  static failed(why: string): Decision {
+    const d = new Decision();
+    d.failure = why;
+    return d;
+  }
+
+  write(w: Writer): void {
+    w.beginObject();
+    w.text("effect", this.effect);
+    w.text("rule", this.rule);
+    w.text("reason", this.reason);
+    w.text("instead", this.instead);
+    const args = this.args;
+    if (args != null) w.list("args", args);
+    const env = this.env;
+    if (env != null) w.map("env", env);
+    const stdin = this.stdinBase64;
+    if (stdin != null) {
+      w.name("stdin_base64");
+      w.string(stdin);
+    }
+    opt(w, "mutating", this.mutating);
+    opt(w, "idempotent", this.idempotent);
+    w.text("idempotency_key", this.idempotencyKey);
+    w.number("timeout_ms", this.timeoutMs);
+    opt(w, "stdin", this.stdin);
+    w.yes("shell", this.shell);
+    w.endObject();
+  }
+}
+
+/** A tool's own failure; code is for programs: UPPER_SNAKE_CASE. */
+export class Failure {
+  constructor(public code: string, public message: string, public retriable: bool = false) {}
+}
+
+/** What a handler answers. */
+export class Outcome {
+  exitCode: i32 = 0;
+  stdout: string = "";
+  stderr: string = "";
+  /** Bytes that are not text. */
+  stdoutBytes: Uint8Array | null = null;
+  stderrBytes: Uint8Array | null = null;
+  /** One JSON value. */
+  data: string = "";
+  error: Failure | null = null;
+  gone: bool = false;
+  /** Not empty: the call fails with this text. */
+  failure: string = "";
+
+  /** Text on standard output, and exit code 0. */
+  static text(s: string): Outcome {
+    const r = new Outcome();
+    r.stdout = s;
+    return r;
+  }
+
+  /** One JSON value. */
+  static data(json: string): Outcome {
+    const r = new Outcome();
+    r.data = json;
+    return r;
+  }
+
+  /** A failure that the tool has a name for: UPPER_SNAKE_CASE. */
+  static fails(code: string, message: string): Outcome {
+    const r = new Outcome();
+    r.error = new Failure(code, message);
+    return r;
+  }
+
+  /** The call fails with this text. */
+  static failed(why: string): Outcome {
+    const r = new Outcome();
+    r.failure = why;
+    return r;
+  }
+
+  write(w: Writer): void {
+    w.beginObject();
+    w.name("exit_code");
+    w.int(this.exitCode);
+    w.text("stdout", this.stdout);
+    w.text("stderr", this.stderr);
+    const stdout = this.stdoutBytes;
+    if (stdout != null) w.text("stdout_base64", base64.encode(stdout));
+    const stderr = this.stderrBytes;
+    if (stderr != null) w.text("stderr_base64", base64.encode(stderr));
+    w.json("data", this.data);
+    const e = this.error;
+    if (e != null) {
+      w.name("error");
+      w.beginObject();
+      w.text("code", e.code);
+      w.name("message");
+      w.string(e.message);
+      w.yes("retriable", e.retriable);
+      w.endObject();
+    }
+    w.yes("gone", this.gone);
+    w.endObject();
+  }
+}
+
+export class Annotations {
+  title: string = "";
+  readOnly: Opt = Opt.Unsaid;
+  destructive: Opt = Opt.Unsaid;
+  idempotent: Opt = Opt.Unsaid;
+  openWorld: Opt = Opt.Unsaid;
+}
+
+/** What describe answers. */
+export class Describe {
+  abi: i64 = ABI;
+  name: string = "";
+  description: string = "";
+  /** JSON. */
+  schema: string = "";
+  annotations: Annotations | null = null;
+  wants: string[] = [];
+
+  write(w: Writer): void {
+    w.beginObject();
+    w.number("abi", this.abi);
+    w.text("name", this.name);
+    w.text("description", this.description);
+    w.json("schema", this.schema);
+    const a = this.annotations;
+    if (a != null) {
+      w.name("annotations");
+      w.beginObject();
+      w.text("title", a.title);
+      opt(w, "read_only", a.readOnly);
+      opt(w, "destructive", a.destructive);
+      opt(w, "idempotent", a.idempotent);
+      opt(w, "open_world", a.openWorld);
+      w.endObject();
+    }
+    if (this.wants.length) w.list("wants", this.wants);
+    w.endObject();
+  }
+}

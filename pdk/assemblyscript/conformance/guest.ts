@@ -1,0 +1,215 @@
+// The conformance guest of the AssemblyScript SDK. What each request does is in
+// the documentation of package pdktest.
+
+import {
+  Annotations, Call, Command, Decision, Describe, Failure, Level, Opt, Outcome, Request, Writer, base64, bytes, config, emit, exec, http, log,
+  onDescribe, onHandle, onRestrict, recv, text, toolCall, varDelete, varGet, varSet,
+} from "../assembly/index";
+
+export function describe(): i32 {
+  const d = new Describe();
+  d.name = "pdktest";
+  d.description = "the conformance guest";
+  d.schema = '{"type":"object"}';
+  const a = new Annotations();
+  a.title = "Conformance";
+  a.readOnly = Opt.Yes;
+  a.destructive = Opt.No;
+  d.annotations = a;
+  d.wants = ["repo_config"];
+  return onDescribe(d);
+}
+
+export function restrict(): i32 { return onRestrict(policy); }
+export function handle(): i32 { return onHandle(answer); }
+
+function policy(c: Call): Decision {
+  if (!c.args.length) return Decision.deny("pdktest.none", "there is no request");
+  const request = c.args[0];
+  if (request == "allow") return Decision.allow();
+  if (request == "deny") return Decision.deny("pdktest.deny", "asked to deny", "ask to allow");
+  if (request == "rewrite") {
+    const d = Decision.allow();
+    d.rule = "pdktest.rewrite";
+    const args = c.args.slice(1).reverse();
+    d.args = args;
+    const env = new Map<string, string>();
+    env.set("REWRITTEN", "yes");
+    d.env = env;
+    d.stdinBase64 = base64.encode(bytes("rewritten\n"));
+    d.mutating = Opt.Yes;
+    d.idempotent = Opt.No;
+    d.idempotencyKey = "key-" + args.length.toString();
+    d.timeoutMs = 1500;
+    d.stdin = Opt.No;
+    d.shell = true;
+    return d;
+  }
+  if (request == "empty") {
+    const d = Decision.allow();
+    d.args = [];
+    d.env = new Map<string, string>();
+    d.stdinBase64 = "";
+    return d;
+  }
+  if (request == "config") {
+    const v = config(c.args[1]);
+    return Decision.deny("pdktest.config", v.length ? v : "absent");
+  }
+  if (request == "repo") {
+    const repo = c.repoConfig;
+    if (repo == null) return Decision.deny("pdktest.repo", "none");
+    if (repo.error.length) return Decision.deny("pdktest.repo", repo.error);
+    return Decision.deny("pdktest.repo", repo.entries.map<string>((e) => e.key + "=" + e.value).join(";"));
+  }
+  if (request == "fail") return Decision.failed("asked to fail");
+  if (request == "trap") throw new Error("asked to trap");
+  return Decision.deny("pdktest.unknown", "unknown request: " + request);
+}
+
+function ends(exitCode: i32, stderr: string): Outcome {
+  const r = new Outcome();
+  r.exitCode = exitCode;
+  r.stderr = stderr;
+  return r;
+}
+
+function object(name: string, json: string): Outcome {
+  const w = new Writer();
+  w.beginObject();
+  w.name(name);
+  w.raw(json);
+  w.endObject();
+  return Outcome.data(w.toString());
+}
+
+function quoted(s: string): string {
+  const w = new Writer();
+  w.string(s);
+  return w.toString();
+}
+
+function variable(key: string): Outcome {
+  const v = varGet(key);
+  return object("value", v == null ? "null" : quoted(text(v)));
+}
+
+let count = 0;
+
+function answer(c: Call): Outcome {
+  if (!c.args.length) return ends(2, "there is no request\n");
+  const request = c.args[0];
+  const rest = c.args.slice(1);
+  if (request == "call") return Outcome.data(c.toString());
+  if (request == "stdout") return Outcome.text(rest.join(" "));
+  if (request == "stderr") return ends(0, rest.join(" "));
+  if (request == "exit") return ends(i32.parse(rest[0]), "");
+  if (request == "bytes") {
+    const n = rest[0].length / 2;
+    const out = new Uint8Array(n);
+    for (let i = 0; i < n; i++) out[i] = <u8>I32.parseInt(rest[0].substring(2 * i, 2 * i + 2), 16);
+    const r = new Outcome();
+    r.stdoutBytes = out;
+    r.stderrBytes = out.slice().reverse();
+    return r;
+  }
+  if (request == "data") return Outcome.data(c.payload);
+  if (request == "error") {
+    const r = new Outcome();
+    r.error = new Failure(rest[0], rest[1], true);
+    return r;
+  }
+  if (request == "gone") {
+    const r = new Outcome();
+    r.gone = true;
+    return r;
+  }
+  if (request == "fail") return Outcome.failed(rest.join(" "));
+  if (request == "trap") throw new Error("asked to trap");
+  if (request == "config") {
+    const v = config(rest[0]);
+    return object("value", v.length ? quoted(v) : "null");
+  }
+  if (request == "var-get") return variable(rest[0]);
+  if (request == "var-set") {
+    varSet(rest[0], bytes(rest[1]));
+    return variable(rest[0]);
+  }
+  if (request == "var-delete") {
+    varDelete(rest[0]);
+    return variable(rest[0]);
+  }
+  if (request == "log") {
+    let level = Level.Error;
+    if (rest[0] == "debug") level = Level.Debug;
+    if (rest[0] == "info") level = Level.Info;
+    if (rest[0] == "warn") level = Level.Warn;
+    log(level, rest[1]);
+    return new Outcome();
+  }
+  if (request == "emit") {
+    for (let i = 1; i < rest.length; i++) {
+      const why = emit(rest[0], bytes(rest[i]));
+      if (why.length) return Outcome.failed(why);
+    }
+    return new Outcome();
+  }
+  if (request == "recv") {
+    const pieces: string[] = [];
+    while (true) {
+      const got = recv();
+      if (got.error.length) return Outcome.failed(got.error);
+      const data = got.data;
+      if (data == null) break;
+      pieces.push(quoted(text(data)));
+    }
+    return object("pieces", "[" + pieces.join(",") + "]");
+  }
+  if (request == "http") {
+    const q = new Request();
+    q.method = rest[0];
+    q.url = rest[1];
+    q.headers.set("X-Request", "pdktest");
+    q.body = bytes(rest[2]);
+    const res = http(q);
+    if (!res.status) return object("failed", "true");
+    const w = new Writer();
+    w.beginObject();
+    w.number("status", res.status);
+    w.name("reply");
+    w.string(res.headers.has("x-reply") ? res.headers.get("x-reply") : "");
+    w.name("body");
+    w.string(text(res.body));
+    w.endObject();
+    return Outcome.data(w.toString());
+  }
+  if (request == "exec") {
+    const q = new Command();
+    q.path = rest[0];
+    q.args = rest.slice(1);
+    q.cwd = c.cwd;
+    q.env.set("A", "b");
+    q.stdin = bytes("in");
+    const res = exec(q);
+    if (res.error.length) return object("refused", quoted(res.error));
+    const w = new Writer();
+    w.beginObject();
+    w.name("exit_code");
+    w.int(res.exitCode);
+    w.name("stdout");
+    w.string(text(res.stdout));
+    w.name("stderr");
+    w.string(text(res.stderr));
+    w.endObject();
+    return Outcome.data(w.toString());
+  }
+  if (request == "tool-call") return Outcome.data(toolCall(c.payload));
+  if (request == "length") {
+    const b = c.stdin();
+    if (b == null) return Outcome.failed("not base64");
+    return object("length", b.length.toString());
+  }
+  if (request == "large") return Outcome.text("x".repeat(i32.parse(rest[0])));
+  if (request == "count") return object("count", (++count).toString());
+  return ends(2, "unknown request: " + request + "\n");
+}
