@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -246,17 +247,29 @@ const maxUndo = 256
 func Open(ctx context.Context, c Config) (*Keeper, error) {
 	c = c.withDefaults()
 	k := &Keeper{config: c, flights: map[id]*flight{}, undoes: make(chan struct{}, maxUndo)}
+	k.ctx, k.cancel = context.WithCancel(context.Background())
 	var err error
 	switch c.Store {
 	case "memory":
 		k.store = newMemory(c.MemoryRecords, c.MemoryBytes, func(scope string) { k.count(scope, EventEvicted) })
+	case "file":
+		k.store, err = openFile(filepath.Join(c.Dir, "idempotency.db"))
 	default:
-		err = fmt.Errorf("%q names no store; use memory, file, file:PATH or redis://HOST:PORT/DB", c.Store)
+		if path, ok := strings.CutPrefix(c.Store, "file:"); ok {
+			k.store, err = openFile(path)
+			break
+		}
+		switch scheme, _, _ := strings.Cut(c.Store, "://"); scheme {
+		case "redis", "rediss", "unix":
+			k.store, err = openRedis(ctx, c.Store, k.tell)
+		default:
+			err = fmt.Errorf("%.32q names no store; use memory, file, file:PATH or redis://HOST:PORT/DB", c.Store)
+		}
 	}
 	if err != nil {
+		k.cancel()
 		return nil, fmt.Errorf("open the idempotency store: %w", err)
 	}
-	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k, nil
 }
 

@@ -24,6 +24,10 @@ type Failure struct {
 // how it ended.
 const CodeOutcomeUnknown = "OUTCOME_UNKNOWN"
 
+// CodeUnreadable is the code that List shows for a record that is damaged. Its
+// key is refused until it is flushed.
+const CodeUnreadable = "UNREADABLE"
+
 // keepFailed is how long a failure is answered from its record: long enough to
 // break a tight loop, short enough not to be in the way.
 const keepFailed = 30 * time.Second
@@ -72,10 +76,14 @@ func (r *record) settled(now int64) *record {
 	}
 	next := *r
 	next.Status = Failed
-	next.Error = &Failure{Code: CodeOutcomeUnknown, Message: "the owner was not heard of again"}
+	next.Error = lapsedFailure()
 	next.EndedAt = now
 	// A PENDING record already expires its time to live after its lease.
 	return &next
+}
+
+func lapsedFailure() *Failure {
+	return &Failure{Code: CodeOutcomeUnknown, Message: "the owner was not heard of again"}
 }
 
 // verdict is what the store makes of a claim or of an ending.

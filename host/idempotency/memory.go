@@ -14,6 +14,7 @@ type memory struct {
 	maxRecords int
 	maxBytes   int64
 	evicted    func(scope string)
+	start      time.Time
 
 	mu      sync.Mutex
 	records map[id]*entry // guarded by mu, as is all that follows
@@ -53,7 +54,7 @@ func (x *expiry) Pop() any {
 }
 
 func newMemory(maxRecords int, maxBytes int64, evicted func(scope string)) *memory {
-	m := &memory{maxRecords: maxRecords, maxBytes: maxBytes, evicted: evicted, records: map[id]*entry{}}
+	m := &memory{maxRecords: maxRecords, maxBytes: maxBytes, evicted: evicted, start: time.Now(), records: map[id]*entry{}}
 	m.recent.prev, m.recent.next = &m.recent, &m.recent
 	return m
 }
@@ -182,7 +183,8 @@ func (m *memory) survives(context.Context) string {
 
 // expireLocked drops what has expired, and returns the time.
 func (m *memory) expireLocked() (now int64) {
-	now = time.Now().UnixMilli()
+	// By the monotonic clock: one that is set forward must not end leases.
+	now = m.start.UnixMilli() + time.Since(m.start).Milliseconds()
 	for len(m.ends) > 0 && m.ends[0].ExpiresAt <= now {
 		m.dropLocked(m.ends[0])
 	}
