@@ -114,7 +114,8 @@ func FuzzDecodeCall(f *testing.F) {
 		var got, want abi.Call
 		err := decodeCall(b, &got)
 		wantErr := json.Unmarshal(b, &want)
-		if err == nil && wantErr != nil {
+		// encoding/json takes a name in another case for ours.
+		if err == nil && wantErr != nil && plainNames(json.NewDecoder(bytes.NewReader(b))) {
 			t.Errorf("%q is read as %+v, encoding/json says %v", b, got, wantErr)
 		}
 		if err != nil || wantErr != nil {
