@@ -264,7 +264,14 @@ func (c *call) trap(export string, what, cause error) *wire.Error {
 		return e
 	}
 	text := in.m.spec.Name + ": " + export + " trapped: " + what.Error()
+	if where := trace(cause); where != "" {
+		text += " " + where
+	}
+	// An SDK whose language says nothing to stderr sets an error before it
+	// traps.
 	if said := in.reason(); said != "" {
+		text += ": " + said
+	} else if said := c.k.errorText(); said != "" {
 		text += ": " + said
 	}
 	e := wire.Errorf(wire.GuestTrap, "%s; the module's log may say more", text)
