@@ -74,6 +74,9 @@ type output struct {
 
 func (h *Host) newOutput(k *call, secrets [][]byte) *output {
 	o := &output{}
+	if k.streams.Stdout != nil && k.stance != absent {
+		k.teeStreams()
+	}
 	var out, errw io.Writer = k.streams.Stdout, k.streams.Stderr
 	if k.streams.Stdout == nil {
 		most := int64(k.tool.Def.Limits.Output)
@@ -193,7 +196,9 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 		}
 	}
 	out := h.newOutput(k, values(secrets))
-	k.began = true
+	if err := k.begin(ctx); err != nil {
+		return nil, err
+	}
 	exit, err := h.runner.Run(ctx, process.Command{
 		Path:    k.tool.Binary,
 		Args:    k.Args,
@@ -206,6 +211,7 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 		Signals: k.streams.Signals,
 		Confine: h.confine(k, home, exec),
 	})
+	k.killed = exit.Signal != 0
 	res := &wire.Result{ExitCode: exitCode(exit), Ran: err == nil}
 	// What was written before the end is kept, however it ended.
 	err = errors.Join(err, out.finish(res))
@@ -278,7 +284,10 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 		return err
 	}
 	inv.Recv = receiver(ctx, stdin)
-	k.began, k.answered = true, true
+	if err := k.begin(ctx); err != nil {
+		return nil, err
+	}
+	k.answered = true
 	reply, err := k.tool.Handler.Call(ctx, inv)
 	res := &wire.Result{}
 	if err == nil {
@@ -420,7 +429,9 @@ func (h *Host) executeWASI(ctx context.Context, k *call) (*wire.Result, error) {
 	if stdin != nil {
 		cmd.Stdin = stdin
 	}
-	k.began = true
+	if err := k.begin(ctx); err != nil {
+		return nil, err
+	}
 	code, _, err := k.tool.Handler.Run(ctx, cmd)
 	res := &wire.Result{ExitCode: code, Ran: err == nil}
 	return res, errors.Join(err, out.finish(res))

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
@@ -52,9 +53,14 @@ type Host struct {
 
 	// run executes what was decided: execute, but for tests of the stages
 	// before it.
-	run     func(context.Context, *call) (*wire.Result, error)
-	gates   gates
-	guards  guards
+	run    func(context.Context, *call) (*wire.Result, error)
+	gates  gates
+	guards guards
+	// records are of calls with a key, watched those of shadow.
+	records, watched *idempotency.Keeper
+	// ending ends the calls that outlive their callers, by end.
+	ending  context.Context
+	end     context.CancelCauseFunc
 	vars    vars
 	schemas schemas
 	results results
@@ -70,6 +76,7 @@ func (h *Host) config() *Config { return h.current.Load() }
 func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	h := &Host{started: time.Now(), metrics: observe.New(), level: new(slog.LevelVar)}
 	h.run, h.guards.onChange = h.execute, h.breakerChanged
+	h.ending, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	h.log = slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: h.level}))
 	level, err := c.Level()
 	if err != nil {
@@ -119,6 +126,9 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 		return nil, err
 	}
 	h.current.Store(&c)
+	if err = h.openRecords(ctx, &c); err != nil {
+		return nil, err
+	}
 	if h.sessions, err = session.Open(session.Config{Dir: filepath.Join(c.State, "sessions"), Logger: h.log}); err != nil {
 		return nil, err
 	}
@@ -144,6 +154,7 @@ func (h *Host) Close() error {
 	if h.surfaces != nil {
 		h.surfaces.Close()
 	}
+	h.end(wire.Errorf(wire.Aborted, "the daemon was stopped while the call ran"))
 	if h.tools != nil {
 		errs = append(errs, h.tools.Close())
 	}
@@ -152,6 +163,12 @@ func (h *Host) Close() error {
 	}
 	if h.runner != nil {
 		errs = append(errs, h.runner.Close())
+	}
+	// After all that runs calls.
+	for _, records := range []*idempotency.Keeper{h.records, h.watched} {
+		if records != nil {
+			errs = append(errs, records.Close())
+		}
 	}
 	if h.lock != nil {
 		errs = append(errs, h.lock.Close())
@@ -260,6 +277,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	if err := ready(); err != nil {
 		h.log.Warn("say that calls are accepted", "error", err)
 	}
+	go h.sayStore(ctx)
 	h.log.Info("ready", "socket", c.Socket, "admin", c.Admin, "tools", c.Tools)
 	select {
 	case <-ctx.Done():
@@ -268,6 +286,9 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	h.log.Info("shutting down", "running", h.running.Load(), "grace", c.grace().String())
 	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.grace())
 	defer cancel()
+	defer context.AfterFunc(graceful, func() {
+		h.end(wire.Errorf(wire.Aborted, "the daemon was stopped while the call ran"))
+	})()
 	if err := errors.Join(shutdown(graceful), g.Wait()); err != nil {
 		return err
 	}

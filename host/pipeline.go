@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/breaker"
+	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
@@ -50,10 +51,13 @@ type call struct {
 	// runs changes nothing for it.
 	stance stance
 	passed passed
+	life   life
+	teed   *[2]capture // what was streamed, as far as a record may hold it
 	// What follows is of the attempt that runs, or ran last; attempts count
 	// from 1.
 	attempt    int
 	began      bool          // the tool itself was started
+	killed     bool          // a signal ended it
 	exitFailed bool          // its exit is a failure, and not only its answer
 	answered   bool          // its last HTTP request had an answer that is final
 	retryAfter time.Duration // which that answer asked for
@@ -62,7 +66,7 @@ type call struct {
 // call takes one call all the way:
 //
 //	identity -> session -> tool generation -> working directory, environment
-//	-> schema -> policy -> breaker -> retry -> execution -> result
+//	-> schema -> policy -> idempotency -> breaker -> retry -> execution -> result
 //
 // The context is the caller's: it is done when the caller has gone. Every
 // error on the way ends the call before anything has run, except one of the
@@ -145,15 +149,62 @@ func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer
 	}
 	k.stance = stanceTo(h.config().reliabilityOf(tool.Def), k.mutating)
 	k.streams = k.streams.Within(ctx)
-	return h.guarded(ctx, k)
+	return h.keyed(ctx, k)
+}
+
+// keyed is the idempotency stage: of calls with one key, one runs, and all are
+// answered with what came of it.
+func (h *Host) keyed(ctx context.Context, k *call) (res *wire.Result, err error) {
+	if k.stance == absent {
+		return h.once(ctx, k, 1)
+	}
+	request, err := recordRequest(k)
+	if err != nil && k.stance == acts {
+		return nil, err
+	}
+	if err != nil || request == nil {
+		return h.guarded(ctx, k)
+	}
+	records := h.records
+	if request.Shadow {
+		records = h.watched
+	}
+	ran := false
+	kept, err2 := records.Do(ctx, *request, func(ctx context.Context) idempotency.Outcome {
+		ran = true
+		if k.mutating && k.stance == acts {
+			var end func()
+			ctx, end = h.outlive(ctx, k)
+			defer end()
+		}
+		res, err = h.guarded(ctx, k)
+		if err != nil {
+			err = asError(ctx, err) // while ctx can tell why
+		}
+		return k.conclude(res, asErrorOrNil(ctx, err))
+	})
+	switch {
+	case request.Shadow:
+		if decision := wouldHave(kept.Event); decision != "" {
+			h.would(k, decision)
+		}
+		if !ran {
+			return h.guarded(ctx, k)
+		}
+		return res, err
+	case ran:
+		return res, err // also where it could not be recorded: it is the truth
+	case err2 == nil:
+		return unkeep(kept)
+	case errors.Is(err2, idempotency.ErrStoreUnavailable) && !k.mutating:
+		return h.guarded(ctx, k) // nothing is lost by running it twice
+	}
+	return nil, k.refusedByRecord(ctx, err2)
 }
 
 // guarded is the breaker's stage: it refuses a call of what keeps failing, and
 // learns from one that it lets pass. It counts calls, not attempts.
 func (h *Host) guarded(ctx context.Context, k *call) (*wire.Result, error) {
-	if k.stance == absent {
-		return h.once(ctx, k, 1)
-	}
 	k.watch()
 	g := h.guards.of(upstreamOf(k), k.tool)
 	ticket, err := g.breaker.Enter()
@@ -204,7 +255,7 @@ func (h *Host) retried(ctx context.Context, k *call, g *guard, ticket *breaker.T
 
 // once is one attempt: a place among the tool's executions, and the execution.
 func (h *Host) once(ctx context.Context, k *call, attempt int) (*wire.Result, error) {
-	k.attempt, k.began, k.exitFailed, k.retryAfter = attempt, false, false, 0
+	k.attempt, k.began, k.killed, k.exitFailed, k.retryAfter = attempt, false, false, false, 0
 	leave, err := h.gates.enter(ctx, k.tool.Name, k.tool.Def.Limits.Concurrency, k.tool.Def.Limits.Queue)
 	if err != nil {
 		return nil, err

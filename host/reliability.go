@@ -299,15 +299,18 @@ func outcome(f failure, res *wire.Result, e *wire.Error) breaker.Outcome {
 // followed by another: it changes nothing or is declared idempotent, and
 // nothing that it took from the caller or gave is lost or doubled by that.
 func (k *call) maySafelyRepeat() bool {
-	return (!k.mutating || k.idempotent) && !k.passed.output.Load() && !k.passed.input.spent()
+	return (!k.mutating || k.idempotent) && !k.passed.output.Load() && !k.passed.input.Load().spent()
 }
 
 // passed is what went between the caller's streams and the attempts of a
 // call.
 type passed struct {
 	output atomic.Bool // bytes of standard output
-	input  *watchedInput
+	input  atomic.Pointer[watchedInput]
 }
+
+// open reports whether more of the input may come.
+func (w *watchedInput) open() bool { return w != nil && !w.ended.Load() }
 
 // watch makes the streams of k tell what passed through them.
 func (k *call) watch() {
@@ -316,13 +319,15 @@ func (k *call) watch() {
 	}
 	if open := k.streams.Stdin; open != nil {
 		k.streams.Stdin = func() io.ReadCloser {
-			switch in := k.passed.input; {
+			in := k.passed.input.Load()
+			switch {
 			case in == nil:
-				k.passed.input = &watchedInput{ReadCloser: open()}
+				in = &watchedInput{ReadCloser: open()}
+				k.passed.input.Store(in)
 			case in.ended.Load() && !in.read.Load():
 				return io.NopCloser(strings.NewReader("")) // it was empty, and is for this attempt
 			}
-			return k.passed.input
+			return in
 		}
 	}
 }
@@ -396,9 +401,13 @@ func (h *Host) askClassify(ctx context.Context, k *call, policy int, res *wire.R
 	tail := func(b []byte) string {
 		return strings.ToValidUTF8(string(b[max(0, len(b)-maxClassified):]), "\uFFFD")
 	}
+	stdout, stderr := res.Stdout, res.Stderr
+	if k.teed != nil {
+		stdout, stderr = k.teed[0].buf.Bytes(), k.teed[1].buf.Bytes()
+	}
 	in, err := json.Marshal(abi.Classify{
 		Call:   *h.abiCall(ctx, k),
-		Result: abi.Result{ExitCode: res.ExitCode, Stdout: tail(res.Stdout), Stderr: tail(res.Stderr)},
+		Result: abi.Result{ExitCode: res.ExitCode, Stdout: tail(stdout), Stderr: tail(stderr)},
 	})
 	if err != nil {
 		return nil, err

@@ -35,15 +35,22 @@ func stages(t *testing.T, run func(ctx context.Context, k *call) (*wire.Result, 
 	b := &bench{t: t, mode: ReliabilityAll, tool: &tools.Tool{Name: "tool", Def: tools.DefaultDefinition()}}
 	b.Host = &Host{metrics: observe.New(), log: slog.New(slog.NewJSONHandler(&b.logs, nil))}
 	b.guards.onChange = b.breakerChanged
+	b.ending, b.end = context.WithCancelCause(t.Context())
+	if err := b.openRecords(t.Context(), &Config{Store: "memory"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.records.Close(); b.watched.Close() })
 	b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) {
 		b.ran.Add(1)
-		k.began = true
+		if err := k.begin(ctx); err != nil {
+			return nil, err
+		}
 		return run(ctx, k)
 	}
 	return b
 }
 
-// call is a call from the breaker on; change makes it different.
+// call is a call from the idempotency stage on; change makes it different.
 func (b *bench) call(ctx context.Context, change ...func(*call)) (*wire.Result, *wire.Error) {
 	k := &call{Call: &wire.Call{Tool: b.tool.Name, ExecutionID: "6fa459ea-ee8a-4ca4-894e-db77e160355e", Payload: []byte(`{"n":1}`)}, tool: b.tool, caller: identity.Caller{ID: "somebody"}}
 	k.mutating, k.idempotent = b.tool.Def.Mutating, b.tool.Def.Idempotent
@@ -53,7 +60,7 @@ func (b *bench) call(ctx context.Context, change ...func(*call)) (*wire.Result, 
 	k.stance = stanceTo(b.mode, k.mutating)
 	ctx, cancel := context.WithTimeout(ctx, b.tool.Def.Timeout.Duration())
 	defer cancel()
-	res, err := b.guarded(ctx, k)
+	res, err := b.keyed(ctx, k)
 	return res, asErrorOrNil(ctx, err)
 }
 

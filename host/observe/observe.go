@@ -36,6 +36,10 @@ type Metrics struct {
 	retries    *prometheus.CounterVec
 	breakers   *prometheus.CounterVec
 	surfaces   *prometheus.CounterVec
+	hits       *prometheus.CounterVec
+	keyed      *prometheus.CounterVec
+	stored     *prometheus.HistogramVec
+	storeFails *prometheus.CounterVec
 }
 
 // New makes the metrics of one daemon, in a registry of their own.
@@ -75,13 +79,30 @@ func New() *Metrics {
 			Name: "toold_circuit_breaker_changes_total",
 			Help: "Changes of circuit breakers, by tool and the state that they came to.",
 		}, []string{"tool", "state"}),
+		hits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "idempotency_cache_hits_total",
+			Help: "Calls with an idempotency key that were answered with the result of the first, by tool.",
+		}, []string{"tool"}),
+		keyed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toold_idempotency_events_total",
+			Help: "What happened to idempotency records, by tool and event: claimed, replayed, pending, unknown, late, gone (an alarm), and further ones.",
+		}, []string{"tool", "event"}),
+		stored: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "toold_store_duration_seconds",
+			Help:    "How long the store of idempotency records took, by operation: claim, end, renew, get.",
+			Buckets: []float64{.00001, .00005, .0001, .0005, .001, .0025, .005, .01, .025, .05, .1, .5, 1, 5},
+		}, []string{"operation"}),
+		storeFails: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toold_store_errors_total",
+			Help: "Operations of the store of idempotency records that failed.",
+		}, []string{"operation"}),
 	}
 	m.surfaces = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "toold_surface_events_total",
 		Help: "What happened to the tools that modules bring for identities, by tool: hit, miss, refresh, stale, failed, refused, invalidated, superseded, evicted.",
 	}, []string{"tool", "event"})
 	m.registry.MustRegister(m.surfaces, m.executions, m.durations, m.decisions, m.changes, m.inFlight,
-		m.shadow, m.retries, m.breakers,
+		m.shadow, m.retries, m.breakers, m.hits, m.keyed, m.stored, m.storeFails,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -121,6 +142,26 @@ func (m *Metrics) Shadow(tool, decision string) {
 // Retried counts attempts after the first.
 func (m *Metrics) Retried(tool string, n int) {
 	m.retries.WithLabelValues(tool).Add(float64(n))
+}
+
+// CacheHit counts a call that was answered from a record.
+func (m *Metrics) CacheHit(tool string) { m.hits.WithLabelValues(tool).Inc() }
+
+// Keyed counts an event of idempotency records, in the words of
+// idempotency.Event.
+func (m *Metrics) Keyed(tool, event string) {
+	if tool == "" {
+		tool = Unknown
+	}
+	m.keyed.WithLabelValues(tool, event).Inc()
+}
+
+// Stored counts an operation of the store of records.
+func (m *Metrics) Stored(operation string, took time.Duration, err error) {
+	m.stored.WithLabelValues(operation).Observe(took.Seconds())
+	if err != nil {
+		m.storeFails.WithLabelValues(operation).Inc()
+	}
 }
 
 // BreakerChanged counts one change of a circuit breaker.

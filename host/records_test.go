@@ -1,0 +1,439 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/wire"
+)
+
+// key is a change of a call: a key of its caller.
+func key(name string) func(*call) { return func(k *call) { k.IdempotencyKey = name } }
+
+func TestDuplicateAtTheSameTime(t *testing.T) {
+	for _, on := range []string{"wait", "fail"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := stages(t, func(context.Context, *call) (*wire.Result, error) {
+				time.Sleep(20 * time.Second) // longer than a lease
+				return &wire.Result{Ran: true, Stdout: []byte("one")}, nil
+			})
+			b.tool.Def.Reliability.OnDuplicate = on
+			var first, cached, pending atomic.Int64
+			for range 50 {
+				go func() {
+					res, e := b.call(t.Context(), mutating, key("k"))
+					switch {
+					case e != nil && e.Code == wire.IdempotencyPending:
+						pending.Add(1)
+					case e == nil && string(res.Stdout) == "one" && res.FromCache:
+						cached.Add(1)
+					case e == nil && string(res.Stdout) == "one":
+						first.Add(1)
+					default:
+						t.Errorf("%+v, %v", res, e)
+					}
+				}()
+			}
+			synctest.Wait()
+			if on == "fail" && pending.Load() != 49 {
+				t.Errorf("%d of 49 duplicates were told at once that the first is running", pending.Load())
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if want := map[string]int64{"wait": 49, "fail": 0}[on]; b.ran.Load() != 1 || first.Load() != 1 || cached.Load() != want {
+				t.Errorf("on_duplicate %s: ran %d times, %d own results, %d from the cache, %d pending", on, b.ran.Load(), first.Load(), cached.Load(), pending.Load())
+			}
+		})
+	}
+}
+
+// A waiter waits until its own deadline; that it leaves disturbs nobody.
+func TestWaitersDeadlineIsItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+			time.Sleep(time.Minute)
+			return &wire.Result{Ran: true}, nil
+		})
+		done := make(chan *wire.Error, 1)
+		go func() { _, e := b.call(t.Context(), mutating, key("k")); done <- e }()
+		synctest.Wait()
+		brief, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, e := b.call(brief, mutating, key("k")); e == nil || e.Code != wire.IdempotencyPending || !e.Retriable() {
+			t.Errorf("a waiter whose time is over: %v", e)
+		}
+		leaving, leave := context.WithCancelCause(t.Context())
+		go func() { time.Sleep(time.Second); leave(server.ErrLeft) }()
+		if _, e := b.call(leaving, mutating, key("k")); e == nil || e.Code != wire.Aborted {
+			t.Errorf("a waiter that left: %v", e)
+		}
+		if e := <-done; e != nil || b.ran.Load() != 1 {
+			t.Errorf("the first: %v; ran %d times", e, b.ran.Load())
+		}
+	})
+}
+
+func TestDuplicateAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b *bench
+		b = stages(t, func(context.Context, *call) (*wire.Result, error) {
+			return &wire.Result{Ran: true, Stdout: []byte("ok\xff"), Stderr: []byte("hm"), Data: []byte(`{"n":1}`)}, nil
+		})
+		for i := range 3 {
+			res, e := b.call(t.Context(), mutating, key("k"))
+			if e != nil || res.FromCache != (i > 0) || string(res.Stdout) != "ok\xff" || string(res.Stderr) != "hm" || string(res.Data) != `{"n":1}` {
+				t.Errorf("call %d: %+v, %v", i, res, e)
+			}
+		}
+		if b.ran.Load() != 1 {
+			t.Errorf("ran %d times", b.ran.Load())
+		}
+		if !strings.Contains(scrape(b.metrics), `idempotency_cache_hits_total{tool="tool"} 2`) {
+			t.Error("two hits are not counted")
+		}
+		// Another payload, another caller, another time.
+		if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Payload = []byte(`{"n":2}`) }); e == nil || e.Code != wire.IdempotencyKeyReused {
+			t.Errorf("another payload: %v", e)
+		}
+		if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Env = map[string]string{"A": "b"} }); e == nil || e.Code != wire.IdempotencyKeyReused {
+			t.Errorf("another environment: %v", e)
+		}
+		if res, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.caller.ID = "another" }); e != nil || res.FromCache {
+			t.Errorf("another caller: %+v, %v", res, e)
+		}
+		if res, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Payload = []byte(`{ "n" : 1.0 }`) }); e != nil || !res.FromCache {
+			t.Errorf("the same payload, written otherwise: %+v, %v", res, e)
+		}
+		time.Sleep(24 * time.Hour)
+		if res, e := b.call(t.Context(), mutating, key("k")); e != nil || res.FromCache {
+			t.Errorf("after its time to live: %+v, %v", res, e)
+		}
+	})
+}
+
+// A call that failed is answered with its failure for a while, and runs again
+// on request.
+func TestFailureIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := stages(t, func(context.Context, *call) (*wire.Result, error) {
+			return &wire.Result{Ran: true, ExitCode: 3, Stderr: []byte("no")}, nil
+		})
+		for i := range 2 {
+			res, e := b.call(t.Context(), mutating, key("k"))
+			if e != nil || res.ExitCode != 3 || string(res.Stderr) != "no" || !res.Ran || res.FromCache != (i > 0) {
+				t.Errorf("call %d: %+v, %v", i, res, e)
+			}
+		}
+		if res, _ := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Retry = true }); res == nil || res.FromCache || b.ran.Load() != 2 {
+			t.Errorf("with retry: %+v", res)
+		}
+		time.Sleep(30 * time.Second)
+		if res, _ := b.call(t.Context(), mutating, key("k")); res == nil || res.FromCache || b.ran.Load() != 3 {
+			t.Errorf("after 30 s: %+v", res)
+		}
+		b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) { k.begin(ctx); return badRequest(ctx, k) }
+		for i := range 2 {
+			res, e := b.call(t.Context(), mutating, key("other"))
+			if e == nil || e.Code != wire.ToolFailed || e.Message != "400" || res.FromCache != (i > 0) {
+				t.Errorf("a handler's failure, call %d: %+v, %v", i, res, e)
+			}
+		}
+	})
+}
+
+// A mutating call that began and did not end by its own word has an outcome
+// that nobody knows, for the whole time to live. One that changes nothing, or
+// may be repeated, may run again.
+func TestOutcomeUnknown(t *testing.T) {
+	for name, run := range map[string]func(context.Context, *call) (*wire.Result, error){
+		"timeout": func(ctx context.Context, _ *call) (*wire.Result, error) { <-ctx.Done(); return nil, ctx.Err() },
+		"abort":   func(context.Context, *call) (*wire.Result, error) { return nil, &wire.Error{Code: wire.Aborted} },
+		"trap":    func(context.Context, *call) (*wire.Result, error) { return nil, &wire.Error{Code: wire.GuestTrap} },
+		"a signal": func(_ context.Context, k *call) (*wire.Result, error) {
+			k.killed = true
+			return &wire.Result{Ran: true, ExitCode: 137}, nil
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := stages(t, run)
+			b.tool.Def.Reliability.Breaker.Failures = 1000
+			if _, e := b.call(t.Context(), mutating, key("k")); e != nil && e.Code == wire.OutcomeUnknown {
+				t.Errorf("%s: the call itself answers %v", name, e)
+			}
+			for _, after := range []time.Duration{0, time.Minute, 23 * time.Hour} {
+				time.Sleep(after)
+				if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Retry = true }); e == nil || e.Code != wire.OutcomeUnknown || e.Retriable() {
+					t.Errorf("%s: %v later the key answers %v", name, after, e)
+				}
+			}
+			if b.ran.Load() != 1 {
+				t.Errorf("%s: ran %d times", name, b.ran.Load())
+			}
+			if found, err := b.records.Flush(t.Context(), "tool", "k"); err != nil || found.Flushed != 1 {
+				t.Errorf("%s: flush: %+v, %v", name, found, err)
+			}
+			b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) { k.begin(ctx); return succeed(ctx, k) }
+			if res, e := b.call(t.Context(), mutating, key("k")); e != nil || res.FromCache {
+				t.Errorf("%s: after a flush: %+v, %v", name, res, e)
+			}
+			for _, safe := range [][]func(*call){{key("safe")}, {mutating, idempotent, key("safe2")}} {
+				b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) { k.begin(ctx); return run(ctx, k) }
+				b.tool.Def.Reliability.Retry.Max = 0
+				b.call(t.Context(), safe...)
+				time.Sleep(31 * time.Second)
+				b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) { k.begin(ctx); return succeed(ctx, k) }
+				if res, e := b.call(t.Context(), safe...); e != nil || res.FromCache {
+					t.Errorf("%s: what may be repeated: %+v, %v", name, res, e)
+				}
+			}
+		})
+	}
+}
+
+// What never began leaves no record: an open breaker, no room, a caller that
+// left before.
+func TestWhatNeverBeganLeavesNoRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := stages(t, unavailable)
+		for i := range 5 {
+			b.call(t.Context(), mutating, key(fmt.Sprint(i)))
+		}
+		if _, e := b.call(t.Context(), mutating, key("k")); e == nil || e.Code != wire.CircuitOpen {
+			t.Fatalf("%v", e)
+		}
+		b.Host.run = func(context.Context, *call) (*wire.Result, error) {
+			return nil, &wire.Error{Code: wire.ToolNotInstalled}
+		}
+		time.Sleep(30 * time.Second)
+		if _, e := b.call(t.Context(), mutating, key("k")); e == nil || e.Code != wire.ToolNotInstalled {
+			t.Fatalf("%v", e)
+		}
+		if found, err := b.records.Show(t.Context(), "tool", "k"); err != nil || len(found) != 0 {
+			t.Errorf("records %+v, %v", found, err)
+		}
+	})
+}
+
+// Automatic keys: only for mutating calls, only where the payload says all,
+// for one hour.
+func TestAutomaticKeys(t *testing.T) {
+	yes, no := true, false
+	schema := new(jsonschema.Schema)
+	envelope := func(k *call) { k.Form = wire.Envelope }
+	args := func(k *call) { k.Form = wire.Envelope; k.Args = []string{"push"} }
+	plain := func(k *call) { k.Form = wire.Plain; k.Args = []string{"push"} }
+	stdin := func(k *call) {
+		k.streams.Stdin = func() io.ReadCloser { return io.NopCloser(strings.NewReader("")) }
+		k.wantStdin = true
+	}
+	for _, tt := range []struct {
+		name   string
+		schema *jsonschema.Schema
+		auto   *bool
+		change []func(*call)
+		want   bool
+	}{
+		{"a schema", schema, nil, []func(*call){mutating, envelope}, true},
+		{"no schema", nil, nil, []func(*call){mutating, envelope}, false},
+		{"a schema, declined", schema, &no, []func(*call){mutating, envelope}, false},
+		{"read only", schema, &yes, []func(*call){envelope}, false},
+		{"arguments", schema, nil, []func(*call){mutating, args}, false},
+		{"arguments in plain form", schema, nil, []func(*call){mutating, plain}, false},
+		{"arguments, declared", nil, &yes, []func(*call){mutating, args}, true},
+		{"arguments in plain form, declared", nil, &yes, []func(*call){mutating, plain}, true},
+		{"input that comes by a stream", nil, &yes, []func(*call){mutating, plain, stdin}, false},
+		{"the policy names it", nil, nil, []func(*call){mutating, plain, key("of the policy")}, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := stages(t, succeed)
+			b.tool.Schema, b.tool.Def.Reliability.AutoKey = tt.schema, tt.auto
+			b.call(t.Context(), tt.change...)
+			res, e := b.call(t.Context(), tt.change...)
+			if e != nil || res.FromCache != tt.want {
+				t.Errorf("%s: from the cache %v, %v", tt.name, res.FromCache, e)
+			}
+			if !tt.want || strings.HasPrefix(tt.name, "the policy") {
+				return
+			}
+			if res, _ := b.call(t.Context(), append(tt.change, func(k *call) { k.caller.ID = "another" })...); res.FromCache {
+				t.Errorf("%s: answered to another caller", tt.name)
+			}
+			time.Sleep(time.Hour)
+			if res, _ := b.call(t.Context(), tt.change...); res.FromCache {
+				t.Errorf("%s: answered after an hour", tt.name)
+			}
+		})
+	}
+	b := stages(t, succeed)
+	b.tool.Schema = schema
+	for _, payload := range []string{`{"n":9007199254740993}`} {
+		if _, e := b.call(t.Context(), mutating, envelope, func(k *call) { k.Payload = []byte(payload) }); e == nil || e.Code != wire.InvalidPayload {
+			t.Errorf("%s: %v", payload, e)
+		}
+	}
+	if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.caller.ID = "" }); e == nil || e.Code != wire.Unauthenticated {
+		t.Errorf("a key of nobody: %v", e)
+	}
+}
+
+// A mutating call with a key goes on when its caller has left, and stores its
+// result; other calls end, and so does this one by an abort.
+func TestCallerLeaves(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		change  []func(*call)
+		goesOn  bool
+		unknown bool
+	}{
+		{"mutating, with a key", []func(*call){mutating, key("k")}, true, false},
+		{"mutating, without a key", []func(*call){mutating}, false, false},
+		{"read only, with a key", []func(*call){key("k")}, false, false},
+		{"mutating, with a key, its input not all there", []func(*call){mutating, key("k"), openInput}, false, true},
+		{"mutating, with a key, streamed", []func(*call){mutating, key("k"), goneStreams}, true, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+				if k.streams.Stdin != nil {
+					in := k.input()
+					defer in.Close()
+					go in.Read(make([]byte, 1))
+				}
+				out := b2out(k)
+				select {
+				case <-time.After(10 * time.Second):
+					_, err := out.Write([]byte("done"))
+					return &wire.Result{Ran: true}, err
+				case <-ctx.Done():
+					return nil, context.Cause(ctx)
+				}
+			})
+			ctx, leave := context.WithCancelCause(t.Context())
+			ended := make(chan *wire.Error, 1)
+			start := time.Now()
+			go func() { _, e := b.call(ctx, tt.change...); ended <- e }()
+			time.Sleep(time.Second)
+			leave(server.ErrLeft)
+			e := <-ended
+			if took := time.Since(start); tt.goesOn != (took == 10*time.Second) || tt.goesOn != (e == nil) {
+				t.Errorf("%s: ended after %v with %v", tt.name, took, e)
+			}
+			if !tt.goesOn && !tt.unknown {
+				return
+			}
+			res, e := b.call(t.Context(), tt.change...)
+			if tt.unknown && (e == nil || e.Code != wire.OutcomeUnknown) || !tt.unknown && (e != nil || !res.FromCache || string(res.Stdout) != "done") {
+				t.Errorf("%s: the key answers %+v, %v", tt.name, res, e)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		})
+		ctx, leave := context.WithCancelCause(t.Context())
+		ended := make(chan *wire.Error, 1)
+		go func() { _, e := b.call(ctx, mutating, key("k")); ended <- e }()
+		synctest.Wait()
+		leave(server.ErrLeft)
+		synctest.Wait()
+		b.end(wire.Errorf(wire.Aborted, "the daemon stops"))
+		if e := <-ended; e == nil || e.Code != wire.Aborted {
+			t.Errorf("when the daemon stops: %v", e)
+		}
+		aborted, abort := context.WithCancelCause(t.Context())
+		abort(wire.Errorf(wire.Aborted, "on request"))
+		b2 := stages(t, succeed)
+		if _, e := b2.call(aborted, mutating, key("k")); e == nil || b2.ran.Load() != 0 && b2.logs.Len() < 0 {
+			t.Errorf("a call that was aborted before it began: %v", e)
+		}
+		if found, _ := b2.records.Show(t.Context(), "tool", "k"); len(found) != 0 {
+			t.Errorf("it left %+v", found)
+		}
+	})
+}
+
+// b2out is where the tool of a test writes its output.
+func b2out(k *call) io.Writer {
+	if k.streams.Stdout != nil {
+		k.teeStreams()
+		return k.streams.Stdout
+	}
+	k.teed = &[2]capture{{max: maxTee}, {max: maxTee}}
+	return &k.teed[0]
+}
+
+func openInput(k *call) {
+	r, _ := io.Pipe()
+	k.streams.Stdin, k.wantStdin = func() io.ReadCloser { return r }, true
+}
+
+// goneStreams fail as those of a caller that has left do.
+func goneStreams(k *call) {
+	k.streams.Stdout, k.streams.Stderr = failing{}, failing{}
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// A result that is too large is not kept, and the call is not run again.
+func TestResultTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := stages(t, func(context.Context, *call) (*wire.Result, error) {
+			return &wire.Result{Ran: true, Stdout: bytes.Repeat([]byte("x"), 70_000)}, nil
+		})
+		if res, e := b.call(t.Context(), mutating, key("k")); e != nil || len(res.Stdout) != 70_000 {
+			t.Fatalf("%v", e)
+		}
+		_, e := b.call(t.Context(), mutating, key("k"))
+		if e == nil || e.Code != wire.LimitExceeded || !strings.Contains(e.Message, "not run again") || b.ran.Load() != 1 {
+			t.Errorf("%v; ran %d times", e, b.ran.Load())
+		}
+	})
+}
+
+// Shadow counts what a key would have done, and runs every call; nothing of it
+// is answered from later.
+func TestShadowOfKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b *bench
+		b = stages(t, succeed)
+		b.mode = ReliabilityShadow
+		for range 3 {
+			if res, e := b.call(t.Context(), mutating, key("k")); e != nil || res.FromCache {
+				t.Errorf("%+v, %v", res, e)
+			}
+		}
+		b.call(t.Context(), mutating, key("k"), func(k *call) { k.Payload = []byte(`{}`) })
+		text := scrape(b.metrics)
+		for _, want := range []string{`{decision="replayed",tool="tool"} 2`, `{decision="key_reused",tool="tool"} 1`} {
+			if !strings.Contains(text, "toold_reliability_shadow_total"+want) {
+				t.Errorf("the metrics lack %s", want)
+			}
+		}
+		b.mode = ReliabilityAll
+		if res, e := b.call(t.Context(), mutating, key("k")); e != nil || res.FromCache || b.ran.Load() != 5 {
+			t.Errorf("after shadow: %+v, %v; ran %d times", res, e, b.ran.Load())
+		}
+		// In read-only a mutating call is only watched.
+		b.mode = ReliabilityReadOnly
+		if res, e := b.call(t.Context(), mutating, key("k")); e != nil || res.FromCache {
+			t.Errorf("a mutating call in read-only: %+v, %v", res, e)
+		}
+		b.call(t.Context(), key("r"))
+		if res, e := b.call(t.Context(), key("r")); e != nil || !res.FromCache {
+			t.Errorf("a read-only call in read-only: %+v, %v", res, e)
+		}
+	})
+}
