@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,10 +30,10 @@ func (h *Host) openRecords(ctx context.Context, c *Config) (err error) {
 		Dir:   c.State,
 		Log:   h.log,
 		OnEvent: func(scope string, e idempotency.Event) {
-			h.metrics.Keyed(scope, string(e))
+			h.metrics.Keyed(scopeTool(scope), string(e))
 			switch e {
 			case idempotency.EventReplayed:
-				h.metrics.CacheHit(scope)
+				h.metrics.CacheHit(scopeTool(scope))
 			case idempotency.EventAbandoned, idempotency.EventUnknown, idempotency.EventTakenOver, idempotency.EventReused, idempotency.EventEvicted, idempotency.EventFlushed:
 				h.log.Info("idempotency record", "tool", scope, "event", e)
 			}
@@ -71,7 +72,7 @@ func storeKind(store string) string {
 func recordRequest(k *call) (*idempotency.Request, error) {
 	limits := &k.tool.Def.Reliability
 	r := &idempotency.Request{
-		Scope:       k.tool.Name,
+		Scope:       recordScope(k),
 		Label:       k.IdempotencyKey,
 		TTL:         limits.TTL.Duration(),
 		OnDuplicate: idempotency.OnDuplicate(limits.OnDuplicate),
@@ -111,6 +112,21 @@ func recordRequest(k *call) (*idempotency.Request, error) {
 	return r, err
 }
 
+// recordScope is what keys are keys of: the tool, and of a module that brings
+// tools of its own, which of these.
+func recordScope(k *call) string {
+	if k.offered != nil {
+		return k.tool.Name + "/" + k.Tool
+	}
+	return k.tool.Name
+}
+
+// scopeTool is the tool of a scope: metrics know those of tools.d only.
+func scopeTool(scope string) string {
+	tool, _, _ := strings.Cut(scope, "/")
+	return tool
+}
+
 // getsKey reports whether a call without a key gets one of its payload. That
 // is right only where the payload says all: for a tool with a schema, or one
 // whose definition says so, and never where input may come by a stream.
@@ -120,6 +136,9 @@ func (k *call) getsKey() bool {
 	}
 	if auto := k.tool.Def.Reliability.AutoKey; auto != nil {
 		return *auto
+	}
+	if k.offered != nil {
+		return k.offered.schema != nil
 	}
 	return k.tool.Schema != nil && k.Form == wire.Envelope && k.Args == nil
 }
@@ -252,7 +271,7 @@ func (k *call) refusedByRecord(ctx context.Context, err error) error {
 	case errors.Is(err, idempotency.ErrKeyReused):
 		return wire.Errorf(wire.IdempotencyKeyReused, "this idempotency key was used for another payload, so nothing ran; use one key for one request")
 	case errors.Is(err, idempotency.ErrOutcomeUnknown):
-		return wire.Errorf(wire.OutcomeUnknown, "a call with this idempotency key began, and nobody knows how it ended; look at what it was to change, then use a new key, or have the operator run: toolctl idempotency flush %s KEY", k.tool.Name)
+		return wire.Errorf(wire.OutcomeUnknown, "a call with this idempotency key began, and nobody knows how it ended; look at what it was to change, then use a new key, or have the operator run: toolctl idempotency flush %s KEY", recordScope(k))
 	case errors.Is(err, idempotency.ErrStoreUnavailable):
 		return &wire.Error{Code: wire.StoreUnavailable, Message: "the store of idempotency records does not answer, so nothing ran; try again later", Cause: err}
 	case errors.Is(err, idempotency.ErrOverloaded):
@@ -266,6 +285,8 @@ func (k *call) refusedByRecord(ctx context.Context, err error) error {
 type life struct {
 	mu    sync.Mutex
 	began bool // guarded by mu
+	// caller is the caller's own context, of a call that may outlive it.
+	caller context.Context
 	// outlives says that the call, once begun, goes on without its caller.
 	outlives bool
 }
@@ -280,8 +301,10 @@ func (l *life) begun() bool {
 func (k *call) begin(ctx context.Context) error {
 	k.life.mu.Lock()
 	defer k.life.mu.Unlock()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	for _, c := range []context.Context{ctx, k.life.caller} {
+		if c != nil && !k.life.began && c.Err() != nil {
+			return context.Cause(c)
+		}
 	}
 	k.began, k.life.began = true, true
 	return nil
@@ -298,7 +321,7 @@ func (k *call) goesOn() bool {
 // its caller's leaving does not end it: to store its result is what its key is
 // for. Everything else that ends ctx does, and so does the end of the daemon.
 func (h *Host) outlive(ctx context.Context, k *call) (context.Context, func()) {
-	k.life.outlives = true
+	k.life.outlives, k.life.caller = true, ctx
 	alive, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	end := func() {}
 	if d, ok := ctx.Deadline(); ok {

@@ -192,7 +192,9 @@ func (g *guards) forget(tool string) {
 func upstreamOf(k *call) upstream {
 	u := upstream{tool: k.tool.Name, shadow: k.stance == shadows}
 	if id := k.tool.Def.Identity; len(id.Claims)+len(id.Secret) > 0 {
-		u.identity = k.caller.ID
+		if u.identity = k.caller.ID; k.effective != nil {
+			u.identity = k.effective.Fingerprint()
+		}
 	}
 	return u
 }
