@@ -57,7 +57,7 @@ func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 		out := client.StoredResult{
 			ExecutionID: res.ExecutionID, Status: res.Status(), ExitCode: res.ExitCode,
 			Stdout: res.Stdout, Stderr: res.Stderr, Data: res.Data, Truncated: res.Truncated,
-			DurationMS: res.Duration.Milliseconds(),
+			DurationMS: res.Duration.Milliseconds(), Usage: res.Usage,
 		}
 		if res.Err != nil {
 			out.Code, out.Error = string(res.Err.Code), res.Err.Message

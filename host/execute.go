@@ -289,6 +289,7 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 	}
 	k.answered = true
 	reply, err := k.tool.Handler.Call(ctx, inv)
+	h.spent(k, reply.Stats)
 	res := &wire.Result{}
 	if err == nil {
 		err = k.answer(res, out, reply.Output)
@@ -304,6 +305,17 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 		}
 	}
 	return res, errors.Join(err, ferr)
+}
+
+// spent adds what one call of a module took to what k took.
+func (h *Host) spent(k *call, s guest.Stats) {
+	if k.usage == nil {
+		k.usage = &wire.Usage{}
+	}
+	k.usage.Fuel += s.Fuel
+	k.usage.Memory = max(k.usage.Memory, s.PeakMemory)
+	k.usage.Pages += int64(s.PagesRestored)
+	h.metrics.Spent(k.tool.Name, s.Fuel, s.PeakMemory, s.PagesRestored)
 }
 
 // maxEntryInput bounds, in bytes, what is read of a caller's input for a
@@ -432,7 +444,8 @@ func (h *Host) executeWASI(ctx context.Context, k *call) (*wire.Result, error) {
 	if err := k.begin(ctx); err != nil {
 		return nil, err
 	}
-	code, _, err := k.tool.Handler.Run(ctx, cmd)
+	code, stats, err := k.tool.Handler.Run(ctx, cmd)
+	h.spent(k, stats)
 	res := &wire.Result{ExitCode: code, Ran: err == nil}
 	return res, errors.Join(err, out.finish(res))
 }

@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -443,4 +444,64 @@ func waitState(t testing.TB, d *hosttest.Daemon, name string, states ...string) 
 		}
 		runtime.Gosched()
 	}
+}
+
+// TestUsage: an answer, the stored result and the metrics say what modules
+// took, and say nothing where none ran.
+func TestUsage(t *testing.T) {
+	d := testDaemon(t)
+	d.Tool(t, "bare", M{"binary": "/bin/echo"}, nil)
+	usage := func(a *answer) (u wire.Usage, ok bool) {
+		var m struct {
+			Usage *wire.Usage `json:"usage"`
+		}
+		if err := json.Unmarshal(a.raw, &m); err != nil {
+			t.Fatal(err)
+		}
+		if m.Usage == nil {
+			return u, false
+		}
+		return *m.Usage, true
+	}
+	a := ask(t, d.Socket, M{"tool": "guarded", "args": []string{"calls"}, "cwd": d.Root})
+	both, ok := usage(a)
+	if !ok || both.Fuel <= 0 || both.Memory < 1<<16 {
+		t.Errorf("policy and handler: %s", a.raw)
+	}
+	a = ask(t, d.Socket, M{"toolId": "open", "executionId": "6fa459ea-ee8a-4ca4-894e-db77e160355e", "payload": M{"args": []string{"calls"}, "cwd": d.Root}})
+	if one, ok := usage(a); !ok || one.Fuel <= 0 || one.Fuel >= both.Fuel {
+		t.Errorf("a handler alone, after %d with its policy: %s", both.Fuel, a.raw)
+	}
+	a = ask(t, d.Socket, M{"tool": "bare", "args": []string{"x"}, "cwd": d.Root})
+	if _, ok := usage(a); ok || a.ExitCode != 0 {
+		t.Errorf("no module: %s", a.raw)
+	}
+	res, err := client.NewAdmin(d.Admin).Result(t.Context(), "6fa459ea-ee8a-4ca4-894e-db77e160355e")
+	if err != nil || res.Usage == nil || res.Usage.Fuel <= 0 {
+		t.Errorf("the stored result: %+v, %v", res, err)
+	}
+	text, err := scrapeAdmin(t, d.Admin)
+	for _, name := range []string{`toold_guest_fuel_count{tool="guarded"} 2`, `toold_guest_memory_peak_bytes_count{tool="open"} 1`, `toold_guest_pages_restored_total{tool="guarded"}`} {
+		if err != nil || !strings.Contains(text, name) {
+			t.Errorf("the metrics lack %s: %v", name, err)
+		}
+	}
+}
+
+func scrapeAdmin(t *testing.T, admin string) (string, error) {
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", admin)
+	}}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://admin/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
 }

@@ -47,6 +47,8 @@ type call struct {
 	mutating     bool
 	idempotent   bool
 
+	usage *wire.Usage // of the modules that ran until now
+
 	// stance is the reliability layer's, taken once: a reload while the call
 	// runs changes nothing for it.
 	stance stance
@@ -89,6 +91,7 @@ func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from serve
 	}
 	res.ExecutionID = wc.ExecutionID
 	res.Duration = time.Since(start)
+	res.Usage = k.usage
 	if k.running != nil {
 		k.running.End(res)
 	}
@@ -323,6 +326,7 @@ func (h *Host) decide(ctx context.Context, k *call) (timeout time.Duration, err 
 			return 0, wire.Errorf(wire.Internal, "ask the policy: %w", err)
 		}
 		reply, err := policy.Call(ctx, h.invocation(k, "restrict", in))
+		h.spent(k, reply.Stats)
 		if err != nil {
 			h.metrics.Decision(k.Tool, observe.PolicyError)
 			e := asError(ctx, err)

@@ -415,6 +415,7 @@ func (h *Host) askClassify(ctx context.Context, k *call, policy int, res *wire.R
 		return nil, err
 	}
 	reply, err := k.tool.Policies[policy].Call(ctx, h.invocation(k, "classify", in))
+	h.spent(k, reply.Stats)
 	if err != nil {
 		return nil, err
 	}

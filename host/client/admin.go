@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/toold/toold/host/wire"
 )
 
 // The states a tool can be in, as ToolStatus.State says them.
@@ -96,6 +98,8 @@ type StoredResult struct {
 	Truncated  bool      `json:"truncated,omitempty"`
 	Started    time.Time `json:"started,omitzero"`
 	DurationMS int64     `json:"duration_ms"`
+	// Usage is what its modules took; nil where none ran.
+	Usage *wire.Usage `json:"usage,omitempty"`
 }
 
 // AdminError is the body of every admin answer that is not 2xx.

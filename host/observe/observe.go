@@ -40,6 +40,9 @@ type Metrics struct {
 	keyed      *prometheus.CounterVec
 	stored     *prometheus.HistogramVec
 	storeFails *prometheus.CounterVec
+	fuel       *prometheus.HistogramVec
+	memory     *prometheus.HistogramVec
+	pages      *prometheus.CounterVec
 }
 
 // New makes the metrics of one daemon, in a registry of their own.
@@ -75,6 +78,20 @@ func New() *Metrics {
 			Name: "toold_retries_total",
 			Help: "Attempts after the first, by tool.",
 		}, []string{"tool"}),
+		fuel: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "toold_guest_fuel",
+			Help:    "Metered instructions that one call of a module took, policies and handlers alike, by tool.",
+			Buckets: prometheus.ExponentialBuckets(10_000, 10, 7),
+		}, []string{"tool"}),
+		memory: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "toold_guest_memory_peak_bytes",
+			Help:    "The most memory that one call of a module held, by tool.",
+			Buckets: prometheus.ExponentialBuckets(64<<10, 4, 9),
+		}, []string{"tool"}),
+		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toold_guest_pages_restored_total",
+			Help: "Pages of 4 KiB that calls of modules wrote and that were put back, by tool.",
+		}, []string{"tool"}),
 		breakers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "toold_circuit_breaker_changes_total",
 			Help: "Changes of circuit breakers, by tool and the state that they came to.",
@@ -102,7 +119,7 @@ func New() *Metrics {
 		Help: "What happened to the tools that modules bring for identities, by tool: hit, miss, refresh, stale, failed, refused, invalidated, superseded, evicted.",
 	}, []string{"tool", "event"})
 	m.registry.MustRegister(m.surfaces, m.executions, m.durations, m.decisions, m.changes, m.inFlight,
-		m.shadow, m.retries, m.breakers, m.hits, m.keyed, m.stored, m.storeFails,
+		m.shadow, m.retries, m.breakers, m.hits, m.keyed, m.stored, m.storeFails, m.fuel, m.memory, m.pages,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -116,6 +133,14 @@ func (m *Metrics) Executed(tool, status string, d time.Duration) {
 // Decision counts one decision of a policy.
 func (m *Metrics) Decision(tool, effect string) {
 	m.decisions.WithLabelValues(tool, effect).Inc()
+}
+
+// Spent counts what one call of a module took: metered instructions, bytes,
+// and pages of 4 KiB.
+func (m *Metrics) Spent(tool string, fuel, memory int64, pages int) {
+	m.fuel.WithLabelValues(tool).Observe(float64(fuel))
+	m.memory.WithLabelValues(tool).Observe(float64(memory))
+	m.pages.WithLabelValues(tool).Add(float64(pages))
 }
 
 // Changed counts one change of a tool, in the words of tools.Change.

@@ -78,6 +78,18 @@ type Result struct {
 	Truncated bool
 	FromCache bool
 	Duration  time.Duration
+	// Usage is nil where no module ran for the call.
+	Usage *Usage
+}
+
+// Usage is what the modules of a call took, its policies' with the tool's own.
+type Usage struct {
+	// Fuel is in metered instructions, of all modules and attempts together.
+	Fuel int64 `json:"fuel"`
+	// Memory is the most that one of them held, in bytes.
+	Memory int64 `json:"memory"`
+	// Pages of 4 KiB were written, and put back for the next call.
+	Pages int64 `json:"pages"`
 }
 
 // Status is what an envelope answer says of r in one word: success, error,

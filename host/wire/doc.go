@@ -115,6 +115,8 @@ Fields of a response; the first four are always there:
 	execution_id  string   names this execution
 	from_cache    boolean  true where an earlier call with this key has this result
 	truncated     boolean  true where stdout or stderr is not the whole
+	usage         object   what modules took for it, policies' too, where any ran: fuel, in metered
+	                       instructions; memory, the most that one held, in bytes; pages of 4 KiB written
 
 A tool that ran and ended with another exit code than 0 has status "error", code
 TOOL_FAILED, and an empty error: its own text says what it has to say.
@@ -163,6 +165,7 @@ Fields of a response:
 	durationMs   integer
 	fromCache    boolean
 	executionId  string
+	usage        object   as in the plain form
 
 The data of a command is {"exit_code": 0, "stdout": "…", "stderr": "…"}, which are
 changed and cut as in the plain form, then with "truncated": true. A tool that ran

@@ -90,6 +90,7 @@ func encodePlain(r *Result, stream bool) []byte {
 		tail = append(tail, `,"execution_id":`...)
 		tail = appendMessage(tail, r.ExecutionID)
 	}
+	tail = appendUsage(tail, r.Usage)
 	const truncated = `,"truncated":true`
 	if stream {
 		if r.Truncated {
@@ -143,6 +144,7 @@ func encodeEnvelope(r *Result, stream bool) []byte {
 		tail = append(tail, `,"executionId":`...)
 		tail = appendMessage(tail, r.ExecutionID)
 	}
+	tail = appendUsage(tail, r.Usage)
 	tail = append(tail, '}')
 
 	const data = `,"data":`
@@ -168,6 +170,19 @@ func encodeEnvelope(r *Result, stream bool) []byte {
 		head = append(head, '}')
 	}
 	return append(head, tail...)
+}
+
+func appendUsage(b []byte, u *Usage) []byte {
+	if u == nil {
+		return b
+	}
+	b = append(b, `,"usage":{"fuel":`...)
+	b = strconv.AppendInt(b, u.Fuel, 10)
+	b = append(b, `,"memory":`...)
+	b = strconv.AppendInt(b, u.Memory, 10)
+	b = append(b, `,"pages":`...)
+	b = strconv.AppendInt(b, u.Pages, 10)
+	return append(b, '}')
 }
 
 // DataText is the standard output of a tool that answered with data and no text,

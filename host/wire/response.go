@@ -42,6 +42,7 @@ type response struct {
 	FromCache   bool   `json:"from_cache"`
 	ExecutionID string `json:"execution_id"`
 	Truncated   bool   `json:"truncated"`
+	Usage       *Usage `json:"usage"` // in both forms
 	// And this one in envelope form.
 	EnvelopeDuration  *int64 `json:"durationMs"`
 	EnvelopeFromCache bool   `json:"fromCache"`
@@ -84,6 +85,7 @@ func ParseResponse(frame []byte) (*Response, error) {
 		r := &Result{
 			ExitCode: q.ExitCode, Stdout: []byte(q.Stdout), Stderr: []byte(q.Stderr), Truncated: q.Truncated,
 			FromCache: q.FromCache, ExecutionID: q.ExecutionID, Duration: time.Duration(q.DurationMS) * time.Millisecond,
+			Usage: q.Usage,
 		}
 		var message string
 		if q.Error != nil {
@@ -105,7 +107,7 @@ func ParseResponse(frame []byte) (*Response, error) {
 	}
 	r := &Result{
 		Data: q.Data, FromCache: q.EnvelopeFromCache, ExecutionID: q.EnvelopeExecution,
-		Duration: time.Duration(*q.EnvelopeDuration) * time.Millisecond,
+		Duration: time.Duration(*q.EnvelopeDuration) * time.Millisecond, Usage: q.Usage,
 	}
 	var output struct {
 		ExitCode  *int   `json:"exit_code"`
