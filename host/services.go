@@ -56,7 +56,7 @@ func (h *Host) invocation(k *call, export string, in []byte) guest.Invocation {
 	inv := guest.Invocation{Export: export, Input: in, Config: k.effective.Config}
 	inv.Identity = k.caller.ID
 	inv.Log = func(ctx context.Context, level slog.Level, msg string) {
-		h.log.Log(ctx, level, "guest", "tool", k.Tool, "export", export, "execution_id", k.ExecutionID, "message", h.maskFor(k, msg))
+		h.log.Log(ctx, level, "guest", "tool", k.Tool, "export", export, "execution_id", k.ExecutionID, "message", maskText(msg, h.hidden(k)))
 	}
 	if caps.State > 0 {
 		scope := varScope{k.caller.ID, k.Session, k.tool.Name}

@@ -356,6 +356,10 @@ func (h *Host) executeOffered(ctx context.Context, k *call) (*wire.Result, error
 		}
 		if res, err = h.executeHandler(ctx, k); errors.Is(err, errGone) {
 			h.surfaces.Invalidate(k.offered.key.Fingerprint, "a call found its tool gone")
+			if e := k.said.Error; e != nil {
+				// It is listed, and what it stands on is not there.
+				return nil, wire.Errorf(wire.ToolFailed, "%s", maskText(e.Message, h.hidden(k)))
+			}
 			return nil, tools.Unknown(k.Tool)
 		}
 	}

@@ -110,13 +110,10 @@ func (h *Host) definedSecrets(k *call) ([]secret, error) {
 	return list, nil
 }
 
-// maskFor is text without the secrets of k's tool.
-func (h *Host) maskFor(k *call, text string) string {
-	secrets, err := h.secrets(k)
-	if err != nil {
-		return "[a message that could not be masked]"
-	}
-	return maskText(text, values(secrets))
+// hidden are the values that are masked in what k's tool says.
+func (h *Host) hidden(k *call) [][]byte {
+	secrets, _ := h.secrets(k) // without them it is not called
+	return values(secrets)
 }
 
 func (h *Host) secretValue(k *call, from string) (string, error) {

@@ -1,0 +1,34 @@
+// Plugin clickhouse makes tools of what one ClickHouse user can see: each view
+// is a tool that reads, each table that the user may insert into is a tool that
+// writes one row.
+//
+// Whose tools these are, the configuration says: host, port, protocol,
+// database, user and password, overlaid with the claims of the caller's token.
+// The password is a handle here; the host fills it in.
+//
+// No argument of a caller is ever part of a statement. The arguments of a view
+// travel as parameters that the server binds (param_NAME), a row to insert
+// travels as the body of the request. Names of databases, tables and columns
+// come from the server itself and are quoted.
+//
+// It speaks to any server from 18.16 on, and asks for what the server has:
+// grants where there are SHOW GRANTS, else the setting readonly.
+package main
+
+import (
+	"github.com/toold/toold/pdk"
+	"github.com/toold/toold/pdk/abi"
+)
+
+//go:wasmexport discover
+func discover() int32 { return pdk.Discover(surface) }
+
+//go:wasmexport handle
+func handle() int32 { return pdk.Handle(call) }
+
+//go:wasmexport describe
+func describe() int32 {
+	return pdk.Describe(abi.Describe{Name: "clickhouse", Description: "views and tables of a ClickHouse server as tools"})
+}
+
+func main() {}

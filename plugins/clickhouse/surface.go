@@ -1,0 +1,310 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+	"strings"
+
+	"github.com/toold/toold/pdk"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// binding is what a tool stands for. The host gives it back with each call.
+type binding struct {
+	Insert   bool     `json:"insert,omitempty"`
+	Database string   `json:"database"`
+	Name     string   `json:"name"`
+	Columns  []string `json:"columns"`
+	// Parameters are those of a view; Types those of a table's columns.
+	Parameters []parameter `json:"parameters,omitempty"`
+	Types      []string    `json:"types,omitempty"`
+}
+
+// relation is one view or table as the server describes it.
+type relation struct {
+	Database string `json:"database"`
+	Name     string `json:"name"`
+	Engine   string `json:"engine"`
+	Query    string `json:"create_table_query"`
+	Comment  string `json:"comment"`
+
+	columns []column
+}
+
+type column struct {
+	Database string `json:"database"`
+	Table    string `json:"table"`
+	Name     string `json:"name"`
+	Type     string `json:"type"`
+	Default  string `json:"default_kind"`
+	Comment  string `json:"comment"`
+}
+
+// note is what a COMMENT says when it is JSON.
+type note struct {
+	Title       string            `json:"title"`
+	Description string            `json:"description"`
+	Parameters  map[string]string `json:"parameters"`
+	OpenWorld   *bool             `json:"openWorld"`
+}
+
+const ownDatabases = "('system', 'INFORMATION_SCHEMA', 'information_schema')"
+
+func surface(d *abi.Discovery) (*abi.Surface, error) {
+	s, err := connect()
+	if errors.Is(err, errNobody) {
+		return &abi.Surface{Error: &abi.Error{Code: abi.Unauthenticated, Message: err.Error()}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.surface(d)
+	if err != nil {
+		return &abi.Surface{Error: asError(err)}, nil
+	}
+	return out, nil
+}
+
+func (s *server) surface(d *abi.Discovery) (*abi.Surface, error) {
+	relations, err := s.relations()
+	if err != nil {
+		return nil, err
+	}
+	rights, err := s.rights(d.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	out := &abi.Surface{Safety: &abi.Safety{ReadOnly: rights.readonly, Grants: rights.digest()}}
+	named := map[string]string{}
+	for _, r := range relations {
+		full := r.Database + "." + r.Name
+		var t *abi.SurfaceTool
+		switch {
+		case isView(r.Engine) && rights.may("SELECT", r):
+			t, err = viewTool(r)
+		case takesRows(r.Engine) && !rights.readonly && rights.may("INSERT", r):
+			t, err = tableTool(r, rights)
+		default:
+			continue
+		}
+		if err != nil {
+			pdk.Log(pdk.LevelWarn, full+" is left out: "+err.Error())
+			continue
+		}
+		t.Name = toolName(pdk.Config("prefix") + full)
+		if other, double := named[t.Name]; double {
+			return nil, fmt.Errorf("%s and %s would both be the tool %s; rename one, or give one identity one database", other, full, t.Name)
+		}
+		named[t.Name] = full
+		out.Tools = append(out.Tools, *t)
+	}
+	return out, nil
+}
+
+// relations are the views and tables that the user can see.
+func (s *server) relations() ([]*relation, error) {
+	const from = " FROM system.tables WHERE database NOT IN " + ownDatabases + " ORDER BY database, name FORMAT JSONEachRow"
+	body, err := s.read("SELECT database, name, engine, create_table_query, comment"+from, nil)
+	var e *exception
+	if errors.As(err, &e) && e.code == unknownIdentifier { // before tables had comments
+		body, err = s.read("SELECT database, name, engine, create_table_query"+from, nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var list []*relation
+	byName := map[[2]string]*relation{}
+	only := pdk.Config("database")
+	err = rows(body, func(line []byte) error {
+		r := &relation{}
+		if err := json.Unmarshal(line, r); err != nil {
+			return err
+		}
+		if (only == "" || only == r.Database) && !strings.HasPrefix(r.Name, ".inner") {
+			list = append(list, r)
+			byName[[2]string{r.Database, r.Name}] = r
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	body, err = s.read("SELECT database, table, name, type, default_kind, comment FROM system.columns WHERE database NOT IN "+ownDatabases+" FORMAT JSONEachRow", nil)
+	if err != nil {
+		return nil, err
+	}
+	return list, rows(body, func(line []byte) error {
+		var c column
+		if err := json.Unmarshal(line, &c); err != nil {
+			return err
+		}
+		if r := byName[[2]string{c.Database, c.Table}]; r != nil {
+			r.columns = append(r.columns, c)
+		}
+		return nil
+	})
+}
+
+// rows calls fn for each line of an answer. A line that is no object is an
+// exception that came after the first rows.
+func rows(body []byte, fn func([]byte) error) error {
+	for line := range bytes.Lines(body) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			continue
+		}
+		if line[0] != '{' {
+			return readException(line)
+		}
+		if err := fn(line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isView(engine string) bool {
+	return engine == "View" || engine == "MaterializedView" || engine == "LiveView"
+}
+
+func takesRows(engine string) bool {
+	switch engine {
+	case "Log", "TinyLog", "StripeLog", "Memory", "Buffer", "Distributed", "Null":
+		return true
+	}
+	return strings.HasSuffix(engine, "MergeTree")
+}
+
+func viewTool(r *relation) (*abi.SurfaceTool, error) {
+	n := readNote(r.Comment)
+	b := binding{Database: r.Database, Name: r.Name, Parameters: parameters(r.Query)}
+	properties, required := map[string]any{}, []string{}
+	for _, p := range b.Parameters {
+		schema, ok := schemaOf(p.Type)
+		if !ok {
+			return nil, fmt.Errorf("its parameter %s is of type %s, which no argument is taken for", p.Name, p.Type)
+		}
+		if text := n.Parameters[p.Name]; text != "" {
+			schema["description"] = text
+		}
+		properties[p.Name] = schema
+		required = append(required, p.Name)
+	}
+	var texts []string
+	for _, c := range r.columns {
+		b.Columns = append(b.Columns, c.Name)
+		texts = append(texts, c.Name+" "+c.Type)
+	}
+	if n.Description == "" {
+		n.Description = "Rows of the view " + r.Database + "." + r.Name + "."
+	}
+	yes, no := true, false
+	return newTool(n, "Columns: "+strings.Join(texts, ", ")+".", properties, required, b, &abi.Annotations{ReadOnly: &yes, Destructive: &no})
+}
+
+func tableTool(r *relation, rights *rights) (*abi.SurfaceTool, error) {
+	n := readNote(r.Comment)
+	b := binding{Insert: true, Database: r.Database, Name: r.Name}
+	properties, required := map[string]any{}, []string{}
+	granted := rights.columns("INSERT", r)
+	for _, c := range r.columns {
+		schema, ok := schemaOf(c.Type)
+		if !ok || c.Default == "MATERIALIZED" || c.Default == "ALIAS" || c.Default == "EPHEMERAL" || granted != nil && !granted[c.Name] {
+			continue
+		}
+		text := c.Comment
+		if t := n.Parameters[c.Name]; t != "" {
+			text = t
+		}
+		if text != "" {
+			schema["description"] = text
+		}
+		properties[c.Name] = schema
+		b.Columns, b.Types = append(b.Columns, c.Name), append(b.Types, c.Type)
+		if _, null := base(c.Type); !null && c.Default == "" {
+			required = append(required, c.Name)
+		}
+	}
+	if len(b.Columns) == 0 {
+		return nil, errors.New("it has no column that an argument is taken for")
+	}
+	if n.Description == "" {
+		n.Description = "Insert one row into the table " + r.Database + "." + r.Name + "."
+	}
+	yes, no := true, false
+	t, err := newTool(n, "", properties, required, b, &abi.Annotations{ReadOnly: &no, Destructive: &yes})
+	if err == nil {
+		t.Mutating = true
+	}
+	return t, err
+}
+
+func newTool(n note, more string, properties map[string]any, required []string, b binding, a *abi.Annotations) (*abi.SurfaceTool, error) {
+	schema := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
+	if len(required) > 0 {
+		schema["required"] = required
+	}
+	s, err := encode(schema)
+	if err != nil {
+		return nil, err
+	}
+	bound, err := encode(b)
+	if err != nil {
+		return nil, err
+	}
+	a.Title = clip(n.Title, 200)
+	a.OpenWorld = new(bool)
+	if n.OpenWorld != nil {
+		*a.OpenWorld = *n.OpenWorld
+	}
+	text := strings.TrimSpace(n.Description + " " + more)
+	return &abi.SurfaceTool{Title: clip(n.Title, 200), Description: clip(text, 4000), Schema: s, Binding: bound, Annotations: a}, nil
+}
+
+func clip(s string, n int) string {
+	if len(s) > n {
+		return strings.ToValidUTF8(s[:n], "") + "…"
+	}
+	return s
+}
+
+func readNote(comment string) (n note) {
+	if c := strings.TrimSpace(comment); strings.HasPrefix(c, "{") && json.Unmarshal([]byte(c), &n) == nil {
+		return n
+	}
+	return note{Description: comment}
+}
+
+// toolName makes a name of letters, digits and single underscores of any text.
+func toolName(s string) string {
+	var b strings.Builder
+	lower := false // whether the last letter was a small one
+	for _, r := range s {
+		switch {
+		case r >= 'A' && r <= 'Z':
+			if lower {
+				b.WriteByte('_')
+			}
+			b.WriteRune(r - 'A' + 'a')
+			lower = false
+			continue
+		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "_"):
+			b.WriteByte('_')
+		}
+		lower = r >= 'a' && r <= 'z' || r >= '0' && r <= '9'
+	}
+	name := strings.Trim(b.String(), "_")
+	if name == "" || len(name) > 64 {
+		h := fnv.New32a()
+		h.Write([]byte(s))
+		name = strings.TrimRight(name[:min(len(name), 54)], "_") + "_" + strconv.FormatUint(uint64(h.Sum32()), 16)
+		name = strings.TrimLeft(name, "_")
+	}
+	return name
+}
