@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net"
@@ -64,6 +65,7 @@ func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 		}
 		answer(w, http.StatusOK, out)
 	})
+	h.adminReliability(mux)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -90,6 +92,7 @@ func (h *Host) status(servers []*server.Server) client.HostStatus {
 	s := client.HostStatus{
 		Version: Version(), PID: os.Getpid(), Instance: c.Instance, Started: h.started,
 		Socket: c.Socket, Tools: c.Tools, Restricted: c.Restricted, State: c.State, Roots: c.Roots,
+		Reliability: cmp.Or(c.Reliability, ReliabilityOff), Store: storeKind(c.Store),
 		Config: c.File, Running: int(h.running.Load()), Calls: h.calls.Load(),
 	}
 	for _, srv := range servers {

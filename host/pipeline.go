@@ -150,7 +150,7 @@ func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	k.stance = stanceTo(h.config().reliabilityOf(tool.Def), k.mutating)
+	k.stance = stanceTo(h.config().modeOf(tool.Def.Reliability.Mode), k.mutating)
 	k.streams = k.streams.Within(ctx)
 	return h.keyed(ctx, k)
 }

@@ -301,10 +301,11 @@ func (l *life) begun() bool {
 func (k *call) begin(ctx context.Context) error {
 	k.life.mu.Lock()
 	defer k.life.mu.Unlock()
-	for _, c := range []context.Context{ctx, k.life.caller} {
-		if c != nil && !k.life.began && c.Err() != nil {
-			return context.Cause(c)
-		}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if c := k.life.caller; c != nil && !k.life.began && c.Err() != nil {
+		return context.Cause(c)
 	}
 	k.began, k.life.began = true, true
 	return nil

@@ -61,14 +61,13 @@ const (
 	acts                  // does what it decides
 )
 
-// reliabilityOf is the mode of a tool under c: the tool's own where tool.json
-// gives one, unless the operator has said "off", which is for everything.
-func (c *Config) reliabilityOf(def *tools.Definition) string {
+// modeOf is the mode of a tool under c: its own where tool.json gives one, unless the operator has said "off", which is for everything.
+func (c *Config) modeOf(own string) string {
 	switch {
 	case c.Reliability == ReliabilityOff:
 		return ReliabilityOff
-	case def.Reliability.Mode != "":
-		return def.Reliability.Mode
+	case own != "":
+		return own
 	case c.Reliability == "":
 		return ReliabilityOff
 	}

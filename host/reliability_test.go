@@ -405,9 +405,7 @@ func TestModes(t *testing.T) {
 		{"all", "shadow", shadows, shadows},
 		{"shadow", "read-only", acts, shadows},
 	} {
-		def := tools.DefaultDefinition()
-		def.Reliability.Mode = tt.tool
-		mode := (&Config{Reliability: tt.host}).reliabilityOf(def)
+		mode := (&Config{Reliability: tt.host}).modeOf(tt.tool)
 		if stanceTo(mode, false) != tt.read || stanceTo(mode, true) != tt.mut {
 			t.Errorf("host %q, tool %q: %v and %v", tt.host, tt.tool, stanceTo(mode, false), stanceTo(mode, true))
 		}

@@ -192,6 +192,37 @@ func (b *Breaker) State() State {
 	return to
 }
 
+// Snapshot is a breaker at one moment, for people.
+type Snapshot struct {
+	State State
+	// Row counts the failures in a row; Failed of the last Counted outcomes
+	// are failures. All are 0 unless the breaker is closed.
+	Row, Failed, Counted int
+	// RetryAfter is how long an open breaker refuses yet.
+	RetryAfter time.Duration
+}
+
+// Snapshot describes the breaker as it is now.
+func (b *Breaker) Snapshot() Snapshot {
+	now := time.Now()
+	b.mu.Lock()
+	from := b.state.name()
+	b.moveLocked(b.state.tick(now))
+	s := Snapshot{State: b.state.name()}
+	switch state := b.state.(type) {
+	case *closed:
+		s.Row, s.Failed, s.Counted = state.row, state.failed, state.next
+		if state.full {
+			s.Counted = len(state.ring)
+		}
+	case *open:
+		s.RetryAfter = state.until.Sub(now)
+	}
+	b.mu.Unlock()
+	b.tell(from, s.State)
+	return s
+}
+
 // Reset closes the breaker and forgets what it counted. Outcomes of calls that
 // run now are ignored.
 func (b *Breaker) Reset() {

@@ -194,6 +194,17 @@ func (m *model) enter() (epoch, trial int, ok bool) {
 	return m.epoch, m.trial, true
 }
 
+// counts is what of the history is looked at.
+func (m *model) counts() (failed, counted int) {
+	last := m.history[max(0, len(m.history)-m.c.Window):]
+	for _, f := range last {
+		if f {
+			failed++
+		}
+	}
+	return failed, len(last)
+}
+
 // current reports whether an outcome would count.
 func (m *model) current(epoch, trial int) bool {
 	m.tick()
@@ -294,6 +305,10 @@ func TestAgainstModel(t *testing.T) {
 					t.Fatalf("seed %d step %d: %s, the model is %s", seed, step, got, m.state)
 				}
 				seen[m.state]++
+				s := b.Snapshot()
+				if failed, counted := m.counts(); s.State != m.state || s.Failed != failed || s.Counted != counted {
+					t.Fatalf("seed %d step %d: %+v, the model has %d failed of %d", seed, step, s, failed, counted)
+				}
 			}
 		})
 	}

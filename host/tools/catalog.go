@@ -104,6 +104,8 @@ type Status struct {
 	Category string
 	Version  string
 	Mutating bool
+	// Mode is the tool's own reliability.mode, or empty.
+	Mode string
 	// Schema is the JSON Schema of the payload as its author wrote it.
 	Schema json.RawMessage
 	// Loaded is when the generation began to serve, Calls how many calls hold
@@ -803,6 +805,7 @@ func (c *Catalog) List() []Status {
 			s.Path = t.HandlerFile
 		}
 		s.Category, s.Version, s.Mutating, s.Schema = t.Def.Category, t.Version, t.Def.Mutating, t.SchemaSource
+		s.Mode = t.Def.Reliability.Mode
 	}
 	return list
 }

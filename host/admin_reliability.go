@@ -1,0 +1,157 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/toold/toold/host/breaker"
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/idempotency"
+)
+
+// adminReliability serves what an operator asks of breakers and records.
+func (h *Host) adminReliability(mux *http.ServeMux) {
+	mux.HandleFunc("GET /circuit-breakers", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, h.breakerStatus()) })
+	mux.HandleFunc("POST /circuit-breakers/{tool}/reset", func(w http.ResponseWriter, r *http.Request) {
+		tool := r.PathValue("tool")
+		if !h.knows(tool) {
+			fail(w, http.StatusNotFound, errors.New("there is no such tool; toolctl circuit-breaker list shows the breakers that there are"))
+			return
+		}
+		var out client.ResetBreakers
+		for _, g := range h.guards.list() {
+			if g.tool == tool {
+				g.breaker.Reset()
+				out.Reset++
+			}
+		}
+		h.log.Warn("circuit breakers reset by the operator", "tool", tool, "reset", out.Reset)
+		answer(w, http.StatusOK, out)
+	})
+	mux.HandleFunc("GET /idempotency", func(w http.ResponseWriter, r *http.Request) {
+		tool, key, ok := h.recordsAsked(w, r)
+		if !ok {
+			return
+		}
+		limit, _ := strconv.Atoi(r.FormValue("limit"))
+		ctx, cancel := context.WithTimeout(r.Context(), adminStoreTime)
+		defer cancel()
+		var found []idempotency.Record
+		var err error
+		if key != "" {
+			found, err = h.records.Show(ctx, tool, key)
+		} else {
+			found, err = h.records.List(ctx, tool, limit)
+		}
+		if err != nil {
+			fail(w, http.StatusServiceUnavailable, err)
+			return
+		}
+		out := []client.IdempotencyRecord{}
+		for _, f := range found {
+			out = append(out, recordStatus(&f))
+		}
+		answer(w, http.StatusOK, out)
+	})
+	mux.HandleFunc("DELETE /idempotency", func(w http.ResponseWriter, r *http.Request) {
+		tool, key, ok := h.recordsAsked(w, r)
+		if !ok {
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), adminStoreTime)
+		defer cancel()
+		f, err := h.records.Flush(ctx, tool, key)
+		if err != nil {
+			fail(w, http.StatusServiceUnavailable, err)
+			return
+		}
+		h.log.Warn("idempotency records flushed by the operator", "tool", tool, "flushed", f.Flushed, "running", f.Running)
+		answer(w, http.StatusOK, client.FlushedRecords{Flushed: f.Flushed, Running: f.Running})
+	})
+	mux.HandleFunc("GET /reliability", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, http.StatusOK, h.reliabilityStatus(r.Context()))
+	})
+}
+
+// adminStoreTime is how long an operator waits for a store that does not
+// answer.
+const adminStoreTime = 10 * time.Second
+
+// recordsAsked is the scope and the key that an operator names.
+func (h *Host) recordsAsked(w http.ResponseWriter, r *http.Request) (tool, key string, ok bool) {
+	tool, key = r.FormValue("tool"), r.FormValue("key")
+	if !h.knows(scopeTool(tool)) {
+		// Records of a tool that was removed are still there to be flushed.
+		if found, err := h.records.List(r.Context(), tool, 1); err != nil || len(found) == 0 {
+			fail(w, http.StatusNotFound, errors.New("there is no such tool, and no record of one; toolctl tools lists those that there are"))
+			return "", "", false
+		}
+	}
+	return tool, key, true
+}
+
+// knows reports whether there is a tool of that name.
+func (h *Host) knows(name string) bool {
+	for _, s := range h.tools.List() {
+		if s.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *Host) breakerStatus() []client.BreakerStatus {
+	out := []client.BreakerStatus{}
+	for _, g := range h.guards.list() {
+		s := g.breaker.Snapshot()
+		out = append(out, client.BreakerStatus{
+			Tool: g.tool, Identity: g.identity, Shadow: g.shadow, State: string(s.State),
+			Row: s.Row, Failed: s.Failed, Counted: s.Counted, RetryAfterMS: s.RetryAfter.Milliseconds(),
+		})
+	}
+	return out
+}
+
+func recordStatus(r *idempotency.Record) client.IdempotencyRecord {
+	out := client.IdempotencyRecord{
+		Tool: r.Scope, Key: r.Key, Label: r.Label, Status: string(r.Status), Result: r.Result,
+		ExpiresAt: r.ExpiresAt, ClaimedAt: r.ClaimedAt, EndedAt: r.EndedAt, Fence: r.Fence, Digest: r.Digest, Size: r.Size,
+	}
+	if r.Error != nil {
+		out.Error, _ = json.Marshal(r.Error) // two strings
+	}
+	return out
+}
+
+func (h *Host) reliabilityStatus(ctx context.Context) *client.ReliabilityStatus {
+	ctx, cancel := context.WithTimeout(ctx, adminStoreTime)
+	defer cancel()
+	c := h.config()
+	s := &client.ReliabilityStatus{
+		Mode: cmp.Or(c.Reliability, ReliabilityOff), Store: storeKind(c.Store), Survives: h.records.Survives(ctx),
+		Tools: []client.ToolReliability{}, Events: map[string]uint64{},
+	}
+	if err := h.records.Ping(ctx); err != nil {
+		s.StoreError = err.Error()
+	}
+	for e, n := range h.records.Stats() {
+		s.Events[string(e)] = n
+	}
+	open := map[string]int{}
+	for _, g := range h.guards.list() {
+		if !g.shadow && g.breaker.State() == breaker.Open {
+			open[g.tool]++
+		}
+	}
+	for _, t := range h.tools.List() {
+		s.Tools = append(s.Tools, client.ToolReliability{
+			Tool: t.Name, Mode: c.modeOf(t.Mode), Own: t.Mode != "" && c.Reliability != ReliabilityOff, Mutating: t.Mutating, Open: open[t.Name],
+		})
+	}
+	return s
+}
