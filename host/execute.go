@@ -16,6 +16,7 @@ import (
 
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -55,12 +56,26 @@ func (k *call) apply(d *abi.Decision) error {
 
 // input is what the execution reads: what a policy put there or the request
 // brought, else what the caller streams, when the call wants any.
+//
+// What steers the call is read there too: it is all that a turn reads, and comes
+// in between what a caller streams. A guest that has no input else is given it
+// by receiver.
 func (k *call) input() io.ReadCloser {
+	guest := k.tool.Kind == tools.Handler
 	switch {
 	case k.rewroteStdin || len(k.Stdin) > 0:
+		if !guest {
+			k.running.NoInput("the input of the call came with it")
+		}
 		return io.NopCloser(bytes.NewReader(k.Stdin))
+	case k.running.Kind == session.KindTurn && (k.wantStdin || guest):
+		return k.running.Input(true)
 	case k.wantStdin && k.streams.Stdin != nil:
-		return k.streams.Stdin()
+		in := k.streams.Stdin()
+		k.running.PassInput(k.streams.Steer)
+		return in
+	case !guest:
+		k.running.NoInput("the tool takes no input in this call")
 	}
 	return nil
 }
@@ -87,6 +102,7 @@ func (h *Host) newOutput(k *call, secrets [][]byte) *output {
 		left.Store(most)
 		out, errw = &limitWriter{out, left}, &limitWriter{errw, left}
 	}
+	out, errw = k.running.Watch(out), k.running.Watch(errw)
 	o.stdout, o.stderr = maskOutput(out, secrets), maskOutput(errw, secrets)
 	return o
 }
@@ -120,6 +136,10 @@ func (o *output) finish(res *wire.Result) error {
 
 // execute runs what was decided, as the tool says it is run.
 func (h *Host) execute(ctx context.Context, k *call) (*wire.Result, error) {
+	// The journal has the intent before anything runs.
+	if _, err := k.running.Attempt(k.mutating); err != nil {
+		return nil, err
+	}
 	if k.tool.Kind == tools.Binary {
 		return h.executeBinary(ctx, k)
 	}

@@ -154,6 +154,11 @@ func (h *Host) Close() error {
 	if h.surfaces != nil {
 		h.surfaces.Close()
 	}
+	if h.sessions != nil {
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		errs = append(errs, h.sessions.Close(over))
+	}
 	h.end(wire.Errorf(wire.Aborted, "the daemon was stopped while the call ran"))
 	if h.tools != nil {
 		errs = append(errs, h.tools.Close())
@@ -217,6 +222,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 		for _, s := range servers {
 			down.Go(func() error { return s.Shutdown(ctx) })
 		}
+		down.Go(func() error { return h.sessions.Close(ctx) })
 		err := down.Wait()
 		if metrics != nil {
 			metrics.Close()
@@ -365,8 +371,11 @@ func (c *Config) allRoots() []string {
 func (h *Host) observe(ctx context.Context, k *call, res *wire.Result) {
 	h.calls.Add(1)
 	tool := observe.Unknown
-	if k.tool != nil {
+	switch {
+	case k.tool != nil:
 		tool = k.tool.Name
+	case session.IsCall(k.Tool):
+		tool = k.Tool
 	}
 	h.metrics.Executed(tool, res.Status(), res.Duration)
 	level, attrs := slog.LevelDebug, []any{

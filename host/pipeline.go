@@ -26,6 +26,8 @@ import (
 // call is one call on its way. It belongs to the goroutine that runs it.
 type call struct {
 	*wire.Call
+	kind    string    // of its execution: session.KindCall, KindTurn or KindJob
+	on      *listener // which socket it came over
 	caller  identity.Caller
 	running *session.Execution // from when its session is known
 	tool    *tools.Tool        // pinned: policy, schema and handler are of one version
@@ -74,8 +76,12 @@ type call struct {
 // error on the way ends the call before anything has run, except one of the
 // execution itself.
 func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from server.Peer, streams server.Streams) *wire.Result {
+	return h.way(ctx, on, &call{Call: wc, kind: session.KindCall, streams: streams}, from)
+}
+
+func (h *Host) way(ctx context.Context, on *listener, k *call, from server.Peer) *wire.Result {
 	start := time.Now()
-	k := &call{Call: wc, streams: streams}
+	k.on = on
 	res, err := h.take(ctx, on, k, from)
 	if res == nil {
 		res = &wire.Result{}
@@ -89,14 +95,14 @@ func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from serve
 	if !res.Ran && res.Err != nil {
 		res.ExitCode = res.Err.Code.ExitCode()
 	}
-	res.ExecutionID = wc.ExecutionID
+	res.ExecutionID = k.ExecutionID
 	res.Duration = time.Since(start)
 	res.Usage = k.usage
 	if k.running != nil {
 		k.running.End(res)
 	}
 	h.observe(ctx, k, res)
-	if streams.Stdout == nil && res.Ran {
+	if k.streams.Stdout == nil && res.Ran && !session.IsCall(k.Tool) {
 		h.results.put(res)
 	}
 	return res
@@ -104,10 +110,15 @@ func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from serve
 
 func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer) (*wire.Result, error) {
 	var err error
-	if k.caller, err = h.who(ctx, k.Token, from.UID); err != nil {
-		return nil, err
+	if k.caller.ID == "" { // a turn and a job have that of who asked for them
+		if k.caller, err = h.who(ctx, k.Token, from.UID); err != nil {
+			return nil, err
+		}
 	}
 	k.Token = "" // nothing after this may hold it
+	if k.Background || k.Detach {
+		return h.background(ctx, on, k, from)
+	}
 	if session.IsCall(k.Tool) {
 		return h.serveSessions(ctx, on, k, from)
 	}
@@ -150,6 +161,7 @@ func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
+	k.running.Job.Admit()
 	k.stance = stanceTo(h.config().modeOf(tool.Def.Reliability.Mode), k.mutating)
 	k.streams = k.streams.Within(ctx)
 	return h.keyed(ctx, k)

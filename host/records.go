@@ -328,6 +328,7 @@ func (h *Host) outlive(ctx context.Context, k *call) (context.Context, func()) {
 	if d, ok := ctx.Deadline(); ok {
 		alive, end = context.WithDeadline(alive, d)
 	}
+	k.running.OnAbort(cancel) // also when the caller has left
 	stop := context.AfterFunc(ctx, func() {
 		cause := context.Cause(ctx)
 		if errors.Is(cause, context.DeadlineExceeded) || callerLeft(ctx) && k.goesOn() {

@@ -300,7 +300,7 @@ func outcome(f failure, res *wire.Result, e *wire.Error) breaker.Outcome {
 // followed by another: it changes nothing or is declared idempotent, and
 // nothing that it took from the caller or gave is lost or doubled by that.
 func (k *call) maySafelyRepeat() bool {
-	return (!k.mutating || k.idempotent) && !k.passed.output.Load() && !k.passed.input.Load().spent()
+	return (!k.mutating || k.idempotent) && !k.passed.output.Load() && !k.passed.input.Load().spent() && !k.running.Steered()
 }
 
 // passed is what went between the caller's streams and the attempts of a

@@ -31,6 +31,7 @@ func (h *Host) abiCall(ctx context.Context, k *call) *abi.Call {
 		Attempt:     max(k.attempt, 1),
 		Caller:      k.caller.ID,
 		ReadOnly:    k.readOnly,
+		Session:     k.Session,
 	}
 	if k.Form == wire.Envelope || k.offered != nil {
 		c.Payload = k.Payload
@@ -62,6 +63,9 @@ func (h *Host) invocation(k *call, export string, in []byte) guest.Invocation {
 		scope := varScope{k.caller.ID, k.Session, k.tool.Name}
 		inv.VarGet = func(key string) []byte { return h.vars.get(scope, key) }
 		inv.VarSet = func(key string, value []byte) error { return h.vars.set(scope, key, value, int64(caps.State)) }
+	}
+	if caps.ToolCall {
+		inv.ToolCall = func(ctx context.Context, envelope []byte) ([]byte, error) { return h.guestCall(ctx, k, envelope), nil }
 	}
 	if caps.HTTP != nil {
 		inv.HTTP = func(ctx context.Context, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {

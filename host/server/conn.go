@@ -486,7 +486,7 @@ func (c *conn) run(cl *call) *wire.Result {
 	if cl.input != nil {
 		defer cl.input.Close()
 		defer context.AfterFunc(cl.ctx, func() { cl.input.fail(context.Cause(cl.ctx)) })()
-		s.Stdin = cl.input.open
+		s.Stdin, s.Steer = cl.input.open, cl.input.steer
 	}
 	began := time.Now()
 	r := c.handle(cl, s)

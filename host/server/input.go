@@ -28,6 +28,16 @@ type input struct {
 	taken int   // bytes that the tool took and the client was not told of
 	ended bool  // no more will come
 	err   error // why reading fails; before what buf has
+	// extra is what did not come from the client: before what buf has, and not
+	// in its credit.
+	extra []steering
+	over  bool // the tool has been told that the input ended
+}
+
+// steering is one text that was put in between.
+type steering struct {
+	text  []byte
+	taken func()
 }
 
 func newInput(ctx context.Context, send func([]byte) error) *input {
@@ -66,6 +76,18 @@ func (in *input) receive(data []byte, eof bool) *wire.Error {
 	return nil
 }
 
+// steer puts a text in between; false when the tool reads no more.
+func (in *input) steer(text []byte, taken func()) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.err != nil || in.over {
+		return false
+	}
+	in.extra = append(in.extra, steering{text, taken})
+	in.more.Broadcast()
+	return true
+}
+
 // end says that no more will come.
 func (in *input) end() {
 	in.mu.Lock()
@@ -90,12 +112,23 @@ func (in *input) Read(p []byte) (int, error) {
 		return 0, context.Cause(in.ctx) // also where something came before that
 	}
 	in.mu.Lock()
-	for in.buf.Len() == 0 && !in.ended && in.err == nil && len(p) > 0 {
+	for in.buf.Len() == 0 && len(in.extra) == 0 && !in.ended && in.err == nil && len(p) > 0 {
 		in.more.Wait()
+	}
+	if in.err == nil && len(in.extra) > 0 {
+		s := &in.extra[0]
+		n := copy(p, s.text)
+		if s.text = s.text[n:]; len(s.text) == 0 {
+			s.taken()
+			in.extra = in.extra[1:]
+		}
+		in.mu.Unlock()
+		return n, nil
 	}
 	if in.err != nil || in.buf.Len() == 0 {
 		defer in.mu.Unlock()
 		if in.err == nil && len(p) > 0 {
+			in.over = true
 			return 0, io.EOF
 		}
 		return 0, in.err

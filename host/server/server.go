@@ -49,6 +49,10 @@ type Streams struct {
 	// brought its input with it. Read fails when the call's context ends.
 	// Closing it drops what still comes.
 	Stdin func() io.ReadCloser
+	// Steer puts a text in between what Stdin reads; it is nil where Stdin is.
+	// taken is called once all of it was read. It is false when the input has
+	// ended.
+	Steer func(text []byte, taken func()) bool
 	// Signals are those that the caller sends. It is never nil; what nobody
 	// takes from it is dropped.
 	Signals <-chan os.Signal

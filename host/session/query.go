@@ -3,9 +3,11 @@ package session
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -89,10 +91,7 @@ func (s *selectors) query(ctx context.Context, selector string, vars map[string]
 }
 
 // costs reports whether an evaluation ended at its cost limit.
-func costs(err error) bool {
-	var e interface{ Error() string } = err
-	return errors.As(err, &e) && e.Error() == "operation cancelled: actual cost limit exceeded"
-}
+func costs(err error) bool { return strings.Contains(err.Error(), "cost limit exceeded") }
 
 // snapshot is what a query sees of s: all of one moment, and no arguments,
 // inputs, variables or tokens, in which secrets would be.
@@ -101,7 +100,7 @@ func (s *Session) snapshot() map[string]any {
 	defer s.mu.Unlock()
 	now := time.Now()
 	running := []any{}
-	for x := range s.running {
+	for _, x := range slices.SortedFunc(maps.Keys(s.running), func(a, b *Execution) int { return a.started.Compare(b.started) }) {
 		running = append(running, x.snapshot(now))
 	}
 	recent := []any{}
@@ -113,13 +112,14 @@ func (s *Session) snapshot() map[string]any {
 		children = append(children, c.id)
 	}
 	m := map[string]any{
-		"id": s.id, "name": s.name, "default": s.isDef, "state": s.state, "cwd": s.cwd,
-		"labels": stringMap(s.labels), "tools": stringList(s.tools), "parent": "", "children": children,
-		"created": timeText(s.created), "used": timeText(s.used),
+		"id": s.id, "name": s.name, "default": s.isDef, "state": s.state, "cwd": s.cwd, "owner": s.owner,
+		"labels": stringMap(s.labels), "tools": stringList(s.tools), "parent": s.parent, "children": children,
+		"created": timeText(s.created), "used": timeText(s.used), "turn": nil, "queued": int64(len(s.waiting)),
 		"running": running, "recent": recent, "telemetry": s.count.snapshot(),
 	}
-	if s.parent != nil {
-		m["parent"] = s.parent.id
+	m["journal_status"] = s.journal.status()
+	if s.turn != nil {
+		m["turn"] = s.turn.ID
 	}
 	return m
 }
@@ -128,7 +128,8 @@ func (x *Execution) snapshot(now time.Time) map[string]any {
 	return map[string]any{
 		"execution": x.ID, "tool": x.Tool, "kind": x.Kind, "started": timeText(x.started),
 		"elapsed_ms": now.Sub(x.started).Milliseconds(), "attempts": int64(x.attempts.Load()),
-		"mutating": x.mutating.Load(), "bytes_out": x.bytesOut.Load(),
+		"mutating": x.mutating.Load(), "bytes_in": x.bytesIn.Load(), "bytes_out": x.bytesOut.Load(), "fuel": x.fuel.Load(),
+		"job": x.Job != nil, "last_line": x.lastText(),
 	}
 }
 
@@ -136,6 +137,7 @@ func (o *Outcome) snapshot() map[string]any {
 	return map[string]any{
 		"execution": o.ID, "tool": o.Tool, "kind": o.Kind, "status": o.Status, "code": string(o.Code),
 		"exit_code": int64(o.ExitCode), "started": timeText(o.Started), "duration_ms": o.Duration.Milliseconds(),
+		"attempts": int64(o.Attempts), "undelivered": int64(o.Undelivered),
 	}
 }
 
@@ -165,7 +167,7 @@ func stringMap(m map[string]string) map[string]any {
 
 func stringList(l []string) any {
 	if l == nil {
-		return structpb.NullValue_NULL_VALUE
+		return nil
 	}
 	out := make([]any, len(l))
 	for i, v := range l {

@@ -2,9 +2,15 @@ package session
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/toold/toold/host/wire"
 )
@@ -30,47 +36,99 @@ func IsCall(tool string) bool {
 // Request is one of the five calls.
 type Request struct {
 	*wire.Call
-	// Caller is the identity that asks.
-	Caller string
+	// Caller is the identity that asks. With Operator it is that of every
+	// session, and Caller is empty: it is the daemon's own operator who asks.
+	Caller   string
+	Operator bool
 	// Focus is the session that the connection's calls belong to unless they
 	// name one; nil where there is no connection.
 	Focus *atomic.Pointer[string]
-	// Cwd is the folder of a new session that names none.
+	// Cwd is the folder of a session that has none of its own.
 	Cwd string
+	// Run takes a turn's call the whole way. It begins an Execution of KindTurn
+	// in the session that the call names.
+	Run func(ctx context.Context, c *wire.Call) *wire.Result
 }
 
-// payload holds the arguments of all five; each call takes its own.
-type payload struct {
-	ID       string `json:"id"`
-	Selector string `json:"selector"`
-	Op       string `json:"op"`
-	Params   params `json:"params"`
-}
+// Each of the five has a payload of its own; ID is the session, and empty stands
+// for the one that the request itself belongs to.
+type (
+	queryPayload struct {
+		ID       string `json:"id"`
+		Selector string `json:"selector"`
+	}
+	mutatePayload struct {
+		ID     string `json:"id"`
+		Op     string `json:"op"`
+		Params params `json:"params"`
+	}
+	promptPayload struct {
+		ID       string          `json:"id"`
+		Text     string          `json:"text"`
+		Envelope json.RawMessage `json:"envelope"`
+		Queue    bool            `json:"queue"`
+	}
+	abortPayload struct {
+		ID        string `json:"id"`
+		Execution string `json:"execution"`
+	}
+	steerPayload struct {
+		ID        string `json:"id"`
+		Text      string `json:"text"`
+		Execution string `json:"execution"`
+		EOF       bool   `json:"eof"`
+	}
+)
 
 // params are those of all operations of mutate; each takes its own.
 type params struct {
-	Cwd    string            `json:"cwd"`
-	Parent string            `json:"parent"`
-	Name   string            `json:"name"`
-	Labels map[string]string `json:"labels"`
+	Cwd    string            `json:"cwd,omitempty"`
+	Parent string            `json:"parent,omitempty"`
+	Name   string            `json:"name,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Tools  *[]string         `json:"tools,omitempty"`
+	Job    string            `json:"job,omitempty"`
 }
 
-// Serve answers one of the five calls. The error is a *wire.Error.
-func (t *Table) Serve(ctx context.Context, r *Request) (json.RawMessage, error) {
+// Serve answers one of the five calls. Err of the result is nil where the call
+// did what it is for.
+func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 	if r.Form != wire.Envelope {
 		return nil, wire.Errorf(wire.InvalidEnvelope, "%s is called with an envelope: {toolId, executionId, payload}", r.Tool)
 	}
-	var p payload
-	if err := wire.Unmarshal(r.Payload, &p); err != nil {
-		return nil, wire.Errorf(wire.InvalidPayload, "%w", err)
-	}
 	switch r.Tool {
 	case Query:
-		return t.query(ctx, r, &p)
+		return serve(r, func(p *queryPayload) (json.RawMessage, error) { return t.query(ctx, r, p) })
 	case Mutate:
-		return t.mutate(ctx, r, &p)
+		return serve(r, func(p *mutatePayload) (json.RawMessage, error) { return t.mutate(r, p) })
+	case Abort:
+		return serve(r, func(p *abortPayload) (json.RawMessage, error) { return t.abort(r, p) })
+	case Steer:
+		return serve(r, func(p *steerPayload) (json.RawMessage, error) { return t.steer(ctx, r, p) })
+	case Prompt:
+		var p promptPayload
+		if err := wire.Unmarshal(r.Payload, &p); err != nil {
+			return nil, invalid(err)
+		}
+		return t.prompt(ctx, r, &p)
 	}
-	return nil, wire.Errorf(wire.UnknownTool, "%s is not there yet", r.Tool)
+	return nil, wire.Errorf(wire.UnknownTool, "%s is none of the five session calls", r.Tool)
+}
+
+func serve[P any](r *Request, f func(*P) (json.RawMessage, error)) (*wire.Result, error) {
+	p := new(P)
+	if err := wire.Unmarshal(r.Payload, p); err != nil {
+		return nil, invalid(err)
+	}
+	data, err := f(p)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.Result{Ran: true, Data: data}, nil
+}
+
+func invalid(err error) *wire.Error {
+	return wire.Errorf(wire.InvalidPayload, "/payload%w", err)
 }
 
 // session is the one that a request is about: that of its payload, else that of
@@ -84,58 +142,575 @@ func (t *Table) session(r *Request, id string) (*Session, error) {
 			id = *f
 		}
 	}
-	return t.Find(r.Caller, id)
+	if !r.Operator {
+		return t.Find(r.Caller, id)
+	}
+	for _, s := range t.of("", true) {
+		if s.id == id {
+			return s, nil
+		}
+	}
+	return nil, notFound(id)
 }
 
-func (t *Table) query(ctx context.Context, r *Request, p *payload) (json.RawMessage, error) {
-	s, err := t.session(r, p.ID)
-	if err != nil {
-		return nil, err
+func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.RawMessage, error) {
+	vars := map[string]any{"session": map[string]any{}}
+	uses := func(name string) bool { return strings.Contains(p.Selector, name) }
+	if !r.Operator || p.ID != "" {
+		s, err := t.session(r, p.ID)
+		if err != nil {
+			return nil, err
+		}
+		one := s.snapshot()
+		if uses("journal") {
+			one["journal"], _ = s.journal.lines()
+		}
+		vars["session"] = one
 	}
-	all := []any{}
-	for _, s := range t.ofOwner(r.Caller) {
-		all = append(all, s.snapshot())
+	// What is not asked for is not put together.
+	sessions, jobs := []any{}, []any{}
+	if uses("sessions") {
+		for _, s := range t.of(r.Caller, r.Operator) {
+			sessions = append(sessions, s.snapshot())
+		}
 	}
-	value, err := t.selectors.query(ctx, p.Selector, map[string]any{
-		"session": s.snapshot(), "sessions": all, "jobs": []any{},
-	})
+	if uses("jobs") {
+		now, output := time.Now(), uses("stdout") || uses("stderr")
+		for _, j := range t.jobs.of(r.Caller, r.Operator) {
+			jobs = append(jobs, j.snapshot(now, output))
+		}
+	}
+	vars["sessions"], vars["jobs"] = sessions, jobs
+	value, err := t.selectors.query(ctx, p.Selector, vars)
 	if err != nil {
 		return nil, err
 	}
 	return object("value", value), nil
 }
 
-func (t *Table) mutate(ctx context.Context, r *Request, p *payload) (json.RawMessage, error) {
+// operations is the closed list of what mutate can do.
+var operations = []string{"create", "rename", "label", "focus", "set-tools", "suspend", "resume", "close", "cancel-job", "flush"}
+
+// mutate does one operation. With an idempotency key it does it once: made again,
+// the call is given the same answer.
+func (t *Table) mutate(r *Request, p *mutatePayload) (json.RawMessage, error) {
+	if !slices.Contains(operations, p.Op) {
+		return nil, wire.Errorf(wire.InvalidPayload, "/payload/op: %q is none; there are %s", p.Op, strings.Join(operations, ", "))
+	}
+	if err := p.Params.check(); err != nil {
+		return nil, err
+	}
+	if r.IdempotencyKey == "" {
+		return t.operate(r, p, "", "")
+	}
+	if len(r.IdempotencyKey) > maxText {
+		return nil, wire.Errorf(wire.InvalidEnvelope, "/idempotencyKey: has %d bytes, and %d are the limit", len(r.IdempotencyKey), maxText)
+	}
+	what, _ := json.Marshal(p) // which is what Unmarshal made
+	sum := sha256.Sum256(what)
+	digest := hex.EncodeToString(sum[:16])
+	o := t.ownerOf(r.Caller)
+	o.mu.Lock()
+	for _, m := range o.made {
+		if m.key != r.IdempotencyKey {
+			continue
+		}
+		o.mu.Unlock()
+		switch {
+		case m.digest != digest:
+			return nil, wire.Errorf(wire.IdempotencyKeyReused, "the key was used for another operation; make a new one for each")
+		case m.data == nil:
+			return nil, wire.Errorf(wire.IdempotencyPending, "the operation with this key is still running; ask again")
+		}
+		return m.data, nil
+	}
+	m := &made{key: r.IdempotencyKey, digest: digest}
+	o.made = append(o.made, m)
+	if len(o.made) > keptKeys {
+		o.made = o.made[1:]
+	}
+	o.mu.Unlock()
+	data, err := t.operate(r, p, m.key, digest)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil { // nothing happened, and the key is free again
+		o.made = slices.DeleteFunc(o.made, func(other *made) bool { return other == m })
+		return nil, err
+	}
+	// What readers see is never changed: it is replaced.
+	if i := slices.Index(o.made, m); i >= 0 {
+		o.made[i] = &made{key: m.key, digest: m.digest, data: data}
+	}
+	return data, nil
+}
+
+// Bounds on what a caller may have kept.
+const (
+	maxText   = 256 // bytes of a name, a label or a key
+	maxLabels = 64
+	maxTools  = 256
+)
+
+func (p *params) check() error {
+	long := func(where, s string) error {
+		if len(s) > maxText {
+			return wire.Errorf(wire.InvalidPayload, "/payload/params/%s: has %d bytes, and %d are the limit", where, len(s), maxText)
+		}
+		return nil
+	}
+	if err := long("name", p.Name); err != nil {
+		return err
+	}
+	if len(p.Cwd) > 4096 || strings.IndexByte(p.Cwd, 0) >= 0 {
+		return wire.Errorf(wire.InvalidPayload, "/payload/params/cwd: is no path")
+	}
+	if len(p.Labels) > maxLabels {
+		return wire.Errorf(wire.InvalidPayload, "/payload/params/labels: has %d entries, and %d are the limit", len(p.Labels), maxLabels)
+	}
+	for k, v := range p.Labels {
+		if k == "" {
+			return wire.Errorf(wire.InvalidPayload, "/payload/params/labels: a label has no name")
+		}
+		if err := cmpErr(long("labels", k), long("labels/"+k, v)); err != nil {
+			return err
+		}
+	}
+	if p.Tools != nil {
+		if len(*p.Tools) > maxTools {
+			return wire.Errorf(wire.InvalidPayload, "/payload/params/tools: has %d entries, and %d are the limit", len(*p.Tools), maxTools)
+		}
+		for _, name := range *p.Tools {
+			if err := long("tools", name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func cmpErr(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// operate does an operation that was checked. key and digest are kept with a
+// session that it makes.
+func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.RawMessage, error) {
+	q := &p.Params
 	switch p.Op {
 	case "create":
+		if r.Operator {
+			return nil, wire.Errorf(wire.InvalidPayload, "/payload/op: a session belongs to who makes it; create it over the tool socket")
+		}
 		var parent *Session
-		if p.Params.Parent != "" {
+		if q.Parent != "" {
 			var err error
-			if parent, err = t.Find(r.Caller, p.Params.Parent); err != nil {
+			if parent, err = t.Find(r.Caller, q.Parent); err != nil {
 				return nil, err
 			}
 		}
-		cwd := p.Params.Cwd
-		if cwd == "" {
-			cwd = r.Cwd
+		if q.Cwd == "" {
+			q.Cwd = r.Cwd
 		}
-		if !filepath.IsAbs(cwd) {
-			return nil, wire.Errorf(wire.InvalidPayload, "/params/cwd: %q is no absolute path", cwd)
+		if !filepath.IsAbs(q.Cwd) {
+			return nil, wire.Errorf(wire.InvalidPayload, "/payload/params/cwd: %q is no absolute path", q.Cwd)
 		}
-		s, err := t.create(r.Caller, parent, filepath.Clean(cwd), p.Params.Name, p.Params.Labels)
+		q.Cwd = filepath.Clean(q.Cwd)
+		s, err := t.create(r.Caller, parent, q, key, digest)
 		if err != nil {
 			return nil, err
 		}
 		return object("id", s.id), nil
+	case "cancel-job":
+		for _, j := range t.jobs.of(r.Caller, r.Operator) {
+			if j.ID == q.Job {
+				running := !j.isDone()
+				j.Stop(wire.Errorf(wire.Aborted, "the job was cancelled"))
+				return marshal(map[string]any{"job": j.ID, "cancelled": running}), nil
+			}
+		}
+		return nil, wire.Errorf(wire.NotRunning, "there is no job %q; toolctl jobs list shows those that there are", q.Job)
+	case "close":
+		return t.closeOp(r, p.ID)
 	}
-	return nil, wire.Errorf(wire.InvalidPayload, "/op: %q is none; there is create", p.Op)
+	s, err := t.session(r, p.ID)
+	if err != nil {
+		return nil, err
+	}
+	switch p.Op {
+	case "rename":
+		err = s.set(func() { s.name = q.Name })
+	case "label":
+		err = s.set(func() {
+			labels := map[string]string{}
+			maps.Copy(labels, s.labels)
+			for k, v := range q.Labels {
+				if labels[k] = v; v == "" {
+					delete(labels, k)
+				}
+			}
+			if len(labels) > maxLabels {
+				return
+			}
+			s.labels = labels
+		})
+	case "set-tools":
+		err = s.set(func() {
+			if s.tools = nil; q.Tools != nil {
+				s.tools = append([]string{}, *q.Tools...)
+			}
+		})
+	case "focus":
+		if r.Focus == nil {
+			return nil, wire.Errorf(wire.InvalidPayload, "/payload/op: focus is a connection's, and this call came over none; name the session in each call")
+		}
+		id := s.id
+		r.Focus.Store(&id)
+	case "suspend":
+		err = s.suspend()
+	case "resume":
+		err = s.resume()
+	case "flush":
+		err = s.flush()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return object("id", s.id), nil
+}
+
+// closeOp closes a session, and does nothing to one that was closed before.
+func (t *Table) closeOp(r *Request, id string) (json.RawMessage, error) {
+	s, err := t.session(r, id)
+	if err != nil {
+		was, ok := t.closed.Load(key{r.Caller, id})
+		if !ok {
+			return nil, err
+		}
+		s = was.(*Session)
+	}
+	s.close()
+	running := []string{}
+	for _, x := range s.executions(true) {
+		running = append(running, x.ID)
+	}
+	slices.Sort(running)
+	return marshal(map[string]any{"id": s.id, "running": running, "grace_ms": t.config.Grace.Milliseconds()}), nil
+}
+
+// set changes what can be changed of s, and keeps it in the journal.
+func (s *Session) set(change func()) error {
+	s.mu.Lock()
+	if s.state == Closing || s.state == Closed {
+		s.mu.Unlock()
+		return notFound(s.id)
+	}
+	change()
+	r := s.settingsLocked(time.Now())
+	s.mu.Unlock()
+	err := s.note(&r)
+	s.releaseIfIdle()
+	if err != nil {
+		return wire.Errorf(wire.StoreUnavailable, "it is so from now on, but the journal of the session cannot be written, so a restart forgets it: %w; see the sessions folder in the daemon's state", err)
+	}
+	return nil
+}
+
+// abort ends what runs: the execution that is named, else the turn and all
+// ordinary calls. Jobs are ended by their names, here or with cancel-job.
+func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
+	s, err := t.session(r, p.ID)
+	if err != nil {
+		return nil, err
+	}
+	reason := wire.Errorf(wire.Aborted, "ended by session.abort")
+	var ended []any
+	s.mu.Lock()
+	var list []*Execution
+	for x := range s.running {
+		if p.Execution == x.ID || p.Execution == "" && x.Job == nil {
+			list = append(list, x)
+		}
+	}
+	var waiting []*turnWait
+	if p.Execution == "" {
+		waiting = s.waiting
+		s.waiting = nil
+	}
+	s.mu.Unlock()
+	for _, w := range waiting {
+		w.cancel(reason)
+	}
+	slices.SortFunc(list, func(a, b *Execution) int { return a.started.Compare(b.started) })
+	for _, x := range list {
+		outcome := wire.Aborted
+		if x.abort(reason) {
+			outcome = wire.OutcomeUnknown
+		}
+		ended = append(ended, map[string]any{"execution": x.ID, "tool": x.Tool, "kind": x.Kind, "outcome": outcome})
+	}
+	if ended == nil {
+		ended = []any{}
+	}
+	return marshal(map[string]any{"aborted": ended}), nil
+}
+
+// steerWait is how long a steer waits for its text to be read, unless it says
+// otherwise; then it stays queued.
+const steerWait = time.Second
+
+// steer gives a text to the running turn, or to the execution that is named.
+func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.RawMessage, error) {
+	s, err := t.session(r, p.ID)
+	if err != nil {
+		return nil, err
+	}
+	if p.Text == "" && !p.EOF {
+		return nil, wire.Errorf(wire.InvalidPayload, "/payload/text: is missing; it is what the call is to read, its line break included")
+	}
+	s.mu.Lock()
+	x := s.turn
+	if p.Execution != "" {
+		x = nil
+		for other := range s.running {
+			if other.ID == p.Execution {
+				x = other
+			}
+		}
+	}
+	s.mu.Unlock()
+	if x == nil {
+		what := "no turn runs in this session; name a call with execution"
+		if p.Execution != "" {
+			what = "no execution " + p.Execution + " runs in this session"
+		}
+		return nil, wire.Errorf(wire.NotRunning, "%s; %d bytes were not delivered", what, len(p.Text))
+	}
+	m, err := x.inbox.put([]byte(p.Text), p.EOF)
+	if err != nil {
+		return nil, err
+	}
+	wait := steerWait
+	if r.Timeout > 0 {
+		wait = r.Timeout
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	delivered := true
+	select {
+	case <-m.taken:
+	case <-x.inbox.over:
+		if !m.wasTaken() {
+			return nil, wire.Errorf(wire.NotRunning, "the call ended without reading it; %d bytes were not delivered", len(p.Text))
+		}
+	case <-timer.C:
+		delivered = false
+	case <-ctx.Done():
+		delivered = false
+	}
+	return marshal(map[string]any{"execution": x.ID, "delivered": delivered, "queued": !delivered}), nil
+}
+
+// turnWait is one who waits for the turn.
+type turnWait struct {
+	go_    chan struct{} // closed when it is theirs
+	cancel context.CancelCauseFunc
+}
+
+// maxTurns is how many turns may wait in one session.
+const maxTurns = 16
+
+// takeTurn takes the one turn of s, and waits for it where it is asked to. It is
+// given back with pass.
+func (s *Session) takeTurn(ctx context.Context, queue bool, queued func()) error {
+	s.mu.Lock()
+	switch {
+	case s.state == Closing || s.state == Closed:
+		s.mu.Unlock()
+		return notFound(s.id)
+	case !s.inTurn:
+		s.inTurn = true
+		s.mu.Unlock()
+		return nil
+	case !queue:
+		s.mu.Unlock()
+		return wire.Errorf(wire.SessionBusy, `a turn is running in this session; wait for it, steer or abort it, or ask with "queue": true`)
+	case len(s.waiting) >= maxTurns:
+		s.mu.Unlock()
+		return wire.Errorf(wire.SessionBusy, "%d turns wait in this session already; try again later", maxTurns)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w := &turnWait{go_: make(chan struct{}), cancel: cancel}
+	s.waiting = append(s.waiting, w)
+	s.mu.Unlock()
+	queued()
+	select {
+	case <-w.go_:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	i := slices.Index(s.waiting, w)
+	if i >= 0 {
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+	}
+	s.mu.Unlock()
+	select {
+	case <-w.go_: // it came at the same moment: pass it on
+		s.passTurn()
+	default:
+	}
+	return context.Cause(ctx)
+}
+
+// passTurn gives the turn to the next one who waits.
+func (s *Session) passTurn() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting) > 0 {
+		close(s.waiting[0].go_)
+		s.waiting = s.waiting[1:]
+		return
+	}
+	s.inTurn = false
+}
+
+// prompt runs one turn.
+func (t *Table) prompt(ctx context.Context, r *Request, p *promptPayload) (*wire.Result, error) {
+	if r.Operator {
+		return nil, wire.Errorf(wire.InvalidPayload, "a turn runs as the session's own identity; prompt it over the tool socket")
+	}
+	s, err := t.session(r, p.ID)
+	if err != nil {
+		return nil, err
+	}
+	call, err := turnCall(r, s, p)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.takeTurn(ctx, p.Queue, JobOf(ctx).Admit); err != nil {
+		return nil, err
+	}
+	defer s.passTurn()
+	return r.Run(ctx, call), nil
+}
+
+// turnCall is the call that a turn makes.
+func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
+	cwd := s.cwd
+	if cwd == "" {
+		cwd = r.Cwd
+	}
+	var request map[string]any
+	switch {
+	case (p.Text == "") == (p.Envelope == nil):
+		return nil, wire.Errorf(wire.InvalidPayload, "/payload: a turn is a text or an envelope; give one of them")
+	case p.Text != "":
+		words, err := splitWords(p.Text)
+		if err != nil {
+			return nil, wire.Errorf(wire.InvalidPayload, "/payload/text: %w", err)
+		}
+		if len(words) == 0 {
+			return nil, wire.Errorf(wire.InvalidPayload, "/payload/text: names no tool")
+		}
+		request = map[string]any{"tool": words[0], "args": words[1:], "cwd": cwd}
+	default:
+		if err := json.Unmarshal(p.Envelope, &request); err != nil || request == nil {
+			return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope: is no object")
+		}
+		for _, name := range []string{"token", "session", "stream", "more", "background", "detach", "metadata"} {
+			if _, ok := request[name]; ok {
+				return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope/%s: belongs to the prompt itself", name)
+			}
+		}
+		if _, ok := request["executionId"]; !ok {
+			request["executionId"] = r.ExecutionID
+		}
+	}
+	frame, err := json.Marshal(request)
+	if err != nil {
+		return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope: %w", err)
+	}
+	m, err := wire.Parse(frame)
+	if err != nil {
+		return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope: %w", err)
+	}
+	call, ok := m.(*wire.Call)
+	if !ok {
+		return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope: is no call")
+	}
+	if IsCall(call.Tool) {
+		return nil, wire.Errorf(wire.InvalidPayload, "a turn cannot be one of the session calls; make %s itself", call.Tool)
+	}
+	if call.ExecutionID == "" {
+		call.ExecutionID = r.ExecutionID
+	}
+	if call.Cwd == "" {
+		call.Cwd = cwd
+	}
+	call.Session, call.Stream = s.id, r.Stream
+	if call.Timeout == 0 {
+		call.Timeout = r.Timeout
+	}
+	if call.IdempotencyKey == "" {
+		call.IdempotencyKey, call.Retry = r.IdempotencyKey, call.Retry || r.Retry
+	}
+	if call.Trace == "" {
+		call.Trace = r.Trace
+	}
+	return call, nil
+}
+
+// jobKey finds the job that a context belongs to.
+type jobKey struct{}
+
+// InJob is ctx for the call that job makes.
+func InJob(ctx context.Context, job *Job) context.Context {
+	return context.WithValue(ctx, jobKey{}, job)
+}
+
+// JobOf is the job that ctx belongs to, or nil.
+func JobOf(ctx context.Context) *Job {
+	job, _ := ctx.Value(jobKey{}).(*Job)
+	return job
 }
 
 // object is {name: value}.
-func object(name string, value any) json.RawMessage {
-	data, err := json.Marshal(map[string]any{name: value})
+func object(name string, value any) json.RawMessage { return marshal(map[string]any{name: value}) }
+
+func marshal(v any) json.RawMessage {
+	data, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // it is made of what was JSON, and of strings
+		panic(err) // it is made of what was JSON, and of strings and numbers
 	}
 	return data
 }
+
+// fromJSON is data as a selector sees it.
+func fromJSON(data json.RawMessage) any {
+	var v any
+	if len(data) == 0 || json.Unmarshal(data, &v) != nil {
+		return nil
+	}
+	return v
+}
+
+// Value is the value in the answer of a query.
+func Value(data json.RawMessage) []byte {
+	var answer struct {
+		Value json.RawMessage `json:"value"`
+	}
+	json.Unmarshal(data, &answer) // it was made by object
+	return append(answer.Value, '\n')
+}
+
+// JobAnswer is the data of the answer to a call in the background.
+func JobAnswer(id string) json.RawMessage { return object("job", id) }
+
+// ID is the session's id.
+func (s *Session) ID() string { return s.id }

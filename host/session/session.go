@@ -17,11 +17,14 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base32"
+	"encoding/json"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -74,44 +77,49 @@ type Table struct {
 	log    *slog.Logger
 
 	// sessions and owners are read on the way of every call, without a lock.
-	sessions sync.Map // of key to *Session
-	owners   sync.Map // of an identity to *owner
+	// closed are those that were closed and whose journals are still there.
+	sessions, closed sync.Map // of key to *Session
+	owners           sync.Map // of an identity to *owner
 
+	jobs      jobTable
 	selectors selectors
+
+	stop    context.CancelFunc // of the goroutine that suspends and closes
+	working sync.WaitGroup     // that one, and those that finish closing
+
+	mu   sync.Mutex
+	gone Counters // of sessions that were forgotten; guarded by mu
 }
 
 // key finds a session. The identity is a part of it, so that another identity's
 // session is not found in just the way in which one is not found that never was.
 type key struct{ owner, id string }
 
+func keyOf(s *Session) key { return key{s.owner, s.id} }
+
 // owner is what one identity's sessions share. It is not on the way of a call.
 type owner struct {
 	id  string
 	def atomic.Pointer[Session] // the default session; nil until its first use
 
-	mu       sync.Mutex
-	explicit int // how many of the limit are in use; guarded by mu
+	mu       sync.Mutex // guards what follows
+	explicit int        // how many of the limit are in use
+	closed   []*Session // oldest first, at most keptClosed
+	made     []*made    // by keys, oldest first, at most keptKeys
 }
 
-// Open makes the table of the sessions whose journals are in c.Dir.
-func Open(c Config) (*Table, error) {
-	if c.Limit <= 0 {
-		c.Limit = defaultLimit
-	}
-	if c.Idle <= 0 {
-		c.Idle = defaultIdle
-	}
-	if c.Keep <= 0 {
-		c.Keep = defaultKeep
-	}
-	if c.Grace <= 0 {
-		c.Grace = defaultGrace
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	return &Table{config: c, log: c.Logger}, nil
+// made is the answer that a mutate with an idempotency key got.
+type made struct {
+	key, digest string
+	data        json.RawMessage
 }
+
+const (
+	// keptClosed is how many closed sessions of one identity are remembered.
+	keptClosed = 256
+	// keptKeys is how many idempotency keys of one identity are remembered.
+	keptKeys = 1000
+)
 
 // Session is one session.
 type Session struct {
@@ -119,17 +127,25 @@ type Session struct {
 	id      string
 	owner   string
 	isDef   bool
-	parent  *Session // nil for most
+	parent  string // the id of its parent, or empty
+	cwd     string
 	created time.Time
+	key     string // the idempotency key that made it, and the digest of what it asked
+	digest  string
+	journal journal
+	over    chan struct{} // closed when it is Closed
 
 	mu       sync.Mutex // guards what follows
 	state    string
 	name     string
-	cwd      string
 	labels   map[string]string
 	tools    []string // nil for all
 	used     time.Time
 	running  map[*Execution]struct{}
+	turn     *Execution    // the one turn
+	inTurn   bool          // a turn is running, or about to
+	waiting  []*turnWait   // for their turn, oldest first
+	drained  chan struct{} // closed with the end of the next execution
 	children map[*Session]struct{}
 	recent   []Outcome // the last maxRecent, oldest first
 	count    Counters
@@ -170,39 +186,77 @@ func (t *Table) defaultOf(id string) *Session {
 		return s
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s := o.def.Load(); s != nil {
+	s := o.def.Load()
+	if s != nil {
+		o.mu.Unlock()
 		return s
 	}
-	s := t.newSession(id)
+	s = t.newSession(id)
 	s.isDef = true
 	o.def.Store(s)
-	t.sessions.Store(key{id, s.id}, s)
+	t.sessions.Store(keyOf(s), s)
+	o.mu.Unlock()
+	s.note(nil)
+	s.releaseIfIdle()
 	return s
 }
 
 func (t *Table) newSession(owner string) *Session {
 	now := time.Now()
-	return &Session{t: t, id: newID(), owner: owner, created: now, used: now, state: Active}
+	s := &Session{t: t, id: newID(), owner: owner, created: now, used: now, state: Active, over: make(chan struct{})}
+	s.journal.path = t.path(s.id)
+	s.count.event(Active)
+	return s
 }
 
+func (t *Table) path(id string) string { return filepath.Join(t.config.Dir, id+suffix) }
+
+const suffix = ".jsonl"
+
 // create makes an explicit session. parent may be nil.
-func (t *Table) create(caller string, parent *Session, cwd, name string, labels map[string]string) (*Session, error) {
+func (t *Table) create(caller string, parent *Session, p *params, key, digest string) (*Session, error) {
 	o := t.ownerOf(caller)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.explicit >= t.config.Limit {
-		return nil, wire.Errorf(wire.SessionLimit, "there are %d sessions, and the limit is %d; close one with toolctl session close", o.explicit, t.config.Limit)
-	}
 	s := t.newSession(caller)
-	s.parent, s.cwd, s.name, s.labels = parent, cwd, name, maps.Clone(labels)
-	if parent != nil {
-		if err := parent.adopt(s); err != nil {
-			return nil, err
-		}
+	s.cwd, s.name, s.labels, s.key, s.digest = p.Cwd, p.Name, maps.Clone(p.Labels), key, digest
+	if p.Tools != nil {
+		s.tools = slices.Clone(*p.Tools)
+	}
+	o.mu.Lock()
+	if o.explicit >= t.config.Limit {
+		n := o.explicit
+		o.mu.Unlock()
+		return nil, wire.Errorf(wire.SessionLimit, "there are %d sessions, and the limit is %d; close one with toolctl session close", n, t.config.Limit)
 	}
 	o.explicit++
-	t.sessions.Store(key{caller, s.id}, s)
+	o.mu.Unlock()
+	giveUp := func(err error) (*Session, error) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.explicit--
+		return nil, err
+	}
+	if parent != nil {
+		s.parent = parent.id
+		if err := parent.adopt(s); err != nil {
+			return giveUp(err)
+		}
+	}
+	if err := s.note(nil); err != nil {
+		if parent != nil {
+			parent.disown(s)
+		}
+		s.journal.remove()
+		return giveUp(wire.Errorf(wire.StoreUnavailable, "the journal of a new session cannot be written: %w; see the sessions folder in the daemon's state", err))
+	}
+	s.journal.release()
+	t.sessions.Store(keyOf(s), s)
+	s.mu.Lock()
+	closed := s.state == Closing || s.state == Closed
+	s.mu.Unlock()
+	if closed { // with its parent, before it could be found
+		t.sessions.Delete(keyOf(s))
+		return nil, notFound(s.parent)
+	}
 	return s, nil
 }
 
@@ -217,26 +271,100 @@ func (p *Session) adopt(s *Session) error {
 		p.children = map[*Session]struct{}{}
 	}
 	p.children[s] = struct{}{}
-	s.tools = slices.Clone(p.tools)
+	if s.tools == nil {
+		s.tools = slices.Clone(p.tools)
+	}
 	return nil
 }
 
-// ofOwner is all sessions of one identity, oldest first.
-func (t *Table) ofOwner(owner string) []*Session {
+func (p *Session) disown(s *Session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.children, s)
+}
+
+// of is all open sessions of one identity, or of all, oldest first.
+func (t *Table) of(owner string, all bool) []*Session {
 	var list []*Session
 	t.sessions.Range(func(k, s any) bool {
-		if k.(key).owner == owner {
+		if all || k.(key).owner == owner {
 			list = append(list, s.(*Session))
 		}
 		return true
 	})
 	slices.SortFunc(list, func(a, b *Session) int {
-		if c := a.created.Compare(b.created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.id, b.id)
+		return cmp.Or(a.created.Compare(b.created), strings.Compare(a.id, b.id))
 	})
 	return list
+}
+
+// Totals is what all sessions came to since the daemon has their journals, and
+// how many there are in each state. It is summed up when it is asked for.
+func (t *Table) Totals() (Counters, map[string]int) {
+	t.mu.Lock()
+	sum := t.gone.clone()
+	t.mu.Unlock()
+	states := map[string]int{Active: 0, Suspended: 0, Closing: 0}
+	count := func(_, v any) bool {
+		s := v.(*Session)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		sum.plus(&s.count)
+		if s.state != Closed {
+			states[s.state]++
+		}
+		return true
+	}
+	t.sessions.Range(count)
+	t.closed.Range(count)
+	return sum, states
+}
+
+// note writes a record into the journal; nil only begins the file. What cannot
+// be written is said once, counted, and told to whoever asks.
+func (s *Session) note(r *record) error {
+	if r != nil {
+		r.At = time.Now().UTC()
+		if r.Type == recState {
+			r.ID, r.Owner, r.Default, r.Created = s.id, s.owner, s.isDef, s.created
+		}
+	}
+	first, err := s.journal.append(r, s.fresh)
+	if err != nil && first {
+		s.t.log.Warn("the journal of a session cannot be written; calls that change something are refused", "session", s.id, "error", err)
+	}
+	return err
+}
+
+// fresh is what a journal begins with: all that is known at this moment.
+func (s *Session) fresh() []record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now().UTC()
+	header := record{
+		Type: recSession, At: now, Version: journalVersion, ID: s.id, Owner: s.owner, Default: s.isDef, Parent: s.parent,
+		Cwd: s.cwd, Created: s.created, Key: s.key, Digest: s.digest,
+	}
+	// The second record says whose it is once more: the first may be damaged.
+	state := record{Type: recState, At: now, State: s.state, ID: s.id, Owner: s.owner, Default: s.isDef, Created: s.created}
+	count := s.count.clone()
+	snapshot := record{Type: recSnapshot, At: now, Counters: &count}
+	for x := range s.running {
+		if x.attempts.Load() > 0 {
+			snapshot.Pending = append(snapshot.Pending, *x.begin())
+		}
+	}
+	return []record{header, state, s.settingsLocked(now), snapshot}
+}
+
+// settingsLocked is what can be changed of s, as a record.
+func (s *Session) settingsLocked(now time.Time) record {
+	r := record{Type: recSet, At: now, Name: s.name, Labels: maps.Clone(s.labels)}
+	if s.tools != nil {
+		tools := slices.Clone(s.tools)
+		r.Tools = &tools
+	}
+	return r
 }
 
 var idText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
@@ -247,6 +375,3 @@ func newID() string {
 	rand.Read(b[:]) // never fails
 	return idText.EncodeToString(b[:])
 }
-
-// Close ends everything that runs in any session and waits for it.
-func (t *Table) Close(ctx context.Context) error { return nil }

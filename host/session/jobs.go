@@ -1,0 +1,297 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+const (
+	// keptJobs is how many finished jobs of one identity stay readable.
+	keptJobs = 20
+	// maxJobs is how many jobs of one identity run at a time.
+	maxJobs = 64
+	// keptOutput is how much of each of a job's outputs is kept, in bytes: the
+	// end of it.
+	keptOutput = 256 << 10
+)
+
+// jobTable is the jobs of all sessions. It is at process scope since a job may
+// outlive its session. Ordinary calls do not come near it.
+type jobTable struct {
+	mu      sync.Mutex
+	byOwner map[string][]*Job // oldest first; guarded by mu
+}
+
+// Job is a call that was answered before it ran. Its id is its execution's.
+type Job struct {
+	ID      string
+	Owner   string
+	Session string
+	Tool    string
+	Detach  bool // whether it outlives its session
+	Started time.Time
+
+	table    *jobTable
+	admitted chan struct{} // closed when it was certain that it runs
+	over     chan struct{} // closed when it has ended
+
+	mu       sync.Mutex // guards what follows
+	x        *Execution // while it runs
+	cancel   context.CancelCauseFunc
+	listed   bool
+	done     bool
+	outcome  Outcome
+	message  string
+	data     json.RawMessage
+	progress json.RawMessage
+	stdout   tail
+	stderr   tail
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	b     []byte
+	total int64
+}
+
+func (t *tail) write(p []byte) {
+	t.total += int64(len(p))
+	if len(p) > keptOutput {
+		p = p[len(p)-keptOutput:]
+	}
+	t.b = append(t.b, p...)
+	if len(t.b) > 2*keptOutput {
+		t.b = append(t.b[:0], t.b[len(t.b)-keptOutput:]...)
+	}
+}
+
+// kept is the end of what was written.
+func (t *tail) kept() []byte { return t.b[max(len(t.b)-keptOutput, 0):] }
+
+// NewJob prepares a job that is about to be called. cancel ends it. It is listed
+// once Admit was called.
+func (t *Table) NewJob(owner, session string, call *wire.Call, cancel context.CancelCauseFunc) (*Job, error) {
+	j := &Job{
+		ID: call.ExecutionID, Owner: owner, Session: session, Tool: call.Tool, Detach: call.Detach,
+		Started: time.Now(), table: &t.jobs, admitted: make(chan struct{}), over: make(chan struct{}), cancel: cancel,
+	}
+	t.jobs.mu.Lock()
+	defer t.jobs.mu.Unlock()
+	running := 0
+	for _, other := range t.jobs.byOwner[owner] {
+		if other.ID == j.ID {
+			return nil, wire.Errorf(wire.InvalidEnvelope, "/executionId: there is a job %s already; make a new id for each execution", j.ID)
+		}
+		if !other.isDone() {
+			running++
+		}
+	}
+	if running >= maxJobs {
+		return nil, wire.Errorf(wire.Overloaded, "%d jobs are running, and that is the limit; wait for one, or cancel one with toolctl jobs cancel", running)
+	}
+	return j, nil
+}
+
+// Admitted is closed when it is certain that the job runs, however it ends.
+func (j *Job) Admitted() <-chan struct{} { return j.admitted }
+
+// Admit lists the job: nothing refused it. A nil job is no job.
+func (j *Job) Admit() {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	listed := j.listed
+	j.listed = true
+	j.mu.Unlock()
+	if listed {
+		return
+	}
+	j.table.add(j)
+	close(j.admitted)
+}
+
+func (jt *jobTable) add(j *Job) {
+	jt.mu.Lock()
+	defer jt.mu.Unlock()
+	if jt.byOwner == nil {
+		jt.byOwner = map[string][]*Job{}
+	}
+	jt.byOwner[j.Owner] = append(jt.byOwner[j.Owner], j)
+}
+
+// prune drops the oldest finished jobs of an identity.
+func (jt *jobTable) prune(owner string) {
+	jt.mu.Lock()
+	defer jt.mu.Unlock()
+	list := jt.byOwner[owner]
+	done := 0
+	for _, j := range list {
+		if j.isDone() {
+			done++
+		}
+	}
+	list = slices.DeleteFunc(list, func(j *Job) bool {
+		if done > keptJobs && j.isDone() {
+			done--
+			return true
+		}
+		return false
+	})
+	if len(list) == 0 {
+		delete(jt.byOwner, owner)
+		return
+	}
+	jt.byOwner[owner] = list
+}
+
+// of is the jobs of an identity, or of all for "", oldest first.
+func (jt *jobTable) of(owner string, all bool) []*Job {
+	jt.mu.Lock()
+	defer jt.mu.Unlock()
+	if !all {
+		return slices.Clone(jt.byOwner[owner])
+	}
+	var list []*Job
+	for _, jobs := range jt.byOwner {
+		list = append(list, jobs...)
+	}
+	slices.SortFunc(list, func(a, b *Job) int { return a.Started.Compare(b.Started) })
+	return list
+}
+
+// running is one of the jobs that run, or nil.
+func (jt *jobTable) running() *Job {
+	jt.mu.Lock()
+	defer jt.mu.Unlock()
+	for _, jobs := range jt.byOwner {
+		for _, j := range jobs {
+			if !j.isDone() {
+				return j
+			}
+		}
+	}
+	return nil
+}
+
+func (j *Job) run(x *Execution) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.x = x
+}
+
+func (j *Job) isDone() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.done
+}
+
+// Stop ends the job; one that has ended stays as it is.
+func (j *Job) Stop(reason *wire.Error) {
+	j.mu.Lock()
+	x, cancel, done := j.x, j.cancel, j.done
+	j.mu.Unlock()
+	if done {
+		return
+	}
+	if x != nil {
+		x.abort(reason)
+	}
+	if cancel != nil {
+		cancel(reason)
+	}
+}
+
+// Stdout, Stderr and Progress keep what the job writes.
+func (j *Job) Stdout() io.Writer { return jobWriter{j, &j.stdout} }
+func (j *Job) Stderr() io.Writer { return jobWriter{j, &j.stderr} }
+
+// Progress keeps what the job last said of its progress.
+func (j *Job) Progress(data json.RawMessage) error {
+	if !json.Valid(data) || len(data) > maxLine {
+		return wire.Errorf(wire.InvalidPayload, "progress is not one JSON value of at most %d bytes", maxLine)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.progress = bytes.Clone(data)
+	return nil
+}
+
+type jobWriter struct {
+	j *Job
+	t *tail
+}
+
+func (w jobWriter) Write(p []byte) (int, error) {
+	w.j.mu.Lock()
+	defer w.j.mu.Unlock()
+	w.t.write(p)
+	return len(p), nil
+}
+
+// finish says what came of the job's execution. What r has of its output was not
+// written before.
+func (j *Job) finish(o *Outcome, r *wire.Result) {
+	j.mu.Lock()
+	j.outcome, j.data = *o, r.Data
+	if r.Err != nil {
+		j.message = r.Err.Message
+	}
+	j.stdout.write(r.Stdout)
+	j.stderr.write(r.Stderr)
+	j.x, j.cancel, j.done = nil, nil, true
+	close(j.over)
+	listed := j.listed
+	j.mu.Unlock()
+	if listed {
+		j.table.prune(j.Owner)
+	}
+}
+
+// snapshot is what a query sees; output is of some size, and is in it where it
+// is asked for.
+func (j *Job) snapshot(now time.Time, output bool) map[string]any {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	m := map[string]any{
+		"id": j.ID, "session": j.Session, "tool": j.Tool, "detach": j.Detach, "started": timeText(j.Started),
+		"state": "running", "status": "", "code": "", "message": j.message, "exit_code": int64(0), "attempts": int64(0),
+		"elapsed_ms": now.Sub(j.Started).Milliseconds(), "last_line": "",
+		"stdout_bytes": j.stdout.total, "stderr_bytes": j.stderr.total, "progress": fromJSON(j.progress), "data": fromJSON(j.data),
+	}
+	if j.x != nil {
+		m["last_line"] = j.x.lastText()
+		m["attempts"] = int64(j.x.attempts.Load())
+	}
+	if j.done {
+		m["state"], m["status"], m["code"] = "done", j.outcome.Status, string(j.outcome.Code)
+		m["exit_code"], m["attempts"] = int64(j.outcome.ExitCode), int64(j.outcome.Attempts)
+		m["elapsed_ms"] = j.outcome.Duration.Milliseconds()
+	}
+	if output {
+		m["stdout"], m["stderr"] = validText(j.stdout.kept()), validText(j.stderr.kept())
+		m["truncated"] = j.stdout.total > int64(len(j.stdout.kept())) || j.stderr.total > int64(len(j.stderr.kept()))
+	}
+	return m
+}
+
+func validText(b []byte) string { return string(bytes.ToValidUTF8(b, []byte("\uFFFD"))) }
+
+// End finishes a job whose execution never began. For any other it does nothing.
+func (j *Job) End(r *wire.Result) {
+	if j.isDone() {
+		return
+	}
+	o := Outcome{ID: j.ID, Tool: j.Tool, Kind: KindJob, Status: r.Status(), ExitCode: r.ExitCode, Started: j.Started, Duration: time.Since(j.Started)}
+	if r.Err != nil {
+		o.Code = r.Err.Code
+	}
+	j.finish(&o, r)
+}
