@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -45,6 +47,11 @@ type Config struct {
 	// Metrics is a TCP address for /metrics beside the admin socket, such as
 	// "127.0.0.1:9464". Default none.
 	Metrics string `json:"metrics,omitempty"`
+	// Traces is where spans are sent: the URL of an OTLP collector over HTTP,
+	// such as "http://127.0.0.1:4318/v1/traces". Default what
+	// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT says, or OTEL_EXPORTER_OTLP_ENDPOINT
+	// with /v1/traces, else none.
+	Traces string `json:"traces,omitempty"`
 	// LogLevel is debug, info, warn or error. Default info.
 	LogLevel string `json:"log_level,omitempty"`
 	// Store keeps the records by which calls with a key are run once:
@@ -74,6 +81,8 @@ type Config struct {
 	// Identity says who may call. Default: the peer's uid.
 	Identity IdentityConfig `json:"identity,omitzero"`
 
+	// Spans, when set, gets every span in place of Traces. It is for tests.
+	Spans observe.SpanExporter `json:"-"`
 	// File is the toold.json that this came from, or empty.
 	File string `json:"-"`
 	// Values are the operator's values that secrets and environments may
@@ -150,12 +159,16 @@ func Load(file string, env Env) (Config, error) {
 		{"TOOLD_STATE_DIR", &c.State},
 		{"TOOLD_METRICS", &c.Metrics},
 		{"TOOLD_LOG_LEVEL", &c.LogLevel},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &c.Traces},
 		{"TOOLD_STORE", &c.Store},
 		{"TOOL_RELIABILITY_ENABLED", &c.Reliability},
 	} {
 		if s, ok := env(v.name); ok && s != "" {
 			*v.to = s
 		}
+	}
+	if s, ok := env("OTEL_EXPORTER_OTLP_ENDPOINT"); ok && s != "" && c.Traces == "" {
+		c.Traces = strings.TrimSuffix(s, "/") + "/v1/traces"
 	}
 	if s, ok := env("TOOLD_ROOTS"); ok && s != "" {
 		c.Roots = filepath.SplitList(s)
@@ -220,6 +233,9 @@ func (c *Config) Complete(env Env) error {
 	}
 	if _, err := c.Level(); err != nil {
 		fail("%w", err)
+	}
+	if u, err := url.Parse(c.Traces); c.Traces != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		fail("traces %q: use the URL of an OTLP collector, such as http://127.0.0.1:4318/v1/traces", c.Traces)
 	}
 	if c.Confine != "best" && c.Confine != "required" {
 		fail(`confine %q: use "best" or "required"`, c.Confine)
@@ -309,6 +325,7 @@ func (c *Config) reloadable(next *Config) error {
 		{"admin", c.Admin, next.Admin},
 		{"state", c.State, next.State},
 		{"metrics", c.Metrics, next.Metrics},
+		{"traces", c.Traces, next.Traces},
 		{"store", c.Store, next.Store},
 		{"max_connections", strconv.Itoa(c.MaxConnections), strconv.Itoa(next.MaxConnections)},
 		{"guest_memory", strconv.FormatInt(c.GuestMemory, 10), strconv.FormatInt(next.GuestMemory, 10)},

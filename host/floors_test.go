@@ -85,6 +85,7 @@ var bans = []struct {
 	{"github.com/extism/", []string{"host/guest"}, "host/guest alone loads Extism manifests and is compared with go-sdk"},
 	{"github.com/landlock-lsm/", []string{"host/process"}, "host/process alone confines"},
 	{"github.com/spf13/", []string{"cmd/toold", "cmd/toolctl"}, "command lines belong to programs"},
+	{"go.opentelemetry.io/", []string{"host/observe"}, "the rest of the host observes through host/observe"},
 	{"github.com/prometheus/", []string{"host/observe"}, "the rest of the host observes through host/observe"},
 }
 

@@ -58,6 +58,7 @@ type Host struct {
 	guards guards
 	// records are of calls with a key, watched those of shadow.
 	records, watched *idempotency.Keeper
+	tracer           *observe.Tracer // nil: no traces
 	// ending ends the calls that outlive their callers, by end.
 	ending  context.Context
 	end     context.CancelCauseFunc
@@ -129,6 +130,10 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	if err = h.openRecords(ctx, &c); err != nil {
 		return nil, err
 	}
+	if h.tracer, err = observe.NewTracer(ctx, observe.TracerConfig{Endpoint: c.Traces, Exporter: c.Spans, Instance: c.Instance, Log: h.log}); err != nil {
+		return nil, err
+	}
+	h.watchNow()
 	if h.sessions, err = session.Open(session.Config{Dir: filepath.Join(c.State, "sessions"), Logger: h.log}); err != nil {
 		return nil, err
 	}
@@ -175,6 +180,7 @@ func (h *Host) Close() error {
 			errs = append(errs, records.Close())
 		}
 	}
+	errs = append(errs, h.tracer.Close())
 	if h.lock != nil {
 		errs = append(errs, h.lock.Close())
 	}

@@ -279,7 +279,13 @@ func (h *Host) once(ctx context.Context, k *call, attempt int) (*wire.Result, er
 	defer h.metrics.Running(k.tool.Name)()
 	h.running.Add(1)
 	defer h.running.Add(-1)
-	return h.run(ctx, k)
+	parent := k.Trace
+	trace, end := h.tracer.Execution(parent, observe.Execution{Tool: k.tool.Name, ExecutionID: k.ExecutionID, Attempt: attempt, Mutating: k.mutating})
+	k.Trace = trace // for what the tool asks and starts
+	res, err := h.run(ctx, k)
+	k.Trace = parent
+	end(spanEnd(res, asErrorOrNil(ctx, err)))
+	return res, err
 }
 
 // place finds the working directory beneath the roots of the socket, as far

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/breaker"
+	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/retry"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/tools"
@@ -423,6 +424,32 @@ func (h *Host) askClassify(ctx context.Context, k *call, policy int, res *wire.R
 		return nil, fmt.Errorf("%s answered no classification: %w", shortName(k.tool.PolicyFiles[policy]), err)
 	}
 	return &c, nil
+}
+
+// spanEnd is what the span of an attempt says of its end.
+func spanEnd(res *wire.Result, e *wire.Error) (status, code string) {
+	ended := wire.Result{Err: e}
+	if res != nil {
+		ended.ExitCode = res.ExitCode
+	}
+	if e != nil {
+		code = string(e.Code)
+	}
+	return ended.Status(), code
+}
+
+// watchNow has the metrics tell how things stand.
+func (h *Host) watchNow() {
+	h.metrics.Watch(observe.Now{
+		Breakers: func(tell func(tool, state string)) {
+			for _, g := range h.guards.list() {
+				if !g.shadow {
+					tell(g.tool, string(g.breaker.State()))
+				}
+			}
+		},
+		GuestMemory: h.engine.Memory,
+	})
 }
 
 // refusedBy is the error of a call that an open breaker refused.

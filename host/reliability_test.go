@@ -35,6 +35,7 @@ func stages(t *testing.T, run func(ctx context.Context, k *call) (*wire.Result, 
 	b := &bench{t: t, mode: ReliabilityAll, tool: &tools.Tool{Name: "tool", Def: tools.DefaultDefinition()}}
 	b.Host = &Host{metrics: observe.New(), log: slog.New(slog.NewJSONHandler(&b.logs, nil))}
 	b.guards.onChange = b.breakerChanged
+	b.metrics.Watch(observe.Now{})
 	b.ending, b.end = context.WithCancelCause(t.Context())
 	if err := b.openRecords(t.Context(), &Config{Store: "memory"}); err != nil {
 		t.Fatal(err)

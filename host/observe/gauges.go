@@ -1,0 +1,69 @@
+package observe
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Now is how things stand when somebody looks. Each func is called at each
+// scrape and must not block; those that are nil are left out.
+type Now struct {
+	// Breakers tells the state of each circuit breaker that decides.
+	Breakers func(tell func(tool, state string))
+	// GuestMemory is how many bytes all instances of modules hold, and how
+	// many they may.
+	GuestMemory func() (held, limit int64)
+	// Sessions is how many sessions there are.
+	Sessions func() int
+}
+
+// breakerStates are all that a breaker can be in, so that each tool has a
+// series for each of them: a state that is left goes back to 0.
+var breakerStates = [...]string{"closed", "open", "half_open"}
+
+var (
+	breakerDesc = prometheus.NewDesc("circuit_breaker_state",
+		"Circuit breakers by tool and state, closed, open or half_open: 1 for the state that a tool's is in, more for a tool that has one for each identity.",
+		[]string{"tool", "state"}, nil)
+	memoryDesc = prometheus.NewDesc("toold_guest_memory_bytes",
+		"Bytes that all instances of modules, running and pooled, hold together.", nil, nil)
+	memoryLimitDesc = prometheus.NewDesc("toold_guest_memory_limit_bytes",
+		"Bytes that all instances of modules may hold together.", nil, nil)
+	sessionsDesc = prometheus.NewDesc("toold_sessions", "Sessions that are known.", nil, nil)
+)
+
+// Watch makes the metrics tell n. It is called once.
+func (m *Metrics) Watch(n Now) { m.registry.MustRegister(gauges{n}) }
+
+type gauges struct{ Now }
+
+func (g gauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{breakerDesc, memoryDesc, memoryLimitDesc, sessionsDesc} {
+		ch <- d
+	}
+}
+
+func (g gauges) Collect(ch chan<- prometheus.Metric) {
+	tell := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	if g.Breakers != nil {
+		tools := map[string]map[string]int{}
+		g.Breakers(func(tool, state string) {
+			if tools[tool] == nil {
+				tools[tool] = map[string]int{}
+			}
+			tools[tool][state]++
+		})
+		for tool, states := range tools {
+			for _, state := range breakerStates {
+				tell(breakerDesc, float64(states[state]), tool, state)
+			}
+		}
+	}
+	if g.GuestMemory != nil {
+		held, limit := g.GuestMemory()
+		tell(memoryDesc, float64(held))
+		tell(memoryLimitDesc, float64(limit))
+	}
+	if g.Sessions != nil {
+		tell(sessionsDesc, float64(g.Sessions()))
+	}
+}

@@ -1,0 +1,127 @@
+package observe
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// SpanExporter takes spans that have ended.
+type SpanExporter = sdktrace.SpanExporter
+
+// TracerConfig is fixed when a Tracer is made.
+type TracerConfig struct {
+	// Endpoint is the URL of an OTLP collector over HTTP, such as
+	// "http://localhost:4318/v1/traces". Its headers and certificates are
+	// taken from the variables OTEL_EXPORTER_OTLP_….
+	Endpoint string
+	// Exporter, when set, takes each span at its end, in place of Endpoint.
+	Exporter SpanExporter
+	// Instance tells daemons apart.
+	Instance string
+	// Log is told of spans that could not be sent.
+	Log *slog.Logger
+}
+
+// Tracer makes the spans of one daemon. A nil Tracer makes none.
+type Tracer struct {
+	provider *sdktrace.TracerProvider
+	tracer   trace.Tracer
+}
+
+// NewTracer makes a Tracer; nil where c names nowhere to send spans to.
+func NewTracer(ctx context.Context, c TracerConfig) (*Tracer, error) {
+	options := []sdktrace.TracerProviderOption{
+		sdktrace.WithResource(resource.NewSchemaless(
+			attribute.String("service.name", "toold"), attribute.String("service.instance.id", c.Instance))),
+		// The caller decides whether its trace is sampled; a call without one
+		// is.
+		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())),
+	}
+	switch {
+	case c.Exporter != nil:
+		options = append(options, sdktrace.WithSyncer(c.Exporter))
+	case c.Endpoint != "":
+		e, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(c.Endpoint))
+		if err != nil {
+			return nil, fmt.Errorf("send traces to %s: %w", c.Endpoint, err)
+		}
+		options = append(options, sdktrace.WithBatcher(logging{e, c.Log}))
+	default:
+		return nil, nil
+	}
+	p := sdktrace.NewTracerProvider(options...)
+	return &Tracer{provider: p, tracer: p.Tracer("github.com/toold/toold/host")}, nil
+}
+
+// Close sends what was not sent, for a few seconds at most.
+func (t *Tracer) Close() error {
+	if t == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	return t.provider.Shutdown(ctx)
+}
+
+// logging tells of spans that could not be sent in the daemon's log. The
+// library would write them to standard error as it likes.
+type logging struct {
+	SpanExporter
+	log *slog.Logger
+}
+
+func (l logging) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	if err := l.SpanExporter.ExportSpans(ctx, spans); err != nil {
+		l.log.Warn("spans were not sent", "spans", len(spans), "error", err)
+	}
+	return nil
+}
+
+func (l logging) Shutdown(ctx context.Context) error {
+	if err := l.SpanExporter.Shutdown(ctx); err != nil {
+		l.log.Warn("end the sending of spans", "error", err)
+	}
+	return nil
+}
+
+// Execution is what a span tool_execution tells.
+type Execution struct {
+	Tool, ExecutionID string
+	Attempt           int
+	Mutating          bool
+}
+
+// Execution begins the span tool_execution of one attempt under parent, a W3C
+// traceparent or empty. traceparent is what the tool passes on: the span's, or
+// parent where there is no span. end is called once, with the status of the
+// attempt and its error code, if it has one.
+func (t *Tracer) Execution(parent string, x Execution) (traceparent string, end func(status, code string)) {
+	if t == nil {
+		return parent, func(string, string) {}
+	}
+	var w3c propagation.TraceContext
+	ctx := w3c.Extract(context.Background(), propagation.MapCarrier{"traceparent": parent})
+	ctx, span := t.tracer.Start(ctx, "tool_execution", trace.WithAttributes(
+		attribute.String("tool", x.Tool), attribute.String("execution_id", x.ExecutionID),
+		attribute.Int("attempt", x.Attempt), attribute.Bool("mutating", x.Mutating)))
+	carrier := propagation.MapCarrier{}
+	w3c.Inject(ctx, carrier)
+	return carrier["traceparent"], func(status, code string) {
+		span.SetAttributes(attribute.String("status", status))
+		if code != "" {
+			span.SetAttributes(attribute.String("code", code))
+			span.SetStatus(codes.Error, code)
+		}
+		span.End()
+	}
+}
