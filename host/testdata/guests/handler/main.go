@@ -80,6 +80,20 @@ func run(c *abi.Call) (*abi.Result, error) {
 			return nil, err
 		}
 		return &abi.Result{Stdout: fmt.Sprint(r.Status, " ", string(r.Body))}, nil
+	case "must": // fails where the answer is not 200
+		r, err := pdk.HTTP(&pdk.HTTPRequest{URL: c.Args[1]})
+		if err != nil {
+			return nil, err
+		}
+		if r.Status != 200 {
+			return nil, fmt.Errorf("the upstream answered %d", r.Status)
+		}
+		return &abi.Result{Stdout: fmt.Sprint(r.Status, " on attempt ", c.Attempt)}, nil
+	case "pause":
+		for range 3_000_000 {
+			calls++
+		}
+		return &abi.Result{}, nil
 	case "count":
 		n := len(pdk.VarGet("n")) + 1
 		pdk.VarSet("n", []byte(strings.Repeat("x", n)))

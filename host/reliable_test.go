@@ -1,0 +1,307 @@
+package host_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/hosttest"
+)
+
+// reliableDaemon has every call go through the reliability layer: a handler
+// whose upstream is down, and a shell that writes ledgers.
+func reliableDaemon(t testing.TB, c host.Config) *hosttest.Daemon {
+	c.Reliability = "all"
+	d := hosttest.Start(t, c)
+	def := M{"reliability": M{"retry": M{"max": 0}, "breaker": M{"reset_ms": 500}}}
+	for k, v := range granted {
+		def[k] = v
+	}
+	d.Tool(t, "down", def, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	d.Tool(t, "ledger", M{"binary": "/bin/sh", "mutating": true, "capabilities": M{"exec": []string{"/usr/bin", "/bin"}}}, nil)
+	return d
+}
+
+// lines is how many lines a ledger has; 0 when it is not there.
+func lines(t testing.TB, path string) int {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return strings.Count(string(b), "\n")
+}
+
+func dialUnix(path string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}
+}
+
+func metrics(t testing.TB, d *hosttest.Daemon) string {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialUnix(d.Admin)}}
+	resp, err := c.Get("http://toold/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var b strings.Builder
+	if err := resp.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// The breaker's rows of the matrix, with real time.
+func TestBreakerOverTheSocket(t *testing.T) {
+	d := reliableDaemon(t, host.Config{})
+	fail := func() *answer { return ask(t, d.Socket, M{"tool": "down", "args": []string{"fail"}, "cwd": d.Root}) }
+	for i := range 5 {
+		if a := fail(); a.Code != "TOOL_FAILED" || !a.Retriable {
+			t.Fatalf("failure %d: %s", i, a.raw)
+		}
+	}
+	start := time.Now()
+	a := fail()
+	refused := time.Since(start)
+	if a.Code != "CIRCUIT_OPEN" || a.Status != "circuit_open" || a.ExitCode != 75 || !a.Retriable {
+		t.Errorf("the sixth: %s", a.raw)
+	}
+	for range 5 { // on a busy machine the quickest counts
+		start = time.Now()
+		fail()
+		refused = min(refused, time.Since(start))
+	}
+	if refused >= 10*time.Millisecond {
+		t.Errorf("refusing took %v", refused)
+	}
+	t.Logf("the refusal took %v over the socket", refused)
+	if text := metrics(t, d); !strings.Contains(text, `circuit_breaker_state{state="open",tool="down"} 1`) ||
+		!strings.Contains(text, `tool_execution_total{status="circuit_open",tool="down"}`) {
+		t.Errorf("the metrics do not tell:\n%s", text)
+	}
+	// Half open, of many callers exactly one runs.
+	awaitBreaker(t, d, "half_open")
+	var ran, open atomic.Int64
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			switch a := ask(t, d.Socket, M{"tool": "down", "args": []string{"pause"}, "cwd": d.Root}); a.Code {
+			case "":
+				ran.Add(1)
+			case "CIRCUIT_OPEN":
+				open.Add(1)
+			default:
+				t.Errorf("%s", a.raw)
+			}
+		})
+	}
+	wg.Wait()
+	// Whoever came after the trial had ended found the breaker closed.
+	if ran.Load() < 1 || ran.Load()+open.Load() != 20 {
+		t.Errorf("%d ran, %d were refused", ran.Load(), open.Load())
+	}
+	awaitBreaker(t, d, "closed")
+
+	for range 5 {
+		fail()
+	}
+	if r, err := client.NewAdmin(d.Admin).ResetBreakers(t.Context(), "down"); err != nil || r.Reset != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if a := ask(t, d.Socket, M{"tool": "down", "args": []string{"calls"}, "cwd": d.Root}); a.Code != "" {
+		t.Errorf("after a reset: %s", a.raw)
+	}
+}
+
+func awaitBreaker(t *testing.T, d *hosttest.Daemon, state string) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		list, err := client.NewAdmin(d.Admin).Breakers(t.Context())
+		if err == nil && len(list) == 1 && list[0].State == state {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("breakers %+v, %v; want one that is %s", list, err, state)
+		}
+		runtime.Gosched()
+	}
+}
+
+// An upstream answers 503 at first: a handler that only reads is run again,
+// and is told which attempt it is; 400 is final.
+func TestRetryOverTheSocket(t *testing.T) {
+	d := hosttest.Start(t, host.Config{Reliability: "all"})
+	var asked atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n := asked.Add(1); r.URL.Path == "/400" {
+			w.WriteHeader(400)
+		} else if n < 3 {
+			w.Header().Set("Retry-After", "0")
+			w.WriteHeader(503)
+		}
+	}))
+	defer srv.Close()
+	at := strings.TrimPrefix(srv.URL, "http://")
+	for name, mutating := range map[string]bool{"reads": false, "writes": true} {
+		d.Tool(t, name, M{
+			"mutating":     mutating,
+			"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{at}}},
+			"reliability":  M{"retry": M{"initial_ms": 20}},
+		}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	}
+	for _, tt := range []struct {
+		tool, path string
+		want       int64
+		code, out  string
+	}{
+		{"reads", "/503", 3, "", "200 on attempt 3"},
+		{"reads", "/400", 1, "TOOL_FAILED", ""},
+		{"writes", "/503", 1, "TOOL_FAILED", ""},
+	} {
+		asked.Store(0)
+		a := ask(t, d.Socket, M{"tool": tt.tool, "args": []string{"must", srv.URL + tt.path}, "cwd": d.Root})
+		if asked.Load() != tt.want || a.Code != tt.code || a.Stdout != tt.out {
+			t.Errorf("%s %s: asked %d times: %s", tt.tool, tt.path, asked.Load(), a.raw)
+		}
+	}
+	if text := metrics(t, d); !strings.Contains(text, `toold_retries_total{tool="reads"} 2`) {
+		t.Error("two retries are not counted")
+	}
+}
+
+// Fifty callers at once with one key: one execution, fifty equal answers.
+func TestFiftyCallersOneKey(t *testing.T) {
+	d := reliableDaemon(t, host.Config{})
+	ledger := filepath.Join(d.Root, "ledger")
+	gate := filepath.Join(d.Root, "gate")
+	script := fmt.Sprintf("echo ran >> %s; while [ ! -e %s ]; do sleep 0.02; done; echo the answer", ledger, gate)
+	var wg sync.WaitGroup
+	var cached atomic.Int64
+	for range 50 {
+		wg.Go(func() {
+			a := ask(t, d.Socket, M{"tool": "ledger", "args": []string{"-c", script}, "cwd": d.Root, "idempotency_key": "k"})
+			if a.ExitCode != 0 || a.Stdout != "the answer\n" {
+				t.Errorf("%s", a.raw)
+			}
+			if strings.Contains(string(a.raw), `"from_cache":true`) {
+				cached.Add(1)
+			}
+		})
+	}
+	// All wait before the one may end.
+	deadline := time.Now().Add(60 * time.Second)
+	for !strings.Contains(metrics(t, d), `toold_idempotency_events_total{event="waited",tool="ledger"} 49`) {
+		if time.Now().After(deadline) {
+			t.Error("49 callers do not wait after a minute")
+			break
+		}
+		runtime.Gosched()
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if n := lines(t, ledger); n != 1 || cached.Load() != 49 {
+		t.Errorf("ran %d times, %d answers from the cache", n, cached.Load())
+	}
+	if text := metrics(t, d); !strings.Contains(text, `idempotency_cache_hits_total{tool="ledger"} 49`) {
+		t.Error("49 hits are not counted")
+	}
+}
+
+// The spans of a call stand under its caller's trace, and what the tool starts
+// and asks stands under them.
+func TestTrace(t *testing.T) {
+	spans := tracetest.NewInMemoryExporter()
+	d := hosttest.Start(t, host.Config{Spans: spans})
+	d.Tool(t, "env", M{"binary": "/usr/bin/env"}, nil)
+	var header string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { header = r.Header.Get("Traceparent") }))
+	defer srv.Close()
+	d.Tool(t, "api", M{"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{strings.TrimPrefix(srv.URL, "http://")}}}},
+		map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root, "trace": "00-" + trace + "-" + parent + "-01"})
+	ask(t, d.Socket, M{"tool": "api", "args": []string{"http", srv.URL}, "cwd": d.Root, "trace": "00-" + trace + "-" + parent + "-01"})
+	got := spans.GetSpans()
+	if len(got) != 2 {
+		t.Fatalf("%d spans", len(got))
+	}
+	for i, passed := range []string{a.Stdout, header} {
+		s := got[i]
+		if s.Name != "tool_execution" || s.Parent.SpanID().String() != parent || s.SpanContext.TraceID().String() != trace {
+			t.Errorf("span %+v", s)
+		}
+		if !strings.Contains(passed, trace+"-"+s.SpanContext.SpanID().String()) {
+			t.Errorf("passed on: %q, the span is %s", passed, s.SpanContext.SpanID())
+		}
+	}
+	// Without a place to send spans to, the caller's trace is passed on as it
+	// came.
+	plain := hosttest.Start(t, host.Config{})
+	plain.Tool(t, "env", M{"binary": "/usr/bin/env"}, nil)
+	if a := ask(t, plain.Socket, M{"tool": "env", "cwd": plain.Root, "trace": "00-" + trace + "-" + parent + "-01"}); !strings.Contains(a.Stdout, "TRACEPARENT=00-"+trace+"-"+parent+"-01\n") {
+		t.Errorf("%s", a.raw)
+	}
+}
+
+// A mode is switched by a reload, and a call that holds a record then
+// completes it.
+func TestReloadStrandsNoRecord(t *testing.T) {
+	d := reliableDaemon(t, host.Config{})
+	gate, up := filepath.Join(d.Root, "gate"), filepath.Join(d.Root, "up")
+	script := fmt.Sprintf("touch %s; while [ ! -e %s ]; do sleep 0.02; done; echo once", up, gate)
+	call := M{"tool": "ledger", "args": []string{"-c", script}, "cwd": d.Root, "idempotency_key": "k"}
+	done := make(chan *answer, 1)
+	go func() { done <- ask(t, d.Socket, call) }()
+	deadline := time.Now().Add(30 * time.Second)
+	for _, err := os.Stat(up); err != nil; _, err = os.Stat(up) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not start")
+		}
+		runtime.Gosched()
+	}
+	mode := func(m string) {
+		next := d.Config
+		next.Reliability = m
+		if err := d.Reload(next, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mode("off")
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-done; a.Stdout != "once\n" {
+		t.Errorf("%s", a.raw)
+	}
+	records, err := client.NewAdmin(d.Admin).Records(t.Context(), "ledger", "k", 0)
+	if err != nil || len(records) != 1 || records[0].Status != "COMPLETED" {
+		t.Errorf("%+v, %v", records, err)
+	}
+	if a := ask(t, d.Socket, call); strings.Contains(string(a.raw), "from_cache") {
+		t.Errorf("answered from the record when it is off: %s", a.raw)
+	}
+	mode("all")
+	if a := ask(t, d.Socket, call); !strings.Contains(string(a.raw), `"from_cache":true`) {
+		t.Errorf("not answered from the record when it is on again: %s", a.raw)
+	}
+}
