@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -19,7 +20,11 @@ import (
 
 // journalVersion is the version of the format that this program writes. It
 // reads all versions up to it, and of later ones what it understands.
-const journalVersion = 1
+//
+//   - 1: a record is a line of JSON.
+//   - 2: each record ends in "crc", the CRC-32C of the line as it would be
+//     without it, so that damage which leaves JSON behind is seen.
+const journalVersion = 2
 
 const (
 	// maxJournal is the size in bytes at which a journal is begun anew; the one
@@ -87,13 +92,35 @@ type record struct {
 	Lost int `json:"lost,omitempty"`
 }
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+const (
+	sumBegin = `,"crc":"`
+	sumEnd   = `"}`
+	sumSize  = len(sumBegin) + 8 + len(sumEnd)
+)
+
 // encode is r as a line.
 func (r *record) encode() []byte {
 	line, err := json.Marshal(r)
 	if err != nil {
 		panic(err) // nothing in a record can fail
 	}
-	return append(line, '\n')
+	sum := crc32.Checksum(line, castagnoli)
+	line = append(line[:len(line)-1], sumBegin...)
+	line = fmt.Appendf(line, "%08x", sum)
+	return append(line, sumEnd+"\n"...)
+}
+
+// intact takes the checksum off a line; false when it is not that of the line. A
+// line of version 1 has none.
+func intact(line []byte, version int) ([]byte, bool) {
+	at := len(line) - sumSize
+	if at < 0 || string(line[at:at+len(sumBegin)]) != sumBegin {
+		return line, version == 1
+	}
+	bare := append(line[:at:at], '}')
+	return bare, fmt.Sprintf("%08x", crc32.Checksum(bare, castagnoli)) == string(line[at+len(sumBegin):at+len(sumBegin)+8])
 }
 
 // journal writes one session's file. It holds the file open while something runs
@@ -110,6 +137,7 @@ type journal struct {
 	mu   sync.Mutex // guards what follows; taken before Session.mu, never after it
 	file *os.File
 	size int64
+	old  bool // the file is of an older version: the next record begins it anew
 }
 
 // append writes one record, or, when r is nil, only sees to it that the file is
@@ -120,13 +148,14 @@ func (j *journal) append(r *record, fresh func() []record) (first bool, err erro
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	first = j.lost.Load() == 0
-	if j.file != nil && j.size > maxJournal {
+	if err := j.openLocked(fresh); err != nil {
+		return first, j.failLocked(err)
+	}
+	if j.size > maxJournal || j.old {
 		if err := j.rotateLocked(fresh()); err != nil {
 			return first, j.failLocked(err)
 		}
-	}
-	if err := j.openLocked(fresh); err != nil {
-		return first, j.failLocked(err)
+		j.old = false
 	}
 	if r == nil {
 		return first, nil
@@ -301,9 +330,10 @@ var errNoHeader = errors.New("no line of it says which session it is of")
 // over and counts. The error is one of reading, or errNoHeader.
 func read(r io.Reader) (*loaded, error) {
 	l := &loaded{pending: map[string]record{}}
+	var d decoder
 	err := eachLine(r, func(line []byte) {
 		var rec record
-		if !decode(line, &rec) || !l.take(&rec) {
+		if !d.decode(line, &rec) || !l.take(&rec) {
 			l.skipped++
 			return
 		}
@@ -322,9 +352,26 @@ func read(r io.Reader) (*loaded, error) {
 	return l, nil
 }
 
-// decode reads one line; false when it is damaged.
-func decode(line []byte, r *record) bool {
-	return json.Unmarshal(line, r) == nil && r.Type != ""
+// decoder reads the lines of one file.
+type decoder struct {
+	version int // of its header, 0 before there was one
+}
+
+// decode reads one line; false when it is damaged. Lines without a checksum count
+// in files of version 1 only, and there is no such file that does not say so in
+// its first line.
+func (d *decoder) decode(line []byte, r *record) bool {
+	bare, ok := intact(line, d.version)
+	if !ok && d.version == 0 {
+		var first record
+		if json.Unmarshal(line, &first) == nil && first.Type == recSession && first.Version == 1 {
+			d.version, bare, ok = 1, line, true
+		}
+	}
+	if d.version == 0 {
+		d.version = journalVersion
+	}
+	return ok && json.Unmarshal(bare, r) == nil && r.Type != ""
 }
 
 // take adds one record to what is known; false when it is of no known type, or
@@ -433,13 +480,15 @@ func (j *journal) lines() (list []any, damaged int) {
 		if err != nil {
 			continue
 		}
+		var d decoder
 		eachLine(f, func(line []byte) {
 			var rec record
 			var m map[string]any
-			if !decode(line, &rec) || json.Unmarshal(line, &m) != nil {
+			if !d.decode(line, &rec) || json.Unmarshal(line, &m) != nil {
 				damaged++
 				return
 			}
+			delete(m, "crc")
 			list = append(list, m)
 		})
 		f.Close()

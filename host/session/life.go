@@ -84,6 +84,11 @@ func (t *Table) load() error {
 	for _, s := range all {
 		t.enlist(s)
 	}
+	for _, s := range all {
+		if p, ok := t.sessions.Load(key{s.owner, s.parent}); ok && s.parent != "" && s.state != Closed {
+			p.(*Session).adoptAgain(s)
+		}
+	}
 	return nil
 }
 
@@ -106,7 +111,7 @@ func (t *Table) restore(id string) *Session {
 		t: t, id: id, owner: h.Owner, isDef: h.Default, parent: h.Parent, cwd: h.Cwd, created: h.Created, key: h.Key, digest: h.Digest,
 		over: make(chan struct{}), name: l.name, labels: l.labels, tools: l.tools, used: l.used, state: l.state, count: l.count,
 	}
-	s.journal.path = path
+	s.journal.path, s.journal.old = path, h.Version != journalVersion && h.Version != 0
 	s.journal.records.Store(int64(l.records))
 	s.journal.skipped.Store(int64(l.skipped))
 	switch s.state {
@@ -172,11 +177,6 @@ func (t *Table) enlist(s *Session) {
 	}
 	if s.key != "" {
 		o.made = append(o.made, &made{key: s.key, digest: s.digest, data: object("id", s.id)})
-	}
-	if s.parent != "" {
-		if p, ok := t.sessions.Load(key{s.owner, s.parent}); ok {
-			p.(*Session).adoptAgain(s)
-		}
 	}
 }
 

@@ -1,0 +1,440 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// open makes a table for a test, with what it logs.
+func open(t testing.TB, c Config) (*Table, *bytes.Buffer) {
+	t.Helper()
+	if c.Dir == "" {
+		c.Dir = filepath.Join(t.TempDir(), "sessions")
+	}
+	var logs bytes.Buffer
+	c.Logger = slog.New(slog.NewTextHandler(&locked{w: &logs}, nil))
+	tab, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tab.Close(ended()) })
+	return tab, &logs
+}
+
+type locked struct {
+	mu sync.Mutex
+	w  *bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// explicit makes a session.
+func explicit(t testing.TB, tab *Table, owner string) *Session {
+	t.Helper()
+	s, err := tab.create(owner, nil, &params{Cwd: "/"}, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// run begins a call and attempts it.
+func run(t testing.TB, s *Session, id string, mutating bool) *Execution {
+	t.Helper()
+	x, err := s.Begin(t.Context(), Spec{ID: id, Tool: "tool", Kind: KindCall})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Attempt(mutating); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+var fine = &wire.Result{Ran: true}
+
+// TestSessionsComeBack: what a session was is there after a restart, and what ran
+// when the daemon ended has an unknown outcome.
+func TestSessionsComeBack(t *testing.T) {
+	dir := t.TempDir()
+	tab, _ := open(t, Config{Dir: dir})
+	def, _ := tab.Find("me", "")
+	s := explicit(t, tab, "me")
+	child, err := tab.create("me", s, &params{Cwd: "/tmp", Name: "child", Labels: map[string]string{"a": "b"}}, "key", "digest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.set(func() { s.name, s.tools = "parent", []string{"git", "tool"} })
+	run(t, s, "one", false).End(fine)
+	run(t, s, "two", true).End(&wire.Result{Err: wire.Errorf(wire.Timeout, "too long")})
+	run(t, s, "three", true) // and the daemon is killed
+	run(t, child, "four", false)
+
+	again, logs := open(t, Config{Dir: dir})
+	got, err := again.Find("me", s.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.name != "parent" || fmt.Sprint(got.tools) != "[git tool]" || got.state != Suspended || got.isDef || got.cwd != "/" {
+		t.Errorf("the session is %+v", got)
+	}
+	if o := got.count.Outcomes; got.count.Calls != 3 || o["ok"] != 1 || o["OUTCOME_UNKNOWN"] != 2 {
+		t.Errorf("it counts %+v", got.count)
+	}
+	if c, err := again.Find("me", child.id); err != nil || c.parent != s.id || c.labels["a"] != "b" || len(got.children) != 1 {
+		t.Errorf("its child is %+v, %v; children %v", c, err, got.children)
+	}
+	if d, err := again.Find("me", ""); err != nil || d.id != def.id {
+		t.Errorf("the default session is another one: %v", err)
+	}
+	if o := again.ownerOf("me"); o.explicit != 2 || len(o.made) != 1 || o.made[0].key != "key" {
+		t.Errorf("of its identity is known %+v", o)
+	}
+	if _, err := again.Find("you", s.id); err == nil {
+		t.Error("another identity finds it")
+	}
+	if strings.Contains(logs.String(), "not whole") {
+		t.Errorf("the journals are said to be damaged: %s", logs)
+	}
+	// A third time: the ends that the second one wrote are read.
+	third, _ := open(t, Config{Dir: dir})
+	got, _ = third.Find("me", s.id)
+	if got.count.Calls != 3 || got.journal.skipped.Load() != 0 {
+		t.Errorf("then it counts %+v", got.count)
+	}
+}
+
+// TestDamagedJournals: each kind of damage loses what it hit and nothing else,
+// is counted and said, and what is appended afterwards is whole.
+func TestDamagedJournals(t *testing.T) {
+	line := func(s string) []byte { return append([]byte(s), '\n') }
+	for _, tt := range []struct {
+		name    string
+		damage  func(whole []byte) []byte
+		calls   int64
+		skipped int64
+	}{
+		{"whole", func(b []byte) []byte { return b }, 3, 0},
+		{"a torn last line", func(b []byte) []byte { return b[:len(b)-20] }, 3, 1}, // its call ends as unknown
+		{"no line break at the end", func(b []byte) []byte { return b[:len(b)-1] }, 3, 0},
+		{"an unknown record", func(b []byte) []byte { return append(b, (&record{Type: "invented"}).encode()...) }, 3, 1},
+		{"no JSON", func(b []byte) []byte { return append(b, line("{{{")...) }, 3, 1},
+		{"zeros, as after a crash of the machine", func(b []byte) []byte { return append(b, make([]byte, 5000)...) }, 3, 1},
+		{"a line over the limit", func(b []byte) []byte { return append(b, line(strings.Repeat("x", 3*maxLine))...) }, 3, 1},
+		{"a digit that changed", func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"t":"end"`), []byte(`"t":"eND"`), 1)
+		}, 3, 1},
+		{"a header that is gone", func(b []byte) []byte { return append(line("gone"), b[bytes.IndexByte(b, '\n')+1:]...) }, 3, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			tab, _ := open(t, Config{Dir: dir})
+			s := explicit(t, tab, "me")
+			for i := range 3 {
+				run(t, s, fmt.Sprint(i), false).End(fine)
+			}
+			whole, err := os.ReadFile(s.journal.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(s.journal.path, tt.damage(whole), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			again, logs := open(t, Config{Dir: dir})
+			got, err := again.Find("me", s.id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.count.Calls != tt.calls || got.journal.skipped.Load() != tt.skipped {
+				t.Errorf("%d calls and %d skipped, must be %d and %d", got.count.Calls, got.journal.skipped.Load(), tt.calls, tt.skipped)
+			}
+			if said := strings.Contains(logs.String(), "not whole"); said != (tt.skipped > 0) {
+				t.Errorf("damage was said: %v\n%s", said, logs)
+			}
+			run(t, got, "after", false).End(fine)
+			third, _ := open(t, Config{Dir: dir})
+			got, _ = third.Find("me", s.id)
+			if got.count.Calls != tt.calls+1 {
+				t.Errorf("with one more there are %d calls, must be %d", got.count.Calls, tt.calls+1)
+			}
+		})
+	}
+}
+
+// version1 is a journal as version 1 wrote it.
+const version1 = `{"t":"session","at":"2026-11-20T10:00:00Z","version":1,"id":"ID","owner":"me","cwd":"/work","created":"2026-11-20T10:00:00Z"}
+{"t":"state","at":"2026-11-20T10:00:00Z","id":"ID","owner":"me","state":"active"}
+{"t":"begin","at":"2026-11-20T10:00:01Z","execution":"e1","tool":"git","kind":"call"}
+{"t":"end","at":"2026-11-20T10:00:02Z","execution":"e1","tool":"git","kind":"call","status":"success","attempts":1,"duration_ms":1000}
+{"t":"begin","at":"2026-11-20T10:00:03Z","execution":"e2","tool":"git","kind":"call","mutating":true}
+`
+
+func TestOlderJournalsLoad(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "old.jsonl")
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(version1, "ID", "old")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tab, logs := open(t, Config{Dir: dir})
+	s, err := tab.Find("me", "old")
+	if err != nil || s.cwd != "/work" || s.count.Calls != 2 || s.count.Outcomes["OUTCOME_UNKNOWN"] != 1 {
+		t.Fatalf("%+v, %v\n%s", s, err, logs)
+	}
+	run(t, s, "e3", false).End(fine)
+	// What is written now is of this version, and the old file is kept.
+	again, _ := open(t, Config{Dir: dir})
+	if s, err = again.Find("me", "old"); err != nil || s.count.Calls != 3 || s.journal.skipped.Load() != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil || !bytes.Contains(b[:bytes.IndexByte(b, '\n')], []byte(`"version":2`)) {
+		t.Errorf("it begins with %.200s, %v", b, err)
+	}
+	if _, err := os.Stat(older(path)); err != nil {
+		t.Error(err)
+	}
+	// A line without a checksum counts in a file of version 1 only.
+	if err := os.WriteFile(path, append(b, version1[strings.Index(version1, `{"t":"begin"`):]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	third, _ := open(t, Config{Dir: dir})
+	if s, _ = third.Find("me", "old"); s.count.Calls != 3 || s.journal.skipped.Load() != 3 {
+		t.Errorf("%d calls, %d skipped", s.count.Calls, s.journal.skipped.Load())
+	}
+}
+
+// TestNewerJournalsLoad: what a later version wrote is read as far as it goes.
+func TestNewerJournalsLoad(t *testing.T) {
+	dir := t.TempDir()
+	var b bytes.Buffer
+	for _, r := range []record{
+		{Type: recSession, Version: 99, ID: "new", Owner: "me", Cwd: "/work"},
+		{Type: "teleport", Execution: "e0"},
+		{Type: recEnd, Execution: "e1", Tool: "git", Kind: KindCall, Status: "success", Attempts: 1},
+	} {
+		b.Write(r.encode())
+	}
+	path := filepath.Join(dir, "new.jsonl")
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tab, _ := open(t, Config{Dir: dir})
+	s, err := tab.Find("me", "new")
+	if err != nil || s.count.Calls != 1 || s.journal.skipped.Load() != 1 {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	run(t, s, "e2", false).End(fine)
+	if kept, err := os.ReadFile(older(path)); err != nil || !bytes.Equal(kept, b.Bytes()) {
+		t.Errorf("what the later version wrote was not kept: %v", err)
+	}
+}
+
+// TestJournalsAreBegunAnew: a journal stays short, nothing is lost when it is
+// begun anew, and one of which that was cut short is whole.
+func TestJournalsAreBegunAnew(t *testing.T) {
+	dir := t.TempDir()
+	tab, _ := open(t, Config{Dir: dir})
+	s := explicit(t, tab, "me")
+	long := run(t, s, "long", true)
+	const n = 2500
+	for i := range n {
+		run(t, s, fmt.Sprint(i), false).End(fine)
+	}
+	fi, err := os.Stat(s.journal.path)
+	if err != nil || fi.Size() > maxJournal+1000 {
+		t.Errorf("after %d calls it has %d bytes, %v", n, fi.Size(), err)
+	}
+	if _, err := os.Stat(older(s.journal.path)); err != nil {
+		t.Error(err)
+	}
+	again, _ := open(t, Config{Dir: dir})
+	got, _ := again.Find("me", s.id)
+	if got.count.Calls != n+1 || got.count.Outcomes["OUTCOME_UNKNOWN"] != 1 {
+		t.Errorf("%d calls: %v", got.count.Calls, got.count.Outcomes)
+	}
+	long.End(fine)
+
+	// Between the two renames.
+	if err := os.Rename(s.journal.path, older(s.journal.path)); err != nil {
+		t.Fatal(err)
+	}
+	third, _ := open(t, Config{Dir: dir})
+	if got, err := third.Find("me", s.id); err != nil || got.count.Calls < n {
+		t.Errorf("after a rotation that was cut short: %v", err)
+	}
+}
+
+// unwritable are ways in which a journal cannot be written; each undoes itself
+// when the test ends.
+var unwritable = map[string]func(t *testing.T, s *Session){
+	"no space on disk": func(t *testing.T, s *Session) {
+		if runtime.GOOS != "linux" {
+			t.Skip("needs /dev/full")
+		}
+		os.Remove(s.journal.path)
+		if err := os.Symlink("/dev/full", s.journal.path); err != nil {
+			t.Fatal(err)
+		}
+	},
+	"a read-only folder": func(t *testing.T, s *Session) {
+		readOnly(t, filepath.Dir(s.journal.path), s.journal.path)
+	},
+	"a folder that is none": func(t *testing.T, s *Session) {
+		dir := filepath.Dir(s.journal.path)
+		if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	},
+}
+
+// TestJournalsThatCannotBeWritten: a call that only reads runs, one that changes
+// something is refused and told why, and what was lost is counted once the
+// journal can be written again.
+func TestJournalsThatCannotBeWritten(t *testing.T) {
+	for name, break_ := range unwritable {
+		t.Run(name, func(t *testing.T) {
+			runtime.LockOSThread() // see readOnly
+			defer runtime.UnlockOSThread()
+			tab, logs := open(t, Config{})
+			s := explicit(t, tab, "me")
+			whole, err := os.ReadFile(s.journal.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			break_(t, s)
+			run(t, s, "reads", false).End(fine)
+			x, err := s.Begin(t.Context(), Spec{ID: "changes", Tool: "tool", Kind: KindCall})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = x.Attempt(true)
+			var e *wire.Error
+			if !errors.As(err, &e) || e.Code != wire.StoreUnavailable || !strings.Contains(e.Message, "journal") {
+				t.Errorf("a call that changes something: %v", err)
+			}
+			x.End(&wire.Result{Err: e})
+			if err := s.flush(); err == nil || !strings.Contains(err.Error(), "STORE_UNAVAILABLE") {
+				t.Errorf("flush: %v", err)
+			}
+			if _, err := tab.create("me", nil, &params{Cwd: "/"}, "", ""); name != "no space on disk" && (err == nil || !strings.Contains(err.Error(), "STORE_UNAVAILABLE")) {
+				t.Errorf("create: %v", err)
+			}
+			if n := tab.ownerOf("me").explicit; name != "no space on disk" && n != 1 {
+				t.Errorf("%d sessions count, must be 1", n)
+			}
+			if n := strings.Count(logs.String(), "session="+s.id); n != 1 {
+				t.Errorf("it was said %d times:\n%s", n, logs)
+			}
+			status := s.journal.status()
+			if status["lost"].(int64) < 4 || status["error"] == "" {
+				t.Errorf("its status is %v", status)
+			}
+			// It can be written again.
+			writable(t, filepath.Dir(s.journal.path))
+			os.Remove(s.journal.path)
+			os.Remove(filepath.Dir(s.journal.path))
+			if err := errors.Join(os.MkdirAll(filepath.Dir(s.journal.path), 0o700), os.WriteFile(s.journal.path, whole, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			run(t, s, "after", true).End(fine)
+			again, logs := open(t, Config{Dir: filepath.Dir(s.journal.path)})
+			if got, err := again.Find("me", s.id); err != nil || got.count.Calls != 1 || !strings.Contains(logs.String(), "lost=") {
+				t.Errorf("%+v, %v\n%s", got, err, logs)
+			}
+		})
+	}
+}
+
+// FuzzJournal: whatever a file holds, reading it ends, and what is appended
+// afterwards is read.
+func FuzzJournal(f *testing.F) {
+	var b bytes.Buffer
+	for _, r := range []record{
+		{Type: recSession, Version: 2, ID: "s", Owner: "me", Cwd: "/work"},
+		{Type: recState, State: Active, ID: "s", Owner: "me"},
+		{Type: recSet, Name: "n", Labels: map[string]string{"a": "b"}, Tools: &[]string{"git"}},
+		{Type: recBegin, Execution: "e", Tool: "git", Kind: KindJob, Job: true},
+		{Type: recEnd, Execution: "e", Tool: "git", Kind: KindJob, Job: true, Code: wire.Timeout, Attempts: 1},
+		{Type: recSnapshot, Counters: &Counters{Calls: 5}, Pending: []record{{Type: recBegin, Execution: "p"}}},
+	} {
+		b.Write(r.encode())
+	}
+	f.Add(b.Bytes())
+	f.Add([]byte(version1))
+	f.Add(b.Bytes()[:b.Len()-7])
+	f.Add([]byte("\n\x00\n{}\n"))
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		d := bytes.Clone(b.Bytes())
+		for range 1 + r.IntN(8) {
+			d[r.IntN(len(d))] = byte(r.Uint32())
+		}
+		f.Add(d)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		before, err := read(bytes.NewReader(data))
+		end := record{Type: recEnd, Execution: "new", Tool: "t", Attempts: 1}
+		if len(data) > 0 && data[len(data)-1] != '\n' {
+			data = append(data[:len(data):len(data)], '\n')
+		}
+		after, err2 := read(bytes.NewReader(append(data[:len(data):len(data)], end.encode()...)))
+		if (err == nil) != (err2 == nil) {
+			t.Fatalf("before %v, after %v", err, err2)
+		}
+		if err == nil && (after.records != before.records+1 || after.skipped != before.skipped || after.count.Calls != before.count.Calls+1) {
+			t.Fatalf("one record more made %d and %d skipped of %d and %d", after.records, after.skipped, before.records, before.skipped)
+		}
+		if err == nil && before.header.ID == "" {
+			t.Fatal("it was read without a header")
+		}
+	})
+}
+
+// BenchmarkJournal is what a call pays for its two records, without and with a
+// sync of each: the decision not to sync rests on it.
+func BenchmarkJournal(b *testing.B) {
+	for _, sync := range []bool{false, true} {
+		b.Run(fmt.Sprintf("sync=%v", sync), func(b *testing.B) {
+			dir, err := os.MkdirTemp(".", "bench-") // on a disk, where $TMPDIR may be memory
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer os.RemoveAll(dir)
+			tab, _ := open(b, Config{Dir: dir})
+			s := explicit(b, tab, "me")
+			for b.Loop() {
+				for _, r := range []*record{{Type: recBegin, Execution: "e", Tool: "t"}, {Type: recEnd, Execution: "e", Tool: "t"}} {
+					r.At = time.Now()
+					s.note(r)
+					if sync {
+						s.journal.flush(s.fresh)
+					}
+				}
+				s.journal.release()
+			}
+		})
+	}
+}

@@ -1,0 +1,32 @@
+package session
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// readOnly takes the right to write away from this thread, also where it is
+// root's: what a thread may do with files goes by its own fsuid.
+func readOnly(t *testing.T, paths ...string) {
+	t.Helper()
+	for i, p := range paths {
+		if err := os.Chmod(p, []os.FileMode{0o555, 0o444}[min(i, 1)]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if os.Getuid() == 0 {
+		unix.SetfsuidRetUid(65534)
+		if uid, _ := unix.SetfsuidRetUid(-1); uid != 65534 {
+			t.Fatalf("the fsuid is %d", uid)
+		}
+	}
+	t.Cleanup(func() { writable(t, paths[0]) })
+}
+
+func writable(t *testing.T, dir string) {
+	t.Helper()
+	unix.SetfsuidRetUid(os.Getuid())
+	os.Chmod(dir, 0o700)
+}
