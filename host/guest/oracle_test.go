@@ -239,7 +239,7 @@ func kernelProgram(raw []byte) []byte {
 func FuzzKernel(f *testing.F) {
 	code := kernelModule()
 	m := load(f, newEngine(f), Spec{Wasm: code})
-	sdk := sdkPlugin(f, code)
+	sdk := sdkPlugin(f, 0, code)
 	r := rand.New(rand.NewSource(3))
 	for range 30 {
 		p := make([]byte, 4*(1+r.Intn(60)))
