@@ -3,6 +3,7 @@ package guest
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"reflect"
 	"runtime"
@@ -91,6 +92,8 @@ type call struct {
 
 	pinned bool  // to this thread
 	faults int64 // that the thread had when the call began
+
+	drawn io.Reader // what randomness is while the module initialises itself
 
 	config map[string]string
 	k      kernel

@@ -11,7 +11,8 @@
 // has used up one of its limits. It answers bytes, or an error of a known
 // kind (see Module.Call). A guest reaches nothing but the functions that
 // Services and its Grants give it: no files but Spec.Files, no network, no
-// environment. Clocks and randomness are real.
+// environment. Clocks are real, and so is randomness but while a module
+// initialises itself: then it is the same each time on this host.
 //
 // Guests speak the Extism ABI, so that a plugin made with any of its SDKs
 // runs; a module with "_start" and nothing else is a WASI command, for
@@ -65,6 +66,7 @@ type Engine struct {
 	way     way
 	memory  account
 	started time.Time
+	seed    [32]byte // of what guests draw while they initialise themselves
 
 	slots chan struct{} // held while a module is compiled
 
@@ -126,10 +128,15 @@ func (e *Engine) openCache() error {
 	}
 	// What a process left behind that was killed while it compiled.
 	old, _ := filepath.Glob(filepath.Join(e.dir, "build-*"))
+	seeds, _ := filepath.Glob(filepath.Join(e.dir, seedFile+"-*"))
+	old = append(old, seeds...)
 	for _, d := range old {
 		if st, err := os.Stat(d); err == nil && time.Since(st.ModTime()) > time.Hour {
 			os.RemoveAll(d)
 		}
+	}
+	if e.seed, err = loadSeed(e.dir, e.cfg.Logger); err != nil {
+		return err
 	}
 	e.cache, err = wazero.NewCompilationCacheWithDir(e.dir)
 	return err

@@ -2,7 +2,6 @@ package guest
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"os"
 	"slices"
@@ -150,7 +149,7 @@ func (m *Module) config(in *instance) wazero.ModuleConfig {
 		WithStartFunctions().
 		WithSysWalltime().
 		WithSysNanotime().
-		WithRandSource(rand.Reader).
+		WithRandSource(randomness{&in.c}).
 		WithNanosleep(func(ns int64) { in.c.sleep(time.Duration(ns)) }).
 		WithStderr(&in.said)
 }

@@ -31,6 +31,7 @@ type Module struct {
 	// restored: an instance serves one call.
 	wazeroWASI bool
 	opened     atomic.Int64 // files opened by instances of the module
+	seed       [32]byte     // of what the module draws while it initialises itself
 
 	snap *snapshot // nil: every call initialises an instance of its own
 	pool pool
@@ -60,7 +61,7 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 	if spec.Memory < wasmPage || spec.Memory > maxMemory {
 		return nil, broken(spec.Name, "a memory limit of %d bytes is not between %d and %d; change limits.memory in tool.json", spec.Memory, wasmPage, int64(maxMemory))
 	}
-	m := &Module{e: e, spec: spec}
+	m := &Module{e: e, spec: spec, seed: e.seedOf(spec.Wasm)}
 	if err := m.load(ctx); err != nil {
 		m.destroy()
 		return nil, err

@@ -3,6 +3,7 @@ package guest
 import (
 	"context"
 	"errors"
+	mrand "math/rand/v2"
 	"os"
 	"reflect"
 	"time"
@@ -124,7 +125,9 @@ func (m *Module) initialized(ctx context.Context, cmd *Command) (*instance, erro
 		return nil, err
 	}
 	in.begin(ctx, &Invocation{}, m.spec.Config)
+	in.c.drawn = mrand.NewChaCha8(m.seed)
 	err = in.initialize()
+	in.c.drawn = nil
 	in.c.Context = context.Background()
 	if err != nil {
 		in.close()

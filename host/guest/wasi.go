@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"runtime"
 	"time"
@@ -212,7 +211,7 @@ func randomGet(c *call, s []uint64) uint64 {
 		n := min(len(p), 64<<10)
 		c.charge(uint64(n) * 16)
 		c.mustGoOn()
-		rand.Read(p[:n])
+		c.randomness().Read(p[:n])
 		p = p[n:]
 	}
 	return eOK
