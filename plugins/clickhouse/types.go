@@ -287,9 +287,23 @@ func (v value) row() (json.RawMessage, error) {
 		if err != nil {
 			return nil, err
 		}
+		// Old servers want a decimal without quotes. What is none keeps them,
+		// for the server to refuse.
+		if strings.HasPrefix(v.kind, "Decimal") && isDecimal(s) {
+			return json.RawMessage(s), nil
+		}
 		return encode(s)
 	}
 	return v.raw, nil
+}
+
+// isDecimal: digits, with a sign before and a point within.
+func isDecimal(s string) bool {
+	whole, fraction, point := strings.Cut(strings.TrimPrefix(s, "-"), ".")
+	digits := func(s string) bool {
+		return s != "" && strings.Trim(s, "0123456789") == ""
+	}
+	return digits(whole) && (!point || digits(fraction))
 }
 
 // encode writes plain UTF-8: old servers read few escapes.
