@@ -66,6 +66,7 @@ func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 		answer(w, http.StatusOK, out)
 	})
 	h.adminReliability(mux)
+	h.identityHandlers(mux)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

@@ -2,7 +2,12 @@ package host
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
 
+	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/identity"
 )
 
@@ -27,4 +32,55 @@ func (h *Host) who(ctx context.Context, token string, uid uint32) (identity.Call
 		c, err = h.identity.Load().Resolve(token, uid)
 	}
 	return c, err
+}
+
+// identityHandlers are the operations of `toolctl identity` and `toolctl token`.
+func (h *Host) identityHandlers(mux *http.ServeMux) {
+	mux.HandleFunc("GET /identities", func(w http.ResponseWriter, r *http.Request) {
+		list := []client.Identity{}
+		for _, e := range h.surfaces.List() {
+			e.Names = nil
+			list = append(list, client.Identity(e))
+		}
+		answer(w, http.StatusOK, list)
+	})
+	mux.HandleFunc("GET /identities/{fingerprint}", func(w http.ResponseWriter, r *http.Request) {
+		for _, e := range h.surfaces.List() {
+			if e.Fingerprint == r.PathValue("fingerprint") {
+				answer(w, http.StatusOK, client.Identity(e))
+				return
+			}
+		}
+		fail(w, http.StatusNotFound, errors.New("there is no such identity; toolctl identity list shows those that there are"))
+	})
+	mux.HandleFunc("POST /identities/refresh", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		n := 0
+		switch fingerprint, tool := q.Get("fingerprint"), q.Get("tool"); {
+		case fingerprint != "":
+			if !h.surfaces.Invalidate(fingerprint, "the operator said so") {
+				fail(w, http.StatusNotFound, errors.New("there is no such identity; toolctl identity list shows those that there are"))
+				return
+			}
+			n = 1
+		case tool != "":
+			n = h.surfaces.InvalidateTool(tool, "the operator said so")
+		default:
+			n = h.surfaces.InvalidateAll("the operator said so")
+		}
+		answer(w, http.StatusOK, client.Refreshed{Identities: n})
+	})
+	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
+		token, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64<<10))
+		if err != nil {
+			fail(w, http.StatusBadRequest, errors.New("the token is over 64 KiB"))
+			return
+		}
+		b, err := json.Marshal(h.identity.Load().Inspect(string(token)))
+		if err != nil {
+			fail(w, http.StatusInternalServerError, err)
+			return
+		}
+		answer(w, http.StatusOK, json.RawMessage(b))
+	})
 }

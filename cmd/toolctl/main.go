@@ -33,6 +33,8 @@ var verbs = []func(*state) *cobra.Command{
 	breakerVerb,
 	idempotencyVerb,
 	reliabilityVerb,
+	identityVerb,
+	tokenVerb,
 	installVerb,
 	schemaVerb,
 	doctorVerb,

@@ -13,6 +13,7 @@ import (
 
 func toolsVerb(s *state) *cobra.Command {
 	var asJSON bool
+	var as string
 	cmd := &cobra.Command{
 		Use:   "tools [NAME]",
 		Short: "List the tools and what is wrong with them, or describe one",
@@ -26,10 +27,16 @@ func toolsVerb(s *state) *cobra.Command {
 
 With a NAME, say all there is to know of that one.
 
+With --as, list what the bearer of a token can call, the tools that modules bring for
+it among them, or describe one of those.
+
 The exit code is 1 when the tool that was named is not ok, else 0.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, names []string) error {
+			if as != "" {
+				return s.toolsAs(cmd.Context(), as, names, asJSON)
+			}
 			admin := client.NewAdmin(s.places().Admin)
 			if len(names) == 1 {
 				return s.describeTool(cmd, admin, names[0], asJSON)
@@ -45,6 +52,7 @@ The exit code is 1 when the tool that was named is not ok, else 0.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&as, "as", "", "a file with a token: what its bearer can call (- reads it from standard input)")
 	return cmd
 }
 

@@ -175,11 +175,11 @@ func (a *Admin) Status(ctx context.Context) (*HostStatus, error) {
 // get reads one JSON answer. Fields it does not know are ignored: the daemon
 // may be newer than its client.
 func (a *Admin) get(ctx context.Context, path string, into any) error {
-	return a.do(ctx, http.MethodGet, path, into)
+	return a.do(ctx, http.MethodGet, path, nil, into)
 }
 
-func (a *Admin) do(ctx context.Context, method, path string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, method, "http://toold"+path, nil)
+func (a *Admin) do(ctx context.Context, method, path string, in io.Reader, into any) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://toold"+path, in)
 	if err != nil {
 		return fmt.Errorf("ask the admin socket: %w", err)
 	}

@@ -100,7 +100,7 @@ func (a *Admin) Breakers(ctx context.Context) ([]BreakerStatus, error) {
 // there is no such tool.
 func (a *Admin) ResetBreakers(ctx context.Context, tool string) (*ResetBreakers, error) {
 	out := new(ResetBreakers)
-	return out, a.do(ctx, http.MethodPost, "/circuit-breakers/"+url.PathEscape(tool)+"/reset", out)
+	return out, a.do(ctx, http.MethodPost, "/circuit-breakers/"+url.PathEscape(tool)+"/reset", nil, out)
 }
 
 // Records lists the idempotency records of a tool, at most limit where that is
@@ -117,7 +117,7 @@ func (a *Admin) Records(ctx context.Context, tool, key string, limit int) ([]Ide
 func (a *Admin) FlushRecords(ctx context.Context, tool, key string) (*FlushedRecords, error) {
 	q := url.Values{"tool": {tool}, "key": {key}}
 	out := new(FlushedRecords)
-	return out, a.do(ctx, http.MethodDelete, "/idempotency?"+q.Encode(), out)
+	return out, a.do(ctx, http.MethodDelete, "/idempotency?"+q.Encode(), nil, out)
 }
 
 // Reliability describes the reliability layer.
