@@ -75,10 +75,14 @@ func recordRequest(k *call) (*idempotency.Request, error) {
 		Scope:       recordScope(k),
 		Label:       k.IdempotencyKey,
 		TTL:         limits.TTL.Duration(),
+		FailedTTL:   limits.FailedTTL.Duration(),
 		OnDuplicate: idempotency.OnDuplicate(limits.OnDuplicate),
 		Rerun:       !k.mutating || k.idempotent,
 		Retry:       k.Retry,
 		Shadow:      k.stance == shadows,
+	}
+	if r.FailedTTL == 0 {
+		r.FailedTTL = -1 // tool.json says so; its default is another
 	}
 	payload := []byte(k.Payload)
 	if len(k.Env) > 0 {

@@ -141,6 +141,19 @@ func TestFailureIsKept(t *testing.T) {
 		if res, _ := b.call(t.Context(), mutating, key("k")); res == nil || res.FromCache || b.ran.Load() != 3 {
 			t.Errorf("after 30 s: %+v", res)
 		}
+		b.tool.Def.Reliability.FailedTTL = 0
+		for i := range 2 {
+			if res, _ := b.call(t.Context(), mutating, key(fmt.Sprint("not kept", i/2))); res == nil || res.FromCache {
+				t.Errorf("a failure that is not kept: %+v", res)
+			}
+		}
+		b.tool.Def.Reliability.FailedTTL = 3600
+		for i := range 2 {
+			if res, _ := b.call(t.Context(), mutating, key("an hour")); res == nil || res.FromCache != (i > 0) {
+				t.Errorf("a failure that is kept for an hour, call %d: %+v", i, res)
+			}
+			time.Sleep(50 * time.Minute)
+		}
 		b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) { k.begin(ctx); return badRequest(ctx, k) }
 		for i := range 2 {
 			res, e := b.call(t.Context(), mutating, key("other"))

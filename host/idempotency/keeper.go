@@ -144,6 +144,9 @@ type Request struct {
 	// TTL is how long the key is held, from its first claim. Default
 	// DefaultTTL. Parts of a millisecond are dropped.
 	TTL time.Duration
+	// FailedTTL is how long a failure is answered from its record, at most
+	// TTL. Default 30 s; below 0, a failure is not kept.
+	FailedTTL time.Duration
 	// OnDuplicate is Wait when empty.
 	OnDuplicate OnDuplicate
 	// Rerun says that the call may run again after an owner that vanished: it
@@ -168,8 +171,8 @@ const (
 	// promised nothing.
 	OutcomeUnknown Kind = iota
 	OutcomeCompleted
-	// OutcomeFailed: it ran and failed; Result, when set, is kept for 30 s
-	// beside Failure.
+	// OutcomeFailed: it ran and failed; Result, when set, is kept for
+	// Request.FailedTTL beside Failure.
 	OutcomeFailed
 	// OutcomeNotBegun: nothing happened. The key is free again, and one of
 	// the callers that wait runs.
@@ -340,7 +343,7 @@ func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Ou
 	c := claiming{
 		owner: rand.Text(), payload: r.Payload, label: r.Label[:min(len(r.Label), maxLabel)],
 		ttl: cmp.Or(r.TTL, DefaultTTL).Milliseconds(), lease: k.config.Lease.Milliseconds(),
-		rerun: r.Rerun, retry: r.Retry,
+		rerun: r.Rerun, retry: r.Retry, failedTTL: r.FailedTTL,
 	}
 	waited := false
 	for {
@@ -519,7 +522,7 @@ func (k *Keeper) finish(ctx context.Context, i id, c claiming, fence int64, o Ou
 	case OutcomeCompleted:
 		e.status = Completed
 	case OutcomeFailed:
-		e.status = Failed
+		e.status, e.keep = Failed, c.failedTTL
 	case OutcomeNotBegun:
 		e = ending{owner: c.owner, fence: fence, released: true}
 		event = EventReleased

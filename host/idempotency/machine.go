@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 )
@@ -105,13 +106,14 @@ const (
 
 // claiming is what a claim says of itself.
 type claiming struct {
-	owner   string
-	payload string
-	label   string
-	ttl     int64 // milliseconds, as is lease
-	lease   int64
-	rerun   bool // another run after an owner that vanished is safe
-	retry   bool // a failure is to be run again
+	owner     string
+	payload   string
+	label     string
+	ttl       int64 // milliseconds, as is lease
+	lease     int64
+	rerun     bool          // another run after an owner that vanished is safe
+	retry     bool          // a failure is to be run again
+	failedTTL time.Duration // for the ending: see ending.keep
 }
 
 // claim decides on a claim of old, which is nil when there is no record. It
@@ -162,7 +164,11 @@ type ending struct {
 	err      *Failure
 	digest   string
 	size     int
+	keep     time.Duration // how long a failure is kept; 0: keepFailed, below 0: not at all
 }
+
+// short is how long a failure is kept, in milliseconds.
+func (e ending) short() int64 { return max(cmp.Or(e.keep, keepFailed), 0).Milliseconds() }
 
 // end decides on an ending of old. It returns the record to be stored, nil when
 // nothing changes or, with drop, the record is to be removed.
@@ -192,7 +198,7 @@ func end(old *record, e ending, now int64) (next *record, drop bool, v verdict) 
 	r := *old
 	r.Status, r.Result, r.Error, r.Digest, r.Size = e.status, e.result, e.err, e.digest, e.size
 	r.EndedAt, r.LeaseUntil = now, 0
-	short := min(keepFailed.Milliseconds(), r.TTL)
+	short := min(e.short(), r.TTL)
 	switch {
 	case r.unknown():
 		r.ExpiresAt = now + r.TTL

@@ -339,7 +339,7 @@ func (s *redisStore) end(ctx context.Context, i id, e ending) (verdict, error) {
 		fail, unknown = string(text), e.status == Failed && e.err.Code == CodeOutcomeUnknown
 	}
 	reply, err := s.eval(ctx, s.endScript, i, true, e.owner, e.fence, status, string(e.result), fail, flag(unknown),
-		e.digest, e.size, keepFailed.Milliseconds(), keepReleased.Milliseconds(), endedChannel)
+		e.digest, e.size, e.short(), keepReleased.Milliseconds(), endedChannel)
 	return toVerdict(reply, err)
 }
 
