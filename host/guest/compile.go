@@ -103,6 +103,7 @@ type build struct {
 func (e *Engine) compiled(ctx context.Context, m *Module) (wazero.CompiledModule, error) {
 	code := m.rewritten.Bytes
 	key := sha256.Sum256(code)
+	m.seed = e.seedOf(key)
 	for attempt := 0; ; attempt++ {
 		if e.intact(key) {
 			c, err := e.loadOnly(m.runtime, code)

@@ -61,7 +61,7 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 	if spec.Memory < wasmPage || spec.Memory > maxMemory {
 		return nil, broken(spec.Name, "a memory limit of %d bytes is not between %d and %d; change limits.memory in tool.json", spec.Memory, wasmPage, int64(maxMemory))
 	}
-	m := &Module{e: e, spec: spec, seed: e.seedOf(spec.Wasm)}
+	m := &Module{e: e, spec: spec}
 	if err := m.load(ctx); err != nil {
 		m.destroy()
 		return nil, err

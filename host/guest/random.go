@@ -60,12 +60,10 @@ func loadSeed(dir string, log *slog.Logger) (seed [32]byte, err error) {
 	return seed, fmt.Errorf("make the seed of guests: %s comes and goes", path)
 }
 
-// seedOf is of what a module draws while it initialises itself.
-func (e *Engine) seedOf(module []byte) [32]byte {
-	h := sha256.New()
-	h.Write(e.seed[:])
-	h.Write(module)
-	return [32]byte(h.Sum(nil))
+// seedOf is of what the module with this digest draws while it initialises
+// itself.
+func (e *Engine) seedOf(digest [32]byte) [32]byte {
+	return sha256.Sum256(append(e.seed[:], digest[:]...))
 }
 
 // randomness is what a guest draws now.
