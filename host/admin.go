@@ -67,6 +67,7 @@ func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 	})
 	h.adminReliability(mux)
 	h.identityHandlers(mux)
+	mux.HandleFunc("POST /session/{call}", h.serveOperator)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

@@ -3,6 +3,8 @@ package host
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"runtime/debug"
 
@@ -58,6 +60,24 @@ func (h *Host) serveSessions(ctx context.Context, on *listener, k *call, from se
 		res.Data = nil
 	}
 	return res, err
+}
+
+// serveOperator answers one of the five calls on the admin socket: every session
+// is the operator's. The body is the call's payload.
+func (h *Host) serveOperator(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxFrame))
+	if err != nil {
+		fail(w, http.StatusRequestEntityTooLarge, err)
+		return
+	}
+	call := &wire.Call{Form: wire.Envelope, Tool: "session." + r.PathValue("call"), Payload: body}
+	res, err := h.sessions.Serve(r.Context(), &session.Request{Call: call, Operator: true})
+	if err != nil {
+		e := asError(r.Context(), err)
+		answer(w, http.StatusOK, map[string]any{"code": e.Code, "message": e.Message})
+		return
+	}
+	answer(w, http.StatusOK, map[string]any{"data": res.Data})
 }
 
 // background makes k a job and answers with its id as soon as nothing refuses it

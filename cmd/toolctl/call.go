@@ -54,6 +54,8 @@ instead of arguments; what the tool answers as data is printed.`,
 	f.StringVar(&o.key, "key", "", "idempotency key: made again, the call is not run again (default $TOOL_IDEMPOTENCY_KEY)")
 	f.BoolVar(&o.retry, "retry", false, "run a stored failure of that key again")
 	f.StringVar(&o.session, "session", "", "the session the call belongs to (default $TOOL_SESSION)")
+	f.BoolVar(&o.background, "background", false, "print the id of a job and let it run; see toolctl jobs")
+	f.BoolVar(&o.detach, "detach", false, "let the job outlive its session")
 	f.StringVar(&o.timeout, "timeout", "", "at most so long: seconds, or with a unit, as 1m30s (default $TOOL_TIMEOUT)")
 	f.StringVar(&o.tokenFile, "token-file", "", "a file that holds the token of who calls (default $TOOL_TOKEN, $TOOL_TOKEN_FILE)")
 	f.StringArrayVar(&o.env, "env", nil, "NAME or NAME=VALUE: a variable that the tool is to get, if it admits it")
@@ -62,6 +64,7 @@ instead of arguments; what the tool answers as data is printed.`,
 
 type callOptions struct {
 	json, stdin, retry bool
+	background, detach bool
 	payload, cwd, key  string
 	session, timeout   string
 	tokenFile          string
@@ -77,6 +80,8 @@ func (o *callOptions) call(s *state, cmd *cobra.Command, words []string) (*wire.
 		Session:        first(o.session, os.Getenv("TOOL_SESSION")),
 		IdempotencyKey: first(o.key, os.Getenv("TOOL_IDEMPOTENCY_KEY")),
 		Retry:          o.retry,
+		Background:     o.background,
+		Detach:         o.detach,
 	}
 	var err error
 	if c.Cwd == "" {
@@ -137,7 +142,7 @@ func (o *callOptions) call(s *state, cmd *cobra.Command, words []string) (*wire.
 func (s *state) call(ctx context.Context, call *wire.Call, o *callOptions) error {
 	// Whole answers are one frame, which all of --json and an envelope's data
 	// are about; input that is given goes by the stream.
-	if (o.json || call.Form == wire.Envelope) && !o.stdin {
+	if (o.json || call.Form == wire.Envelope || call.Background) && !o.stdin {
 		r, err := client.Call(ctx, s.places().Socket, call)
 		if err != nil {
 			return err

@@ -30,6 +30,8 @@ var verbs = []func(*state) *cobra.Command{
 	callVerb,
 	toolsVerb,
 	resultVerb,
+	sessionVerb,
+	jobsVerb,
 	breakerVerb,
 	idempotencyVerb,
 	reliabilityVerb,

@@ -53,6 +53,7 @@ type Job struct {
 	progress json.RawMessage
 	stdout   tail
 	stderr   tail
+	line     string // the last one, once it has ended
 }
 
 // tail keeps the end of what is written to it.
@@ -246,6 +247,9 @@ func (j *Job) finish(o *Outcome, r *wire.Result) {
 	}
 	j.stdout.write(r.Stdout)
 	j.stderr.write(r.Stderr)
+	if j.x != nil {
+		j.line = j.x.lastText()
+	}
 	j.x, j.cancel, j.done = nil, nil, true
 	close(j.over)
 	listed := j.listed
@@ -263,7 +267,7 @@ func (j *Job) snapshot(now time.Time, output bool) map[string]any {
 	m := map[string]any{
 		"id": j.ID, "session": j.Session, "tool": j.Tool, "detach": j.Detach, "started": timeText(j.Started),
 		"state": "running", "status": "", "code": "", "message": j.message, "exit_code": int64(0), "attempts": int64(0),
-		"elapsed_ms": now.Sub(j.Started).Milliseconds(), "last_line": "",
+		"elapsed_ms": now.Sub(j.Started).Milliseconds(), "last_line": j.line,
 		"stdout_bytes": j.stdout.total, "stderr_bytes": j.stderr.total, "progress": fromJSON(j.progress), "data": fromJSON(j.data),
 	}
 	if j.x != nil {

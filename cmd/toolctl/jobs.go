@@ -1,0 +1,188 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/wire"
+)
+
+func jobsVerb(s *state) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "jobs",
+		Short: "List, show and cancel calls in the background",
+		Long: `A job is a call that was answered before it ran: toolctl call --background makes
+one. It runs in its session and ends with it, unless it is detached. Its output can
+be read while it runs and afterwards; the last 20 results of a caller are kept.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(jobsList(s), jobsShow(s), jobsCancel(s))
+	return cmd
+}
+
+func jobsList(s *state) *cobra.Command {
+	var all, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the jobs that run, and the last that ended",
+		Args:  args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var list []client.JobInfo
+			if err := s.query(cmd, all, "", "jobs", &list); err != nil {
+				return err
+			}
+			if asJSON {
+				return s.printJSON(list)
+			}
+			w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
+			fmt.Fprintln(w, "JOB\tTOOL\tSTATE\tTOOK\tSESSION\tLAST LINE")
+			for _, j := range list {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, oneLine(j.Tool), jobState(&j), short(time.Duration(j.ElapsedMS)*time.Millisecond), j.Session, oneLine(j.LastLine))
+			}
+			return w.Flush()
+		},
+	}
+	allFlag(cmd, &all)
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func jobState(j *client.JobInfo) string {
+	if j.State == "running" {
+		return j.State
+	}
+	return outcomeText(j.Status, j.Code, j.ExitCode)
+}
+
+func jobsShow(s *state) *cobra.Command {
+	var all, asJSON, follow bool
+	cmd := &cobra.Command{
+		Use:   "show JOB",
+		Short: "Print what a job has written, and how it ended",
+		Long: `Print the output of a job: standard output and standard error go where the tool's
+would have gone. With --follow, go on until it ends; the exit code is then the
+tool's own. Of much output the end is kept.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			var shown [2]int64
+			for {
+				j, err := s.job(cmd, all, ids[0])
+				if err != nil {
+					return err
+				}
+				if asJSON && (!follow || j.State != "running") {
+					return s.printJSON(j)
+				}
+				if !asJSON {
+					shown[0] = s.printRest(false, j.Stdout, j.StdoutBytes, shown[0])
+					shown[1] = s.printRest(true, j.Stderr, j.StderrBytes, shown[1])
+				}
+				if !follow || j.State != "running" {
+					return s.jobEnd(j)
+				}
+				select {
+				case <-cmd.Context().Done():
+					return cmd.Context().Err()
+				case <-time.After(200 * time.Millisecond):
+				}
+			}
+		},
+	}
+	cmd.Flags().BoolVar(&follow, "follow", false, "go on until the job ends")
+	allFlag(cmd, &all)
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// job is one job with its output.
+func (s *state) job(cmd *cobra.Command, all bool, id string) (*client.JobInfo, error) {
+	var list []client.JobInfo
+	// The word stdout in the selector has the output put in.
+	if err := s.query(cmd, all, "", "jobs.filter(j, j.id == "+strconv.Quote(id)+" && j.stdout != null)", &list); err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		return nil, &wire.Error{Code: wire.NotRunning, Message: fmt.Sprintf("there is no job %q; toolctl jobs list shows those that there are", id)}
+	}
+	return &list[0], nil
+}
+
+// printRest prints what was written since the first shown bytes, as far as it is
+// kept, and returns how many there are now.
+func (s *state) printRest(stderr bool, text string, total, shown int64) int64 {
+	fresh := total - shown
+	if n := int64(len(text)); fresh < n {
+		text = strings.ToValidUTF8(text[n-fresh:], "\uFFFD")
+	}
+	if stderr {
+		fmt.Fprint(s.err, text)
+	} else {
+		fmt.Fprint(s.out, text)
+	}
+	return total
+}
+
+// jobEnd says how a job ended, and turns it into an exit code.
+func (s *state) jobEnd(j *client.JobInfo) error {
+	if j.State == "running" {
+		progress := ""
+		if len(j.Progress) > 0 && string(j.Progress) != "null" {
+			progress = ", " + oneLine(string(j.Progress))
+		}
+		fmt.Fprintf(s.err, "toolctl: running for %s%s\n", short(time.Duration(j.ElapsedMS)*time.Millisecond), progress)
+		return nil
+	}
+	if len(j.Data) > 0 && string(j.Data) != "null" && j.StdoutBytes == 0 {
+		fmt.Fprintf(s.out, "%s\n", j.Data)
+	}
+	if j.Code != "" {
+		fmt.Fprintf(s.err, "toolctl: %s: %s\n", j.Code, oneLine(j.Message))
+		return exitStatus(max(1, first2(j.ExitCode, j.Code.ExitCode())))
+	}
+	if j.ExitCode != 0 {
+		return exitStatus(j.ExitCode)
+	}
+	return nil
+}
+
+func first2(a, b int) int {
+	if a != 0 {
+		return a
+	}
+	return b
+}
+
+func jobsCancel(s *state) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "cancel JOB...",
+		Short: "End jobs",
+		Args:  args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			for _, id := range ids {
+				var answer struct {
+					Cancelled bool `json:"cancelled"`
+				}
+				q := client.SessionCall{Name: "mutate", Payload: map[string]any{"op": "cancel-job", "params": map[string]string{"job": id}}}
+				if err := s.do(cmd, all, q, &answer); err != nil {
+					return err
+				}
+				what := "cancelled"
+				if !answer.Cancelled {
+					what = "had ended before"
+				}
+				fmt.Fprintf(s.out, "%s %s\n", id, what)
+			}
+			return nil
+		},
+	}
+	allFlag(cmd, &all)
+	return cmd
+}

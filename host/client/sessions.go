@@ -1,0 +1,227 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// Sessions makes the five session calls as one identity, or, over the admin
+// socket, as the operator, to whom every session belongs. It is safe for
+// concurrent use; each call has a connection of its own.
+type Sessions struct {
+	// Socket is the tool socket, Token says who calls where that is not the uid.
+	Socket, Token string
+	// Operator, where it is not nil, is asked instead.
+	Operator *Admin
+}
+
+// SessionInfo is one session, as a query's snapshot has it.
+type SessionInfo struct {
+	ID        string            `json:"id"`
+	Name      string            `json:"name"`
+	Default   bool              `json:"default"`
+	State     string            `json:"state"`
+	Owner     string            `json:"owner"`
+	Cwd       string            `json:"cwd"`
+	Parent    string            `json:"parent"`
+	Children  []string          `json:"children"`
+	Labels    map[string]string `json:"labels"`
+	Tools     []string          `json:"tools"`
+	Created   time.Time         `json:"created"`
+	Used      time.Time         `json:"used"`
+	Turn      string            `json:"turn"`
+	Queued    int               `json:"queued"`
+	Running   []RunningCall     `json:"running"`
+	Recent    []EndedCall       `json:"recent"`
+	Telemetry struct {
+		Calls      int64            `json:"calls"`
+		Attempts   int64            `json:"attempts"`
+		Outcomes   map[string]int64 `json:"outcomes"`
+		Events     map[string]int64 `json:"events"`
+		BytesIn    int64            `json:"bytes_in"`
+		BytesOut   int64            `json:"bytes_out"`
+		Fuel       int64            `json:"fuel"`
+		DurationMS int64            `json:"duration_ms"`
+	} `json:"telemetry"`
+	Journal struct {
+		Records int64  `json:"records"`
+		Skipped int64  `json:"skipped"`
+		Lost    int64  `json:"lost"`
+		Error   string `json:"error"`
+	} `json:"journal_status"`
+}
+
+// RunningCall is one execution that runs in a session.
+type RunningCall struct {
+	Execution string    `json:"execution"`
+	Tool      string    `json:"tool"`
+	Kind      string    `json:"kind"` // call, turn or job
+	Started   time.Time `json:"started"`
+	ElapsedMS int64     `json:"elapsed_ms"`
+	Attempts  int       `json:"attempts"`
+	Mutating  bool      `json:"mutating"`
+	Job       bool      `json:"job"`
+	BytesOut  int64     `json:"bytes_out"`
+	LastLine  string    `json:"last_line"`
+}
+
+// EndedCall is one of the last executions of a session.
+type EndedCall struct {
+	Execution   string    `json:"execution"`
+	Tool        string    `json:"tool"`
+	Kind        string    `json:"kind"`
+	Status      string    `json:"status"`
+	Code        wire.Code `json:"code"`
+	ExitCode    int       `json:"exit_code"`
+	Started     time.Time `json:"started"`
+	DurationMS  int64     `json:"duration_ms"`
+	Attempts    int       `json:"attempts"`
+	Undelivered int       `json:"undelivered"`
+}
+
+// JobInfo is one job. Stdout and Stderr are the end of what it wrote, where they
+// were asked for.
+type JobInfo struct {
+	ID          string          `json:"id"`
+	Session     string          `json:"session"`
+	Tool        string          `json:"tool"`
+	Detach      bool            `json:"detach"`
+	State       string          `json:"state"` // running or done
+	Status      string          `json:"status"`
+	Code        wire.Code       `json:"code"`
+	Message     string          `json:"message"`
+	ExitCode    int             `json:"exit_code"`
+	Attempts    int             `json:"attempts"`
+	Started     time.Time       `json:"started"`
+	ElapsedMS   int64           `json:"elapsed_ms"`
+	LastLine    string          `json:"last_line"`
+	StdoutBytes int64           `json:"stdout_bytes"`
+	StderrBytes int64           `json:"stderr_bytes"`
+	Progress    json.RawMessage `json:"progress"`
+	Data        json.RawMessage `json:"data"`
+	Stdout      string          `json:"stdout"`
+	Stderr      string          `json:"stderr"`
+	Truncated   bool            `json:"truncated"`
+}
+
+// SessionCall is one of the five calls.
+type SessionCall struct {
+	Name    string // query, mutate, prompt, abort or steer
+	Payload any    // an object
+	Session string // the session it belongs to, where the payload names none
+	Key     string // an idempotency key, for mutate and prompt
+	Timeout time.Duration
+}
+
+// call is q as it goes over the tool socket.
+func (s *Sessions) call(q *SessionCall) (*wire.Call, error) {
+	payload, err := json.Marshal(q.Payload)
+	if err != nil {
+		return nil, fmt.Errorf("make the call session.%s: %w", q.Name, err)
+	}
+	return &wire.Call{
+		Form: wire.Envelope, Tool: "session." + q.Name, ExecutionID: newExecutionID(), Payload: payload,
+		Session: q.Session, Token: s.Token, IdempotencyKey: q.Key, Timeout: q.Timeout,
+	}, nil
+}
+
+// Do makes one of the calls and returns its data. A refusal is a *wire.Error.
+func (s *Sessions) Do(ctx context.Context, q SessionCall) (json.RawMessage, error) {
+	if s.Operator != nil {
+		return s.Operator.session(ctx, &q)
+	}
+	call, err := s.call(&q)
+	if err != nil {
+		return nil, err
+	}
+	r, err := Call(ctx, s.Socket, call)
+	if err != nil {
+		return nil, err
+	}
+	if r.Err != nil {
+		return nil, r.Err
+	}
+	return r.Data, nil
+}
+
+// Query puts what selector makes of a snapshot of a session into value. An empty
+// id is the caller's default session, which an operator has none of.
+func (s *Sessions) Query(ctx context.Context, id, selector string, value any) error {
+	q := SessionCall{Name: "query", Payload: map[string]string{"id": id, "selector": selector}}
+	if s.Operator != nil {
+		data, err := s.Operator.session(ctx, &q)
+		if err != nil {
+			return err
+		}
+		var answer struct {
+			Value json.RawMessage `json:"value"`
+		}
+		if err := json.Unmarshal(data, &answer); err != nil {
+			return fmt.Errorf("read the answer to a query: %w", err)
+		}
+		return json.Unmarshal(answer.Value, value)
+	}
+	call, err := s.call(&q)
+	if err != nil {
+		return err
+	}
+	// A stream carries a value of any size.
+	var out bytes.Buffer
+	r, err := Stream(ctx, s.Socket, call, wire.Local{Stdout: &out, Stderr: &out})
+	if err != nil {
+		return err
+	}
+	if r.Err != nil {
+		return r.Err
+	}
+	if err := json.Unmarshal(out.Bytes(), value); err != nil {
+		return fmt.Errorf("read the answer to a query: %w", err)
+	}
+	return nil
+}
+
+// Prompt runs a turn; l gets its output as it comes.
+func (s *Sessions) Prompt(ctx context.Context, q SessionCall, l wire.Local) (*wire.Result, error) {
+	q.Name = "prompt"
+	call, err := s.call(&q)
+	if err != nil {
+		return nil, err
+	}
+	return Stream(ctx, s.Socket, call, l)
+}
+
+// session makes one of the calls as the operator.
+func (a *Admin) session(ctx context.Context, q *SessionCall) (json.RawMessage, error) {
+	body, err := json.Marshal(q.Payload)
+	if err != nil {
+		return nil, fmt.Errorf("make the call session.%s: %w", q.Name, err)
+	}
+	var answer struct {
+		Data    json.RawMessage `json:"data"`
+		Code    wire.Code       `json:"code"`
+		Message string          `json:"message"`
+	}
+	if err := a.do(ctx, http.MethodPost, "/session/"+q.Name, bytes.NewReader(body), &answer); err != nil {
+		return nil, err
+	}
+	if answer.Code != "" {
+		return nil, &wire.Error{Code: answer.Code, Message: answer.Message}
+	}
+	return answer.Data, nil
+}
+
+// newExecutionID makes a version-4 UUID.
+func newExecutionID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
