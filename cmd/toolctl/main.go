@@ -41,6 +41,7 @@ var verbs = []func(*state) *cobra.Command{
 	schemaVerb,
 	doctorVerb,
 	demoVerb,
+	pluginVerb,
 }
 
 // state is what the verbs share: the streams and where the daemon is.

@@ -75,6 +75,9 @@ type Stats struct {
 	Fuel          int64 // metered instructions
 	PeakMemory    int64 // bytes of the guest's memory and of the blocks it exchanged with the host
 	PagesRestored int   // pages of 4 KiB that the next call would have seen
+	// NotRestored says why the next call needs an instance of its own, where
+	// it does.
+	NotRestored string
 }
 
 // call is what the host functions work on. It is the context that wazero
@@ -139,6 +142,9 @@ func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
 	if pages, ok := 0, false; err == nil {
 		pages, ok = in.rewind()
 		reply.Stats.PagesRestored = pages
+		if !ok {
+			reply.Stats.NotRestored = in.changed()
+		}
 		in.end()
 		if ok {
 			m.put(in)

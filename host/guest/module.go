@@ -33,8 +33,9 @@ type Module struct {
 	opened     atomic.Int64 // files opened by instances of the module
 	seed       [32]byte     // of what the module draws while it initialises itself
 
-	snap *snapshot // nil: every call initialises an instance of its own
-	pool pool
+	snap     *snapshot // nil: every call initialises an instance of its own
+	unshared string    // why it does
+	pool     pool
 
 	mu     sync.Mutex
 	calls  int  // running; guarded by mu

@@ -84,21 +84,29 @@ func (m *Module) prepare(ctx context.Context) error {
 		return err
 	}
 	defer in.close()
-	if m.e.way == wayFresh || in.dirty.Get() != 0 || in.wasi.changed || len(m.spec.Files) > 0 && m.opened.Load() > 0 {
-		// Tables, dropped segments, reference globals or descriptors are not
-		// as they were when the module was instantiated, and no image of
-		// memory says how. Every call gets an instance that ran the same
-		// initialisation.
-		return nil
+	// No image of memory says how tables, dropped segments, reference globals
+	// or descriptors are that are not as when the module was instantiated.
+	// Every call gets an instance that ran the same initialisation.
+	switch {
+	case m.e.way == wayFresh:
+		m.unshared = "this system has no way to share an image"
+	case in.dirty.Get() != 0:
+		m.unshared = "its initialisation changes a table, drops a segment or sets a reference global"
+	case in.wasi.changed || len(m.spec.Files) > 0 && m.opened.Load() > 0:
+		m.unshared = "its initialisation opens or closes a descriptor"
 	}
 	for _, g := range m.rewritten.Globals {
 		if g.Imported {
-			return nil
+			m.unshared = "it imports a global"
 		}
+	}
+	if m.unshared != "" {
+		return nil
 	}
 	snap := &snapshot{}
 	if in.mem != nil {
 		if snap.mem, err = newImage(in.mem.buf[:in.mem.size]); err != nil {
+			m.unshared = "no image could be made: " + err.Error()
 			m.e.cfg.Logger.Warn("no image of the module; calls will be slower", "module", m.spec.Name, "error", err)
 			return nil
 		}
@@ -135,6 +143,21 @@ func (m *Module) initialized(ctx context.Context, cmd *Command) (*instance, erro
 	}
 	in.initial = in.wasi
 	return in, nil
+}
+
+// changed says what of a call keeps an instance from being brought back.
+func (in *instance) changed() string {
+	switch {
+	case in.m.snap == nil:
+		return in.m.unshared
+	case in.m.wazeroWASI:
+		return "it has files, whose descriptors are not brought back"
+	case in.dirty.Get() != 0:
+		return "the call changed a table, dropped a segment or set a reference global"
+	case in.wasi.exited:
+		return "the call left by proc_exit"
+	}
+	return "its memory or its descriptors could not be brought back"
 }
 
 // rewind brings an instance back to the snapshot. It reports false when the

@@ -68,6 +68,9 @@ type Options struct {
 	Debug bool
 	// Flags are further ones for the compiler.
 	Flags []string
+	// ASC, where there is one, compiles AssemblyScript, and does not optimise:
+	// that is for trying things out.
+	ASC *ASC
 }
 
 // Find answers the program that builds a language, or a *MissingError. dir is
@@ -241,6 +244,9 @@ func build(ctx context.Context, program string, o Options, out string) error {
 		args := []string{o.Source, "-o", out}
 		if !o.Strip {
 			args = append(args, "--debug")
+		}
+		if o.ASC != nil {
+			return o.ASC.compile(append(args, append(o.Flags, "--optimizeLevel", "0", "--shrinkLevel", "0")...))
 		}
 		return run(ctx, o.Dir, nil, program, append(args, o.Flags...)...)
 	}

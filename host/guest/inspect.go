@@ -1,0 +1,124 @@
+package guest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+
+	"github.com/toold/toold/host/guest/wasm"
+)
+
+// Info is what can be said of a module without running it.
+type Info struct {
+	SHA256    string `json:"sha256"`
+	Size      int    `json:"size"` // bytes
+	Functions int    `json:"functions"`
+	// Names and Lines say whether a trap can name functions, and whether the
+	// module has DWARF.
+	Names bool `json:"names"`
+	Lines bool `json:"lines"`
+	// Memory is what it begins with, and the most that it can grow to; bytes.
+	Memory    int64 `json:"memory"`
+	MemoryMax int64 `json:"memory_max"`
+	// Command says that it is a WASI command, for Module.Run.
+	Command bool       `json:"command,omitempty"`
+	Exports []Function `json:"exports"`
+	Imports []Imported `json:"imports"`
+}
+
+// Function is an exported function.
+type Function struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+	// Callable: a host can call it; the others have parameters, or more
+	// results than one i32.
+	Callable bool `json:"callable"`
+}
+
+// Imported is something that a module imports.
+type Imported struct {
+	Module string `json:"module"`
+	Name   string `json:"name"`
+	Type   string `json:"type"`
+	// Needs is the line of tool.json that grants it; empty for what every
+	// module may have.
+	Needs string `json:"needs,omitempty"`
+	// Fault says why no module may import it.
+	Fault string `json:"fault,omitempty"`
+}
+
+// Inspect reads a module and checks what Load checks first, less its grants.
+// It compiles and runs nothing. The error is TOOL_BROKEN.
+func Inspect(name string, b []byte) (*Info, error) {
+	if err := checkBytes(name, b); err != nil {
+		return nil, err
+	}
+	mod, err := wasm.Rewrite(b, wasm.Limits{Size: maxModule, MemoryPages: maxMemory/wasmPage + 1})
+	if err != nil {
+		return nil, broken(name, "%w; build it again for wasip1 or wasm32, without threads and exceptions", err)
+	}
+	sum := sha256.Sum256(b)
+	info := &Info{SHA256: hex.EncodeToString(sum[:]), Size: len(b), Functions: mod.Functions, Names: hasNames(b), Lines: mod.HasDWARF}
+	if mod.Memory != nil {
+		info.Memory, info.MemoryMax = int64(mod.Memory.Min)*wasmPage, int64(mod.Memory.Max)*wasmPage
+	}
+	known := append(hostFuncs(), wasiFuncs()...)
+	kernel := false
+	for _, im := range mod.Imports {
+		i := Imported{Module: im.Module, Name: im.Name, Type: im.Kind.String()}
+		if im.Kind == wasm.Func {
+			i.Type = signature(im.Type.Params, im.Type.Results)
+		}
+		kernel = kernel || im.Module == envModule || im.Module == userModule
+		at := slices.IndexFunc(known, func(f hostFunc) bool { return f.module == im.Module && f.name == im.Name })
+		switch {
+		case im.Kind != wasm.Func:
+			i.Fault = "a guest has its own"
+		case at < 0:
+			i.Fault = "this host does not have it"
+		case !same(im.Type.Params, known[at].params) || !same(im.Type.Results, known[at].results):
+			i.Fault = "it is " + signature(ours(known[at].params), ours(known[at].results))
+		default:
+			i.Needs = known[at].needs.line()
+		}
+		info.Imports = append(info.Imports, i)
+	}
+	start := false
+	for _, x := range mod.Exports {
+		if x.Kind == wasm.Func {
+			start = start || x.Name == "_start"
+			info.Exports = append(info.Exports, Function{x.Name, signature(x.Type.Params, x.Type.Results), callable(x.Type) && !internalExport(x.Name)})
+		}
+	}
+	info.Command = start && !kernel
+	return info, nil
+}
+
+// hasNames looks for the name section of a module that has been read before.
+func hasNames(b []byte) bool {
+	number := func(b []byte) (n uint64, rest []byte) {
+		for i := range min(len(b), 10) {
+			n |= uint64(b[i]&0x7f) << (7 * i)
+			if b[i] < 0x80 {
+				return n, b[i+1:]
+			}
+		}
+		return 0, nil
+	}
+	for b = b[8:]; len(b) > 1; {
+		id := b[0]
+		size, rest := number(b[1:])
+		if size > uint64(len(rest)) {
+			return false
+		}
+		if n, name := number(rest[:size]); id == 0 && n == 4 && len(name) >= 4 && string(name[:4]) == "name" {
+			return true
+		}
+		b = rest[size:]
+	}
+	return false
+}
+
+// Unshared says why a call cannot begin from a shared image of the module but
+// initialises an instance of its own, which is slower. It is empty for most.
+func (m *Module) Unshared() string { return m.unshared }

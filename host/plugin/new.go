@@ -1,0 +1,131 @@
+package plugin
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/pdk"
+	"github.com/toold/toold/pdk/assemblyscript"
+	"github.com/toold/toold/pdk/c"
+	"github.com/toold/toold/pdk/rust"
+	"github.com/toold/toold/pdk/toolchain"
+)
+
+//go:embed all:templates
+var templates embed.FS
+
+// New makes dir, a folder with a tool (or, for policy, the policy of a binary
+// of that name) that builds and passes its cases at once. The SDK is written
+// into it: it needs neither this repository nor a network. The folder's name is
+// the tool's.
+func New(dir string, l toolchain.Language, policy bool) error {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	name := filepath.Base(abs)
+	if !tools.ValidName(name) {
+		return fmt.Errorf("make %s: %q is no name of a tool; take small letters, digits, - and _", dir, name)
+	}
+	if !slices.Contains(toolchain.Languages(), l) {
+		return fmt.Errorf("make %s: there is no SDK for %q; take one of go, rust, c, assemblyscript", dir, l)
+	}
+	// It appears whole, or not at all.
+	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil {
+		return err
+	}
+	if entries, err := os.ReadDir(abs); err == nil && len(entries) > 0 {
+		return fmt.Errorf("make %s: there is something in it already; name another folder", dir)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(abs), ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return err
+	}
+	kind := "handler"
+	if policy {
+		kind = "policy"
+	}
+	if err := errors.Join(
+		write(tmp, templates, "templates/common/"+kind, name, nil),
+		write(tmp, templates, "templates/"+string(l)+"/all", name, nil),
+		write(tmp, templates, "templates/"+string(l)+"/"+kind, name, nil),
+		writeSDK(tmp, l),
+	); err != nil {
+		return err
+	}
+	if err := os.Remove(abs); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Rename(tmp, abs)
+}
+
+func writeSDK(dir string, l toolchain.Language) error {
+	switch l {
+	case toolchain.Go:
+		to := filepath.Join(dir, "toold")
+		skip := func(p string) bool { return strings.HasSuffix(p, "_test.go") || p == "source.go" }
+		if err := write(filepath.Join(to, "pdk"), pdk.Source, ".", "", skip); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, "go.mod"), []byte("module github.com/toold/toold\n\ngo 1.24\n"), 0o644)
+	case toolchain.C:
+		return write(dir, c.SDK, ".", "", nil)
+	case toolchain.Rust:
+		to := filepath.Join(dir, "toold")
+		if err := write(to, rust.SDK, ".", "", nil); err != nil {
+			return err
+		}
+		// It is a part of the tool's build, not a workspace of its own.
+		file := filepath.Join(to, "Cargo.toml")
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		b, _, _ = bytes.Cut(b, []byte("[workspace]"))
+		return os.WriteFile(file, append(bytes.TrimSpace(b), '\n'), 0o644)
+	default:
+		return write(filepath.Join(dir, "assembly", "toold"), assemblyscript.SDK, "assembly", "", nil)
+	}
+}
+
+// write copies a folder of from beneath dir. NAME, where name is given, becomes
+// it; the ending .in, which keeps a template from being taken for what it is
+// for, goes.
+func write(dir string, from fs.FS, root, name string, skip func(string) bool) error {
+	return fs.WalkDir(from, root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, p)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dir, strings.TrimSuffix(rel, ".in"))
+		if d.IsDir() {
+			return os.MkdirAll(to, 0o755)
+		}
+		if skip != nil && skip(p) {
+			return nil
+		}
+		b, err := fs.ReadFile(from, p)
+		if err != nil {
+			return err
+		}
+		if name != "" {
+			b = bytes.ReplaceAll(b, []byte("NAME"), []byte(name))
+		}
+		return os.WriteFile(to, b, 0o644)
+	})
+}

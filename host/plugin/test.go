@@ -1,0 +1,492 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// Case is one call and what must come of it: a Decision of the policy, a Result
+// of the handler, or a failure. What is compared is all of the answer; a field
+// that is absent and one with its zero value are the same.
+type Case struct {
+	Name string `json:"name"`
+	// Call is what the module is asked. Its tool is that of the folder, when
+	// it names none.
+	Call json.RawMessage `json:"call"`
+
+	// What the host has. Config is laid over that of tool.json.
+	Config map[string]string `json:"config,omitempty"`
+	Vars   map[string]string `json:"vars,omitempty"`
+	Recv   []string          `json:"recv,omitempty"`
+	// HTTP are recorded answers, in the order in which they are asked for.
+	HTTP []Exchange `json:"http,omitempty"`
+	// Exec are recorded runs, in their order.
+	Exec []Run `json:"exec,omitempty"`
+
+	Decision *abi.Decision `json:"decision,omitempty"`
+	Result   *abi.Result   `json:"result,omitempty"`
+	// Fails is the code that the call must fail with, and Message a part of
+	// what it says. Export is the one that is then called.
+	Fails   wire.Code `json:"fails,omitempty"`
+	Message string    `json:"message,omitempty"`
+	Export  string    `json:"export,omitempty"`
+
+	// Emitted is what was sent while the call ran, by stream.
+	Emitted map[string]string `json:"emitted,omitempty"`
+	// VarsAfter is what the call leaves; nil is not looked at.
+	VarsAfter map[string]string `json:"vars_after,omitempty"`
+}
+
+// Exchange is one request, of which what is given is compared, and its answer.
+type Exchange struct {
+	Method  string            `json:"method,omitempty"`
+	URL     string            `json:"url"`
+	Headers map[string]string `json:"headers,omitempty"`
+	Body    string            `json:"body,omitempty"`
+
+	Answer struct {
+		Status  int               `json:"status,omitempty"`
+		Headers map[string]string `json:"headers,omitempty"`
+		Body    string            `json:"body,omitempty"`
+		// Error is why there was no answer.
+		Error string `json:"error,omitempty"`
+	} `json:"answer"`
+}
+
+// Run is one program that is run, and what came of it.
+type Run struct {
+	Path   string         `json:"path"`
+	Args   []string       `json:"args,omitempty"`
+	Answer abi.ExecResult `json:"answer"`
+}
+
+// Outcome is what came of a case.
+type Outcome struct {
+	Name string `json:"name"`
+	OK   bool   `json:"ok"`
+	// Differences say what is not as it must be, each with its path.
+	Differences []string `json:"differences,omitempty"`
+	// Log is what the module logged.
+	Log  []string `json:"log,omitempty"`
+	Cost *Cost    `json:"cost,omitempty"`
+}
+
+// Cost is what one call cost.
+type Cost struct {
+	Microseconds float64 `json:"microseconds"`
+	Fuel         int64   `json:"fuel"`
+	PeakMemory   int64   `json:"peak_memory"`
+	Pages        int     `json:"pages"`
+	// NotRestored says why the next call needs an instance of its own.
+	NotRestored string `json:"not_restored,omitempty"`
+}
+
+// LoadCases reads a file of cases strictly.
+func LoadCases(file string) ([]Case, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%w; it holds the calls to make and what must come of them, see docs/plugins.md", err)
+	}
+	var cases []Case
+	if err := wire.Unmarshal(b, &cases); err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	for i := range cases {
+		c := &cases[i]
+		if c.Name == "" {
+			c.Name = "case " + strconv.Itoa(i+1)
+		}
+		n := 0
+		for _, is := range []bool{c.Decision != nil, c.Result != nil, c.Fails != ""} {
+			if is {
+				n++
+			}
+		}
+		if n != 1 {
+			return nil, fmt.Errorf("read %s: %q must say one of decision, result and fails", file, c.Name)
+		}
+	}
+	if len(cases) == 0 {
+		return nil, fmt.Errorf("read %s: there is no case in it", file)
+	}
+	return cases, nil
+}
+
+// Workbench loads modules as a daemon does and calls them without one.
+type Workbench struct {
+	engine *guest.Engine
+	dir    string
+	def    *tools.Definition
+	loaded map[string]*guest.Module
+	// Compiled is how long each file took to read, compile and initialise.
+	Compiled map[string]time.Duration
+}
+
+// OpenWorkbench makes one for a folder with modules. cache, a folder that only
+// its owner can write to, keeps compiled code; empty keeps none.
+func OpenWorkbench(dir, cache string) (*Workbench, error) {
+	def, err := definition(dir)
+	if err != nil {
+		return nil, err
+	}
+	e, err := guest.New(guest.Config{CacheDir: cache, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	return &Workbench{engine: e, dir: dir, def: def, loaded: map[string]*guest.Module{}, Compiled: map[string]time.Duration{}}, nil
+}
+
+// Close gives back what it holds.
+func (w *Workbench) Close() error {
+	for _, m := range w.loaded {
+		m.Close()
+	}
+	return w.engine.Close()
+}
+
+// module is a file of the folder, loaded.
+func (w *Workbench) module(ctx context.Context, file string) (*guest.Module, error) {
+	if m := w.loaded[file]; m != nil {
+		return m, nil
+	}
+	b, err := os.ReadFile(filepath.Join(w.dir, file))
+	if err != nil {
+		return nil, fmt.Errorf("%w; toolctl plugin build makes it", err)
+	}
+	start := time.Now()
+	m, err := w.engine.Load(ctx, spec(file, b, w.def))
+	if err != nil {
+		return nil, err
+	}
+	w.loaded[file], w.Compiled[file] = m, time.Since(start)
+	return m, nil
+}
+
+// target is the module and the export that a case calls.
+func (w *Workbench) target(c *Case) (file, export string) {
+	switch {
+	case c.Export == "restrict" || c.Decision != nil:
+		return policyFile, "restrict"
+	case w.def.Entry != nil:
+		export = w.def.Entry.Export
+	case c.Export != "":
+		export = c.Export
+	default:
+		export = "handle"
+	}
+	return first(w.def.Handler, handlerFile), export
+}
+
+// Run makes the call of a case and compares.
+func (w *Workbench) Run(ctx context.Context, c *Case) Outcome {
+	o := Outcome{Name: c.Name}
+	reply, said, took, err := w.call(ctx, c)
+	o.Log = said.log
+	o.Cost = &Cost{float64(took.Nanoseconds()) / 1000, reply.Stats.Fuel, reply.Stats.PeakMemory, reply.Stats.PagesRestored, reply.Stats.NotRestored}
+	o.Differences = w.compare(c, reply.Output, said, err)
+	o.OK = len(o.Differences) == 0
+	return o
+}
+
+// told is what the host was told during a call.
+type told struct {
+	log     []string
+	emitted map[string]string
+	vars    map[string]string
+	// wrong is what was asked that the case does not expect.
+	wrong []string
+	left  int // recorded answers that nobody asked for
+}
+
+// input is what the export reads.
+func (w *Workbench) input(c *Case) ([]byte, error) {
+	var call abi.Call
+	if c.Call != nil {
+		if err := wire.Unmarshal(c.Call, &call); err != nil {
+			return nil, fmt.Errorf("the case's own call: %w", err)
+		}
+	}
+	if call.Tool == "" {
+		abs, err := filepath.Abs(w.dir)
+		if err != nil {
+			return nil, err
+		}
+		call.Tool = filepath.Base(abs)
+	}
+	if call.Attempt == 0 {
+		call.Attempt = 1
+	}
+	if e := w.def.Entry; e != nil && c.Decision == nil && c.Export == "" {
+		switch e.Input {
+		case tools.EntryStdin:
+			return base64.StdEncoding.DecodeString(call.StdinBase64)
+		case tools.EntryPayload:
+			return call.Payload, nil
+		}
+	}
+	return json.Marshal(&call)
+}
+
+func (w *Workbench) call(ctx context.Context, c *Case) (guest.Reply, *told, time.Duration, error) {
+	said := &told{emitted: map[string]string{}, vars: maps.Clone(c.Vars)}
+	if said.vars == nil {
+		said.vars = map[string]string{}
+	}
+	file, export := w.target(c)
+	m, err := w.module(ctx, file)
+	if err != nil {
+		return guest.Reply{}, said, 0, err
+	}
+	in, err := w.input(c)
+	if err != nil {
+		return guest.Reply{}, said, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.def.Timeout.Duration())
+	defer cancel()
+	inv := guest.Invocation{Export: export, Input: in, Config: maps.Clone(w.def.Config), Services: w.services(c, said)}
+	if inv.Config == nil {
+		inv.Config = map[string]string{}
+	}
+	maps.Copy(inv.Config, c.Config)
+	start := time.Now()
+	reply, err := m.Call(ctx, inv)
+	return reply, said, time.Since(start), err
+}
+
+// services answer as the case says.
+func (w *Workbench) services(c *Case, said *told) guest.Services {
+	recv, http, exec := c.Recv, c.HTTP, c.Exec
+	said.left = len(http) + len(exec)
+	wrong := func(format string, args ...any) error {
+		text := fmt.Sprintf(format, args...)
+		said.wrong = append(said.wrong, text)
+		return errors.New(text)
+	}
+	return guest.Services{
+		Log: func(_ context.Context, level slog.Level, text string) {
+			said.log = append(said.log, strings.ToLower(level.String())+" "+text)
+		},
+		VarGet: func(key string) []byte {
+			if v, ok := said.vars[key]; ok {
+				return []byte(v)
+			}
+			return nil
+		},
+		VarSet: func(key string, value []byte) error {
+			if value == nil {
+				delete(said.vars, key)
+				return nil
+			}
+			if n := len(key) + len(value); int64(n) > int64(w.def.Capabilities.State) {
+				return wire.Errorf(wire.LimitExceeded, "the variable %q has %d bytes, more than capabilities.state in tool.json; keep less, or raise it", key, n)
+			}
+			said.vars[key] = string(value)
+			return nil
+		},
+		Emit: func(stream string, p []byte) error {
+			said.emitted[stream] += string(p)
+			return nil
+		},
+		Recv: func(context.Context) ([]byte, error) {
+			if len(recv) == 0 {
+				return nil, io.EOF
+			}
+			p := recv[0]
+			recv = recv[1:]
+			return []byte(p), nil
+		},
+		HTTP: func(_ context.Context, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {
+			if len(http) == 0 {
+				return nil, wrong(`/http: asked for %s %s, which the case has no answer for; add {"method": %q, "url": %q, "answer": {"status": 200, "body": ".."}}`, r.Method, r.URL, r.Method, r.URL)
+			}
+			x := http[0]
+			http = http[1:]
+			said.left--
+			if want := first(x.Method, "GET"); r.Method != want || r.URL != x.URL {
+				return nil, wrong("/http: asked for %s %s, must be %s %s", r.Method, r.URL, want, x.URL)
+			}
+			if x.Body != "" && x.Body != string(r.Body) {
+				return nil, wrong("/http: %s %s has the body %q, must be %q", r.Method, r.URL, r.Body, x.Body)
+			}
+			for k, v := range x.Headers {
+				if got := header(r.Headers, k); got != v {
+					return nil, wrong("/http: %s %s has the header %s: %q, must be %q", r.Method, r.URL, k, got, v)
+				}
+			}
+			if x.Answer.Error != "" {
+				return nil, errors.New(x.Answer.Error)
+			}
+			return &guest.HTTPResponse{Status: x.Answer.Status, Headers: x.Answer.Headers, Body: []byte(x.Answer.Body)}, nil
+		},
+		Exec: func(_ context.Context, r *abi.ExecRequest) *abi.ExecResult {
+			if len(exec) == 0 {
+				return &abi.ExecResult{Error: &abi.Error{Message: wrong("/exec: ran %s %q, which the case has no answer for", r.Path, r.Args).Error()}}
+			}
+			x := exec[0]
+			exec = exec[1:]
+			said.left--
+			if r.Path != x.Path || !slices.Equal(r.Args, x.Args) {
+				return &abi.ExecResult{Error: &abi.Error{Message: wrong("/exec: ran %s %q, must be %s %q", r.Path, r.Args, x.Path, x.Args).Error()}}
+			}
+			return &x.Answer
+		},
+		ToolCall: func(context.Context, []byte) ([]byte, error) {
+			return nil, wrong("/call: tool_call is not recorded; try it in a daemon, with toolctl plugin dev")
+		},
+	}
+}
+
+func header(h map[string]string, name string) string {
+	for k, v := range h {
+		if strings.EqualFold(k, name) {
+			return v
+		}
+	}
+	return ""
+}
+
+// compare says how what came differs from what must come.
+func (w *Workbench) compare(c *Case, output []byte, said *told, err error) []string {
+	diff := slices.Clone(said.wrong)
+	switch {
+	case c.Fails != "":
+		var e *wire.Error
+		switch {
+		case err == nil:
+			diff = append(diff, fmt.Sprintf("answered %s, must fail with %s", output, c.Fails))
+		case !errors.As(err, &e) || e.Code != c.Fails || !strings.Contains(e.Message, c.Message):
+			diff = append(diff, fmt.Sprintf("failed with %v, must fail with %s: %s", err, c.Fails, c.Message))
+		}
+	case err != nil:
+		return append(diff, "failed: "+err.Error())
+	case c.Decision != nil:
+		diff = append(diff, differences(output, c.Decision, &abi.Decision{}, "Decision")...)
+	default:
+		if e := w.def.Entry; e != nil && e.Output == tools.EntryStdout {
+			output, _ = json.Marshal(&abi.Result{Stdout: string(output)})
+		}
+		diff = append(diff, differences(output, c.Result, &abi.Result{}, "Result")...)
+	}
+	if c.Emitted != nil || len(said.emitted) > 0 {
+		diff = append(diff, walk("/emitted", text(c.Emitted), text(said.emitted))...)
+	}
+	if c.VarsAfter != nil {
+		diff = append(diff, walk("/vars_after", text(c.VarsAfter), text(said.vars))...)
+	}
+	if said.left > 0 {
+		diff = append(diff, fmt.Sprintf("%d of the recorded answers were not asked for", said.left))
+	}
+	return diff
+}
+
+func text(m map[string]string) any {
+	out := map[string]any{}
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+// differences reads an answer strictly, as a daemon does, and compares it.
+func differences(answer []byte, want, got any, name string) []string {
+	if err := wire.Unmarshal(answer, got); err != nil {
+		return []string{fmt.Sprintf("the answer is no %s: %v; `toolctl schema abi` says what one is; it was %s", name, err, cut(string(answer)))}
+	}
+	return walk("", plain(want), plain(got))
+}
+
+// plain is v as JSON has it.
+func plain(v any) any {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	var out any
+	if err := d.Decode(&out); err != nil {
+		return err.Error()
+	}
+	return out
+}
+
+// walk lists where two values differ, by path.
+func walk(path string, want, got any) []string {
+	if reflect.DeepEqual(want, got) {
+		return nil
+	}
+	switch w := want.(type) {
+	case map[string]any:
+		g, ok := got.(map[string]any)
+		if !ok {
+			break
+		}
+		var out []string
+		keys := map[string]bool{}
+		for k := range w {
+			keys[k] = true
+		}
+		for k := range g {
+			keys[k] = true
+		}
+		for _, k := range slices.Sorted(maps.Keys(keys)) {
+			at := path + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(k)
+			x, inWant := w[k]
+			y, inGot := g[k]
+			switch {
+			case !inWant:
+				out = append(out, fmt.Sprintf("%s: got %s, must be absent", at, show(y)))
+			case !inGot:
+				out = append(out, fmt.Sprintf("%s: is absent, must be %s", at, show(x)))
+			default:
+				out = append(out, walk(at, x, y)...)
+			}
+		}
+		return out
+	case []any:
+		g, ok := got.([]any)
+		if !ok || len(g) != len(w) {
+			break
+		}
+		var out []string
+		for i := range w {
+			out = append(out, walk(path+"/"+strconv.Itoa(i), w[i], g[i])...)
+		}
+		return out
+	}
+	return []string{fmt.Sprintf("%s: got %s, must be %s", path, show(got), show(want))}
+}
+
+func show(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return cut(string(b))
+}
+
+func cut(s string) string {
+	if len(s) > 300 {
+		return strings.ToValidUTF8(s[:300], "") + ".."
+	}
+	return s
+}
