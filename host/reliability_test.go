@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"log/slog"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -443,4 +445,47 @@ func scrape(m *observe.Metrics) string {
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	return w.Body.String()
+}
+
+// An upstream that fails for ten seconds under 200 callers gets little more
+// than what was asked for, also where no breaker opens.
+func TestRetryStorm(t *testing.T) {
+	for _, failures := range []int{5, 1_000_000} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+				time.Sleep(20 * time.Millisecond)
+				if time.Since(start) < 10*time.Second {
+					return unavailable(ctx, k)
+				}
+				return succeed(ctx, k)
+			})
+			b.tool.Def.Reliability.Breaker.Failures, b.tool.Def.Limits.Concurrency = failures, 200
+			if failures > 100 {
+				b.tool.Def.Reliability.Breaker.Window = 100_000
+			}
+			var asked, well atomic.Int64
+			var callers sync.WaitGroup
+			for range 200 {
+				callers.Go(func() {
+					for time.Since(start) < 12*time.Second {
+						asked.Add(1)
+						if _, e := b.call(t.Context()); e == nil {
+							well.Add(1)
+						}
+						time.Sleep(time.Duration(100+rand.IntN(900)) * time.Millisecond)
+					}
+				})
+			}
+			callers.Wait()
+			got, most := b.ran.Load(), 1.2*float64(asked.Load())
+			t.Logf("breaker at %d failures: %d calls asked for, the upstream got %d (%.2f times)", failures, asked.Load(), got, float64(got)/float64(asked.Load()))
+			if float64(got) > most || got == 0 {
+				t.Errorf("%d calls asked for became %d", asked.Load(), got)
+			}
+			if failures > 100 && (got <= asked.Load() || well.Load() == 0) {
+				t.Errorf("of %d calls %d came through, and the upstream got %d: nothing was retried", asked.Load(), well.Load(), got)
+			}
+		})
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/hosttest"
+	"github.com/toold/toold/host/wire"
 )
 
 // reliableDaemon has every call go through the reliability layer: a handler
@@ -303,5 +305,122 @@ func TestReloadStrandsNoRecord(t *testing.T) {
 	mode("all")
 	if a := ask(t, d.Socket, call); !strings.Contains(string(a.raw), `"from_cache":true`) {
 		t.Errorf("not answered from the record when it is on again: %s", a.raw)
+	}
+}
+
+// Where the store does not answer, what changes something is refused before it
+// runs, and what changes nothing runs.
+func TestStoreAway(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close() // nobody listens there
+	d := reliableDaemon(t, host.Config{Store: "redis://" + l.Addr().String() + "/0"})
+	d.Tool(t, "look", M{"binary": "/bin/echo"}, nil)
+	ledger := filepath.Join(d.Root, "ledger")
+	a := ask(t, d.Socket, M{"tool": "ledger", "args": []string{"-c", "echo ran >> " + ledger}, "cwd": d.Root, "idempotency_key": "k"})
+	if a.Code != "STORE_UNAVAILABLE" || a.ExitCode != 75 || !a.Retriable || lines(t, ledger) != 0 {
+		t.Errorf("mutating: %s; ran %d times", a.raw, lines(t, ledger))
+	}
+	if a := ask(t, d.Socket, M{"tool": "look", "args": []string{"yes"}, "cwd": d.Root, "idempotency_key": "k"}); a.Stdout != "yes\n" {
+		t.Errorf("reading: %s", a.raw)
+	}
+	s, err := client.NewAdmin(d.Admin).Reliability(t.Context())
+	if err != nil || s.StoreError == "" || s.Store != "redis" || strings.Contains(s.Store, "127.0.0.1") {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if text := metrics(t, d); !strings.Contains(text, `toold_store_errors_total{operation="claim"}`) {
+		t.Error("the failure of the store is not counted")
+	}
+}
+
+// When the one that runs is killed, those that wait for it are told at once,
+// and not when their own time is over.
+func TestFiftyCallersAndTheOwnerKilled(t *testing.T) {
+	d := reliableDaemon(t, host.Config{})
+	pidFile := filepath.Join(d.Root, "pid")
+	script := fmt.Sprintf("echo $$ > %s.new && mv %s.new %s; exec sleep 250", pidFile, pidFile, pidFile)
+	var wg sync.WaitGroup
+	var unknown, killed atomic.Int64
+	for range 50 {
+		wg.Go(func() {
+			switch a := ask(t, d.Socket, M{"tool": "ledger", "args": []string{"-c", script}, "cwd": d.Root, "idempotency_key": "k"}); {
+			case a.Code == "OUTCOME_UNKNOWN":
+				unknown.Add(1)
+			case a.ExitCode == 137:
+				killed.Add(1)
+			default:
+				t.Errorf("%s", a.raw)
+			}
+		})
+	}
+	deadline := time.Now().Add(60 * time.Second)
+	for !strings.Contains(metrics(t, d), `toold_idempotency_events_total{event="waited",tool="ledger"} 49`) {
+		if time.Now().After(deadline) {
+			t.Error("49 callers do not wait after a minute")
+			break
+		}
+		runtime.Gosched()
+	}
+	var pid int
+	for time.Now().Before(deadline) && pid == 0 {
+		if b, err := os.ReadFile(pidFile); err == nil {
+			fmt.Sscan(string(b), &pid)
+		}
+	}
+	if pid < 2 {
+		t.Fatal("the tool does not say its process id")
+	}
+	start := time.Now()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	took := time.Since(start)
+	t.Logf("all 50 were told after %v", took)
+	if unknown.Load() != 49 || killed.Load() != 1 || took > 10*time.Second {
+		t.Errorf("%d were told that nobody knows and %d that it was killed, after %v", unknown.Load(), killed.Load(), took)
+	}
+}
+
+// BenchmarkHit is a call that is answered from its record, by the whole way
+// over the socket, beside the same call without the layer and without a key.
+func BenchmarkHit(b *testing.B) {
+	for _, store := range []string{"memory", "file"} {
+		d := hosttest.Start(b, host.Config{Reliability: "all", Store: store})
+		d.Tool(b, "keyed", granted, map[string]string{"handler.wasm": hosttest.Guest(b, handlerPkg)})
+		off := M{"reliability": M{"mode": "off"}}
+		for k, v := range granted {
+			off[k] = v
+		}
+		d.Tool(b, "plain", off, map[string]string{"handler.wasm": hosttest.Guest(b, handlerPkg)})
+		c, err := client.Dial(b.Context(), d.Socket)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer c.Close()
+		run := func(tool, key string) time.Duration {
+			start := time.Now()
+			res, err := c.Call(b.Context(), &wire.Call{Tool: tool, Args: []string{"calls"}, Cwd: d.Root, IdempotencyKey: key})
+			if err != nil || res.Err != nil {
+				b.Fatalf("%+v, %v", res, err)
+			}
+			return time.Since(start)
+		}
+		run("keyed", "k")
+		run("keyed", "")
+		run("plain", "")
+		b.Run(store, func(b *testing.B) {
+			var hit, layer, without time.Duration
+			for b.Loop() { // in turns, so that all meet the same machine
+				hit += run("keyed", "k")
+				layer += run("keyed", "")
+				without += run("plain", "")
+			}
+			b.ReportMetric(float64(hit)/float64(without), "hit/without")
+			b.ReportMetric(float64(layer)/float64(without), "layer/without")
+			b.ReportMetric(float64(without.Microseconds())/float64(b.N), "us-without")
+		})
 	}
 }
