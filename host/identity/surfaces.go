@@ -223,9 +223,9 @@ func (s *Surfaces) Get(ctx context.Context, key Key, discover func(context.Conte
 		s.event(e, SurfaceRefused, "remembered", true)
 		return nil, refused
 	}
-	// The epoch is in the name: whoever comes after an invalidation does not
-	// wait for a discovery that began before it.
-	result := s.flights.DoChan(fmt.Sprintf("%s %d", key.Fingerprint, epoch), func() (any, error) {
+	// A flight is of one entry in one epoch: whoever comes after an invalidation
+	// does not wait for a discovery that began before it.
+	result := s.flights.DoChan(fmt.Sprintf("%p %d", e, epoch), func() (any, error) {
 		return s.make(e, epoch, discover)
 	})
 	select {

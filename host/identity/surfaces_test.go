@@ -1,0 +1,424 @@
+package identity
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// counted counts the events of a Surfaces.
+type counted struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (c *counted) observe(_, event string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[string]int{}
+	}
+	c.n[event]++
+}
+
+func (c *counted) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprint(c.n)
+}
+
+func newSurfaces(t testing.TB, size int) (*Surfaces, *counted, *bytes.Buffer) {
+	var c counted
+	var logs bytes.Buffer
+	s := NewSurfaces(size, c.observe, slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	t.Cleanup(s.Close)
+	return s, &c, &logs
+}
+
+func keyOf(s *Surfaces, fingerprint string) Key {
+	return Key{Fingerprint: fingerprint, Tool: "db", Version: "v1", Generation: s.Generation()}
+}
+
+// makes is a discovery that answers one tool of that name.
+func makes(name string) func(context.Context) (*Surface, error) {
+	return func(context.Context) (*Surface, error) {
+		return NewSurface([]Offer{{Name: name}}, abi.Safety{}, 0), nil
+	}
+}
+
+func fails(err error) func(context.Context) (*Surface, error) {
+	return func(context.Context) (*Surface, error) { return nil, err }
+}
+
+func names(s *Surface) string {
+	var list []string
+	for _, o := range s.Offers(false) {
+		list = append(list, o.Name)
+	}
+	return strings.Join(list, " ")
+}
+
+// TestRefresh is the table of identity.md, as far as time goes.
+func TestRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, events, _ := newSurfaces(t, 100)
+		ctx := t.Context()
+		get := func(what, want string, discover func(context.Context) (*Surface, error)) {
+			t.Helper()
+			f, err := s.Get(ctx, keyOf(s, "a"), discover)
+			got := ""
+			switch {
+			case err != nil:
+				got = "error " + err.Error()
+			case f.Stale != "":
+				got = names(f) + " stale"
+			default:
+				got = names(f)
+			}
+			if got != want {
+				t.Errorf("%s: %s, want %s", what, got, want)
+			}
+		}
+		down := fails(wire.Errorf(wire.ToolFailed, "down"))
+		get("new, and the server is down", "error TOOL_FAILED: down", down)
+		get("that is not remembered", "one", makes("one"))
+		get("warm", "one", makes("two"))
+		time.Sleep(15*time.Minute - time.Second)
+		get("just fresh", "one", makes("two"))
+		time.Sleep(time.Second)
+		get("after the TTL", "two", makes("two"))
+		time.Sleep(15 * time.Minute)
+		get("a refresh fails", "two stale", down)
+		time.Sleep(15*time.Minute - time.Second)
+		get("just before twice the TTL", "two stale", down)
+		time.Sleep(time.Second)
+		get("at twice the TTL", "error TOOL_FAILED: down", down)
+		get("and then", "error TOOL_FAILED: down", down)
+		get("up again", "three", makes("three"))
+		time.Sleep(15 * time.Minute)
+		no := fails(wire.Errorf(wire.Unauthenticated, "no"))
+		get("refused at a refresh", "error UNAUTHENTICATED: no", no)
+		get("that is remembered", "error UNAUTHENTICATED: no", makes("four"))
+		time.Sleep(time.Minute - time.Second)
+		get("for a minute", "error UNAUTHENTICATED: no", makes("four"))
+		time.Sleep(time.Second)
+		get("and no longer", "four", makes("four"))
+		s.Invalidate("a", "test")
+		get("invalidated", "five", makes("five"))
+		s.Agree("a", abi.Safety{})
+		get("the grants agree", "five", makes("six"))
+		s.Agree("a", abi.Safety{ReadOnly: true})
+		get("they do not", "six", makes("six"))
+		s.Refuse("a", wire.Errorf(wire.Unauthenticated, "no"))
+		get("refused in a call", "error UNAUTHENTICATED: no", makes("seven"))
+		if got, want := events.String(), "map[failed:3 hit:3 invalidated:2 miss:1 refresh:5 refused:5 stale:2]"; got != want {
+			t.Errorf("events %s, want %s", got, want)
+		}
+	})
+}
+
+func TestTTL(t *testing.T) {
+	for given, want := range map[time.Duration]time.Duration{0: 15 * time.Minute, time.Millisecond: time.Second, time.Minute: time.Minute, 1000 * time.Hour: 24 * time.Hour} {
+		if got := NewSurface(nil, abi.Safety{}, given).ttl; got != want {
+			t.Errorf("a TTL of %v counts as %v, want %v", given, got, want)
+		}
+	}
+}
+
+// TestReadOnlySurface: tools that write are neither listed nor found.
+func TestReadOnlySurface(t *testing.T) {
+	offers := []Offer{{Name: "w", Mutating: true}, {Name: "r"}}
+	for _, tt := range []struct {
+		safety, reads bool
+		want          string
+	}{{false, false, "r w"}, {true, false, "r"}, {false, true, "r"}, {true, true, "r"}} {
+		s := NewSurface(offers, abi.Safety{ReadOnly: tt.safety}, 0)
+		var list []string
+		for _, o := range s.Offers(tt.reads) {
+			list = append(list, o.Name)
+		}
+		_, found := s.Find("w", tt.reads)
+		if got := strings.Join(list, " "); got != tt.want || found != strings.Contains(tt.want, "w") {
+			t.Errorf("%+v: %s, found %v", tt, got, found)
+		}
+	}
+}
+
+// TestSuperseded: what changed while a discovery ran is never overtaken by
+// what it found.
+func TestSuperseded(t *testing.T) {
+	for name, change := range map[string]func(*Surfaces){
+		"reload":      func(s *Surfaces) { s.InvalidateAll("test") },
+		"new version": func(s *Surfaces) { s.InvalidateTool("db", "test") },
+		"refresh":     func(s *Surfaces) { s.Invalidate("a", "test") },
+		"refused":     func(s *Surfaces) { s.Refuse("a", wire.Errorf(wire.Unauthenticated, "no")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, _, _ := newSurfaces(t, 100)
+				gate := make(chan struct{})
+				result := make(chan error, 1)
+				go func() {
+					_, err := s.Get(t.Context(), keyOf(s, "a"), func(ctx context.Context) (*Surface, error) {
+						<-gate
+						return makes("old")(ctx)
+					})
+					result <- err
+				}()
+				synctest.Wait()
+				change(s)
+				if name != "refused" {
+					// Who comes now does not wait for the old one, and keeps
+					// what it found.
+					if f, err := s.Get(t.Context(), keyOf(s, "a"), makes("new")); err != nil || names(f) != "new" {
+						t.Fatalf("%v", err)
+					}
+				}
+				close(gate)
+				if err := <-result; !errors.Is(err, ErrSuperseded) {
+					t.Errorf("the old discovery ended with %v", err)
+				}
+				f, err := s.Get(t.Context(), keyOf(s, "a"), makes("third"))
+				if name == "refused" {
+					if code(err) != wire.Unauthenticated {
+						t.Errorf("%v, %v", f, err)
+					}
+				} else if err != nil || names(f) != "new" {
+					t.Errorf("the old one was kept: %v, %v", f, err)
+				}
+			})
+		})
+	}
+	s, _, _ := newSurfaces(t, 100)
+	old := keyOf(s, "a")
+	s.InvalidateAll("test")
+	if _, err := s.Get(t.Context(), old, makes("x")); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("a key of an older generation: %v", err)
+	}
+}
+
+// TestOneDiscovery: many callers of one identity make one discovery, and the
+// one that began it may leave.
+func TestOneDiscovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, _ := newSurfaces(t, 100)
+		gate := make(chan struct{})
+		var runs atomic.Int64
+		slow := func(ctx context.Context) (*Surface, error) {
+			runs.Add(1)
+			<-gate
+			return makes("one")(ctx)
+		}
+		first, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, err := s.Get(first, keyOf(s, "a"), slow)
+			left <- err
+		}()
+		synctest.Wait()
+		var rest sync.WaitGroup
+		for range 50 {
+			rest.Go(func() {
+				if f, err := s.Get(t.Context(), keyOf(s, "a"), slow); err != nil || names(f) != "one" {
+					t.Errorf("%v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("the one that left: %v", err)
+		}
+		close(gate)
+		rest.Wait()
+		if n := runs.Load(); n != 1 {
+			t.Errorf("%d discoveries", n)
+		}
+	})
+}
+
+// TestThousand: a thousand identities at once are discovered 16 at a time, and
+// the cache stays as large as it may be.
+func TestThousand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, events, _ := newSurfaces(t, 300)
+		var now, most atomic.Int64
+		var all sync.WaitGroup
+		for i := range 1000 {
+			all.Go(func() {
+				_, err := s.Get(t.Context(), keyOf(s, fmt.Sprint(i)), func(ctx context.Context) (*Surface, error) {
+					n := now.Add(1)
+					for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+					}
+					time.Sleep(100 * time.Millisecond)
+					now.Add(-1)
+					return makes("one")(ctx)
+				})
+				if err != nil {
+					t.Errorf("%d: %v", i, err)
+				}
+			})
+		}
+		all.Wait()
+		if n := most.Load(); n != 16 {
+			t.Errorf("%d discoveries at a time, want 16", n)
+		}
+		s.entries.CleanUp()
+		if n := s.entries.EstimatedSize(); n > 300 {
+			t.Errorf("%d entries are kept, want 300 at most", n)
+		}
+		if n := events.n[SurfaceEvicted]; n < 700 {
+			t.Errorf("%d were evicted", n)
+		}
+	})
+}
+
+// TestSlow: a discovery has three seconds, and one that cannot begin says so.
+func TestSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, _ := newSurfaces(t, 100)
+		hangs := func(ctx context.Context) (*Surface, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		start := time.Now()
+		if _, err := s.Get(t.Context(), keyOf(s, "a"), hangs); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != DiscoveryTime {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		deaf := make(chan struct{})
+		for i := range 16 {
+			go s.Get(t.Context(), keyOf(s, fmt.Sprint(i)), func(context.Context) (*Surface, error) { <-deaf; return nil, errors.New("late") })
+		}
+		synctest.Wait()
+		if _, err := s.Get(t.Context(), keyOf(s, "b"), makes("x")); code(err) != wire.Overloaded {
+			t.Errorf("no turn: %v", err)
+		}
+		close(deaf)
+		synctest.Wait()
+		s.Close()
+		if _, err := s.Get(t.Context(), keyOf(s, "c"), makes("x")); code(err) != wire.Overloaded {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// TestFingerprint: equal exactly where all that counts is equal.
+func TestFingerprint(t *testing.T) {
+	r, _, _ := newResolver(t, "ec-1")
+	base := Overlay{
+		Tool: "db", Version: "v1", Config: map[string]string{"host": "h", "port": "1"},
+		Claims: []string{"host", "port", "database", "user", "protocol"}, Secret: []string{"password"},
+	}
+	who := func(change map[string]any) Caller {
+		t.Helper()
+		c := Caller{claims: &claims{text: map[string]string{"user": "alice", "password": canary, "sub": "a"}}}
+		for k, v := range change {
+			c.claims.text[k] = fmt.Sprint(v)
+		}
+		return c
+	}
+	print := func(c Caller, o Overlay) string { return r.Effective(c, o).Fingerprint() }
+	same := print(who(nil), base)
+	if got := print(who(map[string]any{"sub": "b", "jti": "2", "scope": "admin"}), base); got != same {
+		t.Error("claims that the tool does not declare count")
+	}
+	if got := print(who(map[string]any{"host": "h"}), base); got != same {
+		t.Error("a claim that says what the configuration says counts")
+	}
+	seen := map[string]string{same: "base"}
+	differs := func(what, got string) {
+		t.Helper()
+		if other, ok := seen[got]; ok {
+			t.Errorf("%s has the fingerprint of %s", what, other)
+		}
+		seen[got] = what
+	}
+	for _, claim := range []string{"host", "port", "database", "user", "protocol", "password"} {
+		differs(claim, print(who(map[string]any{claim: "other"}), base))
+	}
+	narrowed := who(nil)
+	narrowed.ReadOnly = true
+	differs("read-only", print(narrowed, base))
+	for what, change := range map[string]func(*Overlay){
+		"tool": func(o *Overlay) { o.Tool = "db2" }, "version": func(o *Overlay) { o.Version = "v2" },
+		"generation": func(o *Overlay) { o.Generation = 1 }, "value": func(o *Overlay) { o.Values = map[string]string{"k": "v"} },
+		"config": func(o *Overlay) { o.Config = map[string]string{"host": "h", "port": "1", "x": ""} },
+		"shift":  func(o *Overlay) { o.Config = map[string]string{"host": "h4:port", "port": "1"} },
+	} {
+		o := base
+		change(&o)
+		differs(what, print(who(nil), o))
+	}
+	other, _, _ := newResolver(t, "ec-1")
+	differs("host", other.Effective(who(nil), base).Fingerprint())
+}
+
+// TestEffective: the guest sees handles, and a claim cannot widen.
+func TestEffective(t *testing.T) {
+	r, _, _ := newResolver(t, "ec-1")
+	o := Overlay{
+		Config: map[string]string{"host": "h", "read_only": "true", "password": "operators-canary"},
+		Claims: []string{"host", "user", "read_only", "password"}, Secret: []string{"password"},
+	}
+	c := Caller{claims: &claims{text: map[string]string{"host": "evil", "user": "alice", "read_only": "false", "password": canary, "other": "x"}}}
+	e := r.Effective(c, o)
+	if !e.ReadOnly || e.Config["read_only"] != "true" {
+		t.Errorf("a claim took back what the configuration says: %+v", e.Config)
+	}
+	if e.Config["host"] != "evil" || e.Config["user"] != "alice" || e.Config["other"] != "" {
+		t.Errorf("%v", e.Config)
+	}
+	if len(e.Secrets) != 1 || !e.Secrets[0].Own || e.Secrets[0].Value != canary || e.Config["password"] != e.Secrets[0].Handle {
+		t.Errorf("%+v", e.Secrets)
+	}
+	if s := fmt.Sprint(e.Config, e.Shown); strings.Contains(s, "canary") {
+		t.Errorf("a secret is shown: %s", s)
+	}
+	again := r.Effective(c, o)
+	if again.Secrets[0].Handle == e.Secrets[0].Handle {
+		t.Error("two calls have one handle")
+	}
+	if again.Fingerprint() != e.Fingerprint() {
+		t.Error("two calls have two fingerprints")
+	}
+	if o.Config["host"] != "h" {
+		t.Error("the tool's own configuration was changed")
+	}
+	// Without the claim it is the operator's secret, and no less hidden.
+	nobody := r.Effective(Caller{}, o)
+	if len(nobody.Secrets) != 1 || nobody.Secrets[0].Own || strings.Contains(fmt.Sprint(nobody.Config), "canary") {
+		t.Errorf("%+v, %v", nobody.Secrets, nobody.Config)
+	}
+}
+
+func TestEntries(t *testing.T) {
+	s, _, logs := newSurfaces(t, 100)
+	k := keyOf(s, "a")
+	k.Shown = map[string]string{"user": "alice"}
+	s.Get(t.Context(), k, makes("one"))
+	s.Get(t.Context(), keyOf(s, "b"), fails(wire.Errorf(wire.Unauthenticated, "no")))
+	s.Get(t.Context(), keyOf(s, "c"), fails(wire.Errorf(wire.ToolFailed, "down")))
+	var got []string
+	for _, e := range s.List() {
+		got = append(got, fmt.Sprintf("%s %s %d %s", e.Fingerprint, e.State, e.Tools, e.Reason))
+	}
+	if want := "a fresh 1 ,b refused 0 no,c empty 0 "; strings.Join(got, ",") != want {
+		t.Errorf("%q, want %q", strings.Join(got, ","), want)
+	}
+	for _, want := range []string{"surface miss", "surface refused", "surface failed"} {
+		if !strings.Contains(logs.String(), want) {
+			t.Errorf("the log has no %q: %s", want, logs)
+		}
+	}
+}
