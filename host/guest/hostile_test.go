@@ -1,9 +1,12 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"log/slog"
 	"math/rand"
 	"os"
 	"path/filepath"
@@ -134,6 +137,45 @@ func hostile() []struct {
 	return rows
 }
 
+// hostileDir holds the modules of hostile as files, for other tests and for
+// whoever wants to try an engine: CODE/what-it-does.wasm.
+const hostileDir = "testdata/hostile"
+
+var update = flag.Bool("update", false, "write testdata/hostile anew")
+
+// TestHostileFolder: the folder holds what hostile makes, and nothing else.
+func TestHostileFolder(t *testing.T) {
+	want := map[string][]byte{}
+	for _, h := range hostile() {
+		name := strings.Map(func(r rune) rune {
+			if strings.ContainsRune(" ,^", r) {
+				return '-'
+			}
+			return r
+		}, h.name)
+		want[filepath.Join(hostileDir, string(h.code), name+".wasm")] = h.wasm
+	}
+	if *update {
+		if err := os.RemoveAll(hostileDir); err != nil {
+			t.Fatal(err)
+		}
+		for path, wasm := range want {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, wasm, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	files, _ := filepath.Glob(hostileDir + "/*/*")
+	if len(files) != len(want) {
+		t.Errorf("%s holds %d files for %d modules; go test ./host/guest -run HostileFolder -update", hostileDir, len(files), len(want))
+	}
+	for path, wasm := range want {
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, wasm) {
+			t.Errorf("%s is not what hostile makes (%v); go test ./host/guest -run HostileFolder -update", path, err)
+		}
+	}
+}
+
 // TestHostile: each gets its code, soon, and the process is as it was.
 func TestHostile(t *testing.T) {
 	e := newEngine(t)
@@ -157,6 +199,29 @@ func TestHostile(t *testing.T) {
 	}
 	settle(t, "goroutines", goroutines, runtime.NumGoroutine)
 	settle(t, "descriptors", fds, func() int { return openFiles(t) })
+}
+
+// TestLogIsBounded: what a call may make others write is bounded, also where
+// each line is empty.
+func TestLogIsBounded(t *testing.T) {
+	for _, h := range hostile() {
+		if h.name != "log without end" {
+			continue
+		}
+		m := load(t, newEngine(t), Spec{Wasm: h.wasm, Fuel: 20_000_000})
+		for _, n := range []int{0, 100, 100_000} {
+			lines, written := 0, 0
+			_, err := m.Call(context.Background(), Invocation{Export: "run", Input: bytes.Repeat([]byte("x"), n), Services: Services{
+				Log: func(_ context.Context, _ slog.Level, text string) { lines++; written += len(text) },
+			}})
+			wantCode(t, err, wire.LimitExceeded, "")
+			if lines < 10 || lines > maxLogCall/logAround+1 || written > maxLogCall+2*maxLogLine {
+				t.Errorf("lines of %d bytes: %d lines of %d bytes together", n, lines, written)
+			}
+		}
+		return
+	}
+	t.Error("no such module")
 }
 
 func openFiles(t testing.TB) int {

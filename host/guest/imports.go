@@ -388,10 +388,11 @@ func abiError(err error) *abi.Error {
 const (
 	maxLogLine = 8 << 10   // a longer line is cut
 	maxLogCall = 256 << 10 // bytes a call; what follows is dropped
+	logAround  = 256       // bytes that a line is counted for beside its text: what the log says of it
 )
 
 func (c *call) logLine(level slog.Level, p []byte) {
-	c.charge(uint64(len(p)))
+	c.charge(uint64(len(p) + logAround))
 	if c.inv.Log == nil || c.logged >= maxLogCall {
 		return
 	}
@@ -399,7 +400,7 @@ func (c *call) logLine(level slog.Level, p []byte) {
 	if len(p) > maxLogLine {
 		p, cut = p[:maxLogLine], " (cut)"
 	}
-	c.logged += len(p)
+	c.logged += len(p) + logAround
 	text := string(p)
 	if !utf8.ValidString(text) {
 		text = strings.ToValidUTF8(text, "\uFFFD")
