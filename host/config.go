@@ -326,7 +326,6 @@ func (c *Config) reloadable(next *Config) error {
 		{"state", c.State, next.State},
 		{"metrics", c.Metrics, next.Metrics},
 		{"traces", c.Traces, next.Traces},
-		{"store", c.Store, next.Store},
 		{"max_connections", strconv.Itoa(c.MaxConnections), strconv.Itoa(next.MaxConnections)},
 		{"guest_memory", strconv.FormatInt(c.GuestMemory, 10), strconv.FormatInt(next.GuestMemory, 10)},
 		{"sockets", socketPaths(c.Sockets), socketPaths(next.Sockets)},
@@ -334,6 +333,9 @@ func (c *Config) reloadable(next *Config) error {
 		if f.old != f.new {
 			return fmt.Errorf("%s changes from %q to %q: restart toold for that", f.name, f.old, f.new)
 		}
+	}
+	if c.Store != next.Store { // which may hold a password
+		return errors.New("store changes: restart toold for that")
 	}
 	return nil
 }

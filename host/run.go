@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/process"
 )
 
@@ -41,6 +42,7 @@ func Run(ctx context.Context, c Config, reload <-chan os.Signal, load func() (Co
 		return err
 	}
 	defer h.Close()
+	idempotency.LogRedis(h.log) // or it would write lines that are no JSON
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})
