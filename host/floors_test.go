@@ -75,6 +75,7 @@ var floors = []floor{
 	{"host/hosttest", 4, nil, "a whole daemon, for tests"},
 	{"pdk/pdktest", 4, nil, "a suite that runs guests in the real engine"},
 	{"pdk/pdktest/guest", guest, []string{"pdk", "pdk/abi"}, "the guest that the suite is for: a guest like any other"},
+	{"sdk-examples/embed", 5, nil, "an example of a program that has the host in it"},
 	{"cmd/...", 5, nil, "programs stand on everything"},
 	{"cmd/tool-client", 5, []string{"host/wire"}, "a wrapper starts in a millisecond for each git in a loop: the standard library and host/wire only"},
 }
@@ -103,7 +104,7 @@ var reach = []struct {
 	{"cmd/tool-client", []string{"host/...", "pdk/..."}, "a wrapper links the standard library and host/wire only"},
 	{"plugins/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
 	{"pdk", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
-	{"sdk-examples/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
+	{"sdk-examples/go/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
 	{"host/client", []string{"host/guest", "host/process", "host/tools", "host/server"}, "a program that only dials must not link the engine"},
 }
 
