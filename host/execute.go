@@ -232,6 +232,7 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 		Confine: h.confine(k, home, exec),
 	})
 	k.killed = exit.Signal != 0
+	k.notStarted(err, wire.ToolNotInstalled, wire.ToolBroken, wire.InvalidPayload, wire.Overloaded)
 	res := &wire.Result{ExitCode: exitCode(exit), Ran: err == nil}
 	// What was written before the end is kept, however it ended.
 	err = errors.Join(err, out.finish(res))
@@ -310,6 +311,9 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 	k.answered = true
 	reply, err := k.tool.Handler.Call(ctx, inv)
 	h.spent(k, reply.Stats)
+	if reply.Stats.Fuel == 0 {
+		k.notStarted(err, wire.ToolBroken, wire.Overloaded)
+	}
 	res := &wire.Result{}
 	if err == nil {
 		err = k.answer(res, out, reply.Output)
@@ -466,6 +470,9 @@ func (h *Host) executeWASI(ctx context.Context, k *call) (*wire.Result, error) {
 	}
 	code, stats, err := k.tool.Handler.Run(ctx, cmd)
 	h.spent(k, stats)
+	if stats.Fuel == 0 {
+		k.notStarted(err, wire.ToolBroken, wire.Overloaded)
+	}
 	res := &wire.Result{ExitCode: code, Ran: err == nil}
 	return res, errors.Join(err, out.finish(res))
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -313,6 +314,19 @@ func (k *call) begin(ctx context.Context) error {
 	}
 	k.began, k.life.began = true, true
 	return nil
+}
+
+// notStarted takes begin back where err says that the tool was not started
+// after all: with one of codes.
+func (k *call) notStarted(err error, codes ...wire.Code) {
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok || !slices.Contains(codes, e.Code) {
+		return
+	}
+	k.life.mu.Lock()
+	defer k.life.mu.Unlock()
+	k.began = false
+	k.life.began = k.attempt > 1 && k.life.began // an earlier attempt ran
 }
 
 // goesOn reports whether the call does without its caller: it outlives it, has

@@ -424,3 +424,49 @@ func BenchmarkHit(b *testing.B) {
 		})
 	}
 }
+
+// What could not be started at all leaves no record, whatever its class.
+func TestWhatCannotStartLeavesNoRecord(t *testing.T) {
+	d := reliableDaemon(t, host.Config{})
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d.Tool(t, "unstartable", M{"binary": script, "mutating": true}, nil)
+	for range 2 {
+		if a := ask(t, d.Socket, M{"tool": "unstartable", "cwd": d.Root, "idempotency_key": "k"}); a.Code != "TOOL_NOT_INSTALLED" {
+			t.Errorf("%s", a.raw)
+		}
+	}
+	records, err := client.NewAdmin(d.Admin).Records(t.Context(), "unstartable", "", 0)
+	if err != nil || len(records) != 0 {
+		t.Errorf("%+v, %v", records, err)
+	}
+}
+
+// The policy's classify export says which exits are failures: those are tried
+// again, and count.
+func TestClassify(t *testing.T) {
+	d := reliableDaemon(t, host.Config{})
+	d.Tool(t, "classified", M{
+		"binary": "/bin/sh", "capabilities": M{"exec": []string{"/usr/bin", "/bin"}},
+		"reliability": M{"retry": M{"max": 2, "initial_ms": 1}, "breaker": M{"failures": 2}},
+	}, map[string]string{"restricted.wasm": hosttest.Guest(t, policyPkg)})
+	run := func(exit int) *answer {
+		return ask(t, d.Socket, M{"tool": "classified", "args": []string{"-c", fmt.Sprintf("echo x >> ledger; echo said-%d >&2; exit %d", exit, exit)}, "cwd": d.Root})
+	}
+	ledger := filepath.Join(d.Root, "ledger")
+	for _, tt := range []struct {
+		exit, runs int
+		retriable  bool
+	}{{3, 1, false}, {91, 1, false}, {0, 1, false}, {90, 3, true}} {
+		before := lines(t, ledger)
+		if a := run(tt.exit); a.ExitCode != tt.exit || a.Retriable != tt.retriable || lines(t, ledger)-before != tt.runs {
+			t.Errorf("exit %d ran %d times: %s", tt.exit, lines(t, ledger)-before, a.raw)
+		}
+	}
+	run(90)
+	if a := run(0); a.Code != "CIRCUIT_OPEN" {
+		t.Errorf("after two failures: %s", a.raw)
+	}
+}

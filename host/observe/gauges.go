@@ -10,8 +10,6 @@ type Now struct {
 	// GuestMemory is how many bytes all instances of modules hold, and how
 	// many they may.
 	GuestMemory func() (held, limit int64)
-	// Sessions is how many sessions there are.
-	Sessions func() int
 }
 
 // breakerStates are all that a breaker can be in, so that each tool has a
@@ -26,7 +24,6 @@ var (
 		"Bytes that all instances of modules, running and pooled, hold together.", nil, nil)
 	memoryLimitDesc = prometheus.NewDesc("toold_guest_memory_limit_bytes",
 		"Bytes that all instances of modules may hold together.", nil, nil)
-	sessionsDesc = prometheus.NewDesc("toold_sessions", "Sessions that are known.", nil, nil)
 )
 
 // Watch makes the metrics tell n. It is called once.
@@ -35,7 +32,7 @@ func (m *Metrics) Watch(n Now) { m.registry.MustRegister(gauges{n}) }
 type gauges struct{ Now }
 
 func (g gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{breakerDesc, memoryDesc, memoryLimitDesc, sessionsDesc} {
+	for _, d := range []*prometheus.Desc{breakerDesc, memoryDesc, memoryLimitDesc} {
 		ch <- d
 	}
 }
@@ -62,8 +59,5 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		held, limit := g.GuestMemory()
 		tell(memoryDesc, float64(held))
 		tell(memoryLimitDesc, float64(limit))
-	}
-	if g.Sessions != nil {
-		tell(sessionsDesc, float64(g.Sessions()))
 	}
 }

@@ -2,6 +2,8 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/toold/toold/pdk"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -12,6 +14,19 @@ const version = "version-000000"
 
 //go:wasmexport restrict
 func restrict() int32 { return pdk.Restrict(decide) }
+
+//go:wasmexport classify
+func classify() int32 {
+	return pdk.Classify(func(c *abi.Call, r *abi.Result) abi.Classification {
+		switch {
+		case r.ExitCode == 90 && strings.Contains(r.Stderr, "said-90") && c.Tool != "":
+			return abi.Classification{Failure: true, Retriable: true}
+		case r.ExitCode == 91:
+			return abi.Classification{Failure: true}
+		}
+		return abi.Classification{}
+	})
+}
 
 func decide(c *abi.Call) *abi.Decision {
 	d := pdk.Allow()
