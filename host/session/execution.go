@@ -386,6 +386,6 @@ func (x *Execution) End(r *wire.Result) {
 	}
 	s.mu.Unlock()
 	if idle {
-		s.journal.release()
+		s.journal.rest()
 	}
 }

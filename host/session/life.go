@@ -111,7 +111,7 @@ func (t *Table) restore(id string) *Session {
 		t: t, id: id, owner: h.Owner, isDef: h.Default, parent: h.Parent, cwd: h.Cwd, created: h.Created, key: h.Key, digest: h.Digest,
 		over: make(chan struct{}), name: l.name, labels: l.labels, tools: l.tools, used: l.used, state: l.state, count: l.count,
 	}
-	s.journal.path, s.journal.old = path, h.Version != journalVersion && h.Version != 0
+	s.journal.path, s.journal.kept, s.journal.old = path, &t.kept, h.Version != journalVersion && h.Version != 0
 	s.journal.records.Store(int64(l.records))
 	s.journal.skipped.Store(int64(l.skipped))
 	switch s.state {
@@ -190,6 +190,9 @@ func (p *Session) adoptAgain(s *Session) {
 	p.children[s] = struct{}{}
 }
 
+// keptOpen is how long the journal of an idle session may stay open.
+const keptOpen = 30 * time.Second
+
 // sweep suspends what is idle and closes what stays suspended, until ctx ends.
 func (t *Table) sweep(ctx context.Context) {
 	tick := time.NewTicker(min(max(t.config.Idle/4, time.Second), time.Minute))
@@ -213,6 +216,8 @@ func (t *Table) sweep(ctx context.Context) {
 				t.working.Go(func() { s.suspend() })
 			case state == Suspended && idle >= t.config.Idle+t.config.Keep:
 				t.working.Go(s.close)
+			case idle >= keptOpen:
+				t.working.Go(s.releaseIfIdle)
 			}
 			return true
 		})

@@ -81,6 +81,7 @@ type Table struct {
 	sessions, closed sync.Map // of key to *Session
 	owners           sync.Map // of an identity to *owner
 
+	kept      atomic.Int32 // journals that are open without need
 	jobs      jobTable
 	selectors selectors
 
@@ -204,7 +205,7 @@ func (t *Table) defaultOf(id string) *Session {
 func (t *Table) newSession(owner string) *Session {
 	now := time.Now()
 	s := &Session{t: t, id: newID(), owner: owner, created: now, used: now, state: Active, over: make(chan struct{})}
-	s.journal.path = t.path(s.id)
+	s.journal.path, s.journal.kept = t.path(s.id), &t.kept
 	s.count.event(Active)
 	return s
 }
