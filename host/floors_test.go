@@ -91,6 +91,8 @@ var bans = []struct {
 	{"github.com/landlock-lsm/", []string{"host/process"}, "host/process alone confines"},
 	{"github.com/spf13/", []string{"cmd/toold", "cmd/toolctl"}, "command lines belong to programs"},
 	{"go.opentelemetry.io/", []string{"host/observe"}, "the rest of the host observes through host/observe"},
+	{"charm.land/", []string{"cmd/toolctl"}, "a terminal view belongs to a program"},
+	{"cel.dev/", []string{"host/session"}, "selectors are evaluated with their bounds in host/session alone"},
 	{"github.com/prometheus/", []string{"host/observe"}, "the rest of the host observes through host/observe"},
 }
 

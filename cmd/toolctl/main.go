@@ -32,6 +32,7 @@ var verbs = []func(*state) *cobra.Command{
 	resultVerb,
 	sessionVerb,
 	jobsVerb,
+	topVerb,
 	breakerVerb,
 	idempotencyVerb,
 	reliabilityVerb,
