@@ -85,8 +85,7 @@ func TestWaitersDeadlineIsItsOwn(t *testing.T) {
 
 func TestDuplicateAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b *bench
-		b = stages(t, func(context.Context, *call) (*wire.Result, error) {
+		b := stages(t, func(context.Context, *call) (*wire.Result, error) {
 			return &wire.Result{Ran: true, Stdout: []byte("ok\xff"), Stderr: []byte("hm"), Data: []byte(`{"n":1}`)}, nil
 		})
 		for i := range 3 {
@@ -420,8 +419,7 @@ func TestResultTooLarge(t *testing.T) {
 // is answered from later.
 func TestShadowOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b *bench
-		b = stages(t, succeed)
+		b := stages(t, succeed)
 		b.mode = ReliabilityShadow
 		for range 3 {
 			if res, e := b.call(t.Context(), mutating, key("k")); e != nil || res.FromCache {

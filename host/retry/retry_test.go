@@ -139,3 +139,17 @@ func TestBudgetKeepsAStormDown(t *testing.T) {
 		}
 	})
 }
+
+// Those who leave take nothing from what is left for others.
+func TestLeavingSparesTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Budget
+		for range 100 {
+			ctx, leave := context.WithCancel(t.Context())
+			Do(ctx, Config{}, &b, func(context.Context, int) Verdict { leave(); return Verdict{Again: true} })
+		}
+		if n := Do(t.Context(), Config{}, &b, func(context.Context, int) Verdict { return Verdict{Again: true} }); n != 4 {
+			t.Errorf("after 100 callers that left, a call is tried %d times", n)
+		}
+	})
+}
