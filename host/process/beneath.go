@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +37,13 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 	}
 	if !filepath.IsAbs(dir) || strings.IndexByte(dir, 0) >= 0 {
 		return refuse("")
+	}
+	// A folder that is named without any link is where its name says, and where
+	// a root's name is a part of that, beneath that root.
+	if dir == filepath.Clean(dir) && slices.ContainsFunc(roots, func(root string) bool { return within(root, dir) }) {
+		if fd, err := openResolved(dir); err == nil {
+			return os.NewFile(uintptr(fd), dir), dir, nil
+		}
 	}
 	type id struct{ dev, ino uint64 }
 	identify := func(fd int) (id, error) {
@@ -107,6 +115,12 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 		}
 		up = next
 	}
+}
+
+// within reports whether path is root or lies in it, by their names. Both are
+// clean.
+func within(root, path string) bool {
+	return path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
 }
 
 // ResolveRoots returns roots absolute and free of symbolic links. It is meant
