@@ -28,10 +28,27 @@ type file struct {
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
-	queue   []*write             // those that the next sync takes along; guarded by mu
-	leading bool                 // somebody syncs, and will call the next to; guarded by mu
-	leases  map[string]time.Time // when those of this process end, by name; guarded by mu
-	closed  bool                 // guarded by mu
+	queue   []*write         // those that the next sync takes along; guarded by mu
+	leading bool             // somebody syncs, and will call the next to; guarded by mu
+	leases  map[string]lease // of the calls of this process, by name; guarded by mu
+	closed  bool             // guarded by mu
+
+	// ended are the leases that the batch has no more use for once it is on
+	// disk; until then others read the record as it was. Owned by whoever leads.
+	ended []endedLease
+}
+
+// lease is how long an owner may be silent yet: only in memory, since it needs
+// no sync, and by the monotonic clock.
+type lease struct {
+	owner string
+	fence int64
+	until time.Time
+}
+
+type endedLease struct {
+	name string
+	lease
 }
 
 // write is a change that waits for its turn.
@@ -137,7 +154,7 @@ func openFile(path string) (f *file, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("open %s: %w; if it is damaged, move it away to begin anew, after a look at what was running", path, err)
 	}
-	f = &file{db: db, path: path, quit: make(chan struct{}), leases: map[string]time.Time{}}
+	f = &file{db: db, path: path, quit: make(chan struct{}), leases: map[string]lease{}}
 	if err := f.settle(); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("settle %s: %w", path, err)
@@ -226,7 +243,8 @@ func (f *file) apply(batch []*write) (err error) {
 			err = fmt.Errorf("write %s: %v", f.path, p)
 		}
 	}()
-	return f.db.Update(func(tx *bolt.Tx) error {
+	f.ended = f.ended[:0]
+	err = f.db.Update(func(tx *bolt.Tx) error {
 		b := tx.Bucket(bucketName)
 		now := time.Now().UnixMilli()
 		for _, w := range batch {
@@ -236,6 +254,17 @@ func (f *file) apply(batch []*write) (err error) {
 		}
 		return nil
 	})
+	if err == nil {
+		f.mu.Lock()
+		for _, e := range f.ended {
+			// Another may have claimed the key in the same batch.
+			if l := f.leases[e.name]; l.owner == e.owner && l.fence == e.fence {
+				delete(f.leases, e.name)
+			}
+		}
+		f.mu.Unlock()
+	}
+	return err
 }
 
 var errClosed = errors.New("it is closed")
@@ -303,12 +332,12 @@ func (f *file) decode(name string, v []byte, now int64) (*record, error) {
 	}
 	if r.Status == Pending {
 		f.mu.Lock()
-		until, ok := f.leases[name]
+		l, ok := f.leases[name]
 		f.mu.Unlock()
 		// A wall clock that is set forward must not end the lease of a call
 		// that runs: what is left of it is measured by the monotonic one.
-		if ok {
-			r.LeaseUntil = now + time.Until(until).Milliseconds()
+		if ok && l.owner == r.Owner && l.fence == r.Fence {
+			r.LeaseUntil = now + time.Until(l.until).Milliseconds()
 			r.ExpiresAt = r.LeaseUntil + r.TTL
 		}
 	}
@@ -317,20 +346,15 @@ func (f *file) decode(name string, v []byte, now int64) (*record, error) {
 
 // write stores a record and, while it is PENDING, its lease.
 func (f *file) write(b *bolt.Bucket, name string, r *record, now int64) error {
+	l := lease{r.Owner, r.Fence, time.Now().Add(time.Duration(r.LeaseUntil-now) * time.Millisecond)}
 	if r.Status != Pending {
-		f.forget(name)
-		return put(b, []byte(name), r)
+		f.ended = append(f.ended, endedLease{name, l})
+	} else {
+		f.mu.Lock()
+		f.leases[name] = l
+		f.mu.Unlock()
 	}
-	f.mu.Lock()
-	f.leases[name] = time.Now().Add(time.Duration(r.LeaseUntil-now) * time.Millisecond)
-	f.mu.Unlock()
 	return put(b, []byte(name), r)
-}
-
-func (f *file) forget(name string) {
-	f.mu.Lock()
-	delete(f.leases, name)
-	f.mu.Unlock()
 }
 
 func (f *file) claim(ctx context.Context, i id, c claiming) (r *record, left time.Duration, v verdict, err error) {
@@ -388,11 +412,11 @@ func (f *file) end(ctx context.Context, i id, e ending) (v verdict, err error) {
 			next, drop, v = end(old, e, now)
 			switch {
 			case drop:
-				return f.drop(b, name)
+				return f.drop(b, name, old)
 			case next != nil:
 				return f.write(b, name, next, now)
-			case old == nil:
-				f.forget(name) // of a claim that did not reach the disk
+			case old == nil: // the claim did not reach the disk, its lease is here
+				f.ended = append(f.ended, endedLease{name, lease{owner: e.owner, fence: max(e.fence, 1)}})
 			}
 			return nil
 		}()
@@ -404,14 +428,17 @@ func (f *file) end(ctx context.Context, i id, e ending) (v verdict, err error) {
 	return v, err
 }
 
-func (f *file) drop(b *bolt.Bucket, name string) error {
-	f.forget(name)
+// drop removes a record, which is nil where it could not be read.
+func (f *file) drop(b *bolt.Bucket, name string, r *record) error {
+	if r != nil {
+		f.ended = append(f.ended, endedLease{name, lease{owner: r.Owner, fence: r.Fence}})
+	}
 	return b.Delete([]byte(name))
 }
 
 // renew keeps the lease in memory, without a sync: when this process is gone,
 // so is every owner.
-func (f *file) renew(_ context.Context, i id, owner string, fence, lease int64) (v verdict, err error) {
+func (f *file) renew(_ context.Context, i id, owner string, fence, ms int64) (v verdict, err error) {
 	name := i.String()
 	err = f.view(func(b *bolt.Bucket, now int64) error {
 		old, err := f.read(b, name, now)
@@ -419,10 +446,11 @@ func (f *file) renew(_ context.Context, i id, owner string, fence, lease int64) 
 			return err
 		}
 		var next *record
-		if next, v = renew(old, owner, fence, lease, now); next != nil {
+		if next, v = renew(old, owner, fence, ms, now); next != nil {
 			f.mu.Lock()
-			if _, ok := f.leases[name]; ok {
-				f.leases[name] = time.Now().Add(time.Duration(lease) * time.Millisecond)
+			if l := f.leases[name]; l.owner == owner && l.fence == fence {
+				l.until = time.Now().Add(time.Duration(ms) * time.Millisecond)
+				f.leases[name] = l
 			}
 			f.mu.Unlock()
 		}
@@ -482,7 +510,7 @@ func (f *file) flush(ctx context.Context, i id) (found, flushed bool, err error)
 			}
 		}
 		found, flushed = true, true
-		return f.drop(b, name)
+		return f.drop(b, name, r)
 	})
 	return found, flushed, err
 }
@@ -524,7 +552,7 @@ func (f *file) sweepFrom(from []byte) (next []byte) {
 		for _, name := range expired {
 			// Read again: it may be another's now, or its lease renewed.
 			if r, err := f.read(b, string(name), now); err == nil && r != nil && r.live(now) == nil {
-				if err := f.drop(b, string(name)); err != nil {
+				if err := f.drop(b, string(name), r); err != nil {
 					return err
 				}
 			}

@@ -380,3 +380,46 @@ func FuzzRedisFields(f *testing.F) {
 		}
 	})
 }
+
+// A record that is being ended reads as it was until its end is on disk: what
+// runs for longer than its first lease must not be taken for lapsed meanwhile.
+func TestFileReadWhileEnding(t *testing.T) {
+	s := fileSubject(t)
+	f := s.store.(*file)
+	st := steps{t, s, id{"tool", "k"}}
+	st.claims(testClaim("a"), verdictRun)
+	name := st.id.String()
+	err := f.update(t.Context(), func(b *bolt.Bucket, now int64) error { // the lease on disk is the first one
+		r, err := f.read(b, name, now)
+		if err != nil {
+			return err
+		}
+		r.LeaseUntil = now - 1
+		return put(b, []byte(name), r)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.is(Pending, false)
+	err = f.update(t.Context(), func(b *bolt.Bucket, now int64) error {
+		r, err := f.read(b, name, now)
+		if err != nil {
+			return err
+		}
+		next, _, _ := end(r, success("a", 1), now)
+		if err := f.write(b, name, next, now); err != nil {
+			return err
+		}
+		st.is(Pending, false)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.is(Completed, false)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.leases) != 0 {
+		t.Errorf("leases of what has ended: %v", f.leases)
+	}
+}
