@@ -56,6 +56,10 @@ examples: ## the example tools of sdk-examples, as their READMEs say
 test: build ## every test; fetches the servers that they need and this machine lacks
 	@GO='$(GO)' scripts/test ./...
 
+.PHONY: sdk
+sdk: build ## the SDKs in four languages: installs compilers (as root), builds and tests
+	@GO='$(GO)' scripts/sdk
+
 .PHONY: race
 race: build ## the same under the race detector (needs a C compiler)
 	@GO='$(GO)' scripts/test -race ./...

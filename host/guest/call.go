@@ -103,6 +103,8 @@ type call struct {
 	out    []byte // of tool_write
 	wrote  bool
 	logged int
+	// printed: it was told that nobody reads its standard output.
+	printed bool
 
 	httpStatus int
 	httpHeader map[string]string

@@ -176,7 +176,7 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 	c.Context, c.inv, c.config = ctx, inv, config
 	c.deadline, c.hasDeadline = ctx.Deadline()
 	c.done = ctx.Done()
-	c.out, c.wrote, c.logged = nil, false, 0
+	c.out, c.wrote, c.logged, c.printed = nil, false, 0, false
 	c.httpStatus, c.httpHeader = 0, nil
 	c.k.reset(inv.Input, uint64(in.m.spec.Memory))
 	c.meter.begin(in.m.spec.Fuel)

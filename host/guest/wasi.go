@@ -2,6 +2,7 @@ package guest
 
 import (
 	"encoding/binary"
+	"log/slog"
 	"runtime"
 	"time"
 
@@ -267,8 +268,12 @@ func fdWrite(c *call, s []uint64) uint64 {
 		if p == nil {
 			return eFAULT
 		}
-		if uint32(s[0]) == 2 {
+		switch {
+		case uint32(s[0]) == 2:
 			c.inst.said.Write(p)
+		case !c.printed && size > 0:
+			c.printed = true
+			c.logLine(slog.LevelWarn, []byte("the module prints to its standard output, which nobody reads; answer it as stdout, or send it with tool_emit"))
 		}
 		total += size
 	}

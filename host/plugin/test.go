@@ -486,7 +486,7 @@ func show(v any) string {
 
 func cut(s string) string {
 	if len(s) > 300 {
-		return strings.ToValidUTF8(s[:300], "") + ".."
+		s = s[:300] + ".."
 	}
-	return s
+	return strings.ToValidUTF8(s, "\uFFFD")
 }

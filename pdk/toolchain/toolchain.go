@@ -48,7 +48,21 @@ type FailedError struct {
 }
 
 func (e *FailedError) Error() string {
-	return fmt.Sprintf("build: %s failed:\n%s", filepath.Base(e.Command[0]), strings.TrimRight(e.Output, "\n"))
+	text := fmt.Sprintf("build: %s failed:\n%s", filepath.Base(e.Command[0]), strings.TrimRight(e.Output, "\n"))
+	for _, h := range hints {
+		if strings.Contains(e.Output, h.said) {
+			return text + "\n" + h.next
+		}
+	}
+	return text
+}
+
+// hints are for what compilers say to whom this is new.
+var hints = []struct{ said, next string }{
+	{"undefined symbol:", "there is no C library: use what toold.h has, or define TOOLD_LIBC and link wasi-libc"},
+	{"updates to go.mod needed", "the SDK is in ./toold: keep the replace line in go.mod"},
+	{"no required module provides package github.com/toold/toold", "the SDK is in ./toold: keep the replace line in go.mod, or run go get github.com/toold/toold/pdk"},
+	{"Element 'assembly/toold/host/abort' not found", "nothing of the SDK is imported: import it from ./toold"},
 }
 
 // Options are what is built.

@@ -1,0 +1,158 @@
+package plugin
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/pdk/toolchain"
+)
+
+// manual is docs/plugins.md.
+func manual(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("../../docs/plugins.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestCookbook compiles every policy of the manual into one guest and asks it.
+func TestCookbook(t *testing.T) {
+	found := regexp.MustCompile("(?s)<!-- policy: ([a-z]+) -->\n\n```go\n(.*?)```").FindAllStringSubmatch(manual(t), -1)
+	if len(found) != 4 {
+		t.Fatalf("%d policies in the manual, must be 4", len(found))
+	}
+	dir := filepath.Join(t.TempDir(), "cookbook")
+	if err := New(dir, toolchain.Go, true); err != nil {
+		t.Fatal(err)
+	}
+	source := "package main\n\nimport (\n\"slices\"\n\"strconv\"\n\"strings\"\n\"time\"\n\n\"github.com/toold/toold/pdk\"\n\"github.com/toold/toold/pdk/abi\"\n)\n\nvar _, _, _ = slices.Contains[[]string], strconv.Itoa, time.Now\nvar _ = strings.Cut\n\n" +
+		"//go:wasmexport restrict\nfunc restrict() int32 {\n\treturn pdk.Restrict(map[string]func(*abi.Call) *abi.Decision{"
+	bodies := ""
+	for _, f := range found {
+		source += fmt.Sprintf("%q: %s, ", f[1], f[1])
+		bodies += strings.Replace(f[2], "func policy(", "func "+f[1]+"(", 1) + "\n"
+	}
+	source += "}[pdk.Config(\"policy\")])\n}\n\nfunc main() {}\n\n" + bodies
+	for name, text := range map[string]string{"main.go": source, "tool.json": `{"capabilities": {"state": "1KiB"}}`} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Build(t.Context(), true, nil); err != nil {
+		t.Fatal(err)
+	}
+	w, err := OpenWorkbench(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	yes, no := true, false
+	ask := func(policy, call string, want *abi.Decision) {
+		t.Helper()
+		c := &Case{Name: policy, Call: []byte(call), Config: map[string]string{"policy": policy}, Decision: want}
+		if o := w.Run(t.Context(), c); !o.OK {
+			t.Errorf("%s of %s: %s", policy, call, strings.Join(o.Differences, "; "))
+		}
+	}
+	ask("grammar", `{"args":["list","--all"]}`, &abi.Decision{Effect: "allow"})
+	ask("grammar", `{"args":["list","--exec"]}`, &abi.Decision{Effect: "deny", Rule: "flag", Reason: "list has no flag --exec", Instead: "leave it out"})
+	ask("grammar", `{"args":["erase"]}`, &abi.Decision{Effect: "deny", Rule: "verb", Reason: "erase is not understood", Instead: "list or show"})
+	ask("grammar", `{}`, &abi.Decision{Effect: "deny", Rule: "verb", Reason: "a verb is missing", Instead: "list or show"})
+	ask("rewrite", `{"args":["-x"]}`, &abi.Decision{Effect: "allow", Args: []string{"--no-color", "--", "-x"}, Env: map[string]string{"LANG": "C"}})
+	ask("class", `{"args":["list"]}`, &abi.Decision{Effect: "allow", Mutating: &no, Idempotent: &yes})
+	ask("class", `{"args":["put"]}`, &abi.Decision{Effect: "allow", Mutating: &yes, Idempotent: &no})
+	ask("class", `{"args":["put"],"read_only":true}`, &abi.Decision{Effect: "deny", Rule: "read_only", Reason: "put changes something, and this caller only reads", Instead: "list or show"})
+	ask("rate", `{}`, &abi.Decision{Effect: "allow"})
+
+	// The rate counts what it stored, minute by minute.
+	c := &Case{Call: []byte(`{}`), Config: map[string]string{"policy": "rate"}, Decision: &abi.Decision{Effect: "allow"}}
+	allowed := 0
+	for range 30 {
+		reply, said, _, err := w.call(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(reply.Output), `"allow"`) {
+			allowed++
+		}
+		c.Vars = said.vars
+	}
+	if allowed < 10 || allowed > 20 { // a minute may have ended meanwhile
+		t.Errorf("%d of 30 calls were allowed, must be 10", allowed)
+	}
+}
+
+// TestCasesInTheManual: the manual's cases.json can be read.
+func TestCasesInTheManual(t *testing.T) {
+	_, rest, _ := strings.Cut(manual(t), "```json\n[")
+	text, _, ok := strings.Cut(rest, "```")
+	file := filepath.Join(t.TempDir(), CasesFile)
+	if err := os.WriteFile(file, []byte("["+text), 0o644); err != nil || !ok {
+		t.Fatal(err, ok)
+	}
+	cases, err := LoadCases(file)
+	if err != nil || len(cases) != 4 {
+		t.Errorf("%d cases, %v", len(cases), err)
+	}
+}
+
+// TestFunctionsInTheManual: what the manual says the SDKs have, they have.
+func TestFunctionsInTheManual(t *testing.T) {
+	read := func(patterns ...string) string {
+		var all strings.Builder
+		for _, p := range patterns {
+			files, err := filepath.Glob(filepath.Join("../../pdk", p))
+			if err != nil || len(files) == 0 {
+				t.Fatal(p, err)
+			}
+			for _, f := range files {
+				b, err := os.ReadFile(f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all.Write(b)
+			}
+		}
+		return all.String()
+	}
+	sdks := []struct{ cut, source string }{
+		{"pdk.", read("*.go")}, {"toold::", read("rust/src/*.rs")}, {"", read("c/toold.h")}, {"", read("assemblyscript/assembly/*.ts")},
+	}
+	_, table, _ := strings.Cut(manual(t), "| | Go | Rust | C | AssemblyScript |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	name := regexp.MustCompile("`([A-Za-z_:.]+)")
+	checked := 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(cells) != 5 || strings.Contains(line, "---") {
+			continue
+		}
+		for i, sdk := range sdks {
+			for _, m := range name.FindAllStringSubmatch(cells[i+1], -1) {
+				n := strings.TrimPrefix(m[1], sdk.cut)
+				n = n[strings.LastIndexAny(n, ".:")+1:]
+				if n == "Err" { // the language's own
+					continue
+				}
+				checked++
+				if !regexp.MustCompile(`(func|fn|mod|macro_rules!|define|TOOLD_F[A-Z]+ [\w ]+|static|function|export enum|class|type|toold_str|toold_fake_host) \*?` + n + `\b|` + n + `\(|\b` + n + `;`).MatchString(sdk.source) {
+					t.Errorf("the SDK of column %d has no %s", i+1, n)
+				}
+			}
+		}
+	}
+	if checked < 40 {
+		t.Errorf("only %d names were found in the table", checked)
+	}
+}
