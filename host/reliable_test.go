@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -468,5 +469,27 @@ func TestClassify(t *testing.T) {
 	run(90)
 	if a := run(0); a.Code != "CIRCUIT_OPEN" {
 		t.Errorf("after two failures: %s", a.raw)
+	}
+}
+
+// Spans reach a collector over HTTP, at the latest when the daemon ends.
+func TestSpansReachACollector(t *testing.T) {
+	got := make(chan string, 10)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		got <- r.URL.Path + " " + string(b)
+	}))
+	defer srv.Close()
+	d := hosttest.Start(t, host.Config{Traces: srv.URL + "/v1/traces"})
+	d.Tool(t, "env", M{"binary": "/usr/bin/env"}, nil)
+	ask(t, d.Socket, M{"tool": "env", "cwd": d.Root})
+	d.Stop(t)
+	select {
+	case b := <-got:
+		if !strings.HasPrefix(b, "/v1/traces ") || !strings.Contains(b, "tool_execution") {
+			t.Errorf("the collector got %q", b)
+		}
+	default:
+		t.Error("the collector got nothing")
 	}
 }
