@@ -272,7 +272,34 @@ func (e *Engine) intact(key [32]byte) bool {
 		e.forget(key)
 		return false
 	}
+	if st, err := os.Stat(e.note(key)); err == nil && time.Since(st.ModTime()) > 24*time.Hour {
+		now := time.Now()
+		os.Chtimes(e.note(key), now, now) // it is in use: see prune
+	}
 	return true
+}
+
+// unused is how long code is kept that no daemon loads.
+const unused = 30 * 24 * time.Hour
+
+// prune removes code that nobody has loaded for long: that of versions of tools
+// that were replaced.
+func (e *Engine) prune() {
+	notes, _ := filepath.Glob(filepath.Join(e.dir, "notes", "*"))
+	for _, note := range notes {
+		st, err := os.Stat(note)
+		if err != nil || time.Since(st.ModTime()) < unused {
+			continue
+		}
+		p, err := os.ReadFile(note)
+		if err != nil {
+			continue
+		}
+		if entry, _, ok := strings.Cut(strings.TrimSpace(string(p)), " "); ok && filepath.IsLocal(entry) {
+			os.Remove(filepath.Join(e.dir, entry))
+		}
+		os.Remove(note)
+	}
 }
 
 func (e *Engine) forget(key [32]byte) { os.Remove(e.note(key)) }

@@ -135,6 +135,7 @@ func (e *Engine) openCache() error {
 			os.RemoveAll(d)
 		}
 	}
+	e.prune()
 	if e.seed, err = loadSeed(e.dir, e.cfg.Logger); err != nil {
 		return err
 	}

@@ -523,6 +523,64 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// TestPrune: code that nobody has loaded for a month goes at the next start, and
+// what was loaded since stays.
+func TestPrune(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cache")
+	module := func(n int32) []byte {
+		var a asm
+		a.exported("run", nil, i32c(n), drop, i32c(0))
+		return a.bytes()
+	}
+	start := func(loads ...int32) {
+		t.Helper()
+		e, err := New(Config{CacheDir: dir, Compiler: compiler})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		for _, n := range loads {
+			load(t, e, Spec{Wasm: module(n)}).Close()
+		}
+	}
+	count := func() int {
+		notes, _ := filepath.Glob(filepath.Join(dir, "notes", "*"))
+		files, _ := filepath.Glob(filepath.Join(dir, "wazero-*", "*"))
+		if len(notes) != len(files) {
+			t.Errorf("%d notes and %d files", len(notes), len(files))
+		}
+		return len(files)
+	}
+	age := func(by time.Duration) {
+		notes, _ := filepath.Glob(filepath.Join(dir, "notes", "*"))
+		for _, n := range notes {
+			st, err := os.Stat(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := st.ModTime().Add(-by)
+			if err := os.Chtimes(n, at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	start(1, 2)
+	age(unused - time.Hour)
+	start(1)
+	if n := count(); n != 2 {
+		t.Fatalf("%d modules are kept, 2 are young enough", n)
+	}
+	age(2 * time.Hour)
+	start()
+	if n := count(); n != 1 {
+		t.Errorf("%d modules are kept, 1 was loaded since", n)
+	}
+	start(1, 2)
+	if n := count(); n != 2 {
+		t.Errorf("%d modules are kept after they were compiled again", n)
+	}
+}
+
 // TestLoadEnds: whoever loads may stop waiting.
 func TestLoadEnds(t *testing.T) {
 	e := newEngine(t)
