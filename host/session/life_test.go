@@ -1,0 +1,732 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// serve makes one of the five calls and returns its data or its code.
+func call(tab *Table, who, name, payload string) (string, wire.Code, string) {
+	return callKeyed(tab, who, name, payload, "")
+}
+
+func callKeyed(tab *Table, who, name, payload, key string) (string, wire.Code, string) {
+	r := &Request{
+		Call:   &wire.Call{Form: wire.Envelope, Tool: "session." + name, ExecutionID: "e", Payload: json.RawMessage(payload), IdempotencyKey: key},
+		Caller: who, Cwd: "/work",
+		Run: func(ctx context.Context, c *wire.Call) *wire.Result {
+			s, err := tab.Find(who, c.Session)
+			if err != nil {
+				return &wire.Result{Err: err.(*wire.Error)}
+			}
+			x, err := s.Begin(ctx, Spec{ID: c.ExecutionID, Tool: c.Tool, Kind: KindTurn})
+			if err != nil {
+				return &wire.Result{Err: err.(*wire.Error)}
+			}
+			x.Attempt(false)
+			<-x.Context().Done()
+			res := &wire.Result{Err: context.Cause(x.Context()).(*wire.Error)}
+			x.End(res)
+			return res
+		},
+	}
+	res, err := tab.Serve(context.Background(), r)
+	var e *wire.Error
+	if errors.As(err, &e) {
+		return "", e.Code, e.Message
+	}
+	if res.Err != nil {
+		return string(res.Data), res.Err.Code, res.Err.Message
+	}
+	return string(res.Data), "", ""
+}
+
+func TestLimit(t *testing.T) {
+	tab, _ := open(t, Config{Limit: 3})
+	tab.Find("me", "") // does not count
+	var ids []string
+	for range 3 {
+		data, code, _ := call(tab, "me", "mutate", `{"op":"create"}`)
+		if code != "" {
+			t.Fatal(code)
+		}
+		ids = append(ids, strings.Split(data, `"`)[3])
+	}
+	if _, code, message := call(tab, "me", "mutate", `{"op":"create"}`); code != wire.SessionLimit || !strings.Contains(message, "3") {
+		t.Errorf("the fourth: %s %s", code, message)
+	}
+	if _, code, _ := call(tab, "you", "mutate", `{"op":"create"}`); code != "" {
+		t.Errorf("of somebody else: %s", code)
+	}
+	// None was evicted, and one that is closed makes room.
+	for _, id := range ids {
+		if _, code, _ := call(tab, "me", "query", `{"id":"`+id+`"}`); code != "" {
+			t.Errorf("%s: %s", id, code)
+		}
+	}
+	call(tab, "me", "mutate", `{"op":"close","id":"`+ids[0]+`"}`)
+	if _, code, _ := call(tab, "me", "mutate", `{"op":"create"}`); code != "" {
+		t.Errorf("after closing one: %s", code)
+	}
+}
+
+func TestCreateOnce(t *testing.T) {
+	dir := t.TempDir()
+	tab, _ := open(t, Config{Dir: dir})
+	const create = `{"op":"create","params":{"name":"a"}}`
+	one, code, _ := callKeyed(tab, "me", "mutate", create, "k")
+	if code != "" {
+		t.Fatal(code)
+	}
+	if two, _, _ := callKeyed(tab, "me", "mutate", create, "k"); two != one {
+		t.Errorf("made again: %s and %s", one, two)
+	}
+	if _, code, _ := callKeyed(tab, "me", "mutate", `{"op":"create","params":{"name":"b"}}`, "k"); code != wire.IdempotencyKeyReused {
+		t.Errorf("another with the same key: %s", code)
+	}
+	if other, _, _ := callKeyed(tab, "you", "mutate", create, "k"); other == one {
+		t.Error("a key of somebody else's")
+	}
+	again, _ := open(t, Config{Dir: dir})
+	if two, _, _ := callKeyed(again, "me", "mutate", create, "k"); two != one {
+		t.Errorf("after a restart: %s and %s", one, two)
+	}
+	// A failure leaves the key free.
+	if _, code, _ := callKeyed(tab, "me", "mutate", `{"op":"rename","id":"nosuch"}`, "f"); code != wire.SessionNotFound {
+		t.Errorf("%s", code)
+	}
+	if _, code, _ := callKeyed(tab, "me", "mutate", create, "f"); code != "" {
+		t.Errorf("%s", code)
+	}
+}
+
+// TestStrangers: for every call, another identity's session is as one that never
+// was, to the letter.
+func TestStrangers(t *testing.T) {
+	tab, _ := open(t, Config{})
+	s := explicit(t, tab, "me")
+	closed := explicit(t, tab, "me")
+	closed.close()
+	<-closed.over
+	never := newID()
+	run(t, s, "e1", false)
+	for _, c := range []struct{ name, payload string }{
+		{"query", `{"id":"ID"}`},
+		{"query", `{"id":"ID","selector":"session.journal"}`},
+		{"mutate", `{"id":"ID","op":"rename"}`},
+		{"mutate", `{"id":"ID","op":"close"}`},
+		{"mutate", `{"id":"ID","op":"suspend"}`},
+		{"mutate", `{"id":"ID","op":"resume"}`},
+		{"mutate", `{"id":"ID","op":"flush"}`},
+		{"mutate", `{"id":"ID","op":"set-tools"}`},
+		{"mutate", `{"id":"ID","op":"label"}`},
+		{"mutate", `{"op":"create","params":{"parent":"ID"}}`},
+		{"prompt", `{"id":"ID","text":"git"}`},
+		{"prompt", `{"id":"ID","text":"'"}`},
+		{"abort", `{"id":"ID"}`},
+		{"abort", `{"id":"ID","execution":"e1"}`},
+		{"steer", `{"id":"ID","text":"x"}`},
+		{"steer", `{"id":"ID","execution":"e1","text":"x"}`},
+	} {
+		ask := func(id string) string {
+			data, code, message := call(tab, "you", c.name, strings.ReplaceAll(c.payload, "ID", id))
+			return strings.ReplaceAll(data+string(code)+message, id, "ID")
+		}
+		want := ask(never)
+		if !strings.HasPrefix(want, string(wire.SessionNotFound)) {
+			t.Errorf("%s %s of none: %s", c.name, c.payload, want)
+		}
+		for _, id := range []string{s.id, closed.id} {
+			if got := ask(id); got != want {
+				t.Errorf("%s %s: %s, of none: %s", c.name, c.payload, got, want)
+			}
+		}
+	}
+	// Nor does anything of it come out in what is listed.
+	if data, _, _ := call(tab, "you", "query", `{"selector":"[sessions, jobs, session]"}`); strings.Contains(data, s.id) || strings.Contains(data, `"me"`) {
+		t.Errorf("it is listed: %s", data)
+	}
+	if len(s.running) != 1 || s.state != Active {
+		t.Errorf("it was touched: %s", s.state)
+	}
+}
+
+// BenchmarkStrangers: and it takes as long. Compare the two.
+func BenchmarkStrangers(b *testing.B) {
+	tab, _ := open(b, Config{})
+	s := explicit(b, tab, "me")
+	tab.Find("you", "")
+	for name, id := range map[string]string{"another's": s.id, "none": newID()} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := tab.Find("you", id); err == nil {
+					b.Fatal("found")
+				}
+			}
+		})
+	}
+}
+
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab, _ := open(t, Config{})
+		parent := explicit(t, tab, "me")
+		var children []*Session
+		for range 2 {
+			c, err := tab.create("me", parent, &params{Cwd: "/"}, "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			children = append(children, c)
+		}
+		job := func(s *Session, id string, detach bool) *Job {
+			j, err := tab.NewJob("me", s.id, &wire.Call{ExecutionID: id, Tool: "t", Detach: detach}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, err := s.Begin(context.Background(), Spec{ID: id, Tool: "t", Kind: KindJob, Job: j})
+			if err != nil {
+				t.Fatal(err)
+			}
+			j.Admit()
+			x.Attempt(true)
+			go func() { // the tool, which ends when it is told to
+				<-x.Context().Done()
+				x.End(&wire.Result{Err: context.Cause(x.Context()).(*wire.Error)})
+			}()
+			return j
+		}
+		stays, ends := job(children[0], "stays", true), job(children[0], "ends", false)
+		began := time.Now()
+		data, code, _ := call(tab, "me", "mutate", `{"op":"close","id":"`+parent.id+`"}`)
+		if code != "" || !strings.Contains(data, parent.id) {
+			t.Fatalf("%s %s", data, code)
+		}
+		// From now on nothing can be called in any of them, and closing again is
+		// no error.
+		for _, s := range append(children, parent) {
+			if _, err := tab.Find("me", s.id); err == nil {
+				t.Error("a closed session is found")
+			}
+			if _, err := s.Begin(context.Background(), Spec{ID: "late"}); err == nil || !strings.Contains(err.Error(), "SESSION_NOT_FOUND") {
+				t.Errorf("a call in a closed session: %v", err)
+			}
+			if _, code, _ := call(tab, "me", "mutate", `{"op":"close","id":"`+s.id+`"}`); code != "" {
+				t.Errorf("closing again: %s", code)
+			}
+		}
+		if _, err := tab.create("me", parent, &params{Cwd: "/"}, "", ""); err == nil {
+			t.Error("a closed session got a child")
+		}
+		<-children[1].over
+		if d := time.Since(began); d != 0 {
+			t.Errorf("the idle child took %v", d)
+		}
+		synctest.Wait()
+		if ends.isDone() || parent.state != Closing {
+			t.Errorf("before the grace the job is done: %v; the parent is %s", ends.isDone(), parent.state)
+		}
+		<-parent.over
+		if d := time.Since(began); d != defaultGrace {
+			t.Errorf("the parent took %v, must be %v", d, defaultGrace)
+		}
+		select {
+		case <-children[0].over:
+		default:
+			t.Error("the parent was closed before its child")
+		}
+		if !ends.isDone() || ends.outcome.Code != wire.OutcomeUnknown {
+			t.Errorf("the job that ends: %+v", ends.outcome)
+		}
+		if stays.isDone() {
+			t.Error("the detached job was ended")
+		}
+		// The same identity still reads and ends it.
+		if data, _, _ := call(tab, "me", "query", `{"selector":"jobs.map(j, j.id + j.state)"}`); !strings.Contains(data, "staysrunning") || !strings.Contains(data, "endsdone") {
+			t.Errorf("jobs: %s", data)
+		}
+		if data, _, _ := call(tab, "you", "query", `{"selector":"jobs"}`); strings.Contains(data, "stays") {
+			t.Errorf("jobs of another: %s", data)
+		}
+		if _, code, _ := call(tab, "you", "mutate", `{"op":"cancel-job","params":{"job":"stays"}}`); code != wire.NotRunning {
+			t.Errorf("another's job: %s", code)
+		}
+		call(tab, "me", "mutate", `{"op":"cancel-job","params":{"job":"stays"}}`)
+		<-stays.over
+		if o := tab.ownerOf("me"); o.explicit != 0 {
+			t.Errorf("%d still count", o.explicit)
+		}
+		tab.Close(ended())
+	})
+}
+
+// TestIdle: what does nothing is suspended, resumed by its next call, and closed
+// when it stays so for a day.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab, _ := open(t, Config{})
+		s, busy := explicit(t, tab, "me"), explicit(t, tab, "me")
+		x := run(t, busy, "long", false)
+		state := func(s *Session) string {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.state
+		}
+		time.Sleep(29 * time.Minute)
+		if state(s) != Active {
+			t.Errorf("after 29 minutes it is %s", state(s))
+		}
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if state(s) != Suspended || state(busy) != Active {
+			t.Errorf("after 32 minutes it is %s, and the busy one %s", state(s), state(busy))
+		}
+		run(t, s, "again", false).End(fine)
+		if state(s) != Active {
+			t.Errorf("after a call it is %s", state(s))
+		}
+		x.End(fine)
+		time.Sleep(24 * time.Hour)
+		if state(s) != Suspended {
+			t.Errorf("after a day it is %s", state(s))
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if state(s) != Closed {
+			t.Errorf("after a day of rest it is %s", state(s))
+		}
+		if _, err := os.Stat(s.journal.path); err != nil {
+			t.Errorf("its journal went with it: %v", err)
+		}
+		time.Sleep(25 * time.Hour)
+		synctest.Wait()
+		if files, _ := filepath.Glob(filepath.Join(tab.config.Dir, "*")); len(files) != 0 {
+			t.Errorf("a day later there are %v", files)
+		}
+		if sum, _ := tab.Totals(); sum.Calls != 2 {
+			t.Errorf("the totals have %d calls, must be 2", sum.Calls)
+		}
+		tab.Close(ended())
+	})
+}
+
+// TestSuspendUnderLoad: suspending and resuming while calls come and go loses no
+// call and counts each.
+func TestSuspendUnderLoad(t *testing.T) {
+	tab, _ := open(t, Config{})
+	s := explicit(t, tab, "me")
+	const callers, calls = 8, 200
+	var wait, flip sync.WaitGroup
+	stop := make(chan struct{})
+	busy, rested := 0, 0
+	flip.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			switch err := s.suspend(); {
+			case err == nil:
+				rested++
+			case strings.Contains(err.Error(), "SESSION_BUSY"):
+				busy++
+			default:
+				t.Error(err)
+				return
+			}
+			if err := s.resume(); err != nil {
+				t.Error(err)
+				return
+			}
+			runtime.Gosched()
+		}
+	})
+	for i := range callers {
+		wait.Go(func() {
+			for j := range calls {
+				x, err := s.Begin(context.Background(), Spec{ID: fmt.Sprint(i, j), Tool: "t", Kind: KindCall})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := x.Attempt(true); err != nil {
+					t.Error(err)
+				}
+				runtime.Gosched()
+				x.End(fine)
+			}
+		})
+	}
+	wait.Wait()
+	close(stop)
+	flip.Wait()
+	t.Logf("suspended %d times, and told SESSION_BUSY %d times", rested, busy)
+	again, _ := open(t, Config{Dir: tab.config.Dir})
+	got, err := again.Find("me", s.id)
+	if err != nil || got.count.Calls != callers*calls || got.journal.skipped.Load() != 0 {
+		t.Errorf("%v: %d calls, must be %d; %d skipped", err, got.count.Calls, callers*calls, got.journal.skipped.Load())
+	}
+}
+
+// TestTurnsTakeTurns: one at a time, those that wait in order, and all that wait
+// are ended by an abort.
+func TestTurnsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab, _ := open(t, Config{})
+		s := explicit(t, tab, "me")
+		ends := make(chan wire.Code, 100)
+		prompt := func(queue bool) {
+			go func() {
+				_, code, _ := call(tab, "me", "prompt", fmt.Sprintf(`{"id":%q,"text":"x","queue":%v}`, s.id, queue))
+				ends <- code
+			}()
+			synctest.Wait()
+		}
+		prompt(false)
+		if prompt(false); <-ends != wire.SessionBusy {
+			t.Error("a second turn was not told SESSION_BUSY")
+		}
+		for range maxTurns {
+			prompt(true)
+		}
+		if prompt(true); <-ends != wire.SessionBusy {
+			t.Error("one too many may wait")
+		}
+		// The end of a turn lets the next one in.
+		call(tab, "me", "abort", `{"id":"`+s.id+`","execution":"e"}`)
+		if <-ends != wire.Aborted {
+			t.Error("the turn was not aborted")
+		}
+		synctest.Wait()
+		if s.turn == nil || len(s.waiting) != maxTurns-1 {
+			t.Errorf("%d wait", len(s.waiting))
+		}
+		call(tab, "me", "abort", `{"id":"`+s.id+`"}`)
+		for range maxTurns {
+			if code := <-ends; code != wire.Aborted {
+				t.Errorf("a turn that waited: %s", code)
+			}
+		}
+		synctest.Wait()
+		if s.turn != nil || s.inTurn {
+			t.Error("the turn was not given back")
+		}
+		tab.Close(ended())
+	})
+}
+
+// TestSteering: what is read, what waits, what nobody will read, what is too
+// much, and what comes between two attempts.
+func TestSteering(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab, _ := open(t, Config{})
+		s := explicit(t, tab, "me")
+		x, err := s.Begin(t.Context(), Spec{ID: "turn", Tool: "t", Kind: KindTurn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		steer := func(text string) (string, wire.Code, string) {
+			return call(tab, "me", "steer", fmt.Sprintf(`{"id":%q,"text":%q}`, s.id, text))
+		}
+		began := time.Now()
+		if data, _, _ := steer("waits"); !strings.Contains(data, `"queued":true`) || time.Since(began) != steerWait {
+			t.Errorf("%s after %v", data, time.Since(began))
+		}
+		// The first attempt reads it; the second what comes between the two.
+		buf := make([]byte, 100)
+		first := x.Input(true)
+		if n, err := first.Read(buf); string(buf[:n]) != "waits" || err != nil {
+			t.Errorf("%q, %v", buf[:n], err)
+		}
+		if !x.Steered() {
+			t.Error("it does not say that an attempt has read")
+		}
+		first.Close()
+		if n, err := first.Read(buf); err == nil {
+			t.Errorf("an attempt that has ended read %q", buf[:n])
+		}
+		steer("between")
+		second := x.Input(true)
+		if n, _ := second.Read(buf); string(buf[:n]) != "between" {
+			t.Errorf("the second attempt read %q", buf[:n])
+		}
+		big := strings.Repeat("x", maxInbox)
+		steer(big)
+		if _, code, message := steer("y"); code != wire.LimitExceeded || !strings.Contains(message, "1 bytes were not delivered") {
+			t.Errorf("too much: %s %s", code, message)
+		}
+		// What nobody read is told to the one who waits, and kept.
+		go func() {
+			time.Sleep(steerWait / 2)
+			second.Close()
+			x.End(fine)
+		}()
+		x.inbox.mu.Lock()
+		x.inbox.queue, x.inbox.size = nil, 0
+		x.inbox.mu.Unlock()
+		if _, code, message := steer("never"); code != wire.NotRunning || !strings.Contains(message, "5 bytes were not delivered") {
+			t.Errorf("never read: %s %s", code, message)
+		}
+		synctest.Wait()
+		if n := s.recent[0].Undelivered; n != 5 {
+			t.Errorf("%d bytes are said to be undelivered, must be 5", n)
+		}
+		tab.Close(ended())
+	})
+}
+
+// TestSelectors: what can be asked, and that no question costs much.
+func TestSelectors(t *testing.T) {
+	tab, _ := open(t, Config{})
+	s := explicit(t, tab, "me")
+	run(t, s, "e", false).End(fine)
+	for _, tt := range []struct {
+		selector string
+		want     string // of the value
+		code     wire.Code
+	}{
+		{"session.state", `"active"`, ""},
+		{"session.telemetry.outcomes.ok", "1", ""},
+		{"sessions.size()", "1", ""},
+		{"session.tools == null", "true", ""},
+		{"session.journal.map(r, r.t)", `["session","state","set","snapshot","begin","end"]`, ""},
+		{"{'a': [1, 2.5, null, b'x']}", `{"a":[1,2.5,null,"eA=="]}`, ""},
+		{"session..id", "", wire.InvalidPayload},
+		{"nosuch", "", wire.InvalidPayload},
+		{"session.nosuch", "", wire.InvalidPayload},
+		{"1 / 0", "", wire.InvalidPayload},
+		{strings.Repeat("x", maxSelector+1), "", wire.LimitExceeded},
+		// A thousand million steps, and a string that doubles.
+		{"[1,2,3,4,5,6,7,8,9,10].all(a, " + strings.Repeat("[1,2,3,4,5,6,7,8,9,10].all(a, ", 8) + "true" + strings.Repeat(")", 9), "", wire.LimitExceeded},
+		{"[" + strings.Repeat("1,", 40) + "1].map(x, 'xxxxxxxxxx').join('').replace('x', session.journal.map(r, 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').join('')).replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x','xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x','xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').size()", "", wire.LimitExceeded},
+	} {
+		payload, _ := json.Marshal(map[string]string{"id": s.id, "selector": tt.selector})
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		began := time.Now()
+		data, code, message := call(tab, "me", "query", string(payload))
+		took := time.Since(began)
+		runtime.ReadMemStats(&after)
+		if code != tt.code || tt.code == "" && data != `{"value":`+tt.want+`}` {
+			t.Errorf("%.60s: %s %s %.200s", tt.selector, data, code, message)
+		}
+		if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 256 || took > 3*time.Second {
+			t.Errorf("%.60s: took %v and allocated %d MiB", tt.selector, took, mib)
+		}
+	}
+}
+
+// TestSnapshotsHoldNoSecrets: neither a query nor the journal has what a call was
+// given.
+func TestSnapshotsHoldNoSecrets(t *testing.T) {
+	tab, _ := open(t, Config{})
+	s := explicit(t, tab, "me")
+	call(tab, "me", "prompt", `{"id":"`+s.id+`","text":"'"}`)
+	x := run(t, s, "e", true)
+	x.AddInput(7)
+	data, _, _ := call(tab, "me", "query", `{"selector":"[session, sessions, jobs]","id":"`+s.id+`"}`)
+	for _, word := range []string{"args", "stdin", "env", "token", "payload"} {
+		if strings.Contains(data, `"`+word+`"`) {
+			t.Errorf("a snapshot has %s: %s", word, data)
+		}
+	}
+}
+
+func TestSplitWords(t *testing.T) {
+	for _, tt := range []struct {
+		line string
+		want string // joined with |, or the beginning of the error
+	}{
+		{"", ""},
+		{"  git   log\t-1 ", "git|log|-1"},
+		{`a 'b c' "d e" f\ g`, "a|b c|d e|f g"},
+		{`a '' ""`, "a||"},
+		{`x'y'"z"`, "xyz"},
+		{`'$HOME' "$HOME" $HOME *.go ~`, "$HOME|$HOME|$HOME|*.go|~"},
+		{`"a\"b\\c\$d\e"`, `a"b\c$d\e`},
+		{`'a\'`, `a\`},
+		{"a\\\nb", "ab"},
+		{"\n git status \n", "git|status"},
+		{"a#b", "a#b"},
+		{"'a|b' c\\;d", "a|b|c;d"},
+		{"git log | head", "!'|' at byte 8 would need a shell"},
+		{"a && b", "!'&'"},
+		{"a > b", "!'>'"},
+		{"a; b", "!';'"},
+		{"$(a)", "!'('"},
+		{"a # b", "!'#'"},
+		{"git status\nrm -r", "!holds a second line"},
+		{"a 'b", "!the quote ' at byte 2"},
+		{`a "b`, `!the quote " at byte 2`},
+		{`a \`, "!ends in a backslash"},
+	} {
+		words, err := splitWords(tt.line)
+		got := strings.Join(words, "|")
+		if err != nil {
+			got = "!" + err.Error()
+		}
+		if want, isErr := strings.CutPrefix(tt.want, "!"); got != tt.want && !(isErr && err != nil && strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%q: %q, must be %q", tt.line, got, tt.want)
+		}
+	}
+}
+
+func FuzzSplitWords(f *testing.F) {
+	f.Add(`a 'b c' "d\"e" f\ g`)
+	f.Fuzz(func(t *testing.T, line string) {
+		words, err := splitWords(line)
+		if err != nil {
+			return
+		}
+		// Quoted again they come out as they are.
+		for i, w := range words {
+			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+		again, err := splitWords(strings.Join(words, " "))
+		if err != nil || len(again) != len(words) {
+			t.Fatalf("%q, %v", again, err)
+		}
+	})
+}
+
+func TestLastLine(t *testing.T) {
+	for _, tt := range []struct {
+		writes []string
+		want   string
+	}{
+		{[]string{"one\n", "two\n"}, "two"},
+		{[]string{"one\ntw", "o"}, "two"},
+		{[]string{"one\n", "\n", "\r\n"}, "one"},
+		{[]string{"10%\r", "20%\r"}, "20%"},
+		{[]string{strings.Repeat("é", 200)}, strings.Repeat("é", 100)},
+		{[]string{"\xff\xfe"}, "\uFFFD"},
+	} {
+		x := &Execution{}
+		for _, w := range tt.writes {
+			x.line = lastLine(x.line, []byte(w))
+		}
+		if got := x.lastText(); got != tt.want && !(tt.want == "\uFFFD" && strings.Trim(got, "\uFFFD") == "") {
+			t.Errorf("%q: %q, must be %q", tt.writes, got, tt.want)
+		}
+	}
+}
+
+// TestIdleSessionsAreSmall counts the bytes of memory that an idle session holds.
+func TestIdleSessionsAreSmall(t *testing.T) {
+	const n, most = 10_000, 8 << 10
+	tab, _ := open(t, Config{Limit: n})
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc + m.StackInuse
+	}
+	before, files := heap(), openFiles(t)
+	keep := make([]*Session, n)
+	for i := range keep {
+		keep[i] = explicit(t, tab, "me")
+		run(t, keep[i], "e", false).End(fine)
+	}
+	bytes := (heap() - before) / n
+	t.Logf("%d bytes of memory a session, one call made in each", bytes)
+	if bytes > most {
+		t.Errorf("a session holds %d bytes, and %d are the most", bytes, most)
+	}
+	if now := openFiles(t); now > files+maxKept+8 {
+		t.Errorf("%d files are open, before there were %d", now, files)
+	}
+	runtime.KeepAlive(keep)
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0 // where there is no /proc nothing is counted
+	}
+	return len(list)
+}
+
+// TestAThousandSessions at once, each with calls, turns that are steered, aborts
+// and an end of its own, for the race detector.
+func TestAThousandSessions(t *testing.T) {
+	tab, _ := open(t, Config{Limit: 2000, Grace: time.Millisecond})
+	var wait sync.WaitGroup
+	for i := range 1000 {
+		who := fmt.Sprint("owner", i%10)
+		wait.Go(func() {
+			data, code, _ := call(tab, who, "mutate", `{"op":"create"}`)
+			if code != "" {
+				t.Error(code)
+				return
+			}
+			id := strings.Split(data, `"`)[3]
+			s, err := tab.Find(who, id)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for j := range 5 {
+				x, err := s.Begin(context.Background(), Spec{ID: fmt.Sprint(j), Tool: "t", Kind: KindCall})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				x.Attempt(j%2 == 0)
+				x.Watch(discard{}).Write([]byte("a line\n"))
+				if j == 3 {
+					call(tab, who, "abort", `{"id":"`+id+`"}`)
+				}
+				x.End(fine)
+			}
+			turn := make(chan wire.Code)
+			go func() {
+				_, code, _ := call(tab, who, "prompt", `{"id":"`+id+`","text":"x"}`)
+				turn <- code
+			}()
+			for {
+				if data, _, _ := call(tab, who, "abort", `{"id":"`+id+`"}`); strings.Contains(data, "turn") {
+					break
+				}
+				runtime.Gosched()
+			}
+			if code := <-turn; code != wire.Aborted {
+				t.Errorf("the turn: %s", code)
+			}
+			call(tab, who, "mutate", `{"op":"rename","id":"`+id+`","params":{"name":"x"}}`)
+			if i%2 == 0 {
+				call(tab, who, "mutate", `{"op":"suspend","id":"`+id+`"}`)
+			}
+			if i%3 == 0 {
+				call(tab, who, "mutate", `{"op":"close","id":"`+id+`"}`)
+			}
+		})
+		if i%100 == 0 {
+			wait.Go(func() { call(tab, who, "query", `{"selector":"sessions.size()"}`); tab.Totals() })
+		}
+	}
+	wait.Wait()
+	sum, states := tab.Totals()
+	if sum.Calls != 6000 {
+		t.Errorf("%d calls, must be 6000", sum.Calls)
+	}
+	t.Logf("%d calls, %v", sum.Calls, states)
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
