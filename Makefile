@@ -70,7 +70,7 @@ fuzz: ## each fuzz target for FUZZTIME (30s)
 
 .PHONY: bench
 bench: build ## the benchmarks that match BENCH (all)
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+	PATH="$$PATH:$${HOME:-/root}/.cargo/bin:$(CURDIR)/$(CACHE)/npm/node_modules/.bin" TOOLD_COSTS=1 $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
 .PHONY: check
 check: build ## gofmt, vet, staticcheck, the floors, schemas, CHANGELOG

@@ -255,7 +255,7 @@ func TestEmbed(t *testing.T) {
 
 // install runs the shell block of the language's README and takes away what it
 // built.
-func install(t *testing.T, lang, to string) {
+func install(t testing.TB, lang, to string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(lang, "README.md"))
 	if err != nil {
