@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -30,6 +31,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	LogRedis(slog.New(slog.DiscardHandler)) // it tells of every fault that a test makes
 	os.Exit(m.Run())
 }
 

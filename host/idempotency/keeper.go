@@ -262,11 +262,14 @@ func Open(ctx context.Context, c Config) (*Keeper, error) {
 			k.store, err = openFile(path)
 			break
 		}
-		switch scheme, _, _ := strings.Cut(c.Store, "://"); scheme {
+		switch scheme, rest, _ := strings.Cut(c.Store, "://"); scheme {
 		case "redis", "rediss", "unix":
 			k.store, err = openRedis(ctx, c.Store, k.tell)
 		default:
-			err = fmt.Errorf("%.32q names no store; use memory, file, file:PATH or redis://HOST:PORT/DB", c.Store)
+			if rest != "" {
+				scheme += "://…" // there may be a password
+			}
+			err = fmt.Errorf("%.32q names no store; use memory, file, file:PATH or redis://HOST:PORT/DB", scheme)
 		}
 	}
 	if err != nil {

@@ -368,8 +368,8 @@ type proxy struct {
 	of     map[string]int // faults by the name of the record; guarded by mu
 
 	// hold, when set, is asked about each chunk from the server for a
-	// connection that began with first; it returns when it may go on.
-	hold func(first string)
+	// connection that began with first; it returns whether it may go on.
+	hold func(first string) bool
 }
 
 func startProxy(t testing.TB, to string) *proxy {
@@ -489,7 +489,11 @@ func (p *proxy) pass(c, s net.Conn) {
 			if n > 0 {
 				if p.hold != nil {
 					began, _ := first.Load().(string)
-					p.hold(began)
+					if !p.hold(began) {
+						_ = c.Close()
+						_ = s.Close()
+						return
+					}
 				}
 				if p.faulty.Load() {
 					switch rand.IntN(40) {

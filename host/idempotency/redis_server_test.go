@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,9 +18,13 @@ import (
 type server struct {
 	addr string
 	port int
-	dir  string
 	cmd  *exec.Cmd
 	*redis.Client
+
+	mu    sync.Mutex
+	lines []string      // what it has said; guarded by mu
+	more  chan struct{} // closed when there is another line; guarded by mu
+	ended bool          // guarded by mu
 }
 
 func freePort(t testing.TB) int {
@@ -43,18 +47,18 @@ func startRedis(t testing.TB, args ...string) *server {
 	if err != nil {
 		t.Skip("redis-server is not installed; make test fetches it")
 	}
-	s := &server{port: freePort(t), dir: t.TempDir()}
+	s := &server{port: freePort(t), more: make(chan struct{})}
 	s.addr = fmt.Sprintf("127.0.0.1:%d", s.port)
-	s.run(t, program, append([]string{"--port", fmt.Sprint(s.port), "--bind", "127.0.0.1", "--dir", s.dir}, args...), "Ready to accept connections")
+	s.cmd = exec.Command(program, append([]string{"--port", fmt.Sprint(s.port), "--bind", "127.0.0.1", "--dir", t.TempDir(), "--repl-diskless-sync-delay", "0"}, args...)...)
+	s.start(t)
+	s.says(t, "Ready to accept connections")
 	s.Client = redis.NewClient(&redis.Options{Addr: s.addr})
 	t.Cleanup(func() { _ = s.Client.Close() })
 	return s
 }
 
-func (s *server) run(t testing.TB, program string, args []string, until string) {
+func (s *server) start(t testing.TB) {
 	t.Helper()
-	s.cmd = exec.Command(program, args...)
-	s.cmd.Env = append(os.Environ(), "TZ=UTC")
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -63,41 +67,52 @@ func (s *server) run(t testing.TB, program string, args []string, until string) 
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.kill() })
-	said := make(chan string, 1)
+	read := make(chan struct{})
 	go func() {
-		var all strings.Builder
-		told := false
+		defer close(read)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			if !told {
-				fmt.Fprintln(&all, lines.Text())
-			}
-			if !told && strings.Contains(lines.Text(), until) {
-				told = true
-				said <- ""
-			}
+			s.mu.Lock()
+			s.lines = append(s.lines, lines.Text())
+			close(s.more)
+			s.more = make(chan struct{})
+			s.mu.Unlock()
 		}
-		if !told {
-			said <- all.String()
-		}
+		s.mu.Lock()
+		s.ended = true
+		close(s.more)
+		s.mu.Unlock()
 	}()
-	select {
-	case text := <-said:
-		if text != "" {
-			t.Fatalf("%s ended:\n%s", program, text)
+	t.Cleanup(func() {
+		s.kill()
+		<-read
+		_ = s.cmd.Wait()
+	})
+}
+
+// says waits until the server has said text.
+func (s *server) says(t testing.TB, text string) {
+	t.Helper()
+	late := time.After(40 * time.Second)
+	for {
+		s.mu.Lock()
+		all, more, ended := strings.Join(s.lines, "\n"), s.more, s.ended
+		s.mu.Unlock()
+		if strings.Contains(all, text) {
+			return
 		}
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%s did not say %q", program, until)
+		if ended {
+			t.Fatalf("redis-server ended without saying %q:\n%s", text, all)
+		}
+		select {
+		case <-more:
+		case <-late:
+			t.Fatalf("redis-server did not say %q:\n%s", text, all)
+		}
 	}
 }
 
 // kill is kill -9.
-func (s *server) kill() {
-	if s.cmd.Process != nil {
-		_ = s.cmd.Process.Kill()
-		_ = s.cmd.Wait()
-	}
-}
+func (s *server) kill() { _ = s.cmd.Process.Kill() }
 
 func (s *server) url(params string) string { return "redis://" + s.addr + "/0" + params }
 
