@@ -289,7 +289,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	if err := ready(); err != nil {
 		h.log.Warn("say that calls are accepted", "error", err)
 	}
-	go h.sayStore(ctx)
+	g.Go(func() error { h.sayStore(ctx); return nil })
 	h.log.Info("ready", "socket", c.Socket, "admin", c.Admin, "tools", c.Tools)
 	select {
 	case <-ctx.Done():

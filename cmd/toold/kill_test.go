@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -80,6 +82,9 @@ func (v *victim) start() {
 	}
 }
 
+// flag is the value of one of its flags.
+func (v *victim) flag(name string) string { return v.args[slices.Index(v.args, name)+1] }
+
 // kill is kill -9.
 func (v *victim) kill() {
 	v.cmd.Process.Kill()
@@ -91,17 +96,84 @@ func (v *victim) kill() {
 // no key runs twice, no result that a caller was given is lost, and a call
 // that was cut off has run to its end, or not at all, or is OUTCOME_UNKNOWN.
 func TestKill(t *testing.T) {
+	t.Parallel()
+	program := buildDaemon(t)
+	for _, store := range []string{"file", "redis"} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			newLedger(t, program, store).run(kills(t))
+		})
+	}
+}
+
+// buildDaemon makes the program that is killed.
+func buildDaemon(t *testing.T) string {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "toold")
 	build := exec.Command("go", "build", "-o", program, "./cmd/toold")
 	build.Dir = hosttest.ModuleRoot()
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, store := range []string{"file", "redis"} {
-		t.Run(store, func(t *testing.T) {
-			t.Parallel()
-			newLedger(t, program, store).run(kills(t))
+	return program
+}
+
+// Two daemons that share a Redis, and the key by which they name callers, run
+// a key once between them. When the one that runs it is killed, those who wait
+// at the other are told when its lease has passed, and not at their timeouts.
+func TestTwoDaemonsOneRedis(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t, buildDaemon(t), "redis")
+	dir := t.TempDir()
+	key, err := os.ReadFile(filepath.Join(l.daemon.flag("--state"), "host.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "host.key"), key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := &ledger{t: t, root: l.root, socket: l.socket + "2"}
+	second := *l.daemon
+	second.args = append(slices.Clone(l.daemon.args), "--state", dir, "--socket", other.socket) // the last counts
+	second.start()
+	defer second.kill()
+	ask := func(l *ledger, c *ledgerCall) *wire.Result {
+		res, err := l.ask(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	done := &ledgerCall{key: "done", args: []string{"-c", script, "sh", "done", "0"}}
+	if res := ask(l, done); res.Err != nil || res.FromCache {
+		t.Fatalf("%+v", res)
+	}
+	if res := ask(other, done); res.Err != nil || !res.FromCache {
+		t.Errorf("the other daemon: %+v", res)
+	}
+	cut := &ledgerCall{key: "cut", args: []string{"-c", script, "sh", "cut", "250"}}
+	go l.ask(t.Context(), cut)
+	for deadline := time.Now().Add(30 * time.Second); l.lines()["cut"] == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not begin")
+		}
+		runtime.Gosched()
+	}
+	var wg sync.WaitGroup
+	for range 49 {
+		wg.Go(func() {
+			if res := ask(other, cut); res.Err == nil || res.Err.Code != wire.OutcomeUnknown {
+				t.Errorf("%+v", res)
+			}
 		})
+	}
+	start := time.Now()
+	l.daemon.kill()
+	wg.Wait()
+	took := time.Since(start)
+	t.Logf("49 that waited at the other daemon were told %v after the kill", took.Round(time.Millisecond))
+	if n := l.lines()["cut"]; n != 1 || took > 25*time.Second {
+		t.Errorf("it ran %d times; they were told after %v", n, took)
 	}
 }
 
