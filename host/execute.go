@@ -11,6 +11,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -398,6 +400,9 @@ func text(s, b64 string) ([]byte, error) {
 
 // maskText and maskJSON mask secrets in what is not a stream.
 func maskText(s string, secrets [][]byte) string {
+	if !slices.ContainsFunc(secrets, func(secret []byte) bool { return strings.Contains(s, string(bytes.TrimSpace(secret))) }) {
+		return s
+	}
 	var b bytes.Buffer
 	w := maskOutput(&b, secrets)
 	io.WriteString(w, s)

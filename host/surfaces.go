@@ -57,6 +57,10 @@ func (h *Host) acquire(ctx context.Context, k *call, on *listener) (release func
 	if !errors.As(err, &we) || we.Code != wire.UnknownTool {
 		return nil, err
 	}
+	// A module that is still being loaded may bring it.
+	if err := h.tools.Ready(ctx); err != nil {
+		return nil, err
+	}
 	var why error
 	for _, source := range h.tools.Discovering() {
 		found, release, err := h.surfaceOf(ctx, k, on, source)
@@ -468,6 +472,9 @@ func (h *Host) listTools(ctx context.Context, k *call, on *listener) (*wire.Resu
 		if err := wire.Unmarshal(k.Payload, &page); err != nil {
 			return nil, wire.Errorf(wire.InvalidPayload, "tools.list takes after and limit: %w", err)
 		}
+	}
+	if err := h.tools.Ready(ctx); err != nil {
+		return nil, err
 	}
 	list, taken := []listedTool{}, map[string]bool{}
 	discovering := h.tools.Discovering()

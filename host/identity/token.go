@@ -6,7 +6,9 @@ import (
 	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -207,8 +209,6 @@ type claims struct {
 	// private are the names, sorted, of those that no standard registers.
 	private []string
 	id      string // who; see Caller.ID
-	issuer  string
-	subject string
 	expires time.Time
 	after   time.Time // zero without nbf
 }
@@ -260,14 +260,14 @@ func (r *Resolver) readClaims(text []byte) (*claims, error) {
 			return nil, refuse("its %s is no string", name)
 		}
 	}
-	c.issuer, c.subject = c.text["iss"], c.text["sub"]
-	if r.cfg.Issuer != "" && c.issuer != r.cfg.Issuer {
+	issuer, subject := c.text["iss"], c.text["sub"]
+	if r.cfg.Issuer != "" && issuer != r.cfg.Issuer {
 		return nil, refuse("its iss is not the issuer that this toold expects")
 	}
 	if r.cfg.Audience != "" && !audience(members["aud"], r.cfg.Audience) {
 		return nil, refuse("its aud does not name this toold")
 	}
-	if err := r.admit(c); err != nil {
+	if err := r.admit(c); err != nil { // before anything is said of what it holds
 		return nil, err
 	}
 	for _, name := range c.private {
@@ -276,13 +276,13 @@ func (r *Resolver) readClaims(text []byte) (*claims, error) {
 		}
 	}
 	counted := slices.DeleteFunc(slices.Clone(c.private), func(n string) bool { return slices.Contains(r.cfg.Ignore, n) })
-	if c.subject == "" && len(counted) == 0 {
+	if subject == "" && len(counted) == 0 {
 		return nil, refuse("it says nobody: it has no sub and no claim that a tool declares")
 	}
 	// Registered claims that a tool declares are in its fingerprint, not here:
 	// who somebody is does not change with an e-mail address.
 	m := hmac.New(sha256.New, r.key)
-	field(m, "token", c.issuer, c.subject)
+	field(m, "token", issuer, subject)
 	for _, name := range counted {
 		field(m, name, c.text[name])
 	}
@@ -332,6 +332,7 @@ func date(members map[string]json.RawMessage, name string) (time.Time, error) {
 	if err != nil || f < 0 || f > 253402300799 { // the last second that RFC 3339 can write
 		return time.Time{}, refuse("its %s is no number of seconds since 1970", name)
 	}
+	f = min(f, 9223372036) // in 2262, the last that nanoseconds can count to
 	sec := int64(f)
 	return time.Unix(sec, int64((f-float64(sec))*1e9)), nil
 }
@@ -381,18 +382,16 @@ type remembered struct {
 
 // box is the name under which a token is remembered, and what opens its claims.
 func (r *Resolver) box(token string) (digest, cipher.AEAD, error) {
-	m := hmac.New(sha256.New, r.key)
+	// Neither half of it tells the other.
+	m := hmac.New(sha512.New, r.key)
 	field(m, "remember", token)
-	name := digest(m.Sum(nil))
-	m.Reset()
-	field(m, "seal", token)
-	block, err := aes.NewCipher(m.Sum(nil))
+	sum := m.Sum(nil)
+	block, err := aes.NewCipher(sum[sha256.Size:])
 	if err != nil {
-		return name, nil, err
+		return digest{}, nil, err
 	}
-	// The key seals one text, once a generation of keys: the nonce may be fixed.
 	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return name, aead, err
+	return digest(sum[:sha256.Size]), aead, err
 }
 
 func (r *Resolver) resolveToken(token string) (Caller, error) {
@@ -404,39 +403,102 @@ func (r *Resolver) resolveToken(token string) (Caller, error) {
 	if err != nil {
 		return Caller{}, wire.Errorf(wire.Internal, "remember a token: %w", err)
 	}
-	var text []byte
 	if m, ok := r.known.GetIfPresent(name); ok && m.ring == keys.generation {
-		text, err = aead.Open(nil, nil, m.sealed, nil)
-		if err != nil {
-			text = nil
-		}
-	}
-	warm := text != nil
-	if !warm {
-		if text, err = openToken(keys, token); err != nil {
-			var e *wire.Error
-			if errors.As(err, &e) {
-				return Caller{}, e
+		if kept, err := aead.Open(nil, nil, m.sealed, nil); err == nil {
+			c := unpackClaims(string(kept))
+			// What follows from the token and the configuration alone was
+			// checked; the tools and the time may be others now.
+			if err := r.check(c); err != nil {
+				r.known.Invalidate(name)
+				return Caller{}, err
 			}
-			return Caller{}, refuse("it is malformed")
+			return c.caller(), nil
 		}
 	}
-	// Read each time, warm or not: the checks are the same in both.
+	text, err := openToken(keys, token)
+	if err != nil {
+		var e *wire.Error
+		if errors.As(err, &e) {
+			return Caller{}, e
+		}
+		return Caller{}, refuse("it is malformed")
+	}
 	c, err := r.readClaims(text)
 	if err == nil {
-		err = c.current(time.Now())
+		err = r.check(c)
 	}
 	if err != nil {
-		if warm {
-			r.known.Invalidate(name)
-		}
 		return Caller{}, err
 	}
-	if !warm {
-		r.known.Set(name, &remembered{keys.generation, aead.Seal(nil, nil, text, nil)})
+	r.known.Set(name, &remembered{keys.generation, aead.Seal(nil, nil, c.pack(), nil)})
+	return c.caller(), nil
+}
+
+// check is what is asked of a token on every use.
+func (r *Resolver) check(c *claims) error {
+	if err := r.admit(c); err != nil {
+		return err
 	}
+	return c.current(time.Now())
+}
+
+func (c *claims) caller() Caller {
 	v, ok := c.text[readOnly]
-	return Caller{ID: c.id, ReadOnly: narrows(v, ok), claims: c}, nil
+	return Caller{ID: c.id, ReadOnly: narrows(v, ok), claims: c}
+}
+
+// pack writes the claims so that reading them again costs little.
+func (c *claims) pack() []byte {
+	var b bytes.Buffer
+	number := func(n int64) { b.Write(binary.LittleEndian.AppendUint64(nil, uint64(n))) }
+	write := func(s string) { number(int64(len(s))); b.WriteString(s) }
+	number(c.expires.UnixNano())
+	number(0)
+	if !c.after.IsZero() {
+		binary.LittleEndian.PutUint64(b.Bytes()[8:], uint64(c.after.UnixNano()))
+	}
+	write(c.id)
+	number(int64(len(c.private)))
+	for _, name := range c.private {
+		write(name)
+	}
+	number(int64(len(c.text)))
+	for name, text := range c.text {
+		write(name)
+		write(text)
+	}
+	return b.Bytes()
+}
+
+// unpackClaims reads what pack wrote. Nobody else could have: it was sealed.
+func unpackClaims(s string) *claims {
+	number := func() int64 {
+		var b [8]byte
+		copy(b[:], s)
+		s = s[8:]
+		return int64(binary.LittleEndian.Uint64(b[:]))
+	}
+	read := func() (text string) {
+		n := number()
+		text, s = s[:n], s[n:]
+		return text
+	}
+	c := &claims{expires: time.Unix(0, number())}
+	if after := number(); after != 0 {
+		c.after = time.Unix(0, after)
+	}
+	c.id = read()
+	c.private = make([]string, number())
+	for i := range c.private {
+		c.private[i] = read()
+	}
+	n := number()
+	c.text = make(map[string]string, n)
+	for range n {
+		name := read()
+		c.text[name] = read()
+	}
+	return c
 }
 
 // Inspection is what `toolctl token inspect` shows of a token: all but the
