@@ -131,32 +131,86 @@ typedef struct {
 	toold_str failed; // not empty: the call fails with this text
 } toold_decision;
 
+// What an identity may do, as a module's server says it.
+typedef struct {
+	bool set;
+	bool read_only;
+	toold_str grants; // any text that changes when the grants do
+} toold_safety;
+
+// A tool's own failure; counts when it has a message. code is UPPER_SNAKE_CASE.
+typedef struct {
+	toold_str code, message;
+	bool retriable;
+} toold_failure;
+
 // What handle answers.
 typedef struct {
 	int exit_code;
 	toold_str out, err;                     // text
 	toold_str stdout_base64, stderr_base64; // bytes; see toold_base64
 	toold_str data;                         // one JSON value
-	struct {
-		toold_str code, message;
-		bool retriable;
-	} error; // counts when it has a message
+	toold_failure error;
 	bool gone;
+	toold_safety safety;
 	toold_str failed; // not empty: the call fails with this text
 } toold_result;
+
+typedef struct {
+	bool set;
+	toold_str title;
+	toold_opt read_only, destructive, idempotent, open_world;
+} toold_annotations;
 
 // What describe answers. abi 0 stands for TOOLD_ABI.
 typedef struct {
 	int abi;
 	toold_str name, description;
 	toold_str schema; // JSON
-	struct {
-		bool set;
-		toold_str title;
-		toold_opt read_only, destructive, idempotent, open_world;
-	} annotations;
+	toold_annotations annotations;
 	bool wants_repo_config;
 } toold_describe;
+
+// What discover is asked: which tools the module brings for one identity.
+typedef struct {
+	toold_str tool;
+	bool read_only;
+	int64_t deadline_ms;
+} toold_discovery;
+
+typedef struct {
+	toold_str name, title, description;
+	toold_str schema; // JSON
+	toold_annotations annotations;
+	bool mutating;
+	toold_str binding; // JSON; comes back with each call of the tool
+} toold_surface_tool;
+
+// What discover answers. An error of the moment goes into failed, that the
+// server refuses the identity into error, with the code UNAUTHENTICATED.
+typedef struct {
+	const toold_surface_tool *tools;
+	size_t n;
+	toold_safety safety;
+	int64_t ttl_ms;
+	toold_failure error;
+	toold_str failed;
+} toold_surface;
+
+// What classify is asked, once a binary has ended: the call, its exit code and
+// the ends of its outputs (bytes).
+typedef struct {
+	toold_call call;
+	int exit_code;
+	toold_str out, err;
+} toold_ended;
+
+// What classify answers: whether what the tool works with failed, and whether
+// the same call may succeed when made again.
+typedef struct {
+	bool failure, retriable;
+	toold_str failed;
+} toold_classification;
 
 // ---- Memory ----
 
@@ -914,6 +968,38 @@ TOOLD_FN toold_str toold_write_decision(const toold_decision *d) {
 	return toold_done(&b);
 }
 
+TOOLD_FN void toold_json_failure(toold_buf *b, toold_failure e) {
+	if (!e.message.n && !e.code.n) return;
+	toold_json_name(b, "error");
+	toold_json_open(b, '{');
+	toold_json_text(b, "code", e.code);
+	toold_json_name(b, "message");
+	toold_json_string(b, e.message);
+	toold_json_yes(b, "retriable", e.retriable);
+	toold_json_close(b, '}');
+}
+
+TOOLD_FN void toold_json_safety(toold_buf *b, toold_safety s) {
+	if (!s.set) return;
+	toold_json_name(b, "safety");
+	toold_json_open(b, '{');
+	toold_json_yes(b, "read_only", s.read_only);
+	toold_json_text(b, "grants", s.grants);
+	toold_json_close(b, '}');
+}
+
+TOOLD_FN void toold_json_annotations(toold_buf *b, toold_annotations a) {
+	if (!a.set) return;
+	toold_json_name(b, "annotations");
+	toold_json_open(b, '{');
+	toold_json_text(b, "title", a.title);
+	toold_json_opt(b, "read_only", a.read_only);
+	toold_json_opt(b, "destructive", a.destructive);
+	toold_json_opt(b, "idempotent", a.idempotent);
+	toold_json_opt(b, "open_world", a.open_world);
+	toold_json_close(b, '}');
+}
+
 TOOLD_FN toold_str toold_write_result(const toold_result *r) {
 	toold_buf b = {0};
 	toold_json_open(&b, '{');
@@ -924,16 +1010,9 @@ TOOLD_FN toold_str toold_write_result(const toold_result *r) {
 	toold_json_text(&b, "stdout_base64", r->stdout_base64);
 	toold_json_text(&b, "stderr_base64", r->stderr_base64);
 	toold_json_value(&b, "data", r->data);
-	if (r->error.message.n || r->error.code.n) {
-		toold_json_name(&b, "error");
-		toold_json_open(&b, '{');
-		toold_json_text(&b, "code", r->error.code);
-		toold_json_name(&b, "message");
-		toold_json_string(&b, r->error.message);
-		toold_json_yes(&b, "retriable", r->error.retriable);
-		toold_json_close(&b, '}');
-	}
+	toold_json_failure(&b, r->error);
 	toold_json_yes(&b, "gone", r->gone);
+	toold_json_safety(&b, r->safety);
 	toold_json_close(&b, '}');
 	return toold_done(&b);
 }
@@ -945,16 +1024,7 @@ TOOLD_FN toold_str toold_write_describe(const toold_describe *d) {
 	toold_json_text(&b, "name", d->name);
 	toold_json_text(&b, "description", d->description);
 	toold_json_value(&b, "schema", d->schema);
-	if (d->annotations.set) {
-		toold_json_name(&b, "annotations");
-		toold_json_open(&b, '{');
-		toold_json_text(&b, "title", d->annotations.title);
-		toold_json_opt(&b, "read_only", d->annotations.read_only);
-		toold_json_opt(&b, "destructive", d->annotations.destructive);
-		toold_json_opt(&b, "idempotent", d->annotations.idempotent);
-		toold_json_opt(&b, "open_world", d->annotations.open_world);
-		toold_json_close(&b, '}');
-	}
+	toold_json_annotations(&b, d->annotations);
 	if (d->wants_repo_config) {
 		toold_list wants = {0};
 		toold_push(&wants, TOOLD_STR("repo_config"));
@@ -962,6 +1032,76 @@ TOOLD_FN toold_str toold_write_describe(const toold_describe *d) {
 	}
 	toold_json_close(&b, '}');
 	return toold_done(&b);
+}
+
+TOOLD_FN toold_str toold_write_surface(const toold_surface *s) {
+	toold_buf b = {0};
+	toold_json_open(&b, '{');
+	toold_json_name(&b, "tools");
+	toold_json_open(&b, '[');
+	for (size_t i = 0; i < s->n; i++) {
+		const toold_surface_tool *t = &s->tools[i];
+		toold_json_open(&b, '{');
+		toold_json_name(&b, "name");
+		toold_json_string(&b, t->name);
+		toold_json_text(&b, "title", t->title);
+		toold_json_text(&b, "description", t->description);
+		toold_json_value(&b, "schema", t->schema);
+		toold_json_annotations(&b, t->annotations);
+		toold_json_yes(&b, "mutating", t->mutating);
+		toold_json_value(&b, "binding", t->binding);
+		toold_json_close(&b, '}');
+	}
+	toold_json_close(&b, ']');
+	toold_json_safety(&b, s->safety);
+	toold_json_number(&b, "ttl_ms", s->ttl_ms);
+	toold_json_failure(&b, s->error);
+	toold_json_close(&b, '}');
+	return toold_done(&b);
+}
+
+TOOLD_FN toold_str toold_write_classification(const toold_classification *c) {
+	toold_buf b = {0};
+	toold_json_open(&b, '{');
+	toold_json_yes(&b, "failure", c->failure);
+	toold_json_yes(&b, "retriable", c->retriable);
+	toold_json_close(&b, '}');
+	return toold_done(&b);
+}
+
+TOOLD_FN void toold_read_discovery(toold_reader *r, toold_discovery *d) {
+	if (!toold_object(r)) {
+		toold_wrong(r, "not an object");
+		return;
+	}
+	for (toold_str name; toold_next_member(r, &name);) {
+		if (toold_is(name, "tool")) d->tool = toold_read_string(r);
+		else if (toold_is(name, "read_only")) d->read_only = toold_read_bool(r);
+		else if (toold_is(name, "deadline_ms")) d->deadline_ms = toold_read_int(r);
+		else toold_skip(r);
+	}
+}
+
+TOOLD_FN void toold_read_ended(toold_reader *r, toold_ended *e) {
+	if (!toold_object(r)) {
+		toold_wrong(r, "not an object");
+		return;
+	}
+	for (toold_str name; toold_next_member(r, &name);) {
+		if (toold_is(name, "call")) toold_read_call(r, &e->call);
+		else if (!toold_is(name, "result")) toold_skip(r);
+		else if (toold_object(r))
+			for (toold_str field; toold_next_member(r, &field);) {
+				bool good = true;
+				if (toold_is(field, "exit_code")) e->exit_code = (int)toold_read_int(r);
+				else if (toold_is(field, "stdout")) e->out = toold_read_string(r);
+				else if (toold_is(field, "stderr")) e->err = toold_read_string(r);
+				else if (toold_is(field, "stdout_base64")) good = toold_base64_of(toold_read_string(r), &e->out);
+				else if (toold_is(field, "stderr_base64")) good = toold_base64_of(toold_read_string(r), &e->err);
+				else toold_skip(r);
+				if (!good) toold_wrong(r, "not base64");
+			}
+	}
 }
 
 // ---- The host ----
@@ -1338,6 +1478,32 @@ TOOLD_FN bool toold_get_call(toold_call *c) {
 	TOOLD_EXPORT(describe) int32_t toold_export_describe(void) { \
 		toold_describe d = fn(); \
 		return toold_end_with((toold_str){0, 0}, toold_write_describe(&d)); \
+	}
+
+// TOOLD_DISCOVER makes fn answer the tools of an identity:
+// toold_surface fn(const toold_discovery *).
+#define TOOLD_DISCOVER(fn) \
+	TOOLD_EXPORT(discover) int32_t toold_export_discover(void) { \
+		toold_discovery d = {0}; \
+		toold_str in = toold_input(); \
+		toold_reader r = toold_read(in); \
+		toold_read_discovery(&r, &d); \
+		if (!toold_end(&r)) return toold_end_with(toold_why(&r, "read discovery", in), in); \
+		toold_surface s = fn(&d); \
+		return toold_end_with(s.failed, s.failed.n ? s.failed : toold_write_surface(&s)); \
+	}
+
+// TOOLD_CLASSIFY makes fn say what an exit code means:
+// toold_classification fn(const toold_ended *).
+#define TOOLD_CLASSIFY(fn) \
+	TOOLD_EXPORT(classify) int32_t toold_export_classify(void) { \
+		toold_ended e = {0}; \
+		toold_str in = toold_input(); \
+		toold_reader r = toold_read(in); \
+		toold_read_ended(&r, &e); \
+		if (!toold_end(&r)) return toold_end_with(toold_why(&r, "read what ended", in), in); \
+		toold_classification c = fn(&e); \
+		return toold_end_with(c.failed, c.failed.n ? c.failed : toold_write_classification(&c)); \
 	}
 
 #endif

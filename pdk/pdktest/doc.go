@@ -23,8 +23,8 @@
 //
 // # The guest
 //
-// One module with the exports describe, restrict and handle. Each looks at
-// args[0] of its Call, the request, and does what the tables say; the other
+// One module with the exports describe, restrict, handle, discover and
+// classify. restrict and handle look at args[0] of its Call, the request, and does what the tables say; the other
 // arguments are A, B and so on. It reads its Call as abi.Call has it, ignores
 // fields that it does not know, and keeps nothing from one call to the next.
 //
@@ -67,6 +67,7 @@
 //	data                 data: the payload, as it came
 //	error CODE TEXT      error {code CODE, message TEXT, retriable true}
 //	gone                 gone true
+//	safety GRANTS        safety {read_only true, grants GRANTS}
 //	fail TEXT            fails (error_set) with TEXT
 //	trap                 ends by a trap, or fails
 //	config KEY           data {"value": VALUE}, null when there is none
@@ -85,6 +86,24 @@
 //	large N              stdout of N times "x"
 //	count                adds one to a variable of the module that begins at 0; data {"count": the variable}
 //	anything else        exit_code 2, stderr "unknown request: " and the request and "\n"
+//
+// # discover
+//
+// Answers two tools, and of who only reads the first alone:
+//
+//	{"name": "one", "title": "One", "description": "the first", "schema": {"type": "object"}, "annotations": {"read_only": true}, "binding": {"view": "v"}}
+//	{"name": "two", "mutating": true}
+//
+// with ttl_ms 60000 and a safety whose read_only is that of the Discovery and
+// whose grants are its tool. When the configuration "server" is "refuses" it
+// answers no tools and the error UNAUTHENTICATED, "no such user"; when it is
+// "fails", it fails with "the server is away".
+//
+// # classify
+//
+// Answers failure for an exit code from 2 on, and retriable when the standard
+// error is "try again" and the byte 0xff. Without args it fails with "there is
+// no request".
 //
 // An error of a host function that the table does not mention is a failure.
 package pdktest

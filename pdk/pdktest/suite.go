@@ -259,7 +259,7 @@ func (v *Vector) compare(w *told) error {
 }
 
 func (s *Subject) exports(context.Context) error {
-	for _, name := range []string{"describe", "restrict", "handle"} {
+	for _, name := range []string{"describe", "restrict", "handle", "discover", "classify"} {
 		if !s.m.Has(name) {
 			return fmt.Errorf("there is no export %s without parameters", name)
 		}

@@ -79,7 +79,8 @@ var breaks = []string{
 	"empty-args", "empty-env", "empty-stdin", "config", "config-absent", "repo", "repo-error", "repo-order", "restrict-fail", "restrict-trap", "unknown",
 	"handle-no-request", "handle-unknown", "call-payload", "call-unicode", "call-deadline", "stdout", "stderr", "exit", "bytes-text", "bytes-url",
 	"data", "error", "error-retriable", "gone", "fail", "trap", "handle-config", "var-get", "var-set", "var-delete", "log", "emit", "recv",
-	"http-header", "http-body", "http-status", "http-error", "exec-cwd", "exec-code", "exec-refused", "tool-call", "length", "large", "count",
+	"http-header", "http-body", "http-status", "http-error", "exec-cwd", "exec-code", "exec-refused", "tool-call", "length", "large", "count", "safety",
+	"discover-refused", "discover-all", "discover-binding", "discover-safety", "discover-ttl", "classify-failure", "classify-retriable",
 }
 
 // TestBrokenGuestsAreRed: a guest that breaks a single rule does not pass.

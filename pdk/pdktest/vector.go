@@ -121,6 +121,10 @@ func (v *Vector) answer() any {
 		return &abi.Decision{}
 	case "handle":
 		return &abi.Result{}
+	case "discover":
+		return &abi.Surface{}
+	case "classify":
+		return &abi.Classification{}
 	}
 	return nil
 }

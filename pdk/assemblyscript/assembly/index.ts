@@ -28,7 +28,7 @@
 
 import { input, output, setError } from "./host";
 import { Writer } from "./json";
-import { Call, Decision, Describe, Outcome } from "./types";
+import { Call, Classification, Decision, Describe, Discovery, Ended, Outcome, Surface } from "./types";
 
 export * from "./host";
 export * from "./json";
@@ -66,6 +66,32 @@ export function onHandle(handler: (c: Call) => Outcome): i32 {
 export function onDescribe(d: Describe): i32 {
   const w = new Writer();
   d.write(w);
+  output(w);
+  return 0;
+}
+
+/** The body of the export discover. */
+export function onDiscover(discover: (d: Discovery) => Surface): i32 {
+  const r = input();
+  const d = Discovery.read(r);
+  if (!r.end()) return fail("read discovery: " + r.wrong);
+  const s = discover(d);
+  if (s.failure.length) return fail(s.failure);
+  const w = new Writer();
+  s.write(w);
+  output(w);
+  return 0;
+}
+
+/** The body of the export classify. */
+export function onClassify(classify: (e: Ended) => Classification): i32 {
+  const r = input();
+  const e = Ended.read(r);
+  if (!r.end()) return fail("read what ended: " + r.wrong);
+  const c = classify(e);
+  if (c.error.length) return fail(c.error);
+  const w = new Writer();
+  c.write(w);
   output(w);
   return 0;
 }

@@ -233,6 +233,32 @@ export class Failure {
   constructor(public code: string, public message: string, public retriable: bool = false) {}
 }
 
+/** What an identity may do, as a module's server says it. */
+export class Safety {
+  /** grants is any text that changes when the grants do. */
+  constructor(public readOnly: bool, public grants: string) {}
+}
+
+function writeSafety(w: Writer, s: Safety | null): void {
+  if (s == null) return;
+  w.name("safety");
+  w.beginObject();
+  w.yes("read_only", s.readOnly);
+  w.text("grants", s.grants);
+  w.endObject();
+}
+
+function writeFailure(w: Writer, e: Failure | null): void {
+  if (e == null) return;
+  w.name("error");
+  w.beginObject();
+  w.text("code", e.code);
+  w.name("message");
+  w.string(e.message);
+  w.yes("retriable", e.retriable);
+  w.endObject();
+}
+
 /** What a handler answers. */
 export class Outcome {
   exitCode: i32 = 0;
@@ -245,6 +271,8 @@ export class Outcome {
   data: string = "";
   error: Failure | null = null;
   gone: bool = false;
+  /** What the call found out about the identity's grants. */
+  safety: Safety | null = null;
   /** Not empty: the call fails with this text. */
   failure: string = "";
 
@@ -287,17 +315,9 @@ export class Outcome {
     const stderr = this.stderrBytes;
     if (stderr != null) w.text("stderr_base64", base64.encode(stderr));
     w.json("data", this.data);
-    const e = this.error;
-    if (e != null) {
-      w.name("error");
-      w.beginObject();
-      w.text("code", e.code);
-      w.name("message");
-      w.string(e.message);
-      w.yes("retriable", e.retriable);
-      w.endObject();
-    }
+    writeFailure(w, this.error);
     w.yes("gone", this.gone);
+    writeSafety(w, this.safety);
     w.endObject();
   }
 }
@@ -308,6 +328,18 @@ export class Annotations {
   destructive: Opt = Opt.Unsaid;
   idempotent: Opt = Opt.Unsaid;
   openWorld: Opt = Opt.Unsaid;
+}
+
+function writeAnnotations(w: Writer, a: Annotations | null): void {
+  if (a == null) return;
+  w.name("annotations");
+  w.beginObject();
+  w.text("title", a.title);
+  opt(w, "read_only", a.readOnly);
+  opt(w, "destructive", a.destructive);
+  opt(w, "idempotent", a.idempotent);
+  opt(w, "open_world", a.openWorld);
+  w.endObject();
 }
 
 /** What describe answers. */
@@ -326,18 +358,136 @@ export class Describe {
     w.text("name", this.name);
     w.text("description", this.description);
     w.json("schema", this.schema);
-    const a = this.annotations;
-    if (a != null) {
-      w.name("annotations");
+    writeAnnotations(w, this.annotations);
+    if (this.wants.length) w.list("wants", this.wants);
+    w.endObject();
+  }
+}
+
+/** What discover is asked: which tools the module brings for one identity. */
+export class Discovery {
+  tool: string = "";
+  readOnly: bool = false;
+  deadlineMs: i64 = 0;
+
+  static read(r: Reader): Discovery {
+    const d = new Discovery();
+    if (!r.object()) {
+      r.fail("not an object");
+      return d;
+    }
+    while (r.member()) {
+      const name = r.name;
+      if (name == "tool") d.tool = r.string();
+      else if (name == "read_only") d.readOnly = r.bool();
+      else if (name == "deadline_ms") d.deadlineMs = r.int();
+      else r.skip();
+    }
+    return d;
+  }
+}
+
+/** One tool of a Surface. */
+export class SurfaceTool {
+  title: string = "";
+  description: string = "";
+  /** JSON. */
+  schema: string = "";
+  annotations: Annotations | null = null;
+  mutating: bool = false;
+  /** JSON; comes back with each call of the tool. */
+  binding: string = "";
+  constructor(public name: string) {}
+}
+
+/** What discover answers. That the server refuses the identity goes into error, with the code UNAUTHENTICATED. */
+export class Surface {
+  tools: SurfaceTool[] = [];
+  safety: Safety | null = null;
+  ttlMs: i64 = 0;
+  error: Failure | null = null;
+  /** Not empty: the discovery fails with this text; an error of the moment. */
+  failure: string = "";
+
+  write(w: Writer): void {
+    w.beginObject();
+    w.name("tools");
+    w.beginArray();
+    for (let i = 0; i < this.tools.length; i++) {
+      const t = this.tools[i];
       w.beginObject();
-      w.text("title", a.title);
-      opt(w, "read_only", a.readOnly);
-      opt(w, "destructive", a.destructive);
-      opt(w, "idempotent", a.idempotent);
-      opt(w, "open_world", a.openWorld);
+      w.name("name");
+      w.string(t.name);
+      w.text("title", t.title);
+      w.text("description", t.description);
+      w.json("schema", t.schema);
+      writeAnnotations(w, t.annotations);
+      w.yes("mutating", t.mutating);
+      w.json("binding", t.binding);
       w.endObject();
     }
-    if (this.wants.length) w.list("wants", this.wants);
+    w.endArray();
+    writeSafety(w, this.safety);
+    w.number("ttl_ms", this.ttlMs);
+    writeFailure(w, this.error);
+    w.endObject();
+  }
+}
+
+/** What classify is asked, once a binary has ended: the call, its exit code and the ends of its outputs. */
+export class Ended {
+  call: Call = new Call();
+  exitCode: i32 = 0;
+  stdout: Uint8Array = new Uint8Array(0);
+  stderr: Uint8Array = new Uint8Array(0);
+
+  static read(r: Reader): Ended {
+    const e = new Ended();
+    if (!r.object()) {
+      r.fail("not an object");
+      return e;
+    }
+    while (r.member()) {
+      if (r.name == "call") {
+        e.call = Call.read(r);
+        continue;
+      }
+      if (r.name != "result") {
+        r.skip();
+        continue;
+      }
+      if (!r.object()) continue;
+      while (r.member()) {
+        const name = r.name;
+        if (name == "exit_code") e.exitCode = <i32>r.int();
+        else if (name == "stdout") e.stdout = Uint8Array.wrap(String.UTF8.encode(r.string()));
+        else if (name == "stderr") e.stderr = Uint8Array.wrap(String.UTF8.encode(r.string()));
+        else if (name == "stdout_base64") e.stdout = decoded(r);
+        else if (name == "stderr_base64") e.stderr = decoded(r);
+        else r.skip();
+      }
+    }
+    return e;
+  }
+}
+
+function decoded(r: Reader): Uint8Array {
+  const b = base64.decode(r.string());
+  if (b != null) return b;
+  r.fail("not base64");
+  return new Uint8Array(0);
+}
+
+/** What classify answers: whether what the tool works with failed, and whether the same call may succeed when made again. */
+export class Classification {
+  /** Not empty: the export fails with this text. */
+  error: string = "";
+  constructor(public failure: bool, public retriable: bool) {}
+
+  write(w: Writer): void {
+    w.beginObject();
+    w.yes("failure", this.failure);
+    w.yes("retriable", this.retriable);
     w.endObject();
   }
 }

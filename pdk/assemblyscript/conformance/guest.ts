@@ -2,6 +2,7 @@
 // the documentation of package pdktest.
 
 import {
+  Classification, Discovery, Ended, Safety, Surface, SurfaceTool, onClassify, onDiscover,
   Annotations, Call, Command, Decision, Describe, Failure, Level, Opt, Outcome, Request, Writer, base64, bytes, config, emit, exec, http, log,
   onDescribe, onHandle, onRestrict, recv, text, toolCall, varDelete, varGet, varSet,
 } from "../assembly/index";
@@ -119,6 +120,11 @@ function answer(c: Call): Outcome {
     r.error = new Failure(rest[0], rest[1], true);
     return r;
   }
+  if (request == "safety") {
+    const r = new Outcome();
+    r.safety = new Safety(true, rest[0]);
+    return r;
+  }
   if (request == "gone") {
     const r = new Outcome();
     r.gone = true;
@@ -212,4 +218,43 @@ function answer(c: Call): Outcome {
   if (request == "large") return Outcome.text("x".repeat(i32.parse(rest[0])));
   if (request == "count") return object("count", (++count).toString());
   return ends(2, "unknown request: " + request + "\n");
+}
+
+export function discover(): i32 { return onDiscover(surface); }
+export function classify(): i32 { return onClassify(means); }
+
+function surface(d: Discovery): Surface {
+  const s = new Surface();
+  if (config("server") == "refuses") {
+    s.error = new Failure("UNAUTHENTICATED", "no such user");
+    return s;
+  }
+  if (config("server") == "fails") {
+    s.failure = "the server is away";
+    return s;
+  }
+  const one = new SurfaceTool("one");
+  one.title = "One";
+  one.description = "the first";
+  one.schema = '{"type":"object"}';
+  const a = new Annotations();
+  a.readOnly = Opt.Yes;
+  one.annotations = a;
+  one.binding = '{"view":"v"}';
+  s.tools.push(one);
+  if (!d.readOnly) {
+    const two = new SurfaceTool("two");
+    two.mutating = true;
+    s.tools.push(two);
+  }
+  s.safety = new Safety(d.readOnly, d.tool);
+  s.ttlMs = 60000;
+  return s;
+}
+
+function means(e: Ended): Classification {
+  const again = bytes("try again").length + 1;
+  const c = new Classification(e.exitCode >= 2, e.stderr.length == again && e.stderr[again - 1] == 0xff);
+  if (!e.call.args.length) c.error = "there is no request";
+  return c;
 }

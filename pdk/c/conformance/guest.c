@@ -183,6 +183,7 @@ static toold_result answer(const toold_call *c) {
 		r.error.code = a, r.error.message = a2, r.error.retriable = true;
 		return r;
 	}
+	if (toold_is(request, "safety")) return (toold_result){.safety = {.set = true, .read_only = true, .grants = a}};
 	if (toold_is(request, "gone")) return (toold_result){.gone = true};
 	if (toold_is(request, "fail")) return (toold_result){.failed = join(c->args, 1, " ")};
 	if (toold_is(request, "trap")) __builtin_trap();
@@ -279,3 +280,24 @@ static toold_result answer(const toold_call *c) {
 }
 
 TOOLD_HANDLE(answer)
+
+static toold_surface discover(const toold_discovery *d) {
+	static const toold_surface_tool tools[] = {
+		{.name = TOOLD_STR("one"), .title = TOOLD_STR("One"), .description = TOOLD_STR("the first"), .schema = TOOLD_STR("{\"type\":\"object\"}"),
+			.annotations = {.set = true, .read_only = TOOLD_YES}, .binding = TOOLD_STR("{\"view\":\"v\"}")},
+		{.name = TOOLD_STR("two"), .mutating = true},
+	};
+	if (toold_is(toold_config("server"), "refuses"))
+		return (toold_surface){.error = {.code = TOOLD_STR("UNAUTHENTICATED"), .message = TOOLD_STR("no such user")}};
+	if (toold_is(toold_config("server"), "fails")) return (toold_surface){.failed = TOOLD_STR("the server is away")};
+	return (toold_surface){.tools = tools, .n = d->read_only ? 1 : 2, .safety = {.set = true, .read_only = d->read_only, .grants = d->tool}, .ttl_ms = 60000};
+}
+
+TOOLD_DISCOVER(discover)
+
+static toold_classification classify(const toold_ended *e) {
+	if (!e->call.args.n) return (toold_classification){.failed = TOOLD_STR("there is no request")};
+	return (toold_classification){.failure = e->exit_code >= 2, .retriable = toold_is(e->err, "try again\xff")};
+}
+
+TOOLD_CLASSIFY(classify)

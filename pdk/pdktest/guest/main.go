@@ -263,6 +263,12 @@ func answer(c *abi.Call) (*abi.Result, error) {
 			r.Error.Retriable = false
 		}
 		return r, nil
+	case "safety":
+		r := &abi.Result{Safety: &abi.Safety{ReadOnly: true, Grants: rest[0]}}
+		if broken("safety") {
+			r.Safety = nil
+		}
+		return r, nil
 	case "gone":
 		return &abi.Result{Gone: !broken("gone")}, nil
 	case "fail":
@@ -415,4 +421,67 @@ func run(c *abi.Call, rest []string) (*abi.Result, error) {
 	}
 	r, err3 := data(map[string]any{"exit_code": res.ExitCode, "stdout": string(out), "stderr": string(errs)})
 	return r, errors.Join(err1, err2, err3)
+}
+
+//go:wasmexport discover
+func discover() int32 { return pdk.Discover(surface) }
+
+func surface(d *abi.Discovery) (*abi.Surface, error) {
+	switch pdk.Config("server") {
+	case "refuses":
+		e := &abi.Error{Code: abi.Unauthenticated, Message: "no such user"}
+		if broken("discover-refused") {
+			return nil, errors.New(e.Message)
+		}
+		return &abi.Surface{Error: e}, nil
+	case "fails":
+		return nil, errors.New("the server is away")
+	}
+	yes := true
+	s := &abi.Surface{
+		Tools: []abi.SurfaceTool{
+			{Name: "one", Title: "One", Description: "the first", Schema: json.RawMessage(`{"type":"object"}`),
+				Annotations: &abi.Annotations{ReadOnly: &yes}, Binding: json.RawMessage(`{"view":"v"}`)},
+			{Name: "two", Mutating: true},
+		},
+		Safety: &abi.Safety{ReadOnly: d.ReadOnly, Grants: d.Tool},
+		TTLMS:  60000,
+	}
+	if d.ReadOnly && !broken("discover-all") {
+		s.Tools = s.Tools[:1]
+	}
+	switch {
+	case broken("discover-binding"):
+		s.Tools[0].Binding = nil
+	case broken("discover-safety"):
+		s.Safety = nil
+	case broken("discover-ttl"):
+		s.TTLMS = 0
+	}
+	return s, nil
+}
+
+//go:wasmexport classify
+func classify() int32 {
+	return pdk.Export(func(in []byte) ([]byte, error) {
+		var e abi.Classify
+		if err := json.Unmarshal(in, &e); err != nil {
+			return nil, err
+		}
+		if len(e.Call.Args) == 0 {
+			return nil, errors.New("there is no request")
+		}
+		stderr, err := base64.StdEncoding.DecodeString(e.Result.StderrBase64)
+		if err != nil {
+			return nil, err
+		}
+		c := abi.Classification{Failure: e.Result.ExitCode >= 2, Retriable: string(stderr) == "try again\xff"}
+		switch {
+		case broken("classify-failure"):
+			c.Failure = true
+		case broken("classify-retriable"):
+			c.Retriable = false
+		}
+		return json.Marshal(c)
+	})
 }

@@ -40,7 +40,9 @@ mod host;
 pub mod json;
 mod types;
 
-pub use types::{Annotations, Call, Decision, Describe, Error, Outcome, RepoConfig};
+pub use types::{
+    Annotations, Call, Classification, Decision, Describe, Discovery, Ended, Error, Outcome, RepoConfig, Safety, Surface, SurfaceTool,
+};
 
 use json::{Reader, Writer};
 use std::collections::BTreeMap;
@@ -364,6 +366,36 @@ macro_rules! describe {
         #[export_name = "describe"]
         pub extern "C" fn toold_export_describe() -> i32 {
             $crate::export(|_| Ok($describe().to_json()))
+        }
+    };
+}
+
+/// Makes a function answer the tools of an identity:
+/// `fn(&Discovery) -> Result<Surface, Failure>`.
+#[macro_export]
+macro_rules! discover {
+    ($discover:path) => {
+        #[export_name = "discover"]
+        pub extern "C" fn toold_export_discover() -> i32 {
+            $crate::export(|input| {
+                let d = $crate::Discovery::parse(&input).map_err(|e| format!("read discovery: {}", e))?;
+                $discover(&d).map(|s| s.to_json())
+            })
+        }
+    };
+}
+
+/// Makes a function say what an exit code means:
+/// `fn(&Ended) -> Result<Classification, Failure>`.
+#[macro_export]
+macro_rules! classify {
+    ($classify:path) => {
+        #[export_name = "classify"]
+        pub extern "C" fn toold_export_classify() -> i32 {
+            $crate::export(|input| {
+                let e = $crate::Ended::parse(&input).map_err(|e| format!("read what ended: {}", e))?;
+                $classify(&e).map(|c| c.to_json())
+            })
         }
     };
 }

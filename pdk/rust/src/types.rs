@@ -64,6 +64,66 @@ pub struct Outcome {
     pub data: Option<String>,
     pub error: Option<Error>,
     pub gone: bool,
+    /// What the call found out about the identity's grants.
+    pub safety: Option<Safety>,
+}
+
+/// What an identity may do, as a module's server says it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Safety {
+    pub read_only: bool,
+    /// Any text that changes when the grants do.
+    pub grants: String,
+}
+
+/// What `discover` is asked: which tools the module brings for one identity.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Discovery {
+    pub tool: String,
+    pub read_only: bool,
+    pub deadline_ms: i64,
+}
+
+/// What `discover` answers. That the server refuses the identity goes into
+/// `error`, with the code UNAUTHENTICATED; an error of the moment is an `Err`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Surface {
+    pub tools: Vec<SurfaceTool>,
+    pub safety: Option<Safety>,
+    pub ttl_ms: i64,
+    pub error: Option<Error>,
+}
+
+/// One tool of a [`Surface`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SurfaceTool {
+    pub name: String,
+    pub title: String,
+    pub description: String,
+    /// JSON.
+    pub schema: Option<String>,
+    pub annotations: Option<Annotations>,
+    pub mutating: bool,
+    /// JSON; comes back with each call of the tool.
+    pub binding: Option<String>,
+}
+
+/// What `classify` is asked, once a binary has ended: the call, its exit code
+/// and the ends of its outputs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ended {
+    pub call: Call,
+    pub exit_code: i32,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+}
+
+/// What `classify` answers: whether what the tool works with failed, and whether
+/// the same call may succeed when made again.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Classification {
+    pub failure: bool,
+    pub retriable: bool,
 }
 
 /// A tool's own failure.
@@ -102,6 +162,12 @@ impl Call {
     /// may send some.
     pub fn parse(text: &str) -> Result<Call, json::Error> {
         let mut r = Reader::new(text);
+        let c = Call::read(&mut r)?;
+        r.end()?;
+        Ok(c)
+    }
+
+    fn read(r: &mut Reader) -> Result<Call, json::Error> {
         let mut c = Call::default();
         if r.null() {
             return Err(json::Error { what: "not an object", at: 0 });
@@ -143,7 +209,6 @@ impl Call {
             }
             Ok(())
         })?;
-        r.end()?;
         Ok(c)
     }
 
@@ -285,16 +350,9 @@ impl Outcome {
             output(w, "stdout", "stdout_base64", &self.stdout);
             output(w, "stderr", "stderr_base64", &self.stderr);
             raw(w, "data", &self.data);
-            if let Some(e) = &self.error {
-                w.name("error");
-                w.object(|w| {
-                    text(w, "code", &e.code);
-                    w.name("message");
-                    w.string(&e.message);
-                    yes(w, "retriable", e.retriable);
-                })
-            }
+            error(w, &self.error);
             yes(w, "gone", self.gone);
+            safety(w, &self.safety);
         });
         w.done()
     }
@@ -308,19 +366,135 @@ impl Describe {
             text(w, "name", &self.name);
             text(w, "description", &self.description);
             raw(w, "schema", &self.schema);
-            if let Some(a) = &self.annotations {
-                w.name("annotations");
-                w.object(|w| {
-                    text(w, "title", &a.title);
-                    opt(w, "read_only", a.read_only);
-                    opt(w, "destructive", a.destructive);
-                    opt(w, "idempotent", a.idempotent);
-                    opt(w, "open_world", a.open_world);
-                })
-            }
+            annotations(w, &self.annotations);
             list(w, "wants", &self.wants);
         });
         w.done()
+    }
+}
+
+impl Discovery {
+    pub fn parse(text: &str) -> Result<Discovery, json::Error> {
+        let mut r = Reader::new(text);
+        let mut d = Discovery::default();
+        if r.null() {
+            return Err(json::Error { what: "not an object", at: 0 });
+        }
+        r.object(|r, name| {
+            match name {
+                "tool" => d.tool = r.string()?,
+                "read_only" => d.read_only = r.bool()?,
+                "deadline_ms" => d.deadline_ms = r.int()?,
+                _ => r.skip()?,
+            }
+            Ok(())
+        })?;
+        r.end()?;
+        Ok(d)
+    }
+}
+
+impl Surface {
+    pub fn to_json(&self) -> String {
+        let mut w = Writer::new();
+        w.object(|w| {
+            w.name("tools");
+            w.array(|w| {
+                for t in &self.tools {
+                    w.object(|w| {
+                        w.name("name");
+                        w.string(&t.name);
+                        text(w, "title", &t.title);
+                        text(w, "description", &t.description);
+                        raw(w, "schema", &t.schema);
+                        annotations(w, &t.annotations);
+                        yes(w, "mutating", t.mutating);
+                        raw(w, "binding", &t.binding);
+                    })
+                }
+            });
+            safety(w, &self.safety);
+            number(w, "ttl_ms", self.ttl_ms);
+            error(w, &self.error);
+        });
+        w.done()
+    }
+}
+
+impl Ended {
+    pub fn parse(text: &str) -> Result<Ended, json::Error> {
+        let bytes = |r: &mut Reader| base64::decode(&r.string()?).ok_or(json::Error { what: "not base64", at: 0 });
+        let mut r = Reader::new(text);
+        let mut e = Ended::default();
+        if r.null() {
+            return Err(json::Error { what: "not an object", at: 0 });
+        }
+        r.object(|r, name| {
+            match name {
+                "call" => e.call = Call::read(r)?,
+                "result" => r.object(|r, name| {
+                    match name {
+                        "exit_code" => e.exit_code = r.int()? as i32,
+                        "stdout" => e.stdout = r.string()?.into_bytes(),
+                        "stderr" => e.stderr = r.string()?.into_bytes(),
+                        "stdout_base64" => e.stdout = bytes(r)?,
+                        "stderr_base64" => e.stderr = bytes(r)?,
+                        _ => r.skip()?,
+                    }
+                    Ok(())
+                })?,
+                _ => r.skip()?,
+            }
+            Ok(())
+        })?;
+        r.end()?;
+        Ok(e)
+    }
+}
+
+impl Classification {
+    pub fn to_json(&self) -> String {
+        let mut w = Writer::new();
+        w.object(|w| {
+            yes(w, "failure", self.failure);
+            yes(w, "retriable", self.retriable);
+        });
+        w.done()
+    }
+}
+
+fn error(w: &mut Writer, e: &Option<Error>) {
+    if let Some(e) = e {
+        w.name("error");
+        w.object(|w| {
+            text(w, "code", &e.code);
+            w.name("message");
+            w.string(&e.message);
+            yes(w, "retriable", e.retriable);
+        })
+    }
+}
+
+fn safety(w: &mut Writer, s: &Option<Safety>) {
+    if let Some(s) = s {
+        w.name("safety");
+        w.object(|w| {
+            yes(w, "read_only", s.read_only);
+            text(w, "grants", &s.grants);
+        })
+    }
+}
+
+fn annotations(w: &mut Writer, a: &Option<Annotations>) {
+    if let Some(a) = a {
+        w.name("annotations");
+        w.object(|w| {
+            text(w, "title", &a.title);
+            opt(w, "read_only", a.read_only);
+            opt(w, "destructive", a.destructive);
+            opt(w, "idempotent", a.idempotent);
+            opt(w, "open_world", a.open_world);
+        })
     }
 }
 

@@ -3,7 +3,10 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use toold::json::object;
-use toold::{Annotations, Call, Command, Decision, Describe, Error, Failure, Level, Outcome, Request, Stream};
+use toold::{
+    Annotations, Call, Classification, Command, Decision, Describe, Discovery, Ended, Error, Failure, Level, Outcome, Request, Safety,
+    Stream, Surface, SurfaceTool,
+};
 
 fn describe() -> Describe {
     Describe {
@@ -86,6 +89,7 @@ fn answer(c: &Call) -> Result<Outcome, Failure> {
         "error" => {
             Outcome { error: Some(Error { code: rest[0].clone(), message: rest[1].clone(), retriable: true }), ..Default::default() }
         }
+        "safety" => Outcome { safety: Some(Safety { read_only: true, grants: rest[0].clone() }), ..Default::default() },
         "gone" => Outcome { gone: true, ..Default::default() },
         "fail" => return Err(text.into()),
         "trap" => panic!("asked to trap"),
@@ -138,6 +142,44 @@ fn answer(c: &Call) -> Result<Outcome, Failure> {
 }
 
 toold::handle!(answer);
+
+fn discover(d: &Discovery) -> Result<Surface, Failure> {
+    match toold::config("server").as_deref() {
+        Some("refuses") => {
+            let error = Error { code: "UNAUTHENTICATED".into(), message: "no such user".into(), retriable: false };
+            return Ok(Surface { error: Some(error), ..Default::default() });
+        }
+        Some("fails") => return Err("the server is away".into()),
+        _ => {}
+    }
+    let mut tools = vec![
+        SurfaceTool {
+            name: "one".into(),
+            title: "One".into(),
+            description: "the first".into(),
+            schema: Some(r#"{"type":"object"}"#.into()),
+            annotations: Some(Annotations { read_only: Some(true), ..Default::default() }),
+            binding: Some(r#"{"view":"v"}"#.into()),
+            ..Default::default()
+        },
+        SurfaceTool { name: "two".into(), mutating: true, ..Default::default() },
+    ];
+    if d.read_only {
+        tools.truncate(1);
+    }
+    Ok(Surface { tools, safety: Some(Safety { read_only: d.read_only, grants: d.tool.clone() }), ttl_ms: 60000, error: None })
+}
+
+toold::discover!(discover);
+
+fn classify(e: &Ended) -> Result<Classification, Failure> {
+    if e.call.args.is_empty() {
+        return Err("there is no request".into());
+    }
+    Ok(Classification { failure: e.exit_code >= 2, retriable: e.stderr == b"try again\xff" })
+}
+
+toold::classify!(classify);
 
 fn hex(s: &str) -> Result<Vec<u8>, Failure> {
     (0..s.len() / 2).map(|i| Ok(u8::from_str_radix(&s[2 * i..2 * i + 2], 16)?)).collect()
@@ -249,6 +291,16 @@ mod tests {
     #[test]
     fn restrict_vectors() {
         check("restrict", toold_export_restrict);
+    }
+
+    #[test]
+    fn discover_vectors() {
+        check("discover", toold_export_discover);
+    }
+
+    #[test]
+    fn classify_vectors() {
+        check("classify", toold_export_classify);
     }
 
     #[test]
