@@ -118,9 +118,7 @@ func readGrant(line string) (g grant, role string, ok bool) {
 	g.privileges = map[string][]string{}
 	for what != "" {
 		var one string
-		if one, what, ok = cutOutside(what, ","); !ok {
-			one, what = what, ""
-		}
+		one, what, _ = cutOutside(what, ",")
 		name, columns, some := strings.Cut(strings.TrimSpace(one), "(")
 		name = strings.TrimSpace(name)
 		if !some {
