@@ -33,7 +33,7 @@ type entry struct {
 
 // entryBytes is what a record takes beside its texts: measured by
 // TestMemoryOfRecords.
-const entryBytes = 480
+const entryBytes = 384
 
 func (e *entry) bytes() int64 {
 	return entryBytes + int64(len(e.id.key)+len(e.Result)+len(e.Payload)+len(e.Owner)+len(e.Digest)+len(e.Label))

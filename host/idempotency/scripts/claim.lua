@@ -20,7 +20,7 @@ elseif status and tonumber(f[7]) <= now then
 end
 
 local function run(verdict, fence, claimedAt)
-  redis.call('DEL', key)
+  if f[1] then redis.call('DEL', key) end
   redis.call('HSET', key, 'status', 'PENDING', 'expiresAt', int(now + lease + ttl),
     'owner', owner, 'fence', int(fence), 'payload', payload, 'claimedAt', int(claimedAt),
     'leaseUntil', int(now + lease), 'ttl', int(ttl), 'rerun', rerun and '1' or '0', 'label', ARGV[3])
