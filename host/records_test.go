@@ -316,7 +316,7 @@ func TestCallerLeaves(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
 				if k.streams.Stdin != nil {
-					in := k.input()
+					in := k.streams.Stdin()
 					defer in.Close()
 					go in.Read(make([]byte, 1))
 				}
