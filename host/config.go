@@ -78,6 +78,8 @@ type Config struct {
 	// AllowWritableTools serves a tools folder that others than its owner
 	// may write to. Default false: such a folder is refused at start.
 	AllowWritableTools bool `json:"allow_writable_tools,omitempty"`
+	// Sessions bounds sessions. Default: see SessionsConfig.
+	Sessions SessionsConfig `json:"sessions,omitzero"`
 	// Identity says who may call. Default: the peer's uid.
 	Identity IdentityConfig `json:"identity,omitzero"`
 
@@ -97,6 +99,19 @@ type Socket struct {
 	Roots []string `json:"roots,omitempty"`
 	// Categories limit the socket to tools of these categories. Default all.
 	Categories []string `json:"categories,omitempty"`
+}
+
+// SessionsConfig bounds sessions. Only a restart changes it.
+type SessionsConfig struct {
+	// Limit is how many explicit sessions one identity has at most. Default
+	// 256.
+	Limit int `json:"limit,omitempty"`
+	// Idle is after how many seconds without a call a session is suspended.
+	// Default 1800.
+	Idle int `json:"idle,omitempty"`
+	// Keep is how many seconds a session stays suspended before it is closed.
+	// Default 86400.
+	Keep int `json:"keep,omitempty"`
 }
 
 // IdentityConfig says who may call.
@@ -231,6 +246,9 @@ func (c *Config) Complete(env Env) error {
 	if c.MaxConnections < 0 || c.ShutdownGrace < 0 || c.GuestMemory < 0 {
 		fail("max_connections, shutdown_grace and guest_memory are not negative")
 	}
+	if c.Sessions.Limit < 0 || c.Sessions.Idle < 0 || c.Sessions.Keep < 0 {
+		fail("sessions: limit, idle and keep are not negative")
+	}
 	if _, err := c.Level(); err != nil {
 		fail("%w", err)
 	}
@@ -329,6 +347,7 @@ func (c *Config) reloadable(next *Config) error {
 		{"max_connections", strconv.Itoa(c.MaxConnections), strconv.Itoa(next.MaxConnections)},
 		{"guest_memory", strconv.FormatInt(c.GuestMemory, 10), strconv.FormatInt(next.GuestMemory, 10)},
 		{"sockets", socketPaths(c.Sockets), socketPaths(next.Sockets)},
+		{"sessions", fmt.Sprint(c.Sessions), fmt.Sprint(next.Sessions)},
 	} {
 		if f.old != f.new {
 			return fmt.Errorf("%s changes from %q to %q: restart toold for that", f.name, f.old, f.new)

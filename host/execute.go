@@ -339,6 +339,7 @@ func (h *Host) spent(k *call, s guest.Stats) {
 		k.usage = &wire.Usage{}
 	}
 	k.usage.Fuel += s.Fuel
+	k.running.AddFuel(s.Fuel)
 	k.usage.Memory = max(k.usage.Memory, s.PeakMemory)
 	k.usage.Pages += int64(s.PagesRestored)
 	h.metrics.Spent(k.tool.Name, s.Fuel, s.PeakMemory, s.PagesRestored)

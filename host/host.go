@@ -134,7 +134,13 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 		return nil, err
 	}
 	h.watchNow()
-	if h.sessions, err = session.Open(session.Config{Dir: filepath.Join(c.State, "sessions"), Logger: h.log}); err != nil {
+	if h.sessions, err = session.Open(session.Config{
+		Dir:    filepath.Join(c.State, "sessions"),
+		Limit:  c.Sessions.Limit,
+		Idle:   time.Duration(c.Sessions.Idle) * time.Second,
+		Keep:   time.Duration(c.Sessions.Keep) * time.Second,
+		Logger: h.log,
+	}); err != nil {
 		return nil, err
 	}
 	if h.tools, err = tools.Open(ctx, tools.Config{

@@ -244,8 +244,12 @@ func (x *Execution) begin() *record {
 	return r
 }
 
-// AddFuel counts metered instructions of guests.
-func (x *Execution) AddFuel(n int64) { x.fuel.Add(n) }
+// AddFuel counts metered instructions of guests. A nil execution counts nothing.
+func (x *Execution) AddFuel(n int64) {
+	if x != nil {
+		x.fuel.Add(n)
+	}
+}
 
 // AddInput counts bytes that came with the request.
 func (x *Execution) AddInput(n int) { x.bytesIn.Add(int64(n)) }

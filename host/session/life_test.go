@@ -235,8 +235,8 @@ func TestClose(t *testing.T) {
 			t.Errorf("the idle child took %v", d)
 		}
 		synctest.Wait()
-		if ends.isDone() || parent.state != Closing {
-			t.Errorf("before the grace the job is done: %v; the parent is %s", ends.isDone(), parent.state)
+		if ends.isDone() || stateOf(parent) != Closing {
+			t.Errorf("before the grace the job is done: %v; the parent is %s", ends.isDone(), stateOf(parent))
 		}
 		<-parent.over
 		if d := time.Since(began); d != defaultGrace {
@@ -272,6 +272,12 @@ func TestClose(t *testing.T) {
 	})
 }
 
+func stateOf(s *Session) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
 // TestIdle: what does nothing is suspended, resumed by its next call, and closed
 // when it stays so for a day.
 func TestIdle(t *testing.T) {
@@ -279,11 +285,7 @@ func TestIdle(t *testing.T) {
 		tab, _ := open(t, Config{})
 		s, busy := explicit(t, tab, "me"), explicit(t, tab, "me")
 		x := run(t, busy, "long", false)
-		state := func(s *Session) string {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.state
-		}
+		state := stateOf
 		time.Sleep(29 * time.Minute)
 		if state(s) != Active {
 			t.Errorf("after 29 minutes it is %s", state(s))
