@@ -1,6 +1,7 @@
 package host
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -135,6 +136,61 @@ func TestFetch(t *testing.T) {
 	}
 	if got, was := seen["other /landed"]; !was || got != "" {
 		t.Errorf("the other host saw %q, reached %v", got, was)
+	}
+}
+
+// A handle becomes its value in a header of a request to the host that the
+// guest asked, and nowhere else.
+func TestFetchHandles(t *testing.T) {
+	const handle, value = "secret:0123456789abcdef", "pass-canary-word"
+	seen := map[string]http.Header{}
+	note := func(w http.ResponseWriter, r *http.Request) {
+		seen[r.Host+r.URL.Path] = r.Header.Clone()
+		switch r.URL.Path {
+		case "/near":
+			http.Redirect(w, r, "/landed", http.StatusFound)
+		case "/far":
+			http.Redirect(w, r, r.URL.Query().Get("to"), http.StatusFound)
+		}
+	}
+	first, second := httptest.NewServer(http.HandlerFunc(note)), httptest.NewServer(http.HandlerFunc(note))
+	defer first.Close()
+	defer second.Close()
+	host := func(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
+	var f fetcher
+	g := &fetchGrant{Hosts: []string{host(first), host(second)}, Handles: []fetchHandle{{Handle: handle, Value: value}}}
+	basic := func(s string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(s)) }
+	headers := map[string]string{"X-Key": handle, "X-Bearer": "Bearer " + handle, "Authorization": basic("alice:" + handle), "X-Plain": "plain"}
+	for path, lands := range map[string]string{
+		"/x": host(first) + "/x", "/near": host(first) + "/landed", "/far?to=" + url.QueryEscape(second.URL+"/away"): host(second) + "/away",
+	} {
+		if _, err := f.do(t.Context(), g, &fetchRequest{URL: first.URL + path, Headers: headers}); err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		h := seen[lands]
+		want := map[string]string{"X-Key": value, "X-Bearer": "Bearer " + value, "Authorization": basic("alice:" + value), "X-Plain": "plain"}
+		if strings.HasPrefix(lands, host(second)) {
+			want = map[string]string{"X-Key": "", "X-Bearer": "", "Authorization": "", "X-Plain": "plain"}
+		}
+		for name, v := range want {
+			if h.Get(name) != v {
+				t.Errorf("%s: %s arrives as %q, want %q", path, name, h.Get(name), v)
+			}
+		}
+	}
+	// What is the operator's goes to hosts that the operator named.
+	_, port, _ := net.SplitHostPort(host(first))
+	named := &fetchGrant{Hosts: []string{"127.0.0.1"}, Handles: []fetchHandle{{Handle: handle, Value: value, NamedOnly: true}}}
+	if _, err := f.do(t.Context(), named, &fetchRequest{URL: "http://127.0.0.1:" + port + "/named", Headers: headers}); err != nil || seen[host(first)+"/named"].Get("X-Key") != value {
+		t.Errorf("named: %v, %v", err, seen[host(first)+"/named"])
+	}
+	if _, found, err := (&fetchGrant{Handles: named.Handles}).fill(handle, false); !found || !errors.Is(err, errRefused) {
+		t.Errorf("a host behind a wildcard: %v", err)
+	}
+	bad := &fetchGrant{Hosts: g.Hosts, Handles: []fetchHandle{{Handle: handle, Value: "a\r\nX-Evil: 1"}}}
+	if _, err := f.do(t.Context(), bad, &fetchRequest{URL: first.URL + "/split", Headers: headers}); err == nil || strings.Contains(err.Error(), "Evil") {
+		t.Errorf("a value with a line break: %v", err)
 	}
 }
 

@@ -114,6 +114,8 @@ func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer
 		if k.caller, err = h.who(ctx, k.Token, from.UID); err != nil {
 			return nil, err
 		}
+	} else if err = k.caller.Current(); err != nil {
+		return nil, err
 	}
 	k.Token = "" // nothing after this may hold it
 	if k.Background || k.Detach {

@@ -1,6 +1,7 @@
 package host_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -424,7 +425,10 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func adminText(t testing.TB, socket, path string) string {
 	t.Helper()
-	cl := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
+	cl := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}}
 	resp, err := cl.Get("http://toold" + path)
 	if err != nil {
 		t.Fatal(err)

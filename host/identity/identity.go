@@ -31,6 +31,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/maypok86/otter/v2"
 
@@ -60,6 +61,15 @@ type Caller struct {
 
 // HasToken reports whether c was made from a token.
 func (c Caller) HasToken() bool { return c.claims != nil }
+
+// Current is UNAUTHENTICATED when the token of c counts no more. Resolve has
+// asked; who uses a Caller later than that asks again.
+func (c Caller) Current() error {
+	if c.claims == nil {
+		return nil
+	}
+	return c.claims.current(time.Now())
+}
 
 // Claim is the text of one claim: a string as it is, a number or a boolean as
 // JSON writes it. ok is false where the token has no such claim.

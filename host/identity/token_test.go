@@ -284,7 +284,14 @@ func TestWarmToken(t *testing.T) {
 		must("and back", true)
 		time.Sleep(time.Hour - time.Second)
 		must("warm, a second before exp", true)
+		job, _ := r.Resolve(token, 1000)
+		if err := job.Current(); err != nil {
+			t.Error(err)
+		}
 		time.Sleep(time.Second)
+		if err := job.Current(); code(err) != wire.Unauthenticated {
+			t.Errorf("what was begun before exp goes on after it: %v", err)
+		}
 		must("warm, at exp", false)
 		if n := r.known.EstimatedSize(); n != 0 {
 			t.Errorf("%d tokens are remembered after exp", n)

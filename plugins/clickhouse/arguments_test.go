@@ -114,12 +114,21 @@ func tryEverywhere(t testing.TB, f *pdk.Fake, binding json.RawMessage, text stri
 	}
 }
 
-var known = []*regexp.Regexp{
-	regexp.MustCompile("^INSERT INTO `sales`\\.`every` \\(`[a-z0-9]+`\\) FORMAT JSONEachRow\\s*$"),
-	regexp.MustCompile("^SELECT database, name, engine, create_table_query(, comment)? FROM system.tables WHERE database NOT IN \\('system', 'INFORMATION_SCHEMA', 'information_schema'\\) ORDER BY database, name FORMAT JSONEachRow\\s*$"),
-	regexp.MustCompile("^SELECT database, table, name, type, default_kind, comment FROM system.columns WHERE database NOT IN \\('system', 'INFORMATION_SCHEMA', 'information_schema'\\) FORMAT JSONEachRow\\s*$"),
-	regexp.MustCompile("^SELECT value FROM system.settings WHERE name = 'readonly' FORMAT TSV\\s*$"),
-	regexp.MustCompile("^SHOW GRANTS\\s*$"),
+// known reports whether the plugin may have sent a statement.
+func known(statement string) bool {
+	switch statement = strings.TrimSpace(statement); statement {
+	case "SELECT database, name, engine, create_table_query FROM system.tables WHERE database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema') ORDER BY database, name FORMAT JSONEachRow",
+		"SELECT database, name, engine, create_table_query, comment FROM system.tables WHERE database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema') ORDER BY database, name FORMAT JSONEachRow",
+		"SELECT database, table, name, type, default_kind, comment FROM system.columns WHERE database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema') FORMAT JSONEachRow",
+		"SELECT value FROM system.settings WHERE name = 'readonly' FORMAT TSV",
+		"SHOW GRANTS":
+		return true
+	}
+	column, ok := strings.CutPrefix(statement, "INSERT INTO `sales`.`every` (`")
+	if ok {
+		column, ok = strings.CutSuffix(column, "`) FORMAT JSONEachRow")
+	}
+	return ok && len(column) <= 5 && strings.Trim(column, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
 
 // checkLog reads the server's own log: alice has sent these statements and no
@@ -135,11 +144,7 @@ func checkLog(t testing.TB, c *clickHouse) {
 			t.Fatalf("%s: %v", line, err)
 		}
 		n++
-		ok := false
-		for _, k := range known {
-			ok = ok || k.MatchString(q.Query)
-		}
-		if !ok || strings.Contains(q.Query, mark) {
+		if !known(q.Query) || strings.Contains(q.Query, mark) {
 			t.Errorf("the server was told to run %q", q.Query)
 		}
 	}

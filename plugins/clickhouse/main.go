@@ -15,20 +15,12 @@
 // grants where there are SHOW GRANTS, else the setting readonly.
 package main
 
-import (
-	"github.com/toold/toold/pdk"
-	"github.com/toold/toold/pdk/abi"
-)
+import "github.com/toold/toold/pdk"
 
 //go:wasmexport discover
 func discover() int32 { return pdk.Discover(surface) }
 
 //go:wasmexport handle
 func handle() int32 { return pdk.Handle(call) }
-
-//go:wasmexport describe
-func describe() int32 {
-	return pdk.Describe(abi.Describe{Name: "clickhouse", Description: "views and tables of a ClickHouse server as tools"})
-}
 
 func main() {}
