@@ -93,7 +93,7 @@ type scan struct {
 	body   span
 	code   int // where the instructions begin
 	locals int
-	calls  bool // it calls what is no leaf
+	calls  bool // it calls others
 
 	checks  []check
 	back    []backFrame
@@ -269,10 +269,11 @@ func (s *scan) read(n int) *Error {
 				break
 			}
 			t := src.typeOf(f)
+			// A function that calls is no leaf, whatever it calls: which ones are
+			// was settled when no leaf was known yet.
+			s.calls = true
 			if leaf := int(s.leaf[f]); leaf > 0 {
 				cost += leaf - 1
-			} else {
-				s.calls = true
 			}
 			cost += carry(len(t.Params) + len(t.Results))
 			if op == opCall {
