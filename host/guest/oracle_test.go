@@ -216,10 +216,11 @@ func kernelProgram(raw []byte) []byte {
 				a <<= 6
 			}
 			blocks = append(blocks, 77+uint64(len(blocks))*(12+a))
-		case 1:
+		case 1, 3:
 			// go-sdk takes whatever lies before a wild offset for the header of a
-			// block, and frees that, within its own bookkeeping too.
-			a = blocks[int(raw[1])%len(blocks)]
+			// block, and reads or frees that, within its own bookkeeping too. The
+			// input's is the block whose place is known here.
+			a = uint64(raw[1]%2) * 77
 		case 5, 6:
 			// Stores go into the first block alone: go-sdk keeps the headers of
 			// blocks in the same memory, where stores change them.
