@@ -224,6 +224,38 @@ be longer than a frame. All arguments of a call have at most 2 MiB together, eac
 with a zero byte at its end: MESSAGE_TOO_LARGE past that. In envelope form the payload is
 {args, cwd, stdin?}. Nothing runs before the last of them has come.
 
+# Sessions
+
+Every call belongs to a session: the one that it names, else the one that its
+connection has in focus, else its caller's own, named "default". Five reserved toolIds,
+in envelope form only, are all that there is to ask of sessions. The payload's fields:
+
+	session.query   {id, selector}            data.value: what the CEL expression makes of
+	                                          session, sessions and jobs; no selector: session
+	session.mutate  {id, op, params}          op: create {cwd, parent, name, labels, tools},
+	                                          which answers data.id, rename {name}, label {labels},
+	                                          focus, set-tools {tools}, suspend, resume, close,
+	                                          cancel-job {job}, flush
+	session.prompt  {id, text or envelope, queue}   one turn: a command line, or
+	                                          {toolId, payload, …}; answered as the turn's call
+	session.abort   {id, execution}           data.aborted: [{execution, tool, kind, outcome}]
+	session.steer   {id, text, execution, eof}      data: {execution, delivered, queued}
+
+id may be left out, and is then that of the session that the request belongs to. An id
+of another caller is SESSION_NOT_FOUND, as one that never was. mutate takes an
+idempotencyKey, and so does the call of a turn. The value of a streamed query comes as
+stdout frames: it may be larger than a frame.
+
+A turn's input stays open until it ends or a steer says eof; stdin frames of the
+prompt are not read. text is what the tool reads, its line break included. A steer is
+answered when the text was read, or after timeoutMs (1000), when it is queued; when the
+call ends without reading it, the answer is NOT_RUNNING and says how many bytes were
+not delivered.
+
+A call with background true is answered as soon as nothing refuses it any more, with
+data.job (in plain form: stdout) and its execution_id, which are the same. It is ended
+with its session, unless detach is true.
+
 # Codes
 
 A program decides by code, never by text.
