@@ -292,10 +292,20 @@ func (in *instance) close() {
 }
 
 // reason is the first line that the guest wrote to stderr: where languages
-// put the reason of a panic.
+// put the reason of a panic. Go's stack, which follows it, says the line.
 func (in *instance) reason() string {
-	s, _, _ := strings.Cut(strings.TrimSpace(string(in.said.b)), "\n")
-	return strings.ToValidUTF8(s, "\uFFFD")
+	text := strings.ToValidUTF8(strings.TrimSpace(string(in.said.b)), "\uFFFD")
+	s, stack, _ := strings.Cut(text, "\n")
+	if _, stack, ok := strings.Cut(stack, "goroutine "); ok && s != "" {
+		for line := range strings.Lines(stack) {
+			// "\tname/main.go:12 +0x3", below the function's name.
+			place, offset, ok := strings.Cut(strings.TrimSpace(line), " +0x")
+			if ok && offset != "" && line[0] == '\t' && !strings.Contains(place, "runtime/") && len(place) < 200 {
+				return s + " at " + place
+			}
+		}
+	}
+	return s
 }
 
 // head keeps the first kilobyte of what is written.

@@ -21,7 +21,8 @@
 //     clang --target=wasm32 -O2 -nostdlib -Wl,--no-entry -o restricted.wasm policy.c
 //
 // -O2 is part of it: without it a module is several times as large and slow.
-// With -g in the place of nothing a trap names functions and lines.
+// A trap names functions, unless they are stripped (-Wl,-s); TOOLD_CHECK says
+// file and line.
 //
 // Memory: every call begins with the state that the module had when it was
 // loaded, so nothing is ever freed: toold_alloc only moves on, and traps when
@@ -1415,6 +1416,26 @@ TOOLD_FN toold_str toold_recv(toold_str *why) {
 // toold_tool_call makes a call as this session and identity: an envelope in,
 // the response out. p is 0 when this call may make none.
 TOOLD_FN toold_str toold_tool_call(toold_str envelope) { return toold_host_call(envelope); }
+
+#ifdef __wasm__
+#define TOOLD_TRAP() __builtin_trap()
+#else
+#define TOOLD_TRAP() abort()
+#endif
+
+#define TOOLD_QUOTE2(x) #x
+#define TOOLD_QUOTE(x) TOOLD_QUOTE2(x)
+
+// TOOLD_CHECK ends the call with a trap that says why, file and line, unless ok.
+// why is a literal. It is for what cannot be; what a caller did wrong is an
+// answer.
+#define TOOLD_CHECK(ok, why) \
+	do { \
+		if (!(ok)) { \
+			toold_error(TOOLD_STR(why " at " __FILE__ ":" TOOLD_QUOTE(__LINE__))); \
+			TOOLD_TRAP(); \
+		} \
+	} while (0)
 
 // ---- Answers ----
 
