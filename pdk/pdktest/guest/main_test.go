@@ -45,7 +45,7 @@ func TestNatively(t *testing.T) {
 			for k, value := range v.Vars {
 				f.Vars[k] = []byte(value)
 			}
-			export := map[string]func() int32{"describe": describe, "restrict": restrict, "handle": handle}[v.Export]
+			export := map[string]func() int32{"describe": describe, "restrict": restrict, "handle": handle, "discover": discover, "classify": classify}[v.Export]
 			out, err := run1(f, export, v.Bytes())
 			switch {
 			case v.Fails != nil:
