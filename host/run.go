@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/idempotency"
@@ -87,6 +88,9 @@ func notify(state string) {
 	c.Write([]byte(state))
 }
 
+// lockPatience is how long a daemon waits for another to be gone.
+const lockPatience = 2 * time.Second
+
 // lockState makes this the one daemon of a state folder, for as long as the
 // file that it returns is open. The kernel lets go of the lock with the
 // process, however it ends.
@@ -96,7 +100,14 @@ func lockState(state string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the state folder: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	// A daemon that was killed while it started a program leaves the lock to
+	// that for as long as it takes to execute.
+	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPatience / 100) {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil || time.Now().After(end) {
+			break
+		}
+	}
+	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock the state folder: %s is in use by another toold; stop it, or choose another --instance or --state", state)
 	}
