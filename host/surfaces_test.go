@@ -373,6 +373,11 @@ func TestCanary(t *testing.T) {
 	if r := until(M{"do": "http"}); r.Err != nil || strings.Count(string(r.Data), "[secret]") < 3 {
 		t.Errorf("http: %s, %v", r.Data, r.Err)
 	}
+	reversed := []byte(canary)
+	slices.Reverse(reversed)
+	if r := until(M{"do": "look", "look": string(reversed)}); string(r.Data) != "false" {
+		t.Errorf("the module itself sees the secret in an answer: %s, %v", r.Data, r.Err)
+	}
 	until(M{"do": "leak"})
 	if r := until(M{"do": "http", "path": "/away"}); r.Err != nil || elsewhere.Load() == "" {
 		t.Errorf("a redirect: %v, elsewhere saw %q", r.Err, elsewhere.Load())

@@ -195,6 +195,14 @@ func TestGrants(t *testing.T) {
 	}
 }
 
+func TestIdentifier(t *testing.T) {
+	for name, want := range map[string]string{"a": "`a`", "a`; DROP": "`a\\`; DROP`", `a\`: "`a\\\\`", "": "``"} {
+		if got := identifier(name); got != want {
+			t.Errorf("%q is %s, want %s", name, got, want)
+		}
+	}
+}
+
 func TestToolName(t *testing.T) {
 	for text, want := range map[string]string{
 		"sales.byRegion": "sales_by_region", "Sales.Über Sicht": "sales_ber_sicht", "wh sales.v1": "wh_sales_v1", "A__b..c": "a_b_c", "HTTPLog": "httplog",

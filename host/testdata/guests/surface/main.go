@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,6 +58,8 @@ func credential() map[string]string {
 func call(c *abi.Call) (*abi.Result, error) {
 	var p struct {
 		Do, Method, Path string
+		// Look is what the guest looks for in what it got, reversed.
+		Look string
 	}
 	if len(c.Payload) > 0 {
 		if err := json.Unmarshal(c.Payload, &p); err != nil {
@@ -67,12 +70,17 @@ func call(c *abi.Call) (*abi.Result, error) {
 	case "config":
 		data, err := json.Marshal(map[string]string{"password": pdk.Config("password"), "user": pdk.Config("user"), "read_only": strconv.FormatBool(c.ReadOnly)})
 		return &abi.Result{Data: data}, err
-	case "http", "leak":
+	case "http", "leak", "look":
 		r, err := pdk.HTTP(&pdk.HTTPRequest{Method: p.Method, URL: pdk.Config("url") + p.Path, Headers: credential()})
 		if err != nil {
 			return &abi.Result{Error: &abi.Error{Message: err.Error()}}, nil
 		}
 		body := string(r.Body) + r.Headers["x-repeat"]
+		if p.Do == "look" {
+			look := []byte(p.Look)
+			slices.Reverse(look)
+			return &abi.Result{Data: json.RawMessage(strconv.FormatBool(strings.Contains(body, string(look))))}, nil
+		}
 		if p.Do == "leak" { // everywhere that a guest can put it
 			pdk.Log(pdk.LevelError, body)
 			pdk.Emit(pdk.Progress, r.Body)
