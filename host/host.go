@@ -143,6 +143,10 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	}); err != nil {
 		return nil, err
 	}
+	h.metrics.Sessions([]string{session.Active, session.Suspended, session.Closing}, func() (map[string]int, int64) {
+		sum, states := h.sessions.Totals()
+		return states, sum.Calls
+	})
 	if h.tools, err = tools.Open(ctx, tools.Config{
 		Dir:           c.Tools,
 		Restricted:    c.Restricted,

@@ -72,6 +72,12 @@ func TestACallBelongsToASession(t *testing.T) {
 	if n := value[int](t, d.Socket, "", "sessions.size()"); n != 2 {
 		t.Errorf("%d sessions, must be 2", n)
 	}
+	m, err := scrapeAdmin(t, d.Admin)
+	for _, line := range []string{`toold_sessions{state="active"} 2`, `toold_session_calls_total 3`} {
+		if err != nil || !strings.Contains(m, line) {
+			t.Errorf("the metrics have no %s: %v", line, err)
+		}
+	}
 	a := ask(t, d.Socket, M{"tool": "echo", "cwd": d.Root, "session": "nosuch"})
 	if a.Code != "SESSION_NOT_FOUND" || a.ExitCode != 70 {
 		t.Errorf("a session that is not there: %s", a.raw)

@@ -194,6 +194,19 @@ func (m *Metrics) BreakerChanged(tool, state string) {
 	m.breakers.WithLabelValues(tool, state).Inc()
 }
 
+// Sessions has the metrics tell of sessions: read is asked with each scrape, and
+// answers how many there are in each of states, and what calls were made in them.
+func (m *Metrics) Sessions(states []string, read func() (byState map[string]int, calls int64)) {
+	for _, state := range states {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "toold_sessions", Help: "Sessions, by state: active, suspended, closing.", ConstLabels: prometheus.Labels{"state": state},
+		}, func() float64 { n, _ := read(); return float64(n[state]) }))
+	}
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "toold_session_calls_total", Help: "Calls that ended, of all sessions whose journals there were.",
+	}, func() float64 { _, calls := read(); return float64(calls) }))
+}
+
 // Handler serves the metrics in the Prometheus text format.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
