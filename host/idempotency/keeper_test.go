@@ -287,9 +287,30 @@ func TestPanicLeavesAnUnknownOutcome(t *testing.T) {
 			}()
 			_, _ = k.Do(t.Context(), request("k"), func(context.Context) idempotency.Outcome { panic("boom") })
 		}()
-		if _, err := k.Do(t.Context(), request("k"), never(t)); !errors.Is(err, idempotency.ErrOutcomeUnknown) {
+		start := time.Now()
+		if _, err := k.Do(t.Context(), request("k"), never(t)); !errors.Is(err, idempotency.ErrOutcomeUnknown) || time.Since(start) != 0 {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// A call whose lease was renewed is as safe from eviction as any that runs.
+func TestMemoryKeepsWhatWasRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := open(t, idempotency.Config{MemoryRecords: 2})
+		_, err := k.Do(t.Context(), request("long"), func(ctx context.Context) idempotency.Outcome {
+			time.Sleep(time.Minute)
+			for n := range 5 {
+				if _, err := k.Do(ctx, request(fmt.Sprint(n)), completed("1")); err != nil {
+					t.Error(err)
+				}
+			}
+			return idempotency.Outcome{Kind: idempotency.OutcomeCompleted}
+		})
+		if err != nil {
 			t.Error(err)
 		}
+		wantCount(t, k, idempotency.EventGone, 0)
 	})
 }
 

@@ -157,8 +157,8 @@ func (r *roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 // not found out by a poll.
 func TestRedisFiftyAtOnce(t *testing.T) {
 	url := startRedis(t, durable...).url("")
-	one, began1 := waiting(t, Config{Store: url, Poll: time.Hour})
-	two, began2 := waiting(t, Config{Store: url, Poll: time.Hour})
+	one, began1 := waiting(t, Config{Store: url, Poll: time.Hour, Lease: time.Hour})
+	two, began2 := waiting(t, Config{Store: url, Poll: time.Hour, Lease: time.Hour})
 	hosts := []*Keeper{one, two}
 	var ran atomic.Int32
 	var wg sync.WaitGroup
@@ -270,6 +270,56 @@ func TestRedisAway(t *testing.T) {
 	}
 	if res, err := k.Do(t.Context(), call("before"), succeeds(&ran)); err != nil || !res.FromCache {
 		t.Errorf("what was before: %+v, %v", res, err)
+	}
+}
+
+// A caller that leaves while its call runs does not take the record with it.
+func TestRedisCallerLeaves(t *testing.T) {
+	k := keeper(t, Config{Store: startRedis(t, "--save", "").url("")})
+	ctx, leave := context.WithCancel(t.Context())
+	_, err := k.Do(ctx, call("k"), func(context.Context) Outcome {
+		leave()
+		return Outcome{Kind: OutcomeCompleted, Result: json.RawMessage("1")}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if r, err := k.Do(t.Context(), call("k"), func(context.Context) Outcome { t.Error("it ran"); return Outcome{} }); err != nil || string(r.Value) != "1" {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// A WAIT is about what its own connection wrote: an end that comes again, after
+// the first was not acknowledged, must not pass for acknowledged.
+func TestRedisWaitsAgain(t *testing.T) {
+	master := startRedis(t, "--save", "")
+	proxy := startProxy(t, master.addr)
+	lag := make(chan struct{})
+	var lags atomic.Bool
+	proxy.hold = func(first string) bool {
+		if lags.Load() && strings.Contains(strings.ToUpper(first), "PSYNC") {
+			<-lag
+			return false
+		}
+		return true
+	}
+	host, port, _ := strings.Cut(proxy.addr, ":")
+	replica := startRedis(t, "--save", "", "--replicaof", host+" "+port)
+	replica.says(t, "MASTER <-> REPLICA sync: Finished with success")
+	t.Cleanup(func() { close(lag) })
+	s := openRedisAt(t, master.url("?wait_replicas=1&wait_timeout=100ms"))
+	i := id{"tool", "k"}
+	if _, _, v, err := s.claim(t.Context(), i, testClaim("a")); v != verdictRun || err != nil {
+		t.Fatal(v, err)
+	}
+	for !synced(t, master.Client, replica.Client) {
+	}
+	lags.Store(true)
+	for n := range 4 { // each on a connection of its own, or of another
+		again := openRedisAt(t, master.url("?wait_replicas=1&wait_timeout=100ms"))
+		if v, err := again.end(t.Context(), i, success("a", 1)); !errors.Is(err, ErrStoreUnavailable) {
+			t.Errorf("end %d: %d, %v", n, v, err)
+		}
 	}
 }
 
@@ -513,7 +563,7 @@ func TestRedisCluster(t *testing.T) {
 		s.says(t, "Cluster state changed: ok")
 	}
 	for _, params := range []string{"", "?wait_replicas=0&cluster=true"} {
-		k := keeper(t, Config{Store: nodes[1].url(params), Poll: time.Hour})
+		k := keeper(t, Config{Store: nodes[1].url(params), Poll: time.Hour, Lease: time.Hour})
 		if !strings.Contains(k.Survives(t.Context()), "(Cluster)") {
 			t.Error(k.Survives(t.Context()))
 		}
