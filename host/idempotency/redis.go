@@ -211,8 +211,9 @@ func (s *redisStore) eval(ctx context.Context, script *redis.Script, i id, durab
 	}
 }
 
-// evalAndWait sends script and WAIT in one go, since WAIT is about what its own
-// connection wrote.
+// evalAndWait sends script and WAIT in one go, since WAIT is about what had been
+// written, by anybody, when its own connection was last answered. So it covers
+// the first copy of a script that finds its work done already.
 func (s *redisStore) evalAndWait(ctx context.Context, script *redis.Script, keys []string, n int, args ...any) (any, int64, error) {
 	var node redis.Cmdable = s.client
 	if c, ok := s.client.(*redis.ClusterClient); ok {

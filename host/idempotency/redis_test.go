@@ -157,8 +157,16 @@ func (r *roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 // not found out by a poll.
 func TestRedisFiftyAtOnce(t *testing.T) {
 	url := startRedis(t, durable...).url("")
-	one, began1 := waiting(t, Config{Store: url, Poll: time.Hour, Lease: time.Hour})
-	two, began2 := waiting(t, Config{Store: url, Poll: time.Hour, Lease: time.Hour})
+	looked := make(chan int, 100)
+	host := func(n int) (*Keeper, <-chan struct{}) {
+		return waiting(t, Config{Store: url, Poll: time.Hour, Lease: time.Hour, OnStore: func(op string, _ time.Duration, _ error) {
+			if op == "get" {
+				looked <- n
+			}
+		}})
+	}
+	one, began1 := host(0)
+	two, began2 := host(1)
 	hosts := []*Keeper{one, two}
 	var ran atomic.Int32
 	var wg sync.WaitGroup
@@ -179,6 +187,11 @@ func TestRedisFiftyAtOnce(t *testing.T) {
 		case <-began1:
 		case <-began2:
 		}
+	}
+	// Each host looks when it has subscribed, and when it is told that it has:
+	// from then on it only learns by being told.
+	for looks := [2]int{}; looks[0] < 2 || looks[1] < 2; {
+		looks[<-looked]++
 	}
 	close(all)
 	wg.Wait()
@@ -289,8 +302,8 @@ func TestRedisCallerLeaves(t *testing.T) {
 	}
 }
 
-// A WAIT is about what its own connection wrote: an end that comes again, after
-// the first was not acknowledged, must not pass for acknowledged.
+// An end that comes again over another connection, after the first was not
+// acknowledged, must not pass for acknowledged.
 func TestRedisWaitsAgain(t *testing.T) {
 	master := startRedis(t, "--save", "")
 	proxy := startProxy(t, master.addr)
@@ -478,7 +491,6 @@ func failover(t *testing.T, params string, args ...string) (ran map[string]int, 
 	if err := master.Do(t.Context(), "WAIT", 1, 5000).Err(); err != nil {
 		t.Fatal(err)
 	}
-	// Until the replica has all of it: WAIT is only about its own connection.
 	for !synced(t, master.Client, replica.Client) {
 	}
 	mu.Lock()

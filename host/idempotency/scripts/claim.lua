@@ -34,11 +34,7 @@ end
 if not status then return run('run', 1, now) end
 if f[3] ~= payload then return answer('reused') end
 if status == 'PENDING' then
-  if oldOwner == owner then
-    -- Written again, so that a WAIT after it waits for the first one too.
-    redis.call('HSET', key, 'owner', owner)
-    return {'run', int(now), int(fence)}
-  end
+  if oldOwner == owner then return {'run', int(now), int(fence)} end
   if tonumber(f[5]) > now then return answer('held') end
   if rerun and f[6] == '1' then return run('take-over', fence + 1, tonumber(f[8])) end
   redis.call('HSET', key, 'status', 'FAILED', 'error', ARGV[8], 'unknown', '1', 'rerun', '0', 'endedAt', int(now))

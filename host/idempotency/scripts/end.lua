@@ -28,8 +28,6 @@ if old ~= 'PENDING' then
   if f[7] == '1' or status == 'RELEASED' then
     return ARGV[6] == '1' and 'done' or 'late'
   end
-  -- Written again, so that a WAIT after it waits for the first one too.
-  redis.call('HSET', key, 'owner', owner)
   return 'done'
 end
 if status == 'RELEASED' then return release() end
