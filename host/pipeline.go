@@ -82,6 +82,14 @@ func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from serve
 func (h *Host) way(ctx context.Context, on *listener, k *call, from server.Peer) *wire.Result {
 	start := time.Now()
 	k.on = on
+	defer func() { // a panic goes on to who called, and leaves nothing running
+		if p := recover(); p != nil {
+			if k.running != nil {
+				k.running.End(&wire.Result{Err: wire.Errorf(wire.Internal, "the daemon failed in this call")})
+			}
+			panic(p)
+		}
+	}()
 	res, err := h.take(ctx, on, k, from)
 	if res == nil {
 		res = &wire.Result{}
