@@ -448,3 +448,22 @@ func TestShadowOfKeys(t *testing.T) {
 		}
 	})
 }
+
+// Only what changes nothing, or is declared to bear it, is run again after an
+// owner that vanished.
+func TestTakenOverByDeclarationOnly(t *testing.T) {
+	for _, tt := range []struct {
+		change []func(*call)
+		want   bool
+	}{{nil, true}, {[]func(*call){mutating}, false}, {[]func(*call){mutating, idempotent}, true}} {
+		b := stages(t, succeed)
+		k := &call{Call: &wire.Call{Tool: "tool", Payload: []byte(`{}`), IdempotencyKey: "k"}, tool: b.tool}
+		k.caller.ID = "somebody"
+		for _, f := range tt.change {
+			f(k)
+		}
+		if r, err := recordRequest(k); err != nil || r.Rerun != tt.want {
+			t.Errorf("mutating %v, idempotent %v: %+v, %v", k.mutating, k.idempotent, r, err)
+		}
+	}
+}
