@@ -271,7 +271,9 @@ func (m topModel) ask(name string, payload map[string]any, say func(json.RawMess
 
 func (m topModel) abort() tea.Cmd {
 	return m.ask("abort", map[string]any{}, func(data json.RawMessage) string {
-		var answer struct{ Aborted []struct{ Tool, Outcome string } }
+		var answer struct {
+			Aborted []struct{ Tool, Outcome string }
+		}
 		json.Unmarshal(data, &answer)
 		if len(answer.Aborted) == 0 {
 			return "nothing was running"
