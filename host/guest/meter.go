@@ -89,7 +89,7 @@ func (c *call) refill() {
 // guest over to it. A collection needs no yield; it stops us as we enter Go.
 func (c *call) yield(now time.Time) {
 	m := &c.meter
-	if now.Sub(m.yielded) < tooLong || int(c.inst.m.e.computing.Load()) < runtime.GOMAXPROCS(0) {
+	if now.Sub(m.yielded) < tooShort || int(c.inst.m.e.computing.Load()) < runtime.GOMAXPROCS(0) {
 		return
 	}
 	c.unpin()
