@@ -320,7 +320,7 @@ func TestRedisWaitsAgain(t *testing.T) {
 	replica := startRedis(t, "--save", "", "--replicaof", host+" "+port)
 	replica.says(t, "MASTER <-> REPLICA sync: Finished with success")
 	t.Cleanup(func() { close(lag) })
-	s := openRedisAt(t, master.url("?wait_replicas=1&wait_timeout=100ms"))
+	s := openRedisAt(t, master.url("?wait_replicas=1&wait_timeout=3s"))
 	i := id{"tool", "k"}
 	if _, _, v, err := s.claim(t.Context(), i, testClaim("a")); v != verdictRun || err != nil {
 		t.Fatal(v, err)

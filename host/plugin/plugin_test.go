@@ -54,6 +54,14 @@ func outcomes(t *testing.T, p *Project) []Outcome {
 	return list
 }
 
+// TestMain gives each project its own target folder: in one that is shared,
+// projects of one name, which are built side by side here, would take each
+// other's output.
+func TestMain(m *testing.M) {
+	os.Unsetenv("CARGO_TARGET_DIR")
+	os.Exit(m.Run())
+}
+
 // TestNew: what New makes builds and passes its cases at once, outside of this
 // repository, and fails them when the source says something else.
 func TestNew(t *testing.T) {
