@@ -431,18 +431,12 @@ func intersect(a, b []string) []string {
 	for _, x := range a {
 		for _, y := range b {
 			switch {
-			case beneath(x, y):
+			case process.Beneath(x, y):
 				add(y)
-			case beneath(y, x):
+			case process.Beneath(y, x):
 				add(x)
 			}
 		}
 	}
 	return out
-}
-
-// beneath reports whether path is root or lies in it. Both are clean and
-// absolute.
-func beneath(root, path string) bool {
-	return path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
 }

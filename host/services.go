@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/toold/toold/host/guest"
@@ -56,8 +57,9 @@ func (h *Host) invocation(k *call, export string, in []byte) guest.Invocation {
 	caps := &k.tool.Def.Capabilities
 	inv := guest.Invocation{Export: export, Input: in, Config: k.effective.Config}
 	inv.Identity = k.caller.ID
+	hidden := sync.OnceValue(func() [][]byte { return h.hidden(k) }) // a secret may be a file: not once a line
 	inv.Log = func(ctx context.Context, level slog.Level, msg string) {
-		h.log.Log(ctx, level, "guest", "tool", k.Tool, "export", export, "execution_id", k.ExecutionID, "message", maskText(msg, h.hidden(k)))
+		h.log.Log(ctx, level, "guest", "tool", k.Tool, "export", export, "execution_id", k.ExecutionID, "message", maskText(msg, hidden()))
 	}
 	if caps.State > 0 {
 		scope := varScope{k.caller.ID, k.Session, k.tool.Name}

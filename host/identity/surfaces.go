@@ -365,22 +365,23 @@ func (s *Surfaces) Agree(fingerprint string, found abi.Safety) {
 	}
 }
 
-// Entry is one identity as operators see it.
+// Entry is one identity as operators see it; host/client has its form on the
+// wire.
 type Entry struct {
-	Fingerprint string            `json:"fingerprint"`
-	Tool        string            `json:"tool"`
-	Version     string            `json:"version"`
-	Claims      map[string]string `json:"claims,omitempty"`
+	Fingerprint string
+	Tool        string
+	Version     string
+	Claims      map[string]string
 	// State is "fresh", "stale" (a refresh failed, the old one serves),
 	// "old" (the next use refreshes), "refused" or "empty".
-	State    string    `json:"state"`
-	Reason   string    `json:"reason,omitempty"`
-	ReadOnly bool      `json:"read_only"`
-	Tools    int       `json:"tools"`
-	Names    []string  `json:"names,omitempty"`
-	Made     time.Time `json:"made,omitzero"`
-	Until    time.Time `json:"until,omitzero"` // fresh, or refused
-	Used     time.Time `json:"used"`
+	State    string
+	Reason   string
+	ReadOnly bool
+	Tools    int
+	Names    []string
+	Made     time.Time
+	Until    time.Time // fresh, or refused
+	Used     time.Time
 }
 
 // List is every entry, by tool and then by fingerprint.

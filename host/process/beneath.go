@@ -40,7 +40,7 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 	}
 	// A folder that is named without any link is where its name says, and where
 	// a root's name is a part of that, beneath that root.
-	if dir == filepath.Clean(dir) && slices.ContainsFunc(roots, func(root string) bool { return within(root, dir) }) {
+	if dir == filepath.Clean(dir) && slices.ContainsFunc(roots, func(root string) bool { return Beneath(root, dir) }) {
 		if fd, err := openResolved(dir); err == nil {
 			return os.NewFile(uintptr(fd), dir), dir, nil
 		}
@@ -117,9 +117,9 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 	}
 }
 
-// within reports whether path is root or lies in it, by their names. Both are
-// clean.
-func within(root, path string) bool {
+// Beneath reports whether path is root or lies in it, by their names alone. Both
+// are clean and absolute.
+func Beneath(root, path string) bool {
 	return path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
 }
 

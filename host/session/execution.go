@@ -337,9 +337,6 @@ func (x *Execution) End(r *wire.Result) {
 	for _, cancel := range cancels {
 		cancel(nil)
 	}
-	if r.Usage != nil {
-		x.fuel.Store(r.Usage.Fuel)
-	}
 	o := Outcome{
 		ID: x.ID, Tool: x.Tool, Kind: x.Kind, Status: r.Status(), ExitCode: r.ExitCode, Started: x.started,
 		Attempts: int(x.attempts.Load()), Duration: time.Since(x.started),

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -211,7 +212,7 @@ func (r *repoReader) checkWorktree(gitDir string) error {
 func (r *repoReader) rootOf(p string) string {
 	best := ""
 	for _, root := range r.roots {
-		if (p == root || root == "/" || strings.HasPrefix(p, root+"/")) && len(root) > len(best) {
+		if process.Beneath(root, p) && len(root) > len(best) {
 			best = root
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -516,17 +517,11 @@ func (c *Catalog) checkRoots(v *candidate) error {
 		if real, err := filepath.EvalSymlinks(r); err == nil {
 			r = real // as the host's are
 		}
-		if !slices.ContainsFunc(c.cfg.Roots, func(host string) bool { return beneath(host, r) }) {
+		if !slices.ContainsFunc(c.cfg.Roots, func(host string) bool { return process.Beneath(filepath.Clean(host), r) }) {
 			return broken("tool %s narrows its roots to %s, which is beneath none of this host's (%s); name a folder beneath one of them, or start toold with --root %s", v.name, r, strings.Join(c.cfg.Roots, ", "), r)
 		}
 	}
 	return nil
-}
-
-// beneath reports whether the clean path p is dir or beneath it, by name.
-func beneath(dir, p string) bool {
-	dir = path.Clean(dir)
-	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
 }
 
 // loadPolicy loads one policy. It has the limits that every tool begins with,

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/toold/toold/host/process"
 )
 
 // Watch looks at tools when their folders change, until ctx ends or the
@@ -214,7 +216,7 @@ func (w *watcher) follow() {
 	for name, dirs := range w.c.folders() {
 		for _, dir := range dirs {
 			real := realPath(dir)
-			if real == w.tools || real == w.restricted || !(w.tools != "" && beneath(w.tools, real)) && !(w.restricted != "" && beneath(w.restricted, real)) {
+			if real == w.tools || real == w.restricted || !(w.tools != "" && process.Beneath(w.tools, real)) && !(w.restricted != "" && process.Beneath(w.restricted, real)) {
 				continue // heard of as a whole, or outside
 			}
 			if f := add(real); f != nil {
