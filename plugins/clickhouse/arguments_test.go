@@ -13,6 +13,7 @@ import (
 
 	"github.com/toold/toold/pdk"
 	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/plugins/internal/offer"
 )
 
 // mark is in every hostile argument, so that the server's log can be searched.
@@ -261,7 +262,7 @@ func FuzzStatement(f *testing.F) {
 		if g, _, ok := readGrant(s); ok && g.privileges != nil {
 			(&rights{grants: []grant{g}}).may("INSERT", &relation{Database: "d", Name: "t", columns: []column{{Name: "a"}}})
 		}
-		if name := toolName(s); !regexp.MustCompile(`^[a-z0-9][a-z0-9_]{0,63}$`).MatchString(name) {
+		if name := offer.ToolName(s); !regexp.MustCompile(`^[a-z0-9][a-z0-9_]{0,63}$`).MatchString(name) {
 			t.Errorf("%q is called %q", s, name)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/plugins/internal/offer"
 )
 
 // recorded answers as a newer ClickHouse does, with grants, comments and
@@ -208,11 +209,11 @@ func TestToolName(t *testing.T) {
 		"sales.byRegion": "sales_by_region", "Sales.Über Sicht": "sales_ber_sicht", "wh sales.v1": "wh_sales_v1", "A__b..c": "a_b_c", "HTTPLog": "httplog",
 		strings.Repeat("x", 70): strings.Repeat("x", 54) + "_",
 	} {
-		if got := toolName(text); got != want && !(len(text) > 64 && strings.HasPrefix(got, want) && len(got) <= 64) {
+		if got := offer.ToolName(text); got != want && !(len(text) > 64 && strings.HasPrefix(got, want) && len(got) <= 64) {
 			t.Errorf("%q is %q, want %q", text, got, want)
 		}
 	}
-	if toolName(strings.Repeat("x", 70)) == toolName(strings.Repeat("x", 71)) {
+	if offer.ToolName(strings.Repeat("x", 70)) == offer.ToolName(strings.Repeat("x", 71)) {
 		t.Error("two long names are one")
 	}
 }

@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"strconv"
 	"strings"
 
 	"github.com/toold/toold/pdk"
 	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/plugins/internal/offer"
 )
 
 // binding is what a tool stands for. The host gives it back with each call.
@@ -95,7 +94,7 @@ func (s *server) surface(d *abi.Discovery) (*abi.Surface, error) {
 			pdk.Log(pdk.LevelWarn, full+" is left out: "+err.Error())
 			continue
 		}
-		t.Name = toolName(pdk.Config("prefix") + full)
+		t.Name = offer.ToolName(pdk.Config("prefix") + full)
 		if other, double := named[t.Name]; double {
 			return nil, fmt.Errorf("%s and %s would both be the tool %s; rename one, or give one identity one database", other, full, t.Name)
 		}
@@ -256,20 +255,13 @@ func newTool(n note, more string, properties map[string]any, required []string, 
 	if err != nil {
 		return nil, err
 	}
-	a.Title = clip(n.Title, 200)
+	a.Title = offer.Clip(n.Title, 200)
 	a.OpenWorld = new(bool)
 	if n.OpenWorld != nil {
 		*a.OpenWorld = *n.OpenWorld
 	}
 	text := strings.TrimSpace(n.Description + " " + more)
-	return &abi.SurfaceTool{Title: clip(n.Title, 200), Description: clip(text, 4000), Schema: s, Binding: bound, Annotations: a}, nil
-}
-
-func clip(s string, n int) string {
-	if len(s) > n {
-		return strings.ToValidUTF8(s[:n], "") + "…"
-	}
-	return s
+	return &abi.SurfaceTool{Title: offer.Clip(n.Title, 200), Description: offer.Clip(text, 4000), Schema: s, Binding: bound, Annotations: a}, nil
 }
 
 func readNote(comment string) (n note) {
@@ -277,34 +269,4 @@ func readNote(comment string) (n note) {
 		return n
 	}
 	return note{Description: comment}
-}
-
-// toolName makes a name of letters, digits and single underscores of any text.
-func toolName(s string) string {
-	var b strings.Builder
-	lower := false // whether the last letter was a small one
-	for _, r := range s {
-		switch {
-		case r >= 'A' && r <= 'Z':
-			if lower {
-				b.WriteByte('_')
-			}
-			b.WriteRune(r - 'A' + 'a')
-			lower = false
-			continue
-		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
-			b.WriteRune(r)
-		case b.Len() > 0 && !strings.HasSuffix(b.String(), "_"):
-			b.WriteByte('_')
-		}
-		lower = r >= 'a' && r <= 'z' || r >= '0' && r <= '9'
-	}
-	name := strings.Trim(b.String(), "_")
-	if name == "" || len(name) > 64 {
-		h := fnv.New32a()
-		h.Write([]byte(s))
-		name = strings.TrimRight(name[:min(len(name), 54)], "_") + "_" + strconv.FormatUint(uint64(h.Sum32()), 16)
-		name = strings.TrimLeft(name, "_")
-	}
-	return name
 }

@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/toold/toold/pdk"
 	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/plugins/internal/offer"
 )
 
 //go:wasmexport discover
@@ -48,15 +50,13 @@ type document struct {
 }
 
 type operation struct {
-	ID          string         `json:"operationId"`
-	Summary     string         `json:"summary"`
-	Description string         `json:"description"`
-	Parameters  []rawParameter `json:"parameters"`
-	Body        *body          `json:"requestBody"`
-	Deprecated  bool           `json:"deprecated"`
+	ID          string            `json:"operationId"`
+	Summary     string            `json:"summary"`
+	Description string            `json:"description"`
+	Parameters  []json.RawMessage `json:"parameters"`
+	Body        *body             `json:"requestBody"`
+	Deprecated  bool              `json:"deprecated"`
 }
-
-type rawParameter = json.RawMessage
 
 type param struct {
 	Ref         string          `json:"$ref"`
@@ -130,8 +130,8 @@ func surface(d *abi.Discovery) (*abi.Surface, error) {
 	}
 	out := &abi.Surface{Safety: &abi.Safety{ReadOnly: d.ReadOnly}}
 	named := map[string]string{}
-	for _, path := range sorted(doc.Paths) {
-		var shared []rawParameter
+	for _, path := range slices.Sorted(maps.Keys(doc.Paths)) {
+		var shared []json.RawMessage
 		if raw, ok := doc.Paths[path]["parameters"]; ok {
 			if err := json.Unmarshal(raw, &shared); err != nil {
 				return nil, fmt.Errorf("the parameters of %s are malformed", path)
@@ -161,15 +161,6 @@ func surface(d *abi.Discovery) (*abi.Surface, error) {
 	return out, nil
 }
 
-func sorted[V any](m map[string]V) []string {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // baseOf is where the operations are.
 func baseOf(doc *document, at string) (string, error) {
 	base := pdk.Config("base")
@@ -191,7 +182,7 @@ func baseOf(doc *document, at string) (string, error) {
 	return strings.TrimSuffix(to.String(), "/"), nil
 }
 
-func (doc *document) tool(base, method, path string, raw json.RawMessage, shared []rawParameter) (*abi.SurfaceTool, error) {
+func (doc *document) tool(base, method, path string, raw json.RawMessage, shared []json.RawMessage) (*abi.SurfaceTool, error) {
 	var op operation
 	if err := json.Unmarshal(raw, &op); err != nil {
 		return nil, errors.New("it is malformed")
@@ -277,7 +268,7 @@ func (doc *document) tool(base, method, path string, raw json.RawMessage, shared
 	again := reads || method == "put" || method == "delete"
 	destroys, open := !reads, true
 	return &abi.SurfaceTool{
-		Name: toolName(pdk.Config("prefix") + name), Title: clip(op.Summary, 200), Description: clip(text, 4000),
+		Name: offer.ToolName(pdk.Config("prefix") + name), Title: offer.Clip(op.Summary, 200), Description: offer.Clip(text, 4000),
 		Schema: s, Binding: bound, Mutating: !reads,
 		Annotations: &abi.Annotations{ReadOnly: &reads, Destructive: &destroys, Idempotent: &again, OpenWorld: &open},
 	}, nil
@@ -315,6 +306,16 @@ func (doc *document) parameter(raw json.RawMessage) (p param, err error) {
 func (doc *document) define(schema map[string]any) error {
 	defs := map[string]any{}
 	var visit func(v any) error
+	// named visits schemas by name, where no name is a word of JSON Schema.
+	named := func(v any) error {
+		m, _ := v.(map[string]any)
+		for _, x := range m {
+			if err := visit(x); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	visit = func(v any) error {
 		switch v := v.(type) {
 		case []any:
@@ -323,12 +324,11 @@ func (doc *document) define(schema map[string]any) error {
 					return err
 				}
 			}
-		case []string:
 		case map[string]any:
 			ref, _ := v["$ref"].(string)
 			name, ours := strings.CutPrefix(ref, "#/components/schemas/")
 			if ref != "" && !ours {
-				return fmt.Errorf("it refers to %s", clip(ref, 100))
+				return fmt.Errorf("it refers to %s", offer.Clip(ref, 100))
 			}
 			if ours {
 				v["$ref"] = "#/$defs/" + name
@@ -351,9 +351,7 @@ func (doc *document) define(schema map[string]any) error {
 				}
 			}
 			for _, own := range []string{"nullable", "example", "xml", "discriminator", "externalDocs"} {
-				if _, is := v[own].(map[string]any); !is || own != "example" {
-					delete(v, own)
-				}
+				delete(v, own)
 			}
 			for _, limit := range []string{"exclusiveMinimum", "exclusiveMaximum"} {
 				if on, ok := v[limit].(bool); ok { // as version 3.0 writes it
@@ -364,15 +362,22 @@ func (doc *document) define(schema map[string]any) error {
 					}
 				}
 			}
-			for _, x := range v {
-				if err := visit(x); err != nil {
+			for key, x := range v {
+				below := visit
+				switch key {
+				case "properties", "patternProperties", "dependentSchemas", "$defs":
+					below = named
+				case "default", "const", "enum", "examples": // values, not schemas
+					continue
+				}
+				if err := below(x); err != nil {
 					return err
 				}
 			}
 		}
 		return nil
 	}
-	if err := visit(schema["properties"]); err != nil {
+	if err := named(schema["properties"]); err != nil {
 		return err
 	}
 	if len(defs) > 0 {
@@ -485,38 +490,9 @@ func answer(b *binding, resp *pdk.HTTPResponse) *abi.Result {
 		// A thing that is not there, or an operation that is not: only one that
 		// takes no part of its path from the caller is surely the latter.
 		r.Gone = resp.Status != 404 || !strings.Contains(b.Path, "{")
-		r.Error = failed("HTTP_"+status, "the service answers "+status+": "+clip(string(resp.Body), 300), false)
+		r.Error = failed("HTTP_"+status, "the service answers "+status+": "+offer.Clip(string(resp.Body), 300), false)
 	default:
-		r.Error = failed("HTTP_"+status, "the service answers "+status+": "+clip(string(resp.Body), 300), resp.Status == 429 || resp.Status >= 502 && resp.Status <= 504)
+		r.Error = failed("HTTP_"+status, "the service answers "+status+": "+offer.Clip(string(resp.Body), 300), resp.Status == 429 || resp.Status >= 502 && resp.Status <= 504)
 	}
 	return r
-}
-
-func clip(s string, n int) string {
-	if len(s) > n {
-		return strings.ToValidUTF8(s[:n], "") + "…"
-	}
-	return s
-}
-
-// toolName makes a name of letters, digits and single underscores of any text.
-func toolName(s string) string {
-	var b []byte
-	lower := false
-	for i := 0; i < len(s) && len(b) < 64; i++ {
-		c := s[i]
-		switch {
-		case c >= 'A' && c <= 'Z':
-			if lower {
-				b = append(b, '_')
-			}
-			b = append(b, c-'A'+'a')
-		case c >= 'a' && c <= 'z' || c >= '0' && c <= '9':
-			b = append(b, c)
-		case len(b) > 0 && b[len(b)-1] != '_':
-			b = append(b, '_')
-		}
-		lower = c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-	}
-	return strings.Trim(string(b[:min(len(b), 64)]), "_")
 }
