@@ -50,13 +50,7 @@ func TestExamples(t *testing.T) {
 	for _, l := range toolchain.Languages() {
 		lang := string(l)
 		t.Run(lang, func(t *testing.T) {
-			need(t, l)
-			tools := filepath.Join(t.TempDir(), "tools.d")
-			if err := os.Mkdir(tools, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			install(t, lang, filepath.Join(tools, "greet"))
-			d := hosttest.Start(t, host.Config{Tools: tools})
+			d := serve(t, l, lang, "greet")
 			for _, c := range cases {
 				t.Run(c.Name, func(t *testing.T) { c.check(t, d.Socket) })
 			}

@@ -96,11 +96,9 @@ func (o *callOptions) call(s *state, cmd *cobra.Command, words []string) (*wire.
 	}
 	c.Token = os.Getenv("TOOL_TOKEN")
 	if file := first(o.tokenFile, os.Getenv("TOOL_TOKEN_FILE")); file != "" && (c.Token == "" || o.tokenFile != "") {
-		token, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("read the token: %w", err)
+		if c.Token, err = s.readToken(file); err != nil {
+			return nil, err
 		}
-		c.Token = strings.TrimSpace(string(token))
 	}
 	for _, v := range o.env {
 		name, value, ok := strings.Cut(v, "=")
@@ -150,28 +148,8 @@ func (s *state) call(ctx context.Context, call *wire.Call, o *callOptions) error
 		return s.answer(r, call.Form, o.json)
 	}
 
-	// The first signal is the tool's to deal with; the second ends us.
-	signals := make(chan os.Signal, 1)
-	sent := make(chan os.Signal, 2)
-	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-		// What a shell started in the background ignores Ctrl-C, and goes on
-		// ignoring it.
-		if !signal.Ignored(sig) {
-			signal.Notify(sent, sig)
-		}
-	}
-	over := make(chan struct{})
-	defer close(over)
-	defer signal.Stop(sent)
-	go func() {
-		select {
-		case sig := <-sent:
-			signal.Reset(os.Interrupt, syscall.SIGTERM)
-			signals <- sig
-		case <-over:
-		}
-	}()
-
+	signals, stop := forwarded()
+	defer stop()
 	l := wire.Local{Stdout: s.out, Stderr: s.err, Signals: signals}
 	var stdout, stderr bytes.Buffer
 	if o.json || call.Form == wire.Envelope {
@@ -186,6 +164,33 @@ func (s *state) call(ctx context.Context, call *wire.Call, o *callOptions) error
 	}
 	r.Stdout, r.Stderr = stdout.Bytes(), stderr.Bytes()
 	return s.answer(r, call.Form, o.json)
+}
+
+// forwarded are the signals for the tool, until stop: the first is the tool's to
+// deal with; the second ends us.
+func forwarded() (signals <-chan os.Signal, stop func()) {
+	forward := make(chan os.Signal, 1)
+	sent := make(chan os.Signal, 2)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		// What a shell started in the background ignores Ctrl-C, and goes on
+		// ignoring it.
+		if !signal.Ignored(sig) {
+			signal.Notify(sent, sig)
+		}
+	}
+	over := make(chan struct{})
+	go func() {
+		select {
+		case sig := <-sent:
+			signal.Reset(os.Interrupt, syscall.SIGTERM)
+			forward <- sig
+		case <-over:
+		}
+	}()
+	return forward, func() {
+		signal.Stop(sent)
+		close(over)
+	}
 }
 
 // answer shows a result whose text has not been shown yet, and turns it into

@@ -52,7 +52,7 @@ The exit code is 1 when something fails, else 0. Warnings do not count.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 

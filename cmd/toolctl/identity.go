@@ -62,12 +62,12 @@ beside it are those that the tool declares and that are no secret.`,
 			w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
 			fmt.Fprintln(w, "IDENTITY\tTOOL\tSTATE\tTOOLS\tUSED\tCLAIMS")
 			for _, e := range list {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s ago\t%s\n", e.Fingerprint, e.Tool, e.State, e.Tools, time.Since(e.Used).Round(time.Second), oneLine(pairs(e.Claims)))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s ago\t%s\n", e.Fingerprint, e.Tool, e.State, e.Tools, time.Since(e.Used).Round(time.Second), oneLine(strings.Join(pairs(e.Claims), " ")))
 			}
 			return w.Flush()
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -88,21 +88,10 @@ func identityShow(s *state) *cobra.Command {
 			if asJSON {
 				return s.printJSON(e)
 			}
-			w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
-			row := func(name, value string) {
-				if value != "" {
-					fmt.Fprintf(w, "%s\t%s\n", name, oneLine(value))
-				}
-			}
-			when := func(t time.Time) string {
-				if t.IsZero() {
-					return ""
-				}
-				return t.Local().Format("2006-01-02 15:04:05")
-			}
+			w, row := s.rows()
 			row("identity", e.Fingerprint)
 			row("tool", e.Tool+" "+e.Version)
-			row("claims", pairs(e.Claims))
+			row("claims", strings.Join(pairs(e.Claims), " "))
 			row("state", e.State)
 			row("reason", e.Reason)
 			row("read-only", map[bool]string{true: "yes"}[e.ReadOnly])
@@ -113,7 +102,7 @@ func identityShow(s *state) *cobra.Command {
 			return w.Flush()
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -127,10 +116,7 @@ func identityRefresh(s *state) *cobra.Command {
 or for all. The next use asks the module again. A discovery that runs now is not kept.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, words []string) error {
-			chosen, fingerprint := len(words), ""
-			if len(words) == 1 {
-				fingerprint = words[0]
-			}
+			chosen, fingerprint := len(words), first(words...)
 			if tool != "" {
 				chosen++
 			}
@@ -156,16 +142,17 @@ or for all. The next use asks the module again. A discovery that runs now is not
 	}
 	cmd.Flags().StringVar(&tool, "tool", "", "all identities of this tool")
 	cmd.Flags().BoolVar(&all, "all", false, "all identities")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-func pairs(m map[string]string) string {
+// pairs is name=value of each, by name.
+func pairs(m map[string]string) []string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		list = append(list, name+"="+m[name])
 	}
-	return strings.Join(list, " ")
+	return list
 }
 
 func tokenVerb(s *state) *cobra.Command {
@@ -215,7 +202,7 @@ The exit code is 77 when the daemon would refuse it.`,
 			return nil
 		},
 	}
-	inspect.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(inspect, &asJSON)
 	cmd.AddCommand(inspect)
 	return cmd
 }
@@ -224,12 +211,7 @@ func (s *state) showToken(in *identity.Inspection, asJSON bool) error {
 	if asJSON {
 		return s.printJSON(in)
 	}
-	w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
-	row := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", name, oneLine(value))
-		}
-	}
+	w, row := s.rows()
 	row("form", map[bool]string{true: "encrypted (JWE)", false: "signed (JWT)"}[in.Encrypted])
 	row("algorithm", strings.TrimSpace(in.Alg+" "+in.Enc))
 	row("key", in.Kid)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -144,19 +145,12 @@ func (s *state) jobEnd(j *client.JobInfo) error {
 	}
 	if j.Code != "" {
 		fmt.Fprintf(s.err, "toolctl: %s: %s\n", j.Code, oneLine(j.Message))
-		return exitStatus(max(1, first2(j.ExitCode, j.Code.ExitCode())))
+		return exitStatus(max(1, cmp.Or(j.ExitCode, j.Code.ExitCode())))
 	}
 	if j.ExitCode != 0 {
 		return exitStatus(j.ExitCode)
 	}
 	return nil
-}
-
-func first2(a, b int) int {
-	if a != 0 {
-		return a
-	}
-	return b
 }
 
 func jobsCancel(s *state) *cobra.Command {

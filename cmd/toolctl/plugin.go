@@ -74,7 +74,7 @@ binary of that name instead of a tool of its own.`,
 	}
 	cmd.Flags().StringVar(&lang, "lang", "go", "go, rust, c or assemblyscript")
 	cmd.Flags().BoolVar(&policy, "policy", false, "a policy for the binary of that name")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -116,7 +116,7 @@ only exports restrict. FLAGS go to the compiler.`,
 		},
 	}
 	cmd.Flags().BoolVar(&strip, "strip", false, "leave out names and lines: smaller, and a trap says less")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -176,7 +176,7 @@ leaves this machine.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	f.BoolVar(&noBuild, "no-build", false, "test the modules that are there")
 	f.StringVar(&file, "cases", "", "the file with the cases (default DIR/cases.json)")
 	f.StringVar(&run, "run", "", "only cases with this in their name")
@@ -281,7 +281,7 @@ same call.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	f.StringVar(&run, "run", "", "the case: the first with this in its name")
 	f.StringVar(&with, "with", "", "a second module, to compare")
 	f.IntVar(&calls, "calls", 2000, "how many calls")
@@ -310,7 +310,7 @@ those costs.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -463,6 +463,11 @@ func (d *dev) start(ctx context.Context, root string) (end func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
 	d.tools = filepath.Join(dir, "tools.d")
 	socket := filepath.Join(dir, "tool.sock")
 	state := filepath.Join(dir, "state")
@@ -478,7 +483,6 @@ func (d *dev) start(ctx context.Context, root string) (end func(), err error) {
 		}
 	}
 	cmd := exec.Command(toold, "--tools", d.tools, "--socket", socket, "--state", state, "--root", root, "--log-level", "debug")
-	cmd.WaitDelay = 5 * time.Second
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

@@ -62,7 +62,7 @@ One that is marked shadow only watches and refuses nothing.`,
 			return w.Flush()
 		},
 	}
-	list.Flags().BoolVar(&listJSON, "json", false, "print JSON")
+	jsonFlag(list, &listJSON)
 	reset := &cobra.Command{
 		Use:   "reset TOOL",
 		Short: "Close the circuit breakers of a tool and forget what they counted",
@@ -79,7 +79,7 @@ One that is marked shadow only watches and refuses nothing.`,
 			return err
 		},
 	}
-	reset.Flags().BoolVar(&resetJSON, "json", false, "print JSON")
+	jsonFlag(reset, &resetJSON)
 	cmd.AddCommand(list, reset)
 	return cmd
 }
@@ -102,10 +102,7 @@ gave it or as it is stored, those of that key with what they hold.
 A tool that a module brings is named MODULE/TOOL.`,
 		Args: args(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			key := ""
-			if len(a) == 2 {
-				key = a[1]
-			}
+			key := first(a[1:]...)
 			records, err := client.NewAdmin(s.places().Admin).Records(cmd.Context(), a[0], key, limit)
 			if err != nil {
 				return daemonError(err)
@@ -119,7 +116,7 @@ A tool that a module brings is named MODULE/TOOL.`,
 			return s.showRecords(records, key != "")
 		},
 	}
-	show.Flags().BoolVar(&showJSON, "json", false, "print JSON")
+	jsonFlag(show, &showJSON)
 	show.Flags().IntVar(&limit, "limit", 50, "show at most so many; 0 shows all")
 	flush := &cobra.Command{
 		Use:   "flush TOOL [KEY]",
@@ -129,11 +126,9 @@ come again: where an outcome is unknown, look first at what the call was to
 change. Records of calls that run now stay.`,
 		Args: args(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			key := ""
-			if len(a) == 2 {
-				if key = a[1]; key == "" {
-					return usageError{errors.New("KEY is empty; leave it away to flush all records of the tool")}
-				}
+			key := first(a[1:]...)
+			if len(a) == 2 && key == "" {
+				return usageError{errors.New("KEY is empty; leave it away to flush all records of the tool")}
 			}
 			f, err := client.NewAdmin(s.places().Admin).FlushRecords(cmd.Context(), a[0], key)
 			if err != nil {
@@ -149,7 +144,7 @@ change. Records of calls that run now stay.`,
 			return nil
 		},
 	}
-	flush.Flags().BoolVar(&flushJSON, "json", false, "print JSON")
+	jsonFlag(flush, &flushJSON)
 	cmd.AddCommand(show, flush)
 	return cmd
 }
@@ -170,7 +165,7 @@ func (s *state) showRecords(records []client.IdempotencyRecord, whole bool) erro
 			status += " " + failure.Code
 		}
 		key := oneLine(first(r.Label, r.Key))
-		claimed, expires := r.ClaimedAt.Local().Format("2006-01-02 15:04:05"), r.ExpiresAt.Local().Format("2006-01-02 15:04:05")
+		claimed, expires := when(r.ClaimedAt), when(r.ExpiresAt)
 		if !whole {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", key, status, claimed, expires)
 			continue
@@ -227,7 +222,7 @@ The exit code is 1 when the store does not answer.`,
 			return err
 		},
 	}
-	status.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(status, &asJSON)
 	cmd.AddCommand(status)
 	return cmd
 }

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -49,11 +47,10 @@ func (s *state) sessions(all bool) (*client.Sessions, error) {
 	}
 	token := os.Getenv("TOOL_TOKEN")
 	if file := os.Getenv("TOOL_TOKEN_FILE"); file != "" && token == "" {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("read the token: %w", err)
+		var err error
+		if token, err = s.readToken(file); err != nil {
+			return nil, err
 		}
-		token = strings.TrimSpace(string(b))
 	}
 	return &client.Sessions{Socket: p.Socket, Token: token}, nil
 }
@@ -233,34 +230,23 @@ before each call and its outcome after. No argument, input or output is in it.`,
 }
 
 func (s *state) showSession(i *client.SessionInfo) error {
-	w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
-	row := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", name, value)
-		}
-	}
+	w, row := s.rows()
 	row("session", i.ID)
 	row("name", sessionName(i))
 	row("state", i.State)
-	row("folder", oneLine(i.Cwd))
+	row("folder", i.Cwd)
 	row("parent", i.Parent)
 	row("children", strings.Join(i.Children, ", "))
 	if i.Tools != nil {
 		row("tools", first(strings.Join(i.Tools, ", "), "none"))
 	}
-	var labels []string
-	for k, v := range i.Labels {
-		labels = append(labels, k+"="+v)
-	}
-	row("labels", oneLine(strings.Join(labels, ", ")))
-	row("created", i.Created.Local().Format("2006-01-02 15:04:05"))
+	row("labels", strings.Join(pairs(i.Labels), ", "))
+	row("created", when(i.Created))
 	row("used", since(i.Used)+" ago")
 	t := &i.Telemetry
 	row("calls", fmt.Sprintf("%d in %d attempts, %s in all", t.Calls, t.Attempts, short(time.Duration(t.DurationMS)*time.Millisecond)))
 	row("bytes", fmt.Sprintf("%d in, %d out", t.BytesIn, t.BytesOut))
-	if i.Journal.Error != "" {
-		row("journal", oneLine(i.Journal.Error))
-	}
+	row("journal", i.Journal.Error)
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -406,11 +392,10 @@ several are the tool and its arguments as they are. The exit code is the tool's.
 				return err
 			}
 			if background {
-				return s.promptJob(cmd, c, payload, key)
+				return s.promptJob(cmd, c, q)
 			}
-			signals := make(chan os.Signal, 2)
-			signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-			defer signal.Stop(signals)
+			signals, stop := forwarded()
+			defer stop()
 			r, err := c.Prompt(cmd.Context(), q, wire.Local{Stdout: s.out, Stderr: s.err, Signals: signals})
 			if err != nil {
 				return err
@@ -434,13 +419,13 @@ several are the tool and its arguments as they are. The exit code is the tool's.
 }
 
 // promptJob runs a turn in the background.
-func (s *state) promptJob(cmd *cobra.Command, c *client.Sessions, payload any, key string) error {
-	data, err := json.Marshal(payload)
+func (s *state) promptJob(cmd *cobra.Command, c *client.Sessions, q client.SessionCall) error {
+	data, err := json.Marshal(q.Payload)
 	if err != nil {
 		return err
 	}
 	r, err := client.Call(cmd.Context(), c.Socket, &wire.Call{
-		Form: wire.Envelope, Tool: "session.prompt", ExecutionID: executionID(), Payload: data, Token: c.Token, IdempotencyKey: key, Background: true,
+		Form: wire.Envelope, Tool: "session.prompt", ExecutionID: executionID(), Payload: data, Token: c.Token, IdempotencyKey: q.Key, Timeout: q.Timeout, Background: true,
 	})
 	if err != nil {
 		return err

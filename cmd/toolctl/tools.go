@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -51,7 +52,7 @@ The exit code is 1 when the tool that was named is not ok, else 0.`,
 			return s.listTools(tools)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	cmd.Flags().StringVar(&as, "as", "", "a file with a token: what its bearer can call (- reads it from standard input)")
 	return cmd
 }
@@ -91,24 +92,17 @@ func (s *state) describeTool(cmd *cobra.Command, admin *client.Admin, name strin
 	if asJSON {
 		err = s.printJSON(t)
 	} else {
-		w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
-		row := func(name, value string) {
-			if value != "" {
-				fmt.Fprintf(w, "%s\t%s\n", name, value)
-			}
-		}
+		w, row := s.rows()
 		row("tool", t.Name)
 		row("state", t.State)
-		row("reason", oneLine(t.Reason))
-		row("description", oneLine(t.Description))
+		row("reason", t.Reason)
+		row("description", t.Description)
 		row("kind", t.Kind)
 		row("runs", t.Path)
 		row("policies", strings.Join(t.Policies, ", "))
 		row("category", t.Category)
 		row("version", t.Version)
-		if !t.Loaded.IsZero() {
-			row("loaded", t.Loaded.Local().Format("2006-01-02 15:04:05"))
-		}
+		row("loaded", when(t.Loaded))
 		row("mutating", map[bool]string{true: "yes, where the policy does not say"}[t.Mutating])
 		row("schema", string(t.Schema))
 		err = w.Flush()
@@ -117,6 +111,25 @@ func (s *state) describeTool(cmd *cobra.Command, admin *client.Admin, name strin
 		err = exitStatus(1)
 	}
 	return err
+}
+
+// rows prints a name and its value a line; one without a value is left out. The
+// writer is flushed at the end.
+func (s *state) rows() (*tabwriter.Writer, func(name, value string)) {
+	w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
+	return w, func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(w, "%s\t%s\n", name, oneLine(value))
+		}
+	}
+}
+
+// when is a moment for people; "" for none.
+func when(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.Local().Format(time.DateTime)
 }
 
 // oneLine keeps what a tool says of itself on its line and its control

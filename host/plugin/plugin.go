@@ -1,10 +1,10 @@
 // Package plugin is the workbench of those who write guests: it makes a folder
 // that builds at once (New), builds it (Project.Build), runs its cases against
-// the real engine (Project.Test), measures it (Bench), says what a module needs
+// the real engine (Workbench.Run), measures it (Bench), says what a module needs
 // (Inspect) and keeps a daemon supplied with what was just saved (Dev).
 //
 // It is what toolctl plugin does, less the command line. It knows no sockets
-// and no running daemon; what a module reaches during Test and Bench is what
+// and no running daemon; what a module reaches during Run and Bench is what
 // the case says.
 package plugin
 
@@ -28,7 +28,7 @@ const (
 	handlerFile    = "handler.wasm"
 	policyFile     = "restricted.wasm"
 	definitionFile = "tool.json"
-	// CasesFile holds the cases that Test runs.
+	// CasesFile holds the cases that a Workbench runs.
 	CasesFile = "cases.json"
 )
 
