@@ -128,12 +128,21 @@ func (o *callOptions) call(s *state, cmd *cobra.Command, words []string) (*wire.
 			return nil, fmt.Errorf("read the payload: %w", err)
 		}
 	}
-	if payload = bytes.TrimSpace(payload); !json.Valid(payload) || payload[0] != '{' {
-		return nil, usageError{fmt.Errorf("the payload is no JSON object; write it as '{\"name\": \"value\"}'")}
+	if c.Payload, err = jsonObject("the payload", payload); err != nil {
+		return nil, err
 	}
-	c.Form, c.Payload, c.Args = wire.Envelope, payload, nil
+	c.Form, c.Args = wire.Envelope, nil
 	c.ExecutionID = executionID()
 	return c, nil
+}
+
+// jsonObject is text that must be a JSON object; what says which text.
+func jsonObject(what string, text []byte) (json.RawMessage, error) {
+	text = bytes.TrimSpace(text)
+	if !json.Valid(text) || text[0] != '{' {
+		return nil, usageError{fmt.Errorf("%s is no JSON object; write it as '{\"name\": \"value\"}'", what)}
+	}
+	return text, nil
 }
 
 // call makes the call, and shows what came of it.

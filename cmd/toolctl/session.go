@@ -327,10 +327,11 @@ for programs: toolctl has a connection for each call.`,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			payload := map[string]any{"id": words[0], "op": words[1]}
 			if params != "" {
-				if !json.Valid([]byte(params)) {
-					return usageError{errors.New("--params is no JSON object")}
+				object, err := jsonObject("--params", []byte(params))
+				if err != nil {
+					return err
 				}
-				payload["params"] = json.RawMessage(params)
+				payload["params"] = object
 			}
 			var answer json.RawMessage
 			if err := s.do(cmd, false, client.SessionCall{Name: "mutate", Payload: payload, Key: key}, &answer); err != nil {
@@ -365,10 +366,11 @@ several are the tool and its arguments as they are. The exit code is the tool's.
 			case envelope != "" && len(words) > 1:
 				return usageError{errors.New("--envelope stands in place of the command")}
 			case envelope != "":
-				if !json.Valid([]byte(envelope)) {
-					return usageError{errors.New("--envelope is no JSON object")}
+				object, err := jsonObject("--envelope", []byte(envelope))
+				if err != nil {
+					return err
 				}
-				payload["envelope"] = json.RawMessage(envelope)
+				payload["envelope"] = object
 			case len(words) == 1:
 				return usageError{errors.New("no command; name a tool after the session")}
 			case len(words) == 2:

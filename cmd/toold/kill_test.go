@@ -162,8 +162,9 @@ func TestTwoDaemonsOneRedis(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 49 {
 		wg.Go(func() {
-			if res := ask(other, cut); res.Err == nil || res.Err.Code != wire.OutcomeUnknown {
-				t.Errorf("%+v", res)
+			res, err := other.ask(t.Context(), cut)
+			if err != nil || res.Err == nil || res.Err.Code != wire.OutcomeUnknown {
+				t.Errorf("%+v, %v", res, err)
 			}
 		})
 	}

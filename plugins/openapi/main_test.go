@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -198,6 +200,73 @@ func errorCode(r *wire.Result) wire.Code {
 		return ""
 	}
 	return r.Err.Code
+}
+
+// offered are the tools of a document.
+func offered(t *testing.T, doc string) []abi.SurfaceTool {
+	t.Helper()
+	fake := &pdk.Fake{Config: map[string]string{"document": "http://service.test/openapi.json"}}
+	fake.HTTP = func(*pdk.HTTPRequest) (*pdk.HTTPResponse, error) {
+		return &pdk.HTTPResponse{Status: 200, Body: []byte(doc)}, nil
+	}
+	s, err := fake.Discover(discover, &abi.Discovery{Tool: "openapi"})
+	if err != nil || s.Error != nil {
+		t.Fatalf("%v, %+v", err, s)
+	}
+	return s.Tools
+}
+
+// TestSchemasStayWhatTheyAre: a property may be named as a word of OpenAPI's, and
+// what is a value is no schema.
+func TestSchemasStayWhatTheyAre(t *testing.T) {
+	const body = `{"type":"object","properties":{
+		"nullable":{"type":"string","nullable":true},"xml":{"type":"string","xml":{"name":"x"}},"example":{"$ref":"#/components/schemas/Value"},
+		"discriminator":{"type":"string","enum":["nullable"]},"externalDocs":{"type":"boolean"}},
+		"default":{"xml":"as it is","$ref":"nothing"},"required":["xml"]}`
+	tools := offered(t, `{"openapi":"3.0.3","paths":{"/x":{"post":{"operationId":"x","requestBody":{"content":{"application/json":{"schema":`+body+`}}}}}},
+		"components":{"schemas":{"Value":{"type":"object","properties":{"xml":{"type":"integer","example":7}}}}}}`)
+	var got struct {
+		Properties struct{ Body json.RawMessage }
+		Defs       json.RawMessage `json:"$defs"`
+	}
+	if len(tools) != 1 || json.Unmarshal(tools[0].Schema, &got) != nil {
+		t.Fatalf("%+v", tools)
+	}
+	for _, tt := range []struct {
+		got  json.RawMessage
+		want string
+	}{
+		{got.Properties.Body, `{"type":"object","properties":{
+			"nullable":{"type":["string","null"]},"xml":{"type":"string"},"example":{"$ref":"#/$defs/Value"},
+			"discriminator":{"type":"string","enum":["nullable"]},"externalDocs":{"type":"boolean"}},
+			"default":{"xml":"as it is","$ref":"nothing"},"required":["xml"]}`},
+		{got.Defs, `{"Value":{"type":"object","properties":{"xml":{"type":"integer"}}}}`},
+	} {
+		var a, b any
+		if err := json.Unmarshal([]byte(tt.want), &b); err != nil {
+			t.Fatal(err)
+		}
+		if json.Unmarshal(tt.got, &a) != nil || !reflect.DeepEqual(a, b) {
+			t.Errorf("%s, want %s", tt.got, tt.want)
+		}
+	}
+}
+
+// TestNamesFit: one operation with a name that cannot be one does not take the
+// others with it.
+func TestNamesFit(t *testing.T) {
+	long := strings.Repeat("veryLong", 10)
+	tools := offered(t, `{"openapi":"3.0.3","paths":{"/x":{"get":{"operationId":"`+long+`A"},"put":{"operationId":"`+long+`B"},"post":{"operationId":"你好"}}}}`)
+	names := map[string]bool{}
+	for _, tool := range tools {
+		if !regexp.MustCompile(`^[a-z0-9][a-z0-9_]{0,63}$`).MatchString(tool.Name) {
+			t.Errorf("the name %q", tool.Name)
+		}
+		names[tool.Name] = true
+	}
+	if len(names) != 3 {
+		t.Errorf("the tools are %v", names)
+	}
 }
 
 // FuzzDocument: whatever a service says of itself, there is an answer, and an
