@@ -165,6 +165,13 @@ func build(t *testing.T) string {
 	return top
 }
 
+// Programs makes the programs as make build does and returns their folder, for
+// tests that run them without a script.
+func Programs(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(build(t), "bin")
+}
+
 type scriptKey struct{}
 
 // scriptState is what one script has running. Scripts run one command at a
