@@ -14,11 +14,35 @@ import (
 // decodeCall reads a Call. In a guest encoding/json costs some 1,700 metered
 // instructions a byte, and the Call of a policy that wants the configuration
 // of a large repository is a megabyte; this costs about a thirtieth of that.
-// It takes what json.Unmarshal takes, less names in another case, and passes
-// over fields that it does not know: a newer host may send some.
+// It takes what json.Unmarshal takes, less names in another case and null, and
+// passes over fields that it does not know: a newer host may send some. Of a
+// name that is there twice the last counts.
 func decodeCall(b []byte, c *abi.Call) error {
 	r := &callReader{b: b}
-	r.object(func(name []byte) {
+	r.call(c)
+	return r.end()
+}
+
+// end answers what was wrong, which something after the value is too.
+func (r *callReader) end() error {
+	r.space()
+	if r.err == nil && r.i != len(r.b) {
+		r.fail("data after the end")
+	}
+	return r.err
+}
+
+// whole is object, where null is none.
+func (r *callReader) whole(member func(name []byte)) {
+	if r.null() {
+		r.fail("not an object")
+		return
+	}
+	r.object(member)
+}
+
+func (r *callReader) call(c *abi.Call) {
+	r.whole(func(name []byte) {
 		switch string(name) {
 		case "tool":
 			c.Tool = r.string()
@@ -53,6 +77,7 @@ func decodeCall(b []byte, c *abi.Call) error {
 		case "deadline_ms":
 			c.DeadlineMS = r.int()
 		case "repo_config":
+			c.RepoConfig = nil
 			if r.null() {
 				return
 			}
@@ -73,11 +98,6 @@ func decodeCall(b []byte, c *abi.Call) error {
 			r.raw()
 		}
 	})
-	r.space()
-	if r.err == nil && r.i != len(r.b) {
-		r.fail("data after the end")
-	}
-	return r.err
 }
 
 // callReader reads JSON. After an error it is at the end of its input.
@@ -224,7 +244,7 @@ func (r *callReader) int() int64 {
 		r.i++
 	}
 	n, err := strconv.ParseInt(string(r.b[from:r.i]), 10, 64)
-	if err != nil || strconv.FormatInt(n, 10) != string(r.b[from:r.i]) {
+	if text := string(r.b[from:r.i]); err != nil || strconv.FormatInt(n, 10) != text && text != "-0" {
 		r.fail("not a whole number")
 	}
 	return n

@@ -158,11 +158,7 @@ func decodeRecv(b []byte, res *abi.RecvResult) error {
 			r.raw()
 		}
 	})
-	r.space()
-	if r.err == nil && r.i != len(r.b) {
-		r.fail("data after the end")
-	}
-	return r.err
+	return r.end()
 }
 
 // ToolCall makes a call as this session and identity: envelope is a request

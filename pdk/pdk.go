@@ -99,7 +99,7 @@ func Handle(fn func(*abi.Call) (*abi.Result, error)) int32 {
 func Discover(fn func(*abi.Discovery) (*abi.Surface, error)) int32 {
 	return Export(func(in []byte) ([]byte, error) {
 		var d abi.Discovery
-		if err := json.Unmarshal(in, &d); err != nil {
+		if err := decodeDiscovery(in, &d); err != nil {
 			return nil, fmt.Errorf("read discovery: %w", err)
 		}
 		s, err := fn(&d)
@@ -114,6 +114,24 @@ func Discover(fn func(*abi.Discovery) (*abi.Surface, error)) int32 {
 		}
 		return json.Marshal(s)
 	})
+}
+
+// decodeDiscovery reads a Discovery, as decodeCall reads a Call.
+func decodeDiscovery(b []byte, d *abi.Discovery) error {
+	r := &callReader{b: b}
+	r.whole(func(name []byte) {
+		switch string(name) {
+		case "tool":
+			d.Tool = r.string()
+		case "read_only":
+			d.ReadOnly = r.bool()
+		case "deadline_ms":
+			d.DeadlineMS = r.int()
+		default:
+			r.raw()
+		}
+	})
+	return r.end()
 }
 
 // Describe is the body of the describe export. An ABI of 0 stands for the

@@ -686,6 +686,22 @@ TOOLD_FN void toold_add_rune(toold_buf *b, uint32_t u) {
 	toold_add(b, (toold_str){c, n});
 }
 
+// toold_utf8 passes over one character beyond ASCII, as RFC 3629 has it.
+TOOLD_FAR bool toold_utf8(toold_reader *r) {
+	const unsigned char *p = (const unsigned char *)r->p;
+	size_t n = 0, left = (size_t)(r->end - r->p);
+	unsigned char low = 0x80, high = 0xbf; // what may come second
+	if (p[0] >= 0xc2 && p[0] <= 0xdf) n = 2;
+	else if (p[0] >= 0xe0 && p[0] <= 0xef) n = 3, low = p[0] == 0xe0 ? 0xa0 : low, high = p[0] == 0xed ? 0x9f : high;
+	else if (p[0] >= 0xf0 && p[0] <= 0xf4) n = 4, low = p[0] == 0xf0 ? 0x90 : low, high = p[0] == 0xf4 ? 0x8f : high;
+	if (n && n <= left && p[1] >= low && p[1] <= high && (n < 3 || (p[2] & 0xc0) == 0x80) && (n < 4 || (p[3] & 0xc0) == 0x80)) {
+		r->p += n;
+		return true;
+	}
+	toold_wrong(r, "not UTF-8");
+	return false;
+}
+
 // toold_read_string reads a string; one without escapes stays where it is.
 TOOLD_FAR toold_str toold_read_string(toold_reader *r) {
 	toold_str none = {0, 0};
@@ -704,6 +720,10 @@ TOOLD_FAR toold_str toold_read_string(toold_reader *r) {
 			if (!b.p) return rest;
 			toold_add(&b, rest);
 			return toold_done(&b);
+		}
+		if (c >= 0x80) {
+			if (!toold_utf8(r)) return none;
+			continue;
 		}
 		if (c != '\\') {
 			r->p++;
@@ -798,6 +818,16 @@ TOOLD_FAR int64_t toold_read_int(toold_reader *r) {
 	return v;
 }
 
+// toold_read_exit reads an exit code: one that no int holds is no other.
+TOOLD_FN int toold_read_exit(toold_reader *r) {
+	int64_t v = toold_read_int(r);
+	if (v < INT32_MIN || v > INT32_MAX) {
+		toold_wrong(r, "not an exit code");
+		return 0;
+	}
+	return (int)v;
+}
+
 // toold_skip passes over one value of any type.
 TOOLD_FAR void toold_skip(toold_reader *r) {
 	toold_space(r);
@@ -814,7 +844,7 @@ TOOLD_FAR void toold_skip(toold_reader *r) {
 		// Checked, and not kept.
 		size_t n = 0;
 		for (const char *p = r->p + 1; p < r->end && *p != '"' && (unsigned char)*p >= ' '; p++, n++)
-			if (*p == '\\') {
+			if (*p == '\\' || (unsigned char)*p >= 0x80) {
 				toold_read_string(r);
 				return;
 			}
@@ -882,19 +912,23 @@ TOOLD_FN bool toold_string_of(toold_str json, toold_str *out) {
 	return toold_end(&r);
 }
 
+// What is read replaces what was there.
 TOOLD_FAR void toold_read_strings(toold_reader *r, toold_list *l) {
+	*l = (toold_list){0, 0, false};
 	if (!toold_array(r)) return;
 	l->set = true;
 	while (toold_next_item(r)) toold_push(l, toold_read_string(r));
 }
 
 TOOLD_FAR void toold_read_map(toold_reader *r, toold_map *m) {
+	*m = (toold_map){0, 0, false};
 	if (!toold_object(r)) return;
 	m->set = true;
 	for (toold_str name; toold_next_member(r, &name);) toold_put(m, name, toold_read_string(r));
 }
 
 TOOLD_FAR void toold_read_entries(toold_reader *r, toold_map *m) {
+	*m = (toold_map){0, 0, false};
 	if (!toold_array(r)) return;
 	m->set = true;
 	while (toold_next_item(r)) {
@@ -931,16 +965,17 @@ TOOLD_FN void toold_read_call(toold_reader *r, toold_call *c) {
 		else if (toold_is(name, "read_only")) c->read_only = toold_read_bool(r);
 		else if (toold_is(name, "binding")) c->binding = toold_raw(r);
 		else if (toold_is(name, "deadline_ms")) c->deadline_ms = toold_read_int(r);
-		else if (toold_is(name, "repo_config") && !toold_word(r, "null")) {
-			c->repo_config.set = true;
-			if (toold_object(r))
+		else if (toold_is(name, "repo_config")) {
+			toold_repo_config repo = {0};
+			if ((repo.set = toold_object(r)))
 				for (toold_str field; toold_next_member(r, &field);) {
-					if (toold_is(field, "entries")) toold_read_entries(r, &c->repo_config.entries);
-					else if (toold_is(field, "submodules")) toold_read_entries(r, &c->repo_config.submodules);
-					else if (toold_is(field, "error")) c->repo_config.error = toold_read_string(r);
+					if (toold_is(field, "entries")) toold_read_entries(r, &repo.entries);
+					else if (toold_is(field, "submodules")) toold_read_entries(r, &repo.submodules);
+					else if (toold_is(field, "error")) repo.error = toold_read_string(r);
 					else toold_skip(r);
 				}
-		} else if (!toold_is(name, "repo_config")) toold_skip(r);
+			c->repo_config = repo;
+		} else toold_skip(r);
 	}
 }
 
@@ -1089,12 +1124,15 @@ TOOLD_FN void toold_read_ended(toold_reader *r, toold_ended *e) {
 		return;
 	}
 	for (toold_str name; toold_next_member(r, &name);) {
-		if (toold_is(name, "call")) toold_read_call(r, &e->call);
-		else if (!toold_is(name, "result")) toold_skip(r);
+		if (toold_is(name, "call")) {
+			toold_call c = {0};
+			toold_read_call(r, &c);
+			e->call = c;
+		} else if (!toold_is(name, "result")) toold_skip(r);
 		else if (toold_object(r))
 			for (toold_str field; toold_next_member(r, &field);) {
 				bool good = true;
-				if (toold_is(field, "exit_code")) e->exit_code = (int)toold_read_int(r);
+				if (toold_is(field, "exit_code")) e->exit_code = toold_read_exit(r);
 				else if (toold_is(field, "stdout")) e->out = toold_read_string(r);
 				else if (toold_is(field, "stderr")) e->err = toold_read_string(r);
 				else if (toold_is(field, "stdout_base64")) good = toold_base64_of(toold_read_string(r), &e->out);
@@ -1331,6 +1369,7 @@ TOOLD_FN toold_response toold_http(const char *method, toold_str url, toold_map 
 	if (got.n) {
 		toold_reader r = toold_read(got);
 		toold_read_map(&r, &res.headers);
+		if (!toold_end(&r)) return (toold_response){.body = TOOLD_STR("http_headers answered what cannot be read")};
 	}
 	return res;
 }
@@ -1365,7 +1404,7 @@ TOOLD_FN toold_exec_result toold_exec(const toold_exec_request *q) {
 	toold_reader r = toold_read(toold_host_exec(toold_done(&b)));
 	if (toold_object(&r))
 		for (toold_str name; toold_next_member(&r, &name);) {
-			if (toold_is(name, "exit_code")) res.exit_code = (int)toold_read_int(&r);
+			if (toold_is(name, "exit_code")) res.exit_code = toold_read_exit(&r);
 			else if (toold_is(name, "stdout_base64")) good = toold_base64_of(toold_read_string(&r), &res.out) && good;
 			else if (toold_is(name, "stderr_base64")) good = toold_base64_of(toold_read_string(&r), &res.err) && good;
 			else if (toold_is(name, "truncated")) res.truncated = toold_read_bool(&r);
@@ -1407,10 +1446,9 @@ TOOLD_FN toold_str toold_recv(toold_str *why) {
 			else if (toold_is(name, "error")) said = toold_said(&r);
 			else toold_skip(&r);
 		}
-	if (!toold_end(&r)) said = TOOLD_STR("tool_recv answered what cannot be read");
+	if (!toold_end(&r) || !toold_base64_of(data, &out)) said = TOOLD_STR("tool_recv answered what cannot be read");
 	if (why) *why = said;
-	if (said.n || eof || !toold_base64_of(data, &out)) return (toold_str){0, 0};
-	return out;
+	return said.n || eof ? (toold_str){0, 0} : out;
 }
 
 // toold_tool_call makes a call as this session and identity: an envelope in,

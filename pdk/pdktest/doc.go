@@ -106,4 +106,19 @@
 // no request".
 //
 // An error of a host function that the table does not mention is a failure.
+//
+// # Reading
+//
+// A Call, a Discovery and what has ended are read alike in every language, which
+// fuzz targets beside the Go guest compare: what one SDK refuses, all refuse,
+// with a message and without a trap. A name that is there twice counts as it was
+// the last time; null is nothing of any type, but no whole Call; \ud800 without
+// its other half is U+FFFD; a whole number has no fraction and no exponent, and
+// is within 64 bits. An SDK may differ in what no host sends:
+//
+//   - bytes that are not UTF-8: Go puts U+FFFD in their place, the others refuse
+//   - nesting deeper than 200, which Go takes to 1000 (a host takes 64)
+//   - an exit code beyond 32 bits, which only Go's int holds; the others refuse
+//   - line breaks within base64, which Go passes over and the others refuse
+//   - the type of fields of a Result that classify has no use for, which Go looks at
 package pdktest

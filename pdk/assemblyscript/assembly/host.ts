@@ -1,7 +1,7 @@
 // What the host does for a guest.
 
 import * as base64 from "./base64";
-import { Buffer, Reader, Writer } from "./json";
+import { Buffer, Reader, Writer, utf8 } from "./json";
 
 // The Extism kernel keeps blocks of memory of its own, named by offsets; 0 is
 // no block. Only those functions that are used become imports.
@@ -96,8 +96,26 @@ function take(block: u64): Uint8Array {
 
 function reader(b: Uint8Array): Reader { return new Reader(b.dataStart, b.length); }
 
-/** Bytes as text. */
-export function text(b: Uint8Array): string { return String.UTF8.decodeUnsafe(b.dataStart, <usize>b.length); }
+/** Bytes as text; each that is not UTF-8 becomes U+FFFD. */
+export function text(b: Uint8Array): string {
+  const stop = b.dataStart + <usize>b.length;
+  let good: Buffer | null = null; // from the first byte that is not
+  let from = b.dataStart;
+  for (let p = from; p < stop;) {
+    const n = utf8(p, stop);
+    if (n) {
+      p += n;
+      continue;
+    }
+    if (good == null) good = new Buffer();
+    good.bytes(from, <i32>(p - from));
+    good.rune(0xfffd);
+    from = ++p;
+  }
+  if (good == null) return String.UTF8.decodeUnsafe(from, stop - from);
+  good.bytes(from, <i32>(stop - from));
+  return good.toString();
+}
 
 /** Text as bytes. */
 export function bytes(s: string): Uint8Array { return Uint8Array.wrap(String.UTF8.encode(s)); }
@@ -195,7 +213,14 @@ export function http(q: Request): Response {
   res.status = kHttpStatus();
   if (res.status) {
     const headers = take(kHttpHeaders());
-    if (headers.length) res.headers = reader(headers).map();
+    if (headers.length) {
+      const r = reader(headers);
+      res.headers = r.map();
+      if (!r.end()) {
+        res.status = 0;
+        res.body = bytes("read answer of http_headers: " + r.wrong);
+      }
+    }
   }
   return res;
 }
@@ -234,7 +259,7 @@ export function exec(q: Command): Exited {
   if (r.object())
     while (r.member()) {
       const name = r.name;
-      if (name == "exit_code") res.exitCode = <i32>r.int();
+      if (name == "exit_code") res.exitCode = r.int32();
       else if (name == "stdout_base64") res.stdout = data(r);
       else if (name == "stderr_base64") res.stderr = data(r);
       else if (name == "truncated") res.truncated = r.bool();

@@ -5,6 +5,28 @@
 /** How deep values may be nested. */
 const DEEPEST = 200;
 
+/** How many bytes the character at p has, as RFC 3629 has it; 0 for what is none. */
+export function utf8(p: usize, stop: usize): i32 {
+  const c = load<u8>(p);
+  if (c < 0x80) return 1;
+  let low: u8 = 0x80, high: u8 = 0xbf, n = 0; // low and high: what may come second
+  if (c >= 0xc2 && c <= 0xdf) {
+    n = 2;
+  } else if (c >= 0xe0 && c <= 0xef) {
+    n = 3;
+    if (c == 0xe0) low = 0xa0;
+    if (c == 0xed) high = 0x9f;
+  } else if (c >= 0xf0 && c <= 0xf4) {
+    n = 4;
+    if (c == 0xf0) low = 0x90;
+    if (c == 0xf4) high = 0x8f;
+  }
+  if (!n || stop - p < <usize>n || load<u8>(p, 1) < low || load<u8>(p, 1) > high) return 0;
+  if (n > 2 && (load<u8>(p, 2) & 0xc0) != 0x80) return 0;
+  if (n > 3 && (load<u8>(p, 3) & 0xc0) != 0x80) return 0;
+  return n;
+}
+
 /** Bytes that grow. */
 export class Buffer {
   private room: i32 = 256;
@@ -370,6 +392,14 @@ export class Reader {
     return minus ? -(<i64>v) : <i64>v;
   }
 
+  /** A whole number that an i32 holds, as exit codes are. */
+  int32(): i32 {
+    const v = this.int();
+    if (v >= i32.MIN_VALUE && v <= i32.MAX_VALUE) return <i32>v;
+    this.fail("not an exit code");
+    return 0;
+  }
+
   string(): string {
     if (this.null()) return "";
     if (!this.next(0x22)) {
@@ -388,7 +418,12 @@ export class Reader {
         return b.toString();
       }
       if (c != 0x5c) {
-        this.p++;
+        const n = utf8(this.p, this.stop);
+        if (!n) {
+          this.fail("not UTF-8");
+          return "";
+        }
+        this.p += n;
         continue;
       }
       if (b == null) b = new Buffer();

@@ -459,7 +459,7 @@ export class Ended {
       if (!r.object()) continue;
       while (r.member()) {
         const name = r.name;
-        if (name == "exit_code") e.exitCode = <i32>r.int();
+        if (name == "exit_code") e.exitCode = r.int32();
         else if (name == "stdout") e.stdout = Uint8Array.wrap(String.UTF8.encode(r.string()));
         else if (name == "stderr") e.stderr = Uint8Array.wrap(String.UTF8.encode(r.string()));
         else if (name == "stdout_base64") e.stdout = decoded(r);

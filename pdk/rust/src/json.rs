@@ -2,6 +2,7 @@
 //! end, a writer, and [`Value`] for payloads of unknown shape. Numbers stay as
 //! they were written, so that none loses digits.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// How deep values may be nested.
@@ -370,6 +371,16 @@ impl<'a> Reader<'a> {
         Ok(list)
     }
 
+    /// An object of strings.
+    pub fn map(&mut self) -> Result<BTreeMap<String, String>> {
+        let mut map = BTreeMap::new();
+        self.object(|r, name| {
+            map.insert(name.to_string(), r.string()?);
+            Ok(())
+        })?;
+        Ok(map)
+    }
+
     pub fn bool(&mut self) -> Result<bool> {
         if self.word("true") {
             return Ok(true);
@@ -380,6 +391,7 @@ impl<'a> Reader<'a> {
         self.wrong("wrong type")
     }
 
+    /// A whole number that an i64 holds.
     pub fn int(&mut self) -> Result<i64> {
         if self.null() {
             return Ok(0);
@@ -387,6 +399,12 @@ impl<'a> Reader<'a> {
         let at = self.at;
         let n = self.number()?.parse();
         n.map_err(|_| Error { what: "not a whole number", at })
+    }
+
+    /// A whole number that an i32 holds, as exit codes are.
+    pub(crate) fn int32(&mut self) -> Result<i32> {
+        let at = self.at;
+        i32::try_from(self.int()?).map_err(|_| Error { what: "not an exit code", at })
     }
 
     fn number(&mut self) -> Result<&'a str> {

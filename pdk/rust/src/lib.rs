@@ -131,11 +131,10 @@ pub fn http(q: &Request) -> Result<Response, Failure> {
     }
     let mut res = Response { status, body, ..Response::default() };
     if !headers.is_empty() {
-        let text = String::from_utf8(headers)?;
-        Reader::new(&text).object(|r, name| {
-            res.headers.insert(name.to_string(), r.string()?);
-            Ok(())
-        })?;
+        let text = text(headers, "http_headers")?;
+        let mut r = Reader::new(&text);
+        res.headers = r.map()?;
+        r.end()?;
     }
     Ok(res)
 }
@@ -187,9 +186,9 @@ pub fn exec(q: &Command) -> Result<Exited, Failure> {
     let answer = text(host::exec(&w.done()), "tool_exec")?;
     let mut res = Exited::default();
     let mut refused = None;
-    Reader::new(&answer).object(|r, name| {
+    answered(&answer, |r, name| {
         match name {
-            "exit_code" => res.exit_code = r.int()? as i32,
+            "exit_code" => res.exit_code = r.int32()?,
             "stdout_base64" => res.stdout = bytes(r)?,
             "stderr_base64" => res.stderr = bytes(r)?,
             "truncated" => res.truncated = r.bool()?,
@@ -240,7 +239,7 @@ pub fn emit(stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
 pub fn recv() -> Result<Option<Vec<u8>>, Failure> {
     let answer = text(host::recv(), "tool_recv")?;
     let (mut data, mut eof, mut failed) = (Vec::new(), false, None);
-    Reader::new(&answer).object(|r, name| {
+    answered(&answer, |r, name| {
         match name {
             "data_base64" => data = bytes(r)?,
             "eof" => eof = r.bool()?,
@@ -265,6 +264,13 @@ pub fn tool_call(envelope: &str) -> Result<String, Failure> {
     Ok(answer)
 }
 
+/// Reads all of what a host function answered.
+fn answered(answer: &str, member: impl FnMut(&mut Reader, &str) -> Result<(), json::Error>) -> Result<(), json::Error> {
+    let mut r = Reader::new(answer);
+    r.object(member)?;
+    r.end()
+}
+
 fn text(answer: Vec<u8>, from: &str) -> Result<String, Failure> {
     String::from_utf8(answer).map_err(|_| format!("{} answered what is not text", from).into())
 }
@@ -275,7 +281,7 @@ fn bytes(r: &mut Reader) -> Result<Vec<u8>, json::Error> {
 
 fn only_error(answer: &str) -> Result<Option<String>, Failure> {
     let mut failed = None;
-    Reader::new(answer).object(|r, name| {
+    answered(answer, |r, name| {
         match name {
             "error" => failed = message(r)?,
             _ => r.skip()?,

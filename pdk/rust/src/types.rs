@@ -180,10 +180,7 @@ impl Call {
                 "roots" => c.roots = r.strings()?,
                 "payload" => c.payload = Some(r.raw()?),
                 "stdin_base64" => c.stdin_base64 = r.string()?,
-                "env" => r.object(|r, name| {
-                    c.env.insert(name.to_string(), r.string()?);
-                    Ok(())
-                })?,
+                "env" => c.env = r.map()?,
                 "execution_id" => c.execution_id = r.string()?,
                 "attempt" => c.attempt = r.int()?,
                 "session" => c.session = r.string()?,
@@ -191,7 +188,8 @@ impl Call {
                 "read_only" => c.read_only = r.bool()?,
                 "binding" => c.binding = Some(r.raw()?),
                 "deadline_ms" => c.deadline_ms = r.int()?,
-                "repo_config" if !r.null() => {
+                "repo_config" if r.null() => c.repo_config = None,
+                "repo_config" => {
                     let mut repo = RepoConfig::default();
                     r.object(|r, name| {
                         match name {
@@ -204,7 +202,6 @@ impl Call {
                     })?;
                     c.repo_config = Some(repo)
                 }
-                "repo_config" => {}
                 _ => r.skip()?,
             }
             Ok(())
@@ -434,7 +431,7 @@ impl Ended {
                 "call" => e.call = Call::read(r)?,
                 "result" => r.object(|r, name| {
                     match name {
-                        "exit_code" => e.exit_code = r.int()? as i32,
+                        "exit_code" => e.exit_code = r.int32()?,
                         "stdout" => e.stdout = r.string()?.into_bytes(),
                         "stderr" => e.stderr = r.string()?.into_bytes(),
                         "stdout_base64" => e.stdout = bytes(r)?,
