@@ -38,7 +38,12 @@ every version as it is saved. docs/plugins.md is the tutorial.`,
 }
 
 // folder is the one that a verb is about: its argument, or this one.
-func folder(words []string) string { return first(append(words, ".")...) }
+func folder(words []string) string {
+	if len(words) == 0 {
+		return "."
+	}
+	return words[0]
+}
 
 func (s *state) pluginNew() *cobra.Command {
 	var lang string

@@ -43,15 +43,13 @@ func (p *Project) Dev(ctx context.Context, toolsDir, name string, report func(Bu
 	if err := p.watch(watcher); err != nil {
 		return fmt.Errorf("watch %s: %w", p.Dir, err)
 	}
-	if p.Language == toolchain.AssemblyScript {
-		if p.asc, err = toolchain.StartASC(ctx, p.Dir); err != nil {
-			return err
-		}
-		defer func() {
-			p.asc.Close()
-			p.asc = nil
-		}()
+	if p.workshop, err = toolchain.OpenWorkshop(ctx, p.Language, p.Dir); err != nil {
+		return err
 	}
+	defer func() {
+		p.workshop.Close()
+		p.workshop = nil
+	}()
 	round := func(saved time.Time) {
 		start := time.Now()
 		b := Built{Saved: saved}

@@ -170,6 +170,7 @@ func TestMistakes(t *testing.T) {
 
 var (
 	temporary = regexp.MustCompile(`/[^ :]*/greet/`)
+	programs  = regexp.MustCompile(`^(build: (?:clang|wasm-ld))\S* failed:`)
 	scratch   = regexp.MustCompile(`[^ :]*module\.wasm[^ :]*\.o`)
 )
 
@@ -177,8 +178,8 @@ var (
 func cell(s string) string {
 	s = scratch.ReplaceAllString(temporary.ReplaceAllString(s, ""), "handler.o")
 	// The compiler's own words differ from version to version.
-	if strings.HasPrefix(s, "build: clang") {
-		said, hint := s, ""
+	if m := programs.FindStringSubmatch(s); m != nil {
+		said, hint := m[1]+" failed:"+s[len(m[0]):], ""
 		if i := strings.LastIndexByte(s, '\n'); strings.Contains(s[i:], "toold.h") {
 			hint = s[i:]
 		}

@@ -38,8 +38,8 @@ type Project struct {
 	Language toolchain.Language
 	// Sources are what is built, each to one module.
 	Sources []string
-	// asc is the compiler of AssemblyScript that Dev keeps running.
-	asc *toolchain.ASC
+	// workshop builds quickly, during Dev.
+	workshop *toolchain.Workshop
 }
 
 // Open finds out in which language a folder is written, and what is built of
@@ -124,7 +124,11 @@ func (p *Project) build(ctx context.Context, source string, strip bool, flags []
 	}
 	defer os.RemoveAll(tmp)
 	out := filepath.Join(tmp, "module.wasm")
-	if err := toolchain.Build(ctx, toolchain.Options{Language: p.Language, Dir: p.Dir, Source: source, Out: out, Strip: strip, Flags: flags, ASC: p.asc}); err != nil {
+	build := toolchain.Build
+	if p.workshop != nil {
+		build = p.workshop.Build
+	}
+	if err := build(ctx, toolchain.Options{Language: p.Language, Dir: p.Dir, Source: source, Out: out, Strip: strip, Flags: flags}); err != nil {
 		return nil, err
 	}
 	b, err := os.ReadFile(out)

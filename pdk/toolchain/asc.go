@@ -2,7 +2,6 @@ package toolchain
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,10 +11,10 @@ import (
 	"sync"
 )
 
-// ASC is a compiler of AssemblyScript that stays: started anew it takes most of
+// asc is a compiler of AssemblyScript that stays: started anew it takes most of
 // a second before it reads the first line.
-type ASC struct {
-	program string
+type asc struct {
+	program, node, dir string
 
 	mu    sync.Mutex // held while it compiles
 	cmd   *exec.Cmd
@@ -36,52 +35,57 @@ for await (const line of createInterface({ input: process.stdin })) {
 }
 `
 
-// StartASC starts the compiler of the project in dir. Its Close ends it.
-func StartASC(ctx context.Context, dir string) (*ASC, error) {
-	program, err := Find(ctx, AssemblyScript, dir)
-	if err != nil {
-		return nil, err
-	}
+// startASC starts the compiler of the project in dir.
+func startASC(program, dir string) (*asc, error) {
 	node, err := exec.LookPath("node")
 	if err != nil {
 		return nil, &MissingError{AssemblyScript, "node", apt("nodejs npm")}
 	}
+	a := &asc{program: program, node: node, dir: dir}
+	return a, a.start()
+}
+
+func (a *asc) start() error {
 	// node_modules/.bin/asc is a link to assemblyscript/bin/asc.js.
-	real, err := filepath.EvalSymlinks(program)
+	real, err := filepath.EvalSymlinks(a.program)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	a := &ASC{program: program}
-	a.cmd = exec.Command(node, "--input-type=module", "-e", ascServer, filepath.Join(filepath.Dir(real), "..", "dist", "asc.js"))
-	a.cmd.Dir = dir
-	if a.in, err = a.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := a.cmd.StdoutPipe()
+	cmd := exec.Command(a.node, "--input-type=module", "-e", ascServer, filepath.Join(filepath.Dir(real), "..", "dist", "asc.js"))
+	cmd.Dir = a.dir
+	in, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	a.lines = bufio.NewReader(out)
-	if err := a.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", node, err)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
 	}
-	return a, nil
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", a.node, err)
+	}
+	a.cmd, a.in, a.lines = cmd, in, bufio.NewReader(out)
+	return nil
 }
 
 // compile runs the compiler with these arguments.
-func (a *ASC) compile(args []string) error {
+func (a *asc) compile(args []string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	b, err := json.Marshal(args)
 	if err != nil {
 		return err
 	}
-	if _, err := a.in.Write(append(b, '\n')); err != nil {
-		return fmt.Errorf("ask the compiler: %w", err)
-	}
-	line, err := a.lines.ReadBytes('\n')
+	// One that ended meanwhile is started again, once.
+	line, err := a.ask(b)
 	if err != nil {
-		return errors.New("the compiler of AssemblyScript ended; run asc by itself to see why")
+		a.end()
+		if err := a.start(); err != nil {
+			return err
+		}
+		if line, err = a.ask(b); err != nil {
+			return errors.New("the compiler of AssemblyScript ends without a word; run asc by itself to see why")
+		}
 	}
 	var said struct {
 		OK   bool   `json:"ok"`
@@ -96,8 +100,21 @@ func (a *ASC) compile(args []string) error {
 	return nil
 }
 
-// Close ends the compiler and waits for it.
-func (a *ASC) Close() error {
+func (a *asc) ask(request []byte) (answer []byte, err error) {
+	if _, err := a.in.Write(append(request, '\n')); err != nil {
+		return nil, err
+	}
+	return a.lines.ReadBytes('\n')
+}
+
+// end ends the process and waits for it.
+func (a *asc) end() error {
 	a.in.Close()
 	return a.cmd.Wait()
+}
+
+func (a *asc) close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.end()
 }

@@ -82,26 +82,39 @@ type Options struct {
 	Debug bool
 	// Flags are further ones for the compiler.
 	Flags []string
-	// ASC, where there is one, compiles AssemblyScript, and does not optimise:
-	// that is for trying things out.
-	ASC *ASC
 }
 
 // Find answers the program that builds a language, or a *MissingError. dir is
 // where a program of the project's own (node_modules) is looked for, and in
 // all folders above it.
 func Find(ctx context.Context, l Language, dir string) (string, error) {
+	c, err := find(ctx, l, dir)
+	return c.program, err
+}
+
+// compiler is what builds a language.
+type compiler struct {
+	program string
+	linker  string // of C
+	asc     *asc   // of AssemblyScript, where it is kept running
+	// quick: build what runs the same, sooner and less well.
+	quick bool
+}
+
+func find(ctx context.Context, l Language, dir string) (c compiler, err error) {
 	switch l {
 	case Go:
-		return look(l, "go", "install Go 1.24 or later from https://go.dev/dl")
+		c.program, err = look(l, "go", "install Go 1.24 or later from https://go.dev/dl")
 	case C:
-		return findClang()
+		c.program, c.linker, err = findClang(ctx)
 	case Rust:
-		return findCargo(ctx)
+		c.program, err = findCargo(ctx)
 	case AssemblyScript:
-		return findASC(dir)
+		c.program, err = findASC(dir)
+	default:
+		err = fmt.Errorf("find a compiler for %q: there is an SDK for %v", l, Languages())
 	}
-	return "", fmt.Errorf("find a compiler for %q: there is an SDK for %v", l, Languages())
+	return c, err
 }
 
 func look(l Language, program, install string) (string, error) {
@@ -124,7 +137,7 @@ func apt(packages string) string {
 }
 
 // findClang takes the first clang that has a linker for wasm beside it.
-func findClang() (string, error) {
+func findClang(ctx context.Context) (clang, linker string, err error) {
 	install := apt("clang lld")
 	missing := &MissingError{C, "clang", install}
 	names := []string{"clang"}
@@ -138,16 +151,16 @@ func findClang() (string, error) {
 				continue
 			}
 			missing.Program = "wasm-ld, the linker of " + name
-			out, err := exec.Command(p, "-print-prog-name=wasm-ld").Output()
+			out, err := exec.CommandContext(ctx, p, "-print-prog-name=wasm-ld").Output()
 			if err != nil {
 				continue
 			}
-			if _, err := exec.LookPath(strings.TrimSpace(string(out))); err == nil {
-				return p, nil
+			if linker, err := exec.LookPath(strings.TrimSpace(string(out))); err == nil {
+				return p, linker, nil
 			}
 		}
 	}
-	return "", missing
+	return "", "", missing
 }
 
 const rustTarget = "wasm32-unknown-unknown"
@@ -195,10 +208,46 @@ func findASC(dir string) (string, error) {
 // Build makes a module. The error is a *MissingError, a *FailedError with what
 // the compiler said, or one of the file system.
 func Build(ctx context.Context, o Options) error {
-	program, err := Find(ctx, o.Language, o.Dir)
+	c, err := find(ctx, o.Language, o.Dir)
 	if err != nil {
 		return err
 	}
+	return c.buildInto(ctx, o)
+}
+
+// Workshop builds one project again and again, for somebody who waits: what
+// can be is kept running or found only once, and what is built is optimised
+// less. It computes the same, and needs more fuel for it.
+type Workshop struct{ compiler }
+
+// OpenWorkshop makes one for the project in dir. Its Close ends what it keeps
+// running.
+func OpenWorkshop(ctx context.Context, l Language, dir string) (*Workshop, error) {
+	c, err := find(ctx, l, dir)
+	if err != nil {
+		return nil, err
+	}
+	c.quick = true
+	if l == AssemblyScript {
+		if c.asc, err = startASC(c.program, dir); err != nil {
+			return nil, err
+		}
+	}
+	return &Workshop{c}, nil
+}
+
+// Build makes a module as the function Build does.
+func (w *Workshop) Build(ctx context.Context, o Options) error { return w.buildInto(ctx, o) }
+
+// Close ends the workshop.
+func (w *Workshop) Close() error {
+	if w.asc == nil {
+		return nil
+	}
+	return w.asc.close()
+}
+
+func (c *compiler) buildInto(ctx context.Context, o Options) error {
 	out, err := filepath.Abs(o.Out)
 	if err != nil {
 		return err
@@ -213,7 +262,7 @@ func Build(ctx context.Context, o Options) error {
 	if err := tmp.Close(); err != nil {
 		return err
 	}
-	if err := build(ctx, program, o, tmp.Name()); err != nil {
+	if err := c.build(ctx, o, tmp.Name()); err != nil {
 		return err
 	}
 	if err := os.Chmod(tmp.Name(), 0o644); err != nil {
@@ -222,7 +271,7 @@ func Build(ctx context.Context, o Options) error {
 	return os.Rename(tmp.Name(), out)
 }
 
-func build(ctx context.Context, program string, o Options, out string) error {
+func (c *compiler) build(ctx context.Context, o Options, out string) error {
 	switch o.Language {
 	case Go:
 		args := []string{"build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared"}
@@ -233,43 +282,57 @@ func build(ctx context.Context, program string, o Options, out string) error {
 			args = append(args, "-ldflags=-w")
 		}
 		args = append(append(args, o.Flags...), "-o", out, "./"+filepath.ToSlash(o.Source))
-		return run(ctx, o.Dir, []string{"GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0"}, program, args...)
+		return run(ctx, o.Dir, []string{"GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0"}, c.program, args...)
 	case C:
 		// In two steps: given -O, clang has the linked module changed by
-		// whichever wasm-opt is on PATH.
+		// whichever wasm-opt is on PATH. The linker is run as clang would run
+		// it, which takes longer to start than linking takes.
 		object := out + ".o"
 		defer os.Remove(object)
-		args := []string{"--target=wasm32", "-std=c11", "-O2", "-Wall", "-I."}
+		level := "-O2"
+		if c.quick {
+			level = "-O0"
+		}
+		args := []string{"--target=wasm32", "-std=c11", level, "-Wall", "-I."}
 		if o.Debug {
 			args = append(args, "-gdwarf-4")
 		}
-		if err := run(ctx, o.Dir, nil, program, append(append(args, o.Flags...), "-c", "-o", object, o.Source)...); err != nil {
+		if err := run(ctx, o.Dir, nil, c.program, append(append(args, o.Flags...), "-c", "-o", object, o.Source)...); err != nil {
 			return err
 		}
-		args = []string{"--target=wasm32", "-nostdlib", "-Wl,--no-entry"}
+		args = []string{"-m", "wasm32", "--no-entry"}
 		if o.Strip {
-			args = append(args, "-Wl,-s")
+			args = append(args, "-s")
 		}
-		return run(ctx, o.Dir, nil, program, append(args, "-o", out, object)...)
+		return run(ctx, o.Dir, nil, c.linker, append(args, "-o", out, object)...)
 	case Rust:
-		return cargo(ctx, program, o, out)
+		return c.cargo(ctx, o, out)
 	case AssemblyScript:
 		// The rest is said by the project's asconfig.json.
 		args := []string{o.Source, "-o", out}
 		if !o.Strip {
 			args = append(args, "--debug")
 		}
-		if o.ASC != nil {
-			return o.ASC.compile(append(args, append(o.Flags, "--optimizeLevel", "0", "--shrinkLevel", "0")...))
+		if c.asc != nil {
+			return c.asc.compile(append(args, append(o.Flags, "--optimizeLevel", "0", "--shrinkLevel", "0")...))
 		}
-		return run(ctx, o.Dir, nil, program, append(args, o.Flags...)...)
+		return run(ctx, o.Dir, nil, c.program, append(args, o.Flags...)...)
 	}
 	return fmt.Errorf("build %q: there is an SDK for %v", o.Language, Languages())
 }
 
 // cargo builds a library and copies it to out.
-func cargo(ctx context.Context, program string, o Options, out string) error {
-	args := []string{"rustc", "--quiet", "--release", "--lib", "--crate-type", "cdylib", "--target", rustTarget}
+func (c *compiler) cargo(ctx context.Context, o Options, out string) error {
+	profile, settings := "release", []string(nil)
+	if c.quick {
+		// A profile of its own, so that neither build throws away what the
+		// other compiled.
+		profile = "toold-dev"
+		for _, v := range []string{`inherits="release"`, "opt-level=1", "incremental=true"} {
+			settings = append(settings, "--config", "profile.toold-dev."+v)
+		}
+	}
+	args := append(settings, "rustc", "--quiet", "--profile", profile, "--lib", "--crate-type", "cdylib", "--target", rustTarget)
 	name := o.Source
 	if name != "" {
 		args = append(args, "--package", name)
@@ -284,15 +347,15 @@ func cargo(ctx context.Context, program string, o Options, out string) error {
 		env = append(env, "CARGO_PROFILE_RELEASE_DEBUG=line-tables-only", "CARGO_PROFILE_RELEASE_STRIP=none")
 	}
 	// The compiler is the one beside cargo, whichever is first on PATH.
-	env = append(env, "PATH="+filepath.Dir(program)+string(filepath.ListSeparator)+os.Getenv("PATH"))
-	if err := run(ctx, o.Dir, env, program, append(args, o.Flags...)...); err != nil {
+	env = append(env, "PATH="+filepath.Dir(c.program)+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	if err := run(ctx, o.Dir, env, c.program, append(args, o.Flags...)...); err != nil {
 		return err
 	}
 	target := os.Getenv("CARGO_TARGET_DIR")
 	if target == "" {
 		target = filepath.Join(o.Dir, "target")
 	}
-	b, err := os.ReadFile(filepath.Join(target, rustTarget, "release", strings.ReplaceAll(name, "-", "_")+".wasm"))
+	b, err := os.ReadFile(filepath.Join(target, rustTarget, profile, strings.ReplaceAll(name, "-", "_")+".wasm"))
 	if err != nil {
 		return fmt.Errorf("find what cargo built: %w", err)
 	}
