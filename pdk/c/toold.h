@@ -326,7 +326,7 @@ TOOLD_FN bool toold_has(toold_str a, char c) {
 // toold_cut is a without its first n bytes.
 TOOLD_FN toold_str toold_cut(toold_str a, size_t n) {
 	if (n > a.n) n = a.n;
-	return (toold_str){a.p + n, a.n - n};
+	return n ? (toold_str){a.p + n, a.n - n} : a;
 }
 
 // toold_int_of reads a whole number in decimal.
@@ -515,7 +515,7 @@ TOOLD_FAR void toold_json_string(toold_buf *b, toold_str s) {
 		}
 		toold_add(b, (toold_str){e, e[1] == 'u' ? 6 : 2});
 	}
-	toold_add(b, (toold_str){s.p + from, s.n - from});
+	if (from < s.n) toold_add(b, (toold_str){s.p + from, s.n - from});
 	toold_add(b, TOOLD_STR("\""));
 }
 
@@ -604,7 +604,10 @@ typedef struct {
 	const char *at;
 } toold_reader;
 
-TOOLD_FN toold_reader toold_read(toold_str json) { return (toold_reader){json.p, json.p + json.n, true, 0, 0, 0}; }
+TOOLD_FN toold_reader toold_read(toold_str json) {
+	if (!json.n) json.p = "";
+	return (toold_reader){json.p, json.p + json.n, true, 0, 0, 0};
+}
 
 TOOLD_FAR void toold_wrong(toold_reader *r, const char *what) {
 	if (!r->wrong) r->wrong = what, r->at = r->p;
@@ -885,7 +888,7 @@ TOOLD_FN toold_str toold_why(const toold_reader *r, const char *what, toold_str 
 	toold_add_text(&b, r->wrong ? r->wrong : "nothing is wrong");
 	if (r->at) {
 		toold_add_text(&b, " at byte ");
-		toold_add_int(&b, r->at - json.p);
+		toold_add_int(&b, json.n ? r->at - json.p : 0);
 	}
 	return toold_done(&b);
 }
