@@ -466,16 +466,18 @@ impl<'a> Reader<'a> {
                     out.push_str(&self.text[from..self.at]);
                     self.at += 1;
                     let c = self.b.get(self.at).copied().unwrap_or(0);
+                    if !br#""\/bfnrtu"#.contains(&c) {
+                        return self.wrong("unknown escape");
+                    }
                     self.at += 1;
                     out.push(match c {
-                        b'"' | b'\\' | b'/' => c as char,
                         b'b' => '\u{8}',
                         b'f' => '\u{c}',
                         b'n' => '\n',
                         b'r' => '\r',
                         b't' => '\t',
                         b'u' => self.escape()?,
-                        _ => return self.wrong("unknown escape"),
+                        _ => c as char,
                     });
                     from = self.at;
                 }
@@ -611,6 +613,70 @@ mod tests {
         assert!(Reader::new("1.5").int().is_err());
         assert!(Reader::new("9223372036854775808").int().is_err());
         assert_eq!(Reader::new("-9223372036854775808").int(), Ok(i64::MIN));
+    }
+
+    /// What a reader takes of texts with random changes is the same value when it
+    /// is written and read again, and no text makes it panic. CASES is how many.
+    #[test]
+    fn random_texts() {
+        let cases = std::env::var("CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(5_000);
+        let seeds = [
+            r#"{"tool":"git","args":["a","\u00e4\ud83d\ude00\ud800",""],"env":{"A":"b"},"read_only":true,"attempt":-9223372036854775808}"#,
+            r#"{"payload":{"a":[1,-2.50e+3,0,null,{"b":"\"\\\/\n"}]},"repo_config":{"entries":[{"key":"k","value":"v"}],"error":""}}"#,
+            r#"{"call":{"args":["x"]},"result":{"exit_code":2,"stdout":"ä€😀","stderr_base64":"YWI="}}"#,
+        ];
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = |n: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 33) as usize % n
+        };
+        let (mut taken, mut refused) = (0, 0);
+        for _ in 0..cases {
+            let mut text: Vec<char> = seeds[random(seeds.len())].chars().collect();
+            for _ in 0..random(4) {
+                let (at, n) = (random(text.len()), random(6));
+                match random(4) {
+                    0 => text.truncate(at),
+                    1 => drop(text.drain(at..(at + n).min(text.len()))),
+                    2 => text.insert(
+                        at,
+                        ['"', '\\', '{', '[', ']', '}', ',', ':', 'u', '0', '-', '.', 'e', 'ä', '\u{1f}', '\u{10ffff}'][random(16)],
+                    ),
+                    _ => text.extend_from_within(at..(at + n).min(text.len())),
+                }
+                if text.is_empty() {
+                    break;
+                }
+            }
+            let text: String = text.into_iter().collect();
+            let raw = Reader::new(&text).raw();
+            match Value::parse(&text) {
+                Ok(v) => {
+                    taken += 1;
+                    assert_eq!(Value::parse(&v.to_string()), Ok(v), "{:?}", text);
+                    assert_eq!(raw.as_deref().map(str::trim), Ok(text.trim()), "{:?}", text);
+                }
+                Err(e) => {
+                    refused += 1;
+                    assert!(e.at <= text.len(), "{:?}: {}", text, e);
+                    assert!(crate::Call::parse(&text).is_err() && crate::Ended::parse(&text).is_err(), "{:?} is read", text);
+                }
+            }
+            if let Ok(c) = crate::Call::parse(&text) {
+                assert_eq!(crate::Call::parse(&c.to_json()), Ok(c), "{:?}", text);
+            }
+            let mut r = Reader::new(&text);
+            for _ in 0..3 {
+                let _ = (r.string(), r.int(), r.bool(), r.strings(), r.map(), r.raw());
+            }
+            if let Some(bytes) = crate::base64::decode(&text) {
+                assert_eq!(crate::base64::encode(&bytes).len(), text.len());
+            }
+            assert_eq!(crate::base64::decode(&crate::base64::encode(text.as_bytes())).as_deref(), Some(text.as_bytes()));
+        }
+        assert!(taken > cases / 20 && refused > cases / 20, "{} taken, {} refused", taken, refused);
     }
 
     #[test]
