@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -85,16 +86,10 @@ func recordRequest(k *call) (*idempotency.Request, error) {
 	if r.FailedTTL == 0 {
 		r.FailedTTL = -1 // tool.json says so; its default is another
 	}
-	payload := []byte(k.Payload)
-	if len(k.Env) > 0 {
-		// What the caller set beside the payload is part of what it asked for.
-		env, err := json.Marshal(k.Env)
-		if err != nil {
-			return nil, err
-		}
-		payload = fmt.Appendf(nil, `{"payload":%s,"env":%s}`, k.Payload, env)
+	payload, err := k.asked()
+	if err != nil {
+		return nil, err
 	}
-	var err error
 	switch {
 	case k.IdempotencyKey != "":
 		r.Key, err = idempotency.CallerKey(r.Scope, k.IdempotencyKey, k.caller.ID)
@@ -115,6 +110,27 @@ func recordRequest(k *call) (*idempotency.Request, error) {
 		return nil, wire.Errorf(wire.InvalidPayload, "the payload cannot be told from others, which a call with an idempotency key needs: %s", bad.Reason)
 	}
 	return r, err
+}
+
+// asked is all that the caller asked for, as JSON: the payload, with what was
+// said beside it.
+func (k *call) asked() ([]byte, error) {
+	beside := struct {
+		Payload json.RawMessage   `json:"payload"`
+		Env     map[string]string `json:"env,omitempty"`
+		Stdin   []byte            `json:"stdin,omitempty"`
+		Cwd     string            `json:"cwd,omitempty"`
+	}{Payload: k.Payload, Env: k.Env}
+	if k.Form == wire.Envelope || k.offered != nil { // a plain command's payload has both
+		beside.Stdin = k.Stdin
+		if k.kind == session.KindTurn { // whose folder is its session's
+			beside.Cwd = k.Cwd
+		}
+	}
+	if len(beside.Env) == 0 && len(beside.Stdin) == 0 && beside.Cwd == "" {
+		return k.Payload, nil
+	}
+	return json.Marshal(beside)
 }
 
 // recordScope is what keys are keys of: the tool, and of a module that brings

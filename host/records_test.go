@@ -14,6 +14,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -106,6 +107,13 @@ func TestDuplicateAfterwards(t *testing.T) {
 		}
 		if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Env = map[string]string{"A": "b"} }); e == nil || e.Code != wire.IdempotencyKeyReused {
 			t.Errorf("another environment: %v", e)
+		}
+		envelope := func(k *call) { k.Form = wire.Envelope }
+		if _, e := b.call(t.Context(), mutating, key("k"), envelope, func(k *call) { k.Stdin = []byte("in") }); e == nil || e.Code != wire.IdempotencyKeyReused {
+			t.Errorf("another input, beside the payload: %v", e)
+		}
+		if _, e := b.call(t.Context(), mutating, key("k"), envelope, func(k *call) { k.kind, k.Cwd = session.KindTurn, "/elsewhere" }); e == nil || e.Code != wire.IdempotencyKeyReused {
+			t.Errorf("a turn in the folder of another session: %v", e)
 		}
 		if res, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.caller.ID = "another" }); e != nil || res.FromCache {
 			t.Errorf("another caller: %+v, %v", res, e)

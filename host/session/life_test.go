@@ -430,6 +430,33 @@ func TestTurnsTakeTurns(t *testing.T) {
 	})
 }
 
+// TestTurnCalls: what a prompt asks for is what runs.
+func TestTurnCalls(t *testing.T) {
+	r := &Request{Call: &wire.Call{Form: wire.Envelope, Tool: Prompt, ExecutionID: "7d444840-9dc0-41d1-b245-5ffdce74fad2"}, Cwd: "/root"}
+	s := &Session{id: "s", cwd: "/work"}
+	for prompt, want := range map[string]string{
+		`{"text":"git push 'a b'"}`: `{"args":["push","a b"],"cwd":"/work"}`,
+		// Past 2^53: the tool decides whether it takes such a number.
+		`{"envelope":{"toolId":"x","payload":{"n":9007199254740993}}}`: `{"n":9007199254740993}`,
+	} {
+		var p promptPayload
+		if err := wire.Unmarshal([]byte(prompt), &p); err != nil {
+			t.Fatal(err)
+		}
+		c, err := turnCall(r, s, &p)
+		if err != nil {
+			t.Errorf("%s: %v", prompt, err)
+			continue
+		}
+		if string(c.Payload) != want {
+			t.Errorf("%s\nhas the payload %s\nwant            %s", prompt, c.Payload, want)
+		}
+		if !strings.HasPrefix(c.Cwd, "/work") || c.Session != "s" {
+			t.Errorf("%s runs in %q of %q", prompt, c.Cwd, c.Session)
+		}
+	}
+}
+
 // TestSteering: what is read, what waits, what nobody will read, what is too
 // much, and what comes between two attempts.
 func TestSteering(t *testing.T) {

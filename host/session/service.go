@@ -606,7 +606,7 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 	if cwd == "" {
 		cwd = r.Cwd
 	}
-	var request map[string]any
+	var request map[string]json.RawMessage // as they were written: no number loses a digit
 	switch {
 	case (p.Text == "") == (p.Envelope == nil):
 		return nil, wire.Errorf(wire.InvalidPayload, "/payload: a turn is a text or an envelope; give one of them")
@@ -618,7 +618,7 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 		if len(words) == 0 {
 			return nil, wire.Errorf(wire.InvalidPayload, "/payload/text: names no tool")
 		}
-		request = map[string]any{"tool": words[0], "args": words[1:], "cwd": cwd}
+		request = map[string]json.RawMessage{"tool": marshal(words[0]), "args": marshal(words[1:]), "cwd": marshal(cwd)}
 	default:
 		if err := json.Unmarshal(p.Envelope, &request); err != nil || request == nil {
 			return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope: is no object")
@@ -629,7 +629,7 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 			}
 		}
 		if _, ok := request["executionId"]; !ok {
-			request["executionId"] = r.ExecutionID
+			request["executionId"] = marshal(r.ExecutionID)
 		}
 	}
 	frame, err := json.Marshal(request)
