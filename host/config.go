@@ -313,12 +313,20 @@ func (c *Config) Complete(env Env) error {
 		roots(what+"/roots", s.Roots)
 	}
 	c.Values = map[string]string{}
-	if c.File != "" {
-		if err := readDotEnv(filepath.Join(filepath.Dir(c.File), ".env"), c.Values); err != nil {
+	if file := c.dotEnv(); file != "" {
+		if err := readDotEnv(file, c.Values); err != nil {
 			fail("%w", err)
 		}
 	}
 	return errors.Join(bad...)
+}
+
+// dotEnv is the file with the operator's values, or "".
+func (c *Config) dotEnv() string {
+	if c.File == "" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(c.File), ".env")
 }
 
 // Level is LogLevel as slog knows it.

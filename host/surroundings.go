@@ -32,12 +32,22 @@ func (h *Host) environment(k *call, home string) map[string]string {
 	return env
 }
 
-// confine is what a binary of k's tool may write and execute.
+// confine is what a binary of k's tool may write and execute, and what it may
+// not read: what is the daemon's own, and the secrets of every tool. What it is
+// to know of them is in its environment.
 func (h *Host) confine(k *call, home string, exec []string) process.Confine {
+	c := h.config()
+	hide := append([]string{c.State}, h.tools.SecretFiles()...)
+	for _, file := range []string{c.File, c.dotEnv(), c.Identity.JWKS} {
+		if file != "" {
+			hide = append(hide, file)
+		}
+	}
 	return process.Confine{
 		Write:    append([]string{home}, k.roots...),
 		Exec:     exec,
-		Required: h.config().Confine == "required",
+		Hide:     hide,
+		Required: c.Confine == "required",
 	}
 }
 

@@ -224,6 +224,9 @@ func lookFolders(_ context.Context, d *doctor) {
 		default:
 			d.ok("roots", "%s", root)
 		}
+		if rel, err := filepath.Rel(root, d.status.State); err == nil && filepath.IsLocal(rel) {
+			d.warn("roots", "restart toold with a --state elsewhere", "%s lies beneath %s: a tool reads and writes what is the daemon's own", d.status.State, root)
+		}
 	}
 	for _, dir := range []string{d.status.Tools, d.status.Restricted} {
 		if dir == "" {
@@ -313,9 +316,9 @@ func lookKernel(_ context.Context, d *doctor) {
 		return
 	}
 	if d.status.Landlock > 0 {
-		d.ok("kernel", "Landlock version %d confines what tools write and execute", d.status.Landlock)
+		d.ok("kernel", "Landlock version %d confines what tools write, execute and read", d.status.Landlock)
 	} else if runtime.GOOS == "linux" {
-		d.warn("kernel", "cat /sys/kernel/security/lsm", "no Landlock: a hostile repository's configuration is refused by policy only; boot with lsm=landlock,... on Linux 5.13 or newer")
+		d.warn("kernel", "cat /sys/kernel/security/lsm", "no Landlock: a hostile repository's configuration is refused by policy only; boot with lsm=landlock,... on Linux 5.19 or newer")
 	}
 	for _, lost := range d.status.Lost {
 		d.warn("kernel", "uname -r", "%s", lost)

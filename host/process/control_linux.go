@@ -35,6 +35,7 @@ type spec struct {
 	Confine bool   `json:"confine,omitempty"`
 	Write   []byte `json:"write,omitempty"`
 	Exec    []byte `json:"exec,omitempty"`
+	Hide    []byte `json:"hide,omitempty"`
 }
 
 // reportFrame is what a supervisor sends.

@@ -24,8 +24,8 @@ func TestStatus(t *testing.T) {
 		abi, want, lost int
 		required        bool
 	}{
-		{0, 0, 6, false},
-		{1, 0, 6, false}, // every rename between folders would fail
+		{0, 0, 7, false},
+		{1, 0, 7, false}, // every rename between folders would fail
 		{2, 2, 4, false},
 		{3, 3, 3, true},
 		{4, 4, 3, true},
@@ -80,7 +80,7 @@ func TestOlderVersions(t *testing.T) {
 			onThread(func() {
 				var words []string
 				say := func(err error) { words = append(words, errName(err)) }
-				scoped, step, err := restrictThread(abi, nil, "/bin/true", []string{in}, nil)
+				scoped, step, err := restrictThread(abi, nil, false, nil, "/bin/true", []string{in}, nil)
 				if err != nil {
 					got <- step + ": " + err.Error()
 					return
@@ -124,7 +124,7 @@ func TestThreadEnds(t *testing.T) {
 		done := make(chan struct{})
 		onThread(func() {
 			defer close(done)
-			if _, step, err := restrictThread(abiRefer, nil, "/bin/true", nil, nil); err != nil {
+			if _, step, err := restrictThread(abiRefer, nil, false, nil, "/bin/true", nil, nil); err != nil {
 				t.Error(step, err)
 			}
 		})

@@ -21,14 +21,18 @@ const (
 )
 
 const (
-	accessExec = unix.LANDLOCK_ACCESS_FS_EXECUTE
+	accessReadFile = unix.LANDLOCK_ACCESS_FS_READ_FILE
+	accessRead     = accessReadFile | unix.LANDLOCK_ACCESS_FS_READ_DIR
 
-	accessFile = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	// accessExec is with reading, for interpreters read what they run.
+	accessExec = unix.LANDLOCK_ACCESS_FS_EXECUTE | accessReadFile
+
+	accessFile = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | accessReadFile
 
 	// accessWrite is what a tool may do beneath a folder of its own. Device
-	// nodes it may make nowhere: with the right to read everything, one of a
-	// disk would be a way around every file's mode.
-	accessWrite = accessFile |
+	// nodes it may make nowhere: one of a disk would be a way around every
+	// file's mode.
+	accessWrite = accessFile | accessRead |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
 		unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG |
 		unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
@@ -37,7 +41,7 @@ const (
 	accessDevice = accessFile | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 
 	// accessHandled is all that is refused unless a rule allows it. Reading
-	// is not among it.
+	// is among it only where something is hidden.
 	accessHandled = accessExec | accessWrite | accessDevice |
 		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
 )
@@ -94,6 +98,7 @@ func confinement(abi int, reason string) Status {
 		}
 	}
 	lost(abiRefer, "a tool can write wherever toold's user can")
+	lost(abiRefer, "a tool can read what toold's user can: the state folder, secrets, other callers' files")
 	lost(abiRefer, "a tool can execute any program: configuration and hooks of a hostile repository run")
 	lost(abiTruncate, "a tool can empty any file that toold's user can write")
 	lost(abiIoctl, "a tool can send control requests to devices that toold's user can read")
@@ -116,10 +121,12 @@ func (s Status) admits(c *Command) error {
 
 // restrictThread confines the calling thread, and what it starts, for good,
 // with what Landlock has since version abi; 0 or 1: nothing, and Runner.start
-// refused before where that is not enough. devices are those of openDevices.
+// refused before where that is not enough. devices are those of openDevices;
+// hiding says that nothing may be read but what the rules in visible, write and
+// exec are for.
 // scoped reports that the thread can signal its own processes only.
 // An error comes with the step that failed.
-func restrictThread(abi int, devices []int, path string, write, exec []string) (scoped bool, step string, err error) {
+func restrictThread(abi int, devices []int, hiding bool, visible []readRule, path string, write, exec []string) (scoped bool, step string, err error) {
 	// Landlock asks for it, and it holds without Landlock as well: a setuid
 	// program that the tool executes gains nothing.
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -132,6 +139,9 @@ func restrictThread(abi int, devices []int, path string, write, exec []string) (
 		return false, "", nil
 	}
 	handled := uint64(accessHandled)
+	if !hiding {
+		handled &^= accessRead
+	}
 	if abi < abiTruncate {
 		handled &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
@@ -155,6 +165,11 @@ func restrictThread(abi int, devices []int, path string, write, exec []string) (
 	for _, device := range devices {
 		if err := rules.add(device, accessDevice); err != nil {
 			return false, "allow devices", err
+		}
+	}
+	for _, v := range visible {
+		if err := rules.add(v.fd, v.access); err != nil {
+			return false, "allow reading", err
 		}
 	}
 	for _, folder := range write {

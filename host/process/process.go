@@ -12,8 +12,8 @@
 //   - A timeout is kept: SIGTERM to all of them, SIGKILL a Grace later.
 //   - When this process is killed, even by SIGKILL, so is all it started.
 //   - On Linux with Landlock the child writes only beneath Confine.Write and
-//     executes only what Confine.Exec names; Confinement says what the
-//     running kernel gives.
+//     executes only what Confine.Exec names, and reads nothing of
+//     Confine.Hide; Confinement says what the running kernel gives.
 //
 // On Linux each run belongs to a supervisor: this same program started again
 // with a hidden verb, which is the subreaper of one run at a time. A program
@@ -28,8 +28,8 @@
 // a grandchild that leaves the group outlives its run, and nothing is
 // confined.
 //
-// What confinement does not stop, so that nobody leans on it: reading, the
-// network, connecting to a Unix socket by its path, changing the mode, owner
+// What confinement does not stop, so that nobody leans on it: reading what is
+// not hidden, listing names by trying them, the network, connecting to a Unix socket by its path, changing the mode, owner
 // or times of a file that this user owns, and running other code by way of a
 // program that is allowed. The ELF interpreter is always one: whoever can
 // make a tool execute it with arguments of their own choosing runs any
@@ -111,8 +111,8 @@ type Command struct {
 	Confine Confine
 }
 
-// Confine is what a child may write and execute. The zero value lets it write
-// to harmless devices (/dev/null) and execute itself, no more.
+// Confine is what a child may write, execute and read. The zero value lets it
+// write to harmless devices (/dev/null), execute itself, and read everything.
 type Confine struct {
 	// Write are the folders beneath which it may write, create, rename and
 	// remove, absolute and free of symbolic links. One that is missing
@@ -122,10 +122,16 @@ type Confine struct {
 	// beside Command.Path. The ELF interpreters of Command.Path and of the
 	// files named here are added. One that is missing allows nothing.
 	Exec []string
+	// Hide are the files and folders that it may not read, absolute; links are
+	// followed. What lies beneath Write is read all the same, and so is what
+	// Exec names. The folders that lead there can be passed through and not be
+	// listed, and what is put directly into one of them while the child runs
+	// cannot be read.
+	Hide []string
 	// Off runs the child unconfined, privileges of setuid programs included.
 	Off bool
-	// Required refuses to run where the kernel cannot enforce Write and Exec
-	// whole (Landlock ABI 3, Linux 6.2). Otherwise what it can is enforced.
+	// Required refuses to run where the kernel cannot enforce Write, Exec and
+	// Hide whole (Landlock ABI 3, Linux 6.2). Otherwise what it can is enforced.
 	Required bool
 }
 
@@ -278,6 +284,11 @@ func (c *Command) follow(ctx context.Context, child *child) (Exit, error) {
 func (c *Command) check() error {
 	if !filepath.IsAbs(c.Path) || strings.ContainsRune(c.Path, 0) {
 		return wire.Errorf(wire.ToolBroken, "the tool's binary %q is not an absolute path: name it in full in tool.json", c.Path)
+	}
+	for _, path := range c.Confine.Hide {
+		if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
+			return wire.Errorf(wire.ToolBroken, "what %s may not read is %q, which is not an absolute path: name it in full", c.Path, path)
+		}
 	}
 	size := 0
 	for _, list := range [][]string{c.Args, c.Env} {

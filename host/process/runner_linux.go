@@ -391,7 +391,7 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 	}
 	sp := &spec{Path: c.Path, Args: join(c.Args), Env: join(c.Env)}
 	if !c.Confine.Off {
-		sp.Confine, sp.Write, sp.Exec = true, join(c.Confine.Write), join(c.Confine.Exec)
+		sp.Confine, sp.Write, sp.Exec, sp.Hide = true, join(c.Confine.Write), join(c.Confine.Exec), join(c.Confine.Hide)
 	}
 	r.mu.Lock()
 	if r.runs >= r.config.Max {

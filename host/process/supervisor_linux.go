@@ -45,6 +45,8 @@ func Supervise() int {
 type service struct {
 	// devices are those of openDevices, open as long as the process lives.
 	devices []int
+	// visible is of the run that is being launched; there is one at a time.
+	visible visible
 
 	// mu guards what follows: the run under way.
 	mu sync.Mutex
@@ -194,7 +196,7 @@ func (s *service) run(sp *spec, fds [4]int) {
 	started := make(chan struct{})
 	onThread(func() {
 		defer close(idle)
-		pid, scoped, fail := launch(sp, s.devices, fds)
+		pid, scoped, fail := s.launch(sp, fds)
 		if fail != nil {
 			close(started)
 			report(&reportFrame{Fail: fail})
@@ -230,7 +232,7 @@ func onThread(f func()) {
 // launch makes the calling thread what the child is to be, and starts the
 // child from it. It closes fds. scoped reports that this thread can signal the
 // run's processes and no others.
-func launch(sp *spec, devices []int, fds [4]int) (pid int, scoped bool, fail *failReport) {
+func (s *service) launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *failReport) {
 	defer func() {
 		for _, fd := range fds {
 			unix.Close(fd)
@@ -253,8 +255,12 @@ func launch(sp *spec, devices []int, fds [4]int) (pid int, scoped bool, fail *fa
 		if err != nil {
 			abi = 0
 		}
+		var visible []readRule
+		if len(sp.Hide) > 0 && abi >= abiRefer {
+			visible = s.visible.except(sp.Hide)
+		}
 		var step string
-		if scoped, step, err = restrictThread(abi, devices, sp.Path, split(sp.Write), split(sp.Exec)); err != nil {
+		if scoped, step, err = restrictThread(abi, s.devices, len(sp.Hide) > 0, visible, sp.Path, split(sp.Write), split(sp.Exec)); err != nil {
 			return 0, false, failed(step, err)
 		}
 		// Asked, not only concluded: killTree relies on it with a kill(-1).

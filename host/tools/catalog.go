@@ -832,6 +832,26 @@ func (c *Catalog) DeclaresClaim(name string) bool {
 	return false
 }
 
+// SecretFiles are the files, sorted, that the tools that serve read secrets
+// from.
+func (c *Catalog) SecretFiles() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var files []string
+	for _, e := range c.tools {
+		if e.current == nil {
+			continue
+		}
+		for _, s := range e.current.tool.Def.Secrets {
+			if file, ok := strings.CutPrefix(s.From, "file:"); ok {
+				files = append(files, file)
+			}
+		}
+	}
+	slices.Sort(files)
+	return slices.Compact(files)
+}
+
 // Discovering are the names, sorted, of the tools that bring further ones for
 // each identity.
 func (c *Catalog) Discovering() []string {
