@@ -28,6 +28,9 @@ import (
 func (k *call) apply(d *abi.Decision) error {
 	k.rule = d.Rule
 	if d.Args != nil {
+		if k.offered != nil && !slices.Equal(d.Args, k.Args) {
+			return fmt.Errorf("args: %s takes its payload, and other arguments change nothing in that", k.Tool)
+		}
 		k.Args = d.Args
 	}
 	if d.Env != nil {
@@ -39,6 +42,16 @@ func (k *call) apply(d *abi.Decision) error {
 			return fmt.Errorf("stdin_base64: %w", err)
 		}
 		k.Stdin, k.rewroteStdin = b, true
+	}
+	if k.command && (d.Args != nil || d.StdinBase64 != nil) {
+		var err error
+		if k.rewritten, err = json.Marshal(struct {
+			Args  []string `json:"args"`
+			Cwd   string   `json:"cwd"`
+			Stdin []byte   `json:"stdin,omitempty"`
+		}{append([]string{}, k.Args...), k.Cwd, k.Stdin}); err != nil {
+			return err
+		}
 	}
 	if d.Stdin != nil {
 		k.wantStdin = *d.Stdin
@@ -54,6 +67,15 @@ func (k *call) apply(d *abi.Decision) error {
 	}
 	k.shell = k.shell || d.Shell
 	return nil
+}
+
+// payload is what a module finds there: as it came, but with what the policies
+// made of the arguments and the input.
+func (k *call) payload() json.RawMessage {
+	if k.rewritten != nil {
+		return k.rewritten
+	}
+	return k.Payload
 }
 
 // input is what the execution reads: what a policy put there or the request
@@ -273,7 +295,7 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 		in, err = json.Marshal(h.abiCall(ctx, k))
 		stdin = k.input()
 	case tools.EntryPayload:
-		in = k.Payload
+		in = k.payload()
 		stdin = k.input()
 	case tools.EntryStdin: // the input of the export is the input of the call
 		if r := k.input(); r != nil {

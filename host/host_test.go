@@ -153,6 +153,29 @@ func TestPolicyDecides(t *testing.T) {
 	}
 }
 
+// What a policy makes of the arguments is what a module finds in the payload,
+// however it takes that.
+func TestRewrittenPayload(t *testing.T) {
+	d := testDaemon(t)
+	modules := map[string]string{"restricted.wasm": hosttest.Guest(t, policyPkg), "handler.wasm": hosttest.Guest(t, handlerPkg)}
+	d.Tool(t, "by-payload", M{"capabilities": granted["capabilities"], "entry": M{"export": "handle", "input": "payload"}}, modules)
+	a := ask(t, d.Socket, M{"tool": "by-payload", "args": []string{"rewrite", "--force"}, "cwd": d.Root})
+	if a.ExitCode != 0 || !strings.Contains(a.Stdout, "rewritten") || strings.Contains(string(a.raw), "--force") {
+		t.Errorf("the payload as input: %s", a.raw)
+	}
+	for tool, args := range map[string][]string{"by-payload": {"rewrite", "--force"}, "guarded": {"rewrite", "--force"}} {
+		a := ask(t, d.Socket, M{"toolId": tool, "executionId": newExecution(), "payload": M{"args": args, "cwd": d.Root}})
+		if a.Status != "success" || !strings.Contains(string(a.Data), "rewritten") || strings.Contains(string(a.Data), "--force") {
+			t.Errorf("%s as an envelope: %s", tool, a.raw)
+		}
+	}
+	// The input of a call is in its payload, too.
+	a = ask(t, d.Socket, M{"toolId": "guarded", "executionId": newExecution(), "payload": M{"args": []string{"stdin"}, "cwd": d.Root, "stdin": "c2VjcmV0"}})
+	if a.Status != "success" || strings.Contains(string(a.Data), "c2VjcmV0") || strings.Count(string(a.Data), "ZnJvbSBwb2xpY3k=") != 2 {
+		t.Errorf("input: %s", a.raw)
+	}
+}
+
 func TestHandler(t *testing.T) {
 	d := testDaemon(t)
 	call := func(args ...string) *answer { return ask(t, d.Socket, M{"tool": "open", "args": args, "cwd": d.Root}) }

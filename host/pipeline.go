@@ -43,7 +43,9 @@ type call struct {
 
 	// What the policies decided; what runs is exactly this.
 	rule         string
-	rewroteStdin bool // Stdin is the policy's, even when empty
+	command      bool            // the payload is {args, cwd, stdin?}, or follows from these
+	rewritten    json.RawMessage // such a payload, when a policy changed what is in it
+	rewroteStdin bool            // Stdin is the policy's, even when empty
 	wantStdin    bool
 	shell        bool
 	mutating     bool
@@ -146,6 +148,7 @@ func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer
 	defer release()
 	tool := k.tool
 	k.mutating, k.idempotent, k.wantStdin = tool.Def.Mutating, tool.Def.Idempotent, tool.Def.Stdin
+	k.command = k.offered == nil && (k.Form == wire.Plain || k.Args != nil)
 
 	// One clock for the whole call: policy, waiting and execution together.
 	ctx, cancel := context.WithTimeout(ctx, narrow(tool.Def.Timeout.Duration(), k.Timeout))

@@ -35,7 +35,7 @@ func (h *Host) abiCall(ctx context.Context, k *call) *abi.Call {
 		Session:     k.Session,
 	}
 	if k.Form == wire.Envelope || k.offered != nil {
-		c.Payload = k.Payload
+		c.Payload = k.payload()
 	}
 	if k.offered != nil {
 		c.Binding = raw(k.offered.Binding)
