@@ -299,8 +299,13 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 		stdin = k.input()
 	case tools.EntryStdin: // the input of the export is the input of the call
 		if r := k.input(); r != nil {
+			stop := context.AfterFunc(ctx, func() { r.Close() }) // which ends a Read
 			in, err = io.ReadAll(io.LimitReader(r, maxEntryInput+1))
+			stop()
 			r.Close()
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
 			if len(in) > maxEntryInput {
 				return nil, wire.Errorf(wire.LimitExceeded, "the input is over the %d bytes that a module takes at once", maxEntryInput)
 			}

@@ -176,6 +176,29 @@ func TestRewrittenPayload(t *testing.T) {
 	}
 }
 
+// A module that takes its input at once waits for it no longer than the call
+// lasts, and says why it ended.
+func TestInputThatDoesNotEnd(t *testing.T) {
+	d := testDaemon(t)
+	d.Tool(t, "at-once", M{"capabilities": granted["capabilities"], "entry": M{"export": "handle", "input": "stdin"}},
+		map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	in, out := io.Pipe()
+	defer out.Close()
+	r, err := client.Stream(t.Context(), d.Socket, &wire.Call{Tool: "at-once", Cwd: d.Root, Timeout: 200 * time.Millisecond},
+		wire.Local{Stdin: in, Stdout: io.Discard, Stderr: io.Discard})
+	if err != nil || resultCode(r) != wire.Timeout || r.ExitCode != 124 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	id := newSession(t, d.Socket)
+	ended := make(chan *answer, 1)
+	go func() { ended <- session(t, d.Socket, "prompt", M{"id": id, "text": "at-once"}) }()
+	until(t, "the turn runs", func() bool { return value[bool](t, d.Socket, id, "size(session.running) == 1") })
+	session(t, d.Socket, "abort", M{"id": id})
+	if a := <-ended; !strings.Contains(string(a.raw), `"ABORTED"`) {
+		t.Errorf("aborted: %s", a.raw)
+	}
+}
+
 func TestHandler(t *testing.T) {
 	d := testDaemon(t)
 	call := func(args ...string) *answer { return ask(t, d.Socket, M{"tool": "open", "args": args, "cwd": d.Root}) }
