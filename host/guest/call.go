@@ -179,7 +179,7 @@ func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 		return reply, wire.Errorf(wire.ToolFailed, "%s", text)
 	}
 	if rc != 0 {
-		return reply, wire.Errorf(wire.ToolFailed, "%s: %s answered %d and no message; look at its log", m.spec.Name, inv.Export, int32(rc))
+		return reply, wire.Errorf(wire.ToolFailed, "%s: %s returned %d and said nothing; return 0 and answer a Result, or set an error (the SDKs do both)", m.spec.Name, inv.Export, int32(rc))
 	}
 	if c.wrote {
 		reply.Output = c.out
@@ -275,17 +275,20 @@ func (c *call) trap(export string, what, cause error) *wire.Error {
 		return e
 	}
 	text := in.m.spec.Name + ": " + export + " trapped: " + what.Error()
-	if where := trace(cause); where != "" {
+	where := trace(cause)
+	if where != "" {
 		text += " " + where
 	}
 	// An SDK whose language says nothing to stderr sets an error before it
 	// traps.
-	if said := in.reason(); said != "" {
-		text += ": " + said
-	} else if said := c.k.errorText(); said != "" {
+	said := in.reason()
+	if said == "" {
+		said = c.k.errorText()
+	}
+	if said != "" {
 		text += ": " + said
 	}
-	e := wire.Errorf(wire.GuestTrap, "%s; the module's log may say more", text)
+	e := wire.Errorf(wire.GuestTrap, "%s; %s", text, advice(what.Error(), where, said))
 	e.Cause = cause
 	return e
 }

@@ -162,7 +162,7 @@ func TestErrors(t *testing.T) {
 		{"run", "panic", wire.GuestTrap, "told to"},
 		{"run", "exit 3", wire.GuestTrap, "exit code"},
 		{"run", "error", wire.ToolFailed, "no such branch"},
-		{"run", "code 4", wire.ToolFailed, "answered 4"},
+		{"run", "code 4", wire.ToolFailed, "returned 4"},
 		{"nothing", "", wire.ToolBroken, "it has bulk, check, echo, run"},
 	} {
 		_, err := m.Call(context.Background(), Invocation{Export: tt.export, Input: []byte(tt.in)})

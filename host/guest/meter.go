@@ -121,7 +121,7 @@ func (c *call) charge(n uint64) {
 }
 
 func (c *call) outOfFuel() *wire.Error {
-	return wire.Errorf(wire.LimitExceeded, "%s: the call used its %d units of fuel; raise limits.fuel in tool.json, or do less", c.inst.m.spec.Name, c.meter.limit)
+	return wire.Errorf(wire.LimitExceeded, "%s: the call used its %d units of fuel; end the loop or recursion that has no end, do less, or raise limits.fuel in tool.json", c.inst.m.spec.Name, c.meter.limit)
 }
 
 // meterModule is what rewritten modules import.

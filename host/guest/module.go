@@ -317,7 +317,7 @@ func firstLine(err error) string {
 // ended turns the error of a context into one of ours.
 func ended(err error) *wire.Error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return wire.Errorf(wire.Timeout, "the call reached its deadline")
+		return wire.Errorf(wire.Timeout, "the call reached its deadline; raise timeout in tool.json, or that of the caller, or wait for less")
 	}
 	return wire.Errorf(wire.Aborted, "the call was aborted")
 }

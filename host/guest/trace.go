@@ -31,10 +31,32 @@ func trace(err error) string {
 	if len(names) == 0 {
 		return ""
 	}
+	names = fold(names)
 	if len(names) > maxFrames {
 		names = append(names[:maxFrames], "...")
 	}
 	return strings.ToValidUTF8("in "+strings.Join(names, " < "), "\uFFFD")
+}
+
+// again marks a function that called itself.
+const again = " (again and again)"
+
+// fold makes one name of those that follow each other three times and more.
+func fold(names []string) []string {
+	var out []string
+	for i := 0; i < len(names); {
+		n := 1
+		for i+n < len(names) && names[i+n] == names[i] {
+			n++
+		}
+		if n > 2 {
+			out = append(out, names[i]+again)
+		} else {
+			out = append(out, names[i:i+n]...)
+		}
+		i += n
+	}
+	return out
 }
 
 // ofRuntime reports whether a function belongs to how a language panics, not
@@ -57,7 +79,11 @@ func plain(name string) string {
 	if rest, ok := strings.CutPrefix(name, "_R"); ok {
 		return strings.Join(rustNames(rest), "::")
 	}
-	// Rust's older form: "policy::check::h0123456789abcdef".
+	// Rust's older form, "_ZN6policy5check17h0123456789abcdefE", and what may
+	// be left of it.
+	if rest, ok := strings.CutPrefix(name, "_ZN"); ok {
+		name = strings.Join(rustNames(rest), "::")
+	}
 	if i := strings.LastIndex(name, "::h"); i > 0 && len(name)-i == 19 {
 		name = name[:i]
 	}

@@ -61,18 +61,18 @@ var mistakes = []mistake{
 	{name: "a field of another type", source: fmt.Sprintf(says, `{"exit_code":0,"error":{"message":7}}`), next: "/error/message"},
 	{name: "an answer that is not UTF-8", source: `TOOLD_EXPORT(handle) int handle(void) { toold_output(TOOLD_STR("{\"exit_code\":0,\"stdout\":\"\xff\"}")); return 0; }`, next: "UTF-8"},
 	{name: "another answer than the case says", source: `static toold_result run(const toold_call *c) { (void)c; return (toold_result){.exit_code = 1, .out = TOOLD_STR("y")}; } TOOLD_HANDLE(run)`, next: `/exit_code: got 1, must be 0`},
-	{name: "a failure without a message", source: `TOOLD_EXPORT(handle) int handle(void) { return 7; }`, next: "look at its log"},
+	{name: "a failure without a message", source: `TOOLD_EXPORT(handle) int handle(void) { return 7; }`, next: "return 0"},
 	{name: "printing to standard output", source: `__attribute__((import_module("wasi_snapshot_preview1"), import_name("fd_write"))) int print(int, const void *, int, int *);
 static const struct { const char *p; int n; } text = {"hello", 5};
 static toold_result run(const toold_call *c) { int n; (void)c; print(1, &text, 1, &n); return toold_says(TOOLD_STR("x")); } TOOLD_HANDLE(run)`, next: "send it with tool_emit"},
 	{name: "a loop without an end", source: `TOOLD_EXPORT(handle) int handle(void) { for (volatile int i = 0;; i++); }`, tool: `{"limits": {"fuel": 1000000}}`, next: "limits.fuel"},
 	{name: "waiting for input that does not come in time", source: `__attribute__((import_module("wasi_snapshot_preview1"), import_name("poll_oneoff"))) int poll(const void *, void *, int, int *);
 static const struct { uint64_t user; uint8_t tag; uint64_t clock; uint64_t after, precision; uint16_t flags; } nap = {.tag = 0, .clock = 1, .after = 3600000000000};
-TOOLD_EXPORT(handle) int handle(void) { char event[32]; int n; return poll(&nap, event, 1, &n); }`, tool: `{"timeout": 0.05}`, next: "deadline"},
+TOOLD_EXPORT(handle) int handle(void) { char event[32]; int n; return poll(&nap, event, 1, &n); }`, tool: `{"timeout": 0.05}`, next: "raise timeout"},
 	{name: "more memory than allowed", source: `TOOLD_EXPORT(handle) int handle(void) { for (;;) toold_alloc(1 << 20); }`, tool: `{"limits": {"memory": "2MiB"}}`, next: "raise limits.memory in tool.json"},
-	{name: "a recursion without an end", source: `__attribute__((noinline)) static int deep(volatile int *p) { volatile char a[64]; a[0] = 1; return deep(p) + a[0]; } TOOLD_EXPORT(handle) int handle(void) { volatile int x; return deep(&x); }`, next: "in deep <"},
-	{name: "an address that is not there", source: `__attribute__((noinline)) static int look(volatile int *p) { return *p; } TOOLD_EXPORT(handle) int handle(void) { return look((int *)0x7ffffff0); }`, next: "in look < handle"},
-	{name: "an assertion that fails", source: `__attribute__((noinline)) static void check(size_t n) { TOOLD_CHECK(n == 1, "the view must be open"); } TOOLD_EXPORT(handle) int handle(void) { check(toold_input().n); return 0; }`, next: "in check < handle: the view must be open at handler.c:2"},
+	{name: "a recursion without an end", source: `__attribute__((noinline)) static int deep(volatile int *p) { volatile char a[64]; a[0] = 1; return deep(p) + a[0]; } TOOLD_EXPORT(handle) int handle(void) { volatile int x; return deep(&x); }`, next: "give it an end"},
+	{name: "an address that is not there", source: `__attribute__((noinline)) static int look(volatile int *p) { return *p; } TOOLD_EXPORT(handle) int handle(void) { return look((int *)0x7ffffff0); }`, next: "check it before"},
+	{name: "an assertion that fails", source: `__attribute__((noinline)) static void check(size_t n) { TOOLD_CHECK(n == 1, "the view must be open"); } TOOLD_EXPORT(handle) int handle(void) { check(toold_input().n); return 0; }`, next: "in check < handle: the view must be open at handler.c:2; check for it before"},
 	{name: "an empty file", module: []byte{}, next: "build the module again"},
 	{name: "a file that is no module", module: []byte("#!/bin/sh\n"), next: "build it for wasip1 or wasm32"},
 	{name: "a component", module: []byte("\x00asm\x0d\x00\x01\x00"), next: "build a core module"},
