@@ -48,6 +48,7 @@ func (b *inbox) put(text []byte, eof bool) (*message, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m := &message{text: text, taken: make(chan struct{})}
+	waits := b.size + b.passedLocked()
 	switch {
 	case b.isOverLocked():
 		return nil, wire.Errorf(wire.NotRunning, "the call has ended; %d bytes were not delivered", len(text))
@@ -55,8 +56,8 @@ func (b *inbox) put(text []byte, eof bool) (*message, error) {
 		return nil, wire.Errorf(wire.NotRunning, "%s; %d bytes were not delivered", b.deaf, len(text))
 	case b.eof:
 		return nil, wire.Errorf(wire.NotRunning, "its input was ended with eof before; %d bytes were not delivered", len(text))
-	case b.size+len(text) > maxInbox:
-		return nil, wire.Errorf(wire.LimitExceeded, "%d bytes wait to be read already, and %d are the limit; steer again when the call has read them; %d bytes were not delivered", b.size, maxInbox, len(text))
+	case waits+len(text) > maxInbox:
+		return nil, wire.Errorf(wire.LimitExceeded, "%d bytes wait to be read already, and %d are the limit; steer again when the call has read them; %d bytes were not delivered", waits, maxInbox, len(text))
 	}
 	if b.forward != nil {
 		if eof {
@@ -124,6 +125,16 @@ func (b *inbox) forwardLocked(m *message) bool {
 	return true
 }
 
+// passedLocked is how many bytes were handed on that nobody has read yet.
+func (b *inbox) passedLocked() (n int) {
+	for _, m := range b.passed {
+		if !m.wasTaken() {
+			n += len(m.text)
+		}
+	}
+	return n
+}
+
 func (m *message) wasTaken() bool {
 	select {
 	case <-m.taken:
@@ -140,12 +151,7 @@ func (b *inbox) end() int {
 	if !b.isOverLocked() {
 		close(b.over)
 	}
-	n := b.size
-	for _, m := range b.passed {
-		if !m.wasTaken() {
-			n += len(m.text)
-		}
-	}
+	n := b.size + b.passedLocked()
 	b.queue, b.passed, b.size, b.forward = nil, nil, 0, nil
 	b.changeLocked()
 	return n

@@ -87,7 +87,7 @@ func TestSessionsComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.set(func() { s.name, s.tools = "parent", []string{"git", "tool"} })
+	s.set(func() error { s.name, s.tools = "parent", []string{"git", "tool"}; return nil })
 	run(t, s, "one", false).End(fine)
 	run(t, s, "two", true).End(&wire.Result{Err: wire.Errorf(wire.Timeout, "too long")})
 	run(t, s, "three", true) // and the daemon is killed

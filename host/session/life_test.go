@@ -408,7 +408,7 @@ func TestTurnsTakeTurns(t *testing.T) {
 			t.Error("one too many may wait")
 		}
 		// The end of a turn lets the next one in.
-		call(tab, "me", "abort", `{"id":"`+s.id+`","execution":"e"}`)
+		s.turn.abort(wire.Errorf(wire.Aborted, "on request"))
 		if <-ends != wire.Aborted {
 			t.Error("the turn was not aborted")
 		}
@@ -515,6 +515,93 @@ func TestSteering(t *testing.T) {
 		}
 		tab.Close(ended())
 	})
+}
+
+// TestSteeringWhatIsStreamed: a caller that streams its input takes no more of
+// what steers its call than waits elsewhere.
+func TestSteeringWhatIsStreamed(t *testing.T) {
+	b := newInbox()
+	var taken []func()
+	b.pass(func(_ []byte, f func()) bool { taken = append(taken, f); return true })
+	half := make([]byte, maxInbox/2)
+	for range 2 {
+		if _, err := b.put(half, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var e *wire.Error
+	if _, err := b.put([]byte("x"), false); !errors.As(err, &e) || e.Code != wire.LimitExceeded {
+		t.Errorf("one byte over the limit: %v", err)
+	}
+	taken[0]()
+	if _, err := b.put(half, false); err != nil {
+		t.Errorf("after some was read: %v", err)
+	}
+	if n := b.end(); n != maxInbox {
+		t.Errorf("%d bytes are said to be undelivered, must be %d", n, maxInbox)
+	}
+}
+
+// TestAbortWhatWaits: a turn that waits for its own is aborted by its id, and
+// one in the background by that of its session.
+func TestAbortWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab, _ := open(t, Config{})
+		s := explicit(t, tab, "me")
+		s.inTurn = true
+		ends := make(chan error, 2)
+		for _, id := range []string{"first", "second"} {
+			go func() { ends <- s.takeTurn(t.Context(), &wire.Call{ExecutionID: id, Tool: "t"}, true, func() {}) }()
+			synctest.Wait()
+		}
+		data, _, _ := call(tab, "me", "abort", fmt.Sprintf(`{"id":%q,"execution":"second"}`, s.id))
+		if !strings.Contains(data, `"execution":"second"`) || !strings.Contains(data, `"outcome":"ABORTED"`) {
+			t.Errorf("%s", data)
+		}
+		synctest.Wait()
+		if len(ends) != 1 || len(s.waiting) != 1 || s.waiting[0].id != "first" {
+			t.Fatalf("%d ended, %d wait", len(ends), len(s.waiting))
+		}
+		s.passTurn()
+		s.passTurn()
+		job, err := tab.NewJob("me", s.id, &wire.Call{ExecutionID: "job", Tool: "t"}, func(error) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := s.Begin(t.Context(), Spec{ID: "job", Tool: "t", Kind: KindTurn, Job: job})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, _, _ := call(tab, "me", "abort", fmt.Sprintf(`{"id":%q}`, s.id)); !strings.Contains(data, `"job"`) || x.Context().Err() == nil {
+			t.Errorf("the turn in the background: %s", data)
+		}
+		x.End(fine)
+		tab.Close(ended())
+	})
+}
+
+// TestLabelsAreBounded: too many labels are refused, and said to be.
+func TestLabelsAreBounded(t *testing.T) {
+	tab, _ := open(t, Config{})
+	s := explicit(t, tab, "me")
+	label := func(from, n int) wire.Code {
+		labels := map[string]string{}
+		for i := range n {
+			labels[fmt.Sprint("l", from+i)] = "x"
+		}
+		b, _ := json.Marshal(map[string]any{"id": s.id, "op": "label", "params": map[string]any{"labels": labels}})
+		_, code, _ := call(tab, "me", "mutate", string(b))
+		return code
+	}
+	if code := label(0, maxLabels); code != "" {
+		t.Fatal(code)
+	}
+	if code := label(maxLabels, 1); code != wire.LimitExceeded || len(s.labels) != maxLabels {
+		t.Errorf("one label more: %q, and there are %d", code, len(s.labels))
+	}
+	if code := label(0, 1); code != "" {
+		t.Errorf("one that is there: %s", code)
+	}
 }
 
 // TestSelectors: what can be asked, and that no question costs much.

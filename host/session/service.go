@@ -343,9 +343,9 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 	}
 	switch p.Op {
 	case "rename":
-		err = s.set(func() { s.name = q.Name })
+		err = s.set(func() error { s.name = q.Name; return nil })
 	case "label":
-		err = s.set(func() {
+		err = s.set(func() error {
 			labels := map[string]string{}
 			maps.Copy(labels, s.labels)
 			for k, v := range q.Labels {
@@ -354,15 +354,17 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 				}
 			}
 			if len(labels) > maxLabels {
-				return
+				return wire.Errorf(wire.LimitExceeded, "/payload/params/labels: the session would have %d labels, and %d are the limit; take others off with an empty text", len(labels), maxLabels)
 			}
 			s.labels = labels
+			return nil
 		})
 	case "set-tools":
-		err = s.set(func() {
+		err = s.set(func() error {
 			if s.tools = nil; q.Tools != nil {
 				s.tools = append([]string{}, *q.Tools...)
 			}
+			return nil
 		})
 	case "focus":
 		if r.Focus == nil {
@@ -403,13 +405,16 @@ func (t *Table) closeOp(r *Request, id string) (json.RawMessage, error) {
 }
 
 // set changes what can be changed of s, and keeps it in the journal.
-func (s *Session) set(change func()) error {
+func (s *Session) set(change func() error) error {
 	s.mu.Lock()
 	if s.state == Closing || s.state == Closed {
 		s.mu.Unlock()
 		return notFound(s.id)
 	}
-	change()
+	if err := change(); err != nil {
+		s.mu.Unlock()
+		return err
+	}
 	r := s.settingsLocked(time.Now())
 	s.mu.Unlock()
 	err := s.note(&r)
@@ -420,31 +425,34 @@ func (s *Session) set(change func()) error {
 	return nil
 }
 
-// abort ends what runs: the execution that is named, else the turn and all
-// ordinary calls. Jobs are ended by their names, here or with cancel-job.
+// abort ends what runs or waits for its turn: the execution that is named, else
+// all turns and ordinary calls. Other jobs are ended by their names, here or with
+// cancel-job.
 func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
 	s, err := t.session(r, p.ID)
 	if err != nil {
 		return nil, err
 	}
 	reason := wire.Errorf(wire.Aborted, "ended by session.abort")
+	named := func(id string) bool { return p.Execution == "" || p.Execution == id }
 	var ended []any
 	s.mu.Lock()
 	var list []*Execution
 	for x := range s.running {
-		if p.Execution == x.ID || p.Execution == "" && x.Job == nil {
+		if named(x.ID) && (p.Execution != "" || x.Job == nil || x.Kind == KindTurn) {
 			list = append(list, x)
 		}
 	}
-	var waiting []*turnWait
-	if p.Execution == "" {
-		waiting = s.waiting
-		s.waiting = nil
+	var waiting, others []*turnWait
+	for _, w := range s.waiting {
+		if named(w.id) {
+			waiting = append(waiting, w)
+		} else {
+			others = append(others, w)
+		}
 	}
+	s.waiting = others
 	s.mu.Unlock()
-	for _, w := range waiting {
-		w.cancel(reason)
-	}
 	slices.SortFunc(list, func(a, b *Execution) int { return a.started.Compare(b.started) })
 	for _, x := range list {
 		outcome := wire.Aborted
@@ -452,6 +460,10 @@ func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
 			outcome = wire.OutcomeUnknown
 		}
 		ended = append(ended, map[string]any{"execution": x.ID, "tool": x.Tool, "kind": x.Kind, "outcome": outcome})
+	}
+	for _, w := range waiting {
+		w.cancel(reason)
+		ended = append(ended, map[string]any{"execution": w.id, "tool": w.tool, "kind": KindTurn, "outcome": wire.Aborted})
 	}
 	if ended == nil {
 		ended = []any{}
@@ -517,6 +529,8 @@ func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.Ra
 
 // turnWait is one who waits for the turn.
 type turnWait struct {
+	id     string // their execution's
+	tool   string
 	go_    chan struct{} // closed when it is theirs
 	cancel context.CancelCauseFunc
 }
@@ -526,7 +540,7 @@ const maxTurns = 16
 
 // takeTurn takes the one turn of s, and waits for it where it is asked to. It is
 // given back with pass.
-func (s *Session) takeTurn(ctx context.Context, queue bool, queued func()) error {
+func (s *Session) takeTurn(ctx context.Context, call *wire.Call, queue bool, queued func()) error {
 	s.mu.Lock()
 	switch {
 	case s.state == Closing || s.state == Closed:
@@ -545,7 +559,7 @@ func (s *Session) takeTurn(ctx context.Context, queue bool, queued func()) error
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &turnWait{go_: make(chan struct{}), cancel: cancel}
+	w := &turnWait{id: call.ExecutionID, tool: call.Tool, go_: make(chan struct{}), cancel: cancel}
 	s.waiting = append(s.waiting, w)
 	s.mu.Unlock()
 	queued()
@@ -593,7 +607,7 @@ func (t *Table) prompt(ctx context.Context, r *Request, p *promptPayload) (*wire
 	if err != nil {
 		return nil, err
 	}
-	if err := s.takeTurn(ctx, p.Queue, JobOf(ctx).Admit); err != nil {
+	if err := s.takeTurn(ctx, call, p.Queue, JobOf(ctx).Admit); err != nil {
 		return nil, err
 	}
 	defer s.passTurn()
