@@ -275,7 +275,7 @@ func (c *call) trap(export string, what, cause error) *wire.Error {
 		return e
 	}
 	text := in.m.spec.Name + ": " + export + " trapped: " + what.Error()
-	where := trace(cause)
+	where := in.m.where(cause)
 	if where != "" {
 		text += " " + where
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/experimental"
 
+	"github.com/toold/toold/host/guest/wasm"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -45,17 +46,21 @@ const compilingVariable = "TOOLD_GUEST_COMPILING"
 // then exits with what Compile answers.
 func IsCompiler() bool { return len(os.Args) == 3 && os.Args[1] == compileVerb }
 
+// isCompiled is what the process says when the machine code is there. What
+// becomes of it afterwards costs a module its lines and nothing else.
+const isCompiled = "compiled\n"
+
 // Compile compiles the module on standard input into the folder that the
 // command line names.
 func Compile() int {
 	runtime.GOMAXPROCS(2)
 	err := limitCompiler()
-	var code []byte
+	var module []byte
 	if err == nil {
-		code, err = io.ReadAll(io.LimitReader(os.Stdin, 2*maxModule))
+		module, err = io.ReadAll(io.LimitReader(os.Stdin, maxModule))
 	}
 	if err == nil {
-		err = compileInto(context.Background(), os.Args[2], code)
+		err = compileInto(context.Background(), os.Args[2], module, func() { os.Stdout.WriteString(isCompiled) })
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, firstLine(err))
@@ -64,13 +69,29 @@ func Compile() int {
 	return 0
 }
 
-// compileInto leaves the code of one module in dir, where nothing else is.
-func compileInto(ctx context.Context, dir string, code []byte) (err error) {
+// rewrite reads a module and writes it anew, as it is compiled and run. The
+// memory's own limit is looked at when it grows, so that a guest that is
+// refused can be told from one that never asked, and so that a change of
+// limits.memory needs no compiling.
+func rewrite(module []byte) (*wasm.Module, error) {
+	return wasm.Rewrite(module, wasm.Limits{Size: maxModule, MemoryPages: maxMemory/wasmPage + 1})
+}
+
+// linesFile is where compileInto leaves the table of lines, if there is one.
+const linesFile = "lines"
+
+// compileInto leaves the code of one module in dir, where nothing else is,
+// and its lines. It calls compiled between the one and the other.
+func compileInto(ctx context.Context, dir string, module []byte, compiled func()) (err error) {
 	defer func() { // wazero panics where it gives up
 		if r := recover(); r != nil {
 			err = fmt.Errorf("compiler: %v", r)
 		}
 	}()
+	m, err := rewrite(module)
+	if err != nil {
+		return err
+	}
 	cache, err := wazero.NewCompilationCacheWithDir(dir)
 	if err != nil {
 		return err
@@ -78,18 +99,32 @@ func compileInto(ctx context.Context, dir string, code []byte) (err error) {
 	defer cache.Close(ctx)
 	r := wazero.NewRuntimeWithConfig(ctx, runtimeConfig(cache))
 	defer r.Close(ctx)
-	c, err := r.CompileModule(experimental.WithCompilationWorkers(ctx, 2), code)
+	c, err := r.CompileModule(experimental.WithCompilationWorkers(ctx, 2), m.Bytes)
 	if err != nil {
 		return err
 	}
-	return c.Close(ctx)
+	if err := c.Close(ctx); err != nil {
+		return err
+	}
+	compiled()
+	if m.Debug == nil {
+		return nil
+	}
+	// A module whose DWARF cannot be read runs; its traps have no lines.
+	if table, err := m.Debug.Lines(); err == nil {
+		return os.WriteFile(filepath.Join(dir, linesFile), table, 0o600)
+	}
+	return nil
 }
 
+// runtimeConfig is the same where modules are compiled and where they run.
+// With debug information wazero tells the offset of each function of a trap,
+// when the module has DWARF: what wasm.Rewrite gives it.
 func runtimeConfig(cache wazero.CompilationCache) wazero.RuntimeConfig {
 	return wazero.NewRuntimeConfigCompiler().
 		WithCompilationCache(cache).
 		WithCoreFeatures(features).
-		WithDebugInfoEnabled(false)
+		WithDebugInfoEnabled(true)
 }
 
 // build is one module being compiled; whoever needs it waits for done.
@@ -104,6 +139,9 @@ func (e *Engine) compiled(ctx context.Context, m *Module) (wazero.CompiledModule
 	code := m.rewritten.Bytes
 	key := sha256.Sum256(code)
 	m.seed = e.seedOf(key)
+	if m.rewritten.Debug != nil {
+		m.lines = e.lines(key)
+	}
 	for attempt := 0; ; attempt++ {
 		if e.intact(key) {
 			c, err := e.loadOnly(m.runtime, code)
@@ -118,7 +156,7 @@ func (e *Engine) compiled(ctx context.Context, m *Module) (wazero.CompiledModule
 		if attempt == 2 {
 			return nil, wire.Errorf(wire.Internal, "%s: its code is compiled, but not found in the cache folder %s; delete the folder", m.spec.Name, e.dir)
 		}
-		if err := e.build(ctx, key, code); err != nil {
+		if err := e.build(ctx, key, m.spec.Wasm); err != nil {
 			var we *wire.Error
 			if errors.As(err, &we) {
 				return nil, we
@@ -139,15 +177,16 @@ func (e *Engine) loadOnly(r wazero.Runtime, code []byte) (wazero.CompiledModule,
 	return r.CompileModule(experimental.WithCompilationWorkers(ctx, 2), code)
 }
 
-// build compiles code unless someone does already, and waits.
-func (e *Engine) build(ctx context.Context, key [32]byte, code []byte) error {
+// build compiles a module unless someone does already, and waits. key is the
+// digest of the module as it is rewritten.
+func (e *Engine) build(ctx context.Context, key [32]byte, module []byte) error {
 	e.mu.Lock()
 	b := e.builds[key]
 	if b == nil {
 		b = &build{done: make(chan struct{})}
 		e.builds[key] = b
 		go func() {
-			b.err = e.buildNow(key, code)
+			b.err = e.buildNow(key, module)
 			e.mu.Lock()
 			delete(e.builds, key)
 			e.mu.Unlock()
@@ -163,7 +202,7 @@ func (e *Engine) build(ctx context.Context, key [32]byte, code []byte) error {
 	}
 }
 
-func (e *Engine) buildNow(key [32]byte, code []byte) error {
+func (e *Engine) buildNow(key [32]byte, module []byte) error {
 	e.slots <- struct{}{}
 	defer func() { <-e.slots }()
 	dir, err := os.MkdirTemp(e.dir, "build-")
@@ -172,9 +211,9 @@ func (e *Engine) buildNow(key [32]byte, code []byte) error {
 	}
 	defer os.RemoveAll(dir)
 	if e.cfg.Compiler == "" {
-		err = compileInto(context.Background(), dir, code)
+		err = compileInto(context.Background(), dir, module, func() {})
 	} else {
-		err = e.compileApart(dir, code)
+		err = e.compileApart(dir, module)
 	}
 	if err != nil {
 		return err
@@ -190,7 +229,7 @@ func (e *Engine) buildNow(key [32]byte, code []byte) error {
 }
 
 // compileApart runs Compile in a process of its own.
-func (e *Engine) compileApart(dir string, code []byte) error {
+func (e *Engine) compileApart(dir string, module []byte) error {
 	// The kernel ends the child with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -198,13 +237,13 @@ func (e *Engine) compileApart(dir string, code []byte) error {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, e.cfg.Compiler, compileVerb, dir)
 	cmd.Env = []string{compilingVariable + "=1"}
-	cmd.Stdin = bytes.NewReader(code)
-	var said head
-	cmd.Stderr = &said
+	cmd.Stdin = bytes.NewReader(module)
+	var done, said head
+	cmd.Stdout, cmd.Stderr = &done, &said
 	cmd.WaitDelay = time.Second
 	endWithParent(cmd)
 	err := cmd.Run()
-	if err == nil {
+	if err == nil || string(done.b) == isCompiled {
 		return nil
 	}
 	text, _, _ := strings.Cut(strings.TrimSpace(string(said.b)), "\n")
@@ -223,10 +262,15 @@ func (e *Engine) compileApart(dir string, code []byte) error {
 
 // An entry of the cache is a file that wazero made, in the folder that it
 // looks in, and beside it a note, named after the module, that says which file
-// and what digest.
+// and what digest. A module with lines has a table of them, which is read when
+// a trap is told; it may be missing.
 
 func (e *Engine) note(key [32]byte) string {
 	return filepath.Join(e.dir, "notes", hex.EncodeToString(key[:]))
+}
+
+func (e *Engine) lines(key [32]byte) string {
+	return filepath.Join(e.dir, "lines", hex.EncodeToString(key[:]))
 }
 
 // keep moves a compiled file to where wazero looks, and notes it.
@@ -237,7 +281,7 @@ func (e *Engine) keep(key [32]byte, file string) error {
 	if err != nil {
 		return err
 	}
-	for _, d := range []string{version, "notes"} {
+	for _, d := range []string{version, "notes", "lines"} {
 		if err := os.MkdirAll(filepath.Join(e.dir, d), 0o700); err != nil {
 			return err
 		}
@@ -245,7 +289,11 @@ func (e *Engine) keep(key [32]byte, file string) error {
 	if err := os.Rename(file, filepath.Join(e.dir, entry)); err != nil {
 		return err
 	}
-	tmp := filepath.Join(filepath.Dir(filepath.Dir(file)), "note")
+	dir := filepath.Dir(filepath.Dir(file))
+	if err := os.Rename(filepath.Join(dir, linesFile), e.lines(key)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	tmp := filepath.Join(dir, "note")
 	if err := os.WriteFile(tmp, []byte(entry+" "+sum+"\n"), 0o600); err != nil {
 		return err
 	}
@@ -298,6 +346,7 @@ func (e *Engine) prune() {
 		if entry, _, ok := strings.Cut(strings.TrimSpace(string(p)), " "); ok && filepath.IsLocal(entry) {
 			os.Remove(filepath.Join(e.dir, entry))
 		}
+		os.Remove(filepath.Join(e.dir, "lines", filepath.Base(note)))
 		os.Remove(note)
 	}
 }

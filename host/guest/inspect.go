@@ -13,8 +13,8 @@ type Info struct {
 	SHA256    string `json:"sha256"`
 	Size      int    `json:"size"` // bytes
 	Functions int    `json:"functions"`
-	// Names and Lines say whether a trap can name functions, and whether the
-	// module has DWARF.
+	// Names and Lines say whether a trap can name functions, and whether it
+	// can name their lines: the module has DWARF.
 	Names bool `json:"names"`
 	Lines bool `json:"lines"`
 	// Memory is what it begins with, and the most that it can grow to; bytes.
@@ -53,12 +53,16 @@ func Inspect(name string, b []byte) (*Info, error) {
 	if err := checkBytes(name, b); err != nil {
 		return nil, err
 	}
-	mod, err := wasm.Rewrite(b, wasm.Limits{Size: maxModule, MemoryPages: maxMemory/wasmPage + 1})
+	mod, err := rewrite(b)
 	if err != nil {
 		return nil, broken(name, "%w; build it again for wasip1 or wasm32, without threads and exceptions", err)
 	}
 	sum := sha256.Sum256(b)
-	info := &Info{SHA256: hex.EncodeToString(sum[:]), Size: len(b), Functions: mod.Functions, Names: hasNames(b), Lines: mod.HasDWARF}
+	info := &Info{SHA256: hex.EncodeToString(sum[:]), Size: len(b), Functions: mod.Functions, Names: hasNames(b)}
+	if mod.Debug != nil {
+		_, err := mod.Debug.Lines()
+		info.Lines = err == nil
+	}
 	if mod.Memory != nil {
 		info.Memory, info.MemoryMax = int64(mod.Memory.Min)*wasmPage, int64(mod.Memory.Max)*wasmPage
 	}

@@ -31,6 +31,7 @@ type Module struct {
 	// restored: an instance serves one call.
 	wazeroWASI bool
 	opened     atomic.Int64 // files opened by instances of the module
+	lines      string       // the file that says the lines of traps; empty when the module says none
 	seed       [32]byte     // of what the module draws while it initialises itself
 
 	snap     *snapshot // nil: every call initialises an instance of its own
@@ -79,10 +80,7 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 
 func (m *Module) load(ctx context.Context) error {
 	var err error
-	// The memory's own limit is looked at when it grows, so that a guest that
-	// is refused can be told from one that never asked, and so that a change
-	// of limits.memory needs no compiling.
-	m.rewritten, err = wasm.Rewrite(m.spec.Wasm, wasm.Limits{Size: maxModule, MemoryPages: maxMemory/wasmPage + 1})
+	m.rewritten, err = rewrite(m.spec.Wasm)
 	if err != nil {
 		return m.broken("%w; build it again for wasip1 or wasm32, without threads and exceptions", err)
 	}
@@ -111,6 +109,7 @@ func (m *Module) load(ctx context.Context) error {
 	if m.compiled, err = m.e.compiled(ctx, m); err != nil {
 		return err
 	}
+	m.rewritten.Debug = nil // it holds the module as it was
 	if err := meterModule(context.Background(), m.runtime); err != nil {
 		return m.broken("prepare %s: %w", wasm.ImportModule, err)
 	}

@@ -1,41 +1,96 @@
 package guest
 
-import "strings"
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/toold/toold/host/guest/wasm"
+)
 
 // maxFrames is how many functions a message about a trap names.
 const maxFrames = 6
 
-// trace says in which functions a trap was, innermost first: "in parse <
-// policy < restrict". It answers "" for a module without names.
-func trace(err error) string {
+// where says in which functions and lines a trap was: see trace.
+func (m *Module) where(err error) string {
+	find := func(uint32) []wasm.Place { return nil }
+	if m.lines != "" {
+		// It is read now and not kept: few modules trap, and fewer again.
+		if f, err := os.Open(m.lines); err == nil {
+			defer f.Close()
+			found := map[uint32][]wasm.Place{} // a recursion asks for one again and again
+			find = func(offset uint32) []wasm.Place {
+				if places, ok := found[offset]; ok {
+					return places
+				}
+				places, err := wasm.FindLine(f, offset)
+				found[offset] = places
+				if err != nil {
+					m.e.cfg.Logger.Warn("lines of a module cannot be read; delete the file and its note, to have them made again", "module", m.spec.Name, "file", m.lines, "error", err)
+				}
+				return places
+			}
+		}
+	}
+	return trace(err, find)
+}
+
+// trace says in which functions a trap was, innermost first: "in parse
+// (policy.c:12) < policy (policy.c:40) < restrict". It answers "" for a module
+// without names. find gives the lines for an offset in the code.
+func trace(err error, find func(offset uint32) []wasm.Place) string {
 	_, stack, ok := strings.Cut(err.Error(), "wasm stack trace:\n\t")
 	if !ok {
 		return ""
 	}
 	stack, _, _ = strings.Cut(stack, "\n\n")
-	var names []string
-	for line := range strings.SplitSeq(stack, "\n\t") {
+	var frames []string
+	lines := strings.Split(stack, "\n\t")
+	for i, line := range lines {
 		// Lines are ".name(i32,i32) i32", with the name of the instance, which
-		// has none, before the dot. Sources are indented further.
-		line, ok := strings.CutPrefix(line, ".")
+		// has none, before the dot. Where it was is indented further:
+		// "\t0x1b2: m:1".
+		name, ok := strings.CutPrefix(line, ".")
 		if !ok {
 			continue
 		}
-		if i := strings.LastIndexByte(line, '('); i > 0 {
-			line = line[:i]
+		if i := strings.LastIndexByte(name, '('); i > 0 {
+			name = name[:i]
 		}
-		if line = plain(line); line != "" && !strings.HasPrefix(line, "$") && !ofRuntime(line) {
-			names = append(names, line)
+		if name = plain(name); name == "" || strings.HasPrefix(name, "$") || ofRuntime(name) {
+			continue
+		}
+		places := []wasm.Place{{}}
+		if i+1 < len(lines) {
+			if at, ok := strings.CutPrefix(lines[i+1], "\t0x"); ok {
+				at, _, _ = strings.Cut(at, ":")
+				if offset, err := strconv.ParseUint(at, 16, 32); err == nil {
+					if found := find(uint32(offset)); len(found) > 0 {
+						places = found
+					}
+				}
+			}
+		}
+		for j, p := range places {
+			if p.Function = plain(p.Function); j == len(places)-1 {
+				p.Function = name // as it is called without DWARF
+			} else if p.Function == "" || ofRuntime(p.Function) || ofLibrary(p) {
+				continue
+			}
+			if p.Source != "" {
+				p.Function += " (" + p.Source + ")"
+			}
+			frames = append(frames, p.Function)
 		}
 	}
-	if len(names) == 0 {
+	if len(frames) == 0 {
 		return ""
 	}
-	names = fold(names)
-	if len(names) > maxFrames {
-		names = append(names[:maxFrames], "...")
+	frames = fold(frames)
+	if len(frames) > maxFrames {
+		frames = append(frames[:maxFrames], "...")
 	}
-	return strings.ToValidUTF8("in "+strings.Join(names, " < "), "\uFFFD")
+	return strings.ToValidUTF8("in "+strings.Join(frames, " < "), "\uFFFD")
 }
 
 // again marks a function that called itself.
@@ -82,12 +137,47 @@ func plain(name string) string {
 	// Rust's older form, "_ZN6policy5check17h0123456789abcdefE", and what may
 	// be left of it.
 	if rest, ok := strings.CutPrefix(name, "_ZN"); ok {
-		name = strings.Join(rustNames(rest), "::")
+		name = strings.Join(olderNames(rest), "::")
 	}
 	if i := strings.LastIndex(name, "::h"); i > 0 && len(name)-i == 19 {
 		name = name[:i]
 	}
+	// What it was made for: "index<i32, usize>".
+	if i := strings.IndexByte(name, '<'); i > 0 && strings.HasSuffix(name, ">") && !strings.HasPrefix(name, "operator") {
+		name = name[:i]
+	}
 	return name
+}
+
+// ofLibrary reports whether an inlined function is of Rust's own library: it
+// says nothing that the line of its call does not.
+func ofLibrary(p wasm.Place) bool {
+	for _, lib := range []string{"core", "alloc", "std"} {
+		if strings.HasPrefix(p.Source, lib+"/src/") || strings.HasPrefix(p.Function, lib+"::") {
+			return true
+		}
+	}
+	return false
+}
+
+// olderNames are the names in a symbol of Rust's older form
+// (_ZN6policy5check17h0123456789abcdefE), without those that stand for types.
+func olderNames(s string) []string {
+	var names []string
+	for s != "" && '1' <= s[0] && s[0] <= '9' {
+		n := 0
+		for s != "" && '0' <= s[0] && s[0] <= '9' && n < len(s) {
+			n, s = 10*n+int(s[0]-'0'), s[1:]
+		}
+		if n > len(s) {
+			break
+		}
+		if name := s[:n]; !strings.Contains(name, "$") {
+			names = append(names, name)
+		}
+		s = s[n:]
+	}
+	return names
 }
 
 // rustNames are the names in a symbol of Rust's v0 form

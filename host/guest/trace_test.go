@@ -4,11 +4,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/toold/toold/host/guest/wasm"
 )
 
 // TestTrace: a trap names the functions that the author wrote, and none of
 // those by which a language panics.
 func TestTrace(t *testing.T) {
+	nowhere := func(uint32) []wasm.Place { return nil }
 	for _, tt := range []struct{ name, stack, want string }{
 		{"Go", ".runtime.abort(i32) i32\n\t.runtime.gopanic(i32) i32\n\t.main.answer(i32) i32\n\t.handle() i32", "in main.answer < handle"},
 		{"AssemblyScript", ".assembly/toold/host/abort(i32,i32,i32,i32)\n\t.assembly/index/policy(i32) i32", "in assembly/index/policy"},
@@ -27,12 +30,12 @@ func TestTrace(t *testing.T) {
 		{"not UTF-8", ".a\xff()", "in a\uFFFD"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := trace(errors.New("wasm error: unreachable\nwasm stack trace:\n\t" + tt.stack)); got != tt.want {
+			if got := trace(errors.New("wasm error: unreachable\nwasm stack trace:\n\t"+tt.stack), nowhere); got != tt.want {
 				t.Errorf("%q, must be %q", got, tt.want)
 			}
 		})
 	}
-	if got := trace(errors.New("unreachable")); got != "" {
+	if got := trace(errors.New("unreachable"), nowhere); got != "" {
 		t.Errorf("%q without a stack", got)
 	}
 }

@@ -50,8 +50,10 @@ type source struct {
 	data      []segment
 	code      []span
 
-	declared  []bool // functions that occur outside of code, and that ref.func may therefore name
-	hasDWARF  bool
+	declared  []bool            // functions that occur outside of code, and that ref.func may therefore name
+	debug     map[string][]byte // the parts of DWARF that say lines; each once
+	codeStart int               // where the code section's content begins: what DWARF counts from
+	codeEnd   int
 	nameSeen  bool
 	funcNames []span // the vectors of function names
 }
@@ -584,6 +586,7 @@ func (s *source) elementSection(r *reader) {
 }
 
 func (s *source) codeSection(r *reader) {
+	s.codeStart, s.codeEnd = r.p, r.end
 	n := r.count(s.lim.Functions, "function bodies")
 	s.code = make([]span, 0, n)
 	for range n {
@@ -741,7 +744,7 @@ func (s *source) custom(r *reader) {
 		return
 	}
 	if bytes.HasPrefix(name, []byte(".debug_")) {
-		s.hasDWARF = true
+		s.debugSection(string(name), r.b[r.p:r.end:r.end])
 	}
 	if string(name) == "name" {
 		if s.nameSeen {

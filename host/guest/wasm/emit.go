@@ -56,6 +56,8 @@ type writer struct {
 
 	maxPages uint32
 	tables   []table
+
+	moves []move // of code, when the module says lines
 }
 
 // helper is a function that is added.
@@ -281,7 +283,7 @@ func (w *writer) module() (*Module, error) {
 			}
 		})
 	}
-	m := &Module{Functions: len(src.code), HasDWARF: src.hasDWARF}
+	m := &Module{Functions: len(src.code)}
 	if src.memory != nil && !src.memoryImported {
 		m.Memory = &MemoryLimits{src.memory.min, w.maxPages}
 		w.section(secMemory, func() {
@@ -311,6 +313,9 @@ func (w *writer) module() (*Module, error) {
 		w.section(secData, func() { w.dataSection(segments) })
 	}
 	w.nameSection()
+	if src.saysLines() {
+		m.Debug = w.debugSections()
+	}
 
 	m.Bytes = w.out
 	w.describe(m)
@@ -544,6 +549,7 @@ func (w *writer) describe(m *Module) {
 }
 
 func (w *writer) codeSection() *Error {
+	start := len(w.out)
 	w.u32(uint32(len(w.src.code) + len(w.helpers)))
 	var body []byte
 	for n := range w.src.code {
@@ -551,8 +557,12 @@ func (w *writer) codeSection() *Error {
 			return err
 		}
 		w.scan.meter()
+		first := len(w.moves)
 		body = w.body(body[:0])
 		w.u32(uint32(len(body)))
+		for i := range w.moves[first:] {
+			w.moves[first+i].to += uint32(len(w.out) - start)
+		}
 		w.u8(body...)
 		// A branch of four bytes may become one of thirty.
 		if grown := w.src.lim.Size + w.src.lim.Size/2 + 1<<20; len(w.out) > grown {
@@ -577,7 +587,14 @@ func (w *writer) body(b []byte) []byte {
 	s := w.scan
 	from := s.body.start
 	checks, edits := s.checks, s.edits
-	for len(checks) > 0 || len(edits) > 0 {
+	lines := w.src.saysLines()
+	for {
+		if lines {
+			w.moves = append(w.moves, move{uint32(from - w.src.codeStart), uint32(len(b))})
+		}
+		if len(checks) == 0 && len(edits) == 0 {
+			break
+		}
 		if len(edits) == 0 || len(checks) > 0 && checks[0].pos <= edits[0].start {
 			c := checks[0]
 			b = append(b, w.src.in[from:c.pos]...)

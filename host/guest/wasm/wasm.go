@@ -250,6 +250,8 @@ type Module struct {
 	// types are not restored; setting one sets ExportDirty.
 	Globals []GlobalType
 
-	Functions int  // defined by the original module
-	HasDWARF  bool // debugging information was there; it is not kept
+	Functions int // defined by the original module
+
+	// Debug is what the module says of its source lines, or nil. It aliases what Rewrite was given.
+	Debug *Debug
 }

@@ -799,9 +799,9 @@ func TestCutOff(t *testing.T) {
 		globals(b(V128, 1, opVector, 0x0c, make([]byte, 16), opEnd)), exports(exported("f", Func, 1)), section(secStart, 1),
 		elems(b(4, i32c(0), opEnd, 1, opRefFunc, 1, opEnd)), section(secDataCount, 1),
 		code(bodyWith(b(1, 2, F64), opLoop, 0x40, i32c(1), opIf, 0x40, opBr, 1, opElse, opCall, 0, opEnd, opRefFunc, 1, 0x1a, i32c(0), opBrTable, 1, 0, 1, opEnd)),
-		datas(b(0, i32c(5), opEnd, sized("data"))), section(secCustom, name("name"), 1, sized(vec(b(1, name("g"))))), section(secCustom, name(".debug_info"), 0))
+		datas(b(0, i32c(5), opEnd, sized("data"))), section(secCustom, name("name"), 1, sized(vec(b(1, name("g"))))), section(secCustom, name(".debug_line"), 0))
 	r := mustRewrite(t, m)
-	if !r.HasDWARF {
+	if r.Debug == nil {
 		t.Error("debugging information went unseen")
 	}
 	if again := mustRewrite(t, m); !bytes.Equal(r.Bytes, again.Bytes) {

@@ -1,0 +1,227 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/toolchain"
+)
+
+const linesGuests = "testdata/guests/lines"
+
+// expand puts the number of the line that is marked "// NAME" in the place of
+// each FILE:NAME.
+func expand(t *testing.T, text string) string {
+	return regexp.MustCompile(`\w+\.\w+:[a-z_]+`).ReplaceAllStringFunc(text, func(s string) string {
+		file, mark, _ := strings.Cut(s, ":")
+		b, err := os.ReadFile(filepath.Join(linesGuests, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for line := range strings.Lines(string(b)) {
+			if n++; strings.HasSuffix(line, "// "+mark+"\n") {
+				return file + ":" + strconv.Itoa(n)
+			}
+		}
+		t.Fatalf("%s has no line %q", file, mark)
+		return ""
+	})
+}
+
+// linesOfC builds the guest in C from a folder that is not this one, or skips.
+func linesOfC(t testing.TB, flags ...string) []byte {
+	t.Helper()
+	clang, err := toolchain.Find(context.Background(), toolchain.C, ".")
+	if err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(linesGuests)); err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range []string{"guest", "other"} {
+		compile(t, dir, clang, append([]string{"--target=wasm32", "-c", "-o", source + ".o", source + ".c"}, flags...)...)
+	}
+	compile(t, dir, clang, "--target=wasm32", "-nostdlib", "-Wl,--no-entry", "-o", "guest.wasm", "guest.o", "other.o")
+	return readFile(t, filepath.Join(dir, "guest.wasm"))
+}
+
+// linesOfRust builds the guest in Rust, or skips.
+func linesOfRust(t testing.TB, flags ...string) []byte {
+	t.Helper()
+	cargo, err := toolchain.Find(context.Background(), toolchain.Rust, ".")
+	if err != nil {
+		t.Skip(err)
+	}
+	out := filepath.Join(t.TempDir(), "guest.wasm")
+	compile(t, linesGuests, filepath.Join(filepath.Dir(cargo), "rustc"), append([]string{
+		"--target", "wasm32-unknown-unknown", "--crate-type", "cdylib", "--crate-name", "guest", "--edition", "2021",
+		"-C", "panic=abort", "-o", out, "guest.rs"}, flags...)...)
+	return readFile(t, out)
+}
+
+func compile(t testing.TB, dir, program string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(program)+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", program, err, msg)
+	}
+}
+
+func readFile(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// trapped is what a call that traps says, less what is around it.
+func trapped(t *testing.T, m *Module, export string) string {
+	t.Helper()
+	_, err := m.Call(context.Background(), Invocation{Export: export})
+	if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != wire.GuestTrap {
+		t.Fatalf("%s: %v, must be a trap", export, err)
+	}
+	_, said, _ := strings.Cut(err.Error(), "trapped: ")
+	said, _, _ = strings.Cut(said, ";")
+	return said
+}
+
+// TestLines: a trap says in which line it was, in which ones the functions
+// were that called, and names those that were inlined. A stack that overflows
+// has no lines, since wazero looks at the stack then no more.
+func TestLines(t *testing.T) {
+	wantC := map[string]string{
+		"bad_address": "out of bounds memory access in get (inlined.h:get) < look (inlined.h:look) < reads (guest.c:reads) < bad_address (guest.c:bad_address)",
+		"division":    "integer divide by zero in divide (other.c:divide) < division (guest.c:division)",
+		"stop":        "unreachable in stop (guest.c:stop)",
+	}
+	check := func(t *testing.T, m *Module, want map[string]string) {
+		t.Helper()
+		for export, want := range want {
+			if got := trapped(t, m, export); got != expand(t, want) {
+				t.Errorf("%s: %s\nmust be %s", export, got, expand(t, want))
+			}
+		}
+	}
+	for name, flags := range map[string][]string{
+		"as it is written":          {"-O0", "-gdwarf-4"},
+		"as it is written, DWARF 5": {"-O0", "-gdwarf-5"},
+		"optimized":                 {"-O2", "-gdwarf-4"},
+		"optimized, DWARF 5":        {"-O2", "-gdwarf-5"},
+		"lines only":                {"-O2", "-gline-tables-only"},
+	} {
+		t.Run("C, "+name, func(t *testing.T) {
+			code := linesOfC(t, flags...)
+			m := load(t, newEngine(t), Spec{Wasm: code})
+			check(t, m, wantC)
+			check(t, m, wantC) // another instance
+			// What is compiled already has its lines too.
+			check(t, load(t, newEngine(t), Spec{Wasm: code}), wantC)
+			// A module can be compiled in this process, too.
+			e, err := New(Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			m, err = e.Load(context.Background(), Spec{Wasm: code})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			check(t, m, wantC)
+		})
+	}
+	t.Run("C, without DWARF", func(t *testing.T) {
+		m := load(t, newEngine(t), Spec{Wasm: linesOfC(t, "-O2", "-g0")})
+		check(t, m, map[string]string{
+			"bad_address": "out of bounds memory access in reads < bad_address",
+			"division":    "integer divide by zero in divide < division",
+			"stop":        "unreachable in stop",
+		})
+		if m.lines != "" {
+			t.Errorf("a module without DWARF has lines in %s", m.lines)
+		}
+	})
+	for name, flags := range map[string][]string{
+		"as it is written": {"-C", "debuginfo=2"},
+		"optimized":        {"-O", "-C", "debuginfo=2"},
+		"lines only":       {"-O", "-C", "debuginfo=line-tables-only"},
+		"DWARF 5":          {"-O", "-C", "debuginfo=2", "-C", "llvm-args=--dwarf-version=5"},
+	} {
+		t.Run("Rust, "+name, func(t *testing.T) {
+			m := load(t, newEngine(t), Spec{Wasm: linesOfRust(t, flags...)})
+			for export, want := range map[string]string{
+				"bad_address": "read (guest.rs:read) < check (guest.rs:check) < bad_address (guest.rs:bad_address)",
+				"stop":        "stop (guest.rs:stop)",
+				"index":       "index (guest.rs:index)",
+			} {
+				// With or without its module, as the compiler has it; how the
+				// library aborts is its own matter.
+				got := strings.ReplaceAll(trapped(t, m, export), "guest::rules::", "")
+				if !strings.HasSuffix(got, expand(t, want)) {
+					t.Errorf("%s: %s\nmust be %s", export, got, expand(t, want))
+				}
+			}
+		})
+	}
+}
+
+// TestLinesOfOtherSources: two modules that differ in nothing but lines do not
+// tell each other's.
+func TestLinesOfOtherSources(t *testing.T) {
+	one := linesOfC(t, "-O2", "-gline-tables-only")
+	other := linesOfC(t, "-O2", "-gline-tables-only", "-fdebug-prefix-map=guest.c=later.c")
+	if string(one) == string(other) {
+		t.Fatal("they are the same")
+	}
+	e := newEngine(t)
+	a, b := load(t, e, Spec{Wasm: one}), load(t, e, Spec{Wasm: other})
+	if got := trapped(t, a, "stop"); !strings.Contains(got, "(guest.c:") {
+		t.Error(got)
+	}
+	if got := trapped(t, b, "stop"); !strings.Contains(got, "(later.c:") {
+		t.Error(got)
+	}
+}
+
+// TestLinesLost: without its table, or with one that is damaged or of another
+// version, a module runs, and a trap names functions.
+func TestLinesLost(t *testing.T) {
+	m := load(t, newEngine(t), Spec{Wasm: linesOfC(t, "-O2", "-gdwarf-4")})
+	const names = "integer divide by zero in divide < division"
+	table := readFile(t, m.lines)
+	for name, damage := range map[string]func() error{
+		"cut off":         func() error { return os.Truncate(m.lines, 40) },
+		"empty":           func() error { return os.Truncate(m.lines, 0) },
+		"another version": func() error { return os.WriteFile(m.lines, append([]byte("toold:lines 0\n"), table[14:]...), 0o600) },
+		"not there":       func() error { return os.Remove(m.lines) },
+	} {
+		if err := os.WriteFile(m.lines, table, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := trapped(t, m, "division"); !strings.Contains(got, "(other.c:") {
+			t.Fatalf("%s, before it: %s", name, got)
+		}
+		if err := damage(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if got := trapped(t, m, "division"); got != names {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}

@@ -1,0 +1,332 @@
+package wasm
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Debug is what a module says of its source lines, in DWARF, and how Rewrite moved its code. It aliases what Rewrite
+// was given.
+//
+// The module's own DWARF speaks of code as it was, and reading it takes longer than all else that loading takes. So it
+// is not kept. The rewritten module has DWARF of a hundred bytes instead, which is the same for all and says that all
+// code is of one line: that makes wazero tell the offset of each function of a trap (as "0x1b2: "). What offset is of
+// which line, Lines says once, when the module is compiled, in a table for FindLine.
+type Debug struct {
+	sections map[string][]byte
+	code     int // bytes of the original's code section
+	moves    []move
+}
+
+// move says that code which was at from, in the original's code section, is at to in that of the result; so is what
+// follows it, up to the next move.
+type move struct{ from, to uint32 }
+
+// debugNames are the sections that lines are read from.
+var debugNames = []string{
+	".debug_abbrev", ".debug_addr", ".debug_info", ".debug_line", ".debug_line_str", ".debug_ranges", ".debug_rnglists",
+	".debug_str", ".debug_str_offsets",
+}
+
+// debugSection notes a custom section of DWARF. Of two with one name the first counts.
+func (s *source) debugSection(name string, content []byte) {
+	if _, ok := s.debug[name]; ok || !slices.Contains(debugNames, name) {
+		return
+	}
+	if s.debug == nil {
+		s.debug = map[string][]byte{}
+	}
+	s.debug[name] = content
+}
+
+func (s *source) saysLines() bool { return len(s.debug[".debug_line"]) > 0 }
+
+// debugSections writes the DWARF of the result, and what makes two modules differ that differ in nothing but lines:
+// their code is compiled, and kept, under the digest of the result.
+func (w *writer) debugSections() *Debug {
+	src := w.src
+	custom := func(name string, content []byte) {
+		w.section(secCustom, func() {
+			w.name(name)
+			w.u8(content...)
+		})
+	}
+	custom(".debug_abbrev", []byte{
+		1, 0x11, 0, // a compilation unit, without children
+		atStmtList, 0x17, atLowPC, 0x01, atHighPC, 0x06, 0, 0,
+		0,
+	})
+	custom(".debug_info", []byte{
+		20, 0, 0, 0, 4, 0, 0, 0, 0, 0, 4, // version 4, addresses of 4 bytes
+		1, 0, 0, 0, 0, 1, 0, 0, 0, 0xfe, 0xff, 0xff, 0x7f, // from 1 on
+	})
+	custom(".debug_line", []byte{
+		49, 0, 0, 0, 4, 0, 25, 0, 0, 0,
+		1, 1, 1, 0xfb, 14, 13, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, // what the operations are
+		0, 'm', 0, 0, 0, 0, 0, // one file
+		0, 5, 2, 1, 0, 0, 0, 1, // line 1
+		0, 5, 2, 0xff, 0xff, 0xff, 0x7f, 0, 1, 1,
+	})
+	h := sha256.New()
+	for _, name := range debugNames {
+		fmt.Fprintf(h, "%s %d\n", name, len(src.debug[name]))
+		h.Write(src.debug[name])
+	}
+	custom("toold:lines", h.Sum(nil))
+	return &Debug{sections: src.debug, code: src.codeEnd - src.codeStart, moves: w.moves}
+}
+
+// A table is a header, the offsets in the new code from which on something else is known, in rising order, each with
+// where its text is in the table (0: nothing is known), and the texts. A text is its length in two bytes and a line for
+// each function, "name\tfile:line\n", innermost first.
+const (
+	tableMagic  = "toold:lines 1\n\x00\x00" // 16 bytes; other numbers are other formats
+	tableHeader = len(tableMagic) + 4       // and the number of offsets
+	tableEntry  = 8
+	// tableMost bounds a table.
+	tableMost = 16 << 20
+	textMost  = 4 << 10
+)
+
+// Lines reads the DWARF and answers the table for FindLine. It takes time and memory in proportion to the DWARF,
+// within bounds: some seconds for the largest module. DWARF that is malformed or over a bound is an error.
+func (d *Debug) Lines() ([]byte, error) {
+	r := &reading{
+		d: d, steps: dwarfSteps,
+		tables: map[uint64]map[uint64]*abbrev{}, dirs: map[int64][]byte{}, fileID: map[string]int32{},
+		program: map[int64][]int32{}, names: map[uint32]string{},
+	}
+	// Without its entries a module has lines all the same: those of line programs.
+	infoErr := r.unitsOf()
+	if infoErr != nil {
+		r.inlines = nil
+	}
+	if err := r.programs(); err != nil {
+		return nil, err
+	}
+	if len(r.rows) == 0 {
+		return nil, cmp.Or(infoErr, errors.New("read DWARF: it says no lines"))
+	}
+	return r.table()
+}
+
+// table puts together where rows and inlined functions begin and end.
+func (r *reading) table() ([]byte, error) {
+	// Where one sequence ends another may begin: the end comes first. Of several rows for one place the last counts.
+	slices.SortStableFunc(r.rows, func(a, b row) int {
+		return cmp.Or(cmp.Compare(a.addr, b.addr), cmp.Compare(boolInt(a.file != nowhere), boolInt(b.file != nowhere)))
+	})
+	slices.SortStableFunc(r.inlines, func(a, b inlined) int { return cmp.Compare(a.lo, b.lo) })
+	ends := make([]uint32, 0, len(r.inlines))
+	for _, in := range r.inlines {
+		ends = append(ends, in.hi)
+	}
+	slices.Sort(ends)
+
+	t := lineTable{texts: map[string]uint32{}, moves: r.d.moves}
+	rows, inlines := r.rows, r.inlines
+	current := row{file: nowhere}
+	var active []inlined
+	for len(rows) > 0 || len(inlines) > 0 || len(ends) > 0 {
+		at := ^uint32(0)
+		if len(rows) > 0 {
+			at = min(at, rows[0].addr)
+		}
+		if len(inlines) > 0 {
+			at = min(at, inlines[0].lo)
+		}
+		if len(ends) > 0 {
+			at = min(at, ends[0])
+		}
+		for len(rows) > 0 && rows[0].addr == at {
+			current, rows = rows[0], rows[1:]
+		}
+		changed := false
+		for len(ends) > 0 && ends[0] == at {
+			ends, changed = ends[1:], true
+		}
+		if changed {
+			active = slices.DeleteFunc(active, func(in inlined) bool { return in.hi <= at })
+		}
+		for len(inlines) > 0 && inlines[0].lo == at {
+			if len(active) < 2*inlineDepth {
+				i, _ := slices.BinarySearchFunc(active, inlines[0].depth, func(in inlined, depth int32) int { return cmp.Compare(in.depth, depth) })
+				active = slices.Insert(active, i, inlines[0])
+			}
+			inlines = inlines[1:]
+		}
+		if !r.step(4 + len(active)) {
+			return nil, errDWARFSize
+		}
+		if err := t.add(at, r.text(current, active)); err != nil {
+			return nil, err
+		}
+	}
+	return t.bytes(), nil
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// text says where code is from: the innermost function first, that of the module last and without its name. Code may be
+// of no line, where compilers made it for several at once; which functions it is of may be known all the same.
+func (r *reading) text(at row, active []inlined) string {
+	if at.file == nowhere || at.file < 0 && len(active) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	file, line := at.file, at.line
+	place := func(name string) {
+		b.WriteString(name)
+		b.WriteByte('\t')
+		if file >= 0 && line > 0 {
+			b.WriteString(r.files[file])
+			b.WriteByte(':')
+			b.WriteString(strconv.Itoa(int(line)))
+		}
+		b.WriteByte('\n')
+	}
+	for i := len(active) - 1; i >= 0 && b.Len() < textMost/2; i-- {
+		in := active[i]
+		place(r.nameOf(in.origin))
+		file, line = noFile, in.line
+		if files := r.program[r.units[in.unit].lines]; uint64(in.file) < uint64(len(files)) {
+			file = files[in.file]
+		}
+	}
+	place("")
+	return b.String()
+}
+
+// lineTable is a table being made.
+type lineTable struct {
+	entries []byte
+	pool    []byte
+	texts   map[string]uint32
+	last    uint32 // text of the last entry
+	moves   []move
+}
+
+// add notes what code from an offset of the original on is from.
+func (t *lineTable) add(from uint32, text string) error {
+	// Offsets come in rising order, as moves do.
+	for len(t.moves) > 1 && t.moves[1].from <= from {
+		t.moves = t.moves[1:]
+	}
+	if len(t.moves) == 0 {
+		return nil
+	}
+	m := t.moves[0]
+	to := m.to
+	if from > m.from {
+		to += from - m.from
+	}
+	if len(t.moves) > 1 {
+		to = min(to, t.moves[1].to)
+	}
+	at := uint32(0)
+	if text != "" {
+		var ok bool
+		if at, ok = t.texts[text]; !ok {
+			at = uint32(len(t.pool)) + 1
+			t.texts[text] = at
+			t.pool = binary.LittleEndian.AppendUint16(t.pool, uint16(len(text)))
+			t.pool = append(t.pool, text...)
+		}
+	}
+	if n := len(t.entries); n > 0 && binary.LittleEndian.Uint32(t.entries[n-tableEntry:]) == to {
+		t.entries = t.entries[:n-tableEntry]
+	} else if n > 0 && t.last == at {
+		return nil
+	}
+	t.last = at
+	t.entries = binary.LittleEndian.AppendUint32(t.entries, to)
+	t.entries = binary.LittleEndian.AppendUint32(t.entries, at)
+	if tableHeader+len(t.entries)+len(t.pool) > tableMost {
+		return errDWARFSize
+	}
+	return nil
+}
+
+func (t *lineTable) bytes() []byte {
+	b := append([]byte(nil), tableMagic...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(t.entries)/tableEntry))
+	start := uint32(len(b) + len(t.entries))
+	for i := 0; i < len(t.entries); i += tableEntry {
+		b = append(b, t.entries[i:i+4]...)
+		at := binary.LittleEndian.Uint32(t.entries[i+4:])
+		if at > 0 {
+			at += start - 1
+		}
+		b = binary.LittleEndian.AppendUint32(b, at)
+	}
+	return append(b, t.pool...)
+}
+
+// Place is a line of a function. Function is empty for the one that the module itself names, Source ("src/lib.rs:12")
+// where nothing is known.
+type Place struct{ Function, Source string }
+
+// FindLine says in which line an instruction of rewritten code is, by its offset in the code section: the functions
+// that were inlined there, innermost first, then the function of the module. It answers none where nothing is known.
+// It reads the little of the table that it needs. An error means that it is no table, or could not be read.
+func FindLine(table io.ReaderAt, offset uint32) ([]Place, error) {
+	read := func(n int, at int64) ([]byte, error) {
+		b := make([]byte, n)
+		if _, err := table.ReadAt(b, at); err != nil {
+			return nil, fmt.Errorf("read table of lines: %w", err)
+		}
+		return b, nil
+	}
+	h, err := read(tableHeader, 0)
+	if err != nil {
+		return nil, err
+	}
+	if string(h[:len(tableMagic)]) != tableMagic {
+		return nil, errors.New("read table of lines: it is none, or of another version")
+	}
+	// The last entry that is not behind the offset.
+	lo, hi := int64(0), int64(binary.LittleEndian.Uint32(h[len(tableMagic):]))
+	text := uint32(0)
+	for lo < hi {
+		mid := (lo + hi) / 2
+		e, err := read(tableEntry, int64(tableHeader)+mid*tableEntry)
+		if err != nil {
+			return nil, err
+		}
+		if binary.LittleEndian.Uint32(e) <= offset {
+			text = binary.LittleEndian.Uint32(e[4:])
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if text == 0 {
+		return nil, nil
+	}
+	n, err := read(2, int64(text))
+	if err != nil {
+		return nil, err
+	}
+	b, err := read(int(binary.LittleEndian.Uint16(n)), int64(text)+2)
+	if err != nil {
+		return nil, err
+	}
+	var places []Place
+	for line := range strings.Lines(string(b)) {
+		function, source, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		places = append(places, Place{function, source})
+	}
+	return places, nil
+}
