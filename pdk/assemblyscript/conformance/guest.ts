@@ -253,8 +253,11 @@ function surface(d: Discovery): Surface {
 }
 
 function means(e: Ended): Classification {
-  const again = bytes("try again").length + 1;
-  const c = new Classification(e.exitCode >= 2, e.stderr.length == again && e.stderr[again - 1] == 0xff);
+  const again = bytes("try again?");
+  again[again.length - 1] = 0xff;
+  let same = e.stderr.length == again.length;
+  for (let i = 0; same && i < again.length; i++) same = e.stderr[i] == again[i];
+  const c = new Classification(e.exitCode >= 2, same);
   if (!e.call.args.length) c.error = "there is no request";
   return c;
 }

@@ -1,0 +1,308 @@
+package guest
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	extism "github.com/extism/go-sdk"
+
+	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/pdk/toolchain"
+)
+
+// vector is a call of an export, and what the host answers meanwhile: a vector of
+// pdk/testdata, as far as it matters here. What must come of it, package pdktest
+// says; here both engines must say the same.
+type vector struct {
+	Name   string            `json:"name"`
+	Export string            `json:"export"`
+	In     json.RawMessage   `json:"in"`
+	Input  *string           `json:"input"`
+	Config map[string]string `json:"config"`
+	Vars   map[string]string `json:"vars"`
+	Recv   []string          `json:"recv"`
+	HTTP   *struct {
+		Status  int               `json:"status"`
+		Headers map[string]string `json:"headers"`
+		Body    string            `json:"body"`
+		Error   string            `json:"error"`
+	} `json:"http"`
+	Exec     *abi.ExecResult `json:"exec"`
+	ToolCall json.RawMessage `json:"tool_call"`
+}
+
+// portable are the flags with which an SDK uses only what every Extism host has.
+var portable = map[toolchain.Language][]string{
+	toolchain.Rust: {"--features", "toold/portable"}, toolchain.C: {"-DTOOLD_PORTABLE", "-I../../pdk/c"}, toolchain.AssemblyScript: {"--use", "TOOLD_PORTABLE=ASC_TARGET"},
+}
+
+// buildPortable compiles a guest for any Extism host, or skips the test.
+func buildPortable(t *testing.T, o toolchain.Options) []byte {
+	t.Helper()
+	o.Out, o.Flags = filepath.Join(t.TempDir(), "guest.wasm"), portable[o.Language]
+	err := toolchain.Build(t.Context(), o)
+	if missing, ok := errors.AsType[*toolchain.MissingError](err); ok {
+		t.Skip(missing)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(o.Out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// hosted gives both engines the same host for each vector: those of go-sdk as
+// functions of its user's, as it has them.
+type hosted struct {
+	oracle
+	v    *vector
+	recv []string
+}
+
+func (h *hosted) exec(q *abi.ExecRequest) *abi.ExecResult {
+	h.asked = append(h.asked, fmt.Sprintf("exec %+v", *q))
+	if h.v.Exec == nil {
+		return &abi.ExecResult{Error: &abi.Error{Message: "this case has no answer"}}
+	}
+	return h.v.Exec
+}
+
+func (h *hosted) next() ([]byte, error) {
+	if len(h.recv) == 0 {
+		return nil, io.EOF
+	}
+	p := h.recv[0]
+	h.recv = h.recv[1:]
+	return []byte(p), nil
+}
+
+// host is what our engine calls.
+func (h *hosted) host() Services {
+	return Services{
+		Exec: func(_ context.Context, q *abi.ExecRequest) *abi.ExecResult { return h.exec(q) },
+		Emit: func(stream string, p []byte) error {
+			h.asked = append(h.asked, fmt.Sprintf("emit %s %q", stream, p))
+			return nil
+		},
+		Recv: func(context.Context) ([]byte, error) { return h.next() },
+		ToolCall: func(_ context.Context, envelope []byte) ([]byte, error) {
+			h.asked = append(h.asked, "call "+string(envelope))
+			return h.v.ToolCall, nil
+		},
+	}
+}
+
+// functions are what go-sdk calls.
+func (h *hosted) functions(t *testing.T) []extism.HostFunction {
+	function := func(name string, answer func(in []byte) any) extism.HostFunction {
+		return extism.NewHostFunctionWithStack(name, func(_ context.Context, p *extism.CurrentPlugin, s []uint64) {
+			var in []byte
+			if s[0] != 0 {
+				b, err := p.ReadBytes(s[0])
+				if err != nil {
+					t.Error(err)
+				}
+				in = slices.Clone(b)
+			}
+			a := answer(in)
+			out, raw := a.(json.RawMessage)
+			if !raw {
+				var err error
+				if out, err = json.Marshal(a); err != nil {
+					t.Error(err)
+				}
+			}
+			var err error
+			if s[0], err = p.WriteBytes(out); err != nil {
+				t.Error(err)
+			}
+		}, []extism.ValueType{extism.ValueTypeI64}, []extism.ValueType{extism.ValueTypeI64})
+	}
+	read := func(in []byte, into any) {
+		if err := json.Unmarshal(in, into); err != nil {
+			t.Errorf("asked with %q: %v", in, err)
+		}
+	}
+	return []extism.HostFunction{
+		function("tool_exec", func(in []byte) any {
+			var q abi.ExecRequest
+			read(in, &q)
+			return h.exec(&q)
+		}),
+		function("tool_emit", func(in []byte) any {
+			var q abi.EmitRequest
+			read(in, &q)
+			p, err := base64.StdEncoding.DecodeString(q.DataBase64)
+			if err != nil {
+				t.Error(err)
+			}
+			h.asked = append(h.asked, fmt.Sprintf("emit %s %q", q.Stream, p))
+			return abi.EmitResult{}
+		}),
+		function("tool_recv", func([]byte) any {
+			p, err := h.next()
+			return abi.RecvResult{DataBase64: base64.StdEncoding.EncodeToString(p), EOF: err != nil}
+		}),
+		function("tool_call", func(in []byte) any {
+			h.asked = append(h.asked, "call "+string(in))
+			return h.v.ToolCall
+		}),
+	}
+}
+
+// run makes the call of a vector on both engines, and reports whether both
+// answered.
+func (h *hosted) run(t *testing.T, v *vector) bool {
+	t.Helper()
+	h.v, h.vars = v, v.Vars
+	in := []byte(v.In)
+	if v.Input != nil {
+		in = []byte(*v.Input)
+	}
+	h.answer = func(w http.ResponseWriter) {
+		if v.HTTP == nil {
+			w.WriteHeader(http.StatusTeapot)
+			return
+		}
+		w.Header().Set("Date", "today")
+		for k, value := range v.HTTP.Headers {
+			w.Header().Set(k, value)
+		}
+		w.WriteHeader(v.HTTP.Status)
+		io.WriteString(w, v.HTTP.Body)
+	}
+	config := v.Config
+	if config == nil {
+		config = map[string]string{}
+	}
+	h.recv = v.Recv
+	h.before = func() { h.recv = v.Recv }
+	return h.compare(t, Invocation{Export: v.Export, Input: in, Config: config, Services: h.host()})
+}
+
+func vectors(t *testing.T) []vector {
+	t.Helper()
+	files, err := filepath.Glob("../../pdk/testdata/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []vector
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []vector
+		if err := json.Unmarshal(b, &list); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, list...)
+	}
+	return all
+}
+
+// TestOracleGuests runs the conformance guest of each SDK and the examples in
+// each language on go-sdk and here.
+func TestOracleGuests(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("compiling the guests twice takes a minute")
+	}
+	e := newEngine(t)
+	extism.SetLogLevel(extism.LogLevelDebug)
+	defer extism.SetLogLevel(extism.LogLevelOff)
+	all := vectors(t)
+	b, err := os.ReadFile("../../sdk-examples/cases.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var greetings []abi.Call
+	if err := json.Unmarshal(b, &greetings); err != nil {
+		t.Fatal(err)
+	}
+	greet := func(export string) []vector {
+		var list []vector
+		for i, c := range greetings {
+			c.Tool, c.Cwd = "greet", "/workspace"
+			in, err := json.Marshal(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, vector{Name: fmt.Sprint(export, i), Export: export, In: in, Config: map[string]string{"greeting": "Hello"}})
+		}
+		return list
+	}
+	ask := func(list ...vector) []vector {
+		for i := range list {
+			list[i].Export, list[i].Name = "handle", fmt.Sprint(i)
+		}
+		return list
+	}
+	weather := map[string]string{"api": "https://api.example.com"}
+	answer := func(body string) (v vector) {
+		v.In, v.Config = json.RawMessage(`{"tool":"weather","args":["Oslo"]}`), weather
+		if err := json.Unmarshal([]byte(body), &v.HTTP); err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	examples := "../../sdk-examples/"
+	for _, tt := range []struct {
+		name string
+		o    toolchain.Options
+		v    []vector
+	}{
+		{"conformance in Go", toolchain.Options{Language: toolchain.Go, Dir: "../../pdk/pdktest", Source: "guest"}, all},
+		{"conformance in Rust", toolchain.Options{Language: toolchain.Rust, Dir: "../../pdk/rust", Source: "conformance"}, all},
+		{"conformance in C", toolchain.Options{Language: toolchain.C, Dir: "../../pdk/c/conformance", Source: "guest.c"}, all},
+		{"conformance in AssemblyScript", toolchain.Options{Language: toolchain.AssemblyScript, Dir: "../../pdk/assemblyscript", Source: "conformance/guest.ts"}, all},
+		{"handler in Go", toolchain.Options{Language: toolchain.Go, Dir: examples + "go", Source: "handler"}, greet("handle")},
+		{"policy in Go", toolchain.Options{Language: toolchain.Go, Dir: examples + "go", Source: "policy"}, greet("restrict")},
+		{"handler in Rust", toolchain.Options{Language: toolchain.Rust, Dir: examples + "rust", Source: "handler"}, greet("handle")},
+		{"policy in Rust", toolchain.Options{Language: toolchain.Rust, Dir: examples + "rust", Source: "policy"}, greet("restrict")},
+		{"handler in C", toolchain.Options{Language: toolchain.C, Dir: examples + "c", Source: "handler.c"}, greet("handle")},
+		{"policy in C", toolchain.Options{Language: toolchain.C, Dir: examples + "c", Source: "policy.c"}, greet("restrict")},
+		{"handler in AssemblyScript", toolchain.Options{Language: toolchain.AssemblyScript, Dir: examples + "assemblyscript", Source: "handler.ts"}, greet("handle")},
+		{"policy in AssemblyScript", toolchain.Options{Language: toolchain.AssemblyScript, Dir: examples + "assemblyscript", Source: "policy.ts"}, greet("restrict")},
+		{"stream", toolchain.Options{Language: toolchain.C, Dir: examples + "stream", Source: "handler.c"}, ask(
+			vector{In: json.RawMessage(`{"tool":"countdown","args":["3"]}`)}, vector{In: json.RawMessage(`{"tool":"countdown","args":["x"]}`)}, vector{In: json.RawMessage(`{"tool":"countdown"}`)})},
+		{"interview", toolchain.Options{Language: toolchain.AssemblyScript, Dir: examples + "interview", Source: "handler.ts"}, ask(
+			vector{In: json.RawMessage(`{"tool":"interview"}`), Recv: []string{"Arthur\n", "the ", "grail\n"}}, vector{In: json.RawMessage(`{"tool":"interview"}`), Recv: []string{"Arthur"}}, vector{In: json.RawMessage(`{"tool":"interview"}`)})},
+		{"http", toolchain.Options{Language: toolchain.Rust, Dir: examples + "http"}, ask(
+			answer(`{"status":200,"body":"{\"sky\":\"clear\"}"}`), answer(`{"status":404}`), answer(`{"status":500}`), answer(`{"status":200,"body":"[}"}`), vector{In: json.RawMessage(`{"tool":"weather","args":["Oslo"]}`)})},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := &hosted{}
+			h.spec = Spec{Name: "guest.wasm", Wasm: buildPortable(t, tt.o), Grants: Grants{Exec: true, HTTP: true, State: true, ToolCall: true}}
+			h.fns = h.functions(t)
+			h.serve(t)
+			h.load(t, e)
+			compared := 0
+			for _, v := range tt.v {
+				// go-sdk ends a call whose request is not answered; here a guest hears of it.
+				if v.HTTP != nil && v.HTTP.Error != "" {
+					continue
+				}
+				t.Run(v.Name, func(t *testing.T) {
+					if h.run(t, &v) {
+						compared++
+					}
+				})
+			}
+			if compared < len(tt.v)/2 {
+				t.Errorf("both answered %d of %d calls", compared, len(tt.v))
+			}
+		})
+	}
+}
