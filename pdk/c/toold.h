@@ -43,6 +43,8 @@
 //
 // Compiled for anything but wasm (cc, for tests), the host is toold_fake, at
 // the end of this file.
+//
+// It is C11, and C++17 for who includes it there.
 
 #ifndef TOOLD_H
 #define TOOLD_H
@@ -50,6 +52,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#ifndef __wasm__
+#include <stdlib.h>
+#include <string.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+// A value of a type, and one of nothing but zeros, as C++ writes them.
+#define TOOLD_A(type) type
+#define TOOLD_ZERO {}
+#else
+#define TOOLD_A(type) (type)
+#define TOOLD_ZERO {0}
+#endif
 
 // The version of the guest interface that this header speaks.
 #define TOOLD_ABI 1
@@ -61,16 +78,18 @@
 
 // ---- Text ----
 
+// Bytes of text.
 typedef struct {
 	const char *p; // 0: absent, where that is told from empty
 	size_t n;
 } toold_str;
 
 // A literal as a toold_str.
-#define TOOLD_STR(literal) ((toold_str){"" literal, sizeof(literal) - 1})
+#define TOOLD_STR(literal) (TOOLD_A(toold_str){"" literal, sizeof(literal) - 1})
 
 // ---- Types: see `toolctl schema abi` for what each field means ----
 
+// One entry of a map, or of a git configuration.
 typedef struct {
 	toold_str key, value;
 } toold_pair;
@@ -83,6 +102,7 @@ typedef struct {
 	bool set;
 } toold_list;
 
+// Entries in their order, of which the last of a key counts.
 typedef struct {
 	toold_pair *v;
 	size_t n;
@@ -92,6 +112,7 @@ typedef struct {
 // A yes or no that may be left unsaid.
 typedef enum { TOOLD_UNSAID, TOOLD_NO, TOOLD_YES } toold_opt;
 
+// The configuration of the git repository around cwd, in the order of its files.
 typedef struct {
 	bool set; // the host sent one
 	toold_map entries, submodules;
@@ -103,18 +124,18 @@ typedef struct {
 typedef struct {
 	toold_str tool;
 	toold_list args;
-	toold_str cwd;
+	toold_str cwd; // absolute, beneath one of roots
 	toold_list roots;
-	toold_str payload;
-	toold_str stdin_base64;
+	toold_str payload;      // of an envelope call
+	toold_str stdin_base64; // what came with the request itself; see toold_recv
 	toold_map env;
 	toold_str execution_id;
-	int64_t attempt;
-	toold_str session, caller;
+	int64_t attempt;           // from 1
+	toold_str session, caller; // caller: a name that is stable for one identity
 	bool read_only;
 	toold_str binding;
-	int64_t deadline_ms;
-	toold_repo_config repo_config;
+	int64_t deadline_ms; // what is left
+	toold_repo_config repo_config; // where describe wants it
 } toold_call;
 
 // What restrict answers.
@@ -126,9 +147,9 @@ typedef struct {
 	toold_str stdin_base64; // p 0: as it was asked
 	toold_opt mutating, idempotent;
 	toold_str idempotency_key;
-	int64_t timeout_ms;
+	int64_t timeout_ms; // narrows the tool's; 0 leaves it
 	toold_opt wants_stdin;
-	bool shell;
+	bool shell; // this call needs the shell that capabilities.exec lists
 	toold_str failed; // not empty: the call fails with this text
 } toold_decision;
 
@@ -152,11 +173,12 @@ typedef struct {
 	toold_str stdout_base64, stderr_base64; // bytes; see toold_base64
 	toold_str data;                         // one JSON value
 	toold_failure error;
-	bool gone;
+	bool gone; // what binding names is no longer there, and nothing was done
 	toold_safety safety;
 	toold_str failed; // not empty: the call fails with this text
 } toold_result;
 
+// What a tool is like. They inform; they never grant.
 typedef struct {
 	bool set;
 	toold_str title;
@@ -174,11 +196,12 @@ typedef struct {
 
 // What discover is asked: which tools the module brings for one identity.
 typedef struct {
-	toold_str tool;
-	bool read_only;
+	toold_str tool; // the module's own name
+	bool read_only; // the identity may only read
 	int64_t deadline_ms;
 } toold_discovery;
 
+// One tool of an identity. name matches ^[a-z0-9][a-z0-9_-]{0,63}$.
 typedef struct {
 	toold_str name, title, description;
 	toold_str schema; // JSON
@@ -193,7 +216,7 @@ typedef struct {
 	const toold_surface_tool *tools;
 	size_t n;
 	toold_safety safety;
-	int64_t ttl_ms;
+	int64_t ttl_ms; // how long it is fresh; 0 leaves that to the host
 	toold_failure error;
 	toold_str failed;
 } toold_surface;
@@ -274,9 +297,6 @@ TOOLD_FAR void *toold_alloc(size_t n) {
 
 #else
 
-#include <stdlib.h>
-#include <string.h>
-
 #define TOOLD_EXPORT(name)
 
 TOOLD_FAR void *toold_alloc(size_t n) {
@@ -289,12 +309,14 @@ TOOLD_FAR void *toold_alloc(size_t n) {
 
 // ---- Working with text ----
 
+// toold_text is a C string as a toold_str; 0 is absent.
 TOOLD_FN toold_str toold_text(const char *s) {
 	size_t n = 0;
 	while (s && s[n]) n++;
-	return (toold_str){s, n};
+	return TOOLD_A(toold_str){s, n};
 }
 
+// toold_same compares bytes.
 TOOLD_FN bool toold_same(toold_str a, toold_str b) {
 	if (a.n != b.n) return false;
 	for (size_t i = 0; i < a.n; i++)
@@ -310,6 +332,7 @@ TOOLD_FAR bool toold_is(toold_str a, const char *b) {
 	return !b[i];
 }
 
+// toold_starts reports whether a begins with a C string.
 TOOLD_FN bool toold_starts(toold_str a, const char *with) {
 	size_t i = 0;
 	for (; with[i]; i++)
@@ -317,6 +340,7 @@ TOOLD_FN bool toold_starts(toold_str a, const char *with) {
 	return true;
 }
 
+// toold_has reports whether one byte is among those of a.
 TOOLD_FN bool toold_has(toold_str a, char c) {
 	for (size_t i = 0; i < a.n; i++)
 		if (a.p[i] == c) return true;
@@ -326,7 +350,7 @@ TOOLD_FN bool toold_has(toold_str a, char c) {
 // toold_cut is a without its first n bytes.
 TOOLD_FN toold_str toold_cut(toold_str a, size_t n) {
 	if (n > a.n) n = a.n;
-	return n ? (toold_str){a.p + n, a.n - n} : a;
+	return n ? TOOLD_A(toold_str){a.p + n, a.n - n} : a;
 }
 
 // toold_int_of reads a whole number in decimal.
@@ -353,23 +377,28 @@ typedef struct {
 	bool comma; // in JSON: something stands before
 } toold_buf;
 
+// toold_room makes room for more bytes behind what is there.
 TOOLD_FAR void toold_room(toold_buf *b, size_t more) {
 	if (b->room - b->n >= more && b->p) return;
 	size_t room = b->room * 2 > b->n + more ? b->room * 2 : b->n + more;
 	if (room < 256) room = 256;
-	char *p = toold_alloc(room);
+	char *p = (char *)toold_alloc(room);
 	if (b->n) __builtin_memcpy(p, b->p, b->n);
 	b->p = p, b->room = room;
 }
 
+// toold_add, toold_add_text and toold_add_int add bytes, a C string, and a
+// number in decimal.
 TOOLD_FAR void toold_add(toold_buf *b, toold_str s) {
 	toold_room(b, s.n);
 	if (s.n) __builtin_memcpy(b->p + b->n, s.p, s.n);
 	b->n += s.n;
 }
 
+// See toold_add.
 TOOLD_FAR void toold_add_text(toold_buf *b, const char *s) { toold_add(b, toold_text(s)); }
 
+// See toold_add.
 TOOLD_FAR void toold_add_int(toold_buf *b, int64_t v) {
 	char digits[20];
 	size_t i = sizeof digits;
@@ -377,19 +406,20 @@ TOOLD_FAR void toold_add_int(toold_buf *b, int64_t v) {
 	do digits[--i] = (char)('0' + u % 10);
 	while (u /= 10);
 	if (v < 0) digits[--i] = '-';
-	toold_add(b, (toold_str){digits + i, sizeof digits - i});
+	toold_add(b, TOOLD_A(toold_str){digits + i, sizeof digits - i});
 }
 
+// toold_done answers what is in b, with a zero behind it that does not count.
 TOOLD_FAR toold_str toold_done(toold_buf *b) {
 	toold_room(b, 1);
 	b->p[b->n] = 0; // for those who hand it to C
-	return (toold_str){b->p, b->n};
+	return TOOLD_A(toold_str){b->p, b->n};
 }
 
 // toold_push adds one to a list.
 TOOLD_FAR void toold_push(toold_list *l, toold_str s) {
 	if ((l->n & (l->n - 1)) == 0) { // 0, 1, 2, 4, 8..: full
-		toold_str *v = toold_alloc((l->n ? 2 * l->n : 1) * sizeof *v);
+		toold_str *v = (toold_str *)toold_alloc((l->n ? 2 * l->n : 1) * sizeof *v);
 		for (size_t i = 0; i < l->n; i++) v[i] = l->v[i];
 		l->v = v;
 	}
@@ -400,11 +430,11 @@ TOOLD_FAR void toold_push(toold_list *l, toold_str s) {
 // toold_put adds one to a map, without looking for one of that key.
 TOOLD_FAR void toold_put(toold_map *m, toold_str key, toold_str value) {
 	if ((m->n & (m->n - 1)) == 0) {
-		toold_pair *v = toold_alloc((m->n ? 2 * m->n : 1) * sizeof *v);
+		toold_pair *v = (toold_pair *)toold_alloc((m->n ? 2 * m->n : 1) * sizeof *v);
 		for (size_t i = 0; i < m->n; i++) v[i] = m->v[i];
 		m->v = v;
 	}
-	m->v[m->n++] = (toold_pair){key, value};
+	m->v[m->n++] = TOOLD_A(toold_pair){key, value};
 	m->set = true;
 }
 
@@ -413,11 +443,12 @@ TOOLD_FAR void toold_put(toold_map *m, toold_str key, toold_str value) {
 TOOLD_FN toold_str toold_find(toold_map m, const char *key) {
 	for (size_t i = m.n; i-- > 0;)
 		if (toold_is(m.v[i].key, key)) return m.v[i].value;
-	return (toold_str){0, 0};
+	return TOOLD_A(toold_str){0, 0};
 }
 
 // ---- Base64, the standard alphabet with padding ----
 
+// toold_add_base64 adds bytes in base64.
 TOOLD_FAR void toold_add_base64(toold_buf *b, toold_str s) {
 	static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 	toold_room(b, (s.n + 2) / 3 * 4);
@@ -435,8 +466,9 @@ TOOLD_FAR void toold_add_base64(toold_buf *b, toold_str s) {
 	b->n = (size_t)(out - b->p);
 }
 
+// toold_base64 is bytes in base64, without line breaks.
 TOOLD_FN toold_str toold_base64(toold_str s) {
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_add_base64(&b, s);
 	return toold_done(&b);
 }
@@ -444,7 +476,7 @@ TOOLD_FN toold_str toold_base64(toold_str s) {
 // toold_base64_of reads base64. It is strict about padding and what follows.
 TOOLD_FAR bool toold_base64_of(toold_str s, toold_str *out) {
 	if (s.n % 4) return false;
-	char *p = toold_alloc(s.n / 4 * 3 + 1);
+	char *p = (char *)toold_alloc(s.n / 4 * 3 + 1);
 	size_t n = 0;
 	for (size_t i = 0; i < s.n; i += 4) {
 		uint32_t v = 0;
@@ -467,25 +499,28 @@ TOOLD_FAR bool toold_base64_of(toold_str s, toold_str *out) {
 		if (pad < 1) p[n++] = (char)v;
 	}
 	p[n] = 0;
-	*out = (toold_str){p, n};
+	*out = TOOLD_A(toold_str){p, n};
 	return true;
 }
 
 // ---- Writing JSON: toold_json_* put the commas ----
 
+// toold_json_comma begins a value: each of the following does so itself.
 TOOLD_FAR void toold_json_comma(toold_buf *b) {
 	if (b->comma) toold_add(b, TOOLD_STR(","));
 	b->comma = true;
 }
 
+// toold_json_open begins an object or a list, by its bracket.
 TOOLD_FN void toold_json_open(toold_buf *b, char bracket) { // '{' or '['
 	toold_json_comma(b);
-	toold_add(b, (toold_str){&bracket, 1});
+	toold_add(b, TOOLD_A(toold_str){&bracket, 1});
 	b->comma = false;
 }
 
+// toold_json_close ends it, by its other bracket.
 TOOLD_FN void toold_json_close(toold_buf *b, char bracket) {
-	toold_add(b, (toold_str){&bracket, 1});
+	toold_add(b, TOOLD_A(toold_str){&bracket, 1});
 	b->comma = true;
 }
 
@@ -495,6 +530,7 @@ TOOLD_FAR void toold_json_raw(toold_buf *b, toold_str json) {
 	toold_add(b, json);
 }
 
+// toold_json_string writes text, which must be UTF-8.
 TOOLD_FAR void toold_json_string(toold_buf *b, toold_str s) {
 	static const char hex[] = "0123456789abcdef";
 	toold_json_comma(b);
@@ -504,7 +540,7 @@ TOOLD_FAR void toold_json_string(toold_buf *b, toold_str s) {
 	for (size_t i = 0; i < s.n; i++) {
 		unsigned char c = (unsigned char)s.p[i];
 		if (c >= ' ' && c != '"' && c != '\\') continue;
-		toold_add(b, (toold_str){s.p + from, i - from});
+		toold_add(b, TOOLD_A(toold_str){s.p + from, i - from});
 		from = i + 1;
 		char e[6] = {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
 		switch (c) {
@@ -513,17 +549,19 @@ TOOLD_FAR void toold_json_string(toold_buf *b, toold_str s) {
 		case '\t': e[1] = 't'; break;
 		case '"': case '\\': e[1] = (char)c; break;
 		}
-		toold_add(b, (toold_str){e, e[1] == 'u' ? 6 : 2});
+		toold_add(b, TOOLD_A(toold_str){e, (size_t)(e[1] == 'u' ? 6 : 2)});
 	}
-	if (from < s.n) toold_add(b, (toold_str){s.p + from, s.n - from});
+	if (from < s.n) toold_add(b, TOOLD_A(toold_str){s.p + from, s.n - from});
 	toold_add(b, TOOLD_STR("\""));
 }
 
+// toold_json_int writes a number.
 TOOLD_FN void toold_json_int(toold_buf *b, int64_t v) {
 	toold_json_comma(b);
 	toold_add_int(b, v);
 }
 
+// toold_json_bool writes true or false.
 TOOLD_FN void toold_json_bool(toold_buf *b, bool v) { toold_json_raw(b, v ? TOOLD_STR("true") : TOOLD_STR("false")); }
 
 // toold_json_name writes the name of a member; its value comes next.
@@ -540,30 +578,35 @@ TOOLD_FAR void toold_json_text(toold_buf *b, const char *name, toold_str s) {
 	toold_json_string(b, s);
 }
 
+// A number that is left out when it is 0.
 TOOLD_FN void toold_json_number(toold_buf *b, const char *name, int64_t v) {
 	if (!v) return;
 	toold_json_name(b, name);
 	toold_json_int(b, v);
 }
 
+// A yes that is left out when it is no.
 TOOLD_FN void toold_json_yes(toold_buf *b, const char *name, bool v) {
 	if (!v) return;
 	toold_json_name(b, name);
 	toold_json_bool(b, true);
 }
 
+// A yes or no that is left out when it is unsaid.
 TOOLD_FAR void toold_json_opt(toold_buf *b, const char *name, toold_opt v) {
 	if (v == TOOLD_UNSAID) return;
 	toold_json_name(b, name);
 	toold_json_bool(b, v == TOOLD_YES);
 }
 
+// A value that is JSON already, left out when it is empty.
 TOOLD_FN void toold_json_value(toold_buf *b, const char *name, toold_str json) {
 	if (!json.n) return;
 	toold_json_name(b, name);
 	toold_json_raw(b, json);
 }
 
+// A list of texts, an empty one too.
 TOOLD_FAR void toold_json_list(toold_buf *b, const char *name, toold_list l) {
 	toold_json_name(b, name);
 	toold_json_open(b, '[');
@@ -571,6 +614,7 @@ TOOLD_FAR void toold_json_list(toold_buf *b, const char *name, toold_list l) {
 	toold_json_close(b, ']');
 }
 
+// An object of texts, an empty one too.
 TOOLD_FAR void toold_json_map(toold_buf *b, const char *name, toold_map m) {
 	toold_json_name(b, name);
 	toold_json_open(b, '{');
@@ -604,20 +648,24 @@ typedef struct {
 	const char *at;
 } toold_reader;
 
+// toold_read begins to read; the text must stay where it is.
 TOOLD_FN toold_reader toold_read(toold_str json) {
 	if (!json.n) json.p = "";
-	return (toold_reader){json.p, json.p + json.n, true, 0, 0, 0};
+	return TOOLD_A(toold_reader){json.p, json.p + json.n, true, 0, 0, 0};
 }
 
+// toold_wrong ends reading: what is wrong, which is a literal. The first counts.
 TOOLD_FAR void toold_wrong(toold_reader *r, const char *what) {
 	if (!r->wrong) r->wrong = what, r->at = r->p;
 	r->p = r->end;
 }
 
+// Within the reader: white space, one byte, a word, a bracket.
 TOOLD_FN void toold_space(toold_reader *r) {
 	while (r->p < r->end && (*r->p == ' ' || *r->p == '\n' || *r->p == '\t' || *r->p == '\r')) r->p++;
 }
 
+// See toold_space.
 TOOLD_FAR bool toold_next(toold_reader *r, char c) {
 	toold_space(r);
 	if (r->p == r->end || *r->p != c) return false;
@@ -625,13 +673,15 @@ TOOLD_FAR bool toold_next(toold_reader *r, char c) {
 	return true;
 }
 
+// See toold_space.
 TOOLD_FAR bool toold_word(toold_reader *r, const char *word) {
 	toold_space(r);
-	if (!toold_starts((toold_str){r->p, (size_t)(r->end - r->p)}, word)) return false;
+	if (!toold_starts(TOOLD_A(toold_str){r->p, (size_t)(r->end - r->p)}, word)) return false;
 	r->p += toold_text(word).n;
 	return true;
 }
 
+// See toold_space. It nests 200 deep at the most.
 TOOLD_FAR bool toold_open(toold_reader *r, char bracket) {
 	if (toold_word(r, "null")) return false;
 	if (!toold_next(r, bracket)) {
@@ -659,10 +709,15 @@ TOOLD_FAR bool toold_more(toold_reader *r, char bracket) {
 	return true;
 }
 
+// toold_object enters an object: false for null and for what is none, which is
+// wrong. toold_next_member leaves it.
 TOOLD_FN bool toold_object(toold_reader *r) { return toold_open(r, '{'); }
+// toold_array enters a list, in the same way; toold_next_item leaves it.
 TOOLD_FN bool toold_array(toold_reader *r) { return toold_open(r, '['); }
+// toold_next_item reports whether a list goes on.
 TOOLD_FN bool toold_next_item(toold_reader *r) { return toold_more(r, ']'); }
 
+// toold_hex4 reads the digits of an escape.
 TOOLD_FN uint32_t toold_hex4(toold_reader *r) {
 	uint32_t v = 0;
 	for (int i = 0; i < 4; i++) {
@@ -679,6 +734,7 @@ TOOLD_FN uint32_t toold_hex4(toold_reader *r) {
 	return v;
 }
 
+// toold_add_rune adds a code point as UTF-8.
 TOOLD_FN void toold_add_rune(toold_buf *b, uint32_t u) {
 	char c[4];
 	size_t n;
@@ -686,7 +742,7 @@ TOOLD_FN void toold_add_rune(toold_buf *b, uint32_t u) {
 	else if (u < 0x800) n = 2, c[0] = (char)(0xc0 | u >> 6), c[1] = (char)(0x80 | (u & 63));
 	else if (u < 0x10000) n = 3, c[0] = (char)(0xe0 | u >> 12), c[1] = (char)(0x80 | (u >> 6 & 63)), c[2] = (char)(0x80 | (u & 63));
 	else n = 4, c[0] = (char)(0xf0 | u >> 18), c[1] = (char)(0x80 | (u >> 12 & 63)), c[2] = (char)(0x80 | (u >> 6 & 63)), c[3] = (char)(0x80 | (u & 63));
-	toold_add(b, (toold_str){c, n});
+	toold_add(b, TOOLD_A(toold_str){c, n});
 }
 
 // toold_utf8 passes over one character beyond ASCII, as RFC 3629 has it.
@@ -714,7 +770,7 @@ TOOLD_FAR toold_str toold_read_string(toold_reader *r) {
 		return none;
 	}
 	const char *from = r->p;
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	while (r->p < r->end) {
 		unsigned char c = (unsigned char)*r->p;
 		if (c < ' ') break;
@@ -732,7 +788,7 @@ TOOLD_FAR toold_str toold_read_string(toold_reader *r) {
 			r->p++;
 			continue;
 		}
-		toold_add(&b, (toold_str){from, (size_t)(r->p++ - from)});
+		toold_add(&b, TOOLD_A(toold_str){from, (size_t)(r->p++ - from)});
 		c = r->p < r->end ? (unsigned char)*r->p++ : 0;
 		switch (c) {
 		case '"': case '\\': case '/': break;
@@ -762,7 +818,7 @@ TOOLD_FAR toold_str toold_read_string(toold_reader *r) {
 		}
 		default: toold_wrong(r, "unknown escape"); return none;
 		}
-		toold_add(&b, (toold_str){(char *)&c, 1});
+		toold_add(&b, TOOLD_A(toold_str){(char *)&c, 1});
 		from = r->p;
 	}
 	toold_wrong(r, "string without an end");
@@ -782,6 +838,7 @@ TOOLD_FAR bool toold_next_member(toold_reader *r, toold_str *name) {
 	return !r->wrong;
 }
 
+// toold_read_bool reads true or false.
 TOOLD_FAR bool toold_read_bool(toold_reader *r) {
 	if (toold_word(r, "true")) return true;
 	if (!toold_word(r, "false") && !toold_word(r, "null")) toold_wrong(r, "wrong type");
@@ -807,12 +864,14 @@ TOOLD_FAR toold_str toold_number(toold_reader *r) {
 		while (p < end && *p >= '0' && *p <= '9') p++;
 	}
 	r->p = p;
-	return (toold_str){from, (size_t)(p - from)};
+	return TOOLD_A(toold_str){from, (size_t)(p - from)};
 wrong:
 	toold_wrong(r, "no value");
-	return (toold_str){0, 0};
+	return TOOLD_A(toold_str){0, 0};
 }
 
+// toold_read_int reads a whole number that 64 bits hold, without a fraction or an
+// exponent.
 TOOLD_FAR int64_t toold_read_int(toold_reader *r) {
 	int64_t v = 0;
 	if (toold_word(r, "null")) return 0;
@@ -868,8 +927,8 @@ TOOLD_FAR toold_str toold_raw(toold_reader *r) {
 	toold_space(r);
 	const char *from = r->p;
 	toold_skip(r);
-	if (r->wrong) return (toold_str){0, 0};
-	return (toold_str){from, (size_t)(r->p - from)};
+	if (r->wrong) return TOOLD_A(toold_str){0, 0};
+	return TOOLD_A(toold_str){from, (size_t)(r->p - from)};
 }
 
 // toold_end reports whether all was read, and nothing was wrong.
@@ -882,7 +941,7 @@ TOOLD_FN bool toold_end(toold_reader *r) {
 // toold_why says what toold_end found wrong, as text for a caller: "what: wrong
 // type at byte 12".
 TOOLD_FN toold_str toold_why(const toold_reader *r, const char *what, toold_str json) {
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_add_text(&b, what);
 	toold_add_text(&b, ": ");
 	toold_add_text(&b, r->wrong ? r->wrong : "nothing is wrong");
@@ -903,7 +962,7 @@ TOOLD_FN toold_str toold_member(toold_str object, const char *name) {
 			toold_str v = toold_raw(&r);
 			if (toold_is(key, name)) found = v;
 		}
-	return toold_end(&r) ? found : (toold_str){0, 0};
+	return toold_end(&r) ? found : TOOLD_A(toold_str){0, 0};
 }
 
 // toold_string_of reads a value that must be a string.
@@ -917,21 +976,23 @@ TOOLD_FN bool toold_string_of(toold_str json, toold_str *out) {
 
 // What is read replaces what was there.
 TOOLD_FAR void toold_read_strings(toold_reader *r, toold_list *l) {
-	*l = (toold_list){0, 0, false};
+	*l = TOOLD_A(toold_list){0, 0, false};
 	if (!toold_array(r)) return;
 	l->set = true;
 	while (toold_next_item(r)) toold_push(l, toold_read_string(r));
 }
 
+// An object of texts.
 TOOLD_FAR void toold_read_map(toold_reader *r, toold_map *m) {
-	*m = (toold_map){0, 0, false};
+	*m = TOOLD_A(toold_map){0, 0, false};
 	if (!toold_object(r)) return;
 	m->set = true;
 	for (toold_str name; toold_next_member(r, &name);) toold_put(m, name, toold_read_string(r));
 }
 
+// A list of objects with key and value.
 TOOLD_FAR void toold_read_entries(toold_reader *r, toold_map *m) {
-	*m = (toold_map){0, 0, false};
+	*m = TOOLD_A(toold_map){0, 0, false};
 	if (!toold_array(r)) return;
 	m->set = true;
 	while (toold_next_item(r)) {
@@ -969,7 +1030,7 @@ TOOLD_FN void toold_read_call(toold_reader *r, toold_call *c) {
 		else if (toold_is(name, "binding")) c->binding = toold_raw(r);
 		else if (toold_is(name, "deadline_ms")) c->deadline_ms = toold_read_int(r);
 		else if (toold_is(name, "repo_config")) {
-			toold_repo_config repo = {0};
+			toold_repo_config repo = TOOLD_ZERO;
 			if ((repo.set = toold_object(r)))
 				for (toold_str field; toold_next_member(r, &field);) {
 					if (toold_is(field, "entries")) toold_read_entries(r, &repo.entries);
@@ -984,8 +1045,10 @@ TOOLD_FN void toold_read_call(toold_reader *r, toold_call *c) {
 
 // ---- Writing what a guest answers ----
 
+// toold_write_decision is the JSON of a decision, as the following are of theirs.
+// TOOLD_RESTRICT and the others call them.
 TOOLD_FN toold_str toold_write_decision(const toold_decision *d) {
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_json_open(&b, '{');
 	toold_json_text(&b, "effect", d->allow ? TOOLD_STR("allow") : TOOLD_STR("deny"));
 	toold_json_text(&b, "rule", d->rule);
@@ -1007,6 +1070,7 @@ TOOLD_FN toold_str toold_write_decision(const toold_decision *d) {
 	return toold_done(&b);
 }
 
+// Parts of what a guest answers.
 TOOLD_FN void toold_json_failure(toold_buf *b, toold_failure e) {
 	if (!e.message.n && !e.code.n) return;
 	toold_json_name(b, "error");
@@ -1018,6 +1082,7 @@ TOOLD_FN void toold_json_failure(toold_buf *b, toold_failure e) {
 	toold_json_close(b, '}');
 }
 
+// See toold_json_failure.
 TOOLD_FN void toold_json_safety(toold_buf *b, toold_safety s) {
 	if (!s.set) return;
 	toold_json_name(b, "safety");
@@ -1027,6 +1092,7 @@ TOOLD_FN void toold_json_safety(toold_buf *b, toold_safety s) {
 	toold_json_close(b, '}');
 }
 
+// See toold_json_failure.
 TOOLD_FN void toold_json_annotations(toold_buf *b, toold_annotations a) {
 	if (!a.set) return;
 	toold_json_name(b, "annotations");
@@ -1039,8 +1105,9 @@ TOOLD_FN void toold_json_annotations(toold_buf *b, toold_annotations a) {
 	toold_json_close(b, '}');
 }
 
+// See toold_write_decision.
 TOOLD_FN toold_str toold_write_result(const toold_result *r) {
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_json_open(&b, '{');
 	toold_json_name(&b, "exit_code");
 	toold_json_int(&b, r->exit_code);
@@ -1056,8 +1123,9 @@ TOOLD_FN toold_str toold_write_result(const toold_result *r) {
 	return toold_done(&b);
 }
 
+// See toold_write_decision.
 TOOLD_FN toold_str toold_write_describe(const toold_describe *d) {
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_json_open(&b, '{');
 	toold_json_number(&b, "abi", d->abi ? d->abi : TOOLD_ABI);
 	toold_json_text(&b, "name", d->name);
@@ -1065,7 +1133,7 @@ TOOLD_FN toold_str toold_write_describe(const toold_describe *d) {
 	toold_json_value(&b, "schema", d->schema);
 	toold_json_annotations(&b, d->annotations);
 	if (d->wants_repo_config) {
-		toold_list wants = {0};
+		toold_list wants = TOOLD_ZERO;
 		toold_push(&wants, TOOLD_STR("repo_config"));
 		toold_json_list(&b, "wants", wants);
 	}
@@ -1073,8 +1141,9 @@ TOOLD_FN toold_str toold_write_describe(const toold_describe *d) {
 	return toold_done(&b);
 }
 
+// See toold_write_decision.
 TOOLD_FN toold_str toold_write_surface(const toold_surface *s) {
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_json_open(&b, '{');
 	toold_json_name(&b, "tools");
 	toold_json_open(&b, '[');
@@ -1099,8 +1168,9 @@ TOOLD_FN toold_str toold_write_surface(const toold_surface *s) {
 	return toold_done(&b);
 }
 
+// See toold_write_decision.
 TOOLD_FN toold_str toold_write_classification(const toold_classification *c) {
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_json_open(&b, '{');
 	toold_json_yes(&b, "failure", c->failure);
 	toold_json_yes(&b, "retriable", c->retriable);
@@ -1108,6 +1178,7 @@ TOOLD_FN toold_str toold_write_classification(const toold_classification *c) {
 	return toold_done(&b);
 }
 
+// toold_read_discovery reads what discover is asked.
 TOOLD_FN void toold_read_discovery(toold_reader *r, toold_discovery *d) {
 	if (!toold_object(r)) {
 		toold_wrong(r, "not an object");
@@ -1121,6 +1192,7 @@ TOOLD_FN void toold_read_discovery(toold_reader *r, toold_discovery *d) {
 	}
 }
 
+// toold_read_ended reads what classify is asked.
 TOOLD_FN void toold_read_ended(toold_reader *r, toold_ended *e) {
 	if (!toold_object(r)) {
 		toold_wrong(r, "not an object");
@@ -1128,7 +1200,7 @@ TOOLD_FN void toold_read_ended(toold_reader *r, toold_ended *e) {
 	}
 	for (toold_str name; toold_next_member(r, &name);) {
 		if (toold_is(name, "call")) {
-			toold_call c = {0};
+			toold_call c = TOOLD_ZERO;
 			toold_read_call(r, &c);
 			e->call = c;
 		} else if (!toold_is(name, "result")) toold_skip(r);
@@ -1148,6 +1220,7 @@ TOOLD_FN void toold_read_ended(toold_reader *r, toold_ended *e) {
 
 // ---- The host ----
 
+// The severity of a line of the log.
 typedef enum { TOOLD_DEBUG, TOOLD_INFO, TOOLD_WARN, TOOLD_ERROR } toold_level;
 
 #ifdef __wasm__
@@ -1201,9 +1274,9 @@ TOOLD_FAR uint64_t toold_block(toold_str s) {
 
 // toold_unblock copies a block out and frees it; p is 0 for no block.
 TOOLD_FAR toold_str toold_unblock(uint64_t block) {
-	if (!block) return (toold_str){0, 0};
+	if (!block) return TOOLD_A(toold_str){0, 0};
 	size_t n = (size_t)toold_k_length(block), i = 0;
-	char *p = toold_alloc(n + 1);
+	char *p = (char *)toold_alloc(n + 1);
 	for (; i + 8 <= n; i += 8) {
 		uint64_t word = toold_k_load_u64(block + i);
 		__builtin_memcpy(p + i, &word, 8);
@@ -1211,12 +1284,13 @@ TOOLD_FAR toold_str toold_unblock(uint64_t block) {
 	for (; i < n; i++) p[i] = (char)toold_k_load_u8(block + i);
 	p[n] = 0;
 	toold_k_free(block);
-	return (toold_str){p, n};
+	return TOOLD_A(toold_str){p, n};
 }
 
+// toold_input is what the export was asked, as it came.
 TOOLD_FN toold_str toold_input(void) {
 	size_t n = (size_t)toold_k_input_length(), i = 0;
-	char *p = toold_alloc(n + 1);
+	char *p = (char *)toold_alloc(n + 1);
 #ifdef TOOLD_PORTABLE
 	for (; i + 8 <= n; i += 8) {
 		uint64_t word = toold_k_input_load_u64(i);
@@ -1228,9 +1302,10 @@ TOOLD_FN toold_str toold_input(void) {
 	n = i;
 #endif
 	p[n] = 0;
-	return (toold_str){p, n};
+	return TOOLD_A(toold_str){p, n};
 }
 
+// toold_output answers. It is called once an export.
 TOOLD_FN void toold_output(toold_str s) {
 #ifdef TOOLD_PORTABLE
 	toold_k_output_set(toold_block(s), s.n);
@@ -1239,6 +1314,8 @@ TOOLD_FN void toold_output(toold_str s) {
 #endif
 }
 
+// toold_error says why the call fails, once the export answers other than 0 or
+// traps.
 TOOLD_FN void toold_error(toold_str text) { toold_k_error_set(toold_block(text.n ? text : TOOLD_STR("error without a message"))); }
 
 // toold_config answers what tool.json (or the caller's identity) gives a key;
@@ -1264,16 +1341,22 @@ TOOLD_FN void toold_log(toold_level level, toold_str line) {
 	}
 }
 
+// The functions of the host, as JSON in and out; toold_http and the others call
+// them. p is 0 for no answer.
 TOOLD_FN toold_str toold_host_http(toold_str request, toold_str body, int *status, toold_str *headers) {
 	toold_str out = toold_unblock(toold_k_http_request(toold_block(request), toold_block(body)));
 	*status = (int)toold_k_http_status_code();
-	*headers = *status ? toold_unblock(toold_k_http_headers()) : (toold_str){0, 0};
+	*headers = *status ? toold_unblock(toold_k_http_headers()) : TOOLD_A(toold_str){0, 0};
 	return out;
 }
 
+// See toold_host_http.
 TOOLD_FN toold_str toold_host_exec(toold_str in) { return toold_unblock(toold_k_exec(toold_block(in))); }
+// See toold_host_http.
 TOOLD_FN toold_str toold_host_emit(toold_str in) { return toold_unblock(toold_k_emit(toold_block(in))); }
+// See toold_host_http.
 TOOLD_FN toold_str toold_host_recv(void) { return toold_unblock(toold_k_recv(0)); }
+// See toold_host_http.
 TOOLD_FN toold_str toold_host_call(toold_str in) { return toold_unblock(toold_k_call(toold_block(in))); }
 
 #else
@@ -1303,15 +1386,15 @@ TOOLD_FN toold_str toold_config(const char *key) { return toold_find(toold_fake.
 TOOLD_FN toold_str toold_var_get(toold_str key) {
 	for (size_t i = toold_fake.vars.n; i-- > 0;)
 		if (toold_same(toold_fake.vars.v[i].key, key)) return toold_fake.vars.v[i].value;
-	return (toold_str){0, 0};
+	return TOOLD_A(toold_str){0, 0};
 }
 
-TOOLD_FN void toold_var_set(toold_str key, toold_str value) { toold_put(&toold_fake.vars, key, value.n ? value : (toold_str){0, 0}); }
+TOOLD_FN void toold_var_set(toold_str key, toold_str value) { toold_put(&toold_fake.vars, key, value.n ? value : TOOLD_A(toold_str){0, 0}); }
 TOOLD_FN void toold_log(toold_level level, toold_str line) { (void)level, toold_push(&toold_fake.logged, line); }
 
 TOOLD_FN toold_str toold_host_http(toold_str request, toold_str body, int *status, toold_str *headers) {
 	if (toold_fake.http) return toold_fake.http(request, body, status, headers);
-	*status = 0, *headers = (toold_str){0, 0};
+	*status = 0, *headers = TOOLD_A(toold_str){0, 0};
 	return TOOLD_STR("this call has no network");
 }
 
@@ -1328,14 +1411,14 @@ TOOLD_FN toold_str toold_host_emit(toold_str in) {
 
 TOOLD_FN toold_str toold_host_recv(void) {
 	if (toold_fake.received == toold_fake.recv.n) return TOOLD_STR("{\"eof\":true}");
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_json_open(&b, '{');
 	toold_json_text(&b, "data_base64", toold_base64(toold_fake.recv.v[toold_fake.received++]));
 	toold_json_close(&b, '}');
 	return toold_done(&b);
 }
 
-TOOLD_FN toold_str toold_host_call(toold_str in) { return toold_fake.call ? toold_fake.call(in) : (toold_str){0, 0}; }
+TOOLD_FN toold_str toold_host_call(toold_str in) { return toold_fake.call ? toold_fake.call(in) : TOOLD_A(toold_str){0, 0}; }
 
 #endif
 
@@ -1351,6 +1434,7 @@ TOOLD_FN toold_str toold_said(toold_reader *r) {
 	return message;
 }
 
+// What came of a request.
 typedef struct {
 	int status; // 0: there was no answer, and body says why
 	toold_map headers; // names in lower case
@@ -1360,30 +1444,32 @@ typedef struct {
 // toold_http makes a request to a host that the capability "http" lists. Any
 // status is an answer.
 TOOLD_FN toold_response toold_http(const char *method, toold_str url, toold_map headers, toold_str body) {
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_json_open(&b, '{');
 	toold_json_text(&b, "method", toold_text(method));
 	toold_json_text(&b, "url", url);
 	if (headers.n) toold_json_map(&b, "headers", headers);
 	toold_json_close(&b, '}');
-	toold_response res = {0};
+	toold_response res = TOOLD_ZERO;
 	toold_str got;
 	res.body = toold_host_http(toold_done(&b), body, &res.status, &got);
 	if (got.n) {
 		toold_reader r = toold_read(got);
 		toold_read_map(&r, &res.headers);
-		if (!toold_end(&r)) return (toold_response){.body = TOOLD_STR("http_headers answered what cannot be read")};
+		if (!toold_end(&r)) res.status = 0, res.body = TOOLD_STR("http_headers answered what cannot be read");
 	}
 	return res;
 }
 
+// What came of a program.
 typedef struct {
 	int exit_code;
 	toold_str out, err; // bytes
-	bool truncated;
+	bool truncated;     // the host kept only the ends of them
 	toold_str error; // not empty: nothing ran, for this reason
 } toold_exec_result;
 
+// A program to run; path is one that the capability "exec" lists.
 typedef struct {
 	toold_str path;
 	toold_list args;
@@ -1394,7 +1480,7 @@ typedef struct {
 
 // toold_exec runs a binary that the capability "exec" lists and waits for it.
 TOOLD_FN toold_exec_result toold_exec(const toold_exec_request *q) {
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_json_open(&b, '{');
 	toold_json_text(&b, "path", q->path);
 	if (q->args.n) toold_json_list(&b, "args", q->args);
@@ -1402,7 +1488,7 @@ TOOLD_FN toold_exec_result toold_exec(const toold_exec_request *q) {
 	if (q->env.n) toold_json_map(&b, "env", q->env);
 	if (q->in.n) toold_json_text(&b, "stdin_base64", toold_base64(q->in));
 	toold_json_close(&b, '}');
-	toold_exec_result res = {0};
+	toold_exec_result res = TOOLD_ZERO;
 	bool good = true;
 	toold_reader r = toold_read(toold_host_exec(toold_done(&b)));
 	if (toold_object(&r))
@@ -1422,7 +1508,7 @@ TOOLD_FN toold_exec_result toold_exec(const toold_exec_request *q) {
 // "progress" (one JSON value). It waits while the caller is slow, and answers
 // false when the caller has left: stop then.
 TOOLD_FN bool toold_emit(const char *stream, toold_str bytes) {
-	toold_buf b = {0};
+	toold_buf b = TOOLD_ZERO;
 	toold_json_open(&b, '{');
 	toold_json_text(&b, "stream", toold_text(stream));
 	toold_json_name(&b, "data_base64");
@@ -1451,7 +1537,7 @@ TOOLD_FN toold_str toold_recv(toold_str *why) {
 		}
 	if (!toold_end(&r) || !toold_base64_of(data, &out)) said = TOOLD_STR("tool_recv answered what cannot be read");
 	if (why) *why = said;
-	return said.n || eof ? (toold_str){0, 0} : out;
+	return said.n || eof ? TOOLD_A(toold_str){0, 0} : out;
 }
 
 // toold_tool_call makes a call as this session and identity: an envelope in,
@@ -1480,25 +1566,38 @@ TOOLD_FN toold_str toold_tool_call(toold_str envelope) { return toold_host_call(
 
 // ---- Answers ----
 
-TOOLD_FN toold_decision toold_allow(void) { return (toold_decision){.allow = true}; }
+// toold_allow lets the call run as it was asked. Set fields to change what runs.
+TOOLD_FN toold_decision toold_allow(void) {
+	toold_decision d = TOOLD_ZERO;
+	d.allow = true;
+	return d;
+}
 
 // toold_deny refuses. rule is for logs; reason says which argument is at fault
 // and why, instead what the caller can do: both are shown to the caller.
 TOOLD_FN toold_decision toold_deny(const char *rule, const char *reason, const char *instead) {
-	return (toold_decision){.rule = toold_text(rule), .reason = toold_text(reason), .instead = toold_text(instead)};
+	toold_decision d = TOOLD_ZERO;
+	d.rule = toold_text(rule), d.reason = toold_text(reason), d.instead = toold_text(instead);
+	return d;
 }
 
-TOOLD_FN toold_result toold_says(toold_str text) { return (toold_result){.out = text}; }
+// toold_says is text on standard output, and exit code 0.
+TOOLD_FN toold_result toold_says(toold_str text) {
+	toold_result r = TOOLD_ZERO;
+	r.out = text;
+	return r;
+}
 
 // toold_fails is a failure that the tool has a name for: UPPER_SNAKE_CASE.
 TOOLD_FN toold_result toold_fails(const char *code, const char *message) {
-	toold_result r = {0};
+	toold_result r = TOOLD_ZERO;
 	r.error.code = toold_text(code), r.error.message = toold_text(message);
 	return r;
 }
 
 // ---- Exports ----
 
+// toold_end_with ends an export: with a failure, or with its answer.
 TOOLD_FN int32_t toold_end_with(toold_str failed, toold_str answer) {
 	if (failed.n) {
 		toold_error(failed);
@@ -1508,6 +1607,8 @@ TOOLD_FN int32_t toold_end_with(toold_str failed, toold_str answer) {
 	return 0;
 }
 
+// toold_get_call reads the call that an export is asked about; where it cannot be
+// read it says why, and the export must fail.
 TOOLD_FN bool toold_get_call(toold_call *c) {
 	toold_str in = toold_input();
 	toold_reader r = toold_read(in);
@@ -1520,7 +1621,7 @@ TOOLD_FN bool toold_get_call(toold_call *c) {
 // TOOLD_RESTRICT makes fn the policy: toold_decision fn(const toold_call *).
 #define TOOLD_RESTRICT(fn) \
 	TOOLD_EXPORT(restrict) int32_t toold_export_restrict(void) { \
-		toold_call c = {0}; \
+		toold_call c = TOOLD_ZERO; \
 		if (!toold_get_call(&c)) return 1; \
 		toold_decision d = fn(&c); \
 		return toold_end_with(d.failed, d.failed.n ? d.failed : toold_write_decision(&d)); \
@@ -1529,7 +1630,7 @@ TOOLD_FN bool toold_get_call(toold_call *c) {
 // TOOLD_HANDLE makes fn the tool: toold_result fn(const toold_call *).
 #define TOOLD_HANDLE(fn) \
 	TOOLD_EXPORT(handle) int32_t toold_export_handle(void) { \
-		toold_call c = {0}; \
+		toold_call c = TOOLD_ZERO; \
 		if (!toold_get_call(&c)) return 1; \
 		toold_result r = fn(&c); \
 		return toold_end_with(r.failed, r.failed.n ? r.failed : toold_write_result(&r)); \
@@ -1539,14 +1640,14 @@ TOOLD_FN bool toold_get_call(toold_call *c) {
 #define TOOLD_DESCRIBE(fn) \
 	TOOLD_EXPORT(describe) int32_t toold_export_describe(void) { \
 		toold_describe d = fn(); \
-		return toold_end_with((toold_str){0, 0}, toold_write_describe(&d)); \
+		return toold_end_with(TOOLD_A(toold_str){0, 0}, toold_write_describe(&d)); \
 	}
 
 // TOOLD_DISCOVER makes fn answer the tools of an identity:
 // toold_surface fn(const toold_discovery *).
 #define TOOLD_DISCOVER(fn) \
 	TOOLD_EXPORT(discover) int32_t toold_export_discover(void) { \
-		toold_discovery d = {0}; \
+		toold_discovery d = TOOLD_ZERO; \
 		toold_str in = toold_input(); \
 		toold_reader r = toold_read(in); \
 		toold_read_discovery(&r, &d); \
@@ -1559,7 +1660,7 @@ TOOLD_FN bool toold_get_call(toold_call *c) {
 // toold_classification fn(const toold_ended *).
 #define TOOLD_CLASSIFY(fn) \
 	TOOLD_EXPORT(classify) int32_t toold_export_classify(void) { \
-		toold_ended e = {0}; \
+		toold_ended e = TOOLD_ZERO; \
 		toold_str in = toold_input(); \
 		toold_reader r = toold_read(in); \
 		toold_read_ended(&r, &e); \
@@ -1567,5 +1668,9 @@ TOOLD_FN bool toold_get_call(toold_call *c) {
 		toold_classification c = fn(&e); \
 		return toold_end_with(c.failed, c.failed.n ? c.failed : toold_write_classification(&c)); \
 	}
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
