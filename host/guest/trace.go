@@ -74,7 +74,7 @@ func trace(err error, find func(offset uint32) []wasm.Place) string {
 		for j, p := range places {
 			if p.Function = plain(p.Function); j == len(places)-1 {
 				p.Function = name // as it is called without DWARF
-			} else if p.Function == "" || ofRuntime(p.Function) || ofLibrary(p) {
+			} else if p.Function == "" || ofRuntime(p.Function) {
 				continue
 			}
 			if p.Source != "" {
@@ -147,17 +147,6 @@ func plain(name string) string {
 		name = name[:i]
 	}
 	return name
-}
-
-// ofLibrary reports whether an inlined function is of Rust's own library: it
-// says nothing that the line of its call does not.
-func ofLibrary(p wasm.Place) bool {
-	for _, lib := range []string{"core", "alloc", "std"} {
-		if strings.HasPrefix(p.Source, lib+"/src/") || strings.HasPrefix(p.Function, lib+"::") {
-			return true
-		}
-	}
-	return false
 }
 
 // olderNames are the names in a symbol of Rust's older form

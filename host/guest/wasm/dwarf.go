@@ -661,7 +661,7 @@ func (r *reading) nameOf(at uint32) string {
 		}
 		// Rust's names say the module of a function only when they are mangled.
 		if linkage := string(r.textOf(e.linkage, &u)); isRust(linkage) {
-			name = linkage
+			name = linkage[:min(len(linkage), 200)] // what follows is of what it was made for
 			break
 		}
 		if n := r.textOf(e.name, &u); len(n) > 0 {
@@ -938,14 +938,18 @@ func (r *reading) file(root, dir, name string) int32 {
 func short(root, name string) string {
 	name = strings.ReplaceAll(name, `\`, "/")
 	root = strings.ReplaceAll(root, `\`, "/")
+	whole := name
+	if !strings.HasPrefix(name, "/") {
+		whole = root + "/" + name
+	}
 	if rest, ok := strings.CutPrefix(name, root+"/"); ok && root != "" {
 		name = rest
 	}
 	name = path.Clean(name)
 	local := name != ".." && !strings.HasPrefix(name, "../") && !strings.HasPrefix(name, "/") && !(len(name) > 1 && name[1] == ':')
-	if i := strings.LastIndex(name, "/library/"); i >= 0 && strings.Contains(name[:i], "/rust") {
-		name = name[i+len("/library/"):] // of Rust's own
-	} else if _, rest, ok := strings.Cut(name, "/registry/src/"); ok {
+	if i := strings.LastIndex(whole, "/library/"); i >= 0 && strings.Contains(whole[:i], "/rust") {
+		name = rustLibrary + path.Clean(whole[i+len("/library/"):])
+	} else if _, rest, ok := strings.Cut(whole, "/registry/src/"); ok {
 		_, name, _ = strings.Cut(rest, "/") // of a package: name-version/src/lib.rs
 	} else if !local {
 		name = path.Base(name)
@@ -956,3 +960,6 @@ func short(root, name string) string {
 	}
 	return printable(name)
 }
+
+// rustLibrary is before the names of files of Rust's own library.
+const rustLibrary = "rust:"

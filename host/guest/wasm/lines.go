@@ -91,8 +91,7 @@ const (
 	tableHeader = len(tableMagic) + 4       // and the number of offsets
 	tableEntry  = 8
 	// tableMost bounds a table.
-	tableMost = 16 << 20
-	textMost  = 4 << 10
+	tableMost = 64 << 20
 )
 
 // Lines reads the DWARF and answers the table for FindLine. It takes time and memory in proportion to the DWARF,
@@ -123,7 +122,9 @@ func (r *reading) table() ([]byte, error) {
 	slices.SortStableFunc(r.rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.addr, b.addr), cmp.Compare(boolInt(a.file != nowhere), boolInt(b.file != nowhere)))
 	})
-	slices.SortStableFunc(r.inlines, func(a, b inlined) int { return cmp.Compare(a.lo, b.lo) })
+	slices.SortFunc(r.inlines, func(a, b inlined) int {
+		return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.depth, b.depth), cmp.Compare(a.origin, b.origin))
+	})
 	ends := make([]uint32, 0, len(r.inlines))
 	for _, in := range r.inlines {
 		ends = append(ends, in.hi)
@@ -134,6 +135,7 @@ func (r *reading) table() ([]byte, error) {
 	rows, inlines := r.rows, r.inlines
 	current := row{file: nowhere}
 	var active []inlined
+	var text []byte
 	for len(rows) > 0 || len(inlines) > 0 || len(ends) > 0 {
 		at := ^uint32(0)
 		if len(rows) > 0 {
@@ -156,7 +158,7 @@ func (r *reading) table() ([]byte, error) {
 			active = slices.DeleteFunc(active, func(in inlined) bool { return in.hi <= at })
 		}
 		for len(inlines) > 0 && inlines[0].lo == at {
-			if len(active) < 2*inlineDepth {
+			if len(active) < inlineDepth {
 				i, _ := slices.BinarySearchFunc(active, inlines[0].depth, func(in inlined, depth int32) int { return cmp.Compare(in.depth, depth) })
 				active = slices.Insert(active, i, inlines[0])
 			}
@@ -165,7 +167,8 @@ func (r *reading) table() ([]byte, error) {
 		if !r.step(4 + len(active)) {
 			return nil, errDWARFSize
 		}
-		if err := t.add(at, r.text(current, active)); err != nil {
+		text = r.text(text[:0], current, active)
+		if err := t.add(at, text); err != nil {
 			return nil, err
 		}
 	}
@@ -179,34 +182,34 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// text says where code is from: the innermost function first, that of the module last and without its name. Code may be
+// text appends where code is from: the innermost function first, that of the module last and without its name. Code may be
 // of no line, where compilers made it for several at once; which functions it is of may be known all the same.
-func (r *reading) text(at row, active []inlined) string {
+func (r *reading) text(b []byte, at row, active []inlined) []byte {
 	if at.file == nowhere || at.file < 0 && len(active) == 0 {
-		return ""
+		return b
 	}
-	var b strings.Builder
 	file, line := at.file, at.line
 	place := func(name string) {
-		b.WriteString(name)
-		b.WriteByte('\t')
+		b = append(append(b, name...), '\t')
 		if file >= 0 && line > 0 {
-			b.WriteString(r.files[file])
-			b.WriteByte(':')
-			b.WriteString(strconv.Itoa(int(line)))
+			b = append(append(b, r.files[file]...), ':')
+			b = strconv.AppendUint(b, uint64(line), 10)
 		}
-		b.WriteByte('\n')
+		b = append(b, '\n')
 	}
-	for i := len(active) - 1; i >= 0 && b.Len() < textMost/2; i-- {
+	for i := len(active) - 1; i >= 0; i-- {
 		in := active[i]
-		place(r.nameOf(in.origin))
+		// What is inlined from Rust's library says nothing that the line of its call does not.
+		if file < 0 || !strings.HasPrefix(r.files[file], rustLibrary) {
+			place(r.nameOf(in.origin))
+		}
 		file, line = noFile, in.line
 		if files := r.program[r.units[in.unit].lines]; uint64(in.file) < uint64(len(files)) {
 			file = files[in.file]
 		}
 	}
 	place("")
-	return b.String()
+	return b
 }
 
 // lineTable is a table being made.
@@ -219,7 +222,7 @@ type lineTable struct {
 }
 
 // add notes what code from an offset of the original on is from.
-func (t *lineTable) add(from uint32, text string) error {
+func (t *lineTable) add(from uint32, text []byte) error {
 	// Offsets come in rising order, as moves do.
 	for len(t.moves) > 1 && t.moves[1].from <= from {
 		t.moves = t.moves[1:]
@@ -236,11 +239,11 @@ func (t *lineTable) add(from uint32, text string) error {
 		to = min(to, t.moves[1].to)
 	}
 	at := uint32(0)
-	if text != "" {
+	if len(text) > 0 {
 		var ok bool
-		if at, ok = t.texts[text]; !ok {
+		if at, ok = t.texts[string(text)]; !ok {
 			at = uint32(len(t.pool)) + 1
-			t.texts[text] = at
+			t.texts[string(text)] = at
 			t.pool = binary.LittleEndian.AppendUint16(t.pool, uint16(len(text)))
 			t.pool = append(t.pool, text...)
 		}
