@@ -66,8 +66,10 @@ type Config struct {
 	// runs binaries with what there is, "required" refuses to start.
 	// Default "best".
 	Confine string `json:"confine,omitempty"`
-	// MaxConnections is how many connections one socket serves at a time;
-	// further ones are answered OVERLOADED. Default 1024.
+	// MaxConnections is how many connections one socket serves at a time. A
+	// further one takes the place of one that is idle, or is answered
+	// OVERLOADED; one place in 64 is kept from the uid that holds most. Default
+	// 1024.
 	MaxConnections int `json:"max_connections,omitempty"`
 	// ShutdownGrace is how many seconds calls may finish in after SIGTERM
 	// before they are ended. Default 30.

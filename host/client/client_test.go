@@ -174,15 +174,26 @@ func TestLeaving(t *testing.T) {
 }
 
 func TestTurnedAway(t *testing.T) {
-	path := serve(t, server.Config{Handler: answer, MaxConns: 1})
-	first, err := client.Dial(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close()
-	if _, err := first.Call(t.Context(), &wire.Call{Tool: "x"}); err != nil {
-		t.Fatal(err)
-	}
+	begun, release := make(chan struct{}), make(chan struct{})
+	path := serve(t, server.Config{MaxConns: 1, Handler: func(ctx context.Context, c *wire.Call, p server.Peer, s server.Streams) *wire.Result {
+		if c.Tool == "hold" {
+			close(begun)
+			<-release
+		}
+		return answer(ctx, c, p, s)
+	}})
+	held := make(chan error, 1)
+	go func() {
+		_, err := client.Call(context.Background(), path, &wire.Call{Tool: "hold"})
+		held <- err
+	}()
+	defer func() {
+		close(release)
+		if err := <-held; err != nil {
+			t.Errorf("the call that held the place: %v", err)
+		}
+	}()
+	<-begun
 	for range 100 {
 		for _, form := range []wire.Form{wire.Plain, wire.Envelope} {
 			r, err := client.Call(t.Context(), path, &wire.Call{Form: form, ExecutionID: id, Tool: "x", Args: []string{strings.Repeat("x", 60000)}})

@@ -60,6 +60,9 @@ type conn struct {
 	assembling  bool // partial is not nil
 	waiting     bool // read waits for room in queue
 	stopping    bool
+	idle        time.Time // since when queue is empty, while it is
+	evicted     bool
+	lingers     bool // of an evicted one: it holds a token of Server.turnedAway
 }
 
 // call is one request and what belongs to it while it runs.
@@ -92,7 +95,7 @@ func newConn(s *Server, ctx context.Context, nc *net.UnixConn) (*conn, error) {
 		return nil, err
 	}
 	peer.Focus = new(atomic.Pointer[string])
-	c := &conn{server: s, nc: nc, raw: raw, peer: peer, ctx: ctx, in: bufio.NewReader(nc), reading: true}
+	c := &conn{server: s, nc: nc, raw: raw, peer: peer, ctx: ctx, in: bufio.NewReader(nc), reading: true, idle: time.Now()}
 	c.out.nc = nc
 	c.change = sync.NewCond(&c.mu)
 	return c, nil
@@ -118,12 +121,17 @@ func (c *conn) serve() {
 			// leave, and listen in its place.
 			c.nc.SetReadDeadline(time.Unix(1, 0))
 			<-done
-			linger(c.nc)
+			if !c.evicted || c.lingers {
+				linger(c.nc)
+			}
 			break
 		}
 	}
 	c.nc.Close()
 	<-done
+	if c.lingers {
+		<-c.server.turnedAway
+	}
 }
 
 // next waits for a call to run. It is nil when none will come.
@@ -158,6 +166,7 @@ func (c *conn) pop() {
 	c.queuedBytes -= c.queue[0].size
 	c.queue[0] = nil
 	c.queue = c.queue[1:]
+	c.idle = time.Now()
 	if c.waiting {
 		c.nc.SetReadDeadline(time.Unix(1, 0))
 	} else if c.idleLocked() && c.stopping {
@@ -166,6 +175,35 @@ func (c *conn) pop() {
 }
 
 func (c *conn) idleLocked() bool { return len(c.queue) == 0 && !c.assembling }
+
+// idleSince reports whether nothing is asked, and since when.
+func (c *conn) idleSince() (time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.idle, len(c.queue) == 0 && c.reading && !c.stopping
+}
+
+// evict ends an idle connection whose place is needed. What the client asked at
+// this moment, or asks next, has its answer: it was not run. It is false when
+// the connection is idle no more.
+func (c *conn) evict() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) > 0 || !c.reading || c.stopping {
+		return false
+	}
+	c.stopping, c.evicted = true, true
+	c.queue = append(c.queue, c.refusal(&wire.Call{}, wire.Errorf(wire.Overloaded, "the daemon gave this connection's place to another, since it was idle; connect again"), true))
+	c.change.Broadcast()
+	patience := lastWords
+	select {
+	case c.server.turnedAway <- struct{}{}:
+		c.lingers, patience = true, lingerTime
+	default:
+	}
+	c.nc.SetWriteDeadline(time.Now().Add(patience)) // also of a client that reads nothing
+	return true
+}
 
 // stop lets the calls that were asked for finish, and then ends the connection.
 func (c *conn) stop() {

@@ -78,8 +78,10 @@ type Config struct {
 	Path string
 	// Mode is that of the socket. Default: 0660.
 	Mode os.FileMode
-	// MaxConns is how many connections are served at once; a further one is
-	// told OVERLOADED. Default: 1024.
+	// MaxConns is how many connections are served at once. A further one takes
+	// the place of the one that has been idle longest, for a second or more,
+	// which is told OVERLOADED; where none is, the further one is. One in 64 places is kept
+	// from a uid that holds more than half of all. Default: 1024.
 	MaxConns int
 	// Handler is required.
 	Handler Handler
@@ -96,6 +98,9 @@ const (
 	// maxTurnedAway is how many connections over the limit are listened to at
 	// once.
 	maxTurnedAway = 64
+	// defaultIdle is how long a connection is idle before its place may be
+	// another's: one that has just come is about to ask.
+	defaultIdle = time.Second
 	// lastWords is how long, when the server stops, a request that is already
 	// on its way may take to arrive on an idle connection, to be refused in
 	// words.
@@ -111,6 +116,7 @@ type Server struct {
 	log      *slog.Logger
 	socket   *socket
 	endGrace time.Duration
+	minIdle  time.Duration
 	// turnedAway holds a token for each connection over the limit.
 	turnedAway chan struct{}
 	// running counts connections, those that are turned away included. It only
@@ -119,6 +125,7 @@ type Server struct {
 
 	mu       sync.Mutex // guards what follows
 	conns    map[*conn]struct{}
+	held     map[uint32]int // how many of conns are whose
 	stopping bool
 }
 
@@ -143,9 +150,10 @@ func Listen(config Config) (*Server, error) {
 		return nil, err
 	}
 	return &Server{
-		config: config, log: config.Logger, socket: socket, endGrace: defaultEndGrace,
+		config: config, log: config.Logger, socket: socket, endGrace: defaultEndGrace, minIdle: defaultIdle,
 		turnedAway: make(chan struct{}, maxTurnedAway),
 		conns:      make(map[*conn]struct{}),
+		held:       make(map[uint32]int),
 	}, nil
 }
 
@@ -189,19 +197,21 @@ func (s *Server) admit(ctx context.Context, nc *net.UnixConn) {
 		return
 	}
 	s.mu.Lock()
-	full, stopping := len(s.conns) >= s.config.MaxConns, s.stopping
+	stopping := s.stopping
+	admitted := !stopping && s.roomLocked(c.peer.UID)
 	if !stopping {
 		s.running.Add(1)
 	}
-	if !stopping && !full {
+	if admitted {
 		s.conns[c] = struct{}{}
+		s.held[c.peer.UID]++
 	}
 	s.mu.Unlock()
 	switch {
 	case stopping:
 		tell(nc, wire.Errorf(wire.Overloaded, "the daemon is stopping; try again when it is back"))
 		nc.Close()
-	case full:
+	case !admitted:
 		tell(nc, wire.Errorf(wire.Overloaded, "the daemon already serves %d connections; try again, or raise its limit", s.config.MaxConns))
 		s.turnAway(nc)
 	default:
@@ -209,9 +219,48 @@ func (s *Server) admit(ctx context.Context, nc *net.UnixConn) {
 			defer s.running.Done()
 			c.serve()
 			s.mu.Lock()
-			delete(s.conns, c)
+			s.dropLocked(c)
 			s.mu.Unlock()
 		}()
+	}
+}
+
+// roomLocked reports whether there is a place for a further connection of uid,
+// and makes one where a connection is idle. Whoever holds most places, and
+// only such a one, has to give up its own.
+func (s *Server) roomLocked(uid uint32) bool {
+	most := s.config.MaxConns
+	greedy := s.held[uid] > most/2
+	if greedy {
+		most -= most / 64
+	}
+	if len(s.conns) < most {
+		return true
+	}
+	var oldest *conn
+	var since time.Time
+	for c := range s.conns {
+		if greedy && c.peer.UID != uid {
+			continue
+		}
+		if t, idle := c.idleSince(); idle && (oldest == nil || t.Before(since)) {
+			oldest, since = c, t
+		}
+	}
+	if oldest == nil || time.Since(since) < s.minIdle || !oldest.evict() {
+		return false
+	}
+	s.dropLocked(oldest)
+	return true
+}
+
+func (s *Server) dropLocked(c *conn) {
+	if _, there := s.conns[c]; !there {
+		return
+	}
+	delete(s.conns, c)
+	if s.held[c.peer.UID]--; s.held[c.peer.UID] == 0 {
+		delete(s.held, c.peer.UID)
 	}
 }
 

@@ -512,9 +512,9 @@ func TestHalfClose(t *testing.T) {
 }
 
 func TestConnectionLimit(t *testing.T) {
-	const limit = 1000
+	const limit, others = 1000, 15 // are kept from the uid that holds most
 	begin := make(chan struct{})
-	s := start(t, Config{MaxConns: limit, Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{MaxConns: limit + others, Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
 		<-begin
 		return echo(ctx, c, Peer{}, s)
 	}})
@@ -530,7 +530,7 @@ func TestConnectionLimit(t *testing.T) {
 		c := dial(t, s)
 		// The answer is there although the client wrote first.
 		wire.WriteFrame(c, []byte(sized(wire.MaxFrame)))
-		if message := c.refused(wire.Overloaded); !strings.Contains(message, "1000") {
+		if message := c.refused(wire.Overloaded); !strings.Contains(message, "1015") {
 			t.Errorf("turned away with %q", message)
 		}
 		c.Close()
@@ -561,6 +561,140 @@ func TestConnectionLimit(t *testing.T) {
 	for _, c := range clients {
 		c.Close()
 	}
+}
+
+// Who is idle longest gives its place to a further connection, and who calls
+// keeps it. What an evicted client asks next is answered, and not run.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	const limit = 8
+	begin, ran := make(chan struct{}), make(chan string, 100)
+	s := start(t, Config{MaxConns: limit, Handler: func(ctx context.Context, c *wire.Call, p Peer, s Streams) *wire.Result {
+		ran <- c.Args[0]
+		if c.Args[0] == "wait" {
+			<-begin
+		}
+		return echo(ctx, c, p, s)
+	}})
+	s.mu.Lock()
+	s.minIdle = 0
+	s.mu.Unlock()
+	call := func(c *rawClient, text string) {
+		t.Helper()
+		c.send(`{"tool":"x","args":["` + text + `"]}`)
+		if r, _ := c.result(); string(r.Stdout) != text {
+			t.Errorf("%s: %+v", text, r)
+		}
+		<-ran
+	}
+	var clients []*rawClient
+	for i := range limit {
+		clients = append(clients, dial(t, s))
+		call(clients[i], fmt.Sprint(i))
+	}
+	clients[1].send(`{"tool":"x","args":["wait"]}`)
+	<-ran
+	call(clients[0], "again") // 2 is now idle longest, and 3 after it
+	for _, gone := range []int{2, 3} {
+		call(dial(t, s), "new")
+		if message := clients[gone].refused(wire.Overloaded); !strings.Contains(message, "connect again") {
+			t.Errorf("%d was told %q", gone, message)
+		}
+		clients[gone].ended()
+	}
+	// What was written before the words were read was not run.
+	call(dial(t, s), "new")
+	wire.WriteFrame(clients[4], []byte(`{"tool":"x","args":["never"]}`))
+	clients[4].refused(wire.Overloaded)
+	clients[4].ended()
+	close(begin)
+	if r, _ := clients[1].result(); string(r.Stdout) != "wait" {
+		t.Errorf("the one that called: %+v", r)
+	}
+	call(clients[0], "still")
+	call(clients[1], "still")
+	if n := s.Conns(); n != limit {
+		t.Errorf("%d connections", n)
+	}
+	if len(ran) > 0 {
+		t.Errorf("%q ran", <-ran)
+	}
+}
+
+// One who keeps opening connections and reads nothing holds no more of them.
+func TestEvictionIsBounded(t *testing.T) {
+	const limit = 4
+	s := start(t, Config{MaxConns: limit, Handler: echo})
+	s.mu.Lock()
+	s.minIdle = 0
+	s.mu.Unlock()
+	for range 4 * maxTurnedAway {
+		dial(t, s)
+	}
+	c := dial(t, s)
+	c.send(`{"tool":"x","args":["served"]}`)
+	if r, _ := c.result(); string(r.Stdout) != "served" {
+		t.Errorf("%+v", r)
+	}
+	if n := s.Conns(); n > limit {
+		t.Errorf("%d connections", n)
+	}
+	if n := len(s.turnedAway); n > maxTurnedAway {
+		t.Errorf("%d are listened to", n)
+	}
+}
+
+// Some places are not for the uid that holds most.
+func TestPlacesOfOthers(t *testing.T) {
+	const limit = 128
+	s := &Server{config: Config{MaxConns: limit}, conns: map[*conn]struct{}{}, held: map[uint32]int{}, turnedAway: make(chan struct{}, maxTurnedAway)}
+	enter := func(uid uint32, busy bool) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.roomLocked(uid) {
+			return false
+		}
+		c := &conn{server: s, peer: Peer{UID: uid}, reading: true, ctx: t.Context(), nc: unixConn(t)}
+		c.change = sync.NewCond(&c.mu)
+		if busy {
+			c.queue = []*call{{}}
+		}
+		s.conns[c] = struct{}{}
+		s.held[uid]++
+		return true
+	}
+	n := 0
+	for enter(1, true) {
+		n++
+	}
+	if n != limit-limit/64 {
+		t.Errorf("one uid holds %d of %d", n, limit)
+	}
+	if !enter(2, false) || !enter(3, true) {
+		t.Error("there is no place for others")
+	}
+	if enter(1, true) {
+		t.Error("who holds most takes another's place")
+	}
+	if !enter(4, true) || enter(4, true) {
+		t.Error("an idle one makes room for one other, once")
+	}
+}
+
+func unixConn(t *testing.T) *net.UnixConn {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	syscall.Close(fds[1])
+	f := os.NewFile(uintptr(fds[0]), "")
+	defer f.Close()
+	nc, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close() })
+	return nc.(*net.UnixConn)
 }
 
 func TestPeer(t *testing.T) {

@@ -68,7 +68,9 @@ one direction only, with shutdown(SHUT_WR) or as "nc -N -U" does, says that no m
 requests and no more input will come; the answers still do.
 
 A server that has no room for a further connection answers it, unasked, with
-OVERLOADED in plain form, and closes it. A server that stops lets the calls that it
+OVERLOADED in plain form, and closes it. It may do the same with a connection that
+was idle, for which that is the answer to a request which it has not read: the call
+did not take place. A server that stops lets the calls that it
 has finish, answers further ones with OVERLOADED, and closes connections as they
 fall idle. A connection that closes without an answer says nothing about whether
 the call took place, unless nothing of its request had been sent.
