@@ -365,22 +365,27 @@ func (x *Execution) End(r *wire.Result) {
 		x.s.t.log.Info("a call ended without reading what steered it", "session", x.Session, "execution_id", x.ID, "bytes", undelivered)
 	}
 	s := x.s
-	s.note(rec)
+	idle := false
+	s.noteAs(func() *record {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.running, x)
+		if s.turn == x {
+			s.turn = nil
+		}
+		idle = len(s.running) == 0
+		s.used = time.Now()
+		s.count.add(&o)
+		if len(s.recent) == maxRecent {
+			s.recent = slices.Delete(s.recent, 0, 1)
+		}
+		s.recent = append(s.recent, o)
+		return rec
+	})
 	if x.Job != nil {
 		x.Job.finish(&o, r)
 	}
 	s.mu.Lock()
-	delete(s.running, x)
-	if s.turn == x {
-		s.turn = nil
-	}
-	idle := len(s.running) == 0
-	s.used = time.Now()
-	s.count.add(&o)
-	if len(s.recent) == maxRecent {
-		s.recent = slices.Delete(s.recent, 0, 1)
-	}
-	s.recent = append(s.recent, o)
 	if s.drained != nil {
 		close(s.drained)
 		s.drained = nil

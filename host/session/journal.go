@@ -141,31 +141,39 @@ type journal struct {
 	size int64
 	held bool // it is one of kept
 	old  bool // the file is of an older version: the next record begins it anew
+	gone bool // it was removed: what still comes is written nowhere
 }
 
-// append writes one record, or, when r is nil, only sees to it that the file is
-// there. A file that has grown too long, or is not there, is begun with what
-// fresh answers.
+// append writes the record that what answers, or, when that is nil, only sees to
+// it that the file is there. A file that has grown too long, or is not there, is
+// begun with what fresh answers. what is called once, whether or not it can be
+// written, and after fresh: what it changes belongs to its record, and to no
+// record before it.
 // first reports that the record before this one could be written.
-func (j *journal) append(r *record, fresh func() []record) (first bool, err error) {
+func (j *journal) append(what func() *record, fresh func() []record) (first bool, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.gone {
+		what()
+		return false, nil
+	}
 	first = j.lost.Load() == 0
-	if err := j.openLocked(fresh); err != nil {
-		return first, j.failLocked(err)
-	}
-	if j.size > maxJournal || j.old {
-		if err := j.rotateLocked(fresh()); err != nil {
-			return first, j.failLocked(err)
+	err = j.openLocked(fresh)
+	if err == nil && (j.size > maxJournal || j.old) {
+		if err = j.rotateLocked(fresh()); err == nil {
+			j.old = false
 		}
-		j.old = false
 	}
-	if r == nil {
-		return first, nil
+	r := what()
+	if err == nil && r != nil {
+		r.Lost = int(j.lost.Load())
+		err = j.writeLocked(r.encode())
 	}
-	r.Lost = int(j.lost.Load())
-	if err := j.writeLocked(r.encode()); err != nil {
+	switch {
+	case err != nil:
 		return first, j.failLocked(err)
+	case r == nil:
+		return first, nil
 	}
 	j.records.Add(1)
 	j.lost.Store(0)
@@ -233,7 +241,7 @@ func (j *journal) openLocked(fresh func() []record) error {
 // rotateLocked begins the journal anew. There is always a whole one under one of
 // the two names.
 func (j *journal) rotateLocked(records []record) error {
-	tmp := j.path + ".new"
+	tmp := newer(j.path)
 	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -242,7 +250,10 @@ func (j *journal) rotateLocked(records []record) error {
 	for i := range records {
 		b.Write(records[i].encode())
 	}
-	if _, err := f.Write(b.Bytes()); err != nil {
+	// On the disk before it has the name: the end of the machine may cost the last
+	// records, and not all of them.
+	_, err = f.Write(b.Bytes())
+	if err := errors.Join(err, f.Sync()); err != nil {
 		f.Close()
 		os.Remove(tmp)
 		return err
@@ -256,14 +267,19 @@ func (j *journal) rotateLocked(records []record) error {
 	return nil
 }
 
-// older is where a journal's file goes when it is begun anew.
+// older is where a journal's file goes when it is begun anew, newer where the new
+// one is written.
 func older(path string) string { return path + ".1" }
+func newer(path string) string { return path + ".new" }
 
 // flush puts on the disk what was written. Records are not synced one by one: see
 // host/RATIONALE.md.
 func (j *journal) flush(fresh func() []record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.gone {
+		return nil
+	}
 	err := j.openLocked(fresh)
 	if err == nil {
 		err = j.file.Sync()
@@ -323,13 +339,15 @@ func (j *journal) status() map[string]any {
 	return m
 }
 
-// remove takes the files away.
+// remove takes the files away, for good.
 func (j *journal) remove() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closeLocked()
-	os.Remove(j.path)
-	os.Remove(older(j.path))
+	j.gone = true
+	for _, path := range []string{j.path, older(j.path), newer(j.path)} {
+		os.Remove(path)
+	}
 }
 
 // loaded is what a journal says.
@@ -477,11 +495,13 @@ func eachLine(r io.Reader, f func(line []byte)) error {
 	}
 }
 
-// readFile is read of a file. A rotation that was cut short between its two
-// renames is taken back.
+// readFile is read of a file. A rotation that was cut short, between its two
+// renames or before the new file was on the disk, is taken back.
 func readFile(path string) (*loaded, error) {
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := os.Rename(older(path), path); err != nil {
+	fi, err := os.Lstat(path)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if missing || err == nil && fi.Size() == 0 {
+		if err := os.Rename(older(path), path); err != nil && missing {
 			return nil, err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/toold/toold/host/wire"
@@ -284,6 +285,120 @@ func TestJournalsAreBegunAnew(t *testing.T) {
 	third, _ := open(t, Config{Dir: dir})
 	if got, err := third.Find("me", s.id); err != nil || got.count.Calls < n {
 		t.Errorf("after a rotation that was cut short: %v", err)
+	}
+
+	// The machine ended before what the new one holds was on the disk.
+	third.Close(ended())
+	if err := errors.Join(os.Rename(s.journal.path, older(s.journal.path)), os.WriteFile(s.journal.path, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	fourth, _ := open(t, Config{Dir: dir})
+	if got, err := fourth.Find("me", s.id); err != nil || got.count.Calls < n {
+		t.Errorf("with a new journal that is empty: %v", err)
+	}
+}
+
+// TestForgottenJournalsStayAway: a call that ends after its session was
+// forgotten leaves no file behind.
+func TestForgottenJournalsStayAway(t *testing.T) {
+	tab, _ := open(t, Config{})
+	s := explicit(t, tab, "me")
+	x := run(t, s, "e", true)
+	s.close()
+	tab.forget(s)
+	x.End(fine)
+	<-s.over
+	if files, _ := filepath.Glob(s.journal.path + "*"); len(files) > 0 {
+		t.Errorf("there are %v", files)
+	}
+}
+
+// TestJobsComeBack: after a restart the last jobs of an identity are there, in
+// their order, and no more than before it.
+func TestJobsComeBack(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		tab, _ := open(t, Config{Dir: dir})
+		sessions := []*Session{explicit(t, tab, "me"), explicit(t, tab, "me"), explicit(t, tab, "me")}
+		const n = 3*keptJobs + 1
+		for i := range n {
+			j, err := tab.NewJob("me", "", &wire.Call{ExecutionID: fmt.Sprint(i), Tool: "t"}, func(error) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, err := sessions[i%3].Begin(t.Context(), Spec{ID: j.ID, Tool: "t", Kind: KindJob, Job: j})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.Attempt(true)
+			j.Admit()
+			time.Sleep(time.Second)
+			x.End(fine)
+		}
+		ids := func(tab *Table) (ids []string) {
+			for _, j := range tab.jobs.of("me", false) {
+				ids = append(ids, j.ID)
+			}
+			return ids
+		}
+		before := ids(tab)
+		if len(before) != keptJobs || before[keptJobs-1] != fmt.Sprint(n-1) {
+			t.Fatalf("before: %v", before)
+		}
+		again, _ := open(t, Config{Dir: dir})
+		if after := ids(again); fmt.Sprint(after) != fmt.Sprint(before) {
+			t.Errorf("before: %v\nafter:  %v", before, after)
+		}
+		tab.Close(ended())
+		again.Close(ended())
+	})
+}
+
+// TestEndsAreNotLostToANewJournal: a journal never has the end of a call that a
+// new journal would begin with as one that runs.
+func TestEndsAreNotLostToANewJournal(t *testing.T) {
+	dir := t.TempDir()
+	tab, _ := open(t, Config{Dir: dir})
+	s := explicit(t, tab, "me")
+	x := run(t, s, "x", true)
+	written := s.journal.records.Load()
+	over := make(chan struct{})
+	s.mu.Lock()
+	go func() { defer close(over); x.End(fine) }()
+	for until := time.Now().Add(50 * time.Millisecond); time.Now().Before(until); runtime.Gosched() {
+		if s.journal.records.Load() != written {
+			t.Error("the journal has the end of a call that its session still counts as running")
+			break
+		}
+	}
+	s.mu.Unlock()
+	<-over
+
+	const callers, each = 8, 25
+	var calls sync.WaitGroup
+	for c := range callers {
+		calls.Go(func() {
+			for i := range each {
+				x := run(t, s, fmt.Sprint(c, " ", i), true)
+				s.journal.mu.Lock()
+				s.journal.size = maxJournal + 1 // the next record begins it anew
+				s.journal.mu.Unlock()
+				x.End(fine)
+				s.set(func() error { s.name = fmt.Sprint(c, " ", i); return nil })
+			}
+		})
+	}
+	calls.Wait()
+	again, _ := open(t, Config{Dir: dir})
+	got, err := again.Find("me", s.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := got.count.Outcomes["ok"]; n != callers*each+1 || got.count.Calls != n {
+		t.Errorf("of %d calls that ended well, the journal has %v", callers*each+1, got.count.Outcomes)
+	}
+	if got.name != s.name {
+		t.Errorf("the session is named %q, and %q after a restart", s.name, got.name)
 	}
 }
 

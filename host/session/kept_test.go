@@ -17,7 +17,10 @@ func TestFewJournalsStayOpen(t *testing.T) {
 			for n := range 2 {
 				run(t, s, fmt.Sprint(i, n), false).End(fine)
 			}
-			if is := s.journal.file != nil; is != (i < maxKept) {
+			s.journal.mu.Lock()
+			is := s.journal.file != nil
+			s.journal.mu.Unlock()
+			if is != (i < maxKept) {
 				t.Fatalf("journal %d stays open: %v", i, is)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -81,6 +82,8 @@ func (t *Table) load() error {
 	}
 	close(work)
 	wait.Wait()
+	t.jobs.restored()
+	slices.SortFunc(all, func(a, b *Session) int { return a.used.Compare(b.used) })
 	for _, s := range all {
 		t.enlist(s)
 	}
@@ -156,6 +159,15 @@ func (jt *jobTable) restore(s *Session, r *record) {
 		j.message = "the daemon ended while the job ran; nobody knows how far it came"
 	}
 	jt.add(j)
+}
+
+// restored puts the jobs that were brought back in their order, and keeps the
+// last of them.
+func (jt *jobTable) restored() {
+	for owner, list := range jt.byOwner { // nobody else has it yet
+		slices.SortStableFunc(list, func(a, b *Job) int { return a.Started.Compare(b.Started) })
+		jt.prune(owner)
+	}
 }
 
 // enlist makes a restored session known.

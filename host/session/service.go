@@ -415,9 +415,13 @@ func (s *Session) set(change func() error) error {
 		s.mu.Unlock()
 		return err
 	}
-	r := s.settingsLocked(time.Now())
 	s.mu.Unlock()
-	err := s.note(&r)
+	err := s.noteAs(func() *record { // what it is by then, be that another's change
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r := s.settingsLocked(time.Now())
+		return &r
+	})
 	s.releaseIfIdle()
 	if err != nil {
 		return wire.Errorf(wire.StoreUnavailable, "it is so from now on, but the journal of the session cannot be written, so a restart forgets it: %w; see the sessions folder in the daemon's state", err)

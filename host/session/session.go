@@ -323,14 +323,21 @@ func (t *Table) Totals() (Counters, map[string]int) {
 
 // note writes a record into the journal; nil only begins the file. What cannot
 // be written is said once, counted, and told to whoever asks.
-func (s *Session) note(r *record) error {
-	if r != nil {
-		r.At = time.Now().UTC()
-		if r.Type == recState {
-			r.ID, r.Owner, r.Default, r.Created = s.id, s.owner, s.isDef, s.created
+func (s *Session) note(r *record) error { return s.noteAs(func() *record { return r }) }
+
+// noteAs is note of a record that is made when it is about to be written, so that
+// what it says of the session and what the journal says are changed together.
+func (s *Session) noteAs(what func() *record) error {
+	first, err := s.journal.append(func() *record {
+		r := what()
+		if r != nil {
+			r.At = time.Now().UTC()
+			if r.Type == recState {
+				r.ID, r.Owner, r.Default, r.Created = s.id, s.owner, s.isDef, s.created
+			}
 		}
-	}
-	first, err := s.journal.append(r, s.fresh)
+		return r
+	}, s.fresh)
 	if err != nil && first {
 		s.t.log.Warn("the journal of a session cannot be written; calls that change something are refused", "session", s.id, "error", err)
 	}
