@@ -76,8 +76,8 @@ func (t *tail) write(p []byte) {
 // kept is the end of what was written.
 func (t *tail) kept() []byte { return t.b[max(len(t.b)-keptOutput, 0):] }
 
-// NewJob prepares a job that is about to be called. cancel ends it. It is listed
-// once Admit was called.
+// NewJob prepares a job that is about to be called. cancel ends it. It counts
+// from now on until it ends, and is listed once Admit was called.
 func (t *Table) NewJob(owner, session string, call *wire.Call, cancel context.CancelCauseFunc) (*Job, error) {
 	j := &Job{
 		ID: call.ExecutionID, Owner: owner, Session: session, Tool: call.Tool, Detach: call.Detach,
@@ -97,6 +97,7 @@ func (t *Table) NewJob(owner, session string, call *wire.Call, cancel context.Ca
 	if running >= maxJobs {
 		return nil, wire.Errorf(wire.Overloaded, "%d jobs are running, and that is the limit; wait for one, or cancel one with toolctl jobs cancel", running)
 	}
+	t.jobs.addLocked(j)
 	return j, nil
 }
 
@@ -109,30 +110,25 @@ func (j *Job) Admit() {
 		return
 	}
 	j.mu.Lock()
-	listed := j.listed
-	j.listed = true
-	j.mu.Unlock()
-	if listed {
-		return
+	defer j.mu.Unlock()
+	if !j.listed {
+		j.listed = true
+		close(j.admitted)
 	}
-	j.table.add(j)
-	close(j.admitted)
 }
 
-func (jt *jobTable) add(j *Job) {
-	jt.mu.Lock()
-	defer jt.mu.Unlock()
+func (jt *jobTable) addLocked(j *Job) {
 	if jt.byOwner == nil {
 		jt.byOwner = map[string][]*Job{}
 	}
 	jt.byOwner[j.Owner] = append(jt.byOwner[j.Owner], j)
 }
 
-// prune drops the oldest finished jobs of an identity.
+// prune drops the oldest finished jobs of an identity, and those that never ran.
 func (jt *jobTable) prune(owner string) {
 	jt.mu.Lock()
 	defer jt.mu.Unlock()
-	list := jt.byOwner[owner]
+	list := slices.DeleteFunc(jt.byOwner[owner], func(j *Job) bool { return j.isDone() && !j.isListed() })
 	done := 0
 	for _, j := range list {
 		if j.isDone() {
@@ -153,16 +149,20 @@ func (jt *jobTable) prune(owner string) {
 	jt.byOwner[owner] = list
 }
 
-// of is the jobs of an identity, or of all for "", oldest first.
+// of is the listed jobs of an identity, or of all, oldest first.
 func (jt *jobTable) of(owner string, all bool) []*Job {
 	jt.mu.Lock()
 	defer jt.mu.Unlock()
-	if !all {
-		return slices.Clone(jt.byOwner[owner])
+	list := slices.Clone(jt.byOwner[owner])
+	if all {
+		list = nil
+		for _, jobs := range jt.byOwner {
+			list = append(list, jobs...)
+		}
 	}
-	var list []*Job
-	for _, jobs := range jt.byOwner {
-		list = append(list, jobs...)
+	list = slices.DeleteFunc(list, func(j *Job) bool { return !j.isListed() })
+	if !all {
+		return list
 	}
 	slices.SortFunc(list, func(a, b *Job) int { return a.Started.Compare(b.Started) })
 	return list
@@ -186,6 +186,12 @@ func (j *Job) run(x *Execution) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.x = x
+}
+
+func (j *Job) isListed() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.listed
 }
 
 func (j *Job) isDone() bool {
@@ -252,11 +258,8 @@ func (j *Job) finish(o *Outcome, r *wire.Result) {
 	}
 	j.x, j.cancel, j.done = nil, nil, true
 	close(j.over)
-	listed := j.listed
 	j.mu.Unlock()
-	if listed {
-		j.table.prune(j.Owner)
-	}
+	j.table.prune(j.Owner)
 }
 
 // snapshot is what a query sees; output is of some size, and is in it where it

@@ -313,6 +313,46 @@ func TestForgottenJournalsStayAway(t *testing.T) {
 	}
 }
 
+// TestJobsAreBounded: what will be a job counts from the moment on that it was
+// taken, and its id is nobody else's.
+func TestJobsAreBounded(t *testing.T) {
+	tab, _ := open(t, Config{})
+	var jobs []*Job
+	job := func(id string) error {
+		j, err := tab.NewJob("me", "s", &wire.Call{ExecutionID: id, Tool: "t"}, func(error) {})
+		if err == nil {
+			jobs = append(jobs, j)
+		}
+		return err
+	}
+	for i := range maxJobs {
+		if err := job(fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var e *wire.Error
+	if err := job("one more"); !errors.As(err, &e) || e.Code != wire.Overloaded {
+		t.Errorf("one more: %v", err)
+	}
+	if n := len(tab.jobs.of("me", false)); n != 0 {
+		t.Errorf("%d jobs are listed before it is certain that they run", n)
+	}
+	jobs[0].End(&wire.Result{Err: wire.Errorf(wire.Denied, "no")})
+	if err := job("1"); !errors.As(err, &e) || e.Code != wire.InvalidEnvelope {
+		t.Errorf("an id twice: %v", err)
+	}
+	if err := job("one more"); err != nil {
+		t.Errorf("after one was refused: %v", err)
+	}
+	for _, j := range jobs[1:] {
+		j.Admit()
+		j.End(fine)
+	}
+	if n := len(tab.jobs.of("me", false)); n != keptJobs {
+		t.Errorf("%d jobs are kept", n)
+	}
+}
+
 // TestJobsComeBack: after a restart the last jobs of an identity are there, in
 // their order, and no more than before it.
 func TestJobsComeBack(t *testing.T) {

@@ -158,7 +158,9 @@ func (jt *jobTable) restore(s *Session, r *record) {
 	if r.Code == wire.OutcomeUnknown {
 		j.message = "the daemon ended while the job ran; nobody knows how far it came"
 	}
-	jt.add(j)
+	jt.mu.Lock()
+	defer jt.mu.Unlock()
+	jt.addLocked(j)
 }
 
 // restored puts the jobs that were brought back in their order, and keeps the
