@@ -533,7 +533,7 @@ func (r *reading) entries(n, at int) error {
 			}
 			if err := r.ranges(e, u, func(lo, hi uint64) {
 				if lo > 0 && lo < hi && lo < uint64(r.d.code) && now <= inlineDepth {
-					in.lo, in.hi = uint32(lo), uint32(min(hi, uint64(r.d.code)))
+					in.lo, in.hi = uint32(lo), r.within(hi)
 					r.inlines = append(r.inlines, in)
 				}
 			}); err != nil {
@@ -759,7 +759,7 @@ func (r *reading) lineProgram(at int64, c cursor) error {
 		if file < uint64(len(files)) && line > 0 && line < 1<<31 {
 			id = files[file]
 		}
-		r.rows = append(r.rows, row{uint32(min(addr, 1<<32-1)), uint32(line), id})
+		r.rows = append(r.rows, row{r.within(addr), uint32(line), id})
 	}
 	for c.p < len(c.b) && !c.bad {
 		if !r.step(1) || len(r.rows) > dwarfRows {
@@ -780,8 +780,8 @@ func (r *reading) lineProgram(at int64, c cursor) error {
 			switch c.u8() {
 			case 1: // the end of a sequence
 				// A function that the linker left out is where no function can be.
-				if begin < len(r.rows) && r.rows[begin].addr > 0 && int(r.rows[begin].addr) < r.d.code {
-					r.rows = append(r.rows, row{uint32(min(addr, 1<<32-1)), 0, nowhere})
+				if begin < len(r.rows) && r.rows[begin].addr > 0 && r.rows[begin].addr < uint32(r.d.code) {
+					r.rows = append(r.rows, row{r.within(addr), 0, nowhere})
 				} else {
 					r.rows = r.rows[:begin]
 				}
@@ -824,6 +824,9 @@ func (r *reading) lineProgram(at int64, c cursor) error {
 	}
 	return nil
 }
+
+// within is an address, or the end of the code.
+func (r *reading) within(addr uint64) uint32 { return uint32(min(addr, uint64(r.d.code))) }
 
 // filesOld reads the files of a line program up to version 4; they are numbered from 1.
 func (r *reading) filesOld(c *cursor, comp []byte) ([]int32, error) {
@@ -957,6 +960,9 @@ func short(root, name string) string {
 	if len(name) > 100 {
 		name = path.Base(name)
 		name = name[max(0, len(name)-100):]
+	}
+	if name == "/" { // nothing but a folder
+		name = "?"
 	}
 	return printable(name)
 }

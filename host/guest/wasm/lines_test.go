@@ -327,6 +327,7 @@ func TestShort(t *testing.T) {
 		{"/home/you/hello", "library/a.c", "library/a.c"},
 		{"/home/you/hello", "/root/.rustup/toolchains/stable/lib/rustlib/src/rust/library/std/src/process.rs", "rust:std/src/process.rs"},
 		{"/home/you/hello", "/home/you/.cargo/registry/src/index.crates.io-6f17d22bba15001f/serde-1.0.1/src/lib.rs", "serde-1.0.1/src/lib.rs"},
+		{"/home/you/hello", "/", "?"},
 		{"", "a\nb\x1b[2J.c", "a?b?[2J.c"},
 		{"", "a\xff.c", "a?.c"},
 		{"", strings.Repeat("long/", 30) + "a.c", "a.c"},
