@@ -22,15 +22,22 @@ use std::collections::{BTreeMap, VecDeque};
 /// host that grants nothing.
 #[derive(Default)]
 pub struct Host {
+    /// What [`crate::config`] answers.
     pub config: BTreeMap<String, String>,
+    /// What [`crate::var_get`] answers and [`crate::var_set`] changes.
     pub vars: BTreeMap<String, Vec<u8>>,
+    /// The pieces that [`crate::recv`] answers, until its end.
     pub recv: VecDeque<Vec<u8>>,
+    /// What [`crate::http`] asks.
     pub http: Option<Box<dyn Fn(&Request) -> Result<Response, String>>>,
+    /// What [`crate::exec`] runs.
     pub exec: Option<Box<dyn Fn(&Command) -> Result<Exited, String>>>,
+    /// What [`crate::tool_call`] asks.
     pub tool_call: Option<Box<dyn Fn(&str) -> String>>,
 
     /// Pieces that were sent while the call ran, each with its stream.
     pub emitted: Vec<(String, Vec<u8>)>,
+    /// The lines of the log.
     pub logged: Vec<(Level, String)>,
 
     input: Vec<u8>,

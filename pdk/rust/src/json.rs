@@ -11,7 +11,9 @@ const DEEPEST: usize = 200;
 /// What is wrong with a text, and at which byte.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Error {
+    /// What is wrong: "wrong type", "no comma".
     pub what: &'static str,
+    /// How many bytes stand before it.
     pub at: usize,
 }
 
@@ -28,11 +30,15 @@ type Result<T> = std::result::Result<T, Error>;
 /// Any JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
+    /// `null`.
     Null,
+    /// `true` or `false`.
     Bool(bool),
     /// As it was written.
     Number(String),
+    /// Text, without its escapes.
     String(String),
+    /// A list.
     Array(Vec<Value>),
     /// In the order of the text.
     Object(Vec<(String, Value)>),
@@ -55,6 +61,7 @@ impl Value {
         }
     }
 
+    /// Text.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::String(s) => Some(s),
@@ -70,6 +77,7 @@ impl Value {
         }
     }
 
+    /// A number, as near as an f64 comes.
     pub fn as_f64(&self) -> Option<f64> {
         match self {
             Value::Number(s) => s.parse().ok(),
@@ -77,6 +85,7 @@ impl Value {
         }
     }
 
+    /// `true` or `false`.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Value::Bool(b) => Some(*b),
@@ -84,6 +93,7 @@ impl Value {
         }
     }
 
+    /// The items of a list.
     pub fn as_array(&self) -> Option<&[Value]> {
         match self {
             Value::Array(v) => Some(v),
@@ -166,10 +176,12 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// Begins with nothing.
     pub fn new() -> Writer {
         Writer { out: String::with_capacity(256), comma: false }
     }
 
+    /// What was written.
     pub fn done(self) -> String {
         self.out
     }
@@ -181,10 +193,12 @@ impl Writer {
         self.comma = true;
     }
 
+    /// An object; `members` writes names and values.
     pub fn object(&mut self, members: impl FnOnce(&mut Writer)) {
         self.within('{', '}', members)
     }
 
+    /// A list; `items` writes the values.
     pub fn array(&mut self, items: impl FnOnce(&mut Writer)) {
         self.within('[', ']', items)
     }
@@ -211,10 +225,12 @@ impl Writer {
         self.out.push_str(json);
     }
 
+    /// `true` or `false`.
     pub fn bool(&mut self, v: bool) {
         self.raw(if v { "true" } else { "false" })
     }
 
+    /// A number.
     pub fn int(&mut self, v: i64) {
         self.comma();
         if v < 0 {
@@ -234,6 +250,7 @@ impl Writer {
         digits[i..].iter().for_each(|d| self.out.push(*d as char));
     }
 
+    /// Text.
     pub fn string(&mut self, s: &str) {
         self.comma();
         self.out.push('"');
@@ -272,6 +289,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// Begins at the front.
     pub fn new(text: &'a str) -> Reader<'a> {
         Reader { text, b: text.as_bytes(), at: 0, depth: 0 }
     }
@@ -362,6 +380,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// A list of texts.
     pub fn strings(&mut self) -> Result<Vec<String>> {
         let mut list = Vec::new();
         self.array(|r| {
@@ -381,6 +400,7 @@ impl<'a> Reader<'a> {
         Ok(map)
     }
 
+    /// `true` or `false`.
     pub fn bool(&mut self) -> Result<bool> {
         if self.word("true") {
             return Ok(true);
@@ -442,6 +462,7 @@ impl<'a> Reader<'a> {
         Ok(&self.text[from..self.at])
     }
 
+    /// Text, without its escapes.
     pub fn string(&mut self) -> Result<String> {
         if self.null() {
             return Ok(String::new());

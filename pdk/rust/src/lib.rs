@@ -33,6 +33,8 @@
 //! Natively, [`fake::Host`] is in the place of the host, so that guests are
 //! tested with `cargo test`.
 
+#![deny(missing_docs)]
+
 pub mod base64;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod fake;
@@ -81,9 +83,13 @@ pub fn var_delete(key: &str) {
 /// The severity of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
+    /// For who looks for a fault.
     Debug,
+    /// What happens.
     Info,
+    /// What somebody should look at.
     Warn,
+    /// What failed.
     Error,
 }
 
@@ -96,18 +102,24 @@ pub fn log(level: Level, line: &str) {
 /// is a GET.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Request {
+    /// GET when empty.
     pub method: String,
+    /// Its host must be one that the capability `http` lists.
     pub url: String,
+    /// Those that `secrets` add are not among them.
     pub headers: BTreeMap<String, String>,
+    /// Empty for none.
     pub body: Vec<u8>,
 }
 
 /// The answer to a [`Request`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Response {
+    /// The HTTP status.
     pub status: u16,
     /// Names in lower case.
     pub headers: BTreeMap<String, String>,
+    /// As it came, bounded by the host.
     pub body: Vec<u8>,
 }
 
@@ -144,18 +156,26 @@ pub fn http(q: &Request) -> Result<Response, Failure> {
 pub struct Command {
     /// One of the paths in the capability `exec`.
     pub path: String,
+    /// Without the program's name.
     pub args: Vec<String>,
+    /// Beneath one of the call's roots.
     pub cwd: String,
+    /// Its variables, beside those that the host sets.
     pub env: BTreeMap<String, String>,
+    /// Its input.
     pub stdin: Vec<u8>,
 }
 
 /// What came of a [`Command`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Exited {
+    /// 0 for success.
     pub exit_code: i32,
+    /// Its standard output.
     pub stdout: Vec<u8>,
+    /// Its standard error.
     pub stderr: Vec<u8>,
+    /// The host kept only the ends of them.
     pub truncated: bool,
 }
 
@@ -206,7 +226,9 @@ pub fn exec(q: &Command) -> Result<Exited, Failure> {
 /// Where [`emit`] sends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
+    /// Standard output.
     Stdout,
+    /// Standard error.
     Stderr,
     /// One JSON value that tells how far the call is.
     Progress,
@@ -311,6 +333,7 @@ fn message(r: &mut Reader) -> Result<Option<String>, json::Error> {
 
 /// What a policy may answer: a [`Decision`], or a `Result` with one.
 pub trait Decides {
+    /// The decision, or why there is none.
     fn decision(self) -> Result<Decision, Failure>;
 }
 
@@ -328,6 +351,7 @@ impl<E: Into<Failure>> Decides for Result<Decision, E> {
 
 /// What a handler may answer: an [`Outcome`], or a `Result` with one.
 pub trait Answers {
+    /// The outcome, or why there is none.
     fn outcome(self) -> Result<Outcome, Failure>;
 }
 

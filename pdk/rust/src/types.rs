@@ -8,61 +8,101 @@ use std::collections::BTreeMap;
 /// What a policy and a handler are asked.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Call {
+    /// The name of the tool.
     pub tool: String,
+    /// What the caller asked, without the tool's name.
     pub args: Vec<String>,
+    /// An absolute path beneath one of `roots`, without symlinks.
     pub cwd: String,
+    /// The folders beneath which this call may work.
     pub roots: Vec<String>,
     /// JSON of an envelope call, as it came: see [`crate::json::Value::parse`].
     pub payload: Option<String>,
+    /// The input that came with the request itself, see [`Call::stdin`]. What is
+    /// streamed comes through [`crate::recv`].
     pub stdin_base64: String,
+    /// The variables that the caller set and the tool admits.
     pub env: BTreeMap<String, String>,
+    /// The call's own id, the same in each attempt.
     pub execution_id: String,
+    /// Counts from 1.
     pub attempt: i64,
+    /// The session, empty without one.
     pub session: String,
+    /// An opaque name of who calls: stable for one identity, never something that
+    /// the caller wrote.
     pub caller: String,
+    /// The identity may only read.
     pub read_only: bool,
     /// JSON as it came.
     pub binding: Option<String>,
+    /// How many milliseconds the call has left.
     pub deadline_ms: i64,
+    /// The configuration of the git repository around `cwd`, where
+    /// [`Describe::wants`] asks for it.
     pub repo_config: Option<RepoConfig>,
 }
 
 /// The configuration of the git repository around `cwd`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RepoConfig {
+    /// Keys and values in the order in which git reads them. Section and name are in
+    /// lower case.
     pub entries: Vec<(String, String)>,
+    /// Those of all submodules that the repository keeps.
     pub submodules: Vec<(String, String)>,
+    /// Why it could not be read; empty where it could. A policy should then deny what
+    /// depends on it.
     pub error: String,
 }
 
 /// What a policy answers: begin with [`Decision::allow`] or [`Decision::deny`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
+    /// Whether the call may run.
     pub allow: bool,
+    /// Names the rule that decided, for logs and for the caller.
     pub rule: String,
+    /// Says why, to the caller of a denied call.
     pub reason: String,
+    /// Says what to do instead, to the caller of a denied call.
     pub instead: String,
     /// None leaves what was asked, as in `env` and `stdin_base64`.
     pub args: Option<Vec<String>>,
+    /// The variables of what runs.
     pub env: Option<BTreeMap<String, String>>,
+    /// Its input.
     pub stdin_base64: Option<String>,
+    /// Whether the call changes something; None leaves what `tool.json` says.
     pub mutating: Option<bool>,
+    /// Whether it may be made twice; None leaves what `tool.json` says.
     pub idempotent: Option<bool>,
+    /// Calls with the same key are one call. Empty leaves what the caller said.
     pub idempotency_key: String,
+    /// Narrows the tool's timeout, in milliseconds; 0 leaves it.
     pub timeout_ms: i64,
+    /// Whether this call wants the caller's input; None leaves what `tool.json` says.
     pub stdin: Option<bool>,
+    /// This call cannot do without the shell that `capabilities.exec` lists. It runs
+    /// without the tool's secrets then.
     pub shell: bool,
 }
 
 /// What a handler answers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
+    /// 0 for success.
     pub exit_code: i32,
+    /// Text or bytes for standard output.
     pub stdout: Vec<u8>,
+    /// Text or bytes for standard error.
     pub stderr: Vec<u8>,
     /// One JSON value.
     pub data: Option<String>,
+    /// A failure that the tool has a name for.
     pub error: Option<Error>,
+    /// What the binding names is no longer there, and nothing was done: the host makes
+    /// the identity's tools anew.
     pub gone: bool,
     /// What the call found out about the identity's grants.
     pub safety: Option<Safety>,
@@ -71,6 +111,7 @@ pub struct Outcome {
 /// What an identity may do, as a module's server says it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Safety {
+    /// It may only read.
     pub read_only: bool,
     /// Any text that changes when the grants do.
     pub grants: String,
@@ -79,8 +120,11 @@ pub struct Safety {
 /// What `discover` is asked: which tools the module brings for one identity.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Discovery {
+    /// The module's own name.
     pub tool: String,
+    /// The identity may only read; tools that change something would not be shown.
     pub read_only: bool,
+    /// How many milliseconds the discovery has left.
     pub deadline_ms: i64,
 }
 
@@ -88,21 +132,30 @@ pub struct Discovery {
 /// `error`, with the code UNAUTHENTICATED; an error of the moment is an `Err`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Surface {
+    /// The identity's tools.
     pub tools: Vec<SurfaceTool>,
+    /// What the identity may do, where the server says it.
     pub safety: Option<Safety>,
+    /// How many milliseconds this is fresh; 0 is the host's 15 minutes.
     pub ttl_ms: i64,
+    /// Why there are no tools.
     pub error: Option<Error>,
 }
 
 /// One tool of a [`Surface`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SurfaceTool {
+    /// Matches `^[a-z0-9][a-z0-9_-]{0,63}$`, and no other tool has it.
     pub name: String,
+    /// For people.
     pub title: String,
+    /// What it is for.
     pub description: String,
     /// JSON.
     pub schema: Option<String>,
+    /// They inform; they never grant.
     pub annotations: Option<Annotations>,
+    /// A call changes something. A tool without it can make GET and HEAD requests only.
     pub mutating: bool,
     /// JSON; comes back with each call of the tool.
     pub binding: Option<String>,
@@ -112,9 +165,13 @@ pub struct SurfaceTool {
 /// and the ends of its outputs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ended {
+    /// The call, as it was asked.
     pub call: Call,
+    /// What the binary ended with.
     pub exit_code: i32,
+    /// The end of its standard output.
     pub stdout: Vec<u8>,
+    /// The end of its standard error.
     pub stderr: Vec<u8>,
 }
 
@@ -122,7 +179,9 @@ pub struct Ended {
 /// the same call may succeed when made again.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Classification {
+    /// It failed: counts against the tool's circuit breaker.
     pub failure: bool,
+    /// The same call may succeed when it is made again.
     pub retriable: bool,
 }
 
@@ -131,7 +190,9 @@ pub struct Classification {
 pub struct Error {
     /// For programs: UPPER_SNAKE_CASE.
     pub code: String,
+    /// For people.
     pub message: String,
+    /// The same call may succeed when it is made again.
     pub retriable: bool,
 }
 
@@ -140,20 +201,30 @@ pub struct Error {
 pub struct Describe {
     /// 0 stands for the version that this crate was written for.
     pub abi: i64,
+    /// The name of the tool.
     pub name: String,
+    /// What it is for.
     pub description: String,
     /// JSON.
     pub schema: Option<String>,
+    /// They inform; they never grant.
     pub annotations: Option<Annotations>,
+    /// What a policy needs in its Call and costs the host something: "repo_config".
     pub wants: Vec<String>,
 }
 
+/// What a tool is like. None leaves it unsaid.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Annotations {
+    /// For people.
     pub title: String,
+    /// It changes nothing.
     pub read_only: Option<bool>,
+    /// It may destroy something.
     pub destructive: Option<bool>,
+    /// To call it twice is to call it once.
     pub idempotent: Option<bool>,
+    /// It deals with what is outside, such as the web.
     pub open_world: Option<bool>,
 }
 
@@ -293,6 +364,7 @@ impl Decision {
         Decision { rule: rule.to_string(), reason: reason.into(), instead: instead.into(), ..Decision::default() }
     }
 
+    /// What the export answers.
     pub fn to_json(&self) -> String {
         let mut w = Writer::new();
         w.object(|w| {
@@ -339,6 +411,7 @@ impl Outcome {
         Outcome { error: Some(Error { code: code.to_string(), message: message.into(), retriable: false }), ..Outcome::default() }
     }
 
+    /// What the export answers.
     pub fn to_json(&self) -> String {
         let mut w = Writer::new();
         w.object(|w| {
@@ -356,6 +429,7 @@ impl Outcome {
 }
 
 impl Describe {
+    /// What the export answers.
     pub fn to_json(&self) -> String {
         let mut w = Writer::new();
         w.object(|w| {
@@ -371,6 +445,7 @@ impl Describe {
 }
 
 impl Discovery {
+    /// Reads what `discover` is asked.
     pub fn parse(text: &str) -> Result<Discovery, json::Error> {
         let mut r = Reader::new(text);
         let mut d = Discovery::default();
@@ -392,6 +467,7 @@ impl Discovery {
 }
 
 impl Surface {
+    /// What the export answers.
     pub fn to_json(&self) -> String {
         let mut w = Writer::new();
         w.object(|w| {
@@ -419,6 +495,7 @@ impl Surface {
 }
 
 impl Ended {
+    /// Reads what `classify` is asked.
     pub fn parse(text: &str) -> Result<Ended, json::Error> {
         let bytes = |r: &mut Reader| base64::decode(&r.string()?).ok_or(json::Error { what: "not base64", at: 0 });
         let mut r = Reader::new(text);
@@ -450,6 +527,7 @@ impl Ended {
 }
 
 impl Classification {
+    /// What the export answers.
     pub fn to_json(&self) -> String {
         let mut w = Writer::new();
         w.object(|w| {

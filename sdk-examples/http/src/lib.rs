@@ -21,7 +21,11 @@ fn weather(c: &Call) -> Result<Outcome, Failure> {
         404 => Ok(Outcome::fails("NO_SUCH_CITY", format!("the service does not know {}", city))),
         // Whoever calls may try again, and the host does, where it retries.
         status => Ok(Outcome {
-            error: Some(toold::Error { code: "SERVICE".into(), message: format!("the service answered {}", status), retriable: status >= 500 }),
+            error: Some(toold::Error {
+                code: "SERVICE".into(),
+                message: format!("the service answered {}", status),
+                retriable: status >= 500,
+            }),
             ..Outcome::default()
         }),
     }
