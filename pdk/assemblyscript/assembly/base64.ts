@@ -2,6 +2,7 @@
 
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
+/** Bytes as base64, without line breaks. */
 export function encode(b: Uint8Array): string {
   const n = b.length;
   const out = new Uint8Array((n + 2) / 3 * 4);

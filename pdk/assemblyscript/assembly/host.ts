@@ -173,6 +173,7 @@ export function varSet(key: string, value: Uint8Array): void { kVarSet(putText(k
 /** Removes what varSet stored. */
 export function varDelete(key: string): void { kVarSet(putText(key), 0); }
 
+/** The severity of a line of the log. */
 export enum Level { Debug, Info, Warn, Error }
 
 /** Writes one line to the host's log, which cuts long ones. */
@@ -186,17 +187,23 @@ export function log(level: Level, line: string): void {
 
 /** A request that the host makes. */
 export class Request {
+  /** In upper case. */
   method: string = "GET";
+  /** Its host must be one that the capability http lists. */
   url: string = "";
+  /** Those that secrets add are not among them. */
   headers: Map<string, string> = new Map();
+  /** Empty for none. */
   body: Uint8Array = new Uint8Array(0);
 }
 
+/** The answer to a Request. */
 export class Response {
   /** 0: there was no answer, and body says why. Any other status is an answer. */
   status: i32 = 0;
   /** Names in lower case. */
   headers: Map<string, string> = new Map();
+  /** As it came, bounded by the host. */
   body: Uint8Array = new Uint8Array(0);
 }
 
@@ -229,16 +236,25 @@ export function http(q: Request): Response {
 export class Command {
   /** One of the paths in the capability "exec". */
   path: string = "";
+  /** Without the program's name. */
   args: string[] = [];
+  /** Beneath one of the call's roots. */
   cwd: string = "";
+  /** Its variables, beside those that the host sets. */
   env: Map<string, string> = new Map();
+  /** Its input. */
   stdin: Uint8Array = new Uint8Array(0);
 }
 
+/** What came of a Command. */
 export class Exited {
+  /** 0 for success. */
   exitCode: i32 = 0;
+  /** Its standard output. */
   stdout: Uint8Array = new Uint8Array(0);
+  /** Its standard error. */
   stderr: Uint8Array = new Uint8Array(0);
+  /** The host kept only the ends of them. */
   truncated: bool = false;
   /** Not empty: nothing ran, for this reason. */
   error: string = "";
@@ -310,9 +326,11 @@ export function emit(stream: string, bytes: Uint8Array): string {
   return r.end() ? why : "read answer of tool_emit: " + r.wrong;
 }
 
+/** What recv answers. */
 export class Received {
   /** The next piece of the caller's input; null at its end, or where error says why. */
   data: Uint8Array | null = null;
+  /** Not empty: nothing was received, for this reason. */
   error: string = "";
 }
 

@@ -32,6 +32,7 @@ export class Buffer {
   private room: i32 = 256;
   /** Where they are. Nothing is ever freed, so it stays good until the call ends. */
   at: usize = heap.alloc(256);
+  /** How many there are. */
   length: i32 = 0;
 
   private reserve(more: i32): void {
@@ -43,11 +44,13 @@ export class Buffer {
     this.room = room;
   }
 
+  /** One byte. */
   byte(c: i32): void {
     this.reserve(1);
     store<u8>(this.at + <usize>(this.length++), <u8>c);
   }
 
+  /** n bytes from memory. */
   bytes(at: usize, n: i32): void {
     this.reserve(n);
     memory.copy(this.at + <usize>this.length, at, <usize>n);
@@ -97,6 +100,7 @@ export class Buffer {
     }
   }
 
+  /** The bytes as text; they must be UTF-8. */
   toString(): string {
     return String.UTF8.decodeUnsafe(this.at, <usize>this.length);
   }
@@ -104,6 +108,7 @@ export class Buffer {
 
 /** Writes JSON as UTF-8 and puts the commas. */
 export class Writer {
+  /** What was written. */
   out: Buffer = new Buffer();
   private comma: bool = false;
 
@@ -123,9 +128,13 @@ export class Writer {
     this.comma = true;
   }
 
+  /** An object; names and values come next. */
   beginObject(): void { this.open(0x7b); }
+  /** Ends an object. */
   endObject(): void { this.close(0x7d); }
+  /** An array; values come next. */
   beginArray(): void { this.open(0x5b); }
+  /** Ends an array. */
   endArray(): void { this.close(0x5d); }
 
   /** The name of a member; its value comes next. */
@@ -141,9 +150,12 @@ export class Writer {
     this.out.text(json);
   }
 
+  /** true or false. */
   bool(v: bool): void { this.raw(v ? "true" : "false"); }
+  /** A number. */
   int(v: i64): void { this.raw(v.toString()); }
 
+  /** Text. */
   string(s: string): void {
     this.next();
     const out = this.out;
@@ -171,30 +183,35 @@ export class Writer {
 
   // Members that are left out when they have nothing to say.
 
+  /** Text. */
   text(name: string, s: string): void {
     if (!s.length) return;
     this.name(name);
     this.string(s);
   }
 
+  /** A number. */
   number(name: string, v: i64): void {
     if (!v) return;
     this.name(name);
     this.int(v);
   }
 
+  /** A yes. */
   yes(name: string, v: bool): void {
     if (!v) return;
     this.name(name);
     this.bool(true);
   }
 
+  /** A value that is JSON already. */
   json(name: string, json: string): void {
     if (!json.length) return;
     this.name(name);
     this.raw(json);
   }
 
+  /** A list of texts, an empty one too. */
   list(name: string, list: string[]): void {
     this.name(name);
     this.beginArray();
@@ -202,6 +219,7 @@ export class Writer {
     this.endArray();
   }
 
+  /** An object of texts, an empty one too. */
   map(name: string, map: Map<string, string>): void {
     this.name(name);
     this.beginObject();
@@ -213,6 +231,7 @@ export class Writer {
     this.endObject();
   }
 
+  /** What was written, as text. */
   toString(): string { return this.out.toString(); }
 }
 
@@ -240,17 +259,20 @@ export class Reader {
   /** What is wrong, and at which byte; "" for nothing. */
   wrong: string = "";
 
+  /** Reads n bytes at a place of memory, which must stay as they are. */
   constructor(at: usize, n: i32) {
     this.start = this.p = at;
     this.stop = at + <usize>n;
   }
 
+  /** Reads JSON that is text. */
   static of(json: string): Reader {
     const b = new Buffer();
     b.text(json);
     return new Reader(b.at, b.length);
   }
 
+  /** Ends reading with what is wrong. The first counts. */
   fail(what: string): void {
     if (!this.wrong.length) this.wrong = what + " at byte " + (this.p - this.start).toString();
     this.p = this.stop;
@@ -336,6 +358,7 @@ export class Reader {
     return !this.wrong.length;
   }
 
+  /** true or false. */
   bool(): bool {
     if (this.word("true")) return true;
     if (!this.word("false") && !this.null()) this.fail("wrong type");
@@ -374,6 +397,7 @@ export class Reader {
     return String.UTF8.decodeUnsafe(from, this.p - from);
   }
 
+  /** A whole number that an i64 holds, without a fraction or an exponent. */
   int(): i64 {
     if (this.null()) return 0;
     const s = this.number();
@@ -400,6 +424,7 @@ export class Reader {
     return 0;
   }
 
+  /** Text, without its escapes. */
   string(): string {
     if (this.null()) return "";
     if (!this.next(0x22)) {
@@ -508,12 +533,14 @@ export class Reader {
     return this.wrong.length ? "" : String.UTF8.decodeUnsafe(from, this.p - from);
   }
 
+  /** A list of texts. */
   strings(): string[] {
     const list: string[] = [];
     if (this.array()) while (this.item()) list.push(this.string());
     return list;
   }
 
+  /** An object of texts, of which the last of a name counts. */
   map(): Map<string, string> {
     const m = new Map<string, string>();
     if (this.object())

@@ -16,35 +16,53 @@ function opt(w: Writer, name: string, v: Opt): void {
   w.bool(v == Opt.Yes);
 }
 
+/** One line of a RepoConfig. */
 export class Entry {
+  /** A key and its value. */
   constructor(public key: string, public value: string) {}
 }
 
 /** The configuration of the git repository around cwd. */
 export class RepoConfig {
+  /** Keys and values in the order in which git reads them. Section and name are in lower case. */
   entries: Entry[] = [];
+  /** Those of all submodules that the repository keeps. */
   submodules: Entry[] = [];
+  /** Why it could not be read; empty where it could. A policy should then deny what depends on it. */
   error: string = "";
 }
 
 /** What a policy and a handler are asked. */
 export class Call {
+  /** The name of the tool. */
   tool: string = "";
+  /** What the caller asked, without the tool's name. */
   args: string[] = [];
+  /** An absolute path beneath one of roots, without symlinks. */
   cwd: string = "";
+  /** The folders beneath which this call may work. */
   roots: string[] = [];
   /** JSON of an envelope call as it came, or "": see Reader and member. */
   payload: string = "";
+  /** The input that came with the request itself, see stdin(). What is streamed comes through recv. */
   stdinBase64: string = "";
+  /** The variables that the caller set and the tool admits. */
   env: Map<string, string> = new Map();
+  /** The call's own id, the same in each attempt. */
   executionId: string = "";
+  /** Counts from 1. */
   attempt: i64 = 0;
+  /** The session, empty without one. */
   session: string = "";
+  /** An opaque name of who calls: stable for one identity, never something that the caller wrote. */
   caller: string = "";
+  /** The identity may only read. */
   readOnly: bool = false;
   /** JSON as it came, or "". */
   binding: string = "";
+  /** How many milliseconds the call has left. */
   deadlineMs: i64 = 0;
+  /** The configuration of the git repository around cwd, where Describe.wants asks for it; else null. */
   repoConfig: RepoConfig | null = null;
 
   /** Fields that it does not know are passed over: a newer host may send some. */
@@ -160,19 +178,31 @@ function writeEntries(w: Writer, name: string, list: Entry[]): void {
 
 /** What a policy answers: begin with allow or deny. */
 export class Decision {
+  /** "allow" or "deny". */
   effect: string = "deny";
+  /** Names the rule that decided, for logs and for the caller. */
   rule: string = "";
+  /** Says why, to the caller of a denied call. */
   reason: string = "";
+  /** Says what to do instead, to the caller of a denied call. */
   instead: string = "";
   /** null leaves what was asked, as in env and stdinBase64. */
   args: string[] | null = null;
+  /** The variables of what runs; null leaves what was asked. */
   env: Map<string, string> | null = null;
+  /** Its input. */
   stdinBase64: string | null = null;
+  /** Whether the call changes something; Unsaid leaves what tool.json says. */
   mutating: Opt = Opt.Unsaid;
+  /** Whether it may be made twice; Unsaid leaves what tool.json says. */
   idempotent: Opt = Opt.Unsaid;
+  /** Calls with the same key are one call. Empty leaves what the caller said. */
   idempotencyKey: string = "";
+  /** Narrows the tool's timeout, in milliseconds; 0 leaves it. */
   timeoutMs: i64 = 0;
+  /** Whether this call wants the caller's input; Unsaid leaves what tool.json says. */
   stdin: Opt = Opt.Unsaid;
+  /** This call cannot do without the shell that capabilities.exec lists. It runs without the tool's secrets then. */
   shell: bool = false;
   /** Not empty: the call fails with this text. */
   failure: string = "";
@@ -203,6 +233,7 @@ export class Decision {
     return d;
   }
 
+  /** Writes what the export answers. */
   write(w: Writer): void {
     w.beginObject();
     w.text("effect", this.effect);
@@ -230,6 +261,7 @@ export class Decision {
 
 /** A tool's own failure; code is for programs: UPPER_SNAKE_CASE. */
 export class Failure {
+  /** code is for programs, UPPER_SNAKE_CASE; message for people; retriable says that the same call may succeed when made again. */
   constructor(public code: string, public message: string, public retriable: bool = false) {}
 }
 
@@ -261,15 +293,21 @@ function writeFailure(w: Writer, e: Failure | null): void {
 
 /** What a handler answers. */
 export class Outcome {
+  /** 0 for success. */
   exitCode: i32 = 0;
+  /** Text for standard output. */
   stdout: string = "";
+  /** Text for standard error. */
   stderr: string = "";
   /** Bytes that are not text. */
   stdoutBytes: Uint8Array | null = null;
+  /** See stdoutBytes. */
   stderrBytes: Uint8Array | null = null;
   /** One JSON value. */
   data: string = "";
+  /** A failure that the tool has a name for. */
   error: Failure | null = null;
+  /** What the binding names is no longer there, and nothing was done: the host makes the identity's tools anew. */
   gone: bool = false;
   /** What the call found out about the identity's grants. */
   safety: Safety | null = null;
@@ -304,6 +342,7 @@ export class Outcome {
     return r;
   }
 
+  /** Writes what the export answers. */
   write(w: Writer): void {
     w.beginObject();
     w.name("exit_code");
@@ -322,11 +361,17 @@ export class Outcome {
   }
 }
 
+/** What a tool is like. They inform; they never grant. */
 export class Annotations {
+  /** For people. */
   title: string = "";
+  /** It changes nothing. */
   readOnly: Opt = Opt.Unsaid;
+  /** It may destroy something. */
   destructive: Opt = Opt.Unsaid;
+  /** To call it twice is to call it once. */
   idempotent: Opt = Opt.Unsaid;
+  /** It deals with what is outside, such as the web. */
   openWorld: Opt = Opt.Unsaid;
 }
 
@@ -344,14 +389,20 @@ function writeAnnotations(w: Writer, a: Annotations | null): void {
 
 /** What describe answers. */
 export class Describe {
+  /** The version of the interface that the module was written for. */
   abi: i64 = ABI;
+  /** The name of the tool. */
   name: string = "";
+  /** What it is for. */
   description: string = "";
   /** JSON. */
   schema: string = "";
+  /** They inform; they never grant. */
   annotations: Annotations | null = null;
+  /** What a policy needs in its Call and costs the host something: "repo_config". */
   wants: string[] = [];
 
+  /** Writes what the export answers. */
   write(w: Writer): void {
     w.beginObject();
     w.number("abi", this.abi);
@@ -366,10 +417,14 @@ export class Describe {
 
 /** What discover is asked: which tools the module brings for one identity. */
 export class Discovery {
+  /** The module's own name. */
   tool: string = "";
+  /** The identity may only read; tools that change something would not be shown. */
   readOnly: bool = false;
+  /** How many milliseconds the discovery has left. */
   deadlineMs: i64 = 0;
 
+  /** Reads what the export is asked. */
   static read(r: Reader): Discovery {
     const d = new Discovery();
     if (!r.object()) {
@@ -389,26 +444,36 @@ export class Discovery {
 
 /** One tool of a Surface. */
 export class SurfaceTool {
+  /** For people. */
   title: string = "";
+  /** What it is for. */
   description: string = "";
   /** JSON. */
   schema: string = "";
+  /** They inform; they never grant. */
   annotations: Annotations | null = null;
+  /** A call changes something. A tool without it can make GET and HEAD requests only. */
   mutating: bool = false;
   /** JSON; comes back with each call of the tool. */
   binding: string = "";
+  /** name matches ^[a-z0-9][a-z0-9_-]{0,63}$, and no other tool has it. */
   constructor(public name: string) {}
 }
 
 /** What discover answers. That the server refuses the identity goes into error, with the code UNAUTHENTICATED. */
 export class Surface {
+  /** The identity's tools. */
   tools: SurfaceTool[] = [];
+  /** What the identity may do, where the server says it. */
   safety: Safety | null = null;
+  /** How many milliseconds this is fresh; 0 is the host's 15 minutes. */
   ttlMs: i64 = 0;
+  /** Why there are no tools. */
   error: Failure | null = null;
   /** Not empty: the discovery fails with this text; an error of the moment. */
   failure: string = "";
 
+  /** Writes what the export answers. */
   write(w: Writer): void {
     w.beginObject();
     w.name("tools");
@@ -436,11 +501,16 @@ export class Surface {
 
 /** What classify is asked, once a binary has ended: the call, its exit code and the ends of its outputs. */
 export class Ended {
+  /** The call, as it was asked. */
   call: Call = new Call();
+  /** What the binary ended with. */
   exitCode: i32 = 0;
+  /** The end of its standard output. */
   stdout: Uint8Array = new Uint8Array(0);
+  /** The end of its standard error. */
   stderr: Uint8Array = new Uint8Array(0);
 
+  /** Reads what the export is asked. */
   static read(r: Reader): Ended {
     const e = new Ended();
     if (!r.object()) {
@@ -482,8 +552,10 @@ function decoded(r: Reader): Uint8Array {
 export class Classification {
   /** Not empty: the export fails with this text. */
   error: string = "";
+  /** failure counts against the tool's circuit breaker; retriable says that the same call may succeed when made again. */
   constructor(public failure: bool, public retriable: bool) {}
 
+  /** Writes what the export answers. */
   write(w: Writer): void {
     w.beginObject();
     w.yes("failure", this.failure);
