@@ -26,6 +26,15 @@ func Version() string {
 	return "(devel)"
 }
 
+// admitsOperator refuses what a tool runs: it has the daemon's own user, and
+// nothing confines to whom it connects.
+func (h *Host) admitsOperator(p server.Peer) error {
+	if h.runner.Runs(p.PID) {
+		return errors.New("the admin socket is the operator's, and not for what a tool runs")
+	}
+	return nil
+}
+
 // adminHandler serves the operator's socket.
 func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 	mux := http.NewServeMux()

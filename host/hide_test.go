@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,5 +58,30 @@ func TestBinariesDoNotReadTheDaemons(t *testing.T) {
 	}
 	if a := sh("cat '" + filepath.Join(dir, "other") + "' && echo mine > \"$HOME/file\" && cat \"$HOME/file\" /etc/hostname > \"$TMPDIR/x\" && ls \"$HOME\""); a.ExitCode != 0 || a.Stdout != "otherfile\ntmp\n" {
 		t.Errorf("what is no secret: %+v", a)
+	}
+}
+
+// What a tool runs has the daemon's user, and is not the operator for it.
+func TestToolsDoNotReachTheAdminSocket(t *testing.T) {
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		t.Skip("there is no curl here")
+	}
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("there is no /proc here")
+	}
+	d := hosttest.Start(t, host.Config{})
+	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{curl, "/bin", "/usr/bin"}}}, nil)
+	ask := func(script string) *answer {
+		return ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", script}})
+	}
+	get := curl + " -s --max-time 20 --unix-socket '" + d.Config.Admin + "' http://admin/status"
+	if out, err := exec.Command("/bin/sh", "-c", get).Output(); err != nil || !strings.Contains(string(out), `"pid"`) {
+		t.Errorf("the operator is told %q, %v", out, err)
+	}
+	for _, script := range []string{get, "setsid " + get, "(" + get + " > out &); until test -s out; do sleep 0.02; done; cat out"} {
+		if a := ask(script); !strings.Contains(a.Stdout, "is the operator's") {
+			t.Errorf("%s: %+v", script, a)
+		}
 	}
 }

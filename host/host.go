@@ -274,7 +274,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 		servers = append(servers, s)
 	}
 	var err error
-	if admin, err = server.ListenAdmin(c.Admin, h.adminHandler(servers)); err != nil {
+	if admin, err = server.ListenAdmin(c.Admin, h.admitsOperator, h.adminHandler(servers)); err != nil {
 		return err
 	}
 	if c.Metrics != "" {

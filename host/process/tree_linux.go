@@ -2,6 +2,7 @@ package process
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"strconv"
 	"time"
@@ -89,4 +90,41 @@ func children(process string) []int {
 		}
 	}
 	return pids
+}
+
+// Runs reports whether the process pid belongs to a run of r, and true where
+// that cannot be told, since it has gone.
+func (r *Runner) Runs(pid int) bool {
+	supervisors := map[int]bool{}
+	r.mu.Lock()
+	for s := range r.all {
+		if s.conn != nil {
+			supervisors[s.cmd.Process.Pid] = true
+		}
+	}
+	r.mu.Unlock()
+	for pid > 1 && pid != os.Getpid() {
+		if supervisors[pid] {
+			return true
+		}
+		var err error
+		if pid, err = parent(pid); err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// parent is the process that started pid, or adopted it.
+func parent(pid int) (int, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the program's name in parentheses, which may hold any.
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(fields) < 2 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return strconv.Atoi(string(fields[1]))
 }

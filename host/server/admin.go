@@ -15,14 +15,36 @@ type Admin struct {
 }
 
 // ListenAdmin binds the socket at path, with mode 0600 from its first moment,
-// and under the same rules as Listen. Nobody is answered before Serve.
-func ListenAdmin(path string, h http.Handler) (*Admin, error) {
+// and under the same rules as Listen. Nobody is answered before Serve. Those
+// for whom admits, which is asked once a connection, has an error are told it
+// and no more.
+func ListenAdmin(path string, admits func(Peer) error, h http.Handler) (*Admin, error) {
 	socket, err := bind(path, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	// No write timeout: a profile takes as long as was asked for.
-	return &Admin{socket: socket, http: http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}}, nil
+	type refusal struct{}
+	return &Admin{socket: socket, http: http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err, _ := r.Context().Value(refusal{}).(error); err != nil {
+				http.Error(w, err.Error(), http.StatusForbidden)
+				return
+			}
+			h.ServeHTTP(w, r)
+		}),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			raw, err := c.(*net.UnixConn).SyscallConn()
+			if err == nil {
+				var p Peer
+				if p, err = peerOf(raw); err == nil {
+					err = admits(p)
+				}
+			}
+			return context.WithValue(ctx, refusal{}, err)
+		},
+		// No write timeout: a profile takes as long as was asked for.
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+	}}, nil
 }
 
 // Serve answers until Shutdown, and then returns nil.

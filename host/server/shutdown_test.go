@@ -197,7 +197,13 @@ func TestServeEndsWithItsContext(t *testing.T) {
 
 func TestAdmin(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "admin.sock")
-	a, err := ListenAdmin(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }))
+	everybody := func(p Peer) error {
+		if p.PID != os.Getpid() || int(p.UID) != os.Getuid() {
+			t.Errorf("asked about %+v", p)
+		}
+		return nil
+	}
+	a, err := ListenAdmin(path, everybody, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +212,7 @@ func TestAdmin(t *testing.T) {
 	}
 	served := make(chan error)
 	go func() { served <- a.Serve() }()
-	if _, err := ListenAdmin(path, nil); !errors.Is(err, errInUse) {
+	if _, err := ListenAdmin(path, everybody, nil); !errors.Is(err, errInUse) {
 		t.Errorf("a second one: %v", err)
 	}
 	if _, err := client.NewAdmin(path).Tools(t.Context()); err == nil || !strings.Contains(err.Error(), "answer to /tools") {
@@ -222,7 +228,7 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("files are left: %v", left)
 	}
 	// A second one is not harmed by the first's second end.
-	b, err := ListenAdmin(path, nil)
+	b, err := ListenAdmin(path, everybody, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
