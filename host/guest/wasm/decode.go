@@ -52,6 +52,7 @@ type source struct {
 
 	declared  []bool            // functions that occur outside of code, and that ref.func may therefore name
 	debug     map[string][]byte // the parts of DWARF that say lines; each once
+	debugSize int               // bytes of DWARF, which is not kept
 	codeStart int               // where the code section's content begins: what DWARF counts from
 	codeEnd   int
 	nameSeen  bool
@@ -745,6 +746,7 @@ func (s *source) custom(r *reader) {
 	}
 	if bytes.HasPrefix(name, []byte(".debug_")) {
 		s.debugSection(string(name), r.b[r.p:r.end:r.end])
+		s.debugSize += r.end - r.p
 	}
 	if string(name) == "name" {
 		if s.nameSeen {

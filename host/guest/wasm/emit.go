@@ -238,7 +238,8 @@ func (w *writer) types(t []ValueType) {
 
 func (w *writer) module() (*Module, error) {
 	src := w.src
-	w.out = make([]byte, 0, len(src.in)+len(src.in)/4+1024)
+	size := len(src.in) - src.debugSize
+	w.out = make([]byte, 0, size+size/4+1024)
 	w.out = append(w.out, src.in[:8]...)
 	w.section(secType, func() {
 		w.u32(uint32(len(src.types) + addedTypes))
