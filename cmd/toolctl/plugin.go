@@ -116,6 +116,9 @@ only exports restrict. FLAGS go to the compiler.`,
 				for _, line := range m.Needs {
 					fmt.Fprintf(s.out, "  needs in tool.json: %s\n", line)
 				}
+				for _, line := range m.Notes {
+					fmt.Fprintf(s.out, "  note: %s\n", line)
+				}
 			}
 			return nil
 		},
@@ -143,8 +146,15 @@ leaves this machine.`,
 				if err != nil {
 					return err
 				}
-				if _, err := p.Build(cmd.Context(), false, nil); err != nil {
+				built, err := p.Build(cmd.Context(), false, nil)
+				if err != nil {
 					return err
+				}
+				// Beside the outcomes, which programs may read.
+				for _, m := range built {
+					for _, line := range m.Notes {
+						fmt.Fprintf(s.err, "note  %s\n", line)
+					}
 				}
 			}
 			cases, err := plugin.LoadCases(first(file, filepath.Join(dir, plugin.CasesFile)))
@@ -172,7 +182,11 @@ leaves this machine.`,
 				}
 			} else {
 				s.showOutcomes(outcomes)
-				fmt.Fprintf(s.out, "%d cases, %d failed\n", len(outcomes), failed)
+				cases := "cases"
+				if len(outcomes) == 1 {
+					cases = "case"
+				}
+				fmt.Fprintf(s.out, "%d %s, %d failed\n", len(outcomes), cases, failed)
 			}
 			if failed > 0 || len(outcomes) == 0 {
 				return exitStatus(1)
@@ -197,6 +211,9 @@ func (s *state) showOutcomes(outcomes []plugin.Outcome) {
 		fmt.Fprintf(s.out, "%s  %s\n", word, o.Name)
 		for _, d := range o.Differences {
 			fmt.Fprintf(s.out, "      %s\n", d)
+		}
+		if o.Next != "" {
+			fmt.Fprintf(s.out, "      %s\n", o.Next)
 		}
 		if !o.OK {
 			for _, line := range o.Log {

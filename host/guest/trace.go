@@ -51,7 +51,7 @@ func trace(err error, find func(offset uint32) []wasm.Place) string {
 		// has none, before the dot. Where it was is indented further:
 		// "\t0x1b2: m:1".
 		name, ok := strings.CutPrefix(line, ".")
-		if !ok {
+		if !ok || strings.HasPrefix(name, ".. maybe followed by omitted frames") {
 			continue
 		}
 		if i := strings.LastIndexByte(name, '('); i > 0 {

@@ -23,6 +23,7 @@ func TestTrace(t *testing.T) {
 		{"with lines", ".check(i32)\n\t\t0x10: policy.c:3:4\n\t.restrict() i32\n\nGo runtime stack trace:\n\t.goroutine()", "in check < restrict"},
 		{"Rust, names that are coded the older way", "._ZN5greet4deep17h65eec7ab2c615eb8E(i32)\n\t._ZN5greet4main17h65eec7ab2c615eb8E()", "in greet::deep < greet::main"},
 		{"deep", strings.Repeat(".f(i32)\n\t", 20) + ".main()", "in f (again and again) < main"},
+		{"deeper than is told", strings.Repeat(".f(i32)\n\t", 30) + "... maybe followed by omitted frames", "in f (again and again)"},
 		{"deep, in turns", strings.Repeat(".f(i32)\n\t.g()\n\t", 20) + ".main()", "in f < g < f < g < f < g < ..."},
 		{"twice", ".f(i32)\n\t.f(i32)\n\t.main()", "in f < f < main"},
 		{"without names", ".$12(i32)\n\t.$3()", ""},

@@ -97,6 +97,8 @@ type Module struct {
 	SHA256 string `json:"sha256"`
 	// Needs are the lines of tool.json that grant what it imports.
 	Needs []string `json:"needs,omitempty"`
+	// Notes are places in its source that do nothing, or fail, in a guest.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Build makes every module of the project, each into its place at the top of
@@ -139,32 +141,62 @@ func (p *Project) build(ctx context.Context, source string, strip bool, flags []
 	if err != nil {
 		return nil, err
 	}
-	file, err := place(info)
+	notes := p.notes(source)
+	file, err := p.place(info)
 	if err != nil {
-		return nil, fmt.Errorf("build %s: %w", first(source, filepath.Base(p.Dir)), err)
+		return nil, fmt.Errorf("build %s: %w", first(source, filepath.Base(p.Dir)), withNotes(err, notes))
 	}
 	for _, im := range info.Imports {
 		if im.Fault != "" {
-			return nil, fmt.Errorf("build %s: it imports %q from %q: %s; %s", file, im.Name, im.Module, im.Fault, undeclared(p.Language))
+			err := fmt.Errorf("it imports %q from %q: %s; %s", im.Name, im.Module, im.Fault, undeclared(p.Language, im.Name))
+			return nil, fmt.Errorf("build %s: %w", file, withNotes(err, notes))
 		}
 	}
-	m := &Module{File: file, Size: info.Size, SHA256: info.SHA256, Needs: Needs(info)}
+	m := &Module{File: file, Size: info.Size, SHA256: info.SHA256, Needs: Needs(info), Notes: notes}
 	return m, os.Rename(out, filepath.Join(p.Dir, file))
 }
 
-// undeclared is what makes an import that nobody wanted.
-func undeclared(l toolchain.Language) string {
+// withNotes is an error that they may explain.
+func withNotes(err error, notes []string) error {
+	if len(notes) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w\n%s", err, strings.Join(notes, "\n"))
+}
+
+// undeclared is what makes an import that nobody wanted, and what to do.
+func undeclared(l toolchain.Language, name string) string {
 	switch l {
 	case toolchain.C:
-		return "a function that is declared and nowhere defined becomes one: define it, or build with a C library"
+		return "a function that is declared and nowhere defined becomes one: define it, or use what toold.h has"
+	case toolchain.Rust:
+		return `a function in extern "C" that nothing defines becomes one: there is no C library; use Rust's own, or another crate`
 	case toolchain.AssemblyScript:
-		return `say in asconfig.json what "abort" is: "use": ["abort=assembly/toold/host/abort"]`
+		switch {
+		case name == "abort":
+			return `say in asconfig.json what it is: "use": ["abort=assembly/toold/host/abort"]`
+		case strings.HasPrefix(name, "console.") || name == "trace":
+			return "nobody reads a console: log with log(Level.Info, text) of ./toold, or answer it as stdout"
+		case name == "seed":
+			return `Math.random wants a seed: declare random_get with @external("wasi_snapshot_preview1", "random_get") and draw from it`
+		case strings.HasPrefix(name, "Date.") || strings.HasPrefix(name, "performance."):
+			return `declare clock_time_get with @external("wasi_snapshot_preview1", "clock_time_get") for the time`
+		}
+		return "a function that is declared and nowhere defined becomes one: define it, or use what ./toold has"
 	}
 	return "leave out what uses it"
 }
 
+// exporting is how each language exports one of the two.
+var exporting = map[toolchain.Language]string{
+	toolchain.Go:             "write //go:wasmexport handle above func handle() int32",
+	toolchain.Rust:           "write toold::handle!(f)",
+	toolchain.C:              "write TOOLD_HANDLE(f)",
+	toolchain.AssemblyScript: "write export function handle(): i32 in the file that is built",
+}
+
 // place is the file that a module belongs into, by what it exports.
-func place(info *guest.Info) (string, error) {
+func (p *Project) place(info *guest.Info) (string, error) {
 	var have []string
 	for _, x := range info.Exports {
 		switch {
@@ -180,17 +212,21 @@ func place(info *guest.Info) (string, error) {
 	exports := func(name string) bool {
 		return slices.ContainsFunc(info.Exports, func(x guest.Function) bool { return x.Name == name })
 	}
+	entry := ""
+	if d, err := definition(p.Dir); err == nil && d.Entry != nil {
+		entry = d.Entry.Export
+	}
 	switch {
-	case exports("handle"):
+	case exports("handle"), slices.Contains(have, entry):
 		return handlerFile, nil
 	case exports("restrict"):
 		return policyFile, nil
 	case info.Command:
 		return handlerFile, nil
 	case len(have) > 0:
-		return "", fmt.Errorf(`it exports neither handle nor restrict, but %s; export one of them (Go: //go:wasmexport handle; Rust: toold::handle!; C: TOOLD_HANDLE; AssemblyScript: export function handle)`, strings.Join(have, ", "))
+		return "", fmt.Errorf(`it exports neither handle nor restrict, but %s; to export one of them, %s (or name your own under "entry" in tool.json)`, strings.Join(have, ", "), exporting[p.Language])
 	}
-	return "", errors.New("it exports nothing that can be called; export handle or restrict (Go: //go:wasmexport handle; Rust: toold::handle!; C: TOOLD_HANDLE; AssemblyScript: export function handle)")
+	return "", fmt.Errorf("it exports nothing that can be called; to export handle (or restrict), %s", exporting[p.Language])
 }
 
 // Needs are the lines of tool.json that grant what a module imports, each once.

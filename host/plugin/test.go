@@ -85,6 +85,8 @@ type Outcome struct {
 	OK   bool   `json:"ok"`
 	// Differences say what is not as it must be, each with its path.
 	Differences []string `json:"differences,omitempty"`
+	// Next is what to do about them, where they do not say so themselves.
+	Next string `json:"next,omitempty"`
 	// Log is what the module logged.
 	Log  []string `json:"log,omitempty"`
 	Cost *Cost    `json:"cost,omitempty"`
@@ -122,11 +124,11 @@ func LoadCases(file string) ([]Case, error) {
 			}
 		}
 		if n != 1 {
-			return nil, fmt.Errorf("read %s: %q must say one of decision, result and fails", file, c.Name)
+			return nil, fmt.Errorf(`read %s: %q must say one of decision, result and fails: what must come of the call, such as "result": {"exit_code": 0, "stdout": "Hello\n"}`, file, c.Name)
 		}
 	}
 	if len(cases) == 0 {
-		return nil, fmt.Errorf("read %s: there is no case in it", file)
+		return nil, fmt.Errorf(`read %s: there is no case in it; add one: {"name": "a call", "call": {"args": ["Ada"]}, "result": {"exit_code": 0, "stdout": "Hello\n"}}`, file)
 	}
 	return cases, nil
 }
@@ -204,6 +206,9 @@ func (w *Workbench) Run(ctx context.Context, c *Case) Outcome {
 	o.Cost = &Cost{float64(took.Nanoseconds()) / 1000, reply.Stats.Fuel, reply.Stats.PeakMemory, reply.Stats.PagesRestored, reply.Stats.NotRestored}
 	o.Differences = w.compare(c, reply.Output, said, err)
 	o.OK = len(o.Differences) == 0
+	if slices.ContainsFunc(o.Differences, func(d string) bool { return strings.HasPrefix(d, "/") && strings.Contains(d, ", must be ") }) {
+		o.Next = "change the tool, or the case if the new answer is right"
+	}
 	return o
 }
 
@@ -408,6 +413,9 @@ func text(m map[string]string) any {
 
 // differences reads an answer strictly, as a daemon does, and compares it.
 func differences(answer []byte, want, got any, name string) []string {
+	if len(answer) == 0 {
+		return []string{fmt.Sprintf("it answered nothing; answer a %s, as what the SDK exports does (`toolctl schema abi` says what one is)", name)}
+	}
 	if err := wire.Unmarshal(answer, got); err != nil {
 		return []string{fmt.Sprintf("the answer is no %s: %v; `toolctl schema abi` says what one is; it was %s", name, err, cut(string(answer)))}
 	}

@@ -54,15 +54,33 @@ func (e *FailedError) Error() string {
 			return text + "\n" + h.next
 		}
 	}
-	return text
+	return text + "\nmend what it names"
 }
 
 // hints are for what compilers say to whom this is new.
 var hints = []struct{ said, next string }{
-	{"undefined symbol:", "there is no C library: use what toold.h has, or define TOOLD_LIBC and link wasi-libc"},
+	// C
+	{"undefined symbol:", "there is no C library: use what toold.h has"},
+	{"'toold.h' file not found", "toold.h belongs beside the source: toolctl plugin new writes it there"},
+	{".h' file not found", "there is no C library, and no header of one: use what toold.h has"},
+	// Go
 	{"updates to go.mod needed", "the SDK is in ./toold: keep the replace line in go.mod"},
 	{"no required module provides package github.com/toold/toold", "the SDK is in ./toold: keep the replace line in go.mod, or run go get github.com/toold/toold/pdk"},
+	{"provides package ", "run go get with its name where there is a network, or do without it"},
+	{"providing package ", "run go get with its name where there is a network, or do without it"},
+	{"build constraints exclude all Go files", "no file is left for wasip1: cgo (import \"C\") cannot be built for wasm; mend that, the build tags, or the files' names"},
+	// Rust
+	{"no library targets found", "a tool is a library: put it into src/lib.rs, with toold::handle!(f), and leave out src/main.rs"},
+	{"no matching package named", "cargo does not know that crate here: run cargo fetch where there is a network, or do without it; toold has JSON, base64 and http"},
+	{"failed to get `", "cargo cannot fetch that crate here: run cargo fetch where there is a network, or do without it; toold has JSON, base64 and http"},
+	{"in `toold`", "toold has handle!, restrict!, describe!, discover! and classify!"},
+	// AssemblyScript
 	{"Element 'assembly/toold/host/abort' not found", "nothing of the SDK is imported: import it from ./toold"},
+	{"File '~lib/", "packages of node and npm are not there: use AssemblyScript's own library and what ./toold has"},
+	{"Cannot find name 'JSON'", "read JSON with Reader, member and textOf of ./toold, write it with Writer"},
+	{"'~lib/process/process'", "a guest has no process: answer stdout and exit_code as an Outcome, log with log of ./toold"},
+	{"Not implemented: Closures", "a function sees its parameters and globals only: pass it what it needs, or make that global"},
+	{"Not implemented: Exceptions", "what is thrown ends the call and cannot be caught: ask first, and answer Outcome.fails"},
 }
 
 // Options are what is built.

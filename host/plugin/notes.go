@@ -1,0 +1,120 @@
+package plugin
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/toold/toold/pdk/toolchain"
+)
+
+// note is what a compiler takes and a guest cannot do: nobody says so when it
+// runs, or says it in words that lead elsewhere.
+type note struct {
+	in   *regexp.Regexp // a line
+	says string
+}
+
+const noFiles = `a guest sees only the folders that tool.json grants: add "capabilities": {"files": {"/data": {"path": "/srv/data"}}}`
+
+var notes = map[toolchain.Language][]note{
+	toolchain.Go: {
+		{regexp.MustCompile(`^//\s+go:wasm(export|import)\b`), "with a space it is a comment; write //go:wasmexport"},
+		{regexp.MustCompile(`\bos\.(Getenv|LookupEnv|Environ|ExpandEnv)\(`), "a guest's environment is empty; what a caller passes on is in Call.Env, settings are in pdk.Config"},
+		{regexp.MustCompile(`^(import )?\s*([\w.]+ )?"net(/http)?"$`), "a guest has no sockets; ask the host with pdk.HTTP"},
+		{regexp.MustCompile(`^(import )?\s*([\w.]+ )?"os/exec"$`), "a guest starts no programs; ask the host with pdk.Exec"},
+		{regexp.MustCompile(`\bos\.(Open|OpenFile|OpenRoot|Create|ReadFile|WriteFile|ReadDir|Stat|Mkdir\w*|DirFS)\(`), noFiles},
+	},
+	toolchain.Rust: {
+		{regexp.MustCompile(`\b(e?println|e?print|dbg)!\s*[(\[{]`), "what is printed goes nowhere; log it with toold::log, or answer it as stdout"},
+		{regexp.MustCompile(`\benv::(var|vars|var_os|args)\(`), "a guest's environment is empty; what a caller passes on is in Call.env, settings are in toold::config"},
+		{regexp.MustCompile(`\bstd::(fs|net|thread)\b|\bprocess::Command\b`), "this target has no files, sockets, threads or programs; ask the host with toold::http or toold::exec"},
+		{regexp.MustCompile(`\b(SystemTime|Instant)::now\(`), "this target has no clock, and std's panics; import clock_time_get of wasi_snapshot_preview1"},
+	},
+}
+
+var sourceNames = map[toolchain.Language]string{toolchain.Go: ".go", toolchain.Rust: ".rs"}
+
+// notes are those about the sources of one module, each once and with its
+// place.
+func (p *Project) notes(source string) []string {
+	list := notes[p.Language]
+	if list == nil {
+		return nil
+	}
+	var out []string
+	told := map[string]bool{}
+	say := func(file string, line int, says string) {
+		if !told[says] {
+			told[says] = true
+			out = append(out, fmt.Sprintf("%s:%d: %s", file, line, says))
+		}
+	}
+	files := false
+	if d, err := definition(p.Dir); err == nil {
+		files = len(d.Capabilities.Files) > 0
+	}
+	root := filepath.Join(p.Dir, source)
+	// What cannot be read here is the compiler's matter.
+	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return nil
+		case d.IsDir():
+			if path != root && (skipped(d.Name()) || d.Name() == "toold" || d.Name() == "tests" || d.Name() == "testdata") {
+				return fs.SkipDir
+			}
+			return nil
+		case filepath.Ext(path) != sourceNames[p.Language] || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil
+		}
+		rel, err := filepath.Rel(p.Dir, path)
+		if err != nil {
+			return nil
+		}
+		n := 0
+		for line := range strings.Lines(string(b)) {
+			n++
+			line = strings.TrimRight(line, "\r\n")
+			if strings.HasPrefix(line, "#[cfg(test)]") {
+				break
+			}
+			comment := strings.HasPrefix(strings.TrimSpace(line), "//")
+			for _, x := range list {
+				if x.in.MatchString(line) && (!comment || strings.Contains(x.says, "comment")) && !(x.says == noFiles && files) {
+					say(rel, n, x.says)
+				}
+			}
+		}
+		if line := mainDoes(b); p.Language == toolchain.Go && line > 0 {
+			say(rel, line, "main is not run in a tool; move what it does into init")
+		}
+		return nil
+	})
+	return out
+}
+
+// mainDoes is the line of a Go program's main that is not empty, or 0.
+func mainDoes(source []byte) int {
+	set := token.NewFileSet()
+	f, err := parser.ParseFile(set, "", source, parser.SkipObjectResolution)
+	if err != nil || f.Name.Name != "main" {
+		return 0
+	}
+	for _, d := range f.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == "main" && fn.Recv == nil && fn.Body != nil && len(fn.Body.List) > 0 {
+			return set.Position(fn.Pos()).Line
+		}
+	}
+	return 0
+}
