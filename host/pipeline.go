@@ -259,7 +259,7 @@ func (h *Host) retried(ctx context.Context, k *call, g *guard, ticket *breaker.T
 		Max:     limits.Max,
 		Initial: time.Duration(limits.InitialMS) * time.Millisecond,
 		Cap:     time.Duration(limits.CapMS) * time.Millisecond,
-		Stop:    func() bool { return !ticket.Current() },
+		Stop:    func() bool { return !ticket.Current() || k.alone() },
 	}
 	if limits.Max == 0 || k.stance == shadows {
 		config.Max = -1

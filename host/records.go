@@ -283,11 +283,11 @@ func wouldHave(e idempotency.Event) string {
 
 // refusedByRecord is the error of a call that its key kept from running.
 func (k *call) refusedByRecord(ctx context.Context, err error) error {
-	switch {
+	c := context.Cause(ctx)
+	switch ended := c != nil && !errors.Is(c, context.DeadlineExceeded); {
+	case ended && (errors.Is(err, idempotency.ErrPending) || errors.Is(err, idempotency.ErrStoreUnavailable)):
+		return c // the caller left, or the call was ended
 	case errors.Is(err, idempotency.ErrPending):
-		if c := context.Cause(ctx); c != nil && !errors.Is(c, context.DeadlineExceeded) {
-			return c // the caller left, or the call was ended
-		}
 		return wire.Errorf(wire.IdempotencyPending, "a call with this idempotency key is still running; ask again with the same key for its result")
 	case errors.Is(err, idempotency.ErrKeyReused):
 		return wire.Errorf(wire.IdempotencyKeyReused, "this idempotency key was used for another payload, so nothing ran; use one key for one request")
@@ -351,6 +351,10 @@ func (k *call) notStarted(err error, codes ...wire.Code) {
 func (k *call) goesOn() bool {
 	return k.life.outlives && k.life.begun() && !k.passed.input.Load().open()
 }
+
+// alone reports whether the caller of a call that may outlive it has left. Then
+// what has begun goes on, and nothing is begun again.
+func (k *call) alone() bool { return k.life.outlives && k.life.caller.Err() != nil }
 
 // outlive is the context of a mutating call with a key. Once that has begun,
 // its caller's leaving does not end it: to store its result is what its key is

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/wire"
@@ -303,6 +305,47 @@ func TestAutomaticKeys(t *testing.T) {
 	}
 	if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.caller.ID = "" }); e == nil || e.Code != wire.Unauthenticated {
 		t.Errorf("a key of nobody: %v", e)
+	}
+}
+
+// Going on without a caller is for what has begun. It is no reason to begin again.
+func TestNoRetryWithoutACaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+			time.Sleep(10 * time.Second)
+			return unavailable(ctx, k)
+		})
+		ctx, leave := context.WithCancelCause(t.Context())
+		ended := make(chan *wire.Error, 1)
+		go func() { _, e := b.call(ctx, mutating, idempotent, key("k")); ended <- e }()
+		time.Sleep(time.Second)
+		leave(server.ErrLeft)
+		if e := <-ended; e == nil || e.Code != wire.ToolFailed || b.ran.Load() != 1 {
+			t.Errorf("%d attempts for a caller that left, ended by %v", b.ran.Load(), e)
+		}
+	})
+}
+
+// A call that is ended while it waits for its store was ended: the store's silence
+// is no reason for its caller to try again.
+func TestAbortWhileTheStoreIsSilent(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	b := stages(t, succeed)
+	b.records.Close()
+	if b.records, err = idempotency.Open(t.Context(), idempotency.Config{Store: "redis://" + silent.Addr().String(), Lease: 100 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, abort := context.WithCancelCause(t.Context())
+	time.AfterFunc(50*time.Millisecond, func() { abort(wire.Errorf(wire.Aborted, "on request")) })
+	if _, e := b.call(ctx, mutating, key("k")); e == nil || e.Code != wire.Aborted {
+		t.Errorf("%v", e)
+	}
+	if b.ran.Load() != 0 {
+		t.Error("it ran")
 	}
 }
 
