@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/toold/toold/host/wire"
@@ -15,8 +16,18 @@ type gates struct {
 }
 
 type gate struct {
+	limit   int // as the last who came had it
 	in      int
-	waiting []chan struct{} // closed by the one who gives up the place
+	waiting []chan struct{} // closed by who lets them in
+}
+
+// letIn gives the places that are free to those who wait.
+func (t *gate) letIn() {
+	for len(t.waiting) > 0 && t.in < t.limit {
+		t.in++
+		close(t.waiting[0])
+		t.waiting = t.waiting[1:]
+	}
 }
 
 // enter waits for one of limit places of tool. The place is given up by
@@ -31,15 +42,17 @@ func (g *gates) enter(ctx context.Context, tool string, limit, queue int) (leave
 		t = &gate{}
 		g.byTool[tool] = t
 	}
+	t.limit = limit // a new version of the tool may have another
+	t.letIn()
 	leave = func() { g.leave(tool) }
-	if t.in < limit && len(t.waiting) == 0 {
+	if t.in < limit {
 		t.in++
 		g.mu.Unlock()
 		return leave, nil
 	}
 	if len(t.waiting) >= queue {
 		g.mu.Unlock()
-		return nil, wire.Errorf(wire.Overloaded, "%s has %d calls running and %d waiting; try again later", tool, limit, queue)
+		return nil, wire.Errorf(wire.Overloaded, "%s has %d calls running and %d waiting; try again later", tool, t.in, queue)
 	}
 	turn := make(chan struct{})
 	t.waiting = append(t.waiting, turn)
@@ -50,12 +63,10 @@ func (g *gates) enter(ctx context.Context, tool string, limit, queue int) (leave
 	case <-ctx.Done():
 	}
 	g.mu.Lock()
-	for i, w := range t.waiting {
-		if w == turn {
-			t.waiting = append(t.waiting[:i], t.waiting[i+1:]...)
-			g.mu.Unlock()
-			return nil, ctx.Err()
-		}
+	if i := slices.Index(t.waiting, turn); i >= 0 {
+		t.waiting = slices.Delete(t.waiting, i, i+1)
+		g.mu.Unlock()
+		return nil, ctx.Err()
 	}
 	g.mu.Unlock()
 	// The place came at the same moment: pass it on.
@@ -67,12 +78,9 @@ func (g *gates) leave(tool string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t := g.byTool[tool]
-	if len(t.waiting) > 0 {
-		close(t.waiting[0])
-		t.waiting = t.waiting[1:]
-		return
-	}
-	if t.in--; t.in == 0 {
+	t.in--
+	t.letIn()
+	if t.in == 0 && len(t.waiting) == 0 {
 		delete(g.byTool, tool)
 	}
 }

@@ -51,6 +51,48 @@ func TestGate(t *testing.T) {
 	})
 }
 
+// A tool whose limit changes while calls wait lets as many in as it says now.
+func TestGateFollowsItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gates
+		var in atomic.Int64
+		leave := make(chan struct{})
+		enter := func(limit int) {
+			go func() {
+				done, err := g.enter(t.Context(), "t", limit, 256)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				in.Add(1)
+				<-leave
+				in.Add(-1)
+				done()
+			}()
+			synctest.Wait()
+		}
+		for range 8 {
+			enter(2)
+		}
+		if enter(4); in.Load() != 4 {
+			t.Errorf("raised to 4 with a queue: %d are in", in.Load())
+		}
+		enter(1)
+		for range 3 {
+			leave <- struct{}{}
+			synctest.Wait()
+		}
+		if in.Load() != 1 {
+			t.Errorf("lowered to 1 with a queue: %d are in", in.Load())
+		}
+		close(leave)
+		synctest.Wait()
+		if in.Load() != 0 || len(g.byTool) != 0 {
+			t.Errorf("%d are in, %d gates stay", in.Load(), len(g.byTool))
+		}
+	})
+}
+
 func TestGateQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gates
