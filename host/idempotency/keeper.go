@@ -136,7 +136,8 @@ type Request struct {
 	// braces and control characters.
 	Key string
 	// Label is what an operator may know the key by: the one that the caller
-	// gave. It decides nothing. Its first 128 bytes are kept.
+	// gave. It decides nothing. Of one over 128 bytes the beginning is kept, and
+	// enough to tell it from others.
 	Label string
 	// Payload is the Digest of what is asked for. The same key with another
 	// one is ErrKeyReused.
@@ -344,7 +345,7 @@ func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Ou
 	}
 	i := id{r.Scope, r.Key}
 	c := claiming{
-		owner: rand.Text(), payload: r.Payload, label: r.Label[:min(len(r.Label), maxLabel)],
+		owner: rand.Text(), payload: r.Payload, label: kept(r.Label),
 		ttl: cmp.Or(r.TTL, DefaultTTL).Milliseconds(), lease: k.config.Lease.Milliseconds(),
 		rerun: r.Rerun, retry: r.Retry, failedTTL: r.FailedTTL,
 	}

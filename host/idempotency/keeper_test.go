@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,6 +50,31 @@ func never(t *testing.T) func(context.Context) idempotency.Outcome {
 
 func request(key string) idempotency.Request {
 	return idempotency.Request{Scope: "tool", Key: key, Payload: "p"}
+}
+
+// An operator finds a record by the key that its caller gave, however long it is,
+// and no other one by that.
+func TestLongLabels(t *testing.T) {
+	for _, c := range []idempotency.Config{{}, {Store: "file", Dir: t.TempDir()}} {
+		k := open(t, c)
+		long := strings.Repeat("é", 500) // cut anywhere, it could be cut within a character
+		for i, label := range []string{long + "1", long + "2", "x" + long} {
+			r := request(fmt.Sprint("key ", i))
+			r.Label = label
+			if _, err := k.Do(t.Context(), r, completed("1")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, label := range []string{long + "1", long + "2", "x" + long} {
+			found, err := k.Show(t.Context(), "tool", label)
+			if err != nil || len(found) != 1 || found[0].Key != fmt.Sprint("key ", i) || len(found[0].Label) > 128 {
+				t.Errorf("%q store: label %d finds %+v, %v", c.Store, i, found, err)
+			}
+		}
+		if f, err := k.Flush(t.Context(), "tool", long+"1"); err != nil || f.Flushed != 1 {
+			t.Errorf("%q store: flush: %+v, %v", c.Store, f, err)
+		}
+	}
 }
 
 func wantCount(t *testing.T, k *idempotency.Keeper, e idempotency.Event, want uint64) {

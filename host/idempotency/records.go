@@ -55,7 +55,7 @@ func (k *Keeper) Show(ctx context.Context, scope, key string) ([]Record, error) 
 func (k *Keeper) find(ctx context.Context, scope, key string, limit int) ([]Record, error) {
 	var out []Record
 	err := k.store.list(ctx, scope, func(stored string, r *record) bool {
-		if key == "" || key == stored || key == r.Label {
+		if key == "" || key == stored || kept(key) == r.Label {
 			out = append(out, r.public(scope, stored))
 		}
 		return true
@@ -70,6 +70,15 @@ func (k *Keeper) find(ctx context.Context, scope, key string, limit int) ([]Reco
 		out = slices.Clip(out[:limit])
 	}
 	return out, err
+}
+
+// kept is a label as records have it, in at most maxLabel bytes.
+func kept(label string) string {
+	if len(label) <= maxLabel {
+		return label
+	}
+	end := "…" + digest([]byte(label))[:16]
+	return strings.ToValidUTF8(label[:maxLabel-len(end)], "") + end
 }
 
 // Flushed is what a Flush did.
