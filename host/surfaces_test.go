@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -306,8 +307,21 @@ func TestCanary(t *testing.T) {
 		elsewhere.Store(fmt.Sprint(r.Header))
 	}))
 	defer other.Close()
-	arrived := atomic.Int64{}
+	var arrived, handles atomic.Int64
+	// lookInside reads the memories of modules, of which one waits for an answer.
+	lookInside := func() {
+		if runtime.GOOS != "linux" {
+			return
+		}
+		for _, memory := range guestMemories(t) {
+			handles.Add(int64(bytes.Count(memory, []byte("secret:"))))
+			if bytes.Contains(memory, []byte(canary)) {
+				t.Error("it is in the memory of a module")
+			}
+		}
+	}
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lookInside()
 		if r.Header.Get("X-Other") == canary && r.Header.Get("Authorization") == "Bearer "+canary {
 			arrived.Add(1)
 		}
@@ -411,6 +425,9 @@ func TestCanary(t *testing.T) {
 	}
 	if strings.Contains(c.Logs(), canary) || strings.Contains(c.Logs(), token[len(token)-30:]) {
 		t.Error("it is in the log")
+	}
+	if runtime.GOOS == "linux" && handles.Load() == 0 {
+		t.Error("no memory of a module was seen to hold what stands for it: that shows nothing")
 	}
 	c.Stop(t)
 	files := 0
@@ -627,4 +644,34 @@ func BenchmarkIdentity(b *testing.B) {
 			}
 		}
 	})
+}
+
+// guestMemories are what the instances of modules in this process have mapped.
+// One that goes meanwhile is left out.
+func guestMemories(t *testing.T) (list [][]byte) {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Error(err)
+	}
+	mem, err := os.Open("/proc/self/mem")
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	defer mem.Close()
+	for line := range strings.Lines(string(maps)) {
+		var from, to int64
+		var mode string
+		if !strings.Contains(line, "memfd:toold-guest") {
+			continue
+		}
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); err != nil {
+			t.Error(err)
+		}
+		b := make([]byte, to-from)
+		if _, err := mem.ReadAt(b, from); err == nil && mode[0] == 'r' {
+			list = append(list, b)
+		}
+	}
+	return list
 }
