@@ -30,8 +30,11 @@
 //
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -ldflags=-s -o restricted.wasm .
 //
-// or with TinyGo (-target=wasip1 -buildmode=c-shared). A module imports only
-// the host functions that it uses, and all of them but Exec, Emit, Recv and
+// or with TinyGo (-target=wasip1 -buildmode=c-shared): the package keeps to
+// what TinyGo has, though it is built with it nowhere here. Where TinyGo does
+// not recover from panics, one of a policy is a trap, which refuses as well.
+//
+// A module imports only the host functions that it uses, and all of them but Exec, Emit, Recv and
 // ToolCall are Extism's own, so a guest without those runs on any Extism
 // host. The build tag toold_bulk moves input and output in one copy each,
 // with two imports that only toold has; it pays from some ten kilobytes on.
