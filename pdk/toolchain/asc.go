@@ -36,11 +36,7 @@ for await (const line of createInterface({ input: process.stdin })) {
 `
 
 // startASC starts the compiler of the project in dir.
-func startASC(program, dir string) (*asc, error) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		return nil, &MissingError{AssemblyScript, "node", apt("nodejs npm")}
-	}
+func startASC(program, node, dir string) (*asc, error) {
 	a := &asc{program: program, node: node, dir: dir}
 	return a, a.start()
 }

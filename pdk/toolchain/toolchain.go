@@ -7,7 +7,10 @@
 package toolchain
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -114,7 +117,8 @@ func Find(ctx context.Context, l Language, dir string) (string, error) {
 type compiler struct {
 	program string
 	linker  string // of C
-	asc     *asc   // of AssemblyScript, where it is kept running
+	node    string // which runs that of AssemblyScript
+	asc     *asc   // it, where it is kept running
 	// quick: build what runs the same, sooner and less well.
 	quick bool
 }
@@ -128,7 +132,9 @@ func find(ctx context.Context, l Language, dir string) (c compiler, err error) {
 	case Rust:
 		c.program, err = findCargo(ctx)
 	case AssemblyScript:
-		c.program, err = findASC(dir)
+		if c.program, err = findASC(dir); err == nil {
+			c.node, err = look(l, "node", apt("nodejs npm"))
+		}
 	default:
 		err = fmt.Errorf("find a compiler for %q: there is an SDK for %v", l, Languages())
 	}
@@ -247,7 +253,7 @@ func OpenWorkshop(ctx context.Context, l Language, dir string) (*Workshop, error
 	}
 	c.quick = true
 	if l == AssemblyScript {
-		if c.asc, err = startASC(c.program, dir); err != nil {
+		if c.asc, err = startASC(c.program, c.node, dir); err != nil {
 			return nil, err
 		}
 	}
@@ -351,11 +357,9 @@ func (c *compiler) cargo(ctx context.Context, o Options, out string) error {
 		}
 	}
 	args := append(settings, "rustc", "--quiet", "--profile", profile, "--lib", "--crate-type", "cdylib", "--target", rustTarget)
-	name := o.Source
-	if name != "" {
-		args = append(args, "--package", name)
-	} else {
-		name = packageName(o.Dir)
+	args = append(args, "--message-format", "json-render-diagnostics")
+	if o.Source != "" {
+		args = append(args, "--package", o.Source)
 	}
 	var env []string
 	if o.Strip {
@@ -366,45 +370,61 @@ func (c *compiler) cargo(ctx context.Context, o Options, out string) error {
 	}
 	// The compiler is the one beside cargo, whichever is first on PATH.
 	env = append(env, "PATH="+filepath.Dir(c.program)+string(filepath.ListSeparator)+os.Getenv("PATH"))
-	if err := run(ctx, o.Dir, env, c.program, append(args, o.Flags...)...); err != nil {
+	said, err := output(ctx, o.Dir, env, c.program, append(args, o.Flags...)...)
+	if err != nil {
 		return err
 	}
-	target := os.Getenv("CARGO_TARGET_DIR")
-	if target == "" {
-		target = filepath.Join(o.Dir, "target")
+	// It says where it put what: that depends on the names of the package and
+	// of its library, and on whose target folder it is.
+	built := ""
+	for line := range bytes.Lines(said) {
+		var m struct {
+			Reason    string   `json:"reason"`
+			Filenames []string `json:"filenames"`
+		}
+		if json.Unmarshal(line, &m) != nil || m.Reason != "compiler-artifact" {
+			continue
+		}
+		for _, f := range m.Filenames {
+			if filepath.Ext(f) == ".wasm" {
+				built = f // the last one is that of the package itself
+			}
+		}
 	}
-	b, err := os.ReadFile(filepath.Join(target, rustTarget, profile, strings.ReplaceAll(name, "-", "_")+".wasm"))
+	if built == "" {
+		return errors.New("find what cargo built: it made no module; is there a library in the package?")
+	}
+	b, err := os.ReadFile(built)
 	if err != nil {
 		return fmt.Errorf("find what cargo built: %w", err)
 	}
 	return os.WriteFile(out, b, 0o644)
 }
 
-// packageName is the first name in dir's Cargo.toml.
-func packageName(dir string) string {
-	b, err := os.ReadFile(filepath.Join(dir, "Cargo.toml"))
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(b)) {
-		key, value, ok := strings.Cut(line, "=")
-		if ok && strings.TrimSpace(key) == "name" {
-			return strings.Trim(strings.TrimSpace(value), `"'`)
-		}
-	}
-	return ""
+// run runs a program whose output matters only where it fails.
+func run(ctx context.Context, dir string, env []string, program string, args ...string) error {
+	_, err := output(ctx, dir, env, program, args...)
+	return err
 }
 
-func run(ctx context.Context, dir string, env []string, program string, args ...string) error {
+// output answers what a program writes to its standard output.
+func output(ctx context.Context, dir string, env []string, program string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), env...)
-	b, err := cmd.CombinedOutput()
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := cmd.Run()
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 	if _, ok := err.(*exec.ExitError); ok {
-		return &FailedError{cmd.Args, string(b)}
+		// asc and go say some of it there, cargo all of it to stderr.
+		text := said.String()
+		if !strings.HasPrefix(out.String(), "{") {
+			text = out.String() + text
+		}
+		return nil, &FailedError{cmd.Args, text}
 	}
-	return err
+	return out.Bytes(), err
 }
