@@ -34,10 +34,11 @@
 // what TinyGo has, though it is built with it nowhere here. Where TinyGo does
 // not recover from panics, one of a policy is a trap, which refuses as well.
 //
-// A module imports only the host functions that it uses, and all of them but Exec, Emit, Recv and
-// ToolCall are Extism's own, so a guest without those runs on any Extism
-// host. The build tag toold_bulk moves input and output in one copy each,
-// with two imports that only toold has; it pays from some ten kilobytes on.
+// A module imports only the host functions that it uses, and all of them but
+// Exec, Emit, Recv and ToolCall are Extism's own, so a guest without those runs
+// on any Extism host. The build tag toold_bulk moves input and output in one
+// copy each, with two imports that only toold has; it pays from some ten
+// kilobytes on.
 //
 // A policy fails closed: an input that cannot be read, a nil Decision or a
 // panic is an error of the guest, and the host refuses a call whose policy
