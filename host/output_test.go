@@ -2,8 +2,11 @@ package host
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/toold/toold/host/wire"
@@ -101,5 +104,33 @@ func TestVarsAreScopedAndBounded(t *testing.T) {
 	}
 	if len(v.scopes) != maxVarScopes || v.recent.Len() != maxVarScopes {
 		t.Errorf("%d scopes are kept", len(v.scopes))
+	}
+}
+
+// JSON with its secrets masked is JSON still.
+func TestMaskedDataIsJSON(t *testing.T) {
+	secrets := [][]byte{[]byte("123456"), []byte(`a"b\c d`), []byte(`":"value`), []byte("line\nbreak")}
+	for data, want := range map[string]string{
+		`{"pin":123456,"n":1}`:             `{"n":1,"pin":"[secret]"}`,
+		`[-912345678.5e3]`:                 `["[secret]"]`,
+		`{"a":"x 123456 y"}`:               `{"a":"x [secret] y"}`,
+		`{"123456":true}`:                  `{"[secret]":true}`,
+		`{"a":"a\"b\\c d"}`:                `{"a":"[secret]"}`,
+		`{"a":"a\u0022b\u005cc\u0020d"}`:   `{"a":"[secret]"}`,
+		`{"a":"line\nbreak"}`:              `{"a":"[secret]"}`,
+		`{"name":"value"}`:                 `{"name":"value"}`,
+		`{"a":1234567890123456789}`:        `{"a":"[secret]"}`,
+		`{"a":9007199254740993,"b":"<&>"}`: `{"a":9007199254740993,"b":"<&>"}`,
+	} {
+		got := string(maskJSON([]byte(data), secrets))
+		var have, wanted any
+		if err := json.Unmarshal([]byte(got), &have); err != nil {
+			t.Errorf("%s became %s: %v", data, got, err)
+			continue
+		}
+		json.Unmarshal([]byte(want), &wanted)
+		if !reflect.DeepEqual(have, wanted) || strings.Contains(got, "123456") {
+			t.Errorf("%s became %s, want %s", data, got, want)
+		}
 	}
 }

@@ -110,7 +110,7 @@ func (h *Host) guestHTTP(ctx context.Context, k *call, r *guest.HTTPRequest) (*g
 		for name, v := range resp.Headers {
 			resp.Headers[name] = maskText(v, hidden)
 		}
-		resp.Body = maskJSON(resp.Body, hidden)
+		resp.Body = maskBody(resp.Body, hidden)
 	}
 	return &guest.HTTPResponse{Status: resp.Status, Headers: resp.Headers, Body: resp.Body}, nil
 }
