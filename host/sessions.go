@@ -172,6 +172,8 @@ func (h *Host) guestCall(ctx context.Context, k *call, envelope []byte) []byte {
 	switch depth, _ := ctx.Value(callDepth{}).(int); {
 	case err != nil:
 		return answer("", nil, err)
+	case k.on == nil:
+		return answer("", nil, wire.Errorf(wire.Denied, "denied by rule discover: a discovery is nobody's call and has no session; make the call when a tool is called"))
 	case !ok || q.Form != wire.Envelope || !session.IsCall(q.Tool):
 		return answer("", nil, wire.Errorf(wire.InvalidPayload, "tool_call takes the envelopes of the session calls: session.query, session.mutate, session.prompt, session.abort, session.steer"))
 	case q.Token != "" || q.Stream || q.Background || q.Detach:
