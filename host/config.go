@@ -89,9 +89,23 @@ type Config struct {
 	Spans observe.SpanExporter `json:"-"`
 	// File is the toold.json that this came from, or empty.
 	File string `json:"-"`
-	// Values are the operator's values that secrets and environments may
-	// name: the daemon's environment, over the .env file beside File.
-	Values map[string]string `json:"-"`
+
+	// values has the .env file beside File, env the daemon's own environment:
+	// see Value.
+	values map[string]string
+	env    Env
+}
+
+// Value is one of the operator's values, which secrets may name: a variable of
+// the daemon's own environment, else of the .env file beside File.
+func (c *Config) Value(name string) (string, bool) {
+	if c.env != nil {
+		if v, ok := c.env(name); ok {
+			return v, true
+		}
+	}
+	v, ok := c.values[name]
+	return v, ok
 }
 
 // Socket is one further socket of a daemon.
@@ -314,9 +328,9 @@ func (c *Config) Complete(env Env) error {
 		seen[s.Path] = true
 		roots(what+"/roots", s.Roots)
 	}
-	c.Values = map[string]string{}
+	c.env, c.values = env, map[string]string{}
 	if file := c.dotEnv(); file != "" {
-		if err := readDotEnv(file, c.Values); err != nil {
+		if err := readDotEnv(file, c.values); err != nil {
 			fail("%w", err)
 		}
 	}

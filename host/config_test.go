@@ -41,7 +41,7 @@ func TestPrecedence(t *testing.T) {
 	file := filepath.Join(dir, "toold.json")
 	write(t, file, `{"instance": "file", "tools": "/file", "state": "/file", "log_level": "warn"}`)
 	write(t, filepath.Join(dir, ".env"), "# a comment\nexport A=1\nB='two words'\nC=\"x=y\"\n\n")
-	vars := env(map[string]string{"TOOLD_TOOLS": "/var", "TOOLD_STATE_DIR": "/var", "TOOLD_ROOTS": "/a:/b", "TOOLD_CONFIG": file, "XDG_RUNTIME_DIR": "/run"})
+	vars := env(map[string]string{"TOOLD_TOOLS": "/var", "TOOLD_STATE_DIR": "/var", "TOOLD_ROOTS": "/a:/b", "TOOLD_CONFIG": file, "XDG_RUNTIME_DIR": "/run", "A": "of the daemon", "D": "4"})
 	c, err := Load("", vars)
 	if err != nil {
 		t.Fatal(err)
@@ -53,8 +53,10 @@ func TestPrecedence(t *testing.T) {
 	if c.LogLevel != "warn" || c.Tools != "/var" || c.State != "/flag" || c.Socket != "/run/toold/tool-file.sock" || len(c.Roots) != 2 {
 		t.Errorf("%+v", c)
 	}
-	if c.Values["A"] != "1" || c.Values["B"] != "two words" || c.Values["C"] != "x=y" || len(c.Values) != 3 {
-		t.Errorf("the .env file reads as %v", c.Values)
+	for name, want := range map[string]string{"A": "of the daemon", "B": "two words", "C": "x=y", "D": "4", "E": ""} {
+		if v, ok := c.Value(name); v != want || ok != (want != "") {
+			t.Errorf("the operator's value %s is %q, %v", name, v, ok)
+		}
 	}
 }
 
@@ -120,7 +122,7 @@ func compare(t *testing.T, at string, typ reflect.Type, schema map[string]any) {
 	for i := range typ.NumField() {
 		f := typ.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "-" {
+		if name == "-" || !f.IsExported() {
 			continue
 		}
 		names = append(names, name)

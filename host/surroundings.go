@@ -130,7 +130,7 @@ func (h *Host) secretValue(k *call, from string) (string, error) {
 	kind, name, _ := strings.Cut(from, ":")
 	switch kind {
 	case "env":
-		if v, ok := h.config().Values[name]; ok {
+		if v, ok := h.config().Value(name); ok {
 			return v, nil
 		}
 		return "", fmt.Errorf("the operator's value %s is not set; put it in .env beside toold.json or in the daemon's environment", name)
