@@ -152,3 +152,76 @@ func TestHideMustBeAbsolute(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// What a supervisor keeps of its last runs is about files that were there then:
+// it follows when they are replaced.
+func TestConfinementFollowsReplacedFiles(t *testing.T) {
+	needLandlock(t, 2)
+	r := newRunner(t, process.Config{Ready: 1, Max: 1})
+	base := t.TempDir()
+	exe, err := os.Executable()
+	must(t, err)
+	program, err := os.ReadFile(exe)
+	must(t, err)
+	replace := func() {
+		must(t, os.WriteFile(base+"/new", program, 0o755))
+		must(t, os.Rename(base+"/new", base+"/tool"))
+	}
+	for range 2 {
+		must(t, os.Mkdir(base+"/in", 0o755))
+		replace()
+		for range 2 {
+			c := probing(t, base+"/in", "exec", base+"/tool", probeArg, "create", fmt.Sprint("file", newMark()))
+			c.Confine.Exec = []string{base + "/tool"}
+			if got := say(t, r, c); got != "ok" {
+				t.Errorf("got %s", got)
+			}
+		}
+		must(t, os.RemoveAll(base+"/in"))
+	}
+
+	// A folder that may be written, and is another now.
+	for _, dir := range []string{"/in", "/home", "/out"} {
+		must(t, os.Mkdir(base+dir, 0o755))
+	}
+	write := func() (string, error) {
+		var out strings.Builder
+		c := probing(t, base+"/in", "create", base+"/home/"+newMark())
+		c.Confine.Write = append(c.Confine.Write, base+"/home")
+		c.Stdout = &out
+		_, err := r.Run(patient(t), c)
+		return strings.TrimSpace(out.String()), err
+	}
+	if got, err := write(); got != "ok" {
+		t.Errorf("%s, %v", got, err)
+	}
+	must(t, os.Rename(base+"/home", base+"/was"))
+	must(t, os.Symlink(base+"/out", base+"/home"))
+	if got, err := write(); codeOf(err) != wire.ToolBroken {
+		t.Errorf("through a link: %s, %v", got, err)
+	}
+
+	// What is kept is bounded: so are descriptors.
+	pid := childrenOf(t, os.Getpid())[0]
+	fds := func() int {
+		list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if err != nil {
+			t.Skip("the supervisor's descriptors cannot be counted by this user: ", err)
+		}
+		return len(list)
+	}
+	var before int
+	for i := range 40 {
+		c := probing(t, base+"/in", "read", "/etc/passwd")
+		c.Confine.Exec = []string{fmt.Sprintf("/bin/none-%d", i)}
+		if got := say(t, r, c); got != "ok" {
+			t.Fatal(got)
+		}
+		if i == 20 {
+			before = fds()
+		}
+	}
+	if after := fds(); after != before {
+		t.Errorf("%d descriptors, then %d", before, after)
+	}
+}

@@ -34,7 +34,7 @@ func TestStatus(t *testing.T) {
 		{7, 7, 0, true},
 		{99, 99, 0, true},
 	} {
-		s := confinement(tt.abi, "")
+		s := statusOf(tt.abi, "")
 		if s.ABI != tt.want || len(s.Lost) != tt.lost {
 			t.Errorf("ABI %d: %+v", tt.abi, s)
 		}
@@ -80,7 +80,12 @@ func TestOlderVersions(t *testing.T) {
 			onThread(func() {
 				var words []string
 				say := func(err error) { words = append(words, errName(err)) }
-				scoped, step, err := restrictThread(abi, nil, false, nil, "/bin/true", []string{in}, nil)
+				rulesets := rulesets{abi: abi}
+				fd, step, err := rulesets.get(confinement{path: "/bin/true", write: in})
+				scoped := false
+				if err == nil {
+					scoped, step, err = restrictThread(abi, fd)
+				}
 				if err != nil {
 					got <- step + ": " + err.Error()
 					return
@@ -120,11 +125,16 @@ func errName(err error) string {
 // What runs on a thread of its own leaves no thread behind that is confined.
 func TestThreadEnds(t *testing.T) {
 	dir := t.TempDir()
+	rulesets := rulesets{abi: abiRefer}
 	for range 50 {
 		done := make(chan struct{})
 		onThread(func() {
 			defer close(done)
-			if _, step, err := restrictThread(abiRefer, nil, false, nil, "/bin/true", nil, nil); err != nil {
+			fd, step, err := rulesets.get(confinement{path: "/bin/true"})
+			if err == nil {
+				_, step, err = restrictThread(abiRefer, fd)
+			}
+			if err != nil {
 				t.Error(step, err)
 			}
 		})

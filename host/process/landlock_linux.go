@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -51,16 +50,17 @@ const (
 // no controlling terminal; programs that try it are told so by the open.
 func openDevices() (fds []int) {
 	for _, device := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"} {
-		if fd, err := openPath(device); err == nil {
+		if fd, err := openPath(device, 0); err == nil {
 			fds = append(fds, fd)
 		}
 	}
 	return fds
 }
 
-// openPath opens path, whatever it is, only to name it. Links are followed.
-func openPath(path string) (int, error) {
-	return ignoringEINTR(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
+// openPath opens path, whatever it is, only to name it. Links are followed
+// without O_NOFOLLOW.
+func openPath(path string, flags int) (int, error) {
+	return ignoringEINTR(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
 }
 
 // landlockABI is the version that the kernel offers.
@@ -77,16 +77,16 @@ func Confinement() Status {
 	abi, err := landlockABI()
 	switch err {
 	case nil:
-		return confinement(abi, "")
+		return statusOf(abi, "")
 	case unix.ENOSYS:
-		return confinement(0, "this kernel has no Landlock: use Linux 5.19 or later, built with CONFIG_SECURITY_LANDLOCK")
+		return statusOf(0, "this kernel has no Landlock: use Linux 5.19 or later, built with CONFIG_SECURITY_LANDLOCK")
 	case unix.EOPNOTSUPP:
-		return confinement(0, "Landlock is built in but not started: add landlock to the lsm= boot parameter")
+		return statusOf(0, "Landlock is built in but not started: add landlock to the lsm= boot parameter")
 	}
-	return confinement(0, fmt.Sprintf("Landlock cannot be used here (%v): a container's seccomp profile may forbid it", err))
+	return statusOf(0, fmt.Sprintf("Landlock cannot be used here (%v): a container's seccomp profile may forbid it", err))
 }
 
-func confinement(abi int, reason string) Status {
+func statusOf(abi int, reason string) Status {
 	s := Status{ABI: abi, Reason: reason}
 	if abi == 1 {
 		s.ABI = 0
@@ -119,14 +119,12 @@ func (s Status) admits(c *Command) error {
 	return wire.Errorf(wire.ToolBroken, "run %s: its confinement is required, and this kernel does not give it (%s): run toold on Linux 6.2 or later, or do not require it", c.Path, strings.Join(why, "; "))
 }
 
-// restrictThread confines the calling thread, and what it starts, for good,
-// with what Landlock has since version abi; 0 or 1: nothing, and Runner.start
-// refused before where that is not enough. devices are those of openDevices;
-// hiding says that nothing may be read but what the rules in visible, write and
-// exec are for.
-// scoped reports that the thread can signal its own processes only.
+// restrictThread confines the calling thread, and what it starts, for good.
+// ruleset is a descriptor of rulesets.get for version abi of Landlock. With
+// abi 0 or 1 there is none, and Runner.start refused before where that is not
+// enough. scoped reports that the thread can signal its own processes only.
 // An error comes with the step that failed.
-func restrictThread(abi int, devices []int, hiding bool, visible []readRule, path string, write, exec []string) (scoped bool, step string, err error) {
+func restrictThread(abi, ruleset int) (scoped bool, step string, err error) {
 	// Landlock asks for it, and it holds without Landlock as well: a setuid
 	// program that the tool executes gains nothing.
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -138,75 +136,6 @@ func restrictThread(abi int, devices []int, hiding bool, visible []readRule, pat
 	if abi < abiRefer {
 		return false, "", nil
 	}
-	handled := uint64(accessHandled)
-	if !hiding {
-		handled &^= accessRead
-	}
-	if abi < abiTruncate {
-		handled &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE
-	}
-	if abi < abiIoctl {
-		handled &^= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
-	}
-	attr := unix.LandlockRulesetAttr{Handled_access_fs: handled}
-	if abi >= abiScope {
-		attr.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
-	}
-	// Fields that an older kernel does not know are zero, so it takes the
-	// longer structure.
-	r, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
-	if errno != 0 {
-		return false, "make a Landlock ruleset", errno
-	}
-	ruleset := int(r)
-	defer unix.Close(ruleset)
-
-	rules := rules{ruleset: ruleset, handled: handled}
-	for _, device := range devices {
-		if err := rules.add(device, accessDevice); err != nil {
-			return false, "allow devices", err
-		}
-	}
-	for _, v := range visible {
-		if err := rules.add(v.fd, v.access); err != nil {
-			return false, "allow reading", err
-		}
-	}
-	for _, folder := range write {
-		fd, err := openNoLinks(folder)
-		if missing(err) {
-			continue
-		}
-		if err != nil {
-			return false, "allow writing beneath " + folder, err
-		}
-		err = rules.add(fd, accessWrite)
-		unix.Close(fd)
-		if err != nil {
-			return false, "allow writing beneath " + folder, err
-		}
-	}
-	for i, file := range append([]string{path}, exec...) {
-		if i > 0 && file == path {
-			continue
-		}
-		if err := rules.allow(file, accessExec); err != nil {
-			if i == 0 {
-				return false, stepExec, err
-			}
-			return false, "allow executing " + file, err
-		}
-		interp, err := interpreter(file)
-		if err != nil && i == 0 && !missing(err) { // exec says it better
-			return false, "find the interpreter of " + file, err
-		}
-		if interp != "" {
-			if err := rules.allow(interp, accessExec); err != nil {
-				return false, "allow executing " + interp, err
-			}
-		}
-	}
-
 	flags := uintptr(0)
 	if abi >= abiLog {
 		// killTree tries to signal everybody and is refused by design; that
@@ -261,35 +190,6 @@ func dropCapabilities() error {
 				return err
 			}
 		}
-	}
-	return nil
-}
-
-// rules is a Landlock ruleset under construction.
-type rules struct {
-	ruleset int
-	handled uint64
-}
-
-// allow grants access to path and what lies beneath it. Links are followed; a
-// path that is not there grants nothing.
-func (r rules) allow(path string, access uint64) error {
-	fd, err := openPath(path)
-	if missing(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return r.add(fd, access)
-}
-
-func (r rules) add(fd int, access uint64) error {
-	attr := unix.LandlockPathBeneathAttr{Allowed_access: access & r.handled, Parent_fd: int32(fd)}
-	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0, 0)
-	if errno != 0 {
-		return errno
 	}
 	return nil
 }

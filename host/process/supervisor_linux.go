@@ -43,10 +43,8 @@ func Supervise() int {
 
 // service is the state of a supervisor.
 type service struct {
-	// devices are those of openDevices, open as long as the process lives.
-	devices []int
-	// visible is of the run that is being launched; there is one at a time.
-	visible visible
+	// rulesets is of the run that is being launched; there is one at a time.
+	rulesets rulesets
 
 	// mu guards what follows: the run under way.
 	mu sync.Mutex
@@ -87,7 +85,10 @@ func (s *service) setUp() error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("refuse core files: %w", err)
 	}
-	s.devices = openDevices()
+	s.rulesets.devices = openDevices()
+	if abi, err := landlockABI(); err == nil {
+		s.rulesets.abi = abi
+	}
 	// Signals that a shell or service manager sends to all it started are
 	// the daemon's business: it lets calls finish. Catching them also gives
 	// children the default action where this process inherited an ignored
@@ -251,16 +252,16 @@ func (s *service) launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *fail
 		return 0, false, failed("enter the working folder", err)
 	}
 	if sp.Confine {
-		abi, err := landlockABI()
-		if err != nil {
-			abi = 0
-		}
-		var visible []readRule
-		if len(sp.Hide) > 0 && abi >= abiRefer {
-			visible = s.visible.except(sp.Hide)
-		}
+		abi, ruleset := s.rulesets.abi, -1
 		var step string
-		if scoped, step, err = restrictThread(abi, s.devices, len(sp.Hide) > 0, visible, sp.Path, split(sp.Write), split(sp.Exec)); err != nil {
+		var err error
+		if abi >= abiRefer {
+			ruleset, step, err = s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide)})
+		}
+		if err == nil {
+			scoped, step, err = restrictThread(abi, ruleset)
+		}
+		if err != nil {
 			return 0, false, failed(step, err)
 		}
 		// Asked, not only concluded: killTree relies on it with a kill(-1).

@@ -1,0 +1,311 @@
+package process
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxRulesets bounds what a supervisor keeps: those of the last callers
+	// and tools that it ran for.
+	maxRulesets = 8
+	// maxVisible bounds the rules that make up what may be read.
+	maxVisible = 1024
+	// fresh is how old the last change of a file must be for its time to tell
+	// of the next one: the kernel's clock for files stands still for as long.
+	fresh = 20 * time.Millisecond
+)
+
+// confinement is what a ruleset is made for; the lists are as in spec.
+type confinement struct{ path, write, exec, hide string }
+
+// ruleset is a confinement as Landlock has it. Making one takes longer than to
+// start a thread with it, so it is kept, as long as what it speaks of is the
+// same: rules are of files and folders, whatever their names are by now.
+type ruleset struct {
+	of   confinement
+	fd   int
+	seen []stamp
+}
+
+// stamp is what a path was.
+type stamp struct {
+	path string
+	// timed says that a change of what is in it counts.
+	timed     bool
+	dev, ino  uint64 // 0, 0: it was not there, or changes just now
+	sec, nsec int64
+}
+
+func look(path string, timed bool) stamp {
+	s := stamp{path: path, timed: timed}
+	var st unix.Stat_t
+	if _, err := ignoringEINTR(func() (int, error) { return 0, unix.Stat(path, &st) }); err == nil {
+		s.dev, s.ino = uint64(st.Dev), st.Ino
+		if timed {
+			s.sec, s.nsec = st.Mtim.Unix()
+		}
+	}
+	return s
+}
+
+// rulesets are those of one supervisor, for one version of Landlock.
+type rulesets struct {
+	abi int
+	// devices are those of openDevices.
+	devices []int
+	kept    []*ruleset // the last used is the last
+	// told is what the log was told last.
+	told string
+}
+
+// get returns the descriptor of a ruleset, which remains the receiver's, for
+// the next restrictThread. An error comes with the step that failed.
+func (s *rulesets) get(of confinement) (fd int, step string, err error) {
+	if i := slices.IndexFunc(s.kept, func(r *ruleset) bool { return r.of == of }); i >= 0 {
+		r := s.kept[i]
+		s.kept = slices.Delete(s.kept, i, i+1)
+		if !slices.ContainsFunc(r.seen, func(was stamp) bool { return was != look(was.path, was.timed) }) {
+			s.kept = append(s.kept, r)
+			return r.fd, "", nil
+		}
+		unix.Close(r.fd)
+	}
+	b, step, err := newBuilder(s.abi, of.hide != "")
+	if err == nil {
+		step, err = b.build(s, of)
+	}
+	if err != nil {
+		return -1, step, err
+	}
+	if len(s.kept) == maxRulesets {
+		unix.Close(s.kept[0].fd)
+		s.kept = slices.Delete(s.kept, 0, 1)
+	}
+	s.kept = append(s.kept, &ruleset{of: of, fd: b.fd, seen: b.seen})
+	return b.fd, "", nil
+}
+
+// builder is a ruleset that is being made.
+type builder struct {
+	fd      int
+	handled uint64
+	seen    []stamp
+	visible int // rules for reading
+}
+
+// newBuilder makes an empty ruleset: nothing is allowed of what version abi
+// knows to refuse.
+func newBuilder(abi int, hiding bool) (*builder, string, error) {
+	b := &builder{handled: accessHandled}
+	if !hiding {
+		b.handled &^= accessRead
+	}
+	if abi < abiTruncate {
+		b.handled &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	if abi < abiIoctl {
+		b.handled &^= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	}
+	attr := unix.LandlockRulesetAttr{Handled_access_fs: b.handled}
+	if abi >= abiScope {
+		attr.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
+	}
+	// Fields that an older kernel does not know are zero, so it takes the
+	// longer structure.
+	r, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if errno != 0 {
+		return nil, "make a Landlock ruleset", errno
+	}
+	b.fd = int(r)
+	return b, "", nil
+}
+
+func (b *builder) build(s *rulesets, of confinement) (step string, err error) {
+	defer func() {
+		if err != nil {
+			unix.Close(b.fd)
+		}
+	}()
+	for _, device := range s.devices {
+		if err := b.add(device, accessDevice); err != nil {
+			return "allow devices", err
+		}
+	}
+	if of.hide != "" {
+		if text := b.allReadableBut(split([]byte(of.hide))); text != "" && text != s.told {
+			s.told = text
+			fmt.Fprintln(os.Stderr, "toold: "+text)
+		}
+	}
+	for _, folder := range split([]byte(of.write)) {
+		b.note(folder, false)
+		fd, err := openNoLinks(folder)
+		if missing(err) {
+			continue
+		}
+		if err != nil {
+			return "allow writing beneath " + folder, err
+		}
+		err = b.add(fd, accessWrite)
+		unix.Close(fd)
+		if err != nil {
+			return "allow writing beneath " + folder, err
+		}
+	}
+	for i, file := range append([]string{of.path}, split([]byte(of.exec))...) {
+		if i > 0 && file == of.path {
+			continue
+		}
+		if err := b.allow(file, accessExec); err != nil {
+			if i == 0 {
+				return stepExec, err
+			}
+			return "allow executing " + file, err
+		}
+		interp, err := interpreter(file)
+		if err != nil && i == 0 && !missing(err) { // exec says it better
+			return "find the interpreter of " + file, err
+		}
+		if interp != "" {
+			if err := b.allow(interp, accessExec); err != nil {
+				return "allow executing " + interp, err
+			}
+		}
+	}
+	return "", nil
+}
+
+// note has the ruleset forgotten when path is another, or, if timed, when what
+// is in it is.
+func (b *builder) note(path string, timed bool) {
+	s := look(path, timed)
+	if timed && time.Since(time.Unix(s.sec, s.nsec)) < fresh {
+		s.dev, s.ino = 0, 0
+	}
+	b.seen = append(b.seen, s)
+}
+
+// allow grants access to path and what lies beneath it. Links are followed; a
+// path that is not there grants nothing.
+func (b *builder) allow(path string, access uint64) error {
+	b.note(path, true)
+	fd, err := openPath(path, 0)
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return b.add(fd, access)
+}
+
+func (b *builder) add(fd int, access uint64) error {
+	attr := unix.LandlockPathBeneathAttr{Allowed_access: access & b.handled, Parent_fd: int32(fd)}
+	if attr.Allowed_access == 0 {
+		return nil // which Landlock calls an error
+	}
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(b.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// allReadableBut allows to read all but what hide names, and what lies beneath
+// it. Landlock knows no exceptions: a rule for / would be one for what is hidden
+// too. So there is a rule for each file and folder that lies beside the way to
+// it, and none for the folders of the way, which can be passed through and not
+// be listed. It returns what the operator should know.
+func (b *builder) allReadableBut(hide []string) (text string) {
+	leads := map[string]bool{}
+	hidden := make([]string, len(hide))
+	for i, path := range hide {
+		b.note(path, false) // where it leads, by whatever links
+		hidden[i] = place(path)
+		for dir := filepath.Dir(hidden[i]); !leads[dir]; dir = filepath.Dir(dir) {
+			leads[dir] = true
+		}
+	}
+	isHidden := func(path string) bool {
+		return slices.ContainsFunc(hidden, func(h string) bool { return Beneath(h, path) })
+	}
+	for _, dir := range slices.Sorted(maps.Keys(leads)) {
+		if isHidden(dir) {
+			continue
+		}
+		b.note(dir, true)
+		names, err := entries(dir, maxVisible-b.visible)
+		if err != nil {
+			if !missing(err) {
+				text = fmt.Sprintf("confined tools can read nothing that lies directly in %s, which leads to what is hidden from them: %v", dir, err)
+			}
+			continue
+		}
+		for _, name := range names {
+			if path := filepath.Join(dir, name); !leads[path] && !isHidden(path) {
+				b.readable(path)
+			}
+		}
+	}
+	return text
+}
+
+// readable allows to read path. What cannot be opened cannot be read: it has
+// gone, or this user may not pass. What a link leads to has a rule where it is.
+func (b *builder) readable(path string) {
+	fd, err := openPath(path, unix.O_NOFOLLOW)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return
+	}
+	access := uint64(accessReadFile)
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		access = accessRead
+	}
+	if b.add(fd, access) == nil {
+		b.visible++
+	}
+}
+
+// place is where path leads, as far as there is something.
+func place(path string) string {
+	for dir, rest := path, ""; ; dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if dir == "/" {
+			return path
+		}
+	}
+}
+
+// entries are the names in a folder, max at most.
+func entries(dir string, max int) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	list, err := f.Readdirnames(max + 1)
+	if len(list) > max {
+		return nil, fmt.Errorf("there are more than %d files and folders beside the way; give what is hidden a folder of its own", maxVisible)
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return list, err
+}
