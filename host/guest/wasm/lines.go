@@ -121,10 +121,19 @@ func (d *Debug) Lines() ([]byte, error) {
 func (r *reading) table() ([]byte, error) {
 	// Where one sequence ends another may begin: the end comes first. Of several rows for one place the last counts.
 	slices.SortStableFunc(r.rows, func(a, b row) int {
-		return cmp.Or(cmp.Compare(a.addr, b.addr), cmp.Compare(boolInt(a.file != nowhere), boolInt(b.file != nowhere)))
+		if a.addr != b.addr {
+			return cmp.Compare(a.addr, b.addr)
+		}
+		return boolInt(a.file != nowhere) - boolInt(b.file != nowhere)
 	})
 	slices.SortFunc(r.inlines, func(a, b inlined) int {
-		return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.depth, b.depth), cmp.Compare(a.origin, b.origin))
+		switch {
+		case a.lo != b.lo:
+			return cmp.Compare(a.lo, b.lo)
+		case a.depth != b.depth:
+			return cmp.Compare(a.depth, b.depth)
+		}
+		return cmp.Compare(a.origin, b.origin)
 	})
 	ends := make([]uint32, 0, len(r.inlines))
 	for _, in := range r.inlines {
