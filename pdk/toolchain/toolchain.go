@@ -97,10 +97,9 @@ type Options struct {
 	Source string
 	// Out is the file that is written; it is replaced in one step.
 	Out string
-	// Strip leaves out the names of functions, which a trap shows.
+	// Strip leaves out the names of functions and, in C and Rust, the lines
+	// (DWARF), which a trap shows.
 	Strip bool
-	// Debug keeps what maps code to lines (DWARF), which a trap shows too.
-	Debug bool
 	// Flags are further ones for the compiler.
 	Flags []string
 }
@@ -318,8 +317,9 @@ func (c *compiler) build(ctx context.Context, o Options, out string) error {
 			level = "-O0"
 		}
 		args := []string{"--target=wasm32", "-std=c11", level, "-Wall", "-I."}
-		if o.Debug {
-			args = append(args, "-gdwarf-4")
+		if !o.Strip {
+			// The module is the same wherever it is built.
+			args = append(args, "-gline-tables-only", "-fdebug-prefix-map="+folder(o.Dir)+"=.")
 		}
 		if err := run(ctx, o.Dir, nil, c.program, append(append(args, o.Flags...), "-c", "-o", object, o.Source)...); err != nil {
 			return err
@@ -356,6 +356,13 @@ func (c *compiler) cargo(ctx context.Context, o Options, out string) error {
 			settings = append(settings, "--config", "profile.toold-dev."+v)
 		}
 	}
+	if !o.Strip {
+		// The library's own lines come with it, and make most of the module.
+		settings = append(settings, "--config", "profile."+profile+".debug=1", "--config", "profile."+profile+`.strip="none"`)
+		// The module is the same wherever it is built, unless flags are set
+		// that count instead of these.
+		settings = append(settings, "--config", fmt.Sprintf("build.rustflags=[%q]", "--remap-path-prefix="+folder(o.Dir)+"=."))
+	}
 	args := append(settings, "rustc", "--quiet", "--profile", profile, "--lib", "--crate-type", "cdylib", "--target", rustTarget)
 	args = append(args, "--message-format", "json-render-diagnostics")
 	if o.Source != "" {
@@ -364,9 +371,6 @@ func (c *compiler) cargo(ctx context.Context, o Options, out string) error {
 	var env []string
 	if o.Strip {
 		env = append(env, "CARGO_PROFILE_RELEASE_STRIP=true")
-	}
-	if o.Debug {
-		env = append(env, "CARGO_PROFILE_RELEASE_DEBUG=line-tables-only", "CARGO_PROFILE_RELEASE_STRIP=none")
 	}
 	// The compiler is the one beside cargo, whichever is first on PATH.
 	env = append(env, "PATH="+filepath.Dir(c.program)+string(filepath.ListSeparator)+os.Getenv("PATH"))
@@ -399,6 +403,17 @@ func (c *compiler) cargo(ctx context.Context, o Options, out string) error {
 		return fmt.Errorf("find what cargo built: %w", err)
 	}
 	return os.WriteFile(out, b, 0o644)
+}
+
+// folder is dir as a compiler that runs there knows it.
+func folder(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	return dir
 }
 
 // run runs a program whose output matters only where it fails.

@@ -193,15 +193,20 @@ func boolInt(b bool) int {
 }
 
 // text appends where code is from: the innermost function first, that of the module last and without its name. Code may be
-// of no line, where compilers made it for several at once; which functions it is of may be known all the same.
+// of no line, where compilers made it for several at once; which functions it is of may be known all the same. Rust's own
+// library is left out: it says nothing that the line of its call does not.
 func (r *reading) text(b []byte, at row, active []inlined) []byte {
 	if at.file == nowhere || at.file < 0 && len(active) == 0 {
 		return b
 	}
 	file, line := at.file, at.line
+	library := func() bool { return file >= 0 && strings.HasPrefix(r.files[file], rustLibrary) }
+	if len(active) == 0 && library() {
+		return b
+	}
 	place := func(name string) {
 		b = append(append(b, name...), '\t')
-		if file >= 0 && line > 0 {
+		if file >= 0 && line > 0 && !library() {
 			b = append(append(b, r.files[file]...), ':')
 			b = strconv.AppendUint(b, uint64(line), 10)
 		}
@@ -209,8 +214,7 @@ func (r *reading) text(b []byte, at row, active []inlined) []byte {
 	}
 	for i := len(active) - 1; i >= 0; i-- {
 		in := active[i]
-		// What is inlined from Rust's library says nothing that the line of its call does not.
-		if file < 0 || !strings.HasPrefix(r.files[file], rustLibrary) {
+		if !library() {
 			place(r.nameOf(in.origin))
 		}
 		file, line = noFile, in.line
@@ -218,7 +222,9 @@ func (r *reading) text(b []byte, at row, active []inlined) []byte {
 			file = files[in.file]
 		}
 	}
-	place("")
+	if place(""); len(b) == len("\t\n") {
+		return b[:0]
+	}
 	return b
 }
 
