@@ -57,10 +57,15 @@ network, only the language's compiler. With --policy it is the policy of the
 binary of that name instead of a tool of its own.`,
 		Example: `  toolctl plugin new --lang rust greet
   toolctl plugin new --lang go --policy jq`,
-		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, words []string) error {
+			if len(words) != 1 {
+				return usageError{errors.New("name one tool: toolctl plugin new --lang go hello")}
+			}
 			if err := plugin.New(words[0], toolchain.Language(lang), policy); err != nil {
-				return usageError{err}
+				if _, ok := errors.AsType[*plugin.NameError](err); ok {
+					return usageError{err}
+				}
+				return err
 			}
 			_, missing := toolchain.Find(cmd.Context(), toolchain.Language(lang), words[0])
 			if asJSON {
@@ -70,7 +75,11 @@ binary of that name instead of a tool of its own.`,
 				}
 				return s.printJSON(out)
 			}
-			fmt.Fprintf(s.out, "made %s; next: cd %s && toolctl plugin test\n", words[0], words[0])
+			next := "toolctl plugin test"
+			if dir := filepath.Clean(words[0]); dir != "." {
+				next = "cd " + quoted(dir) + " && " + next
+			}
+			fmt.Fprintf(s.out, "made %s; next: %s\n", words[0], next)
 			if missing != nil {
 				fmt.Fprintf(s.err, "toolctl: %v\n", missing)
 			}
@@ -81,6 +90,14 @@ binary of that name instead of a tool of its own.`,
 	cmd.Flags().BoolVar(&policy, "policy", false, "a policy for the binary of that name")
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// quoted is a word as a shell takes it.
+func quoted(word string) string {
+	if strings.ContainsAny(word, " \t\n'\"\\$`&|;<>()*?[]#~!{}") {
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+	return word
 }
 
 func (s *state) pluginBuild() *cobra.Command {
@@ -319,8 +336,10 @@ func (s *state) pluginInspect() *cobra.Command {
 that grant what it imports, its memory, its hash, and what keeps calls from
 sharing one image of it. With a cases.json beside it, also what each call of
 those costs.`,
-		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, words []string) error {
+			if len(words) != 1 {
+				return usageError{errors.New("name one module: toolctl plugin inspect handler.wasm")}
+			}
 			got, err := plugin.Inspect(cmd.Context(), words[0], compiledCache())
 			if err != nil {
 				return err

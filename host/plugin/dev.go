@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,16 +48,23 @@ func (p *Project) Dev(ctx context.Context, toolsDir, name string, report func(Bu
 	if p.workshop, err = toolchain.OpenWorkshop(ctx, p.Language, p.Dir); err != nil {
 		return err
 	}
+	// What is built quickly is for this daemon: the modules in the project's
+	// folder, which somebody may copy elsewhere, stay as plugin build made them.
+	if p.out, err = os.MkdirTemp("", "toold-dev-"); err != nil {
+		p.workshop.Close()
+		return err
+	}
 	defer func() {
 		p.workshop.Close()
-		p.workshop = nil
+		os.RemoveAll(p.out)
+		p.workshop, p.out = nil, ""
 	}()
 	round := func(saved time.Time) {
 		start := time.Now()
 		b := Built{Saved: saved}
 		b.Modules, b.Err = p.Build(ctx, false, nil)
 		if b.Err == nil {
-			b.Changed, b.Err = Drop(p.Dir, filepath.Join(toolsDir, name), b.Modules)
+			b.Changed, b.Err = p.drop(filepath.Join(toolsDir, name), b.Modules)
 		}
 		b.Took = time.Since(start)
 		if ctx.Err() == nil {
@@ -125,17 +134,17 @@ func (p *Project) watch(w *fsnotify.Watcher) error {
 	})
 }
 
-// Drop puts a project's modules and definition into a tool's folder. A new
+// drop puts a project's modules and definition into a tool's folder. A new
 // folder appears whole; in one that is there each file that is not the same is
 // replaced in one step. It reports whether there was one.
-func Drop(from, to string, modules []Module) (changed bool, err error) {
-	files := []string{}
+func (p *Project) drop(to string, modules []Module) (changed bool, err error) {
+	files := map[string]string{} // name -> where it is
 	for _, m := range modules {
-		files = append(files, m.File)
+		files[m.File] = filepath.Join(first(p.out, p.Dir), m.File)
 	}
 	for _, f := range []string{definitionFile, "setup.sh"} {
-		if _, err := os.Stat(filepath.Join(from, f)); err == nil {
-			files = append(files, f)
+		if _, err := os.Stat(filepath.Join(p.Dir, f)); err == nil {
+			files[f] = filepath.Join(p.Dir, f)
 		}
 	}
 	fresh := false
@@ -151,8 +160,8 @@ func Drop(from, to string, modules []Module) (changed bool, err error) {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return changed, err
 	}
-	for _, f := range files {
-		b, err := os.ReadFile(filepath.Join(from, f))
+	for _, f := range slices.Sorted(maps.Keys(files)) {
+		b, err := os.ReadFile(files[f])
 		if err != nil {
 			return changed, err
 		}

@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,9 +26,12 @@ type Inspected struct {
 
 // Inspect reads, loads and, where there are cases beside it, calls a module.
 func Inspect(ctx context.Context, file, cache string) (*Inspected, error) {
+	if st, err := os.Stat(file); err == nil && st.IsDir() {
+		return nil, fmt.Errorf("inspect %s: it is a folder; name a module in it, such as %s", file, filepath.Join(file, handlerFile))
+	}
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("inspect: %w; toolctl plugin build makes it", err)
 	}
 	info, err := guest.Inspect(filepath.Base(file), b)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -33,17 +34,17 @@ func New(dir string, l toolchain.Language, policy bool) error {
 	}
 	name := filepath.Base(abs)
 	if !tools.ValidName(name) {
-		return fmt.Errorf("make %s: %q is no name of a tool; take small letters, digits, - and _", dir, name)
+		return &NameError{dir, fmt.Sprintf("%q is no name of a tool; take small letters, digits, - and _%s", name, likely(name))}
 	}
 	if !slices.Contains(toolchain.Languages(), l) {
-		return fmt.Errorf("make %s: there is no SDK for %q; take one of go, rust, c, assemblyscript", dir, l)
+		return &NameError{dir, fmt.Sprintf("there is no SDK for %q; take one of go, rust, c, assemblyscript", l)}
 	}
 	// It appears whole, or not at all.
 	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil {
 		return err
 	}
 	if entries, err := os.ReadDir(abs); err == nil && len(entries) > 0 {
-		return fmt.Errorf("make %s: there is something in it already; name another folder", dir)
+		return &NameError{dir, "there is something in it already; name another folder"}
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(abs), ".new-")
 	if err != nil {
@@ -65,11 +66,42 @@ func New(dir string, l toolchain.Language, policy bool) error {
 	); err != nil {
 		return err
 	}
-	if err := os.Remove(abs); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	entries, err := os.ReadDir(abs)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return os.Rename(tmp, abs)
+	case err != nil:
+		return err
+	case len(entries) > 0:
+		return &NameError{dir, "there is something in it already; name another folder"}
+	}
+	// An empty folder may be the one that somebody stands in: it stays.
+	if entries, err = os.ReadDir(tmp); err != nil {
 		return err
 	}
-	return os.Rename(tmp, abs)
+	for _, e := range entries {
+		if err := os.Rename(filepath.Join(tmp, e.Name()), filepath.Join(abs, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// NameError is what is wrong with what New was asked to make.
+type NameError struct{ Dir, Why string }
+
+func (e *NameError) Error() string { return "make " + e.Dir + ": " + e.Why }
+
+// likely is the name that somebody may have meant.
+func likely(name string) string {
+	meant := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(name), "-"), "-_")
+	if !tools.ValidName(meant) {
+		return ""
+	}
+	return ", such as " + meant
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9_-]+`)
 
 func writeSDK(dir string, l toolchain.Language) error {
 	switch l {

@@ -38,8 +38,9 @@ type Project struct {
 	Language toolchain.Language
 	// Sources are what is built, each to one module.
 	Sources []string
-	// workshop builds quickly, during Dev.
+	// workshop builds quickly, and into out, during Dev.
 	workshop *toolchain.Workshop
+	out      string
 }
 
 // Open finds out in which language a folder is written, and what is built of
@@ -48,6 +49,14 @@ func Open(dir string) (*Project, error) {
 	has := func(name string) bool {
 		_, err := os.Stat(filepath.Join(dir, name))
 		return err == nil
+	}
+	switch st, err := os.Stat(dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("find what to build in %s: there is no such folder; toolctl plugin new makes one", dir)
+	case err != nil:
+		return nil, err
+	case !st.IsDir():
+		return nil, fmt.Errorf("find what to build in %s: it is a file; name the folder that it is in", dir)
 	}
 	p := &Project{Dir: dir}
 	pair := func(names ...string) {
@@ -79,8 +88,12 @@ func Open(dir string) (*Project, error) {
 	default:
 		p.Language = toolchain.C
 		pair("handler.c", "policy.c")
-		if found, _ := filepath.Glob(filepath.Join(dir, "*.c")); len(p.Sources) == 0 && len(found) == 1 {
-			p.Sources = []string{filepath.Base(found[0])}
+		found, _ := fs.Glob(os.DirFS(dir), "*.c")
+		if len(p.Sources) == 0 && len(found) > 1 {
+			return nil, fmt.Errorf("find what to build in %s: which of %s is it? call it handler.c (or policy.c), and include the others from it", dir, strings.Join(found, ", "))
+		}
+		if len(p.Sources) == 0 {
+			p.Sources = found
 		}
 	}
 	if len(p.Sources) == 0 {
@@ -120,9 +133,10 @@ func (p *Project) Build(ctx context.Context, strip bool, flags []string) ([]Modu
 }
 
 func (p *Project) build(ctx context.Context, source string, strip bool, flags []string) (*Module, error) {
-	tmp, err := os.MkdirTemp(p.Dir, ".build-")
+	to := first(p.out, p.Dir)
+	tmp, err := os.MkdirTemp(to, ".build-")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("write what is built into %s: %w; build a copy of the folder that is yours", to, errors.Unwrap(err))
 	}
 	defer os.RemoveAll(tmp)
 	out := filepath.Join(tmp, "module.wasm")
@@ -153,7 +167,7 @@ func (p *Project) build(ctx context.Context, source string, strip bool, flags []
 		}
 	}
 	m := &Module{File: file, Size: info.Size, SHA256: info.SHA256, Needs: Needs(info), Notes: notes}
-	return m, os.Rename(out, filepath.Join(p.Dir, file))
+	return m, os.Rename(out, filepath.Join(to, file))
 }
 
 // withNotes is an error that they may explain.

@@ -67,6 +67,7 @@ var hints = []struct{ said, next string }{
 	{"'toold.h' file not found", "toold.h belongs beside the source: toolctl plugin new writes it there"},
 	{".h' file not found", "there is no C library, and no header of one: use what toold.h has"},
 	// Go
+	{"build cache is required", "set HOME, or GOCACHE, to a folder that is yours"},
 	{"updates to go.mod needed", "the SDK is in ./toold: keep the replace line in go.mod"},
 	{"no required module provides package github.com/toold/toold", "the SDK is in ./toold: keep the replace line in go.mod, or run go get github.com/toold/toold/pdk"},
 	{"provides package ", "run go get with its name where there is a network, or do without it"},

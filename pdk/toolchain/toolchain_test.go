@@ -137,3 +137,21 @@ func TestWorkshopGoesOn(t *testing.T) {
 		t.Errorf("%v, must name the line", err)
 	}
 }
+
+// TestOldCargo: the lock files of this repository can be read by cargo 1.63,
+// which Debian 12 has.
+func TestOldCargo(t *testing.T) {
+	locks, err := filepath.Glob("../../sdk-examples/*/Cargo.lock")
+	if err != nil || len(locks) < 2 {
+		t.Fatal(locks, err)
+	}
+	for _, file := range append(locks, "../rust/Cargo.lock") {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(b), "\nversion = 3\n") {
+			t.Errorf("%s is not of version 3, which old and new cargo read", file)
+		}
+	}
+}
