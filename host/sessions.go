@@ -21,7 +21,7 @@ func (h *Host) enter(ctx context.Context, k *call, from server.Peer) (context.Co
 	if err != nil {
 		return ctx, err
 	}
-	x, err := s.Begin(ctx, session.Spec{ID: k.ExecutionID, Tool: k.Tool, Kind: k.kind, Job: session.JobOf(ctx)})
+	x, err := s.Begin(ctx, session.Spec{ID: k.ExecutionID, Tool: k.Tool, Kind: k.kind, Job: session.JobOf(ctx), Listing: k.Tool == listToolsID})
 	if err != nil {
 		return ctx, err
 	}

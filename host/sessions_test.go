@@ -389,6 +389,42 @@ func TestJobs(t *testing.T) {
 	}
 }
 
+// A session that is limited to some tools lists these, and runs no others.
+func TestASessionListsItsTools(t *testing.T) {
+	d := sessionDaemon(t, host.Config{})
+	for _, name := range []string{"sh", "cat", "change", "handler"} {
+		waitState(t, d, name, "ok")
+	}
+	id := newSession(t, d.Socket)
+	names := func() (list []string) {
+		t.Helper()
+		a := ask(t, d.Socket, M{"toolId": "tools.list", "executionId": newExecution(), "payload": M{}, "session": id})
+		var l struct{ Tools []struct{ Name string } }
+		if err := json.Unmarshal(a.Data, &l); err != nil {
+			t.Fatalf("%s: %v", a.raw, err)
+		}
+		for _, tool := range l.Tools {
+			list = append(list, tool.Name)
+		}
+		return list
+	}
+	all := names()
+	for _, limit := range [][]string{{"sh"}, {}} {
+		if a := session(t, d.Socket, "mutate", M{"id": id, "op": "set-tools", "params": M{"tools": limit}}); a.Status != "success" {
+			t.Fatalf("%s", a.raw)
+		}
+		if got := names(); !slices.Equal(got, limit) {
+			t.Errorf("limited to %q it lists %q", limit, got)
+		}
+	}
+	if a := ask(t, d.Socket, M{"tool": "sh", "args": []string{"-c", ":"}, "cwd": d.Root, "session": id}); a.Code != "DENIED" {
+		t.Errorf("%s", a.raw)
+	}
+	if session(t, d.Socket, "mutate", M{"id": id, "op": "set-tools", "params": M{}}); !slices.Equal(names(), all) || len(all) < 2 {
+		t.Errorf("without a limit it lists %q, before %q", names(), all)
+	}
+}
+
 // A turn can be a job, and be steered.
 func TestATurnInTheBackground(t *testing.T) {
 	d := sessionDaemon(t, host.Config{})

@@ -485,7 +485,7 @@ func (h *Host) listTools(ctx context.Context, k *call, on *listener) (*wire.Resu
 		}
 	}
 	offers, missing := h.listOffers(ctx, k, on, taken)
-	list = append(list, offers...)
+	list = slices.DeleteFunc(append(list, offers...), func(t listedTool) bool { return !k.running.Admits(t.Name) })
 	slices.SortFunc(list, func(a, b listedTool) int { return strings.Compare(a.Name, b.Name) })
 	res := &wire.Result{Ran: true}
 	if k.Form == wire.Plain {

@@ -25,6 +25,9 @@ type Spec struct {
 	ID   string // the execution id: chosen by a caller, unique to nobody
 	Tool string // as the caller wrote it
 	Kind string
+	// Listing says that it is no call of a tool: what the session is limited to
+	// does not count.
+	Listing bool
 	Job  *Job // of a call that was made in the background
 }
 
@@ -159,7 +162,7 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 	if s.state == Closing || s.state == Closed {
 		return false, notFound(s.id)
 	}
-	if s.tools != nil && !slices.Contains(s.tools, x.Tool) {
+	if !x.Listing && s.tools != nil && !slices.Contains(s.tools, x.Tool) {
 		return false, wire.Errorf(wire.Denied, "denied by rule session.tools: this session is limited to other tools than %s; use one of %q, or call in another session", x.Tool, s.tools)
 	}
 	var cancel context.CancelCauseFunc
@@ -185,6 +188,13 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 
 // Context is the call's: that of Begin, ended by an abort too.
 func (x *Execution) Context() context.Context { return x.ctx }
+
+// Admits reports whether the session of x may call tool.
+func (x *Execution) Admits(tool string) bool {
+	x.s.mu.Lock()
+	defer x.s.mu.Unlock()
+	return x.s.tools == nil || slices.Contains(x.s.tools, tool)
+}
 
 // OnAbort has an abort of x end what cancel ends, too: a context that outlives
 // the caller is not ended by x.Context. Nothing aborts a nil execution.
