@@ -39,7 +39,13 @@ func (h *Host) admitsOperator(p server.Peer) error {
 func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("ok\n")) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if !h.ready.Load() {
+			fail(w, http.StatusServiceUnavailable, errors.New("this toold takes no calls now: it starts or stops"))
+			return
+		}
+		w.Write([]byte("ok\n"))
+	})
 	mux.Handle("GET /metrics", h.metrics.Handler())
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, h.status(servers)) })
 	mux.HandleFunc("GET /tools", func(w http.ResponseWriter, r *http.Request) {

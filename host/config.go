@@ -369,6 +369,7 @@ func (c *Config) reloadable(next *Config) error {
 		{"metrics", c.Metrics, next.Metrics},
 		{"traces", c.Traces, next.Traces},
 		{"max_connections", strconv.Itoa(c.MaxConnections), strconv.Itoa(next.MaxConnections)},
+		{"allow_writable_tools", strconv.FormatBool(c.AllowWritableTools), strconv.FormatBool(next.AllowWritableTools)},
 		{"guest_memory", strconv.FormatInt(c.GuestMemory, 10), strconv.FormatInt(next.GuestMemory, 10)},
 		{"sockets", socketPaths(c.Sockets), socketPaths(next.Sockets)},
 		{"sessions", fmt.Sprint(c.Sessions), fmt.Sprint(next.Sessions)},
@@ -388,7 +389,7 @@ func socketPaths(s []Socket) string {
 	for _, s := range s {
 		p = append(p, s.Path)
 	}
-	return strings.Join(p, " ")
+	return fmt.Sprintf("%q", p)
 }
 
 func validInstance(s string) bool {

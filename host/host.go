@@ -68,6 +68,7 @@ type Host struct {
 	fetch   fetcher
 	calls   atomic.Int64
 	running atomic.Int64
+	ready   atomic.Bool // calls are accepted
 }
 
 func (h *Host) config() *Config { return h.current.Load() }
@@ -284,8 +285,10 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	}
 
 	started = true
-	// The end of ctx stops the listening. It ends no call: a call belongs to
-	// its caller, and Shutdown gives it time.
+	// The end of ctx, which comes with that of any part too, stops the listening.
+	// It ends no call: a call belongs to its caller, and Shutdown gives it time.
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	g, failed := errgroup.WithContext(context.WithoutCancel(ctx))
 	for _, s := range servers {
 		g.Go(func() error { return s.Serve(ctx) })
@@ -296,6 +299,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	}
 	g.Go(func() error { return h.tools.Watch(ctx) })
 
+	h.ready.Store(true)
 	if err := ready(); err != nil {
 		h.log.Warn("say that calls are accepted", "error", err)
 	}
@@ -305,8 +309,12 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	case <-ctx.Done():
 	case <-failed.Done(): // one of them cannot go on
 	}
-	h.log.Info("shutting down", "running", h.running.Load(), "grace", c.grace().String())
-	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.grace())
+	stop()
+	h.ready.Store(false)
+	notify("STOPPING=1")
+	grace := h.config().grace() // a reload may have changed it
+	h.log.Info("shutting down", "running", h.running.Load(), "grace", grace.String())
+	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	defer context.AfterFunc(graceful, func() {
 		h.end(wire.Errorf(wire.Aborted, "the daemon was stopped while the call ran"))

@@ -463,6 +463,11 @@ func TestReload(t *testing.T) {
 	if err := d.Reload(bad, nil); err == nil || !strings.Contains(err.Error(), "socket") {
 		t.Errorf("another socket: %v", err)
 	}
+	writable := next
+	writable.AllowWritableTools = true
+	if err := d.Reload(writable, nil); err == nil || !strings.Contains(err.Error(), "allow_writable_tools") {
+		t.Errorf("what only a restart changes: %v", err)
+	}
 	st, err := client.NewAdmin(d.Admin).Status(t.Context())
 	if err != nil || !strings.Contains(st.ConfigError, "restart") {
 		t.Errorf("status %+v, %v", st, err)

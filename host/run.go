@@ -67,7 +67,6 @@ func Run(ctx context.Context, c Config, reload <-chan os.Signal, load func() (Co
 	})
 	cancel()
 	<-done
-	notify("STOPPING=1")
 	return err
 }
 
