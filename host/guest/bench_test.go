@@ -28,14 +28,15 @@ import (
 // one machine say little about another.
 
 // cGuest is the guest in C, or skips.
-func cGuest(t testing.TB) []byte {
+func cGuest(t testing.TB, flags ...string) []byte {
 	t.Helper()
 	if _, err := exec.LookPath("clang"); err != nil {
 		t.Skip("clang is not installed: the guest in C is not built")
 	}
 	out := filepath.Join(t.TempDir(), "guest.wasm")
-	msg, err := exec.Command("clang", "--target=wasm32", "-O2", "-nostdlib", "-msimd128", "-mbulk-memory",
-		"-Wl,--no-entry", "-o", out, "testdata/guests/c/guest.c").CombinedOutput()
+	args := append([]string{"--target=wasm32", "-O2", "-nostdlib", "-msimd128", "-mbulk-memory",
+		"-Wl,--no-entry", "-o", out, "testdata/guests/c/guest.c"}, flags...)
+	msg, err := exec.Command("clang", args...).CombinedOutput()
 	if err != nil {
 		t.Skipf("clang cannot build for wasm32: %v: %s", err, msg)
 	}
@@ -216,6 +217,54 @@ func BenchmarkC(b *testing.B) {
 			i.Close(context.Background())
 		})
 	}
+}
+
+// BenchmarkLines compares a module that has lines with the same without: when
+// it is called, when it computes, and when it is loaded from the cache. The
+// last is done with a guest in Rust too, which brings the lines of its library.
+func BenchmarkLines(b *testing.B) {
+	with, without := cGuest(b, "-gdwarf-4"), cGuest(b)
+	e := newEngine(b)
+	m, z := load(b, e, Spec{Wasm: with, Fuel: 1 << 50}), load(b, e, Spec{Wasm: without, Fuel: 1 << 50})
+	if m.lines == "" || z.lines != "" {
+		b.Fatalf("lines are in %q, and in %q", m.lines, z.lines)
+	}
+	b.Run("call", func(b *testing.B) {
+		t := medians(measured, caller(b, m, "check", policyInput), caller(b, z, "check", policyInput))
+		report(b, t[0], t[1], "x-without(aim<1.02)")
+	})
+	for export, n := range map[string]uint32{"sha": 5, "qsort": 4} {
+		b.Run(export, func(b *testing.B) {
+			in := binary.LittleEndian.AppendUint32(nil, n)
+			t := medians(measured, warm(b, m, export, in), warm(b, z, export, in))
+			report(b, t[0], t[1], "x-without(aim<1.02)")
+		})
+	}
+	loading := func(name string, with, without []byte) {
+		b.Run(name, func(b *testing.B) {
+			dir := b.TempDir()
+			one := func(code []byte) func() {
+				return func() {
+					// Each time by an engine of its own: one keeps what it has
+					// loaded.
+					e, err := New(Config{CacheDir: dir, Compiler: compiler})
+					if err != nil {
+						b.Fatal(err)
+					}
+					m, err := e.Load(context.Background(), Spec{Name: "m.wasm", Wasm: code})
+					if err != nil {
+						b.Fatal(err)
+					}
+					m.Close()
+					e.Close()
+				}
+			}
+			t := medians(4*measured, one(with), one(without))
+			report(b, t[0], t[1], "x-without(aim<1.1)")
+		})
+	}
+	loading("load-c", with, without)
+	loading("load-rust", linesOfRust(b, "-O", "-C", "debuginfo=1"), linesOfRust(b, "-O", "-C", "debuginfo=0", "-C", "strip=debuginfo"))
 }
 
 func BenchmarkBulk(b *testing.B) {

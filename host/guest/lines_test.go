@@ -1,7 +1,9 @@
 package guest
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
@@ -222,6 +224,133 @@ func TestLinesLost(t *testing.T) {
 		}
 		if got := trapped(t, m, "division"); got != names {
 			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// replaceCustom is a module whose custom section of that name has another
+// content.
+func replaceCustom(t *testing.T, module []byte, name string, change func([]byte) []byte) []byte {
+	t.Helper()
+	out, rest, found := module[:8:8], module[8:], false
+	for len(rest) > 0 {
+		size, n := binary.Uvarint(rest[1:])
+		section := rest[:1+n+int(size)]
+		rest = rest[len(section):]
+		if content := section[1+n:]; section[0] == 0 && content[0] == byte(len(name)) && string(content[1:1+len(name)]) == name {
+			head := content[:1+len(name)]
+			changed := change(bytes.Clone(content[1+len(name):]))
+			out = append(binary.AppendUvarint(append(out, 0), uint64(len(head)+len(changed))), head...)
+			section, found = changed, true
+		}
+		out = append(out, section...)
+	}
+	if !found {
+		t.Fatalf("there is no section %s", name)
+	}
+	return out
+}
+
+// TestLinesGarbage: DWARF that is wrong costs a module its lines, or the names
+// of inlined functions, and nothing else.
+func TestLinesGarbage(t *testing.T) {
+	code := linesOfC(t, "-O2", "-gdwarf-4")
+	e := newEngine(t)
+	garbage := func(b []byte) []byte { return bytes.Repeat([]byte{0xa5}, len(b)) }
+	half := func(b []byte) []byte { return b[:len(b)/2] }
+	const names = "out of bounds memory access in reads < bad_address"
+	const lines = "out of bounds memory access in reads (inlined.h:get) < bad_address (guest.c:bad_address)"
+	for _, tt := range []struct {
+		name, section string
+		change        func([]byte) []byte
+		want          string
+	}{
+		{"garbage for lines", ".debug_line", garbage, names},
+		{"lines cut short", ".debug_line", half, names},
+		{"garbage for what is inlined", ".debug_info", garbage, lines},
+		{"garbage for how that is coded", ".debug_abbrev", garbage, lines},
+		{"nothing of that", ".debug_info", func([]byte) []byte { return nil }, lines},
+		// Two empty lists are no lines either; whoever counts on them has none.
+		{"no line programs", ".debug_line", func([]byte) []byte { return nil }, names},
+		{"garbage for names", ".debug_str", garbage, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			changed := replaceCustom(t, code, tt.section, tt.change)
+			if _, err := Inspect("x", changed); err != nil {
+				t.Fatal(err)
+			}
+			got := trapped(t, load(t, e, Spec{Wasm: changed}), "bad_address")
+			if want := expand(t, tt.want); want != "" && got != want {
+				t.Errorf("%s\nmust be %s", got, want)
+			}
+		})
+	}
+}
+
+// TestCompilerEndsLate: a process that compiles and then ends before it has
+// read the lines leaves a module without; one that ends before it has compiled
+// leaves none.
+func TestCompilerEndsLate(t *testing.T) {
+	code := linesOfC(t, "-O2", "-gdwarf-4")
+	self := compiler
+	if self == "/proc/self/exe" {
+		var err error
+		if self, err = os.Executable(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tt := range map[string]struct {
+		script, want string
+	}{
+		"late":  {"'" + self + "' \"$@\" && rm \"$2/lines\" && kill -9 $$", ""},
+		"early": {"'" + self + "' \"$@\" > /dev/null && kill -9 $$", "compiling needed more than"},
+		"liar":  {"echo compiled", "it left 0 files"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			script := filepath.Join(t.TempDir(), "compiler")
+			if err := os.WriteFile(script, []byte("#!/bin/sh\n"+tt.script+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			e, err := New(Config{Compiler: script})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			m, err := e.Load(context.Background(), Spec{Name: "x", Wasm: code})
+			if tt.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.want) {
+					t.Fatalf("%v, must say %q", err, tt.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			if got := trapped(t, m, "stop"); got != "unreachable in stop" {
+				t.Error(got)
+			}
+		})
+	}
+}
+
+// TestInspectLines: lines are said to be there when a trap will tell them.
+func TestInspectLines(t *testing.T) {
+	code := linesOfC(t, "-O2", "-gdwarf-4")
+	for _, tt := range []struct {
+		code []byte
+		want bool
+	}{
+		{code, true},
+		{replaceCustom(t, code, ".debug_line", func(b []byte) []byte { return b[:10] }), false},
+		{linesOfC(t, "-O2", "-g0"), false},
+	} {
+		info, err := Inspect("x", tt.code)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Lines != tt.want {
+			t.Errorf("lines: %v, must be %v", info.Lines, tt.want)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path"
 	"strings"
 	"testing"
+	"time"
 )
 
 // withLines are modules of the C in ../testdata/guests/lines, by clang -O2 -gdwarf-4 and -gdwarf-5.
@@ -336,5 +337,68 @@ func TestShort(t *testing.T) {
 		if got := short(c.root, c.name); got != c.want {
 			t.Errorf("%q in %q is %q, must be %q", c.name, c.root, got, c.want)
 		}
+	}
+}
+
+// TestLinesHostile: DWARF that is small and would be read for ever, or into all memory that there is, is refused soon.
+func TestLinesHostile(t *testing.T) {
+	u32 := func(v int) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(v)) }
+	unit := func(abbrevs int, entries ...[]byte) []byte {
+		in := b(byte(4), byte(0), u32(abbrevs), byte(4), bytes.Join(entries, nil))
+		return b(u32(len(in)), in)
+	}
+	program := func(header ...any) []byte {
+		in := b(header...)
+		return b(u32(len(in)), in)
+	}
+	times := func(n int, p ...byte) []byte { return bytes.Repeat(p, n) }
+	// A unit, without attributes, whose children are functions that were inlined, where a list says.
+	inlined := b(1, 0x11, 1, 0, 0, 2, tagInlined, 0, atRanges, 0x17, 0, 0, 3, tagInlined, 1, 0, 0, 0)
+	many := make([][]byte, 1000)
+	for i := range many {
+		many[i] = unit(2*i+3)
+	}
+	for _, c := range []struct {
+		name     string
+		sections map[string][]byte
+		want     error
+	}{
+		{"one long list of ranges, many times", map[string][]byte{
+			".debug_abbrev": inlined, ".debug_info": unit(0, []byte{1}, times(20_000, 2, 0, 0, 0, 0)),
+			".debug_ranges": times(20_000, 1, 0, 0, 0, 1, 0, 0, 0),
+		}, errDWARFSize},
+		{"one range in each of many entries", map[string][]byte{
+			".debug_abbrev": inlined, ".debug_info": unit(0, []byte{1}, times(2000, 2, 0, 0, 0, 0)),
+			".debug_ranges": times(2000, 1, 0, 0, 0, 9, 0, 0, 0),
+		}, errDWARFSize},
+		{"tables within each other", map[string][]byte{
+			".debug_abbrev": b(1, 0x11, 0, times(500_000, 3, 8), 0, 0, 0, 0), ".debug_info": bytes.Join(many, nil),
+		}, errDWARFSize},
+		{"entries within each other", map[string][]byte{
+			".debug_abbrev": inlined, ".debug_info": unit(0, []byte{1}, times(1000, 3)),
+		}, errDWARFSize},
+		{"folders that take no room", map[string][]byte{
+			".debug_line": program(5, 0, 4, 0, u32(18), 1, 1, 1, 1, 1, 1, 0, times(9, 0xff), 1, 0, 0, 0),
+		}, errDWARF},
+		{"more files than there are bytes", map[string][]byte{
+			".debug_line": program(5, 0, 4, 0, u32(20), 1, 1, 1, 1, 1, 1, 1, 1, 8, times(5, 0xff), 0x7f, 0, 0, 0, 0, 0, 0),
+		}, errDWARF},
+		{"rows without an end", map[string][]byte{
+			".debug_line": program(4, 0, u32(17), 1, 1, 1, 1, 1, 10, times(9, 0), 0, 0, times(dwarfRows+10, 0x20)),
+		}, errDWARFSize},
+		{"an operation with many operands, many times", map[string][]byte{
+			".debug_line": program(4, 0, u32(262), 1, 1, 1, 1, 1, 0xff, times(254, 0xff), 0, 0, times(40_000_000, 0x0d)),
+		}, errDWARFSize},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := cpuTime()
+			d := &Debug{code: 1000, moves: []move{{}}, sections: c.sections}
+			if table, err := d.Lines(); !errors.Is(err, c.want) {
+				t.Errorf("%v and %d bytes, must be %v", err, len(table), c.want)
+			}
+			if took := cpuTime() - before; took > 10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
 	}
 }
