@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -34,8 +35,46 @@ type subject struct {
 	module   *guest.Module
 }
 
-// guests loads the guests of the languages whose compilers are here, once a
-// process.
+// built is the guest of a language, or says that its compiler is not here.
+type built struct {
+	language toolchain.Language
+	wasm     []byte
+	missing  error
+}
+
+// build makes the guests, once for all targets.
+var build = sync.OnceValues(func() ([]built, error) {
+	dir, err := os.MkdirTemp("", "pdktest-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	var all []built
+	for _, o := range []toolchain.Options{
+		{Language: toolchain.Rust, Dir: "../../rust", Source: "conformance"},
+		{Language: toolchain.C, Dir: "../../c/conformance", Source: "guest.c"},
+		{Language: toolchain.AssemblyScript, Dir: "../../assemblyscript", Source: "conformance/guest.ts"},
+	} {
+		o.Out = filepath.Join(dir, "guest.wasm")
+		err := toolchain.Build(context.Background(), o)
+		if missing, ok := errors.AsType[*toolchain.MissingError](err); ok {
+			all = append(all, built{language: o.Language, missing: missing})
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		b, err := os.ReadFile(o.Out)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, built{language: o.Language, wasm: b})
+	}
+	return all, nil
+})
+
+// guests loads the guests of the languages whose compilers are here, or that
+// which TOOLD_GUEST names.
 func guests(f *testing.F) []subject {
 	f.Helper()
 	e, err := guest.New(guest.Config{Logger: slog.New(slog.DiscardHandler)})
@@ -51,11 +90,7 @@ func guests(f *testing.F) []subject {
 			f.Error(err)
 		}
 	})
-	load := func(name toolchain.Language, file string) {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+	load := func(name toolchain.Language, b []byte) {
 		m, err := e.Load(context.Background(), guest.Spec{Name: "guest.wasm", Wasm: b, Grants: guest.Grants{Exec: true, HTTP: true, State: true, ToolCall: true}})
 		if err != nil {
 			f.Fatal(err)
@@ -64,24 +99,23 @@ func guests(f *testing.F) []subject {
 	}
 	// Another SDK's, alone: ours are tried without it.
 	if file := os.Getenv("TOOLD_GUEST"); file != "" {
-		load(foreign, file)
-		return modules
-	}
-	for _, o := range []toolchain.Options{
-		{Language: toolchain.Rust, Dir: "../../rust", Source: "conformance"},
-		{Language: toolchain.C, Dir: "../../c/conformance", Source: "guest.c"},
-		{Language: toolchain.AssemblyScript, Dir: "../../assemblyscript", Source: "conformance/guest.ts"},
-	} {
-		o.Out = filepath.Join(f.TempDir(), "guest.wasm")
-		err := toolchain.Build(context.Background(), o)
-		if missing, ok := errors.AsType[*toolchain.MissingError](err); ok {
-			f.Log(missing)
-			continue
-		}
+		b, err := os.ReadFile(file)
 		if err != nil {
 			f.Fatal(err)
 		}
-		load(o.Language, o.Out)
+		load(foreign, b)
+		return modules
+	}
+	compiled, err := build()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, g := range compiled {
+		if g.missing != nil {
+			f.Log(g.missing)
+			continue
+		}
+		load(g.language, g.wasm)
 	}
 	if len(modules) == 0 {
 		f.Skip("no compiler of another language than Go is here")
