@@ -71,7 +71,7 @@ func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 			return
 		}
 		out := client.StoredResult{
-			ExecutionID: res.ExecutionID, Status: res.Status(), ExitCode: res.ExitCode,
+			ExecutionID: res.ExecutionID, Tool: res.tool, Started: res.started, Status: res.Status(), ExitCode: res.ExitCode,
 			Stdout: res.Stdout, Stderr: res.Stderr, Data: res.Data, Truncated: res.Truncated,
 			DurationMS: res.Duration.Milliseconds(), Usage: res.Usage,
 		}

@@ -273,6 +273,15 @@ func exitCode(e process.Exit) int {
 	return e.Code
 }
 
+// exitByte is the exit code of a module as a wrapper can end with it. What is no
+// byte is 255: cut off, 256 would be a success.
+func exitByte(code int) int {
+	if code < 0 || code > 255 {
+		return 255
+	}
+	return code
+}
+
 // isShell reports whether a path in capabilities.exec is a shell, which only a
 // call whose policy asks for it may run.
 func isShell(path string) bool {
@@ -399,7 +408,7 @@ func (k *call) answer(res *wire.Result, out *output, reply []byte) error {
 	if err != nil {
 		return wire.Errorf(wire.ToolBroken, "%s answered a malformed stderr_base64: %w", k.tool.Name, err)
 	}
-	res.Ran, res.ExitCode, res.Data = true, r.ExitCode, r.Data
+	res.Ran, res.ExitCode, res.Data = true, exitByte(r.ExitCode), r.Data
 	if _, err := out.stdout.Write(stdout); err != nil {
 		return err
 	}
@@ -556,6 +565,6 @@ func (h *Host) executeWASI(ctx context.Context, k *call) (*wire.Result, error) {
 	if stats.Fuel == 0 {
 		k.notStarted(err, wire.ToolBroken, wire.Overloaded)
 	}
-	res := &wire.Result{ExitCode: code, Ran: err == nil}
+	res := &wire.Result{ExitCode: exitByte(code), Ran: err == nil}
 	return res, errors.Join(err, out.finish(res))
 }

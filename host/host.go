@@ -398,7 +398,7 @@ func (h *Host) observe(ctx context.Context, k *call, res *wire.Result) {
 	switch {
 	case k.tool != nil:
 		tool = k.tool.Name
-	case session.IsCall(k.Tool):
+	case session.IsCall(k.Tool), k.Tool == listToolsID:
 		tool = k.Tool
 	}
 	h.metrics.Executed(tool, res.Status(), res.Duration)

@@ -205,6 +205,11 @@ func TestHandler(t *testing.T) {
 	if a := call("exit"); a.ExitCode != 7 || a.Stdout != "out" || a.Stderr != "err" {
 		t.Errorf("exit: %s", a.raw)
 	}
+	for _, code := range []string{"256", "-1", "65536"} { // a process ends with a byte, and of these the byte says success
+		if a := call("exit", code); a.ExitCode != 255 || a.Stdout != "out" {
+			t.Errorf("exit %s: %s", code, a.raw)
+		}
+	}
 	if a := call("fail"); a.ExitCode != 1 || a.Code != "TOOL_FAILED" || !a.Retriable || !strings.Contains(a.message(), "UPSTREAM_DOWN: the upstream is down") {
 		t.Errorf("fail: %s", a.raw)
 	}
@@ -347,6 +352,43 @@ func TestListAndResult(t *testing.T) {
 	res, err := client.NewAdmin(d.Admin).Result(t.Context(), a.ID)
 	if err != nil || len(res.Stdout) != len(big) {
 		t.Errorf("the whole result has %d bytes: %v", len(res.Stdout), err)
+	}
+}
+
+// What a call wrote before its time was over is kept whole, too.
+func TestResultOfWhatWasCutOff(t *testing.T) {
+	d := hosttest.Start(t, host.Config{})
+	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{"/usr/bin", "/bin"}}}, nil)
+	a := ask(t, d.Socket, M{"tool": "sh", "args": []string{"-c", `head -c 100000 /dev/zero | tr '\0' x; sleep 60`}, "cwd": d.Root, "timeout_ms": 2000})
+	if a.Code != "TIMEOUT" || !a.Truncated || len(a.Stdout) == 0 {
+		t.Fatalf("%.300s", a.raw)
+	}
+	r, err := client.NewAdmin(d.Admin).Result(t.Context(), a.ID)
+	if err != nil || len(r.Stdout) != 100000 || r.Code != "TIMEOUT" {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// A call in the background is one execution of its tool, and a list of tools none
+// of an unknown one.
+func TestWhatIsCounted(t *testing.T) {
+	d := hosttest.Start(t, host.Config{})
+	d.Tool(t, "echo", M{"binary": "/bin/echo"}, nil)
+	a := ask(t, d.Socket, M{"tool": "echo", "cwd": d.Root, "background": true})
+	if a.ExitCode != 0 {
+		t.Fatalf("%s", a.raw)
+	}
+	until(t, "the job is done", func() bool {
+		return value[bool](t, d.Socket, "", "jobs.exists(j, j.state == 'done')")
+	})
+	ask(t, d.Socket, M{"tool": "tools.list"})
+	text := metrics(t, d)
+	if !strings.Contains(text, `tool_execution_total{status="success",tool="echo"} 1`) || !strings.Contains(text, `tool_execution_total{status="success",tool="tools.list"} 1`) || strings.Contains(text, `tool="unknown"`) {
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "tool_execution_total") {
+				t.Error(line)
+			}
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/toold/toold/host/wire"
 )
@@ -125,16 +126,23 @@ func (c *capture) Write(p []byte) (int, error) {
 }
 
 // errNoResult is what results.get answers for an id that it does not hold.
-var errNoResult = errors.New("no result is kept under that id: the oldest go first, and a streamed call keeps none")
+var errNoResult = errors.New("no result is kept under that id: the oldest go first, and the text of a streamed call is not kept")
 
-// results keeps the whole answers of the last calls that were not streamed,
+// results keeps the whole answers of the last calls that did not go to a stream,
 // for `toolctl result`: at most maxResults of them and maxResultBytes of
 // output. They do not survive a restart.
 type results struct {
 	mu    sync.Mutex
 	byID  map[string]*list.Element // guarded by mu; values in order
-	order list.List                // of *wire.Result, oldest first; guarded by mu
+	order list.List                // of *stored, oldest first; guarded by mu
 	bytes int                      // guarded by mu
+}
+
+// stored is one kept answer. It does not change.
+type stored struct {
+	*wire.Result
+	tool    string
+	started time.Time
 }
 
 const (
@@ -144,7 +152,7 @@ const (
 
 func size(r *wire.Result) int { return len(r.Stdout) + len(r.Stderr) + len(r.Data) }
 
-func (rs *results) put(r *wire.Result) {
+func (rs *results) put(tool string, started time.Time, r *wire.Result) {
 	if size(r) > maxResultBytes {
 		return
 	}
@@ -156,7 +164,7 @@ func (rs *results) put(r *wire.Result) {
 	if e, ok := rs.byID[r.ExecutionID]; ok {
 		rs.dropLocked(e)
 	}
-	rs.byID[r.ExecutionID] = rs.order.PushBack(r)
+	rs.byID[r.ExecutionID] = rs.order.PushBack(&stored{r, tool, started})
 	rs.bytes += size(r)
 	for rs.order.Len() > maxResults || rs.bytes > maxResultBytes {
 		rs.dropLocked(rs.order.Front())
@@ -164,17 +172,17 @@ func (rs *results) put(r *wire.Result) {
 }
 
 func (rs *results) dropLocked(e *list.Element) {
-	r := rs.order.Remove(e).(*wire.Result)
+	r := rs.order.Remove(e).(*stored)
 	delete(rs.byID, r.ExecutionID)
-	rs.bytes -= size(r)
+	rs.bytes -= size(r.Result)
 }
 
-func (rs *results) get(id string) (*wire.Result, error) {
+func (rs *results) get(id string) (*stored, error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	e, ok := rs.byID[id]
 	if !ok {
 		return nil, errNoResult
 	}
-	return e.Value.(*wire.Result), nil
+	return e.Value.(*stored), nil
 }

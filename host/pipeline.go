@@ -27,6 +27,7 @@ import (
 type call struct {
 	*wire.Call
 	kind    string    // of its execution: session.KindCall, KindTurn or KindJob
+	isJob   bool      // it goes on as a job, which is a call of its own
 	on      *listener // which socket it came over
 	caller  identity.Caller
 	running *session.Execution // from when its session is known
@@ -111,9 +112,13 @@ func (h *Host) way(ctx context.Context, on *listener, k *call, from server.Peer)
 	if k.running != nil {
 		k.running.End(res)
 	}
+	if k.isJob {
+		return res
+	}
 	h.observe(ctx, k, res)
-	if k.streams.Stdout == nil && res.Ran && !session.IsCall(k.Tool) {
-		h.results.put(res)
+	wrote := k.streams.Stdout == nil && (res.Ran || size(res) > 0) // also before its time was over
+	if (wrote || len(res.Data) > 0) && !session.IsCall(k.Tool) {
+		h.results.put(k.Tool, start, res)
 	}
 	return res
 }

@@ -109,6 +109,7 @@ func (h *Host) background(ctx context.Context, on *listener, k *call, from serve
 	}
 	streams := server.Streams{Stdout: job.Stdout(), Stderr: job.Stderr(), Progress: job.Progress, Signals: make(chan os.Signal)}
 	done := make(chan *wire.Result, 1)
+	k.isJob = true
 	go func() {
 		defer cancel(nil)
 		res := &wire.Result{Err: wire.Errorf(wire.Internal, "the daemon failed in this job, %s; its log has the reason", job.ID)}

@@ -28,7 +28,7 @@ type Spec struct {
 	// Listing says that it is no call of a tool: what the session is limited to
 	// does not count.
 	Listing bool
-	Job  *Job // of a call that was made in the background
+	Job     *Job // of a call that was made in the background
 }
 
 // Outcome is what came of an execution.

@@ -32,7 +32,11 @@ func run(c *abi.Call) (*abi.Result, error) {
 	case "calls":
 		return &abi.Result{Stdout: fmt.Sprint(calls)}, nil
 	case "exit":
-		return &abi.Result{ExitCode: 7, Stdout: "out", Stderr: "err"}, nil
+		code := 7
+		if len(c.Args) > 1 {
+			fmt.Sscan(c.Args[1], &code)
+		}
+		return &abi.Result{ExitCode: code, Stdout: "out", Stderr: "err"}, nil
 	case "fail":
 		return &abi.Result{Error: &abi.Error{Code: "UPSTREAM_DOWN", Message: "the upstream is down", Retriable: true}}, nil
 	case "error":
