@@ -439,13 +439,14 @@ A version that does not build or load leaves the one before it serving.`,
 			if _, err := toolchain.Find(ctx, p.Language, dir); err != nil {
 				return err
 			}
-			d := &dev{s: s, name: first(name, filepath.Base(dir)), tools: toolsDir, json: asJSON}
+			d := &dev{s: s, name: first(name, filepath.Base(dir)), tools: toolsDir, json: asJSON, versions: map[string]string{}}
 			if toolsDir == "" {
-				end, err := d.start(ctx, root)
+				ctx2, end, err := d.start(ctx, root)
 				if err != nil {
 					return err
 				}
 				defer end()
+				ctx = ctx2
 			} else {
 				d.admin = client.NewAdmin(s.places().Admin)
 				if t, err := d.admin.Tool(ctx, d.name); err == nil {
@@ -454,7 +455,11 @@ A version that does not build or load leaves the one before it serving.`,
 					return daemonError(err)
 				}
 			}
-			return p.Dev(ctx, d.tools, d.name, func(b plugin.Built) { d.report(ctx, b) })
+			err = p.Dev(ctx, d.tools, d.name, func(b plugin.Built) { d.report(ctx, b) })
+			if ended, ok := errors.AsType[*daemonEnded](context.Cause(ctx)); ok && err == nil {
+				return ended
+			}
+			return err
 		},
 	}
 	f := cmd.Flags()
@@ -472,12 +477,20 @@ type dev struct {
 	tools string
 	admin *client.Admin
 	json  bool
-	// version is the one that served last.
-	version string
+	// version is the one that served last, versions those that served until
+	// now, by what was dropped: what is taken back serves again.
+	version  string
+	versions map[string]string
+	// broken is what the daemon said last of a version that does not load.
+	broken string
 }
 
-// noticed is the time after which a daemon has seen that files changed.
-const noticed = 400 * time.Millisecond
+const (
+	// noticed is the time after which a daemon has seen that files changed.
+	noticed = 400 * time.Millisecond
+	// loaded is the time after which it has loaded them, or said why not.
+	loaded = 10 * time.Second
+)
 
 // say prints one event.
 func (d *dev) say(event string, fields map[string]any, format string, values ...any) {
@@ -493,16 +506,17 @@ func (d *dev) say(event string, fields map[string]any, format string, values ...
 	fmt.Fprintf(d.s.out, format+"\n", values...)
 }
 
-// start runs a daemon in a temporary folder.
-func (d *dev) start(ctx context.Context, root string) (end func(), err error) {
+// start runs a daemon in a temporary folder. The context that it answers ends
+// with the daemon, and then says why.
+func (d *dev) start(ctx context.Context, root string) (running context.Context, end func(), err error) {
 	toold, err := beside("toold")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// Sockets have short names only.
 	dir, err := os.MkdirTemp("/tmp", "toold-dev-")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -514,31 +528,37 @@ func (d *dev) start(ctx context.Context, root string) (end func(), err error) {
 	state := filepath.Join(dir, "state")
 	for _, f := range []string{d.tools, state} {
 		if err := os.Mkdir(f, 0o700); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	// Modules that were compiled before need not be again.
 	if cache := compiledCache(); cache != "" {
 		if err := os.Symlink(cache, filepath.Join(state, "cache")); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	cmd := exec.Command(toold, "--tools", d.tools, "--socket", socket, "--state", state, "--root", root, "--log-level", "debug")
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", toold, err)
+		return nil, nil, fmt.Errorf("start %s: %w", toold, err)
 	}
 	logs := make(chan struct{})
 	var last string
+	running, cancel := context.WithCancelCause(ctx)
 	go func() {
 		defer close(logs)
+		defer func() {
+			if ctx.Err() == nil {
+				cancel(&daemonEnded{last})
+			}
+		}()
 		lines := bufio.NewScanner(stderr)
 		lines.Buffer(nil, 4<<20)
 		for lines.Scan() {
@@ -547,6 +567,7 @@ func (d *dev) start(ctx context.Context, root string) (end func(), err error) {
 		}
 	}()
 	end = func() {
+		cancel(context.Canceled)
 		cmd.Process.Signal(syscall.SIGTERM)
 		<-logs
 		cmd.Wait()
@@ -557,11 +578,18 @@ func (d *dev) start(ctx context.Context, root string) (end func(), err error) {
 		if strings.HasPrefix(ready.Text(), "ready") {
 			d.admin = client.NewAdmin(filepath.Join(state, "admin.sock"))
 			d.say("ready", map[string]any{"socket": socket}, "ready; in another shell: toolctl --socket %s call %s -- ARGS...", socket, d.name)
-			return end, nil
+			return running, end, nil
 		}
 	}
 	end()
-	return nil, fmt.Errorf("start %s: it ended: %s", toold, last)
+	return nil, nil, fmt.Errorf("start %s: it ended: %s", toold, last)
+}
+
+// daemonEnded is why nothing is served any more.
+type daemonEnded struct{ said string }
+
+func (e *daemonEnded) Error() string {
+	return "the daemon ended, and said last: " + e.said + "; start plugin dev again"
 }
 
 // logLine shows what the daemon logs of the tool: what it said, and what
@@ -612,6 +640,7 @@ func (d *dev) report(ctx context.Context, b plugin.Built) {
 		d.say("unchanged", map[string]any{}, "      the modules and tool.json are as before")
 		return
 	}
+	want, again := d.versions[b.Digest]
 	dropped := time.Now()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -620,18 +649,22 @@ func (d *dev) report(ctx context.Context, b plugin.Built) {
 	for {
 		t, err := d.admin.Tool(ctx, d.name)
 		switch {
-		case err == nil && t.State == client.ToolOK && t.Version != d.version:
-			d.version = t.Version
+		case err == nil && t.State == client.ToolOK && (again && t.Version == want || !again && t.Version != d.version):
+			d.version, d.versions[b.Digest], d.broken = t.Version, t.Version, ""
 			took := time.Since(b.Saved)
 			d.say("served", map[string]any{"ms": took.Milliseconds(), "build_ms": b.Took.Milliseconds(), "size": total, "version": t.Version},
 				"serve %s %s: %.2f s after the change, %.2f s of it building", d.name, size(int64(total)), took.Seconds(), b.Took.Seconds())
 			return
-		// A daemon that has not looked yet says what was wrong before.
-		case err == nil && t.State != client.ToolOK && t.Reason != "" && t.State != "loading" && time.Since(dropped) > noticed:
+		// A daemon that has not looked yet, or is still loading, says what was
+		// wrong before.
+		case err == nil && t.State != client.ToolOK && t.Reason != "" && t.State != "loading" && time.Since(dropped) > noticed &&
+			(t.Reason != d.broken || time.Since(dropped) > loaded):
+			d.broken = t.Reason
 			d.say(t.State, map[string]any{"error": t.Reason}, "FAIL  %s: %s", t.State, oneLine(t.Reason))
 			return
 		case err != nil && !errors.Is(err, client.ErrNotFound) && ctx.Err() == nil:
-			d.say("failed", map[string]any{"error": err.Error()}, "FAIL  ask the daemon: %v", err)
+			err = fmt.Errorf("ask the daemon: %w; when it runs again, it serves this version", err)
+			d.say("failed", map[string]any{"error": err.Error()}, "FAIL  %v", err)
 			return
 		}
 		select {

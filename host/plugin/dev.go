@@ -2,6 +2,8 @@ package plugin
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,6 +31,8 @@ type Built struct {
 	Took  time.Duration
 	// Changed: the tool's folder is not as it was.
 	Changed bool
+	// Digest is one of all that was put into the tool's folder.
+	Digest string
 	// Err is why there is nothing new: the daemon goes on with what it has.
 	Err error
 }
@@ -64,7 +68,7 @@ func (p *Project) Dev(ctx context.Context, toolsDir, name string, report func(Bu
 		b := Built{Saved: saved}
 		b.Modules, b.Err = p.Build(ctx, false, nil)
 		if b.Err == nil {
-			b.Changed, b.Err = p.drop(filepath.Join(toolsDir, name), b.Modules)
+			b.Changed, b.Digest, b.Err = p.drop(filepath.Join(toolsDir, name), b.Modules)
 		}
 		b.Took = time.Since(start)
 		if ctx.Err() == nil {
@@ -137,7 +141,7 @@ func (p *Project) watch(w *fsnotify.Watcher) error {
 // drop puts a project's modules and definition into a tool's folder. A new
 // folder appears whole; in one that is there each file that is not the same is
 // replaced in one step. It reports whether there was one.
-func (p *Project) drop(to string, modules []Module) (changed bool, err error) {
+func (p *Project) drop(to string, modules []Module) (changed bool, digest string, err error) {
 	files := map[string]string{} // name -> where it is
 	for _, m := range modules {
 		files[m.File] = filepath.Join(first(p.out, p.Dir), m.File)
@@ -154,17 +158,20 @@ func (p *Project) drop(to string, modules []Module) (changed bool, err error) {
 	// Aside, under a name that is no tool's.
 	tmp, err := os.MkdirTemp(filepath.Dir(to), ".drop-")
 	if err != nil {
-		return changed, err
+		return changed, "", err
 	}
 	defer os.RemoveAll(tmp)
 	if err := os.Chmod(tmp, 0o755); err != nil {
-		return changed, err
+		return changed, "", err
 	}
+	sum := sha256.New()
 	for _, f := range slices.Sorted(maps.Keys(files)) {
 		b, err := os.ReadFile(files[f])
 		if err != nil {
-			return changed, err
+			return changed, "", err
 		}
+		fmt.Fprintf(sum, "%s %d\n", f, len(b))
+		sum.Write(b)
 		if old, err := os.ReadFile(filepath.Join(to, f)); err == nil && string(old) == string(b) {
 			continue
 		}
@@ -175,16 +182,17 @@ func (p *Project) drop(to string, modules []Module) (changed bool, err error) {
 		}
 		aside := filepath.Join(tmp, f)
 		if err := os.WriteFile(aside, b, mode); err != nil {
-			return changed, err
+			return changed, "", err
 		}
 		if !fresh {
 			if err := os.Rename(aside, filepath.Join(to, f)); err != nil {
-				return changed, err
+				return changed, "", err
 			}
 		}
 	}
+	digest = hex.EncodeToString(sum.Sum(nil))
 	if fresh {
-		return true, os.Rename(tmp, to)
+		return true, digest, os.Rename(tmp, to)
 	}
-	return changed, nil
+	return changed, digest, nil
 }

@@ -208,7 +208,7 @@ func TestDropInto(t *testing.T) {
 	}
 	write(filepath.Join(to, "restricted.wasm"), "mine")
 	for _, want := range []bool{true, false} {
-		changed, err := (&Project{Dir: from}).drop(to, []Module{{File: "handler.wasm"}})
+		changed, _, err := (&Project{Dir: from}).drop(to, []Module{{File: "handler.wasm"}})
 		if err != nil || changed != want {
 			t.Errorf("changed %v, %v; must be %v", changed, err, want)
 		}
