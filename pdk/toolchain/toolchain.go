@@ -190,7 +190,8 @@ func findClang(ctx context.Context) (clang, linker string, err error) {
 const rustTarget = "wasm32-unknown-unknown"
 
 func findCargo(ctx context.Context) (string, error) {
-	install := "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --target " + rustTarget
+	install := "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --target " + rustTarget +
+		" (Debian: " + apt("cargo libstd-rust-dev-wasm32 lld") + ")"
 	p, err := exec.LookPath("cargo")
 	if err != nil {
 		home, herr := os.UserHomeDir()
@@ -208,7 +209,7 @@ func findCargo(ctx context.Context) (string, error) {
 		return "", &MissingError{Rust, "rustc beside " + p, install}
 	}
 	if _, err := os.Stat(strings.TrimSpace(string(out))); err != nil {
-		return "", &MissingError{Rust, "the target " + rustTarget + " of " + p, "rustup target add " + rustTarget + " (Debian: " + apt("libstd-rust-dev-wasm32") + ")"}
+		return "", &MissingError{Rust, "the target " + rustTarget + " of " + p, "rustup target add " + rustTarget + " (Debian: " + apt("libstd-rust-dev-wasm32 lld") + ")"}
 	}
 	return p, nil
 }
