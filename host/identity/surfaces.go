@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -257,7 +258,7 @@ func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (
 	defer s.turns.Release(1)
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(s.ctx, DiscoveryTime)
-	surface, err := discover(ctx)
+	surface, err := s.safely(ctx, e, discover)
 	cancel()
 
 	now := time.Now()
@@ -294,6 +295,18 @@ func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (
 	e.surface = nil
 	s.event(e, SurfaceFailed, "error", err, "took", took)
 	return nil, err
+}
+
+// safely is discover, with a panic as an error: this goroutine is nobody's, and
+// would take the daemon along.
+func (s *Surfaces) safely(ctx context.Context, e *entry, discover func(context.Context) (*Surface, error)) (_ *Surface, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("a discovery panicked", "tool", e.key.Tool, "identity", e.key.Fingerprint, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = wire.Errorf(wire.Internal, "the daemon failed when it listed the tools of %s; its log has the reason", e.key.Tool)
+		}
+	}()
+	return discover(ctx)
 }
 
 // invalidate makes the next use of an entry discover anew; what is being

@@ -422,3 +422,20 @@ func TestEntries(t *testing.T) {
 		}
 	}
 }
+
+// A discovery that panics is the failure of those who asked for it, and nobody
+// else's.
+func TestDiscoveryThatPanics(t *testing.T) {
+	s, _, logs := newSurfaces(t, 10)
+	_, err := s.Get(t.Context(), keyOf(s, "f"), func(context.Context) (*Surface, error) { panic("a fault") })
+	var e *wire.Error
+	if !errors.As(err, &e) || e.Code != wire.Internal || strings.Contains(e.Message, "a fault") {
+		t.Errorf("%v", err)
+	}
+	if !strings.Contains(logs.String(), "a fault") {
+		t.Errorf("the log does not tell: %s", logs)
+	}
+	if found, err := s.Get(t.Context(), keyOf(s, "f"), makes("a")); err != nil || names(found) != "a" {
+		t.Errorf("afterwards: %v", err)
+	}
+}

@@ -558,9 +558,12 @@ func (r *Resolver) Inspect(token string) Inspection {
 		}
 	}
 	if err == nil {
-		var c Caller
-		if c, err = r.resolveToken(token); err == nil {
-			in.Caller, in.ReadOnly = c.ID, c.ReadOnly
+		var c *claims
+		if c, err = r.readClaims(text); err == nil {
+			err = r.check(c)
+		}
+		if err == nil {
+			in.Caller, in.ReadOnly = c.caller().ID, c.caller().ReadOnly
 		}
 	}
 	if err != nil {
