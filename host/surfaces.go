@@ -411,7 +411,7 @@ func (h *Host) listOffers(ctx context.Context, k *call, on *listener, taken map[
 		}
 		if err != nil {
 			e := asError(ctx, err)
-			missing = append(missing, unlisted{source, string(e.Code), e.Message, e.Retriable()})
+			missing = append(missing, unlisted{source, string(e.Code), brief(e.Message, maxReason), e.Retriable()})
 			continue
 		}
 		category := k.tool.Def.Category
@@ -427,7 +427,7 @@ func (h *Host) listOffers(ctx context.Context, k *call, on *listener, taken map[
 			})
 		}
 		if s.Stale != "" {
-			missing = append(missing, unlisted{source, "", "its tools may be out of date: " + s.Stale, true})
+			missing = append(missing, unlisted{source, "", "its tools may be out of date: " + brief(s.Stale, maxReason), true})
 		}
 		release()
 	}
@@ -446,6 +446,8 @@ type listedTool struct {
 	Mutating    bool            `json:"mutating,omitempty"`
 	// Source is the tool of tools.d that brings this one for the caller.
 	Source string `json:"source,omitempty"`
+	// Unshown says that the schema is there, and too long for an answer.
+	Unshown bool `json:"schema_unshown,omitempty"`
 }
 
 // unlisted is a tool of tools.d whose own tools are missing or out of date.
@@ -459,6 +461,17 @@ type unlisted struct {
 // maxListPage is about how many bytes of tools one answer of tools.list has:
 // what stays of a frame for them.
 const maxListPage = 48 << 10
+
+// maxReason is how much of why a module's tools are missing a list says, in bytes.
+const maxReason = 512
+
+// brief is the beginning of a text that somebody may have made long.
+func brief(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
 
 // listTools answers the tools that the caller can call on this socket, by
 // name: those after the name "after", as many as fit an answer. "next" is the
@@ -510,6 +523,10 @@ func (h *Host) listTools(ctx context.Context, k *call, on *listener) (*wire.Resu
 	answer.Tools, answer.Missing = []json.RawMessage{}, missing
 	size := 0
 	for i, t := range list[from:] {
+		if len(t.Schema) > maxListPage/2 {
+			t.Schema, t.Unshown = nil, true
+		}
+		t.Description = brief(t.Description, maxOfferText)
 		b, err := json.Marshal(t)
 		if err != nil {
 			return nil, err

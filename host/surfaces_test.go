@@ -552,6 +552,28 @@ func TestManyIdentities(t *testing.T) {
 }
 
 // TestPages: a listing that does not fit a frame comes in pages.
+// One tool that says much, or a module that fails with many words, hides no other
+// tool from a list.
+func TestListsFitAnAnswer(t *testing.T) {
+	long := strings.Repeat("x", 62<<10)
+	c := newCounter(t, nil, M{"surface": `raw {"tools":[{"name":"a"},{"name":"b","schema":{"type":"object","description":"` + long + `"}},{"name":"c"}]}`})
+	token := c.token(t, nil)
+	seen := []string{}
+	for after := ""; ; {
+		l := c.list(t, token, M{"after": after})
+		seen = append(seen, l.names()...)
+		if after = l.Next; after == "" {
+			break
+		}
+	}
+	if !slices.Equal(seen, []string{"a", "b", "c"}) {
+		t.Errorf("tools %v", seen)
+	}
+	c.config["surface"] = `raw {"error":{"code":"X","message":"` + long + long + `"}}`
+	c.install(t)
+	until(t, "the module fails", func() bool { return len(c.list(t, token, M{}).Missing) == 1 })
+}
+
 func TestPages(t *testing.T) {
 	c := newCounter(t, nil, M{"surface": "many 1000"})
 	token := c.token(t, nil)
