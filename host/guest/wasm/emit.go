@@ -7,13 +7,18 @@ func Rewrite(module []byte, lim Limits) (*Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	// First all code is read, for what only the whole module tells: which functions are leaves, and what helpers the
-	// code needs. The second time it is written.
+	// First it is seen which functions are leaves, since their callers pay for them. The writer reads all code.
 	s := &scan{src: src, leaf: make([]uint8, len(src.funcs))}
 	leaves := make([]uint8, len(src.funcs))
-	for n := range src.code {
+	for n, body := range src.code {
+		if body.end-body.start > leafBytes {
+			continue
+		}
 		if err := s.read(n); err != nil {
 			return nil, err
+		}
+		if s.calls {
+			continue
 		}
 		if cost := s.meter(); cost >= 0 {
 			f := src.importedFuncs + n
@@ -41,18 +46,17 @@ type writer struct {
 	fuel       uint32 // global, and so on
 	dirty      uint32
 	shadows    uint32 // of the first of kept
-	refs       uint32 // of the first of scan.used.refs
+	refs       uint32 // of the first of scan.refs
 	kept       []uint32
 
 	helpers []helper
-	// Functions among the helpers; only those are set that there are.
+	// Functions among the helpers, made when code first needs them, and 0 before.
 	fill, copy, grow, payBytes, payEntries uint32
-	inits                                  map[uint32]uint32
+	inits                                  map[uint32]uint32 // by segment
 
 	strip    bool              // active data is taken out
 	segments []int             // those that stay
 	segment  map[uint32]uint32 // new position of a segment
-	empty    bool              // one more segment stands for all that were active
 
 	maxPages uint32
 	tables   []table
@@ -88,7 +92,7 @@ var addedTypeBytes = [addedTypes][]byte{
 
 // plan decides on what is added and where.
 func (w *writer) plan() {
-	src, used := w.src, &w.scan.used
+	src := w.src
 	w.importType = uint32(len(src.types))
 	w.refill = uint32(src.importedFuncs)
 	w.fuel = uint32(len(src.globals))
@@ -103,38 +107,54 @@ func (w *writer) plan() {
 
 	w.planData()
 	w.planLimits()
-
-	if used.fill {
-		w.fill = w.help(typeThree, "", nil, w.piecewise(miscMemoryFill, 0))
-	}
-	if used.copy {
-		w.copy = w.help(typeThree, "", nil, w.piecewise(miscMemoryCopy, 0))
-	}
-	if used.grow {
-		w.grow = w.help(typeSame, "", nil, w.growCode())
-	}
 	w.inits = make(map[uint32]uint32)
-	for seg := range src.data {
-		if used.inits[uint32(seg)] && src.data[seg].passive {
-			if d := src.data[seg].bytes; d.end-d.start > piece {
-				w.inits[uint32(seg)] = w.help(typeThree, "", nil, w.piecewise(miscMemoryInit, w.segment[uint32(seg)]))
-			} else {
-				used.payBytes = true
-			}
-		} else if used.inits[uint32(seg)] {
-			used.payBytes = true
-		}
+}
+
+// once is a helper that is made at its first use.
+func (w *writer) once(f *uint32, typ uint32, code func() []byte) uint32 {
+	if *f == 0 {
+		*f = w.help(typ, "", nil, code())
 	}
-	if used.payBytes {
-		w.payBytes = w.help(typeSame, "", nil, w.payCode(piece, func(b []byte) []byte {
-			return append(b, 0x42, 1, 0x88) // i64.const 1, i64.shr_u
-		}))
+	return *f
+}
+
+func (w *writer) helpFill() uint32 {
+	return w.once(&w.fill, typeThree, func() []byte { return w.piecewise(miscMemoryFill, 0) })
+}
+
+func (w *writer) helpCopy() uint32 {
+	return w.once(&w.copy, typeThree, func() []byte { return w.piecewise(miscMemoryCopy, 0) })
+}
+
+func (w *writer) helpGrow() uint32 { return w.once(&w.grow, typeSame, w.growCode) }
+
+// helpInit is what does memory.init of a long segment; there is none of others.
+func (w *writer) helpInit(seg uint32) (f uint32, ok bool) {
+	d := &w.src.data[seg]
+	if !d.passive || d.bytes.end-d.bytes.start <= piece {
+		return 0, false
 	}
-	if used.payEntries {
-		w.payEntries = w.help(typeSame, "", nil, w.payCode(uint32(src.lim.TableEntries), func(b []byte) []byte {
-			return append(b, 0x42, 1, 0x86) // i64.const 1, i64.shl
-		}))
-	}
+	f = w.inits[seg]
+	w.once(&f, typeThree, func() []byte { return w.piecewise(miscMemoryInit, w.segmentOf(seg)) })
+	w.inits[seg] = f
+	return f, true
+}
+
+func (w *writer) helpPayBytes() uint32 {
+	return w.once(&w.payBytes, typeSame, func() []byte {
+		return w.payCode(piece, func(b []byte) []byte { return append(b, 0x42, 1, 0x88) }) // i64.const 1, i64.shr_u
+	})
+}
+
+func (w *writer) helpPayEntries() uint32 {
+	return w.once(&w.payEntries, typeSame, func() []byte {
+		return w.payCode(uint32(w.src.lim.TableEntries), func(b []byte) []byte { return append(b, 0x42, 1, 0x86) }) // i64.const 1, i64.shl
+	})
+}
+
+// helpExports adds the helpers that are exported.
+func (w *writer) helpExports() {
+	src := w.src
 	w.help(typeNone, ExportSave, nil, w.copyGlobals(false))
 	w.help(typeNone, ExportRestore, nil, w.copyGlobals(true))
 	w.help(typeGlobal, ExportGlobalGet, nil, w.globalGet())
@@ -170,18 +190,34 @@ func (w *writer) planData() {
 	}
 	w.segment = make(map[uint32]uint32)
 	for i := range src.data {
-		_, used := w.scan.used.inits[uint32(i)]
-		if src.data[i].passive && used || !src.data[i].passive && !w.strip {
+		if !src.data[i].passive && !w.strip {
 			w.segment[uint32(i)] = uint32(len(w.segments))
 			w.segments = append(w.segments, i)
 		}
 	}
-	for i := range w.scan.used.inits {
-		if _, ok := w.segment[i]; !ok {
-			w.empty = true
-			w.segment[i] = uint32(len(w.segments))
-		}
+}
+
+// emptySegment stands among segments for all that were taken out.
+const emptySegment = -1
+
+// segmentOf is the new position of a segment that code names. Passive ones that no code names are left out.
+func (w *writer) segmentOf(seg uint32) uint32 {
+	at, ok := w.segment[seg]
+	if ok {
+		return at
 	}
+	stays := int(seg)
+	if !w.src.data[seg].passive {
+		const all = 1<<32 - 1 // a number that no segment has
+		if at, ok := w.segment[all]; ok {
+			return at
+		}
+		seg, stays = all, emptySegment
+	}
+	at = uint32(len(w.segments))
+	w.segment[seg] = at
+	w.segments = append(w.segments, stays)
+	return at
 }
 
 func (w *writer) planLimits() {
@@ -240,6 +276,13 @@ func (w *writer) module() (*Module, error) {
 	src := w.src
 	size := len(src.in) - src.debugSize
 	w.out = make([]byte, 0, size+size/4+1024)
+	// Code comes first, since it says what else there must be.
+	if err := w.bodies(); err != nil {
+		return nil, err
+	}
+	w.helpExports()
+	bodies := w.out
+	w.out = make([]byte, 0, len(bodies)+(size-(src.codeEnd-src.codeStart))+size/16+1024)
 	w.out = append(w.out, src.in[:8]...)
 	w.section(secType, func() {
 		w.u32(uint32(len(src.types) + addedTypes))
@@ -298,20 +341,12 @@ func (w *writer) module() (*Module, error) {
 	if len(src.elements) > 0 {
 		w.section(secElement, w.elementSection)
 	}
-	segments := len(w.segments)
-	if w.empty {
-		segments++
+	if len(w.segments) > 0 {
+		w.section(secDataCount, func() { w.u32(uint32(len(w.segments))) })
 	}
-	if segments > 0 {
-		w.section(secDataCount, func() { w.u32(uint32(segments)) })
-	}
-	var err *Error
-	w.section(secCode, func() { err = w.codeSection() })
-	if err != nil {
-		return nil, err
-	}
-	if segments > 0 {
-		w.section(secData, func() { w.dataSection(segments) })
+	w.section(secCode, func() { w.codeSection(bodies) })
+	if len(w.segments) > 0 {
+		w.section(secData, w.dataSection)
 	}
 	w.nameSection()
 	if src.saysLines() {
@@ -373,7 +408,7 @@ func zero(t ValueType) []byte {
 
 func (w *writer) globalSection() {
 	src := w.src
-	refs := w.scan.used.refs
+	refs := w.scan.refs
 	w.u32(uint32(len(src.globals) - src.importedGlobals + 2 + len(w.kept) + len(refs)))
 	mutable := func(m bool) {
 		if m {
@@ -464,9 +499,13 @@ func (w *writer) elementSection() {
 	}
 }
 
-func (w *writer) dataSection(segments int) {
-	w.u32(uint32(segments))
+func (w *writer) dataSection() {
+	w.u32(uint32(len(w.segments)))
 	for _, i := range w.segments {
+		if i == emptySegment {
+			w.u8(1, 0)
+			continue
+		}
 		d := &w.src.data[i]
 		if d.passive {
 			w.u8(1)
@@ -476,9 +515,6 @@ func (w *writer) dataSection(segments int) {
 		}
 		w.u32(uint32(d.bytes.end - d.bytes.start))
 		w.copied(d.bytes)
-	}
-	if w.empty {
-		w.u8(1, 0)
 	}
 }
 
@@ -549,9 +585,8 @@ func (w *writer) describe(m *Module) {
 	}
 }
 
-func (w *writer) codeSection() *Error {
-	start := len(w.out)
-	w.u32(uint32(len(w.src.code) + len(w.helpers)))
+// bodies writes the bodies of the original's functions.
+func (w *writer) bodies() *Error {
 	var body []byte
 	for n := range w.src.code {
 		if err := w.scan.read(n); err != nil {
@@ -562,7 +597,7 @@ func (w *writer) codeSection() *Error {
 		body = w.body(body[:0])
 		w.u32(uint32(len(body)))
 		for i := range w.moves[first:] {
-			w.moves[first+i].to += uint32(len(w.out) - start)
+			w.moves[first+i].to += uint32(len(w.out))
 		}
 		w.u8(body...)
 		// A branch of four bytes may become one of thirty.
@@ -570,6 +605,16 @@ func (w *writer) codeSection() *Error {
 			return &Error{w.src.code[n].start, TooLarge, "have code that is too long when metered"}
 		}
 	}
+	return nil
+}
+
+func (w *writer) codeSection(bodies []byte) {
+	start := len(w.out)
+	w.u32(uint32(len(w.src.code) + len(w.helpers)))
+	for i := range w.moves {
+		w.moves[i].to += uint32(len(w.out) - start)
+	}
+	w.u8(bodies...)
 	for _, h := range w.helpers {
 		locals := h.locals
 		if locals == nil {
@@ -580,7 +625,6 @@ func (w *writer) codeSection() *Error {
 		w.u8(h.code...)
 		w.u8(opEnd)
 	}
-	return nil
 }
 
 // body appends the body of the function that was scanned, with its checks and edits.
@@ -669,26 +713,26 @@ func (w *writer) edit(b []byte, e edit) []byte {
 		return appendU32(append(b, opReturnCall), e.arg)
 	case editRefFunc:
 		// wazero keeps what each ref.func gives for as long as the module lives; a global is evaluated once.
-		return appendU32(append(b, opGlobalGet), w.refs+uint32(w.scan.used.refAt[e.arg]))
+		return appendU32(append(b, opGlobalGet), w.refs+uint32(w.scan.refAt[e.arg]))
 	case editFill:
-		return call(w.fill)
+		return call(w.helpFill())
 	case editCopy:
-		return call(w.copy)
+		return call(w.helpCopy())
 	case editGrow:
-		return call(w.grow)
+		return call(w.helpGrow())
 	case editInit:
-		if f, ok := w.inits[e.arg]; ok {
+		if f, ok := w.helpInit(e.arg); ok {
 			return call(f)
 		}
-		b = call(w.payBytes)
-		b = appendU32(append(b, opMisc, miscMemoryInit), w.segment[e.arg])
+		b = call(w.helpPayBytes())
+		b = appendU32(append(b, opMisc, miscMemoryInit), w.segmentOf(e.arg))
 		return append(b, 0)
 	case editDrop:
 		b = w.setDirty(b)
-		return appendU32(append(b, opMisc, miscDataDrop), w.segment[e.arg])
+		return appendU32(append(b, opMisc, miscDataDrop), w.segmentOf(e.arg))
 	case editTable:
 		b = w.setDirty(b)
-		b = call(w.payEntries)
+		b = call(w.helpPayEntries())
 	case editDirty:
 		b = w.setDirty(b)
 	}

@@ -19,7 +19,7 @@ import (
 var lax = []string{
 	"unknown type 0x", "unknown value 0x", "longer than it must be", "select between", "more than 32 bits",
 	"more than 33 bits", "mutable global", "use unknown type -", "which nothing outside of code names", "has parameters or results",
-	"with a value", "bytes are left over", "it is longer than", "cut off", "unknown kind", "are announced in",
+	"with a value", "bytes are left over", "it is longer than", "a part is longer than it", "cut off", "unknown kind", "are announced in",
 }
 
 // tame says whether what follows the place where we gave up on a module can be read by wazero at all: it allocates for

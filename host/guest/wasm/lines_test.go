@@ -356,7 +356,7 @@ func TestLinesHostile(t *testing.T) {
 	inlined := b(1, 0x11, 1, 0, 0, 2, tagInlined, 0, atRanges, 0x17, 0, 0, 3, tagInlined, 1, 0, 0, 0)
 	many := make([][]byte, 1000)
 	for i := range many {
-		many[i] = unit(2*i+3)
+		many[i] = unit(2*i + 3)
 	}
 	for _, c := range []struct {
 		name     string

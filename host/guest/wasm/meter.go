@@ -17,6 +17,8 @@ const (
 	localsUnit = 16
 	// leafLocals is how many locals a leaf may have.
 	leafLocals = 64
+	// leafBytes is how long the body of a leaf may be: longer ones are read once only.
+	leafBytes = 512
 )
 
 // check is a place where fuel is taken.

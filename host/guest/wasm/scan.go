@@ -101,18 +101,10 @@ type scan struct {
 	waits   []int32
 	open    []backward
 
-	used  usage
 	total int // locals of all functions
-}
 
-// usage is what the code of a module needs to be written anew.
-type usage struct {
-	fill, copy, grow bool
-	payBytes         bool
-	payEntries       bool
-	refs             []uint32        // functions in the order of their reference's global
-	refAt            map[uint32]int  // position in refs
-	inits            map[uint32]bool // segments that memory.init or data.drop name
+	refs  []uint32       // functions that code takes references to, in the order of their globals
+	refAt map[uint32]int // position in refs
 }
 
 // read reads the code of the function at that position of the code section, checks every index and the nesting of
@@ -332,7 +324,6 @@ func (s *scan) read(n int) *Error {
 			s.memory(r, at)
 			straight += cost
 			if op == opMemoryGrow {
-				s.used.grow = true
 				s.edits = append(s.edits, edit{editGrow, int32(at), int32(r.p), 0})
 			}
 
@@ -507,18 +498,18 @@ func (s *scan) memory(r *reader, at int) {
 
 // reference notes that code refers to function f.
 func (s *scan) reference(r *reader, at int, f uint32) {
-	if _, ok := s.used.refAt[f]; ok {
+	if _, ok := s.refAt[f]; ok {
 		return
 	}
-	if len(s.used.refs) >= s.src.lim.RefFuncs {
+	if len(s.refs) >= s.src.lim.RefFuncs {
 		r.fail(at, TooLarge, "refer to more than %d functions", s.src.lim.RefFuncs)
 		return
 	}
-	if s.used.refAt == nil {
-		s.used.refAt = make(map[uint32]int)
+	if s.refAt == nil {
+		s.refAt = make(map[uint32]int)
 	}
-	s.used.refAt[f] = len(s.used.refs)
-	s.used.refs = append(s.used.refs, f)
+	s.refAt[f] = len(s.refs)
+	s.refs = append(s.refs, f)
 }
 
 // misc reads the rest of an instruction that begins with opMisc and returns its cost.
@@ -540,28 +531,19 @@ func (s *scan) misc(r *reader, at int) int {
 		} else if int64(seg) >= int64(s.src.dataCount) {
 			r.fail(at, Malformed, "use unknown data segment %d", seg)
 		}
-		if s.used.inits == nil {
-			s.used.inits = make(map[uint32]bool)
-		}
 		if op == miscDataDrop {
 			change(editDrop, seg)
-			if !s.used.inits[seg] {
-				s.used.inits[seg] = false
-			}
 			return 2
 		}
 		s.memory(r, at)
 		change(editInit, seg)
-		s.used.inits[seg] = true
 	case op == miscMemoryCopy:
 		s.memory(r, at)
 		s.memory(r, at)
 		change(editCopy, 0)
-		s.used.copy = true
 	case op == miscMemoryFill:
 		s.memory(r, at)
 		change(editFill, 0)
-		s.used.fill = true
 	case op == miscTableInit || op == miscElemDrop:
 		seg := r.u32("element segment")
 		if int64(seg) >= int64(len(s.src.elements)) {
@@ -573,16 +555,13 @@ func (s *scan) misc(r *reader, at int) int {
 		}
 		s.table(r)
 		change(editTable, 0)
-		s.used.payEntries = true
 	case op == miscTableCopy:
 		s.table(r)
 		s.table(r)
 		change(editTable, 0)
-		s.used.payEntries = true
 	case op == miscTableGrow || op == miscTableFill:
 		s.table(r)
 		change(editTable, 0)
-		s.used.payEntries = true
 	case op == miscTableSize:
 		s.table(r)
 		return 1
