@@ -262,7 +262,7 @@ func (o *oracle) compare(t *testing.T, inv Invocation) bool {
 	}
 	p.SetLogger(func(level extism.LogLevel, text string) {
 		// go-sdk says there what it does itself.
-		if level != extism.LogLevelDebug || !strings.HasPrefix(text, "Calling ") && !strings.HasPrefix(text, "Initializing ") {
+		if level != extism.LogLevelDebug || !strings.HasPrefix(text, "Calling ") && !strings.HasPrefix(text, "Initializ") {
 			theirLog = append(theirLog, level.String()+" "+text)
 		}
 	})
