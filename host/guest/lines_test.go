@@ -132,6 +132,9 @@ func TestLines(t *testing.T) {
 			m := load(t, newEngine(t), Spec{Wasm: code})
 			check(t, m, wantC)
 			check(t, m, wantC) // another instance
+			if m.rewritten.Debug != nil {
+				t.Error("the module as it was is kept")
+			}
 			// What is compiled already has its lines too.
 			check(t, load(t, newEngine(t), Spec{Wasm: code}), wantC)
 			// A module can be compiled in this process, too.
