@@ -483,6 +483,8 @@ type dev struct {
 	versions map[string]string
 	// broken is what the daemon said last of a version that does not load.
 	broken string
+	// noted is what was noted of the version before.
+	noted []string
 }
 
 const (
@@ -633,9 +635,18 @@ func (d *dev) report(ctx context.Context, b plugin.Built) {
 		return
 	}
 	total := 0
+	var notes []string
 	for _, m := range b.Modules {
 		total += m.Size
+		notes = append(notes, m.Notes...)
 	}
+	// Each once, not with every version.
+	for _, line := range notes {
+		if !slices.Contains(d.noted, line) {
+			d.say("note", map[string]any{"note": line}, "note  %s", line)
+		}
+	}
+	d.noted = notes
 	if !b.Changed {
 		d.say("unchanged", map[string]any{}, "      the modules and tool.json are as before")
 		return
