@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/toolchain"
@@ -355,5 +356,35 @@ func TestInspectLines(t *testing.T) {
 		if info.Lines != tt.want {
 			t.Errorf("lines: %v, must be %v", info.Lines, tt.want)
 		}
+	}
+}
+
+// TestLinesPruned: the lines of a module that nobody loads any more go with its
+// code.
+func TestLinesPruned(t *testing.T) {
+	dir := t.TempDir()
+	engine := func() *Engine {
+		e, err := New(Config{CacheDir: dir, Compiler: compiler})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { e.Close() })
+		return e
+	}
+	m := load(t, engine(), Spec{Wasm: readFile(t, "wasm/testdata/lines5.wasm")})
+	if got := trapped(t, m, "stop"); !strings.Contains(got, "guest.c:") {
+		t.Error(got)
+	}
+	notes, err := filepath.Glob(filepath.Join(dir, "notes", "*"))
+	if err != nil || len(notes) != 1 {
+		t.Fatal(notes, err)
+	}
+	old := time.Now().Add(-unused - time.Hour)
+	if err := os.Chtimes(notes[0], old, old); err != nil {
+		t.Fatal(err)
+	}
+	engine()
+	if _, err := os.Stat(m.lines); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its lines are there: %v", err)
 	}
 }
