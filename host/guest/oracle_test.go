@@ -70,10 +70,11 @@ func TestOracle(t *testing.T) {
 	e := newEngine(t)
 	extism.SetLogLevel(extism.LogLevelDebug)
 	defer extism.SetLogLevel(extism.LogLevelOff)
-	compared := 0
+	compared, ran := 0, 0
 	for _, file := range files {
 		name := filepath.Base(file)
 		t.Run(name, func(t *testing.T) {
+			ran++
 			code, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -117,7 +118,7 @@ func TestOracle(t *testing.T) {
 		})
 	}
 	t.Logf("%d answers compared", compared)
-	if compared < 150 {
+	if ran == len(files) && compared < 300 {
 		t.Errorf("only %d answers could be compared", compared)
 	}
 }
