@@ -106,6 +106,23 @@ func TestVarsAreScopedAndBounded(t *testing.T) {
 	if len(v.scopes) != maxVarScopes || v.recent.Len() != maxVarScopes {
 		t.Errorf("%d scopes are kept", len(v.scopes))
 	}
+	// All of them together are bounded, too, however much one tool may keep.
+	big := make([]byte, 50<<20)
+	for i := range 10 {
+		if err := v.set(varScope{"big", fmt.Sprint(i), "t"}, "k", big, 64<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v.bytes > maxVarBytes || v.get(varScope{"big", "0", "t"}, "k") != nil || len(v.get(varScope{"big", "9", "t"}, "k")) != len(big) {
+		t.Errorf("%d bytes are kept", v.bytes)
+	}
+	var sum int64
+	for e := v.recent.Front(); e != nil; e = e.Next() {
+		sum += e.Value.(*scopeVars).size
+	}
+	if sum != v.bytes {
+		t.Errorf("%d bytes are kept, and %d count", sum, v.bytes)
+	}
 }
 
 // JSON with its secrets masked is JSON still.

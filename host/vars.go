@@ -6,9 +6,13 @@ import (
 	"sync"
 )
 
-// maxVarScopes is how many (identity, session, tool) scopes keep variables;
-// the least recently used goes first.
-const maxVarScopes = 10000
+// maxVarScopes is how many (identity, session, tool) scopes keep variables, and
+// maxVarBytes how many bytes they have together; the least recently used goes
+// first. Anybody can make sessions, and so scopes.
+const (
+	maxVarScopes = 10000
+	maxVarBytes  = 256 << 20
+)
 
 // varScope is whose variables these are. No two scopes share any.
 type varScope struct{ caller, session, tool string }
@@ -19,6 +23,7 @@ type vars struct {
 	mu     sync.Mutex
 	scopes map[varScope]*list.Element // guarded by mu
 	recent list.List                  // of *scopeVars, most recent first; guarded by mu
+	bytes  int64                      // in all of them; guarded by mu
 }
 
 type scopeVars struct {
@@ -53,9 +58,6 @@ func (v *vars) set(s varScope, key string, value []byte, limit int64) error {
 		}
 		e = v.recent.PushFront(&scopeVars{scope: s, m: map[string][]byte{}})
 		v.scopes[s] = e
-		if v.recent.Len() > maxVarScopes {
-			delete(v.scopes, v.recent.Remove(v.recent.Back()).(*scopeVars).scope)
-		}
 	}
 	v.recent.MoveToFront(e)
 	sv := e.Value.(*scopeVars)
@@ -65,7 +67,7 @@ func (v *vars) set(s varScope, key string, value []byte, limit int64) error {
 	}
 	if value == nil {
 		delete(sv.m, key)
-		sv.size = size
+		v.resizeLocked(sv, size)
 		return nil
 	}
 	size += int64(len(key) + len(value))
@@ -73,6 +75,18 @@ func (v *vars) set(s varScope, key string, value []byte, limit int64) error {
 		return fmt.Errorf("keep variable %q: %d bytes with it, and capabilities.state allows %d", key, size, limit)
 	}
 	sv.m[key] = append([]byte{}, value...)
-	sv.size = size
+	v.resizeLocked(sv, size)
 	return nil
+}
+
+// resizeLocked notes the size of sv, the most recent scope, and keeps to the
+// bounds of all.
+func (v *vars) resizeLocked(sv *scopeVars, size int64) {
+	v.bytes += size - sv.size
+	sv.size = size
+	for v.recent.Len() > maxVarScopes || v.bytes > maxVarBytes && v.recent.Len() > 1 {
+		old := v.recent.Remove(v.recent.Back()).(*scopeVars)
+		delete(v.scopes, old.scope)
+		v.bytes -= old.size
+	}
 }
