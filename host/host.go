@@ -354,6 +354,7 @@ func (h *Host) Reload(next Config, err error) error {
 	h.resolveRoots(&next)
 	h.identity.Store(who)
 	h.current.Store(&next)
+	h.tools.SetRoots(next.allRoots())
 	h.surfaces.InvalidateAll("the configuration was reloaded")
 	h.refused.Store(nil)
 	h.log.Info("reloaded", "config", next.File)

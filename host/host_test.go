@@ -520,6 +520,28 @@ func TestReload(t *testing.T) {
 }
 
 // waitState waits until the daemon says that a tool is in one of states.
+// A tool that works beneath a root that a reload brings is no longer broken.
+func TestReloadedRoots(t *testing.T) {
+	d := hosttest.Start(t, host.Config{})
+	more, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Tool(t, "narrow", M{"binary": "/bin/pwd", "roots": []string{more}}, nil)
+	if a := ask(t, d.Socket, M{"tool": "narrow", "cwd": more}); a.Code != "TOOL_BROKEN" {
+		t.Fatalf("before: %s", a.raw)
+	}
+	next := d.Config
+	next.Roots = []string{d.Root, more}
+	if err := d.Reload(next, nil); err != nil {
+		t.Fatal(err)
+	}
+	waitState(t, d, "narrow", "ok")
+	if a := ask(t, d.Socket, M{"tool": "narrow", "cwd": more}); a.Stdout != more+"\n" {
+		t.Errorf("after: %s", a.raw)
+	}
+}
+
 func waitState(t testing.TB, d *hosttest.Daemon, name string, states ...string) {
 	t.Helper()
 	deadline := time.Now().Add(60 * time.Second)

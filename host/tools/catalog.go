@@ -33,7 +33,7 @@ type Config struct {
 	StateDir string
 	// Roots are the folders beneath which calls may work, clean and absolute:
 	// a tool that narrows them to something else is broken. Empty leaves that
-	// to the call.
+	// to the call. SetRoots changes them.
 	Roots []string
 	// Engine loads modules, Runner runs setup.sh. Both are closed by their
 	// owner, after the catalog.
@@ -153,6 +153,7 @@ type Catalog struct {
 	notify       func() (*fsnotify.Watcher, error)
 
 	mu     sync.Mutex
+	roots  []string          // Config.Roots as it is now; guarded by mu, replaced and never changed
 	tools  map[string]*entry // guarded by mu
 	looks  float64           // guarded by mu: looks left
 	looked time.Time         // guarded by mu: when looks was counted
@@ -175,6 +176,8 @@ type entry struct {
 	// if anything, was the files.
 	tries   int
 	retryAt time.Time
+	// anew has the next look read the files although they are the same.
+	anew bool
 	// stamps are of the files that were looked at last.
 	stamps map[place]stamp
 	// done is closed when the examination that runs ends; nil when none runs.
@@ -240,13 +243,30 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	c := &Catalog{
 		cfg: cfg, log: cfg.Logger, memory: memory,
 		slots: make(chan struct{}, maxLoads), changed: make(chan struct{}, 1), setupTimeout: setupTimeout, notify: fsnotify.NewWatcher,
-		tools: map[string]*entry{}, looks: looksBurst, looked: time.Now(),
+		roots: cfg.Roots, tools: map[string]*entry{}, looks: looksBurst, looked: time.Now(),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	for _, name := range names {
 		c.examine(name)
 	}
 	return c, nil
+}
+
+// SetRoots puts roots in the place of Config.Roots, and tries again what did not
+// load under those before.
+func (c *Catalog) SetRoots(roots []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.Equal(c.roots, roots) {
+		return
+	}
+	c.roots = slices.Clone(roots)
+	for name, e := range c.tools {
+		if e.current == nil || e.stale != nil {
+			e.anew = true
+			c.examineLocked(name)
+		}
+	}
 }
 
 // checkFolder is dir made absolute, if it is a folder that only its owner can
@@ -569,9 +589,10 @@ func (c *Catalog) round(e *entry) {
 	start := time.Now()
 	c.mu.Lock()
 	stamps, old := e.stamps, e.current
-	if e.tries > 0 && !start.Before(e.retryAt) {
+	if e.anew || e.tries > 0 && !start.Before(e.retryAt) {
 		stamps = nil
 	}
+	e.anew = false
 	c.mu.Unlock()
 
 	v, seen, err := c.settled(e.name, stamps)

@@ -510,15 +510,18 @@ func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err er
 
 // checkRoots refuses to narrow the roots to what is beneath none of them.
 func (c *Catalog) checkRoots(v *candidate) error {
-	if len(c.cfg.Roots) == 0 {
+	c.mu.Lock()
+	roots := c.roots
+	c.mu.Unlock()
+	if len(roots) == 0 {
 		return nil
 	}
 	for _, r := range v.def.Roots {
 		if real, err := filepath.EvalSymlinks(r); err == nil {
 			r = real // as the host's are
 		}
-		if !slices.ContainsFunc(c.cfg.Roots, func(host string) bool { return process.Beneath(filepath.Clean(host), r) }) {
-			return broken("tool %s narrows its roots to %s, which is beneath none of this host's (%s); name a folder beneath one of them, or start toold with --root %s", v.name, r, strings.Join(c.cfg.Roots, ", "), r)
+		if !slices.ContainsFunc(roots, func(host string) bool { return process.Beneath(filepath.Clean(host), r) }) {
+			return broken("tool %s narrows its roots to %s, which is beneath none of this host's (%s); name a folder beneath one of them, or start toold with --root %s", v.name, r, strings.Join(roots, ", "), r)
 		}
 	}
 	return nil
