@@ -138,7 +138,12 @@ func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
 		return Reply{}, err
 	}
 	in.c.pin()
-	defer in.c.unpin()
+	mine := true // until somebody else may take it
+	defer func() {
+		if mine {
+			in.c.unpin()
+		}
+	}()
 	reply, err := in.call(ctx, &inv)
 	// After any error the instance goes, whatever the error was.
 	if pages, ok := 0, false; err == nil {
@@ -149,6 +154,8 @@ func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
 		}
 		in.end()
 		if ok {
+			in.c.unpin()
+			mine = false
 			m.put(in)
 			return reply, nil
 		}
