@@ -392,6 +392,10 @@ func (c *Config) allRoots() []string {
 	return all
 }
 
+// maxSaid is how much of each thing that a caller says of itself is logged, in
+// bytes.
+const maxSaid = 1024
+
 // observe counts and logs one call that ended.
 func (h *Host) observe(ctx context.Context, k *call, res *wire.Result) {
 	h.calls.Add(1)
@@ -412,6 +416,15 @@ func (h *Host) observe(ctx context.Context, k *call, res *wire.Result) {
 	}
 	if k.Trace != "" {
 		attrs = append(attrs, "trace", k.Trace)
+	}
+	if k.TraceID != "" {
+		attrs = append(attrs, "trace_id", brief(k.TraceID, maxSaid))
+	}
+	if len(k.CallerInfo) > 0 {
+		attrs = append(attrs, "caller_info", brief(string(k.CallerInfo), maxSaid))
+	}
+	if !k.Timestamp.IsZero() {
+		attrs = append(attrs, "sent", k.Timestamp)
 	}
 	if e := res.Err; e != nil {
 		level = slog.LevelInfo

@@ -120,6 +120,23 @@ func TestBothForms(t *testing.T) {
 	}
 }
 
+// What a caller says of a call beside its payload is in the log, as its word.
+func TestMetadataIsLogged(t *testing.T) {
+	d := testDaemon(t)
+	ask(t, d.Socket, M{"toolId": "printf", "executionId": newExecution(), "payload": M{"args": []string{"x"}, "cwd": d.Root}, "metadata": M{
+		"callerInfo": M{"name": "indexer\nline", "of": strings.Repeat("y", 5000)}, "traceId": "trace-71", "timestamp": "2026-01-02T15:04:05Z",
+	}})
+	for line := range strings.Lines(d.Logs()) {
+		if strings.Contains(line, `"trace-71"`) {
+			if !strings.Contains(line, "indexer") || !strings.Contains(line, "2026-01-02T15:04:05Z") || len(line) > 2500 {
+				t.Errorf("%s", line)
+			}
+			return
+		}
+	}
+	t.Error("the log does not tell")
+}
+
 func TestPolicyDecides(t *testing.T) {
 	d := testDaemon(t)
 	for _, tt := range []struct {
