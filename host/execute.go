@@ -97,11 +97,23 @@ func (k *call) input() io.ReadCloser {
 	case k.wantStdin && k.streams.Stdin != nil:
 		in := k.streams.Stdin()
 		k.running.PassInput(k.streams.Steer)
-		return in
+		return countedInput{in, k.running}
 	case !guest:
 		k.running.NoInput("the tool takes no input in this call")
 	}
 	return nil
+}
+
+// countedInput is what a caller streams, counted for its session.
+type countedInput struct {
+	io.ReadCloser
+	x *session.Execution
+}
+
+func (c countedInput) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.x.AddInput(n)
+	return n, err
 }
 
 // output is where one call's output goes: to the caller as it comes, or into

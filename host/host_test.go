@@ -409,6 +409,27 @@ func TestWhatIsCounted(t *testing.T) {
 	}
 }
 
+// The bytes of a session's telemetry are those that came, by whichever way.
+func TestInputIsCounted(t *testing.T) {
+	d := hosttest.Start(t, host.Config{})
+	d.Tool(t, "cat", M{"binary": "/bin/cat"}, nil)
+	in := func() int { return value[int](t, d.Socket, "", "session.telemetry.bytes_in") }
+	before := in()
+	r, err := client.Stream(t.Context(), d.Socket, &wire.Call{Tool: "cat", Cwd: d.Root}, wire.Local{Stdin: strings.NewReader(strings.Repeat("x", 10000)), Stdout: io.Discard, Stderr: io.Discard})
+	if err != nil || r.Err != nil {
+		t.Fatal(r, err)
+	}
+	streamed := in() - before
+	if streamed < 10000 || streamed > 10500 {
+		t.Errorf("10000 bytes of streamed input count as %d", streamed)
+	}
+	before = in()
+	ask(t, d.Socket, M{"tool": "cat", "cwd": d.Root, "stdin": base64.StdEncoding.EncodeToString(make([]byte, 9000))})
+	if n := in() - before; n < 12000 || n > 12500 { // as base64, once
+		t.Errorf("9000 bytes within the request count as %d", n)
+	}
+}
+
 func TestUnknown(t *testing.T) {
 	d := testDaemon(t)
 	for _, name := range []string{"nothing", "../open", "Open", "open/", ".", "tools.list2", strings.Repeat("a", 65)} {

@@ -62,11 +62,8 @@ func (h *Host) sayStore(ctx context.Context) {
 
 // storeKind names a store without the password that its URL may hold.
 func storeKind(store string) string {
-	kind, _, isURL := bytes.Cut([]byte(store), []byte("://"))
-	if isURL {
-		return string(kind)
-	}
-	return store
+	kind, _, _ := strings.Cut(store, "://")
+	return kind
 }
 
 // recordRequest is what a call asks of the store of records; nil where it has

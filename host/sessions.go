@@ -25,7 +25,10 @@ func (h *Host) enter(ctx context.Context, k *call, from server.Peer) (context.Co
 	if err != nil {
 		return ctx, err
 	}
-	x.AddInput(len(k.Payload) + len(k.Stdin))
+	x.AddInput(len(k.Payload))
+	if k.Form == wire.Envelope { // the payload of the plain form has it
+		x.AddInput(len(k.Stdin))
+	}
 	k.running = x
 	k.Session = x.Session
 	return x.Context(), nil

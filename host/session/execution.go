@@ -261,7 +261,7 @@ func (x *Execution) AddFuel(n int64) {
 	}
 }
 
-// AddInput counts bytes that came with the request.
+// AddInput counts bytes that came with the request, or were read of its stream.
 func (x *Execution) AddInput(n int) { x.bytesIn.Add(int64(n)) }
 
 // Watch is w, with what passes counted and its last line kept for snapshots.
