@@ -119,7 +119,7 @@ func fold(names []string) []string {
 func ofRuntime(name string) bool {
 	for _, p := range []string{
 		"runtime.", "internal/runtime", "wasm_export_", "wasm_pc_f_loop",
-		"core::panicking::", "std::panicking::", "std::sys::", "alloc::alloc::handle_alloc_error", "__rustc::", "rust_panic", "__rust", "rust_begin_unwind",
+		"core::panicking::", "std::panicking::", "std::sys::", "std::sys_common::backtrace::", "alloc::alloc::handle_alloc_error", "__rustc::", "rust_panic", "__rust", "rust_begin_unwind",
 		"~lib/builtins/abort",
 	} {
 		if strings.HasPrefix(name, p) {

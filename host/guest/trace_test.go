@@ -18,6 +18,7 @@ func TestTrace(t *testing.T) {
 		{"Rust", "._RNvCsfLfy6EI15iL_7___rustc10rust_panic()\n\t._RNvNtCsebHcaeoSrxy_3std9panicking15panic_with_hook(i32,i32)\n\t" +
 			"._RINvNtNtCsebHcaeoSrxy_3std3sys9backtrace26___rust_end_short_backtraceNCNvNtB6_9panicking13panic_handler0zEB6_(i32)\n\t" +
 			"._RNvNtCsgXGp5Oqx2Ny_4core9panicking9panic_fmt(i32)\n\t._RNvNtCs7kM_6policy5rules5check(i32) i32\n\t.restrict() i32", "in policy::rules::check < restrict"},
+		{"Rust 1.63", "._ZN3std10sys_common9backtrace26__rust_end_short_backtrace17h0123456789abcdefE()\n\t._ZN6policy5check17h0123456789abcdefE()", "in policy::check"},
 		{"Rust, older names", ".core::panicking::panic_fmt::h0123456789abcdef(i32)\n\t.policy::check::h0123456789abcdef()", "in policy::check"},
 		{"C++, with commas and brackets in a name", ".check(std::string, int)(i32,i32) i32", "in check(std::string, int)"},
 		{"with lines", ".check(i32)\n\t\t0x10: policy.c:3:4\n\t.restrict() i32\n\nGo runtime stack trace:\n\t.goroutine()", "in check < restrict"},

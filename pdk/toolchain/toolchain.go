@@ -76,7 +76,7 @@ var hints = []struct{ said, next string }{
 	// Rust
 	{"no library targets found", "a tool is a library: put it into src/lib.rs, with toold::handle!(f), and leave out src/main.rs"},
 	{"no matching package named", "cargo does not know that crate here: run cargo fetch where there is a network, or do without it; toold has JSON, base64 and http"},
-	{"failed to get `", "cargo cannot fetch that crate here: run cargo fetch where there is a network, or do without it; toold has JSON, base64 and http"},
+	{"failed to get `", "cargo does not know that crate here: run cargo fetch where there is a network, or do without it; toold has JSON, base64 and http"},
 	{"in `toold`", "toold has handle!, restrict!, describe!, discover! and classify!"},
 	// AssemblyScript
 	{"Element 'assembly/toold/host/abort' not found", "nothing of the SDK is imported: import it from ./toold"},
