@@ -329,8 +329,15 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 // Reload puts next, a complete configuration, in the place of the one in
 // force. On an error nothing has changed.
 func (h *Host) Reload(next Config, err error) error {
+	if real, e := filepath.EvalSymlinks(next.State); e == nil { // as New has it
+		next.State = real
+	}
 	if err == nil {
 		err = h.config().reloadable(&next)
+	}
+	var level slog.Level
+	if err == nil {
+		level, err = next.Level()
 	}
 	var who *identity.Resolver
 	if err == nil {
@@ -342,15 +349,10 @@ func (h *Host) Reload(next Config, err error) error {
 		h.log.Error("reload refused; the configuration before it stands", "error", msg)
 		return err
 	}
-	level, err := next.Level()
-	if err != nil {
-		return err
-	}
 	h.level.Set(level)
 	if old := h.config().Reliability; old != next.Reliability {
 		h.log.Warn("reliability changed", "from", old, "to", next.Reliability)
 	}
-	next.State = h.config().State
 	h.resolveRoots(&next)
 	h.identity.Store(who)
 	h.current.Store(&next)

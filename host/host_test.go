@@ -495,6 +495,9 @@ func TestLinkedRootAndState(t *testing.T) {
 			t.Errorf("%s: %s", tool, a.raw)
 		}
 	}
+	if err := d.Reload(d.Config, nil); err != nil {
+		t.Errorf("reload of the same configuration: %v", err)
+	}
 }
 
 func TestHomeIsOfOneIdentityAndTool(t *testing.T) {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -271,7 +272,7 @@ func (p *params) check() error {
 		if k == "" {
 			return wire.Errorf(wire.InvalidPayload, "/payload/params/labels: a label has no name")
 		}
-		if err := cmpErr(long("labels", k), long("labels/"+k, v)); err != nil {
+		if err := cmp.Or(long("labels", k), long("labels/"+k, v)); err != nil {
 			return err
 		}
 	}
@@ -283,15 +284,6 @@ func (p *params) check() error {
 			if err := long("tools", name); err != nil {
 				return err
 			}
-		}
-	}
-	return nil
-}
-
-func cmpErr(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
 		}
 	}
 	return nil
