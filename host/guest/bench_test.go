@@ -260,7 +260,7 @@ func BenchmarkLines(b *testing.B) {
 				}
 			}
 			t := medians(4*measured, one(with), one(without))
-			report(b, t[0], t[1], "x-without(aim<1.1)")
+			report(b, t[0], t[1], "x-without")
 		})
 	}
 	loading("load-c", with, without)

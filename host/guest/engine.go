@@ -139,11 +139,8 @@ func (e *Engine) openCache() error {
 	if e.seed, err = loadSeed(e.dir, e.cfg.Logger); err != nil {
 		return err
 	}
-	if e.cache, err = wazero.NewCompilationCacheWithDir(e.dir); err != nil {
-		return err
-	}
-	readAhead(e.cache)
-	return nil
+	e.cache, err = wazero.NewCompilationCacheWithDir(e.dir)
+	return err
 }
 
 // Close gives back what the Engine holds. Its modules must be closed first.
