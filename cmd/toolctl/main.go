@@ -57,8 +57,9 @@ type state struct {
 func run(ctx context.Context, argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	s := &state{in: stdin, out: stdout, err: stderr}
 	root := &cobra.Command{
-		Use:   "toolctl",
-		Short: "Call, list, check and install the tools of a toold daemon",
+		Use:     "toolctl",
+		Version: version(),
+		Short:   "Call, list, check and install the tools of a toold daemon",
 		Long: `toolctl asks a toold daemon: it calls tools, says which there are and what is
 wrong with them, and makes the links by which containers call them.
 
@@ -74,6 +75,7 @@ TOOLD_STATE_DIR and INSTANCE_ID, or by the defaults of the user who runs it.`,
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	root.SetVersionTemplate("toolctl {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	flags := root.PersistentFlags()
 	flags.StringVar(&s.flags.Socket, "socket", "", "the tool socket (default $TOOL_SOCKET, else where toold puts it)")

@@ -23,8 +23,8 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	load, err := parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
+	load, err := parse(args, stdout, stderr)
+	if errors.Is(err, flag.ErrHelp) || errors.Is(err, errVersion) {
 		return 0
 	}
 	if err != nil {
@@ -49,9 +49,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
+// errVersion says that the version was asked for, and told.
+var errVersion = errors.New("version")
+
 // parse reads the flags and returns what loads the configuration with them on
 // top, at start and at each reload.
-func parse(args []string, stderr io.Writer) (func() (host.Config, error), error) {
+func parse(args []string, stdout, stderr io.Writer) (func() (host.Config, error), error) {
 	fs := flag.NewFlagSet("toold", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
@@ -62,9 +65,10 @@ func parse(args []string, stderr io.Writer) (func() (host.Config, error), error)
 		})
 	}
 	var (
-		file  = fs.String("config", "", "read the configuration from `FILE` (TOOLD_CONFIG)")
-		flags host.Config
-		roots []string
+		version = fs.Bool("version", false, "print the version and end")
+		file    = fs.String("config", "", "read the configuration from `FILE` (TOOLD_CONFIG)")
+		flags   host.Config
+		roots   []string
 	)
 	fs.StringVar(&flags.Tools, "tools", "", "`DIR` of tool definitions (TOOLD_TOOLS; tools.d)")
 	fs.StringVar(&flags.Restricted, "restricted", "", "`DIR` of policies for tools that have none of their own (TOOLD_RESTRICTED; none)")
@@ -84,6 +88,10 @@ func parse(args []string, stderr io.Writer) (func() (host.Config, error), error)
 	})
 	if err := fs.Parse(args); err != nil {
 		return nil, err
+	}
+	if *version {
+		fmt.Fprintln(stdout, "toold "+host.Version())
+		return nil, errVersion
 	}
 	if fs.NArg() > 0 {
 		fmt.Fprintf(stderr, "toold: unexpected argument %q; flags begin with --\n", fs.Arg(0))
