@@ -133,7 +133,7 @@ func find(ctx context.Context, l Language, dir string) (c compiler, err error) {
 		c.program, err = findCargo(ctx)
 	case AssemblyScript:
 		if c.program, err = findASC(dir); err == nil {
-			c.node, err = look(l, "node", apt("nodejs npm"))
+			c.node, err = look(l, "node", packages("nodejs npm", "node"))
 		}
 	default:
 		err = fmt.Errorf("find a compiler for %q: there is an SDK for %v", l, Languages())
@@ -149,12 +149,18 @@ func look(l Language, program, install string) (string, error) {
 	return p, nil
 }
 
-// apt is how a Debian package is installed by whoever runs this.
-func apt(packages string) string {
-	switch {
-	case runtime.GOOS == "darwin":
-		return "brew install llvm lld"
-	case os.Geteuid() == 0:
+// packages is how packages are installed here, which have the names apt on Debian
+// and brew on macOS.
+func packages(apt, brew string) string {
+	if runtime.GOOS == "darwin" {
+		return "brew install " + brew
+	}
+	return debian(apt)
+}
+
+// debian is how Debian's packages are installed by whoever runs this.
+func debian(packages string) string {
+	if os.Geteuid() == 0 {
 		return "apt-get install " + packages
 	}
 	return "sudo apt-get install " + packages
@@ -162,7 +168,7 @@ func apt(packages string) string {
 
 // findClang takes the first clang that has a linker for wasm beside it.
 func findClang(ctx context.Context) (clang, linker string, err error) {
-	install := apt("clang lld")
+	install := packages("clang lld", "llvm lld")
 	missing := &MissingError{C, "clang", install}
 	names := []string{"clang"}
 	for v := 30; v >= 11; v-- {
@@ -191,7 +197,7 @@ const rustTarget = "wasm32-unknown-unknown"
 
 func findCargo(ctx context.Context) (string, error) {
 	install := "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --target " + rustTarget +
-		" (Debian: " + apt("cargo libstd-rust-dev-wasm32 lld") + ")"
+		" (Debian: " + debian("cargo libstd-rust-dev-wasm32 lld") + ")"
 	p, err := exec.LookPath("cargo")
 	if err != nil {
 		home, herr := os.UserHomeDir()
@@ -209,7 +215,7 @@ func findCargo(ctx context.Context) (string, error) {
 		return "", &MissingError{Rust, "rustc beside " + p, install}
 	}
 	if _, err := os.Stat(strings.TrimSpace(string(out))); err != nil {
-		return "", &MissingError{Rust, "the target " + rustTarget + " of " + p, "rustup target add " + rustTarget + " (Debian: " + apt("libstd-rust-dev-wasm32 lld") + ")"}
+		return "", &MissingError{Rust, "the target " + rustTarget + " of " + p, "rustup target add " + rustTarget + " (Debian: " + debian("libstd-rust-dev-wasm32 lld") + ")"}
 	}
 	return p, nil
 }
