@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -132,7 +131,7 @@ func (o *callOptions) call(s *state, cmd *cobra.Command, words []string) (*wire.
 		return nil, err
 	}
 	c.Form, c.Args = wire.Envelope, nil
-	c.ExecutionID = executionID()
+	c.ExecutionID = wire.NewExecutionID()
 	return c, nil
 }
 
@@ -252,13 +251,4 @@ func parseTimeout(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("%q is no timeout; write seconds, as 30, or a time with a unit, as 1m30s", s)
 	}
 	return d, nil
-}
-
-// executionID makes a version-4 UUID.
-func executionID() string {
-	var b [16]byte
-	rand.Read(b[:])
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

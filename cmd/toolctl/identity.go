@@ -279,7 +279,7 @@ func (s *state) toolsAs(ctx context.Context, file string, names []string, asJSON
 		if err != nil {
 			return err
 		}
-		res, err := conn.Call(ctx, &wire.Call{Form: wire.Envelope, Tool: "tools.list", ExecutionID: executionID(), Payload: payload, Token: token})
+		res, err := conn.Call(ctx, &wire.Call{Form: wire.Envelope, Tool: "tools.list", ExecutionID: wire.NewExecutionID(), Payload: payload, Token: token})
 		if err != nil {
 			return err
 		}

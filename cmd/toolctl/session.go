@@ -427,7 +427,7 @@ func (s *state) promptJob(cmd *cobra.Command, c *client.Sessions, q client.Sessi
 		return err
 	}
 	r, err := client.Call(cmd.Context(), c.Socket, &wire.Call{
-		Form: wire.Envelope, Tool: "session.prompt", ExecutionID: executionID(), Payload: data, Token: c.Token, IdempotencyKey: q.Key, Timeout: q.Timeout, Background: true,
+		Form: wire.Envelope, Tool: "session.prompt", ExecutionID: wire.NewExecutionID(), Payload: data, Token: c.Token, IdempotencyKey: q.Key, Timeout: q.Timeout, Background: true,
 	})
 	if err != nil {
 		return err

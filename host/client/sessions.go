@@ -3,7 +3,6 @@ package client
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -127,7 +126,7 @@ func (s *Sessions) call(q *SessionCall) (*wire.Call, error) {
 		return nil, fmt.Errorf("make the call session.%s: %w", q.Name, err)
 	}
 	return &wire.Call{
-		Form: wire.Envelope, Tool: "session." + q.Name, ExecutionID: newExecutionID(), Payload: payload,
+		Form: wire.Envelope, Tool: "session." + q.Name, ExecutionID: wire.NewExecutionID(), Payload: payload,
 		Session: q.Session, Token: s.Token, IdempotencyKey: q.Key, Timeout: q.Timeout,
 	}, nil
 }
@@ -215,13 +214,4 @@ func (a *Admin) session(ctx context.Context, q *SessionCall) (json.RawMessage, e
 		return nil, &wire.Error{Code: answer.Code, Message: answer.Message}
 	}
 	return answer.Data, nil
-}
-
-// newExecutionID makes a version-4 UUID.
-func newExecutionID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -3,8 +3,6 @@ package server
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -441,7 +439,7 @@ func (c *conn) newCall(m *wire.Call, size int) *call {
 	cl := &call{Call: m, size: size, signals: make(chan os.Signal, 8)}
 	cl.ctx, cl.cancel = context.WithCancelCause(c.ctx)
 	if m.ExecutionID == "" {
-		m.ExecutionID = newExecutionID()
+		m.ExecutionID = wire.NewExecutionID()
 	}
 	if m.Stream && m.Stdin == nil {
 		cl.input = newInput(cl.ctx, func(frame []byte) error { return c.out.frame(cl, frame) })
@@ -454,21 +452,6 @@ func (c *conn) refusal(m *wire.Call, err *wire.Error, last bool) *call {
 	cl := &call{Call: m, refused: err, last: last}
 	cl.ctx, cl.cancel = context.WithCancelCause(c.ctx)
 	return cl
-}
-
-func newExecutionID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	b[6] = b[6]&0x0F | 0x40
-	b[8] = b[8]&0x3F | 0x80
-	id := make([]byte, 0, 36)
-	for i, end := range [...]int{4, 6, 8, 10, 16} {
-		if i > 0 {
-			id = append(id, '-')
-		}
-		id = hex.AppendEncode(id, b[(len(id)-i)/2:end])
-	}
-	return string(id)
 }
 
 // answer runs a call and writes its result.

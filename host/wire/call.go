@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -105,4 +107,13 @@ func (r *Result) Status() string {
 		return "error"
 	}
 	return "success"
+}
+
+// NewExecutionID makes the id of a call that has none: a random UUID.
+func NewExecutionID() string {
+	var b [16]byte
+	rand.Read(b[:])         // never fails
+	b[6] = b[6]&0x0f | 0x40 // version 4
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
