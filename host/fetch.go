@@ -287,7 +287,11 @@ func (t secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 			req.Header.Del(s.Header)
 		}
 		for _, s := range t.grant.Secrets {
-			if ok, _ := (&fetchGrant{Hosts: []string{s.Host}}).hostMatch(req.URL); ok {
+			ok, _ := (&fetchGrant{Hosts: []string{s.Host}}).hostMatch(req.URL)
+			if _, _, err := net.SplitHostPort(s.Host); ok && err != nil && req.URL.Scheme != "https" {
+				return nil, fmt.Errorf("%s would send the secret for %s in the clear: %w; use https, or name the port with the host in secrets", req.URL.Scheme, s.Host, errRefused)
+			}
+			if ok {
 				req.Header.Set(s.Header, s.Value)
 			}
 		}

@@ -100,6 +100,14 @@ func TestFetch(t *testing.T) {
 	if resp, err := get(g, fetchRequest{URL: first.URL + "/trace", Headers: map[string]string{"Host": "evil"}, Trace: "00-1-2-03"}); err != nil || string(resp.Body) != "00-1-2-03 "+host(first) {
 		t.Errorf("trace: %+v, %v", resp, err)
 	}
+	// A host alone means https: nothing of the secret goes out in the clear.
+	clear := &fetchGrant{Hosts: []string{"127.0.0.1"}, Secrets: []fetchSecret{{Host: "127.0.0.1", Header: "Authorization", Value: token}}}
+	if _, err := get(clear, fetchRequest{URL: first.URL + "/clear"}); !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "use https") || strings.Contains(err.Error(), token) {
+		t.Errorf("a secret in the clear: %v", err)
+	}
+	if _, asked := seen["first /clear"]; asked {
+		t.Error("a secret in the clear: the host was asked")
+	}
 	for name, try := range map[string]fetchRequest{
 		"host not granted":   {URL: other.URL},
 		"method not granted": {URL: first.URL, Method: "POST"},
