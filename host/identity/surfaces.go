@@ -40,6 +40,10 @@ const (
 	// refusedFor is how long it is remembered that a server refused an
 	// identity.
 	refusedFor = time.Minute
+	// staleFor is how long a surface serves after its refresh failed before the
+	// next use tries again: a server that hangs costs a caller 3 seconds now and
+	// then, and not each of them.
+	staleFor = 10 * time.Second
 )
 
 // ErrSuperseded says that what was discovered was of a configuration or of a
@@ -65,6 +69,13 @@ type Surface struct {
 	offers []unique.Handle[Offer] // by name
 	ttl    time.Duration
 	made   time.Time
+	// again is when a surface that is stale may be refreshed.
+	again time.Time
+}
+
+// fresh reports whether the surface serves without a discovery.
+func (f *Surface) fresh(now time.Time) bool {
+	return now.Before(f.made.Add(f.ttl)) || now.Before(f.again) && now.Before(f.made.Add(2*f.ttl))
 }
 
 // NewSurface takes a module's offers; their names are different. ttl 0 stands
@@ -217,7 +228,7 @@ func (s *Surfaces) Get(ctx context.Context, key Key, discover func(context.Conte
 	}
 	e.mu.Unlock()
 	switch {
-	case surface != nil && now.Before(surface.made.Add(surface.ttl)):
+	case surface != nil && surface.fresh(now):
 		s.event(e, SurfaceHit)
 		return surface, nil
 	case refused != nil:
@@ -287,7 +298,7 @@ func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (
 	}
 	if old := e.surface; old != nil && now.Before(old.made.Add(2*old.ttl)) {
 		kept := *old
-		kept.Stale = err.Error()
+		kept.Stale, kept.again = err.Error(), now.Add(staleFor)
 		e.surface = &kept
 		s.event(e, SurfaceStale, "error", err, "took", took)
 		return &kept, nil

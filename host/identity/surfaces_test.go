@@ -100,7 +100,11 @@ func TestRefresh(t *testing.T) {
 		get("after the TTL", "two", makes("two"))
 		time.Sleep(15 * time.Minute)
 		get("a refresh fails", "two stale", down)
-		time.Sleep(15*time.Minute - time.Second)
+		time.Sleep(10*time.Second - 1)
+		get("not tried again at once", "two stale", makes("three"))
+		time.Sleep(1)
+		get("tried again", "two stale", down)
+		time.Sleep(15*time.Minute - 11*time.Second)
 		get("just before twice the TTL", "two stale", down)
 		time.Sleep(time.Second)
 		get("at twice the TTL", "error TOOL_FAILED: down", down)
@@ -122,7 +126,7 @@ func TestRefresh(t *testing.T) {
 		get("they do not", "six", makes("six"))
 		s.Refuse("a", wire.Errorf(wire.Unauthenticated, "no"))
 		get("refused in a call", "error UNAUTHENTICATED: no", makes("seven"))
-		if got, want := events.String(), "map[failed:3 hit:3 invalidated:2 miss:1 refresh:5 refused:5 stale:2]"; got != want {
+		if got, want := events.String(), "map[failed:3 hit:4 invalidated:2 miss:1 refresh:5 refused:5 stale:3]"; got != want {
 			t.Errorf("events %s, want %s", got, want)
 		}
 	})
