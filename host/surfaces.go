@@ -396,7 +396,19 @@ func (h *Host) again(ctx context.Context, k *call) error {
 	case o.Mutating != k.offered.Mutating:
 		return wire.Errorf(wire.InvalidPayload, "%s is of another kind than before; list the tools again", k.Tool)
 	}
+	moved := o.Binding != k.offered.Binding
 	k.offered.Offer = o
+	if !moved {
+		return nil
+	}
+	// The policy was asked about something else.
+	mutating := k.mutating
+	if _, err := h.decide(ctx, k); err != nil {
+		return err
+	}
+	if k.mutating != mutating {
+		return wire.Errorf(wire.InvalidPayload, "%s is of another kind than before, as its policy says; call it again", k.Tool)
+	}
 	return nil
 }
 

@@ -83,7 +83,8 @@ type desk struct {
 	issuer *hosttest.Issuer
 }
 
-func newDesk(t *testing.T, s *service) *desk {
+// newDesk is a daemon with the plugin, and with the policies beside it.
+func newDesk(t *testing.T, s *service, policies ...string) *desk {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(hosttest.ModuleRoot(), "tools.d", "openapi", "tool.json"))
 	if err != nil {
@@ -99,7 +100,11 @@ func newDesk(t *testing.T, s *service) *desk {
 	if err := os.Mkdir(tools, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	hosttest.WriteTool(t, tools, "openapi", def, map[string]string{"handler.wasm": hosttest.Guest(t, "plugins/openapi")})
+	modules := map[string]string{"handler.wasm": hosttest.Guest(t, "plugins/openapi")}
+	for _, p := range policies {
+		modules["restricted.wasm"] = hosttest.Guest(t, p)
+	}
+	hosttest.WriteTool(t, tools, "openapi", def, modules)
 	issuer := hosttest.NewIssuer(t)
 	return &desk{hosttest.Start(t, host.Config{Tools: tools, LogLevel: "debug", Identity: host.IdentityConfig{JWKS: issuer.JWKS}}), issuer}
 }
@@ -179,6 +184,22 @@ func TestThroughDaemon(t *testing.T) {
 	}
 	if logs := d.Logs(); strings.Contains(logs, "canary") {
 		t.Error("a credential is in the log")
+	}
+}
+
+// TestMovedIsAskedAgain: what a policy was asked about is what is called, also
+// where a tool stands for something else by then.
+func TestMovedIsAskedAgain(t *testing.T) {
+	s := newService(t)
+	d := newDesk(t, s, "host/testdata/guests/policy") // which is against /animals
+	anna := d.issuer.Token(t, map[string]any{"sub": "anna", "api_token": "anna-canary-51"})
+	if r := d.call(t, anna, "list_pets", `{}`); r.Err != nil || s.got.Load() != "GET /v1/pets " {
+		t.Fatalf("%v, the service got %q", r.Err, s.got.Load())
+	}
+	s.got.Store("")
+	s.moved.Store(true)
+	if r := d.call(t, anna, "list_pets", `{}`); errorCode(r) != wire.Denied || s.got.Load() != "" {
+		t.Errorf("after a move: %v, the service got %q", r.Err, s.got.Load())
 	}
 }
 

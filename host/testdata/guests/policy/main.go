@@ -30,6 +30,9 @@ func classify() int32 {
 
 func decide(c *abi.Call) *abi.Decision {
 	d := pdk.Allow()
+	if strings.Contains(string(c.Binding), "/animals") {
+		return pdk.Deny("test.binding", "the test says so", "ask for /pets")
+	}
 	if len(c.Args) == 0 {
 		return d
 	}
