@@ -270,7 +270,7 @@ func TestLinearizable(t *testing.T) {
 	})
 	t.Run("redis", func(t *testing.T) {
 		server := startRedis(t, durable...)
-		proxy := startProxy(t, server.addr)
+		proxy := startProxy(t, server.addr, nil)
 		s := openRedisAt(t, "redis://"+proxy.addr+"/0?read_timeout=50ms&dial_timeout=200ms&max_retries=3&min_retry_backoff=1ms&max_retry_backoff=3ms")
 		s.replicas.Store(0)
 		proxy.faulty.Store(true)
@@ -372,13 +372,13 @@ type proxy struct {
 	hold func(first string) bool
 }
 
-func startProxy(t testing.TB, to string) *proxy {
+func startProxy(t testing.TB, to string, hold func(first string) bool) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{addr: l.Addr().String(), to: to, of: map[string]int{}}
+	p := &proxy{addr: l.Addr().String(), to: to, hold: hold, of: map[string]int{}}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	open := map[net.Conn]bool{}

@@ -255,11 +255,10 @@ func TestRedisOwnerKilled(t *testing.T) {
 // Without Redis nothing runs, and it is back when Redis is.
 func TestRedisAway(t *testing.T) {
 	server := startRedis(t, durable...)
-	proxy := startProxy(t, server.addr)
+	away := atomic.Bool{}
+	proxy := startProxy(t, server.addr, func(string) bool { return !away.Load() })
 	k := keeper(t, Config{Store: "redis://" + proxy.addr + "?dial_timeout=100ms&read_timeout=100ms&max_retries=1"})
 	var ran atomic.Int32
-	away := atomic.Bool{}
-	proxy.hold = func(string) bool { return !away.Load() }
 	if _, err := k.Do(t.Context(), call("before"), succeeds(&ran)); err != nil {
 		t.Fatal(err)
 	}
@@ -306,16 +305,15 @@ func TestRedisCallerLeaves(t *testing.T) {
 // acknowledged, must not pass for acknowledged.
 func TestRedisWaitsAgain(t *testing.T) {
 	master := startRedis(t, "--save", "")
-	proxy := startProxy(t, master.addr)
 	lag := make(chan struct{})
 	var lags atomic.Bool
-	proxy.hold = func(first string) bool {
+	proxy := startProxy(t, master.addr, func(first string) bool {
 		if lags.Load() && strings.Contains(strings.ToUpper(first), "PSYNC") {
 			<-lag
 			return false
 		}
 		return true
-	}
+	})
 	host, port, _ := strings.Cut(proxy.addr, ":")
 	replica := startRedis(t, "--save", "", "--replicaof", host+" "+port)
 	replica.says(t, "MASTER <-> REPLICA sync: Finished with success")
@@ -422,11 +420,10 @@ func TestRedisSurvives(t *testing.T) {
 func failover(t *testing.T, params string, args ...string) (ran map[string]int, refused int) {
 	args = append(args, durable...)
 	master := startRedis(t, args...)
-	proxy := startProxy(t, master.addr)
 	var mu sync.Mutex
 	lag, drop := make(chan struct{}), false
 	close(lag)
-	proxy.hold = func(first string) bool {
+	proxy := startProxy(t, master.addr, func(first string) bool {
 		if !strings.Contains(strings.ToUpper(first), "PSYNC") {
 			return true
 		}
@@ -437,7 +434,7 @@ func failover(t *testing.T, params string, args ...string) (ran map[string]int, 
 		mu.Lock()
 		defer mu.Unlock()
 		return !drop
-	}
+	})
 	t.Cleanup(func() { // before the proxy is closed
 		mu.Lock()
 		defer mu.Unlock()
