@@ -11,7 +11,6 @@ import (
 	"path"
 	"strings"
 	"testing"
-	"time"
 )
 
 // withLines are modules of the C in ../testdata/guests/lines, by clang -O2 -gdwarf-4 and -gdwarf-5.
@@ -391,13 +390,9 @@ func TestLinesHostile(t *testing.T) {
 		}, errDWARFSize},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := cpuTime()
 			d := &Debug{code: 1000, moves: []move{{}}, sections: c.sections}
 			if table, err := d.Lines(); !errors.Is(err, c.want) {
 				t.Errorf("%v and %d bytes, must be %v", err, len(table), c.want)
-			}
-			if took := cpuTime() - before; took > 10*time.Second {
-				t.Errorf("it took %v", took)
 			}
 		})
 	}
