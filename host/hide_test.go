@@ -32,6 +32,7 @@ func TestBinariesDoNotReadTheDaemons(t *testing.T) {
 	d := hosttest.Start(t, c)
 	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{"/bin/cat", "/bin/ls"}}}, nil)
 	d.Tool(t, "other", M{"binary": "/bin/true", "secrets": M{"X": M{"from": "file:" + secret, "env": "X"}}}, nil)
+	waitState(t, d, "other", "ok") // whose secret is known by then
 	own := filepath.Join(d.Config.State, "home", "another")
 	if err := os.MkdirAll(own, 0o700); err != nil {
 		t.Fatal(err)
