@@ -441,12 +441,12 @@ A version that does not build or load leaves the one before it serving.`,
 			}
 			d := &dev{s: s, name: first(name, filepath.Base(dir)), tools: toolsDir, json: asJSON, versions: map[string]string{}}
 			if toolsDir == "" {
-				ctx2, end, err := d.start(ctx, root)
+				running, end, err := d.start(ctx, root)
 				if err != nil {
 					return err
 				}
 				defer end()
-				ctx = ctx2
+				ctx = running
 			} else {
 				d.admin = client.NewAdmin(s.places().Admin)
 				if t, err := d.admin.Tool(ctx, d.name); err == nil {

@@ -137,31 +137,30 @@ func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	in.c.pin()
-	mine := true // until somebody else may take it
-	defer func() {
-		if mine {
-			in.c.unpin()
-		}
-	}()
-	reply, err := in.call(ctx, &inv)
-	// After any error the instance goes, whatever the error was.
-	if pages, ok := 0, false; err == nil {
-		pages, ok = in.rewind()
-		reply.Stats.PagesRestored = pages
-		if !ok {
-			reply.Stats.NotRestored = in.changed()
-		}
-		in.end()
-		if ok {
-			in.c.unpin()
-			mine = false
-			m.put(in)
-			return reply, nil
-		}
+	reply, again, err := in.callOnce(ctx, &inv)
+	if again {
+		m.put(in)
+	} else {
+		in.close()
 	}
-	in.close()
 	return reply, err
+}
+
+// callOnce is one call, on one thread unless it waits. again reports that the
+// instance is as it was and may serve another; after any error it may not,
+// whatever the error was.
+func (in *instance) callOnce(ctx context.Context, inv *Invocation) (reply Reply, again bool, err error) {
+	in.c.pin()
+	defer in.c.unpin() // before the instance is another's
+	if reply, err = in.call(ctx, inv); err != nil {
+		return reply, false, err
+	}
+	reply.Stats.PagesRestored, again = in.rewind()
+	if !again {
+		reply.Stats.NotRestored = in.changed()
+	}
+	in.end()
+	return reply, again, nil
 }
 
 // call runs "resumed", when there is one, and an export.
