@@ -263,6 +263,11 @@ func (s *state) showSession(i *client.SessionInfo) error {
 		if r.Undelivered > 0 {
 			note = fmt.Sprintf("%d bytes of steering were not read", r.Undelivered)
 		}
+		for _, p := range r.Programs {
+			if p.Refused != "" {
+				note = fmt.Sprintf("refused to execute %s: %s", oneLine(p.Path), p.Refused)
+			}
+		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Execution, r.Kind, oneLine(r.Tool), outcomeText(r.Status, r.Code, r.ExitCode), short(time.Duration(r.DurationMS)*time.Millisecond), note)
 	}
 	return w.Flush()

@@ -83,6 +83,12 @@ type EndedCall struct {
 	DurationMS  int64     `json:"duration_ms"`
 	Attempts    int       `json:"attempts"`
 	Undelivered int       `json:"undelivered"`
+	// Programs are what a binary executed, or was refused, beside itself.
+	Programs []struct {
+		Path    string `json:"path"`
+		Refused string `json:"refused"`
+		Times   int    `json:"times"`
+	} `json:"programs"`
 }
 
 // JobInfo is one job. Stdout and Stderr are the end of what it wrote, where they

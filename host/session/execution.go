@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,6 +47,38 @@ type Outcome struct {
 	BytesOut    int64
 	Fuel        int64
 	Undelivered int // bytes of steering text that nobody read
+	// Programs are what a binary executed, or was refused, beside itself.
+	Programs []Program
+}
+
+// Program is a program that an execution executed Times times, or was refused.
+// Its arguments are not kept: secrets may be in them.
+type Program struct {
+	Path    string `json:"path"`
+	Refused string `json:"refused,omitempty"` // why
+	Times   int    `json:"times"`
+}
+
+// maxPrograms bounds the programs of one execution, maxProgramPath each path.
+const (
+	maxPrograms    = 64
+	maxProgramPath = 256
+)
+
+// AddProgram notes that x executed the program at path, or was refused it.
+func (x *Execution) AddProgram(path, refused string) {
+	p := Program{Path: strings.ToValidUTF8(path[:min(len(path), maxProgramPath)], "\uFFFD"), Refused: refused, Times: 1}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i, q := range x.programs {
+		if q.Path == p.Path && q.Refused == p.Refused {
+			x.programs[i].Times++
+			return
+		}
+	}
+	if len(x.programs) < maxPrograms {
+		x.programs = append(x.programs, p)
+	}
 }
 
 // Counters are what the executions of one session came to. They are JSON in
@@ -135,7 +168,9 @@ type Execution struct {
 	mu      sync.Mutex                // guards what follows
 	aborted *wire.Error               // why it was ended, or nil
 	cancels []context.CancelCauseFunc // what an abort ends
-	line    []byte                    // the end of what was written last, at most maxLastLine bytes
+	// programs are those of AddProgram.
+	programs []Program
+	line     []byte // the end of what was written last, at most maxLastLine bytes
 }
 
 // maxLastLine is how much of an execution's last line a snapshot shows, in
@@ -342,7 +377,7 @@ func (x *Execution) End(r *wire.Result) {
 	x.mu.Lock()
 	cancels := x.cancels
 	x.cancels = nil
-	aborted := x.aborted
+	aborted, programs := x.aborted, x.programs
 	x.mu.Unlock()
 	for _, cancel := range cancels {
 		cancel(nil)
@@ -351,6 +386,7 @@ func (x *Execution) End(r *wire.Result) {
 		ID: x.ID, Tool: x.Tool, Kind: x.Kind, Status: r.Status(), ExitCode: r.ExitCode, Started: x.started,
 		Attempts: int(x.attempts.Load()), Duration: time.Since(x.started),
 		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(), Fuel: x.fuel.Load(), Undelivered: undelivered,
+		Programs: programs,
 	}
 	if r.Err != nil {
 		o.Code = r.Err.Code
@@ -363,7 +399,7 @@ func (x *Execution) End(r *wire.Result) {
 	rec := &record{
 		Type: recEnd, Execution: o.ID, Tool: o.Tool, Kind: o.Kind, Status: o.Status, Code: o.Code, ExitCode: o.ExitCode,
 		Attempts: o.Attempts, DurationMS: o.Duration.Milliseconds(), BytesIn: o.BytesIn, BytesOut: o.BytesOut, Fuel: o.Fuel,
-		Undelivered: o.Undelivered, Mutating: x.mutating.Load(),
+		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs,
 	}
 	if x.Job != nil {
 		rec.Job, rec.Detach = true, x.Job.Detach

@@ -85,6 +85,7 @@ type record struct {
 	BytesOut    int64     `json:"bytes_out,omitempty"`
 	Fuel        int64     `json:"fuel,omitempty"`
 	Undelivered int       `json:"undelivered,omitempty"`
+	Programs    []Program `json:"programs,omitempty"`
 
 	Counters *Counters `json:"counters,omitempty"`
 	Pending  []record  `json:"pending,omitempty"`
@@ -471,6 +472,7 @@ func (r *record) outcome() Outcome {
 		ID: r.Execution, Tool: r.Tool, Kind: r.Kind, Status: r.Status, Code: r.Code, ExitCode: r.ExitCode, Attempts: r.Attempts,
 		Started: r.At.Add(-time.Duration(r.DurationMS) * time.Millisecond), Duration: time.Duration(r.DurationMS) * time.Millisecond,
 		BytesIn: r.BytesIn, BytesOut: r.BytesOut, Fuel: r.Fuel, Undelivered: r.Undelivered,
+		Programs: r.Programs,
 	}
 }
 

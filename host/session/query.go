@@ -134,7 +134,12 @@ func (x *Execution) snapshot(now time.Time) map[string]any {
 }
 
 func (o *Outcome) snapshot() map[string]any {
+	programs := []any{}
+	for _, p := range o.Programs {
+		programs = append(programs, map[string]any{"path": p.Path, "refused": p.Refused, "times": int64(p.Times)})
+	}
 	return map[string]any{
+		"programs":  programs,
 		"execution": o.ID, "tool": o.Tool, "kind": o.Kind, "status": o.Status, "code": string(o.Code),
 		"exit_code": int64(o.ExitCode), "started": timeText(o.Started), "duration_ms": o.Duration.Milliseconds(),
 		"attempts": int64(o.Attempts), "undelivered": int64(o.Undelivered),
