@@ -13,7 +13,7 @@ func peerOf(raw syscall.RawConn) (p Peer, err error) {
 		if cred, err = unix.GetsockoptXucred(int(fd), unix.SOL_LOCAL, unix.LOCAL_PEERCRED); err != nil {
 			return
 		}
-		p = Peer{UID: cred.Uid, GID: cred.Groups[0]}
+		p = Peer{UID: cred.Uid, GID: cred.Groups[0], Ended: func() bool { return false }}
 		p.PID, err = unix.GetsockoptInt(int(fd), unix.SOL_LOCAL, unix.LOCAL_PEERPID)
 	}); ctl != nil {
 		err = ctl

@@ -31,7 +31,10 @@ import (
 type Peer struct {
 	UID uint32
 	GID uint32
-	PID int
+	PID int // 0: in a process namespace that this process cannot see
+	// Ended reports whether the process has ended since, so that its number
+	// may be another's. It is false where the kernel does not tell.
+	Ended func() bool
 	// Focus is the Handler's to use and is forgotten with the connection: the
 	// session that calls belong to which name none. It is never nil.
 	Focus *atomic.Pointer[string]
@@ -83,6 +86,9 @@ type Config struct {
 	// which is told OVERLOADED; where none is, the further one is. One in 64 places is kept
 	// from a uid that holds more than half of all. Default: 1024.
 	MaxConns int
+	// Admits, where there is one, is asked once a connection. Those for whom it
+	// has an error are told it and no more.
+	Admits func(Peer) error
 	// Handler is required.
 	Handler Handler
 	// Logger gets what no caller can be told. Default: slog.Default().
@@ -217,12 +223,34 @@ func (s *Server) admit(ctx context.Context, nc *net.UnixConn) {
 	default:
 		go func() {
 			defer s.running.Done()
-			c.serve()
+			if err := s.refuses(c.peer); err != nil {
+				tell(nc, err)
+				linger(nc)
+				nc.Close()
+			} else {
+				c.serve()
+			}
 			s.mu.Lock()
 			s.dropLocked(c)
 			s.mu.Unlock()
 		}()
 	}
+}
+
+// refuses is why p is not served, or nil.
+func (s *Server) refuses(p Peer) *wire.Error {
+	if s.config.Admits == nil {
+		return nil
+	}
+	err := s.config.Admits(p)
+	if err == nil {
+		return nil
+	}
+	var e *wire.Error
+	if !errors.As(err, &e) {
+		e = wire.Errorf(wire.Denied, "%w", err)
+	}
+	return e
 }
 
 // roomLocked reports whether there is a place for a further connection of uid,
