@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/client"
-	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
 )
 
 // Version is the version of this build: the module's, or what the version
@@ -26,11 +26,33 @@ func Version() string {
 	return "(devel)"
 }
 
-// admitsOperator refuses what a tool runs: it has the daemon's own user, and
-// nothing confines to whom it connects.
+// admitsOperator refuses what a tool runs: it may have the daemon's own user,
+// and where there are no namespaces nothing confines what it connects to. Who
+// cannot be told from a tool is refused as well.
 func (h *Host) admitsOperator(p server.Peer) error {
-	if h.runner.Runs(p.PID) {
-		return errors.New("the admin socket is the operator's, and not for what a tool runs")
+	switch {
+	case p.PID == 0:
+		return nil // of a namespace around this one; what tools run can be seen
+	case h.runner.Runs(p.PID):
+		return errors.New("the admin socket is the operator's, and this process is, or may be, one that a tool runs: it descends from toold, or it has a system call filter and no_new_privs like one; call from another shell")
+	case p.Ended():
+		return errors.New("the admin socket is the operator's, and the process that connected has ended: keep it until it is answered")
+	}
+	return nil
+}
+
+// admitsCaller refuses what a tool runs on the sockets that containers call: a
+// tool would act with the rights of a socket that is not its caller's. Modules
+// call through tool_call, as who called them.
+func (h *Host) admitsCaller(p server.Peer) error {
+	if p.PID == 0 {
+		return nil // of a container, whose processes cannot be seen from here
+	}
+	if uid := os.Geteuid(); uid != 0 && int(p.UID) != uid {
+		return nil
+	}
+	if h.runner.Runs(p.PID) || p.Ended() {
+		return wire.Errorf(wire.Denied, "denied by rule caller: this process is, or may be, one that a tool runs, and tools do not call tools; call from the container itself, and stay until the answer")
 	}
 	return nil
 }
@@ -118,8 +140,13 @@ func (h *Host) status(servers []*server.Server) client.HostStatus {
 	if msg := h.refused.Load(); msg != nil {
 		s.ConfigError = *msg
 	}
-	confinement := process.Confinement()
-	s.Landlock, s.Lost = confinement.ABI, confinement.Lost
+	confinement := h.runner.Confinement()
+	s.Landlock, s.Lost, s.Confinement = confinement.ABI, confinement.Lost, confinement.Level().String()
+	for _, reason := range []string{confinement.Reason, confinement.FilterReason, confinement.NamespacesReason} {
+		if reason != "" {
+			s.Raise = append(s.Raise, reason)
+		}
+	}
 	return s
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/observe"
+	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -62,10 +63,14 @@ type Config struct {
 	// "shadow", "read-only" or "all"; a tool's own mode goes before it, but
 	// not before "off". Default: off for tools that say nothing.
 	Reliability string `json:"reliability,omitempty"`
-	// Confine says what happens where the kernel has no Landlock: "best"
-	// runs binaries with what there is, "required" refuses to start.
-	// Default "best".
+	// Confine is what binaries must be confined by: "best" is what the system
+	// gives, and the name of a level ("landlock", "seccomp", "namespaces",
+	// "uid") refuses to run a binary with less. "required" is "seccomp" with
+	// nothing lost, and refuses to start otherwise. Default "best".
 	Confine string `json:"confine,omitempty"`
+	// ConfineMost is the highest level that is used, for a system on which a
+	// higher one gets in a tool's way. Default: all that there is.
+	ConfineMost string `json:"confine_most,omitempty"`
 	// MaxConnections is how many connections one socket serves at a time. A
 	// further one takes the place of one that is idle, or is answered
 	// OVERLOADED; one place in 64 is kept from the uid that holds most. Default
@@ -271,9 +276,15 @@ func (c *Config) Complete(env Env) error {
 	if u, err := url.Parse(c.Traces); c.Traces != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		fail("traces %q: use the URL of an OTLP collector, such as http://127.0.0.1:4318/v1/traces", c.Traces)
 	}
-	if c.Confine != "best" && c.Confine != "required" {
-		fail(`confine %q: use "best" or "required"`, c.Confine)
+	if _, ok := process.ParseLevel(c.Confine); !ok && c.Confine != "best" && c.Confine != "required" {
+		fail(`confine %q: use "best", "required", or the least level: "landlock", "seccomp", "namespaces", "uid"`, c.Confine)
 	}
+	if most, ok := process.ParseLevel(c.ConfineMost); c.ConfineMost != "" && (!ok || most < process.Landlock || most > process.Namespaces) {
+		fail(`confine_most %q: use "landlock", "seccomp" or "namespaces"`, c.ConfineMost)
+	} else if least, _ := c.confinement(); ok && least > most && least <= process.Namespaces {
+		fail(`confine_most %q is less than confine %q demands`, c.ConfineMost, c.Confine)
+	}
+
 	abs := func(what string, p *string) {
 		if *p == "" {
 			return
@@ -352,6 +363,17 @@ func (c *Config) Level() (slog.Level, error) {
 		return l, fmt.Errorf("log_level %q: use debug, info, warn or error", c.LogLevel)
 	}
 	return l, nil
+}
+
+// confinement are the least and the most that binaries are confined by; a most of
+// 0 is all that there is.
+func (c *Config) confinement() (least, most process.Level) {
+	least, _ = process.ParseLevel(c.Confine)
+	if c.Confine == "required" {
+		least = process.Seccomp
+	}
+	most, _ = process.ParseLevel(c.ConfineMost)
+	return least, most
 }
 
 func (c *Config) grace() time.Duration { return time.Duration(c.ShutdownGrace) * time.Second }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -245,12 +244,19 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 			}
 		}
 	}
-	exec := []string{k.tool.Binary}
+	// A shell is for a call whose policy asks for it, and is then given nothing
+	// but the lines that the policy names, where it names any.
+	exec, lines := []string{k.tool.Binary}, k.shellLines
 	for _, p := range k.tool.Def.Capabilities.Exec {
-		if k.shell || !isShell(p) {
+		if k.shell || !process.IsShell(p) {
 			exec = append(exec, p)
 		}
 	}
+	if !k.shell {
+		lines = []string{}
+	}
+	confine := h.confine(k, home, exec)
+	confine.ShellLines = lines
 	out := h.newOutput(k, values(secrets))
 	if err := k.begin(ctx); err != nil {
 		return nil, err
@@ -265,8 +271,9 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 		Stdout:  out.stdout,
 		Stderr:  out.stderr,
 		Signals: k.streams.Signals,
-		Confine: h.confine(k, home, exec),
+		Confine: confine,
 	})
+	h.executed(k, exit)
 	k.killed = exit.Signal != 0
 	k.notStarted(err, wire.ToolNotInstalled, wire.ToolBroken, wire.InvalidPayload, wire.Overloaded)
 	res := &wire.Result{ExitCode: exitCode(exit), Ran: err == nil}
@@ -294,14 +301,15 @@ func exitByte(code int) int {
 	return code
 }
 
-// isShell reports whether a path in capabilities.exec is a shell, which only a
-// call whose policy asks for it may run.
-func isShell(path string) bool {
-	switch filepath.Base(path) {
-	case "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "busybox", "fish":
-		return true
+// executed journals the programs that a binary executed, and logs those that it
+// was refused.
+func (h *Host) executed(k *call, exit process.Exit) {
+	for _, p := range exit.Programs {
+		k.running.AddProgram(p.Path, p.Refused)
+		if p.Refused != "" {
+			h.log.Warn("program refused", "tool", k.tool.Name, "execution_id", k.ExecutionID, "path", p.Path, "reason", p.Refused)
+		}
 	}
-	return false
 }
 
 func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error) {

@@ -108,14 +108,15 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	}
 	h.identity.Store(who)
 	h.surfaces = identity.NewSurfaces(identity.MaxSurfaces, h.metrics.Surface, h.log)
-	if status := process.Confinement(); len(status.Lost) > 0 {
+	_, most := c.confinement()
+	if h.runner, err = process.New(process.Config{Most: most, Logger: h.log}); err != nil {
+		return nil, err
+	}
+	if status := h.runner.Confinement(); len(status.Lost) > 0 {
 		if c.Confine == "required" {
-			return nil, fmt.Errorf(`confine is "required" and this kernel cannot: %s; see toolctl doctor`, strings.Join(status.Lost, "; "))
+			return nil, fmt.Errorf(`confine is "required" and this system cannot: %s; see toolctl doctor`, strings.Join(status.Lost, "; "))
 		}
 		h.log.Warn("confinement is not whole", "lost", status.Lost)
-	}
-	if h.runner, err = process.New(process.Config{Logger: h.log}); err != nil {
-		return nil, err
 	}
 	// This program, also after it was replaced on disk, where that can be said.
 	self := "/proc/self/exe"
@@ -264,6 +265,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 			Path:     path,
 			Mode:     0o660,
 			MaxConns: c.MaxConnections,
+			Admits:   h.admitsCaller,
 			Logger:   h.log,
 			Handler: func(ctx context.Context, wc *wire.Call, from server.Peer, st server.Streams) *wire.Result {
 				return h.call(ctx, on, wc, from, st)

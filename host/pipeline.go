@@ -49,6 +49,7 @@ type call struct {
 	rewroteStdin bool            // Stdin is the policy's, even when empty
 	wantStdin    bool
 	shell        bool
+	shellLines   []string // the only ones for the shell; nil: any
 	mutating     bool
 	idempotent   bool
 

@@ -162,6 +162,7 @@ func (h *Host) guestExec(ctx context.Context, k *call, r *abi.ExecRequest) *abi.
 		Stdin: io.NopCloser(bytes.NewReader(stdin)), Stdout: &stdout, Stderr: &stderr,
 		Confine: h.confine(k, home, caps.Exec),
 	})
+	h.executed(k, exit)
 	if err != nil {
 		return fail(err)
 	}

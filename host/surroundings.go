@@ -43,11 +43,26 @@ func (h *Host) confine(k *call, home string, exec []string) process.Confine {
 			hide = append(hide, file)
 		}
 	}
+	least, _ := c.confinement()
+	sockets := []string{c.Socket, c.Admin}
+	for _, s := range c.Sockets {
+		sockets = append(sockets, s.Path)
+	}
+	// What the operator names for the tool is to be found, wherever it is.
+	var show []string
+	for _, value := range k.tool.Def.Environment {
+		if filepath.IsAbs(value) {
+			show = append(show, filepath.Clean(value))
+		}
+	}
+	slices.Sort(show)
 	return process.Confine{
-		Write:    append([]string{home}, k.roots...),
-		Exec:     exec,
-		Hide:     hide,
-		Required: c.Confine == "required",
+		Show:    show,
+		Sockets: sockets,
+		Write:   append([]string{home}, k.roots...),
+		Exec:    exec,
+		Hide:    hide,
+		Least:   least,
 	}
 }
 

@@ -316,11 +316,14 @@ func lookKernel(_ context.Context, d *doctor) {
 		return
 	}
 	if d.status.Landlock > 0 {
-		d.ok("kernel", "Landlock version %d confines what tools write, execute and read", d.status.Landlock)
+		d.ok("kernel", "tools are confined at the level %q, Landlock version %d", d.status.Confinement, d.status.Landlock)
 	} else if runtime.GOOS == "linux" {
 		d.warn("kernel", "cat /sys/kernel/security/lsm", "no Landlock: a hostile repository's configuration is refused by policy only; boot with lsm=landlock,... on Linux 5.19 or newer")
 	}
 	for _, lost := range d.status.Lost {
 		d.warn("kernel", "uname -r", "%s", lost)
+	}
+	for _, reason := range d.status.Raise {
+		d.warn("kernel", "toolctl status", "more confinement is possible: %s", reason)
 	}
 }

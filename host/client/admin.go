@@ -77,6 +77,10 @@ type HostStatus struct {
 	Calls       int64 `json:"calls"`
 	// Landlock is the ABI version of the kernel's Landlock, 0 without it.
 	Landlock int `json:"landlock"`
+	// Confinement is the level that tools without a user of their own run at,
+	// and Raise what would raise it.
+	Confinement string   `json:"confinement,omitempty"`
+	Raise       []string `json:"raise,omitempty"`
 	// Lost names what this kernel does not give, one sentence each.
 	Lost []string `json:"lost,omitempty"`
 }

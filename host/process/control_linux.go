@@ -33,9 +33,20 @@ type spec struct {
 	Args    []byte `json:"args,omitempty"`
 	Env     []byte `json:"env,omitempty"`
 	Confine bool   `json:"confine,omitempty"`
+	// Filter has system calls judged; Lines are then the only command lines
+	// for a shell, unless AnyLine.
+	Filter bool `json:"filter,omitempty"`
+	// ABI is the version of Landlock that is used.
+	ABI     int    `json:"abi,omitempty"`
+	Lines   []byte `json:"lines,omitempty"`
+	AnyLine bool   `json:"any_line,omitempty"`
 	Write   []byte `json:"write,omitempty"`
 	Exec    []byte `json:"exec,omitempty"`
 	Hide    []byte `json:"hide,omitempty"`
+	Show    []byte `json:"show,omitempty"`
+	Sockets []byte `json:"sockets,omitempty"`
+	// Dir is the working folder; the descriptor says which one it is.
+	Dir string `json:"dir"`
 }
 
 // reportFrame is what a supervisor sends.
@@ -53,6 +64,11 @@ type exitReport struct {
 	Signal int `json:"signal,omitempty"`
 	// Left says that processes of the run are alive and could not be killed.
 	Left bool `json:"left,omitempty"`
+	// Programs are what the run executed beside its own program, as Exit has
+	// it.
+	Programs []Program `json:"programs,omitempty"`
+	Executed int       `json:"executed,omitempty"`
+	Refused  int       `json:"refused,omitempty"`
 }
 
 type failReport struct {

@@ -204,6 +204,10 @@ func childrenOf(t testing.TB, pid int) []int {
 			if err != nil {
 				t.Fatal(err)
 			}
+			// This process may be a subreaper, and reaps no daemon's children.
+			if stat, err := os.ReadFile("/proc/" + s + "/stat"); err != nil || strings.Contains(string(stat), ") Z ") {
+				continue
+			}
 			list = append(list, n)
 		}
 	}

@@ -21,39 +21,42 @@ import (
 
 func TestStatus(t *testing.T) {
 	for _, tt := range []struct {
-		abi, want, lost int
-		required        bool
+		abi                int
+		filter, namespaces bool
+		level              Level
+		lost               int
 	}{
-		{0, 0, 7, false},
-		{1, 0, 7, false}, // every rename between folders would fail
-		{2, 2, 4, false},
-		{3, 3, 3, true},
-		{4, 4, 3, true},
-		{5, 5, 2, true},
-		{6, 6, 0, true},
-		{7, 7, 0, true},
-		{99, 99, 0, true},
+		{0, false, false, Unconfined, 9},
+		{0, true, false, Unconfined, 5},
+		{2, false, false, Unconfined, 7},
+		{3, false, false, Landlock, 6},
+		{5, false, false, Landlock, 5},
+		{6, false, false, Landlock, 3},
+		{7, false, false, Landlock, 3},
+		{7, true, false, Seccomp, 0},
+		{5, true, false, Seccomp, 1},
+		{7, true, true, Namespaces, 0},
 	} {
-		s := statusOf(tt.abi, "")
-		if s.ABI != tt.want || len(s.Lost) != tt.lost {
-			t.Errorf("ABI %d: %+v", tt.abi, s)
+		s := Status{ABI: tt.abi, Filter: tt.filter, Namespaces: tt.namespaces}
+		s.lose()
+		if s.Level() != tt.level || len(s.Lost) != tt.lost {
+			t.Errorf("%+v: %v, %d lost: %q", tt, s.Level(), len(s.Lost), s.Lost)
 		}
-		c := &Command{Path: "/bin/git", Confine: Confine{Required: true}}
-		err := s.admits(c)
-		var e *wire.Error
-		if (err == nil) != tt.required || err != nil && (!errors.As(err, &e) || e.Code != wire.ToolBroken) {
-			t.Errorf("ABI %d, required: %v", tt.abi, err)
-		}
-		c.Confine.Off = true
-		if err := s.admits(c); err != nil {
-			t.Errorf("ABI %d, off: %v", tt.abi, err)
-		}
-		if err := s.admits(&Command{}); err != nil {
-			t.Errorf("ABI %d, not required: %v", tt.abi, err)
+		for least := Unconfined; least <= User; least++ {
+			c := &Command{Path: "/bin/git", Confine: Confine{Least: least}}
+			err := s.admits(c)
+			var e *wire.Error
+			if (err == nil) != (least <= tt.level) || err != nil && (!errors.As(err, &e) || e.Code != wire.ToolBroken) {
+				t.Errorf("%+v, %v demanded: %v", tt, least, err)
+			}
+			c.Confine.Off = true
+			if err := s.admits(c); err != nil {
+				t.Errorf("%+v, off: %v", tt, err)
+			}
 		}
 	}
-	if s := Confinement(); s.ABI == 0 && s.Reason == "" {
-		t.Error("there is no confinement, for no reason")
+	if s := Confinement(); s.ABI == 0 && s.Reason == "" || !s.Filter && s.FilterReason == "" || !s.Namespaces && s.NamespacesReason == "" {
+		t.Errorf("something is missing, for no reason: %+v", s)
 	}
 }
 
@@ -81,10 +84,10 @@ func TestOlderVersions(t *testing.T) {
 				var words []string
 				say := func(err error) { words = append(words, errName(err)) }
 				rulesets := rulesets{abi: abi}
-				fd, step, err := rulesets.get(confinement{path: "/bin/true", write: in})
+				set, step, err := rulesets.get(confinement{path: "/bin/true", write: in})
 				scoped := false
 				if err == nil {
-					scoped, step, err = restrictThread(abi, fd)
+					scoped, step, err = restrictThread(abi, set.fd)
 				}
 				if err != nil {
 					got <- step + ": " + err.Error()
@@ -130,9 +133,9 @@ func TestThreadEnds(t *testing.T) {
 		done := make(chan struct{})
 		onThread(func() {
 			defer close(done)
-			fd, step, err := rulesets.get(confinement{path: "/bin/true"})
+			set, step, err := rulesets.get(confinement{path: "/bin/true"})
 			if err == nil {
-				_, step, err = restrictThread(abiRefer, fd)
+				_, step, err = restrictThread(abiRefer, set.fd)
 			}
 			if err != nil {
 				t.Error(step, err)

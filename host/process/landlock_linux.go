@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -12,11 +13,10 @@ import (
 
 // What the Landlock ABI versions brought that is used here.
 const (
-	abiRefer    = 2 // before it every rename between folders is refused
-	abiTruncate = 3
-	abiIoctl    = 5
-	abiScope    = 6 // signals and abstract sockets
-	abiLog      = 7
+	abiRefer = 2 // before it every rename between folders is refused
+	abiIoctl = 5
+	abiScope = 6 // signals and abstract sockets
+	abiLog   = 7
 )
 
 const (
@@ -72,51 +72,82 @@ func landlockABI() (int, error) {
 	return int(r), nil
 }
 
-// Confinement says what the running kernel gives.
-func Confinement() Status {
+// Confinement says what the running kernel gives. It asks once. Whether there
+// are namespaces a Runner finds out, since it takes a supervisor to try.
+func Confinement() Status { return confinementOnce() }
+
+var confinementOnce = sync.OnceValue(func() Status {
+	s := Status{}
 	abi, err := landlockABI()
-	switch err {
-	case nil:
-		return statusOf(abi, "")
-	case unix.ENOSYS:
-		return statusOf(0, "this kernel has no Landlock: use Linux 5.19 or later, built with CONFIG_SECURITY_LANDLOCK")
-	case unix.EOPNOTSUPP:
-		return statusOf(0, "Landlock is built in but not started: add landlock to the lsm= boot parameter")
+	switch {
+	case err == nil && abi > 1:
+		s.ABI = abi
+	case err == nil:
+		s.Reason = "Landlock ABI 1 (Linux 5.13 to 5.18) refuses every rename between folders, which git and others need: use Linux 5.19 or later"
+	case err == unix.ENOSYS:
+		s.Reason = "this kernel has no Landlock: use Linux 5.19 or later, built with CONFIG_SECURITY_LANDLOCK"
+	case err == unix.EOPNOTSUPP:
+		s.Reason = "Landlock is built in but not started: add landlock to the lsm= boot parameter"
+	default:
+		s.Reason = fmt.Sprintf("Landlock cannot be used here (%v): a container's seccomp profile may forbid it", err)
 	}
-	return statusOf(0, fmt.Sprintf("Landlock cannot be used here (%v): a container's seccomp profile may forbid it", err))
+	if err := canFilter(); err != nil {
+		s.FilterReason = "system calls cannot be judged here: " + err.Error()
+	} else {
+		s.Filter = true
+	}
+	s.NamespacesReason = "no supervisor was started in namespaces of its own"
+	s.lose()
+	return s
+})
+
+// cut leaves out what is more than most.
+func (s *Status) cut(most Level) {
+	if most == 0 {
+		return
+	}
+	reason := fmt.Sprintf("no more than %q is wanted", most)
+	if most < Landlock {
+		s.ABI, s.Reason = 0, reason
+	}
+	if most < Seccomp {
+		s.Filter, s.FilterReason = false, reason
+	}
+	s.lose()
 }
 
-func statusOf(abi int, reason string) Status {
-	s := Status{ABI: abi, Reason: reason}
-	if abi == 1 {
-		s.ABI = 0
-		s.Reason = "Landlock ABI 1 (Linux 5.13 to 5.18) refuses every rename between folders, which git and others need: use Linux 5.19 or later"
-	}
-	lost := func(since int, what string) {
-		if s.ABI < since {
+// lose fills in what is lost.
+func (s *Status) lose() {
+	s.Lost = nil
+	lost := func(when bool, what string) {
+		if when {
 			s.Lost = append(s.Lost, what)
 		}
 	}
-	lost(abiRefer, "a tool can write wherever toold's user can")
-	lost(abiRefer, "a tool can read what toold's user can: the state folder, secrets, other callers' files")
-	lost(abiRefer, "a tool can execute any program: configuration and hooks of a hostile repository run")
-	lost(abiTruncate, "a tool can empty any file that toold's user can write")
-	lost(abiIoctl, "a tool can send control requests to devices that toold's user can read")
-	lost(abiScope, "a tool can signal any process of toold's user, toold itself among them")
-	lost(abiScope, "a tool can connect to any abstract Unix socket")
-	return s
+	lost(s.ABI < abiRefer, "a tool can write wherever toold's user can")
+	lost(s.ABI < abiRefer, "a tool can read what toold's user can: the state folder, secrets, other callers' files")
+	lost(s.ABI < abiRefer && !s.Filter, "a tool can execute any program: configuration and hooks of a hostile repository run")
+	lost(s.ABI >= abiRefer && !s.Filter, "a tool that can be made to start its own loader executes any file: a hostile repository may find a way")
+	lost(!s.Filter, "a tool can change the mode, owner and times of any file that toold's user owns")
+	lost(!s.Filter, "a tool can limit, slow down and trace other processes of toold's user, toold itself among them")
+	lost(s.ABI < abiTruncate, "a tool can empty any file that toold's user can write")
+	lost(s.ABI < abiIoctl, "a tool can send control requests to devices that toold's user can read")
+	lost(s.ABI < abiScope && !s.Filter, "a tool can signal any process of toold's user, toold itself among them")
+	lost(s.ABI < abiScope, "a tool can connect to any abstract Unix socket")
 }
 
-// admits refuses c where it requires more than s gives: Write and Exec whole.
+// admits refuses c where it demands more than s gives.
 func (s Status) admits(c *Command) error {
-	if !c.Confine.Required || c.Confine.Off || s.ABI >= abiTruncate {
+	if c.Confine.Off || s.Level() >= c.Confine.Least {
 		return nil
 	}
-	why := s.Lost
-	if s.Reason != "" {
-		why = append([]string{s.Reason}, why...)
+	var why []string
+	for _, reason := range []string{s.Reason, s.FilterReason, s.NamespacesReason} {
+		if reason != "" {
+			why = append(why, reason)
+		}
 	}
-	return wire.Errorf(wire.ToolBroken, "run %s: its confinement is required, and this kernel does not give it (%s): run toold on Linux 6.2 or later, or do not require it", c.Path, strings.Join(why, "; "))
+	return wire.Errorf(wire.ToolBroken, "run %s: the confinement %q is demanded, and this system gives %q (%s): run toold on Linux 6.2 or later and outside of a sandbox that forbids it, or demand less in toold.json", c.Path, c.Confine.Least, s.Level(), strings.Join(append(why, s.Lost...), "; "))
 }
 
 // restrictThread confines the calling thread, and what it starts, for good.
@@ -163,7 +194,7 @@ func dropCapabilities() error {
 		return err
 	}
 	if unix.Geteuid() != 0 {
-		return nil
+		return dropInheritable()
 	}
 	// User 0 is then nobody to exec, and what passes through it is what is
 	// ambient. Inheritable must hold that first.
@@ -192,6 +223,18 @@ func dropCapabilities() error {
 		}
 	}
 	return nil
+}
+
+// dropInheritable leaves no capability to what the thread starts. A supervisor
+// in a user namespace has some to hand on.
+func dropInheritable() error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&head, &sets[0]); err != nil {
+		return err
+	}
+	sets[0].Inheritable, sets[1].Inheritable = 0, 0
+	return unix.Capset(&head, &sets[0])
 }
 
 func missing(err error) bool {

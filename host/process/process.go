@@ -44,6 +44,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -71,6 +72,9 @@ type Config struct {
 	Ready int
 	// Max bounds the runs at one time; one more is OVERLOADED. 0: 256.
 	Max int
+	// Most is the most that runs get, where this system would give more. 0:
+	// all there is.
+	Most Level
 	// Logger hears what no caller can act on: a supervisor that broke,
 	// processes that could not be killed. nil: nothing is logged.
 	Logger *slog.Logger
@@ -130,9 +134,49 @@ type Confine struct {
 	Hide []string
 	// Off runs the child unconfined, privileges of setuid programs included.
 	Off bool
-	// Required refuses to run where the kernel cannot enforce Write, Exec and
-	// Hide whole (Landlock ABI 3, Linux 6.2). Otherwise what it can is enforced.
-	Required bool
+	// Show are files and folders that it uses beside these, absolute. In
+	// namespaces of its own a run finds /tmp, /var/tmp, /dev/shm and its user's
+	// runtime folder empty but for what Write, Exec and Show name.
+	Show []string
+	// Sockets are Unix sockets that it may not connect to. Only namespaces
+	// keep it from that.
+	Sockets []string
+	// ShellLines, unless nil, are the only command lines that a shell among
+	// Exec is given with -c: one of these, or one with words in single quotes
+	// behind it.
+	ShellLines []string
+	// Least refuses to run where this system gives less. Otherwise what it can
+	// is enforced.
+	Least Level
+}
+
+// Level is how far a tool is kept from the daemon. Each has what is before it.
+type Level int
+
+const (
+	// Unconfined is a child with all rights of this process's user.
+	Unconfined Level = iota
+	// Landlock enforces Write, Exec and Hide in the kernel (ABI 3, Linux 6.2).
+	Landlock
+	// Seccomp judges what is executed, and refuses what one process can do to
+	// another, and to the kernel.
+	Seccomp
+	// Namespaces leave nothing of other processes to be seen, and nothing in
+	// Write to be executed.
+	Namespaces
+	// User runs the child as a user of its own.
+	User
+)
+
+var levelNames = []string{"none", "landlock", "seccomp", "namespaces", "uid"}
+
+func (l Level) String() string { return levelNames[l] }
+
+// ParseLevel reads the name of a level: none, landlock, seccomp, namespaces or
+// uid.
+func ParseLevel(name string) (Level, bool) {
+	i := slices.Index(levelNames, name)
+	return Level(max(i, 0)), i >= 0
 }
 
 // Exit is how a child ended.
@@ -141,6 +185,21 @@ type Exit struct {
 	Code int
 	// Signal is what ended it; 0: it exited.
 	Signal syscall.Signal
+	// Programs are those that the run executed, or was refused, beside its own:
+	// the first 64 of each. Executed and Refused are how many there were. All
+	// are empty where Status.Filter is false.
+	Programs          []Program
+	Executed, Refused int
+}
+
+// Program is a program that a run executed or tried to.
+type Program struct {
+	// Path is the file that was opened, whatever it was called.
+	Path string `json:"path"`
+	// Args are its first arguments, cut to 256 bytes each.
+	Args []string `json:"args,omitempty"`
+	// Refused says why it was not executed; empty: it was.
+	Refused string `json:"refused,omitempty"`
 }
 
 // Status is what confinement this system gives.
@@ -149,16 +208,40 @@ type Status struct {
 	ABI int
 	// Reason says why there is none; empty otherwise.
 	Reason string
+	// Filter says that system calls are judged, Namespaces that runs have
+	// namespaces of their own. The reasons say why not.
+	Filter           bool
+	FilterReason     string
+	Namespaces       bool
+	NamespacesReason string
 	// Lost are the things that are not enforced, a sentence each.
 	Lost []string
 }
+
+// Level is what a run without a user of its own gets.
+func (s Status) Level() Level {
+	switch {
+	case s.ABI < abiTruncate:
+		return Unconfined
+	case !s.Filter:
+		return Landlock
+	case !s.Namespaces:
+		return Seccomp
+	}
+	return Namespaces
+}
+
+// abiTruncate is the Landlock ABI that came with truncation: from it on, writing
+// is confined whole.
+const abiTruncate = 3
 
 // Runner runs commands. It is safe for use by many goroutines.
 type Runner struct {
 	config  Config
 	log     *slog.Logger
 	buffers sync.Pool // *[]byte of pumpBuffer bytes
-	starter           // how children start on this system
+	status  Status
+	starter // how children start on this system
 }
 
 // New makes a Runner and begins to start its supervisors. It fails when this
@@ -186,6 +269,9 @@ func New(config Config) (*Runner, error) {
 	return r, nil
 }
 
+// Confinement says what r's runs get on this system.
+func (r *Runner) Confinement() Status { return r.status }
+
 // Close ends what still runs, at once, and waits until it has ended. Runs
 // that it ends answer ABORTED, and so do later ones.
 func (r *Runner) Close() error {
@@ -209,11 +295,12 @@ func (r *Runner) Run(ctx context.Context, c Command) (Exit, error) {
 	if ctx.Err() != nil {
 		return Exit{}, c.ended(ctx)
 	}
-	dir, _, err := OpenBeneath(c.Roots, c.Dir)
+	dir, path, err := OpenBeneath(c.Roots, c.Dir)
 	if err != nil {
 		return Exit{}, err
 	}
 	defer dir.Close()
+	c.Dir = path
 	streams, err := r.plumb(&c)
 	if err != nil {
 		return Exit{}, err

@@ -44,7 +44,8 @@ func runDaemon(args []string) int {
 			return 1
 		}
 	}
-	r, err := process.New(process.Config{})
+	most, _ := process.ParseLevel(os.Getenv("MOST"))
+	r, err := process.New(process.Config{Most: most})
 	if err != nil {
 		fmt.Println("cannot begin:", err)
 		return 1
@@ -53,7 +54,9 @@ func runDaemon(args []string) int {
 	c := shell(dir, script)
 	c.Env = append(c.Env, "MARK="+os.Getenv("MARK"))
 	c.Confine.Off = os.Getenv("OFF") != ""
-	c.Confine.Required = os.Getenv("REQUIRED") != ""
+	if os.Getenv("REQUIRED") != "" {
+		c.Confine.Least = process.Landlock
+	}
 	c.Stdout, c.Stderr = os.Stdout, os.Stdout
 	exit, err := r.Run(context.Background(), c)
 	fmt.Printf("ended %d %v %v\n", exit.Code, exit.Signal, err)
@@ -80,9 +83,23 @@ func withoutLandlock() error {
 	return nil
 }
 
+// most is the level at which the tests run: all there is, or what
+// TOOLD_TEST_CONFINE names.
+func most(t testing.TB) process.Level {
+	name := os.Getenv("TOOLD_TEST_CONFINE")
+	level, ok := process.ParseLevel(name)
+	if !ok && name != "" {
+		t.Fatalf("TOOLD_TEST_CONFINE=%s is not a level", name)
+	}
+	return level
+}
+
 // newRunner makes a Runner that ends with the test.
 func newRunner(t testing.TB, config process.Config) *process.Runner {
 	t.Helper()
+	if config.Most == 0 {
+		config.Most = most(t)
+	}
 	r, err := process.New(config)
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,9 @@ const (
 	fresh = 20 * time.Millisecond
 )
 
+// systemProgram is a program of every system, whose loader is the system's.
+const systemProgram = "/bin/sh"
+
 // confinement is what a ruleset is made for; the lists are as in spec.
 type confinement struct{ path, write, exec, hide string }
 
@@ -31,9 +34,10 @@ type confinement struct{ path, write, exec, hide string }
 // start a thread with it, so it is kept, as long as what it speaks of is the
 // same: rules are of files and folders, whatever their names are by now.
 type ruleset struct {
-	of   confinement
-	fd   int
-	seen []stamp
+	of     confinement
+	fd     int // -1 without Landlock
+	seen   []stamp
+	grants grants
 }
 
 // stamp is what a path was.
@@ -67,31 +71,38 @@ type rulesets struct {
 	told string
 }
 
-// get returns the descriptor of a ruleset, which remains the receiver's, for
-// the next restrictThread. An error comes with the step that failed.
-func (s *rulesets) get(of confinement) (fd int, step string, err error) {
+// get returns a ruleset, which remains the receiver's, for the next
+// restrictThread. An error comes with the step that failed.
+func (s *rulesets) get(of confinement) (_ *ruleset, step string, err error) {
 	if i := slices.IndexFunc(s.kept, func(r *ruleset) bool { return r.of == of }); i >= 0 {
 		r := s.kept[i]
 		s.kept = slices.Delete(s.kept, i, i+1)
 		if !slices.ContainsFunc(r.seen, func(was stamp) bool { return was != look(was.path, was.timed) }) {
 			s.kept = append(s.kept, r)
-			return r.fd, "", nil
+			return r, "", nil
 		}
-		unix.Close(r.fd)
+		r.close()
 	}
 	b, step, err := newBuilder(s.abi, of.hide != "")
 	if err == nil {
 		step, err = b.build(s, of)
 	}
 	if err != nil {
-		return -1, step, err
+		return nil, step, err
 	}
 	if len(s.kept) == maxRulesets {
-		unix.Close(s.kept[0].fd)
+		s.kept[0].close()
 		s.kept = slices.Delete(s.kept, 0, 1)
 	}
-	s.kept = append(s.kept, &ruleset{of: of, fd: b.fd, seen: b.seen})
-	return b.fd, "", nil
+	r := &ruleset{of: of, fd: b.fd, seen: b.seen, grants: b.grants}
+	s.kept = append(s.kept, r)
+	return r, "", nil
+}
+
+func (r *ruleset) close() {
+	if r.fd >= 0 {
+		unix.Close(r.fd)
+	}
 }
 
 // builder is a ruleset that is being made.
@@ -100,12 +111,16 @@ type builder struct {
 	handled uint64
 	seen    []stamp
 	visible int // rules for reading
+	grants  grants
 }
 
 // newBuilder makes an empty ruleset: nothing is allowed of what version abi
 // knows to refuse.
 func newBuilder(abi int, hiding bool) (*builder, string, error) {
-	b := &builder{handled: accessHandled}
+	b := &builder{handled: accessHandled, fd: -1, grants: grants{programs: map[fileID]bool{}, loaders: map[fileID]bool{}}}
+	if abi < abiRefer {
+		return b, "", nil
+	}
 	if !hiding {
 		b.handled &^= accessRead
 	}
@@ -131,7 +146,7 @@ func newBuilder(abi int, hiding bool) (*builder, string, error) {
 
 func (b *builder) build(s *rulesets, of confinement) (step string, err error) {
 	defer func() {
-		if err != nil {
+		if err != nil && b.fd >= 0 {
 			unix.Close(b.fd)
 		}
 	}()
@@ -148,6 +163,7 @@ func (b *builder) build(s *rulesets, of confinement) (step string, err error) {
 	}
 	for _, folder := range split([]byte(of.write)) {
 		b.note(folder, false)
+		b.grants.write = append(b.grants.write, folder)
 		fd, err := openNoLinks(folder)
 		if missing(err) {
 			continue
@@ -165,19 +181,33 @@ func (b *builder) build(s *rulesets, of confinement) (step string, err error) {
 		if i > 0 && file == of.path {
 			continue
 		}
-		if err := b.allow(file, accessExec); err != nil {
+		st, err := b.allow(file, accessExec)
+		if err != nil {
 			if i == 0 {
 				return stepExec, err
 			}
 			return "allow executing " + file, err
+		}
+		if st == nil {
+			continue
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			b.grants.folders = append(b.grants.folders, leadsTo(file))
+			file = systemProgram // what lies in there is started as this is
+		} else if b.grants.programs[idOf(st)] = true; i == 0 {
+			b.grants.own = idOf(st)
 		}
 		interp, err := interpreter(file)
 		if err != nil && i == 0 && !missing(err) { // exec says it better
 			return "find the interpreter of " + file, err
 		}
 		if interp != "" {
-			if err := b.allow(interp, accessExec); err != nil {
+			st, err := b.allow(interp, accessExec)
+			if err != nil {
 				return "allow executing " + interp, err
+			}
+			if st != nil {
+				b.grants.loaders[idOf(st)] = true
 			}
 		}
 	}
@@ -194,25 +224,29 @@ func (b *builder) note(path string, timed bool) {
 	b.seen = append(b.seen, s)
 }
 
-// allow grants access to path and what lies beneath it. Links are followed; a
-// path that is not there grants nothing.
-func (b *builder) allow(path string, access uint64) error {
+// allow grants access to path and what lies beneath it, and returns what it is.
+// Links are followed; a path that is not there grants nothing and is nil.
+func (b *builder) allow(path string, access uint64) (*unix.Stat_t, error) {
 	b.note(path, true)
 	fd, err := openPath(path, 0)
 	if missing(err) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unix.Close(fd)
-	return b.add(fd, access)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	return &st, b.add(fd, access)
 }
 
 func (b *builder) add(fd int, access uint64) error {
 	attr := unix.LandlockPathBeneathAttr{Allowed_access: access & b.handled, Parent_fd: int32(fd)}
-	if attr.Allowed_access == 0 {
-		return nil // which Landlock calls an error
+	if attr.Allowed_access == 0 || b.fd < 0 {
+		return nil // nothing to allow is an error to Landlock
 	}
 	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(b.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0, 0)
 	if errno != 0 {
@@ -231,7 +265,7 @@ func (b *builder) allReadableBut(hide []string) (text string) {
 	hidden := make([]string, len(hide))
 	for i, path := range hide {
 		b.note(path, false) // where it leads, by whatever links
-		hidden[i] = place(path)
+		hidden[i] = leadsTo(path)
 		for dir := filepath.Dir(hidden[i]); !leads[dir]; dir = filepath.Dir(dir) {
 			leads[dir] = true
 		}
@@ -281,8 +315,8 @@ func (b *builder) readable(path string) {
 	}
 }
 
-// place is where path leads, as far as there is something.
-func place(path string) string {
+// leadsTo is where path leads, as far as there is something.
+func leadsTo(path string) string {
 	for dir, rest := path, ""; ; dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest) {
 		if real, err := filepath.EvalSymlinks(dir); err == nil {
 			return filepath.Join(real, rest)

@@ -55,6 +55,8 @@ type starter struct {
 	all      map[*supervisor]struct{}
 	starting int
 	closed   bool
+	// filters is how many system call filters this process is under.
+	filters int
 	// gone counts the goroutines that start and bury supervisors.
 	gone sync.WaitGroup
 }
@@ -78,6 +80,8 @@ type supervisor struct {
 	busy, asked bool
 	// send guards writes to conn.
 	send sync.Mutex
+	// namespaces says that it is started in namespaces of its own. Fixed.
+	namespaces bool
 }
 
 // child is one run under way.
@@ -93,6 +97,18 @@ type outcome struct {
 
 func (r *Runner) open() {
 	r.all = map[*supervisor]struct{}{}
+	if self, err := statusFile(os.Getpid()); err == nil {
+		r.filters = self.filters
+	}
+	r.status = Confinement()
+	r.status.cut(r.config.Most)
+	r.tryNamespaces()
+	if !r.status.Namespaces {
+		// Orphans of a supervisor that was killed come to this process, which
+		// kills them, and not to init. In a process namespace there are none:
+		// the kernel ends all that is in it with its first process.
+		unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fillLocked()
@@ -132,14 +148,59 @@ func (s *supervisor) goLocked() {
 	s.conn.Close()
 }
 
+// tryNamespaces starts the first supervisor in namespaces of its own, which not
+// every system lets a user make, and every sandbox in its own way.
+func (r *Runner) tryNamespaces() {
+	if !r.status.Filter {
+		r.status.NamespacesReason = "without judged system calls a tool would leave its namespaces"
+		return
+	}
+	err := mayNamespace()
+	if most := r.config.Most; most != 0 && most < Namespaces {
+		err = fmt.Errorf("no more than %q is wanted", most)
+	}
+	if err == nil {
+		r.status.Namespaces = true
+		s := r.newSupervisorLocked()
+		if err = r.startSupervisor(s); err == nil {
+			r.mu.Lock()
+			r.keepLocked(s)
+			r.mu.Unlock()
+			r.status.NamespacesReason = ""
+			return
+		}
+	}
+	r.status.Namespaces = false
+	r.status.NamespacesReason = "namespaces cannot be made here: " + err.Error()
+}
+
+// newSupervisorLocked adds a supervisor that is to be started.
+func (r *Runner) newSupervisorLocked() *supervisor {
+	s := &supervisor{reports: make(chan reportFrame, 1), namespaces: r.status.Namespaces}
+	r.all[s] = struct{}{}
+	r.gone.Add(1) // until it is buried, or was not started
+	return s
+}
+
+// startPlain starts a supervisor outside of namespaces, for one unconfined run.
+func (r *Runner) startPlain() (*supervisor, error) {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, errStopping()
+	}
+	s := r.newSupervisorLocked()
+	s.namespaces, s.busy, s.runs = false, true, runsEach-1
+	r.mu.Unlock()
+	return s, r.startSupervisor(s)
+}
+
 // fillLocked starts a supervisor for each run that waits, and one after the
 // other until Ready are there.
 func (r *Runner) fillLocked() {
 	for !r.closed && (r.starting < len(r.waiting) || r.starting == 0 && len(r.all) < r.config.Ready) {
-		s := &supervisor{reports: make(chan reportFrame, 1)}
-		r.all[s] = struct{}{}
+		s := r.newSupervisorLocked()
 		r.starting++
-		r.gone.Add(1) // until it is buried, or was not started
 		go func() {
 			err := r.startSupervisor(s)
 			r.mu.Lock()
@@ -262,7 +323,7 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 	s.cmd = &exec.Cmd{
 		Path: "/proc/self/exe", // this program, also after it was replaced on disk
 		Args: []string{filepath.Base(os.Args[0]), verb},
-		Env:  []string{"GOMAXPROCS=2"},
+		Env:  []string{"GOMAXPROCS=2", "GOGC=off"}, // see collect
 		Dir:  "/",
 		// What it cannot report: a crash of its own.
 		Stderr:     os.Stderr,
@@ -272,6 +333,10 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 		// Where an unconfined child has stopped it, the end of this process
 		// wakes it, so that it finds its socket closed.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGCONT},
+	}
+	if s.namespaces {
+		namespaceAttr(s.cmd.SysProcAttr)
+		s.cmd.Env = append(s.cmd.Env, namespacesEnv+"=1")
 	}
 	if err := s.cmd.Start(); err != nil {
 		conn.Close()
@@ -287,6 +352,10 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 	conn.SetReadDeadline(time.Now().Add(handshake))
 	go r.read(s)
 	first, ok := <-s.reports
+	if ok && first.Fail != nil {
+		conn.Close()
+		return errors.New(first.Fail.Text)
+	}
 	if !ok || !first.Ready {
 		conn.Close()
 		return wire.Errorf(wire.Internal, "start a supervisor for a binary: it ended or did not answer; this program's main must begin with process.Supervise: see toold's log")
@@ -342,7 +411,11 @@ func (r *Runner) bury(s *supervisor, asked bool) {
 	pid := s.cmd.Process.Pid
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
-	left := forced.Load() && killSession(pid, time.Now().Add(patience))
+	left := false
+	if forced.Load() {
+		left = killSession(pid, time.Now().Add(patience))
+		left = r.killOrphans(time.Now().Add(patience)) || left
+	}
 	err := s.cmd.Wait()
 	if forced.Load() {
 		r.log.Error("a supervisor ended that should not have", "pid", pid, "end", fmt.Sprint(err), "processes_left", left)
@@ -350,8 +423,7 @@ func (r *Runner) bury(s *supervisor, asked bool) {
 }
 
 // killSession kills every process of session sid but its leader, and reports
-// whether some are alive at deadline. A process that made a session of its
-// own and whose supervisor was killed is not found: it is nobody's any more.
+// whether some are alive at deadline.
 func killSession(sid int, deadline time.Time) (left bool) {
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
 		left = false
@@ -374,6 +446,7 @@ func killSession(sid int, deadline time.Time) (left bool) {
 			if len(f) > 3 && f[3] == strconv.Itoa(sid) && f[0] != "Z" && f[0] != "X" {
 				left = true
 				unix.Kill(pid, unix.SIGKILL)
+				unix.Wait4(pid, nil, unix.WNOHANG, nil) // where it is an orphan
 			}
 		}
 		if !left || time.Now().After(deadline) {
@@ -386,12 +459,15 @@ func killSession(sid int, deadline time.Time) (left bool) {
 // start begins c in dir with the standard streams files. The child's done
 // gets its outcome when no process of it is alive.
 func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*os.File) (*child, error) {
-	if err := Confinement().admits(c); err != nil {
+	if err := r.status.admits(c); err != nil {
 		return nil, err
 	}
-	sp := &spec{Path: c.Path, Args: join(c.Args), Env: join(c.Env)}
+	sp := &spec{Path: c.Path, Args: join(c.Args), Env: join(c.Env), Dir: c.Dir}
 	if !c.Confine.Off {
 		sp.Confine, sp.Write, sp.Exec, sp.Hide = true, join(c.Confine.Write), join(c.Confine.Exec), join(c.Confine.Hide)
+		sp.ABI = r.status.ABI
+		sp.Show, sp.Sockets = join(c.Confine.Show), join(c.Confine.Sockets)
+		sp.Filter, sp.Lines, sp.AnyLine = r.status.Filter, join(c.Confine.ShellLines), c.Confine.ShellLines == nil
 	}
 	r.mu.Lock()
 	if r.runs >= r.config.Max {
@@ -407,7 +483,11 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 	}
 	fds := []int{int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd()), int(dir.Fd())}
 	for try := 0; ; try++ {
-		s, err := r.take(ctx)
+		take := r.take
+		if c.Confine.Off && r.status.Namespaces {
+			take = func(context.Context) (*supervisor, error) { return r.startPlain() }
+		}
+		s, err := take(ctx)
 		if err != nil {
 			over()
 			if ctx.Err() != nil {
@@ -460,7 +540,8 @@ func (r *Runner) await(c *Command, s *supervisor) outcome {
 	}
 	switch {
 	case in.Exit != nil:
-		return outcome{exit: Exit{Code: in.Exit.Code, Signal: syscall.Signal(in.Exit.Signal)}}
+		e := in.Exit
+		return outcome{exit: Exit{Code: e.Code, Signal: syscall.Signal(e.Signal), Programs: e.Programs, Executed: e.Executed, Refused: e.Refused}}
 	case in.Fail != nil && in.Fail.Step == stepExec && in.Fail.Errno != 0:
 		return outcome{err: c.cannotRun(syscall.Errno(in.Fail.Errno))}
 	case in.Fail != nil:

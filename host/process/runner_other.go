@@ -57,7 +57,7 @@ func Confinement() Status {
 	}
 }
 
-func (r *Runner) open() { r.running = map[*child]struct{}{} }
+func (r *Runner) open() { r.running, r.status = map[*child]struct{}{}, Confinement() }
 
 func (r *Runner) close() {
 	r.mu.Lock()
@@ -71,8 +71,8 @@ func (r *Runner) close() {
 
 // start begins c in dir with the standard streams files.
 func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*os.File) (*child, error) {
-	if c.Confine.Required && !c.Confine.Off {
-		return nil, wire.Errorf(wire.ToolBroken, "run %s: its confinement is required, and only Linux gives it: do not require it here", c.Path)
+	if c.Confine.Least > Unconfined && !c.Confine.Off {
+		return nil, wire.Errorf(wire.ToolBroken, "run %s: the confinement %q is demanded, and only Linux gives it: do not demand it here", c.Path, c.Confine.Least)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

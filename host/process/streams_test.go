@@ -158,7 +158,7 @@ func (g *gated) Write(p []byte) (int, error) {
 // arrives, however late
 // the writer takes it.
 func TestSlowWriter(t *testing.T) {
-	r := newRunner(t, process.Config{Ready: 1})
+	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
 	dir := t.TempDir()
 	open := make(chan struct{})
 	out := &gated{open: open}

@@ -34,6 +34,13 @@ func IsSupervisor() bool { return len(os.Args) == 2 && os.Args[1] == verb }
 // returns the exit code of the process.
 func Supervise() int {
 	s := &service{}
+	if os.Getenv(namespacesEnv) != "" {
+		var err error
+		if s.view, err = newView(); err != nil {
+			report(&reportFrame{Fail: &failReport{Text: err.Error()}})
+			return 1
+		}
+	}
 	if err := s.setUp(); err != nil {
 		fmt.Fprintf(os.Stderr, "toold: %s is internal, toold starts it by itself: %v\n", verb, err)
 		return 64
@@ -43,8 +50,15 @@ func Supervise() int {
 
 // service is the state of a supervisor.
 type service struct {
-	// rulesets is of the run that is being launched; there is one at a time.
+	// rulesets and monitor are of the run that is being launched, or runs;
+	// there is one at a time.
 	rulesets rulesets
+	monitor  *monitor
+	// view is nil outside of namespaces.
+	view *view
+
+	// garbage is about how many bytes may be collected.
+	garbage int
 
 	// mu guards what follows: the run under way.
 	mu sync.Mutex
@@ -86,8 +100,10 @@ func (s *service) setUp() error {
 		return fmt.Errorf("refuse core files: %w", err)
 	}
 	s.rulesets.devices = openDevices()
-	if abi, err := landlockABI(); err == nil {
-		s.rulesets.abi = abi
+	// The runtime opens its poller with the first file: now, and not in some
+	// run, so that descriptors can be counted.
+	if f, err := os.Open("/proc/self/stat"); err == nil {
+		f.Close()
 	}
 	// Signals that a shell or service manager sends to all it started are
 	// the daemon's business: it lets calls finish. Catching them also gives
@@ -117,6 +133,7 @@ func (s *service) serve() int {
 		}
 		switch {
 		case o.Run != nil:
+			s.collect(o.Run)
 			if len(in.fds) != 4 {
 				fmt.Fprintf(os.Stderr, "toold: supervisor: %d descriptors came with a run, not 4\n", len(in.fds))
 				return 1
@@ -133,6 +150,17 @@ func (s *service) serve() int {
 			}
 			s.mu.Unlock()
 		}
+	}
+}
+
+// collect collects garbage, now and then. The supervisor has no collector that
+// runs by itself: one that waits for a thread which starts a child would wait
+// for ever, as that thread waits for the monitor, which would be stopped.
+func (s *service) collect(sp *spec) {
+	s.garbage += 128<<10 + 8*(len(sp.Args)+len(sp.Env))
+	if s.garbage > 2<<20 {
+		s.garbage = 0
+		runtime.GC()
 	}
 }
 
@@ -200,6 +228,9 @@ func (s *service) run(sp *spec, fds [4]int) {
 		pid, scoped, fail := s.launch(sp, fds)
 		if fail != nil {
 			close(started)
+			if s.monitor != nil {
+				s.monitor.close()
+			}
 			report(&reportFrame{Fail: fail})
 			return
 		}
@@ -207,7 +238,12 @@ func (s *service) run(sp *spec, fds [4]int) {
 		s.pid = pid
 		s.mu.Unlock()
 		close(started)
-		report(&reportFrame{Exit: s.reap(pid, scoped)})
+		e := s.reap(pid, scoped)
+		if s.monitor != nil {
+			log := s.monitor.close()
+			e.Programs, e.Executed, e.Refused = log.list, log.count-log.denied, log.denied
+		}
+		report(&reportFrame{Exit: e})
 	})
 	<-started
 }
@@ -248,24 +284,39 @@ func (s *service) launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *fail
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return 0, false, failed("unshare the working folder", err)
 	}
-	if err := unix.Fchdir(fds[3]); err != nil {
+	s.monitor = nil
+	dir := fds[3]
+	if s.view != nil {
+		if err := s.view.prepare(sp); err != nil {
+			return 0, false, failed("set up the view of files", err)
+		}
+		// The descriptor is of the daemon's mounts. The folder has to be
+		// entered through those of the view, and must be the same.
+		var err error
+		if dir, err = openSame(sp.Dir, dir); err != nil {
+			return 0, false, failed("enter the working folder", err)
+		}
+		defer unix.Close(dir)
+	}
+	if err := unix.Fchdir(dir); err != nil {
 		return 0, false, failed("enter the working folder", err)
 	}
 	if sp.Confine {
-		abi, ruleset := s.rulesets.abi, -1
-		var step string
-		var err error
-		if abi >= abiRefer {
-			ruleset, step, err = s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide)})
-		}
+		s.rulesets.abi = sp.ABI
+		abi := sp.ABI
+		ruleset, step, err := s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide)})
 		if err == nil {
-			scoped, step, err = restrictThread(abi, ruleset)
+			scoped, step, err = restrictThread(abi, ruleset.fd)
+		}
+		if err == nil && sp.Filter {
+			step, err = s.monitorThread(sp, ruleset.grants, scoped)
 		}
 		if err != nil {
 			return 0, false, failed(step, err)
 		}
 		// Asked, not only concluded: killTree relies on it with a kill(-1).
-		scoped = scoped && unix.Kill(unix.Getppid(), 0) == unix.EPERM
+		// In a process namespace there is nobody else to reach.
+		scoped = s.view != nil || scoped && unix.Kill(unix.Getppid(), 0) == unix.EPERM
 	}
 	pid, err := syscall.ForkExec(sp.Path, append([]string{sp.Path}, split(sp.Args)...), &syscall.ProcAttr{
 		Env:   split(sp.Env),
@@ -275,7 +326,44 @@ func (s *service) launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *fail
 	if err != nil {
 		return 0, false, failed(stepExec, err)
 	}
+	if s.monitor != nil {
+		s.monitor.launched.Store(true)
+	}
 	return pid, scoped, nil
+}
+
+// openSame opens the folder path, which must be the one that fd is of.
+func openSame(path string, fd int) (int, error) {
+	dir, err := openResolved(path)
+	if err != nil {
+		return -1, err
+	}
+	var want, got unix.Stat_t
+	if err := errors.Join(unix.Fstat(fd, &want), unix.Fstat(dir, &got)); err != nil {
+		unix.Close(dir)
+		return -1, err
+	}
+	if idOf(&want) != idOf(&got) {
+		unix.Close(dir)
+		return -1, errors.New("it was replaced meanwhile")
+	}
+	return dir, nil
+}
+
+// monitorThread installs the filter on the calling thread, for good, and begins
+// to answer what it asks. From here on nothing may wait for all threads to stop,
+// as the garbage collector does: this one waits, while it starts the child, for
+// the monitor's answer to the child's execve.
+func (s *service) monitorThread(sp *spec, g grants, scoped bool) (step string, err error) {
+	if !sp.AnyLine {
+		g.lines = append([]string{}, split(sp.Lines)...)
+	}
+	listener, err := installFilter(guards{mappings: s.view == nil, attributes: true, signals: !scoped})
+	if err != nil {
+		return "install the system call filter", err
+	}
+	s.monitor = newMonitor(listener, g)
+	return "", nil
 }
 
 // reap waits for the child pid, then kills all that is left of its tree, and

@@ -42,7 +42,10 @@ func killTree(scoped bool, deadline time.Time) bool {
 			unix.Kill(-1, unix.SIGKILL)
 		} else {
 			for _, pid := range descendants() {
-				unix.Kill(pid, unix.SIGKILL)
+				// The filter may ask the monitor about it. Unlike unix.Kill
+				// this lets other threads be stopped in the meantime, for the
+				// monitor may be collecting garbage.
+				unix.Syscall(unix.SYS_KILL, uintptr(pid), uintptr(unix.SIGKILL), 0)
 			}
 		}
 		time.Sleep(wait) // dying takes a moment
@@ -92,27 +95,123 @@ func children(process string) []int {
 	return pids
 }
 
-// Runs reports whether the process pid belongs to a run of r, and true where
-// that cannot be told, since it has gone.
+// Runs reports whether the process pid is, or may be, one that a run of r
+// started: a supervisor is among its ancestors, or it bears what a confined
+// process bears, or it cannot be looked at.
+//
+// Ancestors alone prove nothing. Outside of namespaces a process whose supervisor
+// was killed has this process as its parent until it is killed as well, and one
+// whose daemon was killed too has init, like any daemon.
 func (r *Runner) Runs(pid int) bool {
-	supervisors := map[int]bool{}
-	r.mu.Lock()
-	for s := range r.all {
-		if s.conn != nil {
-			supervisors[s.cmd.Process.Pid] = true
-		}
+	self := os.Getpid()
+	if pid == self {
+		return false
 	}
-	r.mu.Unlock()
-	for pid > 1 && pid != os.Getpid() {
-		if supervisors[pid] {
+	supervisors := r.supervisors()
+	for up := pid; up > 1 && up != self; {
+		if supervisors[up] {
 			return true
 		}
 		var err error
-		if pid, err = parent(pid); err != nil {
+		if up, err = parent(up); err != nil {
 			return true
 		}
 	}
-	return false
+	return r.marked(pid)
+}
+
+// supervisors are the processes of those that live.
+func (r *Runner) supervisors() map[int]bool {
+	pids := map[int]bool{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.all {
+		if s.conn != nil {
+			pids[s.cmd.Process.Pid] = true
+		}
+	}
+	return pids
+}
+
+// marked reports whether the process pid has one filter more than this one and
+// no_new_privs, neither of which a process gets rid of, and is in the same
+// process namespace, which those in a container are not. It is true of a
+// process that cannot be looked at.
+func (r *Runner) marked(pid int) bool {
+	if !r.status.Filter {
+		return false
+	}
+	status, err := statusFile(pid)
+	if err != nil {
+		return true
+	}
+	if status.noNewPrivs == 0 || status.filters <= r.filters {
+		return false
+	}
+	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
+	if err != nil {
+		return true
+	}
+	ours, err := os.Readlink("/proc/self/ns/pid")
+	return err != nil || theirs == ours
+}
+
+// restrictions are what /proc/PID/status tells of a process.
+type restrictions struct{ noNewPrivs, filters int }
+
+func statusFile(pid int) (r restrictions, err error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return r, err
+	}
+	r.filters = -1 // before Linux 5.9
+	for line := range bytes.Lines(b) {
+		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(":\t"))
+		switch string(name) {
+		case "NoNewPrivs":
+			r.noNewPrivs, err = strconv.Atoi(string(value))
+		case "Seccomp_filters":
+			r.filters, err = strconv.Atoi(string(value))
+		}
+		if err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// killOrphans kills and reaps the processes of runs whose supervisor is gone,
+// which are children of this process now, and reports whether some are alive at
+// deadline.
+func (r *Runner) killOrphans(deadline time.Time) (left bool) {
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		left = false
+		entries, err := os.ReadDir("/proc") // unlike a list of children it is whole
+		if err != nil {
+			return true
+		}
+		for _, e := range entries {
+			pid, err := strconv.Atoi(e.Name())
+			if err != nil {
+				continue
+			}
+			if up, err := parent(pid); err != nil || up != os.Getpid() {
+				continue
+			}
+			// No supervisor has a filter of its own.
+			if s, err := statusFile(pid); err != nil || s.noNewPrivs == 0 || s.filters != r.filters+1 {
+				continue
+			}
+			unix.Kill(pid, unix.SIGKILL)
+			if got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err == nil && got != pid {
+				left = true
+			}
+		}
+		if !left || time.Now().After(deadline) {
+			return left
+		}
+		time.Sleep(wait)
+	}
 }
 
 // parent is the process that started pid, or adopted it.

@@ -212,7 +212,7 @@ func testDaemonKilled(t *testing.T, off, before string) {
 		`+before+`
 		echo $PPID $$ $a $b
 		wait; sleep 1000`, t.TempDir())
-	d.Env = append(d.Env, "OFF="+off)
+	d.Env = append(d.Env, "OFF="+off, "MOST=seccomp")
 	out, err := d.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func testDaemonKilled(t *testing.T, off, before string) {
 }
 
 func TestSupervisorKilled(t *testing.T) {
-	r := newRunner(t, process.Config{Ready: 1})
+	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
 	mark := newMark()
 	c := shell(t.TempDir(), `
 		sleep 1000 & a=$!
@@ -269,7 +269,7 @@ func TestSupervisorKilled(t *testing.T) {
 
 // A supervisor that is killed while it holds no run costs no run.
 func TestIdleSupervisorKilled(t *testing.T) {
-	r := newRunner(t, process.Config{Ready: 1})
+	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
 	for range 5 {
 		u := begin(t, r, shell(t.TempDir(), "echo $PPID"))
 		pid := numbers(t, u.next())[0]
@@ -350,6 +350,7 @@ func TestSupervisorHearsNoSignals(t *testing.T) {
 // The child ends with its supervisor also where the daemon cannot see to it.
 func TestSupervisorKilledBesideDaemon(t *testing.T) {
 	d := daemon(t, newMark(), `trap '' TERM; echo $PPID $$; while :; do sleep 1000; done`, t.TempDir())
+	d.Env = append(d.Env, "MOST=seccomp")
 	out, err := d.StdoutPipe()
 	must(t, err)
 	must(t, d.Start())

@@ -1,0 +1,266 @@
+package process
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// attributes makes, in the caller's place, a change of a file's mode, owner,
+// times or extended attributes: Landlock does not confine these. The file is
+// opened first and judged by where it is; then it is that file that is changed,
+// whatever the caller's memory and folders hold by then.
+func (m *monitor) attributes(n *notification) answer {
+	tid := int(n.tid)
+	c := attributeCalls[uint32(n.nr)]
+	if c == nil {
+		return fails(unix.EPERM)
+	}
+	a := attributeCall{tid: tid, dir: unix.AT_FDCWD, follow: c.follow}
+	rest := n.args[:]
+	if c.byFD || c.at {
+		a.dir, rest = int(int32(rest[0])), rest[1:]
+	}
+	name := ""
+	if !c.byFD {
+		if c.at && rest[0] == 0 {
+			if uint32(n.nr) != unix.SYS_UTIMENSAT {
+				return fails(unix.EFAULT)
+			}
+			// utimensat without a path is futimens.
+		} else {
+			var err error
+			if name, err = path(tid, rest[0]); err != nil {
+				return fails(err)
+			}
+			if name == "" && (c.flags < 0 || n.args[c.flags]&unix.AT_EMPTY_PATH == 0) {
+				return fails(unix.ENOENT)
+			}
+		}
+		rest = rest[1:]
+	}
+	copy(a.args[:], rest)
+	if c.flags >= 0 {
+		a.follow = n.args[c.flags]&unix.AT_SYMLINK_NOFOLLOW == 0
+		if n.args[c.flags]&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
+			return fails(unix.EINVAL)
+		}
+	}
+	fd, err := a.open(name)
+	if err != nil {
+		return fails(err)
+	}
+	defer unix.Close(fd)
+	a.self = "/proc/self/fd/" + strconv.Itoa(fd)
+	where, err := os.Readlink(a.self)
+	if err != nil || !m.valid(n) {
+		return fails(unix.EPERM)
+	}
+	// A pipe, a socket or memory without a name is the run's own.
+	if where[0] == '/' && !m.grants.canWrite(where) {
+		return fails(unix.EPERM)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fails(err)
+	}
+	a.fd, a.link = fd, st.Mode&unix.S_IFMT == unix.S_IFLNK
+	return fails(c.change(&a))
+}
+
+// attributeCall is one system call that changes attributes.
+type attributeCall struct {
+	tid, dir int
+	follow   bool
+	args     [4]uint64 // behind what names the file
+	fd       int       // of the file, O_PATH
+	self     string    // a path to it
+	link     bool      // it is a symbolic link
+}
+
+// open opens what is to be changed, as the caller would.
+func (a *attributeCall) open(name string) (int, error) {
+	proc := "/proc/" + strconv.Itoa(a.tid)
+	flags := unix.O_PATH | unix.O_CLOEXEC
+	if name == "" {
+		from := proc + "/cwd"
+		if a.dir != unix.AT_FDCWD {
+			from = proc + "/fd/" + strconv.Itoa(a.dir)
+		}
+		fd, err := unix.Open(from, flags, 0)
+		if err != nil {
+			err = unix.EBADF
+		}
+		return fd, err
+	}
+	if !a.follow {
+		flags |= unix.O_NOFOLLOW
+	}
+	// To this process /proc/self is itself.
+	for _, self := range []string{"/proc/self/", "/proc/thread-self/"} {
+		if len(name) > len(self) && name[:len(self)] == self {
+			return unix.Open(proc+"/"+name[len(self):], flags, 0)
+		}
+	}
+	how := unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_MAGICLINKS}
+	if name[0] == '/' {
+		return unix.Openat2(unix.AT_FDCWD, name, &how)
+	}
+	from := proc + "/cwd"
+	if a.dir != unix.AT_FDCWD {
+		from = proc + "/fd/" + strconv.Itoa(a.dir)
+	}
+	dir, err := unix.Open(from, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, unix.EBADF
+	}
+	defer unix.Close(dir)
+	return unix.Openat2(dir, name, &how)
+}
+
+// attributeCallKind is how a system call names its file, and what it does.
+type attributeCallKind struct {
+	byFD bool // by a descriptor
+	at   bool // by a path relative to a descriptor
+	// flags is the argument with AT_SYMLINK_NOFOLLOW and AT_EMPTY_PATH; -1:
+	// there is none, and follow says whether links are followed.
+	flags  int
+	follow bool
+	change func(*attributeCall) error
+}
+
+var attributeCalls = func() map[uint32]*attributeCallKind {
+	m := map[uint32]*attributeCallKind{
+		unix.SYS_FCHMOD:       {byFD: true, flags: -1, change: changeMode},
+		unix.SYS_FCHMODAT:     {at: true, flags: -1, follow: true, change: changeMode},
+		unix.SYS_FCHMODAT2:    {at: true, flags: 3, change: changeMode},
+		unix.SYS_FCHOWN:       {byFD: true, flags: -1, change: changeOwner},
+		unix.SYS_FCHOWNAT:     {at: true, flags: 4, change: changeOwner},
+		unix.SYS_UTIMENSAT:    {at: true, flags: 3, change: changeTimes(nanoseconds)},
+		unix.SYS_SETXATTR:     {flags: -1, follow: true, change: setAttribute},
+		unix.SYS_LSETXATTR:    {flags: -1, change: setAttribute},
+		unix.SYS_FSETXATTR:    {byFD: true, flags: -1, change: setAttribute},
+		unix.SYS_REMOVEXATTR:  {flags: -1, follow: true, change: removeAttribute},
+		unix.SYS_LREMOVEXATTR: {flags: -1, change: removeAttribute},
+		unix.SYS_FREMOVEXATTR: {byFD: true, flags: -1, change: removeAttribute},
+	}
+	maps.Copy(m, filterArch.attributes)
+	return m
+}()
+
+func changeMode(a *attributeCall) error {
+	if a.link {
+		return unix.EOPNOTSUPP
+	}
+	return unix.Chmod(a.self, uint32(a.args[0])&0o7777)
+}
+
+func changeOwner(a *attributeCall) error {
+	return unix.Fchownat(a.fd, "", int(int32(a.args[0])), int(int32(a.args[1])), unix.AT_EMPTY_PATH)
+}
+
+// The forms in which times are in memory.
+const (
+	nanoseconds  = iota // two struct timespec
+	microseconds        // two struct timeval
+	seconds             // struct utimbuf
+)
+
+func changeTimes(form int) func(*attributeCall) error {
+	return func(a *attributeCall) error {
+		at := a.args[0]
+		var times *[2]unix.Timespec
+		if at != 0 {
+			var raw [4]int64
+			size := 32
+			if form == seconds {
+				size = 16
+			}
+			b := unsafe.Slice((*byte)(unsafe.Pointer(&raw)), size)
+			for got := 0; got < size; { // it may lie across two pages
+				n, err := memory(a.tid, at+uint64(got), b[got:])
+				if err != nil || n <= 0 {
+					return unix.EFAULT
+				}
+				got += n
+			}
+			switch form {
+			case nanoseconds:
+				times = &[2]unix.Timespec{{Sec: raw[0], Nsec: raw[1]}, {Sec: raw[2], Nsec: raw[3]}}
+			case microseconds:
+				if raw[1] < 0 || raw[1] > 999_999 || raw[3] < 0 || raw[3] > 999_999 {
+					return unix.EINVAL
+				}
+				times = &[2]unix.Timespec{{Sec: raw[0], Nsec: raw[1] * 1000}, {Sec: raw[2], Nsec: raw[3] * 1000}}
+			case seconds:
+				times = &[2]unix.Timespec{{Sec: raw[0]}, {Sec: raw[1]}}
+			}
+		}
+		if a.link {
+			if times == nil {
+				times = &[2]unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
+			}
+			return setTimes(a.fd, "", times, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW)
+		}
+		return setTimes(unix.AT_FDCWD, a.self, times, 0)
+	}
+}
+
+// setTimes is utimensat, with nil for now.
+func setTimes(dir int, path string, times *[2]unix.Timespec, flags int) error {
+	p, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	if _, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(dir), uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(times)), uintptr(flags), 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func setAttribute(a *attributeCall) error {
+	name, err := a.attribute()
+	if err != nil {
+		return err
+	}
+	const most = 64 << 10 // XATTR_SIZE_MAX
+	size := a.args[2]
+	if size > most {
+		return unix.E2BIG
+	}
+	value := make([]byte, size)
+	for got := 0; got < len(value); {
+		n, err := memory(a.tid, a.args[1]+uint64(got), value[got:])
+		if err != nil || n <= 0 {
+			return unix.EFAULT
+		}
+		got += n
+	}
+	return unix.Setxattr(a.self, name, bytes.Clone(value), int(int32(a.args[3])))
+}
+
+func removeAttribute(a *attributeCall) error {
+	name, err := a.attribute()
+	if err != nil {
+		return err
+	}
+	return unix.Removexattr(a.self, name)
+}
+
+// attribute is the name of the extended attribute. A user's own are of files and
+// folders only; the kernel knows none of a symbolic link that a tool may set.
+func (a *attributeCall) attribute() (string, error) {
+	if a.link {
+		return "", unix.EPERM
+	}
+	const most = 255 // XATTR_NAME_MAX
+	name, cut, err := text(a.tid, a.args[0], most)
+	if err == nil && (cut || name == "") {
+		err = unix.ERANGE
+	}
+	return name, err
+}

@@ -1,0 +1,180 @@
+package process
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// grants is what a confined run may execute and write, as its supervisor judges
+// it.
+type grants struct {
+	write []string
+	// programs are files, by what they are; folders are what lies beneath
+	// them. Both are the operator's.
+	programs map[fileID]bool
+	folders  []string
+	// loaders are the ELF interpreters of the programs. The kernel must be let
+	// execute them to start a program; as a program they would run any file.
+	loaders map[fileID]bool
+	// own is the run's own program. lines are the only command lines for
+	// another shell; nil: any.
+	own   fileID
+	lines []string
+}
+
+// fileID is a file, whatever its names are.
+type fileID struct{ dev, ino uint64 }
+
+func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} }
+
+// canWrite reports whether the run may change what is at path, or in it.
+func (g *grants) canWrite(path string) bool {
+	return slices.ContainsFunc(g.write, func(dir string) bool { return Beneath(dir, path) })
+}
+
+// holdsProgram reports whether the file at path was granted to be executed.
+func (g *grants) holdsProgram(path string) bool {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) == nil && g.programs[idOf(&st)] {
+		return true
+	}
+	return slices.ContainsFunc(g.folders, func(dir string) bool { return Beneath(dir, path) })
+}
+
+// IsShell reports whether the program at path is a shell, by its name.
+func IsShell(path string) bool {
+	switch filepath.Base(path) {
+	case "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "busybox", "fish":
+		return true
+	}
+	return false
+}
+
+// isLoader reports whether the program at path is an ELF interpreter, by its
+// name: a folder that was granted may hold one that no program needs.
+func isLoader(path string) bool {
+	name := filepath.Base(path)
+	return name == "ld.so" || strings.HasPrefix(name, "ld-") && strings.Contains(name, ".so") || strings.HasPrefix(name, "ld64.so") || strings.HasPrefix(name, "ld.so.")
+}
+
+// refusal says why the file p is not executed, or "".
+func (g *grants) refusal(p *found, argv []string) string {
+	id := idOf(&p.stat)
+	shell := IsShell(p.path)
+	if filepath.Base(p.path) == "busybox" { // which is what it is called
+		shell = len(argv) == 0 || IsShell(argv[0])
+	}
+	switch {
+	case g.loaders[id] || isLoader(p.path):
+		return "it is an ELF interpreter, which runs any file that it is given"
+	case g.programs[id]:
+	case shell:
+		return "it is a shell, and capabilities.exec does not name it"
+	case !slices.ContainsFunc(g.folders, func(dir string) bool { return Beneath(dir, p.path) }):
+		return "capabilities.exec does not grant it"
+	}
+	if p.exposed && !g.canWrite(p.path) {
+		return "its path leads through a folder that the tool can write"
+	}
+	if shell && id != g.own && g.lines != nil && !slices.ContainsFunc(g.lines, func(line string) bool { return len(argv) > 2 && argv[1] == "-c" && isLine(argv[2], line) }) {
+		return "it is a shell, and the policy does not name this command line"
+	}
+	return ""
+}
+
+// isLine reports whether a shell is given line, or line with words in single
+// quotes behind it, which are words to every shell.
+func isLine(given, line string) bool {
+	rest, ok := strings.CutPrefix(given, line)
+	for ok && rest != "" {
+		if rest, ok = strings.CutPrefix(rest, " "); !ok {
+			return false
+		}
+		// A word is pieces in single quotes, and \' and \! between them.
+		start := rest
+		for {
+			if after, quoted := strings.CutPrefix(rest, "'"); quoted {
+				end := strings.IndexByte(after, '\'')
+				if end < 0 {
+					return false
+				}
+				rest = after[end+1:]
+			} else if strings.HasPrefix(rest, `\'`) || strings.HasPrefix(rest, `\!`) {
+				rest = rest[2:]
+			} else {
+				break
+			}
+		}
+		ok = len(rest) < len(start)
+	}
+	return ok
+}
+
+// execute judges execve and execveat.
+func (m *monitor) execute(n *notification, dir int, pathAt, argvAt uint64, flags uint32) answer {
+	tid := int(n.tid)
+	name, err := path(tid, pathAt)
+	if err != nil {
+		return fails(err)
+	}
+	if name == "" && flags&unix.AT_EMPTY_PATH == 0 {
+		return fails(unix.ENOENT)
+	}
+	p, err := m.grants.lookup(tid, dir, name)
+	if err != nil {
+		return fails(err)
+	}
+	defer p.close()
+	if p.stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return fails(unix.EACCES)
+	}
+	const scriptSize = 128 << 10 // the longest argument that the kernel takes
+	argv, err := words(tid, argvAt, 2, scriptSize)
+	if err != nil || !m.valid(n) {
+		return fails(unix.EFAULT)
+	}
+	if why := m.grants.refusal(p, argv); why != "" {
+		m.programs.refused(p.path, argv, why)
+		return fails(unix.EACCES)
+	}
+	m.programs.executed(p.path, argv)
+	return goOn
+}
+
+// maxPrograms bounds how many programs of a run are kept by name, of those that
+// were executed and of those that were refused.
+const maxPrograms = 64
+
+// programLog is what a run executed beside its own program.
+type programLog struct {
+	count, denied int
+	list          []Program
+}
+
+func (l *programLog) executed(path string, argv []string) {
+	if l.count++; l.count-l.denied <= maxPrograms {
+		l.list = append(l.list, Program{Path: path, Args: brief(argv)})
+	}
+}
+
+func (l *programLog) refused(path string, argv []string, why string) {
+	l.count++
+	if l.denied++; l.denied <= maxPrograms {
+		l.list = append(l.list, Program{Path: path, Args: brief(argv), Refused: why})
+	}
+}
+
+// brief is what is kept of a program's arguments, its own name left out.
+func brief(argv []string) []string {
+	if len(argv) < 2 {
+		return nil
+	}
+	argv = slices.Clone(argv[1:])
+	for i, w := range argv {
+		argv[i] = strings.ToValidUTF8(w[:min(len(w), wordSize)], "\uFFFD")
+	}
+	return argv
+}

@@ -1,0 +1,330 @@
+package process
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The filter is a classic BPF program that the kernel runs at each system call
+// of a confined tool. It answers most by number alone, which the kernel
+// remembers in a bitmap, so that calls that are allowed whatever their
+// arguments are cost nothing. What depends on memory or on a path goes to the
+// supervisor (notify_linux.go).
+
+// verdict is what the filter does with a system call.
+type verdict uint32
+
+const (
+	allow  verdict = unix.SECCOMP_RET_ALLOW
+	notify verdict = unix.SECCOMP_RET_USER_NOTIF
+	// refuse is for what a tool has no business with. absent is for what
+	// programs try first and do without.
+	refuse verdict = unix.SECCOMP_RET_ERRNO | verdict(unix.EPERM)
+	absent verdict = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOSYS)
+)
+
+// rule is what becomes of one system call: the verdict of the first test that
+// holds, otherwise otherwise.
+type rule struct {
+	nr        uint32
+	tests     []test
+	otherwise verdict
+}
+
+// test looks at the low half of an argument, which is all that the kernel reads
+// of an int: a filter that compared both halves could be passed with a value
+// that only the filter finds different.
+type test struct {
+	arg  int
+	op   op
+	with uint32
+	then verdict
+}
+
+type op int
+
+const (
+	equal op = iota
+	unequal
+	anyBit // of with is set
+)
+
+func always(v verdict, nrs ...uint32) (rules []rule) {
+	for _, nr := range nrs {
+		rules = append(rules, rule{nr: nr, otherwise: v})
+	}
+	return rules
+}
+
+// self allows a call whose first argument, a process or thread, is 0, and asks
+// the supervisor about every other.
+func self(nrs ...uint32) (rules []rule) {
+	for _, nr := range nrs {
+		rules = append(rules, rule{nr: nr, tests: []test{{0, equal, 0, allow}}, otherwise: notify})
+	}
+	return rules
+}
+
+const (
+	// newNamespaces are the flags of clone and unshare that make a namespace.
+	// CLONE_NEWTIME is among the bits that clone reads as a signal.
+	newNamespaces = unix.CLONE_NEWCGROUP | unix.CLONE_NEWIPC | unix.CLONE_NEWNET | unix.CLONE_NEWNS |
+		unix.CLONE_NEWPID | unix.CLONE_NEWUSER | unix.CLONE_NEWUTS
+
+	// newest is the last system call that this filter was written for. What a
+	// later kernel adds is absent, since nobody has judged it.
+	newest = unix.SYS_RSEQ_SLICE_YIELD
+
+	ioprioWhoProcess = 1
+
+	fsIocSetFlags32   = 0x40046602
+	fsIocSetFlags64   = 0x40086602
+	fsIocSetXattr     = 0x401c5820
+	fsIocEnableVerity = 0x40806685
+)
+
+// archRules are the parts of the filter that differ between architectures.
+type archRules struct {
+	audit      uint32 // the architecture's AUDIT_ARCH
+	attributes map[uint32]*attributeCallKind
+	refused    []uint32
+}
+
+// guards are the parts of the filter that can be left out.
+type guards struct {
+	// mappings has the supervisor judge files that are mapped to be executed,
+	// where nothing that the tool may write is on a mount without execution.
+	mappings bool
+	// attributes has the supervisor change modes, owners, times and extended
+	// attributes. A tool that runs as a user of its own does without: then the
+	// kernel compares owners.
+	attributes bool
+	// signals has the supervisor judge signals, where Landlock does not.
+	signals bool
+}
+
+// rules is the table in docs/security.md.
+func (g guards) rules() []rule {
+	list := slices.Concat(
+		// What one process can do to another of the same user.
+		self(unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETATTR, unix.SYS_SCHED_SETAFFINITY),
+		[]rule{
+			// 0 is the caller only where a process is meant: as a user it is
+			// all that the user runs.
+			{nr: unix.SYS_SETPRIORITY, tests: []test{{0, unequal, unix.PRIO_PROCESS, refuse}, {1, equal, 0, allow}}, otherwise: notify},
+			{nr: unix.SYS_IOPRIO_SET, tests: []test{{0, unequal, ioprioWhoProcess, refuse}, {1, equal, 0, allow}}, otherwise: notify},
+		},
+		always(refuse,
+			unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE,
+			unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_SEND_SIGNAL,
+			unix.SYS_KCMP, unix.SYS_MOVE_PAGES, unix.SYS_MIGRATE_PAGES),
+
+		// Ways around a filter, or into the kernel's less travelled parts.
+		always(absent, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, unix.SYS_USERFAULTFD,
+			// Its flags are in memory, which a filter cannot read. Every libc
+			// falls back to clone.
+			unix.SYS_CLONE3),
+		always(refuse,
+			unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
+			unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK, unix.SYS_OPEN_BY_HANDLE_AT),
+		[]rule{{nr: unix.SYS_PERSONALITY, tests: []test{{0, equal, 0, allow}, {0, equal, 0xffffffff, allow}}, otherwise: refuse}},
+
+		// Namespaces and mounts.
+		[]rule{
+			{nr: unix.SYS_CLONE, tests: []test{{0, anyBit, newNamespaces, refuse}}, otherwise: allow},
+			{nr: unix.SYS_UNSHARE, tests: []test{{0, anyBit, newNamespaces | unix.CLONE_NEWTIME, refuse}}, otherwise: allow},
+		},
+		always(refuse,
+			unix.SYS_SETNS, unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT,
+			unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOVE_MOUNT,
+			unix.SYS_OPEN_TREE, unix.SYS_OPEN_TREE_ATTR, unix.SYS_MOUNT_SETATTR),
+
+		// The host as a whole. The kernel asks for capabilities that a tool
+		// does not have; a tool of root's is stopped here as well.
+		always(refuse,
+			unix.SYS_REBOOT, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE,
+			unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SYSLOG, unix.SYS_VHANGUP,
+			unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
+			unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME),
+		[]rule{{nr: unix.SYS_IOCTL, otherwise: allow, tests: []test{
+			// Typing into somebody's terminal.
+			{1, equal, unix.TIOCSTI, refuse}, {1, equal, unix.TIOCLINUX, refuse},
+			// Flags of files that can be read are their owner's to change.
+			{1, equal, fsIocSetFlags32, refuse}, {1, equal, fsIocSetFlags64, refuse}, {1, equal, fsIocSetXattr, refuse}, {1, equal, fsIocEnableVerity, refuse},
+		}}},
+
+		always(notify, unix.SYS_EXECVE, unix.SYS_EXECVEAT),
+		always(refuse, filterArch.refused...),
+	)
+	if g.mappings {
+		list = append(list, rule{nr: unix.SYS_MMAP, tests: []test{{3, anyBit, unix.MAP_ANONYMOUS, allow}, {2, anyBit, unix.PROT_EXEC, notify}}, otherwise: allow})
+	}
+	if g.attributes {
+		list = slices.Concat(list, always(notify, slices.Collect(maps.Keys(filterArch.attributes))...), always(notify,
+			unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT,
+			unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR),
+			always(absent, unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR))
+	}
+	if g.signals {
+		list = slices.Concat(list, always(notify, unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO))
+	}
+	return list
+}
+
+// program is the filter for the rules, which have one entry for a number.
+func program(rules []rule) []unix.SockFilter {
+	rules = slices.Clone(rules)
+	slices.SortFunc(rules, func(a, b rule) int { return int(a.nr) - int(b.nr) })
+
+	// The rule of every number, from 0 up; those beside each other with the same
+	// verdict are one span.
+	type span struct {
+		from uint32
+		rule rule
+	}
+	free, unknown := rule{otherwise: allow}, rule{otherwise: absent}
+	spans := []span{{0, free}}
+	from := func(nr uint32, r rule) {
+		last := &spans[len(spans)-1]
+		switch {
+		case len(r.tests)+len(last.rule.tests) == 0 && last.rule.otherwise == r.otherwise:
+		case last.from == nr:
+			last.rule = r
+		default:
+			spans = append(spans, span{nr, r})
+		}
+	}
+	next := uint32(0)
+	for _, r := range rules {
+		if r.nr > next {
+			from(next, free)
+		}
+		from(r.nr, r)
+		next = r.nr + 1
+	}
+	if next <= newest {
+		from(next, free)
+	}
+	from(newest+1, unknown)
+
+	const (
+		atNr   = 0 // offsets in struct seccomp_data
+		atArch = 4
+		atArgs = 16
+	)
+	load := func(offset uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+	}
+	ret := func(v verdict) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(v)}
+	}
+	leaf := func(r rule) (code []unix.SockFilter) {
+		for i, t := range r.tests {
+			if i == 0 || r.tests[i-1].arg != t.arg {
+				code = append(code, load(atArgs+8*uint32(t.arg)))
+			}
+			jump := unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: t.with}
+			switch t.op {
+			case unequal:
+				jump.Jt, jump.Jf = 1, 0
+			case anyBit:
+				jump.Code = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
+			}
+			code = append(code, jump, ret(t.then))
+		}
+		return append(code, ret(r.otherwise))
+	}
+	// A binary search, so that the kernel's look at the filter for each number
+	// there is, when it is installed, stays short.
+	var search func(spans []span) []unix.SockFilter
+	search = func(spans []span) []unix.SockFilter {
+		if len(spans) == 1 {
+			return leaf(spans[0].rule)
+		}
+		half := len(spans) / 2
+		lower, upper := search(spans[:half]), search(spans[half:])
+		return slices.Concat([]unix.SockFilter{
+			{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, Jf: 1, K: spans[half].from},
+			{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(len(lower))},
+		}, lower, upper)
+	}
+	return slices.Concat([]unix.SockFilter{
+		load(atArch),
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, K: filterArch.audit},
+		// Another architecture's numbers mean other calls.
+		ret(absent),
+		load(atNr),
+	}, search(spans))
+}
+
+// filters are the programs of all guards, made once.
+var filters = sync.OnceValue(func() map[guards][]unix.SockFilter {
+	m := map[guards][]unix.SockFilter{}
+	for i := range 8 {
+		g := guards{mappings: i&1 != 0, attributes: i&2 != 0, signals: i&4 != 0}
+		m[g] = program(g.rules())
+	}
+	return m
+})
+
+// installFilter has the calling thread, and all that it starts, pass through
+// the filter with g for good, and returns the descriptor on which the kernel
+// tells of calls that wait for a verdict. The thread has no_new_privs already.
+func installFilter(g guards) (listener int, err error) {
+	return install(filters()[g])
+}
+
+func install(code []unix.SockFilter) (listener int, err error) {
+	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+	for _, flags := range []uintptr{
+		// Without the second a signal interrupts a call that waits, which runs
+		// again when the program goes on. Linux 5.19.
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+	} {
+		r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+		if errno == 0 {
+			// The other side runs at once, on the same core. Linux 6.6.
+			unix.Syscall(unix.SYS_IOCTL, r, notifSetFlags, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
+			return int(r), nil
+		}
+		err = errno
+		if errno != unix.EINVAL {
+			break
+		}
+	}
+	return -1, err
+}
+
+// canFilter says why this kernel, or a sandbox around this process, takes no
+// filter that asks a supervisor; nil when it does. It tries, on a thread that
+// ends with it: another filter with a listener may be in force already.
+func canFilter() (err error) {
+	done := make(chan struct{})
+	onThread(func() {
+		defer close(done)
+		if err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return
+		}
+		var fd int
+		if fd, err = install([]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: uint32(allow)}}); err == nil {
+			unix.Close(fd)
+			return
+		}
+		switch err {
+		case unix.EBUSY:
+			err = fmt.Errorf("a filter around toold has a supervisor of its own already (%w)", err)
+		case unix.EINVAL:
+			err = fmt.Errorf("this kernel does not know SECCOMP_RET_USER_NOTIF, which came with Linux 5.0 (%w)", err)
+		default:
+			err = fmt.Errorf("a container's seccomp profile may forbid it (%w)", err)
+		}
+	})
+	<-done
+	return err
+}

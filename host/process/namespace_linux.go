@@ -1,0 +1,372 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// namespacesEnv tells a supervisor that it was started in namespaces of its own
+// and makes a view of files for its runs.
+const namespacesEnv = "NAMESPACES"
+
+// namespaceAttr adds to attr the namespaces of a supervisor. Nobody but root
+// may make them without a user namespace, in which this user is itself and
+// nobody else is anybody.
+func namespaceAttr(attr *syscall.SysProcAttr) {
+	attr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP
+	if hasCapability(unix.CAP_SYS_ADMIN) {
+		return
+	}
+	attr.Cloneflags |= unix.CLONE_NEWUSER
+	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
+	// What only that namespace's owner may, and exec would take away.
+	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE}
+	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
+}
+
+// mayNamespace says why supervisors are not even tried in namespaces.
+func mayNamespace() error {
+	if os.Geteuid() == 0 && !hasCapability(unix.CAP_SYS_ADMIN) {
+		return errors.New("toold runs as root without CAP_SYS_ADMIN, and in a user namespace would lose root's rights over files: run it as another user")
+	}
+	return nil
+}
+
+func hasCapability(c uint) bool {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	return unix.Capget(&head, &sets[0]) == nil && sets[c/32].Effective&(1<<(c%32)) != 0
+}
+
+// view is what the runs of one supervisor see of the file system. It grows with
+// what runs ask for, and is never taken back: what one run may see of it,
+// Landlock says.
+type view struct {
+	// covers are folders that something else was mounted on, and what was
+	// there before.
+	covers map[string]cover
+	// attached is the mount at each path that was bound.
+	attached map[string]uint64
+}
+
+type cover struct {
+	fd int // O_PATH, of what was there
+	// empty says that the cover is an empty folder of the view's own.
+	empty bool
+}
+
+// newView makes the view of a process that is alone in its mount and process
+// namespaces: its own /proc, and empty folders where programs of this user keep
+// sockets and temporary files.
+func newView() (*view, error) {
+	v := &view{covers: map[string]cover{}, attached: map[string]uint64{}}
+	// What is mounted later on the host is seen; nothing that is mounted here is.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return nil, fmt.Errorf("keep mounts from the host: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return nil, fmt.Errorf("mount /proc: %w", err)
+	}
+	for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", "/run/user/" + strconv.Itoa(os.Geteuid())} {
+		if err := v.empty(dir); err != nil && !missing(err) {
+			return nil, fmt.Errorf("make %s private: %w", dir, err)
+		}
+	}
+	// ssh reads these only when they are root's or its user's own. In a user
+	// namespace root is nobody.
+	if err := v.own("/etc/ssh/ssh_config.d"); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// empty mounts an empty folder on dir.
+func (v *view) empty(dir string) error {
+	if c, done := v.covers[dir]; done && c.empty {
+		if id, err := mountAt(dir); err == nil && id == v.attached[dir] {
+			return nil
+		}
+		unix.Close(c.fd)
+		delete(v.covers, dir)
+	}
+	fd, err := openResolved(dir)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=4m,nr_inodes=64k"); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	v.covers[dir] = cover{fd, true}
+	v.attached[dir], err = mountAt(dir)
+	return err
+}
+
+// mountAt is the mount that path is on.
+func mountAt(path string) (uint64, error) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &st)
+	return st.Mnt_id, err
+}
+
+// own puts copies, which are this user's, in the place of root's files in dir.
+func (v *view) own(dir string) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) == 0 {
+		return nil
+	}
+	files := map[string][]byte{}
+	for _, e := range entries {
+		if b, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil {
+			files[e.Name()] = b
+		}
+	}
+	if err := v.empty(dir); err != nil {
+		return fmt.Errorf("copy %s: %w", dir, err)
+	}
+	for name, b := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o444); err != nil {
+			return fmt.Errorf("copy %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// prepare makes visible what the run of sp may use, so that nothing beneath
+// what it may write can be executed but what was granted, and hides the rest of
+// what is the daemon's.
+func (v *view) prepare(sp *spec) error {
+	type step struct {
+		path string
+		do   string
+		run  func(string) error
+	}
+	var steps []step
+	add := func(do string, run func(string) error, paths ...string) {
+		for _, path := range paths {
+			steps = append(steps, step{path, do, run})
+		}
+	}
+	add("hide", v.hide, split(sp.Hide)...)
+	write := split(sp.Write)
+	if !slices.ContainsFunc(write, func(dir string) bool { return Beneath(dir, sp.Dir) }) {
+		if _, _, ok := v.under(sp.Dir); ok {
+			write = append(write, sp.Dir) // Landlock keeps it from being written
+		}
+	}
+	add("bind", v.bindData, write...)
+	add("show", v.reveal, sp.Path)
+	add("show", v.reveal, split(sp.Exec)...)
+	add("show", v.reveal, split(sp.Show)...)
+	// A folder before what lies in it.
+	slices.SortStableFunc(steps, func(a, b step) int { return len(a.path) - len(b.path) })
+	add("hide", v.block, split(sp.Sockets)...)
+	for _, s := range steps {
+		if err := s.run(s.path); err != nil && !missing(err) {
+			return fmt.Errorf("%s %s: %w", s.do, s.path, err)
+		}
+	}
+	return nil
+}
+
+// hide empties a folder. Files are hidden by Landlock.
+func (v *view) hide(path string) error {
+	var st unix.Stat_t
+	if path = leadsTo(path); unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil
+	}
+	return v.empty(path)
+}
+
+// bindData binds a folder so that nothing in it can be executed.
+func (v *view) bindData(path string) error {
+	return v.bind(path, unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+}
+
+// under is the innermost cover that path lies beneath, and the way from there.
+func (v *view) under(path string) (dir, rest string, ok bool) {
+	for _, c := range slices.Sorted(maps.Keys(v.covers)) {
+		if path != c && Beneath(c, path) {
+			dir, ok = c, true
+		}
+	}
+	return dir, strings.TrimPrefix(strings.TrimPrefix(path, dir), "/"), ok
+}
+
+// source opens, as a path, what is at path behind all covers.
+func (v *view) source(path string, flags int) (int, error) {
+	if c, ok := v.covers[path]; ok {
+		return unix.Openat(c.fd, ".", unix.O_PATH|unix.O_CLOEXEC|flags, 0)
+	}
+	if dir, rest, ok := v.under(path); ok {
+		return unix.Openat2(v.covers[dir].fd, rest, &unix.OpenHow{Flags: uint64(unix.O_PATH | unix.O_CLOEXEC | flags), Resolve: unix.RESOLVE_NO_MAGICLINKS})
+	}
+	return openPath(path, flags)
+}
+
+// bind mounts what is at path, behind all covers, at path with attributes. It
+// does nothing where that was done and nothing was replaced since.
+func (v *view) bind(path string, attributes uint64) error {
+	id, bound := v.attached[path]
+	now, err := mountAt(path)
+	bound = bound && err == nil && now == id
+	outer, rest, under := v.under(path)
+	if bound && !under {
+		return nil // with the folder that it was mounted on it would be gone
+	}
+	var src int
+	if under {
+		src, err = unix.Openat2(v.covers[outer].fd, rest, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: unix.RESOLVE_NO_MAGICLINKS})
+	} else {
+		src, err = openPath(path, unix.O_NOFOLLOW)
+	}
+	if err != nil {
+		return err
+	}
+	keep := false
+	defer func() {
+		if !keep {
+			unix.Close(src)
+		}
+	}()
+	var want, have unix.Stat_t
+	if err := unix.Fstat(src, &want); err != nil {
+		return err
+	}
+	kind := want.Mode & unix.S_IFMT
+	if kind == unix.S_IFLNK {
+		return unix.ELOOP
+	}
+	if bound {
+		if unix.Lstat(path, &have) == nil && idOf(&have) == idOf(&want) {
+			return nil
+		}
+		// Nothing can be mounted on what was removed.
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			return err
+		}
+	}
+	if err := v.place(path, kind == unix.S_IFDIR); err != nil {
+		return err
+	}
+	tree, err := unix.OpenTree(src, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	if attributes != 0 {
+		if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: attributes}); err != nil {
+			return err
+		}
+	}
+	to, err := openPath(path, unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	if err := unix.MoveMount(tree, "", to, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return err
+	}
+	if v.attached[path], err = mountAt(path); err != nil {
+		return err
+	}
+	if attributes != 0 {
+		if old, ok := v.covers[path]; ok {
+			unix.Close(old.fd)
+		}
+		v.covers[path] = cover{fd: src}
+		keep = true
+	}
+	return nil
+}
+
+// place makes something to mount on at path, where a cover is empty there.
+func (v *view) place(path string, folder bool) error {
+	dir, rest, ok := v.under(path)
+	if !ok || !v.covers[dir].empty {
+		return nil
+	}
+	if !folder {
+		rest = filepath.Dir(rest)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, rest), 0o755); err != nil || folder {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// reveal makes what is at path usable as it is on the host, where a cover keeps
+// it from being seen or executed.
+func (v *view) reveal(path string) error { return v.follow(path, 0) }
+
+func (v *view) follow(path string, links int) error {
+	dir, _, ok := v.under(path)
+	if !ok {
+		if _, covered := v.covers[path]; !covered || v.covers[path].empty {
+			return nil
+		}
+	}
+	src, err := v.source(path, unix.O_NOFOLLOW)
+	if err != nil || links > maxLinks {
+		return nil // whoever uses it is told
+	}
+	defer unix.Close(src)
+	var st unix.Stat_t
+	if err := unix.Fstat(src, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return v.bind(path, 0)
+	}
+	to := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(src, "", to)
+	if err != nil {
+		return err
+	}
+	target := string(to[:n])
+	if v.covers[dir].empty {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.Symlink(target, path); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	if !filepath.IsAbs(target) {
+		target = filepath.Join(filepath.Dir(path), target)
+	}
+	return v.follow(target, links+1)
+}
+
+// block has nobody connect to socket.
+func (v *view) block(socket string) error {
+	var now unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, socket, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID|unix.STATX_TYPE, &now); err != nil {
+		return nil // it is not to be seen
+	}
+	if now.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil
+	}
+	tree, err := unix.OpenTree(unix.AT_FDCWD, "/dev/null", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	return unix.MoveMount(tree, "", unix.AT_FDCWD, socket, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
