@@ -88,6 +88,12 @@ func (r *callReader) call(c *abi.Call) {
 					c.RepoConfig.Entries = r.entries()
 				case "submodules":
 					c.RepoConfig.Submodules = r.entries()
+				case "state":
+					c.RepoConfig.State = r.entries()
+				case "remotes":
+					c.RepoConfig.Remotes = r.entries()
+				case "remote_error":
+					c.RepoConfig.RemoteError = r.string()
 				case "error":
 					c.RepoConfig.Error = r.string()
 				default:

@@ -20,15 +20,7 @@ func encodeDecision(d *abi.Decision) []byte {
 	w.optional("reason", d.Reason)
 	w.optional("instead", d.Instead)
 	if d.Args != nil {
-		w.name("args")
-		w.b = append(w.b, '[')
-		for i, a := range d.Args {
-			if i > 0 {
-				w.b = append(w.b, ',')
-			}
-			w.text(a)
-		}
-		w.b = append(w.b, ']')
+		w.list("args", d.Args)
 	}
 	if d.Env != nil {
 		w.name("env")
@@ -54,6 +46,9 @@ func encodeDecision(d *abi.Decision) []byte {
 	if d.Shell {
 		w.flag("shell", &d.Shell)
 	}
+	if len(d.ShellLines) > 0 {
+		w.list("shell_lines", d.ShellLines)
+	}
 	return append(w.b, '}')
 }
 
@@ -77,6 +72,18 @@ func (w *objectWriter) optional(name, value string) {
 		w.name(name)
 		w.text(value)
 	}
+}
+
+func (w *objectWriter) list(name string, values []string) {
+	w.name(name)
+	w.b = append(w.b, '[')
+	for i, v := range values {
+		if i > 0 {
+			w.b = append(w.b, ',')
+		}
+		w.text(v)
+	}
+	w.b = append(w.b, ']')
 }
 
 func (w *objectWriter) flag(name string, value *bool) {

@@ -29,6 +29,9 @@ func FuzzEncodeDecision(f *testing.F) {
 		if has(8) {
 			d.Args = []string{arg, value, reason}
 		}
+		if has(12) {
+			d.ShellLines = []string{arg, value}
+		}
 		if has(9) {
 			d.Env = map[string]string{}
 		}

@@ -82,6 +82,18 @@ type RepoConfig struct {
 	// Submodules are those of all submodules that the repository keeps: git
 	// looks into them by itself, in status and elsewhere.
 	Submodules []ConfigEntry `json:"submodules,omitempty"`
+	// State is what else the repository keeps that git acts on: the value is
+	// what the file named by the key holds, from the git directory on. HEAD is
+	// always there when there is a repository; an operation that was begun has
+	// files in rebase-merge, rebase-apply and sequencer, and remotes of old
+	// have theirs in remotes and branches.
+	State []ConfigEntry `json:"state,omitempty"`
+	// Remotes are the entries of all repositories beneath the roots that the
+	// configuration's remotes, or the call's own arguments, name by a path.
+	Remotes []ConfigEntry `json:"remotes,omitempty"`
+	// RemoteError says why one of them cannot be trusted; a policy should then
+	// deny what goes to a remote that is a path.
+	RemoteError string `json:"remote_error,omitempty"`
 	// Error says why the configuration could not be read; a policy should
 	// then deny what depends on it.
 	Error string `json:"error,omitempty"`
@@ -129,6 +141,10 @@ type Decision struct {
 	// A shell is withheld from every other call; a call that gets it runs
 	// without the tool's secrets.
 	Shell bool `json:"shell,omitempty"`
+	// ShellLines are, with Shell, the only command lines that the shell is
+	// given with -c: what runs must be one of them, or one of them followed by
+	// a space and words in single quotes. Empty: any line.
+	ShellLines []string `json:"shell_lines,omitempty"`
 }
 
 // Result is what handle answers.

@@ -207,7 +207,7 @@ func TestSchemaAndReaderAgree(t *testing.T) {
 	}{
 		{"Decision", &abi.Decision{}, `{"effect":"allow"}`, true},
 		{"Decision", &abi.Decision{}, `{"effect":"deny","rule":"r","reason":"s","instead":"i"}`, true},
-		{"Decision", &abi.Decision{}, `{"effect":"allow","args":[],"env":{},"stdin_base64":"","mutating":false,"timeout_ms":1,"stdin":true,"shell":true}`, true},
+		{"Decision", &abi.Decision{}, `{"effect":"allow","args":[],"env":{},"stdin_base64":"","mutating":false,"timeout_ms":1,"stdin":true,"shell":true,"shell_lines":["a b"]}`, true},
 		{"Decision", &abi.Decision{}, `{"effect":"allow","args":"x"}`, false},
 		{"Decision", &abi.Decision{}, `{"effect":"allow","args":[1]}`, false},
 		{"Decision", &abi.Decision{}, `{"effect":"allow","argv":[]}`, false},

@@ -116,6 +116,9 @@ typedef enum { TOOLD_UNSAID, TOOLD_NO, TOOLD_YES } toold_opt;
 typedef struct {
 	bool set; // the host sent one
 	toold_map entries, submodules;
+	toold_map state;        // files that git acts on, from the git directory on; HEAD is there when there is a repository
+	toold_map remotes;      // entries of repositories that remotes or arguments name by a path
+	toold_str remote_error; // not empty: one of those cannot be trusted
 	toold_str error;
 } toold_repo_config;
 
@@ -150,6 +153,7 @@ typedef struct {
 	int64_t timeout_ms; // narrows the tool's; 0 leaves it
 	toold_opt wants_stdin;
 	bool shell; // this call needs the shell that capabilities.exec lists
+	toold_list shell_lines; // the only lines that it is given with -c, alone or before a space and words in single quotes; none: any
 	toold_str failed; // not empty: the call fails with this text
 } toold_decision;
 
@@ -1035,6 +1039,9 @@ TOOLD_FN void toold_read_call(toold_reader *r, toold_call *c) {
 				for (toold_str field; toold_next_member(r, &field);) {
 					if (toold_is(field, "entries")) toold_read_entries(r, &repo.entries);
 					else if (toold_is(field, "submodules")) toold_read_entries(r, &repo.submodules);
+					else if (toold_is(field, "state")) toold_read_entries(r, &repo.state);
+					else if (toold_is(field, "remotes")) toold_read_entries(r, &repo.remotes);
+					else if (toold_is(field, "remote_error")) repo.remote_error = toold_read_string(r);
 					else if (toold_is(field, "error")) repo.error = toold_read_string(r);
 					else toold_skip(r);
 				}
@@ -1066,6 +1073,7 @@ TOOLD_FN toold_str toold_write_decision(const toold_decision *d) {
 	toold_json_number(&b, "timeout_ms", d->timeout_ms);
 	toold_json_opt(&b, "stdin", d->wants_stdin);
 	toold_json_yes(&b, "shell", d->shell);
+	if (d->shell_lines.n) toold_json_list(&b, "shell_lines", d->shell_lines);
 	toold_json_close(&b, '}');
 	return toold_done(&b);
 }

@@ -43,7 +43,7 @@
 //	deny          deny, rule "pdktest.deny", reason "asked to deny", instead "ask to allow"
 //	rewrite A..   allow, rule "pdktest.rewrite", args the rest in reverse order, env {"REWRITTEN": "yes"},
 //	              stdin_base64 of "rewritten\n", mutating true, idempotent false, idempotency_key "key-N" for N
-//	              arguments, timeout_ms 1500, stdin false, shell true
+//	              arguments, timeout_ms 1500, stdin false, shell true, shell_lines as args
 //	empty         allow with args [], env {} and stdin_base64 "": which are not the same as absent
 //	config KEY    deny, rule "pdktest.config", reason the configuration's value, "absent" when there is none or
 //	              it is empty, between which Extism makes no difference

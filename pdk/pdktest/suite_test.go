@@ -75,7 +75,7 @@ func buildGuest(t *testing.T, o toolchain.Options) []byte {
 var breaks = []string{
 	"describe", "describe-abi",
 	"unread-call", "unknown-field", "extra-field", "no-request", "allow-args", "deny", "deny-instead",
-	"rewrite-args", "rewrite-env", "rewrite-false", "rewrite-stdin", "rewrite-shell", "rewrite-timeout", "rewrite-key",
+	"rewrite-args", "rewrite-env", "rewrite-false", "rewrite-stdin", "rewrite-shell", "rewrite-shell-lines", "rewrite-timeout", "rewrite-key",
 	"empty-args", "empty-env", "empty-stdin", "config", "config-absent", "repo", "repo-error", "repo-order", "restrict-fail", "restrict-trap", "unknown",
 	"handle-no-request", "handle-unknown", "call-payload", "call-unicode", "call-deadline", "stdout", "stderr", "exit", "bytes-text", "bytes-url",
 	"data", "error", "error-retriable", "gone", "fail", "trap", "handle-config", "var-get", "var-set", "var-delete", "log", "emit", "recv",

@@ -28,6 +28,12 @@ export class RepoConfig {
   entries: Entry[] = [];
   /** Those of all submodules that the repository keeps. */
   submodules: Entry[] = [];
+  /** What else the repository keeps that git acts on: names of files, from the git directory on, and what they hold. HEAD is always there when there is a repository. */
+  state: Entry[] = [];
+  /** Keys and values of all repositories beneath the roots that remotes, or the call's own arguments, name by a path. */
+  remotes: Entry[] = [];
+  /** Why one of those cannot be trusted. A policy should then deny what goes to a remote that is a path. */
+  remoteError: string = "";
   /** Why it could not be read; empty where it could. A policy should then deny what depends on it. */
   error: string = "";
 }
@@ -122,6 +128,9 @@ export class Call {
       w.beginObject();
       writeEntries(w, "entries", repo.entries);
       writeEntries(w, "submodules", repo.submodules);
+      writeEntries(w, "state", repo.state);
+      writeEntries(w, "remotes", repo.remotes);
+      w.text("remote_error", repo.remoteError);
       w.text("error", repo.error);
       w.endObject();
     }
@@ -138,6 +147,9 @@ function readRepo(r: Reader): RepoConfig | null {
       const name = r.name;
       if (name == "entries") repo.entries = readEntries(r);
       else if (name == "submodules") repo.submodules = readEntries(r);
+      else if (name == "state") repo.state = readEntries(r);
+      else if (name == "remotes") repo.remotes = readEntries(r);
+      else if (name == "remote_error") repo.remoteError = r.string();
       else if (name == "error") repo.error = r.string();
       else r.skip();
     }
@@ -204,6 +216,11 @@ export class Decision {
   stdin: Opt = Opt.Unsaid;
   /** This call cannot do without the shell that capabilities.exec lists. It runs without the tool's secrets then. */
   shell: bool = false;
+  /**
+   * With shell, the only command lines that the shell is given with -c: what runs must be one of them, or one of them
+   * followed by a space and words in single quotes. Empty: any line.
+   */
+  shellLines: string[] = [];
   /** Not empty: the call fails with this text. */
   failure: string = "";
 
@@ -255,6 +272,7 @@ export class Decision {
     w.number("timeout_ms", this.timeoutMs);
     opt(w, "stdin", this.stdin);
     w.yes("shell", this.shell);
+    if (this.shellLines.length) w.list("shell_lines", this.shellLines);
     w.endObject();
   }
 }

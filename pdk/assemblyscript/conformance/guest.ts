@@ -44,6 +44,7 @@ function policy(c: Call): Decision {
     d.timeoutMs = 1500;
     d.stdin = Opt.No;
     d.shell = true;
+    d.shellLines = args;
     return d;
   }
   if (request == "empty") {

@@ -58,6 +58,7 @@ static toold_decision policy(const toold_call *c) {
 		d.timeout_ms = 1500;
 		d.wants_stdin = TOOLD_NO;
 		d.shell = true;
+		d.shell_lines = d.args;
 		return d;
 	}
 	if (toold_is(request, "empty")) {
@@ -137,6 +138,9 @@ static toold_result written(const toold_call *c) {
 		toold_json_open(&b, '{');
 		write_entries(&b, "entries", c->repo_config.entries);
 		write_entries(&b, "submodules", c->repo_config.submodules);
+		write_entries(&b, "state", c->repo_config.state);
+		write_entries(&b, "remotes", c->repo_config.remotes);
+		toold_json_text(&b, "remote_error", c->repo_config.remote_error);
 		toold_json_text(&b, "error", c->repo_config.error);
 		toold_json_close(&b, '}');
 	}

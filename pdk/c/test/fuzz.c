@@ -64,10 +64,11 @@ static void must_be_map(toold_map m) {
 }
 
 static void must_be_call(const toold_call *c) {
-	const toold_str texts[] = {c->tool, c->cwd, c->stdin_base64, c->execution_id, c->session, c->caller, c->repo_config.error};
+	const toold_str texts[] = {c->tool, c->cwd, c->stdin_base64, c->execution_id, c->session, c->caller, c->repo_config.error, c->repo_config.remote_error};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) must_be_text(texts[i]);
 	must_be_list(c->args), must_be_list(c->roots);
 	must_be_map(c->env), must_be_map(c->repo_config.entries), must_be_map(c->repo_config.submodules);
+	must_be_map(c->repo_config.state), must_be_map(c->repo_config.remotes);
 	MUST(!c->payload.n || is_value(c->payload));
 	MUST(!c->binding.n || is_value(c->binding));
 }

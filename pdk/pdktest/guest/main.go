@@ -108,6 +108,7 @@ func policy(c *abi.Call) *abi.Decision {
 		d.StdinBase64, d.Mutating, d.Idempotent, d.Stdin, d.Shell = &stdin, &yes, &no, &no, true
 		d.IdempotencyKey = "key-" + strconv.Itoa(len(rest))
 		d.TimeoutMS = 1500
+		d.ShellLines = slices.Clone(d.Args)
 		switch {
 		case broken("rewrite-args"):
 			slices.Reverse(d.Args)
@@ -119,6 +120,8 @@ func policy(c *abi.Call) *abi.Decision {
 			d.Stdin = nil
 		case broken("rewrite-shell"):
 			d.Shell = false
+		case broken("rewrite-shell-lines"):
+			d.ShellLines = nil
 		case broken("rewrite-timeout"):
 			d.TimeoutMS = 1
 		case broken("rewrite-key"):

@@ -51,6 +51,15 @@ pub struct RepoConfig {
     pub entries: Vec<(String, String)>,
     /// Those of all submodules that the repository keeps.
     pub submodules: Vec<(String, String)>,
+    /// What else the repository keeps that git acts on: names of files, from the git
+    /// directory on, and what they hold. `HEAD` is always there when there is a repository.
+    pub state: Vec<(String, String)>,
+    /// Keys and values of all repositories beneath the roots that remotes, or the call's
+    /// own arguments, name by a path.
+    pub remotes: Vec<(String, String)>,
+    /// Why one of those cannot be trusted. A policy should then deny what goes to a remote
+    /// that is a path.
+    pub remote_error: String,
     /// Why it could not be read; empty where it could. A policy should then deny what
     /// depends on it.
     pub error: String,
@@ -86,6 +95,10 @@ pub struct Decision {
     /// This call cannot do without the shell that `capabilities.exec` lists. It runs
     /// without the tool's secrets then.
     pub shell: bool,
+    /// With `shell`, the only command lines that the shell is given with -c: what runs must
+    /// be one of them, or one of them followed by a space and words in single quotes.
+    /// Empty: any line.
+    pub shell_lines: Vec<String>,
 }
 
 /// What a handler answers.
@@ -266,6 +279,9 @@ impl Call {
                         match name {
                             "entries" => repo.entries = entries(r)?,
                             "submodules" => repo.submodules = entries(r)?,
+                            "state" => repo.state = entries(r)?,
+                            "remotes" => repo.remotes = entries(r)?,
+                            "remote_error" => repo.remote_error = r.string()?,
                             "error" => repo.error = r.string()?,
                             _ => r.skip()?,
                         }
@@ -305,7 +321,12 @@ impl Call {
             if let Some(repo) = &self.repo_config {
                 w.name("repo_config");
                 w.object(|w| {
-                    for (name, list) in [("entries", &repo.entries), ("submodules", &repo.submodules)] {
+                    for (name, list) in [
+                        ("entries", &repo.entries),
+                        ("submodules", &repo.submodules),
+                        ("state", &repo.state),
+                        ("remotes", &repo.remotes),
+                    ] {
                         if list.is_empty() {
                             continue;
                         }
@@ -321,6 +342,7 @@ impl Call {
                             }
                         })
                     }
+                    text(w, "remote_error", &repo.remote_error);
                     text(w, "error", &repo.error);
                 })
             }
@@ -390,6 +412,7 @@ impl Decision {
             number(w, "timeout_ms", self.timeout_ms);
             opt(w, "stdin", self.stdin);
             yes(w, "shell", self.shell);
+            list(w, "shell_lines", &self.shell_lines);
         });
         w.done()
     }

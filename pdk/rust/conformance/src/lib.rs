@@ -46,6 +46,7 @@ fn policy(c: &Call) -> Result<Decision, Failure> {
             timeout_ms: 1500,
             stdin: Some(false),
             shell: true,
+            shell_lines: rest.iter().rev().cloned().collect(),
             ..Decision::allow()
         },
         "empty" => Decision { args: Some(vec![]), env: Some(Default::default()), stdin_base64: Some(String::new()), ..Decision::allow() },
