@@ -47,7 +47,7 @@ func (h *Host) abiCall(ctx context.Context, k *call) *abi.Call {
 		c.DeadlineMS = max(time.Until(d).Milliseconds(), 1)
 	}
 	if slices.Contains(k.tool.Wants, abi.WantRepoConfig) && k.Cwd != "" {
-		c.RepoConfig = tools.ReadRepoConfig(k.Cwd, k.roots)
+		c.RepoConfig = tools.ReadRepoConfig(k.Cwd, k.roots, k.Args)
 	}
 	return c
 }

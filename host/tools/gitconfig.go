@@ -21,31 +21,39 @@ const (
 	maxConfigBytes   = 1 << 20 // of all files together
 	maxConfigEntries = 10000
 	maxIncludeDepth  = 10      // git's own
-	maxGitFile       = 1 << 16 // .git files, commondir and alternates
+	maxGitFile       = 1 << 16 // .git files, HEAD, commondir and alternates
 	maxAlternates    = 5       // git's own
 
 	maxSubmodules     = 1000 // folders that are looked at
 	maxSubmoduleDepth = 10
+
+	maxRepoFiles = 200000 // entries of folders that may hold links
+	maxRepoDepth = 20
+	maxRemotes   = 250 // paths that may be remotes
 )
 
-// ReadRepoConfig reads the configuration of the git repository around cwd,
-// as far as the repository itself brings it along: config, what that
-// includes, config.worktree, and, apart, those of its submodules. The user's and the system's configuration
-// are the operator's and not in it.
+// ReadRepoConfig reads what the git repository around cwd makes git do: its
+// configuration, as far as the repository itself brings it along (config, what
+// that includes, config.worktree, and, apart, those of its submodules), and
+// the state of operations that were begun. The user's and the system's
+// configuration are the operator's and not in it. args are those of the call:
+// the repositories beneath the roots that they, or the configuration's
+// remotes, name by a path are read as well.
 //
 // It answers at least what git would read: an includeIf counts as if its
 // condition held, and config.worktree as if the extension were on. The
 // repository is looked for from cwd upward as git does, but not above the
 // root that holds cwd; no repository there is no entry and no Error. Error is
 // set whenever git might see something else than what is answered: a syntax
-// that git refuses, a path that leads out of roots, something that is not a
-// regular file, a git directory that is only half there, or a bound.
+// that git refuses, a path or a link that leads out of roots, something that
+// is not a regular file, a git directory that is only half there, or a bound.
 //
 // What was read may have changed when git reads it again. The policy's
 // answer is therefore the first fence of two; the confinement of the process
 // is the other.
-func ReadRepoConfig(cwd string, roots []string) *abi.RepoConfig {
-	r := &repoReader{}
+func ReadRepoConfig(cwd string, roots, args []string) *abi.RepoConfig {
+	r := &repoReader{open: make(map[string]*os.Root), judged: make(map[string]bool)}
+	defer r.close()
 	for _, root := range roots {
 		p, err := filepath.EvalSymlinks(root)
 		if err != nil {
@@ -53,22 +61,39 @@ func ReadRepoConfig(cwd string, roots []string) *abi.RepoConfig {
 		}
 		r.roots = append(r.roots, p)
 	}
-	if err := r.read(cwd); err != nil {
+	if err := r.read(cwd, args); err != nil {
 		return &abi.RepoConfig{Error: err.Error()}
 	}
-	return &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules}
+	c := &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules, State: r.state, Remotes: r.remotes}
+	if r.remoteErr != nil {
+		c.RemoteError = r.remoteErr.Error()
+	}
+	return c
 }
 
 type repoReader struct {
 	roots   []string // resolved
+	open    map[string]*os.Root
 	entries []abi.ConfigEntry
+	state   []abi.ConfigEntry
 	bytes   int
 
 	submodules []abi.ConfigEntry
 	folders    int // seen while looking for submodules
+	links      int // entries seen while looking for links
+
+	remotes   []abi.ConfigEntry
+	remoteErr error
+	judged    map[string]bool // git directories of remotes
 }
 
-func (r *repoReader) read(cwd string) error {
+func (r *repoReader) close() {
+	for _, root := range r.open {
+		root.Close()
+	}
+}
+
+func (r *repoReader) read(cwd string, args []string) error {
 	dir, err := filepath.EvalSymlinks(cwd)
 	if err != nil {
 		return fmt.Errorf("resolve working directory: %w", plain(err))
@@ -78,52 +103,65 @@ func (r *repoReader) read(cwd string) error {
 		return errors.New("working directory is outside the roots")
 	}
 	gitDir, err := r.findGitDir(dir, root)
-	if err != nil || gitDir == "" {
-		return err
-	}
-	common, err := r.commonDir(gitDir)
 	if err != nil {
 		return err
 	}
+	if gitDir != "" {
+		common, err := r.readRepository(gitDir)
+		if err != nil {
+			return err
+		}
+		if err := r.readState(gitDir, common); err != nil {
+			return err
+		}
+		own := r.entries
+		r.entries = nil
+		err = r.readSubmodules(common+"/modules", 0)
+		r.entries, r.submodules = own, r.entries
+		if err != nil {
+			return err
+		}
+	}
+	r.readRemotes(dir, root, args)
+	return nil
+}
+
+// readRepository appends the configuration of the repository at gitDir, and
+// refuses it where git would be led out of the roots. It answers the common
+// git directory.
+func (r *repoReader) readRepository(gitDir string) (common string, err error) {
+	if common, err = r.commonDir(gitDir); err != nil {
+		return "", err
+	}
+	from := len(r.entries)
 	for _, f := range []string{common + "/config", gitDir + "/config.worktree"} {
 		if err := r.readConfig(f, 0); err != nil {
-			return err
+			return "", err
 		}
 	}
-	for _, dir := range []string{"", "/info", "/logs", "/refs", "/rebase-merge", "/rebase-apply", "/sequencer"} {
-		if err := r.checkLinks(gitDir + dir); err != nil {
-			return err
-		}
-		if common != gitDir {
-			if err := r.checkLinks(common + dir); err != nil {
-				return err
-			}
+	if err := r.checkFiles(gitDir, 0); err != nil {
+		return "", err
+	}
+	if common != gitDir {
+		if err := r.checkFiles(common, 0); err != nil {
+			return "", err
 		}
 	}
-	if err := r.checkWorktree(gitDir); err != nil {
-		return err
+	if err := r.checkWorktree(gitDir, r.entries[from:]); err != nil {
+		return "", err
 	}
-	if err := r.checkAlternates(common+"/objects", 0); err != nil {
-		return err
-	}
-	own := r.entries
-	r.entries = nil
-	err = r.readSubmodules(common+"/modules", 0)
-	r.entries, r.submodules = own, r.entries
-	return err
+	return common, r.checkObjects(common+"/objects", 0)
 }
 
 // readSubmodules reads the configuration of the repositories beneath dir. A
 // submodule's name may have slashes, and it may have submodules of its own.
 func (r *repoReader) readSubmodules(dir string, depth int) error {
-	if _, err := r.resolve(dir); errors.Is(err, fs.ErrNotExist) {
+	list, err := r.readDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
-	} else if err != nil {
-		return err
 	}
-	list, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("%s: %w", dir, plain(err))
+		return err
 	}
 	for _, e := range list {
 		sub := dir + "/" + e.Name()
@@ -140,45 +178,11 @@ func (r *repoReader) readSubmodules(dir string, depth int) error {
 			}
 			continue
 		}
-		for _, f := range []string{sub + "/config", sub + "/config.worktree"} {
-			if err := r.readConfig(f, 0); err != nil {
-				return err
-			}
-		}
-		if err := r.readSubmodules(sub+"/modules", depth+1); err != nil {
+		common, err := r.readRepository(sub)
+		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// checkLinks refuses links out of the roots in dir: git reads a message to
-// commit from such a file, and writes references and logs through it.
-func (r *repoReader) checkLinks(dir string) error {
-	if _, err := r.resolve(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	list, err := os.ReadDir(dir)
-	if errors.Is(err, syscall.ENOTDIR) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", dir, plain(err))
-	}
-	for _, e := range list {
-		if e.Type()&fs.ModeSymlink == 0 {
-			continue
-		}
-		_, err := r.resolve(dir + "/" + e.Name())
-		if errors.Is(err, fs.ErrNotExist) {
-			if e.Name() == "HEAD" && strings.HasPrefix(readlink(dir+"/HEAD"), "refs/") {
-				continue // A branch without a commit.
-			}
-			err = fmt.Errorf("%s/%s leads nowhere", dir, e.Name())
-		}
-		if err != nil {
+		if err := r.readSubmodules(common+"/modules", depth+1); err != nil {
 			return err
 		}
 	}
@@ -192,8 +196,8 @@ func readlink(p string) string {
 
 // checkWorktree refuses a working tree outside the roots: git would write
 // there.
-func (r *repoReader) checkWorktree(gitDir string) error {
-	for _, e := range r.entries {
+func (r *repoReader) checkWorktree(gitDir string, entries []abi.ConfigEntry) error {
+	for _, e := range entries {
 		if e.Key != "core.worktree" {
 			continue
 		}
@@ -345,43 +349,12 @@ func (r *repoReader) commonDir(gitDir string) (string, error) {
 	if !strings.HasPrefix(p, "/") {
 		p = gitDir + "/" + p
 	}
-	if _, err := r.resolve(p); err != nil {
+	// Resolved, since ".." after a link is not where the path came from.
+	q, err := r.resolve(p)
+	if err != nil {
 		return "", fmt.Errorf("%s: %w", file, err)
 	}
-	return p, nil
-}
-
-// checkAlternates refuses object stores outside the roots: git would read
-// objects of other people's repositories from there.
-func (r *repoReader) checkAlternates(objects string, depth int) error {
-	if _, err := r.resolve(objects); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	b, err := r.readFile(objects+"/info/alternates", maxGitFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if depth >= maxAlternates {
-		return fmt.Errorf("%s/info/alternates is nested too deeply", objects)
-	}
-	for line := range strings.SplitSeq(string(b), "\n") {
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		if line[0] == '"' {
-			return fmt.Errorf("%s/info/alternates has a quoted path", objects)
-		}
-		if !strings.HasPrefix(line, "/") {
-			line = objects + "/" + line
-		}
-		if err := r.checkAlternates(line, depth+1); err != nil {
-			return err
-		}
-	}
-	return nil
+	return q, nil
 }
 
 // readConfig appends what file and its includes hold. A missing file holds
@@ -453,28 +426,91 @@ func (r *repoReader) resolve(p string) (string, error) {
 	return q, nil
 }
 
-// readFile reads a regular file beneath the roots of at most limit bytes.
-func (r *repoReader) readFile(p string, limit int) ([]byte, error) {
+// openPath opens what p names, which must lie beneath the roots whatever links
+// are on the way.
+func (r *repoReader) openPath(p string) (*os.File, error) {
+	if !strings.Contains(p, "..") {
+		if top := r.rootOf(p); top != "" {
+			f, err := r.openBeneath(top, p)
+			if err == nil || errors.Is(err, fs.ErrNotExist) {
+				return f, err
+			}
+		}
+	}
+	// Links lead to another root, or are absolute.
 	q, err := r.resolve(p)
 	if err != nil {
 		return nil, err
 	}
 	// Between resolve and open someone may have put a link in the way: the
-	// os.Root does not follow it out. O_NONBLOCK, so that a FIFO does not
-	// stop the daemon.
-	top := r.rootOf(q)
-	root, err := os.OpenRoot(top)
+	// os.Root does not follow it out.
+	f, err := r.openBeneath(r.rootOf(q), q)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p, err)
+	}
+	return f, nil
+}
+
+// openBeneath opens p beneath the root top. O_NONBLOCK, so that a FIFO does
+// not stop the daemon.
+func (r *repoReader) openBeneath(top, p string) (*os.File, error) {
+	root := r.open[top]
+	if root == nil {
+		var err error
+		if root, err = os.OpenRoot(top); err != nil {
+			return nil, plain(err)
+		}
+		r.open[top] = root
+	}
+	rel := strings.TrimLeft(strings.TrimPrefix(p, top), "/")
+	if rel == "" {
+		rel = "."
+	}
+	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil, fs.ErrNotExist // To git it is the same.
+	}
 	if err != nil {
 		return nil, plain(err)
 	}
-	defer root.Close()
-	rel, err := filepath.Rel(top, q)
+	return f, nil
+}
+
+// readDir lists a folder beneath the roots.
+func (r *repoReader) readDir(p string) ([]fs.DirEntry, error) {
+	f, err := r.openPath(p)
 	if err != nil {
 		return nil, err
 	}
-	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	defer f.Close()
+	// A folder of an os.Root asks for the kind of each entry, which the list
+	// itself tells.
+	syscall.ForkLock.RLock()
+	fd, err := syscall.Dup(int(f.Fd()))
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p, err)
+	}
+	dir := os.NewFile(uintptr(fd), p)
+	defer dir.Close()
+	list, err := dir.ReadDir(-1)
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil, fs.ErrNotExist
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p, plain(err))
+	}
+	return list, nil
+}
+
+// readFile reads a regular file beneath the roots of at most limit bytes.
+func (r *repoReader) readFile(p string, limit int) ([]byte, error) {
+	f, err := r.openPath(p)
+	if err != nil {
+		return nil, err
 	}
 	defer f.Close()
 	fi, err := f.Stat()
