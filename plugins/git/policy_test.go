@@ -22,14 +22,16 @@ func ask(p *policy, args []string, more ...abi.ConfigEntry) *abi.Decision {
 		{Key: "remote.origin.fetch", Value: "+refs/heads/*:refs/remotes/origin/*"},
 		{Key: "remote.shell.url", Value: "git@example.com:x.git"},
 		{Key: "remote.disk.url", Value: "/ws/remote.git"},
+		{Key: "branch.main.remote", Value: "origin"},
+		{Key: "branch.main.merge", Value: "refs/heads/main"},
 	}, more...)...))
 }
 
 func callOf(args []string, config ...abi.ConfigEntry) *abi.Call {
-	return &abi.Call{Tool: "git", Args: args, Cwd: "/ws/repo/sub", Roots: []string{"/ws"}, RepoConfig: &abi.RepoConfig{Entries: config}}
+	return &abi.Call{Tool: "git", Args: args, Cwd: "/ws/repo/sub", Roots: []string{"/ws"}, RepoConfig: &abi.RepoConfig{Entries: config, State: []abi.ConfigEntry{{Key: "HEAD", Value: "ref: refs/heads/main\n"}}}}
 }
 
-var originOnly = []abi.ConfigEntry{{Key: "remote.origin.url", Value: "https://example.com/x.git"}, {Key: "branch.main.remote", Value: "origin"}}
+var originOnly = []abi.ConfigEntry{{Key: "remote.origin.url", Value: "https://example.com/x.git"}, {Key: "branch.main.remote", Value: "origin"}, {Key: "branch.main.merge", Value: "refs/heads/main"}}
 
 // everyday is what must work.
 var everyday = []string{
@@ -310,11 +312,11 @@ func TestProtected(t *testing.T) {
 	for args, want := range map[string]string{
 		"push origin x":                  "origin x:x",
 		"push origin HEAD:x":             "origin HEAD:x",
+		"push origin HEAD:heads/x":       "origin HEAD:refs/heads/x",
 		"push origin main:maintenance":   "origin main:maintenance",
 		"push origin x:release/1/2":      "origin x:release/1/2",
-		"push --tags origin":             "--tags origin",
-		"push origin tag v1":             "origin refs/tags/v1",
-		"push origin refs/tags/main":     "origin refs/tags/main:refs/tags/main",
+		"push --tags origin":             "origin refs/tags/*:refs/tags/* ^refs/tags/HEAD ^refs/tags/refs/* ^refs/tags/heads/* ^refs/tags/tags/* ^refs/tags/remotes/* ^refs/tags/main ^refs/tags/release/*",
+		"push origin tag v1":             "origin refs/tags/v1:refs/tags/v1",
 		"push origin a refs/heads/b c:d": "origin a:a refs/heads/b:refs/heads/b c:d",
 	} {
 		d := ask(p, split(args))

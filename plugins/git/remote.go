@@ -200,7 +200,9 @@ func (r *request) target(name string, forPush bool) ([]remote, error) {
 		if forPush && len(c.pushurl) > 0 {
 			list = c.pushurl
 		}
-		if len(list) == 0 {
+		if len(c.url) == 0 {
+			// Git then looks for a file .git/remotes/NAME, whatever else the
+			// configuration says.
 			return nil, r.unlessOff(refusal("remote", name, "remote "+quote(name)+" has no URL", "git remote set-url "+name+" URL"))
 		}
 		var out []remote
@@ -421,115 +423,6 @@ func lsRemote(r *request) error {
 		return err
 	}
 	return r.goes(to, "--upload-pack", "upload-pack")
-}
-
-func push(r *request) error {
-	ops := r.line.Operands()
-	to, err := r.target(nth(ops, 0), true)
-	if err != nil {
-		return err
-	}
-	for _, m := range to {
-		if plainName(m.name, "./") {
-			r.config = append(r.config, "remote."+m.name+".mirror=false")
-		}
-	}
-	if err := r.goes(to, "--receive-pack", "receive-pack"); err != nil {
-		return err
-	}
-	if r.off[checkPush] {
-		return nil
-	}
-	if len(ops) < 2 {
-		if len(r.protected) > 0 && !(r.line.Has("--tags") && !anyOf(r.line, "--all", "--branches", "--follow-tags")) {
-			return refusal("push.protected", "", "some branches are protected, and what a push without a branch would push is not known beforehand", "name the branch: git push origin BRANCH")
-		}
-		for _, e := range r.repo.entries {
-			if e.section == "remote" && e.name == "push" && (e.value == "" || e.value[0] == '+' || e.value[0] == ':') {
-				return refusal("push.force", "remote."+e.sub+".push", "the repository's configuration forces pushes: remote."+e.sub+".push="+quote(e.value), "name the branch: git push "+e.sub+" BRANCH")
-			}
-			if e.section == "remote" && e.name == "mirror" {
-				return refusal("push.force", "remote."+e.sub+".mirror", "the repository's configuration makes each push to "+quote(e.sub)+" a mirror, which forces and deletes", "name the branch: git push "+e.sub+" BRANCH")
-			}
-		}
-		return nil
-	}
-	n := 0
-	for i, it := range r.line.Items {
-		if it.Flag != nil {
-			continue
-		}
-		if n++; n == 1 {
-			continue
-		}
-		if it.Value == "tag" {
-			// "tag NAME" is refs/tags/NAME; "tag" alone is a branch of that name.
-			if rest := r.line.Items[i+1:]; slices.ContainsFunc(rest, func(o argv.Item) bool { return o.Flag == nil }) {
-				r.line.Items[i].Value = ""
-				continue
-			}
-		}
-		v, err := r.refspec(it.Value)
-		if err != nil {
-			return err
-		}
-		r.line.Items[i].Value = v
-	}
-	// What was "tag NAME" is written as one refspec.
-	items := r.line.Items[:0]
-	tag := false
-	for _, it := range r.line.Items {
-		switch {
-		case it.Flag == nil && it.Value == "":
-			tag = true
-			continue
-		case it.Flag == nil && tag:
-			name, _, _ := strings.Cut(it.Value, ":")
-			it.Value, tag = "refs/tags/"+name, false
-		}
-		items = append(items, it)
-	}
-	r.line.Items = items
-	return nil
-}
-
-// refspec checks one refspec of a push and answers what is pushed.
-func (r *request) refspec(spec string) (string, error) {
-	src, dst, colon := strings.Cut(spec, ":")
-	switch {
-	case strings.HasPrefix(spec, "+"):
-		return "", refusal("push.force", spec, "refspec "+quote(spec)+" is forced by its \"+\"", "push without it, or to a branch of another name")
-	case strings.HasPrefix(spec, "^") || spec == "" || strings.HasPrefix(spec, "-"):
-		return "", refusal("push.refspec", spec, "refspec "+quote(spec)+" is not one that this policy knows", "name a branch")
-	case colon && src == "" && dst != "":
-		return "", refusal("push.delete", spec, "refspec "+quote(spec)+" deletes "+quote(dst)+" on the other side", "leave it out")
-	case colon && (dst == "" || src == ""):
-		return "", refusal("push.refspec", spec, "refspec "+quote(spec)+" does not say what is pushed where", "write SRC:DST")
-	}
-	if len(r.protected) == 0 {
-		return spec, nil
-	}
-	if !colon {
-		dst = src
-	}
-	name := shortRef(dst)
-	if !plainName(name, "./") || strings.Contains(name, "..") || !colon && (name == "HEAD" || name == "@") {
-		return "", refusal("push.protected", spec, "some branches are protected, and refspec "+quote(spec)+" does not name the one it pushes to", "write SRC:BRANCH")
-	}
-	for _, p := range r.protected {
-		if ok, err := path.Match(p, name); ok || err != nil {
-			return "", refusal("push.protected", spec, "branch "+quote(name)+" is protected", "push to another branch, and open a pull request")
-		}
-	}
-	// Written out: a source that is itself a symbolic reference would
-	// otherwise choose the destination.
-	return src + ":" + dst, nil
-}
-
-// shortRef takes from a reference what git supplies by itself.
-func shortRef(ref string) string {
-	ref = strings.TrimPrefix(ref, "refs/")
-	return strings.TrimPrefix(ref, "heads/")
 }
 
 // orHead gives shortlog the revision without which it would read a log from

@@ -19,12 +19,15 @@ type entry struct {
 type repoConfig struct {
 	entries     []entry
 	submodules  []entry
+	others      []entry // of repositories that are remotes
+	othersErr   string
+	state       []abi.ConfigEntry
 	remotes     map[string]*remoteConfig
 	remoteNames []string
 	err         string
 }
 
-type remoteConfig struct{ url, pushurl []string }
+type remoteConfig struct{ url, pushurl, push []string }
 
 func newRepoConfig(c *abi.RepoConfig) *repoConfig {
 	rc := &repoConfig{remotes: make(map[string]*remoteConfig)}
@@ -34,10 +37,16 @@ func newRepoConfig(c *abi.RepoConfig) *repoConfig {
 	}
 	rc.err = c.Error
 	rc.entries = make([]entry, 0, len(c.Entries))
+	rc.state, rc.othersErr = c.State, c.RemoteError
 	for _, e := range c.Submodules {
 		en := splitKey(e.Key)
 		en.value = e.Value
 		rc.submodules = append(rc.submodules, en)
+	}
+	for _, e := range c.Remotes {
+		en := splitKey(e.Key)
+		en.value = e.Value
+		rc.others = append(rc.others, en)
 	}
 	for _, e := range c.Entries {
 		en := splitKey(e.Key)
@@ -57,6 +66,8 @@ func newRepoConfig(c *abi.RepoConfig) *repoConfig {
 			m.url = append(m.url, e.Value)
 		case "pushurl":
 			m.pushurl = append(m.pushurl, e.Value)
+		case "push":
+			m.push = append(m.push, e.Value)
 		}
 	}
 	return rc
@@ -108,20 +119,34 @@ func (r *request) checkRepo() error {
 	if first == "config" || first == "remote" {
 		return nil
 	}
+	network := len(r.remotes) > 0
 	for _, e := range r.repo.entries {
-		why := r.hostile(e, first)
+		why := r.hostile(e, first, network)
 		if why == "" {
 			continue
 		}
 		return refusal("repo-config", e.key, "the repository's configuration sets "+quote(e.key)+", which "+why, "remove it: git config --unset-all "+e.key)
 	}
 	for _, e := range r.repo.submodules {
-		if why := always[e.pattern()]; why != "" {
+		if why := r.hostile(e, first, false); why != "" {
 			return refusal("repo-config", e.key, "the configuration of a submodule sets "+quote(e.key)+", which "+why, "remove it: git config --unset-all "+e.key+", in the submodule")
 		}
 	}
+	if err := r.checkState(first); err != nil {
+		return err
+	}
+	if r.needsShell() {
+		if r.repo.othersErr != "" {
+			return refusal("repo-config", "", "a remote of this call cannot be trusted: "+r.repo.othersErr, "mend it, or name another")
+		}
+		for _, e := range r.repo.others {
+			if why := r.hostile(e, first, false); why != "" {
+				return refusal("repo-config", e.key, "the configuration of a remote sets "+quote(e.key)+", which "+why, "remove it: git config --unset-all "+e.key+", in the remote")
+			}
+		}
+	}
 	for _, name := range r.repo.remoteNames {
-		if len(r.remotes) > 0 && !plainName(name, "./") {
+		if network && !plainName(name, "./") {
 			return refusal("repo-config", "remote."+name, "the repository has a remote of the name "+quote(name), "give it a name of letters, digits, '.', '-' and '_'")
 		}
 	}
@@ -129,10 +154,9 @@ func (r *request) checkRepo() error {
 }
 
 // hostile says what is wrong with a variable for this call, whose subcommand
-// begins with first, or "". It sees thousands of variables of branches in a
+// begins with first and which may go to a remote, or "". It sees thousands of variables of branches in a
 // large repository, so it looks for those that are known first.
-func (r *request) hostile(e entry, first string) string {
-	network := len(r.remotes) > 0
+func (r *request) hostile(e entry, first string, network bool) string {
 	names, isKnown := known[e.section]
 	if isKnown && names[e.name] && !special[e.name] {
 		return ""
