@@ -335,13 +335,20 @@ func lastIsHead(args []string) []string {
 
 // insideOnly is for diff, which compares files outside of any repository
 // when an operand leads there.
+//
+// Of exactly two operands git makes a comparison of any two files when the
+// repository is gone by the time it looks. A third, which leaves nothing out,
+// makes an error of that. Blobs (HEAD:a) take no third one.
 func insideOnly(r *request) error {
-	for _, it := range r.line.Items {
-		if it.Flag == nil {
-			if _, err := r.scope.Path(it.Value); err != nil && it.Value != "" {
-				return err
-			}
+	ops := r.line.Operands()
+	for _, op := range ops {
+		if _, err := r.scope.Path(op); err != nil && op != "" {
+			return err
 		}
+	}
+	literal := slices.Contains(r.call.Args, "--literal-pathspecs") || slices.Contains(r.call.Args, "--noglob-pathspecs")
+	if len(ops) == 2 && !literal && strings.Contains(ops[0]+ops[1], "/") && !strings.Contains(ops[0]+ops[1], ":") && !r.off[checkFlags] {
+		r.line.Items = append(r.line.Items, argv.Item{Value: ":(top,exclude).git/none", Dashed: r.line.Items[len(r.line.Items)-1].Dashed})
 	}
 	return nil
 }
@@ -468,7 +475,7 @@ var commands = byName(
 	stashCommand,
 
 	// History.
-	&command{name: "commit", paths: true, grammar: grammar(
+	&command{name: "commit", paths: true, then: trailers, grammar: grammar(
 		bare("-a --all", "--reset-author", "--short", "--branch", "--porcelain", "--long", "-z --null", "-s ~--signoff", "-n --no-verify", "--verify", "--allow-empty", "--allow-empty-message",
 			"--no-edit", "--amend", "--no-post-rewrite", "-i --include", "-o --only", "-v --verbose", "-q --quiet", "--dry-run", "~--status"),
 		with(text, "-m --message", "--author", "--date", "--trailer"), with(input, "-F --file"), with(rev, "-C --reuse-message", "-c --reedit-message", "--fixup", "--squash"),
@@ -485,9 +492,9 @@ var commands = byName(
 	&command{name: "tag", tail: lastIsHead, grammar: grammar(listFlags,
 		bare("-l --list", "-a --annotate", "-f --force", "-d --delete", "--create-reflog", "--omit-empty", "--no-sign"), with(text, "-m --message", "--trailer"), with(input, "-F --file"),
 		with(word, "--cleanup"), may(count, "-n"), never(noEditor, "give the message with -m or -F", "-e --edit"), never(signs, "use -a", "-s --sign", "-u --local-user", "-v --verify")),
-		then: readsWhen(func(l *argv.Line) bool {
+		then: both(trailers, readsWhen(func(l *argv.Line) bool {
 			return anyOf(l, "--list", "-n", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at") || len(l.Operands()) == 0 && !l.Has("--delete")
-		})},
+		}))},
 	&command{name: "merge", grammar: grammar(mergeFlags, bare("-q --quiet", "-v --verbose", "~--progress", "~--rerere-autoupdate", "~--overwrite-ignore", "--abort", "--continue", "--quit"),
 		with(text, "-m --message", "--into-name"), with(input, "-F --file")), operand: rev, most: 1},
 	&command{name: "rebase", operand: rev, most: 2, grammar: grammar(

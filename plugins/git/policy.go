@@ -61,6 +61,9 @@ type policy struct {
 	hosts []string
 	// ssh is the program for ssh remotes: one word, no arguments.
 	ssh string
+	// proxy is that of https remotes, "" for none, or "host" for what the
+	// host's own configuration and environment say.
+	proxy string
 	// fault refuses every call: a configuration that was not understood.
 	fault string
 	// off holds checks that are switched off. Only tests set it.
@@ -94,6 +97,12 @@ func newPolicy(lookup func(string) (string, bool)) *policy {
 	boolean("allow_file_remotes", &p.allowFile)
 	boolean("allow_http", &p.allowHTTP)
 	p.hosts = words("hosts")
+	if v, ok := lookup("proxy"); ok {
+		p.proxy = v
+		if v != "" && v != "host" && (!strings.Contains(v, "://") || strings.ContainsFunc(v, func(c rune) bool { return c <= ' ' || c == 0x7f })) {
+			p.fault = "config proxy of tool git is neither a URL nor \"host\""
+		}
+	}
 	if v, ok := lookup("ssh"); ok {
 		p.ssh = v
 		if v == "" || strings.ContainsAny(v, "|&;<>()$`\\\"' \t\r\n*?[#~=%") || v[0] == '-' {
@@ -119,6 +128,7 @@ type request struct {
 	config               []string // further -c values, after the forced ones
 	flags                []string // further flags, before the line's own
 	remotes              []remote // where this call goes; none: it stays here
+	lines                []string // what a shell may run
 }
 
 func refusal(rule, arg, reason, instead string) *argv.Refusal {
@@ -141,7 +151,9 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	d.Args = args
 	d.Env = r.env()
 	d.Mutating, d.Idempotent, d.Stdin = &r.mutating, &r.idempotent, &r.stdin
-	d.Shell = r.needsShell() && r.pinned(args)
+	if d.Shell = r.needsShell() && r.pinned(args); d.Shell {
+		d.ShellLines = r.lines
+	}
 	return d
 }
 
@@ -471,6 +483,19 @@ func (r *request) forced() []string {
 			set("protocol." + name + ".allow=never")
 		}
 	}
+	// Programs that merge. What the repository says of them was judged.
+	twohead, ok := r.repo.get("pull.twohead")
+	if !ok {
+		twohead = "ort"
+	}
+	set("merge.default=text", "pull.twohead="+twohead, "pull.octopus=ort")
+	if branch := r.repo.branch(); branch != "" && !strings.ContainsAny(branch, "=\n") {
+		set("branch." + branch + ".mergeOptions=")
+	}
+	if len(r.remotes) > 0 {
+		set(noAlternateRefs)
+	}
+	set(r.pinHTTP()...)
 	set(r.neutralise()...)
 	for _, m := range r.remotes {
 		if m.kind == kindFile && m.path != "" {

@@ -21,6 +21,7 @@ const (
 // remote is one place that a call goes to.
 type remote struct {
 	kind kind
+	url  string
 	name string // in the configuration, or the URL on the command line
 	path string // of kindFile: absolute
 }
@@ -125,7 +126,8 @@ func (r *request) folder(url, p, base string) (remote, error) {
 	if !r.allowFile {
 		return remote{}, badRemote(url, "is a folder of this host", "use https or ssh")
 	}
-	if p[0] == '~' || p[0] == '-' || strings.ContainsAny(p, "\n\r") {
+	// Git quotes "'" and "!" for the shell in a way of its own.
+	if p[0] == '~' || p[0] == '-' || strings.ContainsAny(p, "\n\r'!") {
 		return remote{}, badRemote(url, "is not a path that this policy knows", "write the whole path")
 	}
 	from := []string{base}
@@ -178,7 +180,7 @@ func (r *request) urls(name, url, base string) ([]remote, error) {
 		if err := r.unlessOff(err); err != nil {
 			return nil, err
 		}
-		m.name = name
+		m.name, m.url = name, u
 		out = append(out, m)
 	}
 	return out, nil
@@ -274,12 +276,9 @@ func (r *request) goes(to []remote, flag, service string) error {
 // remote that is on this host.
 func (r *request) pinByConfig(service string) {
 	key := strings.ReplaceAll(service, "-", "")
-	for i, m := range r.remotes {
+	for _, m := range r.remotes {
 		if m.kind != kindFile {
 			continue
-		}
-		if i == 0 {
-			r.config = append(r.config, "core.alternateRefsCommand=git check-ref-format")
 		}
 		// A remote named by its path has no configuration.
 		if plainName(m.name, "./") {
@@ -300,6 +299,11 @@ func (r *request) pinned(args []string) bool {
 	return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, "pack="+pinStart) })
 }
 
+// noAlternateRefs has git run, in the place of a command that lists what other
+// object stores have, one of its own that lists nothing. It is one word, so
+// that it takes no shell.
+const noAlternateRefs = "core.alternateRefsCommand=git-check-ref-format"
+
 const pinStart = "git -c core.hooksPath=/dev/null "
 
 // pin is the command line that git hands to the shell for a remote on this
@@ -310,7 +314,7 @@ func (r *request) pin(service string) string {
 	b.WriteString(strings.TrimSuffix(pinStart, " "))
 	for _, kv := range []string{
 		"core.fsmonitor=false", "gc.autoDetach=false", "receive.autogc=false", "receive.denyNonFastForwards=true",
-		"receive.denyDeletes=true", "receive.denyCurrentBranch=refuse", "core.alternateRefsCommand=git check-ref-format",
+		"receive.denyDeletes=true", "receive.denyCurrentBranch=refuse", noAlternateRefs,
 	} {
 		b.WriteString(" -c " + shellQuote(kv))
 	}
@@ -325,7 +329,41 @@ func (r *request) pin(service string) string {
 			b.WriteString(" -c " + shellQuote("safe.directory="+dir))
 		}
 	}
-	return b.String() + " " + service
+	line := b.String() + " " + service
+	if !slices.Contains(r.lines, line) {
+		r.lines = append(r.lines, line)
+	}
+	return line
+}
+
+// pinHTTP fixes how the remotes of this call are reached over https, for the
+// very URL, so that nothing in a file is more specific: who answers is to be
+// who the URL names.
+func (r *request) pinHTTP() []string {
+	var out []string
+	for _, m := range r.remotes {
+		if m.kind != kindHTTPS && m.kind != kindHTTP {
+			continue
+		}
+		scheme, rest, _ := strings.Cut(m.url, "://")
+		host, where, _ := strings.Cut(rest, "/")
+		if user, name, ok := cutLast(host, "@"); ok {
+			user, _, _ = strings.Cut(user, ":")
+			host = user + "@" + name
+		}
+		key := "http." + scheme + "://" + host + "/" + where
+		if strings.Contains(key, "=") {
+			continue // -c would end the key there
+		}
+		out = append(out, key+".sslVerify=true", key+".curloptResolve=", key+".followRedirects=initial")
+		if r.proxy != "host" {
+			out = append(out, key+".proxy="+r.proxy)
+			if plainName(m.name, "./") {
+				out = append(out, "remote."+m.name+".proxy="+r.proxy)
+			}
+		}
+	}
+	return out
 }
 
 func shellQuote(s string) string {

@@ -167,6 +167,12 @@ func (r *request) hostile(e entry, first string, network bool) string {
 		}
 		return ""
 	}
+	if e.section == "remotes" {
+		if network {
+			return "stands for several remotes"
+		}
+		return ""
+	}
 	pattern := e.pattern()
 	if why, ok := always[pattern]; ok {
 		return why
@@ -308,7 +314,7 @@ var known = sets(map[string]string{
 	"revert": "*", "sequence": "editor", "showbranch": "*", "sparse": "*", "splitindex": "*", "stash": "*", "status": "*", "transfer": "*", "user": "*",
 	"trailer": "ifexists ifmissing key separators where", "uploadpack": "*", "url": "insteadof pushinsteadof", "versionsort": "*", "worktree": "*", "fsck": "*",
 	"filter": "required", "interactive": "singlekey", "ssh": "variant", "pager": "*", "am": "*", "attr": "tree",
-	"credential": "username usehttppath", "remotes": "*", "protocol": "version", "promisor": "quiet", "clone": "defaultremotename rejectshallow",
+	"credential": "username usehttppath", "protocol": "version", "promisor": "quiet", "clone": "defaultremotename rejectshallow",
 })
 
 // special are names that some rule is about, in whatever section: they are
