@@ -1,5 +1,7 @@
 package main
 
+import "strings"
+
 // hostile is one attempt to make git run a program, write outside of the
 // roots or show what lies there: by its arguments, by its environment, or by
 // a repository that somebody prepared. README.md lists them.
@@ -33,7 +35,22 @@ type hostile struct {
 	// confined says that the policy cannot see it, and only the confinement
 	// holds it.
 	confined bool
+	// race is what holds the case when the repository becomes what it is here
+	// only after the policy has looked: "" is what is forced and the
+	// confinement; see guard.
+	race guard
 }
+
+// guard is something outside of the policy that a case needs.
+type guard string
+
+const (
+	// byExec: programs that are git's own, or reached through a link, run with
+	// arguments of the repository's choice until each execution is judged.
+	byExec guard = "execution"
+	// byReading: toold's user can read what is shown.
+	byReading guard = "reading"
+)
 
 const filterAttributes = "*.txt filter=x diff=x merge=x\n"
 
@@ -223,19 +240,67 @@ var hostiles = []hostile{
 	{name: ".git that leads outside", args: []string{"log"}, cwd: "lead", files: map[string]string{"lead/.git": "gitdir: {OUT}/victim/.git\n"}, rule: "repo-config"},
 	{name: ".git that is a link to the outside", args: []string{"log"}, cwd: "lead", files: map[string]string{"lead/x": ""}, links: map[string]string{"lead/.git": "{OUT}/victim/.git"}, rule: "repo-config"},
 	{name: "commondir outside", args: []string{"log main"}, cwd: "lead", files: map[string]string{"lead/.git/HEAD": "ref: refs/heads/main\n", "lead/.git/commondir": "{OUT}/victim/.git\n"}, rule: "repo-config"},
-	{name: "alternates outside", args: []string{"show {VICTIM}"}, files: map[string]string{"repo/.git/objects/info/alternates": "{OUT}/victim/.git/objects\n"}, rule: "repo-config"},
+	{name: "alternates outside", args: []string{"show {VICTIM}"}, files: map[string]string{"repo/.git/objects/info/alternates": "{OUT}/victim/.git/objects\n"}, rule: "repo-config", race: byReading},
 	{name: "a repository above the root", args: []string{"log"}, cwd: "sub", files: map[string]string{"sub/x": ""}, prepare: []string{"!cp\u00a0-r\u00a0{OUT}/victim/.git\u00a0{WS}/../.git"}},
 	{name: "include outside", args: []string{"config --list"}, config: "[include]path={OUT}/secret.cfg", files: map[string]string{"../out/secret.cfg": "[a]b=TOPSECRET\n"}, rule: "repo-config"},
-	{name: "blame.ignoreRevsFile outside", args: []string{"blame a.txt"}, config: "[blame]ignoreRevsFile={OUT}/secret.txt", rule: "repo-config"},
-	{name: "fsck.skipList outside", args: []string{"fetch origin", "pull origin main"}, config: "[fetch]fsckObjects=true\n[fetch \"fsck\"]skipList={OUT}/secret.txt", prepare: []string{"!cd\u00a0{WS};git\u00a0clone\u00a0-q\u00a0remote.git\u00a0other;cd\u00a0other;git\u00a0commit\u00a0-q\u00a0--allow-empty\u00a0-m\u00a0y;git\u00a0push\u00a0-q\u00a0origin\u00a0HEAD:y"}, rule: "repo-config"},
+	{name: "blame.ignoreRevsFile outside", args: []string{"blame a.txt"}, config: "[blame]ignoreRevsFile={OUT}/secret.txt", rule: "repo-config", race: byReading},
+	{name: "fsck.skipList outside", args: []string{"fetch origin", "pull origin main"}, config: "[fetch]fsckObjects=true\n[fetch \"fsck\"]skipList={OUT}/secret.txt", prepare: []string{"!cd\u00a0{WS};git\u00a0clone\u00a0-q\u00a0remote.git\u00a0other;cd\u00a0other;git\u00a0commit\u00a0-q\u00a0--allow-empty\u00a0-m\u00a0y;git\u00a0push\u00a0-q\u00a0origin\u00a0HEAD:y"}, rule: "repo-config", race: byReading},
 	{name: "init.templateDir of the repository", args: []string{"init"}, config: "[init]templateDir={OUT}", tame: "init reads the user's own configuration only"},
 	{name: "clone beneath a link to the outside", args: []string{"clone {WS}/remote.git {WS}/link/new"}, links: map[string]string{"link": "{OUT}"}, confined: true},
 	{name: "init beneath a link to the outside", args: []string{"init {WS}/link/new"}, links: map[string]string{"link": "{OUT}"}, confined: true},
 	{name: "worktree add beneath a link to the outside", args: []string{"worktree add ../link/new"}, links: map[string]string{"link": "{OUT}"}, confined: true},
 	{name: "reflog that is a link to the outside", args: []string{"commit --allow-empty -m x"}, prepare: []string{"!ln\u00a0-sf\u00a0{OUT}/log\u00a0.git/logs/HEAD"}, files: map[string]string{"../out/log": ""}, rule: "repo-config"},
-	{name: "message that is a link to the outside", args: []string{"commit --allow-empty --no-edit", "log -1"}, links: map[string]string{"repo/.git/MERGE_MSG": "{OUT}/secret.txt"}, rule: "repo-config"},
+	{name: "message that is a link to the outside", args: []string{"commit --allow-empty --no-edit", "log -1"}, links: map[string]string{"repo/.git/MERGE_MSG": "{OUT}/secret.txt"}, rule: "repo-config", race: byReading},
 	{name: "references that are a link to the outside", args: []string{"branch x"}, prepare: []string{"!mv\u00a0.git/refs/heads\u00a0{OUT}/heads;ln\u00a0-s\u00a0{OUT}/heads\u00a0.git/refs/heads"}, rule: "repo-config"},
 	{name: "a rebase that was prepared", args: []string{"rebase --continue"}, prepare: []string{"-c sequence.editor=true rebase -q -i --exec=false HEAD~1", "!echo\u00a0'exec\u00a0{SH}'>.git/rebase-merge/git-rebase-todo"}, rule: "repo-state"},
+
+	// What was begun, and how it is to go on.
+	{name: "a strategy of a prepared rebase", args: []string{"rebase --continue"}, prepare: []string{"-c sequence.editor=true rebase -q -i --exec=false HEAD~1", alien,
+		"!echo\u00a0pick\u00a0picked>.git/rebase-merge/git-rebase-todo;echo\u00a0x/git>.git/rebase-merge/strategy;echo\u00a0'\u00a0--git-dir={WS}/evil.git'>.git/rebase-merge/strategy_opts"}, rule: "repo-state", race: byExec},
+	{name: "a strategy of a prepared cherry-pick", args: []string{"cherry-pick --continue"}, prepare: []string{alien, "!git\u00a0cherry-pick\u00a0conflict\u00a0picked;git\u00a0checkout\u00a0-q\u00a0--theirs\u00a0a.txt;git\u00a0add\u00a0a.txt",
+		"!printf\u00a0'[options]\\n\\tstrategy\u00a0=\u00a0x/git\\n\\tstrategy-option\u00a0=\u00a0git-dir={WS}/evil.git\\n'>.git/sequencer/opts"}, rule: "repo-state", race: byExec},
+	{name: "an exec line with its short name, behind a tab", args: []string{"rebase --continue", "rebase --skip"}, prepare: []string{"-c sequence.editor=true rebase -q -i --exec=false HEAD~1", "!printf\u00a0'\u00a0\\tx\\t{SH}\\n'>.git/rebase-merge/git-rebase-todo"}, rule: "repo-state"},
+	{name: "an exec line without a space", args: []string{"rebase --continue"}, prepare: []string{"-c sequence.editor=true rebase -q -i --exec=false HEAD~1", "!printf\u00a0'noop\\nexec\\t{SH}\\n'>.git/rebase-merge/git-rebase-todo"}, rule: "repo-state"},
+	{name: "signing in a prepared rebase", args: []string{"rebase --continue"}, config: "[gpg]program={EVIL}", prepare: []string{"-c sequence.editor=true rebase -q -i --exec=false HEAD~1", "!echo\u00a0-S>.git/rebase-merge/gpg_sign_opt;echo\u00a0pick\u00a0conflict>.git/rebase-merge/git-rebase-todo;git\u00a0reset\u00a0-q\u00a0--hard\u00a0conflict~1;git\u00a0commit\u00a0-q\u00a0--allow-empty\u00a0-m\u00a0y"}, rule: "repo-state"},
+	{name: "a list of conflicts that leads outside", args: []string{"rerere", "merge --no-edit conflict", "status"}, config: "[rerere]enabled=true", prepare: []string{"!printf\u00a0'0123456789012345678901234567890123456789\\t../../out/secret.txt\\0'>.git/MERGE_RR"}, rule: "subcommand", tame: "the file outside has no conflict"},
+	{name: "a remote in .git/remotes beside one without a URL", args: []string{"push origin main"}, config: "[remote \"origin\"]pushurl={WS}/remote.git", prepare: []string{"config --unset-all remote.origin.url"}, files: map[string]string{"repo/.git/remotes/origin": "URL: ext::{EVIL}\nPush: +refs/heads/main:refs/heads/main\n"}, rule: "remote", tame: "the protocol is not allowed by default"},
+	{name: "a trailer command, without a trailer of its name", args: []string{"commit --allow-empty -m x --trailer other=v"}, config: "[trailer \"t\"]command={EVIL}", rule: "repo-config"},
+	{name: "a trailer key that runs a granted program", args: []string{"commit --allow-empty -m x --trailer t={WS}/marker"}, config: "[trailer \"t\"]cmd=git init -q", rule: "repo-config"},
+	{name: "alias of a strategy", args: []string{"merge --no-edit feature"}, config: "[branch \"main\"]mergeOptions=--strategy=zz\n[alias]merge-zz=!{EVIL}", rule: "repo-config", tame: "git knows its strategies by the files of its own folder"},
+	{name: "pull.twohead with an alias", args: []string{"merge --no-edit conflict"}, config: "[pull]twohead=zz\n[alias]merge-zz=!{EVIL}", rule: "repo-config", tame: "git knows its strategies by the files of its own folder"},
+	{name: "merge.default", args: []string{"merge --no-edit conflict"}, config: "[merge]default=zz\n[merge \"zz\"]driver={EVIL}", rule: "repo-config"},
+	{name: "a filter that is a granted program", args: []string{"add ."}, config: "[filter \"x\"]clean=git init -q {WS}/marker", files: map[string]string{"repo/.gitattributes": filterAttributes, "repo/n.txt": "n\n"}, rule: "repo-config"},
+	{name: "textconv in the differences of a commit", args: []string{"status -v -v", "commit -a -v -m x"}, config: "[diff \"x\"]textconv={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes, "repo/a.txt": "changed\n"}, rule: "repo-config"},
+	{name: "a merge driver that is a line of shell", args: []string{"merge --no-edit conflict", "cherry-pick conflict"}, config: "[merge \"x\"]driver={SH}", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "a merge driver in a pull, which has a shell", args: []string{"pull --no-rebase {WS}/remote.git conflict"}, config: "[merge \"x\"]driver={SH}", prepare: []string{"push -q {WS}/remote.git conflict"}, files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config", race: byExec},
+	{name: "a filter in a pull, which has a shell", args: []string{"pull --no-rebase {WS}/remote.git feature"}, config: "[filter \"x\"]smudge={SH};cat", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config", race: byExec},
+	{name: "uploadpack of a remote in fetch --all, which has a shell", args: []string{"fetch --all"}, config: "[remote \"second\"]url={WS}/remote.git\nuploadpack={SH};git-upload-pack", rule: "repo-config", race: byExec},
+	{name: "an alternate's command, as a line of shell", args: []string{"fetch origin"}, config: "[core]alternateRefsCommand={SH};:", files: map[string]string{"repo/.git/objects/info/alternates": "{WS}/remote.git/objects\n"}, prepare: []string{"commit -q --allow-empty -m y", "push -q origin HEAD:y", "reset -q --hard HEAD~1"}, rule: "repo-config"},
+
+	// What lies outside, through links and other repositories.
+	{name: "packs that are links to the outside", args: []string{"show {VICTIM}"}, prepare: []string{"!for\u00a0f\u00a0in\u00a0{OUT}/victim/.git/objects/pack/*;do\u00a0ln\u00a0-s\u00a0$f\u00a0.git/objects/pack/;done"}, rule: "repo-config", race: byReading},
+	{name: "the folder of packs is a link to the outside", args: []string{"show {VICTIM}"}, prepare: []string{"!mv\u00a0.git/objects/pack\u00a0.git/p;ln\u00a0-s\u00a0{OUT}/victim/.git/objects/pack\u00a0.git/objects/pack"}, rule: "repo-config", race: byReading},
+	{name: "a folder of objects is a link to the outside", args: []string{"cat-file -p {LOOSE}"}, prepare: []string{"!cd\u00a0{OUT}/victim;echo\u00a0TOPSECRET\u00a0loose>n;id=$(git\u00a0hash-object\u00a0-w\u00a0n);d=$(echo\u00a0$id|cut\u00a0-c1-2);cd\u00a0{WS}/repo;rm\u00a0-rf\u00a0.git/objects/$d;ln\u00a0-s\u00a0{OUT}/victim/.git/objects/$d\u00a0.git/objects/$d"}, rule: "repo-config", race: byReading},
+	{name: "objects that are a link to the outside", args: []string{"show {VICTIM}"}, prepare: []string{"!mv\u00a0.git/objects\u00a0.git/o;ln\u00a0-s\u00a0{OUT}/victim/.git/objects\u00a0.git/objects"}, rule: "repo-config", race: byReading},
+	{name: "an alternate whose packs are links to the outside", args: []string{"show {VICTIM}"}, files: map[string]string{"repo/.git/objects/info/alternates": "{WS}/pool\n", "pool/x": ""}, links: map[string]string{"pool/pack": "{OUT}/victim/.git/objects/pack"}, rule: "repo-config", race: byReading},
+	{name: "a remote that is a link to the outside", args: []string{"fetch {WS}/lead main", "log FETCH_HEAD"}, links: map[string]string{"lead": "{OUT}/victim"}, rule: "repo-config", race: byReading},
+	{name: "a remote whose .git is a link to the outside", args: []string{"fetch {WS}/lead main", "log FETCH_HEAD"}, files: map[string]string{"lead/x": ""}, links: map[string]string{"lead/.git": "{OUT}/victim/.git"}, rule: "repo-config", race: byReading},
+	{name: "a remote that is a file which names the outside", args: []string{"fetch {WS}/lead main", "log FETCH_HEAD"}, files: map[string]string{"lead/.git": "gitdir: {OUT}/victim/.git\n"}, rule: "repo-config", race: byReading},
+	{name: "a remote whose commondir is outside", args: []string{"fetch {WS}/lead main", "log FETCH_HEAD"}, files: map[string]string{"lead/HEAD": "ref: refs/heads/main\n", "lead/commondir": "{OUT}/victim/.git\n"}, rule: "repo-config", race: byReading},
+	{name: "a remote with alternates outside", args: []string{"fetch {WS}/lead main", "log FETCH_HEAD"}, prepare: []string{"init -q --bare -b main {WS}/lead", "!echo\u00a0{OUT}/victim/.git/objects>{WS}/lead/objects/info/alternates;mkdir\u00a0-p\u00a0{WS}/lead/refs/heads;echo\u00a0{VICTIM}>{WS}/lead/refs/heads/main"}, rule: "repo-config", race: byReading},
+	{name: "a clone of a link to the outside", args: []string{"clone {WS}/lead x", "-C x log"}, links: map[string]string{"lead": "{OUT}/victim"}, rule: "repo-config", race: byReading},
+	{name: "a configured remote that is a link to the outside", args: []string{"fetch v main", "log FETCH_HEAD"}, config: "[remote \"v\"]url={WS}/lead", links: map[string]string{"lead": "{OUT}/victim"}, rule: "repo-config", race: byReading},
+	{name: "insteadOf that leads to a link to the outside", args: []string{"fetch v main", "log FETCH_HEAD"}, config: "[remote \"v\"]url={WS}/remote.git\n[url \"{WS}/lead\"]insteadOf={WS}/remote.git", links: map[string]string{"lead": "{OUT}/victim"}, rule: "repo-config", race: byReading},
+	{name: "a group of remotes, one of them outside", args: []string{"fetch origin", "log --all"}, config: "[remotes]origin=v w\n[remote \"v\"]url={OUT}/victim\nfetch=+refs/heads/*:refs/v/*\n[remote \"w\"]url={WS}/remote.git", rule: "repo-config", race: byReading},
+	{name: "fsck.skipList of the remote", args: []string{"push origin main:new"}, prepare: []string{"commit -q --allow-empty -m y", "--git-dir={WS}/remote.git config receive.fsckObjects true", "--git-dir={WS}/remote.git config receive.fsck.skipList {OUT}/secret.txt"}, rule: "repo-config", race: byReading},
+	{name: "filters of the remote", args: []string{"push {WS}/tree HEAD~1:refs/heads/main"}, prepare: []string{"clone -q {WS}/remote.git {WS}/tree", "-C {WS}/tree reset -q --hard HEAD~2", "-C {WS}/tree config receive.denyCurrentBranch updateInstead", "-C {WS}/tree config filter.x.smudge {SH};cat", "!echo\u00a0'*\u00a0filter=x'>{WS}/tree/.git/info/attributes"}, rule: "repo-config"},
+	{name: "diff of a link, outside of any repository", args: []string{"diff link/secret.txt x"}, cwd: "bare", files: map[string]string{"bare/x": "x\n"}, links: map[string]string{"bare/link": "{OUT}"}, rule: "repository"},
+	{name: "a resolution of conflicts that is a link to the outside", args: []string{"merge --no-edit feature", "log -1"}, config: "[rerere]enabled=true", files: map[string]string{"repo/.git/rr-cache/x/preimage": ""}, links: map[string]string{"repo/.git/rr-cache/x/postimage": "{OUT}/secret.txt"}, rule: "repo-config", tame: "it takes a conflict of that name"},
+	{name: "references deep down that are a link to the outside", args: []string{"branch team/x"}, prepare: []string{"!mkdir\u00a0{OUT}/team;ln\u00a0-s\u00a0{OUT}/team\u00a0.git/refs/heads/team"}, rule: "repo-config"},
+	{name: "a reflog deep down that is a link to the outside", args: []string{"commit --allow-empty -m x"}, prepare: []string{"!ln\u00a0-sf\u00a0{OUT}/log\u00a0.git/logs/refs/heads/main"}, files: map[string]string{"../out/log": ""}, rule: "repo-config"},
+	{name: "sharedindex that is a link to the outside", args: []string{"status"}, links: map[string]string{"repo/.git/sharedindex.x": "{OUT}/secret.txt"}, rule: "repo-config", tame: "the index names none"},
+	{name: "a submodule's objects outside", args: []string{"diff --submodule=log", "status"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "!echo\u00a0{OUT}/victim/.git/objects>.git/modules/sub/objects/info/alternates;echo\u00a0{VICTIM}>.git/modules/sub/HEAD"}, rule: "repo-config", race: byReading},
+	{name: "textconv of a submodule", args: []string{"diff", "status -v"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "-C sub config diff.x.textconv {EVIL}", "-C sub config diff.external {EVIL}", "!echo\u00a0changed>>sub/a.txt"}, rule: "repo-config", tame: "git shows a submodule's commits only"},
 
 	// The other side of a remote beneath the roots.
 	{name: "hooks of the remote", args: []string{"push origin main:new", "fetch origin", "push origin main"}, files: allHooks("remote.git/hooks/")},
@@ -255,3 +320,22 @@ func allHooks(dir string) map[string]string {
 	}
 	return files
 }
+
+// alien prepares the commit picked, and git-merge-x as a link to the folder of
+// git: to merge picked with the strategy x/git and the option
+// git-dir=evil.git runs git with the name of a commit as its subcommand, which
+// is an alias there.
+var alien = "!" + strings.ReplaceAll(`set -e
+git init -q --bare {WS}/evil.git
+ln -s /usr/bin git-merge-x
+here=$(git rev-parse HEAD)
+git checkout -q --detach HEAD~1
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+	git commit -q --allow-empty -m base$i
+	base=$(git rev-parse HEAD)
+	case $base in [a-f]*) break ;; esac
+done
+echo x > picked.txt; git add picked.txt; git commit -q -m picked
+git tag picked
+git checkout -q --detach $here
+git --git-dir={WS}/evil.git config alias.$base "shortlog --output={WS}/marker"`, " ", "\u00a0")

@@ -112,6 +112,9 @@ git config --global --unset init.templateDir
 	return dir
 }
 
+// looseSecret is the name of the blob "TOPSECRET loose\n".
+const looseSecret = "9568fb899cc4fb7fd0eb4c04749448923af6ae2f"
+
 // newBox copies model, which is not changed.
 func newBox(t testing.TB, model string, runner *process.Runner) *box {
 	dir := tempDir(t)
@@ -121,7 +124,7 @@ func newBox(t testing.TB, model string, runner *process.Runner) *box {
 	b := &box{t: t, dir: dir, ws: dir + "/ws", out: dir + "/out", home: dir + "/home", runner: runner}
 	sh := ": >" + b.ws + "/marker;: >" + b.out + "/marker"
 	b.words = strings.NewReplacer("{WS}", b.ws, "{OUT}", b.out, "{IN}", b.ws+"/marker", "{EVIL}", b.ws+"/evil.sh", "{SH}", sh,
-		"{VICTIM}", victim(t, b), "{SECRET}", "8777a09f9fd3081ef7d1511fa75513f05dbe4e95")
+		"{VICTIM}", victim(t, b), "{LOOSE}", looseSecret, "{SECRET}", "8777a09f9fd3081ef7d1511fa75513f05dbe4e95")
 	b.write("evil.sh", "#!/bin/sh\n"+sh+"\n")
 	b.append("repo/.git/config", "[remote \"origin\"]\nurl={WS}/remote.git\nfetch=+refs/heads/*:refs/remotes/origin/*\n")
 	return b
@@ -208,14 +211,28 @@ func (b *box) ask(p *policy, cwd string, env map[string]string, args ...string) 
 // call asks the policy and runs what it answers. A refused call answers its
 // Decision and no output.
 func (b *box) call(p *policy, confine bool, cwd string, env map[string]string, stdin string, args ...string) (string, int, *abi.Decision) {
-	dir := filepath.Join(b.ws, cwd)
 	d := b.ask(p, cwd, env, args...)
 	if d.Effect != abi.Allow {
 		return "", 126, d
 	}
+	patience := 2 * time.Minute
+	if len(p.off) > 0 {
+		patience = 5 * time.Second
+	}
+	out, code, err := b.run(d, confine, cwd, stdin, patience)
+	if err != nil && len(p.off) == 0 {
+		// Git can wait for ever for a hook that could not be started; with
+		// all checks in place it starts none.
+		b.t.Errorf("git %q: %v\n%s", args, err, out)
+	}
+	return out, code, d
+}
+
+// run runs what was decided.
+func (b *box) run(d *abi.Decision, confine bool, cwd, stdin string, patience time.Duration) (string, int, error) {
 	var out bytes.Buffer
 	cmd := process.Command{
-		Path: gitPath, Args: d.Args, Dir: dir, Roots: []string{b.ws}, Env: b.env(d.Env), Stdout: &out, Stderr: &out,
+		Path: gitPath, Args: d.Args, Dir: filepath.Join(b.ws, cwd), Roots: []string{b.ws}, Env: b.env(d.Env), Stdout: &out, Stderr: &out,
 		Confine: process.Confine{Write: []string{b.home, b.ws}, Exec: append([]string{gitPath, "/usr/lib/git-core", "/usr/bin/ssh"}, b.exec...), Off: !confine},
 	}
 	if d.Shell {
@@ -224,19 +241,10 @@ func (b *box) call(p *policy, confine bool, cwd string, env map[string]string, s
 	if *d.Stdin {
 		cmd.Stdin = strings.NewReader(stdin)
 	}
-	patience := 2 * time.Minute
-	if len(p.off) > 0 {
-		patience = 5 * time.Second
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	exit, err := b.runner.Run(ctx, cmd)
-	if err != nil && len(p.off) == 0 {
-		// Git can wait for ever for a hook that could not be started; with
-		// all checks in place it starts none.
-		b.t.Errorf("git %q: %v\n%s", args, err, out.String())
-	}
-	return out.String(), exit.Code, d
+	return out.String(), exit.Code, err
 }
 
 // tree is a digest of all that lies beneath dir.
@@ -360,10 +368,16 @@ func (h *hostile) environ(b *box) map[string]string {
 	return env
 }
 
-// TestHostile runs every case in four ways: with git alone, which must do the
+// executionsJudged says that a process's executions are judged one by one, by
+// what file they run and what line a shell is given. Then no case needs the
+// guard byExec any longer, and all are run with the policy's checks off.
+const executionsJudged = false
+
+// TestHostile runs every case in five ways: with git alone, which must do the
 // harm (or the case is none); with the policy alone; with policy and
-// confinement; and with confinement and each check of the policy switched off
-// in turn.
+// confinement; with confinement and each check of the policy switched off in
+// turn; and by race: the policy sees a repository as it should be, which
+// becomes that of the case before git looks.
 func TestHostile(t *testing.T) {
 	needGit(t)
 	if s := process.Confinement(); s.ABI == 0 {
@@ -447,7 +461,57 @@ func TestHostile(t *testing.T) {
 					}
 				})
 			}
+			t.Run("by race", func(t *testing.T) { h.byRace(t, newBox(t, m, runner)) })
+			if executionsJudged {
+				t.Run("unchecked", func(t *testing.T) {
+					b := newBox(t, m, runner)
+					b.prepare(h)
+					before, p := tree(t, b.out), testPolicy(nil)
+					p.off = make(map[check]bool)
+					for _, c := range checks {
+						p.off[c] = true
+					}
+					for _, line := range h.args {
+						b.call(p, true, h.dir(), h.environ(b), h.stdin, b.line(line)...)
+					}
+					if harm := b.harm(before, "", false); harm != "" {
+						t.Error(harm)
+					}
+				})
+			}
 		})
+	}
+}
+
+// byRace makes the repository that of the case between the policy's look and
+// git's.
+func (h *hostile) byRace(t *testing.T, b *box) {
+	if len(h.prepare)+len(h.files)+len(h.links) == 0 && h.config == "" || !b.exists(filepath.Join(b.ws, h.dir())) {
+		return // It is all in the arguments, or the folder is not there before.
+	}
+	var allowed []*abi.Decision
+	for _, line := range h.args {
+		if d := b.ask(testPolicy(nil), h.dir(), h.environ(b), b.line(line)...); d.Effect == abi.Allow {
+			allowed = append(allowed, d)
+		}
+	}
+	if len(allowed) == 0 {
+		return
+	}
+	b.prepare(h)
+	before, output := tree(t, b.out), ""
+	for _, d := range allowed {
+		out, _, _ := b.run(d, true, h.dir(), h.stdin, 10*time.Second)
+		output += out
+	}
+	harm := b.harm(before, output+b.leaked(), h.race != byReading)
+	switch {
+	case harm == "" || h.race == byExec && !executionsJudged:
+		if harm == "" && h.race == byExec {
+			t.Logf("holds without judging executions")
+		}
+	default:
+		t.Errorf("%s:\n%s", harm, output)
 	}
 }
 

@@ -47,7 +47,7 @@ func trailers(r *request) error {
 		return refusal("flag.value", "--trailer", `flag "--trailer" needs a message that is given with -m`, instead)
 	}
 	for _, e := range r.repo.entries {
-		if e.section == "trailer" {
+		if e.section == "trailer" && always[e.pattern()] == "" {
 			return refusal("flag.value", "--trailer", "the repository's configuration says with "+quote(e.key)+" what a trailer is to be", instead)
 		}
 	}
