@@ -84,7 +84,7 @@ func tables() string {
 			refuse(commands[name].sub[sub])
 		}
 	}
-	fmt.Fprintf(&b, "\n## Hostile cases\n\nThe %d cases that the tests run against real git: alone, where they do harm (or it says why not), with the policy, with the policy and the confinement, and with the confinement and each check of the policy switched off in turn.\n\n| case | for example | held by |\n| --- | --- | --- |\n", len(hostiles))
+	fmt.Fprintf(&b, "\n## Hostile cases\n\nThe %d cases that the tests run against real git: alone, where they do harm (or it says why not), with the policy, with the policy and the confinement, with the confinement and each check of the policy switched off in turn, and by race: the repository becomes that of the case between the policy's look and git's. What then needs another guard is marked: execution, which judges what is executed, and reading, which keeps from toold's user what callers may not see.\n\n| case | for example | held by |\n| --- | --- | --- |\n", len(hostiles))
 	for _, h := range hostiles {
 		example := h.args[0]
 		switch {
@@ -100,6 +100,9 @@ func tables() string {
 			by = "confinement"
 		case h.rule != "":
 			by = "rule `" + h.rule + "`"
+		}
+		if h.race != "" {
+			by += "; by race: " + string(h.race)
 		}
 		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", cell(h.name), cell(example), by)
 	}

@@ -18,17 +18,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
 )
 
-func TestMain(m *testing.M) {
-	if process.IsSupervisor() {
-		os.Exit(process.Supervise())
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(hosttest.Main(m)) }
 
 const gitPath = "/usr/bin/git"
 
