@@ -18,6 +18,9 @@ func push(r *request) error {
 	if name == "" {
 		name = r.pushRemote()
 	}
+	if strings.HasPrefix(name, "-") {
+		return r.unlessOff(refusal("remote", name, "remote "+quote(name)+" looks like a flag", "git remote rename it"))
+	}
 	to, err := r.target(name, true)
 	if err != nil {
 		return err
