@@ -64,8 +64,23 @@ func (k *call) apply(d *abi.Decision) error {
 	if d.IdempotencyKey != "" {
 		k.IdempotencyKey = d.IdempotencyKey
 	}
-	k.shell = k.shell || d.Shell
+	if d.Shell {
+		k.allowShell(d.ShellLines)
+	}
 	return nil
+}
+
+// allowShell lets the call have a shell for lines; none is any. Where two policies
+// name some, those that both name remain.
+func (k *call) allowShell(lines []string) {
+	k.shell = true
+	switch {
+	case len(lines) == 0:
+	case k.shellLines == nil:
+		k.shellLines = lines
+	default:
+		k.shellLines = slices.DeleteFunc(slices.Clone(k.shellLines), func(line string) bool { return !slices.Contains(lines, line) })
+	}
 }
 
 // payload is what a module finds there: as it came, but with what the policies

@@ -1,13 +1,20 @@
 package host_test
 
 import (
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
 )
@@ -20,7 +27,7 @@ func TestBinariesDoNotReadTheDaemons(t *testing.T) {
 	}
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
-	for name, text := range map[string]string{"secret": "secret-canary-71\n", "other": "other", "toold.json": `{"confine": "required"}`, ".env": "TOKEN=env-canary-72\n"} {
+	for name, text := range map[string]string{"secret": "secret-canary-71\n", "other": "other", "toold.json": `{"confine": "required", "confine_most": "seccomp"}`, ".env": "TOKEN=env-canary-72\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +78,16 @@ func TestToolsDoNotReachTheAdminSocket(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("there is no /proc here")
 	}
-	d := hosttest.Start(t, host.Config{})
+	// In namespaces there is nothing to connect to.
+	hidden := hosttest.Start(t, host.Config{})
+	hidden.Tool(t, "curl", M{"binary": curl}, nil)
+	for _, socket := range []string{hidden.Config.Admin, hidden.Socket} {
+		if a := ask(t, hidden.Socket, M{"tool": "curl", "cwd": hidden.Root, "args": []string{"-s", "--max-time", "20", "--unix-socket", socket, "http://admin/status"}}); a.ExitCode == 0 || strings.Contains(a.Stdout, "operator's") && confinement(t, hidden) == "namespaces" {
+			t.Errorf("%s: %+v", socket, a)
+		}
+	}
+
+	d := hosttest.Start(t, host.Config{ConfineMost: "seccomp"})
 	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{curl, "/bin", "/usr/bin"}}}, nil)
 	ask := func(script string) *answer {
 		return ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", script}})
@@ -84,5 +100,100 @@ func TestToolsDoNotReachTheAdminSocket(t *testing.T) {
 		if a := ask(script); !strings.Contains(a.Stdout, "is the operator's") {
 			t.Errorf("%s: %+v", script, a)
 		}
+	}
+}
+
+// confinement is the level at which d runs tools.
+func confinement(t *testing.T, d *hosttest.Daemon) string {
+	t.Helper()
+	s, err := client.NewAdmin(d.Config.Admin).Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Confinement
+}
+
+// callAsTool is the argument with which the test binary is a tool that calls the
+// tool touch over another socket, and prints the answer.
+const callAsTool = "call-as-tool"
+
+func runCallAsTool(how, socket, cwd string) error {
+	if how == "connect" { // and hand it on
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, &unix.SockaddrUnix{Name: socket}); err != nil {
+			return err
+		}
+		return unix.Sendmsg(3, []byte("x"), unix.UnixRights(fd), nil, 0)
+	}
+	var conn net.Conn
+	var err error
+	if how == "itself" {
+		conn, err = net.Dial("unix", socket)
+	} else {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		unix.CloseOnExec(pair[0])
+		unix.CloseOnExec(pair[1])
+		cmd := exec.Command("/proc/self/exe", callAsTool, "connect", socket, cwd)
+		cmd.ExtraFiles = []*os.File{os.NewFile(uintptr(pair[1]), "pair")}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		rights := make([]byte, 64)
+		_, n, _, _, err := unix.Recvmsg(pair[0], make([]byte, 1), rights, 0)
+		if err != nil {
+			return err
+		}
+		messages, err := unix.ParseSocketControlMessage(rights[:n])
+		if err != nil {
+			return err
+		}
+		fds, err := unix.ParseUnixRights(&messages[0])
+		if err != nil {
+			return err
+		}
+		conn, err = net.FileConn(os.NewFile(uintptr(fds[0]), "handed on"))
+		if err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(conn, `{"tool": "touch", "args": ["made"], "cwd": %q}`+"\n", cwd)
+	_, err = io.Copy(os.Stdout, conn)
+	return err
+}
+
+// A tool is not a caller: it would act with the rights of a socket that is not
+// its own caller's.
+func TestToolsDoNotCallTools(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := t.TempDir()
+	short, err := os.MkdirTemp("", "toold") // a socket's path is
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(short)
+	d := hosttest.Start(t, host.Config{ConfineMost: "seccomp", Sockets: []host.Socket{{Path: filepath.Join(short, "b.sock"), Roots: []string{other}}}})
+	d.Tool(t, "touch", M{"binary": "/usr/bin/touch"}, nil)
+	d.Tool(t, "self", M{"binary": self}, nil)
+	for _, how := range []string{"itself", "by a process that has gone"} {
+		a := ask(t, d.Socket, M{"tool": "self", "cwd": d.Root, "args": []string{callAsTool, how, d.Config.Sockets[0].Path, other}})
+		if !strings.Contains(a.Stdout, "denied by rule caller") {
+			t.Errorf("%s: %+v", how, a)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(other, "made")); err == nil {
+		t.Error("a tool wrote beneath the roots of another socket")
 	}
 }

@@ -44,15 +44,6 @@ func (g *grants) holdsProgram(path string) bool {
 	return slices.ContainsFunc(g.folders, func(dir string) bool { return Beneath(dir, path) })
 }
 
-// IsShell reports whether the program at path is a shell, by its name.
-func IsShell(path string) bool {
-	switch filepath.Base(path) {
-	case "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "busybox", "fish":
-		return true
-	}
-	return false
-}
-
 // isLoader reports whether the program at path is an ELF interpreter, by its
 // name: a folder that was granted may hold one that no program needs.
 func isLoader(path string) bool {

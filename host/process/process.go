@@ -423,3 +423,12 @@ func (c *Command) cannotRun(errno syscall.Errno) error {
 	}
 	return wire.Errorf(wire.Internal, "run %s: %w: see toold's log", c.Path, errno)
 }
+
+// IsShell reports whether the program at path is a shell, by its name.
+func IsShell(path string) bool {
+	switch filepath.Base(path) {
+	case "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "busybox", "fish":
+		return true
+	}
+	return false
+}

@@ -233,6 +233,7 @@ func (b *box) run(d *abi.Decision, confine bool, cwd, stdin string, patience tim
 	}
 	if d.Shell {
 		cmd.Confine.Exec = append(cmd.Confine.Exec, "/bin/sh")
+		cmd.Confine.ShellLines = d.ShellLines
 	}
 	if *d.Stdin {
 		cmd.Stdin = strings.NewReader(stdin)
@@ -367,7 +368,7 @@ func (h *hostile) environ(b *box) map[string]string {
 // executionsJudged says that a process's executions are judged one by one, by
 // what file they run and what line a shell is given. Then no case needs the
 // guard byExec any longer, and all are run with the policy's checks off.
-const executionsJudged = false
+const executionsJudged = true
 
 // TestHostile runs every case in five ways: with git alone, which must do the
 // harm (or the case is none); with the policy alone; with policy and
