@@ -71,6 +71,9 @@ type fetchResponse struct {
 	Status  int
 	Headers map[string]string
 	Body    []byte
+	// sent are credentials that the host made of secrets, as it sent them: the
+	// whole base64 of a user and a password. They are masked, too.
+	sent [][]byte
 }
 
 var errRefused = errors.New("not granted")
@@ -103,38 +106,44 @@ func (g *fetchGrant) hostMatch(u *url.URL) (ok, named bool) {
 	return ok, false
 }
 
-// public reports whether ip is an address of the internet at large.
+// public reports whether ip is an address of the internet at large. An IPv4
+// address that is written as an IPv6 one is none.
 func public(ip netip.Addr) bool {
-	ip = ip.Unmap()
-	if !ip.IsValid() || !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
-		return false
-	}
-	for _, p := range notPublic {
-		if p.Contains(ip) {
-			return false
-		}
-	}
-	return true
+	return ip.IsValid() && !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(ip.WithZone("")) })
 }
 
-// notPublic are the ranges of the IANA special-purpose registries that netip
-// calls global unicast and that no public server stands in. 64:ff9b::/96 and
-// 2002::/16 carry an IPv4 address that would not be looked at.
+// notPublic are the ranges in which no public server stands: those of the IANA
+// special-purpose registries, multicast, and all of IPv6 outside of 2000::/3,
+// the only part that is given to networks. So nothing is left that carries an
+// IPv4 address which would not be looked at (mapped, compatible, NAT64, 6to4,
+// Teredo). The policy of curl has the same list, and a test compares them.
 var notPublic = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("10.0.0.0/8"),
 	netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("172.16.0.0/12"),
 	netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("192.0.2.0/24"),
+	netip.MustParsePrefix("192.31.196.0/24"),
+	netip.MustParsePrefix("192.52.193.0/24"),
+	netip.MustParsePrefix("192.88.99.0/24"),
+	netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("192.175.48.0/24"),
 	netip.MustParsePrefix("198.18.0.0/15"),
 	netip.MustParsePrefix("198.51.100.0/24"),
 	netip.MustParsePrefix("203.0.113.0/24"),
-	netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("64:ff9b::/96"),
-	netip.MustParsePrefix("64:ff9b:1::/48"),
-	netip.MustParsePrefix("100::/64"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("::/3"),
 	netip.MustParsePrefix("2001::/23"),
 	netip.MustParsePrefix("2001:db8::/32"),
 	netip.MustParsePrefix("2002::/16"),
+	netip.MustParsePrefix("2620:4f:8000::/48"),
+	netip.MustParsePrefix("3ffe::/16"),
+	netip.MustParsePrefix("3fff::/20"),
+	netip.MustParsePrefix("4000::/2"),
+	netip.MustParsePrefix("8000::/1"),
 }
 
 // do makes one request. Every failure is an error value that names what was
@@ -163,6 +172,9 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 		// could smuggle a second request behind the first.
 		switch http.CanonicalHeaderKey(k) {
 		case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Trailer":
+			continue
+		// What encodes the answer is too: secrets are masked in what is plain.
+		case "Accept-Encoding":
 			continue
 		}
 		req.Header.Set(k, v)
@@ -202,8 +214,9 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 		},
 	}
 	defer tr.CloseIdleConnections()
+	secrets := &secretTransport{next: tr, grant: g, first: req.URL}
 	cl := &http.Client{
-		Transport: secretTransport{tr, g, req.URL},
+		Transport: secrets,
 		CheckRedirect: func(next *http.Request, via []*http.Request) error {
 			if len(via) > maxFetchRedirects {
 				return fmt.Errorf("more than %d redirects", maxFetchRedirects)
@@ -228,6 +241,11 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 		return nil, fmt.Errorf("http request to %s: %w", req.URL.Hostname(), err)
 	}
 	defer resp.Body.Close()
+	// The transport asked for gzip and has undone it. What is encoded still
+	// could hold a secret that nobody would find.
+	if e := resp.Header.Get("Content-Encoding"); secrets.carried && e != "" && !strings.EqualFold(e, "identity") {
+		return nil, fmt.Errorf("http request to %s: the answer is encoded as %.40q, in which its secrets cannot be masked; have the server answer without an encoding, or with gzip when it is asked for", req.URL.Hostname(), e)
+	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxFetchBody+1))
 	if err != nil {
 		return nil, fmt.Errorf("http request to %s: read the answer: %w", req.URL.Hostname(), err)
@@ -235,7 +253,7 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 	if len(body) > maxFetchBody {
 		return nil, fmt.Errorf("http request to %s: the answer is over %d bytes", req.URL.Hostname(), maxFetchBody)
 	}
-	out := &fetchResponse{Status: resp.StatusCode, Headers: map[string]string{}, Body: body}
+	out := &fetchResponse{Status: resp.StatusCode, Headers: map[string]string{}, Body: body, sent: secrets.sent}
 	for k, v := range resp.Header {
 		out.Headers[strings.ToLower(k)] = strings.Join(v, ", ")
 	}
@@ -263,9 +281,13 @@ type secretTransport struct {
 	next  http.RoundTripper
 	grant *fetchGrant
 	first *url.URL
+	// carried: some request had a secret, whether it was the last one or not:
+	// a server may write what it was sent into the address of a redirect.
+	carried bool
+	sent    [][]byte // see fetchResponse
 }
 
-func (t secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t *secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if len(t.grant.Secrets) > 0 || len(t.grant.Handles) > 0 {
 		req = req.Clone(req.Context())
 		elsewhere := req.URL.Scheme != t.first.Scheme || req.URL.Host != t.first.Host
@@ -280,6 +302,10 @@ func (t secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 					req.Header.Del(name)
 				case found:
 					req.Header.Set(name, filled)
+					t.carried = true
+					if b64, ok := strings.CutPrefix(filled, "Basic "); ok {
+						t.sent = append(t.sent, []byte(b64))
+					}
 				}
 			}
 		}
@@ -293,7 +319,13 @@ func (t secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 			if ok {
 				req.Header.Set(s.Header, s.Value)
+				t.carried = true
 			}
+		}
+		if t.carried {
+			// An answer in parts could have a part of a secret in each.
+			req.Header.Del("Range")
+			req.Header.Del("If-Range")
 		}
 	}
 	return t.next.RoundTrip(req)

@@ -139,26 +139,38 @@ func hostname(s string) (string, error) {
 	return s, nil
 }
 
-// special are the networks besides those that netip.Addr knows by method,
-// which are not public: IANA's special-purpose registries, and the ranges
-// that carry an IPv4 address inside an IPv6 one.
+// special are the networks that are not public: those of IANA's special-purpose
+// registries, multicast, and all of IPv6 outside of 2000::/3, the only part
+// that is given to networks, the ranges that carry an IPv4 address inside an
+// IPv6 one among it. The host has the same list for its modules' requests, and
+// a test compares them.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("10.0.0.0/8"),
 	netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("172.16.0.0/12"),
 	netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("192.0.2.0/24"),
+	netip.MustParsePrefix("192.31.196.0/24"),
+	netip.MustParsePrefix("192.52.193.0/24"),
 	netip.MustParsePrefix("192.88.99.0/24"),
+	netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("192.175.48.0/24"),
 	netip.MustParsePrefix("198.18.0.0/15"),
 	netip.MustParsePrefix("198.51.100.0/24"),
 	netip.MustParsePrefix("203.0.113.0/24"),
-	netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("::/16"),
-	netip.MustParsePrefix("64:ff9b::/32"),
-	netip.MustParsePrefix("100::/64"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("::/3"),
 	netip.MustParsePrefix("2001::/23"),
 	netip.MustParsePrefix("2001:db8::/32"),
 	netip.MustParsePrefix("2002::/16"),
-	netip.MustParsePrefix("fec0::/10"),
+	netip.MustParsePrefix("2620:4f:8000::/48"),
+	netip.MustParsePrefix("3ffe::/16"),
+	netip.MustParsePrefix("3fff::/20"),
+	netip.MustParsePrefix("4000::/2"),
+	netip.MustParsePrefix("8000::/1"),
 }
 
 // public reports whether a host is one of the public internet, as far as its
@@ -175,12 +187,8 @@ func (t *target) public() bool {
 		}
 		return true
 	}
-	a := t.addr.Unmap()
-	if a != t.addr || !a.IsGlobalUnicast() || a.IsPrivate() {
-		return false
-	}
 	for _, p := range special {
-		if p.Contains(a) {
+		if p.Contains(t.addr) {
 			return false
 		}
 	}

@@ -299,6 +299,8 @@ func TestConfig(t *testing.T) {
 		{"no hosts, no request", nil, "https://example.com", "curl.host"},
 		{"all public", map[string]string{"hosts": "*"}, "https://example.com", "curl.get"},
 		{"all public, but not loopback", map[string]string{"hosts": "*"}, "http://127.0.0.1", "curl.host.private"},
+		{"all public, but not AS112", map[string]string{"hosts": "*"}, "http://192.175.48.1", "curl.host.private"},
+		{"all public, but not what IPv6 reserves", map[string]string{"hosts": "*"}, "http://[5f00::1]", "curl.host.private"},
 		{"all public, but not localhost", map[string]string{"hosts": "*"}, "http://localhost", "curl.host.private"},
 		{"nor what ends so", map[string]string{"hosts": "*"}, "http://a.localhost", "curl.host.private"},
 		{"nor a name without a dot", map[string]string{"hosts": "*"}, "http://intranet", "curl.host.private"},
