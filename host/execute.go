@@ -11,7 +11,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -153,7 +152,7 @@ func (h *Host) newOutput(k *call, secrets [][]byte) *output {
 		out, errw = &limitWriter{out, left}, &limitWriter{errw, left}
 	}
 	out, errw = k.running.Watch(out), k.running.Watch(errw)
-	o.stdout, o.stderr = maskOutput(out, secrets), maskOutput(errw, secrets)
+	o.stdout, o.stderr = maskOutput(out, errw, secrets)
 	return o
 }
 
@@ -468,80 +467,6 @@ func text(s, b64 string) ([]byte, error) {
 		return []byte(s), nil
 	}
 	return base64.StdEncoding.DecodeString(b64)
-}
-
-// maskText masks secrets in what is not a stream, as maskBody and maskJSON do.
-func maskText(s string, secrets [][]byte) string {
-	if !slices.ContainsFunc(secrets, func(secret []byte) bool { return strings.Contains(s, string(bytes.TrimSpace(secret))) }) {
-		return s
-	}
-	var b bytes.Buffer
-	w := maskOutput(&b, secrets)
-	io.WriteString(w, s)
-	w.Close()
-	return b.String()
-}
-
-// maskBody is data, which may be JSON, with the secrets masked as they are and as
-// JSON quotes them.
-func maskBody(data []byte, secrets [][]byte) []byte {
-	if len(data) == 0 {
-		return nil
-	}
-	var all [][]byte
-	for _, s := range secrets {
-		quoted, _ := json.Marshal(string(s))
-		all = append(all, s, quoted[1:len(quoted)-1])
-	}
-	return []byte(maskText(string(data), all))
-}
-
-// maskJSON is data with the secrets masked in its texts, however they are
-// escaped, and in its numbers. It is JSON still.
-func maskJSON(data json.RawMessage, secrets [][]byte) json.RawMessage {
-	if len(data) == 0 || len(secrets) == 0 {
-		return data
-	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	var v any
-	if d.Decode(&v) != nil {
-		return maskBody(data, secrets) // what it is will be said when it is sent
-	}
-	found := false
-	text := func(s string) string {
-		t := maskText(s, secrets)
-		found = found || t != s
-		return t
-	}
-	var mask func(v any) any
-	mask = func(v any) any {
-		switch v := v.(type) {
-		case string:
-			return text(v)
-		case json.Number:
-			if text(v.String()) != v.String() {
-				return string(masked)
-			}
-		case []any:
-			for i := range v {
-				v[i] = mask(v[i])
-			}
-		case map[string]any:
-			m := make(map[string]any, len(v))
-			for name, value := range v {
-				m[text(name)] = mask(value)
-			}
-			return m
-		}
-		return v
-	}
-	v = mask(v)
-	if !found {
-		return data
-	}
-	out, _ := json.Marshal(v) // it was made of JSON
-	return out
 }
 
 // receiver reads the caller's input in pieces of at most 64 KiB; the end of

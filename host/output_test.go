@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,38 +11,6 @@ import (
 
 	"github.com/toold/toold/host/wire"
 )
-
-func TestMaskCutAnywhere(t *testing.T) {
-	const text = "a token s3cr3t-token and s3cr3t-tok, then s3cr3t-token-long."
-	want := "a token [secret] and s3cr3t-tok, then [secret]."
-	secrets := [][]byte{[]byte("s3cr3t-token"), []byte("s3cr3t-token-long\n"), []byte("no")}
-	for n := 1; n <= len(text); n++ {
-		var got bytes.Buffer
-		w := maskOutput(&got, secrets)
-		for b := []byte(text); len(b) > 0; {
-			k := min(n, len(b))
-			if _, err := w.Write(b[:k]); err != nil {
-				t.Fatal(err)
-			}
-			b = b[k:]
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if s := got.String(); s != want {
-			t.Fatalf("in pieces of %d: %q, want %q", n, s, want)
-		}
-	}
-}
-
-func TestMaskHoldsNoPrompt(t *testing.T) {
-	var got bytes.Buffer
-	w := maskOutput(&got, [][]byte{[]byte("s3cr3t-token")})
-	io.WriteString(w, "name? ")
-	if got.String() != "name? " {
-		t.Errorf("a prompt is held back: %q", got.String())
-	}
-}
 
 func TestCapture(t *testing.T) {
 	c := capture{max: 5}

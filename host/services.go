@@ -102,15 +102,16 @@ func (h *Host) guestHTTP(ctx context.Context, k *call, r *guest.HTTPRequest) (*g
 	resp, err := h.fetch.do(ctx, &g, &fetchRequest{Method: r.Method, URL: r.URL, Headers: r.Headers, Body: r.Body, Trace: k.Trace})
 	if err != nil {
 		k.answered = !unanswered(err)
-		return nil, errors.New(maskText(err.Error(), values(secrets)))
+		return nil, errors.New(maskFolded(err.Error(), values(secrets)))
 	}
 	k.upstreamAnswered(resp.Status, resp.Headers["retry-after"])
-	if hidden := values(secrets); len(hidden) > 0 {
+	if hidden := append(values(secrets), resp.sent...); len(hidden) > 0 {
 		// A server may answer with what it was sent.
+		headers := make(map[string]string, len(resp.Headers))
 		for name, v := range resp.Headers {
-			resp.Headers[name] = maskText(v, hidden)
+			headers[maskFolded(name, hidden)] = maskText(v, hidden)
 		}
-		resp.Body = maskBody(resp.Body, hidden)
+		resp.Headers, resp.Body = headers, maskBody(resp.Body, hidden)
 	}
 	return &guest.HTTPResponse{Status: resp.Status, Headers: resp.Headers, Body: resp.Body}, nil
 }

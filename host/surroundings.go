@@ -1,6 +1,7 @@
 package host
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
@@ -96,11 +97,26 @@ type secret struct {
 	own    bool
 }
 
-// values are what is masked.
+// values are what is masked. Of a header "Bearer TOKEN" or "Basic USER:PASSWORD"
+// in base64 that is also the part that is the secret: a server may answer with
+// that alone.
 func values(s []secret) [][]byte {
 	var v [][]byte
 	for _, s := range s {
 		v = append(v, []byte(s.value))
+		scheme, credentials, ok := strings.Cut(strings.TrimSpace(s.value), " ")
+		if s.Header == "" || !ok {
+			continue
+		}
+		credentials = strings.TrimSpace(credentials)
+		v = append(v, []byte(credentials))
+		if !strings.EqualFold(scheme, "Basic") {
+			continue
+		}
+		if plain, err := base64.StdEncoding.DecodeString(credentials); err == nil {
+			_, password, _ := strings.Cut(string(plain), ":")
+			v = append(v, plain, []byte(password))
+		}
 	}
 	return v
 }

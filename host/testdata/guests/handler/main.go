@@ -2,6 +2,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,6 +85,26 @@ func run(c *abi.Call) (*abi.Result, error) {
 			return nil, err
 		}
 		return &abi.Result{Stdout: fmt.Sprint(r.Status, " ", string(r.Body))}, nil
+	case "see": // all that the guest sees of an answer, in a form in which nothing of it is masked
+		r := &pdk.HTTPRequest{URL: c.Args[1], Headers: map[string]string{}}
+		for _, h := range c.Args[2:] {
+			name, value, _ := strings.Cut(h, ": ")
+			if handle, ok := strings.CutPrefix(value, "Basic of "); ok {
+				value = "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:"+pdk.Config(handle)))
+			}
+			r.Headers[name] = value
+		}
+		resp, err := pdk.HTTP(r)
+		text := ""
+		if err != nil {
+			text = "error " + err.Error()
+		} else {
+			for name, v := range resp.Headers {
+				text += name + ": " + v + "\n"
+			}
+			text += "\n" + string(resp.Body)
+		}
+		return &abi.Result{Stdout: fmt.Sprint([]byte(text))}, nil
 	case "must": // fails where the answer is not 200
 		r, err := pdk.HTTP(&pdk.HTTPRequest{URL: c.Args[1]})
 		if err != nil {

@@ -1,0 +1,198 @@
+package host_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/hosttest"
+	"github.com/toold/toold/host/wire"
+)
+
+// seen is what a guest wrote as numbers, in which nothing is masked.
+func seen(t *testing.T, a *answer) string {
+	t.Helper()
+	var b []byte
+	for _, n := range strings.Fields(strings.Trim(a.Stdout, "[]")) {
+		v, err := strconv.Atoi(n)
+		if err != nil {
+			t.Fatalf("%s", a.raw)
+		}
+		b = append(b, byte(v))
+	}
+	return string(b)
+}
+
+// A guest learns nothing of a secret from a server that repeats what it was sent,
+// in whatever way that is written, compressed or cut.
+func TestGuestDoesNotSeeSecrets(t *testing.T) {
+	const token, password = "t0p/s3cr3t+token=of the tool", "pass-canary/w0rd+71"
+	var last *http.Request
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		last = r
+		key, auth := r.Header.Get("X-Token"), strings.TrimPrefix(r.Header.Get("Authorization"), "Basic ")
+		plain, _ := base64.StdEncoding.DecodeString(auth)
+		echo := strings.Join([]string{
+			key, auth, string(plain), url.QueryEscape(key), url.PathEscape(key), url.QueryEscape(auth), strings.ReplaceAll(url.QueryEscape(auth), "%3D", "%3d"),
+			base64.StdEncoding.EncodeToString([]byte(key)), base64.StdEncoding.EncodeToString([]byte("X" + key)), base64.URLEncoding.EncodeToString([]byte("XY" + key)),
+			fmt.Sprintf("%q %x %X", key, key, key), strings.ReplaceAll(auth, "/", `\/`), "Bearer " + r.Header.Get("X-Bearer"),
+		}, "\n")
+		switch r.URL.Path {
+		case "/gzip":
+			if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+				w.Header().Set("Content-Encoding", "gzip")
+				z := gzip.NewWriter(w)
+				io.WriteString(z, echo)
+				z.Close()
+				return
+			}
+		case "/deflate":
+			w.Header().Set("Content-Encoding", "deflate")
+			z := zlib.NewWriter(w)
+			io.WriteString(z, echo)
+			z.Close()
+			return
+		case "/range":
+			if at, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes="); ok {
+				from, _ := strconv.Atoi(strings.TrimSuffix(at, "-"))
+				w.WriteHeader(http.StatusPartialContent)
+				io.WriteString(w, key[from:min(from+4, len(key))])
+				return
+			}
+		case "/headers":
+			w.Header().Set("Trailer", "X-Last")
+			w.Header().Set("X-Echo", key)
+			w.Header().Set("X-"+strings.TrimRight(auth, "="), "1")
+			w.Header().Set("Set-Cookie", "a="+url.QueryEscape(key))
+			w.Header().Set("Location", "/x?k="+url.QueryEscape(key)+"&a="+auth)
+			w.WriteHeader(http.StatusNotModified)
+			w.Header().Set("X-Last", key)
+			return
+		case "/away":
+			w.Header().Set("Location", "http://"+strings.Trim(strings.ToLower(auth), "=")+".example/"+url.PathEscape(key))
+			w.WriteHeader(http.StatusFound)
+			return
+		case "/utf16":
+			for _, c := range []byte(key) {
+				w.Write([]byte{c, 0})
+			}
+			return
+		}
+		io.WriteString(w, echo)
+	}))
+	defer srv.Close()
+	name := strings.TrimPrefix(srv.URL, "http://")
+	dir := t.TempDir()
+	for file, text := range map[string]string{"token": token, "bearer": "Bearer b3arer-canary-72"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := hosttest.Start(t, host.Config{})
+	d.Tool(t, "api", M{
+		"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{name}}},
+		"config":       M{"password": password},
+		"identity":     M{"secret": []string{"password"}},
+		"secrets": M{
+			"token":  M{"from": "file:" + filepath.Join(dir, "token"), "header": "X-Token", "host": name},
+			"bearer": M{"from": "file:" + filepath.Join(dir, "bearer"), "header": "X-Bearer", "host": name},
+		},
+	}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	basic := base64.StdEncoding.EncodeToString([]byte("alice:" + password))
+	hidden := []string{token, password, basic, "s3cr3t", "canary", "pass-", url.QueryEscape(token), "alice:p"}
+	for before := range 3 {
+		for _, s := range []string{token, password} {
+			// All that base64 has of it, but for the characters at both ends.
+			e := base64.StdEncoding.EncodeToString([]byte("ABC"[:before] + s))
+			hidden = append(hidden, e[4:len(e)-4], strings.NewReplacer("+", "-", "/", "_").Replace(e[4:len(e)-4]))
+		}
+	}
+	for path, want := range map[string]string{
+		"/plain": "[secret]", "/gzip": "[secret]", "/range": "[secret]", "/headers": "[secret]", "/utf16": "[secret]",
+		"/deflate": "cannot be masked", "/away": "capabilities.http.hosts",
+	} {
+		last = nil
+		a := ask(t, d.Socket, M{"tool": "api", "cwd": d.Root, "args": []string{"see", srv.URL + path,
+			"Authorization: Basic of password", "accept-encoding: gzip, deflate, br", "Range: bytes=4-"}})
+		got := seen(t, a)
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %s\n%s", path, got, a.raw)
+		}
+		for _, s := range hidden {
+			if strings.Contains(strings.ToLower(got), strings.ToLower(s)) {
+				t.Errorf("%s: the guest sees %q in\n%s", path, s, got)
+			}
+		}
+		if last == nil || last.Header.Get("X-Token") != token || last.Header.Get("Authorization") != "Basic "+basic {
+			t.Fatalf("%s: the server did not get the secrets: %v", path, last)
+		}
+		if last.Header.Get("Range") != "" || last.Header.Get("Accept-Encoding") != "gzip" {
+			t.Errorf("%s: Range %q, Accept-Encoding %q", path, last.Header.Get("Range"), last.Header.Get("Accept-Encoding"))
+		}
+	}
+}
+
+// Where no secret is sent, a module reads what it wants of what there is.
+func TestGuestReadsRangesWithoutSecrets(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Encoding", "deflate")
+		io.WriteString(w, r.Header.Get("Range"))
+	}))
+	defer srv.Close()
+	d := hosttest.Start(t, host.Config{})
+	d.Tool(t, "api", M{
+		"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{strings.TrimPrefix(srv.URL, "http://")}}},
+	}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	a := ask(t, d.Socket, M{"tool": "api", "cwd": d.Root, "args": []string{"see", srv.URL, "Range: bytes=4-"}})
+	if got := seen(t, a); !strings.HasSuffix(got, "\n\nbytes=4-") {
+		t.Errorf("%s", got)
+	}
+}
+
+// What a tool prints of its secret is masked in the ways in which tools write
+// credentials, and where it is cut by a kill or between the two outputs.
+func TestToolDoesNotShowSecrets(t *testing.T) {
+	const token = "ghp_0123456789abcdefABCDEFXYZ0987654321"
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := hosttest.Start(t, host.Config{})
+	d.Tool(t, "sh", M{
+		"binary": "/bin/bash", "capabilities": M{"exec": []string{"/usr/bin", "/bin"}},
+		"secrets": M{"token": M{"from": "file:" + file, "env": "TOKEN"}},
+	}, nil)
+	basic := base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))
+	for script, want := range map[string]string{
+		`printf 'Authorization: Basic %s' "$(printf 'x-access-token:%s' "$TOKEN" | base64 -w0)"`: "Authorization: Basic eC1hY2Nlc3MtdG9rZW46[secret]|",
+		`printf '%s' "${TOKEN:0:20}"; printf '%s\n' "${TOKEN:20}" >&2`:                          "[secret]|[secret]\n",
+		`printf '%s\n' "${TOKEN:0:20}"; printf '%s\n' "${TOKEN:20}" >&2`:                        "[secret]\n|[secret]\n",
+		`printf '%s' "x${TOKEN:0:8}"; kill -9 $$`:                                               "x[secret]|",
+		`printf '%s' "x${TOKEN:0:1}"`:                                                           "xg|",
+	} {
+		a := ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", script}})
+		if got := a.Stdout + "|" + a.Stderr; got != want {
+			t.Errorf("%s: %q, want %q", script, got, want)
+		}
+		var out, errs bytes.Buffer
+		if _, err := client.Stream(t.Context(), d.Socket, &wire.Call{Tool: "sh", Args: []string{"-c", script}, Cwd: d.Root, Stream: true}, wire.Local{Stdout: &out, Stderr: &errs}); err != nil {
+			t.Fatal(err)
+		}
+		if got := out.String() + "|" + errs.String(); got != want || strings.Contains(got, basic[20:]) {
+			t.Errorf("streamed, %s: %q, want %q", script, got, want)
+		}
+	}
+}
