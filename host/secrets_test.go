@@ -178,10 +178,10 @@ func TestToolDoesNotShowSecrets(t *testing.T) {
 	basic := base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))
 	for script, want := range map[string]string{
 		`printf 'Authorization: Basic %s' "$(printf 'x-access-token:%s' "$TOKEN" | base64 -w0)"`: "Authorization: Basic eC1hY2Nlc3MtdG9rZW46[secret]|",
-		`printf '%s' "${TOKEN:0:20}"; printf '%s\n' "${TOKEN:20}" >&2`:                          "[secret]|[secret]\n",
-		`printf '%s\n' "${TOKEN:0:20}"; printf '%s\n' "${TOKEN:20}" >&2`:                        "[secret]\n|[secret]\n",
-		`printf '%s' "x${TOKEN:0:8}"; kill -9 $$`:                                               "x[secret]|",
-		`printf '%s' "x${TOKEN:0:1}"`:                                                           "xg|",
+		`printf '%s' "${TOKEN:0:20}"; printf '%s\n' "${TOKEN:20}" >&2`:                           "[secret]|[secret]\n",
+		`printf '%s\n' "${TOKEN:0:20}"; printf '%s\n' "${TOKEN:20}" >&2`:                         "[secret]\n|[secret]\n",
+		`printf '%s' "x${TOKEN:0:8}"; kill -9 $$`:                                                "x[secret]|",
+		`printf '%s' "x${TOKEN:0:1}"`:                                                            "xg|",
 	} {
 		a := ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", script}})
 		if got := a.Stdout + "|" + a.Stderr; got != want {

@@ -72,11 +72,11 @@ func readHeader(token string) (h header, encrypted bool, err error) {
 	default:
 		return h, false, refuse("it is neither a signed nor an encrypted JWT; give the token alone, in compact form, without \"Bearer\"")
 	}
-	first, _, _ := strings.Cut(token, ".")
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(first)
+	segments, err := readSegments(token)
 	if err != nil {
-		return h, false, refuse("its header is not base64url")
+		return h, false, err
 	}
+	raw := segments[0]
 	// A doubled name could mean one thing here and another in a library.
 	var members map[string]json.RawMessage
 	if err := wire.Unmarshal(raw, &members); err != nil {
@@ -103,6 +103,27 @@ func readHeader(token string) (h header, encrypted bool, err error) {
 		return h, false, refuse("its algorithm is %s; use one of %s", clip(h.Alg), list(signatures))
 	}
 	return h, encrypted, nil
+}
+
+// readSegments decodes the segments of a compact token. Its text is taken only in
+// the one form in which it can have been issued: decoders pass over line breaks
+// and over bits that count for nothing, so that many texts would be one token.
+func readSegments(token string) (segments [][]byte, err error) {
+	for i, s := range strings.Split(token, ".") {
+		if j := strings.IndexFunc(s, func(r rune) bool { return !isBase64URL(r) }); j >= 0 {
+			return nil, refuse("byte %d of its part %d is %+q, which is not base64url; give the token alone, without a line break or a space around it", j, i+1, s[j])
+		}
+		b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+		if err != nil {
+			return nil, refuse("its part %d is not base64url; was it cut?", i+1)
+		}
+		segments = append(segments, b)
+	}
+	return segments, nil
+}
+
+func isBase64URL(r rune) bool {
+	return 'A' <= r && r <= 'Z' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-' || r == '_'
 }
 
 // clip quotes what a stranger wrote, short.
