@@ -34,16 +34,29 @@ var errNoResult = errors.New("no result is kept under that id: the oldest go fir
 // results keeps the whole answers of the last calls that did not go to a stream,
 // for `toolctl result`: at most maxResults of them and maxResultBytes of
 // output. They do not survive a restart.
+//
+// An execution's id is chosen by whoever calls, and is all that an operator has
+// to ask by. So it is one caller's at a time: while an execution of that id runs,
+// and as long as its answer is kept.
 type results struct {
-	mu    sync.Mutex
-	byID  map[string]*list.Element // guarded by mu; values in order
-	order list.List                // of *stored, oldest first; guarded by mu
-	bytes int                      // guarded by mu
+	mu      sync.Mutex
+	running map[string]*runs         // by id; guarded by mu
+	byID    map[string]*list.Element // guarded by mu; values in order
+	order   list.List                // of *stored, oldest first; guarded by mu
+	bytes   int                      // guarded by mu
+}
+
+// runs are the executions of one id that run: several where one of them is a
+// turn or a job that the other asked for.
+type runs struct {
+	caller string
+	n      int
 }
 
 // stored is one kept answer. It does not change.
 type stored struct {
 	*wire.Result
+	caller  string
 	tool    string
 	started time.Time
 }
@@ -55,7 +68,40 @@ const (
 
 func size(r *wire.Result) int { return len(r.Stdout) + len(r.Stderr) + len(r.Data) }
 
-func (rs *results) put(tool string, started time.Time, r *wire.Result) {
+// begin notes that an execution of that id runs for caller, until end. It is
+// INVALID_ENVELOPE where the id is another caller's.
+func (rs *results) begin(id, caller string) error {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r := rs.running[id]
+	e, kept := rs.byID[id]
+	if r != nil && r.caller != caller || kept && e.Value.(*stored).caller != caller {
+		return wire.Errorf(wire.InvalidEnvelope, "/executionId: %s was used already; make a new id for each execution", id)
+	}
+	if r == nil {
+		if rs.running == nil {
+			rs.running = map[string]*runs{}
+		}
+		r = &runs{caller: caller}
+		rs.running[id] = r
+	}
+	r.n++
+	return nil
+}
+
+func (rs *results) end(id string) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if r := rs.running[id]; r.n > 1 {
+		r.n--
+	} else {
+		delete(rs.running, id)
+	}
+}
+
+// put keeps an answer of an execution that has begun and not ended; one that
+// its caller has under the same id goes.
+func (rs *results) put(caller, tool string, started time.Time, r *wire.Result) {
 	if size(r) > maxResultBytes {
 		return
 	}
@@ -67,7 +113,7 @@ func (rs *results) put(tool string, started time.Time, r *wire.Result) {
 	if e, ok := rs.byID[r.ExecutionID]; ok {
 		rs.dropLocked(e)
 	}
-	rs.byID[r.ExecutionID] = rs.order.PushBack(&stored{r, tool, started})
+	rs.byID[r.ExecutionID] = rs.order.PushBack(&stored{r, caller, tool, started})
 	rs.bytes += size(r)
 	for rs.order.Len() > maxResults || rs.bytes > maxResultBytes {
 		rs.dropLocked(rs.order.Front())

@@ -27,7 +27,7 @@ func TestCapture(t *testing.T) {
 func TestResultsAreBounded(t *testing.T) {
 	var rs results
 	for i := range maxResults + 10 {
-		rs.put("t", time.Time{}, &wire.Result{ExecutionID: fmt.Sprint(i)})
+		rs.put("alice", "t", time.Time{}, &wire.Result{ExecutionID: fmt.Sprint(i)})
 	}
 	if _, err := rs.get("9"); err == nil {
 		t.Error("the tenth oldest is still there")
@@ -36,12 +36,12 @@ func TestResultsAreBounded(t *testing.T) {
 		t.Errorf("the last thousand: %v", err)
 	}
 	for i := range 5 {
-		rs.put("t", time.Time{}, &wire.Result{ExecutionID: fmt.Sprint("big", i), Stdout: make([]byte, 16<<20)})
+		rs.put("alice", "t", time.Time{}, &wire.Result{ExecutionID: fmt.Sprint("big", i), Stdout: make([]byte, 16<<20)})
 	}
 	if _, err := rs.get("big0"); err == nil || rs.bytes > maxResultBytes {
 		t.Errorf("%d bytes kept of %d", rs.bytes, maxResultBytes)
 	}
-	rs.put("t", time.Time{}, &wire.Result{ExecutionID: "big4", Stdout: []byte("x")})
+	rs.put("alice", "t", time.Time{}, &wire.Result{ExecutionID: "big4", Stdout: []byte("x")})
 	if rs.bytes != 48<<20+1 {
 		t.Errorf("a result put twice counts %d bytes", rs.bytes)
 	}

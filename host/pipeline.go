@@ -30,6 +30,7 @@ type call struct {
 	isJob   bool      // it goes on as a job, which is a call of its own
 	on      *listener // which socket it came over
 	caller  identity.Caller
+	counted bool               // its id is the caller's now; see results
 	running *session.Execution // from when its session is known
 	tool    *tools.Tool        // pinned: policy, schema and handler are of one version
 	roots   []string           // beneath which this call may work
@@ -86,6 +87,11 @@ func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from serve
 func (h *Host) way(ctx context.Context, on *listener, k *call, from server.Peer) *wire.Result {
 	start := time.Now()
 	k.on = on
+	defer func() {
+		if k.counted {
+			h.results.end(k.ExecutionID)
+		}
+	}()
 	defer func() { // a panic goes on to who called, and leaves nothing running
 		if p := recover(); p != nil {
 			if k.running != nil {
@@ -118,8 +124,8 @@ func (h *Host) way(ctx context.Context, on *listener, k *call, from server.Peer)
 	}
 	h.observe(ctx, k, res)
 	wrote := k.streams.Stdout == nil && (res.Ran || size(res) > 0) // also before its time was over
-	if (wrote || len(res.Data) > 0) && !session.IsCall(k.Tool) {
-		h.results.put(k.Tool, start, res)
+	if k.counted && (wrote || len(res.Data) > 0) && !session.IsCall(k.Tool) {
+		h.results.put(k.caller.ID, k.Tool, start, res)
 	}
 	return res
 }
@@ -134,6 +140,10 @@ func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer
 		return nil, err
 	}
 	k.Token = "" // nothing after this may hold it
+	if err := h.results.begin(k.ExecutionID, k.caller.ID); err != nil {
+		return nil, err
+	}
+	k.counted = true
 	if k.Background || k.Detach {
 		return h.background(ctx, on, k, from)
 	}

@@ -196,3 +196,110 @@ func TestToolDoesNotShowSecrets(t *testing.T) {
 		}
 	}
 }
+
+// The id of one caller's execution is no other caller's, while it runs, as a job,
+// and as long as its answer is kept.
+func TestExecutionIDIsOfOneCaller(t *testing.T) {
+	issuer := hosttest.NewIssuer(t)
+	d := hosttest.Start(t, host.Config{Identity: host.IdentityConfig{JWKS: issuer.JWKS}})
+	d.Tool(t, "echo", M{"binary": "/bin/echo"}, nil)
+	d.Tool(t, "cat", M{"binary": "/bin/cat"}, nil)
+	alice, bob := issuer.Token(t, M{"sub": "alice"}), issuer.Token(t, M{"sub": "bob"})
+	call := func(token, id, tool string, more M) *answer {
+		t.Helper()
+		payload := M{"args": []string{}, "cwd": d.Root}
+		q := M{"toolId": tool, "executionId": id, "payload": payload, "token": token}
+		for k, v := range more {
+			if k == "args" {
+				payload[k] = v
+			} else {
+				q[k] = v
+			}
+		}
+		return ask(t, d.Socket, q)
+	}
+	refused := func(what string, a *answer) {
+		t.Helper()
+		if !strings.Contains(string(a.Error), "INVALID_ENVELOPE") || !strings.Contains(string(a.Error), "/executionId") {
+			t.Errorf("%s: %s", what, a.raw)
+		}
+	}
+	admin := client.NewAdmin(d.Admin)
+	kept := func(id, want string) {
+		t.Helper()
+		if r, err := admin.Result(t.Context(), id); err != nil || string(r.Stdout)+string(r.Data) == "" || !strings.Contains(string(r.Stdout)+string(r.Data), want) {
+			t.Errorf("the operator is given %+v, %v", r, err)
+		}
+	}
+
+	id := newExecution()
+	if a := call(alice, id, "echo", M{"args": []string{"of alice"}}); a.Status != "success" {
+		t.Fatalf("%s", a.raw)
+	}
+	refused("kept", call(bob, id, "echo", M{"args": []string{"of bob"}}))
+	refused("kept, in the background", call(bob, id, "echo", M{"background": true}))
+	refused("kept, as a prompt", call(bob, id, "session.prompt", M{}))
+	kept(id, "of alice")
+	if a := call(alice, id, "echo", M{"args": []string{"again of alice"}}); a.Status != "success" {
+		t.Errorf("her own again: %s", a.raw)
+	}
+	kept(id, "again of alice")
+	plain := ask(t, d.Socket, M{"tool": "echo", "args": []string{"plain"}, "cwd": d.Root, "token": alice})
+	refused("of a call in the plain form", call(bob, plain.ID, "echo", nil))
+
+	// One that runs: it reads until its caller ends the input.
+	id = newExecution()
+	in, feed := io.Pipe()
+	done := make(chan *wire.Result, 1)
+	var out bytes.Buffer
+	started := make(chan struct{})
+	go func() {
+		res, err := client.Stream(t.Context(), d.Socket, &wire.Call{
+			Form: wire.Envelope, Tool: "cat", ExecutionID: id, Payload: []byte(`{"args": [], "cwd": "` + d.Root + `"}`), Token: alice, Stream: true,
+		}, wire.Local{Stdin: in, Stdout: io.MultiWriter(&out, &once{c: started}), Stderr: io.Discard})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- res
+	}()
+	io.WriteString(feed, "begun\n")
+	<-started
+	refused("running", call(bob, id, "echo", nil))
+	a := ask(t, d.Socket, M{"toolId": "session.abort", "executionId": newExecution(), "payload": M{"execution": id}, "token": bob})
+	if !strings.Contains(string(a.Data), `"aborted":[]`) {
+		t.Errorf("bob aborts it: %s", a.raw)
+	}
+	a = ask(t, d.Socket, M{"toolId": "session.steer", "executionId": newExecution(), "payload": M{"execution": id, "text": "x"}, "token": bob})
+	if !strings.Contains(string(a.Error), "NOT_RUNNING") {
+		t.Errorf("bob steers it: %s", a.raw)
+	}
+	feed.Close()
+	if res := <-done; res == nil || res.Err != nil || out.String() != "begun\n" {
+		t.Errorf("%+v, %q", res, out.String())
+	}
+
+	// A job, also when it is over and nothing is kept but itself.
+	id = newExecution()
+	if a := call(alice, id, "echo", M{"background": true}); a.Status != "success" {
+		t.Fatalf("%s", a.raw)
+	}
+	until(t, "the job is done", func() bool {
+		a := ask(t, d.Socket, M{"toolId": "session.query", "executionId": newExecution(), "token": alice, "payload": M{"selector": "jobs.exists(j, j.state == 'done')"}})
+		return strings.Contains(string(a.Data), "true")
+	})
+	refused("a job", call(bob, id, "echo", M{"background": true}))
+}
+
+// once closes c at the first write.
+type once struct {
+	c    chan struct{}
+	done bool
+}
+
+func (o *once) Write(p []byte) (int, error) {
+	if !o.done {
+		o.done = true
+		close(o.c)
+	}
+	return len(p), nil
+}

@@ -86,12 +86,15 @@ func (t *Table) NewJob(owner, session string, call *wire.Call, cancel context.Ca
 	t.jobs.mu.Lock()
 	defer t.jobs.mu.Unlock()
 	running := 0
-	for _, other := range t.jobs.byOwner[owner] {
-		if other.ID == j.ID {
-			return nil, wire.Errorf(wire.InvalidEnvelope, "/executionId: there is a job %s already; make a new id for each execution", j.ID)
-		}
-		if !other.isDone() {
-			running++
+	for who, jobs := range t.jobs.byOwner {
+		for _, other := range jobs {
+			// Another's, too: an operator has nothing but the id to tell jobs by.
+			if other.ID == j.ID {
+				return nil, wire.Errorf(wire.InvalidEnvelope, "/executionId: there is a job %s already; make a new id for each execution", j.ID)
+			}
+			if who == owner && !other.isDone() {
+				running++
+			}
 		}
 	}
 	if running >= maxJobs {

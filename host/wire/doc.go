@@ -141,7 +141,8 @@ This is what programs send:
 Fields of a request:
 
 	toolId       string  which tool
-	executionId  string  a version-4 UUID, made for this execution
+	executionId  string  a version-4 UUID, made for this execution; one that
+	                     another caller's execution has is refused
 	payload      object  what the tool takes
 	metadata     object  may be left out, and each of:
 	  callerInfo         anything, for the log
