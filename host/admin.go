@@ -9,6 +9,8 @@ import (
 	"net/http/pprof"
 	"os"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/toold/toold/host/client"
@@ -140,6 +142,10 @@ func (h *Host) status(servers []*server.Server) client.HostStatus {
 	if msg := h.refused.Load(); msg != nil {
 		s.ConfigError = *msg
 	}
+	for file, refused := range h.severallyNamed() {
+		s.Linked = append(s.Linked, client.LinkedFile{Path: file, Refused: refused})
+	}
+	slices.SortFunc(s.Linked, func(a, b client.LinkedFile) int { return strings.Compare(a.Path, b.Path) })
 	confinement := h.runner.Confinement()
 	s.Landlock, s.Lost, s.Confinement = confinement.ABI, confinement.Lost, confinement.Level().String()
 	for _, reason := range []string{confinement.Reason, confinement.FilterReason, confinement.NamespacesReason} {

@@ -427,7 +427,7 @@ func validInstance(s string) bool {
 // begin with # are passed over; a value may stand in single or double quotes,
 // which are taken off; nothing is expanded.
 func readDotEnv(path string, values map[string]string) error {
-	f, err := os.Open(path)
+	f, err := openAlone(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -272,6 +272,9 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 	confine := h.confine(k, home, exec)
 	confine.ShellLines = lines
 	out := h.newOutput(k, values(secrets))
+	if err := h.hiddenWhole(); err != nil {
+		return nil, err
+	}
 	if err := k.begin(ctx); err != nil {
 		return nil, err
 	}

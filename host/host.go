@@ -162,6 +162,7 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	}); err != nil {
 		return nil, err
 	}
+	h.warnOfNames()
 	return h, nil
 }
 
@@ -361,6 +362,7 @@ func (h *Host) Reload(next Config, err error) error {
 	h.tools.SetRoots(next.allRoots())
 	h.surfaces.InvalidateAll("the configuration was reloaded")
 	h.refused.Store(nil)
+	h.warnOfNames()
 	h.log.Info("reloaded", "config", next.File)
 	return nil
 }

@@ -303,3 +303,85 @@ func (o *once) Write(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
+
+// A secret that a tool could read by another name of its file is not used, and no
+// binary runs meanwhile; the daemon's configuration is warned of.
+func TestHardLinksToSecrets(t *testing.T) {
+	const token = "t0p-s3cr3t-token-of-a-file"
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	none := func(string) (string, bool) { return "", false }
+	file, config, env := write("token", token+"\n"), write("toold.json", "{}"), write(".env", "X=y\n")
+	c, err := host.Load(config, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := func(path, to string) {
+		t.Helper()
+		if err := os.Link(path, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link(config, filepath.Join(dir, "other.json"))
+	d := hosttest.Start(t, c)
+	if !strings.Contains(d.Logs(), "more than one name") || !strings.Contains(d.Logs(), config) {
+		t.Error("the log does not warn of toold.json")
+	}
+	d.Tool(t, "holder", M{"binary": "/usr/bin/env", "secrets": M{"token": M{"from": "file:" + file, "env": "TOKEN"}}}, nil)
+	d.Tool(t, "cat", M{"binary": "/bin/cat"}, nil)
+	d.Tool(t, "api", M{
+		"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{"nowhere.example"}}},
+		"secrets":      M{"token": M{"from": "file:" + file, "header": "X-Token", "host": "nowhere.example"}},
+	}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	d.Tool(t, "runner", M{
+		"capabilities": M{"exec": []string{"/bin/cat"}, "state": 1024, "http": M{"hosts": []string{"nowhere.example"}}},
+	}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	waitState(t, d, "holder", "ok")
+	waitState(t, d, "api", "ok")
+	other := filepath.Join(d.Root, "innocent")
+	for _, linked := range []bool{false, true, false} {
+		if linked {
+			link(file, other)
+		} else {
+			os.Remove(other)
+		}
+		for _, call := range []M{
+			{"tool": "holder", "args": []string{}, "cwd": d.Root},
+			{"tool": "cat", "args": []string{other}, "cwd": d.Root},
+			{"tool": "api", "args": []string{"exec", "/bin/echo", "hi"}, "cwd": d.Root},
+		} {
+			a := ask(t, d.Socket, call)
+			if got := a.Code == "TOOL_BROKEN" && strings.Contains(a.message(), file) && strings.Contains(a.message(), "mv "+file+".new"); got != linked {
+				t.Errorf("linked %v: %v: %s", linked, call["tool"], a.raw)
+			}
+			if strings.Contains(string(a.raw), token) {
+				t.Errorf("%v shows it: %s", call["tool"], a.raw)
+			}
+		}
+	}
+	link(file, other)
+	a := ask(t, d.Socket, M{"tool": "runner", "args": []string{"exec", "/bin/cat", other}, "cwd": d.Root})
+	if a.ExitCode == 0 || !strings.Contains(a.message(), file) || strings.Contains(string(a.raw), token) {
+		t.Errorf("a binary that a module runs: %s", a.raw)
+	}
+	os.Remove(other)
+	link(env, other)
+	a = ask(t, d.Socket, M{"tool": "cat", "args": []string{other}, "cwd": d.Root})
+	if a.Code != "TOOL_BROKEN" || !strings.Contains(a.message(), env) {
+		t.Errorf("a link to .env while it runs: %s", a.raw)
+	}
+	next, err := host.Load(config, none)
+	if err == nil {
+		err = next.Complete(none)
+	}
+	if err == nil || !strings.Contains(err.Error(), env) || !strings.Contains(err.Error(), "hard links") {
+		t.Errorf("a link to .env when it is read: %v", err)
+	}
+}

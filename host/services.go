@@ -151,6 +151,9 @@ func (h *Host) guestExec(ctx context.Context, k *call, r *abi.ExecRequest) *abi.
 	if err != nil {
 		return fail(err)
 	}
+	if err := h.hiddenWhole(); err != nil {
+		return fail(err)
+	}
 	env := h.environment(k, home)
 	maps.Copy(env, r.Env)
 	dir := r.Cwd

@@ -4,11 +4,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/tools"
@@ -166,7 +169,12 @@ func (h *Host) secretValue(k *call, from string) (string, error) {
 		}
 		return "", fmt.Errorf("the operator's value %s is not set; put it in .env beside toold.json or in the daemon's environment", name)
 	case "file":
-		b, err := os.ReadFile(name)
+		f, err := openAlone(name)
+		if err != nil {
+			return "", fmt.Errorf("read its file: %w", err)
+		}
+		defer f.Close()
+		b, err := io.ReadAll(f)
 		if err != nil {
 			return "", fmt.Errorf("read its file: %w", err)
 		}
@@ -178,4 +186,75 @@ func (h *Host) secretValue(k *call, from string) (string, error) {
 		return "", wire.Errorf(wire.Unauthenticated, "it comes from the claim %s, and the caller's token has none; call with a token that has", name)
 	}
 	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, from)
+}
+
+// openAlone opens a file with secrets in it, and refuses one that has a further
+// name (a hard link): a confined tool is kept from the name that is known here,
+// and would read it by the other.
+func openAlone(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	fi, err := f.Stat()
+	if err == nil && links(fi) > 1 {
+		err = severalNames(path, links(fi))
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func severalNames(path string, n uint64) error {
+	return fmt.Errorf("%s has %d names (hard links), and tools could read it by another one; give it a file of its own: cp -p %[1]s %[1]s.new && mv %[1]s.new %[1]s", path, n)
+}
+
+// links is how many names a file has.
+func links(fi fs.FileInfo) uint64 {
+	if s, ok := fi.Sys().(*syscall.Stat_t); ok {
+		return uint64(s.Nlink)
+	}
+	return 1
+}
+
+// hiddenWhole is TOOL_BROKEN where a file that no binary may read has a further
+// name, which cannot be hidden from one.
+func (h *Host) hiddenWhole() error {
+	for _, file := range append(h.tools.SecretFiles(), h.config().dotEnv()) {
+		if fi, err := os.Stat(file); err == nil && links(fi) > 1 {
+			return wire.Errorf(wire.ToolBroken, "no binary is run, since a secret cannot be hidden from it: %w", severalNames(file, links(fi)))
+		}
+	}
+	return nil
+}
+
+// severallyNamed are the daemon's own files that have a further name, by
+// whether that is refused.
+func (h *Host) severallyNamed() map[string]bool {
+	c := h.config()
+	found := map[string]bool{}
+	look := func(file string, refused bool) {
+		if fi, err := os.Stat(file); file != "" && err == nil && links(fi) > 1 {
+			found[file] = refused
+		}
+	}
+	look(c.File, false)
+	look(c.Identity.JWKS, false)
+	look(c.dotEnv(), true)
+	for _, file := range h.tools.SecretFiles() {
+		look(file, true)
+	}
+	return found
+}
+
+// warnOfNames says which of the files that are only warned of have a further
+// name.
+func (h *Host) warnOfNames() {
+	for file, refused := range h.severallyNamed() {
+		if !refused {
+			h.log.Warn("a file of the daemon has more than one name; tools can read it by another one", "file", file)
+		}
+	}
 }

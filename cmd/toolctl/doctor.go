@@ -228,6 +228,14 @@ func lookFolders(_ context.Context, d *doctor) {
 			d.warn("roots", "restart toold with a --state elsewhere", "%s lies beneath %s: a tool reads and writes what is the daemon's own", d.status.State, root)
 		}
 	}
+	for _, f := range d.status.Linked {
+		next := "cp -p " + quote(f.Path) + " " + quote(f.Path+".new") + " && mv " + quote(f.Path+".new") + " " + quote(f.Path)
+		if f.Refused {
+			d.fail("files", next, "%s has more than one name (hard links): a tool could read the secret by another one, so that no binary is run", f.Path)
+		} else {
+			d.warn("files", next, "%s has more than one name (hard links): a tool can read it by another one", f.Path)
+		}
+	}
 	for _, dir := range []string{d.status.Tools, d.status.Restricted} {
 		if dir == "" {
 			continue

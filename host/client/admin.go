@@ -83,6 +83,16 @@ type HostStatus struct {
 	Raise       []string `json:"raise,omitempty"`
 	// Lost names what this kernel does not give, one sentence each.
 	Lost []string `json:"lost,omitempty"`
+	// Linked are files of the daemon's own that have a further name, by which a
+	// tool can read them.
+	Linked []LinkedFile `json:"linked,omitempty"`
+}
+
+// LinkedFile is a file with more than one name (hard link). Where it is Refused,
+// nothing that needs it, and no binary, runs.
+type LinkedFile struct {
+	Path    string `json:"path"`
+	Refused bool   `json:"refused,omitempty"`
 }
 
 // StoredResult is a call's whole result, as GET /results/{execution id}

@@ -27,10 +27,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/maypok86/otter/v2"
@@ -199,15 +203,27 @@ func loadKey(path string) ([]byte, error) {
 			if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
 				return nil, fmt.Errorf("make the host key: %w", err)
 			}
+			os.Remove(tmp.Name())
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the host key: %w", err)
 		}
+		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, fmt.Errorf("read the host key: %w; it must be a file of its own, no link", err)
+		}
+		defer f.Close()
+		if fi, err = f.Stat(); err != nil { // of what is read
+			return nil, fmt.Errorf("read the host key: %w", err)
+		}
 		if !fi.Mode().IsRegular() || fi.Mode().Perm()&0o077 != 0 {
 			return nil, fmt.Errorf("read the host key: %s is %v; `chmod 600 %s` if nobody else has read it, else remove it", path, fi.Mode(), path)
 		}
-		key, err := os.ReadFile(path)
+		if s, ok := fi.Sys().(*syscall.Stat_t); ok && s.Nlink > 1 && !beingMade(path, fi) {
+			return nil, fmt.Errorf("read the host key: %s has %d names (hard links), and whoever reads it by another one can tell who calls; remove them if nobody has read it, else remove it", path, s.Nlink)
+		}
+		key, err := io.ReadAll(io.LimitReader(f, 64))
 		if err != nil {
 			return nil, fmt.Errorf("read the host key: %w", err)
 		}
@@ -216,4 +232,14 @@ func loadKey(path string) ([]byte, error) {
 		}
 		return key, nil
 	}
+}
+
+// beingMade reports whether the other name of the host's key is the one under
+// which another start is making it, or was when it was killed.
+func beingMade(path string, key fs.FileInfo) bool {
+	others, _ := os.ReadDir(filepath.Dir(path))
+	return slices.ContainsFunc(others, func(other fs.DirEntry) bool {
+		fi, err := other.Info()
+		return strings.HasPrefix(other.Name(), ".key-") && err == nil && os.SameFile(fi, key)
+	})
 }

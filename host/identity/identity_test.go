@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/toold/toold/host/wire"
@@ -98,5 +99,35 @@ func TestKeyFile(t *testing.T) {
 	}
 	if _, err := New(dir, Config{AllowUID: true}); err == nil {
 		t.Error("a key of five bytes was taken")
+	}
+}
+
+// TestLinkedKey: a key of the host with a further name is refused, but for the one
+// under which it is made.
+func TestLinkedKey(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := New(dir, Config{AllowUID: true}); err != nil {
+		t.Fatal(err)
+	}
+	key := filepath.Join(dir, keyFile)
+	if others, _ := filepath.Glob(filepath.Join(dir, ".key-*")); len(others) > 0 {
+		t.Errorf("%v is left", others)
+	}
+	for name, refused := range map[string]bool{"other": true, ".key-123": false} {
+		other := filepath.Join(dir, name)
+		if err := os.Link(key, other); err != nil {
+			t.Fatal(err)
+		}
+		_, err := New(dir, Config{AllowUID: true})
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "hard links") {
+			t.Errorf("%s: %v", name, err)
+		}
+		os.Remove(other)
+	}
+	if err := errors.Join(os.Rename(key, filepath.Join(dir, "there")), os.Symlink("there", key)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(dir, Config{AllowUID: true}); err == nil {
+		t.Error("a link is followed")
 	}
 }
