@@ -251,11 +251,13 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 	if err != nil {
 		return nil, err
 	}
+	private := ""
 	if !k.shell {
-		for _, s := range secrets {
-			if s.Env != "" {
-				env[s.Env] = s.value
-			}
+		if private, err = h.handOver(secrets, env); err != nil {
+			return nil, err
+		}
+		if private != "" {
+			defer os.RemoveAll(private)
 		}
 	}
 	// A shell is for a call whose policy asks for it, and is then given nothing
@@ -269,14 +271,17 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 	if !k.shell {
 		lines = []string{}
 	}
-	confine := h.confine(k, home, exec)
-	confine.ShellLines = lines
 	out := h.newOutput(k, values(secrets))
 	if err := h.hiddenWhole(); err != nil {
 		return nil, err
 	}
 	if err := k.begin(ctx); err != nil {
 		return nil, err
+	}
+	confine := h.confine(k, home, exec)
+	confine.ShellLines = lines
+	if private != "" {
+		confine.Write = append(confine.Write, private)
 	}
 	exit, err := h.runner.Run(ctx, process.Command{
 		Path:    k.tool.Binary,

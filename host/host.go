@@ -102,6 +102,10 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	if h.lock, err = lockState(c.State); err != nil {
 		return nil, err
 	}
+	// Those of calls that a daemon before this one could not clean up after.
+	if err := os.RemoveAll(filepath.Join(c.State, secretsFolder)); err != nil {
+		return nil, fmt.Errorf("remove the secrets of calls that are over: %w; remove the folder", err)
+	}
 	who, err := identity.New(c.State, h.identityConfig(&c))
 	if err != nil {
 		return nil, err

@@ -14,11 +14,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/hosttest"
+	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -383,5 +385,61 @@ func TestHardLinksToSecrets(t *testing.T) {
 	}
 	if err == nil || !strings.Contains(err.Error(), env) || !strings.Contains(err.Error(), "hard links") {
 		t.Errorf("a link to .env when it is read: %v", err)
+	}
+}
+
+// A secret in a file is there for its call: no other call reads it, and nothing of
+// it is left.
+func TestSecretInFile(t *testing.T) {
+	const token = "t0p-s3cr3t-token-in-a-file"
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := hosttest.Start(t, host.Config{})
+	exec := M{"exec": []string{"/usr/bin", "/bin"}}
+	d.Tool(t, "holder", M{"binary": "/bin/bash", "capabilities": exec, "secrets": M{
+		"whole": M{"from": "file:" + file, "file": "WHOLE"}, "line": M{"from": "file:" + file, "file": "LINE", "content": "key={secret};\n"},
+	}}, nil)
+	d.Tool(t, "other", M{"binary": "/bin/bash", "capabilities": exec}, nil)
+	sh := func(tool, script string) *answer {
+		return ask(t, d.Socket, M{"tool": tool, "cwd": d.Root, "args": []string{"-c", script}})
+	}
+	a := sh("holder", `cat "$WHOLE" "$LINE"; stat -c %a "$LINE" "${LINE%/*}"; wc -c < "$WHOLE"; echo "$LINE" > path; cp "$LINE" copy; cat copy`)
+	if a.Stdout != "[secret]key=[secret];\n600\n700\n26\nkey=[secret];\n" {
+		t.Errorf("its own: %s", a.raw)
+	}
+	path, err := os.ReadFile(filepath.Join(d.Root, "path"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.TrimSpace(string(path))
+	if _, err := os.Stat(name); err == nil {
+		t.Error("it is left")
+	}
+	if process.Confinement().ABI == 0 {
+		t.Skip("there is no Landlock here")
+	}
+	// While it is there: the one call waits for the other at a pipe.
+	if err := syscall.Mkfifo(filepath.Join(d.Root, "gate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan *answer, 1)
+	go func() { done <- sh("holder", `echo "$LINE" > gate; read -r x < gate; cat "$LINE"`) }()
+	a = sh("other", `read -r name < gate; cat "$name" 2>&1; ls "${name%/*}" 2>&1; echo go > gate`)
+	if strings.Contains(a.Stdout, token) || strings.Contains(a.Stdout, "key=") || strings.Count(a.Stdout, "Permission denied") != 2 {
+		t.Errorf("another tool: %s", a.raw)
+	}
+	if a := <-done; a.Stdout != "key=[secret];\n" {
+		t.Errorf("its own: %s", a.raw)
+	}
+	if left, _ := os.ReadDir(filepath.Join(d.Config.State, "secrets")); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+	if err := os.WriteFile(file, []byte("two\nlines-of-a-secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if a := sh("holder", "true"); a.Code != "TOOL_BROKEN" || !strings.Contains(a.message(), "line break") {
+		t.Errorf("lines in content: %s", a.raw)
 	}
 }

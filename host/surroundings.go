@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/tools"
@@ -153,6 +155,53 @@ func (h *Host) definedSecrets(k *call) ([]secret, error) {
 	}
 	return list, nil
 }
+
+// handOver gives the binary of k the secrets that it is to have: variables in env,
+// and files in a folder of this one call. That folder, empty where there are no
+// files, is in the daemon's state, which no other call reads; the caller of
+// handOver makes it writable to this one, which is what lets it read there, and
+// removes it.
+func (h *Host) handOver(secrets []secret, env map[string]string) (dir string, err error) {
+	defer func() {
+		if err != nil && dir != "" {
+			os.RemoveAll(dir)
+		}
+	}()
+	for i, s := range secrets {
+		if s.Env != "" {
+			env[s.Env] = s.value
+		}
+		if s.File == "" {
+			continue
+		}
+		content := s.value
+		if s.Content != "" {
+			if strings.ContainsFunc(s.value, unicode.IsControl) {
+				return dir, wire.Errorf(wire.ToolBroken, "secret %s: it holds a line break or another control character, and would be more than one value in its content", s.name)
+			}
+			content = strings.Replace(s.Content, tools.SecretMark, s.value, 1)
+		}
+		if dir == "" {
+			parent := filepath.Join(h.config().State, secretsFolder)
+			if err := os.MkdirAll(parent, 0o700); err != nil {
+				return "", wire.Errorf(wire.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
+			}
+			if dir, err = os.MkdirTemp(parent, ""); err != nil {
+				return "", wire.Errorf(wire.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
+			}
+		}
+		file := filepath.Join(dir, strconv.Itoa(i))
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			return dir, wire.Errorf(wire.Internal, "write a secret for the call: %w; see the daemon's state folder", err)
+		}
+		env[s.File] = file
+	}
+	return dir, nil
+}
+
+// secretsFolder is the folder in the state folder with the secrets of calls that
+// run.
+const secretsFolder = "secrets"
 
 // hidden are the values that are masked in what k's tool says.
 func (h *Host) hidden(k *call) [][]byte {

@@ -227,14 +227,22 @@ type File struct {
 }
 
 // Secret is a value that the host adds where it is needed: as a variable of
-// the binary, or as a header of requests to one host.
+// the binary, in a file that a variable of the binary names, or as a header of
+// requests to one host.
 type Secret struct {
 	// From is "env:NAME", "file:PATH" (absolute) or "claim:NAME".
 	From   string `json:"from"`
 	Env    string `json:"env,omitempty"`
 	Header string `json:"header,omitempty"`
 	Host   string `json:"host,omitempty"`
+	// File is the variable that names a file of one call with Content, in which
+	// SecretMark stands for the value; with no Content it is the value alone.
+	File    string `json:"file,omitempty"`
+	Content string `json:"content,omitempty"`
 }
+
+// SecretMark stands for the value in a Secret's Content.
+const SecretMark = "{secret}"
 
 // Limits bound one call, or all calls of the tool.
 type Limits struct {
@@ -621,23 +629,35 @@ func (c *checker) secrets(d *Definition) {
 			// here should not find it in a log.
 			c.fault(at+"/from", `must be "env:NAME", "file:/PATH" (clean and absolute) or "claim:NAME", never the secret itself`)
 		}
+		variable := func(at, v string) {
+			if !variableRule.MatchString(v) {
+				c.fault(at, "is %q; it must be the name of a variable", v)
+			}
+			if _, fixed := d.Environment[v]; fixed {
+				c.fault(at, "is %s, which environment sets too; keep one", v)
+			}
+			if slices.Contains(d.Capabilities.Env, v) {
+				c.fault(at, "is %s, which capabilities.env lets callers set; remove it there", v)
+			}
+			if other, double := variables[v]; double {
+				c.fault(at, "is %s, which the secret %s sets too", v, other)
+			}
+			variables[v] = name
+		}
+		if s.Content != "" && (s.File == "" || strings.Count(s.Content, SecretMark) != 1) {
+			c.fault(at+"/content", "is what is in file: it needs file, and %s once, where the value goes", SecretMark)
+		}
 		switch {
-		case s.Env != "" && (s.Header != "" || s.Host != ""):
-			c.fault(at, "has env beside header or host; a secret goes to one place, use two secrets for two")
+		case s.Env != "" && (s.Header != "" || s.Host != ""), s.File != "" && (s.Env != "" || s.Header != "" || s.Host != ""):
+			what, beside := "env", "header or host"
+			if s.File != "" {
+				what, beside = "file", "env, header or host"
+			}
+			c.fault(at, "has %s beside %s; a secret goes to one place, use two secrets for two", what, beside)
 		case s.Env != "":
-			if !variableRule.MatchString(s.Env) {
-				c.fault(at+"/env", "is %q; it must be the name of a variable", s.Env)
-			}
-			if _, fixed := d.Environment[s.Env]; fixed {
-				c.fault(at+"/env", "is %s, which environment sets too; keep one", s.Env)
-			}
-			if slices.Contains(d.Capabilities.Env, s.Env) {
-				c.fault(at+"/env", "is %s, which capabilities.env lets callers set; remove it there", s.Env)
-			}
-			if other, double := variables[s.Env]; double {
-				c.fault(at+"/env", "is %s, which the secret %s sets too", s.Env, other)
-			}
-			variables[s.Env] = name
+			variable(at+"/env", s.Env)
+		case s.File != "":
+			variable(at+"/file", s.File)
 		case s.Header != "" && s.Host != "":
 			if !headerRule.MatchString(s.Header) {
 				c.fault(at+"/header", "is %q; it must be the name of a header", s.Header)
@@ -646,7 +666,7 @@ func (c *checker) secrets(d *Definition) {
 				c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
 			}
 		default:
-			c.fault(at, "needs a place to go: env (a variable of the binary), or header and host together")
+			c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together")
 		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,5 +73,78 @@ func TestThroughDaemon(t *testing.T) {
 	}
 	if h := p.harm(); h != "" {
 		t.Error(h)
+	}
+}
+
+// TestTokenThroughDaemon: npm has the registry's token, and nothing that the
+// project says makes npm write it, or where a later call could read it, into
+// the project.
+func TestTokenThroughDaemon(t *testing.T) {
+	const token = "npm_0123456789abcdefTOKEN"
+	p := newPlace(t)
+	host1 := strings.TrimPrefix(p.good.URL, "http://")
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile("../../tools.d/npm/tool.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var def map[string]any
+	if err := json.Unmarshal(b, &def); err != nil {
+		t.Fatal(err)
+	}
+	def["binary"] = p.npm
+	def["config"] = map[string]any{"registry": p.good.URL, "scripts": "hello", "userconfig": "variable"}
+	def["secrets"] = map[string]any{"registry": map[string]any{"from": "file:" + file, "file": "NPM_CONFIG_USERCONFIG", "content": "//" + host1 + "/:_authToken={secret}\n"}}
+	d := hosttest.Start(t, host.Config{Roots: []string{filepath.Dir(p.cwd)}})
+	d.Tool(t, "npm", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/npm")})
+	run := func(args ...string) string {
+		t.Helper()
+		var out bytes.Buffer
+		res, err := client.Stream(t.Context(), d.Socket, &wire.Call{Tool: "npm", Args: args, Cwd: p.cwd, Stream: true}, wire.Local{Stdout: &out, Stderr: &out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.Err != nil {
+			t.Fatalf("npm %v: %v: %s", args, res.Err, out.String())
+		}
+		return out.String()
+	}
+	used := func() (n int) {
+		for _, r := range p.good.requests() {
+			if strings.HasSuffix(r, "Bearer "+token) {
+				n++
+			}
+		}
+		return n
+	}
+	names := []string{"NPM_TOKEN", "npm_config_//" + host1 + "/:_authToken", "npm_config_userconfig", "NPM_CONFIG_USERCONFIG"}
+	for i, name := range names {
+		p.file("root/project/.npmrc", "userconfig="+p.cwd+"/evil\nsave-prefix=${"+name+"}\ntag=${"+name+"}\nuser-agent=${"+name+"}\ninit-author-name=${"+name+"}\nomit=${"+name+"}\n")
+		before := used()
+		out := run("install", "other"+string(rune('a'+i)), "--no-audit")
+		if used() == before {
+			t.Errorf("${%s}: the registry was not given the token: %q: %s", name, p.good.requests(), out)
+		}
+		out += run("run", "hello") + run("ls")
+		filepath.WalkDir(p.cwd, func(path string, e fs.DirEntry, err error) error {
+			if b, _ := os.ReadFile(path); bytes.Contains(b, []byte(token)) || bytes.Contains(b, []byte(d.Config.State)) {
+				t.Errorf("${%s}: %s holds it: %s", name, path, b)
+			}
+			return nil
+		})
+		if strings.Contains(out, token) {
+			t.Errorf("${%s}: npm shows it: %s", name, out)
+		}
+	}
+	// Neither is it left anywhere, nor does the script of a project see it.
+	if left, _ := os.ReadDir(filepath.Join(d.Config.State, "secrets")); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+	p.file("root/project/package.json", `{"name":"p","version":"1.0.0","scripts":{"hello":"echo rc=$NPM_CONFIG_USERCONFIG; env"}}`)
+	if out := run("run", "hello"); strings.Contains(out, "rc=/") || strings.Contains(out, token) {
+		t.Errorf("a script sees it: %s", out)
 	}
 }

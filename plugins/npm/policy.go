@@ -21,6 +21,9 @@ type policy struct {
 	// proxy is the operator's proxy, which sees all requests.
 	proxy   string
 	scripts []string
+	// userconfig: NPM_CONFIG_USERCONFIG names the file with the registry's
+	// credentials.
+	userconfig bool
 	// files: folders and archives beneath the roots may be installed.
 	files bool
 }
@@ -56,6 +59,13 @@ func newPolicy(config func(string) string) (*policy, error) {
 			return nil, errors.New("scripts: " + strconv.Quote(s) + " is not the name of a script")
 		}
 		p.scripts = append(p.scripts, s)
+	}
+	switch v := config("userconfig"); v {
+	case "", "home":
+	case "variable":
+		p.userconfig = true
+	default:
+		return nil, errors.New("userconfig: " + strconv.Quote(v) + " is neither variable nor home")
 	}
 	switch v := config("files"); v {
 	case "", "none":
@@ -115,8 +125,14 @@ func (p *policy) file(path string, in argv.Scope) (string, error) {
 const nowhere = "http://127.0.0.1:0/"
 
 // pins are the flags in front of all others. npm ranks the command line above
-// the project's .npmrc.
-func (p *policy) pins() []string {
+// the project's .npmrc. script says that npm is to run a script, which has no
+// secrets.
+//
+// The credentials are in a file of the call and not in a variable: what npm reads
+// in the project's .npmrc it expands, with ${NAME} for any name that a variable
+// can usefully have, and some of it it writes into package.json. A variable that
+// names the file is above the project's .npmrc, too.
+func (p *policy) pins(script bool) []string {
 	pins := []string{
 		"--registry=" + p.registry,
 		"--replace-registry-host=npmjs",
@@ -126,7 +142,6 @@ func (p *policy) pins() []string {
 		"--node-gyp=/nonexistent/node-gyp",
 		"--node-options=",
 		"--init-module=/nonexistent/init.js",
-		"--userconfig=~/.npmrc",
 		"--cache=~/.npm",
 		"--logs-max=0",
 		"--logs-dir=~/.npm/_logs", // npm 9 makes the folder all the same
@@ -135,6 +150,7 @@ func (p *policy) pins() []string {
 		"--location=user",
 		"--install-links=false",
 		"--strict-ssl=true",
+		"--save-prefix=^", // the caller's, if any, comes later
 		"--update-notifier=false",
 		"--yes=false",
 		"--browser=false",
@@ -144,6 +160,9 @@ func (p *policy) pins() []string {
 		// failure; npm's own pauses are ten seconds and a minute.
 		"--fetch-retry-mintimeout=200",
 		"--fetch-retry-maxtimeout=2000",
+	}
+	if !p.userconfig || script {
+		pins = append(pins, "--userconfig=~/.npmrc")
 	}
 	for _, s := range p.scopes {
 		pins = append(pins, "--"+s[0]+":registry="+s[1])
@@ -175,7 +194,7 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	no := false
 	if len(line.Items) == 1 && line.Has("--version") {
 		d := pdk.Allow()
-		d.Rule, d.Args, d.Mutating, d.Stdin = "npm.version", append(p.pins(), "--version"), &no, &no
+		d.Rule, d.Args, d.Mutating, d.Stdin = "npm.version", append(p.pins(false), "--version"), &no, &no
 		return d
 	}
 	name, cmd, ops, err := p.command(line)
@@ -195,13 +214,13 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	}
 	d := pdk.Allow()
 	d.Rule = "npm." + name
-	d.Args = append(append(p.pins(), name), line.Flags()...)
+	// npm run starts the script in a shell.
+	d.Shell = name == "run" && len(ops) > 0
+	d.Args = append(append(p.pins(d.Shell), name), line.Flags()...)
 	if len(ops) > 0 {
 		d.Args = append(append(d.Args, "--"), ops...)
 	}
 	d.Mutating, d.Stdin = &mutating, &no
-	// npm run starts the script in a shell.
-	d.Shell = name == "run" && len(ops) > 0
 	return d
 }
 

@@ -27,7 +27,7 @@ func call(args ...string) *abi.Call {
 
 func TestAllowed(t *testing.T) {
 	p := testPolicy(t, map[string]string{"scripts": "test, build", "files": "roots"})
-	pins := p.pins()
+	pins := p.pins(false)
 	for _, tt := range []struct {
 		args     string
 		want     string // after the pins
@@ -205,7 +205,7 @@ func TestPins(t *testing.T) {
 		"--proxy=http://127.0.0.1:0/", "--https-proxy=http://127.0.0.1:0/", "--noproxy=registry.npmjs.org,npm.a.example",
 		"--ignore-scripts=true", "--script-shell=/bin/sh", "--git=/nonexistent/git-is-not-run-by-this-tool", "--node-gyp=/nonexistent/node-gyp",
 		"--node-options=", "--init-module=/nonexistent/init.js", "--userconfig=~/.npmrc", "--cache=~/.npm", "--logs-max=0", "--logs-dir=~/.npm/_logs", "--timing=false",
-		"--global=false", "--location=user", "--install-links=false", "--strict-ssl=true", "--yes=false", "--browser=false",
+		"--save-prefix=^", "--global=false", "--location=user", "--install-links=false", "--strict-ssl=true", "--yes=false", "--browser=false",
 	} {
 		if i := slices.Index(d.Args, pin); i < 0 || i > slices.Index(d.Args, "ci") {
 			t.Errorf("%s is not among the pins: %q", pin, d.Args)
@@ -222,6 +222,9 @@ func TestConfig(t *testing.T) {
 		pin  string
 	}{
 		{"the default registry", nil, "ci", "npm.ci", "--noproxy=registry.npmjs.org"},
+		{"a file with credentials", map[string]string{"userconfig": "variable"}, "ci", "npm.ci", "--save-prefix=^"},
+		{"none for a script", map[string]string{"userconfig": "variable", "scripts": "test"}, "test", "npm.run", "--userconfig=~/.npmrc"},
+		{"another userconfig", map[string]string{"userconfig": "/etc/npmrc"}, "ci", "npm.config", ""},
 		{"a registry", map[string]string{"registry": "https://npm.corp.example/npm"}, "ci", "npm.ci", "--registry=https://npm.corp.example/npm/"},
 		{"is the one host", map[string]string{"registry": "https://npm.corp.example/npm"}, "ci", "npm.ci", "--noproxy=npm.corp.example"},
 		{"scopes", map[string]string{"scopes": "@corp=https://npm.corp.example"}, "ci", "npm.ci", "--@corp:registry=https://npm.corp.example/"},
@@ -300,7 +303,7 @@ func FuzzPolicy(f *testing.F) {
 		f.Add(strings.ReplaceAll(s, " ", "\x1f"))
 	}
 	p := testPolicy(f, map[string]string{"scripts": "test", "files": "roots"})
-	pins := p.pins()
+	pins := p.pins(false)
 	f.Fuzz(func(t *testing.T, joined string) {
 		args := strings.Split(joined, "\x1f")
 		d := p.decide(call(args...))

@@ -191,6 +191,11 @@ func (p *place) harm() string {
 	if strings.Contains(p.stdout+p.stderr, "sesame") {
 		return "the token was shown"
 	}
+	for _, name := range []string{"package.json", "package-lock.json"} {
+		if b, _ := os.ReadFile(filepath.Join(p.cwd, name)); strings.Contains(string(b), "sesame") {
+			return "the token is in " + name
+		}
+	}
 	for _, r := range p.good.requests() {
 		if !strings.HasPrefix(r, "GET ") && !strings.HasPrefix(r, "POST /-/npm/v1/security/") {
 			return "the registry was changed: " + r
@@ -284,6 +289,7 @@ var hostile = []struct {
 	{"exec of the project's binary", map[string]string{"root/project/node_modules/.bin/x": "#!/bin/sh\ntouch MARKER\n"}, "exec x", true},
 	{"an editor of the project", map[string]string{"root/project/.npmrc": "editor=CWD/evil-sh\n"}, "config edit", true},
 	{"a viewer of the project", map[string]string{"root/project/.npmrc": "browser=CWD/evil-sh\nregistry=GOOD\n"}, "docs dep", false},
+	{"the token by an option that is saved", map[string]string{"root/project/.npmrc": "registry=GOOD\nsave-prefix=${NPM_TOKEN}\n"}, "install other --no-audit", true},
 	{"the token by config", map[string]string{"root/project/.npmrc": "x=${NPM_TOKEN}\n"}, "config get x", true},
 	{"a script that is not listed", nil, "run build", true},
 	{"npm test", nil, "test", true},
