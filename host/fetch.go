@@ -147,7 +147,8 @@ var notPublic = []netip.Prefix{
 }
 
 // do makes one request. Every failure is an error value that names what was
-// refused or what went wrong; it never holds a secret.
+// refused or what went wrong. It may hold what a server said, and so a secret;
+// with it comes a response that has only what was sent, or none.
 func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetchResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxFetchTime)
 	defer cancel()
@@ -231,6 +232,7 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 			return err
 		},
 	}
+	sent := func() *fetchResponse { return &fetchResponse{sent: secrets.sent} }
 	resp, err := cl.Do(req)
 	if err != nil {
 		// url.Error quotes the whole URL, which may hold a token.
@@ -238,20 +240,20 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 		if errors.As(err, &ue) {
 			err = ue.Err
 		}
-		return nil, fmt.Errorf("http request to %s: %w", req.URL.Hostname(), err)
+		return sent(), fmt.Errorf("http request to %s: %w", req.URL.Hostname(), err)
 	}
 	defer resp.Body.Close()
 	// The transport asked for gzip and has undone it. What is encoded still
 	// could hold a secret that nobody would find.
 	if e := resp.Header.Get("Content-Encoding"); secrets.carried && e != "" && !strings.EqualFold(e, "identity") {
-		return nil, fmt.Errorf("http request to %s: the answer is encoded as %.40q, in which its secrets cannot be masked; have the server answer without an encoding, or with gzip when it is asked for", req.URL.Hostname(), e)
+		return sent(), fmt.Errorf("http request to %s: the answer is encoded as %.40q, in which its secrets cannot be masked; have the server answer without an encoding, or with gzip when it is asked for", req.URL.Hostname(), e)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxFetchBody+1))
 	if err != nil {
-		return nil, fmt.Errorf("http request to %s: read the answer: %w", req.URL.Hostname(), err)
+		return sent(), fmt.Errorf("http request to %s: read the answer: %w", req.URL.Hostname(), err)
 	}
 	if len(body) > maxFetchBody {
-		return nil, fmt.Errorf("http request to %s: the answer is over %d bytes", req.URL.Hostname(), maxFetchBody)
+		return sent(), fmt.Errorf("http request to %s: the answer is over %d bytes", req.URL.Hostname(), maxFetchBody)
 	}
 	out := &fetchResponse{Status: resp.StatusCode, Headers: map[string]string{}, Body: body, sent: secrets.sent}
 	for k, v := range resp.Header {

@@ -102,7 +102,11 @@ func (h *Host) guestHTTP(ctx context.Context, k *call, r *guest.HTTPRequest) (*g
 	resp, err := h.fetch.do(ctx, &g, &fetchRequest{Method: r.Method, URL: r.URL, Headers: r.Headers, Body: r.Body, Trace: k.Trace})
 	if err != nil {
 		k.answered = !unanswered(err)
-		return nil, errors.New(maskFolded(err.Error(), values(secrets)))
+		hidden := values(secrets)
+		if resp != nil {
+			hidden = append(hidden, resp.sent...)
+		}
+		return nil, errors.New(maskFolded(err.Error(), hidden))
 	}
 	k.upstreamAnswered(resp.Status, resp.Headers["retry-after"])
 	if hidden := append(values(secrets), resp.sent...); len(hidden) > 0 {
