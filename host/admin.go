@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
@@ -75,14 +76,14 @@ func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 	mux.HandleFunc("GET /tools", func(w http.ResponseWriter, r *http.Request) {
 		list := []client.ToolStatus{}
 		for _, s := range h.tools.List() {
-			list = append(list, toolStatus(s, false))
+			list = append(list, h.toolStatus(s, false))
 		}
 		answer(w, http.StatusOK, list)
 	})
 	mux.HandleFunc("GET /tools/{name}", func(w http.ResponseWriter, r *http.Request) {
 		for _, s := range h.tools.List() {
 			if s.Name == r.PathValue("name") {
-				answer(w, http.StatusOK, toolStatus(s, true))
+				answer(w, http.StatusOK, h.toolStatus(s, true))
 				return
 			}
 		}
@@ -156,11 +157,17 @@ func (h *Host) status(servers []*server.Server) client.HostStatus {
 	return s
 }
 
-func toolStatus(s tools.Status, whole bool) client.ToolStatus {
+func (h *Host) toolStatus(s tools.Status, whole bool) client.ToolStatus {
 	t := client.ToolStatus{
 		Name: s.Name, State: s.State, Description: s.Description, Kind: s.Kind, Path: s.Path,
 		Policies: s.Policies, Category: s.Category, Version: s.Version, Loaded: s.Loaded,
 		Reason: s.Reason, Mutating: s.Mutating,
+	}
+	switch {
+	case s.User:
+		t.Confinement = process.User.String()
+	case s.Executes:
+		t.Confinement = h.runner.Confinement().Level().String()
 	}
 	if whole {
 		t.Schema = s.Schema

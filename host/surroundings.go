@@ -63,6 +63,7 @@ func (h *Host) confine(k *call, home string, exec []string) process.Confine {
 	}
 	slices.Sort(show)
 	return process.Confine{
+		User:    k.tool.User,
 		Show:    show,
 		Sockets: sockets,
 		Write:   append([]string{home}, k.roots...),
@@ -86,6 +87,13 @@ func (h *Host) home(k *call) (string, error) {
 	home := filepath.Join(h.config().State, "home", k.tool.Name, k.caller.ID)
 	if err := os.MkdirAll(filepath.Join(home, "tmp"), 0o700); err != nil {
 		return "", wire.Errorf(wire.Internal, "make a HOME for the call: %w; see the daemon's state folder", err)
+	}
+	if u := k.tool.User; u != nil {
+		for _, dir := range []string{home, filepath.Join(home, "tmp")} {
+			if err := os.Lchown(dir, int(u.UID), int(u.GID)); err != nil {
+				return "", wire.Errorf(wire.Internal, "give the HOME of the call to user %d: %w; see the daemon's state folder", u.UID, err)
+			}
+		}
 	}
 	return home, nil
 }

@@ -157,7 +157,7 @@ func newCall(argv []string) (*wire.Call, error) {
 			if err != nil {
 				return nil, wire.Errorf(wire.Unauthenticated, "read the token that TOOL_TOKEN_FILE names: %w", err)
 			}
-			c.Token = strings.TrimRight(string(token), "\r\n")
+			c.Token = strings.TrimSpace(string(token))
 		}
 	}
 	if t := os.Getenv("TOOL_TIMEOUT"); t != "" {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -287,6 +289,15 @@ func lookTools(ctx context.Context, d *doctor) {
 		default:
 			d.fail("tools", next, "%s: every call is refused: %s", t.Name, t.Reason)
 		}
+	}
+	levels := map[string][]string{}
+	for _, t := range tools {
+		if t.Confinement != "" {
+			levels[t.Confinement] = append(levels[t.Confinement], t.Name)
+		}
+	}
+	for _, level := range slices.Sorted(maps.Keys(levels)) {
+		d.ok("tools", "confined at the level %q: %s", level, strings.Join(levels[level], ", "))
 	}
 	switch {
 	case len(tools) == 0:

@@ -237,7 +237,7 @@ func (s *state) readToken(file string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the token: %w", err)
 	}
-	return strings.TrimRight(string(b), "\r\n"), nil
+	return strings.TrimSpace(string(b)), nil
 }
 
 // callable is one tool as tools.list answers it.

@@ -45,6 +45,9 @@ type ToolStatus struct {
 	// Reason says what is wrong in every state but ToolOK, and ends with
 	// what to do.
 	Reason string `json:"reason,omitempty"`
+	// Confinement is the level at which its binaries run, empty for one that
+	// runs none.
+	Confinement string `json:"confinement,omitempty"`
 	// Mutating is the class that tool.json gives; a policy may answer
 	// otherwise for one call.
 	Mutating bool `json:"mutating,omitempty"`

@@ -46,7 +46,8 @@ type spec struct {
 	Show    []byte `json:"show,omitempty"`
 	Sockets []byte `json:"sockets,omitempty"`
 	// Dir is the working folder; the descriptor says which one it is.
-	Dir string `json:"dir"`
+	Dir  string  `json:"dir"`
+	User *UserID `json:"user,omitempty"`
 }
 
 // reportFrame is what a supervisor sends.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"unsafe"
 
@@ -522,6 +523,76 @@ func TestOrphansOfASupervisor(t *testing.T) {
 		}
 		if left := alive(t, mark); len(left) > 0 {
 			t.Errorf("%v: still alive: %q", most, left)
+		}
+	}
+}
+
+// A tool with a user of its own owns nothing of the daemon's.
+func TestUser(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 1})
+	if !r.Confinement().Users {
+		t.Skip(r.Confinement().UsersReason)
+	}
+	dir, home, other := t.TempDir(), t.TempDir(), t.TempDir()
+	const uid, gid = 54321, 54322
+	must(t, os.Chown(dir, uid, gid))
+	must(t, os.Chown(home, uid, gid))
+	must(t, os.Chmod(home, 0o700))
+	must(t, os.WriteFile(other+"/private", []byte("x"), 0o600))
+	must(t, os.WriteFile(other+"/public", []byte("x"), 0o644))
+	mark := newMark()
+	c := shell(dir, `
+		id -u; id -g; id -G
+		grep ^CapEff: /proc/self/status
+		echo > made; chmod 700 made; touch -d @5 made; echo > `+home+`/made; echo streams > /dev/stdout
+		cat `+other+`/private 2>/dev/null || echo closed
+		chmod 600 `+other+`/public 2>/dev/null || echo kept
+		kill -0 1 2>/dev/null || echo safe
+		setsid sleep 1000 &
+		exit 3`)
+	c.Env = append(c.Env, "MARK="+mark)
+	c.Confine.Write = append(c.Confine.Write, home)
+	c.Confine.Show = []string{other}
+	c.Confine.User = &process.UserID{UID: uid, GID: gid}
+	c.Confine.Least = process.User
+	var out bytes.Buffer
+	c.Stdout = &out
+	exit, err := r.Run(patient(t), c)
+	must(t, err)
+	if want := "54321\n54322\n54322\nCapEff:\t0000000000000000\nstreams\nclosed\nkept\nsafe\n"; out.String() != want || exit.Code != 3 {
+		t.Errorf("%+v: %q, want %q", exit, out.String(), want)
+	}
+	st, err := os.Stat(dir + "/made")
+	must(t, err)
+	if owner := st.Sys().(*syscall.Stat_t); owner.Uid != uid || st.Mode().Perm() != 0o700 || st.ModTime().Unix() != 5 {
+		t.Errorf("%v of %d, %v", st.Mode(), owner.Uid, st.ModTime())
+	}
+	if left := alive(t, mark); len(left) > 0 {
+		t.Errorf("still alive: %q", left)
+	}
+	// The next run in the same supervisor has this process's user.
+	if got := say(t, r, shell(t.TempDir(), "id -u")); got != fmt.Sprint(os.Getuid()) {
+		t.Errorf("the next run is user %s", got)
+	}
+	// Where that cannot be, nothing runs.
+	low := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
+	if _, err := low.Run(patient(t), c); codeOf(err) != wire.ToolBroken || !strings.Contains(err.Error(), "user") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestLookUpUser(t *testing.T) {
+	for text, want := range map[string]string{
+		"nobody": "65534:", "54321:54322": "54321:54322", "root": "root", "0": "root", "0:1": "root", "5:0": "root", "54321": "no user",
+		"": "no user", "no-such-user": "no user", "-1:5": "neither", "4294967295:5": "neither", "1:2:3": "neither",
+	} {
+		u, err := process.LookUpUser(text)
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = fmt.Sprintf("%d:%d", u.UID, u.GID)
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func TestOlderVersions(t *testing.T) {
 				set, step, err := rulesets.get(confinement{path: "/bin/true", write: in})
 				scoped := false
 				if err == nil {
-					scoped, step, err = restrictThread(abi, set.fd)
+					scoped, step, err = restrictThread(abi, set.fd, false)
 				}
 				if err != nil {
 					got <- step + ": " + err.Error()
@@ -135,7 +135,7 @@ func TestThreadEnds(t *testing.T) {
 			defer close(done)
 			set, step, err := rulesets.get(confinement{path: "/bin/true"})
 			if err == nil {
-				_, step, err = restrictThread(abiRefer, set.fd)
+				_, step, err = restrictThread(abiRefer, set.fd, false)
 			}
 			if err != nil {
 				t.Error(step, err)

@@ -138,7 +138,14 @@ func (s *Status) lose() {
 
 // admits refuses c where it demands more than s gives.
 func (s Status) admits(c *Command) error {
-	if c.Confine.Off || s.Level() >= c.Confine.Least {
+	level := s.Level()
+	if c.Confine.User != nil {
+		if !s.Users {
+			return wire.Errorf(wire.ToolBroken, "run %s as user %d: %s; or take user out of tool.json", c.Path, c.Confine.User.UID, s.UsersReason)
+		}
+		level = User
+	}
+	if c.Confine.Off || level >= c.Confine.Least {
 		return nil
 	}
 	var why []string
@@ -147,7 +154,7 @@ func (s Status) admits(c *Command) error {
 			why = append(why, reason)
 		}
 	}
-	return wire.Errorf(wire.ToolBroken, "run %s: the confinement %q is demanded, and this system gives %q (%s): run toold on Linux 6.2 or later and outside of a sandbox that forbids it, or demand less in toold.json", c.Path, c.Confine.Least, s.Level(), strings.Join(append(why, s.Lost...), "; "))
+	return wire.Errorf(wire.ToolBroken, "run %s: the confinement %q is demanded, and this system gives %q (%s): run toold on Linux 6.2 or later and outside of a sandbox that forbids it, or demand less in toold.json", c.Path, c.Confine.Least, level, strings.Join(append(why, s.Lost...), "; "))
 }
 
 // restrictThread confines the calling thread, and what it starts, for good.
@@ -155,13 +162,13 @@ func (s Status) admits(c *Command) error {
 // abi 0 or 1 there is none, and Runner.start refused before where that is not
 // enough. scoped reports that the thread can signal its own processes only.
 // An error comes with the step that failed.
-func restrictThread(abi, ruleset int) (scoped bool, step string, err error) {
+func restrictThread(abi, ruleset int, asUser bool) (scoped bool, step string, err error) {
 	// Landlock asks for it, and it holds without Landlock as well: a setuid
 	// program that the tool executes gains nothing.
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return false, "set no_new_privs", err
 	}
-	if err := dropCapabilities(); err != nil {
+	if err := dropCapabilities(asUser); err != nil {
 		return false, "drop capabilities", err
 	}
 	if abi < abiRefer {
@@ -187,13 +194,13 @@ const kept = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER |
 // dropCapabilities sees to it that a child of root's has those of kept, as far
 // as this process has them, and no others: the rest (tracing, raw devices,
 // modules, reading other processes' environment) would be ways around what is
-// confined. A child of any other user has none, also where a service manager
+// confined. A child of any other user, or as one, has none, also where a service manager
 // gave this process some. The thread keeps its own, to kill the child with.
-func dropCapabilities() error {
+func dropCapabilities(asUser bool) error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return err
 	}
-	if unix.Geteuid() != 0 {
+	if asUser || unix.Geteuid() != 0 {
 		return dropInheritable()
 	}
 	// User 0 is then nobody to exec, and what passes through it is what is

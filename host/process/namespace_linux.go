@@ -148,6 +148,9 @@ func (v *view) own(dir string) error {
 // what it may write can be executed but what was granted, and hides the rest of
 // what is the daemon's.
 func (v *view) prepare(sp *spec) error {
+	if len(v.attached) > maxAttached {
+		v.clear()
+	}
 	type step struct {
 		path string
 		do   string
@@ -179,6 +182,27 @@ func (v *view) prepare(sp *spec) error {
 		}
 	}
 	return nil
+}
+
+// maxAttached bounds what one supervisor keeps bound: of many identities each
+// has a HOME of its own.
+const maxAttached = 64
+
+// clear takes back what was bound for earlier runs.
+func (v *view) clear() {
+	paths := slices.Sorted(maps.Keys(v.attached))
+	for _, path := range slices.Backward(paths) { // what lies in a folder before it
+		c, covered := v.covers[path]
+		if covered && c.empty {
+			continue
+		}
+		unix.Unmount(path, unix.MNT_DETACH)
+		delete(v.attached, path)
+		if covered {
+			unix.Close(c.fd)
+			delete(v.covers, path)
+		}
+	}
 }
 
 // hide empties a folder. Files are hidden by Landlock.

@@ -40,11 +40,14 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -145,9 +148,45 @@ type Confine struct {
 	// Exec is given with -c: one of these, or one with words in single quotes
 	// behind it.
 	ShellLines []string
+	// User, unless nil, is who the child runs as, so that ownership keeps it
+	// from what is this process's. It may use Write only as far as it owns it,
+	// or its owner lets it.
+	User *UserID
 	// Least refuses to run where this system gives less. Otherwise what it can
 	// is enforced.
 	Least Level
+}
+
+// UserID is a user and a group, without further groups.
+type UserID struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
+// LookUpUser reads "NAME", "UID" or "UID:GID": a user of this system, or numbers.
+// It refuses root and this process's own user, which would be no user of the
+// tool's own.
+func LookUpUser(text string) (*UserID, error) {
+	uid, gid, numbers := strings.Cut(text, ":")
+	if u, err := user.Lookup(text); err == nil {
+		uid, gid, numbers = u.Uid, u.Gid, true
+	} else if u, err := user.LookupId(uid); err == nil && !numbers {
+		gid, numbers = u.Gid, true
+	}
+	if !numbers {
+		return nil, fmt.Errorf("%q is no user of this system; add it, or write UID:GID", text)
+	}
+	n, err1 := strconv.ParseUint(uid, 10, 32)
+	m, err2 := strconv.ParseUint(gid, 10, 32)
+	switch {
+	case err1 != nil || err2 != nil || n == 1<<32-1 || m == 1<<32-1:
+		return nil, fmt.Errorf("%q is neither the name of a user nor UID:GID", text)
+	case n == 0 || m == 0:
+		return nil, fmt.Errorf("%q is root, or of root's group; give the tool a user of its own", text)
+	case int(n) == os.Geteuid():
+		return nil, fmt.Errorf("%q is the user of toold itself; give the tool one of its own", text)
+	}
+	return &UserID{uint32(n), uint32(m)}, nil
 }
 
 // Level is how far a tool is kept from the daemon. Each has what is before it.
@@ -214,6 +253,9 @@ type Status struct {
 	FilterReason     string
 	Namespaces       bool
 	NamespacesReason string
+	// Users says that a run can have a user of its own.
+	Users       bool
+	UsersReason string
 	// Lost are the things that are not enforced, a sentence each.
 	Lost []string
 }

@@ -103,6 +103,11 @@ func (r *Runner) open() {
 	r.status = Confinement()
 	r.status.cut(r.config.Most)
 	r.tryNamespaces()
+	if err := r.mayChangeUser(); err != nil {
+		r.status.UsersReason = "a tool cannot have a user of its own: " + err.Error()
+	} else {
+		r.status.Users = true
+	}
 	if !r.status.Namespaces {
 		// Orphans of a supervisor that was killed come to this process, which
 		// kills them, and not to init. In a process namespace there are none:
@@ -172,6 +177,20 @@ func (r *Runner) tryNamespaces() {
 	}
 	r.status.Namespaces = false
 	r.status.NamespacesReason = "namespaces cannot be made here: " + err.Error()
+}
+
+// mayChangeUser says why runs cannot have users of their own. The folders that
+// lead to a tool's HOME are closed to them but in a view of files.
+func (r *Runner) mayChangeUser() error {
+	if !r.status.Namespaces {
+		return errors.New("that takes namespaces, and " + r.status.NamespacesReason)
+	}
+	for _, c := range []uint{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_CHOWN, unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE} {
+		if !hasCapability(c) {
+			return errors.New("toold lacks the capabilities for it (CAP_SETUID, CAP_SETGID, CAP_KILL, CAP_CHOWN, CAP_SYS_ADMIN, CAP_SYS_PTRACE): run it as root")
+		}
+	}
+	return nil
 }
 
 // newSupervisorLocked adds a supervisor that is to be started.
@@ -465,7 +484,7 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 	sp := &spec{Path: c.Path, Args: join(c.Args), Env: join(c.Env), Dir: c.Dir}
 	if !c.Confine.Off {
 		sp.Confine, sp.Write, sp.Exec, sp.Hide = true, join(c.Confine.Write), join(c.Confine.Exec), join(c.Confine.Hide)
-		sp.ABI = r.status.ABI
+		sp.ABI, sp.User = r.status.ABI, c.Confine.User
 		sp.Show, sp.Sockets = join(c.Confine.Show), join(c.Confine.Sockets)
 		sp.Filter, sp.Lines, sp.AnyLine = r.status.Filter, join(c.Confine.ShellLines), c.Confine.ShellLines == nil
 	}

@@ -287,12 +287,14 @@ func (s *service) launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *fail
 	s.monitor = nil
 	dir := fds[3]
 	if s.view != nil {
-		if err := s.view.prepare(sp); err != nil {
+		umask := unix.Umask(0o022) // of this thread
+		err := s.view.prepare(sp)
+		unix.Umask(umask)
+		if err != nil {
 			return 0, false, failed("set up the view of files", err)
 		}
 		// The descriptor is of the daemon's mounts. The folder has to be
 		// entered through those of the view, and must be the same.
-		var err error
 		if dir, err = openSame(sp.Dir, dir); err != nil {
 			return 0, false, failed("enter the working folder", err)
 		}
@@ -306,7 +308,7 @@ func (s *service) launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *fail
 		abi := sp.ABI
 		ruleset, step, err := s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide)})
 		if err == nil {
-			scoped, step, err = restrictThread(abi, ruleset.fd)
+			scoped, step, err = restrictThread(abi, ruleset.fd, sp.User != nil)
 		}
 		if err == nil && sp.Filter {
 			step, err = s.monitorThread(sp, ruleset.grants, scoped)
@@ -318,10 +320,21 @@ func (s *service) launch(sp *spec, fds [4]int) (pid int, scoped bool, fail *fail
 		// In a process namespace there is nobody else to reach.
 		scoped = s.view != nil || scoped && unix.Kill(unix.Getppid(), 0) == unix.EPERM
 	}
+	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if sp.User != nil {
+		attr.Credential = &syscall.Credential{Uid: sp.User.UID, Gid: sp.User.GID}
+		// Programs open their streams by name as well.
+		for _, fd := range fds[:3] {
+			var st unix.Stat_t
+			if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
+				unix.Fchown(fd, int(sp.User.UID), int(sp.User.GID))
+			}
+		}
+	}
 	pid, err := syscall.ForkExec(sp.Path, append([]string{sp.Path}, split(sp.Args)...), &syscall.ProcAttr{
 		Env:   split(sp.Env),
 		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
-		Sys:   &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+		Sys:   attr,
 	})
 	if err != nil {
 		return 0, false, failed(stepExec, err)
@@ -358,7 +371,7 @@ func (s *service) monitorThread(sp *spec, g grants, scoped bool) (step string, e
 	if !sp.AnyLine {
 		g.lines = append([]string{}, split(sp.Lines)...)
 	}
-	listener, err := installFilter(guards{mappings: s.view == nil, attributes: true, signals: !scoped})
+	listener, err := installFilter(guards{mappings: s.view == nil, attributes: sp.User == nil, signals: !scoped})
 	if err != nil {
 		return "install the system call filter", err
 	}

@@ -106,6 +106,9 @@ type Status struct {
 	Mutating bool
 	// Mode is the tool's own reliability.mode, or empty.
 	Mode string
+	// Executes says that it runs binaries, User that it does as a user of its
+	// own.
+	Executes, User bool
 	// Schema is the JSON Schema of the payload as its author wrote it.
 	Schema json.RawMessage
 	// Loaded is when the generation began to serve, Calls how many calls hold
@@ -827,6 +830,7 @@ func (c *Catalog) List() []Status {
 		}
 		s.Category, s.Version, s.Mutating, s.Schema = t.Def.Category, t.Version, t.Def.Mutating, t.SchemaSource
 		s.Mode = t.Def.Reliability.Mode
+		s.Executes, s.User = t.Kind == Binary || len(t.Def.Capabilities.Exec) > 0, t.User != nil
 	}
 	return list
 }

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -91,6 +92,9 @@ type Definition struct {
 	Entry *Entry `json:"entry,omitempty"`
 	// Roots narrows the folders beneath which calls may work. Absolute.
 	Roots []string `json:"roots,omitempty"`
+	// User is who a binary of the tool runs as, "NAME", "UID" or "UID:GID",
+	// where toold may do that; empty is toold's own user.
+	User string `json:"user,omitempty"`
 	// Category puts the tool into a group, for sockets that serve one.
 	Category     string            `json:"category,omitempty"`
 	Capabilities Capabilities      `json:"capabilities,omitzero"`
@@ -434,6 +438,11 @@ func (c *checker) definition(d *Definition) {
 	c.oneOf("/policy", d.Policy, PolicyNone, PolicyRequired)
 	if d.Category != "" && !ValidName(d.Category) {
 		c.fault("/category", "is %q; it must match %s", d.Category, nameRule)
+	}
+	if d.User != "" {
+		if _, err := process.LookUpUser(d.User); err != nil {
+			c.fault("/user", "%v", err)
+		}
 	}
 	for i, root := range d.Roots {
 		c.absolute(fmt.Sprintf("/roots/%d", i), root)

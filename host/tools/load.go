@@ -74,6 +74,9 @@ type Tool struct {
 	Discovers bool
 	// Binary is the absolute path of the kind Binary.
 	Binary string
+	// User is who Binary, and what the tool executes besides, runs as; nil is
+	// this process's own user.
+	User *process.UserID
 	// Schema checks the payload; nil admits any object. SchemaSource is the
 	// schema as its author wrote it.
 	Schema       *jsonschema.Schema
@@ -473,6 +476,9 @@ func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err er
 	if err := c.checkRoots(v); err != nil {
 		return nil, err
 	}
+	if err := c.findUser(v, t); err != nil {
+		return nil, err
+	}
 	for _, p := range v.policies {
 		m, err := c.loadPolicy(ctx, v, p)
 		if err != nil {
@@ -506,6 +512,25 @@ func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err er
 		t.Binary, _ = lookBinary(v.binary)
 	}
 	return g, nil
+}
+
+// findUser finds who the tool's binaries run as.
+func (c *Catalog) findUser(v *candidate, t *Tool) (err error) {
+	if v.def.User == "" {
+		return nil
+	}
+	if t.User, err = process.LookUpUser(v.def.User); err != nil {
+		return broken("tool %s: user %v", v.name, err)
+	}
+	reason := "nothing runs binaries here"
+	if c.cfg.Runner != nil {
+		s := c.cfg.Runner.Confinement()
+		if s.Users {
+			return nil
+		}
+		reason = s.UsersReason
+	}
+	return broken("tool %s is to run as user %s: %s; or take user out of %s", v.name, v.def.User, reason, definitionFile)
 }
 
 // checkRoots refuses to narrow the roots to what is beneath none of them.
