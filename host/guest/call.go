@@ -270,7 +270,7 @@ func (c *call) classify(export string, err error) *wire.Error {
 
 func (c *call) trap(export string, what, cause error) *wire.Error {
 	in := c.inst
-	if in.mem != nil && in.mem.overloaded {
+	if in.mem != nil && in.mem.overloaded || in.stack.scarce && what.Error() == stackOverflow {
 		return in.m.overloaded()
 	}
 	if in.mem != nil && in.mem.refused {

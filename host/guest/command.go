@@ -56,7 +56,7 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 	defer in.close()
 	inv := &Invocation{Services: cmd.Services}
 	in.begin(ctx, inv, m.spec.Config)
-	err = in.mod.ExportedFunction("_start").CallWithStack(&in.c, nil)
+	err = in.run(in.mod.ExportedFunction("_start"), nil)
 	stats := in.c.stats()
 	if err == nil && in.c.meter.used() > in.c.meter.limit {
 		err = in.c.outOfFuel()

@@ -70,6 +70,10 @@ type Engine struct {
 
 	slots chan struct{} // held while a module is compiled
 
+	stackOnce   sync.Once
+	stackFields *stackFields // of wazero's functions; set by stackOnce
+	stackErr    error        // set by stackOnce
+
 	computing atomic.Int32 // calls that run, of all modules
 
 	// loading is held while wazero takes code into memory: its cache does

@@ -23,6 +23,7 @@ type instance struct {
 	m     *Module
 	mod   api.Module
 	mem   *linear
+	stack stack
 	dirty api.MutableGlobal // wasm.ExportDirty
 	c     call
 	wasi  wasi
@@ -55,11 +56,16 @@ func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 	if img != nil {
 		base = img.mem
 	}
+	in.stack.acct = &m.e.memory
+	if !m.e.makeRoom(stackBase, m) {
+		return nil, m.overloaded()
+	}
+	in.stack.size = stackBase
 	limit := uint64(m.spec.Memory) / wasmPage * wasmPage
 	ctx := context.Background()
 	if m.rewritten.Memory != nil {
 		var err error
-		if in.mem, err = newLinear(&m.e.memory, limit, base, m.e.way != wayFresh); err != nil {
+		if in.mem, err = newLinear(&m.e.memory, limit, base, m.e.way != wayFresh, &in.stack); err != nil {
 			return nil, wire.Errorf(wire.Overloaded, "%s: no memory for an instance: %w; try again", m.spec.Name, err)
 		}
 		// The image counts as if all of it were written: some calls do.
@@ -130,11 +136,11 @@ func (in *instance) adopt(img *snapshot) error {
 		stack := make([]uint64, 3)
 		for i, g := range img.globals {
 			stack[0], stack[1], stack[2] = uint64(i), g[0], g[1]
-			if err := set.CallWithStack(&in.c, stack); err != nil {
+			if err := in.run(set, stack); err != nil {
 				return wire.Errorf(wire.Internal, "%s: set globals: %w", in.m.spec.Name, err)
 			}
 		}
-		if err := in.mod.ExportedFunction(wasm.ExportSave).CallWithStack(&in.c, nil); err != nil {
+		if err := in.run(in.mod.ExportedFunction(wasm.ExportSave), nil); err != nil {
 			return wire.Errorf(wire.Internal, "%s: save globals: %w", in.m.spec.Name, err)
 		}
 	}
@@ -182,6 +188,7 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 	c.meter.begin(in.m.spec.Fuel)
 	in.wasi = in.initial
 	in.said.b = in.said.b[:0]
+	in.stack.scarce = false
 	if in.mem != nil {
 		in.mem.refused, in.mem.overloaded = false, false
 		in.mem.peak = in.mem.size
@@ -195,11 +202,6 @@ func (in *instance) end() {
 	c.done, c.hasDeadline = nil, false
 }
 
-// costly is from how much fuel on the stack is looked at that a call left: a
-// function keeps that of its deepest recursion, up to 84 MB, and depth costs
-// fuel.
-const costly = 200_000
-
 // invoke runs an export. The error is classified.
 func (in *instance) invoke(name string, params ...uint64) (uint32, error) {
 	f := in.fns[name]
@@ -209,7 +211,7 @@ func (in *instance) invoke(name string, params ...uint64) (uint32, error) {
 	}
 	var stack [2]uint64
 	copy(stack[:], params)
-	err := f.CallWithStack(&in.c, stack[:])
+	err := in.run(f, stack[:])
 	rc := uint32(stack[0])
 	if len(in.m.exports[name].Results) == 0 {
 		rc = 0
@@ -280,6 +282,7 @@ func (in *instance) close() {
 	if in.mod != nil {
 		in.mod.Close(context.Background())
 	}
+	in.stack.free()
 	if in.mem != nil {
 		in.mem.unmap()
 	}

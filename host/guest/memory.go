@@ -53,14 +53,16 @@ type linear struct {
 	peak   uint64 // most that it had since it was last restored
 	held   int64  // bytes taken from acct
 
+	stack *stack // of the instance, which counts against limit
+
 	back       bool // Reallocate is to answer the image's length: see restore
 	refused    bool // growth was refused for the limit
 	overloaded bool // growth was refused for want of memory in all
 }
 
 // newLinear makes a memory that begins as img, or empty.
-func newLinear(acct *account, limit uint64, img *image, mapped bool) (*linear, error) {
-	l := &linear{acct: acct, limit: limit, img: img}
+func newLinear(acct *account, limit uint64, img *image, mapped bool, s *stack) (*linear, error) {
+	l := &linear{acct: acct, limit: limit, img: img, stack: s}
 	if !mapped {
 		return l, nil
 	}
@@ -90,8 +92,14 @@ func (l *linear) Reallocate(n uint64) []byte {
 		l.size = n
 		return l.buf[:n:n]
 	}
-	if n > l.limit {
+	if n > l.limit || n+uint64(l.stack.counted()) > l.limit {
 		l.refused = true
+		return nil
+	}
+	// What the stack has beyond need goes before memory and stack are over
+	// the limit together.
+	if err := l.stack.shrink(stackMost(l.limit - n)); err != nil {
+		l.overloaded = true
 		return nil
 	}
 	if n > l.size {

@@ -27,6 +27,14 @@ func commit(b []byte, from, to uint64) error {
 	return unix.Mprotect(b[from:to], unix.PROT_READ|unix.PROT_WRITE)
 }
 
+// decommit gives [from, to) of a reservation back; it cannot be used any more.
+func decommit(b []byte, from, to uint64) error {
+	if err := unix.Madvise(b[from:to], unix.MADV_DONTNEED); err != nil {
+		return err
+	}
+	return unix.Mprotect(b[from:to], unix.PROT_NONE)
+}
+
 // release ends a reservation and what was mapped over it.
 func release(b []byte) {
 	if err := unix.Munmap(b); err != nil {

@@ -75,7 +75,7 @@ func (c *call) refill() {
 	case took < tooShort:
 		m.slice = min(m.slice*2, mostSlice)
 	}
-	n := min(m.slice, left)
+	n := c.deepen(min(m.slice, left))
 	m.granted += n
 	m.fuel.Set(uint64(int64(m.fuel.Get()) + n))
 	m.last = now

@@ -5,10 +5,7 @@ import (
 	"errors"
 	mrand "math/rand/v2"
 	"os"
-	"reflect"
 	"time"
-
-	"github.com/tetratelabs/wazero/api"
 
 	"github.com/toold/toold/host/guest/wasm"
 )
@@ -115,7 +112,7 @@ func (m *Module) prepare(ctx context.Context) error {
 		get := in.mod.ExportedFunction(wasm.ExportGlobalGet)
 		for i := range n {
 			stack := []uint64{uint64(i), 0}
-			if err := get.CallWithStack(&in.c, stack); err != nil {
+			if err := in.run(get, stack); err != nil {
 				snap.close()
 				return m.broken("read globals: %s", firstLine(err))
 			}
@@ -167,15 +164,14 @@ func (in *instance) rewind() (pages int, ok bool) {
 	if m.snap == nil || m.e.way < wayPagemap || in.dirty.Get() != 0 || in.wasi.exited || m.wazeroWASI || in.mod.IsClosed() {
 		return 0, false
 	}
-	// Depth costs fuel: only a call that used much may have left a deep stack.
-	if in.c.meter.used() > costly {
-		in.dropStacks()
+	if err := in.stack.shrink(stackBase); err != nil {
+		return 0, false
 	}
 	if len(m.snap.globals) > 0 {
 		if in.restore == nil {
 			in.restore = in.mod.ExportedFunction(wasm.ExportRestore)
 		}
-		if err := in.restore.CallWithStack(&in.c, nil); err != nil {
+		if err := in.run(in.restore, nil); err != nil {
 			return 0, false
 		}
 	}
@@ -202,32 +198,6 @@ func (in *instance) rewind() (pages int, ok bool) {
 	in.mem.peak = img.size
 	in.own = int64(own) * osPage
 	return pages, true
-}
-
-// dropStacks lets functions go that keep a deep stack. wazero does not say how
-// deep: it is read out of its function, and where that cannot be done, each one
-// goes.
-func (in *instance) dropStacks() {
-	for name, f := range in.fns {
-		if n, ok := stackOf(f); !ok || n > keptStack {
-			delete(in.fns, name)
-		}
-	}
-}
-
-// keptStack is how many bytes of stack a function may keep while it is idle.
-const keptStack = 256 << 10
-
-// stackOf is how many bytes of stack f holds.
-func stackOf(f api.Function) (int, bool) {
-	v := reflect.ValueOf(f)
-	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
-		return 0, false
-	}
-	if v = v.Elem().FieldByName("stack"); v.Kind() != reflect.Slice {
-		return 0, false
-	}
-	return v.Len(), true
 }
 
 // shrink takes back what the memory grew by; restore clears it. wazero has no call for it, but takes as the memory

@@ -1,0 +1,260 @@
+package guest
+
+import (
+	"fmt"
+	"reflect"
+	"unsafe"
+
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// The machine code of a guest keeps its frames on a stack. wazero makes one
+// for each function that is called from outside, of Go's memory, and doubles
+// it by copying, up to 150 MB: no account sees that, and nothing can refuse.
+// So a guest runs on a stack of ours. It is a reservation of address space, of
+// which the end can be used; what can be used is in the account, and nothing
+// is ever copied. Each function looks, as it begins, whether there is room for
+// its frame, and wazero ends the guest with a stack overflow where there is
+// none: it does not grow a stack that is longer than it would make one. No
+// estimate of frames has a part in that bound.
+//
+// The usable end grows when the guest refills its fuel: see deepen.
+
+const (
+	// stackSpace is the address space of a stack. It has to be more than
+	// what wazero grows a stack from (50,000,000 bytes).
+	stackSpace = 64 << 20
+	// stackBase is what every instance has. It does not count against
+	// limits.memory, which a module's memory alone may reach.
+	stackBase = 256 << 10
+	// stackSlack is not for frames: what wazero's trampolines push beside
+	// what they look for, and its entry.
+	stackSlack = osPage
+	// stackStep is what a stack grows by, at least.
+	stackStep = 64 << 10
+	// stackSpare is how much a stack is longer than what is used, at most, and
+	// while there is memory.
+	stackSpare = 4 << 20
+	// stackRate is how many bytes of stack a unit of fuel may take. A
+	// function that takes more, as often as it can, may overflow before it
+	// is at its limit; never behind it.
+	stackRate = 64
+)
+
+// stackOverflow is what wazero says of a guest that has no stack left.
+const stackOverflow = "stack overflow"
+
+// stack is that of one instance.
+type stack struct {
+	acct *account
+	buf  []byte // the address space; nil before the first call
+	size int64  // bytes at its end that can be used; they are taken from acct
+	top  uintptr
+
+	fields *stackFields
+	fn     unsafe.Pointer // wazero's function that runs on it, or nil
+
+	scarce bool // acct had nothing for it when it should have grown
+}
+
+// stackFields are the offsets of what says in one of wazero's functions where
+// its stack is.
+type stackFields struct {
+	of                     reflect.Type
+	slice, top, bottom, sp uintptr
+}
+
+// findStack looks the fields up. It fails when wazero's functions are not as
+// they were when this was written.
+func findStack(of reflect.Type) (*stackFields, error) {
+	unknown := fmt.Errorf("wazero's functions (%v) keep their stack otherwise than this program knows; build it with the version of wazero in its go.mod", of)
+	if of.Kind() != reflect.Pointer || of.Elem().Kind() != reflect.Struct {
+		return nil, unknown
+	}
+	field := func(in reflect.Type, name string, as reflect.Type) (reflect.StructField, bool) {
+		f, ok := in.FieldByName(name)
+		return f, ok && len(f.Index) == 1 && (as == nil || f.Type == as)
+	}
+	slice, a := field(of.Elem(), "stack", reflect.TypeFor[[]byte]())
+	top, b := field(of.Elem(), "stackTop", reflect.TypeFor[uintptr]())
+	exec, c := field(of.Elem(), "execCtx", nil)
+	if !a || !b || !c || exec.Type.Kind() != reflect.Struct {
+		return nil, unknown
+	}
+	bottom, a := field(exec.Type, "stackBottomPtr", reflect.TypeFor[*byte]())
+	sp, b := field(exec.Type, "stackPointerBeforeGoCall", reflect.TypeFor[*uint64]())
+	if !a || !b {
+		return nil, unknown
+	}
+	return &stackFields{of, slice.Offset, top.Offset, exec.Offset + bottom.Offset, exec.Offset + sp.Offset}, nil
+}
+
+// run calls one of wazero's functions on the instance's stack. All code of a
+// guest runs through here, and what was added to it as well.
+func (in *instance) run(f api.Function, params []uint64) error {
+	s := &in.stack
+	if err := s.enter(in.m.e, f); err != nil {
+		return wire.Errorf(wire.Internal, "%s: %w", in.m.spec.Name, err)
+	}
+	err := f.CallWithStack(&in.c, params)
+	if !s.leave() {
+		return wire.Errorf(wire.Internal, "%s: wazero left the stack that it was given", in.m.spec.Name)
+	}
+	return err
+}
+
+// enter makes f run on the stack. Its size is in the account already.
+func (s *stack) enter(e *Engine, f api.Function) error {
+	if s.fn != nil {
+		panic("guest: an instance is called while it runs")
+	}
+	v := reflect.ValueOf(f)
+	if s.fields == nil {
+		e.stackOnce.Do(func() { e.stackFields, e.stackErr = findStack(v.Type()) })
+		if e.stackErr != nil {
+			return e.stackErr
+		}
+		s.fields = e.stackFields
+	}
+	if v.Type() != s.fields.of {
+		return fmt.Errorf("call %v, which is none of wazero's functions", v.Type())
+	}
+	if s.buf == nil {
+		buf, err := reserve(stackSpace)
+		if err != nil {
+			return err
+		}
+		if err := commit(buf, stackSpace-uint64(s.size), stackSpace); err != nil {
+			release(buf)
+			return err
+		}
+		s.buf = buf
+		s.top = uintptr(unsafe.Pointer(&buf[stackSpace-1])) &^ 15
+	}
+	s.fn = v.UnsafePointer()
+	*(*[]byte)(unsafe.Add(s.fn, s.fields.slice)) = s.buf
+	*(*uintptr)(unsafe.Add(s.fn, s.fields.top)) = s.top
+	s.bound()
+	return nil
+}
+
+// bound tells the running function where the stack ends.
+func (s *stack) bound() {
+	*(**byte)(unsafe.Add(s.fn, s.fields.bottom)) = &s.buf[stackSpace-s.size+stackSlack]
+}
+
+// leave takes the stack from the function again, which keeps no pointer to
+// what may be unmapped. It reports false when the function ran elsewhere.
+func (s *stack) leave() bool {
+	slice := (*[]byte)(unsafe.Add(s.fn, s.fields.slice))
+	ok := len(*slice) == len(s.buf) && &(*slice)[0] == &s.buf[0]
+	*slice = nil
+	*(*uintptr)(unsafe.Add(s.fn, s.fields.top)) = 0
+	*(**byte)(unsafe.Add(s.fn, s.fields.bottom)) = nil
+	*(**uint64)(unsafe.Add(s.fn, s.fields.sp)) = nil
+	s.fn = nil
+	return ok
+}
+
+// used is how deep the guest is, in bytes. It is called by what the guest
+// calls.
+func (s *stack) used() int64 {
+	if s.fn == nil {
+		return 0
+	}
+	sp := *(**uint64)(unsafe.Add(s.fn, s.fields.sp))
+	if sp == nil {
+		return 0
+	}
+	return int64(s.top - uintptr(unsafe.Pointer(sp)))
+}
+
+// counted is how much of the stack counts against limits.memory.
+func (s *stack) counted() int64 { return max(0, s.used()-stackBase) }
+
+// resize makes size bytes usable, which are in the account.
+func (s *stack) resize(size int64) error {
+	var err error
+	if size > s.size {
+		err = commit(s.buf, uint64(stackSpace-size), uint64(stackSpace-s.size))
+	} else {
+		err = decommit(s.buf, uint64(stackSpace-s.size), uint64(stackSpace-size))
+	}
+	if err != nil {
+		return err
+	}
+	s.size = size
+	if s.fn != nil {
+		s.bound()
+	}
+	return nil
+}
+
+// shrink gives back what is over size bytes, which nothing uses.
+func (s *stack) shrink(size int64) error {
+	more := s.size - size
+	if more <= 0 || s.buf == nil {
+		return nil
+	}
+	if err := s.resize(size); err != nil {
+		return err
+	}
+	s.acct.give(more)
+	return nil
+}
+
+// free gives the stack back. What it is charged for stays with the caller: see
+// instance.close.
+func (s *stack) free() {
+	if s.buf != nil {
+		release(s.buf)
+		s.buf = nil
+	}
+	s.acct.give(s.size)
+	s.size = 0
+}
+
+// stackMost is how long the stack may get when memory leaves so much of
+// limits.memory.
+func stackMost(left uint64) int64 {
+	return min(stackBase+int64(left/stackStep*stackStep), stackSpace-stackStep)
+}
+
+// deepen makes room on the stack for what n units of fuel may take of it, and
+// answers how many units there is room for. A guest that has all of the stack
+// that it may have gets all n: it cannot go further than that anyway.
+func (c *call) deepen(n int64) int64 {
+	in := c.inst
+	s := &in.stack
+	left := uint64(in.m.spec.Memory)
+	if in.mem != nil {
+		left = in.mem.limit - in.mem.size
+	}
+	most := stackMost(left)
+	if s.fn == nil || s.size >= most {
+		return n
+	}
+	used := s.used()
+	want := min(n*stackRate, stackSpare)
+	if s.size-used < want {
+		// Twice that, so that a guest which goes deeper does not ask each
+		// time; else what there is.
+		for _, spare := range []int64{min(2*want, stackSpare), want, want / 4, stackStep} {
+			size := min((used+spare+stackStep-1)/stackStep*stackStep, most)
+			if size <= s.size {
+				break
+			}
+			if s.scarce = !in.m.e.makeRoom(size-s.size, in.m); s.scarce {
+				continue
+			}
+			if err := s.resize(size); err != nil {
+				s.acct.give(size - s.size)
+				s.scarce = true
+			}
+			break
+		}
+	}
+	return min(n, max((s.size-used)/stackRate, leastSlice))
+}
