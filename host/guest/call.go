@@ -170,7 +170,9 @@ func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 	if config == nil {
 		config = m.spec.Config
 	}
-	in.begin(ctx, inv, config)
+	if err := in.begin(ctx, inv, config); err != nil {
+		return Reply{}, err
+	}
 	if m.Has("resumed") {
 		if _, err := in.invoke("resumed"); err != nil {
 			return Reply{Stats: c.stats()}, err

@@ -55,7 +55,9 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 	}
 	defer in.close()
 	inv := &Invocation{Services: cmd.Services}
-	in.begin(ctx, inv, m.spec.Config)
+	if err := in.begin(ctx, inv, m.spec.Config); err != nil {
+		return 0, Stats{}, err
+	}
 	err = in.run(in.mod.ExportedFunction("_start"), nil)
 	stats := in.c.stats()
 	if err == nil && in.c.meter.used() > in.c.meter.limit {

@@ -370,6 +370,9 @@ func toolWrite(c *call, s []uint64) {
 	if int64(len(c.out)+len(p)) > c.inst.m.spec.Output {
 		panic(c.inst.m.tooMuchOutput())
 	}
+	if c.out, ok = enlarge(&c.k.held, c.out, len(p)); !ok {
+		panic(c.inst.m.overloaded())
+	}
 	c.out = append(c.out, p...)
 	c.wrote = true
 }

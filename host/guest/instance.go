@@ -24,9 +24,12 @@ type instance struct {
 	mod   api.Module
 	mem   *linear
 	stack stack
-	dirty api.MutableGlobal // wasm.ExportDirty
-	c     call
-	wasi  wasi
+	// engine is what wazero holds of Go's memory for the instance's tables and
+	// globals: bytes taken from the account.
+	engine int64
+	dirty  api.MutableGlobal // wasm.ExportDirty
+	c      call
+	wasi   wasi
 	// initial is wasi as initialisation left it; nothing, where there is an
 	// image.
 	initial wasi
@@ -52,15 +55,16 @@ func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 	in := &instance{m: m, fns: map[string]api.Function{}}
 	in.c.inst = in
 	in.c.k.name = m.spec.Name
+	in.c.k.held.m = m
 	var base *image
 	if img != nil {
 		base = img.mem
 	}
-	in.stack.acct = &m.e.memory
-	if !m.e.makeRoom(stackBase, m) {
+	if !m.e.makeRoom(stackBase+m.rewritten.InstanceBytes, m) {
 		return nil, m.overloaded()
 	}
-	in.stack.size = stackBase
+	in.stack.acct, in.stack.size = &m.e.memory, stackBase
+	in.engine = m.rewritten.InstanceBytes
 	limit := uint64(m.spec.Memory) / wasmPage * wasmPage
 	ctx := context.Background()
 	if m.rewritten.Memory != nil {
@@ -130,7 +134,9 @@ func (in *instance) adopt(img *snapshot) error {
 			}
 		}
 	}
-	in.begin(context.Background(), &Invocation{}, nil)
+	if err := in.begin(context.Background(), &Invocation{}, nil); err != nil {
+		return err
+	}
 	if len(img.globals) > 0 {
 		set := in.mod.ExportedFunction(wasm.ExportGlobalSet)
 		stack := make([]uint64, 3)
@@ -176,15 +182,16 @@ func (c *call) sleep(d time.Duration) {
 	c.meter.last = time.Now()
 }
 
-// begin makes everything that belongs to a call its own.
-func (in *instance) begin(ctx context.Context, inv *Invocation, config map[string]string) {
+// begin makes everything that belongs to a call its own. It fails when there is
+// no memory for the input.
+func (in *instance) begin(ctx context.Context, inv *Invocation, config map[string]string) error {
 	c := &in.c
 	c.Context, c.inv, c.config = ctx, inv, config
 	c.deadline, c.hasDeadline = ctx.Deadline()
 	c.done = ctx.Done()
-	c.out, c.wrote, c.logged, c.printed = nil, false, 0, false
+	c.out, c.wrote, c.logged, c.printed = discard(&c.k.held, c.out), false, 0, false
 	c.httpStatus, c.httpHeader = 0, nil
-	c.k.reset(inv.Input, uint64(in.m.spec.Memory))
+	room := c.k.reset(inv.Input, uint64(in.m.spec.Memory))
 	c.meter.begin(in.m.spec.Fuel)
 	in.wasi = in.initial
 	in.said.b = in.said.b[:0]
@@ -193,12 +200,17 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 		in.mem.refused, in.mem.overloaded = false, false
 		in.mem.peak = in.mem.size
 	}
+	if !room {
+		return in.m.overloaded()
+	}
+	return nil
 }
 
 // end lets go of what belonged to the caller.
 func (in *instance) end() {
 	c := &in.c
-	c.Context, c.inv, c.config, c.out, c.httpHeader = context.Background(), nil, nil, nil, nil
+	c.out = discard(&c.k.held, c.out) // the Reply's, if anybody's
+	c.Context, c.inv, c.config, c.httpHeader = context.Background(), nil, nil, nil
 	c.done, c.hasDeadline = nil, false
 }
 
@@ -282,7 +294,11 @@ func (in *instance) close() {
 	if in.mod != nil {
 		in.mod.Close(context.Background())
 	}
+	in.c.out = discard(&in.c.k.held, in.c.out)
+	in.c.k.drop()
 	in.stack.free()
+	in.m.e.memory.give(in.engine)
+	in.engine = 0
 	if in.mem != nil {
 		in.mem.unmap()
 	}

@@ -29,7 +29,8 @@ const (
 // What a guest writes never steers it: where blocks are is kept beside the
 // memory, not in it.
 type kernel struct {
-	name string // of the module, for messages
+	name string  // of the module, for messages
+	held holding // mem and blocks
 
 	mem    []byte // backing of [0, len); what lies beyond, up to size, is zero
 	size   uint64 // bytes that loads and stores may reach
@@ -51,15 +52,16 @@ type block struct {
 	active     bool
 }
 
-// reset forgets everything and puts input where the guest finds it.
-func (k *kernel) reset(input []byte, limit uint64) {
+// reset forgets everything and puts input where the guest finds it. It reports
+// false when there is no memory for that.
+func (k *kernel) reset(input []byte, limit uint64) bool {
 	if cap(k.mem) > kernelKeep {
-		k.mem = nil
+		k.mem = discard(&k.held, k.mem)
 	}
 	clear(k.mem)
 	k.mem = k.mem[:0]
 	if cap(k.blocks) > 1024 {
-		k.blocks = nil
+		k.blocks = discard(&k.held, k.blocks)
 	}
 	k.blocks = k.blocks[:0]
 	k.free = 0
@@ -70,9 +72,20 @@ func (k *kernel) reset(input []byte, limit uint64) {
 	if len(input) > 0 {
 		// The input is the host's: it counts, but it is never refused here.
 		k.limit = max(k.limit, uint64(len(input))+k.size)
+		var ok bool
+		if k.mem, ok = enlarge(&k.held, k.mem, kernelFirst+kernelHeader+len(input)); !ok {
+			return false
+		}
 		k.inOff = k.write(input)
 		k.inLen = uint64(len(input))
 	}
+	return true
+}
+
+// drop gives everything back.
+func (k *kernel) drop() {
+	k.mem = discard(&k.held, k.mem)
+	k.blocks = discard(&k.held, k.blocks)
 }
 
 // clear is the guest's own reset: everything goes, the input too.
@@ -85,17 +98,25 @@ func (k *kernel) clear() {
 	k.inOff, k.inLen, k.outOff, k.outLen, k.errOff = 0, 0, 0, 0, 0
 }
 
-// back makes mem at least n bytes long.
+// back makes mem at least n bytes long. It panics with OVERLOADED when there is
+// no memory.
 func (k *kernel) back(n uint64) {
 	if have := uint64(len(k.mem)); n > have {
-		if n <= uint64(cap(k.mem)) {
-			k.mem = k.mem[:n] // cleared by reset, or by clear
-			return
+		var ok bool
+		if k.mem, ok = enlarge(&k.held, k.mem, int(n-have)); !ok {
+			panic(k.held.m.overloaded())
 		}
-		b := make([]byte, n, max(n+n/4, 8192))
-		copy(b, k.mem)
-		k.mem = b
+		k.mem = k.mem[:n] // cleared by reset, or by clear
 	}
+}
+
+// add makes room for one block more, as back does for bytes.
+func (k *kernel) add(b block) {
+	var ok bool
+	if k.blocks, ok = enlarge(&k.held, k.blocks, 1); !ok {
+		panic(k.held.m.overloaded())
+	}
+	k.blocks = append(k.blocks, b)
 }
 
 // alloc answers the offset of a block of n bytes, or 0 for n 0. It panics
@@ -125,7 +146,7 @@ func (k *kernel) alloc(n uint64) uint64 {
 	off := k.next + kernelHeader
 	k.next = off + n
 	k.back(k.next)
-	k.blocks = append(k.blocks, block{off: off, size: n, used: n, active: true})
+	k.add(block{off: off, size: n, used: n, active: true})
 	return off
 }
 
@@ -145,9 +166,9 @@ func (k *kernel) reuse(n, need uint64) uint64 {
 			k.free--
 			return b.off
 		}
-		b.used, b.size = 0, rest-kernelHeader
 		nb := block{off: b.off + rest, size: n, used: n, active: true}
-		k.blocks = append(k.blocks, block{})
+		b.used, b.size = 0, rest-kernelHeader
+		k.add(block{})
 		copy(k.blocks[i+2:], k.blocks[i+1:])
 		k.blocks[i+1] = nb
 		return nb.off

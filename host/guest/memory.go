@@ -2,6 +2,7 @@ package guest
 
 import (
 	"sync"
+	"unsafe"
 
 	"github.com/tetratelabs/wazero/experimental"
 )
@@ -34,6 +35,51 @@ func (a *account) held() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.used
+}
+
+// holding is what Go's memory holds on behalf of one instance: it is in the
+// account, and goes by more steps than one. One of no module is in no account.
+type holding struct {
+	m     *Module
+	bytes int64
+}
+
+func (h *holding) take(n int64) bool {
+	if h.m != nil && !h.m.e.makeRoom(n, h.m) {
+		return false
+	}
+	h.bytes += n
+	return true
+}
+
+func (h *holding) give(n int64) {
+	if h.m != nil && n != 0 {
+		h.m.e.memory.give(n)
+	}
+	h.bytes -= n
+}
+
+// enlarge makes room for n more elements behind s, all of which h holds. It
+// reports false when there is no memory; s is then as it was.
+func enlarge[T any](h *holding, s []T, n int) ([]T, bool) {
+	if n <= cap(s)-len(s) {
+		return s, true
+	}
+	size := int64(unsafe.Sizeof(*new(T)))
+	c := len(s) + n
+	c = max(c+c/4, 8192/int(size))
+	if !h.take(int64(c) * size) { // the old one is still there while it is copied
+		return s, false
+	}
+	b := append(make([]T, 0, c), s...)
+	h.give(int64(cap(s)) * size)
+	return b, true
+}
+
+// discard is the end of what enlarge made.
+func discard[T any](h *holding, s []T) []T {
+	h.give(int64(cap(s)) * int64(unsafe.Sizeof(*new(T))))
+	return nil
 }
 
 // linear is the memory of one instance: experimental.LinearMemory for wazero.

@@ -129,7 +129,10 @@ func (m *Module) initialized(ctx context.Context, cmd *Command) (*instance, erro
 	if err != nil {
 		return nil, err
 	}
-	in.begin(ctx, &Invocation{}, m.spec.Config)
+	if err := in.begin(ctx, &Invocation{}, m.spec.Config); err != nil {
+		in.close()
+		return nil, err
+	}
 	in.c.drawn = mrand.NewChaCha8(m.seed)
 	err = in.initialize()
 	in.c.drawn = nil

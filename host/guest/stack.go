@@ -222,6 +222,25 @@ func stackMost(left uint64) int64 {
 	return min(stackBase+int64(left/stackStep*stackStep), stackSpace-stackStep)
 }
 
+// lengthen makes the stack size bytes long, or most, from what take gives. It
+// reports false when that is nothing.
+func (in *instance) lengthen(size, most int64, take func(int64) bool) bool {
+	s := &in.stack
+	size = min((size+stackStep-1)/stackStep*stackStep, most)
+	more := size - s.size
+	if more <= 0 {
+		return true
+	}
+	if !take(more) {
+		return false
+	}
+	if err := s.resize(size); err != nil {
+		s.acct.give(more)
+		return false
+	}
+	return true
+}
+
 // deepen makes room on the stack for what n units of fuel may take of it, and
 // answers how many units there is room for. A guest that has all of the stack
 // that it may have gets all n: it cannot go further than that anyway.
@@ -240,20 +259,10 @@ func (c *call) deepen(n int64) int64 {
 	want := min(n*stackRate, stackSpare)
 	if s.size-used < want {
 		// Twice that, so that a guest which goes deeper does not ask each
-		// time; else what there is.
-		for _, spare := range []int64{min(2*want, stackSpare), want, want / 4, stackStep} {
-			size := min((used+spare+stackStep-1)/stackStep*stackStep, most)
-			if size <= s.size {
-				break
-			}
-			if s.scarce = !in.m.e.makeRoom(size-s.size, in.m); s.scarce {
-				continue
-			}
-			if err := s.resize(size); err != nil {
-				s.acct.give(size - s.size)
-				s.scarce = true
-			}
-			break
+		// time. Others lose their idle instances only for what is needed.
+		s.scarce = !in.lengthen(min(used+2*want, used+stackSpare), most, s.acct.take)
+		if s.scarce && s.size-used < stackStep {
+			s.scarce = !in.lengthen(used+stackStep, most, func(n int64) bool { return in.m.e.makeRoom(n, in.m) })
 		}
 	}
 	return min(n, max((s.size-used)/stackRate, leastSlice))

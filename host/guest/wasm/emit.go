@@ -554,8 +554,24 @@ func cut(name []byte, n int) []byte {
 	return name[:n]
 }
 
+// instanceBytes is Module.InstanceBytes: 8 bytes for a reference, 16 for a global. A table that grows is copied to
+// where there is room for a quarter more than it needs, or for twice as much.
+func (w *writer) instanceBytes() int64 {
+	entries := int64(w.src.elemCount)
+	for _, t := range w.tables {
+		if w.scan.grows {
+			entries += 3 * int64(t.max)
+		} else {
+			entries += int64(t.min)
+		}
+	}
+	globals := int64(len(w.src.globals) + 2 + len(w.kept) + len(w.scan.refs))
+	return 8*entries + 16*globals
+}
+
 func (w *writer) describe(m *Module) {
 	src := w.src
+	m.InstanceBytes = w.instanceBytes()
 	m.Imports = make([]Import, len(src.imports))
 	for i, e := range src.imports {
 		m.Imports[i] = Import{Module: string(e.module), Name: string(e.name), Kind: e.kind}

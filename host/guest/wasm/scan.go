@@ -94,6 +94,7 @@ type scan struct {
 	code   int // where the instructions begin
 	locals int
 	calls  bool // it calls others
+	grows  bool // this or another function grows a table
 
 	checks  []check
 	back    []backFrame
@@ -560,6 +561,7 @@ func (s *scan) misc(r *reader, at int) int {
 		s.table(r)
 		change(editTable, 0)
 	case op == miscTableGrow || op == miscTableFill:
+		s.grows = s.grows || op == miscTableGrow
 		s.table(r)
 		change(editTable, 0)
 	case op == miscTableSize:

@@ -252,6 +252,9 @@ type Module struct {
 
 	Functions int // defined by the original module
 
+	// InstanceBytes is what an engine keeps for one instance's tables, element segments and globals, at most.
+	InstanceBytes int64
+
 	// Debug is what the module says of its source lines, or nil. It aliases what Rewrite was given.
 	Debug *Debug
 }
