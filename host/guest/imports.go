@@ -229,7 +229,7 @@ func httpRequest(c *call, s []uint64) {
 		if c.inv.HTTP == nil {
 			return nil, errors.New("this call has no network")
 		}
-		c.unpin()
+		c.wait()
 		return c.inv.HTTP(c, &r)
 	}()
 	c.mustGoOn()
@@ -264,7 +264,7 @@ func toolExec(c *call, s []uint64) {
 	case c.inv.Exec == nil:
 		res = &abi.ExecResult{Error: &abi.Error{Code: string(wire.Denied), Message: "tool_exec: this call may not run programs"}}
 	default:
-		c.unpin()
+		c.wait()
 		res = c.inv.Exec(c, &req)
 	}
 	c.mustGoOn()
@@ -287,7 +287,7 @@ func toolEmit(c *call, s []uint64) {
 	case c.inv.Emit == nil:
 		err = errors.New("tool_emit: this call has no output")
 	default:
-		c.unpin()
+		c.wait()
 		err = c.inv.Emit(req.Stream, p)
 	}
 	c.mustGoOn()
@@ -300,7 +300,7 @@ func toolRecv(c *call, s []uint64) {
 	if c.inv.Recv == nil {
 		res.EOF = true
 	} else {
-		c.unpin()
+		c.wait()
 		p, err := c.inv.Recv(c)
 		switch {
 		case err == io.EOF:
@@ -320,7 +320,7 @@ func toolCall(c *call, s []uint64) {
 		s[0] = 0
 		return
 	}
-	c.unpin()
+	c.wait()
 	out, err := c.inv.ToolCall(c, append([]byte(nil), c.k.bytes(s[0])...))
 	c.mustGoOn()
 	if err != nil {

@@ -171,7 +171,7 @@ func (c *call) sleep(d time.Duration) {
 	if d <= 0 {
 		return
 	}
-	c.unpin()
+	c.wait()
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -192,7 +192,7 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 	c.out, c.wrote, c.logged, c.printed = discard(&c.k.held, c.out), false, 0, false
 	c.httpStatus, c.httpHeader = 0, nil
 	room := c.k.reset(inv.Input, uint64(in.m.spec.Memory))
-	c.meter.begin(in.m.spec.Fuel)
+	c.meter.begin(in.m.spec.Fuel, in.affordable())
 	in.wasi = in.initial
 	in.said.b = in.said.b[:0]
 	in.stack.scarce = false

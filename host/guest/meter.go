@@ -38,11 +38,12 @@ type meter struct {
 	yielded time.Time // when others could last run on this thread
 }
 
-// begin gives a call its first slice. It forgets what was left of another's.
-func (m *meter) begin(limit int64) {
+// begin gives a call its first slice, of which there is room for most. It
+// forgets what was left of another's.
+func (m *meter) begin(limit, most int64) {
 	m.limit, m.host, m.unseen = limit, 0, 0
 	m.slice = firstSlice
-	m.granted = min(firstSlice, limit)
+	m.granted = min(firstSlice, most, limit)
 	m.last = time.Now()
 	m.yielded = m.last
 	m.fuel.Set(uint64(m.granted))

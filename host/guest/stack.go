@@ -37,9 +37,10 @@ const (
 	// stackSpare is how much a stack is longer than what is used, at most, and
 	// while there is memory.
 	stackSpare = 4 << 20
-	// stackRate is how many bytes of stack a unit of fuel may take. A
-	// function that takes more, as often as it can, may overflow before it
-	// is at its limit; never behind it.
+	// stackRate is how many bytes of stack a unit of fuel may take, if
+	// wasm.Module.StackRate is not more. A function that takes more, in one
+	// descent through all of stackSpare, may overflow before it is at its
+	// limit; none goes behind it.
 	stackRate = 64
 )
 
@@ -256,7 +257,7 @@ func (c *call) deepen(n int64) int64 {
 		return n
 	}
 	used := s.used()
-	want := min(n*stackRate, stackSpare)
+	want := min(n*in.m.stackRate(), stackSpare)
 	if s.size-used < want {
 		// Twice that, so that a guest which goes deeper does not ask each
 		// time. Others lose their idle instances only for what is needed.
@@ -265,5 +266,29 @@ func (c *call) deepen(n int64) int64 {
 			s.scarce = !in.lengthen(used+stackStep, most, func(n int64) bool { return in.m.e.makeRoom(n, in.m) })
 		}
 	}
-	return min(n, max((s.size-used)/stackRate, leastSlice))
+	return min(n, in.affordable())
+}
+
+// affordable is how many units of fuel there is room for on the stack.
+func (in *instance) affordable() int64 {
+	return max((in.stack.size-in.stack.used())/in.m.stackRate(), leastSlice)
+}
+
+func (m *Module) stackRate() int64 { return max(stackRate, m.rewritten.StackRate) }
+
+// wait is for a call that will wait: what of its stack is there so that it can
+// compute undisturbed is of use to others meanwhile.
+func (c *call) wait() {
+	c.unpin()
+	s := &c.inst.stack
+	keep := s.used() + 2*stackBase
+	if s.fn == nil || s.size <= 2*keep || s.shrink((keep+stackStep-1)/stackStep*stackStep) != nil {
+		return
+	}
+	// It has fuel for a longer stack than this.
+	m := &c.meter
+	if more := int64(m.fuel.Get()) - c.inst.affordable(); more > 0 {
+		m.granted -= more
+		m.fuel.Set(m.fuel.Get() - uint64(more))
+	}
 }

@@ -572,6 +572,7 @@ func (w *writer) instanceBytes() int64 {
 func (w *writer) describe(m *Module) {
 	src := w.src
 	m.InstanceBytes = w.instanceBytes()
+	m.StackRate = w.scan.rate
 	m.Imports = make([]Import, len(src.imports))
 	for i, e := range src.imports {
 		m.Imports[i] = Import{Module: string(e.module), Name: string(e.name), Kind: e.kind}

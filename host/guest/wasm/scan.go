@@ -93,8 +93,9 @@ type scan struct {
 	body   span
 	code   int // where the instructions begin
 	locals int
-	calls  bool // it calls others
-	grows  bool // this or another function grows a table
+	calls  bool  // it calls others
+	grows  bool  // this or another function grows a table
+	rate   int64 // Module.StackRate for the functions until now
 
 	checks  []check
 	back    []backFrame
@@ -402,6 +403,9 @@ func (s *scan) read(n int) *Error {
 	if r.err == nil && r.more() {
 		r.fail(r.p, Malformed, "read function: code follows its end")
 	}
+	if s.calls {
+		s.rate = max(s.rate, stackRate(typ))
+	}
 	return r.err
 }
 
@@ -433,6 +437,23 @@ func (s *scan) backward(e *event, f *frame, was next) {
 	}
 	e.kind += evBack - evBr
 	e.n = uint32(f.start)
+}
+
+// stackRate is how many bytes of stack a function of a type may take for each unit of fuel that calling it costs, when
+// it does nothing but call: each parameter and result is handed over, and kept.
+func stackRate(t FuncType) int64 {
+	var bytes int64 = 64
+	for _, ts := range [][]ValueType{t.Params, t.Results} {
+		for _, v := range ts {
+			if v == V128 {
+				bytes += 32
+			} else {
+				bytes += 16
+			}
+		}
+	}
+	fuel := int64(instructions[opCall].cost) + int64(carry(len(t.Params)+len(t.Results))) + 1
+	return bytes / fuel
 }
 
 // carry is the cost of carrying values to elsewhere. It is bounded, since no cost of one event may exceed what meter

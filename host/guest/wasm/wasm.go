@@ -252,6 +252,11 @@ type Module struct {
 
 	Functions int // defined by the original module
 
+	// StackRate is how many bytes of an engine's stack a unit of fuel may take at most in a function that calls: its
+	// parameters and results, which cost less fuel than they take room. What else is on a stack was computed first,
+	// and is left out.
+	StackRate int64
+
 	// InstanceBytes is what an engine keeps for one instance's tables, element segments and globals, at most.
 	InstanceBytes int64
 
