@@ -25,6 +25,18 @@ func (a *account) take(n int64) bool {
 	return true
 }
 
+// takeSpare asks for n bytes that are of use, but not needed: nobody gets those
+// from the second half.
+func (a *account) takeSpare(n int64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.used+n > a.limit/2 {
+		return false
+	}
+	a.used += n
+	return true
+}
+
 func (a *account) give(n int64) {
 	a.mu.Lock()
 	a.used -= n
@@ -144,7 +156,7 @@ func (l *linear) Reallocate(n uint64) []byte {
 	}
 	// What the stack has beyond need goes before memory and stack are over
 	// the limit together.
-	if err := l.stack.shrink(stackMost(l.limit - n)); err != nil {
+	if err := l.stack.shrink(stackMost(l.limit-n), true); err != nil {
 		l.overloaded = true
 		return nil
 	}

@@ -27,13 +27,12 @@ func commit(b []byte, from, to uint64) error {
 	return unix.Mprotect(b[from:to], unix.PROT_READ|unix.PROT_WRITE)
 }
 
-// decommit gives [from, to) of a reservation back; it cannot be used any more.
-func decommit(b []byte, from, to uint64) error {
-	if err := unix.Madvise(b[from:to], unix.MADV_DONTNEED); err != nil {
-		return err
-	}
-	return unix.Mprotect(b[from:to], unix.PROT_NONE)
-}
+// discardPages gives the pages of b back; they are zero when they are used again.
+func discardPages(b []byte) error { return unix.Madvise(b, unix.MADV_DONTNEED) }
+
+// smallPages keeps the kernel from giving b pages of 2 MiB, which would be more
+// than is in the account. A kernel without such pages answers an error.
+func smallPages(b []byte) { unix.Madvise(b, unix.MADV_NOHUGEPAGE) }
 
 // release ends a reservation and what was mapped over it.
 func release(b []byte) {

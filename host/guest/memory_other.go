@@ -32,13 +32,10 @@ func commit(b []byte, from, to uint64) error {
 	return unix.Mprotect(b[from:to], unix.PROT_READ|unix.PROT_WRITE)
 }
 
-// decommit gives [from, to) of a reservation back; it cannot be used any more.
-func decommit(b []byte, from, to uint64) error {
-	if err := unix.Madvise(b[from:to], unix.MADV_DONTNEED); err != nil {
-		return err
-	}
-	return unix.Mprotect(b[from:to], unix.PROT_NONE)
-}
+// discardPages gives the pages of b back.
+func discardPages(b []byte) error { return unix.Madvise(b, unix.MADV_DONTNEED) }
+
+func smallPages([]byte) {}
 
 // release ends a reservation.
 func release(b []byte) {

@@ -167,9 +167,6 @@ func (in *instance) rewind() (pages int, ok bool) {
 	if m.snap == nil || m.e.way < wayPagemap || in.dirty.Get() != 0 || in.wasi.exited || m.wazeroWASI || in.mod.IsClosed() {
 		return 0, false
 	}
-	if err := in.stack.shrink(stackBase); err != nil {
-		return 0, false
-	}
 	if len(m.snap.globals) > 0 {
 		if in.restore == nil {
 			in.restore = in.mod.ExportedFunction(wasm.ExportRestore)
@@ -177,6 +174,10 @@ func (in *instance) rewind() (pages int, ok bool) {
 		if err := in.run(in.restore, nil); err != nil {
 			return 0, false
 		}
+	}
+	faulted := in.c.faulted()
+	if err := in.stack.shrink(stackBase, faulted); err != nil {
+		return 0, false
 	}
 	if in.mem == nil {
 		return 0, true
@@ -193,7 +194,7 @@ func (in *instance) rewind() (pages int, ok bool) {
 			return 0, false
 		}
 	}
-	pages, own, err := img.restore(in.mem.buf[:in.mem.usable], in.scanner, in.c.faulted())
+	pages, own, err := img.restore(in.mem.buf[:in.mem.usable], in.scanner, faulted)
 	if err != nil {
 		m.e.cfg.Logger.Error("restore memory", "module", m.spec.Name, "error", err)
 		return 0, false

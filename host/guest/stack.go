@@ -35,13 +35,13 @@ const (
 	// stackStep is what a stack grows by, at least.
 	stackStep = 64 << 10
 	// stackSpare is how much a stack is longer than what is used, at most, and
-	// while there is memory.
-	stackSpare = 4 << 20
+	// while guests have less than half of what all may have.
+	stackSpare = 16 << 20
 	// stackRate is how many bytes of stack a unit of fuel may take, if
-	// wasm.Module.StackRate is not more. A function that takes more, in one
-	// descent through all of stackSpare, may overflow before it is at its
-	// limit; none goes behind it.
-	stackRate = 64
+	// wasm.Module.StackRate is not more: four times what compilers' code was
+	// seen to take. A function that takes more, in one descent through all of
+	// stackSpare, may overflow before it is at its limit; none goes behind it.
+	stackRate = 32
 )
 
 // stackOverflow is what wazero says of a guest that has no stack left.
@@ -49,10 +49,12 @@ const stackOverflow = "stack overflow"
 
 // stack is that of one instance.
 type stack struct {
-	acct *account
-	buf  []byte // the address space; nil before the first call
-	size int64  // bytes at its end that can be used; they are taken from acct
-	top  uintptr
+	acct   *account
+	buf    []byte // the address space; nil before the first call
+	top    uintptr
+	size   int64 // bytes at its end that a guest may use; they are taken from acct
+	usable int64 // bytes at its end that can be written: no less
+	most   int64 // most that size was since what is over stackBase was dropped
 
 	fields *stackFields
 	fn     unsafe.Pointer // wazero's function that runs on it, or nil
@@ -127,11 +129,12 @@ func (s *stack) enter(e *Engine, f api.Function) error {
 		if err != nil {
 			return err
 		}
+		smallPages(buf)
 		if err := commit(buf, stackSpace-uint64(s.size), stackSpace); err != nil {
 			release(buf)
 			return err
 		}
-		s.buf = buf
+		s.buf, s.usable, s.most = buf, s.size, s.size
 		s.top = uintptr(unsafe.Pointer(&buf[stackSpace-1])) &^ 15
 	}
 	s.fn = v.UnsafePointer()
@@ -175,34 +178,47 @@ func (s *stack) used() int64 {
 // counted is how much of the stack counts against limits.memory.
 func (s *stack) counted() int64 { return max(0, s.used()-stackBase) }
 
-// resize makes size bytes usable, which are in the account.
-func (s *stack) resize(size int64) error {
-	var err error
-	if size > s.size {
-		err = commit(s.buf, uint64(stackSpace-size), uint64(stackSpace-s.size))
-	} else {
-		err = decommit(s.buf, uint64(stackSpace-s.size), uint64(stackSpace-size))
+// lengthen makes the stack size bytes long, from what take gives. It reports
+// false when that is nothing.
+func (s *stack) lengthen(size int64, take func(int64) bool) bool {
+	more := size - s.size
+	if more <= 0 {
+		return true
 	}
-	if err != nil {
-		return err
+	if !take(more) {
+		return false
 	}
-	s.size = size
+	if size > s.usable {
+		if err := commit(s.buf, uint64(stackSpace-size), uint64(stackSpace-s.usable)); err != nil {
+			s.acct.give(more)
+			return false
+		}
+		s.usable = size
+	}
+	s.size, s.most = size, max(s.most, size)
+	s.bound()
+	return true
+}
+
+// shrink gives back what is over size bytes, which nothing uses. touched says
+// that some of that may have been used since the last time.
+func (s *stack) shrink(size int64, touched bool) error {
+	if s.buf == nil || s.most <= size {
+		return nil
+	}
+	if touched {
+		if err := discardPages(s.buf[stackSpace-s.most : stackSpace-size]); err != nil {
+			return err
+		}
+	}
+	s.most = size
+	if s.size > size {
+		s.acct.give(s.size - size)
+		s.size = size
+	}
 	if s.fn != nil {
 		s.bound()
 	}
-	return nil
-}
-
-// shrink gives back what is over size bytes, which nothing uses.
-func (s *stack) shrink(size int64) error {
-	more := s.size - size
-	if more <= 0 || s.buf == nil {
-		return nil
-	}
-	if err := s.resize(size); err != nil {
-		return err
-	}
-	s.acct.give(more)
 	return nil
 }
 
@@ -223,25 +239,6 @@ func stackMost(left uint64) int64 {
 	return min(stackBase+int64(left/stackStep*stackStep), stackSpace-stackStep)
 }
 
-// lengthen makes the stack size bytes long, or most, from what take gives. It
-// reports false when that is nothing.
-func (in *instance) lengthen(size, most int64, take func(int64) bool) bool {
-	s := &in.stack
-	size = min((size+stackStep-1)/stackStep*stackStep, most)
-	more := size - s.size
-	if more <= 0 {
-		return true
-	}
-	if !take(more) {
-		return false
-	}
-	if err := s.resize(size); err != nil {
-		s.acct.give(more)
-		return false
-	}
-	return true
-}
-
 // deepen makes room on the stack for what n units of fuel may take of it, and
 // answers how many units there is room for. A guest that has all of the stack
 // that it may have gets all n: it cannot go further than that anyway.
@@ -253,18 +250,19 @@ func (c *call) deepen(n int64) int64 {
 		left = in.mem.limit - in.mem.size
 	}
 	most := stackMost(left)
+	s.scarce = false
 	if s.fn == nil || s.size >= most {
 		return n
 	}
 	used := s.used()
 	want := min(n*in.m.stackRate(), stackSpare)
-	if s.size-used < want {
-		// Twice that, so that a guest which goes deeper does not ask each
-		// time. Others lose their idle instances only for what is needed.
-		s.scarce = !in.lengthen(min(used+2*want, used+stackSpare), most, s.acct.take)
-		if s.scarce && s.size-used < stackStep {
-			s.scarce = !in.lengthen(used+stackStep, most, func(n int64) bool { return in.m.e.makeRoom(n, in.m) })
-		}
+	if s.size-used >= want {
+		return n
+	}
+	long := func(spare int64) int64 { return min((used+spare+stackStep-1)/stackStep*stackStep, most) }
+	if s.scarce = !s.lengthen(long(want), s.acct.takeSpare); s.scarce && s.size-used < stackBase/2 {
+		// Now it is needed: others' idle instances go for it.
+		s.lengthen(long(stackBase), func(n int64) bool { return in.m.e.makeRoom(n, in.m) })
 	}
 	return min(n, in.affordable())
 }
@@ -281,8 +279,8 @@ func (m *Module) stackRate() int64 { return max(stackRate, m.rewritten.StackRate
 func (c *call) wait() {
 	c.unpin()
 	s := &c.inst.stack
-	keep := s.used() + 2*stackBase
-	if s.fn == nil || s.size <= 2*keep || s.shrink((keep+stackStep-1)/stackStep*stackStep) != nil {
+	keep := (s.used() + 2*stackBase) / stackStep * stackStep
+	if s.fn == nil || s.size <= keep || s.shrink(keep, true) != nil {
 		return
 	}
 	// It has fuel for a longer stack than this.
