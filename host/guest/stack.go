@@ -200,9 +200,10 @@ func (s *stack) lengthen(size int64, take func(int64) bool) bool {
 	return true
 }
 
-// shrink gives back what is over size bytes, which nothing uses. touched says
-// that some of that may have been used since the last time.
+// shrink gives back what is over size bytes, but for what is in use. touched
+// says that some of that may have been used since the last time.
 func (s *stack) shrink(size int64, touched bool) error {
+	size = max(size, (s.used()+stackSlack+stackStep-1)/stackStep*stackStep)
 	if s.buf == nil || s.most <= size {
 		return nil
 	}

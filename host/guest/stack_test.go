@@ -298,14 +298,19 @@ func TestStackCountsAgainstMemory(t *testing.T) {
 	if err := call(levels, limit/wasmPage-1); err == nil {
 		t.Error("a guest that was deep got all of its memory")
 	}
-	// The other way round: memory first, and then down.
-	var a asm
-	a.memory(1)
-	a.fn(op(tI32), nil, nil, get(0), op(0x45, 0x04, 0x40, 0x0f, 0x0b), get(0), i32c(1), sub32, callf(0))
-	a.exported("run", nil, i32c(limit/wasmPage-1), grow, drop, i32c(levels), callf(0), i32c(0))
-	m := load(t, e, Spec{Name: "both.wasm", Wasm: a.bytes(), Memory: limit})
-	_, err := m.Call(context.Background(), Invocation{Export: "run"})
-	wantCode(t, err, wire.GuestTrap, "stack overflow")
+	// The other way round: memory first, and then down; also when the guest
+	// computed before, for which it got more stack than it needed.
+	for _, turns := range []int32{1, 10_000_000} {
+		var a asm
+		a.memory(1)
+		a.fn(op(tI32), nil, nil, get(0), op(0x45, 0x04, 0x40, 0x0f, 0x0b), get(0), i32c(1), sub32, callf(0))
+		a.exported("run", repeated(tI32, 1),
+			i32c(turns), set(0), loop(get(0), i32c(1), sub32, op(0x22, 0), brif(0)),
+			i32c(limit/wasmPage-1), grow, drop, i32c(levels), callf(0), i32c(0))
+		m := load(t, e, Spec{Name: "both.wasm", Wasm: a.bytes(), Memory: limit})
+		_, err := m.Call(context.Background(), Invocation{Export: "run"})
+		wantCode(t, err, wire.GuestTrap, "stack overflow")
+	}
 }
 
 // peakOf is by how many bytes the resident memory of this process was higher
@@ -375,7 +380,7 @@ func TestRecursionAtOnce(t *testing.T) {
 		codes  []wire.Code
 	}{
 		{"of 1 MiB", 1 << 20, []wire.Code{wire.GuestTrap}},
-		{"of 64 MiB", 64 << 20, []wire.Code{wire.GuestTrap, wire.Overloaded}},
+		{"of 64 MiB", 64 << 20, []wire.Code{wire.Overloaded}},
 	} {
 		for name, code := range divers(0) {
 			t.Run(name+" "+tt.name, func(t *testing.T) {
@@ -509,6 +514,79 @@ func TestInputIsAccountedFor(t *testing.T) {
 	wantCode(t, err, wire.Overloaded)
 	if _, err = m.Call(context.Background(), Invocation{Export: "run", Input: make([]byte, 1<<20)}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSpareStack: a guest that computes has more stack than it uses, so that it
+// need not be looked at often; not so when it waits, or when others have need of
+// the memory. What it costs does not change by that.
+func TestSpareStack(t *testing.T) {
+	const turns = 3_000_000
+	var a asm
+	recv := a.imp(userModule, "tool_recv", op(tI64), op(tI64))
+	off := a.env("input_offset", nil, op(tI64))
+	log := a.env("log_info", op(tI64), nil)
+	a.memory(1)
+	compute := cat(i32c(turns), set(0), loop(get(0), i32c(1), sub32, op(0x22, 0), brif(0)))
+	// It goes deep, too, as soon as it goes on.
+	down := a.fn(op(tI32), nil, nil, get(0), op(0x45, 0x04, 0x40, 0x0f, 0x0b), get(0), i32c(1), sub32, callf(a.nimp))
+	a.exported("run", repeated(tI32, 1), compute, callf(off), callf(log), i64c(0), callf(recv), drop,
+		i32c(100_000), callf(down), compute, i32c(0))
+	var fuel []int64
+	for _, tt := range []struct {
+		memory int64
+		spare  bool
+	}{{1 << 30, true}, {24 << 20, false}} {
+		e, err := New(Config{CacheDir: cacheDir, Compiler: compiler, Memory: tt.memory})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		m := load(t, e, Spec{Name: "spare.wasm", Wasm: a.bytes()})
+		m.pool.settle()
+		reply, err := m.Call(context.Background(), Invocation{Export: "run", Services: Services{
+			Log: func(ctx context.Context, _ slog.Level, _ string) {
+				size := ctx.(*call).inst.stack.size
+				if tt.spare && size < stackSpare {
+					t.Errorf("of %d bytes for all, its stack has %d while it computes", tt.memory, size)
+				}
+				if held := e.memory.held(); held < size || held > tt.memory/2 {
+					t.Errorf("%d bytes of %d are in the account, %d of them for the stack", held, tt.memory, size)
+				}
+			},
+			Recv: func(ctx context.Context) ([]byte, error) {
+				if size := ctx.(*call).inst.stack.size; size > 2*stackBase+stackStep {
+					t.Errorf("of %d bytes for all, its stack has %d while it waits", tt.memory, size)
+				}
+				return nil, errors.New("enough")
+			},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fuel = append(fuel, reply.Stats.Fuel)
+	}
+	if fuel[0] != fuel[1] {
+		t.Errorf("it took %d units of fuel", fuel)
+	}
+}
+
+// TestDeepAgain: an instance that was deep and is used again is as one that was
+// not; it is as deep again.
+func TestDeepAgain(t *testing.T) {
+	e := newEngine(t)
+	m := load(t, e, Spec{Name: "dive.wasm", Wasm: divers(100_000)["indirect"]})
+	for range 20 {
+		if _, err := m.Call(context.Background(), Invocation{Export: "run"}); err != nil {
+			t.Fatal(err)
+		}
+		m.pool.mu.Lock()
+		for _, in := range m.pool.idle {
+			if in.stack.buf != nil && (in.stack.size != stackBase || residentOf(t, in.stack.buf) > stackBase) {
+				t.Errorf("an idle instance keeps %d bytes of stack, %d resident", in.stack.size, residentOf(t, in.stack.buf))
+			}
+		}
+		m.pool.mu.Unlock()
 	}
 }
 

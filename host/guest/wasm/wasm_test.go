@@ -838,3 +838,44 @@ func TestRefFunc(t *testing.T) {
 		t.Error("code still takes references")
 	}
 }
+
+// TestInstanceCosts: Rewrite says what an instance of a module takes beside its
+// memory, and how much stack its calls.
+func TestInstanceCosts(t *testing.T) {
+	costs := func(in []byte) (bytes, rate int64) {
+		t.Helper()
+		m, err := Rewrite(in, Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.InstanceBytes, m.StackRate
+	}
+	plain, rate := costs(module(types(void), funcs(0), code(body())))
+	if rate != 0 {
+		t.Errorf("a module that calls nothing has a rate of %d", rate)
+	}
+	if _, rate := costs(module(types(void), funcs(0), code(body(opCall, 0)))); rate < 8 || rate > 16 {
+		t.Errorf("a call without parameters takes %d bytes a unit", rate)
+	}
+	var gets []byte
+	for i := range 100 {
+		gets = b(gets, opLocalGet, i)
+	}
+	vectors := functype(slices.Repeat([]ValueType{V128}, 100), nil)
+	if _, rate := costs(module(types(vectors), funcs(0), code(body(gets, opCall, 0)))); rate < 290 {
+		t.Errorf("100 vectors, handed over and kept, take %d bytes a unit", rate) // 11 units
+	}
+	table := tables(b(FuncRef, 0, 16))
+	if fixed, _ := costs(module(types(void), funcs(0), table, code(body()))); fixed != plain+8*16 {
+		t.Errorf("a table of 16 takes %d bytes, not %d", fixed-plain, 8*16)
+	}
+	// A table that grows is copied: the old one and the new one are there.
+	grow := body(opRefNull, FuncRef, i32c(1), opMisc, miscTableGrow, 0, 0x1a)
+	if grows, _ := costs(module(types(void), funcs(0), table, code(grow))); grows < plain+2*8*131_072 {
+		t.Errorf("a table that grows takes %d bytes, less than two of 131,072 entries", grows-plain)
+	}
+	few := tables(b(FuncRef, 1, 16, 32))
+	if grows, _ := costs(module(types(void), funcs(0), few, code(grow))); grows < plain+2*8*32 || grows > plain+4*8*32 {
+		t.Errorf("a table that grows to 32 takes %d bytes", grows-plain)
+	}
+}
