@@ -49,8 +49,9 @@ type Config struct {
 	// modules are compiled in this process, which a hostile one can stop for
 	// as long as it likes.
 	Compiler string
-	// Memory bounds the bytes that all instances hold together. Default:
-	// 1 GiB.
+	// Memory bounds the bytes that all instances hold together: their
+	// memories, stacks, tables, and what they exchange with the host.
+	// Default: 1 GiB.
 	Memory int64
 	// Logger hears of what is no caller's business. Default: slog.Default.
 	Logger *slog.Logger
@@ -180,7 +181,9 @@ type Spec struct {
 	// Name is how messages call the module: "git/restricted.wasm".
 	Name string
 	Wasm []byte
-	// Memory is how many bytes a call's memory may reach. Default: 64 MiB.
+	// Memory is how many bytes a call's memory and its stack may reach
+	// together, the first 256 KiB of stack not counted; and how many it may
+	// exchange with the host. Default: 64 MiB.
 	Memory int64
 	// Fuel is how many metered instructions a call may take. Default:
 	// 1,000,000,000.
