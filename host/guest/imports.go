@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -194,7 +195,19 @@ func varGet(c *call, s []uint64) {
 	c.k.release(name)
 }
 
+// borrow takes from the account what a host function makes of a guest's block:
+// its bytes twice, and what goes with each element of its JSON. The answer gives
+// it back.
+func (c *call) borrow(p []byte) func() {
+	n := int64(2*len(p) + 128*bytes.Count(p, []byte{','}))
+	if !c.k.held.take(n) {
+		panic(c.inst.m.overloaded())
+	}
+	return func() { c.k.held.give(n) }
+}
+
 func varSet(c *call, s []uint64) {
+	defer c.borrow(c.k.bytes(s[1]))()
 	key := string(c.k.bytes(s[0]))
 	var v []byte
 	if s[1] != 0 {
@@ -215,6 +228,8 @@ func varSet(c *call, s []uint64) {
 // so, since most SDKs have no other way to hear of it.
 func httpRequest(c *call, s []uint64) {
 	req, body := s[0], s[1]
+	defer c.borrow(c.k.bytes(req))()
+	defer c.borrow(c.k.bytes(body))()
 	c.httpStatus, c.httpHeader = 0, nil
 	res, err := func() (*HTTPResponse, error) {
 		var r HTTPRequest
@@ -256,6 +271,7 @@ func httpHeaders(c *call, s []uint64) {
 }
 
 func toolExec(c *call, s []uint64) {
+	defer c.borrow(c.k.bytes(s[0]))()
 	var res *abi.ExecResult
 	var req abi.ExecRequest
 	switch err := wire.Unmarshal(c.k.bytes(s[0]), &req); {
@@ -272,6 +288,7 @@ func toolExec(c *call, s []uint64) {
 }
 
 func toolEmit(c *call, s []uint64) {
+	defer c.borrow(c.k.bytes(s[0]))()
 	var res abi.EmitResult
 	var req abi.EmitRequest
 	err := wire.Unmarshal(c.k.bytes(s[0]), &req)
@@ -320,6 +337,7 @@ func toolCall(c *call, s []uint64) {
 		s[0] = 0
 		return
 	}
+	defer c.borrow(c.k.bytes(s[0]))()
 	c.wait()
 	out, err := c.inv.ToolCall(c, append([]byte(nil), c.k.bytes(s[0])...))
 	c.mustGoOn()

@@ -499,6 +499,55 @@ func TestExchangedIsAccountedFor(t *testing.T) {
 	wantCode(t, err, wire.Overloaded)
 }
 
+// TestRequestsAreAccountedFor: what the host makes of a request, while it works
+// on it, is in the account: a request of many small things takes many times its
+// own bytes.
+func TestRequestsAreAccountedFor(t *testing.T) {
+	const elements = 4 << 20
+	for name, grants := range map[string]Grants{"tool_exec": {Exec: true}, "tool_emit": {}, "tool_call": {ToolCall: true}} {
+		t.Run(name, func(t *testing.T) {
+			var a asm
+			alloc := a.env("alloc", op(tI64), op(tI64))
+			store := a.env("store_u64", op(tI64, tI64), nil)
+			f := a.imp(userModule, name, op(tI64), op(tI64))
+			commas := i64c(0x2c2c2c2c2c2c2c2c)
+			a.exported("run", repeated(tI64, 2),
+				i64c(elements), callf(alloc), op(0x22, 0), set(1),
+				loop(get(1), commas, callf(store), get(1), i64c(8), add64, op(0x22, 1), get(0), i64c(elements), add64, op(0x54), brif(0)),
+				get(0), callf(f), drop, i32c(0))
+			code := a.bytes()
+			run := func(memory int64) error {
+				e, err := New(Config{CacheDir: cacheDir, Compiler: compiler, Memory: memory})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer e.Close()
+				m, err := e.Load(context.Background(), Spec{Name: "ask.wasm", Wasm: code, Grants: grants})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = m.Call(context.Background(), Invocation{Export: "run", Services: Services{
+					ToolCall: func(context.Context, []byte) ([]byte, error) {
+						if held := e.memory.held(); held < 128*elements {
+							t.Errorf("%d bytes are in the account", held)
+						}
+						return nil, nil
+					},
+				}})
+				m.Close()
+				if held := e.memory.held(); held != 0 {
+					t.Errorf("%d bytes are still accounted for", held)
+				}
+				return err
+			}
+			wantCode(t, run(128<<20), wire.Overloaded)
+			if err := run(1 << 30); err != nil {
+				t.Errorf("with room: %v", err)
+			}
+		})
+	}
+}
+
 // TestInputIsAccountedFor: a call with an input that finds no room is refused
 // before the guest runs.
 func TestInputIsAccountedFor(t *testing.T) {
