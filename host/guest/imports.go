@@ -388,7 +388,7 @@ func toolWrite(c *call, s []uint64) {
 	if int64(len(c.out)+len(p)) > c.inst.m.spec.Output {
 		panic(c.inst.m.tooMuchOutput())
 	}
-	if c.out, ok = enlarge(&c.k.held, c.out, len(p)); !ok {
+	if c.out, ok = enlarge(&c.k.held, c.out, len(p), 0); !ok {
 		panic(c.inst.m.overloaded())
 	}
 	c.out = append(c.out, p...)

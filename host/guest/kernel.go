@@ -17,6 +17,7 @@ const (
 	kernelPage   = 65536      // how much it grows at a time
 	kernelSplit  = 128        // a free block is split when so much would be left
 	kernelPages  = 16         // pages that exist before anything grew
+	kernelLeast  = 8192       // backing at first
 	kernelKeep   = 256 << 10  // backing that is kept from one call to the next
 	kernelMax    = 1<<32 - 64 // offsets are 32 bits wide
 )
@@ -73,7 +74,7 @@ func (k *kernel) reset(input []byte, limit uint64) bool {
 		// The input is the host's: it counts, but it is never refused here.
 		k.limit = max(k.limit, uint64(len(input))+k.size)
 		var ok bool
-		if k.mem, ok = enlarge(&k.held, k.mem, kernelFirst+kernelHeader+len(input)); !ok {
+		if k.mem, ok = enlarge(&k.held, k.mem, kernelFirst+kernelHeader+len(input), kernelLeast); !ok {
 			return false
 		}
 		k.inOff = k.write(input)
@@ -103,7 +104,7 @@ func (k *kernel) clear() {
 func (k *kernel) back(n uint64) {
 	if have := uint64(len(k.mem)); n > have {
 		var ok bool
-		if k.mem, ok = enlarge(&k.held, k.mem, int(n-have)); !ok {
+		if k.mem, ok = enlarge(&k.held, k.mem, int(n-have), kernelLeast); !ok {
 			panic(k.held.m.overloaded())
 		}
 		k.mem = k.mem[:n] // cleared by reset, or by clear
@@ -113,7 +114,7 @@ func (k *kernel) back(n uint64) {
 // add makes room for one block more, as back does for bytes.
 func (k *kernel) add(b block) {
 	var ok bool
-	if k.blocks, ok = enlarge(&k.held, k.blocks, 1); !ok {
+	if k.blocks, ok = enlarge(&k.held, k.blocks, 1, 32); !ok {
 		panic(k.held.m.overloaded())
 	}
 	k.blocks = append(k.blocks, b)

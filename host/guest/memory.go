@@ -71,15 +71,17 @@ func (h *holding) give(n int64) {
 	h.bytes -= n
 }
 
-// enlarge makes room for n more elements behind s, all of which h holds. It
-// reports false when there is no memory; s is then as it was.
-func enlarge[T any](h *holding, s []T, n int) ([]T, bool) {
+// enlarge makes room for n more elements behind s, and for least in all, which h
+// holds. It reports false when there is no memory; s is then as it was.
+func enlarge[T any](h *holding, s []T, n, least int) ([]T, bool) {
 	if n <= cap(s)-len(s) {
 		return s, true
 	}
 	size := int64(unsafe.Sizeof(*new(T)))
-	c := len(s) + n
-	c = max(c+c/4, 8192/int(size))
+	c := max(len(s)+n, least)
+	if cap(s) > 0 {
+		c += c / 4
+	}
 	if !h.take(int64(c) * size) { // the old one is still there while it is copied
 		return s, false
 	}
