@@ -466,6 +466,29 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
+// What lies in a folder that is hidden is bound into it, run after run.
+func TestFoldersInHidden(t *testing.T) {
+	r := newRunner(t, process.Config{Most: process.Namespaces, Ready: 1, Max: 1})
+	base := t.TempDir()
+	must(t, os.Mkdir(base+"/in", 0o755))
+	must(t, os.MkdirAll(base+"/state/key", 0o755))
+	for i := range 200 {
+		own := fmt.Sprintf("%s/state/own/%d", base, i)
+		must(t, os.MkdirAll(own, 0o755))
+		must(t, os.WriteFile(own+"/file", []byte("own"), 0o644))
+		c := shell(base+"/in", "cat "+own+"/file; ls "+base+"/state/key "+base+"/state/own 2>/dev/null")
+		c.Confine.Write = append(c.Confine.Write, own)
+		c.Confine.Hide = []string{base + "/state"}
+		if i%2 == 1 {
+			c.Confine.Show = []string{base}
+		}
+		if got := say(t, r, c); got != "own" {
+			t.Fatalf("run %d: %q", i, got)
+		}
+		must(t, os.RemoveAll(own))
+	}
+}
+
 // A socket of the daemon's is not to be connected to.
 func TestHiddenSocket(t *testing.T) {
 	r := newRunner(t, process.Config{Most: process.Namespaces, Ready: 1})

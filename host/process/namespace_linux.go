@@ -60,8 +60,9 @@ type view struct {
 
 type cover struct {
 	fd int // O_PATH, of what was there
-	// empty says that the cover is an empty folder of the view's own.
-	empty bool
+	// empty says that the cover is an empty folder of the view's own, always
+	// that it is there for all runs.
+	empty, always bool
 }
 
 // newView makes the view of a process that is alone in its mount and process
@@ -86,6 +87,10 @@ func newView() (*view, error) {
 	if err := v.own("/etc/ssh/ssh_config.d"); err != nil {
 		return nil, err
 	}
+	for dir, c := range v.covers {
+		c.always = true
+		v.covers[dir] = c
+	}
 	return v, nil
 }
 
@@ -106,7 +111,7 @@ func (v *view) empty(dir string) error {
 		unix.Close(fd)
 		return err
 	}
-	v.covers[dir] = cover{fd, true}
+	v.covers[dir] = cover{fd: fd, empty: true}
 	v.attached[dir], err = mountAt(dir)
 	return err
 }
@@ -188,12 +193,12 @@ func (v *view) prepare(sp *spec) error {
 // has a HOME of its own.
 const maxAttached = 64
 
-// clear takes back what was bound for earlier runs.
+// clear takes back what was mounted for earlier runs.
 func (v *view) clear() {
 	paths := slices.Sorted(maps.Keys(v.attached))
 	for _, path := range slices.Backward(paths) { // what lies in a folder before it
 		c, covered := v.covers[path]
-		if covered && c.empty {
+		if c.always {
 			continue
 		}
 		unix.Unmount(path, unix.MNT_DETACH)
@@ -210,6 +215,11 @@ func (v *view) hide(path string) error {
 	var st unix.Stat_t
 	if path = leadsTo(path); unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return nil
+	}
+	if outer, _, ok := v.under(path); ok && v.covers[outer].empty {
+		if id, err := mountAt(path); err == nil && id == v.attached[outer] {
+			return nil // there is only what was made to bind something in it
+		}
 	}
 	return v.empty(path)
 }

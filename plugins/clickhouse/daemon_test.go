@@ -73,7 +73,7 @@ func (d *desk) call(t testing.TB, token, tool string, payload any) *wire.Result 
 			t.Fatal(err)
 		}
 	}
-	res, err := client.Call(t.Context(), d.Socket, &wire.Call{Form: wire.Envelope, Tool: tool, ExecutionID: "0d3b8f0a-7a44-4a53-9b8b-3f1a6b5d2c11", Payload: p, Token: token})
+	res, err := client.Call(t.Context(), d.Socket, &wire.Call{Form: wire.Envelope, Tool: tool, ExecutionID: wire.NewExecutionID(), Payload: p, Token: token})
 	if err != nil {
 		t.Fatal(err)
 	}

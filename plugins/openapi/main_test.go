@@ -111,7 +111,7 @@ func newDesk(t *testing.T, s *service, policies ...string) *desk {
 
 func (d *desk) call(t *testing.T, token, tool, payload string) *wire.Result {
 	t.Helper()
-	res, err := client.Call(t.Context(), d.Socket, &wire.Call{Form: wire.Envelope, Tool: tool, ExecutionID: "0d3b8f0a-7a44-4a53-9b8b-3f1a6b5d2c11", Payload: json.RawMessage(payload), Token: token})
+	res, err := client.Call(t.Context(), d.Socket, &wire.Call{Form: wire.Envelope, Tool: tool, ExecutionID: wire.NewExecutionID(), Payload: json.RawMessage(payload), Token: token})
 	if err != nil {
 		t.Fatal(err)
 	}
