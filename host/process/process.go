@@ -11,9 +11,12 @@
 //     one that made a session of its own. What they wrote before is kept.
 //   - A timeout is kept: SIGTERM to all of them, SIGKILL a Grace later.
 //   - When this process is killed, even by SIGKILL, so is all it started.
-//   - On Linux with Landlock the child writes only beneath Confine.Write and
-//     executes only what Confine.Exec names, and reads nothing of
-//     Confine.Hide; Confinement says what the running kernel gives.
+//   - On Linux the child is confined as far as the system gives it, which
+//     Runner.Confinement says: it writes only beneath Confine.Write, executes
+//     only what Confine.Exec names, reads nothing of Confine.Hide (Landlock),
+//     does nothing to other processes and changes no attributes of others'
+//     files (a seccomp filter), and sees nothing of other processes
+//     (namespaces).
 //
 // On Linux each run belongs to a supervisor: this same program started again
 // with a hidden verb, which is the subreaper of one run at a time. A program
@@ -29,12 +32,11 @@
 // confined.
 //
 // What confinement does not stop, so that nobody leans on it: reading what is
-// not hidden, listing names by trying them, the network, connecting to a Unix socket by its path, changing the mode, owner
-// or times of a file that this user owns, and running other code by way of a
-// program that is allowed. The ELF interpreter is always one: whoever can
-// make a tool execute it with arguments of their own choosing runs any
-// program, still without writing outside. umask, nice value, resource limits
-// (but for core files: none), user and groups are those of this process.
+// not hidden, listing names by trying them, the network, and, without
+// namespaces, connecting to a Unix socket by its path. A program that Exec
+// grants beneath a folder of Write is whatever somebody puts there. umask,
+// resource limits (but for core files: none), user and groups are those of
+// this process, unless Confine.User names another user.
 package process
 
 import (

@@ -1,0 +1,188 @@
+//go:build linux
+
+package process
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// callNames are the system calls of the filter's rules, by name.
+var callNames = map[string]uint32{
+	"prlimit64": unix.SYS_PRLIMIT64, "sched_setparam": unix.SYS_SCHED_SETPARAM, "sched_setscheduler": unix.SYS_SCHED_SETSCHEDULER,
+	"sched_setattr": unix.SYS_SCHED_SETATTR, "sched_setaffinity": unix.SYS_SCHED_SETAFFINITY, "setpriority": unix.SYS_SETPRIORITY, "ioprio_set": unix.SYS_IOPRIO_SET,
+	"ptrace": unix.SYS_PTRACE, "process_vm_readv": unix.SYS_PROCESS_VM_READV, "process_vm_writev": unix.SYS_PROCESS_VM_WRITEV,
+	"process_madvise": unix.SYS_PROCESS_MADVISE, "process_mrelease": unix.SYS_PROCESS_MRELEASE, "pidfd_open": unix.SYS_PIDFD_OPEN,
+	"pidfd_getfd": unix.SYS_PIDFD_GETFD, "pidfd_send_signal": unix.SYS_PIDFD_SEND_SIGNAL, "kcmp": unix.SYS_KCMP, "move_pages": unix.SYS_MOVE_PAGES,
+	"migrate_pages": unix.SYS_MIGRATE_PAGES, "kill": unix.SYS_KILL, "tkill": unix.SYS_TKILL, "tgkill": unix.SYS_TGKILL,
+	"rt_sigqueueinfo": unix.SYS_RT_SIGQUEUEINFO, "rt_tgsigqueueinfo": unix.SYS_RT_TGSIGQUEUEINFO,
+	"io_uring_setup": unix.SYS_IO_URING_SETUP, "io_uring_enter": unix.SYS_IO_URING_ENTER, "io_uring_register": unix.SYS_IO_URING_REGISTER,
+	"userfaultfd": unix.SYS_USERFAULTFD, "clone3": unix.SYS_CLONE3, "clone": unix.SYS_CLONE, "unshare": unix.SYS_UNSHARE, "setns": unix.SYS_SETNS,
+	"mount": unix.SYS_MOUNT, "umount2": unix.SYS_UMOUNT2, "pivot_root": unix.SYS_PIVOT_ROOT, "chroot": unix.SYS_CHROOT, "fsopen": unix.SYS_FSOPEN,
+	"fsconfig": unix.SYS_FSCONFIG, "fsmount": unix.SYS_FSMOUNT, "fspick": unix.SYS_FSPICK, "move_mount": unix.SYS_MOVE_MOUNT, "open_tree": unix.SYS_OPEN_TREE,
+	"open_tree_attr": unix.SYS_OPEN_TREE_ATTR, "mount_setattr": unix.SYS_MOUNT_SETATTR, "bpf": unix.SYS_BPF, "perf_event_open": unix.SYS_PERF_EVENT_OPEN,
+	"keyctl": unix.SYS_KEYCTL, "add_key": unix.SYS_ADD_KEY, "request_key": unix.SYS_REQUEST_KEY, "fanotify_init": unix.SYS_FANOTIFY_INIT,
+	"fanotify_mark": unix.SYS_FANOTIFY_MARK, "open_by_handle_at": unix.SYS_OPEN_BY_HANDLE_AT, "personality": unix.SYS_PERSONALITY, "ioctl": unix.SYS_IOCTL,
+	"reboot": unix.SYS_REBOOT, "kexec_load": unix.SYS_KEXEC_LOAD, "kexec_file_load": unix.SYS_KEXEC_FILE_LOAD, "init_module": unix.SYS_INIT_MODULE,
+	"finit_module": unix.SYS_FINIT_MODULE, "delete_module": unix.SYS_DELETE_MODULE, "swapon": unix.SYS_SWAPON, "swapoff": unix.SYS_SWAPOFF, "acct": unix.SYS_ACCT,
+	"quotactl": unix.SYS_QUOTACTL, "quotactl_fd": unix.SYS_QUOTACTL_FD, "syslog": unix.SYS_SYSLOG, "vhangup": unix.SYS_VHANGUP,
+	"settimeofday": unix.SYS_SETTIMEOFDAY, "clock_settime": unix.SYS_CLOCK_SETTIME, "clock_adjtime": unix.SYS_CLOCK_ADJTIME, "adjtimex": unix.SYS_ADJTIMEX,
+	"sethostname": unix.SYS_SETHOSTNAME, "setdomainname": unix.SYS_SETDOMAINNAME, "execve": unix.SYS_EXECVE, "execveat": unix.SYS_EXECVEAT, "mmap": unix.SYS_MMAP,
+	"fchmod": unix.SYS_FCHMOD, "fchmodat": unix.SYS_FCHMODAT, "fchmodat2": unix.SYS_FCHMODAT2, "fchown": unix.SYS_FCHOWN, "fchownat": unix.SYS_FCHOWNAT,
+	"utimensat": unix.SYS_UTIMENSAT, "setxattr": unix.SYS_SETXATTR, "lsetxattr": unix.SYS_LSETXATTR, "fsetxattr": unix.SYS_FSETXATTR,
+	"removexattr": unix.SYS_REMOVEXATTR, "lremovexattr": unix.SYS_LREMOVEXATTR, "fremovexattr": unix.SYS_FREMOVEXATTR,
+	"setxattrat": unix.SYS_SETXATTRAT, "removexattrat": unix.SYS_REMOVEXATTRAT, "file_setattr": unix.SYS_FILE_SETATTR,
+}
+
+// The table in docs/security.md has each call of the filter, and no other.
+func TestFilterIsDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(b), "### System calls\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	named := map[uint32]bool{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		for i, word := range strings.Split(cells[1], "`") {
+			if nr, ok := callNames[word]; ok && i%2 == 1 {
+				named[nr] = true
+			}
+		}
+	}
+	all := guards{mappings: true, attributes: true, signals: true}
+	seen := map[uint32]bool{}
+	for _, r := range all.rules() {
+		if seen[r.nr] {
+			t.Errorf("system call %d has two rules", r.nr)
+		}
+		seen[r.nr] = true
+		_, legacy := filterArch.attributes[r.nr]
+		if !named[r.nr] && !legacy && !slices.Contains(filterArch.refused, r.nr) {
+			t.Errorf("system call %d is not in the table", r.nr)
+		}
+	}
+	for name, nr := range callNames {
+		if !seen[nr] {
+			t.Errorf("%s has no rule", name)
+		}
+	}
+}
+
+// Each number gets the verdict of its rule, also at the edges of the search.
+func TestProgram(t *testing.T) {
+	for g, code := range filters() {
+		byNr := map[uint32]rule{}
+		for _, r := range g.rules() {
+			byNr[r.nr] = r
+		}
+		ask := func(arch, nr uint32, args ...uint64) verdict {
+			return run(t, code, arch, nr, args)
+		}
+		for nr := range uint32(newest + 40) {
+			want := verdict(allow)
+			if r, ok := byNr[nr]; ok {
+				want = r.otherwise
+				for _, test := range r.tests {
+					// All arguments are 0.
+					if test.op == equal && test.with == 0 || test.op == unequal && test.with != 0 {
+						want = test.then
+						break
+					}
+				}
+			} else if nr > newest {
+				want = absent
+			}
+			if got := ask(filterArch.audit, nr); got != want {
+				t.Errorf("%+v, call %d: %#x, want %#x", g, nr, got, want)
+			}
+		}
+		for _, tt := range []struct {
+			arch, nr uint32
+			args     []uint64
+			want     verdict
+		}{
+			{filterArch.audit ^ 1, unix.SYS_READ, nil, absent},
+			{filterArch.audit, 1<<30 | unix.SYS_READ, nil, absent},
+			{filterArch.audit, 1<<32 - 1, nil, absent},
+			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, refuse},
+			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, 1<<40 | unix.TIOCSTI}, refuse},
+			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, unix.TIOCGWINSZ}, allow},
+			{filterArch.audit, unix.SYS_CLONE, []uint64{unix.CLONE_VM | unix.CLONE_THREAD}, allow},
+			{filterArch.audit, unix.SYS_CLONE, []uint64{unix.CLONE_NEWUSER}, refuse},
+			{filterArch.audit, unix.SYS_UNSHARE, []uint64{unix.CLONE_NEWTIME}, refuse},
+			{filterArch.audit, unix.SYS_PRLIMIT64, []uint64{1}, notify},
+			{filterArch.audit, unix.SYS_PRLIMIT64, []uint64{1 << 32}, allow}, // to the kernel it is 0
+			{filterArch.audit, unix.SYS_SETPRIORITY, []uint64{unix.PRIO_USER, 0}, refuse},
+			{filterArch.audit, unix.SYS_SETPRIORITY, []uint64{unix.PRIO_PROCESS, 7}, notify},
+			{filterArch.audit, unix.SYS_PERSONALITY, []uint64{0xffffffff}, allow},
+			{filterArch.audit, unix.SYS_PERSONALITY, []uint64{0x400000}, refuse},
+		} {
+			if got := ask(tt.arch, tt.nr, tt.args...); got != tt.want {
+				t.Errorf("%+v, call %d of %#x with %#x: %#x, want %#x", g, tt.nr, tt.arch, tt.args, got, tt.want)
+			}
+		}
+		want := verdict(allow)
+		if g.mappings {
+			want = notify
+		}
+		if got := ask(filterArch.audit, unix.SYS_MMAP, 0, 1, unix.PROT_EXEC|unix.PROT_READ, unix.MAP_PRIVATE, 3); got != want {
+			t.Errorf("%+v, mmap: %#x", g, got)
+		}
+		if got := ask(filterArch.audit, unix.SYS_MMAP, 0, 1, unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); got != allow {
+			t.Errorf("%+v, mmap of memory: %#x", g, got)
+		}
+	}
+}
+
+// run interprets code as the kernel does.
+func run(t *testing.T, code []unix.SockFilter, arch, nr uint32, args []uint64) verdict {
+	t.Helper()
+	var accumulator uint32
+	for pc := 0; pc < len(code); pc++ {
+		c := code[pc]
+		jump := func(holds bool) {
+			if holds {
+				pc += int(c.Jt)
+			} else {
+				pc += int(c.Jf)
+			}
+		}
+		switch c.Code {
+		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
+			switch {
+			case c.K == 0:
+				accumulator = nr
+			case c.K == 4:
+				accumulator = arch
+			default:
+				accumulator = 0
+				if i := int(c.K-16) / 8; i < len(args) {
+					accumulator = uint32(args[i])
+				}
+			}
+		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:
+			jump(accumulator == c.K)
+		case unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K:
+			jump(accumulator >= c.K)
+		case unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K:
+			jump(accumulator&c.K != 0)
+		case unix.BPF_JMP | unix.BPF_JA:
+			pc += int(c.K)
+		case unix.BPF_RET | unix.BPF_K:
+			return verdict(c.K)
+		default:
+			t.Fatalf("instruction %d is %+v", pc, c)
+		}
+	}
+	t.Fatal("the program has no end")
+	return 0
+}
