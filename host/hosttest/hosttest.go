@@ -74,6 +74,10 @@ func Start(t testing.TB, c host.Config) *Daemon {
 	if c.Socket == "" {
 		c.Socket = filepath.Join(dir, "tool.sock")
 	}
+	if c.ConfineMost == "" {
+		// The level of confinement at which the tests run.
+		c.ConfineMost = os.Getenv("TOOLD_TEST_CONFINE")
+	}
 	if len(c.Roots) == 0 {
 		var root string
 		mk(&root, "workspace")

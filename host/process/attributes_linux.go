@@ -61,7 +61,7 @@ func (m *monitor) attributes(n *notification) answer {
 		return fails(unix.EPERM)
 	}
 	// A pipe, a socket or memory without a name is the run's own.
-	if where[0] == '/' && !m.grants.canWrite(where) {
+	if where[0] == '/' && !m.grants.Load().canWrite(where) {
 		return fails(unix.EPERM)
 	}
 	var st unix.Stat_t

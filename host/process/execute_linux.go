@@ -114,7 +114,7 @@ func (m *monitor) execute(n *notification, dir int, pathAt, argvAt uint64, flags
 	if name == "" && flags&unix.AT_EMPTY_PATH == 0 {
 		return fails(unix.ENOENT)
 	}
-	p, err := m.grants.lookup(tid, dir, name)
+	p, err := m.grants.Load().lookup(tid, dir, name)
 	if err != nil {
 		return fails(err)
 	}
@@ -127,7 +127,7 @@ func (m *monitor) execute(n *notification, dir int, pathAt, argvAt uint64, flags
 	if err != nil || !m.valid(n) {
 		return fails(unix.EFAULT)
 	}
-	if why := m.grants.refusal(p, argv); why != "" {
+	if why := m.grants.Load().refusal(p, argv); why != "" {
 		m.programs.refused(p.path, argv, why)
 		return fails(unix.EACCES)
 	}

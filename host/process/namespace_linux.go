@@ -18,6 +18,9 @@ import (
 // and makes a view of files for its runs.
 const namespacesEnv = "NAMESPACES"
 
+// filterEnv tells a supervisor that its runs are under a filter.
+const filterEnv = "FILTER"
+
 // namespaceAttr adds to attr the namespaces of a supervisor. Nobody but root
 // may make them without a user namespace, in which this user is itself and
 // nobody else is anybody.

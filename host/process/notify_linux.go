@@ -72,7 +72,7 @@ type monitor struct {
 	// owner is the thread that the filter was installed on. It is not the
 	// tool's, and calls only to say that the run is over.
 	owner  int
-	grants grants
+	grants atomic.Pointer[grants] // set before the child is started
 	// launched is set when the run's own program was started. The first execve
 	// is the supervisor's child asking for it, whose path is in the memory of
 	// this process, which the child shares until then.
@@ -86,8 +86,8 @@ type monitor struct {
 
 // newMonitor takes over listener, the descriptor of installFilter on the calling
 // thread, and begins to answer.
-func newMonitor(listener int, g grants) *monitor {
-	m := &monitor{listener: listener, owner: unix.Gettid(), grants: g, done: make(chan struct{})}
+func newMonitor(listener int) *monitor {
+	m := &monitor{listener: listener, owner: unix.Gettid(), done: make(chan struct{})}
 	go m.serve()
 	return m
 }
@@ -208,7 +208,7 @@ func (m *monitor) mapToExecute(n *notification) answer {
 	if err != nil {
 		return fails(unix.EACCES)
 	}
-	if m.grants.canWrite(path) && !m.grants.holdsProgram(path) {
+	if g := m.grants.Load(); g.canWrite(path) && !g.holdsProgram(path) {
 		m.programs.refused(path, nil, "it is a file that the tool can write, and was to be loaded as code")
 		return fails(unix.EACCES)
 	}

@@ -357,6 +357,9 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 		namespaceAttr(s.cmd.SysProcAttr)
 		s.cmd.Env = append(s.cmd.Env, namespacesEnv+"=1")
 	}
+	if r.status.Filter {
+		s.cmd.Env = append(s.cmd.Env, filterEnv+"=1")
+	}
 	if err := s.cmd.Start(); err != nil {
 		conn.Close()
 		return drop(err)

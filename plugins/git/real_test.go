@@ -47,7 +47,9 @@ type box struct {
 }
 
 func newRunner(t testing.TB) *process.Runner {
-	r, err := process.New(process.Config{})
+	// The level of confinement at which the tests run.
+	level, _ := process.ParseLevel(os.Getenv("TOOLD_TEST_CONFINE"))
+	r, err := process.New(process.Config{Most: level})
 	if err != nil {
 		t.Fatal(err)
 	}
