@@ -96,16 +96,27 @@ func children(process string) []int {
 }
 
 // Runs reports whether the process pid is, or may be, one that a run of r
-// started: a supervisor is among its ancestors, or it bears what a confined
-// process bears, or it cannot be looked at.
+// started, or cannot be looked at.
 //
-// Ancestors alone prove nothing. Outside of namespaces a process whose supervisor
-// was killed has this process as its parent until it is killed as well, and one
-// whose daemon was killed too has init, like any daemon.
+// A confined process has one filter more than this one, and no_new_privs,
+// neither of which a process gets rid of. Others have the like, in containers
+// above all; they are told apart by their ancestors, or by a process namespace
+// that is not this one's. Ancestors alone prove nothing: outside of namespaces a
+// process whose supervisor was killed has this process as its parent until it is
+// killed as well, and one whose daemon was killed too has init, like any daemon.
 func (r *Runner) Runs(pid int) bool {
 	self := os.Getpid()
 	if pid == self {
 		return false
+	}
+	if r.status.Filter {
+		s, err := statusFile(pid)
+		if err != nil {
+			return true
+		}
+		if s.noNewPrivs == 0 || s.filters <= r.filters && s.filters >= 0 {
+			return false
+		}
 	}
 	supervisors := r.supervisors()
 	for up := pid; up > 1 && up != self; {
@@ -117,7 +128,15 @@ func (r *Runner) Runs(pid int) bool {
 			return true
 		}
 	}
-	return r.marked(pid)
+	if !r.status.Filter {
+		return false
+	}
+	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
+	if err != nil {
+		return true
+	}
+	ours, err := os.Readlink("/proc/self/ns/pid")
+	return err != nil || theirs == ours
 }
 
 // supervisors are the processes of those that live.
@@ -131,29 +150,6 @@ func (r *Runner) supervisors() map[int]bool {
 		}
 	}
 	return pids
-}
-
-// marked reports whether the process pid has one filter more than this one and
-// no_new_privs, neither of which a process gets rid of, and is in the same
-// process namespace, which those in a container are not. It is true of a
-// process that cannot be looked at.
-func (r *Runner) marked(pid int) bool {
-	if !r.status.Filter {
-		return false
-	}
-	status, err := statusFile(pid)
-	if err != nil {
-		return true
-	}
-	if status.noNewPrivs == 0 || status.filters <= r.filters {
-		return false
-	}
-	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
-	if err != nil {
-		return true
-	}
-	ours, err := os.Readlink("/proc/self/ns/pid")
-	return err != nil || theirs == ours
 }
 
 // restrictions are what /proc/PID/status tells of a process.
