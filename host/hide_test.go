@@ -197,3 +197,35 @@ func TestToolsDoNotCallTools(t *testing.T) {
 		t.Error("a tool wrote beneath the roots of another socket")
 	}
 }
+
+// What a call executed is in the journal of its session, and in the log where
+// it was refused.
+func TestProgramsAreJournaled(t *testing.T) {
+	d := hosttest.Start(t, host.Config{})
+	d.Tool(t, "env", M{"binary": "/usr/bin/env", "capabilities": M{"exec": []string{"/usr/bin/id"}}}, nil)
+	if a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root, "args": []string{"/usr/bin/id", "-u"}}); a.ExitCode != 0 {
+		t.Fatalf("%s", a.raw)
+	}
+	if !process.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+		t.Skip("programs are not judged here")
+	}
+	if a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root, "args": []string{"/usr/bin/whoami"}}); a.ExitCode != 126 || !strings.Contains(a.Stderr, "Permission denied") {
+		t.Fatalf("%s", a.raw)
+	}
+	var journal string
+	filepath.WalkDir(filepath.Join(d.Config.State, "sessions"), func(path string, e os.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			b, _ := os.ReadFile(path)
+			journal += string(b)
+		}
+		return nil
+	})
+	for _, want := range []string{`"programs":[{"path":"/usr/bin/id","times":1}]`, `{"path":"/usr/bin/whoami","refused":"capabilities.exec does not grant it","times":1}`} {
+		if !strings.Contains(journal, want) {
+			t.Errorf("the journal has no %s: %s", want, journal)
+		}
+	}
+	if log := d.Logs(); !strings.Contains(log, `"msg":"program refused"`) || !strings.Contains(log, "/usr/bin/whoami") {
+		t.Errorf("the log does not tell: %s", log)
+	}
+}

@@ -331,6 +331,20 @@ func TestExecuteFromFolder(t *testing.T) {
 			t.Errorf("%s: %s, want %s", program, got, want)
 		}
 	}
+	// Nor a loader that is none of any program's.
+	ld, err := filepath.EvalSymlinks("/lib64/ld-linux-x86-64.so.2")
+	if err != nil {
+		t.Skip("not this machine's loader: ", err)
+	}
+	program, err := os.ReadFile(ld)
+	must(t, err)
+	folder := t.TempDir()
+	must(t, os.WriteFile(folder+"/ld-other.so.2", program, 0o755))
+	c := probing(t, dir, "exec", folder+"/ld-other.so.2", "/usr/bin/id")
+	c.Confine.Exec = []string{folder}
+	if got := say(t, r, c); got != "EACCES" {
+		t.Errorf("another loader: %s", got)
+	}
 }
 
 // A shell runs the lines that it may, with quoted words behind them.
@@ -532,8 +546,10 @@ func TestOrphansOfASupervisor(t *testing.T) {
 		c.Env = append(c.Env, "MARK="+mark)
 		u := begin(t, r, c)
 		u.next()
+		var pids []int
 		for _, line := range alive(t, mark) {
-			if pid := numbers(t, strings.Fields(line)[0])[0]; !r.Runs(pid) {
+			pid := numbers(t, strings.Fields(line)[0])[0]
+			if pids = append(pids, pid); !r.Runs(pid) {
 				t.Errorf("%v: %s is not known as one of the run's", most, line)
 			}
 		}
@@ -546,8 +562,13 @@ func TestOrphansOfASupervisor(t *testing.T) {
 		if _, err := u.wait(); codeOf(err) != wire.Internal {
 			t.Errorf("%v: error %v, want INTERNAL", most, err)
 		}
-		if left := alive(t, mark); len(left) > 0 {
-			t.Errorf("%v: still alive: %q", most, left)
+		if len(pids) < 3 {
+			t.Errorf("%v: the run had the processes %v", most, pids)
+		}
+		for _, pid := range pids {
+			if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(stat), ") Z ") {
+				t.Errorf("%v: still alive: %s", most, stat)
+			}
 		}
 	}
 }

@@ -299,3 +299,37 @@ func TestJoin(t *testing.T) {
 		}
 	}
 }
+
+// The working folder that is entered is the one that was judged.
+func TestOpenSame(t *testing.T) {
+	base := t.TempDir()
+	for _, dir := range []string{"/in", "/other"} {
+		if err := os.Mkdir(base+dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fd, err := openResolved(base + "/in")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	same, err := openSame(base+"/in", fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(same)
+	if err := errors.Join(os.Rename(base+"/in", base+"/was"), os.Rename(base+"/other", base+"/in")); err != nil {
+		t.Fatal(err)
+	}
+	if other, err := openSame(base+"/in", fd); err == nil {
+		unix.Close(other)
+		t.Error("another folder was taken for it")
+	}
+	if err := errors.Join(os.Rename(base+"/in", base+"/other"), os.Symlink("was", base+"/in")); err != nil {
+		t.Fatal(err)
+	}
+	if link, err := openSame(base+"/in", fd); err == nil {
+		unix.Close(link)
+		t.Error("a link to it was followed")
+	}
+}
