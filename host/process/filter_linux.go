@@ -82,6 +82,9 @@ const (
 
 	ioprioWhoProcess = 1
 
+	fioSetOwn    = 0x8901 // FIOSETOWN
+	siocSetGroup = 0x8902 // SIOCSPGRP
+
 	fsIocSetFlags32   = 0x40046602
 	fsIocSetFlags64   = 0x40086602
 	fsIocSetXattr     = 0x401c5820
@@ -154,6 +157,8 @@ func (g guards) rules() []rule {
 		[]rule{{nr: unix.SYS_IOCTL, otherwise: allow, tests: []test{
 			// Typing into somebody's terminal.
 			{1, equal, unix.TIOCSTI, refuse}, {1, equal, unix.TIOCLINUX, refuse},
+			// Signals to whom a file is said to belong.
+			{1, equal, fioSetOwn, refuse}, {1, equal, siocSetGroup, refuse},
 			// Flags of files that can be read are their owner's to change.
 			{1, equal, fsIocSetFlags32, refuse}, {1, equal, fsIocSetFlags64, refuse}, {1, equal, fsIocSetXattr, refuse}, {1, equal, fsIocEnableVerity, refuse},
 		}}},
@@ -171,7 +176,10 @@ func (g guards) rules() []rule {
 			always(absent, unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR))
 	}
 	if g.signals {
-		list = slices.Concat(list, always(notify, unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO))
+		list = slices.Concat(list, always(notify, unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO), []rule{
+			// A file's owner is sent whatever signal F_SETSIG names.
+			{nr: unix.SYS_FCNTL, tests: []test{{1, equal, unix.F_SETOWN, refuse}, {1, equal, unix.F_SETOWN_EX, refuse}}, otherwise: allow},
+		})
 	}
 	return list
 }

@@ -26,7 +26,7 @@ var callNames = map[string]uint32{
 	"fsconfig": unix.SYS_FSCONFIG, "fsmount": unix.SYS_FSMOUNT, "fspick": unix.SYS_FSPICK, "move_mount": unix.SYS_MOVE_MOUNT, "open_tree": unix.SYS_OPEN_TREE,
 	"open_tree_attr": unix.SYS_OPEN_TREE_ATTR, "mount_setattr": unix.SYS_MOUNT_SETATTR, "bpf": unix.SYS_BPF, "perf_event_open": unix.SYS_PERF_EVENT_OPEN,
 	"keyctl": unix.SYS_KEYCTL, "add_key": unix.SYS_ADD_KEY, "request_key": unix.SYS_REQUEST_KEY, "fanotify_init": unix.SYS_FANOTIFY_INIT,
-	"fanotify_mark": unix.SYS_FANOTIFY_MARK, "open_by_handle_at": unix.SYS_OPEN_BY_HANDLE_AT, "personality": unix.SYS_PERSONALITY, "ioctl": unix.SYS_IOCTL,
+	"fanotify_mark": unix.SYS_FANOTIFY_MARK, "open_by_handle_at": unix.SYS_OPEN_BY_HANDLE_AT, "personality": unix.SYS_PERSONALITY, "ioctl": unix.SYS_IOCTL, "fcntl": unix.SYS_FCNTL,
 	"reboot": unix.SYS_REBOOT, "kexec_load": unix.SYS_KEXEC_LOAD, "kexec_file_load": unix.SYS_KEXEC_FILE_LOAD, "init_module": unix.SYS_INIT_MODULE,
 	"finit_module": unix.SYS_FINIT_MODULE, "delete_module": unix.SYS_DELETE_MODULE, "swapon": unix.SYS_SWAPON, "swapoff": unix.SYS_SWAPOFF, "acct": unix.SYS_ACCT,
 	"quotactl": unix.SYS_QUOTACTL, "quotactl_fd": unix.SYS_QUOTACTL_FD, "syslog": unix.SYS_SYSLOG, "vhangup": unix.SYS_VHANGUP,

@@ -1,0 +1,198 @@
+package process
+
+import (
+	"errors"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// launcher is an OS thread that waits to start the child of one run, with the
+// working folder of its own and under the filter of guards, if there is one.
+// Installing that takes a tenth of a millisecond, which no run has to wait for.
+type launcher struct {
+	guards  *guards  // nil: no filter
+	monitor *monitor // of the filter
+	work    chan func()
+}
+
+// launcher is one for sp: that which is ready, or a new one.
+func (s *service) launcher(sp *spec) (*launcher, error) {
+	var g *guards
+	if sp.Confine && sp.Filter {
+		// Whom a thread can signal: restrictThread says the same.
+		scoped := s.view != nil || sp.ABI >= abiScope
+		g = &guards{mappings: s.view == nil, attributes: sp.User == nil, signals: !scoped}
+	}
+	select {
+	case l := <-s.ready:
+		if g != nil && *l.guards == *g {
+			return l, nil
+		}
+		s.ready <- l
+	default:
+	}
+	return newLauncher(g)
+}
+
+// makeReady makes a launcher for the next run, where this one had a filter.
+func (s *service) makeReady(g *guards) {
+	if g == nil || len(s.ready) > 0 {
+		return
+	}
+	if l, err := newLauncher(g); err == nil {
+		s.ready <- l
+	}
+}
+
+func newLauncher(g *guards) (*launcher, error) {
+	l := &launcher{guards: g, work: make(chan func())}
+	made := make(chan error)
+	onThread(func() {
+		err := unix.Unshare(unix.CLONE_FS)
+		if err == nil && g != nil {
+			err = l.watch()
+		}
+		made <- err
+		if err == nil {
+			(<-l.work)()
+		}
+	})
+	return l, <-made
+}
+
+// watch installs the filter on the calling thread, for good, and begins to
+// answer what it asks.
+func (l *launcher) watch() error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	listener, err := installFilter(*l.guards)
+	if err == nil {
+		l.monitor = newMonitor(listener)
+	}
+	return err
+}
+
+// close ends the monitor, on the launcher's thread, and returns what the run
+// executed.
+func (l *launcher) close() programLog {
+	if l.monitor == nil {
+		return programLog{}
+	}
+	return l.monitor.close()
+}
+
+// onThread runs f on an OS thread that is nobody else's and ends with f. What
+// f does to its thread (Landlock, no_new_privs, its working folder) can so
+// never reach another run. The thread lives until the run is over, which the
+// child's parent death signal needs: that signal means the thread, not the
+// process.
+func onThread(f func()) {
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread cannot end before the process. Holding it here
+			// for good makes the next goroutine get another.
+			onThread(f)
+			select {}
+		}
+		f()
+	}()
+}
+
+func failed(step string, err error) *failReport {
+	var errno syscall.Errno
+	errors.As(err, &errno)
+	return &failReport{Step: step, Errno: int(errno), Text: err.Error()}
+}
+
+// launch makes the calling thread, which is l's, what the child is to be, and
+// starts the child from it. It closes fds. scoped reports that this thread can
+// signal the run's processes and no others.
+//
+// Under a filter nothing may wait for all threads to stop, as the garbage
+// collector does: this one waits, while it starts the child, for the monitor's
+// answer to the child's execve.
+func (s *service) launch(l *launcher, sp *spec, fds [4]int) (pid int, scoped bool, fail *failReport) {
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	dir := fds[3]
+	if s.view != nil {
+		// The descriptor is of the daemon's mounts. The folder has to be
+		// entered through those of the view, and must be the same.
+		var err error
+		if dir, err = openSame(sp.Dir, dir); err != nil {
+			return 0, false, failed("enter the working folder", err)
+		}
+		defer unix.Close(dir)
+	}
+	if err := unix.Fchdir(dir); err != nil {
+		return 0, false, failed("enter the working folder", err)
+	}
+	if sp.Confine {
+		s.rulesets.abi = sp.ABI
+		ruleset, step, err := s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide)})
+		if err == nil {
+			scoped, step, err = restrictThread(sp.ABI, ruleset.fd, sp.User != nil)
+		}
+		if err != nil {
+			return 0, false, failed(step, err)
+		}
+		if l.monitor != nil {
+			g := ruleset.grants
+			if !sp.AnyLine {
+				g.lines = append([]string{}, split(sp.Lines)...)
+			}
+			l.monitor.grants.Store(&g)
+		}
+		// Asked, not only concluded: killTree relies on it with a kill(-1).
+		// In a process namespace there is nobody else to reach.
+		scoped = s.view != nil || scoped && unix.Kill(unix.Getppid(), 0) == unix.EPERM
+	}
+	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if sp.User != nil {
+		attr.Credential = &syscall.Credential{Uid: sp.User.UID, Gid: sp.User.GID}
+		// Programs open their streams by name as well.
+		for _, fd := range fds[:3] {
+			var st unix.Stat_t
+			if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
+				unix.Fchown(fd, int(sp.User.UID), int(sp.User.GID))
+			}
+		}
+	}
+	pid, err := syscall.ForkExec(sp.Path, append([]string{sp.Path}, split(sp.Args)...), &syscall.ProcAttr{
+		Env:   split(sp.Env),
+		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
+		Sys:   attr,
+	})
+	if err != nil {
+		return 0, false, failed(stepExec, err)
+	}
+	if l.monitor != nil {
+		l.monitor.launched.Store(true)
+	}
+	return pid, scoped, nil
+}
+
+// openSame opens the folder path, which must be the one that fd is of.
+func openSame(path string, fd int) (int, error) {
+	dir, err := openResolved(path)
+	if err != nil {
+		return -1, err
+	}
+	var want, got unix.Stat_t
+	if err := errors.Join(unix.Fstat(fd, &want), unix.Fstat(dir, &got)); err != nil {
+		unix.Close(dir)
+		return -1, err
+	}
+	if idOf(&want) != idOf(&got) {
+		unix.Close(dir)
+		return -1, errors.New("it was replaced meanwhile")
+	}
+	return dir, nil
+}
