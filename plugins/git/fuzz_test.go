@@ -132,7 +132,7 @@ func FuzzRepository(f *testing.F) {
 			if !late {
 				d = decide(line)
 			}
-			if d.Effect != abi.Allow || late && d.Shell && !executionsJudged {
+			if d.Effect != abi.Allow || late && d.Shell && !judges(b.runner) {
 				continue
 			}
 			out, _, err := b.run(d, true, "repo", "", 3*time.Second)

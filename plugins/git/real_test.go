@@ -367,10 +367,10 @@ func (h *hostile) environ(b *box) map[string]string {
 	return env
 }
 
-// executionsJudged says that a process's executions are judged one by one, by
-// what file they run and what line a shell is given. Then no case needs the
-// guard byExec any longer, and all are run with the policy's checks off.
-const executionsJudged = true
+// judges reports whether a run's executions are judged one by one, by what file
+// they run and what line a shell is given. Then no case needs the guard byExec,
+// and all are run with the policy's checks off.
+func judges(r *process.Runner) bool { return r.Confinement().Filter }
 
 // TestHostile runs every case in five ways: with git alone, which must do the
 // harm (or the case is none); with the policy alone; with policy and
@@ -415,7 +415,7 @@ func TestHostile(t *testing.T) {
 			}
 			if !testing.Short() {
 				for _, c := range checks {
-					if c == checkRepo && h.race == byExec && !executionsJudged {
+					if c == checkRepo && h.race == byExec && !judges(runner) {
 						continue // As by race.
 					}
 					ways = append(ways, way{"without " + string(c), true, map[check]bool{c: true}})
@@ -464,7 +464,7 @@ func TestHostile(t *testing.T) {
 				})
 			}
 			t.Run("by race", func(t *testing.T) { h.byRace(t, newBox(t, m, runner)) })
-			if executionsJudged {
+			if judges(runner) {
 				t.Run("unchecked", func(t *testing.T) {
 					b := newBox(t, m, runner)
 					b.prepare(h)
@@ -508,7 +508,7 @@ func (h *hostile) byRace(t *testing.T, b *box) {
 	}
 	harm := b.harm(before, output+b.leaked(), h.race != byReading)
 	switch {
-	case harm == "" || h.race == byExec && !executionsJudged:
+	case harm == "" || h.race == byExec && !judges(b.runner):
 		if harm == "" && h.race == byExec {
 			t.Logf("holds without judging executions")
 		}
