@@ -25,6 +25,9 @@ import (
 // apply makes the call what a policy decided.
 func (k *call) apply(d *abi.Decision) error {
 	k.rule = d.Rule
+	if k.sent == nil {
+		k.sent = &sent{k.Env, k.Stdin}
+	}
 	if d.Args != nil {
 		if k.offered != nil && !slices.Equal(d.Args, k.Args) {
 			return fmt.Errorf("args: %s takes its payload, and other arguments change nothing in that", k.Tool)

@@ -43,6 +43,10 @@ type call struct {
 	offered   *offered   // when such a tool brought what is called
 	said      abi.Result // by the handler of it
 
+	// sent is what the caller sent, from when a policy wrote over it: a record
+	// is of the request.
+	sent *sent
+
 	// What the policies decided; what runs is exactly this.
 	rule         string
 	command      bool            // the payload is {args, cwd, stdin?}, or follows from these
@@ -70,6 +74,12 @@ type call struct {
 	exitFailed bool          // its exit is a failure, and not only its answer
 	answered   bool          // its last HTTP request had an answer that is final
 	retryAfter time.Duration // which that answer asked for
+}
+
+// sent are parts of a request that a policy may replace.
+type sent struct {
+	env   map[string]string
+	stdin []byte
 }
 
 // call takes one call all the way:

@@ -110,16 +110,21 @@ func recordRequest(k *call) (*idempotency.Request, error) {
 }
 
 // asked is all that the caller asked for, as JSON: the payload, with what was
-// said beside it.
+// sent beside it. What a policy made of it does not count: the same call is the
+// same after a policy was swapped.
 func (k *call) asked() ([]byte, error) {
+	request := sent{k.Env, k.Stdin}
+	if k.sent != nil {
+		request = *k.sent
+	}
 	beside := struct {
 		Payload json.RawMessage   `json:"payload"`
 		Env     map[string]string `json:"env,omitempty"`
 		Stdin   []byte            `json:"stdin,omitempty"`
 		Cwd     string            `json:"cwd,omitempty"`
-	}{Payload: k.Payload, Env: k.Env}
+	}{Payload: k.Payload, Env: request.env}
 	if k.Form == wire.Envelope || k.offered != nil { // a plain command's payload has both
-		beside.Stdin = k.Stdin
+		beside.Stdin = request.stdin
 		if k.kind == session.KindTurn { // whose folder is its session's
 			beside.Cwd = k.Cwd
 		}

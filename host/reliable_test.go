@@ -493,3 +493,58 @@ func TestSpansReachACollector(t *testing.T) {
 		t.Error("the collector got nothing")
 	}
 }
+
+// A record is of the request as the caller sent it: a policy that is swapped
+// between two equal calls, and writes other arguments, variables and input than
+// the one before it, changes nothing for the second.
+func TestSameRequestUnderAnotherPolicy(t *testing.T) {
+	policy, err := os.ReadFile(hosttest.Guest(t, policyPkg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := reliableDaemon(t, host.Config{})
+	module := filepath.Join(t.TempDir(), "restricted.wasm")
+	loaded := ""
+	drop := func(n int) {
+		t.Helper()
+		if err := os.WriteFile(module, stamp(t, policy, n), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		d.Tool(t, "written", M{
+			"binary": "/bin/sh", "mutating": true, "capabilities": M{"exec": []string{"/usr/bin", "/bin"}, "env": []string{"SENT"}},
+			"reliability": M{"auto_key": true},
+		}, map[string]string{"restricted.wasm": module})
+		for deadline := time.Now().Add(60 * time.Second); ; {
+			tool, err := client.NewAdmin(d.Config.Admin).Tool(t.Context(), "written")
+			if err == nil && tool.State == client.ToolOK && tool.Version != loaded {
+				loaded = tool.Version
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the tool does not load: %+v, %v", tool, err)
+			}
+			runtime.Gosched()
+		}
+	}
+	call := func(key, ledger string) *answer {
+		req := M{"tool": "written", "cwd": d.Root, "env": M{"SENT": "yes"}, "stdin": "sent",
+			"args": []string{"policy-writes", "-c", `echo "$SENT $POLICY_VERSION $0 $(cat)" | tee -a ` + ledger}}
+		if key != "" {
+			req["idempotency_key"] = key
+		}
+		return ask(t, d.Socket, req)
+	}
+	for i, key := range []string{"k", ""} {
+		ledger := fmt.Sprintf("ledger-%d", i)
+		drop(10*i + 1)
+		first := call(key, ledger)
+		drop(10*i + 2)
+		second := call(key, ledger)
+		if first.ExitCode != 0 || first.Stdout == "" || second.Stdout != first.Stdout || second.Code != "" {
+			t.Errorf("key %q: %s, then %s", key, first.raw, second.raw)
+		}
+		if n := lines(t, filepath.Join(d.Root, ledger)); n != 1 {
+			t.Errorf("key %q: it ran %d times", key, n)
+		}
+	}
+}

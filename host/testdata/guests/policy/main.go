@@ -2,6 +2,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"strings"
 
 	"github.com/toold/toold/pdk"
@@ -43,6 +44,10 @@ func decide(c *abi.Call) *abi.Decision {
 		d.Args = []string{"%s|", "rewritten", c.Caller[:1] + "…", c.Cwd}
 	case "policy-version":
 		d.Args = append(append([]string{}, c.Args...), version)
+	case "policy-writes": // args, env and stdin, each with its version
+		s := base64.StdEncoding.EncodeToString([]byte(version))
+		d.Args = append(append([]string{}, c.Args[1:]...), version)
+		d.Env, d.StdinBase64 = map[string]string{"POLICY_VERSION": version}, &s
 	case "env":
 		d.Args = []string{"-c", "env"}
 		d.Env = map[string]string{"FROM_POLICY": "yes"}
