@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -450,7 +451,10 @@ func TestNamespaces(t *testing.T) {
 	if !r.Confinement().Namespaces {
 		t.Skip(r.Confinement().NamespacesReason)
 	}
-	dir, other := t.TempDir(), t.TempDir()
+	dir := t.TempDir()
+	other, err := os.MkdirTemp("/tmp", "toold-other")
+	must(t, err)
+	defer os.RemoveAll(other)
 	must(t, os.WriteFile(other+"/file", nil, 0o644))
 	must(t, os.WriteFile(dir+"/kept", []byte("kept"), 0o644))
 	c := shell(dir, `
@@ -463,9 +467,14 @@ func TestNamespaces(t *testing.T) {
 		grep -c ' `+dir+` .*noexec' /proc/self/mountinfo
 		ipcs -m 2>/dev/null | grep -c 0x`)
 	got := strings.Fields(say(t, r, c))
-	// The processes: the supervisor, sh, ls, grep.
-	if want := []string{"4", "kept", "hidden", "closed", "noexec"}; len(got) < 6 || got[0] != want[0] || !slices.Contains(got, "kept") || !slices.Contains(got, "hidden") || !slices.Contains(got, "closed") || !slices.Contains(got, "noexec") {
-		t.Errorf("got %q, want %q", got, want)
+	// The processes: the supervisor, sh, ls, and grep if it has come so far.
+	if n, err := strconv.Atoi(got[0]); err != nil || n > 4 {
+		t.Errorf("it sees %s processes", got[0])
+	}
+	for _, want := range []string{"kept", "hidden", "closed", "noexec"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("got %q, without %s", got, want)
+		}
 	}
 	// What else it is to see, it sees; what is granted beneath what it may
 	// write, it executes.

@@ -221,7 +221,8 @@ func TestConfinementFollowsReplacedFiles(t *testing.T) {
 			before = fds()
 		}
 	}
-	if after := fds(); after != before {
+	// One may be there or not: that of the filter for the next run.
+	if after := fds(); after > before+1 {
 		t.Errorf("%d descriptors, then %d", before, after)
 	}
 }
