@@ -664,7 +664,9 @@ func TestDeepGuestIsStopped(t *testing.T) {
 // TestOtherFunctions: a wazero whose functions are others is not used.
 func TestOtherFunctions(t *testing.T) {
 	type exec struct {
-		stackBottomPtr           *byte
+		//lint:ignore U1000 its name and type count
+		stackBottomPtr *byte
+		//lint:ignore U1000 its name and type count
 		stackPointerBeforeGoCall *uint64
 	}
 	if _, err := findStack(reflect.TypeFor[*struct {

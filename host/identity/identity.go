@@ -185,7 +185,7 @@ func (r *Resolver) Resolve(token string, uid uint32) (Caller, error) {
 
 func loadKey(path string) ([]byte, error) {
 	for {
-		fi, err := os.Lstat(path)
+		_, err := os.Lstat(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			key := make([]byte, 32)
 			rand.Read(key)
@@ -214,7 +214,8 @@ func loadKey(path string) ([]byte, error) {
 			return nil, fmt.Errorf("read the host key: %w; it must be a file of its own, no link", err)
 		}
 		defer f.Close()
-		if fi, err = f.Stat(); err != nil { // of what is read
+		fi, err := f.Stat() // of what is read
+		if err != nil {
 			return nil, fmt.Errorf("read the host key: %w", err)
 		}
 		if !fi.Mode().IsRegular() || fi.Mode().Perm()&0o077 != 0 {
