@@ -123,15 +123,20 @@ func (m *monitor) execute(n *notification, dir int, pathAt, argvAt uint64, flags
 		return fails(unix.EACCES)
 	}
 	const scriptSize = 128 << 10 // the longest argument that the kernel takes
-	argv, err := words(tid, argvAt, 2, scriptSize)
-	if err != nil || !m.valid(n) {
+	var argv []string
+	if IsShell(p.path) { // of which alone they are judged
+		if argv, err = words(tid, argvAt, 2, scriptSize); err != nil {
+			return fails(unix.EFAULT)
+		}
+	}
+	if !m.valid(n) {
 		return fails(unix.EFAULT)
 	}
 	if why := m.grants.Load().refusal(p, argv); why != "" {
-		m.programs.refused(p.path, argv, why)
+		m.programs.refused(p.path, why)
 		return fails(unix.EACCES)
 	}
-	m.programs.executed(p.path, argv)
+	m.programs.executed(p.path)
 	return goOn
 }
 
@@ -145,27 +150,15 @@ type programLog struct {
 	list          []Program
 }
 
-func (l *programLog) executed(path string, argv []string) {
+func (l *programLog) executed(path string) {
 	if l.count++; l.count-l.denied <= maxPrograms {
-		l.list = append(l.list, Program{Path: path, Args: brief(argv)})
+		l.list = append(l.list, Program{Path: path})
 	}
 }
 
-func (l *programLog) refused(path string, argv []string, why string) {
+func (l *programLog) refused(path, why string) {
 	l.count++
 	if l.denied++; l.denied <= maxPrograms {
-		l.list = append(l.list, Program{Path: path, Args: brief(argv), Refused: why})
+		l.list = append(l.list, Program{Path: path, Refused: why})
 	}
-}
-
-// brief is what is kept of a program's arguments, its own name left out.
-func brief(argv []string) []string {
-	if len(argv) < 2 {
-		return nil
-	}
-	argv = slices.Clone(argv[1:])
-	for i, w := range argv {
-		argv[i] = strings.ToValidUTF8(w[:min(len(w), wordSize)], "\uFFFD")
-	}
-	return argv
 }

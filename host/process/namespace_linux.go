@@ -247,6 +247,12 @@ func (v *view) source(path string, flags int) (int, error) {
 	if c, ok := v.covers[path]; ok {
 		return unix.Openat(c.fd, ".", unix.O_PATH|unix.O_CLOEXEC|flags, 0)
 	}
+	return v.behind(path, flags)
+}
+
+// behind opens, as a path, what is at path behind the covers that it lies
+// beneath.
+func (v *view) behind(path string, flags int) (int, error) {
 	if dir, rest, ok := v.under(path); ok {
 		return unix.Openat2(v.covers[dir].fd, rest, &unix.OpenHow{Flags: uint64(unix.O_PATH | unix.O_CLOEXEC | flags), Resolve: unix.RESOLVE_NO_MAGICLINKS})
 	}
@@ -259,16 +265,10 @@ func (v *view) bind(path string, attributes uint64) error {
 	id, bound := v.attached[path]
 	now, err := mountAt(path)
 	bound = bound && err == nil && now == id
-	outer, rest, under := v.under(path)
-	if bound && !under {
+	if _, _, under := v.under(path); bound && !under {
 		return nil // with the folder that it was mounted on it would be gone
 	}
-	var src int
-	if under {
-		src, err = unix.Openat2(v.covers[outer].fd, rest, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: unix.RESOLVE_NO_MAGICLINKS})
-	} else {
-		src, err = openPath(path, unix.O_NOFOLLOW)
-	}
+	src, err := v.behind(path, unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}

@@ -207,7 +207,7 @@ func (m *monitor) mapToExecute(n *notification) answer {
 		return fails(unix.EACCES)
 	}
 	if g := m.grants.Load(); g.canWrite(path) && !g.holdsProgram(path) {
-		m.programs.refused(path, nil, "it is a file that the tool can write, and was to be loaded as code")
+		m.programs.refused(path, "it is a file that the tool can write, and was to be loaded as code")
 		return fails(unix.EACCES)
 	}
 	return goOn

@@ -237,8 +237,6 @@ type Exit struct {
 type Program struct {
 	// Path is the file that was opened, whatever it was called.
 	Path string `json:"path"`
-	// Args are its first arguments, cut to 256 bytes each.
-	Args []string `json:"args,omitempty"`
 	// Refused says why it was not executed; empty: it was.
 	Refused string `json:"refused,omitempty"`
 }
