@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/tools"
-	"github.com/toold/toold/host/wire"
 )
 
 // Version is the version of this build: the module's, or what the version
@@ -55,7 +55,7 @@ func (h *Host) admitsCaller(p server.Peer) error {
 		return nil
 	}
 	if h.runner.Runs(p.PID) || p.Ended() {
-		return wire.Errorf(wire.Denied, "denied by rule caller: this process is, or may be, one that a tool runs, and tools do not call tools; call from the container itself, and stay until the answer")
+		return fault.Errorf(fault.Denied, "denied by rule caller: this process is, or may be, one that a tool runs, and tools do not call tools; call from the container itself, and stay until the answer")
 	}
 	return nil
 }

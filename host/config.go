@@ -17,7 +17,7 @@ import (
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/strictjson"
 )
 
 // Config is everything an operator can say about a daemon. It is flat, each
@@ -178,7 +178,7 @@ func Load(file string, env Env) (Config, error) {
 		if err != nil {
 			return c, fmt.Errorf("read configuration: %w; check --config", err)
 		}
-		if err := wire.Unmarshal(data, &c); err != nil {
+		if err := strictjson.Unmarshal(data, &c); err != nil {
 			return c, fmt.Errorf("read configuration %s: %w; `toolctl schema config` prints what may be there", file, err)
 		}
 		c.File = abs

@@ -14,9 +14,11 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -173,7 +175,7 @@ func (l *limitWriter) Write(p []byte) (int, error) {
 	}
 	n, err := l.w.Write(p[:max(int64(len(p))-over, 0)])
 	if err == nil {
-		err = wire.Errorf(wire.LimitExceeded, "the output is over the limits.stream of tool.json; ask for less of it")
+		err = fault.Errorf(fault.LimitExceeded, "the output is over the limits.stream of tool.json; ask for less of it")
 	}
 	return n, err
 }
@@ -226,7 +228,7 @@ func (h *Host) execute(ctx context.Context, k *call) (*wire.Result, error) {
 			res = &wire.Result{}
 		}
 		res.Ran, res.ExitCode = true, 128+s.number()
-		return res, wire.Errorf(wire.Aborted, "%w", s)
+		return res, fault.Errorf(fault.Aborted, "%w", s)
 	}
 	return res, err
 }
@@ -300,7 +302,7 @@ func (h *Host) executeBinary(ctx context.Context, k *call) (*wire.Result, error)
 	})
 	h.executed(k, exit)
 	k.killed = exit.Signal != 0
-	k.notStarted(err, wire.ToolNotInstalled, wire.ToolBroken, wire.InvalidPayload, wire.Overloaded)
+	k.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)
 	res := &wire.Result{ExitCode: exitCode(exit), Ran: err == nil}
 	// What was written before the end is kept, however it ended.
 	err = errors.Join(err, out.finish(res))
@@ -361,12 +363,12 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 				return nil, context.Cause(ctx)
 			}
 			if len(in) > maxEntryInput {
-				return nil, wire.Errorf(wire.LimitExceeded, "the input is over the %d bytes that a module takes at once", maxEntryInput)
+				return nil, fault.Errorf(fault.LimitExceeded, "the input is over the %d bytes that a module takes at once", maxEntryInput)
 			}
 		}
 	}
 	if err != nil {
-		return nil, wire.Errorf(wire.Internal, "read the input of %s: %w", k.tool.Name, err)
+		return nil, fault.Errorf(fault.Internal, "read the input of %s: %w", k.tool.Name, err)
 	}
 	if stdin != nil {
 		defer stdin.Close()
@@ -395,7 +397,7 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 	reply, err := k.tool.Handler.Call(ctx, inv)
 	h.spent(k, reply.Stats)
 	if reply.Stats.Fuel == 0 {
-		k.notStarted(err, wire.ToolBroken, wire.Overloaded)
+		k.notStarted(err, fault.ToolBroken, fault.Overloaded)
 	}
 	res := &wire.Result{}
 	if err == nil {
@@ -405,7 +407,7 @@ func (h *Host) executeHandler(ctx context.Context, k *call) (*wire.Result, error
 	}
 	ferr := out.finish(res)
 	res.Data = maskJSON(res.Data, values(secrets))
-	var e *wire.Error
+	var e *fault.Error
 	if errors.As(err, &e) {
 		if masked := maskText(e.Message, values(secrets)); masked != e.Message {
 			e.Message, e.Cause = masked, nil
@@ -438,8 +440,8 @@ func (k *call) answer(res *wire.Result, out *output, reply []byte) error {
 		return err
 	}
 	var r abi.Result
-	if err := wire.Unmarshal(reply, &r); err != nil {
-		return wire.Errorf(wire.ToolBroken, "%s answered no result: %w", k.tool.Name, err)
+	if err := strictjson.Unmarshal(reply, &r); err != nil {
+		return fault.Errorf(fault.ToolBroken, "%s answered no result: %w", k.tool.Name, err)
 	}
 	k.said = r
 	if r.Gone && k.offered != nil {
@@ -447,11 +449,11 @@ func (k *call) answer(res *wire.Result, out *output, reply []byte) error {
 	}
 	stdout, err := text(r.Stdout, r.StdoutBase64)
 	if err != nil {
-		return wire.Errorf(wire.ToolBroken, "%s answered a malformed stdout_base64: %w", k.tool.Name, err)
+		return fault.Errorf(fault.ToolBroken, "%s answered a malformed stdout_base64: %w", k.tool.Name, err)
 	}
 	stderr, err := text(r.Stderr, r.StderrBase64)
 	if err != nil {
-		return wire.Errorf(wire.ToolBroken, "%s answered a malformed stderr_base64: %w", k.tool.Name, err)
+		return fault.Errorf(fault.ToolBroken, "%s answered a malformed stderr_base64: %w", k.tool.Name, err)
 	}
 	res.Ran, res.ExitCode, res.Data = true, exitByte(r.ExitCode), r.Data
 	if _, err := out.stdout.Write(stdout); err != nil {
@@ -468,7 +470,7 @@ func (k *call) answer(res *wire.Result, out *output, reply []byte) error {
 		if r.Error.Code != "" {
 			msg = r.Error.Code + ": " + msg
 		}
-		return &wire.Error{Code: wire.ToolFailed, Message: msg, MayRetry: r.Error.Retriable}
+		return &fault.Error{Code: fault.ToolFailed, Message: msg, MayRetry: r.Error.Retriable}
 	}
 	return nil
 }
@@ -534,7 +536,7 @@ func (h *Host) executeWASI(ctx context.Context, k *call) (*wire.Result, error) {
 	code, stats, err := k.tool.Handler.Run(ctx, cmd)
 	h.spent(k, stats)
 	if stats.Fuel == 0 {
-		k.notStarted(err, wire.ToolBroken, wire.Overloaded)
+		k.notStarted(err, fault.ToolBroken, fault.Overloaded)
 	}
 	res := &wire.Result{ExitCode: exitByte(code), Ran: err == nil}
 	return res, errors.Join(err, out.finish(res))

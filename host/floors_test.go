@@ -47,37 +47,39 @@ var floors = []floor{
 	{"pdk/c", guestLib, std, "it only hands out a header"},
 	{"pdk/rust", guestLib, std, "it only hands out a crate"},
 	{"pdk/assemblyscript", guestLib, std, "it only hands out sources"},
-	{"host/plugin", 4, nil, "the workbench of authors: it stands on the engine and tool.json, and runs no daemon"},
+	{"host/plugin", 5, nil, "the workbench of authors: it stands on the engine and tool.json, and runs no daemon"},
 	{"pdk/toolchain", 0, std, "it runs compilers, and tests and programs build guests with it: the standard library only"},
 	{"plugins/...", guest, []string{"pdk", "pdk/abi", "pdk/argv", "plugins/..."}, "a plugin is a guest: it is built from pdk alone and knows nothing of the host"},
 	{"sdk-examples/...", guest, []string{"pdk", "pdk/abi", "pdk/argv"}, "an example shows what a stranger can do with pdk alone"},
 
-	{"host/wire", 0, std, "tool-client links it and must start in a millisecond: the standard library only"},
+	{"host/fault", 0, std, "every layer ends calls with its codes, the wrapper too: the standard library only"},
+	{"host/strictjson", 0, std, "every layer reads foreign JSON with it, the wrapper too: the standard library only"},
+	{"host/wire", 1, []string{"host/fault", "host/strictjson"}, "tool-client links it and must start in a millisecond: the standard library, the codes and the JSON reader only"},
 	{"host/idempotency", 0, nil, "a record's state machine can be used alone: it knows nothing of tools, sockets or Wasm"},
 	{"host/breaker", 0, nil, "a breaker can be used alone: it knows nothing of tools, sockets or Wasm"},
 	{"host/retry", 0, nil, "backoff can be used alone: it knows nothing of tools, sockets or Wasm"},
 	{"scripts/...", 0, std, "what builds and tests the project must not need the project"},
 
 	{"host/guest/wasm", 0, std, "it reads foreign bytes and writes them anew: the standard library only"},
-	{"host/client", 1, nil, "a client knows the wire, never what is behind it"},
-	{"host/guest", 1, nil, "the engine knows modules and bytes, never tools"},
-	{"host/process", 1, nil, "processes know argv and folders, never tools"},
-	{"host/observe", 1, nil, "what observes must not lean on what it observes"},
+	{"host/client", 2, nil, "a client knows the wire, never what is behind it"},
+	{"host/guest", 2, nil, "the engine knows modules and bytes, never tools"},
+	{"host/process", 2, nil, "processes know argv and folders, never tools"},
+	{"host/observe", 2, nil, "what observes must not lean on what it observes"},
 
-	{"host/server", 2, nil, "connections know frames, never tools"},
-	{"host/identity", 2, nil, "who calls is known before what they call"},
-	{"host/session", 2, nil, "sessions hold ids and journals; the pipeline drives them"},
-	{"host/tools", 2, nil, "tool generations stand on the engine and on processes, and beneath the pipeline"},
+	{"host/server", 3, nil, "connections know frames, never tools"},
+	{"host/identity", 3, nil, "who calls is known before what they call"},
+	{"host/session", 3, nil, "sessions hold ids and journals; the pipeline drives them"},
+	{"host/tools", 3, nil, "tool generations stand on the engine and on processes, and beneath the pipeline"},
 
-	{"host", 3, nil, "the host wires everything by hand; only programs and whole-daemon tests stand above it"},
+	{"host", 4, nil, "the host wires everything by hand; only programs and whole-daemon tests stand above it"},
 
-	{"host/mcp", 4, nil, "a second door to the same pipeline"},
-	{"host/hosttest", 4, nil, "a whole daemon, for tests"},
-	{"pdk/pdktest", 4, nil, "a suite that runs guests in the real engine"},
+	{"host/mcp", 5, nil, "a second door to the same pipeline"},
+	{"host/hosttest", 5, nil, "a whole daemon, for tests"},
+	{"pdk/pdktest", 5, nil, "a suite that runs guests in the real engine"},
 	{"pdk/pdktest/guest", guest, []string{"pdk", "pdk/abi"}, "the guest that the suite is for: a guest like any other"},
-	{"sdk-examples/embed", 5, nil, "an example of a program that has the host in it"},
-	{"cmd/...", 5, nil, "programs stand on everything"},
-	{"cmd/tool-client", 5, []string{"host/wire"}, "a wrapper starts in a millisecond for each git in a loop: the standard library and host/wire only"},
+	{"sdk-examples/embed", 6, nil, "an example of a program that has the host in it"},
+	{"cmd/...", 6, nil, "programs stand on everything"},
+	{"cmd/tool-client", 6, []string{"host/wire", "host/fault", "host/strictjson"}, "a wrapper starts in a millisecond for each git in a loop: the standard library and the protocol only"},
 }
 
 // bans are imports that belong to few.
@@ -103,7 +105,7 @@ var reach = []struct {
 	never []string // and nothing beneath
 	why   string
 }{
-	{"cmd/tool-client", []string{"host/...", "pdk/..."}, "a wrapper links the standard library and host/wire only"},
+	{"cmd/tool-client", []string{"host/...", "pdk/..."}, "a wrapper links the standard library and the protocol only"},
 	{"plugins/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
 	{"pdk", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
 	{"sdk-examples/go/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
@@ -134,8 +136,8 @@ func TestFloorsSeeFaults(t *testing.T) {
 		want    string
 	}{
 		{"a stranger", map[string][]string{"host/new": nil}, "host/new has no floor"},
-		{"upwards", map[string][]string{"host/guest": {in + "host/tools"}}, "host/guest (floor 1) imports host/tools (floor 2)"},
-		{"sideways", map[string][]string{"host/tools": {in + "host/server"}}, "host/tools (floor 2) imports host/server (floor 2)"},
+		{"upwards", map[string][]string{"host/guest": {in + "host/tools"}}, "host/guest (floor 2) imports host/tools (floor 3)"},
+		{"sideways", map[string][]string{"host/tools": {in + "host/server"}}, "host/tools (floor 3) imports host/server (floor 3)"},
 		{"a library in wire", map[string][]string{"host/wire": {"golang.org/x/sys/unix"}}, "host/wire imports golang.org/x/sys/unix"},
 		{"the host in a guest", map[string][]string{"plugins/git": {in + "host/wire"}}, "plugins/git imports host/wire"},
 		{"wazero outside guest", map[string][]string{"host/tools": {"github.com/tetratelabs/wazero/api"}}, "host/tools imports github.com/tetratelabs/wazero/api"},

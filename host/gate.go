@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // gates bound how many executions of each tool run at a time. Who waits is let
@@ -52,7 +52,7 @@ func (g *gates) enter(ctx context.Context, tool string, limit, queue int) (leave
 	}
 	if len(t.waiting) >= queue {
 		g.mu.Unlock()
-		return nil, wire.Errorf(wire.Overloaded, "%s has %d calls running and %d waiting; try again later", tool, t.in, queue)
+		return nil, fault.Errorf(fault.Overloaded, "%s has %d calls running and %d waiting; try again later", tool, t.in, queue)
 	}
 	turn := make(chan struct{})
 	t.waiting = append(t.waiting, turn)

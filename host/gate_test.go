@@ -7,7 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 func TestGate(t *testing.T) {
@@ -111,8 +111,8 @@ func TestGateQueueIsBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		_, err = g.enter(ctx, "t", 1, 256)
-		var e *wire.Error
-		if !errors.As(err, &e) || e.Code != wire.Overloaded {
+		var e *fault.Error
+		if !errors.As(err, &e) || e.Code != fault.Overloaded {
 			t.Errorf("the one past the queue: %v", err)
 		}
 		cancel()

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/identity"
@@ -181,7 +182,7 @@ func (h *Host) Close() error {
 		cancel()
 		errs = append(errs, h.sessions.Close(over))
 	}
-	h.end(wire.Errorf(wire.Aborted, "the daemon was stopped while the call ran"))
+	h.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran"))
 	if h.tools != nil {
 		errs = append(errs, h.tools.Close())
 	}
@@ -324,7 +325,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	defer context.AfterFunc(graceful, func() {
-		h.end(wire.Errorf(wire.Aborted, "the daemon was stopped while the call ran"))
+		h.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran"))
 	})()
 	if err := errors.Join(shutdown(graceful), g.Wait()); err != nil {
 		return err
@@ -439,7 +440,7 @@ func (h *Host) observe(ctx context.Context, k *call, res *wire.Result) {
 	if e := res.Err; e != nil {
 		level = slog.LevelInfo
 		attrs = append(attrs, "code", e.Code, "error", e.Message)
-		if e.Code == wire.Internal || e.Code == wire.ToolBroken || e.Code == wire.GuestTrap {
+		if e.Code == fault.Internal || e.Code == fault.ToolBroken || e.Code == fault.GuestTrap {
 			level = slog.LevelError
 		}
 		if e.Cause != nil && e.Cause.Error() != e.Message {

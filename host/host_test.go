@@ -19,6 +19,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -212,7 +213,7 @@ func TestInputThatDoesNotEnd(t *testing.T) {
 	defer out.Close()
 	r, err := client.Stream(t.Context(), d.Socket, &wire.Call{Tool: "at-once", Cwd: d.Root, Timeout: 200 * time.Millisecond},
 		wire.Local{Stdin: in, Stdout: io.Discard, Stderr: io.Discard})
-	if err != nil || resultCode(r) != wire.Timeout || r.ExitCode != 124 {
+	if err != nil || resultCode(r) != fault.Timeout || r.ExitCode != 124 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	id := newSession(t, d.Socket)

@@ -5,8 +5,8 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
-	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -24,12 +24,12 @@ func TestIdentityDocs(t *testing.T) {
 			switch kind, text := string(m[1]), m[2]; kind {
 			case "json toold.json":
 				var c Config
-				err = wire.Unmarshal(text, &c)
+				err = strictjson.Unmarshal(text, &c)
 			case "json tool.json":
 				_, err = tools.ParseDefinition("tool.json", text)
 			case "json answer":
 				var s abi.Surface
-				err = wire.Unmarshal(text, &s)
+				err = strictjson.Unmarshal(text, &s)
 			default:
 				t.Errorf("%s: a block of kind %q, which nobody checks", page, kind)
 			}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -76,7 +77,7 @@ func (rs *results) begin(id, caller string) error {
 	r := rs.running[id]
 	e, kept := rs.byID[id]
 	if r != nil && r.caller != caller || kept && e.Value.(*stored).caller != caller {
-		return wire.Errorf(wire.InvalidEnvelope, "/executionId: %s was used already; make a new id for each execution", id)
+		return fault.Errorf(fault.InvalidEnvelope, "/executionId: %s was used already; make a new id for each execution", id)
 	}
 	if r == nil {
 		if rs.running == nil {

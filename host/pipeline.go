@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/breaker"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/observe"
@@ -18,6 +19,7 @@ import (
 	"github.com/toold/toold/host/retry"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -105,7 +107,7 @@ func (h *Host) way(ctx context.Context, on *listener, k *call, from server.Peer)
 	defer func() { // a panic goes on to who called, and leaves nothing running
 		if p := recover(); p != nil {
 			if k.running != nil {
-				k.running.End(&wire.Result{Err: wire.Errorf(wire.Internal, "the daemon failed in this call")})
+				k.running.End(&wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this call")})
 			}
 			panic(p)
 		}
@@ -335,10 +337,10 @@ func (h *Host) place(k *call, on *listener) error {
 	if len(k.tool.Def.Roots) > 0 {
 		narrower, err := process.ResolveRoots(k.tool.Def.Roots)
 		if err != nil {
-			return wire.Errorf(wire.ToolBroken, "roots of tool %s: %w", k.Tool, err)
+			return fault.Errorf(fault.ToolBroken, "roots of tool %s: %w", k.Tool, err)
 		}
 		if k.roots = intersect(k.roots, narrower); len(k.roots) == 0 {
-			return wire.Errorf(wire.Denied, "denied by rule roots: %s works beneath %s, and this socket serves nothing there", k.Tool, strings.Join(k.tool.Def.Roots, ", "))
+			return fault.Errorf(fault.Denied, "denied by rule roots: %s works beneath %s, and this socket serves nothing there", k.Tool, strings.Join(k.tool.Def.Roots, ", "))
 		}
 	}
 	needs := touchesFiles(k.tool)
@@ -366,7 +368,7 @@ func touchesFiles(t *tools.Tool) bool {
 func admitEnv(k *call) error {
 	for name := range k.Env {
 		if !slices.Contains(k.tool.Def.Capabilities.Env, name) {
-			return wire.Errorf(wire.Denied, "denied by rule env: %s does not admit the variable %s; unset it, or ask the operator to add it to capabilities.env in tool.json", k.Tool, name)
+			return fault.Errorf(fault.Denied, "denied by rule env: %s does not admit the variable %s; unset it, or ask the operator to add it to capabilities.env in tool.json", k.Tool, name)
 		}
 	}
 	return nil
@@ -380,7 +382,7 @@ func (h *Host) decide(ctx context.Context, k *call) (timeout time.Duration, err 
 		policy, name := k.tool.Policies[i], shortName(k.tool.PolicyFiles[i])
 		in, err := json.Marshal(h.abiCall(ctx, k))
 		if err != nil {
-			return 0, wire.Errorf(wire.Internal, "ask the policy: %w", err)
+			return 0, fault.Errorf(fault.Internal, "ask the policy: %w", err)
 		}
 		reply, err := policy.Call(ctx, h.invocation(k, "restrict", in))
 		h.spent(k, reply.Stats)
@@ -388,15 +390,15 @@ func (h *Host) decide(ctx context.Context, k *call) (timeout time.Duration, err 
 			h.metrics.Decision(k.Tool, observe.PolicyError)
 			e := asError(ctx, err)
 			code := e.Code
-			if code == wire.ToolFailed { // that is for tools that ran
-				code = wire.ToolBroken
+			if code == fault.ToolFailed { // that is for tools that ran
+				code = fault.ToolBroken
 			}
-			return 0, &wire.Error{Code: code, Message: fmt.Sprintf("policy %s did not decide, so the call is refused: %s", name, e.Message), Cause: err}
+			return 0, &fault.Error{Code: code, Message: fmt.Sprintf("policy %s did not decide, so the call is refused: %s", name, e.Message), Cause: err}
 		}
 		var d abi.Decision
-		if err := wire.Unmarshal(reply.Output, &d); err != nil {
+		if err := strictjson.Unmarshal(reply.Output, &d); err != nil {
 			h.metrics.Decision(k.Tool, observe.PolicyError)
-			return 0, wire.Errorf(wire.ToolBroken, "policy %s answered no decision, so the call is refused: %w", name, err)
+			return 0, fault.Errorf(fault.ToolBroken, "policy %s answered no decision, so the call is refused: %w", name, err)
 		}
 		if d.Effect != abi.Allow {
 			h.metrics.Decision(k.Tool, observe.PolicyDeny)
@@ -404,7 +406,7 @@ func (h *Host) decide(ctx context.Context, k *call) (timeout time.Duration, err 
 		}
 		h.metrics.Decision(k.Tool, observe.PolicyAllow)
 		if err := k.apply(&d); err != nil {
-			return 0, wire.Errorf(wire.ToolBroken, "policy %s answered a decision that cannot be followed, so the call is refused: %w", name, err)
+			return 0, fault.Errorf(fault.ToolBroken, "policy %s answered a decision that cannot be followed, so the call is refused: %w", name, err)
 		}
 		if t := time.Duration(d.TimeoutMS) * time.Millisecond; t > 0 {
 			timeout = narrow(t, timeout)
@@ -420,7 +422,7 @@ func shortName(file string) string {
 
 // denied says the rule, the reason and what to do instead, in one line each
 // as far as the policy gave them.
-func denied(policy string, d *abi.Decision) *wire.Error {
+func denied(policy string, d *abi.Decision) *fault.Error {
 	msg := "denied by " + policy
 	if d.Rule != "" {
 		msg = "denied by rule " + d.Rule
@@ -434,13 +436,13 @@ func denied(policy string, d *abi.Decision) *wire.Error {
 	if d.Instead != "" {
 		msg += "; instead: " + d.Instead
 	}
-	return &wire.Error{Code: wire.Denied, Message: msg}
+	return &fault.Error{Code: fault.Denied, Message: msg}
 }
 
 // asError gives every error of the way its code. One that comes from the end
 // of the call's context is TIMEOUT or ABORTED, whatever it was wrapped in.
-func asError(ctx context.Context, err error) *wire.Error {
-	var e *wire.Error
+func asError(ctx context.Context, err error) *fault.Error {
+	var e *fault.Error
 	if errors.As(err, &e) {
 		return e
 	}
@@ -451,15 +453,15 @@ func asError(ctx context.Context, err error) *wire.Error {
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return &wire.Error{Code: wire.Timeout, Message: "the call took longer than it may", Cause: err}
+		return &fault.Error{Code: fault.Timeout, Message: "the call took longer than it may", Cause: err}
 	case errors.Is(err, context.Canceled):
-		return &wire.Error{Code: wire.Aborted, Message: "the call was ended", Cause: err}
+		return &fault.Error{Code: fault.Aborted, Message: "the call was ended", Cause: err}
 	}
-	return wire.Errorf(wire.Internal, "%w; see the daemon's log", err)
+	return fault.Errorf(fault.Internal, "%w; see the daemon's log", err)
 }
 
 // asErrorOrNil is asError for what may have gone well.
-func asErrorOrNil(ctx context.Context, err error) *wire.Error {
+func asErrorOrNil(ctx context.Context, err error) *fault.Error {
 	if err == nil {
 		return nil
 	}

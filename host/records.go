@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/wire"
@@ -102,9 +103,9 @@ func recordRequest(k *call) (*idempotency.Request, error) {
 	var bad *idempotency.PayloadError
 	switch {
 	case errors.Is(err, idempotency.ErrNoCaller):
-		return nil, wire.Errorf(wire.Unauthenticated, "a call with an idempotency key has to come from somebody")
+		return nil, fault.Errorf(fault.Unauthenticated, "a call with an idempotency key has to come from somebody")
 	case errors.As(err, &bad):
-		return nil, wire.Errorf(wire.InvalidPayload, "the payload cannot be told from others, which a call with an idempotency key needs: %s", bad.Reason)
+		return nil, fault.Errorf(fault.InvalidPayload, "the payload cannot be told from others, which a call with an idempotency key needs: %s", bad.Reason)
 	}
 	return r, err
 }
@@ -182,13 +183,13 @@ type keptResult struct {
 }
 
 type keptError struct {
-	Code     wire.Code `json:"code"`
-	Message  string    `json:"message"`
-	MayRetry bool      `json:"may_retry,omitempty"`
+	Code     fault.Code `json:"code"`
+	Message  string     `json:"message"`
+	MayRetry bool       `json:"may_retry,omitempty"`
 }
 
 // keep is the result of k as its record holds it.
-func (k *call) keep(res *wire.Result, e *wire.Error) json.RawMessage {
+func (k *call) keep(res *wire.Result, e *fault.Error) json.RawMessage {
 	var r keptResult
 	if res != nil {
 		stdout, stderr := res.Stdout, res.Stderr
@@ -223,13 +224,13 @@ func (k *call) keep(res *wire.Result, e *wire.Error) json.RawMessage {
 // unkeep is the result that a record holds.
 func unkeep(kept idempotency.Result) (*wire.Result, error) {
 	if kept.TooLarge {
-		return &wire.Result{FromCache: true}, wire.Errorf(wire.LimitExceeded,
+		return &wire.Result{FromCache: true}, fault.Errorf(fault.LimitExceeded,
 			"the call of this idempotency key ended (%s), and its result of %d bytes (sha256 %s) is over the %d that are kept: it cannot be given again, and the call is not run again",
 			kept.Status, kept.Size, kept.Digest, idempotency.MaxResult)
 	}
 	var r keptResult
 	if err := json.Unmarshal(kept.Value, &r); err != nil {
-		return &wire.Result{FromCache: true}, wire.Errorf(wire.Internal, "the record of this idempotency key cannot be read: %w", err)
+		return &wire.Result{FromCache: true}, fault.Errorf(fault.Internal, "the record of this idempotency key cannot be read: %w", err)
 	}
 	res := &wire.Result{
 		ExitCode: r.ExitCode, Ran: r.Ran, Stdout: r.StdoutBase64, Stderr: r.StderrBase64, Data: r.Data,
@@ -242,15 +243,15 @@ func unkeep(kept idempotency.Result) (*wire.Result, error) {
 		res.Stderr = []byte(r.Stderr)
 	}
 	if e := r.Error; e != nil {
-		return res, &wire.Error{Code: e.Code, Message: e.Message, MayRetry: e.MayRetry}
+		return res, &fault.Error{Code: e.Code, Message: e.Message, MayRetry: e.MayRetry}
 	}
 	return res, nil
 }
 
 // conclude says what a record is to hold of a call that has ended.
-func (k *call) conclude(res *wire.Result, e *wire.Error) idempotency.Outcome {
+func (k *call) conclude(res *wire.Result, e *fault.Error) idempotency.Outcome {
 	safe := !k.mutating || k.idempotent
-	code := wire.ToolFailed
+	code := fault.ToolFailed
 	if e != nil {
 		code = e.Code
 	}
@@ -259,11 +260,11 @@ func (k *call) conclude(res *wire.Result, e *wire.Error) idempotency.Outcome {
 		return idempotency.Outcome{Kind: idempotency.OutcomeNotBegun}
 	case e == nil && res.ExitCode == 0:
 		return idempotency.Outcome{Kind: idempotency.OutcomeCompleted, Result: k.keep(res, nil)}
-	case code == wire.ToolFailed && !k.killed:
+	case code == fault.ToolFailed && !k.killed:
 		// It ended by its own word, and that word was no.
 	case !safe:
 		return idempotency.Outcome{Kind: idempotency.OutcomeUnknown}
-	case code == wire.Aborted:
+	case code == fault.Aborted:
 		// It may run again, and nobody has an answer yet.
 		return idempotency.Outcome{Kind: idempotency.OutcomeNotBegun}
 	}
@@ -290,15 +291,15 @@ func (k *call) refusedByRecord(ctx context.Context, err error) error {
 	case ended && (errors.Is(err, idempotency.ErrPending) || errors.Is(err, idempotency.ErrStoreUnavailable)):
 		return c // the caller left, or the call was ended
 	case errors.Is(err, idempotency.ErrPending):
-		return wire.Errorf(wire.IdempotencyPending, "a call with this idempotency key is still running; ask again with the same key for its result")
+		return fault.Errorf(fault.IdempotencyPending, "a call with this idempotency key is still running; ask again with the same key for its result")
 	case errors.Is(err, idempotency.ErrKeyReused):
-		return wire.Errorf(wire.IdempotencyKeyReused, "this idempotency key was used for another payload, so nothing ran; use one key for one request")
+		return fault.Errorf(fault.IdempotencyKeyReused, "this idempotency key was used for another payload, so nothing ran; use one key for one request")
 	case errors.Is(err, idempotency.ErrOutcomeUnknown):
-		return wire.Errorf(wire.OutcomeUnknown, "a call with this idempotency key began, and nobody knows how it ended; look at what it was to change, then use a new key, or have the operator run: toolctl idempotency flush %s KEY", recordScope(k))
+		return fault.Errorf(fault.OutcomeUnknown, "a call with this idempotency key began, and nobody knows how it ended; look at what it was to change, then use a new key, or have the operator run: toolctl idempotency flush %s KEY", recordScope(k))
 	case errors.Is(err, idempotency.ErrStoreUnavailable):
-		return &wire.Error{Code: wire.StoreUnavailable, Message: "the store of idempotency records does not answer, so nothing ran; try again later", Cause: err}
+		return &fault.Error{Code: fault.StoreUnavailable, Message: "the store of idempotency records does not answer, so nothing ran; try again later", Cause: err}
 	case errors.Is(err, idempotency.ErrOverloaded):
-		return &wire.Error{Code: wire.Overloaded, Message: "the store of idempotency records is full of calls that run; try again later", Cause: err}
+		return &fault.Error{Code: fault.Overloaded, Message: "the store of idempotency records is full of calls that run; try again later", Cause: err}
 	}
 	return err
 }
@@ -336,8 +337,8 @@ func (k *call) begin(ctx context.Context) error {
 
 // notStarted takes begin back where err says that the tool was not started
 // after all: with one of codes.
-func (k *call) notStarted(err error, codes ...wire.Code) {
-	e, ok := errors.AsType[*wire.Error](err)
+func (k *call) notStarted(err error, codes ...fault.Code) {
+	e, ok := errors.AsType[*fault.Error](err)
 	if !ok || !slices.Contains(codes, e.Code) {
 		return
 	}

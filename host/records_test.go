@@ -14,6 +14,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/session"
@@ -36,7 +37,7 @@ func TestDuplicateAtTheSameTime(t *testing.T) {
 				go func() {
 					res, e := b.call(t.Context(), mutating, key("k"))
 					switch {
-					case e != nil && e.Code == wire.IdempotencyPending:
+					case e != nil && e.Code == fault.IdempotencyPending:
 						pending.Add(1)
 					case e == nil && string(res.Stdout) == "one" && res.FromCache:
 						cached.Add(1)
@@ -67,17 +68,17 @@ func TestWaitersDeadlineIsItsOwn(t *testing.T) {
 			time.Sleep(time.Minute)
 			return &wire.Result{Ran: true}, nil
 		})
-		done := make(chan *wire.Error, 1)
+		done := make(chan *fault.Error, 1)
 		go func() { _, e := b.call(t.Context(), mutating, key("k")); done <- e }()
 		synctest.Wait()
 		brief, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, e := b.call(brief, mutating, key("k")); e == nil || e.Code != wire.IdempotencyPending || !e.Retriable() {
+		if _, e := b.call(brief, mutating, key("k")); e == nil || e.Code != fault.IdempotencyPending || !e.Retriable() {
 			t.Errorf("a waiter whose time is over: %v", e)
 		}
 		leaving, leave := context.WithCancelCause(t.Context())
 		go func() { time.Sleep(time.Second); leave(server.ErrLeft) }()
-		if _, e := b.call(leaving, mutating, key("k")); e == nil || e.Code != wire.Aborted {
+		if _, e := b.call(leaving, mutating, key("k")); e == nil || e.Code != fault.Aborted {
 			t.Errorf("a waiter that left: %v", e)
 		}
 		if e := <-done; e != nil || b.ran.Load() != 1 {
@@ -104,17 +105,17 @@ func TestDuplicateAfterwards(t *testing.T) {
 			t.Error("two hits are not counted")
 		}
 		// Another payload, another caller, another time.
-		if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Payload = []byte(`{"n":2}`) }); e == nil || e.Code != wire.IdempotencyKeyReused {
+		if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Payload = []byte(`{"n":2}`) }); e == nil || e.Code != fault.IdempotencyKeyReused {
 			t.Errorf("another payload: %v", e)
 		}
-		if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Env = map[string]string{"A": "b"} }); e == nil || e.Code != wire.IdempotencyKeyReused {
+		if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Env = map[string]string{"A": "b"} }); e == nil || e.Code != fault.IdempotencyKeyReused {
 			t.Errorf("another environment: %v", e)
 		}
 		envelope := func(k *call) { k.Form = wire.Envelope }
-		if _, e := b.call(t.Context(), mutating, key("k"), envelope, func(k *call) { k.Stdin = []byte("in") }); e == nil || e.Code != wire.IdempotencyKeyReused {
+		if _, e := b.call(t.Context(), mutating, key("k"), envelope, func(k *call) { k.Stdin = []byte("in") }); e == nil || e.Code != fault.IdempotencyKeyReused {
 			t.Errorf("another input, beside the payload: %v", e)
 		}
-		if _, e := b.call(t.Context(), mutating, key("k"), envelope, func(k *call) { k.kind, k.Cwd = session.KindTurn, "/elsewhere" }); e == nil || e.Code != wire.IdempotencyKeyReused {
+		if _, e := b.call(t.Context(), mutating, key("k"), envelope, func(k *call) { k.kind, k.Cwd = session.KindTurn, "/elsewhere" }); e == nil || e.Code != fault.IdempotencyKeyReused {
 			t.Errorf("a turn in the folder of another session: %v", e)
 		}
 		if res, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.caller.ID = "another" }); e != nil || res.FromCache {
@@ -166,7 +167,7 @@ func TestFailureIsKept(t *testing.T) {
 		b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) { k.begin(ctx); return badRequest(ctx, k) }
 		for i := range 2 {
 			res, e := b.call(t.Context(), mutating, key("other"))
-			if e == nil || e.Code != wire.ToolFailed || e.Message != "400" || res.FromCache != (i > 0) {
+			if e == nil || e.Code != fault.ToolFailed || e.Message != "400" || res.FromCache != (i > 0) {
 				t.Errorf("a handler's failure, call %d: %+v, %v", i, res, e)
 			}
 		}
@@ -179,8 +180,8 @@ func TestFailureIsKept(t *testing.T) {
 func TestOutcomeUnknown(t *testing.T) {
 	for name, run := range map[string]func(context.Context, *call) (*wire.Result, error){
 		"timeout": func(ctx context.Context, _ *call) (*wire.Result, error) { <-ctx.Done(); return nil, ctx.Err() },
-		"abort":   func(context.Context, *call) (*wire.Result, error) { return nil, &wire.Error{Code: wire.Aborted} },
-		"trap":    func(context.Context, *call) (*wire.Result, error) { return nil, &wire.Error{Code: wire.GuestTrap} },
+		"abort":   func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.Aborted} },
+		"trap":    func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.GuestTrap} },
 		"a signal": func(_ context.Context, k *call) (*wire.Result, error) {
 			k.killed = true
 			return &wire.Result{Ran: true, ExitCode: 137}, nil
@@ -189,12 +190,12 @@ func TestOutcomeUnknown(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := stages(t, run)
 			b.tool.Def.Reliability.Breaker.Failures = 1000
-			if _, e := b.call(t.Context(), mutating, key("k")); e != nil && e.Code == wire.OutcomeUnknown {
+			if _, e := b.call(t.Context(), mutating, key("k")); e != nil && e.Code == fault.OutcomeUnknown {
 				t.Errorf("%s: the call itself answers %v", name, e)
 			}
 			for _, after := range []time.Duration{0, time.Minute, 23 * time.Hour} {
 				time.Sleep(after)
-				if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Retry = true }); e == nil || e.Code != wire.OutcomeUnknown || e.Retriable() {
+				if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Retry = true }); e == nil || e.Code != fault.OutcomeUnknown || e.Retriable() {
 					t.Errorf("%s: %v later the key answers %v", name, after, e)
 				}
 			}
@@ -230,14 +231,14 @@ func TestWhatNeverBeganLeavesNoRecord(t *testing.T) {
 		for i := range 5 {
 			b.call(t.Context(), mutating, key(fmt.Sprint(i)))
 		}
-		if _, e := b.call(t.Context(), mutating, key("k")); e == nil || e.Code != wire.CircuitOpen {
+		if _, e := b.call(t.Context(), mutating, key("k")); e == nil || e.Code != fault.CircuitOpen {
 			t.Fatalf("%v", e)
 		}
 		b.Host.run = func(context.Context, *call) (*wire.Result, error) {
-			return nil, &wire.Error{Code: wire.ToolNotInstalled}
+			return nil, &fault.Error{Code: fault.ToolNotInstalled}
 		}
 		time.Sleep(30 * time.Second)
-		if _, e := b.call(t.Context(), mutating, key("k")); e == nil || e.Code != wire.ToolNotInstalled {
+		if _, e := b.call(t.Context(), mutating, key("k")); e == nil || e.Code != fault.ToolNotInstalled {
 			t.Fatalf("%v", e)
 		}
 		if found, err := b.records.Show(t.Context(), "tool", "k"); err != nil || len(found) != 0 {
@@ -299,11 +300,11 @@ func TestAutomaticKeys(t *testing.T) {
 	b := stages(t, succeed)
 	b.tool.Schema = schema
 	for _, payload := range []string{`{"n":9007199254740993}`} {
-		if _, e := b.call(t.Context(), mutating, envelope, func(k *call) { k.Payload = []byte(payload) }); e == nil || e.Code != wire.InvalidPayload {
+		if _, e := b.call(t.Context(), mutating, envelope, func(k *call) { k.Payload = []byte(payload) }); e == nil || e.Code != fault.InvalidPayload {
 			t.Errorf("%s: %v", payload, e)
 		}
 	}
-	if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.caller.ID = "" }); e == nil || e.Code != wire.Unauthenticated {
+	if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.caller.ID = "" }); e == nil || e.Code != fault.Unauthenticated {
 		t.Errorf("a key of nobody: %v", e)
 	}
 }
@@ -316,11 +317,11 @@ func TestNoRetryWithoutACaller(t *testing.T) {
 			return unavailable(ctx, k)
 		})
 		ctx, leave := context.WithCancelCause(t.Context())
-		ended := make(chan *wire.Error, 1)
+		ended := make(chan *fault.Error, 1)
 		go func() { _, e := b.call(ctx, mutating, idempotent, key("k")); ended <- e }()
 		time.Sleep(time.Second)
 		leave(server.ErrLeft)
-		if e := <-ended; e == nil || e.Code != wire.ToolFailed || b.ran.Load() != 1 {
+		if e := <-ended; e == nil || e.Code != fault.ToolFailed || b.ran.Load() != 1 {
 			t.Errorf("%d attempts for a caller that left, ended by %v", b.ran.Load(), e)
 		}
 	})
@@ -340,8 +341,8 @@ func TestAbortWhileTheStoreIsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, abort := context.WithCancelCause(t.Context())
-	time.AfterFunc(50*time.Millisecond, func() { abort(wire.Errorf(wire.Aborted, "on request")) })
-	if _, e := b.call(ctx, mutating, key("k")); e == nil || e.Code != wire.Aborted {
+	time.AfterFunc(50*time.Millisecond, func() { abort(fault.Errorf(fault.Aborted, "on request")) })
+	if _, e := b.call(ctx, mutating, key("k")); e == nil || e.Code != fault.Aborted {
 		t.Errorf("%v", e)
 	}
 	if b.ran.Load() != 0 {
@@ -381,7 +382,7 @@ func TestCallerLeaves(t *testing.T) {
 				}
 			})
 			ctx, leave := context.WithCancelCause(t.Context())
-			ended := make(chan *wire.Error, 1)
+			ended := make(chan *fault.Error, 1)
 			start := time.Now()
 			go func() { _, e := b.call(ctx, tt.change...); ended <- e }()
 			time.Sleep(time.Second)
@@ -394,7 +395,7 @@ func TestCallerLeaves(t *testing.T) {
 				return
 			}
 			res, e := b.call(t.Context(), tt.change...)
-			if tt.unknown && (e == nil || e.Code != wire.OutcomeUnknown) || !tt.unknown && (e != nil || !res.FromCache || string(res.Stdout) != "done") {
+			if tt.unknown && (e == nil || e.Code != fault.OutcomeUnknown) || !tt.unknown && (e != nil || !res.FromCache || string(res.Stdout) != "done") {
 				t.Errorf("%s: the key answers %+v, %v", tt.name, res, e)
 			}
 		})
@@ -405,19 +406,19 @@ func TestCallerLeaves(t *testing.T) {
 			return nil, context.Cause(ctx)
 		})
 		ctx, leave := context.WithCancelCause(t.Context())
-		ended := make(chan *wire.Error, 1)
+		ended := make(chan *fault.Error, 1)
 		go func() { _, e := b.call(ctx, mutating, key("k")); ended <- e }()
 		synctest.Wait()
 		leave(server.ErrLeft)
 		synctest.Wait()
-		b.end(wire.Errorf(wire.Aborted, "the daemon stops"))
-		if e := <-ended; e == nil || e.Code != wire.Aborted {
+		b.end(fault.Errorf(fault.Aborted, "the daemon stops"))
+		if e := <-ended; e == nil || e.Code != fault.Aborted {
 			t.Errorf("when the daemon stops: %v", e)
 		}
 		aborted, abort := context.WithCancelCause(t.Context())
-		abort(wire.Errorf(wire.Aborted, "on request"))
+		abort(fault.Errorf(fault.Aborted, "on request"))
 		b2 := stages(t, succeed)
-		if _, e := b2.call(aborted, mutating, key("k")); e == nil || e.Code != wire.Aborted {
+		if _, e := b2.call(aborted, mutating, key("k")); e == nil || e.Code != fault.Aborted {
 			t.Errorf("a call that was aborted before it began: %v", e)
 		}
 		if found, _ := b2.records.Show(t.Context(), "tool", "k"); len(found) != 0 {
@@ -460,7 +461,7 @@ func TestResultTooLarge(t *testing.T) {
 			t.Fatalf("%v", e)
 		}
 		_, e := b.call(t.Context(), mutating, key("k"))
-		if e == nil || e.Code != wire.LimitExceeded || !strings.Contains(e.Message, "not run again") || b.ran.Load() != 1 {
+		if e == nil || e.Code != fault.LimitExceeded || !strings.Contains(e.Message, "not run again") || b.ran.Load() != 1 {
 			t.Errorf("%v; ran %d times", e, b.ran.Load())
 		}
 	})

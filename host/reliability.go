@@ -17,9 +17,11 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/breaker"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/retry"
 	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -249,7 +251,7 @@ func unanswered(err error) bool {
 // blameUpstream makes the failure of a guest that said no more than that
 // retriable where its last HTTP request was not answered for good.
 func (k *call) blameUpstream(err error) error {
-	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.ToolFailed && !k.answered {
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Code == fault.ToolFailed && !k.answered {
 		again := *e
 		again.MayRetry = true
 		return &again
@@ -267,18 +269,18 @@ type failure struct {
 }
 
 // judge says what came of an attempt, from its result and its error.
-func (k *call) judge(res *wire.Result, e *wire.Error) failure {
+func (k *call) judge(res *wire.Result, e *fault.Error) failure {
 	switch {
 	case !k.began:
 		// The place in the queue, the folder, the secret: not the upstream.
 		return failure{}
 	case e == nil:
 		return failure{counts: k.exitFailed, again: k.exitFailed && res.MayRetry}
-	case e.Code == wire.ToolFailed && e.MayRetry:
+	case e.Code == fault.ToolFailed && e.MayRetry:
 		return failure{counts: true, again: true}
-	case e.Code == wire.Timeout:
+	case e.Code == fault.Timeout:
 		return failure{counts: true, again: true}
-	case e.Code == wire.GuestTrap:
+	case e.Code == fault.GuestTrap:
 		return failure{counts: true}
 	}
 	return failure{}
@@ -287,7 +289,7 @@ func (k *call) judge(res *wire.Result, e *wire.Error) failure {
 // outcome is what the breaker is told. A tool that ran and answered no, a
 // caller that left, and what never reached the tool say nothing about the
 // upstream.
-func outcome(f failure, res *wire.Result, e *wire.Error) breaker.Outcome {
+func outcome(f failure, res *wire.Result, e *fault.Error) breaker.Outcome {
 	switch {
 	case f.counts:
 		return breaker.Failure
@@ -420,14 +422,14 @@ func (h *Host) askClassify(ctx context.Context, k *call, policy int, res *wire.R
 		return nil, err
 	}
 	var c abi.Classification
-	if err := wire.Unmarshal(reply.Output, &c); err != nil {
+	if err := strictjson.Unmarshal(reply.Output, &c); err != nil {
 		return nil, fmt.Errorf("%s answered no classification: %w", shortName(k.tool.PolicyFiles[policy]), err)
 	}
 	return &c, nil
 }
 
 // spanEnd is what the span of an attempt says of its end.
-func spanEnd(res *wire.Result, e *wire.Error) (status, code string) {
+func spanEnd(res *wire.Result, e *fault.Error) (status, code string) {
 	ended := wire.Result{Err: e}
 	if res != nil {
 		ended.ExitCode = res.ExitCode
@@ -453,8 +455,8 @@ func (h *Host) watchNow() {
 }
 
 // refusedBy is the error of a call that an open breaker refused.
-func refusedBy(k *call, err error) *wire.Error {
-	e := &wire.Error{Code: wire.CircuitOpen, Cause: err}
+func refusedBy(k *call, err error) *fault.Error {
+	e := &fault.Error{Code: fault.CircuitOpen, Cause: err}
 	var open *breaker.OpenError
 	if errors.As(err, &open) && open.RetryAfter > 0 {
 		e.Message = fmt.Sprintf("%s has failed too often and is not called now; try again in %v", k.tool.Name, max(open.RetryAfter.Round(time.Second), time.Second))

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/tools"
@@ -54,7 +55,7 @@ func stages(t *testing.T, run func(ctx context.Context, k *call) (*wire.Result, 
 }
 
 // call is a call from the idempotency stage on; change makes it different.
-func (b *bench) call(ctx context.Context, change ...func(*call)) (*wire.Result, *wire.Error) {
+func (b *bench) call(ctx context.Context, change ...func(*call)) (*wire.Result, *fault.Error) {
 	k := &call{Call: &wire.Call{Tool: b.tool.Name, ExecutionID: "6fa459ea-ee8a-4ca4-894e-db77e160355e", Payload: []byte(`{"n":1}`)}, tool: b.tool, caller: identity.Caller{ID: "somebody"}}
 	k.mutating, k.idempotent = b.tool.Def.Mutating, b.tool.Def.Idempotent
 	for _, f := range change {
@@ -77,10 +78,10 @@ func answerNo(context.Context, *call) (*wire.Result, error) {
 
 // Failures of an upstream, as a handler answers them.
 func unavailable(context.Context, *call) (*wire.Result, error) {
-	return &wire.Result{Ran: true, ExitCode: 1}, &wire.Error{Code: wire.ToolFailed, Message: "503", MayRetry: true}
+	return &wire.Result{Ran: true, ExitCode: 1}, &fault.Error{Code: fault.ToolFailed, Message: "503", MayRetry: true}
 }
 func badRequest(context.Context, *call) (*wire.Result, error) {
-	return &wire.Result{Ran: true, ExitCode: 1}, &wire.Error{Code: wire.ToolFailed, Message: "400"}
+	return &wire.Result{Ran: true, ExitCode: 1}, &fault.Error{Code: fault.ToolFailed, Message: "400"}
 }
 
 // only runs a call once, so that each is one failure.
@@ -93,7 +94,7 @@ func TestBreakerRefusesTheSixth(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		},
-		"trap": func(context.Context, *call) (*wire.Result, error) { return nil, &wire.Error{Code: wire.GuestTrap} },
+		"trap": func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.GuestTrap} },
 		"declared exit": func(_ context.Context, k *call) (*wire.Result, error) {
 			k.exitFailed = true
 			return &wire.Result{Ran: true, ExitCode: 7, MayRetry: true}, nil
@@ -104,13 +105,13 @@ func TestBreakerRefusesTheSixth(t *testing.T) {
 				b := stages(t, fail)
 				b.noRetries()
 				for i := range 5 {
-					if _, e := b.call(t.Context()); e != nil && e.Code == wire.CircuitOpen {
+					if _, e := b.call(t.Context()); e != nil && e.Code == fault.CircuitOpen {
 						t.Fatalf("refused after %d failures", i)
 					}
 				}
 				start := time.Now()
 				res, e := b.call(t.Context())
-				if e == nil || e.Code != wire.CircuitOpen || res != nil || !e.Retriable() {
+				if e == nil || e.Code != fault.CircuitOpen || res != nil || !e.Retriable() {
 					t.Errorf("the sixth: %+v, %v", res, e)
 				}
 				if d := time.Since(start); d >= 10*time.Millisecond || b.ran.Load() != 5 {
@@ -130,13 +131,13 @@ func TestBreakerDoesNotCount(t *testing.T) {
 		"an exit code":       answerNo,
 		"a failure for good": badRequest,
 		"the caller left": func(context.Context, *call) (*wire.Result, error) {
-			return nil, &wire.Error{Code: wire.Aborted}
+			return nil, &fault.Error{Code: fault.Aborted}
 		},
 		"a call that never began": func(_ context.Context, k *call) (*wire.Result, error) {
 			k.began = false
-			return nil, &wire.Error{Code: wire.Timeout}
+			return nil, &fault.Error{Code: fault.Timeout}
 		},
-		"no room": func(context.Context, *call) (*wire.Result, error) { return nil, &wire.Error{Code: wire.Overloaded} },
+		"no room": func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.Overloaded} },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := stages(t, run)
@@ -165,7 +166,7 @@ func TestBreakerHalfOpenLetsOneIn(t *testing.T) {
 		var refused atomic.Int64
 		for range 50 {
 			go func() {
-				if _, e := b.call(t.Context()); e != nil && e.Code == wire.CircuitOpen {
+				if _, e := b.call(t.Context()); e != nil && e.Code == fault.CircuitOpen {
 					refused.Add(1)
 				}
 			}()
@@ -214,11 +215,11 @@ func TestBreakerAlternatingOpensAtTheHundredth(t *testing.T) {
 		})
 		b.noRetries()
 		for i := range 100 {
-			if _, e := b.call(t.Context()); e != nil && e.Code == wire.CircuitOpen {
+			if _, e := b.call(t.Context()); e != nil && e.Code == fault.CircuitOpen {
 				t.Fatalf("open after %d", i)
 			}
 		}
-		if _, e := b.call(t.Context()); e == nil || e.Code != wire.CircuitOpen {
+		if _, e := b.call(t.Context()); e == nil || e.Code != fault.CircuitOpen {
 			t.Errorf("after 50 failures of 100: %v", e)
 		}
 	})
@@ -255,10 +256,10 @@ func TestRetryFourAttemptsWithGrowingWaits(t *testing.T) {
 		start := time.Now()
 		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
 			at, attempts = append(at, time.Since(start)), append(attempts, k.attempt)
-			return nil, &wire.Error{Code: wire.Timeout, Message: "no answer in time"}
+			return nil, &fault.Error{Code: fault.Timeout, Message: "no answer in time"}
 		})
 		_, e := b.call(t.Context())
-		if e == nil || e.Code != wire.Timeout || !slices.Equal(attempts, []int{1, 2, 3, 4}) {
+		if e == nil || e.Code != fault.Timeout || !slices.Equal(attempts, []int{1, 2, 3, 4}) {
 			t.Fatalf("attempts %v, %v", attempts, e)
 		}
 		for i, most := range []time.Duration{0, 500 * time.Millisecond, time.Second, 2 * time.Second} {
@@ -279,8 +280,8 @@ func TestRetryOnlyWhatMay(t *testing.T) {
 		{"503", unavailable, nil, 4},
 		{"400", badRequest, nil, 1},
 		{"an exit code", answerNo, nil, 1},
-		{"a trap", func(context.Context, *call) (*wire.Result, error) { return nil, &wire.Error{Code: wire.GuestTrap} }, nil, 1},
-		{"no room here", func(context.Context, *call) (*wire.Result, error) { return nil, &wire.Error{Code: wire.Overloaded} }, nil, 1},
+		{"a trap", func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.GuestTrap} }, nil, 1},
+		{"no room here", func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.Overloaded} }, nil, 1},
 		{"mutating 503", unavailable, []func(*call){mutating}, 1},
 		{"mutating 503, declared idempotent", unavailable, []func(*call){mutating, idempotent}, 4},
 		{"output was passed on", func(ctx context.Context, k *call) (*wire.Result, error) {
@@ -357,7 +358,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 			} else {
 				k.upstreamAnswered(200, "")
 			}
-			return nil, k.blameUpstream(&wire.Error{Code: wire.ToolFailed, Message: "slow down"})
+			return nil, k.blameUpstream(&fault.Error{Code: fault.ToolFailed, Message: "slow down"})
 		})
 		b.call(t.Context())
 		if len(at) != 2 || at[1].Sub(at[0]) < 20*time.Second {
@@ -372,7 +373,7 @@ func TestShadowChangesNothing(t *testing.T) {
 		b := stages(t, unavailable)
 		b.mode = ReliabilityShadow
 		for range 20 {
-			if _, e := b.call(t.Context()); e == nil || e.Code != wire.ToolFailed {
+			if _, e := b.call(t.Context()); e == nil || e.Code != fault.ToolFailed {
 				t.Fatalf("%v", e)
 			}
 		}
@@ -386,7 +387,7 @@ func TestShadowChangesNothing(t *testing.T) {
 		}
 		// What only watched has no say in what decides.
 		b.mode = ReliabilityAll
-		if _, e := b.call(t.Context()); e.Code == wire.CircuitOpen {
+		if _, e := b.call(t.Context()); e.Code == fault.CircuitOpen {
 			t.Error("a breaker that watched refuses")
 		}
 	})

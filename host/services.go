@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/tools"
@@ -145,11 +146,11 @@ func (h *Host) guestExec(ctx context.Context, k *call, r *abi.ExecRequest) *abi.
 	}
 	caps := &k.tool.Def.Capabilities
 	if !slices.Contains(caps.Exec, r.Path) {
-		return fail(wire.Errorf(wire.Denied, "%s is not in capabilities.exec of tool.json", r.Path))
+		return fail(fault.Errorf(fault.Denied, "%s is not in capabilities.exec of tool.json", r.Path))
 	}
 	stdin, err := base64.StdEncoding.DecodeString(r.StdinBase64)
 	if err != nil {
-		return fail(wire.Errorf(wire.InvalidPayload, "stdin_base64: %w", err))
+		return fail(fault.Errorf(fault.InvalidPayload, "stdin_base64: %w", err))
 	}
 	home, err := h.home(k)
 	if err != nil {

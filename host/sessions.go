@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime/debug"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/wire"
@@ -88,9 +89,9 @@ func (h *Host) serveOperator(w http.ResponseWriter, r *http.Request) {
 func (h *Host) background(ctx context.Context, on *listener, k *call, from server.Peer) (*wire.Result, error) {
 	switch {
 	case !k.Background:
-		return nil, wire.Errorf(wire.InvalidEnvelope, "/detach: is of calls in the background; say background, too")
+		return nil, fault.Errorf(fault.InvalidEnvelope, "/detach: is of calls in the background; say background, too")
 	case session.IsCall(k.Tool) && k.Tool != session.Prompt:
-		return nil, wire.Errorf(wire.InvalidEnvelope, "/background: %s is answered at once as it is", k.Tool)
+		return nil, fault.Errorf(fault.InvalidEnvelope, "/background: %s is answered at once as it is", k.Tool)
 	}
 	id := sessionOf(k, from)
 	s, err := h.sessions.Find(k.caller.ID, id)
@@ -115,7 +116,7 @@ func (h *Host) background(ctx context.Context, on *listener, k *call, from serve
 	k.isJob = true
 	go func() {
 		defer cancel(nil)
-		res := &wire.Result{Err: wire.Errorf(wire.Internal, "the daemon failed in this job, %s; its log has the reason", job.ID)}
+		res := &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this job, %s; its log has the reason", job.ID)}
 		defer func() {
 			if p := recover(); p != nil {
 				h.log.Error("a job panicked", "tool", k.Tool, "execution_id", job.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -177,13 +178,13 @@ func (h *Host) guestCall(ctx context.Context, k *call, envelope []byte) []byte {
 	case err != nil:
 		return answer("", nil, err)
 	case k.on == nil:
-		return answer("", nil, wire.Errorf(wire.Denied, "denied by rule discover: a discovery is nobody's call and has no session; make the call when a tool is called"))
+		return answer("", nil, fault.Errorf(fault.Denied, "denied by rule discover: a discovery is nobody's call and has no session; make the call when a tool is called"))
 	case !ok || q.Form != wire.Envelope || !session.IsCall(q.Tool):
-		return answer("", nil, wire.Errorf(wire.InvalidPayload, "tool_call takes the envelopes of the session calls: session.query, session.mutate, session.prompt, session.abort, session.steer"))
+		return answer("", nil, fault.Errorf(fault.InvalidPayload, "tool_call takes the envelopes of the session calls: session.query, session.mutate, session.prompt, session.abort, session.steer"))
 	case q.Token != "" || q.Stream || q.Background || q.Detach:
-		return answer(q.ExecutionID, nil, wire.Errorf(wire.InvalidPayload, "tool_call is made as the caller of the tool and is answered whole: leave out token, stream, background and detach"))
+		return answer(q.ExecutionID, nil, fault.Errorf(fault.InvalidPayload, "tool_call is made as the caller of the tool and is answered whole: leave out token, stream, background and detach"))
 	case depth >= maxCallDepth:
-		return answer(q.ExecutionID, nil, wire.Errorf(wire.LimitExceeded, "tool_call is %d deep, and that is the limit", depth))
+		return answer(q.ExecutionID, nil, fault.Errorf(fault.LimitExceeded, "tool_call is %d deep, and that is the limit", depth))
 	default:
 		ctx = context.WithValue(ctx, callDepth{}, depth+1)
 	}

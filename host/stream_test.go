@@ -17,6 +17,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -123,7 +124,7 @@ func TestSignalsAndInput(t *testing.T) {
 	endless := maps.Clone(granted)
 	endless["limits"] = M{"fuel": int64(1e12)}
 	d.Tool(t, "endless", endless, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
-	if res := interrupt("endless", "up-and-loop"); res.ExitCode != 130 || res.Err == nil || res.Err.Code != wire.Aborted {
+	if res := interrupt("endless", "up-and-loop"); res.ExitCode != 130 || res.Err == nil || res.Err.Code != fault.Aborted {
 		t.Errorf("a module that is interrupted: %+v", res)
 	}
 	asked := false

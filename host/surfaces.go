@@ -14,7 +14,9 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -53,8 +55,8 @@ func (h *Host) acquire(ctx context.Context, k *call, on *listener) (release func
 		release()
 		return nil, tools.Unknown(name)
 	}
-	var we *wire.Error
-	if !errors.As(err, &we) || we.Code != wire.UnknownTool {
+	var we *fault.Error
+	if !errors.As(err, &we) || we.Code != fault.UnknownTool {
 		return nil, err
 	}
 	// A module that is still being loaded may bring it.
@@ -88,8 +90,8 @@ func (h *Host) acquire(ctx context.Context, k *call, on *listener) (release func
 	}
 	e := asError(ctx, why)
 	switch e.Code {
-	case wire.Unauthenticated, wire.ToolBroken:
-		return nil, &wire.Error{Code: wire.UnknownTool, Message: we.Message + "; " + e.Message, Cause: why}
+	case fault.Unauthenticated, fault.ToolBroken:
+		return nil, &fault.Error{Code: fault.UnknownTool, Message: we.Message + "; " + e.Message, Cause: why}
 	}
 	return nil, e
 }
@@ -121,7 +123,7 @@ func (h *Host) surfaceOf(ctx context.Context, k *call, on *listener, source stri
 			return nil, nil, err
 		}
 	}
-	return nil, nil, wire.Errorf(wire.Overloaded, "the tools of %s change faster than they can be listed; try again", source)
+	return nil, nil, fault.Errorf(fault.Overloaded, "the tools of %s change faster than they can be listed; try again", source)
 }
 
 // resolve makes k's caller what it is to k's tool.
@@ -186,32 +188,32 @@ func (h *Host) discover(ctx context.Context, k *call) (*identity.Surface, error)
 	if err != nil {
 		return nil, err
 	}
-	mask := func(e *wire.Error) *wire.Error {
-		return &wire.Error{Code: e.Code, Message: maskText(e.Message, values(secrets)), MayRetry: e.MayRetry}
+	mask := func(e *fault.Error) *fault.Error {
+		return &fault.Error{Code: e.Code, Message: maskText(e.Message, values(secrets)), MayRetry: e.MayRetry}
 	}
 	reply, err := tool.Handler.Call(ctx, h.invocation(k, "discover", in))
 	if err != nil {
 		e := mask(asError(ctx, err))
-		if e.Code == wire.ToolFailed {
+		if e.Code == fault.ToolFailed {
 			e.MayRetry = true
 		}
 		e.Message = "list the tools of " + tool.Name + ": " + e.Message
 		return nil, e
 	}
 	broken := func(format string, a ...any) error {
-		return mask(wire.Errorf(wire.ToolBroken, "%s lists tools that cannot be taken: "+format, append([]any{tool.Name}, a...)...))
+		return mask(fault.Errorf(fault.ToolBroken, "%s lists tools that cannot be taken: "+format, append([]any{tool.Name}, a...)...))
 	}
 	if len(reply.Output) > maxSurfaceSize {
 		return nil, broken("they are over %d bytes", maxSurfaceSize)
 	}
 	var s abi.Surface
-	if err := wire.Unmarshal(reply.Output, &s); err != nil {
+	if err := strictjson.Unmarshal(reply.Output, &s); err != nil {
 		return nil, broken("%w", err)
 	}
 	if e := s.Error; e != nil {
-		we := &wire.Error{Code: wire.ToolFailed, Message: tool.Name + " cannot list its tools: " + e.Message, MayRetry: e.Retriable}
+		we := &fault.Error{Code: fault.ToolFailed, Message: tool.Name + " cannot list its tools: " + e.Message, MayRetry: e.Retriable}
 		if e.Code == abi.Unauthenticated {
-			we.Code, we.Message = wire.Unauthenticated, tool.Name+" refuses this identity: "+e.Message
+			we.Code, we.Message = fault.Unauthenticated, tool.Name+" refuses this identity: "+e.Message
 		}
 		return nil, mask(we)
 	}
@@ -276,7 +278,7 @@ func (h *Host) checkOffers(s *abi.Surface) ([]identity.Offer, error) {
 func (h *Host) offer(k *call, o identity.Offer) error {
 	schema, err := h.schemas.compile(o.Schema)
 	if err != nil {
-		return wire.Errorf(wire.Internal, "the schema of %s: %w", o.Name, err)
+		return fault.Errorf(fault.Internal, "the schema of %s: %w", o.Name, err)
 	}
 	k.offered = &offered{Offer: o, key: k.key, schema: schema}
 	if k.Form == wire.Plain && o.Schema != "" {
@@ -298,7 +300,7 @@ func (k *call) validate() error {
 func (k *call) permit() error {
 	k.mutating = k.mutating || k.offered != nil && k.offered.Mutating
 	if k.readOnly && k.mutating {
-		return wire.Errorf(wire.Denied, "denied by rule read-only: %s changes something, and this identity may only read; use a tool that reads", k.Tool)
+		return fault.Errorf(fault.Denied, "denied by rule read-only: %s changes something, and this identity may only read; use a tool that reads", k.Tool)
 	}
 	return nil
 }
@@ -322,16 +324,16 @@ func namedArguments(args []string, schema string) (json.RawMessage, error) {
 		} `json:"properties"`
 	}
 	if err := json.Unmarshal([]byte(schema), &s); err != nil {
-		return nil, wire.Errorf(wire.Internal, "read a schema: %w", err)
+		return nil, fault.Errorf(fault.Internal, "read a schema: %w", err)
 	}
 	payload := map[string]json.RawMessage{}
 	for i, arg := range args {
 		name, value, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		if !ok {
-			return nil, wire.Errorf(wire.InvalidPayload, "argument %d is not name=value; the names are %s", i+1, strings.Join(slices.Sorted(maps.Keys(s.Properties)), ", "))
+			return nil, fault.Errorf(fault.InvalidPayload, "argument %d is not name=value; the names are %s", i+1, strings.Join(slices.Sorted(maps.Keys(s.Properties)), ", "))
 		}
 		if _, double := payload[name]; double {
-			return nil, wire.Errorf(wire.InvalidPayload, "argument %d gives %.80q again", i+1, name)
+			return nil, fault.Errorf(fault.InvalidPayload, "argument %d gives %.80q again", i+1, name)
 		}
 		if p, known := s.Properties[name]; known && p.Type != "string" && json.Valid([]byte(value)) {
 			payload[name] = json.RawMessage(value)
@@ -362,7 +364,7 @@ func (h *Host) executeOffered(ctx context.Context, k *call) (*wire.Result, error
 			h.surfaces.Invalidate(k.offered.key.Fingerprint, "a call found its tool gone")
 			if e := k.said.Error; e != nil {
 				// It is listed, and what it stands on is not there.
-				return nil, wire.Errorf(wire.ToolFailed, "%s", maskText(e.Message, h.hidden(k)))
+				return nil, fault.Errorf(fault.ToolFailed, "%s", maskText(e.Message, h.hidden(k)))
 			}
 			return nil, tools.Unknown(k.Tool)
 		}
@@ -372,8 +374,8 @@ func (h *Host) executeOffered(ctx context.Context, k *call) (*wire.Result, error
 	}
 	if e := k.said.Error; e != nil && e.Code == abi.Unauthenticated {
 		we := asError(ctx, err)
-		h.surfaces.Refuse(k.offered.key.Fingerprint, &wire.Error{Code: wire.Unauthenticated, Message: k.tool.Name + " refuses this identity: " + we.Message})
-		return res, &wire.Error{Code: wire.Unauthenticated, Message: we.Message, Cause: err}
+		h.surfaces.Refuse(k.offered.key.Fingerprint, &fault.Error{Code: fault.Unauthenticated, Message: k.tool.Name + " refuses this identity: " + we.Message})
+		return res, &fault.Error{Code: fault.Unauthenticated, Message: we.Message, Cause: err}
 	}
 	return res, err
 }
@@ -392,9 +394,9 @@ func (h *Host) again(ctx context.Context, k *call) error {
 	case !ok:
 		return tools.Unknown(k.Tool)
 	case o.Schema != k.offered.Schema:
-		return wire.Errorf(wire.InvalidPayload, "%s takes other arguments than before; list the tools again, and call it as it is now", k.Tool)
+		return fault.Errorf(fault.InvalidPayload, "%s takes other arguments than before; list the tools again, and call it as it is now", k.Tool)
 	case o.Mutating != k.offered.Mutating:
-		return wire.Errorf(wire.InvalidPayload, "%s is of another kind than before; list the tools again", k.Tool)
+		return fault.Errorf(fault.InvalidPayload, "%s is of another kind than before; list the tools again", k.Tool)
 	}
 	moved := o.Binding != k.offered.Binding
 	k.offered.Offer = o
@@ -407,7 +409,7 @@ func (h *Host) again(ctx context.Context, k *call) error {
 		return err
 	}
 	if k.mutating != mutating {
-		return wire.Errorf(wire.InvalidPayload, "%s is of another kind than before, as its policy says; call it again", k.Tool)
+		return fault.Errorf(fault.InvalidPayload, "%s is of another kind than before, as its policy says; call it again", k.Tool)
 	}
 	return nil
 }
@@ -494,8 +496,8 @@ func (h *Host) listTools(ctx context.Context, k *call, on *listener) (*wire.Resu
 		Limit int    `json:"limit"`
 	}
 	if k.Form == wire.Envelope {
-		if err := wire.Unmarshal(k.Payload, &page); err != nil {
-			return nil, wire.Errorf(wire.InvalidPayload, "tools.list takes after and limit: %w", err)
+		if err := strictjson.Unmarshal(k.Payload, &page); err != nil {
+			return nil, fault.Errorf(fault.InvalidPayload, "tools.list takes after and limit: %w", err)
 		}
 	}
 	if err := h.tools.Ready(ctx); err != nil {

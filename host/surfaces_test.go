@@ -26,6 +26,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
@@ -122,7 +123,7 @@ func (l toolList) names() (names []string) {
 	return names
 }
 
-func resultCode(r *wire.Result) wire.Code {
+func resultCode(r *wire.Result) fault.Code {
 	if r.Err == nil {
 		return ""
 	}
@@ -200,16 +201,16 @@ func TestReadingIsEnforced(t *testing.T) {
 	free, bound := c.token(t, nil), c.token(t, M{"read_only": true})
 	for _, tt := range []struct {
 		name, token, tool, method string
-		code                      wire.Code
+		code                      fault.Code
 		arrives                   bool
 	}{
 		{"a read reads", free, "look", "GET", "", true},
-		{"a read that writes", free, "look", "POST", wire.ToolFailed, false},
+		{"a read that writes", free, "look", "POST", fault.ToolFailed, false},
 		{"a write writes", free, "change", "POST", "", true},
 		{"a bound caller reads", bound, "look", "GET", "", true},
-		{"a bound caller has the reading tool write", bound, "look", "DELETE", wire.ToolFailed, false},
-		{"a bound caller writes", bound, "change", "POST", wire.UnknownTool, false},
-		{"a bound caller has the writing tool read", bound, "change", "GET", wire.UnknownTool, false},
+		{"a bound caller has the reading tool write", bound, "look", "DELETE", fault.ToolFailed, false},
+		{"a bound caller writes", bound, "change", "POST", fault.UnknownTool, false},
+		{"a bound caller has the writing tool read", bound, "change", "GET", fault.UnknownTool, false},
 	} {
 		got.Store("")
 		r := c.call(t, tt.token, tt.tool, M{"do": "http", "method": tt.method})
@@ -218,7 +219,7 @@ func TestReadingIsEnforced(t *testing.T) {
 		}
 	}
 	// The same for a tool of tools.d that says that it changes something.
-	if r := c.call(t, bound, "touch", M{"args": []string{"x"}, "cwd": c.Root}); resultCode(r) != wire.Denied || !strings.Contains(r.Err.Message, "read-only") {
+	if r := c.call(t, bound, "touch", M{"args": []string{"x"}, "cwd": c.Root}); resultCode(r) != fault.Denied || !strings.Contains(r.Err.Message, "read-only") {
 		t.Errorf("touch, bound: %v", r.Err)
 	}
 	if r := c.call(t, free, "touch", M{"args": []string{"x"}, "cwd": c.Root}); r.Err != nil {
@@ -278,7 +279,7 @@ func TestHostileTokens(t *testing.T) {
 	}
 	for name, token := range tokens {
 		for _, heat := range []string{"cold", "warm"} {
-			if r := c.call(t, token, "look", M{}); resultCode(r) != wire.Unauthenticated || r.ExitCode != 77 && r.Err.Code.ExitCode() != 77 {
+			if r := c.call(t, token, "look", M{}); resultCode(r) != fault.Unauthenticated || r.ExitCode != 77 && r.Err.Code.ExitCode() != 77 {
 				t.Errorf("%s, %s: %v", name, heat, r.Err)
 			}
 		}
@@ -286,7 +287,7 @@ func TestHostileTokens(t *testing.T) {
 			t.Errorf("a good token after %s: %v", name, r.Err)
 		}
 	}
-	if r := c.call(t, "", "look", M{}); resultCode(r) != wire.Unauthenticated {
+	if r := c.call(t, "", "look", M{}); resultCode(r) != fault.Unauthenticated {
 		t.Errorf("no token: %v", r.Err)
 	}
 	tokens["good"] = good
@@ -594,7 +595,7 @@ func TestPages(t *testing.T) {
 	if l := c.list(t, token, M{"limit": 3, "after": "tool_0009"}); !slices.Equal(l.names(), []string{"tool_0010", "tool_0011", "tool_0012"}) || l.Next != "tool_0012" {
 		t.Errorf("%v, next %s", l.names(), l.Next)
 	}
-	if r := c.call(t, token, "tools.list", M{"first": 3}); resultCode(r) != wire.InvalidPayload {
+	if r := c.call(t, token, "tools.list", M{"first": 3}); resultCode(r) != fault.InvalidPayload {
 		t.Errorf("an unknown field: %v", r.Err)
 	}
 	// The plain form has the names.
@@ -609,8 +610,8 @@ func TestPages(t *testing.T) {
 func TestNamedArguments(t *testing.T) {
 	c := newCounter(t, nil, M{"surface": "many 1"})
 	token := c.token(t, nil)
-	for args, want := range map[string]wire.Code{
-		"a=1": "", "--a=1": "", `{"a":1}`: "", "": "", "a=x": wire.InvalidPayload, "a": wire.InvalidPayload, "b=1": wire.InvalidPayload, "a=1 a=2": wire.InvalidPayload,
+	for args, want := range map[string]fault.Code{
+		"a=1": "", "--a=1": "", `{"a":1}`: "", "": "", "a=x": fault.InvalidPayload, "a": fault.InvalidPayload, "b=1": fault.InvalidPayload, "a=1 a=2": fault.InvalidPayload,
 	} {
 		r, err := client.Call(t.Context(), c.Socket, &wire.Call{Tool: "tool_0000", Args: strings.Fields(args), Token: token})
 		if err != nil || resultCode(r) != want {

@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"unicode"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/tools"
-	"github.com/toold/toold/host/wire"
 )
 
 // binaryPath is the PATH of every binary; the caller's never counts.
@@ -86,12 +86,12 @@ func environ(env map[string]string) []string {
 func (h *Host) home(k *call) (string, error) {
 	home := filepath.Join(h.config().State, "home", k.tool.Name, k.caller.ID)
 	if err := os.MkdirAll(filepath.Join(home, "tmp"), 0o700); err != nil {
-		return "", wire.Errorf(wire.Internal, "make a HOME for the call: %w; see the daemon's state folder", err)
+		return "", fault.Errorf(fault.Internal, "make a HOME for the call: %w; see the daemon's state folder", err)
 	}
 	if u := k.tool.User; u != nil {
 		for _, dir := range []string{home, filepath.Join(home, "tmp")} {
 			if err := os.Lchown(dir, int(u.UID), int(u.GID)); err != nil {
-				return "", wire.Errorf(wire.Internal, "give the HOME of the call to user %d: %w; see the daemon's state folder", u.UID, err)
+				return "", fault.Errorf(fault.Internal, "give the HOME of the call to user %d: %w; see the daemon's state folder", u.UID, err)
 			}
 		}
 	}
@@ -153,11 +153,11 @@ func (h *Host) definedSecrets(k *call) ([]secret, error) {
 		s := k.tool.Def.Secrets[name]
 		v, err := h.secretValue(k, s.From)
 		if err != nil {
-			var we *wire.Error
+			var we *fault.Error
 			if errors.As(err, &we) {
-				return nil, wire.Errorf(we.Code, "secret %s of tool %s: %s", name, k.tool.Name, we.Message)
+				return nil, fault.Errorf(we.Code, "secret %s of tool %s: %s", name, k.tool.Name, we.Message)
 			}
-			return nil, wire.Errorf(wire.ToolBroken, "secret %s of tool %s: %w", name, k.tool.Name, err)
+			return nil, fault.Errorf(fault.ToolBroken, "secret %s of tool %s: %w", name, k.tool.Name, err)
 		}
 		list = append(list, secret{Secret: s, name: name, value: v})
 	}
@@ -185,22 +185,22 @@ func (h *Host) handOver(secrets []secret, env map[string]string) (dir string, er
 		content := s.value
 		if s.Content != "" {
 			if strings.ContainsFunc(s.value, unicode.IsControl) {
-				return dir, wire.Errorf(wire.ToolBroken, "secret %s: it holds a line break or another control character, and would be more than one value in its content", s.name)
+				return dir, fault.Errorf(fault.ToolBroken, "secret %s: it holds a line break or another control character, and would be more than one value in its content", s.name)
 			}
 			content = strings.Replace(s.Content, tools.SecretMark, s.value, 1)
 		}
 		if dir == "" {
 			parent := filepath.Join(h.config().State, secretsFolder)
 			if err := os.MkdirAll(parent, 0o700); err != nil {
-				return "", wire.Errorf(wire.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
+				return "", fault.Errorf(fault.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
 			}
 			if dir, err = os.MkdirTemp(parent, ""); err != nil {
-				return "", wire.Errorf(wire.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
+				return "", fault.Errorf(fault.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
 			}
 		}
 		file := filepath.Join(dir, strconv.Itoa(i))
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			return dir, wire.Errorf(wire.Internal, "write a secret for the call: %w; see the daemon's state folder", err)
+			return dir, fault.Errorf(fault.Internal, "write a secret for the call: %w; see the daemon's state folder", err)
 		}
 		env[s.File] = file
 	}
@@ -240,7 +240,7 @@ func (h *Host) secretValue(k *call, from string) (string, error) {
 		if v, ok := k.caller.Claim(name); ok {
 			return v, nil
 		}
-		return "", wire.Errorf(wire.Unauthenticated, "it comes from the claim %s, and the caller's token has none; call with a token that has", name)
+		return "", fault.Errorf(fault.Unauthenticated, "it comes from the claim %s, and the caller's token has none; call with a token that has", name)
 	}
 	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, from)
 }
@@ -281,7 +281,7 @@ func links(fi fs.FileInfo) uint64 {
 func (h *Host) hiddenWhole() error {
 	for _, file := range append(h.tools.SecretFiles(), h.config().dotEnv()) {
 		if fi, err := os.Stat(file); err == nil && links(fi) > 1 {
-			return wire.Errorf(wire.ToolBroken, "no binary is run, since a secret cannot be hidden from it: %w", severalNames(file, links(fi)))
+			return fault.Errorf(fault.ToolBroken, "no binary is run, since a secret cannot be hidden from it: %w", severalNames(file, links(fi)))
 		}
 	}
 	return nil

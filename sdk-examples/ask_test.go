@@ -9,6 +9,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -69,7 +70,7 @@ func TestAsk(t *testing.T) {
 					if res.Err == nil {
 						break
 					}
-					if res.Err.Code != wire.NotRunning || time.Now().After(deadline) {
+					if res.Err.Code != fault.NotRunning || time.Now().After(deadline) {
 						t.Fatal(res.Err)
 					}
 				}

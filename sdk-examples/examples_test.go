@@ -15,6 +15,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/toolchain"
@@ -29,7 +30,7 @@ type example struct {
 	Payload json.RawMessage `json:"payload"`
 	Stdout  string          `json:"stdout"`
 	Data    json.RawMessage `json:"data"`
-	Code    wire.Code       `json:"code"`
+	Code    fault.Code      `json:"code"`
 	Says    string          `json:"says"`
 }
 

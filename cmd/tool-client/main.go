@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -59,14 +60,14 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	call, err := newCall(argv)
 	if errors.Is(err, errUsage) {
 		io.WriteString(stderr, usage)
-		return wire.InvalidEnvelope.ExitCode()
+		return fault.InvalidEnvelope.ExitCode()
 	}
 	if err != nil {
 		return report(stderr, err)
 	}
 	path := os.Getenv("TOOL_SOCKET")
 	if path == "" {
-		return report(stderr, wire.Errorf(wire.InvalidEnvelope, "TOOL_SOCKET is not set; set it to the path of the daemon's socket"))
+		return report(stderr, fault.Errorf(fault.InvalidEnvelope, "TOOL_SOCKET is not set; set it to the path of the daemon's socket"))
 	}
 	conn, err := dial(path)
 	if err != nil {
@@ -121,7 +122,7 @@ func forwarded() <-chan os.Signal {
 // report says what went wrong on this side of the socket, and is the exit code
 // that follows.
 func report(stderr io.Writer, err error) int {
-	if e := (*wire.Error)(nil); errors.As(err, &e) {
+	if e := (*fault.Error)(nil); errors.As(err, &e) {
 		fmt.Fprintf(stderr, "tool-client: %s\n", e.Message)
 		return e.Code.ExitCode()
 	}
@@ -131,7 +132,7 @@ func report(stderr io.Writer, err error) int {
 		}
 	}
 	fmt.Fprintf(stderr, "tool-client: %v\n", err)
-	return wire.Internal.ExitCode()
+	return fault.Internal.ExitCode()
 }
 
 var errUsage = errors.New("usage")
@@ -147,7 +148,7 @@ func newCall(argv []string) (*wire.Call, error) {
 	}
 	var err error
 	if c.Cwd, err = os.Getwd(); err != nil {
-		return nil, wire.Errorf(wire.InvalidPayload, "find the current folder: %w; change to one that exists", err)
+		return nil, fault.Errorf(fault.InvalidPayload, "find the current folder: %w; change to one that exists", err)
 	}
 	c.Session = os.Getenv("TOOL_SESSION")
 	c.IdempotencyKey = os.Getenv("TOOL_IDEMPOTENCY_KEY")
@@ -155,7 +156,7 @@ func newCall(argv []string) (*wire.Call, error) {
 		if file := os.Getenv("TOOL_TOKEN_FILE"); file != "" {
 			token, err := os.ReadFile(file)
 			if err != nil {
-				return nil, wire.Errorf(wire.Unauthenticated, "read the token that TOOL_TOKEN_FILE names: %w", err)
+				return nil, fault.Errorf(fault.Unauthenticated, "read the token that TOOL_TOKEN_FILE names: %w", err)
 			}
 			c.Token = strings.TrimSpace(string(token))
 		}
@@ -184,7 +185,7 @@ func parseTimeout(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return 0, wire.Errorf(wire.InvalidEnvelope, "TOOL_TIMEOUT is %q; it wants seconds, as 30, or a time with a unit, as 1m30s", s)
+		return 0, fault.Errorf(fault.InvalidEnvelope, "TOOL_TIMEOUT is %q; it wants seconds, as 30, or a time with a unit, as 1m30s", s)
 	}
 	return d, nil
 }

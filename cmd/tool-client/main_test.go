@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/wire"
 )
@@ -83,7 +84,7 @@ func describe(_ context.Context, c *wire.Call, _ server.Peer, s server.Streams) 
 	asked.ExecutionID = ""
 	b, err := json.Marshal(asked)
 	if err != nil {
-		return &wire.Result{Err: wire.Errorf(wire.Internal, "%w", err)}
+		return &wire.Result{Err: fault.Errorf(fault.Internal, "%w", err)}
 	}
 	s.Stdout.Write(b)
 	return &wire.Result{Ran: true}
@@ -194,7 +195,7 @@ func TestExitCodes(t *testing.T) {
 			fmt.Sscan(c.Args[1], &n)
 			return &wire.Result{Ran: true, ExitCode: n}
 		}
-		return &wire.Result{Err: wire.Errorf(wire.Code(c.Args[1]), "why it failed")}
+		return &wire.Result{Err: fault.Errorf(fault.Code(c.Args[1]), "why it failed")}
 	})
 	for _, n := range []int{0, 1, 2, 126, 130, 137, 255} {
 		out, errOut, exit := outcome(t, wrapper(t, socket, "x", "exit", fmt.Sprint(n)))
@@ -202,7 +203,7 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("exit code %d became %d; %q, %q", n, exit, out, errOut)
 		}
 	}
-	for code, want := range map[wire.Code]int{wire.Timeout: 124, wire.Denied: 126, wire.UnknownTool: 127, wire.ToolNotInstalled: 127, wire.Overloaded: 75, wire.Unauthenticated: 77, wire.InvalidPayload: 64, wire.Aborted: 130, wire.ToolBroken: 70, "LATER": 70} {
+	for code, want := range map[fault.Code]int{fault.Timeout: 124, fault.Denied: 126, fault.UnknownTool: 127, fault.ToolNotInstalled: 127, fault.Overloaded: 75, fault.Unauthenticated: 77, fault.InvalidPayload: 64, fault.Aborted: 130, fault.ToolBroken: 70, "LATER": 70} {
 		out, errOut, exit := outcome(t, wrapper(t, socket, "x", "fail", string(code)))
 		if exit != want || out != "some output" || errOut != "tool-client: why it failed\n" {
 			t.Errorf("%s: exit %d, %q, %q", code, exit, out, errOut)

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/wire"
 )
@@ -197,7 +198,7 @@ The exit code is 77 when the daemon would refuse it.`,
 				return err
 			}
 			if in.Error != "" {
-				return exitStatus(wire.Unauthenticated.ExitCode())
+				return exitStatus(fault.Unauthenticated.ExitCode())
 			}
 			return nil
 		},

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toold/toold/host/client"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 func jobsVerb(s *state) *cobra.Command {
@@ -110,7 +110,7 @@ func (s *state) job(cmd *cobra.Command, all bool, id string) (*client.JobInfo, e
 		return nil, err
 	}
 	if len(list) == 0 {
-		return nil, &wire.Error{Code: wire.NotRunning, Message: fmt.Sprintf("there is no job %q; toolctl jobs list shows those that there are", id)}
+		return nil, &fault.Error{Code: fault.NotRunning, Message: fmt.Sprintf("there is no job %q; toolctl jobs list shows those that there are", id)}
 	}
 	return &list[0], nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toold/toold/host/client"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 func main() {
@@ -113,7 +113,7 @@ func (e exitStatus) Error() string { return "" }
 func exitCode(err error) int {
 	var status exitStatus
 	var usage usageError
-	var werr *wire.Error
+	var werr *fault.Error
 	switch {
 	case err == nil:
 		return 0

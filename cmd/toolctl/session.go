@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -274,7 +275,7 @@ func (s *state) showSession(i *client.SessionInfo) error {
 }
 
 // outcomeText is how a call ended, in a word or two.
-func outcomeText(status string, code wire.Code, exit int) string {
+func outcomeText(status string, code fault.Code, exit int) string {
 	switch {
 	case code != "":
 		return string(code)
@@ -410,7 +411,7 @@ several are the tool and its arguments as they are. The exit code is the tool's.
 			if r.Ran && len(r.Data) > 0 && strings.HasPrefix(string(r.Data), `{"exit_code":`) {
 				r.Data = nil // the output was streamed
 			}
-			if r.Err != nil && r.Err.Code == wire.ToolFailed && r.Ran && r.ExitCode != 0 && len(r.Data) == 0 {
+			if r.Err != nil && r.Err.Code == fault.ToolFailed && r.Ran && r.ExitCode != 0 && len(r.Data) == 0 {
 				return exitStatus(r.ExitCode) // the tool's own text has said why
 			}
 			return s.answer(r, wire.Envelope, false)
@@ -470,10 +471,10 @@ said. Where nothing runs, nothing happens.`,
 			}
 			var answer struct {
 				Aborted []struct {
-					Execution string    `json:"execution"`
-					Tool      string    `json:"tool"`
-					Kind      string    `json:"kind"`
-					Outcome   wire.Code `json:"outcome"`
+					Execution string     `json:"execution"`
+					Tool      string     `json:"tool"`
+					Kind      string     `json:"kind"`
+					Outcome   fault.Code `json:"outcome"`
 				} `json:"aborted"`
 			}
 			if err := s.do(cmd, all, client.SessionCall{Name: "abort", Payload: payload}, &answer); err != nil {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -163,7 +164,7 @@ func TestTwoDaemonsOneRedis(t *testing.T) {
 	for range 49 {
 		wg.Go(func() {
 			res, err := other.ask(t.Context(), cut)
-			if err != nil || res.Err == nil || res.Err.Code != wire.OutcomeUnknown {
+			if err != nil || res.Err == nil || res.Err.Code != fault.OutcomeUnknown {
 				t.Errorf("%+v, %v", res, err)
 			}
 		})
@@ -195,7 +196,7 @@ type ledgerCall struct {
 	args  []string
 	acked bool // a caller was told that it succeeded
 	cut   int  // how often its connection was cut off
-	codes []wire.Code
+	codes []fault.Code
 }
 
 func newLedger(t *testing.T, program, store string) *ledger {
@@ -319,9 +320,9 @@ func (l *ledger) note(c *ledgerCall, res *wire.Result, err error) (again bool) {
 	}
 	c.codes = append(c.codes, res.Err.Code)
 	switch res.Err.Code {
-	case wire.StoreUnavailable, wire.Overloaded:
+	case fault.StoreUnavailable, fault.Overloaded:
 		return true
-	case wire.OutcomeUnknown, wire.IdempotencyPending:
+	case fault.OutcomeUnknown, fault.IdempotencyPending:
 		return false
 	}
 	l.t.Errorf("%s: %v", c.key, res.Err)
@@ -401,7 +402,7 @@ func (l *ledger) check(killed map[string]int) {
 					if was != 0 || c.acked {
 						t.Errorf("%s ran again: %+v", c.key, c)
 					}
-				case res.Err.Code == wire.OutcomeUnknown:
+				case res.Err.Code == fault.OutcomeUnknown:
 					unknown++
 					if c.acked {
 						t.Errorf("%s: a caller was told that it succeeded, and now %v", c.key, res.Err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/wire"
 )
@@ -45,7 +46,7 @@ func serve(t testing.TB, config server.Config) string {
 // payload.
 func answer(_ context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
 	if c.Tool == "denied" {
-		return &wire.Result{Err: wire.Errorf(wire.Denied, "no")}
+		return &wire.Result{Err: fault.Errorf(fault.Denied, "no")}
 	}
 	if c.Form == wire.Envelope {
 		return &wire.Result{Ran: true, Data: c.Payload}
@@ -76,21 +77,21 @@ func TestCall(t *testing.T) {
 		}
 		// A refusal is an answer; the connection lives on.
 		r, err = c.Call(t.Context(), &wire.Call{Tool: "denied"})
-		if err != nil || r.Err == nil || r.Err.Code != wire.Denied || r.ExitCode != 126 {
+		if err != nil || r.Err == nil || r.Err.Code != fault.Denied || r.ExitCode != 126 {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		// So is what is wrong with the request, on either side.
-		if _, err := c.Call(t.Context(), &wire.Call{Tool: "x", Args: []string{"\xff"}}); !isCode(err, wire.InvalidEnvelope) {
+		if _, err := c.Call(t.Context(), &wire.Call{Tool: "x", Args: []string{"\xff"}}); !isCode(err, fault.InvalidEnvelope) {
 			t.Fatal(err)
 		}
-		if r, err := c.Call(t.Context(), &wire.Call{Form: wire.Envelope, Tool: "x"}); err != nil || r.Err == nil || r.Err.Code != wire.InvalidEnvelope {
+		if r, err := c.Call(t.Context(), &wire.Call{Form: wire.Envelope, Tool: "x"}); err != nil || r.Err == nil || r.Err.Code != fault.InvalidEnvelope {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	}
 }
 
-func isCode(err error, code wire.Code) bool {
-	var e *wire.Error
+func isCode(err error, code fault.Code) bool {
+	var e *fault.Error
 	return errors.As(err, &e) && e.Code == code
 }
 
@@ -197,12 +198,12 @@ func TestTurnedAway(t *testing.T) {
 	for range 100 {
 		for _, form := range []wire.Form{wire.Plain, wire.Envelope} {
 			r, err := client.Call(t.Context(), path, &wire.Call{Form: form, ExecutionID: id, Tool: "x", Args: []string{strings.Repeat("x", 60000)}})
-			if err != nil || r.Err == nil || r.Err.Code != wire.Overloaded {
+			if err != nil || r.Err == nil || r.Err.Code != fault.Overloaded {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}
 		r, err := client.Stream(t.Context(), path, &wire.Call{Tool: "x", Args: []string{strings.Repeat("x", 1<<20)}}, wire.Local{Stdout: io.Discard})
-		if err != nil || r.Err == nil || r.Err.Code != wire.Overloaded {
+		if err != nil || r.Err == nil || r.Err.Code != fault.Overloaded {
 			t.Fatalf("streamed: %+v, %v", r, err)
 		}
 	}

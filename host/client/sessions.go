@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -73,16 +74,16 @@ type RunningCall struct {
 
 // EndedCall is one of the last executions of a session.
 type EndedCall struct {
-	Execution   string    `json:"execution"`
-	Tool        string    `json:"tool"`
-	Kind        string    `json:"kind"`
-	Status      string    `json:"status"`
-	Code        wire.Code `json:"code"`
-	ExitCode    int       `json:"exit_code"`
-	Started     time.Time `json:"started"`
-	DurationMS  int64     `json:"duration_ms"`
-	Attempts    int       `json:"attempts"`
-	Undelivered int       `json:"undelivered"`
+	Execution   string     `json:"execution"`
+	Tool        string     `json:"tool"`
+	Kind        string     `json:"kind"`
+	Status      string     `json:"status"`
+	Code        fault.Code `json:"code"`
+	ExitCode    int        `json:"exit_code"`
+	Started     time.Time  `json:"started"`
+	DurationMS  int64      `json:"duration_ms"`
+	Attempts    int        `json:"attempts"`
+	Undelivered int        `json:"undelivered"`
 	// Programs are what a binary executed, or was refused, beside itself.
 	Programs []struct {
 		Path    string `json:"path"`
@@ -100,7 +101,7 @@ type JobInfo struct {
 	Detach      bool            `json:"detach"`
 	State       string          `json:"state"` // running or done
 	Status      string          `json:"status"`
-	Code        wire.Code       `json:"code"`
+	Code        fault.Code      `json:"code"`
 	Message     string          `json:"message"`
 	ExitCode    int             `json:"exit_code"`
 	Attempts    int             `json:"attempts"`
@@ -137,7 +138,7 @@ func (s *Sessions) call(q *SessionCall) (*wire.Call, error) {
 	}, nil
 }
 
-// Do makes one of the calls and returns its data. A refusal is a *wire.Error.
+// Do makes one of the calls and returns its data. A refusal is a *fault.Error.
 func (s *Sessions) Do(ctx context.Context, q SessionCall) (json.RawMessage, error) {
 	if s.Operator != nil {
 		return s.Operator.session(ctx, &q)
@@ -210,14 +211,14 @@ func (a *Admin) session(ctx context.Context, q *SessionCall) (json.RawMessage, e
 	}
 	var answer struct {
 		Data    json.RawMessage `json:"data"`
-		Code    wire.Code       `json:"code"`
+		Code    fault.Code      `json:"code"`
 		Message string          `json:"message"`
 	}
 	if err := a.do(ctx, http.MethodPost, "/session/"+q.Name, bytes.NewReader(body), &answer); err != nil {
 		return nil, err
 	}
 	if answer.Code != "" {
-		return nil, &wire.Error{Code: answer.Code, Message: answer.Message}
+		return nil, &fault.Error{Code: answer.Code, Message: answer.Message}
 	}
 	return answer.Data, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/sys"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -111,7 +111,7 @@ type call struct {
 }
 
 // Call runs one export on fresh state. The error, when there is one, is a
-// *wire.Error:
+// *fault.Error:
 //
 //   - TOOL_BROKEN: there is no such export, or the module cannot be started
 //   - TOOL_FAILED: the guest said so, with error_set or a result that is not 0
@@ -184,10 +184,10 @@ func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 		return reply, err
 	}
 	if text := c.k.errorText(); text != "" {
-		return reply, wire.Errorf(wire.ToolFailed, "%s", text)
+		return reply, fault.Errorf(fault.ToolFailed, "%s", text)
 	}
 	if rc != 0 {
-		return reply, wire.Errorf(wire.ToolFailed, "%s: %s returned %d and said nothing; return 0 and answer a Result, or set an error (the SDKs do both)", m.spec.Name, inv.Export, int32(rc))
+		return reply, fault.Errorf(fault.ToolFailed, "%s: %s returned %d and said nothing; return 0 and answer a Result, or set an error (the SDKs do both)", m.spec.Name, inv.Export, int32(rc))
 	}
 	if c.wrote {
 		reply.Output = c.out
@@ -250,18 +250,18 @@ func (c *call) mustGoOn() {
 }
 
 // classify turns what wazero answered into one of our errors.
-func (c *call) classify(export string, err error) *wire.Error {
+func (c *call) classify(export string, err error) *fault.Error {
 	name := c.inst.m.spec.Name
-	if e, ok := errors.AsType[*wire.Error](err); ok {
+	if e, ok := errors.AsType[*fault.Error](err); ok {
 		return e
 	}
 	if exit, ok := errors.AsType[*sys.ExitError](err); ok {
 		return c.trap(export, errors.New("it left with exit code "+itoa(exit.ExitCode())), err)
 	}
-	if fault, ok := errors.AsType[runtime.Error](err); ok {
-		e := wire.Errorf(wire.Internal, "%s: %s: a fault of the host", name, export)
+	if rerr, ok := errors.AsType[runtime.Error](err); ok {
+		e := fault.Errorf(fault.Internal, "%s: %s: a fault of the host", name, export)
 		e.Cause = err
-		c.inst.m.e.cfg.Logger.Error("host function failed", "module", name, "error", fault, "detail", err)
+		c.inst.m.e.cfg.Logger.Error("host function failed", "module", name, "error", rerr, "detail", err)
 		return e
 	}
 	first := firstLine(err)
@@ -270,7 +270,7 @@ func (c *call) classify(export string, err error) *wire.Error {
 	return c.trap(export, errors.New(first), err)
 }
 
-func (c *call) trap(export string, what, cause error) *wire.Error {
+func (c *call) trap(export string, what, cause error) *fault.Error {
 	in := c.inst
 	if in.mem != nil && in.mem.overloaded || in.stack.scarce && what.Error() == stackOverflow {
 		return in.m.overloaded()
@@ -278,7 +278,7 @@ func (c *call) trap(export string, what, cause error) *wire.Error {
 	if in.mem != nil && in.mem.refused {
 		// Few languages survive a memory.grow that fails; what they trap
 		// with says less than this.
-		e := wire.Errorf(wire.LimitExceeded, "%s: %s needs more than %d bytes of memory; raise limits.memory in tool.json, or give it less to do", in.m.spec.Name, export, in.m.spec.Memory)
+		e := fault.Errorf(fault.LimitExceeded, "%s: %s needs more than %d bytes of memory; raise limits.memory in tool.json, or give it less to do", in.m.spec.Name, export, in.m.spec.Memory)
 		e.Cause = cause
 		return e
 	}
@@ -296,7 +296,7 @@ func (c *call) trap(export string, what, cause error) *wire.Error {
 	if said != "" {
 		text += ": " + said
 	}
-	e := wire.Errorf(wire.GuestTrap, "%s; %s", text, advice(what.Error(), where, said))
+	e := fault.Errorf(fault.GuestTrap, "%s; %s", text, advice(what.Error(), where, said))
 	e.Cause = cause
 	return e
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/experimental"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest/wasm"
-	"github.com/toold/toold/host/wire"
 )
 
 // Compiling takes what the module's author wants it to take: 27 KB can ask for
@@ -155,10 +155,10 @@ func (e *Engine) compiled(ctx context.Context, m *Module) (wazero.CompiledModule
 			e.forget(key)
 		}
 		if attempt == 2 {
-			return nil, wire.Errorf(wire.Internal, "%s: its code is compiled, but not found in the cache folder %s; delete the folder", m.spec.Name, e.dir)
+			return nil, fault.Errorf(fault.Internal, "%s: its code is compiled, but not found in the cache folder %s; delete the folder", m.spec.Name, e.dir)
 		}
 		if err := e.build(ctx, key, m.spec.Wasm); err != nil {
-			var we *wire.Error
+			var we *fault.Error
 			if errors.As(err, &we) {
 				return nil, we
 			}
@@ -208,7 +208,7 @@ func (e *Engine) buildNow(key [32]byte, module []byte) error {
 	defer func() { <-e.slots }()
 	dir, err := os.MkdirTemp(e.dir, "build-")
 	if err != nil {
-		return wire.Errorf(wire.Internal, "compile module: %w", err)
+		return fault.Errorf(fault.Internal, "compile module: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	if e.cfg.Compiler == "" {
@@ -221,10 +221,10 @@ func (e *Engine) buildNow(key [32]byte, module []byte) error {
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "*", "*"))
 	if err != nil || len(found) != 1 {
-		return wire.Errorf(wire.Internal, "compile module: it left %d files, not 1", len(found))
+		return fault.Errorf(fault.Internal, "compile module: it left %d files, not 1", len(found))
 	}
 	if err := e.keep(key, found[0]); err != nil {
-		return wire.Errorf(wire.Internal, "keep compiled module: %w", err)
+		return fault.Errorf(fault.Internal, "keep compiled module: %w", err)
 	}
 	return nil
 }
@@ -258,7 +258,7 @@ func (e *Engine) compileApart(dir string, module []byte) error {
 			return fmt.Errorf("compiling needed more than %d MiB or %v of CPU (%v: %.200s); make its functions smaller", compileMemory>>20, compileCPU, err, text)
 		}
 	}
-	return wire.Errorf(wire.Internal, "start compiler: %w", err)
+	return fault.Errorf(fault.Internal, "start compiler: %w", err)
 }
 
 // An entry of the cache is a file that wazero made, in the folder that it

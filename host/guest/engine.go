@@ -35,7 +35,7 @@ import (
 
 	"github.com/tetratelabs/wazero"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // Config is fixed once an Engine is made.
@@ -241,6 +241,6 @@ func (s *Spec) defaults() {
 	}
 }
 
-func broken(name, format string, args ...any) *wire.Error {
-	return wire.Errorf(wire.ToolBroken, "%s: "+format, append([]any{name}, args...)...)
+func broken(name, format string, args ...any) *fault.Error {
+	return fault.Errorf(fault.ToolBroken, "%s: "+format, append([]any{name}, args...)...)
 }

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -112,11 +112,11 @@ func do(t testing.TB, m *Module, export, input string) string {
 	return string(r.Output)
 }
 
-// wantCode fails unless err is a *wire.Error with that code whose message has
+// wantCode fails unless err is a *fault.Error with that code whose message has
 // all parts.
-func wantCode(t testing.TB, err error, code wire.Code, parts ...string) {
+func wantCode(t testing.TB, err error, code fault.Code, parts ...string) {
 	t.Helper()
-	e, ok := errors.AsType[*wire.Error](err)
+	e, ok := errors.AsType[*fault.Error](err)
 	if !ok || e.Code != code {
 		t.Fatalf("error is %v, want %s", err, code)
 	}
@@ -156,14 +156,14 @@ func TestErrors(t *testing.T) {
 	m := kitchen(t)
 	for _, tt := range []struct {
 		export, in string
-		code       wire.Code
+		code       fault.Code
 		says       string
 	}{
-		{"run", "panic", wire.GuestTrap, "told to"},
-		{"run", "exit 3", wire.GuestTrap, "exit code"},
-		{"run", "error", wire.ToolFailed, "no such branch"},
-		{"run", "code 4", wire.ToolFailed, "returned 4"},
-		{"nothing", "", wire.ToolBroken, "it has bulk, check, echo, run"},
+		{"run", "panic", fault.GuestTrap, "told to"},
+		{"run", "exit 3", fault.GuestTrap, "exit code"},
+		{"run", "error", fault.ToolFailed, "no such branch"},
+		{"run", "code 4", fault.ToolFailed, "returned 4"},
+		{"nothing", "", fault.ToolBroken, "it has bulk, check, echo, run"},
 	} {
 		_, err := m.Call(context.Background(), Invocation{Export: tt.export, Input: []byte(tt.in)})
 		wantCode(t, err, tt.code, "", tt.says)
@@ -171,7 +171,7 @@ func TestErrors(t *testing.T) {
 	var deep asm
 	deep.exported("run", nil, callf(0))
 	_, err := load(t, newEngine(t), Spec{Wasm: deep.bytes()}).Call(context.Background(), Invocation{Export: "run"})
-	wantCode(t, err, wire.GuestTrap, "stack overflow")
+	wantCode(t, err, fault.GuestTrap, "stack overflow")
 	if got := do(t, m, "run", "calls"); got != "1" {
 		t.Errorf("after errors the module remembers %s calls", got)
 	}
@@ -183,7 +183,7 @@ func TestEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		began := time.Now()
 		_, err := m.Call(ctx, Invocation{Export: "run", Input: []byte(in)})
-		wantCode(t, err, wire.Timeout)
+		wantCode(t, err, fault.Timeout)
 		if d := time.Since(began); d > 2*time.Second {
 			t.Errorf("%s ended after %v", in, d)
 		}
@@ -191,7 +191,7 @@ func TestEnds(t *testing.T) {
 		ctx, cancel = context.WithCancel(context.Background())
 		time.AfterFunc(50*time.Millisecond, cancel)
 		_, err = m.Call(ctx, Invocation{Export: "run", Input: []byte(in)})
-		wantCode(t, err, wire.Aborted)
+		wantCode(t, err, fault.Aborted)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestImports(t *testing.T) {
 		{"wrong type", one(envModule, "alloc", op(0x7f), d), Grants{}, []string{`"alloc"`, "(i32) -> (i64)", "(i64) -> (i64)"}},
 	} {
 		_, err := e.Load(context.Background(), Spec{Name: "x/handler.wasm", Wasm: tt.wasm, Grants: tt.gs})
-		t.Run(tt.what, func(t *testing.T) { wantCode(t, err, wire.ToolBroken, append(tt.says, "x/handler.wasm")...) })
+		t.Run(tt.what, func(t *testing.T) { wantCode(t, err, fault.ToolBroken, append(tt.says, "x/handler.wasm")...) })
 	}
 	m := load(t, e, Spec{Wasm: one(userModule, "tool_exec", d, d), Grants: Grants{Exec: true}})
 	do(t, m, "run", "")
@@ -248,7 +248,7 @@ func TestBrokenModules(t *testing.T) {
 				defer m.Close()
 				_, err = m.Call(context.Background(), Invocation{Export: "handle"})
 			}
-			wantCode(t, err, wire.ToolBroken, tt.says, "x/handler.wasm")
+			wantCode(t, err, fault.ToolBroken, tt.says, "x/handler.wasm")
 		})
 	}
 }
@@ -291,7 +291,7 @@ func TestServices(t *testing.T) {
 		VarGet: func(k string) []byte { return vars[k] },
 		VarSet: func(k string, v []byte) error {
 			if k == "full" {
-				return wire.Errorf(wire.LimitExceeded, "no room")
+				return fault.Errorf(fault.LimitExceeded, "no room")
 			}
 			vars[k] = v
 			return nil
@@ -348,7 +348,7 @@ func TestServices(t *testing.T) {
 		t.Errorf("status of a refused request: %v", err)
 	}
 	_, err := call("var_set", "full", nil)
-	wantCode(t, err, wire.LimitExceeded, "no room")
+	wantCode(t, err, fault.LimitExceeded, "no room")
 	if want := "stdout hi\nWARN careful"; strings.Join(logged, "\n") != want {
 		t.Errorf("logged %q", logged)
 	}
@@ -397,7 +397,7 @@ func TestCloseWaits(t *testing.T) {
 	m.leave()
 	cancel()
 	_, err = m.Call(context.Background(), Invocation{Export: "run", Input: []byte("calls")})
-	wantCode(t, err, wire.Internal, "closed")
+	wantCode(t, err, fault.Internal, "closed")
 }
 
 func TestClocksAreReal(t *testing.T) {
@@ -439,10 +439,10 @@ func TestRun(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		_, _, err := m.Run(ctx, Command{Args: append([]string{"cmd"}, tt...), Stdin: pr})
 		cancel()
-		wantCode(t, err, wire.Timeout)
+		wantCode(t, err, fault.Timeout)
 	}
 	_, err := m.Call(context.Background(), Invocation{Export: "handle"})
-	wantCode(t, err, wire.ToolBroken, "WASI command")
+	wantCode(t, err, fault.ToolBroken, "WASI command")
 }
 
 // TestCaller reads what answerer's modules answer.

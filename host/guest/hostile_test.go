@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // hostile are modules that mean harm, and the codes that answer them. Those
@@ -25,15 +25,15 @@ import (
 func hostile() []struct {
 	name string
 	wasm []byte
-	code wire.Code
+	code fault.Code
 } {
 	type row = struct {
 		name string
 		wasm []byte
-		code wire.Code
+		code fault.Code
 	}
 	var rows []row
-	add := func(name string, code wire.Code, wasm []byte) { rows = append(rows, row{name, wasm, code}) }
+	add := func(name string, code fault.Code, wasm []byte) { rows = append(rows, row{name, wasm, code}) }
 	raw := func(p ...byte) []byte { return cat(wasmMagic, p) }
 	one := func(f func(a *asm)) []byte {
 		var a asm
@@ -42,94 +42,94 @@ func hostile() []struct {
 	}
 
 	huge := []byte{0xff, 0xff, 0xff, 0xff, 0x0f}
-	add("2^32-1 types", wire.ToolBroken, raw(cat(op(1, 5), huge)...))
-	add("2^32-1 imports", wire.ToolBroken, raw(cat(op(2, 5), huge)...))
-	add("2^32-1 functions", wire.ToolBroken, raw(cat(op(3, 5), huge)...))
-	add("2^32-1 locals", wire.ToolBroken, raw(cat(op(1, 4, 1, 0x60, 0, 0, 3, 2, 1, 0, 10, 10, 1, 8, 1), huge, op(0x7f, 0x0b))...))
-	add("2^32-1 names", wire.ToolBroken, raw(cat(op(0, 12, 4), []byte("name"), op(1, 5), huge)...))
-	add("a section of 4 GiB", wire.ToolBroken, raw(cat(op(1), huge)...))
-	add("only the magic", wire.ToolBroken, raw())
-	add("text", wire.ToolBroken, []byte("(module)"))
-	add("shared memory", wire.ToolBroken, raw(5, 4, 1, 3, 1, 1))
-	add("memory64", wire.ToolBroken, raw(5, 3, 1, 4, 1))
-	add("two memories", wire.ToolBroken, raw(5, 5, 2, 0, 1, 0, 1))
-	add("4 GiB of memory", wire.ToolBroken, one(func(a *asm) { a.memory(65536); a.exported("run", nil, i32c(0)) }))
-	add("a table of 2^32-1", wire.ToolBroken, one(func(a *asm) {
+	add("2^32-1 types", fault.ToolBroken, raw(cat(op(1, 5), huge)...))
+	add("2^32-1 imports", fault.ToolBroken, raw(cat(op(2, 5), huge)...))
+	add("2^32-1 functions", fault.ToolBroken, raw(cat(op(3, 5), huge)...))
+	add("2^32-1 locals", fault.ToolBroken, raw(cat(op(1, 4, 1, 0x60, 0, 0, 3, 2, 1, 0, 10, 10, 1, 8, 1), huge, op(0x7f, 0x0b))...))
+	add("2^32-1 names", fault.ToolBroken, raw(cat(op(0, 12, 4), []byte("name"), op(1, 5), huge)...))
+	add("a section of 4 GiB", fault.ToolBroken, raw(cat(op(1), huge)...))
+	add("only the magic", fault.ToolBroken, raw())
+	add("text", fault.ToolBroken, []byte("(module)"))
+	add("shared memory", fault.ToolBroken, raw(5, 4, 1, 3, 1, 1))
+	add("memory64", fault.ToolBroken, raw(5, 3, 1, 4, 1))
+	add("two memories", fault.ToolBroken, raw(5, 5, 2, 0, 1, 0, 1))
+	add("4 GiB of memory", fault.ToolBroken, one(func(a *asm) { a.memory(65536); a.exported("run", nil, i32c(0)) }))
+	add("a table of 2^32-1", fault.ToolBroken, one(func(a *asm) {
 		a.tables = append(a.tables, cat(op(0x70, 0), huge))
 		a.exported("run", nil, i32c(0))
 	}))
-	add("50,001 locals", wire.ToolBroken, one(func(a *asm) { a.exported("run", make([]byte, 50_001), i32c(0)) }))
-	add("nesting", wire.ToolBroken, one(func(a *asm) {
+	add("50,001 locals", fault.ToolBroken, one(func(a *asm) { a.exported("run", make([]byte, 50_001), i32c(0)) }))
+	add("nesting", fault.ToolBroken, one(func(a *asm) {
 		var open, end []byte
 		for range 20_000 {
 			open, end = append(open, 0x02, 0x40), append(end, 0x0b)
 		}
 		a.exported("run", nil, open, end, i32c(0))
 	}))
-	add("exceptions", wire.ToolBroken, one(func(a *asm) { a.exported("run", nil, op(0x1f, 0x40, 0, 0x0b), i32c(0)) }))
-	add("atomics", wire.ToolBroken, one(func(a *asm) { a.memory(1); a.exported("run", nil, i32c(0), op(0xfe, 0x10, 2, 0)) }))
-	add("our own imports", wire.ToolBroken, one(func(a *asm) { a.imp("toold", "refill", nil, nil); a.exported("run", nil, i32c(0)) }))
-	add("our own exports", wire.ToolBroken, one(func(a *asm) { a.exported("toold:fuel", nil, i32c(0)) }))
-	add("our own globals", wire.ToolBroken, one(func(a *asm) {
+	add("exceptions", fault.ToolBroken, one(func(a *asm) { a.exported("run", nil, op(0x1f, 0x40, 0, 0x0b), i32c(0)) }))
+	add("atomics", fault.ToolBroken, one(func(a *asm) { a.memory(1); a.exported("run", nil, i32c(0), op(0xfe, 0x10, 2, 0)) }))
+	add("our own imports", fault.ToolBroken, one(func(a *asm) { a.imp("toold", "refill", nil, nil); a.exported("run", nil, i32c(0)) }))
+	add("our own exports", fault.ToolBroken, one(func(a *asm) { a.exported("toold:fuel", nil, i32c(0)) }))
+	add("our own globals", fault.ToolBroken, one(func(a *asm) {
 		a.global(0x7e, true, i64c(0))
 		a.exported("run", nil, i64c(1<<40), gset(1), i32c(0)) // the fuel, were it let through
 	}))
-	add("not granted", wire.ToolBroken, one(func(a *asm) { a.env("http_request", op(0x7e, 0x7e), op(0x7e)); a.exported("run", nil, i32c(0)) }))
-	add("wrong type of an export", wire.ToolBroken, one(func(a *asm) { a.export("run", 0, a.fn(op(0x7f), op(0x7f), nil, get(0))) }))
-	add("an export that is a memory", wire.ToolBroken, one(func(a *asm) { a.memory(1); a.export("run", 2, 0) }))
-	add("data outside of memory", wire.ToolBroken, one(func(a *asm) { a.memory(1); a.data(65530, []byte("0123456789")); a.exported("run", nil, i32c(0)) }))
-	add("types that do not fit", wire.ToolBroken, one(func(a *asm) { a.exported("run", nil, i64c(0)) }))
-	add("a start that loops", wire.LimitExceeded, one(func(a *asm) { a.start = u(a.fn(nil, nil, nil, loop(br(0)))); a.exported("run", nil, i32c(0)) }))
-	add("a start that traps", wire.ToolBroken, one(func(a *asm) { a.start = u(a.fn(nil, nil, nil, unreachable)); a.exported("run", nil, i32c(0)) }))
-	add("an _initialize that loops", wire.LimitExceeded, one(func(a *asm) {
+	add("not granted", fault.ToolBroken, one(func(a *asm) { a.env("http_request", op(0x7e, 0x7e), op(0x7e)); a.exported("run", nil, i32c(0)) }))
+	add("wrong type of an export", fault.ToolBroken, one(func(a *asm) { a.export("run", 0, a.fn(op(0x7f), op(0x7f), nil, get(0))) }))
+	add("an export that is a memory", fault.ToolBroken, one(func(a *asm) { a.memory(1); a.export("run", 2, 0) }))
+	add("data outside of memory", fault.ToolBroken, one(func(a *asm) { a.memory(1); a.data(65530, []byte("0123456789")); a.exported("run", nil, i32c(0)) }))
+	add("types that do not fit", fault.ToolBroken, one(func(a *asm) { a.exported("run", nil, i64c(0)) }))
+	add("a start that loops", fault.LimitExceeded, one(func(a *asm) { a.start = u(a.fn(nil, nil, nil, loop(br(0)))); a.exported("run", nil, i32c(0)) }))
+	add("a start that traps", fault.ToolBroken, one(func(a *asm) { a.start = u(a.fn(nil, nil, nil, unreachable)); a.exported("run", nil, i32c(0)) }))
+	add("an _initialize that loops", fault.LimitExceeded, one(func(a *asm) {
 		a.export("_initialize", 0, a.fn(nil, nil, nil, loop(br(0))))
 		a.exported("run", nil, i32c(0))
 	}))
 
 	for name, code := range enders() {
-		add(name, wire.LimitExceeded, code)
+		add(name, fault.LimitExceeded, code)
 	}
-	add("recursion without end", wire.GuestTrap, one(func(a *asm) { a.exported("run", nil, callf(0)) }))
-	add("growth without end", wire.LimitExceeded, one(func(a *asm) {
+	add("recursion without end", fault.GuestTrap, one(func(a *asm) { a.exported("run", nil, callf(0)) }))
+	add("growth without end", fault.LimitExceeded, one(func(a *asm) {
 		a.memory(1)
 		a.exported("run", nil, loop(i32c(1), grow, i32c(-1), op(0x47), brif(0)), unreachable)
 	}))
-	add("output without end", wire.LimitExceeded, one(func(a *asm) {
+	add("output without end", fault.LimitExceeded, one(func(a *asm) {
 		write := a.imp(userModule, "tool_write", op(0x7f, 0x7f), nil)
 		a.memory(16)
 		a.exported("run", nil, loop(i32c(0), i32c(16<<16), callf(write), br(0)), i32c(0))
 	}))
-	add("an output of 2^63", wire.LimitExceeded, one(func(a *asm) {
+	add("an output of 2^63", fault.LimitExceeded, one(func(a *asm) {
 		out := a.env("output_set", op(0x7e, 0x7e), nil)
 		a.exported("run", nil, i64c(77), i64c(-5), callf(out), i32c(0))
 	}))
-	add("allocation without end", wire.LimitExceeded, one(func(a *asm) {
+	add("allocation without end", fault.LimitExceeded, one(func(a *asm) {
 		alloc := a.env("alloc", op(0x7e), op(0x7e))
 		a.exported("run", nil, loop(i64c(1<<20), callf(alloc), drop, br(0)), i32c(0))
 	}))
-	add("small allocations without end", wire.LimitExceeded, one(func(a *asm) {
+	add("small allocations without end", fault.LimitExceeded, one(func(a *asm) {
 		alloc := a.env("alloc", op(0x7e), op(0x7e))
 		a.exported("run", nil, loop(i64c(1), callf(alloc), drop, br(0)), i32c(0))
 	}))
-	add("an allocation of 2^64-1", wire.LimitExceeded, one(func(a *asm) {
+	add("an allocation of 2^64-1", fault.LimitExceeded, one(func(a *asm) {
 		alloc := a.env("alloc", op(0x7e), op(0x7e))
 		a.exported("run", nil, i64c(-1), callf(alloc), drop, i32c(0))
 	}))
-	add("a destination outside of memory", wire.GuestTrap, one(func(a *asm) {
+	add("a destination outside of memory", fault.GuestTrap, one(func(a *asm) {
 		read := a.imp(userModule, "tool_read", op(0x7f, 0x7e, 0x7f), op(0x7f))
 		a.memory(1)
 		a.exported("run", nil, i32c(65536-3), i64c(0), i32c(100), callf(read), drop, i32c(0))
 	}))
-	add("bulk without memory", wire.GuestTrap, one(func(a *asm) {
+	add("bulk without memory", fault.GuestTrap, one(func(a *asm) {
 		write := a.imp(userModule, "tool_write", op(0x7f, 0x7f), nil)
 		a.exported("run", nil, i32c(0), i32c(100), callf(write), i32c(0))
 	}))
-	add("randomness without end", wire.LimitExceeded, one(func(a *asm) {
+	add("randomness without end", fault.LimitExceeded, one(func(a *asm) {
 		random := a.imp(wasiModule, "random_get", op(0x7f, 0x7f), op(0x7f))
 		a.memory(256)
 		a.exported("run", nil, loop(i32c(0), i32c(256<<16), callf(random), drop, br(0)), i32c(0))
 	}))
-	add("log without end", wire.LimitExceeded, one(func(a *asm) {
+	add("log without end", fault.LimitExceeded, one(func(a *asm) {
 		off := a.env("input_offset", nil, op(0x7e))
 		log := a.env("log_info", op(0x7e), nil)
 		a.exported("run", nil, loop(callf(off), callf(log), br(0)), i32c(0))
@@ -214,7 +214,7 @@ func TestLogIsBounded(t *testing.T) {
 			_, err := m.Call(context.Background(), Invocation{Export: "run", Input: bytes.Repeat([]byte("x"), n), Services: Services{
 				Log: func(_ context.Context, _ slog.Level, text string) { lines++; written += len(text) },
 			}})
-			wantCode(t, err, wire.LimitExceeded, "")
+			wantCode(t, err, fault.LimitExceeded, "")
 			if lines < 10 || lines > maxLogCall/logAround+1 || written > maxLogCall+2*maxLogLine {
 				t.Errorf("lines of %d bytes: %d lines of %d bytes together", n, lines, written)
 			}
@@ -272,7 +272,7 @@ func TestCompileBomb(t *testing.T) {
 		m.Close()
 		t.Skipf("this machine compiles it in %v", time.Since(began))
 	}
-	wantCode(t, err, wire.ToolBroken, "compiling", "make its functions smaller")
+	wantCode(t, err, fault.ToolBroken, "compiling", "make its functions smaller")
 	runtime.ReadMemStats(&after)
 	if grown := int64(after.HeapSys) - int64(before.HeapSys); grown > 256<<20 {
 		t.Errorf("this process grew by %d bytes", grown)
@@ -298,7 +298,7 @@ func TestLimitsOfFuel(t *testing.T) {
 		t.Errorf("with exactly %d units: %d, %v", n, got, err)
 	}
 	_, err = need(n - 1)
-	wantCode(t, err, wire.LimitExceeded, "limits.fuel")
+	wantCode(t, err, fault.LimitExceeded, "limits.fuel")
 }
 
 // TestDeterminism: the same input takes the same fuel, in any number of calls
@@ -354,7 +354,7 @@ func TestOverloaded(t *testing.T) {
 		t.Errorf("kept %s", got)
 	}
 	_, err = b.Call(context.Background(), Invocation{Export: "run", Input: []byte("keep 60")})
-	wantCode(t, err, wire.Overloaded, "24")
+	wantCode(t, err, fault.Overloaded, "24")
 	if got := do(t, a, "run", "calls"); got != "1" {
 		t.Errorf("after an overload: %s", got)
 	}
@@ -369,9 +369,9 @@ func TestOverloaded(t *testing.T) {
 func TestMemoryLimit(t *testing.T) {
 	m := load(t, newEngine(t), Spec{Name: "kitchen.wasm", Wasm: built["kitchen"], Memory: 16 << 20, Fuel: 100_000_000_000})
 	_, err := m.Call(context.Background(), Invocation{Export: "run", Input: []byte("keep 30")})
-	wantCode(t, err, wire.LimitExceeded, "limits.memory", "16777216")
+	wantCode(t, err, fault.LimitExceeded, "limits.memory", "16777216")
 	_, err = newEngine(t).Load(context.Background(), Spec{Name: "kitchen.wasm", Wasm: built["kitchen"], Memory: 1 << 20})
-	wantCode(t, err, wire.ToolBroken, "limits.memory")
+	wantCode(t, err, fault.ToolBroken, "limits.memory")
 }
 
 // TestPool: it grows with the calls that run at once, up to Concurrency, and
@@ -587,7 +587,7 @@ func TestLoadEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := e.Load(ctx, Spec{Wasm: built["kitchen"]})
-	wantCode(t, err, wire.Aborted)
+	wantCode(t, err, fault.Aborted)
 	ctx, cancel = context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	fresh, err := New(Config{Compiler: compiler})
@@ -596,7 +596,7 @@ func TestLoadEnds(t *testing.T) {
 	}
 	defer fresh.Close()
 	_, err = fresh.Load(ctx, Spec{Wasm: built["command"]})
-	wantCode(t, err, wire.Timeout)
+	wantCode(t, err, fault.Timeout)
 }
 
 // TestNothingLeft: a thousand calls that end in every way leave no goroutine,
@@ -622,7 +622,7 @@ func TestNothingLeft(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 				defer cancel()
 				_, err := m.Call(ctx, Invocation{Export: "run", Input: []byte(what)})
-				if e, ok := errors.AsType[*wire.Error](err); err != nil && (!ok || e.Code == wire.Internal) {
+				if e, ok := errors.AsType[*fault.Error](err); err != nil && (!ok || e.Code == fault.Internal) {
 					t.Errorf("%s: %v", what, err)
 				}
 			})

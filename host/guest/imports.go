@@ -14,7 +14,8 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -217,7 +218,7 @@ func varSet(c *call, s []uint64) {
 	c.k.release(s[1])
 	c.charge(uint64(len(key) + len(v)))
 	if c.inv.VarSet == nil {
-		panic(wire.Errorf(wire.Internal, "%s set a variable, but this call keeps no state", c.inst.m.spec.Name))
+		panic(fault.Errorf(fault.Internal, "%s set a variable, but this call keeps no state", c.inst.m.spec.Name))
 	}
 	if err := c.inv.VarSet(key, v); err != nil {
 		panic(err)
@@ -274,11 +275,11 @@ func toolExec(c *call, s []uint64) {
 	defer c.borrow(c.k.bytes(s[0]))()
 	var res *abi.ExecResult
 	var req abi.ExecRequest
-	switch err := wire.Unmarshal(c.k.bytes(s[0]), &req); {
+	switch err := strictjson.Unmarshal(c.k.bytes(s[0]), &req); {
 	case err != nil:
-		res = &abi.ExecResult{Error: &abi.Error{Code: string(wire.InvalidPayload), Message: "tool_exec: read request: " + err.Error()}}
+		res = &abi.ExecResult{Error: &abi.Error{Code: string(fault.InvalidPayload), Message: "tool_exec: read request: " + err.Error()}}
 	case c.inv.Exec == nil:
-		res = &abi.ExecResult{Error: &abi.Error{Code: string(wire.Denied), Message: "tool_exec: this call may not run programs"}}
+		res = &abi.ExecResult{Error: &abi.Error{Code: string(fault.Denied), Message: "tool_exec: this call may not run programs"}}
 	default:
 		c.wait()
 		res = c.inv.Exec(c, &req)
@@ -291,7 +292,7 @@ func toolEmit(c *call, s []uint64) {
 	defer c.borrow(c.k.bytes(s[0]))()
 	var res abi.EmitResult
 	var req abi.EmitRequest
-	err := wire.Unmarshal(c.k.bytes(s[0]), &req)
+	err := strictjson.Unmarshal(c.k.bytes(s[0]), &req)
 	var p []byte
 	if err == nil {
 		p, err = base64.StdEncoding.DecodeString(req.DataBase64)
@@ -399,7 +400,7 @@ func abiError(err error) *abi.Error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*wire.Error](err); ok {
+	if e, ok := errors.AsType[*fault.Error](err); ok {
 		return &abi.Error{Code: string(e.Code), Message: e.Message, Retriable: e.Retriable()}
 	}
 	return &abi.Error{Message: err.Error()}
@@ -441,7 +442,7 @@ func (c *call) answer(p []byte) uint64 {
 func (c *call) answerJSON(v any) uint64 {
 	p, err := json.Marshal(v)
 	if err != nil {
-		panic(wire.Errorf(wire.Internal, "encode answer of a host function: %w", err))
+		panic(fault.Errorf(fault.Internal, "encode answer of a host function: %w", err))
 	}
 	return c.answer(p)
 }

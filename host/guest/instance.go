@@ -14,8 +14,8 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/sys"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest/wasm"
-	"github.com/toold/toold/host/wire"
 )
 
 // instance is one running copy of a module. One goroutine at a time has it.
@@ -70,7 +70,7 @@ func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 	if m.rewritten.Memory != nil {
 		var err error
 		if in.mem, err = newLinear(&m.e.memory, limit, base, m.e.way != wayFresh, &in.stack); err != nil {
-			return nil, wire.Errorf(wire.Overloaded, "%s: no memory for an instance: %w; try again", m.spec.Name, err)
+			return nil, fault.Errorf(fault.Overloaded, "%s: no memory for an instance: %w; try again", m.spec.Name, err)
 		}
 		// The image counts as if all of it were written: some calls do.
 		first := uint64(m.rewritten.Memory.Min) * wasmPage
@@ -143,11 +143,11 @@ func (in *instance) adopt(img *snapshot) error {
 		for i, g := range img.globals {
 			stack[0], stack[1], stack[2] = uint64(i), g[0], g[1]
 			if err := in.run(set, stack); err != nil {
-				return wire.Errorf(wire.Internal, "%s: set globals: %w", in.m.spec.Name, err)
+				return fault.Errorf(fault.Internal, "%s: set globals: %w", in.m.spec.Name, err)
 			}
 		}
 		if err := in.run(in.mod.ExportedFunction(wasm.ExportSave), nil); err != nil {
-			return wire.Errorf(wire.Internal, "%s: save globals: %w", in.m.spec.Name, err)
+			return fault.Errorf(fault.Internal, "%s: save globals: %w", in.m.spec.Name, err)
 		}
 	}
 	return nil
@@ -283,8 +283,8 @@ func (in *instance) initialize() error {
 // initFailed is the error of a module that cannot even be started. A limit,
 // a timeout or an abort keeps its own code.
 func (in *instance) initFailed(err error) error {
-	if e, ok := err.(*wire.Error); ok && e.Code == wire.GuestTrap {
-		e.Code = wire.ToolBroken
+	if e, ok := err.(*fault.Error); ok && e.Code == fault.GuestTrap {
+		e.Code = fault.ToolBroken
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // eachWay runs a test once for every way of coming to fresh state.
@@ -187,7 +187,7 @@ func TestIsolation(t *testing.T) {
 			_, err := m.Call(c, Invocation{Export: x})
 			if cancel != nil {
 				cancel()
-				if e, ok := err.(*wire.Error); !ok || e.Code != wire.Timeout && e.Code != wire.Aborted {
+				if e, ok := err.(*fault.Error); !ok || e.Code != fault.Timeout && e.Code != fault.Aborted {
 					t.Errorf("%s: %v", x, err)
 				}
 			}

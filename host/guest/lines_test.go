@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/pdk/toolchain"
 )
 
@@ -96,7 +96,7 @@ func readFile(t testing.TB, name string) []byte {
 func trapped(t *testing.T, m *Module, export string) string {
 	t.Helper()
 	_, err := m.Call(context.Background(), Invocation{Export: export})
-	if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != wire.GuestTrap {
+	if e, ok := errors.AsType[*fault.Error](err); !ok || e.Code != fault.GuestTrap {
 		t.Fatalf("%s: %v, must be a trap", export, err)
 	}
 	_, said, _ := strings.Cut(err.Error(), "trapped: ")

@@ -8,7 +8,7 @@ import (
 
 	extism "github.com/extism/go-sdk"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/strictjson"
 )
 
 // Manifest is what an Extism manifest says, for a plugin of one local module.
@@ -39,7 +39,7 @@ func ReadManifest(data []byte) (*Manifest, error) {
 	// go-sdk takes what it understands; a doubled key or bytes that are not
 	// UTF-8 must not mean one thing to a reviewer and another to the host.
 	var document map[string]any
-	if err := wire.Unmarshal(data, &document); err != nil {
+	if err := strictjson.Unmarshal(data, &document); err != nil {
 		return nil, fmt.Errorf("is no Extism manifest: %w", err)
 	}
 	var m extism.Manifest

@@ -8,8 +8,8 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest/wasm"
-	"github.com/toold/toold/host/wire"
 )
 
 // A rewritten guest counts its own fuel down and calls refill when none is
@@ -121,8 +121,8 @@ func (c *call) charge(n uint64) {
 	c.yield(now)
 }
 
-func (c *call) outOfFuel() *wire.Error {
-	return wire.Errorf(wire.LimitExceeded, "%s: the call used its %d units of fuel; end the loop or recursion that has no end, do less, or raise limits.fuel in tool.json", c.inst.m.spec.Name, c.meter.limit)
+func (c *call) outOfFuel() *fault.Error {
+	return fault.Errorf(fault.LimitExceeded, "%s: the call used its %d units of fuel; end the loop or recursion that has no end, do less, or raise limits.fuel in tool.json", c.inst.m.spec.Name, c.meter.limit)
 }
 
 // meterModule is what rewritten modules import.

@@ -14,8 +14,8 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest/wasm"
-	"github.com/toold/toold/host/wire"
 )
 
 // Module is a loaded module. Its methods may be called at the same time.
@@ -247,7 +247,7 @@ func (m *Module) enter() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return wire.Errorf(wire.Internal, "%s: called after it was closed", m.spec.Name)
+		return fault.Errorf(fault.Internal, "%s: called after it was closed", m.spec.Name)
 	}
 	m.calls++
 	m.e.computing.Add(1)
@@ -300,12 +300,12 @@ func (m *Module) destroy() {
 	}
 }
 
-func (m *Module) broken(format string, args ...any) *wire.Error {
+func (m *Module) broken(format string, args ...any) *fault.Error {
 	return broken(m.spec.Name, format, args...)
 }
 
-func (m *Module) tooMuchOutput() *wire.Error {
-	return wire.Errorf(wire.LimitExceeded, "%s: the output is over %d bytes; raise limits.output in tool.json, or answer less", m.spec.Name, m.spec.Output)
+func (m *Module) tooMuchOutput() *fault.Error {
+	return fault.Errorf(fault.LimitExceeded, "%s: the output is over %d bytes; raise limits.output in tool.json, or answer less", m.spec.Name, m.spec.Output)
 }
 
 func firstLine(err error) string {
@@ -314,9 +314,9 @@ func firstLine(err error) string {
 }
 
 // ended turns the error of a context into one of ours.
-func ended(err error) *wire.Error {
+func ended(err error) *fault.Error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return wire.Errorf(wire.Timeout, "the call reached its deadline; raise timeout in tool.json, or that of the caller, or wait for less")
+		return fault.Errorf(fault.Timeout, "the call reached its deadline; raise timeout in tool.json, or that of the caller, or wait for less")
 	}
-	return wire.Errorf(wire.Aborted, "the call was aborted")
+	return fault.Errorf(fault.Aborted, "the call was aborted")
 }

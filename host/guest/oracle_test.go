@@ -23,7 +23,7 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/sys"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // sdkFolder is go-sdk's own folder of modules, in the module cache.
@@ -293,11 +293,11 @@ func (o *oracle) compare(t *testing.T, inv Invocation) bool {
 		}
 	}
 	if ourErr != nil {
-		e, _ := errors.AsType[*wire.Error](ourErr)
-		if o.timeout > 0 && (e.Code != wire.Timeout || rc != sys.ExitCodeDeadlineExceeded) {
+		e, _ := errors.AsType[*fault.Error](ourErr)
+		if o.timeout > 0 && (e.Code != fault.Timeout || rc != sys.ExitCodeDeadlineExceeded) {
 			t.Errorf("%s: our error is %v, go-sdk's is %v; both must be late", what, ourErr, theirErr)
 		}
-		if e.Code == wire.ToolFailed && !strings.Contains(e.Message, "answered") && e.Message != theirErr.Error() {
+		if e.Code == fault.ToolFailed && !strings.Contains(e.Message, "answered") && e.Message != theirErr.Error() {
 			t.Errorf("%s: our message is %q, go-sdk's %q", what, e.Message, theirErr)
 		}
 		return false

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // pool keeps instances that are as the snapshot left them, for the next calls.
@@ -231,6 +231,6 @@ func (e *Engine) makeRoom(n int64, own *Module) bool {
 	return e.memory.take(n)
 }
 
-func (m *Module) overloaded() *wire.Error {
-	return wire.Errorf(wire.Overloaded, "%s: the guests that run now hold the %d bytes that all may have; try again, or raise the host's memory", m.spec.Name, m.e.memory.limit)
+func (m *Module) overloaded() *fault.Error {
+	return fault.Errorf(fault.Overloaded, "%s: the guests that run now hold the %d bytes that all may have; try again, or raise the host's memory", m.spec.Name, m.e.memory.limit)
 }

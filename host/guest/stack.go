@@ -7,7 +7,7 @@ import (
 
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // The machine code of a guest keeps its frames on a stack. wazero makes one
@@ -99,11 +99,11 @@ func findStack(of reflect.Type) (*stackFields, error) {
 func (in *instance) run(f api.Function, params []uint64) error {
 	s := &in.stack
 	if err := s.enter(in.m.e, f); err != nil {
-		return wire.Errorf(wire.Internal, "%s: %w", in.m.spec.Name, err)
+		return fault.Errorf(fault.Internal, "%s: %w", in.m.spec.Name, err)
 	}
 	err := f.CallWithStack(&in.c, params)
 	if !s.leave() {
-		return wire.Errorf(wire.Internal, "%s: wazero left the stack that it was given", in.m.spec.Name)
+		return fault.Errorf(fault.Internal, "%s: wazero left the stack that it was given", in.m.spec.Name)
 	}
 	return err
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 const (
@@ -214,7 +214,7 @@ func TestRecursionEnds(t *testing.T) {
 					t.Fatal(err)
 				}
 				reply, err := m.Call(context.Background(), Invocation{Export: "run"})
-				wantCode(t, err, wire.GuestTrap, "stack overflow")
+				wantCode(t, err, fault.GuestTrap, "stack overflow")
 				fuel = append(fuel, reply.Stats.Fuel)
 				m.Close()
 				if held := e.memory.held(); held != 0 {
@@ -235,7 +235,7 @@ func TestTailCallsTakeNoStack(t *testing.T) {
 	a.exported("run", nil, op(0x12, 0))
 	m := load(t, newEngine(t), Spec{Name: "tail.wasm", Wasm: a.bytes(), Memory: 1 << 20, Fuel: 10_000_000})
 	_, err := m.Call(context.Background(), Invocation{Export: "run"})
-	wantCode(t, err, wire.LimitExceeded, "10000000")
+	wantCode(t, err, fault.LimitExceeded, "10000000")
 }
 
 // TestStackOfStart: what a module runs when it is loaded is on the same stack.
@@ -248,7 +248,7 @@ func TestStackOfStart(t *testing.T) {
 	for _, code := range [][]byte{start.bytes(), initialize.bytes()} {
 		e := newEngine(t)
 		_, err := e.Load(context.Background(), Spec{Name: "deep.wasm", Wasm: code, Memory: 1 << 20})
-		wantCode(t, err, wire.ToolBroken, "stack overflow")
+		wantCode(t, err, fault.ToolBroken, "stack overflow")
 		if held := e.memory.held(); held != 0 {
 			t.Errorf("%d bytes are still accounted for", held)
 		}
@@ -259,7 +259,7 @@ func TestStackOfStart(t *testing.T) {
 	e := newEngine(t)
 	m := load(t, e, Spec{Name: "deep.wasm", Wasm: command.bytes(), Memory: 1 << 20})
 	_, _, err := m.Run(context.Background(), Command{})
-	wantCode(t, err, wire.GuestTrap, "stack overflow")
+	wantCode(t, err, fault.GuestTrap, "stack overflow")
 }
 
 // TestStackCountsAgainstMemory: what is deeper than every stack may be is taken
@@ -309,7 +309,7 @@ func TestStackCountsAgainstMemory(t *testing.T) {
 			i32c(limit/wasmPage-1), grow, drop, i32c(levels), callf(0), i32c(0))
 		m := load(t, e, Spec{Name: "both.wasm", Wasm: a.bytes(), Memory: limit})
 		_, err := m.Call(context.Background(), Invocation{Export: "run"})
-		wantCode(t, err, wire.GuestTrap, "stack overflow")
+		wantCode(t, err, fault.GuestTrap, "stack overflow")
 	}
 }
 
@@ -338,14 +338,14 @@ func peakOf(t testing.TB, f func()) int64 {
 
 // manyAtOnce calls a module's run from 32 goroutines and answers what came of
 // it: how many ended with each code.
-func manyAtOnce(t testing.TB, m *Module) map[wire.Code]int {
+func manyAtOnce(t testing.TB, m *Module) map[fault.Code]int {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	codes := map[wire.Code]int{}
+	codes := map[fault.Code]int{}
 	for range 32 {
 		wg.Go(func() {
 			_, err := m.Call(context.Background(), Invocation{Export: "run"})
-			e, ok := errors.AsType[*wire.Error](err)
+			e, ok := errors.AsType[*fault.Error](err)
 			if err != nil && !ok {
 				t.Errorf("%T: %v", err, err)
 				return
@@ -377,10 +377,10 @@ func TestRecursionAtOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		memory int64
-		codes  []wire.Code
+		codes  []fault.Code
 	}{
-		{"of 1 MiB", 1 << 20, []wire.Code{wire.GuestTrap}},
-		{"of 64 MiB", 64 << 20, []wire.Code{wire.Overloaded}},
+		{"of 1 MiB", 1 << 20, []fault.Code{fault.GuestTrap}},
+		{"of 64 MiB", 64 << 20, []fault.Code{fault.Overloaded}},
 	} {
 		for name, code := range divers(0) {
 			t.Run(name+" "+tt.name, func(t *testing.T) {
@@ -394,7 +394,7 @@ func TestRecursionAtOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer m.Close()
-				var codes map[wire.Code]int
+				var codes map[fault.Code]int
 				peak := peakOf(t, func() {
 					for range 4 {
 						codes = manyAtOnce(t, m)
@@ -474,7 +474,7 @@ func TestExchangedIsAccountedFor(t *testing.T) {
 						Recv: func(context.Context) ([]byte, error) { done(&waiting); <-full; return nil, errors.New("enough") },
 					}})
 					if err != nil {
-						wantCode(t, err, wire.Overloaded)
+						wantCode(t, err, fault.Overloaded)
 						done(&refused)
 					}
 				})
@@ -496,7 +496,7 @@ func TestExchangedIsAccountedFor(t *testing.T) {
 	}
 	defer e.Close()
 	_, err = e.Load(context.Background(), Spec{Name: "table.wasm", Wasm: growing.bytes()})
-	wantCode(t, err, wire.Overloaded)
+	wantCode(t, err, fault.Overloaded)
 }
 
 // TestRequestsAreAccountedFor: what the host makes of a request, while it works
@@ -540,7 +540,7 @@ func TestRequestsAreAccountedFor(t *testing.T) {
 				}
 				return err
 			}
-			wantCode(t, run(128<<20), wire.Overloaded)
+			wantCode(t, run(128<<20), fault.Overloaded)
 			if err := run(1 << 30); err != nil {
 				t.Errorf("with room: %v", err)
 			}
@@ -560,7 +560,7 @@ func TestInputIsAccountedFor(t *testing.T) {
 	defer e.Close()
 	m := load(t, e, Spec{Name: "in.wasm", Wasm: a.bytes()})
 	_, err = m.Call(context.Background(), Invocation{Export: "run", Input: make([]byte, 16<<20)})
-	wantCode(t, err, wire.Overloaded)
+	wantCode(t, err, fault.Overloaded)
 	if _, err = m.Call(context.Background(), Invocation{Export: "run", Input: make([]byte, 1<<20)}); err != nil {
 		t.Error(err)
 	}
@@ -653,7 +653,7 @@ func TestDeepGuestIsStopped(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	_, err := m.Call(ctx, Invocation{Export: "run"})
-	wantCode(t, err, wire.Timeout)
+	wantCode(t, err, fault.Timeout)
 	m.pool.settle()
 	if held := e.memory.held(); held > before {
 		t.Errorf("the account holds %d bytes, and %d before the call", held, before)

@@ -39,7 +39,7 @@ import (
 
 	"github.com/maypok86/otter/v2"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // overflowUID is what the kernel reports for a user that has no mapping in
@@ -158,12 +158,12 @@ func newCache[K comparable, V any](size int, evicted func(K, V)) *otter.Cache[K,
 	return otter.Must(o)
 }
 
-// Resolve says who calls. Errors are *wire.Error UNAUTHENTICATED and never
+// Resolve says who calls. Errors are *fault.Error UNAUTHENTICATED and never
 // hold the token.
 func (r *Resolver) Resolve(token string, uid uint32) (Caller, error) {
 	if token != "" {
 		if r.cfg.JWKS == "" {
-			return Caller{}, wire.Errorf(wire.Unauthenticated, "this toold takes no tokens; unset TOOL_TOKEN and TOOL_TOKEN_FILE")
+			return Caller{}, fault.Errorf(fault.Unauthenticated, "this toold takes no tokens; unset TOOL_TOKEN and TOOL_TOKEN_FILE")
 		}
 		c, err := r.resolveToken(token)
 		if err != nil {
@@ -173,10 +173,10 @@ func (r *Resolver) Resolve(token string, uid uint32) (Caller, error) {
 		return c, nil
 	}
 	if !r.cfg.AllowUID {
-		return Caller{}, wire.Errorf(wire.Unauthenticated, "a caller without a token is not admitted; ask the operator for one, or for identity.allow_uid")
+		return Caller{}, fault.Errorf(fault.Unauthenticated, "a caller without a token is not admitted; ask the operator for one, or for identity.allow_uid")
 	}
 	if uid == overflowUID {
-		return Caller{}, wire.Errorf(wire.Unauthenticated, "uid 65534 stands for any user without a mapping and is not admitted; run the container with a mapped user")
+		return Caller{}, fault.Errorf(fault.Unauthenticated, "uid 65534 stands for any user without a mapping and is not admitted; run the container with a mapped user")
 	}
 	m := hmac.New(sha256.New, r.key)
 	fmt.Fprintf(m, "uid\x00%d", uid)

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
-func code(err error) wire.Code {
-	var e *wire.Error
+func code(err error) fault.Code {
+	var e *fault.Error
 	if errors.As(err, &e) {
 		return e.Code
 	}
@@ -60,7 +60,7 @@ func TestResolve(t *testing.T) {
 		"token":        func() error { _, err := r.Resolve("secret-token", 1000); return err },
 	} {
 		err := try()
-		if code(err) != wire.Unauthenticated {
+		if code(err) != fault.Unauthenticated {
 			t.Errorf("%s: %v, want UNAUTHENTICATED", name, err)
 		}
 		if err != nil && bytes.Contains([]byte(err.Error()), []byte("secret-token")) {

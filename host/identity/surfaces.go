@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -180,7 +180,7 @@ type entry struct {
 	epoch   uint64
 	surface *Surface // nil before the first discovery and after an invalidation
 	wasMade bool     // some surface was made before
-	refused *wire.Error
+	refused *fault.Error
 	until   time.Time // how long refused counts
 	used    time.Time
 }
@@ -254,7 +254,7 @@ func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return nil, wire.Errorf(wire.Overloaded, "this daemon is shutting down; try again")
+		return nil, fault.Errorf(fault.Overloaded, "this daemon is shutting down; try again")
 	}
 	s.work.Add(1)
 	s.mu.Unlock()
@@ -264,7 +264,7 @@ func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (
 	err := s.turns.Acquire(queue, 1)
 	cancel()
 	if err != nil {
-		return nil, wire.Errorf(wire.Overloaded, "%d discoveries of tools are running, and many are waiting; try again", discoveries)
+		return nil, fault.Errorf(fault.Overloaded, "%d discoveries of tools are running, and many are waiting; try again", discoveries)
 	}
 	defer s.turns.Release(1)
 	start := time.Now()
@@ -290,8 +290,8 @@ func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (
 		s.event(e, event, "tools", len(surface.offers), "read_only", surface.Safety.ReadOnly, "took", took)
 		return surface, nil
 	}
-	var we *wire.Error
-	if errors.As(err, &we) && we.Code == wire.Unauthenticated {
+	var we *fault.Error
+	if errors.As(err, &we) && we.Code == fault.Unauthenticated {
 		e.surface, e.refused, e.until = nil, we, now.Add(refusedFor)
 		s.event(e, SurfaceRefused, "error", we.Message, "took", took)
 		return nil, we
@@ -314,7 +314,7 @@ func (s *Surfaces) safely(ctx context.Context, e *entry, discover func(context.C
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a discovery panicked", "tool", e.key.Tool, "identity", e.key.Fingerprint, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = wire.Errorf(wire.Internal, "the daemon failed when it listed the tools of %s; its log has the reason", e.key.Tool)
+			err = fault.Errorf(fault.Internal, "the daemon failed when it listed the tools of %s; its log has the reason", e.key.Tool)
 		}
 	}()
 	return discover(ctx)
@@ -364,7 +364,7 @@ func (s *Surfaces) InvalidateAll(why string) (n int) {
 }
 
 // Refuse notes that the server of a tool refused this identity in a call.
-func (s *Surfaces) Refuse(fingerprint string, err *wire.Error) {
+func (s *Surfaces) Refuse(fingerprint string, err *fault.Error) {
 	if e, ok := s.entries.GetIfPresent(fingerprint); ok {
 		e.mu.Lock()
 		e.epoch++

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -90,7 +90,7 @@ func TestRefresh(t *testing.T) {
 				t.Errorf("%s: %s, want %s", what, got, want)
 			}
 		}
-		down := fails(wire.Errorf(wire.ToolFailed, "down"))
+		down := fails(fault.Errorf(fault.ToolFailed, "down"))
 		get("new, and the server is down", "error TOOL_FAILED: down", down)
 		get("that is not remembered", "one", makes("one"))
 		get("warm", "one", makes("two"))
@@ -111,7 +111,7 @@ func TestRefresh(t *testing.T) {
 		get("and then", "error TOOL_FAILED: down", down)
 		get("up again", "three", makes("three"))
 		time.Sleep(15 * time.Minute)
-		no := fails(wire.Errorf(wire.Unauthenticated, "no"))
+		no := fails(fault.Errorf(fault.Unauthenticated, "no"))
 		get("refused at a refresh", "error UNAUTHENTICATED: no", no)
 		get("that is remembered", "error UNAUTHENTICATED: no", makes("four"))
 		time.Sleep(time.Minute - time.Second)
@@ -124,7 +124,7 @@ func TestRefresh(t *testing.T) {
 		get("the grants agree", "five", makes("six"))
 		s.Agree("a", abi.Safety{ReadOnly: true})
 		get("they do not", "six", makes("six"))
-		s.Refuse("a", wire.Errorf(wire.Unauthenticated, "no"))
+		s.Refuse("a", fault.Errorf(fault.Unauthenticated, "no"))
 		get("refused in a call", "error UNAUTHENTICATED: no", makes("seven"))
 		if got, want := events.String(), "map[failed:3 hit:4 invalidated:2 miss:1 refresh:5 refused:5 stale:3]"; got != want {
 			t.Errorf("events %s, want %s", got, want)
@@ -166,7 +166,7 @@ func TestSuperseded(t *testing.T) {
 		"reload":      func(s *Surfaces) { s.InvalidateAll("test") },
 		"new version": func(s *Surfaces) { s.InvalidateTool("db", "test") },
 		"refresh":     func(s *Surfaces) { s.Invalidate("a", "test") },
-		"refused":     func(s *Surfaces) { s.Refuse("a", wire.Errorf(wire.Unauthenticated, "no")) },
+		"refused":     func(s *Surfaces) { s.Refuse("a", fault.Errorf(fault.Unauthenticated, "no")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestSuperseded(t *testing.T) {
 				}
 				f, err := s.Get(t.Context(), keyOf(s, "a"), makes("third"))
 				if name == "refused" {
-					if code(err) != wire.Unauthenticated {
+					if code(err) != fault.Unauthenticated {
 						t.Errorf("%v, %v", f, err)
 					}
 				} else if err != nil || names(f) != "new" {
@@ -305,13 +305,13 @@ func TestSlow(t *testing.T) {
 			go s.Get(t.Context(), keyOf(s, fmt.Sprint(i)), func(context.Context) (*Surface, error) { <-deaf; return nil, errors.New("late") })
 		}
 		synctest.Wait()
-		if _, err := s.Get(t.Context(), keyOf(s, "b"), makes("x")); code(err) != wire.Overloaded {
+		if _, err := s.Get(t.Context(), keyOf(s, "b"), makes("x")); code(err) != fault.Overloaded {
 			t.Errorf("no turn: %v", err)
 		}
 		close(deaf)
 		synctest.Wait()
 		s.Close()
-		if _, err := s.Get(t.Context(), keyOf(s, "c"), makes("x")); code(err) != wire.Overloaded {
+		if _, err := s.Get(t.Context(), keyOf(s, "c"), makes("x")); code(err) != fault.Overloaded {
 			t.Errorf("after Close: %v", err)
 		}
 	})
@@ -411,8 +411,8 @@ func TestEntries(t *testing.T) {
 	k := keyOf(s, "a")
 	k.Shown = map[string]string{"user": "alice"}
 	s.Get(t.Context(), k, makes("one"))
-	s.Get(t.Context(), keyOf(s, "b"), fails(wire.Errorf(wire.Unauthenticated, "no")))
-	s.Get(t.Context(), keyOf(s, "c"), fails(wire.Errorf(wire.ToolFailed, "down")))
+	s.Get(t.Context(), keyOf(s, "b"), fails(fault.Errorf(fault.Unauthenticated, "no")))
+	s.Get(t.Context(), keyOf(s, "c"), fails(fault.Errorf(fault.ToolFailed, "down")))
 	var got []string
 	for _, e := range s.List() {
 		got = append(got, fmt.Sprintf("%s %s %d %s", e.Fingerprint, e.State, e.Tools, e.Reason))
@@ -432,8 +432,8 @@ func TestEntries(t *testing.T) {
 func TestDiscoveryThatPanics(t *testing.T) {
 	s, _, logs := newSurfaces(t, 10)
 	_, err := s.Get(t.Context(), keyOf(s, "f"), func(context.Context) (*Surface, error) { panic("a fault") })
-	var e *wire.Error
-	if !errors.As(err, &e) || e.Code != wire.Internal || strings.Contains(e.Message, "a fault") {
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Code != fault.Internal || strings.Contains(e.Message, "a fault") {
 		t.Errorf("%v", err)
 	}
 	if !strings.Contains(logs.String(), "a fault") {

@@ -21,7 +21,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 )
 
 const (
@@ -44,8 +45,8 @@ var (
 	keyWrappings = slices.Concat(secretKeys, publicKeys)
 )
 
-func refuse(format string, a ...any) *wire.Error {
-	return wire.Errorf(wire.Unauthenticated, "the token is refused: "+format, a...)
+func refuse(format string, a ...any) *fault.Error {
+	return fault.Errorf(fault.Unauthenticated, "the token is refused: "+format, a...)
 }
 
 // header is what is read of a token's protected header before any key is
@@ -79,12 +80,12 @@ func readHeader(token string) (h header, encrypted bool, err error) {
 	raw := segments[0]
 	// A doubled name could mean one thing here and another in a library.
 	var members map[string]json.RawMessage
-	if err := wire.Unmarshal(raw, &members); err != nil {
+	if err := strictjson.Unmarshal(raw, &members); err != nil {
 		return h, false, refuse("its header is no JSON object without doubled names")
 	}
 	for name, to := range map[string]*string{"alg": &h.Alg, "enc": &h.Enc, "kid": &h.Kid, "typ": &h.Typ, "cty": &h.Cty} {
 		if v, ok := members[name]; ok {
-			if err := wire.Unmarshal(v, to); err != nil {
+			if err := strictjson.Unmarshal(v, to); err != nil {
 				return h, false, refuse("%s in its header is no string", name)
 			}
 		}
@@ -238,7 +239,7 @@ type claims struct {
 // not change with time.
 func (r *Resolver) readClaims(text []byte) (*claims, error) {
 	var members map[string]json.RawMessage
-	if err := wire.Unmarshal(text, &members); err != nil {
+	if err := strictjson.Unmarshal(text, &members); err != nil {
 		return nil, refuse("its claims are no JSON object without doubled names")
 	}
 	c := &claims{text: make(map[string]string, len(members))}
@@ -247,7 +248,7 @@ func (r *Resolver) readClaims(text []byte) (*claims, error) {
 		switch raw[0] {
 		case '"':
 			var s string
-			if err := wire.Unmarshal(raw, &s); err != nil {
+			if err := strictjson.Unmarshal(raw, &s); err != nil {
 				return nil, refuse("its claim %s is malformed", clip(name))
 			}
 			c.text[name] = s
@@ -422,7 +423,7 @@ func (r *Resolver) resolveToken(token string) (Caller, error) {
 	keys := r.ring.current(r.cfg.Logger)
 	name, aead, err := r.box(token)
 	if err != nil {
-		return Caller{}, wire.Errorf(wire.Internal, "remember a token: %w", err)
+		return Caller{}, fault.Errorf(fault.Internal, "remember a token: %w", err)
 	}
 	if m, ok := r.known.GetIfPresent(name); ok && m.ring == keys.generation {
 		if kept, err := aead.Open(nil, nil, m.sealed, nil); err == nil {
@@ -438,7 +439,7 @@ func (r *Resolver) resolveToken(token string) (Caller, error) {
 	}
 	text, err := openToken(keys, token)
 	if err != nil {
-		var e *wire.Error
+		var e *fault.Error
 		if errors.As(err, &e) {
 			return Caller{}, e
 		}
@@ -555,7 +556,7 @@ func (r *Resolver) Inspect(token string) Inspection {
 	in.Alg, in.Enc, in.Kid, in.Typ, in.Encrypted = short(h.Alg), short(h.Enc), short(h.Kid), short(h.Typ), encrypted
 	var text []byte
 	if err == nil && r.cfg.JWKS == "" {
-		err = wire.Errorf(wire.Unauthenticated, "this toold takes no tokens: identity.jwks is not set in toold.json")
+		err = fault.Errorf(fault.Unauthenticated, "this toold takes no tokens: identity.jwks is not set in toold.json")
 	} else if err == nil {
 		text, err = openToken(r.ring.current(r.cfg.Logger), token)
 	}
@@ -564,7 +565,7 @@ func (r *Resolver) Inspect(token string) Inspection {
 		text, _ = base64.RawURLEncoding.DecodeString(parts[1])
 	}
 	var members map[string]json.RawMessage
-	if wire.Unmarshal(text, &members) == nil {
+	if strictjson.Unmarshal(text, &members) == nil {
 		in.Claims = map[string]string{}
 		for _, name := range slices.Sorted(maps.Keys(members)) {
 			in.Claims[short(name)] = "(hidden)"

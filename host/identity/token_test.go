@@ -21,7 +21,7 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // canary is a secret that must turn up nowhere.
@@ -243,7 +243,7 @@ func TestTokens(t *testing.T) {
 				}
 			}
 			c, err := r.Resolve(tt.token, 1000)
-			if code(err) != wire.Unauthenticated {
+			if code(err) != fault.Unauthenticated {
 				t.Errorf("%s, %s: %v as %v, want UNAUTHENTICATED", name, heat, err, c.ID)
 				continue
 			}
@@ -273,7 +273,7 @@ func TestOneText(t *testing.T) {
 	}
 	refused := func(what, token string) {
 		t.Helper()
-		if _, err := r.Resolve(token, 1000); code(err) != wire.Unauthenticated {
+		if _, err := r.Resolve(token, 1000); code(err) != fault.Unauthenticated {
 			t.Errorf("%s: %v, want UNAUTHENTICATED", what, err)
 		}
 		if in := r.Inspect(token); in.Error == "" || in.Verified {
@@ -343,7 +343,7 @@ func TestWarmToken(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Second)
-		if err := job.Current(); code(err) != wire.Unauthenticated {
+		if err := job.Current(); code(err) != fault.Unauthenticated {
 			t.Errorf("what was begun before exp goes on after it: %v", err)
 		}
 		must("warm, at exp", false)
@@ -529,7 +529,7 @@ func FuzzToken(f *testing.F) {
 			}
 			return
 		}
-		if code(cold) != wire.Unauthenticated {
+		if code(cold) != fault.Unauthenticated {
 			t.Fatalf("%v", cold)
 		}
 		if len(token) > 100 && strings.Contains(cold.Error(), token[len(token)-60:]) {
@@ -550,7 +550,7 @@ func FuzzClaims(f *testing.F) {
 		if err == nil && (c.expires.IsZero() || c.id == "") {
 			t.Fatalf("%q was taken as %+v", claims, c)
 		}
-		if err != nil && code(err) != wire.Unauthenticated {
+		if err != nil && code(err) != fault.Unauthenticated {
 			t.Fatalf("%q: %v", claims, err)
 		}
 	})

@@ -18,9 +18,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
-	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -46,9 +47,9 @@ type Case struct {
 	Result   *abi.Result   `json:"result,omitempty"`
 	// Fails is the code that the call must fail with, and Message a part of
 	// what it says. Export is the one that is then called.
-	Fails   wire.Code `json:"fails,omitempty"`
-	Message string    `json:"message,omitempty"`
-	Export  string    `json:"export,omitempty"`
+	Fails   fault.Code `json:"fails,omitempty"`
+	Message string     `json:"message,omitempty"`
+	Export  string     `json:"export,omitempty"`
 
 	// Emitted is what was sent while the call ran, by stream.
 	Emitted map[string]string `json:"emitted,omitempty"`
@@ -109,7 +110,7 @@ func LoadCases(file string) ([]Case, error) {
 		return nil, fmt.Errorf("%w; it holds the calls to make and what must come of them, see docs/plugins.md", err)
 	}
 	var cases []Case
-	if err := wire.Unmarshal(b, &cases); err != nil {
+	if err := strictjson.Unmarshal(b, &cases); err != nil {
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	for i := range cases {
@@ -226,7 +227,7 @@ type told struct {
 func (w *Workbench) input(c *Case) ([]byte, error) {
 	var call abi.Call
 	if c.Call != nil {
-		if err := wire.Unmarshal(c.Call, &call); err != nil {
+		if err := strictjson.Unmarshal(c.Call, &call); err != nil {
 			return nil, fmt.Errorf("the case's own call: %w", err)
 		}
 	}
@@ -302,7 +303,7 @@ func (w *Workbench) services(c *Case, said *told) guest.Services {
 				return nil
 			}
 			if n := len(key) + len(value); int64(n) > int64(w.def.Capabilities.State) {
-				return wire.Errorf(wire.LimitExceeded, "the variable %q has %d bytes, more than capabilities.state in tool.json; keep less, or raise it", key, n)
+				return fault.Errorf(fault.LimitExceeded, "the variable %q has %d bytes, more than capabilities.state in tool.json; keep less, or raise it", key, n)
 			}
 			said.vars[key] = string(value)
 			return nil
@@ -374,7 +375,7 @@ func (w *Workbench) compare(c *Case, output []byte, said *told, err error) []str
 	diff := slices.Clone(said.wrong)
 	switch {
 	case c.Fails != "":
-		var e *wire.Error
+		var e *fault.Error
 		switch {
 		case err == nil:
 			diff = append(diff, fmt.Sprintf("answered %s, must fail with %s", output, c.Fails))
@@ -416,7 +417,7 @@ func differences(answer []byte, want, got any, name string) []string {
 	if len(answer) == 0 {
 		return []string{fmt.Sprintf("it answered nothing; answer a %s, as what the SDK exports does (`toolctl schema abi` says what one is)", name)}
 	}
-	if err := wire.Unmarshal(answer, got); err != nil {
+	if err := strictjson.Unmarshal(answer, got); err != nil {
 		return []string{fmt.Sprintf("the answer is no %s: %v; `toolctl schema abi` says what one is; it was %s", name, err, cut(string(answer)))}
 	}
 	return walk("", plain(want), plain(got))

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // OpenBeneath opens the folder dir and returns it with its path free of
@@ -30,10 +30,10 @@ import (
 // outside the roots.
 func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 	if dir == "" {
-		return nil, "", wire.Errorf(wire.InvalidPayload, "cwd is missing: name a folder beneath %s", strings.Join(roots, ", "))
+		return nil, "", fault.Errorf(fault.InvalidPayload, "cwd is missing: name a folder beneath %s", strings.Join(roots, ", "))
 	}
 	refuse := func(more string) (*os.File, string, error) {
-		return nil, "", wire.Errorf(wire.InvalidPayload, "cwd %q is not a folder beneath %s%s: change to one that is", dir, strings.Join(roots, ", "), more)
+		return nil, "", fault.Errorf(fault.InvalidPayload, "cwd %q is not a folder beneath %s%s: change to one that is", dir, strings.Join(roots, ", "), more)
 	}
 	if !filepath.IsAbs(dir) || strings.IndexByte(dir, 0) >= 0 {
 		return refuse("")

@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
 	"os/exec"
 	"unsafe"
 )
@@ -457,7 +457,7 @@ func TestWriteThroughLink(t *testing.T) {
 	must(t, os.Symlink("/", link))
 	c := probing(t, dir, "read", ".")
 	c.Confine.Write = append(c.Confine.Write, link)
-	if _, err := r.Run(patient(t), c); codeOf(err) != wire.ToolBroken || !strings.Contains(err.Error(), "symbolic link") {
+	if _, err := r.Run(patient(t), c); codeOf(err) != fault.ToolBroken || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("error %v", err)
 	}
 	c.Confine.Write[1] = dir + "/missing"

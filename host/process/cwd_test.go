@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
 )
 
 func TestOpenBeneath(t *testing.T) {
@@ -98,7 +98,7 @@ func TestOpenBeneath(t *testing.T) {
 				defer f.Close()
 			}
 			if tt.want == "" {
-				if codeOf(err) != wire.InvalidPayload {
+				if codeOf(err) != fault.InvalidPayload {
 					t.Errorf("opened %q, error %v, want INVALID_PAYLOAD", path, err)
 				}
 				return
@@ -167,7 +167,7 @@ func TestSwappedFolder(t *testing.T) {
 		c.Stdout = &out
 		_, err := r.Run(patient(t), c)
 		switch {
-		case codeOf(err) == wire.InvalidPayload:
+		case codeOf(err) == fault.InvalidPayload:
 			refused++
 		case err != nil:
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func TestSwappedRoot(t *testing.T) {
 	c := shell("/etc", "pwd")
 	c.Roots = []string{base + "/root"}
 	_, err := r.Run(patient(t), c)
-	if codeOf(err) != wire.InvalidPayload || !strings.Contains(err.Error(), "symbolic link") {
+	if codeOf(err) != fault.InvalidPayload || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("error %v", err)
 	}
 

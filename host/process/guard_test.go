@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
 )
 
 // probeCalls are system calls that one process does to another, to the host or
@@ -555,7 +555,7 @@ func TestLeast(t *testing.T) {
 	r := newRunner(t, process.Config{Most: process.Landlock, Ready: 1})
 	c := shell(t.TempDir(), "echo ran")
 	c.Confine.Least = process.Seccomp
-	if _, err := r.Run(context.Background(), c); codeOf(err) != wire.ToolBroken || !strings.Contains(err.Error(), "seccomp") {
+	if _, err := r.Run(context.Background(), c); codeOf(err) != fault.ToolBroken || !strings.Contains(err.Error(), "seccomp") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -583,7 +583,7 @@ func TestOrphansOfASupervisor(t *testing.T) {
 		for _, pid := range childrenOf(t, os.Getpid()) {
 			unix.Kill(pid, unix.SIGKILL)
 		}
-		if _, err := u.wait(); codeOf(err) != wire.Internal {
+		if _, err := u.wait(); codeOf(err) != fault.Internal {
 			t.Errorf("%v: error %v, want INTERNAL", most, err)
 		}
 		if len(pids) < 3 {
@@ -646,7 +646,7 @@ func TestUser(t *testing.T) {
 	}
 	// Where that cannot be, nothing runs.
 	low := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
-	if _, err := low.Run(patient(t), c); codeOf(err) != wire.ToolBroken || !strings.Contains(err.Error(), "user") {
+	if _, err := low.Run(patient(t), c); codeOf(err) != fault.ToolBroken || !strings.Contains(err.Error(), "user") {
 		t.Errorf("error %v", err)
 	}
 }

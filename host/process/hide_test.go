@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
 )
 
 // What is hidden is not read by whatever name, and all else is.
@@ -148,7 +148,7 @@ func TestHideMustBeAbsolute(t *testing.T) {
 	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
 	c := probing(t, t.TempDir(), "read", ".")
 	c.Confine.Hide = []string{"state"}
-	if _, err := r.Run(patient(t), c); codeOf(err) != wire.ToolBroken {
+	if _, err := r.Run(patient(t), c); codeOf(err) != fault.ToolBroken {
 		t.Errorf("error %v", err)
 	}
 }
@@ -197,7 +197,7 @@ func TestConfinementFollowsReplacedFiles(t *testing.T) {
 	}
 	must(t, os.Rename(base+"/home", base+"/was"))
 	must(t, os.Symlink(base+"/out", base+"/home"))
-	if got, err := write(); codeOf(err) != wire.ToolBroken {
+	if got, err := write(); codeOf(err) != fault.ToolBroken {
 		t.Errorf("through a link: %s, %v", got, err)
 	}
 

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 func TestStatus(t *testing.T) {
@@ -45,8 +45,8 @@ func TestStatus(t *testing.T) {
 		for least := Unconfined; least <= User; least++ {
 			c := &Command{Path: "/bin/git", Confine: Confine{Least: least}}
 			err := s.admits(c)
-			var e *wire.Error
-			if (err == nil) != (least <= tt.level) || err != nil && (!errors.As(err, &e) || e.Code != wire.ToolBroken) {
+			var e *fault.Error
+			if (err == nil) != (least <= tt.level) || err != nil && (!errors.As(err, &e) || e.Code != fault.ToolBroken) {
 				t.Errorf("%+v, %v demanded: %v", tt, least, err)
 			}
 			c.Confine.Off = true

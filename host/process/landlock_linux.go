@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // What the Landlock ABI versions brought that is used here.
@@ -141,7 +141,7 @@ func (s Status) admits(c *Command) error {
 	level := s.Level()
 	if c.Confine.User != nil {
 		if !s.Users {
-			return wire.Errorf(wire.ToolBroken, "run %s as user %d: %s; or take user out of tool.json", c.Path, c.Confine.User.UID, s.UsersReason)
+			return fault.Errorf(fault.ToolBroken, "run %s as user %d: %s; or take user out of tool.json", c.Path, c.Confine.User.UID, s.UsersReason)
 		}
 		level = User
 	}
@@ -154,7 +154,7 @@ func (s Status) admits(c *Command) error {
 			why = append(why, reason)
 		}
 	}
-	return wire.Errorf(wire.ToolBroken, "run %s: the confinement %q is demanded, and this system gives %q (%s): run toold on Linux 6.2 or later and outside of a sandbox that forbids it, or demand less in toold.json", c.Path, c.Confine.Least, level, strings.Join(append(why, s.Lost...), "; "))
+	return fault.Errorf(fault.ToolBroken, "run %s: the confinement %q is demanded, and this system gives %q (%s): run toold on Linux 6.2 or later and outside of a sandbox that forbids it, or demand less in toold.json", c.Path, c.Confine.Least, level, strings.Join(append(why, s.Lost...), "; "))
 }
 
 // restrictThread confines the calling thread, and what it starts, for good.

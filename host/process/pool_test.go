@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
 )
 
 func TestCannotRun(t *testing.T) {
@@ -30,22 +30,22 @@ func TestCannotRun(t *testing.T) {
 		name string
 		path string
 		args []string
-		want wire.Code
+		want fault.Code
 		says string
 	}{
-		{"missing", dir + "/nothing", nil, wire.ToolNotInstalled, "install it"},
-		{"in what is no folder", "/bin/true/x", nil, wire.ToolNotInstalled, "install it"},
-		{"relative", "bin/true", nil, wire.ToolBroken, "absolute"},
-		{"empty", "", nil, wire.ToolBroken, "absolute"},
-		{"not executable", file("data", "", 0o644), nil, wire.ToolBroken, "executable"},
-		{"a folder", dir, nil, wire.ToolBroken, "executable"},
-		{"no program", file("empty", "\x00\x01", 0o755), nil, wire.ToolBroken, "no program"},
-		{"a loop", dir + "/loop", nil, wire.ToolBroken, "no program"},
-		{"interpreter missing", file("script", "#!/nothing/here\n", 0o755), nil, wire.ToolNotInstalled, "interpreter"},
-		{"interpreter not allowed", file("sh", "#!/bin/sh\n", 0o755), nil, wire.ToolBroken, "interpreter"},
-		{"argument too long", "/bin/true", []string{strings.Repeat("x", 200<<10)}, wire.InvalidPayload, "fewer"},
-		{"arguments too long", "/bin/true", strings.Fields(strings.Repeat("xxxxxxxx ", 400_000)), wire.InvalidPayload, "fewer"},
-		{"NUL", "/bin/true", []string{"a\x00b"}, wire.InvalidPayload, "NUL"},
+		{"missing", dir + "/nothing", nil, fault.ToolNotInstalled, "install it"},
+		{"in what is no folder", "/bin/true/x", nil, fault.ToolNotInstalled, "install it"},
+		{"relative", "bin/true", nil, fault.ToolBroken, "absolute"},
+		{"empty", "", nil, fault.ToolBroken, "absolute"},
+		{"not executable", file("data", "", 0o644), nil, fault.ToolBroken, "executable"},
+		{"a folder", dir, nil, fault.ToolBroken, "executable"},
+		{"no program", file("empty", "\x00\x01", 0o755), nil, fault.ToolBroken, "no program"},
+		{"a loop", dir + "/loop", nil, fault.ToolBroken, "no program"},
+		{"interpreter missing", file("script", "#!/nothing/here\n", 0o755), nil, fault.ToolNotInstalled, "interpreter"},
+		{"interpreter not allowed", file("sh", "#!/bin/sh\n", 0o755), nil, fault.ToolBroken, "interpreter"},
+		{"argument too long", "/bin/true", []string{strings.Repeat("x", 200<<10)}, fault.InvalidPayload, "fewer"},
+		{"arguments too long", "/bin/true", strings.Fields(strings.Repeat("xxxxxxxx ", 400_000)), fault.InvalidPayload, "fewer"},
+		{"NUL", "/bin/true", []string{"a\x00b"}, fault.InvalidPayload, "NUL"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := process.Command{Path: tt.path, Args: tt.args, Dir: dir, Roots: []string{dir}}
@@ -69,7 +69,7 @@ func TestLimitOfRuns(t *testing.T) {
 	b := begin(t, r, shell(dir, "echo; exec sleep 1000"))
 	a.next()
 	b.next()
-	if _, err := r.Run(patient(t), shell(dir, "")); codeOf(err) != wire.Overloaded {
+	if _, err := r.Run(patient(t), shell(dir, "")); codeOf(err) != fault.Overloaded {
 		t.Errorf("error %v, want OVERLOADED", err)
 	}
 	a.cancel()
@@ -117,11 +117,11 @@ func TestClose(t *testing.T) {
 	}
 	must(t, r.Close())
 	for _, u := range running {
-		if _, err := u.wait(); codeOf(err) != wire.Aborted {
+		if _, err := u.wait(); codeOf(err) != fault.Aborted {
 			t.Errorf("error %v, want ABORTED", err)
 		}
 	}
-	if _, err := r.Run(patient(t), shell(dir, "")); codeOf(err) != wire.Aborted {
+	if _, err := r.Run(patient(t), shell(dir, "")); codeOf(err) != fault.Aborted {
 		t.Errorf("after Close: error %v, want ABORTED", err)
 	}
 	if left := alive(t, mark); len(left) > 0 {
@@ -137,16 +137,16 @@ func TestEndedBeforeItBegan(t *testing.T) {
 	dir := t.TempDir()
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := r.Run(gone, shell(dir, "echo > made")); codeOf(err) != wire.Aborted {
+	if _, err := r.Run(gone, shell(dir, "echo > made")); codeOf(err) != fault.Aborted {
 		t.Errorf("error %v, want ABORTED", err)
 	}
 	// Not even its folder is looked at.
-	if _, err := r.Run(gone, shell("/nothing", "")); codeOf(err) != wire.Aborted {
+	if _, err := r.Run(gone, shell("/nothing", "")); codeOf(err) != fault.Aborted {
 		t.Errorf("error %v, want ABORTED", err)
 	}
 	late, cancel := context.WithDeadline(context.Background(), time.Unix(1, 0))
 	defer cancel()
-	if _, err := r.Run(late, shell(dir, "echo > made")); codeOf(err) != wire.Timeout {
+	if _, err := r.Run(late, shell(dir, "echo > made")); codeOf(err) != fault.Timeout {
 		t.Errorf("error %v, want TIMEOUT", err)
 	}
 	if _, err := os.Stat(dir + "/made"); err == nil {
@@ -177,7 +177,7 @@ func TestSupervisorStopped(t *testing.T) {
 			u.next()
 			start := time.Now()
 			u.cancel()
-			if _, err := u.wait(); codeOf(err) != wire.Aborted {
+			if _, err := u.wait(); codeOf(err) != fault.Aborted {
 				t.Errorf("error %v, want ABORTED", err)
 			}
 			if took := time.Since(start); took > tt.within {

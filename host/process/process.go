@@ -55,7 +55,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // abandonAfter is how long a run that was killed may take to be gone.
@@ -324,7 +324,7 @@ func (r *Runner) Close() error {
 // Run runs c until it ended by itself or ctx ended, and returns when none of
 // its processes is alive and all they wrote was written on.
 //
-// Its errors are *wire.Error: TIMEOUT when the deadline of ctx passed and
+// Its errors are *fault.Error: TIMEOUT when the deadline of ctx passed and
 // ABORTED when ctx was cancelled (output written before was delivered),
 // TOOL_NOT_INSTALLED when there is no such binary, TOOL_BROKEN when it is
 // there but cannot be run as c says, INVALID_PAYLOAD for a working folder or
@@ -412,24 +412,24 @@ func (c *Command) follow(ctx context.Context, child *child) (Exit, error) {
 // check refuses what cannot run and fills in defaults.
 func (c *Command) check() error {
 	if !filepath.IsAbs(c.Path) || strings.ContainsRune(c.Path, 0) {
-		return wire.Errorf(wire.ToolBroken, "the tool's binary %q is not an absolute path: name it in full in tool.json", c.Path)
+		return fault.Errorf(fault.ToolBroken, "the tool's binary %q is not an absolute path: name it in full in tool.json", c.Path)
 	}
 	for _, path := range c.Confine.Hide {
 		if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
-			return wire.Errorf(wire.ToolBroken, "what %s may not read is %q, which is not an absolute path: name it in full", c.Path, path)
+			return fault.Errorf(fault.ToolBroken, "what %s may not read is %q, which is not an absolute path: name it in full", c.Path, path)
 		}
 	}
 	size := 0
 	for _, list := range [][]string{c.Args, c.Env} {
 		for _, s := range list {
 			if strings.IndexByte(s, 0) >= 0 {
-				return wire.Errorf(wire.InvalidPayload, "an argument or variable holds a NUL byte, which no program can be given: remove it")
+				return fault.Errorf(fault.InvalidPayload, "an argument or variable holds a NUL byte, which no program can be given: remove it")
 			}
 			size += len(s) + 1
 		}
 	}
 	if size > MaxArgs {
-		return wire.Errorf(wire.InvalidPayload, "arguments and environment are %d bytes, the limit is %d: pass fewer at a time", size, MaxArgs)
+		return fault.Errorf(fault.InvalidPayload, "arguments and environment are %d bytes, the limit is %d: pass fewer at a time", size, MaxArgs)
 	}
 	if c.Grace <= 0 {
 		c.Grace = DefaultGrace
@@ -441,9 +441,9 @@ func (c *Command) check() error {
 func (c *Command) ended(ctx context.Context) error {
 	name := filepath.Base(c.Path)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return wire.Errorf(wire.Timeout, "%s did not end in its time and was stopped, with all it had started: allow it more, or ask it for less", name)
+		return fault.Errorf(fault.Timeout, "%s did not end in its time and was stopped, with all it had started: allow it more, or ask it for less", name)
 	}
-	return wire.Errorf(wire.Aborted, "%s was stopped on request, with all it had started", name)
+	return fault.Errorf(fault.Aborted, "%s was stopped on request, with all it had started", name)
 }
 
 // cannotRun is the error for a Path that exec refused with errno.
@@ -451,19 +451,19 @@ func (c *Command) cannotRun(errno syscall.Errno) error {
 	switch errno {
 	case syscall.ENOENT, syscall.ENOTDIR:
 		if _, err := os.Stat(c.Path); err == nil {
-			return wire.Errorf(wire.ToolNotInstalled, "run %s: the interpreter that it names is not on this host: install it", c.Path)
+			return fault.Errorf(fault.ToolNotInstalled, "run %s: the interpreter that it names is not on this host: install it", c.Path)
 		}
-		return wire.Errorf(wire.ToolNotInstalled, "run %s: it is not on this host: install it, or name another binary in tool.json", c.Path)
+		return fault.Errorf(fault.ToolNotInstalled, "run %s: it is not on this host: install it, or name another binary in tool.json", c.Path)
 	case syscall.EACCES, syscall.EPERM:
-		return wire.Errorf(wire.ToolBroken, "run %s: %w: make it executable for toold's user; when it is a script, its interpreter must be among what the tool may execute", c.Path, errno)
+		return fault.Errorf(fault.ToolBroken, "run %s: %w: make it executable for toold's user; when it is a script, its interpreter must be among what the tool may execute", c.Path, errno)
 	case syscall.ENOEXEC, syscall.EISDIR, syscall.EINVAL, syscall.ELOOP:
-		return wire.Errorf(wire.ToolBroken, "run %s: %w: it is no program that this host can run; name another binary in tool.json", c.Path, errno)
+		return fault.Errorf(fault.ToolBroken, "run %s: %w: it is no program that this host can run; name another binary in tool.json", c.Path, errno)
 	case syscall.E2BIG:
-		return wire.Errorf(wire.InvalidPayload, "run %s: arguments and environment are more than this host takes: pass fewer at a time", c.Path)
+		return fault.Errorf(fault.InvalidPayload, "run %s: arguments and environment are more than this host takes: pass fewer at a time", c.Path)
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
-		return wire.Errorf(wire.Overloaded, "run %s: %w: this host has no room for another process now; try again", c.Path, errno)
+		return fault.Errorf(fault.Overloaded, "run %s: %w: this host has no room for another process now; try again", c.Path, errno)
 	}
-	return wire.Errorf(wire.Internal, "run %s: %w: see toold's log", c.Path, errno)
+	return fault.Errorf(fault.Internal, "run %s: %w: see toold's log", c.Path, errno)
 }
 
 // IsShell reports whether the program at path is a shell, by its name.

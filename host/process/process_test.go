@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
 )
 
 func TestMain(m *testing.M) {
@@ -124,8 +124,8 @@ func shell(dir, script string) process.Command {
 }
 
 // codeOf is the wire code of err.
-func codeOf(err error) wire.Code {
-	var e *wire.Error
+func codeOf(err error) fault.Code {
+	var e *fault.Error
 	if !errors.As(err, &e) {
 		return ""
 	}
@@ -186,7 +186,7 @@ func TestNotInstalled(t *testing.T) {
 	dir := t.TempDir()
 	c := shell(dir, "")
 	c.Path = dir + "/nothing"
-	if _, err := r.Run(patient(t), c); codeOf(err) != wire.ToolNotInstalled {
+	if _, err := r.Run(patient(t), c); codeOf(err) != fault.ToolNotInstalled {
 		t.Errorf("error %v, want TOOL_NOT_INSTALLED", err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // pumpBuffer is what one read takes from a pipe: all that a pipe holds on
@@ -50,7 +50,7 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		if s.feed != nil {
 			s.feed.to.Close()
 		}
-		return nil, wire.Errorf(wire.Overloaded, "open the tool's streams: %w: this host has no room now; try again", err)
+		return nil, fault.Errorf(fault.Overloaded, "open the tool's streams: %w: this host has no room now; try again", err)
 	}
 	if c.Stdin != nil {
 		theirs, ours, err := os.Pipe()

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 const (
@@ -138,7 +138,7 @@ func (r *Runner) close() {
 }
 
 func errStopping() error {
-	return wire.Errorf(wire.Aborted, "toold is stopping: try again when it runs")
+	return fault.Errorf(fault.Aborted, "toold is stopping: try again when it runs")
 }
 
 // goLocked makes s go. One that holds a run kills it first.
@@ -326,7 +326,7 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 		delete(r.all, s)
 		r.mu.Unlock()
 		r.gone.Done()
-		return wire.Errorf(wire.Overloaded, "start a supervisor for a binary: %w: this host has no room now; try again", err)
+		return fault.Errorf(fault.Overloaded, "start a supervisor for a binary: %w: this host has no room now; try again", err)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -380,7 +380,7 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 	}
 	if !ok || !first.Ready {
 		conn.Close()
-		return wire.Errorf(wire.Internal, "start a supervisor for a binary: it ended or did not answer; this program's main must begin with process.Supervise: see toold's log")
+		return fault.Errorf(fault.Internal, "start a supervisor for a binary: it ended or did not answer; this program's main must begin with process.Supervise: see toold's log")
 	}
 	return nil
 }
@@ -494,7 +494,7 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 	r.mu.Lock()
 	if r.runs >= r.config.Max {
 		r.mu.Unlock()
-		return nil, wire.Errorf(wire.Overloaded, "%d binaries run already, and that is the limit: try again", r.config.Max)
+		return nil, fault.Errorf(fault.Overloaded, "%d binaries run already, and that is the limit: try again", r.config.Max)
 	}
 	r.runs++
 	r.mu.Unlock()
@@ -526,7 +526,7 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 				continue
 			}
 			over()
-			return nil, wire.Errorf(wire.Internal, "run %s: supervisors end as soon as they are there: %w: see toold's log", c.Path, err)
+			return nil, fault.Errorf(fault.Internal, "run %s: supervisors end as soon as they are there: %w: see toold's log", c.Path, err)
 		}
 		ch := &child{s: s, done: make(chan outcome, 1)}
 		go func() {
@@ -546,9 +546,9 @@ func (r *Runner) await(c *Command, s *supervisor) outcome {
 		closed := r.closed
 		r.mu.Unlock()
 		if closed {
-			return outcome{err: wire.Errorf(wire.Aborted, "%s was stopped because toold is stopping", filepath.Base(c.Path))}
+			return outcome{err: fault.Errorf(fault.Aborted, "%s was stopped because toold is stopping", filepath.Base(c.Path))}
 		}
-		return outcome{err: wire.Errorf(wire.Internal, "%s was stopped: the supervisor of its processes was killed: see toold's log", filepath.Base(c.Path))}
+		return outcome{err: fault.Errorf(fault.Internal, "%s was stopped: the supervisor of its processes was killed: see toold's log", filepath.Base(c.Path))}
 	}
 	if e := in.Exit; e != nil && e.Left {
 		r.log.Error("processes of a run could not be killed", "binary", c.Path, "supervisor", s.cmd.Process.Pid)
@@ -567,9 +567,9 @@ func (r *Runner) await(c *Command, s *supervisor) outcome {
 	case in.Fail != nil && in.Fail.Step == stepExec && in.Fail.Errno != 0:
 		return outcome{err: c.cannotRun(syscall.Errno(in.Fail.Errno))}
 	case in.Fail != nil:
-		return outcome{err: wire.Errorf(wire.ToolBroken, "run %s: %s: %s", c.Path, in.Fail.Step, in.Fail.Text)}
+		return outcome{err: fault.Errorf(fault.ToolBroken, "run %s: %s: %s", c.Path, in.Fail.Step, in.Fail.Text)}
 	}
-	return outcome{err: wire.Errorf(wire.Internal, "run %s: its supervisor answered what it should not", c.Path)}
+	return outcome{err: fault.Errorf(fault.Internal, "run %s: its supervisor answered what it should not", c.Path)}
 }
 
 // order sends o, with descriptors when there are any.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // starter runs children directly.
@@ -72,19 +72,19 @@ func (r *Runner) close() {
 // start begins c in dir with the standard streams files.
 func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*os.File) (*child, error) {
 	if c.Confine.Least > Unconfined && !c.Confine.Off {
-		return nil, wire.Errorf(wire.ToolBroken, "run %s: the confinement %q is demanded, and only Linux gives it: do not demand it here", c.Path, c.Confine.Least)
+		return nil, fault.Errorf(fault.ToolBroken, "run %s: the confinement %q is demanded, and only Linux gives it: do not demand it here", c.Path, c.Confine.Least)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return nil, wire.Errorf(wire.Aborted, "toold is stopping: try again when it runs")
+		return nil, fault.Errorf(fault.Aborted, "toold is stopping: try again when it runs")
 	}
 	if len(r.running) >= r.config.Max {
-		return nil, wire.Errorf(wire.Overloaded, "%d binaries run already, and that is the limit: try again", r.config.Max)
+		return nil, fault.Errorf(fault.Overloaded, "%d binaries run already, and that is the limit: try again", r.config.Max)
 	}
 	path, err := pathOf(dir)
 	if err != nil {
-		return nil, wire.Errorf(wire.InvalidPayload, "cwd %q is gone: change to one that is there", c.Dir)
+		return nil, fault.Errorf(fault.InvalidPayload, "cwd %q is gone: change to one that is there", c.Dir)
 	}
 	pid, err := syscall.ForkExec(c.Path, append([]string{c.Path}, c.Args...), &syscall.ProcAttr{
 		Dir:   path,
@@ -122,7 +122,7 @@ func (c *child) wait(name string) outcome {
 	c.pid = 0
 	c.mu.Unlock()
 	if err != nil {
-		return outcome{err: wire.Errorf(wire.Internal, "wait for %s: %w", name, err)}
+		return outcome{err: fault.Errorf(fault.Internal, "wait for %s: %w", name, err)}
 	}
 	e := Exit{Code: status.ExitStatus()}
 	if status.Signaled() {
@@ -145,7 +145,7 @@ func (c *child) kill()      { c.signal(unix.SIGKILL) }
 // abandon gives up waiting for a child that SIGKILL does not end.
 func (c *child) abandon() {
 	select {
-	case c.done <- outcome{err: wire.Errorf(wire.Internal, "a process cannot be killed: see this host's process list")}:
+	case c.done <- outcome{err: fault.Errorf(fault.Internal, "a process cannot be killed: see this host's process list")}:
 	default:
 	}
 }

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
 )
 
 // A tree of every kind of process that tries to stay: in the background, in a
@@ -64,7 +64,7 @@ func TestTimeout(t *testing.T) {
 			if t.Logf("%v after the limit", late); late > 500*time.Millisecond {
 				t.Errorf("answered %v after the limit, want half a second at most", late)
 			}
-			if codeOf(err) != wire.Timeout {
+			if codeOf(err) != fault.Timeout {
 				t.Errorf("error %v, want TIMEOUT", err)
 			}
 			if exit.Signal != syscall.SIGKILL {
@@ -91,7 +91,7 @@ func TestGrace(t *testing.T) {
 	if got := u.next(); got != "cleaned up" {
 		t.Errorf("got %q", got)
 	}
-	if exit, err := u.wait(); codeOf(err) != wire.Aborted || exit.Code != 7 {
+	if exit, err := u.wait(); codeOf(err) != fault.Aborted || exit.Code != 7 {
 		t.Errorf("exit %+v, error %v, want ABORTED after code 7", exit, err)
 	}
 }
@@ -141,7 +141,7 @@ func TestForkRacers(t *testing.T) {
 			u.next()
 			start := time.Now()
 			u.cancel()
-			if _, err := u.wait(); codeOf(err) != wire.Aborted {
+			if _, err := u.wait(); codeOf(err) != fault.Aborted {
 				t.Errorf("error %v, want ABORTED", err)
 			}
 			t.Logf("killed in %v", time.Since(start))
@@ -164,7 +164,7 @@ func TestTimeoutsLeaveNothing(t *testing.T) {
 		c.Stdout = &out
 		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Millisecond)
 		defer cancel()
-		if _, err := r.Run(ctx, c); codeOf(err) != wire.Timeout {
+		if _, err := r.Run(ctx, c); codeOf(err) != fault.Timeout {
 			t.Fatalf("error %v, want TIMEOUT", err)
 		}
 	}
@@ -250,7 +250,7 @@ func TestSupervisorKilled(t *testing.T) {
 	if err := unix.Kill(pids[0], unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := u.wait(); codeOf(err) != wire.Internal {
+	if _, err := u.wait(); codeOf(err) != fault.Internal {
 		t.Errorf("error %v, want INTERNAL", err)
 	}
 	waitGone(t, pids...)

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -70,7 +71,7 @@ type call struct {
 	cancel context.CancelCauseFunc
 	size   int
 	// refused, when it is not nil, is the answer: the request was malformed.
-	refused *wire.Error
+	refused *fault.Error
 	// last says that the connection ends after the answer.
 	last    bool
 	input   *input // nil on a call that takes no stdin frames
@@ -150,7 +151,7 @@ func (c *conn) push(cl *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stopping && cl.refused == nil {
-		cl.refused = wire.Errorf(wire.Overloaded, "the daemon is stopping; try again when it is back")
+		cl.refused = fault.Errorf(fault.Overloaded, "the daemon is stopping; try again when it is back")
 	}
 	c.queue = append(c.queue, cl)
 	c.queuedBytes += cl.size
@@ -191,7 +192,7 @@ func (c *conn) evict() bool {
 		return false
 	}
 	c.stopping, c.evicted = true, true
-	c.queue = append(c.queue, c.refusal(&wire.Call{}, wire.Errorf(wire.Overloaded, "the daemon gave this connection's place to another, since it was idle; connect again"), true))
+	c.queue = append(c.queue, c.refusal(&wire.Call{}, fault.Errorf(fault.Overloaded, "the daemon gave this connection's place to another, since it was idle; connect again"), true))
 	c.change.Broadcast()
 	patience := lastWords
 	select {
@@ -215,7 +216,7 @@ func (c *conn) stop() {
 
 // end ends all calls of the connection, for a reason that their callers are
 // told, and reads nothing more from it.
-func (c *conn) end(reason *wire.Error) {
+func (c *conn) end(reason *fault.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopping = true
@@ -240,7 +241,7 @@ func (c *conn) leftLocked() {
 
 // ErrLeft is the cause of the end of a call whose caller left. It is never
 // written to.
-var ErrLeft = wire.Errorf(wire.Aborted, "the caller left")
+var ErrLeft = fault.Errorf(fault.Aborted, "the caller left")
 
 // read takes frames from the connection until no more can come.
 func (c *conn) read() {
@@ -249,18 +250,18 @@ func (c *conn) read() {
 			return
 		}
 		frame, err := wire.ReadFrame(c.in)
-		switch tooLarge := (*wire.Error)(nil); {
+		switch tooLarge := (*fault.Error)(nil); {
 		case err == nil:
 			c.take(frame)
 			continue
 		case errors.As(err, &tooLarge):
-			c.abandonPartial(wire.Errorf(wire.InvalidEnvelope, "the last args frame did not come: %s", tooLarge.Message))
+			c.abandonPartial(fault.Errorf(fault.InvalidEnvelope, "the last args frame did not come: %s", tooLarge.Message))
 			c.push(c.refusal(&wire.Call{}, tooLarge, true))
 		case errors.Is(err, io.EOF):
-			c.abandonPartial(wire.Errorf(wire.InvalidEnvelope, "the connection ended before the last args frame; the one with \"more\": false is the last"))
+			c.abandonPartial(fault.Errorf(fault.InvalidEnvelope, "the connection ended before the last args frame; the one with \"more\": false is the last"))
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			c.abandonPartial(wire.Errorf(wire.InvalidEnvelope, "the connection ended within an args frame"))
-			c.push(c.refusal(&wire.Call{}, wire.Errorf(wire.InvalidEnvelope, "the request: the connection ended within the frame"), true))
+			c.abandonPartial(fault.Errorf(fault.InvalidEnvelope, "the connection ended within an args frame"))
+			c.push(c.refusal(&wire.Call{}, fault.Errorf(fault.InvalidEnvelope, "the request: the connection ended within the frame"), true))
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed):
 			return // the server stops
 		default:
@@ -324,11 +325,11 @@ func (c *conn) awaitHangup() error {
 // take handles one whole frame.
 func (c *conn) take(frame []byte) {
 	message, err := wire.Parse(frame)
-	var refused *wire.Error
+	var refused *fault.Error
 	errors.As(err, &refused)
 	switch m := message.(type) {
 	case *wire.Call:
-		c.abandonPartial(wire.Errorf(wire.InvalidEnvelope, "/more: is true, but another request came in place of the args frames"))
+		c.abandonPartial(fault.Errorf(fault.InvalidEnvelope, "/more: is true, but another request came in place of the args frames"))
 		c.skipArgs = false
 		switch {
 		case refused != nil:
@@ -347,7 +348,7 @@ func (c *conn) take(frame []byte) {
 // takeTyped handles a frame that belongs to a call: args to the one that is
 // being assembled, others to the oldest that was not answered. refused says
 // what is wrong with it, if something is.
-func (c *conn) takeTyped(t *wire.Typed, refused *wire.Error, size int) {
+func (c *conn) takeTyped(t *wire.Typed, refused *fault.Error, size int) {
 	if t.Type == wire.TypeArgs && c.skipArgs {
 		return
 	}
@@ -379,14 +380,14 @@ func (c *conn) takeTyped(t *wire.Typed, refused *wire.Error, size int) {
 		// without it could do something else than what was asked.
 		cl.cancel(refused)
 	case t.Type == wire.TypeArgs:
-		cl.cancel(wire.Errorf(wire.InvalidEnvelope, "an args frame came, but the request had no \"more\": true"))
+		cl.cancel(fault.Errorf(fault.InvalidEnvelope, "an args frame came, but the request had no \"more\": true"))
 	case t.Type == wire.TypeSignal:
 		select {
 		case cl.signals <- t.Signal:
 		default: // as many wait as anyone could mean
 		}
 	case cl.input == nil:
-		cl.cancel(wire.Errorf(wire.InvalidEnvelope, "a stdin frame came, but the request is not streamed, or brought its input with it"))
+		cl.cancel(fault.Errorf(fault.InvalidEnvelope, "a stdin frame came, but the request is not streamed, or brought its input with it"))
 	default:
 		if err := cl.input.receive(t.Data, t.EOF); err != nil {
 			cl.cancel(err)
@@ -414,7 +415,7 @@ func (c *conn) setPartial(cl *call) {
 }
 
 // abandonPartial refuses the request whose args frames will not come.
-func (c *conn) abandonPartial(reason *wire.Error) {
+func (c *conn) abandonPartial(reason *fault.Error) {
 	if cl := c.partial; cl != nil {
 		cl.refused = reason
 		c.push(cl)
@@ -448,7 +449,7 @@ func (c *conn) newCall(m *wire.Call, size int) *call {
 }
 
 // refusal is a request that is answered with an error in its turn.
-func (c *conn) refusal(m *wire.Call, err *wire.Error, last bool) *call {
+func (c *conn) refusal(m *wire.Call, err *fault.Error, last bool) *call {
 	cl := &call{Call: m, refused: err, last: last}
 	cl.ctx, cl.cancel = context.WithCancelCause(c.ctx)
 	return cl
@@ -491,7 +492,7 @@ func (c *conn) run(cl *call) *wire.Result {
 			return &wire.Result{Err: broken}
 		}
 		// It never began, so nothing speaks against trying again.
-		return &wire.Result{Err: wire.Errorf(wire.Overloaded, "the daemon stopped before the call began; try again when it is back")}
+		return &wire.Result{Err: fault.Errorf(fault.Overloaded, "the daemon stopped before the call began; try again when it is back")}
 	}
 	s := Streams{Signals: cl.signals}
 	if cl.Stream {
@@ -523,8 +524,8 @@ func (c *conn) run(cl *call) *wire.Result {
 
 // brokenBy is what the caller did wrong to a call that was ended for it, else
 // nil.
-func brokenBy(cl *call) *wire.Error {
-	if broken := (*wire.Error)(nil); errors.As(context.Cause(cl.ctx), &broken) && broken.Code == wire.InvalidEnvelope {
+func brokenBy(cl *call) *fault.Error {
+	if broken := (*fault.Error)(nil); errors.As(context.Cause(cl.ctx), &broken) && broken.Code == fault.InvalidEnvelope {
 		return broken
 	}
 	return nil
@@ -538,7 +539,7 @@ func (c *conn) handle(cl *call, s Streams) (r *wire.Result) {
 			r = nil
 		}
 		if r == nil {
-			r = &wire.Result{Err: wire.Errorf(wire.Internal, "the daemon failed in this call, %s; its log has the reason", cl.ExecutionID)}
+			r = &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this call, %s; its log has the reason", cl.ExecutionID)}
 		}
 	}()
 	return c.server.config.Handler(cl.ctx, cl.Call, c.peer, s)

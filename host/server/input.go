@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -59,16 +60,16 @@ func (in *input) open() io.ReadCloser {
 }
 
 // receive puts in what came from the client.
-func (in *input) receive(data []byte, eof bool) *wire.Error {
+func (in *input) receive(data []byte, eof bool) *fault.Error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch {
 	case in.err != nil:
 		return nil // nobody reads any more
 	case in.ended && len(data) > 0:
-		return wire.Errorf(wire.InvalidEnvelope, "a stdin frame came after the one with \"eof\": true")
+		return fault.Errorf(fault.InvalidEnvelope, "a stdin frame came after the one with \"eof\": true")
 	case in.buf.Len()+in.taken+len(data) > wire.Credit:
-		return wire.Errorf(wire.InvalidEnvelope, "over %d bytes of input are on their way; wait for acks", wire.Credit)
+		return fault.Errorf(fault.InvalidEnvelope, "over %d bytes of input are on their way; wait for acks", wire.Credit)
 	}
 	in.buf.Write(data)
 	in.ended = in.ended || eof

@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -66,7 +67,7 @@ type Streams struct {
 
 // Handler makes the result of a call. ctx ends when the caller leaves, when
 // the server is made to stop, and when the caller breaks the protocol; its
-// cause is then a *wire.Error that says so. c.ExecutionID is never empty.
+// cause is then a *fault.Error that says so. c.ExecutionID is never empty.
 //
 // Stdout and Stderr of a streamed call's Result are what was not written to s:
 // they are sent before the last frame. The Handler must not write to s once it
@@ -215,10 +216,10 @@ func (s *Server) admit(ctx context.Context, nc *net.UnixConn) {
 	s.mu.Unlock()
 	switch {
 	case stopping:
-		tell(nc, wire.Errorf(wire.Overloaded, "the daemon is stopping; try again when it is back"))
+		tell(nc, fault.Errorf(fault.Overloaded, "the daemon is stopping; try again when it is back"))
 		nc.Close()
 	case !admitted:
-		tell(nc, wire.Errorf(wire.Overloaded, "the daemon already serves %d connections; try again, or raise its limit", s.config.MaxConns))
+		tell(nc, fault.Errorf(fault.Overloaded, "the daemon already serves %d connections; try again, or raise its limit", s.config.MaxConns))
 		s.turnAway(nc)
 	default:
 		go func() {
@@ -238,7 +239,7 @@ func (s *Server) admit(ctx context.Context, nc *net.UnixConn) {
 }
 
 // refuses is why p is not served, or nil.
-func (s *Server) refuses(p Peer) *wire.Error {
+func (s *Server) refuses(p Peer) *fault.Error {
 	if s.config.Admits == nil {
 		return nil
 	}
@@ -246,9 +247,9 @@ func (s *Server) refuses(p Peer) *wire.Error {
 	if err == nil {
 		return nil
 	}
-	var e *wire.Error
+	var e *fault.Error
 	if !errors.As(err, &e) {
-		e = wire.Errorf(wire.Denied, "%w", err)
+		e = fault.Errorf(fault.Denied, "%w", err)
 	}
 	return e
 }
@@ -294,7 +295,7 @@ func (s *Server) dropLocked(c *conn) {
 
 // tell writes an error to a new connection. The frame is far smaller than the
 // buffer of its socket: this does not block.
-func tell(nc *net.UnixConn, err *wire.Error) {
+func tell(nc *net.UnixConn, err *fault.Error) {
 	wire.WriteFrame(nc, wire.EncodeResult(wire.Plain, &wire.Result{Err: err}))
 }
 
@@ -351,7 +352,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.eachConn(func(c *conn) {
-		c.end(wire.Errorf(wire.Aborted, "the daemon was stopped while the call ran; call again when it is back, if that is safe"))
+		c.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran; call again when it is back, if that is safe"))
 	})
 	timer := time.NewTimer(s.endGrace)
 	defer timer.Stop()

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -154,7 +155,7 @@ func (c *rawClient) result() (*wire.Result, string) {
 }
 
 // refused receives an answer with the given code.
-func (c *rawClient) refused(code wire.Code) string {
+func (c *rawClient) refused(code fault.Code) string {
 	c.t.Helper()
 	r, _ := c.result()
 	if r.Err == nil || r.Err.Code != code {
@@ -175,7 +176,7 @@ func (c *rawClient) ended() {
 func echo(_ context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
 	if s.Stdin != nil {
 		if _, err := io.Copy(s.Stdout, s.Stdin()); err != nil {
-			return &wire.Result{Err: wire.Errorf(wire.Internal, "copy: %w", err)}
+			return &wire.Result{Err: fault.Errorf(fault.Internal, "copy: %w", err)}
 		}
 	}
 	return &wire.Result{Ran: true, Stdout: []byte(strings.Join(c.Args, " "))}
@@ -212,7 +213,7 @@ func TestFrameLimit(t *testing.T) {
 			_, err := c.Write(append(header, make([]byte, n)...))
 			written <- err
 		}()
-		if message := c.refused(wire.MessageTooLarge); !strings.Contains(message, fmt.Sprint(n)) {
+		if message := c.refused(fault.MessageTooLarge); !strings.Contains(message, fmt.Sprint(n)) {
 			t.Errorf("%d bytes: %s", n, message)
 		}
 		c.ended()
@@ -254,7 +255,7 @@ func TestHalfAFrame(t *testing.T) {
 		if r, _ := c.result(); string(r.Stdout) != "whole" {
 			t.Errorf("the whole frame before it: %+v", r)
 		}
-		c.refused(wire.InvalidEnvelope)
+		c.refused(fault.InvalidEnvelope)
 		c.ended()
 
 		gone := dial(t, s)
@@ -290,7 +291,7 @@ func TestMalformedRequests(t *testing.T) {
 		`{"toolId":"x","executionId":"7d444840-9dc0-41d1-b245-5ffdce74fad2","payload":[]}`: "/payload",
 	} {
 		c.send(frame)
-		if message := c.refused(wire.InvalidEnvelope); !strings.HasPrefix(message, path+": ") {
+		if message := c.refused(fault.InvalidEnvelope); !strings.HasPrefix(message, path+": ") {
 			t.Errorf("%s: %s", frame, message)
 		}
 		c.send(`{"tool":"x","args":["still here"]}`)
@@ -463,8 +464,8 @@ func TestCallerLeaves(t *testing.T) {
 		<-began
 		leave(c)
 		c.Close()
-		var cause *wire.Error
-		if err := <-causes; !errors.As(err, &cause) || cause.Code != wire.Aborted {
+		var cause *fault.Error
+		if err := <-causes; !errors.As(err, &cause) || cause.Code != fault.Aborted {
 			t.Errorf("%s: the call ended with %v", name, err)
 		}
 		settle(func() bool { return s.Conns() == 0 })
@@ -530,7 +531,7 @@ func TestConnectionLimit(t *testing.T) {
 		c := dial(t, s)
 		// The answer is there although the client wrote first.
 		wire.WriteFrame(c, []byte(sized(wire.MaxFrame)))
-		if message := c.refused(wire.Overloaded); !strings.Contains(message, "1015") {
+		if message := c.refused(fault.Overloaded); !strings.Contains(message, "1015") {
 			t.Errorf("turned away with %q", message)
 		}
 		c.Close()
@@ -538,7 +539,7 @@ func TestConnectionLimit(t *testing.T) {
 	// One that is turned away is listened to for a moment: it may not read before
 	// it has said all.
 	away := dial(t, s)
-	away.refused(wire.Overloaded)
+	away.refused(fault.Overloaded)
 	for range 1000 {
 		away.send(`{"tool":"x"}`)
 	}
@@ -596,7 +597,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	call(clients[0], "again") // 2 is now idle longest, and 3 after it
 	for _, gone := range []int{2, 3} {
 		call(dial(t, s), "new")
-		if message := clients[gone].refused(wire.Overloaded); !strings.Contains(message, "connect again") {
+		if message := clients[gone].refused(fault.Overloaded); !strings.Contains(message, "connect again") {
 			t.Errorf("%d was told %q", gone, message)
 		}
 		clients[gone].ended()
@@ -604,7 +605,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	// What was written before the words were read was not run.
 	call(dial(t, s), "new")
 	wire.WriteFrame(clients[4], []byte(`{"tool":"x","args":["never"]}`))
-	clients[4].refused(wire.Overloaded)
+	clients[4].refused(fault.Overloaded)
 	clients[4].ended()
 	close(begin)
 	if r, _ := clients[1].result(); string(r.Stdout) != "wait" {
@@ -747,7 +748,7 @@ func TestHandlerFails(t *testing.T) {
 	c := dial(t, s)
 	for _, tool := range []string{"panic", "nil", "panic"} {
 		c.send(`{"tool":"`+tool+`"}`, `{"tool":"x"}`)
-		if message := c.refused(wire.Internal); strings.Contains(message, "of the test") {
+		if message := c.refused(fault.Internal); strings.Contains(message, "of the test") {
 			t.Errorf("%s: the caller was told %q", tool, message)
 		}
 		if r, _ := c.result(); r.Err != nil {
@@ -792,7 +793,7 @@ func TestFramesAfterTheResult(t *testing.T) {
 	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
 		select {
 		case sig := <-s.Signals:
-			return &wire.Result{Err: wire.Errorf(wire.Internal, "a late signal came: %v", sig)}
+			return &wire.Result{Err: fault.Errorf(fault.Internal, "a late signal came: %v", sig)}
 		default:
 			return &wire.Result{Ran: true}
 		}

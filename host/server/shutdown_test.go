@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -40,7 +41,7 @@ func TestShutdownLetsCallsFinish(t *testing.T) {
 	if r, out := busy.result(); out != "still here" || r.Err != nil {
 		t.Errorf("the call that ran: %q, %+v", out, r)
 	}
-	if message := busy.refused(wire.Overloaded); !strings.Contains(message, "stopping") {
+	if message := busy.refused(fault.Overloaded); !strings.Contains(message, "stopping") {
 		t.Errorf("a further request: %s", message)
 	}
 	busy.ended()
@@ -58,7 +59,7 @@ func TestShutdownAnswersLastWords(t *testing.T) {
 	c.result()
 	s.eachConn((*conn).stop)
 	c.send(`{"tool":"x"}`)
-	c.refused(wire.Overloaded)
+	c.refused(fault.Overloaded)
 	c.ended()
 }
 
@@ -67,7 +68,7 @@ func TestShutdownEndsCalls(t *testing.T) {
 	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
 		began <- struct{}{}
 		<-ctx.Done()
-		var e *wire.Error
+		var e *fault.Error
 		errors.As(context.Cause(ctx), &e)
 		return &wire.Result{Err: e, Stdout: []byte("half")}
 	}})
@@ -83,10 +84,10 @@ func TestShutdownEndsCalls(t *testing.T) {
 		t.Error(err)
 	}
 	r, _ := c.result()
-	if r.Err == nil || r.Err.Code != wire.Aborted || string(r.Stdout) != "half" || r.ExitCode != 130 {
+	if r.Err == nil || r.Err.Code != fault.Aborted || string(r.Stdout) != "half" || r.ExitCode != 130 {
 		t.Errorf("the call that ran: %+v", r)
 	}
-	c.refused(wire.Overloaded)
+	c.refused(fault.Overloaded)
 	c.ended()
 }
 
@@ -250,7 +251,7 @@ func TestConnectionWhileStopping(t *testing.T) {
 	s.stopping = true
 	s.mu.Unlock()
 	c := dial(t, s)
-	if message := c.refused(wire.Overloaded); !strings.Contains(message, "stopping") {
+	if message := c.refused(fault.Overloaded); !strings.Contains(message, "stopping") {
 		t.Errorf("told %q", message)
 	}
 	c.ended()

@@ -19,6 +19,7 @@ import (
 	"testing/iotest"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -243,7 +244,7 @@ func TestAcks(t *testing.T) {
 		sent = append(sent, string(frame))
 		return nil
 	})
-	receive := func(n int) *wire.Error { return in.receive(make([]byte, n), false) }
+	receive := func(n int) *fault.Error { return in.receive(make([]byte, n), false) }
 	if err := receive(wire.Credit); err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +308,7 @@ func TestProtocolErrorsOfACall(t *testing.T) {
 		c := dial(t, s)
 		c.send(frames...)
 		r, _ := c.result()
-		if r.Err == nil || r.Err.Code != wire.InvalidEnvelope || r.ExitCode != 64 {
+		if r.Err == nil || r.Err.Code != fault.InvalidEnvelope || r.ExitCode != 64 {
 			t.Errorf("%s: %+v", name, r)
 		}
 		c.send(`{"tool":"next"}`)
@@ -328,8 +329,8 @@ func TestUnknownFrameDuringACall(t *testing.T) {
 	if r, _ := c.result(); string(r.Stdout) != "first" {
 		t.Errorf("got %+v", r)
 	}
-	c.refused(wire.InvalidEnvelope)
-	c.refused(wire.InvalidEnvelope)
+	c.refused(fault.InvalidEnvelope)
+	c.refused(fault.InvalidEnvelope)
 }
 
 func TestInputBeforeItIsAskedFor(t *testing.T) {
@@ -402,7 +403,7 @@ func TestLongArgumentsRefused(t *testing.T) {
 		t.Errorf("the earlier call: %+v", r)
 	}
 	<-signalled
-	for i, want := range []wire.Code{wire.MessageTooLarge, wire.InvalidEnvelope, wire.InvalidEnvelope, wire.InvalidEnvelope} {
+	for i, want := range []fault.Code{fault.MessageTooLarge, fault.InvalidEnvelope, fault.InvalidEnvelope, fault.InvalidEnvelope} {
 		if message := c.refused(want); message == "" {
 			t.Errorf("refusal %d says nothing", i)
 		}
@@ -412,7 +413,7 @@ func TestLongArgumentsRefused(t *testing.T) {
 	}
 	c.send(`{"tool":"x","stream":true,"more":true}`)
 	c.CloseWrite()
-	c.refused(wire.InvalidEnvelope)
+	c.refused(fault.InvalidEnvelope)
 	c.ended()
 }
 

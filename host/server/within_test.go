@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -26,7 +27,7 @@ func TestWithin(t *testing.T) {
 			n, err := out.Write(p)
 			if wrote += n; err != nil {
 				returned <- wrote
-				return &wire.Result{Err: wire.Errorf(wire.Timeout, "time is over")}
+				return &wire.Result{Err: fault.Errorf(fault.Timeout, "time is over")}
 			}
 			if wrote > 8<<10 {
 				cancel(errors.New("time is over"))
@@ -37,7 +38,7 @@ func TestWithin(t *testing.T) {
 	c.send(`{"tool":"yes","stream":true}`)
 	wrote := <-returned
 	r, out := c.result()
-	if r.Err == nil || r.Err.Code != wire.Timeout {
+	if r.Err == nil || r.Err.Code != fault.Timeout {
 		t.Errorf("got %+v", r)
 	}
 	// What was under way when the call ended may have come through as well.

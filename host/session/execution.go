@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -38,7 +39,7 @@ type Outcome struct {
 	Tool        string
 	Kind        string
 	Status      string // as wire.Result.Status says it
-	Code        wire.Code
+	Code        fault.Code
 	ExitCode    int
 	Attempts    int
 	Started     time.Time
@@ -104,7 +105,7 @@ func (c *Counters) add(o *Outcome) {
 	switch {
 	case code != "":
 	case o.ExitCode != 0:
-		code = string(wire.ToolFailed)
+		code = string(fault.ToolFailed)
 	default:
 		code = "ok"
 	}
@@ -166,7 +167,7 @@ type Execution struct {
 	fuel     atomic.Int64
 
 	mu      sync.Mutex                // guards what follows
-	aborted *wire.Error               // why it was ended, or nil
+	aborted *fault.Error              // why it was ended, or nil
 	cancels []context.CancelCauseFunc // what an abort ends
 	// programs are those of AddProgram.
 	programs []Program
@@ -198,7 +199,7 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 		return false, notFound(s.id)
 	}
 	if !x.Listing && s.tools != nil && !slices.Contains(s.tools, x.Tool) {
-		return false, wire.Errorf(wire.Denied, "denied by rule session.tools: this session is limited to other tools than %s; use one of %q, or call in another session", x.Tool, s.tools)
+		return false, fault.Errorf(fault.Denied, "denied by rule session.tools: this session is limited to other tools than %s; use one of %q, or call in another session", x.Tool, s.tools)
 	}
 	var cancel context.CancelCauseFunc
 	x.ctx, cancel = context.WithCancelCause(ctx)
@@ -248,7 +249,7 @@ func (x *Execution) OnAbort(cancel context.CancelCauseFunc) {
 
 // abort ends whatever x waits for or runs. It reports whether x had begun to
 // change something, so that nobody knows how far it came.
-func (x *Execution) abort(reason *wire.Error) (unknown bool) {
+func (x *Execution) abort(reason *fault.Error) (unknown bool) {
 	x.mu.Lock()
 	if x.aborted == nil {
 		x.aborted = reason
@@ -276,7 +277,7 @@ func (x *Execution) Attempt(mutating bool) (int, error) {
 	err := x.s.note(x.begin())
 	if err != nil && mutating {
 		x.attempts.Store(0)
-		return n, wire.Errorf(wire.StoreUnavailable, "the journal of the session cannot be written, so a call that changes something is not begun: %w; see the sessions folder in the daemon's state", err)
+		return n, fault.Errorf(fault.StoreUnavailable, "the journal of the session cannot be written, so a call that changes something is not begun: %w; see the sessions folder in the daemon's state", err)
 	}
 	return n, nil
 }
@@ -392,8 +393,8 @@ func (x *Execution) End(r *wire.Result) {
 		o.Code = r.Err.Code
 		// Whoever called is told that it was ended. What it had done by then
 		// nobody knows, and that is what is kept.
-		if ended := aborted != nil || o.Code == wire.Aborted || o.Code == wire.Timeout; ended && x.unknown() {
-			o.Code = wire.OutcomeUnknown
+		if ended := aborted != nil || o.Code == fault.Aborted || o.Code == fault.Timeout; ended && x.unknown() {
+			o.Code = fault.OutcomeUnknown
 		}
 	}
 	rec := &record{

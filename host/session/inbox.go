@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // maxInbox bounds, in bytes, the text that waits to be read by one execution.
@@ -51,20 +51,20 @@ func (b *inbox) put(text []byte, eof bool) (*message, error) {
 	waits := b.size + b.passedLocked()
 	switch {
 	case b.isOverLocked():
-		return nil, wire.Errorf(wire.NotRunning, "the call has ended; %d bytes were not delivered", len(text))
+		return nil, fault.Errorf(fault.NotRunning, "the call has ended; %d bytes were not delivered", len(text))
 	case b.deaf != "":
-		return nil, wire.Errorf(wire.NotRunning, "%s; %d bytes were not delivered", b.deaf, len(text))
+		return nil, fault.Errorf(fault.NotRunning, "%s; %d bytes were not delivered", b.deaf, len(text))
 	case b.eof:
-		return nil, wire.Errorf(wire.NotRunning, "its input was ended with eof before; %d bytes were not delivered", len(text))
+		return nil, fault.Errorf(fault.NotRunning, "its input was ended with eof before; %d bytes were not delivered", len(text))
 	case waits+len(text) > maxInbox:
-		return nil, wire.Errorf(wire.LimitExceeded, "%d bytes wait to be read already, and %d are the limit; steer again when the call has read them; %d bytes were not delivered", waits, maxInbox, len(text))
+		return nil, fault.Errorf(fault.LimitExceeded, "%d bytes wait to be read already, and %d are the limit; steer again when the call has read them; %d bytes were not delivered", waits, maxInbox, len(text))
 	}
 	if b.forward != nil {
 		if eof {
-			return nil, wire.Errorf(wire.InvalidPayload, "/eof: the caller of this execution streams its input and ends it; steer with text only")
+			return nil, fault.Errorf(fault.InvalidPayload, "/eof: the caller of this execution streams its input and ends it; steer with text only")
 		}
 		if !b.forwardLocked(m) {
-			return nil, wire.Errorf(wire.NotRunning, "the input of the call has ended; %d bytes were not delivered", len(text))
+			return nil, fault.Errorf(fault.NotRunning, "the input of the call has ended; %d bytes were not delivered", len(text))
 		}
 		return m, nil
 	}

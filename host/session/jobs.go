@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -90,7 +91,7 @@ func (t *Table) NewJob(owner, session string, call *wire.Call, cancel context.Ca
 		for _, other := range jobs {
 			// Another's, too: an operator has nothing but the id to tell jobs by.
 			if other.ID == j.ID {
-				return nil, wire.Errorf(wire.InvalidEnvelope, "/executionId: there is a job %s already; make a new id for each execution", j.ID)
+				return nil, fault.Errorf(fault.InvalidEnvelope, "/executionId: there is a job %s already; make a new id for each execution", j.ID)
 			}
 			if who == owner && !other.isDone() {
 				running++
@@ -98,7 +99,7 @@ func (t *Table) NewJob(owner, session string, call *wire.Call, cancel context.Ca
 		}
 	}
 	if running >= maxJobs {
-		return nil, wire.Errorf(wire.Overloaded, "%d jobs are running, and that is the limit; wait for one, or cancel one with toolctl jobs cancel", running)
+		return nil, fault.Errorf(fault.Overloaded, "%d jobs are running, and that is the limit; wait for one, or cancel one with toolctl jobs cancel", running)
 	}
 	t.jobs.addLocked(j)
 	return j, nil
@@ -204,7 +205,7 @@ func (j *Job) isDone() bool {
 }
 
 // Stop ends the job; one that has ended stays as it is.
-func (j *Job) Stop(reason *wire.Error) {
+func (j *Job) Stop(reason *fault.Error) {
 	j.mu.Lock()
 	x, cancel, done := j.x, j.cancel, j.done
 	j.mu.Unlock()
@@ -226,7 +227,7 @@ func (j *Job) Stderr() io.Writer { return jobWriter{j, &j.stderr} }
 // Progress keeps what the job last said of its progress.
 func (j *Job) Progress(data json.RawMessage) error {
 	if !json.Valid(data) || len(data) > maxLine {
-		return wire.Errorf(wire.InvalidPayload, "progress is not one JSON value of at most %d bytes", maxLine)
+		return fault.Errorf(fault.InvalidPayload, "progress is not one JSON value of at most %d bytes", maxLine)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // journalVersion is the version of the format that this program writes. It
@@ -70,22 +70,22 @@ type record struct {
 	State string `json:"state,omitempty"`
 
 	// Of an execution.
-	Execution   string    `json:"execution,omitempty"`
-	Tool        string    `json:"tool,omitempty"`
-	Kind        string    `json:"kind,omitempty"`
-	Job         bool      `json:"job,omitempty"`
-	Detach      bool      `json:"detach,omitempty"`
-	Mutating    bool      `json:"mutating,omitempty"`
-	Status      string    `json:"status,omitempty"`
-	Code        wire.Code `json:"code,omitempty"`
-	ExitCode    int       `json:"exit_code,omitempty"`
-	Attempts    int       `json:"attempts,omitempty"`
-	DurationMS  int64     `json:"duration_ms,omitempty"`
-	BytesIn     int64     `json:"bytes_in,omitempty"`
-	BytesOut    int64     `json:"bytes_out,omitempty"`
-	Fuel        int64     `json:"fuel,omitempty"`
-	Undelivered int       `json:"undelivered,omitempty"`
-	Programs    []Program `json:"programs,omitempty"`
+	Execution   string     `json:"execution,omitempty"`
+	Tool        string     `json:"tool,omitempty"`
+	Kind        string     `json:"kind,omitempty"`
+	Job         bool       `json:"job,omitempty"`
+	Detach      bool       `json:"detach,omitempty"`
+	Mutating    bool       `json:"mutating,omitempty"`
+	Status      string     `json:"status,omitempty"`
+	Code        fault.Code `json:"code,omitempty"`
+	ExitCode    int        `json:"exit_code,omitempty"`
+	Attempts    int        `json:"attempts,omitempty"`
+	DurationMS  int64      `json:"duration_ms,omitempty"`
+	BytesIn     int64      `json:"bytes_in,omitempty"`
+	BytesOut    int64      `json:"bytes_out,omitempty"`
+	Fuel        int64      `json:"fuel,omitempty"`
+	Undelivered int        `json:"undelivered,omitempty"`
+	Programs    []Program  `json:"programs,omitempty"`
 
 	Counters *Counters `json:"counters,omitempty"`
 	Pending  []record  `json:"pending,omitempty"`

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -90,7 +91,7 @@ func TestSessionsComeBack(t *testing.T) {
 	}
 	s.set(func() error { s.name, s.tools = "parent", []string{"git", "tool"}; return nil })
 	run(t, s, "one", false).End(fine)
-	run(t, s, "two", true).End(&wire.Result{Err: wire.Errorf(wire.Timeout, "too long")})
+	run(t, s, "two", true).End(&wire.Result{Err: fault.Errorf(fault.Timeout, "too long")})
 	run(t, s, "three", true) // and the daemon is killed
 	run(t, child, "four", false)
 
@@ -330,15 +331,15 @@ func TestJobsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var e *wire.Error
-	if err := job("one more"); !errors.As(err, &e) || e.Code != wire.Overloaded {
+	var e *fault.Error
+	if err := job("one more"); !errors.As(err, &e) || e.Code != fault.Overloaded {
 		t.Errorf("one more: %v", err)
 	}
 	if n := len(tab.jobs.of("me", false)); n != 0 {
 		t.Errorf("%d jobs are listed before it is certain that they run", n)
 	}
-	jobs[0].End(&wire.Result{Err: wire.Errorf(wire.Denied, "no")})
-	if err := job("1"); !errors.As(err, &e) || e.Code != wire.InvalidEnvelope {
+	jobs[0].End(&wire.Result{Err: fault.Errorf(fault.Denied, "no")})
+	if err := job("1"); !errors.As(err, &e) || e.Code != fault.InvalidEnvelope {
 		t.Errorf("an id twice: %v", err)
 	}
 	if err := job("one more"); err != nil {
@@ -486,8 +487,8 @@ func TestJournalsThatCannotBeWritten(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = x.Attempt(true)
-			var e *wire.Error
-			if !errors.As(err, &e) || e.Code != wire.StoreUnavailable || !strings.Contains(e.Message, "journal") {
+			var e *fault.Error
+			if !errors.As(err, &e) || e.Code != fault.StoreUnavailable || !strings.Contains(e.Message, "journal") {
 				t.Errorf("a call that changes something: %v", err)
 			}
 			x.End(&wire.Result{Err: e})
@@ -532,7 +533,7 @@ func FuzzJournal(f *testing.F) {
 		{Type: recState, State: Active, ID: "s", Owner: "me"},
 		{Type: recSet, Name: "n", Labels: map[string]string{"a": "b"}, Tools: &[]string{"git"}},
 		{Type: recBegin, Execution: "e", Tool: "git", Kind: KindJob, Job: true},
-		{Type: recEnd, Execution: "e", Tool: "git", Kind: KindJob, Job: true, Code: wire.Timeout, Attempts: 1},
+		{Type: recEnd, Execution: "e", Tool: "git", Kind: KindJob, Job: true, Code: fault.Timeout, Attempts: 1},
 		{Type: recSnapshot, Counters: &Counters{Calls: 5}, Pending: []record{{Type: recBegin, Execution: "p"}}},
 	} {
 		b.Write(r.encode())

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // Open makes the table of the sessions whose journals are in c.Dir. Journals that
@@ -132,7 +132,7 @@ func (t *Table) restore(id string) *Session {
 	}
 	for _, p := range l.pending {
 		r := p
-		r.Type, r.Status, r.Code = recEnd, "error", wire.OutcomeUnknown
+		r.Type, r.Status, r.Code = recEnd, "error", fault.OutcomeUnknown
 		r.DurationMS = time.Since(p.At).Milliseconds()
 		r.Attempts = 1
 		began := p.At
@@ -155,7 +155,7 @@ func (jt *jobTable) restore(s *Session, r *record) {
 		ID: r.Execution, Owner: s.owner, Session: s.id, Tool: r.Tool, Detach: r.Detach, Started: o.Started,
 		table: jt, listed: true, done: true, outcome: o,
 	}
-	if r.Code == wire.OutcomeUnknown {
+	if r.Code == fault.OutcomeUnknown {
 		j.message = "the daemon ended while the job ran; nobody knows how far it came"
 	}
 	jt.mu.Lock()
@@ -262,7 +262,7 @@ func (s *Session) suspend() error {
 	case len(s.running) > 0 || s.inTurn:
 		n := len(s.running)
 		s.mu.Unlock()
-		return wire.Errorf(wire.SessionBusy, "%d calls are running; wait for them, or end them with toolctl session abort", n)
+		return fault.Errorf(fault.SessionBusy, "%d calls are running; wait for them, or end them with toolctl session abort", n)
 	}
 	s.state = Suspended
 	s.recent, s.running = nil, nil
@@ -282,7 +282,7 @@ func (s *Session) flush() error {
 		s.journal.release()
 	}
 	if err != nil {
-		return wire.Errorf(wire.StoreUnavailable, "the journal of the session cannot be written: %w; see the sessions folder in the daemon's state", err)
+		return fault.Errorf(fault.StoreUnavailable, "the journal of the session cannot be written: %w; see the sessions folder in the daemon's state", err)
 	}
 	return nil
 }
@@ -318,7 +318,7 @@ func (s *Session) releaseIfIdle() {
 }
 
 // errClosed is why the calls of a closed session end. It is never written to.
-var errClosed = wire.Errorf(wire.Aborted, "the session was closed")
+var errClosed = fault.Errorf(fault.Aborted, "the session was closed")
 
 // close takes no more calls into s and its children, and lets what runs there
 // end: detached jobs for as long as they take, all else within the grace. It does
@@ -467,7 +467,7 @@ func (t *Table) Close(ctx context.Context) error {
 		select {
 		case <-j.over:
 		case <-ctx.Done():
-			j.Stop(wire.Errorf(wire.Aborted, "the daemon was stopped while the job ran"))
+			j.Stop(fault.Errorf(fault.Aborted, "the daemon was stopped while the job ran"))
 			<-j.over
 		}
 	}

@@ -14,36 +14,38 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
 
 // serve makes one of the five calls and returns its data or its code.
-func call(tab *Table, who, name, payload string) (string, wire.Code, string) {
+func call(tab *Table, who, name, payload string) (string, fault.Code, string) {
 	return callKeyed(tab, who, name, payload, "")
 }
 
-func callKeyed(tab *Table, who, name, payload, key string) (string, wire.Code, string) {
+func callKeyed(tab *Table, who, name, payload, key string) (string, fault.Code, string) {
 	r := &Request{
 		Call:   &wire.Call{Form: wire.Envelope, Tool: "session." + name, ExecutionID: "e", Payload: json.RawMessage(payload), IdempotencyKey: key},
 		Caller: who, Cwd: "/work",
 		Run: func(ctx context.Context, c *wire.Call) *wire.Result {
 			s, err := tab.Find(who, c.Session)
 			if err != nil {
-				return &wire.Result{Err: err.(*wire.Error)}
+				return &wire.Result{Err: err.(*fault.Error)}
 			}
 			x, err := s.Begin(ctx, Spec{ID: c.ExecutionID, Tool: c.Tool, Kind: KindTurn})
 			if err != nil {
-				return &wire.Result{Err: err.(*wire.Error)}
+				return &wire.Result{Err: err.(*fault.Error)}
 			}
 			x.Attempt(false)
 			<-x.Context().Done()
-			res := &wire.Result{Err: context.Cause(x.Context()).(*wire.Error)}
+			res := &wire.Result{Err: context.Cause(x.Context()).(*fault.Error)}
 			x.End(res)
 			return res
 		},
 	}
 	res, err := tab.Serve(context.Background(), r)
-	var e *wire.Error
+	var e *fault.Error
 	if errors.As(err, &e) {
 		return "", e.Code, e.Message
 	}
@@ -64,7 +66,7 @@ func TestLimit(t *testing.T) {
 		}
 		ids = append(ids, strings.Split(data, `"`)[3])
 	}
-	if _, code, message := call(tab, "me", "mutate", `{"op":"create"}`); code != wire.SessionLimit || !strings.Contains(message, "3") {
+	if _, code, message := call(tab, "me", "mutate", `{"op":"create"}`); code != fault.SessionLimit || !strings.Contains(message, "3") {
 		t.Errorf("the fourth: %s %s", code, message)
 	}
 	if _, code, _ := call(tab, "you", "mutate", `{"op":"create"}`); code != "" {
@@ -93,7 +95,7 @@ func TestCreateOnce(t *testing.T) {
 	if two, _, _ := callKeyed(tab, "me", "mutate", create, "k"); two != one {
 		t.Errorf("made again: %s and %s", one, two)
 	}
-	if _, code, _ := callKeyed(tab, "me", "mutate", `{"op":"create","params":{"name":"b"}}`, "k"); code != wire.IdempotencyKeyReused {
+	if _, code, _ := callKeyed(tab, "me", "mutate", `{"op":"create","params":{"name":"b"}}`, "k"); code != fault.IdempotencyKeyReused {
 		t.Errorf("another with the same key: %s", code)
 	}
 	if other, _, _ := callKeyed(tab, "you", "mutate", create, "k"); other == one {
@@ -104,7 +106,7 @@ func TestCreateOnce(t *testing.T) {
 		t.Errorf("after a restart: %s and %s", one, two)
 	}
 	// A failure leaves the key free.
-	if _, code, _ := callKeyed(tab, "me", "mutate", `{"op":"rename","id":"nosuch"}`, "f"); code != wire.SessionNotFound {
+	if _, code, _ := callKeyed(tab, "me", "mutate", `{"op":"rename","id":"nosuch"}`, "f"); code != fault.SessionNotFound {
 		t.Errorf("%s", code)
 	}
 	if _, code, _ := callKeyed(tab, "me", "mutate", create, "f"); code != "" {
@@ -145,7 +147,7 @@ func TestStrangers(t *testing.T) {
 			return strings.ReplaceAll(data+string(code)+message, id, "ID")
 		}
 		want := ask(never)
-		if !strings.HasPrefix(want, string(wire.SessionNotFound)) {
+		if !strings.HasPrefix(want, string(fault.SessionNotFound)) {
 			t.Errorf("%s %s of none: %s", c.name, c.payload, want)
 		}
 		for _, id := range []string{s.id, closed.id} {
@@ -204,7 +206,7 @@ func TestClose(t *testing.T) {
 			x.Attempt(true)
 			go func() { // the tool, which ends when it is told to
 				<-x.Context().Done()
-				x.End(&wire.Result{Err: context.Cause(x.Context()).(*wire.Error)})
+				x.End(&wire.Result{Err: context.Cause(x.Context()).(*fault.Error)})
 			}()
 			return j
 		}
@@ -247,7 +249,7 @@ func TestClose(t *testing.T) {
 		default:
 			t.Error("the parent was closed before its child")
 		}
-		if !ends.isDone() || ends.outcome.Code != wire.OutcomeUnknown {
+		if !ends.isDone() || ends.outcome.Code != fault.OutcomeUnknown {
 			t.Errorf("the job that ends: %+v", ends.outcome)
 		}
 		if stays.isDone() {
@@ -260,7 +262,7 @@ func TestClose(t *testing.T) {
 		if data, _, _ := call(tab, "you", "query", `{"selector":"jobs"}`); strings.Contains(data, "stays") {
 			t.Errorf("jobs of another: %s", data)
 		}
-		if _, code, _ := call(tab, "you", "mutate", `{"op":"cancel-job","params":{"job":"stays"}}`); code != wire.NotRunning {
+		if _, code, _ := call(tab, "you", "mutate", `{"op":"cancel-job","params":{"job":"stays"}}`); code != fault.NotRunning {
 			t.Errorf("another's job: %s", code)
 		}
 		call(tab, "me", "mutate", `{"op":"cancel-job","params":{"job":"stays"}}`)
@@ -389,7 +391,7 @@ func TestTurnsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab, _ := open(t, Config{})
 		s := explicit(t, tab, "me")
-		ends := make(chan wire.Code, 100)
+		ends := make(chan fault.Code, 100)
 		prompt := func(queue bool) {
 			go func() {
 				_, code, _ := call(tab, "me", "prompt", fmt.Sprintf(`{"id":%q,"text":"x","queue":%v}`, s.id, queue))
@@ -398,18 +400,18 @@ func TestTurnsTakeTurns(t *testing.T) {
 			synctest.Wait()
 		}
 		prompt(false)
-		if prompt(false); <-ends != wire.SessionBusy {
+		if prompt(false); <-ends != fault.SessionBusy {
 			t.Error("a second turn was not told SESSION_BUSY")
 		}
 		for range maxTurns {
 			prompt(true)
 		}
-		if prompt(true); <-ends != wire.SessionBusy {
+		if prompt(true); <-ends != fault.SessionBusy {
 			t.Error("one too many may wait")
 		}
 		// The end of a turn lets the next one in.
-		s.turn.abort(wire.Errorf(wire.Aborted, "on request"))
-		if <-ends != wire.Aborted {
+		s.turn.abort(fault.Errorf(fault.Aborted, "on request"))
+		if <-ends != fault.Aborted {
 			t.Error("the turn was not aborted")
 		}
 		synctest.Wait()
@@ -418,7 +420,7 @@ func TestTurnsTakeTurns(t *testing.T) {
 		}
 		call(tab, "me", "abort", `{"id":"`+s.id+`"}`)
 		for range maxTurns {
-			if code := <-ends; code != wire.Aborted {
+			if code := <-ends; code != fault.Aborted {
 				t.Errorf("a turn that waited: %s", code)
 			}
 		}
@@ -440,7 +442,7 @@ func TestTurnCalls(t *testing.T) {
 		`{"envelope":{"toolId":"x","payload":{"n":9007199254740993}}}`: `{"n":9007199254740993}`,
 	} {
 		var p promptPayload
-		if err := wire.Unmarshal([]byte(prompt), &p); err != nil {
+		if err := strictjson.Unmarshal([]byte(prompt), &p); err != nil {
 			t.Fatal(err)
 		}
 		c, err := turnCall(r, s, &p)
@@ -467,7 +469,7 @@ func TestSteering(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		steer := func(text string) (string, wire.Code, string) {
+		steer := func(text string) (string, fault.Code, string) {
 			return call(tab, "me", "steer", fmt.Sprintf(`{"id":%q,"text":%q}`, s.id, text))
 		}
 		began := time.Now()
@@ -494,7 +496,7 @@ func TestSteering(t *testing.T) {
 		}
 		big := strings.Repeat("x", maxInbox)
 		steer(big)
-		if _, code, message := steer("y"); code != wire.LimitExceeded || !strings.Contains(message, "1 bytes were not delivered") {
+		if _, code, message := steer("y"); code != fault.LimitExceeded || !strings.Contains(message, "1 bytes were not delivered") {
 			t.Errorf("too much: %s %s", code, message)
 		}
 		// What nobody read is told to the one who waits, and kept.
@@ -506,7 +508,7 @@ func TestSteering(t *testing.T) {
 		x.inbox.mu.Lock()
 		x.inbox.queue, x.inbox.size = nil, 0
 		x.inbox.mu.Unlock()
-		if _, code, message := steer("never"); code != wire.NotRunning || !strings.Contains(message, "5 bytes were not delivered") {
+		if _, code, message := steer("never"); code != fault.NotRunning || !strings.Contains(message, "5 bytes were not delivered") {
 			t.Errorf("never read: %s %s", code, message)
 		}
 		synctest.Wait()
@@ -529,8 +531,8 @@ func TestSteeringWhatIsStreamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var e *wire.Error
-	if _, err := b.put([]byte("x"), false); !errors.As(err, &e) || e.Code != wire.LimitExceeded {
+	var e *fault.Error
+	if _, err := b.put([]byte("x"), false); !errors.As(err, &e) || e.Code != fault.LimitExceeded {
 		t.Errorf("one byte over the limit: %v", err)
 	}
 	taken[0]()
@@ -584,7 +586,7 @@ func TestAbortWhatWaits(t *testing.T) {
 func TestLabelsAreBounded(t *testing.T) {
 	tab, _ := open(t, Config{})
 	s := explicit(t, tab, "me")
-	label := func(from, n int) wire.Code {
+	label := func(from, n int) fault.Code {
 		labels := map[string]string{}
 		for i := range n {
 			labels[fmt.Sprint("l", from+i)] = "x"
@@ -596,7 +598,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	if code := label(0, maxLabels); code != "" {
 		t.Fatal(code)
 	}
-	if code := label(maxLabels, 1); code != wire.LimitExceeded || len(s.labels) != maxLabels {
+	if code := label(maxLabels, 1); code != fault.LimitExceeded || len(s.labels) != maxLabels {
 		t.Errorf("one label more: %q, and there are %d", code, len(s.labels))
 	}
 	if code := label(0, 1); code != "" {
@@ -612,7 +614,7 @@ func TestSelectors(t *testing.T) {
 	for _, tt := range []struct {
 		selector string
 		want     string // of the value
-		code     wire.Code
+		code     fault.Code
 	}{
 		{"session.state", `"active"`, ""},
 		{"session.telemetry.outcomes.ok", "1", ""},
@@ -620,14 +622,14 @@ func TestSelectors(t *testing.T) {
 		{"session.tools == null", "true", ""},
 		{"session.journal.map(r, r.t)", `["session","state","set","snapshot","begin","end"]`, ""},
 		{"{'a': [1, 2.5, null, b'x']}", `{"a":[1,2.5,null,"eA=="]}`, ""},
-		{"session..id", "", wire.InvalidPayload},
-		{"nosuch", "", wire.InvalidPayload},
-		{"session.nosuch", "", wire.InvalidPayload},
-		{"1 / 0", "", wire.InvalidPayload},
-		{strings.Repeat("x", maxSelector+1), "", wire.LimitExceeded},
+		{"session..id", "", fault.InvalidPayload},
+		{"nosuch", "", fault.InvalidPayload},
+		{"session.nosuch", "", fault.InvalidPayload},
+		{"1 / 0", "", fault.InvalidPayload},
+		{strings.Repeat("x", maxSelector+1), "", fault.LimitExceeded},
 		// A thousand million steps, and a string that doubles.
-		{"[1,2,3,4,5,6,7,8,9,10].all(a, " + strings.Repeat("[1,2,3,4,5,6,7,8,9,10].all(a, ", 8) + "true" + strings.Repeat(")", 9), "", wire.LimitExceeded},
-		{"[" + strings.Repeat("1,", 40) + "1].map(x, 'xxxxxxxxxx').join('').replace('x', session.journal.map(r, 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').join('')).replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x','xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x','xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').size()", "", wire.LimitExceeded},
+		{"[1,2,3,4,5,6,7,8,9,10].all(a, " + strings.Repeat("[1,2,3,4,5,6,7,8,9,10].all(a, ", 8) + "true" + strings.Repeat(")", 9), "", fault.LimitExceeded},
+		{"[" + strings.Repeat("1,", 40) + "1].map(x, 'xxxxxxxxxx').join('').replace('x', session.journal.map(r, 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').join('')).replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x','xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x','xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').size()", "", fault.LimitExceeded},
 	} {
 		payload, _ := json.Marshal(map[string]string{"id": s.id, "selector": tt.selector})
 		var before, after runtime.MemStats
@@ -809,7 +811,7 @@ func TestAThousandSessions(t *testing.T) {
 				}
 				x.End(fine)
 			}
-			turn := make(chan wire.Code)
+			turn := make(chan fault.Code)
 			go func() {
 				_, code, _ := call(tab, who, "prompt", `{"id":"`+id+`","text":"x"}`)
 				turn <- code
@@ -820,7 +822,7 @@ func TestAThousandSessions(t *testing.T) {
 				}
 				runtime.Gosched()
 			}
-			if code := <-turn; code != wire.Aborted {
+			if code := <-turn; code != fault.Aborted {
 				t.Errorf("the turn: %s", code)
 			}
 			call(tab, who, "mutate", `{"op":"rename","id":"`+id+`","params":{"name":"x"}}`)

@@ -15,7 +15,7 @@ import (
 	"cel.dev/cel-go/ext"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // Bounds on a selector: its length in bytes, what it may cost to evaluate in
@@ -56,7 +56,7 @@ func (s *selectors) query(ctx context.Context, selector string, vars map[string]
 		selector = "session"
 	}
 	if len(selector) > maxSelector {
-		return nil, wire.Errorf(wire.LimitExceeded, "the selector has %d bytes, and %d are the limit; ask for more and pick from the answer", len(selector), maxSelector)
+		return nil, fault.Errorf(fault.LimitExceeded, "the selector has %d bytes, and %d are the limit; ask for more and pick from the answer", len(selector), maxSelector)
 	}
 	env, err := s.environment()
 	if err != nil {
@@ -64,28 +64,28 @@ func (s *selectors) query(ctx context.Context, selector string, vars map[string]
 	}
 	ast, issues := env.Compile(selector)
 	if err := issues.Err(); err != nil {
-		return nil, wire.Errorf(wire.InvalidPayload, "/selector: %w; it is a CEL expression over session, sessions and jobs", err)
+		return nil, fault.Errorf(fault.InvalidPayload, "/selector: %w; it is a CEL expression over session, sessions and jobs", err)
 	}
 	program, err := env.Program(ast, cel.CostLimit(maxSelectorCost), cel.InterruptCheckFrequency(100))
 	if err != nil {
-		return nil, wire.Errorf(wire.InvalidPayload, "/selector: %w", err)
+		return nil, fault.Errorf(fault.InvalidPayload, "/selector: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxSelectorTime)
 	defer cancel()
 	out, _, err := program.ContextEval(ctx, vars)
 	if err != nil {
 		if ctx.Err() != nil || costs(err) {
-			return nil, wire.Errorf(wire.LimitExceeded, "/selector: %w; ask for less at once", err)
+			return nil, fault.Errorf(fault.LimitExceeded, "/selector: %w; ask for less at once", err)
 		}
-		return nil, wire.Errorf(wire.InvalidPayload, "/selector: %w", err)
+		return nil, fault.Errorf(fault.InvalidPayload, "/selector: %w", err)
 	}
 	value, err := out.ConvertToNative(reflect.TypeFor[*structpb.Value]())
 	if err != nil {
-		return nil, wire.Errorf(wire.InvalidPayload, "/selector: what it makes is not JSON: %w", err)
+		return nil, fault.Errorf(fault.InvalidPayload, "/selector: what it makes is not JSON: %w", err)
 	}
 	data, err := json.Marshal(value.(*structpb.Value).AsInterface())
 	if err != nil {
-		return nil, wire.Errorf(wire.InvalidPayload, "/selector: what it makes is not JSON: %w", err)
+		return nil, fault.Errorf(fault.InvalidPayload, "/selector: what it makes is not JSON: %w", err)
 	}
 	return data, nil
 }

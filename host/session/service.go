@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -95,7 +97,7 @@ type params struct {
 // did what it is for.
 func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 	if r.Form != wire.Envelope {
-		return nil, wire.Errorf(wire.InvalidEnvelope, "%s is called with an envelope: {toolId, executionId, payload}", r.Tool)
+		return nil, fault.Errorf(fault.InvalidEnvelope, "%s is called with an envelope: {toolId, executionId, payload}", r.Tool)
 	}
 	switch r.Tool {
 	case Query:
@@ -108,17 +110,17 @@ func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 		return serve(r, func(p *steerPayload) (json.RawMessage, error) { return t.steer(ctx, r, p) })
 	case Prompt:
 		var p promptPayload
-		if err := wire.Unmarshal(r.Payload, &p); err != nil {
+		if err := strictjson.Unmarshal(r.Payload, &p); err != nil {
 			return nil, invalid(err)
 		}
 		return t.prompt(ctx, r, &p)
 	}
-	return nil, wire.Errorf(wire.UnknownTool, "%s is none of the five session calls", r.Tool)
+	return nil, fault.Errorf(fault.UnknownTool, "%s is none of the five session calls", r.Tool)
 }
 
 func serve[P any](r *Request, f func(*P) (json.RawMessage, error)) (*wire.Result, error) {
 	p := new(P)
-	if err := wire.Unmarshal(r.Payload, p); err != nil {
+	if err := strictjson.Unmarshal(r.Payload, p); err != nil {
 		return nil, invalid(err)
 	}
 	data, err := f(p)
@@ -128,8 +130,8 @@ func serve[P any](r *Request, f func(*P) (json.RawMessage, error)) (*wire.Result
 	return &wire.Result{Ran: true, Data: data}, nil
 }
 
-func invalid(err error) *wire.Error {
-	return wire.Errorf(wire.InvalidPayload, "/payload%w", err)
+func invalid(err error) *fault.Error {
+	return fault.Errorf(fault.InvalidPayload, "/payload%w", err)
 }
 
 // session is the one that a request is about: that of its payload, else that of
@@ -196,7 +198,7 @@ var operations = []string{"create", "rename", "label", "focus", "set-tools", "su
 // the call is given the same answer.
 func (t *Table) mutate(r *Request, p *mutatePayload) (json.RawMessage, error) {
 	if !slices.Contains(operations, p.Op) {
-		return nil, wire.Errorf(wire.InvalidPayload, "/payload/op: %q is none; there are %s", p.Op, strings.Join(operations, ", "))
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: %q is none; there are %s", p.Op, strings.Join(operations, ", "))
 	}
 	if err := p.Params.check(); err != nil {
 		return nil, err
@@ -205,7 +207,7 @@ func (t *Table) mutate(r *Request, p *mutatePayload) (json.RawMessage, error) {
 		return t.operate(r, p, "", "")
 	}
 	if len(r.IdempotencyKey) > maxText {
-		return nil, wire.Errorf(wire.InvalidEnvelope, "/idempotencyKey: has %d bytes, and %d are the limit", len(r.IdempotencyKey), maxText)
+		return nil, fault.Errorf(fault.InvalidEnvelope, "/idempotencyKey: has %d bytes, and %d are the limit", len(r.IdempotencyKey), maxText)
 	}
 	what, _ := json.Marshal(p) // which is what Unmarshal made
 	sum := sha256.Sum256(what)
@@ -219,9 +221,9 @@ func (t *Table) mutate(r *Request, p *mutatePayload) (json.RawMessage, error) {
 		o.mu.Unlock()
 		switch {
 		case m.digest != digest:
-			return nil, wire.Errorf(wire.IdempotencyKeyReused, "the key was used for another operation; make a new one for each")
+			return nil, fault.Errorf(fault.IdempotencyKeyReused, "the key was used for another operation; make a new one for each")
 		case m.data == nil:
-			return nil, wire.Errorf(wire.IdempotencyPending, "the operation with this key is still running; ask again")
+			return nil, fault.Errorf(fault.IdempotencyPending, "the operation with this key is still running; ask again")
 		}
 		return m.data, nil
 	}
@@ -255,7 +257,7 @@ const (
 func (p *params) check() error {
 	long := func(where, s string) error {
 		if len(s) > maxText {
-			return wire.Errorf(wire.InvalidPayload, "/payload/params/%s: has %d bytes, and %d are the limit", where, len(s), maxText)
+			return fault.Errorf(fault.InvalidPayload, "/payload/params/%s: has %d bytes, and %d are the limit", where, len(s), maxText)
 		}
 		return nil
 	}
@@ -263,14 +265,14 @@ func (p *params) check() error {
 		return err
 	}
 	if len(p.Cwd) > 4096 || strings.IndexByte(p.Cwd, 0) >= 0 {
-		return wire.Errorf(wire.InvalidPayload, "/payload/params/cwd: is no path")
+		return fault.Errorf(fault.InvalidPayload, "/payload/params/cwd: is no path")
 	}
 	if len(p.Labels) > maxLabels {
-		return wire.Errorf(wire.InvalidPayload, "/payload/params/labels: has %d entries, and %d are the limit", len(p.Labels), maxLabels)
+		return fault.Errorf(fault.InvalidPayload, "/payload/params/labels: has %d entries, and %d are the limit", len(p.Labels), maxLabels)
 	}
 	for k, v := range p.Labels {
 		if k == "" {
-			return wire.Errorf(wire.InvalidPayload, "/payload/params/labels: a label has no name")
+			return fault.Errorf(fault.InvalidPayload, "/payload/params/labels: a label has no name")
 		}
 		if err := cmp.Or(long("labels", k), long("labels/"+k, v)); err != nil {
 			return err
@@ -278,7 +280,7 @@ func (p *params) check() error {
 	}
 	if p.Tools != nil {
 		if len(*p.Tools) > maxTools {
-			return wire.Errorf(wire.InvalidPayload, "/payload/params/tools: has %d entries, and %d are the limit", len(*p.Tools), maxTools)
+			return fault.Errorf(fault.InvalidPayload, "/payload/params/tools: has %d entries, and %d are the limit", len(*p.Tools), maxTools)
 		}
 		for _, name := range *p.Tools {
 			if err := long("tools", name); err != nil {
@@ -296,7 +298,7 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 	switch p.Op {
 	case "create":
 		if r.Operator {
-			return nil, wire.Errorf(wire.InvalidPayload, "/payload/op: a session belongs to who makes it; create it over the tool socket")
+			return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: a session belongs to who makes it; create it over the tool socket")
 		}
 		var parent *Session
 		if q.Parent != "" {
@@ -309,7 +311,7 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 			q.Cwd = r.Cwd
 		}
 		if !filepath.IsAbs(q.Cwd) {
-			return nil, wire.Errorf(wire.InvalidPayload, "/payload/params/cwd: %q is no absolute path", q.Cwd)
+			return nil, fault.Errorf(fault.InvalidPayload, "/payload/params/cwd: %q is no absolute path", q.Cwd)
 		}
 		q.Cwd = filepath.Clean(q.Cwd)
 		s, err := t.create(r.Caller, parent, q, key, digest)
@@ -321,11 +323,11 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 		for _, j := range t.jobs.of(r.Caller, r.Operator) {
 			if j.ID == q.Job {
 				running := !j.isDone()
-				j.Stop(wire.Errorf(wire.Aborted, "the job was cancelled"))
+				j.Stop(fault.Errorf(fault.Aborted, "the job was cancelled"))
 				return marshal(map[string]any{"job": j.ID, "cancelled": running}), nil
 			}
 		}
-		return nil, wire.Errorf(wire.NotRunning, "there is no job %q; toolctl jobs list shows those that there are", q.Job)
+		return nil, fault.Errorf(fault.NotRunning, "there is no job %q; toolctl jobs list shows those that there are", q.Job)
 	case "close":
 		return t.closeOp(r, p.ID)
 	}
@@ -346,7 +348,7 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 				}
 			}
 			if len(labels) > maxLabels {
-				return wire.Errorf(wire.LimitExceeded, "/payload/params/labels: the session would have %d labels, and %d are the limit; take others off with an empty text", len(labels), maxLabels)
+				return fault.Errorf(fault.LimitExceeded, "/payload/params/labels: the session would have %d labels, and %d are the limit; take others off with an empty text", len(labels), maxLabels)
 			}
 			s.labels = labels
 			return nil
@@ -360,7 +362,7 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 		})
 	case "focus":
 		if r.Focus == nil {
-			return nil, wire.Errorf(wire.InvalidPayload, "/payload/op: focus is a connection's, and this call came over none; name the session in each call")
+			return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: focus is a connection's, and this call came over none; name the session in each call")
 		}
 		id := s.id
 		r.Focus.Store(&id)
@@ -416,7 +418,7 @@ func (s *Session) set(change func() error) error {
 	})
 	s.releaseIfIdle()
 	if err != nil {
-		return wire.Errorf(wire.StoreUnavailable, "it is so from now on, but the journal of the session cannot be written, so a restart forgets it: %w; see the sessions folder in the daemon's state", err)
+		return fault.Errorf(fault.StoreUnavailable, "it is so from now on, but the journal of the session cannot be written, so a restart forgets it: %w; see the sessions folder in the daemon's state", err)
 	}
 	return nil
 }
@@ -429,7 +431,7 @@ func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	reason := wire.Errorf(wire.Aborted, "ended by session.abort")
+	reason := fault.Errorf(fault.Aborted, "ended by session.abort")
 	named := func(id string) bool { return p.Execution == "" || p.Execution == id }
 	var ended []any
 	s.mu.Lock()
@@ -451,15 +453,15 @@ func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
 	s.mu.Unlock()
 	slices.SortFunc(list, func(a, b *Execution) int { return a.started.Compare(b.started) })
 	for _, x := range list {
-		outcome := wire.Aborted
+		outcome := fault.Aborted
 		if x.abort(reason) {
-			outcome = wire.OutcomeUnknown
+			outcome = fault.OutcomeUnknown
 		}
 		ended = append(ended, map[string]any{"execution": x.ID, "tool": x.Tool, "kind": x.Kind, "outcome": outcome})
 	}
 	for _, w := range waiting {
 		w.cancel(reason)
-		ended = append(ended, map[string]any{"execution": w.id, "tool": w.tool, "kind": KindTurn, "outcome": wire.Aborted})
+		ended = append(ended, map[string]any{"execution": w.id, "tool": w.tool, "kind": KindTurn, "outcome": fault.Aborted})
 	}
 	if ended == nil {
 		ended = []any{}
@@ -478,7 +480,7 @@ func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.Ra
 		return nil, err
 	}
 	if p.Text == "" && !p.EOF {
-		return nil, wire.Errorf(wire.InvalidPayload, "/payload/text: is missing; it is what the call is to read, its line break included")
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/text: is missing; it is what the call is to read, its line break included")
 	}
 	s.mu.Lock()
 	x := s.turn
@@ -496,7 +498,7 @@ func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.Ra
 		if p.Execution != "" {
 			what = "no execution " + p.Execution + " runs in this session"
 		}
-		return nil, wire.Errorf(wire.NotRunning, "%s; %d bytes were not delivered", what, len(p.Text))
+		return nil, fault.Errorf(fault.NotRunning, "%s; %d bytes were not delivered", what, len(p.Text))
 	}
 	m, err := x.inbox.put([]byte(p.Text), p.EOF)
 	if err != nil {
@@ -513,7 +515,7 @@ func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.Ra
 	case <-m.taken:
 	case <-x.inbox.over:
 		if !m.wasTaken() {
-			return nil, wire.Errorf(wire.NotRunning, "the call ended without reading it; %d bytes were not delivered", len(p.Text))
+			return nil, fault.Errorf(fault.NotRunning, "the call ended without reading it; %d bytes were not delivered", len(p.Text))
 		}
 	case <-timer.C:
 		delivered = false
@@ -548,10 +550,10 @@ func (s *Session) takeTurn(ctx context.Context, call *wire.Call, queue bool, que
 		return nil
 	case !queue:
 		s.mu.Unlock()
-		return wire.Errorf(wire.SessionBusy, `a turn is running in this session; wait for it, steer or abort it, or ask with "queue": true`)
+		return fault.Errorf(fault.SessionBusy, `a turn is running in this session; wait for it, steer or abort it, or ask with "queue": true`)
 	case len(s.waiting) >= maxTurns:
 		s.mu.Unlock()
-		return wire.Errorf(wire.SessionBusy, "%d turns wait in this session already; try again later", maxTurns)
+		return fault.Errorf(fault.SessionBusy, "%d turns wait in this session already; try again later", maxTurns)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -593,7 +595,7 @@ func (s *Session) passTurn() {
 // prompt runs one turn.
 func (t *Table) prompt(ctx context.Context, r *Request, p *promptPayload) (*wire.Result, error) {
 	if r.Operator {
-		return nil, wire.Errorf(wire.InvalidPayload, "a turn runs as the session's own identity; prompt it over the tool socket")
+		return nil, fault.Errorf(fault.InvalidPayload, "a turn runs as the session's own identity; prompt it over the tool socket")
 	}
 	s, err := t.session(r, p.ID)
 	if err != nil {
@@ -619,23 +621,23 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 	var request map[string]json.RawMessage // as they were written: no number loses a digit
 	switch {
 	case (p.Text == "") == (p.Envelope == nil):
-		return nil, wire.Errorf(wire.InvalidPayload, "/payload: a turn is a text or an envelope; give one of them")
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload: a turn is a text or an envelope; give one of them")
 	case p.Text != "":
 		words, err := splitWords(p.Text)
 		if err != nil {
-			return nil, wire.Errorf(wire.InvalidPayload, "/payload/text: %w", err)
+			return nil, fault.Errorf(fault.InvalidPayload, "/payload/text: %w", err)
 		}
 		if len(words) == 0 {
-			return nil, wire.Errorf(wire.InvalidPayload, "/payload/text: names no tool")
+			return nil, fault.Errorf(fault.InvalidPayload, "/payload/text: names no tool")
 		}
 		request = map[string]json.RawMessage{"tool": marshal(words[0]), "args": marshal(words[1:]), "cwd": marshal(cwd)}
 	default:
 		if err := json.Unmarshal(p.Envelope, &request); err != nil || request == nil {
-			return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope: is no object")
+			return nil, fault.Errorf(fault.InvalidPayload, "/payload/envelope: is no object")
 		}
 		for _, name := range []string{"token", "session", "stream", "more", "background", "detach", "metadata"} {
 			if _, ok := request[name]; ok {
-				return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope/%s: belongs to the prompt itself", name)
+				return nil, fault.Errorf(fault.InvalidPayload, "/payload/envelope/%s: belongs to the prompt itself", name)
 			}
 		}
 		if _, ok := request["executionId"]; !ok {
@@ -644,18 +646,18 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 	}
 	frame, err := json.Marshal(request)
 	if err != nil {
-		return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope: %w", err)
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/envelope: %w", err)
 	}
 	m, err := wire.Parse(frame)
 	if err != nil {
-		return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope: %w", err)
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/envelope: %w", err)
 	}
 	call, ok := m.(*wire.Call)
 	if !ok {
-		return nil, wire.Errorf(wire.InvalidPayload, "/payload/envelope: is no call")
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/envelope: is no call")
 	}
 	if IsCall(call.Tool) {
-		return nil, wire.Errorf(wire.InvalidPayload, "a turn cannot be one of the session calls; make %s itself", call.Tool)
+		return nil, fault.Errorf(fault.InvalidPayload, "a turn cannot be one of the session calls; make %s itself", call.Tool)
 	}
 	if call.ExecutionID == "" {
 		call.ExecutionID = r.ExecutionID

@@ -31,7 +31,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // The states of a session, as snapshots and journals say them.
@@ -169,8 +169,8 @@ func (t *Table) Find(owner, id string) (*Session, error) {
 	return s.(*Session), nil
 }
 
-func notFound(id string) *wire.Error {
-	return wire.Errorf(wire.SessionNotFound, "there is no session %q for this caller; unset TOOL_SESSION, or make one with toolctl session new", id)
+func notFound(id string) *fault.Error {
+	return fault.Errorf(fault.SessionNotFound, "there is no session %q for this caller; unset TOOL_SESSION, or make one with toolctl session new", id)
 }
 
 func (t *Table) ownerOf(id string) *owner {
@@ -226,7 +226,7 @@ func (t *Table) create(caller string, parent *Session, p *params, key, digest st
 	if o.explicit >= t.config.Limit {
 		n := o.explicit
 		o.mu.Unlock()
-		return nil, wire.Errorf(wire.SessionLimit, "there are %d sessions, and the limit is %d; close one with toolctl session close", n, t.config.Limit)
+		return nil, fault.Errorf(fault.SessionLimit, "there are %d sessions, and the limit is %d; close one with toolctl session close", n, t.config.Limit)
 	}
 	o.explicit++
 	o.mu.Unlock()
@@ -247,7 +247,7 @@ func (t *Table) create(caller string, parent *Session, p *params, key, digest st
 			parent.disown(s)
 		}
 		s.journal.remove()
-		return giveUp(wire.Errorf(wire.StoreUnavailable, "the journal of a new session cannot be written: %w; see the sessions folder in the daemon's state", err))
+		return giveUp(fault.Errorf(fault.StoreUnavailable, "the journal of a new session cannot be written: %w; see the sessions folder in the daemon's state", err))
 	}
 	s.journal.release()
 	t.sessions.Store(keyOf(s), s)

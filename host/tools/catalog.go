@@ -16,9 +16,9 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
 )
 
 // Config is what a Catalog needs. It does not change after Open.
@@ -170,9 +170,9 @@ type entry struct {
 	// current is what serves; nil when err says why nothing does, or when the
 	// first load runs.
 	current *generation
-	err     *wire.Error
+	err     *fault.Error
 	// stale is why the version on disk does not serve in place of current.
-	stale   *wire.Error
+	stale   *fault.Error
 	failing time.Time
 	// tries counts the failures in a row of a kind that may pass without a
 	// change on disk; the next try is not before retryAt. 0 when what failed,
@@ -312,11 +312,11 @@ func toolNames(dir string) ([]string, error) {
 
 // Unknown is the error of a name that is no tool's, or not one of this caller's:
 // the two must not differ.
-func Unknown(name string) *wire.Error {
+func Unknown(name string) *fault.Error {
 	if len(name) > 80 {
 		name = strings.ToValidUTF8(name[:80], "") + "…"
 	}
-	return wire.Errorf(wire.UnknownTool, "there is no tool %q here; toolctl tools lists those that there are", name)
+	return fault.Errorf(fault.UnknownTool, "there is no tool %q here; toolctl tools lists those that there are", name)
 }
 
 // Acquire returns the current generation of a tool and pins it until release
@@ -343,7 +343,7 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 		c.mu.Lock()
 		if c.closed {
 			c.mu.Unlock()
-			return nil, nil, wire.Errorf(wire.Overloaded, "this daemon is shutting down; try again")
+			return nil, nil, fault.Errorf(fault.Overloaded, "this daemon is shutting down; try again")
 		}
 		e := c.tools[name]
 		switch {
@@ -378,9 +378,9 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 		case <-done:
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return nil, nil, wire.Errorf(wire.Timeout, "tool %s was still loading; try again", name)
+				return nil, nil, fault.Errorf(fault.Timeout, "tool %s was still loading; try again", name)
 			}
-			return nil, nil, wire.Errorf(wire.Aborted, "the call ended while tool %s was loading", name)
+			return nil, nil, fault.Errorf(fault.Aborted, "the call ended while tool %s was loading", name)
 		}
 	}
 }
@@ -398,7 +398,7 @@ func (c *Catalog) mayLookLocked(now time.Time) bool {
 
 // installed checks that the binary is there, now: it may have come or gone
 // since the tool was loaded.
-func installed(t *Tool) (*Tool, *wire.Error) {
+func installed(t *Tool) (*Tool, *fault.Error) {
 	if t.Kind != Binary || executable(t.Binary) {
 		return t, nil
 	}
@@ -412,7 +412,7 @@ func installed(t *Tool) (*Tool, *wire.Error) {
 		if filepath.IsAbs(name) {
 			where = "there"
 		}
-		return nil, wire.Errorf(wire.ToolNotInstalled, "tool %s runs %s, and no such program is %s; install it on the host", t.Name, name, where)
+		return nil, fault.Errorf(fault.ToolNotInstalled, "tool %s runs %s, and no such program is %s; install it on the host", t.Name, name, where)
 	}
 	found := *t
 	found.Binary = file
@@ -610,7 +610,7 @@ func (c *Catalog) round(e *entry) {
 	}()
 	switch {
 	case err != nil:
-		c.fail(e, start, wire.Errorf(wire.Internal, "read tool %s: %w", e.name, err), false, nil)
+		c.fail(e, start, fault.Errorf(fault.Internal, "read tool %s: %w", e.name, err), false, nil)
 		return
 	case v.gone:
 		c.remove(e, v.why)
@@ -627,7 +627,7 @@ func (c *Catalog) round(e *entry) {
 	// does not load: what serves may not have fewer.
 	deny := v.legacy || old != nil && old.has.without(v.present)
 	if err != nil {
-		err = wire.Errorf(wire.Internal, "load tool %s: %w", e.name, err)
+		err = fault.Errorf(fault.Internal, "load tool %s: %w", e.name, err)
 	} else if err = c.lost(v); err != nil {
 		deny = true
 	} else if old != nil && v.digest == old.digest {
@@ -649,7 +649,7 @@ func (c *Catalog) round(e *entry) {
 		})
 		if err != nil {
 			g.close()
-			err = wire.Errorf(wire.Internal, "load tool %s: %w", e.name, err)
+			err = fault.Errorf(fault.Internal, "load tool %s: %w", e.name, err)
 		}
 	}
 	if err != nil {
@@ -726,14 +726,14 @@ func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[pla
 // tried again when one of these files changes, and, for an error that is not
 // of the files, also without that.
 func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map[place]stamp) {
-	var we *wire.Error
+	var we *fault.Error
 	if !errors.As(err, &we) {
-		we = wire.Errorf(wire.ToolBroken, "load tool %s: %w", e.name, err)
+		we = fault.Errorf(fault.ToolBroken, "load tool %s: %w", e.name, err)
 	}
-	transient := we.Code != wire.ToolBroken
+	transient := we.Code != fault.ToolBroken
 	if transient {
 		// Callers know one code for a tool that does not load.
-		we = &wire.Error{Code: wire.ToolBroken, Message: we.Message, Cause: err}
+		we = &fault.Error{Code: fault.ToolBroken, Message: we.Message, Cause: err}
 	}
 	c.mu.Lock()
 	old := e.current

@@ -19,8 +19,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
-	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -193,7 +193,7 @@ func (b *bench) is(name, want string) {
 }
 
 // refused acquires a tool and wants an error of that code with every text.
-func (b *bench) refused(name string, code wire.Code, texts ...string) {
+func (b *bench) refused(name string, code fault.Code, texts ...string) {
 	b.t.Helper()
 	_, release, err := b.c.Acquire(b.t.Context(), name)
 	if err == nil {
@@ -201,7 +201,7 @@ func (b *bench) refused(name string, code wire.Code, texts ...string) {
 		b.t.Errorf("%s: acquired, want %s", name, code)
 		return
 	}
-	var e *wire.Error
+	var e *fault.Error
 	if !errors.As(err, &e) || e.Code != code {
 		b.t.Errorf("%s: got %v, want %s", name, err, code)
 		return
@@ -266,7 +266,7 @@ func TestDiscovery(t *testing.T) {
 		t.Errorf("listed %v, want %v", names, want)
 	}
 	for _, name := range []string{"", ".", "..", "UPPER", ".hidden", "one/", "../tools.d/one", "one/../one", "empty", "a-file", "nothing", "one\x00", strings.Repeat("x", 5000)} {
-		b.refused(name, wire.UnknownTool)
+		b.refused(name, fault.UnknownTool)
 	}
 	// One that is dropped in is there for its first request.
 	b.write(map[string]string{"three/handler.wasm": string(handler("3"))})
@@ -276,7 +276,7 @@ func TestDiscovery(t *testing.T) {
 	}
 	// A removed one is gone at once.
 	b.remove("one")
-	b.refused("one", wire.UnknownTool)
+	b.refused("one", fault.UnknownTool)
 	b.look("one")
 	if got := b.happened("one"); got != "loaded removed" {
 		t.Errorf("one: %s", got)
@@ -295,7 +295,7 @@ func TestToolsFolderGone(t *testing.T) {
 	if err := os.Rename(b.dir, b.dir+".old"); err != nil {
 		t.Fatal(err)
 	}
-	b.refused("one", wire.UnknownTool)
+	b.refused("one", fault.UnknownTool)
 	b.look("one")
 	if len(b.c.List()) != 0 {
 		t.Errorf("listed: %+v", b.c.List())
@@ -344,22 +344,22 @@ func TestSymlinks(t *testing.T) {
 	})
 	b.open()
 	for _, name := range []string{"absolute-out", "relative-out", "loop", "dangling", "absolute-in"} {
-		b.refused(name, wire.UnknownTool)
+		b.refused(name, fault.UnknownTool)
 		if got := b.happened(name); got != "" {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
 	b.is("alias", "| real")
 	b.is("file-in", "shared | h")
-	b.refused("file-out", wire.ToolBroken, "restricted.wasm is a link that cannot be followed")
-	b.refused("file-dangling", wire.ToolBroken, "restricted.wasm is a link that cannot be followed")
-	b.refused("handler-out", wire.ToolBroken, "handler.wasm is a link that cannot be followed")
+	b.refused("file-out", fault.ToolBroken, "restricted.wasm is a link that cannot be followed")
+	b.refused("file-dangling", fault.ToolBroken, "restricted.wasm is a link that cannot be followed")
+	b.refused("handler-out", fault.ToolBroken, "handler.wasm is a link that cannot be followed")
 
 	// A tool whose folder is replaced by a link out of tools.d is gone.
 	b.remove("real")
 	link(outside, "real")
 	b.look("real")
-	b.refused("real", wire.UnknownTool)
+	b.refused("real", fault.UnknownTool)
 }
 
 // TestKubernetes swaps what a ConfigMap shows the way the kubelet does: a new
@@ -468,7 +468,7 @@ func TestPolicies(t *testing.T) {
 				b.is("t", tt.want)
 				return
 			}
-			b.refused("t", wire.ToolBroken, tt.err...)
+			b.refused("t", fault.ToolBroken, tt.err...)
 			// And where an older version without that policy serves: it is
 			// not to serve on.
 			b = newBench(t)
@@ -478,9 +478,9 @@ func TestPolicies(t *testing.T) {
 			b.write(tt.files)
 			b.look("t")
 			if strings.HasPrefix(tt.name, "none is said") {
-				b.refused("t", wire.ToolBroken)
+				b.refused("t", fault.ToolBroken)
 			} else {
-				b.refused("t", wire.ToolBroken, tt.err...)
+				b.refused("t", fault.ToolBroken, tt.err...)
 			}
 			if s := b.status("t"); s.State != StateBroken || s.Reason == "" || s.Failing.IsZero() {
 				t.Errorf("status %+v", s)
@@ -498,7 +498,7 @@ func TestScriptBesidePolicy(t *testing.T) {
 	b.is("t", "p | h")
 	b.write(map[string]string{"t/restricted.py": ""})
 	b.look("t")
-	b.refused("t", wire.ToolBroken, migrationPage)
+	b.refused("t", fault.ToolBroken, migrationPage)
 	b.remove("t/restricted.py")
 	b.look("t")
 	b.is("t", "p | h")
@@ -517,14 +517,14 @@ func TestLostPolicy(t *testing.T) {
 		b.is("t", "own | h")
 		b.remove("t/restricted.wasm")
 		b.look("t")
-		b.refused("t", wire.ToolBroken, "had a policy", `"policy": "none"`)
+		b.refused("t", fault.ToolBroken, "had a policy", `"policy": "none"`)
 		b.is("u", "| u")
 		b.restart()
-		b.refused("t", wire.ToolBroken, "had a policy")
+		b.refused("t", fault.ToolBroken, "had a policy")
 		b.restart()
 		b.write(map[string]string{"t/handler.wasm": string(handler("h2"))})
 		b.look("t")
-		b.refused("t", wire.ToolBroken, "had a policy")
+		b.refused("t", fault.ToolBroken, "had a policy")
 		b.write(map[string]string{"t/restricted.wasm": string(policy("new"))})
 		b.look("t")
 		b.is("t", "new | h2")
@@ -534,35 +534,35 @@ func TestLostPolicy(t *testing.T) {
 		b.c.Close()
 		b.remove("t/restricted.wasm")
 		b.open()
-		b.refused("t", wire.ToolBroken, "had a policy")
+		b.refused("t", fault.ToolBroken, "had a policy")
 	})
 	t.Run("whole folder replaced", func(t *testing.T) {
 		b := start(t, own)
 		b.remove("t")
-		b.refused("t", wire.UnknownTool)
+		b.refused("t", fault.UnknownTool)
 		b.look("t")
 		b.write(map[string]string{"t/handler.wasm": string(handler("h"))})
-		b.refused("t", wire.ToolBroken, "had a policy")
+		b.refused("t", fault.ToolBroken, "had a policy")
 	})
 	t.Run("never loaded", func(t *testing.T) {
 		b := start(t, map[string]string{"t/restricted.wasm": "corrupt"})
-		b.refused("t", wire.ToolBroken)
+		b.refused("t", fault.ToolBroken)
 		b.remove("t/restricted.wasm")
 		b.look("t")
-		b.refused("t", wire.ToolBroken, "had a policy")
+		b.refused("t", fault.ToolBroken, "had a policy")
 	})
 	t.Run("a script", func(t *testing.T) {
 		b := start(t, map[string]string{"t/restricted.sh": ""})
 		b.remove("t/restricted.sh")
 		b.look("t")
-		b.refused("t", wire.ToolBroken, "had a policy")
+		b.refused("t", fault.ToolBroken, "had a policy")
 	})
 	t.Run("with a broken definition", func(t *testing.T) {
 		b := start(t, own)
 		b.remove("t/restricted.wasm")
 		b.write(map[string]string{"t/tool.json": `{"policy":`})
 		b.look("t")
-		b.refused("t", wire.ToolBroken)
+		b.refused("t", fault.ToolBroken)
 	})
 	t.Run("none is said", func(t *testing.T) {
 		b := start(t, own)
@@ -585,21 +585,21 @@ func TestLostPolicy(t *testing.T) {
 		b.is("t", "fallback | h")
 		b.remove("restricted/t.wasm")
 		b.look("t")
-		b.refused("t", wire.ToolBroken, "had a policy")
+		b.refused("t", fault.ToolBroken, "had a policy")
 	})
 	t.Run("own with one for all left", func(t *testing.T) {
 		b := start(t, map[string]string{"t/restricted.wasm": string(policy("own")), "restricted/_all.wasm": string(policy("all"))})
 		b.is("t", "all own | h")
 		b.remove("t/restricted.wasm")
 		b.look("t")
-		b.refused("t", wire.ToolBroken, "had a policy")
+		b.refused("t", fault.ToolBroken, "had a policy")
 	})
 	t.Run("restricted folder not given", func(t *testing.T) {
 		b := start(t, map[string]string{"restricted/t.wasm": string(policy("fallback"))})
 		b.is("t", "fallback | h")
 		b.cfg.Restricted = ""
 		b.restart()
-		b.refused("t", wire.ToolBroken, "had a policy")
+		b.refused("t", fault.ToolBroken, "had a policy")
 	})
 	t.Run("restricted folder removed", func(t *testing.T) {
 		b := start(t, map[string]string{"restricted/t.wasm": string(policy("fallback"))})
@@ -614,7 +614,7 @@ func TestLostPolicy(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		b.write(map[string]string{"v/handler.wasm": string(handler("v"))})
-		b.refused("v", wire.ToolBroken, "restricted folder")
+		b.refused("v", fault.ToolBroken, "restricted folder")
 	})
 	t.Run("for all", func(t *testing.T) {
 		b := start(t, map[string]string{"restricted/_all.wasm": string(policy("all")), "t/restricted.wasm": string(policy("own"))})
@@ -622,12 +622,12 @@ func TestLostPolicy(t *testing.T) {
 		b.is("u", "all | u")
 		b.remove("restricted/_all.wasm")
 		b.look("t", "u")
-		b.refused("t", wire.ToolBroken, "_all.wasm", "_all.none")
-		b.refused("u", wire.ToolBroken, "_all.wasm", "_all.none")
+		b.refused("t", fault.ToolBroken, "_all.wasm", "_all.none")
+		b.refused("u", fault.ToolBroken, "_all.wasm", "_all.none")
 		b.restart()
-		b.refused("t", wire.ToolBroken, "_all.wasm")
+		b.refused("t", fault.ToolBroken, "_all.wasm")
 		b.write(map[string]string{"new/handler.wasm": string(handler("n"))})
-		b.refused("new", wire.ToolBroken, "_all.wasm")
+		b.refused("new", fault.ToolBroken, "_all.wasm")
 		b.write(map[string]string{"u/tool.json": `{"policy": "none"}`})
 		b.look("u")
 		b.is("u", "| u")
@@ -708,7 +708,7 @@ func TestBrokenVersion(t *testing.T) {
 			}
 			fresh.write(tt.files)
 			fresh.open()
-			fresh.refused("t", wire.ToolBroken, tt.want)
+			fresh.refused("t", fault.ToolBroken, tt.want)
 			if got := fresh.happened("t"); got != "broken" {
 				t.Errorf("events from the start: %s", got)
 			}
@@ -787,25 +787,25 @@ func TestKinds(t *testing.T) {
 	if m.HandlerDigest != sum || m.HandlerFile != b.path("manifest/m.wasm") {
 		t.Errorf("manifest: %s %s", m.HandlerDigest, m.HandlerFile)
 	}
-	b.refused("remote", wire.ToolBroken, "plugin.json names the remote module \"https://example.com/plugin.wasm\"")
-	b.refused("several", wire.ToolBroken, "plugin.json names 2 modules")
-	b.refused("climbing", wire.ToolBroken, "beneath the tool's folder")
-	b.refused("tampered", wire.ToolBroken, "m.wasm has the sha256", sum)
-	b.refused("no-plugin", wire.ToolBroken, "names no module")
-	b.refused("no-export", wire.ToolBroken, `no export "count"`)
-	b.refused("no-start", wire.ToolBroken, "exports no _start")
-	b.refused("no-handler", wire.ToolBroken, "has an entry in", "but no handler")
+	b.refused("remote", fault.ToolBroken, "plugin.json names the remote module \"https://example.com/plugin.wasm\"")
+	b.refused("several", fault.ToolBroken, "plugin.json names 2 modules")
+	b.refused("climbing", fault.ToolBroken, "beneath the tool's folder")
+	b.refused("tampered", fault.ToolBroken, "m.wasm has the sha256", sum)
+	b.refused("no-plugin", fault.ToolBroken, "names no module")
+	b.refused("no-export", fault.ToolBroken, `no export "count"`)
+	b.refused("no-start", fault.ToolBroken, "exports no _start")
+	b.refused("no-handler", fault.ToolBroken, "has an entry in", "but no handler")
 
 	// A binary is looked for on every call.
-	b.refused("prog", wire.ToolNotInstalled, tool)
-	b.refused("nowhere", wire.ToolNotInstalled, "no-such-program", BinaryPath)
+	b.refused("prog", fault.ToolNotInstalled, tool)
+	b.refused("nowhere", fault.ToolNotInstalled, "no-such-program", BinaryPath)
 	if s := b.status("prog"); s.State != StateAbsent || !strings.Contains(s.Reason, "install it") {
 		t.Errorf("prog: %+v", s)
 	}
 	if err := os.WriteFile(tool, []byte("#!/bin/sh\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	b.refused("prog", wire.ToolNotInstalled)
+	b.refused("prog", fault.ToolNotInstalled)
 	if err := os.Chmod(tool, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -818,7 +818,7 @@ func TestKinds(t *testing.T) {
 	if err := os.Remove(tool); err != nil {
 		t.Fatal(err)
 	}
-	b.refused("prog", wire.ToolNotInstalled)
+	b.refused("prog", fault.ToolNotInstalled)
 	for _, s := range b.c.List() {
 		if s.Calls != 0 {
 			t.Errorf("%s is held by %d calls", s.Name, s.Calls)
@@ -889,13 +889,13 @@ func TestDescribe(t *testing.T) {
 	if w := get("wants").Wants; !slices.Equal(w, []string{abi.WantRepoConfig}) {
 		t.Errorf("wants: %v", w)
 	}
-	b.refused("newer", wire.ToolBroken, "restricted.wasm is written for version 2", "speaks 1")
-	b.refused("newer-h", wire.ToolBroken, "handler.wasm is written for version 7")
-	b.refused("none", wire.ToolBroken, "abi 0")
-	b.refused("future", wire.ToolBroken, `wants "weather"`)
-	b.refused("extra", wire.ToolBroken, "grants")
-	b.refused("traps", wire.ToolBroken, "describe fails")
-	b.refused("schema", wire.ToolBroken, "schema of tool schema is no valid JSON Schema")
+	b.refused("newer", fault.ToolBroken, "restricted.wasm is written for version 2", "speaks 1")
+	b.refused("newer-h", fault.ToolBroken, "handler.wasm is written for version 7")
+	b.refused("none", fault.ToolBroken, "abi 0")
+	b.refused("future", fault.ToolBroken, `wants "weather"`)
+	b.refused("extra", fault.ToolBroken, "grants")
+	b.refused("traps", fault.ToolBroken, "describe fails")
+	b.refused("schema", fault.ToolBroken, "schema of tool schema is no valid JSON Schema")
 }
 
 func TestHash(t *testing.T) {
@@ -920,9 +920,9 @@ func TestHash(t *testing.T) {
 	b.open()
 	b.is("right", "| h")
 	b.is("own", "p | h")
-	b.refused("wrong", wire.ToolBroken, "handler.wasm has the sha256 "+sum(handler("h")), "pins "+sum(handler("g")))
-	b.refused("gone", wire.ToolBroken, "restricted.wasm, which does not exist")
-	b.refused("none", wire.ToolBroken, "README, which is no part of it")
+	b.refused("wrong", fault.ToolBroken, "handler.wasm has the sha256 "+sum(handler("h")), "pins "+sum(handler("g")))
+	b.refused("gone", fault.ToolBroken, "restricted.wasm, which does not exist")
+	b.refused("none", fault.ToolBroken, "README, which is no part of it")
 	// A swapped policy does not get past the pin.
 	b.write(map[string]string{"own/restricted.wasm": string(policy("evil"))})
 	b.look("own")
@@ -954,8 +954,8 @@ func TestWritable(t *testing.T) {
 	chmod(b.path("t"), 0o777)
 	chmod(b.path("u/handler.wasm"), 0o666)
 	b.open()
-	b.refused("t", wire.ToolBroken, "tools.d/t can be written by others")
-	b.refused("u", wire.ToolBroken, "handler.wasm can be written by others")
+	b.refused("t", fault.ToolBroken, "tools.d/t can be written by others")
+	b.refused("u", fault.ToolBroken, "handler.wasm can be written by others")
 	b.is("v", "| v")
 	chmod(b.path("t"), 0o755)
 	b.look("t")
@@ -1017,7 +1017,7 @@ func TestStateNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p")), "u/handler.wasm": string(handler("u"))})
-	b.refused("t", wire.ToolBroken, "make the state folder writable")
+	b.refused("t", fault.ToolBroken, "make the state folder writable")
 	b.is("u", "| u")
 	b.look("t")
 	b.look("t")
@@ -1085,7 +1085,7 @@ func TestPinned(t *testing.T) {
 		t.Errorf("after its release it still answers %q", got)
 	}
 	b.write(map[string]string{"t/handler.wasm": string(handler("3"))})
-	b.refused("t", wire.Overloaded, "shutting down")
+	b.refused("t", fault.Overloaded, "shutting down")
 }
 
 // TestReleaseTwice: a release counts once, or it would let go of what another
@@ -1277,7 +1277,7 @@ func TestFailedLoadsLeaveNothing(t *testing.T) {
 	fail(1, 20)
 	before := maps()
 	fail(20, 120)
-	b.refused("t", wire.ToolBroken, "exports neither handle nor _start")
+	b.refused("t", fault.ToolBroken, "exports neither handle nor _start")
 	if after := maps(); after > before+50 {
 		t.Errorf("%d mappings before a hundred failed loads, %d after", before, after)
 	}
@@ -1417,10 +1417,10 @@ func TestFlood(t *testing.T) {
 	b.write(map[string]string{"empty/x": "", "real/handler.wasm": string(handler("h"))})
 	b.open()
 	for n := range 20_000 {
-		b.refused(fmt.Sprintf("no-%d", n), wire.UnknownTool)
+		b.refused(fmt.Sprintf("no-%d", n), fault.UnknownTool)
 	}
 	for range 20_000 {
-		b.refused("empty", wire.UnknownTool)
+		b.refused("empty", fault.UnknownTool)
 	}
 	b.is("real", "| h")
 	b.c.mu.Lock()
@@ -1457,8 +1457,8 @@ func TestLeavesNothing(t *testing.T) {
 		b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p")), "u/tool.json": "{"})
 		b.open()
 		b.is("t", "p | h")
-		b.refused("u", wire.ToolBroken)
-		b.refused("nothing", wire.UnknownTool)
+		b.refused("u", fault.ToolBroken)
+		b.refused("nothing", fault.UnknownTool)
 		if err := b.c.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -381,8 +381,8 @@ func ParseDefinition(file string, data []byte) (*Definition, error) {
 	if len(data) > MaxDefinition {
 		return nil, Faults{{File: file, Reason: fmt.Sprintf("is %d bytes, more than the %d that a definition may have", len(data), MaxDefinition)}}
 	}
-	if err := wire.Unmarshal(data, d); err != nil {
-		var f *wire.Fault
+	if err := strictjson.Unmarshal(data, d); err != nil {
+		var f *strictjson.Fault
 		if errors.As(err, &f) {
 			return nil, Faults{{File: file, Line: f.Line, Column: f.Column, Pointer: f.Pointer, Reason: f.Reason}}
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 func readArchive(t testing.TB, file string) map[string][]byte {
@@ -382,12 +382,12 @@ func TestValidate(t *testing.T) {
 		`{"q": "` + strings.Repeat("x", 3) + ``: "read the payload",
 	} {
 		err := tool.Validate([]byte(payload))
-		var e *wire.Error
+		var e *fault.Error
 		if want == "" {
 			if err != nil {
 				t.Errorf("%s: %v", payload, err)
 			}
-		} else if !errors.As(err, &e) || e.Code != wire.InvalidPayload || !strings.Contains(e.Message, want) || strings.Contains(e.Message, "\n") {
+		} else if !errors.As(err, &e) || e.Code != fault.InvalidPayload || !strings.Contains(e.Message, want) || strings.Contains(e.Message, "\n") {
 			t.Errorf("%s: got %v, want %s", payload, err, want)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/toold/toold/host/guest"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -192,7 +192,7 @@ func TestMigratedPolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		var d abi.Decision
-		if err := wire.Unmarshal(r.Output, &d); err != nil || d.Effect != want {
+		if err := strictjson.Unmarshal(r.Output, &d); err != nil || d.Effect != want {
 			t.Errorf("%s: %s, %v, want %s", args, r.Output, err, want)
 		}
 	}

@@ -18,9 +18,10 @@ import (
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -139,7 +140,7 @@ type candidate struct {
 }
 
 func broken(format string, args ...any) error {
-	return wire.Errorf(wire.ToolBroken, format, args...)
+	return fault.Errorf(fault.ToolBroken, format, args...)
 }
 
 // read makes the candidate of what d holds. It reads and checks, and neither
@@ -630,11 +631,11 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *Tool) error 
 // loadError names the file in what the engine says of a module, in place of
 // the short name that it has there.
 func loadError(file, name string, err error) error {
-	var e *wire.Error
+	var e *fault.Error
 	if !errors.As(err, &e) {
 		return broken("load %s: %w", file, err)
 	}
-	return &wire.Error{Code: e.Code, Message: "load " + file + ": " + strings.TrimPrefix(e.Message, name+": "), Cause: err}
+	return &fault.Error{Code: e.Code, Message: "load " + file + ": " + strings.TrimPrefix(e.Message, name+": "), Cause: err}
 }
 
 // describe calls the optional export, once a version.
@@ -648,7 +649,7 @@ func describe(ctx context.Context, m *guest.Module, file string) (d abi.Describe
 	if err != nil {
 		return d, broken("%s: describe fails: %w; mend it, or leave the export out", file, err)
 	}
-	if err := wire.Unmarshal(reply.Output, &d); err != nil {
+	if err := strictjson.Unmarshal(reply.Output, &d); err != nil {
 		return d, broken("%s: describe answers what is no description: %w; build the module with a current SDK", file, err)
 	}
 	if d.ABI > abi.Version {

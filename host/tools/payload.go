@@ -10,7 +10,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 // noLoader refuses every reference that leaves the document: a definition
@@ -99,7 +99,7 @@ func (t *Tool) Validate(payload json.RawMessage) error {
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(payload))
 	if err != nil {
-		return wire.Errorf(wire.InvalidPayload, "read the payload: %w", err)
+		return fault.Errorf(fault.InvalidPayload, "read the payload: %w", err)
 	}
 	err = t.Schema.Validate(doc)
 	if err == nil {
@@ -121,7 +121,7 @@ func (t *Tool) Validate(payload json.RawMessage) error {
 			what = strings.TrimSpace(u.InstanceLocation + " " + text)
 		}
 	}
-	return wire.Errorf(wire.InvalidPayload, "the payload does not fit the schema of tool %s: %v; toolctl tools %s --json shows the schema", t.Name, oneLine(errors.New(what)), t.Name)
+	return fault.Errorf(fault.InvalidPayload, "the payload does not fit the schema of tool %s: %v; toolctl tools %s --json shows the schema", t.Name, oneLine(errors.New(what)), t.Name)
 }
 
 // oneLine keeps the library's many-line errors to the line that a log and a

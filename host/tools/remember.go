@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/strictjson"
 )
 
 // memory is what the catalog remembers across restarts: which tools have had
@@ -53,7 +53,7 @@ func openMemory(stateDir string) (*memory, error) {
 	}
 	if err == nil {
 		m.rec.Version = 0
-		err = wire.Unmarshal(data, &m.rec)
+		err = strictjson.Unmarshal(data, &m.rec)
 		if err == nil && m.rec.Version != 1 {
 			err = fmt.Errorf("version %d is not one that this toold knows", m.rec.Version)
 		}

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
 )
 
 // setupTimeout is how long setup.sh may run; then its process tree is killed.
@@ -55,9 +55,9 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 		Stdout: out, Stderr: out, Confine: process.Confine{Off: true},
 	})
 	what := ""
-	var we *wire.Error
+	var we *fault.Error
 	switch {
-	case errors.As(err, &we) && we.Code == wire.Timeout:
+	case errors.As(err, &we) && we.Code == fault.Timeout:
 		what = fmt.Sprintf("did not end within %v and was killed", c.setupTimeout)
 	case err != nil:
 		what = "could not be run: " + err.Error()

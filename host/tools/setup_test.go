@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/wire"
 )
 
 func TestMain(m *testing.M) {
@@ -63,9 +63,9 @@ func TestSetup(t *testing.T) {
 	b.open()
 	b.is("t", "| h")
 	b.is("plain", "| p")
-	b.refused("fails", wire.ToolBroken, "fails/setup.sh ended with exit code 3, after it said: some of it no mirror", "touch it to run it again")
-	b.refused("folder", wire.ToolBroken, "setup.sh is not a regular file")
-	b.refused("none", wire.UnknownTool)
+	b.refused("fails", fault.ToolBroken, "fails/setup.sh ended with exit code 3, after it said: some of it no mirror", "touch it to run it again")
+	b.refused("folder", fault.ToolBroken, "setup.sh is not a regular file")
+	b.refused("none", fault.UnknownTool)
 	if b.ran("none/ran") != 0 {
 		t.Error("the setup.sh of a folder that is no tool ran")
 	}
@@ -117,14 +117,14 @@ func TestSetup(t *testing.T) {
 	}
 	// A failed run is not remembered.
 	b.restart()
-	b.refused("t", wire.ToolBroken, "exit code 1")
+	b.refused("t", fault.ToolBroken, "exit code 1")
 }
 
 func TestSetupWithoutRunner(t *testing.T) {
 	b := newBench(t)
 	b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/setup.sh": "exit 0"})
 	b.open()
-	b.refused("t", wire.ToolBroken, "starts no processes")
+	b.refused("t", fault.ToolBroken, "starts no processes")
 }
 
 // TestSetupTimeout: a setup.sh that does not end is killed with all that it
@@ -137,7 +137,7 @@ func TestSetupTimeout(t *testing.T) {
 		"t/handler.wasm": string(handler("h")),
 		"t/setup.sh":     "echo begun\necho $$ > pids\nsetsid sh -c 'echo $$ >> pids; exec sleep 300' &\nsleep 300 &\necho $! >> pids\nwait",
 	})
-	b.refused("t", wire.ToolBroken, "did not end within 500ms and was killed, after it said: begun")
+	b.refused("t", fault.ToolBroken, "did not end within 500ms and was killed, after it said: begun")
 	data, err := os.ReadFile(b.path("t/pids"))
 	if err != nil {
 		t.Fatal(err)

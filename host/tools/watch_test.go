@@ -15,7 +15,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 )
 
 func TestSchedule(t *testing.T) {
@@ -195,7 +195,7 @@ func TestWatch(t *testing.T) {
 	t.Run("folder removed and made again", func(t *testing.T) {
 		b.remove("t")
 		b.await("t", Removed)
-		b.refused("t", wire.UnknownTool)
+		b.refused("t", fault.UnknownTool)
 		b.write(map[string]string{"t/handler.wasm": string(handler("9"))})
 		b.await("t", Loaded)
 		b.is("t", "| 9")
@@ -244,7 +244,7 @@ func TestWatch(t *testing.T) {
 	t.Run("policy removed", func(t *testing.T) {
 		b.remove("restricted/t.wasm")
 		b.await("t", Broken)
-		b.refused("t", wire.ToolBroken, "had a policy")
+		b.refused("t", fault.ToolBroken, "had a policy")
 		b.write(map[string]string{"t/tool.json": `{"policy": "none"}`})
 		b.await("t", Loaded)
 	})
@@ -446,7 +446,7 @@ func TestNeverStill(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		b.c.examine("old")
 		start := time.Now()
-		b.refused("new", wire.ToolBroken, "keep changing", "rename them into place")
+		b.refused("new", fault.ToolBroken, "keep changing", "rename them into place")
 		if took := time.Since(start); took > 10*time.Second {
 			t.Errorf("refused after %v", took)
 		}
@@ -485,7 +485,7 @@ func TestRetries(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p"))})
-		b.refused("t", wire.ToolBroken)
+		b.refused("t", fault.ToolBroken)
 		tries := func() int {
 			b.c.mu.Lock()
 			defer b.c.mu.Unlock()
@@ -523,21 +523,21 @@ func TestLeaving(t *testing.T) {
 		b.write(map[string]string{"t/handler.wasm": string(handler("h"))})
 		for _, tt := range []struct {
 			with func(context.Context) (context.Context, context.CancelFunc)
-			code wire.Code
+			code fault.Code
 		}{
 			{func(ctx context.Context) (context.Context, context.CancelFunc) {
 				return context.WithTimeout(ctx, time.Second)
-			}, wire.Timeout},
+			}, fault.Timeout},
 			{func(ctx context.Context) (context.Context, context.CancelFunc) {
 				ctx, cancel := context.WithCancel(ctx)
 				time.AfterFunc(time.Second, cancel)
 				return ctx, cancel
-			}, wire.Aborted},
+			}, fault.Aborted},
 		} {
 			ctx, cancel := tt.with(t.Context())
 			_, _, err := b.c.Acquire(ctx, "t")
 			cancel()
-			var e *wire.Error
+			var e *fault.Error
 			if !errors.As(err, &e) || e.Code != tt.code {
 				t.Errorf("got %v, want %s", err, tt.code)
 			}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/toold/toold/host/fault"
 )
 
 // Form is the shape of a request, and so of its answer.
@@ -72,7 +74,7 @@ type Result struct {
 	Stdout []byte
 	Stderr []byte
 	Data   json.RawMessage
-	Err    *Error
+	Err    *fault.Error
 	// MayRetry says of a tool's own exit code that the same call may succeed
 	// when made again. Where there is an Err, that says so itself.
 	MayRetry bool
@@ -99,9 +101,9 @@ type Usage struct {
 // is an error there.
 func (r *Result) Status() string {
 	switch {
-	case r.Err != nil && r.Err.Code == Timeout:
+	case r.Err != nil && r.Err.Code == fault.Timeout:
 		return "timeout"
-	case r.Err != nil && r.Err.Code == CircuitOpen:
+	case r.Err != nil && r.Err.Code == fault.CircuitOpen:
 		return "circuit_open"
 	case r.Err != nil, r.ExitCode != 0:
 		return "error"

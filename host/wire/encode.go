@@ -9,6 +9,9 @@ import (
 	"syscall"
 	"time"
 	"unicode/utf8"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 )
 
 // maxMessage is the most bytes of JSON that an error's message takes of an
@@ -39,7 +42,7 @@ func encodeResult(form Form, r *Result, stream bool) []byte {
 type answer struct {
 	status    string
 	exit      int
-	code      Code
+	code      fault.Code
 	message   string
 	retriable bool
 }
@@ -55,7 +58,7 @@ func answerOf(r *Result) answer {
 			a.exit = r.Err.Code.ExitCode()
 		}
 	case r.ExitCode != 0:
-		a.code, a.retriable = ToolFailed, r.MayRetry
+		a.code, a.retriable = fault.ToolFailed, r.MayRetry
 	}
 	return a
 }
@@ -108,10 +111,10 @@ func encodePlain(r *Result, stream bool) []byte {
 func encodeEnvelope(r *Result, stream bool) []byte {
 	a := answerOf(r)
 	if r.Data != nil {
-		if err := check(r.Data); err != nil {
+		if err := strictjson.Check(r.Data); err != nil {
 			return encodeEnvelope(&Result{
 				ExecutionID: r.ExecutionID, Duration: r.Duration,
-				Err: Errorf(Internal, "the tool ran, but its data is not JSON: %w; this is a fault of the tool", err),
+				Err: fault.Errorf(fault.Internal, "the tool ran, but its data is not JSON: %w; this is a fault of the tool", err),
 			}, stream)
 		}
 	}
@@ -153,7 +156,7 @@ func encodeEnvelope(r *Result, stream bool) []byte {
 		if size := len(head) + len(data) + len(r.Data) + len(tail); size > MaxFrame {
 			return encodeEnvelope(&Result{
 				ExecutionID: r.ExecutionID, Duration: r.Duration, FromCache: r.FromCache,
-				Err: Errorf(LimitExceeded, "the tool ran, but its data of %d bytes does not fit in one answer; toolctl result %s shows it", len(r.Data), r.ExecutionID),
+				Err: fault.Errorf(fault.LimitExceeded, "the tool ran, but its data of %d bytes does not fit in one answer; toolctl result %s shows it", len(r.Data), r.ExecutionID),
 			}, stream)
 		}
 		head = append(append(head, data...), r.Data...)
@@ -295,7 +298,7 @@ func appendString(dst []byte, s string) []byte { return appendCut(dst, s, math.M
 // is a *Fault where it is not, and an *Error with MessageTooLarge where it does
 // not fit in a frame.
 func EncodeProgress(data json.RawMessage) ([]byte, error) {
-	if err := check(data); err != nil {
+	if err := strictjson.Check(data); err != nil {
 		return nil, err
 	}
 	out := append([]byte(`{"type":"progress","data":`), data...)
@@ -338,7 +341,7 @@ func EncodeSignal(signal syscall.Signal) []byte {
 // say (an argument that is not UTF-8, a payload that is not JSON).
 func EncodeRequest(c *Call) ([][]byte, error) {
 	if c.Payload != nil {
-		if err := check(c.Payload); err != nil {
+		if err := strictjson.Check(c.Payload); err != nil {
 			return nil, invalid(err)
 		}
 	}
@@ -364,23 +367,23 @@ func EncodeRequest(c *Call) ([][]byte, error) {
 func (c *Call) checkText() error {
 	for i, a := range c.Args {
 		if !utf8.ValidString(a) {
-			return Errorf(InvalidEnvelope, "args/%d is not UTF-8: %q; the protocol carries text, so rename the file, or name it in a file that the tool reads", i, a)
+			return fault.Errorf(fault.InvalidEnvelope, "args/%d is not UTF-8: %q; the protocol carries text, so rename the file, or name it in a file that the tool reads", i, a)
 		}
 	}
 	for name, value := range c.Env {
 		if !utf8.ValidString(name) || !utf8.ValidString(value) {
-			return Errorf(InvalidEnvelope, "env/%s is not UTF-8: %q; the protocol carries text, so leave it out", name, value)
+			return fault.Errorf(fault.InvalidEnvelope, "env/%s is not UTF-8: %q; the protocol carries text, so leave it out", name, value)
 		}
 	}
 	for _, f := range [...]struct{ name, value string }{
 		{"tool", c.Tool}, {"cwd", c.Cwd}, {"session", c.Session}, {"idempotency_key", c.IdempotencyKey}, {"trace", c.Trace}, {"traceId", c.TraceID},
 	} {
 		if !utf8.ValidString(f.value) {
-			return Errorf(InvalidEnvelope, "%s is not UTF-8: %q; the protocol carries text", f.name, f.value)
+			return fault.Errorf(fault.InvalidEnvelope, "%s is not UTF-8: %q; the protocol carries text", f.name, f.value)
 		}
 	}
 	if !utf8.ValidString(c.Token) {
-		return Errorf(InvalidEnvelope, "the token is not UTF-8; check where it comes from")
+		return fault.Errorf(fault.InvalidEnvelope, "the token is not UTF-8; check where it comes from")
 	}
 	return nil
 }

@@ -12,11 +12,13 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
 
 func TestEncodeResult(t *testing.T) {
-	denied := wire.Errorf(wire.Denied, "no")
+	denied := fault.Errorf(fault.Denied, "no")
 	for _, test := range []struct {
 		name            string
 		result          wire.Result
@@ -38,17 +40,17 @@ func TestEncodeResult(t *testing.T) {
 			`{"status":"error","error":{"code":"DENIED","message":"no","retriable":false},"durationMs":0,"fromCache":false}`,
 		},
 		{
-			"timeout with partial output", wire.Result{Err: wire.Errorf(wire.Timeout, "after 5s"), Stdout: []byte("half")},
+			"timeout with partial output", wire.Result{Err: fault.Errorf(fault.Timeout, "after 5s"), Stdout: []byte("half")},
 			`{"exit_code":124,"stdout":"half","stderr":"","error":"after 5s","status":"timeout","code":"TIMEOUT","retriable":true,"duration_ms":0}`,
 			`{"status":"timeout","data":{"exit_code":124,"stdout":"half","stderr":""},"error":{"code":"TIMEOUT","message":"after 5s","retriable":true},"durationMs":0,"fromCache":false}`,
 		},
 		{
-			"open breaker", wire.Result{Err: wire.Errorf(wire.CircuitOpen, "wait")},
+			"open breaker", wire.Result{Err: fault.Errorf(fault.CircuitOpen, "wait")},
 			`{"exit_code":75,"stdout":"","stderr":"","error":"wait","status":"circuit_open","code":"CIRCUIT_OPEN","retriable":true,"duration_ms":0}`,
 			`{"status":"circuit_open","error":{"code":"CIRCUIT_OPEN","message":"wait","retriable":true},"durationMs":0,"fromCache":false}`,
 		},
 		{
-			"a failure that the tool calls retriable", wire.Result{Ran: true, ExitCode: 7, Err: &wire.Error{Code: wire.ToolFailed, Message: "busy", MayRetry: true}},
+			"a failure that the tool calls retriable", wire.Result{Ran: true, ExitCode: 7, Err: &fault.Error{Code: fault.ToolFailed, Message: "busy", MayRetry: true}},
 			`{"exit_code":7,"stdout":"","stderr":"","error":"busy","status":"error","code":"TOOL_FAILED","retriable":true,"duration_ms":0}`,
 			`{"status":"error","data":{"exit_code":7,"stdout":"","stderr":""},"error":{"code":"TOOL_FAILED","message":"busy","retriable":true},"durationMs":0,"fromCache":false}`,
 		},
@@ -58,7 +60,7 @@ func TestEncodeResult(t *testing.T) {
 			`{"status":"success","data":{"a":[1]},"durationMs":0,"fromCache":false}`,
 		},
 		{
-			"not UTF-8", wire.Result{Ran: true, Stdout: []byte("a\xffb\xc3"), Stderr: []byte("\xed\xa0\x80"), Err: wire.Errorf(wire.Internal, "\xfe")},
+			"not UTF-8", wire.Result{Ran: true, Stdout: []byte("a\xffb\xc3"), Stderr: []byte("\xed\xa0\x80"), Err: fault.Errorf(fault.Internal, "\xfe")},
 			`{"exit_code":70,"stdout":"a` + "\uFFFDb\uFFFD" + `","stderr":"` + "\uFFFD\uFFFD\uFFFD" + `","error":"` + "\uFFFD" + `","status":"error","code":"INTERNAL","retriable":false,"duration_ms":0}`,
 			`{"status":"error","data":{"exit_code":70,"stdout":"a` + "\uFFFDb\uFFFD" + `","stderr":"` + "\uFFFD\uFFFD\uFFFD" + `"},"error":{"code":"INTERNAL","message":"` + "\uFFFD" + `","retriable":false},"durationMs":0,"fromCache":false}`,
 		},
@@ -150,7 +152,7 @@ func TestDataThatDoesNotFit(t *testing.T) {
 	r := &wire.Result{Ran: true, ExecutionID: id, Data: json.RawMessage(`"` + strings.Repeat("x", wire.MaxFrame) + `"`)}
 	for _, frame := range [][]byte{wire.EncodeResult(wire.Envelope, r), wire.EncodeStreamResult(wire.Envelope, r)} {
 		p, err := wire.ParseResponse(frame)
-		if err != nil || p.Result.Err == nil || p.Result.Err.Code != wire.LimitExceeded || !strings.Contains(p.Result.Err.Message, id) || p.Result.ExecutionID != id {
+		if err != nil || p.Result.Err == nil || p.Result.Err.Code != fault.LimitExceeded || !strings.Contains(p.Result.Err.Message, id) || p.Result.ExecutionID != id {
 			t.Errorf("%s, %v", frame, err)
 		}
 	}
@@ -165,7 +167,7 @@ func TestDataThatIsNotJSON(t *testing.T) {
 	for _, data := range []string{`{`, "\"\xff\"", `{"a":1,"a":2}`, ``} {
 		frame := wire.EncodeResult(wire.Envelope, &wire.Result{Ran: true, Data: json.RawMessage(data)})
 		p, err := wire.ParseResponse(frame)
-		if err != nil || p.Result.Err == nil || p.Result.Err.Code != wire.Internal {
+		if err != nil || p.Result.Err == nil || p.Result.Err.Code != fault.Internal {
 			t.Errorf("%q is answered with %s", data, frame)
 		}
 	}
@@ -179,12 +181,12 @@ func FuzzEncodeResult(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stdout, stderr []byte, message string, exit int, ran bool, times uint16) {
 		r := &wire.Result{ExitCode: exit, Ran: ran, Stdout: bytes.Repeat(stdout, int(times)%5000), Stderr: stderr}
 		if message != "" {
-			r.Err = &wire.Error{Code: wire.ToolFailed, Message: message}
+			r.Err = &fault.Error{Code: fault.ToolFailed, Message: message}
 		}
 		for _, form := range []wire.Form{wire.Plain, wire.Envelope} {
 			frame := wire.EncodeResult(form, r)
 			var strict map[string]any
-			if err := wire.Unmarshal(frame, &strict); err != nil || len(frame) > wire.MaxFrame {
+			if err := strictjson.Unmarshal(frame, &strict); err != nil || len(frame) > wire.MaxFrame {
 				t.Fatalf("%d bytes, %v", len(frame), err)
 			}
 			p, err := wire.ParseResponse(frame)
@@ -218,11 +220,11 @@ func TestParseResponse(t *testing.T) {
 		`{"exit_code":2,"stdout":"o","stderr":"e","error":""}`: {Type: "result", Result: &wire.Result{
 			ExitCode: 2, Ran: true, Stdout: []byte("o"), Stderr: []byte("e")}},
 		`{"type":"result","exit_code":126,"error":"no","code":"DENIED","retriable":false,"later":{}}`: {Type: "result", Result: &wire.Result{
-			ExitCode: 126, Stdout: []byte{}, Stderr: []byte{}, Err: &wire.Error{Code: wire.Denied, Message: "no"}}},
+			ExitCode: 126, Stdout: []byte{}, Stderr: []byte{}, Err: &fault.Error{Code: fault.Denied, Message: "no"}}},
 		`{"exit_code":1,"stdout":"","stderr":"","error":"an old server"}`: {Type: "result", Result: &wire.Result{
-			ExitCode: 1, Stdout: []byte{}, Stderr: []byte{}, Err: &wire.Error{Code: wire.Internal, Message: "an old server"}}},
+			ExitCode: 1, Stdout: []byte{}, Stderr: []byte{}, Err: &fault.Error{Code: fault.Internal, Message: "an old server"}}},
 		`{"status":"error","error":{"code":"DENIED","message":"no","retriable":false},"durationMs":3,"fromCache":true,"executionId":"e"}`: {Type: "result", Result: &wire.Result{
-			ExitCode: 126, Err: &wire.Error{Code: wire.Denied, Message: "no"}, Duration: 3 * time.Millisecond, FromCache: true, ExecutionID: "e"}},
+			ExitCode: 126, Err: &fault.Error{Code: fault.Denied, Message: "no"}, Duration: 3 * time.Millisecond, FromCache: true, ExecutionID: "e"}},
 		`{"status":"success","data":{"exit_code":"mine"},"durationMs":0}`: {Type: "result", Result: &wire.Result{
 			Ran: true, Data: json.RawMessage(`{"exit_code":"mine"}`)}},
 		`{"status":"success","data":{"exit_code":0,"stdout":"o","stderr":"","truncated":true},"durationMs":0}`: {Type: "result", Result: &wire.Result{
@@ -250,7 +252,7 @@ func TestEncodeProgress(t *testing.T) {
 	if _, err := wire.EncodeProgress(json.RawMessage(`{`)); err == nil {
 		t.Error("what is not JSON was encoded")
 	}
-	if _, err := wire.EncodeProgress(json.RawMessage(`"` + strings.Repeat("x", wire.MaxFrame) + `"`)); code(err) != wire.MessageTooLarge {
+	if _, err := wire.EncodeProgress(json.RawMessage(`"` + strings.Repeat("x", wire.MaxFrame) + `"`)); code(err) != fault.MessageTooLarge {
 		t.Errorf("what does not fit: %v", err)
 	}
 }
@@ -261,13 +263,13 @@ func TestCodesAreAsSpecified(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := os.ReadFile("codes.go")
+	source, err := os.ReadFile("../fault/fault.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	rows := regexp.MustCompile(`(?m)^\t([A-Z_]+) +(yes|no) +(\d+) `).FindAllStringSubmatch(string(text), -1)
 	for _, row := range rows {
-		c := wire.Code(row[1])
+		c := fault.Code(row[1])
 		if got := fmt.Sprint(c.ExitCode()); got != row[3] {
 			t.Errorf("the exit code of %s is %s, specified as %s", c, got, row[3])
 		}
@@ -281,7 +283,7 @@ func TestCodesAreAsSpecified(t *testing.T) {
 	if n := len(regexp.MustCompile(`(?m)Code += "[A-Z_]+"`).FindAllString(string(source), -1)) + len(regexp.MustCompile(`(?m)^\t[A-Z]\w+ += "[A-Z_]+"`).FindAllString(string(source), -1)); n != len(rows) {
 		t.Errorf("%d codes are specified, %d are there", len(rows), n)
 	}
-	if c := wire.Code("LATER"); c.ExitCode() != 70 || c.Retriable() {
+	if c := fault.Code("LATER"); c.ExitCode() != 70 || c.Retriable() {
 		t.Errorf("an unknown code: exit %d, retriable %v", c.ExitCode(), c.Retriable())
 	}
 }

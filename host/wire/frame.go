@@ -4,6 +4,8 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"io"
+
+	"github.com/toold/toold/host/fault"
 )
 
 // MaxFrame is the most bytes of JSON that one frame holds, each way.
@@ -76,6 +78,6 @@ func AppendChunk(dst []byte, typ string, p []byte) []byte {
 	return dst
 }
 
-func tooLarge(n int64) *Error {
-	return Errorf(MessageTooLarge, "a message of %d bytes is over the limit of %d; send less at once, and a long argument list in args frames", n, MaxFrame)
+func tooLarge(n int64) *fault.Error {
+	return fault.Errorf(fault.MessageTooLarge, "a message of %d bytes is over the limit of %d; send less at once, and a long argument list in args frames", n, MaxFrame)
 }

@@ -9,12 +9,13 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
 // code is the code of err, "" where it has none.
-func code(err error) wire.Code {
-	var e *wire.Error
+func code(err error) fault.Code {
+	var e *fault.Error
 	if errors.As(err, &e) {
 		return e.Code
 	}
@@ -40,12 +41,12 @@ func TestFrameBoundary(t *testing.T) {
 		}
 	}
 	var b bytes.Buffer
-	if err := wire.WriteFrame(&b, make([]byte, wire.MaxFrame+1)); code(err) != wire.MessageTooLarge || b.Len() != 0 {
+	if err := wire.WriteFrame(&b, make([]byte, wire.MaxFrame+1)); code(err) != fault.MessageTooLarge || b.Len() != 0 {
 		t.Errorf("write over the limit: %v, and wrote %d bytes", err, b.Len())
 	}
 	header := binary.BigEndian.AppendUint32(nil, wire.MaxFrame+1)
 	rest := strings.NewReader(string(header) + "not read")
-	if _, err := wire.ReadFrame(rest); code(err) != wire.MessageTooLarge {
+	if _, err := wire.ReadFrame(rest); code(err) != fault.MessageTooLarge {
 		t.Errorf("read over the limit: %v", err)
 	}
 	if rest.Len() != len("not read") {
@@ -104,7 +105,7 @@ func FuzzReadFrame(f *testing.F) {
 		for {
 			frame, err := wire.ReadFrame(r)
 			if err != nil {
-				if err != io.EOF && err != io.ErrUnexpectedEOF && code(err) != wire.MessageTooLarge {
+				if err != io.EOF && err != io.ErrUnexpectedEOF && code(err) != fault.MessageTooLarge {
 					t.Fatal(err)
 				}
 				break

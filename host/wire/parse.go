@@ -10,6 +10,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 )
 
 // MaxArgs is the most bytes that the arguments of one call have together, each
@@ -113,15 +116,14 @@ type argsPayload struct {
 // ExecutionID as could be made out, so that the answer has the shape that the
 // sender reads; or a *Typed with its Type, where the frame was one.
 func Parse(frame []byte) (Message, error) {
-	head, fault := peek(frame)
+	head, err := peek(frame)
 	switch {
-	case fault != nil:
-		return head.call(), invalid(fault)
+	case err != nil:
+		return head.call(), invalid(err)
 	case head.typ != "" && head.form == nil:
 		return parseTyped(frame, head.typ)
 	case head.form == nil:
-		r := reader{data: frame}
-		return head.call(), invalid(r.faultAt(0, "has neither \"tool\" nor \"toolId\" nor \"type\"; a plain request names its \"tool\", an envelope its \"toolId\""))
+		return head.call(), invalid(&strictjson.Fault{Line: 1, Column: 1, Reason: "has neither \"tool\" nor \"toolId\" nor \"type\"; a plain request names its \"tool\", an envelope its \"toolId\""})
 	case *head.form == Envelope:
 		return parseEnvelope(frame, head)
 	}
@@ -149,42 +151,34 @@ func (h *head) call() *Call {
 
 // peek checks the whole frame and reads the members that say how to go on.
 // Where there is a fault, it has what stood before it.
-func peek(frame []byte) (head, *Fault) {
+func peek(frame []byte) (head, error) {
 	var h head
-	r := reader{data: frame}
-	fault := r.whole(func() *Fault {
-		return r.object(func(name []byte) *Fault {
-			switch string(name) {
-			case "tool":
-				if h.form == nil {
-					h.form = new(Plain)
-				}
-			case "toolId":
-				h.form = new(Envelope)
-			case "type", "executionId":
-				if r.kind() != "a string" {
-					return r.skip()
-				}
-				s, err := r.string()
-				if name[0] == 't' {
-					h.typ = string(s)
-				} else {
-					h.executionID = string(s)
-				}
-				return err
-			case "stream":
-				h.stream = r.pos < len(r.data) && r.data[r.pos] == 't'
+	err := strictjson.Members(frame, func(name, value []byte) {
+		switch string(name) {
+		case "tool":
+			if h.form == nil {
+				h.form = new(Plain)
 			}
-			return r.skip()
-		})
+		case "toolId":
+			h.form = new(Envelope)
+		case "type":
+			if value[0] == '"' {
+				strictjson.Unmarshal(value, &h.typ) // it was read just now
+			}
+		case "executionId":
+			if value[0] == '"' {
+				strictjson.Unmarshal(value, &h.executionID)
+			}
+		case "stream":
+			h.stream = value[0] == 't'
+		}
 	})
-	return h, fault
+	return h, err
 }
 
 func parsePlain(frame []byte, h head) (Message, error) {
 	var q plainRequest
-	d := decoder{reader: reader{data: frame}}
-	if err := d.unmarshal(&q); err != nil {
+	if err := strictjson.Unmarshal(frame, &q); err != nil {
 		return h.call(), invalid(err)
 	}
 	c := &Call{
@@ -207,7 +201,7 @@ func parsePlain(frame []byte, h head) (Message, error) {
 
 func parseEnvelope(frame []byte, h head) (Message, error) {
 	var q envelopeRequest
-	if err := Unmarshal(frame, &q); err != nil {
+	if err := strictjson.Unmarshal(frame, &q); err != nil {
 		return h.call(), invalid(err)
 	}
 	switch {
@@ -239,7 +233,7 @@ func parseEnvelope(frame []byte, h head) (Message, error) {
 		c.Stdin = *q.Stdin
 	}
 	var command argsPayload
-	if Unmarshal(q.Payload, &command) == nil && command.Args != nil {
+	if strictjson.Unmarshal(q.Payload, &command) == nil && command.Args != nil {
 		c.Args, c.Cwd = command.Args, command.Cwd
 		if command.Stdin != nil {
 			if q.Stdin != nil {
@@ -263,11 +257,11 @@ func (c *Call) finish() error {
 		return refuse("/more", "is true, but /stream is not: only a streamed request has args frames")
 	}
 	if strings.IndexByte(c.Cwd, 0) >= 0 {
-		return Errorf(InvalidPayload, "cwd holds a zero byte; no folder has such a name")
+		return fault.Errorf(fault.InvalidPayload, "cwd holds a zero byte; no folder has such a name")
 	}
 	for name, value := range c.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.IndexByte(value, 0) >= 0 {
-			return Errorf(InvalidPayload, "env %q is no variable: a name is not empty and has no '=', and no zero byte is in it or its value", name)
+			return fault.Errorf(fault.InvalidPayload, "env %q is no variable: a name is not empty and has no '=', and no zero byte is in it or its value", name)
 		}
 	}
 	if err := c.countArgs(c.Args); err != nil {
@@ -283,12 +277,12 @@ func (c *Call) finish() error {
 func (c *Call) countArgs(args []string) error {
 	for _, a := range args {
 		if strings.IndexByte(a, 0) >= 0 {
-			return Errorf(InvalidPayload, "an argument holds a zero byte, which no process can be given")
+			return fault.Errorf(fault.InvalidPayload, "an argument holds a zero byte, which no process can be given")
 		}
 		c.argBytes += len(a) + 1
 	}
 	if c.argBytes > MaxArgs {
-		return Errorf(MessageTooLarge, "the arguments have over %d bytes; give the tool fewer at once, as xargs does, or a list in a file", MaxArgs)
+		return fault.Errorf(fault.MessageTooLarge, "the arguments have over %d bytes; give the tool fewer at once, as xargs does, or a list in a file", MaxArgs)
 	}
 	return nil
 }
@@ -355,14 +349,14 @@ func parseTyped(frame []byte, typ string) (Message, error) {
 			Data base64Text `json:"data"`
 			EOF  bool       `json:"eof"`
 		}
-		err = Unmarshal(frame, &q)
+		err = strictjson.Unmarshal(frame, &q)
 		t.Data, t.EOF = q.Data, q.EOF
 	case TypeSignal:
 		var q struct {
 			Type string     `json:"type"`
 			Name signalName `json:"name"`
 		}
-		err = Unmarshal(frame, &q)
+		err = strictjson.Unmarshal(frame, &q)
 		if err == nil && q.Name == 0 {
 			err = refuse("/name", "is missing; it names the signal: INT, TERM, HUP, QUIT, KILL, USR1 or USR2")
 		}
@@ -374,7 +368,7 @@ func parseTyped(frame []byte, typ string) (Message, error) {
 			Join bool     `json:"join"`
 			More bool     `json:"more"`
 		}
-		err = Unmarshal(frame, &q)
+		err = strictjson.Unmarshal(frame, &q)
 		t.Args, t.Join, t.More = q.Args, q.Join, q.More
 	default:
 		err = refuse("/type", "is none that a client sends: stdin, signal, args")
@@ -417,26 +411,26 @@ func decodeBase64(text []byte) ([]byte, bool) {
 }
 
 // invalid makes a fault the answer to a request.
-func invalid(err error) *Error {
+func invalid(err error) *fault.Error {
 	switch err := err.(type) {
-	case *Error:
+	case *fault.Error:
 		return err
-	case *Fault:
+	case *strictjson.Fault:
 		where := err.Pointer
 		if where == "" {
 			where = "the request"
 		}
-		e := Errorf(InvalidEnvelope, "%s: %s (byte %d)", where, err.Reason, err.Offset)
+		e := fault.Errorf(fault.InvalidEnvelope, "%s: %s (byte %d)", where, err.Reason, err.Offset)
 		e.Cause = err
 		return e
 	}
-	return Errorf(InvalidEnvelope, "%w", err)
+	return fault.Errorf(fault.InvalidEnvelope, "%w", err)
 }
 
 // refuse is the answer to a request whose JSON is right but for the meaning of
 // the value at pointer.
-func refuse(pointer, reason string) *Error {
-	return Errorf(InvalidEnvelope, "%s: %s", pointer, reason)
+func refuse(pointer, reason string) *fault.Error {
+	return fault.Errorf(fault.InvalidEnvelope, "%s: %s", pointer, reason)
 }
 
 // executionID is a version-4 UUID.
@@ -522,7 +516,7 @@ type milliseconds int64
 
 func (m *milliseconds) UnmarshalJSON(text []byte) error {
 	var n int64
-	if err := Unmarshal(text, &n); err != nil {
+	if err := strictjson.Unmarshal(text, &n); err != nil {
 		return err
 	}
 	if n < 0 || n > math.MaxInt64/int64(time.Millisecond) {
@@ -540,7 +534,7 @@ type timestamp time.Time
 func (t *timestamp) UnmarshalJSON(text []byte) error {
 	if text[0] == '"' {
 		var s string
-		if err := Unmarshal(text, &s); err != nil {
+		if err := strictjson.Unmarshal(text, &s); err != nil {
 			return err
 		}
 		v, err := time.Parse(time.RFC3339, s)
@@ -551,7 +545,7 @@ func (t *timestamp) UnmarshalJSON(text []byte) error {
 		return nil
 	}
 	var n int64
-	if err := Unmarshal(text, &n); err != nil {
+	if err := strictjson.Unmarshal(text, &n); err != nil {
 		return errors.New("wants a time in RFC 3339, or in milliseconds since 1970")
 	}
 	*t = timestamp(time.UnixMilli(n))
@@ -563,8 +557,7 @@ type object json.RawMessage
 
 func (o *object) UnmarshalJSON(text []byte) error {
 	if text[0] != '{' {
-		r := reader{data: text}
-		return r.wants("an object")
+		return strictjson.Unmarshal(text, &struct{}{}) // says what it is instead
 	}
 	*o = text
 	return nil

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -182,7 +183,7 @@ func TestRefusedRequestKeepsItsForm(t *testing.T) {
 		`{"tool":"x","executionId":"` + id + `","toolId":"x","args":1`: {Form: wire.Envelope, ExecutionID: id},
 	} {
 		m, err := wire.Parse([]byte(frame))
-		if code(err) != wire.InvalidEnvelope {
+		if code(err) != fault.InvalidEnvelope {
 			t.Errorf("%s: %v", frame, err)
 		}
 		got, ok := m.(*wire.Call)
@@ -236,15 +237,15 @@ func TestExtend(t *testing.T) {
 	if string(c.Payload) != `{"args":["add","firs","t","u","v"],"cwd":"/w"}` {
 		t.Errorf("payload: %s", c.Payload)
 	}
-	if err := c.Extend(typed(`{"type":"args","args":["w"]}`)); code(err) != wire.InvalidEnvelope {
+	if err := c.Extend(typed(`{"type":"args","args":["w"]}`)); code(err) != fault.InvalidEnvelope {
 		t.Errorf("args after the last: %v", err)
 	}
 
 	more := func() *wire.Call { return parse(t, `{"tool":"git","stream":true,"more":true}`).(*wire.Call) }
-	if err := more().Extend(typed(`{"type":"args","args":["a"],"join":true}`)); code(err) != wire.InvalidEnvelope {
+	if err := more().Extend(typed(`{"type":"args","args":["a"],"join":true}`)); code(err) != fault.InvalidEnvelope {
 		t.Errorf("joining nothing: %v", err)
 	}
-	if err := more().Extend(typed(`{"type":"args","args":["\u0000"]}`)); code(err) != wire.InvalidPayload {
+	if err := more().Extend(typed(`{"type":"args","args":["\u0000"]}`)); code(err) != fault.InvalidPayload {
 		t.Errorf("a zero byte: %v", err)
 	}
 }
@@ -261,7 +262,7 @@ func TestExtendLimit(t *testing.T) {
 			t.Fatalf("after %d bytes: %v", n, err)
 		}
 	}
-	if err := c.Extend(&wire.Typed{Type: wire.TypeArgs, Args: []string{""}}); code(err) != wire.MessageTooLarge {
+	if err := c.Extend(&wire.Typed{Type: wire.TypeArgs, Args: []string{""}}); code(err) != fault.MessageTooLarge {
 		t.Errorf("one byte over the limit: %v", err)
 	}
 }
@@ -357,13 +358,13 @@ func TestEncodeRequestLongArgs(t *testing.T) {
 
 func TestEncodeRequestRefuses(t *testing.T) {
 	long := strings.Repeat("x", wire.MaxFrame)
-	for want, calls := range map[wire.Code][]wire.Call{
-		wire.MessageTooLarge: {
+	for want, calls := range map[fault.Code][]wire.Call{
+		fault.MessageTooLarge: {
 			{Tool: "x", Args: []string{long}},
 			{Tool: "x", Stdin: []byte(long), Stream: true},
 			{Tool: "x", Form: wire.Envelope, ExecutionID: id, Payload: json.RawMessage(`{"a":"` + long + `"}`), Stream: true},
 		},
-		wire.InvalidEnvelope: {
+		fault.InvalidEnvelope: {
 			{Tool: "x", Args: []string{"a", "\xff"}},
 			{Tool: "x", Cwd: "/\xff"},
 			{Tool: "x", Env: map[string]string{"A": "\xff"}},
@@ -397,12 +398,12 @@ func FuzzParse(f *testing.F) {
 		m, err := wire.Parse(frame)
 		if err != nil {
 			switch code(err) {
-			case wire.InvalidEnvelope, wire.InvalidPayload, wire.MessageTooLarge:
+			case fault.InvalidEnvelope, fault.InvalidPayload, fault.MessageTooLarge:
 			default:
 				t.Fatalf("%q: %v", frame, err)
 			}
 			if c, ok := m.(*wire.Call); ok {
-				if answer := wire.EncodeResult(c.Form, &wire.Result{Err: err.(*wire.Error)}); !json.Valid(answer) {
+				if answer := wire.EncodeResult(c.Form, &wire.Result{Err: err.(*fault.Error)}); !json.Valid(answer) {
 					t.Fatalf("%q is answered with %q", frame, answer)
 				}
 			}
@@ -420,7 +421,7 @@ func FuzzParse(f *testing.F) {
 			}
 			again, err := roundTrip(m)
 			if err != nil {
-				if code(err) == wire.MessageTooLarge {
+				if code(err) == fault.MessageTooLarge {
 					return // what was written shorter than we write it
 				}
 				t.Fatalf("%q is read as %+v, which cannot be sent: %v", frame, m, err)

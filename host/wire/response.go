@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 )
 
 // Response is a frame that a server sent.
@@ -33,16 +36,16 @@ type response struct {
 	Ack   int             `json:"ack"`
 	Error json.RawMessage `json:"error"`
 	// What follows is an answer in plain form.
-	ExitCode    int    `json:"exit_code"`
-	Stdout      string `json:"stdout"`
-	Stderr      string `json:"stderr"`
-	Code        Code   `json:"code"`
-	Retriable   bool   `json:"retriable"`
-	DurationMS  int64  `json:"duration_ms"`
-	FromCache   bool   `json:"from_cache"`
-	ExecutionID string `json:"execution_id"`
-	Truncated   bool   `json:"truncated"`
-	Usage       *Usage `json:"usage"` // in both forms
+	ExitCode    int        `json:"exit_code"`
+	Stdout      string     `json:"stdout"`
+	Stderr      string     `json:"stderr"`
+	Code        fault.Code `json:"code"`
+	Retriable   bool       `json:"retriable"`
+	DurationMS  int64      `json:"duration_ms"`
+	FromCache   bool       `json:"from_cache"`
+	ExecutionID string     `json:"execution_id"`
+	Truncated   bool       `json:"truncated"`
+	Usage       *Usage     `json:"usage"` // in both forms
 	// And this one in envelope form.
 	EnvelopeDuration  *int64 `json:"durationMs"`
 	EnvelopeFromCache bool   `json:"fromCache"`
@@ -58,14 +61,14 @@ func ParseResponse(frame []byte) (*Response, error) {
 		}
 	}
 	var q response
-	if err := unmarshalLenient(frame, &q); err != nil {
+	if err := strictjson.UnmarshalLenient(frame, &q); err != nil {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	p := &Response{Type: q.Type}
 	switch q.Type {
 	case TypeStdout, TypeStderr:
 		var data base64Text
-		if err := Unmarshal(q.Data, &data); err != nil {
+		if err := strictjson.Unmarshal(q.Data, &data); err != nil {
 			return nil, fmt.Errorf("read the answer: /data: %w", err)
 		}
 		p.Data = data
@@ -89,15 +92,15 @@ func ParseResponse(frame []byte) (*Response, error) {
 		}
 		var message string
 		if q.Error != nil {
-			if err := Unmarshal(q.Error, &message); err != nil {
+			if err := strictjson.Unmarshal(q.Error, &message); err != nil {
 				return nil, fmt.Errorf("read the answer: /error: %w", err)
 			}
 		}
 		switch {
 		case message != "":
-			r.Err = &Error{Code: q.Code, Message: message, MayRetry: q.Retriable}
+			r.Err = &fault.Error{Code: q.Code, Message: message, MayRetry: q.Retriable}
 			if q.Code == "" {
-				r.Err.Code = Internal
+				r.Err.Code = fault.Internal
 			}
 		default:
 			r.Ran = true
@@ -116,20 +119,20 @@ func ParseResponse(frame []byte) (*Response, error) {
 		Truncated bool   `json:"truncated"`
 	}
 	// Data of another shape is the tool's own, and stays in Data.
-	if q.Data != nil && unmarshalLenient(q.Data, &output) == nil && output.ExitCode != nil {
+	if q.Data != nil && strictjson.UnmarshalLenient(q.Data, &output) == nil && output.ExitCode != nil {
 		r.ExitCode, r.Stdout, r.Stderr, r.Truncated = *output.ExitCode, []byte(output.Stdout), []byte(output.Stderr), output.Truncated
 		r.Ran = true
 	}
 	if q.Error != nil {
 		var e struct {
-			Code      Code   `json:"code"`
-			Message   string `json:"message"`
-			Retriable bool   `json:"retriable"`
+			Code      fault.Code `json:"code"`
+			Message   string     `json:"message"`
+			Retriable bool       `json:"retriable"`
 		}
-		if err := unmarshalLenient(q.Error, &e); err != nil {
+		if err := strictjson.UnmarshalLenient(q.Error, &e); err != nil {
 			return nil, fmt.Errorf("read the answer: /error: %w", err)
 		}
-		r.Err = &Error{Code: e.Code, Message: e.Message, MayRetry: e.Retriable}
+		r.Err = &fault.Error{Code: e.Code, Message: e.Message, MayRetry: e.Retriable}
 		if output.ExitCode == nil {
 			r.ExitCode = e.Code.ExitCode()
 		}

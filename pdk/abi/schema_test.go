@@ -16,7 +16,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -235,7 +235,7 @@ func TestSchemaAndReaderAgree(t *testing.T) {
 		if err := compile(t, tt.name).Validate(doc); (err == nil) != tt.ok {
 			t.Errorf("schema of %s on %s: %v", tt.name, tt.text, err)
 		}
-		if err := wire.Unmarshal([]byte(tt.text), tt.into); (err == nil) != tt.ok {
+		if err := strictjson.Unmarshal([]byte(tt.text), tt.into); (err == nil) != tt.ok {
 			t.Errorf("reader of %s on %s: %v", tt.name, tt.text, err)
 		}
 	}

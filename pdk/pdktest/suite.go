@@ -18,8 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -197,7 +198,7 @@ func (s *Subject) vector(ctx context.Context, v *Vector) error {
 	inv, w := s.host(v)
 	reply, err := s.m.Call(ctx, inv)
 	if v.Fails != nil {
-		var e *wire.Error
+		var e *fault.Error
 		if !errors.As(err, &e) {
 			return fmt.Errorf("answered %s, must fail with one of %v", reply.Output, v.Fails)
 		}
@@ -284,7 +285,7 @@ func (s *Subject) handle(ctx context.Context, c *abi.Call) (*abi.Result, error) 
 		return nil, err
 	}
 	var r abi.Result
-	return &r, wire.Unmarshal(reply.Output, &r)
+	return &r, strictjson.Unmarshal(reply.Output, &r)
 }
 
 // freshState: each call begins where initialisation ended. It is the engine

@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -33,7 +34,7 @@ type Vector struct {
 	// Out is the answer. Without one the call must fail, by one of the codes
 	// of Fails, with a message that holds Message.
 	Out     json.RawMessage `json:"out,omitempty"`
-	Fails   []wire.Code     `json:"fails,omitempty"`
+	Fails   []fault.Code    `json:"fails,omitempty"`
 	Message string          `json:"message,omitempty"`
 
 	// What the host must have been asked and told; absent is nothing.
@@ -91,7 +92,7 @@ func Load(dir string) ([]Vector, error) {
 			return nil, err
 		}
 		var list []Vector
-		if err := wire.Unmarshal(b, &list); err != nil {
+		if err := strictjson.Unmarshal(b, &list); err != nil {
 			return nil, fmt.Errorf("load vectors: %s: %w", file, err)
 		}
 		for _, v := range list {
@@ -156,7 +157,7 @@ func (v *Vector) Bytes() []byte {
 // canonical reads data strictly as the type of into and writes it in the one
 // form that equal answers share.
 func canonical(data []byte, into any) ([]byte, error) {
-	if err := wire.Unmarshal(data, into); err != nil {
+	if err := strictjson.Unmarshal(data, into); err != nil {
 		return nil, err
 	}
 	b, err := json.Marshal(into)

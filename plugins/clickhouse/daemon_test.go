@@ -11,6 +11,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -123,7 +124,7 @@ func wantNames(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-func wantCode(t *testing.T, what string, r *wire.Result, code wire.Code) {
+func wantCode(t *testing.T, what string, r *wire.Result, code fault.Code) {
 	t.Helper()
 	switch {
 	case code == "" && r.Err != nil:
@@ -153,13 +154,13 @@ func TestIdentities(t *testing.T) {
 				}
 			}
 			hidden, none := d.call(t, bob, "sales_by_region", struct{}{}), d.call(t, bob, "sales_by_regio_", struct{}{})
-			wantCode(t, "bob calls what alice sees", hidden, wire.UnknownTool)
+			wantCode(t, "bob calls what alice sees", hidden, fault.UnknownTool)
 			if strings.Replace(hidden.Err.Message, "sales_by_region", "NAME", 1) != strings.Replace(none.Err.Message, "sales_by_regio_", "NAME", 1) {
 				t.Errorf("a hidden tool is told from none: %q, %q", hidden.Err.Message, none.Err.Message)
 			}
-			wantCode(t, "alice calls what bob sees", d.call(t, alice, "ops_up", struct{}{}), wire.UnknownTool)
-			wantCode(t, "the module by its own name", d.call(t, alice, "clickhouse", struct{}{}), wire.UnknownTool)
-			wantCode(t, "nobody", d.call(t, "", "ops_up", struct{}{}), wire.Unauthenticated)
+			wantCode(t, "alice calls what bob sees", d.call(t, alice, "ops_up", struct{}{}), fault.UnknownTool)
+			wantCode(t, "the module by its own name", d.call(t, alice, "clickhouse", struct{}{}), fault.UnknownTool)
+			wantCode(t, "nobody", d.call(t, "", "ops_up", struct{}{}), fault.Unauthenticated)
 			r := d.call(t, bob, "ops_up", struct{}{})
 			if wantCode(t, "bob", r, ""); string(r.Data) != `{"rows":[{"name":"web-1"}],"truncated":false}` {
 				t.Errorf("bob reads %s", r.Data)
@@ -200,11 +201,11 @@ func TestIdentities(t *testing.T) {
 	t.Run("a bad payload", func(t *testing.T) {
 		d := newDesk(t, c.port)
 		alice := d.token(t, firstUsers[1], nil)
-		wantCode(t, "an argument that a view has not", d.call(t, alice, "sales_by_region", map[string]any{"x": 1}), wire.InvalidPayload)
+		wantCode(t, "an argument that a view has not", d.call(t, alice, "sales_by_region", map[string]any{"x": 1}), fault.InvalidPayload)
 		for name, bad := range map[string]any{"small": 128, "e": "c", "u": "x", "day": "yesterday", "f": "abcd", "id": -1, "tags": "x", "region": 1} {
 			p := maps.Clone(order)
 			p[name] = bad
-			wantCode(t, name, d.call(t, alice, "sales_orders", p), wire.InvalidPayload)
+			wantCode(t, name, d.call(t, alice, "sales_orders", p), fault.InvalidPayload)
 		}
 	})
 
@@ -212,7 +213,7 @@ func TestIdentities(t *testing.T) {
 		d := newDesk(t, c.port)
 		token := d.token(t, firstUsers[1], map[string]any{"read_only": true})
 		wantNames(t, "alice, narrowed", d.names(t, token), "sales_by_region")
-		wantCode(t, "alice, narrowed", d.call(t, token, "sales_orders", order), wire.UnknownTool)
+		wantCode(t, "alice, narrowed", d.call(t, token, "sales_orders", order), fault.UnknownTool)
 	})
 
 	t.Run("a view dropped and renamed", func(t *testing.T) {
@@ -224,9 +225,9 @@ func TestIdentities(t *testing.T) {
 		c.admin("DROP TABLE sales.gone")
 		c.admin("RENAME TABLE sales.old TO sales.fresh")
 		wantNames(t, "kept", d.names(t, alice), "sales_by_region", "sales_gone", "sales_old", "sales_orders")
-		wantCode(t, "dropped", d.call(t, alice, "sales_gone", struct{}{}), wire.UnknownTool)
+		wantCode(t, "dropped", d.call(t, alice, "sales_gone", struct{}{}), fault.UnknownTool)
 		wantNames(t, "after", d.names(t, alice), "sales_by_region", "sales_fresh", "sales_orders")
-		wantCode(t, "renamed", d.call(t, alice, "sales_old", struct{}{}), wire.UnknownTool)
+		wantCode(t, "renamed", d.call(t, alice, "sales_old", struct{}{}), fault.UnknownTool)
 		wantCode(t, "new name", d.call(t, alice, "sales_fresh", struct{}{}), "")
 		c.admin("DROP TABLE sales.fresh")
 	})
@@ -247,7 +248,7 @@ func TestIdentities(t *testing.T) {
 		}
 		c.admin("ALTER TABLE sales.log DROP COLUMN b")
 		// Here they are not: the caller is told.
-		wantCode(t, "a table with other columns", d.call(t, alice, "sales_log", map[string]any{"a": "1", "b": "2"}), wire.InvalidPayload)
+		wantCode(t, "a table with other columns", d.call(t, alice, "sales_log", map[string]any{"a": "1", "b": "2"}), fault.InvalidPayload)
 		wantCode(t, "as it is now", d.call(t, alice, "sales_log", map[string]any{"a": "3"}), "")
 		if got := c.admin("SELECT count() FROM sales.log"); got != "2\n" {
 			t.Errorf("%s rows were written, want 2", got)
@@ -265,11 +266,11 @@ func TestIdentities(t *testing.T) {
 		c.users(now)
 		defer c.users(firstUsers)
 		r := d.call(t, alice, "sales_orders", order)
-		if wantCode(t, "the first write", r, wire.ToolFailed); !strings.Contains(r.Err.Message, "READ_ONLY") {
+		if wantCode(t, "the first write", r, fault.ToolFailed); !strings.Contains(r.Err.Message, "READ_ONLY") {
 			t.Errorf("%v", r.Err)
 		}
 		wantNames(t, "after", d.names(t, alice), "sales_by_region")
-		wantCode(t, "the second write", d.call(t, alice, "sales_orders", order), wire.UnknownTool)
+		wantCode(t, "the second write", d.call(t, alice, "sales_orders", order), fault.UnknownTool)
 	})
 
 	t.Run("a password changed", func(t *testing.T) {
@@ -280,10 +281,10 @@ func TestIdentities(t *testing.T) {
 		now[1].password = "alice-canary-second"
 		c.users(now)
 		defer c.users(firstUsers)
-		wantCode(t, "the old password", d.call(t, alice, "sales_by_region", struct{}{}), wire.Unauthenticated)
+		wantCode(t, "the old password", d.call(t, alice, "sales_by_region", struct{}{}), fault.Unauthenticated)
 		before := strings.Count(d.Logs(), "surface refused")
 		r := d.call(t, alice, "sales_by_region", struct{}{})
-		if wantCode(t, "the old password, again", r, wire.UnknownTool); !strings.Contains(r.Err.Message, "refuses this identity") {
+		if wantCode(t, "the old password, again", r, fault.UnknownTool); !strings.Contains(r.Err.Message, "refuses this identity") {
 			t.Errorf("%v", r.Err)
 		}
 		if logs := d.Logs(); strings.Count(logs, "surface refused") != before+1 || !strings.Contains(logs, `"remembered":true`) {
@@ -299,7 +300,7 @@ func TestIdentities(t *testing.T) {
 		wantCode(t, "before", d.call(t, alice, "sales_by_region", struct{}{}), "")
 		c.stop()
 		r := d.call(t, alice, "sales_by_region", struct{}{})
-		if wantCode(t, "a call of a known tool", r, wire.ToolFailed); r.Err == nil || !r.Err.Retriable() {
+		if wantCode(t, "a call of a known tool", r, fault.ToolFailed); r.Err == nil || !r.Err.Retriable() {
 			t.Errorf("it may not be tried again: %v", r.Err)
 		}
 		wantNames(t, "known tools", d.names(t, alice), "sales_by_region", "sales_orders")

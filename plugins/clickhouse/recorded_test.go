@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/plugins/internal/offer"
 )
 
@@ -140,14 +140,14 @@ func TestRecorded(t *testing.T) {
 			t.Errorf("%q: the server got\n%s, want\n%s", tt.region, got, want)
 		}
 	}
-	wantCode(t, "a parameter is missing", d.call(t, alice, "sales_orders_of", map[string]any{"region": "x"}), wire.InvalidPayload)
+	wantCode(t, "a parameter is missing", d.call(t, alice, "sales_orders_of", map[string]any{"region": "x"}), fault.InvalidPayload)
 
 	row := map[string]any{"id": 1, "region": "north"}
 	wantCode(t, "granted", d.call(t, alice, "sales_orders", row), "")
-	wantCode(t, "a column without a grant", d.call(t, alice, "sales_orders", map[string]any{"id": 1, "region": "x", "secret": "y"}), wire.InvalidPayload)
+	wantCode(t, "a column without a grant", d.call(t, alice, "sales_orders", map[string]any{"id": 1, "region": "x", "secret": "y"}), fault.InvalidPayload)
 
 	r.change(func() { r.grants = "GRANT SELECT ON sales.* TO alice\n" })
-	wantCode(t, "a grant that was taken away", d.call(t, alice, "sales_orders", row), wire.UnknownTool)
+	wantCode(t, "a grant that was taken away", d.call(t, alice, "sales_orders", row), fault.UnknownTool)
 	wantNames(t, "then", d.names(t, alice), "sales_hidden", "sales_orders_of")
 
 	r.change(func() { r.view = strings.Replace(ordersOf, "region = {region:String}", "1", 1) })
@@ -156,7 +156,7 @@ func TestRecorded(t *testing.T) {
 	// listing.
 	wantCode(t, "a parameter that went away", d.call(t, alice, "sales_orders_of", arguments), "")
 	r.change(func() { r.view = "" })
-	wantCode(t, "a view that went away", d.call(t, alice, "sales_orders_of", arguments), wire.UnknownTool)
+	wantCode(t, "a view that went away", d.call(t, alice, "sales_orders_of", arguments), fault.UnknownTool)
 	wantNames(t, "at last", d.names(t, alice), "sales_hidden")
 	wantNames(t, "another password", d.names(t, d.token(t, user{name: "alice", password: "wrong-canary-1"}, nil)), "missing: UNAUTHENTICATED")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
@@ -48,7 +49,7 @@ func TestThroughDaemon(t *testing.T) {
 
 	// As it comes, it asks nobody and says what to do.
 	res, _, _ := call("curl", "", "-s", "ALLOWED/a")
-	if res.Err == nil || res.Err.Code != wire.Denied || !strings.Contains(res.Err.Message, `"hosts": "127.0.0.1:`+p.allowed.port()+`"`) {
+	if res.Err == nil || res.Err.Code != fault.Denied || !strings.Contains(res.Err.Message, `"hosts": "127.0.0.1:`+p.allowed.port()+`"`) {
 		t.Errorf("without hosts: %v", res.Err)
 	}
 
@@ -79,7 +80,7 @@ func TestThroughDaemon(t *testing.T) {
 		t.Errorf("a redirect to elsewhere: exit %d, %v: %q", res.ExitCode, res.Err, errs)
 	}
 	res, _, _ = run("", "-sS", "-K", "x", "ALLOWED/a")
-	if res.Err == nil || res.Err.Code != wire.Denied || res.ExitCode != 126 || !strings.Contains(res.Err.Message, "curl.flag.refused") {
+	if res.Err == nil || res.Err.Code != fault.Denied || res.ExitCode != 126 || !strings.Contains(res.Err.Message, "curl.flag.refused") {
 		t.Errorf("-K: exit %d, %v", res.ExitCode, res.Err)
 	}
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -66,7 +67,7 @@ func TestThroughDaemon(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"auth", "token"}, {"pwn"}, {"pr", "list"}, {"api", "rate_limit", "-q", "env"}, {"issue", "create", "-R", "o/r", "-t", "T", "-F", "body.md"}} {
-		if res, _ := run("", args...); res.Err == nil || res.Err.Code != wire.Denied || res.ExitCode != 126 {
+		if res, _ := run("", args...); res.Err == nil || res.Err.Code != fault.Denied || res.ExitCode != 126 {
 			t.Errorf("gh %q: %v, exit %d", args, res.Err, res.ExitCode)
 		}
 	}

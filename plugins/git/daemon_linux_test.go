@@ -11,6 +11,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -112,7 +113,7 @@ func TestThroughDaemon(t *testing.T) {
 			before, refs := tree(t, b.out), b.remoteRefs()
 			for i, line := range tt.h.args {
 				out, res := call(line)
-				if i == 0 && (res.Err == nil || res.Err.Code != wire.Denied || !strings.Contains(res.Err.Message, strings.TrimPrefix(tt.rule, "git."))) {
+				if i == 0 && (res.Err == nil || res.Err.Code != fault.Denied || !strings.Contains(res.Err.Message, strings.TrimPrefix(tt.rule, "git."))) {
 					t.Errorf("git %s: %v, want refused by %s\n%s", line, res.Err, tt.rule, out)
 				}
 				if harm := b.harm(before, out, true); harm != "" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -62,7 +63,7 @@ func TestThroughDaemon(t *testing.T) {
 	if r := ask("hash", `{"algorithm":"sha1","text":"abc"}`); r.Err != nil || !strings.Contains(string(r.Data), sha1abc) {
 		t.Errorf("hash of a payload: %s, %v", r.Data, r.Err)
 	}
-	if r := ask("hash", `{"txt":"abc"}`); r.Err == nil || r.Err.Code != wire.InvalidPayload || !strings.Contains(r.Err.Message, "txt") {
+	if r := ask("hash", `{"txt":"abc"}`); r.Err == nil || r.Err.Code != fault.InvalidPayload || !strings.Contains(r.Err.Message, "txt") {
 		t.Errorf("a payload that does not fit: %v", r.Err)
 	}
 }

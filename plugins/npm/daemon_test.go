@@ -11,6 +11,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
@@ -55,10 +56,10 @@ func TestThroughDaemon(t *testing.T) {
 	if res, out := run("run", "hello"); res.Err != nil || res.ExitCode != 0 || !strings.Contains(out, "hello") {
 		t.Errorf("run hello: %v, exit %d: %s", res.Err, res.ExitCode, out)
 	}
-	if res, _ := run("run", "build"); res.Err == nil || res.Err.Code != wire.Denied {
+	if res, _ := run("run", "build"); res.Err == nil || res.Err.Code != fault.Denied {
 		t.Errorf("run build: %v", res.Err)
 	}
-	if res, _ := run("exec", "x"); res.Err == nil || res.Err.Code != wire.Denied || res.ExitCode != 126 {
+	if res, _ := run("exec", "x"); res.Err == nil || res.Err.Code != fault.Denied || res.ExitCode != 126 {
 		t.Errorf("exec: %v", res.Err)
 	}
 	if process.Confinement().ABI == 0 {

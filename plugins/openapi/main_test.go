@@ -17,6 +17,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk"
@@ -145,19 +146,19 @@ func TestThroughDaemon(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		token, tool, payload string
-		code                 wire.Code
+		code                 fault.Code
 		got                  string
 	}{
 		{anna, "list_pets", `{"tag":["a&b=c","d"],"limit":2}`, "", "GET /v1/pets?limit=2&tag=a%26b%3Dc&tag=d "},
-		{anna, "list_pets", `{"limit":0}`, wire.InvalidPayload, ""},
+		{anna, "list_pets", `{"limit":0}`, fault.InvalidPayload, ""},
 		{anna, "get_pets_id", `{"id":"a/../../admin?x#y"}`, "", "GET /v1/pets/a%2F..%2F..%2Fadmin%3Fx%23y "},
-		{anna, "get_pets_id", `{"id":".."}`, wire.ToolFailed, ""},
+		{anna, "get_pets_id", `{"id":".."}`, fault.ToolFailed, ""},
 		{anna, "add_pet", `{"body":{"name":"Rex","note":null,"parent":{"name":"Max"}}}`, "", `POST /v1/pets {"name":"Rex","note":null,"parent":{"name":"Max"}}`},
-		{anna, "add_pet", `{"body":{"name":1}}`, wire.InvalidPayload, ""},
-		{anna, "add_pet", `{}`, wire.InvalidPayload, ""},
+		{anna, "add_pet", `{"body":{"name":1}}`, fault.InvalidPayload, ""},
+		{anna, "add_pet", `{}`, fault.InvalidPayload, ""},
 		{anna, "remove_pet", `{"id":"1"}`, "", "DELETE /v1/pets/1 "},
-		{anna, "remove_pet", `{"id":"1","Authorization":"Bearer x"}`, wire.InvalidPayload, ""},
-		{ben, "add_pet", `{"body":{"name":"Rex"}}`, wire.UnknownTool, ""},
+		{anna, "remove_pet", `{"id":"1","Authorization":"Bearer x"}`, fault.InvalidPayload, ""},
+		{ben, "add_pet", `{"body":{"name":"Rex"}}`, fault.UnknownTool, ""},
 		{ben, "list_pets", `{}`, "", "GET /v1/pets "},
 	} {
 		s.got.Store("")
@@ -179,7 +180,7 @@ func TestThroughDaemon(t *testing.T) {
 		t.Errorf("after a move: %v, the service got %q", r.Err, s.got.Load())
 	}
 	s.denied.Store(true)
-	if r := d.call(t, anna, "list_pets", `{}`); errorCode(r) != wire.Unauthenticated {
+	if r := d.call(t, anna, "list_pets", `{}`); errorCode(r) != fault.Unauthenticated {
 		t.Errorf("a credential that ended: %v", r.Err)
 	}
 	if logs := d.Logs(); strings.Contains(logs, "canary") {
@@ -198,7 +199,7 @@ func TestMovedIsAskedAgain(t *testing.T) {
 	}
 	s.got.Store("")
 	s.moved.Store(true)
-	if r := d.call(t, anna, "list_pets", `{}`); errorCode(r) != wire.Denied || s.got.Load() != "" {
+	if r := d.call(t, anna, "list_pets", `{}`); errorCode(r) != fault.Denied || s.got.Load() != "" {
 		t.Errorf("after a move: %v, the service got %q", r.Err, s.got.Load())
 	}
 }
@@ -211,12 +212,12 @@ func TestReadOnly(t *testing.T) {
 	if got, want := d.names(t, token), []string{"get_pets_id", "list_pets"}; !slices.Equal(got, want) {
 		t.Errorf("anna, narrowed, sees %v, want %v", got, want)
 	}
-	if r := d.call(t, token, "add_pet", `{"body":{"name":"Rex"}}`); errorCode(r) != wire.UnknownTool {
+	if r := d.call(t, token, "add_pet", `{"body":{"name":"Rex"}}`); errorCode(r) != fault.UnknownTool {
 		t.Errorf("add_pet: %v", r.Err)
 	}
 }
 
-func errorCode(r *wire.Result) wire.Code {
+func errorCode(r *wire.Result) fault.Code {
 	if r.Err == nil {
 		return ""
 	}

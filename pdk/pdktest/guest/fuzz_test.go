@@ -15,8 +15,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
-	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk"
 	"github.com/toold/toold/pdk/abi"
 	"github.com/toold/toold/pdk/pdktest"
@@ -131,7 +131,7 @@ func (m subject) call(t *testing.T, inv guest.Invocation) string {
 	if err == nil {
 		return string(reply.Output)
 	}
-	if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != wire.ToolFailed || e.Message == "" || strings.Contains(e.Message, "answered") {
+	if e, ok := errors.AsType[*fault.Error](err); !ok || e.Code != fault.ToolFailed || e.Message == "" || strings.Contains(e.Message, "answered") {
 		t.Errorf("%s: %s of %q: %v", m.language, inv.Export, inv.Input, err)
 	}
 	return ""

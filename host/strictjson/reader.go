@@ -1,4 +1,7 @@
-package wire
+// Package strictjson reads JSON that others write for toold: requests,
+// tool.json, toold.json, the answers of guests. It refuses what two readers
+// could take differently, and says where a fault is; Unmarshal has the list.
+package strictjson
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package wire_test
+package strictjson_test
 
 import (
 	"encoding/json"
@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/strictjson"
 )
 
 // sample has a field of each kind that is read into.
@@ -50,7 +50,7 @@ func TestUnmarshal(t *testing.T) {
 		"raw": {"a" : [1, 2]} ,"any":{"a":[1,"x",true,null]},"when":"2026-01-02T03:04:05Z","limits":{"l":{"name":"n"},"m":null},
 		"named":"n","NoTag":"t","below":"b"}`
 	var got, want sample
-	if err := wire.Unmarshal([]byte(in), &got); err != nil {
+	if err := strictjson.Unmarshal([]byte(in), &got); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal([]byte(in), &want); err != nil {
@@ -142,8 +142,8 @@ func TestUnmarshalFaults(t *testing.T) {
 		{`{"raw":` + deep + `}`, `/raw` + strings.Repeat("/0", 63), "nests deeper than 64"},
 	} {
 		var v sample
-		err := wire.Unmarshal([]byte(test.in), &v)
-		var f *wire.Fault
+		err := strictjson.Unmarshal([]byte(test.in), &v)
+		var f *strictjson.Fault
 		if !errors.As(err, &f) {
 			t.Errorf("%s: %v, want a fault", test.in, err)
 			continue
@@ -156,15 +156,15 @@ func TestUnmarshalFaults(t *testing.T) {
 
 func TestUnmarshalAtTheDepthLimit(t *testing.T) {
 	var v any
-	if err := wire.Unmarshal([]byte(strings.Repeat(`[`, 64)+strings.Repeat(`]`, 64)), &v); err != nil {
+	if err := strictjson.Unmarshal([]byte(strings.Repeat(`[`, 64)+strings.Repeat(`]`, 64)), &v); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestFaultSaysWhere(t *testing.T) {
 	in := "{\n  \"text\": \"é\", \"flag\": 1\n}"
-	var f *wire.Fault
-	if !errors.As(wire.Unmarshal([]byte(in), new(sample)), &f) {
+	var f *strictjson.Fault
+	if !errors.As(strictjson.Unmarshal([]byte(in), new(sample)), &f) {
 		t.Fatal("no fault")
 	}
 	if want := strings.Index(in, "1"); f.Offset != want || f.Line != 2 || f.Column != 24 {
@@ -173,7 +173,7 @@ func TestFaultSaysWhere(t *testing.T) {
 	if got, want := f.Error(), "line 2, column 24: /flag: wants true or false, has a number"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if !errors.As(wire.Unmarshal([]byte("{\n\"text\":\"\",\n\"flagg\":true}"), new(sample)), &f) {
+	if !errors.As(strictjson.Unmarshal([]byte("{\n\"text\":\"\",\n\"flagg\":true}"), new(sample)), &f) {
 		t.Fatal("no fault")
 	}
 	if f.Line != 3 || f.Column != 1 {
@@ -184,15 +184,15 @@ func TestFaultSaysWhere(t *testing.T) {
 // strictInner reads its own members, as a type with rules of its own does.
 type strictInner struct{ inner inner }
 
-func (s *strictInner) UnmarshalJSON(text []byte) error { return wire.Unmarshal(text, &s.inner) }
+func (s *strictInner) UnmarshalJSON(text []byte) error { return strictjson.Unmarshal(text, &s.inner) }
 
 func TestFaultWithinAnUnmarshaler(t *testing.T) {
 	in := "{\"a\":[ {\"name\":\"\"},\n{\"name\":1}]}"
 	var v struct {
 		A []strictInner `json:"a"`
 	}
-	var f *wire.Fault
-	if !errors.As(wire.Unmarshal([]byte(in), &v), &f) {
+	var f *strictjson.Fault
+	if !errors.As(strictjson.Unmarshal([]byte(in), &v), &f) {
 		t.Fatal("no fault")
 	}
 	if f.Pointer != "/a/1/name" || f.Line != 2 || f.Column != 9 {
@@ -208,7 +208,7 @@ func TestUnmarshalPanicsOnWhatCannotBeRead(t *testing.T) {
 					t.Errorf("reading into %T did not panic", v)
 				}
 			}()
-			wire.Unmarshal([]byte(`{}`), v)
+			strictjson.Unmarshal([]byte(`{}`), v)
 		}()
 	}
 }
@@ -229,8 +229,8 @@ func FuzzUnmarshal(f *testing.F) {
 			reflect.TypeFor[string](), reflect.TypeFor[int16](), reflect.TypeFor[float32](), reflect.TypeFor[json.RawMessage](),
 		} {
 			got, want := reflect.New(typ), reflect.New(typ)
-			err := wire.Unmarshal(in, got.Interface())
-			var fault *wire.Fault
+			err := strictjson.Unmarshal(in, got.Interface())
+			var fault *strictjson.Fault
 			if err != nil {
 				if !errors.As(err, &fault) || fault.Reason == "" || fault.Line < 1 || fault.Column < 1 || fault.Offset > len(in) {
 					t.Fatalf("%q into %s: %#v", in, typ, err)

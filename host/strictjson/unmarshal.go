@@ -1,4 +1,4 @@
-package wire
+package strictjson
 
 import (
 	"encoding"
@@ -36,39 +36,53 @@ func Unmarshal(data []byte, v any) error {
 	return d.unmarshal(v)
 }
 
-// unmarshalLenient is Unmarshal, except that it passes over members that the
+// UnmarshalLenient is Unmarshal, except that it passes over members that the
 // struct has no field for: the answers of a server that knows more than we do.
-func unmarshalLenient(data []byte, v any) error {
+func UnmarshalLenient(data []byte, v any) error {
 	d := decoder{reader: reader{data: data}, lenient: true}
 	return d.unmarshal(v)
 }
 
-// check is the fault of a text that Unmarshal would not read into any value.
-func check(data []byte) *Fault {
+// Check reports the fault of a text that Unmarshal would not read into any
+// value, as a *Fault, or nil.
+func Check(data []byte) error {
 	r := reader{data: data}
-	return r.whole(r.skip)
+	if f := r.whole(r.skip); f != nil {
+		return f
+	}
+	return nil
+}
+
+// Members reads an object and calls member with the name and the text of each
+// of its members, in their order, as it comes to them: where there is a fault,
+// member has seen what stood before it. Both slices are only good until member
+// returns. The error is a *Fault.
+func Members(data []byte, member func(name, value []byte)) error {
+	r := reader{data: data}
+	f := r.whole(func() *Fault {
+		return r.object(func(name []byte) *Fault {
+			at := r.pos
+			if f := r.skip(); f != nil {
+				return f
+			}
+			member(name, r.data[at:r.pos])
+			return nil
+		})
+	})
+	if f != nil {
+		return f
+	}
+	return nil
 }
 
 type decoder struct {
 	reader
 	lenient bool
-	// fields remembers the fields of the structs that were met and are no
-	// messages of the protocol.
-	fields map[reflect.Type][]field
 }
 
-// messageFields has the fields of the protocol's own messages, which are read
-// with every call.
-var messageFields = sync.OnceValue(func() map[reflect.Type][]field {
-	fields := make(map[reflect.Type][]field)
-	for _, t := range []reflect.Type{
-		reflect.TypeFor[plainRequest](), reflect.TypeFor[envelopeRequest](), reflect.TypeFor[metadata](), reflect.TypeFor[argsPayload](),
-		reflect.TypeFor[response](),
-	} {
-		fields[t] = appendFields(nil, t, nil)
-	}
-	return fields
-})
+// structFields remembers the fields of each struct type that was read into, as
+// encoding/json does: there are as many as the program has types.
+var structFields sync.Map // of reflect.Type to []field
 
 // field is where one member of an object goes.
 type field struct {
@@ -79,7 +93,7 @@ type field struct {
 func (d *decoder) unmarshal(v any) error {
 	rv := reflect.ValueOf(v)
 	if rv.Kind() != reflect.Pointer || rv.IsNil() {
-		panic(fmt.Sprintf("wire: Unmarshal into %T, which is not a pointer to a value", v))
+		panic(fmt.Sprintf("strictjson: Unmarshal into %T, which is not a pointer to a value", v))
 	}
 	if err := d.whole(func() *Fault { return d.value(rv.Elem()) }); err != nil {
 		return err
@@ -169,7 +183,7 @@ func (d *decoder) value(v reflect.Value) *Fault {
 			return nil
 		}
 	}
-	panic(fmt.Sprintf("wire: Unmarshal into a %s, which JSON cannot be read into", v.Type()))
+	panic(fmt.Sprintf("strictjson: Unmarshal into a %s, which JSON cannot be read into", v.Type()))
 }
 
 // custom hands the next value, whole and checked, to u.
@@ -207,7 +221,7 @@ func (d *decoder) structure(v reflect.Value) *Fault {
 		for i := range fields {
 			known[i] = fields[i].name
 		}
-		if near := nearest(string(name), known); near != "" {
+		if near := Nearest(string(name), known); near != "" {
 			return d.faultAt(d.nameAt, "is not known here; did you mean %q?", near)
 		}
 		return d.faultAt(d.nameAt, "is not known here; known are %s", strings.Join(known, ", "))
@@ -230,18 +244,11 @@ func fieldAt(v reflect.Value, index []int) reflect.Value {
 }
 
 func (d *decoder) fieldsOf(t reflect.Type) []field {
-	if fields, ok := messageFields()[t]; ok {
-		return fields
+	if fields, ok := structFields.Load(t); ok {
+		return fields.([]field)
 	}
-	if fields, ok := d.fields[t]; ok {
-		return fields
-	}
-	fields := appendFields(nil, t, nil)
-	if d.fields == nil {
-		d.fields = make(map[reflect.Type][]field)
-	}
-	d.fields[t] = fields
-	return fields
+	fields, _ := structFields.LoadOrStore(t, appendFields(nil, t, nil))
+	return fields.([]field)
 }
 
 // appendFields appends the fields of t that JSON is read into. The members of
@@ -364,7 +371,7 @@ func (d *decoder) slice(v reflect.Value) *Fault {
 func (d *decoder) mapping(v reflect.Value) *Fault {
 	t := v.Type()
 	if t.Key().Kind() != reflect.String {
-		panic(fmt.Sprintf("wire: Unmarshal into a %s, whose keys are not strings", t))
+		panic(fmt.Sprintf("strictjson: Unmarshal into a %s, whose keys are not strings", t))
 	}
 	if d.kind() != "an object" {
 		return d.wants("an object")
@@ -419,9 +426,9 @@ func (d *decoder) any() (any, *Fault) {
 	return nil, d.unexpected("wants a value")
 }
 
-// nearest is the known name that a misspelled one most likely means, "" where
+// Nearest is the known name that a misspelled one most likely means, "" where
 // none is near.
-func nearest(name string, known []string) string {
+func Nearest(name string, known []string) string {
 	if len(name) > 64 {
 		return ""
 	}

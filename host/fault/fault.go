@@ -1,4 +1,7 @@
-package wire
+// Package fault has the codes and the errors that a call can end with. The
+// table of codes decides, once for every layer, the exit code of a wrapper and
+// whether the call may be made again.
+package fault
 
 import "fmt"
 
