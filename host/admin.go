@@ -13,7 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/adminapi"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/server"
@@ -74,7 +75,7 @@ func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 	mux.Handle("GET /metrics", h.metrics.Handler())
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, h.status(servers)) })
 	mux.HandleFunc("GET /tools", func(w http.ResponseWriter, r *http.Request) {
-		list := []client.ToolStatus{}
+		list := []adminapi.ToolStatus{}
 		for _, s := range h.tools.List() {
 			list = append(list, h.toolStatus(s, false))
 		}
@@ -95,7 +96,7 @@ func (h *Host) adminHandler(servers []*server.Server) http.Handler {
 			fail(w, http.StatusNotFound, err)
 			return
 		}
-		out := client.StoredResult{
+		out := adminapi.StoredResult{
 			ExecutionID: res.ExecutionID, Tool: res.tool, Started: res.started, Status: res.Status(), ExitCode: res.ExitCode,
 			Stdout: res.Stdout, Stderr: res.Stderr, Data: res.Data, Truncated: res.Truncated,
 			DurationMS: res.Duration.Milliseconds(), Usage: res.Usage,
@@ -126,15 +127,15 @@ func answer(w http.ResponseWriter, status int, v any) {
 }
 
 func fail(w http.ResponseWriter, status int, err error) {
-	answer(w, status, client.AdminError{Message: err.Error()})
+	answer(w, status, adminapi.Error{Message: err.Error()})
 }
 
-func (h *Host) status(servers []*server.Server) client.HostStatus {
+func (h *Host) status(servers []*server.Server) adminapi.HostStatus {
 	c := h.config()
-	s := client.HostStatus{
+	s := adminapi.HostStatus{
 		Version: Version(), PID: os.Getpid(), Instance: c.Instance, Started: h.started,
 		Socket: c.Socket, Tools: c.Tools, Restricted: c.Restricted, State: c.State, Roots: c.Roots,
-		Reliability: cmp.Or(c.Reliability, ReliabilityOff), Store: storeKind(c.Store),
+		Reliability: cmp.Or(c.Reliability, config.ReliabilityOff), Store: storeKind(c.Store),
 		Config: c.File, Running: int(h.running.Load()), Calls: h.calls.Load(),
 	}
 	for _, srv := range servers {
@@ -144,9 +145,9 @@ func (h *Host) status(servers []*server.Server) client.HostStatus {
 		s.ConfigError = *msg
 	}
 	for file, refused := range h.severallyNamed() {
-		s.Linked = append(s.Linked, client.LinkedFile{Path: file, Refused: refused})
+		s.Linked = append(s.Linked, adminapi.LinkedFile{Path: file, Refused: refused})
 	}
-	slices.SortFunc(s.Linked, func(a, b client.LinkedFile) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(s.Linked, func(a, b adminapi.LinkedFile) int { return strings.Compare(a.Path, b.Path) })
 	confinement := h.runner.Confinement()
 	s.Landlock, s.Lost, s.Confinement = confinement.ABI, confinement.Lost, confinement.Level().String()
 	for _, reason := range []string{confinement.Reason, confinement.FilterReason, confinement.NamespacesReason} {
@@ -157,8 +158,8 @@ func (h *Host) status(servers []*server.Server) client.HostStatus {
 	return s
 }
 
-func (h *Host) toolStatus(s tools.Status, whole bool) client.ToolStatus {
-	t := client.ToolStatus{
+func (h *Host) toolStatus(s tools.Status, whole bool) adminapi.ToolStatus {
+	t := adminapi.ToolStatus{
 		Name: s.Name, State: s.State, Description: s.Description, Kind: s.Kind, Path: s.Path,
 		Policies: s.Policies, Category: s.Category, Version: s.Version, Loaded: s.Loaded,
 		Reason: s.Reason, Mutating: s.Mutating,

@@ -9,8 +9,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/breaker"
-	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/idempotency"
 )
 
@@ -23,7 +24,7 @@ func (h *Host) adminReliability(mux *http.ServeMux) {
 			fail(w, http.StatusNotFound, errors.New("there is no such tool; toolctl circuit-breaker list shows the breakers that there are"))
 			return
 		}
-		var out client.ResetBreakers
+		var out adminapi.ResetBreakers
 		for _, g := range h.guards.list() {
 			if g.tool == tool {
 				g.breaker.Reset()
@@ -52,7 +53,7 @@ func (h *Host) adminReliability(mux *http.ServeMux) {
 			fail(w, http.StatusServiceUnavailable, err)
 			return
 		}
-		out := []client.IdempotencyRecord{}
+		out := []adminapi.IdempotencyRecord{}
 		for _, f := range found {
 			out = append(out, recordStatus(&f))
 		}
@@ -71,7 +72,7 @@ func (h *Host) adminReliability(mux *http.ServeMux) {
 			return
 		}
 		h.log.Warn("idempotency records flushed by the operator", "tool", tool, "flushed", f.Flushed, "running", f.Running)
-		answer(w, http.StatusOK, client.FlushedRecords{Flushed: f.Flushed, Running: f.Running})
+		answer(w, http.StatusOK, adminapi.FlushedRecords{Flushed: f.Flushed, Running: f.Running})
 	})
 	mux.HandleFunc("GET /reliability", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusOK, h.reliabilityStatus(r.Context()))
@@ -105,11 +106,11 @@ func (h *Host) knows(name string) bool {
 	return false
 }
 
-func (h *Host) breakerStatus() []client.BreakerStatus {
-	out := []client.BreakerStatus{}
+func (h *Host) breakerStatus() []adminapi.BreakerStatus {
+	out := []adminapi.BreakerStatus{}
 	for _, g := range h.guards.list() {
 		s := g.breaker.Snapshot()
-		out = append(out, client.BreakerStatus{
+		out = append(out, adminapi.BreakerStatus{
 			Tool: g.tool, Identity: g.identity, Shadow: g.shadow, State: string(s.State),
 			Row: s.Row, Failed: s.Failed, Counted: s.Counted, RetryAfterMS: s.RetryAfter.Milliseconds(),
 		})
@@ -117,8 +118,8 @@ func (h *Host) breakerStatus() []client.BreakerStatus {
 	return out
 }
 
-func recordStatus(r *idempotency.Record) client.IdempotencyRecord {
-	out := client.IdempotencyRecord{
+func recordStatus(r *idempotency.Record) adminapi.IdempotencyRecord {
+	out := adminapi.IdempotencyRecord{
 		Tool: r.Scope, Key: r.Key, Label: r.Label, Status: string(r.Status), Result: r.Result,
 		ExpiresAt: r.ExpiresAt, ClaimedAt: r.ClaimedAt, EndedAt: r.EndedAt, Fence: r.Fence, Digest: r.Digest, Size: r.Size,
 	}
@@ -128,13 +129,13 @@ func recordStatus(r *idempotency.Record) client.IdempotencyRecord {
 	return out
 }
 
-func (h *Host) reliabilityStatus(ctx context.Context) *client.ReliabilityStatus {
+func (h *Host) reliabilityStatus(ctx context.Context) *adminapi.ReliabilityStatus {
 	ctx, cancel := context.WithTimeout(ctx, adminStoreTime)
 	defer cancel()
 	c := h.config()
-	s := &client.ReliabilityStatus{
-		Mode: cmp.Or(c.Reliability, ReliabilityOff), Store: storeKind(c.Store), Survives: h.records.Survives(ctx),
-		Tools: []client.ToolReliability{}, Events: map[string]uint64{},
+	s := &adminapi.ReliabilityStatus{
+		Mode: cmp.Or(c.Reliability, config.ReliabilityOff), Store: storeKind(c.Store), Survives: h.records.Survives(ctx),
+		Tools: []adminapi.ToolReliability{}, Events: map[string]uint64{},
 	}
 	if err := h.records.Ping(ctx); err != nil {
 		s.StoreError = err.Error()
@@ -149,8 +150,8 @@ func (h *Host) reliabilityStatus(ctx context.Context) *client.ReliabilityStatus 
 		}
 	}
 	for _, t := range h.tools.List() {
-		s.Tools = append(s.Tools, client.ToolReliability{
-			Tool: t.Name, Mode: c.modeOf(t.Mode), Own: t.Mode != "" && c.Reliability != ReliabilityOff, Mutating: t.Mutating, Open: open[t.Name],
+		s.Tools = append(s.Tools, adminapi.ToolReliability{
+			Tool: t.Name, Mode: c.ModeOf(t.Mode), Own: t.Mode != "" && c.Reliability != config.ReliabilityOff, Mutating: t.Mutating, Open: open[t.Name],
 		})
 	}
 	return s

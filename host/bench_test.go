@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -82,7 +82,7 @@ func wrapper(b testing.TB, name string) string {
 // BenchmarkGitVersion is `git --version` through wrapper, daemon and policy
 // against git alone.
 func BenchmarkGitVersion(b *testing.B) {
-	d := hosttest.Start(b, host.Config{})
+	d := hosttest.Start(b, config.Config{})
 	git, err := exec.LookPath("git")
 	if err != nil {
 		b.Skip("git is not installed")
@@ -132,7 +132,7 @@ func greet(b *testing.B) map[string]string {
 // kept connection against a server on the same kind of socket that answers
 // each frame of JSON with another. "c" is policy and handler in C.
 func BenchmarkWasmCall(b *testing.B) {
-	d := hosttest.Start(b, host.Config{})
+	d := hosttest.Start(b, config.Config{})
 	policy, handler := hosttest.Guest(b, policyPkg), hosttest.Guest(b, handlerPkg)
 	d.Tool(b, "open", granted, map[string]string{"handler.wasm": handler})
 	d.Tool(b, "guarded", granted, map[string]string{"handler.wasm": handler, "restricted.wasm": policy})

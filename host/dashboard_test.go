@@ -12,14 +12,14 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 )
 
 // scraped is every metric that a busy and an unlucky daemon have told, with
 // its labels.
 func scraped(t *testing.T) map[string][]string {
-	d := reliableDaemon(t, host.Config{})
+	d := reliableDaemon(t, config.Config{})
 	policy := hosttest.Guest(t, policyPkg)
 	d.Tool(t, "guarded", M{"binary": "/bin/true"}, map[string]string{"restricted.wasm": policy})
 	for range 2 {
@@ -38,7 +38,7 @@ func scraped(t *testing.T) map[string][]string {
 		t.Fatal(err)
 	}
 	l.Close()
-	away := reliableDaemon(t, host.Config{Store: "redis://" + l.Addr().String()})
+	away := reliableDaemon(t, config.Config{Store: "redis://" + l.Addr().String()})
 	away.Tool(t, "shadowed", M{"binary": "/bin/true", "reliability": M{"mode": "shadow"}}, nil)
 	for range 2 {
 		ask(t, away.Socket, M{"tool": "shadowed", "cwd": away.Root, "idempotency_key": "k"})

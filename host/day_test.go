@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -72,7 +72,7 @@ func TestWorkingDay(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git is not installed")
 	}
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Ready(t, "git")
 	run := func(bin string, env ...string) string {
 		for _, dir := range []string{"hub.git", "ada", "bob"} {

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
 )
@@ -32,7 +32,7 @@ func TestBinariesDoNotReadTheDaemons(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c, err := host.Load(filepath.Join(dir, "toold.json"), func(string) (string, bool) { return "", false })
+	c, err := config.Load(filepath.Join(dir, "toold.json"), func(string) (string, bool) { return "", false })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestToolsDoNotReachTheAdminSocket(t *testing.T) {
 		t.Skip("there is no /proc here")
 	}
 	// In namespaces there is nothing to connect to.
-	hidden := hosttest.Start(t, host.Config{})
+	hidden := hosttest.Start(t, config.Config{})
 	hidden.Tool(t, "curl", M{"binary": curl}, nil)
 	for _, socket := range []string{hidden.Config.Admin, hidden.Socket} {
 		if a := ask(t, hidden.Socket, M{"tool": "curl", "cwd": hidden.Root, "args": []string{"-s", "--max-time", "20", "--unix-socket", socket, "http://admin/status"}}); confinement(t, hidden) == "namespaces" && (a.ExitCode == 0 || strings.Contains(a.Stdout, "operator's")) {
@@ -87,7 +87,7 @@ func TestToolsDoNotReachTheAdminSocket(t *testing.T) {
 		}
 	}
 
-	d := hosttest.Start(t, host.Config{ConfineMost: "seccomp"})
+	d := hosttest.Start(t, config.Config{ConfineMost: "seccomp"})
 	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{curl, "/bin", "/usr/bin"}}}, nil)
 	ask := func(script string) *answer {
 		return ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", script}})
@@ -184,7 +184,7 @@ func TestToolsDoNotCallTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(short)
-	d := hosttest.Start(t, host.Config{ConfineMost: "seccomp", Sockets: []host.Socket{{Path: filepath.Join(short, "b.sock"), Roots: []string{other}}}})
+	d := hosttest.Start(t, config.Config{ConfineMost: "seccomp", Sockets: []config.Socket{{Path: filepath.Join(short, "b.sock"), Roots: []string{other}}}})
 	d.Tool(t, "touch", M{"binary": "/usr/bin/touch"}, nil)
 	d.Tool(t, "self", M{"binary": self}, nil)
 	for _, how := range []string{"itself", "by a process that has gone"} {
@@ -201,7 +201,7 @@ func TestToolsDoNotCallTools(t *testing.T) {
 // What a call executed is in the journal of its session, and in the log where
 // it was refused.
 func TestProgramsAreJournaled(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "env", M{"binary": "/usr/bin/env", "capabilities": M{"exec": []string{"/usr/bin/id"}}}, nil)
 	if a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root, "args": []string{"/usr/bin/id", "-u"}}); a.ExitCode != 0 {
 		t.Fatalf("%s", a.raw)

@@ -19,6 +19,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/idempotency"
@@ -38,7 +40,7 @@ type Host struct {
 	started time.Time
 
 	// current and identity are swapped whole by a reload; nobody else writes.
-	current  atomic.Pointer[Config]
+	current  atomic.Pointer[config.Config]
 	identity atomic.Pointer[identity.Resolver]
 	// refused is why the last reload was, or nil.
 	refused atomic.Pointer[string]
@@ -50,7 +52,7 @@ type Host struct {
 	metrics  *observe.Metrics
 	sessions *session.Table
 	// surfaces are the tools that modules bring for identities.
-	surfaces *identity.Surfaces
+	surfaces *discovery.Cache
 
 	// run executes what was decided: execute, but for tests of the stages
 	// before it.
@@ -72,11 +74,11 @@ type Host struct {
 	ready   atomic.Bool // calls are accepted
 }
 
-func (h *Host) config() *Config { return h.current.Load() }
+func (h *Host) config() *config.Config { return h.current.Load() }
 
 // New makes a daemon from a complete configuration: its state folder, engine,
 // supervisors and tools. It serves nothing yet. Close gives everything back.
-func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
+func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err error) {
 	h := &Host{started: time.Now(), metrics: observe.New(), level: new(slog.LevelVar)}
 	h.run, h.guards.onChange = h.execute, h.breakerChanged
 	h.ending, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -112,8 +114,8 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 		return nil, err
 	}
 	h.identity.Store(who)
-	h.surfaces = identity.NewSurfaces(identity.MaxSurfaces, h.metrics.Surface, h.log)
-	_, most := c.confinement()
+	h.surfaces = discovery.NewCache(discovery.MaxEntries, h.metrics.Surface, h.log)
+	most, _ := process.ParseLevel(c.ConfineMost)
 	if h.runner, err = process.New(process.Config{Most: most, Logger: h.log}); err != nil {
 		return nil, err
 	}
@@ -137,7 +139,7 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 	if err = h.openRecords(ctx, &c); err != nil {
 		return nil, err
 	}
-	if h.tracer, err = observe.NewTracer(ctx, observe.TracerConfig{Endpoint: c.Traces, Exporter: c.Spans, Instance: c.Instance, Log: h.log}); err != nil {
+	if h.tracer, err = observe.NewTracer(ctx, observe.TracerConfig{Endpoint: c.Traces, Instance: c.Instance, Log: h.log}); err != nil {
 		return nil, err
 	}
 	h.watchNow()
@@ -158,7 +160,7 @@ func New(ctx context.Context, c Config, logs io.Writer) (_ *Host, err error) {
 		Dir:           c.Tools,
 		Restricted:    c.Restricted,
 		StateDir:      filepath.Join(c.State, "tools"),
-		Roots:         c.allRoots(),
+		Roots:         c.AllRoots(),
 		Engine:        h.engine,
 		Runner:        h.runner,
 		AllowWritable: c.AllowWritableTools,
@@ -320,7 +322,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	stop()
 	h.ready.Store(false)
 	notify("STOPPING=1")
-	grace := h.config().grace() // a reload may have changed it
+	grace := h.config().Grace() // a reload may have changed it
 	h.log.Info("shutting down", "running", h.running.Load(), "grace", grace.String())
 	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
@@ -336,12 +338,12 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 
 // Reload puts next, a complete configuration, in the place of the one in
 // force. On an error nothing has changed.
-func (h *Host) Reload(next Config, err error) error {
+func (h *Host) Reload(next config.Config, err error) error {
 	if real, e := filepath.EvalSymlinks(next.State); e == nil { // as New has it
 		next.State = real
 	}
 	if err == nil {
-		err = h.config().reloadable(&next)
+		err = h.config().Reloadable(&next)
 	}
 	var level slog.Level
 	if err == nil {
@@ -364,7 +366,7 @@ func (h *Host) Reload(next Config, err error) error {
 	h.resolveRoots(&next)
 	h.identity.Store(who)
 	h.current.Store(&next)
-	h.tools.SetRoots(next.allRoots())
+	h.tools.SetRoots(next.AllRoots())
 	h.surfaces.InvalidateAll("the configuration was reloaded")
 	h.refused.Store(nil)
 	h.warnOfNames()
@@ -375,7 +377,7 @@ func (h *Host) Reload(next Config, err error) error {
 // resolveRoots names the roots of c by the folders that they are. One that is
 // not there is said and kept: calls beneath it are refused until a reload finds
 // it.
-func (h *Host) resolveRoots(c *Config) {
+func (h *Host) resolveRoots(c *config.Config) {
 	resolve := func(roots []string) {
 		for i, root := range roots {
 			if real, err := process.ResolveRoots([]string{root}); err == nil {
@@ -392,15 +394,6 @@ func (h *Host) resolveRoots(c *Config) {
 		c.Sockets[i].Roots = slices.Clone(c.Sockets[i].Roots)
 		resolve(c.Sockets[i].Roots)
 	}
-}
-
-// allRoots are the roots of all sockets.
-func (c *Config) allRoots() []string {
-	all := slices.Clone(c.Roots)
-	for _, s := range c.Sockets {
-		all = append(all, s.Roots...)
-	}
-	return all
 }
 
 // maxSaid is how much of each thing that a caller says of itself is logged, in

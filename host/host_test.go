@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
@@ -97,7 +97,7 @@ var granted = M{"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, 
 // testDaemon has a binary behind the test policy, a module behind it, and a
 // module without a policy.
 func testDaemon(t *testing.T) *hosttest.Daemon {
-	d := hosttest.Start(t, host.Config{LogLevel: "debug"})
+	d := hosttest.Start(t, config.Config{LogLevel: "debug"})
 	policy, handler := hosttest.Guest(t, policyPkg), hosttest.Guest(t, handlerPkg)
 	d.Tool(t, "printf", M{"binary": "/usr/bin/printf"}, map[string]string{"restricted.wasm": policy})
 	d.Tool(t, "cat", M{"binary": "/bin/cat"}, map[string]string{"restricted.wasm": policy})
@@ -265,7 +265,7 @@ func TestHandler(t *testing.T) {
 }
 
 func TestEnvIsAdmittedByName(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "env", M{"binary": "/usr/bin/env", "capabilities": M{"env": []string{"ADMITTED"}}, "environment": M{"FIXED": "by operator"}}, nil)
 	t.Setenv("OF_THE_DAEMON", "must not be seen")
 	a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root, "env": M{"ADMITTED": "yes"}})
@@ -305,7 +305,7 @@ func TestSecretsAreMasked(t *testing.T) {
 	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := hosttest.Start(t, host.Config{LogLevel: "debug"})
+	d := hosttest.Start(t, config.Config{LogLevel: "debug"})
 	d.Tool(t, "env", M{"binary": "/usr/bin/env", "secrets": M{"token": M{"from": "file:" + file, "env": "TOKEN"}}}, nil)
 	a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root})
 	if !strings.Contains(a.Stdout, "TOKEN=[secret]\n") {
@@ -340,7 +340,7 @@ func TestSecretsAreMasked(t *testing.T) {
 }
 
 func TestGuestServices(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	handler := map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)}
 	d.Tool(t, "rich", granted, handler)
 	for i := 1; i <= 3; i++ {
@@ -384,7 +384,7 @@ func TestListAndResult(t *testing.T) {
 
 // What a call wrote before its time was over is kept whole, too.
 func TestResultOfWhatWasCutOff(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{"/usr/bin", "/bin"}}}, nil)
 	a := ask(t, d.Socket, M{"tool": "sh", "args": []string{"-c", `head -c 100000 /dev/zero | tr '\0' x; sleep 60`}, "cwd": d.Root, "timeout_ms": 2000})
 	if a.Code != "TIMEOUT" || !a.Truncated || len(a.Stdout) == 0 {
@@ -399,7 +399,7 @@ func TestResultOfWhatWasCutOff(t *testing.T) {
 // A call in the background is one execution of its tool, and a list of tools none
 // of an unknown one.
 func TestWhatIsCounted(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "echo", M{"binary": "/bin/echo"}, nil)
 	a := ask(t, d.Socket, M{"tool": "echo", "cwd": d.Root, "background": true})
 	if a.ExitCode != 0 {
@@ -421,7 +421,7 @@ func TestWhatIsCounted(t *testing.T) {
 
 // The bytes of a session's telemetry are those that came, by whichever way.
 func TestInputIsCounted(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "cat", M{"binary": "/bin/cat"}, nil)
 	in := func() int { return value[int](t, d.Socket, "", "session.telemetry.bytes_in") }
 	before := in()
@@ -466,7 +466,7 @@ func TestSocketsServeCategoriesAndRoots(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	other := t.TempDir()
 	second := filepath.Join(dir, "vcs.sock")
-	d := hosttest.Start(t, host.Config{Sockets: []host.Socket{{Path: second, Roots: []string{other}, Categories: []string{"vcs"}}}})
+	d := hosttest.Start(t, config.Config{Sockets: []config.Socket{{Path: second, Roots: []string{other}, Categories: []string{"vcs"}}}})
 	d.Tool(t, "pwd", M{"binary": "/bin/pwd", "category": "vcs"}, nil)
 	d.Tool(t, "id", M{"binary": "/usr/bin/id", "category": "net"}, nil)
 	for _, tt := range []struct{ socket, tool, cwd, code string }{
@@ -497,7 +497,7 @@ func TestLinkedRootAndState(t *testing.T) {
 		return filepath.Join(dir, name)
 	}
 	root := link("root")
-	d := hosttest.Start(t, host.Config{Roots: []string{root}, State: link("state")})
+	d := hosttest.Start(t, config.Config{Roots: []string{root}, State: link("state")})
 	d.Tool(t, "pwd", M{"binary": "/bin/pwd"}, nil)
 	d.Tool(t, "narrow", M{"binary": "/bin/pwd", "roots": []string{root}}, nil)
 	for _, tool := range []string{"pwd", "narrow"} {
@@ -511,7 +511,7 @@ func TestLinkedRootAndState(t *testing.T) {
 }
 
 func TestHomeIsOfOneIdentityAndTool(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "one", M{"binary": "/usr/bin/env"}, nil)
 	d.Tool(t, "two", M{"binary": "/usr/bin/env"}, nil)
 	home := func(tool string) string {
@@ -573,7 +573,7 @@ func TestReload(t *testing.T) {
 // waitState waits until the daemon says that a tool is in one of states.
 // A tool that works beneath a root that a reload brings is no longer broken.
 func TestReloadedRoots(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	more, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -22,7 +22,7 @@ func TestHostileModules(t *testing.T) {
 	if err != nil || len(files) < 40 {
 		t.Fatalf("%d hostile modules: %v", len(files), err)
 	}
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "good", granted, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
 	good := func() time.Duration {
 		began := time.Now()

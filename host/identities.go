@@ -7,12 +7,13 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/adminapi"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/identity"
 )
 
 // identityConfig is what c says of who may call.
-func (h *Host) identityConfig(c *Config) identity.Config {
+func (h *Host) identityConfig(c *config.Config) identity.Config {
 	id := &c.Identity
 	return identity.Config{
 		JWKS: id.JWKS, Issuer: id.Issuer, Audience: id.Audience, Ignore: id.IgnoreClaims,
@@ -37,17 +38,17 @@ func (h *Host) who(ctx context.Context, token string, uid uint32) (identity.Call
 // identityHandlers are the operations of `toolctl identity` and `toolctl token`.
 func (h *Host) identityHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET /identities", func(w http.ResponseWriter, r *http.Request) {
-		list := []client.Identity{}
+		list := []adminapi.Identity{}
 		for _, e := range h.surfaces.List() {
 			e.Names = nil
-			list = append(list, client.Identity(e))
+			list = append(list, adminapi.Identity(e))
 		}
 		answer(w, http.StatusOK, list)
 	})
 	mux.HandleFunc("GET /identities/{fingerprint}", func(w http.ResponseWriter, r *http.Request) {
 		for _, e := range h.surfaces.List() {
 			if e.Fingerprint == r.PathValue("fingerprint") {
-				answer(w, http.StatusOK, client.Identity(e))
+				answer(w, http.StatusOK, adminapi.Identity(e))
 				return
 			}
 		}
@@ -68,7 +69,7 @@ func (h *Host) identityHandlers(mux *http.ServeMux) {
 		default:
 			n = h.surfaces.InvalidateAll("the operator said so")
 		}
-		answer(w, http.StatusOK, client.Refreshed{Identities: n})
+		answer(w, http.StatusOK, adminapi.Refreshed{Identities: n})
 	})
 	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
 		token, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64<<10))

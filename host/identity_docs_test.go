@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
@@ -23,7 +24,7 @@ func TestIdentityDocs(t *testing.T) {
 			n++
 			switch kind, text := string(m[1]), m[2]; kind {
 			case "json toold.json":
-				var c Config
+				var c config.Config
 				err = strictjson.Unmarshal(text, &c)
 			case "json tool.json":
 				_, err = tools.ParseDefinition("tool.json", text)

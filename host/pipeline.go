@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/breaker"
+	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/identity"
@@ -40,7 +41,7 @@ type call struct {
 
 	// What the caller is to the tool.
 	effective *identity.Effective
-	key       identity.Key // of a tool that brings further ones
+	key       discovery.Key // of a tool that brings further ones
 	readOnly  bool
 	offered   *offered   // when such a tool brought what is called
 	said      abi.Result // by the handler of it
@@ -203,7 +204,7 @@ func (h *Host) take(ctx context.Context, on *listener, k *call, from server.Peer
 		defer cancel()
 	}
 	k.running.Job.Admit()
-	k.stance = stanceTo(h.config().modeOf(tool.Def.Reliability.Mode), k.mutating)
+	k.stance = stanceTo(h.config().ModeOf(tool.Def.Reliability.Mode), k.mutating)
 	k.streams = k.streams.Within(ctx)
 	return h.keyed(ctx, k)
 }

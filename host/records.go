@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/session"
@@ -27,7 +28,7 @@ const maxWatched = 100_000
 
 // openRecords opens the store of c, and the one by which shadow decides: two,
 // so that nothing that only watched is ever answered from.
-func (h *Host) openRecords(ctx context.Context, c *Config) (err error) {
+func (h *Host) openRecords(ctx context.Context, c *config.Config) (err error) {
 	h.records, err = idempotency.Open(ctx, idempotency.Config{
 		Store: c.Store,
 		Dir:   c.State,
@@ -53,7 +54,7 @@ func (h *Host) openRecords(ctx context.Context, c *Config) (err error) {
 // sayStore logs what the store survives and what it does not, so that nobody
 // learns it from a loss.
 func (h *Host) sayStore(ctx context.Context) {
-	if h.config().Reliability == ReliabilityOff {
+	if h.config().Reliability == config.ReliabilityOff {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

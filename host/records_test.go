@@ -14,6 +14,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/server"
@@ -472,7 +473,7 @@ func TestResultTooLarge(t *testing.T) {
 func TestShadowOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := stages(t, succeed)
-		b.mode = ReliabilityShadow
+		b.mode = config.ReliabilityShadow
 		for range 3 {
 			if res, e := b.call(t.Context(), mutating, key("k")); e != nil || res.FromCache {
 				t.Errorf("%+v, %v", res, e)
@@ -485,12 +486,12 @@ func TestShadowOfKeys(t *testing.T) {
 				t.Errorf("the metrics lack %s", want)
 			}
 		}
-		b.mode = ReliabilityAll
+		b.mode = config.ReliabilityAll
 		if res, e := b.call(t.Context(), mutating, key("k")); e != nil || res.FromCache || b.ran.Load() != 5 {
 			t.Errorf("after shadow: %+v, %v; ran %d times", res, e, b.ran.Load())
 		}
 		// In read-only a mutating call is only watched.
-		b.mode = ReliabilityReadOnly
+		b.mode = config.ReliabilityReadOnly
 		if res, e := b.call(t.Context(), mutating, key("k")); e != nil || res.FromCache {
 			t.Errorf("a mutating call in read-only: %+v, %v", res, e)
 		}

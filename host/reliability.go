@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/breaker"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/retry"
@@ -27,34 +28,6 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// The modes of the reliability layer, of a daemon and of a tool.
-const (
-	// ReliabilityOff: calls run as if there were no such layer.
-	ReliabilityOff = "off"
-	// ReliabilityShadow: what the layer would do is decided, logged and
-	// counted; calls run as if it were off.
-	ReliabilityShadow = "shadow"
-	// ReliabilityReadOnly: calls that change nothing go through the layer,
-	// those that are mutating are as in shadow.
-	ReliabilityReadOnly = "read-only"
-	// ReliabilityAll: every call goes through the layer.
-	ReliabilityAll = "all"
-)
-
-// readReliability is the mode that an operator wrote; an empty one is not
-// there.
-func readReliability(s string) (string, error) {
-	switch strings.ToLower(s) {
-	case "true", "1":
-		return ReliabilityAll, nil
-	case "false", "0":
-		return ReliabilityOff, nil
-	case "", ReliabilityOff, ReliabilityShadow, ReliabilityReadOnly, ReliabilityAll:
-		return strings.ToLower(s), nil
-	}
-	return "", fmt.Errorf("reliability %q: use off, shadow, read-only or all", s)
-}
-
 // stance is what the layer does with one call.
 type stance int
 
@@ -64,25 +37,12 @@ const (
 	acts                  // does what it decides
 )
 
-// modeOf is the mode of a tool under c: its own where tool.json gives one, unless the operator has said "off", which is for everything.
-func (c *Config) modeOf(own string) string {
-	switch {
-	case c.Reliability == ReliabilityOff:
-		return ReliabilityOff
-	case own != "":
-		return own
-	case c.Reliability == "":
-		return ReliabilityOff
-	}
-	return c.Reliability
-}
-
 // stanceTo is the stance to a call of a tool with that mode.
 func stanceTo(mode string, mutating bool) stance {
 	switch {
-	case mode == ReliabilityAll, mode == ReliabilityReadOnly && !mutating:
+	case mode == config.ReliabilityAll, mode == config.ReliabilityReadOnly && !mutating:
 		return acts
-	case mode == ReliabilityShadow, mode == ReliabilityReadOnly:
+	case mode == config.ReliabilityShadow, mode == config.ReliabilityReadOnly:
 		return shadows
 	}
 	return absent

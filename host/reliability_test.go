@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/observe"
@@ -35,12 +36,12 @@ type bench struct {
 
 // stages is a bench whose tool answers what run says, in mode "all".
 func stages(t *testing.T, run func(ctx context.Context, k *call) (*wire.Result, error)) *bench {
-	b := &bench{t: t, mode: ReliabilityAll, tool: &tools.Tool{Name: "tool", Def: tools.DefaultDefinition()}}
+	b := &bench{t: t, mode: config.ReliabilityAll, tool: &tools.Tool{Name: "tool", Def: tools.DefaultDefinition()}}
 	b.Host = &Host{metrics: observe.New(), log: slog.New(slog.NewJSONHandler(&b.logs, nil))}
 	b.guards.onChange = b.breakerChanged
 	b.metrics.Watch(observe.Now{})
 	b.ending, b.end = context.WithCancelCause(t.Context())
-	if err := b.openRecords(t.Context(), &Config{Store: "memory"}); err != nil {
+	if err := b.openRecords(t.Context(), &config.Config{Store: "memory"}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.records.Close(); b.watched.Close() })
@@ -371,7 +372,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 func TestShadowChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := stages(t, unavailable)
-		b.mode = ReliabilityShadow
+		b.mode = config.ReliabilityShadow
 		for range 20 {
 			if _, e := b.call(t.Context()); e == nil || e.Code != fault.ToolFailed {
 				t.Fatalf("%v", e)
@@ -386,7 +387,7 @@ func TestShadowChangesNothing(t *testing.T) {
 			}
 		}
 		// What only watched has no say in what decides.
-		b.mode = ReliabilityAll
+		b.mode = config.ReliabilityAll
 		if _, e := b.call(t.Context()); e.Code == fault.CircuitOpen {
 			t.Error("a breaker that watched refuses")
 		}
@@ -409,18 +410,10 @@ func TestModes(t *testing.T) {
 		{"all", "shadow", shadows, shadows},
 		{"shadow", "read-only", acts, shadows},
 	} {
-		mode := (&Config{Reliability: tt.host}).modeOf(tt.tool)
+		mode := (&config.Config{Reliability: tt.host}).ModeOf(tt.tool)
 		if stanceTo(mode, false) != tt.read || stanceTo(mode, true) != tt.mut {
 			t.Errorf("host %q, tool %q: %v and %v", tt.host, tt.tool, stanceTo(mode, false), stanceTo(mode, true))
 		}
-	}
-	for in, want := range map[string]string{"true": "all", "TRUE": "all", "1": "all", "false": "off", "Shadow": "shadow", "": ""} {
-		if got, err := readReliability(in); got != want || err != nil {
-			t.Errorf("%q is %q, %v", in, got, err)
-		}
-	}
-	if _, err := readReliability("on"); err == nil || !strings.Contains(err.Error(), "read-only") {
-		t.Errorf("on: %v", err)
 	}
 }
 

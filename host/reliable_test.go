@@ -2,6 +2,8 @@ package host_test
 
 import (
 	"context"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,17 +19,20 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
 
 // reliableDaemon has every call go through the reliability layer: a handler
 // whose upstream is down, and a shell that writes ledgers.
-func reliableDaemon(t testing.TB, c host.Config) *hosttest.Daemon {
+func reliableDaemon(t testing.TB, c config.Config) *hosttest.Daemon {
 	c.Reliability = "all"
 	d := hosttest.Start(t, c)
 	def := M{"reliability": M{"retry": M{"max": 0}, "breaker": M{"reset_ms": 500}}}
@@ -73,7 +78,7 @@ func metrics(t testing.TB, d *hosttest.Daemon) string {
 
 // The breaker's rows of the matrix, with real time.
 func TestBreakerOverTheSocket(t *testing.T) {
-	d := reliableDaemon(t, host.Config{})
+	d := reliableDaemon(t, config.Config{})
 	fail := func() *answer { return ask(t, d.Socket, M{"tool": "down", "args": []string{"fail"}, "cwd": d.Root}) }
 	for i := range 5 {
 		if a := fail(); a.Code != "TOOL_FAILED" || !a.Retriable {
@@ -151,7 +156,7 @@ func awaitBreaker(t *testing.T, d *hosttest.Daemon, state string) {
 // An upstream answers 503 at first: a handler that only reads is run again,
 // and is told which attempt it is; 400 is final.
 func TestRetryOverTheSocket(t *testing.T) {
-	d := hosttest.Start(t, host.Config{Reliability: "all"})
+	d := hosttest.Start(t, config.Config{Reliability: "all"})
 	var asked atomic.Int64
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n := asked.Add(1); r.URL.Path == "/400" {
@@ -192,7 +197,7 @@ func TestRetryOverTheSocket(t *testing.T) {
 
 // Fifty callers at once with one key: one execution, fifty equal answers.
 func TestFiftyCallersOneKey(t *testing.T) {
-	d := reliableDaemon(t, host.Config{})
+	d := reliableDaemon(t, config.Config{})
 	ledger := filepath.Join(d.Root, "ledger")
 	gate := filepath.Join(d.Root, "gate")
 	script := fmt.Sprintf("echo ran >> %s; while [ ! -e %s ]; do sleep 0.02; done; echo the answer", ledger, gate)
@@ -233,8 +238,24 @@ func TestFiftyCallersOneKey(t *testing.T) {
 // The spans of a call stand under its caller's trace, and what the tool starts
 // and asks stands under them.
 func TestTrace(t *testing.T) {
-	spans := tracetest.NewInMemoryExporter()
-	d := hosttest.Start(t, host.Config{Spans: spans})
+	var spans []*tracepb.Span // guarded by mu
+	var mu sync.Mutex
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		var sent collectorpb.ExportTraceServiceRequest
+		if err := errors.Join(err, proto.Unmarshal(b, &sent)); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, r := range sent.ResourceSpans {
+			for _, s := range r.ScopeSpans {
+				spans = append(spans, s.Spans...)
+			}
+		}
+	}))
+	defer collector.Close()
+	d := hosttest.Start(t, config.Config{Traces: collector.URL + "/v1/traces"})
 	d.Tool(t, "env", M{"binary": "/usr/bin/env"}, nil)
 	var header string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { header = r.Header.Get("Traceparent") }))
@@ -244,22 +265,24 @@ func TestTrace(t *testing.T) {
 	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root, "trace": "00-" + trace + "-" + parent + "-01"})
 	ask(t, d.Socket, M{"tool": "api", "args": []string{"http", srv.URL}, "cwd": d.Root, "trace": "00-" + trace + "-" + parent + "-01"})
-	got := spans.GetSpans()
-	if len(got) != 2 {
-		t.Fatalf("%d spans", len(got))
+	d.Stop(t) // which sends what was not sent
+	mu.Lock()
+	defer mu.Unlock()
+	if len(spans) != 2 {
+		t.Fatalf("%d spans", len(spans))
 	}
 	for i, passed := range []string{a.Stdout, header} {
-		s := got[i]
-		if s.Name != "tool_execution" || s.Parent.SpanID().String() != parent || s.SpanContext.TraceID().String() != trace {
+		s := spans[i]
+		if s.Name != "tool_execution" || hex.EncodeToString(s.ParentSpanId) != parent || hex.EncodeToString(s.TraceId) != trace {
 			t.Errorf("span %+v", s)
 		}
-		if !strings.Contains(passed, trace+"-"+s.SpanContext.SpanID().String()) {
-			t.Errorf("passed on: %q, the span is %s", passed, s.SpanContext.SpanID())
+		if !strings.Contains(passed, trace+"-"+hex.EncodeToString(s.SpanId)) {
+			t.Errorf("passed on: %q, the span is %x", passed, s.SpanId)
 		}
 	}
 	// Without a place to send spans to, the caller's trace is passed on as it
 	// came.
-	plain := hosttest.Start(t, host.Config{})
+	plain := hosttest.Start(t, config.Config{})
 	plain.Tool(t, "env", M{"binary": "/usr/bin/env"}, nil)
 	if a := ask(t, plain.Socket, M{"tool": "env", "cwd": plain.Root, "trace": "00-" + trace + "-" + parent + "-01"}); !strings.Contains(a.Stdout, "TRACEPARENT=00-"+trace+"-"+parent+"-01\n") {
 		t.Errorf("%s", a.raw)
@@ -269,7 +292,7 @@ func TestTrace(t *testing.T) {
 // A mode is switched by a reload, and a call that holds a record then
 // completes it.
 func TestReloadStrandsNoRecord(t *testing.T) {
-	d := reliableDaemon(t, host.Config{})
+	d := reliableDaemon(t, config.Config{})
 	gate, up := filepath.Join(d.Root, "gate"), filepath.Join(d.Root, "up")
 	script := fmt.Sprintf("touch %s; while [ ! -e %s ]; do sleep 0.02; done; echo once", up, gate)
 	call := M{"tool": "ledger", "args": []string{"-c", script}, "cwd": d.Root, "idempotency_key": "k"}
@@ -317,7 +340,7 @@ func TestStoreAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close() // nobody listens there
-	d := reliableDaemon(t, host.Config{Store: "redis://" + l.Addr().String() + "/0"})
+	d := reliableDaemon(t, config.Config{Store: "redis://" + l.Addr().String() + "/0"})
 	d.Tool(t, "look", M{"binary": "/bin/echo"}, nil)
 	ledger := filepath.Join(d.Root, "ledger")
 	a := ask(t, d.Socket, M{"tool": "ledger", "args": []string{"-c", "echo ran >> " + ledger}, "cwd": d.Root, "idempotency_key": "k"})
@@ -339,7 +362,7 @@ func TestStoreAway(t *testing.T) {
 // When the one that runs is killed, those that wait for it are told at once,
 // and not when their own time is over.
 func TestFiftyCallersAndTheOwnerKilled(t *testing.T) {
-	d := reliableDaemon(t, host.Config{ConfineMost: "seccomp"}) // whose processes have the numbers that they say
+	d := reliableDaemon(t, config.Config{ConfineMost: "seccomp"}) // whose processes have the numbers that they say
 	pidFile := filepath.Join(d.Root, "pid")
 	script := fmt.Sprintf("echo $$ > %s.new && mv %s.new %s; exec sleep 250", pidFile, pidFile, pidFile)
 	var wg sync.WaitGroup
@@ -389,7 +412,7 @@ func TestFiftyCallersAndTheOwnerKilled(t *testing.T) {
 // over the socket, beside the same call without the layer and without a key.
 func BenchmarkHit(b *testing.B) {
 	for _, store := range []string{"memory", "file"} {
-		d := hosttest.Start(b, host.Config{Reliability: "all", Store: store})
+		d := hosttest.Start(b, config.Config{Reliability: "all", Store: store})
 		d.Tool(b, "keyed", granted, map[string]string{"handler.wasm": hosttest.Guest(b, handlerPkg)})
 		off := M{"reliability": M{"mode": "off"}}
 		for k, v := range granted {
@@ -428,7 +451,7 @@ func BenchmarkHit(b *testing.B) {
 
 // What could not be started at all leaves no record, whatever its class.
 func TestWhatCannotStartLeavesNoRecord(t *testing.T) {
-	d := reliableDaemon(t, host.Config{})
+	d := reliableDaemon(t, config.Config{})
 	script := filepath.Join(t.TempDir(), "script")
 	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -448,7 +471,7 @@ func TestWhatCannotStartLeavesNoRecord(t *testing.T) {
 // The policy's classify export says which exits are failures: those are tried
 // again, and count.
 func TestClassify(t *testing.T) {
-	d := reliableDaemon(t, host.Config{})
+	d := reliableDaemon(t, config.Config{})
 	d.Tool(t, "classified", M{
 		"binary": "/bin/sh", "capabilities": M{"exec": []string{"/usr/bin", "/bin"}},
 		"reliability": M{"retry": M{"max": 2, "initial_ms": 1}, "breaker": M{"failures": 2}},
@@ -480,7 +503,7 @@ func TestSpansReachACollector(t *testing.T) {
 		got <- r.URL.Path + " " + string(b)
 	}))
 	defer srv.Close()
-	d := hosttest.Start(t, host.Config{Traces: srv.URL + "/v1/traces"})
+	d := hosttest.Start(t, config.Config{Traces: srv.URL + "/v1/traces"})
 	d.Tool(t, "env", M{"binary": "/usr/bin/env"}, nil)
 	ask(t, d.Socket, M{"tool": "env", "cwd": d.Root})
 	d.Stop(t)
@@ -502,7 +525,7 @@ func TestSameRequestUnderAnotherPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := reliableDaemon(t, host.Config{})
+	d := reliableDaemon(t, config.Config{})
 	module := filepath.Join(t.TempDir(), "restricted.wasm")
 	loaded := ""
 	drop := func(n int) {
@@ -516,7 +539,7 @@ func TestSameRequestUnderAnotherPolicy(t *testing.T) {
 		}, map[string]string{"restricted.wasm": module})
 		for deadline := time.Now().Add(60 * time.Second); ; {
 			tool, err := client.NewAdmin(d.Config.Admin).Tool(t.Context(), "written")
-			if err == nil && tool.State == client.ToolOK && tool.Version != loaded {
+			if err == nil && tool.State == adminapi.ToolOK && tool.Version != loaded {
 				loaded = tool.Version
 				return
 			}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/process"
@@ -37,7 +38,7 @@ func Child() (code int, ok bool) {
 // on stdout when it accepts calls, tells systemd where that asks for it, and
 // serves until ctx is done. For each receive on reload it takes what load
 // returns in the place of c. Logs go to stderr, one JSON object a line.
-func Run(ctx context.Context, c Config, reload <-chan os.Signal, load func() (Config, error), stdout, stderr io.Writer) error {
+func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load func() (config.Config, error), stdout, stderr io.Writer) error {
 	h, err := New(ctx, c, stderr)
 	if err != nil {
 		return err

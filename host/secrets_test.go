@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
@@ -103,7 +103,7 @@ func TestGuestDoesNotSeeSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "api", M{
 		"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{name}}},
 		"config":       M{"password": password},
@@ -154,7 +154,7 @@ func TestGuestReadsRangesWithoutSecrets(t *testing.T) {
 		io.WriteString(w, r.Header.Get("Range"))
 	}))
 	defer srv.Close()
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "api", M{
 		"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{strings.TrimPrefix(srv.URL, "http://")}}},
 	}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
@@ -172,7 +172,7 @@ func TestToolDoesNotShowSecrets(t *testing.T) {
 	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "sh", M{
 		"binary": "/bin/bash", "capabilities": M{"exec": []string{"/usr/bin", "/bin"}},
 		"secrets": M{"token": M{"from": "file:" + file, "env": "TOKEN"}},
@@ -203,7 +203,7 @@ func TestToolDoesNotShowSecrets(t *testing.T) {
 // and as long as its answer is kept.
 func TestExecutionIDIsOfOneCaller(t *testing.T) {
 	issuer := hosttest.NewIssuer(t)
-	d := hosttest.Start(t, host.Config{Identity: host.IdentityConfig{JWKS: issuer.JWKS}})
+	d := hosttest.Start(t, config.Config{Identity: config.IdentityConfig{JWKS: issuer.JWKS}})
 	d.Tool(t, "echo", M{"binary": "/bin/echo"}, nil)
 	d.Tool(t, "cat", M{"binary": "/bin/cat"}, nil)
 	alice, bob := issuer.Token(t, M{"sub": "alice"}), issuer.Token(t, M{"sub": "bob"})
@@ -320,8 +320,8 @@ func TestHardLinksToSecrets(t *testing.T) {
 		return path
 	}
 	none := func(string) (string, bool) { return "", false }
-	file, config, env := write("token", token+"\n"), write("toold.json", "{}"), write(".env", "X=y\n")
-	c, err := host.Load(config, none)
+	file, toold, env := write("token", token+"\n"), write("toold.json", "{}"), write(".env", "X=y\n")
+	c, err := config.Load(toold, none)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,9 +331,9 @@ func TestHardLinksToSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	link(config, filepath.Join(dir, "other.json"))
+	link(toold, filepath.Join(dir, "other.json"))
 	d := hosttest.Start(t, c)
-	if !strings.Contains(d.Logs(), "more than one name") || !strings.Contains(d.Logs(), config) {
+	if !strings.Contains(d.Logs(), "more than one name") || !strings.Contains(d.Logs(), toold) {
 		t.Error("the log does not warn of toold.json")
 	}
 	d.Tool(t, "holder", M{"binary": "/usr/bin/env", "secrets": M{"token": M{"from": "file:" + file, "env": "TOKEN"}}}, nil)
@@ -379,7 +379,7 @@ func TestHardLinksToSecrets(t *testing.T) {
 	if a.Code != "TOOL_BROKEN" || !strings.Contains(a.message(), env) {
 		t.Errorf("a link to .env while it runs: %s", a.raw)
 	}
-	next, err := host.Load(config, none)
+	next, err := config.Load(toold, none)
 	if err == nil {
 		err = next.Complete(none)
 	}
@@ -396,7 +396,7 @@ func TestSecretInFile(t *testing.T) {
 	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	exec := M{"exec": []string{"/usr/bin", "/bin"}}
 	d.Tool(t, "holder", M{"binary": "/bin/bash", "capabilities": exec, "secrets": M{
 		"whole": M{"from": "file:" + file, "file": "WHOLE"}, "line": M{"from": "file:" + file, "file": "LINE", "content": "key={secret};\n"},

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -24,7 +25,7 @@ func TestServeEndsWithAnyPart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := host.Config{
+	c := config.Config{
 		Tools: filepath.Join(dir, "tools.d"), State: filepath.Join(dir, "state"), Roots: []string{filepath.Join(dir, "root")},
 		Socket: filepath.Join(dir, "tool.sock"), ShutdownGrace: 1, Metrics: freePort(t),
 	}
@@ -88,7 +89,7 @@ func breakListener(t *testing.T, address string) {
 
 // A daemon that lets its last calls finish is alive and not ready.
 func TestNotReadyWhileStopping(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "sleep", M{"binary": "/bin/sleep"}, nil)
 	get := func(path string) int {
 		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialUnix(d.Admin)}}

@@ -16,7 +16,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/repoconfig"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -48,7 +48,7 @@ func (h *Host) abiCall(ctx context.Context, k *call) *abi.Call {
 		c.DeadlineMS = max(time.Until(d).Milliseconds(), 1)
 	}
 	if slices.Contains(k.tool.Wants, abi.WantRepoConfig) && k.Cwd != "" {
-		c.RepoConfig = tools.ReadRepoConfig(k.Cwd, k.roots, k.Args)
+		c.RepoConfig = repoconfig.Read(k.Cwd, k.roots, k.Args)
 	}
 	return c
 }

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -42,7 +42,7 @@ func medianOf(d []time.Duration) time.Duration {
 // while another is left alone and while it is blocked, aborted, closed, or has a
 // disk that does not answer. TOOLD_LATENCY is how many calls are timed for each.
 func TestSessionsDoNotWaitForOneAnother(t *testing.T) {
-	d := sessionDaemon(t, host.Config{Sessions: host.SessionsConfig{Limit: 100000}})
+	d := sessionDaemon(t, config.Config{Sessions: config.SessionsConfig{Limit: 100000}})
 	n := many(t, "TOOLD_LATENCY", 300)
 	mine := newSession(t, d.Socket)
 	c := talk(t, d.Socket)
@@ -149,7 +149,7 @@ func TestSessionsDoNotWaitForOneAnother(t *testing.T) {
 // TestAbortIsQuick times the end of what is aborted, from the request to abort to
 // the answer of what it ended. TOOLD_ABORTS is how often each.
 func TestAbortIsQuick(t *testing.T) {
-	d := sessionDaemon(t, host.Config{Reliability: "all"})
+	d := sessionDaemon(t, config.Config{Reliability: "all"})
 	arrived := make(chan struct{}, 1)
 	hang := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		arrived <- struct{}{}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -53,7 +53,7 @@ func newSession(t testing.TB, socket string) string {
 }
 
 func TestACallBelongsToASession(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "echo", M{}, nil)
 
 	ask(t, d.Socket, M{"tool": "echo", "args": []string{"a"}, "cwd": d.Root})
@@ -151,7 +151,7 @@ func isRunning(t testing.TB, socket, id, execution, text string) bool {
 
 // sessionDaemon has tools to run in sessions: sh, and one that says of itself
 // that it changes something.
-func sessionDaemon(t testing.TB, c host.Config) *hosttest.Daemon {
+func sessionDaemon(t testing.TB, c config.Config) *hosttest.Daemon {
 	t.Helper()
 	d := hosttest.Start(t, c)
 	caps := M{"exec": []string{"/usr/bin", "/bin"}}
@@ -163,7 +163,7 @@ func sessionDaemon(t testing.TB, c host.Config) *hosttest.Daemon {
 }
 
 func TestFocusIsTheConnections(t *testing.T) {
-	d := sessionDaemon(t, host.Config{})
+	d := sessionDaemon(t, config.Config{})
 	id := newSession(t, d.Socket)
 	c := talk(t, d.Socket)
 	count := M{"tool": "handler", "args": []string{"count"}, "cwd": d.Root}
@@ -184,7 +184,7 @@ func TestFocusIsTheConnections(t *testing.T) {
 }
 
 func TestATurnRunsAndIsSteered(t *testing.T) {
-	d := sessionDaemon(t, host.Config{})
+	d := sessionDaemon(t, config.Config{})
 	id := newSession(t, d.Socket)
 
 	a := session(t, d.Socket, "prompt", M{"id": id, "text": `sh -c 'echo "$1"; pwd; exit 3' x "a  b"`})
@@ -233,7 +233,7 @@ func TestATurnRunsAndIsSteered(t *testing.T) {
 // An ordinary call is steered too: in between what its caller streams, or as the
 // first thing that a guest without input is given.
 func TestOrdinaryCallsAreSteered(t *testing.T) {
-	d := sessionDaemon(t, host.Config{})
+	d := sessionDaemon(t, config.Config{})
 	c := talk(t, d.Socket)
 	execution := newExecution()
 	c.send(M{"toolId": "cat", "executionId": execution, "payload": M{"args": []string{}, "cwd": d.Root}, "stream": true})
@@ -286,7 +286,7 @@ func TestOrdinaryCallsAreSteered(t *testing.T) {
 }
 
 func TestAbort(t *testing.T) {
-	d := sessionDaemon(t, host.Config{})
+	d := sessionDaemon(t, config.Config{})
 	id, other := newSession(t, d.Socket), newSession(t, d.Socket)
 	bystander := talk(t, d.Socket)
 	bystander.send(M{"toolId": "sh", "executionId": newExecution(), "session": other, "payload": M{"args": []string{"-c", "echo up; read x; echo done"}, "cwd": d.Root}, "stream": true})
@@ -338,7 +338,7 @@ func TestAbort(t *testing.T) {
 }
 
 func TestJobs(t *testing.T) {
-	d := sessionDaemon(t, host.Config{})
+	d := sessionDaemon(t, config.Config{})
 	id := newSession(t, d.Socket)
 	fifo := filepath.Join(d.Root, "go")
 	script := "echo out; echo err >&2; until test -e " + fifo + "; do sleep 0.01; done; echo end; exit 4"
@@ -391,7 +391,7 @@ func TestJobs(t *testing.T) {
 
 // A session that is limited to some tools lists these, and runs no others.
 func TestASessionListsItsTools(t *testing.T) {
-	d := sessionDaemon(t, host.Config{})
+	d := sessionDaemon(t, config.Config{})
 	for _, name := range []string{"sh", "cat", "change", "handler"} {
 		waitState(t, d, name, "ok")
 	}
@@ -427,7 +427,7 @@ func TestASessionListsItsTools(t *testing.T) {
 
 // A turn can be a job, and be steered.
 func TestATurnInTheBackground(t *testing.T) {
-	d := sessionDaemon(t, host.Config{})
+	d := sessionDaemon(t, config.Config{})
 	id := newSession(t, d.Socket)
 	execution := newExecution()
 	a := ask(t, d.Socket, M{"toolId": "session.prompt", "executionId": execution, "payload": M{"id": id, "text": "cat"}, "background": true})
@@ -452,7 +452,7 @@ func TestATurnInTheBackground(t *testing.T) {
 
 // A guest has the five calls, as the session and the identity that called it.
 func TestGuestsCallSessions(t *testing.T) {
-	d := sessionDaemon(t, host.Config{})
+	d := sessionDaemon(t, config.Config{})
 	d.Tool(t, "caller", M{"capabilities": M{"tool_call": true}}, map[string]string{"handler.wasm": hosttest.Guest(t, "host/testdata/guests/caller")})
 	id := newSession(t, d.Socket)
 	through := func(req M) *answer {
@@ -495,7 +495,7 @@ func TestGuestsCallSessions(t *testing.T) {
 
 // Guests that prompt one another through many sessions come to an end.
 func TestGuestsPromptNotForEver(t *testing.T) {
-	d := sessionDaemon(t, host.Config{})
+	d := sessionDaemon(t, config.Config{})
 	d.Tool(t, "caller", M{"capabilities": M{"tool_call": true}, "limits": M{"concurrency": 100}}, map[string]string{"handler.wasm": hosttest.Guest(t, "host/testdata/guests/caller")})
 	req := M{"toolId": "session.query", "executionId": newExecution(), "payload": M{"selector": "1"}}
 	for range 10 {

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
@@ -26,7 +26,7 @@ import (
 // were, and the daemon holds no more of them than the flow control lets it.
 func TestStreamIsBinarySafeAndFlat(t *testing.T) {
 	const size = 100 << 20
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "cat", M{"binary": "/bin/cat"}, nil)
 	runtime.GC()
 	var before runtime.MemStats
@@ -65,7 +65,7 @@ func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }
 
 // A caller that stops reading ends its tool, at once.
 func TestCallerThatLeavesEndsItsTool(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "yes", M{"binary": "/usr/bin/yes"}, nil)
 	mark := "left-" + strconv.Itoa(os.Getpid())
 	r, w := io.Pipe()

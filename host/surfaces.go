@@ -14,6 +14,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/strictjson"
@@ -32,8 +33,8 @@ const (
 
 // offered is the tool that a module brings for k's caller, as k calls it.
 type offered struct {
-	identity.Offer
-	key    identity.Key
+	discovery.Tool
+	key    discovery.Key
 	schema *jsonschema.Schema
 }
 
@@ -102,7 +103,7 @@ var errNotServed = errors.New("not served")
 
 // surfaceOf is what the tool source brings for k's caller. On success k.tool
 // is pinned until release.
-func (h *Host) surfaceOf(ctx context.Context, k *call, on *listener, source string) (*identity.Surface, func(), error) {
+func (h *Host) surfaceOf(ctx context.Context, k *call, on *listener, source string) (*discovery.Surface, func(), error) {
 	for range 4 {
 		tool, release, err := h.tools.Acquire(ctx, source)
 		if err != nil || !tool.Discovers || !on.serves(tool.Def.Category) {
@@ -113,13 +114,13 @@ func (h *Host) surfaceOf(ctx context.Context, k *call, on *listener, source stri
 		}
 		k.tool = tool
 		if err = h.resolve(k); err == nil {
-			var s *identity.Surface
+			var s *discovery.Surface
 			if s, err = h.surfaces.Get(ctx, k.key, h.discovery(k, tool)); err == nil {
 				return s, release, nil
 			}
 		}
 		release()
-		if !errors.Is(err, identity.ErrSuperseded) {
+		if !errors.Is(err, discovery.ErrSuperseded) {
 			return nil, nil, err
 		}
 	}
@@ -147,7 +148,7 @@ func (h *Host) resolve(k *call) error {
 	k.effective = h.identity.Load().Effective(k.caller, o)
 	k.readOnly = k.effective.ReadOnly
 	if k.tool.Discovers {
-		k.key = identity.Key{
+		k.key = discovery.Key{
 			Fingerprint: k.effective.Fingerprint(), Tool: k.tool.Name, Version: k.tool.Version,
 			Generation: generation, Shown: k.effective.Shown, ReadOnly: k.readOnly,
 		}
@@ -158,28 +159,28 @@ func (h *Host) resolve(k *call) error {
 // discovery is the discovery of what tool brings for k's caller. It may run on
 // when k has ended, and takes from k now what it needs. What comes of it is for
 // everybody with that fingerprint, so that the module hears of no other name.
-func (h *Host) discovery(k *call, tool *tools.Tool) func(context.Context) (*identity.Surface, error) {
+func (h *Host) discovery(k *call, tool *tools.Tool) func(context.Context) (*discovery.Surface, error) {
 	about := &wire.Call{Tool: tool.Name, ExecutionID: k.ExecutionID, Trace: k.Trace}
 	caller, effective, readOnly := k.caller, k.effective, k.readOnly
 	caller.ID = k.key.Fingerprint
-	return func(ctx context.Context) (*identity.Surface, error) {
+	return func(ctx context.Context) (*discovery.Surface, error) {
 		pinned, release, err := h.tools.Acquire(ctx, tool.Name)
 		if err != nil {
 			return nil, err
 		}
 		defer release()
 		if pinned.Version != tool.Version {
-			return nil, identity.ErrSuperseded
+			return nil, discovery.ErrSuperseded
 		}
 		return h.discover(ctx, &call{Call: about, caller: caller, effective: effective, readOnly: readOnly, tool: pinned})
 	}
 }
 
 // discover asks the module which tools it brings.
-func (h *Host) discover(ctx context.Context, k *call) (*identity.Surface, error) {
+func (h *Host) discover(ctx context.Context, k *call) (*discovery.Surface, error) {
 	tool := k.tool
 	in, err := json.Marshal(abi.Discovery{
-		Tool: tool.Name, ReadOnly: k.readOnly, DeadlineMS: identity.DiscoveryTime.Milliseconds(),
+		Tool: tool.Name, ReadOnly: k.readOnly, DeadlineMS: discovery.MaxTime.Milliseconds(),
 	})
 	if err != nil {
 		return nil, err
@@ -225,16 +226,16 @@ func (h *Host) discover(ctx context.Context, k *call) (*identity.Surface, error)
 	if s.Safety != nil {
 		safety = *s.Safety
 	}
-	return identity.NewSurface(offers, safety, time.Duration(min(max(s.TTLMS, 0), 1<<40))*time.Millisecond), nil
+	return discovery.NewSurface(offers, safety, time.Duration(min(max(s.TTLMS, 0), 1<<40))*time.Millisecond), nil
 }
 
 // checkOffers takes what a module lists, whole or not at all.
-func (h *Host) checkOffers(s *abi.Surface) ([]identity.Offer, error) {
+func (h *Host) checkOffers(s *abi.Surface) ([]discovery.Tool, error) {
 	if len(s.Tools) > maxOffers {
 		return nil, fmt.Errorf("%d tools, and at most %d can be", len(s.Tools), maxOffers)
 	}
 	seen := map[string]string{}
-	offers := make([]identity.Offer, 0, len(s.Tools))
+	offers := make([]discovery.Tool, 0, len(s.Tools))
 	for i := range s.Tools {
 		t := &s.Tools[i]
 		called := cmp.Or(t.Title, t.Name)
@@ -249,7 +250,7 @@ func (h *Host) checkOffers(s *abi.Surface) ([]identity.Offer, error) {
 			return nil, fmt.Errorf("the schema or the binding of %s is over %d bytes", t.Name, maxOfferSchema)
 		}
 		seen[t.Name] = called
-		o := identity.Offer{Name: t.Name, Title: t.Title, Description: t.Description, Schema: string(t.Schema), Binding: string(t.Binding), Mutating: t.Mutating}
+		o := discovery.Tool{Name: t.Name, Title: t.Title, Description: t.Description, Schema: string(t.Schema), Binding: string(t.Binding), Mutating: t.Mutating}
 		if o.Schema == "null" {
 			o.Schema = ""
 		}
@@ -275,12 +276,12 @@ func (h *Host) checkOffers(s *abi.Surface) ([]identity.Offer, error) {
 }
 
 // offer makes k a call of what its caller is offered.
-func (h *Host) offer(k *call, o identity.Offer) error {
+func (h *Host) offer(k *call, o discovery.Tool) error {
 	schema, err := h.schemas.compile(o.Schema)
 	if err != nil {
 		return fault.Errorf(fault.Internal, "the schema of %s: %w", o.Name, err)
 	}
-	k.offered = &offered{Offer: o, key: k.key, schema: schema}
+	k.offered = &offered{Tool: o, key: k.key, schema: schema}
 	if k.Form == wire.Plain && o.Schema != "" {
 		k.Payload, err = namedArguments(k.Args, o.Schema)
 	}
@@ -383,7 +384,7 @@ func (h *Host) executeOffered(ctx context.Context, k *call) (*wire.Result, error
 // again finds k's tool anew, on the version of the module that k began with.
 func (h *Host) again(ctx context.Context, k *call) error {
 	s, err := h.surfaces.Get(ctx, k.offered.key, h.discovery(k, k.tool))
-	if errors.Is(err, identity.ErrSuperseded) {
+	if errors.Is(err, discovery.ErrSuperseded) {
 		return tools.Unknown(k.Tool)
 	}
 	if err != nil {
@@ -399,7 +400,7 @@ func (h *Host) again(ctx context.Context, k *call) error {
 		return fault.Errorf(fault.InvalidPayload, "%s is of another kind than before; list the tools again", k.Tool)
 	}
 	moved := o.Binding != k.offered.Binding
-	k.offered.Offer = o
+	k.offered.Tool = o
 	if !moved {
 		return nil
 	}

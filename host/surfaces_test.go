@@ -24,8 +24,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
@@ -44,7 +44,7 @@ type counter struct {
 }
 
 // newCounter starts one. service, when not nil, is where the module may go.
-func newCounter(t testing.TB, service *httptest.Server, config M, more ...func(*host.Config)) *counter {
+func newCounter(t testing.TB, service *httptest.Server, values M, more ...func(*config.Config)) *counter {
 	t.Helper()
 	c := &counter{issuer: hosttest.NewIssuer(t), tools: filepath.Join(t.TempDir(), "tools.d"), config: M{}, hosts: []string{"nowhere.test"}}
 	if err := os.Mkdir(c.tools, 0o755); err != nil {
@@ -53,9 +53,9 @@ func newCounter(t testing.TB, service *httptest.Server, config M, more ...func(*
 	if service != nil { // that one, and where it may lead
 		c.config["url"], c.hosts = service.URL, []string{"127.0.0.1"}
 	}
-	maps.Copy(c.config, config)
+	maps.Copy(c.config, values)
 	c.install(t)
-	hc := host.Config{Tools: c.tools, LogLevel: "debug", Identity: host.IdentityConfig{JWKS: c.issuer.JWKS}}
+	hc := config.Config{Tools: c.tools, LogLevel: "debug", Identity: config.IdentityConfig{JWKS: c.issuer.JWKS}}
 	for _, m := range more {
 		m(&hc)
 	}
@@ -131,8 +131,8 @@ func resultCode(r *wire.Result) fault.Code {
 }
 
 // with is a further tool of the daemon.
-func with(t testing.TB, name string, def M) func(*host.Config) {
-	return func(hc *host.Config) { hosttest.WriteTool(t, hc.Tools, name, def, nil) }
+func with(t testing.TB, name string, def M) func(*config.Config) {
+	return func(hc *config.Config) { hosttest.WriteTool(t, hc.Tools, name, def, nil) }
 }
 
 // TestBadSurfaces: what a module lists is taken whole or not at all, and the
@@ -341,7 +341,7 @@ func TestCanary(t *testing.T) {
 		store, records = startRecords(t, program)
 	}
 	programs := M{"exec": []string{"/bin", "/usr/bin"}}
-	c := newCounter(t, service, nil, func(hc *host.Config) {
+	c := newCounter(t, service, nil, func(hc *config.Config) {
 		// In namespaces a tool does not see another's processes at all.
 		hc.Reliability, hc.Store, hc.ConfineMost = "all", store, "seccomp"
 	},
@@ -529,7 +529,7 @@ func TestManyIdentities(t *testing.T) {
 		now.Add(-1)
 	}))
 	defer service.Close()
-	c := newCounter(t, service, nil, func(hc *host.Config) { hc.MaxConnections = 2 * n })
+	c := newCounter(t, service, nil, func(hc *config.Config) { hc.MaxConnections = 2 * n })
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -624,7 +624,7 @@ func TestNamedArguments(t *testing.T) {
 // without a token, and a listing of 1,000 tools.
 func BenchmarkIdentity(b *testing.B) {
 	yes := true
-	c := newCounter(b, nil, M{"surface": "many 1000"}, func(hc *host.Config) { hc.Identity.AllowUID = &yes })
+	c := newCounter(b, nil, M{"surface": "many 1000"}, func(hc *config.Config) { hc.Identity.AllowUID = &yes })
 	conn, err := client.Dial(b.Context(), c.Socket)
 	if err != nil {
 		b.Fatal(err)

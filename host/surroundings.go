@@ -5,16 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"unicode"
 
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/tools"
@@ -44,12 +43,12 @@ func (h *Host) environment(k *call, home string) map[string]string {
 func (h *Host) confine(k *call, home string, exec []string) process.Confine {
 	c := h.config()
 	hide := append([]string{c.State}, h.tools.SecretFiles()...)
-	for _, file := range []string{c.File, c.dotEnv(), c.Identity.JWKS} {
+	for _, file := range []string{c.File, c.DotEnv(), c.Identity.JWKS} {
 		if file != "" {
 			hide = append(hide, file)
 		}
 	}
-	least, _ := c.confinement()
+	least, _ := process.ParseLevel(c.LeastConfinement())
 	sockets := []string{c.Socket, c.Admin}
 	for _, s := range c.Sockets {
 		sockets = append(sockets, s.Path)
@@ -226,7 +225,7 @@ func (h *Host) secretValue(k *call, from string) (string, error) {
 		}
 		return "", fmt.Errorf("the operator's value %s is not set; put it in .env beside toold.json or in the daemon's environment", name)
 	case "file":
-		f, err := openAlone(name)
+		f, err := config.OpenSecret(name)
 		if err != nil {
 			return "", fmt.Errorf("read its file: %w", err)
 		}
@@ -245,43 +244,12 @@ func (h *Host) secretValue(k *call, from string) (string, error) {
 	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, from)
 }
 
-// openAlone opens a file with secrets in it, and refuses one that has a further
-// name (a hard link): a confined tool is kept from the name that is known here,
-// and would read it by the other.
-func openAlone(path string) (*os.File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	fi, err := f.Stat()
-	if err == nil && links(fi) > 1 {
-		err = severalNames(path, links(fi))
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-func severalNames(path string, n uint64) error {
-	return fmt.Errorf("%s has %d names (hard links), and tools could read it by another one; give it a file of its own: cp -p %[1]s %[1]s.new && mv %[1]s.new %[1]s", path, n)
-}
-
-// links is how many names a file has.
-func links(fi fs.FileInfo) uint64 {
-	if s, ok := fi.Sys().(*syscall.Stat_t); ok {
-		return uint64(s.Nlink)
-	}
-	return 1
-}
-
 // hiddenWhole is TOOL_BROKEN where a file that no binary may read has a further
 // name, which cannot be hidden from one.
 func (h *Host) hiddenWhole() error {
-	for _, file := range append(h.tools.SecretFiles(), h.config().dotEnv()) {
-		if fi, err := os.Stat(file); err == nil && links(fi) > 1 {
-			return fault.Errorf(fault.ToolBroken, "no binary is run, since a secret cannot be hidden from it: %w", severalNames(file, links(fi)))
+	for _, file := range append(h.tools.SecretFiles(), h.config().DotEnv()) {
+		if n := config.Names(file); n > 1 {
+			return fault.Errorf(fault.ToolBroken, "no binary is run, since a secret cannot be hidden from it: %w", config.SeveralNames(file, n))
 		}
 	}
 	return nil
@@ -293,13 +261,13 @@ func (h *Host) severallyNamed() map[string]bool {
 	c := h.config()
 	found := map[string]bool{}
 	look := func(file string, refused bool) {
-		if fi, err := os.Stat(file); file != "" && err == nil && links(fi) > 1 {
+		if config.Names(file) > 1 {
 			found[file] = refused
 		}
 	}
 	look(c.File, false)
 	look(c.Identity.JWKS, false)
-	look(c.dotEnv(), true)
+	look(c.DotEnv(), true)
 	for _, file := range h.tools.SecretFiles() {
 		look(file, true)
 	}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -54,7 +54,7 @@ func TestSwapUnderLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	dir := t.TempDir()
 	drop := func(v int) {
 		mods := map[string]string{}

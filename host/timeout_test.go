@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -47,7 +47,7 @@ func TestTimeoutLeavesNothing(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("looks at processes through /proc, which is not here")
 	}
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{"/usr/bin", "/bin"}}}, nil)
 	mark := fmt.Sprintf("86%d", 1000000+os.Getpid()) // seconds that only this test sleeps
 	run := func(limit time.Duration) (*answer, time.Duration) {

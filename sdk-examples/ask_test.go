@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
@@ -16,7 +16,7 @@ import (
 
 // TestAsk runs the example that asks, as a turn, and answers it.
 func TestAsk(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "release", nil, map[string]string{"handler.wasm": hosttest.Guest(t, "sdk-examples/go/ask")})
 	n := 0
 	call := func(tool string, payload map[string]any) *wire.Result {

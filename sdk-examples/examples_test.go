@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
@@ -88,7 +88,7 @@ func serve(t *testing.T, l toolchain.Language, folder, name string, replace ...s
 	if err := os.WriteFile(file, []byte(strings.NewReplacer(replace...).Replace(string(b))), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return hosttest.Start(t, host.Config{Tools: tools})
+	return hosttest.Start(t, config.Config{Tools: tools})
 }
 
 func TestStream(t *testing.T) {

@@ -18,7 +18,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 )
 
 func doctorVerb(s *state) *cobra.Command {
@@ -77,8 +79,8 @@ type finding struct {
 
 // doctor is what the looks have seen so far: later ones lean on earlier ones.
 type doctor struct {
-	places   client.Places
-	status   *client.HostStatus // nil when the daemon did not answer
+	places   config.Places
+	status   *adminapi.HostStatus // nil when the daemon did not answer
 	findings []finding
 }
 
@@ -278,13 +280,13 @@ func lookTools(ctx context.Context, d *doctor) {
 	for _, t := range tools {
 		next := "toolctl tools " + t.Name
 		switch t.State {
-		case client.ToolOK:
+		case adminapi.ToolOK:
 			fine++
-		case client.ToolLoading:
+		case adminapi.ToolLoading:
 			loading++
-		case client.ToolStale:
+		case adminapi.ToolStale:
 			d.warn("tools", next, "%s: an older version serves, since the one on disk does not load: %s", t.Name, t.Reason)
-		case client.ToolAbsent:
+		case adminapi.ToolAbsent:
 			d.warn("tools", next, "%s: its binary is not on this host: %s", t.Name, t.Reason)
 		default:
 			d.fail("tools", next, "%s: every call is refused: %s", t.Name, t.Reason)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
@@ -80,7 +81,7 @@ func identityShow(s *state) *cobra.Command {
 		Args:  args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			e, err := client.NewAdmin(s.places().Admin).Identity(cmd.Context(), words[0])
-			if errors.Is(err, client.ErrNotFound) {
+			if errors.Is(err, adminapi.ErrNotFound) {
 				return fmt.Errorf("no identity %q; toolctl identity list shows those there are", words[0])
 			}
 			if err != nil {
@@ -128,7 +129,7 @@ or for all. The next use asks the module again. A discovery that runs now is not
 				return usageError{errors.New("name one identity, or give --tool NAME, or --all")}
 			}
 			r, err := client.NewAdmin(s.places().Admin).Refresh(cmd.Context(), fingerprint, tool)
-			if errors.Is(err, client.ErrNotFound) {
+			if errors.Is(err, adminapi.ErrNotFound) {
 				return fmt.Errorf("no identity %q; toolctl identity list shows those there are", fingerprint)
 			}
 			if err != nil {

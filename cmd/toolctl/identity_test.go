@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -50,7 +50,7 @@ func TestIdentityVerbs(t *testing.T) {
 		"limits":       map[string]any{"fuel": 100_000_000_000},
 	}, map[string]string{"handler.wasm": hosttest.Guest(t, "plugins/openapi")})
 	issuer := hosttest.NewIssuer(t)
-	d := hosttest.Start(t, host.Config{Tools: tools, Identity: host.IdentityConfig{JWKS: issuer.JWKS}})
+	d := hosttest.Start(t, config.Config{Tools: tools, Identity: config.IdentityConfig{JWKS: issuer.JWKS}})
 	file := func(name string, claims map[string]any) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(issuer.Token(t, claims)+"\n"), 0o600); err != nil {

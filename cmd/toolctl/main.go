@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 )
 
@@ -50,7 +51,7 @@ type state struct {
 	in       io.Reader
 	out, err io.Writer
 
-	flags client.Places // as the flags give them
+	flags config.Places // as the flags give them
 }
 
 // run is the program. It returns the exit code.
@@ -140,7 +141,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 }
 
 // places is where the daemon is.
-func (s *state) places() client.Places { return client.FindPlaces(s.flags, os.Getenv) }
+func (s *state) places() config.Places { return config.FindPlaces(s.flags, os.Getenv) }
 
 // printJSON writes v for a program.
 func (s *state) printJSON(v any) error {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/plugin"
 	"github.com/toold/toold/pdk/toolchain"
@@ -451,7 +452,7 @@ A version that does not build or load leaves the one before it serving.`,
 				d.admin = client.NewAdmin(s.places().Admin)
 				if t, err := d.admin.Tool(ctx, d.name); err == nil {
 					d.version = t.Version
-				} else if !errors.Is(err, client.ErrNotFound) {
+				} else if !errors.Is(err, adminapi.ErrNotFound) {
 					return daemonError(err)
 				}
 			}
@@ -660,7 +661,7 @@ func (d *dev) report(ctx context.Context, b plugin.Built) {
 	for {
 		t, err := d.admin.Tool(ctx, d.name)
 		switch {
-		case err == nil && t.State == client.ToolOK && (again && t.Version == want || !again && t.Version != d.version):
+		case err == nil && t.State == adminapi.ToolOK && (again && t.Version == want || !again && t.Version != d.version):
 			d.version, d.versions[b.Digest], d.broken = t.Version, t.Version, ""
 			took := time.Since(b.Saved)
 			d.say("served", map[string]any{"ms": took.Milliseconds(), "build_ms": b.Took.Milliseconds(), "size": total, "version": t.Version},
@@ -668,12 +669,12 @@ func (d *dev) report(ctx context.Context, b plugin.Built) {
 			return
 		// A daemon that has not looked yet, or is still loading, says what was
 		// wrong before.
-		case err == nil && t.State != client.ToolOK && t.Reason != "" && t.State != "loading" && time.Since(dropped) > noticed &&
+		case err == nil && t.State != adminapi.ToolOK && t.Reason != "" && t.State != "loading" && time.Since(dropped) > noticed &&
 			(t.Reason != d.broken || time.Since(dropped) > loaded):
 			d.broken = t.Reason
 			d.say(t.State, map[string]any{"error": t.Reason}, "FAIL  %s: %s", t.State, oneLine(t.Reason))
 			return
-		case err != nil && !errors.Is(err, client.ErrNotFound) && ctx.Err() == nil:
+		case err != nil && !errors.Is(err, adminapi.ErrNotFound) && ctx.Err() == nil:
 			err = fmt.Errorf("ask the daemon: %w; when it runs again, it serves this version", err)
 			d.say("failed", map[string]any{"error": err.Error()}, "FAIL  %v", err)
 			return

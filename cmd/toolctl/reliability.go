@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
 )
 
@@ -149,7 +150,7 @@ change. Records of calls that run now stay.`,
 	return cmd
 }
 
-func (s *state) showRecords(records []client.IdempotencyRecord, whole bool) error {
+func (s *state) showRecords(records []adminapi.IdempotencyRecord, whole bool) error {
 	if len(records) == 0 {
 		_, err := fmt.Fprintln(s.out, "no records")
 		return err
@@ -227,7 +228,7 @@ The exit code is 1 when the store does not answer.`,
 	return cmd
 }
 
-func (s *state) printReliability(r *client.ReliabilityStatus) error {
+func (s *state) printReliability(r *adminapi.ReliabilityStatus) error {
 	w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(w, "mode\t%s\nstore\t%s\nsurvives\t%s\n", r.Mode, r.Store, oneLine(r.Survives))
 	if r.StoreError != "" {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
 )
 
@@ -22,7 +23,7 @@ The daemon keeps the latest results, each up to its tool's limit on output.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			r, err := client.NewAdmin(s.places().Admin).Result(cmd.Context(), ids[0])
-			if errors.Is(err, client.ErrNotFound) {
+			if errors.Is(err, adminapi.ErrNotFound) {
 				return fmt.Errorf("no result of execution %q; the daemon keeps only the latest", ids[0])
 			}
 			if err != nil {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -27,7 +27,7 @@ of what guests are asked and answer (abi). Point an editor at it:
 			case "tool":
 				text = tools.Schema()
 			case "config":
-				text = host.ConfigSchema
+				text = config.Schema
 			case "abi":
 				text = abi.Schema()
 			}

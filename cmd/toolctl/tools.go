@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
 )
 
@@ -57,7 +58,7 @@ The exit code is 1 when the tool that was named is not ok, else 0.`,
 	return cmd
 }
 
-func (s *state) listTools(tools []client.ToolStatus) error {
+func (s *state) listTools(tools []adminapi.ToolStatus) error {
 	if len(tools) == 0 {
 		_, err := fmt.Fprintln(s.out, "no tools; make a folder with a tool.json or a handler.wasm in the daemon's tools folder")
 		return err
@@ -83,7 +84,7 @@ func (s *state) listTools(tools []client.ToolStatus) error {
 
 func (s *state) describeTool(cmd *cobra.Command, admin *client.Admin, name string, asJSON bool) error {
 	t, err := admin.Tool(cmd.Context(), name)
-	if errors.Is(err, client.ErrNotFound) {
+	if errors.Is(err, adminapi.ErrNotFound) {
 		return fmt.Errorf("no tool %q; toolctl tools lists those there are", name)
 	}
 	if err != nil {
@@ -107,7 +108,7 @@ func (s *state) describeTool(cmd *cobra.Command, admin *client.Admin, name strin
 		row("schema", string(t.Schema))
 		err = w.Flush()
 	}
-	if err == nil && t.State != client.ToolOK {
+	if err == nil && t.State != adminapi.ToolOK {
 		err = exitStatus(1)
 	}
 	return err
@@ -145,7 +146,7 @@ func oneLine(text string) string {
 
 // daemonError adds what to do next to an error of the admin socket.
 func daemonError(err error) error {
-	var answered *client.AdminError
+	var answered *adminapi.Error
 	if errors.As(err, &answered) {
 		return err
 	}

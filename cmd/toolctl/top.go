@@ -12,6 +12,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/spf13/cobra"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
 )
 
@@ -60,10 +61,10 @@ admin socket.`,
 // seen is what the daemon said at one moment.
 type seen struct {
 	at       time.Time
-	status   *client.HostStatus // nil for --mine
+	status   *adminapi.HostStatus // nil for --mine
 	sessions []client.SessionInfo
-	breakers []client.BreakerStatus
-	tools    []client.ToolStatus
+	breakers []adminapi.BreakerStatus
+	tools    []adminapi.ToolStatus
 	err      error
 }
 
@@ -333,7 +334,7 @@ func (m topModel) screen() string {
 		}
 	}
 	for _, t := range m.seen.tools {
-		if t.State != client.ToolOK {
+		if t.State != adminapi.ToolOK {
 			head = append(head, fit(fmt.Sprintf("tool     %-16s %-8s %s", oneLine(t.Name), t.State, oneLine(t.Reason)), m.width))
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
 )
 
@@ -22,7 +23,7 @@ import (
 func aMoment(t *testing.T) seen {
 	t.Helper()
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	v := seen{at: at, status: &client.HostStatus{Instance: "0", Started: at.Add(-3*time.Hour - 5*time.Minute), Connections: 4}}
+	v := seen{at: at, status: &adminapi.HostStatus{Instance: "0", Started: at.Add(-3*time.Hour - 5*time.Minute), Connections: 4}}
 	err := json.Unmarshal([]byte(`[
 		{"id": "aaaaaaaaaaaaaaaaaaaaaaaa", "default": true, "state": "active", "used": "2026-11-21T11:59:58Z",
 		 "telemetry": {"calls": 1204}, "recent": [{"tool": "git", "status": "success"}]},
@@ -35,8 +36,8 @@ func aMoment(t *testing.T) seen {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.breakers = []client.BreakerStatus{{Tool: "fetch", State: "open"}, {Tool: "git", State: "closed"}}
-	v.tools = []client.ToolStatus{{Name: "git", State: client.ToolOK}, {Name: "npm", State: client.ToolAbsent, Reason: "its binary /usr/bin/npm is not on this host; install it"}}
+	v.breakers = []adminapi.BreakerStatus{{Tool: "fetch", State: "open"}, {Tool: "git", State: "closed"}}
+	v.tools = []adminapi.ToolStatus{{Name: "git", State: adminapi.ToolOK}, {Name: "npm", State: adminapi.ToolAbsent, Reason: "its binary /usr/bin/npm is not on this host; install it"}}
 	return v
 }
 

@@ -12,16 +12,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/adminapi"
 )
 
 // A fakeDaemon answers on an admin socket what a test tells it to, so that
 // states which are hard to bring about can be looked at.
 type fakeDaemon struct {
 	dir    string
-	status client.HostStatus
-	tools  []client.ToolStatus
-	result *client.StoredResult
+	status adminapi.HostStatus
+	tools  []adminapi.ToolStatus
+	result *adminapi.StoredResult
 }
 
 func (f *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -58,7 +58,7 @@ func start(t *testing.T) *fakeDaemon {
 		t.Fatal(err)
 	}
 	f := &fakeDaemon{dir: dir}
-	f.status = client.HostStatus{Version: version(), PID: 7, Instance: "0", Started: time.Now(), Socket: dir + "/tool.sock",
+	f.status = adminapi.HostStatus{Version: version(), PID: 7, Instance: "0", Started: time.Now(), Socket: dir + "/tool.sock",
 		Tools: dir + "/tools.d", State: dir, Roots: []string{dir + "/work"}, Landlock: 6}
 	for _, d := range []string{"tools.d", "work"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
@@ -105,10 +105,10 @@ func TestTools(t *testing.T) {
 	if code, out, _ := f.ctl(t, "tools"); code != 0 || !strings.Contains(out, "no tools; ") {
 		t.Errorf("without tools: %d, %s", code, out)
 	}
-	f.tools = []client.ToolStatus{
-		{Name: "echo", State: client.ToolOK, Kind: "handler", Description: "says\x1b[2J it\nagain"},
-		{Name: "gh", State: client.ToolAbsent, Kind: "binary", Reason: "gh is not installed"},
-		{Name: "git", State: client.ToolStale, Kind: "binary", Policies: []string{"restricted.wasm"}, Reason: "restricted.wasm: bad magic"},
+	f.tools = []adminapi.ToolStatus{
+		{Name: "echo", State: adminapi.ToolOK, Kind: "handler", Description: "says\x1b[2J it\nagain"},
+		{Name: "gh", State: adminapi.ToolAbsent, Kind: "binary", Reason: "gh is not installed"},
+		{Name: "git", State: adminapi.ToolStale, Kind: "binary", Policies: []string{"restricted.wasm"}, Reason: "restricted.wasm: bad magic"},
 	}
 	code, out, _ := f.ctl(t, "tools")
 	want := `TOOL  STATE   KIND     POLICY  DESCRIPTION
@@ -138,7 +138,7 @@ git   stale   binary   yes     restricted.wasm: bad magic
 
 func TestResult(t *testing.T) {
 	f := start(t)
-	f.result = &client.StoredResult{ExecutionID: "id", ExitCode: 3, Stdout: []byte("out\x00\xff"), Stderr: []byte("err"), Truncated: true}
+	f.result = &adminapi.StoredResult{ExecutionID: "id", ExitCode: 3, Stdout: []byte("out\x00\xff"), Stderr: []byte("err"), Truncated: true}
 	code, out, errs := f.ctl(t, "result", "id")
 	if code != 3 || out != "out\x00\xff" || !strings.HasPrefix(errs, "err") || !strings.Contains(errs, "limits.output") {
 		t.Errorf("code %d, %q, %q", code, out, errs)
@@ -149,7 +149,7 @@ func TestResult(t *testing.T) {
 }
 
 func TestDoctor(t *testing.T) {
-	healthy := []client.ToolStatus{{Name: "echo", State: client.ToolOK}}
+	healthy := []adminapi.ToolStatus{{Name: "echo", State: adminapi.ToolOK}}
 	for _, tt := range []struct {
 		name  string
 		spoil func(t *testing.T, f *fakeDaemon)
@@ -188,10 +188,10 @@ func TestDoctor(t *testing.T) {
 			chmod(t, f.dir+"/tools.d/git", 0o775)
 		}, 1, "decide what runs", "chmod go-w"},
 		{"a broken tool", func(t *testing.T, f *fakeDaemon) {
-			f.tools = []client.ToolStatus{{Name: "git", State: client.ToolBroken, Reason: "empty module"}}
+			f.tools = []adminapi.ToolStatus{{Name: "git", State: adminapi.ToolBroken, Reason: "empty module"}}
 		}, 1, "empty module", "toolctl tools git"},
 		{"a stale tool", func(t *testing.T, f *fakeDaemon) {
-			f.tools = []client.ToolStatus{{Name: "git", State: client.ToolStale, Reason: "empty module"}}
+			f.tools = []adminapi.ToolStatus{{Name: "git", State: adminapi.ToolStale, Reason: "empty module"}}
 		}, 0, "empty module", "toolctl tools git"},
 		{"no tools", func(t *testing.T, f *fakeDaemon) { f.tools = nil }, 0, "there are none", "ls "},
 		{"a poor kernel", func(t *testing.T, f *fakeDaemon) { f.status.Lost = []string{"no PAGEMAP_SCAN: slower"} }, 0, "no PAGEMAP_SCAN", "uname -r"},

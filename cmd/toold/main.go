@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 )
 
 func main() {
@@ -54,7 +55,7 @@ var errVersion = errors.New("version")
 
 // parse reads the flags and returns what loads the configuration with them on
 // top, at start and at each reload.
-func parse(args []string, stdout, stderr io.Writer) (func() (host.Config, error), error) {
+func parse(args []string, stdout, stderr io.Writer) (func() (config.Config, error), error) {
 	fs := flag.NewFlagSet("toold", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
@@ -67,7 +68,7 @@ func parse(args []string, stdout, stderr io.Writer) (func() (host.Config, error)
 	var (
 		version = fs.Bool("version", false, "print the version and end")
 		file    = fs.String("config", "", "read the configuration from `FILE` (TOOLD_CONFIG)")
-		flags   host.Config
+		flags   config.Config
 		roots   []string
 	)
 	fs.StringVar(&flags.Tools, "tools", "", "`DIR` of tool definitions (TOOLD_TOOLS; tools.d)")
@@ -97,8 +98,8 @@ func parse(args []string, stdout, stderr io.Writer) (func() (host.Config, error)
 		fmt.Fprintf(stderr, "toold: unexpected argument %q; flags begin with --\n", fs.Arg(0))
 		return nil, errors.New("unexpected argument")
 	}
-	return func() (host.Config, error) {
-		c, err := host.Load(*file, os.LookupEnv)
+	return func() (config.Config, error) {
+		c, err := config.Load(*file, os.LookupEnv)
 		if err != nil {
 			return c, err
 		}

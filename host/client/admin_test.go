@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/toold/toold/host/adminapi"
 )
 
 // serve answers the admin socket's requests with a handler.
@@ -51,20 +53,20 @@ func TestAdmin(t *testing.T) {
 		}
 	})
 	ctx := t.Context()
-	if tools, err := a.Tools(ctx); err != nil || len(tools) != 1 || tools[0].Name != "git" || tools[0].State != ToolOK {
+	if tools, err := a.Tools(ctx); err != nil || len(tools) != 1 || tools[0].Name != "git" || tools[0].State != adminapi.ToolOK {
 		t.Errorf("Tools: %+v, %v", tools, err)
 	}
-	if tool, err := a.Tool(ctx, "git"); err != nil || tool.State != ToolBroken || tool.Reason != "why" {
+	if tool, err := a.Tool(ctx, "git"); err != nil || tool.State != adminapi.ToolBroken || tool.Reason != "why" {
 		t.Errorf("Tool: %+v, %v", tool, err)
 	}
 	// A name cannot reach another path.
-	if _, err := a.Tool(ctx, "../status"); !errors.Is(err, ErrNotFound) || err.Error() != "no tool of that name" {
+	if _, err := a.Tool(ctx, "../status"); !errors.Is(err, adminapi.ErrNotFound) || err.Error() != "no tool of that name" {
 		t.Errorf("Tool of a bad name: %v", err)
 	}
 	if _, err := a.Status(ctx); err == nil || !strings.Contains(err.Error(), "/status") {
 		t.Errorf("Status that is not JSON: %v", err)
 	}
-	if _, err := a.Result(ctx, "x"); err == nil || errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "boom") {
+	if _, err := a.Result(ctx, "x"); err == nil || errors.Is(err, adminapi.ErrNotFound) || !strings.Contains(err.Error(), "boom") {
 		t.Errorf("Result that fails: %v", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 )
 
 // Main runs the tests of m, or, in a process that the daemon started from this
@@ -38,7 +39,7 @@ func Main(m *testing.M) int {
 // Daemon is a daemon that serves until the test ends.
 type Daemon struct {
 	*host.Host
-	host.Config
+	config.Config
 	// Root is the one root, a fresh folder unless the configuration names
 	// roots.
 	Root string
@@ -50,7 +51,7 @@ type Daemon struct {
 
 // Start starts a daemon. What c leaves empty is put into fresh folders of the
 // test; with no Tools, tools is an empty folder.
-func Start(t testing.TB, c host.Config) *Daemon {
+func Start(t testing.TB, c config.Config) *Daemon {
 	t.Helper()
 	// Unix socket paths are short; t.TempDir is not.
 	dir, err := os.MkdirTemp("", "toold")

@@ -135,27 +135,15 @@ func (r *Resolver) With(cfg Config) (*Resolver, error) {
 	if cfg.Declared == nil {
 		cfg.Declared = func(string) bool { return false }
 	}
-	next := &Resolver{key: r.key, cfg: cfg, known: newCache[digest, *remembered](maxTokens, nil)}
+	next := &Resolver{key: r.key, cfg: cfg, known: otter.Must(&otter.Options[digest, *remembered]{
+		MaximumSize: maxTokens, Executor: func(fn func()) { fn() }, // no goroutines of its own
+	})}
 	if cfg.JWKS != "" {
 		if err := next.ring.open(cfg.JWKS); err != nil {
 			return nil, err
 		}
 	}
 	return next, nil
-}
-
-// newCache is an otter cache without goroutines of its own. evicted may be nil;
-// it hears of what goes because the cache is full, under the cache's lock.
-func newCache[K comparable, V any](size int, evicted func(K, V)) *otter.Cache[K, V] {
-	o := &otter.Options[K, V]{MaximumSize: size, Executor: func(fn func()) { fn() }}
-	if evicted != nil {
-		o.OnDeletion = func(e otter.DeletionEvent[K, V]) {
-			if e.WasEvicted() {
-				evicted(e.Key, e.Value)
-			}
-		}
-	}
-	return otter.Must(o)
 }
 
 // Resolve says who calls. Errors are *fault.Error UNAUTHENTICATED and never

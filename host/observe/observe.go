@@ -149,7 +149,7 @@ func (m *Metrics) Changed(tool, change string) {
 }
 
 // Surface counts one event of the tools that a module brings for an identity,
-// in the words of identity.SurfaceHit and the others.
+// in the words of discovery.Hit and the others.
 func (m *Metrics) Surface(tool, event string) { m.surfaces.WithLabelValues(tool, event).Inc() }
 
 // Running counts an execution of tool until the returned func is called.

@@ -15,17 +15,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// SpanExporter takes spans that have ended.
-type SpanExporter = sdktrace.SpanExporter
-
 // TracerConfig is fixed when a Tracer is made.
 type TracerConfig struct {
 	// Endpoint is the URL of an OTLP collector over HTTP, such as
 	// "http://localhost:4318/v1/traces". Its headers and certificates are
 	// taken from the variables OTEL_EXPORTER_OTLP_….
 	Endpoint string
-	// Exporter, when set, takes each span at its end, in place of Endpoint.
-	Exporter SpanExporter
 	// Instance tells daemons apart.
 	Instance string
 	// Log is told of spans that could not be sent.
@@ -47,18 +42,14 @@ func NewTracer(ctx context.Context, c TracerConfig) (*Tracer, error) {
 		// is.
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())),
 	}
-	switch {
-	case c.Exporter != nil:
-		options = append(options, sdktrace.WithSyncer(c.Exporter))
-	case c.Endpoint != "":
-		e, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(c.Endpoint))
-		if err != nil {
-			return nil, fmt.Errorf("send traces to %s: %w", c.Endpoint, err)
-		}
-		options = append(options, sdktrace.WithBatcher(logging{e, c.Log}))
-	default:
+	if c.Endpoint == "" {
 		return nil, nil
 	}
+	e, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(c.Endpoint))
+	if err != nil {
+		return nil, fmt.Errorf("send traces to %s: %w", c.Endpoint, err)
+	}
+	options = append(options, sdktrace.WithBatcher(logging{e, c.Log}))
 	p := sdktrace.NewTracerProvider(options...)
 	return &Tracer{provider: p, tracer: p.Tracer("github.com/toold/toold/host")}, nil
 }
@@ -76,7 +67,7 @@ func (t *Tracer) Close() error {
 // logging tells of spans that could not be sent in the daemon's log. The
 // library would write them to standard error as it likes.
 type logging struct {
-	SpanExporter
+	sdktrace.SpanExporter
 	log *slog.Logger
 }
 

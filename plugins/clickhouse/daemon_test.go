@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
@@ -34,7 +34,7 @@ func newDesk(t testing.TB, port string) *desk {
 		t.Fatal(err)
 	}
 	d.install(t, nil)
-	d.Daemon = hosttest.Start(t, host.Config{Tools: d.tools, LogLevel: "debug", Identity: host.IdentityConfig{JWKS: issuer.JWKS}})
+	d.Daemon = hosttest.Start(t, config.Config{Tools: d.tools, LogLevel: "debug", Identity: config.IdentityConfig{JWKS: issuer.JWKS}})
 	return d
 }
 

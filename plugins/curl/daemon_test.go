@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	hostconfig "github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
@@ -32,7 +32,7 @@ func TestThroughDaemon(t *testing.T) {
 	if err := json.Unmarshal(b, &def); err != nil {
 		t.Fatal(err)
 	}
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, hostconfig.Config{})
 	policy := map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/curl")}
 	d.Tool(t, "curl", def, policy)
 

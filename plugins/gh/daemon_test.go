@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
@@ -37,7 +37,7 @@ func TestThroughDaemon(t *testing.T) {
 	def["secrets"] = map[string]any{"gh-token": map[string]string{"from": "file:" + token, "env": "GH_TOKEN"}}
 	env := def["environment"].(map[string]any)
 	env["HTTPS_PROXY"], env["SSL_CERT_FILE"] = p.hub.proxy.URL, p.hub.ca
-	d := hosttest.Start(t, host.Config{Roots: []string{filepath.Dir(p.cwd)}})
+	d := hosttest.Start(t, config.Config{Roots: []string{filepath.Dir(p.cwd)}})
 	d.Tool(t, "gh", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/gh")})
 	run := func(stdin string, args ...string) (*wire.Result, string) {
 		t.Helper()

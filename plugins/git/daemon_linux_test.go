@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	hostconfig "github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
@@ -58,7 +58,7 @@ func TestThroughDaemon(t *testing.T) {
 	}
 	m, runner := model(t), newRunner(t)
 	roots := tempDir(t)
-	d := hosttest.Start(t, host.Config{Roots: []string{roots}})
+	d := hosttest.Start(t, hostconfig.Config{Roots: []string{roots}})
 	d.Tool(t, "git", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/git")})
 
 	// place is a box whose workspace is beneath the daemon's root, and the rest

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { os.Exit(hosttest.Main(m)) }
 // TestThroughDaemon runs the two tools that are nothing but WebAssembly, as
 // they are shipped.
 func TestThroughDaemon(t *testing.T) {
-	d := hosttest.Start(t, host.Config{})
+	d := hosttest.Start(t, config.Config{})
 	d.Ready(t, "echo", "hash")
 	stream := func(tool, stdin string, args ...string) (*wire.Result, string) {
 		t.Helper()

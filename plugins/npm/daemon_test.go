@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
@@ -33,7 +33,7 @@ func TestThroughDaemon(t *testing.T) {
 	}
 	def["binary"] = p.npm
 	def["config"] = map[string]any{"registry": p.good.URL, "scripts": "hello outside"}
-	d := hosttest.Start(t, host.Config{Roots: []string{filepath.Dir(p.cwd)}})
+	d := hosttest.Start(t, config.Config{Roots: []string{filepath.Dir(p.cwd)}})
 	d.Tool(t, "npm", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/npm")})
 	run := func(args ...string) (*wire.Result, string) {
 		t.Helper()
@@ -99,7 +99,7 @@ func TestTokenThroughDaemon(t *testing.T) {
 	def["binary"] = p.npm
 	def["config"] = map[string]any{"registry": p.good.URL, "scripts": "hello", "userconfig": "variable"}
 	def["secrets"] = map[string]any{"registry": map[string]any{"from": "file:" + file, "file": "NPM_CONFIG_USERCONFIG", "content": "//" + host1 + "/:_authToken={secret}\n"}}
-	d := hosttest.Start(t, host.Config{Roots: []string{filepath.Dir(p.cwd)}})
+	d := hosttest.Start(t, config.Config{Roots: []string{filepath.Dir(p.cwd)}})
 	d.Tool(t, "npm", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/npm")})
 	run := func(args ...string) string {
 		t.Helper()

@@ -15,8 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
@@ -107,7 +107,7 @@ func newDesk(t *testing.T, s *service, policies ...string) *desk {
 	}
 	hosttest.WriteTool(t, tools, "openapi", def, modules)
 	issuer := hosttest.NewIssuer(t)
-	return &desk{hosttest.Start(t, host.Config{Tools: tools, LogLevel: "debug", Identity: host.IdentityConfig{JWKS: issuer.JWKS}}), issuer}
+	return &desk{hosttest.Start(t, config.Config{Tools: tools, LogLevel: "debug", Identity: config.IdentityConfig{JWKS: issuer.JWKS}}), issuer}
 }
 
 func (d *desk) call(t *testing.T, token, tool, payload string) *wire.Result {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -47,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	if err := os.Mkdir(root, 0o700); err != nil {
 		return 1, err
 	}
-	c := host.Config{Tools: args[0], Socket: filepath.Join(dir, "tool.sock"), State: filepath.Join(dir, "state"), Roots: []string{root}}
+	c := config.Config{Tools: args[0], Socket: filepath.Join(dir, "tool.sock"), State: filepath.Join(dir, "state"), Roots: []string{root}}
 	// What is not said has its default; the environment is not asked.
 	if err := c.Complete(func(string) (string, bool) { return "", false }); err != nil {
 		return 1, err

@@ -1,4 +1,4 @@
-package tools
+package repoconfig
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Bounds of one ReadRepoConfig. Repositories with thousands of branches stay
+// Bounds of one Read. Repositories with thousands of branches stay
 // well beneath them; what is beyond sets Error.
 const (
 	maxConfigBytes   = 1 << 20 // of all files together
@@ -32,7 +32,7 @@ const (
 	maxRemotes   = 250 // paths that may be remotes
 )
 
-// ReadRepoConfig reads what the git repository around cwd makes git do: its
+// Read reads what the git repository around cwd makes git do: its
 // configuration, as far as the repository itself brings it along (config, what
 // that includes, config.worktree, and, apart, those of its submodules), and
 // the state of operations that were begun. The user's and the system's
@@ -51,7 +51,7 @@ const (
 // What was read may have changed when git reads it again. The policy's
 // answer is therefore the first fence of two; the confinement of the process
 // is the other.
-func ReadRepoConfig(cwd string, roots, args []string) *abi.RepoConfig {
+func Read(cwd string, roots, args []string) *abi.RepoConfig {
 	r := &repoReader{open: make(map[string]*os.Root), judged: make(map[string]bool)}
 	defer r.close()
 	for _, root := range roots {

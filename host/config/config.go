@@ -1,4 +1,8 @@
-package host
+// Package config is what an operator says of a daemon: toold.json, variables and
+// flags, the .env file beside it, and the places where a daemon and those who
+// call it meet. Programs that only dial, or print the schema, need no more of
+// the host than this.
+package config
 
 import (
 	"bufio"
@@ -10,19 +14,17 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/toold/toold/host/client"
-	"github.com/toold/toold/host/observe"
-	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/strictjson"
 )
 
 // Config is everything an operator can say about a daemon. It is flat, each
 // field says its default, and it does not change after New: a reload makes a
-// new one. Its JSON form is toold.json; ConfigSchema publishes it.
+// new one. Its JSON form is toold.json; Schema publishes it.
 type Config struct {
 	// Instance tells daemons on one host apart. Default "0".
 	Instance string `json:"instance,omitempty"`
@@ -90,8 +92,6 @@ type Config struct {
 	// Identity says who may call. Default: the peer's uid.
 	Identity IdentityConfig `json:"identity,omitzero"`
 
-	// Spans, when set, gets every span in place of Traces. It is for tests.
-	Spans observe.SpanExporter `json:"-"`
 	// File is the toold.json that this came from, or empty.
 	File string `json:"-"`
 
@@ -153,10 +153,10 @@ type IdentityConfig struct {
 	IgnoreClaims []string `json:"ignore_claims,omitempty"`
 }
 
-// ConfigSchema is the JSON Schema of toold.json.
+// Schema is the JSON Schema of toold.json.
 //
-//go:embed config.schema.json
-var ConfigSchema []byte
+//go:embed schema.json
+var Schema []byte
 
 // Env looks up one variable, as os.LookupEnv does.
 type Env func(name string) (string, bool)
@@ -237,7 +237,7 @@ func (c *Config) Complete(env Env) error {
 		}
 	}
 	// The daemon is where its clients look for it.
-	places := client.FindPlaces(client.Places{Instance: c.Instance, Socket: c.Socket, State: c.State, Admin: c.Admin},
+	places := FindPlaces(Places{Instance: c.Instance, Socket: c.Socket, State: c.State, Admin: c.Admin},
 		func(name string) string { v, _ := env(name); return v })
 	c.Instance, c.Socket, c.State, c.Admin = places.Instance, places.Socket, places.State, places.Admin
 	if !validInstance(c.Instance) {
@@ -276,12 +276,15 @@ func (c *Config) Complete(env Env) error {
 	if u, err := url.Parse(c.Traces); c.Traces != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		fail("traces %q: use the URL of an OTLP collector, such as http://127.0.0.1:4318/v1/traces", c.Traces)
 	}
-	if _, ok := process.ParseLevel(c.Confine); !ok && c.Confine != "best" && c.Confine != "required" {
+	least, most := slices.Index(confineLevels, c.LeastConfinement()), slices.Index(confineLevels, c.ConfineMost)
+	if least < 0 && c.Confine != "best" {
 		fail(`confine %q: use "best", "required", or the least level: "landlock", "seccomp", "namespaces", "uid"`, c.Confine)
 	}
-	if most, ok := process.ParseLevel(c.ConfineMost); c.ConfineMost != "" && (!ok || most < process.Landlock || most > process.Namespaces) {
+	switch {
+	case c.ConfineMost == "":
+	case most < 0 || c.ConfineMost == "uid":
 		fail(`confine_most %q: use "landlock", "seccomp" or "namespaces"`, c.ConfineMost)
-	} else if least, _ := c.confinement(); ok && least > most && least <= process.Namespaces {
+	case least > most && c.Confine != "uid": // which is beside the others
 		fail(`confine_most %q is less than confine %q demands`, c.ConfineMost, c.Confine)
 	}
 
@@ -340,7 +343,7 @@ func (c *Config) Complete(env Env) error {
 		roots(what+"/roots", s.Roots)
 	}
 	c.env, c.values = env, map[string]string{}
-	if file := c.dotEnv(); file != "" {
+	if file := c.DotEnv(); file != "" {
 		if err := readDotEnv(file, c.values); err != nil {
 			fail("%w", err)
 		}
@@ -348,8 +351,8 @@ func (c *Config) Complete(env Env) error {
 	return errors.Join(bad...)
 }
 
-// dotEnv is the file with the operator's values, or "".
-func (c *Config) dotEnv() string {
+// DotEnv is the file with the operator's values, or "".
+func (c *Config) DotEnv() string {
 	if c.File == "" {
 		return ""
 	}
@@ -365,22 +368,28 @@ func (c *Config) Level() (slog.Level, error) {
 	return l, nil
 }
 
-// confinement are the least and the most that binaries are confined by; a most of
-// 0 is all that there is.
-func (c *Config) confinement() (least, most process.Level) {
-	least, _ = process.ParseLevel(c.Confine)
-	if c.Confine == "required" {
-		least = process.Seccomp
+// confineLevels are the names of what binaries can be confined by, each with
+// what stands before it.
+var confineLevels = []string{"landlock", "seccomp", "namespaces", "uid"}
+
+// LeastConfinement is the level that every run of a binary must have, empty where
+// any will do.
+func (c *Config) LeastConfinement() string {
+	switch c.Confine {
+	case "required":
+		return "seccomp"
+	case "best":
+		return ""
 	}
-	most, _ = process.ParseLevel(c.ConfineMost)
-	return least, most
+	return c.Confine
 }
 
-func (c *Config) grace() time.Duration { return time.Duration(c.ShutdownGrace) * time.Second }
+// Grace is how long calls may finish in when the daemon is stopped.
+func (c *Config) Grace() time.Duration { return time.Duration(c.ShutdownGrace) * time.Second }
 
-// reloadable reports, by name, the first setting in which next differs from c
+// Reloadable reports, by name, the first setting in which next differs from c
 // and that only a restart can change.
-func (c *Config) reloadable(next *Config) error {
+func (c *Config) Reloadable(next *Config) error {
 	for _, f := range []struct{ name, old, new string }{
 		{"instance", c.Instance, next.Instance},
 		{"tools", c.Tools, next.Tools},
@@ -427,7 +436,7 @@ func validInstance(s string) bool {
 // begin with # are passed over; a value may stand in single or double quotes,
 // which are taken off; nothing is expanded.
 func readDotEnv(path string, values map[string]string) error {
-	f, err := openAlone(path)
+	f, err := OpenSecret(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -455,4 +464,13 @@ func readDotEnv(path string, values map[string]string) error {
 		values[name] = value
 	}
 	return sc.Err()
+}
+
+// AllRoots are the roots of all sockets.
+func (c *Config) AllRoots() []string {
+	all := slices.Clone(c.Roots)
+	for _, s := range c.Sockets {
+		all = append(all, s.Roots...)
+	}
+	return all
 }

@@ -1,4 +1,4 @@
-package host
+package config
 
 import (
 	"encoding/json"
@@ -105,9 +105,9 @@ func TestBadConfig(t *testing.T) {
 }
 
 // The published schema knows what the struct knows, no more and no less.
-func TestConfigSchema(t *testing.T) {
+func TestSchema(t *testing.T) {
 	var schema map[string]any
-	if err := json.Unmarshal(ConfigSchema, &schema); err != nil {
+	if err := json.Unmarshal(Schema, &schema); err != nil {
 		t.Fatal(err)
 	}
 	compare(t, "", reflect.TypeFor[Config](), schema)
@@ -145,20 +145,6 @@ func compare(t *testing.T, at string, typ reflect.Type, schema map[string]any) {
 	for name := range props {
 		if !slices.Contains(names, name) {
 			t.Errorf("%s/%s is in the schema only", at, name)
-		}
-	}
-}
-
-func TestIntersect(t *testing.T) {
-	for _, tt := range []struct{ a, b, want string }{
-		{"/w", "/w/x", "/w/x"},
-		{"/w/x", "/w", "/w/x"},
-		{"/w", "/wx", ""},
-		{"/a,/b", "/b/c,/a,/d", "/a,/b/c"},
-	} {
-		got := strings.Join(intersect(strings.Split(tt.a, ","), strings.Split(tt.b, ",")), ",")
-		if got != tt.want {
-			t.Errorf("%s and %s: %q, want %q", tt.a, tt.b, got, tt.want)
 		}
 	}
 }

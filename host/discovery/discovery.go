@@ -1,4 +1,9 @@
-package identity
+// Package discovery keeps the tools that modules bring for identities. A module
+// is asked once for an identity, and again when its answer is old, was
+// invalidated, or belongs to a configuration or a module that counts no more;
+// who asks at the same time waits for the same answer. The package checks what
+// a module lists and asks no module itself: Cache.Get is given how.
+package discovery
 
 import (
 	"cmp"
@@ -23,10 +28,10 @@ import (
 )
 
 const (
-	// MaxSurfaces is how many are kept.
-	MaxSurfaces = 10_000
-	// DiscoveryTime is how long one discovery may take.
-	DiscoveryTime = 3 * time.Second
+	// MaxEntries is how many are kept.
+	MaxEntries = 10_000
+	// MaxTime is how long one discovery may take.
+	MaxTime = 3 * time.Second
 	// discoveries is how many run at a time.
 	discoveries = 16
 	// queueTime is how long a discovery waits for its turn.
@@ -50,9 +55,9 @@ const (
 // module that counts no more. Whoever gets it resolves anew.
 var ErrSuperseded = errors.New("the configuration or the module changed during the discovery")
 
-// Offer is one tool of a Surface. All its fields are text, so that equal tools
+// Tool is one tool of a Surface. All its fields are text, so that equal tools
 // of many identities are one in memory.
-type Offer struct {
+type Tool struct {
 	Name, Title, Description string
 	// Schema, Annotations and Binding are JSON, or empty.
 	Schema, Annotations, Binding string
@@ -66,7 +71,7 @@ type Surface struct {
 	// older than it should be.
 	Stale string
 
-	offers []unique.Handle[Offer] // by name
+	offers []unique.Handle[Tool] // by name
 	ttl    time.Duration
 	made   time.Time
 	// again is when a surface that is stale may be refreshed.
@@ -80,12 +85,12 @@ func (f *Surface) fresh(now time.Time) bool {
 
 // NewSurface takes a module's offers; their names are different. ttl 0 stands
 // for the default.
-func NewSurface(offers []Offer, safety abi.Safety, ttl time.Duration) *Surface {
+func NewSurface(offers []Tool, safety abi.Safety, ttl time.Duration) *Surface {
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	s := &Surface{Safety: safety, ttl: min(max(ttl, minTTL), maxTTL), offers: make([]unique.Handle[Offer], len(offers))}
-	slices.SortFunc(offers, func(a, b Offer) int { return cmp.Compare(a.Name, b.Name) })
+	s := &Surface{Safety: safety, ttl: min(max(ttl, minTTL), maxTTL), offers: make([]unique.Handle[Tool], len(offers))}
+	slices.SortFunc(offers, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
 	for i, o := range offers {
 		s.offers[i] = unique.Make(o)
 	}
@@ -94,9 +99,9 @@ func NewSurface(offers []Offer, safety abi.Safety, ttl time.Duration) *Surface {
 
 // Offers are the tools that an identity sees, by name: all, or, when it may
 // only read, those that change nothing.
-func (s *Surface) Offers(reads bool) []Offer {
+func (s *Surface) Offers(reads bool) []Tool {
 	reads = reads || s.Safety.ReadOnly
-	list := make([]Offer, 0, len(s.offers))
+	list := make([]Tool, 0, len(s.offers))
 	for _, h := range s.offers {
 		if o := h.Value(); !reads || !o.Mutating {
 			list = append(list, o)
@@ -106,10 +111,10 @@ func (s *Surface) Offers(reads bool) []Offer {
 }
 
 // Find is the tool of that name, if the identity sees it.
-func (s *Surface) Find(name string, reads bool) (Offer, bool) {
-	i, ok := slices.BinarySearchFunc(s.offers, name, func(h unique.Handle[Offer], name string) int { return cmp.Compare(h.Value().Name, name) })
+func (s *Surface) Find(name string, reads bool) (Tool, bool) {
+	i, ok := slices.BinarySearchFunc(s.offers, name, func(h unique.Handle[Tool], name string) int { return cmp.Compare(h.Value().Name, name) })
 	if !ok {
-		return Offer{}, false
+		return Tool{}, false
 	}
 	o := s.offers[i].Value()
 	return o, !o.Mutating || !reads && !s.Safety.ReadOnly
@@ -117,20 +122,20 @@ func (s *Surface) Find(name string, reads bool) (Offer, bool) {
 
 // Events of surfaces, for Config.Observe and logs.
 const (
-	SurfaceHit         = "hit"
-	SurfaceMiss        = "miss"        // a new entry
-	SurfaceRefresh     = "refresh"     // an old entry was made anew
-	SurfaceStale       = "stale"       // a refresh failed and the old one serves on
-	SurfaceFailed      = "failed"      // a discovery failed and nothing serves
-	SurfaceRefused     = "refused"     // the server refused the identity, or had done so within a minute
-	SurfaceInvalidated = "invalidated" // the next use makes it anew
-	SurfaceSuperseded  = "superseded"  // what was discovered was not kept
-	SurfaceEvicted     = "evicted"     // the cache was full
+	Hit         = "hit"
+	Miss        = "miss"        // a new entry
+	Refreshed   = "refresh"     // an old entry was made anew
+	Stale       = "stale"       // a refresh failed and the old one serves on
+	Failed      = "failed"      // a discovery failed and nothing serves
+	Refused     = "refused"     // the server refused the identity, or had done so within a minute
+	Invalidated = "invalidated" // the next use makes it anew
+	Superseded  = "superseded"  // what was discovered was not kept
+	Evicted     = "evicted"     // the cache was full
 )
 
-// Surfaces keeps what modules make for identities. It is safe for concurrent
+// Cache keeps what modules make for identities. It is safe for concurrent
 // use. Its goroutines are discoveries, which Close ends.
-type Surfaces struct {
+type Cache struct {
 	// observe hears of every event; it must not block.
 	observe func(tool, event string)
 	log     *slog.Logger
@@ -150,16 +155,24 @@ type Surfaces struct {
 	work   sync.WaitGroup
 }
 
-// NewSurfaces makes one for at most size entries.
-func NewSurfaces(size int, observe func(tool, event string), log *slog.Logger) *Surfaces {
-	s := &Surfaces{observe: observe, log: log, turns: semaphore.NewWeighted(discoveries)}
+// NewCache makes one for at most size entries.
+func NewCache(size int, observe func(tool, event string), log *slog.Logger) *Cache {
+	s := &Cache{observe: observe, log: log, turns: semaphore.NewWeighted(discoveries)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.entries = newCache(size, func(_ string, e *entry) { s.event(e, SurfaceEvicted) })
+	s.entries = otter.Must(&otter.Options[string, *entry]{
+		MaximumSize: size,
+		Executor:    func(fn func()) { fn() }, // no goroutines of its own
+		OnDeletion: func(d otter.DeletionEvent[string, *entry]) { // under the cache's lock
+			if d.WasEvicted() {
+				s.event(d.Value, Evicted)
+			}
+		},
+	})
 	return s
 }
 
 // Close ends the discoveries that run and waits for them.
-func (s *Surfaces) Close() {
+func (s *Cache) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
@@ -168,7 +181,7 @@ func (s *Surfaces) Close() {
 }
 
 // Generation is that of the configuration; a Key is made with it.
-func (s *Surfaces) Generation() uint64 { return s.generation.Load() }
+func (s *Cache) Generation() uint64 { return s.generation.Load() }
 
 // entry is what is kept for one fingerprint. The fields above mu do not change.
 type entry struct {
@@ -190,20 +203,20 @@ type Key struct {
 	Fingerprint string
 	Tool        string
 	Version     string
-	// Generation is what Surfaces.Generation was when the fingerprint was made.
+	// Generation is what Cache.Generation was when the fingerprint was made.
 	Generation uint64
 	// Shown is for operators: what sets this identity apart and is no secret.
 	Shown    map[string]string
 	ReadOnly bool
 }
 
-func (s *Surfaces) event(e *entry, event string, more ...any) {
+func (s *Cache) event(e *entry, event string, more ...any) {
 	s.observe(e.key.Tool, event)
 	level := slog.LevelInfo
 	switch event {
-	case SurfaceHit:
+	case Hit:
 		level = slog.LevelDebug
-	case SurfaceFailed, SurfaceStale:
+	case Failed, Stale:
 		level = slog.LevelWarn
 	}
 	s.log.Log(context.Background(), level, "surface "+event, append([]any{"tool", e.key.Tool, "identity", e.key.Fingerprint}, more...)...)
@@ -213,7 +226,7 @@ func (s *Surfaces) event(e *entry, event string, more ...any) {
 // fresh. One discovery runs for an identity at a time, and 16 in all; it does
 // not end with the caller that began it. Errors are ErrSuperseded, what discover
 // answered, or a wire error OVERLOADED, TIMEOUT or ABORTED.
-func (s *Surfaces) Get(ctx context.Context, key Key, discover func(context.Context) (*Surface, error)) (*Surface, error) {
+func (s *Cache) Get(ctx context.Context, key Key, discover func(context.Context) (*Surface, error)) (*Surface, error) {
 	if key.Generation != s.generation.Load() {
 		return nil, ErrSuperseded
 	}
@@ -229,10 +242,10 @@ func (s *Surfaces) Get(ctx context.Context, key Key, discover func(context.Conte
 	e.mu.Unlock()
 	switch {
 	case surface != nil && surface.fresh(now):
-		s.event(e, SurfaceHit)
+		s.event(e, Hit)
 		return surface, nil
 	case refused != nil:
-		s.event(e, SurfaceRefused, "remembered", true)
+		s.event(e, Refused, "remembered", true)
 		return nil, refused
 	}
 	// A flight is of one entry in one epoch: whoever comes after an invalidation
@@ -250,7 +263,7 @@ func (s *Surfaces) Get(ctx context.Context, key Key, discover func(context.Conte
 }
 
 // make runs one discovery and keeps what came of it.
-func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (*Surface, error)) (*Surface, error) {
+func (s *Cache) make(e *entry, epoch uint64, discover func(context.Context) (*Surface, error)) (*Surface, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -268,7 +281,7 @@ func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (
 	}
 	defer s.turns.Release(1)
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(s.ctx, DiscoveryTime)
+	ctx, cancel := context.WithTimeout(s.ctx, MaxTime)
 	surface, err := s.safely(ctx, e, discover)
 	cancel()
 
@@ -277,14 +290,14 @@ func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.epoch != epoch || e.key.Generation != s.generation.Load() || errors.Is(err, ErrSuperseded) {
-		s.event(e, SurfaceSuperseded, "took", took)
+		s.event(e, Superseded, "took", took)
 		return nil, ErrSuperseded
 	}
 	if err == nil {
 		surface.made = now
-		event := SurfaceMiss
+		event := Miss
 		if e.wasMade {
-			event = SurfaceRefresh
+			event = Refreshed
 		}
 		e.surface, e.refused, e.wasMade = surface, nil, true
 		s.event(e, event, "tools", len(surface.offers), "read_only", surface.Safety.ReadOnly, "took", took)
@@ -293,24 +306,24 @@ func (s *Surfaces) make(e *entry, epoch uint64, discover func(context.Context) (
 	var we *fault.Error
 	if errors.As(err, &we) && we.Code == fault.Unauthenticated {
 		e.surface, e.refused, e.until = nil, we, now.Add(refusedFor)
-		s.event(e, SurfaceRefused, "error", we.Message, "took", took)
+		s.event(e, Refused, "error", we.Message, "took", took)
 		return nil, we
 	}
 	if old := e.surface; old != nil && now.Before(old.made.Add(2*old.ttl)) {
 		kept := *old
 		kept.Stale, kept.again = err.Error(), now.Add(staleFor)
 		e.surface = &kept
-		s.event(e, SurfaceStale, "error", err, "took", took)
+		s.event(e, Stale, "error", err, "took", took)
 		return &kept, nil
 	}
 	e.surface = nil
-	s.event(e, SurfaceFailed, "error", err, "took", took)
+	s.event(e, Failed, "error", err, "took", took)
 	return nil, err
 }
 
 // safely is discover, with a panic as an error: this goroutine is nobody's, and
 // would take the daemon along.
-func (s *Surfaces) safely(ctx context.Context, e *entry, discover func(context.Context) (*Surface, error)) (_ *Surface, err error) {
+func (s *Cache) safely(ctx context.Context, e *entry, discover func(context.Context) (*Surface, error)) (_ *Surface, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a discovery panicked", "tool", e.key.Tool, "identity", e.key.Fingerprint, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -322,16 +335,16 @@ func (s *Surfaces) safely(ctx context.Context, e *entry, discover func(context.C
 
 // invalidate makes the next use of an entry discover anew; what is being
 // discovered for it now is not kept.
-func (s *Surfaces) invalidate(e *entry, why string) {
+func (s *Cache) invalidate(e *entry, why string) {
 	e.mu.Lock()
 	e.epoch++
 	e.surface, e.refused = nil, nil
 	e.mu.Unlock()
-	s.event(e, SurfaceInvalidated, "reason", why)
+	s.event(e, Invalidated, "reason", why)
 }
 
 // Invalidate is that of one fingerprint. It reports whether there is one.
-func (s *Surfaces) Invalidate(fingerprint, why string) bool {
+func (s *Cache) Invalidate(fingerprint, why string) bool {
 	e, ok := s.entries.GetIfPresent(fingerprint)
 	if ok {
 		s.invalidate(e, why)
@@ -340,7 +353,7 @@ func (s *Surfaces) Invalidate(fingerprint, why string) bool {
 }
 
 // InvalidateTool is that of all that a tool made.
-func (s *Surfaces) InvalidateTool(tool, why string) (n int) {
+func (s *Cache) InvalidateTool(tool, why string) (n int) {
 	for name, e := range s.entries.All() {
 		if e.key.Tool == tool {
 			s.entries.Invalidate(name)
@@ -353,7 +366,7 @@ func (s *Surfaces) InvalidateTool(tool, why string) (n int) {
 
 // InvalidateAll begins a new generation: nothing that was derived under the
 // one before it is used again, or kept when its discovery ends.
-func (s *Surfaces) InvalidateAll(why string) (n int) {
+func (s *Cache) InvalidateAll(why string) (n int) {
 	s.generation.Add(1)
 	for name, e := range s.entries.All() {
 		s.entries.Invalidate(name)
@@ -364,19 +377,19 @@ func (s *Surfaces) InvalidateAll(why string) (n int) {
 }
 
 // Refuse notes that the server of a tool refused this identity in a call.
-func (s *Surfaces) Refuse(fingerprint string, err *fault.Error) {
+func (s *Cache) Refuse(fingerprint string, err *fault.Error) {
 	if e, ok := s.entries.GetIfPresent(fingerprint); ok {
 		e.mu.Lock()
 		e.epoch++
 		e.surface, e.refused, e.until = nil, err, time.Now().Add(refusedFor)
 		e.mu.Unlock()
-		s.event(e, SurfaceRefused, "error", err.Message)
+		s.event(e, Refused, "error", err.Message)
 	}
 }
 
 // Agree compares what a call found out of the grants with what the surface
 // says, and has the surface made anew where they differ.
-func (s *Surfaces) Agree(fingerprint string, found abi.Safety) {
+func (s *Cache) Agree(fingerprint string, found abi.Safety) {
 	e, ok := s.entries.GetIfPresent(fingerprint)
 	if !ok {
 		return
@@ -409,7 +422,7 @@ type Entry struct {
 }
 
 // List is every entry, by tool and then by fingerprint.
-func (s *Surfaces) List() []Entry {
+func (s *Cache) List() []Entry {
 	var list []Entry
 	for _, e := range s.entries.All() {
 		list = append(list, e.entry())

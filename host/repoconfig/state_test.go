@@ -1,4 +1,4 @@
-package tools
+package repoconfig
 
 import (
 	"os"
@@ -45,7 +45,7 @@ func TestStateOfRepository(t *testing.T) {
 		"rebase-merge/git-rebase-todo": "x true\n", "rebase-apply/apply-opt": "'-p2'\n", "rebase-apply/strategy": "y", "rebase-apply/strategy_opts": "z",
 		"rebase-apply/gpg_sign_opt": "-S", "sequencer/opts": "[options]\n", "sequencer/todo": "pick x\n", "remotes/old": "URL: /x\n", "branches/older": "/y\n",
 	}
-	got := ReadRepoConfig(repo, []string{root}, nil)
+	got := Read(repo, []string{root}, nil)
 	if got.Error != "" || len(got.State) != 1 {
 		t.Fatalf("an idle repository: %+v", got)
 	}
@@ -54,7 +54,7 @@ func TestStateOfRepository(t *testing.T) {
 	}
 	write(t, repo+"/.git/rebase-merge/message", "not asked for")
 	os.MkdirAll(repo+"/.git/remotes/folder", 0o755)
-	got = ReadRepoConfig(repo, []string{root}, nil)
+	got = Read(repo, []string{root}, nil)
 	if got.Error != "" || len(got.State) != len(want) {
 		t.Errorf("%+v", got)
 	}
@@ -65,15 +65,15 @@ func TestStateOfRepository(t *testing.T) {
 	}
 	// In a worktree, what was begun is the worktree's, and remotes are shared.
 	mustGit(t, repo, "worktree", "add", "-q", "../tree")
-	got = ReadRepoConfig(root+"/tree", []string{root}, nil)
+	got = Read(root+"/tree", []string{root}, nil)
 	if v, _ := value(got.State, "HEAD"); got.Error != "" || v != "ref: refs/heads/tree\n" || len(got.State) != 3 {
 		t.Errorf("worktree: %+v", got)
 	}
 	write(t, repo+"/.git/sequencer/todo", strings.Repeat("pick x\n", maxConfigBytes/6))
-	if got = ReadRepoConfig(repo, []string{root}, nil); !strings.Contains(got.Error, "too large") {
+	if got = Read(repo, []string{root}, nil); !strings.Contains(got.Error, "too large") {
 		t.Errorf("error %q", got.Error)
 	}
-	if got := ReadRepoConfig(root, []string{root}, nil); got.Error != "" || len(got.State) != 0 {
+	if got := Read(root, []string{root}, nil); got.Error != "" || len(got.State) != 0 {
 		t.Errorf("no repository: %+v", got)
 	}
 }
@@ -110,13 +110,13 @@ func TestLinksInRepository(t *testing.T) {
 					dir = root + "/remote.git"
 					args = []string{"-c", "a=b", "fetch", "-q", "../remote"}
 				}
-				if c := ReadRepoConfig(repo, []string{root}, args); c.Error != "" || c.RemoteError != "" {
+				if c := Read(repo, []string{root}, args); c.Error != "" || c.RemoteError != "" {
 					t.Fatalf("%s, before: %s%s", kind, c.Error, c.RemoteError)
 				}
 				os.MkdirAll(dir+"/"+place, 0o755)
 				os.MkdirAll(out+"/folder", 0o755)
 				symlink(t, out+"/folder", dir+"/"+place)
-				c := ReadRepoConfig(repo, []string{root}, args)
+				c := Read(repo, []string{root}, args)
 				if got := c.Error + c.RemoteError; !strings.Contains(got, "roots") && !strings.Contains(got, "link") {
 					t.Errorf("%s: error %q", kind, got)
 				}
@@ -212,7 +212,7 @@ func TestRemotesOfRepository(t *testing.T) {
 			for i := range tt.args {
 				tt.args[i] = strings.ReplaceAll(tt.args[i], "ROOT", root)
 			}
-			c := ReadRepoConfig(repo, []string{root}, tt.args)
+			c := Read(repo, []string{root}, tt.args)
 			_, read := value(c.Remotes, "its.own")
 			if c.Error != "" || tt.err == "" && (c.RemoteError != "" || read != tt.read) || tt.err != "" && !strings.Contains(c.RemoteError, tt.err) {
 				t.Errorf("%+v", c)
@@ -222,14 +222,14 @@ func TestRemotesOfRepository(t *testing.T) {
 	// Where there is no repository yet, as for clone.
 	root, _, out := repository(t)
 	symlink(t, out+"/repo", root+"/remote")
-	if c := ReadRepoConfig(root, []string{root}, []string{"clone", "remote"}); !strings.Contains(c.RemoteError, "out of the roots") {
+	if c := Read(root, []string{root}, []string{"clone", "remote"}); !strings.Contains(c.RemoteError, "out of the roots") {
 		t.Errorf("%+v", c)
 	}
 	var many []string
 	for range maxRemotes + 2 {
 		many = append(many, strings.Repeat("x", len(many)+1))
 	}
-	if c := ReadRepoConfig(root, []string{root}, append([]string{"fetch"}, many...)); c.RemoteError == "" {
+	if c := Read(root, []string{root}, append([]string{"fetch"}, many...)); c.RemoteError == "" {
 		t.Error("any number of folders is looked at")
 	}
 }
@@ -240,12 +240,12 @@ func TestConflictsOutside(t *testing.T) {
 	root, repo, _ := repository(t)
 	const id = "0123456789012345678901234567890123456789\t"
 	write(t, repo+"/.git/MERGE_RR", id+"a/b\x00"+id+"c\x00")
-	if c := ReadRepoConfig(repo, []string{root}, nil); c.Error != "" {
+	if c := Read(repo, []string{root}, nil); c.Error != "" {
 		t.Error(c.Error)
 	}
 	for _, path := range []string{"/etc/x", "../x", "a/../../x"} {
 		write(t, repo+"/.git/MERGE_RR", id+"a\x00"+id+path+"\x00")
-		if c := ReadRepoConfig(repo, []string{root}, nil); !strings.Contains(c.Error, "outside of the working tree") {
+		if c := Read(repo, []string{root}, nil); !strings.Contains(c.Error, "outside of the working tree") {
 			t.Errorf("%s: error %q", path, c.Error)
 		}
 	}

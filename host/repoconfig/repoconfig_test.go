@@ -1,4 +1,4 @@
-package tools
+package repoconfig
 
 import (
 	"bytes"
@@ -204,7 +204,7 @@ func TestReadRepoConfigAsGit(t *testing.T) {
 			dir := root + "/ws"
 			os.Mkdir(dir, 0o755)
 			cwd := tt.setup(t, dir)
-			got := ReadRepoConfig(cwd, []string{dir}, nil)
+			got := Read(cwd, []string{dir}, nil)
 			if got.Error != "" {
 				t.Fatalf("error %q", got.Error)
 			}
@@ -350,21 +350,21 @@ func TestReadRepoConfigDoubts(t *testing.T) {
 			dir := resolved(t, t.TempDir()) + "/ws/repo"
 			os.MkdirAll(dir, 0o755)
 			mustGit(t, dir, "init", "-q")
-			if got := ReadRepoConfig(dir, []string{filepath.Dir(dir)}, nil); got.Error != "" {
+			if got := Read(dir, []string{filepath.Dir(dir)}, nil); got.Error != "" {
 				t.Fatalf("error before: %q", got.Error)
 			}
 			tt.setup(t, dir)
-			got := ReadRepoConfig(dir, []string{dir, dir + "/../missing"}, nil)
+			got := Read(dir, []string{dir, dir + "/../missing"}, nil)
 			if !strings.Contains(got.Error, tt.want) || len(got.Entries) != 0 {
 				t.Errorf("error %q, entries\n%swant error with %q", got.Error, text(got.Entries), tt.want)
 			}
 		})
 	}
 	t.Run("cwd outside", func(t *testing.T) {
-		if got := ReadRepoConfig(t.TempDir(), []string{t.TempDir()}, nil); got.Error == "" {
+		if got := Read(t.TempDir(), []string{t.TempDir()}, nil); got.Error == "" {
 			t.Error("no error")
 		}
-		if got := ReadRepoConfig("/nonexistent/x", []string{"/"}, nil); got.Error == "" {
+		if got := Read("/nonexistent/x", []string{"/"}, nil); got.Error == "" {
 			t.Error("no error for a folder that is not there")
 		}
 	})
@@ -375,10 +375,10 @@ func TestReadRepoConfigStaysBeneathRoot(t *testing.T) {
 	dir := resolved(t, t.TempDir())
 	mustGit(t, dir, "init", "-q")
 	os.MkdirAll(dir+"/root/a", 0o755)
-	if got := ReadRepoConfig(dir+"/root/a", []string{dir + "/root"}, nil); got.Error != "" || len(got.Entries) != 0 {
+	if got := Read(dir+"/root/a", []string{dir + "/root"}, nil); got.Error != "" || len(got.Entries) != 0 {
 		t.Errorf("got %q %s", got.Error, text(got.Entries))
 	}
-	if got := ReadRepoConfig(dir+"/root/a", []string{dir + "/root", dir}, nil); got.Error != "" || len(got.Entries) != 0 {
+	if got := Read(dir+"/root/a", []string{dir + "/root", dir}, nil); got.Error != "" || len(got.Entries) != 0 {
 		t.Errorf("with an outer root: got %q %s", got.Error, text(got.Entries))
 	}
 }
@@ -390,7 +390,7 @@ func TestReadRepoConfigIsSuperset(t *testing.T) {
 	write(t, dir+"/.git/more", "[a]\n\tb = 1\n")
 	mustGit(t, dir, "config", "includeIf.onbranch:other.path", "more")
 	write(t, dir+"/.git/config.worktree", "[w]\n\tt = 1\n")
-	got := text(ReadRepoConfig(dir, []string{dir}, nil).Entries)
+	got := text(Read(dir, []string{dir}, nil).Entries)
 	for _, want := range []string{`"a.b"="1"`, `"w.t"="1"`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is missing from\n%s", want, got)
@@ -411,7 +411,7 @@ func TestReadRepoConfigOfSubmodules(t *testing.T) {
 	mustGit(t, dir+"/top", "-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init", "--recursive")
 	mustGit(t, dir+"/top/deep/s", "config", "is.outer", "1")
 	mustGit(t, dir+"/top/deep/s/nested", "config", "is.nested", "1")
-	c := ReadRepoConfig(dir+"/top", []string{dir}, nil)
+	c := Read(dir+"/top", []string{dir}, nil)
 	if c.Error != "" {
 		t.Fatal(c.Error)
 	}
@@ -425,7 +425,7 @@ func TestReadRepoConfigOfSubmodules(t *testing.T) {
 	}
 	os.Rename(dir+"/top/.git/modules", dir+"/elsewhere")
 	os.Symlink(dir+"/elsewhere", dir+"/top/.git/modules")
-	if c := ReadRepoConfig(dir+"/top", []string{dir + "/top"}, nil); !strings.Contains(c.Error, "out of the roots") {
+	if c := Read(dir+"/top", []string{dir + "/top"}, nil); !strings.Contains(c.Error, "out of the roots") {
 		t.Errorf("error %q for submodules outside the roots", c.Error)
 	}
 }
@@ -503,7 +503,7 @@ func TestReadRepoConfigUnderChange(t *testing.T) {
 		}
 	}()
 	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
-		got := ReadRepoConfig(dir, []string{dir}, nil)
+		got := Read(dir, []string{dir}, nil)
 		if strings.Contains(text(got.Entries), "secret") {
 			t.Error("read a file outside the roots")
 			break

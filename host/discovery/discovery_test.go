@@ -1,4 +1,4 @@
-package identity
+package discovery
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// counted counts the events of a Surfaces.
+// counted counts the events of a Cache.
 type counted struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -38,22 +38,22 @@ func (c *counted) String() string {
 	return fmt.Sprint(c.n)
 }
 
-func newSurfaces(t testing.TB, size int) (*Surfaces, *counted, *bytes.Buffer) {
+func newSurfaces(t testing.TB, size int) (*Cache, *counted, *bytes.Buffer) {
 	var c counted
 	var logs bytes.Buffer
-	s := NewSurfaces(size, c.observe, slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	s := NewCache(size, c.observe, slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	t.Cleanup(s.Close)
 	return s, &c, &logs
 }
 
-func keyOf(s *Surfaces, fingerprint string) Key {
+func keyOf(s *Cache, fingerprint string) Key {
 	return Key{Fingerprint: fingerprint, Tool: "db", Version: "v1", Generation: s.Generation()}
 }
 
 // makes is a discovery that answers one tool of that name.
 func makes(name string) func(context.Context) (*Surface, error) {
 	return func(context.Context) (*Surface, error) {
-		return NewSurface([]Offer{{Name: name}}, abi.Safety{}, 0), nil
+		return NewSurface([]Tool{{Name: name}}, abi.Safety{}, 0), nil
 	}
 }
 
@@ -142,7 +142,7 @@ func TestTTL(t *testing.T) {
 
 // TestReadOnlySurface: tools that write are neither listed nor found.
 func TestReadOnlySurface(t *testing.T) {
-	offers := []Offer{{Name: "w", Mutating: true}, {Name: "r"}}
+	offers := []Tool{{Name: "w", Mutating: true}, {Name: "r"}}
 	for _, tt := range []struct {
 		safety, reads bool
 		want          string
@@ -162,11 +162,11 @@ func TestReadOnlySurface(t *testing.T) {
 // TestSuperseded: what changed while a discovery ran is never overtaken by
 // what it found.
 func TestSuperseded(t *testing.T) {
-	for name, change := range map[string]func(*Surfaces){
-		"reload":      func(s *Surfaces) { s.InvalidateAll("test") },
-		"new version": func(s *Surfaces) { s.InvalidateTool("db", "test") },
-		"refresh":     func(s *Surfaces) { s.Invalidate("a", "test") },
-		"refused":     func(s *Surfaces) { s.Refuse("a", fault.Errorf(fault.Unauthenticated, "no")) },
+	for name, change := range map[string]func(*Cache){
+		"reload":      func(s *Cache) { s.InvalidateAll("test") },
+		"new version": func(s *Cache) { s.InvalidateTool("db", "test") },
+		"refresh":     func(s *Cache) { s.Invalidate("a", "test") },
+		"refused":     func(s *Cache) { s.Refuse("a", fault.Errorf(fault.Unauthenticated, "no")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -282,7 +282,7 @@ func TestThousand(t *testing.T) {
 		if n := s.entries.EstimatedSize(); n > 300 {
 			t.Errorf("%d entries are kept, want 300 at most", n)
 		}
-		if n := events.n[SurfaceEvicted]; n < 700 {
+		if n := events.n[Evicted]; n < 700 {
 			t.Errorf("%d were evicted", n)
 		}
 	})
@@ -297,7 +297,7 @@ func TestSlow(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		start := time.Now()
-		if _, err := s.Get(t.Context(), keyOf(s, "a"), hangs); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != DiscoveryTime {
+		if _, err := s.Get(t.Context(), keyOf(s, "a"), hangs); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != MaxTime {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 		deaf := make(chan struct{})
@@ -315,95 +315,6 @@ func TestSlow(t *testing.T) {
 			t.Errorf("after Close: %v", err)
 		}
 	})
-}
-
-// TestFingerprint: equal exactly where all that counts is equal.
-func TestFingerprint(t *testing.T) {
-	r, _, _ := newResolver(t, "ec-1")
-	base := Overlay{
-		Tool: "db", Version: "v1", Config: map[string]string{"host": "h", "port": "1"},
-		Claims: []string{"host", "port", "database", "user", "protocol"}, Secret: []string{"password"},
-	}
-	who := func(change map[string]any) Caller {
-		t.Helper()
-		c := Caller{claims: &claims{text: map[string]string{"user": "alice", "password": canary, "sub": "a"}}}
-		for k, v := range change {
-			c.claims.text[k] = fmt.Sprint(v)
-		}
-		return c
-	}
-	print := func(c Caller, o Overlay) string { return r.Effective(c, o).Fingerprint() }
-	same := print(who(nil), base)
-	if got := print(who(map[string]any{"sub": "b", "jti": "2", "scope": "admin"}), base); got != same {
-		t.Error("claims that the tool does not declare count")
-	}
-	if got := print(who(map[string]any{"host": "h"}), base); got != same {
-		t.Error("a claim that says what the configuration says counts")
-	}
-	seen := map[string]string{same: "base"}
-	differs := func(what, got string) {
-		t.Helper()
-		if other, ok := seen[got]; ok {
-			t.Errorf("%s has the fingerprint of %s", what, other)
-		}
-		seen[got] = what
-	}
-	for _, claim := range []string{"host", "port", "database", "user", "protocol", "password"} {
-		differs(claim, print(who(map[string]any{claim: "other"}), base))
-	}
-	narrowed := who(nil)
-	narrowed.ReadOnly = true
-	differs("read-only", print(narrowed, base))
-	for what, change := range map[string]func(*Overlay){
-		"tool": func(o *Overlay) { o.Tool = "db2" }, "version": func(o *Overlay) { o.Version = "v2" },
-		"generation": func(o *Overlay) { o.Generation = 1 }, "value": func(o *Overlay) { o.Values = map[string]string{"k": "v"} },
-		"config": func(o *Overlay) { o.Config = map[string]string{"host": "h", "port": "1", "x": ""} },
-		"shift":  func(o *Overlay) { o.Config = map[string]string{"host": "h4:port", "port": "1"} },
-	} {
-		o := base
-		change(&o)
-		differs(what, print(who(nil), o))
-	}
-	other, _, _ := newResolver(t, "ec-1")
-	differs("host", other.Effective(who(nil), base).Fingerprint())
-}
-
-// TestEffective: the guest sees handles, and a claim cannot widen.
-func TestEffective(t *testing.T) {
-	r, _, _ := newResolver(t, "ec-1")
-	o := Overlay{
-		Config: map[string]string{"host": "h", "read_only": "true", "password": "operators-canary"},
-		Claims: []string{"host", "user", "read_only", "password"}, Secret: []string{"password"},
-	}
-	c := Caller{claims: &claims{text: map[string]string{"host": "evil", "user": "alice", "read_only": "false", "password": canary, "other": "x"}}}
-	e := r.Effective(c, o)
-	if !e.ReadOnly || e.Config["read_only"] != "true" {
-		t.Errorf("a claim took back what the configuration says: %+v", e.Config)
-	}
-	if e.Config["host"] != "evil" || e.Config["user"] != "alice" || e.Config["other"] != "" {
-		t.Errorf("%v", e.Config)
-	}
-	if len(e.Secrets) != 1 || !e.Secrets[0].Own || e.Secrets[0].Value != canary || e.Config["password"] != e.Secrets[0].Handle {
-		t.Errorf("%+v", e.Secrets)
-	}
-	if s := fmt.Sprint(e.Config, e.Shown); strings.Contains(s, "canary") {
-		t.Errorf("a secret is shown: %s", s)
-	}
-	again := r.Effective(c, o)
-	if again.Secrets[0].Handle == e.Secrets[0].Handle {
-		t.Error("two calls have one handle")
-	}
-	if again.Fingerprint() != e.Fingerprint() {
-		t.Error("two calls have two fingerprints")
-	}
-	if o.Config["host"] != "h" {
-		t.Error("the tool's own configuration was changed")
-	}
-	// Without the claim it is the operator's secret, and no less hidden.
-	nobody := r.Effective(Caller{}, o)
-	if len(nobody.Secrets) != 1 || nobody.Secrets[0].Own || strings.Contains(fmt.Sprint(nobody.Config), "canary") {
-		t.Errorf("%+v, %v", nobody.Secrets, nobody.Config)
-	}
 }
 
 func TestEntries(t *testing.T) {
@@ -442,4 +353,11 @@ func TestDiscoveryThatPanics(t *testing.T) {
 	if found, err := s.Get(t.Context(), keyOf(s, "f"), makes("a")); err != nil || names(found) != "a" {
 		t.Errorf("afterwards: %v", err)
 	}
+}
+
+func code(err error) fault.Code {
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		return e.Code
+	}
+	return ""
 }

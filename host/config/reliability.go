@@ -1,0 +1,48 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The modes of the reliability layer, of a daemon and of a tool.
+const (
+	// ReliabilityOff: calls run as if there were no such layer.
+	ReliabilityOff = "off"
+	// ReliabilityShadow: what the layer would do is decided, logged and
+	// counted; calls run as if it were off.
+	ReliabilityShadow = "shadow"
+	// ReliabilityReadOnly: calls that change nothing go through the layer,
+	// those that are mutating are as in shadow.
+	ReliabilityReadOnly = "read-only"
+	// ReliabilityAll: every call goes through the layer.
+	ReliabilityAll = "all"
+)
+
+// readReliability is the mode that an operator wrote; an empty one is not
+// there.
+func readReliability(s string) (string, error) {
+	switch strings.ToLower(s) {
+	case "true", "1":
+		return ReliabilityAll, nil
+	case "false", "0":
+		return ReliabilityOff, nil
+	case "", ReliabilityOff, ReliabilityShadow, ReliabilityReadOnly, ReliabilityAll:
+		return strings.ToLower(s), nil
+	}
+	return "", fmt.Errorf("reliability %q: use off, shadow, read-only or all", s)
+}
+
+// ModeOf is the mode of a tool under c: its own where tool.json gives
+// one, unless the operator has said "off", which is for everything.
+func (c *Config) ModeOf(own string) string {
+	switch {
+	case c.Reliability == ReliabilityOff:
+		return ReliabilityOff
+	case own != "":
+		return own
+	case c.Reliability == "":
+		return ReliabilityOff
+	}
+	return c.Reliability
+}
