@@ -61,7 +61,7 @@ var floors = []floor{
 	{"scripts/...", 0, std, "what builds and tests the project must not need the project"},
 
 	{"host/config", 1, nil, "programs that only dial read it too: it links nothing of the host but the JSON reader"},
-	{"host/adminapi", 0, std, "the daemon and its clients speak it: the standard library only"},
+	{"host/adminapi", 2, []string{"host/wire"}, "the daemon and its clients speak it: the standard library and the protocol only"},
 	{"host/repoconfig", 3, nil, "it reads what git would, for the pipeline; git is a tool like any other to the rest"},
 	{"host/discovery", 3, nil, "it keeps what modules list, and asks none itself"},
 

@@ -16,7 +16,7 @@
 // remembered by its digest, and its claims are sealed with a key that only the
 // token itself gives. The package never logs a claim's value.
 //
-// The package knows no tools, modules or sockets; host/surfaces.go and
+// The package knows no tools, modules or sockets; package host and
 // host/pipeline.go bring these together.
 package identity
 
