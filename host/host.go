@@ -275,7 +275,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 			MaxConns: c.MaxConnections,
 			Admits:   h.admitsCaller,
 			Logger:   h.log,
-			Handler: func(ctx context.Context, wc *wire.Call, from server.Peer, st server.Streams) *wire.Result {
+			Handler: func(ctx context.Context, wc *wire.Call, from server.Peer, st wire.Streams) *wire.Result {
 				return h.call(ctx, on, wc, from, st)
 			},
 		})

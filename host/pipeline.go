@@ -37,7 +37,7 @@ type call struct {
 	running *session.Execution // from when its session is known
 	tool    *tools.Tool        // pinned: policy, schema and handler are of one version
 	roots   []string           // beneath which this call may work
-	streams server.Streams
+	streams wire.Streams
 
 	// What the caller is to the tool.
 	effective *identity.Effective
@@ -93,7 +93,7 @@ type sent struct {
 // The context is the caller's: it is done when the caller has gone. Every
 // error on the way ends the call before anything has run, except one of the
 // execution itself.
-func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from server.Peer, streams server.Streams) *wire.Result {
+func (h *Host) call(ctx context.Context, on *listener, wc *wire.Call, from server.Peer, streams wire.Streams) *wire.Result {
 	return h.way(ctx, on, &call{Call: wc, kind: session.KindCall, streams: streams}, from)
 }
 

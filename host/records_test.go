@@ -17,7 +17,6 @@ import (
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
-	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/wire"
 )
@@ -78,7 +77,7 @@ func TestWaitersDeadlineIsItsOwn(t *testing.T) {
 			t.Errorf("a waiter whose time is over: %v", e)
 		}
 		leaving, leave := context.WithCancelCause(t.Context())
-		go func() { time.Sleep(time.Second); leave(server.ErrLeft) }()
+		go func() { time.Sleep(time.Second); leave(wire.ErrLeft) }()
 		if _, e := b.call(leaving, mutating, key("k")); e == nil || e.Code != fault.Aborted {
 			t.Errorf("a waiter that left: %v", e)
 		}
@@ -321,7 +320,7 @@ func TestNoRetryWithoutACaller(t *testing.T) {
 		ended := make(chan *fault.Error, 1)
 		go func() { _, e := b.call(ctx, mutating, idempotent, key("k")); ended <- e }()
 		time.Sleep(time.Second)
-		leave(server.ErrLeft)
+		leave(wire.ErrLeft)
 		if e := <-ended; e == nil || e.Code != fault.ToolFailed || b.ran.Load() != 1 {
 			t.Errorf("%d attempts for a caller that left, ended by %v", b.ran.Load(), e)
 		}
@@ -387,7 +386,7 @@ func TestCallerLeaves(t *testing.T) {
 			start := time.Now()
 			go func() { _, e := b.call(ctx, tt.change...); ended <- e }()
 			time.Sleep(time.Second)
-			leave(server.ErrLeft)
+			leave(wire.ErrLeft)
 			e := <-ended
 			if took := time.Since(start); tt.goesOn != (took == 10*time.Second) || tt.goesOn != (e == nil) {
 				t.Errorf("%s: ended after %v with %v", tt.name, took, e)
@@ -410,7 +409,7 @@ func TestCallerLeaves(t *testing.T) {
 		ended := make(chan *fault.Error, 1)
 		go func() { _, e := b.call(ctx, mutating, key("k")); ended <- e }()
 		synctest.Wait()
-		leave(server.ErrLeft)
+		leave(wire.ErrLeft)
 		synctest.Wait()
 		b.end(fault.Errorf(fault.Aborted, "the daemon stops"))
 		if e := <-ended; e == nil || e.Code != fault.Aborted {

@@ -21,7 +21,6 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/retry"
-	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
@@ -427,4 +426,4 @@ func refusedBy(k *call, err error) *fault.Error {
 }
 
 // callerLeft reports whether a context ended because the caller went away.
-func callerLeft(ctx context.Context) bool { return context.Cause(ctx) == server.ErrLeft }
+func callerLeft(ctx context.Context) bool { return context.Cause(ctx) == wire.ErrLeft }

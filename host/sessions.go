@@ -111,7 +111,7 @@ func (h *Host) background(ctx context.Context, on *listener, k *call, from serve
 	if k.Tool == session.Prompt {
 		kind = session.KindCall // the turn is the job
 	}
-	streams := server.Streams{Stdout: job.Stdout(), Stderr: job.Stderr(), Progress: job.Progress, Signals: make(chan os.Signal)}
+	streams := wire.Streams{Stdout: job.Stdout(), Stderr: job.Stderr(), Progress: job.Progress, Signals: make(chan os.Signal)}
 	done := make(chan *wire.Result, 1)
 	k.isJob = true
 	go func() {
@@ -192,7 +192,7 @@ func (h *Host) guestCall(ctx context.Context, k *call, envelope []byte) []byte {
 		q.Session = k.Session
 	}
 	res := h.way(session.InJob(ctx, nil), k.on, &call{
-		Call: q, kind: session.KindCall, caller: k.caller, streams: server.Streams{Signals: make(chan os.Signal)},
+		Call: q, kind: session.KindCall, caller: k.caller, streams: wire.Streams{Signals: make(chan os.Signal)},
 	}, server.Peer{})
 	return answer(q.ExecutionID, res, nil)
 }

@@ -44,7 +44,7 @@ func serve(t testing.TB, config server.Config) string {
 
 // answer answers a plain call with its arguments, and an envelope with its
 // payload.
-func answer(_ context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+func answer(_ context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 	if c.Tool == "denied" {
 		return &wire.Result{Err: fault.Errorf(fault.Denied, "no")}
 	}
@@ -132,7 +132,7 @@ func TestNoDaemon(t *testing.T) {
 // TestLeaving: when the context of a call ends, so does the call.
 func TestLeaving(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan struct{})
-	path := serve(t, server.Config{Handler: func(ctx context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+	path := serve(t, server.Config{Handler: func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		if c.Tool == "x" {
 			return answer(ctx, c, server.Peer{}, s)
 		}
@@ -176,7 +176,7 @@ func TestLeaving(t *testing.T) {
 
 func TestTurnedAway(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
-	path := serve(t, server.Config{MaxConns: 1, Handler: func(ctx context.Context, c *wire.Call, p server.Peer, s server.Streams) *wire.Result {
+	path := serve(t, server.Config{MaxConns: 1, Handler: func(ctx context.Context, c *wire.Call, p server.Peer, s wire.Streams) *wire.Result {
 		if c.Tool == "hold" {
 			close(begun)
 			<-release
@@ -212,7 +212,7 @@ func TestTurnedAway(t *testing.T) {
 // TestOutputRefused: an output that refuses ends the call.
 func TestOutputRefused(t *testing.T) {
 	ended := make(chan struct{})
-	path := serve(t, server.Config{Handler: func(ctx context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+	path := serve(t, server.Config{Handler: func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		if c.Tool == "stdout" {
 			io.WriteString(s.Stdout, "x")
 		} else {

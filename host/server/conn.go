@@ -235,13 +235,9 @@ func (c *conn) left() {
 
 func (c *conn) leftLocked() {
 	for _, cl := range c.queue {
-		cl.cancel(ErrLeft)
+		cl.cancel(wire.ErrLeft)
 	}
 }
-
-// ErrLeft is the cause of the end of a call whose caller left. It is never
-// written to.
-var ErrLeft = fault.Errorf(fault.Aborted, "the caller left")
 
 // read takes frames from the connection until no more can come.
 func (c *conn) read() {
@@ -494,7 +490,7 @@ func (c *conn) run(cl *call) *wire.Result {
 		// It never began, so nothing speaks against trying again.
 		return &wire.Result{Err: fault.Errorf(fault.Overloaded, "the daemon stopped before the call began; try again when it is back")}
 	}
-	s := Streams{Signals: cl.signals}
+	s := wire.Streams{Signals: cl.signals}
 	if cl.Stream {
 		s.Stdout, s.Stderr = output{c, cl, wire.TypeStdout}, output{c, cl, wire.TypeStderr}
 		s.Progress = func(data json.RawMessage) error {
@@ -532,7 +528,7 @@ func brokenBy(cl *call) *fault.Error {
 }
 
 // handle calls the handler and turns a panic into INTERNAL.
-func (c *conn) handle(cl *call, s Streams) (r *wire.Result) {
+func (c *conn) handle(cl *call, s wire.Streams) (r *wire.Result) {
 	defer func() {
 		if p := recover(); p != nil {
 			c.server.log.Error("a handler panicked", "tool", cl.Tool, "execution_id", cl.ExecutionID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))

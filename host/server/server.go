@@ -13,7 +13,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -41,30 +40,6 @@ type Peer struct {
 	Focus *atomic.Pointer[string]
 }
 
-// Streams are the ends of a call's streams.
-type Streams struct {
-	// Stdout and Stderr send output while the call runs. They are nil on a
-	// call that is not streamed. Write blocks while the caller is slow, which
-	// no end of the context changes; it fails when the caller has left and
-	// after the Handler has returned.
-	Stdout, Stderr io.Writer
-	// Stdin asks the caller for its input, the first time, and returns it;
-	// reading acknowledges. It is nil on a call that is not streamed or that
-	// brought its input with it. Read fails when the call's context ends.
-	// Closing it drops what still comes.
-	Stdin func() io.ReadCloser
-	// Steer puts a text in between what Stdin reads; it is nil where Stdin is.
-	// taken is called once all of it was read. It is false when the input has
-	// ended.
-	Steer func(text []byte, taken func()) bool
-	// Signals are those that the caller sends. It is never nil; what nobody
-	// takes from it is dropped.
-	Signals <-chan os.Signal
-	// Progress sends one JSON value. It is nil on a call that is not
-	// streamed.
-	Progress func(json.RawMessage) error
-}
-
 // Handler makes the result of a call. ctx ends when the caller leaves, when
 // the server is made to stop, and when the caller breaks the protocol; its
 // cause is then a *fault.Error that says so. c.ExecutionID is never empty.
@@ -72,7 +47,7 @@ type Streams struct {
 // Stdout and Stderr of a streamed call's Result are what was not written to s:
 // they are sent before the last frame. The Handler must not write to s once it
 // has returned. A panic, and nil, are INTERNAL to the caller.
-type Handler func(ctx context.Context, c *wire.Call, p Peer, s Streams) *wire.Result
+type Handler func(ctx context.Context, c *wire.Call, p Peer, s wire.Streams) *wire.Result
 
 // Config is fixed once the server listens.
 type Config struct {

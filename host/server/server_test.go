@@ -173,7 +173,7 @@ func (c *rawClient) ended() {
 }
 
 // echo answers with the arguments, or sends back the input of a streamed call.
-func echo(_ context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+func echo(_ context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 	if s.Stdin != nil {
 		if _, err := io.Copy(s.Stdout, s.Stdin()); err != nil {
 			return &wire.Result{Err: fault.Errorf(fault.Internal, "copy: %w", err)}
@@ -360,7 +360,7 @@ func TestQueueIsBounded(t *testing.T) {
 	most := 0
 	begin := make(chan struct{})
 	var s *Server
-	s = start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, _ Streams) *wire.Result {
+	s = start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, _ wire.Streams) *wire.Result {
 		<-begin
 		most = max(most, queued(s))
 		return &wire.Result{Ran: true}
@@ -387,7 +387,7 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 	begin := make(chan struct{})
 	most := 0
 	var s *Server
-	s = start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, _ Streams) *wire.Result {
+	s = start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, _ wire.Streams) *wire.Result {
 		<-begin
 		s.eachConn(func(c *conn) {
 			c.mu.Lock()
@@ -438,7 +438,7 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 
 func TestCallerLeaves(t *testing.T) {
 	began, causes := make(chan struct{}), make(chan error)
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		began <- struct{}{}
 		<-ctx.Done()
 		causes <- context.Cause(ctx)
@@ -475,7 +475,7 @@ func TestCallerLeaves(t *testing.T) {
 // TestHalfClose: a client that says that it has said all is not gone.
 func TestHalfClose(t *testing.T) {
 	halfClosed, gone := make(chan error), make(chan struct{})
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		if c.Tool == "cat" {
 			// The end of the input is how this call sees the half close.
 			io.Copy(io.Discard, s.Stdin())
@@ -515,7 +515,7 @@ func TestHalfClose(t *testing.T) {
 func TestConnectionLimit(t *testing.T) {
 	const limit, others = 1000, 15 // are kept from the uid that holds most
 	begin := make(chan struct{})
-	s := start(t, Config{MaxConns: limit + others, Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{MaxConns: limit + others, Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		<-begin
 		return echo(ctx, c, Peer{}, s)
 	}})
@@ -569,7 +569,7 @@ func TestConnectionLimit(t *testing.T) {
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	const limit = 8
 	begin, ran := make(chan struct{}), make(chan string, 100)
-	s := start(t, Config{MaxConns: limit, Handler: func(ctx context.Context, c *wire.Call, p Peer, s Streams) *wire.Result {
+	s := start(t, Config{MaxConns: limit, Handler: func(ctx context.Context, c *wire.Call, p Peer, s wire.Streams) *wire.Result {
 		ran <- c.Args[0]
 		if c.Args[0] == "wait" {
 			<-begin
@@ -700,7 +700,7 @@ func unixConn(t *testing.T) *net.UnixConn {
 
 func TestPeer(t *testing.T) {
 	peers := make(chan Peer, 1)
-	s := start(t, Config{Handler: func(_ context.Context, _ *wire.Call, p Peer, _ Streams) *wire.Result {
+	s := start(t, Config{Handler: func(_ context.Context, _ *wire.Call, p Peer, _ wire.Streams) *wire.Result {
 		peers <- p
 		return &wire.Result{Ran: true}
 	}})
@@ -715,7 +715,7 @@ func TestPeer(t *testing.T) {
 }
 
 func TestExecutionID(t *testing.T) {
-	s := start(t, Config{Handler: func(_ context.Context, c *wire.Call, _ Peer, _ Streams) *wire.Result {
+	s := start(t, Config{Handler: func(_ context.Context, c *wire.Call, _ Peer, _ wire.Streams) *wire.Result {
 		return &wire.Result{Ran: true, Stdout: []byte(c.ExecutionID)}
 	}})
 	c := dial(t, s)
@@ -736,7 +736,7 @@ func TestExecutionID(t *testing.T) {
 
 func TestHandlerFails(t *testing.T) {
 	var log bytes.Buffer
-	s := start(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Handler: func(_ context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Handler: func(_ context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		switch c.Tool {
 		case "panic":
 			panic("of the test")
@@ -761,7 +761,7 @@ func TestHandlerFails(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		first, second := <-s.Signals, <-s.Signals
 		return &wire.Result{Ran: true, Stdout: []byte(fmt.Sprint(first, second))}
 	}})
@@ -790,7 +790,7 @@ func TestSignalsThatNobodyTakes(t *testing.T) {
 }
 
 func TestFramesAfterTheResult(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		select {
 		case sig := <-s.Signals:
 			return &wire.Result{Err: fault.Errorf(fault.Internal, "a late signal came: %v", sig)}
@@ -809,8 +809,8 @@ func TestFramesAfterTheResult(t *testing.T) {
 }
 
 func TestWriteAfterTheResult(t *testing.T) {
-	streams := make(chan Streams, 1)
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	streams := make(chan wire.Streams, 1)
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		streams <- s
 		return &wire.Result{Ran: true}
 	}})

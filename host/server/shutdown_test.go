@@ -65,7 +65,7 @@ func TestShutdownAnswersLastWords(t *testing.T) {
 
 func TestShutdownEndsCalls(t *testing.T) {
 	began := make(chan struct{}, 2)
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		began <- struct{}{}
 		<-ctx.Done()
 		var e *fault.Error
@@ -112,7 +112,7 @@ func TestShutdownWithUnfinishedRequest(t *testing.T) {
 func TestShutdownWithStuckHandler(t *testing.T) {
 	let := make(chan struct{})
 	began := make(chan struct{})
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		close(began)
 		<-let
 		return &wire.Result{}
@@ -135,7 +135,7 @@ func TestShutdownWithStuckHandler(t *testing.T) {
 // the server either.
 func TestShutdownWithSlowReader(t *testing.T) {
 	full := make(chan struct{})
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		p := make([]byte, 48000)
 		for n := 0; ; n++ {
 			if n == 1 {
@@ -163,7 +163,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	type key struct{}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 	begin := make(chan struct{})
-	s, err := Listen(Config{Path: path, Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s, err := Listen(Config{Path: path, Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		<-begin
 		if ctx.Err() != nil || ctx.Value(key{}) != "value" {
 			t.Errorf("the call's context: %v, value %v", ctx.Err(), ctx.Value(key{}))

@@ -24,7 +24,7 @@ import (
 )
 
 func TestStreamedCall(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		fmt.Fprint(s.Stdout, "out\xff")
 		fmt.Fprint(s.Stderr, "err")
 		if err := s.Progress(json.RawMessage(`{"done":1}`)); err != nil {
@@ -54,7 +54,7 @@ func TestStreamedCall(t *testing.T) {
 }
 
 func TestDataIsThePlainCallersOutput(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		if c.Tool == "text" {
 			io.WriteString(s.Stdout, "text")
 		}
@@ -126,7 +126,7 @@ func TestInputInSmallPieces(t *testing.T) {
 // else.
 func TestSlowReader(t *testing.T) {
 	failed := make(chan error, 1)
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		if c.Tool == "quick" {
 			return &wire.Result{Ran: true, Stdout: []byte("done")}
 		}
@@ -176,7 +176,7 @@ func (e *endless) Read(p []byte) (int, error) {
 // TestSignalPassesInput: a signal does not wait behind input that the tool does
 // not take.
 func TestSignalPassesInput(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		s.Stdin()
 		return &wire.Result{Ran: true, ExitCode: 128 + int((<-s.Signals).(syscall.Signal))}
 	}})
@@ -198,7 +198,7 @@ func TestSignalPassesInput(t *testing.T) {
 
 // TestInputIsAskedFor: nobody reads the caller's input unless the tool wants it.
 func TestInputIsAskedFor(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		return &wire.Result{Ran: true}
 	}})
 	in := strings.NewReader("the caller's own")
@@ -211,7 +211,7 @@ func TestInputIsAskedFor(t *testing.T) {
 }
 
 func TestOpenIsSentOnce(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		s.Stdin()
 		io.Copy(io.Discard, s.Stdin())
 		return &wire.Result{Ran: true}
@@ -280,7 +280,7 @@ func TestAcks(t *testing.T) {
 // TestProtocolErrorsOfACall: what a client does wrong to its call ends that call,
 // and nothing else.
 func TestProtocolErrorsOfACall(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		if c.Tool == "next" {
 			return &wire.Result{Ran: true}
 		}
@@ -320,7 +320,7 @@ func TestProtocolErrorsOfACall(t *testing.T) {
 
 // TestUnknownFrameDuringACall is answered in its turn.
 func TestUnknownFrameDuringACall(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		<-s.Signals
 		return &wire.Result{Ran: true, Stdout: []byte("first")}
 	}})
@@ -343,7 +343,7 @@ func TestInputBeforeItIsAskedFor(t *testing.T) {
 }
 
 func TestInputThatCameWithTheRequest(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		if s.Stdin != nil {
 			t.Error("a call that brought its input can be asked for more")
 		}
@@ -357,7 +357,7 @@ func TestInputThatCameWithTheRequest(t *testing.T) {
 }
 
 func TestLongArguments(t *testing.T) {
-	s := start(t, Config{Handler: func(_ context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(_ context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		return &wire.Result{Ran: true, Stdout: fmt.Append(nil, len(c.Args), len(strings.Join(c.Args, "")), len(c.Payload) > len(c.Args))}
 	}})
 	args := make([]string, 20001)
@@ -374,7 +374,7 @@ func TestLongArguments(t *testing.T) {
 
 func TestLongArgumentsRefused(t *testing.T) {
 	signalled := make(chan struct{})
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		if c.Tool == "wait" {
 			select {
 			case <-s.Signals:
@@ -419,7 +419,7 @@ func TestLongArgumentsRefused(t *testing.T) {
 
 // TestSignalWhileArgumentsCome reaches the call that they are for.
 func TestSignalWhileArgumentsCome(t *testing.T) {
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s Streams) *wire.Result {
+	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
 		return &wire.Result{Ran: true, Stdout: fmt.Append(nil, <-s.Signals)}
 	}})
 	c := dial(t, s)

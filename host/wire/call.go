@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	"github.com/toold/toold/host/fault"
@@ -119,3 +121,32 @@ func NewExecutionID() string {
 	b[8] = b[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
+
+// Streams are the daemon's ends of a call's streams, whichever way the call came
+// in; Local has the caller's.
+type Streams struct {
+	// Stdout and Stderr send output while the call runs. They are nil on a
+	// call that is not streamed. Write blocks while the caller is slow, which
+	// no end of the context changes; it fails when the caller has left and
+	// after the call has been answered.
+	Stdout, Stderr io.Writer
+	// Stdin asks the caller for its input, the first time, and returns it;
+	// reading acknowledges. It is nil on a call that is not streamed or that
+	// brought its input with it. Read fails when the call's context ends.
+	// Closing it drops what still comes.
+	Stdin func() io.ReadCloser
+	// Steer puts a text in between what Stdin reads; it is nil where Stdin is.
+	// taken is called once all of it was read. It is false when the input has
+	// ended.
+	Steer func(text []byte, taken func()) bool
+	// Signals are those that the caller sends. It is never nil; what nobody
+	// takes from it is dropped.
+	Signals <-chan os.Signal
+	// Progress sends one JSON value. It is nil on a call that is not
+	// streamed.
+	Progress func(json.RawMessage) error
+}
+
+// ErrLeft is the cause of the end of a call whose caller left. It is never
+// written to.
+var ErrLeft = fault.Errorf(fault.Aborted, "the caller left")
