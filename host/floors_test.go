@@ -47,7 +47,7 @@ var floors = []floor{
 	{"pdk/c", guestLib, std, "it only hands out a header"},
 	{"pdk/rust", guestLib, std, "it only hands out a crate"},
 	{"pdk/assemblyscript", guestLib, std, "it only hands out sources"},
-	{"host/plugin", 5, nil, "the workbench of authors: it stands on the engine and tool.json, and runs no daemon"},
+	{"host/plugin", 4, nil, "the workbench of authors: it stands on the engine and tool.json, and runs no daemon"},
 	{"pdk/toolchain", 0, std, "it runs compilers, and tests and programs build guests with it: the standard library only"},
 	{"plugins/...", guest, []string{"pdk", "pdk/abi", "pdk/argv", "plugins/..."}, "a plugin is a guest: it is built from pdk alone and knows nothing of the host"},
 	{"sdk-examples/...", guest, []string{"pdk", "pdk/abi", "pdk/argv"}, "an example shows what a stranger can do with pdk alone"},
@@ -76,15 +76,21 @@ var floors = []floor{
 	{"host/session", 3, nil, "sessions hold ids and journals; the pipeline drives them"},
 	{"host/tools", 3, nil, "tool generations stand on the engine and on processes, and beneath the pipeline"},
 
-	{"host", 4, nil, "the host wires everything by hand; only programs and whole-daemon tests stand above it"},
+	{"host/call", 4, nil, "the values of a call's stages: every stage stands on them, and they on no stage"},
+	{"host/execute", 5, nil, "it runs what was decided, and knows nothing of keys, breakers or retries"},
+	{"host/reliability", 5, nil, "it judges what came of an attempt, and runs none itself"},
+	{"host/pipeline", 6, nil, "the order of the stages: above all of them, and below every front end"},
+	{"host/admin", 7, nil, "a front end for operators: it shows what the parts of a daemon say"},
 
-	{"host/mcp", 5, nil, "a second door to the same pipeline"},
-	{"host/hosttest", 5, nil, "a whole daemon, for tests"},
-	{"pdk/pdktest", 5, nil, "a suite that runs guests in the real engine"},
+	{"host", 8, nil, "the host wires everything by hand; only programs and whole-daemon tests stand above it"},
+
+	{"host/mcp", 9, nil, "a second front end of the same pipeline"},
+	{"host/hosttest", 9, nil, "a whole daemon, for tests"},
+	{"pdk/pdktest", 9, nil, "a suite that runs guests in the real engine"},
 	{"pdk/pdktest/guest", guest, []string{"pdk", "pdk/abi"}, "the guest that the suite is for: a guest like any other"},
-	{"sdk-examples/embed", 6, nil, "an example of a program that has the host in it"},
-	{"cmd/...", 6, nil, "programs stand on everything"},
-	{"cmd/tool-client", 6, []string{"host/wire", "host/fault", "host/strictjson"}, "a wrapper starts in a millisecond for each git in a loop: the standard library and the protocol only"},
+	{"sdk-examples/embed", 10, nil, "an example of a program that has the host in it"},
+	{"cmd/...", 10, nil, "programs stand on everything"},
+	{"cmd/tool-client", 10, []string{"host/wire", "host/fault", "host/strictjson"}, "a wrapper starts in a millisecond for each git in a loop: the standard library and the protocol only"},
 }
 
 // bans are imports that belong to few.
@@ -114,6 +120,7 @@ var reach = []struct {
 	{"plugins/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
 	{"pdk", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
 	{"sdk-examples/go/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
+	{"cmd/toolctl", []string{"host", "host/pipeline", "host/execute", "host/server"}, "the operator's program runs no daemon: toolctl links the workbench of authors, and nothing that serves calls"},
 	{"host/client", []string{"host", "host/guest", "host/process", "host/tools", "host/server"}, "a program that only dials must not link the engine"},
 }
 

@@ -1,5 +1,6 @@
-// Package host is the daemon: it wires its parts by hand in New, serves in
-// Serve, and holds the order of a call in pipeline.go.
+// Package host is the daemon: it wires its parts by hand in New, serves sockets in
+// Serve, and takes a call from any other front end in Call. Package pipeline has
+// the order in which a call is handled.
 package host
 
 import (
@@ -19,14 +20,17 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
+	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
-	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/observe"
+	"github.com/toold/toold/host/pipeline"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/reliability"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
@@ -35,43 +39,21 @@ import (
 
 // Host is one daemon. It is safe for concurrent use.
 type Host struct {
-	log     *slog.Logger
-	level   *slog.LevelVar
-	started time.Time
+	parts    pipeline.Parts
+	pipeline *pipeline.Pipeline
+	level    *slog.LevelVar
+	started  time.Time
+	engine   *guest.Engine
+	lock     *os.File // the state folder's, held for life
 
 	// current and identity are swapped whole by a reload; nobody else writes.
 	current  atomic.Pointer[config.Config]
 	identity atomic.Pointer[identity.Resolver]
 	// refused is why the last reload was, or nil.
 	refused atomic.Pointer[string]
-
-	lock     *os.File // the state folder's, held for life
-	engine   *guest.Engine
-	runner   *process.Runner
-	tools    *tools.Catalog
-	metrics  *observe.Metrics
-	sessions *session.Table
-	// surfaces are the tools that modules bring for identities.
-	surfaces *discovery.Cache
-
-	// run executes what was decided: execute, but for tests of the stages
-	// before it.
-	run    func(context.Context, *call) (*wire.Result, error)
-	gates  gates
-	guards guards
-	// records are of calls with a key, watched those of shadow.
-	records, watched *idempotency.Keeper
-	tracer           *observe.Tracer // nil: no traces
-	// ending ends the calls that outlive their callers, by end.
-	ending  context.Context
-	end     context.CancelCauseFunc
-	vars    vars
-	schemas schemas
-	results results
-	fetch   fetcher
-	calls   atomic.Int64
-	running atomic.Int64
-	ready   atomic.Bool // calls are accepted
+	// end ends the calls that run, with the daemon.
+	end   context.CancelCauseFunc
+	ready atomic.Bool // calls are accepted
 }
 
 func (h *Host) config() *config.Config { return h.current.Load() }
@@ -79,10 +61,12 @@ func (h *Host) config() *config.Config { return h.current.Load() }
 // New makes a daemon from a complete configuration: its state folder, engine,
 // supervisors and tools. It serves nothing yet. Close gives everything back.
 func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err error) {
-	h := &Host{started: time.Now(), metrics: observe.New(), level: new(slog.LevelVar)}
-	h.run, h.guards.onChange = h.execute, h.breakerChanged
-	h.ending, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	h.log = slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: h.level}))
+	h := &Host{started: time.Now(), level: new(slog.LevelVar)}
+	ending, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	h.end = end
+	p := &h.parts
+	p.Config, p.Identity, p.Metrics = h.current.Load, h.identity.Load, observe.New()
+	p.Log = slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: h.level}))
 	level, err := c.Level()
 	if err != nil {
 		return nil, err
@@ -106,24 +90,24 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 		return nil, err
 	}
 	// Those of calls that a daemon before this one could not clean up after.
-	if err := os.RemoveAll(filepath.Join(c.State, secretsFolder)); err != nil {
-		return nil, fmt.Errorf("remove the secrets of calls that are over: %w; remove the folder", err)
+	if err := execute.RemoveLeftSecrets(c.State); err != nil {
+		return nil, err
 	}
 	who, err := identity.New(c.State, h.identityConfig(&c))
 	if err != nil {
 		return nil, err
 	}
 	h.identity.Store(who)
-	h.surfaces = discovery.NewCache(discovery.MaxEntries, h.metrics.Surface, h.log)
+	p.Discovered = discovery.NewCache(discovery.MaxEntries, p.Metrics.Surface, p.Log)
 	most, _ := process.ParseLevel(c.ConfineMost)
-	if h.runner, err = process.New(process.Config{Most: most, Logger: h.log}); err != nil {
+	if p.Runner, err = process.New(process.Config{Most: most, Logger: p.Log}); err != nil {
 		return nil, err
 	}
-	if status := h.runner.Confinement(); len(status.Lost) > 0 {
+	if status := p.Runner.Confinement(); len(status.Lost) > 0 {
 		if c.Confine == "required" {
 			return nil, fmt.Errorf(`confine is "required" and this system cannot: %s; see toolctl doctor`, strings.Join(status.Lost, "; "))
 		}
-		h.log.Warn("confinement is not whole", "lost", status.Lost)
+		p.Log.Warn("confinement is not whole", "lost", status.Lost)
 	}
 	// This program, also after it was replaced on disk, where that can be said.
 	self := "/proc/self/exe"
@@ -132,108 +116,105 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 			return nil, err
 		}
 	}
-	if h.engine, err = guest.New(guest.Config{CacheDir: filepath.Join(c.State, "cache"), Compiler: self, Memory: c.GuestMemory, Logger: h.log}); err != nil {
+	if h.engine, err = guest.New(guest.Config{CacheDir: filepath.Join(c.State, "cache"), Compiler: self, Memory: c.GuestMemory, Logger: p.Log}); err != nil {
 		return nil, err
 	}
 	h.current.Store(&c)
-	if err = h.openRecords(ctx, &c); err != nil {
+	if p.Layer, err = reliability.Open(ctx, reliability.Config{Store: c.Store, Dir: c.State, Ending: ending, Metrics: p.Metrics, Log: p.Log}); err != nil {
 		return nil, err
 	}
-	if h.tracer, err = observe.NewTracer(ctx, observe.TracerConfig{Endpoint: c.Traces, Instance: c.Instance, Log: h.log}); err != nil {
+	if p.Tracer, err = observe.NewTracer(ctx, observe.TracerConfig{Endpoint: c.Traces, Instance: c.Instance, Log: p.Log}); err != nil {
 		return nil, err
 	}
-	h.watchNow()
-	if h.sessions, err = session.Open(session.Config{
+	h.observeNow()
+	if p.Sessions, err = session.Open(session.Config{
 		Dir:    filepath.Join(c.State, "sessions"),
 		Limit:  c.Sessions.Limit,
 		Idle:   time.Duration(c.Sessions.Idle) * time.Second,
 		Keep:   time.Duration(c.Sessions.Keep) * time.Second,
-		Logger: h.log,
+		Logger: p.Log,
 	}); err != nil {
 		return nil, err
 	}
-	h.metrics.Sessions([]string{session.Active, session.Suspended, session.Closing}, func() (map[string]int, int64) {
-		sum, states := h.sessions.Totals()
+	p.Metrics.Sessions([]string{session.Active, session.Suspended, session.Closing}, func() (map[string]int, int64) {
+		sum, states := p.Sessions.Totals()
 		return states, sum.Calls
 	})
-	if h.tools, err = tools.Open(ctx, tools.Config{
+	if p.Tools, err = tools.Open(ctx, tools.Config{
 		Dir:           c.Tools,
 		Restricted:    c.Restricted,
 		StateDir:      filepath.Join(c.State, "tools"),
 		Roots:         c.AllRoots(),
 		Engine:        h.engine,
-		Runner:        h.runner,
+		Runner:        p.Runner,
 		AllowWritable: c.AllowWritableTools,
-		Logger:        h.log,
+		Logger:        p.Log,
 		OnChange:      h.toolChanged,
 	}); err != nil {
 		return nil, err
 	}
+	h.pipeline = pipeline.New(h.parts)
 	h.warnOfNames()
 	return h, nil
 }
 
+// Call takes one call the whole way, as a call on a socket is taken, and returns
+// what came of it: it is for every front end that is not a socket, and for
+// programs that have the daemon in them. It may be called from New on, until
+// Close, by any number of goroutines.
+//
+// The Request is the caller's promise: UID and As say who calls and are believed,
+// ExecutionID is a version-4 UUID (wire.NewExecutionID makes one), Payload is
+// never empty. Nothing in it is changed. Its Streams are the caller's: Call writes
+// to them until it returns, reads Stdin when the tool asks for it, and closes
+// neither Stdout nor Stderr; without them the output is in the Result, up to the
+// tool's limits.output.
+//
+// The end of ctx ends the call with ABORTED or TIMEOUT, or with the *fault.Error
+// that is its cause. With wire.ErrLeft as the cause the caller has left: then a
+// mutating call with an idempotency key that has begun goes on, and its result is
+// kept for who asks again. Outcome.Result is never nil; its Err has one of the
+// codes of package fault, and its Exit is what a wrapper would end with.
+func (h *Host) Call(ctx context.Context, q call.Request) call.Outcome { return h.pipeline.Call(ctx, q) }
+
 // Close ends what New made, in the opposite order.
 func (h *Host) Close() error {
+	p := &h.parts
 	var errs []error
-	if h.surfaces != nil {
-		h.surfaces.Close()
+	if p.Discovered != nil {
+		p.Discovered.Close()
 	}
-	if h.sessions != nil {
+	if p.Sessions != nil {
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
-		errs = append(errs, h.sessions.Close(over))
+		errs = append(errs, p.Sessions.Close(over))
 	}
 	h.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran"))
-	if h.tools != nil {
-		errs = append(errs, h.tools.Close())
+	if p.Tools != nil {
+		errs = append(errs, p.Tools.Close())
 	}
 	if h.engine != nil {
 		errs = append(errs, h.engine.Close())
 	}
-	if h.runner != nil {
-		errs = append(errs, h.runner.Close())
+	if p.Runner != nil {
+		errs = append(errs, p.Runner.Close())
 	}
 	// After all that runs calls.
-	for _, records := range []*idempotency.Keeper{h.records, h.watched} {
-		if records != nil {
-			errs = append(errs, records.Close())
-		}
+	if p.Layer != nil {
+		errs = append(errs, p.Layer.Close())
 	}
-	errs = append(errs, h.tracer.Close())
+	errs = append(errs, p.Tracer.Close())
 	if h.lock != nil {
 		errs = append(errs, h.lock.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// listener is one of the sockets and what it serves.
-type listener struct {
-	h *Host
-	// extra is the index in Config.Sockets, -1 for the first socket.
-	extra int
-}
-
-func (l *listener) roots() []string {
-	c := l.h.config()
-	if l.extra >= 0 && len(c.Sockets[l.extra].Roots) > 0 {
-		return c.Sockets[l.extra].Roots
-	}
-	return c.Roots
-}
-
-func (l *listener) serves(category string) bool {
-	if l.extra < 0 {
-		return true
-	}
-	cats := l.h.config().Sockets[l.extra].Categories
-	return len(cats) == 0 || slices.Contains(cats, category)
-}
-
 // Serve listens on every socket, calls ready once all of them accept calls,
 // and serves until ctx is done. Then it takes no more calls, lets those that
 // run finish for the configured grace, and ends the rest.
 func (h *Host) Serve(ctx context.Context, ready func() error) error {
+	p := &h.parts
 	c := h.config()
 	paths := []string{c.Socket}
 	for _, s := range c.Sockets {
@@ -248,7 +229,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 		for _, s := range servers {
 			down.Go(func() error { return s.Shutdown(ctx) })
 		}
-		down.Go(func() error { return h.sessions.Close(ctx) })
+		down.Go(func() error { return p.Sessions.Close(ctx) })
 		err := down.Wait()
 		if metrics != nil {
 			metrics.Close()
@@ -264,8 +245,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 			shutdown(ctx)
 		}
 	}()
-	for i, path := range paths {
-		on := &listener{h: h, extra: i - 1}
+	for _, path := range paths {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return fmt.Errorf("make the folder of the socket: %w; choose another with --socket", err)
 		}
@@ -274,9 +254,9 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 			Mode:     0o660,
 			MaxConns: c.MaxConnections,
 			Admits:   h.admitsCaller,
-			Logger:   h.log,
-			Handler: func(ctx context.Context, wc *wire.Call, from server.Peer, st wire.Streams) *wire.Result {
-				return h.call(ctx, on, wc, from, st)
+			Logger:   p.Log,
+			Handler: func(ctx context.Context, c *wire.Call, from server.Peer, streams wire.Streams) *wire.Result {
+				return h.Call(ctx, call.Request{Call: c, UID: from.UID, Socket: path, Focus: from.Focus, Streams: streams}).Result
 			},
 		})
 		if err != nil {
@@ -285,7 +265,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 		servers = append(servers, s)
 	}
 	var err error
-	if admin, err = server.ListenAdmin(c.Admin, h.admitsOperator, h.adminHandler(servers)); err != nil {
+	if admin, err = server.ListenAdmin(c.Admin, h.admitsOperator, h.admin(servers)); err != nil {
 		return err
 	}
 	if c.Metrics != "" {
@@ -305,16 +285,16 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	}
 	g.Go(admin.Serve)
 	if metrics != nil {
-		g.Go(func() error { return serveMetrics(metrics, h.metrics.Handler()) })
+		g.Go(func() error { return serveMetrics(metrics, p.Metrics.Handler()) })
 	}
-	g.Go(func() error { return h.tools.Watch(ctx) })
+	g.Go(func() error { return p.Tools.Watch(ctx) })
 
 	h.ready.Store(true)
 	if err := ready(); err != nil {
-		h.log.Warn("say that calls are accepted", "error", err)
+		p.Log.Warn("say that calls are accepted", "error", err)
 	}
 	g.Go(func() error { h.sayStore(ctx); return nil })
-	h.log.Info("ready", "socket", c.Socket, "admin", c.Admin, "tools", c.Tools)
+	p.Log.Info("ready", "socket", c.Socket, "admin", c.Admin, "tools", c.Tools)
 	select {
 	case <-ctx.Done():
 	case <-failed.Done(): // one of them cannot go on
@@ -323,7 +303,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	h.ready.Store(false)
 	notify("STOPPING=1")
 	grace := h.config().Grace() // a reload may have changed it
-	h.log.Info("shutting down", "running", h.running.Load(), "grace", grace.String())
+	p.Log.Info("shutting down", "running", h.pipeline.Running(), "grace", grace.String())
 	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	defer context.AfterFunc(graceful, func() {
@@ -332,13 +312,14 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	if err := errors.Join(shutdown(graceful), g.Wait()); err != nil {
 		return err
 	}
-	h.log.Info("stopped", "calls", h.calls.Load())
+	p.Log.Info("stopped", "calls", h.pipeline.Calls())
 	return nil
 }
 
 // Reload puts next, a complete configuration, in the place of the one in
 // force. On an error nothing has changed.
 func (h *Host) Reload(next config.Config, err error) error {
+	p := &h.parts
 	if real, e := filepath.EvalSymlinks(next.State); e == nil { // as New has it
 		next.State = real
 	}
@@ -356,21 +337,21 @@ func (h *Host) Reload(next config.Config, err error) error {
 	if err != nil {
 		msg := err.Error()
 		h.refused.Store(&msg)
-		h.log.Error("reload refused; the configuration before it stands", "error", msg)
+		p.Log.Error("reload refused; the configuration before it stands", "error", msg)
 		return err
 	}
 	h.level.Set(level)
 	if old := h.config().Reliability; old != next.Reliability {
-		h.log.Warn("reliability changed", "from", old, "to", next.Reliability)
+		p.Log.Warn("reliability changed", "from", old, "to", next.Reliability)
 	}
 	h.resolveRoots(&next)
 	h.identity.Store(who)
 	h.current.Store(&next)
-	h.tools.SetRoots(next.AllRoots())
-	h.surfaces.InvalidateAll("the configuration was reloaded")
+	p.Tools.SetRoots(next.AllRoots())
+	p.Discovered.InvalidateAll("the configuration was reloaded")
 	h.refused.Store(nil)
 	h.warnOfNames()
-	h.log.Info("reloaded", "config", next.File)
+	p.Log.Info("reloaded", "config", next.File)
 	return nil
 }
 
@@ -383,7 +364,7 @@ func (h *Host) resolveRoots(c *config.Config) {
 			if real, err := process.ResolveRoots([]string{root}); err == nil {
 				roots[i] = real[0]
 			} else {
-				h.log.Warn("root cannot be used", "root", root, "error", err)
+				h.parts.Log.Warn("root cannot be used", "root", root, "error", err)
 			}
 		}
 	}
@@ -396,73 +377,79 @@ func (h *Host) resolveRoots(c *config.Config) {
 	}
 }
 
-// maxSaid is how much of each thing that a caller says of itself is logged, in
-// bytes.
-const maxSaid = 1024
-
-// observe counts and logs one call that ended.
-func (h *Host) observe(ctx context.Context, k *call, res *wire.Result) {
-	h.calls.Add(1)
-	tool := observe.Unknown
-	switch {
-	case k.tool != nil:
-		tool = k.tool.Name
-	case session.IsCall(k.Tool), k.Tool == listToolsID:
-		tool = k.Tool
+// toolChanged follows a tool as it changes.
+func (h *Host) toolChanged(e tools.Event) {
+	h.parts.Metrics.Changed(e.Tool, string(e.Change))
+	if e.Change == tools.Removed {
+		h.parts.Layer.Breakers.Forget(e.Tool)
 	}
-	h.metrics.Executed(tool, res.Status(), res.Duration)
-	level, attrs := slog.LevelDebug, []any{
-		"tool", k.Tool, "execution_id", k.ExecutionID, "caller", k.caller.ID,
-		"status", res.Status(), "exit_code", res.ExitCode, "duration_ms", res.Duration.Milliseconds(),
+	if e.Change != tools.Closed {
+		h.parts.Discovered.InvalidateTool(e.Tool, "the tool is "+string(e.Change))
 	}
-	if k.rule != "" {
-		attrs = append(attrs, "rule", k.rule)
-	}
-	if k.Trace != "" {
-		attrs = append(attrs, "trace", k.Trace)
-	}
-	if k.TraceID != "" {
-		attrs = append(attrs, "trace_id", brief(k.TraceID, maxSaid))
-	}
-	if len(k.CallerInfo) > 0 {
-		attrs = append(attrs, "caller_info", brief(string(k.CallerInfo), maxSaid))
-	}
-	if !k.Timestamp.IsZero() {
-		attrs = append(attrs, "sent", k.Timestamp)
-	}
-	if e := res.Err; e != nil {
-		level = slog.LevelInfo
-		attrs = append(attrs, "code", e.Code, "error", e.Message)
-		if e.Code == fault.Internal || e.Code == fault.ToolBroken || e.Code == fault.GuestTrap {
-			level = slog.LevelError
-		}
-		if e.Cause != nil && e.Cause.Error() != e.Message {
-			attrs = append(attrs, "cause", e.Cause.Error())
-		}
-	}
-	h.log.Log(ctx, level, "call", attrs...)
 }
 
-// listToolsID is the reserved tool id whose call lists the tools of a socket.
-const listToolsID = "tools.list"
+// sayStore logs what the store survives and what it does not, so that nobody
+// learns it from a loss.
+func (h *Host) sayStore(ctx context.Context) {
+	if h.config().Reliability == config.ReliabilityOff {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	h.parts.Log.Info("idempotency store", "store", h.config().StoreKind(), "survives", h.parts.Layer.Records.Survives(ctx))
+}
 
-// intersect is what lies beneath both one of a and one of b.
-func intersect(a, b []string) []string {
-	out := []string{}
-	add := func(p string) {
-		if !slices.Contains(out, p) {
-			out = append(out, p)
+// identityConfig is what c says of who may call.
+func (h *Host) identityConfig(c *config.Config) identity.Config {
+	id := &c.Identity
+	return identity.Config{
+		JWKS: id.JWKS, Issuer: id.Issuer, Audience: id.Audience, Ignore: id.IgnoreClaims,
+		// With tokens there is something better than a uid.
+		AllowUID: id.AllowUID == nil && id.JWKS == "" || id.AllowUID != nil && *id.AllowUID,
+		Declared: func(claim string) bool { return h.parts.Tools.DeclaresClaim(claim) },
+		Logger:   h.parts.Log,
+	}
+}
+
+// linked are the daemon's own files that have a further name, by
+// whether that is refused.
+func (h *Host) linked() map[string]bool {
+	c := h.config()
+	found := map[string]bool{}
+	look := func(file string, refused bool) {
+		if config.Names(file) > 1 {
+			found[file] = refused
 		}
 	}
-	for _, x := range a {
-		for _, y := range b {
-			switch {
-			case process.Beneath(x, y):
-				add(y)
-			case process.Beneath(y, x):
-				add(x)
+	look(c.File, false)
+	look(c.Identity.JWKS, false)
+	look(c.DotEnv(), true)
+	for _, file := range h.parts.Tools.SecretFiles() {
+		look(file, true)
+	}
+	return found
+}
+
+// warnOfNames says which of the files that are only warned of have a further
+// name.
+func (h *Host) warnOfNames() {
+	for file, refused := range h.linked() {
+		if !refused {
+			h.parts.Log.Warn("a file of the daemon has more than one name; tools can read it by another one", "file", file)
+		}
+	}
+}
+
+// observeNow has the metrics tell how things stand.
+func (h *Host) observeNow() {
+	h.parts.Metrics.Watch(observe.Now{
+		Breakers: func(tell func(tool, state string)) {
+			for _, s := range h.parts.Layer.Breakers.List() {
+				if !s.Shadow {
+					tell(s.Tool, string(s.State))
+				}
 			}
-		}
-	}
-	return out
+		},
+		GuestMemory: h.engine.Memory,
+	})
 }

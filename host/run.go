@@ -44,7 +44,7 @@ func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load fun
 		return err
 	}
 	defer h.Close()
-	idempotency.LogRedis(h.log) // or it would write lines that are no JSON
+	idempotency.LogRedis(h.parts.Log) // or it would write lines that are no JSON
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})

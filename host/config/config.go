@@ -474,3 +474,39 @@ func (c *Config) AllRoots() []string {
 	}
 	return all
 }
+
+// StoreKind names the store of records without the password that its URL may
+// hold.
+func (c *Config) StoreKind() string {
+	kind, _, _ := strings.Cut(c.Store, "://")
+	return kind
+}
+
+// Entrance is what one socket serves. The zero value serves nothing.
+type Entrance struct {
+	Roots      []string
+	categories []string
+	all        bool
+}
+
+// Entrance is that of the socket at path; empty is the first one.
+func (c *Config) Entrance(path string) Entrance {
+	if path == "" || path == c.Socket {
+		return Entrance{Roots: c.Roots, all: true}
+	}
+	for _, s := range c.Sockets {
+		if s.Path == path {
+			e := Entrance{Roots: s.Roots, categories: s.Categories, all: len(s.Categories) == 0}
+			if len(e.Roots) == 0 {
+				e.Roots = c.Roots
+			}
+			return e
+		}
+	}
+	return Entrance{}
+}
+
+// Serves reports whether tools of that category are called there.
+func (e *Entrance) Serves(category string) bool {
+	return e.all || slices.Contains(e.categories, category)
+}

@@ -30,6 +30,13 @@ import (
 const (
 	// MaxEntries is how many are kept.
 	MaxEntries = 10_000
+	// MaxTools is how many tools a module may bring for one identity, MaxText the
+	// bytes of a title or a description, MaxSchema those of a schema or a
+	// binding, and MaxSize those of the whole answer.
+	MaxTools  = 4096
+	MaxText   = 4096
+	MaxSchema = 64 << 10
+	MaxSize   = 4 << 20
 	// MaxTime is how long one discovery may take.
 	MaxTime = 3 * time.Second
 	// discoveries is how many run at a time.

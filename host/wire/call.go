@@ -113,6 +113,16 @@ func (r *Result) Status() string {
 	return "success"
 }
 
+// Exit is the exit code of a wrapper that is answered with r: the tool's own when
+// it ran, else what the error's code says. A call that failed never looks like one
+// that did not.
+func (r *Result) Exit() int {
+	if r.Err != nil && (!r.Ran || r.ExitCode == 0) {
+		return r.Err.Code.ExitCode()
+	}
+	return r.ExitCode
+}
+
 // NewExecutionID makes the id of a call that has none: a random UUID.
 func NewExecutionID() string {
 	var b [16]byte

@@ -50,13 +50,10 @@ type answer struct {
 // answerOf derives the answer from a result. A tool that ran and did not exit
 // with 0 has failed, for a program; for a person its own text says enough.
 func answerOf(r *Result) answer {
-	a := answer{status: r.Status(), exit: r.ExitCode}
+	a := answer{status: r.Status(), exit: r.Exit()}
 	switch {
 	case r.Err != nil:
 		a.code, a.message, a.retriable = r.Err.Code, r.Err.Message, r.Err.Retriable()
-		if !r.Ran || a.exit == 0 { // a call that failed never looks like one that did not
-			a.exit = r.Err.Code.ExitCode()
-		}
 	case r.ExitCode != 0:
 		a.code, a.retriable = fault.ToolFailed, r.MayRetry
 	}

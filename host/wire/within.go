@@ -19,7 +19,7 @@ const writeGrace = time.Second
 // written before, and the result.
 func (s Streams) Within(ctx context.Context) Streams {
 	if s.Stdout != nil {
-		out := &within{ctx: ctx, grace: writeGrace}
+		out := &within{ctx: ctx}
 		s.Stdout, s.Stderr = withinWriter{out, s.Stdout}, withinWriter{out, s.Stderr}
 	}
 	return s
@@ -27,8 +27,7 @@ func (s Streams) Within(ctx context.Context) Streams {
 
 // within is what the outputs of one call share.
 type within struct {
-	ctx   context.Context
-	grace time.Duration
+	ctx context.Context
 
 	mu  sync.Mutex    // guards what follows
 	end chan struct{} // nil until a Write met the end of ctx, closed after the grace
@@ -86,7 +85,7 @@ func (o *within) lastCall() <-chan struct{} {
 	defer o.mu.Unlock()
 	if o.end == nil {
 		o.end = make(chan struct{})
-		time.AfterFunc(o.grace, func() { close(o.end) })
+		time.AfterFunc(writeGrace, func() { close(o.end) })
 	}
 	return o.end
 }

@@ -1,7 +1,6 @@
-package host
+package pipeline
 
 import (
-	"bytes"
 	"container/list"
 	"errors"
 	"sync"
@@ -11,39 +10,21 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// capture keeps up to max bytes and counts the rest away: a tool that writes
-// more than that is not ended for it.
-type capture struct {
-	buf bytes.Buffer
-	max int64
-	cut bool
-}
-
-func (c *capture) Write(p []byte) (int, error) {
-	room := c.max - int64(c.buf.Len())
-	if int64(len(p)) > room {
-		c.cut = true
-		c.buf.Write(p[:max(room, 0)])
-		return len(p), nil
-	}
-	return c.buf.Write(p)
-}
-
 // errNoResult is what results.get answers for an id that it does not hold.
 var errNoResult = errors.New("no result is kept under that id: the oldest go first, and the text of a streamed call is not kept")
 
-// results keeps the whole answers of the last calls that did not go to a stream,
+// Results keeps the whole answers of the last calls that did not go to a stream,
 // for `toolctl result`: at most maxResults of them and maxResultBytes of
 // output. They do not survive a restart.
 //
 // An execution's id is chosen by whoever calls, and is all that an operator has
 // to ask by. So it is one caller's at a time: while an execution of that id runs,
 // and as long as its answer is kept.
-type results struct {
+type Results struct {
 	mu      sync.Mutex
 	running map[string]*runs         // by id; guarded by mu
 	byID    map[string]*list.Element // guarded by mu; values in order
-	order   list.List                // of *stored, oldest first; guarded by mu
+	order   list.List                // of *Stored, oldest first; guarded by mu
 	bytes   int                      // guarded by mu
 }
 
@@ -54,12 +35,12 @@ type runs struct {
 	n      int
 }
 
-// stored is one kept answer. It does not change.
-type stored struct {
+// Stored is one kept answer. It does not change.
+type Stored struct {
 	*wire.Result
 	caller  string
-	tool    string
-	started time.Time
+	Tool    string
+	Started time.Time
 }
 
 const (
@@ -71,12 +52,12 @@ func size(r *wire.Result) int { return len(r.Stdout) + len(r.Stderr) + len(r.Dat
 
 // begin notes that an execution of that id runs for caller, until end. It is
 // INVALID_ENVELOPE where the id is another caller's.
-func (rs *results) begin(id, caller string) error {
+func (rs *Results) begin(id, caller string) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := rs.running[id]
 	e, kept := rs.byID[id]
-	if r != nil && r.caller != caller || kept && e.Value.(*stored).caller != caller {
+	if r != nil && r.caller != caller || kept && e.Value.(*Stored).caller != caller {
 		return fault.Errorf(fault.InvalidEnvelope, "/executionId: %s was used already; make a new id for each execution", id)
 	}
 	if r == nil {
@@ -90,7 +71,7 @@ func (rs *results) begin(id, caller string) error {
 	return nil
 }
 
-func (rs *results) end(id string) {
+func (rs *Results) end(id string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if r := rs.running[id]; r.n > 1 {
@@ -102,7 +83,7 @@ func (rs *results) end(id string) {
 
 // put keeps an answer of an execution that has begun and not ended; one that
 // its caller has under the same id goes.
-func (rs *results) put(caller, tool string, started time.Time, r *wire.Result) {
+func (rs *Results) put(caller, tool string, started time.Time, r *wire.Result) {
 	if size(r) > maxResultBytes {
 		return
 	}
@@ -114,25 +95,26 @@ func (rs *results) put(caller, tool string, started time.Time, r *wire.Result) {
 	if e, ok := rs.byID[r.ExecutionID]; ok {
 		rs.dropLocked(e)
 	}
-	rs.byID[r.ExecutionID] = rs.order.PushBack(&stored{r, caller, tool, started})
+	rs.byID[r.ExecutionID] = rs.order.PushBack(&Stored{r, caller, tool, started})
 	rs.bytes += size(r)
 	for rs.order.Len() > maxResults || rs.bytes > maxResultBytes {
 		rs.dropLocked(rs.order.Front())
 	}
 }
 
-func (rs *results) dropLocked(e *list.Element) {
-	r := rs.order.Remove(e).(*stored)
+func (rs *Results) dropLocked(e *list.Element) {
+	r := rs.order.Remove(e).(*Stored)
 	delete(rs.byID, r.ExecutionID)
 	rs.bytes -= size(r.Result)
 }
 
-func (rs *results) get(id string) (*stored, error) {
+// Get is the answer that is kept under an execution id.
+func (rs *Results) Get(id string) (*Stored, error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	e, ok := rs.byID[id]
 	if !ok {
 		return nil, errNoResult
 	}
-	return e.Value.(*stored), nil
+	return e.Value.(*Stored), nil
 }

@@ -1,4 +1,4 @@
-package host
+package reliability
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
@@ -23,81 +24,106 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// bench is the reliability stages of a daemon under fake time, over a tool
-// that the test makes up.
-type bench struct {
-	*Host
-	t    *testing.T
-	logs bytes.Buffer
-	tool *tools.Tool
-	mode string
-	ran  atomic.Int64
+// fixture is the layer under fake time, over a tool that the test makes up.
+type fixture struct {
+	*Layer
+	metrics *observe.Metrics
+	end     context.CancelCauseFunc // of the daemon
+	logs    bytes.Buffer
+	tool    *tools.Tool
+	mode    string
+	run     func(ctx context.Context, k *attempt) (*wire.Result, error)
+	ran     atomic.Int64
 }
 
-// stages is a bench whose tool answers what run says, in mode "all".
-func stages(t *testing.T, run func(ctx context.Context, k *call) (*wire.Result, error)) *bench {
-	b := &bench{t: t, mode: config.ReliabilityAll, tool: &tools.Tool{Name: "tool", Def: tools.DefaultDefinition()}}
-	b.Host = &Host{metrics: observe.New(), log: slog.New(slog.NewJSONHandler(&b.logs, nil))}
-	b.guards.onChange = b.breakerChanged
-	b.metrics.Watch(observe.Now{})
-	b.ending, b.end = context.WithCancelCause(t.Context())
-	if err := b.openRecords(t.Context(), &config.Config{Store: "memory"}); err != nil {
+// attempt is one attempt at a call, and what it says came of it.
+type attempt struct {
+	call.Attempt
+	call.Outcome
+}
+
+// change makes a call different.
+type change = func(*call.Decided)
+
+// stages is a fixture whose tool answers what run says, in mode "all".
+func stages(t *testing.T, run func(ctx context.Context, k *attempt) (*wire.Result, error)) *fixture {
+	f := &fixture{mode: config.ReliabilityAll, tool: &tools.Tool{Name: "tool", Def: tools.DefaultDefinition()}, run: run, metrics: observe.New()}
+	f.metrics.Watch(observe.Now{})
+	ending, end := context.WithCancelCause(t.Context())
+	f.end = end
+	var err error
+	f.Layer, err = Open(t.Context(), Config{Store: "memory", Ending: ending, Metrics: f.metrics, Log: slog.New(slog.NewJSONHandler(&f.logs, nil))})
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.records.Close(); b.watched.Close() })
-	b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) {
-		b.ran.Add(1)
-		if err := k.begin(ctx); err != nil {
-			return nil, err
-		}
-		return run(ctx, k)
-	}
-	return b
+	t.Cleanup(func() { f.Close() })
+	return f
 }
 
-// call is a call from the idempotency stage on; change makes it different.
-func (b *bench) call(ctx context.Context, change ...func(*call)) (*wire.Result, *fault.Error) {
-	k := &call{Call: &wire.Call{Tool: b.tool.Name, ExecutionID: "6fa459ea-ee8a-4ca4-894e-db77e160355e", Payload: []byte(`{"n":1}`)}, tool: b.tool, caller: identity.Caller{ID: "somebody"}}
-	k.mutating, k.idempotent = b.tool.Def.Mutating, b.tool.Def.Idempotent
-	for _, f := range change {
-		f(k)
+// call takes a call through the layer; changes make it different.
+func (f *fixture) call(ctx context.Context, changes ...change) (*wire.Result, *fault.Error) {
+	d := call.Undecided(call.Pinned{
+		Admitted: call.Admitted{
+			Request: call.Request{Call: &wire.Call{Tool: f.tool.Name, ExecutionID: "6fa459ea-ee8a-4ca4-894e-db77e160355e"}},
+			Caller:  identity.Caller{ID: "somebody"},
+		},
+		Tool: f.tool, Payload: []byte(`{"n":1}`),
+	})
+	for _, f := range changes {
+		f(&d)
 	}
-	k.stance = stanceTo(b.mode, k.mutating)
-	ctx, cancel := context.WithTimeout(ctx, b.tool.Def.Timeout.Duration())
+	d.Effective = &identity.Effective{Config: map[string]string{"host": d.Caller.ID}}
+	d.Mode = call.ModeFor(f.mode, d.Class.Mutating)
+	ctx, cancel := context.WithTimeout(ctx, f.tool.Def.Timeout.Duration())
 	defer cancel()
-	res, err := b.keyed(ctx, k)
-	return res, asErrorOrNil(ctx, err)
+	r := call.NewRun(d, d.Request.Streams)
+	o := f.Do(ctx, r, func(ctx context.Context, number int) call.Outcome {
+		f.ran.Add(1)
+		if err := r.Progress.Begin(ctx); err != nil {
+			return call.Failed(ctx, err)
+		}
+		k := &attempt{Attempt: call.Attempt{Run: r, Number: number}}
+		k.Began = true
+		res, err := f.run(ctx, k)
+		if res == nil {
+			res = &wire.Result{}
+		}
+		res.Err = call.AsError(ctx, err)
+		k.Result = res
+		return k.Outcome
+	})
+	return o.Result, o.Err()
 }
 
-func mutating(k *call)   { k.mutating = true }
-func idempotent(k *call) { k.idempotent = true }
+func mutating(d *call.Decided)   { d.Class.Mutating = true }
+func idempotent(d *call.Decided) { d.Class.Idempotent = true }
 
-func succeed(context.Context, *call) (*wire.Result, error) { return &wire.Result{Ran: true}, nil }
-func answerNo(context.Context, *call) (*wire.Result, error) {
+func succeed(context.Context, *attempt) (*wire.Result, error) { return &wire.Result{Ran: true}, nil }
+func answerNo(context.Context, *attempt) (*wire.Result, error) {
 	return &wire.Result{Ran: true, ExitCode: 1}, nil
 }
 
 // Failures of an upstream, as a handler answers them.
-func unavailable(context.Context, *call) (*wire.Result, error) {
+func unavailable(context.Context, *attempt) (*wire.Result, error) {
 	return &wire.Result{Ran: true, ExitCode: 1}, &fault.Error{Code: fault.ToolFailed, Message: "503", MayRetry: true}
 }
-func badRequest(context.Context, *call) (*wire.Result, error) {
+func badRequest(context.Context, *attempt) (*wire.Result, error) {
 	return &wire.Result{Ran: true, ExitCode: 1}, &fault.Error{Code: fault.ToolFailed, Message: "400"}
 }
 
 // only runs a call once, so that each is one failure.
-func (b *bench) noRetries() { b.tool.Def.Reliability.Retry.Max = 0 }
+func (b *fixture) noRetries() { b.tool.Def.Reliability.Retry.Max = 0 }
 
 func TestBreakerRefusesTheSixth(t *testing.T) {
-	for name, fail := range map[string]func(context.Context, *call) (*wire.Result, error){
+	for name, fail := range map[string]func(context.Context, *attempt) (*wire.Result, error){
 		"retriable": unavailable,
-		"timeout": func(ctx context.Context, _ *call) (*wire.Result, error) {
+		"timeout": func(ctx context.Context, _ *attempt) (*wire.Result, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		},
-		"trap": func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.GuestTrap} },
-		"declared exit": func(_ context.Context, k *call) (*wire.Result, error) {
-			k.exitFailed = true
+		"trap": func(context.Context, *attempt) (*wire.Result, error) { return nil, &fault.Error{Code: fault.GuestTrap} },
+		"declared exit": func(_ context.Context, k *attempt) (*wire.Result, error) {
+			k.ExitFailed = true
 			return &wire.Result{Ran: true, ExitCode: 7, MayRetry: true}, nil
 		},
 	} {
@@ -112,7 +138,7 @@ func TestBreakerRefusesTheSixth(t *testing.T) {
 				}
 				start := time.Now()
 				res, e := b.call(t.Context())
-				if e == nil || e.Code != fault.CircuitOpen || res != nil || !e.Retriable() {
+				if e == nil || e.Code != fault.CircuitOpen || res.Ran || !e.Retriable() {
 					t.Errorf("the sixth: %+v, %v", res, e)
 				}
 				if d := time.Since(start); d >= 10*time.Millisecond || b.ran.Load() != 5 {
@@ -128,17 +154,19 @@ func TestBreakerRefusesTheSixth(t *testing.T) {
 
 // What is an answer, or no word of the upstream at all, opens nothing.
 func TestBreakerDoesNotCount(t *testing.T) {
-	for name, run := range map[string]func(context.Context, *call) (*wire.Result, error){
+	for name, run := range map[string]func(context.Context, *attempt) (*wire.Result, error){
 		"an exit code":       answerNo,
 		"a failure for good": badRequest,
-		"the caller left": func(context.Context, *call) (*wire.Result, error) {
+		"the caller left": func(context.Context, *attempt) (*wire.Result, error) {
 			return nil, &fault.Error{Code: fault.Aborted}
 		},
-		"a call that never began": func(_ context.Context, k *call) (*wire.Result, error) {
-			k.began = false
+		"a call that never began": func(_ context.Context, k *attempt) (*wire.Result, error) {
+			k.Began = false
 			return nil, &fault.Error{Code: fault.Timeout}
 		},
-		"no room": func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.Overloaded} },
+		"no room": func(context.Context, *attempt) (*wire.Result, error) {
+			return nil, &fault.Error{Code: fault.Overloaded}
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := stages(t, run)
@@ -155,14 +183,14 @@ func TestBreakerDoesNotCount(t *testing.T) {
 func TestBreakerHalfOpenLetsOneIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run := unavailable
-		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) { return run(ctx, k) })
+		b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) { return run(ctx, k) })
 		b.noRetries()
 		for range 5 {
 			b.call(t.Context())
 		}
 		time.Sleep(30 * time.Second)
 		release := make(chan struct{})
-		run = func(context.Context, *call) (*wire.Result, error) { <-release; return &wire.Result{Ran: true}, nil }
+		run = func(context.Context, *attempt) (*wire.Result, error) { <-release; return &wire.Result{Ran: true}, nil }
 		b.ran.Store(0)
 		var refused atomic.Int64
 		for range 50 {
@@ -187,13 +215,13 @@ func TestBreakerHalfOpenLetsOneIn(t *testing.T) {
 func TestBreakerTrialThatPanicsIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run := unavailable
-		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) { return run(ctx, k) })
+		b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) { return run(ctx, k) })
 		b.noRetries()
 		for range 5 {
 			b.call(t.Context())
 		}
 		time.Sleep(30 * time.Second)
-		run = func(context.Context, *call) (*wire.Result, error) { panic("a fault of ours") }
+		run = func(context.Context, *attempt) (*wire.Result, error) { panic("a fault of ours") }
 		func() {
 			defer func() { recover() }()
 			b.call(t.Context())
@@ -208,7 +236,7 @@ func TestBreakerTrialThatPanicsIsGivenBack(t *testing.T) {
 func TestBreakerAlternatingOpensAtTheHundredth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+		b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) {
 			if n++; n%2 == 0 {
 				return unavailable(ctx, k)
 			}
@@ -231,8 +259,8 @@ func TestBreakerAlternatingOpensAtTheHundredth(t *testing.T) {
 func TestBreakerScope(t *testing.T) {
 	for _, claims := range [][]string{nil, {"host"}} {
 		synctest.Test(t, func(t *testing.T) {
-			b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
-				if k.caller.ID == "dead" {
+			b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) {
+				if k.Caller.ID == "dead" {
 					return unavailable(ctx, k)
 				}
 				return succeed(ctx, k)
@@ -240,7 +268,7 @@ func TestBreakerScope(t *testing.T) {
 			b.noRetries()
 			b.tool.Def.Identity.Claims = claims
 			for range 5 {
-				b.call(t.Context(), func(k *call) { k.caller.ID = "dead" })
+				b.call(t.Context(), func(d *call.Decided) { d.Caller.ID = "dead" })
 			}
 			_, e := b.call(t.Context())
 			if shared := claims == nil; shared != (e != nil) {
@@ -255,8 +283,8 @@ func TestRetryFourAttemptsWithGrowingWaits(t *testing.T) {
 		var at []time.Duration
 		var attempts []int
 		start := time.Now()
-		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
-			at, attempts = append(at, time.Since(start)), append(attempts, k.attempt)
+		b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) {
+			at, attempts = append(at, time.Since(start)), append(attempts, k.Number)
 			return nil, &fault.Error{Code: fault.Timeout, Message: "no answer in time"}
 		})
 		_, e := b.call(t.Context())
@@ -274,25 +302,27 @@ func TestRetryFourAttemptsWithGrowingWaits(t *testing.T) {
 func TestRetryOnlyWhatMay(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		run    func(context.Context, *call) (*wire.Result, error)
-		change []func(*call)
+		run    func(context.Context, *attempt) (*wire.Result, error)
+		change []change
 		want   int64
 	}{
 		{"503", unavailable, nil, 4},
 		{"400", badRequest, nil, 1},
 		{"an exit code", answerNo, nil, 1},
-		{"a trap", func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.GuestTrap} }, nil, 1},
-		{"no room here", func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.Overloaded} }, nil, 1},
-		{"mutating 503", unavailable, []func(*call){mutating}, 1},
-		{"mutating 503, declared idempotent", unavailable, []func(*call){mutating, idempotent}, 4},
-		{"output was passed on", func(ctx context.Context, k *call) (*wire.Result, error) {
-			k.streams.Stdout.Write([]byte("so far"))
+		{"a trap", func(context.Context, *attempt) (*wire.Result, error) { return nil, &fault.Error{Code: fault.GuestTrap} }, nil, 1},
+		{"no room here", func(context.Context, *attempt) (*wire.Result, error) {
+			return nil, &fault.Error{Code: fault.Overloaded}
+		}, nil, 1},
+		{"mutating 503", unavailable, []change{mutating}, 1},
+		{"mutating 503, declared idempotent", unavailable, []change{mutating, idempotent}, 4},
+		{"output was passed on", func(ctx context.Context, k *attempt) (*wire.Result, error) {
+			k.Streams.Stdout.Write([]byte("so far"))
 			return unavailable(ctx, k)
-		}, []func(*call){streamed}, 1},
-		{"only diagnostics were passed on", func(ctx context.Context, k *call) (*wire.Result, error) {
-			k.streams.Stderr.Write([]byte("curl: (7)"))
+		}, []change{streamed}, 1},
+		{"only diagnostics were passed on", func(ctx context.Context, k *attempt) (*wire.Result, error) {
+			k.Streams.Stderr.Write([]byte("curl: (7)"))
 			return unavailable(ctx, k)
-		}, []func(*call){streamed}, 4},
+		}, []change{streamed}, 4},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := stages(t, tt.run)
@@ -304,7 +334,9 @@ func TestRetryOnlyWhatMay(t *testing.T) {
 	}
 }
 
-func streamed(k *call) { k.streams.Stdout, k.streams.Stderr = &bytes.Buffer{}, &bytes.Buffer{} }
+func streamed(d *call.Decided) {
+	d.Request.Streams.Stdout, d.Request.Streams.Stderr = &bytes.Buffer{}, &bytes.Buffer{}
+}
 
 // The caller that leaves and the breaker that opens end the retries, also
 // while one waits.
@@ -351,15 +383,12 @@ func TestRetryNotAfterLeavingOrOpening(t *testing.T) {
 func TestRetryAfterIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at []time.Time
-		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+		b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) {
 			at = append(at, time.Now())
-			k.answered = false
 			if len(at) == 1 {
-				k.upstreamAnswered(429, "20")
-			} else {
-				k.upstreamAnswered(200, "")
+				k.RetryAfter = 20 * time.Second
 			}
-			return nil, k.blameUpstream(&fault.Error{Code: fault.ToolFailed, Message: "slow down"})
+			return nil, &fault.Error{Code: fault.ToolFailed, Message: "slow down", MayRetry: len(at) == 1}
 		})
 		b.call(t.Context())
 		if len(at) != 2 || at[1].Sub(at[0]) < 20*time.Second {
@@ -397,40 +426,40 @@ func TestShadowChangesNothing(t *testing.T) {
 func TestModes(t *testing.T) {
 	for _, tt := range []struct {
 		host, tool string
-		read, mut  stance
+		read, mut  call.Mode
 	}{
-		{"", "", absent, absent},
-		{"off", "", absent, absent},
-		{"shadow", "", shadows, shadows},
-		{"read-only", "", acts, shadows},
-		{"all", "", acts, acts},
-		{"", "all", acts, acts},
-		{"off", "all", absent, absent}, // off is off
-		{"all", "off", absent, absent},
-		{"all", "shadow", shadows, shadows},
-		{"shadow", "read-only", acts, shadows},
+		{"", "", call.Off, call.Off},
+		{"off", "", call.Off, call.Off},
+		{"shadow", "", call.Shadow, call.Shadow},
+		{"read-only", "", call.Enforce, call.Shadow},
+		{"all", "", call.Enforce, call.Enforce},
+		{"", "all", call.Enforce, call.Enforce},
+		{"off", "all", call.Off, call.Off}, // off is off
+		{"all", "off", call.Off, call.Off},
+		{"all", "shadow", call.Shadow, call.Shadow},
+		{"shadow", "read-only", call.Enforce, call.Shadow},
 	} {
 		mode := (&config.Config{Reliability: tt.host}).ModeOf(tt.tool)
-		if stanceTo(mode, false) != tt.read || stanceTo(mode, true) != tt.mut {
-			t.Errorf("host %q, tool %q: %v and %v", tt.host, tt.tool, stanceTo(mode, false), stanceTo(mode, true))
+		if call.ModeFor(mode, false) != tt.read || call.ModeFor(mode, true) != tt.mut {
+			t.Errorf("host %q, tool %q: %v and %v", tt.host, tt.tool, call.ModeFor(mode, false), call.ModeFor(mode, true))
 		}
 	}
 }
 
-// A call that waits for its turn is of no breaker's business, and guards are
+// A call that waits for its turn is of no breaker's business, and breakers are
 // bounded.
-func TestGuardsAreBounded(t *testing.T) {
-	g := guards{}
+func TestBreakersAreBounded(t *testing.T) {
+	g := Breakers{}
 	tool := &tools.Tool{Name: "tool", Def: tools.DefaultDefinition()}
-	for i := range maxGuards + 100 {
+	for i := range maxBreakers + 100 {
 		g.of(upstream{tool: "tool", identity: fmt.Sprint(i)}, tool)
 	}
-	if n := len(g.list()); n != maxGuards || len(g.byKey) != n {
-		t.Errorf("%d guards, %d by key", n, len(g.byKey))
+	if n := len(g.list()); n != maxBreakers || len(g.byKey) != n {
+		t.Errorf("%d breakers, %d by key", n, len(g.byKey))
 	}
-	g.forget("tool")
+	g.Forget("tool")
 	if n := len(g.list()); n != 0 {
-		t.Errorf("%d guards of a tool that is gone", n)
+		t.Errorf("%d breakers of a tool that is gone", n)
 	}
 }
 
@@ -447,7 +476,7 @@ func TestRetryStorm(t *testing.T) {
 	for _, failures := range []int{5, 1_000_000} {
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now()
-			b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+			b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) {
 				time.Sleep(20 * time.Millisecond)
 				if time.Since(start) < 10*time.Second {
 					return unavailable(ctx, k)

@@ -1,9 +1,8 @@
-package host
+package reliability
 
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,14 +10,14 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-func TestGate(t *testing.T) {
+func TestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gates
-		first, err := g.enter(t.Context(), "t", 1, 256)
+		var g Limiter
+		first, err := g.Enter(t.Context(), "t", 1, 256)
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := g.enter(t.Context(), "u", 1, 256)
+		other, err := g.Enter(t.Context(), "u", 1, 256)
 		if err != nil {
 			t.Fatalf("another tool waits for it: %v", err)
 		}
@@ -26,7 +25,7 @@ func TestGate(t *testing.T) {
 		var order []int
 		for i := range 3 {
 			go func() {
-				leave, err := g.enter(t.Context(), "t", 1, 256)
+				leave, err := g.Enter(t.Context(), "t", 1, 256)
 				if err != nil {
 					t.Error(err)
 					return
@@ -47,20 +46,20 @@ func TestGate(t *testing.T) {
 			}
 		}
 		if len(order) != 3 || len(g.byTool) != 0 {
-			t.Errorf("%d of 3 ran, %d gates stay", len(order), len(g.byTool))
+			t.Errorf("%d of 3 ran, %d stay", len(order), len(g.byTool))
 		}
 	})
 }
 
 // A tool whose limit changes while calls wait lets as many in as it says now.
-func TestGateFollowsItsLimit(t *testing.T) {
+func TestLimiterFollowsItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gates
+		var g Limiter
 		var in atomic.Int64
 		leave := make(chan struct{})
 		enter := func(limit int) {
 			go func() {
-				done, err := g.enter(t.Context(), "t", limit, 256)
+				done, err := g.Enter(t.Context(), "t", limit, 256)
 				if err != nil {
 					t.Error(err)
 					return
@@ -89,15 +88,15 @@ func TestGateFollowsItsLimit(t *testing.T) {
 		close(leave)
 		synctest.Wait()
 		if in.Load() != 0 || len(g.byTool) != 0 {
-			t.Errorf("%d are in, %d gates stay", in.Load(), len(g.byTool))
+			t.Errorf("%d are in, %d stay", in.Load(), len(g.byTool))
 		}
 	})
 }
 
-func TestGateQueueIsBounded(t *testing.T) {
+func TestLimiterQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gates
-		leave, err := g.enter(t.Context(), "t", 1, 256)
+		var g Limiter
+		leave, err := g.Enter(t.Context(), "t", 1, 256)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,13 +104,13 @@ func TestGateQueueIsBounded(t *testing.T) {
 		var gone atomic.Int64
 		for range 256 {
 			go func() {
-				if _, err := g.enter(ctx, "t", 1, 256); errors.Is(err, context.Canceled) {
+				if _, err := g.Enter(ctx, "t", 1, 256); errors.Is(err, context.Canceled) {
 					gone.Add(1)
 				}
 			}()
 		}
 		synctest.Wait()
-		_, err = g.enter(ctx, "t", 1, 256)
+		_, err = g.Enter(ctx, "t", 1, 256)
 		var e *fault.Error
 		if !errors.As(err, &e) || e.Code != fault.Overloaded {
 			t.Errorf("the one past the queue: %v", err)
@@ -126,18 +125,4 @@ func TestGateQueueIsBounded(t *testing.T) {
 			t.Error("a gate stays behind")
 		}
 	})
-}
-
-func TestIntersect(t *testing.T) {
-	for _, tt := range []struct{ a, b, want string }{
-		{"/w", "/w/x", "/w/x"},
-		{"/w/x", "/w", "/w/x"},
-		{"/w", "/wx", ""},
-		{"/a,/b", "/b/c,/a,/d", "/a,/b/c"},
-	} {
-		got := strings.Join(intersect(strings.Split(tt.a, ","), strings.Split(tt.b, ",")), ",")
-		if got != tt.want {
-			t.Errorf("%s and %s: %q, want %q", tt.a, tt.b, got, tt.want)
-		}
-	}
 }

@@ -1,4 +1,4 @@
-package host
+package execute
 
 import (
 	"encoding/base64"
@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/toold/toold/host/guest"
 )
 
 func TestHostMatch(t *testing.T) {
@@ -72,7 +74,7 @@ func TestPublic(t *testing.T) {
 // The policy of curl is a guest and cannot share the host's list of ranges: it has
 // the same one, to the last.
 func TestCurlHasTheSameRanges(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../plugins/curl/hosts.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../plugins/curl/hosts.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,27 +130,30 @@ func TestFetch(t *testing.T) {
 
 	var f fetcher
 	g := &fetchGrant{Hosts: []string{host(first)}, Secrets: []fetchSecret{{Host: host(first), Header: "Authorization", Value: token}}}
-	get := func(g *fetchGrant, r fetchRequest) (*fetchResponse, error) { return f.do(t.Context(), g, &r) }
+	get := func(g *fetchGrant, r guest.HTTPRequest) (*guest.HTTPResponse, error) {
+		resp, _, err := f.do(t.Context(), g, &r, "00-1-2-03")
+		return resp, err
+	}
 
-	resp, err := get(g, fetchRequest{URL: first.URL + "/x", Headers: map[string]string{"authorization": "forged", "Host": "evil"}, Trace: "00-1-2-03"})
+	resp, err := get(g, guest.HTTPRequest{URL: first.URL + "/x", Headers: map[string]string{"authorization": "forged", "Host": "evil"}})
 	if err != nil || resp.Status != 418 || string(resp.Body) != "GET /x" || resp.Headers["x-two"] != "a, b" {
 		t.Errorf("plain: %+v, %v", resp, err)
 	}
 	if seen["first /x"] != token {
 		t.Errorf("the secret's header arrives as %q", seen["first /x"])
 	}
-	if resp, err := get(g, fetchRequest{URL: first.URL + "/trace", Headers: map[string]string{"Host": "evil"}, Trace: "00-1-2-03"}); err != nil || string(resp.Body) != "00-1-2-03 "+host(first) {
+	if resp, err := get(g, guest.HTTPRequest{URL: first.URL + "/trace", Headers: map[string]string{"Host": "evil"}}); err != nil || string(resp.Body) != "00-1-2-03 "+host(first) {
 		t.Errorf("trace: %+v, %v", resp, err)
 	}
 	// A host alone means https: nothing of the secret goes out in the clear.
 	clear := &fetchGrant{Hosts: []string{"127.0.0.1"}, Secrets: []fetchSecret{{Host: "127.0.0.1", Header: "Authorization", Value: token}}}
-	if _, err := get(clear, fetchRequest{URL: first.URL + "/clear"}); !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "use https") || strings.Contains(err.Error(), token) {
+	if _, err := get(clear, guest.HTTPRequest{URL: first.URL + "/clear"}); !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "use https") || strings.Contains(err.Error(), token) {
 		t.Errorf("a secret in the clear: %v", err)
 	}
 	if _, asked := seen["first /clear"]; asked {
 		t.Error("a secret in the clear: the host was asked")
 	}
-	for name, try := range map[string]fetchRequest{
+	for name, try := range map[string]guest.HTTPRequest{
 		"host not granted":   {URL: other.URL},
 		"method not granted": {URL: first.URL, Method: "POST"},
 		"scheme":             {URL: "file:///etc/passwd"},
@@ -162,7 +167,7 @@ func TestFetch(t *testing.T) {
 	if _, was := seen["other /landed"]; was {
 		t.Error("a redirect to a host that is not granted was followed")
 	}
-	for name, try := range map[string]fetchRequest{
+	for name, try := range map[string]guest.HTTPRequest{
 		"redirects without end": {URL: first.URL + "/loop"},
 		"body too large":        {URL: first.URL + "/big"},
 		"malformed":             {URL: "http://\x7f"},
@@ -179,7 +184,7 @@ func TestFetch(t *testing.T) {
 	// The redirect is followed where the second host is granted, without the
 	// first one's secret, also when the guest set the same header itself.
 	both := &fetchGrant{Hosts: []string{host(first), host(other)}, Secrets: g.Secrets}
-	if _, err := get(both, fetchRequest{URL: first.URL + "/away", Headers: map[string]string{"Authorization": "x"}}); err != nil {
+	if _, err := get(both, guest.HTTPRequest{URL: first.URL + "/away", Headers: map[string]string{"Authorization": "x"}}); err != nil {
 		t.Error(err)
 	}
 	if got, was := seen["other /landed"]; !was || got != "" {
@@ -212,7 +217,7 @@ func TestFetchHandles(t *testing.T) {
 	for path, lands := range map[string]string{
 		"/x": host(first) + "/x", "/near": host(first) + "/landed", "/far?to=" + url.QueryEscape(second.URL+"/away"): host(second) + "/away",
 	} {
-		if _, err := f.do(t.Context(), g, &fetchRequest{URL: first.URL + path, Headers: headers}); err != nil {
+		if _, _, err := f.do(t.Context(), g, &guest.HTTPRequest{URL: first.URL + path, Headers: headers}, ""); err != nil {
 			t.Errorf("%s: %v", path, err)
 			continue
 		}
@@ -230,14 +235,14 @@ func TestFetchHandles(t *testing.T) {
 	// What is the operator's goes to hosts that the operator named.
 	_, port, _ := net.SplitHostPort(host(first))
 	named := &fetchGrant{Hosts: []string{"127.0.0.1"}, Handles: []fetchHandle{{Handle: handle, Value: value, NamedOnly: true}}}
-	if _, err := f.do(t.Context(), named, &fetchRequest{URL: "http://127.0.0.1:" + port + "/named", Headers: headers}); err != nil || seen[host(first)+"/named"].Get("X-Key") != value {
+	if _, _, err := f.do(t.Context(), named, &guest.HTTPRequest{URL: "http://127.0.0.1:" + port + "/named", Headers: headers}, ""); err != nil || seen[host(first)+"/named"].Get("X-Key") != value {
 		t.Errorf("named: %v, %v", err, seen[host(first)+"/named"])
 	}
 	if _, found, err := (&fetchGrant{Handles: named.Handles}).fill(handle, false); !found || !errors.Is(err, errRefused) {
 		t.Errorf("a host behind a wildcard: %v", err)
 	}
 	bad := &fetchGrant{Hosts: g.Hosts, Handles: []fetchHandle{{Handle: handle, Value: "a\r\nX-Evil: 1"}}}
-	if _, err := f.do(t.Context(), bad, &fetchRequest{URL: first.URL + "/split", Headers: headers}); err == nil || strings.Contains(err.Error(), "Evil") {
+	if _, _, err := f.do(t.Context(), bad, &guest.HTTPRequest{URL: first.URL + "/split", Headers: headers}, ""); err == nil || strings.Contains(err.Error(), "Evil") {
 		t.Errorf("a value with a line break: %v", err)
 	}
 }
@@ -250,7 +255,7 @@ func TestFetchRefusesLoopbackBehindWildcard(t *testing.T) {
 	var f fetcher
 	// "0.0.1" is what "*.0.0.1" covers in "127.0.0.1": granted, not named.
 	g := &fetchGrant{Hosts: []string{"*.0.0.1"}}
-	if _, err := f.do(t.Context(), g, &fetchRequest{URL: "http://127.0.0.1:" + port}); !errors.Is(err, errRefused) {
+	if _, _, err := f.do(t.Context(), g, &guest.HTTPRequest{URL: "http://127.0.0.1:" + port}, ""); !errors.Is(err, errRefused) {
 		t.Errorf("loopback behind a wildcard: %v", err)
 	}
 }

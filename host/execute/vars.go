@@ -1,4 +1,4 @@
-package host
+package execute
 
 import (
 	"container/list"

@@ -1,4 +1,4 @@
-package host
+package admin
 
 import (
 	"cmp"
@@ -13,29 +13,24 @@ import (
 	"github.com/toold/toold/host/breaker"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/reliability"
 )
 
 // adminReliability serves what an operator asks of breakers and records.
-func (h *Host) adminReliability(mux *http.ServeMux) {
-	mux.HandleFunc("GET /circuit-breakers", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, h.breakerStatus()) })
+func (d *Daemon) adminReliability(mux *http.ServeMux) {
+	mux.HandleFunc("GET /circuit-breakers", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, d.breakerStatus()) })
 	mux.HandleFunc("POST /circuit-breakers/{tool}/reset", func(w http.ResponseWriter, r *http.Request) {
 		tool := r.PathValue("tool")
-		if !h.knows(tool) {
+		if !d.knows(tool) {
 			fail(w, http.StatusNotFound, errors.New("there is no such tool; toolctl circuit-breaker list shows the breakers that there are"))
 			return
 		}
-		var out adminapi.ResetBreakers
-		for _, g := range h.guards.list() {
-			if g.tool == tool {
-				g.breaker.Reset()
-				out.Reset++
-			}
-		}
-		h.log.Warn("circuit breakers reset by the operator", "tool", tool, "reset", out.Reset)
+		out := adminapi.ResetBreakers{Reset: d.Layer.Breakers.Reset(tool)}
+		d.Log.Warn("circuit breakers reset by the operator", "tool", tool, "reset", out.Reset)
 		answer(w, http.StatusOK, out)
 	})
 	mux.HandleFunc("GET /idempotency", func(w http.ResponseWriter, r *http.Request) {
-		tool, key, ok := h.recordsAsked(w, r)
+		tool, key, ok := d.recordsAsked(w, r)
 		if !ok {
 			return
 		}
@@ -45,9 +40,9 @@ func (h *Host) adminReliability(mux *http.ServeMux) {
 		var found []idempotency.Record
 		var err error
 		if key != "" {
-			found, err = h.records.Show(ctx, tool, key)
+			found, err = d.Layer.Records.Show(ctx, tool, key)
 		} else {
-			found, err = h.records.List(ctx, tool, limit)
+			found, err = d.Layer.Records.List(ctx, tool, limit)
 		}
 		if err != nil {
 			fail(w, http.StatusServiceUnavailable, err)
@@ -60,22 +55,22 @@ func (h *Host) adminReliability(mux *http.ServeMux) {
 		answer(w, http.StatusOK, out)
 	})
 	mux.HandleFunc("DELETE /idempotency", func(w http.ResponseWriter, r *http.Request) {
-		tool, key, ok := h.recordsAsked(w, r)
+		tool, key, ok := d.recordsAsked(w, r)
 		if !ok {
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), adminStoreTime)
 		defer cancel()
-		f, err := h.records.Flush(ctx, tool, key)
+		f, err := d.Layer.Records.Flush(ctx, tool, key)
 		if err != nil {
 			fail(w, http.StatusServiceUnavailable, err)
 			return
 		}
-		h.log.Warn("idempotency records flushed by the operator", "tool", tool, "flushed", f.Flushed, "running", f.Running)
+		d.Log.Warn("idempotency records flushed by the operator", "tool", tool, "flushed", f.Flushed, "running", f.Running)
 		answer(w, http.StatusOK, adminapi.FlushedRecords{Flushed: f.Flushed, Running: f.Running})
 	})
 	mux.HandleFunc("GET /reliability", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, http.StatusOK, h.reliabilityStatus(r.Context()))
+		answer(w, http.StatusOK, d.reliabilityStatus(r.Context()))
 	})
 }
 
@@ -84,11 +79,11 @@ func (h *Host) adminReliability(mux *http.ServeMux) {
 const adminStoreTime = 10 * time.Second
 
 // recordsAsked is the scope and the key that an operator names.
-func (h *Host) recordsAsked(w http.ResponseWriter, r *http.Request) (tool, key string, ok bool) {
+func (d *Daemon) recordsAsked(w http.ResponseWriter, r *http.Request) (tool, key string, ok bool) {
 	tool, key = r.FormValue("tool"), r.FormValue("key")
-	if !h.knows(scopeTool(tool)) {
+	if !d.knows(reliability.ScopeTool(tool)) {
 		// Records of a tool that was removed are still there to be flushed.
-		if found, err := h.records.List(r.Context(), tool, 1); err != nil || len(found) == 0 {
+		if found, err := d.Layer.Records.List(r.Context(), tool, 1); err != nil || len(found) == 0 {
 			fail(w, http.StatusNotFound, errors.New("there is no such tool, and no record of one; toolctl tools lists those that there are"))
 			return "", "", false
 		}
@@ -97,8 +92,8 @@ func (h *Host) recordsAsked(w http.ResponseWriter, r *http.Request) (tool, key s
 }
 
 // knows reports whether there is a tool of that name.
-func (h *Host) knows(name string) bool {
-	for _, s := range h.tools.List() {
+func (d *Daemon) knows(name string) bool {
+	for _, s := range d.Tools.List() {
 		if s.Name == name {
 			return true
 		}
@@ -106,12 +101,11 @@ func (h *Host) knows(name string) bool {
 	return false
 }
 
-func (h *Host) breakerStatus() []adminapi.BreakerStatus {
+func (d *Daemon) breakerStatus() []adminapi.BreakerStatus {
 	out := []adminapi.BreakerStatus{}
-	for _, g := range h.guards.list() {
-		s := g.breaker.Snapshot()
+	for _, s := range d.Layer.Breakers.List() {
 		out = append(out, adminapi.BreakerStatus{
-			Tool: g.tool, Identity: g.identity, Shadow: g.shadow, State: string(s.State),
+			Tool: s.Tool, Identity: s.Identity, Shadow: s.Shadow, State: string(s.State),
 			Row: s.Row, Failed: s.Failed, Counted: s.Counted, RetryAfterMS: s.RetryAfter.Milliseconds(),
 		})
 	}
@@ -129,27 +123,27 @@ func recordStatus(r *idempotency.Record) adminapi.IdempotencyRecord {
 	return out
 }
 
-func (h *Host) reliabilityStatus(ctx context.Context) *adminapi.ReliabilityStatus {
+func (d *Daemon) reliabilityStatus(ctx context.Context) *adminapi.ReliabilityStatus {
 	ctx, cancel := context.WithTimeout(ctx, adminStoreTime)
 	defer cancel()
-	c := h.config()
+	c := d.Config()
 	s := &adminapi.ReliabilityStatus{
-		Mode: cmp.Or(c.Reliability, config.ReliabilityOff), Store: storeKind(c.Store), Survives: h.records.Survives(ctx),
+		Mode: cmp.Or(c.Reliability, config.ReliabilityOff), Store: c.StoreKind(), Survives: d.Layer.Records.Survives(ctx),
 		Tools: []adminapi.ToolReliability{}, Events: map[string]uint64{},
 	}
-	if err := h.records.Ping(ctx); err != nil {
+	if err := d.Layer.Records.Ping(ctx); err != nil {
 		s.StoreError = err.Error()
 	}
-	for e, n := range h.records.Stats() {
+	for e, n := range d.Layer.Records.Stats() {
 		s.Events[string(e)] = n
 	}
 	open := map[string]int{}
-	for _, g := range h.guards.list() {
-		if !g.shadow && g.breaker.State() == breaker.Open {
-			open[g.tool]++
+	for _, s := range d.Layer.Breakers.List() {
+		if !s.Shadow && s.State == breaker.Open {
+			open[s.Tool]++
 		}
 	}
-	for _, t := range h.tools.List() {
+	for _, t := range d.Tools.List() {
 		s.Tools = append(s.Tools, adminapi.ToolReliability{
 			Tool: t.Name, Mode: c.ModeOf(t.Mode), Own: t.Mode != "" && c.Reliability != config.ReliabilityOff, Mutating: t.Mutating, Open: open[t.Name],
 		})

@@ -1,4 +1,4 @@
-package host
+package execute
 
 import (
 	"encoding/json"
@@ -7,9 +7,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/toold/toold/host/wire"
 )
 
 func TestCapture(t *testing.T) {
@@ -21,29 +18,6 @@ func TestCapture(t *testing.T) {
 	}
 	if c.buf.String() != "abcde" || !c.cut {
 		t.Errorf("kept %q, cut %v", c.buf.String(), c.cut)
-	}
-}
-
-func TestResultsAreBounded(t *testing.T) {
-	var rs results
-	for i := range maxResults + 10 {
-		rs.put("alice", "t", time.Time{}, &wire.Result{ExecutionID: fmt.Sprint(i)})
-	}
-	if _, err := rs.get("9"); err == nil {
-		t.Error("the tenth oldest is still there")
-	}
-	if _, err := rs.get("10"); err != nil {
-		t.Errorf("the last thousand: %v", err)
-	}
-	for i := range 5 {
-		rs.put("alice", "t", time.Time{}, &wire.Result{ExecutionID: fmt.Sprint("big", i), Stdout: make([]byte, 16<<20)})
-	}
-	if _, err := rs.get("big0"); err == nil || rs.bytes > maxResultBytes {
-		t.Errorf("%d bytes kept of %d", rs.bytes, maxResultBytes)
-	}
-	rs.put("alice", "t", time.Time{}, &wire.Result{ExecutionID: "big4", Stdout: []byte("x")})
-	if rs.bytes != 48<<20+1 {
-		t.Errorf("a result put twice counts %d bytes", rs.bytes)
 	}
 }
 

@@ -1,4 +1,4 @@
-package host
+package reliability
 
 import (
 	"bytes"
@@ -14,20 +14,23 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 )
 
 // key is a change of a call: a key of its caller.
-func key(name string) func(*call) { return func(k *call) { k.IdempotencyKey = name } }
+func key(name string) change { return func(d *call.Decided) { d.Key = name } }
 
 func TestDuplicateAtTheSameTime(t *testing.T) {
 	for _, on := range []string{"wait", "fail"} {
 		synctest.Test(t, func(t *testing.T) {
-			b := stages(t, func(context.Context, *call) (*wire.Result, error) {
+			b := stages(t, func(context.Context, *attempt) (*wire.Result, error) {
 				time.Sleep(20 * time.Second) // longer than a lease
 				return &wire.Result{Ran: true, Stdout: []byte("one")}, nil
 			})
@@ -64,7 +67,7 @@ func TestDuplicateAtTheSameTime(t *testing.T) {
 // A waiter waits until its own deadline; that it leaves disturbs nobody.
 func TestWaitersDeadlineIsItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+		b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) {
 			time.Sleep(time.Minute)
 			return &wire.Result{Ran: true}, nil
 		})
@@ -89,7 +92,7 @@ func TestWaitersDeadlineIsItsOwn(t *testing.T) {
 
 func TestDuplicateAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := stages(t, func(context.Context, *call) (*wire.Result, error) {
+		b := stages(t, func(context.Context, *attempt) (*wire.Result, error) {
 			return &wire.Result{Ran: true, Stdout: []byte("ok\xff"), Stderr: []byte("hm"), Data: []byte(`{"n":1}`)}, nil
 		})
 		for i := range 3 {
@@ -105,23 +108,23 @@ func TestDuplicateAfterwards(t *testing.T) {
 			t.Error("two hits are not counted")
 		}
 		// Another payload, another caller, another time.
-		if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Payload = []byte(`{"n":2}`) }); e == nil || e.Code != fault.IdempotencyKeyReused {
+		if _, e := b.call(t.Context(), mutating, key("k"), func(d *call.Decided) { d.Pinned.Payload = []byte(`{"n":2}`) }); e == nil || e.Code != fault.IdempotencyKeyReused {
 			t.Errorf("another payload: %v", e)
 		}
-		if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Env = map[string]string{"A": "b"} }); e == nil || e.Code != fault.IdempotencyKeyReused {
+		if _, e := b.call(t.Context(), mutating, key("k"), func(d *call.Decided) { d.Call.Env = map[string]string{"A": "b"} }); e == nil || e.Code != fault.IdempotencyKeyReused {
 			t.Errorf("another environment: %v", e)
 		}
-		envelope := func(k *call) { k.Form = wire.Envelope }
-		if _, e := b.call(t.Context(), mutating, key("k"), envelope, func(k *call) { k.Stdin = []byte("in") }); e == nil || e.Code != fault.IdempotencyKeyReused {
+		envelope := func(d *call.Decided) { d.Call.Form = wire.Envelope }
+		if _, e := b.call(t.Context(), mutating, key("k"), envelope, func(d *call.Decided) { d.Call.Stdin = []byte("in") }); e == nil || e.Code != fault.IdempotencyKeyReused {
 			t.Errorf("another input, beside the payload: %v", e)
 		}
-		if _, e := b.call(t.Context(), mutating, key("k"), envelope, func(k *call) { k.kind, k.Cwd = session.KindTurn, "/elsewhere" }); e == nil || e.Code != fault.IdempotencyKeyReused {
+		if _, e := b.call(t.Context(), mutating, key("k"), envelope, func(d *call.Decided) { d.Kind, d.Pinned.Cwd = session.KindTurn, "/elsewhere" }); e == nil || e.Code != fault.IdempotencyKeyReused {
 			t.Errorf("a turn in the folder of another session: %v", e)
 		}
-		if res, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.caller.ID = "another" }); e != nil || res.FromCache {
+		if res, e := b.call(t.Context(), mutating, key("k"), func(d *call.Decided) { d.Caller.ID = "another" }); e != nil || res.FromCache {
 			t.Errorf("another caller: %+v, %v", res, e)
 		}
-		if res, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Payload = []byte(`{ "n" : 1.0 }`) }); e != nil || !res.FromCache {
+		if res, e := b.call(t.Context(), mutating, key("k"), func(d *call.Decided) { d.Pinned.Payload = []byte(`{ "n" : 1.0 }`) }); e != nil || !res.FromCache {
 			t.Errorf("the same payload, written otherwise: %+v, %v", res, e)
 		}
 		time.Sleep(24 * time.Hour)
@@ -135,7 +138,7 @@ func TestDuplicateAfterwards(t *testing.T) {
 // on request.
 func TestFailureIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := stages(t, func(context.Context, *call) (*wire.Result, error) {
+		b := stages(t, func(context.Context, *attempt) (*wire.Result, error) {
 			return &wire.Result{Ran: true, ExitCode: 3, Stderr: []byte("no")}, nil
 		})
 		for i := range 2 {
@@ -144,7 +147,7 @@ func TestFailureIsKept(t *testing.T) {
 				t.Errorf("call %d: %+v, %v", i, res, e)
 			}
 		}
-		if res, _ := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Retry = true }); res == nil || res.FromCache || b.ran.Load() != 2 {
+		if res, _ := b.call(t.Context(), mutating, key("k"), func(d *call.Decided) { d.Call.Retry = true }); res == nil || res.FromCache || b.ran.Load() != 2 {
 			t.Errorf("with retry: %+v", res)
 		}
 		time.Sleep(30 * time.Second)
@@ -164,7 +167,7 @@ func TestFailureIsKept(t *testing.T) {
 			}
 			time.Sleep(50 * time.Minute)
 		}
-		b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) { k.begin(ctx); return badRequest(ctx, k) }
+		b.run = func(ctx context.Context, k *attempt) (*wire.Result, error) { return badRequest(ctx, k) }
 		for i := range 2 {
 			res, e := b.call(t.Context(), mutating, key("other"))
 			if e == nil || e.Code != fault.ToolFailed || e.Message != "400" || res.FromCache != (i > 0) {
@@ -178,12 +181,12 @@ func TestFailureIsKept(t *testing.T) {
 // that nobody knows, for the whole time to live. One that changes nothing, or
 // may be repeated, may run again.
 func TestOutcomeUnknown(t *testing.T) {
-	for name, run := range map[string]func(context.Context, *call) (*wire.Result, error){
-		"timeout": func(ctx context.Context, _ *call) (*wire.Result, error) { <-ctx.Done(); return nil, ctx.Err() },
-		"abort":   func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.Aborted} },
-		"trap":    func(context.Context, *call) (*wire.Result, error) { return nil, &fault.Error{Code: fault.GuestTrap} },
-		"a signal": func(_ context.Context, k *call) (*wire.Result, error) {
-			k.killed = true
+	for name, run := range map[string]func(context.Context, *attempt) (*wire.Result, error){
+		"timeout": func(ctx context.Context, _ *attempt) (*wire.Result, error) { <-ctx.Done(); return nil, ctx.Err() },
+		"abort":   func(context.Context, *attempt) (*wire.Result, error) { return nil, &fault.Error{Code: fault.Aborted} },
+		"trap":    func(context.Context, *attempt) (*wire.Result, error) { return nil, &fault.Error{Code: fault.GuestTrap} },
+		"a signal": func(_ context.Context, k *attempt) (*wire.Result, error) {
+			k.Killed = true
 			return &wire.Result{Ran: true, ExitCode: 137}, nil
 		},
 	} {
@@ -195,26 +198,26 @@ func TestOutcomeUnknown(t *testing.T) {
 			}
 			for _, after := range []time.Duration{0, time.Minute, 23 * time.Hour} {
 				time.Sleep(after)
-				if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.Retry = true }); e == nil || e.Code != fault.OutcomeUnknown || e.Retriable() {
+				if _, e := b.call(t.Context(), mutating, key("k"), func(d *call.Decided) { d.Call.Retry = true }); e == nil || e.Code != fault.OutcomeUnknown || e.Retriable() {
 					t.Errorf("%s: %v later the key answers %v", name, after, e)
 				}
 			}
 			if b.ran.Load() != 1 {
 				t.Errorf("%s: ran %d times", name, b.ran.Load())
 			}
-			if found, err := b.records.Flush(t.Context(), "tool", "k"); err != nil || found.Flushed != 1 {
+			if found, err := b.Records.Flush(t.Context(), "tool", "k"); err != nil || found.Flushed != 1 {
 				t.Errorf("%s: flush: %+v, %v", name, found, err)
 			}
-			b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) { k.begin(ctx); return succeed(ctx, k) }
+			b.run = func(ctx context.Context, k *attempt) (*wire.Result, error) { return succeed(ctx, k) }
 			if res, e := b.call(t.Context(), mutating, key("k")); e != nil || res.FromCache {
 				t.Errorf("%s: after a flush: %+v, %v", name, res, e)
 			}
-			for _, safe := range [][]func(*call){{key("safe")}, {mutating, idempotent, key("safe2")}} {
-				b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) { k.begin(ctx); return run(ctx, k) }
+			for _, safe := range [][]change{{key("safe")}, {mutating, idempotent, key("safe2")}} {
+				b.run = func(ctx context.Context, k *attempt) (*wire.Result, error) { return run(ctx, k) }
 				b.tool.Def.Reliability.Retry.Max = 0
 				b.call(t.Context(), safe...)
 				time.Sleep(31 * time.Second)
-				b.Host.run = func(ctx context.Context, k *call) (*wire.Result, error) { k.begin(ctx); return succeed(ctx, k) }
+				b.run = func(ctx context.Context, k *attempt) (*wire.Result, error) { return succeed(ctx, k) }
 				if res, e := b.call(t.Context(), safe...); e != nil || res.FromCache {
 					t.Errorf("%s: what may be repeated: %+v, %v", name, res, e)
 				}
@@ -234,14 +237,15 @@ func TestWhatNeverBeganLeavesNoRecord(t *testing.T) {
 		if _, e := b.call(t.Context(), mutating, key("k")); e == nil || e.Code != fault.CircuitOpen {
 			t.Fatalf("%v", e)
 		}
-		b.Host.run = func(context.Context, *call) (*wire.Result, error) {
+		b.run = func(_ context.Context, k *attempt) (*wire.Result, error) {
+			k.Progress.TakeBack(k.Number)
 			return nil, &fault.Error{Code: fault.ToolNotInstalled}
 		}
 		time.Sleep(30 * time.Second)
 		if _, e := b.call(t.Context(), mutating, key("k")); e == nil || e.Code != fault.ToolNotInstalled {
 			t.Fatalf("%v", e)
 		}
-		if found, err := b.records.Show(t.Context(), "tool", "k"); err != nil || len(found) != 0 {
+		if found, err := b.Records.Show(t.Context(), "tool", "k"); err != nil || len(found) != 0 {
 			t.Errorf("records %+v, %v", found, err)
 		}
 	})
@@ -252,30 +256,30 @@ func TestWhatNeverBeganLeavesNoRecord(t *testing.T) {
 func TestAutomaticKeys(t *testing.T) {
 	yes, no := true, false
 	schema := new(jsonschema.Schema)
-	envelope := func(k *call) { k.Form = wire.Envelope }
-	args := func(k *call) { k.Form = wire.Envelope; k.Args = []string{"push"} }
-	plain := func(k *call) { k.Form = wire.Plain; k.Args = []string{"push"} }
-	stdin := func(k *call) {
-		k.streams.Stdin = func() io.ReadCloser { return io.NopCloser(strings.NewReader("")) }
-		k.wantStdin = true
+	envelope := func(d *call.Decided) { d.Call.Form = wire.Envelope }
+	args := func(d *call.Decided) { d.Call.Form = wire.Envelope; d.Call.Args = []string{"push"} }
+	plain := func(d *call.Decided) { d.Call.Form = wire.Plain; d.Call.Args = []string{"push"} }
+	stdin := func(d *call.Decided) {
+		d.Request.Streams.Stdin = func() io.ReadCloser { return io.NopCloser(strings.NewReader("")) }
+		d.Input.Wanted = true
 	}
 	for _, tt := range []struct {
 		name   string
 		schema *jsonschema.Schema
 		auto   *bool
-		change []func(*call)
+		change []change
 		want   bool
 	}{
-		{"a schema", schema, nil, []func(*call){mutating, envelope}, true},
-		{"no schema", nil, nil, []func(*call){mutating, envelope}, false},
-		{"a schema, declined", schema, &no, []func(*call){mutating, envelope}, false},
-		{"read only", schema, &yes, []func(*call){envelope}, false},
-		{"arguments", schema, nil, []func(*call){mutating, args}, false},
-		{"arguments in plain form", schema, nil, []func(*call){mutating, plain}, false},
-		{"arguments, declared", nil, &yes, []func(*call){mutating, args}, true},
-		{"arguments in plain form, declared", nil, &yes, []func(*call){mutating, plain}, true},
-		{"input that comes by a stream", nil, &yes, []func(*call){mutating, plain, stdin}, false},
-		{"the policy names it", nil, nil, []func(*call){mutating, plain, key("of the policy")}, true},
+		{"a schema", schema, nil, []change{mutating, envelope}, true},
+		{"no schema", nil, nil, []change{mutating, envelope}, false},
+		{"a schema, declined", schema, &no, []change{mutating, envelope}, false},
+		{"read only", schema, &yes, []change{envelope}, false},
+		{"arguments", schema, nil, []change{mutating, args}, false},
+		{"arguments in plain form", schema, nil, []change{mutating, plain}, false},
+		{"arguments, declared", nil, &yes, []change{mutating, args}, true},
+		{"arguments in plain form, declared", nil, &yes, []change{mutating, plain}, true},
+		{"input that comes by a stream", nil, &yes, []change{mutating, plain, stdin}, false},
+		{"the policy names it", nil, nil, []change{mutating, plain, key("of the policy")}, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := stages(t, succeed)
@@ -288,7 +292,7 @@ func TestAutomaticKeys(t *testing.T) {
 			if !tt.want || strings.HasPrefix(tt.name, "the policy") {
 				return
 			}
-			if res, _ := b.call(t.Context(), append(tt.change, func(k *call) { k.caller.ID = "another" })...); res.FromCache {
+			if res, _ := b.call(t.Context(), append(tt.change, func(d *call.Decided) { d.Caller.ID = "another" })...); res.FromCache {
 				t.Errorf("%s: answered to another caller", tt.name)
 			}
 			time.Sleep(time.Hour)
@@ -300,11 +304,11 @@ func TestAutomaticKeys(t *testing.T) {
 	b := stages(t, succeed)
 	b.tool.Schema = schema
 	for _, payload := range []string{`{"n":9007199254740993}`} {
-		if _, e := b.call(t.Context(), mutating, envelope, func(k *call) { k.Payload = []byte(payload) }); e == nil || e.Code != fault.InvalidPayload {
+		if _, e := b.call(t.Context(), mutating, envelope, func(d *call.Decided) { d.Pinned.Payload = []byte(payload) }); e == nil || e.Code != fault.InvalidPayload {
 			t.Errorf("%s: %v", payload, e)
 		}
 	}
-	if _, e := b.call(t.Context(), mutating, key("k"), func(k *call) { k.caller.ID = "" }); e == nil || e.Code != fault.Unauthenticated {
+	if _, e := b.call(t.Context(), mutating, key("k"), func(d *call.Decided) { d.Caller.ID = "" }); e == nil || e.Code != fault.Unauthenticated {
 		t.Errorf("a key of nobody: %v", e)
 	}
 }
@@ -312,7 +316,7 @@ func TestAutomaticKeys(t *testing.T) {
 // Going on without a caller is for what has begun. It is no reason to begin again.
 func TestNoRetryWithoutACaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+		b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) {
 			time.Sleep(10 * time.Second)
 			return unavailable(ctx, k)
 		})
@@ -336,8 +340,8 @@ func TestAbortWhileTheStoreIsSilent(t *testing.T) {
 	}
 	defer silent.Close()
 	b := stages(t, succeed)
-	b.records.Close()
-	if b.records, err = idempotency.Open(t.Context(), idempotency.Config{Store: "redis://" + silent.Addr().String(), Lease: 100 * time.Millisecond}); err != nil {
+	b.Records.Close()
+	if b.Records, err = idempotency.Open(t.Context(), idempotency.Config{Store: "redis://" + silent.Addr().String(), Lease: 100 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, abort := context.WithCancelCause(t.Context())
@@ -355,28 +359,32 @@ func TestAbortWhileTheStoreIsSilent(t *testing.T) {
 func TestCallerLeaves(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		change  []func(*call)
+		change  []change
 		goesOn  bool
 		unknown bool
 	}{
-		{"mutating, with a key", []func(*call){mutating, key("k")}, true, false},
-		{"mutating, without a key", []func(*call){mutating}, false, false},
-		{"read only, with a key", []func(*call){key("k")}, false, false},
-		{"mutating, with a key, its input not all there", []func(*call){mutating, key("k"), openInput}, false, true},
-		{"mutating, with a key, streamed", []func(*call){mutating, key("k"), goneStreams}, true, false},
+		{"mutating, with a key", []change{mutating, key("k")}, true, false},
+		{"mutating, without a key", []change{mutating}, false, false},
+		{"read only, with a key", []change{key("k")}, false, false},
+		{"mutating, with a key, its input not all there", []change{mutating, key("k"), openInput}, false, true},
+		{"mutating, with a key, streamed", []change{mutating, key("k"), goneStreams}, true, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
-				if k.streams.Stdin != nil {
-					in := k.streams.Stdin()
+			b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) {
+				if k.Streams.Stdin != nil {
+					in := k.Streams.Stdin()
 					defer in.Close()
 					go in.Read(make([]byte, 1))
 				}
-				out := b2out(k)
 				select {
 				case <-time.After(10 * time.Second):
-					_, err := out.Write([]byte("done"))
-					return &wire.Result{Ran: true}, err
+					if k.Streams.Stdout != nil { // of a caller that has left, as package execute writes there
+						if _, err := k.Streams.Stdout.Write([]byte("done")); err != nil && !k.Progress.GoesOn() {
+							return nil, err
+						}
+					}
+					k.Streamed = &[2][]byte{[]byte("done")}
+					return &wire.Result{Ran: true}, nil
 				case <-ctx.Done():
 					return nil, context.Cause(ctx)
 				}
@@ -401,7 +409,7 @@ func TestCallerLeaves(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		b := stages(t, func(ctx context.Context, k *call) (*wire.Result, error) {
+		b := stages(t, func(ctx context.Context, k *attempt) (*wire.Result, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		})
@@ -421,30 +429,20 @@ func TestCallerLeaves(t *testing.T) {
 		if _, e := b2.call(aborted, mutating, key("k")); e == nil || e.Code != fault.Aborted {
 			t.Errorf("a call that was aborted before it began: %v", e)
 		}
-		if found, _ := b2.records.Show(t.Context(), "tool", "k"); len(found) != 0 {
+		if found, _ := b2.Records.Show(t.Context(), "tool", "k"); len(found) != 0 {
 			t.Errorf("it left %+v", found)
 		}
 	})
 }
 
-// b2out is where the tool of a test writes its output.
-func b2out(k *call) io.Writer {
-	if k.streams.Stdout != nil {
-		k.teeStreams()
-		return k.streams.Stdout
-	}
-	k.teed = &[2]capture{{max: maxTee}, {max: maxTee}}
-	return &k.teed[0]
-}
-
-func openInput(k *call) {
+func openInput(d *call.Decided) {
 	r, _ := io.Pipe()
-	k.streams.Stdin, k.wantStdin = func() io.ReadCloser { return r }, true
+	d.Request.Streams.Stdin, d.Input.Wanted = func() io.ReadCloser { return r }, true
 }
 
 // goneStreams fail as those of a caller that has left do.
-func goneStreams(k *call) {
-	k.streams.Stdout, k.streams.Stderr = failing{}, failing{}
+func goneStreams(d *call.Decided) {
+	d.Request.Streams.Stdout, d.Request.Streams.Stderr = failing{}, failing{}
 }
 
 type failing struct{}
@@ -454,7 +452,7 @@ func (failing) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 // A result that is too large is not kept, and the call is not run again.
 func TestResultTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := stages(t, func(context.Context, *call) (*wire.Result, error) {
+		b := stages(t, func(context.Context, *attempt) (*wire.Result, error) {
 			return &wire.Result{Ran: true, Stdout: bytes.Repeat([]byte("x"), 70_000)}, nil
 		})
 		if res, e := b.call(t.Context(), mutating, key("k")); e != nil || len(res.Stdout) != 70_000 {
@@ -478,7 +476,7 @@ func TestShadowOfKeys(t *testing.T) {
 				t.Errorf("%+v, %v", res, e)
 			}
 		}
-		b.call(t.Context(), mutating, key("k"), func(k *call) { k.Payload = []byte(`{}`) })
+		b.call(t.Context(), mutating, key("k"), func(d *call.Decided) { d.Pinned.Payload = []byte(`{}`) })
 		text := scrape(b.metrics)
 		for _, want := range []string{`{decision="replayed",tool="tool"} 2`, `{decision="key_reused",tool="tool"} 1`} {
 			if !strings.Contains(text, "toold_reliability_shadow_total"+want) {
@@ -505,17 +503,18 @@ func TestShadowOfKeys(t *testing.T) {
 // owner that vanished.
 func TestTakenOverByDeclarationOnly(t *testing.T) {
 	for _, tt := range []struct {
-		change []func(*call)
+		change []change
 		want   bool
-	}{{nil, true}, {[]func(*call){mutating}, false}, {[]func(*call){mutating, idempotent}, true}} {
-		b := stages(t, succeed)
-		k := &call{Call: &wire.Call{Tool: "tool", Payload: []byte(`{}`), IdempotencyKey: "k"}, tool: b.tool}
-		k.caller.ID = "somebody"
+	}{{nil, true}, {[]change{mutating}, false}, {[]change{mutating, idempotent}, true}} {
+		d := call.Undecided(call.Pinned{
+			Admitted: call.Admitted{Request: call.Request{Call: &wire.Call{Tool: "tool", IdempotencyKey: "k"}}, Caller: identity.Caller{ID: "somebody"}},
+			Tool:     &tools.Tool{Name: "tool", Def: tools.DefaultDefinition()}, Payload: []byte(`{}`),
+		})
 		for _, f := range tt.change {
-			f(k)
+			f(&d)
 		}
-		if r, err := recordRequest(k); err != nil || r.Rerun != tt.want {
-			t.Errorf("mutating %v, idempotent %v: %+v, %v", k.mutating, k.idempotent, r, err)
+		if r, err := recordRequest(&d); err != nil || r.Rerun != tt.want {
+			t.Errorf("mutating %v, idempotent %v: %+v, %v", d.Class.Mutating, d.Class.Idempotent, r, err)
 		}
 	}
 }

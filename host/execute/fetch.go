@@ -1,4 +1,4 @@
-package host
+package execute
 
 import (
 	"bytes"
@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/toold/toold/host/guest"
 )
 
 // Bounds of one http_request of a guest.
@@ -57,23 +59,6 @@ type fetchHandle struct {
 	// wildcard. What is the operator's own does not go where a caller's claim
 	// leads.
 	NamedOnly bool
-}
-
-type fetchRequest struct {
-	Method, URL string
-	Headers     map[string]string
-	Body        []byte
-	// Trace is added as traceparent, when set.
-	Trace string
-}
-
-type fetchResponse struct {
-	Status  int
-	Headers map[string]string
-	Body    []byte
-	// sent are credentials that the host made of secrets, as it sent them: the
-	// whole base64 of a user and a password. They are masked, too.
-	sent [][]byte
 }
 
 var errRefused = errors.New("not granted")
@@ -147,9 +132,11 @@ var notPublic = []netip.Prefix{
 }
 
 // do makes one request. Every failure is an error value that names what was
-// refused or what went wrong. It may hold what a server said, and so a secret;
-// with it comes a response that has only what was sent, or none.
-func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetchResponse, error) {
+// refused or what went wrong; it may hold what a server said, and so a secret.
+// sent, with an error too, are credentials that the host made of secrets, as it
+// sent them: the whole base64 of a user and a password. They are secrets, too.
+// trace is added as traceparent, where not empty.
+func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, trace string) (_ *guest.HTTPResponse, sent [][]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxFetchTime)
 	defer cancel()
 	method := strings.ToUpper(r.Method)
@@ -162,11 +149,11 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 	}
 	allowed := func(m string) bool { return slices.Contains(methods, m) || slices.Contains(methods, "*") }
 	if !allowed(method) {
-		return nil, fmt.Errorf("%s %w: add it to capabilities.http.methods in tool.json", method, errRefused)
+		return nil, nil, fmt.Errorf("%s %w: add it to capabilities.http.methods in tool.json", method, errRefused)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, r.URL, bytes.NewReader(r.Body))
 	if err != nil {
-		return nil, errors.New("http request: the URL or the method is malformed")
+		return nil, nil, errors.New("http request: the URL or the method is malformed")
 	}
 	for k, v := range r.Headers {
 		// What frames the message is the host's: a guest that could set it
@@ -180,11 +167,11 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 		}
 		req.Header.Set(k, v)
 	}
-	if r.Trace != "" {
-		req.Header.Set("Traceparent", r.Trace)
+	if trace != "" {
+		req.Header.Set("Traceparent", trace)
 	}
 	if _, err := f.check(g, req.URL); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// The secrets of a hop are set on that hop's own request by the transport
 	// below: net/http would carry headers of the first request along.
@@ -232,7 +219,6 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 			return err
 		},
 	}
-	sent := func() *fetchResponse { return &fetchResponse{sent: secrets.sent} }
 	resp, err := cl.Do(req)
 	if err != nil {
 		// url.Error quotes the whole URL, which may hold a token.
@@ -240,26 +226,26 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *fetchRequest) (*fetc
 		if errors.As(err, &ue) {
 			err = ue.Err
 		}
-		return sent(), fmt.Errorf("http request to %s: %w", req.URL.Hostname(), err)
+		return nil, secrets.sent, fmt.Errorf("http request to %s: %w", req.URL.Hostname(), err)
 	}
 	defer resp.Body.Close()
 	// The transport asked for gzip and has undone it. What is encoded still
 	// could hold a secret that nobody would find.
 	if e := resp.Header.Get("Content-Encoding"); secrets.carried && e != "" && !strings.EqualFold(e, "identity") {
-		return sent(), fmt.Errorf("http request to %s: the answer is encoded as %.40q, in which its secrets cannot be masked; have the server answer without an encoding, or with gzip when it is asked for", req.URL.Hostname(), e)
+		return nil, secrets.sent, fmt.Errorf("http request to %s: the answer is encoded as %.40q, in which its secrets cannot be masked; have the server answer without an encoding, or with gzip when it is asked for", req.URL.Hostname(), e)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxFetchBody+1))
 	if err != nil {
-		return sent(), fmt.Errorf("http request to %s: read the answer: %w", req.URL.Hostname(), err)
+		return nil, secrets.sent, fmt.Errorf("http request to %s: read the answer: %w", req.URL.Hostname(), err)
 	}
 	if len(body) > maxFetchBody {
-		return sent(), fmt.Errorf("http request to %s: the answer is over %d bytes", req.URL.Hostname(), maxFetchBody)
+		return nil, secrets.sent, fmt.Errorf("http request to %s: the answer is over %d bytes", req.URL.Hostname(), maxFetchBody)
 	}
-	out := &fetchResponse{Status: resp.StatusCode, Headers: map[string]string{}, Body: body, sent: secrets.sent}
+	out := &guest.HTTPResponse{Status: resp.StatusCode, Headers: map[string]string{}, Body: body}
 	for k, v := range resp.Header {
 		out.Headers[strings.ToLower(k)] = strings.Join(v, ", ")
 	}
-	return out, nil
+	return out, secrets.sent, nil
 }
 
 func (f *fetcher) check(g *fetchGrant, u *url.URL) (named bool, err error) {
@@ -286,7 +272,7 @@ type secretTransport struct {
 	// carried: some request had a secret, whether it was the last one or not:
 	// a server may write what it was sent into the address of a redirect.
 	carried bool
-	sent    [][]byte // see fetchResponse
+	sent    [][]byte // see fetcher.do
 }
 
 func (t *secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -1,0 +1,150 @@
+// Package admin serves the operator's socket: health, metrics, tools, results,
+// breakers, records, identities, sessions and profiles. Its JSON is that of
+// package adminapi. It decides nothing: it shows what the parts of a daemon say,
+// and passes on what an operator asks of them.
+package admin
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toold/toold/host/adminapi"
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/pipeline"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
+)
+
+// Daemon is what is shown and asked.
+type Daemon struct {
+	pipeline.Parts
+	Pipeline *pipeline.Pipeline
+	Version  string
+	Started  time.Time
+	// Ready reports whether calls are taken.
+	Ready func() bool
+	// Refused is why the last reload was refused, or empty.
+	Refused func() string
+	// Conns counts the connections of all sockets.
+	Conns func() int
+	// Linked are the daemon's own files that have a further name, by whether
+	// that keeps binaries from being run.
+	Linked func() map[string]bool
+}
+
+// Handler serves the operator's socket.
+func (d *Daemon) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if !d.Ready() {
+			fail(w, http.StatusServiceUnavailable, errors.New("this toold takes no calls now: it starts or stops"))
+			return
+		}
+		w.Write([]byte("ok\n"))
+	})
+	mux.Handle("GET /metrics", d.Metrics.Handler())
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, d.status()) })
+	mux.HandleFunc("GET /tools", func(w http.ResponseWriter, r *http.Request) {
+		list := []adminapi.ToolStatus{}
+		for _, s := range d.Tools.List() {
+			list = append(list, d.toolStatus(s, false))
+		}
+		answer(w, http.StatusOK, list)
+	})
+	mux.HandleFunc("GET /tools/{name}", func(w http.ResponseWriter, r *http.Request) {
+		for _, s := range d.Tools.List() {
+			if s.Name == r.PathValue("name") {
+				answer(w, http.StatusOK, d.toolStatus(s, true))
+				return
+			}
+		}
+		fail(w, http.StatusNotFound, errors.New("there is no such tool; toolctl tools lists those that there are"))
+	})
+	mux.HandleFunc("GET /results/{id}", func(w http.ResponseWriter, r *http.Request) {
+		res, err := d.Pipeline.Results.Get(r.PathValue("id"))
+		if err != nil {
+			fail(w, http.StatusNotFound, err)
+			return
+		}
+		out := adminapi.StoredResult{
+			ExecutionID: res.ExecutionID, Tool: res.Tool, Started: res.Started, Status: res.Status(), ExitCode: res.ExitCode,
+			Stdout: res.Stdout, Stderr: res.Stderr, Data: res.Data, Truncated: res.Truncated,
+			DurationMS: res.Duration.Milliseconds(), Usage: res.Usage,
+		}
+		if res.Err != nil {
+			out.Code, out.Error = string(res.Err.Code), res.Err.Message
+		}
+		answer(w, http.StatusOK, out)
+	})
+	d.adminReliability(mux)
+	d.identityHandlers(mux)
+	mux.HandleFunc("POST /session/{call}", d.serveOperator)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fail(w, http.StatusNotFound, errors.New("no such operation; this toold may be older than the toolctl that asks"))
+	})
+	return mux
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(v)
+}
+
+func fail(w http.ResponseWriter, status int, err error) {
+	answer(w, status, adminapi.Error{Message: err.Error()})
+}
+
+func (d *Daemon) status() adminapi.HostStatus {
+	c := d.Config()
+	s := adminapi.HostStatus{
+		Version: d.Version, PID: os.Getpid(), Instance: c.Instance, Started: d.Started,
+		Socket: c.Socket, Tools: c.Tools, Restricted: c.Restricted, State: c.State, Roots: c.Roots,
+		Reliability: cmp.Or(c.Reliability, config.ReliabilityOff), Store: c.StoreKind(),
+		Config: c.File, Running: int(d.Pipeline.Running()), Calls: d.Pipeline.Calls(),
+	}
+	s.Connections, s.ConfigError = d.Conns(), d.Refused()
+	for file, refused := range d.Linked() {
+		s.Linked = append(s.Linked, adminapi.LinkedFile{Path: file, Refused: refused})
+	}
+	slices.SortFunc(s.Linked, func(a, b adminapi.LinkedFile) int { return strings.Compare(a.Path, b.Path) })
+	confinement := d.Runner.Confinement()
+	s.Landlock, s.Lost, s.Confinement = confinement.ABI, confinement.Lost, confinement.Level().String()
+	for _, reason := range []string{confinement.Reason, confinement.FilterReason, confinement.NamespacesReason} {
+		if reason != "" {
+			s.Raise = append(s.Raise, reason)
+		}
+	}
+	return s
+}
+
+func (d *Daemon) toolStatus(s tools.Status, whole bool) adminapi.ToolStatus {
+	t := adminapi.ToolStatus{
+		Name: s.Name, State: s.State, Description: s.Description, Kind: s.Kind, Path: s.Path,
+		Policies: s.Policies, Category: s.Category, Version: s.Version, Loaded: s.Loaded,
+		Reason: s.Reason, Mutating: s.Mutating,
+	}
+	switch {
+	case s.User:
+		t.Confinement = process.User.String()
+	case s.Executes:
+		t.Confinement = d.Runner.Confinement().Level().String()
+	}
+	if whole {
+		t.Schema = s.Schema
+	}
+	return t
+}

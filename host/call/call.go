@@ -1,0 +1,386 @@
+// Package call has the values that a call is on its way, one for each stage, and
+// what can be said of them without a daemon:
+//
+//	Request -> Admitted -> Pinned -> Decided -> Run -> Outcome
+//
+// Each holds the one before it and adds what its stage found out. A stage is
+// given one value and makes the next; no stage changes what it was given, or
+// what that points to. So a field has one owner, what a record or a log says of
+// the request is the request, and a test of a stage builds its input. What does
+// change while a call runs is in Progress and Meter, and in nothing else.
+//
+// Package pipeline has the order of the stages.
+package call
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/toold/toold/host/discovery"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// Request is one call as it came in.
+type Request struct {
+	// Call is what was sent. ExecutionID is never empty.
+	*wire.Call
+	// UID is the user who sent it, as the kernel says.
+	UID uint32
+	// Socket is the path of the daemon's socket that it came over: its roots
+	// and categories count. Empty is the first one.
+	Socket string
+	// Focus is the session that calls belong to which name none, shared by the
+	// calls of a connection. It may be nil.
+	Focus *atomic.Pointer[string]
+	// Streams are the caller's. Nobody closes them but the front end.
+	Streams wire.Streams
+	// Kind is that of its execution; empty is session.KindCall.
+	Kind string
+	// As is who calls, where that is known already: a turn and a job are their
+	// caller's. Nil asks the token and UID.
+	As *identity.Caller
+}
+
+// Admitted is a request whose caller and session are known. The token has ended
+// here: Call.Token is empty.
+type Admitted struct {
+	Request
+	Caller identity.Caller
+	// Session is the id of the session that it belongs to.
+	Session string
+	// Execution is its part of that session. It is nil for what is nobody's
+	// call: a discovery.
+	Execution *session.Execution
+	// Meter counts what its modules take.
+	Meter *Meter
+}
+
+// Pinned is a call of one generation of a tool, in one folder, for one identity.
+type Pinned struct {
+	Admitted
+	// Tool is of one version throughout: policy, schema and handler.
+	Tool *tools.Tool
+	// Effective is what the caller is to the tool.
+	Effective *identity.Effective
+	// Discovered is the tool that a module brought for the caller; nil for a
+	// tool of tools.d.
+	Discovered *Discovered
+	// Roots are the folders in and below which the call may work, Cwd the one
+	// that it works in. Cwd is empty for a tool that touches no files and was
+	// called from outside of them.
+	Roots []string
+	Cwd   string
+	// Payload is what the schema describes: as it was sent, or made of the
+	// arguments.
+	Payload json.RawMessage
+}
+
+// Discovered is a tool that a module brings for one identity.
+type Discovered struct {
+	discovery.Tool
+	Key    discovery.Key
+	Schema *jsonschema.Schema
+}
+
+// ReadOnly reports whether the caller may only read.
+func (p *Pinned) ReadOnly() bool { return p.Effective.ReadOnly }
+
+// OnlyReads reports whether the guest of p may make requests that read, and no
+// others: what a module says of its tool, or an operator of a caller, the host
+// holds it to.
+func (p *Pinned) OnlyReads() bool {
+	return p.ReadOnly() || p.Discovered != nil && !p.Discovered.Mutating
+}
+
+// IsCommand reports whether the payload is {args, cwd, stdin?}, or follows from
+// these.
+func (p *Pinned) IsCommand() bool {
+	return p.Discovered == nil && (p.Form == wire.Plain || p.Args != nil)
+}
+
+// Validate checks the payload against the schema of what is called.
+func (p *Pinned) Validate() error {
+	if p.Discovered == nil {
+		return p.Tool.Validate(p.Payload)
+	}
+	t := &tools.Tool{Name: p.Call.Tool, Schema: p.Discovered.Schema}
+	return t.Validate(p.Payload)
+}
+
+// Input is what a call reads on its standard input.
+type Input struct {
+	// Bytes came with the request, or are a policy's. Fixed says that they are
+	// a policy's, and all there is, even where there are none.
+	Bytes []byte
+	Fixed bool
+	// Wanted says that the call reads what its caller streams.
+	Wanted bool
+}
+
+// Class says what a call does to the world.
+type Class struct {
+	Mutating   bool
+	Idempotent bool // it may be made twice
+}
+
+// Repeatable reports whether such a call may safely be made twice.
+func (c Class) Repeatable() bool { return !c.Mutating || c.Idempotent }
+
+// Shell says what a call may give to a shell.
+type Shell struct {
+	Allowed bool
+	// Lines are the only ones; nil: any.
+	Lines []string
+}
+
+// Decided is what runs, exactly.
+type Decided struct {
+	Pinned
+	// Rule is the last one that a policy named.
+	Rule string
+	Args []string
+	Env  map[string]string
+	// Input, and Payload as a module finds it: as it came, but with what the
+	// policies made of the arguments and the input.
+	Input   Input
+	Payload json.RawMessage
+	Shell   Shell
+	Class   Class
+	// Key is that of its idempotency record; empty: none, or one that is made
+	// of the payload.
+	Key string
+	// Timeout is the shortest that a policy set; 0: none.
+	Timeout time.Duration
+	Mode    Mode
+}
+
+// Undecided is what p runs if no policy says otherwise.
+func Undecided(p Pinned) Decided {
+	def := p.Tool.Def
+	return Decided{
+		Pinned:  p,
+		Args:    p.Args,
+		Env:     p.Env,
+		Input:   Input{Bytes: p.Stdin, Wanted: def.Stdin},
+		Payload: p.Payload,
+		Class:   Class{Mutating: def.Mutating, Idempotent: def.Idempotent},
+		Key:     p.IdempotencyKey,
+	}
+}
+
+// Apply makes d what a policy decided about it. The error says which part of the
+// decision cannot be followed.
+func (d Decided) Apply(by *abi.Decision) (Decided, error) {
+	d.Rule = by.Rule
+	if by.Args != nil {
+		if d.Discovered != nil && !slices.Equal(by.Args, d.Args) {
+			return d, fmt.Errorf("args: %s takes its payload, and other arguments change nothing in that", d.Call.Tool)
+		}
+		d.Args = by.Args
+	}
+	if by.Env != nil {
+		d.Env = by.Env
+	}
+	if by.StdinBase64 != nil {
+		b, err := base64.StdEncoding.DecodeString(*by.StdinBase64)
+		if err != nil {
+			return d, fmt.Errorf("stdin_base64: %w", err)
+		}
+		d.Input.Bytes, d.Input.Fixed = b, true
+	}
+	if d.IsCommand() && (by.Args != nil || by.StdinBase64 != nil) {
+		payload, err := json.Marshal(struct {
+			Args  []string `json:"args"`
+			Cwd   string   `json:"cwd"`
+			Stdin []byte   `json:"stdin,omitempty"`
+		}{append([]string{}, d.Args...), d.Cwd, d.Input.Bytes})
+		if err != nil {
+			return d, err
+		}
+		d.Payload = payload
+	}
+	if by.Stdin != nil {
+		d.Input.Wanted = *by.Stdin
+	}
+	if by.Mutating != nil {
+		d.Class.Mutating = *by.Mutating
+	}
+	if by.Idempotent != nil {
+		d.Class.Idempotent = *by.Idempotent
+	}
+	if by.IdempotencyKey != "" {
+		d.Key = by.IdempotencyKey
+	}
+	if by.Shell {
+		d.Shell = d.Shell.allow(by.ShellLines)
+	}
+	d.Timeout = Shorter(time.Duration(by.TimeoutMS)*time.Millisecond, d.Timeout)
+	return d, nil
+}
+
+// allow lets a call have a shell for lines; none is any. Where two policies name
+// some, those that both name remain.
+func (s Shell) allow(lines []string) Shell {
+	s.Allowed = true
+	switch {
+	case len(lines) == 0:
+	case s.Lines == nil:
+		s.Lines = lines
+	default:
+		s.Lines = slices.DeleteFunc(slices.Clone(s.Lines), func(line string) bool { return !slices.Contains(lines, line) })
+	}
+	return s
+}
+
+// Settle is d with what no policy has a say in: whatever a module says of its
+// tool holds, and a caller that may only read is held to that. The error is
+// DENIED.
+func (d Decided) Settle(reliability string) (Decided, error) {
+	d.Class.Mutating = d.Class.Mutating || d.Discovered != nil && d.Discovered.Mutating
+	if d.ReadOnly() && d.Class.Mutating {
+		return d, fault.Errorf(fault.Denied, "denied by rule read-only: %s changes something, and this identity may only read; use a tool that reads", d.Call.Tool)
+	}
+	d.Mode = ModeFor(reliability, d.Class.Mutating)
+	return d, nil
+}
+
+// Shorter is the shorter of two durations, 0 standing for none.
+func Shorter(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// Mode is what the reliability layer does with one call.
+type Mode int
+
+const (
+	Off     Mode = iota // nothing
+	Shadow              // decides, logs and counts
+	Enforce             // does what it decides
+)
+
+// Run is a decided call that runs, with what changes meanwhile.
+type Run struct {
+	Decided
+	Progress *Progress
+	// Streams are the caller's, watched by Progress.
+	Streams wire.Streams
+}
+
+// NewRun begins to run d over streams.
+func NewRun(d Decided, streams wire.Streams) *Run {
+	p := &Progress{}
+	return &Run{Decided: d, Progress: p, Streams: p.watch(streams)}
+}
+
+// Attempt is one of the times that a call is executed.
+type Attempt struct {
+	*Run
+	// Number counts from 1.
+	Number int
+	// Trace is the W3C traceparent for what the tool asks and starts, or empty.
+	Trace string
+}
+
+// Outcome is what came of a call, or of one attempt at it.
+type Outcome struct {
+	// Result is never nil. Result.Err is why it failed.
+	Result *wire.Result
+	// Began says that the tool itself was started in this attempt.
+	Began bool
+	// Killed says that a signal ended it.
+	Killed bool
+	// ExitFailed says that its exit is a failure, and not only its answer.
+	ExitFailed bool
+	// RetryAfter is the least wait before another attempt that its upstream
+	// asked for.
+	RetryAfter time.Duration
+	// Streamed is what went to the caller's streams, as far as a record may hold
+	// it; nil where nothing was kept.
+	Streamed *[2][]byte
+	// Answer is what a handler itself answered, where it did.
+	Answer *abi.Result
+}
+
+// Failed is the outcome of a call that ended with err. ctx is the call's, which
+// may tell why.
+func Failed(ctx context.Context, err error) Outcome {
+	return Outcome{Result: &wire.Result{Err: AsError(ctx, err)}}
+}
+
+// Err is why the call failed, or nil.
+func (o *Outcome) Err() *fault.Error { return o.Result.Err }
+
+// AsError gives an error of the pipeline its code; nil stays nil. One that comes
+// from the end of the call's context is TIMEOUT or ABORTED, whatever it was
+// wrapped in.
+func AsError(ctx context.Context, err error) *fault.Error {
+	if err == nil {
+		return nil
+	}
+	var e *fault.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	// The end of a call's context may have a reason of its own: a caller that
+	// broke the protocol, a daemon that stops.
+	if errors.As(context.Cause(ctx), &e) {
+		return e
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return &fault.Error{Code: fault.Timeout, Message: "the call took longer than it may", Cause: err}
+	case errors.Is(err, context.Canceled):
+		return &fault.Error{Code: fault.Aborted, Message: "the call was ended", Cause: err}
+	}
+	return fault.Errorf(fault.Internal, "%w; see the daemon's log", err)
+}
+
+// Meter adds up what the modules of one call take. It is safe for concurrent use.
+type Meter struct {
+	mu    sync.Mutex
+	usage *wire.Usage // nil until a module ran; guarded by mu
+}
+
+// Add adds what one call of a module took: metered instructions, bytes of memory
+// at most, pages of 4 KiB restored. A nil Meter counts nothing.
+func (m *Meter) Add(fuel, memory int64, pages int) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.usage == nil {
+		m.usage = &wire.Usage{}
+	}
+	m.usage.Fuel += fuel
+	m.usage.Memory = max(m.usage.Memory, memory)
+	m.usage.Pages += int64(pages)
+}
+
+// Usage is what it came to; nil where no module ran.
+func (m *Meter) Usage() *wire.Usage {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.usage == nil {
+		return nil
+	}
+	u := *m.usage
+	return &u
+}

@@ -1,0 +1,153 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// Progress is what has happened in a call that runs: whether the tool was
+// started, what passed between it and the caller, and whether the call goes on
+// without its caller. It is safe for concurrent use.
+type Progress struct {
+	output atomic.Bool // bytes of standard output were passed on
+	input  atomic.Pointer[watchedInput]
+
+	mu    sync.Mutex
+	begun bool // guarded by mu
+	// caller is the caller's own context, of a call that may outlive it. It is
+	// set before the call begins.
+	caller context.Context
+}
+
+// Begin notes that the tool itself is started now, unless ctx, or the caller's
+// context before anything was started, has ended: the error is then why.
+func (p *Progress) Begin(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if c := p.caller; c != nil && !p.begun && c.Err() != nil {
+		return context.Cause(c)
+	}
+	p.begun = true
+	return nil
+}
+
+// TakeBack takes Begin back for the attempt of that number: the tool was not
+// started after all. What an earlier attempt began stays begun.
+func (p *Progress) TakeBack(attempt int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.begun = attempt > 1 && p.begun
+}
+
+// Begun reports whether an attempt has started the tool.
+func (p *Progress) Begun() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.begun
+}
+
+// OutputSent reports whether bytes of standard output were passed on.
+func (p *Progress) OutputSent() bool { return p.output.Load() }
+
+// InputSpent reports whether an attempt has used up the input: any that was
+// opened and was not empty.
+func (p *Progress) InputSpent() bool {
+	w := p.input.Load()
+	return w != nil && !(w.ended.Load() && !w.read.Load())
+}
+
+// Outlive is a context for what must go on when the caller has left, once it has
+// begun. Everything else that ends ctx ends it: its deadline, and every other
+// cause. end has to be called.
+func (p *Progress) Outlive(ctx context.Context) (_ context.Context, cancel context.CancelCauseFunc, end func()) {
+	p.caller = ctx
+	alive, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stopTimer := func() {}
+	if d, ok := ctx.Deadline(); ok {
+		alive, stopTimer = context.WithDeadline(alive, d)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		cause := context.Cause(ctx)
+		if errors.Is(cause, context.DeadlineExceeded) || cause == wire.ErrLeft && p.GoesOn() {
+			return // alive has the same deadline
+		}
+		cancel(cause)
+	})
+	return alive, cancel, func() {
+		stop()
+		stopTimer()
+		cancel(nil)
+	}
+}
+
+// GoesOn reports whether the call does without its caller: it may outlive it, has
+// begun, and has all of its input. Input that is cut off must never look like
+// input that ended.
+func (p *Progress) GoesOn() bool {
+	w := p.input.Load()
+	open := w != nil && !w.ended.Load() // more of it may come
+	return p.caller != nil && p.Begun() && !open
+}
+
+// Abandoned reports whether the caller of a call that may outlive it has left.
+// Then what has begun goes on, and nothing is begun again.
+func (p *Progress) Abandoned() bool { return p.caller != nil && p.caller.Err() != nil }
+
+// watch makes streams tell what passed through them.
+func (p *Progress) watch(s wire.Streams) wire.Streams {
+	if s.Stdout != nil {
+		s.Stdout = noticing{s.Stdout, &p.output}
+	}
+	if open := s.Stdin; open != nil {
+		s.Stdin = func() io.ReadCloser {
+			in := p.input.Load()
+			switch {
+			case in == nil:
+				in = &watchedInput{ReadCloser: open()}
+				p.input.Store(in)
+			case in.ended.Load() && !in.read.Load():
+				return io.NopCloser(strings.NewReader("")) // it was empty, and is for this attempt
+			}
+			return in
+		}
+	}
+	return s
+}
+
+type noticing struct {
+	io.Writer
+	some *atomic.Bool
+}
+
+func (n noticing) Write(p []byte) (int, error) {
+	if len(p) > 0 {
+		n.some.Store(true)
+	}
+	return n.Writer.Write(p)
+}
+
+// watchedInput is the caller's input, which comes only once.
+type watchedInput struct {
+	io.ReadCloser
+	read, ended atomic.Bool
+}
+
+func (w *watchedInput) Read(p []byte) (int, error) {
+	n, err := w.ReadCloser.Read(p)
+	if n > 0 {
+		w.read.Store(true)
+	}
+	if err == io.EOF {
+		w.ended.Store(true)
+	}
+	return n, err
+}

@@ -1,0 +1,321 @@
+package execute
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/repoconfig"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// Question is one call of a module of a tool.
+type Question struct {
+	// Call is whom it is for: the tool's grants, and what the caller is to it.
+	// Without an Execution it is for a discovery, which is nobody's call.
+	Call   *call.Pinned
+	Module *guest.Module
+	Export string
+	Input  []byte
+	// Trace is the W3C traceparent of what the module asks, or empty.
+	Trace string
+
+	services guest.Services // those of a handler only
+	upstream *upstream      // hears of HTTP answers; may be nil
+}
+
+// Ask calls a module with what its tool grants: state, HTTP, binaries and calls of
+// tools. Errors have codes of the engine.
+func (e *Executor) Ask(ctx context.Context, q Question) (guest.Reply, error) {
+	reply, err := q.Module.Call(ctx, e.invocation(&q))
+	e.spent(q.Call, reply.Stats)
+	return reply, err
+}
+
+// spent adds what one call of a module took to what the call took.
+func (e *Executor) spent(p *call.Pinned, s guest.Stats) {
+	p.Meter.Add(s.Fuel, s.PeakMemory, s.PagesRestored)
+	p.Execution.AddFuel(s.Fuel)
+	e.Metrics.Spent(p.Tool.Name, s.Fuel, s.PeakMemory, s.PagesRestored)
+}
+
+// ABICall is what a module is asked about d, in the attempt of that number.
+func ABICall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
+	c := &abi.Call{
+		Tool:        d.Call.Tool,
+		Args:        d.Args,
+		Cwd:         d.Cwd,
+		Roots:       d.Roots,
+		Env:         d.Env,
+		ExecutionID: d.ExecutionID,
+		Attempt:     max(attempt, 1),
+		Caller:      d.Caller.ID,
+		ReadOnly:    d.ReadOnly(),
+		Session:     d.Session,
+	}
+	if d.Form == wire.Envelope || d.Discovered != nil {
+		c.Payload = d.Payload
+	}
+	if d.Discovered != nil && d.Discovered.Binding != "" {
+		c.Binding = json.RawMessage(d.Discovered.Binding)
+	}
+	if len(d.Input.Bytes) > 0 {
+		c.StdinBase64 = base64.StdEncoding.EncodeToString(d.Input.Bytes)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		c.DeadlineMS = max(time.Until(deadline).Milliseconds(), 1)
+	}
+	if slices.Contains(d.Tool.Wants, abi.WantRepoConfig) && d.Cwd != "" {
+		c.RepoConfig = repoconfig.Read(d.Cwd, d.Roots, d.Args)
+	}
+	return c
+}
+
+// invocation is q with the services that the tool grants.
+func (e *Executor) invocation(q *Question) guest.Invocation {
+	p := q.Call
+	caps := &p.Tool.Def.Capabilities
+	inv := guest.Invocation{Export: q.Export, Input: q.Input, Config: p.Effective.Config, Identity: p.Caller.ID, Services: q.services}
+	hidden := sync.OnceValue(func() [][]byte { return e.hidden(p) }) // a secret may be a file: not once a line
+	inv.Log = func(ctx context.Context, level slog.Level, msg string) {
+		e.Log.Log(ctx, level, "guest", "tool", p.Call.Tool, "export", q.Export, "execution_id", p.ExecutionID, "message", maskText(msg, hidden()))
+	}
+	if caps.State > 0 {
+		scope := varScope{p.Caller.ID, p.Session, p.Tool.Name}
+		inv.VarGet = func(key string) []byte { return e.vars.get(scope, key) }
+		inv.VarSet = func(key string, value []byte) error { return e.vars.set(scope, key, value, int64(caps.State)) }
+	}
+	if caps.ToolCall {
+		inv.ToolCall = func(ctx context.Context, envelope []byte) ([]byte, error) { return e.ToolCall(ctx, p, envelope), nil }
+	}
+	if caps.HTTP != nil {
+		inv.HTTP = func(ctx context.Context, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {
+			return e.guestHTTP(ctx, q, r)
+		}
+	}
+	if len(caps.Exec) > 0 && (p.Discovered == nil || p.Discovered.Mutating) {
+		inv.Exec = func(ctx context.Context, r *abi.ExecRequest) *abi.ExecResult { return e.guestExec(ctx, q, r) }
+	}
+	return inv
+}
+
+// guestHTTP makes a request for a guest, with the secrets of its tool.
+func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {
+	secrets, err := e.secrets(q.Call)
+	if err != nil {
+		return nil, err
+	}
+	granted := q.Call.Tool.Def.Capabilities.HTTP
+	g := fetchGrant{Hosts: granted.Hosts, Methods: granted.Methods}
+	if q.Call.OnlyReads() {
+		g.Methods = readingMethods(g.Methods)
+	}
+	for _, s := range secrets {
+		switch {
+		case s.Header != "":
+			g.Secrets = append(g.Secrets, fetchSecret{Host: s.Host, Header: s.Header, Value: s.value})
+		case s.handle != "":
+			g.Handles = append(g.Handles, fetchHandle{Handle: s.handle, Value: s.value, NamedOnly: !s.own})
+		}
+	}
+	up := q.upstream
+	if up == nil {
+		up = &upstream{}
+	}
+	*up = upstream{}
+	resp, sent, err := e.fetch.do(ctx, &g, r, q.Trace)
+	hidden := append(values(secrets), sent...)
+	if err != nil {
+		up.answered = !unanswered(err)
+		return nil, errors.New(maskFolded(err.Error(), hidden))
+	}
+	up.note(resp.Status, resp.Headers["retry-after"])
+	if len(hidden) > 0 {
+		// A server may answer with what it was sent.
+		headers := make(map[string]string, len(resp.Headers))
+		for name, v := range resp.Headers {
+			headers[maskFolded(name, hidden)] = maskText(v, hidden)
+		}
+		resp.Headers, resp.Body = headers, maskBody(resp.Body, hidden)
+	}
+	return resp, nil
+}
+
+// unanswered reports whether a request got no answer from the network, rather
+// than a refusal of ours.
+func unanswered(err error) bool {
+	if errors.Is(err, errRefused) {
+		return false
+	}
+	_, network := errors.AsType[net.Error](err)
+	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// readingMethods are those of granted that change nothing.
+func readingMethods(granted []string) []string {
+	reads := []string{http.MethodGet, http.MethodHead}
+	if len(granted) == 0 || slices.Contains(granted, "*") {
+		return reads
+	}
+	reads = slices.DeleteFunc(reads, func(m string) bool { return !slices.Contains(granted, m) })
+	if len(reads) == 0 {
+		return []string{"none"}
+	}
+	return reads
+}
+
+// maxGuestExecOutput is how much of each output of a binary that a guest ran is
+// given to it, in bytes.
+const maxGuestExecOutput = 4 << 20
+
+// guestExec runs one of the binaries that capabilities.exec names for a guest.
+func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecRequest) *abi.ExecResult {
+	fail := func(err error) *abi.ExecResult {
+		e := call.AsError(ctx, err)
+		return &abi.ExecResult{Error: &abi.Error{Code: string(e.Code), Message: e.Message, Retriable: e.Retriable()}}
+	}
+	p := q.Call
+	caps := &p.Tool.Def.Capabilities
+	if !slices.Contains(caps.Exec, r.Path) {
+		return fail(fault.Errorf(fault.Denied, "%s is not in capabilities.exec of tool.json", r.Path))
+	}
+	stdin, err := base64.StdEncoding.DecodeString(r.StdinBase64)
+	if err != nil {
+		return fail(fault.Errorf(fault.InvalidPayload, "stdin_base64: %w", err))
+	}
+	home, err := e.home(p)
+	if err != nil {
+		return fail(err)
+	}
+	if err := e.hiddenWhole(); err != nil {
+		return fail(err)
+	}
+	env := e.environment(p, home, q.Trace)
+	maps.Copy(env, r.Env)
+	dir := r.Cwd
+	if dir == "" {
+		dir = p.Cwd
+	}
+	stdout, stderr := capture{max: maxGuestExecOutput}, capture{max: maxGuestExecOutput}
+	exit, err := e.Runner.Run(ctx, process.Command{
+		Path: r.Path, Args: r.Args, Dir: dir, Roots: p.Roots, Env: environ(env),
+		Stdin: io.NopCloser(bytes.NewReader(stdin)), Stdout: &stdout, Stderr: &stderr,
+		Confine: e.confine(p, home, caps.Exec),
+	})
+	e.executed(p, exit)
+	if err != nil {
+		return fail(err)
+	}
+	return &abi.ExecResult{
+		ExitCode:     exitCode(exit),
+		StdoutBase64: base64.StdEncoding.EncodeToString(stdout.buf.Bytes()),
+		StderrBase64: base64.StdEncoding.EncodeToString(stderr.buf.Bytes()),
+		Truncated:    stdout.cut || stderr.cut,
+	}
+}
+
+// receiver reads the caller's input in pieces of at most 64 KiB; the end of the
+// input is io.EOF. A read ends with the call.
+func receiver(ctx context.Context, r io.ReadCloser) func(context.Context) ([]byte, error) {
+	var buf []byte
+	return func(context.Context) ([]byte, error) {
+		if r == nil {
+			return nil, io.EOF
+		}
+		if buf == nil {
+			buf = make([]byte, 64<<10)
+		}
+		stop := context.AfterFunc(ctx, func() { r.Close() })
+		defer stop()
+		n, err := r.Read(buf)
+		if n > 0 {
+			return buf[:n], nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, err
+	}
+}
+
+// classify says what the exit of a binary means, beyond its being an answer: by
+// reliability.retriable_exits, else by the classify export of the policy that is
+// nearest to the tool.
+func (r *running) classify(ctx context.Context) {
+	if !r.res.Ran {
+		return
+	}
+	if slices.Contains(r.Tool.Def.Reliability.RetriableExits, r.res.ExitCode) {
+		r.ExitFailed, r.res.MayRetry = true, true
+		return
+	}
+	for i := len(r.Tool.Policies) - 1; i >= 0; i-- {
+		policy := r.Tool.Policies[i]
+		if !policy.Has("classify") {
+			continue
+		}
+		c, err := r.askClassify(ctx, policy, r.Tool.PolicyFiles[i])
+		if err != nil {
+			// It ran, and that is its answer: what cannot be classified is
+			// not retried and not counted.
+			r.Log.Error("exit not classified", "tool", r.Tool.Name, "execution_id", r.ExecutionID, "error", call.AsError(ctx, err).Message)
+			return
+		}
+		r.ExitFailed, r.res.MayRetry = c.Failure, c.Failure && c.Retriable
+		return
+	}
+}
+
+// maxClassified is how much of each output a classify export is shown, in bytes,
+// from the end: where programs say why they failed.
+const maxClassified = 16 << 10
+
+func (r *running) askClassify(ctx context.Context, policy *guest.Module, file string) (*abi.Classification, error) {
+	tail := func(b []byte) string {
+		return strings.ToValidUTF8(string(b[max(0, len(b)-maxClassified):]), "\uFFFD")
+	}
+	stdout, stderr := r.res.Stdout, r.res.Stderr
+	if r.Streamed != nil {
+		stdout, stderr = r.Streamed[0], r.Streamed[1]
+	}
+	in, err := json.Marshal(abi.Classify{
+		Call:   *ABICall(ctx, &r.Decided, r.Number),
+		Result: abi.Result{ExitCode: r.res.ExitCode, Stdout: tail(stdout), Stderr: tail(stderr)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	reply, err := r.Ask(ctx, Question{Call: &r.Pinned, Module: policy, Export: "classify", Input: in, Trace: r.Trace})
+	if err != nil {
+		return nil, err
+	}
+	var c abi.Classification
+	if err := strictjson.Unmarshal(reply.Output, &c); err != nil {
+		return nil, fmt.Errorf("%s answered no classification: %w", ShortName(file), err)
+	}
+	return &c, nil
+}
+
+// ShortName is how a caller hears of a policy: without the host's folders.
+func ShortName(file string) string {
+	return filepath.Join(filepath.Base(filepath.Dir(file)), filepath.Base(file))
+}

@@ -1,0 +1,90 @@
+package execute
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/process"
+)
+
+// binaryPath is the PATH of every binary; the caller's never counts.
+const binaryPath = "/usr/local/bin:/usr/bin:/bin"
+
+// environment is what every binary of p's tool finds, made from nothing.
+func (e *Executor) environment(p *call.Pinned, home, trace string) map[string]string {
+	env := map[string]string{
+		"PATH":   binaryPath,
+		"LANG":   "C.UTF-8",
+		"HOME":   home,
+		"TMPDIR": filepath.Join(home, "tmp"),
+	}
+	if trace != "" {
+		env["TRACEPARENT"] = trace
+	}
+	maps.Copy(env, p.Tool.Def.Environment)
+	return env
+}
+
+// confine is what a binary of p's tool may write and execute, and what it may
+// not read: what is the daemon's own, and the secrets of every tool. What it is
+// to know of them is in its environment.
+func (e *Executor) confine(p *call.Pinned, home string, exec []string) process.Confine {
+	c := e.Config.Config()
+	hide := append([]string{c.State}, e.SecretFiles()...)
+	for _, file := range []string{c.File, c.DotEnv(), c.Identity.JWKS} {
+		if file != "" {
+			hide = append(hide, file)
+		}
+	}
+	least, _ := process.ParseLevel(c.LeastConfinement())
+	sockets := []string{c.Socket, c.Admin}
+	for _, s := range c.Sockets {
+		sockets = append(sockets, s.Path)
+	}
+	// What the operator names for the tool is to be found, wherever it is.
+	var show []string
+	for _, value := range p.Tool.Def.Environment {
+		if filepath.IsAbs(value) {
+			show = append(show, filepath.Clean(value))
+		}
+	}
+	slices.Sort(show)
+	return process.Confine{
+		User:    p.Tool.User,
+		Show:    show,
+		Sockets: sockets,
+		Write:   append([]string{home}, p.Roots...),
+		Exec:    exec,
+		Hide:    hide,
+		Least:   least,
+	}
+}
+
+func environ(env map[string]string) []string {
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+// home is the HOME of one identity in one tool: nobody else's configuration,
+// caches or credentials are in it.
+func (e *Executor) home(p *call.Pinned) (string, error) {
+	home := filepath.Join(e.Config.Config().State, "home", p.Tool.Name, p.Caller.ID)
+	if err := os.MkdirAll(filepath.Join(home, "tmp"), 0o700); err != nil {
+		return "", fault.Errorf(fault.Internal, "make a HOME for the call: %w; see the daemon's state folder", err)
+	}
+	if u := p.Tool.User; u != nil {
+		for _, dir := range []string{home, filepath.Join(home, "tmp")} {
+			if err := os.Lchown(dir, int(u.UID), int(u.GID)); err != nil {
+				return "", fault.Errorf(fault.Internal, "give the HOME of the call to user %d: %w; see the daemon's state folder", u.UID, err)
+			}
+		}
+	}
+	return home, nil
+}

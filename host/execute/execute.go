@@ -1,0 +1,492 @@
+// Package execute runs what was decided: a binary, a module's handler or a WASI
+// program, with the environment, the secrets and the host functions that the
+// tool grants, and nothing else.
+//
+// Executor.Run is one attempt at a call; Executor.Ask is one question to a module
+// of its tool, which a policy, a discovery and a classification are as well. A
+// secret leaves the package masked only, whichever way it would leave.
+package execute
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/observe"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// Config is fixed when an Executor is made.
+type Config struct {
+	// Config is the daemon's configuration in force.
+	Config func() *config.Config
+	Runner *process.Runner
+	// SecretFiles are the files in which tools have secrets; no binary reads them.
+	SecretFiles func() []string
+	// ToolCall makes a call that a guest asked for, as the caller of its own.
+	ToolCall func(ctx context.Context, by *call.Pinned, envelope []byte) []byte
+	Metrics  *observe.Metrics
+	Log      *slog.Logger
+}
+
+// Executor executes calls. It is safe for concurrent use.
+type Executor struct {
+	Config
+	vars  vars
+	fetch fetcher
+}
+
+// New makes an Executor.
+func New(c Config) *Executor { return &Executor{Config: c} }
+
+// Run executes a once, as its tool says it is run. Output goes to the caller's
+// streams as it comes, or into the result. Result.Err has a code; it is of ctx
+// where that ended the attempt.
+func (e *Executor) Run(ctx context.Context, a call.Attempt) call.Outcome {
+	// The journal has the intent before anything runs.
+	if _, err := a.Execution.Attempt(a.Class.Mutating); err != nil {
+		return call.Failed(ctx, err)
+	}
+	r := &running{Executor: e, Attempt: a}
+	var err error
+	if a.Tool.Kind == tools.Binary {
+		err = r.binary(ctx)
+	} else {
+		err = r.module(ctx)
+	}
+	r.Outcome.Result = &r.res
+	r.res.Err = call.AsError(ctx, err)
+	return r.Outcome
+}
+
+// running is one attempt that runs. It belongs to its goroutine.
+type running struct {
+	*Executor
+	call.Attempt
+	call.Outcome
+	res      wire.Result
+	upstream upstream
+}
+
+// begin notes that the tool itself is started now, unless ctx has ended.
+func (r *running) begin(ctx context.Context) error {
+	if err := r.Progress.Begin(ctx); err != nil {
+		return err
+	}
+	r.Began = true
+	return nil
+}
+
+// notStarted takes begin back where err says that the tool was not started after
+// all: with one of codes.
+func (r *running) notStarted(err error, codes ...fault.Code) {
+	if e, ok := errors.AsType[*fault.Error](err); ok && slices.Contains(codes, e.Code) {
+		r.Progress.TakeBack(r.Number)
+		r.Began = false
+	}
+}
+
+func (r *running) binary(ctx context.Context) error {
+	home, err := r.home(&r.Pinned)
+	if err != nil {
+		return err
+	}
+	env := r.environment(&r.Pinned, home, r.Trace)
+	maps.Copy(env, r.Env)
+	secrets, err := r.secrets(&r.Pinned)
+	if err != nil {
+		return err
+	}
+	private := ""
+	if !r.Shell.Allowed {
+		if private, err = r.handOver(secrets, env); err != nil {
+			return err
+		}
+		if private != "" {
+			defer os.RemoveAll(private)
+		}
+	}
+	// A shell is for a call whose policy asks for it, and is then given nothing
+	// but the lines that the policy names, where it names any.
+	exec, lines := []string{r.Tool.Binary}, r.Shell.Lines
+	for _, p := range r.Tool.Def.Capabilities.Exec {
+		if r.Shell.Allowed || !process.IsShell(p) {
+			exec = append(exec, p)
+		}
+	}
+	if !r.Shell.Allowed {
+		lines = []string{}
+	}
+	out := r.newOutput(values(secrets))
+	if err := r.hiddenWhole(); err != nil {
+		return err
+	}
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	confine := r.confine(&r.Pinned, home, exec)
+	confine.ShellLines = lines
+	if private != "" {
+		confine.Write = append(confine.Write, private)
+	}
+	exit, err := r.Runner.Run(ctx, process.Command{
+		Path:    r.Tool.Binary,
+		Args:    r.Args,
+		Dir:     r.Cwd,
+		Roots:   r.Roots,
+		Env:     environ(env),
+		Stdin:   r.input(),
+		Stdout:  out.stdout,
+		Stderr:  out.stderr,
+		Signals: r.Streams.Signals,
+		Confine: confine,
+	})
+	r.executed(&r.Pinned, exit)
+	r.Killed = exit.Signal != 0
+	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)
+	r.res.ExitCode, r.res.Ran = exitCode(exit), err == nil
+	// What was written before the end is kept, however it ended.
+	err = errors.Join(err, r.finish(out))
+	if err == nil && r.Mode != call.Off {
+		r.classify(ctx)
+	}
+	return err
+}
+
+// exitCode is that of a binary as a shell has it: 128 and the signal that ended
+// it.
+func exitCode(e process.Exit) int {
+	if e.Signal != 0 {
+		return 128 + int(e.Signal)
+	}
+	return e.Code
+}
+
+// exitByte is the exit code of a module as a wrapper can end with it. What is no
+// byte is 255: cut off, 256 would be a success.
+func exitByte(code int) int {
+	if code < 0 || code > 255 {
+		return 255
+	}
+	return code
+}
+
+// executed journals the programs that a binary executed, and logs those that it
+// was refused.
+func (e *Executor) executed(p *call.Pinned, exit process.Exit) {
+	for _, prog := range exit.Programs {
+		if p.Execution != nil { // a discovery has no journal
+			p.Execution.AddProgram(prog.Path, prog.Refused)
+		}
+		if prog.Refused != "" {
+			e.Log.Warn("program refused", "tool", p.Tool.Name, "execution_id", p.ExecutionID, "path", prog.Path, "reason", prog.Refused)
+		}
+	}
+}
+
+// module runs a handler or a WASI program. A guest has no signals: the first one
+// ends it.
+func (r *running) module(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	if r.Streams.Signals != nil {
+		done := make(chan struct{})
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			select {
+			case sig := <-r.Streams.Signals:
+				end(signalled{sig})
+			case <-done:
+			}
+		}()
+		defer func() { close(done); <-stopped }()
+	}
+	var err error
+	if r.Tool.Kind == tools.WASI {
+		err = r.wasi(ctx)
+	} else {
+		err = r.handler(ctx)
+	}
+	var s signalled
+	if err != nil && errors.As(context.Cause(ctx), &s) {
+		r.res.Ran, r.res.ExitCode = true, 128+s.number()
+		return fault.Errorf(fault.Aborted, "%w", s)
+	}
+	if err != nil {
+		return call.AsError(ctx, err) // while ctx can tell why
+	}
+	return nil
+}
+
+// signalled is why a guest ended that the caller sent a signal.
+type signalled struct{ sig os.Signal }
+
+func (s signalled) Error() string { return "ended by " + s.sig.String() }
+
+func (s signalled) number() int {
+	if n, ok := s.sig.(syscall.Signal); ok {
+		return int(n)
+	}
+	return int(syscall.SIGTERM)
+}
+
+// maxEntryInput bounds, in bytes, what is read of a caller's input for a module
+// that takes it all at once.
+const maxEntryInput = 16 << 20
+
+func (r *running) handler(ctx context.Context) error {
+	secrets, err := r.secrets(&r.Pinned)
+	if err != nil {
+		return err
+	}
+	in, stdin, err := r.handlerInput(ctx)
+	if err != nil {
+		return err
+	}
+	if stdin != nil {
+		defer stdin.Close()
+	}
+	out := r.newOutput(values(secrets))
+	q := Question{Call: &r.Pinned, Module: r.Tool.Handler, Export: r.Tool.Entry.Export, Input: in, Trace: r.Trace, upstream: &r.upstream}
+	q.services.Emit = func(stream string, p []byte) error {
+		var err error
+		switch stream {
+		case "stderr":
+			_, err = out.stderr.Write(p)
+		case "progress":
+			if r.Streams.Progress != nil {
+				err = r.Streams.Progress(maskJSON(p, values(secrets)))
+			}
+		default:
+			_, err = out.stdout.Write(p)
+		}
+		return err
+	}
+	q.services.Recv = receiver(ctx, stdin)
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	r.upstream.answered = true
+	reply, err := r.Ask(ctx, q)
+	if reply.Stats.Fuel == 0 {
+		r.notStarted(err, fault.ToolBroken, fault.Overloaded)
+	}
+	if err == nil {
+		err = r.answer(out, reply.Output)
+	} else {
+		err = r.upstream.blame(err)
+	}
+	r.RetryAfter = r.upstream.retryAfter
+	ferr := r.finish(out)
+	r.res.Data = maskJSON(r.res.Data, values(secrets))
+	var e *fault.Error
+	if errors.As(err, &e) {
+		if masked := maskText(e.Message, values(secrets)); masked != e.Message {
+			e.Message, e.Cause = masked, nil
+		}
+	}
+	if r.Answer != nil && r.Answer.Error != nil {
+		said := *r.Answer.Error
+		said.Message = maskText(said.Message, values(secrets))
+		r.Answer.Error = &said
+	}
+	return errors.Join(err, ferr)
+}
+
+// handlerInput is what the export of a handler is given, and what it can read
+// beside that.
+func (r *running) handlerInput(ctx context.Context) (in []byte, stdin io.ReadCloser, err error) {
+	switch r.Tool.Entry.Input {
+	case tools.EntryCall:
+		in, err = json.Marshal(ABICall(ctx, &r.Decided, r.Number))
+		stdin = r.input()
+	case tools.EntryPayload:
+		in, stdin = r.Payload, r.input()
+	case tools.EntryStdin: // the input of the export is the input of the call
+		s := r.input()
+		if s == nil {
+			break
+		}
+		stop := context.AfterFunc(ctx, func() { s.Close() }) // which ends a Read
+		in, err = io.ReadAll(io.LimitReader(s, maxEntryInput+1))
+		stop()
+		s.Close()
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		if len(in) > maxEntryInput {
+			return nil, nil, fault.Errorf(fault.LimitExceeded, "the input is over the %d bytes that a module takes at once", maxEntryInput)
+		}
+	}
+	if err != nil {
+		return nil, nil, fault.Errorf(fault.Internal, "read the input of %s: %w", r.Tool.Name, err)
+	}
+	return in, stdin, nil
+}
+
+// answer reads what a handler returned into the result and writes its text out.
+func (r *running) answer(out *output, reply []byte) error {
+	if r.Tool.Entry.Output == tools.EntryStdout {
+		r.res.Ran = true
+		_, err := out.stdout.Write(reply)
+		return err
+	}
+	var said abi.Result
+	if err := strictjson.Unmarshal(reply, &said); err != nil {
+		return fault.Errorf(fault.ToolBroken, "%s answered no result: %w", r.Tool.Name, err)
+	}
+	r.Answer = &said
+	if said.Gone && r.Discovered != nil {
+		return tools.Unknown(r.Call.Tool)
+	}
+	stdout, err := text(said.Stdout, said.StdoutBase64)
+	if err != nil {
+		return fault.Errorf(fault.ToolBroken, "%s answered a malformed stdout_base64: %w", r.Tool.Name, err)
+	}
+	stderr, err := text(said.Stderr, said.StderrBase64)
+	if err != nil {
+		return fault.Errorf(fault.ToolBroken, "%s answered a malformed stderr_base64: %w", r.Tool.Name, err)
+	}
+	r.res.Ran, r.res.ExitCode, r.res.Data = true, exitByte(said.ExitCode), said.Data
+	if _, err := out.stdout.Write(stdout); err != nil {
+		return err
+	}
+	if _, err := out.stderr.Write(stderr); err != nil {
+		return err
+	}
+	if said.Error != nil {
+		if r.res.ExitCode == 0 {
+			r.res.ExitCode = 1
+		}
+		msg := said.Error.Message
+		if said.Error.Code != "" {
+			msg = said.Error.Code + ": " + msg
+		}
+		return &fault.Error{Code: fault.ToolFailed, Message: msg, MayRetry: said.Error.Retriable}
+	}
+	return nil
+}
+
+func text(s, b64 string) ([]byte, error) {
+	if b64 == "" {
+		return []byte(s), nil
+	}
+	return base64.StdEncoding.DecodeString(b64)
+}
+
+func (r *running) wasi(ctx context.Context) error {
+	secrets, err := r.secrets(&r.Pinned)
+	if err != nil {
+		return err
+	}
+	stdin := r.input()
+	if stdin != nil {
+		defer stdin.Close()
+	}
+	env := maps.Clone(r.Tool.Def.Environment)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, r.Env)
+	out := r.newOutput(values(secrets))
+	cmd := guest.Command{
+		Args:   append([]string{r.Tool.Name}, r.Args...),
+		Env:    environ(env),
+		Stdout: out.stdout,
+		Stderr: out.stderr,
+	}
+	if stdin != nil {
+		cmd.Stdin = stdin
+	}
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	code, stats, err := r.Tool.Handler.Run(ctx, cmd)
+	r.spent(&r.Pinned, stats)
+	if stats.Fuel == 0 {
+		r.notStarted(err, fault.ToolBroken, fault.Overloaded)
+	}
+	r.res.ExitCode, r.res.Ran = exitByte(code), err == nil
+	return errors.Join(err, r.finish(out))
+}
+
+// input is what the execution reads: what a policy put there or the request
+// brought, else what the caller streams, when the call wants any.
+//
+// What steers the call is read there too: it is all that a turn reads, and comes
+// in between what a caller streams. A guest that has no input else is given it
+// by receiver.
+func (r *running) input() io.ReadCloser {
+	guest := r.Tool.Kind == tools.Handler
+	switch {
+	case r.Input.Fixed || len(r.Input.Bytes) > 0:
+		if !guest {
+			r.Execution.NoInput("the input of the call came with it")
+		}
+		return io.NopCloser(bytes.NewReader(r.Input.Bytes))
+	case r.Execution.Kind == session.KindTurn && (r.Input.Wanted || guest):
+		return r.Execution.Input(true)
+	case r.Input.Wanted && r.Streams.Stdin != nil:
+		in := r.Streams.Stdin()
+		r.Execution.PassInput(r.Streams.Steer)
+		return countedInput{in, r.Execution}
+	case !guest:
+		r.Execution.NoInput("the tool takes no input in this call")
+	}
+	return nil
+}
+
+// upstream is what the answers to a guest's HTTP requests say of trying again. A
+// guest that fails without a word of its own is judged by its last request: one
+// that had no answer, or one that asks to come back, may have another.
+type upstream struct {
+	answered   bool // the last request has an answer that is final
+	retryAfter time.Duration
+}
+
+// note takes the answer to a request.
+func (u *upstream) note(status int, retryAfter string) {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	default:
+		u.answered = true
+		return
+	}
+	if s, err := strconv.Atoi(retryAfter); err == nil && s >= 0 {
+		u.retryAfter = time.Duration(min(s, 24*3600)) * time.Second
+	} else if at, err := http.ParseTime(retryAfter); err == nil {
+		u.retryAfter = max(time.Until(at), 0)
+	}
+}
+
+// blame makes the failure of a guest that said no more than that retriable where
+// its last HTTP request was not answered for good.
+func (u *upstream) blame(err error) error {
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Code == fault.ToolFailed && !u.answered {
+		again := *e
+		again.MayRetry = true
+		return &again
+	}
+	return err
+}

@@ -1,0 +1,135 @@
+package execute
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync/atomic"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/session"
+)
+
+// capture keeps up to max bytes and counts the rest away: a tool that writes
+// more than that is not ended for it.
+type capture struct {
+	buf bytes.Buffer
+	max int64
+	cut bool
+}
+
+func (c *capture) Write(p []byte) (int, error) {
+	room := c.max - int64(c.buf.Len())
+	if int64(len(p)) > room {
+		c.cut = true
+		c.buf.Write(p[:max(room, 0)])
+		return len(p), nil
+	}
+	return c.buf.Write(p)
+}
+
+// maxTee is how much of each streamed output is kept for a record, in bytes: past
+// what a record may hold, so that it is known to be too much.
+const maxTee = idempotency.MaxResult + 1
+
+// output is where one attempt's output goes: to the caller as it comes, or into
+// the result, in either case without secrets.
+type output struct {
+	stdout, stderr io.WriteCloser
+	streamed       bool
+	kept           [2]capture
+}
+
+func (r *running) newOutput(secrets [][]byte) *output {
+	o := &output{streamed: r.Streams.Stdout != nil}
+	var out, errw io.Writer = &o.kept[0], &o.kept[1]
+	if !o.streamed {
+		most := int64(r.Tool.Def.Limits.Output)
+		o.kept[0].max, o.kept[1].max = most, most
+	} else {
+		out, errw = r.Streams.Stdout, r.Streams.Stderr
+		if r.Mode != call.Off { // for the record, and for what judges the exit
+			o.kept[0].max, o.kept[1].max = maxTee, maxTee
+			gone := new(atomic.Bool)
+			out, errw = tee{out, &o.kept[0], r.Progress, gone}, tee{errw, &o.kept[1], r.Progress, gone}
+		}
+		if most := int64(r.Tool.Def.Limits.Stream); most > 0 {
+			left := &atomic.Int64{}
+			left.Store(most)
+			out, errw = &limitWriter{out, left}, &limitWriter{errw, left}
+		}
+	}
+	out, errw = r.Execution.Watch(out), r.Execution.Watch(errw)
+	o.stdout, o.stderr = maskOutput(out, errw, secrets)
+	return o
+}
+
+// finish ends the outputs and puts what was kept into the outcome.
+func (r *running) finish(o *output) error {
+	err := errors.Join(o.stdout.Close(), o.stderr.Close())
+	stdout, stderr := o.kept[0].buf.Bytes(), o.kept[1].buf.Bytes()
+	if o.streamed {
+		if r.Mode != call.Off {
+			r.Streamed = &[2][]byte{stdout, stderr}
+		}
+		return err
+	}
+	r.res.Stdout, r.res.Stderr = stdout, stderr
+	r.res.Truncated = o.kept[0].cut || o.kept[1].cut
+	return err
+}
+
+// tee passes output on and keeps it. A call that goes on without its caller writes
+// on when nobody reads any more.
+type tee struct {
+	w        io.Writer
+	kept     *capture
+	progress *call.Progress
+	gone     *atomic.Bool
+}
+
+func (t tee) Write(p []byte) (int, error) {
+	t.kept.Write(p)
+	if t.gone.Load() {
+		return len(p), nil
+	}
+	n, err := t.w.Write(p)
+	if err != nil && t.progress.GoesOn() {
+		t.gone.Store(true)
+		return len(p), nil
+	}
+	return n, err
+}
+
+// limitWriter passes on what is left of a call's limits.stream, which its two
+// outputs share; the write that goes past it ends the call.
+type limitWriter struct {
+	w    io.Writer
+	left *atomic.Int64
+}
+
+func (l *limitWriter) Write(p []byte) (int, error) {
+	over := -l.left.Add(int64(-len(p)))
+	if over <= 0 {
+		return l.w.Write(p)
+	}
+	n, err := l.w.Write(p[:max(int64(len(p))-over, 0)])
+	if err == nil {
+		err = fault.Errorf(fault.LimitExceeded, "the output is over the limits.stream of tool.json; ask for less of it")
+	}
+	return n, err
+}
+
+// countedInput is what a caller streams, counted for its session.
+type countedInput struct {
+	io.ReadCloser
+	x *session.Execution
+}
+
+func (c countedInput) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.x.AddInput(n)
+	return n, err
+}

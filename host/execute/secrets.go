@@ -1,0 +1,211 @@
+package execute
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/tools"
+)
+
+// secret is one of the tool's secrets with its value: one that tool.json
+// defines, or one of the caller's that the configuration is overlaid with.
+type secret struct {
+	tools.Secret
+	name  string
+	value string
+	// handle stands for the value in the guest's configuration; empty for one
+	// that tool.json defines. own: the caller's token brought it.
+	handle string
+	own    bool
+}
+
+// values are what is masked. Of a header "Bearer TOKEN" or "Basic USER:PASSWORD"
+// in base64 that is also the part that is the secret: a server may answer with
+// that alone.
+func values(s []secret) [][]byte {
+	var v [][]byte
+	for _, s := range s {
+		v = append(v, []byte(s.value))
+		scheme, credentials, ok := strings.Cut(strings.TrimSpace(s.value), " ")
+		if s.Header == "" || !ok {
+			continue
+		}
+		credentials = strings.TrimSpace(credentials)
+		v = append(v, []byte(credentials))
+		if !strings.EqualFold(scheme, "Basic") {
+			continue
+		}
+		if plain, err := base64.StdEncoding.DecodeString(credentials); err == nil {
+			_, password, _ := strings.Cut(string(plain), ":")
+			v = append(v, plain, []byte(password))
+		}
+	}
+	return v
+}
+
+// secrets reads the tool's secrets from where tool.json says they are, and
+// adds those of the caller.
+func (e *Executor) secrets(p *call.Pinned) ([]secret, error) {
+	list, err := e.definedSecrets(p.Tool, p.Caller)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range p.Effective.Secrets {
+		list = append(list, secret{name: s.Name, value: s.Value, handle: s.Handle, own: s.Own})
+	}
+	return list, nil
+}
+
+// SecretValues are the values of the secrets that tool.json defines, by name, for
+// one caller.
+func (e *Executor) SecretValues(t *tools.Tool, caller identity.Caller) (map[string]string, error) {
+	list, err := e.definedSecrets(t, caller)
+	if err != nil {
+		return nil, err
+	}
+	m := map[string]string{}
+	for _, s := range list {
+		m[s.name] = s.value
+	}
+	return m, nil
+}
+
+// Masker is a function that masks the secrets of p in a text.
+func (e *Executor) Masker(p *call.Pinned) (func(string) string, error) {
+	list, err := e.secrets(p)
+	if err != nil {
+		return nil, err
+	}
+	return func(text string) string { return maskText(text, values(list)) }, nil
+}
+
+func (e *Executor) definedSecrets(t *tools.Tool, caller identity.Caller) ([]secret, error) {
+	var list []secret
+	for _, name := range slices.Sorted(maps.Keys(t.Def.Secrets)) {
+		s := t.Def.Secrets[name]
+		v, err := e.secretValue(caller, s.From)
+		if err != nil {
+			var we *fault.Error
+			if errors.As(err, &we) {
+				return nil, fault.Errorf(we.Code, "secret %s of tool %s: %s", name, t.Name, we.Message)
+			}
+			return nil, fault.Errorf(fault.ToolBroken, "secret %s of tool %s: %w", name, t.Name, err)
+		}
+		list = append(list, secret{Secret: s, name: name, value: v})
+	}
+	return list, nil
+}
+
+// handOver gives the binary of p the secrets that it is to have: variables in env,
+// and files in a folder of this one call. That folder, empty where there are no
+// files, is in the daemon's state, which no other call reads; the caller of
+// handOver makes it writable to this one, which is what lets it read there, and
+// removes it.
+func (e *Executor) handOver(secrets []secret, env map[string]string) (dir string, err error) {
+	defer func() {
+		if err != nil && dir != "" {
+			os.RemoveAll(dir)
+		}
+	}()
+	for i, s := range secrets {
+		if s.Env != "" {
+			env[s.Env] = s.value
+		}
+		if s.File == "" {
+			continue
+		}
+		content := s.value
+		if s.Content != "" {
+			if strings.ContainsFunc(s.value, unicode.IsControl) {
+				return dir, fault.Errorf(fault.ToolBroken, "secret %s: it holds a line break or another control character, and would be more than one value in its content", s.name)
+			}
+			content = strings.Replace(s.Content, tools.SecretMark, s.value, 1)
+		}
+		if dir == "" {
+			parent := filepath.Join(e.Config.Config().State, secretsFolder)
+			if err := os.MkdirAll(parent, 0o700); err != nil {
+				return "", fault.Errorf(fault.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
+			}
+			if dir, err = os.MkdirTemp(parent, ""); err != nil {
+				return "", fault.Errorf(fault.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
+			}
+		}
+		file := filepath.Join(dir, strconv.Itoa(i))
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			return dir, fault.Errorf(fault.Internal, "write a secret for the call: %w; see the daemon's state folder", err)
+		}
+		env[s.File] = file
+	}
+	return dir, nil
+}
+
+// secretsFolder is the folder in the state folder with the secrets of calls that
+// run.
+const secretsFolder = "secrets"
+
+// RemoveLeftSecrets removes from the state folder what a daemon before this one
+// could not clean up after.
+func RemoveLeftSecrets(state string) error {
+	if err := os.RemoveAll(filepath.Join(state, secretsFolder)); err != nil {
+		return fmt.Errorf("remove the secrets of calls that are over: %w; remove the folder", err)
+	}
+	return nil
+}
+
+// hidden are the values that are masked in what p's tool says.
+func (e *Executor) hidden(p *call.Pinned) [][]byte {
+	secrets, _ := e.secrets(p) // without them it is not called
+	return values(secrets)
+}
+
+func (e *Executor) secretValue(caller identity.Caller, from string) (string, error) {
+	kind, name, _ := strings.Cut(from, ":")
+	switch kind {
+	case "env":
+		if v, ok := e.Config.Config().Value(name); ok {
+			return v, nil
+		}
+		return "", fmt.Errorf("the operator's value %s is not set; put it in .env beside toold.json or in the daemon's environment", name)
+	case "file":
+		f, err := config.OpenSecret(name)
+		if err != nil {
+			return "", fmt.Errorf("read its file: %w", err)
+		}
+		defer f.Close()
+		b, err := io.ReadAll(f)
+		if err != nil {
+			return "", fmt.Errorf("read its file: %w", err)
+		}
+		return strings.TrimRight(string(b), "\r\n"), nil
+	case "claim":
+		if v, ok := caller.Claim(name); ok {
+			return v, nil
+		}
+		return "", fault.Errorf(fault.Unauthenticated, "it comes from the claim %s, and the caller's token has none; call with a token that has", name)
+	}
+	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, from)
+}
+
+// hiddenWhole is TOOL_BROKEN where a file that no binary may read has a further
+// name, which cannot be hidden from one.
+func (e *Executor) hiddenWhole() error {
+	for _, file := range append(e.SecretFiles(), e.Config.Config().DotEnv()) {
+		if n := config.Names(file); n > 1 {
+			return fault.Errorf(fault.ToolBroken, "no binary is run, since a secret cannot be hidden from it: %w", config.SeveralNames(file, n))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,355 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/discovery"
+	"github.com/toold/toold/host/execute"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// finder finds the tool that a call names: one of tools.d, or one that a module
+// of tools.d brings for the caller.
+type finder struct {
+	Parts
+	execute *execute.Executor
+	schemas schemas
+}
+
+// errNotServed is for a tool that is not there on this socket, or brings nothing
+// now.
+var errNotServed = errors.New("not served")
+
+// pin finds the tool that a names and holds it until release. What the caller
+// cannot see gets the same answer as what is not there.
+func (f *finder) pin(ctx context.Context, a call.Admitted) (_ call.Pinned, release func(), err error) {
+	name, entrance := a.Tool, f.Config().Entrance(a.Socket)
+	tool, release, err := f.Tools.Acquire(ctx, name)
+	switch {
+	case err == nil && entrance.Serves(tool.Def.Category) && !tool.Discovers:
+		p, _, err := f.resolve(a, tool)
+		if err != nil {
+			release()
+			return p, nil, err
+		}
+		return p, release, nil
+	case err == nil:
+		release()
+		return call.Pinned{}, nil, tools.Unknown(name)
+	}
+	var unknown *fault.Error
+	if !errors.As(err, &unknown) || unknown.Code != fault.UnknownTool {
+		return call.Pinned{}, nil, err
+	}
+	// A module that is still being loaded may bring it.
+	if err := f.Tools.Ready(ctx); err != nil {
+		return call.Pinned{}, nil, err
+	}
+	var why error
+	for _, source := range f.Tools.Discovering() {
+		p, key, surface, release, err := f.discovered(ctx, a, source)
+		if err == nil {
+			if t, ok := surface.Find(name, p.ReadOnly()); ok {
+				if p, err = f.bring(p, key, t); err != nil {
+					release()
+					return p, nil, err
+				}
+				return p, release, nil
+			}
+			release()
+		} else if !errors.Is(err, errNotServed) && why == nil {
+			why = err
+		}
+	}
+	if why == nil {
+		return call.Pinned{}, nil, unknown
+	}
+	// Nobody knows whether there is such a tool. The answer is the same for
+	// every name.
+	if err := ctx.Err(); err != nil {
+		return call.Pinned{}, nil, err
+	}
+	e := call.AsError(ctx, why)
+	switch e.Code {
+	case fault.Unauthenticated, fault.ToolBroken:
+		e = &fault.Error{Code: fault.UnknownTool, Message: unknown.Message + "; " + e.Message, Cause: why}
+	}
+	return call.Pinned{}, nil, e
+}
+
+// resolve is a as a call of tool: what its caller is to it. The key is that of a
+// tool that brings further ones.
+func (f *finder) resolve(a call.Admitted, tool *tools.Tool) (call.Pinned, discovery.Key, error) {
+	p := call.Pinned{Admitted: a, Tool: tool, Payload: a.Call.Payload}
+	generation := f.Discovered.Generation()
+	o := identity.Overlay{
+		Tool: tool.Name, Version: tool.Version, Config: tool.Config,
+		Claims: tool.Def.Identity.Claims, Secret: tool.Def.Identity.Secret, Generation: generation,
+	}
+	if tool.Discovers {
+		var err error
+		if o.Values, err = f.execute.SecretValues(tool, a.Caller); err != nil {
+			return p, discovery.Key{}, err
+		}
+	}
+	p.Effective = f.Identity().Effective(a.Caller, o)
+	if !tool.Discovers {
+		return p, discovery.Key{}, nil
+	}
+	return p, discovery.Key{
+		Fingerprint: p.Effective.Fingerprint(), Tool: tool.Name, Version: tool.Version,
+		Generation: generation, Shown: p.Effective.Shown, ReadOnly: p.ReadOnly(),
+	}, nil
+}
+
+// discovered is what the tool source brings for the caller of a; it is pinned until
+// release.
+func (f *finder) discovered(ctx context.Context, a call.Admitted, source string) (p call.Pinned, key discovery.Key, s *discovery.Surface, release func(), err error) {
+	entrance := f.Config().Entrance(a.Socket)
+	for range 4 {
+		tool, release, err := f.Tools.Acquire(ctx, source)
+		if err != nil || !tool.Discovers || !entrance.Serves(tool.Def.Category) {
+			if err == nil {
+				release()
+			}
+			return p, key, nil, nil, errNotServed
+		}
+		if p, key, err = f.resolve(a, tool); err == nil {
+			if s, err = f.Discovered.Get(ctx, key, f.discovery(p, key)); err == nil {
+				return p, key, s, release, nil
+			}
+		}
+		release()
+		if !errors.Is(err, discovery.ErrSuperseded) {
+			return p, key, nil, nil, err
+		}
+	}
+	return p, key, nil, nil, fault.Errorf(fault.Overloaded, "the tools of %s change faster than they can be listed; try again", source)
+}
+
+// discovery is the discovery of what p's tool brings for its caller. It may run on
+// when the call has ended. What comes of it is for everybody with that
+// fingerprint, so that the module hears of no other name, and of no session.
+func (f *finder) discovery(p call.Pinned, key discovery.Key) func(context.Context) (*discovery.Surface, error) {
+	tool := p.Tool
+	caller := p.Caller
+	caller.ID = key.Fingerprint
+	about := call.Pinned{
+		Admitted: call.Admitted{
+			Request: call.Request{Call: &wire.Call{Tool: tool.Name, ExecutionID: p.ExecutionID, Trace: p.Trace}},
+			Caller:  caller,
+		},
+		Effective: p.Effective,
+	}
+	return func(ctx context.Context) (*discovery.Surface, error) {
+		pinned, release, err := f.Tools.Acquire(ctx, tool.Name)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+		if pinned.Version != tool.Version {
+			return nil, discovery.ErrSuperseded
+		}
+		about.Tool = pinned
+		return f.discover(ctx, &about)
+	}
+}
+
+// discover asks the module which tools it brings.
+func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surface, error) {
+	tool := p.Tool
+	in, err := json.Marshal(abi.Discovery{
+		Tool: tool.Name, ReadOnly: p.ReadOnly(), DeadlineMS: discovery.MaxTime.Milliseconds(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	maskText, err := f.execute.Masker(p)
+	if err != nil {
+		return nil, err
+	}
+	mask := func(e *fault.Error) *fault.Error {
+		return &fault.Error{Code: e.Code, Message: maskText(e.Message), MayRetry: e.MayRetry}
+	}
+	reply, err := f.execute.Ask(ctx, execute.Question{Call: p, Module: tool.Handler, Export: "discover", Input: in, Trace: p.Trace})
+	if err != nil {
+		e := mask(call.AsError(ctx, err))
+		if e.Code == fault.ToolFailed {
+			e.MayRetry = true
+		}
+		e.Message = "list the tools of " + tool.Name + ": " + e.Message
+		return nil, e
+	}
+	broken := func(format string, a ...any) error {
+		return mask(fault.Errorf(fault.ToolBroken, "%s lists tools that cannot be taken: "+format, append([]any{tool.Name}, a...)...))
+	}
+	if len(reply.Output) > discovery.MaxSize {
+		return nil, broken("they are over %d bytes", discovery.MaxSize)
+	}
+	var s abi.Surface
+	if err := strictjson.Unmarshal(reply.Output, &s); err != nil {
+		return nil, broken("%w", err)
+	}
+	if e := s.Error; e != nil {
+		we := &fault.Error{Code: fault.ToolFailed, Message: tool.Name + " cannot list its tools: " + e.Message, MayRetry: e.Retriable}
+		if e.Code == abi.Unauthenticated {
+			we.Code, we.Message = fault.Unauthenticated, tool.Name+" refuses this identity: "+e.Message
+		}
+		return nil, mask(we)
+	}
+	list, err := f.check(&s)
+	if err != nil {
+		return nil, broken("%w", err)
+	}
+	var safety abi.Safety
+	if s.Safety != nil {
+		safety = *s.Safety
+	}
+	return discovery.NewSurface(list, safety, time.Duration(min(max(s.TTLMS, 0), 1<<40))*time.Millisecond), nil
+}
+
+// check takes what a module lists, whole or not at all.
+func (f *finder) check(s *abi.Surface) ([]discovery.Tool, error) {
+	if len(s.Tools) > discovery.MaxTools {
+		return nil, fmt.Errorf("%d tools, and at most %d can be", len(s.Tools), discovery.MaxTools)
+	}
+	seen := map[string]string{}
+	list := make([]discovery.Tool, 0, len(s.Tools))
+	for i := range s.Tools {
+		t := &s.Tools[i]
+		called := cmp.Or(t.Title, t.Name)
+		switch other, double := seen[t.Name]; {
+		case !tools.ValidName(t.Name):
+			return nil, fmt.Errorf("tool %d has the name %.80q, which is none", i, t.Name)
+		case double:
+			return nil, fmt.Errorf("%q and %q would both be %s", other, called, t.Name)
+		case len(t.Title) > discovery.MaxText || len(t.Description) > discovery.MaxText:
+			return nil, fmt.Errorf("the text of %s is over %d bytes", t.Name, discovery.MaxText)
+		case len(t.Schema) > discovery.MaxSchema || len(t.Binding) > discovery.MaxSchema:
+			return nil, fmt.Errorf("the schema or the binding of %s is over %d bytes", t.Name, discovery.MaxSchema)
+		}
+		seen[t.Name] = called
+		o := discovery.Tool{Name: t.Name, Title: t.Title, Description: t.Description, Schema: string(t.Schema), Binding: string(t.Binding), Mutating: t.Mutating}
+		if o.Schema == "null" {
+			o.Schema = ""
+		}
+		if _, err := f.schemas.compile(o.Schema); err != nil {
+			return nil, fmt.Errorf("the schema of %s %w", t.Name, err)
+		}
+		if t.Annotations != nil {
+			a := *t.Annotations
+			// What a tool says of itself must not say less than what it is.
+			if t.Mutating {
+				no := false
+				a.ReadOnly = &no
+			}
+			b, err := json.Marshal(a)
+			if err != nil {
+				return nil, err
+			}
+			o.Annotations = string(b)
+		}
+		list = append(list, o)
+	}
+	return list, nil
+}
+
+// bring is p as a call of t, which p's tool brings for its caller.
+func (f *finder) bring(p call.Pinned, key discovery.Key, t discovery.Tool) (call.Pinned, error) {
+	schema, err := f.schemas.compile(t.Schema)
+	if err != nil {
+		return p, fault.Errorf(fault.Internal, "the schema of %s: %w", t.Name, err)
+	}
+	p.Discovered = &call.Discovered{Tool: t, Key: key, Schema: schema}
+	if p.Form == wire.Plain && t.Schema != "" {
+		p.Payload, err = namedArguments(p.Args, t.Schema)
+	}
+	return p, err
+}
+
+// followDiscovered takes what came of an attempt at a discovered tool to what is
+// known of its identity, and tries once more where the tool had moved meanwhile.
+func (p *Pipeline) followDiscovered(ctx context.Context, a call.Attempt, o call.Outcome) call.Outcome {
+	fingerprint := a.Discovered.Key.Fingerprint
+	gone := func() bool { return o.Answer != nil && o.Answer.Gone }
+	if gone() {
+		p.Discovered.Invalidate(fingerprint, "a call found its tool gone")
+		d, err := p.findAgain(ctx, a.Decided)
+		if err != nil {
+			return call.Failed(ctx, err)
+		}
+		again := *a.Run
+		again.Decided = d
+		o = p.execute.Run(ctx, call.Attempt{Run: &again, Number: a.Number, Trace: a.Trace})
+		if gone() {
+			p.Discovered.Invalidate(fingerprint, "a call found its tool gone")
+			if e := o.Answer.Error; e != nil {
+				// It is listed, and what it stands on is not there.
+				return call.Failed(ctx, fault.Errorf(fault.ToolFailed, "%s", e.Message))
+			}
+			return call.Failed(ctx, tools.Unknown(a.Call.Tool))
+		}
+	}
+	if o.Answer == nil {
+		return o
+	}
+	if s := o.Answer.Safety; s != nil {
+		p.Discovered.Agree(fingerprint, *s)
+	}
+	if e := o.Answer.Error; e != nil && e.Code == abi.Unauthenticated && o.Err() != nil {
+		refused := o.Err()
+		p.Discovered.Refuse(fingerprint, &fault.Error{Code: fault.Unauthenticated, Message: a.Tool.Name + " refuses this identity: " + refused.Message})
+		o.Result.Err = &fault.Error{Code: fault.Unauthenticated, Message: refused.Message, Cause: refused}
+	}
+	return o
+}
+
+// findAgain finds the tool of d anew, on the version of the module that d began
+// with, and has it decided anew where it stands for something else now.
+func (p *Pipeline) findAgain(ctx context.Context, d call.Decided) (call.Decided, error) {
+	was := d.Discovered
+	s, err := p.Discovered.Get(ctx, was.Key, p.finder.discovery(d.Pinned, was.Key))
+	if errors.Is(err, discovery.ErrSuperseded) {
+		return d, tools.Unknown(d.Call.Tool)
+	}
+	if err != nil {
+		return d, err
+	}
+	t, ok := s.Find(d.Call.Tool, d.ReadOnly())
+	switch {
+	case !ok:
+		return d, tools.Unknown(d.Call.Tool)
+	case t.Schema != was.Tool.Schema:
+		return d, fault.Errorf(fault.InvalidPayload, "%s takes other arguments than before; list the tools again, and call it as it is now", d.Call.Tool)
+	case t.Mutating != was.Mutating:
+		return d, fault.Errorf(fault.InvalidPayload, "%s is of another kind than before; list the tools again", d.Call.Tool)
+	}
+	now := *was
+	now.Tool = t
+	if t.Binding == was.Binding {
+		d.Discovered = &now
+		return d, nil
+	}
+	// The policy was asked about something else.
+	pinned := d.Pinned
+	pinned.Discovered = &now
+	again, err := p.decide(ctx, pinned)
+	if err != nil {
+		return d, err
+	}
+	if again.Class.Mutating != d.Class.Mutating {
+		return d, fault.Errorf(fault.InvalidPayload, "%s is of another kind than before, as its policy says; call it again", d.Call.Tool)
+	}
+	return again, nil
+}

@@ -1,0 +1,234 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/discovery"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+)
+
+// namedArguments is the payload of a plain call: one JSON object, or name=value
+// for each property, with or without dashes before it.
+func namedArguments(args []string, schema string) (json.RawMessage, error) {
+	if len(args) == 1 && strings.HasPrefix(strings.TrimSpace(args[0]), "{") {
+		return json.RawMessage(args[0]), nil
+	}
+	var s struct {
+		Properties map[string]struct {
+			Type any `json:"type"`
+		} `json:"properties"`
+	}
+	if err := json.Unmarshal([]byte(schema), &s); err != nil {
+		return nil, fault.Errorf(fault.Internal, "read a schema: %w", err)
+	}
+	payload := map[string]json.RawMessage{}
+	for i, arg := range args {
+		name, value, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if !ok {
+			return nil, fault.Errorf(fault.InvalidPayload, "argument %d is not name=value; the names are %s", i+1, strings.Join(slices.Sorted(maps.Keys(s.Properties)), ", "))
+		}
+		if _, double := payload[name]; double {
+			return nil, fault.Errorf(fault.InvalidPayload, "argument %d gives %.80q again", i+1, name)
+		}
+		if p, known := s.Properties[name]; known && p.Type != "string" && json.Valid([]byte(value)) {
+			payload[name] = json.RawMessage(value)
+			continue
+		}
+		b, err := json.Marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		payload[name] = b
+	}
+	return json.Marshal(payload)
+}
+
+// listDiscovered is what the modules bring for the caller of a, by name, and why
+// some of it is missing. Where two modules bring one name, the first of them has
+// it; a tool of tools.d always has its own.
+func (f *finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[string]bool) (list []listedTool, missing []unlisted) {
+	for _, source := range f.Tools.Discovering() {
+		p, _, s, release, err := f.discovered(ctx, a, source)
+		if errors.Is(err, errNotServed) {
+			continue
+		}
+		if err != nil {
+			e := call.AsError(ctx, err)
+			missing = append(missing, unlisted{source, string(e.Code), brief(e.Message, maxReason), e.Retriable()})
+			continue
+		}
+		for _, t := range s.Offers(p.ReadOnly()) {
+			if taken[t.Name] {
+				f.Log.Warn("tool is left out: another has its name", "tool", source, "name", t.Name)
+				continue
+			}
+			taken[t.Name] = true
+			list = append(list, listedTool{
+				Name: t.Name, Title: t.Title, Description: t.Description, Category: p.Tool.Def.Category,
+				Schema: raw(t.Schema), Annotations: raw(t.Annotations), Mutating: t.Mutating, Source: source,
+			})
+		}
+		if s.Stale != "" {
+			missing = append(missing, unlisted{source, "", "its tools may be out of date: " + brief(s.Stale, maxReason), true})
+		}
+		release()
+	}
+	return list, missing
+}
+
+// listedTool is one tool as tools.list answers it.
+type listedTool struct {
+	Name        string          `json:"name"`
+	Title       string          `json:"title,omitempty"`
+	Description string          `json:"description,omitempty"`
+	Category    string          `json:"category,omitempty"`
+	Schema      json.RawMessage `json:"schema,omitempty"`
+	Annotations json.RawMessage `json:"annotations,omitempty"`
+	Mutating    bool            `json:"mutating,omitempty"`
+	// Source is the tool of tools.d that brings this one for the caller.
+	Source string `json:"source,omitempty"`
+	// Unshown says that the schema is there, and too long for an answer.
+	Unshown bool `json:"schema_unshown,omitempty"`
+}
+
+// unlisted is a tool of tools.d whose own tools are missing or out of date.
+type unlisted struct {
+	Source    string `json:"source"`
+	Code      string `json:"code,omitempty"`
+	Message   string `json:"message"`
+	Retriable bool   `json:"retriable"`
+}
+
+// maxListPage is about how many bytes of tools one answer of tools.list has:
+// what stays of a frame for them.
+const maxListPage = 48 << 10
+
+// maxReason is how much of why a module's tools are missing a list says, in bytes.
+const maxReason = 512
+
+// listToolsID is the reserved tool id whose call lists the tools of a socket.
+const listToolsID = "tools.list"
+
+// listTools answers the tools that the caller can call on this socket, by
+// name: those after the name "after", as many as fit an answer. "next" is the
+// name to go on after.
+func (p *Pipeline) listTools(ctx context.Context, a call.Admitted) call.Outcome {
+	var page struct {
+		After string `json:"after"`
+		Limit int    `json:"limit"`
+	}
+	if a.Form == wire.Envelope {
+		if err := strictjson.Unmarshal(a.Call.Payload, &page); err != nil {
+			return call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tools.list takes after and limit: %w", err))
+		}
+	}
+	if err := p.Tools.Ready(ctx); err != nil {
+		return call.Failed(ctx, err)
+	}
+	entrance := p.entrance(&a.Request)
+	list, taken := []listedTool{}, map[string]bool{}
+	discovering := p.Tools.Discovering()
+	for _, s := range p.Tools.List() {
+		taken[s.Name] = true
+		if s.Serving() && entrance.Serves(s.Category) && !slices.Contains(discovering, s.Name) {
+			list = append(list, listedTool{Name: s.Name, Description: s.Description, Category: s.Category, Schema: s.Schema, Mutating: s.Mutating})
+		}
+	}
+	found, missing := p.finder.listDiscovered(ctx, a, taken)
+	list = slices.DeleteFunc(append(list, found...), func(t listedTool) bool { return !a.Execution.Admits(t.Name) })
+	slices.SortFunc(list, func(a, b listedTool) int { return strings.Compare(a.Name, b.Name) })
+	res := &wire.Result{Ran: true}
+	if a.Form == wire.Plain {
+		for _, t := range list {
+			res.Stdout = append(append(res.Stdout, t.Name...), '\n')
+		}
+		for _, m := range missing {
+			res.Stderr = fmt.Appendf(res.Stderr, "%s: %s\n", m.Source, m.Message)
+		}
+	}
+	from, _ := slices.BinarySearchFunc(list, page.After, func(t listedTool, after string) int {
+		if t.Name <= after {
+			return -1
+		}
+		return 1
+	})
+	var answer struct {
+		Tools   []json.RawMessage `json:"tools"`
+		Next    string            `json:"next,omitempty"`
+		Missing []unlisted        `json:"missing,omitempty"`
+	}
+	answer.Tools, answer.Missing = []json.RawMessage{}, missing
+	size := 0
+	for i, t := range list[from:] {
+		if len(t.Schema) > maxListPage/2 {
+			t.Schema, t.Unshown = nil, true
+		}
+		t.Description = brief(t.Description, discovery.MaxText)
+		b, err := json.Marshal(t)
+		if err != nil {
+			return call.Failed(ctx, err)
+		}
+		if size += len(b); i > 0 && size > maxListPage || page.Limit > 0 && i >= page.Limit {
+			answer.Next = list[from+i-1].Name
+			break
+		}
+		answer.Tools = append(answer.Tools, b)
+	}
+	var err error
+	res.Data, err = json.Marshal(answer)
+	return outcome(ctx, res, err)
+}
+
+func raw(s string) json.RawMessage {
+	if s == "" {
+		return nil
+	}
+	return json.RawMessage(s)
+}
+
+// schemas keeps the compiled schemas of offered tools: thousands of identities
+// share a few.
+type schemas struct {
+	mu sync.Mutex
+	m  map[string]*jsonschema.Schema // guarded by mu
+}
+
+// maxSchemas is how many are kept; beyond that all of them go.
+const maxSchemas = 8192
+
+// compile is nil for an empty schema, which admits any object.
+func (s *schemas) compile(text string) (*jsonschema.Schema, error) {
+	if text == "" {
+		return nil, nil
+	}
+	s.mu.Lock()
+	c, ok := s.m[text]
+	s.mu.Unlock()
+	if ok {
+		return c, nil
+	}
+	c, err := tools.CompileSchema(json.RawMessage(text))
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.m == nil || len(s.m) >= maxSchemas {
+		s.m = map[string]*jsonschema.Schema{}
+	}
+	s.m[text] = c
+	return c, nil
+}

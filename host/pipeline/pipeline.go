@@ -1,0 +1,440 @@
+// Package pipeline takes calls the whole way. Pipeline.Call is the one entrance,
+// whichever front end a call came in by, and this file reads as the order:
+//
+//	identity -> session -> tool generation -> working directory, environment
+//	-> schema -> policy -> idempotency -> breaker -> retry -> execution -> result
+//
+// Each stage makes a value of package call from the one before it. Every error
+// on the way ends the call before anything has run, except one of the execution
+// itself.
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/discovery"
+	"github.com/toold/toold/host/execute"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/observe"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/reliability"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// Parts are what a Pipeline works with. They are not its own to close.
+type Parts struct {
+	// Config and Identity are those in force; a reload swaps them.
+	Config     func() *config.Config
+	Identity   func() *identity.Resolver
+	Tools      *tools.Catalog
+	Sessions   *session.Table
+	Discovered *discovery.Cache
+	Runner     *process.Runner
+	Layer      *reliability.Layer
+	Tracer     *observe.Tracer // nil: no traces
+	Metrics    *observe.Metrics
+	Log        *slog.Logger
+}
+
+// Pipeline takes calls. It is safe for concurrent use.
+type Pipeline struct {
+	Parts
+	// Results are the answers that were given last.
+	Results Results
+
+	execute *execute.Executor
+	finder  finder
+	limiter reliability.Limiter
+	calls   atomic.Int64
+	running atomic.Int64
+}
+
+// New makes a Pipeline of parts.
+func New(parts Parts) *Pipeline {
+	p := &Pipeline{Parts: parts}
+	p.execute = execute.New(execute.Config{
+		Config: parts.Config, Runner: parts.Runner, SecretFiles: parts.Tools.SecretFiles,
+		ToolCall: p.toolCall, Metrics: parts.Metrics, Log: parts.Log,
+	})
+	p.finder = finder{Parts: parts, execute: p.execute}
+	return p
+}
+
+// Calls counts the calls that ended; Running the executions that run.
+func (p *Pipeline) Calls() int64   { return p.calls.Load() }
+func (p *Pipeline) Running() int64 { return p.running.Load() }
+
+// account is what is known of a call when it ends, for the log, the metrics and
+// its session. Stages write it and none reads it.
+type account struct {
+	caller    string
+	execution *session.Execution // from when its session is known
+	tool      *tools.Tool
+	rule      string
+	counted   bool // its id is the caller's now; see Results
+	job       bool // it goes on as a job, which is a call of its own
+	meter     call.Meter
+}
+
+// Call takes one call the whole way and returns what came of it. ctx is the
+// caller's: its end ends the call, with its cause, except for a mutating call with
+// a key that has begun and whose caller has left (wire.ErrLeft).
+func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
+	start := time.Now()
+	acc := &account{}
+	defer func() {
+		if acc.counted {
+			p.Results.end(q.ExecutionID)
+		}
+	}()
+	defer func() { // a panic goes on to who called, and leaves nothing running
+		if v := recover(); v != nil {
+			if acc.execution != nil {
+				acc.execution.End(&wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this call")})
+			}
+			panic(v)
+		}
+	}()
+	o := p.dispatch(ctx, q, acc)
+	res := o.Result
+	res.ExitCode = res.Exit()
+	res.ExecutionID = q.ExecutionID
+	res.Duration = time.Since(start)
+	res.Usage = acc.meter.Usage()
+	if acc.execution != nil {
+		acc.execution.End(res)
+	}
+	if acc.job {
+		return o
+	}
+	p.observe(ctx, &q, acc, res)
+	wrote := q.Streams.Stdout == nil && (res.Ran || size(res) > 0) // also before its time was over
+	if acc.counted && (wrote || len(res.Data) > 0) && !session.IsCall(q.Tool) {
+		p.Results.put(acc.caller, q.Tool, start, res)
+	}
+	return o
+}
+
+// dispatch is the order of the stages.
+func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) call.Outcome {
+	caller, err := p.identify(ctx, &q)
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	q.Call = withoutToken(q.Call) // nothing after this may hold it
+	if err := p.Results.begin(q.ExecutionID, caller.ID); err != nil {
+		return call.Failed(ctx, err)
+	}
+	acc.caller, acc.counted = caller.ID, true
+	if q.Background || q.Detach {
+		return p.background(ctx, q, caller, acc)
+	}
+	if session.IsCall(q.Tool) {
+		return p.serveSession(ctx, q, caller)
+	}
+	a, err := p.admit(ctx, q, caller, acc)
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	ctx = a.Execution.Context() // which ends with an abort, too
+	if a.Tool == listToolsID {
+		return p.listTools(ctx, a)
+	}
+
+	pinned, release, err := p.finder.pin(ctx, a)
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	defer release()
+	acc.tool = pinned.Tool
+	// One clock for the whole call: policy, waiting and execution together.
+	ctx, cancel := context.WithTimeout(ctx, call.Shorter(pinned.Tool.Def.Timeout.Duration(), pinned.Timeout))
+	defer cancel()
+
+	if pinned, err = place(pinned, p.entrance(&q).Roots); err != nil {
+		return call.Failed(ctx, err)
+	}
+	if err := admitEnv(&pinned); err != nil {
+		return call.Failed(ctx, err)
+	}
+	if err := pinned.Validate(); err != nil {
+		return call.Failed(ctx, err)
+	}
+	d, err := p.decide(ctx, pinned)
+	acc.rule = d.Rule
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	if d.Timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
+		defer cancel()
+	}
+	d.Execution.Job.Admit()
+	r := call.NewRun(d, q.Streams.Within(ctx))
+	return p.Layer.Do(ctx, r, func(ctx context.Context, number int) call.Outcome { return p.attempt(ctx, r, number) })
+}
+
+// identify says who calls. A turn and a job have that of who asked for them, as
+// long as it counts.
+func (p *Pipeline) identify(ctx context.Context, q *call.Request) (identity.Caller, error) {
+	if q.As != nil {
+		return *q.As, q.As.Current()
+	}
+	c, err := p.Identity().Resolve(q.Token, q.UID)
+	if err != nil && q.Token != "" && p.Tools.Ready(ctx) == nil {
+		// A tool that is still being loaded may declare the claim that nobody
+		// seemed to.
+		c, err = p.Identity().Resolve(q.Token, q.UID)
+	}
+	return c, err
+}
+
+func withoutToken(c *wire.Call) *wire.Call {
+	if c.Token == "" {
+		return c
+	}
+	without := *c
+	without.Token = ""
+	return &without
+}
+
+// entrance is what the socket of q serves.
+func (p *Pipeline) entrance(q *call.Request) config.Entrance { return p.Config().Entrance(q.Socket) }
+
+// admit begins the execution in the session that q belongs to: the one that the
+// call names, else the one that its connection has in focus, else the caller's
+// default one.
+func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Caller, acc *account) (call.Admitted, error) {
+	s, err := p.Sessions.Find(caller.ID, sessionOf(&q))
+	if err != nil {
+		return call.Admitted{}, err
+	}
+	kind := q.Kind
+	if kind == "" {
+		kind = session.KindCall
+	}
+	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Job: session.JobOf(ctx), Listing: q.Tool == listToolsID})
+	if err != nil {
+		return call.Admitted{}, err
+	}
+	acc.execution = x
+	x.AddInput(len(q.Payload))
+	if q.Form == wire.Envelope { // the payload of the plain form has it
+		x.AddInput(len(q.Stdin))
+	}
+	return call.Admitted{Request: q, Caller: caller, Session: x.Session, Execution: x, Meter: &acc.meter}, nil
+}
+
+// place finds the working directory in or below the roots of the socket, as far as
+// the tool narrows them. A tool that touches no files needs none, and gets none
+// where the caller's is outside.
+func place(p call.Pinned, roots []string) (call.Pinned, error) {
+	p.Roots = roots
+	if narrower := p.Tool.Def.Roots; len(narrower) > 0 {
+		real, err := process.ResolveRoots(narrower)
+		if err != nil {
+			return p, fault.Errorf(fault.ToolBroken, "roots of tool %s: %w", p.Call.Tool, err)
+		}
+		if p.Roots = intersect(roots, real); len(p.Roots) == 0 {
+			return p, fault.Errorf(fault.Denied, "denied by rule roots: %s works beneath %s, and this socket serves nothing there", p.Call.Tool, strings.Join(narrower, ", "))
+		}
+	}
+	cwd := p.Call.Cwd
+	needs := p.Tool.Kind == tools.Binary || len(p.Tool.Def.Capabilities.Exec) > 0
+	if cwd == "" && !needs {
+		return p, nil
+	}
+	dir, path, err := process.OpenBeneath(p.Roots, cwd)
+	if err != nil {
+		if needs {
+			return p, err
+		}
+		return p, nil
+	}
+	p.Cwd = path
+	return p, dir.Close()
+}
+
+// intersect is what lies beneath both one of a and one of b.
+func intersect(a, b []string) []string {
+	out := []string{}
+	add := func(p string) {
+		if !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	for _, x := range a {
+		for _, y := range b {
+			switch {
+			case process.Beneath(x, y):
+				add(y)
+			case process.Beneath(y, x):
+				add(x)
+			}
+		}
+	}
+	return out
+}
+
+// admitEnv refuses every variable that the tool does not admit.
+func admitEnv(p *call.Pinned) error {
+	for name := range p.Env {
+		if !slices.Contains(p.Tool.Def.Capabilities.Env, name) {
+			return fault.Errorf(fault.Denied, "denied by rule env: %s does not admit the variable %s; unset it, or ask the operator to add it to capabilities.env in tool.json", p.Call.Tool, name)
+		}
+	}
+	return nil
+}
+
+// decide asks every policy of the tool in turn; the second is asked about what the
+// first made of the call. With an error comes what was decided before it.
+func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided, error) {
+	d := call.Undecided(pinned)
+	for i, policy := range pinned.Tool.Policies {
+		name := execute.ShortName(pinned.Tool.PolicyFiles[i])
+		in, err := json.Marshal(execute.ABICall(ctx, &d, 1))
+		if err != nil {
+			return d, fault.Errorf(fault.Internal, "ask the policy: %w", err)
+		}
+		reply, err := p.execute.Ask(ctx, execute.Question{Call: &pinned, Module: policy, Export: "restrict", Input: in, Trace: pinned.Trace})
+		if err != nil {
+			p.Metrics.Decision(pinned.Call.Tool, observe.PolicyError)
+			e := call.AsError(ctx, err)
+			code := e.Code
+			if code == fault.ToolFailed { // that is for tools that ran
+				code = fault.ToolBroken
+			}
+			return d, &fault.Error{Code: code, Message: fmt.Sprintf("policy %s did not decide, so the call is refused: %s", name, e.Message), Cause: err}
+		}
+		var said abi.Decision
+		if err := strictjson.Unmarshal(reply.Output, &said); err != nil {
+			p.Metrics.Decision(pinned.Call.Tool, observe.PolicyError)
+			return d, fault.Errorf(fault.ToolBroken, "policy %s answered no decision, so the call is refused: %w", name, err)
+		}
+		if said.Effect != abi.Allow {
+			p.Metrics.Decision(pinned.Call.Tool, observe.PolicyDeny)
+			return d, denied(name, &said)
+		}
+		p.Metrics.Decision(pinned.Call.Tool, observe.PolicyAllow)
+		if d, err = d.Apply(&said); err != nil {
+			return d, fault.Errorf(fault.ToolBroken, "policy %s answered a decision that cannot be followed, so the call is refused: %w", name, err)
+		}
+	}
+	return d.Settle(p.Config().ModeOf(pinned.Tool.Def.Reliability.Mode))
+}
+
+// denied says the rule, the reason and what to do instead, in one line each as far
+// as the policy gave them.
+func denied(policy string, d *abi.Decision) *fault.Error {
+	msg := "denied by " + policy
+	if d.Rule != "" {
+		msg = "denied by rule " + d.Rule
+	}
+	if d.Effect != abi.Deny {
+		msg += fmt.Sprintf(": effect %q is neither allow nor deny", d.Effect)
+	}
+	if d.Reason != "" {
+		msg += ": " + d.Reason
+	}
+	if d.Instead != "" {
+		msg += "; instead: " + d.Instead
+	}
+	return &fault.Error{Code: fault.Denied, Message: msg}
+}
+
+// attempt is one attempt: a place among the tool's executions, and the execution.
+func (p *Pipeline) attempt(ctx context.Context, r *call.Run, number int) call.Outcome {
+	limits := &r.Tool.Def.Limits
+	leave, err := p.limiter.Enter(ctx, r.Tool.Name, limits.Concurrency, limits.Queue)
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	defer leave()
+	defer p.Metrics.Running(r.Tool.Name)()
+	p.running.Add(1)
+	defer p.running.Add(-1)
+	trace, end := p.Tracer.Execution(r.Trace, observe.Execution{Tool: r.Tool.Name, ExecutionID: r.ExecutionID, Attempt: number, Mutating: r.Class.Mutating})
+	a := call.Attempt{Run: r, Number: number, Trace: trace}
+	o := p.execute.Run(ctx, a)
+	if r.Discovered != nil {
+		o = p.followDiscovered(ctx, a, o)
+	}
+	end(o.Result.Status(), errorCode(o.Err()))
+	return o
+}
+
+func errorCode(e *fault.Error) string {
+	if e == nil {
+		return ""
+	}
+	return string(e.Code)
+}
+
+// maxSaid is how much of each thing that a caller says of itself is logged, in
+// bytes.
+const maxSaid = 1024
+
+// observe counts and logs one call that ended.
+func (p *Pipeline) observe(ctx context.Context, q *call.Request, acc *account, res *wire.Result) {
+	p.calls.Add(1)
+	tool := observe.Unknown
+	switch {
+	case acc.tool != nil:
+		tool = acc.tool.Name
+	case session.IsCall(q.Tool), q.Tool == listToolsID:
+		tool = q.Tool
+	}
+	p.Metrics.Executed(tool, res.Status(), res.Duration)
+	level, attrs := slog.LevelDebug, []any{
+		"tool", q.Tool, "execution_id", q.ExecutionID, "caller", acc.caller,
+		"status", res.Status(), "exit_code", res.ExitCode, "duration_ms", res.Duration.Milliseconds(),
+	}
+	if acc.rule != "" {
+		attrs = append(attrs, "rule", acc.rule)
+	}
+	if q.Trace != "" {
+		attrs = append(attrs, "trace", q.Trace)
+	}
+	if q.TraceID != "" {
+		attrs = append(attrs, "trace_id", brief(q.TraceID, maxSaid))
+	}
+	if len(q.CallerInfo) > 0 {
+		attrs = append(attrs, "caller_info", brief(string(q.CallerInfo), maxSaid))
+	}
+	if !q.Timestamp.IsZero() {
+		attrs = append(attrs, "sent", q.Timestamp)
+	}
+	if e := res.Err; e != nil {
+		level = slog.LevelInfo
+		attrs = append(attrs, "code", e.Code, "error", e.Message)
+		if e.Code == fault.Internal || e.Code == fault.ToolBroken || e.Code == fault.GuestTrap {
+			level = slog.LevelError
+		}
+		if e.Cause != nil && e.Cause.Error() != e.Message {
+			attrs = append(attrs, "cause", e.Cause.Error())
+		}
+	}
+	p.Log.Log(ctx, level, "call", attrs...)
+}
+
+// brief is the beginning of a text that somebody may have made long.
+func brief(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

@@ -1,0 +1,161 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/wire"
+)
+
+// sessionOf is the id of the session that a call belongs to, empty for the
+// default one.
+func sessionOf(q *call.Request) string {
+	if q.Session == "" && q.Focus != nil {
+		if focus := q.Focus.Load(); focus != nil {
+			return *focus
+		}
+	}
+	return q.Session
+}
+
+// serveSession answers one of the five calls of sessions.
+func (p *Pipeline) serveSession(ctx context.Context, q call.Request, caller identity.Caller) call.Outcome {
+	r := &session.Request{
+		Call: q.Call, Caller: caller.ID, Focus: q.Focus,
+		Run: func(ctx context.Context, turn *wire.Call) *wire.Result {
+			of := q
+			of.Call, of.Kind, of.As = turn, session.KindTurn, &caller
+			return p.Call(ctx, of).Result
+		},
+	}
+	if roots := p.entrance(&q).Roots; len(roots) > 0 {
+		r.Cwd = roots[0]
+	}
+	res, err := p.Sessions.Serve(ctx, r)
+	if err == nil && q.Tool == session.Query && q.Streams.Stdout != nil {
+		// A stream carries a value of any size.
+		_, err = q.Streams.Stdout.Write(session.Value(res.Data))
+		res.Data = nil
+	}
+	return outcome(ctx, res, err)
+}
+
+// outcome is that of a call that another part answered.
+func outcome(ctx context.Context, res *wire.Result, err error) call.Outcome {
+	if res == nil {
+		res = &wire.Result{}
+	}
+	if err != nil {
+		res.Err = call.AsError(ctx, err)
+	}
+	return call.Outcome{Result: res}
+}
+
+// background makes q a job and answers with its id as soon as nothing refuses it
+// any more. What refuses it before that is the answer, and no job is left.
+func (p *Pipeline) background(ctx context.Context, q call.Request, caller identity.Caller, acc *account) call.Outcome {
+	switch {
+	case !q.Background:
+		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/detach: is of calls in the background; say background, too"))
+	case session.IsCall(q.Tool) && q.Tool != session.Prompt:
+		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/background: %s is answered at once as it is", q.Tool))
+	}
+	s, err := p.Sessions.Find(caller.ID, sessionOf(&q))
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	// The job is nobody's who could leave.
+	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	job, err := p.Sessions.NewJob(caller.ID, s.ID(), q.Call, cancel)
+	if err != nil {
+		cancel(nil)
+		return call.Failed(ctx, err)
+	}
+	inner := *q.Call
+	inner.Background, inner.Detach, inner.Stream, inner.Session = false, false, false, s.ID()
+	of := q
+	of.Call, of.Kind, of.As = &inner, session.KindJob, &caller
+	if q.Tool == session.Prompt {
+		of.Kind = session.KindCall // the turn is the job
+	}
+	of.Streams = wire.Streams{Stdout: job.Stdout(), Stderr: job.Stderr(), Progress: job.Progress, Signals: make(chan os.Signal)}
+	done := make(chan call.Outcome, 1)
+	acc.job = true
+	go func() {
+		defer cancel(nil)
+		o := call.Outcome{Result: &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this job, %s; its log has the reason", job.ID)}}
+		defer func() {
+			if v := recover(); v != nil {
+				p.Log.Error("a job panicked", "tool", q.Tool, "execution_id", job.ID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			}
+			job.End(o.Result)
+			done <- o
+		}()
+		o = p.Call(session.InJob(run, job), of)
+	}()
+	accepted := func() call.Outcome {
+		res := &wire.Result{Ran: true, Data: session.JobAnswer(job.ID)}
+		if q.Form == wire.Plain {
+			res.Data, res.Stdout = nil, []byte(job.ID+"\n")
+		}
+		return call.Outcome{Result: res}
+	}
+	select {
+	case <-job.Admitted():
+		return accepted()
+	case o := <-done:
+		select {
+		case <-job.Admitted():
+			return accepted()
+		default:
+		}
+		return o
+	case <-ctx.Done():
+		cancel(context.Cause(ctx))
+		<-done
+		return call.Failed(ctx, context.Cause(ctx))
+	}
+}
+
+// maxCallDepth bounds how deep guests can prompt one another.
+const maxCallDepth = 8
+
+type callDepth struct{}
+
+// toolCall is tool_call: one of the five calls, made by a guest as the session and
+// the identity that called it. What it asks to run ends with the guest's own call.
+func (p *Pipeline) toolCall(ctx context.Context, by *call.Pinned, envelope []byte) []byte {
+	answer := func(id string, o call.Outcome) []byte {
+		o.Result.ExecutionID = id
+		return wire.EncodeResult(wire.Envelope, o.Result)
+	}
+	m, err := wire.Parse(envelope)
+	q, ok := m.(*wire.Call)
+	switch depth, _ := ctx.Value(callDepth{}).(int); {
+	case err != nil:
+		return answer("", call.Failed(ctx, err))
+	case by.Execution == nil:
+		return answer("", call.Failed(ctx, fault.Errorf(fault.Denied, "denied by rule discover: a discovery is nobody's call and has no session; make the call when a tool is called")))
+	case !ok || q.Form != wire.Envelope || !session.IsCall(q.Tool):
+		return answer("", call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call takes the envelopes of the session calls: session.query, session.mutate, session.prompt, session.abort, session.steer")))
+	case q.Token != "" || q.Stream || q.Background || q.Detach:
+		return answer(q.ExecutionID, call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call is made as the caller of the tool and is answered whole: leave out token, stream, background and detach")))
+	case depth >= maxCallDepth:
+		return answer(q.ExecutionID, call.Failed(ctx, fault.Errorf(fault.LimitExceeded, "tool_call is %d deep, and that is the limit", depth)))
+	default:
+		ctx = context.WithValue(ctx, callDepth{}, depth+1)
+	}
+	if q.Session == "" {
+		q.Session = by.Session
+	}
+	caller := by.Caller
+	return answer(q.ExecutionID, p.Call(session.InJob(ctx, nil), call.Request{
+		Call: q, UID: by.UID, Socket: by.Socket, As: &caller, Streams: wire.Streams{Signals: make(chan os.Signal)},
+	}))
+}

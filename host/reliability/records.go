@@ -1,0 +1,252 @@
+package reliability
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/wire"
+)
+
+// maxShadowed is how many records shadow keeps. They say what would have been,
+// and are thrown away.
+const maxShadowed = 100_000
+
+// openRecords opens the store, and the one by which shadow decides: two, so that
+// nothing that was only shadowed is ever answered from.
+func (l *Layer) openRecords(ctx context.Context, store, dir string) (err error) {
+	l.Records, err = idempotency.Open(ctx, idempotency.Config{
+		Store: store,
+		Dir:   dir,
+		Log:   l.log,
+		OnEvent: func(scope string, e idempotency.Event) {
+			l.metrics.Keyed(ScopeTool(scope), string(e))
+			switch e {
+			case idempotency.EventReplayed:
+				l.metrics.CacheHit(ScopeTool(scope))
+			case idempotency.EventAbandoned, idempotency.EventUnknown, idempotency.EventTakenOver, idempotency.EventReused, idempotency.EventEvicted, idempotency.EventFlushed:
+				l.log.Info("idempotency record", "tool", scope, "event", e)
+			}
+		},
+		OnStore: l.metrics.Stored,
+	})
+	if err != nil {
+		return fmt.Errorf("%w; choose another with --store", err)
+	}
+	l.shadowed, err = idempotency.Open(ctx, idempotency.Config{Store: "memory", MemoryRecords: maxShadowed, MemoryBytes: 64 << 20, Log: l.log})
+	return err
+}
+
+// recordRequest is what a call asks of the store of records; nil where it has no
+// key and gets none.
+func recordRequest(d *call.Decided) (*idempotency.Request, error) {
+	limits := &d.Tool.Def.Reliability
+	r := &idempotency.Request{
+		Scope:       recordScope(d),
+		Label:       d.Key,
+		TTL:         limits.TTL.Duration(),
+		FailedTTL:   limits.FailedTTL.Duration(),
+		OnDuplicate: idempotency.OnDuplicate(limits.OnDuplicate),
+		Rerun:       d.Class.Repeatable(),
+		Retry:       d.Retry,
+		Shadow:      d.Mode == call.Shadow,
+	}
+	if r.FailedTTL == 0 {
+		r.FailedTTL = -1 // tool.json says so; its default is another
+	}
+	payload, err := asked(&d.Pinned)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case d.Key != "":
+		r.Key, err = idempotency.CallerKey(r.Scope, d.Key, d.Caller.ID)
+	case getsKey(d):
+		r.TTL = idempotency.AutoTTL
+		r.Key, err = idempotency.AutoKey(r.Scope, payload, d.Caller.ID)
+	default:
+		return nil, nil
+	}
+	if err == nil {
+		r.Payload, err = idempotency.Digest(payload)
+	}
+	var bad *idempotency.PayloadError
+	switch {
+	case errors.Is(err, idempotency.ErrNoCaller):
+		return nil, fault.Errorf(fault.Unauthenticated, "a call with an idempotency key has to come from somebody")
+	case errors.As(err, &bad):
+		return nil, fault.Errorf(fault.InvalidPayload, "the payload cannot be told from others, which a call with an idempotency key needs: %s", bad.Reason)
+	}
+	return r, err
+}
+
+// asked is all that the caller asked for, as JSON: the payload, with what was sent
+// beside it. It is given the call before any policy decided: the same request is
+// the same after a policy was swapped.
+func asked(p *call.Pinned) ([]byte, error) {
+	beside := struct {
+		Payload json.RawMessage   `json:"payload"`
+		Env     map[string]string `json:"env,omitempty"`
+		Stdin   []byte            `json:"stdin,omitempty"`
+		Cwd     string            `json:"cwd,omitempty"`
+	}{Payload: p.Payload, Env: p.Env}
+	if p.Form == wire.Envelope || p.Discovered != nil { // a plain command's payload has both
+		beside.Stdin = p.Stdin
+		if p.Kind == session.KindTurn { // whose folder is its session's
+			beside.Cwd = p.Cwd
+		}
+	}
+	if len(beside.Env) == 0 && len(beside.Stdin) == 0 && beside.Cwd == "" {
+		return p.Payload, nil
+	}
+	return json.Marshal(beside)
+}
+
+// recordScope is what keys are keys of: the tool, and of a module that brings
+// tools of its own, which of these.
+func recordScope(d *call.Decided) string {
+	if d.Discovered != nil {
+		return d.Tool.Name + "/" + d.Call.Tool
+	}
+	return d.Tool.Name
+}
+
+// ScopeTool is the tool of a record's scope: metrics know those of tools.d only.
+func ScopeTool(scope string) string {
+	tool, _, _ := strings.Cut(scope, "/")
+	return tool
+}
+
+// getsKey reports whether a call without a key gets one of its payload. That is
+// right only where the payload says all: for a tool with a schema, or one whose
+// definition says so, and never where input may come by a stream.
+func getsKey(d *call.Decided) bool {
+	if !d.Class.Mutating || d.Streams.Stdin != nil && d.Input.Wanted && !d.Input.Fixed && len(d.Input.Bytes) == 0 {
+		return false
+	}
+	if auto := d.Tool.Def.Reliability.AutoKey; auto != nil {
+		return *auto
+	}
+	if d.Discovered != nil {
+		return d.Discovered.Schema != nil
+	}
+	return d.Tool.Schema != nil && d.Form == wire.Envelope && d.Call.Args == nil
+}
+
+// keptResult is a result as a record holds it.
+type keptResult struct {
+	ExitCode int  `json:"exit_code"`
+	Ran      bool `json:"ran,omitempty"`
+	// Outputs are text where they are UTF-8, else base64.
+	Stdout       string          `json:"stdout,omitempty"`
+	StdoutBase64 []byte          `json:"stdout_base64,omitempty"`
+	Stderr       string          `json:"stderr,omitempty"`
+	StderrBase64 []byte          `json:"stderr_base64,omitempty"`
+	Data         json.RawMessage `json:"data,omitempty"`
+	Truncated    bool            `json:"truncated,omitempty"`
+	MayRetry     bool            `json:"may_retry,omitempty"`
+	Error        *keptError      `json:"error,omitempty"`
+}
+
+type keptError struct {
+	Code     fault.Code `json:"code"`
+	Message  string     `json:"message"`
+	MayRetry bool       `json:"may_retry,omitempty"`
+}
+
+// keep is an outcome as a record holds it.
+func keep(o *call.Outcome) json.RawMessage {
+	res := o.Result
+	stdout, stderr := res.Stdout, res.Stderr
+	if o.Streamed != nil {
+		stdout, stderr = o.Streamed[0], o.Streamed[1]
+	}
+	r := keptResult{ExitCode: res.ExitCode, Ran: res.Ran, Data: res.Data, Truncated: res.Truncated, MayRetry: res.MayRetry}
+	text := func(b []byte, s *string, raw *[]byte) {
+		if utf8.Valid(b) {
+			*s = string(b)
+		} else {
+			*raw = b
+		}
+	}
+	text(stdout, &r.Stdout, &r.StdoutBase64)
+	text(stderr, &r.Stderr, &r.StderrBase64)
+	if e := o.Err(); e != nil {
+		r.Error = &keptError{e.Code, e.Message, e.MayRetry}
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(r); err != nil {
+		// Data that is no JSON: the record is then of something that cannot
+		// be given again.
+		return json.RawMessage(base64.StdEncoding.EncodeToString([]byte(err.Error())))
+	}
+	return b.Bytes()
+}
+
+// unkeep is the outcome that a record holds.
+func unkeep(ctx context.Context, kept idempotency.Result) call.Outcome {
+	res := &wire.Result{FromCache: true}
+	if kept.TooLarge {
+		res.Err = fault.Errorf(fault.LimitExceeded,
+			"the call of this idempotency key ended (%s), and its result of %d bytes (sha256 %s) is over the %d that are kept: it cannot be given again, and the call is not run again",
+			kept.Status, kept.Size, kept.Digest, idempotency.MaxResult)
+		return call.Outcome{Result: res}
+	}
+	var r keptResult
+	if err := json.Unmarshal(kept.Value, &r); err != nil {
+		res.Err = fault.Errorf(fault.Internal, "the record of this idempotency key cannot be read: %w", err)
+		return call.Outcome{Result: res}
+	}
+	res.ExitCode, res.Ran, res.Data, res.Truncated, res.MayRetry = r.ExitCode, r.Ran, r.Data, r.Truncated, r.MayRetry
+	res.Stdout, res.Stderr = r.StdoutBase64, r.StderrBase64
+	if r.Stdout != "" {
+		res.Stdout = []byte(r.Stdout)
+	}
+	if r.Stderr != "" {
+		res.Stderr = []byte(r.Stderr)
+	}
+	if e := r.Error; e != nil {
+		res.Err = &fault.Error{Code: e.Code, Message: e.Message, MayRetry: e.MayRetry}
+	}
+	return call.Outcome{Result: res}
+}
+
+// shadowDecision is what shadow counts of an event of a key.
+func shadowDecision(e idempotency.Event) string {
+	switch e {
+	case idempotency.EventClaimed, idempotency.EventTakenOver, idempotency.EventRetried:
+		return "" // it would have run
+	}
+	return string(e)
+}
+
+// refusedByRecord is the error of a call that its key kept from running.
+func refusedByRecord(ctx context.Context, d *call.Decided, err error) error {
+	c := context.Cause(ctx)
+	switch ended := c != nil && !errors.Is(c, context.DeadlineExceeded); {
+	case ended && (errors.Is(err, idempotency.ErrPending) || errors.Is(err, idempotency.ErrStoreUnavailable)):
+		return c // the caller left, or the call was ended
+	case errors.Is(err, idempotency.ErrPending):
+		return fault.Errorf(fault.IdempotencyPending, "a call with this idempotency key is still running; ask again with the same key for its result")
+	case errors.Is(err, idempotency.ErrKeyReused):
+		return fault.Errorf(fault.IdempotencyKeyReused, "this idempotency key was used for another payload, so nothing ran; use one key for one request")
+	case errors.Is(err, idempotency.ErrOutcomeUnknown):
+		return fault.Errorf(fault.OutcomeUnknown, "a call with this idempotency key began, and nobody knows how it ended; look at what it was to change, then use a new key, or have the operator run: toolctl idempotency flush %s KEY", recordScope(d))
+	case errors.Is(err, idempotency.ErrStoreUnavailable):
+		return &fault.Error{Code: fault.StoreUnavailable, Message: "the store of idempotency records does not answer, so nothing ran; try again later", Cause: err}
+	case errors.Is(err, idempotency.ErrOverloaded):
+		return &fault.Error{Code: fault.Overloaded, Message: "the store of idempotency records is full of calls that run; try again later", Cause: err}
+	}
+	return err
+}

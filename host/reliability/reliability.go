@@ -1,0 +1,279 @@
+// Package reliability is what makes a call safe to make again: records by which
+// calls with a key run once, breakers that refuse what keeps failing, retries
+// of what may be repeated, and the limit on executions of one tool.
+//
+// Layer.Do is the whole: idempotency -> breaker -> retry -> attempt. What an
+// attempt means is judged by pure functions of its Outcome. The package runs no
+// tool: the attempt is given to it.
+package reliability
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/toold/toold/host/breaker"
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/observe"
+	"github.com/toold/toold/host/retry"
+)
+
+// Config is fixed when a Layer is made.
+type Config struct {
+	// Store and Dir are where records are kept: see config.Config.Store and
+	// State.
+	Store, Dir string
+	// Ending ends with the daemon, and with it every call, also one that its
+	// caller has left.
+	Ending  context.Context
+	Metrics *observe.Metrics
+	Log     *slog.Logger
+}
+
+// Layer is the reliability layer of one daemon. It is safe for concurrent use.
+type Layer struct {
+	// Records are of calls with a key.
+	Records *idempotency.Keeper
+	// Breakers are those of all upstreams.
+	Breakers *Breakers
+	// shadowed are the records by which shadow decides.
+	shadowed *idempotency.Keeper
+	ending   context.Context
+	metrics  *observe.Metrics
+	log      *slog.Logger
+}
+
+// Open opens the store of records and makes a Layer. Close gives it back.
+func Open(ctx context.Context, c Config) (*Layer, error) {
+	l := &Layer{ending: c.Ending, metrics: c.Metrics, log: c.Log}
+	l.Breakers = &Breakers{onChange: l.breakerChanged}
+	if err := l.openRecords(ctx, c.Store, c.Dir); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Close closes the stores of records, after the last call has ended.
+func (l *Layer) Close() error {
+	var errs []error
+	for _, records := range []*idempotency.Keeper{l.Records, l.shadowed} {
+		if records != nil {
+			errs = append(errs, records.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Do takes r through the layer, as far as its Mode lets it: of calls with one
+// key, one runs; what keeps failing is refused; what may be repeated is. attempt
+// executes it once; its context is the one to be executed under.
+func (l *Layer) Do(ctx context.Context, r *call.Run, attempt func(ctx context.Context, number int) call.Outcome) call.Outcome {
+	if r.Mode == call.Off {
+		return attempt(ctx, 1)
+	}
+	return l.withIdempotency(ctx, r, func(ctx context.Context) call.Outcome {
+		return l.withBreaker(ctx, r, attempt)
+	})
+}
+
+// withIdempotency runs one of the calls with one key, and answers all of them
+// with what came of it. A call without a key runs.
+func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(context.Context) call.Outcome) call.Outcome {
+	request, err := recordRequest(&r.Decided)
+	if err != nil && r.Mode == call.Enforce {
+		return call.Failed(ctx, err)
+	}
+	if err != nil || request == nil {
+		return next(ctx)
+	}
+	records := l.Records
+	if request.Shadow {
+		records = l.shadowed
+	}
+	ran, o := false, call.Outcome{}
+	kept, err := records.Do(ctx, *request, func(ctx context.Context) idempotency.Outcome {
+		ran = true
+		if r.Class.Mutating && r.Mode == call.Enforce {
+			// To store its result is what its key is for, also when its caller
+			// has left. An abort ends it, and so does the end of the daemon.
+			alive, cancel, end := r.Progress.Outlive(ctx)
+			defer end()
+			defer context.AfterFunc(l.ending, func() { cancel(context.Cause(l.ending)) })()
+			r.Execution.OnAbort(cancel)
+			ctx = alive
+		}
+		o = next(ctx)
+		return conclude(r, &o)
+	})
+	switch {
+	case request.Shadow:
+		if decision := shadowDecision(kept.Event); decision != "" {
+			l.shadow(r, decision)
+		}
+		if !ran {
+			return next(ctx)
+		}
+		return o
+	case ran:
+		return o // also where it could not be recorded: it is the truth
+	case err == nil:
+		return unkeep(ctx, kept)
+	case errors.Is(err, idempotency.ErrStoreUnavailable) && !r.Class.Mutating:
+		return next(ctx) // nothing is lost by running it twice
+	}
+	return call.Failed(ctx, refusedByRecord(ctx, &r.Decided, err))
+}
+
+// withBreaker refuses a call of what keeps failing, and learns from one that it
+// lets pass. It counts calls, not attempts.
+func (l *Layer) withBreaker(ctx context.Context, r *call.Run, attempt func(context.Context, int) call.Outcome) call.Outcome {
+	b := l.Breakers.of(upstreamOf(r), r.Tool)
+	ticket, err := b.breaker.Enter()
+	if err != nil {
+		if r.Mode == call.Enforce {
+			return call.Failed(ctx, circuitOpen(r.Tool.Name, err))
+		}
+		l.shadow(r, "circuit_open")
+		return attempt(ctx, 1)
+	}
+	defer ticket.Done(breaker.Neutral) // where a panic comes past
+	o := l.withRetry(ctx, r, b, ticket, attempt)
+	ticket.Done(breakerOutcome(&o))
+	return o
+}
+
+// withRetry runs a call again while that may help: a failure that says it may, of
+// a call that may safely be repeated, for as long as the caller is there, the
+// breaker has not opened and the budget lasts.
+func (l *Layer) withRetry(ctx context.Context, r *call.Run, b *toolBreaker, ticket *breaker.Ticket, attempt func(context.Context, int) call.Outcome) call.Outcome {
+	limits := r.Tool.Def.Reliability.Retry
+	config := retry.Config{
+		Max:     limits.Max,
+		Initial: time.Duration(limits.InitialMS) * time.Millisecond,
+		Cap:     time.Duration(limits.CapMS) * time.Millisecond,
+		Stop:    func() bool { return !ticket.Current() || r.Progress.Abandoned() },
+	}
+	if limits.Max == 0 || r.Mode == call.Shadow {
+		config.Max = -1
+	}
+	var o call.Outcome
+	attempts := retry.Do(ctx, config, &b.budget, func(ctx context.Context, number int) retry.Verdict {
+		o = attempt(ctx, number)
+		again := Judge(&o).Again && maySafelyRepeat(r)
+		if again && r.Mode == call.Shadow && limits.Max > 0 {
+			l.shadow(r, "retry")
+		}
+		return retry.Verdict{Again: again, After: o.RetryAfter}
+	})
+	switch {
+	case attempts == 0:
+		return call.Failed(ctx, context.Cause(ctx))
+	case attempts > 1:
+		l.metrics.Retried(r.Tool.Name, attempts-1)
+	}
+	return o
+}
+
+// shadow counts and logs what the layer would have done to a call in enforce.
+func (l *Layer) shadow(r *call.Run, decision string) {
+	l.metrics.Shadow(r.Tool.Name, decision)
+	l.log.Info("reliability would have decided", "tool", r.Tool.Name, "decision", decision, "execution_id", r.ExecutionID, "mutating", r.Class.Mutating)
+}
+
+// breakerChanged tells of every change of state, of those in shadow too.
+func (l *Layer) breakerChanged(u upstream, from, to breaker.State) {
+	if !u.shadow {
+		l.metrics.BreakerChanged(u.tool, string(to))
+	}
+	l.log.Warn("circuit breaker changed", "tool", u.tool, "identity", u.identity, "from", from, "to", to, "shadow", u.shadow)
+}
+
+// circuitOpen is the error of a call that an open breaker refused.
+func circuitOpen(tool string, err error) *fault.Error {
+	e := &fault.Error{Code: fault.CircuitOpen, Cause: err}
+	var open *breaker.OpenError
+	if errors.As(err, &open) && open.RetryAfter > 0 {
+		e.Message = fmt.Sprintf("%s has failed too often and is not called now; try again in %v", tool, max(open.RetryAfter.Round(time.Second), time.Second))
+	} else {
+		e.Message = fmt.Sprintf("%s has failed too often, and one call is finding out whether it works again; try again later", tool)
+	}
+	return e
+}
+
+// Failure says what the end of an attempt means. It goes by codes and facts,
+// never by text.
+type Failure struct {
+	Counts bool // for the breaker
+	Again  bool // the same call may succeed when made again
+}
+
+// Judge says what came of an attempt.
+func Judge(o *call.Outcome) Failure {
+	e := o.Err()
+	switch {
+	case !o.Began:
+		// The place in the queue, the folder, the secret: not the upstream.
+		return Failure{}
+	case e == nil:
+		return Failure{Counts: o.ExitFailed, Again: o.ExitFailed && o.Result.MayRetry}
+	case e.Code == fault.ToolFailed && e.MayRetry:
+		return Failure{Counts: true, Again: true}
+	case e.Code == fault.Timeout:
+		return Failure{Counts: true, Again: true}
+	case e.Code == fault.GuestTrap:
+		return Failure{Counts: true}
+	}
+	return Failure{}
+}
+
+// breakerOutcome is what the breaker is told. A tool that ran and answered no, a
+// caller that left, and what never reached the tool say nothing about the
+// upstream.
+func breakerOutcome(o *call.Outcome) breaker.Outcome {
+	switch {
+	case Judge(o).Counts:
+		return breaker.Failure
+	case o.Err() == nil && o.Result.ExitCode == 0:
+		return breaker.Success
+	}
+	return breaker.Neutral
+}
+
+// maySafelyRepeat reports whether the attempt that just failed may be followed by
+// another: it changes nothing or is declared idempotent, and nothing that it took
+// from the caller or gave is lost or doubled by that.
+func maySafelyRepeat(r *call.Run) bool {
+	return r.Class.Repeatable() && !r.Progress.OutputSent() && !r.Progress.InputSpent() && !r.Execution.Steered()
+}
+
+// conclude says what a record is to hold of a call that has ended.
+func conclude(r *call.Run, o *call.Outcome) idempotency.Outcome {
+	e := o.Err()
+	code := fault.ToolFailed
+	if e != nil {
+		code = e.Code
+	}
+	switch {
+	case !r.Progress.Begun():
+		return idempotency.Outcome{Kind: idempotency.OutcomeNotBegun}
+	case e == nil && o.Result.ExitCode == 0:
+		return idempotency.Outcome{Kind: idempotency.OutcomeCompleted, Result: keep(o)}
+	case code == fault.ToolFailed && !o.Killed:
+		// It ended by its own word, and that word was no.
+	case !r.Class.Repeatable():
+		return idempotency.Outcome{Kind: idempotency.OutcomeUnknown}
+	case code == fault.Aborted:
+		// It may run again, and nobody has an answer yet.
+		return idempotency.Outcome{Kind: idempotency.OutcomeNotBegun}
+	}
+	kept := idempotency.Outcome{Kind: idempotency.OutcomeFailed, Result: keep(o), Failure: &idempotency.Failure{Code: string(code)}}
+	if e != nil {
+		kept.Failure.Message = e.Message
+	}
+	return kept
+}
