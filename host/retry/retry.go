@@ -12,7 +12,9 @@
 // that were asked for.
 //
 // What may be retried is the operation's to say. The package knows nothing of
-// tools and can be used alone; time is the standard library's, so that it is
+// tools and can be used alone. failsafe-go counts the retries and waits between
+// them; what it does not promise is decided here, and failsafe_test.go shows
+// each such case. Time is the standard library's, so that all of it is
 // deterministic under testing/synctest.
 package retry
 
@@ -21,6 +23,9 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/failsafe-go/failsafe-go"
+	"github.com/failsafe-go/failsafe-go/retrypolicy"
 )
 
 // Config is how often and how soon. Zero values are the defaults.
@@ -32,7 +37,7 @@ type Config struct {
 	// Cap is the longest wait before any retry, unless the operation asks
 	// for a longer one. Default 5 s.
 	Cap time.Duration
-	// Stop, when set, is asked before each retry, when its wait is over: true
+	// Stop, when set, is asked before each wait and again when it is over: true
 	// ends the retries. It is where a circuit breaker that opened meanwhile
 	// has its say.
 	Stop func() bool
@@ -49,6 +54,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Cap == 0 {
 		c.Cap = 5 * time.Second
+	}
+	if c.Stop == nil {
+		c.Stop = func() bool { return false }
 	}
 	if c.Float64 == nil {
 		c.Float64 = rand.Float64
@@ -70,29 +78,31 @@ type Verdict struct {
 func Do(ctx context.Context, c Config, b *Budget, op func(ctx context.Context, attempt int) Verdict) (attempts int) {
 	c = c.withDefaults()
 	b.asked()
-	for n := 1; ctx.Err() == nil; n++ {
-		v := op(ctx, n)
-		attempts = n
-		if !v.Again || n > c.Max || ctx.Err() != nil {
-			break
+	// AbortIf is asked too when no retry is left, which would take one from the
+	// budget for nothing. So a retry that is due is given up by ending the
+	// context of the waits, which op does not have.
+	waits, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	policy := retrypolicy.NewBuilder[Verdict]().
+		HandleIf(func(v Verdict, _ error) bool { return v.Again }).
+		WithMaxRetries(max(c.Max, 0)). // to the library, negative is without end
+		WithDelayFunc(func(e failsafe.ExecutionAttempt[Verdict]) time.Duration {
+			return max(c.backoff(e.Attempts()), e.LastResult().After)
+		}).
+		OnRetryScheduled(func(e failsafe.ExecutionScheduledEvent[Verdict]) {
+			deadline, ok := ctx.Deadline()
+			if ok && time.Until(deadline) <= e.Delay || c.Stop() || !b.take() {
+				giveUp()
+			}
+		}).
+		Build()
+	failsafe.With(policy).WithContext(waits).Get(func() (Verdict, error) {
+		if attempts > 0 && c.Stop() || ctx.Err() != nil {
+			return Verdict{}, nil
 		}
-		wait := max(c.backoff(n), v.After)
-		if d, ok := ctx.Deadline(); ok && time.Until(d) <= wait {
-			break
-		}
-		if c.Stop != nil && c.Stop() || !b.take() {
-			break
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-		}
-		if c.Stop != nil && c.Stop() {
-			break
-		}
-	}
+		attempts++
+		return op(ctx, attempts), nil
+	})
 	return attempts
 }
 

@@ -49,7 +49,10 @@ func TestOneAttempt(t *testing.T) {
 		} {
 			start := time.Now()
 			tt.c.Float64 = most
-			n := Do(tt.ctx, tt.c, nil, func(context.Context, int) Verdict {
+			n := Do(tt.ctx, tt.c, nil, func(_ context.Context, attempt int) Verdict {
+				if attempt > 1 {
+					t.Fatalf("%s: attempt %d", name, attempt)
+				}
 				if tt.left {
 					cancel()
 				}
@@ -93,6 +96,65 @@ func TestStop(t *testing.T) {
 				t.Errorf("stopped from %v on: %d attempts in %v", tt.from, n, time.Since(start))
 			}
 		}
+	})
+}
+
+// The context may end while Stop is asked, when the wait is over already.
+func TestNothingRunsAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, leave := context.WithCancel(t.Context())
+		start := time.Now()
+		n := Do(ctx, Config{Float64: most, Stop: func() bool {
+			if time.Since(start) > 0 {
+				leave()
+			}
+			return false
+		}}, nil, func(context.Context, int) Verdict { return Verdict{Again: true} })
+		if n != 1 {
+			t.Errorf("%d attempts, and the context ended before the second", n)
+		}
+	})
+}
+
+// Giving up ends the waits, never what runs.
+func TestGivingUpLeavesTheContextOfAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var given []context.Context
+		Do(t.Context(), Config{}, nil, func(ctx context.Context, _ int) Verdict {
+			given = append(given, ctx)
+			return Verdict{Again: true}
+		})
+		for i, ctx := range given {
+			if ctx.Err() != nil {
+				t.Errorf("the context of attempt %d: %v", i+1, ctx.Err())
+			}
+		}
+	})
+}
+
+// foreign is a context that the standard library can only watch from a
+// goroutine of its own.
+type foreign struct {
+	context.Context
+	done chan struct{}
+}
+
+func (f foreign) Done() <-chan struct{} { return f.done }
+
+// The bubble does not end while a goroutine is left.
+func TestLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := foreign{t.Context(), make(chan struct{})}
+		Do(ctx, Config{}, nil, func(context.Context, int) Verdict { return Verdict{} })
+		Do(ctx, Config{}, nil, func(context.Context, int) Verdict { return Verdict{Again: true} })
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("a panic of the operation did not pass")
+				}
+			}()
+			Do(ctx, Config{}, nil, func(context.Context, int) Verdict { panic("broken") })
+		}()
 	})
 }
 
