@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -31,10 +30,8 @@ import (
 	"github.com/toold/toold/host/pipeline"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/reliability"
-	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
-	"github.com/toold/toold/host/wire"
 )
 
 // Host is one daemon. It is safe for concurrent use.
@@ -77,49 +74,19 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 			h.Close()
 		}
 	}()
-	if err := os.MkdirAll(c.State, 0o700); err != nil {
-		return nil, fmt.Errorf("make the state folder: %w; choose another with --state", err)
-	}
-	// Binaries reach their HOME without following links, so its folder is
-	// named by what it is.
-	if c.State, err = filepath.EvalSymlinks(c.State); err != nil {
-		return nil, fmt.Errorf("resolve the state folder: %w; choose another with --state", err)
-	}
-	h.resolveRoots(&c)
-	if h.lock, err = lockState(c.State); err != nil {
+	if err := h.takeState(&c); err != nil {
 		return nil, err
 	}
-	// Those of calls that a daemon before this one could not clean up after.
-	if err := execute.RemoveLeftSecrets(c.State); err != nil {
-		return nil, err
-	}
+	h.current.Store(&c)
 	who, err := identity.New(c.State, h.identityConfig(&c))
 	if err != nil {
 		return nil, err
 	}
 	h.identity.Store(who)
 	p.Discovered = discovery.NewCache(discovery.MaxEntries, p.Metrics.Surface, p.Log)
-	most, _ := process.ParseLevel(c.ConfineMost)
-	if p.Runner, err = process.New(process.Config{Most: most, Logger: p.Log}); err != nil {
+	if err = h.startEngines(&c); err != nil {
 		return nil, err
 	}
-	if status := p.Runner.Confinement(); len(status.Lost) > 0 {
-		if c.Confine == "required" {
-			return nil, fmt.Errorf(`confine is "required" and this system cannot: %s; see toolctl doctor`, strings.Join(status.Lost, "; "))
-		}
-		p.Log.Warn("confinement is not whole", "lost", status.Lost)
-	}
-	// This program, also after it was replaced on disk, where that can be said.
-	self := "/proc/self/exe"
-	if runtime.GOOS != "linux" {
-		if self, err = os.Executable(); err != nil {
-			return nil, err
-		}
-	}
-	if h.engine, err = guest.New(guest.Config{CacheDir: filepath.Join(c.State, "cache"), Compiler: self, Memory: c.GuestMemory, Logger: p.Log}); err != nil {
-		return nil, err
-	}
-	h.current.Store(&c)
 	if p.Layer, err = reliability.Open(ctx, reliability.Config{Store: c.Store, Dir: c.State, Ending: ending, Metrics: p.Metrics, Log: p.Log}); err != nil {
 		return nil, err
 	}
@@ -158,14 +125,62 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 	return h, nil
 }
 
+// takeState makes the state folder of c this daemon's own.
+func (h *Host) takeState(c *config.Config) (err error) {
+	if err := os.MkdirAll(c.State, 0o700); err != nil {
+		return fmt.Errorf("make the state folder: %w; choose another with --state", err)
+	}
+	// Binaries reach their HOME without following links, so its folder is
+	// named by what it is.
+	if c.State, err = filepath.EvalSymlinks(c.State); err != nil {
+		return fmt.Errorf("resolve the state folder: %w; choose another with --state", err)
+	}
+	h.resolveRoots(c)
+	if h.lock, err = lockState(c.State); err != nil {
+		return err
+	}
+	// Those of calls that a daemon before this one could not clean up after.
+	if err := execute.RemoveLeftSecrets(c.State); err != nil {
+		return err
+	}
+	return nil
+}
+
+// startEngines starts what runs binaries and what runs modules.
+func (h *Host) startEngines(c *config.Config) (err error) {
+	p := &h.parts
+	most, _ := process.ParseLevel(c.ConfineMost)
+	if p.Runner, err = process.New(process.Config{Most: most, Logger: p.Log}); err != nil {
+		return err
+	}
+	if status := p.Runner.Confinement(); len(status.Lost) > 0 {
+		if c.Confine == "required" {
+			return fmt.Errorf(`confine is "required" and this system cannot: %s; see toolctl doctor`, strings.Join(status.Lost, "; "))
+		}
+		p.Log.Warn("confinement is not whole", "lost", status.Lost)
+	}
+	// This program, also after it was replaced on disk, where that can be said.
+	self := "/proc/self/exe"
+	if runtime.GOOS != "linux" {
+		if self, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	if h.engine, err = guest.New(guest.Config{CacheDir: filepath.Join(c.State, "cache"), Compiler: self, Memory: c.GuestMemory, Logger: p.Log}); err != nil {
+		return err
+	}
+	return nil
+}
+
 // Call takes one call the whole way, as a call on a socket is taken, and returns
 // what came of it: it is for every front end that is not a socket, and for
 // programs that have the daemon in them. It may be called from New on, until
 // Close, by any number of goroutines.
 //
-// The Request is the caller's promise: UID and As say who calls and are believed,
-// ExecutionID is a version-4 UUID (wire.NewExecutionID makes one), Payload is
-// never empty. Nothing in it is changed. Its Streams are the caller's: Call writes
+// The Request is the caller's promise: UID and As say who calls and are believed.
+// Nothing in it is changed; an ExecutionID and a Payload that are missing are
+// made, the Payload of a plain call of its Args, Cwd and Stdin. A Token is looked
+// at once and not kept. Its Streams are the caller's: Call writes
 // to them until it returns, reads Stdin when the tool asks for it, and closes
 // neither Stdout nor Stderr; without them the output is in the Result, up to the
 // tool's limits.output.
@@ -175,7 +190,14 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 // mutating call with an idempotency key that has begun goes on, and its result is
 // kept for who asks again. Outcome.Result is never nil; its Err has one of the
 // codes of package fault, and its Exit is what a wrapper would end with.
-func (h *Host) Call(ctx context.Context, q call.Request) call.Outcome { return h.pipeline.Call(ctx, q) }
+func (h *Host) Call(ctx context.Context, q call.Request) call.Outcome {
+	c, err := q.Call.Complete()
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	q.Call = c
+	return h.pipeline.Call(ctx, q)
+}
 
 // Close ends what New made, in the opposite order.
 func (h *Host) Close() error {
@@ -215,78 +237,17 @@ func (h *Host) Close() error {
 // run finish for the configured grace, and ends the rest.
 func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	p := &h.parts
-	c := h.config()
-	paths := []string{c.Socket}
-	for _, s := range c.Sockets {
-		paths = append(paths, s.Path)
-	}
-	var servers []*server.Server
-	var admin *server.Admin
-	var metrics net.Listener
-	// shutdown lets what runs finish until ctx ends.
-	shutdown := func(ctx context.Context) error {
-		down := new(errgroup.Group)
-		for _, s := range servers {
-			down.Go(func() error { return s.Shutdown(ctx) })
-		}
-		down.Go(func() error { return p.Sessions.Close(ctx) })
-		err := down.Wait()
-		if metrics != nil {
-			metrics.Close()
-		}
-		if admin != nil {
-			err = errors.Join(err, admin.Shutdown(ctx))
-		}
+	on, err := h.listen()
+	if err != nil {
+		on.shutdown(ctx)
 		return err
 	}
-	started := false
-	defer func() {
-		if !started {
-			shutdown(ctx)
-		}
-	}()
-	for _, path := range paths {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return fmt.Errorf("make the folder of the socket: %w; choose another with --socket", err)
-		}
-		s, err := server.Listen(server.Config{
-			Path:     path,
-			Mode:     0o660,
-			MaxConns: c.MaxConnections,
-			Admits:   h.admitsCaller,
-			Logger:   p.Log,
-			Handler: func(ctx context.Context, c *wire.Call, from server.Peer, streams wire.Streams) *wire.Result {
-				return h.Call(ctx, call.Request{Call: c, UID: from.UID, Socket: path, Focus: from.Focus, Streams: streams}).Result
-			},
-		})
-		if err != nil {
-			return err
-		}
-		servers = append(servers, s)
-	}
-	var err error
-	if admin, err = server.ListenAdmin(c.Admin, h.admitsOperator, h.admin(servers)); err != nil {
-		return err
-	}
-	if c.Metrics != "" {
-		if metrics, err = net.Listen("tcp", c.Metrics); err != nil {
-			return fmt.Errorf("listen for metrics: %w; choose another address with --metrics", err)
-		}
-	}
-
-	started = true
 	// The end of ctx, which comes with that of any part too, stops the listening.
-	// It ends no call: a call belongs to its caller, and Shutdown gives it time.
+	// It ends no call: a call belongs to its caller, and shutdown gives it time.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	g, failed := errgroup.WithContext(context.WithoutCancel(ctx))
-	for _, s := range servers {
-		g.Go(func() error { return s.Serve(ctx) })
-	}
-	g.Go(admin.Serve)
-	if metrics != nil {
-		g.Go(func() error { return serveMetrics(metrics, p.Metrics.Handler()) })
-	}
+	on.serve(ctx, g)
 	g.Go(func() error { return p.Tools.Watch(ctx) })
 
 	h.ready.Store(true)
@@ -294,6 +255,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 		p.Log.Warn("say that calls are accepted", "error", err)
 	}
 	g.Go(func() error { h.sayStore(ctx); return nil })
+	c := h.config()
 	p.Log.Info("ready", "socket", c.Socket, "admin", c.Admin, "tools", c.Tools)
 	select {
 	case <-ctx.Done():
@@ -309,7 +271,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	defer context.AfterFunc(graceful, func() {
 		h.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran"))
 	})()
-	if err := errors.Join(shutdown(graceful), g.Wait()); err != nil {
+	if err := errors.Join(on.shutdown(graceful), g.Wait()); err != nil {
 		return err
 	}
 	p.Log.Info("stopped", "calls", h.pipeline.Calls())

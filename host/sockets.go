@@ -1,16 +1,23 @@
 package host
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/toold/toold/host/admin"
+	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/wire"
 )
 
 // Version is the version of this build: the module's, or what the version
@@ -51,6 +58,81 @@ func (h *Host) admitsCaller(p server.Peer) error {
 		return fault.Errorf(fault.Denied, "denied by rule caller: this process is, or may be, one that a tool runs, and tools do not call tools; call from the container itself, and stay until the answer")
 	}
 	return nil
+}
+
+// sockets are what a daemon listens on.
+type sockets struct {
+	h       *Host
+	tools   []*server.Server
+	admin   *server.Admin
+	metrics net.Listener
+}
+
+// listen opens all of them. With an error come those that are open.
+func (h *Host) listen() (*sockets, error) {
+	c := h.config()
+	on := &sockets{h: h}
+	paths := []string{c.Socket}
+	for _, s := range c.Sockets {
+		paths = append(paths, s.Path)
+	}
+	for _, path := range paths {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return on, fmt.Errorf("make the folder of the socket: %w; choose another with --socket", err)
+		}
+		s, err := server.Listen(server.Config{
+			Path:     path,
+			Mode:     0o660,
+			MaxConns: c.MaxConnections,
+			Admits:   h.admitsCaller,
+			Logger:   h.parts.Log,
+			Handler: func(ctx context.Context, c *wire.Call, from server.Peer, streams wire.Streams) *wire.Result {
+				return h.Call(ctx, call.Request{Call: c, UID: from.UID, Socket: path, Focus: from.Focus, Streams: streams}).Result
+			},
+		})
+		if err != nil {
+			return on, err
+		}
+		on.tools = append(on.tools, s)
+	}
+	var err error
+	if on.admin, err = server.ListenAdmin(c.Admin, h.admitsOperator, h.admin(on.tools)); err != nil {
+		return on, err
+	}
+	if c.Metrics != "" {
+		if on.metrics, err = net.Listen("tcp", c.Metrics); err != nil {
+			return on, fmt.Errorf("listen for metrics: %w; choose another address with --metrics", err)
+		}
+	}
+	return on, nil
+}
+
+// serve serves all of them in g until ctx ends; the operator's until shutdown.
+func (on *sockets) serve(ctx context.Context, g *errgroup.Group) {
+	for _, s := range on.tools {
+		g.Go(func() error { return s.Serve(ctx) })
+	}
+	g.Go(on.admin.Serve)
+	if on.metrics != nil {
+		g.Go(func() error { return serveMetrics(on.metrics, on.h.parts.Metrics.Handler()) })
+	}
+}
+
+// shutdown lets what runs finish until ctx ends, and closes all of them.
+func (on *sockets) shutdown(ctx context.Context) error {
+	down := new(errgroup.Group)
+	for _, s := range on.tools {
+		down.Go(func() error { return s.Shutdown(ctx) })
+	}
+	down.Go(func() error { return on.h.parts.Sessions.Close(ctx) })
+	err := down.Wait()
+	if on.metrics != nil {
+		on.metrics.Close()
+	}
+	if on.admin != nil {
+		err = errors.Join(err, on.admin.Shutdown(ctx))
+	}
+	return err
 }
 
 // admin serves what the operator asks of h, whose sockets are servers.

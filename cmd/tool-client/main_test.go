@@ -79,7 +79,7 @@ func outcome(t testing.TB, cmd *exec.Cmd) (stdout, stderr string, exit int) {
 }
 
 // describe answers with what it was asked.
-func describe(_ context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+func describe(_ context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 	asked := *c
 	asked.ExecutionID = ""
 	b, err := json.Marshal(asked)
@@ -188,7 +188,7 @@ func manyArgs(n, each int) []string {
 }
 
 func TestExitCodes(t *testing.T) {
-	socket := serve(t, func(_ context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+	socket := serve(t, func(_ context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		io.WriteString(s.Stdout, "some output")
 		if c.Args[0] == "exit" {
 			var n int
@@ -235,7 +235,7 @@ func TestConnectionLost(t *testing.T) {
 }
 
 func TestBytesPassUnchanged(t *testing.T) {
-	socket := serve(t, func(_ context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+	socket := serve(t, func(_ context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		io.Copy(io.MultiWriter(s.Stdout, s.Stderr), s.Stdin())
 		return &wire.Result{Ran: true}
 	})
@@ -254,7 +254,7 @@ func TestBytesPassUnchanged(t *testing.T) {
 // TestInputIsTheShells: a tool that wants no input leaves it to the loop around
 // it.
 func TestInputIsTheShells(t *testing.T) {
-	socket := serve(t, func(_ context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+	socket := serve(t, func(_ context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		fmt.Fprintln(s.Stdout, c.Args)
 		return &wire.Result{Ran: true}
 	})
@@ -270,7 +270,7 @@ func TestInputIsTheShells(t *testing.T) {
 // TestReaderLeaves: whoever reads the output has seen enough.
 func TestReaderLeaves(t *testing.T) {
 	ended := make(chan error)
-	socket := serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+	socket := serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		for {
 			if _, err := fmt.Fprintln(s.Stdout, "line"); err != nil {
 				<-ctx.Done()
@@ -301,7 +301,7 @@ func TestReaderLeaves(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
-	socket := serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+	socket := serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		s.Stdin() // and never reads it
 		fmt.Fprintln(s.Stdout, "ready")
 		select {
@@ -346,7 +346,7 @@ func started(t *testing.T, cmd *exec.Cmd) {
 // TestIgnoredSignals: what nohup and shells have their children ignore stays
 // ignored.
 func TestIgnoredSignals(t *testing.T) {
-	socket := serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+	socket := serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		fmt.Fprintln(s.Stdout, "ready")
 		return &wire.Result{Ran: true, ExitCode: int((<-s.Signals).(syscall.Signal))}
 	})
@@ -365,7 +365,7 @@ func TestIgnoredSignals(t *testing.T) {
 // TestInsisting: a tool that does not listen cannot keep who waits for it.
 func TestInsisting(t *testing.T) {
 	got, left := make(chan os.Signal, 10), make(chan struct{})
-	socket := serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+	socket := serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		fmt.Fprintln(s.Stdout, "ready")
 		for {
 			select {
@@ -392,7 +392,7 @@ func TestInsisting(t *testing.T) {
 }
 
 func TestLongArguments(t *testing.T) {
-	socket := serve(t, func(_ context.Context, c *wire.Call, _ server.Peer, s server.Streams) *wire.Result {
+	socket := serve(t, func(_ context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		return &wire.Result{Ran: true, Stdout: fmt.Append(nil, len(c.Args), len(strings.Join(c.Args, "")))}
 	})
 	args := append(manyArgs(600000, 30), strings.Repeat("x", 130000))
@@ -411,7 +411,7 @@ func BenchmarkStart(b *testing.B) {
 	if out, err := build.CombinedOutput(); err != nil {
 		b.Fatalf("%v\n%s", err, out)
 	}
-	socket := serve(b, func(context.Context, *wire.Call, server.Peer, server.Streams) *wire.Result {
+	socket := serve(b, func(context.Context, *wire.Call, server.Peer, wire.Streams) *wire.Result {
 		return &wire.Result{Ran: true}
 	})
 	for _, program := range []string{"/bin/true", client} {

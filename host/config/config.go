@@ -229,8 +229,26 @@ func (c *Config) Override(o Config) {
 // Complete fills in the defaults, makes paths absolute, reads the .env file
 // beside File and checks the whole. It makes nothing on disk.
 func (c *Config) Complete(env Env) error {
-	var bad []error
-	fail := func(format string, a ...any) { bad = append(bad, fmt.Errorf(format, a...)) }
+	var bad faults
+	c.setDefaults(env, &bad)
+	c.checkConfinement(&bad)
+	c.completePaths(&bad)
+	c.env, c.values = env, map[string]string{}
+	if file := c.DotEnv(); file != "" {
+		if err := readDotEnv(file, c.values); err != nil {
+			bad.add("%w", err)
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// faults are what is wrong with a configuration, all of it.
+type faults []error
+
+func (f *faults) add(format string, a ...any) { *f = append(*f, fmt.Errorf(format, a...)) }
+
+// setDefaults fills in what is missing, and checks what is no path.
+func (c *Config) setDefaults(env Env, bad *faults) {
 	def := func(s *string, v string) {
 		if *s == "" {
 			*s = v
@@ -241,14 +259,14 @@ func (c *Config) Complete(env Env) error {
 		func(name string) string { v, _ := env(name); return v })
 	c.Instance, c.Socket, c.State, c.Admin = places.Instance, places.Socket, places.State, places.Admin
 	if !validInstance(c.Instance) {
-		fail("instance %q: use letters, digits, dots, dashes and underscores", c.Instance)
+		bad.add("instance %q: use letters, digits, dots, dashes and underscores", c.Instance)
 	}
 	def(&c.Tools, "tools.d")
 	def(&c.LogLevel, "info")
 	def(&c.Confine, "best")
 	def(&c.Store, "file")
 	if mode, err := readReliability(c.Reliability); err != nil {
-		fail("%w", err)
+		bad.add("%w", err)
 	} else {
 		c.Reliability = mode
 	}
@@ -265,36 +283,42 @@ func (c *Config) Complete(env Env) error {
 		c.GuestMemory = 1 << 30
 	}
 	if c.MaxConnections < 0 || c.ShutdownGrace < 0 || c.GuestMemory < 0 {
-		fail("max_connections, shutdown_grace and guest_memory are not negative")
+		bad.add("max_connections, shutdown_grace and guest_memory are not negative")
 	}
 	if c.Sessions.Limit < 0 || c.Sessions.Idle < 0 || c.Sessions.Keep < 0 {
-		fail("sessions: limit, idle and keep are not negative")
+		bad.add("sessions: limit, idle and keep are not negative")
 	}
 	if _, err := c.Level(); err != nil {
-		fail("%w", err)
+		bad.add("%w", err)
 	}
 	if u, err := url.Parse(c.Traces); c.Traces != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		fail("traces %q: use the URL of an OTLP collector, such as http://127.0.0.1:4318/v1/traces", c.Traces)
+		bad.add("traces %q: use the URL of an OTLP collector, such as http://127.0.0.1:4318/v1/traces", c.Traces)
 	}
+}
+
+func (c *Config) checkConfinement(bad *faults) {
 	least, most := slices.Index(confineLevels, c.LeastConfinement()), slices.Index(confineLevels, c.ConfineMost)
 	if least < 0 && c.Confine != "best" {
-		fail(`confine %q: use "best", "required", or the least level: "landlock", "seccomp", "namespaces", "uid"`, c.Confine)
+		bad.add(`confine %q: use "best", "required", or the least level: "landlock", "seccomp", "namespaces", "uid"`, c.Confine)
 	}
 	switch {
 	case c.ConfineMost == "":
 	case most < 0 || c.ConfineMost == "uid":
-		fail(`confine_most %q: use "landlock", "seccomp" or "namespaces"`, c.ConfineMost)
+		bad.add(`confine_most %q: use "landlock", "seccomp" or "namespaces"`, c.ConfineMost)
 	case least > most && c.Confine != "uid": // which is beside the others
-		fail(`confine_most %q is less than confine %q demands`, c.ConfineMost, c.Confine)
+		bad.add(`confine_most %q is less than confine %q demands`, c.ConfineMost, c.Confine)
 	}
+}
 
+// completePaths makes paths absolute, and checks that they are what they are for.
+func (c *Config) completePaths(bad *faults) {
 	abs := func(what string, p *string) {
 		if *p == "" {
 			return
 		}
 		a, err := filepath.Abs(*p)
 		if err != nil {
-			fail("%s %q: %w", what, *p, err)
+			bad.add("%s %q: %w", what, *p, err)
 			return
 		}
 		*p = a
@@ -302,10 +326,10 @@ func (c *Config) Complete(env Env) error {
 	roots := func(what string, list []string) {
 		for i := range list {
 			if !filepath.IsAbs(list[i]) {
-				fail("%s %q: a root is an absolute path", what, list[i])
+				bad.add("%s %q: a root is an absolute path", what, list[i])
 			}
 			if filepath.Clean(list[i]) == "/" {
-				fail(`%s "/": a root of everything confines nothing; name the folders that calls work in`, what)
+				bad.add(`%s "/": a root of everything confines nothing; name the folders that calls work in`, what)
 			}
 			list[i] = filepath.Clean(list[i])
 		}
@@ -317,38 +341,31 @@ func (c *Config) Complete(env Env) error {
 	abs("admin", &c.Admin)
 	abs("identity/jwks", &c.Identity.JWKS)
 	if c.Identity.JWKS == "" && (c.Identity.Issuer != "" || c.Identity.Audience != "") {
-		fail("identity: issuer and audience are of tokens, and there is no jwks with their keys")
+		bad.add("identity: issuer and audience are of tokens, and there is no jwks with their keys")
 	}
 	if len(c.Roots) == 0 {
-		fail("roots: name at least one folder")
+		bad.add("roots: name at least one folder")
 	}
 	roots("root", c.Roots)
 	seen := map[string]bool{c.Socket: true}
 	if seen[c.Admin] {
-		fail("admin: %s is the tool socket too; give it a path of its own", c.Admin)
+		bad.add("admin: %s is the tool socket too; give it a path of its own", c.Admin)
 	}
 	seen[c.Admin] = true
 	for i := range c.Sockets {
 		s := &c.Sockets[i]
 		what := fmt.Sprintf("sockets/%d", i)
 		if s.Path == "" {
-			fail("%s: path is missing", what)
+			bad.add("%s: path is missing", what)
 			continue
 		}
 		abs(what, &s.Path)
 		if seen[s.Path] {
-			fail("%s: %s is used twice", what, s.Path)
+			bad.add("%s: %s is used twice", what, s.Path)
 		}
 		seen[s.Path] = true
 		roots(what+"/roots", s.Roots)
 	}
-	c.env, c.values = env, map[string]string{}
-	if file := c.DotEnv(); file != "" {
-		if err := readDotEnv(file, c.values); err != nil {
-			fail("%w", err)
-		}
-	}
-	return errors.Join(bad...)
 }
 
 // DotEnv is the file with the operator's values, or "".

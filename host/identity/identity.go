@@ -16,8 +16,8 @@
 // remembered by its digest, and its claims are sealed with a key that only the
 // token itself gives. The package never logs a claim's value.
 //
-// The package knows no tools, modules or sockets; package host and
-// host/pipeline.go bring these together.
+// The package knows no tools, modules or sockets; package pipeline brings these
+// together.
 package identity
 
 import (

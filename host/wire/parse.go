@@ -273,6 +273,35 @@ func (c *Call) finish() error {
 	return nil
 }
 
+// Complete is c as Parse would have made it, for a call that did not come as a
+// frame: with an execution id, and the payload of a plain call, where they are
+// missing. c itself is not changed. The error is what Parse refuses.
+func (c *Call) Complete() (*Call, error) {
+	if c.Tool == "" {
+		return nil, refuse("/tool", "is empty; it names the tool to call")
+	}
+	if c.ExecutionID != "" && !validExecutionID(c.ExecutionID) {
+		return nil, refuse("/executionId", "wants a version-4 UUID, as 7d444840-9dc0-41d1-b245-5ffdce74fad2")
+	}
+	if c.ExecutionID != "" && c.Payload != nil {
+		return c, nil
+	}
+	whole := *c
+	if whole.ExecutionID == "" {
+		whole.ExecutionID = NewExecutionID()
+	}
+	if whole.Payload == nil {
+		whole.argBytes = 0
+		if err := whole.finish(); err != nil {
+			return nil, err
+		}
+	}
+	if whole.Payload == nil {
+		whole.Payload = json.RawMessage("{}")
+	}
+	return &whole, nil
+}
+
 // countArgs checks further arguments, or parts of them.
 func (c *Call) countArgs(args []string) error {
 	for _, a := range args {

@@ -1,5 +1,6 @@
-// Embed is another program that has toold in it as a library: it serves a folder
-// of tools on a socket of its own, makes one call, prints the answer and stops.
+// Embed is another program that has toold in it as a library: it makes a daemon of
+// a folder of tools, takes one call through it without a socket, with the output
+// as it comes, and stops.
 //
 //	embed TOOLS TOOL [ARGS...]
 package main
@@ -14,7 +15,7 @@ import (
 	"path/filepath"
 
 	"github.com/toold/toold/host"
-	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/wire"
 )
@@ -30,7 +31,7 @@ func main() {
 	code, err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "embed:", err)
-		code = 1
+		code = max(code, 1)
 	}
 	os.Exit(code)
 }
@@ -58,28 +59,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
-	serving, stop := context.WithCancel(ctx)
-	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- h.Serve(serving, func() error { close(ready); return nil }) }()
-	defer func() {
-		stop()
-		err = errors.Join(err, <-ended)
-	}()
-	select {
-	case <-ready:
-	case err := <-ended:
-		ended <- nil
-		return 1, err
+	o := h.Call(ctx, call.Request{
+		Call:    &wire.Call{Tool: args[1], Args: args[2:]},
+		UID:     uint32(os.Getuid()),
+		Streams: wire.Streams{Stdout: stdout, Stderr: stderr},
+	})
+	if err := o.Err(); err != nil {
+		return o.Result.Exit(), err
 	}
-
-	res, err := client.Call(ctx, c.Socket, &wire.Call{Form: wire.Plain, Tool: args[1], Args: args[2:]})
-	if err != nil {
-		return 1, err
-	}
-	stdout.Write(res.Stdout)
-	stderr.Write(res.Stderr)
-	if res.Err != nil {
-		return 1, res.Err
-	}
-	return res.ExitCode, nil
+	return o.Result.ExitCode, nil
 }
