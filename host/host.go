@@ -17,12 +17,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
-	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/identity"
@@ -74,9 +71,11 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 			h.Close()
 		}
 	}()
-	if err := h.takeState(&c); err != nil {
+	h.lock, err = takeState(&c)
+	if err != nil {
 		return nil, err
 	}
+	h.resolveRoots(&c)
 	h.current.Store(&c)
 	who, err := identity.New(c.State, h.identityConfig(&c))
 	if err != nil {
@@ -123,27 +122,6 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 	h.pipeline = pipeline.New(h.parts)
 	h.warnOfNames()
 	return h, nil
-}
-
-// takeState makes the state folder of c this daemon's own.
-func (h *Host) takeState(c *config.Config) (err error) {
-	if err := os.MkdirAll(c.State, 0o700); err != nil {
-		return fmt.Errorf("make the state folder: %w; choose another with --state", err)
-	}
-	// Binaries reach their HOME without following links, so its folder is
-	// named by what it is.
-	if c.State, err = filepath.EvalSymlinks(c.State); err != nil {
-		return fmt.Errorf("resolve the state folder: %w; choose another with --state", err)
-	}
-	h.resolveRoots(c)
-	if h.lock, err = lockState(c.State); err != nil {
-		return err
-	}
-	// Those of calls that a daemon before this one could not clean up after.
-	if err := execute.RemoveLeftSecrets(c.State); err != nil {
-		return err
-	}
-	return nil
 }
 
 // startEngines starts what runs binaries and what runs modules.
@@ -232,52 +210,6 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-// Serve listens on every socket, calls ready once all of them accept calls,
-// and serves until ctx is done. Then it takes no more calls, lets those that
-// run finish for the configured grace, and ends the rest.
-func (h *Host) Serve(ctx context.Context, ready func() error) error {
-	p := &h.parts
-	on, err := h.listen()
-	if err != nil {
-		on.shutdown(ctx)
-		return err
-	}
-	// The end of ctx, which comes with that of any part too, stops the listening.
-	// It ends no call: a call belongs to its caller, and shutdown gives it time.
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	g, failed := errgroup.WithContext(context.WithoutCancel(ctx))
-	on.serve(ctx, g)
-	g.Go(func() error { return p.Tools.Watch(ctx) })
-
-	h.ready.Store(true)
-	if err := ready(); err != nil {
-		p.Log.Warn("say that calls are accepted", "error", err)
-	}
-	g.Go(func() error { h.sayStore(ctx); return nil })
-	c := h.config()
-	p.Log.Info("ready", "socket", c.Socket, "admin", c.Admin, "tools", c.Tools)
-	select {
-	case <-ctx.Done():
-	case <-failed.Done(): // one of them cannot go on
-	}
-	stop()
-	h.ready.Store(false)
-	notify("STOPPING=1")
-	grace := h.config().Grace() // a reload may have changed it
-	p.Log.Info("shutting down", "running", h.pipeline.Running(), "grace", grace.String())
-	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-	defer cancel()
-	defer context.AfterFunc(graceful, func() {
-		h.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran"))
-	})()
-	if err := errors.Join(on.shutdown(graceful), g.Wait()); err != nil {
-		return err
-	}
-	p.Log.Info("stopped", "calls", h.pipeline.Calls())
-	return nil
-}
-
 // Reload puts next, a complete configuration, in the place of the one in
 // force. On an error nothing has changed.
 func (h *Host) Reload(next config.Config, err error) error {
@@ -348,17 +280,6 @@ func (h *Host) toolChanged(e tools.Event) {
 	if e.Change != tools.Closed {
 		h.parts.Discovered.InvalidateTool(e.Tool, "the tool is "+string(e.Change))
 	}
-}
-
-// sayStore logs what the store survives and what it does not, so that nobody
-// learns it from a loss.
-func (h *Host) sayStore(ctx context.Context) {
-	if h.config().Reliability == config.ReliabilityOff {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	h.parts.Log.Info("idempotency store", "store", h.config().StoreKind(), "survives", h.parts.Layer.Records.Survives(ctx))
 }
 
 // identityConfig is what c says of who may call.

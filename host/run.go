@@ -4,12 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"path/filepath"
-	"strings"
-	"syscall"
-	"time"
 
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/guest"
@@ -69,47 +64,4 @@ func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load fun
 	cancel()
 	<-done
 	return err
-}
-
-// notify tells systemd a state, where NOTIFY_SOCKET says that it asks.
-func notify(state string) {
-	path := os.Getenv("NOTIFY_SOCKET")
-	if path == "" {
-		return
-	}
-	if strings.HasPrefix(path, "@") {
-		path = "\x00" + path[1:]
-	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		return
-	}
-	defer c.Close()
-	c.Write([]byte(state))
-}
-
-// lockPatience is how long a daemon waits for another to be gone.
-const lockPatience = 2 * time.Second
-
-// lockState makes this the one daemon of a state folder, for as long as the
-// file that it returns is open. The kernel lets go of the lock with the
-// process, however it ends.
-func lockState(state string) (*os.File, error) {
-	path := filepath.Join(state, "lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock the state folder: %w", err)
-	}
-	// A daemon that was killed while it started a program leaves the lock to
-	// that for as long as it takes to execute.
-	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPatience / 100) {
-		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil || time.Now().After(end) {
-			break
-		}
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock the state folder: %s is in use by another toold; stop it, or choose another --instance or --state", state)
-	}
-	return f, nil
 }

@@ -6,38 +6,18 @@ package admin
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/pprof"
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/pipeline"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/tools"
 )
-
-// Daemon is what is shown and asked.
-type Daemon struct {
-	pipeline.Parts
-	Pipeline *pipeline.Pipeline
-	Version  string
-	Started  time.Time
-	// Ready reports whether calls are taken.
-	Ready func() bool
-	// Refused is why the last reload was refused, or empty.
-	Refused func() string
-	// Conns counts the connections of all sockets.
-	Conns func() int
-	// Linked are the daemon's own files that have a further name, by whether
-	// that keeps binaries from being run.
-	Linked func() map[string]bool
-}
 
 // Handler serves the operator's socket.
 func (d *Daemon) Handler() http.Handler {
@@ -96,16 +76,6 @@ func (d *Daemon) Handler() http.Handler {
 		fail(w, http.StatusNotFound, errors.New("no such operation; this toold may be older than the toolctl that asks"))
 	})
 	return mux
-}
-
-func answer(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(v)
-}
-
-func fail(w http.ResponseWriter, status int, err error) {
-	answer(w, status, adminapi.Error{Message: err.Error()})
 }
 
 func (d *Daemon) status() adminapi.HostStatus {

@@ -266,15 +266,6 @@ func Shorter(a, b time.Duration) time.Duration {
 	return a
 }
 
-// Mode is what the reliability layer does with one call.
-type Mode int
-
-const (
-	Off     Mode = iota // nothing
-	Shadow              // decides, logs and counts
-	Enforce             // does what it decides
-)
-
 // Run is a decided call that runs, with what changes meanwhile.
 type Run struct {
 	Decided

@@ -2,6 +2,15 @@ package call
 
 import "github.com/toold/toold/host/config"
 
+// Mode is what the reliability layer does with one call.
+type Mode int
+
+const (
+	Off     Mode = iota // nothing
+	Shadow              // decides, logs and counts
+	Enforce             // does what it decides
+)
+
 // ModeFor is what the reliability layer does with a call of that class, where an
 // operator wrote mode (see config.Config.ModeOf).
 func ModeFor(mode string, mutating bool) Mode {

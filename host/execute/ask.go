@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -14,7 +13,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/repoconfig"
-	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -257,62 +255,38 @@ func receiver(ctx context.Context, r io.ReadCloser) func(context.Context) ([]byt
 	}
 }
 
-// classify says what the exit of a binary means, beyond its being an answer: by
-// reliability.retriable_exits, else by the classify export of the policy that is
-// nearest to the tool.
-func (r *running) classify(ctx context.Context) {
-	if !r.res.Ran {
+// upstream is what the answers to a guest's HTTP requests say of trying again. A
+// guest that fails without a word of its own is judged by its last request: one
+// that had no answer, or one that asks to come back, may have another.
+type upstream struct {
+	answered   bool // the last request has an answer that is final
+	retryAfter time.Duration
+}
+
+// note takes the answer to a request.
+func (u *upstream) note(status int, retryAfter string) {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	default:
+		u.answered = true
 		return
 	}
-	if slices.Contains(r.Tool.Def.Reliability.RetriableExits, r.res.ExitCode) {
-		r.ExitFailed, r.res.MayRetry = true, true
-		return
-	}
-	for i := len(r.Tool.Policies) - 1; i >= 0; i-- {
-		policy := r.Tool.Policies[i]
-		if !policy.Has("classify") {
-			continue
-		}
-		c, err := r.askClassify(ctx, policy, r.Tool.PolicyFiles[i])
-		if err != nil {
-			// It ran, and that is its answer: what cannot be classified is
-			// not retried and not counted.
-			r.Log.Error("exit not classified", "tool", r.Tool.Name, "execution_id", r.ExecutionID, "error", call.AsError(ctx, err).Message)
-			return
-		}
-		r.ExitFailed, r.res.MayRetry = c.Failure, c.Failure && c.Retriable
-		return
+	if s, err := strconv.Atoi(retryAfter); err == nil && s >= 0 {
+		u.retryAfter = time.Duration(min(s, 24*3600)) * time.Second
+	} else if at, err := http.ParseTime(retryAfter); err == nil {
+		u.retryAfter = max(time.Until(at), 0)
 	}
 }
 
-// maxClassified is how much of each output a classify export is shown, in bytes,
-// from the end: where programs say why they failed.
-const maxClassified = 16 << 10
-
-func (r *running) askClassify(ctx context.Context, policy *guest.Module, file string) (*abi.Classification, error) {
-	tail := func(b []byte) string {
-		return strings.ToValidUTF8(string(b[max(0, len(b)-maxClassified):]), "\uFFFD")
+// blame makes the failure of a guest that said no more than that retriable where
+// its last HTTP request was not answered for good.
+func (u *upstream) blame(err error) error {
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Code == fault.ToolFailed && !u.answered {
+		again := *e
+		again.MayRetry = true
+		return &again
 	}
-	stdout, stderr := r.res.Stdout, r.res.Stderr
-	if r.Streamed != nil {
-		stdout, stderr = r.Streamed[0], r.Streamed[1]
-	}
-	in, err := json.Marshal(abi.Classify{
-		Call:   *ABICall(ctx, &r.Decided, r.Number),
-		Result: abi.Result{ExitCode: r.res.ExitCode, Stdout: tail(stdout), Stderr: tail(stderr)},
-	})
-	if err != nil {
-		return nil, err
-	}
-	reply, err := r.Ask(ctx, Question{Call: &r.Pinned, Module: policy, Export: "classify", Input: in, Trace: r.Trace})
-	if err != nil {
-		return nil, err
-	}
-	var c abi.Classification
-	if err := strictjson.Unmarshal(reply.Output, &c); err != nil {
-		return nil, fmt.Errorf("%s answered no classification: %w", ShortName(file), err)
-	}
-	return &c, nil
+	return err
 }
 
 // ShortName is how a caller hears of a policy: without the host's folders.

@@ -13,21 +13,16 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
-	"log/slog"
 	"maps"
-	"net/http"
 	"os"
 	"slices"
-	"strconv"
-	"syscall"
-	"time"
+	"strings"
 
 	"github.com/toold/toold/host/call"
-	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
-	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/strictjson"
@@ -35,29 +30,6 @@ import (
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
-
-// Config is fixed when an Executor is made.
-type Config struct {
-	// Config is the daemon's configuration in force.
-	Config func() *config.Config
-	Runner *process.Runner
-	// SecretFiles are the files in which tools have secrets; no binary reads them.
-	SecretFiles func() []string
-	// ToolCall makes a call that a guest asked for, as the caller of its own.
-	ToolCall func(ctx context.Context, by *call.Pinned, envelope []byte) []byte
-	Metrics  *observe.Metrics
-	Log      *slog.Logger
-}
-
-// Executor executes calls. It is safe for concurrent use.
-type Executor struct {
-	Config
-	vars  vars
-	fetch fetcher
-}
-
-// New makes an Executor.
-func New(c Config) *Executor { return &Executor{Config: c} }
 
 // Run executes a once, as its tool says it is run. Output goes to the caller's
 // streams as it comes, or into the result. Result.Err has a code; it is of ctx
@@ -137,7 +109,7 @@ func (r *running) binary(ctx context.Context) error {
 	if !r.Shell.Allowed {
 		lines = []string{}
 	}
-	out := r.newOutput(values(secrets))
+	out := newOutput(&r.Attempt, values(secrets))
 	if err := r.hiddenWhole(); err != nil {
 		return err
 	}
@@ -166,42 +138,11 @@ func (r *running) binary(ctx context.Context) error {
 	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)
 	r.res.ExitCode, r.res.Ran = exitCode(exit), err == nil
 	// What was written before the end is kept, however it ended.
-	err = errors.Join(err, r.finish(out))
+	err = errors.Join(err, out.finish(&r.res, &r.Outcome))
 	if err == nil && r.Mode != call.Off {
 		r.classify(ctx)
 	}
 	return err
-}
-
-// exitCode is that of a binary as a shell has it: 128 and the signal that ended
-// it.
-func exitCode(e process.Exit) int {
-	if e.Signal != 0 {
-		return 128 + int(e.Signal)
-	}
-	return e.Code
-}
-
-// exitByte is the exit code of a module as a wrapper can end with it. What is no
-// byte is 255: cut off, 256 would be a success.
-func exitByte(code int) int {
-	if code < 0 || code > 255 {
-		return 255
-	}
-	return code
-}
-
-// executed journals the programs that a binary executed, and logs those that it
-// was refused.
-func (e *Executor) executed(p *call.Pinned, exit process.Exit) {
-	for _, prog := range exit.Programs {
-		if p.Execution != nil { // a discovery has no journal
-			p.Execution.AddProgram(prog.Path, prog.Refused)
-		}
-		if prog.Refused != "" {
-			e.Log.Warn("program refused", "tool", p.Tool.Name, "execution_id", p.ExecutionID, "path", prog.Path, "reason", prog.Refused)
-		}
-	}
 }
 
 // module runs a handler or a WASI program. A guest has no signals: the first one
@@ -239,18 +180,6 @@ func (r *running) module(ctx context.Context) error {
 	return nil
 }
 
-// signalled is why a guest ended that the caller sent a signal.
-type signalled struct{ sig os.Signal }
-
-func (s signalled) Error() string { return "ended by " + s.sig.String() }
-
-func (s signalled) number() int {
-	if n, ok := s.sig.(syscall.Signal); ok {
-		return int(n)
-	}
-	return int(syscall.SIGTERM)
-}
-
 // maxEntryInput bounds, in bytes, what is read of a caller's input for a module
 // that takes it all at once.
 const maxEntryInput = 16 << 20
@@ -267,7 +196,7 @@ func (r *running) handler(ctx context.Context) error {
 	if stdin != nil {
 		defer stdin.Close()
 	}
-	out := r.newOutput(values(secrets))
+	out := newOutput(&r.Attempt, values(secrets))
 	q := Question{Call: &r.Pinned, Module: r.Tool.Handler, Export: r.Tool.Entry.Export, Input: in, Trace: r.Trace, upstream: &r.upstream}
 	q.services.Emit = func(stream string, p []byte) error {
 		var err error
@@ -298,7 +227,7 @@ func (r *running) handler(ctx context.Context) error {
 		err = r.upstream.blame(err)
 	}
 	r.RetryAfter = r.upstream.retryAfter
-	ferr := r.finish(out)
+	ferr := out.finish(&r.res, &r.Outcome)
 	r.res.Data = maskJSON(r.res.Data, values(secrets))
 	var e *fault.Error
 	if errors.As(err, &e) {
@@ -409,7 +338,7 @@ func (r *running) wasi(ctx context.Context) error {
 		env = map[string]string{}
 	}
 	maps.Copy(env, r.Env)
-	out := r.newOutput(values(secrets))
+	out := newOutput(&r.Attempt, values(secrets))
 	cmd := guest.Command{
 		Args:   append([]string{r.Tool.Name}, r.Args...),
 		Env:    environ(env),
@@ -428,7 +357,7 @@ func (r *running) wasi(ctx context.Context) error {
 		r.notStarted(err, fault.ToolBroken, fault.Overloaded)
 	}
 	r.res.ExitCode, r.res.Ran = exitByte(code), err == nil
-	return errors.Join(err, r.finish(out))
+	return errors.Join(err, out.finish(&r.res, &r.Outcome))
 }
 
 // input is what the execution reads: what a policy put there or the request
@@ -457,36 +386,60 @@ func (r *running) input() io.ReadCloser {
 	return nil
 }
 
-// upstream is what the answers to a guest's HTTP requests say of trying again. A
-// guest that fails without a word of its own is judged by its last request: one
-// that had no answer, or one that asks to come back, may have another.
-type upstream struct {
-	answered   bool // the last request has an answer that is final
-	retryAfter time.Duration
-}
-
-// note takes the answer to a request.
-func (u *upstream) note(status int, retryAfter string) {
-	switch status {
-	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-	default:
-		u.answered = true
+// classify says what the exit of a binary means, beyond its being an answer: by
+// reliability.retriable_exits, else by the classify export of the policy that is
+// nearest to the tool.
+func (r *running) classify(ctx context.Context) {
+	if !r.res.Ran {
 		return
 	}
-	if s, err := strconv.Atoi(retryAfter); err == nil && s >= 0 {
-		u.retryAfter = time.Duration(min(s, 24*3600)) * time.Second
-	} else if at, err := http.ParseTime(retryAfter); err == nil {
-		u.retryAfter = max(time.Until(at), 0)
+	if slices.Contains(r.Tool.Def.Reliability.RetriableExits, r.res.ExitCode) {
+		r.ExitFailed, r.res.MayRetry = true, true
+		return
+	}
+	for i := len(r.Tool.Policies) - 1; i >= 0; i-- {
+		policy := r.Tool.Policies[i]
+		if !policy.Has("classify") {
+			continue
+		}
+		c, err := r.askClassify(ctx, policy, r.Tool.PolicyFiles[i])
+		if err != nil {
+			// It ran, and that is its answer: what cannot be classified is
+			// not retried and not counted.
+			r.Log.Error("exit not classified", "tool", r.Tool.Name, "execution_id", r.ExecutionID, "error", call.AsError(ctx, err).Message)
+			return
+		}
+		r.ExitFailed, r.res.MayRetry = c.Failure, c.Failure && c.Retriable
+		return
 	}
 }
 
-// blame makes the failure of a guest that said no more than that retriable where
-// its last HTTP request was not answered for good.
-func (u *upstream) blame(err error) error {
-	if e, ok := errors.AsType[*fault.Error](err); ok && e.Code == fault.ToolFailed && !u.answered {
-		again := *e
-		again.MayRetry = true
-		return &again
+// maxClassified is how much of each output a classify export is shown, in bytes,
+// from the end: where programs say why they failed.
+const maxClassified = 16 << 10
+
+func (r *running) askClassify(ctx context.Context, policy *guest.Module, file string) (*abi.Classification, error) {
+	tail := func(b []byte) string {
+		return strings.ToValidUTF8(string(b[max(0, len(b)-maxClassified):]), "\uFFFD")
 	}
-	return err
+	stdout, stderr := r.res.Stdout, r.res.Stderr
+	if r.Streamed != nil {
+		stdout, stderr = r.Streamed[0], r.Streamed[1]
+	}
+	in, err := json.Marshal(abi.Classify{
+		Call:   *ABICall(ctx, &r.Decided, r.Number),
+		Result: abi.Result{ExitCode: r.res.ExitCode, Stdout: tail(stdout), Stderr: tail(stderr)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	reply, err := r.Ask(ctx, Question{Call: &r.Pinned, Module: policy, Export: "classify", Input: in, Trace: r.Trace})
+	if err != nil {
+		return nil, err
+	}
+	var c abi.Classification
+	if err := strictjson.Unmarshal(reply.Output, &c); err != nil {
+		return nil, fmt.Errorf("%s answered no classification: %w", ShortName(file), err)
+	}
+	return &c, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/wire"
 )
 
 // capture keeps up to max bytes and counts the rest away: a tool that writes
@@ -39,45 +40,46 @@ const maxTee = idempotency.MaxResult + 1
 type output struct {
 	stdout, stderr io.WriteCloser
 	streamed       bool
+	recorded       bool // what is streamed is kept, too
 	kept           [2]capture
 }
 
-func (r *running) newOutput(secrets [][]byte) *output {
-	o := &output{streamed: r.Streams.Stdout != nil}
+func newOutput(a *call.Attempt, secrets [][]byte) *output {
+	o := &output{streamed: a.Streams.Stdout != nil, recorded: a.Mode != call.Off}
 	var out, errw io.Writer = &o.kept[0], &o.kept[1]
 	if !o.streamed {
-		most := int64(r.Tool.Def.Limits.Output)
+		most := int64(a.Tool.Def.Limits.Output)
 		o.kept[0].max, o.kept[1].max = most, most
 	} else {
-		out, errw = r.Streams.Stdout, r.Streams.Stderr
-		if r.Mode != call.Off { // for the record, and for what judges the exit
+		out, errw = a.Streams.Stdout, a.Streams.Stderr
+		if o.recorded { // for the record, and for what judges the exit
 			o.kept[0].max, o.kept[1].max = maxTee, maxTee
 			gone := new(atomic.Bool)
-			out, errw = tee{out, &o.kept[0], r.Progress, gone}, tee{errw, &o.kept[1], r.Progress, gone}
+			out, errw = tee{out, &o.kept[0], a.Progress, gone}, tee{errw, &o.kept[1], a.Progress, gone}
 		}
-		if most := int64(r.Tool.Def.Limits.Stream); most > 0 {
+		if most := int64(a.Tool.Def.Limits.Stream); most > 0 {
 			left := &atomic.Int64{}
 			left.Store(most)
 			out, errw = &limitWriter{out, left}, &limitWriter{errw, left}
 		}
 	}
-	out, errw = r.Execution.Watch(out), r.Execution.Watch(errw)
+	out, errw = a.Execution.Watch(out), a.Execution.Watch(errw)
 	o.stdout, o.stderr = maskOutput(out, errw, secrets)
 	return o
 }
 
-// finish ends the outputs and puts what was kept into the outcome.
-func (r *running) finish(o *output) error {
+// finish ends the outputs and puts what was kept into res, or, of what was
+// streamed, into of.
+func (o *output) finish(res *wire.Result, of *call.Outcome) error {
 	err := errors.Join(o.stdout.Close(), o.stderr.Close())
 	stdout, stderr := o.kept[0].buf.Bytes(), o.kept[1].buf.Bytes()
-	if o.streamed {
-		if r.Mode != call.Off {
-			r.Streamed = &[2][]byte{stdout, stderr}
-		}
-		return err
+	switch {
+	case !o.streamed:
+		res.Stdout, res.Stderr = stdout, stderr
+		res.Truncated = o.kept[0].cut || o.kept[1].cut
+	case o.recorded:
+		of.Streamed = &[2][]byte{stdout, stderr}
 	}
-	r.res.Stdout, r.res.Stderr = stdout, stderr
-	r.res.Truncated = o.kept[0].cut || o.kept[1].cut
 	return err
 }
 

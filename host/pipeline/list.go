@@ -5,56 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
-
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
-	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 )
-
-// namedArguments is the payload of a plain call: one JSON object, or name=value
-// for each property, with or without dashes before it.
-func namedArguments(args []string, schema string) (json.RawMessage, error) {
-	if len(args) == 1 && strings.HasPrefix(strings.TrimSpace(args[0]), "{") {
-		return json.RawMessage(args[0]), nil
-	}
-	var s struct {
-		Properties map[string]struct {
-			Type any `json:"type"`
-		} `json:"properties"`
-	}
-	if err := json.Unmarshal([]byte(schema), &s); err != nil {
-		return nil, fault.Errorf(fault.Internal, "read a schema: %w", err)
-	}
-	payload := map[string]json.RawMessage{}
-	for i, arg := range args {
-		name, value, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		if !ok {
-			return nil, fault.Errorf(fault.InvalidPayload, "argument %d is not name=value; the names are %s", i+1, strings.Join(slices.Sorted(maps.Keys(s.Properties)), ", "))
-		}
-		if _, double := payload[name]; double {
-			return nil, fault.Errorf(fault.InvalidPayload, "argument %d gives %.80q again", i+1, name)
-		}
-		if p, known := s.Properties[name]; known && p.Type != "string" && json.Valid([]byte(value)) {
-			payload[name] = json.RawMessage(value)
-			continue
-		}
-		b, err := json.Marshal(value)
-		if err != nil {
-			return nil, err
-		}
-		payload[name] = b
-	}
-	return json.Marshal(payload)
-}
 
 // listDiscovered is what the modules bring for the caller of a, by name, and why
 // some of it is missing. Where two modules bring one name, the first of them has
@@ -122,10 +81,10 @@ const maxReason = 512
 // listToolsID is the reserved tool id whose call lists the tools of a socket.
 const listToolsID = "tools.list"
 
-// listTools answers the tools that the caller can call on this socket, by
+// list answers the tools that the caller can call on this socket, by
 // name: those after the name "after", as many as fit an answer. "next" is the
 // name to go on after.
-func (p *Pipeline) listTools(ctx context.Context, a call.Admitted) call.Outcome {
+func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 	var page struct {
 		After string `json:"after"`
 		Limit int    `json:"limit"`
@@ -135,19 +94,19 @@ func (p *Pipeline) listTools(ctx context.Context, a call.Admitted) call.Outcome 
 			return call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tools.list takes after and limit: %w", err))
 		}
 	}
-	if err := p.Tools.Ready(ctx); err != nil {
+	if err := f.Tools.Ready(ctx); err != nil {
 		return call.Failed(ctx, err)
 	}
-	entrance := p.entrance(&a.Request)
+	entrance := f.Config().Entrance(a.Socket)
 	list, taken := []listedTool{}, map[string]bool{}
-	discovering := p.Tools.Discovering()
-	for _, s := range p.Tools.List() {
+	discovering := f.Tools.Discovering()
+	for _, s := range f.Tools.List() {
 		taken[s.Name] = true
 		if s.Serving() && entrance.Serves(s.Category) && !slices.Contains(discovering, s.Name) {
 			list = append(list, listedTool{Name: s.Name, Description: s.Description, Category: s.Category, Schema: s.Schema, Mutating: s.Mutating})
 		}
 	}
-	found, missing := p.finder.listDiscovered(ctx, a, taken)
+	found, missing := f.listDiscovered(ctx, a, taken)
 	list = slices.DeleteFunc(append(list, found...), func(t listedTool) bool { return !a.Execution.Admits(t.Name) })
 	slices.SortFunc(list, func(a, b listedTool) int { return strings.Compare(a.Name, b.Name) })
 	res := &wire.Result{Ran: true}
@@ -189,7 +148,18 @@ func (p *Pipeline) listTools(ctx context.Context, a call.Admitted) call.Outcome 
 	}
 	var err error
 	res.Data, err = json.Marshal(answer)
-	return outcome(ctx, res, err)
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	return call.Outcome{Result: res}
+}
+
+// brief is the beginning of a text that somebody may have made long.
+func brief(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 func raw(s string) json.RawMessage {
@@ -197,38 +167,4 @@ func raw(s string) json.RawMessage {
 		return nil
 	}
 	return json.RawMessage(s)
-}
-
-// schemas keeps the compiled schemas of offered tools: thousands of identities
-// share a few.
-type schemas struct {
-	mu sync.Mutex
-	m  map[string]*jsonschema.Schema // guarded by mu
-}
-
-// maxSchemas is how many are kept; beyond that all of them go.
-const maxSchemas = 8192
-
-// compile is nil for an empty schema, which admits any object.
-func (s *schemas) compile(text string) (*jsonschema.Schema, error) {
-	if text == "" {
-		return nil, nil
-	}
-	s.mu.Lock()
-	c, ok := s.m[text]
-	s.mu.Unlock()
-	if ok {
-		return c, nil
-	}
-	c, err := tools.CompileSchema(json.RawMessage(text))
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.m == nil || len(s.m) >= maxSchemas {
-		s.m = map[string]*jsonschema.Schema{}
-	}
-	s.m[text] = c
-	return c, nil
 }

@@ -12,6 +12,7 @@ package pipeline
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -20,7 +21,6 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/call"
-	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/fault"
@@ -35,21 +35,6 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Parts are what a Pipeline works with. They are not its own to close.
-type Parts struct {
-	// Config and Identity are those in force; a reload swaps them.
-	Config     func() *config.Config
-	Identity   func() *identity.Resolver
-	Tools      *tools.Catalog
-	Sessions   *session.Table
-	Discovered *discovery.Cache
-	Runner     *process.Runner
-	Layer      *reliability.Layer
-	Tracer     *observe.Tracer // nil: no traces
-	Metrics    *observe.Metrics
-	Log        *slog.Logger
-}
-
 // Pipeline takes calls. It is safe for concurrent use.
 type Pipeline struct {
 	Parts
@@ -58,6 +43,7 @@ type Pipeline struct {
 
 	execute *execute.Executor
 	finder  finder
+	inner   sessionCalls
 	limiter reliability.Limiter
 	calls   atomic.Int64
 	running atomic.Int64
@@ -66,9 +52,10 @@ type Pipeline struct {
 // New makes a Pipeline of parts.
 func New(parts Parts) *Pipeline {
 	p := &Pipeline{Parts: parts}
+	p.inner = sessionCalls{Parts: parts, call: p.Call}
 	p.execute = execute.New(execute.Config{
 		Config: parts.Config, Runner: parts.Runner, SecretFiles: parts.Tools.SecretFiles,
-		ToolCall: p.toolCall, Metrics: parts.Metrics, Log: parts.Log,
+		ToolCall: p.inner.toolCall, Metrics: parts.Metrics, Log: parts.Log,
 	})
 	p.finder = finder{Parts: parts, execute: p.execute}
 	return p
@@ -141,10 +128,12 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	}
 	acc.caller, acc.counted = caller.ID, true
 	if q.Background || q.Detach {
-		return p.background(ctx, q, caller, acc)
+		o, accepted := p.inner.background(ctx, q, caller)
+		acc.job = accepted
+		return o
 	}
 	if session.IsCall(q.Tool) {
-		return p.serveSession(ctx, q, caller)
+		return p.inner.serve(ctx, q, caller)
 	}
 	a, err := p.admit(ctx, q, caller, acc)
 	if err != nil {
@@ -152,7 +141,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	}
 	ctx = a.Execution.Context() // which ends with an abort, too
 	if a.Tool == listToolsID {
-		return p.listTools(ctx, a)
+		return p.finder.list(ctx, a)
 	}
 
 	pinned, release, err := p.finder.pin(ctx, a)
@@ -165,7 +154,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	ctx, cancel := context.WithTimeout(ctx, call.Shorter(pinned.Tool.Def.Timeout.Duration(), pinned.Timeout))
 	defer cancel()
 
-	if pinned, err = place(pinned, p.entrance(&q).Roots); err != nil {
+	if pinned, err = place(pinned, p.Config().Entrance(q.Socket).Roots); err != nil {
 		return call.Failed(ctx, err)
 	}
 	if err := admitEnv(&pinned); err != nil {
@@ -211,9 +200,6 @@ func withoutToken(c *wire.Call) *wire.Call {
 	without.Token = ""
 	return &without
 }
-
-// entrance is what the socket of q serves.
-func (p *Pipeline) entrance(q *call.Request) config.Entrance { return p.Config().Entrance(q.Socket) }
 
 // admit begins the execution in the session that q belongs to: the one that the
 // call names, else the one that its connection has in focus, else the caller's
@@ -377,6 +363,82 @@ func (p *Pipeline) attempt(ctx context.Context, r *call.Run, number int) call.Ou
 	return o
 }
 
+// followDiscovered takes what came of an attempt at a discovered tool to what is
+// known of its identity, and tries once more where the tool had moved meanwhile.
+func (p *Pipeline) followDiscovered(ctx context.Context, a call.Attempt, o call.Outcome) call.Outcome {
+	fingerprint := a.Discovered.Key.Fingerprint
+	gone := func() bool { return o.Answer != nil && o.Answer.Gone }
+	if gone() {
+		p.Discovered.Invalidate(fingerprint, "a call found its tool gone")
+		d, err := p.findAgain(ctx, a.Decided)
+		if err != nil {
+			return call.Failed(ctx, err)
+		}
+		again := *a.Run
+		again.Decided = d
+		o = p.execute.Run(ctx, call.Attempt{Run: &again, Number: a.Number, Trace: a.Trace})
+		if gone() {
+			p.Discovered.Invalidate(fingerprint, "a call found its tool gone")
+			if e := o.Answer.Error; e != nil {
+				// It is listed, and what it stands on is not there.
+				return call.Failed(ctx, fault.Errorf(fault.ToolFailed, "%s", e.Message))
+			}
+			return call.Failed(ctx, tools.Unknown(a.Call.Tool))
+		}
+	}
+	if o.Answer == nil {
+		return o
+	}
+	if s := o.Answer.Safety; s != nil {
+		p.Discovered.Agree(fingerprint, *s)
+	}
+	if e := o.Answer.Error; e != nil && e.Code == abi.Unauthenticated && o.Err() != nil {
+		refused := o.Err()
+		p.Discovered.Refuse(fingerprint, &fault.Error{Code: fault.Unauthenticated, Message: a.Tool.Name + " refuses this identity: " + refused.Message})
+		o.Result.Err = &fault.Error{Code: fault.Unauthenticated, Message: refused.Message, Cause: refused}
+	}
+	return o
+}
+
+// findAgain finds the tool of d anew, on the version of the module that d began
+// with, and has it decided anew where it stands for something else now.
+func (p *Pipeline) findAgain(ctx context.Context, d call.Decided) (call.Decided, error) {
+	was := d.Discovered
+	s, err := p.Discovered.Get(ctx, was.Key, p.finder.discovery(d.Pinned, was.Key))
+	if errors.Is(err, discovery.ErrSuperseded) {
+		return d, tools.Unknown(d.Call.Tool)
+	}
+	if err != nil {
+		return d, err
+	}
+	t, ok := s.Find(d.Call.Tool, d.ReadOnly())
+	switch {
+	case !ok:
+		return d, tools.Unknown(d.Call.Tool)
+	case t.Schema != was.Tool.Schema:
+		return d, fault.Errorf(fault.InvalidPayload, "%s takes other arguments than before; list the tools again, and call it as it is now", d.Call.Tool)
+	case t.Mutating != was.Mutating:
+		return d, fault.Errorf(fault.InvalidPayload, "%s is of another kind than before; list the tools again", d.Call.Tool)
+	}
+	now := *was
+	now.Tool = t
+	if t.Binding == was.Binding {
+		d.Discovered = &now
+		return d, nil
+	}
+	// The policy was asked about something else.
+	pinned := d.Pinned
+	pinned.Discovered = &now
+	again, err := p.decide(ctx, pinned)
+	if err != nil {
+		return d, err
+	}
+	if again.Class.Mutating != d.Class.Mutating {
+		return d, fault.Errorf(fault.InvalidPayload, "%s is of another kind than before, as its policy says; call it again", d.Call.Tool)
+	}
+	return again, nil
+}
+
 func errorCode(e *fault.Error) string {
 	if e == nil {
 		return ""
@@ -429,12 +491,4 @@ func (p *Pipeline) observe(ctx context.Context, q *call.Request, acc *account, r
 		}
 	}
 	p.Log.Log(ctx, level, "call", attrs...)
-}
-
-// brief is the beginning of a text that somebody may have made long.
-func brief(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }

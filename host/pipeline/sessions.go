@@ -24,30 +24,31 @@ func sessionOf(q *call.Request) string {
 	return q.Session
 }
 
-// serveSession answers one of the five calls of sessions.
-func (p *Pipeline) serveSession(ctx context.Context, q call.Request, caller identity.Caller) call.Outcome {
+// sessionCalls make calls of calls: turns, jobs, and those that guests make.
+type sessionCalls struct {
+	Parts
+	call func(context.Context, call.Request) call.Outcome // Pipeline.Call
+}
+
+// serve answers one of the five calls of sessions.
+func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identity.Caller) call.Outcome {
 	r := &session.Request{
 		Call: q.Call, Caller: caller.ID, Focus: q.Focus,
 		Run: func(ctx context.Context, turn *wire.Call) *wire.Result {
 			of := q
 			of.Call, of.Kind, of.As = turn, session.KindTurn, &caller
-			return p.Call(ctx, of).Result
+			return s.call(ctx, of).Result
 		},
 	}
-	if roots := p.entrance(&q).Roots; len(roots) > 0 {
+	if roots := s.Config().Entrance(q.Socket).Roots; len(roots) > 0 {
 		r.Cwd = roots[0]
 	}
-	res, err := p.Sessions.Serve(ctx, r)
+	res, err := s.Sessions.Serve(ctx, r)
 	if err == nil && q.Tool == session.Query && q.Streams.Stdout != nil {
 		// A stream carries a value of any size.
 		_, err = q.Streams.Stdout.Write(session.Value(res.Data))
 		res.Data = nil
 	}
-	return outcome(ctx, res, err)
-}
-
-// outcome is that of a call that another part answered.
-func outcome(ctx context.Context, res *wire.Result, err error) call.Outcome {
 	if res == nil {
 		res = &wire.Result{}
 	}
@@ -58,27 +59,28 @@ func outcome(ctx context.Context, res *wire.Result, err error) call.Outcome {
 }
 
 // background makes q a job and answers with its id as soon as nothing refuses it
-// any more. What refuses it before that is the answer, and no job is left.
-func (p *Pipeline) background(ctx context.Context, q call.Request, caller identity.Caller, acc *account) call.Outcome {
+// any more. What refuses it before that is the answer, and no job is left. begun
+// says that the call went on as the job, which is a call of its own.
+func (s *sessionCalls) background(ctx context.Context, q call.Request, caller identity.Caller) (o call.Outcome, begun bool) {
 	switch {
 	case !q.Background:
-		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/detach: is of calls in the background; say background, too"))
+		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/detach: is of calls in the background; say background, too")), false
 	case session.IsCall(q.Tool) && q.Tool != session.Prompt:
-		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/background: %s is answered at once as it is", q.Tool))
+		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/background: %s is answered at once as it is", q.Tool)), false
 	}
-	s, err := p.Sessions.Find(caller.ID, sessionOf(&q))
+	in, err := s.Sessions.Find(caller.ID, sessionOf(&q))
 	if err != nil {
-		return call.Failed(ctx, err)
+		return call.Failed(ctx, err), false
 	}
 	// The job is nobody's who could leave.
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	job, err := p.Sessions.NewJob(caller.ID, s.ID(), q.Call, cancel)
+	job, err := s.Sessions.NewJob(caller.ID, in.ID(), q.Call, cancel)
 	if err != nil {
 		cancel(nil)
-		return call.Failed(ctx, err)
+		return call.Failed(ctx, err), false
 	}
 	inner := *q.Call
-	inner.Background, inner.Detach, inner.Stream, inner.Session = false, false, false, s.ID()
+	inner.Background, inner.Detach, inner.Stream, inner.Session = false, false, false, in.ID()
 	of := q
 	of.Call, of.Kind, of.As = &inner, session.KindJob, &caller
 	if q.Tool == session.Prompt {
@@ -86,18 +88,17 @@ func (p *Pipeline) background(ctx context.Context, q call.Request, caller identi
 	}
 	of.Streams = wire.Streams{Stdout: job.Stdout(), Stderr: job.Stderr(), Progress: job.Progress, Signals: make(chan os.Signal)}
 	done := make(chan call.Outcome, 1)
-	acc.job = true
 	go func() {
 		defer cancel(nil)
 		o := call.Outcome{Result: &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this job, %s; its log has the reason", job.ID)}}
 		defer func() {
 			if v := recover(); v != nil {
-				p.Log.Error("a job panicked", "tool", q.Tool, "execution_id", job.ID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				s.Log.Error("a job panicked", "tool", q.Tool, "execution_id", job.ID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			}
 			job.End(o.Result)
 			done <- o
 		}()
-		o = p.Call(session.InJob(run, job), of)
+		o = s.call(session.InJob(run, job), of)
 	}()
 	accepted := func() call.Outcome {
 		res := &wire.Result{Ran: true, Data: session.JobAnswer(job.ID)}
@@ -108,18 +109,18 @@ func (p *Pipeline) background(ctx context.Context, q call.Request, caller identi
 	}
 	select {
 	case <-job.Admitted():
-		return accepted()
+		return accepted(), true
 	case o := <-done:
 		select {
 		case <-job.Admitted():
-			return accepted()
+			return accepted(), true
 		default:
 		}
-		return o
+		return o, true
 	case <-ctx.Done():
 		cancel(context.Cause(ctx))
 		<-done
-		return call.Failed(ctx, context.Cause(ctx))
+		return call.Failed(ctx, context.Cause(ctx)), true
 	}
 }
 
@@ -130,7 +131,7 @@ type callDepth struct{}
 
 // toolCall is tool_call: one of the five calls, made by a guest as the session and
 // the identity that called it. What it asks to run ends with the guest's own call.
-func (p *Pipeline) toolCall(ctx context.Context, by *call.Pinned, envelope []byte) []byte {
+func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, envelope []byte) []byte {
 	answer := func(id string, o call.Outcome) []byte {
 		o.Result.ExecutionID = id
 		return wire.EncodeResult(wire.Envelope, o.Result)
@@ -155,7 +156,7 @@ func (p *Pipeline) toolCall(ctx context.Context, by *call.Pinned, envelope []byt
 		q.Session = by.Session
 	}
 	caller := by.Caller
-	return answer(q.ExecutionID, p.Call(session.InJob(ctx, nil), call.Request{
+	return answer(q.ExecutionID, s.call(session.InJob(ctx, nil), call.Request{
 		Call: q, UID: by.UID, Socket: by.Socket, As: &caller, Streams: wire.Streams{Signals: make(chan os.Signal)},
 	}))
 }

@@ -17,7 +17,7 @@ func TestADiscoveryHasNoSession(t *testing.T) {
 		Admitted: call.Admitted{Request: call.Request{Call: &wire.Call{Tool: "tool"}}, Caller: identity.Caller{ID: "a fingerprint"}},
 		Tool:     &tools.Tool{Name: "tool", Def: tools.DefaultDefinition()},
 	}
-	out := (&Pipeline{}).toolCall(t.Context(), by, []byte(`{"toolId":"session.query","executionId":"7d444840-9dc0-41d1-b245-5ffdce74fad2","payload":{}}`))
+	out := (&sessionCalls{}).toolCall(t.Context(), by, []byte(`{"toolId":"session.query","executionId":"7d444840-9dc0-41d1-b245-5ffdce74fad2","payload":{}}`))
 	if !strings.Contains(string(out), `"DENIED"`) {
 		t.Errorf("%s", out)
 	}

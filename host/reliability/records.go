@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"unicode/utf8"
 
@@ -16,35 +15,6 @@ import (
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/wire"
 )
-
-// maxShadowed is how many records shadow keeps. They say what would have been,
-// and are thrown away.
-const maxShadowed = 100_000
-
-// openRecords opens the store, and the one by which shadow decides: two, so that
-// nothing that was only shadowed is ever answered from.
-func (l *Layer) openRecords(ctx context.Context, store, dir string) (err error) {
-	l.Records, err = idempotency.Open(ctx, idempotency.Config{
-		Store: store,
-		Dir:   dir,
-		Log:   l.log,
-		OnEvent: func(scope string, e idempotency.Event) {
-			l.metrics.Keyed(ScopeTool(scope), string(e))
-			switch e {
-			case idempotency.EventReplayed:
-				l.metrics.CacheHit(ScopeTool(scope))
-			case idempotency.EventAbandoned, idempotency.EventUnknown, idempotency.EventTakenOver, idempotency.EventReused, idempotency.EventEvicted, idempotency.EventFlushed:
-				l.log.Info("idempotency record", "tool", scope, "event", e)
-			}
-		},
-		OnStore: l.metrics.Stored,
-	})
-	if err != nil {
-		return fmt.Errorf("%w; choose another with --store", err)
-	}
-	l.shadowed, err = idempotency.Open(ctx, idempotency.Config{Store: "memory", MemoryRecords: maxShadowed, MemoryBytes: 64 << 20, Log: l.log})
-	return err
-}
 
 // recordRequest is what a call asks of the store of records; nil where it has no
 // key and gets none.

@@ -58,6 +58,35 @@ func Open(ctx context.Context, c Config) (*Layer, error) {
 	return l, nil
 }
 
+// maxShadowed is how many records shadow keeps. They say what would have been,
+// and are thrown away.
+const maxShadowed = 100_000
+
+// openRecords opens the store, and the one by which shadow decides: two, so that
+// nothing that was only shadowed is ever answered from.
+func (l *Layer) openRecords(ctx context.Context, store, dir string) (err error) {
+	l.Records, err = idempotency.Open(ctx, idempotency.Config{
+		Store: store,
+		Dir:   dir,
+		Log:   l.log,
+		OnEvent: func(scope string, e idempotency.Event) {
+			l.metrics.Keyed(ScopeTool(scope), string(e))
+			switch e {
+			case idempotency.EventReplayed:
+				l.metrics.CacheHit(ScopeTool(scope))
+			case idempotency.EventAbandoned, idempotency.EventUnknown, idempotency.EventTakenOver, idempotency.EventReused, idempotency.EventEvicted, idempotency.EventFlushed:
+				l.log.Info("idempotency record", "tool", scope, "event", e)
+			}
+		},
+		OnStore: l.metrics.Stored,
+	})
+	if err != nil {
+		return fmt.Errorf("%w; choose another with --store", err)
+	}
+	l.shadowed, err = idempotency.Open(ctx, idempotency.Config{Store: "memory", MemoryRecords: maxShadowed, MemoryBytes: 64 << 20, Log: l.log})
+	return err
+}
+
 // Close closes the stores of records, after the last call has ended.
 func (l *Layer) Close() error {
 	var errs []error

@@ -15,6 +15,7 @@ import (
 
 	"github.com/toold/toold/host/admin"
 	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/wire"
@@ -58,6 +59,63 @@ func (h *Host) admitsCaller(p server.Peer) error {
 		return fault.Errorf(fault.Denied, "denied by rule caller: this process is, or may be, one that a tool runs, and tools do not call tools; call from the container itself, and stay until the answer")
 	}
 	return nil
+}
+
+// Serve listens on every socket, calls ready once all of them accept calls,
+// and serves until ctx is done. Then it takes no more calls, lets those that
+// run finish for the configured grace, and ends the rest.
+func (h *Host) Serve(ctx context.Context, ready func() error) error {
+	p := &h.parts
+	on, err := h.listen()
+	if err != nil {
+		on.shutdown(ctx)
+		return err
+	}
+	// The end of ctx, which comes with that of any part too, stops the listening.
+	// It ends no call: a call belongs to its caller, and shutdown gives it time.
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	g, failed := errgroup.WithContext(context.WithoutCancel(ctx))
+	on.serve(ctx, g)
+	g.Go(func() error { return p.Tools.Watch(ctx) })
+
+	h.ready.Store(true)
+	if err := ready(); err != nil {
+		p.Log.Warn("say that calls are accepted", "error", err)
+	}
+	g.Go(func() error { h.sayStore(ctx); return nil })
+	c := h.config()
+	p.Log.Info("ready", "socket", c.Socket, "admin", c.Admin, "tools", c.Tools)
+	select {
+	case <-ctx.Done():
+	case <-failed.Done(): // one of them cannot go on
+	}
+	stop()
+	h.ready.Store(false)
+	notify("STOPPING=1")
+	grace := h.config().Grace() // a reload may have changed it
+	p.Log.Info("shutting down", "running", h.pipeline.Running(), "grace", grace.String())
+	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	defer context.AfterFunc(graceful, func() {
+		h.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran"))
+	})()
+	if err := errors.Join(on.shutdown(graceful), g.Wait()); err != nil {
+		return err
+	}
+	p.Log.Info("stopped", "calls", h.pipeline.Calls())
+	return nil
+}
+
+// sayStore logs what the store survives and what it does not, so that nobody
+// learns it from a loss.
+func (h *Host) sayStore(ctx context.Context) {
+	if h.config().Reliability == config.ReliabilityOff {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	h.parts.Log.Info("idempotency store", "store", h.config().StoreKind(), "survives", h.parts.Layer.Records.Survives(ctx))
 }
 
 // sockets are what a daemon listens on.

@@ -1,0 +1,37 @@
+package admin
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/toold/toold/host/adminapi"
+	"github.com/toold/toold/host/pipeline"
+)
+
+// Daemon is what is shown and asked.
+type Daemon struct {
+	pipeline.Parts
+	Pipeline *pipeline.Pipeline
+	Version  string
+	Started  time.Time
+	// Ready reports whether calls are taken.
+	Ready func() bool
+	// Refused is why the last reload was refused, or empty.
+	Refused func() string
+	// Conns counts the connections of all sockets.
+	Conns func() int
+	// Linked are the daemon's own files that have a further name, by whether
+	// that keeps binaries from being run.
+	Linked func() map[string]bool
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(v)
+}
+
+func fail(w http.ResponseWriter, status int, err error) {
+	answer(w, status, adminapi.Error{Message: err.Error()})
+}

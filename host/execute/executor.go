@@ -1,0 +1,34 @@
+package execute
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/observe"
+	"github.com/toold/toold/host/process"
+)
+
+// Config is fixed when an Executor is made.
+type Config struct {
+	// Config is the daemon's configuration in force.
+	Config func() *config.Config
+	Runner *process.Runner
+	// SecretFiles are the files in which tools have secrets; no binary reads them.
+	SecretFiles func() []string
+	// ToolCall makes a call that a guest asked for, as the caller of its own.
+	ToolCall func(ctx context.Context, by *call.Pinned, envelope []byte) []byte
+	Metrics  *observe.Metrics
+	Log      *slog.Logger
+}
+
+// Executor executes calls. It is safe for concurrent use.
+type Executor struct {
+	Config
+	vars  vars
+	fetch fetcher
+}
+
+// New makes an Executor.
+func New(c Config) *Executor { return &Executor{Config: c} }

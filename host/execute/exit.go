@@ -1,0 +1,52 @@
+package execute
+
+import (
+	"os"
+	"syscall"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/process"
+)
+
+// exitCode is that of a binary as a shell has it: 128 and the signal that ended
+// it.
+func exitCode(e process.Exit) int {
+	if e.Signal != 0 {
+		return 128 + int(e.Signal)
+	}
+	return e.Code
+}
+
+// exitByte is the exit code of a module as a wrapper can end with it. What is no
+// byte is 255: cut off, 256 would be a success.
+func exitByte(code int) int {
+	if code < 0 || code > 255 {
+		return 255
+	}
+	return code
+}
+
+// executed journals the programs that a binary executed, and logs those that it
+// was refused.
+func (e *Executor) executed(p *call.Pinned, exit process.Exit) {
+	for _, prog := range exit.Programs {
+		if p.Execution != nil { // a discovery has no journal
+			p.Execution.AddProgram(prog.Path, prog.Refused)
+		}
+		if prog.Refused != "" {
+			e.Log.Warn("program refused", "tool", p.Tool.Name, "execution_id", p.ExecutionID, "path", prog.Path, "reason", prog.Refused)
+		}
+	}
+}
+
+// signalled is why a guest ended that the caller sent a signal.
+type signalled struct{ sig os.Signal }
+
+func (s signalled) Error() string { return "ended by " + s.sig.String() }
+
+func (s signalled) number() int {
+	if n, ok := s.sig.(syscall.Signal); ok {
+		return int(n)
+	}
+	return int(syscall.SIGTERM)
+}

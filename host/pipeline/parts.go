@@ -1,0 +1,29 @@
+package pipeline
+
+import (
+	"log/slog"
+
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/discovery"
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/observe"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/reliability"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/tools"
+)
+
+// Parts are what a Pipeline works with. They are not its own to close.
+type Parts struct {
+	// Config and Identity are those in force; a reload swaps them.
+	Config     func() *config.Config
+	Identity   func() *identity.Resolver
+	Tools      *tools.Catalog
+	Sessions   *session.Table
+	Discovered *discovery.Cache
+	Runner     *process.Runner
+	Layer      *reliability.Layer
+	Tracer     *observe.Tracer // nil: no traces
+	Metrics    *observe.Metrics
+	Log        *slog.Logger
+}

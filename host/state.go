@@ -1,0 +1,55 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/execute"
+)
+
+// takeState makes the state folder of c this daemon's own, as long as lock is open.
+func takeState(c *config.Config) (lock *os.File, err error) {
+	if err := os.MkdirAll(c.State, 0o700); err != nil {
+		return nil, fmt.Errorf("make the state folder: %w; choose another with --state", err)
+	}
+	// Binaries reach their HOME without following links, so its folder is
+	// named by what it is.
+	if c.State, err = filepath.EvalSymlinks(c.State); err != nil {
+		return nil, fmt.Errorf("resolve the state folder: %w; choose another with --state", err)
+	}
+	if lock, err = lockState(c.State); err != nil {
+		return nil, err
+	}
+	// Those of calls that a daemon before this one could not clean up after.
+	return lock, execute.RemoveLeftSecrets(c.State)
+}
+
+// lockPatience is how long a daemon waits for another to be gone.
+const lockPatience = 2 * time.Second
+
+// lockState makes this the one daemon of a state folder, for as long as the
+// file that it returns is open. The kernel lets go of the lock with the
+// process, however it ends.
+func lockState(state string) (*os.File, error) {
+	path := filepath.Join(state, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the state folder: %w", err)
+	}
+	// A daemon that was killed while it started a program leaves the lock to
+	// that for as long as it takes to execute.
+	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPatience / 100) {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil || time.Now().After(end) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock the state folder: %s is in use by another toold; stop it, or choose another --instance or --state", state)
+	}
+	return f, nil
+}
