@@ -55,6 +55,7 @@ var floors = []floor{
 	{"host/fault", 0, std, "every layer ends calls with its codes, the wrapper too: the standard library only"},
 	{"host/strictjson", 0, std, "every layer reads foreign JSON with it, the wrapper too: the standard library only"},
 	{"host/wire", 1, []string{"host/fault", "host/strictjson"}, "tool-client links it and must start in a millisecond: the standard library, the codes and the JSON reader only"},
+	{"host/arguments", 1, []string{"host/fault", "host/strictjson"}, "it makes a payload of text by a schema, and knows nothing of calls: the standard library, the codes and the JSON reader only"},
 	{"host/idempotency", 0, nil, "a record's state machine can be used alone: it knows nothing of tools, sockets or Wasm"},
 	{"host/breaker", 0, nil, "a breaker can be used alone: it knows nothing of tools, sockets or Wasm"},
 	{"host/retry", 0, nil, "backoff can be used alone: it knows nothing of tools, sockets or Wasm"},
