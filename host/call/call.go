@@ -25,6 +25,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/toold/toold/host/arguments"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
@@ -85,8 +86,9 @@ type Pinned struct {
 	Roots []string
 	Cwd   string
 	// Payload is what the schema describes: as it was sent, or made of the
-	// arguments.
+	// arguments, and then Text says how.
 	Payload json.RawMessage
+	Text    *arguments.Parsed
 }
 
 // Discovered is a tool that a module brings for one identity.
@@ -109,7 +111,46 @@ func (p *Pinned) OnlyReads() bool {
 // IsCommand reports whether the payload is {args, cwd, stdin?}, or follows from
 // these.
 func (p *Pinned) IsCommand() bool {
-	return p.Discovered == nil && (p.Form == wire.Plain || p.Args != nil)
+	return p.Discovered == nil && p.Text == nil && (p.Form == wire.Plain || p.Args != nil)
+}
+
+// HasPayload reports whether the call has a payload beside its arguments.
+func (p *Pinned) HasPayload() bool {
+	return p.Form == wire.Envelope || p.Discovered != nil || p.Text != nil
+}
+
+// Schema is that of what is called, as it was written; empty where any object is
+// taken.
+func (p *Pinned) Schema() string {
+	if p.Discovered != nil {
+		return p.Discovered.Tool.Schema
+	}
+	return string(p.Tool.SchemaSource)
+}
+
+// TakesText reports whether the arguments of p are to be read by the schema: a
+// plain call of what takes a payload. A schema with args of its own describes the
+// command itself.
+func (p *Pinned) TakesText() bool {
+	switch {
+	case p.Form != wire.Plain || p.Schema() == "":
+		return false
+	case p.Discovered != nil:
+		return true
+	case p.Tool.Kind != tools.Handler || p.Tool.Entry.Input == tools.EntryStdin:
+		return false
+	}
+	var s struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	err := json.Unmarshal(p.Tool.SchemaSource, &s)
+	return err == nil && s.Properties["args"] == nil
+}
+
+// ByText is p with the payload that its arguments make.
+func (p Pinned) ByText(t *arguments.Parsed) Pinned {
+	p.Text, p.Payload = t, t.Payload
+	return p
 }
 
 // Validate checks the payload against the schema of what is called.
@@ -171,11 +212,15 @@ type Decided struct {
 // Undecided is what p runs if no policy says otherwise.
 func Undecided(p Pinned) Decided {
 	def := p.Tool.Def
+	input := Input{Bytes: p.Stdin, Wanted: def.Stdin}
+	if p.Text != nil && p.Text.ReadStdin { // it is in the payload
+		input = Input{Fixed: true}
+	}
 	return Decided{
 		Pinned:  p,
 		Args:    p.Args,
 		Env:     p.Env,
-		Input:   Input{Bytes: p.Stdin, Wanted: def.Stdin},
+		Input:   input,
 		Payload: p.Payload,
 		Class:   Class{Mutating: def.Mutating, Idempotent: def.Idempotent},
 		Key:     p.IdempotencyKey,
@@ -187,7 +232,7 @@ func Undecided(p Pinned) Decided {
 func (d Decided) Apply(by *abi.Decision) (Decided, error) {
 	d.Rule = by.Rule
 	if by.Args != nil {
-		if d.Discovered != nil && !slices.Equal(by.Args, d.Args) {
+		if (d.Discovered != nil || d.Text != nil) && !slices.Equal(by.Args, d.Args) {
 			return d, fmt.Errorf("args: %s takes its payload, and other arguments change nothing in that", d.Call.Tool)
 		}
 		d.Args = by.Args

@@ -22,7 +22,6 @@ import (
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/repoconfig"
-	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -70,7 +69,7 @@ func ABICall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 		ReadOnly:    d.ReadOnly(),
 		Session:     d.Session,
 	}
-	if d.Form == wire.Envelope || d.Discovered != nil {
+	if d.HasPayload() {
 		c.Payload = d.Payload
 	}
 	if d.Discovered != nil && d.Discovered.Binding != "" {

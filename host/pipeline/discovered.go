@@ -272,8 +272,5 @@ func (f *finder) bring(p call.Pinned, key discovery.Key, t discovery.Tool) (call
 		return p, fault.Errorf(fault.Internal, "the schema of %s: %w", t.Name, err)
 	}
 	p.Discovered = &call.Discovered{Tool: t, Key: key, Schema: schema}
-	if p.Form == wire.Plain && t.Schema != "" {
-		p.Payload, err = namedArguments(p.Args, t.Schema)
-	}
-	return p, err
+	return p, nil
 }

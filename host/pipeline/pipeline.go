@@ -10,16 +10,20 @@
 package pipeline
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/arguments"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/execute"
@@ -160,6 +164,14 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	if err := admitEnv(&pinned); err != nil {
 		return call.Failed(ctx, err)
 	}
+	if pinned.TakesText() {
+		if pinned, err = readText(ctx, pinned); err != nil {
+			return call.Failed(ctx, err)
+		}
+		if help := pinned.Text.Help; help != "" {
+			return answerText(ctx, &q, help)
+		}
+	}
 	if err := pinned.Validate(); err != nil {
 		return call.Failed(ctx, err)
 	}
@@ -226,8 +238,8 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 }
 
 // place finds the working directory in or below the roots of the socket, as far as
-// the tool narrows them. A tool that touches no files needs none, and gets none
-// where the caller's is outside.
+// the tool narrows them; where none is given it is the first root. A tool that
+// touches no files needs none, and gets none where the caller's is outside.
 func place(p call.Pinned, roots []string) (call.Pinned, error) {
 	p.Roots = roots
 	if narrower := p.Tool.Def.Roots; len(narrower) > 0 {
@@ -241,8 +253,11 @@ func place(p call.Pinned, roots []string) (call.Pinned, error) {
 	}
 	cwd := p.Call.Cwd
 	needs := p.Tool.Kind == tools.Binary || len(p.Tool.Def.Capabilities.Exec) > 0
-	if cwd == "" && !needs {
+	switch {
+	case cwd == "" && !needs:
 		return p, nil
+	case cwd == "" && len(p.Roots) > 0:
+		cwd = p.Roots[0]
 	}
 	dir, path, err := process.OpenBeneath(p.Roots, cwd)
 	if err != nil {
@@ -284,6 +299,77 @@ func admitEnv(p *call.Pinned) error {
 		}
 	}
 	return nil
+}
+
+// maxTextInput bounds, in bytes, a value that a command line has read from standard
+// input.
+const maxTextInput = 4 << 20
+
+// readText makes the payload of a call of its arguments, by the schema.
+func readText(ctx context.Context, p call.Pinned) (call.Pinned, error) {
+	in := &lazyInput{open: func() io.ReadCloser {
+		if len(p.Stdin) > 0 || p.Streams.Stdin == nil {
+			return io.NopCloser(bytes.NewReader(p.Stdin))
+		}
+		return p.Streams.Stdin()
+	}}
+	stop := context.AfterFunc(ctx, in.end)
+	defer func() { stop(); in.end() }()
+	about := arguments.Tool{Name: p.Call.Tool, Schema: json.RawMessage(p.Schema()), Description: p.Tool.Description}
+	if p.Discovered != nil {
+		about.Description = p.Discovered.Description
+	}
+	t, err := arguments.Parse(about, p.Args, in, maxTextInput)
+	if ctx.Err() != nil {
+		return p, context.Cause(ctx)
+	}
+	if err != nil {
+		return p, err
+	}
+	return p.ByText(t), nil
+}
+
+// lazyInput is opened by the first Read.
+type lazyInput struct {
+	open func() io.ReadCloser
+
+	mu    sync.Mutex
+	r     io.ReadCloser // nil before the first Read; guarded by mu
+	ended bool          // guarded by mu
+}
+
+func (l *lazyInput) Read(b []byte) (int, error) {
+	l.mu.Lock()
+	if l.r == nil && !l.ended {
+		l.r = l.open()
+	}
+	r, ended := l.r, l.ended
+	l.mu.Unlock()
+	if ended {
+		return 0, io.ErrClosedPipe
+	}
+	return r.Read(b)
+}
+
+// end ends a Read, and drops what still comes.
+func (l *lazyInput) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	if l.r != nil {
+		l.r.Close()
+	}
+}
+
+// answerText is the outcome of a call that text answers, and nothing runs for.
+func answerText(ctx context.Context, q *call.Request, text string) call.Outcome {
+	res := &wire.Result{Ran: true}
+	if q.Streams.Stdout == nil {
+		res.Stdout = []byte(text)
+	} else if _, err := io.WriteString(q.Streams.Stdout, text); err != nil {
+		return call.Failed(ctx, err)
+	}
+	return call.Outcome{Result: res}
 }
 
 // decide asks every policy of the tool in turn; the second is asked about what the

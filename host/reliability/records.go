@@ -69,7 +69,7 @@ func asked(p *call.Pinned) ([]byte, error) {
 		Stdin   []byte            `json:"stdin,omitempty"`
 		Cwd     string            `json:"cwd,omitempty"`
 	}{Payload: p.Payload, Env: p.Env}
-	if p.Form == wire.Envelope || p.Discovered != nil { // a plain command's payload has both
+	if p.HasPayload() { // a plain command's payload has both
 		beside.Stdin = p.Stdin
 		if p.Kind == session.KindTurn { // whose folder is its session's
 			beside.Cwd = p.Cwd
@@ -109,7 +109,7 @@ func getsKey(d *call.Decided) bool {
 	if d.Discovered != nil {
 		return d.Discovered.Schema != nil
 	}
-	return d.Tool.Schema != nil && d.Form == wire.Envelope && d.Call.Args == nil
+	return d.Tool.Schema != nil && !d.IsCommand()
 }
 
 // keptResult is a result as a record holds it.

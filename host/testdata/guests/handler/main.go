@@ -125,6 +125,9 @@ func run(c *abi.Call) (*abi.Result, error) {
 		return &abi.Result{Stdout: fmt.Sprint(n)}, nil
 	}
 	data, err := json.Marshal(c)
+	if strings.HasPrefix(verb, "--") || strings.Contains(verb, "=") { // a command line that became a payload
+		return &abi.Result{Data: data, Stdout: string(c.Payload)}, err
+	}
 	return &abi.Result{Data: data, Stdout: strings.Join(c.Args, " ")}, err
 }
 
