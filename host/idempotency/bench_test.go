@@ -16,25 +16,25 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-func benchClaim(n int64) (id, claiming) {
-	return id{"tool", fmt.Sprintf("%064d", n)}, claiming{owner: fmt.Sprint(n), payload: "p", ttl: 86_400_000, lease: 15_000}
+func benchClaim(n int64) (id, claimRequest) {
+	return id{"tool", fmt.Sprintf("%064d", n)}, claimRequest{owner: fmt.Sprint(n), payload: "p", ttl: 86_400_000, lease: 15_000}
 }
 
-// pair is what a call asks of its store.
+// pair makes the two store operations of a call.
 func pair(b testing.TB, s store, n int64) {
 	i, c := benchClaim(n)
 	r, _, v, err := s.claim(context.Background(), i, c)
 	if err != nil || v != verdictRun {
 		b.Fatal(v, err)
 	}
-	v, err = s.end(context.Background(), i, ending{owner: c.owner, fence: r.Fence, status: Completed, result: []byte(`{"exitCode":0,"stdout":"hello"}`)})
+	v, err = s.complete(context.Background(), i, completion{owner: c.owner, fence: r.Fence, status: Completed, result: []byte(`{"exitCode":0,"stdout":"hello"}`)})
 	if err != nil || v != verdictDone {
 		b.Fatal(v, err)
 	}
 }
 
-// ratio runs two things in turns and reports the ratio of their medians: what
-// else the machine does meanwhile, it does to both.
+// ratio alternates two functions and reports the ratio of their medians, so that
+// other load affects both.
 func ratio(b *testing.B, plain, ours func()) {
 	var p, o []time.Duration
 	for b.Loop() {
@@ -109,8 +109,8 @@ func BenchmarkFile(b *testing.B) {
 	})
 }
 
-// The layer's price on Redis: two scripts against two plain round trips, on one
-// server and one connection.
+// The overhead on Redis: two scripts against two plain round trips, on one server
+// and one connection.
 func BenchmarkRedis(b *testing.B) {
 	for _, how := range []struct {
 		name string
@@ -230,7 +230,7 @@ func TestMemoryOfRecords(t *testing.T) {
 		if _, _, v, err := m.claim(t.Context(), i, c); v != verdictRun || err != nil {
 			t.Fatal(v, err)
 		}
-		if _, err := m.end(t.Context(), i, ending{owner: c.owner, fence: 1, status: Completed, result: bytes.Clone(result)}); err != nil {
+		if _, err := m.complete(t.Context(), i, completion{owner: c.owner, fence: 1, status: Completed, result: bytes.Clone(result)}); err != nil {
 			t.Fatal(err)
 		}
 		if m.bytes > 10<<20 {

@@ -14,8 +14,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// subject is a store under test, with a way to let its records grow older
-// than they are: Redis has no clock that a test could set.
+// subject is a store under test. age shifts the times of a record, since Redis
+// has no clock that a test could set.
 type subject struct {
 	store
 	age func(t testing.TB, i id, by time.Duration)
@@ -98,18 +98,18 @@ const (
 	testTTL   = 10 * time.Minute
 )
 
-func testClaim(owner string) claiming {
-	return claiming{owner: owner, payload: "p", ttl: testTTL.Milliseconds(), lease: testLease.Milliseconds(), label: "label of " + owner}
+func testClaim(owner string) claimRequest {
+	return claimRequest{owner: owner, payload: "p", ttl: testTTL.Milliseconds(), lease: testLease.Milliseconds(), label: "label of " + owner}
 }
 
-// steps is a store with short words for what the tests do.
+// steps wraps a store with short assertions.
 type steps struct {
 	*testing.T
 	subject
 	id id
 }
 
-func (s steps) claims(c claiming, want verdict) *record {
+func (s steps) claims(c claimRequest, want verdict) *record {
 	s.Helper()
 	r, _, v, err := s.claim(s.Context(), s.id, c)
 	if err != nil || v != want {
@@ -118,9 +118,9 @@ func (s steps) claims(c claiming, want verdict) *record {
 	return r
 }
 
-func (s steps) ends(e ending, want verdict) {
+func (s steps) ends(e completion, want verdict) {
 	s.Helper()
-	if v, err := s.end(s.Context(), s.id, e); err != nil || v != want {
+	if v, err := s.complete(s.Context(), s.id, e); err != nil || v != want {
 		s.Fatalf("end by %s: verdict %d, %v; want %d", e.owner, v, err, want)
 	}
 }
@@ -133,23 +133,23 @@ func (s steps) is(want Status, unknown bool) *record {
 		s.Fatal(err)
 	case r == nil && want != "":
 		s.Fatalf("no record, want %s", want)
-	case r != nil && (r.Status != want || r.unknown() != unknown):
-		s.Fatalf("the record is %s, unknown %v; want %q, %v", r.Status, r.unknown(), want, unknown)
+	case r != nil && (r.Status != want || r.outcomeUnknown() != unknown):
+		s.Fatalf("the record is %s, unknown %v; want %q, %v", r.Status, r.outcomeUnknown(), want, unknown)
 	}
 	return r
 }
 
 func (s steps) ages(by time.Duration) { s.age(s.T, s.id, by) }
 
-func success(owner string, fence int64) ending {
-	return ending{owner: owner, fence: fence, status: Completed, result: json.RawMessage(`{"n":1,"html":"<&>"}`)}
+func success(owner string, fence int64) completion {
+	return completion{owner: owner, fence: fence, status: Completed, result: json.RawMessage(`{"n":1,"html":"<&>"}`)}
 }
 
-func failure(owner string, fence int64) ending {
-	return ending{owner: owner, fence: fence, status: Failed, result: json.RawMessage(`[]`), err: &Failure{Code: "TOOL_FAILED", Message: "no"}}
+func failure(owner string, fence int64) completion {
+	return completion{owner: owner, fence: fence, status: Failed, result: json.RawMessage(`[]`), err: &Failure{Code: "TOOL_FAILED", Message: "no"}}
 }
 
-// TestConformance is what a store is.
+// TestConformance specifies a store.
 func TestConformance(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -205,20 +205,20 @@ func TestConformance(t *testing.T) {
 		}},
 		{"released", func(s steps) {
 			s.claims(testClaim("a"), verdictRun)
-			s.ends(ending{owner: "a", fence: 1, released: true}, verdictDone)
+			s.ends(completion{owner: "a", fence: 1, released: true}, verdictDone)
 			s.is("", false)
-			s.ends(ending{owner: "a", fence: 1, released: true}, verdictDone)
+			s.ends(completion{owner: "a", fence: 1, released: true}, verdictDone)
 			s.ends(success("a", 1), verdictGone)
 			s.claims(testClaim("b"), verdictRun)
-			s.ends(ending{owner: "a", fence: 0, released: true}, verdictLate)
-			s.ends(ending{owner: "b", fence: 0, released: true}, verdictDone)
+			s.ends(completion{owner: "a", fence: 0, released: true}, verdictLate)
+			s.ends(completion{owner: "b", fence: 0, released: true}, verdictDone)
 			s.is("", false)
 		}},
 		{"a wrong owner or fence", func(s steps) {
 			s.claims(testClaim("a"), verdictRun)
 			s.ends(success("b", 1), verdictLate)
 			s.ends(success("a", 2), verdictLate)
-			s.ends(ending{owner: "a", fence: 2, released: true}, verdictLate)
+			s.ends(completion{owner: "a", fence: 2, released: true}, verdictLate)
 			s.is(Pending, false)
 		}},
 		{"gone", func(s steps) {
@@ -235,7 +235,7 @@ func TestConformance(t *testing.T) {
 			s.is(Failed, true)
 			s.claims(testClaim("b"), verdictUnknown)
 			s.ends(success("a", 1), verdictLate)
-			s.ends(ending{owner: "a", fence: 1, status: Failed, err: lapsedFailure()}, verdictDone)
+			s.ends(completion{owner: "a", fence: 1, status: Failed, err: lapsedFailure()}, verdictDone)
 			retry := testClaim("c")
 			retry.retry, retry.rerun = true, true
 			s.claims(retry, verdictUnknown)
@@ -329,8 +329,8 @@ func TestConformance(t *testing.T) {
 		{"unknown, as its owner says", func(s steps) {
 			s.claims(testClaim("a"), verdictRun)
 			s.ages(30 * time.Second)
-			s.ends(ending{owner: "a", fence: 1, status: Failed, err: &Failure{Code: CodeOutcomeUnknown}}, verdictDone)
-			s.ends(ending{owner: "a", fence: 1, status: Failed, err: &Failure{Code: CodeOutcomeUnknown}}, verdictDone)
+			s.ends(completion{owner: "a", fence: 1, status: Failed, err: &Failure{Code: CodeOutcomeUnknown}}, verdictDone)
+			s.ends(completion{owner: "a", fence: 1, status: Failed, err: &Failure{Code: CodeOutcomeUnknown}}, verdictDone)
 			s.ages(testTTL - 10*time.Second)
 			retry := testClaim("c")
 			retry.retry, retry.rerun = true, true
@@ -340,7 +340,7 @@ func TestConformance(t *testing.T) {
 		}},
 		{"too large", func(s steps) {
 			s.claims(testClaim("a"), verdictRun)
-			s.ends(ending{owner: "a", fence: 1, status: Completed, digest: "d1", size: 70_000}, verdictDone)
+			s.ends(completion{owner: "a", fence: 1, status: Completed, digest: "d1", size: 70_000}, verdictDone)
 			if r := s.claims(testClaim("b"), verdictReplay); r.Digest != "d1" || r.Size != 70_000 || r.Result != nil {
 				s.Errorf("%+v", r)
 			}
@@ -371,7 +371,7 @@ func TestConformance(t *testing.T) {
 				at.id = i
 				at.claims(testClaim("o"), verdictRun)
 				if i.key == "released" {
-					at.ends(ending{owner: "o", fence: 1, released: true}, verdictDone)
+					at.ends(completion{owner: "o", fence: 1, released: true}, verdictDone)
 				}
 				if i.key == "b" {
 					at.ages(testLease + time.Second)
@@ -379,7 +379,7 @@ func TestConformance(t *testing.T) {
 			}
 			var got []string
 			err := s.list(s.Context(), "tool", func(key string, r *record) bool {
-				got = append(got, fmt.Sprintf("%s %s %v", key, r.Status, r.unknown()))
+				got = append(got, fmt.Sprintf("%s %s %v", key, r.Status, r.outcomeUnknown()))
 				return true
 			})
 			slices.Sort(got)
@@ -401,8 +401,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestScriptsAgree has the three stores do the same at random and compares
-// what they answer: the machine is written twice, in Go and in Lua.
+// TestScriptsAgree runs the same random operations on the three stores and
+// compares the results: the state machine exists in Go and in Lua.
 func TestScriptsAgree(t *testing.T) {
 	names := []string{"memory", "file", "redis"}
 	subjects := []subject{memorySubject(t), fileSubject(t), redisSubject(t, openRedisAt(t, startRedis(t, "--save", "").url("")))}
@@ -430,13 +430,13 @@ func TestScriptsAgree(t *testing.T) {
 					return fmt.Sprintf("claim %+v: %d %s %d %v", c, v, r.Status, r.Fence, err)
 				}
 			case n < 8:
-				e := []ending{
+				e := []completion{
 					success(owner, fence), failure(owner, fence), {owner: owner, fence: fence, released: true},
 					{owner: owner, fence: fence, status: Failed, err: &Failure{Code: CodeOutcomeUnknown}},
 					{owner: owner, fence: fence, status: Completed, digest: "d", size: 9},
 				}[rnd.IntN(5)]
 				do = func(s subject) string {
-					v, err := s.end(ctx, i, e)
+					v, err := s.complete(ctx, i, e)
 					return fmt.Sprintf("end %+v: %d %v", e, v, err)
 				}
 			case n == 8:

@@ -1,40 +1,39 @@
-// Package idempotency runs what has a key at most once, or says that nobody
-// knows how it ended.
+// Package idempotency runs a call with a key at most once, or reports that its
+// outcome is unknown.
 //
-// A Keeper holds one record a key. The first call of a key claims it and runs;
-// its record is PENDING until the call has ended, and COMPLETED or FAILED
-// then. A duplicate waits for the first, or is refused, or is answered with
-// the first one's result; it never runs beside it.
+// A Keeper holds one record per key. The first call with a key claims it and
+// runs; its record is PENDING while the call runs, then COMPLETED or FAILED. A
+// duplicate waits for the first call, is refused, or gets the stored result;
+// it never runs concurrently with it.
 //
 //	           claim                complete(owner, fence)
 //	(none) ------------> PENDING ---------------------------> COMPLETED | FAILED
-//	   ^                   |  lease passed, re-run declared safe: taken over with a higher fence
-//	   | release: nothing  |  lease passed, otherwise:            FAILED (OUTCOME_UNKNOWN)
-//	   +---- happened -----+
+//	   ^                   |  lease expired, rerun declared safe: taken over with a higher fence
+//	   | release: the call |  lease expired, otherwise:           FAILED (OUTCOME_UNKNOWN)
+//	   +-- did not begin --+
 //
 // # What is promised
 //
 // At most once, or ErrOutcomeUnknown, for as long as the store keeps the
-// record: an owner that died, timed out or was aborted after it had begun
-// leaves a key that answers ErrOutcomeUnknown for its whole time to live,
-// unless the call was declared safe to run again. What each store survives
-// differs; Keeper.Survives says it of the one in use, in plain words. A record
-// that has vanished from under a running call is an alarm (EventGone) and is
-// never made again.
+// record: when an owner crashes, times out or is aborted after its call began,
+// the key returns ErrOutcomeUnknown until its TTL ends, unless the call was
+// declared safe to rerun. What each store survives differs; Keeper.Survives
+// describes the one in use. A record that disappears while its call runs is an
+// alarm (EventGone) and is not created again.
 //
 // # What is not promised
 //
 // Exactly once. A call whose outcome is unknown may have done all of its work,
-// some, or none; somebody has to look. Nor that a result comes back: one over
-// MaxResult bytes is kept as a digest only, and its duplicates are told so
-// rather than run.
+// some, or none; a person has to check. Nor is a result always replayed: of one
+// over MaxResult bytes only a digest is kept, and duplicates get that instead of
+// being run.
 //
 // Three stores hold records: memory, a file (bbolt) that one process owns, and
-// Redis for several hosts. They pass one conformance suite. Only the store's
-// clock counts: leases of a Redis store are measured by Redis.
+// Redis for several hosts. They pass one conformance suite. Leases are measured
+// by the store's clock: by Redis for a Redis store.
 //
-// The package knows nothing of tools, sockets or Wasm and can be used alone. A
-// scope is any name without ':', '{', '}' or control characters; toold uses the
-// name of the tool. Keys are made by CallerKey and AutoKey, so that no caller
-// can be answered with the result of another.
+// The package is independent of tools, sockets and Wasm. A scope is any name
+// without ':', '{', '}' or control characters; toold uses the name of the tool.
+// Keys come from CallerKey and AutoKey, so that no caller can get the result of
+// another.
 package idempotency

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A failure is kept for as long as its ending says, on every store.
+// A failure is kept for the completion's failedTTL, on every store.
 func TestFailureIsKeptAsLongAsItSays(t *testing.T) {
 	each(t, func(t *testing.T, s subject) {
 		for _, tt := range []struct {
@@ -20,7 +20,7 @@ func TestFailureIsKeptAsLongAsItSays(t *testing.T) {
 		} {
 			x := steps{t, s, id{"tool", "key of " + tt.name}}
 			r := x.claims(testClaim("a"), verdictRun)
-			x.ends(ending{owner: "a", fence: r.Fence, status: Failed, err: &Failure{Code: "NO"}, keep: tt.keep}, verdictDone)
+			x.ends(completion{owner: "a", fence: r.Fence, status: Failed, err: &Failure{Code: "NO"}, failedTTL: tt.keep}, verdictDone)
 			s.age(t, x.id, tt.after)
 			x.claims(testClaim("b"), tt.whole)
 			s.age(t, x.id, 2*time.Second)

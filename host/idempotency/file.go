@@ -17,9 +17,9 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// file holds records in a bbolt file, which this process alone has open. What
-// is written is synced before it is answered for; all that is asked for while
-// a sync runs is written by the next one together.
+// file holds records in a bbolt file that only this process has open. A write
+// returns after it is synced; writes that arrive during a sync are committed
+// together by the next one.
 type file struct {
 	db   *bolt.DB
 	path string
@@ -27,19 +27,19 @@ type file struct {
 	quit chan struct{} // closed by close
 	wg   sync.WaitGroup
 
-	mu      sync.Mutex
-	queue   []*write         // those that the next sync takes along; guarded by mu
-	leading bool             // somebody syncs, and will call the next to; guarded by mu
-	leases  map[string]lease // of the calls of this process, by name; guarded by mu
-	closed  bool             // guarded by mu
+	mu         sync.Mutex
+	queue      []*write         // waiting for the next sync; guarded by mu
+	committing bool             // a goroutine syncs and will start the next batch; guarded by mu
+	leases     map[string]lease // of this process's calls, by record name; guarded by mu
+	closed     bool             // guarded by mu
 
-	// ended are the leases that the batch has no more use for once it is on
-	// disk; until then others read the record as it was. Owned by whoever leads.
+	// ended are the leases to drop once the batch is on disk; until then
+	// readers see the old record. Owned by the committing goroutine.
 	ended []endedLease
 }
 
-// lease is how long an owner may be silent yet: only in memory, since it needs
-// no sync, and by the monotonic clock.
+// lease is how long an owner's claim lasts without a renewal. It is kept in
+// memory only, since it needs no sync, and uses the monotonic clock.
 type lease struct {
 	owner string
 	fence int64
@@ -51,91 +51,90 @@ type endedLease struct {
 	lease
 }
 
-// write is a change that waits for its turn.
+// write is a queued change.
 type write struct {
 	do   func(b *bolt.Bucket, now int64) error
 	done chan error // has room for the answer, errLead included
 }
 
-// errLead tells a write that it is its turn to sync, for all that wait.
-var errLead = errors.New("lead")
+// errCommitNext makes the receiving write commit the next batch.
+var errCommitNext = errors.New("commit the next batch")
 
 const (
-	// maxBatch is how many writes one sync takes along.
+	// maxBatch is how many writes one sync commits.
 	maxBatch = 512
-	// sweepEvery and sweepRecords are how the file is cleared of what has
-	// expired: so many records are looked at each time.
+	// Every sweepEvery, sweepRecords records are checked for expiry.
 	sweepEvery   = 30 * time.Second
 	sweepRecords = 20_000
 )
 
 var bucketName = []byte("records")
 
-// A value is a header, so that what has expired is found without reading all,
-// and the record in JSON.
+// A value is a binary header, so that expired records are found without parsing
+// JSON, followed by the record as JSON.
 const (
-	headFormat  = 1
-	headPending = 1 // flag
-	headLen     = 2 + 8
+	headerFormat  = 1
+	headerPending = 1 // flag
+	headerLen     = 2 + 8
 )
 
 func encodeRecord(r *record) ([]byte, error) {
 	var b bytes.Buffer
-	head := make([]byte, headLen)
-	head[0] = headFormat
+	head := make([]byte, headerLen)
+	head[0] = headerFormat
 	if r.Status == Pending {
-		head[1] = headPending
+		head[1] = headerPending
 	}
 	binary.BigEndian.PutUint64(head[2:], uint64(r.ExpiresAt))
 	b.Write(head)
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // a result is given back as it came
+	e.SetEscapeHTML(false) // results are replayed unchanged
 	if err := e.Encode(r); err != nil {
 		return nil, err
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-var errUnreadable = errors.New("the record cannot be read; flush its key")
+var errUnreadable = errors.New("record is unreadable; flush its key")
 
 func decodeRecord(b []byte) (*record, error) {
-	if len(b) < headLen || b[0] != headFormat {
-		return nil, fmt.Errorf("%w: no header of format %d", errUnreadable, headFormat)
+	if len(b) < headerLen || b[0] != headerFormat {
+		return nil, fmt.Errorf("%w: no header of format %d", errUnreadable, headerFormat)
 	}
 	var r record
-	if err := json.Unmarshal(b[headLen:], &r); err != nil {
+	if err := json.Unmarshal(b[headerLen:], &r); err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	if err := r.check(); err != nil {
+	if err := r.validate(); err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	if h := int64(binary.BigEndian.Uint64(b[2:])); h != r.ExpiresAt || (b[1] == headPending) != (r.Status == Pending) {
-		return nil, fmt.Errorf("%w: its header is another's", errUnreadable)
+	if h := int64(binary.BigEndian.Uint64(b[2:])); h != r.ExpiresAt || (b[1] == headerPending) != (r.Status == Pending) {
+		return nil, fmt.Errorf("%w: header and record differ", errUnreadable)
 	}
 	return &r, nil
 }
 
-// check refuses what no machine has made.
-func (r *record) check() error {
+// validate rejects records that the state machine cannot produce.
+func (r *record) validate() error {
 	const longest = int64(1) << 53
 	ok := func(ms int64) bool { return ms >= 0 && ms < longest }
 	switch {
 	case r.Status != Pending && r.Status != Completed && r.Status != Failed:
 		return fmt.Errorf("status %.32q", r.Status)
 	case r.Owner == "" || r.Payload == "" || r.Fence < 1:
-		return errors.New("it lacks its owner, payload or fence")
+		return errors.New("owner, payload or fence is missing")
 	case !ok(r.ExpiresAt), !ok(r.ClaimedAt), !ok(r.EndedAt), !ok(r.LeaseUntil), !ok(r.TTL):
 		return errors.New("a time is out of range")
 	}
 	return nil
 }
 
-// openFile opens or makes a file and settles what it finds PENDING there:
-// nobody else can be its owner.
+// openFile opens or creates a file and settles its PENDING records: their
+// owners ended with the previous process.
 func openFile(path string) (f *file, err error) {
 	defer func() {
-		if p := recover(); p != nil { // bbolt's way with some damaged files
-			f, err = nil, fmt.Errorf("%s is damaged: %v; move it away to begin anew, after a look at what was running", path, p)
+		if p := recover(); p != nil { // bbolt panics on some damaged files
+			f, err = nil, fmt.Errorf("%s is damaged: %v; check which calls were running, then move it away", path, p)
 		}
 	}()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -143,23 +142,22 @@ func openFile(path string) (f *file, err error) {
 	}
 	db, err := bolt.Open(path, 0o600, &bolt.Options{
 		Timeout: time.Second,
-		// The list of free pages is found again on opening, and not written
-		// with each sync.
+		// The freelist is rebuilt on open instead of written with each sync.
 		NoFreelistSync: true,
 		FreelistType:   bolt.FreelistMapType,
 	})
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, fmt.Errorf("%s is in use by another process; give each its own folder, or let them share a Redis", path)
+		return nil, fmt.Errorf("%s is in use by another process; give each its own folder, or share a Redis", path)
 	case err != nil:
-		return nil, fmt.Errorf("open %s: %w; if it is damaged, move it away to begin anew, after a look at what was running", path, err)
+		return nil, fmt.Errorf("open %s: %w; if it is damaged, check which calls were running, then move it away", path, err)
 	}
 	f = &file{db: db, path: path, quit: make(chan struct{}), leases: map[string]lease{}}
-	if err := f.settle(); err != nil {
+	if err := f.settlePending(); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("settle %s: %w", path, err)
 	}
-	// The file itself is on disk; that it has a name is its folder's to say.
+	// The file is synced, but its directory entry is not.
 	if err := syncDir(filepath.Dir(path)); err != nil {
 		_ = db.Close()
 		return nil, err
@@ -176,8 +174,9 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// settle ends every PENDING record: its owner died with the process before.
-func (f *file) settle() error {
+// settlePending ends every PENDING record: its owner ended with the previous
+// process.
+func (f *file) settlePending() error {
 	return f.db.Update(func(tx *bolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists(bucketName)
 		if err != nil {
@@ -186,7 +185,7 @@ func (f *file) settle() error {
 		now := time.Now().UnixMilli()
 		var names [][]byte
 		err = b.ForEach(func(name, v []byte) error {
-			if len(v) >= headLen && v[1] == headPending {
+			if len(v) >= headerLen && v[1] == headerPending {
 				names = append(names, bytes.Clone(name))
 			}
 			return nil
@@ -194,7 +193,7 @@ func (f *file) settle() error {
 		for _, name := range names {
 			r, e := decodeRecord(b.Get(name))
 			if e != nil {
-				continue // shown and refused as such
+				continue // List shows it as unreadable, and claims of it fail
 			}
 			r.LeaseUntil, r.ExpiresAt = now, now+r.TTL
 			if e := put(b, name, r.settled(now)); e != nil {
@@ -213,10 +212,10 @@ func put(b *bolt.Bucket, name []byte, r *record) error {
 	return b.Put(name, v)
 }
 
-// lead writes what has been asked for, in the order in which it was, and calls
-// the next to do so for what has come in the meantime. A goroutine of its own
-// would have a lone write pay for two switches.
-func (f *file) lead() {
+// commitNext commits the queued writes in order, and makes the first write that
+// arrived meanwhile commit the next batch. A dedicated goroutine would cost a
+// single write two context switches.
+func (f *file) commitNext() {
 	f.mu.Lock()
 	batch := f.queue
 	f.queue = nil
@@ -227,9 +226,9 @@ func (f *file) lead() {
 	err := f.apply(batch)
 	f.mu.Lock()
 	if len(f.queue) > 0 {
-		f.queue[0].done <- errLead
+		f.queue[0].done <- errCommitNext
 	} else {
-		f.leading = false
+		f.committing = false
 	}
 	f.mu.Unlock()
 	for _, w := range batch {
@@ -239,7 +238,7 @@ func (f *file) lead() {
 
 func (f *file) apply(batch []*write) (err error) {
 	defer func() {
-		if p := recover(); p != nil { // bbolt's way with a damaged page
+		if p := recover(); p != nil { // bbolt panics on a damaged page
 			err = fmt.Errorf("write %s: %v", f.path, p)
 		}
 	}()
@@ -257,7 +256,7 @@ func (f *file) apply(batch []*write) (err error) {
 	if err == nil {
 		f.mu.Lock()
 		for _, e := range f.ended {
-			// Another may have claimed the key in the same batch.
+			// The key may have been claimed again in the same batch.
 			if l := f.leases[e.name]; l.owner == e.owner && l.fence == e.fence {
 				delete(f.leases, e.name)
 			}
@@ -267,10 +266,10 @@ func (f *file) apply(batch []*write) (err error) {
 	return err
 }
 
-var errClosed = errors.New("it is closed")
+var errClosed = errors.New("store is closed")
 
-// update has do run with all others of its batch, and returns when that is on
-// disk. do must leave no error of its own record, which would be everybody's.
+// update runs do in a batch and returns when the batch is on disk. do must not
+// return an error about its own record: that would fail the whole batch.
 func (f *file) update(ctx context.Context, do func(b *bolt.Bucket, now int64) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w: %w", ErrStoreUnavailable, errNotSent, err)
@@ -284,16 +283,16 @@ func (f *file) update(ctx context.Context, do func(b *bolt.Bucket, now int64) er
 	f.wg.Add(1)
 	defer f.wg.Done()
 	f.queue = append(f.queue, w)
-	leads := !f.leading
-	f.leading = true
+	first := !f.committing
+	f.committing = true
 	f.mu.Unlock()
-	if leads {
-		f.lead()
+	if first {
+		f.commitNext()
 	}
-	// The disk is waited for even when ctx ends: the answer is true then.
+	// Wait for the disk even if ctx ends: the result is known then.
 	err := <-w.done
-	if err == errLead {
-		f.lead()
+	if err == errCommitNext {
+		f.commitNext()
 		err = <-w.done
 	}
 	if err != nil {
@@ -302,7 +301,7 @@ func (f *file) update(ctx context.Context, do func(b *bolt.Bucket, now int64) er
 	return nil
 }
 
-// view has do run on what is on disk.
+// view runs do in a read transaction.
 func (f *file) view(do func(b *bolt.Bucket, now int64) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -316,7 +315,7 @@ func (f *file) view(do func(b *bolt.Bucket, now int64) error) (err error) {
 	return nil
 }
 
-// read is the record of a name with the lease that it has in this process.
+// read returns the record of a name, with its lease in this process.
 func (f *file) read(b *bolt.Bucket, name string, now int64) (*record, error) {
 	v := b.Get([]byte(name))
 	if v == nil {
@@ -334,8 +333,8 @@ func (f *file) decode(name string, v []byte, now int64) (*record, error) {
 		f.mu.Lock()
 		l, ok := f.leases[name]
 		f.mu.Unlock()
-		// A wall clock that is set forward must not end the lease of a call
-		// that runs: what is left of it is measured by the monotonic one.
+		// Setting the wall clock forward must not end the lease of a running
+		// call: the rest of it is measured by the monotonic clock.
 		if ok && l.owner == r.Owner && l.fence == r.Fence {
 			r.LeaseUntil = now + time.Until(l.until).Milliseconds()
 			r.ExpiresAt = r.LeaseUntil + r.TTL
@@ -357,7 +356,7 @@ func (f *file) write(b *bolt.Bucket, name string, r *record, now int64) error {
 	return put(b, []byte(name), r)
 }
 
-func (f *file) claim(ctx context.Context, i id, c claiming) (r *record, left time.Duration, v verdict, err error) {
+func (f *file) claim(ctx context.Context, i id, c claimRequest) (r *record, left time.Duration, v verdict, err error) {
 	name := i.String()
 	step := func(b *bolt.Bucket, now int64, write bool) error {
 		r, left, v = nil, 0, 0
@@ -379,7 +378,7 @@ func (f *file) claim(ctx context.Context, i id, c claiming) (r *record, left tim
 		left = time.Duration(r.LeaseUntil-now) * time.Millisecond
 		return nil
 	}
-	// Most duplicates change nothing and need no sync.
+	// Most duplicates do not change the record and need no sync.
 	err = f.view(func(b *bolt.Bucket, now int64) error { return step(b, now, false) })
 	if err != nil {
 		return nil, 0, 0, fmt.Errorf("%w: %w", errNotSent, err)
@@ -398,7 +397,7 @@ func (f *file) claim(ctx context.Context, i id, c claiming) (r *record, left tim
 	return r, left, v, err
 }
 
-func (f *file) end(ctx context.Context, i id, e ending) (v verdict, err error) {
+func (f *file) complete(ctx context.Context, i id, e completion) (v verdict, err error) {
 	name := i.String()
 	var fault error
 	err = f.update(ctx, func(b *bolt.Bucket, now int64) error {
@@ -409,13 +408,13 @@ func (f *file) end(ctx context.Context, i id, e ending) (v verdict, err error) {
 			}
 			var next *record
 			var drop bool
-			next, drop, v = end(old, e, now)
+			next, drop, v = complete(old, e, now)
 			switch {
 			case drop:
 				return f.drop(b, name, old)
 			case next != nil:
 				return f.write(b, name, next, now)
-			case old == nil: // the claim did not reach the disk, its lease is here
+			case old == nil: // the claim did not reach the disk, but its lease is in memory
 				f.ended = append(f.ended, endedLease{name, lease{owner: e.owner, fence: max(e.fence, 1)}})
 			}
 			return nil
@@ -428,7 +427,7 @@ func (f *file) end(ctx context.Context, i id, e ending) (v verdict, err error) {
 	return v, err
 }
 
-// drop removes a record, which is nil where it could not be read.
+// drop removes a record; r is nil if it could not be read.
 func (f *file) drop(b *bolt.Bucket, name string, r *record) error {
 	if r != nil {
 		f.ended = append(f.ended, endedLease{name, lease{owner: r.Owner, fence: r.Fence}})
@@ -436,8 +435,7 @@ func (f *file) drop(b *bolt.Bucket, name string, r *record) error {
 	return b.Delete([]byte(name))
 }
 
-// renew keeps the lease in memory, without a sync: when this process is gone,
-// so is every owner.
+// renew extends the lease in memory only: every owner ends with this process.
 func (f *file) renew(_ context.Context, i id, owner string, fence, ms int64) (v verdict, err error) {
 	name := i.String()
 	err = f.view(func(b *bolt.Bucket, now int64) error {
@@ -515,7 +513,7 @@ func (f *file) flush(ctx context.Context, i id) (found, flushed bool, err error)
 	return found, flushed, err
 }
 
-// sweep removes what has expired, a part of the file at a time.
+// sweep removes expired records, part of the file at a time.
 func (f *file) sweep() {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
@@ -530,14 +528,14 @@ func (f *file) sweep() {
 	}
 }
 
-// sweepFrom looks at sweepRecords records and returns where to go on.
+// sweepFrom checks sweepRecords records and returns the name to continue from.
 func (f *file) sweepFrom(from []byte) (next []byte) {
 	var expired [][]byte
 	err := f.view(func(b *bolt.Bucket, now int64) error {
 		c := b.Cursor()
 		name, v := c.Seek(from)
 		for n := 0; name != nil && n < sweepRecords; n++ {
-			if len(v) >= headLen && int64(binary.BigEndian.Uint64(v[2:])) <= now {
+			if len(v) >= headerLen && int64(binary.BigEndian.Uint64(v[2:])) <= now {
 				expired = append(expired, bytes.Clone(name))
 			}
 			name, v = c.Next()
@@ -550,7 +548,7 @@ func (f *file) sweepFrom(from []byte) (next []byte) {
 	}
 	_ = f.update(context.Background(), func(b *bolt.Bucket, now int64) error {
 		for _, name := range expired {
-			// Read again: it may be another's now, or its lease renewed.
+			// Read again: it may have been claimed or renewed since.
 			if r, err := f.read(b, string(name), now); err == nil && r != nil && r.live(now) == nil {
 				if err := f.drop(b, string(name), r); err != nil {
 					return err
@@ -558,20 +556,20 @@ func (f *file) sweepFrom(from []byte) (next []byte) {
 			}
 		}
 		return nil
-	}) // else the next round finds them
+	}) // on an error, the next round retries
 	return next
 }
 
-func (f *file) watch(context.Context) error { return nil }
+func (f *file) subscribe(context.Context) error { return nil }
 
 func (f *file) ping(context.Context) error {
 	return f.view(func(*bolt.Bucket, int64) error { return nil })
 }
 
 func (f *file) survives(context.Context) string {
-	return fmt.Sprintf("file %s: every record survives kill -9 and a reboot, synced before it is answered for. "+
-		"What runs when this process ends is an unknown outcome at the next start, unless it was declared safe to run again. "+
-		"Lost with the disk, or when an older copy of the file is put back. It is this process's alone: several hosts need a Redis.", f.path)
+	return fmt.Sprintf("file %s: every record is synced before it is acknowledged and survives kill -9 and a reboot. "+
+		"Calls that run when this process ends have an unknown outcome at the next start, unless they were declared safe to rerun. "+
+		"Records are lost with the disk, or when an older copy of the file is restored. One process owns the file: several hosts need a Redis.", f.path)
 }
 
 func (f *file) close() error {

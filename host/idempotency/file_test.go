@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// victim claims and completes keys in many goroutines and says so, until it is
-// killed.
+// victim claims and completes keys in many goroutines and prints them, until it
+// is killed.
 func victim(path string) error {
 	f, err := openFile(path)
 	if err != nil {
@@ -60,7 +60,7 @@ func victim(path string) error {
 				if n%10 == 9 {
 					continue // it runs for ever
 				}
-				if v, err := f.end(context.Background(), i, success("a", 1)); err != nil || v != verdictDone {
+				if v, err := f.complete(context.Background(), i, success("a", 1)); err != nil || v != verdictDone {
 					panic(fmt.Sprint(v, err))
 				}
 				say("completed", i.key)
@@ -81,8 +81,8 @@ func count(t *testing.T, variable string, otherwise int) int {
 	return n
 }
 
-// A process is killed while it claims and completes, again and again on one
-// file: what it has said is there, and what it had begun is unknown.
+// A process is killed repeatedly while it claims and completes keys in one file:
+// printed completions are there, and begun calls are unknown.
 func TestFileSurvivesKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.db")
 	completed, begun := 0, 0
@@ -127,7 +127,7 @@ func TestFileSurvivesKill(t *testing.T) {
 				t.Fatalf("%s was %s: %v, %v", key, word, r, err)
 			case word == "completed" && (r.Status != Completed || string(r.Result) != string(success("", 0).result)):
 				t.Fatalf("%s was completed: %+v", key, r)
-			case word == "claimed" && r.Status != Completed && !r.unknown():
+			case word == "claimed" && r.Status != Completed && !r.outcomeUnknown():
 				t.Fatalf("%s was claimed: %+v", key, r)
 			}
 			if word == "completed" {
@@ -143,7 +143,7 @@ func TestFileSurvivesKill(t *testing.T) {
 	t.Logf("%d acknowledged as completed, none lost; %d were running", completed, begun)
 }
 
-// What is PENDING in a file that is opened had an owner that is dead.
+// PENDING records of a previous process are settled on open.
 func TestFileSettles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "folder", "s.db")
 	f, err := openFile(path)
@@ -152,12 +152,12 @@ func TestFileSettles(t *testing.T) {
 	}
 	safe := testClaim("a")
 	safe.rerun = true
-	for key, c := range map[string]claiming{"done": testClaim("a"), "running": testClaim("a"), "safe": safe} {
+	for key, c := range map[string]claimRequest{"done": testClaim("a"), "running": testClaim("a"), "safe": safe} {
 		if _, _, v, err := f.claim(t.Context(), id{"tool", key}, c); v != verdictRun || err != nil {
 			t.Fatal(v, err)
 		}
 	}
-	if v, err := f.end(t.Context(), id{"tool", "done"}, success("a", 1)); v != verdictDone || err != nil {
+	if v, err := f.complete(t.Context(), id{"tool", "done"}, success("a", 1)); v != verdictDone || err != nil {
 		t.Fatal(v, err)
 	}
 	if err := f.close(); err != nil {
@@ -231,7 +231,7 @@ func TestFileDamaged(t *testing.T) {
 	})
 }
 
-// The sweep removes what has expired, and nothing that runs.
+// The sweep removes expired records, but none of running calls.
 func TestFileSweep(t *testing.T) {
 	s := fileSubject(t)
 	f := s.store.(*file)
@@ -272,7 +272,7 @@ func TestFileSweep(t *testing.T) {
 	}
 }
 
-// A wall clock that is set forward ends no lease.
+// Setting the wall clock forward ends no lease.
 func TestFileClockIsSetForward(t *testing.T) {
 	s := fileSubject(t)
 	st := steps{t, s, id{"tool", "k"}}
@@ -291,7 +291,7 @@ func TestFileClockIsSetForward(t *testing.T) {
 	}
 }
 
-// Those that wait for a sync are written by the next one together.
+// Writes that wait for a sync are committed together by the next one.
 func TestFileGroupsCommits(t *testing.T) {
 	s := fileSubject(t)
 	f := s.store.(*file)
@@ -351,7 +351,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		// And what is read can be decided on.
 		now := int64(binary.BigEndian.Uint64(b[2:])) - 1
 		claim(r, testClaim("a"), now)
-		end(r, success("o", r.Fence), now)
+		complete(r, success("o", r.Fence), now)
 		r.settled(now)
 	})
 }
@@ -383,8 +383,8 @@ func FuzzRedisFields(f *testing.F) {
 	})
 }
 
-// A record that is being ended reads as it was until its end is on disk: what
-// runs for longer than its first lease must not be taken for lapsed meanwhile.
+// A record that is being completed reads as PENDING until its completion is on
+// disk: a call longer than its first lease must not be taken for expired meanwhile.
 func TestFileReadWhileEnding(t *testing.T) {
 	s := fileSubject(t)
 	f := s.store.(*file)
@@ -408,7 +408,7 @@ func TestFileReadWhileEnding(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		next, _, _ := end(r, success("a", 1), now)
+		next, _, _ := complete(r, success("a", 1), now)
 		if err := f.write(b, name, next, now); err != nil {
 			return err
 		}

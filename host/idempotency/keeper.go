@@ -17,22 +17,22 @@ import (
 )
 
 var (
-	// ErrPending: a call with this key is still running. When the caller's
-	// context ended while it waited, its cause is wrapped too.
+	// ErrPending: a call with this key is still running. If the caller's
+	// context ended during the wait, its cause is wrapped too.
 	ErrPending = errors.New("a call with this idempotency key is still running")
 	// ErrKeyReused: the key was claimed for another payload.
 	ErrKeyReused = errors.New("the idempotency key was used with another payload")
-	// ErrOutcomeUnknown: the call of this key began, and nobody knows how it
-	// ended. Look, and flush the key or use another.
+	// ErrOutcomeUnknown: the call of this key began, and its outcome is
+	// unknown. Check what it did, then flush the key or use another.
 	ErrOutcomeUnknown = errors.New("a call with this idempotency key began, and its outcome is unknown")
-	// ErrStoreUnavailable: nothing ran, since no record could be made.
+	// ErrStoreUnavailable: nothing ran, since no record could be written.
 	ErrStoreUnavailable = errors.New("the idempotency store is not available")
 	// ErrOverloaded: nothing ran, since the store is full of running calls.
 	ErrOverloaded = errors.New("the idempotency store is full of running calls")
-	// ErrNotRecorded comes with a true Result: the call ran and ended so, but
-	// its record could not be completed. A later use of its key is answered
-	// ErrOutcomeUnknown; where the record itself had vanished (EventGone),
-	// or the call was declared safe to run again, it runs again.
+	// ErrNotRecorded comes with a valid Result: the call ran, but its record
+	// could not be completed. The next use of its key returns
+	// ErrOutcomeUnknown, or runs again if the record had disappeared
+	// (EventGone) or the call was declared safe to rerun.
 	ErrNotRecorded = errors.New("the call ran, and its outcome could not be recorded")
 	// ErrRequest: the Request itself is wrong.
 	ErrRequest = errors.New("not an idempotency request")
@@ -43,10 +43,9 @@ const (
 	DefaultTTL = 24 * time.Hour
 	// AutoTTL is for keys made by AutoKey.
 	AutoTTL = time.Hour
-	// MaxResult is the size of a result that is kept, in bytes of JSON
-	// without white space between its tokens.
+	// MaxResult is the largest result that is stored, in bytes of compact JSON.
 	MaxResult = 64 << 10
-	// maxLabel is how much of a Label is kept, in bytes.
+	// maxLabel is the longest stored Label, in bytes.
 	maxLabel = 128
 )
 
@@ -55,25 +54,25 @@ type Config struct {
 	// Store is memory, file, file:PATH or the URL of a Redis; see Open.
 	// Default memory.
 	Store string
-	// Dir is where the file store lies, as idempotency.db. Default ".".
+	// Dir is the folder of the file store, idempotency.db. Default ".".
 	Dir string
-	// Lease is how long an owner may be silent. It is renewed after a third
-	// of it. Default 15 s.
+	// Lease is how long a claim lasts without a renewal; it is renewed after
+	// a third of it. Default 15 s.
 	Lease time.Duration
-	// Poll is how often a record is looked at that somebody waits for, in
-	// case that its end was not told. Default 2 s.
+	// Poll is how often a waiter reads the record, in case a notification was
+	// lost. Default 2 s.
 	Poll time.Duration
-	// MemoryRecords and MemoryBytes bound the memory store: the results that
-	// were asked for least recently go first. Defaults 1,000,000 and 512 MiB.
+	// MemoryRecords and MemoryBytes bound the memory store, which evicts the
+	// least recently used results. Defaults 1,000,000 and 512 MiB.
 	MemoryRecords int
 	MemoryBytes   int64
-	// OnEvent, when set, is told what happens, without any lock held. scope
-	// may be "" where it is not known.
+	// OnEvent, if set, is called for each event, without any lock held. scope
+	// is "" if it is not known.
 	OnEvent func(scope string, e Event)
-	// OnStore, when set, is told how long the store took for an operation:
+	// OnStore, if set, is called with the duration of each store operation:
 	// claim, end, renew, get.
 	OnStore func(op string, took time.Duration, err error)
-	// Log is told of alarms. Default slog.Default().
+	// Log gets alarms. Default slog.Default().
 	Log *slog.Logger
 }
 
@@ -88,28 +87,28 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Event is something that is counted.
+// Event is a counted event.
 type Event string
 
 const (
-	EventClaimed     Event = "claimed"      // the first call of a key: it runs
-	EventTakenOver   Event = "taken_over"   // it runs after an owner that vanished, as declared safe
-	EventRetried     Event = "retried"      // it runs after a failure, as asked for
-	EventReplayed    Event = "replayed"     // answered from the record
+	EventClaimed     Event = "claimed"      // the first call of a key runs
+	EventTakenOver   Event = "taken_over"   // a call runs after an expired owner, as declared safe
+	EventRetried     Event = "retried"      // a call runs after a stored failure, as requested
+	EventReplayed    Event = "replayed"     // a call got the stored result
 	EventWaited      Event = "waited"       // a duplicate began to wait
-	EventPending     Event = "pending"      // a duplicate was answered ErrPending
-	EventReused      Event = "key_reused"   // answered ErrKeyReused
-	EventUnknown     Event = "unknown"      // answered ErrOutcomeUnknown
-	EventReleased    Event = "released"     // it never began, and its key is free
-	EventAbandoned   Event = "abandoned"    // it ended with its outcome unknown
-	EventTooLarge    Event = "too_large"    // its result is kept as a digest only
-	EventLate        Event = "late"         // its key has another owner: the result is dropped
-	EventGone        Event = "gone"         // its record has vanished: an alarm
-	EventNotRecorded Event = "not_recorded" // its outcome could not be stored: an alarm
-	EventUnavailable Event = "unavailable"  // answered ErrStoreUnavailable
-	EventOverloaded  Event = "overloaded"   // answered ErrOverloaded
-	EventEvicted     Event = "evicted"      // a result was dropped before its time, for room
-	EventFlushed     Event = "flushed"      // a record was removed by an operator
+	EventPending     Event = "pending"      // a duplicate got ErrPending
+	EventReused      Event = "key_reused"   // a call got ErrKeyReused
+	EventUnknown     Event = "unknown"      // a call got ErrOutcomeUnknown
+	EventReleased    Event = "released"     // a call did not begin; its key is free
+	EventAbandoned   Event = "abandoned"    // a call ended with an unknown outcome
+	EventTooLarge    Event = "too_large"    // only the digest of a result was stored
+	EventLate        Event = "late"         // a result was dropped: its key has another owner
+	EventGone        Event = "gone"         // the record of a running call disappeared: an alarm
+	EventNotRecorded Event = "not_recorded" // an outcome could not be stored: an alarm
+	EventUnavailable Event = "unavailable"  // a call got ErrStoreUnavailable
+	EventOverloaded  Event = "overloaded"   // a call got ErrOverloaded
+	EventEvicted     Event = "evicted"      // a result was dropped early to make room
+	EventFlushed     Event = "flushed"      // an operator removed a record
 	EventUnrecorded  Event = "unrecorded"   // a Shadow call ran without a record
 )
 
@@ -120,7 +119,7 @@ var events = [...]Event{
 	EventUnavailable, EventOverloaded, EventEvicted, EventFlushed, EventUnrecorded,
 }
 
-// OnDuplicate is what a call does while another with its key runs.
+// OnDuplicate is what a call does while another one with its key runs.
 type OnDuplicate string
 
 const (
@@ -130,36 +129,35 @@ const (
 
 // Request is a call with a key.
 type Request struct {
-	// Scope is what the key is a key of: the name of the tool.
+	// Scope is the namespace of the key: the name of the tool.
 	Scope string
 	// Key is made by CallerKey or AutoKey. At most 512 bytes, without ':',
 	// braces and control characters.
 	Key string
-	// Label is what an operator may know the key by: the one that the caller
-	// gave. It decides nothing. Of one over 128 bytes the beginning is kept, and
-	// enough to tell it from others.
+	// Label is the key as the caller sent it, for operators. It has no effect
+	// on the decision. Over 128 bytes its end is replaced by a digest.
 	Label string
-	// Payload is the Digest of what is asked for. The same key with another
-	// one is ErrKeyReused.
+	// Payload is the Digest of the request. The same key with another one is
+	// ErrKeyReused.
 	Payload string
 	// TTL is how long the key is held, from its first claim. Default
 	// DefaultTTL. Parts of a millisecond are dropped.
 	TTL time.Duration
-	// FailedTTL is how long a failure is answered from its record, at most
-	// TTL. Default 30 s; below 0, a failure is not kept.
+	// FailedTTL is how long a failure is replayed, at most TTL. Default 30 s;
+	// below 0, a failure is not kept.
 	FailedTTL time.Duration
 	// OnDuplicate is Wait when empty.
 	OnDuplicate OnDuplicate
-	// Rerun says that the call may run again after an owner that vanished: it
-	// changes nothing, or was declared idempotent. Both the vanished call and
-	// this one must have said so.
+	// Rerun declares the call safe to rerun after its owner's lease expired: it
+	// only reads, or is idempotent. Both the earlier call and this one must
+	// declare it.
 	Rerun bool
-	// Retry runs a failure again that is still kept. It does not override an
-	// unknown outcome, nor a failure that the request itself has waited for.
+	// Retry reruns a stored failure. It does not override an unknown outcome,
+	// nor a failure that this request has waited for.
 	Retry bool
-	// Shadow decides and counts as ever, and then runs the call whatever was
-	// decided and whatever the store's state. It never waits. Result.Event
-	// says what would have been.
+	// Shadow decides and counts as usual, then runs the call regardless of the
+	// decision and of the store's state. It never waits. Result.Event is what
+	// would have been decided.
 	Shadow bool
 }
 
@@ -167,90 +165,90 @@ type Request struct {
 type Kind int
 
 const (
-	// OutcomeUnknown: it began and was ended by its deadline or an abort, or
-	// its end cannot be told. It is the zero value: what says nothing has
-	// promised nothing.
+	// OutcomeUnknown: the call began and was ended by its deadline or an abort,
+	// or its outcome cannot be determined. It is the zero value, which is the
+	// safe one.
 	OutcomeUnknown Kind = iota
 	OutcomeCompleted
-	// OutcomeFailed: it ran and failed; Result, when set, is kept for
-	// Request.FailedTTL beside Failure.
+	// OutcomeFailed: the call ran and failed; Result, if set, is kept for
+	// Request.FailedTTL together with Failure.
 	OutcomeFailed
-	// OutcomeNotBegun: nothing happened. The key is free again, and one of
-	// the callers that wait runs.
+	// OutcomeNotBegun: the call had no effect. The key is free again, and one
+	// of the waiting callers runs.
 	OutcomeNotBegun
 )
 
-// Outcome is what a call tells about itself.
+// Outcome is what run reports of a call.
 type Outcome struct {
 	Kind Kind
-	// Result is a JSON value, or nil. What is no JSON makes the record
-	// EventTooLarge: it cannot be replayed.
+	// Result is a JSON value, or nil. Anything else is treated like a result
+	// that is too large: it cannot be replayed.
 	Result json.RawMessage
-	// Failure is why it failed; nil otherwise.
+	// Failure is why the call failed; nil otherwise.
 	Failure *Failure
 }
 
-// Result is how the call of a key ended, now or before.
+// Result is how the call of a key ended, now or earlier.
 type Result struct {
-	// Status is Completed or Failed; "" when the call has not begun, when its
-	// outcome is unknown and for one without a record.
+	// Status is Completed or Failed; "" if the call has not begun, its outcome
+	// is unknown, or there is no record.
 	Status Status
-	// Value is the JSON that was kept, nil when there is none.
+	// Value is the result's JSON, nil if there is none.
 	Value   json.RawMessage
 	Failure *Failure
-	// FromCache says that it was not run for this request.
+	// FromCache reports that the call was not run for this request.
 	FromCache bool
-	// TooLarge says that there was a Value of Size bytes whose SHA-256 is
-	// Digest (hexadecimal) and that it was not kept: the call is not run
-	// again for it. Only with FromCache.
+	// TooLarge reports that the Value was not stored: it had Size bytes and the
+	// SHA-256 Digest (hexadecimal). The call is not rerun to get it. Only with
+	// FromCache.
 	TooLarge bool
 	Digest   string
 	Size     int
 	// ExpiresAt is until when the key is held. Only with FromCache.
 	ExpiresAt time.Time
-	// Event is what was decided about the request: EventClaimed,
-	// EventTakenOver, EventRetried, EventReplayed, and with an error or
-	// Shadow those of the refusals.
+	// Event is the decision on the request: EventClaimed, EventTakenOver,
+	// EventRetried, EventReplayed, or, with an error or Shadow, the event of a
+	// refusal.
 	Event Event
-	// Waited says that it waited for another call.
+	// Waited reports that the request waited for another call.
 	Waited bool
-	// Fence counts the claims of this key that ran, this one included; 0
+	// Fence counts the claims of this key that ran, including this one; 0
 	// without a record.
 	Fence int64
 }
 
-// Keeper is safe for concurrent use.
+// Keeper runs calls under idempotency keys. It is safe for concurrent use.
 type Keeper struct {
 	config Config
 	store  store
 	counts [len(events)]atomic.Uint64
 
-	ctx    context.Context // done when the Keeper is closed
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // of everything that runs beside a Do
-	undoes chan struct{}  // holds a token for each undo that runs
+	ctx       context.Context // done when the Keeper is closed
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup // of all background goroutines
+	undoSlots chan struct{}  // holds a token for each running undo
 
 	mu      sync.Mutex
-	flights map[id]*flight // of the keys that somebody here waits for; guarded by mu
+	flights map[id]*flight // of keys with waiters in this process; guarded by mu
 	closed  bool           // guarded by mu
 }
 
-// maxUndo is how many claims of unknown fate are taken back at a time; beyond
-// it they lapse.
-const maxUndo = 256
+// maxUndos is how many claims without a reply are released concurrently; others
+// expire with their lease.
+const maxUndos = 256
 
-// Open makes a Keeper on the store that c names:
+// Open opens a Keeper on the store that c names:
 //
-//	memory          this process, while it lives
+//	memory          in this process only
 //	file            c.Dir/idempotency.db, owned by this process
 //	file:PATH       the same elsewhere
 //	redis://…       a Redis for several hosts; see openRedis for its parameters
 //
-// A Redis that does not answer is no error: calls are then answered
-// ErrStoreUnavailable until it does.
+// An unreachable Redis is not an error: calls return ErrStoreUnavailable until it
+// is reachable.
 func Open(ctx context.Context, c Config) (*Keeper, error) {
 	c = c.withDefaults()
-	k := &Keeper{config: c, flights: map[id]*flight{}, undoes: make(chan struct{}, maxUndo)}
+	k := &Keeper{config: c, flights: map[id]*flight{}, undoSlots: make(chan struct{}, maxUndos)}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	var err error
 	switch c.Store {
@@ -265,12 +263,12 @@ func Open(ctx context.Context, c Config) (*Keeper, error) {
 		}
 		switch scheme, rest, _ := strings.Cut(c.Store, "://"); scheme {
 		case "redis", "rediss", "unix":
-			k.store, err = openRedis(ctx, c.Store, k.tell)
+			k.store, err = openRedis(ctx, c.Store, k.notify)
 		default:
 			if rest != "" {
-				scheme += "://…" // there may be a password
+				scheme += "://…" // the rest may hold a password
 			}
-			err = fmt.Errorf("%.32q names no store; use memory, file, file:PATH or redis://HOST:PORT/DB", scheme)
+			err = fmt.Errorf("unknown store %.32q; use memory, file, file:PATH or redis://HOST:PORT/DB", scheme)
 		}
 	}
 	if err != nil {
@@ -280,8 +278,8 @@ func Open(ctx context.Context, c Config) (*Keeper, error) {
 	return k, nil
 }
 
-// Close ends what runs beside calls, and closes the store. Calls that are
-// running are not waited for: they end with ErrNotRecorded.
+// Close stops background work and closes the store. It does not wait for running
+// calls: they end with ErrNotRecorded.
 func (k *Keeper) Close() error {
 	k.mu.Lock()
 	if k.closed {
@@ -295,14 +293,14 @@ func (k *Keeper) Close() error {
 	return k.store.close()
 }
 
-// Survives is a plain statement of what the store in use keeps through a kill,
-// a reboot and a failover, and what it does not. A Redis is asked each time.
+// Survives describes, for operators, which records the store keeps through a
+// kill, a reboot and a failover. A Redis is queried each time.
 func (k *Keeper) Survives(ctx context.Context) string { return k.store.survives(ctx) }
 
 // Ping reports whether the store answers.
 func (k *Keeper) Ping(ctx context.Context) error { return k.store.ping(ctx) }
 
-// Stats is how often each Event has been, since the Keeper was opened.
+// Stats returns the count of each Event since the Keeper was opened.
 func (k *Keeper) Stats() map[Event]uint64 {
 	m := make(map[Event]uint64, len(events))
 	for i, e := range events {
@@ -322,30 +320,29 @@ func (k *Keeper) count(scope string, e Event) {
 	}
 }
 
-// timed tells OnStore about an operation.
-func (k *Keeper) timed(op string, start time.Time, err error) {
+// observeStore reports an operation to OnStore.
+func (k *Keeper) observeStore(op string, start time.Time, err error) {
 	if k.config.OnStore != nil {
 		k.config.OnStore(op, time.Since(start), err)
 	}
 }
 
-// Do runs the call of r unless its key says otherwise, in the goroutine that
-// calls it. The context that run gets is ctx; whether a call that has begun
-// goes on after its caller has gone is for run to decide. Whatever ctx does,
-// the outcome that run returns is stored, for as long as a lease if it must.
-// A run that panics has an unknown outcome, and the panic goes on.
+// Do runs the call of r in the calling goroutine unless its key forbids it. run
+// gets ctx; run decides whether a call continues after its caller has left. The
+// outcome that run returns is stored even if ctx has ended, with retries for one
+// lease. A run that panics has an unknown outcome, and the panic propagates.
 //
 // Without an error, Result is how the call ended, now (FromCache is false) or
-// before. Errors are those of this package, to be told apart with errors.Is;
-// with each of them but ErrNotRecorded nothing ran. When ctx ends before
-// anything is known, its error is wrapped.
+// earlier. Errors are those of this package, for errors.Is; with all but
+// ErrNotRecorded nothing ran. If ctx ends before anything is known, its error is
+// wrapped.
 func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Outcome) (Result, error) {
-	if err := r.check(); err != nil {
+	if err := r.validate(); err != nil {
 		return Result{}, err
 	}
 	i := id{r.Scope, r.Key}
-	c := claiming{
-		owner: rand.Text(), payload: r.Payload, label: kept(r.Label),
+	c := claimRequest{
+		owner: rand.Text(), payload: r.Payload, label: truncateLabel(r.Label),
 		ttl: cmp.Or(r.TTL, DefaultTTL).Milliseconds(), lease: k.config.Lease.Milliseconds(),
 		rerun: r.Rerun, retry: r.Retry, failedTTL: r.FailedTTL,
 	}
@@ -362,9 +359,9 @@ func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Ou
 			res.Event = map[verdict]Event{verdictRun: EventClaimed, verdictTakeOver: EventTakenOver, verdictRetry: EventRetried}[v]
 			k.count(r.Scope, res.Event)
 			res.Fence = rec.Fence
-			res, err = k.own(ctx, i, c, res, run)
+			res, err = k.runOwned(ctx, i, c, res, run)
 			if r.Shadow {
-				err = nil // counted, and nobody relies on it
+				err = nil // counted only
 			}
 			return res, err
 		case v == verdictReplay:
@@ -386,8 +383,8 @@ func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Ou
 				res.Waited, res.Event = true, EventPending
 				err = fmt.Errorf("%w: %w", ErrPending, err)
 			case rec == nil || rec.Status == Pending || rec.Payload != r.Payload:
-				continue // free, to be taken over, or another's: claim it again
-			case rec.unknown():
+				continue // free, expired, or of another payload: claim again
+			case rec.outcomeUnknown():
 				res.Waited, res.Event, err = true, EventUnknown, ErrOutcomeUnknown
 			default:
 				res = rec.replay(true)
@@ -398,14 +395,14 @@ func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Ou
 			k.count(r.Scope, EventUnrecorded)
 			event := res.Event
 			res = Result{Event: event}
-			res.fill(run(ctx))
+			res.setOutcome(run(ctx))
 			return res, nil
 		}
 		return res, err
 	}
 }
 
-func (r *Request) check() error {
+func (r *Request) validate() error {
 	bad := func(c rune) bool { return c < ' ' || c == 0x7f || strings.ContainsRune(":{}", c) }
 	switch {
 	case r.Scope == "" || len(r.Scope) > 256 || strings.ContainsFunc(r.Scope, bad):
@@ -429,7 +426,7 @@ func (r *record) replay(waited bool) Result {
 	}
 }
 
-func (res *Result) fill(o Outcome) {
+func (res *Result) setOutcome(o Outcome) {
 	switch o.Kind {
 	case OutcomeCompleted:
 		res.Status = Completed
@@ -439,12 +436,12 @@ func (res *Result) fill(o Outcome) {
 	res.Value, res.Failure = o.Result, o.Failure
 }
 
-// claim asks the store once. A claim whose fate is unknown is taken back, so
-// that it does not become an unknown outcome of a call that never ran.
-func (k *Keeper) claim(ctx context.Context, i id, c claiming) (*record, verdict, error) {
+// claim calls the store once. A claim whose reply is lost is released, so that it
+// does not become an unknown outcome of a call that never ran.
+func (k *Keeper) claim(ctx context.Context, i id, c claimRequest) (*record, verdict, error) {
 	start := time.Now()
 	rec, _, v, err := k.store.claim(ctx, i, c)
-	k.timed("claim", start, err)
+	k.observeStore("claim", start, err)
 	if err == nil || errors.Is(err, ErrOverloaded) || errors.Is(err, errNotSent) {
 		return rec, v, err
 	}
@@ -452,7 +449,7 @@ func (k *Keeper) claim(ctx context.Context, i id, c claiming) (*record, verdict,
 	undo := !k.closed
 	if undo {
 		select {
-		case k.undoes <- struct{}{}:
+		case k.undoSlots <- struct{}{}:
 			k.wg.Add(1)
 		default:
 			undo = false
@@ -462,10 +459,10 @@ func (k *Keeper) claim(ctx context.Context, i id, c claiming) (*record, verdict,
 	if undo {
 		go func() {
 			defer k.wg.Done()
-			defer func() { <-k.undoes }()
+			defer func() { <-k.undoSlots }()
 			ctx, cancel := context.WithTimeout(k.ctx, k.config.Lease)
 			defer cancel()
-			_, _ = k.end(ctx, i, ending{owner: c.owner, released: true}) // else it lapses
+			_, _ = k.complete(ctx, i, completion{owner: c.owner, released: true}) // on an error, it expires
 		}()
 	}
 	if e := ctx.Err(); e != nil && !errors.Is(err, e) {
@@ -474,15 +471,15 @@ func (k *Keeper) claim(ctx context.Context, i id, c claiming) (*record, verdict,
 	return nil, 0, err
 }
 
-// errNotSent marks an error of a claim that never left this host.
+// errNotSent marks the error of a claim that was not sent to the store.
 var errNotSent = errors.New("not sent")
 
-// end asks the store until it answers or ctx ends.
-func (k *Keeper) end(ctx context.Context, i id, e ending) (verdict, error) {
+// complete retries until the store answers or ctx ends.
+func (k *Keeper) complete(ctx context.Context, i id, e completion) (verdict, error) {
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		start := time.Now()
-		v, err := k.store.end(ctx, i, e)
-		k.timed("end", start, err)
+		v, err := k.store.complete(ctx, i, e)
+		k.observeStore("end", start, err)
 		if err == nil {
 			return v, nil
 		}
@@ -496,9 +493,9 @@ func (k *Keeper) end(ctx context.Context, i id, e ending) (verdict, error) {
 	}
 }
 
-// own runs the call of a key that c has claimed.
-func (k *Keeper) own(ctx context.Context, i id, c claiming, res Result, run func(context.Context) Outcome) (Result, error) {
-	stop := k.renewing(i, c, res.Fence)
+// runOwned runs the call of a key that c has claimed and stores its outcome.
+func (k *Keeper) runOwned(ctx context.Context, i id, c claimRequest, res Result, run func(context.Context) Outcome) (Result, error) {
+	stop := k.startRenewal(i, c, res.Fence)
 	var o Outcome
 	panicked := true
 	defer func() {
@@ -512,27 +509,27 @@ func (k *Keeper) own(ctx context.Context, i id, c claiming, res Result, run func
 	stop()
 	var compact bytes.Buffer
 	if json.Compact(&compact, o.Result) == nil {
-		o.Result = compact.Bytes() // as every store gives it back
+		o.Result = compact.Bytes() // the form that every store returns
 	}
-	res.fill(o)
+	res.setOutcome(o)
 	return res, k.finish(ctx, i, c, res.Fence, o)
 }
 
-// finish stores how a call ended, and tells those that wait.
-func (k *Keeper) finish(ctx context.Context, i id, c claiming, fence int64, o Outcome) error {
-	e := ending{owner: c.owner, fence: fence, result: o.Result, err: o.Failure}
+// finish stores how a call ended and wakes its waiters.
+func (k *Keeper) finish(ctx context.Context, i id, c claimRequest, fence int64, o Outcome) error {
+	e := completion{owner: c.owner, fence: fence, result: o.Result, err: o.Failure}
 	event := Event("")
 	switch o.Kind {
 	case OutcomeCompleted:
 		e.status = Completed
 	case OutcomeFailed:
-		e.status, e.keep = Failed, c.failedTTL
+		e.status, e.failedTTL = Failed, c.failedTTL
 	case OutcomeNotBegun:
-		e = ending{owner: c.owner, fence: fence, released: true}
+		e = completion{owner: c.owner, fence: fence, released: true}
 		event = EventReleased
 	default:
 		e.status, e.result = Failed, nil
-		e.err = &Failure{Code: CodeOutcomeUnknown, Message: "it began and did not tell how it ended"}
+		e.err = &Failure{Code: CodeOutcomeUnknown, Message: "the call began and did not report its outcome"}
 		event = EventAbandoned
 	}
 	if len(e.result) > MaxResult || e.result != nil && !json.Valid(e.result) {
@@ -542,13 +539,12 @@ func (k *Keeper) finish(ctx context.Context, i id, c claiming, fence int64, o Ou
 	if event != "" {
 		k.count(i.scope, event)
 	}
-	// The caller may have gone: the key still wants its end. A Keeper that is
-	// closed has no store to give it to.
+	// The outcome is stored even if the caller has left, but not after Close.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.config.Lease)
 	defer cancel()
 	defer context.AfterFunc(k.ctx, cancel)()
-	v, err := k.end(ctx, i, e)
-	k.tell(i)
+	v, err := k.complete(ctx, i, e)
+	k.notify(i)
 	switch {
 	case err != nil:
 		k.count(i.scope, EventNotRecorded)
@@ -557,22 +553,22 @@ func (k *Keeper) finish(ctx context.Context, i id, c claiming, fence int64, o Ou
 	case v == verdictLate:
 		k.count(i.scope, EventLate)
 		k.config.Log.Warn("the outcome of a call came late and was dropped", "scope", i.scope, "key", i.key, "fence", fence)
-		return fmt.Errorf("%w: its key has another owner or was settled", ErrNotRecorded)
+		return fmt.Errorf("%w: the key has another owner or was settled", ErrNotRecorded)
 	case v == verdictGone:
-		k.gone(i)
-		return fmt.Errorf("%w: its record has vanished", ErrNotRecorded)
+		k.reportVanished(i)
+		return fmt.Errorf("%w: the record has vanished", ErrNotRecorded)
 	}
 	return nil
 }
 
-func (k *Keeper) gone(i id) {
+func (k *Keeper) reportVanished(i id) {
 	k.count(i.scope, EventGone)
 	k.config.Log.Error("the record of a running call has vanished; its key may run again", "scope", i.scope, "key", i.key)
 }
 
-// renewing keeps the lease of a call until stop is called. It costs a timer;
-// only a call that outlives a third of its lease costs more.
-func (k *Keeper) renewing(i id, c claiming, fence int64) (stop func()) {
+// startRenewal renews the lease of a call until stop is called. A call shorter
+// than a third of the lease costs one timer.
+func (k *Keeper) startRenewal(i id, c claimRequest, fence int64) (stop func()) {
 	var (
 		mu      sync.Mutex
 		stopped bool        // guarded by mu
@@ -594,21 +590,21 @@ func (k *Keeper) renewing(i id, c claiming, fence int64) (stop func()) {
 		start := time.Now()
 		v, err := k.store.renew(ctx, i, c.owner, fence, c.lease)
 		cancel()
-		k.timed("renew", start, err)
+		k.observeStore("renew", start, err)
 		mu.Lock()
 		if stopped {
 			mu.Unlock()
 			return
 		}
-		// An error is not the end: the lease is three times as long, and as
-		// long as nobody has settled the record a late renewal holds.
+		// Retry after an error: the lease is three times as long, and a late
+		// renewal is valid until the record is settled.
 		if err != nil || v == verdictDone {
 			t.Reset(every)
 			mu.Unlock()
 			return
 		}
 		mu.Unlock()
-		// Whoever owns it now, finish will see it too and count it there.
+		// finish sees the new owner too, and counts it.
 		k.config.Log.Warn("the lease of a running call could not be renewed", "scope", i.scope, "key", i.key, "fence", fence, "gone", v == verdictGone)
 	})
 	return func() {

@@ -52,8 +52,8 @@ func request(key string) idempotency.Request {
 	return idempotency.Request{Scope: "tool", Key: key, Payload: "p"}
 }
 
-// An operator finds a record by the key that its caller gave, however long it is,
-// and no other one by that.
+// An operator finds a record by the key that its caller sent, whatever its length,
+// and no other record by it.
 func TestLongLabels(t *testing.T) {
 	for _, c := range []idempotency.Config{{}, {Store: "file", Dir: t.TempDir()}} {
 		k := open(t, c)
@@ -136,8 +136,8 @@ func TestFiftyAtOnce(t *testing.T) {
 	})
 }
 
-// The owner is ended with its outcome unknown: those that wait are told at that
-// moment, not at their own deadlines or the next poll.
+// An owner ends with an unknown outcome: waiters are woken immediately, not at
+// their deadlines or the next poll.
 func TestOwnerEndedTellsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := open(t, idempotency.Config{})
@@ -254,7 +254,7 @@ func TestFailureIsKeptForThirtySeconds(t *testing.T) {
 	})
 }
 
-// A call that never began leaves no record, and one of those that wait runs.
+// A call that did not begin leaves no record, and one of the waiters runs.
 func TestNotBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := open(t, idempotency.Config{})
@@ -320,7 +320,7 @@ func TestPanicLeavesAnUnknownOutcome(t *testing.T) {
 	})
 }
 
-// A call whose lease was renewed is as safe from eviction as any that runs.
+// Renewing a lease does not make the record of a running call evictable.
 func TestMemoryKeepsWhatWasRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := open(t, idempotency.Config{MemoryRecords: 2})

@@ -17,10 +17,10 @@ import (
 // maxDepth is how deep a payload may nest.
 const maxDepth = 512
 
-// ErrNoCaller is returned for a key of nobody: it would be everybody's.
+// ErrNoCaller is returned for a key without a caller: all callers would share it.
 var ErrNoCaller = errors.New("make an idempotency key: the caller is not known")
 
-// PayloadError says why a payload has no canonical form.
+// PayloadError is the error for a payload without a canonical form.
 type PayloadError struct {
 	Reason string
 	Cause  error // may be nil
@@ -29,18 +29,18 @@ type PayloadError struct {
 func (e *PayloadError) Error() string { return "make the payload canonical: " + e.Reason }
 func (e *PayloadError) Unwrap() error { return e.Cause }
 
-// Canonical is the form of RFC 8785 of a JSON text: members sorted, numbers as
-// ECMAScript writes them (1.0 is 1), escapes only where needed. What two
-// readers could take differently is a *PayloadError: a name that occurs twice
-// in one object, a number past ±2^53 (its neighbours have the same canonical
-// form), a lone surrogate, invalid UTF-8, more than one value.
+// Canonical returns the RFC 8785 form of a JSON text: members sorted, numbers as
+// ECMAScript writes them (1.0 is 1), escapes only where needed. Ambiguous text is
+// a *PayloadError: a duplicate name in an object, a number past ±2^53 (adjacent
+// ones have the same canonical form), a lone surrogate, invalid UTF-8, more than
+// one value.
 func Canonical(text []byte) ([]byte, error) {
 	if !utf8.Valid(text) {
 		return nil, &PayloadError{Reason: "it is not UTF-8"}
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	if err := admit(d, 0); err != nil {
+	if err := checkValue(d, 0); err != nil {
 		return nil, err
 	}
 	if _, err := d.Token(); err != io.EOF {
@@ -53,8 +53,8 @@ func Canonical(text []byte) ([]byte, error) {
 	return out, nil
 }
 
-// admit reads one value and refuses what has no one meaning.
-func admit(d *json.Decoder, depth int) error {
+// checkValue reads one value and rejects ambiguous text.
+func checkValue(d *json.Decoder, depth int) error {
 	if depth > maxDepth {
 		return &PayloadError{Reason: fmt.Sprintf("it nests deeper than %d", maxDepth)}
 	}
@@ -67,7 +67,7 @@ func admit(d *json.Decoder, depth int) error {
 	}
 	switch t := t.(type) {
 	case json.Number:
-		return admitNumber(t.String())
+		return checkNumber(t.String())
 	case json.Delim:
 		seen := map[string]bool{}
 		for d.More() {
@@ -81,7 +81,7 @@ func admit(d *json.Decoder, depth int) error {
 				}
 				seen[name.(string)] = true
 			}
-			if err := admit(d, depth+1); err != nil {
+			if err := checkValue(d, depth+1); err != nil {
 				return err
 			}
 		}
@@ -92,9 +92,9 @@ func admit(d *json.Decoder, depth int) error {
 	return nil
 }
 
-// admitNumber refuses what a float64 cannot tell from its neighbours. 2^53
-// itself is what 2^53+1 is rounded to, so it is admitted by its spelling.
-func admitNumber(s string) error {
+// checkNumber rejects numbers that a float64 cannot represent exactly. 2^53+1 is
+// rounded to 2^53, so that one is accepted by its spelling.
+func checkNumber(s string) error {
 	const limit = 1 << 53
 	f, err := strconv.ParseFloat(s, 64)
 	if err == nil && (f > -limit && f < limit || s == "9007199254740992" || s == "-9007199254740992") {
@@ -103,22 +103,22 @@ func admitNumber(s string) error {
 	return &PayloadError{Reason: fmt.Sprintf("the number %.32s is past 2^53; send it as a string", s)}
 }
 
-// AutoKey is the key of a mutating call that names none:
-// sha256(JCS([scope, payload, caller])). caller is what the host knows of the
-// caller, never what the caller says of itself. Errors are ErrNoCaller and
+// AutoKey returns the key of a mutating call that names none:
+// sha256(JCS([scope, payload, caller])). caller is the identity that the host
+// resolved, never one that the caller claims. Errors are ErrNoCaller and
 // *PayloadError.
 func AutoKey(scope string, payload []byte, caller string) (string, error) {
-	return fold(caller, scope, json.RawMessage(payload), caller)
+	return hashKey(caller, scope, json.RawMessage(payload), caller)
 }
 
-// CallerKey folds the caller into the key that it gave, so that nobody can be
-// answered with the result of another. It never equals an AutoKey, which is
-// made of three elements.
+// CallerKey hashes the caller into the key that it sent, so that no caller can
+// get the result of another. It never equals an AutoKey, which has three
+// elements.
 func CallerKey(scope, key, caller string) (string, error) {
-	return fold(caller, "key", scope, key, caller)
+	return hashKey(caller, "key", scope, key, caller)
 }
 
-// Digest is what Request.Payload takes: sha256(JCS(payload)).
+// Digest returns sha256(JCS(payload)), for Request.Payload.
 func Digest(payload []byte) (string, error) {
 	text, err := Canonical(payload)
 	if err != nil {
@@ -127,12 +127,13 @@ func Digest(payload []byte) (string, error) {
 	return digest(text), nil
 }
 
-func fold(caller string, parts ...any) (string, error) {
+func hashKey(caller string, parts ...any) (string, error) {
 	if caller == "" {
 		return "", ErrNoCaller
 	}
 	for _, p := range parts {
-		// json.Marshal would write U+FFFD for them, the same for all.
+		// json.Marshal would replace invalid bytes by U+FFFD, so that different
+		// texts had one key.
 		if s, ok := p.(string); ok && !utf8.ValidString(s) {
 			return "", &PayloadError{Reason: "a part of the key is not UTF-8"}
 		}

@@ -18,16 +18,15 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A history is what a few clients did to one key at the same time, and what
-// they were told. It is right when there is an order of what they did, each
-// between its call and its answer, in which the machine, one step after the
-// other, says the same. What was not answered may have happened at any later
-// time, or never.
+// A history holds the concurrent operations of a few clients on one key, with
+// their results. It is linearizable if the state machine gives the same results
+// in some sequential order, with each operation between its call and its reply.
+// An operation without a reply may have happened at any later time, or never.
 
 type stepIn struct {
 	kind  string // claim, end, get, lapse
-	claim claiming
-	end   ending
+	claim claimRequest
+	end   completion
 }
 
 type stepOut struct {
@@ -39,7 +38,7 @@ type stepOut struct {
 	unknown bool
 }
 
-// state is a record, comparable, at a time that stands still.
+// state is a comparable record at a fixed time.
 type state struct {
 	status         Status
 	owner, payload string
@@ -73,17 +72,17 @@ func stateOf(r *record) state {
 	if r == nil {
 		return state{}
 	}
-	return state{r.Status, r.Owner, r.Payload, r.Fence, r.lapsed(stillNow), r.Rerun, r.unknown(), string(r.Result)}
+	return state{r.Status, r.Owner, r.Payload, r.Fence, r.lapsed(stillNow), r.Rerun, r.outcomeUnknown(), string(r.Result)}
 }
 
 func answer(r *record, v verdict) stepOut {
 	if r == nil {
 		return stepOut{known: true, verdict: v}
 	}
-	return stepOut{true, v, r.Status, r.Fence, string(r.Result), r.unknown()}
+	return stepOut{true, v, r.Status, r.Fence, string(r.Result), r.outcomeUnknown()}
 }
 
-// do is the machine: the state after a step, and what is answered.
+// do runs one step of the state machine and returns the new state and the reply.
 func (s state) do(in stepIn) (state, stepOut) {
 	old := s.record()
 	switch in.kind {
@@ -94,7 +93,7 @@ func (s state) do(in stepIn) (state, stepOut) {
 		}
 		return stateOf(next), answer(next, v)
 	case "end":
-		next, drop, v := end(old, in.end, stillNow)
+		next, drop, v := complete(old, in.end, stillNow)
 		if drop {
 			return state{}, stepOut{known: true, verdict: v}
 		}
@@ -130,9 +129,9 @@ func model() porcupine.Model {
 	return n.ToModel()
 }
 
-// history has clients do things to a key of s at random, and returns what they
-// did. lapse ends the lease of a PENDING record. faults is how many faults were
-// injected on the way of that key so far.
+// history runs random operations of several clients on a key of s and returns
+// them. lapse ends the lease of a PENDING record. faults returns how many faults
+// were injected for that key so far.
 func history(ctx context.Context, s store, i id, lapse func(id) error, faults func(id) int, seed uint64) []porcupine.Operation {
 	const clients, steps = 4, 5
 	var (
@@ -165,9 +164,9 @@ func history(ctx context.Context, s store, i id, lapse func(id) error, faults fu
 	for client := range clients {
 		rnd := rand.New(rand.NewPCG(seed, uint64(client)))
 		wg.Go(func() {
-			ends := func(e ending) {
+			ends := func(e completion) {
 				_, _ = add(client, stepIn{kind: "end", end: e}, func() (stepOut, error) {
-					v, err := s.end(ctx, i, e)
+					v, err := s.complete(ctx, i, e)
 					return stepOut{known: true, verdict: v}, err
 				})
 			}
@@ -185,19 +184,19 @@ func history(ctx context.Context, s store, i id, lapse func(id) error, faults fu
 					})
 					switch {
 					case err != nil:
-						ends(ending{owner: c.owner, released: true})
+						ends(completion{owner: c.owner, released: true})
 					case out.verdict != verdictRun && out.verdict != verdictTakeOver && out.verdict != verdictRetry:
 					default:
 						result := json.RawMessage(fmt.Sprintf(`"%s"`, c.owner))
 						switch rnd.IntN(8) {
 						case 0, 1:
-							ends(ending{owner: c.owner, fence: out.fence, status: Completed, result: result})
+							ends(completion{owner: c.owner, fence: out.fence, status: Completed, result: result})
 						case 2, 3:
-							ends(ending{owner: c.owner, fence: out.fence, status: Failed, result: result, err: &Failure{Code: "X"}})
+							ends(completion{owner: c.owner, fence: out.fence, status: Failed, result: result, err: &Failure{Code: "X"}})
 						case 4, 5:
-							ends(ending{owner: c.owner, fence: out.fence, released: true})
+							ends(completion{owner: c.owner, fence: out.fence, released: true})
 						case 6:
-							ends(ending{owner: c.owner, fence: out.fence, status: Failed, err: &Failure{Code: CodeOutcomeUnknown}})
+							ends(completion{owner: c.owner, fence: out.fence, status: Failed, err: &Failure{Code: CodeOutcomeUnknown}})
 						} // else it has died
 					}
 				case k == 7:
@@ -317,22 +316,22 @@ type flawed struct {
 	n    atomic.Int64
 }
 
-func (s *flawed) claim(ctx context.Context, i id, c claiming) (*record, time.Duration, verdict, error) {
+func (s *flawed) claim(ctx context.Context, i id, c claimRequest) (*record, time.Duration, verdict, error) {
 	r, left, v, err := s.memory.claim(ctx, i, c)
 	if s.flaw == "two owners" && v == verdictHeld && s.n.Add(1)%5 == 0 {
 		return r, left, verdictRun, err
 	}
 	if s.flaw == "a claim is forgotten" && v == verdictRun && s.n.Add(1)%5 == 0 {
-		_, _ = s.memory.end(ctx, i, ending{owner: c.owner, released: true})
+		_, _ = s.memory.complete(ctx, i, completion{owner: c.owner, released: true})
 	}
 	return r, left, v, err
 }
 
-func (s *flawed) end(ctx context.Context, i id, e ending) (verdict, error) {
+func (s *flawed) complete(ctx context.Context, i id, e completion) (verdict, error) {
 	if s.flaw == "an end is forgotten" && e.status == Completed && s.n.Add(1)%3 == 0 {
 		return verdictDone, nil
 	}
-	return s.memory.end(ctx, i, e)
+	return s.memory.complete(ctx, i, e)
 }
 
 func (s *flawed) get(ctx context.Context, i id) (*record, time.Duration, error) {
@@ -343,7 +342,7 @@ func (s *flawed) get(ctx context.Context, i id) (*record, time.Duration, error) 
 	return r, left, err
 }
 
-// The check sees a store that is not right.
+// The linearizability check finds faulty stores.
 func TestLinearizableSeesFaults(t *testing.T) {
 	for _, flaw := range []string{"two owners", "a claim is forgotten", "an end is forgotten", "a stale read"} {
 		t.Run(flaw, func(t *testing.T) {
@@ -357,7 +356,7 @@ func TestLinearizableSeesFaults(t *testing.T) {
 	}
 }
 
-// proxy stands between go-redis and Redis, and loses, holds back and cuts.
+// proxy drops, delays and truncates traffic between go-redis and Redis.
 type proxy struct {
 	addr   string
 	to     string

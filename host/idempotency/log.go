@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LogRedis has go-redis write to log, in place of lines of its own on standard
-// error. It holds for the whole process: a main calls it, once.
+// LogRedis makes go-redis log to log instead of standard error. It affects the
+// whole process: main calls it once.
 func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
 
 type redisLog struct{ *slog.Logger }

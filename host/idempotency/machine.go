@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Status is what a record says of its call.
+// Status is the state of a record's call.
 type Status string
 
 const (
-	Pending   Status = "PENDING"   // it runs, or its owner has vanished and nobody asked since
-	Completed Status = "COMPLETED" // it ended well
-	Failed    Status = "FAILED"    // it failed, or its outcome is unknown
+	Pending   Status = "PENDING"   // running, or its lease expired and it was not settled yet
+	Completed Status = "COMPLETED" // succeeded
+	Failed    Status = "FAILED"    // failed, or its outcome is unknown
 )
 
 // Failure is why a record is FAILED.
@@ -21,27 +21,27 @@ type Failure struct {
 	Message string `json:"message,omitempty"`
 }
 
-// CodeOutcomeUnknown is the code of a record whose call began and never told
-// how it ended.
+// CodeOutcomeUnknown is the code of a record whose call began and did not report
+// its outcome.
 const CodeOutcomeUnknown = "OUTCOME_UNKNOWN"
 
-// CodeUnreadable is the code that List shows for a record that is damaged. Its
-// key is refused until it is flushed.
+// CodeUnreadable is the code that List shows for a damaged record. Calls with
+// its key are refused until it is flushed.
 const CodeUnreadable = "UNREADABLE"
 
-// keepFailed is how long a failure is answered from its record: long enough to
-// break a tight loop, short enough not to be in the way.
+// keepFailed is how long a failure is replayed: long enough to break a tight
+// loop, short enough not to block a fixed call.
 const keepFailed = 30 * time.Second
 
 // record is what the stores hold. Times are milliseconds since 1970 by the
-// clock of the store. The machine never writes to a record that it was given.
+// store's clock. The functions of this file do not modify their arguments.
 type record struct {
 	Status    Status          `json:"status"`
 	Result    json.RawMessage `json:"result,omitempty"`
 	Error     *Failure        `json:"error,omitempty"`
 	ExpiresAt int64           `json:"expiresAt"`
 
-	Owner      string `json:"owner"` // nonce of the claim that made it what it is
+	Owner      string `json:"owner"` // nonce of the last claim that ran
 	Fence      int64  `json:"fence"` // counts the claims that ran
 	Payload    string `json:"payload"`
 	ClaimedAt  int64  `json:"claimedAt"` // by the first owner, whoever took over
@@ -54,14 +54,14 @@ type record struct {
 	Label      string `json:"label,omitempty"`
 }
 
-func (r *record) unknown() bool {
+func (r *record) outcomeUnknown() bool {
 	return r.Status == Failed && r.Error != nil && r.Error.Code == CodeOutcomeUnknown
 }
 
-// lapsed reports whether the owner has not been heard of in time.
+// lapsed reports whether the lease of a PENDING record has expired.
 func (r *record) lapsed(now int64) bool { return r.Status == Pending && r.LeaseUntil <= now }
 
-// live is r, or nil when it has expired.
+// live returns r, or nil if it has expired.
 func (r *record) live(now int64) *record {
 	if r == nil || r.ExpiresAt <= now {
 		return nil
@@ -69,8 +69,8 @@ func (r *record) live(now int64) *record {
 	return r
 }
 
-// settled is r as whoever looks has to take it: an owner that has lapsed and
-// may not be followed by another leaves an unknown outcome.
+// settled returns r as readers must see it: with an unknown outcome if its lease
+// has expired and it must not be rerun.
 func (r *record) settled(now int64) *record {
 	if !r.lapsed(now) || r.Rerun {
 		return r
@@ -79,7 +79,7 @@ func (r *record) settled(now int64) *record {
 	next.Status = Failed
 	next.Error = lapsedFailure()
 	next.EndedAt = now
-	// A PENDING record already expires its time to live after its lease.
+	// ExpiresAt stays: that of a PENDING record is its lease plus its TTL.
 	return &next
 }
 
@@ -87,40 +87,40 @@ func lapsedFailure() *Failure {
 	return &Failure{Code: CodeOutcomeUnknown, Message: "the owner was not heard of again"}
 }
 
-// verdict is what the store makes of a claim or of an ending.
+// verdict is the store's decision on a claim, completion or renewal.
 type verdict int
 
 const (
-	verdictRun      verdict = iota + 1 // the claimer owns the key now
-	verdictTakeOver                    // so it does, after an owner that has lapsed
-	verdictRetry                       // so it does, after a failure
-	verdictHeld                        // somebody else runs
-	verdictReplay                      // it has ended: the record is the answer
-	verdictUnknown                     // it has ended, nobody knows how
+	verdictRun      verdict = iota + 1 // the claimer owns the key
+	verdictTakeOver                    // the claimer owns the key, after an expired owner
+	verdictRetry                       // the claimer owns the key, after a failure
+	verdictHeld                        // another owner's call is running
+	verdictReplay                      // the call has ended: replay the record
+	verdictUnknown                     // the call has an unknown outcome
 	verdictReused                      // the key was claimed for another payload
 
-	verdictDone // the ending is stored, or was already
-	verdictLate // somebody else owns the key: the ending is dropped
+	verdictDone // stored, or was already
+	verdictLate // another owner has the key: the completion is dropped
 	verdictGone // there is no record
 )
 
-// claiming is what a claim says of itself.
-type claiming struct {
+// claimRequest are the parameters of a claim.
+type claimRequest struct {
 	owner     string
 	payload   string
 	label     string
 	ttl       int64 // milliseconds, as is lease
 	lease     int64
-	rerun     bool          // another run after an owner that vanished is safe
-	retry     bool          // a failure is to be run again
-	failedTTL time.Duration // for the ending: see ending.keep
+	rerun     bool          // safe to rerun after an expired owner
+	retry     bool          // run a stored failure again
+	failedTTL time.Duration // for the completion: see completion.failedTTL
 }
 
-// claim decides on a claim of old, which is nil when there is no record. It
-// returns the record to be stored, nil when nothing changes, and the verdict.
+// claim decides on a claim of old, nil for no record. It returns the record to
+// store, nil for no change, and the verdict.
 //
 // scripts/claim.lua is the same in Lua; TestScriptsAgree compares the two.
-func claim(old *record, c claiming, now int64) (*record, verdict) {
+func claim(old *record, c claimRequest, now int64) (*record, verdict) {
 	fresh := &record{
 		Status: Pending, Owner: c.owner, Fence: 1, Payload: c.payload, ClaimedAt: now,
 		LeaseUntil: now + c.lease, TTL: c.ttl, Rerun: c.rerun, Label: c.label,
@@ -133,7 +133,7 @@ func claim(old *record, c claiming, now int64) (*record, verdict) {
 	case old.Payload != c.payload:
 		return nil, verdictReused
 	case old.Status == Pending && old.Owner == c.owner:
-		return nil, verdictRun // the reply was lost, and the claim came again
+		return nil, verdictRun // a repeated claim whose reply was lost
 	case old.Status == Pending && !old.lapsed(now):
 		return nil, verdictHeld
 	case old.Status == Pending && old.Rerun && c.rerun:
@@ -142,9 +142,9 @@ func claim(old *record, c claiming, now int64) (*record, verdict) {
 		return fresh, verdictTakeOver
 	case old.Status == Pending:
 		must := *old
-		must.Rerun = false // both have to say that it is safe
+		must.Rerun = false // safe only if both claims declare it
 		return must.settled(now), verdictUnknown
-	case old.unknown():
+	case old.outcomeUnknown():
 		return nil, verdictUnknown
 	case old.Status == Failed && c.retry && old.Owner != c.owner:
 		fresh.Fence = old.Fence + 1
@@ -154,27 +154,29 @@ func claim(old *record, c claiming, now int64) (*record, verdict) {
 	}
 }
 
-// ending is how an owner's call ended.
-type ending struct {
-	owner    string
-	fence    int64 // 0 in a release: whichever fence the owner has
-	released bool  // nothing happened: the record goes
-	status   Status
-	result   json.RawMessage
-	err      *Failure
-	digest   string
-	size     int
-	keep     time.Duration // how long a failure is kept; 0: keepFailed, below 0: not at all
+// completion are the parameters of completing or releasing a claim.
+type completion struct {
+	owner     string
+	fence     int64 // 0 in a release: any fence of the owner
+	released  bool  // the call did not begin: remove the record
+	status    Status
+	result    json.RawMessage
+	err       *Failure
+	digest    string
+	size      int
+	failedTTL time.Duration // how long a failure is kept; 0: keepFailed, below 0: not at all
 }
 
-// short is how long a failure is kept, in milliseconds.
-func (e ending) short() int64 { return max(cmp.Or(e.keep, keepFailed), 0).Milliseconds() }
+// failedTTLMillis returns how long a failure is kept, in milliseconds.
+func (e completion) failedTTLMillis() int64 {
+	return max(cmp.Or(e.failedTTL, keepFailed), 0).Milliseconds()
+}
 
-// end decides on an ending of old. It returns the record to be stored, nil when
-// nothing changes or, with drop, the record is to be removed.
+// complete decides on a completion of old. It returns the record to store, nil
+// for no change, or drop to remove the record.
 //
-// scripts/end.lua is the same in Lua.
-func end(old *record, e ending, now int64) (next *record, drop bool, v verdict) {
+// scripts/complete.lua is the same in Lua.
+func complete(old *record, e completion, now int64) (next *record, drop bool, v verdict) {
 	old = old.live(now)
 	switch {
 	case old == nil && e.released:
@@ -183,30 +185,30 @@ func end(old *record, e ending, now int64) (next *record, drop bool, v verdict) 
 		return nil, false, verdictGone
 	case old.Owner != e.owner, old.Fence != e.fence && !(e.released && e.fence == 0):
 		return nil, false, verdictLate
-	case old.Status != Pending && (old.unknown() || e.released):
-		// Settled by somebody while the owner was away, who may have told
-		// others so. The owner's own report of an unknown outcome is no news.
+	case old.Status != Pending && (old.outcomeUnknown() || e.released):
+		// Settled after the lease expired, and perhaps already reported to
+		// others. The owner's own report of an unknown outcome agrees with it.
 		if e.err != nil && e.err.Code == CodeOutcomeUnknown {
 			return nil, false, verdictDone
 		}
 		return nil, false, verdictLate
 	case old.Status != Pending:
-		return nil, false, verdictDone // the reply was lost, and the ending came again
+		return nil, false, verdictDone // a repeated completion whose reply was lost
 	case e.released:
 		return nil, true, verdictDone
 	}
 	r := *old
 	r.Status, r.Result, r.Error, r.Digest, r.Size = e.status, e.result, e.err, e.digest, e.size
 	r.EndedAt, r.LeaseUntil = now, 0
-	short := min(e.short(), r.TTL)
+	short := min(e.failedTTLMillis(), r.TTL)
 	switch {
-	case r.unknown():
+	case r.outcomeUnknown():
 		r.ExpiresAt = now + r.TTL
 	case r.Status == Failed:
 		r.ExpiresAt = now + short
 	default:
-		// From the first claim, but never so soon that those who waited for
-		// a long call find nothing.
+		// The TTL counts from the first claim, but callers that waited for a
+		// long call must still find the record.
 		r.ExpiresAt = max(r.ClaimedAt+r.TTL, now+short)
 	}
 	return &r, false, verdictDone
@@ -229,6 +231,6 @@ func renew(old *record, owner string, fence, lease, now int64) (*record, verdict
 	return &r, verdictDone
 }
 
-// A running call is never flushed, since its key would be run beside it; one
-// whose owner has lapsed is.
+// flushable reports whether an operator may remove r: not while its call runs,
+// since the key could then run concurrently.
 func flushable(r *record, now int64) bool { return r.Status != Pending || r.lapsed(now) }

@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// memory holds records in this process. It drops what has expired, and beyond
-// its bounds what has ended and was asked for least recently, never what runs.
+// memory holds records in this process. It drops expired records and, over its
+// limits, the least recently used ended ones, never those of running calls.
 type memory struct {
 	maxRecords int
 	maxBytes   int64
 	evicted    func(scope string)
 	start      time.Time
 
-	mu      sync.Mutex
-	records map[id]*entry // guarded by mu, as is all that follows
-	bytes   int64
-	ends    expiry // all records, the first to expire first
-	recent  entry  // a ring of those that have ended: next was used last
+	mu       sync.Mutex
+	records  map[id]*entry // guarded by mu, as is all that follows
+	bytes    int64
+	byExpiry expiryHeap // all records, the first to expire first
+	lru      entry      // a ring of those that have ended: next was used last
 }
 
-// entry is a record in its three places.
+// entry is a record, indexed by id, expiry and last use.
 type entry struct {
 	record
 	id         id
-	at         int    // in memory.ends
+	heapIndex  int    // in memory.ends
 	prev, next *entry // in memory.recent; nil while it runs
 }
 
-// entryBytes is what a record takes beside its texts: measured by
+// entryBytes is the size of a record without its texts, measured by
 // TestMemoryOfRecords.
 const entryBytes = 384
 
@@ -39,13 +39,13 @@ func (e *entry) bytes() int64 {
 	return entryBytes + int64(len(e.id.key)+len(e.Result)+len(e.Payload)+len(e.Owner)+len(e.Digest)+len(e.Label))
 }
 
-type expiry []*entry
+type expiryHeap []*entry
 
-func (x expiry) Len() int           { return len(x) }
-func (x expiry) Less(a, b int) bool { return x[a].ExpiresAt < x[b].ExpiresAt }
-func (x expiry) Swap(a, b int)      { x[a], x[b] = x[b], x[a]; x[a].at, x[b].at = a, b }
-func (x *expiry) Push(e any)        { e.(*entry).at = len(*x); *x = append(*x, e.(*entry)) }
-func (x *expiry) Pop() any {
+func (x expiryHeap) Len() int           { return len(x) }
+func (x expiryHeap) Less(a, b int) bool { return x[a].ExpiresAt < x[b].ExpiresAt }
+func (x expiryHeap) Swap(a, b int)      { x[a], x[b] = x[b], x[a]; x[a].heapIndex, x[b].heapIndex = a, b }
+func (x *expiryHeap) Push(e any)        { e.(*entry).heapIndex = len(*x); *x = append(*x, e.(*entry)) }
+func (x *expiryHeap) Pop() any {
 	old := *x
 	e := old[len(old)-1]
 	old[len(old)-1] = nil
@@ -55,15 +55,15 @@ func (x *expiry) Pop() any {
 
 func newMemory(maxRecords int, maxBytes int64, evicted func(scope string)) *memory {
 	m := &memory{maxRecords: maxRecords, maxBytes: maxBytes, evicted: evicted, start: time.Now(), records: map[id]*entry{}}
-	m.recent.prev, m.recent.next = &m.recent, &m.recent
+	m.lru.prev, m.lru.next = &m.lru, &m.lru
 	return m
 }
 
-func (m *memory) claim(_ context.Context, i id, c claiming) (*record, time.Duration, verdict, error) {
+func (m *memory) claim(_ context.Context, i id, c claimRequest) (*record, time.Duration, verdict, error) {
 	m.mu.Lock()
 	now := m.expireLocked()
 	e := m.records[i]
-	next, v := claim(e.rec(), c, now)
+	next, v := claim(e.recordOrNil(), c, now)
 	var evicted []string
 	switch {
 	case next == nil:
@@ -76,32 +76,32 @@ func (m *memory) claim(_ context.Context, i id, c claiming) (*record, time.Durat
 		e = &entry{record: *next, id: i}
 		m.records[i] = e
 		m.bytes += e.bytes()
-		heap.Push(&m.ends, e)
+		heap.Push(&m.byExpiry, e)
 	default:
 		m.putLocked(e, next)
 	}
 	if e.next != nil {
-		m.useLocked(e)
+		m.touchLocked(e)
 	}
 	r := e.record
 	m.mu.Unlock()
-	m.tellEvicted(evicted)
+	m.notifyEvicted(evicted)
 	return &r, time.Duration(r.LeaseUntil-now) * time.Millisecond, v, nil
 }
 
-// rec is the record of an entry, nil for none.
-func (e *entry) rec() *record {
+// recordOrNil returns the record of e, nil for a nil entry.
+func (e *entry) recordOrNil() *record {
 	if e == nil {
 		return nil
 	}
 	return &e.record
 }
 
-func (m *memory) end(_ context.Context, i id, x ending) (verdict, error) {
+func (m *memory) complete(_ context.Context, i id, x completion) (verdict, error) {
 	m.mu.Lock()
 	now := m.expireLocked()
 	e := m.records[i]
-	next, drop, v := end(e.rec(), x, now)
+	next, drop, v := complete(e.recordOrNil(), x, now)
 	var evicted []string
 	if drop {
 		m.dropLocked(e)
@@ -110,7 +110,7 @@ func (m *memory) end(_ context.Context, i id, x ending) (verdict, error) {
 		evicted = m.makeRoomLocked(0)
 	}
 	m.mu.Unlock()
-	m.tellEvicted(evicted)
+	m.notifyEvicted(evicted)
 	return v, nil
 }
 
@@ -119,7 +119,7 @@ func (m *memory) renew(_ context.Context, i id, owner string, fence, lease int64
 	defer m.mu.Unlock()
 	now := m.expireLocked()
 	e := m.records[i]
-	next, v := renew(e.rec(), owner, fence, lease, now)
+	next, v := renew(e.recordOrNil(), owner, fence, lease, now)
 	if next != nil {
 		m.putLocked(e, next)
 	}
@@ -171,39 +171,38 @@ func (m *memory) flush(_ context.Context, i id) (found, flushed bool, err error)
 	return true, true, nil
 }
 
-func (m *memory) watch(context.Context) error { return nil }
-func (m *memory) ping(context.Context) error  { return nil }
-func (m *memory) close() error                { return nil }
+func (m *memory) subscribe(context.Context) error { return nil }
+func (m *memory) ping(context.Context) error      { return nil }
+func (m *memory) close() error                    { return nil }
 
 func (m *memory) survives(context.Context) string {
-	return fmt.Sprintf("memory: no record survives the end of this process, however it ends; after it every key runs again. "+
-		"It holds %d records or %d MiB; beyond that the result that was asked for least recently is forgotten before its time, and its key runs again.",
+	return fmt.Sprintf("memory: no record survives the end of this process; afterwards every key runs again. "+
+		"It holds %d records or %d MiB; beyond that the least recently used results are evicted early, and their keys run again.",
 		m.maxRecords, m.maxBytes>>20)
 }
 
-// expireLocked drops what has expired, and returns the time.
+// expireLocked drops expired records and returns the time.
 func (m *memory) expireLocked() (now int64) {
-	// By the monotonic clock: one that is set forward must not end leases.
+	// By the monotonic clock: setting the wall clock forward must not end leases.
 	now = m.start.UnixMilli() + time.Since(m.start).Milliseconds()
-	for len(m.ends) > 0 && m.ends[0].ExpiresAt <= now {
-		m.dropLocked(m.ends[0])
+	for len(m.byExpiry) > 0 && m.byExpiry[0].ExpiresAt <= now {
+		m.dropLocked(m.byExpiry[0])
 	}
 	return now
 }
 
-// makeRoomLocked drops what was used least recently until n more records fit
-// in, and returns the scopes of what it dropped. The last result that ended
-// stays, whatever its size.
+// makeRoomLocked evicts least recently used records until n more fit, and
+// returns their scopes. The newest result stays, whatever its size.
 func (m *memory) makeRoomLocked(n int) (scopes []string) {
 	over := func() bool { return len(m.records)+n > m.maxRecords || m.bytes+int64(n)*entryBytes > m.maxBytes }
-	for last := m.recent.prev; last != &m.recent && (n > 0 || last != m.recent.next) && over(); last = m.recent.prev {
+	for last := m.lru.prev; last != &m.lru && (n > 0 || last != m.lru.next) && over(); last = m.lru.prev {
 		scopes = append(scopes, last.id.scope)
 		m.dropLocked(last)
 	}
 	return scopes
 }
 
-func (m *memory) tellEvicted(scopes []string) {
+func (m *memory) notifyEvicted(scopes []string) {
 	for _, s := range scopes {
 		m.evicted(s)
 	}
@@ -213,15 +212,15 @@ func (m *memory) putLocked(e *entry, r *record) {
 	m.bytes -= e.bytes()
 	e.record = *r
 	m.bytes += e.bytes()
-	heap.Fix(&m.ends, e.at)
-	m.useLocked(e)
+	heap.Fix(&m.byExpiry, e.heapIndex)
+	m.touchLocked(e)
 }
 
-// useLocked makes e the last that was used, if it has ended.
-func (m *memory) useLocked(e *entry) {
+// touchLocked marks e as most recently used, if its call has ended.
+func (m *memory) touchLocked(e *entry) {
 	e.unlink()
 	if e.Status != Pending {
-		e.prev, e.next = &m.recent, m.recent.next
+		e.prev, e.next = &m.lru, m.lru.next
 		e.prev.next, e.next.prev = e, e
 	}
 }
@@ -235,7 +234,7 @@ func (e *entry) unlink() {
 
 func (m *memory) dropLocked(e *entry) {
 	e.unlink()
-	heap.Remove(&m.ends, e.at)
+	heap.Remove(&m.byExpiry, e.heapIndex)
 	delete(m.records, e.id)
 	m.bytes -= e.bytes()
 }

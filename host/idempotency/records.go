@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Record is what an operator sees of a key. Its JSON reads {status, result?,
-// error?, expiresAt} beside the bookkeeping.
+// Record is an operator's view of a key. Its JSON is {status, result?, error?,
+// expiresAt} plus bookkeeping.
 type Record struct {
 	Scope     string          `json:"scope"`
 	Key       string          `json:"key"`
@@ -39,15 +39,14 @@ func (r *record) public(scope, key string) Record {
 	return out
 }
 
-// List returns the records of a scope, those claimed last first, and at most
-// limit of them where it is above 0. A PENDING record whose owner has vanished
-// is shown as what it will be answered with.
+// List returns the records of a scope, newest claim first, at most limit of them
+// if it is above 0. A PENDING record with an expired lease is shown settled.
 func (k *Keeper) List(ctx context.Context, scope string, limit int) ([]Record, error) {
 	return k.find(ctx, scope, "", limit)
 }
 
-// Show returns the records of one key: of a Request.Key, or of all callers that
-// gave the same Request.Label.
+// Show returns the records with a Request.Key or with a Request.Label, which
+// several callers may share.
 func (k *Keeper) Show(ctx context.Context, scope, key string) ([]Record, error) {
 	return k.find(ctx, scope, key, 0)
 }
@@ -55,7 +54,7 @@ func (k *Keeper) Show(ctx context.Context, scope, key string) ([]Record, error) 
 func (k *Keeper) find(ctx context.Context, scope, key string, limit int) ([]Record, error) {
 	var out []Record
 	err := k.store.list(ctx, scope, func(stored string, r *record) bool {
-		if key == "" || key == stored || kept(key) == r.Label {
+		if key == "" || key == stored || truncateLabel(key) == r.Label {
 			out = append(out, r.public(scope, stored))
 		}
 		return true
@@ -72,8 +71,8 @@ func (k *Keeper) find(ctx context.Context, scope, key string, limit int) ([]Reco
 	return out, err
 }
 
-// kept is a label as records have it, in at most maxLabel bytes.
-func kept(label string) string {
+// truncateLabel shortens a label to maxLabel bytes, ending in a digest of it.
+func truncateLabel(label string) string {
 	if len(label) <= maxLabel {
 		return label
 	}
@@ -81,16 +80,17 @@ func kept(label string) string {
 	return strings.ToValidUTF8(label[:maxLabel-len(end)], "") + end
 }
 
-// Flushed is what a Flush did.
+// Flushed is the result of Flush.
 type Flushed struct {
 	// Flushed records are gone: their keys run again.
 	Flushed int `json:"flushed"`
-	// Running calls keep theirs. Flushing one would run its key beside it.
+	// Running counts records of running calls, which are kept: without its
+	// record a key could run concurrently.
 	Running int `json:"running"`
 }
 
-// Flush removes the records of a key, as Show finds them, or with an empty key
-// those of a whole scope. On an error, some may be gone already.
+// Flush removes the records that Show returns for key, or all of a scope if key
+// is empty. On an error, some may already be removed.
 func (k *Keeper) Flush(ctx context.Context, scope, key string) (Flushed, error) {
 	var f Flushed
 	found, err := k.find(ctx, scope, key, 0)

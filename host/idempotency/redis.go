@@ -18,13 +18,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Each script decides on one record within Redis, by the clock of Redis, and
-// says the same as its function in machine.go.
+// Each script decides on one record within Redis, by the clock of Redis, exactly
+// as its function in machine.go does.
 var (
 	//go:embed scripts/claim.lua
 	claimSource string
-	//go:embed scripts/end.lua
-	endSource string
+	//go:embed scripts/complete.lua
+	completeSource string
 	//go:embed scripts/renew.lua
 	renewSource string
 	//go:embed scripts/get.lua
@@ -34,54 +34,53 @@ var (
 )
 
 // redisStore holds records in a Redis that several hosts share, each record a
-// hash. go-redis sends again by itself what was not answered: every script
-// does the same when the same owner comes twice.
+// hash. go-redis retransmits unanswered commands, so every script is idempotent
+// per owner.
 type redisStore struct {
-	client redis.UniversalClient
-	where  string // for statements: what kind, and where, without a password
-	ended  func(id)
+	client  redis.UniversalClient
+	where   string // kind and address without a password, for messages
+	onEnded func(id)
 
-	claimScript, endScript, renewScript, getScript, flushScript *redis.Script
+	claimScript, completeScript, renewScript, getScript, flushScript *redis.Script
 
-	// replicas that have to acknowledge a claim and an end; below 0 until
-	// Redis has been asked what it is configured for.
+	// replicas is how many must acknowledge a claim and a completion; below 0
+	// until it was read from the configuration of Redis.
 	replicas    atomic.Int64
 	waitTimeout time.Duration
 
 	mu    sync.Mutex
-	sub   *redis.PubSub // nil until somebody waits; guarded by mu
+	sub   *redis.PubSub // nil until the first wait; guarded by mu
 	ready chan struct{} // closed when sub is subscribed; guarded by mu
 	wg    sync.WaitGroup
 }
 
 const (
-	// endedChannel has the name of each record that ends.
+	// endedChannel carries the name of each completed record.
 	endedChannel = "idemp:ended"
-	// keepReleased is how long a claim that was taken back is remembered, so
-	// that one of its copies on the way cannot make it again.
+	// keepReleased is how long a released claim is remembered, so that a
+	// retransmission in flight cannot restore it.
 	keepReleased = time.Minute
-	// redisTimeout is how long Redis has for one operation, its repetitions
-	// included.
+	// redisTimeout bounds one operation, including its retries.
 	redisTimeout = 5 * time.Second
 )
 
-// openRedis takes the URLs of go-redis, redis://, rediss:// and unix://, with
+// openRedis accepts the URLs of go-redis, redis://, rediss:// and unix://, with
 // its parameters. With master_name the addresses are Sentinels; with more than
-// one address (addr=HOST:PORT), or cluster=true, they are of a Cluster. Beyond
-// those of go-redis:
+// one address (addr=HOST:PORT), or cluster=true, they are Cluster nodes.
+// Additional parameters:
 //
-//	wait_replicas=N   replicas that have to acknowledge each claim and each
-//	                  result (WAIT). Default: min-replicas-to-write of Redis
-//	wait_timeout=D    how long they have. Default 1s
+//	wait_replicas=N   replicas that must acknowledge each claim and each result
+//	                  (WAIT). Default: min-replicas-to-write of Redis
+//	wait_timeout=D    timeout of that WAIT. Default 1s
 func openRedis(ctx context.Context, address string, ended func(id)) (*redisStore, error) {
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, errors.New("the URL of the Redis is malformed") // err has the password in it
+		return nil, errors.New("malformed Redis URL") // err holds the password
 	}
 	q := u.Query()
 	s := &redisStore{
-		ended: ended, waitTimeout: time.Second,
-		claimScript: redis.NewScript(claimSource), endScript: redis.NewScript(endSource),
+		onEnded: ended, waitTimeout: time.Second,
+		claimScript: redis.NewScript(claimSource), completeScript: redis.NewScript(completeSource),
 		renewScript: redis.NewScript(renewSource), getScript: redis.NewScript(getSource),
 		flushScript: redis.NewScript(flushSource),
 	}
@@ -140,7 +139,7 @@ func openRedis(ctx context.Context, address string, ended func(id)) (*redisStore
 		o.ContextTimeoutEnabled = true
 		client := redis.NewClient(o)
 		s.client, s.where = client, host
-		// A Cluster that was given by one of its nodes.
+		// The address may be one node of a Cluster.
 		ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 		defer cancel()
 		if info, err := client.Info(ctx, "cluster").Result(); err == nil && strings.Contains(info, "cluster_enabled:1") {
@@ -161,15 +160,15 @@ func (s *redisStore) cluster(o *redis.ClusterOptions) {
 	s.client, s.where = redis.NewClusterClient(o), strings.Join(o.Addrs, ",")+" (Cluster)"
 }
 
-// timeouts are shorter than go-redis has them: a call waits for a claim. A WAIT
-// has to fit in.
+// timeouts sets shorter timeouts than go-redis has, since calls wait for a claim,
+// but long enough for WAIT.
 func (s *redisStore) timeouts(dial, read, write *time.Duration) {
 	*dial = cmp.Or(*dial, time.Second)
 	*read = max(cmp.Or(*read, 2*time.Second), s.waitTimeout+time.Second)
 	*write = cmp.Or(*write, 2*time.Second)
 }
 
-// withoutSecrets keeps a password of the URL out of an error.
+// withoutSecrets removes the URL's password from an error.
 func withoutSecrets(err error, u *url.URL) error {
 	text := err.Error()
 	if p, ok := u.User.Password(); ok && p != "" {
@@ -178,8 +177,8 @@ func withoutSecrets(err error, u *url.URL) error {
 	return errors.New(text)
 }
 
-// eval runs a script. With durable, as many replicas as are asked for have
-// acknowledged what it wrote when it returns without an error.
+// eval runs a script. With durable, it succeeds only after the configured number
+// of replicas has acknowledged the write.
 func (s *redisStore) eval(ctx context.Context, script *redis.Script, i id, durable bool, args ...any) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
@@ -190,7 +189,7 @@ func (s *redisStore) eval(ctx context.Context, script *redis.Script, i id, durab
 	}
 	n := s.replicas.Load()
 	if n < 0 {
-		n = s.learnReplicas(ctx)
+		n = s.detectReplicas(ctx)
 	}
 	if n == 0 {
 		v, err := script.Run(ctx, s.client, keys, args...).Result()
@@ -211,9 +210,9 @@ func (s *redisStore) eval(ctx context.Context, script *redis.Script, i id, durab
 	}
 }
 
-// evalAndWait sends script and WAIT in one go, since WAIT is about what had been
-// written, by anybody, when its own connection was last answered. So it covers
-// the first copy of a script that finds its work done already.
+// evalAndWait pipelines a script and WAIT on one connection: WAIT covers all
+// writes up to that connection's last reply, so also those of an earlier
+// transmission of a script that finds its work done.
 func (s *redisStore) evalAndWait(ctx context.Context, script *redis.Script, keys []string, n int, args ...any) (any, int64, error) {
 	var node redis.Cmdable = s.client
 	if c, ok := s.client.(*redis.ClusterClient); ok {
@@ -257,9 +256,9 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: redis: %w%s", ErrStoreUnavailable, err, hint)
 }
 
-// learnReplicas takes min-replicas-to-write for the number that has to
-// acknowledge, once Redis can be asked. One that does not tell has none.
-func (s *redisStore) learnReplicas(ctx context.Context) int64 {
+// detectReplicas sets the number of acknowledging replicas to
+// min-replicas-to-write, or 0 if the configuration cannot be read.
+func (s *redisStore) detectReplicas(ctx context.Context) int64 {
 	n := int64(0)
 	nodes, err := s.nodes(ctx)
 	if err != nil {
@@ -280,7 +279,7 @@ func flag(b bool) string {
 	return "0"
 }
 
-func (s *redisStore) claim(ctx context.Context, i id, c claiming) (*record, time.Duration, verdict, error) {
+func (s *redisStore) claim(ctx context.Context, i id, c claimRequest) (*record, time.Duration, verdict, error) {
 	lapsed, _ := json.Marshal(lapsedFailure())
 	reply, err := s.eval(ctx, s.claimScript, i, true,
 		c.owner, c.payload, c.label, c.ttl, c.lease, flag(c.rerun), flag(c.retry), lapsed, endedChannel)
@@ -327,7 +326,7 @@ func (s *redisStore) claim(ctx context.Context, i id, c claiming) (*record, time
 	return r, time.Duration(r.LeaseUntil-now) * time.Millisecond, v, nil
 }
 
-func (s *redisStore) end(ctx context.Context, i id, e ending) (verdict, error) {
+func (s *redisStore) complete(ctx context.Context, i id, e completion) (verdict, error) {
 	status, fail, unknown := string(e.status), "", false
 	if e.released {
 		status = "RELEASED"
@@ -339,8 +338,8 @@ func (s *redisStore) end(ctx context.Context, i id, e ending) (verdict, error) {
 		}
 		fail, unknown = string(text), e.status == Failed && e.err.Code == CodeOutcomeUnknown
 	}
-	reply, err := s.eval(ctx, s.endScript, i, true, e.owner, e.fence, status, string(e.result), fail, flag(unknown),
-		e.digest, e.size, e.short(), keepReleased.Milliseconds(), endedChannel)
+	reply, err := s.eval(ctx, s.completeScript, i, true, e.owner, e.fence, status, string(e.result), fail, flag(unknown),
+		e.digest, e.size, e.failedTTLMillis(), keepReleased.Milliseconds(), endedChannel)
 	return toVerdict(reply, err)
 }
 
@@ -395,13 +394,13 @@ func (s *redisStore) get(ctx context.Context, i id) (*record, time.Duration, err
 func toInt(v any) (int64, error) {
 	text, ok := v.(string)
 	if !ok {
-		return 0, fmt.Errorf("%T is no number", v)
+		return 0, fmt.Errorf("%T is not a number", v)
 	}
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// toRecord reads the fields of a hash, as RESP2 (a list) or RESP3 (a map) has
-// them. It is nil for none, and for a claim that was taken back.
+// toRecord reads the fields of a hash from RESP2 (a list) or RESP3 (a map). It
+// returns nil for no record and for a released claim.
 func toRecord(v any) (*record, error) {
 	fields := map[string]string{}
 	switch v := v.(type) {
@@ -445,22 +444,21 @@ func fromFields(fields map[string]string) (*record, error) {
 	r.Size = int(size)
 	if text := fields["result"]; text != "" {
 		if r.Result = json.RawMessage(text); !json.Valid(r.Result) {
-			return nil, fmt.Errorf("%w: its result is no JSON", errUnreadable)
+			return nil, fmt.Errorf("%w: result is not JSON", errUnreadable)
 		}
 	}
 	if text := fields["error"]; text != "" {
 		if err := json.Unmarshal([]byte(text), &r.Error); err != nil {
-			return nil, fmt.Errorf("%w: its error: %w", errUnreadable, err)
+			return nil, fmt.Errorf("%w: error: %w", errUnreadable, err)
 		}
 	}
-	if err := r.check(); err != nil {
+	if err := r.validate(); err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	return r, nil
 }
 
-// masters calls f with every server that has records of its own, one after the
-// other.
+// masters calls f with every master, one after the other.
 func (s *redisStore) masters(ctx context.Context, f func(context.Context, *redis.Client) error) error {
 	switch c := s.client.(type) {
 	case *redis.ClusterClient:
@@ -473,13 +471,13 @@ func (s *redisStore) masters(ctx context.Context, f func(context.Context, *redis
 	case *redis.Client:
 		return f(ctx, c)
 	}
-	return fmt.Errorf("%T is no client of Redis", s.client)
+	return fmt.Errorf("unexpected Redis client %T", s.client)
 }
 
 func (s *redisStore) list(ctx context.Context, scope string, each func(string, *record) bool) error {
 	prefix := id{scope: scope}.String()
 	pattern := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(prefix) + "*"
-	seen := map[string]bool{} // SCAN may say a name twice
+	seen := map[string]bool{} // SCAN may return a name twice
 	more := true
 	err := s.masters(ctx, func(ctx context.Context, c *redis.Client) error {
 		for cursor := uint64(0); more; {
@@ -522,9 +520,9 @@ func (s *redisStore) flush(ctx context.Context, i id) (found, flushed bool, err 
 	return v == verdictDone || v == verdictHeld, v == verdictDone, err
 }
 
-// watch keeps one subscription for all keys and all that wait. go-redis makes
-// it anew when its connection breaks; what ended in between is looked for then.
-func (s *redisStore) watch(ctx context.Context) error {
+// subscribe keeps one subscription for all keys. go-redis renews it when its
+// connection breaks; then all flights are polled for missed completions.
+func (s *redisStore) subscribe(ctx context.Context) error {
 	s.mu.Lock()
 	if s.sub == nil {
 		s.ready = make(chan struct{})
@@ -538,10 +536,10 @@ func (s *redisStore) watch(ctx context.Context) error {
 						close(ready)
 						ready = nil
 					}
-					s.ended(id{})
+					s.onEnded(id{})
 				case *redis.Message:
 					if scope, key, ok := strings.Cut(strings.TrimPrefix(m.Payload, "idemp:"), ":"); ok {
-						s.ended(id{scope, key})
+						s.onEnded(id{scope, key})
 					}
 				}
 			}
@@ -574,10 +572,10 @@ func (s *redisStore) close() error {
 	return err
 }
 
-// node is what a server says of itself.
+// node is the configuration of one Redis server.
 type node struct {
 	addr     string
-	config   map[string]string // nil when it may not be read
+	config   map[string]string // nil if CONFIG GET is not permitted
 	replicas int64             // connected
 }
 
@@ -591,7 +589,7 @@ func (s *redisStore) nodes(ctx context.Context) ([]node, error) {
 		for _, name := range []string{"appendonly", "appendfsync", "maxmemory-policy", "maxmemory", "min-replicas-to-write"} {
 			m, err := c.ConfigGet(ctx, name).Result()
 			if err != nil {
-				break // not permitted, or not in this Redis
+				break // not permitted, or unknown to this version
 			}
 			if n.config == nil {
 				n.config = map[string]string{}
@@ -620,18 +618,18 @@ func (s *redisStore) survives(ctx context.Context) string {
 	}
 	replicas := s.replicas.Load()
 	if replicas < 0 {
-		replicas = s.learnReplicas(ctx)
+		replicas = s.detectReplicas(ctx)
 	}
-	return "redis " + s.where + ": " + statement(nodes, replicas)
+	return "redis " + s.where + ": " + describeDurability(nodes, replicas)
 }
 
-// statement says what Redis servers that are configured so keep. What holds of
-// one holds of all: a key may be any one's.
-func statement(nodes []node, wait int64) string {
-	var say []string
+// describeDurability describes which failures records on these servers survive. A
+// key may be on any of them, so the weakest one counts.
+func describeDurability(nodes []node, wait int64) string {
+	var sentences []string
 	add := func(format string, args ...any) {
-		if text := fmt.Sprintf(format, args...); !slices.Contains(say, text) {
-			say = append(say, text)
+		if text := fmt.Sprintf(format, args...); !slices.Contains(sentences, text) {
+			sentences = append(sentences, text)
 		}
 	}
 	durable := true
@@ -639,7 +637,7 @@ func statement(nodes []node, wait int64) string {
 		switch c := n.config; {
 		case c == nil:
 			durable = false
-			add("It does not let this user read its configuration (CONFIG GET), so what it keeps is not known: see to it that it has appendonly yes, appendfsync always and maxmemory-policy noeviction.")
+			add("It does not let this user read its configuration (CONFIG GET), so what it keeps is not known: make sure that it has appendonly yes, appendfsync always and maxmemory-policy noeviction.")
 			continue
 		case c["appendonly"] != "yes":
 			durable = false
@@ -649,17 +647,17 @@ func statement(nodes []node, wait int64) string {
 			add("appendfsync is everysec: a kill -9 of Redis keeps the records, a crash of its machine loses those of the last two seconds; their keys run again. Set appendfsync always.")
 		case c["appendfsync"] != "always":
 			durable = false
-			add("appendfsync is %s: a crash of its machine loses the records of the last half minute or so; their keys run again. Set appendfsync always.", c["appendfsync"])
+			add("appendfsync is %s: a crash of its machine loses the records of about the last 30 seconds; their keys run again. Set appendfsync always.", c["appendfsync"])
 		}
 		if p := n.config["maxmemory-policy"]; p != "noeviction" && n.config["maxmemory"] != "0" {
 			durable = false
-			add("maxmemory-policy is %s: when it is full, Redis forgets records, of running calls too; their keys run again. Set noeviction.", p)
+			add("maxmemory-policy is %s: when it is full, Redis evicts records, also of running calls; their keys run again. Set noeviction.", p)
 		} else if p != "noeviction" {
 			add("maxmemory-policy is %s, without effect while maxmemory is 0: set noeviction before that is changed.", p)
 		}
 	}
 	if durable {
-		say = slices.Insert(say, 0, "appendonly yes, appendfsync always, nothing is evicted: every record that was answered for survives kill -9 of toold and of Redis, and a reboot.")
+		sentences = slices.Insert(sentences, 0, "appendonly yes, appendfsync always, nothing is evicted: every acknowledged record survives kill -9 of toold and of Redis, and a reboot.")
 	}
 	connected, least := int64(0), int64(-1)
 	for _, n := range nodes {
@@ -672,13 +670,13 @@ func statement(nodes []node, wait int64) string {
 	case wait > 0:
 		add("Each claim and each result is acknowledged by %d replica(s) before it counts (WAIT): a failover to one of those loses none.", wait)
 		if least <= 0 {
-			add("min-replicas-to-write is 0 or not known: set it, so that a master that was cut off stops writing.")
+			add("min-replicas-to-write is 0 or not known: set it, so that an isolated master stops writing.")
 		}
 	case connected > 0:
-		add("It has replicas, and nothing waits for them: a failover can lose the last claims and results, and such a key may run twice. Set min-replicas-to-write, and wait_replicas in the URL.")
+		add("It has replicas, but nothing waits for them: a failover can lose the last claims and results, and such a key may run twice. Set min-replicas-to-write, and wait_replicas in the URL.")
 	default:
-		add("It has no replica now: its records are lost with its disk, and were one promoted that lags behind, the last claims would be too.")
+		add("It has no replica now: its records are lost with its disk; promoting a lagging replica would lose the last claims.")
 	}
-	add("What runs when its host dies is an unknown outcome once its lease has passed, unless it was declared safe to run again.")
-	return strings.Join(say, " ")
+	add("A call whose host crashes has an unknown outcome once its lease expires, unless it was declared safe to rerun.")
+	return strings.Join(sentences, " ")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// server is a real redis-server on a port of its own, gone with the test.
+// server is a real redis-server on its own port, stopped at the end of the test.
 type server struct {
 	addr string
 	port int
@@ -37,7 +37,7 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// durable is how a Redis has to be configured.
+// durable is the configuration that a Redis needs.
 var durable = []string{"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction", "--save", ""}
 
 // startRedis starts a redis-server and waits until it says that it serves.
@@ -51,7 +51,7 @@ func startRedis(t testing.TB, args ...string) *server {
 	s.addr = fmt.Sprintf("127.0.0.1:%d", s.port)
 	s.cmd = exec.Command(program, append([]string{"--port", fmt.Sprint(s.port), "--bind", "127.0.0.1", "--dir", t.TempDir(), "--repl-diskless-sync-delay", "0"}, args...)...)
 	s.start(t)
-	s.says(t, "Ready to accept connections")
+	s.waitForOutput(t, "Ready to accept connections")
 	s.Client = redis.NewClient(&redis.Options{Addr: s.addr})
 	t.Cleanup(func() { _ = s.Client.Close() })
 	return s
@@ -89,8 +89,8 @@ func (s *server) start(t testing.TB) {
 	})
 }
 
-// says waits until the server has said text.
-func (s *server) says(t testing.TB, text string) {
+// waitForOutput waits until the server has printed text.
+func (s *server) waitForOutput(t testing.TB, text string) {
 	t.Helper()
 	late := time.After(40 * time.Second)
 	for {
@@ -111,7 +111,7 @@ func (s *server) says(t testing.TB, text string) {
 	}
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (s *server) kill() { _ = s.cmd.Process.Kill() }
 
 func (s *server) url(params string) string { return "redis://" + s.addr + "/0" + params }

@@ -35,7 +35,7 @@ func keeper(t testing.TB, c Config) *Keeper {
 	return k
 }
 
-// waiting makes a Keeper that tells of each duplicate that begins to wait.
+// waiting opens a Keeper and returns a channel that gets each waiting duplicate.
 func waiting(t testing.TB, c Config) (*Keeper, <-chan struct{}) {
 	began := make(chan struct{}, 100)
 	c.OnEvent = func(_ string, e Event) {
@@ -78,7 +78,7 @@ func TestRedisURLs(t *testing.T) {
 		"redis://u:secret@h:1?addr=h:2&read_only=true":         "master only",
 		"redis://u:secret@h:1?master_name=m&replica_only=true": "master only",
 		"redis://u:secret@h:1:1:%zz":                           "malformed",
-		"redos://u:secret@h:1":                                 "names no store",
+		"redos://u:secret@h:1":                                 "unknown store",
 		"":                                                     "",
 	} {
 		k, err := Open(t.Context(), Config{Store: url})
@@ -92,19 +92,19 @@ func TestRedisURLs(t *testing.T) {
 	}
 }
 
-// A claim that is sent again after it was taken back is nobody's.
+// A claim that is retransmitted after its release has no effect.
 func TestRedisRemembersReleases(t *testing.T) {
 	s := openRedisAt(t, startRedis(t, "--save", "").url(""))
 	st := steps{t, redisSubject(t, s), id{"tool", "k"}}
 	late := testClaim("a")
-	// Taken back before it came at all, and after.
-	st.ends(ending{owner: "a", released: true}, verdictDone)
+	// Released before it arrived, and after.
+	st.ends(completion{owner: "a", released: true}, verdictDone)
 	if _, _, v, err := s.claim(t.Context(), st.id, late); err == nil {
 		t.Errorf("a claim that was taken back: %d", v)
 	}
 	st.is("", false)
 	st.claims(testClaim("b"), verdictRun)
-	st.ends(ending{owner: "b", fence: 1, released: true}, verdictDone)
+	st.ends(completion{owner: "b", fence: 1, released: true}, verdictDone)
 	if _, _, v, err := s.claim(t.Context(), st.id, testClaim("b")); err == nil {
 		t.Errorf("a claim that was taken back: %d", v)
 	}
@@ -117,7 +117,7 @@ func TestRedisRemembersReleases(t *testing.T) {
 	st.claims(testClaim("c"), verdictRun)
 }
 
-// What a record reads like in Redis, and what a call costs.
+// The format of a record in Redis, and the round trips of a call.
 func TestRedisRecord(t *testing.T) {
 	server := startRedis(t, "--save", "")
 	s := openRedisAt(t, server.url(""))
@@ -153,8 +153,8 @@ func (r *roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return func(ctx context.Context, c []redis.Cmder) error { r.n.Add(1); return next(ctx, c) }
 }
 
-// Fifty callers on two hosts: one runs, all get its answer, told by Redis and
-// not found out by a poll.
+// Fifty callers on two hosts: one runs, all get its result through the
+// subscription, not by polling.
 func TestRedisFiftyAtOnce(t *testing.T) {
 	url := startRedis(t, durable...).url("")
 	looked := make(chan int, 100)
@@ -188,8 +188,8 @@ func TestRedisFiftyAtOnce(t *testing.T) {
 		case <-began2:
 		}
 	}
-	// Each host looks when it has subscribed, and when it is told that it has:
-	// from then on it only learns by being told.
+	// Each host reads the record after it has subscribed, and again on the
+	// subscription's confirmation; from then on it relies on messages.
 	for looks := [2]int{}; looks[0] < 2 || looks[1] < 2; {
 		looks[<-looked]++
 	}
@@ -200,8 +200,8 @@ func TestRedisFiftyAtOnce(t *testing.T) {
 	}
 }
 
-// The owner is killed with its host: 49 on another one are told when its lease
-// passes. And when an owner only gives up, at once.
+// The owner is killed with its host: 49 callers on another host are woken when
+// its lease expires, or at once if the owner only aborts.
 func TestRedisOwnerKilled(t *testing.T) {
 	url := startRedis(t, durable...).url("")
 	dead := openRedisAt(t, url)
@@ -213,7 +213,7 @@ func TestRedisOwnerKilled(t *testing.T) {
 	}{
 		{"killed", time.Second, func() {}},
 		{"gives up", time.Hour, func() {
-			v, err := dead.end(t.Context(), id{"tool", "gives up"}, ending{owner: "dead", fence: 1, status: Failed, err: &Failure{Code: CodeOutcomeUnknown}})
+			v, err := dead.complete(t.Context(), id{"tool", "gives up"}, completion{owner: "dead", fence: 1, status: Failed, err: &Failure{Code: CodeOutcomeUnknown}})
 			if v != verdictDone || err != nil {
 				t.Error(v, err)
 			}
@@ -252,7 +252,7 @@ func TestRedisOwnerKilled(t *testing.T) {
 	}
 }
 
-// Without Redis nothing runs, and it is back when Redis is.
+// Nothing runs while Redis is unreachable; calls run again when it is back.
 func TestRedisAway(t *testing.T) {
 	server := startRedis(t, durable...)
 	away := atomic.Bool{}
@@ -273,7 +273,7 @@ func TestRedisAway(t *testing.T) {
 		t.Error(err)
 	}
 	away.Store(false)
-	// The claim that got no answer is taken back, so that the key is free.
+	// The claim without a reply is released, so that the key is free.
 	r := call("away")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -301,8 +301,8 @@ func TestRedisCallerLeaves(t *testing.T) {
 	}
 }
 
-// An end that comes again over another connection, after the first was not
-// acknowledged, must not pass for acknowledged.
+// A completion that is retransmitted over another connection, after the first one
+// was not acknowledged, must not count as acknowledged.
 func TestRedisWaitsAgain(t *testing.T) {
 	master := startRedis(t, "--save", "")
 	lag := make(chan struct{})
@@ -316,7 +316,7 @@ func TestRedisWaitsAgain(t *testing.T) {
 	})
 	host, port, _ := strings.Cut(proxy.addr, ":")
 	replica := startRedis(t, "--save", "", "--replicaof", host+" "+port)
-	replica.says(t, "MASTER <-> REPLICA sync: Finished with success")
+	replica.waitForOutput(t, "MASTER <-> REPLICA sync: Finished with success")
 	t.Cleanup(func() { close(lag) })
 	s := openRedisAt(t, master.url("?wait_replicas=1&wait_timeout=3s"))
 	i := id{"tool", "k"}
@@ -328,13 +328,13 @@ func TestRedisWaitsAgain(t *testing.T) {
 	lags.Store(true)
 	for n := range 4 { // each on a connection of its own, or of another
 		again := openRedisAt(t, master.url("?wait_replicas=1&wait_timeout=100ms"))
-		if v, err := again.end(t.Context(), i, success("a", 1)); !errors.Is(err, ErrStoreUnavailable) {
+		if v, err := again.complete(t.Context(), i, success("a", 1)); !errors.Is(err, ErrStoreUnavailable) {
 			t.Errorf("end %d: %d, %v", n, v, err)
 		}
 	}
 }
 
-// A record that vanishes from under a running call is an alarm, and stays away.
+// A record that disappears while its call runs is an alarm and is not recreated.
 func TestRecordGone(t *testing.T) {
 	server := startRedis(t, durable...)
 	k := keeper(t, Config{Store: server.url("")})
@@ -364,7 +364,7 @@ func TestRedisSurvives(t *testing.T) {
 		}
 		return m
 	}
-	const survives = "every record that was answered for survives kill -9"
+	const survives = "every acknowledged record survives kill -9"
 	for _, tt := range []struct {
 		name      string
 		nodes     []node
@@ -375,7 +375,7 @@ func TestRedisSurvives(t *testing.T) {
 		{"no log", []node{{config: with("appendonly", "no")}}, 0, []string{"appendonly is no", "loses every record"}, []string{survives}},
 		{"everysec", []node{{config: with("appendfsync", "everysec")}}, 0, []string{"the last two seconds"}, []string{survives}},
 		{"no sync", []node{{config: with("appendfsync", "no")}}, 0, []string{"appendfsync is no"}, []string{survives}},
-		{"evicts", []node{{config: with("maxmemory-policy", "allkeys-lru", "maxmemory", "1000")}}, 0, []string{"forgets records", "noeviction"}, []string{survives}},
+		{"evicts", []node{{config: with("maxmemory-policy", "allkeys-lru", "maxmemory", "1000")}}, 0, []string{"evicts records", "noeviction"}, []string{survives}},
 		{"would evict", []node{{config: with("maxmemory-policy", "allkeys-lru")}}, 0, []string{survives, "without effect"}, nil},
 		{"not told", []node{{}}, 0, []string{"CONFIG GET", "not known"}, []string{survives}},
 		{"replicas", []node{{config: good, replicas: 2}}, 0, []string{"a failover can lose", "wait_replicas"}, nil},
@@ -383,7 +383,7 @@ func TestRedisSurvives(t *testing.T) {
 		{"waited for, not fenced", []node{{config: good, replicas: 2}}, 1, []string{"acknowledged by 1", "min-replicas-to-write is 0"}, nil},
 		{"one bad node of two", []node{{config: good}, {config: with("appendonly", "no")}}, 0, []string{"appendonly is no"}, []string{survives}},
 	} {
-		got := statement(tt.nodes, tt.wait)
+		got := describeDurability(tt.nodes, tt.wait)
 		for _, w := range tt.want {
 			if !strings.Contains(got, w) {
 				t.Errorf("%s: %q lacks %q", tt.name, got, w)
@@ -447,7 +447,7 @@ func failover(t *testing.T, params string, args ...string) (ran map[string]int, 
 	})
 	host, port, _ := strings.Cut(proxy.addr, ":")
 	replica := startRedis(t, append(args, "--replicaof", host+" "+port)...)
-	replica.says(t, "MASTER <-> REPLICA sync: Finished with success")
+	replica.waitForOutput(t, "MASTER <-> REPLICA sync: Finished with success")
 
 	sentinel := &server{port: freePort(t), more: make(chan struct{})}
 	conf := filepath.Join(t.TempDir(), "sentinel.conf")
@@ -462,7 +462,7 @@ func failover(t *testing.T, params string, args ...string) (ran map[string]int, 
 	}
 	sentinel.cmd = exec.Command(program, conf, "--sentinel")
 	sentinel.start(t)
-	sentinel.says(t, "+slave slave")
+	sentinel.waitForOutput(t, "+slave slave")
 
 	ran = map[string]int{}
 	url := fmt.Sprintf("redis://127.0.0.1:%d?master_name=m&dial_timeout=500ms&max_retries=1", sentinel.port)
@@ -499,7 +499,7 @@ func failover(t *testing.T, params string, args ...string) (ran map[string]int, 
 	drop = true
 	close(lag)
 	mu.Unlock()
-	sentinel.says(t, "+switch-master")
+	sentinel.waitForOutput(t, "+switch-master")
 	if err := first.Close(); err != nil {
 		t.Error(err)
 	}
@@ -525,7 +525,7 @@ func synced(t *testing.T, master, replica *redis.Client) bool {
 }
 
 // A replica that lags is promoted. With replicas that are waited for, nothing
-// runs twice; without, what the statement says is lost is lost.
+// runs twice; without, records are lost as Survives describes.
 func TestRedisFailover(t *testing.T) {
 	t.Run("waited for", func(t *testing.T) {
 		t.Parallel()
@@ -553,7 +553,7 @@ func TestRedisFailover(t *testing.T) {
 	})
 }
 
-// Three masters, and nobody says so: the URL names one of them.
+// A Cluster of three masters is detected from a URL that names one of them.
 func TestRedisCluster(t *testing.T) {
 	var nodes []*server
 	for n, slots := range [][2]int{{0, 5460}, {5461, 10922}, {10923, 16383}} {
@@ -569,7 +569,7 @@ func TestRedisCluster(t *testing.T) {
 		nodes = append(nodes, s)
 	}
 	for _, s := range nodes {
-		s.says(t, "Cluster state changed: ok")
+		s.waitForOutput(t, "Cluster state changed: ok")
 	}
 	for _, params := range []string{"", "?wait_replicas=0&cluster=true"} {
 		k := keeper(t, Config{Store: nodes[1].url(params), Poll: time.Hour, Lease: time.Hour})

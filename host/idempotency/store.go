@@ -8,34 +8,34 @@ import (
 // id names a record.
 type id struct{ scope, key string }
 
-// String is the name in every store. It has no braces: they would pin a whole
-// scope to one slot of a Redis Cluster.
+// String returns the record's name in every store. It has no braces: they would
+// pin a whole scope to one slot of a Redis Cluster.
 func (i id) String() string { return "idemp:" + i.scope + ":" + i.key }
 
-// store holds records and applies the machine to one at a time, atomically and
-// by its own clock. Errors are ErrStoreUnavailable and ErrOverloaded, wrapped,
-// and those of the context.
+// store holds records and applies the functions of machine.go to one at a time,
+// atomically and by its own clock. Errors wrap ErrStoreUnavailable,
+// ErrOverloaded or the context's error.
 type store interface {
-	// claim returns the record after the claim. left is how long the lease of
-	// a PENDING one lasts.
-	claim(ctx context.Context, i id, c claiming) (r *record, left time.Duration, v verdict, err error)
-	// end is verdictDone, verdictLate or verdictGone, as is renew.
-	end(ctx context.Context, i id, e ending) (verdict, error)
+	// claim returns the record after the claim. left is the rest of a PENDING
+	// record's lease.
+	claim(ctx context.Context, i id, c claimRequest) (r *record, left time.Duration, v verdict, err error)
+	// complete and renew return verdictDone, verdictLate or verdictGone.
+	complete(ctx context.Context, i id, e completion) (verdict, error)
 	renew(ctx context.Context, i id, owner string, fence, lease int64) (verdict, error)
-	// get is nil when there is no record. The record is settled.
+	// get returns the settled record, nil if there is none.
 	get(ctx context.Context, i id) (r *record, left time.Duration, err error)
-	// list calls f with every record of a scope, settled, in no order, until
-	// it returns false. Records that come or go meanwhile may be missed.
+	// list calls f with every settled record of a scope, in no order, until f
+	// returns false. Records created or removed meanwhile may be missed.
 	list(ctx context.Context, scope string, f func(key string, r *record) bool) error
-	// flush removes one record if flushable lets it.
+	// flush removes one record if it is flushable.
 	flush(ctx context.Context, i id) (found, flushed bool, err error)
-	// watch makes sure that ends outside of this process are told from when it
-	// returns until the store is closed. A store that only this process writes
-	// to has nothing to tell.
-	watch(ctx context.Context) error
+	// subscribe delivers completions of other processes, from when it returns
+	// until the store is closed. A store that only this process writes to does
+	// nothing.
+	subscribe(ctx context.Context) error
 	// ping reports whether the store answers.
 	ping(ctx context.Context) error
-	// survives says what is lost when, and what is not.
+	// survives describes which failures the store's records survive.
 	survives(ctx context.Context) string
 	close() error
 }

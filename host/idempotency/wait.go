@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// flight is a key that somebody here waits for. All of them share one
-// goroutine that looks at the record.
+// flight is a key that callers of this process wait for. They share one
+// goroutine that polls the record.
 type flight struct {
 	waiters int           // guarded by Keeper.mu
-	poke    chan struct{} // holds a token when the record is to be looked at
+	wake    chan struct{} // holds a token when the record must be read
 	empty   chan struct{} // closed when the last waiter has left
 	done    chan struct{} // closed when rec is set
 	rec     *record       // nil: no record. Written before done is closed
 }
 
-// wait returns when the record of i is no longer held: the record as it is
-// then, nil when there is none, PENDING when it may be taken over. The error
-// is the cause of ctx.
+// wait returns the record of i once its lease is no longer held: nil if there is
+// none, PENDING if it may be taken over. The error is the cause of ctx.
 func (k *Keeper) wait(ctx context.Context, i id) (*record, error) {
 	k.mu.Lock()
 	f := k.flights[i]
@@ -26,10 +25,10 @@ func (k *Keeper) wait(ctx context.Context, i id) (*record, error) {
 			k.mu.Unlock()
 			return nil, context.Canceled
 		}
-		f = &flight{poke: make(chan struct{}, 1), empty: make(chan struct{}), done: make(chan struct{})}
+		f = &flight{wake: make(chan struct{}, 1), empty: make(chan struct{}), done: make(chan struct{})}
 		k.flights[i] = f
 		k.wg.Add(1)
-		go k.look(i, f)
+		go k.poll(i, f)
 	}
 	f.waiters++
 	k.mu.Unlock()
@@ -50,17 +49,17 @@ func (k *Keeper) wait(ctx context.Context, i id) (*record, error) {
 	return nil, context.Cause(ctx)
 }
 
-// look waits for the end of a record, on behalf of all waiters of a flight.
-func (k *Keeper) look(i id, f *flight) {
+// poll waits for the completion of a record for all waiters of a flight.
+func (k *Keeper) poll(i id, f *flight) {
 	defer k.wg.Done()
 	ctx, cancel := context.WithTimeout(k.ctx, k.config.Poll)
-	_ = k.store.watch(ctx) // else there is the poll
+	_ = k.store.subscribe(ctx) // on an error, polling is enough
 	cancel()
 	for {
-		// Only now: what ended before the watch began is seen here.
+		// After subscribing, so that no completion falls between the two.
 		start := time.Now()
 		rec, left, err := k.store.get(k.ctx, i)
-		k.timed("get", start, err)
+		k.observeStore("get", start, err)
 		if err == nil && (rec == nil || rec.Status != Pending || left <= 0) {
 			k.mu.Lock()
 			if k.flights[i] == f {
@@ -78,7 +77,7 @@ func (k *Keeper) look(i id, f *flight) {
 		}
 		t := time.NewTimer(again)
 		select {
-		case <-f.poke:
+		case <-f.wake:
 		case <-t.C:
 		case <-f.empty:
 			t.Stop()
@@ -91,22 +90,21 @@ func (k *Keeper) look(i id, f *flight) {
 	}
 }
 
-// tell has the record of i looked at, if anybody here waits for it; with the
-// zero id those of all that wait.
-func (k *Keeper) tell(i id) {
+// notify wakes the flight of i, if there is one, or all flights for the zero id.
+func (k *Keeper) notify(i id) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	poke := func(f *flight) {
+	wake := func(f *flight) {
 		select {
-		case f.poke <- struct{}{}:
-		default: // it will be looked at anyway
+		case f.wake <- struct{}{}:
+		default: // a read is already due
 		}
 	}
 	if f := k.flights[i]; f != nil {
-		poke(f)
+		wake(f)
 	} else if i == (id{}) {
 		for _, f := range k.flights {
-			poke(f)
+			wake(f)
 		}
 	}
 }

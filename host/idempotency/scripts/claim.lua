@@ -1,6 +1,6 @@
 -- Claims a key. The same as claim in machine.go.
 -- KEYS: the record. ARGV: owner, payload, label, ttl, lease, rerun, retry,
--- the error of a lapsed owner, channel.
+-- the error of an expired owner, channel.
 -- Returns the verdict, the time, and the fence or the record.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -12,7 +12,7 @@ local f = redis.call('HMGET', key, 'status', 'owner', 'payload', 'fence', 'lease
 local status, oldOwner, fence, lapsed = f[1], f[2], tonumber(f[4]) or 0, false
 
 if status == 'RELEASED' then
-  -- Its owner took this claim back, and go-redis sent it again before.
+  -- The owner has released this claim; this is a retransmission by go-redis.
   if oldOwner == owner then return {'stale', int(now)} end
   status = false
 elseif status and tonumber(f[7]) <= now then

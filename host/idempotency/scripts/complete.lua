@@ -1,7 +1,7 @@
--- Ends a call. The same as end in machine.go.
--- KEYS: the record. ARGV: owner, fence, status (RELEASED takes the claim
--- back), result, error, unknown, digest, size, what a failure is kept for,
--- how long a claim that was taken back is remembered, channel.
+-- Completes a call. The same as complete in machine.go.
+-- KEYS: the record. ARGV: owner, fence, status (RELEASED releases the claim),
+-- result, error, unknown, digest, size, milliseconds that a failure is kept,
+-- milliseconds that a released claim is remembered, channel.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local function int(n) return string.format('%.0f', n) end
@@ -40,7 +40,7 @@ if ARGV[6] == '1' then
 elseif status == 'FAILED' then
   expires = now + short
 end
--- In one command: each costs more than all that is decided here.
+-- One command: each round trip into Redis costs more than the decision above.
 local set = {'status', status, 'expiresAt', int(expires), 'endedAt', int(now)}
 local function also(name, value)
   set[#set + 1] = name
