@@ -110,7 +110,7 @@ func (s *state) job(cmd *cobra.Command, all bool, id string) (*client.JobInfo, e
 		return nil, err
 	}
 	if len(list) == 0 {
-		return nil, &fault.Error{Code: fault.NotRunning, Message: fmt.Sprintf("there is no job %q; toolctl jobs list shows those that there are", id)}
+		return nil, &fault.Error{Code: fault.NotRunning, Message: fmt.Sprintf("there is no job %q; toolctl jobs list shows all jobs", id)}
 	}
 	return &list[0], nil
 }

@@ -1,21 +1,20 @@
-// Package breaker refuses calls to what keeps failing, and finds out with one
-// trial at a time whether it works again.
+// Package breaker implements a circuit breaker: it refuses calls to a failing
+// tool, and probes with one trial at a time whether the tool has recovered.
 //
 // A Breaker is CLOSED at first. It opens after Config.Failures failures in a
 // row, or when at least Config.Ratio of the last Config.Window outcomes are
 // failures, never before that many were counted. It stays OPEN for
 // Config.Reset and is then HALF_OPEN: one call runs as a trial, all others are
-// refused as before. A trial that succeeds closes the breaker, one that fails
-// opens it anew, one whose outcome is Neutral gives the trial back, and one
-// that never answers expires after Config.Trial.
+// still refused. A trial that succeeds closes the breaker, one that fails opens
+// it again, one whose outcome is Neutral is released, and one that never reports
+// expires after Config.Trial.
 //
-// A call holds a Ticket of the state that let it in. An outcome that comes
-// when the breaker has left that state says nothing about the new one and is
-// ignored: a success from before the opening closes nothing.
+// A call holds a Ticket of the state that admitted it. An outcome that arrives
+// after the breaker has left that state is ignored: a success from before the
+// opening does not close it.
 //
-// What counts as a failure is the caller's to say. The package knows nothing
-// of tools and can be used alone; time is the standard library's, so that it
-// is deterministic under testing/synctest.
+// The caller classifies failures. The package is independent of tools; it uses
+// package time, so that it is deterministic under testing/synctest.
 package breaker
 
 import (
@@ -35,12 +34,12 @@ type Config struct {
 	Ratio float64
 	// Reset is how long the breaker stays open. Default 30 s.
 	Reset time.Duration
-	// Trial is how long a trial may take before it is given up and another
-	// one is let in. It should be no shorter than the longest call, or a
-	// breaker of slow calls never closes. Default and least: Reset.
+	// Trial is how long a trial may take before it expires and another one is
+	// admitted. It should be at least the duration of the longest call, or a
+	// breaker of slow calls never closes. Default and minimum: Reset.
 	Trial time.Duration
-	// OnChange, when set, is told each change of state, after the lock is
-	// let go; changes of one breaker may then be told out of order.
+	// OnChange, if set, is called for each change of state, after the lock is
+	// released, so that changes of one breaker may be reported out of order.
 	OnChange func(from, to State)
 }
 
@@ -61,18 +60,18 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Outcome is what a call tells the breaker about itself.
+// Outcome is the outcome of a call, for the breaker.
 type Outcome int
 
 const (
-	// Neutral says nothing about the upstream: the caller left, the input
-	// was bad, the tool answered no.
+	// Neutral is not counted: the caller left, the input was bad, or the tool
+	// refused.
 	Neutral Outcome = iota
 	Success
 	Failure
 )
 
-// State is what a breaker is in.
+// State is the state of a breaker.
 type State string
 
 const (
@@ -81,10 +80,10 @@ const (
 	HalfOpen State = "half_open"
 )
 
-// OpenError is why a call was refused.
+// OpenError is the error for a refused call.
 type OpenError struct {
-	// RetryAfter is how long until a call may be let in; 0 when that hangs
-	// on a trial that is running.
+	// RetryAfter is how long until a call may be admitted; 0 if that depends
+	// on a running trial.
 	RetryAfter time.Duration
 }
 
@@ -95,37 +94,37 @@ func (e *OpenError) Error() string {
 	return fmt.Sprintf("circuit breaker is open for another %v", e.RetryAfter.Round(time.Millisecond))
 }
 
-// Breaker is safe for concurrent use.
+// Breaker is a circuit breaker. It is safe for concurrent use.
 type Breaker struct {
 	config Config
 
 	mu    sync.Mutex
 	state state  // guarded by mu
-	gen   uint64 // counts the states there have been; guarded by mu
+	gen   uint64 // number of state changes; guarded by mu
 }
 
-// state is one of closed, *open and *halfOpen. None of them knows of locks or
-// of the clock.
+// state is one of *closed, *open and *halfOpen. They are pure: they neither lock
+// nor read the clock.
 type state interface {
 	name() State
-	// enter lets a call in, or says how long it has to wait.
-	enter(now time.Time) (ok bool, trial uint64, wait time.Duration)
-	// leave counts an outcome and is the state that follows from it.
-	leave(trial uint64, o Outcome, now time.Time) state
-	// holds reports whether an outcome of that trial would count.
-	holds(trial uint64, now time.Time) bool
-	// tick is the state that the mere passing of time leads to.
+	// admit admits a call, or returns how long it must wait.
+	admit(now time.Time) (ok bool, trial uint64, wait time.Duration)
+	// record counts an outcome and returns the next state.
+	record(trial uint64, o Outcome, now time.Time) state
+	// isCurrent reports whether an outcome of that trial would be counted.
+	isCurrent(trial uint64, now time.Time) bool
+	// tick returns the state at now if nothing else happened.
 	tick(now time.Time) state
 }
 
-// New makes a closed breaker.
+// New returns a closed breaker.
 func New(c Config) *Breaker {
 	c = c.withDefaults()
 	return &Breaker{config: c, state: newClosed(c)}
 }
 
-// Ticket is a call that was let in. Its Done is called once, with any outcome;
-// further calls do nothing.
+// Ticket is an admitted call. Done must be called with its outcome; further calls
+// of Done do nothing.
 type Ticket struct {
 	b     *Breaker
 	gen   uint64
@@ -133,85 +132,85 @@ type Ticket struct {
 	once  sync.Once
 }
 
-// Enter lets a call in or answers an *OpenError.
+// Enter admits a call or returns an *OpenError.
 func (b *Breaker) Enter() (*Ticket, error) {
 	now := time.Now()
 	b.mu.Lock()
 	from := b.state.name()
-	b.moveLocked(b.state.tick(now))
-	ok, trial, wait := b.state.enter(now)
+	b.setStateLocked(b.state.tick(now))
+	ok, trial, wait := b.state.admit(now)
 	t := &Ticket{b: b, gen: b.gen, trial: trial}
 	to := b.state.name()
 	b.mu.Unlock()
-	b.tell(from, to)
+	b.notify(from, to)
 	if !ok {
 		return nil, &OpenError{RetryAfter: wait}
 	}
 	return t, nil
 }
 
-// Done gives the ticket back with what came of the call.
+// Done reports the outcome of the call.
 func (t *Ticket) Done(o Outcome) {
 	t.once.Do(func() {
 		b, now := t.b, time.Now()
 		b.mu.Lock()
 		from := b.state.name()
-		b.moveLocked(b.state.tick(now))
+		b.setStateLocked(b.state.tick(now))
 		if t.gen == b.gen {
-			b.moveLocked(b.state.leave(t.trial, o, now))
+			b.setStateLocked(b.state.record(t.trial, o, now))
 		}
 		to := b.state.name()
 		b.mu.Unlock()
-		b.tell(from, to)
+		b.notify(from, to)
 	})
 }
 
-// Current reports whether the breaker is still in the state that let the call
-// in, so that an outcome would count. A call whose breaker has opened meanwhile,
-// or whose trial was given up, has no right to try again.
+// Current reports whether the breaker is still in the state that admitted the
+// call, so that its outcome would be counted. Otherwise, after an opening or an
+// expired trial, the call must not be retried.
 func (t *Ticket) Current() bool {
 	b, now := t.b, time.Now()
 	b.mu.Lock()
 	from := b.state.name()
-	b.moveLocked(b.state.tick(now))
-	ok := t.gen == b.gen && b.state.holds(t.trial, now)
+	b.setStateLocked(b.state.tick(now))
+	ok := t.gen == b.gen && b.state.isCurrent(t.trial, now)
 	to := b.state.name()
 	b.mu.Unlock()
-	b.tell(from, to)
+	b.notify(from, to)
 	return ok
 }
 
-// State is the state now.
+// State returns the current state.
 func (b *Breaker) State() State {
 	b.mu.Lock()
 	from := b.state.name()
-	b.moveLocked(b.state.tick(time.Now()))
+	b.setStateLocked(b.state.tick(time.Now()))
 	to := b.state.name()
 	b.mu.Unlock()
-	b.tell(from, to)
+	b.notify(from, to)
 	return to
 }
 
-// Snapshot is a breaker at one moment, for people.
+// Snapshot is the state of a breaker at one moment, for operators.
 type Snapshot struct {
 	State State
-	// Row counts the failures in a row; Failed of the last Counted outcomes
-	// are failures. All are 0 unless the breaker is closed.
+	// Row is the number of consecutive failures; Failed of the last Counted
+	// outcomes are failures. All are 0 unless the breaker is closed.
 	Row, Failed, Counted int
-	// RetryAfter is how long an open breaker refuses yet.
+	// RetryAfter is how long an open breaker still refuses calls.
 	RetryAfter time.Duration
 }
 
-// Snapshot describes the breaker as it is now.
+// Snapshot returns the present state with its counters.
 func (b *Breaker) Snapshot() Snapshot {
 	now := time.Now()
 	b.mu.Lock()
 	from := b.state.name()
-	b.moveLocked(b.state.tick(now))
+	b.setStateLocked(b.state.tick(now))
 	s := Snapshot{State: b.state.name()}
 	switch state := b.state.(type) {
 	case *closed:
-		s.Row, s.Failed, s.Counted = state.row, state.failed, state.next
+		s.Row, s.Failed, s.Counted = state.consecutive, state.failed, state.next
 		if state.full {
 			s.Counted = len(state.ring)
 		}
@@ -219,28 +218,28 @@ func (b *Breaker) Snapshot() Snapshot {
 		s.RetryAfter = state.until.Sub(now)
 	}
 	b.mu.Unlock()
-	b.tell(from, s.State)
+	b.notify(from, s.State)
 	return s
 }
 
-// Reset closes the breaker and forgets what it counted. Outcomes of calls that
-// run now are ignored.
+// Reset closes the breaker and clears its counters. Outcomes of running calls are
+// ignored.
 func (b *Breaker) Reset() {
 	b.mu.Lock()
 	from := b.state.name()
-	b.moveLocked(newClosed(b.config))
+	b.setStateLocked(newClosed(b.config))
 	b.mu.Unlock()
-	b.tell(from, Closed)
+	b.notify(from, Closed)
 }
 
-func (b *Breaker) moveLocked(s state) {
+func (b *Breaker) setStateLocked(s state) {
 	if s != b.state {
 		b.state = s
 		b.gen++
 	}
 }
 
-func (b *Breaker) tell(from, to State) {
+func (b *Breaker) notify(from, to State) {
 	if from != to && b.config.OnChange != nil {
 		b.config.OnChange(from, to)
 	}
@@ -248,22 +247,22 @@ func (b *Breaker) tell(from, to State) {
 
 // closed counts outcomes.
 type closed struct {
-	config Config
-	row    int    // failures in a row
-	ring   []bool // the last outcomes, true for a failure
-	next   int    // where in ring the next one goes
-	full   bool
-	failed int // how many in ring are failures
+	config      Config
+	consecutive int    // failures in a row
+	ring        []bool // the last outcomes, true for a failure
+	next        int    // index in ring of the next outcome
+	full        bool
+	failed      int // number of failures in ring
 }
 
 func newClosed(c Config) *closed { return &closed{config: c, ring: make([]bool, c.Window)} }
 
 func (s *closed) name() State                                   { return Closed }
-func (s *closed) enter(time.Time) (bool, uint64, time.Duration) { return true, 0, 0 }
-func (s *closed) holds(uint64, time.Time) bool                  { return true }
+func (s *closed) admit(time.Time) (bool, uint64, time.Duration) { return true, 0, 0 }
+func (s *closed) isCurrent(uint64, time.Time) bool              { return true }
 func (s *closed) tick(time.Time) state                          { return s }
 
-func (s *closed) leave(_ uint64, o Outcome, now time.Time) state {
+func (s *closed) record(_ uint64, o Outcome, now time.Time) state {
 	if o == Neutral {
 		return s
 	}
@@ -274,31 +273,31 @@ func (s *closed) leave(_ uint64, o Outcome, now time.Time) state {
 	s.ring[s.next] = fail
 	if fail {
 		s.failed++
-		s.row++
+		s.consecutive++
 	} else {
-		s.row = 0
+		s.consecutive = 0
 	}
 	if s.next++; s.next == len(s.ring) {
 		s.next, s.full = 0, true
 	}
-	if s.row >= s.config.Failures || s.full && float64(s.failed) >= s.config.Ratio*float64(len(s.ring)) {
+	if s.consecutive >= s.config.Failures || s.full && float64(s.failed) >= s.config.Ratio*float64(len(s.ring)) {
 		return &open{config: s.config, until: now.Add(s.config.Reset)}
 	}
 	return s
 }
 
-// open refuses until its time has passed.
+// open refuses calls until a point in time.
 type open struct {
 	config Config
 	until  time.Time
 }
 
 func (s *open) name() State { return Open }
-func (s *open) enter(now time.Time) (bool, uint64, time.Duration) {
+func (s *open) admit(now time.Time) (bool, uint64, time.Duration) {
 	return false, 0, s.until.Sub(now)
 }
-func (s *open) holds(uint64, time.Time) bool           { return false }
-func (s *open) leave(uint64, Outcome, time.Time) state { return s }
+func (s *open) isCurrent(uint64, time.Time) bool        { return false }
+func (s *open) record(uint64, Outcome, time.Time) state { return s }
 func (s *open) tick(now time.Time) state {
 	if now.Before(s.until) {
 		return s
@@ -306,18 +305,18 @@ func (s *open) tick(now time.Time) state {
 	return &halfOpen{config: s.config}
 }
 
-// halfOpen lets one trial in at a time.
+// halfOpen admits one trial at a time.
 type halfOpen struct {
 	config  Config
 	trial   uint64    // the number of the newest trial
-	running bool      // whether that one may still answer
-	expires time.Time // when it is given up
+	running bool      // whether that one may still report
+	expires time.Time // when it expires
 }
 
 func (s *halfOpen) name() State          { return HalfOpen }
 func (s *halfOpen) tick(time.Time) state { return s }
 
-func (s *halfOpen) enter(now time.Time) (bool, uint64, time.Duration) {
+func (s *halfOpen) admit(now time.Time) (bool, uint64, time.Duration) {
 	if s.running && now.Before(s.expires) {
 		return false, 0, 0
 	}
@@ -326,13 +325,13 @@ func (s *halfOpen) enter(now time.Time) (bool, uint64, time.Duration) {
 	return true, s.trial, 0
 }
 
-func (s *halfOpen) holds(trial uint64, now time.Time) bool {
+func (s *halfOpen) isCurrent(trial uint64, now time.Time) bool {
 	return trial == s.trial && s.running && now.Before(s.expires)
 }
 
-func (s *halfOpen) leave(trial uint64, o Outcome, now time.Time) state {
-	if !s.holds(trial, now) {
-		return s // a trial that expired says nothing any more
+func (s *halfOpen) record(trial uint64, o Outcome, now time.Time) state {
+	if !s.isCurrent(trial, now) {
+		return s // the trial has expired
 	}
 	switch o {
 	case Success:

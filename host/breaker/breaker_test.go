@@ -83,13 +83,13 @@ func TestOneTrialOfMany(t *testing.T) {
 		if len(in) != 1 {
 			t.Fatalf("%d trials run", len(in))
 		}
-		// A neutral trial is given back: the next one runs.
+		// A neutral trial is released: the next one runs.
 		(<-in).Done(Neutral)
 		tk, err := b.Enter()
 		if err != nil {
 			t.Fatalf("after a neutral trial: %v", err)
 		}
-		// One that never answers, as after a panic, expires.
+		// One that never reports, as after a panic, expires.
 		time.Sleep(30 * time.Second)
 		second, err := b.Enter()
 		if err != nil {
@@ -106,8 +106,7 @@ func TestOneTrialOfMany(t *testing.T) {
 	})
 }
 
-// A breaker of calls that take longer than it stays open must still come to
-// close.
+// A breaker of calls that take longer than Reset must still be able to close.
 func TestTrialMayTakeLongerThanReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Config{Failures: 1, Trial: 5 * time.Minute})
@@ -153,7 +152,7 @@ func TestLateResultsAreIgnored(t *testing.T) {
 	})
 }
 
-// model says the same as Breaker in another way: from the whole history.
+// model is a second implementation of Breaker that evaluates the whole history.
 type model struct {
 	c       Config
 	epoch   int
@@ -194,7 +193,7 @@ func (m *model) enter() (epoch, trial int, ok bool) {
 	return m.epoch, m.trial, true
 }
 
-// counts is what of the history is looked at.
+// counts returns the part of the history that counts.
 func (m *model) counts() (failed, counted int) {
 	last := m.history[max(0, len(m.history)-m.c.Window):]
 	for _, f := range last {
@@ -205,7 +204,7 @@ func (m *model) counts() (failed, counted int) {
 	return failed, len(last)
 }
 
-// current reports whether an outcome would count.
+// current reports whether an outcome would be counted.
 func (m *model) current(epoch, trial int) bool {
 	m.tick()
 	return epoch == m.epoch && m.state != Open &&

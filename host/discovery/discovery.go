@@ -1,8 +1,7 @@
-// Package discovery keeps the tools that modules bring for identities. A module
-// is asked once for an identity, and again when its answer is old, was
-// invalidated, or belongs to a configuration or a module that counts no more;
-// who asks at the same time waits for the same answer. The package checks what
-// a module lists and asks no module itself: Cache.Get is given how.
+// Package discovery caches the tools that modules list for identities. A module is
+// queried once per identity, and again if its answer expired, was invalidated, or
+// belongs to an older configuration or module. Concurrent callers share one query.
+// The package does not call modules itself: the caller of Cache.Get supplies how.
 package discovery
 
 import (
@@ -28,7 +27,7 @@ import (
 )
 
 const (
-	// MaxEntries is how many are kept.
+	// MaxEntries is how many identities are cached.
 	MaxEntries = 10_000
 	// MaxTools is how many tools a module may bring for one identity, MaxText the
 	// bytes of a title or a description, MaxSchema those of a schema or a
@@ -39,31 +38,29 @@ const (
 	MaxSize   = 4 << 20
 	// MaxTime is how long one discovery may take.
 	MaxTime = 3 * time.Second
-	// discoveries is how many run at a time.
-	discoveries = 16
-	// queueTime is how long a discovery waits for its turn.
+	// maxConcurrent is how many discoveries run at a time.
+	maxConcurrent = 16
+	// queueTime is how long a discovery waits for a slot.
 	queueTime = 30 * time.Second
 
-	// defaultTTL is how long a surface is fresh; minTTL and maxTTL bound what
-	// a module says instead.
+	// defaultTTL is how long a surface is fresh; minTTL and maxTTL bound a
+	// module's own TTL.
 	defaultTTL = 15 * time.Minute
 	minTTL     = time.Second
 	maxTTL     = 24 * time.Hour
-	// refusedFor is how long it is remembered that a server refused an
-	// identity.
+	// refusedFor is how long a server's refusal of an identity is cached.
 	refusedFor = time.Minute
-	// staleFor is how long a surface serves after its refresh failed before the
-	// next use tries again: a server that hangs costs a caller 3 seconds now and
-	// then, and not each of them.
+	// staleFor is the delay between a failed refresh and the next try: a
+	// hanging server delays a few callers by 3 seconds, not all of them.
 	staleFor = 10 * time.Second
 )
 
-// ErrSuperseded says that what was discovered was of a configuration or of a
-// module that counts no more. Whoever gets it resolves anew.
+// ErrSuperseded is the error of a discovery whose configuration or module was
+// replaced while it ran. The caller must resolve the identity again.
 var ErrSuperseded = errors.New("the configuration or the module changed during the discovery")
 
-// Tool is one tool of a Surface. All its fields are text, so that equal tools
-// of many identities are one in memory.
+// Tool is one tool of a Surface. Its fields are comparable, so that equal tools of
+// many identities share memory.
 type Tool struct {
 	Name, Title, Description string
 	// Schema, Annotations and Binding are JSON, or empty.
@@ -71,45 +68,43 @@ type Tool struct {
 	Mutating                     bool
 }
 
-// Surface is the tools that a module brings for one identity. It is immutable.
+// Surface holds the tools that a module lists for one identity. It is immutable.
 type Surface struct {
 	Safety abi.Safety
-	// Stale says why the last refresh failed, where it did: the surface is
-	// older than it should be.
+	// Stale is why the last refresh failed, empty if it did not.
 	Stale string
 
-	offers []unique.Handle[Tool] // by name
-	ttl    time.Duration
-	made   time.Time
-	// again is when a surface that is stale may be refreshed.
-	again time.Time
+	tools   []unique.Handle[Tool] // by name
+	ttl     time.Duration
+	created time.Time
+	// retryAfter is when a stale surface may be refreshed.
+	retryAfter time.Time
 }
 
-// fresh reports whether the surface serves without a discovery.
+// fresh reports whether the surface may be used without a discovery.
 func (f *Surface) fresh(now time.Time) bool {
-	return now.Before(f.made.Add(f.ttl)) || now.Before(f.again) && now.Before(f.made.Add(2*f.ttl))
+	return now.Before(f.created.Add(f.ttl)) || now.Before(f.retryAfter) && now.Before(f.created.Add(2*f.ttl))
 }
 
-// NewSurface takes a module's offers; their names are different. ttl 0 stands
-// for the default.
+// NewSurface returns a Surface of tools with distinct names. ttl 0 is the default.
 func NewSurface(offers []Tool, safety abi.Safety, ttl time.Duration) *Surface {
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	s := &Surface{Safety: safety, ttl: min(max(ttl, minTTL), maxTTL), offers: make([]unique.Handle[Tool], len(offers))}
+	s := &Surface{Safety: safety, ttl: min(max(ttl, minTTL), maxTTL), tools: make([]unique.Handle[Tool], len(offers))}
 	slices.SortFunc(offers, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
 	for i, o := range offers {
-		s.offers[i] = unique.Make(o)
+		s.tools[i] = unique.Make(o)
 	}
 	return s
 }
 
-// Offers are the tools that an identity sees, by name: all, or, when it may
-// only read, those that change nothing.
+// Offers returns the tools that an identity sees, by name: all, or only those that
+// are not mutating if the identity is read-only.
 func (s *Surface) Offers(reads bool) []Tool {
 	reads = reads || s.Safety.ReadOnly
-	list := make([]Tool, 0, len(s.offers))
-	for _, h := range s.offers {
+	list := make([]Tool, 0, len(s.tools))
+	for _, h := range s.tools {
 		if o := h.Value(); !reads || !o.Mutating {
 			list = append(list, o)
 		}
@@ -117,68 +112,68 @@ func (s *Surface) Offers(reads bool) []Tool {
 	return list
 }
 
-// Find is the tool of that name, if the identity sees it.
+// Find returns the tool of that name, if the identity sees it.
 func (s *Surface) Find(name string, reads bool) (Tool, bool) {
-	i, ok := slices.BinarySearchFunc(s.offers, name, func(h unique.Handle[Tool], name string) int { return cmp.Compare(h.Value().Name, name) })
+	i, ok := slices.BinarySearchFunc(s.tools, name, func(h unique.Handle[Tool], name string) int { return cmp.Compare(h.Value().Name, name) })
 	if !ok {
 		return Tool{}, false
 	}
-	o := s.offers[i].Value()
+	o := s.tools[i].Value()
 	return o, !o.Mutating || !reads && !s.Safety.ReadOnly
 }
 
 // Events of surfaces, for Config.Observe and logs.
 const (
 	Hit         = "hit"
-	Miss        = "miss"        // a new entry
-	Refreshed   = "refresh"     // an old entry was made anew
-	Stale       = "stale"       // a refresh failed and the old one serves on
-	Failed      = "failed"      // a discovery failed and nothing serves
-	Refused     = "refused"     // the server refused the identity, or had done so within a minute
-	Invalidated = "invalidated" // the next use makes it anew
-	Superseded  = "superseded"  // what was discovered was not kept
+	Miss        = "miss"        // a new entry was discovered
+	Refreshed   = "refresh"     // an expired entry was discovered again
+	Stale       = "stale"       // a refresh failed and the old surface stays in use
+	Failed      = "failed"      // a discovery failed and there is no surface
+	Refused     = "refused"     // the server refused the identity, now or within the last minute
+	Invalidated = "invalidated" // the next use discovers again
+	Superseded  = "superseded"  // the result of a discovery was dropped
 	Evicted     = "evicted"     // the cache was full
 )
 
-// Cache keeps what modules make for identities. It is safe for concurrent
-// use. Its goroutines are discoveries, which Close ends.
+// Cache holds a Surface per fingerprint. It is safe for concurrent use. Its only
+// goroutines are discoveries, which Close ends.
 type Cache struct {
-	// observe hears of every event; it must not block.
+	// observe is called for every event; it must not block.
 	observe func(tool, event string)
 	log     *slog.Logger
 
 	entries *otter.Cache[string, *entry]
 	flights singleflight.Group
-	turns   *semaphore.Weighted
+	slots   *semaphore.Weighted
 	// generation counts reloads of the configuration.
 	generation atomic.Uint64
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	// mu guards closed, so that no discovery begins after Close has begun to
-	// wait for those that run.
+	// wait for running ones.
 	mu     sync.Mutex
 	closed bool // guarded by mu
 	work   sync.WaitGroup
 }
 
-// NewCache makes one for at most size entries.
+// NewCache returns a Cache of at most size entries.
 func NewCache(size int, observe func(tool, event string), log *slog.Logger) *Cache {
-	s := &Cache{observe: observe, log: log, turns: semaphore.NewWeighted(discoveries)}
+	s := &Cache{observe: observe, log: log, slots: semaphore.NewWeighted(maxConcurrent)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.entries = otter.Must(&otter.Options[string, *entry]{
 		MaximumSize: size,
 		Executor:    func(fn func()) { fn() }, // no goroutines of its own
 		OnDeletion: func(d otter.DeletionEvent[string, *entry]) { // under the cache's lock
 			if d.WasEvicted() {
-				s.event(d.Value, Evicted)
+				s.report(d.Value, Evicted)
 			}
 		},
 	})
 	return s
 }
 
-// Close ends the discoveries that run and waits for them.
+// Close cancels running discoveries and waits for them.
 func (s *Cache) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -187,37 +182,37 @@ func (s *Cache) Close() {
 	s.work.Wait()
 }
 
-// Generation is that of the configuration; a Key is made with it.
+// Generation returns the configuration's generation, for a Key.
 func (s *Cache) Generation() uint64 { return s.generation.Load() }
 
-// entry is what is kept for one fingerprint. The fields above mu do not change.
+// entry is the cached state of one fingerprint. key is immutable.
 type entry struct {
 	key Key
 
 	mu sync.Mutex
-	// epoch counts invalidations: what was discovered in an earlier one is not
-	// kept.
-	epoch   uint64
-	surface *Surface // nil before the first discovery and after an invalidation
-	wasMade bool     // some surface was made before
-	refused *fault.Error
-	until   time.Time // how long refused counts
-	used    time.Time
+	// epoch counts invalidations: results of discoveries that began in an
+	// earlier epoch are dropped.
+	epoch        uint64
+	surface      *Surface // nil before the first discovery and after an invalidation
+	discovered   bool     // some surface was made before
+	refused      *fault.Error
+	refusedUntil time.Time // how long refused counts
+	used         time.Time
 }
 
-// Key is whose surface is asked for.
+// Key identifies a surface.
 type Key struct {
 	Fingerprint string
 	Tool        string
 	Version     string
-	// Generation is what Cache.Generation was when the fingerprint was made.
+	// Generation is that of Cache.Generation when the fingerprint was made.
 	Generation uint64
-	// Shown is for operators: what sets this identity apart and is no secret.
+	// Shown are the identity's claims that are not secret, for operators.
 	Shown    map[string]string
 	ReadOnly bool
 }
 
-func (s *Cache) event(e *entry, event string, more ...any) {
+func (s *Cache) report(e *entry, event string, more ...any) {
 	s.observe(e.key.Tool, event)
 	level := slog.LevelInfo
 	switch event {
@@ -229,10 +224,10 @@ func (s *Cache) event(e *entry, event string, more ...any) {
 	s.log.Log(context.Background(), level, "surface "+event, append([]any{"tool", e.key.Tool, "identity", e.key.Fingerprint}, more...)...)
 }
 
-// Get is the surface of key, made by discover where there is none that is
-// fresh. One discovery runs for an identity at a time, and 16 in all; it does
-// not end with the caller that began it. Errors are ErrSuperseded, what discover
-// answered, or a wire error OVERLOADED, TIMEOUT or ABORTED.
+// Get returns the surface of key, and calls discover if there is no fresh one. At
+// most one discovery per identity runs at a time, and 16 in all; it continues if
+// the caller that began it leaves. Errors are ErrSuperseded, those of discover and
+// ctx, or a *fault.Error OVERLOADED.
 func (s *Cache) Get(ctx context.Context, key Key, discover func(context.Context) (*Surface, error)) (*Surface, error) {
 	if key.Generation != s.generation.Load() {
 		return nil, ErrSuperseded
@@ -243,22 +238,22 @@ func (s *Cache) Get(ctx context.Context, key Key, discover func(context.Context)
 	e.used = now
 	epoch := e.epoch
 	surface, refused := e.surface, e.refused
-	if refused != nil && !now.Before(e.until) {
+	if refused != nil && !now.Before(e.refusedUntil) {
 		refused = nil
 	}
 	e.mu.Unlock()
 	switch {
 	case surface != nil && surface.fresh(now):
-		s.event(e, Hit)
+		s.report(e, Hit)
 		return surface, nil
 	case refused != nil:
-		s.event(e, Refused, "remembered", true)
+		s.report(e, Refused, "remembered", true)
 		return nil, refused
 	}
-	// A flight is of one entry in one epoch: whoever comes after an invalidation
-	// does not wait for a discovery that began before it.
+	// A flight belongs to one epoch of an entry: callers after an invalidation
+	// do not wait for a discovery that began before it.
 	result := s.flights.DoChan(fmt.Sprintf("%p %d", e, epoch), func() (any, error) {
-		return s.make(e, epoch, discover)
+		return s.runDiscovery(e, epoch, discover)
 	})
 	select {
 	case r := <-result:
@@ -269,8 +264,8 @@ func (s *Cache) Get(ctx context.Context, key Key, discover func(context.Context)
 	}
 }
 
-// make runs one discovery and keeps what came of it.
-func (s *Cache) make(e *entry, epoch uint64, discover func(context.Context) (*Surface, error)) (*Surface, error) {
+// runDiscovery runs one discovery and caches its result.
+func (s *Cache) runDiscovery(e *entry, epoch uint64, discover func(context.Context) (*Surface, error)) (*Surface, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -281,15 +276,15 @@ func (s *Cache) make(e *entry, epoch uint64, discover func(context.Context) (*Su
 	defer s.work.Done()
 
 	queue, cancel := context.WithTimeout(s.ctx, queueTime)
-	err := s.turns.Acquire(queue, 1)
+	err := s.slots.Acquire(queue, 1)
 	cancel()
 	if err != nil {
-		return nil, fault.Errorf(fault.Overloaded, "%d discoveries of tools are running, and many are waiting; try again", discoveries)
+		return nil, fault.Errorf(fault.Overloaded, "%d tool discoveries are running and others are waiting; try again", maxConcurrent)
 	}
-	defer s.turns.Release(1)
+	defer s.slots.Release(1)
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(s.ctx, MaxTime)
-	surface, err := s.safely(ctx, e, discover)
+	surface, err := s.discoverSafely(ctx, e, discover)
 	cancel()
 
 	now := time.Now()
@@ -297,60 +292,60 @@ func (s *Cache) make(e *entry, epoch uint64, discover func(context.Context) (*Su
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.epoch != epoch || e.key.Generation != s.generation.Load() || errors.Is(err, ErrSuperseded) {
-		s.event(e, Superseded, "took", took)
+		s.report(e, Superseded, "took", took)
 		return nil, ErrSuperseded
 	}
 	if err == nil {
-		surface.made = now
+		surface.created = now
 		event := Miss
-		if e.wasMade {
+		if e.discovered {
 			event = Refreshed
 		}
-		e.surface, e.refused, e.wasMade = surface, nil, true
-		s.event(e, event, "tools", len(surface.offers), "read_only", surface.Safety.ReadOnly, "took", took)
+		e.surface, e.refused, e.discovered = surface, nil, true
+		s.report(e, event, "tools", len(surface.tools), "read_only", surface.Safety.ReadOnly, "took", took)
 		return surface, nil
 	}
 	var we *fault.Error
 	if errors.As(err, &we) && we.Code == fault.Unauthenticated {
-		e.surface, e.refused, e.until = nil, we, now.Add(refusedFor)
-		s.event(e, Refused, "error", we.Message, "took", took)
+		e.surface, e.refused, e.refusedUntil = nil, we, now.Add(refusedFor)
+		s.report(e, Refused, "error", we.Message, "took", took)
 		return nil, we
 	}
-	if old := e.surface; old != nil && now.Before(old.made.Add(2*old.ttl)) {
+	if old := e.surface; old != nil && now.Before(old.created.Add(2*old.ttl)) {
 		kept := *old
-		kept.Stale, kept.again = err.Error(), now.Add(staleFor)
+		kept.Stale, kept.retryAfter = err.Error(), now.Add(staleFor)
 		e.surface = &kept
-		s.event(e, Stale, "error", err, "took", took)
+		s.report(e, Stale, "error", err, "took", took)
 		return &kept, nil
 	}
 	e.surface = nil
-	s.event(e, Failed, "error", err, "took", took)
+	s.report(e, Failed, "error", err, "took", took)
 	return nil, err
 }
 
-// safely is discover, with a panic as an error: this goroutine is nobody's, and
-// would take the daemon along.
-func (s *Cache) safely(ctx context.Context, e *entry, discover func(context.Context) (*Surface, error)) (_ *Surface, err error) {
+// discoverSafely calls discover and returns a panic as an error: no caller of this
+// goroutine recovers, so that a panic would end the daemon.
+func (s *Cache) discoverSafely(ctx context.Context, e *entry, discover func(context.Context) (*Surface, error)) (_ *Surface, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a discovery panicked", "tool", e.key.Tool, "identity", e.key.Fingerprint, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = fault.Errorf(fault.Internal, "the daemon failed when it listed the tools of %s; its log has the reason", e.key.Tool)
+			err = fault.Errorf(fault.Internal, "listing the tools of %s failed in the daemon; see its log", e.key.Tool)
 		}
 	}()
 	return discover(ctx)
 }
 
-// invalidate makes the next use of an entry discover anew; what is being
-// discovered for it now is not kept.
+// invalidate drops the surface of an entry, and the result of a discovery that is
+// running for it.
 func (s *Cache) invalidate(e *entry, why string) {
 	e.mu.Lock()
 	e.epoch++
 	e.surface, e.refused = nil, nil
 	e.mu.Unlock()
-	s.event(e, Invalidated, "reason", why)
+	s.report(e, Invalidated, "reason", why)
 }
 
-// Invalidate is that of one fingerprint. It reports whether there is one.
+// Invalidate drops the surface of a fingerprint. It reports whether there is one.
 func (s *Cache) Invalidate(fingerprint, why string) bool {
 	e, ok := s.entries.GetIfPresent(fingerprint)
 	if ok {
@@ -359,7 +354,7 @@ func (s *Cache) Invalidate(fingerprint, why string) bool {
 	return ok
 }
 
-// InvalidateTool is that of all that a tool made.
+// InvalidateTool removes all entries of a tool and returns their number.
 func (s *Cache) InvalidateTool(tool, why string) (n int) {
 	for name, e := range s.entries.All() {
 		if e.key.Tool == tool {
@@ -371,8 +366,8 @@ func (s *Cache) InvalidateTool(tool, why string) (n int) {
 	return n
 }
 
-// InvalidateAll begins a new generation: nothing that was derived under the
-// one before it is used again, or kept when its discovery ends.
+// InvalidateAll begins a new generation: it removes all entries and drops the
+// results of running discoveries. It returns the number of entries.
 func (s *Cache) InvalidateAll(why string) (n int) {
 	s.generation.Add(1)
 	for name, e := range s.entries.All() {
@@ -383,19 +378,19 @@ func (s *Cache) InvalidateAll(why string) (n int) {
 	return n
 }
 
-// Refuse notes that the server of a tool refused this identity in a call.
+// Refuse records that the server of a tool refused this identity in a call.
 func (s *Cache) Refuse(fingerprint string, err *fault.Error) {
 	if e, ok := s.entries.GetIfPresent(fingerprint); ok {
 		e.mu.Lock()
 		e.epoch++
-		e.surface, e.refused, e.until = nil, err, time.Now().Add(refusedFor)
+		e.surface, e.refused, e.refusedUntil = nil, err, time.Now().Add(refusedFor)
 		e.mu.Unlock()
-		s.event(e, Refused, "error", err.Message)
+		s.report(e, Refused, "error", err.Message)
 	}
 }
 
-// Agree compares what a call found out of the grants with what the surface
-// says, and has the surface made anew where they differ.
+// Agree compares the grants that a call reported with those of the surface, and
+// invalidates the surface if they differ.
 func (s *Cache) Agree(fingerprint string, found abi.Safety) {
 	e, ok := s.entries.GetIfPresent(fingerprint)
 	if !ok {
@@ -405,18 +400,17 @@ func (s *Cache) Agree(fingerprint string, found abi.Safety) {
 	differ := e.surface != nil && (e.surface.Safety.ReadOnly != found.ReadOnly || found.Grants != "" && e.surface.Safety.Grants != found.Grants)
 	e.mu.Unlock()
 	if differ {
-		s.invalidate(e, "the grants are others now")
+		s.invalidate(e, "the grants have changed")
 	}
 }
 
-// Entry is one identity as operators see it; host/client has its form on the
-// wire.
+// Entry describes one cached identity for operators; host/adminapi has its JSON.
 type Entry struct {
 	Fingerprint string
 	Tool        string
 	Version     string
 	Claims      map[string]string
-	// State is "fresh", "stale" (a refresh failed, the old one serves),
+	// State is "fresh", "stale" (a refresh failed, the old surface is in use),
 	// "old" (the next use refreshes), "refused" or "empty".
 	State    string
 	Reason   string
@@ -428,7 +422,7 @@ type Entry struct {
 	Used     time.Time
 }
 
-// List is every entry, by tool and then by fingerprint.
+// List returns all entries, by tool and then by fingerprint.
 func (s *Cache) List() []Entry {
 	var list []Entry
 	for _, e := range s.entries.All() {
@@ -451,7 +445,7 @@ func (e *entry) entry() Entry {
 	switch f := e.surface; {
 	case f != nil:
 		out.ReadOnly = out.ReadOnly || f.Safety.ReadOnly
-		out.Made, out.Until, out.Reason = f.made, f.made.Add(f.ttl), f.Stale
+		out.Made, out.Until, out.Reason = f.created, f.created.Add(f.ttl), f.Stale
 		switch {
 		case f.Stale != "":
 			out.State = "stale"
@@ -464,8 +458,8 @@ func (e *entry) entry() Entry {
 			out.Names = append(out.Names, o.Name)
 		}
 		out.Tools = len(out.Names)
-	case e.refused != nil && now.Before(e.until):
-		out.State, out.Reason, out.Until = "refused", e.refused.Message, e.until
+	case e.refused != nil && now.Before(e.refusedUntil):
+		out.State, out.Reason, out.Until = "refused", e.refused.Message, e.refusedUntil
 	}
 	return out
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// counted counts the events of a Cache.
+// counted counts events of a Cache.
 type counted struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -50,7 +50,7 @@ func keyOf(s *Cache, fingerprint string) Key {
 	return Key{Fingerprint: fingerprint, Tool: "db", Version: "v1", Generation: s.Generation()}
 }
 
-// makes is a discovery that answers one tool of that name.
+// makes returns a discovery of one tool with that name.
 func makes(name string) func(context.Context) (*Surface, error) {
 	return func(context.Context) (*Surface, error) {
 		return NewSurface([]Tool{{Name: name}}, abi.Safety{}, 0), nil
@@ -69,7 +69,7 @@ func names(s *Surface) string {
 	return strings.Join(list, " ")
 }
 
-// TestRefresh is the table of identity.md, as far as time goes.
+// TestRefresh covers the time-based rows of the table in identity.md.
 func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, events, _ := newSurfaces(t, 100)
@@ -159,8 +159,8 @@ func TestReadOnlySurface(t *testing.T) {
 	}
 }
 
-// TestSuperseded: what changed while a discovery ran is never overtaken by
-// what it found.
+// TestSuperseded: a discovery's result is dropped if the tool or configuration
+// changed while it ran.
 func TestSuperseded(t *testing.T) {
 	for name, change := range map[string]func(*Cache){
 		"reload":      func(s *Cache) { s.InvalidateAll("test") },
@@ -183,8 +183,8 @@ func TestSuperseded(t *testing.T) {
 				synctest.Wait()
 				change(s)
 				if name != "refused" {
-					// Who comes now does not wait for the old one, and keeps
-					// what it found.
+					// A new caller does not wait for the old discovery, and its
+					// own result is kept.
 					if f, err := s.Get(t.Context(), keyOf(s, "a"), makes("new")); err != nil || names(f) != "new" {
 						t.Fatalf("%v", err)
 					}
@@ -212,8 +212,8 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// TestOneDiscovery: many callers of one identity make one discovery, and the
-// one that began it may leave.
+// TestOneDiscovery: many callers of one identity share one discovery, even if the
+// one that began it leaves.
 func TestOneDiscovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, _ := newSurfaces(t, 100)
@@ -252,8 +252,8 @@ func TestOneDiscovery(t *testing.T) {
 	})
 }
 
-// TestThousand: a thousand identities at once are discovered 16 at a time, and
-// the cache stays as large as it may be.
+// TestThousand: a thousand identities are discovered 16 at a time, and the cache
+// stays within its limit.
 func TestThousand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, events, _ := newSurfaces(t, 300)
@@ -288,7 +288,8 @@ func TestThousand(t *testing.T) {
 	})
 }
 
-// TestSlow: a discovery has three seconds, and one that cannot begin says so.
+// TestSlow: a discovery has three seconds, and one that cannot begin fails with
+// OVERLOADED.
 func TestSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, _ := newSurfaces(t, 100)
@@ -338,8 +339,7 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// A discovery that panics is the failure of those who asked for it, and nobody
-// else's.
+// A discovery that panics fails only the calls that wait for it.
 func TestDiscoveryThatPanics(t *testing.T) {
 	s, _, logs := newSurfaces(t, 10)
 	_, err := s.Get(t.Context(), keyOf(s, "f"), func(context.Context) (*Surface, error) { panic("a fault") })

@@ -10,14 +10,14 @@ import (
 	"strconv"
 )
 
-// Overlay is what a tool says of the identities that call it.
+// Overlay is a tool's configuration and the claims that overlay it.
 type Overlay struct {
 	Tool string
-	// Version names all that the tool was made of.
+	// Version is a digest of everything the tool was loaded from.
 	Version string
 	Config  map[string]string
 	// Claims overlay Config by name; so do those in Secret, whose values are
-	// not shown to the guest.
+	// hidden from the guest.
 	Claims, Secret []string
 	// Values are the tool's further secrets, by name.
 	Values map[string]string
@@ -25,26 +25,26 @@ type Overlay struct {
 	Generation uint64
 }
 
-// Secret is one value that a guest sees only a handle of.
+// Secret is one value of which a guest gets only a handle.
 type Secret struct {
 	Name string
-	// Handle is what config_get answers in the place of Value. It is another
-	// one in each call.
+	// Handle is what config_get returns instead of Value. Each call has a new
+	// one.
 	Handle, Value string
-	// Own says that the caller's token brought the value. One that is not its
-	// own came from the operator, and goes where the operator named the host.
+	// Own reports that the value came from the caller's token. Otherwise the
+	// operator set it, and it is sent only to hosts named without a wildcard.
 	Own bool
 }
 
-// Effective is what one caller is to one tool.
+// Effective is a caller's resolved configuration of one tool.
 type Effective struct {
-	// Config is the tool's under the claims; secrets are handles there.
+	// Config is the tool's, overlaid by the claims; secrets are handles there.
 	Config map[string]string
-	// ReadOnly says that the configuration or the token narrows the caller to
-	// reading. A claim cannot take back what the configuration says.
+	// ReadOnly reports that the configuration or the token restricts the caller
+	// to reading. A claim cannot lift a restriction of the configuration.
 	ReadOnly bool
 	Secrets  []Secret
-	// Shown are the claims that overlay the configuration and are no secret.
+	// Shown are the overlaying claims that are not secret.
 	Shown map[string]string
 
 	overlay Overlay
@@ -55,7 +55,7 @@ type Effective struct {
 func (r *Resolver) Effective(c Caller, o Overlay) *Effective {
 	e := &Effective{Config: o.Config, overlay: o, key: r.key}
 	base, narrowed := o.Config[readOnly]
-	e.ReadOnly = c.ReadOnly || narrows(base, narrowed)
+	e.ReadOnly = c.ReadOnly || isReadOnly(base, narrowed)
 	if len(o.Claims) == 0 && len(o.Secret) == 0 && e.ReadOnly == narrowed {
 		return e
 	}
@@ -84,7 +84,7 @@ func (r *Resolver) Effective(c Caller, o Overlay) *Effective {
 		if !s.Own {
 			s.Value = o.Config[name]
 		}
-		if s.Value == "" { // an empty password is one, and hides nothing
+		if s.Value == "" { // an empty password is valid and needs no handle
 			e.Config[name] = ""
 			continue
 		}
@@ -97,13 +97,13 @@ func (r *Resolver) Effective(c Caller, o Overlay) *Effective {
 	return e
 }
 
-// Fingerprint is 32 hexadecimal digits that are equal exactly where the tool,
-// its version, the resolved configuration with its secrets, and the
-// generation of the daemon's configuration are. It is an HMAC under the host's
-// key: nobody can try passwords on it.
+// Fingerprint returns 32 hexadecimal digits that are equal exactly if the tool,
+// its version, the resolved configuration with its secrets, and the generation of
+// the daemon's configuration are equal. It is an HMAC under the host's key, so
+// that passwords cannot be guessed offline.
 func (e *Effective) Fingerprint() string {
 	m := hmac.New(sha256.New, e.key)
-	field(m, "effective", e.overlay.Tool, e.overlay.Version, strconv.FormatUint(e.overlay.Generation, 10), strconv.FormatBool(e.ReadOnly))
+	writeFields(m, "effective", e.overlay.Tool, e.overlay.Version, strconv.FormatUint(e.overlay.Generation, 10), strconv.FormatBool(e.ReadOnly))
 	resolved := e.Config
 	if len(e.Secrets) > 0 { // their values, not their handles
 		resolved = maps.Clone(e.Config)
@@ -112,9 +112,9 @@ func (e *Effective) Fingerprint() string {
 		}
 	}
 	for _, part := range []map[string]string{resolved, e.overlay.Values} {
-		field(m, strconv.Itoa(len(part)))
+		writeFields(m, strconv.Itoa(len(part)))
 		for _, name := range slices.Sorted(maps.Keys(part)) {
-			field(m, name, part[name])
+			writeFields(m, name, part[name])
 		}
 	}
 	return hex.EncodeToString(m.Sum(nil)[:16])

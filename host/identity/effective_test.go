@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestFingerprint: equal exactly where all that counts is equal.
+// TestFingerprint: fingerprints are equal exactly if everything that they cover is.
 func TestFingerprint(t *testing.T) {
 	r, _, _ := newResolver(t, "ec-1")
 	base := Overlay{
@@ -57,7 +57,7 @@ func TestFingerprint(t *testing.T) {
 	differs("host", other.Effective(who(nil), base).Fingerprint())
 }
 
-// TestEffective: the guest sees handles, and a claim cannot widen.
+// TestEffective: the guest sees handles, and a claim cannot lift a restriction.
 func TestEffective(t *testing.T) {
 	r, _, _ := newResolver(t, "ec-1")
 	o := Overlay{
@@ -88,7 +88,7 @@ func TestEffective(t *testing.T) {
 	if o.Config["host"] != "h" {
 		t.Error("the tool's own configuration was changed")
 	}
-	// Without the claim it is the operator's secret, and no less hidden.
+	// Without the claim it is the operator's secret, hidden too.
 	nobody := r.Effective(Caller{}, o)
 	if len(nobody.Secrets) != 1 || nobody.Secrets[0].Own || strings.Contains(fmt.Sprint(nobody.Config), "canary") {
 		t.Errorf("%+v, %v", nobody.Secrets, nobody.Config)

@@ -1,23 +1,24 @@
-// Package identity says who a call comes from, and what that makes of a tool.
+// Package identity authenticates callers and resolves a tool's configuration for
+// each of them.
 //
-// Who calls is what a token says that was signed, or encrypted, with a key of
-// the configured JWKS file. Without a token, it is the uid which the kernel
-// reports for the peer of the connection, where the configuration admits it.
-// Nothing else that a caller writes is ever part of who it is. What other parts
-// see of an identity is an ID: an HMAC under a key of this host, stable across
-// restarts, that tells nothing about what it was made from.
+// A caller is identified by a token that was signed, or encrypted, with a key of
+// the configured JWKS file. Without a token, it is the uid that the kernel reports
+// for the connection's peer, if the configuration admits that. Nothing else that a
+// caller sends identifies it. Other packages see an identity as an ID: an HMAC
+// under a key of this host, stable across restarts, that does not reveal its
+// input.
 //
-// What a caller is to one tool is its Effective identity: the tool's
-// configuration under the claims that the tool declares, with a Fingerprint
-// that is equal for two callers exactly when all of that is. Surfaces keeps, by
-// fingerprint, the tools that a module makes for an identity.
+// A caller's Effective identity for a tool is the tool's configuration overlaid by
+// the claims that the tool declares. Its Fingerprint is equal for two callers
+// exactly if all of that is equal. Package discovery caches by fingerprint the
+// tools that a module lists for an identity.
 //
-// No token, password or key is kept: a token that was verified once is
-// remembered by its digest, and its claims are sealed with a key that only the
-// token itself gives. The package never logs a claim's value.
+// No token, password or key is stored: a verified token is cached by its digest,
+// and its claims are encrypted with a key derived from the token. The package
+// never logs a claim's value.
 //
-// The package knows no tools, modules or sockets; package pipeline brings these
-// together.
+// The package is independent of tools, modules and sockets; package host connects
+// them.
 package identity
 
 import (
@@ -42,41 +43,41 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// overflowUID is what the kernel reports for a user that has no mapping in
-// this namespace: it could be anybody, so it is nobody.
+// overflowUID is what the kernel reports for a user without a mapping in this
+// namespace. Many users may share it, so it identifies none.
 const overflowUID = 65534
 
 const keyFile = "host.key"
 
-// Caller is who a call comes from.
+// Caller is an authenticated caller.
 type Caller struct {
-	// ID is 32 hexadecimal digits. Two tokens have the same when issuer,
-	// subject and every claim that counts are the same.
+	// ID is 32 hexadecimal digits. Two tokens have the same ID if issuer,
+	// subject and all private claims that are not ignored are equal.
 	ID string
 	// UID is the peer's, as the kernel reports it.
 	UID uint32
-	// ReadOnly says that the token narrows its bearer to reading.
+	// ReadOnly reports that the token restricts its bearer to reading.
 	ReadOnly bool
 
-	// claims are the token's, by name; nil without a token. A pointer, so that
-	// nothing prints them by accident.
+	// claims are the token's, by name; nil without a token. It is a pointer, so
+	// that %v does not print them.
 	claims *claims
 }
 
 // HasToken reports whether c was made from a token.
 func (c Caller) HasToken() bool { return c.claims != nil }
 
-// Current is UNAUTHENTICATED when the token of c counts no more. Resolve has
-// asked; who uses a Caller later than that asks again.
+// Current returns UNAUTHENTICATED if the token of c has expired. Resolve checks
+// this too; call Current before using a Caller later than that.
 func (c Caller) Current() error {
 	if c.claims == nil {
 		return nil
 	}
-	return c.claims.current(time.Now())
+	return c.claims.checkTime(time.Now())
 }
 
-// Claim is the text of one claim: a string as it is, a number or a boolean as
-// JSON writes it. ok is false where the token has no such claim.
+// Claim returns the text of one claim: a string as it is, a number or a boolean
+// as JSON. ok is false if the token has no such claim.
 func (c Caller) Claim(name string) (text string, ok bool) {
 	if c.claims == nil {
 		return "", false
@@ -85,39 +86,35 @@ func (c Caller) Claim(name string) (text string, ok bool) {
 	return text, ok
 }
 
-// Config says whom a Resolver admits. It does not change after New.
+// Config configures which callers a Resolver admits. It is fixed after New.
 type Config struct {
 	// JWKS is the file with the keys of tokens; empty admits no token. It is
-	// read again when it changes; while the new one cannot be used, the keys
-	// of the old one stand.
+	// reloaded when it changes; if that fails, the previous keys stay valid.
 	JWKS string
-	// Issuer and Audience, where not empty, are what a token must say in iss
-	// and aud.
+	// Issuer and Audience, if not empty, are required in iss and aud.
 	Issuer, Audience string
 	// AllowUID admits a caller without a token by the uid that the kernel
 	// reports.
 	AllowUID bool
-	// Ignore are private claims that no tool declares and that are passed
-	// over, in place of being refused.
+	// Ignore are undeclared private claims that are ignored instead of refused.
 	Ignore []string
 	// Declared reports whether some tool declares a claim. Nil: none does.
 	Declared func(claim string) bool
-	// Logger hears when the JWKS file was read again. Nil: slog.Default.
+	// Logger gets reloads of the JWKS file. Nil: slog.Default.
 	Logger *slog.Logger
 }
 
-// Resolver turns what a connection brings into a Caller. It is safe for
-// concurrent use.
+// Resolver resolves a token or a peer uid to a Caller. It is safe for concurrent
+// use.
 type Resolver struct {
-	key   []byte
-	cfg   Config
-	ring  keyring
-	known *otter.Cache[digest, *remembered]
+	key     []byte
+	cfg     Config
+	keyring keyring
+	tokens  *otter.Cache[digest, *cachedToken]
 }
 
-// New reads the host's key from the folder state, or makes one there with
-// mode 0600, and the JWKS file. A file with secret keys that others can read is
-// refused.
+// New reads the JWKS file and the host's key from the folder state, or creates the
+// key with mode 0600. Files with secret keys that others can read are refused.
 func New(state string, cfg Config) (*Resolver, error) {
 	key, err := loadKey(filepath.Join(state, keyFile))
 	if err != nil {
@@ -126,8 +123,8 @@ func New(state string, cfg Config) (*Resolver, error) {
 	return (&Resolver{key: key}).With(cfg)
 }
 
-// With is a Resolver of the same host under another configuration. It
-// remembers no token of r.
+// With returns a Resolver with the same host key and another configuration. It
+// does not share the token cache of r.
 func (r *Resolver) With(cfg Config) (*Resolver, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -135,19 +132,19 @@ func (r *Resolver) With(cfg Config) (*Resolver, error) {
 	if cfg.Declared == nil {
 		cfg.Declared = func(string) bool { return false }
 	}
-	next := &Resolver{key: r.key, cfg: cfg, known: otter.Must(&otter.Options[digest, *remembered]{
+	next := &Resolver{key: r.key, cfg: cfg, tokens: otter.Must(&otter.Options[digest, *cachedToken]{
 		MaximumSize: maxTokens, Executor: func(fn func()) { fn() }, // no goroutines of its own
 	})}
 	if cfg.JWKS != "" {
-		if err := next.ring.open(cfg.JWKS); err != nil {
+		if err := next.keyring.open(cfg.JWKS); err != nil {
 			return nil, err
 		}
 	}
 	return next, nil
 }
 
-// Resolve says who calls. Errors are *fault.Error UNAUTHENTICATED and never
-// hold the token.
+// Resolve returns the caller of a token or, if token is empty, of a peer uid.
+// Errors are *fault.Error UNAUTHENTICATED and never contain the token.
 func (r *Resolver) Resolve(token string, uid uint32) (Caller, error) {
 	if token != "" {
 		if r.cfg.JWKS == "" {
@@ -177,8 +174,8 @@ func loadKey(path string) ([]byte, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			key := make([]byte, 32)
 			rand.Read(key)
-			// Written whole beside it and linked into place, so that two
-			// starts at once end with one key and never with half of one.
+			// Write a temporary file and link it, so that concurrent starts
+			// end with one complete key.
 			tmp, err := os.CreateTemp(filepath.Dir(path), ".key-*") // mode 0600
 			if err != nil {
 				return nil, fmt.Errorf("make the host key: %w", err)
@@ -199,17 +196,17 @@ func loadKey(path string) ([]byte, error) {
 		}
 		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 		if err != nil {
-			return nil, fmt.Errorf("read the host key: %w; it must be a file of its own, no link", err)
+			return nil, fmt.Errorf("read the host key: %w; it must be a regular file, not a link", err)
 		}
 		defer f.Close()
-		fi, err := f.Stat() // of what is read
+		fi, err := f.Stat() // of the open file, not the path
 		if err != nil {
 			return nil, fmt.Errorf("read the host key: %w", err)
 		}
 		if !fi.Mode().IsRegular() || fi.Mode().Perm()&0o077 != 0 {
 			return nil, fmt.Errorf("read the host key: %s is %v; `chmod 600 %s` if nobody else has read it, else remove it", path, fi.Mode(), path)
 		}
-		if s, ok := fi.Sys().(*syscall.Stat_t); ok && s.Nlink > 1 && !beingMade(path, fi) {
+		if s, ok := fi.Sys().(*syscall.Stat_t); ok && s.Nlink > 1 && !isTempLink(path, fi) {
 			return nil, fmt.Errorf("read the host key: %s has %d names (hard links), and whoever reads it by another one can tell who calls; remove them if nobody has read it, else remove it", path, s.Nlink)
 		}
 		key, err := io.ReadAll(io.LimitReader(f, 64))
@@ -223,9 +220,9 @@ func loadKey(path string) ([]byte, error) {
 	}
 }
 
-// beingMade reports whether the other name of the host's key is the one under
-// which another start is making it, or was when it was killed.
-func beingMade(path string, key fs.FileInfo) bool {
+// isTempLink reports whether the other name of the host's key is the temporary one
+// of a concurrent or interrupted start.
+func isTempLink(path string, key fs.FileInfo) bool {
 	others, _ := os.ReadDir(filepath.Dir(path))
 	return slices.ContainsFunc(others, func(other fs.DirEntry) bool {
 		fi, err := other.Info()

@@ -102,8 +102,8 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
-// TestLinkedKey: a key of the host with a further name is refused, but for the one
-// under which it is made.
+// TestLinkedKey: a host key with a second hard link is refused, except for the
+// temporary one of its creation.
 func TestLinkedKey(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := New(dir, Config{AllowUID: true}); err != nil {

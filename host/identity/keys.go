@@ -24,15 +24,15 @@ const (
 	maxKeys = 64
 )
 
-// keys are those of one version of a JWKS file. Several may be valid at a
-// time: that is how one takes the place of another.
+// keys are those of one version of a JWKS file. Several may be valid at a time,
+// for rotation.
 type keys struct {
 	generation uint64
 	list       []jose.JSONWebKey
 }
 
-// candidates are the keys that a token with this header may have been made
-// with, for the use "sig" or "enc".
+// candidates returns the keys that a token with this header may use, for the use
+// "sig" or "enc".
 func (k *keys) candidates(h header, use string) ([]jose.JSONWebKey, error) {
 	var found []jose.JSONWebKey
 	known := h.Kid == ""
@@ -41,23 +41,23 @@ func (k *keys) candidates(h header, use string) ([]jose.JSONWebKey, error) {
 			continue
 		}
 		known = true
-		if key.Use != "" && key.Use != use || key.Algorithm != "" && key.Algorithm != h.Alg || !fits(key, h.Alg) {
+		if key.Use != "" && key.Use != use || key.Algorithm != "" && key.Algorithm != h.Alg || !keyMatchesAlg(key, h.Alg) {
 			continue
 		}
 		found = append(found, key)
 	}
 	switch {
 	case !known:
-		return nil, refuse("no key of the JWKS file has its kid %s; was the key rotated out, or not yet in?", clip(h.Kid))
+		return nil, refuse("no key of the JWKS file has its kid %s; check whether the key was removed, or not yet added", clip(h.Kid))
 	case len(found) == 0:
 		return nil, refuse("no key of the JWKS file with its kid is for %s", h.Alg)
 	}
 	return found, nil
 }
 
-// fits reports whether a key is of the kind that alg works with: the kind of
-// the key decides, never the header alone.
-func fits(k jose.JSONWebKey, alg string) bool {
+// keyMatchesAlg reports whether a key has the type that alg requires: the header
+// alone never selects the algorithm.
+func keyMatchesAlg(k jose.JSONWebKey, alg string) bool {
 	switch alg {
 	case string(jose.RS256), string(jose.PS256):
 		_, ok := k.Public().Key.(*rsa.PublicKey)
@@ -81,24 +81,23 @@ func fits(k jose.JSONWebKey, alg string) bool {
 	return false
 }
 
-// parseKeys reads a JWKS. secret says that it holds keys that nobody else may
-// have.
+// parseKeys reads a JWKS. secret reports that it holds private or shared keys.
 func parseKeys(data []byte) (list []jose.JSONWebKey, secret bool, err error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := json.Unmarshal(data, &set); err != nil {
-		return nil, false, errors.New(`it is no JWKS: {"keys": […]}`)
+		return nil, false, errors.New(`not a JWKS: {"keys": […]}`)
 	}
 	if len(set.Keys) == 0 || len(set.Keys) > maxKeys {
 		return nil, false, fmt.Errorf("it has %d keys; it must have from 1 to %d", len(set.Keys), maxKeys)
 	}
 	for i, raw := range set.Keys {
 		var k jose.JSONWebKey
-		// What the library says could quote the key.
+		// The library's error could quote the key.
 		err := json.Unmarshal(raw, &k)
 		if _, secret := k.Key.([]byte); err != nil || !secret && !k.Valid() {
-			return nil, false, fmt.Errorf("key %d is malformed, or of a kind that this toold does not know", i)
+			return nil, false, fmt.Errorf("key %d is malformed, or of an unsupported type", i)
 		}
 		switch key := k.Key.(type) {
 		case []byte:
@@ -132,7 +131,7 @@ func readKeys(path string) ([]jose.JSONWebKey, error) {
 		return nil, fail(err)
 	}
 	if !fi.Mode().IsRegular() || fi.Size() > maxJWKS {
-		return nil, fail(fmt.Errorf("%s is no regular file of at most %d bytes", path, maxJWKS))
+		return nil, fail(fmt.Errorf("%s is not a regular file of at most %d bytes", path, maxJWKS))
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -151,33 +150,32 @@ func readKeys(path string) ([]jose.JSONWebKey, error) {
 	return list, nil
 }
 
-// stampOf tells versions of a file apart without reading it.
-type stampOf struct {
+// fileVersion distinguishes versions of a file without reading it.
+type fileVersion struct {
 	size  int64 // -1 when there is no file
 	mtime time.Time
 	file  fs.FileInfo
 }
 
-// keyring holds the keys of a JWKS file and looks at the file with each token:
-// a key that was taken out ends at once, without a signal and without a
-// watcher.
+// keyring holds the keys of a JWKS file and stats the file for each token: a
+// removed key is invalid at once, without a signal or a watcher.
 type keyring struct {
 	path string
-	now  atomic.Pointer[keys]
+	keys atomic.Pointer[keys]
 
-	mu   sync.Mutex              // held while the file is read again
-	last atomic.Pointer[stampOf] // of the version that was looked at last
+	mu   sync.Mutex                  // held while the file is reloaded
+	last atomic.Pointer[fileVersion] // the version last seen
 }
 
-func stamp(path string) (stampOf, error) {
+func statVersion(path string) (fileVersion, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
-		return stampOf{}, err
+		return fileVersion{}, err
 	}
-	return stampOf{fi.Size(), fi.ModTime(), fi}, nil
+	return fileVersion{fi.Size(), fi.ModTime(), fi}, nil
 }
 
-func (s *stampOf) same(o stampOf) bool {
+func (s *fileVersion) equal(o fileVersion) bool {
 	if s.size != o.size || !s.mtime.Equal(o.mtime) {
 		return false
 	}
@@ -186,7 +184,7 @@ func (s *stampOf) same(o stampOf) bool {
 
 func (r *keyring) open(path string) error {
 	r.path = path
-	s, err := stamp(path)
+	s, err := statVersion(path)
 	if err != nil {
 		return fmt.Errorf("read the keys of tokens: %w; see identity.jwks in toold.json", err)
 	}
@@ -195,36 +193,36 @@ func (r *keyring) open(path string) error {
 		return err
 	}
 	r.last.Store(&s)
-	r.now.Store(&keys{generation: 1, list: list})
+	r.keys.Store(&keys{generation: 1, list: list})
 	return nil
 }
 
-// current are the keys that count now.
+// current returns the valid keys, after a reload if the file has changed.
 func (r *keyring) current(log *slog.Logger) *keys {
-	s, err := stamp(r.path)
+	s, err := statVersion(r.path)
 	if err != nil {
-		s = stampOf{size: -1}
+		s = fileVersion{size: -1}
 	}
-	if r.last.Load().same(s) {
-		return r.now.Load()
+	if r.last.Load().equal(s) {
+		return r.keys.Load()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.last.Load().same(s) {
-		return r.now.Load()
+	if r.last.Load().equal(s) {
+		return r.keys.Load()
 	}
-	old := r.now.Load()
+	old := r.keys.Load()
 	list, err := readKeys(r.path)
 	r.last.Store(&s)
 	if err != nil {
 		log.Error("the new keys of tokens cannot be used; those before them stand", "file", r.path, "error", err)
 		return old
 	}
-	r.now.Store(&keys{generation: old.generation + 1, list: list})
+	r.keys.Store(&keys{generation: old.generation + 1, list: list})
 	ids := make([]string, len(list))
 	for i, k := range list {
 		ids[i] = k.KeyID
 	}
 	log.Info("keys of tokens read again", "file", r.path, "kids", strings.Join(ids, " "))
-	return r.now.Load()
+	return r.keys.Load()
 }

@@ -26,17 +26,16 @@ import (
 )
 
 const (
-	// maxToken is the size of a token in bytes beyond which it is not looked
-	// at. Tokens with a handful of claims have one to two thousand.
+	// maxToken is the largest token that is read, in bytes. Tokens with a few
+	// claims have one to two thousand.
 	maxToken = 16 << 10
-	// maxTokens is how many verified tokens are remembered.
+	// maxTokens is how many verified tokens are cached.
 	maxTokens = 10_000
 )
 
-// The algorithms are fixed: a token cannot choose one that its key was not made
-// for. Signatures are asymmetric only. A key that is wrapped for a public key
-// proves nothing about who wrapped it, so that such a token has to hold a
-// signed one.
+// The allowed algorithms are fixed: a token cannot select one that its key is not
+// for. Signatures are asymmetric only. Anyone can encrypt for a public key, so
+// such a token must contain a signed one.
 var (
 	signatures   = []jose.SignatureAlgorithm{jose.RS256, jose.PS256, jose.ES256, jose.ES384, jose.EdDSA}
 	secretKeys   = []jose.KeyAlgorithm{jose.DIRECT, jose.A256KW, jose.A256GCMKW}
@@ -49,8 +48,8 @@ func refuse(format string, a ...any) *fault.Error {
 	return fault.Errorf(fault.Unauthenticated, "the token is refused: "+format, a...)
 }
 
-// header is what is read of a token's protected header before any key is
-// touched.
+// header holds the members of a token's protected header that are checked before
+// any key is used.
 type header struct {
 	Alg  string
 	Enc  string
@@ -61,7 +60,8 @@ type header struct {
 	Crit json.RawMessage
 }
 
-// readHeader reads the first segment of a compact token of so many segments.
+// readHeader reads and checks the header of a compact token. encrypted reports a
+// JWE.
 func readHeader(token string) (h header, encrypted bool, err error) {
 	if len(token) > maxToken {
 		return h, false, refuse("it is over %d bytes", maxToken)
@@ -78,15 +78,15 @@ func readHeader(token string) (h header, encrypted bool, err error) {
 		return h, false, err
 	}
 	raw := segments[0]
-	// A doubled name could mean one thing here and another in a library.
+	// With a duplicate name, a library could read another value than this code.
 	var members map[string]json.RawMessage
 	if err := strictjson.Unmarshal(raw, &members); err != nil {
-		return h, false, refuse("its header is no JSON object without doubled names")
+		return h, false, refuse("its header is not a JSON object without duplicate names")
 	}
 	for name, to := range map[string]*string{"alg": &h.Alg, "enc": &h.Enc, "kid": &h.Kid, "typ": &h.Typ, "cty": &h.Cty} {
 		if v, ok := members[name]; ok {
 			if err := strictjson.Unmarshal(v, to); err != nil {
-				return h, false, refuse("%s in its header is no string", name)
+				return h, false, refuse("%s in its header is not a string", name)
 			}
 		}
 	}
@@ -97,18 +97,18 @@ func readHeader(token string) (h header, encrypted bool, err error) {
 	case h.Crit != nil:
 		return h, false, refuse("its header asks for extensions (crit), and none is supported")
 	case encrypted && !slices.Contains(keyWrappings, jose.KeyAlgorithm(h.Alg)):
-		return h, false, refuse("its key algorithm is %s; use one of %s", clip(h.Alg), list(keyWrappings))
+		return h, false, refuse("its key algorithm is %s; use one of %s", clip(h.Alg), joinNames(keyWrappings))
 	case encrypted && !slices.Contains(encryptions, jose.ContentEncryption(h.Enc)):
-		return h, false, refuse("its encryption is %s; use one of %s", clip(h.Enc), list(encryptions))
+		return h, false, refuse("its encryption is %s; use one of %s", clip(h.Enc), joinNames(encryptions))
 	case !encrypted && !slices.Contains(signatures, jose.SignatureAlgorithm(h.Alg)):
-		return h, false, refuse("its algorithm is %s; use one of %s", clip(h.Alg), list(signatures))
+		return h, false, refuse("its algorithm is %s; use one of %s", clip(h.Alg), joinNames(signatures))
 	}
 	return h, encrypted, nil
 }
 
-// readSegments decodes the segments of a compact token. Its text is taken only in
-// the one form in which it can have been issued: decoders pass over line breaks
-// and over bits that count for nothing, so that many texts would be one token.
+// readSegments decodes the segments of a compact token. It accepts only canonical
+// base64url: decoders ignore line breaks and trailing bits, so that different
+// texts would be the same token.
 func readSegments(token string) (segments [][]byte, err error) {
 	for i, s := range strings.Split(token, ".") {
 		if j := strings.IndexFunc(s, func(r rune) bool { return !isBase64URL(r) }); j >= 0 {
@@ -127,7 +127,7 @@ func isBase64URL(r rune) bool {
 	return 'A' <= r && r <= 'Z' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-' || r == '_'
 }
 
-// clip quotes what a stranger wrote, short.
+// clip quotes and shortens untrusted text.
 func clip(s string) string {
 	if len(s) > 64 {
 		s = s[:64] + "…"
@@ -135,7 +135,7 @@ func clip(s string) string {
 	return strconv.QuoteToASCII(s)
 }
 
-func list[S ~string](names []S) string {
+func joinNames[S ~string](names []S) string {
 	var b strings.Builder
 	for i, n := range names {
 		if i > 0 {
@@ -146,7 +146,7 @@ func list[S ~string](names []S) string {
 	return b.String()
 }
 
-// openToken verifies a token with the keys and answers the text of its claims.
+// openToken verifies or decrypts a token and returns the text of its claims.
 func openToken(keys *keys, token string) ([]byte, error) {
 	h, encrypted, err := readHeader(token)
 	if err != nil {
@@ -180,8 +180,8 @@ func openToken(keys *keys, token string) ([]byte, error) {
 	return claims, nil
 }
 
-// looksSigned reports whether the content of an encrypted token is a further
-// token and not an object of claims.
+// looksSigned reports whether the content of an encrypted token is another token
+// instead of an object of claims.
 func looksSigned(content []byte) bool {
 	t := bytes.TrimLeft(content, " \t\r\n")
 	return len(t) > 0 && t[0] != '{'
@@ -199,7 +199,7 @@ func verify(keys *keys, h header, token string) ([]byte, error) {
 	for _, k := range found {
 		if claims, err := sig.Verify(k.Public()); err == nil {
 			if looksSigned(claims) {
-				return nil, refuse("it holds another token in place of claims")
+				return nil, refuse("it contains another token instead of claims")
 			}
 			return claims, nil
 		}
@@ -224,23 +224,23 @@ func decrypt(keys *keys, h header, token string) ([]byte, error) {
 	return nil, refuse("no key of the JWKS file decrypts it")
 }
 
-// claims are what a token says.
+// claims are the claims of a token.
 type claims struct {
 	// text has the scalar claims.
 	text map[string]string
-	// private are the names, sorted, of those that no standard registers.
-	private []string
-	id      string // who; see Caller.ID
-	expires time.Time
-	after   time.Time // zero without nbf
+	// private are the sorted names of the claims that no standard registers.
+	private   []string
+	id        string // see Caller.ID
+	expires   time.Time
+	notBefore time.Time // zero without nbf
 }
 
-// readClaims reads the text of a token that was verified. It checks what does
-// not change with time.
+// readClaims reads and checks the claims of a verified token, except for their
+// validity in time.
 func (r *Resolver) readClaims(text []byte) (*claims, error) {
 	var members map[string]json.RawMessage
 	if err := strictjson.Unmarshal(text, &members); err != nil {
-		return nil, refuse("its claims are no JSON object without doubled names")
+		return nil, refuse("its claims are not a JSON object without duplicate names")
 	}
 	c := &claims{text: make(map[string]string, len(members))}
 	nested := map[string]bool{}
@@ -254,7 +254,7 @@ func (r *Resolver) readClaims(text []byte) (*claims, error) {
 			c.text[name] = s
 		case '{', '[':
 			nested[name] = true
-		case 'n': // null is as good as nothing
+		case 'n': // null counts as absent
 			continue
 		default:
 			c.text[name] = string(raw)
@@ -265,21 +265,21 @@ func (r *Resolver) readClaims(text []byte) (*claims, error) {
 	}
 	slices.Sort(c.private)
 	var err error
-	if c.expires, err = date(members, "exp"); err != nil {
+	if c.expires, err = parseDate(members, "exp"); err != nil {
 		return nil, err
 	}
 	if c.expires.IsZero() {
-		return nil, refuse("it has no exp; a token must end")
+		return nil, refuse("it has no exp; a token must expire")
 	}
-	if c.after, err = date(members, "nbf"); err != nil {
+	if c.notBefore, err = parseDate(members, "nbf"); err != nil {
 		return nil, err
 	}
-	if _, err := date(members, "iat"); err != nil {
+	if _, err := parseDate(members, "iat"); err != nil {
 		return nil, err
 	}
 	for _, name := range [...]string{"iss", "sub"} {
 		if raw, ok := members[name]; ok && raw[0] != '"' {
-			return nil, refuse("its %s is no string", name)
+			return nil, refuse("its %s is not a string", name)
 		}
 	}
 	issuer, subject := c.text["iss"], c.text["sub"]
@@ -289,7 +289,7 @@ func (r *Resolver) readClaims(text []byte) (*claims, error) {
 	if r.cfg.Audience != "" && !audience(members["aud"], r.cfg.Audience) {
 		return nil, refuse("its aud does not name this toold")
 	}
-	if err := r.admit(c); err != nil { // before anything is said of what it holds
+	if err := r.checkDeclared(c); err != nil { // before any error about a claim's value
 		return nil, err
 	}
 	for _, name := range c.private {
@@ -299,21 +299,22 @@ func (r *Resolver) readClaims(text []byte) (*claims, error) {
 	}
 	counted := slices.DeleteFunc(slices.Clone(c.private), func(n string) bool { return slices.Contains(r.cfg.Ignore, n) })
 	if subject == "" && len(counted) == 0 {
-		return nil, refuse("it says nobody: it has no sub and no claim that a tool declares")
+		return nil, refuse("it identifies nobody: it has no sub and no claim that a tool declares")
 	}
 	// Registered claims that a tool declares are in its fingerprint, not here:
-	// who somebody is does not change with an e-mail address.
+	// an identity does not change with, say, an e-mail address.
 	m := hmac.New(sha256.New, r.key)
-	field(m, "token", issuer, subject)
+	writeFields(m, "token", issuer, subject)
 	for _, name := range counted {
-		field(m, name, c.text[name])
+		writeFields(m, name, c.text[name])
 	}
 	c.id = hex.EncodeToString(m.Sum(nil)[:16])
 	return c, nil
 }
 
-// field writes texts so that no two lists of them give the same bytes.
-func field(w interface{ Write([]byte) (int, error) }, texts ...string) {
+// writeFields writes texts with their lengths, so that different lists give
+// different bytes.
+func writeFields(w interface{ Write([]byte) (int, error) }, texts ...string) {
 	for _, t := range texts {
 		w.Write(strconv.AppendInt(nil, int64(len(t)), 10))
 		w.Write([]byte{':'})
@@ -321,40 +322,40 @@ func field(w interface{ Write([]byte) (int, error) }, texts ...string) {
 	}
 }
 
-// admit refuses every private claim that no tool declares now. Whoever made
-// the token meant it to say something, and nobody here would hear it.
-func (r *Resolver) admit(c *claims) error {
+// checkDeclared refuses private claims that no tool declares now: their issuer
+// meant them to have an effect, and they would have none.
+func (r *Resolver) checkDeclared(c *claims) error {
 	for _, name := range c.private {
 		if name == readOnly || r.cfg.Declared(name) || slices.Contains(r.cfg.Ignore, name) {
 			continue
 		}
-		return refuse("no tool declares its claim %s; leave it out, declare it in identity of a tool.json, or pass over it with identity.ignore_claims in toold.json", clip(name))
+		return refuse("no tool declares its claim %s; leave it out, declare it in identity of a tool.json, or ignore it with identity.ignore_claims in toold.json", clip(name))
 	}
 	return nil
 }
 
-// current checks what does change with time.
-func (c *claims) current(now time.Time) error {
+// checkTime checks exp and nbf.
+func (c *claims) checkTime(now time.Time) error {
 	if !now.Before(c.expires) {
 		return refuse("it expired at %s; get a new one", c.expires.UTC().Format(time.RFC3339))
 	}
-	if now.Before(c.after) {
-		return refuse("it is not valid before %s; check the clocks", c.after.UTC().Format(time.RFC3339))
+	if now.Before(c.notBefore) {
+		return refuse("it is not valid before %s; check the clocks", c.notBefore.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// date reads a NumericDate; zero where there is none.
-func date(members map[string]json.RawMessage, name string) (time.Time, error) {
+// parseDate reads a NumericDate; zero if there is none.
+func parseDate(members map[string]json.RawMessage, name string) (time.Time, error) {
 	raw, ok := members[name]
 	if !ok {
 		return time.Time{}, nil
 	}
 	f, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil || f < 0 || f > 253402300799 { // the last second that RFC 3339 can write
-		return time.Time{}, refuse("its %s is no number of seconds since 1970", name)
+	if err != nil || f < 0 || f > 253402300799 { // the last second that RFC 3339 can express
+		return time.Time{}, refuse("its %s is not a number of seconds since 1970", name)
 	}
-	f = min(f, 9223372036) // in 2262, the last that nanoseconds can count to
+	f = min(f, 9223372036) // the last second in int64 nanoseconds, in 2262
 	sec := int64(f)
 	return time.Unix(sec, int64((f-float64(sec))*1e9)), nil
 }
@@ -368,16 +369,18 @@ func audience(raw json.RawMessage, want string) bool {
 	return json.Unmarshal(raw, &many) == nil && slices.Contains(many, want)
 }
 
-// readOnly is the claim that narrows; it needs no tool to declare it.
+// readOnly is the claim that restricts its bearer to reading. No tool needs to
+// declare it.
 const readOnly = "read_only"
 
-// narrows reports whether a text of read_only says so. Only a clear no is one.
-func narrows(text string, present bool) bool {
+// isReadOnly reports whether the text of a read_only claim or setting means true.
+// Only "false", "0" and "" mean false.
+func isReadOnly(text string, present bool) bool {
 	return present && text != "false" && text != "0" && text != ""
 }
 
-// registered are the claims that standards give a meaning: RFC 7519, OpenID
-// Connect Core, RFC 9068 and RFC 8693. A tool may declare one of them.
+// registered are the claims of RFC 7519, OpenID Connect Core, RFC 9068 and RFC
+// 8693. A tool may declare one of them.
 var registered = func() map[string]bool {
 	m := map[string]bool{}
 	for _, name := range strings.Fields(`
@@ -394,19 +397,19 @@ var registered = func() map[string]bool {
 
 type digest = [sha256.Size]byte
 
-// remembered is a token that was verified. Its claims are sealed with a key
-// that only the token gives: who holds the memory of the daemon, and not the
-// token, reads nothing here.
-type remembered struct {
-	ring   uint64 // the generation of keys that verified it
-	sealed []byte
+// cachedToken is a verified token. Its claims are encrypted with a key derived from
+// the token, so that reading the daemon's memory without the token does not reveal
+// them.
+type cachedToken struct {
+	keyGeneration uint64 // the generation of keys that verified it
+	sealed        []byte
 }
 
-// box is the name under which a token is remembered, and what opens its claims.
-func (r *Resolver) box(token string) (digest, cipher.AEAD, error) {
-	// Neither half of it tells the other.
+// cacheKey derives a token's name in the cache and the cipher of its claims.
+func (r *Resolver) cacheKey(token string) (digest, cipher.AEAD, error) {
+	// One half of the HMAC does not reveal the other.
 	m := hmac.New(sha512.New, r.key)
-	field(m, "remember", token)
+	writeFields(m, "remember", token)
 	sum := m.Sum(nil)
 	block, err := aes.NewCipher(sum[sha256.Size:])
 	if err != nil {
@@ -420,18 +423,18 @@ func (r *Resolver) resolveToken(token string) (Caller, error) {
 	if len(token) > maxToken { // before it is hashed
 		return Caller{}, refuse("it is over %d bytes", maxToken)
 	}
-	keys := r.ring.current(r.cfg.Logger)
-	name, aead, err := r.box(token)
+	keys := r.keyring.current(r.cfg.Logger)
+	name, aead, err := r.cacheKey(token)
 	if err != nil {
 		return Caller{}, fault.Errorf(fault.Internal, "remember a token: %w", err)
 	}
-	if m, ok := r.known.GetIfPresent(name); ok && m.ring == keys.generation {
+	if m, ok := r.tokens.GetIfPresent(name); ok && m.keyGeneration == keys.generation {
 		if kept, err := aead.Open(nil, nil, m.sealed, nil); err == nil {
 			c := unpackClaims(string(kept))
-			// What follows from the token and the configuration alone was
-			// checked; the tools and the time may be others now.
-			if err := r.check(c); err != nil {
-				r.known.Invalidate(name)
+			// Checks of the token and the configuration alone are cached;
+			// declared claims and time are checked again.
+			if err := r.checkUse(c); err != nil {
+				r.tokens.Invalidate(name)
 				return Caller{}, err
 			}
 			return c.caller(), nil
@@ -447,37 +450,37 @@ func (r *Resolver) resolveToken(token string) (Caller, error) {
 	}
 	c, err := r.readClaims(text)
 	if err == nil {
-		err = r.check(c)
+		err = r.checkUse(c)
 	}
 	if err != nil {
 		return Caller{}, err
 	}
-	r.known.Set(name, &remembered{keys.generation, aead.Seal(nil, nil, c.pack(), nil)})
+	r.tokens.Set(name, &cachedToken{keys.generation, aead.Seal(nil, nil, c.pack(), nil)})
 	return c.caller(), nil
 }
 
-// check is what is asked of a token on every use.
-func (r *Resolver) check(c *claims) error {
-	if err := r.admit(c); err != nil {
+// checkUse makes the checks that every use of a token needs.
+func (r *Resolver) checkUse(c *claims) error {
+	if err := r.checkDeclared(c); err != nil {
 		return err
 	}
-	return c.current(time.Now())
+	return c.checkTime(time.Now())
 }
 
 func (c *claims) caller() Caller {
 	v, ok := c.text[readOnly]
-	return Caller{ID: c.id, ReadOnly: narrows(v, ok), claims: c}
+	return Caller{ID: c.id, ReadOnly: isReadOnly(v, ok), claims: c}
 }
 
-// pack writes the claims so that reading them again costs little.
+// pack encodes the claims compactly.
 func (c *claims) pack() []byte {
 	var b bytes.Buffer
 	number := func(n int64) { b.Write(binary.LittleEndian.AppendUint64(nil, uint64(n))) }
 	write := func(s string) { number(int64(len(s))); b.WriteString(s) }
 	number(c.expires.UnixNano())
 	number(0)
-	if !c.after.IsZero() {
-		binary.LittleEndian.PutUint64(b.Bytes()[8:], uint64(c.after.UnixNano()))
+	if !c.notBefore.IsZero() {
+		binary.LittleEndian.PutUint64(b.Bytes()[8:], uint64(c.notBefore.UnixNano()))
 	}
 	write(c.id)
 	number(int64(len(c.private)))
@@ -492,7 +495,7 @@ func (c *claims) pack() []byte {
 	return b.Bytes()
 }
 
-// unpackClaims reads what pack wrote. Nobody else could have: it was sealed.
+// unpackClaims decodes the output of pack, which was authenticated by the cipher.
 func unpackClaims(s string) *claims {
 	number := func() int64 {
 		var b [8]byte
@@ -507,7 +510,7 @@ func unpackClaims(s string) *claims {
 	}
 	c := &claims{expires: time.Unix(0, number())}
 	if after := number(); after != 0 {
-		c.after = time.Unix(0, after)
+		c.notBefore = time.Unix(0, after)
 	}
 	c.id = read()
 	c.private = make([]string, number())
@@ -523,42 +526,40 @@ func unpackClaims(s string) *claims {
 	return c
 }
 
-// Inspection is what `toolctl token inspect` shows of a token: all but the
-// values of private claims.
+// Inspection is what `toolctl token inspect` shows of a token: everything except
+// the values of private claims.
 type Inspection struct {
 	Alg string `json:"alg,omitempty"`
 	Enc string `json:"enc,omitempty"`
 	Kid string `json:"kid,omitempty"`
 	Typ string `json:"typ,omitempty"`
-	// Encrypted says that it is a JWE.
+	// Encrypted reports a JWE.
 	Encrypted bool `json:"encrypted"`
-	// Verified says that a key of the JWKS file opened it. Without that, what
-	// follows is only what the token claims of itself.
+	// Verified reports that a key of the JWKS file verified or decrypted it.
+	// Otherwise the fields below are unauthenticated.
 	Verified bool `json:"verified"`
-	// Claims has the registered claims that name nobody's secret, and
-	// "(hidden)" for the private ones.
+	// Claims has the values of visibleClaims, and "(hidden)" for others.
 	Claims map[string]string `json:"claims,omitempty"`
-	// Caller is the ID of who it stands for, when it is accepted.
+	// Caller is the Caller.ID of an accepted token.
 	Caller   string `json:"caller,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"`
-	// Error says why a call with it would be refused.
+	// Error is why a call with the token would be refused.
 	Error string `json:"error,omitempty"`
 }
 
-// shown are the claims whose values are no secret and help to find a mistake.
-var shown = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", readOnly}
+// visibleClaims are the claims whose values are not secret and help debugging.
+var visibleClaims = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", readOnly}
 
-// Inspect looks at a token as Resolve would, and says what it finds. It
-// remembers nothing.
+// Inspect checks a token as Resolve does and describes it. It caches nothing.
 func (r *Resolver) Inspect(token string) Inspection {
 	var in Inspection
 	h, encrypted, err := readHeader(token)
-	in.Alg, in.Enc, in.Kid, in.Typ, in.Encrypted = short(h.Alg), short(h.Enc), short(h.Kid), short(h.Typ), encrypted
+	in.Alg, in.Enc, in.Kid, in.Typ, in.Encrypted = clipUnquoted(h.Alg), clipUnquoted(h.Enc), clipUnquoted(h.Kid), clipUnquoted(h.Typ), encrypted
 	var text []byte
 	if err == nil && r.cfg.JWKS == "" {
 		err = fault.Errorf(fault.Unauthenticated, "this toold takes no tokens: identity.jwks is not set in toold.json")
 	} else if err == nil {
-		text, err = openToken(r.ring.current(r.cfg.Logger), token)
+		text, err = openToken(r.keyring.current(r.cfg.Logger), token)
 	}
 	in.Verified = err == nil
 	if parts := strings.Split(token, "."); text == nil && len(parts) == 3 && len(token) <= maxToken {
@@ -568,13 +569,13 @@ func (r *Resolver) Inspect(token string) Inspection {
 	if strictjson.Unmarshal(text, &members) == nil {
 		in.Claims = map[string]string{}
 		for _, name := range slices.Sorted(maps.Keys(members)) {
-			in.Claims[short(name)] = "(hidden)"
-			if slices.Contains(shown, name) {
-				in.Claims[name] = short(strings.Trim(string(members[name]), `"`))
+			in.Claims[clipUnquoted(name)] = "(hidden)"
+			if slices.Contains(visibleClaims, name) {
+				in.Claims[name] = clipUnquoted(strings.Trim(string(members[name]), `"`))
 			}
 		}
 		for _, name := range [...]string{"exp", "nbf", "iat"} {
-			if t, err := date(members, name); err == nil && !t.IsZero() {
+			if t, err := parseDate(members, name); err == nil && !t.IsZero() {
 				in.Claims[name] = t.UTC().Format(time.RFC3339)
 			}
 		}
@@ -582,7 +583,7 @@ func (r *Resolver) Inspect(token string) Inspection {
 	if err == nil {
 		var c *claims
 		if c, err = r.readClaims(text); err == nil {
-			err = r.check(c)
+			err = r.checkUse(c)
 		}
 		if err == nil {
 			in.Caller, in.ReadOnly = c.caller().ID, c.caller().ReadOnly
@@ -594,7 +595,7 @@ func (r *Resolver) Inspect(token string) Inspection {
 	return in
 }
 
-func short(s string) string {
+func clipUnquoted(s string) string {
 	q := clip(s)
 	return q[1 : len(q)-1]
 }

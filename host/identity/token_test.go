@@ -24,7 +24,7 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// canary is a secret that must turn up nowhere.
+// canary is a secret that must not leak.
 const canary = "canary-7f3a-hunter2"
 
 // issuerKeys are made once: RSA keys take a while.
@@ -105,7 +105,7 @@ func encrypted(t testing.TB, kid string, alg jose.KeyAlgorithm, content []byte, 
 	return out
 }
 
-// claimsOf are good claims with some changed; nil takes one out.
+// claimsOf returns valid claims with some changed; nil removes one.
 func claimsOf(change map[string]any) map[string]any {
 	c := map[string]any{
 		"iss": "https://issuer.test", "aud": []string{"toold"}, "sub": "alice",
@@ -129,7 +129,7 @@ func text(t testing.TB, v any) []byte {
 	return b
 }
 
-// newResolver is one for tokens, and what it logs.
+// newResolver returns a resolver for tokens, and its log.
 func newResolver(t testing.TB, kids ...string) (*Resolver, *bytes.Buffer, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -148,7 +148,7 @@ func newResolver(t testing.TB, kids ...string) (*Resolver, *bytes.Buffer, string
 	return r, &logs, jwks
 }
 
-// forge puts a header of its own before the rest of a token.
+// forge replaces the header of a token.
 func forge(token, header string) string {
 	_, rest, _ := strings.Cut(token, ".")
 	return base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + rest
@@ -198,8 +198,8 @@ func TestTokens(t *testing.T) {
 	for name, tt := range map[string]struct{ token, says string }{
 		"expired":             {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"exp": time.Now().Unix() - 1})), "expired"},
 		"no exp":              {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"exp": nil})), "no exp"},
-		"exp is text":         {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"exp": "tomorrow"})), "exp is no number"},
-		"exp beyond time":     {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"exp": 1e300})), "exp is no number"},
+		"exp is text":         {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"exp": "tomorrow"})), "exp is not a number"},
+		"exp beyond time":     {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"exp": 1e300})), "exp is not a number"},
 		"not yet valid":       {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"nbf": time.Now().Unix() + 60})), "not valid before"},
 		"wrong issuer":        {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"iss": "https://other.test"})), "iss"},
 		"wrong audience":      {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"aud": "other"})), "aud"},
@@ -214,11 +214,11 @@ func TestTokens(t *testing.T) {
 		"HS256 with a key":    {signed(t, "shared", jose.HS256, claimsOf(nil)), `algorithm is "HS256"`},
 		"kid of another alg":  {forge(goodOne, `{"alg":"ES256","kid":"rsa"}`), "is for ES256"},
 		"alg of another key":  {forge(goodOne, `{"alg":"RS256","kid":"ec-1"}`), "is for RS256"},
-		"doubled alg":         {forge(goodOne, `{"alg":"ES256","kid":"ec-1","alg":"ES256"}`), "doubled"},
+		"doubled alg":         {forge(goodOne, `{"alg":"ES256","kid":"ec-1","alg":"ES256"}`), "duplicate"},
 		"crit":                {forge(goodOne, `{"alg":"ES256","kid":"ec-1","crit":["b64"],"b64":false}`), "crit"},
 		"RSA1_5":              {forge(good["encrypted around signed"], `{"alg":"RSA1_5","enc":"A256GCM","kid":"rsa"}`), "RSA1_5"},
 		"password based":      {forge(good["shared key, wrapped"], `{"alg":"PBES2-HS256+A128KW","enc":"A256GCM","p2c":1000000000,"p2s":"AAAA"}`), "PBES2"},
-		"doubled claim":       {signed(t, "ec-1", jose.ES256, []byte(`{"sub":"a","exp":9999999999,"sub":"b"}`)), "doubled"},
+		"doubled claim":       {signed(t, "ec-1", jose.ES256, []byte(`{"sub":"a","exp":9999999999,"sub":"b"}`)), "duplicate"},
 		"claims no object":    {encrypted(t, "shared", jose.DIRECT, []byte(`[]`), ""), ""},
 		"anyone's encryption": {encrypted(t, "rsa", jose.RSA_OAEP_256, plain, ""), "anyone can do"},
 		"encrypted twice":     {encrypted(t, "shared", jose.DIRECT, []byte(encrypted(t, "shared", jose.DIRECT, plain, "")), ""), "more than once"},
@@ -232,7 +232,7 @@ func TestTokens(t *testing.T) {
 		"with Bearer":         {"Bearer " + goodOne, "base64url"},
 		"padding":             {strings.Replace(goodOne, ".", "=.", 1), "base64url"},
 		"no token":            {"x", "compact form"},
-		"dots":                {"....", "no JSON object"},
+		"dots":                {"....", "not a JSON object"},
 		"cut":                 {goodOne[:len(goodOne)-8], ""},
 		"a byte more":         {goodOne + "A", ""},
 	} {
@@ -260,9 +260,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestWarmToken: what is remembered of a token shortens the work and no check.
-// TestOneText: a token is one text and no other, outside and within an encryption,
-// whatever decoders pass over.
+// TestOneText: only the canonical text of a token is accepted, signed or encrypted,
+// whatever decoders ignore.
 func TestOneText(t *testing.T) {
 	r, _, _ := newResolver(t, "ec-1", "shared", "rsa")
 	outer := map[string]string{
@@ -300,7 +299,7 @@ func TestOneText(t *testing.T) {
 				}
 			}
 		}
-		// Bits that no byte is made of.
+		// Non-zero trailing bits.
 		parts := strings.Split(token, ".")
 		for i, s := range parts {
 			if len(s)%4 == 0 {
@@ -315,6 +314,7 @@ func TestOneText(t *testing.T) {
 	}
 }
 
+// TestWarmToken: a cached token saves work, but skips no check.
 func TestWarmToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, jwks := newResolver(t, "ec-1")
@@ -328,7 +328,7 @@ func TestWarmToken(t *testing.T) {
 			}
 		}
 		must("cold", true)
-		if n := r.known.EstimatedSize(); n != 1 {
+		if n := r.tokens.EstimatedSize(); n != 1 {
 			t.Errorf("%d tokens are remembered", n)
 		}
 		must("warm", true)
@@ -347,7 +347,7 @@ func TestWarmToken(t *testing.T) {
 			t.Errorf("what was begun before exp goes on after it: %v", err)
 		}
 		must("warm, at exp", false)
-		if n := r.known.EstimatedSize(); n != 0 {
+		if n := r.tokens.EstimatedSize(); n != 0 {
 			t.Errorf("%d tokens are remembered after exp", n)
 		}
 		token = signed(t, "ec-1", jose.ES256, claimsOf(nil))
@@ -357,7 +357,7 @@ func TestWarmToken(t *testing.T) {
 	})
 }
 
-// TestNothingKept: with all that a resolver holds, nobody reads a claim.
+// TestNothingKept: the contents of a resolver do not reveal a claim.
 func TestNothingKept(t *testing.T) {
 	r, _, _ := newResolver(t, "shared")
 	token := encrypted(t, "shared", jose.DIRECT, text(t, claimsOf(nil)), "")
@@ -365,7 +365,7 @@ func TestNothingKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	for name, m := range r.known.All() {
+	for name, m := range r.tokens.All() {
 		n++
 		for what, b := range map[string][]byte{"name": name[:], "value": m.sealed} {
 			for _, secret := range []string{canary, "alice", token[len(token)-20:]} {
@@ -378,20 +378,20 @@ func TestNothingKept(t *testing.T) {
 	if n != 1 {
 		t.Fatalf("%d tokens are remembered", n)
 	}
-	// Another token does not open it.
-	_, other, err := r.box(token + "A")
+	// Another token does not decrypt it.
+	_, other, err := r.cacheKey(token + "A")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range r.known.All() {
+	for _, m := range r.tokens.All() {
 		if b, err := other.Open(nil, nil, m.sealed, nil); err == nil {
 			t.Errorf("another token opens it: %s", b)
 		}
 	}
 }
 
-// TestRotation: two keys are valid at a time, a new file counts at once, and
-// one that cannot be used leaves the keys before it.
+// TestRotation: two keys are valid at a time, a new file takes effect at once, and
+// an invalid one leaves the previous keys valid.
 func TestRotation(t *testing.T) {
 	r, logs, jwks := newResolver(t, "ec-1")
 	one := signed(t, "ec-1", jose.ES256, claimsOf(nil))
@@ -434,7 +434,7 @@ func TestBadJWKS(t *testing.T) {
 		text, says string
 		mode       os.FileMode
 	}{
-		"no JSON":          {"keys", "no JWKS", 0o600},
+		"no JSON":          {"keys", "not a JWKS", 0o600},
 		"empty":            {`{"keys":[]}`, "0 keys", 0o600},
 		"unknown kind":     {`{"keys":[{"kty":"XYZ"}]}`, "key 0", 0o600},
 		"short secret":     {`{"keys":[{"kty":"oct","k":"AAAA"}]}`, "secret of 3 bytes", 0o600},
@@ -463,7 +463,7 @@ func TestBadJWKS(t *testing.T) {
 	}
 }
 
-// TestInspect: it says what is wrong, and shows no private claim.
+// TestInspect: Inspect shows the error, and no private claim.
 func TestInspect(t *testing.T) {
 	r, _, _ := newResolver(t, "ec-1", "shared")
 	for name, tt := range map[string]struct {
@@ -500,8 +500,8 @@ func TestReadOnlyClaim(t *testing.T) {
 	}
 }
 
-// FuzzToken: whatever comes, there is an answer of one code, the same on a
-// cold and on a warm cache, that does not hold the token.
+// FuzzToken: any token gives a result or UNAUTHENTICATED, the same with a cold and
+// a warm cache, and no error contains the token.
 func FuzzToken(f *testing.F) {
 	r, _, _ := newResolver(f, "ec-1", "rsa", "shared")
 	good := signed(f, "ec-1", jose.ES256, claimsOf(nil))
@@ -539,7 +539,7 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-// FuzzClaims: what a key of ours signed can still be nonsense.
+// FuzzClaims: correctly signed claims may still be malformed.
 func FuzzClaims(f *testing.F) {
 	r, _, _ := newResolver(f, "shared")
 	for _, s := range []string{`{}`, `null`, `{"exp":1e400}`, `{"exp":-1}`, `{"exp":9999999999,"sub":"a","aud":"toold","iss":"https://issuer.test"}`, `{"exp":null}`, `[1]`, `{"exp":1,"nbf":{}}`, `{"iss":1}`} {

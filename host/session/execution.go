@@ -22,23 +22,23 @@ const (
 	KindJob  = "job"  // a call that was answered before it ran
 )
 
-// Spec says what is about to run.
+// Spec describes an execution that is about to begin.
 type Spec struct {
-	ID   string // the execution id: chosen by a caller, unique to nobody
+	ID   string // the execution id: chosen by a caller, not necessarily unique
 	Tool string // as the caller wrote it
 	Kind string
-	// Listing says that it is no call of a tool: what the session is limited to
-	// does not count.
+	// Listing marks a listing, not a tool call: the session's tool limit does
+	// not apply.
 	Listing bool
-	Job     *Job // of a call that was made in the background
+	Job     *Job // of a background call
 }
 
-// Outcome is what came of an execution.
+// Outcome is the result of an execution, as kept in journals and snapshots.
 type Outcome struct {
 	ID          string
 	Tool        string
 	Kind        string
-	Status      string // as wire.Result.Status says it
+	Status      string // as returned by wire.Result.Status
 	Code        fault.Code
 	ExitCode    int
 	Attempts    int
@@ -47,13 +47,13 @@ type Outcome struct {
 	BytesIn     int64
 	BytesOut    int64
 	Fuel        int64
-	Undelivered int // bytes of steering text that nobody read
-	// Programs are what a binary executed, or was refused, beside itself.
+	Undelivered int // bytes of unread steering text
+	// Programs are the further programs that a binary executed or was refused.
 	Programs []Program
 }
 
-// Program is a program that an execution executed Times times, or was refused.
-// Its arguments are not kept: secrets may be in them.
+// Program is a program that an execution executed, or was refused, Times times.
+// Its arguments are not kept: they may hold secrets.
 type Program struct {
 	Path    string `json:"path"`
 	Refused string `json:"refused,omitempty"` // why
@@ -66,7 +66,7 @@ const (
 	maxProgramPath = 256
 )
 
-// AddProgram notes that x executed the program at path, or was refused it.
+// AddProgram records that x executed the program at path, or was refused it.
 func (x *Execution) AddProgram(path, refused string) {
 	p := Program{Path: strings.ToValidUTF8(path[:min(len(path), maxProgramPath)], "\uFFFD"), Refused: refused, Times: 1}
 	x.mu.Lock()
@@ -82,8 +82,7 @@ func (x *Execution) AddProgram(path, refused string) {
 	}
 }
 
-// Counters are what the executions of one session came to. They are JSON in
-// journals.
+// Counters sum up the executions of one session. They are JSON in journals.
 type Counters struct {
 	Calls    int64            `json:"calls"`
 	Attempts int64            `json:"attempts"`
@@ -92,7 +91,7 @@ type Counters struct {
 	BytesOut int64            `json:"bytes_out"`
 	Fuel     int64            `json:"fuel"`
 	Duration time.Duration    `json:"duration"`
-	Events   map[string]int64 `json:"events,omitempty"` // of the session's life, by the state that it came to
+	Events   map[string]int64 `json:"events,omitempty"` // state changes of the session, by new state
 }
 
 func (c *Counters) add(o *Outcome) {
@@ -116,15 +115,15 @@ func (c *Counters) add(o *Outcome) {
 	c.Duration += o.Duration
 }
 
-func (c *Counters) event(name string) {
+func (c *Counters) countEvent(name string) {
 	if c.Events == nil {
 		c.Events = map[string]int64{}
 	}
 	c.Events[name]++
 }
 
-// plus adds the counters of another session.
-func (c *Counters) plus(d *Counters) {
+// merge adds the counters of another session.
+func (c *Counters) merge(d *Counters) {
 	sum := func(to *map[string]int64, from map[string]int64) {
 		for k, n := range from {
 			if *to == nil {
@@ -143,15 +142,15 @@ func (c *Counters) plus(d *Counters) {
 	sum(&c.Events, d.Events)
 }
 
-// clone is c with maps of its own.
+// clone returns a deep copy of c.
 func (c *Counters) clone() Counters {
 	var d Counters
-	d.plus(c)
+	d.merge(c)
 	return d
 }
 
-// Execution is one call under way in a session. The pipeline holds it from
-// Begin to End.
+// Execution is one running call of a session. The pipeline holds it from Begin
+// to End.
 type Execution struct {
 	Spec
 	Session string // the session's id
@@ -167,19 +166,19 @@ type Execution struct {
 	fuel     atomic.Int64
 
 	mu      sync.Mutex                // guards what follows
-	aborted *fault.Error              // why it was ended, or nil
-	cancels []context.CancelCauseFunc // what an abort ends
+	aborted *fault.Error              // why it was aborted, or nil
+	cancels []context.CancelCauseFunc // called by an abort
 	// programs are those of AddProgram.
 	programs []Program
-	line     []byte // the end of what was written last, at most maxLastLine bytes
+	line     []byte // the last output line, at most maxLastLine bytes
 }
 
 // maxLastLine is how much of an execution's last line a snapshot shows, in
 // bytes.
 const maxLastLine = 200
 
-// Begin notes that a call runs in s until End. A suspended session is resumed.
-// The context of the call is x.Context from here on: an abort ends it.
+// Begin registers a call that runs in s until End. It resumes a suspended
+// session. From here on the call uses x.Context, which an abort ends.
 func (s *Session) Begin(ctx context.Context, spec Spec) (*Execution, error) {
 	x := &Execution{Spec: spec, Session: s.id, s: s, started: time.Now(), inbox: newInbox()}
 	resumed, err := s.admit(ctx, x)
@@ -187,7 +186,7 @@ func (s *Session) Begin(ctx context.Context, spec Spec) (*Execution, error) {
 		return nil, err
 	}
 	if resumed {
-		s.note(&record{Type: recState, State: Active})
+		s.append(&record{Type: recState, State: Active})
 	}
 	return x, nil
 }
@@ -206,11 +205,11 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 	x.cancels = []context.CancelCauseFunc{cancel}
 	if resumed = s.state == Suspended; resumed {
 		s.state = Active
-		s.count.event(Active)
+		s.count.countEvent(Active)
 	}
 	s.used = x.started
 	if x.Job != nil {
-		x.Job.run(x)
+		x.Job.setExecution(x)
 	}
 	if x.Kind == KindTurn {
 		s.turn = x
@@ -222,7 +221,7 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 	return resumed, nil
 }
 
-// Context is the call's: that of Begin, ended by an abort too.
+// Context returns the call's context: that of Begin, also ended by an abort.
 func (x *Execution) Context() context.Context { return x.ctx }
 
 // Admits reports whether the session of x may call tool.
@@ -232,8 +231,8 @@ func (x *Execution) Admits(tool string) bool {
 	return x.s.tools == nil || slices.Contains(x.s.tools, tool)
 }
 
-// OnAbort has an abort of x end what cancel ends, too: a context that outlives
-// the caller is not ended by x.Context. Nothing aborts a nil execution.
+// OnAbort registers cancel to be called by an abort of x, for a context that
+// outlives the caller's and so is not derived from x.Context. x may be nil.
 func (x *Execution) OnAbort(cancel context.CancelCauseFunc) {
 	if x == nil {
 		return
@@ -247,8 +246,8 @@ func (x *Execution) OnAbort(cancel context.CancelCauseFunc) {
 	}
 }
 
-// abort ends whatever x waits for or runs. It reports whether x had begun to
-// change something, so that nobody knows how far it came.
+// abort cancels x. It reports whether the outcome is unknown: x had begun and is
+// mutating.
 func (x *Execution) abort(reason *fault.Error) (unknown bool) {
 	x.mu.Lock()
 	if x.aborted == nil {
@@ -259,30 +258,29 @@ func (x *Execution) abort(reason *fault.Error) (unknown bool) {
 	for _, cancel := range cancels {
 		cancel(reason)
 	}
-	return x.unknown()
+	return x.outcomeUnknown()
 }
 
-func (x *Execution) unknown() bool { return x.attempts.Load() > 0 && x.mutating.Load() }
+func (x *Execution) outcomeUnknown() bool { return x.attempts.Load() > 0 && x.mutating.Load() }
 
-// Attempt notes that the tool is about to run, for the first time or again, and
-// returns which time that is, from 1. The first one writes the intent into the
-// journal: where that cannot be done, a call that changes something is refused
-// with STORE_UNAVAILABLE, and any other runs.
+// Attempt records that the tool is about to run, and returns the number of the
+// attempt, from 1. The first one writes the intent to the journal: if that fails,
+// a mutating call is refused with STORE_UNAVAILABLE, and any other runs.
 func (x *Execution) Attempt(mutating bool) (int, error) {
 	n := int(x.attempts.Add(1))
 	if n > 1 {
 		return n, nil
 	}
 	x.mutating.Store(mutating)
-	err := x.s.note(x.begin())
+	err := x.s.append(x.beginRecord())
 	if err != nil && mutating {
 		x.attempts.Store(0)
-		return n, fault.Errorf(fault.StoreUnavailable, "the journal of the session cannot be written, so a call that changes something is not begun: %w; see the sessions folder in the daemon's state", err)
+		return n, fault.Errorf(fault.StoreUnavailable, "the journal of the session cannot be written, so a mutating call is not begun: %w; check the sessions folder in the daemon's state", err)
 	}
 	return n, nil
 }
 
-func (x *Execution) begin() *record {
+func (x *Execution) beginRecord() *record {
 	r := &record{Type: recBegin, Execution: x.ID, Tool: x.Tool, Kind: x.Kind, Mutating: x.mutating.Load()}
 	if x.Job != nil {
 		r.Job, r.Detach = true, x.Job.Detach
@@ -290,26 +288,26 @@ func (x *Execution) begin() *record {
 	return r
 }
 
-// AddFuel counts metered instructions of guests. A nil execution counts nothing.
+// AddFuel counts metered instructions of guests. x may be nil.
 func (x *Execution) AddFuel(n int64) {
 	if x != nil {
 		x.fuel.Add(n)
 	}
 }
 
-// AddInput counts bytes that came with the request, or were read of its stream.
+// AddInput counts input bytes, from the request or its stream.
 func (x *Execution) AddInput(n int) { x.bytesIn.Add(int64(n)) }
 
-// Watch is w, with what passes counted and its last line kept for snapshots.
-// Secrets must be masked before it.
-func (x *Execution) Watch(w io.Writer) io.Writer { return watched{x, w} }
+// Watch returns a writer to w that counts bytes and keeps the last line for
+// snapshots. Secrets must be masked before it.
+func (x *Execution) Watch(w io.Writer) io.Writer { return countingWriter{x, w} }
 
-type watched struct {
+type countingWriter struct {
 	x *Execution
 	w io.Writer
 }
 
-func (w watched) Write(p []byte) (int, error) {
+func (w countingWriter) Write(p []byte) (int, error) {
 	w.x.bytesOut.Add(int64(len(p)))
 	w.x.mu.Lock()
 	w.x.line = lastLine(w.x.line, p)
@@ -317,10 +315,10 @@ func (w watched) Write(p []byte) (int, error) {
 	return w.w.Write(p)
 }
 
-// lastLine is the beginning of the last line with anything in it of what was
-// written: line so far, and then p.
+// lastLine returns the beginning of the last non-empty line after p was written,
+// given the last line so far.
 func lastLine(line, p []byte) []byte {
-	// A line that ended stays until the next one has something in it.
+	// A complete line stays until the next non-empty one begins.
 	text := bytes.TrimRight(p, "\r\n")
 	if len(text) == 0 {
 		if len(p) > 0 && (len(line) == 0 || line[len(line)-1] != '\n') {
@@ -340,8 +338,8 @@ func lastLine(line, p []byte) []byte {
 	return line
 }
 
-// lastText is the last line, as text.
-func (x *Execution) lastText() string {
+// lastLineText returns the last line as valid UTF-8.
+func (x *Execution) lastLineText() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	line := bytes.TrimRight(x.line, "\n")
@@ -355,26 +353,26 @@ func (x *Execution) lastText() string {
 	return string(bytes.ToValidUTF8(line, []byte("\uFFFD")))
 }
 
-// Input is the standard input of a turn: what steers it, open until it ends or
-// is ended by eof. With wait false it is what has come so far, and no more: the
-// input of a guest that nobody else gives any. Each attempt has one of its own,
-// and what it did not read the next one does.
+// Input returns a turn's standard input: its steering text, until the turn ends
+// or a steer has eof. With wait false it ends after the text so far, for a guest
+// without other input. Each attempt opens its own; unread text stays for the next
+// one.
 func (x *Execution) Input(wait bool) io.ReadCloser { return &reader{b: x.inbox, wait: wait} }
 
-// PassInput hands what steers x to f, since its caller streams the input. f is
-// false when the input has ended; taken is to be called when the text was read.
-func (x *Execution) PassInput(f func(text []byte, taken func()) bool) { x.inbox.pass(f) }
+// PassInput forwards steering text to f, since x's caller streams the input. f
+// returns false if the input has ended, and calls taken once the text was read.
+func (x *Execution) PassInput(f func(text []byte, taken func()) bool) { x.inbox.forwardTo(f) }
 
-// Steered reports whether an attempt has read what steered it: the next one would
-// lack that. Nothing steers a nil execution.
+// Steered reports whether an attempt has read steering text, which a further
+// attempt would lack. x may be nil.
 func (x *Execution) Steered() bool { return x != nil && x.inbox.wasRead() }
 
-// NoInput says that nobody will read what steers x, and why.
-func (x *Execution) NoInput(why string) { x.inbox.refuse(why) }
+// NoInput makes further steers of x fail with this reason.
+func (x *Execution) NoInput(why string) { x.inbox.reject(why) }
 
-// End says what came of the execution.
+// End records the outcome of the execution.
 func (x *Execution) End(r *wire.Result) {
-	undelivered := x.inbox.end()
+	undelivered := x.inbox.close()
 	x.mu.Lock()
 	cancels := x.cancels
 	x.cancels = nil
@@ -391,9 +389,9 @@ func (x *Execution) End(r *wire.Result) {
 	}
 	if r.Err != nil {
 		o.Code = r.Err.Code
-		// Whoever called is told that it was ended. What it had done by then
-		// nobody knows, and that is what is kept.
-		if ended := aborted != nil || o.Code == fault.Aborted || o.Code == fault.Timeout; ended && x.unknown() {
+		// The caller gets the abort's error; the journal keeps that the
+		// outcome is unknown.
+		if ended := aborted != nil || o.Code == fault.Aborted || o.Code == fault.Timeout; ended && x.outcomeUnknown() {
 			o.Code = fault.OutcomeUnknown
 		}
 	}
@@ -413,7 +411,7 @@ func (x *Execution) End(r *wire.Result) {
 	}
 	s := x.s
 	idle := false
-	s.noteAs(func() *record {
+	s.appendFunc(func() *record {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.running, x)
@@ -439,6 +437,6 @@ func (x *Execution) End(r *wire.Result) {
 	}
 	s.mu.Unlock()
 	if idle {
-		s.journal.rest()
+		s.journal.releaseIdle()
 	}
 }

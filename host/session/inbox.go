@@ -8,33 +8,33 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// maxInbox bounds, in bytes, the text that waits to be read by one execution.
+// maxInbox bounds the unread text of one execution, in bytes.
 const maxInbox = 64 << 10
 
-// message is one text that steers.
+// message is the text of one steer.
 type message struct {
-	text  []byte
-	taken chan struct{} // closed when all of it was read
+	text     []byte
+	consumed chan struct{} // closed when all of it was read
 }
 
-// inbox is what steers one execution: texts that wait until it reads. It
-// outlasts an attempt: what comes between two is read by the next one.
+// inbox queues the steering text of one execution. It is shared by all attempts:
+// text that arrives between two is read by the next one.
 type inbox struct {
-	mu      sync.Mutex    // guards what follows
-	queue   []*message    // oldest first
-	size    int           // bytes in queue
-	read    bool          // some of it was read
-	eof     bool          // no more will come
-	deaf    string        // why nobody will read, where that is known
-	over    chan struct{} // closed when the execution ended
-	changed chan struct{} // closed and replaced with each change, while somebody waits
-	// forward, once the caller streams its input, takes the texts in place of
-	// queue; passed are those that it took.
-	forward func(text []byte, taken func()) bool
-	passed  []*message
+	mu           sync.Mutex    // guards what follows
+	queue        []*message    // oldest first
+	size         int           // bytes in queue
+	read         bool          // some text was read
+	eof          bool          // no more text follows
+	rejectReason string        // why put fails, or empty
+	done         chan struct{} // closed when the execution ended
+	changed      chan struct{} // closed and replaced on each change while a reader waits
+	// forward, set once the caller streams its input, receives the texts instead
+	// of queue; forwarded are those that it accepted.
+	forward   func(text []byte, taken func()) bool
+	forwarded []*message
 }
 
-func newInbox() *inbox { return &inbox{over: make(chan struct{})} }
+func newInbox() *inbox { return &inbox{done: make(chan struct{})} }
 
 func (b *inbox) changeLocked() {
 	if b.changed != nil {
@@ -43,17 +43,17 @@ func (b *inbox) changeLocked() {
 	}
 }
 
-// put queues a text; eof says that it is the last. Empty text is none.
+// put queues a text; eof marks the last one. Empty text is not queued.
 func (b *inbox) put(text []byte, eof bool) (*message, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m := &message{text: text, taken: make(chan struct{})}
-	waits := b.size + b.passedLocked()
+	m := &message{text: text, consumed: make(chan struct{})}
+	waits := b.size + b.forwardedLocked()
 	switch {
-	case b.isOverLocked():
+	case b.isDoneLocked():
 		return nil, fault.Errorf(fault.NotRunning, "the call has ended; %d bytes were not delivered", len(text))
-	case b.deaf != "":
-		return nil, fault.Errorf(fault.NotRunning, "%s; %d bytes were not delivered", b.deaf, len(text))
+	case b.rejectReason != "":
+		return nil, fault.Errorf(fault.NotRunning, "%s; %d bytes were not delivered", b.rejectReason, len(text))
 	case b.eof:
 		return nil, fault.Errorf(fault.NotRunning, "its input was ended with eof before; %d bytes were not delivered", len(text))
 	case waits+len(text) > maxInbox:
@@ -70,7 +70,7 @@ func (b *inbox) put(text []byte, eof bool) (*message, error) {
 	}
 	b.eof = eof
 	if len(text) == 0 {
-		close(m.taken)
+		close(m.consumed)
 	} else {
 		b.queue = append(b.queue, m)
 		b.size += len(text)
@@ -79,9 +79,9 @@ func (b *inbox) put(text []byte, eof bool) (*message, error) {
 	return m, nil
 }
 
-func (b *inbox) isOverLocked() bool {
+func (b *inbox) isDoneLocked() bool {
 	select {
-	case <-b.over:
+	case <-b.done:
 		return true
 	default:
 		return false
@@ -91,19 +91,19 @@ func (b *inbox) isOverLocked() bool {
 func (b *inbox) wasRead() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.read || slices.ContainsFunc(b.passed, (*message).wasTaken)
+	return b.read || slices.ContainsFunc(b.forwarded, (*message).wasConsumed)
 }
 
-// refuse says that nobody will read, and why.
-func (b *inbox) refuse(why string) {
+// reject makes put fail from now on, with this reason.
+func (b *inbox) reject(why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.deaf = why
+	b.rejectReason = why
 	b.changeLocked()
 }
 
-// pass hands everything on to f, what waits already first.
-func (b *inbox) pass(f func(text []byte, taken func()) bool) {
+// forwardTo hands all text to f, beginning with what is queued.
+func (b *inbox) forwardTo(f func(text []byte, taken func()) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.forward = f
@@ -117,51 +117,51 @@ func (b *inbox) pass(f func(text []byte, taken func()) bool) {
 }
 
 func (b *inbox) forwardLocked(m *message) bool {
-	b.passed = slices.DeleteFunc(b.passed, (*message).wasTaken)
-	if !b.forward(m.text, func() { close(m.taken) }) {
+	b.forwarded = slices.DeleteFunc(b.forwarded, (*message).wasConsumed)
+	if !b.forward(m.text, func() { close(m.consumed) }) {
 		return false
 	}
-	b.passed = append(b.passed, m)
+	b.forwarded = append(b.forwarded, m)
 	return true
 }
 
-// passedLocked is how many bytes were handed on that nobody has read yet.
-func (b *inbox) passedLocked() (n int) {
-	for _, m := range b.passed {
-		if !m.wasTaken() {
+// forwardedLocked returns the number of forwarded bytes that are still unread.
+func (b *inbox) forwardedLocked() (n int) {
+	for _, m := range b.forwarded {
+		if !m.wasConsumed() {
 			n += len(m.text)
 		}
 	}
 	return n
 }
 
-func (m *message) wasTaken() bool {
+func (m *message) wasConsumed() bool {
 	select {
-	case <-m.taken:
+	case <-m.consumed:
 		return true
 	default:
 		return false
 	}
 }
 
-// end says that the execution is over and returns how many bytes nobody read.
-func (b *inbox) end() int {
+// close ends the inbox with its execution and returns the number of unread bytes.
+func (b *inbox) close() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.isOverLocked() {
-		close(b.over)
+	if !b.isDoneLocked() {
+		close(b.done)
 	}
-	n := b.size + b.passedLocked()
-	b.queue, b.passed, b.size, b.forward = nil, nil, 0, nil
+	n := b.size + b.forwardedLocked()
+	b.queue, b.forwarded, b.size, b.forward = nil, nil, 0, nil
 	b.changeLocked()
 	return n
 }
 
-// reader reads an inbox for one attempt. Its end is not the inbox's.
+// reader reads an inbox for one attempt. Closing it does not close the inbox.
 type reader struct {
 	b *inbox
-	// wait has Read wait for the next text; without it there is nothing more
-	// when the queue is empty.
+	// wait makes Read block for the next text; without it, an empty queue is
+	// EOF.
 	wait   bool
 	closed bool // guarded by b.mu
 }
@@ -174,7 +174,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
-		if r.closed || b.isOverLocked() {
+		if r.closed || b.isDoneLocked() {
 			return 0, io.EOF
 		}
 		if len(b.queue) > 0 {
@@ -184,7 +184,7 @@ func (r *reader) Read(p []byte) (int, error) {
 			b.read = true
 			if m.text = m.text[n:]; len(m.text) == 0 {
 				b.queue = b.queue[1:]
-				close(m.taken)
+				close(m.consumed)
 			}
 			return n, nil
 		}
@@ -201,7 +201,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	}
 }
 
-// Close ends this reader. What was not read stays for the next one.
+// Close ends this reader. Unread text stays for the next one.
 func (r *reader) Close() error {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()

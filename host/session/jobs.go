@@ -14,23 +14,24 @@ import (
 )
 
 const (
-	// keptJobs is how many finished jobs of one identity stay readable.
-	keptJobs = 20
+	// maxFinishedJobs is how many finished jobs of one identity stay readable.
+	maxFinishedJobs = 20
 	// maxJobs is how many jobs of one identity run at a time.
 	maxJobs = 64
-	// keptOutput is how much of each of a job's outputs is kept, in bytes: the
-	// end of it.
-	keptOutput = 256 << 10
+	// maxOutput is how many bytes at the end of each of a job's outputs are
+	// kept.
+	maxOutput = 256 << 10
 )
 
-// jobTable is the jobs of all sessions. It is at process scope since a job may
-// outlive its session. Ordinary calls do not come near it.
+// jobTable holds the jobs of all sessions, since a job may outlive its session.
+// Ordinary calls do not use it.
 type jobTable struct {
 	mu      sync.Mutex
 	byOwner map[string][]*Job // oldest first; guarded by mu
 }
 
-// Job is a call that was answered before it ran. Its id is its execution's.
+// Job is a background call: it was answered before it ran. Its id is its
+// execution's.
 type Job struct {
 	ID      string
 	Owner   string
@@ -40,21 +41,21 @@ type Job struct {
 	Started time.Time
 
 	table    *jobTable
-	admitted chan struct{} // closed when it was certain that it runs
-	over     chan struct{} // closed when it has ended
+	admitted chan struct{} // closed when the job is sure to run
+	finished chan struct{} // closed when it has ended
 
-	mu       sync.Mutex // guards what follows
-	x        *Execution // while it runs
-	cancel   context.CancelCauseFunc
-	listed   bool
-	done     bool
-	outcome  Outcome
-	message  string
-	data     json.RawMessage
-	progress json.RawMessage
-	stdout   tail
-	stderr   tail
-	line     string // the last one, once it has ended
+	mu        sync.Mutex // guards what follows
+	execution *Execution // set while it runs
+	cancel    context.CancelCauseFunc
+	listed    bool
+	done      bool
+	outcome   Outcome
+	message   string
+	data      json.RawMessage
+	progress  json.RawMessage
+	stdout    tail
+	stderr    tail
+	lastLine  string // the last one, once it has ended
 }
 
 // tail keeps the end of what is written to it.
@@ -65,31 +66,31 @@ type tail struct {
 
 func (t *tail) write(p []byte) {
 	t.total += int64(len(p))
-	if len(p) > keptOutput {
-		p = p[len(p)-keptOutput:]
+	if len(p) > maxOutput {
+		p = p[len(p)-maxOutput:]
 	}
 	t.b = append(t.b, p...)
-	if len(t.b) > 2*keptOutput {
-		t.b = append(t.b[:0], t.b[len(t.b)-keptOutput:]...)
+	if len(t.b) > 2*maxOutput {
+		t.b = append(t.b[:0], t.b[len(t.b)-maxOutput:]...)
 	}
 }
 
-// kept is the end of what was written.
-func (t *tail) kept() []byte { return t.b[max(len(t.b)-keptOutput, 0):] }
+// bytes returns the end of what was written.
+func (t *tail) bytes() []byte { return t.b[max(len(t.b)-maxOutput, 0):] }
 
-// NewJob prepares a job that is about to be called. cancel ends it. It counts
-// from now on until it ends, and is listed once Admit was called.
+// NewJob registers a job that is about to start. cancel ends it. It counts
+// towards the limit until it ends, and is listed after Admit.
 func (t *Table) NewJob(owner, session string, call *wire.Call, cancel context.CancelCauseFunc) (*Job, error) {
 	j := &Job{
 		ID: call.ExecutionID, Owner: owner, Session: session, Tool: call.Tool, Detach: call.Detach,
-		Started: time.Now(), table: &t.jobs, admitted: make(chan struct{}), over: make(chan struct{}), cancel: cancel,
+		Started: time.Now(), table: &t.jobs, admitted: make(chan struct{}), finished: make(chan struct{}), cancel: cancel,
 	}
 	t.jobs.mu.Lock()
 	defer t.jobs.mu.Unlock()
 	running := 0
 	for who, jobs := range t.jobs.byOwner {
 		for _, other := range jobs {
-			// Another's, too: an operator has nothing but the id to tell jobs by.
+			// Ids are unique across identities: an operator selects jobs by id.
 			if other.ID == j.ID {
 				return nil, fault.Errorf(fault.InvalidEnvelope, "/executionId: there is a job %s already; make a new id for each execution", j.ID)
 			}
@@ -105,10 +106,10 @@ func (t *Table) NewJob(owner, session string, call *wire.Call, cancel context.Ca
 	return j, nil
 }
 
-// Admitted is closed when it is certain that the job runs, however it ends.
+// Admitted returns a channel that is closed when the job is sure to run.
 func (j *Job) Admitted() <-chan struct{} { return j.admitted }
 
-// Admit lists the job: nothing refused it. A nil job is no job.
+// Admit lists the job: nothing refused it. A nil job is ignored.
 func (j *Job) Admit() {
 	if j == nil {
 		return
@@ -128,7 +129,7 @@ func (jt *jobTable) addLocked(j *Job) {
 	jt.byOwner[j.Owner] = append(jt.byOwner[j.Owner], j)
 }
 
-// prune drops the oldest finished jobs of an identity, and those that never ran.
+// prune drops an identity's oldest finished jobs and those that never ran.
 func (jt *jobTable) prune(owner string) {
 	jt.mu.Lock()
 	defer jt.mu.Unlock()
@@ -140,7 +141,7 @@ func (jt *jobTable) prune(owner string) {
 		}
 	}
 	list = slices.DeleteFunc(list, func(j *Job) bool {
-		if done > keptJobs && j.isDone() {
+		if done > maxFinishedJobs && j.isDone() {
 			done--
 			return true
 		}
@@ -153,8 +154,8 @@ func (jt *jobTable) prune(owner string) {
 	jt.byOwner[owner] = list
 }
 
-// of is the listed jobs of an identity, or of all, oldest first.
-func (jt *jobTable) of(owner string, all bool) []*Job {
+// list returns the listed jobs of an identity, or of all, oldest first.
+func (jt *jobTable) list(owner string, all bool) []*Job {
 	jt.mu.Lock()
 	defer jt.mu.Unlock()
 	list := slices.Clone(jt.byOwner[owner])
@@ -172,7 +173,7 @@ func (jt *jobTable) of(owner string, all bool) []*Job {
 	return list
 }
 
-// running is one of the jobs that run, or nil.
+// running returns one running job, or nil.
 func (jt *jobTable) running() *Job {
 	jt.mu.Lock()
 	defer jt.mu.Unlock()
@@ -186,10 +187,10 @@ func (jt *jobTable) running() *Job {
 	return nil
 }
 
-func (j *Job) run(x *Execution) {
+func (j *Job) setExecution(x *Execution) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.x = x
+	j.execution = x
 }
 
 func (j *Job) isListed() bool {
@@ -204,10 +205,10 @@ func (j *Job) isDone() bool {
 	return j.done
 }
 
-// Stop ends the job; one that has ended stays as it is.
+// Stop ends the job. A finished job is unchanged.
 func (j *Job) Stop(reason *fault.Error) {
 	j.mu.Lock()
-	x, cancel, done := j.x, j.cancel, j.done
+	x, cancel, done := j.execution, j.cancel, j.done
 	j.mu.Unlock()
 	if done {
 		return
@@ -220,11 +221,11 @@ func (j *Job) Stop(reason *fault.Error) {
 	}
 }
 
-// Stdout, Stderr and Progress keep what the job writes.
+// Stdout and Stderr return writers that keep the end of the job's outputs.
 func (j *Job) Stdout() io.Writer { return jobWriter{j, &j.stdout} }
 func (j *Job) Stderr() io.Writer { return jobWriter{j, &j.stderr} }
 
-// Progress keeps what the job last said of its progress.
+// Progress keeps the job's latest progress value.
 func (j *Job) Progress(data json.RawMessage) error {
 	if !json.Valid(data) || len(data) > maxLine {
 		return fault.Errorf(fault.InvalidPayload, "progress is not one JSON value of at most %d bytes", maxLine)
@@ -247,8 +248,7 @@ func (w jobWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish says what came of the job's execution. What r has of its output was not
-// written before.
+// finish stores the outcome of the job's execution. The output in r is appended.
 func (j *Job) finish(o *Outcome, r *wire.Result) {
 	j.mu.Lock()
 	j.outcome, j.data = *o, r.Data
@@ -257,29 +257,29 @@ func (j *Job) finish(o *Outcome, r *wire.Result) {
 	}
 	j.stdout.write(r.Stdout)
 	j.stderr.write(r.Stderr)
-	if j.x != nil {
-		j.line = j.x.lastText()
+	if j.execution != nil {
+		j.lastLine = j.execution.lastLineText()
 	}
-	j.x, j.cancel, j.done = nil, nil, true
-	close(j.over)
+	j.execution, j.cancel, j.done = nil, nil, true
+	close(j.finished)
 	j.mu.Unlock()
 	j.table.prune(j.Owner)
 }
 
-// snapshot is what a query sees; output is of some size, and is in it where it
-// is asked for.
+// snapshot returns the job as a query sees it, with its outputs only if output
+// is true, since they may be large.
 func (j *Job) snapshot(now time.Time, output bool) map[string]any {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	m := map[string]any{
 		"id": j.ID, "session": j.Session, "tool": j.Tool, "detach": j.Detach, "started": timeText(j.Started),
 		"state": "running", "status": "", "code": "", "message": j.message, "exit_code": int64(0), "attempts": int64(0),
-		"elapsed_ms": now.Sub(j.Started).Milliseconds(), "last_line": j.line,
+		"elapsed_ms": now.Sub(j.Started).Milliseconds(), "last_line": j.lastLine,
 		"stdout_bytes": j.stdout.total, "stderr_bytes": j.stderr.total, "progress": fromJSON(j.progress), "data": fromJSON(j.data),
 	}
-	if j.x != nil {
-		m["last_line"] = j.x.lastText()
-		m["attempts"] = int64(j.x.attempts.Load())
+	if j.execution != nil {
+		m["last_line"] = j.execution.lastLineText()
+		m["attempts"] = int64(j.execution.attempts.Load())
 	}
 	if j.done {
 		m["state"], m["status"], m["code"] = "done", j.outcome.Status, string(j.outcome.Code)
@@ -287,15 +287,15 @@ func (j *Job) snapshot(now time.Time, output bool) map[string]any {
 		m["elapsed_ms"] = j.outcome.Duration.Milliseconds()
 	}
 	if output {
-		m["stdout"], m["stderr"] = validText(j.stdout.kept()), validText(j.stderr.kept())
-		m["truncated"] = j.stdout.total > int64(len(j.stdout.kept())) || j.stderr.total > int64(len(j.stderr.kept()))
+		m["stdout"], m["stderr"] = validText(j.stdout.bytes()), validText(j.stderr.bytes())
+		m["truncated"] = j.stdout.total > int64(len(j.stdout.bytes())) || j.stderr.total > int64(len(j.stderr.bytes()))
 	}
 	return m
 }
 
 func validText(b []byte) string { return string(bytes.ToValidUTF8(b, []byte("\uFFFD"))) }
 
-// End finishes a job whose execution never began. For any other it does nothing.
+// End finishes a job whose execution never began. Otherwise it does nothing.
 func (j *Job) End(r *wire.Result) {
 	if j.isDone() {
 		return

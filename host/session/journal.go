@@ -18,40 +18,40 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// journalVersion is the version of the format that this program writes. It
-// reads all versions up to it, and of later ones what it understands.
+// journalVersion is the format version that this program writes. It reads all
+// versions up to it, and of later ones the records it knows.
 //
 //   - 1: a record is a line of JSON.
-//   - 2: each record ends in "crc", the CRC-32C of the line as it would be
-//     without it, so that damage which leaves JSON behind is seen.
+//   - 2: each record ends in "crc", the CRC-32C of the line without it, to detect
+//     damage that leaves valid JSON.
 const journalVersion = 2
 
 const (
-	// maxJournal is the size in bytes at which a journal is begun anew; the one
-	// before it is kept, so a session has at most about twice as much on disk.
+	// maxJournal is the size in bytes at which a journal is rotated. One rotated
+	// file is kept, so a session has at most about twice as much on disk.
 	maxJournal = 256 << 10
-	// maxLine bounds a line that is read. What is longer is damaged.
+	// maxLine bounds a line; a longer one is damaged.
 	maxLine = 64 << 10
 )
 
 // The types of records.
 const (
-	recSession  = "session"  // the header: what the session is
+	recSession  = "session"  // the header: what identifies the session
 	recSet      = "set"      // its name, labels and tools from now on
 	recState    = "state"    // its state from now on
 	recBegin    = "begin"    // an execution is about to run
-	recEnd      = "end"      // and this is what came of it
+	recEnd      = "end"      // an execution has ended
 	recRefused  = "refused"  // a call that did not run
-	recSnapshot = "snapshot" // what the records before this one came to
+	recSnapshot = "snapshot" // the sum of all earlier records
 )
 
-// record is one line of a journal. Each type uses some of the fields. There is
-// no argument, input or variable in it: secrets are in those.
+// record is one line of a journal. Each type uses some of the fields. It has no
+// arguments, input or variables, since those may hold secrets.
 type record struct {
 	Type string    `json:"t"`
 	At   time.Time `json:"at"`
 
-	// Of a header.
+	// recSession and recState.
 	Version int       `json:"version,omitempty"`
 	ID      string    `json:"id,omitempty"`
 	Owner   string    `json:"owner,omitempty"`
@@ -59,7 +59,8 @@ type record struct {
 	Parent  string    `json:"parent,omitempty"`
 	Cwd     string    `json:"cwd,omitempty"`
 	Created time.Time `json:"created,omitzero"`
-	// Key and Digest are of the idempotency key that the session was made with.
+	// Key and Digest are the idempotency key of the session's create and the
+	// digest of that request.
 	Key    string `json:"key,omitempty"`
 	Digest string `json:"digest,omitempty"`
 
@@ -69,7 +70,7 @@ type record struct {
 
 	State string `json:"state,omitempty"`
 
-	// Of an execution.
+	// recBegin, recEnd and recRefused.
 	Execution   string     `json:"execution,omitempty"`
 	Tool        string     `json:"tool,omitempty"`
 	Kind        string     `json:"kind,omitempty"`
@@ -96,76 +97,74 @@ type record struct {
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const (
-	sumBegin = `,"crc":"`
-	sumEnd   = `"}`
-	sumSize  = len(sumBegin) + 8 + len(sumEnd)
+	crcPrefix = `,"crc":"`
+	crcSuffix = `"}`
+	crcSize   = len(crcPrefix) + 8 + len(crcSuffix)
 )
 
-// encode is r as a line.
+// encode returns r as a line.
 func (r *record) encode() []byte {
 	line, err := json.Marshal(r)
 	if err != nil {
 		panic(err) // nothing in a record can fail
 	}
 	sum := crc32.Checksum(line, castagnoli)
-	line = append(line[:len(line)-1], sumBegin...)
+	line = append(line[:len(line)-1], crcPrefix...)
 	line = fmt.Appendf(line, "%08x", sum)
-	return append(line, sumEnd+"\n"...)
+	return append(line, crcSuffix+"\n"...)
 }
 
-// intact takes the checksum off a line; false when it is not that of the line. A
-// line of version 1 has none.
-func intact(line []byte, version int) ([]byte, bool) {
-	at := len(line) - sumSize
-	if at < 0 || string(line[at:at+len(sumBegin)]) != sumBegin {
+// stripChecksum removes the checksum from a line; false if it does not match.
+// Lines of version 1 have none.
+func stripChecksum(line []byte, version int) ([]byte, bool) {
+	at := len(line) - crcSize
+	if at < 0 || string(line[at:at+len(crcPrefix)]) != crcPrefix {
 		return line, version == 1
 	}
 	bare := append(line[:at:at], '}')
-	return bare, fmt.Sprintf("%08x", crc32.Checksum(bare, castagnoli)) == string(line[at+len(sumBegin):at+len(sumBegin)+8])
+	return bare, fmt.Sprintf("%08x", crc32.Checksum(bare, castagnoli)) == string(line[at+len(crcPrefix):at+len(crcPrefix)+8])
 }
 
-// journal writes one session's file. It holds the file open while something runs
-// in the session, and for a while after; but no more than maxKept idle ones cost
-// a descriptor.
+// journal writes one session's file. The file stays open while something runs in
+// the session and for a while after, at most maxOpenIdle of the latter.
 type journal struct {
-	path string
-	kept *atomic.Int32 // journals, of all sessions, that are open without need
+	path     string
+	openIdle *atomic.Int32 // open journals of idle sessions, in the whole table
 
-	// What snapshots say; read without mu, which a slow disk can hold for long.
+	// For snapshots; read without mu, which is held during slow disk writes.
 	records atomic.Int64
-	skipped atomic.Int64          // what loading passed over
-	lost    atomic.Int64          // records that could not be written since the last that was
-	err     atomic.Pointer[error] // why, or nil
+	skipped atomic.Int64          // lines that loading skipped
+	lost    atomic.Int64          // failed writes since the last successful one
+	err     atomic.Pointer[error] // of the last failed write, or nil
 
-	mu   sync.Mutex // guards what follows; taken before Session.mu, never after it
-	file *os.File
-	size int64
-	held bool // it is one of kept
-	old  bool // the file is of an older version: the next record begins it anew
-	gone bool // it was removed: what still comes is written nowhere
+	mu       sync.Mutex // guards what follows; taken before Session.mu, never after it
+	file     *os.File
+	size     int64
+	idle     bool // counted in openIdle
+	outdated bool // the file has an older version: the next record rotates it
+	removed  bool // the file was removed: further records are dropped
 }
 
-// append writes the record that what answers, or, when that is nil, only sees to
-// it that the file is there. A file that has grown too long, or is not there, is
-// begun with what fresh answers. what is called once, whether or not it can be
-// written, and after fresh: what it changes belongs to its record, and to no
-// record before it.
-// first reports that the record before this one could be written.
-func (j *journal) append(what func() *record, fresh func() []record) (first bool, err error) {
+// append writes the record that makeRecord returns; for nil it only creates the file. A
+// missing or too large file begins with the records that initial returns. makeRecord
+// is called exactly once, even if the write fails, and after initial: the changes that
+// it makes belong to its own record only. first reports that the previous write
+// succeeded.
+func (j *journal) append(makeRecord func() *record, initial func() []record) (first bool, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.gone {
-		what()
+	if j.removed {
+		makeRecord()
 		return false, nil
 	}
 	first = j.lost.Load() == 0
-	err = j.openLocked(fresh)
-	if err == nil && (j.size > maxJournal || j.old) {
-		if err = j.rotateLocked(fresh()); err == nil {
-			j.old = false
+	err = j.openLocked(initial)
+	if err == nil && (j.size > maxJournal || j.outdated) {
+		if err = j.rotateLocked(initial()); err == nil {
+			j.outdated = false
 		}
 	}
-	r := what()
+	r := makeRecord()
 	if err == nil && r != nil {
 		r.Lost = int(j.lost.Load())
 		err = j.writeLocked(r.encode())
@@ -189,12 +188,12 @@ func (j *journal) failLocked(err error) error {
 	return err
 }
 
-// writeLocked writes a whole line, or takes away what it could write of it.
+// writeLocked writes a whole line, or truncates a partial one.
 func (j *journal) writeLocked(line []byte) error {
 	n, err := j.file.Write(line)
 	if err != nil {
 		if n > 0 {
-			j.file.Truncate(j.size) // what remains of the line is torn, and read as such
+			j.file.Truncate(j.size) // if this fails, readers skip the torn line
 		}
 		return err
 	}
@@ -202,14 +201,14 @@ func (j *journal) writeLocked(line []byte) error {
 	return nil
 }
 
-// openLocked opens the file to append to it. A last line that was torn is ended,
-// so that the next one begins on its own.
-func (j *journal) openLocked(fresh func() []record) error {
+// openLocked opens the file for appending. It ends a torn last line, so that the
+// next record begins a new one.
+func (j *journal) openLocked(initial func() []record) error {
 	if j.file != nil {
 		return nil
 	}
 	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
-	if errors.Is(err, fs.ErrNotExist) { // so is the folder
+	if errors.Is(err, fs.ErrNotExist) { // the folder is missing
 		if err := os.MkdirAll(filepath.Dir(j.path), 0o700); err != nil {
 			return err
 		}
@@ -225,7 +224,7 @@ func (j *journal) openLocked(fresh func() []record) error {
 	}
 	j.file, j.size = f, fi.Size()
 	if j.size == 0 {
-		for _, r := range fresh() {
+		for _, r := range initial() {
 			if err := j.writeLocked(r.encode()); err != nil {
 				return err
 			}
@@ -239,10 +238,10 @@ func (j *journal) openLocked(fresh func() []record) error {
 	return nil
 }
 
-// rotateLocked begins the journal anew. There is always a whole one under one of
-// the two names.
+// rotateLocked replaces the file by one with these records. A complete journal
+// exists under one of the two names at any time.
 func (j *journal) rotateLocked(records []record) error {
-	tmp := newer(j.path)
+	tmp := tempPath(j.path)
 	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -251,15 +250,15 @@ func (j *journal) rotateLocked(records []record) error {
 	for i := range records {
 		b.Write(records[i].encode())
 	}
-	// On the disk before it has the name: the end of the machine may cost the last
-	// records, and not all of them.
+	// Sync before the rename: a crash of the machine may lose the last records,
+	// but not all of them.
 	_, err = f.Write(b.Bytes())
 	if err := errors.Join(err, f.Sync()); err != nil {
 		f.Close()
 		os.Remove(tmp)
 		return err
 	}
-	if err := errors.Join(os.Rename(j.path, older(j.path)), os.Rename(tmp, j.path)); err != nil {
+	if err := errors.Join(os.Rename(j.path, rotatedPath(j.path)), os.Rename(tmp, j.path)); err != nil {
 		f.Close()
 		return err
 	}
@@ -268,20 +267,19 @@ func (j *journal) rotateLocked(records []record) error {
 	return nil
 }
 
-// older is where a journal's file goes when it is begun anew, newer where the new
-// one is written.
-func older(path string) string { return path + ".1" }
-func newer(path string) string { return path + ".new" }
+// rotatedPath is the name of the previous file after a rotation, tempPath that of
+// the new one until it is complete.
+func rotatedPath(path string) string { return path + ".1" }
+func tempPath(path string) string    { return path + ".new" }
 
-// flush puts on the disk what was written. Records are not synced one by one: see
-// host/RATIONALE.md.
-func (j *journal) flush(fresh func() []record) error {
+// flush syncs the file. Records are not synced one by one: see host/RATIONALE.md.
+func (j *journal) flush(initial func() []record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.gone {
+	if j.removed {
 		return nil
 	}
-	err := j.openLocked(fresh)
+	err := j.openLocked(initial)
 	if err == nil {
 		err = j.file.Sync()
 	}
@@ -298,40 +296,40 @@ func (j *journal) release() error {
 	return j.closeLocked()
 }
 
-// closeLocked closes the file where it is open.
+// closeLocked closes the file if it is open.
 func (j *journal) closeLocked() error {
 	if j.file == nil {
 		return nil
 	}
 	err := j.file.Close()
 	j.file = nil
-	if j.held {
-		j.held = false
-		j.kept.Add(-1)
+	if j.idle {
+		j.idle = false
+		j.openIdle.Add(-1)
 	}
 	return err
 }
 
-// maxKept is how many files stay open that nothing is written to. Opening one
-// costs a short call a tenth of its time.
-const maxKept = 128
+// maxOpenIdle is how many files of idle sessions stay open. Opening one costs a
+// short call a tenth of its time.
+const maxOpenIdle = 128
 
-// rest is release, but the file stays open for the next call where few do.
-func (j *journal) rest() {
+// releaseIdle closes the file unless fewer than maxOpenIdle idle ones are open.
+func (j *journal) releaseIdle() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.file == nil || j.held {
+	if j.file == nil || j.idle {
 		return
 	}
-	if j.kept.Add(1) <= maxKept {
-		j.held = true
+	if j.openIdle.Add(1) <= maxOpenIdle {
+		j.idle = true
 		return
 	}
-	j.kept.Add(-1)
+	j.openIdle.Add(-1)
 	j.closeLocked()
 }
 
-// status is what a snapshot says of the journal.
+// status returns the journal's state for snapshots.
 func (j *journal) status() map[string]any {
 	m := map[string]any{"records": j.records.Load(), "skipped": j.skipped.Load(), "lost": j.lost.Load(), "error": ""}
 	if err := j.err.Load(); err != nil {
@@ -340,19 +338,19 @@ func (j *journal) status() map[string]any {
 	return m
 }
 
-// remove takes the files away, for good.
+// remove deletes the files. Later records are dropped.
 func (j *journal) remove() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closeLocked()
-	j.gone = true
-	for _, path := range []string{j.path, older(j.path), newer(j.path)} {
+	j.removed = true
+	for _, path := range []string{j.path, rotatedPath(j.path), tempPath(j.path)} {
 		os.Remove(path)
 	}
 }
 
-// loaded is what a journal says.
-type loaded struct {
+// journalState is the state that a journal's records add up to.
+type journalState struct {
 	header  record
 	name    string
 	labels  map[string]string
@@ -360,24 +358,24 @@ type loaded struct {
 	state   string
 	used    time.Time // when the last record was written
 	count   Counters
-	pending map[string]record // begun and not ended, by execution
+	pending map[string]record // begun but not ended, by execution
 	jobs    []record          // ends of jobs, oldest first
 	records int
 	skipped int // lines that were torn, damaged or of an unknown type
-	lost    int // records that could not be written, as later ones say
+	lost    int // records that could not be written, as counted in later ones
 }
 
-// errNoHeader is what loading answers for a file that does not say whose it is.
-var errNoHeader = errors.New("no line of it says which session it is of")
+// errNoHeader is the error for a file without a readable id and owner.
+var errNoHeader = errors.New("no line identifies the session")
 
-// read takes in what a journal says. Whatever it does not understand it passes
-// over and counts. The error is one of reading, or errNoHeader.
-func read(r io.Reader) (*loaded, error) {
-	l := &loaded{pending: map[string]record{}}
+// replay reads a journal. It skips and counts unreadable lines. The error is a
+// read error or errNoHeader.
+func replay(r io.Reader) (*journalState, error) {
+	l := &journalState{pending: map[string]record{}}
 	var d decoder
 	err := eachLine(r, func(line []byte) {
 		var rec record
-		if !d.decode(line, &rec) || !l.take(&rec) {
+		if !d.decode(line, &rec) || !l.apply(&rec) {
 			l.skipped++
 			return
 		}
@@ -401,11 +399,10 @@ type decoder struct {
 	version int // of its header, 0 before there was one
 }
 
-// decode reads one line; false when it is damaged. Lines without a checksum count
-// in files of version 1 only, and there is no such file that does not say so in
-// its first line.
+// decode reads one line; false if it is damaged. Lines without a checksum are
+// valid only in files whose first line has version 1.
 func (d *decoder) decode(line []byte, r *record) bool {
-	bare, ok := intact(line, d.version)
+	bare, ok := stripChecksum(line, d.version)
 	if !ok && d.version == 0 {
 		var first record
 		if json.Unmarshal(line, &first) == nil && first.Type == recSession && first.Version == 1 {
@@ -418,9 +415,8 @@ func (d *decoder) decode(line []byte, r *record) bool {
 	return ok && json.Unmarshal(bare, r) == nil && r.Type != ""
 }
 
-// take adds one record to what is known; false when it is of no known type, or
-// says too little.
-func (l *loaded) take(r *record) bool {
+// apply applies one record; false if its type is unknown or it is incomplete.
+func (l *journalState) apply(r *record) bool {
 	switch r.Type {
 	case recSession:
 		if r.ID == "" || r.Owner == "" || r.Version < 1 {
@@ -439,11 +435,11 @@ func (l *loaded) take(r *record) bool {
 			return false
 		}
 		if l.header.ID == "" && r.ID != "" && r.Owner != "" {
-			l.header = *r // the header was damaged: this says the most of it
+			l.header = *r // the header was damaged: recState repeats most of it
 			l.header.Type, l.header.State = recSession, ""
 		}
 		l.state = r.State
-		l.count.event(r.State)
+		l.count.countEvent(r.State)
 	case recBegin:
 		l.pending[r.Execution] = *r
 	case recEnd, recRefused:
@@ -476,8 +472,8 @@ func (r *record) outcome() Outcome {
 	}
 }
 
-// eachLine calls f with each line that is not empty, also with a last one that
-// was torn. A line over maxLine is given as its beginning, which no record is.
+// eachLine calls f with each non-empty line, including a torn last one. Of a line
+// over maxLine it passes the beginning, which is not a valid record.
 func eachLine(r io.Reader, f func(line []byte)) error {
 	in := bufio.NewReaderSize(r, maxLine)
 	for {
@@ -497,13 +493,13 @@ func eachLine(r io.Reader, f func(line []byte)) error {
 	}
 }
 
-// readFile is read of a file. A rotation that was cut short, between its two
-// renames or before the new file was on the disk, is taken back.
-func readFile(path string) (*loaded, error) {
+// readFile replays a file. It reverts a rotation that was interrupted between its
+// two renames, or before the new file was on the disk.
+func readFile(path string) (*journalState, error) {
 	fi, err := os.Lstat(path)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if missing || err == nil && fi.Size() == 0 {
-		if err := os.Rename(older(path), path); err != nil && missing {
+		if err := os.Rename(rotatedPath(path), path); err != nil && missing {
 			return nil, err
 		}
 	}
@@ -512,17 +508,17 @@ func readFile(path string) (*loaded, error) {
 		return nil, err
 	}
 	defer f.Close()
-	l, err := read(f)
+	l, err := replay(f)
 	if err != nil {
 		return nil, fmt.Errorf("read the journal %s: %w", path, err)
 	}
 	return l, nil
 }
 
-// lines is all records of a journal, those before it was begun anew first, as
-// they stand, and how many lines are none.
-func (j *journal) lines() (list []any, damaged int) {
-	for _, path := range []string{older(j.path), j.path} {
+// allRecords returns the records of the rotated and the current file as JSON
+// objects, oldest first, and the number of damaged lines.
+func (j *journal) allRecords() (list []any, damaged int) {
+	for _, path := range []string{rotatedPath(j.path), j.path} {
 		f, err := os.Open(path)
 		if err != nil {
 			continue

@@ -20,7 +20,7 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// open makes a table for a test, with what it logs.
+// open opens a table and returns it with its log.
 func open(t testing.TB, c Config) (*Table, *bytes.Buffer) {
 	t.Helper()
 	if c.Dir == "" {
@@ -78,9 +78,9 @@ func run(t testing.TB, s *Session, id string, mutating bool) *Execution {
 
 var fine = &wire.Result{Ran: true}
 
-// TestSessionsComeBack: what a session was is there after a restart, and what ran
-// when the daemon ended has an unknown outcome.
-func TestSessionsComeBack(t *testing.T) {
+// TestSessionsAreRestored: sessions are restored after a restart, and calls that
+// ran when the daemon ended have an unknown outcome.
+func TestSessionsAreRestored(t *testing.T) {
 	dir := t.TempDir()
 	tab, _ := open(t, Config{Dir: dir})
 	def, _ := tab.Find("me", "")
@@ -89,7 +89,7 @@ func TestSessionsComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.set(func() error { s.name, s.tools = "parent", []string{"git", "tool"}; return nil })
+	s.update(func() error { s.name, s.tools = "parent", []string{"git", "tool"}; return nil })
 	run(t, s, "one", false).End(fine)
 	run(t, s, "two", true).End(&wire.Result{Err: fault.Errorf(fault.Timeout, "too long")})
 	run(t, s, "three", true) // and the daemon is killed
@@ -112,7 +112,7 @@ func TestSessionsComeBack(t *testing.T) {
 	if d, err := again.Find("me", ""); err != nil || d.id != def.id {
 		t.Errorf("the default session is another one: %v", err)
 	}
-	if o := again.ownerOf("me"); o.explicit != 2 || len(o.made) != 1 || o.made[0].key != "key" {
+	if o := again.ownerOf("me"); o.explicit != 2 || len(o.keyed) != 1 || o.keyed[0].key != "key" {
 		t.Errorf("of its identity is known %+v", o)
 	}
 	if _, err := again.Find("you", s.id); err == nil {
@@ -121,7 +121,7 @@ func TestSessionsComeBack(t *testing.T) {
 	if strings.Contains(logs.String(), "not whole") {
 		t.Errorf("the journals are said to be damaged: %s", logs)
 	}
-	// A third time: the ends that the second one wrote are read.
+	// A third time: the outcomes that the second restart wrote are read.
 	third, _ := open(t, Config{Dir: dir})
 	got, _ = third.Find("me", s.id)
 	if got.count.Calls != 3 || got.journal.skipped.Load() != 0 {
@@ -129,8 +129,8 @@ func TestSessionsComeBack(t *testing.T) {
 	}
 }
 
-// TestDamagedJournals: each kind of damage loses what it hit and nothing else,
-// is counted and said, and what is appended afterwards is whole.
+// TestDamagedJournals: each kind of damage loses only the records it hit, is
+// counted and logged, and later records are intact.
 func TestDamagedJournals(t *testing.T) {
 	line := func(s string) []byte { return append([]byte(s), '\n') }
 	for _, tt := range []struct {
@@ -206,7 +206,7 @@ func TestOlderJournalsLoad(t *testing.T) {
 		t.Fatalf("%+v, %v\n%s", s, err, logs)
 	}
 	run(t, s, "e3", false).End(fine)
-	// What is written now is of this version, and the old file is kept.
+	// The next record has the current version, and the old file is kept.
 	again, _ := open(t, Config{Dir: dir})
 	if s, err = again.Find("me", "old"); err != nil || s.count.Calls != 3 || s.journal.skipped.Load() != 0 {
 		t.Errorf("%+v, %v", s, err)
@@ -215,10 +215,10 @@ func TestOlderJournalsLoad(t *testing.T) {
 	if err != nil || !bytes.Contains(b[:bytes.IndexByte(b, '\n')], []byte(`"version":2`)) {
 		t.Errorf("it begins with %.200s, %v", b, err)
 	}
-	if _, err := os.Stat(older(path)); err != nil {
+	if _, err := os.Stat(rotatedPath(path)); err != nil {
 		t.Error(err)
 	}
-	// A line without a checksum counts in a file of version 1 only.
+	// A line without a checksum is valid in a file of version 1 only.
 	if err := os.WriteFile(path, append(b, version1[strings.Index(version1, `{"t":"begin"`):]...), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestOlderJournalsLoad(t *testing.T) {
 	}
 }
 
-// TestNewerJournalsLoad: what a later version wrote is read as far as it goes.
+// TestNewerJournalsLoad: known records of a later version are read.
 func TestNewerJournalsLoad(t *testing.T) {
 	dir := t.TempDir()
 	var b bytes.Buffer
@@ -249,14 +249,14 @@ func TestNewerJournalsLoad(t *testing.T) {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	run(t, s, "e2", false).End(fine)
-	if kept, err := os.ReadFile(older(path)); err != nil || !bytes.Equal(kept, b.Bytes()) {
+	if kept, err := os.ReadFile(rotatedPath(path)); err != nil || !bytes.Equal(kept, b.Bytes()) {
 		t.Errorf("what the later version wrote was not kept: %v", err)
 	}
 }
 
-// TestJournalsAreBegunAnew: a journal stays short, nothing is lost when it is
-// begun anew, and one of which that was cut short is whole.
-func TestJournalsAreBegunAnew(t *testing.T) {
+// TestJournalRotation: rotation keeps a journal short and loses nothing, even if
+// it is interrupted.
+func TestJournalRotation(t *testing.T) {
 	dir := t.TempDir()
 	tab, _ := open(t, Config{Dir: dir})
 	s := explicit(t, tab, "me")
@@ -269,7 +269,7 @@ func TestJournalsAreBegunAnew(t *testing.T) {
 	if err != nil || fi.Size() > maxJournal+1000 {
 		t.Errorf("after %d calls it has %d bytes, %v", n, fi.Size(), err)
 	}
-	if _, err := os.Stat(older(s.journal.path)); err != nil {
+	if _, err := os.Stat(rotatedPath(s.journal.path)); err != nil {
 		t.Error(err)
 	}
 	again, _ := open(t, Config{Dir: dir})
@@ -280,7 +280,7 @@ func TestJournalsAreBegunAnew(t *testing.T) {
 	long.End(fine)
 
 	// Between the two renames.
-	if err := os.Rename(s.journal.path, older(s.journal.path)); err != nil {
+	if err := os.Rename(s.journal.path, rotatedPath(s.journal.path)); err != nil {
 		t.Fatal(err)
 	}
 	third, _ := open(t, Config{Dir: dir})
@@ -288,9 +288,9 @@ func TestJournalsAreBegunAnew(t *testing.T) {
 		t.Errorf("after a rotation that was cut short: %v", err)
 	}
 
-	// The machine ended before what the new one holds was on the disk.
+	// The machine crashed before the new file was on the disk.
 	third.Close(ended())
-	if err := errors.Join(os.Rename(s.journal.path, older(s.journal.path)), os.WriteFile(s.journal.path, nil, 0o600)); err != nil {
+	if err := errors.Join(os.Rename(s.journal.path, rotatedPath(s.journal.path)), os.WriteFile(s.journal.path, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	fourth, _ := open(t, Config{Dir: dir})
@@ -299,23 +299,22 @@ func TestJournalsAreBegunAnew(t *testing.T) {
 	}
 }
 
-// TestForgottenJournalsStayAway: a call that ends after its session was
-// forgotten leaves no file behind.
-func TestForgottenJournalsStayAway(t *testing.T) {
+// TestForgottenJournalsAreNotRecreated: a call that ends after its session was
+// forgotten creates no file.
+func TestForgottenJournalsAreNotRecreated(t *testing.T) {
 	tab, _ := open(t, Config{})
 	s := explicit(t, tab, "me")
 	x := run(t, s, "e", true)
 	s.close()
 	tab.forget(s)
 	x.End(fine)
-	<-s.over
+	<-s.done
 	if files, _ := filepath.Glob(s.journal.path + "*"); len(files) > 0 {
 		t.Errorf("there are %v", files)
 	}
 }
 
-// TestJobsAreBounded: what will be a job counts from the moment on that it was
-// taken, and its id is nobody else's.
+// TestJobsAreBounded: a job counts from its registration on, and its id is unique.
 func TestJobsAreBounded(t *testing.T) {
 	tab, _ := open(t, Config{})
 	var jobs []*Job
@@ -335,7 +334,7 @@ func TestJobsAreBounded(t *testing.T) {
 	if err := job("one more"); !errors.As(err, &e) || e.Code != fault.Overloaded {
 		t.Errorf("one more: %v", err)
 	}
-	if n := len(tab.jobs.of("me", false)); n != 0 {
+	if n := len(tab.jobs.list("me", false)); n != 0 {
 		t.Errorf("%d jobs are listed before it is certain that they run", n)
 	}
 	jobs[0].End(&wire.Result{Err: fault.Errorf(fault.Denied, "no")})
@@ -349,19 +348,19 @@ func TestJobsAreBounded(t *testing.T) {
 		j.Admit()
 		j.End(fine)
 	}
-	if n := len(tab.jobs.of("me", false)); n != keptJobs {
+	if n := len(tab.jobs.list("me", false)); n != maxFinishedJobs {
 		t.Errorf("%d jobs are kept", n)
 	}
 }
 
-// TestJobsComeBack: after a restart the last jobs of an identity are there, in
-// their order, and no more than before it.
-func TestJobsComeBack(t *testing.T) {
+// TestJobsAreRestored: a restart restores the last jobs of an identity, in order
+// and within the limit.
+func TestJobsAreRestored(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		tab, _ := open(t, Config{Dir: dir})
 		sessions := []*Session{explicit(t, tab, "me"), explicit(t, tab, "me"), explicit(t, tab, "me")}
-		const n = 3*keptJobs + 1
+		const n = 3*maxFinishedJobs + 1
 		for i := range n {
 			j, err := tab.NewJob("me", "", &wire.Call{ExecutionID: fmt.Sprint(i), Tool: "t"}, func(error) {})
 			if err != nil {
@@ -377,13 +376,13 @@ func TestJobsComeBack(t *testing.T) {
 			x.End(fine)
 		}
 		ids := func(tab *Table) (ids []string) {
-			for _, j := range tab.jobs.of("me", false) {
+			for _, j := range tab.jobs.list("me", false) {
 				ids = append(ids, j.ID)
 			}
 			return ids
 		}
 		before := ids(tab)
-		if len(before) != keptJobs || before[keptJobs-1] != fmt.Sprint(n-1) {
+		if len(before) != maxFinishedJobs || before[maxFinishedJobs-1] != fmt.Sprint(n-1) {
 			t.Fatalf("before: %v", before)
 		}
 		again, _ := open(t, Config{Dir: dir})
@@ -395,9 +394,9 @@ func TestJobsComeBack(t *testing.T) {
 	})
 }
 
-// TestEndsAreNotLostToANewJournal: a journal never has the end of a call that a
-// new journal would begin with as one that runs.
-func TestEndsAreNotLostToANewJournal(t *testing.T) {
+// TestRotationKeepsConcurrentEnds: a rotated journal never lists a call as running
+// whose end is in the previous file.
+func TestRotationKeepsConcurrentEnds(t *testing.T) {
 	dir := t.TempDir()
 	tab, _ := open(t, Config{Dir: dir})
 	s := explicit(t, tab, "me")
@@ -425,7 +424,7 @@ func TestEndsAreNotLostToANewJournal(t *testing.T) {
 				s.journal.size = maxJournal + 1 // the next record begins it anew
 				s.journal.mu.Unlock()
 				x.End(fine)
-				s.set(func() error { s.name = fmt.Sprint(c, " ", i); return nil })
+				s.update(func() error { s.name = fmt.Sprint(c, " ", i); return nil })
 			}
 		})
 	}
@@ -443,8 +442,8 @@ func TestEndsAreNotLostToANewJournal(t *testing.T) {
 	}
 }
 
-// unwritable are ways in which a journal cannot be written; each undoes itself
-// when the test ends.
+// unwritable makes a journal unwritable in several ways; each is undone at the end
+// of the test.
 var unwritable = map[string]func(t *testing.T, s *Session){
 	"no space on disk": func(t *testing.T, s *Session) {
 		if runtime.GOOS != "linux" {
@@ -466,9 +465,8 @@ var unwritable = map[string]func(t *testing.T, s *Session){
 	},
 }
 
-// TestJournalsThatCannotBeWritten: a call that only reads runs, one that changes
-// something is refused and told why, and what was lost is counted once the
-// journal can be written again.
+// TestJournalsThatCannotBeWritten: reading calls run, mutating ones are refused
+// with the reason, and lost records are counted once writing works again.
 func TestJournalsThatCannotBeWritten(t *testing.T) {
 	for name, break_ := range unwritable {
 		t.Run(name, func(t *testing.T) {
@@ -524,8 +522,7 @@ func TestJournalsThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// FuzzJournal: whatever a file holds, reading it ends, and what is appended
-// afterwards is read.
+// FuzzJournal: reading any file terminates, and records appended to it are read.
 func FuzzJournal(f *testing.F) {
 	var b bytes.Buffer
 	for _, r := range []record{
@@ -551,12 +548,12 @@ func FuzzJournal(f *testing.F) {
 		f.Add(d)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		before, err := read(bytes.NewReader(data))
+		before, err := replay(bytes.NewReader(data))
 		end := record{Type: recEnd, Execution: "new", Tool: "t", Attempts: 1}
 		if len(data) > 0 && data[len(data)-1] != '\n' {
 			data = append(data[:len(data):len(data)], '\n')
 		}
-		after, err2 := read(bytes.NewReader(append(data[:len(data):len(data)], end.encode()...)))
+		after, err2 := replay(bytes.NewReader(append(data[:len(data):len(data)], end.encode()...)))
 		if (err == nil) != (err2 == nil) {
 			t.Fatalf("before %v, after %v", err, err2)
 		}
@@ -569,8 +566,8 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// BenchmarkJournal is what a call pays for its two records, without and with a
-// sync of each: the decision not to sync rests on it.
+// BenchmarkJournal measures a call's two records, without and with a sync of each:
+// the reason not to sync.
 func BenchmarkJournal(b *testing.B) {
 	for _, sync := range []bool{false, true} {
 		b.Run(fmt.Sprintf("sync=%v", sync), func(b *testing.B) {
@@ -584,9 +581,9 @@ func BenchmarkJournal(b *testing.B) {
 			for b.Loop() {
 				for _, r := range []*record{{Type: recBegin, Execution: "e", Tool: "t"}, {Type: recEnd, Execution: "e", Tool: "t"}} {
 					r.At = time.Now()
-					s.note(r)
+					s.append(r)
 					if sync {
-						s.journal.flush(s.fresh)
+						s.journal.flush(s.initialRecords)
 					}
 				}
 				s.journal.release()

@@ -15,8 +15,8 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// Open makes the table of the sessions whose journals are in c.Dir. Journals that
-// cannot be read are left as they are, and said.
+// Open opens the table of the sessions whose journals are in c.Dir. Unreadable
+// journals are logged and left unchanged.
 func Open(c Config) (*Table, error) {
 	if c.Limit <= 0 {
 		c.Limit = defaultLimit
@@ -35,7 +35,7 @@ func Open(c Config) (*Table, error) {
 	}
 	t := &Table{config: c, log: c.Logger}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		// Calls that only read need no journal; those that do need one are told.
+		// Calls that only read need no journal; others fail when they need one.
 		t.log.Warn("the folder of journals cannot be made; calls that change something will be refused", "folder", c.Dir, "error", err)
 	}
 	if err := t.load(); err != nil {
@@ -43,12 +43,12 @@ func Open(c Config) (*Table, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t.stop = stop
-	t.working.Go(func() { t.sweep(ctx) })
+	t.background.Go(func() { t.sweep(ctx) })
 	return t, nil
 }
 
-// load brings back the sessions whose journals are there. What ran when the
-// daemon ended has an unknown outcome now.
+// load restores the sessions from their journals. Calls that ran when the daemon
+// ended get an unknown outcome.
 func (t *Table) load() error {
 	entries, err := os.ReadDir(t.config.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -57,7 +57,7 @@ func (t *Table) load() error {
 	}
 	ids := map[string]bool{}
 	for _, e := range entries {
-		// One that was cut short when it was begun anew has only its older name.
+		// After an interrupted rotation only the rotated file may exist.
 		if id, ok := strings.CutSuffix(strings.TrimSuffix(e.Name(), ".1"), suffix); ok && id != "" {
 			ids[id] = true
 		}
@@ -82,14 +82,14 @@ func (t *Table) load() error {
 	}
 	close(work)
 	wait.Wait()
-	t.jobs.restored()
+	t.jobs.sortRestored()
 	slices.SortFunc(all, func(a, b *Session) int { return a.used.Compare(b.used) })
 	for _, s := range all {
-		t.enlist(s)
+		t.register(s)
 	}
 	for _, s := range all {
 		if p, ok := t.sessions.Load(key{s.owner, s.parent}); ok && s.parent != "" && s.state != Closed {
-			p.(*Session).adoptAgain(s)
+			p.(*Session).restoreChild(s)
 		}
 	}
 	return nil
@@ -100,7 +100,7 @@ func (t *Table) restore(id string) *Session {
 	path := t.path(id)
 	l, err := readFile(path)
 	if err == nil && l.header.ID != id {
-		err = fmt.Errorf("read the journal %s: it is of another session, %q", path, l.header.ID)
+		err = fmt.Errorf("read the journal %s: it belongs to another session, %q", path, l.header.ID)
 	}
 	if err != nil {
 		t.log.Warn("a journal cannot be read, so its session is not there; the file is left as it is", "file", path, "error", err)
@@ -112,18 +112,18 @@ func (t *Table) restore(id string) *Session {
 	h := &l.header
 	s := &Session{
 		t: t, id: id, owner: h.Owner, isDef: h.Default, parent: h.Parent, cwd: h.Cwd, created: h.Created, key: h.Key, digest: h.Digest,
-		over: make(chan struct{}), name: l.name, labels: l.labels, tools: l.tools, used: l.used, state: l.state, count: l.count,
+		done: make(chan struct{}), name: l.name, labels: l.labels, tools: l.tools, used: l.used, state: l.state, count: l.count,
 	}
-	s.journal.path, s.journal.kept, s.journal.old = path, &t.kept, h.Version != journalVersion && h.Version != 0
+	s.journal.path, s.journal.openIdle, s.journal.outdated = path, &t.openIdle, h.Version != journalVersion && h.Version != 0
 	s.journal.records.Store(int64(l.records))
 	s.journal.skipped.Store(int64(l.skipped))
 	switch s.state {
 	case Closed:
-		close(s.over)
-	case Closing: // it was about to be closed
+		close(s.done)
+	case Closing:
 		s.state = Closed
-		close(s.over)
-		s.note(&record{Type: recState, State: Closed})
+		close(s.done)
+		s.append(&record{Type: recState, State: Closed})
 	default:
 		s.state = Suspended
 	}
@@ -136,7 +136,7 @@ func (t *Table) restore(id string) *Session {
 		r.DurationMS = time.Since(p.At).Milliseconds()
 		r.Attempts = 1
 		began := p.At
-		s.note(&r)
+		s.append(&r)
 		o := r.outcome()
 		s.count.add(&o)
 		if r.Job {
@@ -148,7 +148,7 @@ func (t *Table) restore(id string) *Session {
 	return s
 }
 
-// restore brings back a finished job, without its output.
+// restore adds a finished job of before, without its output.
 func (jt *jobTable) restore(s *Session, r *record) {
 	o := r.outcome()
 	j := &Job{
@@ -156,27 +156,27 @@ func (jt *jobTable) restore(s *Session, r *record) {
 		table: jt, listed: true, done: true, outcome: o,
 	}
 	if r.Code == fault.OutcomeUnknown {
-		j.message = "the daemon ended while the job ran; nobody knows how far it came"
+		j.message = "the daemon ended while the job ran; its outcome is unknown"
 	}
 	jt.mu.Lock()
 	defer jt.mu.Unlock()
 	jt.addLocked(j)
 }
 
-// restored puts the jobs that were brought back in their order, and keeps the
-// last of them.
-func (jt *jobTable) restored() {
-	for owner, list := range jt.byOwner { // nobody else has it yet
+// sortRestored sorts the restored jobs by start and drops the oldest over the
+// limit.
+func (jt *jobTable) sortRestored() {
+	for owner, list := range jt.byOwner { // no lock: not shared yet
 		slices.SortStableFunc(list, func(a, b *Job) int { return a.Started.Compare(b.Started) })
 		jt.prune(owner)
 	}
 }
 
-// enlist makes a restored session known.
-func (t *Table) enlist(s *Session) {
+// register adds a restored session to the table.
+func (t *Table) register(s *Session) {
 	o := t.ownerOf(s.owner)
 	if s.state == Closed {
-		t.entomb(s)
+		t.archive(s)
 		return
 	}
 	t.sessions.Store(keyOf(s), s)
@@ -190,12 +190,12 @@ func (t *Table) enlist(s *Session) {
 		o.explicit++
 	}
 	if s.key != "" {
-		o.made = append(o.made, &made{key: s.key, digest: s.digest, data: object("id", s.id)})
+		o.keyed = append(o.keyed, &keyedResult{key: s.key, digest: s.digest, data: object("id", s.id)})
 	}
 }
 
-// adoptAgain is adopt of a child that was one before.
-func (p *Session) adoptAgain(s *Session) {
+// restoreChild makes the restored session s a child of p again.
+func (p *Session) restoreChild(s *Session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.children == nil {
@@ -204,10 +204,10 @@ func (p *Session) adoptAgain(s *Session) {
 	p.children[s] = struct{}{}
 }
 
-// keptOpen is how long the journal of an idle session may stay open.
-const keptOpen = 30 * time.Second
+// maxIdleOpen is how long the journal of an idle session may stay open.
+const maxIdleOpen = 30 * time.Second
 
-// sweep suspends what is idle and closes what stays suspended, until ctx ends.
+// sweep suspends idle sessions and closes long suspended ones, until ctx ends.
 func (t *Table) sweep(ctx context.Context) {
 	tick := time.NewTicker(min(max(t.config.Idle/4, time.Second), time.Minute))
 	defer tick.Stop()
@@ -225,13 +225,13 @@ func (t *Table) sweep(ctx context.Context) {
 			s.mu.Unlock()
 			switch {
 			case state == Active && idle >= t.config.Idle:
-				// It may have begun to run; then it stays. One that waits for a
-				// disk keeps no other from its rest.
-				t.working.Go(func() { s.suspend() })
+				// suspend fails if a call has begun meanwhile. In a goroutine, so
+				// that a slow disk does not delay other sessions.
+				t.background.Go(func() { s.suspend() })
 			case state == Suspended && idle >= t.config.Idle+t.config.Keep:
-				t.working.Go(s.close)
-			case idle >= keptOpen:
-				t.working.Go(s.releaseIfIdle)
+				t.background.Go(s.close)
+			case idle >= maxIdleOpen:
+				t.background.Go(s.releaseIfIdle)
 			}
 			return true
 		})
@@ -248,8 +248,8 @@ func (t *Table) sweep(ctx context.Context) {
 	}
 }
 
-// suspend puts s to rest: its journal is on the disk, and what it needs only to
-// run is dropped. SESSION_BUSY while something runs in it.
+// suspend syncs the journal of s and drops what only a running session needs. The
+// error is SESSION_BUSY while something runs in it.
 func (s *Session) suspend() error {
 	s.mu.Lock()
 	switch {
@@ -259,22 +259,22 @@ func (s *Session) suspend() error {
 	case s.state != Active:
 		s.mu.Unlock()
 		return notFound(s.id)
-	case len(s.running) > 0 || s.inTurn:
+	case len(s.running) > 0 || s.turnTaken:
 		n := len(s.running)
 		s.mu.Unlock()
 		return fault.Errorf(fault.SessionBusy, "%d calls are running; wait for them, or end them with toolctl session abort", n)
 	}
 	s.state = Suspended
 	s.recent, s.running = nil, nil
-	s.count.event(Suspended)
+	s.count.countEvent(Suspended)
 	s.mu.Unlock()
-	s.note(&record{Type: recState, State: Suspended})
+	s.append(&record{Type: recState, State: Suspended})
 	return s.flush()
 }
 
-// flush puts the journal on the disk.
+// flush syncs the journal to disk.
 func (s *Session) flush() error {
-	err := s.journal.flush(s.fresh)
+	err := s.journal.flush(s.initialRecords)
 	s.mu.Lock()
 	idle := len(s.running) == 0
 	s.mu.Unlock()
@@ -282,12 +282,12 @@ func (s *Session) flush() error {
 		s.journal.release()
 	}
 	if err != nil {
-		return fault.Errorf(fault.StoreUnavailable, "the journal of the session cannot be written: %w; see the sessions folder in the daemon's state", err)
+		return fault.Errorf(fault.StoreUnavailable, "the journal of the session cannot be written: %w; check the sessions folder in the daemon's state", err)
 	}
 	return nil
 }
 
-// resume takes s back into use.
+// resume makes a suspended session active.
 func (s *Session) resume() error {
 	s.mu.Lock()
 	switch s.state {
@@ -301,9 +301,9 @@ func (s *Session) resume() error {
 	}
 	s.state = Active
 	s.used = time.Now()
-	s.count.event(Active)
+	s.count.countEvent(Active)
 	s.mu.Unlock()
-	s.note(&record{Type: recState, State: Active})
+	s.append(&record{Type: recState, State: Active})
 	s.releaseIfIdle()
 	return nil
 }
@@ -317,12 +317,12 @@ func (s *Session) releaseIfIdle() {
 	}
 }
 
-// errClosed is why the calls of a closed session end. It is never written to.
+// errClosed ends the calls of a closed session. It is never modified.
 var errClosed = fault.Errorf(fault.Aborted, "the session was closed")
 
-// close takes no more calls into s and its children, and lets what runs there
-// end: detached jobs for as long as they take, all else within the grace. It does
-// not wait for that; over is closed then. Closing again does nothing.
+// close stops accepting calls in s and its children. Detached jobs run to their
+// end, other executions are aborted after the grace. close does not wait: done is
+// closed when that has happened. Closing again does nothing.
 func (s *Session) close() {
 	s.mu.Lock()
 	if s.state == Closing || s.state == Closed {
@@ -330,7 +330,7 @@ func (s *Session) close() {
 		return
 	}
 	s.state = Closing
-	s.count.event(Closing)
+	s.count.countEvent(Closing)
 	s.used = time.Now()
 	children := make([]*Session, 0, len(s.children))
 	for c := range s.children {
@@ -346,7 +346,7 @@ func (s *Session) close() {
 		w.cancel(errClosed)
 	}
 	t, o := s.t, s.t.ownerOf(s.owner)
-	t.entomb(s)
+	t.archive(s)
 	t.sessions.Delete(keyOf(s))
 	o.mu.Lock()
 	if s.isDef {
@@ -355,10 +355,10 @@ func (s *Session) close() {
 		o.explicit--
 	}
 	o.mu.Unlock()
-	s.note(&record{Type: recState, State: Closing})
-	t.working.Go(func() {
+	s.append(&record{Type: recState, State: Closing})
+	t.background.Go(func() {
 		for _, c := range children {
-			<-c.over
+			<-c.done
 		}
 		grace, cancel := context.WithTimeout(context.Background(), t.config.Grace)
 		defer cancel()
@@ -370,22 +370,22 @@ func (s *Session) close() {
 		}
 		s.mu.Lock()
 		s.state = Closed
-		s.count.event(Closed)
+		s.count.countEvent(Closed)
 		s.used = time.Now()
 		s.children, s.recent = nil, nil
 		s.mu.Unlock()
-		s.note(&record{Type: recState, State: Closed})
+		s.append(&record{Type: recState, State: Closed})
 		s.flush()
 		if s.parent != "" {
 			if p, ok := t.sessions.Load(key{s.owner, s.parent}); ok {
-				p.(*Session).disown(s)
+				p.(*Session).removeChild(s)
 			}
 		}
-		close(s.over)
+		close(s.done)
 	})
 }
 
-// executions is what runs in s, detached jobs only where they are asked for.
+// executions returns what runs in s, with detached jobs if detached is true.
 func (s *Session) executions(detached bool) []*Execution {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -402,7 +402,7 @@ func (s *Session) executionsLocked(detached bool) []*Execution {
 	return list
 }
 
-// drain waits until nothing but detached jobs runs in s; false when ctx ends
+// drain waits until only detached jobs run in s; it returns false if ctx ends
 // first.
 func (s *Session) drain(ctx context.Context) bool {
 	for {
@@ -424,15 +424,15 @@ func (s *Session) drain(ctx context.Context) bool {
 	}
 }
 
-// entomb remembers a closed session, so that closing it again is no error and
-// its journal can still be read by the operator.
-func (t *Table) entomb(s *Session) {
+// archive keeps a closed session, so that closing it again is not an error and
+// an operator can still read its journal.
+func (t *Table) archive(s *Session) {
 	o := t.ownerOf(s.owner)
 	t.closed.Store(keyOf(s), s)
 	var oldest *Session
 	o.mu.Lock()
 	o.closed = append(o.closed, s)
-	if len(o.closed) > keptClosed {
+	if len(o.closed) > maxClosed {
 		oldest = o.closed[0]
 		o.closed = o.closed[1:]
 	}
@@ -442,7 +442,7 @@ func (t *Table) entomb(s *Session) {
 	}
 }
 
-// forget takes a closed session away, journal and all.
+// forget removes a closed session and its journal.
 func (t *Table) forget(s *Session) {
 	if _, ok := t.closed.LoadAndDelete(keyOf(s)); !ok {
 		return
@@ -451,13 +451,13 @@ func (t *Table) forget(s *Session) {
 	count := s.count.clone()
 	s.mu.Unlock()
 	t.mu.Lock()
-	t.gone.plus(&count)
+	t.forgotten.merge(&count)
 	t.mu.Unlock()
 	s.journal.remove()
 }
 
-// Close waits for the jobs that run, until ctx ends; then it ends them. Nothing
-// else is begun or suspended after it.
+// Close waits for running jobs, and aborts them when ctx ends. Sessions are no
+// longer suspended or closed after it.
 func (t *Table) Close(ctx context.Context) error {
 	for {
 		j := t.jobs.running()
@@ -465,13 +465,13 @@ func (t *Table) Close(ctx context.Context) error {
 			break
 		}
 		select {
-		case <-j.over:
+		case <-j.finished:
 		case <-ctx.Done():
 			j.Stop(fault.Errorf(fault.Aborted, "the daemon was stopped while the job ran"))
-			<-j.over
+			<-j.finished
 		}
 	}
 	t.stop()
-	t.working.Wait()
+	t.background.Wait()
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// serve makes one of the five calls and returns its data or its code.
+// serve makes one of the five calls and returns its data or error code.
 func call(tab *Table, who, name, payload string) (string, fault.Code, string) {
 	return callKeyed(tab, who, name, payload, "")
 }
@@ -72,7 +72,7 @@ func TestLimit(t *testing.T) {
 	if _, code, _ := call(tab, "you", "mutate", `{"op":"create"}`); code != "" {
 		t.Errorf("of somebody else: %s", code)
 	}
-	// None was evicted, and one that is closed makes room.
+	// None was evicted, and closing one makes room.
 	for _, id := range ids {
 		if _, code, _ := call(tab, "me", "query", `{"id":"`+id+`"}`); code != "" {
 			t.Errorf("%s: %s", id, code)
@@ -114,14 +114,14 @@ func TestCreateOnce(t *testing.T) {
 	}
 }
 
-// TestStrangers: for every call, another identity's session is as one that never
-// was, to the letter.
-func TestStrangers(t *testing.T) {
+// TestOtherIdentities: for every call, another identity's session gives the same
+// answer as one that never existed.
+func TestOtherIdentities(t *testing.T) {
 	tab, _ := open(t, Config{})
 	s := explicit(t, tab, "me")
 	closed := explicit(t, tab, "me")
 	closed.close()
-	<-closed.over
+	<-closed.done
 	never := newID()
 	run(t, s, "e1", false)
 	for _, c := range []struct{ name, payload string }{
@@ -156,7 +156,7 @@ func TestStrangers(t *testing.T) {
 			}
 		}
 	}
-	// Nor does anything of it come out in what is listed.
+	// Nor is it in any list.
 	if data, _, _ := call(tab, "you", "query", `{"selector":"[sessions, jobs, session]"}`); strings.Contains(data, s.id) || strings.Contains(data, `"me"`) {
 		t.Errorf("it is listed: %s", data)
 	}
@@ -165,8 +165,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// BenchmarkStrangers: and it takes as long. Compare the two.
-func BenchmarkStrangers(b *testing.B) {
+// BenchmarkOtherIdentities: both lookups take the same time.
+func BenchmarkOtherIdentities(b *testing.B) {
 	tab, _ := open(b, Config{})
 	s := explicit(b, tab, "me")
 	tab.Find("you", "")
@@ -232,7 +232,7 @@ func TestClose(t *testing.T) {
 		if _, err := tab.create("me", parent, &params{Cwd: "/"}, "", ""); err == nil {
 			t.Error("a closed session got a child")
 		}
-		<-children[1].over
+		<-children[1].done
 		if d := time.Since(began); d != 0 {
 			t.Errorf("the idle child took %v", d)
 		}
@@ -240,12 +240,12 @@ func TestClose(t *testing.T) {
 		if ends.isDone() || stateOf(parent) != Closing {
 			t.Errorf("before the grace the job is done: %v; the parent is %s", ends.isDone(), stateOf(parent))
 		}
-		<-parent.over
+		<-parent.done
 		if d := time.Since(began); d != defaultGrace {
 			t.Errorf("the parent took %v, must be %v", d, defaultGrace)
 		}
 		select {
-		case <-children[0].over:
+		case <-children[0].done:
 		default:
 			t.Error("the parent was closed before its child")
 		}
@@ -266,7 +266,7 @@ func TestClose(t *testing.T) {
 			t.Errorf("another's job: %s", code)
 		}
 		call(tab, "me", "mutate", `{"op":"cancel-job","params":{"job":"stays"}}`)
-		<-stays.over
+		<-stays.finished
 		if o := tab.ownerOf("me"); o.explicit != 0 {
 			t.Errorf("%d still count", o.explicit)
 		}
@@ -280,8 +280,8 @@ func stateOf(s *Session) string {
 	return s.state
 }
 
-// TestIdle: what does nothing is suspended, resumed by its next call, and closed
-// when it stays so for a day.
+// TestIdle: an idle session is suspended, resumed by its next call, and closed
+// after a day of suspension.
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab, _ := open(t, Config{})
@@ -326,8 +326,8 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestSuspendUnderLoad: suspending and resuming while calls come and go loses no
-// call and counts each.
+// TestSuspendUnderLoad: suspending and resuming concurrently with calls loses none
+// and counts each.
 func TestSuspendUnderLoad(t *testing.T) {
 	tab, _ := open(t, Config{})
 	s := explicit(t, tab, "me")
@@ -385,9 +385,9 @@ func TestSuspendUnderLoad(t *testing.T) {
 	}
 }
 
-// TestTurnsTakeTurns: one at a time, those that wait in order, and all that wait
-// are ended by an abort.
-func TestTurnsTakeTurns(t *testing.T) {
+// TestTurnsAreSerial: turns run one at a time, in order, and an abort ends all
+// queued ones.
+func TestTurnsAreSerial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab, _ := open(t, Config{})
 		s := explicit(t, tab, "me")
@@ -425,14 +425,14 @@ func TestTurnsTakeTurns(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if s.turn != nil || s.inTurn {
+		if s.turn != nil || s.turnTaken {
 			t.Error("the turn was not given back")
 		}
 		tab.Close(ended())
 	})
 }
 
-// TestTurnCalls: what a prompt asks for is what runs.
+// TestTurnCalls: a prompt is translated to the right call.
 func TestTurnCalls(t *testing.T) {
 	r := &Request{Call: &wire.Call{Form: wire.Envelope, Tool: Prompt, ExecutionID: "7d444840-9dc0-41d1-b245-5ffdce74fad2"}, Cwd: "/root"}
 	s := &Session{id: "s", cwd: "/work"}
@@ -459,8 +459,8 @@ func TestTurnCalls(t *testing.T) {
 	}
 }
 
-// TestSteering: what is read, what waits, what nobody will read, what is too
-// much, and what comes between two attempts.
+// TestSteering covers text that is read, queued, undeliverable, over the limit, and
+// sent between two attempts.
 func TestSteering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab, _ := open(t, Config{})
@@ -473,10 +473,11 @@ func TestSteering(t *testing.T) {
 			return call(tab, "me", "steer", fmt.Sprintf(`{"id":%q,"text":%q}`, s.id, text))
 		}
 		began := time.Now()
-		if data, _, _ := steer("waits"); !strings.Contains(data, `"queued":true`) || time.Since(began) != steerWait {
+		if data, _, _ := steer("waits"); !strings.Contains(data, `"queued":true`) || time.Since(began) != defaultSteerWait {
 			t.Errorf("%s after %v", data, time.Since(began))
 		}
-		// The first attempt reads it; the second what comes between the two.
+		// The first attempt reads it; the second one reads text sent between
+		// them.
 		buf := make([]byte, 100)
 		first := x.Input(true)
 		if n, err := first.Read(buf); string(buf[:n]) != "waits" || err != nil {
@@ -499,9 +500,9 @@ func TestSteering(t *testing.T) {
 		if _, code, message := steer("y"); code != fault.LimitExceeded || !strings.Contains(message, "1 bytes were not delivered") {
 			t.Errorf("too much: %s %s", code, message)
 		}
-		// What nobody read is told to the one who waits, and kept.
+		// Unread text is reported to the waiting steer, and counted.
 		go func() {
-			time.Sleep(steerWait / 2)
+			time.Sleep(defaultSteerWait / 2)
 			second.Close()
 			x.End(fine)
 		}()
@@ -519,12 +520,12 @@ func TestSteering(t *testing.T) {
 	})
 }
 
-// TestSteeringWhatIsStreamed: a caller that streams its input takes no more of
-// what steers its call than waits elsewhere.
-func TestSteeringWhatIsStreamed(t *testing.T) {
+// TestSteeringStreamedInput: the limit on unread text also applies when the caller
+// streams its input.
+func TestSteeringStreamedInput(t *testing.T) {
 	b := newInbox()
 	var taken []func()
-	b.pass(func(_ []byte, f func()) bool { taken = append(taken, f); return true })
+	b.forwardTo(func(_ []byte, f func()) bool { taken = append(taken, f); return true })
 	half := make([]byte, maxInbox/2)
 	for range 2 {
 		if _, err := b.put(half, false); err != nil {
@@ -539,18 +540,18 @@ func TestSteeringWhatIsStreamed(t *testing.T) {
 	if _, err := b.put(half, false); err != nil {
 		t.Errorf("after some was read: %v", err)
 	}
-	if n := b.end(); n != maxInbox {
+	if n := b.close(); n != maxInbox {
 		t.Errorf("%d bytes are said to be undelivered, must be %d", n, maxInbox)
 	}
 }
 
-// TestAbortWhatWaits: a turn that waits for its own is aborted by its id, and
-// one in the background by that of its session.
-func TestAbortWhatWaits(t *testing.T) {
+// TestAbortQueuedTurns: a queued turn is aborted by its id, and one in the
+// background by its session.
+func TestAbortQueuedTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab, _ := open(t, Config{})
 		s := explicit(t, tab, "me")
-		s.inTurn = true
+		s.turnTaken = true
 		ends := make(chan error, 2)
 		for _, id := range []string{"first", "second"} {
 			go func() { ends <- s.takeTurn(t.Context(), &wire.Call{ExecutionID: id, Tool: "t"}, true, func() {}) }()
@@ -582,7 +583,7 @@ func TestAbortWhatWaits(t *testing.T) {
 	})
 }
 
-// TestLabelsAreBounded: too many labels are refused, and said to be.
+// TestLabelsAreBounded: too many labels are refused.
 func TestLabelsAreBounded(t *testing.T) {
 	tab, _ := open(t, Config{})
 	s := explicit(t, tab, "me")
@@ -606,7 +607,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSelectors: what can be asked, and that no question costs much.
+// TestSelectors covers valid selectors and the cost limit.
 func TestSelectors(t *testing.T) {
 	tab, _ := open(t, Config{})
 	s := explicit(t, tab, "me")
@@ -647,8 +648,8 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// TestSnapshotsHoldNoSecrets: neither a query nor the journal has what a call was
-// given.
+// TestSnapshotsHoldNoSecrets: neither a query nor the journal holds a call's
+// arguments, input or variables.
 func TestSnapshotsHoldNoSecrets(t *testing.T) {
 	tab, _ := open(t, Config{})
 	s := explicit(t, tab, "me")
@@ -686,7 +687,7 @@ func TestSplitWords(t *testing.T) {
 		{"a; b", "!';'"},
 		{"$(a)", "!'('"},
 		{"a # b", "!'#'"},
-		{"git status\nrm -r", "!holds a second line"},
+		{"git status\nrm -r", "!has a second line"},
 		{"a 'b", "!the quote ' at byte 2"},
 		{`a "b`, `!the quote " at byte 2`},
 		{`a \`, "!ends in a backslash"},
@@ -709,7 +710,7 @@ func FuzzSplitWords(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// Quoted again they come out as they are.
+		// Quoting and splitting again gives the same words.
 		for i, w := range words {
 			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 		}
@@ -736,7 +737,7 @@ func TestLastLine(t *testing.T) {
 		for _, w := range tt.writes {
 			x.line = lastLine(x.line, []byte(w))
 		}
-		if got := x.lastText(); got != tt.want && !(tt.want == "\uFFFD" && strings.Trim(got, "\uFFFD") == "") {
+		if got := x.lastLineText(); got != tt.want && !(tt.want == "\uFFFD" && strings.Trim(got, "\uFFFD") == "") {
 			t.Errorf("%q: %q, must be %q", tt.writes, got, tt.want)
 		}
 	}
@@ -764,7 +765,7 @@ func TestIdleSessionsAreSmall(t *testing.T) {
 	if bytes > most {
 		t.Errorf("a session holds %d bytes, and %d are the most", bytes, most)
 	}
-	if now := openFiles(t); now > files+maxKept+8 {
+	if now := openFiles(t); now > files+maxOpenIdle+8 {
 		t.Errorf("%d files are open, before there were %d", now, files)
 	}
 	runtime.KeepAlive(keep)

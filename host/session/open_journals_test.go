@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// TestFewJournalsStayOpen: the journals of idle sessions stay open for the next
-// call, no more than maxKept of them, and not for long.
-func TestFewJournalsStayOpen(t *testing.T) {
+// TestOpenIdleJournalsAreBounded: the journals of idle sessions stay open for the next
+// call, at most maxOpenIdle of them, and not for long.
+func TestOpenIdleJournalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab, _ := open(t, Config{})
-		for i := range maxKept + 20 {
+		for i := range maxOpenIdle + 20 {
 			s := explicit(t, tab, "me")
 			for n := range 2 {
 				run(t, s, fmt.Sprint(i, n), false).End(fine)
@@ -20,16 +20,16 @@ func TestFewJournalsStayOpen(t *testing.T) {
 			s.journal.mu.Lock()
 			is := s.journal.file != nil
 			s.journal.mu.Unlock()
-			if is != (i < maxKept) {
+			if is != (i < maxOpenIdle) {
 				t.Fatalf("journal %d stays open: %v", i, is)
 			}
 		}
-		if n := tab.kept.Load(); n != maxKept {
+		if n := tab.openIdle.Load(); n != maxOpenIdle {
 			t.Errorf("%d journals stay open", n)
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if n := tab.kept.Load(); n != 0 {
+		if n := tab.openIdle.Load(); n != 0 {
 			t.Errorf("%d journals stay open after two idle minutes", n)
 		}
 	})

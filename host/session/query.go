@@ -18,9 +18,9 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// Bounds on a selector: its length in bytes, what it may cost to evaluate in
-// CEL's own units (about one a step, and one for each ten characters of a
-// string that it makes), and how long that may take.
+// Limits of a selector: its length in bytes, its evaluation cost in CEL's units
+// (about one per step, and one per ten characters of a string that it builds), and
+// its evaluation time.
 const (
 	maxSelector     = 4 << 10
 	maxSelectorCost = 2_000_000
@@ -34,8 +34,8 @@ type selectors struct {
 	err  error
 }
 
-// environment is made on first use: a daemon whose callers never query does not
-// wait for it at start.
+// environment creates the CEL environment on first use, since it is slow to
+// create and many daemons are never queried.
 func (s *selectors) environment() (*cel.Env, error) {
 	s.once.Do(func() {
 		s.env, s.err = cel.NewEnv(
@@ -48,9 +48,9 @@ func (s *selectors) environment() (*cel.Env, error) {
 	return s.env, s.err
 }
 
-// query evaluates a selector over vars. Its errors are the caller's:
-// INVALID_PAYLOAD for an expression that is none or fails, LIMIT_EXCEEDED for one
-// that costs too much.
+// query evaluates a selector over vars. Errors are INVALID_PAYLOAD for an
+// expression that does not compile or fails, LIMIT_EXCEEDED for one that costs
+// too much.
 func (s *selectors) query(ctx context.Context, selector string, vars map[string]any) (json.RawMessage, error) {
 	if selector == "" {
 		selector = "session"
@@ -74,27 +74,27 @@ func (s *selectors) query(ctx context.Context, selector string, vars map[string]
 	defer cancel()
 	out, _, err := program.ContextEval(ctx, vars)
 	if err != nil {
-		if ctx.Err() != nil || costs(err) {
+		if ctx.Err() != nil || isCostLimit(err) {
 			return nil, fault.Errorf(fault.LimitExceeded, "/selector: %w; ask for less at once", err)
 		}
 		return nil, fault.Errorf(fault.InvalidPayload, "/selector: %w", err)
 	}
 	value, err := out.ConvertToNative(reflect.TypeFor[*structpb.Value]())
 	if err != nil {
-		return nil, fault.Errorf(fault.InvalidPayload, "/selector: what it makes is not JSON: %w", err)
+		return nil, fault.Errorf(fault.InvalidPayload, "/selector: the value is not JSON: %w", err)
 	}
 	data, err := json.Marshal(value.(*structpb.Value).AsInterface())
 	if err != nil {
-		return nil, fault.Errorf(fault.InvalidPayload, "/selector: what it makes is not JSON: %w", err)
+		return nil, fault.Errorf(fault.InvalidPayload, "/selector: the value is not JSON: %w", err)
 	}
 	return data, nil
 }
 
-// costs reports whether an evaluation ended at its cost limit.
-func costs(err error) bool { return strings.Contains(err.Error(), "cost limit exceeded") }
+// isCostLimit reports whether an evaluation ended at its cost limit.
+func isCostLimit(err error) bool { return strings.Contains(err.Error(), "cost limit exceeded") }
 
-// snapshot is what a query sees of s: all of one moment, and no arguments,
-// inputs, variables or tokens, in which secrets would be.
+// snapshot returns the state of s for a query, at one moment. It has no
+// arguments, inputs, variables or tokens, since those may hold secrets.
 func (s *Session) snapshot() map[string]any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (x *Execution) snapshot(now time.Time) map[string]any {
 		"execution": x.ID, "tool": x.Tool, "kind": x.Kind, "started": timeText(x.started),
 		"elapsed_ms": now.Sub(x.started).Milliseconds(), "attempts": int64(x.attempts.Load()),
 		"mutating": x.mutating.Load(), "bytes_in": x.bytesIn.Load(), "bytes_out": x.bytesOut.Load(), "fuel": x.fuel.Load(),
-		"job": x.Job != nil, "last_line": x.lastText(),
+		"job": x.Job != nil, "last_line": x.lastLineText(),
 	}
 }
 

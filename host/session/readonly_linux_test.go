@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readOnly takes the right to write away from this thread, also where it is
-// root's: what a thread may do with files goes by its own fsuid.
+// readOnly removes write permission from this thread, even for root: file access
+// is checked against the thread's fsuid.
 func readOnly(t *testing.T, paths ...string) {
 	t.Helper()
 	for i, p := range paths {

@@ -39,22 +39,22 @@ func IsCall(tool string) bool {
 // Request is one of the five calls.
 type Request struct {
 	*wire.Call
-	// Caller is the identity that asks. With Operator it is that of every
-	// session, and Caller is empty: it is the daemon's own operator who asks.
+	// Caller is the identity that calls. With Operator it is empty: the call
+	// came over the admin socket and may access every session.
 	Caller   string
 	Operator bool
-	// Focus is the session that the connection's calls belong to unless they
-	// name one; nil where there is no connection.
+	// Focus is the default session of the connection's calls; nil if there is
+	// no connection.
 	Focus *atomic.Pointer[string]
-	// Cwd is the folder of a session that has none of its own.
+	// Cwd is the folder of a session without its own.
 	Cwd string
-	// Run takes a turn's call the whole way. It begins an Execution of KindTurn
-	// in the session that the call names.
+	// Run runs a turn's call through the whole pipeline. It begins an Execution
+	// of KindTurn in the session that the call names.
 	Run func(ctx context.Context, c *wire.Call) *wire.Result
 }
 
-// Each of the five has a payload of its own; ID is the session, and empty stands
-// for the one that the request itself belongs to.
+// The payloads of the five calls. ID is the session; if it is empty, the session
+// of the request itself.
 type (
 	queryPayload struct {
 		ID       string `json:"id"`
@@ -83,7 +83,7 @@ type (
 	}
 )
 
-// params are those of all operations of mutate; each takes its own.
+// params are the parameters of all operations of mutate; each uses some.
 type params struct {
 	Cwd    string            `json:"cwd,omitempty"`
 	Parent string            `json:"parent,omitempty"`
@@ -93,8 +93,7 @@ type params struct {
 	Job    string            `json:"job,omitempty"`
 }
 
-// Serve answers one of the five calls. Err of the result is nil where the call
-// did what it is for.
+// Serve runs one of the five calls. Err of the result is nil if it succeeded.
 func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 	if r.Form != wire.Envelope {
 		return nil, fault.Errorf(fault.InvalidEnvelope, "%s is called with an envelope: {toolId, executionId, payload}", r.Tool)
@@ -115,7 +114,7 @@ func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 		}
 		return t.prompt(ctx, r, &p)
 	}
-	return nil, fault.Errorf(fault.UnknownTool, "%s is none of the five session calls", r.Tool)
+	return nil, fault.Errorf(fault.UnknownTool, "unknown session call %q; valid: session.query, session.mutate, session.prompt, session.abort, session.steer", r.Tool)
 }
 
 func serve[P any](r *Request, f func(*P) (json.RawMessage, error)) (*wire.Result, error) {
@@ -134,8 +133,8 @@ func invalid(err error) *fault.Error {
 	return fault.Errorf(fault.InvalidPayload, "/payload%w", err)
 }
 
-// session is the one that a request is about: that of its payload, else that of
-// its envelope, else the connection's, else the default one.
+// session returns the session that a request names: in its payload, else in its
+// envelope, else the connection's focus, else the default one.
 func (t *Table) session(r *Request, id string) (*Session, error) {
 	if id == "" {
 		id = r.Session
@@ -148,7 +147,7 @@ func (t *Table) session(r *Request, id string) (*Session, error) {
 	if !r.Operator {
 		return t.Find(r.Caller, id)
 	}
-	for _, s := range t.of("", true) {
+	for _, s := range t.list("", true) {
 		if s.id == id {
 			return s, nil
 		}
@@ -166,20 +165,20 @@ func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.Ra
 		}
 		one := s.snapshot()
 		if uses("journal") {
-			one["journal"], _ = s.journal.lines()
+			one["journal"], _ = s.journal.allRecords()
 		}
 		vars["session"] = one
 	}
-	// What is not asked for is not put together.
+	// Build only what the selector uses.
 	sessions, jobs := []any{}, []any{}
 	if uses("sessions") {
-		for _, s := range t.of(r.Caller, r.Operator) {
+		for _, s := range t.list(r.Caller, r.Operator) {
 			sessions = append(sessions, s.snapshot())
 		}
 	}
 	if uses("jobs") {
 		now, output := time.Now(), uses("stdout") || uses("stderr")
-		for _, j := range t.jobs.of(r.Caller, r.Operator) {
+		for _, j := range t.jobs.list(r.Caller, r.Operator) {
 			jobs = append(jobs, j.snapshot(now, output))
 		}
 	}
@@ -191,30 +190,30 @@ func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.Ra
 	return object("value", value), nil
 }
 
-// operations is the closed list of what mutate can do.
+// operations are all operations of mutate.
 var operations = []string{"create", "rename", "label", "focus", "set-tools", "suspend", "resume", "close", "cancel-job", "flush"}
 
-// mutate does one operation. With an idempotency key it does it once: made again,
-// the call is given the same answer.
+// mutate runs one operation. With an idempotency key it runs once: a repeated
+// call gets the same answer.
 func (t *Table) mutate(r *Request, p *mutatePayload) (json.RawMessage, error) {
 	if !slices.Contains(operations, p.Op) {
-		return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: %q is none; there are %s", p.Op, strings.Join(operations, ", "))
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: unknown operation %q; valid: %s", p.Op, strings.Join(operations, ", "))
 	}
-	if err := p.Params.check(); err != nil {
+	if err := p.Params.validate(); err != nil {
 		return nil, err
 	}
 	if r.IdempotencyKey == "" {
-		return t.operate(r, p, "", "")
+		return t.runOperation(r, p, "", "")
 	}
 	if len(r.IdempotencyKey) > maxText {
 		return nil, fault.Errorf(fault.InvalidEnvelope, "/idempotencyKey: has %d bytes, and %d are the limit", len(r.IdempotencyKey), maxText)
 	}
-	what, _ := json.Marshal(p) // which is what Unmarshal made
+	what, _ := json.Marshal(p) // cannot fail: Unmarshal made it
 	sum := sha256.Sum256(what)
 	digest := hex.EncodeToString(sum[:16])
 	o := t.ownerOf(r.Caller)
 	o.mu.Lock()
-	for _, m := range o.made {
+	for _, m := range o.keyed {
 		if m.key != r.IdempotencyKey {
 			continue
 		}
@@ -227,34 +226,34 @@ func (t *Table) mutate(r *Request, p *mutatePayload) (json.RawMessage, error) {
 		}
 		return m.data, nil
 	}
-	m := &made{key: r.IdempotencyKey, digest: digest}
-	o.made = append(o.made, m)
-	if len(o.made) > keptKeys {
-		o.made = o.made[1:]
+	m := &keyedResult{key: r.IdempotencyKey, digest: digest}
+	o.keyed = append(o.keyed, m)
+	if len(o.keyed) > maxKeys {
+		o.keyed = o.keyed[1:]
 	}
 	o.mu.Unlock()
-	data, err := t.operate(r, p, m.key, digest)
+	data, err := t.runOperation(r, p, m.key, digest)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err != nil { // nothing happened, and the key is free again
-		o.made = slices.DeleteFunc(o.made, func(other *made) bool { return other == m })
+	if err != nil { // the operation had no effect: free the key
+		o.keyed = slices.DeleteFunc(o.keyed, func(other *keyedResult) bool { return other == m })
 		return nil, err
 	}
-	// What readers see is never changed: it is replaced.
-	if i := slices.Index(o.made, m); i >= 0 {
-		o.made[i] = &made{key: m.key, digest: m.digest, data: data}
+	// Entries are immutable, since readers hold them without the lock.
+	if i := slices.Index(o.keyed, m); i >= 0 {
+		o.keyed[i] = &keyedResult{key: m.key, digest: m.digest, data: data}
 	}
 	return data, nil
 }
 
-// Bounds on what a caller may have kept.
+// Limits on what a caller may store.
 const (
 	maxText   = 256 // bytes of a name, a label or a key
 	maxLabels = 64
 	maxTools  = 256
 )
 
-func (p *params) check() error {
+func (p *params) validate() error {
 	long := func(where, s string) error {
 		if len(s) > maxText {
 			return fault.Errorf(fault.InvalidPayload, "/payload/params/%s: has %d bytes, and %d are the limit", where, len(s), maxText)
@@ -265,7 +264,7 @@ func (p *params) check() error {
 		return err
 	}
 	if len(p.Cwd) > 4096 || strings.IndexByte(p.Cwd, 0) >= 0 {
-		return fault.Errorf(fault.InvalidPayload, "/payload/params/cwd: is no path")
+		return fault.Errorf(fault.InvalidPayload, "/payload/params/cwd: not a path")
 	}
 	if len(p.Labels) > maxLabels {
 		return fault.Errorf(fault.InvalidPayload, "/payload/params/labels: has %d entries, and %d are the limit", len(p.Labels), maxLabels)
@@ -291,14 +290,14 @@ func (p *params) check() error {
 	return nil
 }
 
-// operate does an operation that was checked. key and digest are kept with a
-// session that it makes.
-func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.RawMessage, error) {
+// runOperation runs a validated operation. A created session keeps key and
+// digest.
+func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (json.RawMessage, error) {
 	q := &p.Params
 	switch p.Op {
 	case "create":
 		if r.Operator {
-			return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: a session belongs to who makes it; create it over the tool socket")
+			return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: a session belongs to the identity that creates it; create it over the tool socket")
 		}
 		var parent *Session
 		if q.Parent != "" {
@@ -311,7 +310,7 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 			q.Cwd = r.Cwd
 		}
 		if !filepath.IsAbs(q.Cwd) {
-			return nil, fault.Errorf(fault.InvalidPayload, "/payload/params/cwd: %q is no absolute path", q.Cwd)
+			return nil, fault.Errorf(fault.InvalidPayload, "/payload/params/cwd: %q is not an absolute path", q.Cwd)
 		}
 		q.Cwd = filepath.Clean(q.Cwd)
 		s, err := t.create(r.Caller, parent, q, key, digest)
@@ -320,14 +319,14 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 		}
 		return object("id", s.id), nil
 	case "cancel-job":
-		for _, j := range t.jobs.of(r.Caller, r.Operator) {
+		for _, j := range t.jobs.list(r.Caller, r.Operator) {
 			if j.ID == q.Job {
 				running := !j.isDone()
 				j.Stop(fault.Errorf(fault.Aborted, "the job was cancelled"))
 				return marshal(map[string]any{"job": j.ID, "cancelled": running}), nil
 			}
 		}
-		return nil, fault.Errorf(fault.NotRunning, "there is no job %q; toolctl jobs list shows those that there are", q.Job)
+		return nil, fault.Errorf(fault.NotRunning, "there is no job %q; toolctl jobs list shows all jobs", q.Job)
 	case "close":
 		return t.closeOp(r, p.ID)
 	}
@@ -337,9 +336,9 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 	}
 	switch p.Op {
 	case "rename":
-		err = s.set(func() error { s.name = q.Name; return nil })
+		err = s.update(func() error { s.name = q.Name; return nil })
 	case "label":
-		err = s.set(func() error {
+		err = s.update(func() error {
 			labels := map[string]string{}
 			maps.Copy(labels, s.labels)
 			for k, v := range q.Labels {
@@ -348,13 +347,13 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 				}
 			}
 			if len(labels) > maxLabels {
-				return fault.Errorf(fault.LimitExceeded, "/payload/params/labels: the session would have %d labels, and %d are the limit; take others off with an empty text", len(labels), maxLabels)
+				return fault.Errorf(fault.LimitExceeded, "/payload/params/labels: the session would have %d labels, and %d are the limit; remove others by setting them to an empty text", len(labels), maxLabels)
 			}
 			s.labels = labels
 			return nil
 		})
 	case "set-tools":
-		err = s.set(func() error {
+		err = s.update(func() error {
 			if s.tools = nil; q.Tools != nil {
 				s.tools = append([]string{}, *q.Tools...)
 			}
@@ -362,7 +361,7 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 		})
 	case "focus":
 		if r.Focus == nil {
-			return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: focus is a connection's, and this call came over none; name the session in each call")
+			return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: focus belongs to a connection, and this call has none; name the session in each call")
 		}
 		id := s.id
 		r.Focus.Store(&id)
@@ -379,7 +378,7 @@ func (t *Table) operate(r *Request, p *mutatePayload, key, digest string) (json.
 	return object("id", s.id), nil
 }
 
-// closeOp closes a session, and does nothing to one that was closed before.
+// closeOp closes a session. Closing a closed one again is not an error.
 func (t *Table) closeOp(r *Request, id string) (json.RawMessage, error) {
 	s, err := t.session(r, id)
 	if err != nil {
@@ -398,8 +397,8 @@ func (t *Table) closeOp(r *Request, id string) (json.RawMessage, error) {
 	return marshal(map[string]any{"id": s.id, "running": running, "grace_ms": t.config.Grace.Milliseconds()}), nil
 }
 
-// set changes what can be changed of s, and keeps it in the journal.
-func (s *Session) set(change func() error) error {
+// update changes the settings of s and writes them to the journal.
+func (s *Session) update(change func() error) error {
 	s.mu.Lock()
 	if s.state == Closing || s.state == Closed {
 		s.mu.Unlock()
@@ -410,7 +409,7 @@ func (s *Session) set(change func() error) error {
 		return err
 	}
 	s.mu.Unlock()
-	err := s.noteAs(func() *record { // what it is by then, be that another's change
+	err := s.appendFunc(func() *record { // the latest settings, even if another update came first
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		r := s.settingsLocked(time.Now())
@@ -418,14 +417,13 @@ func (s *Session) set(change func() error) error {
 	})
 	s.releaseIfIdle()
 	if err != nil {
-		return fault.Errorf(fault.StoreUnavailable, "it is so from now on, but the journal of the session cannot be written, so a restart forgets it: %w; see the sessions folder in the daemon's state", err)
+		return fault.Errorf(fault.StoreUnavailable, "the change is in effect, but the journal of the session cannot be written, so a restart loses it: %w; check the sessions folder in the daemon's state", err)
 	}
 	return nil
 }
 
-// abort ends what runs or waits for its turn: the execution that is named, else
-// all turns and ordinary calls. Other jobs are ended by their names, here or with
-// cancel-job.
+// abort ends the named execution, running or queued, or without a name all turns
+// and ordinary calls. Other jobs are ended only by name, here or with cancel-job.
 func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
 	s, err := t.session(r, p.ID)
 	if err != nil {
@@ -441,7 +439,7 @@ func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
 			list = append(list, x)
 		}
 	}
-	var waiting, others []*turnWait
+	var waiting, others []*turnWaiter
 	for _, w := range s.waiting {
 		if named(w.id) {
 			waiting = append(waiting, w)
@@ -469,18 +467,18 @@ func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
 	return marshal(map[string]any{"aborted": ended}), nil
 }
 
-// steerWait is how long a steer waits for its text to be read, unless it says
-// otherwise; then it stays queued.
-const steerWait = time.Second
+// defaultSteerWait is how long a steer waits for its text to be read, unless it
+// has a timeout. After that the text stays queued.
+const defaultSteerWait = time.Second
 
-// steer gives a text to the running turn, or to the execution that is named.
+// steer sends text to the named execution, or to the running turn.
 func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.RawMessage, error) {
 	s, err := t.session(r, p.ID)
 	if err != nil {
 		return nil, err
 	}
 	if p.Text == "" && !p.EOF {
-		return nil, fault.Errorf(fault.InvalidPayload, "/payload/text: is missing; it is what the call is to read, its line break included")
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/text: is missing; it is the input for the call, including its line break")
 	}
 	s.mu.Lock()
 	x := s.turn
@@ -504,7 +502,7 @@ func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.Ra
 	if err != nil {
 		return nil, err
 	}
-	wait := steerWait
+	wait := defaultSteerWait
 	if r.Timeout > 0 {
 		wait = r.Timeout
 	}
@@ -512,9 +510,9 @@ func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.Ra
 	defer timer.Stop()
 	delivered := true
 	select {
-	case <-m.taken:
-	case <-x.inbox.over:
-		if !m.wasTaken() {
+	case <-m.consumed:
+	case <-x.inbox.done:
+		if !m.wasConsumed() {
 			return nil, fault.Errorf(fault.NotRunning, "the call ended without reading it; %d bytes were not delivered", len(p.Text))
 		}
 	case <-timer.C:
@@ -525,27 +523,27 @@ func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.Ra
 	return marshal(map[string]any{"execution": x.ID, "delivered": delivered, "queued": !delivered}), nil
 }
 
-// turnWait is one who waits for the turn.
-type turnWait struct {
-	id     string // their execution's
-	tool   string
-	go_    chan struct{} // closed when it is theirs
-	cancel context.CancelCauseFunc
+// turnWaiter is a prompt that waits for its turn.
+type turnWaiter struct {
+	id      string // of its execution
+	tool    string
+	granted chan struct{} // closed when it gets the turn
+	cancel  context.CancelCauseFunc
 }
 
 // maxTurns is how many turns may wait in one session.
 const maxTurns = 16
 
-// takeTurn takes the one turn of s, and waits for it where it is asked to. It is
-// given back with pass.
+// takeTurn takes the turn of s, and waits for it if queue is true. passTurn gives
+// it back.
 func (s *Session) takeTurn(ctx context.Context, call *wire.Call, queue bool, queued func()) error {
 	s.mu.Lock()
 	switch {
 	case s.state == Closing || s.state == Closed:
 		s.mu.Unlock()
 		return notFound(s.id)
-	case !s.inTurn:
-		s.inTurn = true
+	case !s.turnTaken:
+		s.turnTaken = true
 		s.mu.Unlock()
 		return nil
 	case !queue:
@@ -557,12 +555,12 @@ func (s *Session) takeTurn(ctx context.Context, call *wire.Call, queue bool, que
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &turnWait{id: call.ExecutionID, tool: call.Tool, go_: make(chan struct{}), cancel: cancel}
+	w := &turnWaiter{id: call.ExecutionID, tool: call.Tool, granted: make(chan struct{}), cancel: cancel}
 	s.waiting = append(s.waiting, w)
 	s.mu.Unlock()
 	queued()
 	select {
-	case <-w.go_:
+	case <-w.granted:
 		return nil
 	case <-ctx.Done():
 	}
@@ -573,23 +571,23 @@ func (s *Session) takeTurn(ctx context.Context, call *wire.Call, queue bool, que
 	}
 	s.mu.Unlock()
 	select {
-	case <-w.go_: // it came at the same moment: pass it on
+	case <-w.granted: // granted concurrently: pass it on
 		s.passTurn()
 	default:
 	}
 	return context.Cause(ctx)
 }
 
-// passTurn gives the turn to the next one who waits.
+// passTurn gives the turn to the next waiter, if any.
 func (s *Session) passTurn() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.waiting) > 0 {
-		close(s.waiting[0].go_)
+		close(s.waiting[0].granted)
 		s.waiting = s.waiting[1:]
 		return
 	}
-	s.inTurn = false
+	s.turnTaken = false
 }
 
 // prompt runs one turn.
@@ -612,13 +610,13 @@ func (t *Table) prompt(ctx context.Context, r *Request, p *promptPayload) (*wire
 	return r.Run(ctx, call), nil
 }
 
-// turnCall is the call that a turn makes.
+// turnCall returns the call that a turn makes.
 func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 	cwd := s.cwd
 	if cwd == "" {
 		cwd = r.Cwd
 	}
-	var request map[string]json.RawMessage // as they were written: no number loses a digit
+	var request map[string]json.RawMessage // raw, so that numbers keep all digits
 	switch {
 	case (p.Text == "") == (p.Envelope == nil):
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload: a turn is a text or an envelope; give one of them")
@@ -633,7 +631,7 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 		request = map[string]json.RawMessage{"tool": marshal(words[0]), "args": marshal(words[1:]), "cwd": marshal(cwd)}
 	default:
 		if err := json.Unmarshal(p.Envelope, &request); err != nil || request == nil {
-			return nil, fault.Errorf(fault.InvalidPayload, "/payload/envelope: is no object")
+			return nil, fault.Errorf(fault.InvalidPayload, "/payload/envelope: not an object")
 		}
 		for _, name := range []string{"token", "session", "stream", "more", "background", "detach", "metadata"} {
 			if _, ok := request[name]; ok {
@@ -654,10 +652,10 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 	}
 	call, ok := m.(*wire.Call)
 	if !ok {
-		return nil, fault.Errorf(fault.InvalidPayload, "/payload/envelope: is no call")
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/envelope: not a tool call")
 	}
 	if IsCall(call.Tool) {
-		return nil, fault.Errorf(fault.InvalidPayload, "a turn cannot be one of the session calls; make %s itself", call.Tool)
+		return nil, fault.Errorf(fault.InvalidPayload, "a turn cannot be a session call; call %s directly", call.Tool)
 	}
 	if call.ExecutionID == "" {
 		call.ExecutionID = r.ExecutionID
@@ -678,32 +676,32 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 	return call, nil
 }
 
-// jobKey finds the job that a context belongs to.
+// jobKey is the context key of InJob.
 type jobKey struct{}
 
-// InJob is ctx for the call that job makes.
+// InJob returns a context for the call of job.
 func InJob(ctx context.Context, job *Job) context.Context {
 	return context.WithValue(ctx, jobKey{}, job)
 }
 
-// JobOf is the job that ctx belongs to, or nil.
+// JobOf returns the job of ctx, or nil.
 func JobOf(ctx context.Context) *Job {
 	job, _ := ctx.Value(jobKey{}).(*Job)
 	return job
 }
 
-// object is {name: value}.
+// object returns {name: value}.
 func object(name string, value any) json.RawMessage { return marshal(map[string]any{name: value}) }
 
 func marshal(v any) json.RawMessage {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // it is made of what was JSON, and of strings and numbers
+		panic(err) // cannot fail: raw JSON, strings and numbers only
 	}
 	return data
 }
 
-// fromJSON is data as a selector sees it.
+// fromJSON decodes data for a selector.
 func fromJSON(data json.RawMessage) any {
 	var v any
 	if len(data) == 0 || json.Unmarshal(data, &v) != nil {
@@ -712,7 +710,7 @@ func fromJSON(data json.RawMessage) any {
 	return v
 }
 
-// Value is the value in the answer of a query.
+// Value returns the value in the answer of a query.
 func Value(data json.RawMessage) []byte {
 	var answer struct {
 		Value json.RawMessage `json:"value"`
@@ -721,8 +719,8 @@ func Value(data json.RawMessage) []byte {
 	return append(answer.Value, '\n')
 }
 
-// JobAnswer is the data of the answer to a call in the background.
+// JobAnswer returns the data of the answer to a background call.
 func JobAnswer(id string) json.RawMessage { return object("job", id) }
 
-// ID is the session's id.
+// ID returns the session's id.
 func (s *Session) ID() string { return s.id }

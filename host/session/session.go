@@ -1,19 +1,18 @@
-// Package session keeps what belongs to one working session and to no other:
-// which calls run in it, its turn, its counters, its journal and its jobs.
+// Package session holds the state of sessions: the running calls, turn, counters,
+// journal and jobs of each.
 //
-// Many sessions run at once and none waits for another: each has a mutex of its
-// own, is found without any lock, and writes a file of its own. Nobody outside
-// this package holds a session by more than its id, apart from the pipeline,
-// which begins an Execution in one for the time of a call. All else is asked
-// for with the five calls that Table.Serve answers: query, mutate, prompt, abort
-// and steer.
+// Sessions do not block each other: each has its own mutex, is found without a
+// lock, and writes its own file. Other packages refer to a session by its id,
+// except for the pipeline, which runs an Execution in one during a call. All
+// other access is through the five calls that Table.Serve handles: query, mutate,
+// prompt, abort and steer.
 //
-// An id is bound to the identity that made it. For every other identity there is
-// no such session, in the same words and by the same steps as for an id that
-// never was.
+// An id is bound to the identity that created it. For another identity the
+// session does not exist: the lookup and its error are the same as for an id that
+// was never issued.
 //
-// The package knows nothing of tools: a prompt is run by a func that its caller
-// brings.
+// The package is independent of tools: the caller supplies the func that runs a
+// prompt.
 package session
 
 import (
@@ -34,33 +33,32 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// The states of a session, as snapshots and journals say them.
+// The states of a session, as in snapshots and journals.
 const (
 	Active    = "active"
-	Suspended = "suspended" // its journal is on disk; its next call resumes it
-	Closing   = "closing"   // takes no more calls; its jobs have some time left
+	Suspended = "suspended" // its journal is synced; its next call resumes it
+	Closing   = "closing"   // accepts no calls; its jobs may finish within the grace
 	Closed    = "closed"
 )
 
-// DefaultName stands, in place of an id, for the identity's own session, which
-// is made on first use and does not count towards the limit.
+// DefaultName is the id of the identity's default session, which is created on
+// first use and does not count towards the limit.
 const DefaultName = "default"
 
 // Config is fixed once the table is open.
 type Config struct {
-	// Dir is the folder of the journals. It is made when it is not there.
+	// Dir is the folder of the journals. It is created if missing.
 	Dir string
-	// Limit is how many explicit sessions one identity has at most. Default
-	// 256.
+	// Limit is how many explicit sessions one identity may have. Default 256.
 	Limit int
-	// Idle is how long a session may do nothing before it is suspended, and
-	// Keep how long it stays suspended before it is closed. Default 30 minutes
-	// and 24 hours.
+	// Idle is how long a session may be idle before it is suspended, and Keep
+	// how long it stays suspended before it is closed. Default 30 minutes and
+	// 24 hours.
 	Idle, Keep time.Duration
-	// Grace is how long the jobs of a session that is closed may go on. Default
-	// 5 seconds.
+	// Grace is how long the jobs of a closed session may continue. Default 5
+	// seconds.
 	Grace time.Duration
-	// Logger gets what no caller can be told. Default: slog.Default().
+	// Logger gets errors that no caller sees. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -71,55 +69,55 @@ const (
 	defaultGrace = 5 * time.Second
 )
 
-// Table is all sessions of one daemon. It is safe for concurrent use.
+// Table holds all sessions of one daemon. It is safe for concurrent use.
 type Table struct {
 	config Config
 	log    *slog.Logger
 
-	// sessions and owners are read on the way of every call, without a lock.
-	// closed are those that were closed and whose journals are still there.
+	// sessions and owners are read by every call, without a lock. closed are
+	// the closed ones whose journals still exist.
 	sessions, closed sync.Map // of key to *Session
 	owners           sync.Map // of an identity to *owner
 
-	kept      atomic.Int32 // journals that are open without need
+	openIdle  atomic.Int32 // open journals of idle sessions
 	jobs      jobTable
 	selectors selectors
 
-	stop    context.CancelFunc // of the goroutine that suspends and closes
-	working sync.WaitGroup     // that one, and those that finish closing
+	stop       context.CancelFunc // stops sweep
+	background sync.WaitGroup     // sweep, and goroutines that finish closing
 
-	mu   sync.Mutex
-	gone Counters // of sessions that were forgotten; guarded by mu
+	mu        sync.Mutex
+	forgotten Counters // of forgotten sessions; guarded by mu
 }
 
-// key finds a session. The identity is a part of it, so that another identity's
-// session is not found in just the way in which one is not found that never was.
+// key identifies a session. It includes the identity, so that looking up another
+// identity's session fails just like looking up one that never existed.
 type key struct{ owner, id string }
 
 func keyOf(s *Session) key { return key{s.owner, s.id} }
 
-// owner is what one identity's sessions share. It is not on the way of a call.
+// owner is the shared state of one identity's sessions. Calls do not lock it.
 type owner struct {
 	id  string
 	def atomic.Pointer[Session] // the default session; nil until its first use
 
-	mu       sync.Mutex // guards what follows
-	explicit int        // how many of the limit are in use
-	closed   []*Session // oldest first, at most keptClosed
-	made     []*made    // by keys, oldest first, at most keptKeys
+	mu       sync.Mutex     // guards what follows
+	explicit int            // how many of the limit are in use
+	closed   []*Session     // oldest first, at most keptClosed
+	keyed    []*keyedResult // by keys, oldest first, at most keptKeys
 }
 
-// made is the answer that a mutate with an idempotency key got.
-type made struct {
+// keyedResult is the answer of a mutate with an idempotency key.
+type keyedResult struct {
 	key, digest string
 	data        json.RawMessage
 }
 
 const (
-	// keptClosed is how many closed sessions of one identity are remembered.
-	keptClosed = 256
-	// keptKeys is how many idempotency keys of one identity are remembered.
-	keptKeys = 1000
+	// maxClosed is how many closed sessions of one identity are remembered.
+	maxClosed = 256
+	// maxKeys is how many idempotency keys of one identity are remembered.
+	maxKeys = 1000
 )
 
 // Session is one session.
@@ -131,33 +129,32 @@ type Session struct {
 	parent  string // the id of its parent, or empty
 	cwd     string
 	created time.Time
-	key     string // the idempotency key that made it, and the digest of what it asked
+	key     string // the idempotency key of its create, and the digest of that request
 	digest  string
 	journal journal
-	over    chan struct{} // closed when it is Closed
+	done    chan struct{} // closed when it is Closed
 
-	mu       sync.Mutex // guards what follows
-	state    string
-	name     string
-	labels   map[string]string
-	tools    []string // nil for all
-	used     time.Time
-	running  map[*Execution]struct{}
-	turn     *Execution    // the one turn
-	inTurn   bool          // a turn is running, or about to
-	waiting  []*turnWait   // for their turn, oldest first
-	drained  chan struct{} // closed with the end of the next execution
-	children map[*Session]struct{}
-	recent   []Outcome // the last maxRecent, oldest first
-	count    Counters
+	mu        sync.Mutex // guards what follows
+	state     string
+	name      string
+	labels    map[string]string
+	tools     []string // nil for all
+	used      time.Time
+	running   map[*Execution]struct{}
+	turn      *Execution    // the running turn
+	turnTaken bool          // a turn is running, or about to
+	waiting   []*turnWaiter // queued turns, oldest first
+	drained   chan struct{} // closed when the next execution ends
+	children  map[*Session]struct{}
+	recent    []Outcome // the last maxRecent, oldest first
+	count     Counters
 }
 
 // maxRecent is how many outcomes a snapshot shows.
 const maxRecent = 20
 
-// Find is the session that a call of owner belongs to: the one of that id, or
-// the owner's default one, which is made when it is not there, when id is empty
-// or DefaultName.
+// Find returns the session of owner with that id. If id is empty or DefaultName,
+// it returns the default session, and creates it if needed.
 func (t *Table) Find(owner, id string) (*Session, error) {
 	if id == "" || id == DefaultName {
 		return t.defaultOf(owner), nil
@@ -197,16 +194,16 @@ func (t *Table) defaultOf(id string) *Session {
 	o.def.Store(s)
 	t.sessions.Store(keyOf(s), s)
 	o.mu.Unlock()
-	s.note(nil)
+	s.append(nil)
 	s.releaseIfIdle()
 	return s
 }
 
 func (t *Table) newSession(owner string) *Session {
 	now := time.Now()
-	s := &Session{t: t, id: newID(), owner: owner, created: now, used: now, state: Active, over: make(chan struct{})}
-	s.journal.path, s.journal.kept = t.path(s.id), &t.kept
-	s.count.event(Active)
+	s := &Session{t: t, id: newID(), owner: owner, created: now, used: now, state: Active, done: make(chan struct{})}
+	s.journal.path, s.journal.openIdle = t.path(s.id), &t.openIdle
+	s.count.countEvent(Active)
 	return s
 }
 
@@ -238,16 +235,16 @@ func (t *Table) create(caller string, parent *Session, p *params, key, digest st
 	}
 	if parent != nil {
 		s.parent = parent.id
-		if err := parent.adopt(s); err != nil {
+		if err := parent.addChild(s); err != nil {
 			return giveUp(err)
 		}
 	}
-	if err := s.note(nil); err != nil {
+	if err := s.append(nil); err != nil {
 		if parent != nil {
-			parent.disown(s)
+			parent.removeChild(s)
 		}
 		s.journal.remove()
-		return giveUp(fault.Errorf(fault.StoreUnavailable, "the journal of a new session cannot be written: %w; see the sessions folder in the daemon's state", err))
+		return giveUp(fault.Errorf(fault.StoreUnavailable, "the journal of a new session cannot be written: %w; check the sessions folder in the daemon's state", err))
 	}
 	s.journal.release()
 	t.sessions.Store(keyOf(s), s)
@@ -261,8 +258,8 @@ func (t *Table) create(caller string, parent *Session, p *params, key, digest st
 	return s, nil
 }
 
-// adopt makes s a child. It inherits the tools that its parent is limited to.
-func (p *Session) adopt(s *Session) error {
+// addChild makes s a child. s inherits the tools that p is limited to.
+func (p *Session) addChild(s *Session) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.state == Closing || p.state == Closed {
@@ -278,14 +275,14 @@ func (p *Session) adopt(s *Session) error {
 	return nil
 }
 
-func (p *Session) disown(s *Session) {
+func (p *Session) removeChild(s *Session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.children, s)
 }
 
-// of is all open sessions of one identity, or of all, oldest first.
-func (t *Table) of(owner string, all bool) []*Session {
+// list returns the open sessions of one identity, or of all, oldest first.
+func (t *Table) list(owner string, all bool) []*Session {
 	var list []*Session
 	t.sessions.Range(func(k, s any) bool {
 		if all || k.(key).owner == owner {
@@ -299,18 +296,18 @@ func (t *Table) of(owner string, all bool) []*Session {
 	return list
 }
 
-// Totals is what all sessions came to since the daemon has their journals, and
-// how many there are in each state. It is summed up when it is asked for.
+// Totals returns the summed counters of all sessions that the daemon had journals
+// of, and the number of sessions in each state.
 func (t *Table) Totals() (Counters, map[string]int) {
 	t.mu.Lock()
-	sum := t.gone.clone()
+	sum := t.forgotten.clone()
 	t.mu.Unlock()
 	states := map[string]int{Active: 0, Suspended: 0, Closing: 0}
 	count := func(_, v any) bool {
 		s := v.(*Session)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		sum.plus(&s.count)
+		sum.merge(&s.count)
 		if s.state != Closed {
 			states[s.state]++
 		}
@@ -321,15 +318,15 @@ func (t *Table) Totals() (Counters, map[string]int) {
 	return sum, states
 }
 
-// note writes a record into the journal; nil only begins the file. What cannot
-// be written is said once, counted, and told to whoever asks.
-func (s *Session) note(r *record) error { return s.noteAs(func() *record { return r }) }
+// append writes a record to the journal; nil only creates the file. A failure is
+// logged once, counted, and shown in snapshots.
+func (s *Session) append(r *record) error { return s.appendFunc(func() *record { return r }) }
 
-// noteAs is note of a record that is made when it is about to be written, so that
-// what it says of the session and what the journal says are changed together.
-func (s *Session) noteAs(what func() *record) error {
+// appendFunc is append of a record that is made under the journal's lock, so that
+// the session and its journal change together.
+func (s *Session) appendFunc(makeRecord func() *record) error {
 	first, err := s.journal.append(func() *record {
-		r := what()
+		r := makeRecord()
 		if r != nil {
 			r.At = time.Now().UTC()
 			if r.Type == recState {
@@ -337,15 +334,16 @@ func (s *Session) noteAs(what func() *record) error {
 			}
 		}
 		return r
-	}, s.fresh)
+	}, s.initialRecords)
 	if err != nil && first {
 		s.t.log.Warn("the journal of a session cannot be written; calls that change something are refused", "session", s.id, "error", err)
 	}
 	return err
 }
 
-// fresh is what a journal begins with: all that is known at this moment.
-func (s *Session) fresh() []record {
+// initialRecords returns the records that a new journal begins with: the
+// session's present state.
+func (s *Session) initialRecords() []record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now().UTC()
@@ -353,19 +351,19 @@ func (s *Session) fresh() []record {
 		Type: recSession, At: now, Version: journalVersion, ID: s.id, Owner: s.owner, Default: s.isDef, Parent: s.parent,
 		Cwd: s.cwd, Created: s.created, Key: s.key, Digest: s.digest,
 	}
-	// The second record says whose it is once more: the first may be damaged.
+	// The second record repeats id and owner: the first may be damaged.
 	state := record{Type: recState, At: now, State: s.state, ID: s.id, Owner: s.owner, Default: s.isDef, Created: s.created}
 	count := s.count.clone()
 	snapshot := record{Type: recSnapshot, At: now, Counters: &count}
 	for x := range s.running {
 		if x.attempts.Load() > 0 {
-			snapshot.Pending = append(snapshot.Pending, *x.begin())
+			snapshot.Pending = append(snapshot.Pending, *x.beginRecord())
 		}
 	}
 	return []record{header, state, s.settingsLocked(now), snapshot}
 }
 
-// settingsLocked is what can be changed of s, as a record.
+// settingsLocked returns the mutable settings of s as a record.
 func (s *Session) settingsLocked(now time.Time) record {
 	r := record{Type: recSet, At: now, Name: s.name, Labels: maps.Clone(s.labels)}
 	if s.tools != nil {
@@ -377,7 +375,7 @@ func (s *Session) settingsLocked(now time.Time) record {
 
 var idText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// newID makes an id that nobody guesses: 120 bits.
+// newID returns a random id of 120 bits.
 func newID() string {
 	var b [15]byte
 	rand.Read(b[:]) // never fails

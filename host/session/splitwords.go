@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// splitWords splits a command line as a POSIX shell splits words, and expands
-// nothing: single quotes keep all there is between them; double quotes keep all
-// but a backslash before one of $ ` " \ and a line break; elsewhere a backslash
-// keeps what follows it. What a shell would give a meaning beyond that, such as
-// a pipe, is refused unless it is quoted: passing it on as an argument would do
-// something else than what was meant. $ and * have no meaning and stay.
+// splitWords splits a command line into words like a POSIX shell, without
+// expansions: single quotes quote everything; double quotes everything except a
+// backslash before one of $ ` " \ and a line break; elsewhere a backslash quotes
+// the next character. Unquoted shell operators, such as a pipe, are refused:
+// passing them as arguments would not do what was meant. $ and * are literal.
 func splitWords(line string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -20,7 +19,7 @@ func splitWords(line string) ([]string, error) {
 		switch c := line[i]; c {
 		case ' ', '\t', '\n', '\r':
 			if c == '\n' && strings.TrimSpace(line[i:]) != "" && (in || len(words) > 0) {
-				return nil, errors.New("holds a second line; a turn is one command")
+				return nil, errors.New("has a second line; a turn is one command")
 			}
 			if in {
 				words = append(words, word.String())
