@@ -1,12 +1,11 @@
-// Package fault has the codes and the errors that a call can end with. The
-// table of codes decides, once for every layer, the exit code of a wrapper and
-// whether the call may be made again.
+// Package fault defines the error codes of calls. One table maps each code to the
+// exit code of a wrapper and to whether the call may be retried.
 package fault
 
 import "fmt"
 
-// Code names what went wrong, for programs. The list is append-only: a code
-// never changes its meaning, its exit code or whether it may be retried.
+// Code identifies an error for programs. The list is append-only: a code never
+// changes its meaning, its exit code or whether it may be retried.
 type Code string
 
 const (
@@ -15,25 +14,25 @@ const (
 	MessageTooLarge      Code = "MESSAGE_TOO_LARGE"      // a frame over MaxFrame bytes
 	UnknownTool          Code = "UNKNOWN_TOOL"           // no such tool for this caller
 	Denied               Code = "DENIED"                 // a policy refused
-	Unauthenticated      Code = "UNAUTHENTICATED"        // nobody, or nobody this host admits
-	SessionNotFound      Code = "SESSION_NOT_FOUND"      // none of that name for this caller
+	Unauthenticated      Code = "UNAUTHENTICATED"        // no identity, or one that this host does not admit
+	SessionNotFound      Code = "SESSION_NOT_FOUND"      // no such session for this caller
 	SessionLimit         Code = "SESSION_LIMIT"          // too many explicit sessions
 	SessionBusy          Code = "SESSION_BUSY"           // a turn is running
-	NotRunning           Code = "NOT_RUNNING"            // nothing there to steer
+	NotRunning           Code = "NOT_RUNNING"            // no such running execution
 	Aborted              Code = "ABORTED"                // ended on request, or because the caller left
 	Timeout              Code = "TIMEOUT"                // ended at its deadline
 	CircuitOpen          Code = "CIRCUIT_OPEN"           // the breaker refuses for now
 	IdempotencyPending   Code = "IDEMPOTENCY_PENDING"    // the same key is still running
 	IdempotencyKeyReused Code = "IDEMPOTENCY_KEY_REUSED" // the same key with another payload
-	OutcomeUnknown       Code = "OUTCOME_UNKNOWN"        // it began, and nobody knows how it ended
-	StoreUnavailable     Code = "STORE_UNAVAILABLE"      // the record's store does not answer
-	ToolFailed           Code = "TOOL_FAILED"            // the tool ran and said no
+	OutcomeUnknown       Code = "OUTCOME_UNKNOWN"        // the call began, and its outcome is unknown
+	StoreUnavailable     Code = "STORE_UNAVAILABLE"      // the store of records does not answer
+	ToolFailed           Code = "TOOL_FAILED"            // the tool ran and failed
 	ToolNotInstalled     Code = "TOOL_NOT_INSTALLED"     // defined, but its binary is not on this host
 	ToolBroken           Code = "TOOL_BROKEN"            // defined, but some part of it does not load
 	GuestTrap            Code = "GUEST_TRAP"             // a module ended by a trap
 	LimitExceeded        Code = "LIMIT_EXCEEDED"         // fuel, memory, output or another bound
-	Overloaded           Code = "OVERLOADED"             // no room now
-	Internal             Code = "INTERNAL"               // a fault of this host
+	Overloaded           Code = "OVERLOADED"             // no capacity now
+	Internal             Code = "INTERNAL"               // an error of this host
 )
 
 type codeInfo struct {
@@ -41,7 +40,7 @@ type codeInfo struct {
 	exit      int
 }
 
-// codes is the whole table; it is never written to.
+// codes has every Code; it is never modified.
 var codes = map[Code]codeInfo{
 	InvalidEnvelope:      {false, 64},
 	InvalidPayload:       {false, 64},
@@ -69,11 +68,11 @@ var codes = map[Code]codeInfo{
 	Internal:             {false, 70},
 }
 
-// Retriable reports whether the same call may succeed when made again.
+// Retriable reports whether the same call may succeed if retried.
 func (c Code) Retriable() bool { return codes[c].retriable }
 
-// ExitCode is the exit code of a wrapper whose call ended with c and without
-// an exit code of the tool's own. A code this version does not know is 70.
+// ExitCode returns the exit code of a wrapper whose call ended with c and without
+// the tool's own exit code. It is 70 for an unknown code.
 func (c Code) ExitCode() int {
 	if i, ok := codes[c]; ok {
 		return i.exit
@@ -81,20 +80,20 @@ func (c Code) ExitCode() int {
 	return 70
 }
 
-// Error is what a call answers instead of a result. It crosses the wire.
+// Error is the error of a call. It crosses the wire.
 type Error struct {
 	Code Code
-	// Message is for a person. It says what was wrong, where, and ends with
-	// what to do next. It never holds a secret.
+	// Message is for people: what failed, where, and what to do next. It never
+	// contains a secret.
 	Message string
-	// MayRetry makes a failure retriable whose code alone is not: a tool that
-	// said so itself (TOOL_FAILED with retriable).
+	// MayRetry makes an error retriable whose code is not: a tool may set it
+	// (TOOL_FAILED with retriable).
 	MayRetry bool
 	// Cause is logged and unwrapped, never sent.
 	Cause error
 }
 
-// Errorf makes an Error. A %w in format becomes its Cause.
+// Errorf returns an Error. A %w in format becomes its Cause.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	e := &Error{Code: code, Message: err.Error()}
@@ -108,5 +107,5 @@ func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Retriable reports whether the same call may succeed when made again.
+// Retriable reports whether the same call may succeed if retried.
 func (e *Error) Retriable() bool { return e.MayRetry || e.Code.Retriable() }

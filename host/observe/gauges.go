@@ -2,18 +2,18 @@ package observe
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Now is how things stand when somebody looks. Each func is called at each
-// scrape and must not block; those that are nil are left out.
+// Now holds callbacks for gauges. Each is called at each scrape and must not
+// block; nil ones are left out.
 type Now struct {
-	// Breakers tells the state of each circuit breaker that decides.
-	Breakers func(tell func(tool, state string))
-	// GuestMemory is how many bytes all instances of modules hold, and how
-	// many they may.
+	// Breakers calls emit with the state of each circuit breaker in force.
+	Breakers func(emit func(tool, state string))
+	// GuestMemory returns the bytes that all instances of modules hold, and
+	// their limit.
 	GuestMemory func() (held, limit int64)
 }
 
-// breakerStates are all that a breaker can be in, so that each tool has a
-// series for each of them: a state that is left goes back to 0.
+// breakerStates are all states of a breaker. Each tool has a series for each of
+// them, so that a former state returns to 0.
 var breakerStates = [...]string{"closed", "open", "half_open"}
 
 var (
@@ -26,7 +26,7 @@ var (
 		"Bytes that all instances of modules may hold together.", nil, nil)
 )
 
-// Watch makes the metrics tell n. It is called once.
+// Watch registers the gauges of n. It is called once.
 func (m *Metrics) Watch(n Now) { m.registry.MustRegister(gauges{n}) }
 
 type gauges struct{ Now }
@@ -38,7 +38,7 @@ func (g gauges) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (g gauges) Collect(ch chan<- prometheus.Metric) {
-	tell := func(d *prometheus.Desc, v float64, labels ...string) {
+	emit := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	if g.Breakers != nil {
@@ -51,13 +51,13 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		})
 		for tool, states := range tools {
 			for _, state := range breakerStates {
-				tell(breakerDesc, float64(states[state]), tool, state)
+				emit(breakerDesc, float64(states[state]), tool, state)
 			}
 		}
 	}
 	if g.GuestMemory != nil {
 		held, limit := g.GuestMemory()
-		tell(memoryDesc, float64(held))
-		tell(memoryLimitDesc, float64(limit))
+		emit(memoryDesc, float64(held))
+		emit(memoryLimitDesc, float64(limit))
 	}
 }

@@ -1,8 +1,8 @@
-// Package observe holds what a daemon tells about itself: its metrics.
+// Package observe exports a daemon's metrics and traces.
 //
-// Names and labels are part of the interface: dashboards and alerts rest on
-// them. A label never holds what a caller wrote; calls of tools that do not
-// exist share the one label value Unknown.
+// Metric names and labels are a stable interface for dashboards and alerts. A
+// label never holds a caller's input; calls of tools that do not exist share the
+// label value Unknown.
 package observe
 
 import (
@@ -21,7 +21,7 @@ const Unknown = "unknown"
 const (
 	PolicyAllow = "allow"
 	PolicyDeny  = "deny"
-	PolicyError = "error" // the policy did not answer: the call was refused
+	PolicyError = "error" // the policy failed: the call was refused
 )
 
 // Metrics are the metrics of one daemon. It is safe for concurrent use.
@@ -45,7 +45,7 @@ type Metrics struct {
 	pages      *prometheus.CounterVec
 }
 
-// New makes the metrics of one daemon, in a registry of their own.
+// New returns the metrics of one daemon, in their own registry.
 func New() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -124,7 +124,7 @@ func New() *Metrics {
 	return m
 }
 
-// Executed counts one call that ended.
+// Executed counts a finished call.
 func (m *Metrics) Executed(tool, status string, d time.Duration) {
 	m.executions.WithLabelValues(tool, status).Inc()
 	m.durations.WithLabelValues(tool).Observe(d.Seconds())
@@ -135,7 +135,7 @@ func (m *Metrics) Decision(tool, effect string) {
 	m.decisions.WithLabelValues(tool, effect).Inc()
 }
 
-// Spent counts what one call of a module took: metered instructions, bytes,
+// Spent observes the usage of one call of a module: metered instructions, bytes,
 // and pages of 4 KiB.
 func (m *Metrics) Spent(tool string, fuel, memory int64, pages int) {
 	m.fuel.WithLabelValues(tool).Observe(float64(fuel))
@@ -143,13 +143,12 @@ func (m *Metrics) Spent(tool string, fuel, memory int64, pages int) {
 	m.pages.WithLabelValues(tool).Add(float64(pages))
 }
 
-// Changed counts one change of a tool, in the words of tools.Change.
+// Changed counts one change of a tool; change is a tools.Change.
 func (m *Metrics) Changed(tool, change string) {
 	m.changes.WithLabelValues(tool, change).Inc()
 }
 
-// Surface counts one event of the tools that a module brings for an identity,
-// in the words of discovery.Hit and the others.
+// Surface counts one event of discovery, such as discovery.Hit.
 func (m *Metrics) Surface(tool, event string) { m.surfaces.WithLabelValues(tool, event).Inc() }
 
 // Running counts an execution of tool until the returned func is called.
@@ -172,8 +171,7 @@ func (m *Metrics) Retried(tool string, n int) {
 // CacheHit counts a call that was answered from a record.
 func (m *Metrics) CacheHit(tool string) { m.hits.WithLabelValues(tool).Inc() }
 
-// Keyed counts an event of idempotency records, in the words of
-// idempotency.Event.
+// Keyed counts an event of idempotency records, an idempotency.Event.
 func (m *Metrics) Keyed(tool, event string) {
 	if tool == "" {
 		tool = Unknown
@@ -181,7 +179,7 @@ func (m *Metrics) Keyed(tool, event string) {
 	m.keyed.WithLabelValues(tool, event).Inc()
 }
 
-// Stored counts an operation of the store of records.
+// Stored observes an operation of the store of records.
 func (m *Metrics) Stored(operation string, took time.Duration, err error) {
 	m.stored.WithLabelValues(operation).Observe(took.Seconds())
 	if err != nil {
@@ -194,8 +192,8 @@ func (m *Metrics) BreakerChanged(tool, state string) {
 	m.breakers.WithLabelValues(tool, state).Inc()
 }
 
-// Sessions has the metrics tell of sessions: read is asked with each scrape, and
-// answers how many there are in each of states, and what calls were made in them.
+// Sessions registers the metrics of sessions. read is called at each scrape; it
+// returns the number of sessions in each state and of all their calls.
 func (m *Metrics) Sessions(states []string, read func() (byState map[string]int, calls int64)) {
 	for _, state := range states {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -21,25 +21,24 @@ type TracerConfig struct {
 	// "http://localhost:4318/v1/traces". Its headers and certificates are
 	// taken from the variables OTEL_EXPORTER_OTLP_….
 	Endpoint string
-	// Instance tells daemons apart.
+	// Instance identifies the daemon in service.instance.id.
 	Instance string
-	// Log is told of spans that could not be sent.
+	// Log gets export errors.
 	Log *slog.Logger
 }
 
-// Tracer makes the spans of one daemon. A nil Tracer makes none.
+// Tracer creates the spans of one daemon. A nil Tracer creates none.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 }
 
-// NewTracer makes a Tracer; nil where c names nowhere to send spans to.
+// NewTracer returns a Tracer, nil if c has no endpoint.
 func NewTracer(ctx context.Context, c TracerConfig) (*Tracer, error) {
 	options := []sdktrace.TracerProviderOption{
 		sdktrace.WithResource(resource.NewSchemaless(
 			attribute.String("service.name", "toold"), attribute.String("service.instance.id", c.Instance))),
-		// The caller decides whether its trace is sampled; a call without one
-		// is.
+		// Follow the caller's sampling decision; sample calls without a trace.
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())),
 	}
 	if c.Endpoint == "" {
@@ -54,7 +53,7 @@ func NewTracer(ctx context.Context, c TracerConfig) (*Tracer, error) {
 	return &Tracer{provider: p, tracer: p.Tracer("github.com/toold/toold/host")}, nil
 }
 
-// Close sends what was not sent, for a few seconds at most.
+// Close flushes pending spans, for at most 3 seconds.
 func (t *Tracer) Close() error {
 	if t == nil {
 		return nil
@@ -64,8 +63,8 @@ func (t *Tracer) Close() error {
 	return t.provider.Shutdown(ctx)
 }
 
-// logging tells of spans that could not be sent in the daemon's log. The
-// library would write them to standard error as it likes.
+// logging logs export errors to the daemon's log. The library would write them to
+// standard error.
 type logging struct {
 	sdktrace.SpanExporter
 	log *slog.Logger
@@ -85,17 +84,17 @@ func (l logging) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Execution is what a span tool_execution tells.
+// Execution holds the attributes of a span tool_execution.
 type Execution struct {
 	Tool, ExecutionID string
 	Attempt           int
 	Mutating          bool
 }
 
-// Execution begins the span tool_execution of one attempt under parent, a W3C
-// traceparent or empty. traceparent is what the tool passes on: the span's, or
-// parent where there is no span. end is called once, with the status of the
-// attempt and its error code, if it has one.
+// Execution starts the span tool_execution of one attempt under parent, a W3C
+// traceparent or empty. traceparent is the one to pass to the tool: the span's, or
+// parent without a span. end must be called once, with the status of the attempt
+// and its error code, if any.
 func (t *Tracer) Execution(parent string, x Execution) (traceparent string, end func(status, code string)) {
 	if t == nil {
 		return parent, func(string, string) {}

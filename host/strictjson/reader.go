@@ -1,6 +1,6 @@
-// Package strictjson reads JSON that others write for toold: requests,
-// tool.json, toold.json, the answers of guests. It refuses what two readers
-// could take differently, and says where a fault is; Unmarshal has the list.
+// Package strictjson parses JSON that others write for toold: requests,
+// tool.json, toold.json, the answers of guests. It rejects ambiguous text, and its
+// errors have a position; Unmarshal lists what is rejected.
 package strictjson
 
 import (
@@ -14,15 +14,15 @@ import (
 // maxDepth is how deep arrays and objects may nest.
 const maxDepth = 64
 
-// Fault is what is wrong with a JSON text, and where.
+// Fault is an error in a JSON text, with its position.
 type Fault struct {
-	// Pointer is the RFC 6901 pointer of the value at fault, "" for the whole
-	// text. For an unknown or a repeated member it names that member.
+	// Pointer is the RFC 6901 pointer of the invalid value, "" for the whole
+	// text. For an unknown or duplicate member it names that member.
 	Pointer string
-	// Offset is the byte at which the fault was seen, from 0; Line and Column
-	// are the same place from 1, the column in characters.
+	// Offset is the byte at which the fault was found, from 0; Line and Column
+	// are the same position from 1, the column in characters.
 	Offset, Line, Column int
-	// Reason says what is wrong and, where it can, what would be right.
+	// Reason describes the fault and, if possible, what is expected.
 	Reason string
 }
 
@@ -33,25 +33,24 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("line %d, column %d: %s: %s", f.Line, f.Column, f.Pointer, f.Reason)
 }
 
-// step is one step of the way down to the value that is being read: the name
-// of a member, or, where name is nil, the index of an element.
+// step is one element of the path to the current value: the name of a member, or
+// the index of an element if name is nil.
 type step struct {
 	name  []byte
 	index int
 }
 
-// reader reads a JSON text (RFC 8259) from front to back, and refuses what two
-// readers could take differently: invalid UTF-8, lone surrogates, names that
-// occur twice in one object, anything after the value.
+// reader is a parser of JSON (RFC 8259) that rejects ambiguous text: invalid
+// UTF-8, lone surrogates, duplicate names in an object, anything after the value.
 type reader struct {
 	data []byte
 	pos  int
 	path []step
-	// nameAt is where the name of the member that is being read begins.
+	// nameAt is the offset of the current member's name.
 	nameAt int
 }
 
-// faultAt is a fault of the value that is being read, at a byte.
+// faultAt returns a fault of the current value at an offset.
 func (r *reader) faultAt(offset int, format string, args ...any) *Fault {
 	f := &Fault{Offset: offset, Reason: fmt.Sprintf(format, args...)}
 	var b strings.Builder
@@ -82,7 +81,7 @@ func (r *reader) space() {
 	}
 }
 
-// kind names the value that begins at the next byte; "" where none begins.
+// kind returns the kind of value that begins at the next byte, "" for none.
 func (r *reader) kind() string {
 	if r.pos >= len(r.data) {
 		return ""
@@ -106,19 +105,19 @@ func (r *reader) kind() string {
 	}
 }
 
-// wants is the fault of a value that is not of the wanted kind, or is none.
-func (r *reader) wants(want string) *Fault {
+// wrongKind returns the fault of a value of another kind than want, or of no value.
+func (r *reader) wrongKind(want string) *Fault {
 	if have := r.kind(); have != "" {
-		return r.faultAt(r.pos, "wants %s, has %s", want, have)
+		return r.faultAt(r.pos, "expected %s, got %s", want, have)
 	}
-	return r.unexpected("wants " + want)
+	return r.unexpected("expected " + want)
 }
 
-// unexpected is the fault of a byte that cannot stand where it stands.
+// unexpected returns the fault of an unexpected next byte or end.
 func (r *reader) unexpected(want string) *Fault {
 	if r.pos >= len(r.data) {
 		if len(bytes.TrimSpace(r.data)) == 0 {
-			return r.faultAt(r.pos, "%s, is empty", want)
+			return r.faultAt(r.pos, "%s, but the text is empty", want)
 		}
 		return r.faultAt(r.pos, "%s, but the text ends here", want)
 	}
@@ -127,16 +126,16 @@ func (r *reader) unexpected(want string) *Fault {
 	case c == utf8.RuneError && n <= 1:
 		return r.faultAt(r.pos, "byte 0x%02X is not UTF-8", r.data[r.pos])
 	case c == '\uFEFF':
-		return r.faultAt(r.pos, "%s, has a byte order mark; leave it out", want)
+		return r.faultAt(r.pos, "%s, got a byte order mark; leave it out", want)
 	case c == '/':
-		return r.faultAt(r.pos, "%s, has %q; JSON has no comments", want, c)
+		return r.faultAt(r.pos, "%s, got %q; JSON has no comments", want, c)
 	case c == '\'':
-		return r.faultAt(r.pos, "%s, has %q; JSON strings stand in double quotes", want, c)
+		return r.faultAt(r.pos, "%s, got %q; JSON strings stand in double quotes", want, c)
 	}
-	return r.faultAt(r.pos, "%s, has %q", want, c)
+	return r.faultAt(r.pos, "%s, got %q", want, c)
 }
 
-// whole reads one value with f and makes sure that nothing comes after it.
+// whole reads one value with f and checks that nothing follows it.
 func (r *reader) whole(f func() *Fault) *Fault {
 	r.space()
 	if err := f(); err != nil {
@@ -144,12 +143,12 @@ func (r *reader) whole(f func() *Fault) *Fault {
 	}
 	r.space()
 	if r.pos < len(r.data) {
-		return r.unexpected("wants nothing after the value")
+		return r.unexpected("expected nothing after the value")
 	}
 	return nil
 }
 
-// skip reads a value of any kind and forgets it.
+// skip checks a value of any kind and discards it.
 func (r *reader) skip() *Fault {
 	switch r.kind() {
 	case "an object":
@@ -166,14 +165,14 @@ func (r *reader) skip() *Fault {
 		_, err := r.literal()
 		return err
 	}
-	return r.unexpected("wants a value")
+	return r.unexpected("expected a value")
 }
 
-// object reads an object and calls member before each value, with the name:
-// member must read the value. The name is only good until member returns.
+// object reads an object and calls member with each name; member must read the
+// value. The name is valid until member returns.
 func (r *reader) object(member func(name []byte) *Fault) *Fault {
 	if r.pos >= len(r.data) || r.data[r.pos] != '{' {
-		return r.wants("an object")
+		return r.wrongKind("an object")
 	}
 	if len(r.path) == maxDepth {
 		return r.faultAt(r.pos, "nests deeper than %d", maxDepth)
@@ -184,7 +183,7 @@ func (r *reader) object(member func(name []byte) *Fault) *Fault {
 		r.space()
 		if r.pos < len(r.data) && r.data[r.pos] == '}' {
 			if !first {
-				return r.faultAt(r.pos, "wants a member after the comma, has '}'")
+				return r.faultAt(r.pos, "expected a member after the comma, got '}'")
 			}
 			r.pos++
 			return nil
@@ -192,9 +191,9 @@ func (r *reader) object(member func(name []byte) *Fault) *Fault {
 		at := r.pos
 		if r.pos >= len(r.data) || r.data[r.pos] != '"' {
 			if first {
-				return r.unexpected(`wants '}' or a name in double quotes`)
+				return r.unexpected(`expected '}' or a name in double quotes`)
 			}
-			return r.unexpected("wants a name in double quotes")
+			return r.unexpected("expected a name in double quotes")
 		}
 		name, err := r.string()
 		if err != nil {
@@ -202,11 +201,11 @@ func (r *reader) object(member func(name []byte) *Fault) *Fault {
 		}
 		r.path = append(r.path, step{name: name})
 		if !names.add(name) {
-			return r.faultAt(at, "is there twice")
+			return r.faultAt(at, "duplicate name")
 		}
 		r.space()
 		if r.pos >= len(r.data) || r.data[r.pos] != ':' {
-			return r.unexpected("wants ':' after the name")
+			return r.unexpected("expected ':' after the name")
 		}
 		r.pos++
 		r.space()
@@ -217,7 +216,7 @@ func (r *reader) object(member func(name []byte) *Fault) *Fault {
 		r.path = r.path[:len(r.path)-1]
 		r.space()
 		if r.pos >= len(r.data) || r.data[r.pos] != ',' && r.data[r.pos] != '}' {
-			return r.unexpected("wants ',' or '}' after a member")
+			return r.unexpected("expected ',' or '}' after a member")
 		}
 		if r.data[r.pos] == '}' {
 			r.pos++
@@ -227,11 +226,11 @@ func (r *reader) object(member func(name []byte) *Fault) *Fault {
 	}
 }
 
-// array reads an array and calls element before each value, with its index:
-// element must read the value.
+// array reads an array and calls element with each index; element must read the
+// value.
 func (r *reader) array(element func(i int) *Fault) *Fault {
 	if r.pos >= len(r.data) || r.data[r.pos] != '[' {
-		return r.wants("an array")
+		return r.wrongKind("an array")
 	}
 	if len(r.path) == maxDepth {
 		return r.faultAt(r.pos, "nests deeper than %d", maxDepth)
@@ -241,7 +240,7 @@ func (r *reader) array(element func(i int) *Fault) *Fault {
 		r.space()
 		if r.pos < len(r.data) && r.data[r.pos] == ']' {
 			if i > 0 {
-				return r.faultAt(r.pos, "wants an element after the comma, has ']'")
+				return r.faultAt(r.pos, "expected an element after the comma, got ']'")
 			}
 			r.pos++
 			return nil
@@ -253,7 +252,7 @@ func (r *reader) array(element func(i int) *Fault) *Fault {
 		r.path = r.path[:len(r.path)-1]
 		r.space()
 		if r.pos >= len(r.data) || r.data[r.pos] != ',' && r.data[r.pos] != ']' {
-			return r.unexpected("wants ',' or ']' after an element")
+			return r.unexpected("expected ',' or ']' after an element")
 		}
 		if r.data[r.pos] == ']' {
 			r.pos++
@@ -263,11 +262,11 @@ func (r *reader) array(element func(i int) *Fault) *Fault {
 	}
 }
 
-// string reads a string and returns what it says. The bytes are those of the
-// text itself where nothing in it is escaped.
+// string reads a string and returns its value. Without escapes the result aliases
+// the text.
 func (r *reader) string() ([]byte, *Fault) {
 	if r.pos >= len(r.data) || r.data[r.pos] != '"' {
-		return nil, r.wants("a string")
+		return nil, r.wrongKind("a string")
 	}
 	start := r.pos + 1
 	ascii := true
@@ -290,10 +289,10 @@ func (r *reader) string() ([]byte, *Fault) {
 			ascii = false
 		}
 	}
-	return nil, r.faultAt(len(r.data), "wants '\"' at the end of a string, but the text ends here")
+	return nil, r.faultAt(len(r.data), "expected '\"' at the end of a string, but the text ends here")
 }
 
-// escaped reads the string whose content begins at start, with escapes in it.
+// escaped reads the string with escapes whose content begins at start.
 func (r *reader) escaped(start int) ([]byte, *Fault) {
 	out := make([]byte, 0, 64)
 	for i := start; i < len(r.data); {
@@ -316,7 +315,7 @@ func (r *reader) escaped(start int) ([]byte, *Fault) {
 			i++
 		default:
 			if i+1 >= len(r.data) {
-				return nil, r.faultAt(len(r.data), "wants '\"' at the end of a string, but the text ends here")
+				return nil, r.faultAt(len(r.data), "expected '\"' at the end of a string, but the text ends here")
 			}
 			switch e := r.data[i+1]; e {
 			case '"', '\\', '/':
@@ -340,23 +339,23 @@ func (r *reader) escaped(start int) ([]byte, *Fault) {
 			case 'u':
 				c, n := r.unicode(i)
 				if n == 0 {
-					return nil, r.faultAt(i, `wants four hexadecimal digits after \u`)
+					return nil, r.faultAt(i, `expected four hexadecimal digits after \u`)
 				}
 				if c < 0 {
-					return nil, r.faultAt(i, "half of a surrogate pair alone is no character")
+					return nil, r.faultAt(i, "lone half of a surrogate pair")
 				}
 				out = utf8.AppendRune(out, c)
 				i += n
 			default:
-				return nil, r.faultAt(i, `the escape \%c is none of \" \\ \/ \b \f \n \r \t \u`, rune(e))
+				return nil, r.faultAt(i, `unknown escape \%c; valid: \" \\ \/ \b \f \n \r \t \u`, rune(e))
 			}
 		}
 	}
-	return nil, r.faultAt(len(r.data), "wants '\"' at the end of a string, but the text ends here")
+	return nil, r.faultAt(len(r.data), "expected '\"' at the end of a string, but the text ends here")
 }
 
-// unicode reads \uXXXX, or the two of a surrogate pair, at i. n is how many
-// bytes that took, 0 where it is malformed; c is -1 for half of a pair.
+// unicode reads \uXXXX, or a surrogate pair of them, at i. n is its length in
+// bytes, 0 if it is malformed; c is -1 for half of a pair.
 func (r *reader) unicode(i int) (c rune, n int) {
 	high := hex4(r.data, i)
 	switch {
@@ -374,7 +373,7 @@ func (r *reader) unicode(i int) (c rune, n int) {
 	return 0x10000 + (high-0xD800)<<10 + (low - 0xDC00), 12
 }
 
-// hex4 is the value of \uXXXX at i, -1 where there is none.
+// hex4 returns the value of \uXXXX at i, -1 for none.
 func hex4(data []byte, i int) rune {
 	if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
 		return -1
@@ -396,7 +395,7 @@ func hex4(data []byte, i int) rune {
 	return v
 }
 
-// invalidUTF8 is the index of the first byte of s that is not UTF-8, or -1.
+// invalidUTF8 returns the index of the first invalid byte of s, or -1.
 func invalidUTF8(s []byte) int {
 	if utf8.Valid(s) {
 		return -1
@@ -411,7 +410,7 @@ func invalidUTF8(s []byte) int {
 	return -1
 }
 
-// number reads a number and returns it as it is written.
+// number reads a number and returns its text.
 func (r *reader) number() ([]byte, *Fault) {
 	start := r.pos
 	digits := func() bool {
@@ -426,15 +425,15 @@ func (r *reader) number() ([]byte, *Fault) {
 	}
 	leading := r.pos
 	if !digits() {
-		return nil, r.unexpected("wants a digit")
+		return nil, r.unexpected("expected a digit")
 	}
 	if r.data[leading] == '0' && r.pos > leading+1 {
-		return nil, r.faultAt(leading, "a number does not begin with a further 0")
+		return nil, r.faultAt(leading, "a number cannot have a leading zero")
 	}
 	if r.pos < len(r.data) && r.data[r.pos] == '.' {
 		r.pos++
 		if !digits() {
-			return nil, r.unexpected("wants a digit after the point")
+			return nil, r.unexpected("expected a digit after the point")
 		}
 	}
 	if r.pos < len(r.data) && (r.data[r.pos] == 'e' || r.data[r.pos] == 'E') {
@@ -443,7 +442,7 @@ func (r *reader) number() ([]byte, *Fault) {
 			r.pos++
 		}
 		if !digits() {
-			return nil, r.unexpected("wants a digit in the exponent")
+			return nil, r.unexpected("expected a digit in the exponent")
 		}
 	}
 	return r.data[start:r.pos], nil
@@ -457,17 +456,17 @@ func (r *reader) literal() (string, *Fault) {
 			return word, nil
 		}
 	}
-	return "", r.unexpected("wants true, false or null")
+	return "", r.unexpected("expected true, false or null")
 }
 
-// nameSet holds the names of one object.
+// nameSet is the set of names of one object.
 type nameSet struct {
 	few  [8][]byte
 	n    int
 	many map[string]struct{}
 }
 
-// add adds name, and reports whether it was not there before.
+// add adds name and reports whether it is new.
 func (s *nameSet) add(name []byte) bool {
 	if s.many != nil {
 		if _, ok := s.many[string(name)]; ok {

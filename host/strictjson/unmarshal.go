@@ -12,39 +12,36 @@ import (
 	"sync"
 )
 
-// Unmarshal reads one JSON text into what v points to. It is the reader of
-// everything that others write for toold: requests, tool.json, toold.json, the
-// answers of guests.
+// Unmarshal parses one JSON text into the value that v points to.
 //
-// It takes no text that encoding/json would refuse, and gives the same value,
-// but refuses, with a *Fault, what encoding/json lets pass:
+// It rejects everything that encoding/json rejects, and returns the same value
+// otherwise, but also rejects, with a *Fault:
 //
-//   - bytes that are not UTF-8, and halves of surrogate pairs;
-//   - a name that occurs twice in one object;
+//   - invalid UTF-8, and halves of surrogate pairs;
+//   - a duplicate name in an object;
 //   - a member that the struct has no field for; names are case-sensitive, and
-//     the fault names the nearest one;
+//     the fault suggests the nearest one;
 //   - null for anything but a pointer, a slice, a map or an interface;
 //   - anything after the value, and nesting deeper than 64.
 //
-// Fields are those that encoding/json would use, by their json tags; the
-// options "string" and "inline" are not supported. A json.Unmarshaler or
-// encoding.TextUnmarshaler is asked; what it refuses is a Fault of its value.
-// Where there is a fault, v is left half filled. A type that JSON cannot be
-// read into (a channel, a map whose keys are not strings) panics.
+// Fields are those of encoding/json, by their json tags; the options "string" and
+// "inline" are not supported. json.Unmarshaler and encoding.TextUnmarshaler are
+// called, and their errors become a Fault of that value. After a fault, v is
+// partly filled. Unmarshal panics on a type that JSON cannot be read into (a
+// channel, a map whose keys are not strings).
 func Unmarshal(data []byte, v any) error {
 	d := decoder{reader: reader{data: data}}
 	return d.unmarshal(v)
 }
 
-// UnmarshalLenient is Unmarshal, except that it passes over members that the
-// struct has no field for: the answers of a server that knows more than we do.
+// UnmarshalLenient is Unmarshal, except that it ignores members that the struct
+// has no field for, such as those that a newer server sends.
 func UnmarshalLenient(data []byte, v any) error {
 	d := decoder{reader: reader{data: data}, lenient: true}
 	return d.unmarshal(v)
 }
 
-// Check reports the fault of a text that Unmarshal would not read into any
-// value, as a *Fault, or nil.
+// Check returns the *Fault of a text that Unmarshal rejects for any type, or nil.
 func Check(data []byte) error {
 	r := reader{data: data}
 	if f := r.whole(r.skip); f != nil {
@@ -54,9 +51,8 @@ func Check(data []byte) error {
 }
 
 // Members reads an object and calls member with the name and the text of each
-// of its members, in their order, as it comes to them: where there is a fault,
-// member has seen what stood before it. Both slices are only good until member
-// returns. The error is a *Fault.
+// member, in order, also of those before a fault. Both slices are valid until
+// member returns. The error is a *Fault.
 func Members(data []byte, member func(name, value []byte)) error {
 	r := reader{data: data}
 	f := r.whole(func() *Fault {
@@ -80,11 +76,11 @@ type decoder struct {
 	lenient bool
 }
 
-// structFields remembers the fields of each struct type that was read into, as
-// encoding/json does: there are as many as the program has types.
+// structFields caches the fields of struct types, as encoding/json does. Its size
+// is bounded by the number of types in the program.
 var structFields sync.Map // of reflect.Type to []field
 
-// field is where one member of an object goes.
+// field is the struct field for one member of an object.
 type field struct {
 	name  string
 	index []int
@@ -140,7 +136,7 @@ func (d *decoder) value(v reflect.Value) *Fault {
 		return nil
 	case reflect.Bool:
 		if d.kind() != "a boolean" {
-			return d.wants("true or false")
+			return d.wrongKind("true or false")
 		}
 		word, err := d.literal()
 		if err != nil {
@@ -186,7 +182,7 @@ func (d *decoder) value(v reflect.Value) *Fault {
 	panic(fmt.Sprintf("strictjson: Unmarshal into a %s, which JSON cannot be read into", v.Type()))
 }
 
-// custom hands the next value, whole and checked, to u.
+// custom checks the next value and passes its text to u.
 func (d *decoder) custom(u json.Unmarshaler) *Fault {
 	at := d.pos
 	if err := d.skip(); err != nil {
@@ -196,8 +192,8 @@ func (d *decoder) custom(u json.Unmarshaler) *Fault {
 	if err == nil {
 		return nil
 	}
-	// A type that reads its own members with Unmarshal tells us where: that
-	// place is within this value.
+	// An UnmarshalJSON that uses Unmarshal returns a position within this
+	// value.
 	if inner := (*Fault)(nil); errors.As(err, &inner) && inner.Offset <= d.pos-at {
 		f := d.faultAt(at+inner.Offset, "%s", inner.Reason)
 		f.Pointer += inner.Pointer
@@ -222,14 +218,14 @@ func (d *decoder) structure(v reflect.Value) *Fault {
 			known[i] = fields[i].name
 		}
 		if near := Nearest(string(name), known); near != "" {
-			return d.faultAt(d.nameAt, "is not known here; did you mean %q?", near)
+			return d.faultAt(d.nameAt, "unknown name; did you mean %q?", near)
 		}
-		return d.faultAt(d.nameAt, "is not known here; known are %s", strings.Join(known, ", "))
+		return d.faultAt(d.nameAt, "unknown name; valid: %s", strings.Join(known, ", "))
 	})
 }
 
-// fieldAt is v's field at index; pointers to embedded structs on the way are
-// made.
+// fieldAt returns v's field at index, and allocates embedded struct pointers on
+// the way.
 func fieldAt(v reflect.Value, index []int) reflect.Value {
 	for i, n := range index {
 		if i > 0 && v.Kind() == reflect.Pointer {
@@ -251,8 +247,8 @@ func (d *decoder) fieldsOf(t reflect.Type) []field {
 	return fields.([]field)
 }
 
-// appendFields appends the fields of t that JSON is read into. The members of
-// an embedded struct are those of the outer one, whose own win.
+// appendFields appends the JSON fields of t. Fields of an embedded struct are
+// promoted, and those of the outer one take precedence.
 func appendFields(fields []field, t reflect.Type, outer []int) []field {
 	var embedded []reflect.StructField
 	for i := range t.NumField() {
@@ -298,7 +294,7 @@ func hasField(fields []field, name string) bool {
 
 func (d *decoder) numeric(v reflect.Value) *Fault {
 	if d.kind() != "a number" {
-		return d.wants("a number")
+		return d.wrongKind("a number")
 	}
 	at := d.pos
 	text, fault := d.number()
@@ -328,14 +324,14 @@ func (d *decoder) numeric(v reflect.Value) *Fault {
 	case errors.Is(err, strconv.ErrRange):
 		return d.faultAt(at, "%s is out of range", s)
 	case err != nil && s[0] == '-' && v.CanUint():
-		return d.faultAt(at, "wants a whole number from 0 up, has %s", s)
+		return d.faultAt(at, "expected a whole number from 0 up, got %s", s)
 	case err != nil:
-		return d.faultAt(at, "wants a whole number in plain digits, has %s", s)
+		return d.faultAt(at, "expected a whole number in plain digits, got %s", s)
 	}
 	return nil
 }
 
-// bytes reads base64, as encoding/json has []byte.
+// bytes reads base64 into a []byte, as encoding/json does.
 func (d *decoder) bytes(v reflect.Value) *Fault {
 	at := d.pos
 	s, fault := d.string()
@@ -345,7 +341,7 @@ func (d *decoder) bytes(v reflect.Value) *Fault {
 	b := make([]byte, base64.StdEncoding.DecodedLen(len(s)))
 	n, err := base64.StdEncoding.Decode(b, s)
 	if err != nil {
-		return d.faultAt(at, "wants base64 (RFC 4648, with padding)")
+		return d.faultAt(at, "expected base64 (RFC 4648, with padding)")
 	}
 	v.SetBytes(b[:n])
 	return nil
@@ -353,12 +349,11 @@ func (d *decoder) bytes(v reflect.Value) *Fault {
 
 func (d *decoder) slice(v reflect.Value) *Fault {
 	if d.kind() != "an array" {
-		return d.wants("an array")
+		return d.wrongKind("an array")
 	}
 	v.Set(reflect.MakeSlice(v.Type(), 0, 0))
 	return d.array(func(i int) *Fault {
-		// Growing one by one would be quadratic in reflect's bookkeeping;
-		// Grow doubles.
+		// Grow doubles the capacity; growing by one would be quadratic.
 		if i >= v.Cap() {
 			v.Grow(1)
 		}
@@ -374,7 +369,7 @@ func (d *decoder) mapping(v reflect.Value) *Fault {
 		panic(fmt.Sprintf("strictjson: Unmarshal into a %s, whose keys are not strings", t))
 	}
 	if d.kind() != "an object" {
-		return d.wants("an object")
+		return d.wrongKind("an object")
 	}
 	if v.IsNil() {
 		v.Set(reflect.MakeMap(t))
@@ -390,7 +385,7 @@ func (d *decoder) mapping(v reflect.Value) *Fault {
 	})
 }
 
-// any reads a value as encoding/json reads one into an empty interface.
+// any reads a value as encoding/json does into an empty interface.
 func (d *decoder) any() (any, *Fault) {
 	switch d.kind() {
 	case "an object":
@@ -423,11 +418,10 @@ func (d *decoder) any() (any, *Fault) {
 		_, err := d.literal()
 		return nil, err
 	}
-	return nil, d.unexpected("wants a value")
+	return nil, d.unexpected("expected a value")
 }
 
-// Nearest is the known name that a misspelled one most likely means, "" where
-// none is near.
+// Nearest returns the known name closest to a misspelled one, "" if none is close.
 func Nearest(name string, known []string) string {
 	if len(name) > 64 {
 		return ""
@@ -444,14 +438,13 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// plainName is a name without what distinguishes snake_case from camelCase and
-// kebab-case.
+// plainName removes the separators of snake_case and kebab-case.
 func plainName(s string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(s, "_", ""), "-", "")
 }
 
-// editDistance is how many characters to add, drop, change or swap with their
-// neighbour to make a of b.
+// editDistance returns the number of insertions, deletions, substitutions and
+// swaps of neighbours between a and b.
 func editDistance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

@@ -11,7 +11,7 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// Form is the shape of a request, and so of its answer.
+// Form is the format of a request and of its answer.
 type Form int
 
 const (
@@ -19,88 +19,88 @@ const (
 	Envelope             // {toolId, executionId, payload}: what programs send
 )
 
-// Call is one request, whichever form it came in.
+// Call is one request, in either form.
 type Call struct {
 	Form Form
-	// Tool is the name as it was sent: not checked, not safe for a path.
+	// Tool is the name as sent: not validated, not safe for a path.
 	Tool string
-	// ExecutionID is a version-4 UUID; the host makes one for a plain call.
+	// ExecutionID is a version-4 UUID; the host generates one for a plain call.
 	ExecutionID string
-	// Args, Cwd and Stdin are those of a plain call, or of an envelope
-	// payload that has the shape {args, cwd, stdin?} and nothing else.
+	// Args, Cwd and Stdin are those of a plain call, or of an envelope payload
+	// that is exactly {args, cwd, stdin?}.
 	Args  []string
 	Cwd   string
 	Stdin []byte
 	// Payload is the object of an envelope call; for a plain call it is
 	// {args, cwd, stdin?}. Never empty.
 	Payload json.RawMessage
-	// Env holds variables that the caller asks for; the tool admits them.
+	// Env holds the caller's variables; the tool admits them by name.
 	Env            map[string]string
 	Session        string
 	Token          string
 	IdempotencyKey string
-	// Retry runs a stored failure again.
+	// Retry reruns a stored failure.
 	Retry bool
-	// Timeout narrows the tool's own; 0 leaves it.
+	// Timeout shortens the tool's own; 0 leaves it.
 	Timeout    time.Duration
 	Background bool
 	Detach     bool
 	Stream     bool
-	// More says that args frames follow, with the rest of Args. Whoever is
-	// handed a Call by host/server has all of them: More is false there.
+	// More says that args frames follow, with the rest of Args. host/server
+	// passes on only complete calls, with More false.
 	More bool
 	// Trace is a W3C traceparent, or empty.
 	Trace string
 	// TraceID and Timestamp are the metadata of an envelope. They are logged,
-	// never trusted. Timestamp is zero where none came.
+	// never trusted. Timestamp is zero if absent.
 	TraceID   string
 	Timestamp time.Time
-	// CallerInfo is what the caller says of itself. It is logged, never
+	// CallerInfo is the caller's description of itself. It is logged, never
 	// trusted.
 	CallerInfo json.RawMessage
 
-	// argBytes counts the arguments; joined is the last of them while further
-	// args frames lengthen it.
+	// argBytes is the size of the arguments; joined is the last one while args
+	// frames extend it.
 	argBytes int
 	joined   []byte
 }
 
-// Result is what came of a Call. Err is nil when the tool ran and said yes,
-// or, for a binary, when it ran at all: its exit code is its answer.
+// Result is the result of a Call. Err is nil if the tool succeeded, or, for a
+// binary, if it ran at all: then ExitCode tells success from failure.
 type Result struct {
 	ExecutionID string
-	// ExitCode is the tool's own when Ran, else it follows from Err.
+	// ExitCode is the tool's own if Ran, else that of Err.
 	ExitCode int
-	// Ran reports that the tool itself answered.
+	// Ran reports that the tool itself ran to its end.
 	Ran    bool
 	Stdout []byte
 	Stderr []byte
 	Data   json.RawMessage
 	Err    *fault.Error
-	// MayRetry says of a tool's own exit code that the same call may succeed
-	// when made again. Where there is an Err, that says so itself.
+	// MayRetry marks a failed exit code as retriable. An Err has its own
+	// MayRetry.
 	MayRetry bool
-	// Truncated says that Stdout or Stderr is not the whole.
+	// Truncated reports that Stdout or Stderr is incomplete.
 	Truncated bool
 	FromCache bool
 	Duration  time.Duration
-	// Usage is nil where no module ran for the call.
+	// Usage is nil if no module ran for the call.
 	Usage *Usage
 }
 
-// Usage is what the modules of a call took, its policies' with the tool's own.
+// Usage is the resource usage of a call's modules, policies included.
 type Usage struct {
 	// Fuel is in metered instructions, of all modules and attempts together.
 	Fuel int64 `json:"fuel"`
-	// Memory is the most that one of them held, in bytes.
+	// Memory is the peak of one of them, in bytes.
 	Memory int64 `json:"memory"`
-	// Pages of 4 KiB were written, and put back for the next call.
+	// Pages counts 4 KiB pages that were written, and restored for the next
+	// call.
 	Pages int64 `json:"pages"`
 }
 
-// Status is what an envelope answer says of r in one word: success, error,
-// timeout or circuit_open. A tool that ran and left with a code other than 0
-// is an error there.
+// Status returns the status of an envelope answer: success, error, timeout or
+// circuit_open. A tool that ran and exited with a code other than 0 is an error.
 func (r *Result) Status() string {
 	switch {
 	case r.Err != nil && r.Err.Code == fault.Timeout:
@@ -123,7 +123,7 @@ func (r *Result) Exit() int {
 	return r.ExitCode
 }
 
-// NewExecutionID makes the id of a call that has none: a random UUID.
+// NewExecutionID returns a random version-4 UUID.
 func NewExecutionID() string {
 	var b [16]byte
 	rand.Read(b[:])         // never fails

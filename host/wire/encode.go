@@ -14,21 +14,20 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// maxMessage is the most bytes of JSON that an error's message takes of an
-// answer: enough for any message that was written for a person.
+// maxMessage bounds an error message in an answer, in bytes of JSON.
 const maxMessage = 8192
 
-// EncodeResult is the answer to a call that is not streamed, as JSON of at most
-// MaxFrame bytes.
+// EncodeResult returns the answer to a call that is not streamed, as JSON of at
+// most MaxFrame bytes.
 //
-// Text that would not fit is cut at a character, and "truncated" says so;
-// standard output and standard error have half of the room each, and what one
-// does not need the other gets. Bytes that are not UTF-8 become U+FFFD. Data
-// cannot be cut: data that does not fit is LIMIT_EXCEEDED in its place.
+// Text that does not fit is cut at a character boundary, and "truncated" is set;
+// standard output and standard error get half of the space each, plus what the
+// other does not need. Invalid UTF-8 becomes U+FFFD. Data cannot be cut: if it does
+// not fit, the answer is LIMIT_EXCEEDED.
 func EncodeResult(form Form, r *Result) []byte { return encodeResult(form, r, false) }
 
-// EncodeStreamResult is the last frame of a streamed call, as JSON of at most
-// MaxFrame bytes: what EncodeResult gives, without the text.
+// EncodeStreamResult returns the last frame of a streamed call, as JSON of at most
+// MaxFrame bytes: that of EncodeResult without the text.
 func EncodeStreamResult(form Form, r *Result) []byte { return encodeResult(form, r, true) }
 
 func encodeResult(form Form, r *Result, stream bool) []byte {
@@ -38,7 +37,7 @@ func encodeResult(form Form, r *Result, stream bool) []byte {
 	return encodePlain(r, stream)
 }
 
-// answer is what the two forms say alike.
+// answer holds what both forms have in common.
 type answer struct {
 	status    string
 	exit      int
@@ -47,8 +46,8 @@ type answer struct {
 	retriable bool
 }
 
-// answerOf derives the answer from a result. A tool that ran and did not exit
-// with 0 has failed, for a program; for a person its own text says enough.
+// answerOf derives the answer from a result. A tool that ran and did not exit with
+// 0 gets the code TOOL_FAILED, but no message: its own output has one.
 func answerOf(r *Result) answer {
 	a := answer{status: r.Status(), exit: r.Exit()}
 	switch {
@@ -185,14 +184,14 @@ func appendUsage(b []byte, u *Usage) []byte {
 	return append(b, '}')
 }
 
-// DataText is the standard output of a tool that answered with data and no text,
-// for a caller of the plain form.
+// DataText returns the standard output, for a plain call, of a tool that answered
+// with data and no text.
 func DataText(data json.RawMessage) []byte {
 	return append(data[:len(data):len(data)], '\n')
 }
 
-// appendTexts is head, the two texts under their names, tail, truncated where
-// it applies, and end; the texts are cut so that all of it fits in a frame.
+// appendTexts appends to head the two named texts, tail, truncated if it applies,
+// and end; it cuts the texts so that all of it fits in a frame.
 func appendTexts(head, tail []byte, name1 string, text1 []byte, name2 string, text2 []byte, truncated, end string, cut bool) []byte {
 	room := MaxFrame - len(head) - len(name1) - len(name2) - len(tail) - len(end) - len(`""""`)
 	if cut {
@@ -218,8 +217,8 @@ func appendTexts(head, tail []byte, name1 string, text1 []byte, name2 string, te
 	return append(out, end...)
 }
 
-// textSize is how many bytes text takes in a JSON string, without the quotes;
-// anything over most where it is more than most.
+// textSize returns the size of text in a JSON string, without the quotes, or any
+// value over most if it is larger than most.
 func textSize[T []byte | string](text T, most int) int {
 	size := 0
 	for i := 0; i < len(text) && size <= most; {
@@ -230,8 +229,8 @@ func textSize[T []byte | string](text T, most int) int {
 	return size
 }
 
-// encodedSize is how many bytes the first character of text has, and how many
-// it takes in a JSON string. A byte that is not UTF-8 becomes U+FFFD.
+// encodedSize returns the size of the first character of text, and its size in a
+// JSON string. An invalid byte becomes U+FFFD.
 func encodedSize[T []byte | string](text T) (n, out int) {
 	switch c := text[0]; {
 	case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t':
@@ -248,8 +247,8 @@ func encodedSize[T []byte | string](text T) (n, out int) {
 	return n, n
 }
 
-// appendText appends the content of a JSON string that says text, as much of it
-// as fits in room bytes, and reports how much of text that was.
+// appendText appends text as the content of a JSON string, as much as fits in room
+// bytes, and returns how much of text that was.
 func appendText[T []byte | string](dst []byte, text T, room int) ([]byte, int) {
 	const hex = "0123456789abcdef"
 	for i := 0; i < len(text); {
@@ -278,8 +277,8 @@ func appendText[T []byte | string](dst []byte, text T, room int) ([]byte, int) {
 	return dst, len(text)
 }
 
-// appendCut appends a JSON string that says text, as much of it as fits in room
-// bytes between the quotes.
+// appendCut appends text as a JSON string, as much as fits in room bytes between
+// the quotes.
 func appendCut[T []byte | string](dst []byte, text T, room int) []byte {
 	dst = append(dst, '"')
 	dst, _ = appendText(dst, text, room)
@@ -288,12 +287,12 @@ func appendCut[T []byte | string](dst []byte, text T, room int) []byte {
 
 func appendMessage(dst []byte, s string) []byte { return appendCut(dst, s, maxMessage) }
 
-// appendString appends a JSON string that says all of s.
+// appendString appends all of s as a JSON string.
 func appendString(dst []byte, s string) []byte { return appendCut(dst, s, math.MaxInt) }
 
-// EncodeProgress is a progress frame, as JSON. data is one JSON value; the error
-// is a *Fault where it is not, and an *Error with MessageTooLarge where it does
-// not fit in a frame.
+// EncodeProgress returns a progress frame, as JSON. The error is a
+// *strictjson.Fault if data is not one JSON value, and a *fault.Error with
+// MessageTooLarge if it does not fit in a frame.
 func EncodeProgress(data json.RawMessage) ([]byte, error) {
 	if err := strictjson.Check(data); err != nil {
 		return nil, err
@@ -306,20 +305,20 @@ func EncodeProgress(data json.RawMessage) ([]byte, error) {
 	return out, nil
 }
 
-// EncodeOpen is the frame that asks a client for its input, as JSON.
+// EncodeOpen returns the frame that requests input from a client, as JSON.
 func EncodeOpen() []byte { return []byte(`{"type":"stdin","open":true}`) }
 
-// EncodeAck is the frame that acknowledges n further bytes of input, as JSON.
+// EncodeAck returns the frame that acknowledges n bytes of input, as JSON.
 func EncodeAck(n int) []byte {
 	out := strconv.AppendInt([]byte(`{"type":"stdin","ack":`), int64(n), 10)
 	return append(out, '}')
 }
 
-// EncodeEOF is the frame that ends the input, as JSON.
+// EncodeEOF returns the frame that ends the input, as JSON.
 func EncodeEOF() []byte { return []byte(`{"type":"stdin","eof":true}`) }
 
-// EncodeSignal is the frame that sends a signal to the tool, as JSON; nil for a
-// signal that the protocol does not have.
+// EncodeSignal returns the frame that sends a signal to the tool, as JSON; nil for
+// a signal that the protocol lacks.
 func EncodeSignal(signal syscall.Signal) []byte {
 	for _, s := range signals {
 		if s.signal == signal {
@@ -329,13 +328,13 @@ func EncodeSignal(signal syscall.Signal) []byte {
 	return nil
 }
 
-// EncodeRequest is the frames of a request, as JSON of at most MaxFrame bytes
-// each: the request itself, and, where the arguments of a streamed one do not
-// fit, the args frames that follow it.
+// EncodeRequest returns the frames of a request, as JSON of at most MaxFrame bytes
+// each: the request itself, and args frames if the arguments of a streamed one do
+// not fit.
 //
-// An envelope without Payload gets {args, cwd, stdin?}. The error is an *Error:
-// MessageTooLarge for what does not fit, InvalidEnvelope for what JSON cannot
-// say (an argument that is not UTF-8, a payload that is not JSON).
+// An envelope without Payload gets {args, cwd, stdin?}. The error is a
+// *fault.Error: MessageTooLarge for what does not fit, InvalidEnvelope for an
+// argument that is not UTF-8 or a payload that is not JSON.
 func EncodeRequest(c *Call) ([][]byte, error) {
 	if c.Payload != nil {
 		if err := strictjson.Check(c.Payload); err != nil {
@@ -359,8 +358,8 @@ func EncodeRequest(c *Call) ([][]byte, error) {
 	return appendArgsFrames([][]byte{first}, c.Args), nil
 }
 
-// checkText finds what JSON cannot say: replacing it silently would make another
-// call of it.
+// checkText rejects invalid UTF-8: JSON encoding would replace it silently, and so
+// change the call.
 func (c *Call) checkText() error {
 	for i, a := range c.Args {
 		if !utf8.ValidString(a) {
@@ -401,8 +400,8 @@ func appendArgsFrames(frames [][]byte, args []string) [][]byte {
 	}
 	for _, a := range args {
 		for rest := a; ; {
-			// An argument goes in whole where it fits in what is left of this
-			// frame, or in a frame of its own, and in parts elsewhere.
+			// An argument that fits in the rest of this frame, or in a new one,
+			// is sent whole, otherwise in parts.
 			if count > 0 && textSize(rest, room) > room-len(frame)-len(`,""`) {
 				flush(true)
 				joined = false
@@ -438,8 +437,8 @@ func appendRequest(dst []byte, c *Call, args []string, more bool) []byte {
 			dst = append(append(dst, name...), ":true"...)
 		}
 	}
-	// The names of the two forms differ in more than their spelling only for
-	// what a plain request has at its top and an envelope in its payload.
+	// The forms differ in the spelling of some names, and in args, cwd and
+	// stdin, which an envelope has in its payload.
 	key, timeout := `,"idempotency_key"`, `,"timeout_ms":`
 	if c.Form == Envelope {
 		key, timeout = `,"idempotencyKey"`, `,"timeoutMs":`
@@ -471,7 +470,7 @@ func appendRequest(dst []byte, c *Call, args []string, more bool) []byte {
 	text(key, c.IdempotencyKey)
 	flag(`,"retry"`, c.Retry)
 	if c.Timeout > 0 {
-		// Rounded up: a timeout of less than a millisecond is not none.
+		// Rounded up: 0 would mean no timeout.
 		dst = append(dst, timeout...)
 		dst = strconv.AppendInt(dst, int64((c.Timeout-1)/time.Millisecond)+1, 10)
 	}

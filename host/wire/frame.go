@@ -8,11 +8,11 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// MaxFrame is the most bytes of JSON that one frame holds, each way.
+// MaxFrame is the largest JSON of a frame, in bytes, in both directions.
 const MaxFrame = 65536
 
-// MaxChunk is the most bytes of a stream that one stdin, stdout or stderr
-// frame holds; in base64 they stay below MaxFrame.
+// MaxChunk is how many bytes of a stream one stdin, stdout or stderr frame holds;
+// in base64 they fit in MaxFrame.
 const MaxChunk = 48000
 
 // headerSize is the size of the length that goes before the JSON of a frame.
@@ -20,10 +20,9 @@ const headerSize = 4
 
 // ReadFrame reads one frame and returns its JSON, unparsed.
 //
-// The error is io.EOF where the stream ended between frames,
-// io.ErrUnexpectedEOF where it ended within one, and an *Error with
-// MessageTooLarge where the frame announces more than MaxFrame bytes; nothing
-// of such a frame but its length has been read then.
+// The error is io.EOF if the stream ended between frames, io.ErrUnexpectedEOF if
+// it ended within one, and a *fault.Error with MessageTooLarge if the frame's
+// length is over MaxFrame; then only the length has been read.
 func ReadFrame(r io.Reader) ([]byte, error) {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {

@@ -15,18 +15,17 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// MaxArgs is the most bytes that the arguments of one call have together, each
-// counted with the zero byte that ends it for a process. It is what Linux
-// allows a process by default.
+// MaxArgs is the largest total size of a call's arguments, in bytes, each counted
+// with its terminating zero byte. It is the default limit of Linux for a process.
 const MaxArgs = 2 << 20
 
-// Message is what a client sends: a *Call or a *Typed.
+// Message is a frame from a client: a *Call or a *Typed.
 type Message interface{ message() }
 
 func (*Call) message()  {}
 func (*Typed) message() {}
 
-// The types of the frames that belong to a call under way.
+// The types of the frames that belong to a running call.
 const (
 	TypeStdin    = "stdin"
 	TypeSignal   = "signal"
@@ -37,24 +36,24 @@ const (
 	TypeResult   = "result"
 )
 
-// Typed is a frame that belongs to a call under way.
+// Typed is a frame that belongs to a running call.
 type Typed struct {
 	// Type is TypeStdin, TypeSignal or TypeArgs.
 	Type string
 	// Data and EOF are those of TypeStdin: the next bytes of the input, and
-	// that they are the last.
+	// whether they are the last.
 	Data []byte
 	EOF  bool
 	// Signal is that of TypeSignal.
 	Signal syscall.Signal
-	// Args are the next arguments; with Join the first of them is the rest of
-	// the last one so far. More says that a further frame follows.
+	// Args are the next arguments; with Join the first one continues the last
+	// one so far. More reports that another args frame follows.
 	Args []string
 	Join bool
 	More bool
 }
 
-// plainRequest is the plain form as it stands in a frame.
+// plainRequest is a request in plain form.
 type plainRequest struct {
 	Tool           string            `json:"tool"`
 	Args           []string          `json:"args"`
@@ -73,7 +72,7 @@ type plainRequest struct {
 	Trace          traceparent       `json:"trace"`
 }
 
-// envelopeRequest is the envelope form as it stands in a frame.
+// envelopeRequest is a request in envelope form.
 type envelopeRequest struct {
 	ToolID         string            `json:"toolId"`
 	ExecutionID    executionID       `json:"executionId"`
@@ -108,13 +107,13 @@ type argsPayload struct {
 	Stdin *base64Text `json:"stdin"`
 }
 
-// Parse reads a frame that a client sent.
+// Parse parses a frame from a client.
 //
-// The error is an *Error with InvalidEnvelope (or InvalidPayload, for an
-// argument that no process could be given) whose message names the path of the
-// fault. The Message is a *Call then, too, with as much of Form, Stream and
-// ExecutionID as could be made out, so that the answer has the shape that the
-// sender reads; or a *Typed with its Type, where the frame was one.
+// The error is a *fault.Error with InvalidEnvelope (or InvalidPayload, for an
+// argument that cannot be passed to a process) whose message has the path of the
+// fault. On an error the Message is still a *Call, with as much of Form, Stream
+// and ExecutionID as could be parsed, so that the answer has the sender's form; or
+// a *Typed with its Type.
 func Parse(frame []byte) (Message, error) {
 	head, err := peek(frame)
 	switch {
@@ -130,7 +129,7 @@ func Parse(frame []byte) (Message, error) {
 	return parsePlain(frame, head)
 }
 
-// head is what a frame says of how it wants to be read and answered.
+// head holds the members of a frame that decide how to parse and answer it.
 type head struct {
 	form        *Form
 	typ         string
@@ -149,8 +148,8 @@ func (h *head) call() *Call {
 	return c
 }
 
-// peek checks the whole frame and reads the members that say how to go on.
-// Where there is a fault, it has what stood before it.
+// peek checks the syntax of the whole frame and reads its head. On an error, the
+// head has what preceded the fault.
 func peek(frame []byte) (head, error) {
 	var h head
 	err := strictjson.Members(frame, func(name, value []byte) {
@@ -163,7 +162,7 @@ func peek(frame []byte) (head, error) {
 			h.form = new(Envelope)
 		case "type":
 			if value[0] == '"' {
-				strictjson.Unmarshal(value, &h.typ) // it was read just now
+				strictjson.Unmarshal(value, &h.typ) // already checked
 			}
 		case "executionId":
 			if value[0] == '"' {
@@ -208,7 +207,7 @@ func parseEnvelope(frame []byte, h head) (Message, error) {
 	case q.ToolID == "":
 		return h.call(), refuse("/toolId", "is empty; it names the tool to call")
 	case q.ExecutionID == "":
-		return h.call(), refuse("/executionId", "is missing; it is a version-4 UUID that you make for each execution")
+		return h.call(), refuse("/executionId", "is missing; generate a version-4 UUID for each execution")
 	case q.Payload == nil:
 		return h.call(), refuse("/payload", "is missing; it is an object, {} where the tool takes nothing")
 	case q.Session != "" && q.Metadata.Session != "" && q.Session != q.Metadata.Session:
@@ -250,8 +249,8 @@ func parseEnvelope(frame []byte, h head) (Message, error) {
 	return c, nil
 }
 
-// finish checks what both forms have in common, and builds the payload of a
-// plain call.
+// finish checks what both forms have in common, and builds the payload of a plain
+// call.
 func (c *Call) finish() error {
 	if c.More && !c.Stream {
 		return refuse("/more", "is true, but /stream is not: only a streamed request has args frames")
@@ -261,7 +260,7 @@ func (c *Call) finish() error {
 	}
 	for name, value := range c.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.IndexByte(value, 0) >= 0 {
-			return fault.Errorf(fault.InvalidPayload, "env %q is no variable: a name is not empty and has no '=', and no zero byte is in it or its value", name)
+			return fault.Errorf(fault.InvalidPayload, "env %q is not a valid variable: its name must not be empty or contain '=', nor name or value a zero byte", name)
 		}
 	}
 	if err := c.countArgs(c.Args); err != nil {
@@ -306,7 +305,7 @@ func (c *Call) Complete() (*Call, error) {
 func (c *Call) countArgs(args []string) error {
 	for _, a := range args {
 		if strings.IndexByte(a, 0) >= 0 {
-			return fault.Errorf(fault.InvalidPayload, "an argument holds a zero byte, which no process can be given")
+			return fault.Errorf(fault.InvalidPayload, "an argument contains a zero byte, which cannot be passed to a process")
 		}
 		c.argBytes += len(a) + 1
 	}
@@ -316,7 +315,7 @@ func (c *Call) countArgs(args []string) error {
 	return nil
 }
 
-// complete builds what follows from the arguments, once all are there.
+// complete builds the payload once all arguments have arrived.
 func (c *Call) complete() {
 	c.endJoin()
 	if c.Form == Plain || c.argBytes > 0 {
@@ -324,7 +323,7 @@ func (c *Call) complete() {
 	}
 }
 
-// endJoin ends the argument that Join has lengthened.
+// endJoin stores the argument that Join has extended.
 func (c *Call) endJoin() {
 	if c.joined != nil {
 		c.Args[len(c.Args)-1] = string(c.joined)
@@ -332,13 +331,13 @@ func (c *Call) endJoin() {
 	}
 }
 
-// Extend adds the arguments of an args frame to a call that has More. With the
-// last frame More becomes false, and the call is complete. The error is an
-// *Error: MessageTooLarge past MaxArgs, InvalidPayload for an argument that no
-// process can be given, InvalidEnvelope for a frame that cannot come here.
+// Extend appends the arguments of an args frame to a call that has More. The last
+// frame sets More to false, and the call is complete. The error is a *fault.Error:
+// MessageTooLarge over MaxArgs, InvalidPayload for an argument that cannot be
+// passed to a process, InvalidEnvelope for an unexpected frame.
 func (c *Call) Extend(t *Typed) error {
 	if t.Type != TypeArgs || !c.More {
-		return refuse("/type", "is none that can come here: args frames follow a request, or an args frame, with \"more\": true")
+		return refuse("/type", "unexpected here; args frames follow a request, or an args frame, with \"more\": true")
 	}
 	if err := c.countArgs(t.Args); err != nil {
 		return err
@@ -400,7 +399,7 @@ func parseTyped(frame []byte, typ string) (Message, error) {
 		err = strictjson.Unmarshal(frame, &q)
 		t.Args, t.Join, t.More = q.Args, q.Join, q.More
 	default:
-		err = refuse("/type", "is none that a client sends: stdin, signal, args")
+		err = refuse("/type", "unknown frame type; valid: stdin, signal, args")
 	}
 	if err != nil {
 		return &Typed{Type: typ}, invalid(err)
@@ -408,8 +407,8 @@ func parseTyped(frame []byte, typ string) (Message, error) {
 	return t, nil
 }
 
-// chunk is the data of a frame that is written exactly as AppendChunk writes
-// one: the way of most bytes. Any other frame is not ok here.
+// chunk returns the data of a frame in exactly the form that AppendChunk writes:
+// the fast path for most bytes. ok is false for any other frame.
 func chunk(frame []byte, typ string) (data []byte, ok bool) {
 	const before, between, after = `{"type":"`, `","data":"`, `"}`
 	text, ok := bytes.CutPrefix(frame, []byte(before))
@@ -428,8 +427,8 @@ func chunk(frame []byte, typ string) (data []byte, ok bool) {
 	return decodeBase64(text)
 }
 
-// decodeBase64 decodes base64 without the line breaks that the standard
-// library passes over.
+// decodeBase64 decodes base64, and rejects the line breaks that the standard
+// library ignores.
 func decodeBase64(text []byte) ([]byte, bool) {
 	if bytes.IndexByte(text, '\n') >= 0 || bytes.IndexByte(text, '\r') >= 0 {
 		return nil, false
@@ -439,7 +438,7 @@ func decodeBase64(text []byte) ([]byte, bool) {
 	return data[:n], err == nil
 }
 
-// invalid makes a fault the answer to a request.
+// invalid converts an error of strictjson to the error of a request.
 func invalid(err error) *fault.Error {
 	switch err := err.(type) {
 	case *fault.Error:
@@ -456,8 +455,7 @@ func invalid(err error) *fault.Error {
 	return fault.Errorf(fault.InvalidEnvelope, "%w", err)
 }
 
-// refuse is the answer to a request whose JSON is right but for the meaning of
-// the value at pointer.
+// refuse returns the error of a request with an invalid value at pointer.
 func refuse(pointer, reason string) *fault.Error {
 	return fault.Errorf(fault.InvalidEnvelope, "%s: %s", pointer, reason)
 }
@@ -467,7 +465,7 @@ type executionID string
 
 func (id *executionID) UnmarshalText(text []byte) error {
 	if !validExecutionID(string(text)) {
-		return errors.New("wants a version-4 UUID, as 7d444840-9dc0-41d1-b245-5ffdce74fad2")
+		return errors.New("expected a version-4 UUID, such as 7d444840-9dc0-41d1-b245-5ffdce74fad2")
 	}
 	*id = executionID(text)
 	return nil
@@ -496,20 +494,20 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// traceparent is a W3C traceparent, "" or null for none.
+// traceparent is a W3C traceparent, or "".
 type traceparent string
 
 func (t *traceparent) UnmarshalText(text []byte) error {
 	s := string(text)
 	if s != "" && !validTraceparent(s) {
-		return errors.New("wants a W3C traceparent, as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		return errors.New("expected a W3C traceparent, such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	}
 	*t = traceparent(s)
 	return nil
 }
 
 func validTraceparent(s string) bool {
-	// A later version may have more after what version 00 has.
+	// Versions after 00 may append fields.
 	if len(s) < 55 || len(s) > 55 && (s[:2] == "00" || s[55] != '-') || s[:2] == "ff" {
 		return false
 	}
@@ -534,13 +532,13 @@ type base64Text []byte
 func (b *base64Text) UnmarshalText(text []byte) error {
 	data, ok := decodeBase64(text)
 	if !ok {
-		return errors.New("wants base64 with padding, RFC 4648, without line breaks")
+		return errors.New("expected base64 with padding, RFC 4648, without line breaks")
 	}
 	*b = data
 	return nil
 }
 
-// milliseconds is a time from 0 up.
+// milliseconds is a duration of at least 0.
 type milliseconds int64
 
 func (m *milliseconds) UnmarshalJSON(text []byte) error {
@@ -549,7 +547,7 @@ func (m *milliseconds) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	if n < 0 || n > math.MaxInt64/int64(time.Millisecond) {
-		return fmt.Errorf("wants milliseconds from 0 up, has %d", n)
+		return fmt.Errorf("expected milliseconds from 0 up, got %d", n)
 	}
 	*m = milliseconds(n)
 	return nil
@@ -568,25 +566,25 @@ func (t *timestamp) UnmarshalJSON(text []byte) error {
 		}
 		v, err := time.Parse(time.RFC3339, s)
 		if err != nil {
-			return errors.New("wants a time in RFC 3339, as 2026-01-02T15:04:05Z")
+			return errors.New("expected a time in RFC 3339, such as 2026-01-02T15:04:05Z")
 		}
 		*t = timestamp(v)
 		return nil
 	}
 	var n int64
 	if err := strictjson.Unmarshal(text, &n); err != nil {
-		return errors.New("wants a time in RFC 3339, or in milliseconds since 1970")
+		return errors.New("expected a time in RFC 3339, or in milliseconds since 1970")
 	}
 	*t = timestamp(time.UnixMilli(n))
 	return nil
 }
 
-// object is an object, as it is written.
+// object is the text of a JSON object.
 type object json.RawMessage
 
 func (o *object) UnmarshalJSON(text []byte) error {
 	if text[0] != '{' {
-		return strictjson.Unmarshal(text, &struct{}{}) // says what it is instead
+		return strictjson.Unmarshal(text, &struct{}{}) // for its error
 	}
 	*o = text
 	return nil
@@ -603,10 +601,10 @@ func (n *signalName) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return errors.New("wants one of INT, TERM, HUP, QUIT, KILL, USR1 and USR2")
+	return errors.New("expected one of INT, TERM, HUP, QUIT, KILL, USR1 and USR2")
 }
 
-// signals are those that a caller can send; the table is never written to.
+// signals are those that a caller can send; the table is never modified.
 var signals = [...]struct {
 	name   string
 	signal syscall.Signal

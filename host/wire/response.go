@@ -9,33 +9,31 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// Response is a frame that a server sent.
+// Response is a frame from a server.
 type Response struct {
 	// Type is TypeStdout, TypeStderr, TypeProgress, TypeStdin, or, for an
-	// answer, TypeResult, streamed or not. A type that this version does not
-	// know is to be passed over.
+	// answer, TypeResult, streamed or not. Unknown types must be ignored.
 	Type string
 	// Data is that of TypeStdout and TypeStderr.
 	Data []byte
 	// Progress is that of TypeProgress.
 	Progress json.RawMessage
-	// Open and Ack are those of TypeStdin: the tool wants input, or has taken
+	// Open and Ack are those of TypeStdin: the tool reads input, or has read
 	// Ack further bytes of it.
 	Open bool
 	Ack  int
-	// Result is that of TypeResult. Its Ran is not known to a caller, unless
-	// the tool failed, or nothing did.
+	// Result is that of TypeResult. Its Ran is inferred from the answer.
 	Result *Result
 }
 
-// response is a frame that a server sent, of whatever kind and form.
+// response is a frame from a server, of any type and form.
 type response struct {
 	Type  string          `json:"type"`
 	Data  json.RawMessage `json:"data"`
 	Open  bool            `json:"open"`
 	Ack   int             `json:"ack"`
 	Error json.RawMessage `json:"error"`
-	// What follows is an answer in plain form.
+	// An answer in plain form.
 	ExitCode    int        `json:"exit_code"`
 	Stdout      string     `json:"stdout"`
 	Stderr      string     `json:"stderr"`
@@ -46,14 +44,14 @@ type response struct {
 	ExecutionID string     `json:"execution_id"`
 	Truncated   bool       `json:"truncated"`
 	Usage       *Usage     `json:"usage"` // in both forms
-	// And this one in envelope form.
+	// An answer in envelope form.
 	EnvelopeDuration  *int64 `json:"durationMs"`
 	EnvelopeFromCache bool   `json:"fromCache"`
 	EnvelopeExecution string `json:"executionId"`
 }
 
-// ParseResponse reads a frame that a server sent. Members that it does not
-// know are passed over: a server may say more than this version understands.
+// ParseResponse parses a frame from a server. It ignores unknown members, since
+// the server may be newer.
 func ParseResponse(frame []byte) (*Response, error) {
 	for _, typ := range [...]string{TypeStdout, TypeStderr} {
 		if data, ok := chunk(frame, typ); ok {
@@ -118,7 +116,7 @@ func ParseResponse(frame []byte) (*Response, error) {
 		Stderr    string `json:"stderr"`
 		Truncated bool   `json:"truncated"`
 	}
-	// Data of another shape is the tool's own, and stays in Data.
+	// Data of another shape is the tool's own and stays in Data.
 	if q.Data != nil && strictjson.UnmarshalLenient(q.Data, &output) == nil && output.ExitCode != nil {
 		r.ExitCode, r.Stdout, r.Stderr, r.Truncated = *output.ExitCode, []byte(output.Stdout), []byte(output.Stderr), output.Truncated
 		r.Ran = true

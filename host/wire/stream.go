@@ -10,26 +10,25 @@ import (
 	"syscall"
 )
 
-// Credit is the most bytes of a call's input that are on their way: sent by the
-// client, and not yet acknowledged by the server.
+// Credit is how many bytes of a call's input may be in flight: sent by the client
+// and not yet acknowledged by the server.
 const Credit = 256 << 10
 
 // Local is the caller's end of a streamed call.
 type Local struct {
-	// Stdin is read from when, and only when, the server asks for input. nil
-	// is an empty input.
+	// Stdin is read only when the server requests input. nil is an empty input.
 	Stdin io.Reader
-	// Stdout and Stderr get the output of the tool, byte for byte. An error of
+	// Stdout and Stderr get the output of the tool unchanged. An error of
 	// either ends the call.
 	Stdout, Stderr io.Writer
-	// Signals are sent to the tool, as far as the protocol has them.
+	// Signals are sent to the tool; those that the protocol lacks are ignored.
 	Signals <-chan os.Signal
 	// Progress is called with the data of progress frames. It may be nil.
 	Progress func(json.RawMessage)
 }
 
-// Stream makes a streamed call over conn and returns its result, without the
-// text that went to l: Start, and then Wait.
+// Stream makes a streamed call over conn, with Start and Wait, and returns its
+// result without the text that was written to l.
 func Stream(conn io.ReadWriter, c *Call, l Local) (*Result, error) {
 	s, err := Start(conn, c)
 	if err != nil {
@@ -38,23 +37,23 @@ func Stream(conn io.ReadWriter, c *Call, l Local) (*Result, error) {
 	return s.Wait(l)
 }
 
-// Streaming is a streamed call that was sent, and whose answer was not read.
+// Streaming is a streamed call that was sent and not yet answered.
 type Streaming struct {
 	conn io.ReadWriter
-	// sendErr is why the request was not sent whole.
+	// sendErr is the error of sending the request.
 	sendErr error
-	// open is that of the reading goroutine: input was asked for.
+	// open records that input was requested. Owned by Wait.
 	open bool
 
-	mu sync.Mutex // guards what follows, and writing to conn
-	// room is signalled when sent falls, or ended is set.
+	mu sync.Mutex // guards what follows, and writes to conn
+	// room is signalled when sent decreases or ended is set.
 	room  *sync.Cond
-	sent  int // bytes of input on their way
+	sent  int // bytes of input in flight
 	ended bool
 }
 
-// Start sends a streamed call over conn, and sets c.Stream. The error is an
-// *Error where the request cannot be sent as it is (see EncodeRequest).
+// Start sends a streamed call over conn, and sets c.Stream. The error is a
+// *fault.Error of EncodeRequest.
 func Start(conn io.ReadWriter, c *Call) (*Streaming, error) {
 	c.Stream = true
 	frames, err := EncodeRequest(c)
@@ -64,7 +63,7 @@ func Start(conn io.ReadWriter, c *Call) (*Streaming, error) {
 	s := &Streaming{conn: conn}
 	s.room = sync.NewCond(&s.mu)
 	for _, f := range frames {
-		// A server that refuses says why before it closes: Wait reads on.
+		// A refusing server sends its reason before it closes: let Wait read it.
 		if s.sendErr = WriteFrame(conn, f); s.sendErr != nil {
 			break
 		}
@@ -72,12 +71,12 @@ func Start(conn io.ReadWriter, c *Call) (*Streaming, error) {
 	return s, nil
 }
 
-// Wait serves the streams of the call until it has its result.
+// Wait serves the streams of the call until its result arrives.
 //
-// The error is an *OutputError where l.Stdout or l.Stderr refused, else one of
-// the connection or of what came over it. The connection is then of no further
-// use; closing it ends the call at the server. One goroutine may stay behind in
-// l.Stdin.Read, as with os/exec; what it reads is lost.
+// The error is an *OutputError if writing to l.Stdout or l.Stderr failed, else a
+// connection or protocol error. The connection is then unusable; closing it ends
+// the call at the server. One goroutine may remain blocked in l.Stdin.Read, as
+// with os/exec; what it reads is lost.
 func (s *Streaming) Wait(l Local) (*Result, error) {
 	defer s.end()
 	if l.Signals != nil {
@@ -126,7 +125,7 @@ func (s *Streaming) Wait(l Local) (*Result, error) {
 	}
 }
 
-// OutputError is the refusal of the caller's own output.
+// OutputError is an error of writing to Local.Stdout or Local.Stderr.
 type OutputError struct {
 	Name string // TypeStdout or TypeStderr
 	Err  error
@@ -145,8 +144,8 @@ func (s *Streaming) send(json []byte) error {
 	return WriteFrame(s.conn, json)
 }
 
-// errEnded stops what still wants to send when the call is over.
-var errEnded = errors.New("the call is over")
+// errEnded is returned by send after the call has ended.
+var errEnded = errors.New("the call has ended")
 
 func (s *Streaming) end() {
 	s.mu.Lock()
@@ -162,7 +161,7 @@ func (s *Streaming) acknowledged(n int) {
 	s.room.Broadcast()
 }
 
-// reserve waits until further input may be on its way, and reports how much.
+// reserve waits until more input may be in flight and returns how much.
 func (s *Streaming) reserve() (int, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +171,7 @@ func (s *Streaming) reserve() (int, bool) {
 	return min(Credit-s.sent, MaxChunk), !s.ended
 }
 
-// feed sends the caller's input until it ends or the call does.
+// feed sends the caller's input until the input or the call ends.
 func (s *Streaming) feed(stdin io.Reader) {
 	if stdin == nil {
 		s.send(EncodeEOF())
@@ -201,15 +200,15 @@ func (s *Streaming) feed(stdin io.Reader) {
 			}
 		}
 		if err != nil {
-			// An input that cannot be read ends there, as it does for a
-			// process that has it as its own.
+			// A read error ends the input, as for a process that reads it
+			// directly.
 			s.send(EncodeEOF())
 			return
 		}
 	}
 }
 
-// forward sends signals until the call is over.
+// forward sends signals until the call ends.
 func (s *Streaming) forward(signals <-chan os.Signal, over <-chan struct{}) {
 	for {
 		select {
