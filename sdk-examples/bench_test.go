@@ -34,7 +34,7 @@ func BenchmarkGreet(b *testing.B) {
 		dir := filepath.Join(b.TempDir(), "greet")
 		install(b, string(l), dir)
 		for _, c := range []*plugin.Case{handle, restrict} {
-			measure := func(way string) *plugin.Measured {
+			measure := func(way string) *plugin.Measurement {
 				b.Setenv("TOOLD_GUEST_RESTORE", way)
 				m, err := plugin.Bench(b.Context(), dir, "", c, 3000)
 				if err != nil {

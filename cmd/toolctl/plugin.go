@@ -179,7 +179,7 @@ leaves this machine.`,
 			if err != nil {
 				return err
 			}
-			w, err := plugin.OpenWorkbench(dir, compiledCache())
+			w, err := plugin.OpenRunner(dir, compiledCache())
 			if err != nil {
 				return err
 			}
@@ -282,7 +282,7 @@ same call.`,
 			if with != "" {
 				modules = append(modules, with)
 			}
-			var all []*plugin.Measured
+			var all []*plugin.Measurement
 			for _, m := range modules {
 				got, err := plugin.Bench(cmd.Context(), dir, m, &cases[at], calls)
 				if err != nil {
@@ -356,7 +356,7 @@ those costs.`,
 	return cmd
 }
 
-func (s *state) showInspected(file string, got *plugin.Inspected) {
+func (s *state) showInspected(file string, got *plugin.Inspection) {
 	w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
 	yes := map[bool]string{true: "yes", false: "no"}
 	fmt.Fprintf(w, "module\t%s\n", file)
@@ -456,7 +456,7 @@ A version that does not build or load leaves the one before it serving.`,
 					return daemonError(err)
 				}
 			}
-			err = p.Dev(ctx, d.tools, d.name, func(b plugin.Built) { d.report(ctx, b) })
+			err = p.Dev(ctx, d.tools, d.name, func(b plugin.BuildResult) { d.report(ctx, b) })
 			if ended, ok := errors.AsType[*daemonEnded](context.Cause(ctx)); ok && err == nil {
 				return ended
 			}
@@ -630,7 +630,7 @@ func (d *dev) logLine(b []byte) {
 }
 
 // report waits until the daemon serves what was built, or says why not.
-func (d *dev) report(ctx context.Context, b plugin.Built) {
+func (d *dev) report(ctx context.Context, b plugin.BuildResult) {
 	if b.Err != nil {
 		d.say("failed", map[string]any{"error": b.Err.Error()}, "FAIL  %v", b.Err)
 		return

@@ -19,56 +19,56 @@ import (
 	"github.com/toold/toold/pdk/toolchain"
 )
 
-// quiet is how long nothing may change before a build begins: editors write a
-// file in several steps.
-const quiet = 30 * time.Millisecond
+// debounce is the delay between the last change and a build: editors write a file
+// in several steps.
+const debounce = 30 * time.Millisecond
 
-// Built is one round of Dev.
-type Built struct {
+// BuildResult is one build of Dev.
+type BuildResult struct {
 	Modules []Module
-	// Saved is when the change was seen, Took how long building took.
+	// Saved is when the change was detected, Took the duration of the build.
 	Saved time.Time
 	Took  time.Duration
-	// Changed: the tool's folder is not as it was.
+	// Changed reports that the tool's folder has changed.
 	Changed bool
-	// Digest is one of all that was put into the tool's folder.
+	// Digest is that of all files installed in the tool's folder.
 	Digest string
-	// Err is why there is nothing new: the daemon goes on with what it has.
+	// Err is why nothing was installed: the daemon keeps the previous version.
 	Err error
 }
 
-// Dev builds the project, drops it into the tools folder of a daemon as the tool
-// name, and does so again whenever a source changes, until ctx ends. Each round
-// is told to report, which may take its time.
-func (p *Project) Dev(ctx context.Context, toolsDir, name string, report func(Built)) error {
+// Dev builds the project and installs it in the tools folder of a daemon as the
+// tool name, now and whenever a source changes, until ctx ends. It calls report
+// after each build; report may be slow.
+func (p *Project) Dev(ctx context.Context, toolsDir, name string, report func(BuildResult)) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", p.Dir, err)
 	}
 	defer watcher.Close()
-	if err := p.watch(watcher); err != nil {
+	if err := p.watchFolders(watcher); err != nil {
 		return fmt.Errorf("watch %s: %w", p.Dir, err)
 	}
-	if p.workshop, err = toolchain.OpenWorkshop(ctx, p.Language, p.Dir); err != nil {
+	if p.builder, err = toolchain.OpenBuilder(ctx, p.Language, p.Dir); err != nil {
 		return err
 	}
-	// What is built quickly is for this daemon: the modules in the project's
-	// folder, which somebody may copy elsewhere, stay as plugin build made them.
+	// These fast builds are for this daemon only: the optimised modules in the
+	// project's folder stay unchanged.
 	if p.out, err = os.MkdirTemp("", "toold-dev-"); err != nil {
-		p.workshop.Close()
+		p.builder.Close()
 		return err
 	}
 	defer func() {
-		p.workshop.Close()
+		p.builder.Close()
 		os.RemoveAll(p.out)
-		p.workshop, p.out = nil, ""
+		p.builder, p.out = nil, ""
 	}()
 	round := func(saved time.Time) {
 		start := time.Now()
-		b := Built{Saved: saved}
+		b := BuildResult{Saved: saved}
 		b.Modules, b.Err = p.Build(ctx, false, nil)
 		if b.Err == nil {
-			b.Changed, b.Digest, b.Err = p.drop(filepath.Join(toolsDir, name), b.Modules)
+			b.Changed, b.Digest, b.Err = p.install(filepath.Join(toolsDir, name), b.Modules)
 		}
 		b.Took = time.Since(start)
 		if ctx.Err() == nil {
@@ -85,12 +85,12 @@ func (p *Project) Dev(ctx context.Context, toolsDir, name string, report func(Bu
 		case err := <-watcher.Errors:
 			return fmt.Errorf("watch %s: %w", p.Dir, err)
 		case e := <-watcher.Events:
-			if !p.source(e.Name) || e.Op == fsnotify.Chmod {
+			if !p.isSource(e.Name) || e.Op == fsnotify.Chmod {
 				continue
 			}
 			if e.Op.Has(fsnotify.Create) {
 				if st, err := os.Stat(e.Name); err == nil && st.IsDir() {
-					if err := p.watch(watcher); err != nil {
+					if err := p.watchFolders(watcher); err != nil {
 						return err
 					}
 				}
@@ -98,7 +98,7 @@ func (p *Project) Dev(ctx context.Context, toolsDir, name string, report func(Bu
 			if due == nil {
 				saved = time.Now()
 			}
-			due = time.After(quiet)
+			due = time.After(debounce)
 		case <-due:
 			due = nil
 			round(saved)
@@ -106,14 +106,14 @@ func (p *Project) Dev(ctx context.Context, toolsDir, name string, report func(Bu
 	}
 }
 
-// source reports whether a change of a file is one of what is built.
-func (p *Project) source(name string) bool {
+// isSource reports whether the build depends on a file.
+func (p *Project) isSource(name string) bool {
 	rel, err := filepath.Rel(p.Dir, name)
 	if err != nil {
 		return false
 	}
 	for part := range strings.SplitSeq(filepath.ToSlash(rel), "/") {
-		if skipped(part) {
+		if isSkipped(part) {
 			return false
 		}
 	}
@@ -121,30 +121,30 @@ func (p *Project) source(name string) bool {
 	return filepath.Ext(name) != ".wasm" && !strings.HasSuffix(base, "~") && base != "Cargo.lock" && base != CasesFile
 }
 
-func skipped(part string) bool {
+func isSkipped(part string) bool {
 	return strings.HasPrefix(part, ".") || part == "target" || part == "node_modules" || part == "build"
 }
 
-// watch adds all folders with sources.
-func (p *Project) watch(w *fsnotify.Watcher) error {
+// watchFolders watches all folders with sources.
+func (p *Project) watchFolders(w *fsnotify.Watcher) error {
 	return filepath.WalkDir(p.Dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return err
 		}
-		if path != p.Dir && skipped(d.Name()) {
+		if path != p.Dir && isSkipped(d.Name()) {
 			return fs.SkipDir
 		}
 		return w.Add(path)
 	})
 }
 
-// drop puts a project's modules and definition into a tool's folder. A new
-// folder appears whole; in one that is there each file that is not the same is
-// replaced in one step. It reports whether there was one.
-func (p *Project) drop(to string, modules []Module) (changed bool, digest string, err error) {
+// install copies a project's modules and definition to a tool's folder. A new
+// folder appears complete; in an existing one each changed file is replaced
+// atomically. changed reports whether any file changed.
+func (p *Project) install(to string, modules []Module) (changed bool, digest string, err error) {
 	files := map[string]string{} // name -> where it is
 	for _, m := range modules {
-		files[m.File] = filepath.Join(first(p.out, p.Dir), m.File)
+		files[m.File] = filepath.Join(firstNonEmpty(p.out, p.Dir), m.File)
 	}
 	for _, f := range []string{definitionFile, "setup.sh"} {
 		if _, err := os.Stat(filepath.Join(p.Dir, f)); err == nil {
@@ -155,7 +155,7 @@ func (p *Project) drop(to string, modules []Module) (changed bool, digest string
 	if _, err := os.Stat(to); errors.Is(err, fs.ErrNotExist) {
 		fresh = true
 	}
-	// Aside, under a name that is no tool's.
+	// A temporary folder whose name is not a valid tool name.
 	tmp, err := os.MkdirTemp(filepath.Dir(to), ".drop-")
 	if err != nil {
 		return changed, "", err

@@ -22,7 +22,7 @@ func manual(t *testing.T) string {
 	return string(b)
 }
 
-// TestCookbook compiles every policy of the manual into one guest and asks it.
+// TestCookbook compiles every policy of the manual into one guest and calls it.
 func TestCookbook(t *testing.T) {
 	found := regexp.MustCompile("(?s)<!-- policy: ([a-z]+) -->\n\n```go\n(.*?)```").FindAllStringSubmatch(manual(t), -1)
 	if len(found) != 4 {
@@ -52,7 +52,7 @@ func TestCookbook(t *testing.T) {
 	if _, err := p.Build(t.Context(), true, nil); err != nil {
 		t.Fatal(err)
 	}
-	w, err := OpenWorkbench(dir, "")
+	w, err := OpenRunner(dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestCasesInTheManual(t *testing.T) {
 	}
 }
 
-// TestFunctionsInTheManual: what the manual says the SDKs have, they have.
+// TestFunctionsInTheManual: the SDKs have all functions in the manual.
 func TestFunctionsInTheManual(t *testing.T) {
 	read := func(patterns ...string) string {
 		var all strings.Builder

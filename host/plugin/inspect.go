@@ -11,21 +11,21 @@ import (
 	"github.com/toold/toold/host/guest"
 )
 
-// Inspected is all that can be said of a module.
-type Inspected struct {
+// Inspection describes a module.
+type Inspection struct {
 	*guest.Info
-	// Needs are the lines of tool.json that grant what it imports.
+	// Needs are the lines of tool.json that grant its imports.
 	Needs []string `json:"needs,omitempty"`
-	// Fault is why it does not load, with all granted.
+	// Fault is why it does not load, with all capabilities granted.
 	Fault string `json:"fault,omitempty"`
-	// Unshared is why calls cannot begin from a shared image of it.
+	// Unshared is why calls cannot start from a shared image of it.
 	Unshared string `json:"unshared,omitempty"`
-	// Calls are those of the cases beside it, and what each cost.
+	// Calls are the outcomes of the cases in its folder.
 	Calls []Outcome `json:"calls,omitempty"`
 }
 
-// Inspect reads, loads and, where there are cases beside it, calls a module.
-func Inspect(ctx context.Context, file, cache string) (*Inspected, error) {
+// Inspect reads and loads a module, and calls it with the cases in its folder.
+func Inspect(ctx context.Context, file, cache string) (*Inspection, error) {
 	if st, err := os.Stat(file); err == nil && st.IsDir() {
 		return nil, fmt.Errorf("inspect %s: it is a folder; name a module in it, such as %s", file, filepath.Join(file, handlerFile))
 	}
@@ -37,15 +37,14 @@ func Inspect(ctx context.Context, file, cache string) (*Inspected, error) {
 	if err != nil {
 		return nil, err
 	}
-	got := &Inspected{Info: info, Needs: Needs(info)}
+	got := &Inspection{Info: info, Needs: Needs(info)}
 	dir := filepath.Dir(file)
-	w, err := OpenWorkbench(dir, cache)
+	w, err := OpenRunner(dir, cache)
 	if err != nil {
 		return nil, err
 	}
 	defer w.Close()
-	// What the module may have is the operator's matter; what it costs is not
-	// changed by it.
+	// Grant everything: what the operator grants does not change the cost.
 	s := spec(filepath.Base(file), b, w.def)
 	s.Grants = guest.Grants{Exec: true, HTTP: true, State: true, ToolCall: true}
 	m, err := w.engine.Load(ctx, s)

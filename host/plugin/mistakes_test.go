@@ -19,14 +19,14 @@ import (
 
 var update = flag.Bool("update", false, "write the table of mistakes into docs/plugins.md anew")
 
-// mistake is something that authors do. What they are told is in the manual,
-// and the manual is compared with what they are told.
+// mistake is a common error of authors. The manual lists the resulting messages,
+// and TestMistakes compares them.
 type mistake struct {
 	name string
 	// in is the language, C where it does not matter; "" then.
 	in toolchain.Language
-	// source is what is in the template's own source instead: of C, what
-	// follows #include "toold.h". module is what is in handler.wasm instead.
+	// source replaces the template's source: for C, what follows
+	// #include "toold.h". module replaces handler.wasm.
 	source string
 	module []byte
 	// files are further ones, by name.
@@ -34,7 +34,7 @@ type mistake struct {
 	// tool and cases are the folder's tool.json and cases.json.
 	tool, cases string
 	flags       []string
-	// noted: what is told is what building notes; it is not called.
+	// noted: the message is a note of the build; the module is not called.
 	noted bool
 	// next is what the message must hold: what to do.
 	next string
@@ -69,7 +69,7 @@ var mistakes = []mistake{
 	{name: "an answer that is not JSON", source: fmt.Sprintf(says, "hello"), next: "toolctl schema abi"},
 	{name: "no answer", source: `TOOLD_EXPORT(handle) int handle(void) { return 0; }`, next: "answer a Result"},
 	{name: "a field that there is not", source: fmt.Sprintf(says, `{"exit_code":0,"stdoot":"x"}`), next: `did you mean "stdout"?`},
-	{name: "a field of another type", source: fmt.Sprintf(says, `{"exit_code":0,"error":{"message":7}}`), next: "/error/message: wants a string"},
+	{name: "a field of another type", source: fmt.Sprintf(says, `{"exit_code":0,"error":{"message":7}}`), next: "/error/message: expected a string"},
 	{name: "an answer that is not UTF-8", source: `TOOLD_EXPORT(handle) int handle(void) { toold_output(TOOLD_STR("{\"exit_code\":0,\"stdout\":\"\xff\"}")); return 0; }`, next: "UTF-8"},
 	{name: "another answer than the case says", source: `static toold_result run(const toold_call *c) { (void)c; return (toold_result){.exit_code = 1, .out = TOOLD_STR("y")}; } TOOLD_HANDLE(run)`, next: `change the tool, or the case`},
 	{name: "a failure without a message", source: `TOOLD_EXPORT(handle) int handle(void) { return 7; }`, next: "return 0 and answer a Result"},
@@ -189,21 +189,18 @@ var mistakesElsewhere = []mistake{
 	{in: toolchain.AssemblyScript, name: "a recursion without an end", source: "function deep(n: i32): i32 { return deep(n + 1) + n; }\n" + ascHead + "  return Outcome.text(deep(0).toString());\n}\n", next: "give it an end"},
 }
 
-// bench is a folder of one language in which one mistake after the other is
-// made.
-type bench struct {
+// fixture is a project of one language in which the mistakes are made in turn.
+type fixture struct {
 	dir, fresh, cache string
-	// built is what it was built of last: what differs only in what is asked
-	// is built once.
+	// built identifies the last build: mistakes with the same sources share it.
 	built string
 	notes []string
 }
 
-// told answers what an author is told who makes the mistake, or "" who is told
-// nothing.
-func (b *bench) told(t *testing.T, l toolchain.Language, m *mistake) string {
+// output returns the message that the mistake gives, "" for none.
+func (b *fixture) output(t *testing.T, l toolchain.Language, m *mistake) string {
 	t.Helper()
-	files := map[string]string{"tool.json": first(m.tool, "{}"), CasesFile: first(m.cases, oneCase)}
+	files := map[string]string{"tool.json": firstNonEmpty(m.tool, "{}"), CasesFile: firstNonEmpty(m.cases, oneCase)}
 	if m.source != "" {
 		text := m.source
 		if l == toolchain.C {
@@ -243,7 +240,7 @@ func (b *bench) told(t *testing.T, l toolchain.Language, m *mistake) string {
 	if err != nil {
 		return err.Error()
 	}
-	w, err := OpenWorkbench(b.dir, b.cache)
+	w, err := OpenRunner(b.dir, b.cache)
 	if err != nil {
 		return err.Error()
 	}
@@ -256,14 +253,13 @@ func (b *bench) told(t *testing.T, l toolchain.Language, m *mistake) string {
 	return strings.Join(append(said, o.Log...), "; ")
 }
 
-// sources is where each template has what the author writes.
+// sources is the author's source file in each template.
 var sources = map[toolchain.Language]string{
 	toolchain.Go: "main.go", toolchain.Rust: "src/lib.rs", toolchain.C: "handler.c", toolchain.AssemblyScript: "assembly/handler.ts",
 }
 
-// restore makes dir what fresh is, with some files of other text ("-": none).
-// What a compiler left for the next time stays, and so does every file that is
-// as it should be, or it would be compiled again.
+// restore resets dir to fresh, with some files replaced ("-": removed). It keeps
+// the compiler's caches and unchanged files, which would be compiled again.
 func restore(t *testing.T, dir, fresh string, files map[string]string) {
 	t.Helper()
 	want := map[string]string{}
@@ -303,7 +299,7 @@ func restore(t *testing.T, dir, fresh string, files map[string]string) {
 	}
 }
 
-// TestMistakes: each says what to do next, and the manual has each message.
+// TestMistakes: each message says what to do next and is in the manual.
 func TestMistakes(t *testing.T) {
 	const file = "../../docs/plugins.md"
 	b, err := os.ReadFile(file)
@@ -317,7 +313,7 @@ func TestMistakes(t *testing.T) {
 	}
 	all := append(slices.Clone(mistakes), mistakesElsewhere...)
 	rows := make([]string, len(all))
-	// What is not tried, for want of its compiler, stays as it is.
+	// Rows of languages whose compiler is missing stay unchanged.
 	for line := range strings.Lines(string(was)) {
 		for i := range all {
 			if strings.HasPrefix(line, all[i].row()) {
@@ -337,14 +333,14 @@ func TestMistakes(t *testing.T) {
 				if err := errors.Join(New(dir, l, false), New(fresh, l, false)); err != nil {
 					t.Fatal(err)
 				}
-				b := &bench{dir: dir, fresh: fresh, cache: cache}
+				b := &fixture{dir: dir, fresh: fresh, cache: cache}
 				for i := range all {
 					m := &all[i]
 					if m.in != l && !(m.in == "" && l == toolchain.C) {
 						continue
 					}
 					t.Run(m.name, func(t *testing.T) {
-						said := b.told(t, l, m)
+						said := b.output(t, l, m)
 						if !strings.Contains(said, m.next) {
 							t.Errorf("told %q, must hold %q", said, m.next)
 						}
@@ -356,20 +352,19 @@ func TestMistakes(t *testing.T) {
 			})
 		}
 	})
-	table := "| who does this | in | is told |\n| --- | --- | --- |\n" + strings.Join(rows, "\n") + "\n"
+	table := "| mistake | in | message |\n| --- | --- | --- |\n" + strings.Join(rows, "\n") + "\n"
 	want := string(before) + "<!-- mistakes -->\n" + table + "<!-- end -->\n" + string(after)
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	} else if string(b) != want && !t.Failed() {
-		t.Error("the table of docs/plugins.md is not what authors are told; run: go test ./host/plugin -run Mistakes -update")
+		t.Error("the table of docs/plugins.md is outdated; run: go test ./host/plugin -run Mistakes -update")
 	}
 }
 
-// alike reports whether two rows say the same of a trap, whatever the version
-// of the compiler calls its functions and however it words a panic: how it
-// ended, and what to do.
+// alike reports whether two rows describe the same trap and next step. Function
+// names and panic messages differ between compiler versions.
 func alike(a, b string) bool {
 	ends := func(s string) (how, next string) {
 		how, rest, ok := strings.Cut(s, " trapped: ")
@@ -383,7 +378,7 @@ func alike(a, b string) bool {
 	return how == how2 && next == next2
 }
 
-// row is how the mistake's row of the table begins.
+// row returns the beginning of the mistake's row in the table.
 func (m *mistake) row() string {
 	in := map[toolchain.Language]string{"": "all", toolchain.Go: "Go", toolchain.Rust: "Rust", toolchain.C: "C", toolchain.AssemblyScript: "AssemblyScript"}[m.in]
 	return "| " + m.name + " | " + in + " | "
@@ -395,9 +390,9 @@ var (
 	programs  = regexp.MustCompile(`(?s)^(build: (?:clang|wasm-ld|go|cargo|asc))\S* failed:\n.*\n(.*)`)
 )
 
-// cell is a message as a table shows it, the same wherever it is made.
+// cell normalises a message for the table, independent of the machine.
 func cell(s string) string {
-	// The compilers' own words differ from version to version.
+	// Compiler messages differ between versions.
 	s = programs.ReplaceAllString(s, "$1 failed: what it says, with file and line. $2")
 	s = library.ReplaceAllString(temporary.ReplaceAllString(s, ""), "$1")
 	s = strings.NewReplacer("\n", " ", "|", `\|`, "<", "&lt;").Replace(s)

@@ -23,10 +23,9 @@ import (
 //go:embed all:templates
 var templates embed.FS
 
-// New makes dir, a folder with a tool (or, for policy, the policy of a binary
-// of that name) that builds and passes its cases at once. The SDK is written
-// into it: it needs neither this repository nor a network. The folder's name is
-// the tool's.
+// New creates dir, a folder with a tool (or, for policy, the policy of a binary of
+// that name) that builds and passes its cases. It contains the SDK and needs
+// neither this repository nor a network. The tool's name is the folder's.
 func New(dir string, l toolchain.Language, policy bool) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -34,17 +33,17 @@ func New(dir string, l toolchain.Language, policy bool) error {
 	}
 	name := filepath.Base(abs)
 	if !tools.ValidName(name) {
-		return &NameError{dir, fmt.Sprintf("%q is no name of a tool; take small letters, digits, - and _%s", name, likely(name))}
+		return &NameError{dir, fmt.Sprintf("%q is not a tool name; use small letters, digits, - and _%s", name, suggestName(name))}
 	}
 	if !slices.Contains(toolchain.Languages(), l) {
-		return &NameError{dir, fmt.Sprintf("there is no SDK for %q; take one of go, rust, c, assemblyscript", l)}
+		return &NameError{dir, fmt.Sprintf("there is no SDK for %q; use go, rust, c or assemblyscript", l)}
 	}
-	// It appears whole, or not at all.
+	// Build in a temporary folder: dir appears complete, or not at all.
 	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil {
 		return err
 	}
 	if entries, err := os.ReadDir(abs); err == nil && len(entries) > 0 {
-		return &NameError{dir, "there is something in it already; name another folder"}
+		return &NameError{dir, "the folder is not empty; name another one"}
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(abs), ".new-")
 	if err != nil {
@@ -73,9 +72,9 @@ func New(dir string, l toolchain.Language, policy bool) error {
 	case err != nil:
 		return err
 	case len(entries) > 0:
-		return &NameError{dir, "there is something in it already; name another folder"}
+		return &NameError{dir, "the folder is not empty; name another one"}
 	}
-	// An empty folder may be the one that somebody stands in: it stays.
+	// Keep an empty folder: it may be a shell's working directory.
 	if entries, err = os.ReadDir(tmp); err != nil {
 		return err
 	}
@@ -87,13 +86,13 @@ func New(dir string, l toolchain.Language, policy bool) error {
 	return nil
 }
 
-// NameError is what is wrong with what New was asked to make.
+// NameError is the error of New for an invalid name, language or folder.
 type NameError struct{ Dir, Why string }
 
 func (e *NameError) Error() string { return "make " + e.Dir + ": " + e.Why }
 
-// likely is the name that somebody may have meant.
-func likely(name string) string {
+// suggestName returns a hint with a valid name similar to an invalid one.
+func suggestName(name string) string {
 	meant := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(name), "-"), "-_")
 	if !tools.ValidName(meant) {
 		return ""
@@ -119,7 +118,7 @@ func writeSDK(dir string, l toolchain.Language) error {
 		if err := write(to, rust.SDK, ".", "", nil); err != nil {
 			return err
 		}
-		// It is a part of the tool's build, not a workspace of its own.
+		// In a tool's folder it is not a workspace of its own.
 		file := filepath.Join(to, "Cargo.toml")
 		b, err := os.ReadFile(file)
 		if err != nil {
@@ -132,9 +131,8 @@ func writeSDK(dir string, l toolchain.Language) error {
 	}
 }
 
-// write copies a folder of from beneath dir. NAME, where name is given, becomes
-// it; the ending .in, which keeps a template from being taken for what it is
-// for, goes.
+// write copies the folder root of from to dir. It replaces NAME by name, if given,
+// and removes the extension .in, which hides templates from other tools.
 func write(dir string, from fs.FS, root, name string, skip func(string) bool) error {
 	return fs.WalkDir(from, root, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {

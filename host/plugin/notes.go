@@ -14,10 +14,10 @@ import (
 	"github.com/toold/toold/pdk/toolchain"
 )
 
-// note is what a compiler takes and a guest cannot do: nobody says so when it
-// runs, or says it in words that lead elsewhere.
+// note is a warning about code that compiles but does not work in a guest, where
+// it fails silently or with a misleading error.
 type note struct {
-	in   *regexp.Regexp // a line
+	in   *regexp.Regexp // matches a line
 	says string
 }
 
@@ -41,18 +41,18 @@ var notes = map[toolchain.Language][]note{
 
 var sourceNames = map[toolchain.Language]string{toolchain.Go: ".go", toolchain.Rust: ".rs"}
 
-// notes are those about the sources of one module, each once and with its
-// place.
+// notes returns the notes on the sources of one module, each once, with its
+// position.
 func (p *Project) notes(source string) []string {
 	list := notes[p.Language]
 	if list == nil {
 		return nil
 	}
 	var out []string
-	told := map[string]bool{}
-	say := func(file string, line int, says string) {
-		if !told[says] {
-			told[says] = true
+	seen := map[string]bool{}
+	add := func(file string, line int, says string) {
+		if !seen[says] {
+			seen[says] = true
 			out = append(out, fmt.Sprintf("%s:%d: %s", file, line, says))
 		}
 	}
@@ -61,13 +61,13 @@ func (p *Project) notes(source string) []string {
 		files = len(d.Capabilities.Files) > 0
 	}
 	root := filepath.Join(p.Dir, source)
-	// What cannot be read here is the compiler's matter.
+	// The compiler reports files that cannot be read.
 	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return nil
 		case d.IsDir():
-			if path != root && (skipped(d.Name()) || d.Name() == "toold" || d.Name() == "tests" || d.Name() == "testdata") {
+			if path != root && (isSkipped(d.Name()) || d.Name() == "toold" || d.Name() == "tests" || d.Name() == "testdata") {
 				return fs.SkipDir
 			}
 			return nil
@@ -92,20 +92,21 @@ func (p *Project) notes(source string) []string {
 			comment := strings.HasPrefix(strings.TrimSpace(line), "//")
 			for _, x := range list {
 				if x.in.MatchString(line) && (!comment || strings.Contains(x.says, "comment")) && !(x.says == noFiles && files) {
-					say(rel, n, x.says)
+					add(rel, n, x.says)
 				}
 			}
 		}
-		if line := mainDoes(b); p.Language == toolchain.Go && line > 0 {
-			say(rel, line, "main is not run in a tool; move what it does into init")
+		if line := mainLine(b); p.Language == toolchain.Go && line > 0 {
+			add(rel, line, "main is not run in a tool; move what it does into init")
 		}
 		return nil
 	})
 	return out
 }
 
-// mainDoes is the line of a Go program's main that is not empty, or 0.
-func mainDoes(source []byte) int {
+// mainLine returns the line of a Go program's main function if it is not empty,
+// else 0.
+func mainLine(source []byte) int {
 	set := token.NewFileSet()
 	f, err := parser.ParseFile(set, "", source, parser.SkipObjectResolution)
 	if err != nil || f.Name.Name != "main" {

@@ -9,8 +9,8 @@ import (
 	"github.com/toold/toold/pdk/toolchain"
 )
 
-// TestNotes: what does nothing in a guest is noted once, with its place, and
-// what only looks like it is not.
+// TestNotes: code that does not work in a guest is noted once, with its position,
+// and similar working code is not.
 func TestNotes(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -62,8 +62,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestEntry: a module with an export of its own name is the handler where
-// tool.json says so, and nothing elsewhere.
+// TestEntry: a module with a custom export is the handler only if tool.json names
+// that export.
 func TestEntry(t *testing.T) {
 	p := project(t, toolchain.C, false)
 	write := func(name, text string) {

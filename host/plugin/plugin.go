@@ -1,11 +1,10 @@
-// Package plugin is the workbench of those who write guests: it makes a folder
-// that builds at once (New), builds it (Project.Build), runs its cases against
-// the real engine (Workbench.Run), measures it (Bench), says what a module needs
-// (Inspect) and keeps a daemon supplied with what was just saved (Dev).
+// Package plugin implements the commands of toolctl plugin for authors of guests:
+// it creates a project (New), builds it (Project.Build), runs its cases in the
+// real engine (Runner.Run), measures it (Bench), describes a module (Inspect) and
+// rebuilds and installs it on each change (Project.Dev).
 //
-// It is what toolctl plugin does, less the command line. It knows no sockets
-// and no running daemon; what a module reaches during Run and Bench is what
-// the case says.
+// It uses no sockets and no running daemon; during Run and Bench, a module's
+// requests are answered from the case.
 package plugin
 
 import (
@@ -28,7 +27,7 @@ const (
 	handlerFile    = "handler.wasm"
 	policyFile     = "restricted.wasm"
 	definitionFile = "tool.json"
-	// CasesFile holds the cases that a Workbench runs.
+	// CasesFile holds the cases that a Runner runs.
 	CasesFile = "cases.json"
 )
 
@@ -36,15 +35,15 @@ const (
 type Project struct {
 	Dir      string
 	Language toolchain.Language
-	// Sources are what is built, each to one module.
+	// Sources are the build inputs, each of one module.
 	Sources []string
-	// workshop builds quickly, and into out, during Dev.
-	workshop *toolchain.Workshop
-	out      string
+	// builder makes fast builds into out during Dev.
+	builder *toolchain.Builder
+	out     string
 }
 
-// Open finds out in which language a folder is written, and what is built of
-// it: two modules where there are a handler and a policy, else one.
+// Open detects the language of a folder and its modules: two if it has a handler
+// and a policy, else one.
 func Open(dir string) (*Project, error) {
 	has := func(name string) bool {
 		_, err := os.Stat(filepath.Join(dir, name))
@@ -102,21 +101,21 @@ func Open(dir string) (*Project, error) {
 	return p, nil
 }
 
-// Module is one that was built.
+// Module is a built module.
 type Module struct {
 	File string `json:"file"` // handler.wasm or restricted.wasm
 	Size int    `json:"size"`
 	// SHA256 is for "hash" in tool.json.
 	SHA256 string `json:"sha256"`
-	// Needs are the lines of tool.json that grant what it imports.
+	// Needs are the lines of tool.json that grant its imports.
 	Needs []string `json:"needs,omitempty"`
-	// Notes are places in its source that do nothing, or fail, in a guest.
+	// Notes are warnings about source lines that do not work in a guest.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Build makes every module of the project, each into its place at the top of
-// the folder: handler.wasm when it exports handle, restricted.wasm when it only
-// exports restrict. Strip leaves out the names that a trap shows.
+// Build builds every module of the project into the top of the folder:
+// handler.wasm if it exports handle, restricted.wasm if it only exports restrict.
+// strip removes the function names that a trap shows.
 func (p *Project) Build(ctx context.Context, strip bool, flags []string) ([]Module, error) {
 	var built []Module
 	for _, source := range p.Sources {
@@ -125,7 +124,7 @@ func (p *Project) Build(ctx context.Context, strip bool, flags []string) ([]Modu
 			return nil, err
 		}
 		if slices.ContainsFunc(built, func(b Module) bool { return b.File == m.File }) {
-			return nil, fmt.Errorf("build %s: two modules of the folder want to be it; one exports handle, the other only restrict", m.File)
+			return nil, fmt.Errorf("build %s: two modules of the folder have this name; let one export handle, the other only restrict", m.File)
 		}
 		built = append(built, *m)
 	}
@@ -133,16 +132,16 @@ func (p *Project) Build(ctx context.Context, strip bool, flags []string) ([]Modu
 }
 
 func (p *Project) build(ctx context.Context, source string, strip bool, flags []string) (*Module, error) {
-	to := first(p.out, p.Dir)
+	to := firstNonEmpty(p.out, p.Dir)
 	tmp, err := os.MkdirTemp(to, ".build-")
 	if err != nil {
-		return nil, fmt.Errorf("write what is built into %s: %w; build a copy of the folder that is yours", to, errors.Unwrap(err))
+		return nil, fmt.Errorf("write the module to %s: %w; build a copy of the folder that you own", to, errors.Unwrap(err))
 	}
 	defer os.RemoveAll(tmp)
 	out := filepath.Join(tmp, "module.wasm")
 	build := toolchain.Build
-	if p.workshop != nil {
-		build = p.workshop.Build
+	if p.builder != nil {
+		build = p.builder.Build
 	}
 	if err := build(ctx, toolchain.Options{Language: p.Language, Dir: p.Dir, Source: source, Out: out, Strip: strip, Flags: flags}); err != nil {
 		return nil, err
@@ -151,18 +150,18 @@ func (p *Project) build(ctx context.Context, source string, strip bool, flags []
 	if err != nil {
 		return nil, err
 	}
-	info, err := guest.Inspect(first(source, filepath.Base(p.Dir)), b)
+	info, err := guest.Inspect(firstNonEmpty(source, filepath.Base(p.Dir)), b)
 	if err != nil {
 		return nil, err
 	}
 	notes := p.notes(source)
-	file, err := p.place(info)
+	file, err := p.outputFile(info)
 	if err != nil {
-		return nil, fmt.Errorf("build %s: %w", first(source, filepath.Base(p.Dir)), withNotes(err, notes))
+		return nil, fmt.Errorf("build %s: %w", firstNonEmpty(source, filepath.Base(p.Dir)), withNotes(err, notes))
 	}
 	for _, im := range info.Imports {
 		if im.Fault != "" {
-			err := fmt.Errorf("it imports %q from %q: %s; %s", im.Name, im.Module, im.Fault, undeclared(p.Language, im.Name))
+			err := fmt.Errorf("it imports %q from %q: %s; %s", im.Name, im.Module, im.Fault, importHint(p.Language, im.Name))
 			return nil, fmt.Errorf("build %s: %w", file, withNotes(err, notes))
 		}
 	}
@@ -170,7 +169,7 @@ func (p *Project) build(ctx context.Context, source string, strip bool, flags []
 	return m, os.Rename(out, filepath.Join(to, file))
 }
 
-// withNotes is an error that they may explain.
+// withNotes appends notes to an error that they may explain.
 func withNotes(err error, notes []string) error {
 	if len(notes) == 0 {
 		return err
@@ -178,8 +177,9 @@ func withNotes(err error, notes []string) error {
 	return fmt.Errorf("%w\n%s", err, strings.Join(notes, "\n"))
 }
 
-// undeclared is what makes an import that nobody wanted, and what to do.
-func undeclared(l toolchain.Language, name string) string {
+// importHint explains what causes an import that the host lacks, and how to avoid
+// it.
+func importHint(l toolchain.Language, name string) string {
 	switch l {
 	case toolchain.C:
 		return "a function that is declared and nowhere defined becomes one: define it, or use what toold.h has"
@@ -201,16 +201,16 @@ func undeclared(l toolchain.Language, name string) string {
 	return "leave out what uses it"
 }
 
-// exporting is how each language exports one of the two.
-var exporting = map[toolchain.Language]string{
+// exportHint is how each language exports handle or restrict.
+var exportHint = map[toolchain.Language]string{
 	toolchain.Go:             "write //go:wasmexport handle above func handle() int32",
 	toolchain.Rust:           "write toold::handle!(f)",
 	toolchain.C:              "write TOOLD_HANDLE(f)",
 	toolchain.AssemblyScript: "write export function handle(): i32 in the file that is built",
 }
 
-// place is the file that a module belongs into, by what it exports.
-func (p *Project) place(info *guest.Info) (string, error) {
+// outputFile returns a module's file name, by its exports.
+func (p *Project) outputFile(info *guest.Info) (string, error) {
 	var have []string
 	for _, x := range info.Exports {
 		switch {
@@ -238,12 +238,12 @@ func (p *Project) place(info *guest.Info) (string, error) {
 	case info.Command:
 		return handlerFile, nil
 	case len(have) > 0:
-		return "", fmt.Errorf(`it exports neither handle nor restrict, but %s; to export one of them, %s (or name your own under "entry" in tool.json)`, strings.Join(have, ", "), exporting[p.Language])
+		return "", fmt.Errorf(`it exports neither handle nor restrict, but %s; to export one of them, %s (or name your own under "entry" in tool.json)`, strings.Join(have, ", "), exportHint[p.Language])
 	}
-	return "", fmt.Errorf("it exports nothing that can be called; to export handle (or restrict), %s", exporting[p.Language])
+	return "", fmt.Errorf("it exports nothing that can be called; to export handle (or restrict), %s", exportHint[p.Language])
 }
 
-// Needs are the lines of tool.json that grant what a module imports, each once.
+// Needs returns the lines of tool.json that grant a module's imports, each once.
 func Needs(info *guest.Info) []string {
 	var lines []string
 	for _, im := range info.Imports {
@@ -254,7 +254,7 @@ func Needs(info *guest.Info) []string {
 	return lines
 }
 
-// definition is the folder's tool.json, or the default where there is none.
+// definition returns the folder's tool.json, or the default if there is none.
 func definition(dir string) (*tools.Definition, error) {
 	file := filepath.Join(dir, definitionFile)
 	b, err := os.ReadFile(file)
@@ -267,7 +267,7 @@ func definition(dir string) (*tools.Definition, error) {
 	return tools.ParseDefinition(file, b)
 }
 
-// spec is how a daemon would load a module of the folder.
+// spec returns the Spec with which a daemon would load a module of the folder.
 func spec(file string, b []byte, d *tools.Definition) guest.Spec {
 	c := &d.Capabilities
 	s := guest.Spec{
@@ -280,7 +280,7 @@ func spec(file string, b []byte, d *tools.Definition) guest.Spec {
 	return s
 }
 
-func first(values ...string) string {
+func firstNonEmpty(values ...string) string {
 	for _, v := range values {
 		if v != "" && v != "." {
 			return v

@@ -11,8 +11,8 @@ import (
 	"github.com/toold/toold/pdk/toolchain"
 )
 
-// project makes a folder of a language, or skips the test for want of its
-// compiler.
+// project creates a project of a language, or skips the test if its compiler is
+// missing.
 func project(t *testing.T, l toolchain.Language, policy bool) *Project {
 	t.Helper()
 	if _, err := toolchain.Find(t.Context(), l, "."); err != nil {
@@ -42,7 +42,7 @@ func outcomes(t *testing.T, p *Project) []Outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := OpenWorkbench(p.Dir, "")
+	w, err := OpenRunner(p.Dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,16 +54,15 @@ func outcomes(t *testing.T, p *Project) []Outcome {
 	return list
 }
 
-// TestMain gives each project its own target folder: in one that is shared,
-// projects of one name, which are built side by side here, would take each
-// other's output.
+// TestMain gives each project its own cargo target folder: in a shared one,
+// projects of the same name that are built in parallel would mix their output.
 func TestMain(m *testing.M) {
 	os.Unsetenv("CARGO_TARGET_DIR")
 	os.Exit(m.Run())
 }
 
-// TestNew: what New makes builds and passes its cases at once, outside of this
-// repository, and fails them when the source says something else.
+// TestNew: a new project builds and passes its cases, outside this repository, and
+// fails them when its source is changed.
 func TestNew(t *testing.T) {
 	for _, l := range toolchain.Languages() {
 		for _, kind := range []string{"handler", "policy"} {
@@ -134,7 +133,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestDev: each saved version is dropped, and one that does not build is told.
+// TestDev: each saved version is installed, and a build failure is reported.
 func TestDev(t *testing.T) {
 	p := project(t, toolchain.C, false)
 	tools := filepath.Join(t.TempDir(), "tools.d")
@@ -142,9 +141,9 @@ func TestDev(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	rounds, done := make(chan Built), make(chan error, 1)
+	rounds, done := make(chan BuildResult), make(chan error, 1)
 	go func() {
-		done <- p.Dev(ctx, tools, "greet", func(b Built) { rounds <- b })
+		done <- p.Dev(ctx, tools, "greet", func(b BuildResult) { rounds <- b })
 		close(rounds)
 	}()
 	module := func() string {
@@ -194,8 +193,8 @@ func TestDev(t *testing.T) {
 	}
 }
 
-// TestDropInto: a folder that is there keeps what is not the project's.
-func TestDropInto(t *testing.T) {
+// TestInstallInto: an existing folder keeps files that are not the project's.
+func TestInstallInto(t *testing.T) {
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "greet")
 	write := func(file, text string) {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
@@ -208,7 +207,7 @@ func TestDropInto(t *testing.T) {
 	}
 	write(filepath.Join(to, "restricted.wasm"), "mine")
 	for _, want := range []bool{true, false} {
-		changed, _, err := (&Project{Dir: from}).drop(to, []Module{{File: "handler.wasm"}})
+		changed, _, err := (&Project{Dir: from}).install(to, []Module{{File: "handler.wasm"}})
 		if err != nil || changed != want {
 			t.Errorf("changed %v, %v; must be %v", changed, err, want)
 		}

@@ -12,16 +12,16 @@ import (
 	"github.com/toold/toold/pdk/toolchain"
 )
 
-// TestReproducible: the same sources give the same bytes, whoever builds them,
-// where and when: another folder, another home with nothing in its caches,
-// another temporary folder and language, files of another age.
+// TestReproducible: the same sources give the same bytes in another folder, with
+// another home and empty caches, another temporary folder and locale, and other
+// file times.
 func TestReproducible(t *testing.T) {
 	for _, l := range toolchain.Languages() {
 		t.Run(string(l), func(t *testing.T) {
 			if _, err := toolchain.Find(t.Context(), l, "."); err != nil {
 				t.Skip(err)
 			}
-			// A compiler that is kept in the home of who runs this stays it.
+			// Keep using a compiler in the user's real home.
 			keep(t, "RUSTUP_HOME", ".rustup")
 			keep(t, "GOMODCACHE", "go/pkg/mod")
 			if cargo, err := toolchain.Find(t.Context(), toolchain.Rust, "."); err == nil {
@@ -66,7 +66,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// TestNewOfAnyName: a tool may be called what a package of its language may not.
+// TestNewOfAnyName: a tool's name need not be a valid package name.
 func TestNewOfAnyName(t *testing.T) {
 	for l, names := range map[toolchain.Language][]string{
 		toolchain.Go:   {"tool", "time"},
@@ -94,7 +94,7 @@ func TestNewOfAnyName(t *testing.T) {
 	}
 }
 
-// keep sets a variable to the folder that is its default.
+// keep sets a variable to its default folder.
 func keep(t *testing.T, name, dir string) {
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -121,7 +121,7 @@ func age(t *testing.T, dir string) {
 	}
 }
 
-// nowhere: a module does not say where it was built.
+// nowhere checks that a module does not contain its build path.
 func nowhere(t *testing.T, file string, dirs ...string) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -25,39 +25,38 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Case is one call and what must come of it: a Decision of the policy, a Result
-// of the handler, or a failure. What is compared is all of the answer; a field
-// that is absent and one with its zero value are the same.
+// Case is one call and its expected outcome: a Decision of the policy, a Result of
+// the handler, or a failure. The whole answer is compared; an absent field equals
+// one with its zero value.
 type Case struct {
 	Name string `json:"name"`
-	// Call is what the module is asked. Its tool is that of the folder, when
-	// it names none.
+	// Call is the module's input. Its tool defaults to that of the folder.
 	Call json.RawMessage `json:"call"`
 
-	// What the host has. Config is laid over that of tool.json.
+	// The state of the host. Config overlays that of tool.json.
 	Config map[string]string `json:"config,omitempty"`
 	Vars   map[string]string `json:"vars,omitempty"`
 	Recv   []string          `json:"recv,omitempty"`
-	// HTTP are recorded answers, in the order in which they are asked for.
+	// HTTP are recorded answers, in the order of the requests.
 	HTTP []Exchange `json:"http,omitempty"`
-	// Exec are recorded runs, in their order.
+	// Exec are recorded runs, in order.
 	Exec []Run `json:"exec,omitempty"`
 
 	Decision *abi.Decision `json:"decision,omitempty"`
 	Result   *abi.Result   `json:"result,omitempty"`
-	// Fails is the code that the call must fail with, and Message a part of
-	// what it says. Export is the one that is then called.
+	// Fails is the code that the call must fail with, and Message a substring
+	// of its message. Export is the function to call then.
 	Fails   fault.Code `json:"fails,omitempty"`
 	Message string     `json:"message,omitempty"`
 	Export  string     `json:"export,omitempty"`
 
-	// Emitted is what was sent while the call ran, by stream.
+	// Emitted is the expected output during the call, by stream.
 	Emitted map[string]string `json:"emitted,omitempty"`
-	// VarsAfter is what the call leaves; nil is not looked at.
+	// VarsAfter are the expected variables after the call; nil is not compared.
 	VarsAfter map[string]string `json:"vars_after,omitempty"`
 }
 
-// Exchange is one request, of which what is given is compared, and its answer.
+// Exchange is an expected request, whose given fields are compared, and its answer.
 type Exchange struct {
 	Method  string            `json:"method,omitempty"`
 	URL     string            `json:"url"`
@@ -68,46 +67,46 @@ type Exchange struct {
 		Status  int               `json:"status,omitempty"`
 		Headers map[string]string `json:"headers,omitempty"`
 		Body    string            `json:"body,omitempty"`
-		// Error is why there was no answer.
+		// Error fails the request with this message.
 		Error string `json:"error,omitempty"`
 	} `json:"answer"`
 }
 
-// Run is one program that is run, and what came of it.
+// Run is an expected execution of a program, and its result.
 type Run struct {
 	Path   string         `json:"path"`
 	Args   []string       `json:"args,omitempty"`
 	Answer abi.ExecResult `json:"answer"`
 }
 
-// Outcome is what came of a case.
+// Outcome is the outcome of a case.
 type Outcome struct {
 	Name string `json:"name"`
 	OK   bool   `json:"ok"`
-	// Differences say what is not as it must be, each with its path.
+	// Differences lists the differences from the expected outcome, with paths.
 	Differences []string `json:"differences,omitempty"`
-	// Next is what to do about them, where they do not say so themselves.
+	// Next is what to do about them, if they do not say so themselves.
 	Next string `json:"next,omitempty"`
-	// Log is what the module logged.
+	// Log has the module's log lines.
 	Log  []string `json:"log,omitempty"`
 	Cost *Cost    `json:"cost,omitempty"`
 }
 
-// Cost is what one call cost.
+// Cost is the resource usage of one call.
 type Cost struct {
 	Microseconds float64 `json:"microseconds"`
 	Fuel         int64   `json:"fuel"`
 	PeakMemory   int64   `json:"peak_memory"`
 	Pages        int     `json:"pages"`
-	// NotRestored says why the next call needs an instance of its own.
+	// NotRestored is why the next call needs a new instance.
 	NotRestored string `json:"not_restored,omitempty"`
 }
 
-// LoadCases reads a file of cases strictly.
+// LoadCases parses a file of cases strictly.
 func LoadCases(file string) ([]Case, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("%w; it holds the calls to make and what must come of them, see docs/plugins.md", err)
+		return nil, fmt.Errorf("%w; it holds calls and their expected outcomes, see docs/plugins.md", err)
 	}
 	var cases []Case
 	if err := strictjson.Unmarshal(b, &cases); err != nil {
@@ -125,28 +124,28 @@ func LoadCases(file string) ([]Case, error) {
 			}
 		}
 		if n != 1 {
-			return nil, fmt.Errorf(`read %s: %q must say one of decision, result and fails: what must come of the call, such as "result": {"exit_code": 0, "stdout": "Hello\n"}`, file, c.Name)
+			return nil, fmt.Errorf(`read %s: %q must have one of decision, result and fails: the expected outcome, such as "result": {"exit_code": 0, "stdout": "Hello\n"}`, file, c.Name)
 		}
 	}
 	if len(cases) == 0 {
-		return nil, fmt.Errorf(`read %s: there is no case in it; add one: {"name": "a call", "call": {"args": ["Ada"]}, "result": {"exit_code": 0, "stdout": "Hello\n"}}`, file)
+		return nil, fmt.Errorf(`read %s: it has no case; add one: {"name": "a call", "call": {"args": ["Ada"]}, "result": {"exit_code": 0, "stdout": "Hello\n"}}`, file)
 	}
 	return cases, nil
 }
 
-// Workbench loads modules as a daemon does and calls them without one.
-type Workbench struct {
+// Runner loads modules like a daemon and calls them without one.
+type Runner struct {
 	engine *guest.Engine
 	dir    string
 	def    *tools.Definition
 	loaded map[string]*guest.Module
-	// Compiled is how long each file took to read, compile and initialise.
+	// Compiled is the time to read, compile and initialise each file.
 	Compiled map[string]time.Duration
 }
 
-// OpenWorkbench makes one for a folder with modules. cache, a folder that only
-// its owner can write to, keeps compiled code; empty keeps none.
-func OpenWorkbench(dir, cache string) (*Workbench, error) {
+// OpenRunner opens a Runner for a folder with modules. cache, a folder that only
+// its owner can write to, stores compiled code; empty stores none.
+func OpenRunner(dir, cache string) (*Runner, error) {
 	def, err := definition(dir)
 	if err != nil {
 		return nil, err
@@ -155,19 +154,19 @@ func OpenWorkbench(dir, cache string) (*Workbench, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Workbench{engine: e, dir: dir, def: def, loaded: map[string]*guest.Module{}, Compiled: map[string]time.Duration{}}, nil
+	return &Runner{engine: e, dir: dir, def: def, loaded: map[string]*guest.Module{}, Compiled: map[string]time.Duration{}}, nil
 }
 
-// Close gives back what it holds.
-func (w *Workbench) Close() error {
+// Close closes the loaded modules and the engine.
+func (w *Runner) Close() error {
 	for _, m := range w.loaded {
 		m.Close()
 	}
 	return w.engine.Close()
 }
 
-// module is a file of the folder, loaded.
-func (w *Workbench) module(ctx context.Context, file string) (*guest.Module, error) {
+// module loads a file of the folder, once.
+func (w *Runner) module(ctx context.Context, file string) (*guest.Module, error) {
 	if m := w.loaded[file]; m != nil {
 		return m, nil
 	}
@@ -184,8 +183,8 @@ func (w *Workbench) module(ctx context.Context, file string) (*guest.Module, err
 	return m, nil
 }
 
-// target is the module and the export that a case calls.
-func (w *Workbench) target(c *Case) (file, export string) {
+// target returns the module and the export that a case calls.
+func (w *Runner) target(c *Case) (file, export string) {
 	switch {
 	case c.Export == "restrict" || c.Decision != nil:
 		return policyFile, "restrict"
@@ -196,16 +195,16 @@ func (w *Workbench) target(c *Case) (file, export string) {
 	default:
 		export = "handle"
 	}
-	return first(w.def.Handler, handlerFile), export
+	return firstNonEmpty(w.def.Handler, handlerFile), export
 }
 
-// Run makes the call of a case and compares.
-func (w *Workbench) Run(ctx context.Context, c *Case) Outcome {
+// Run makes the call of a case and compares its outcome.
+func (w *Runner) Run(ctx context.Context, c *Case) Outcome {
 	o := Outcome{Name: c.Name}
-	reply, said, took, err := w.call(ctx, c)
-	o.Log = said.log
+	reply, rec, took, err := w.call(ctx, c)
+	o.Log = rec.log
 	o.Cost = &Cost{float64(took.Nanoseconds()) / 1000, reply.Stats.Fuel, reply.Stats.PeakMemory, reply.Stats.PagesRestored, reply.Stats.NotRestored}
-	o.Differences = w.compare(c, reply.Output, said, err)
+	o.Differences = w.compare(c, reply.Output, rec, err)
 	o.OK = len(o.Differences) == 0
 	if slices.ContainsFunc(o.Differences, func(d string) bool { return strings.HasPrefix(d, "/") && strings.Contains(d, ", must be ") }) {
 		o.Next = "change the tool, or the case if the new answer is right"
@@ -213,22 +212,22 @@ func (w *Workbench) Run(ctx context.Context, c *Case) Outcome {
 	return o
 }
 
-// told is what the host was told during a call.
-type told struct {
+// recorder records a call's requests to the host.
+type recorder struct {
 	log     []string
 	emitted map[string]string
 	vars    map[string]string
-	// wrong is what was asked that the case does not expect.
-	wrong []string
-	left  int // recorded answers that nobody asked for
+	// unexpected is what was asked that the case does not expect.
+	unexpected []string
+	unused     int // recorded answers that nobody asked for
 }
 
-// input is what the export reads.
-func (w *Workbench) input(c *Case) ([]byte, error) {
+// input returns the input of the export.
+func (w *Runner) input(c *Case) ([]byte, error) {
 	var call abi.Call
 	if c.Call != nil {
 		if err := strictjson.Unmarshal(c.Call, &call); err != nil {
-			return nil, fmt.Errorf("the case's own call: %w", err)
+			return nil, fmt.Errorf("read call of the case: %w", err)
 		}
 	}
 	if call.Tool == "" {
@@ -252,64 +251,64 @@ func (w *Workbench) input(c *Case) ([]byte, error) {
 	return json.Marshal(&call)
 }
 
-func (w *Workbench) call(ctx context.Context, c *Case) (guest.Reply, *told, time.Duration, error) {
-	said := &told{emitted: map[string]string{}, vars: maps.Clone(c.Vars)}
-	if said.vars == nil {
-		said.vars = map[string]string{}
+func (w *Runner) call(ctx context.Context, c *Case) (guest.Reply, *recorder, time.Duration, error) {
+	rec := &recorder{emitted: map[string]string{}, vars: maps.Clone(c.Vars)}
+	if rec.vars == nil {
+		rec.vars = map[string]string{}
 	}
 	file, export := w.target(c)
 	m, err := w.module(ctx, file)
 	if err != nil {
-		return guest.Reply{}, said, 0, err
+		return guest.Reply{}, rec, 0, err
 	}
 	in, err := w.input(c)
 	if err != nil {
-		return guest.Reply{}, said, 0, err
+		return guest.Reply{}, rec, 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.def.Timeout.Duration())
 	defer cancel()
-	inv := guest.Invocation{Export: export, Input: in, Config: maps.Clone(w.def.Config), Services: w.services(c, said)}
+	inv := guest.Invocation{Export: export, Input: in, Config: maps.Clone(w.def.Config), Services: w.services(c, rec)}
 	if inv.Config == nil {
 		inv.Config = map[string]string{}
 	}
 	maps.Copy(inv.Config, c.Config)
 	start := time.Now()
 	reply, err := m.Call(ctx, inv)
-	return reply, said, time.Since(start), err
+	return reply, rec, time.Since(start), err
 }
 
-// services answer as the case says.
-func (w *Workbench) services(c *Case, said *told) guest.Services {
+// services returns host services that answer from the case and record requests.
+func (w *Runner) services(c *Case, rec *recorder) guest.Services {
 	recv, http, exec := c.Recv, c.HTTP, c.Exec
-	said.left = len(http) + len(exec)
+	rec.unused = len(http) + len(exec)
 	wrong := func(format string, args ...any) error {
 		text := fmt.Sprintf(format, args...)
-		said.wrong = append(said.wrong, text)
+		rec.unexpected = append(rec.unexpected, text)
 		return errors.New(text)
 	}
 	return guest.Services{
 		Log: func(_ context.Context, level slog.Level, text string) {
-			said.log = append(said.log, strings.ToLower(level.String())+" "+text)
+			rec.log = append(rec.log, strings.ToLower(level.String())+" "+text)
 		},
 		VarGet: func(key string) []byte {
-			if v, ok := said.vars[key]; ok {
+			if v, ok := rec.vars[key]; ok {
 				return []byte(v)
 			}
 			return nil
 		},
 		VarSet: func(key string, value []byte) error {
 			if value == nil {
-				delete(said.vars, key)
+				delete(rec.vars, key)
 				return nil
 			}
 			if n := len(key) + len(value); int64(n) > int64(w.def.Capabilities.State) {
 				return fault.Errorf(fault.LimitExceeded, "the variable %q has %d bytes, more than capabilities.state in tool.json; keep less, or raise it", key, n)
 			}
-			said.vars[key] = string(value)
+			rec.vars[key] = string(value)
 			return nil
 		},
 		Emit: func(stream string, p []byte) error {
-			said.emitted[stream] += string(p)
+			rec.emitted[stream] += string(p)
 			return nil
 		},
 		Recv: func(context.Context) ([]byte, error) {
@@ -322,12 +321,12 @@ func (w *Workbench) services(c *Case, said *told) guest.Services {
 		},
 		HTTP: func(_ context.Context, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {
 			if len(http) == 0 {
-				return nil, wrong(`/http: asked for %s %s, which the case has no answer for; add {"method": %q, "url": %q, "answer": {"status": 200, "body": ".."}}`, r.Method, r.URL, r.Method, r.URL)
+				return nil, wrong(`/http: asked for %s %s, but the case has no answer; add {"method": %q, "url": %q, "answer": {"status": 200, "body": ".."}}`, r.Method, r.URL, r.Method, r.URL)
 			}
 			x := http[0]
 			http = http[1:]
-			said.left--
-			if want := first(x.Method, "GET"); r.Method != want || r.URL != x.URL {
+			rec.unused--
+			if want := firstNonEmpty(x.Method, "GET"); r.Method != want || r.URL != x.URL {
 				return nil, wrong("/http: asked for %s %s, must be %s %s", r.Method, r.URL, want, x.URL)
 			}
 			if x.Body != "" && x.Body != string(r.Body) {
@@ -345,11 +344,11 @@ func (w *Workbench) services(c *Case, said *told) guest.Services {
 		},
 		Exec: func(_ context.Context, r *abi.ExecRequest) *abi.ExecResult {
 			if len(exec) == 0 {
-				return &abi.ExecResult{Error: &abi.Error{Message: wrong("/exec: ran %s %q, which the case has no answer for", r.Path, r.Args).Error()}}
+				return &abi.ExecResult{Error: &abi.Error{Message: wrong("/exec: ran %s %q, but the case has no answer", r.Path, r.Args).Error()}}
 			}
 			x := exec[0]
 			exec = exec[1:]
-			said.left--
+			rec.unused--
 			if r.Path != x.Path || !slices.Equal(r.Args, x.Args) {
 				return &abi.ExecResult{Error: &abi.Error{Message: wrong("/exec: ran %s %q, must be %s %q", r.Path, r.Args, x.Path, x.Args).Error()}}
 			}
@@ -370,9 +369,9 @@ func header(h map[string]string, name string) string {
 	return ""
 }
 
-// compare says how what came differs from what must come.
-func (w *Workbench) compare(c *Case, output []byte, said *told, err error) []string {
-	diff := slices.Clone(said.wrong)
+// compare lists the differences between the actual and the expected outcome.
+func (w *Runner) compare(c *Case, output []byte, rec *recorder, err error) []string {
+	diff := slices.Clone(rec.unexpected)
 	switch {
 	case c.Fails != "":
 		var e *fault.Error
@@ -392,19 +391,19 @@ func (w *Workbench) compare(c *Case, output []byte, said *told, err error) []str
 		}
 		diff = append(diff, differences(output, c.Result, &abi.Result{}, "Result")...)
 	}
-	if c.Emitted != nil || len(said.emitted) > 0 {
-		diff = append(diff, walk("/emitted", text(c.Emitted), text(said.emitted))...)
+	if c.Emitted != nil || len(rec.emitted) > 0 {
+		diff = append(diff, diffValues("/emitted", toAnyMap(c.Emitted), toAnyMap(rec.emitted))...)
 	}
 	if c.VarsAfter != nil {
-		diff = append(diff, walk("/vars_after", text(c.VarsAfter), text(said.vars))...)
+		diff = append(diff, diffValues("/vars_after", toAnyMap(c.VarsAfter), toAnyMap(rec.vars))...)
 	}
-	if said.left > 0 {
-		diff = append(diff, fmt.Sprintf("%d of the recorded answers were not asked for", said.left))
+	if rec.unused > 0 {
+		diff = append(diff, fmt.Sprintf("%d of the recorded answers were not used", rec.unused))
 	}
 	return diff
 }
 
-func text(m map[string]string) any {
+func toAnyMap(m map[string]string) any {
 	out := map[string]any{}
 	for k, v := range m {
 		out[k] = v
@@ -412,19 +411,19 @@ func text(m map[string]string) any {
 	return out
 }
 
-// differences reads an answer strictly, as a daemon does, and compares it.
+// differences parses an answer strictly, like a daemon, and compares it.
 func differences(answer []byte, want, got any, name string) []string {
 	if len(answer) == 0 {
-		return []string{fmt.Sprintf("it answered nothing; answer a %s, as what the SDK exports does (`toolctl schema abi` says what one is)", name)}
+		return []string{fmt.Sprintf("the answer is empty; answer a %s, as the SDK's export does (`toolctl schema abi` has its schema)", name)}
 	}
 	if err := strictjson.Unmarshal(answer, got); err != nil {
-		return []string{fmt.Sprintf("the answer is no %s: %v; `toolctl schema abi` says what one is; it was %s", name, err, cut(string(answer)))}
+		return []string{fmt.Sprintf("the answer is not a %s: %v; `toolctl schema abi` has its schema; the answer was %s", name, err, truncate(string(answer)))}
 	}
-	return walk("", plain(want), plain(got))
+	return diffValues("", viaJSON(want), viaJSON(got))
 }
 
-// plain is v as JSON has it.
-func plain(v any) any {
+// viaJSON encodes and decodes v.
+func viaJSON(v any) any {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err.Error()
@@ -438,8 +437,8 @@ func plain(v any) any {
 	return out
 }
 
-// walk lists where two values differ, by path.
-func walk(path string, want, got any) []string {
+// diffValues lists the differences of two values, by path.
+func diffValues(path string, want, got any) []string {
 	if reflect.DeepEqual(want, got) {
 		return nil
 	}
@@ -463,11 +462,11 @@ func walk(path string, want, got any) []string {
 			y, inGot := g[k]
 			switch {
 			case !inWant:
-				out = append(out, fmt.Sprintf("%s: got %s, must be absent", at, show(y)))
+				out = append(out, fmt.Sprintf("%s: got %s, must be absent", at, formatValue(y)))
 			case !inGot:
-				out = append(out, fmt.Sprintf("%s: is absent, must be %s", at, show(x)))
+				out = append(out, fmt.Sprintf("%s: is absent, must be %s", at, formatValue(x)))
 			default:
-				out = append(out, walk(at, x, y)...)
+				out = append(out, diffValues(at, x, y)...)
 			}
 		}
 		return out
@@ -478,22 +477,22 @@ func walk(path string, want, got any) []string {
 		}
 		var out []string
 		for i := range w {
-			out = append(out, walk(path+"/"+strconv.Itoa(i), w[i], g[i])...)
+			out = append(out, diffValues(path+"/"+strconv.Itoa(i), w[i], g[i])...)
 		}
 		return out
 	}
-	return []string{fmt.Sprintf("%s: got %s, must be %s", path, show(got), show(want))}
+	return []string{fmt.Sprintf("%s: got %s, must be %s", path, formatValue(got), formatValue(want))}
 }
 
-func show(v any) string {
+func formatValue(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err.Error()
 	}
-	return cut(string(b))
+	return truncate(string(b))
 }
 
-func cut(s string) string {
+func truncate(s string) string {
 	if len(s) > 300 {
 		s = s[:300] + ".."
 	}

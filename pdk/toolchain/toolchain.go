@@ -246,14 +246,13 @@ func Build(ctx context.Context, o Options) error {
 	return c.buildInto(ctx, o)
 }
 
-// Workshop builds one project again and again, for somebody who waits: what
-// can be is kept running or found only once, and what is built is optimised
-// less. It computes the same, and needs more fuel for it.
-type Workshop struct{ compiler }
+// Builder builds one project repeatedly, for an author who waits: it finds the
+// compiler once and, where possible, keeps it running, and optimises less. Modules
+// give the same results but use more fuel.
+type Builder struct{ compiler }
 
-// OpenWorkshop makes one for the project in dir. Its Close ends what it keeps
-// running.
-func OpenWorkshop(ctx context.Context, l Language, dir string) (*Workshop, error) {
+// OpenBuilder opens a Builder for the project in dir.
+func OpenBuilder(ctx context.Context, l Language, dir string) (*Builder, error) {
 	c, err := find(ctx, l, dir)
 	if err != nil {
 		return nil, err
@@ -264,18 +263,18 @@ func OpenWorkshop(ctx context.Context, l Language, dir string) (*Workshop, error
 			return nil, err
 		}
 	}
-	return &Workshop{c}, nil
+	return &Builder{c}, nil
 }
 
-// Build makes a module as the function Build does.
-func (w *Workshop) Build(ctx context.Context, o Options) error { return w.buildInto(ctx, o) }
+// Build builds a module like the function Build.
+func (b *Builder) Build(ctx context.Context, o Options) error { return b.buildInto(ctx, o) }
 
-// Close ends the workshop.
-func (w *Workshop) Close() error {
-	if w.asc == nil {
+// Close ends the running compiler, if there is one.
+func (b *Builder) Close() error {
+	if b.asc == nil {
 		return nil
 	}
-	return w.asc.close()
+	return b.asc.close()
 }
 
 func (c *compiler) buildInto(ctx context.Context, o Options) error {

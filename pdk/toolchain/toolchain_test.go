@@ -86,7 +86,7 @@ func TestCargoNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w, err := OpenWorkshop(t.Context(), Rust, dir)
+	w, err := OpenBuilder(t.Context(), Rust, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,9 +104,9 @@ func TestCargoNames(t *testing.T) {
 	}
 }
 
-// TestWorkshopGoesOn: a compiler that is kept running and was ended is started
+// TestBuilderRestartsCompiler: a compiler that is kept running and was ended is started
 // again.
-func TestWorkshopGoesOn(t *testing.T) {
+func TestBuilderRestartsCompiler(t *testing.T) {
 	if _, err := Find(t.Context(), AssemblyScript, "."); err != nil {
 		t.Skip(err)
 	}
@@ -115,7 +115,7 @@ func TestWorkshopGoesOn(t *testing.T) {
 	if err := os.WriteFile(source, []byte("export function handle(): i32 { return 0; }\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	w, err := OpenWorkshop(t.Context(), AssemblyScript, dir)
+	w, err := OpenBuilder(t.Context(), AssemblyScript, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
