@@ -69,7 +69,7 @@ var mistakes = []mistake{
 	{name: "an answer that is not JSON", source: fmt.Sprintf(says, "hello"), next: "toolctl schema abi"},
 	{name: "no answer", source: `TOOLD_EXPORT(handle) int handle(void) { return 0; }`, next: "answer a Result"},
 	{name: "a field that there is not", source: fmt.Sprintf(says, `{"exit_code":0,"stdoot":"x"}`), next: `did you mean "stdout"?`},
-	{name: "a field of another type", source: fmt.Sprintf(says, `{"exit_code":0,"error":{"message":7}}`), next: "/error/message: expected a string"},
+	{name: "a field of another type", source: fmt.Sprintf(says, `{"exit_code":0,"error":{"message":7}}`), next: "/error/message: must be a string"},
 	{name: "an answer that is not UTF-8", source: `TOOLD_EXPORT(handle) int handle(void) { toold_output(TOOLD_STR("{\"exit_code\":0,\"stdout\":\"\xff\"}")); return 0; }`, next: "UTF-8"},
 	{name: "another answer than the case says", source: `static toold_result run(const toold_call *c) { (void)c; return (toold_result){.exit_code = 1, .out = TOOLD_STR("y")}; } TOOLD_HANDLE(run)`, next: `change the tool, or the case`},
 	{name: "a failure without a message", source: `TOOLD_EXPORT(handle) int handle(void) { return 7; }`, next: "return 0 and answer a Result"},

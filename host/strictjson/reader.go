@@ -108,7 +108,7 @@ func (r *reader) kind() string {
 // wrongKind returns the fault of a value of another kind than want, or of no value.
 func (r *reader) wrongKind(want string) *Fault {
 	if have := r.kind(); have != "" {
-		return r.faultAt(r.pos, "expected %s, got %s", want, have)
+		return r.faultAt(r.pos, "must be %s, not %s", want, have)
 	}
 	return r.unexpected("expected " + want)
 }
@@ -201,7 +201,7 @@ func (r *reader) object(member func(name []byte) *Fault) *Fault {
 		}
 		r.path = append(r.path, step{name: name})
 		if !names.add(name) {
-			return r.faultAt(at, "duplicate name")
+			return r.faultAt(at, "is a duplicate name")
 		}
 		r.space()
 		if r.pos >= len(r.data) || r.data[r.pos] != ':' {

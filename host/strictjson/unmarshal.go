@@ -218,9 +218,9 @@ func (d *decoder) structure(v reflect.Value) *Fault {
 			known[i] = fields[i].name
 		}
 		if near := Nearest(string(name), known); near != "" {
-			return d.faultAt(d.nameAt, "unknown name; did you mean %q?", near)
+			return d.faultAt(d.nameAt, "is not a known name; did you mean %q?", near)
 		}
-		return d.faultAt(d.nameAt, "unknown name; valid: %s", strings.Join(known, ", "))
+		return d.faultAt(d.nameAt, "is not a known name; valid: %s", strings.Join(known, ", "))
 	})
 }
 
@@ -324,9 +324,9 @@ func (d *decoder) numeric(v reflect.Value) *Fault {
 	case errors.Is(err, strconv.ErrRange):
 		return d.faultAt(at, "%s is out of range", s)
 	case err != nil && s[0] == '-' && v.CanUint():
-		return d.faultAt(at, "expected a whole number from 0 up, got %s", s)
+		return d.faultAt(at, "must be a whole number from 0 up, not %s", s)
 	case err != nil:
-		return d.faultAt(at, "expected a whole number in plain digits, got %s", s)
+		return d.faultAt(at, "must be a whole number in plain digits, not %s", s)
 	}
 	return nil
 }
@@ -341,7 +341,7 @@ func (d *decoder) bytes(v reflect.Value) *Fault {
 	b := make([]byte, base64.StdEncoding.DecodedLen(len(s)))
 	n, err := base64.StdEncoding.Decode(b, s)
 	if err != nil {
-		return d.faultAt(at, "expected base64 (RFC 4648, with padding)")
+		return d.faultAt(at, "must be base64 (RFC 4648, with padding)")
 	}
 	v.SetBytes(b[:n])
 	return nil

@@ -465,7 +465,7 @@ type executionID string
 
 func (id *executionID) UnmarshalText(text []byte) error {
 	if !validExecutionID(string(text)) {
-		return errors.New("expected a version-4 UUID, such as 7d444840-9dc0-41d1-b245-5ffdce74fad2")
+		return errors.New("must be a version-4 UUID, such as 7d444840-9dc0-41d1-b245-5ffdce74fad2")
 	}
 	*id = executionID(text)
 	return nil
@@ -500,7 +500,7 @@ type traceparent string
 func (t *traceparent) UnmarshalText(text []byte) error {
 	s := string(text)
 	if s != "" && !validTraceparent(s) {
-		return errors.New("expected a W3C traceparent, such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		return errors.New("must be a W3C traceparent, such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	}
 	*t = traceparent(s)
 	return nil
@@ -532,7 +532,7 @@ type base64Text []byte
 func (b *base64Text) UnmarshalText(text []byte) error {
 	data, ok := decodeBase64(text)
 	if !ok {
-		return errors.New("expected base64 with padding, RFC 4648, without line breaks")
+		return errors.New("must be base64 with padding, RFC 4648, without line breaks")
 	}
 	*b = data
 	return nil
@@ -547,7 +547,7 @@ func (m *milliseconds) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	if n < 0 || n > math.MaxInt64/int64(time.Millisecond) {
-		return fmt.Errorf("expected milliseconds from 0 up, got %d", n)
+		return fmt.Errorf("must be milliseconds from 0 up, not %d", n)
 	}
 	*m = milliseconds(n)
 	return nil
@@ -566,14 +566,14 @@ func (t *timestamp) UnmarshalJSON(text []byte) error {
 		}
 		v, err := time.Parse(time.RFC3339, s)
 		if err != nil {
-			return errors.New("expected a time in RFC 3339, such as 2026-01-02T15:04:05Z")
+			return errors.New("must be a time in RFC 3339, such as 2026-01-02T15:04:05Z")
 		}
 		*t = timestamp(v)
 		return nil
 	}
 	var n int64
 	if err := strictjson.Unmarshal(text, &n); err != nil {
-		return errors.New("expected a time in RFC 3339, or in milliseconds since 1970")
+		return errors.New("must be a time in RFC 3339, or in milliseconds since 1970")
 	}
 	*t = timestamp(time.UnixMilli(n))
 	return nil
@@ -601,7 +601,7 @@ func (n *signalName) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return errors.New("expected one of INT, TERM, HUP, QUIT, KILL, USR1 and USR2")
+	return errors.New("must be one of INT, TERM, HUP, QUIT, KILL, USR1 and USR2")
 }
 
 // signals are those that a caller can send; the table is never modified.
