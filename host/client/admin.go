@@ -14,8 +14,8 @@ import (
 	"github.com/toold/toold/host/adminapi"
 )
 
-// maxAdminBody bounds an answer that is read: a stored result is at most the
-// tool's output limit, in base64.
+// maxAdminBody bounds an answer: a stored result is at most the tool's output
+// limit, in base64.
 const maxAdminBody = 256 << 20
 
 // Admin speaks to a daemon's admin socket. It is safe for concurrent use and
@@ -38,36 +38,36 @@ func NewAdmin(path string) *Admin {
 	return a
 }
 
-// Path is the socket's.
+// Path returns the socket's path.
 func (a *Admin) Path() string { return a.path }
 
-// Tools lists every tool that the daemon has, by name.
+// Tools returns every tool of the daemon, by name.
 func (a *Admin) Tools(ctx context.Context) ([]adminapi.ToolStatus, error) {
 	var out []adminapi.ToolStatus
 	return out, a.get(ctx, "/tools", &out)
 }
 
-// Tool describes one tool. Its error is adminapi.ErrNotFound when there is none.
+// Tool returns one tool. The error is adminapi.ErrNotFound if there is none.
 func (a *Admin) Tool(ctx context.Context, name string) (*adminapi.ToolStatus, error) {
 	out := new(adminapi.ToolStatus)
 	return out, a.get(ctx, "/tools/"+url.PathEscape(name), out)
 }
 
-// Result is the whole result of a finished call, while the daemon keeps it.
-// Its error is adminapi.ErrNotFound when it does not.
+// Result returns the whole result of a finished call. The error is
+// adminapi.ErrNotFound if the daemon does not have it any more.
 func (a *Admin) Result(ctx context.Context, executionID string) (*adminapi.StoredResult, error) {
 	out := new(adminapi.StoredResult)
 	return out, a.get(ctx, "/results/"+url.PathEscape(executionID), out)
 }
 
-// Status describes the daemon.
+// Status returns the status of the daemon.
 func (a *Admin) Status(ctx context.Context) (*adminapi.HostStatus, error) {
 	out := new(adminapi.HostStatus)
 	return out, a.get(ctx, "/status", out)
 }
 
-// get reads one JSON answer. Fields it does not know are ignored: the daemon
-// may be newer than its client.
+// get reads one JSON answer and ignores unknown fields: the daemon may be newer
+// than its client.
 func (a *Admin) get(ctx context.Context, path string, into any) error {
 	return a.do(ctx, http.MethodGet, path, nil, into)
 }
@@ -81,7 +81,7 @@ func (a *Admin) do(ctx context.Context, method, path string, in io.Reader, into 
 	if err != nil {
 		var uerr *url.Error
 		if errors.As(err, &uerr) {
-			err = uerr.Err // the URL is made up; it would only confuse
+			err = uerr.Err // without the placeholder URL
 		}
 		return fmt.Errorf("ask the admin socket %s: %w", a.path, err)
 	}

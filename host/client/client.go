@@ -1,6 +1,5 @@
-// Package client speaks to a daemon: calls over its tool socket, and
-// operations over its admin socket. It is the only dialer of Go programs;
-// toolctl and tests use it.
+// Package client is the Go client of a daemon: calls over its tool socket, and
+// operations over its admin socket. toolctl and tests use it.
 package client
 
 import (
@@ -17,20 +16,20 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// ErrNoDaemon is what errors.Is finds when nobody listens at a socket's path.
+// ErrNoDaemon is the error if no daemon listens at a socket's path.
 var ErrNoDaemon = errors.New("no daemon answers")
 
-// Conn is a connection to a tool socket. Its calls wait for one another. After
-// an error that is not the answer to a call it is closed.
+// Conn is a connection to a tool socket. Its calls run one at a time. It is closed
+// after an error that is not a call's answer.
 type Conn struct {
 	nc *net.UnixConn
 	in *bufio.Reader
 
-	mu sync.Mutex // held by the one call under way
+	mu sync.Mutex // held by the running call
 }
 
-// Dial connects to the tool socket at path. The error is ErrNoDaemon where
-// there is no socket, or nobody behind it.
+// Dial connects to the tool socket at path. The error is ErrNoDaemon if there is no
+// socket, or no daemon listens on it.
 func Dial(ctx context.Context, path string) (*Conn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "unix", path)
@@ -43,12 +42,12 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	return &Conn{nc: nc.(*net.UnixConn), in: bufio.NewReader(nc)}, nil
 }
 
-// Close ends the connection; a call under way is aborted.
+// Close closes the connection, which aborts a running call.
 func (c *Conn) Close() error { return c.nc.Close() }
 
-// Call makes a call that is not streamed, in the form that it has, and returns
-// what the daemon answered; a refusal is in Result.Err. When ctx ends, the
-// connection is closed, which aborts the call, and the error is that of ctx.
+// Call makes a call that is not streamed, in its form, and returns the daemon's
+// answer; a refusal is in Result.Err. If ctx ends, the connection is closed, which
+// aborts the call, and the error is that of ctx.
 func (c *Conn) Call(ctx context.Context, call *wire.Call) (*wire.Result, error) {
 	q := *call
 	q.Stream = false
@@ -59,7 +58,7 @@ func (c *Conn) Call(ctx context.Context, call *wire.Call) (*wire.Result, error) 
 	var result *wire.Result
 	err = c.with(ctx, func() error {
 		writeErr := wire.WriteFrame(c.nc, frames[0])
-		// A daemon that turns us away says why before it closes: read on.
+		// A daemon that rejects the connection sends the reason before it closes.
 		frame, err := wire.ReadFrame(c.in)
 		if err != nil {
 			return fmt.Errorf("the daemon ended the connection before it answered: %w", errors.Join(writeErr, err))
@@ -77,8 +76,8 @@ func (c *Conn) Call(ctx context.Context, call *wire.Call) (*wire.Result, error) 
 	return result, err
 }
 
-// Stream makes a streamed call; see wire.Stream. When ctx ends, the connection
-// is closed, which aborts the call, and the error is that of ctx.
+// Stream makes a streamed call; see wire.Stream. If ctx ends, the connection is
+// closed, which aborts the call, and the error is that of ctx.
 func (c *Conn) Stream(ctx context.Context, call *wire.Call, l wire.Local) (*wire.Result, error) {
 	q := *call
 	var result *wire.Result
@@ -92,7 +91,8 @@ func (c *Conn) Stream(ctx context.Context, call *wire.Call, l wire.Local) (*wire
 	return result, err
 }
 
-// with runs f, which uses the connection alone, and ends it when ctx ends.
+// with runs f with exclusive use of the connection, and closes the connection if
+// ctx ends.
 func (c *Conn) with(ctx context.Context, f func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +113,7 @@ func (c *Conn) with(ctx context.Context, f func() error) error {
 	return err
 }
 
-// Call makes one call over a connection of its own.
+// Call makes one call over a new connection.
 func Call(ctx context.Context, path string, call *wire.Call) (*wire.Result, error) {
 	c, err := Dial(ctx, path)
 	if err != nil {
@@ -123,7 +123,7 @@ func Call(ctx context.Context, path string, call *wire.Call) (*wire.Result, erro
 	return c.Call(ctx, call)
 }
 
-// Stream makes one streamed call over a connection of its own.
+// Stream makes one streamed call over a new connection.
 func Stream(ctx context.Context, path string, call *wire.Call, l wire.Local) (*wire.Result, error) {
 	c, err := Dial(ctx, path)
 	if err != nil {

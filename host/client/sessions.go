@@ -12,17 +12,18 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// Sessions makes the five session calls as one identity, or, over the admin
-// socket, as the operator, to whom every session belongs. It is safe for
-// concurrent use; each call has a connection of its own.
+// Sessions makes the five session calls as one identity, or, over the admin socket,
+// as the operator, with access to every session. It is safe for concurrent use;
+// each call has its own connection.
 type Sessions struct {
-	// Socket is the tool socket, Token says who calls where that is not the uid.
+	// Socket is the tool socket. Token authenticates the caller, instead of its
+	// uid.
 	Socket, Token string
-	// Operator, where it is not nil, is asked instead.
+	// Operator, if not nil, is used instead.
 	Operator *Admin
 }
 
-// SessionInfo is one session, as a query's snapshot has it.
+// SessionInfo is one session of a query's snapshot.
 type SessionInfo struct {
 	ID        string            `json:"id"`
 	Name      string            `json:"name"`
@@ -58,7 +59,7 @@ type SessionInfo struct {
 	} `json:"journal_status"`
 }
 
-// RunningCall is one execution that runs in a session.
+// RunningCall is one running execution of a session.
 type RunningCall struct {
 	Execution string    `json:"execution"`
 	Tool      string    `json:"tool"`
@@ -84,7 +85,7 @@ type EndedCall struct {
 	DurationMS  int64      `json:"duration_ms"`
 	Attempts    int        `json:"attempts"`
 	Undelivered int        `json:"undelivered"`
-	// Programs are what a binary executed, or was refused, beside itself.
+	// Programs are the further programs that a binary executed or was refused.
 	Programs []struct {
 		Path    string `json:"path"`
 		Refused string `json:"refused"`
@@ -92,8 +93,7 @@ type EndedCall struct {
 	} `json:"programs"`
 }
 
-// JobInfo is one job. Stdout and Stderr are the end of what it wrote, where they
-// were asked for.
+// JobInfo is one job. Stdout and Stderr are the end of its outputs, if requested.
 type JobInfo struct {
 	ID          string          `json:"id"`
 	Session     string          `json:"session"`
@@ -121,12 +121,12 @@ type JobInfo struct {
 type SessionCall struct {
 	Name    string // query, mutate, prompt, abort or steer
 	Payload any    // an object
-	Session string // the session it belongs to, where the payload names none
+	Session string // the session, unless the payload names one
 	Key     string // an idempotency key, for mutate and prompt
 	Timeout time.Duration
 }
 
-// call is q as it goes over the tool socket.
+// call converts q to a call for the tool socket.
 func (s *Sessions) call(q *SessionCall) (*wire.Call, error) {
 	payload, err := json.Marshal(q.Payload)
 	if err != nil {
@@ -157,8 +157,8 @@ func (s *Sessions) Do(ctx context.Context, q SessionCall) (json.RawMessage, erro
 	return r.Data, nil
 }
 
-// Query puts what selector makes of a snapshot of a session into value. An empty
-// id is the caller's default session, which an operator has none of.
+// Query evaluates selector over a snapshot of a session and decodes the result into
+// value. An empty id is the caller's default session; an operator has none.
 func (s *Sessions) Query(ctx context.Context, id, selector string, value any) error {
 	q := SessionCall{Name: "query", Payload: map[string]string{"id": id, "selector": selector}}
 	if s.Operator != nil {
@@ -193,7 +193,7 @@ func (s *Sessions) Query(ctx context.Context, id, selector string, value any) er
 	return nil
 }
 
-// Prompt runs a turn; l gets its output as it comes.
+// Prompt runs a turn and streams its output to l.
 func (s *Sessions) Prompt(ctx context.Context, q SessionCall, l wire.Local) (*wire.Result, error) {
 	q.Name = "prompt"
 	call, err := s.call(&q)
