@@ -26,12 +26,12 @@ func callVerb(s *state) *cobra.Command {
 		Short: "Call a tool",
 		Long: `Call a tool as its wrapper would, or as a program does.
 
-Without further flags it is what the wrapper does: output is passed on as it
-comes, byte for byte, and the exit code is the tool's. Unlike a wrapper it gives the tool
-no input unless --stdin is there.
+Without further flags it behaves like the wrapper: output is passed on unchanged as
+it arrives, and the exit code is the tool's. Unlike a wrapper it passes no input
+without --stdin.
 
-With --envelope the call is one of the envelope form, with a JSON object as its payload
-instead of arguments; what the tool answers as data is printed.`,
+With --envelope the call has the envelope form, with a JSON object as its payload
+instead of arguments; the tool's data is printed.`,
 		Example: `  toolctl call git -- log -1
   echo hello | toolctl call hash --stdin -- sha256
   toolctl call git --json -- status
@@ -46,18 +46,18 @@ instead of arguments; what the tool answers as data is printed.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.json, "json", false, "print the whole answer as JSON; text over 64 KiB is cut")
+	f.BoolVar(&o.json, "json", false, "print the whole answer as JSON; text over 64 KiB is truncated")
 	f.StringVar(&o.payload, "envelope", "", "a JSON object: the payload of an envelope call (- reads it from standard input)")
-	f.BoolVar(&o.stdin, "stdin", false, "give the tool this program's standard input when it asks")
+	f.BoolVar(&o.stdin, "stdin", false, "pass standard input to the tool when it reads input")
 	f.StringVar(&o.cwd, "cwd", "", "the folder to call from (default this one)")
-	f.StringVar(&o.key, "key", "", "idempotency key: made again, the call is not run again (default $TOOL_IDEMPOTENCY_KEY)")
-	f.BoolVar(&o.retry, "retry", false, "run a stored failure of that key again")
+	f.StringVar(&o.key, "key", "", "idempotency key: a repeated call with it is not run again (default $TOOL_IDEMPOTENCY_KEY)")
+	f.BoolVar(&o.retry, "retry", false, "rerun a stored failure of that key")
 	f.StringVar(&o.session, "session", "", "the session the call belongs to (default $TOOL_SESSION)")
 	f.BoolVar(&o.background, "background", false, "print the id of a job and let it run; see toolctl jobs")
 	f.BoolVar(&o.detach, "detach", false, "let the job outlive its session")
-	f.StringVar(&o.timeout, "timeout", "", "at most so long: seconds, or with a unit, as 1m30s (default $TOOL_TIMEOUT)")
-	f.StringVar(&o.tokenFile, "token-file", "", "a file that holds the token of who calls (default $TOOL_TOKEN, $TOOL_TOKEN_FILE)")
-	f.StringArrayVar(&o.env, "env", nil, "NAME or NAME=VALUE: a variable that the tool is to get, if it admits it")
+	f.StringVar(&o.timeout, "timeout", "", "time limit: seconds, or with a unit, such as 1m30s (default $TOOL_TIMEOUT)")
+	f.StringVar(&o.tokenFile, "token-file", "", "a file with the caller's token (default $TOOL_TOKEN, $TOOL_TOKEN_FILE)")
+	f.StringArrayVar(&o.env, "env", nil, "NAME or NAME=VALUE: a variable for the tool, if it admits it")
 	return cmd
 }
 
@@ -139,7 +139,7 @@ func (o *callOptions) call(s *state, cmd *cobra.Command, words []string) (*wire.
 func jsonObject(what string, text []byte) (json.RawMessage, error) {
 	text = bytes.TrimSpace(text)
 	if !json.Valid(text) || text[0] != '{' {
-		return nil, usageError{fmt.Errorf("%s is no JSON object; write it as '{\"name\": \"value\"}'", what)}
+		return nil, usageError{fmt.Errorf("%s is not a JSON object; write it as '{\"name\": \"value\"}'", what)}
 	}
 	return text, nil
 }
@@ -248,7 +248,7 @@ func parseTimeout(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("%q is no timeout; write seconds, as 30, or a time with a unit, as 1m30s", s)
+		return 0, fmt.Errorf("%q is not a timeout; write seconds, such as 30, or a duration with a unit, such as 1m30s", s)
 	}
 	return d, nil
 }

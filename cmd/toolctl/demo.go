@@ -26,8 +26,8 @@ func demoVerb(s *state) *cobra.Command {
 		Use:   "demo",
 		Short: "Show a push, two refusals and two hot swaps, for real, in a temporary folder",
 		Long: `Start a daemon in a temporary folder and show what toold is for. Every command
-is printed as a shell would have it, with its real output; the demo stops with
-an error as soon as one does not do what it should. It needs git, Go and a
+is printed as in a shell, with its real output; the demo stops with an error if
+one does not behave as expected. It needs git, Go and a
 checkout of toold in which make build has run: make demo does both. Nothing is
 left behind.`,
 		Args: args(cobra.NoArgs),
@@ -38,7 +38,7 @@ left behind.`,
 		},
 	}
 	cmd.Flags().StringVar(&source, "source", ".", "the checkout of toold")
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave the folder for a look around")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the folder")
 	return cmd
 }
 

@@ -27,12 +27,12 @@ func doctorVerb(s *state) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find out what is wrong, and say which command to run next",
-		Long: `Look at everything that a call needs: the programs, the two sockets and who may
-use them, the daemon behind them, what this kernel gives, the tools folder and
-every tool in it. Each finding that is not ok ends with the command to run next.
+		Short: "Find problems, and show which command to run next",
+		Long: `Check everything that a call needs: the programs, the two sockets and their
+permissions, the daemon, the kernel's features, the tools folder and every tool in
+it. Each finding that is not ok ends with the command to run next.
 
-The exit code is 1 when something fails, else 0. Warnings do not count.`,
+The exit code is 1 if a check fails, else 0. Warnings do not count.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &doctor{places: s.places()}

@@ -25,7 +25,7 @@ import (
 func identityVerb(s *state) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "identity",
-		Short: "See and refresh the tools that modules bring for identities",
+		Short: "List and refresh the tools that modules list for identities",
 		Args:  args(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -38,16 +38,16 @@ func identityList(s *state) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the identities that tools have been discovered for",
-		Long: `List every identity that a module was asked for its tools for, and how that stands:
+		Long: `List every identity that tools were discovered for, with its state:
 
-  fresh    its tools serve
-  old      they serve until the next use, which asks again
-  stale    asking again failed, the old ones serve a while longer
-  refused  the server does not know the identity; asked again in a minute
-  empty    asked at the next use
+  fresh    its tools are in use
+  old      its tools are refreshed at the next use
+  stale    a refresh failed, the old tools stay in use for a while
+  refused  the server refused the identity; retried after a minute
+  empty    discovered at the next use
 
-An identity is a fingerprint: it says nothing of tokens, users or passwords. The claims
-beside it are those that the tool declares and that are no secret.`,
+An identity is shown as a fingerprint, which does not reveal tokens, users or
+passwords, with the claims that the tool declares and that are not secret.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := client.NewAdmin(s.places().Admin).Identities(cmd.Context())
@@ -82,7 +82,7 @@ func identityShow(s *state) *cobra.Command {
 		RunE: func(cmd *cobra.Command, words []string) error {
 			e, err := client.NewAdmin(s.places().Admin).Identity(cmd.Context(), words[0])
 			if errors.Is(err, adminapi.ErrNotFound) {
-				return fmt.Errorf("no identity %q; toolctl identity list shows those there are", words[0])
+				return fmt.Errorf("no identity %q; toolctl identity list shows all", words[0])
 			}
 			if err != nil {
 				return daemonError(err)
@@ -113,9 +113,10 @@ func identityRefresh(s *state) *cobra.Command {
 	var all, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "refresh [IDENTITY]",
-		Short: "Have the tools of an identity discovered anew at their next use",
-		Long: `Forget the tools that were discovered for an identity, for all identities of a tool,
-or for all. The next use asks the module again. A discovery that runs now is not kept.`,
+		Short: "Discover the tools of an identity again at their next use",
+		Long: `Drop the tools that were discovered for an identity, for all identities of a tool,
+or for all. The next use discovers them again. Results of running discoveries are
+dropped too.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			chosen, fingerprint := len(words), first(words...)
@@ -130,7 +131,7 @@ or for all. The next use asks the module again. A discovery that runs now is not
 			}
 			r, err := client.NewAdmin(s.places().Admin).Refresh(cmd.Context(), fingerprint, tool)
 			if errors.Is(err, adminapi.ErrNotFound) {
-				return fmt.Errorf("no identity %q; toolctl identity list shows those there are", fingerprint)
+				return fmt.Errorf("no identity %q; toolctl identity list shows all", fingerprint)
 			}
 			if err != nil {
 				return daemonError(err)
@@ -160,22 +161,22 @@ func pairs(m map[string]string) []string {
 func tokenVerb(s *state) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Look at tokens",
+		Short: "Inspect tokens",
 		Args:  args(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var asJSON bool
 	inspect := &cobra.Command{
 		Use:   "inspect [FILE]",
-		Short: "Say what a token is, and why the daemon takes it or does not",
-		Long: `Read a token from FILE, from standard input for -, else as a call would find it
-($TOOL_TOKEN, $TOOL_TOKEN_FILE), and say what the daemon makes of it: its algorithm and
-key, when it begins and ends, the names of its claims, and the reason of a refusal.
+		Short: "Describe a token, and why the daemon accepts or refuses it",
+		Long: `Read a token from FILE, from standard input for -, else from $TOOL_TOKEN or
+$TOOL_TOKEN_FILE like a call, and describe it: its algorithm and key, its validity,
+the names of its claims, and the reason for a refusal.
 
-The token itself and the values of private claims are not shown. It is never a
+The token itself and the values of private claims are not shown. It cannot be a
 command-line argument, since others can read those.
 
-The exit code is 77 when the daemon would refuse it.`,
+The exit code is 77 if the daemon would refuse it.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			token, file := os.Getenv("TOOL_TOKEN"), os.Getenv("TOOL_TOKEN_FILE")

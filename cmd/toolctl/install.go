@@ -25,13 +25,13 @@ func installVerb(s *state) *cobra.Command {
 	var prune bool
 	cmd := &cobra.Command{
 		Use:   "install DIR",
-		Short: "Make a wrapper for every tool in a folder",
+		Short: "Create a wrapper for every tool in a folder",
 		Long: `Put tool-client into DIR, and a link to it under the name of each tool that the
-daemon has: with DIR first on its PATH and TOOL_SOCKET set, a container calls
-the daemon's git when it says git.
+daemon has: with DIR first on its PATH and TOOL_SOCKET set, git in a container
+runs the daemon's git.
 
 A file in DIR that is neither tool-client nor a link to it is never replaced:
-then nothing at all is made, and the files that stand in the way are named.`,
+then nothing is created, and the conflicting files are named.`,
 		Example: `  toolctl install /opt/tools/bin
   toolctl install --only git,curl ./bin    # no daemon needed`,
 		Args: args(cobra.ExactArgs(1)),
@@ -55,7 +55,7 @@ then nothing at all is made, and the files that stand in the way are named.`,
 			return s.install(dirs[0], program, names, prune)
 		},
 	}
-	cmd.Flags().StringVar(&program, "client", "", "the tool-client to install (default the one beside toolctl, else on PATH)")
+	cmd.Flags().StringVar(&program, "client", "", "the tool-client to install (default the one in toolctl's folder, else on PATH)")
 	cmd.Flags().StringSliceVar(&only, "only", nil, "the tools to make links for, instead of asking the daemon")
 	cmd.Flags().BoolVar(&prune, "prune", false, "remove links to tool-client whose tool is gone")
 	return cmd
@@ -66,7 +66,7 @@ then nothing at all is made, and the files that stand in the way are named.`,
 func (s *state) install(dir, program string, names []string, prune bool) error {
 	for _, n := range names {
 		if n == "" || n == wrapper || n != filepath.Base(n) || strings.HasPrefix(n, ".") {
-			return usageError{fmt.Errorf("%q is no name of a tool", n)}
+			return usageError{fmt.Errorf("%q is not a tool name", n)}
 		}
 	}
 	code, err := os.ReadFile(program)

@@ -17,8 +17,8 @@ import (
 func jobsVerb(s *state) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "jobs",
-		Short: "List, show and cancel calls in the background",
-		Long: `A job is a call that was answered before it ran: toolctl call --background makes
+		Short: "List, show and cancel background calls",
+		Long: `A job is a call that was answered before it ran: toolctl call --background starts
 one. It runs in its session and ends with it, unless it is detached. Its output can
 be read while it runs and afterwards; the last 20 results of a caller are kept.`,
 		Args: args(cobra.NoArgs),
@@ -32,7 +32,7 @@ func jobsList(s *state) *cobra.Command {
 	var all, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the jobs that run, and the last that ended",
+		Short: "List running jobs and the last finished ones",
 		Args:  args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var list []client.JobInfo
@@ -66,10 +66,10 @@ func jobsShow(s *state) *cobra.Command {
 	var all, asJSON, follow bool
 	cmd := &cobra.Command{
 		Use:   "show JOB",
-		Short: "Print what a job has written, and how it ended",
-		Long: `Print the output of a job: standard output and standard error go where the tool's
-would have gone. With --follow, go on until it ends; the exit code is then the
-tool's own. Of much output the end is kept.`,
+		Short: "Print the output and outcome of a job",
+		Long: `Print the output of a job to standard output and standard error. With --follow,
+continue until it ends; the exit code is then the tool's own. Only the end of a long
+output is kept.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			var shown [2]int64
@@ -96,7 +96,7 @@ tool's own. Of much output the end is kept.`,
 			}
 		},
 	}
-	cmd.Flags().BoolVar(&follow, "follow", false, "go on until the job ends")
+	cmd.Flags().BoolVar(&follow, "follow", false, "continue until the job ends")
 	allFlag(cmd, &all)
 	jsonFlag(cmd, &asJSON)
 	return cmd

@@ -61,12 +61,12 @@ func run(ctx context.Context, argv []string, stdin io.Reader, stdout, stderr io.
 		Use:     "toolctl",
 		Version: version(),
 		Short:   "Call, list, check and install the tools of a toold daemon",
-		Long: `toolctl asks a toold daemon: it calls tools, says which there are and what is
-wrong with them, and makes the links by which containers call them.
+		Long: `toolctl is the client of a toold daemon: it calls tools, lists them with their
+problems, and installs the wrappers with which containers call them.
 
-It finds the daemon as toold itself decides where to listen: by --socket,
---admin, --state and --instance, by the variables TOOL_SOCKET, TOOLD_ADMIN,
-TOOLD_STATE_DIR and INSTANCE_ID, or by the defaults of the user who runs it.`,
+It finds the daemon by the rules by which toold decides where to listen: --socket,
+--admin, --state and --instance, the variables TOOL_SOCKET, TOOLD_ADMIN,
+TOOLD_STATE_DIR and INSTANCE_ID, or the defaults of the current user.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          args(cobra.NoArgs),

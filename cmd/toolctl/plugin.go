@@ -27,10 +27,10 @@ import (
 func pluginVerb(s *state) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plugin",
-		Short: "Make, build, test, measure and try tools and policies",
-		Long: `Make a folder with a tool (or a policy) in Go, Rust, C or AssemblyScript; build
-it; run its cases; measure it; see what it needs; try it in a daemon that gets
-every version as it is saved. docs/plugins.md is the tutorial.`,
+		Short: "Create, build, test, measure and try tools and policies",
+		Long: `Create a project of a tool (or a policy) in Go, Rust, C or AssemblyScript; build
+it; run its cases; measure it; inspect it; try it in a daemon that reloads it on
+every save. docs/plugins.md is the tutorial.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -51,11 +51,11 @@ func (s *state) pluginNew() *cobra.Command {
 	var policy, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "new NAME",
-		Short: "Make a folder with a tool that builds and passes its cases at once",
-		Long: `Make the folder NAME with a tool of that name, in the language that --lang says.
-The SDK is written into it: building it needs neither a checkout of toold nor a
-network, only the language's compiler. With --policy it is the policy of the
-binary of that name instead of a tool of its own.`,
+		Short: "Create a project that builds and passes its cases",
+		Long: `Create the folder NAME with a tool of that name, in the language of --lang. It
+contains the SDK: building it needs neither a checkout of toold nor a network, only
+the language's compiler. With --policy it is the policy of the binary of that name
+instead of a tool.`,
 		Example: `  toolctl plugin new --lang rust greet
   toolctl plugin new --lang go --policy jq`,
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -106,9 +106,9 @@ func (s *state) pluginBuild() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build [DIR] [-- FLAGS...]",
 		Short: "Build the folder's modules: handler.wasm, restricted.wasm",
-		Long: `Build what is in the folder with the compiler of its language, and put each
-module at its top: handler.wasm when it exports handle, restricted.wasm when it
-only exports restrict. FLAGS go to the compiler.`,
+		Long: `Build the project in the folder with the compiler of its language, and put each
+module at its top: handler.wasm if it exports handle, restricted.wasm if it only
+exports restrict. FLAGS are passed to the compiler.`,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			dir, flags := ".", []string(nil)
 			if n := cmd.ArgsLenAtDash(); n >= 0 {
@@ -141,7 +141,7 @@ only exports restrict. FLAGS go to the compiler.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&strip, "strip", false, "leave out names and lines: smaller, and a trap says less")
+	cmd.Flags().BoolVar(&strip, "strip", false, "remove names and lines: smaller modules, but less detail in traps")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
@@ -152,10 +152,9 @@ func (s *state) pluginTest() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test [DIR]",
 		Short: "Build the folder and run its cases",
-		Long: `Build the folder, then make the calls of cases.json of its modules, in the real
-engine with the limits and capabilities of its tool.json, and compare what comes
-of them. Requests and programs answer as the case recorded them: nothing
-leaves this machine.`,
+		Long: `Build the folder, then run the cases of cases.json against its modules, in the
+real engine with the limits and capabilities of its tool.json. Requests and
+programs are answered from the case: nothing leaves this machine.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			dir := folder(words)
@@ -214,7 +213,7 @@ leaves this machine.`,
 	}
 	f := cmd.Flags()
 	jsonFlag(cmd, &asJSON)
-	f.BoolVar(&noBuild, "no-build", false, "test the modules that are there")
+	f.BoolVar(&noBuild, "no-build", false, "test the existing modules")
 	f.StringVar(&file, "cases", "", "the file with the cases (default DIR/cases.json)")
 	f.StringVar(&run, "run", "", "only cases with this in their name")
 	return cmd
@@ -261,12 +260,12 @@ func (s *state) pluginBench() *cobra.Command {
 	var calls int
 	cmd := &cobra.Command{
 		Use:   "bench [DIR]",
-		Short: "Measure the folder's modules by one of their cases",
-		Long: `Measure a module: its size, how long it takes to load (compiled anew), the first
-call and many further ones, the metered instructions of a call, the pages that
-are put back after it. The call is that of a case, the first one unless --run
-names another, and must be right. With --with a second module is measured by the
-same call.`,
+		Short: "Measure the folder's modules with one of their cases",
+		Long: `Measure a module: its size, its load time (without a cache), the first call and
+many further ones, the metered instructions of a call, and the pages that are
+restored after it. The call is that of a case, the first one unless --run names
+another, and must give the right answer. With --with a second module is measured
+with the same call.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			dir := folder(words)
@@ -332,11 +331,10 @@ func (s *state) pluginInspect() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "inspect FILE.wasm",
-		Short: "Say what a module exports, imports, needs and costs",
-		Long: `Read a module as a daemon does: its exports and imports, the lines of tool.json
-that grant what it imports, its memory, its hash, and what keeps calls from
-sharing one image of it. With a cases.json beside it, also what each call of
-those costs.`,
+		Short: "Show what a module exports, imports, needs and costs",
+		Long: `Read a module like a daemon: its exports and imports, the lines of tool.json that
+grant its imports, its memory, its hash, and why calls cannot share one image of it.
+With a cases.json in its folder, also the cost of each of those calls.`,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if len(words) != 1 {
 				return usageError{errors.New("name one module: toolctl plugin inspect handler.wasm")}
@@ -419,12 +417,12 @@ func (s *state) pluginDev() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "dev [DIR]",
-		Short: "Build and serve the folder, again with every change",
-		Long: `Build the folder and drop it into a daemon, again whenever a file is saved. The
-daemon is one of its own in a temporary folder, whose log and decisions are
-shown; with --tools it is the one that has this tools folder.
+		Short: "Build and serve the folder, again after every change",
+		Long: `Build the folder and install it in a daemon, again whenever a file is saved. It
+starts a daemon in a temporary folder and shows its log and decisions; with --tools
+it uses the daemon of this tools folder.
 
-A version that does not build or load leaves the one before it serving.`,
+If a version does not build or load, the previous one stays in use.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
@@ -464,10 +462,10 @@ A version that does not build or load leaves the one before it serving.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&toolsDir, "tools", "", "the tools folder of a running daemon (default: a daemon of its own)")
+	f.StringVar(&toolsDir, "tools", "", "the tools folder of a running daemon (default: start a daemon)")
 	f.StringVar(&name, "name", "", "the tool's name (default that of the folder)")
-	f.StringVar(&root, "root", ".", "the folder beneath which the own daemon's calls may work")
-	f.BoolVar(&asJSON, "json", false, "print JSON, an object a line")
+	f.StringVar(&root, "root", ".", "the root of the started daemon")
+	f.BoolVar(&asJSON, "json", false, "print JSON, one object per line")
 	return cmd
 }
 

@@ -25,7 +25,7 @@ func breakerVerb(s *state) *cobra.Command {
 	var listJSON, resetJSON bool
 	list := &cobra.Command{
 		Use:   "list",
-		Short: "List every circuit breaker with its state and what it counts",
+		Short: "List every circuit breaker with its state and counters",
 		Long: `List every circuit breaker: one a tool, or one a tool and identity where the
 tool works for identities.
 
@@ -66,7 +66,7 @@ One that is marked shadow only watches and refuses nothing.`,
 	jsonFlag(list, &listJSON)
 	reset := &cobra.Command{
 		Use:   "reset TOOL",
-		Short: "Close the circuit breakers of a tool and forget what they counted",
+		Short: "Close the circuit breakers of a tool and clear their counters",
 		Args:  args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, tool []string) error {
 			r, err := client.NewAdmin(s.places().Admin).ResetBreakers(cmd.Context(), tool[0])
@@ -112,13 +112,13 @@ A tool that a module brings is named MODULE/TOOL.`,
 				return s.printJSON(records)
 			}
 			if key != "" && len(records) == 0 {
-				return fmt.Errorf("no record of key %q; toolctl idempotency show %s lists those there are", key, a[0])
+				return fmt.Errorf("no record of key %q; toolctl idempotency show %s lists all", key, a[0])
 			}
 			return s.showRecords(records, key != "")
 		},
 	}
 	jsonFlag(show, &showJSON)
-	show.Flags().IntVar(&limit, "limit", 50, "show at most so many; 0 shows all")
+	show.Flags().IntVar(&limit, "limit", 50, "maximum number of records; 0 shows all")
 	flush := &cobra.Command{
 		Use:   "flush TOOL [KEY]",
 		Short: "Remove the records of a key, or all of a tool, so that its calls run again",
@@ -189,15 +189,15 @@ func (s *state) showRecords(records []adminapi.IdempotencyRecord, whole bool) er
 func reliabilityVerb(s *state) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reliability",
-		Short: "Say what the reliability layer does, for which tool, and on what store",
+		Short: "Show the state of the reliability layer",
 		Args:  args(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var asJSON bool
 	status := &cobra.Command{
 		Use:   "status",
-		Short: "Say the mode of the daemon and of each tool, and what the store survives",
-		Long: `Say what is in force. Modes:
+		Short: "Show the mode of the daemon and of each tool, and what the store survives",
+		Long: `Show what is in force. Modes:
 
   off        calls run as they come
   shadow     what would be done is logged and counted, and nothing else

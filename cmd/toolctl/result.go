@@ -14,7 +14,7 @@ func resultVerb(s *state) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "result EXECUTION_ID",
-		Short: "Print the whole result of a call whose answer was cut",
+		Short: "Print the whole result of a call whose answer was truncated",
 		Long: `Print what a finished call wrote, whole: standard output and standard error go
 where the tool's would have gone, and the exit code is the tool's own. An answer
 that did not fit into one message says truncated and has the id.

@@ -21,7 +21,7 @@ import (
 func sessionVerb(s *state) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "session",
-		Short: "Make, show, prompt, steer, abort and close sessions",
+		Short: "Create, show, prompt, steer, abort and close sessions",
 		Long: `A session is what a piece of work has for itself: the calls that run in it, one
 turn at a time, its counters and its journal. Every caller has one named default;
 further ones are made with new and named by their ids.
@@ -93,7 +93,7 @@ func sessionNew(s *state) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "new",
-		Short: "Make a session and print its id",
+		Short: "Create a session and print its id",
 		Example: `  export TOOL_SESSION=$(toolctl session new --name release)
   toolctl session new --parent $TOOL_SESSION --tools git,npm`,
 		Args: args(cobra.NoArgs),
@@ -125,12 +125,12 @@ func sessionNew(s *state) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&name, "name", "", "what to call it")
+	f.StringVar(&name, "name", "", "its name")
 	f.StringVar(&cwd, "cwd", "", "the folder of its turns (default the first root of the daemon)")
-	f.StringVar(&parent, "parent", "", "the session that it is closed with")
+	f.StringVar(&parent, "parent", "", "the parent session, with which it is closed")
 	f.StringToStringVar(&labels, "label", nil, "NAME=VALUE, for your own use")
 	f.StringSliceVar(&tools, "tools", nil, "the only tools that can be called in it")
-	f.StringVar(&key, "key", "", "idempotency key: made again, the same session is answered")
+	f.StringVar(&key, "key", "", "idempotency key: repeating the call returns the same session")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
@@ -139,7 +139,7 @@ func sessionList(s *state) *cobra.Command {
 	var all, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the sessions that there are",
+		Short: "List sessions",
 		Args:  args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var list []client.SessionInfo
@@ -188,8 +188,8 @@ func sessionShow(s *state) *cobra.Command {
 	var all, asJSON, journal bool
 	cmd := &cobra.Command{
 		Use:   "show [ID]",
-		Short: "Show one session: what runs in it, what ran, and its counters",
-		Long: `Show one session, the default one where none is named.
+		Short: "Show one session: running and recent calls, and counters",
+		Long: `Show one session, by default the default one.
 
 With --journal, print its journal instead: one record a line, as JSON, the intent
 before each call and its outcome after. No argument, input or output is in it.`,
@@ -289,7 +289,7 @@ func sessionQuery(s *state) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "query ID [SELECTOR]",
-		Short: "Ask about a session with a CEL expression",
+		Short: "Query a session with a CEL expression",
 		Long: `Evaluate a CEL expression (cel.dev) over a snapshot and print the value as JSON.
 The variables are session (the one that is named), sessions and jobs (all of the
 caller's). session.journal is its journal, and a job's stdout and stderr are there
@@ -346,8 +346,8 @@ for programs: toolctl has a connection for each call.`,
 			return s.printJSON(answer)
 		},
 	}
-	cmd.Flags().StringVar(&params, "params", "", "a JSON object: what the operation takes")
-	cmd.Flags().StringVar(&key, "key", "", "idempotency key: made again, the operation is not done again")
+	cmd.Flags().StringVar(&params, "params", "", "a JSON object: the operation's parameters")
+	cmd.Flags().StringVar(&key, "key", "", "idempotency key: repeating the call does not repeat the operation")
 	return cmd
 }
 
@@ -418,11 +418,11 @@ several are the tool and its arguments as they are. The exit code is the tool's.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&envelope, "envelope", "", `a JSON object, {"toolId", "payload"}: the turn, in place of a command`)
+	f.StringVar(&envelope, "envelope", "", `a JSON object, {"toolId", "payload"}: the turn, instead of a command`)
 	f.BoolVar(&queue, "queue", false, "wait while another turn runs")
 	f.BoolVar(&background, "background", false, "print the turn's id as a job and let it run")
 	f.StringVar(&key, "key", "", "idempotency key of the turn's call")
-	f.StringVar(&timeout, "timeout", "", "at most so long: seconds, or with a unit, as 1m30s")
+	f.StringVar(&timeout, "timeout", "", "time limit: seconds, or with a unit, such as 1m30s")
 	return cmd
 }
 
@@ -459,7 +459,7 @@ func sessionAbort(s *state) *cobra.Command {
 	var execution string
 	cmd := &cobra.Command{
 		Use:   "abort ID",
-		Short: "End what runs in a session: its turn and its calls",
+		Short: "Abort the turn and the calls of a session",
 		Long: `End the turn and all calls of a session, or with --execution one of them, jobs
 included. A call that had begun to change something has an unknown outcome; that is
 said. Where nothing runs, nothing happens.`,
@@ -492,7 +492,7 @@ said. Where nothing runs, nothing happens.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&execution, "execution", "", "end this one only")
+	cmd.Flags().StringVar(&execution, "execution", "", "abort only this one")
 	allFlag(cmd, &all)
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -571,10 +571,10 @@ the text waits to be read, which is said, too.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&execution, "execution", "", "write to this call, and not to the turn")
-	f.BoolVar(&eof, "eof", false, "and end the input of the turn")
+	f.StringVar(&execution, "execution", "", "write to this call, not to the turn")
+	f.BoolVar(&eof, "eof", false, "also end the input of the turn")
 	f.BoolVar(&raw, "raw", false, "add no line break")
-	f.StringVar(&wait, "wait", "", "wait so long for it to be read (default 1s)")
+	f.StringVar(&wait, "wait", "", "how long to wait until it is read (default 1s)")
 	allFlag(cmd, &all)
 	return cmd
 }

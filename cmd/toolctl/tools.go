@@ -18,7 +18,7 @@ func toolsVerb(s *state) *cobra.Command {
 	var as string
 	cmd := &cobra.Command{
 		Use:   "tools [NAME]",
-		Short: "List the tools and what is wrong with them, or describe one",
+		Short: "List the tools and their problems, or describe one",
 		Long: `List every tool of the daemon with its state:
 
   ok       the version on disk serves
@@ -85,7 +85,7 @@ func (s *state) listTools(tools []adminapi.ToolStatus) error {
 func (s *state) describeTool(cmd *cobra.Command, admin *client.Admin, name string, asJSON bool) error {
 	t, err := admin.Tool(cmd.Context(), name)
 	if errors.Is(err, adminapi.ErrNotFound) {
-		return fmt.Errorf("no tool %q; toolctl tools lists those there are", name)
+		return fmt.Errorf("no tool %q; toolctl tools lists all", name)
 	}
 	if err != nil {
 		return daemonError(err)

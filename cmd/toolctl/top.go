@@ -22,7 +22,7 @@ func topVerb(s *state) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch sessions, running calls, breakers and tools in the terminal",
-		Long: `Show what the daemon does, as it does it: every session with the calls that run in
+		Long: `Show the daemon's activity live: every session with the calls that run in
 it, how long they have taken and the last line they wrote; circuit breakers that are
 not closed; tools with which something is wrong.
 
@@ -53,8 +53,8 @@ admin socket.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&mine, "mine", false, "only the sessions of the one who asks, over the tool socket")
-	cmd.Flags().DurationVar(&every, "every", 500*time.Millisecond, "how often to look")
+	cmd.Flags().BoolVar(&mine, "mine", false, "only the caller's own sessions, over the tool socket")
+	cmd.Flags().DurationVar(&every, "every", 500*time.Millisecond, "refresh interval")
 	return cmd
 }
 
