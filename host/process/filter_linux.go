@@ -220,54 +220,92 @@ func program(rules []rule) []unix.SockFilter {
 	}
 	from(newest+1, unknown)
 
-	const (
-		atNr   = 0 // offsets in struct seccomp_data
-		atArch = 4
-		atArgs = 16
-	)
-	load := func(offset uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
-	}
-	ret := func(v verdict) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(v)}
-	}
-	leaf := func(r rule) (code []unix.SockFilter) {
-		for i, t := range r.tests {
-			if i == 0 || r.tests[i-1].arg != t.arg {
-				code = append(code, load(atArgs+8*uint32(t.arg)))
-			}
-			jump := unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: t.with}
-			switch t.op {
-			case unequal:
-				jump.Jt, jump.Jf = 1, 0
-			case anyBit:
-				jump.Code = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
-			}
-			code = append(code, jump, ret(t.then))
-		}
-		return append(code, ret(r.otherwise))
-	}
+	a := assembler{shared: map[string]int{}}
 	// A binary search, so that the kernel's look at the filter for each number
 	// there is, when it is installed, stays short.
-	var search func(spans []span) []unix.SockFilter
-	search = func(spans []span) []unix.SockFilter {
+	var search func(spans []span) int
+	search = func(spans []span) int {
 		if len(spans) == 1 {
-			return leaf(spans[0].rule)
+			return a.leaf(spans[0].rule)
 		}
 		half := len(spans) / 2
-		lower, upper := search(spans[:half]), search(spans[half:])
-		return slices.Concat([]unix.SockFilter{
-			{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, Jf: 1, K: spans[half].from},
-			{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(len(lower))},
-		}, lower, upper)
+		upper := search(spans[half:])
+		return a.branch(unix.BPF_JGE, spans[half].from, upper, search(spans[:half]))
 	}
-	return slices.Concat([]unix.SockFilter{
-		load(atArch),
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, K: filterArch.audit},
-		// Another architecture's numbers mean other calls.
-		ret(absent),
-		load(atNr),
-	}, search(spans))
+	// Another architecture's numbers mean other calls.
+	other := a.leaf(unknown)
+	search(spans)
+	a.branch(unix.BPF_JEQ, filterArch.audit, a.load(atNr), other)
+	a.load(atArch)
+	slices.Reverse(a.back)
+	return a.back
+}
+
+// Offsets in struct seccomp_data.
+const (
+	atNr   = 0
+	atArch = 4
+	atArgs = 16
+)
+
+// assembler puts a program together from its end, for jumps only lead on: what
+// one leads to is there already. A place is an index into back. Installing takes
+// as long as the program is, so what is the same is there once.
+type assembler struct {
+	back   []unix.SockFilter
+	shared map[string]int
+}
+
+func (a *assembler) add(c unix.SockFilter) int {
+	a.back = append(a.back, c)
+	return len(a.back) - 1
+}
+
+func (a *assembler) load(offset uint32) int {
+	return a.add(unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset})
+}
+
+// branch goes on at yes where the test of with holds, otherwise at no.
+func (a *assembler) branch(test uint16, with uint32, yes, no int) int {
+	yes, no = a.near(yes), a.near(no)
+	here := len(a.back)
+	return a.add(unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, K: with, Jt: uint8(here - yes - 1), Jf: uint8(here - no - 1)})
+}
+
+// near is to, or a jump there, so that a branch reaches it: its offsets are
+// bytes. The next instruction may be another such jump.
+func (a *assembler) near(to int) int {
+	if len(a.back)-to-1 < 255 {
+		return to
+	}
+	return a.add(unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(len(a.back) - to - 1)})
+}
+
+// leaf is where r is carried out.
+func (a *assembler) leaf(r rule) int {
+	key := fmt.Sprint(r.tests, r.otherwise)
+	at, done := a.shared[key]
+	if done {
+		return at
+	}
+	if len(r.tests) == 0 {
+		at = a.add(unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(r.otherwise)})
+	} else {
+		t, rest := r.tests[0], rule{tests: r.tests[1:], otherwise: r.otherwise}
+		no := a.leaf(rest)
+		yes := a.leaf(rule{otherwise: t.then})
+		switch t.op {
+		case equal:
+			a.branch(unix.BPF_JEQ, t.with, yes, no)
+		case unequal:
+			a.branch(unix.BPF_JEQ, t.with, no, yes)
+		case anyBit:
+			a.branch(unix.BPF_JSET, t.with, yes, no)
+		}
+		at = a.load(atArgs + 8*uint32(t.arg))
+	}
+	a.shared[key] = at
+	return at
 }
 
 // filters are the programs of all guards, made once.
