@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -133,10 +134,10 @@ func (m *monitor) execute(n *notification, dir int, pathAt, argvAt uint64, flags
 		return fails(unix.EFAULT)
 	}
 	if why := m.grants.Load().refusal(p, argv); why != "" {
-		m.programs.refused(p.path, why)
+		m.log.refused(p.path, why)
 		return fails(unix.EACCES)
 	}
-	m.programs.executed(p.path)
+	m.log.executed(p.path)
 	return goOn
 }
 
@@ -146,19 +147,30 @@ const maxPrograms = 64
 
 // programLog is what a run executed beside its own program.
 type programLog struct {
+	mu            sync.Mutex
 	count, denied int
 	list          []Program
 }
 
 func (l *programLog) executed(path string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.count++; l.count-l.denied <= maxPrograms {
 		l.list = append(l.list, Program{Path: path})
 	}
 }
 
 func (l *programLog) refused(path, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.count++
 	if l.denied++; l.denied <= maxPrograms {
 		l.list = append(l.list, Program{Path: path, Refused: why})
 	}
+}
+
+func (l *programLog) tell(e *exitReport) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.Programs, e.Executed, e.Refused = l.list, l.count-l.denied, l.denied
 }

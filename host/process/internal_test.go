@@ -87,7 +87,10 @@ func TestOlderVersions(t *testing.T) {
 				set, step, err := rulesets.get(confinement{path: "/bin/true", write: in})
 				scoped := false
 				if err == nil {
-					scoped, step, err = restrictThread(abi, set.fd, false)
+					step, err = renounce(false)
+				}
+				if err == nil {
+					scoped, step, err = restrictThread(abi, set.fd)
 				}
 				if err != nil {
 					got <- step + ": " + err.Error()
@@ -135,7 +138,9 @@ func TestThreadEnds(t *testing.T) {
 			defer close(done)
 			set, step, err := rulesets.get(confinement{path: "/bin/true"})
 			if err == nil {
-				_, step, err = restrictThread(abiRefer, set.fd, false)
+				if step, err = renounce(false); err == nil {
+					_, step, err = restrictThread(abiRefer, set.fd)
+				}
 			}
 			if err != nil {
 				t.Error(step, err)

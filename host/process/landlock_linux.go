@@ -157,20 +157,27 @@ func (s Status) admits(c *Command) error {
 	return fault.Errorf(fault.ToolBroken, "run %s: the confinement %q is demanded, and this system gives %q (%s): run toold on Linux 6.2 or later and outside of a sandbox that forbids it, or demand less in toold.json", c.Path, c.Confine.Least, level, strings.Join(append(why, s.Lost...), "; "))
 }
 
-// restrictThread confines the calling thread, and what it starts, for good.
-// ruleset is a descriptor of rulesets.get for version abi of Landlock. With
-// abi 0 or 1 there is none, and Runner.start refused before where that is not
-// enough. scoped reports that the thread can signal its own processes only.
-// An error comes with the step that failed.
-func restrictThread(abi, ruleset int, asUser bool) (scoped bool, step string, err error) {
-	// Landlock asks for it, and it holds without Landlock as well: a setuid
-	// program that the tool executes gains nothing.
+// renounce takes from the calling thread, and what it starts, for good what no
+// confined run has: what a setuid program gains, and capabilities. An error
+// comes with the step that failed.
+func renounce(asUser bool) (step string, err error) {
+	// Landlock and the filter ask for it, and it holds without them as well: a
+	// setuid program that the tool executes gains nothing.
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return false, "set no_new_privs", err
+		return "set no_new_privs", err
 	}
 	if err := dropCapabilities(asUser); err != nil {
-		return false, "drop capabilities", err
+		return "drop capabilities", err
 	}
+	return "", nil
+}
+
+// restrictThread confines the calling thread, which has renounced, and what it
+// starts, for good. ruleset is a descriptor of rulesets.get for version abi of
+// Landlock. With abi 0 or 1 there is none, and Runner.start refused before where
+// that is not enough. scoped reports that the thread can signal its own
+// processes only. An error comes with the step that failed.
+func restrictThread(abi, ruleset int) (scoped bool, step string, err error) {
 	if abi < abiRefer {
 		return false, "", nil
 	}

@@ -8,80 +8,72 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// launcher is an OS thread that waits to start the child of one run, with the
-// working folder of its own and under the filter of guards, if there is one.
-// Installing that takes a tenth of a millisecond, which no run has to wait for.
+// launcher is an OS thread that is to start the child of one run, with the
+// working folder of its own, and with the privileges and under the filter that
+// guards ask for, if there are any. All that takes some tenths of a
+// millisecond, which no run has to wait for: it is made while the run before is
+// under way, and reads by itself the order that it carries out.
 type launcher struct {
 	guards  *guards  // nil: no filter
 	monitor *monitor // of the filter
-	work    chan func()
 }
 
-// launcher is one for sp: that which is ready, or a new one.
-func (s *service) launcher(sp *spec) (*launcher, error) {
-	var g *guards
-	if sp.Confine && sp.Filter {
-		// Whom a thread can signal: restrictThread says the same.
-		scoped := s.view != nil || sp.ABI >= abiScope
-		g = &guards{mappings: s.view == nil, attributes: sp.User == nil, signals: !scoped}
+// guardsOf are those that the run sp needs.
+func (s *service) guardsOf(sp *spec) *guards {
+	if !sp.Confine || !sp.Filter {
+		return nil
 	}
-	select {
-	case l := <-s.ready:
-		if g != nil && *l.guards == *g {
-			return l, nil
-		}
-		s.ready <- l
-	default:
-	}
-	return newLauncher(g)
+	// Whom a thread can signal: restrictThread says the same.
+	scoped := s.view != nil || sp.ABI >= abiScope
+	return &guards{mappings: s.view == nil, attributes: sp.User == nil, signals: !scoped}
 }
 
-// makeReady makes a launcher for the next run, where this one had a filter.
-func (s *service) makeReady(g *guards) {
-	if g == nil || len(s.ready) > 0 {
-		return
-	}
-	if l, err := newLauncher(g); err == nil {
-		s.ready <- l
-	}
+// suits reports whether l is for runs with g. nil suits none.
+func (l *launcher) suits(g *guards) bool {
+	return l != nil && (l.guards == nil) == (g == nil) && (g == nil || *l.guards == *g)
 }
 
-func newLauncher(g *guards) (*launcher, error) {
-	l := &launcher{guards: g, work: make(chan func())}
-	made := make(chan error)
+// onLauncher runs f on a launcher with g, or with why there is none.
+func (s *service) onLauncher(g *guards, f func(*launcher, error)) {
 	onThread(func() {
+		l := &launcher{guards: g}
 		err := unix.Unshare(unix.CLONE_FS)
 		if err == nil && g != nil {
-			err = l.watch()
+			err = l.watch(s)
 		}
-		made <- err
-		if err == nil {
-			(<-l.work)()
+		if err != nil {
+			l = nil
 		}
+		f(l, err)
 	})
-	return l, <-made
 }
 
-// watch installs the filter on the calling thread, for good, and begins to
-// answer what it asks.
-func (l *launcher) watch() error {
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+// watch takes privileges from the calling thread and installs the filter on it,
+// for good, and begins to answer what that asks.
+func (l *launcher) watch(s *service) error {
+	asUser := !l.guards.attributes // see guardsOf
+	if _, err := renounce(asUser); err != nil {
 		return err
 	}
 	listener, err := installFilter(*l.guards)
 	if err == nil {
-		l.monitor = newMonitor(listener)
+		l.monitor = newMonitor(listener, &s.waste)
 	}
 	return err
 }
 
-// close ends the monitor, on the launcher's thread, and returns what the run
-// executed.
-func (l *launcher) close() programLog {
-	if l.monitor == nil {
-		return programLog{}
+// tell writes into e what the run executed so far.
+func (l *launcher) tell(e *exitReport) {
+	if l.monitor != nil {
+		l.monitor.log.tell(e)
 	}
-	return l.monitor.close()
+}
+
+// close ends the monitor, on the launcher's thread.
+func (l *launcher) close() {
+	if l.monitor != nil {
+		l.monitor.close()
+	}
 }
 
 // onThread runs f on an OS thread that is nobody else's and ends with f. What
@@ -137,8 +129,11 @@ func (s *service) launch(l *launcher, sp *spec, fds [4]int) (pid int, scoped boo
 	if sp.Confine {
 		s.rulesets.abi = sp.ABI
 		ruleset, step, err := s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide)})
+		if err == nil && l.guards == nil {
+			step, err = renounce(sp.User != nil)
+		}
 		if err == nil {
-			scoped, step, err = restrictThread(sp.ABI, ruleset.fd, sp.User != nil)
+			scoped, step, err = restrictThread(sp.ABI, ruleset.fd)
 		}
 		if err != nil {
 			return 0, false, failed(step, err)
@@ -165,11 +160,13 @@ func (s *service) launch(l *launcher, sp *spec, fds [4]int) (pid int, scoped boo
 			}
 		}
 	}
+	s.waste.starting.Lock()
 	pid, err := syscall.ForkExec(sp.Path, append([]string{sp.Path}, split(sp.Args)...), &syscall.ProcAttr{
 		Env:   split(sp.Env),
 		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
 		Sys:   attr,
 	})
+	s.waste.starting.Unlock()
 	if err != nil {
 		return 0, false, failed(stepExec, err)
 	}

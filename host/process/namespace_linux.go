@@ -59,7 +59,13 @@ type view struct {
 	covers map[string]cover
 	// attached is the mount at each path that was bound.
 	attached map[string]uint64
+	// looking has prepare change nothing, and fail with errChange where it
+	// would.
+	looking bool
 }
+
+// errChange says that the view is not what a run needs.
+var errChange = errors.New("it has to be changed")
 
 type cover struct {
 	fd int // O_PATH, of what was there
@@ -103,8 +109,14 @@ func (v *view) empty(dir string) error {
 		if id, err := mountAt(dir); err == nil && id == v.attached[dir] {
 			return nil
 		}
+		if v.looking {
+			return errChange
+		}
 		unix.Close(c.fd)
 		delete(v.covers, dir)
+	}
+	if v.looking {
+		return errChange
 	}
 	fd, err := openResolved(dir)
 	if err != nil {
@@ -152,11 +164,33 @@ func (v *view) own(dir string) error {
 	return nil
 }
 
+// see makes the view what the run of sp needs. It mostly is already. Changing
+// it takes a thread that may mount, which the calling one is not.
+func (s *service) see(sp *spec) error {
+	s.view.looking = true
+	err := s.view.prepare(sp)
+	s.view.looking = false
+	if err == nil {
+		return nil
+	}
+	done := make(chan error)
+	go func() {
+		umask := unix.Umask(0o022)
+		err := s.view.prepare(sp)
+		unix.Umask(umask)
+		done <- err
+	}()
+	return <-done
+}
+
 // prepare makes visible what the run of sp may use, so that nothing beneath
 // what it may write can be executed but what was granted, and hides the rest of
 // what is the daemon's.
 func (v *view) prepare(sp *spec) error {
 	if len(v.attached) > maxAttached {
+		if v.looking {
+			return errChange
+		}
 		v.clear()
 	}
 	type step struct {
@@ -290,6 +324,11 @@ func (v *view) bind(path string, attributes uint64) error {
 		if unix.Lstat(path, &have) == nil && idOf(&have) == idOf(&want) {
 			return nil
 		}
+	}
+	if v.looking {
+		return errChange
+	}
+	if bound {
 		// Nothing can be mounted on what was removed.
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 			return err
@@ -377,7 +416,10 @@ func (v *view) follow(path string, links int) error {
 		return err
 	}
 	target := string(to[:n])
-	if v.covers[dir].empty {
+	if _, err := os.Lstat(path); err != nil && v.covers[dir].empty {
+		if v.looking {
+			return errChange
+		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
@@ -399,6 +441,9 @@ func (v *view) block(socket string) error {
 	}
 	if now.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return nil
+	}
+	if v.looking {
+		return errChange
 	}
 	tree, err := unix.OpenTree(unix.AT_FDCWD, "/dev/null", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {

@@ -3,7 +3,6 @@ package process
 import (
 	"bytes"
 	"os"
-	"runtime"
 	"strconv"
 	"sync/atomic"
 	"unsafe"
@@ -76,38 +75,34 @@ type monitor struct {
 	// this process, which the child shares until then.
 	launched atomic.Bool
 	started  bool // owned by serve
-	// programs is what was executed and refused. Owned by serve until done is
-	// closed.
-	programs programLog
-	done     chan struct{}
+	// log is what was executed and refused. A program is in it before it
+	// is told, and so before it runs.
+	log   programLog
+	done  chan struct{}
+	waste *waste
 }
 
 // newMonitor takes over listener, the descriptor of installFilter on the calling
 // thread, and begins to answer.
-func newMonitor(listener int) *monitor {
-	m := &monitor{listener: listener, owner: unix.Gettid(), done: make(chan struct{})}
+func newMonitor(listener int, w *waste) *monitor {
+	m := &monitor{listener: listener, owner: unix.Gettid(), done: make(chan struct{}), waste: w}
 	go m.serve()
 	return m
 }
 
-// close ends answering when no process of the run is left, and returns what was
-// executed. It is called on the thread of newMonitor, and makes a call that the
-// filter asks about: a monitor that waits for one wakes up in every kernel, and
-// needs nothing else to wait for.
-func (m *monitor) close() programLog {
+// close ends answering when no process of the run is left. It is called on the
+// thread of newMonitor, and makes a call that the filter asks about: a monitor
+// that waits for one wakes up in every kernel, and needs nothing else to wait
+// for.
+func (m *monitor) close() {
 	unix.Syscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, uintptr(m.owner), 0)
 	<-m.done
 	unix.Close(m.listener)
-	return m.programs
 }
-
-// collectEach is after how many answers memory is collected. The supervisor
-// runs without a collector of its own (see startSupervisor).
-const collectEach = 2000
 
 func (m *monitor) serve() {
 	defer close(m.done)
-	for answered := 0; ; {
+	for {
 		var n notification
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(m.listener), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
 			if errno == unix.EINTR || errno == unix.ENOENT { // or who called was killed
@@ -130,9 +125,7 @@ func (m *monitor) serve() {
 		if over {
 			return
 		}
-		if answered++; answered%collectEach == 0 && m.launched.Load() {
-			runtime.GC()
-		}
+		m.waste.leave(wasteOfAnswer)
 	}
 }
 
@@ -207,7 +200,7 @@ func (m *monitor) mapToExecute(n *notification) answer {
 		return fails(unix.EACCES)
 	}
 	if g := m.grants.Load(); g.canWrite(path) && !g.holdsProgram(path) {
-		m.programs.refused(path, "it is a file that the tool can write, and was to be loaded as code")
+		m.log.refused(path, "it is a file that the tool can write, and was to be loaded as code")
 		return fails(unix.EACCES)
 	}
 	return goOn

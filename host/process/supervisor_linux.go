@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +34,7 @@ func IsSupervisor() bool { return len(os.Args) == 2 && os.Args[1] == verb }
 // until its daemon is gone or closes the socket; then it kills what runs and
 // returns the exit code of the process.
 func Supervise() int {
-	s := &service{ready: make(chan *launcher, 1)}
+	s := &service{over: make(chan int, 1)}
 	if os.Getenv(namespacesEnv) != "" {
 		var err error
 		if s.view, err = newView(); err != nil {
@@ -49,15 +51,14 @@ func Supervise() int {
 
 // service is the state of a supervisor.
 type service struct {
-	// rulesets is of the run that is being launched; there is one at a time.
+	// orders, rulesets and view are of the goroutine in attend; there is one at
+	// a time. view is nil outside of namespaces.
+	orders   orders
 	rulesets rulesets
-	// ready holds a launcher for the next run, or none.
-	ready chan *launcher
-	// view is nil outside of namespaces.
-	view *view
-
-	// garbage is about how many bytes may be collected.
-	garbage int
+	view     *view
+	// over gets the exit code of the process when there are no more orders.
+	over  chan int
+	waste waste
 
 	// mu guards what follows: the run under way.
 	mu sync.Mutex
@@ -99,9 +100,6 @@ func (s *service) setUp() error {
 		return fmt.Errorf("refuse core files: %w", err)
 	}
 	s.rulesets.devices = openDevices()
-	if os.Getenv(filterEnv) != "" {
-		s.makeReady(&guards{mappings: s.view == nil, attributes: true})
-	}
 	// The runtime opens its poller with the first file: now, and not in some
 	// run, so that descriptors can be counted.
 	if f, err := os.Open("/proc/self/stat"); err == nil {
@@ -118,29 +116,76 @@ func (s *service) setUp() error {
 
 func (s *service) serve() int {
 	defer s.end()
+	var g *guards
+	if os.Getenv(filterEnv) != "" {
+		g = &guards{mappings: s.view == nil, attributes: true}
+	}
 	if report(&reportFrame{Ready: true}) != nil {
 		return 0
 	}
-	in := &orders{}
+	s.await(g)
+	return <-s.over
+}
+
+// await has the next orders read by a launcher with g.
+func (s *service) await(g *guards) {
+	s.onLauncher(g, func(l *launcher, err error) {
+		if err != nil {
+			go s.attend(nil) // each run tries again, and says why it fails
+			return
+		}
+		s.attend(l)
+	})
+}
+
+// attend reads orders and carries them out, until one is a run that suits l:
+// then that is l's, and another launcher attends. l is nil, or of the calling
+// thread.
+func (s *service) attend(l *launcher) {
+	// Beside the child of the run before, which is no time that anybody waits.
+	s.waste.leave(s.orders.read)
+	s.orders.read = 0
 	for {
-		in.fds = in.fds[:0]
-		var o order
-		err := decodeFrame(in, &o)
+		o, err := s.orders.next()
 		if err == io.EOF {
-			return 0
+			s.over <- 0
+			return
 		}
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "toold: supervisor: read an order: %v\n", err)
-			return 1
+			s.over <- 1
+			return
 		}
 		switch {
 		case o.Run != nil:
-			s.collect(o.Run)
-			if len(in.fds) != 4 {
-				fmt.Fprintf(os.Stderr, "toold: supervisor: %d descriptors came with a run, not 4\n", len(in.fds))
-				return 1
+			r := &job{sp: o.Run, idle: make(chan struct{})}
+			if r.fds, err = s.orders.descriptors(); err != nil {
+				fmt.Fprintf(os.Stderr, "toold: supervisor: %v\n", err)
+				s.over <- 1
+				return
 			}
-			s.run(o.Run, [4]int(in.fds))
+			s.mu.Lock()
+			s.idle = r.idle
+			s.mu.Unlock()
+			g := s.guardsOf(r.sp)
+			if l.suits(g) {
+				s.run(l, r, func() { s.await(g) })
+				return
+			}
+			started := make(chan struct{})
+			s.onLauncher(g, func(l *launcher, err error) {
+				if err != nil {
+					r.fail("install the system call filter", err)
+					close(started)
+					return
+				}
+				s.run(l, r, func() { close(started) })
+			})
+			<-started
+			if g != nil { // the next one may be of the same kind
+				s.await(g)
+				return
+			}
 		case o.Kill:
 			s.killChild()
 		case o.Terminate:
@@ -155,14 +200,32 @@ func (s *service) serve() int {
 	}
 }
 
-// collect collects garbage, now and then. The supervisor has no collector that
-// runs by itself: one that waits for a thread which starts a child would wait
-// for ever, as that thread waits for the monitor, which would be stopped.
-func (s *service) collect(sp *spec) {
-	s.garbage += 128<<10 + 8*(len(sp.Args)+len(sp.Env))
-	if s.garbage > 2<<20 {
-		s.garbage = 0
+const (
+	// collectAt is how much garbage is collected at a time.
+	collectAt = 2 << 20
+	// wasteOfRun and wasteOfAnswer are about how many bytes a run leaves,
+	// without what was ordered, and an answer to a system call.
+	wasteOfRun    = 32 << 10
+	wasteOfAnswer = 1 << 10
+)
+
+// waste has garbage collected, now and then. The supervisor has no collector
+// that runs by itself: one that waits for a thread which starts a child would
+// wait for ever, as that thread waits for the monitor, which would be stopped.
+type waste struct {
+	// starting is held while a child is started, and while garbage is
+	// collected.
+	starting sync.Mutex
+	bytes    atomic.Int64 // about how many may be collected
+}
+
+// leave notes n bytes of garbage, and collects them if there is enough and no
+// child is being started.
+func (w *waste) leave(n int) {
+	if w.bytes.Add(int64(n)) > collectAt && w.starting.TryLock() {
+		w.bytes.Store(0)
 		runtime.GC()
+		w.starting.Unlock()
 	}
 }
 
@@ -217,55 +280,49 @@ func report(r *reportFrame) error {
 	return nil
 }
 
-// run starts a run and returns when its child exists or could not be made, so
-// that the orders that follow find it.
-func (s *service) run(sp *spec, fds [4]int) {
-	idle := make(chan struct{})
-	s.mu.Lock()
-	s.idle = idle
-	s.mu.Unlock()
-	fail := func(step string, err error) {
-		for _, fd := range fds {
-			unix.Close(fd)
-		}
-		report(&reportFrame{Fail: failed(step, err)})
-		close(idle)
+// job is a run that was ordered.
+type job struct {
+	sp  *spec
+	fds [4]int
+	// idle is closed when it has been reported.
+	idle chan struct{}
+}
+
+// fail reports that r did not begin.
+func (r *job) fail(step string, err error) {
+	for _, fd := range r.fds {
+		unix.Close(fd)
 	}
-	if s.view != nil && sp.Confine {
-		umask := unix.Umask(0o022)
-		err := s.view.prepare(sp)
-		unix.Umask(umask)
-		if err != nil {
-			fail("set up the view of files", err)
+	report(&reportFrame{Fail: failed(step, err)})
+	close(r.idle)
+}
+
+// run runs r on l's thread, which is the calling one, and is done with that. It
+// calls started when the child exists or could not be made: the orders that
+// follow are about it.
+func (s *service) run(l *launcher, r *job, started func()) {
+	defer l.close()
+	if s.view != nil && r.sp.Confine {
+		if err := s.see(r.sp); err != nil {
+			r.fail("set up the view of files", err)
+			started()
 			return
 		}
 	}
-	l, err := s.launcher(sp)
-	if err != nil {
-		fail("install the system call filter", err)
+	defer close(r.idle)
+	pid, scoped, fail := s.launch(l, r.sp, r.fds)
+	if fail != nil {
+		report(&reportFrame{Fail: fail})
+		started()
 		return
 	}
-	started := make(chan struct{})
-	l.work <- func() {
-		defer close(idle)
-		pid, scoped, fail := s.launch(l, sp, fds)
-		if fail != nil {
-			close(started)
-			l.close()
-			report(&reportFrame{Fail: fail})
-			return
-		}
-		s.mu.Lock()
-		s.pid = pid
-		s.mu.Unlock()
-		close(started)
-		e := s.reap(pid, scoped)
-		log := l.close()
-		e.Programs, e.Executed, e.Refused = log.list, log.count-log.denied, log.denied
-		report(&reportFrame{Exit: e})
-		s.makeReady(l.guards)
-	}
-	<-started
+	s.mu.Lock()
+	s.pid = pid
+	s.mu.Unlock()
+	started()
+	e := s.reap(pid, scoped)
+	l.tell(e)
+	report(&reportFrame{Exit: e})
 }
 
 // reap waits for the child pid, then kills all that is left of its tree, and
@@ -300,6 +357,30 @@ func (s *service) reap(pid int, scoped bool) *exitReport {
 type orders struct {
 	fds []int
 	oob [128]byte
+	in  *bufio.Reader
+	// read is about how many bytes reading left in memory.
+	read int
+}
+
+func (o *orders) next() (next order, err error) {
+	if o.in == nil {
+		o.in = bufio.NewReaderSize(o, 32<<10)
+	}
+	err = decodeFrame(o.in, &next)
+	if next.Run != nil {
+		o.read += wasteOfRun + 8*(len(next.Run.Args)+len(next.Run.Env))
+	}
+	return next, err
+}
+
+// descriptors are those of the run that was read last.
+func (o *orders) descriptors() (fds [4]int, err error) {
+	if len(o.fds) != len(fds) {
+		return fds, fmt.Errorf("%d descriptors came with a run, not %d", len(o.fds), len(fds))
+	}
+	copy(fds[:], o.fds)
+	o.fds = o.fds[:0]
+	return fds, nil
 }
 
 func (o *orders) Read(p []byte) (int, error) {
