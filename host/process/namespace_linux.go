@@ -133,9 +133,26 @@ func (v *view) empty(dir string) error {
 
 // mountAt is the mount that path is on.
 func mountAt(path string) (uint64, error) {
+	at, err := seenAt(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW)
+	return at.mount, err
+}
+
+// seen is what is at a path in a view.
+type seen struct {
+	id    fileID
+	mount uint64
+	kind  uint16 // S_IFDIR and the like
+}
+
+func seenAt(dir int, path string, flags int) (seen, error) {
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &st)
-	return st.Mnt_id, err
+	_, err := ignoringEINTR(func() (int, error) {
+		return 0, unix.Statx(dir, path, flags, unix.STATX_MNT_ID|unix.STATX_INO|unix.STATX_TYPE, &st)
+	})
+	if err == nil && st.Mask&unix.STATX_MNT_ID == 0 {
+		err = errors.New("this kernel does not tell mounts apart: use Linux 5.8 or later")
+	}
+	return seen{fileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}, st.Mnt_id, st.Mode & unix.S_IFMT}, err
 }
 
 // own puts copies, which are this user's, in the place of root's files in dir.
@@ -249,16 +266,16 @@ func (v *view) clear() {
 
 // hide empties a folder. Files are hidden by Landlock.
 func (v *view) hide(path string) error {
-	var st unix.Stat_t
-	if path = leadsTo(path); unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	at, err := seenAt(unix.AT_FDCWD, path, 0)
+	if err != nil || at.kind != unix.S_IFDIR {
 		return nil
 	}
-	if outer, _, ok := v.under(path); ok && v.covers[outer].empty {
-		if id, err := mountAt(path); err == nil && id == v.attached[outer] {
+	for dir, c := range v.covers {
+		if c.empty && v.attached[dir] == at.mount {
 			return nil // there is only what was made to bind something in it
 		}
 	}
-	return v.empty(path)
+	return v.empty(leadsTo(path))
 }
 
 // bindData binds a folder so that nothing in it can be executed.
@@ -268,8 +285,8 @@ func (v *view) bindData(path string) error {
 
 // under is the innermost cover that path lies beneath, and the way from there.
 func (v *view) under(path string) (dir, rest string, ok bool) {
-	for _, c := range slices.Sorted(maps.Keys(v.covers)) {
-		if path != c && Beneath(c, path) {
+	for c := range v.covers {
+		if len(c) >= len(dir) && path != c && Beneath(c, path) {
 			dir, ok = c, true
 		}
 	}
@@ -297,10 +314,16 @@ func (v *view) behind(path string, flags int) (int, error) {
 // does nothing where that was done and nothing was replaced since.
 func (v *view) bind(path string, attributes uint64) error {
 	id, bound := v.attached[path]
-	now, err := mountAt(path)
-	bound = bound && err == nil && now == id
-	if _, _, under := v.under(path); bound && !under {
-		return nil // with the folder that it was mounted on it would be gone
+	now, err := seenAt(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW)
+	bound = bound && err == nil && now.mount == id
+	if bound {
+		dir, rest, under := v.under(path)
+		if !under {
+			return nil // with the folder that it was mounted on it would be gone
+		}
+		if was, err := seenAt(v.covers[dir].fd, rest, unix.AT_SYMLINK_NOFOLLOW); err == nil && was.id == now.id {
+			return nil
+		}
 	}
 	src, err := v.behind(path, unix.O_NOFOLLOW)
 	if err != nil {
@@ -312,18 +335,13 @@ func (v *view) bind(path string, attributes uint64) error {
 			unix.Close(src)
 		}
 	}()
-	var want, have unix.Stat_t
+	var want unix.Stat_t
 	if err := unix.Fstat(src, &want); err != nil {
 		return err
 	}
 	kind := want.Mode & unix.S_IFMT
 	if kind == unix.S_IFLNK {
 		return unix.ELOOP
-	}
-	if bound {
-		if unix.Lstat(path, &have) == nil && idOf(&have) == idOf(&want) {
-			return nil
-		}
 	}
 	if v.looking {
 		return errChange
