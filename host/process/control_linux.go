@@ -7,17 +7,20 @@ import (
 	"io"
 )
 
-// The control socket between the daemon and a supervisor carries frames: four
-// bytes of length, little endian, then JSON. Both ends are the same program.
-// The first byte of a frame with a spec carries four descriptors: 0, 1, 2 of
-// the child and its working folder.
+// Between the daemon and a supervisor, which are the same program, are two
+// sockets that carry frames: four bytes of length, little endian, then JSON. On
+// one are runs and reports. Behind the frame of a run come its lists, as they
+// are; its first byte carries four descriptors: 0, 1, 2 of the child and its
+// working folder. On the other is what becomes of a run under way, so that each
+// socket has one reader that waits for nothing else.
 
-// maxFrame is beyond any frame: arguments, environment and paths in base64.
+// maxFrame is beyond any frame, and any lists: arguments, environment and paths.
 const maxFrame = 16 << 20
 
-// order is what the daemon sends.
+// order is what the daemon sends about a run under way.
 type order struct {
-	Run *spec `json:"run,omitempty"`
+	// N is which run it is about.
+	N int `json:"n"`
 	// Signal goes to the child's process group.
 	Signal int `json:"signal,omitempty"`
 	// Terminate sends SIGTERM to the whole tree.
@@ -26,28 +29,35 @@ type order struct {
 	Kill bool `json:"kill,omitempty"`
 }
 
-// spec is one run. Lists are joined, since a JSON string would change bytes
-// that are not UTF-8 and an argument must arrive as it was.
+// spec is one run.
 type spec struct {
+	// N is which run of its supervisor it is.
+	N       int    `json:"n"`
 	Path    string `json:"path"`
-	Args    []byte `json:"args,omitempty"`
-	Env     []byte `json:"env,omitempty"`
 	Confine bool   `json:"confine,omitempty"`
 	// Filter has system calls judged; Lines are then the only command lines
 	// for a shell, unless AnyLine.
-	Filter bool `json:"filter,omitempty"`
+	Filter  bool `json:"filter,omitempty"`
+	AnyLine bool `json:"any_line,omitempty"`
 	// ABI is the version of Landlock that is used.
-	ABI     int    `json:"abi,omitempty"`
-	Lines   []byte `json:"lines,omitempty"`
-	AnyLine bool   `json:"any_line,omitempty"`
-	Write   []byte `json:"write,omitempty"`
-	Exec    []byte `json:"exec,omitempty"`
-	Hide    []byte `json:"hide,omitempty"`
-	Show    []byte `json:"show,omitempty"`
-	Sockets []byte `json:"sockets,omitempty"`
+	ABI int `json:"abi,omitempty"`
 	// Dir is the working folder; the descriptor says which one it is.
 	Dir  string  `json:"dir"`
 	User *UserID `json:"user,omitempty"`
+	// Sizes are the bytes of each of lists.
+	Sizes []int `json:"sizes"`
+
+	lists `json:"-"`
+}
+
+// lists are joined, and not JSON, which would change bytes that are not UTF-8:
+// an argument must arrive as it was.
+type lists struct {
+	Args, Env, Lines, Write, Exec, Hide, Show, Sockets []byte
+}
+
+func (l *lists) all() []*[]byte {
+	return []*[]byte{&l.Args, &l.Env, &l.Lines, &l.Write, &l.Exec, &l.Hide, &l.Show, &l.Sockets}
 }
 
 // reportFrame is what a supervisor sends.
@@ -121,6 +131,44 @@ func encodeFrame(v any) ([]byte, error) {
 	binary.LittleEndian.PutUint32(frame, uint32(len(body)))
 	copy(frame[4:], body)
 	return frame, nil
+}
+
+func encodeSpec(sp *spec) ([]byte, error) {
+	all := sp.all()
+	sp.Sizes = make([]int, len(all))
+	for i, list := range all {
+		sp.Sizes[i] = len(*list)
+	}
+	frame, err := encodeFrame(sp)
+	for _, list := range all {
+		frame = append(frame, *list...)
+	}
+	return frame, err
+}
+
+func decodeSpec(r io.Reader) (*spec, error) {
+	sp := &spec{}
+	if err := decodeFrame(r, sp); err != nil {
+		return nil, err
+	}
+	all, size := sp.all(), 0
+	if len(sp.Sizes) != len(all) {
+		return nil, fmt.Errorf("read control frame: %d lists, not %d", len(sp.Sizes), len(all))
+	}
+	for _, n := range sp.Sizes {
+		if n < 0 || n > maxFrame-size {
+			return nil, fmt.Errorf("read control frame: its lists are over the limit of %d bytes", maxFrame)
+		}
+		size += n
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, fmt.Errorf("read control frame: %w", err)
+	}
+	for i, n := range sp.Sizes {
+		*all[i], b = b[:n:n], b[n:]
+	}
+	return sp, nil
 }
 
 func decodeFrame(r io.Reader, v any) error {

@@ -11,8 +11,8 @@ import (
 // launcher is an OS thread that is to start the child of one run, with the
 // working folder of its own, and with the privileges and under the filter that
 // guards ask for, if there are any. All that takes some tenths of a
-// millisecond, which no run has to wait for: it is made while the run before is
-// under way, and reads by itself the order that it carries out.
+// millisecond, which no run has to wait for: it is made beforehand, and reads by
+// itself the run that it is for.
 type launcher struct {
 	guards  *guards  // nil: no filter
 	monitor *monitor // of the filter
@@ -71,7 +71,7 @@ func (l *launcher) tell(e *exitReport) {
 
 // close ends the monitor, on the launcher's thread.
 func (l *launcher) close() {
-	if l.monitor != nil {
+	if l != nil && l.monitor != nil {
 		l.monitor.close()
 	}
 }
@@ -101,18 +101,15 @@ func failed(step string, err error) *failReport {
 }
 
 // launch makes the calling thread, which is l's, what the child is to be, and
-// starts the child from it. It closes fds. scoped reports that this thread can
+// starts the child from it. It closes r. scoped reports that this thread can
 // signal the run's processes and no others.
 //
 // Under a filter nothing may wait for all threads to stop, as the garbage
 // collector does: this one waits, while it starts the child, for the monitor's
 // answer to the child's execve.
-func (s *service) launch(l *launcher, sp *spec, fds [4]int) (pid int, scoped bool, fail *failReport) {
-	defer func() {
-		for _, fd := range fds {
-			unix.Close(fd)
-		}
-	}()
+func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failReport) {
+	defer r.close()
+	sp, fds := r.sp, &r.fds
 	dir := fds[3]
 	if s.view != nil {
 		// The descriptor is of the daemon's mounts. The folder has to be

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -69,8 +70,9 @@ type grant struct {
 
 // supervisor is the daemon's end of one.
 type supervisor struct {
-	cmd  *exec.Cmd
-	conn *os.File
+	cmd *exec.Cmd
+	// conn is for runs and reports, orders for what becomes of a run.
+	conn, orders *os.File
 	// reports are what it sends; closed when it is gone.
 	reports chan reportFrame
 	// runs is owned by the run that holds the supervisor.
@@ -78,16 +80,17 @@ type supervisor struct {
 	// busy says that it may hold a run, asked that it was told to go. Both
 	// are guarded by starter.mu.
 	busy, asked bool
-	// send guards writes to conn.
+	// send guards writes to orders.
 	send sync.Mutex
 	// namespaces says that it is started in namespaces of its own. Fixed.
 	namespaces bool
 }
 
-// child is one run under way.
+// child is one run under way: the nth of s.
 type child struct {
 	done chan outcome
 	s    *supervisor
+	n    int
 }
 
 type outcome struct {
@@ -150,7 +153,13 @@ func (s *supervisor) goLocked() {
 	if !s.busy {
 		s.cmd.Process.Kill()
 	}
+	s.hangUp()
+}
+
+// hangUp has s end, after the run that it holds, which it kills.
+func (s *supervisor) hangUp() {
 	s.conn.Close()
+	s.orders.Close()
 }
 
 // tryNamespaces starts the first supervisor in namespaces of its own, which not
@@ -328,17 +337,17 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 		r.gone.Done()
 		return fault.Errorf(fault.Overloaded, "start a supervisor for a binary: %w: this host has no room now; try again", err)
 	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	conn, theirs, err := controlPair()
 	if err != nil {
 		return drop(err)
 	}
-	theirs := os.NewFile(uintptr(pair[1]), "control")
 	defer theirs.Close()
-	if err := unix.SetNonblock(pair[0], true); err != nil {
-		unix.Close(pair[0])
+	orders, theirOrders, err := controlPair()
+	if err != nil {
+		conn.Close()
 		return drop(err)
 	}
-	conn := os.NewFile(uintptr(pair[0]), "control")
+	defer theirOrders.Close()
 	s.cmd = &exec.Cmd{
 		Path: "/proc/self/exe", // this program, also after it was replaced on disk
 		Args: []string{filepath.Base(os.Args[0]), verb},
@@ -346,7 +355,7 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 		Dir:  "/",
 		// What it cannot report: a crash of its own.
 		Stderr:     os.Stderr,
-		ExtraFiles: []*os.File{theirs},
+		ExtraFiles: []*os.File{theirs, theirOrders},
 		// A session of its own: no terminal's signals and none to open, and
 		// a name for all that is left when the supervisor itself is killed.
 		// Where an unconfined child has stopped it, the end of this process
@@ -362,11 +371,12 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 	}
 	if err := s.cmd.Start(); err != nil {
 		conn.Close()
+		orders.Close()
 		return drop(err)
 	}
 	// From here on read and bury own its end.
 	r.mu.Lock()
-	s.conn = conn
+	s.conn, s.orders = conn, orders
 	if r.closed {
 		s.goLocked()
 	}
@@ -375,11 +385,11 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 	go r.read(s)
 	first, ok := <-s.reports
 	if ok && first.Fail != nil {
-		conn.Close()
+		s.hangUp()
 		return errors.New(first.Fail.Text)
 	}
 	if !ok || !first.Ready {
-		conn.Close()
+		s.hangUp()
 		return fault.Errorf(fault.Internal, "start a supervisor for a binary: it ended or did not answer; this program's main must begin with process.Supervise: see toold's log")
 	}
 	return nil
@@ -388,9 +398,10 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 // read passes on what s reports until s is gone, then buries it.
 func (r *Runner) read(s *supervisor) {
 	defer r.gone.Done()
+	from := bufio.NewReaderSize(s.conn, 1<<10)
 	for first := true; ; first = false {
 		var in reportFrame
-		if err := decodeFrame(s.conn, &in); err != nil {
+		if err := decodeFrame(from, &in); err != nil {
 			break
 		}
 		if first {
@@ -398,7 +409,7 @@ func (r *Runner) read(s *supervisor) {
 		}
 		s.reports <- in
 	}
-	s.conn.Close()
+	s.hangUp()
 
 	r.mu.Lock()
 	asked := s.asked
@@ -484,7 +495,8 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 	if err := r.status.admits(c); err != nil {
 		return nil, err
 	}
-	sp := &spec{Path: c.Path, Args: join(c.Args), Env: join(c.Env), Dir: c.Dir}
+	sp := &spec{Path: c.Path, Dir: c.Dir}
+	sp.Args, sp.Env = join(c.Args), join(c.Env)
 	if !c.Confine.Off {
 		sp.Confine, sp.Write, sp.Exec, sp.Hide = true, join(c.Confine.Write), join(c.Confine.Exec), join(c.Confine.Hide)
 		sp.ABI, sp.User = r.status.ABI, c.Confine.User
@@ -518,17 +530,18 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 			return nil, err
 		}
 		s.runs++
-		if err := s.order(&order{Run: sp}, fds...); err != nil {
-			// It was killed while it was idle, and did not get the order
+		sp.N = s.runs
+		if err := s.begin(sp, fds); err != nil {
+			// It was killed while it was idle, and did not get the run
 			// whole: nothing ran.
-			s.conn.Close()
+			s.hangUp()
 			if try < r.config.Ready {
 				continue
 			}
 			over()
 			return nil, fault.Errorf(fault.Internal, "run %s: supervisors end as soon as they are there: %w: see toold's log", c.Path, err)
 		}
-		ch := &child{s: s, done: make(chan outcome, 1)}
+		ch := &child{s: s, n: s.runs, done: make(chan outcome, 1)}
 		go func() {
 			o := r.await(c, s)
 			over()
@@ -572,18 +585,28 @@ func (r *Runner) await(c *Command, s *supervisor) outcome {
 	return outcome{err: fault.Errorf(fault.Internal, "run %s: its supervisor answered what it should not", c.Path)}
 }
 
-// order sends o, with descriptors when there are any.
-func (s *supervisor) order(o *order, fds ...int) error {
-	frame, err := encodeFrame(o)
+// controlPair is a socket of the daemon's, and a supervisor's end of it.
+func controlPair() (ours, theirs *os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	theirs = os.NewFile(uintptr(pair[1]), "control")
+	if err := unix.SetNonblock(pair[0], true); err != nil {
+		unix.Close(pair[0])
+		theirs.Close()
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(pair[0]), "control"), theirs, nil
+}
+
+// begin sends the run sp, with its descriptors.
+func (s *supervisor) begin(sp *spec, fds []int) error {
+	frame, err := encodeSpec(sp)
 	if err != nil {
 		return err
 	}
-	var rights []byte
-	if len(fds) > 0 {
-		rights = unix.UnixRights(fds...)
-	}
-	s.send.Lock()
-	defer s.send.Unlock()
+	rights := unix.UnixRights(fds...)
 	raw, err := s.conn.SyscallConn()
 	if err != nil {
 		return err
@@ -609,9 +632,20 @@ func (s *supervisor) order(o *order, fds ...int) error {
 	return errors.Join(err, sent)
 }
 
-func (c *child) signal(n syscall.Signal) { c.s.order(&order{Signal: int(n)}) }
-func (c *child) terminate()              { c.wake(); c.s.order(&order{Terminate: true}) }
-func (c *child) kill()                   { c.wake(); c.s.order(&order{Kill: true}) }
+// order sends o about c. When it cannot be sent there is no supervisor, and so
+// no run.
+func (c *child) order(o *order) {
+	o.N = c.n
+	if frame, err := encodeFrame(o); err == nil {
+		c.s.send.Lock()
+		defer c.s.send.Unlock()
+		c.s.orders.Write(frame)
+	}
+}
+
+func (c *child) signal(n syscall.Signal) { c.order(&order{Signal: int(n)}) }
+func (c *child) terminate()              { c.wake(); c.order(&order{Terminate: true}) }
+func (c *child) kill()                   { c.wake(); c.order(&order{Kill: true}) }
 
 // abandon kills the supervisor, which did not see to it that the run ended.
 func (c *child) abandon() { c.s.cmd.Process.Kill() }

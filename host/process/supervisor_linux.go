@@ -19,8 +19,11 @@ import (
 // verb is the hidden argument that makes this program a supervisor.
 const verb = "supervise-processes"
 
-// controlFD is the supervisor's end of the control socket.
-const controlFD = 3
+// The supervisor's ends of its sockets.
+const (
+	controlFD = 3 // runs and reports
+	orderFD   = 4 // what becomes of a run
+)
 
 // patience is how long a supervisor tries to kill a tree before it reports
 // that it could not. SIGKILL takes at once but for a process that waits in
@@ -34,7 +37,8 @@ func IsSupervisor() bool { return len(os.Args) == 2 && os.Args[1] == verb }
 // until its daemon is gone or closes the socket; then it kills what runs and
 // returns the exit code of the process.
 func Supervise() int {
-	s := &service{over: make(chan int, 1)}
+	s := &service{over: make(chan int, 2)}
+	s.begun.L = &s.mu
 	if os.Getenv(namespacesEnv) != "" {
 		var err error
 		if s.view, err = newView(); err != nil {
@@ -51,22 +55,28 @@ func Supervise() int {
 
 // service is the state of a supervisor.
 type service struct {
-	// orders, rulesets and view are of the goroutine in attend; there is one at
-	// a time. view is nil outside of namespaces.
-	orders   orders
+	// control, rulesets and view are of the launcher that is to run the next run
+	// or runs one; there is one at a time. view is nil outside of namespaces.
+	control  control
 	rulesets rulesets
 	view     *view
-	// over gets the exit code of the process when there are no more orders.
+	// over gets the exit code of the process when no more is ordered.
 	over  chan int
 	waste waste
 
 	// mu guards what follows: the run under way.
 	mu sync.Mutex
+	// n is which run it is, and changes when its child exists or could not be
+	// made, of which begun tells.
+	n     int
+	begun sync.Cond
 	// pid is the child's, and its process group's. 0: none runs, or it was
 	// reaped, and the number may be another's.
 	pid int
 	// idle is closed when the run has been reported; nil before the first.
 	idle chan struct{}
+	// ending has runs killed as they begin.
+	ending bool
 }
 
 func (s *service) setUp() error {
@@ -83,8 +93,10 @@ func (s *service) setUp() error {
 			}
 		}
 	}
-	if kind, err := unix.GetsockoptInt(controlFD, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_STREAM {
-		return errors.New("no control socket")
+	for _, fd := range []int{controlFD, orderFD} {
+		if kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_STREAM {
+			return errors.New("no control socket")
+		}
 	}
 	// Orphans of a run come to this process, not to init.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -124,68 +136,85 @@ func (s *service) serve() int {
 		return 0
 	}
 	s.await(g)
+	go s.listen()
 	return <-s.over
 }
 
-// await has the next orders read by a launcher with g.
+// await has a launcher with g read the next run.
 func (s *service) await(g *guards) {
 	s.onLauncher(g, func(l *launcher, err error) {
 		if err != nil {
-			go s.attend(nil) // each run tries again, and says why it fails
-			return
+			l = nil // the run itself tries again, and says why it fails
 		}
 		s.attend(l)
 	})
 }
 
-// attend reads orders and carries them out, until one is a run that suits l:
-// then that is l's, and another launcher attends. l is nil, or of the calling
-// thread.
+// attend reads the next run and has it run: on l, of the calling thread, if it
+// suits, otherwise on a launcher that is made for it. Then another attends.
 func (s *service) attend(l *launcher) {
-	// Beside the child of the run before, which is no time that anybody waits.
-	s.waste.leave(s.orders.read)
-	s.orders.read = 0
+	// Nobody waits now.
+	s.waste.leave(s.control.wasted)
+	s.control.wasted = 0
+	sp, fds, err := s.control.next()
+	if err != nil {
+		code := 0
+		if err != io.EOF {
+			fmt.Fprintf(os.Stderr, "toold: supervisor: read a run: %v\n", err)
+			code = 1
+		}
+		s.over <- code
+		return
+	}
+	r := &job{sp: sp, fds: fds, idle: make(chan struct{})}
+	s.mu.Lock()
+	ending := s.ending
+	s.idle = r.idle
+	s.mu.Unlock()
+	if ending {
+		return
+	}
+	g := s.guardsOf(sp)
+	if l.suits(g) {
+		s.run(l, r)
+		s.await(g)
+	} else {
+		s.onLauncher(g, func(l *launcher, err error) {
+			if err != nil {
+				s.fail(r, failed("install the system call filter", err))
+			} else {
+				s.run(l, r)
+				defer l.close()
+			}
+			s.await(g)
+		})
+	}
+	l.close()
+}
+
+// listen reads orders and carries them out.
+func (s *service) listen() {
+	from := bufio.NewReaderSize(os.NewFile(orderFD, "orders"), 1<<10)
 	for {
-		o, err := s.orders.next()
-		if err == io.EOF {
-			s.over <- 0
-			return
-		}
+		var o order
+		err := decodeFrame(from, &o)
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "toold: supervisor: read an order: %v\n", err)
-			s.over <- 1
+			code := 0
+			if err != io.EOF {
+				fmt.Fprintf(os.Stderr, "toold: supervisor: read an order: %v\n", err)
+				code = 1
+			}
+			s.over <- code
 			return
 		}
+		s.mu.Lock()
+		for s.n < o.N {
+			s.begun.Wait()
+		}
+		now := s.n == o.N
+		s.mu.Unlock()
 		switch {
-		case o.Run != nil:
-			r := &job{sp: o.Run, idle: make(chan struct{})}
-			if r.fds, err = s.orders.descriptors(); err != nil {
-				fmt.Fprintf(os.Stderr, "toold: supervisor: %v\n", err)
-				s.over <- 1
-				return
-			}
-			s.mu.Lock()
-			s.idle = r.idle
-			s.mu.Unlock()
-			g := s.guardsOf(r.sp)
-			if l.suits(g) {
-				s.run(l, r, func() { s.await(g) })
-				return
-			}
-			started := make(chan struct{})
-			s.onLauncher(g, func(l *launcher, err error) {
-				if err != nil {
-					r.fail("install the system call filter", err)
-					close(started)
-					return
-				}
-				s.run(l, r, func() { close(started) })
-			})
-			<-started
-			if g != nil { // the next one may be of the same kind
-				s.await(g)
-				return
-			}
+		case !now: // it is over
 		case o.Kill:
 			s.killChild()
 		case o.Terminate:
@@ -231,10 +260,11 @@ func (w *waste) leave(n int) {
 
 // end kills what runs and waits until it was killed.
 func (s *service) end() {
-	s.killChild()
 	s.mu.Lock()
+	s.ending = true
 	idle := s.idle
 	s.mu.Unlock()
+	s.killChild()
 	if idle != nil {
 		<-idle // it gives up by itself after patience
 	}
@@ -288,41 +318,52 @@ type job struct {
 	idle chan struct{}
 }
 
-// fail reports that r did not begin.
-func (r *job) fail(step string, err error) {
-	for _, fd := range r.fds {
-		unix.Close(fd)
+// begin notes that the child of r is pid, or, with 0, that there will be none.
+func (s *service) begin(r *job, pid int) {
+	s.mu.Lock()
+	s.n, s.pid = r.sp.N, pid
+	ending := s.ending
+	s.begun.Broadcast()
+	s.mu.Unlock()
+	if ending {
+		s.killChild()
 	}
-	report(&reportFrame{Fail: failed(step, err)})
+}
+
+// fail reports that r did not begin.
+func (s *service) fail(r *job, why *failReport) {
+	s.begin(r, 0)
+	report(&reportFrame{Fail: why})
 	close(r.idle)
 }
 
-// run runs r on l's thread, which is the calling one, and is done with that. It
-// calls started when the child exists or could not be made: the orders that
-// follow are about it.
-func (s *service) run(l *launcher, r *job, started func()) {
-	defer l.close()
+// run runs r on l's thread, which is the calling one and is of no use for
+// another run.
+func (s *service) run(l *launcher, r *job) {
 	if s.view != nil && r.sp.Confine {
 		if err := s.see(r.sp); err != nil {
-			r.fail("set up the view of files", err)
-			started()
+			r.close()
+			s.fail(r, failed("set up the view of files", err))
 			return
 		}
 	}
-	defer close(r.idle)
-	pid, scoped, fail := s.launch(l, r.sp, r.fds)
+	pid, scoped, fail := s.launch(l, r)
 	if fail != nil {
-		report(&reportFrame{Fail: fail})
-		started()
+		s.fail(r, fail)
 		return
 	}
-	s.mu.Lock()
-	s.pid = pid
-	s.mu.Unlock()
-	started()
+	s.begin(r, pid)
 	e := s.reap(pid, scoped)
 	l.tell(e)
 	report(&reportFrame{Exit: e})
+	close(r.idle)
+}
+
+// close lets go of what came with r.
+func (r *job) close() {
+	for _, fd := range r.fds {
+		unix.Close(fd)
+	}
 }
 
 // reap waits for the child pid, then kills all that is left of its tree, and
@@ -353,39 +394,34 @@ func (s *service) reap(pid int, scoped bool) *exitReport {
 	return e
 }
 
-// orders reads the control socket, and keeps the descriptors that come along.
-type orders struct {
+// control reads the control socket, and keeps the descriptors that come along.
+type control struct {
 	fds []int
 	oob [128]byte
 	in  *bufio.Reader
-	// read is about how many bytes reading left in memory.
-	read int
+	// wasted is about how many bytes reading left in memory.
+	wasted int
 }
 
-func (o *orders) next() (next order, err error) {
-	if o.in == nil {
-		o.in = bufio.NewReaderSize(o, 32<<10)
+func (c *control) next() (sp *spec, fds [4]int, err error) {
+	if c.in == nil {
+		c.in = bufio.NewReaderSize(c, 32<<10)
 	}
-	err = decodeFrame(o.in, &next)
-	if next.Run != nil {
-		o.read += wasteOfRun + 8*(len(next.Run.Args)+len(next.Run.Env))
+	if sp, err = decodeSpec(c.in); err != nil {
+		return nil, fds, err
 	}
-	return next, err
+	c.wasted += wasteOfRun + 8*(len(sp.Args)+len(sp.Env))
+	if len(c.fds) != len(fds) {
+		return nil, fds, fmt.Errorf("%d descriptors came with it, not %d", len(c.fds), len(fds))
+	}
+	copy(fds[:], c.fds)
+	c.fds = c.fds[:0]
+	return sp, fds, nil
 }
 
-// descriptors are those of the run that was read last.
-func (o *orders) descriptors() (fds [4]int, err error) {
-	if len(o.fds) != len(fds) {
-		return fds, fmt.Errorf("%d descriptors came with a run, not %d", len(o.fds), len(fds))
-	}
-	copy(fds[:], o.fds)
-	o.fds = o.fds[:0]
-	return fds, nil
-}
-
-func (o *orders) Read(p []byte) (int, error) {
+func (c *control) Read(p []byte) (int, error) {
 	for {
-		n, oobn, _, _, err := unix.Recvmsg(controlFD, p, o.oob[:], unix.MSG_CMSG_CLOEXEC)
+		n, oobn, _, _, err := unix.Recvmsg(controlFD, p, c.oob[:], unix.MSG_CMSG_CLOEXEC)
 		if err == unix.EINTR {
 			continue
 		}
@@ -396,7 +432,7 @@ func (o *orders) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		}
 		if oobn > 0 {
-			messages, err := unix.ParseSocketControlMessage(o.oob[:oobn])
+			messages, err := unix.ParseSocketControlMessage(c.oob[:oobn])
 			if err != nil {
 				return 0, err
 			}
@@ -405,7 +441,7 @@ func (o *orders) Read(p []byte) (int, error) {
 				if err != nil {
 					return 0, err
 				}
-				o.fds = append(o.fds, fds...)
+				c.fds = append(c.fds, fds...)
 			}
 		}
 		return n, nil
