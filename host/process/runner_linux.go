@@ -351,8 +351,13 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 	s.cmd = &exec.Cmd{
 		Path: "/proc/self/exe", // this program, also after it was replaced on disk
 		Args: []string{filepath.Base(os.Args[0]), verb},
-		Env:  []string{"GOMAXPROCS=2", "GOGC=off"}, // see collect
-		Dir:  "/",
+		// The thread that starts a child holds one processor of the runtime
+		// while the monitor, which it waits for, needs another. Two threads
+		// wait in the kernel most of the time; as long as none is idle beside
+		// theirs, the runtime looks at them every few microseconds, to take
+		// one away. For GOGC see waste.
+		Env: []string{"GOMAXPROCS=3", "GOGC=off"},
+		Dir: "/",
 		// What it cannot report: a crash of its own.
 		Stderr:     os.Stderr,
 		ExtraFiles: []*os.File{theirs, theirOrders},

@@ -60,6 +60,8 @@ type service struct {
 	control  control
 	rulesets rulesets
 	view     *view
+	// orders is of listen.
+	orders *os.File
 	// over gets the exit code of the process when no more is ordered.
 	over  chan int
 	waste waste
@@ -98,6 +100,11 @@ func (s *service) setUp() error {
 			return errors.New("no control socket")
 		}
 	}
+	// Waiting in the poller takes no thread: see startSupervisor.
+	if err := unix.SetNonblock(orderFD, true); err != nil {
+		return err
+	}
+	s.orders = os.NewFile(orderFD, "orders")
 	// Orphans of a run come to this process, not to init.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a subreaper: %w", err)
@@ -194,7 +201,7 @@ func (s *service) attend(l *launcher) {
 
 // listen reads orders and carries them out.
 func (s *service) listen() {
-	from := bufio.NewReaderSize(os.NewFile(orderFD, "orders"), 1<<10)
+	from := bufio.NewReaderSize(s.orders, 1<<10)
 	for {
 		var o order
 		err := decodeFrame(from, &o)
