@@ -56,8 +56,10 @@ type starter struct {
 	all      map[*supervisor]struct{}
 	starting int
 	closed   bool
-	// filters is how many system call filters this process is under.
-	filters int
+	// filters is how many system call filters this process is under, namespace
+	// its process namespace.
+	filters   int
+	namespace fileID
 	// gone counts the goroutines that start and bury supervisors.
 	gone sync.WaitGroup
 }
@@ -103,6 +105,7 @@ func (r *Runner) open() {
 	if self, err := statusFile(os.Getpid()); err == nil {
 		r.filters = self.filters
 	}
+	r.namespace, _ = processNamespace("self") // zero: it is not known
 	r.status = Confinement()
 	r.status.cut(r.config.Most)
 	r.tryNamespaces()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -109,6 +110,14 @@ func (r *Runner) Runs(pid int) bool {
 	if pid == self {
 		return false
 	}
+	// The shortest look first, since every call waits for it: in namespaces no
+	// confined process is in this one's.
+	if r.status.Namespaces {
+		theirs, err := processNamespace(strconv.Itoa(pid)) // another user's is not told
+		if err == nil && theirs == r.namespace {
+			return false
+		}
+	}
 	if r.status.Filter {
 		s, err := statusFile(pid)
 		if err != nil {
@@ -131,12 +140,15 @@ func (r *Runner) Runs(pid int) bool {
 	if !r.status.Filter {
 		return false
 	}
-	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
-	if err != nil {
-		return true
-	}
-	ours, err := os.Readlink("/proc/self/ns/pid")
-	return err != nil || theirs == ours
+	theirs, err := processNamespace(strconv.Itoa(pid))
+	return err != nil || theirs == r.namespace || r.namespace == (fileID{})
+}
+
+// processNamespace is that of process, as no other is called while it exists.
+func processNamespace(process string) (fileID, error) {
+	var st unix.Stat_t
+	err := unix.Stat("/proc/"+process+"/ns/pid", &st)
+	return idOf(&st), err
 }
 
 // supervisors are the processes of those that live.
@@ -156,7 +168,7 @@ func (r *Runner) supervisors() map[int]bool {
 type restrictions struct{ noNewPrivs, filters int }
 
 func statusFile(pid int) (r restrictions, err error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	b, err := readProc("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
 		return r, err
 	}
@@ -212,7 +224,7 @@ func (r *Runner) killOrphans(deadline time.Time) (left bool) {
 
 // parent is the process that started pid, or adopted it.
 func parent(pid int) (int, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	b, err := readProc("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, err
 	}
@@ -222,4 +234,24 @@ func parent(pid int) (int, error) {
 		return 0, io.ErrUnexpectedEOF
 	}
 	return strconv.Atoi(string(fields[1]))
+}
+
+// readProc reads a file of /proc, whose size nothing tells beforehand.
+func readProc(path string) ([]byte, error) {
+	fd, err := ignoringEINTR(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 0, 4<<10)
+	for {
+		n, err := readRaw(fd, b[len(b):cap(b)])
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return b, nil
+		}
+		b = slices.Grow(b[:len(b)+n], 1<<10)
+	}
 }
