@@ -119,10 +119,10 @@ func TestNewRefuses(t *testing.T) {
 		lang toolchain.Language
 		want string
 	}{
-		{"Greet", toolchain.Go, "no name of a tool"},
-		{filepath.Join(t.TempDir(), "a b"), toolchain.Go, "no name of a tool"},
+		{"Greet", toolchain.Go, "not a tool name"},
+		{filepath.Join(t.TempDir(), "a b"), toolchain.Go, "not a tool name"},
 		{filepath.Join(t.TempDir(), "greet"), "cobol", "no SDK"},
-		{full, toolchain.C, "something in it"},
+		{full, toolchain.C, "not empty"},
 	} {
 		if err := New(tt.dir, tt.lang, false); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s in %s: %v, must say %q", tt.dir, tt.lang, err, tt.want)

@@ -18,10 +18,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/toold/toold/host/fault"
-	"github.com/toold/toold/host/process"
 	"os/exec"
 	"unsafe"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/process"
 )
 
 // The test binary is also a hostile tool: with this argument it does the one
