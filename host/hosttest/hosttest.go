@@ -19,15 +19,22 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/guest"
 )
 
 // Main runs the tests of m, or, in a process that the daemon started from this
 // test binary, what that process is for. It returns the exit code.
 func Main(m *testing.M) int {
+	if raceEnabled && guest.IsCompiler() {
+		err := execPlain()
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	if code, ok := host.Child(); ok {
 		return code
 	}
 	code := m.Run()
+	removePlain()
 	guests.Lock()
 	defer guests.Unlock()
 	if guests.dir != "" {
@@ -53,6 +60,11 @@ type Daemon struct {
 // test; with no Tools, tools is an empty folder.
 func Start(t testing.TB, c config.Config) *Daemon {
 	t.Helper()
+	if raceEnabled {
+		if err := buildPlain(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// Unix socket paths are short; t.TempDir is not.
 	dir, err := os.MkdirTemp("", "toold")
 	if err != nil {
