@@ -20,6 +20,7 @@ import (
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/tools"
 )
 
 // Main runs the tests of m, or, in a process that the daemon started from this
@@ -157,14 +158,7 @@ func (d *Daemon) Tool(t testing.TB, name string, def map[string]any, modules map
 func (d *Daemon) Ready(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		b, err := os.ReadFile(filepath.Join(ModuleRoot(), "tools.d", name, "tool.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var def map[string]any
-		if err := json.Unmarshal(b, &def); err != nil {
-			t.Fatal(err)
-		}
+		def := ReadyJSON(t, name)
 		module := "restricted.wasm"
 		src, err := os.ReadFile(filepath.Join(ModuleRoot(), "plugins", name, "main.go"))
 		if err != nil {
@@ -175,6 +169,35 @@ func (d *Daemon) Ready(t testing.TB, names ...string) {
 		}
 		d.Tool(t, name, def, map[string]string{module: Guest(t, "plugins/"+name)})
 	}
+}
+
+// ReadyJSON is the tool.json of a ready tool, for a test to change.
+func ReadyJSON(t testing.TB, name string) map[string]any {
+	t.Helper()
+	var def map[string]any
+	if err := json.Unmarshal(readyFile(t, name), &def); err != nil {
+		t.Fatal(err)
+	}
+	return def
+}
+
+// ReadyDefinition is the tool.json of a ready tool as the daemon reads it.
+func ReadyDefinition(t testing.TB, name string) *tools.Definition {
+	t.Helper()
+	def, err := tools.ParseDefinition("tool.json", readyFile(t, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return def
+}
+
+func readyFile(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(ModuleRoot(), "tools.d", name, "tool.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // WriteTool writes a tool into a tools folder as an operator would: beside it

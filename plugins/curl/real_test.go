@@ -1,96 +1,32 @@
 package main
 
 import (
-	"bytes"
+	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/pdk/abi"
 )
 
-// site is a server that remembers what it was asked.
-type site struct {
-	*httptest.Server
-	mu   sync.Mutex
-	seen []string // method, path and body
-}
-
-func newSite(t *testing.T, addr string, h http.HandlerFunc) *site {
-	t.Helper()
-	s := &site{}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body)
-		s.mu.Lock()
-		s.seen = append(s.seen, r.Method+" "+r.URL.RequestURI()+" "+string(b))
-		s.mu.Unlock()
-		if h != nil {
-			h(w, r)
-		}
-	}))
-	s.Listener.Close()
-	s.Listener = l
-	s.Start()
-	t.Cleanup(s.Close)
-	return s
-}
-
-func (s *site) requests() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.seen)
-}
-
-func (s *site) port() string {
-	_, port, _ := net.SplitHostPort(s.Listener.Addr().String())
-	return port
-}
-
-// place is a root with a working directory, something outside it that must
-// not be read or written, a hostile HOME, and two servers: one that the
-// policy names, at 127.0.0.1, and one that it does not, at 127.0.0.2.
+// place is a place with two servers: one that the policy names, at 127.0.0.1,
+// and one that it does not, at 127.0.0.2; and with configurations of curl that
+// lead to the latter.
 type place struct {
-	t                  *testing.T
-	curl               string
-	root, cwd, home    string
-	secret, marker     string
-	allowed, forbidden *site
-	policy             *policy
-	stdin              string
-	stdout, stderr     string
+	*hosttest.Place
+	allowed, forbidden *hosttest.Site
 }
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
-	curl, err := exec.LookPath("curl")
-	if err != nil {
-		t.Skip("curl is not installed: the policy was not tried on it")
-	}
-	dir := t.TempDir()
-	p := &place{t: t, curl: curl, root: filepath.Join(dir, "root"), home: filepath.Join(dir, "home")}
-	p.cwd = filepath.Join(p.root, "work")
-	p.secret, p.marker = filepath.Join(dir, "secret"), filepath.Join(dir, "marker")
-	for _, d := range []string{p.cwd, p.home} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p.write(p.secret, "sesame\n")
-	p.forbidden = newSite(t, "127.0.0.2:0", nil)
-	p.allowed = newSite(t, "127.0.0.1:0", func(w http.ResponseWriter, r *http.Request) {
+	p := &place{Place: hosttest.NewPlace(t, "curl")}
+	p.forbidden = hosttest.NewSite(t, "127.0.0.2:0", nil, func(http.ResponseWriter, *http.Request) {})
+	p.allowed = hosttest.NewSite(t, "127.0.0.1:0", nil, func(w http.ResponseWriter, r *http.Request) {
 		if to := r.URL.Query().Get("to"); to != "" {
 			http.Redirect(w, r, to, http.StatusFound)
 			return
@@ -100,79 +36,36 @@ func newPlace(t *testing.T) *place {
 		w.Header().Set("Content-Disposition", `attachment; filename=".npmrc"`)
 		io.WriteString(w, "hello from "+r.URL.Path+"\n")
 	})
-	p.policy = testPolicy(t, map[string]string{"hosts": "127.0.0.1:" + p.allowed.port(), "files": "roots"})
-	p.write(filepath.Join(p.home, ".curlrc"), "output = \""+p.marker+"\"\n")
-	p.write(filepath.Join(p.home, ".netrc"), "default login me password sesame\n")
-	p.write(filepath.Join(p.cwd, "body.json"), `{"a":1}`)
-	p.write(filepath.Join(p.cwd, "curlrc"), "output = \""+p.marker+"\"\nurl = "+p.forbidden.URL+"\n")
+	p.Words = []string{"ALLOWED", p.allowed.URL, "FORBIDDEN", p.forbidden.URL, "PORT", p.allowed.Port(), "OTHER", p.forbidden.Port()}
+	p.Decide = testPolicy(t, p.conf("roots")).decide
+	p.Write("home/.curlrc", "output = \""+p.Marker+"\"\n", 0o600)
+	p.Write("home/.netrc", "default login me password "+hosttest.Sesame+"\n", 0o600)
+	p.Write("root/work/body.json", `{"a":1}`, 0o600)
+	p.Write("root/work/curlrc", "output = \""+p.Marker+"\"\nurl = "+p.forbidden.URL+"\n", 0o600)
 	return p
 }
 
-func (p *place) write(name, text string) {
-	p.t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-// expand puts the place's own names into arguments.
-func (p *place) expand(args []string) []string {
-	r := strings.NewReplacer("ALLOWED", p.allowed.URL, "FORBIDDEN", p.forbidden.URL, "PORT", p.allowed.port(), "OTHER", p.forbidden.port(), "SECRET", p.secret, "MARKER", p.marker, "ROOT", p.root)
-	out := make([]string, len(args))
-	for i, a := range args {
-		out[i] = r.Replace(a)
-	}
-	return out
-}
-
-func (p *place) exec(args []string) int {
-	p.t.Helper()
-	cmd := exec.CommandContext(p.t.Context(), p.curl, args...)
-	cmd.Dir = p.cwd
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + p.home, "LANG=C.UTF-8"}
-	cmd.Stdin = strings.NewReader(p.stdin)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	p.stdout, p.stderr = out.String(), errs.String()
-	if _, ok := err.(*exec.ExitError); err != nil && !ok {
-		p.t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode()
-}
-
-// run asks the policy and runs what it answers.
-func (p *place) run(args ...string) (*abi.Decision, int) {
-	p.t.Helper()
-	d := p.policy.decide(&abi.Call{Tool: "curl", Args: p.expand(args), Cwd: p.cwd, Roots: []string{p.root}})
-	if d.Effect != abi.Allow {
-		return d, 126
-	}
-	return d, p.exec(d.Args)
+// conf is the configuration that allows one server.
+func (p *place) conf(files string) map[string]string {
+	return map[string]string{"hosts": "127.0.0.1:" + p.allowed.Port(), "files": files}
 }
 
 // harm says what came of a hostile call, or "".
 func (p *place) harm() string {
-	if _, err := os.Lstat(p.marker); err == nil {
-		return "a file was written outside"
+	if asked := p.forbidden.Asked(); len(asked) > 0 {
+		return fmt.Sprintf("the forbidden host was asked: %q", asked)
 	}
-	if seen := p.forbidden.requests(); len(seen) > 0 {
-		return "the forbidden host was asked: " + strings.Join(seen, ", ")
-	}
-	for _, r := range p.allowed.requests() {
-		if strings.Contains(r, "sesame") {
-			return "the secret was sent: " + r
+	for _, a := range p.allowed.Asked() {
+		if strings.Contains(a.URI+a.Authorization+a.Body, hosttest.Sesame) {
+			return "the secret was sent: " + a.String()
 		}
 	}
-	if strings.Contains(p.stdout+p.stderr, "sesame") {
-		return "the secret was shown"
-	}
 	for _, name := range []string{".npmrc", "x.c"} {
-		if _, err := os.Lstat(filepath.Join(p.cwd, name)); err == nil {
+		if _, err := os.Lstat(filepath.Join(p.Cwd, name)); err == nil {
 			return name + " was written"
 		}
 	}
-	return ""
+	return p.Harm()
 }
 
 func TestCurlEverydayUse(t *testing.T) {
@@ -206,20 +99,20 @@ func TestCurlEverydayUse(t *testing.T) {
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			p := newPlace(t)
-			p.stdin = tt.stdin
-			d, code := p.run(tt.args...)
+			p.Stdin = tt.stdin
+			d, code := p.Run(tt.args...)
 			if d.Effect != abi.Allow || code != 0 {
-				t.Fatalf("%s %s %s, exit %d: %s", d.Effect, d.Rule, d.Reason, code, p.stderr)
+				t.Fatalf("%s %s %s, exit %d: %s", d.Effect, d.Rule, d.Reason, code, p.Stderr)
 			}
-			if tt.stdout != "" && p.stdout != tt.stdout {
-				t.Errorf("stdout %q, want %q", p.stdout, tt.stdout)
+			if tt.stdout != "" && p.Stdout != tt.stdout {
+				t.Errorf("stdout %q, want %q", p.Stdout, tt.stdout)
 			}
-			seen := p.allowed.requests()
-			if tt.asked != "" && (len(seen) == 0 || seen[len(seen)-1] != tt.asked) {
-				t.Errorf("asked %q, want %q", seen, tt.asked)
+			asked := p.allowed.Asked()
+			if tt.asked != "" && (len(asked) == 0 || asked[len(asked)-1].String() != tt.asked) {
+				t.Errorf("asked %q, want %q", asked, tt.asked)
 			}
 			if tt.file != "" {
-				if b, err := os.ReadFile(filepath.Join(p.cwd, tt.file)); err != nil || string(b) != tt.text {
+				if b, err := os.ReadFile(filepath.Join(p.Cwd, tt.file)); err != nil || string(b) != tt.text {
 					t.Errorf("file %s: %q, %v", tt.file, b, err)
 				}
 			}
@@ -232,9 +125,11 @@ func TestCurlEverydayUse(t *testing.T) {
 
 func TestCurlForms(t *testing.T) {
 	type part struct{ Name, File, Type, Text string }
-	var got []part
+	form := make(chan []part, 1)
 	p := newPlace(t)
-	p.allowed.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p.allowed.Answer(func(w http.ResponseWriter, r *http.Request) {
+		var got []part
+		defer func() { form <- got }()
 		m, err := r.MultipartReader()
 		if err != nil {
 			return
@@ -248,18 +143,18 @@ func TestCurlForms(t *testing.T) {
 			got = append(got, part{f.FormName(), f.FileName(), f.Header.Get("Content-Type"), string(b)})
 		}
 	})
-	d, code := p.run("-s", "-F", "a=x=y, @z", "-F", `m={"k":1};type=application/json`, "-F", "f=@body.json;type=text/plain;filename=n.txt", "-F", "g=<body.json", "--form-string", "h=@SECRET;headers=@SECRET", "ALLOWED/f")
+	d, code := p.Run("-s", "-F", "a=x=y, @z", "-F", `m={"k":1};type=application/json`, "-F", "f=@body.json;type=text/plain;filename=n.txt", "-F", "g=<body.json", "--form-string", "h=@SECRET;headers=@SECRET", "ALLOWED/f")
 	if code != 0 {
-		t.Fatalf("%s %s, exit %d: %s", d.Effect, d.Reason, code, p.stderr)
+		t.Fatalf("%s %s, exit %d: %s", d.Effect, d.Reason, code, p.Stderr)
 	}
 	want := []part{
 		{"a", "", "", "x=y, @z"},
 		{"m", "", "application/json", `{"k":1}`},
 		{"f", "n.txt", "text/plain", `{"a":1}`},
 		{"g", "", "", `{"a":1}`},
-		{"h", "", "", "@" + p.secret + ";headers=@" + p.secret},
+		{"h", "", "", "@" + p.Secret + ";headers=@" + p.Secret},
 	}
-	if !slices.Equal(got, want) {
+	if got := <-form; !slices.Equal(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
@@ -350,7 +245,7 @@ func TestHostileThroughPolicy(t *testing.T) {
 	for _, tt := range hostile {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			p := newPlace(t)
-			p.run(tt.args...)
+			p.Run(tt.args...)
 			if h := p.harm(); h != "" {
 				t.Error(h)
 			}
@@ -368,9 +263,9 @@ func TestHostileWithoutPolicy(t *testing.T) {
 		}
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			p := newPlace(t)
-			p.exec(p.expand(tt.args))
+			p.Exec(p.ExpandAll(tt.args))
 			if p.harm() == "" {
-				t.Errorf("no harm without the policy either (%s): the case shows nothing", p.stderr)
+				t.Errorf("no harm without the policy either (%s): the case shows nothing", p.Stderr)
 			}
 		})
 	}
@@ -390,9 +285,9 @@ func TestPinsHoldAlone(t *testing.T) {
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			p := newPlace(t)
-			d, _ := p.run("-s", "ALLOWED/a")
+			d, _ := p.Run("-s", "ALLOWED/a")
 			i := slices.Index(d.Args, "--noproxy")
-			p.exec(append(slices.Clone(d.Args[:i+2]), p.expand(args)...))
+			p.Exec(append(slices.Clone(d.Args[:i+2]), p.ExpandAll(args)...))
 			if h := p.harm(); h != "" {
 				t.Error(h)
 			}
@@ -403,14 +298,11 @@ func TestPinsHoldAlone(t *testing.T) {
 // TestRedirectsAreBounded: curl's own bound is fifty.
 func TestRedirectsAreBounded(t *testing.T) {
 	p := newPlace(t)
-	p.allowed.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.allowed.mu.Lock()
-		p.allowed.seen = append(p.allowed.seen, r.URL.Path)
-		p.allowed.mu.Unlock()
+	p.allowed.Answer(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, r.URL.Path+"x", http.StatusFound)
 	})
-	if _, code := p.run("-sSL", "ALLOWED/"); code != 47 || len(p.allowed.requests()) != maxRedirects+1 {
-		t.Errorf("exit %d after %d requests: %s", code, len(p.allowed.requests()), p.stderr)
+	if _, code := p.Run("-sSL", "ALLOWED/"); code != 47 || len(p.allowed.Asked()) != maxRedirects+1 {
+		t.Errorf("exit %d after %d requests: %s", code, len(p.allowed.Asked()), p.Stderr)
 	}
 }
 
@@ -420,12 +312,12 @@ func TestRedirectsAreBounded(t *testing.T) {
 func TestSymlink(t *testing.T) {
 	for _, files := range []string{"", "roots"} {
 		p := newPlace(t)
-		p.policy = testPolicy(t, map[string]string{"hosts": "127.0.0.1:" + p.allowed.port(), "files": files})
-		if err := os.Symlink(p.secret, filepath.Join(p.cwd, "link")); err != nil {
+		p.Decide = testPolicy(t, p.conf(files)).decide
+		if err := os.Symlink(p.Secret, filepath.Join(p.Cwd, "link")); err != nil {
 			t.Fatal(err)
 		}
 		for _, args := range [][]string{{"-d", "@link"}, {"-T", "link"}, {"-F", "a=@link"}, {"-b", "link"}, {"--data-urlencode", "x@link"}, {"--etag-compare", "link"}} {
-			p.run(append(args, "ALLOWED/a")...)
+			p.Run(append(args, "ALLOWED/a")...)
 		}
 		if h := p.harm(); (h == "") != (files == "") {
 			t.Errorf("files %q: %q", files, h)
@@ -436,15 +328,15 @@ func TestSymlink(t *testing.T) {
 // TestRedirectIsExplained: who follows a redirect to elsewhere is told.
 func TestRedirectIsExplained(t *testing.T) {
 	p := newPlace(t)
-	_, code := p.run("-sSL", "ALLOWED/r?to=FORBIDDEN/x")
-	if code != 5 || !strings.Contains(p.stderr, offHost) {
-		t.Errorf("exit %d: %s", code, p.stderr)
+	_, code := p.Run("-sSL", "ALLOWED/r?to=FORBIDDEN/x")
+	if code != 5 || !strings.Contains(p.Stderr, offHost) {
+		t.Errorf("exit %d: %s", code, p.Stderr)
 	}
-	if _, code := p.run("-sL", "--max-redirs", "2", "ALLOWED/loop?to=/loop?to=/loop"); code != 0 {
-		t.Errorf("two redirects: exit %d: %s", code, p.stderr)
+	if _, code := p.Run("-sL", "--max-redirs", "2", "ALLOWED/loop?to=/loop?to=/loop"); code != 0 {
+		t.Errorf("two redirects: exit %d: %s", code, p.Stderr)
 	}
-	if _, code := p.run("-sL", "--max-redirs", "1", "ALLOWED/a?to=/b%3Fto%3D/c"); code != 47 {
-		t.Errorf("one redirect too many: exit %d: %s", code, p.stderr)
+	if _, code := p.Run("-sL", "--max-redirs", "1", "ALLOWED/a?to=/b%3Fto%3D/c"); code != 47 {
+		t.Errorf("one redirect too many: exit %d: %s", code, p.Stderr)
 	}
 }
 
@@ -453,11 +345,11 @@ func TestRedirectIsExplained(t *testing.T) {
 // looked at; and none that is written in the grammar is misspelt.
 func TestGrammarKnowsCurl(t *testing.T) {
 	p := newPlace(t)
-	if p.exec([]string{"-q", "--help", "all"}) != 0 {
-		t.Fatal(p.stderr)
+	if p.Exec([]string{"-q", "--help", "all"}) != 0 {
+		t.Fatal(p.Stderr)
 	}
 	have := map[string]bool{}
-	for line := range strings.Lines(p.stdout) {
+	for line := range strings.Lines(p.Stdout) {
 		for _, w := range strings.Fields(line)[:2] {
 			if w = strings.TrimSuffix(w, ","); strings.HasPrefix(w, "-") {
 				have[w] = true
@@ -479,14 +371,7 @@ func TestGrammarKnowsCurl(t *testing.T) {
 }
 
 func TestToolJSON(t *testing.T) {
-	b, err := os.ReadFile("../../tools.d/curl/tool.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	def, err := tools.ParseDefinition("tool.json", b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	def := hosttest.ReadyDefinition(t, "curl")
 	testPolicy(t, def.Config)
 	if !slices.Equal(def.Reliability.RetriableExits, []int{6, 7, 28, 35, 52, 56}) {
 		t.Errorf("retriable_exits %v", def.Reliability.RetriableExits)

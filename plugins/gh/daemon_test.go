@@ -2,15 +2,11 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host/client"
-	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
@@ -23,31 +19,19 @@ func TestMain(m *testing.M) { os.Exit(hosttest.Main(m)) }
 // gh pr create looks for cannot be executed at all.
 func TestThroughDaemon(t *testing.T) {
 	p := newPlace(t)
-	b, err := os.ReadFile("../../tools.d/gh/tool.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var def map[string]any
-	if err := json.Unmarshal(b, &def); err != nil {
-		t.Fatal(err)
-	}
-	token := filepath.Join(t.TempDir(), "token")
-	p.write(token, "gho_sesame", 0o600)
-	def["binary"] = program(t, p.gh)
-	def["secrets"] = map[string]any{"gh-token": map[string]string{"from": "file:" + token, "env": "GH_TOKEN"}}
+	def := hosttest.ReadyJSON(t, "gh")
+	p.Write("token", "gho_"+hosttest.Sesame, 0o600)
+	def["binary"] = program(t, p.Program)
+	def["secrets"] = map[string]any{"gh-token": map[string]string{"from": "file:" + filepath.Join(p.Dir, "token"), "env": "GH_TOKEN"}}
 	env := def["environment"].(map[string]any)
 	env["HTTPS_PROXY"], env["SSL_CERT_FILE"] = p.hub.proxy.URL, p.hub.ca
-	d := hosttest.Start(t, config.Config{Roots: []string{filepath.Dir(p.cwd)}})
-	d.Tool(t, "gh", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/gh")})
-	run := func(stdin string, args ...string) (*wire.Result, string) {
+	d := p.Daemon(def)
+	var wrote strings.Builder
+	run := func(args ...string) *wire.Result {
 		t.Helper()
-		var out bytes.Buffer
-		res, err := client.Stream(t.Context(), d.Socket, &wire.Call{Tool: "gh", Args: args, Cwd: p.cwd, Stream: true}, wire.Local{Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &out})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.stdout += out.String()
-		return res, out.String()
+		res := p.Call(d, "gh", args...)
+		wrote.WriteString(p.Stdout + p.Stderr)
+		return res
 	}
 	for _, tt := range []struct {
 		stdin string
@@ -58,33 +42,35 @@ func TestThroughDaemon(t *testing.T) {
 		{"", []string{"api", "repos/o/r/pulls"}, "GET api.github.com/repos/o/r/pulls"},
 		{"the body\n", []string{"pr", "create", "-R", "o/r", "--head", "b", "--base", "main", "--title", "T", "--body-file", "-"}, "the body"},
 	} {
-		if res, out := run(tt.stdin, tt.args...); res.Err != nil || res.ExitCode != 0 {
-			t.Errorf("gh %q: %v, exit %d: %s", tt.args, res.Err, res.ExitCode, out)
+		p.Stdin = tt.stdin
+		if res := run(tt.args...); res.Err != nil || res.ExitCode != 0 {
+			t.Errorf("gh %q: %v, exit %d: %s%s", tt.args, res.Err, res.ExitCode, p.Stdout, p.Stderr)
 		}
-		seen, _ := p.hub.requests()
-		if !slices.ContainsFunc(seen, func(r string) bool { return strings.Contains(r, tt.asked) }) {
-			t.Errorf("gh %q: asked %q, want %q", tt.args, seen, tt.asked)
+		if !p.hub.asked(tt.asked) {
+			t.Errorf("gh %q: asked %q, want %q", tt.args, p.hub.requests(), tt.asked)
 		}
 	}
+	p.Stdin = ""
 	for _, args := range [][]string{{"auth", "token"}, {"pwn"}, {"pr", "list"}, {"api", "rate_limit", "-q", "env"}, {"issue", "create", "-R", "o/r", "-t", "T", "-F", "body.md"}} {
-		if res, _ := run("", args...); res.Err == nil || res.Err.Code != fault.Denied || res.ExitCode != 126 {
+		if res := run(args...); res.Err == nil || res.Err.Code != fault.Denied || res.ExitCode != 126 {
 			t.Errorf("gh %q: %v, exit %d", args, res.Err, res.ExitCode)
 		}
 	}
 	// The repository of the working directory, as the host read it.
-	p.write(filepath.Join(p.cwd, ".git", "HEAD"), "ref: refs/heads/main\n", 0o644)
-	p.write(filepath.Join(p.cwd, ".git", "config"), "[core]\n\trepositoryformatversion = 0\n[remote \"origin\"]\n\turl = git@github.com:mine/here.git\n", 0o644)
+	p.Write("root/work/.git/HEAD", "ref: refs/heads/main\n", 0o644)
+	p.Write("root/work/.git/config", "[core]\n\trepositoryformatversion = 0\n[remote \"origin\"]\n\turl = git@github.com:mine/here.git\n", 0o644)
 	for _, dir := range []string{"objects", "refs"} {
-		if err := os.MkdirAll(filepath.Join(p.cwd, ".git", dir), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(p.Cwd, ".git", dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if res, out := run("", "issue", "list"); res.Err != nil || res.ExitCode != 0 {
-		t.Errorf("gh issue list: %v, exit %d: %s", res.Err, res.ExitCode, out)
+	if res := run("issue", "list"); res.Err != nil || res.ExitCode != 0 {
+		t.Errorf("gh issue list: %v, exit %d: %s%s", res.Err, res.ExitCode, p.Stdout, p.Stderr)
 	}
-	if seen, _ := p.hub.requests(); !slices.ContainsFunc(seen, func(r string) bool { return strings.Contains(r, `"owner":"mine"`) }) {
-		t.Errorf("gh issue list: asked %q", seen[len(seen)-1])
+	if !p.hub.asked(`"owner":"mine"`) {
+		t.Errorf("gh issue list: asked %q", p.hub.requests())
 	}
+	p.Stdout = wrote.String()
 	if h := p.harm(); h != "" {
 		t.Error(h)
 	}

@@ -14,28 +14,23 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/pdk/abi"
 )
 
 // gitHub is a GitHub for tests: a proxy that leads every host to one TLS
-// server, which remembers what it was asked.
+// server.
 type gitHub struct {
-	proxy *httptest.Server
-	ca    string // file
-	mu    sync.Mutex
-	hosts []string
-	seen  []string // "METHOD host/path body"
+	proxy, site *hosttest.Site
+	ca          string // file
 }
 
 func newGitHub(t *testing.T) *gitHub {
@@ -54,19 +49,13 @@ func newGitHub(t *testing.T) *gitHub {
 	if err := os.WriteFile(g.ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	site := httptest.NewUnstartedServer(http.HandlerFunc(g.answer))
-	site.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
-	site.StartTLS()
-	t.Cleanup(site.Close)
-	g.proxy = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g.mu.Lock()
-		g.hosts = append(g.hosts, r.Host)
-		g.mu.Unlock()
+	g.site = hosttest.NewSite(t, "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, answer)
+	g.proxy = hosttest.NewSite(t, "127.0.0.1:0", nil, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodConnect {
 			w.WriteHeader(http.StatusForbidden)
 			return
 		}
-		up, err := net.Dial("tcp", site.Listener.Addr().String())
+		up, err := net.Dial("tcp", g.site.Listener.Addr().String())
 		if err != nil {
 			return
 		}
@@ -79,16 +68,13 @@ func newGitHub(t *testing.T) *gitHub {
 		io.WriteString(down, "HTTP/1.1 200 OK\r\n\r\n")
 		go func(r *bufio.Reader) { io.Copy(up, r); up.Close() }(buf.Reader)
 		io.Copy(down, up)
-	}))
-	t.Cleanup(g.proxy.Close)
+	})
 	return g
 }
 
-func (g *gitHub) answer(w http.ResponseWriter, r *http.Request) {
+// answer answers as GitHub does.
+func answer(w http.ResponseWriter, r *http.Request) {
 	b, _ := io.ReadAll(r.Body)
-	g.mu.Lock()
-	g.seen = append(g.seen, r.Method+" "+r.Host+r.URL.RequestURI()+" "+string(b))
-	g.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	// The scopes that gh looks for in every answer.
 	w.Header().Set("X-Oauth-Scopes", "repo, read:org, workflow")
@@ -111,130 +97,69 @@ func (g *gitHub) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (g *gitHub) requests() (seen, hosts []string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.seen), slices.Clone(g.hosts)
+// requests are "METHOD host/path body" of all that GitHub was asked.
+func (g *gitHub) requests() []string {
+	var all []string
+	for _, a := range g.site.Asked() {
+		all = append(all, a.Method+" "+a.Host+a.URI+" "+a.Body)
+	}
+	return all
 }
 
-// place is a working directory whose repository is hostile, a PATH on which
-// every program that gh might start leaves a marker, and a GitHub.
+// asked reports whether one of the requests holds text.
+func (g *gitHub) asked(text string) bool {
+	return slices.ContainsFunc(g.requests(), func(r string) bool { return strings.Contains(r, text) })
+}
+
+// place is a place whose repository is hostile, with a PATH on which every
+// program that gh might start leaves a marker, and a GitHub.
 type place struct {
-	t              *testing.T
-	gh             string
-	cwd, home, bin string
-	secret, marker string
-	config         string
-	hub            *gitHub
-	policy         *policy
-	stdin          string
-	stdout, stderr string
-}
-
-func findGH(t *testing.T) string {
-	t.Helper()
-	if p := os.Getenv("TOOLD_TEST_GH"); p != "" {
-		return p
-	}
-	p, err := exec.LookPath("gh")
-	if err != nil {
-		t.Skip("gh is not installed (Debian: apt-get install gh, or TOOLD_TEST_GH=/path/to/gh): the policy was not tried on it")
-	}
-	return p
+	*hosttest.Place
+	bin    string
+	config string
+	hub    *gitHub
 }
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
-	dir := t.TempDir()
-	p := &place{t: t, gh: findGH(t), cwd: filepath.Join(dir, "root", "work"), home: filepath.Join(dir, "home"), bin: filepath.Join(dir, "bin"),
-		secret: filepath.Join(dir, "secret"), marker: filepath.Join(dir, "marker"), hub: newGitHub(t), policy: testPolicy(t, map[string]string{"files": "roots"})}
-	for _, d := range []string{filepath.Join(p.cwd, ".git"), filepath.Join(p.home, ".config", "gh"), p.bin} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+	p := &place{Place: hosttest.NewPlace(t, "gh"), hub: newGitHub(t)}
+	p.bin = filepath.Join(p.Dir, "bin")
+	p.Decide = testPolicy(t, map[string]string{"files": "roots"}).decide
+	p.Env = []string{"PATH=" + p.bin, "GH_TOKEN=gho_" + hosttest.Sesame, "HTTPS_PROXY=" + p.hub.proxy.URL, "HTTP_PROXY=" + p.hub.proxy.URL, "SSL_CERT_FILE=" + p.hub.ca}
+	if err := os.Mkdir(filepath.Join(p.Cwd, ".git"), 0o755); err != nil {
+		t.Fatal(err)
 	}
-	p.write(p.secret, "sesame", 0o600)
-	p.write(filepath.Join(p.cwd, "body.md"), "from a file\n", 0o600)
+	p.Write("root/work/body.md", "from a file\n", 0o600)
 	// A user's own alias, as an earlier and unrestricted gh may have left it.
-	p.config = "editor: vi\npager: less\nbrowser: xdg-open\naliases:\n    pwn: '!touch " + p.marker + "'\n    co: pr checkout\n"
-	p.write(filepath.Join(p.home, ".config", "gh", "config.yml"), p.config, 0o600)
+	p.config = "editor: vi\npager: less\nbrowser: xdg-open\naliases:\n    pwn: '!touch " + p.Marker + "'\n    co: pr checkout\n"
+	p.Write("home/.config/gh/config.yml", p.config, 0o600)
 	// A git that is told to look at no repository reads no configuration.
-	p.write(filepath.Join(p.bin, "git"), "#!/bin/sh\n[ \"$GIT_DIR\" = /dev/null ] || echo \"$0 $*\" >> "+p.marker+"\nexit 1\n", 0o755)
+	p.Write("bin/git", "#!/bin/sh\n[ \"$GIT_DIR\" = /dev/null ] || echo \"$0 $*\" >> "+p.Marker+"\nexit 1\n", 0o755)
 	for _, name := range []string{"less", "more", "vi", "vim", "nano", "xdg-open", "x-www-browser", "ssh", "sh", "bash", "which"} {
-		p.write(filepath.Join(p.bin, name), "#!/bin/sh\necho \"$0 $*\" >> "+p.marker+"\nexit 1\n", 0o755)
+		p.Write("bin/"+name, "#!/bin/sh\necho \"$0 $*\" >> "+p.Marker+"\nexit 1\n", 0o755)
 	}
 	return p
 }
 
-func (p *place) write(name, text string, mode os.FileMode) {
-	p.t.Helper()
-	if err := os.WriteFile(name, []byte(text), mode); err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-func (p *place) expand(args []string) []string {
-	r := strings.NewReplacer("SECRET", p.secret, "MARKER", p.marker)
-	out := make([]string, len(args))
-	for i, a := range args {
-		out[i] = r.Replace(a)
-	}
-	return out
-}
-
-func (p *place) exec(args []string, env map[string]string) int {
-	p.t.Helper()
-	cmd := exec.CommandContext(p.t.Context(), p.gh, args...)
-	cmd.Dir = p.cwd
-	cmd.Env = []string{"PATH=" + p.bin, "HOME=" + p.home, "LANG=C.UTF-8", "GH_TOKEN=gho_sesame", "HTTPS_PROXY=" + p.hub.proxy.URL, "HTTP_PROXY=" + p.hub.proxy.URL, "SSL_CERT_FILE=" + p.hub.ca}
-	for k, v := range env {
-		cmd.Env = append(cmd.Env, k+"="+v)
-	}
-	cmd.Stdin = strings.NewReader(p.stdin)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	p.stdout, p.stderr = out.String(), errs.String()
-	if _, ok := err.(*exec.ExitError); err != nil && !ok {
-		p.t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode()
-}
-
-func (p *place) run(args ...string) (*abi.Decision, int) {
-	p.t.Helper()
-	d := p.policy.decide(&abi.Call{Tool: "gh", Args: p.expand(args), Cwd: p.cwd, Roots: []string{filepath.Dir(p.cwd)}})
-	if d.Effect != abi.Allow {
-		return d, 126
-	}
-	return d, p.exec(d.Args, d.Env)
-}
-
+// harm says what came of a hostile call, or "".
 func (p *place) harm() string {
-	if b, err := os.ReadFile(p.marker); err == nil {
-		return "a program was started: " + string(b)
-	}
-	seen, hosts := p.hub.requests()
-	for _, r := range seen {
-		if strings.Contains(r, "sesame") {
+	for _, r := range p.hub.requests() {
+		if strings.Contains(r, hosttest.Sesame) {
 			return "the secret was sent: " + r
 		}
 		if strings.HasPrefix(r, "DELETE ") || strings.Contains(r, "deleteIssue") {
 			return "something was deleted: " + r
 		}
 	}
-	for _, h := range hosts {
-		if h != "api.github.com:443" && h != "github.com:443" {
-			return "another host was asked: " + h
+	for _, a := range p.hub.proxy.Asked() {
+		if a.Host != "api.github.com:443" && a.Host != "github.com:443" {
+			return "another host was asked: " + a.Host
 		}
 	}
-	if strings.Contains(p.stdout+p.stderr, "sesame") {
-		return "the token was shown"
-	}
-	if b, err := os.ReadFile(filepath.Join(p.home, ".config", "gh", "config.yml")); err != nil || string(b) != p.config {
+	if b, err := os.ReadFile(filepath.Join(p.Home, ".config", "gh", "config.yml")); err != nil || string(b) != p.config {
 		return "the configuration was changed"
 	}
-	return ""
+	return p.Harm()
 }
 
 func TestGHEverydayUse(t *testing.T) {
@@ -266,14 +191,13 @@ func TestGHEverydayUse(t *testing.T) {
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			p := newPlace(t)
-			p.stdin = "from stdin\n"
-			d, code := p.run(tt.args...)
+			p.Stdin = "from stdin\n"
+			d, code := p.Run(tt.args...)
 			if d.Effect != abi.Allow || tt.code >= 0 && code != tt.code {
-				t.Errorf("%s by %s, exit %d: %s%s", d.Effect, d.Rule, code, d.Reason, p.stderr)
+				t.Errorf("%s by %s, exit %d: %s%s", d.Effect, d.Rule, code, d.Reason, p.Stderr)
 			}
-			seen, _ := p.hub.requests()
-			if !slices.ContainsFunc(seen, func(r string) bool { return strings.Contains(r, tt.asked) }) && tt.asked != "" {
-				t.Errorf("asked %q, want %q", seen, tt.asked)
+			if tt.asked != "" && !p.hub.asked(tt.asked) {
+				t.Errorf("asked %q, want %q", p.hub.requests(), tt.asked)
 			}
 			if h := p.harm(); h != "" {
 				t.Error(h)
@@ -292,10 +216,10 @@ func TestGHWithoutGit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if mode != 0 {
-			p.write(git, "", mode)
+			p.Write(git, "", mode)
 		}
-		if _, code := p.run("pr", "create", "-R", "o/r", "--head", "b", "--base", "main", "--title", "T", "--body", "B"); code != 0 {
-			t.Errorf("exit %d: %s", code, p.stderr)
+		if _, code := p.Run("pr", "create", "-R", "o/r", "--head", "b", "--base", "main", "--title", "T", "--body", "B"); code != 0 {
+			t.Errorf("exit %d: %s", code, p.Stderr)
 		}
 	}
 }
@@ -309,7 +233,7 @@ func TestHostileRepository(t *testing.T) {
 	}
 	for _, policy := range []bool{true, false} {
 		p := newPlace(t)
-		for _, f := range []string{filepath.Join(p.cwd, ".git"), filepath.Join(p.bin, "git")} {
+		for _, f := range []string{filepath.Join(p.Cwd, ".git"), filepath.Join(p.bin, "git")} {
 			if err := os.RemoveAll(f); err != nil {
 				t.Fatal(err)
 			}
@@ -323,20 +247,20 @@ func TestHostileRepository(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, args := range [][]string{{"init", "-q"}, {"config", "core.fsmonitor", "touch " + p.marker + "; false"}, {"remote", "add", "origin", "https://github.com/o/r"}} {
+		for _, args := range [][]string{{"init", "-q"}, {"config", "core.fsmonitor", "touch " + p.Marker + "; false"}, {"remote", "add", "origin", "https://github.com/o/r"}} {
 			cmd := exec.Command(git, args...)
-			cmd.Dir, cmd.Env = p.cwd, []string{"HOME=" + p.home, "PATH=/usr/bin:/bin"}
+			cmd.Dir, cmd.Env = p.Cwd, []string{"HOME=" + p.Home, "PATH=/usr/bin:/bin"}
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("git %q: %v: %s", args, err, out)
 			}
 		}
 		args := []string{"pr", "create", "-R", "o/r", "--head", "b", "--base", "main", "--title", "T", "--body", "B"}
 		if policy {
-			if _, code := p.run(args...); code != 0 {
-				t.Errorf("exit %d: %s", code, p.stderr)
+			if _, code := p.Run(args...); code != 0 {
+				t.Errorf("exit %d: %s", code, p.Stderr)
 			}
 		} else {
-			p.exec(args, nil)
+			p.Exec(args)
 		}
 		if h := p.harm(); (h == "") != policy {
 			t.Errorf("with the policy: %v; harm: %q", policy, h)
@@ -402,7 +326,7 @@ func TestHostileThroughPolicy(t *testing.T) {
 	for _, tt := range hostile {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			p := newPlace(t)
-			p.run(tt.args...)
+			p.Run(tt.args...)
 			if h := p.harm(); h != "" {
 				t.Error(h)
 			}
@@ -420,9 +344,9 @@ func TestHostileWithoutPolicy(t *testing.T) {
 		}
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			p := newPlace(t)
-			p.exec(p.expand(tt.args), map[string]string{"GH_FORCE_TTY": "", "BROWSER": "xdg-open"})
+			p.Exec(p.ExpandAll(tt.args), "GH_FORCE_TTY=", "BROWSER=xdg-open")
 			if p.harm() == "" {
-				t.Errorf("no harm without the policy either: the case shows nothing: %s%s", p.stdout, p.stderr)
+				t.Errorf("no harm without the policy either: the case shows nothing: %s%s", p.Stdout, p.Stderr)
 			}
 		})
 	}
@@ -433,12 +357,12 @@ func TestHostileWithoutPolicy(t *testing.T) {
 func TestGrammarKnowsGH(t *testing.T) {
 	p := newPlace(t)
 	for name, cmd := range commands {
-		if p.exec(append(strings.Fields(name), "--help"), nil) != 0 {
-			t.Errorf("gh knows no %s: %s", name, p.stderr)
+		if p.Exec(append(strings.Fields(name), "--help")) != 0 {
+			t.Errorf("gh knows no %s: %s", name, p.Stderr)
 			continue
 		}
 		have := map[string]bool{}
-		for line := range strings.Lines(p.stdout) {
+		for line := range strings.Lines(p.Stdout) {
 			for _, w := range strings.Fields(line) {
 				if w = strings.TrimSuffix(w, ","); strings.HasPrefix(w, "-") {
 					have[w] = true
@@ -458,13 +382,5 @@ func TestGrammarKnowsGH(t *testing.T) {
 }
 
 func TestToolJSON(t *testing.T) {
-	b, err := os.ReadFile("../../tools.d/gh/tool.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	def, err := tools.ParseDefinition("tool.json", b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	testPolicy(t, def.Config)
+	testPolicy(t, hosttest.ReadyDefinition(t, "gh").Config)
 }

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/toold/toold/host/client"
 	hostconfig "github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
@@ -48,18 +45,10 @@ func swap(t *testing.T, name, text string) func() bool {
 // host.
 func TestThroughDaemon(t *testing.T) {
 	needGit(t)
-	b, err := os.ReadFile("../../tools.d/git/tool.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var def map[string]any
-	if err := json.Unmarshal(b, &def); err != nil {
-		t.Fatal(err)
-	}
 	m, runner := model(t), newRunner(t)
 	roots := tempDir(t)
 	d := hosttest.Start(t, hostconfig.Config{Roots: []string{roots}})
-	d.Tool(t, "git", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/git")})
+	d.Ready(t, "git")
 
 	// place is a box whose workspace is beneath the daemon's root, and the rest
 	// of it outside.
@@ -83,12 +72,8 @@ func TestThroughDaemon(t *testing.T) {
 			if rest, ok := strings.CutPrefix(line, "in "); ok {
 				cwd, line, _ = strings.Cut(rest, ": ")
 			}
-			var out bytes.Buffer
-			res, err := client.Stream(t.Context(), d.Socket, &wire.Call{Tool: "git", Args: b.line(line), Cwd: filepath.Join(ws, cwd), Stream: true}, wire.Local{Stdout: &out, Stderr: &out})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return out.String(), res
+			res, out, errs := d.Stream(t, &wire.Call{Tool: "git", Args: b.line(line), Cwd: filepath.Join(ws, cwd)}, "")
+			return out + errs, res
 		}
 	}
 	for _, tt := range []struct {

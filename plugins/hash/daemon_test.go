@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"strings"
@@ -23,15 +22,11 @@ func TestThroughDaemon(t *testing.T) {
 	d.Ready(t, "echo", "hash")
 	stream := func(tool, stdin string, args ...string) (*wire.Result, string) {
 		t.Helper()
-		var out bytes.Buffer
-		res, err := client.Stream(t.Context(), d.Socket, &wire.Call{Tool: tool, Args: args, Stream: true}, wire.Local{Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &out})
-		if err != nil {
-			t.Fatal(err)
-		}
+		res, out, errs := d.Stream(t, &wire.Call{Tool: tool, Args: args}, stdin)
 		if res.Err != nil {
 			t.Fatal(res.Err)
 		}
-		return res, out.String()
+		return res, out + errs
 	}
 	ask := func(tool, payload string) *wire.Result {
 		t.Helper()

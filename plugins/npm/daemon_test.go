@@ -2,15 +2,12 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host/client"
-	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
@@ -23,31 +20,19 @@ func TestMain(m *testing.M) { os.Exit(hosttest.Main(m)) }
 // and the scripts: policy in WebAssembly, npm confined by the host.
 func TestThroughDaemon(t *testing.T) {
 	p := newPlace(t)
-	b, err := os.ReadFile("../../tools.d/npm/tool.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var def map[string]any
-	if err := json.Unmarshal(b, &def); err != nil {
-		t.Fatal(err)
-	}
-	def["binary"] = p.npm
+	def := hosttest.ReadyJSON(t, "npm")
+	def["binary"] = p.Program
 	def["config"] = map[string]any{"registry": p.good.URL, "scripts": "hello outside"}
-	d := hosttest.Start(t, config.Config{Roots: []string{filepath.Dir(p.cwd)}})
-	d.Tool(t, "npm", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/npm")})
+	d := p.Daemon(def)
 	run := func(args ...string) (*wire.Result, string) {
 		t.Helper()
-		var out bytes.Buffer
-		res, err := client.Stream(t.Context(), d.Socket, &wire.Call{Tool: "npm", Args: args, Cwd: p.cwd, Stream: true}, wire.Local{Stdout: &out, Stderr: &out})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res, out.String()
+		res := p.Call(d, "npm", args...)
+		return res, p.Stdout + p.Stderr
 	}
 	if res, out := run("install", "--no-audit"); res.Err != nil || res.ExitCode != 0 {
 		t.Fatalf("install: %v, exit %d: %s", res.Err, res.ExitCode, out)
 	}
-	if _, err := os.Stat(filepath.Join(p.cwd, "node_modules", "dep", "package.json")); err != nil {
+	if _, err := os.Stat(filepath.Join(p.Cwd, "node_modules", "dep", "package.json")); err != nil {
 		t.Error(err)
 	}
 	if res, out := run("ls"); res.Err != nil || !strings.Contains(out, "dep@1.0.0") {
@@ -67,7 +52,7 @@ func TestThroughDaemon(t *testing.T) {
 	} else {
 		// A script that the operator lists is the caller's program; it still
 		// writes nowhere else, and starts no other program.
-		p.file("root/project/package.json", `{"name":"p","version":"1.0.0","scripts":{"outside":"echo x > `+p.marker+`; cp package.json `+p.marker+`"}}`)
+		p.Write("root/work/package.json", `{"name":"p","version":"1.0.0","scripts":{"outside":"echo x > `+p.Marker+`; cp package.json `+p.Marker+`"}}`, 0o600)
 		if res, out := run("run", "outside"); res.Err != nil || res.ExitCode == 0 {
 			t.Errorf("run outside: %v, exit %d: %s", res.Err, res.ExitCode, out)
 		}
@@ -83,54 +68,39 @@ func TestThroughDaemon(t *testing.T) {
 func TestTokenThroughDaemon(t *testing.T) {
 	const token = "npm_0123456789abcdefTOKEN"
 	p := newPlace(t)
-	host1 := strings.TrimPrefix(p.good.URL, "http://")
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile("../../tools.d/npm/tool.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var def map[string]any
-	if err := json.Unmarshal(b, &def); err != nil {
-		t.Fatal(err)
-	}
-	def["binary"] = p.npm
+	site := p.good.Listener.Addr().String()
+	p.Write("token", token+"\n", 0o600)
+	def := hosttest.ReadyJSON(t, "npm")
+	def["binary"] = p.Program
 	def["config"] = map[string]any{"registry": p.good.URL, "scripts": "hello", "userconfig": "variable"}
-	def["secrets"] = map[string]any{"registry": map[string]any{"from": "file:" + file, "file": "NPM_CONFIG_USERCONFIG", "content": "//" + host1 + "/:_authToken={secret}\n"}}
-	d := hosttest.Start(t, config.Config{Roots: []string{filepath.Dir(p.cwd)}})
-	d.Tool(t, "npm", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/npm")})
+	def["secrets"] = map[string]any{"registry": map[string]any{"from": "file:" + filepath.Join(p.Dir, "token"), "file": "NPM_CONFIG_USERCONFIG", "content": "//" + site + "/:_authToken={secret}\n"}}
+	d := p.Daemon(def)
 	run := func(args ...string) string {
 		t.Helper()
-		var out bytes.Buffer
-		res, err := client.Stream(t.Context(), d.Socket, &wire.Call{Tool: "npm", Args: args, Cwd: p.cwd, Stream: true}, wire.Local{Stdout: &out, Stderr: &out})
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := p.Call(d, "npm", args...)
 		if res.Err != nil {
-			t.Fatalf("npm %v: %v: %s", args, res.Err, out.String())
+			t.Fatalf("npm %v: %v: %s%s", args, res.Err, p.Stdout, p.Stderr)
 		}
-		return out.String()
+		return p.Stdout + p.Stderr
 	}
 	used := func() (n int) {
-		for _, r := range p.good.requests() {
-			if strings.HasSuffix(r, "Bearer "+token) {
+		for _, a := range p.good.Asked() {
+			if a.Authorization == "Bearer "+token {
 				n++
 			}
 		}
 		return n
 	}
-	names := []string{"NPM_TOKEN", "npm_config_//" + host1 + "/:_authToken", "npm_config_userconfig", "NPM_CONFIG_USERCONFIG"}
+	names := []string{"NPM_TOKEN", "npm_config_//" + site + "/:_authToken", "npm_config_userconfig", "NPM_CONFIG_USERCONFIG"}
 	for i, name := range names {
-		p.file("root/project/.npmrc", "userconfig="+p.cwd+"/evil\nsave-prefix=${"+name+"}\ntag=${"+name+"}\nuser-agent=${"+name+"}\ninit-author-name=${"+name+"}\nomit=${"+name+"}\n")
+		p.Write("root/work/.npmrc", "userconfig="+p.Cwd+"/evil\nsave-prefix=${"+name+"}\ntag=${"+name+"}\nuser-agent=${"+name+"}\ninit-author-name=${"+name+"}\nomit=${"+name+"}\n", 0o600)
 		before := used()
 		out := run("install", "other"+string(rune('a'+i)), "--no-audit")
 		if used() == before {
-			t.Errorf("${%s}: the registry was not given the token: %q: %s", name, p.good.requests(), out)
+			t.Errorf("${%s}: the registry was not given the token: %q: %s", name, p.good.Asked(), out)
 		}
 		out += run("run", "hello") + run("ls")
-		filepath.WalkDir(p.cwd, func(path string, e fs.DirEntry, err error) error {
+		filepath.WalkDir(p.Cwd, func(path string, e fs.DirEntry, err error) error {
 			if b, _ := os.ReadFile(path); bytes.Contains(b, []byte(token)) || bytes.Contains(b, []byte(d.Config.State)) {
 				t.Errorf("${%s}: %s holds it: %s", name, path, b)
 			}
@@ -144,7 +114,7 @@ func TestTokenThroughDaemon(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Join(d.Config.State, "secrets")); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
-	p.file("root/project/package.json", `{"name":"p","version":"1.0.0","scripts":{"hello":"echo rc=$NPM_CONFIG_USERCONFIG; env"}}`)
+	p.Write("root/work/package.json", `{"name":"p","version":"1.0.0","scripts":{"hello":"echo rc=$NPM_CONFIG_USERCONFIG; env"}}`, 0o600)
 	if out := run("run", "hello"); strings.Contains(out, "rc=/") || strings.Contains(out, token) {
 		t.Errorf("a script sees it: %s", out)
 	}

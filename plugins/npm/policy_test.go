@@ -1,12 +1,11 @@
 package main
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/pdk"
 	"github.com/toold/toold/pdk/abi"
 	"github.com/toold/toold/pdk/argv"
@@ -281,15 +280,7 @@ func TestReadOnlyAndVariables(t *testing.T) {
 }
 
 func TestToolJSON(t *testing.T) {
-	b, err := os.ReadFile("../../tools.d/npm/tool.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	def, err := tools.ParseDefinition("tool.json", b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	testPolicy(t, def.Config)
+	testPolicy(t, hosttest.ReadyDefinition(t, "npm").Config)
 }
 
 // FuzzPolicy: the policy ends with a decision; a denial says why; what is
