@@ -3,12 +3,10 @@ package host_test
 import (
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
@@ -24,17 +22,13 @@ func TestHostileModules(t *testing.T) {
 	}
 	d := hosttest.Start(t, config.Config{})
 	d.Tool(t, "good", granted, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
-	good := func() time.Duration {
-		began := time.Now()
+	good := func() {
 		if a := ask(t, d.Socket, M{"tool": "good", "args": []string{"calls"}, "cwd": d.Root}); a.Stdout != "1" {
 			t.Errorf("a call of another tool: %s", a.raw)
 		}
-		return time.Since(began)
 	}
-	good() // loads it
-	var alone []time.Duration
-	for range 200 {
-		alone = append(alone, good())
+	for range 200 { // loads it, and warms what is kept for it
+		good()
 	}
 	heap := func() int64 {
 		runtime.GC()
@@ -45,11 +39,11 @@ func TestHostileModules(t *testing.T) {
 	before := heap()
 
 	var stop atomic.Bool
-	var beside []time.Duration
+	beside := 0
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for !stop.Load() {
-			beside = append(beside, good())
+		for ; !stop.Load(); beside++ {
+			good()
 		}
 	})
 	var harm sync.WaitGroup
@@ -80,8 +74,8 @@ func TestHostileModules(t *testing.T) {
 	if grown := heap() - before; grown > 32<<20 {
 		t.Errorf("the daemon holds %d bytes more than before", grown)
 	}
-	slices.Sort(alone)
-	slices.Sort(beside)
-	t.Logf("%d calls of another tool meanwhile: median %v and 99th percentile %v, alone %v and %v", len(beside),
-		beside[len(beside)/2], beside[len(beside)*99/100], alone[len(alone)/2], alone[len(alone)*99/100])
+	if beside == 0 {
+		t.Error("no call of another tool was made meanwhile")
+	}
+	t.Logf("%d calls of another tool meanwhile", beside)
 }
