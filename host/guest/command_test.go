@@ -77,13 +77,12 @@ func TestRealCommands(t *testing.T) {
 	run := func(t *testing.T, m *Module, stdin string, args ...string) string {
 		t.Helper()
 		var out, errs bytes.Buffer
-		began := time.Now()
 		code, stats, err := m.Run(context.Background(), Command{Args: args, Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &errs,
 			Dirs: []Mount{{Guest: "/", Host: dir}}})
 		if code != 0 || err != nil {
 			t.Fatalf("%v: %d, %v, %s", args, code, err, errs.String())
 		}
-		t.Logf("%v: %v, %d units of fuel, %d KiB", args, time.Since(began).Round(time.Millisecond), stats.Fuel, stats.PeakMemory>>10)
+		t.Logf("%v: %d units of fuel, %d KiB", args, stats.Fuel, stats.PeakMemory>>10)
 		return out.String()
 	}
 	e := newEngine(t)

@@ -176,21 +176,33 @@ func TestHostileFolder(t *testing.T) {
 	}
 }
 
-// TestHostile: each gets its code, soon, and the process is as it was.
+// hostileSpec are the limits with which a hostile module is tried.
+func hostileSpec(wasm []byte) Spec {
+	return Spec{Name: "bad.wasm", Wasm: wasm, Fuel: 20_000_000, Memory: 80 << 20}
+}
+
+// tryHostile loads a module and calls it.
+func tryHostile(e *Engine, wasm []byte) (Stats, error) {
+	m, err := e.Load(context.Background(), hostileSpec(wasm))
+	if err != nil {
+		return Stats{}, err
+	}
+	defer m.Close()
+	r, err := m.Call(context.Background(), Invocation{Export: "run", Input: make([]byte, 200)})
+	return r.Stats, err
+}
+
+// TestHostile: each gets its code, from its limits and no deadline, and the
+// process is as it was. How long that takes, BenchmarkHostile measures.
 func TestHostile(t *testing.T) {
 	e := newEngine(t)
 	goroutines, fds := runtime.NumGoroutine(), openFiles(t)
 	for _, tt := range hostile() {
 		t.Run(tt.name, func(t *testing.T) {
-			began := time.Now()
-			m, err := e.Load(context.Background(), Spec{Name: "bad.wasm", Wasm: tt.wasm, Fuel: 20_000_000, Memory: 80 << 20})
-			if err == nil {
-				defer m.Close()
-				_, err = m.Call(context.Background(), Invocation{Export: "run", Input: make([]byte, 200)})
-			}
+			stats, err := tryHostile(e, tt.wasm)
 			wantCode(t, err, tt.code, "bad.wasm")
-			if d := time.Since(began); d > 10*time.Second {
-				t.Errorf("it took %v", d)
+			if limit := hostileSpec(nil).Memory + stackBase; stats.PeakMemory > limit {
+				t.Errorf("it took %d bytes, and %d are the limit", stats.PeakMemory, limit)
 			}
 		})
 	}
@@ -199,6 +211,21 @@ func TestHostile(t *testing.T) {
 	}
 	settle(t, "goroutines", goroutines, runtime.NumGoroutine)
 	settle(t, "descriptors", fds, func() int { return openFiles(t) })
+}
+
+// BenchmarkHostile times the longest way from a module to its refusal, when its
+// code is compiled already.
+func BenchmarkHostile(b *testing.B) {
+	e := newEngine(b)
+	for _, tt := range hostile() {
+		b.Run(tt.name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := tryHostile(e, tt.wasm); err == nil {
+					b.Fatal("nothing ended it")
+				}
+			}
+		})
+	}
 }
 
 // TestLogIsBounded: what a call may make others write is bounded, also where
@@ -266,11 +293,10 @@ func TestCompileBomb(t *testing.T) {
 	e := newEngine(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	began := time.Now()
 	m, err := e.Load(context.Background(), Spec{Name: "bomb.wasm", Wasm: a.bytes()})
 	if err == nil {
 		m.Close()
-		t.Skipf("this machine compiles it in %v", time.Since(began))
+		t.Skip("this machine compiles it within the limits")
 	}
 	wantCode(t, err, fault.ToolBroken, "compiling", "make its functions smaller")
 	runtime.ReadMemStats(&after)
