@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -54,7 +55,7 @@ type Daemon struct {
 
 	stop context.CancelFunc
 	done chan error
-	logs *lockedBuffer
+	logs *logBuffer
 }
 
 // Start starts a daemon. What c leaves empty is put into fresh folders of the
@@ -100,7 +101,7 @@ func Start(t testing.TB, c config.Config) *Daemon {
 	if err := c.Complete(func(string) (string, bool) { return "", false }); err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{Config: c, Root: c.Roots[0], done: make(chan error, 1), logs: &lockedBuffer{}}
+	d := &Daemon{Config: c, Root: c.Roots[0], done: make(chan error, 1), logs: newLogBuffer()}
 	ctx, stop := context.WithCancel(context.Background())
 	d.stop = stop
 	if d.Host, err = host.New(ctx, c, d.logs); err != nil {
@@ -145,6 +146,23 @@ func (d *Daemon) Stop(t testing.TB) {
 
 // Logs is what the daemon has logged so far, one JSON object a line.
 func (d *Daemon) Logs() string { return d.logs.String() }
+
+// AwaitLog waits for a line of the log that holds all words, after the first
+// bytes of it: len(d.Logs()) before what is to be logged.
+func (d *Daemon) AwaitLog(t testing.TB, after int, words ...string) {
+	t.Helper()
+	logged := func() bool {
+		for line := range strings.Lines(d.Logs()[after:]) {
+			if strings.HasSuffix(line, "\n") && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+				return true
+			}
+		}
+		return false
+	}
+	if err := d.logs.wait(patience, logged, d.done); err != nil {
+		t.Fatalf("wait for a line of the log with %q: %v", words, err)
+	}
+}
 
 // Tool writes a tool into the daemon's tools folder: its tool.json, made from
 // def unless that is nil, and its modules by file name.
@@ -309,20 +327,3 @@ var ModuleRoot = sync.OnceValue(func() string {
 	}
 	return filepath.Dir(strings.TrimSpace(string(out)))
 })
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}

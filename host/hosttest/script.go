@@ -1,7 +1,6 @@
 package hosttest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -179,7 +178,7 @@ type scriptKey struct{}
 type scriptState struct {
 	top, work string
 	daemon    *exec.Cmd
-	log       *lineBuffer
+	log       *logBuffer
 	done      chan error
 }
 
@@ -187,33 +186,10 @@ func scriptOf(ts *testscript.TestScript) *scriptState {
 	return ts.Value(scriptKey{}).(*scriptState)
 }
 
-// lineBuffer keeps what the daemon says and tells when it says more.
-type lineBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-	news chan struct{}
-}
-
-func (b *lineBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	b.text.Write(p)
-	b.mu.Unlock()
-	select {
-	case b.news <- struct{}{}:
-	default:
-	}
-	return len(p), nil
-}
-
-func (b *lineBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
-func (b *lineBuffer) hasLine(word string) bool {
-	for line := range strings.Lines(b.String()) {
-		if strings.HasPrefix(line, word) && strings.HasSuffix(line, "\n") {
+// isReady reports whether the daemon has said that it accepts calls.
+func (s *scriptState) isReady() bool {
+	for line := range strings.Lines(s.log.String()) {
+		if strings.HasPrefix(line, "ready") && strings.HasSuffix(line, "\n") {
 			return true
 		}
 	}
@@ -239,7 +215,7 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
-	s.log = &lineBuffer{news: make(chan struct{}, 1)}
+	s.log = newLogBuffer()
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	// A group of its own, so that what it leaves running can be found.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -249,22 +225,15 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	s.done = make(chan error, 1)
 	go func() { s.done <- cmd.Wait() }()
 
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	for !s.log.hasLine("ready") {
-		select {
-		case <-s.log.news:
-		case err := <-s.done:
+	if err := s.log.wait(patience, s.isReady, s.done); err != nil {
+		ts.Logf("%s", s.log)
+		if len(s.done) > 0 { // it has ended
 			s.daemon = nil
-			ts.Logf("%s", s.log)
 			if neg {
 				return
 			}
-			ts.Fatalf("the daemon ended: %v", err)
-		case <-deadline.C:
-			ts.Logf("%s", s.log)
-			ts.Fatalf("the daemon does not say ready")
 		}
+		ts.Fatalf("the daemon does not say ready: %v", err)
 	}
 	if neg {
 		ts.Fatalf("the daemon started")

@@ -41,14 +41,7 @@ func newDesk(t testing.TB, port string) *desk {
 // install writes the shipped tool, for the server of the test.
 func (d *desk) install(t testing.TB, config map[string]string) {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(hosttest.ModuleRoot(), "tools.d", "clickhouse", "tool.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var def map[string]any
-	if err := json.Unmarshal(b, &def); err != nil {
-		t.Fatal(err)
-	}
+	def := hosttest.ReadyJSON(t, "clickhouse")
 	c := def["config"].(map[string]any)
 	c["host"], c["port"] = "127.0.0.1", d.port
 	for k, v := range config {
@@ -189,12 +182,11 @@ func TestIdentities(t *testing.T) {
 				t.Errorf("%s comes from %q", tool.Name, tool.Source)
 			}
 		}
+		before := len(d.Logs())
 		d.install(t, map[string]string{"prefix": "wh "})
-		token := d.token(t, firstUsers[1], nil)
-		for !slices.Equal(d.names(t, token), []string{"wh_sales_by_region", "wh_sales_orders"}) { // until the new version serves
-			if err := t.Context().Err(); err != nil {
-				t.Fatal(err)
-			}
+		d.AwaitLog(t, before, `"msg":"tool swapped"`, `"tool":"clickhouse"`)
+		if names := d.names(t, d.token(t, firstUsers[1], nil)); !slices.Equal(names, []string{"wh_sales_by_region", "wh_sales_orders"}) {
+			t.Errorf("with a prefix the tools are %q", names)
 		}
 	})
 
