@@ -88,6 +88,7 @@ var floors = []floor{
 	{"host/mcp", 9, nil, "a second front end of the same pipeline"},
 	{"host/hosttest", 9, nil, "a whole daemon, for tests"},
 	{"pdk/pdktest", 9, nil, "a suite that runs guests in the real engine"},
+	{"pdk/pdktest/vectors", 2, []string{"host/fault", "host/strictjson", "pdk/abi"}, "the cases of the suite, and the host that answers them, know no engine, so that the engine's own tests use them too"},
 	{"pdk/pdktest/guest", guest, []string{"pdk", "pdk/abi"}, "the guest that the suite is for: a guest like any other"},
 	{"sdk-examples/embed", 10, nil, "an example of a program that has the host in it"},
 	{"cmd/...", 10, nil, "programs stand on everything"},

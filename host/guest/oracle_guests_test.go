@@ -16,29 +16,9 @@ import (
 	extism "github.com/extism/go-sdk"
 
 	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/pdk/pdktest/vectors"
 	"github.com/toold/toold/pdk/toolchain"
 )
-
-// vector is a call of an export, and what the host answers meanwhile: a vector of
-// pdk/testdata, as far as it matters here. What must come of it, package pdktest
-// says; here both engines must say the same.
-type vector struct {
-	Name   string            `json:"name"`
-	Export string            `json:"export"`
-	In     json.RawMessage   `json:"in"`
-	Input  *string           `json:"input"`
-	Config map[string]string `json:"config"`
-	Vars   map[string]string `json:"vars"`
-	Recv   []string          `json:"recv"`
-	HTTP   *struct {
-		Status  int               `json:"status"`
-		Headers map[string]string `json:"headers"`
-		Body    string            `json:"body"`
-		Error   string            `json:"error"`
-	} `json:"http"`
-	Exec     *abi.ExecResult `json:"exec"`
-	ToolCall json.RawMessage `json:"tool_call"`
-}
 
 // portable are the flags with which an SDK uses only what every Extism host has.
 var portable = map[toolchain.Language][]string{
@@ -63,44 +43,36 @@ func buildPortable(t *testing.T, o toolchain.Options) []byte {
 	return b
 }
 
-// hosted gives both engines the same host for each vector: those of go-sdk as
-// functions of its user's, as it has them.
+// hosted gives both engines the host of each vector, a fresh one: those of
+// go-sdk as functions of its user's, as it has them. What must come of a vector,
+// package pdktest says; here both engines must say and ask the same. Variables,
+// requests and the log are those that the oracle compares.
 type hosted struct {
 	oracle
-	v    *vector
-	recv []string
+	host *vectors.Host
 }
 
 func (h *hosted) exec(q *abi.ExecRequest) *abi.ExecResult {
 	h.asked = append(h.asked, fmt.Sprintf("exec %+v", *q))
-	if h.v.Exec == nil {
-		return &abi.ExecResult{Error: &abi.Error{Message: "this case has no answer"}}
-	}
-	return h.v.Exec
+	return h.host.Exec(q)
 }
 
-func (h *hosted) next() ([]byte, error) {
-	if len(h.recv) == 0 {
-		return nil, io.EOF
-	}
-	p := h.recv[0]
-	h.recv = h.recv[1:]
-	return []byte(p), nil
+func (h *hosted) emit(stream string, p []byte) {
+	h.asked = append(h.asked, fmt.Sprintf("emit %s %q", stream, p))
 }
 
-// host is what our engine calls.
-func (h *hosted) host() Services {
+func (h *hosted) toolCall(envelope []byte) json.RawMessage {
+	h.asked = append(h.asked, "call "+string(envelope))
+	return h.host.ToolCall(envelope)
+}
+
+// services are what our engine calls.
+func (h *hosted) services() Services {
 	return Services{
-		Exec: func(_ context.Context, q *abi.ExecRequest) *abi.ExecResult { return h.exec(q) },
-		Emit: func(stream string, p []byte) error {
-			h.asked = append(h.asked, fmt.Sprintf("emit %s %q", stream, p))
-			return nil
-		},
-		Recv: func(context.Context) ([]byte, error) { return h.next() },
-		ToolCall: func(_ context.Context, envelope []byte) ([]byte, error) {
-			h.asked = append(h.asked, "call "+string(envelope))
-			return h.v.ToolCall, nil
-		},
+		Exec:     func(_ context.Context, q *abi.ExecRequest) *abi.ExecResult { return h.exec(q) },
+		Emit:     func(stream string, p []byte) error { h.emit(stream, p); return nil },
+		Recv:     func(context.Context) ([]byte, error) { return h.host.Recv() },
+		ToolCall: func(_ context.Context, envelope []byte) ([]byte, error) { return h.toolCall(envelope), nil },
 	}
 }
 
@@ -148,29 +120,22 @@ func (h *hosted) functions(t *testing.T) []extism.HostFunction {
 			if err != nil {
 				t.Error(err)
 			}
-			h.asked = append(h.asked, fmt.Sprintf("emit %s %q", q.Stream, p))
+			h.emit(q.Stream, p)
 			return abi.EmitResult{}
 		}),
 		function("tool_recv", func([]byte) any {
-			p, err := h.next()
+			p, err := h.host.Recv()
 			return abi.RecvResult{DataBase64: base64.StdEncoding.EncodeToString(p), EOF: err != nil}
 		}),
-		function("tool_call", func(in []byte) any {
-			h.asked = append(h.asked, "call "+string(in))
-			return h.v.ToolCall
-		}),
+		function("tool_call", func(in []byte) any { return h.toolCall(in) }),
 	}
 }
 
 // run makes the call of a vector on both engines, and reports whether both
 // answered.
-func (h *hosted) run(t *testing.T, v *vector) bool {
+func (h *hosted) run(t *testing.T, v *vectors.Vector) bool {
 	t.Helper()
-	h.v, h.vars = v, v.Vars
-	in := []byte(v.In)
-	if v.Input != nil {
-		in = []byte(*v.Input)
-	}
+	h.vars = v.Vars
 	h.answer = func(w http.ResponseWriter) {
 		if v.HTTP == nil {
 			w.WriteHeader(http.StatusTeapot)
@@ -187,30 +152,8 @@ func (h *hosted) run(t *testing.T, v *vector) bool {
 	if config == nil {
 		config = map[string]string{}
 	}
-	h.recv = v.Recv
-	h.before = func() { h.recv = v.Recv }
-	return h.compare(t, Invocation{Export: v.Export, Input: in, Config: config, Services: h.host()})
-}
-
-func vectors(t *testing.T) []vector {
-	t.Helper()
-	files, err := filepath.Glob("../../pdk/testdata/*.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []vector
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var list []vector
-		if err := json.Unmarshal(b, &list); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, list...)
-	}
-	return all
+	h.before = func() { h.host = v.Host() }
+	return h.compare(t, Invocation{Export: v.Export, Input: v.Bytes(), Config: config, Services: h.services()})
 }
 
 // TestOracleGuests runs the conformance guest of each SDK and the examples in
@@ -222,7 +165,10 @@ func TestOracleGuests(t *testing.T) {
 	e := newEngine(t)
 	extism.SetLogLevel(extism.LogLevelDebug)
 	defer extism.SetLogLevel(extism.LogLevelOff)
-	all := vectors(t)
+	all, err := vectors.Load("../../pdk/testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
 	b, err := os.ReadFile("../../sdk-examples/cases.json")
 	if err != nil {
 		t.Fatal(err)
@@ -231,26 +177,26 @@ func TestOracleGuests(t *testing.T) {
 	if err := json.Unmarshal(b, &greetings); err != nil {
 		t.Fatal(err)
 	}
-	greet := func(export string) []vector {
-		var list []vector
+	greet := func(export string) []vectors.Vector {
+		var list []vectors.Vector
 		for i, c := range greetings {
 			c.Tool, c.Cwd = "greet", "/workspace"
 			in, err := json.Marshal(c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			list = append(list, vector{Name: fmt.Sprint(export, i), Export: export, In: in, Config: map[string]string{"greeting": "Hello"}})
+			list = append(list, vectors.Vector{Name: fmt.Sprint(export, i), Export: export, In: in, Config: map[string]string{"greeting": "Hello"}})
 		}
 		return list
 	}
-	ask := func(list ...vector) []vector {
+	ask := func(list ...vectors.Vector) []vectors.Vector {
 		for i := range list {
 			list[i].Export, list[i].Name = "handle", fmt.Sprint(i)
 		}
 		return list
 	}
 	weather := map[string]string{"api": "https://api.example.com"}
-	answer := func(body string) (v vector) {
+	answer := func(body string) (v vectors.Vector) {
 		v.In, v.Config = json.RawMessage(`{"tool":"weather","args":["Oslo"]}`), weather
 		if err := json.Unmarshal([]byte(body), &v.HTTP); err != nil {
 			t.Fatal(err)
@@ -261,7 +207,7 @@ func TestOracleGuests(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		o    toolchain.Options
-		v    []vector
+		v    []vectors.Vector
 	}{
 		{"conformance in Go", toolchain.Options{Language: toolchain.Go, Dir: "../../pdk/pdktest", Source: "guest"}, all},
 		{"conformance in Rust", toolchain.Options{Language: toolchain.Rust, Dir: "../../pdk/rust", Source: "conformance"}, all},
@@ -276,11 +222,11 @@ func TestOracleGuests(t *testing.T) {
 		{"handler in AssemblyScript", toolchain.Options{Language: toolchain.AssemblyScript, Dir: examples + "assemblyscript", Source: "handler.ts"}, greet("handle")},
 		{"policy in AssemblyScript", toolchain.Options{Language: toolchain.AssemblyScript, Dir: examples + "assemblyscript", Source: "policy.ts"}, greet("restrict")},
 		{"stream", toolchain.Options{Language: toolchain.C, Dir: examples + "stream", Source: "handler.c"}, ask(
-			vector{In: json.RawMessage(`{"tool":"countdown","args":["3"]}`)}, vector{In: json.RawMessage(`{"tool":"countdown","args":["x"]}`)}, vector{In: json.RawMessage(`{"tool":"countdown"}`)})},
+			vectors.Vector{In: json.RawMessage(`{"tool":"countdown","args":["3"]}`)}, vectors.Vector{In: json.RawMessage(`{"tool":"countdown","args":["x"]}`)}, vectors.Vector{In: json.RawMessage(`{"tool":"countdown"}`)})},
 		{"interview", toolchain.Options{Language: toolchain.AssemblyScript, Dir: examples + "interview", Source: "handler.ts"}, ask(
-			vector{In: json.RawMessage(`{"tool":"interview"}`), Recv: []string{"Arthur\n", "the ", "grail\n"}}, vector{In: json.RawMessage(`{"tool":"interview"}`), Recv: []string{"Arthur"}}, vector{In: json.RawMessage(`{"tool":"interview"}`)})},
+			vectors.Vector{In: json.RawMessage(`{"tool":"interview"}`), Recv: []string{"Arthur\n", "the ", "grail\n"}}, vectors.Vector{In: json.RawMessage(`{"tool":"interview"}`), Recv: []string{"Arthur"}}, vectors.Vector{In: json.RawMessage(`{"tool":"interview"}`)})},
 		{"http", toolchain.Options{Language: toolchain.Rust, Dir: examples + "http"}, ask(
-			answer(`{"status":200,"body":"{\"sky\":\"clear\"}"}`), answer(`{"status":404}`), answer(`{"status":500}`), answer(`{"status":200,"body":"[}"}`), vector{In: json.RawMessage(`{"tool":"weather","args":["Oslo"]}`)})},
+			answer(`{"status":200,"body":"{\"sky\":\"clear\"}"}`), answer(`{"status":404}`), answer(`{"status":500}`), answer(`{"status":200,"body":"[}"}`), vectors.Vector{In: json.RawMessage(`{"tool":"weather","args":["Oslo"]}`)})},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := &hosted{}

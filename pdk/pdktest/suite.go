@@ -7,12 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +20,7 @@ import (
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/pdk/pdktest/vectors"
 )
 
 // callTime bounds one call of a guest under test.
@@ -30,12 +29,12 @@ const callTime = 20 * time.Second
 // Run loads a module and runs the whole suite on it, a subtest a case.
 func Run(t *testing.T, wasm []byte) {
 	t.Helper()
-	vectors, err := Load(folder(t))
+	all, err := vectors.Load(folder(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := NewSubject(t, wasm)
-	for _, c := range s.Cases(vectors) {
+	for _, c := range s.Cases(all) {
 		t.Run(c.Name, func(t *testing.T) {
 			if err := c.Check(t.Context()); err != nil {
 				t.Error(err)
@@ -52,9 +51,9 @@ func folder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	for {
-		vectors := filepath.Join(dir, "pdk", "testdata")
-		if _, err := os.Stat(filepath.Join(vectors, "handle.json")); err == nil {
-			return vectors
+		data := filepath.Join(dir, "pdk", "testdata")
+		if _, err := os.Stat(filepath.Join(data, "handle.json")); err == nil {
+			return data
 		}
 		if dir == filepath.Dir(dir) {
 			t.Fatal("find pdk/testdata: run the suite inside of a checkout of toold")
@@ -101,10 +100,10 @@ type Case struct {
 }
 
 // Cases are the vectors, and the checks that a vector cannot say.
-func (s *Subject) Cases(vectors []Vector) []Case {
+func (s *Subject) Cases(all []vectors.Vector) []Case {
 	var cases []Case
-	for _, v := range vectors {
-		cases = append(cases, Case{v.Export + "/" + v.Name, func(ctx context.Context) error { return s.vector(ctx, &v) }})
+	for _, v := range all {
+		cases = append(cases, Case{v.Export + "/" + v.Name, func(ctx context.Context) error { return s.vector(ctx, v) }})
 	}
 	return append(cases,
 		Case{"exports", s.exports},
@@ -115,88 +114,47 @@ func (s *Subject) Cases(vectors []Vector) []Case {
 	)
 }
 
-// told is what the host was asked and told during a call.
-type told struct {
-	log      []Line
-	emitted  []Emitted
-	vars     map[string]string
-	http     *HTTPAsked
-	exec     *abi.ExecRequest
-	toolCall []byte
-}
-
-// host makes a host of a vector.
-func (s *Subject) host(v *Vector) (guest.Invocation, *told) {
-	w := &told{vars: maps.Clone(v.Vars)}
-	if w.vars == nil {
-		w.vars = map[string]string{}
-	}
-	recv := v.Recv
-	inv := guest.Invocation{Export: v.Export, Input: v.Bytes(), Config: maps.Clone(v.Config)}
-	if inv.Config == nil {
-		inv.Config = map[string]string{}
-	}
-	maps.Copy(inv.Config, s.config)
-	inv.Services = guest.Services{
-		Log: func(_ context.Context, level slog.Level, text string) {
-			w.log = append(w.log, Line{strings.ToLower(level.String()), text})
-		},
-		VarGet: func(key string) []byte {
-			if value, ok := w.vars[key]; ok {
-				return []byte(value)
-			}
-			return nil
-		},
-		VarSet: func(key string, value []byte) error {
-			if value == nil {
-				delete(w.vars, key)
-			} else {
-				w.vars[key] = string(value)
-			}
-			return nil
-		},
-		Emit: func(stream string, p []byte) error {
-			w.emitted = append(w.emitted, Emitted{stream, string(p)})
-			return nil
-		},
-		Recv: func(context.Context) ([]byte, error) {
-			if len(recv) == 0 {
-				return nil, io.EOF
-			}
-			p := recv[0]
-			recv = recv[1:]
-			return []byte(p), nil
-		},
+// services are a vector's host, to the engine.
+func services(h *vectors.Host) guest.Services {
+	return guest.Services{
+		Log:    func(_ context.Context, level slog.Level, text string) { h.Log(strings.ToLower(level.String()), text) },
+		VarGet: h.VarGet,
+		VarSet: func(key string, value []byte) error { h.VarSet(key, value); return nil },
+		Emit:   func(stream string, p []byte) error { h.Emit(stream, p); return nil },
+		Recv:   func(context.Context) ([]byte, error) { return h.Recv() },
 		HTTP: func(_ context.Context, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {
-			w.http = &HTTPAsked{r.Method, r.URL, r.Headers, string(r.Body)}
-			switch {
-			case v.HTTP == nil:
-				return nil, errors.New("this case has no answer")
-			case v.HTTP.Error != "":
-				return nil, errors.New(v.HTTP.Error)
+			a, err := h.HTTP(vectors.HTTPAsked{Method: r.Method, URL: r.URL, Headers: r.Headers, Body: string(r.Body)})
+			if err != nil {
+				return nil, err
 			}
-			return &guest.HTTPResponse{Status: v.HTTP.Status, Headers: v.HTTP.Headers, Body: []byte(v.HTTP.Body)}, nil
+			return &guest.HTTPResponse{Status: a.Status, Headers: a.Headers, Body: []byte(a.Body)}, nil
 		},
-		Exec: func(_ context.Context, r *abi.ExecRequest) *abi.ExecResult {
-			w.exec = r
-			if v.Exec == nil {
-				return &abi.ExecResult{Error: &abi.Error{Message: "this case has no answer"}}
-			}
-			return v.Exec
-		},
-		ToolCall: func(_ context.Context, envelope []byte) ([]byte, error) {
-			w.toolCall = bytes.Clone(envelope)
-			return v.ToolCall, nil
-		},
+		Exec:     func(_ context.Context, r *abi.ExecRequest) *abi.ExecResult { return h.Exec(r) },
+		ToolCall: func(_ context.Context, envelope []byte) ([]byte, error) { return h.ToolCall(envelope), nil },
 	}
-	return inv, w
 }
 
-func (s *Subject) vector(ctx context.Context, v *Vector) error {
+// Call makes the call of a vector with a host of its, and returns both the
+// answer and the host.
+func Call(ctx context.Context, m *guest.Module, v *vectors.Vector) (guest.Reply, *vectors.Host, error) {
+	h := v.Host()
+	config := v.Config
+	if config == nil {
+		config = map[string]string{} // not that of tool.json
+	}
+	reply, err := m.Call(ctx, guest.Invocation{Export: v.Export, Input: v.Bytes(), Config: config, Services: services(h)})
+	return reply, h, err
+}
+
+func (s *Subject) vector(ctx context.Context, v vectors.Vector) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	inv, w := s.host(v)
-	reply, err := s.m.Call(ctx, inv)
+	v.Config = maps.Clone(v.Config)
+	if v.Config == nil {
+		v.Config = map[string]string{}
+	}
+	maps.Copy(v.Config, s.config)
+	reply, h, err := Call(ctx, s.m, &v)
 	if v.Fails != nil {
 		var e *fault.Error
 		if !errors.As(err, &e) {
@@ -213,50 +171,7 @@ func (s *Subject) vector(ctx context.Context, v *Vector) error {
 	if err := v.CheckAnswer(reply.Output); err != nil {
 		return err
 	}
-	return v.compare(w)
-}
-
-// compare looks at what the host was asked and told.
-func (v *Vector) compare(w *told) error {
-	vars := v.VarsAfter
-	if vars == nil {
-		vars = v.Vars
-	}
-	switch {
-	case !slices.Equal(w.log, v.Log):
-		return fmt.Errorf("logged %+v, must be %+v", w.log, v.Log)
-	case !slices.Equal(w.emitted, v.Emitted):
-		return fmt.Errorf("emitted %+v, must be %+v", w.emitted, v.Emitted)
-	case !maps.Equal(w.vars, vars):
-		return fmt.Errorf("left variables %v, must be %v", w.vars, vars)
-	case !reflect.DeepEqual(w.exec, v.AskedExec):
-		return fmt.Errorf("ran %+v, must be %+v", w.exec, v.AskedExec)
-	case (w.http == nil) != (v.AskedHTTP == nil):
-		return fmt.Errorf("asked %+v, must be %+v", w.http, v.AskedHTTP)
-	case (w.toolCall == nil) != (v.AskedForCall == nil):
-		return fmt.Errorf("called %s, must be %s", w.toolCall, v.AskedForCall)
-	}
-	if w.http != nil {
-		// Names of headers are of no case.
-		got := *w.http
-		got.Headers = map[string]string{}
-		for k, value := range w.http.Headers {
-			got.Headers[strings.ToLower(k)] = value
-		}
-		if !reflect.DeepEqual(&got, v.AskedHTTP) {
-			return fmt.Errorf("asked %+v, must be %+v", got, *v.AskedHTTP)
-		}
-	}
-	if w.toolCall != nil {
-		got, err := sorted(w.toolCall)
-		if err != nil {
-			return fmt.Errorf("called with what is no JSON: %w: %s", err, w.toolCall)
-		}
-		if want, err := sorted(v.AskedForCall); err != nil || !bytes.Equal(got, want) {
-			return fmt.Errorf("called with %s, must be %s", got, want)
-		}
-	}
-	return nil
+	return h.Check()
 }
 
 func (s *Subject) exports(context.Context) error {
@@ -296,7 +211,7 @@ func (s *Subject) freshState(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if got, err := sorted(r.Data); err != nil || string(got) != `{"count":1}` {
+		if got, err := vectors.Canonical(r.Data); err != nil || string(got) != `{"count":1}` {
 			return fmt.Errorf("call %d answered %s, must be {\"count\":1}", i+1, r.Data)
 		}
 	}
@@ -313,7 +228,7 @@ func (s *Subject) largeInput(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%d bytes of input: %w", n, err)
 		}
-		if got, err := sorted(r.Data); err != nil || string(got) != fmt.Sprintf(`{"length":%d}`, n) {
+		if got, err := vectors.Canonical(r.Data); err != nil || string(got) != fmt.Sprintf(`{"length":%d}`, n) {
 			return fmt.Errorf("%d bytes of input: answered %s", n, r.Data)
 		}
 	}
@@ -346,7 +261,7 @@ func (s *Subject) largePayload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if got, err := sorted(r.Data); err != nil || !bytes.Equal(got, payload) {
+	if got, err := vectors.Canonical(r.Data); err != nil || !bytes.Equal(got, payload) {
 		return fmt.Errorf("a payload of %d bytes came back as %d others", len(payload), len(r.Data))
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/pdk/abi"
+	"github.com/toold/toold/pdk/pdktest/vectors"
 	"github.com/toold/toold/pdk/toolchain"
 )
 
@@ -86,7 +86,7 @@ var breaks = []string{
 // TestBrokenGuestsAreRed: a guest that breaks a single rule does not pass.
 func TestBrokenGuestsAreRed(t *testing.T) {
 	s := NewSubject(t, build(t, ""))
-	vectors, err := Load(folder(t))
+	all, err := vectors.Load(folder(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestBrokenGuestsAreRed(t *testing.T) {
 	red := func(t *testing.T, rule string) string {
 		s.config = map[string]string{"break": rule}
 		clear(s.vars)
-		for _, c := range s.Cases(vectors) {
+		for _, c := range s.Cases(all) {
 			if err := c.Check(t.Context()); err != nil {
 				return c.Name + ": " + err.Error()
 			}
@@ -122,12 +122,12 @@ func TestBrokenGuestsAreRed(t *testing.T) {
 // TestVectorsAreFound: the suite is not empty by accident, and each table of
 // doc.go has a vector for each of its requests.
 func TestVectorsAreFound(t *testing.T) {
-	vectors, err := Load(folder(t))
+	all, err := vectors.Load(folder(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	asked := map[string][]string{}
-	for _, v := range vectors {
+	for _, v := range all {
 		for _, w := range strings.Fields(string(v.In)) {
 			asked[v.Export] = append(asked[v.Export], strings.Trim(w, `[]{}",:`))
 		}
@@ -159,55 +159,5 @@ func TestVectorsAreFound(t *testing.T) {
 	}
 	if found < 25 {
 		t.Errorf("only %d requests found in doc.go", found)
-	}
-}
-
-func TestCanonical(t *testing.T) {
-	for _, tt := range []struct{ a, b string }{
-		{`{"exit_code":0,"stdout":""}`, ` { "exit_code" : 0 } `},
-		{`{"exit_code":0,"data":{"b":1,"a":[2]}}`, `{"data":{"a":[2],"b":1},"exit_code":0,"gone":false}`},
-	} {
-		a, err1 := canonical([]byte(tt.a), &abi.Result{})
-		b, err2 := canonical([]byte(tt.b), &abi.Result{})
-		if err1 != nil || err2 != nil || string(a) != string(b) {
-			t.Errorf("%s, %v is not %s, %v", a, err1, b, err2)
-		}
-	}
-	a, _ := canonical([]byte(`{"effect":"allow"}`), &abi.Decision{})
-	b, _ := canonical([]byte(`{"effect":"allow","args":[]}`), &abi.Decision{})
-	if string(a) == string(b) {
-		t.Error("no args and empty args are the same")
-	}
-	for _, bad := range []string{`{"effect":"allow","extra":1}`, `{"effect":"allow","effect":"deny"}`, `{"Effect":"allow"}`, `{"effect":1}`, `{"effect":"allow"} {}`, ``} {
-		if _, err := canonical([]byte(bad), &abi.Decision{}); err == nil {
-			t.Errorf("%s is read", bad)
-		}
-	}
-}
-
-func TestLoadRefuses(t *testing.T) {
-	for name, text := range map[string]string{
-		"no name":       `[{"export":"handle","in":{},"out":{}}]`,
-		"a name twice":  `[{"name":"a","export":"handle","in":{},"out":{}},{"name":"a","export":"handle","in":{},"out":{}}]`,
-		"no input":      `[{"name":"a","export":"handle","out":{}}]`,
-		"both inputs":   `[{"name":"a","export":"handle","in":{},"input":"","out":{}}]`,
-		"no answer":     `[{"name":"a","export":"handle","in":{}}]`,
-		"both answers":  `[{"name":"a","export":"handle","in":{},"out":{},"fails":["TOOL_FAILED"]}]`,
-		"no export":     `[{"name":"a","export":"run","in":{},"out":{}}]`,
-		"unknown field": `[{"name":"a","export":"handle","in":{},"out":{},"logs":[]}]`,
-		"not JSON":      `[`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, "x.json"), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := Load(dir); err == nil {
-				t.Error("loaded")
-			}
-		})
-	}
-	if _, err := Load(t.TempDir()); err == nil {
-		t.Error("an empty folder is loaded")
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/toold/toold/pdk"
 	"github.com/toold/toold/pdk/abi"
 	"github.com/toold/toold/pdk/pdktest"
+	"github.com/toold/toold/pdk/pdktest/vectors"
 	"github.com/toold/toold/pdk/toolchain"
 )
 
@@ -125,14 +125,14 @@ func guests(f *testing.F) []subject {
 
 // call calls an export of a guest. An answer is "" where the guest failed and
 // said why; anything else that goes wrong is an error of the test.
-func (m subject) call(t *testing.T, inv guest.Invocation) string {
+func (m subject) call(t *testing.T, v *vectors.Vector) string {
 	t.Helper()
-	reply, err := m.module.Call(context.Background(), inv)
+	reply, _, err := pdktest.Call(context.Background(), m.module, v)
 	if err == nil {
 		return string(reply.Output)
 	}
 	if e, ok := errors.AsType[*fault.Error](err); !ok || e.Code != fault.ToolFailed || e.Message == "" || strings.Contains(e.Message, "answered") {
-		t.Errorf("%s: %s of %q: %v", m.language, inv.Export, inv.Input, err)
+		t.Errorf("%s: %s of %q: %v", m.language, v.Export, v.Bytes(), err)
 	}
 	return ""
 }
@@ -193,17 +193,17 @@ func depth(in []byte) int {
 
 // calls are inputs to begin with: of the vectors, and what readers get wrong.
 func calls(f *testing.F, export string) [][]byte {
-	vectors, err := pdktest.Load("../../testdata")
+	all, err := vectors.Load("../../testdata")
 	if err != nil {
 		f.Fatal(err)
 	}
-	var all [][]byte
-	for _, v := range vectors {
+	var inputs [][]byte
+	for _, v := range all {
 		if v.Export == export {
-			all = append(all, v.Bytes())
+			inputs = append(inputs, v.Bytes())
 		}
 	}
-	return all
+	return inputs
 }
 
 // FuzzRestrict: a Call that cannot be read is never allowed, and one that can
@@ -222,7 +222,7 @@ func FuzzRestrict(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		out, err := run1(&pdk.Fake{}, restrict, in)
+		out, _, _, err := natively(&vectors.Vector{Export: "restrict", In: in})
 		want, request := string(out), ""
 		var c abi.Call
 		if json.Unmarshal(in, &c) == nil && len(c.Args) > 0 {
@@ -232,7 +232,7 @@ func FuzzRestrict(f *testing.F) {
 			if err != nil && !strings.HasPrefix(err.Error(), "read call:") {
 				break // It could be read, and the request is to fail.
 			}
-			got := m.call(t, guest.Invocation{Export: "restrict", Input: in})
+			got := m.call(t, &vectors.Vector{Export: "restrict", In: in})
 			if !json.Valid(in) && got != "" {
 				t.Errorf("%s answers %s for %q, which is not JSON", m.language, got, in)
 			}
@@ -267,13 +267,13 @@ func FuzzCall(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, rest []byte) {
 		in := append([]byte(prefix), rest...)
-		out, err := run1(&pdk.Fake{}, handle, in)
+		out, _, _, err := natively(&vectors.Vector{Export: "handle", In: in})
 		var c abi.Call
 		if json.Unmarshal(in, &c) == nil && (len(c.Args) == 0 || c.Args[0] != "call") {
 			return // The args came again.
 		}
 		for _, m := range modules {
-			got := m.call(t, guest.Invocation{Export: "handle", Input: in})
+			got := m.call(t, &vectors.Vector{Export: "handle", In: in})
 			if !json.Valid(in) && got != "" {
 				t.Errorf("%s answers %s for %q, which is not JSON", m.language, got, in)
 			}
@@ -294,9 +294,9 @@ func FuzzDiscover(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		out, err := run1(&pdk.Fake{}, discover, in)
+		out, _, _, err := natively(&vectors.Vector{Export: "discover", In: in})
 		for _, m := range modules {
-			if got := m.call(t, guest.Invocation{Export: "discover", Input: in}); !m.mayDiffer(t, in, got) && !same(t, got, string(out)) {
+			if got := m.call(t, &vectors.Vector{Export: "discover", In: in}); !m.mayDiffer(t, in, got) && !same(t, got, string(out)) {
 				t.Errorf("%s answers %s for %q, Go %s, %v", m.language, got, in, out, err)
 			}
 		}
@@ -319,7 +319,7 @@ func FuzzClassify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		out, err := run1(&pdk.Fake{}, classifyBySDK, in)
 		for _, m := range modules {
-			if got := m.call(t, guest.Invocation{Export: "classify", Input: in}); !m.mayDiffer(t, in, got) && !otherFields(in) && !same(t, got, string(out)) {
+			if got := m.call(t, &vectors.Vector{Export: "classify", In: in}); !m.mayDiffer(t, in, got) && !otherFields(in) && !same(t, got, string(out)) {
 				t.Errorf("%s answers %s for %q, Go %s, %v", m.language, got, in, out, err)
 			}
 		}
@@ -391,8 +391,7 @@ func FuzzAnswers(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, kind byte, number int, a, b string) {
 		c := abi.Call{Tool: "pdktest", Cwd: "/"}
-		fake := &pdk.Fake{}
-		var services guest.Services
+		v := vectors.Vector{Export: "handle"}
 		strict := true // Go must read it as the others do.
 		switch kind % 5 {
 		case 0:
@@ -401,19 +400,11 @@ func FuzzAnswers(f *testing.F) {
 			if number == 0 {
 				number = 200
 			}
-			headers := map[string]string{"x-reply": a, "other": b}
-			services.HTTP = func(context.Context, *guest.HTTPRequest) (*guest.HTTPResponse, error) {
-				return &guest.HTTPResponse{Status: number, Headers: headers, Body: []byte(b)}, nil
-			}
-			fake.HTTP = func(*pdk.HTTPRequest) (*pdk.HTTPResponse, error) {
-				return &pdk.HTTPResponse{Status: number, Headers: headers, Body: []byte(b)}, nil
-			}
+			v.HTTP = &vectors.HTTPAnswer{Status: number, Headers: map[string]string{"x-reply": a, "other": b}, Body: b}
 			strict = utf8.ValidString(b) // A body may be any bytes; the guests make text of it.
 		case 1:
 			c.Args = []string{"exec", "/bin/x"}
-			res := &abi.ExecResult{ExitCode: number, StdoutBase64: a, StderrBase64: b}
-			services.Exec = func(context.Context, *abi.ExecRequest) *abi.ExecResult { return res }
-			fake.Exec = func(*abi.ExecRequest) *abi.ExecResult { return res }
+			v.Exec = &abi.ExecResult{ExitCode: number, StdoutBase64: a, StderrBase64: b}
 			for _, s := range []string{a, b} {
 				out, err := base64.StdEncoding.Strict().DecodeString(s)
 				// What is no base64 no host sends; a guest refuses it, or fails.
@@ -422,49 +413,27 @@ func FuzzAnswers(f *testing.F) {
 			strict = strict && number == int(int32(number))
 		case 2:
 			c.Args = []string{"exec", "/bin/x"}
-			res := &abi.ExecResult{Error: &abi.Error{Code: b, Message: a, Retriable: number > 0}}
-			services.Exec = func(context.Context, *abi.ExecRequest) *abi.ExecResult { return res }
-			fake.Exec = func(*abi.ExecRequest) *abi.ExecResult { return res }
+			v.Exec = &abi.ExecResult{Error: &abi.Error{Code: b, Message: a, Retriable: number > 0}}
 			strict = a != "" // Without a message C and AssemblyScript know no error.
 		case 3:
 			c.Args = []string{"recv"}
-			next := feed(a, b)
-			fake.Recv = func() abi.RecvResult {
-				p, err := next(context.Background())
-				return abi.RecvResult{DataBase64: base64.StdEncoding.EncodeToString(p), EOF: err != nil}
-			}
+			v.Recv = []string{a, b}
 			strict = utf8.ValidString(a) && utf8.ValidString(b)
 		case 4:
 			c.Args = []string{"var-get", b}
-			services.VarGet = func(key string) []byte { return []byte(a) }
-			fake.Vars = map[string][]byte{b: []byte(a)}
+			v.Vars = map[string]string{b: a}
 			strict = a != "" && utf8.ValidString(a) && utf8.ValidString(b)
 		}
-		in, err := json.Marshal(c)
-		if err != nil {
+		var err error
+		if v.In, err = json.Marshal(c); err != nil {
 			t.Fatal(err)
 		}
-		out, err := run1(fake, handle, in)
+		out, _, _, err := natively(&v)
 		for _, m := range modules {
-			if kind%5 == 3 {
-				services.Recv = feed(a, b)
-			}
-			got := m.call(t, guest.Invocation{Export: "handle", Input: in, Services: services})
+			got := m.call(t, &v)
 			if strict && !same(t, got, string(out)) {
-				t.Errorf("%s answers %s for %s with %d, %q, %q, Go %s, %v", m.language, got, in, number, a, b, out, err)
+				t.Errorf("%s answers %s for %s with %d, %q, %q, Go %s, %v", m.language, got, v.In, number, a, b, out, err)
 			}
 		}
 	})
-}
-
-// feed is an input of these pieces.
-func feed(pieces ...string) func(context.Context) ([]byte, error) {
-	return func(context.Context) ([]byte, error) {
-		if len(pieces) == 0 {
-			return nil, io.EOF
-		}
-		p := pieces[0]
-		pieces = pieces[1:]
-		return []byte(p), nil
-	}
 }

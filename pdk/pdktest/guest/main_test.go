@@ -9,44 +9,19 @@ import (
 
 	"github.com/toold/toold/pdk"
 	"github.com/toold/toold/pdk/abi"
-	"github.com/toold/toold/pdk/pdktest"
+	"github.com/toold/toold/pdk/pdktest/vectors"
 )
 
 // TestNatively runs the vectors on the guest as a native program: pdk.Fake,
 // with which guests are tested, answers as the engine does.
 func TestNatively(t *testing.T) {
-	vectors, err := pdktest.Load("../../testdata")
+	all, err := vectors.Load("../../testdata")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, v := range vectors {
+	for _, v := range all {
 		t.Run(v.Export+"/"+v.Name, func(t *testing.T) {
-			recv := v.Recv
-			f := &pdk.Fake{
-				Config: v.Config,
-				Vars:   map[string][]byte{},
-				HTTP: func(*pdk.HTTPRequest) (*pdk.HTTPResponse, error) {
-					if v.HTTP.Error != "" {
-						return nil, errors.New(v.HTTP.Error)
-					}
-					return &pdk.HTTPResponse{Status: v.HTTP.Status, Headers: v.HTTP.Headers, Body: []byte(v.HTTP.Body)}, nil
-				},
-				Exec: func(*abi.ExecRequest) *abi.ExecResult { return v.Exec },
-				Recv: func() abi.RecvResult {
-					if len(recv) == 0 {
-						return abi.RecvResult{EOF: true}
-					}
-					p := recv[0]
-					recv = recv[1:]
-					return abi.RecvResult{DataBase64: base64.StdEncoding.EncodeToString([]byte(p))}
-				},
-				ToolCall: func([]byte) []byte { return v.ToolCall },
-			}
-			for k, value := range v.Vars {
-				f.Vars[k] = []byte(value)
-			}
-			export := map[string]func() int32{"describe": describe, "restrict": restrict, "handle": handle, "discover": discover, "classify": classify}[v.Export]
-			out, err := run1(f, export, v.Bytes())
+			out, f, h, err := natively(&v)
 			switch {
 			case v.Fails != nil:
 				if err == nil || !strings.Contains(err.Error(), v.Message) {
@@ -55,7 +30,7 @@ func TestNatively(t *testing.T) {
 			case err != nil:
 				t.Error(err)
 			default:
-				if err := v.CheckAnswer(out); err != nil {
+				if err := errors.Join(v.CheckAnswer(out), h.CheckAsked()); err != nil {
 					t.Error(err)
 				}
 			}
@@ -73,6 +48,41 @@ func TestNatively(t *testing.T) {
 			}
 		})
 	}
+}
+
+// natively makes the call of a vector with pdk.Fake in front of the vector's
+// host. Of the log and the output the Fake keeps what it keeps.
+func natively(v *vectors.Vector) ([]byte, *pdk.Fake, *vectors.Host, error) {
+	h := v.Host()
+	f := &pdk.Fake{
+		Config: v.Config,
+		Vars:   map[string][]byte{},
+		HTTP: func(r *pdk.HTTPRequest) (*pdk.HTTPResponse, error) {
+			a, err := h.HTTP(vectors.HTTPAsked{Method: r.Method, URL: r.URL, Headers: r.Headers, Body: string(r.Body)})
+			if err != nil {
+				return nil, err
+			}
+			return &pdk.HTTPResponse{Status: a.Status, Headers: a.Headers, Body: []byte(a.Body)}, nil
+		},
+		Exec: h.Exec,
+		Recv: func() abi.RecvResult {
+			p, err := h.Recv()
+			return abi.RecvResult{DataBase64: base64.StdEncoding.EncodeToString(p), EOF: err != nil}
+		},
+		ToolCall: h.ToolCall,
+	}
+	for k, value := range v.Vars {
+		f.Vars[k] = []byte(value)
+	}
+	export := map[string]func() int32{"describe": describe, "restrict": restrict, "handle": handle, "discover": discover, "classify": classify}[v.Export]
+	out, err := run1(f, export, v.Bytes())
+	for k := range v.Vars {
+		h.VarSet(k, f.Vars[k])
+	}
+	for k, value := range f.Vars {
+		h.VarSet(k, value)
+	}
+	return out, f, h, err
 }
 
 // run1 turns a panic, which is a trap in WebAssembly, into an error.

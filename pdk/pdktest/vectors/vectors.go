@@ -1,4 +1,9 @@
-package pdktest
+// Package vectors has the cases of the conformance suite, and the one host that
+// answers a guest as a case says: to the engine, to another engine, and to a
+// guest that runs as a native program. Whoever runs the guest hands on to Host
+// what the guest asks of it, in its own terms, and lets Check say whether that
+// was right. It knows no engine, so that the engine's own tests can use it.
+package vectors
 
 import (
 	"bytes"
@@ -164,12 +169,12 @@ func canonical(data []byte, into any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sorted(b)
+	return Canonical(b)
 }
 
-// sorted writes JSON with the keys of its objects in order and without white
+// Canonical writes JSON with the keys of its objects in order and without white
 // space; numbers stay as they were written.
-func sorted(data []byte) ([]byte, error) {
+func Canonical(data []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	var v any
