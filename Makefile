@@ -62,7 +62,7 @@ sdk: build ## the SDKs in four languages: installs compilers (as root), builds a
 
 .PHONY: race
 race: build ## the same under the race detector (needs a C compiler)
-	@GO='$(GO)' scripts/test -race ./...
+	@GO='$(GO)' scripts/test -race -timeout 30m ./...
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (30s)
@@ -70,7 +70,7 @@ fuzz: ## each fuzz target for FUZZTIME (30s)
 
 .PHONY: bench
 bench: build ## the benchmarks that match BENCH (all)
-	PATH="$$PATH:$${HOME:-/root}/.cargo/bin:$(CURDIR)/$(CACHE)/npm/node_modules/.bin" TOOLD_COSTS=1 $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+	PATH="$$PATH:$${HOME:-/root}/.cargo/bin:$(CURDIR)/$(CACHE)/npm/node_modules/.bin" TOOLD_COSTS=1 $(GO) test -timeout 60m -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
 .PHONY: check
 check: build ## gofmt, vet, staticcheck, the floors, schemas, CHANGELOG

@@ -275,6 +275,9 @@ func cmdTool(ts *testscript.TestScript, _ bool, names []string) {
 	}
 }
 
+// cmdUntil asks again and again. What a program looks at can be anything, such as
+// an answer of the daemon that goes with no line of its log, so there is no event
+// to wait for.
 func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 0 {
 		ts.Fatalf("usage: until PROGRAM ARGS...")
