@@ -1,6 +1,7 @@
 // Package hosttest runs a whole daemon on a temporary socket, for tests: the
 // real host, socket, engine and supervisors, and guests built by the go
-// command.
+// command. A Place is where the program of a tool is tried with its policy and
+// without, and a Site a server that remembers what it was asked.
 //
 // A test binary that uses it has a TestMain that calls Main.
 package hosttest
