@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -70,7 +70,7 @@ func TestStacksOfManyGuests(t *testing.T) {
 	if err := os.WriteFile(module, diver, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	d := hosttest.Start(t, host.Config{GuestMemory: all})
+	d := hosttest.Start(t, config.Config{GuestMemory: all})
 	for _, tt := range []struct {
 		memory string
 		codes  []string
