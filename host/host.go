@@ -325,7 +325,7 @@ func (h *Host) warnOfNames() {
 
 // observeNow has the metrics tell how things stand.
 func (h *Host) observeNow() {
-	h.parts.Metrics.Watch(observe.Now{
+	h.parts.Metrics.RegisterGauges(observe.Gauges{
 		Breakers: func(tell func(tool, state string)) {
 			for _, s := range h.parts.Layer.Breakers.List() {
 				if !s.Shadow {

@@ -99,9 +99,9 @@ func NewSurface(offers []Tool, safety abi.Safety, ttl time.Duration) *Surface {
 	return s
 }
 
-// Offers returns the tools that an identity sees, by name: all, or only those that
+// Visible returns the tools that an identity sees, by name: all, or only those that
 // are not mutating if the identity is read-only.
-func (s *Surface) Offers(reads bool) []Tool {
+func (s *Surface) Visible(reads bool) []Tool {
 	reads = reads || s.Safety.ReadOnly
 	list := make([]Tool, 0, len(s.tools))
 	for _, h := range s.tools {
@@ -389,9 +389,9 @@ func (s *Cache) Refuse(fingerprint string, err *fault.Error) {
 	}
 }
 
-// Agree compares the grants that a call reported with those of the surface, and
+// CheckGrants compares the grants that a call reported with those of the surface, and
 // invalidates the surface if they differ.
-func (s *Cache) Agree(fingerprint string, found abi.Safety) {
+func (s *Cache) CheckGrants(fingerprint string, found abi.Safety) {
 	e, ok := s.entries.GetIfPresent(fingerprint)
 	if !ok {
 		return
@@ -454,7 +454,7 @@ func (e *entry) entry() Entry {
 		default:
 			out.State = "old"
 		}
-		for _, o := range f.Offers(out.ReadOnly) {
+		for _, o := range f.Visible(out.ReadOnly) {
 			out.Names = append(out.Names, o.Name)
 		}
 		out.Tools = len(out.Names)

@@ -63,7 +63,7 @@ func fails(err error) func(context.Context) (*Surface, error) {
 
 func names(s *Surface) string {
 	var list []string
-	for _, o := range s.Offers(false) {
+	for _, o := range s.Visible(false) {
 		list = append(list, o.Name)
 	}
 	return strings.Join(list, " ")
@@ -120,9 +120,9 @@ func TestRefresh(t *testing.T) {
 		get("and no longer", "four", makes("four"))
 		s.Invalidate("a", "test")
 		get("invalidated", "five", makes("five"))
-		s.Agree("a", abi.Safety{})
+		s.CheckGrants("a", abi.Safety{})
 		get("the grants agree", "five", makes("six"))
-		s.Agree("a", abi.Safety{ReadOnly: true})
+		s.CheckGrants("a", abi.Safety{ReadOnly: true})
 		get("they do not", "six", makes("six"))
 		s.Refuse("a", fault.Errorf(fault.Unauthenticated, "no"))
 		get("refused in a call", "error UNAUTHENTICATED: no", makes("seven"))
@@ -149,7 +149,7 @@ func TestReadOnlySurface(t *testing.T) {
 	}{{false, false, "r w"}, {true, false, "r"}, {false, true, "r"}, {true, true, "r"}} {
 		s := NewSurface(offers, abi.Safety{ReadOnly: tt.safety}, 0)
 		var list []string
-		for _, o := range s.Offers(tt.reads) {
+		for _, o := range s.Visible(tt.reads) {
 			list = append(list, o.Name)
 		}
 		_, found := s.Find("w", tt.reads)

@@ -371,17 +371,17 @@ func (r *running) input() io.ReadCloser {
 	switch {
 	case r.Input.Fixed || len(r.Input.Bytes) > 0:
 		if !guest {
-			r.Execution.NoInput("the input of the call came with it")
+			r.Execution.RejectSteering("the input of the call came with it")
 		}
 		return io.NopCloser(bytes.NewReader(r.Input.Bytes))
 	case r.Execution.Kind == session.KindTurn && (r.Input.Wanted || guest):
 		return r.Execution.Input(true)
 	case r.Input.Wanted && r.Streams.Stdin != nil:
 		in := r.Streams.Stdin()
-		r.Execution.PassInput(r.Streams.Steer)
+		r.Execution.ForwardSteering(r.Streams.Steer)
 		return countedInput{in, r.Execution}
 	case !guest:
-		r.Execution.NoInput("the tool takes no input in this call")
+		r.Execution.RejectSteering("the tool takes no input in this call")
 	}
 	return nil
 }

@@ -2,9 +2,9 @@ package observe
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Now holds callbacks for gauges. Each is called at each scrape and must not
+// Gauges holds callbacks for gauges. Each is called at each scrape and must not
 // block; nil ones are left out.
-type Now struct {
+type Gauges struct {
 	// Breakers calls emit with the state of each circuit breaker in force.
 	Breakers func(emit func(tool, state string))
 	// GuestMemory returns the bytes that all instances of modules hold, and
@@ -26,10 +26,10 @@ var (
 		"Bytes that all instances of modules may hold together.", nil, nil)
 )
 
-// Watch registers the gauges of n. It is called once.
-func (m *Metrics) Watch(n Now) { m.registry.MustRegister(gauges{n}) }
+// RegisterGauges registers g. It is called once.
+func (m *Metrics) RegisterGauges(g Gauges) { m.registry.MustRegister(gauges{g}) }
 
-type gauges struct{ Now }
+type gauges struct{ Gauges }
 
 func (g gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{breakerDesc, memoryDesc, memoryLimitDesc} {

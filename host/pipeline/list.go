@@ -29,7 +29,7 @@ func (f *finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[
 			missing = append(missing, unlisted{source, string(e.Code), brief(e.Message, maxReason), e.Retriable()})
 			continue
 		}
-		for _, t := range s.Offers(p.ReadOnly()) {
+		for _, t := range s.Visible(p.ReadOnly()) {
 			if taken[t.Name] {
 				f.Log.Warn("tool is left out: another has its name", "tool", source, "name", t.Name)
 				continue

@@ -476,7 +476,7 @@ func (p *Pipeline) followDiscovered(ctx context.Context, a call.Attempt, o call.
 		return o
 	}
 	if s := o.Answer.Safety; s != nil {
-		p.Discovered.Agree(fingerprint, *s)
+		p.Discovered.CheckGrants(fingerprint, *s)
 	}
 	if e := o.Answer.Error; e != nil && e.Code == abi.Unauthenticated && o.Err() != nil {
 		refused := o.Err()

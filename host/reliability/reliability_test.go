@@ -48,7 +48,7 @@ type change = func(*call.Decided)
 // stages is a fixture whose tool answers what run says, in mode "all".
 func stages(t *testing.T, run func(ctx context.Context, k *attempt) (*wire.Result, error)) *fixture {
 	f := &fixture{mode: config.ReliabilityAll, tool: &tools.Tool{Name: "tool", Def: tools.DefaultDefinition()}, run: run, metrics: observe.New()}
-	f.metrics.Watch(observe.Now{})
+	f.metrics.RegisterGauges(observe.Gauges{})
 	ending, end := context.WithCancelCause(t.Context())
 	f.end = end
 	var err error

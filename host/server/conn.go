@@ -169,7 +169,7 @@ func (c *conn) pop() {
 	if c.waiting {
 		c.nc.SetReadDeadline(time.Unix(1, 0))
 	} else if c.idleLocked() && c.stopping {
-		c.nc.SetReadDeadline(time.Now().Add(lastWords))
+		c.nc.SetReadDeadline(time.Now().Add(drainGrace))
 	}
 }
 
@@ -194,7 +194,7 @@ func (c *conn) evict() bool {
 	c.stopping, c.evicted = true, true
 	c.queue = append(c.queue, c.refusal(&wire.Call{}, fault.Errorf(fault.Overloaded, "the daemon gave this connection's place to another, since it was idle; connect again"), true))
 	c.change.Broadcast()
-	patience := lastWords
+	patience := drainGrace
 	select {
 	case c.server.turnedAway <- struct{}{}:
 		c.lingers, patience = true, lingerTime
@@ -210,7 +210,7 @@ func (c *conn) stop() {
 	defer c.mu.Unlock()
 	c.stopping = true
 	if c.idleLocked() {
-		c.nc.SetReadDeadline(time.Now().Add(lastWords))
+		c.nc.SetReadDeadline(time.Now().Add(drainGrace))
 	}
 }
 
@@ -292,7 +292,7 @@ func (c *conn) awaitRoom() bool {
 		case errors.Is(err, net.ErrClosed):
 			return false
 		case c.stopping && c.idleLocked():
-			c.nc.SetReadDeadline(time.Now().Add(lastWords))
+			c.nc.SetReadDeadline(time.Now().Add(drainGrace))
 		default:
 			c.nc.SetReadDeadline(time.Time{})
 		}

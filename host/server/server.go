@@ -83,10 +83,10 @@ const (
 	// defaultIdle is how long a connection is idle before its place may be
 	// another's: one that has just come is about to ask.
 	defaultIdle = time.Second
-	// lastWords is how long, when the server stops, a request that is already
+	// drainGrace is how long, when the server stops, a request that is already
 	// on its way may take to arrive on an idle connection, to be refused in
 	// words.
-	lastWords = 100 * time.Millisecond
+	drainGrace = 100 * time.Millisecond
 	// defaultEndGrace is how long handlers have to return once their calls were
 	// ended.
 	defaultEndGrace = 5 * time.Second
@@ -195,7 +195,7 @@ func (s *Server) admit(ctx context.Context, nc *net.UnixConn) {
 		nc.Close()
 	case !admitted:
 		tell(nc, fault.Errorf(fault.Overloaded, "the daemon already serves %d connections; try again, or raise its limit", s.config.MaxConns))
-		s.turnAway(nc)
+		s.reject(nc)
 	default:
 		go func() {
 			defer s.running.Done()
@@ -274,8 +274,8 @@ func tell(nc *net.UnixConn, err *fault.Error) {
 	wire.WriteFrame(nc, wire.EncodeResult(wire.Plain, &wire.Result{Err: err}))
 }
 
-// turnAway closes a connection that was told why.
-func (s *Server) turnAway(nc *net.UnixConn) {
+// reject closes a connection that was told why.
+func (s *Server) reject(nc *net.UnixConn) {
 	select {
 	case s.turnedAway <- struct{}{}:
 		go func() {

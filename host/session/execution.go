@@ -298,9 +298,9 @@ func (x *Execution) AddFuel(n int64) {
 // AddInput counts input bytes, from the request or its stream.
 func (x *Execution) AddInput(n int) { x.bytesIn.Add(int64(n)) }
 
-// Watch returns a writer to w that counts bytes and keeps the last line for
+// CountOutput returns a writer to w that counts bytes and keeps the last line for
 // snapshots. Secrets must be masked before it.
-func (x *Execution) Watch(w io.Writer) io.Writer { return countingWriter{x, w} }
+func (x *Execution) CountOutput(w io.Writer) io.Writer { return countingWriter{x, w} }
 
 type countingWriter struct {
 	x *Execution
@@ -359,16 +359,16 @@ func (x *Execution) lastLineText() string {
 // one.
 func (x *Execution) Input(wait bool) io.ReadCloser { return &reader{b: x.inbox, wait: wait} }
 
-// PassInput forwards steering text to f, since x's caller streams the input. f
+// ForwardSteering forwards steering text to f, since x's caller streams the input. f
 // returns false if the input has ended, and calls taken once the text was read.
-func (x *Execution) PassInput(f func(text []byte, taken func()) bool) { x.inbox.forwardTo(f) }
+func (x *Execution) ForwardSteering(f func(text []byte, taken func()) bool) { x.inbox.forwardTo(f) }
 
 // Steered reports whether an attempt has read steering text, which a further
 // attempt would lack. x may be nil.
 func (x *Execution) Steered() bool { return x != nil && x.inbox.wasRead() }
 
-// NoInput makes further steers of x fail with this reason.
-func (x *Execution) NoInput(why string) { x.inbox.reject(why) }
+// RejectSteering makes further steers of x fail with this reason.
+func (x *Execution) RejectSteering(why string) { x.inbox.reject(why) }
 
 // End records the outcome of the execution.
 func (x *Execution) End(r *wire.Result) {
