@@ -143,6 +143,35 @@ func TestProgram(t *testing.T) {
 	}
 }
 
+// A program that is longer than a branch reaches is right as well.
+func TestLongProgram(t *testing.T) {
+	var rules []rule
+	for nr := uint32(1); nr < newest; nr += 2 {
+		rules = append(rules, rule{nr: nr, tests: []test{{1, equal, nr, refuse}, {2, anyBit, nr, notify}}, otherwise: absent})
+	}
+	code := program(rules)
+	if len(code) < 3*255 {
+		t.Fatalf("it has %d instructions only", len(code))
+	}
+	for nr := range uint32(newest) {
+		for _, tt := range []struct {
+			args []uint64
+			want verdict
+		}{
+			{[]uint64{0, uint64(nr), 0}, refuse},
+			{[]uint64{0, 0, uint64(nr)}, notify},
+			{[]uint64{0, 0, 0}, absent},
+		} {
+			if nr%2 == 0 {
+				tt.want = allow
+			}
+			if got := run(t, code, filterArch.audit, nr, tt.args); got != tt.want {
+				t.Errorf("call %d with %v: %#x, want %#x", nr, tt.args, got, tt.want)
+			}
+		}
+	}
+}
+
 // run interprets code as the kernel does.
 func run(t *testing.T, code []unix.SockFilter, arch, nr uint32, args []uint64) verdict {
 	t.Helper()

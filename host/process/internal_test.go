@@ -3,8 +3,10 @@
 package process
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +14,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -184,6 +188,15 @@ func TestSuperviseByHand(t *testing.T) {
 	}
 }
 
+// whenAll ends when each of a group of them is read.
+type whenAll struct{ *sync.WaitGroup }
+
+func (w whenAll) Read([]byte) (int, error) {
+	w.Done()
+	w.Wait()
+	return 0, io.EOF
+}
+
 // After more runs at once than supervisors are kept ready, the rest stay for a
 // while, and go when nobody took them.
 func TestTrim(t *testing.T) {
@@ -216,10 +229,11 @@ func TestTrim(t *testing.T) {
 		t.Errorf("%d are kept after the burst, want %d", n, burst)
 	}
 	run := func(together int) {
-		var runs sync.WaitGroup
+		var runs, under sync.WaitGroup
+		under.Add(together)
 		for range together {
 			runs.Go(func() {
-				c := Command{Path: "/bin/sleep", Args: []string{"0.05"}, Dir: dir, Roots: []string{dir}}
+				c := Command{Path: "/bin/cat", Dir: dir, Roots: []string{dir}, Stdin: whenAll{&under}}
 				if _, err := r.Run(t.Context(), c); err != nil {
 					t.Error(err)
 				}
@@ -336,5 +350,93 @@ func TestOpenSame(t *testing.T) {
 	if link, err := openSame(base+"/in", fd); err == nil {
 		unix.Close(link)
 		t.Error("a link to it was followed")
+	}
+}
+
+func TestSpecFrames(t *testing.T) {
+	sp := &spec{N: 7, Path: "/bin/true", Dir: "/", Confine: true}
+	sp.Args, sp.Env, sp.Sockets = join([]string{"\xff\n", ""}), join([]string{"A=b"}), join([]string{"/s"})
+	frame, err := encodeSpec(sp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeSpec(bytes.NewReader(frame))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, list := range got.all() {
+		if want := *sp.all()[i]; string(*list) != string(want) {
+			t.Errorf("list %d is %q, was %q", i, *list, want)
+		}
+	}
+	if got.N != sp.N || got.Path != sp.Path || !got.Confine {
+		t.Errorf("%+v became %+v", sp, got)
+	}
+	for _, sizes := range [][]int{nil, {1}, {-1, 0, 0, 0, 0, 0, 0, 0}, {maxFrame, 1, 0, 0, 0, 0, 0, 0}, {1 << 62, 1 << 62, 0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0, 0, 0, 0}} {
+		frame, err := encodeFrame(&spec{Sizes: sizes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := decodeSpec(bytes.NewReader(frame)); err == nil || err == io.EOF {
+			t.Errorf("sizes %v: %v", sizes, err)
+		}
+	}
+}
+
+// What is ordered about a run is about that one: it waits until its child is
+// there, and is nothing to the next.
+func TestOrdersAreOfTheirRun(t *testing.T) {
+	s := &service{over: make(chan int, 2)}
+	s.begun.L = &s.mu
+	ours, theirs, err := controlPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.orders = theirs
+	go s.listen()
+	c := child{s: &supervisor{orders: ours}}
+	for c.n = 1; c.n <= 4; c.n++ {
+		before := child{s: c.s, n: c.n - 1}
+		p := exec.Command("/bin/sleep", "1000")
+		p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if c.n%2 == 0 {
+			c.order(&order{Signal: int(unix.SIGUSR1)})
+		}
+		s.begin(&job{sp: &spec{N: c.n}}, p.Process.Pid)
+		before.order(&order{Kill: true})
+		if c.n%2 == 1 {
+			c.order(&order{Signal: int(unix.SIGUSR1)})
+		}
+		p.Wait()
+		if got := p.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != unix.SIGUSR1 {
+			t.Errorf("run %d was ended by %v", c.n, got)
+		}
+	}
+	ours.Close()
+	if code := <-s.over; code != 0 {
+		t.Errorf("exit code %d when no more is ordered", code)
+	}
+	theirs.Close()
+}
+
+// A child that comes to be when the supervisor ends is killed.
+func TestEndingKillsWhatBegins(t *testing.T) {
+	s := &service{}
+	s.begun.L = &s.mu
+	s.end()
+	p := exec.Command("/bin/sleep", "1000")
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	guard := time.AfterFunc(time.Minute, func() { p.Process.Signal(unix.SIGTERM) })
+	defer guard.Stop()
+	s.begin(&job{sp: &spec{N: 1}}, p.Process.Pid)
+	p.Wait()
+	if got := p.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != unix.SIGKILL {
+		t.Errorf("it was ended by %v", got)
 	}
 }
