@@ -54,10 +54,12 @@ type spec struct {
 // an argument must arrive as it was.
 type lists struct {
 	Args, Env, Lines, Write, Exec, Hide, Show, Sockets []byte
+	// Interpreters is the JSON of Confine.Interpreters, or empty.
+	Interpreters []byte
 }
 
 func (l *lists) all() []*[]byte {
-	return []*[]byte{&l.Args, &l.Env, &l.Lines, &l.Write, &l.Exec, &l.Hide, &l.Show, &l.Sockets}
+	return []*[]byte{&l.Args, &l.Env, &l.Lines, &l.Write, &l.Exec, &l.Hide, &l.Show, &l.Sockets, &l.Interpreters}
 }
 
 // reportFrame is what a supervisor sends.

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"encoding/binary"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,10 +21,19 @@ type grants struct {
 	// loaders are the ELF interpreters of the programs. The kernel must be let
 	// execute them to start a program; as a program they would run any file.
 	loaders map[fileID]bool
+	// interpreters are those of the run's own program that it starts itself.
+	interpreters []started
 	// own is the run's own program. lines are the only command lines for
 	// another shell; nil: any.
 	own   fileID
 	lines []string
+}
+
+// started is a program that may be executed with arguments that begin with args,
+// behind argv[0].
+type started struct {
+	program fileID
+	args    []string
 }
 
 // fileID is a file, whatever its names are.
@@ -75,6 +85,27 @@ func (g *grants) refusal(p *found, argv []string) string {
 		return "it is a shell, and the policy does not name this command line"
 	}
 	return ""
+}
+
+// starts reports whether the arguments at argvAt of the thread tid are those with
+// which the program id, an interpreter, runs the run's own script.
+func (g *grants) starts(id fileID, tid int, argvAt uint64) bool {
+	return slices.ContainsFunc(g.interpreters, func(s started) bool {
+		if s.program != id {
+			return false
+		}
+		for i, want := range s.args {
+			var pointer [8]byte
+			if n, err := memory(tid, argvAt+uint64(8*(i+1)), pointer[:]); err != nil || n < len(pointer) {
+				return false
+			}
+			got, cut, err := text(tid, binary.NativeEndian.Uint64(pointer[:]), len(want))
+			if err != nil || cut || got != want {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // isLine reports whether a shell is given line, or line with words in single
@@ -130,10 +161,11 @@ func (m *monitor) execute(n *notification, dir int, pathAt, argvAt uint64, flags
 			return fails(unix.EFAULT)
 		}
 	}
+	starts := m.grants.Load().starts(idOf(&p.stat), tid, argvAt)
 	if !m.valid(n) {
 		return fails(unix.EFAULT)
 	}
-	if why := m.grants.Load().refusal(p, argv); why != "" {
+	if why := m.grants.Load().refusal(p, argv); why != "" && (!starts || p.exposed) {
 		m.log.refused(p.path, why)
 		return fails(unix.EACCES)
 	}

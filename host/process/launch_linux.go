@@ -125,7 +125,7 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 	}
 	if sp.Confine {
 		s.rulesets.abi = sp.ABI
-		ruleset, step, err := s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide)})
+		ruleset, step, err := s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide), string(sp.Interpreters)})
 		if err == nil && l.guards == nil {
 			step, err = renounce(sp.User != nil)
 		}

@@ -54,6 +54,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/toold/toold/host/fault"
 )
@@ -131,6 +132,11 @@ type Confine struct {
 	// beside Command.Path. The ELF interpreters of Command.Path and of the
 	// files named here are added. One that is missing allows nothing.
 	Exec []string
+	// Interpreters are what Command.Path needs where it is a script, in the order
+	// in which they are started. Each is granted for that script and nothing
+	// else, and only where the child can replace neither it nor the script. With
+	// Landlock alone the child can start one with other arguments as well.
+	Interpreters []Interpreter
 	// Hide are the files and folders that it may not read, absolute; links are
 	// followed. What lies beneath Write is read all the same, and so is what
 	// Exec names. The folders that lead there can be passed through and not be
@@ -157,6 +163,16 @@ type Confine struct {
 	// Least refuses to run where this system gives less. Otherwise what it can
 	// is enforced.
 	Least Level
+}
+
+// Interpreter is a program that runs the script Command.Path.
+type Interpreter struct {
+	// Path is absolute. Links are followed.
+	Path string `json:"path"`
+	// Args, unless nil, are the arguments after argv[0] with which the child
+	// executes Path, as env does; more may follow them. nil: the kernel starts
+	// Path, since a first line names it, and the child may not.
+	Args []string `json:"args,omitempty"`
 }
 
 // UserID is a user and a group, without further groups.
@@ -418,6 +434,12 @@ func (c *Command) check() error {
 		if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
 			return fault.Errorf(fault.ToolBroken, "what %s may not read is %q, which is not an absolute path: name it in full", c.Path, path)
 		}
+	}
+	for _, i := range c.Confine.Interpreters {
+		if !filepath.IsAbs(i.Path) || !utf8.ValidString(i.Path+strings.Join(i.Args, "")) || strings.ContainsRune(i.Path, 0) {
+			return fault.Errorf(fault.ToolBroken, "the interpreter %q of %s is not an absolute path in UTF-8: name another in its first line", i.Path, c.Path)
+		}
+		c.Confine.Show = append(slices.Clone(c.Confine.Show), i.Path)
 	}
 	size := 0
 	for _, list := range [][]string{c.Args, c.Env} {

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -28,7 +30,7 @@ const (
 const systemProgram = "/bin/sh"
 
 // confinement is what a ruleset is made for; the lists are as in spec.
-type confinement struct{ path, write, exec, hide string }
+type confinement struct{ path, write, exec, hide, interpreters string }
 
 // ruleset is a confinement as Landlock has it. Making one takes longer than to
 // start a thread with it, so it is kept, as long as what it speaks of is the
@@ -197,18 +199,66 @@ func (b *builder) build(s *rulesets, of confinement) (step string, err error) {
 		} else if b.grants.programs[idOf(st)] = true; i == 0 {
 			b.grants.own = idOf(st)
 		}
-		interp, err := interpreter(file)
-		if err != nil && i == 0 && !missing(err) { // exec says it better
-			return "find the interpreter of " + file, err
+		if step, err := b.allowLoader(file); err != nil && (i == 0 || step != "") && !missing(err) {
+			return cmp.Or(step, "find the interpreter of "+file), err // of others exec says it better
 		}
-		if interp != "" {
-			st, err := b.allow(interp, accessExec)
-			if err != nil {
-				return "allow executing " + interp, err
-			}
-			if st != nil {
-				b.grants.loaders[idOf(st)] = true
-			}
+	}
+	return b.allowInterpreters(of)
+}
+
+// allowLoader allows to execute the ELF interpreter of file. An error without a
+// step is one of reading file.
+func (b *builder) allowLoader(file string) (step string, err error) {
+	name, err := interpreter(file)
+	if err != nil || name == "" {
+		return "", err
+	}
+	st, err := b.allow(name, accessExec)
+	if err != nil {
+		return "allow executing " + name, err
+	}
+	if st != nil {
+		b.grants.loaders[idOf(st)] = true
+	}
+	return "", nil
+}
+
+// allowInterpreters allows to execute what the run's own program, a script, is
+// run by. Where the run could put something else in the place of one of them,
+// or of the script, whose first line is what names them, it allows none.
+func (b *builder) allowInterpreters(of confinement) (step string, err error) {
+	if of.interpreters == "" {
+		return "", nil
+	}
+	var list []Interpreter
+	if err := json.Unmarshal([]byte(of.interpreters), &list); err != nil {
+		return "read the interpreters of " + of.path, err
+	}
+	paths := []string{of.path}
+	for _, in := range list {
+		paths = append(paths, in.Path)
+	}
+	for _, path := range paths {
+		b.note(path, true)
+		p, err := b.grants.lookup(unix.Gettid(), unix.AT_FDCWD, path)
+		if err != nil {
+			return "", nil // exec says it better
+		}
+		p.close()
+		if p.exposed || b.grants.canWrite(p.path) || isLoader(p.path) || p.stat.Mode&unix.S_IFMT != unix.S_IFREG {
+			return "", nil
+		}
+	}
+	for _, in := range list {
+		st, err := b.allow(in.Path, accessExec)
+		if err != nil {
+			return "allow executing " + in.Path, err
+		}
+		if st != nil && in.Args != nil {
+			b.grants.interpreters = append(b.grants.interpreters, started{idOf(st), in.Args})
+		}
+		if step, err := b.allowLoader(in.Path); step != "" {
+			return step, err
 		}
 	}
 	return "", nil

@@ -3,6 +3,7 @@ package process
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -508,6 +509,12 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 	if !c.Confine.Off {
 		sp.Confine, sp.Write, sp.Exec, sp.Hide = true, join(c.Confine.Write), join(c.Confine.Exec), join(c.Confine.Hide)
 		sp.ABI, sp.User = r.status.ABI, c.Confine.User
+		if len(c.Confine.Interpreters) > 0 {
+			var err error
+			if sp.Interpreters, err = json.Marshal(c.Confine.Interpreters); err != nil {
+				return nil, err
+			}
+		}
 		sp.Show, sp.Sockets = join(c.Confine.Show), join(c.Confine.Sockets)
 		sp.Filter, sp.Lines, sp.AnyLine = r.status.Filter, join(c.Confine.ShellLines), c.Confine.ShellLines == nil
 	}
