@@ -181,8 +181,10 @@ type entry struct {
 	retryAt time.Time
 	// anew has the next look read the files although they are the same.
 	anew bool
-	// stamps are of the files that were looked at last.
-	stamps map[place]stamp
+	// stamps are of the files that were looked at last, programs what they
+	// execute.
+	stamps   map[place]stamp
+	programs []*program
 	// done is closed when the examination that runs ends; nil when none runs.
 	// next is the same of the one that is to run after it; nil when nobody
 	// asked for one.
@@ -255,8 +257,8 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	return c, nil
 }
 
-// SetRoots puts roots in the place of Config.Roots, and tries again what did not
-// load under those before.
+// SetRoots puts roots in the place of Config.Roots, and looks again at what did
+// not load under those before, and at what is not to lie beneath one.
 func (c *Catalog) SetRoots(roots []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,7 +267,9 @@ func (c *Catalog) SetRoots(roots []string) {
 	}
 	c.roots = slices.Clone(roots)
 	for name, e := range c.tools {
-		if e.current == nil || e.stale != nil {
+		// A script that was out of all roots may lie beneath one now.
+		script := slices.ContainsFunc(e.programs, func(p *program) bool { return len(p.parts) > 0 })
+		if e.current == nil || e.stale != nil || script {
 			e.anew = true
 			c.examineLocked(name)
 		}
@@ -338,6 +342,13 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 		}
 		return nil, nil, Unknown(name)
 	}
+	if c.moved(name) {
+		// What is pinned is of a program that is not there any more.
+		select {
+		case <-c.examine(name):
+		case <-ctx.Done():
+		}
+	}
 	looked := false
 	for {
 		c.mu.Lock()
@@ -383,6 +394,18 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 			return nil, nil, fault.Errorf(fault.Aborted, "the call ended while tool %s was loading", name)
 		}
 	}
+}
+
+// moved reports whether the programs of a tool are others than when it was looked
+// at last.
+func (c *Catalog) moved(name string) bool {
+	c.mu.Lock()
+	var programs []*program
+	if e := c.tools[name]; e != nil {
+		programs = e.programs
+	}
+	c.mu.Unlock()
+	return slices.ContainsFunc(programs, (*program).changed)
 }
 
 // mayLookLocked takes one look from those that are left.
@@ -590,9 +613,10 @@ func (c *Catalog) readOnce(name string, stamps map[place]stamp) (v *candidate, s
 // round looks at the folder once and does what follows from it.
 func (c *Catalog) round(e *entry) {
 	start := time.Now()
+	moved := c.moved(e.name)
 	c.mu.Lock()
 	stamps, old := e.stamps, e.current
-	if e.anew || e.tries > 0 && !start.Before(e.retryAt) {
+	if moved || e.anew || e.tries > 0 && !start.Before(e.retryAt) {
 		stamps = nil
 	}
 	e.anew = false
@@ -603,6 +627,11 @@ func (c *Catalog) round(e *entry) {
 		return
 	}
 	defer func() {
+		if v != nil {
+			c.mu.Lock()
+			e.programs = v.programs
+			c.mu.Unlock()
+		}
 		select {
 		case c.changed <- struct{}{}:
 		default: // one is enough

@@ -75,6 +75,9 @@ type Tool struct {
 	Discovers bool
 	// Binary is the absolute path of the kind Binary.
 	Binary string
+	// Interpreters are what runs a script, by its path: Binary, and for the other
+	// kinds the programs that Def.Capabilities.Exec names.
+	Interpreters map[string][]process.Interpreter
 	// User is who Binary, and what the tool executes besides, runs as; nil is
 	// this process's own user.
 	User *process.UserID
@@ -135,6 +138,7 @@ type candidate struct {
 	setup     []byte
 	setupPath string
 	binary    string
+	programs  []*program
 	dir       string
 	digest    string
 }
@@ -191,8 +195,53 @@ func (c *Catalog) read(d *disk, name string) *candidate {
 		}
 		return nil
 	}()
+	c.findPrograms(v)
 	v.sum()
 	return v
+}
+
+// findPrograms finds the binary, or the programs that a module may execute, and
+// what runs them where they are scripts.
+func (c *Catalog) findPrograms(v *candidate) {
+	v.programs = nil
+	if v.def == nil || v.err != nil {
+		return
+	}
+	searchPath := BinaryPath
+	if own := v.def.Environment["PATH"]; own != "" {
+		searchPath = own
+	}
+	names := []string{v.binary}
+	if v.kind != Binary {
+		names = slices.DeleteFunc(slices.Clone(v.def.Capabilities.Exec), func(path string) bool {
+			fi, err := os.Stat(path)
+			return err == nil && fi.IsDir()
+		})
+	}
+	for _, name := range names {
+		p := findProgram(name, searchPath)
+		if p.err == nil {
+			p.err = c.guarded(p)
+		}
+		v.programs = append(v.programs, p)
+	}
+}
+
+// guarded is an error when somebody who is not to decide what a script runs could
+// replace a part of it.
+func (c *Catalog) guarded(p *program) error {
+	c.mu.Lock()
+	roots := c.roots
+	c.mu.Unlock()
+	if file, root := p.exposed(roots); file != "" {
+		return fmt.Errorf("is a script, and %s lies beneath the root %s, where a call could replace it; move it out of the roots", file, root)
+	}
+	for _, part := range p.parts {
+		if !c.cfg.AllowWritable && writableByOthers(part.path, part.stamp.mode) {
+			return fmt.Errorf(`is a script, and %s can be written by others than its owner (mode %04o); run chmod go-w on it, or say "allow_writable_tools": true in toold.json`, part.path, part.stamp.mode.Perm())
+		}
+	}
+	return nil
 }
 
 // findPolicies sees which policies are on disk and returns the name of one
@@ -450,6 +499,14 @@ func (v *candidate) sum() {
 		add("manifest", v.manifest.Source)
 	}
 	add("setup", v.setup)
+	for _, p := range v.programs {
+		if p.digest != "" {
+			add("program "+p.file, []byte(p.digest))
+		}
+		if p.err != nil {
+			add("program error", []byte(p.err.Error()))
+		}
+	}
 	if v.err != nil {
 		add("error", []byte(v.err.Error()))
 	}
@@ -508,9 +565,25 @@ func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err er
 	if err := c.runSetup(ctx, v); err != nil {
 		return nil, err
 	}
-	if v.kind == Binary {
-		// A binary that is missing now may be there by the first call.
-		t.Binary, _ = lookBinary(v.binary)
+	if v.setup != nil {
+		c.findPrograms(v) // setup.sh may have brought them
+		v.sum()
+		g.digest, t.Version = v.digest, v.digest[:32]
+	}
+	for _, p := range v.programs {
+		if v.kind == Binary {
+			if p.err != nil {
+				return nil, broken("tool %s cannot start: %s %w", v.name, p.file, p.err)
+			}
+			// One that is missing now may be there by the first call.
+			t.Binary = p.file
+		}
+		if len(p.interpreters) > 0 && p.err == nil {
+			if t.Interpreters == nil {
+				t.Interpreters = map[string][]process.Interpreter{}
+			}
+			t.Interpreters[p.file] = p.interpreters
+		}
 	}
 	return g, nil
 }

@@ -1,0 +1,299 @@
+package tools
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/toold/toold/host/process"
+)
+
+// program is a program of the host as it was found when a tool was loaded: an
+// executable, or a script with all that runs it. It is immutable.
+type program struct {
+	// name is what tool.json says, searchPath where env finds what a script names.
+	name, searchPath string
+	// file is the absolute path; empty when there is no such program.
+	file string
+	// interpreters run file, in order, when it is a script.
+	interpreters []process.Interpreter
+	// parts are the script and its interpreters, and nothing when it is no script.
+	parts []part
+	// stamp is of file.
+	stamp stamp
+	// digest is the sha256 over the parts in hex.
+	digest string
+	// missing says that file, or an interpreter, is not on this host.
+	missing bool
+	// err is why it cannot be started, a verb phrase about the program.
+	err error
+}
+
+// part is one file that a script consists of.
+type part struct {
+	path  string
+	stamp stamp
+}
+
+// The limits of the kernel: what it reads of a script to find the interpreter,
+// and how many interpreters may be scripts themselves.
+const (
+	maxFirstLine    = 256
+	maxInterpreters = 5
+)
+
+// findProgram finds the program that a definition names. searchPath is where env
+// finds what a script names.
+func findProgram(name, searchPath string) *program {
+	p := &program{name: name, searchPath: searchPath}
+	file, ok := lookBinary(name)
+	if !ok {
+		p.missing = true
+		return p
+	}
+	p.file = file
+	h := sha256.New()
+	if p.err = p.findInterpreters(searchPath, h); len(p.interpreters) > 0 || p.err != nil {
+		p.digest = hex.EncodeToString(h.Sum(nil))
+	}
+	return p
+}
+
+// findInterpreters follows the first line of a script as the kernel does, and
+// env where that is what the line names. h gets what is found.
+func (p *program) findInterpreters(searchPath string, h hash.Hash) error {
+	p.stamp = stampOf(p.file)
+	// argv is how file is started, as far as that is known beforehand.
+	file, argv := p.file, []string{p.file}
+	for depth := 0; ; depth++ {
+		line, script, err := firstLine(file)
+		if err != nil || depth == 0 && !script {
+			return err
+		}
+		p.parts = append(p.parts, part{file, stampOf(file)})
+		if err := addFile(h, file); err != nil {
+			return fmt.Errorf("cannot be read: %w; make it readable for the user that runs toold", err)
+		}
+		switch {
+		case depth > maxInterpreters:
+			return fmt.Errorf("is run by more than %d interpreters, one after the other, and the system starts no more; name the last one in its first line", maxInterpreters)
+		case script:
+			interpreter, arg, err := parseFirstLine(line)
+			if err != nil {
+				return fmt.Errorf("%w in the first line of %s", err, file)
+			}
+			if !executable(interpreter) {
+				p.missing = true
+				return fmt.Errorf("is run by %s, which is not on this host; install it, or name another in the first line of %s", interpreter, file)
+			}
+			p.interpreters = append(p.interpreters, process.Interpreter{Path: interpreter})
+			next := []string{interpreter}
+			if arg != "" {
+				next = append(next, arg)
+			}
+			argv = append(append(next, file), argv[1:]...)
+			file = interpreter
+		case filepath.Base(file) == "env":
+			words, err := parseEnv(argv[1:])
+			if err != nil {
+				return err
+			}
+			found := lookPath(words[0], searchPath)
+			if found == "" {
+				p.missing = true
+				return fmt.Errorf("is run by %s, which is not in %s; install it, or name another in its first line", words[0], searchPath)
+			}
+			p.interpreters = append(p.interpreters, process.Interpreter{Path: found, Args: words[1:]})
+			file, argv = found, append([]string{found}, words[1:]...)
+		default:
+			return nil
+		}
+	}
+}
+
+// firstLine returns the first line of a script without its #!, and whether file is
+// one. What is neither a script nor a program is an error.
+func firstLine(file string) (line string, script bool, err error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return "", false, nil // a program that can be executed and not read
+	}
+	defer f.Close()
+	head := make([]byte, maxFirstLine)
+	n, err := io.ReadFull(f, head)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return "", false, fmt.Errorf("cannot be read: %s; mend the file", reason(err))
+	}
+	head = head[:n]
+	rest, script := bytes.CutPrefix(head, []byte("#!"))
+	if !script {
+		if runtime.GOOS == "linux" && !bytes.HasPrefix(head, []byte("\x7fELF")) {
+			return "", false, errors.New(`is neither a program of this system nor a script; begin a script with a line that names its interpreter, such as "#!/bin/sh"`)
+		}
+		return "", false, nil
+	}
+	text, _, whole := bytes.Cut(rest, []byte("\n"))
+	if !whole && n == maxFirstLine {
+		return "", true, fmt.Errorf("has a first line of more than %d bytes, of which the system reads no more; make it shorter", maxFirstLine)
+	}
+	return string(text), true, nil
+}
+
+// parseFirstLine splits what follows #! as the kernel does: the interpreter, and
+// all the rest as one argument.
+func parseFirstLine(line string) (interpreter, arg string, err error) {
+	const blank = " \t"
+	if strings.HasSuffix(line, "\r") {
+		return "", "", errors.New("ends lines as Windows does, which is part of the interpreter's name to this system; convert it (dos2unix)")
+	}
+	interpreter, arg = strings.Trim(line, blank), ""
+	if i := strings.IndexAny(interpreter, blank); i >= 0 {
+		interpreter, arg = interpreter[:i], strings.Trim(interpreter[i:], blank)
+	}
+	if !filepath.IsAbs(interpreter) || strings.ContainsRune(line, 0) {
+		return "", "", fmt.Errorf("names the interpreter %q, which is not an absolute path; write the whole path", interpreter)
+	}
+	return interpreter, arg, nil
+}
+
+// parseEnv returns what env executes, given the arguments that a first line makes.
+func parseEnv(args []string) ([]string, error) {
+	const instead = `; write "#!/usr/bin/env PROGRAM", "#!/usr/bin/env -S PROGRAM ARGUMENTS" or the interpreter's whole path`
+	if len(args) < 2 {
+		return nil, errors.New("names env without a program in its first line" + instead)
+	}
+	text, split := strings.CutPrefix(args[0], "-S")
+	if !split {
+		text, split = strings.CutPrefix(args[0], "--split-string=")
+	}
+	words := []string{text}
+	if split {
+		// Quotes, escapes and variables are left to who writes the whole path.
+		if words = strings.Fields(text); strings.ContainsAny(text, "\\\"'$#") {
+			words = nil
+		}
+	}
+	if len(words) == 0 || words[0] == "" || words[0][0] == '-' || strings.ContainsAny(words[0], "= \t") {
+		return nil, fmt.Errorf("gives env %q in its first line, which toold does not follow%s", args[0], instead)
+	}
+	return append(words, args[1:]...), nil
+}
+
+// lookPath finds a program as env does, but for folders that depend on where a
+// call works.
+func lookPath(name, searchPath string) string {
+	if strings.Contains(name, "/") {
+		if filepath.IsAbs(name) && executable(name) {
+			return name
+		}
+		return ""
+	}
+	for _, dir := range filepath.SplitList(searchPath) {
+		if file := filepath.Join(dir, name); filepath.IsAbs(dir) && executable(file) {
+			return file
+		}
+	}
+	return ""
+}
+
+// addFile adds the name and the content of file to h.
+func addFile(h hash.Hash, file string) error {
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		// What can be executed and not read is known by its name alone.
+		fmt.Fprintf(h, "%q\n", file)
+		return nil
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return errors.New(reason(err))
+	}
+	fmt.Fprintf(h, "%q %x\n", file, sum.Sum(nil))
+	return nil
+}
+
+// stampOf looks at a file of the host.
+func stampOf(file string) stamp {
+	fi, err := os.Stat(file)
+	if err != nil {
+		return stamp{fault: absent}
+	}
+	s := stamp{mode: fi.Mode(), size: fi.Size(), modified: fi.ModTime().UnixNano()}
+	dev, ino, changed := inode(fi)
+	s.dev, s.ino, s.changed = dev, ino, changed.UnixNano()
+	return s
+}
+
+// changed reports whether p has to be found anew: it was missing and is there, it
+// is a script of which a part is another file, or has become a script.
+func (p *program) changed() bool {
+	if len(p.parts) > 0 {
+		if slices.ContainsFunc(p.parts, func(f part) bool { return stampOf(f.path) != f.stamp }) {
+			return true
+		}
+		return p.missing && !findProgram(p.name, p.searchPath).missing
+	}
+	file, ok := lookBinary(p.name)
+	if p.file == "" {
+		return ok
+	}
+	if !ok || stampOf(file) == p.stamp && file == p.file {
+		return false
+	}
+	_, script, err := firstLine(file)
+	return script || (err != nil) != (p.err != nil)
+}
+
+// exposed returns a part of a script that lies beneath one of roots, or is reached
+// by a link that does: a call could replace it.
+func (p *program) exposed(roots []string) (file, root string) {
+	paths := []string{}
+	for _, part := range p.parts {
+		paths = append(paths, part.path)
+	}
+	for _, file := range paths {
+		for _, way := range ways(file) {
+			for _, root := range roots {
+				if process.Beneath(root, way) {
+					return file, root
+				}
+			}
+		}
+	}
+	return "", ""
+}
+
+// ways are the paths that file leads through: itself, where each link on the way
+// leads, and the file.
+func ways(file string) []string {
+	list := []string{file}
+	left := strings.Split(file, "/")
+	at := "/"
+	for links := 0; len(left) > 0 && links < 40; {
+		next := filepath.Join(at, left[0])
+		left = left[1:]
+		target, err := os.Readlink(next)
+		if err != nil {
+			at = next
+			continue
+		}
+		links++
+		list = append(list, next)
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+		left = append(strings.Split(target, "/"), left...)
+	}
+	return append(list, at)
+}
