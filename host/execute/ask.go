@@ -212,11 +212,13 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 	if dir == "" {
 		dir = p.Cwd
 	}
+	confine := e.confine(p, home, caps.Exec)
+	confine.Interpreters = p.Tool.Interpreters[r.Path]
 	stdout, stderr := capture{max: maxGuestExecOutput}, capture{max: maxGuestExecOutput}
 	exit, err := e.Runner.Run(ctx, process.Command{
 		Path: r.Path, Args: r.Args, Dir: dir, Roots: p.Roots, Env: environ(env),
 		Stdin: io.NopCloser(bytes.NewReader(stdin)), Stdout: &stdout, Stderr: &stderr,
-		Confine: e.confine(p, home, caps.Exec),
+		Confine: confine,
 	})
 	e.executed(p, exit)
 	if err != nil {

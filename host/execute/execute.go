@@ -98,15 +98,16 @@ func (r *running) binary(ctx context.Context) error {
 			defer os.RemoveAll(private)
 		}
 	}
-	// A shell is for a call whose policy asks for it, and is then given nothing
-	// but the lines that the policy names, where it names any.
+	// Where there is a policy, a shell is for a call whose policy asks for it, and
+	// is then given nothing but the lines that the policy names, where it names any.
+	withheld := len(r.Tool.Policies) > 0 && !r.Shell.Allowed
 	exec, lines := []string{r.Tool.Binary}, r.Shell.Lines
 	for _, p := range r.Tool.Def.Capabilities.Exec {
-		if r.Shell.Allowed || !process.IsShell(p) {
+		if !withheld || !process.IsShell(p) {
 			exec = append(exec, p)
 		}
 	}
-	if !r.Shell.Allowed {
+	if withheld {
 		lines = []string{}
 	}
 	out := newOutput(&r.Attempt, values(secrets))
@@ -118,6 +119,7 @@ func (r *running) binary(ctx context.Context) error {
 	}
 	confine := r.confine(&r.Pinned, home, exec)
 	confine.ShellLines = lines
+	confine.Interpreters = r.Tool.Interpreters[r.Tool.Binary]
 	if private != "" {
 		confine.Write = append(confine.Write, private)
 	}
