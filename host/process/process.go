@@ -477,7 +477,7 @@ func (c *Command) cannotRun(errno syscall.Errno) error {
 		}
 		return fault.Errorf(fault.ToolNotInstalled, "run %s: it is not on this host: install it, or name another binary in tool.json", c.Path)
 	case syscall.EACCES, syscall.EPERM:
-		return fault.Errorf(fault.ToolBroken, "run %s: %w: make it executable for toold's user; when it is a script, its interpreter must be among what the tool may execute", c.Path, errno)
+		return fault.Errorf(fault.ToolBroken, "run %s: %w: make it executable for toold's user; when it is a script, name its interpreter in capabilities.exec", c.Path, errno)
 	case syscall.ENOEXEC, syscall.EISDIR, syscall.EINVAL, syscall.ELOOP:
 		return fault.Errorf(fault.ToolBroken, "run %s: %w: it is no program that this host can run; name another binary in tool.json", c.Path, errno)
 	case syscall.E2BIG:
