@@ -156,12 +156,21 @@ func lookSocket(ctx context.Context, d *doctor) {
 	if perm := info.Mode().Perm(); perm&0o007 != 0 {
 		d.warn("socket", "chmod o= "+quote(path), "%s has mode %04o: every user of this machine may call the tools", path, perm)
 	}
+	// A daemon that starts makes a new socket. A mount of the old one's file stays
+	// with that, which nobody will ever listen on again.
+	folder := "mount its folder in its place: docker run -v HOST-FOLDER:" + quote(filepath.Dir(path)) + ":ro"
+	mounted := isMount(path)
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", path)
 	switch {
 	case err == nil:
 		conn.Close()
 		d.ok("socket", "%s answers", path)
+		if mounted {
+			d.warn("socket", folder, "%s is mounted by itself: when the daemon is restarted, nobody listens on it any more", path)
+		}
+	case errors.Is(err, syscall.ECONNREFUSED) && mounted:
+		d.fail("socket", folder, "%s is mounted by itself, and nobody listens on it any more: its daemon was stopped or restarted", path)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		d.fail("socket", start, "%s is stale: the daemon that made it is gone; a new one replaces it", path)
 	case errors.Is(err, syscall.EACCES):
@@ -169,6 +178,34 @@ func lookSocket(ctx context.Context, d *doctor) {
 	default:
 		d.fail("socket", start, "%s does not answer: %v", path, err)
 	}
+}
+
+// isMount reports whether something is mounted at path itself, as docker does with
+// a file that it is given.
+func isMount(path string) bool {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false // no Linux, no containers
+	}
+	escaped := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(real)
+	for line := range strings.Lines(string(mounts)) {
+		// Number, parent, device, root, mount point.
+		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == escaped {
+			return true
+		}
+	}
+	return false
+}
+
+// sameFile reports whether two paths lead to one file, or are one path.
+func sameFile(a, b string) bool {
+	x, err1 := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return a == b || err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
 // locked reports whether a living daemon holds the lock beside its socket.
@@ -205,7 +242,7 @@ func lookAdmin(ctx context.Context, d *doctor) {
 	if own := version(); status.Version != own {
 		d.warn("daemon", "toold --version; toolctl --version", "it is version %s, toolctl is %s", status.Version, own)
 	}
-	if status.Socket != d.places.Socket {
+	if !sameFile(status.Socket, d.places.Socket) {
 		d.warn("daemon", "export TOOL_SOCKET="+quote(status.Socket), "it listens on %s, not on the socket looked at here", status.Socket)
 	}
 	if status.ConfigError != "" {
