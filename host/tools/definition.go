@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -240,13 +241,31 @@ type Secret struct {
 	Header string `json:"header,omitempty"`
 	Host   string `json:"host,omitempty"`
 	// File is the variable that names a file of one call with Content, in which
-	// SecretMark stands for the value; with no Content it is the value alone.
+	// one mark stands for the value; with no Content it is the value alone.
 	File    string `json:"file,omitempty"`
 	Content string `json:"content,omitempty"`
 }
 
-// SecretMark stands for the value in a Secret's Content.
+// secretMark stands for the value in a Secret's Content: "{secret}" for the value
+// itself, "{basic:USER}" for USER:VALUE in base64, as HTTP's Basic has it.
+var secretMark = regexp.MustCompile(`\{secret\}|\{basic:[^{}:\x00-\x1f\x7f]*\}`)
+
+// SecretMark is the mark for the value itself.
 const SecretMark = "{secret}"
+
+// Fill is s.Content with value in the place of its mark, or value where it has no
+// content.
+func (s Secret) Fill(value string) string {
+	if s.Content == "" {
+		return value
+	}
+	return secretMark.ReplaceAllStringFunc(s.Content, func(mark string) string {
+		if user, basic := strings.CutPrefix(strings.TrimSuffix(mark, "}"), "{basic:"); basic {
+			return base64.StdEncoding.EncodeToString([]byte(user + ":" + value))
+		}
+		return value
+	})
+}
 
 // Limits bound one call, or all calls of the tool.
 type Limits struct {
@@ -653,8 +672,8 @@ func (c *checker) secrets(d *Definition) {
 			}
 			variables[v] = name
 		}
-		if s.Content != "" && (s.File == "" || strings.Count(s.Content, SecretMark) != 1) {
-			c.fault(at+"/content", "is what is in file: it needs file, and %s once, where the value goes", SecretMark)
+		if s.Content != "" && (s.File == "" || len(secretMark.FindAllString(s.Content, -1)) != 1) {
+			c.fault(at+"/content", "is what is in file: it needs file, and {secret} or {basic:USER} once, where the value goes")
 		}
 		switch {
 		case s.Env != "" && (s.Header != "" || s.Host != ""), s.File != "" && (s.Env != "" || s.Header != "" || s.Host != ""):

@@ -130,6 +130,7 @@ type candidate struct {
 	globalNone bool
 
 	def       *Definition
+	defFile   string // for messages
 	defData   []byte
 	kind      Kind
 	policies  []module
@@ -272,7 +273,7 @@ func (v *candidate) findPolicies(d *disk, in func(string) place) (legacy string)
 
 func (v *candidate) readDefinition(d *disk, in func(string) place) error {
 	p := in(definitionFile)
-	v.def = DefaultDefinition()
+	v.def, v.defFile = DefaultDefinition(), d.name(p)
 	if d.look(p).present() {
 		data, err := d.read(p, MaxDefinition)
 		if err != nil {
@@ -341,6 +342,14 @@ func (v *candidate) readModules(d *disk, in func(string) place) error {
 			return broken("set up tool %s: %s %w; replace it, or remove it if there is nothing to set up", v.name, d.name(p), err)
 		}
 		v.setupPath = d.name(p)
+	}
+	return v.checkUse(v.kind)
+}
+
+// checkUse refuses a definition that asks for what a tool of kind cannot use.
+func (v *candidate) checkUse(kind Kind) error {
+	if err := checkUse(v.defFile, v.defData, v.def, kind, v.setup != nil); err != nil {
+		return broken("read the definition of tool %s: %w", v.name, err)
 	}
 	return nil
 }
@@ -679,7 +688,7 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *Tool) error 
 		t.Entry = &Entry{Export: "handle", Input: EntryCall, Output: EntryResult}
 	case m.Has("_start"):
 		t.Kind = WASI
-		return nil
+		return v.checkUse(WASI)
 	default:
 		return broken(`%s exports neither handle nor _start; say in tool.json which export is the tool: "entry": {"export": NAME}`, t.HandlerFile)
 	}
