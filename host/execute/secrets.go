@@ -132,7 +132,7 @@ func (e *Executor) handOver(secrets []secret, env map[string]string) (dir string
 			if strings.ContainsFunc(s.value, unicode.IsControl) {
 				return dir, fault.Errorf(fault.ToolBroken, "secret %s: it holds a line break or another control character, and would be more than one value in its content", s.name)
 			}
-			content = strings.Replace(s.Content, tools.SecretMark, s.value, 1)
+			content = s.Fill(s.value)
 		}
 		if dir == "" {
 			parent := filepath.Join(e.Config.Config().State, secretsFolder)
