@@ -250,9 +250,6 @@ type Secret struct {
 // itself, "{basic:USER}" for USER:VALUE in base64, as HTTP's Basic has it.
 var secretMark = regexp.MustCompile(`\{secret\}|\{basic:[^{}:\x00-\x1f\x7f]*\}`)
 
-// SecretMark is the mark for the value itself.
-const SecretMark = "{secret}"
-
 // Fill is s.Content with value in the place of its mark, or value where it has no
 // content.
 func (s Secret) Fill(value string) string {
