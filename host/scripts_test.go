@@ -181,3 +181,45 @@ func TestChangedInterpreter(t *testing.T) {
 		t.Errorf("versions %s %s %s %s %s %s", one, two, three, four, five, six)
 	}
 }
+
+// What setup.sh configures with git config --global reaches every call, and no
+// call changes it. What setup.sh installed comes back when it is gone.
+func TestSetupReachesCalls(t *testing.T) {
+	d := hosttest.Start(t, config.Config{})
+	dir := t.TempDir()
+	setup := writeScript(t, dir+"/setup", "git config --global user.name Ada\n")
+	d.Tool(t, "vcs", M{"binary": "git"}, map[string]string{"setup.sh": setup})
+	call := func(args ...string) *answer {
+		return ask(t, d.Socket, M{"tool": "vcs", "cwd": d.Root, "args": args})
+	}
+	if a := call("config", "user.name"); a.Stdout != "Ada\n" {
+		t.Errorf("%s", a.raw)
+	}
+	if process.Confinement().ABI > 0 {
+		if a := call("config", "--global", "user.name", "Eve"); a.ExitCode == 0 {
+			t.Errorf("a call changed it: %s", a.raw)
+		}
+		if a := call("config", "user.name"); a.Stdout != "Ada\n" {
+			t.Errorf("after that: %s", a.raw)
+		}
+	}
+
+	// Its state is kept, and its container was made anew.
+	file := dir + "/installed"
+	setup = writeScript(t, dir+"/setup", "printf '#!/bin/sh\\necho ran\\n' > "+file+" && chmod 755 "+file)
+	d.Tool(t, "installed", M{"binary": file}, map[string]string{"setup.sh": setup})
+	if a := ask(t, d.Socket, M{"tool": "installed", "cwd": d.Root}); a.Stdout != "ran\n" {
+		t.Errorf("%s", a.raw)
+	}
+	d.Stop(t)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	again := hosttest.Start(t, config.Config{Tools: d.Config.Tools, State: d.Config.State, Roots: d.Config.Roots})
+	if a := ask(t, again.Socket, M{"tool": "installed", "cwd": again.Root}); a.Stdout != "ran\n" {
+		t.Errorf("after a restart: %s", a.raw)
+	}
+	if !strings.Contains(again.Logs(), "setting it up again") {
+		t.Error("it is not in the log")
+	}
+}

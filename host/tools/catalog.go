@@ -160,7 +160,9 @@ type Catalog struct {
 	tools  map[string]*entry // guarded by mu
 	looks  float64           // guarded by mu: looks left
 	looked time.Time         // guarded by mu: when looks was counted
-	closed bool              // guarded by mu
+	// setups are the runs of setup.sh by the tool's name; guarded by mu.
+	setups map[string]setupRun
+	closed bool // guarded by mu
 }
 
 // entry is one name. All its fields are guarded by Catalog.mu; stamps is
@@ -185,6 +187,8 @@ type entry struct {
 	// execute.
 	stamps   map[place]stamp
 	programs []*program
+	// setup says that there is a setup.sh, which may bring a binary back.
+	setup bool
 	// done is closed when the examination that runs ends; nil when none runs.
 	// next is the same of the one that is to run after it; nil when nobody
 	// asked for one.
@@ -248,7 +252,7 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	c := &Catalog{
 		cfg: cfg, log: cfg.Logger, memory: memory,
 		slots: make(chan struct{}, maxLoads), changed: make(chan struct{}, 1), setupTimeout: setupTimeout, notify: fsnotify.NewWatcher,
-		roots: cfg.Roots, tools: map[string]*entry{}, looks: looksBurst, looked: time.Now(),
+		roots: cfg.Roots, tools: map[string]*entry{}, setups: map[string]setupRun{}, looks: looksBurst, looked: time.Now(),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	for _, name := range names {
@@ -397,7 +401,7 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 }
 
 // moved reports whether the programs of a tool are others than when it was looked
-// at last.
+// at last, or are to be brought back.
 func (c *Catalog) moved(name string) bool {
 	c.mu.Lock()
 	var programs []*program
@@ -405,7 +409,7 @@ func (c *Catalog) moved(name string) bool {
 		programs = e.programs
 	}
 	c.mu.Unlock()
-	return slices.ContainsFunc(programs, (*program).changed)
+	return slices.ContainsFunc(programs, (*program).changed) || c.setupDue(name, programs)
 }
 
 // mayLookLocked takes one look from those that are left.
@@ -646,6 +650,10 @@ func (c *Catalog) round(e *entry) {
 		return
 	}
 
+	c.mu.Lock()
+	e.setup = v.setup != nil && v.kind == Binary
+	c.mu.Unlock()
+
 	// That there is a policy is remembered before anything else, so that no
 	// crash and no failed load forgets it.
 	err = c.memory.update(e.name, func(p *toolPast, global *bool) {
@@ -659,7 +667,7 @@ func (c *Catalog) round(e *entry) {
 		err = fault.Errorf(fault.Internal, "load tool %s: %w", e.name, err)
 	} else if err = c.lost(v); err != nil {
 		deny = true
-	} else if old != nil && v.digest == old.digest {
+	} else if old != nil && v.digest == old.digest && !c.setupDue(e.name, v.programs) {
 		c.unchanged(e, seen)
 		return
 	}

@@ -138,6 +138,8 @@ type candidate struct {
 	manifest  *guest.Manifest
 	setup     []byte
 	setupPath string
+	// gitConfig is the file that the tool's calls have as GIT_CONFIG_GLOBAL.
+	gitConfig string
 	binary    string
 	programs  []*program
 	dir       string
@@ -196,6 +198,7 @@ func (c *Catalog) read(d *disk, name string) *candidate {
 		}
 		return nil
 	}()
+	v.shareGitConfig()
 	c.findPrograms(v)
 	v.sum()
 	return v
@@ -342,6 +345,7 @@ func (v *candidate) readModules(d *disk, in func(string) place) error {
 			return broken("set up tool %s: %s %w; replace it, or remove it if there is nothing to set up", v.name, d.name(p), err)
 		}
 		v.setupPath = d.name(p)
+		d.look(in(gitConfig))
 	}
 	return v.checkUse(v.kind)
 }
@@ -508,6 +512,7 @@ func (v *candidate) sum() {
 		add("manifest", v.manifest.Source)
 	}
 	add("setup", v.setup)
+	add("git configuration", []byte(v.gitConfig))
 	for _, p := range v.programs {
 		if p.digest != "" {
 			add("program "+p.file, []byte(p.digest))
@@ -575,6 +580,7 @@ func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err er
 		return nil, err
 	}
 	if v.setup != nil {
+		v.shareGitConfig()
 		c.findPrograms(v) // setup.sh may have brought them
 		v.sum()
 		g.digest, t.Version = v.digest, v.digest[:32]

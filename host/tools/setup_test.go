@@ -45,7 +45,7 @@ func (b *bench) ran(name string) int {
 
 func TestSetup(t *testing.T) {
 	b := newBench(t).withRunner()
-	const script = "#!/bin/sh -e\nread line && exit 9\necho \"$FROM $PWD $# ${HOME-no home}\" >> ran\n"
+	const script = "#!/bin/sh -e\nread line && exit 9\necho \"$FROM $PWD $# ${HOME##*/setup/}\" >> ran\n"
 	b.write(map[string]string{
 		"t/handler.wasm":      string(handler("h")),
 		"t/setup.sh":          script,
@@ -75,7 +75,7 @@ func TestSetup(t *testing.T) {
 	} else {
 		release()
 	}
-	if got, _ := os.ReadFile(b.path("t/ran")); string(got) != fmt.Sprintf("tool.json %s 0 no home\n", b.path("t")) {
+	if got, _ := os.ReadFile(b.path("t/ran")); string(got) != fmt.Sprintf("tool.json %s 0 t\n", b.path("t")) {
 		t.Errorf("it said %q", got)
 	}
 
@@ -175,5 +175,132 @@ func TestScriptCommand(t *testing.T) {
 		if got := append([]string{interpreter}, args...); !slices.Equal(got, want) {
 			t.Errorf("%q: got %q, want %q", script, got, want)
 		}
+	}
+}
+
+// A binary that setup.sh brought and that is gone is brought once more, and not
+// with every call.
+func TestSetupAgain(t *testing.T) {
+	b := newBench(t).withRunner()
+	prog := b.path("t/prog")
+	b.write(map[string]string{
+		"t/setup.sh":  "echo >> ran; [ -e empty ] && exit; [ -e broken ] && exit 3; printf '#!/bin/sh\\n' > prog; chmod 755 prog",
+		"t/tool.json": `{"binary": "` + prog + `"}`,
+	})
+	b.open()
+	acquire := func(want string, runs int) {
+		t.Helper()
+		_, release, err := b.c.Acquire(t.Context(), "t")
+		if err == nil {
+			release()
+		}
+		if got := fmt.Sprint(err); !strings.Contains(got, want) || b.ran("t/ran") != runs {
+			t.Errorf("%s, ran %d times, want %s, %d times", got, b.ran("t/ran"), want, runs)
+		}
+	}
+	remove := func() {
+		t.Helper()
+		if err := os.Remove(prog); err != nil {
+			t.Fatal(err)
+		}
+	}
+	minuteAgo := func() {
+		b.c.mu.Lock()
+		defer b.c.mu.Unlock()
+		run := b.c.setups["t"]
+		run.at = run.at.Add(-setupEach)
+		b.c.setups["t"] = run
+	}
+	acquire("nil", 1)
+	remove()
+	acquire("no such program", 1) // it ran a moment ago
+	minuteAgo()
+	acquire("nil", 2)
+	remove()
+	acquire("no such program", 2)
+	minuteAgo()
+	<-b.c.examine("t") // as without calls
+	acquire("nil", 3)
+	// After a restart it is not known when it ran.
+	remove()
+	b.restart()
+	acquire("nil", 4)
+	// One that fails is tried again; one that brings nothing is not.
+	remove()
+	b.write(map[string]string{"t/broken": ""})
+	minuteAgo()
+	acquire("no such program", 5)
+	if s := b.status("t"); s.State != StateStale || !strings.Contains(s.Reason, "exit code 3") {
+		t.Errorf("%+v", s)
+	}
+	acquire("no such program", 5)
+	b.write(map[string]string{"t/empty": ""})
+	minuteAgo()
+	acquire("no such program", 6)
+	minuteAgo()
+	acquire("no such program", 6)
+}
+
+// What setup.sh configures with git config --global is in a file that all calls
+// of the tool have.
+func TestSetupGitConfig(t *testing.T) {
+	git, ok := lookBinary("git")
+	if !ok {
+		t.Skip("there is no git here")
+	}
+	b := newBench(t).withRunner()
+	const script = "git config --global user.name Ada && printf '%s' \"$HOME\" > home"
+	variable := func(name string) string {
+		t.Helper()
+		tool, release, err := b.c.Acquire(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release()
+		return tool.Def.Environment["GIT_CONFIG_GLOBAL"]
+	}
+	b.write(map[string]string{
+		"t/setup.sh": script, "t/tool.json": `{"binary": "` + git + `"}`,
+		"own/setup.sh": script, "own/tool.json": `{"binary": "` + git + `", "environment": {"GIT_CONFIG_GLOBAL": "` + b.path("own/mine") + `"}}`,
+		"secret/setup.sh": script, "secret/tool.json": `{"binary": "` + git + `", "secrets": {"s": {"from": "env:S", "file": "GIT_CONFIG_GLOBAL"}}}`,
+		"own/gitconfig": "", "none/setup.sh": "exit 0", "none/tool.json": `{"binary": "` + git + `"}`,
+	})
+	b.open()
+	for name, want := range map[string]string{"t": b.path("t/gitconfig"), "own": b.path("own/mine"), "secret": "", "none": ""} {
+		if got := variable(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	for _, file := range []string{"t/gitconfig", "own/mine", "secret/gitconfig"} {
+		if data, _ := os.ReadFile(b.path(file)); !strings.Contains(string(data), "name = Ada") {
+			t.Errorf("%s: %q", file, data)
+		}
+	}
+	home, _ := os.ReadFile(b.path("t/home"))
+	if fi, err := os.Stat(string(home)); err != nil || fi.Mode().Perm() != 0o700 || !strings.HasPrefix(string(home), b.cfg.StateDir) {
+		t.Errorf("HOME is %q: %v", home, err)
+	}
+	// The same version as long as it is there, and after a restart.
+	version := b.status("t").Version
+	b.look("t")
+	if s := b.status("t"); s.Version != version || s.State != StateOK {
+		t.Errorf("looked at again: %+v", s)
+	}
+	b.restart()
+	if s := b.status("t"); s.Version != version || variable("t") != b.path("t/gitconfig") {
+		t.Errorf("after a restart: %+v", s)
+	}
+	// Who could write it could have every call run a program.
+	if err := os.Chmod(b.path("t/gitconfig"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	b.look("t")
+	if s := b.status("t"); s.State != StateStale || !strings.Contains(s.Reason, "t/gitconfig can be written by others") {
+		t.Errorf("%+v", s)
+	}
+	b.remove("t/gitconfig")
+	b.look("t")
+	if got := variable("t"); got != "" {
+		t.Errorf("it is gone, and calls have %q", got)
 	}
 }
