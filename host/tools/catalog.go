@@ -21,37 +21,38 @@ import (
 	"github.com/toold/toold/host/process"
 )
 
-// Config is what a Catalog needs. It does not change after Open.
+// Config configures a Catalog. It does not change after Open.
 type Config struct {
 	// Dir is tools.d. It must exist.
 	Dir string
-	// Restricted is the folder of fallback and global policies; empty is
-	// none. Where it is given, it must exist.
+	// Restricted is the folder of fallback and global policies. It must exist
+	// if it is set.
 	Restricted string
-	// StateDir keeps what is remembered across restarts. It is made when it
-	// is not there, and belongs to this catalog alone.
+	// StateDir holds state that survives restarts. It is created if it does not
+	// exist, and must not be shared with another catalog.
 	StateDir string
-	// Roots are the folders beneath which calls may work, clean and absolute:
-	// a tool that narrows them to something else is broken. Empty leaves that
-	// to the call. SetRoots changes them.
+	// Roots are the folders that calls may work in, clean and absolute. A tool
+	// whose own roots lie outside of them is broken. If it is empty, roots are
+	// only checked when a tool is called. SetRoots replaces them.
 	Roots []string
-	// Engine loads modules, Runner runs setup.sh. Both are closed by their
-	// owner, after the catalog.
+	// Engine loads modules, Runner runs setup.sh. The caller closes both, after
+	// the catalog.
 	Engine *guest.Engine
 	Runner *process.Runner
-	// AllowWritable admits a tools.d that others than its owner can write.
+	// AllowWritable accepts files and folders that users other than their owner
+	// can write.
 	AllowWritable bool
-	// Settle is how long the files of a tool must have been left alone before
+	// Settle is how long the files of a tool must have been unchanged before
 	// they are read. Default 100 ms.
 	Settle time.Duration
-	// Restat is how often Watch looks at all folders without being told of a
-	// change. Default 5 s.
+	// Restat is the interval at which Watch checks all folders even if no change
+	// was reported. Default 5 s.
 	Restat time.Duration
 	// Logger may be nil.
 	Logger *slog.Logger
-	// OnChange, when set, is told of every change of a tool, while no lock is
-	// held. Changes of one tool come one at a time, but for Closed, which
-	// comes with the end of the last call. It must not block.
+	// OnChange, if set, is called with every change of a tool, while no lock is
+	// held. Changes of one tool are reported one at a time, except Closed, which
+	// is reported when the last call ends. It must not block.
 	OnChange func(Event)
 }
 
@@ -59,13 +60,12 @@ type Config struct {
 type Event struct {
 	Tool   string
 	Change Change
-	// Version is the generation that serves from now on; empty when none
-	// does.
+	// Version is the generation that serves from now on, or empty if none does.
 	Version string
-	// Err is why a version does not serve: of Failed and Broken.
+	// Err is why a version does not serve. Set for Failed and Broken.
 	Err error
-	// Took is how long reading and compiling took: of Loaded, Swapped, Failed
-	// and Broken.
+	// Took is the time spent reading and compiling. Set for Loaded, Swapped,
+	// Failed and Broken.
 	Took time.Duration
 }
 
@@ -81,7 +81,7 @@ const (
 	Closed  Change = "closed"  // a generation ended with its last call
 )
 
-// The states of a tool, as Status.State and the admin socket say them.
+// The states of a tool, in Status.State and on the admin socket.
 const (
 	StateOK      = "ok"      // the version on disk serves
 	StateStale   = "stale"   // the version on disk does not load; an older one serves
@@ -90,15 +90,15 @@ const (
 	StateLoading = "loading" // a first version is being loaded; calls wait for it
 )
 
-// Status is one tool as List shows it. What is said of the tool itself is said
-// of the generation that serves, and empty when none does.
+// Status is one tool in List. The fields that describe the tool are those of the
+// generation that serves, and empty if none does.
 type Status struct {
 	Name        string
 	State       string
 	Description string
 	Kind        string
-	// Path is the binary or module that runs, Policies the policy modules
-	// that are asked, in order.
+	// Path is the binary or module that runs. Policies are the policy modules,
+	// in the order in which they are asked.
 	Path     string
 	Policies []string
 	Category string
@@ -106,17 +106,17 @@ type Status struct {
 	Mutating bool
 	// Mode is the tool's own reliability.mode, or empty.
 	Mode string
-	// Executes says that it runs binaries, User that it does as a user of its
-	// own.
+	// Executes reports whether the tool runs binaries, User whether it runs them
+	// as a user of its own.
 	Executes, User bool
-	// Schema is the JSON Schema of the payload as its author wrote it.
+	// Schema is the JSON Schema of the payload, as its author wrote it.
 	Schema json.RawMessage
-	// Loaded is when the generation began to serve, Calls how many calls hold
-	// it now.
+	// Loaded is when the generation began to serve, Calls the number of calls
+	// that hold it.
 	Loaded time.Time
 	Calls  int
-	// Reason says what is wrong in every state but StateOK and StateLoading,
-	// and ends with what to do. Failing is since when.
+	// Reason is what is wrong, in every state but StateOK and StateLoading; it
+	// ends with what to do. Failing is when that began.
 	Reason  string
 	Failing time.Time
 }
@@ -124,13 +124,13 @@ type Status struct {
 // Serving reports whether a call would reach the tool.
 func (s Status) Serving() bool { return s.State == StateOK || s.State == StateStale }
 
-// maxLoads is how many tools are read and compiled at the same time: compiling
-// is heavy, and calls run meanwhile.
+// maxLoads is how many tools are read and compiled at the same time. Compiling
+// needs CPU time that running calls need as well.
 const maxLoads = 4
 
-// Bounds of looking on disk for names that are not known: this many at once,
-// and then so many a second. A caller who makes names up costs the daemon one
-// stat a name, and beyond these no more than that.
+// Rate limit for looking up unknown names on disk: a burst, then a number per
+// second. Without it, a caller could make the daemon read folders for names that
+// it makes up; beyond it, such a name costs one stat.
 const (
 	looksBurst  = 64
 	looksSecond = 32
@@ -147,11 +147,11 @@ type Catalog struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	slots  chan struct{} // holds one token for each load that runs
-	// changed holds a token when the files of some tool may be elsewhere than
-	// Watch knows.
+	// changed holds a token when the files of some tool may have moved to folders
+	// that Watch does not watch yet.
 	changed chan struct{}
-	// setupTimeout and notify are what tests make differ: how long setup.sh
-	// may run, and how the system's notice of changes is asked for.
+	// setupTimeout is how long setup.sh may run, notify makes the watcher. Tests
+	// replace them.
 	setupTimeout time.Duration
 	notify       func() (*fsnotify.Watcher, error)
 
@@ -165,45 +165,44 @@ type Catalog struct {
 	closed bool // guarded by mu
 }
 
-// entry is one name. All its fields are guarded by Catalog.mu; stamps is
-// replaced, never changed.
+// entry is the state of one name. Its fields are guarded by Catalog.mu; stamps
+// and programs are replaced, never modified.
 type entry struct {
 	name string
-	// current is what serves; nil when err says why nothing does, or when the
-	// first load runs.
+	// current is the generation that serves. It is nil while the first load runs,
+	// and when err is set.
 	current *generation
 	err     *fault.Error
-	// stale is why the version on disk does not serve in place of current.
+	// stale is why the version on disk has not replaced current.
 	stale   *fault.Error
 	failing time.Time
-	// tries counts the failures in a row of a kind that may pass without a
-	// change on disk; the next try is not before retryAt. 0 when what failed,
-	// if anything, was the files.
+	// tries counts consecutive failures that may pass without a change on disk;
+	// the next attempt is not before retryAt. It is 0 if the last load succeeded
+	// or failed because of the files.
 	tries   int
 	retryAt time.Time
-	// anew has the next look read the files although they are the same.
+	// anew makes the next load read the files even if they have not changed.
 	anew bool
-	// stamps are of the files that were looked at last, programs what they
-	// execute.
+	// stamps are those of the files that the last load read, programs are what it
+	// found on the host.
 	stamps   map[place]stamp
 	programs []*program
-	// setup says that there is a setup.sh, which may bring a binary back.
+	// setup reports whether a setup.sh may restore a missing binary.
 	setup bool
-	// done is closed when the examination that runs ends; nil when none runs.
-	// next is the same of the one that is to run after it; nil when nobody
-	// asked for one.
+	// done is closed when the load that is under way ends; nil if there is none.
+	// next is the same for the load after it; nil if none was requested.
 	done, next chan struct{}
 }
 
-// generation is a Tool and the calls that hold it.
+// generation is a Tool with its reference count.
 type generation struct {
 	tool   Tool
-	has    layers // the policies it was made with
+	has    layers // the policies that it was loaded with
 	digest string
 	loaded time.Time
 
 	refs    int  // guarded by Catalog.mu
-	retired bool // guarded by Catalog.mu: no call takes it any more
+	retired bool // guarded by Catalog.mu: it is not handed out any more
 }
 
 func (g *generation) close() {
@@ -215,10 +214,10 @@ func (g *generation) close() {
 	}
 }
 
-// Open reads tools.d and begins to load every tool in it; calls of a tool that
-// is still loading wait for it. A tool that does not load is no error of Open:
-// it is TOOL_BROKEN. What is an error: a folder that is missing, that others
-// can write, or a state that cannot be kept.
+// Open lists tools.d and begins to load every tool in it; calls of a tool that is
+// still loading wait for it. A tool that does not load is TOOL_BROKEN and not an
+// error of Open. Open fails if a folder is missing or can be written by others, or
+// if the state cannot be read.
 func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	if cfg.Settle == 0 {
 		cfg.Settle = 100 * time.Millisecond
@@ -256,13 +255,13 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	for _, name := range names {
-		c.examine(name)
+		c.reconcile(name)
 	}
 	return c, nil
 }
 
-// SetRoots puts roots in the place of Config.Roots, and looks again at what did
-// not load under those before, and at what is not to lie beneath one.
+// SetRoots replaces Config.Roots and reloads the tools that depend on them: those
+// that did not load, and scripts, which must not lie in a root.
 func (c *Catalog) SetRoots(roots []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,17 +270,16 @@ func (c *Catalog) SetRoots(roots []string) {
 	}
 	c.roots = slices.Clone(roots)
 	for name, e := range c.tools {
-		// A script that was out of all roots may lie beneath one now.
 		script := slices.ContainsFunc(e.programs, func(p *program) bool { return len(p.parts) > 0 })
 		if e.current == nil || e.stale != nil || script {
 			e.anew = true
-			c.examineLocked(name)
+			c.reconcileLocked(name)
 		}
 	}
 }
 
-// checkFolder is dir made absolute, if it is a folder that only its owner can
-// write.
+// checkFolder returns dir as an absolute path. It is an error if dir is not a folder
+// or can be written by others than its owner.
 func checkFolder(dir, flag string, allowWritable bool) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -303,7 +301,7 @@ func checkFolder(dir, flag string, allowWritable bool) (string, error) {
 	return abs, nil
 }
 
-// toolNames lists what could be a tool, in order.
+// toolNames lists the entries of tools.d whose name may be a tool's, in order.
 func toolNames(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -318,38 +316,38 @@ func toolNames(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Unknown is the error of a name that is no tool's, or not one of this caller's:
-// the two must not differ.
+// Unknown returns the error for a name that is not a tool's or that this caller may
+// not see. Both get the same error, so that a caller learns nothing from it.
 func Unknown(name string) *fault.Error {
 	if len(name) > 80 {
 		name = strings.ToValidUTF8(name[:80], "") + "…"
 	}
-	return fault.Errorf(fault.UnknownTool, "there is no tool %q here; toolctl tools lists those that there are", name)
+	return fault.Errorf(fault.UnknownTool, "there is no tool %q here; toolctl tools lists the tools", name)
 }
 
-// Acquire returns the current generation of a tool and pins it until release
-// is called, which may be done more than once. Errors are wire errors:
+// Acquire returns the current generation of a tool and pins it until release is
+// called; further calls of release do nothing. Errors are *fault.Error:
 // UNKNOWN_TOOL, TOOL_BROKEN, TOOL_NOT_INSTALLED, ABORTED or TIMEOUT when ctx
 // ends while the tool is loading, OVERLOADED after Close.
 func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release func(), err error) {
 	if !ValidName(name) {
 		return nil, nil, Unknown(name)
 	}
-	// The folder itself is asked each time, so that a removed one is unknown
-	// at once, whatever the watcher has seen.
+	// Checked on every call, so that a removed folder is unknown at once, whether
+	// or not the watcher has noticed.
 	if !exists(filepath.Join(c.cfg.Dir, name)) {
 		c.mu.Lock()
 		known := c.tools[name] != nil
 		c.mu.Unlock()
 		if known {
-			c.examine(name)
+			c.reconcile(name)
 		}
 		return nil, nil, Unknown(name)
 	}
 	if c.moved(name) {
-		// What is pinned is of a program that is not there any more.
+		// The current generation refers to a program that was replaced.
 		select {
-		case <-c.examine(name):
+		case <-c.reconcile(name):
 		case <-ctx.Done():
 		}
 	}
@@ -385,7 +383,7 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 		if e != nil && e.done != nil {
 			done = e.done
 		} else {
-			done = c.examineLocked(name)
+			done = c.reconcileLocked(name)
 		}
 		c.mu.Unlock()
 		looked = true
@@ -400,8 +398,8 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 	}
 }
 
-// moved reports whether the programs of a tool are others than when it was looked
-// at last, or are to be brought back.
+// moved reports whether a program of the tool was replaced since the last load, or
+// setup.sh has to restore it.
 func (c *Catalog) moved(name string) bool {
 	c.mu.Lock()
 	var programs []*program
@@ -412,7 +410,7 @@ func (c *Catalog) moved(name string) bool {
 	return slices.ContainsFunc(programs, (*program).changed) || c.setupDue(name, programs)
 }
 
-// mayLookLocked takes one look from those that are left.
+// mayLookLocked takes a token from the rate limit for unknown names.
 func (c *Catalog) mayLookLocked(now time.Time) bool {
 	c.looks = min(looksBurst, c.looks+now.Sub(c.looked).Seconds()*looksSecond)
 	c.looked = now
@@ -423,8 +421,8 @@ func (c *Catalog) mayLookLocked(now time.Time) bool {
 	return true
 }
 
-// installed checks that the binary is there, now: it may have come or gone
-// since the tool was loaded.
+// installed checks that the binary exists now: it may have been installed or
+// removed since the tool was loaded.
 func installed(t *Tool) (*Tool, *fault.Error) {
 	if t.Kind != Binary || executable(t.Binary) {
 		return t, nil
@@ -456,14 +454,14 @@ func (c *Catalog) release(g *generation) {
 	}
 }
 
-// end closes a generation that nobody holds and nobody can take.
+// end closes a generation that is retired and has no references left.
 func (c *Catalog) end(g *generation) {
 	g.close()
 	c.event(Event{Tool: g.tool.Name, Change: Closed, Version: g.tool.Version})
 }
 
-// retireLocked takes g out of service and returns what is to be called after
-// the unlock.
+// retireLocked takes g out of service and returns a function to call after mu is
+// unlocked.
 func (c *Catalog) retireLocked(g *generation) (after func()) {
 	if g == nil {
 		return func() {}
@@ -481,16 +479,15 @@ func (c *Catalog) event(e Event) {
 	}
 }
 
-// examine sees to it that the folder of name is looked at, and returns a
-// channel that is closed when an examination that began after this call has
-// ended.
-func (c *Catalog) examine(name string) <-chan struct{} {
+// reconcile schedules a load of the folder of name. The channel that it returns is
+// closed when a load that began after this call has ended.
+func (c *Catalog) reconcile(name string) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.examineLocked(name)
+	return c.reconcileLocked(name)
 }
 
-func (c *Catalog) examineLocked(name string) <-chan struct{} {
+func (c *Catalog) reconcileLocked(name string) <-chan struct{} {
 	if c.closed {
 		done := make(chan struct{})
 		close(done)
@@ -513,12 +510,12 @@ func (c *Catalog) examineLocked(name string) <-chan struct{} {
 	return e.done
 }
 
-// run examines a tool until nobody asks for another look. There is one at a
-// time for each entry, which is what keeps its generations in order.
+// run loads a tool until no further load is requested. There is one run at a time
+// for each entry, which keeps its generations in order.
 func (c *Catalog) run(e *entry) {
 	defer c.work.Done()
 	for {
-		c.round(e)
+		c.load(e)
 		c.mu.Lock()
 		close(e.done)
 		e.done, e.next = e.next, nil
@@ -533,7 +530,8 @@ func (c *Catalog) run(e *entry) {
 	}
 }
 
-// slot runs f when there is room for it; false when the catalog is closing.
+// slot runs f when fewer than maxLoads loads run. It reports false if the catalog
+// is closing.
 func (c *Catalog) slot(f func()) bool {
 	select {
 	case c.slots <- struct{}{}:
@@ -548,18 +546,18 @@ func (c *Catalog) slot(f func()) bool {
 	return c.ctx.Err() == nil
 }
 
-// maxUnsettled is how often a folder that keeps changing is read again before
-// its tool is said to fail.
-const maxUnsettled = 50
+// maxUnstable is how often a folder that keeps changing is read again before the
+// load fails.
+const maxUnstable = 50
 
-// errUnsettled: the files of a tool kept changing while they were read.
-var errUnsettled = errors.New("its files keep changing while they are read; write them elsewhere and rename them into place")
+// errUnstable is the error for files that kept changing while they were read.
+var errUnstable = errors.New("its files keep changing while they are read; write them elsewhere and rename them into place")
 
-// settled reads a version of which every file was left alone while it was
-// read, and for Settle before. A nil candidate without an error means that
-// nothing changed since stamps.
-func (c *Catalog) settled(name string, stamps map[place]stamp) (v *candidate, seen map[place]stamp, err error) {
-	for range maxUnsettled {
+// stable reads a version whose files did not change while they were read, nor for
+// Settle before. A nil candidate without an error means that nothing has changed
+// since stamps.
+func (c *Catalog) stable(name string, stamps map[place]stamp) (v *candidate, seen map[place]stamp, err error) {
+	for range maxUnstable {
 		var again bool
 		if !c.slot(func() { v, seen, again, err = c.readOnce(name, stamps) }) {
 			return nil, nil, c.ctx.Err()
@@ -567,9 +565,8 @@ func (c *Catalog) settled(name string, stamps map[place]stamp) (v *candidate, se
 		if !again {
 			return v, seen, err
 		}
-		// Files that changed just now, or in the future of this clock (other
-		// hosts write here too): they are settled when they are the same
-		// after a while.
+		// Some file changed just now, or in the future of this clock (other hosts
+		// may write here). The version is stable if a later look finds the same.
 		select {
 		case <-time.After(c.cfg.Settle):
 		case <-c.ctx.Done():
@@ -587,10 +584,10 @@ func (c *Catalog) settled(name string, stamps map[place]stamp) (v *candidate, se
 			return v, seen, err
 		}
 	}
-	return nil, nil, errUnsettled
+	return nil, nil, errUnstable
 }
 
-// readOnce reads the folder. again says that it may not be whole yet.
+// readOnce reads the folder. again reports whether it may be incomplete.
 func (c *Catalog) readOnce(name string, stamps map[place]stamp) (v *candidate, seen map[place]stamp, again bool, err error) {
 	d, err := openDisk(c.cfg.Dir, c.cfg.Restricted)
 	if err != nil {
@@ -599,7 +596,7 @@ func (c *Catalog) readOnce(name string, stamps map[place]stamp) (v *candidate, s
 				return &candidate{name: name, gone: true, why: "the tools folder is gone"}, nil, false, nil
 			}
 			if c.cfg.Restricted == "" || exists(c.cfg.Restricted) {
-				// A link on the way was swapped while it was followed.
+				// A link in the path was replaced while it was resolved.
 				return nil, nil, true, err
 			}
 		}
@@ -614,8 +611,9 @@ func (c *Catalog) readOnce(name string, stamps map[place]stamp) (v *candidate, s
 	return v, d.seen, quiet < int64(c.cfg.Settle) || !d.same(d.seen) || !d.current(), nil
 }
 
-// round looks at the folder once and does what follows from it.
-func (c *Catalog) round(e *entry) {
+// load reads the folder once and makes the entry match it: the version on disk is
+// published, fails, or is removed.
+func (c *Catalog) load(e *entry) {
 	start := time.Now()
 	moved := c.moved(e.name)
 	c.mu.Lock()
@@ -626,7 +624,7 @@ func (c *Catalog) round(e *entry) {
 	e.anew = false
 	c.mu.Unlock()
 
-	v, seen, err := c.settled(e.name, stamps)
+	v, seen, err := c.stable(e.name, stamps)
 	if c.ctx.Err() != nil || v == nil && err == nil {
 		return
 	}
@@ -654,14 +652,14 @@ func (c *Catalog) round(e *entry) {
 	e.setup = v.setup != nil && v.kind == Binary
 	c.mu.Unlock()
 
-	// That there is a policy is remembered before anything else, so that no
-	// crash and no failed load forgets it.
+	// Recorded first, so that neither a crash nor a failed load forgets that there
+	// is a policy.
 	err = c.memory.update(e.name, func(p *toolPast, global *bool) {
 		p.Policy = p.Policy || v.present.own
 		*global = *global || v.present.global
 	})
-	// The policies that are on disk count from now on, also when this version
-	// does not load: what serves may not have fewer.
+	// The policies on disk are binding even if this version does not load: the
+	// generation that serves must not have fewer.
 	deny := v.legacy || old != nil && old.has.without(v.present)
 	if err != nil {
 		err = fault.Errorf(fault.Internal, "load tool %s: %w", e.name, err)
@@ -672,14 +670,14 @@ func (c *Catalog) round(e *entry) {
 		return
 	}
 	var g *generation
-	if err == nil && !c.slot(func() { g, err = c.load(c.ctx, v) }) {
+	if err == nil && !c.slot(func() { g, err = c.compile(c.ctx, v) }) {
 		if g != nil {
 			g.close()
 		}
 		return
 	}
 	if err == nil {
-		// A policy that is confirmed to be none is no longer missed.
+		// Without a policy this is reached only if the operator confirmed that.
 		err = c.memory.update(e.name, func(p *toolPast, global *bool) {
 			p.Policy = v.present.own
 			*global = *global && (v.present.global || !v.globalNone)
@@ -696,10 +694,9 @@ func (c *Catalog) round(e *entry) {
 	c.publish(e, start, g, seen)
 }
 
-// exists reports whether a folder is there. It asks again before it says no: a
-// link on the way may have been pointed elsewhere, and the folder that it led
-// to removed, between one step of the look-up and the next. Kubernetes does
-// that with every change.
+// exists reports whether a folder exists. It tries again before it reports false: a
+// link in the path may have been replaced, and its old target removed, during the
+// lookup. Kubernetes does that on every change of a volume.
 func exists(dir string) bool {
 	for range 3 {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -709,7 +706,8 @@ func exists(dir string) bool {
 	return false
 }
 
-// lost is an error when the tool once had a policy that is there no more.
+// lost returns an error if the tool once had a policy that is gone, or requires one
+// that it does not have.
 func (c *Catalog) lost(v *candidate) error {
 	past, global := c.memory.past(v.name)
 	none := v.def != nil && v.def.Policy == PolicyNone
@@ -728,7 +726,7 @@ func (c *Catalog) lost(v *candidate) error {
 	return nil
 }
 
-// unchanged notes that the version on disk is the one that serves.
+// unchanged records that the version on disk is the one that serves.
 func (c *Catalog) unchanged(e *entry, seen map[place]stamp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -736,7 +734,7 @@ func (c *Catalog) unchanged(e *entry, seen map[place]stamp) {
 	e.stale, e.failing, e.tries = nil, time.Time{}, 0
 }
 
-// publish puts g in the place of what served.
+// publish makes g the current generation and retires the one before.
 func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[place]stamp) {
 	g.loaded = time.Now()
 	c.mu.Lock()
@@ -758,10 +756,10 @@ func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[pla
 	after()
 }
 
-// fail notes that a version does not load. What served goes on, unless deny
-// says that it would skip a policy. seen is what was looked at: the version is
-// tried again when one of these files changes, and, for an error that is not
-// of the files, also without that.
+// fail records that a version does not load. The current generation goes on serving,
+// unless deny is set because it would skip a policy. seen are the files that were
+// read: the version is tried again when one of them changes, and after an error that
+// is not caused by the files also without a change.
 func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map[place]stamp) {
 	var we *fault.Error
 	if !errors.As(err, &we) {
@@ -769,7 +767,7 @@ func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map
 	}
 	transient := we.Code != fault.ToolBroken
 	if transient {
-		// Callers know one code for a tool that does not load.
+		// Callers get one code for all tools that do not load.
 		we = &fault.Error{Code: fault.ToolBroken, Message: we.Message, Cause: err}
 	}
 	c.mu.Lock()
@@ -783,8 +781,8 @@ func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map
 	if !transient {
 		e.tries = 0
 	} else {
-		// At once, then less and less often: a module that takes minutes to
-		// be refused must not keep the machine busy with that.
+		// Immediately, then with increasing delays: a module that takes minutes to
+		// fail must not keep the machine busy.
 		e.retryAt = time.Now()
 		if e.tries > 0 {
 			e.retryAt = e.retryAt.Add(c.cfg.Restat << min(e.tries-1, 6))
@@ -812,7 +810,7 @@ func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map
 	after()
 }
 
-// remove takes a tool out whose folder is gone.
+// remove removes a tool whose folder is gone.
 func (c *Catalog) remove(e *entry, why string) {
 	c.mu.Lock()
 	old := e.current
@@ -829,7 +827,7 @@ func (c *Catalog) remove(e *entry, why string) {
 	after()
 }
 
-// List is every tool, by name.
+// List returns the status of every tool, sorted by name.
 func (c *Catalog) List() []Status {
 	c.mu.Lock()
 	list := make([]Status, 0, len(c.tools))
@@ -872,8 +870,8 @@ func (c *Catalog) List() []Status {
 	return list
 }
 
-// DeclaresClaim reports whether a tool that serves names a claim of a token, in
-// identity or as where a secret comes from.
+// DeclaresClaim reports whether a tool that serves uses the claim name of a token, in
+// identity or as the source of a secret.
 func (c *Catalog) DeclaresClaim(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -894,8 +892,8 @@ func (c *Catalog) DeclaresClaim(name string) bool {
 	return false
 }
 
-// SecretFiles are the files, sorted, that the tools that serve read secrets
-// from.
+// SecretFiles returns the files, sorted, from which the tools that serve read
+// secrets.
 func (c *Catalog) SecretFiles() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -914,7 +912,7 @@ func (c *Catalog) SecretFiles() []string {
 	return slices.Compact(files)
 }
 
-// Discovering are the names, sorted, of the tools that bring further ones for
+// Discovering returns the names, sorted, of the tools that offer further tools for
 // each identity.
 func (c *Catalog) Discovering() []string {
 	c.mu.Lock()
@@ -929,7 +927,7 @@ func (c *Catalog) Discovering() []string {
 	return names
 }
 
-// Ready waits until no tool is being loaded for the first time.
+// Ready waits until the first load of every tool has ended.
 func (c *Catalog) Ready(ctx context.Context) error {
 	for {
 		var done chan struct{}
@@ -952,8 +950,8 @@ func (c *Catalog) Ready(ctx context.Context) error {
 	}
 }
 
-// Close ends loading and watching and takes every tool out of service. Calls
-// that hold a generation finish on it; their release closes it.
+// Close stops loading and watching and takes every tool out of service. Calls that
+// hold a generation finish on it; it is closed when the last one releases it.
 func (c *Catalog) Close() error {
 	c.mu.Lock()
 	if c.closed {

@@ -141,10 +141,10 @@ func (b *bench) path(name string) string {
 	return filepath.Join(b.dir, name)
 }
 
-// look examines tools and waits until that is done.
+// look loads tools and waits until that is done.
 func (b *bench) look(names ...string) {
 	for _, name := range names {
-		<-b.c.examine(name)
+		<-b.c.reconcile(name)
 	}
 }
 
@@ -889,7 +889,7 @@ func TestDescribe(t *testing.T) {
 	if w := get("wants").Wants; !slices.Equal(w, []string{abi.WantRepoConfig}) {
 		t.Errorf("wants: %v", w)
 	}
-	b.refused("newer", fault.ToolBroken, "restricted.wasm is written for version 2", "speaks 1")
+	b.refused("newer", fault.ToolBroken, "restricted.wasm is written for version 2", "supports 1")
 	b.refused("newer-h", fault.ToolBroken, "handler.wasm is written for version 7")
 	b.refused("none", fault.ToolBroken, "abi 0")
 	b.refused("future", fault.ToolBroken, `wants "weather"`)

@@ -22,14 +22,13 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// MaxDefinition is the size of a tool.json in bytes beyond which it is not
-// read. A definition is some kilobytes; the bound is there so that a wrong
-// file is an error and not a load on the host.
+// MaxDefinition is the maximum size of a tool.json, in bytes. Definitions have a few
+// kilobytes; the limit turns a wrong file into an error.
 const MaxDefinition = 1 << 20
 
-// Bounds of what a definition may ask for. They catch slips (milliseconds for
-// seconds, a unit too many), they are not what protects the host: that is the
-// engine's own total.
+// Limits of what a definition may ask for. They catch mistakes, such as milliseconds
+// in place of seconds. They do not protect the host; the engine's limit of all
+// instances together does.
 const (
 	maxTimeout     = Seconds(7 * 24 * 3600)
 	maxTTL         = Seconds(366 * 24 * 3600)
@@ -41,29 +40,29 @@ const (
 	maxMillis      = int64(24 * 3600 * 1000)
 )
 
-// nameRule is the whole rule for a tool's name. It has no separator, no dot
-// and no upper case, so that a name is always one plain path element.
+// nameRule matches the names that a tool may have. Without separators and dots a
+// name is always a single path element.
 var nameRule = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 // ValidName reports whether name may be a tool's name:
 // ^[a-z0-9][a-z0-9_-]{0,63}$.
 func ValidName(name string) bool {
-	// The dollar of a Go expression matches at the very end only, so a
-	// trailing newline is no way around the rule.
+	// In Go, $ matches at the end of the text only and not before a final
+	// newline.
 	return nameRule.MatchString(name)
 }
 
 // Definition is a tool.json: what a tool is, how it is executed and what it
-// may do. ParseDefinition fills in the defaults, so that a field that the file
-// does not mention holds what applies.
+// may do. ParseDefinition fills in the defaults, so that fields that are not in the
+// file hold the values that apply.
 type Definition struct {
-	// SchemaRef is where an editor finds the JSON Schema of this file. It is
-	// ignored.
+	// SchemaRef tells an editor where the JSON Schema of this file is. toold
+	// ignores it.
 	SchemaRef string `json:"$schema,omitempty"`
 
-	// Binary, Handler and WASI are three ways to execute; at most one is set.
-	// With none it is handler.wasm where the folder has one, else the binary
-	// of the tool's own name.
+	// Binary, Handler and WASI are alternatives; at most one is set. If none is,
+	// the tool executes handler.wasm if its folder has one, else the binary of
+	// the tool's own name.
 	//
 	// Binary is an absolute path, or a bare name that is looked up in
 	// BinaryPath. Handler is a module (.wasm) or an Extism manifest (.json),
@@ -74,58 +73,58 @@ type Definition struct {
 
 	Description string           `json:"description,omitempty"`
 	Annotations *abi.Annotations `json:"annotations,omitempty"`
-	// Schema is the JSON Schema of the payload, as it was written.
-	// CompileSchema makes the strict form that calls are checked against.
+	// Schema is the JSON Schema of the payload, as it was written. Calls are
+	// checked against what CompileSchema makes of it.
 	Schema json.RawMessage `json:"schema,omitempty"`
 
-	// Timeout bounds one call. Default 300 s.
+	// Timeout limits the duration of a call. Default 300 s.
 	Timeout Seconds `json:"timeout,omitempty"`
-	// Mutating and Idempotent are the class of a call about which the policy
-	// says nothing. Default false.
+	// Mutating and Idempotent classify calls that the policy does not classify.
+	// Default false.
 	Mutating   bool `json:"mutating,omitempty"`
 	Idempotent bool `json:"idempotent,omitempty"`
-	// Stdin says whether a call wants the caller's input where the policy
-	// does not say. Default true.
+	// Stdin reports whether a call reads the caller's input, unless the policy
+	// decides. Default true.
 	Stdin bool `json:"stdin"`
 	// Policy is PolicyNone, PolicyRequired or empty.
 	Policy string `json:"policy,omitempty"`
-	// Entry maps the export of a module without handle.
+	// Entry describes the export to call of a module without handle.
 	Entry *Entry `json:"entry,omitempty"`
-	// Roots narrows the folders beneath which calls may work. Absolute.
+	// Roots restricts the folders that calls may work in. Absolute.
 	Roots []string `json:"roots,omitempty"`
-	// User is who a binary of the tool runs as, "NAME", "UID" or "UID:GID",
-	// where toold may do that; empty is toold's own user.
+	// User is the user that the tool's binaries run as, "NAME", "UID" or
+	// "UID:GID"; empty is toold's own user. It requires that toold may change
+	// users.
 	User string `json:"user,omitempty"`
-	// Category puts the tool into a group, for sockets that serve one.
+	// Category is the group of the tool, for sockets that serve some groups only.
 	Category     string            `json:"category,omitempty"`
 	Capabilities Capabilities      `json:"capabilities,omitzero"`
 	Environment  map[string]string `json:"environment,omitempty"`
-	// Secrets are by name; a guest sees the name only.
+	// Secrets maps names to secrets. A guest sees the names only.
 	Secrets     map[string]Secret `json:"secrets,omitempty"`
 	Limits      Limits            `json:"limits"`
 	Config      map[string]string `json:"config,omitempty"`
 	Identity    Identity          `json:"identity,omitzero"`
 	Reliability Reliability       `json:"reliability"`
-	// Hash is the sha256, in hex, of files of the folder: the pinned modules
-	// and setup.sh.
+	// Hash maps files of the folder, modules or setup.sh, to their sha256 in hex.
+	// A file with another sum breaks the tool.
 	Hash map[string]string `json:"hash,omitempty"`
 }
 
 // Values of Definition.Policy.
 const (
-	// PolicyNone confirms that a tool that once had a policy is meant to have
-	// none.
+	// PolicyNone confirms that a tool that once had a policy has none on purpose.
 	PolicyNone = "none"
-	// PolicyRequired makes the tool broken for as long as it has no policy of
-	// its own, so that a folder that is copied file by file, or was never
-	// built, is not a tool without a policy for a while.
+	// PolicyRequired makes the tool broken while it has no policy of its own, so
+	// that a folder that is incomplete, or was never built, does not serve without
+	// one.
 	PolicyRequired = "required"
 )
 
 // Seconds is a time in seconds; fractions are allowed.
 type Seconds float64
 
-// Duration is s as a duration.
+// Duration converts s.
 func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
 
 // Size is a number of bytes. In a file it is an integer, or a string with one
@@ -173,16 +172,15 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10) + "B"
 }
 
-// Entry says how a module without handle is called, so that a stock Extism
-// plugin is a tool as it is.
+// Entry describes how to call a module without handle, such as a stock Extism plugin.
 type Entry struct {
 	Export string `json:"export"`
-	// Input is what the export reads: EntryCall (the whole abi.Call, the
-	// default), EntryStdin (the caller's input as bytes) or EntryPayload (the
-	// payload's JSON).
+	// Input is what the export reads: EntryCall (the whole abi.Call, the default),
+	// EntryStdin (the bytes of the caller's input) or EntryPayload (the JSON of the
+	// payload).
 	Input string `json:"input,omitempty"`
 	// Output is what it writes: EntryResult (an abi.Result, the default) or
-	// EntryStdout (bytes that are the tool's standard output).
+	// EntryStdout (the bytes of the tool's standard output).
 	Output string `json:"output,omitempty"`
 }
 
@@ -198,24 +196,24 @@ const (
 // Capabilities are what a tool may do beyond computing. All are denied by
 // default.
 type Capabilities struct {
-	// Exec lists absolute paths of executables, or folders of them: for a
-	// module those that tool_exec may start, for a binary those that it may
-	// start besides itself.
+	// Exec lists absolute paths of executables, or of folders of executables: those
+	// that a module may start with tool_exec, or that a binary may start in
+	// addition to itself.
 	Exec []string `json:"exec,omitempty"`
 	HTTP *HTTP    `json:"http,omitempty"`
-	// Files maps paths as the guest sees them to paths of the host.
+	// Files maps paths of the guest to paths of the host.
 	Files map[string]File `json:"files,omitempty"`
-	// Env names the variables that a caller may set.
+	// Env lists the variables that a caller may set.
 	Env []string `json:"env,omitempty"`
-	// State bounds what var_set keeps for one (identity, session, tool), in
-	// bytes; 0 grants none.
+	// State limits the bytes that var_set keeps for each identity, session and
+	// tool; 0 grants none.
 	State Size `json:"state,omitempty"`
-	// ToolCall lets a module use the five session calls, as the session and
-	// identity that called it.
+	// ToolCall lets a module make session calls, with the session and identity of
+	// its caller.
 	ToolCall bool `json:"tool_call,omitempty"`
 }
 
-// HTTP is where a guest's requests may go.
+// HTTP restricts the requests of a guest.
 type HTTP struct {
 	// Hosts are names ("api.example.com"), names with a port, addresses, or
 	// "*.example.com" for everything beneath; "*" is every public host.
@@ -224,33 +222,33 @@ type HTTP struct {
 	Methods []string `json:"methods,omitempty"`
 }
 
-// File is one path of the host that a guest may see.
+// File is a path of the host that a guest may use.
 type File struct {
 	Path string `json:"path"`
 	// Mode is "ro", the default, or "rw".
 	Mode string `json:"mode,omitempty"`
 }
 
-// Secret is a value that the host adds where it is needed: as a variable of
-// the binary, in a file that a variable of the binary names, or as a header of
-// requests to one host.
+// Secret is a value that the host supplies: in a variable of a binary, in a file that
+// a variable of a binary names, or in a header of a handler's requests to one host.
 type Secret struct {
 	// From is "env:NAME", "file:PATH" (absolute) or "claim:NAME".
 	From   string `json:"from"`
 	Env    string `json:"env,omitempty"`
 	Header string `json:"header,omitempty"`
 	Host   string `json:"host,omitempty"`
-	// File is the variable that names a file of one call with Content, in which
-	// one mark stands for the value; with no Content it is the value alone.
+	// File is the variable that holds the path of a file with Content, which exists
+	// for one call. A mark in Content stands for the value; without Content the
+	// file holds the value alone.
 	File    string `json:"file,omitempty"`
 	Content string `json:"content,omitempty"`
 }
 
-// secretMark stands for the value in a Secret's Content: "{secret}" for the value
-// itself, "{basic:USER}" for USER:VALUE in base64, as HTTP's Basic has it.
+// secretMark matches the marks in a Secret's Content: "{secret}" stands for the value,
+// "{basic:USER}" for USER:VALUE in base64, as in HTTP's Basic authentication.
 var secretMark = regexp.MustCompile(`\{secret\}|\{basic:[^{}:\x00-\x1f\x7f]*\}`)
 
-// Fill is s.Content with value in the place of its mark, or value where it has no
+// Fill returns s.Content with its mark replaced by value, or value if there is no
 // content.
 func (s Secret) Fill(value string) string {
 	if s.Content == "" {
@@ -264,45 +262,44 @@ func (s Secret) Fill(value string) string {
 	})
 }
 
-// Limits bound one call, or all calls of the tool.
+// Limits are the limits of a call, or of all calls of the tool.
 type Limits struct {
-	// Memory is a guest's, 64MiB by default.
+	// Memory is that of a guest. Default 64MiB.
 	Memory Size `json:"memory"`
-	// Fuel is metered instructions a call, 1,000,000,000 by default.
+	// Fuel is the number of metered instructions of a call. Default 1,000,000,000.
 	Fuel int64 `json:"fuel"`
-	// Output is what is kept for plain answers, journals and results, 16MiB
-	// by default. It does not limit streams.
+	// Output is how much is kept for plain answers, journals and results. Default
+	// 16MiB. It does not limit streams.
 	Output Size `json:"output"`
-	// Stream limits what one streamed call may send; 0, the default, is no
-	// limit.
+	// Stream is how much a streamed call may send. Default 0, which is no limit.
 	Stream Size `json:"stream,omitempty"`
-	// Concurrency is how many calls execute at once, 32 by default; Queue is
-	// how many more wait, 256 by default. Beyond that OVERLOADED.
+	// Concurrency is how many calls execute at once, default 32; Queue is how many
+	// more wait, default 256. Further calls are OVERLOADED.
 	Concurrency int `json:"concurrency"`
 	Queue       int `json:"queue"`
 }
 
-// Identity says which claims of a token concern the tool.
+// Identity lists the claims of a token that configure the tool.
 type Identity struct {
-	// Claims overlay Config by name. Those in Secret do too, and are never
+	// Claims override Config by name. Those in Secret do as well, and are never
 	// shown to the guest.
 	Claims []string `json:"claims,omitempty"`
 	Secret []string `json:"secret,omitempty"`
 }
 
-// Reliability is how calls are de-duplicated, retried and broken off.
+// Reliability configures deduplication, retries and the circuit breaker.
 type Reliability struct {
-	// TTL is how long a result is kept for its key, 24 h by default;
-	// FailedTTL how long a failure is, 30 s.
+	// TTL is how long a result is kept for its key, default 24 h; FailedTTL how
+	// long a failure is, default 30 s.
 	TTL       Seconds `json:"ttl"`
 	FailedTTL Seconds `json:"failed_ttl"`
 	// OnDuplicate is DuplicateWait, the default, or DuplicateFail.
 	OnDuplicate string `json:"on_duplicate"`
-	// AutoKey decides whether mutating calls without a key get one; nil
-	// leaves that to whether the tool has a schema.
+	// AutoKey is whether mutating calls without a key get one. nil: they do if the
+	// tool has a schema.
 	AutoKey *bool `json:"auto_key,omitempty"`
-	// RetriableExits are exit codes of a binary (1 to 255) that count as a
-	// failure that may be retried.
+	// RetriableExits are the exit codes of a binary (1 to 255) that are failures
+	// and may be retried.
 	RetriableExits []int   `json:"retriable_exits,omitempty"`
 	Retry          Retry   `json:"retry"`
 	Breaker        Breaker `json:"breaker"`
@@ -316,14 +313,15 @@ const (
 	DuplicateFail = "fail"
 )
 
-// Retry is exponential with full jitter.
+// Retry configures retries, with exponential backoff and full jitter.
 type Retry struct {
 	Max       int   `json:"max"`        // retries after the first attempt, 3
 	InitialMS int64 `json:"initial_ms"` // before the first retry at most, 500
 	CapMS     int64 `json:"cap_ms"`     // at most, 5000
 }
 
-// Breaker opens at Failures in a row, or at Ratio of the last Window calls.
+// Breaker configures the circuit breaker. It opens after Failures consecutive
+// failures, or when Ratio of the last Window calls failed.
 type Breaker struct {
 	Failures int     `json:"failures"` // 5
 	Window   int     `json:"window"`   // 100
@@ -331,7 +329,7 @@ type Breaker struct {
 	ResetMS  int64   `json:"reset_ms"` // 30000
 }
 
-// DefaultDefinition is what an empty tool.json, or none, means.
+// DefaultDefinition returns the meaning of an empty tool.json, or of none.
 func DefaultDefinition() *Definition {
 	return &Definition{
 		Timeout: 300,
@@ -348,10 +346,10 @@ func DefaultDefinition() *Definition {
 	}
 }
 
-// Fault is one thing that is wrong with a tool.json.
+// Fault is an error in a tool.json.
 type Fault struct {
 	File         string
-	Line, Column int // from 1; 0 when the fault is of the file as a whole
+	Line, Column int // from 1; 0 if the fault concerns the file as a whole
 	// Pointer is the JSON pointer of the value; empty is the whole document.
 	Pointer string
 	// Reason is a verb phrase that follows the pointer: "must be positive".
@@ -373,11 +371,11 @@ func (f Fault) Error() string {
 	return b.String()
 }
 
-// Faults is everything that is wrong with a tool.json, in the order of the
-// checks; never empty as an error.
+// Faults are all errors in a tool.json, in the order of the checks. As an error it is
+// never empty.
 type Faults []Fault
 
-// Error is the first fault and how many more there are: it has to fit a line.
+// Error returns the first fault and the number of further ones, in one line.
 func (f Faults) Error() string {
 	switch len(f) {
 	case 0:
@@ -388,10 +386,9 @@ func (f Faults) Error() string {
 	return fmt.Sprintf("%s (and %d more)", f[0].Error(), len(f)-1)
 }
 
-// ParseDefinition reads a tool.json strictly: an unknown or doubled key, a
-// wrong type or a value out of range is a Faults error whose entries say the
-// file (as it is named here), line, column and JSON pointer. It does not look
-// at any other file.
+// ParseDefinition parses a tool.json strictly: an unknown or duplicate key, a wrong
+// type or a value out of range is a Faults error, with file (as it is named here),
+// line, column and JSON pointer. It reads no other file.
 func ParseDefinition(file string, data []byte) (*Definition, error) {
 	d := DefaultDefinition()
 	if len(data) > MaxDefinition {
@@ -412,7 +409,7 @@ func ParseDefinition(file string, data []byte) (*Definition, error) {
 	return d, nil
 }
 
-// checker collects what is wrong with a definition that reads well.
+// checker collects the faults of a definition that is well-formed.
 type checker struct {
 	file   string
 	data   []byte
@@ -424,14 +421,14 @@ func (c *checker) fault(pointer, format string, args ...any) {
 	c.faults = append(c.faults, Fault{File: c.file, Line: line, Column: column, Pointer: pointer, Reason: fmt.Sprintf(format, args...)})
 }
 
-// oneOf checks an enumerated string; empty is always the default.
+// oneOf checks that value is empty, which is the default, or one of allowed.
 func (c *checker) oneOf(pointer, value string, allowed ...string) {
 	if value != "" && !slices.Contains(allowed, value) {
 		c.fault(pointer, "is %q; it must be one of %s", value, strings.Join(allowed, ", "))
 	}
 }
 
-// within checks a number against bounds that include both ends.
+// within checks that value is from low to high.
 func within[N int | int64 | Size | Seconds](c *checker, pointer string, value, low, high N) {
 	if value < low || value > high || value != value {
 		c.fault(pointer, "is %v; it must be from %v to %v", value, low, high)
@@ -549,11 +546,11 @@ var (
 	hostRule   = regexp.MustCompile(`^(?i)(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.?(:[0-9]{1,5})?$`)
 	headerRule = regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+.^_|~-]{1,128}$`)
 	secretRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
-	// variableRule is the names that every shell can set.
+	// variableRule matches the names that every shell can set.
 	variableRule = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 )
 
-// validHost reports whether h names a host, or with pattern a set of them.
+// validHost reports whether h is a host, or with pattern a pattern of hosts.
 func validHost(h string, pattern bool) bool {
 	if h == "*" {
 		return pattern
@@ -650,8 +647,8 @@ func (c *checker) secrets(d *Definition) {
 		case s.From == "":
 			c.fault(at, `needs from: "env:NAME", "file:/PATH" or "claim:NAME"`)
 		default:
-			// The value is not repeated: whoever pastes the secret itself
-			// here should not find it in a log.
+			// The value is not repeated: it may be the secret itself, pasted here
+			// by mistake, which must not appear in a log.
 			c.fault(at+"/from", `must be "env:NAME", "file:/PATH" (clean and absolute) or "claim:NAME", never the secret itself`)
 		}
 		variable := func(at, v string) {
@@ -707,7 +704,7 @@ func (c *checker) limits(l *Limits) {
 	within(c, "/limits/queue", l.Queue, 0, maxConcurrency)
 }
 
-// validClaim reports whether name can be a claim's: any short text without
+// validClaim reports whether name may be the name of a claim: a short text without
 // control characters.
 func validClaim(name string) bool {
 	return name != "" && len(name) <= 128 && !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files of a tool's folder that have a meaning by their name.
+// Files with a fixed name in a tool's folder.
 const (
 	definitionFile = "tool.json"
 	policyFile     = "restricted.wasm"
@@ -22,30 +22,31 @@ const (
 	setupFile      = "setup.sh"
 )
 
-// Files of the restricted folder that concern every tool.
+// Files in the restricted folder that apply to every tool.
 const (
 	globalPolicy = "_all.wasm"
-	// globalNone confirms, by being there, that tools which once had a
-	// _all.wasm are meant to have none.
+	// globalNone is an empty file that confirms that _all.wasm was removed on
+	// purpose.
 	globalNone = "_all.none"
 )
 
-// Bounds of what is read of a file, in bytes.
+// Maximum sizes of files, in bytes.
 const (
 	maxModule = 256 << 20 // the engine has a stricter one of its own
 	maxSetup  = 1 << 20
 )
 
-// place names one file: a slash path in tools.d, or in the restricted folder.
+// place identifies a file by its slash-separated path in tools.d or in the restricted
+// folder.
 type place struct {
 	restricted bool
 	path       string
 }
 
-// stamp is what stat says of one file. Two equal stamps of a place mean that
-// nobody has touched it in between.
+// stamp is the result of stat for a file. If two stamps of a place are equal, the file
+// was not changed in between.
 type stamp struct {
-	// fault is why nothing else is known: "absent", or what stat said.
+	// fault is absent, or the error of stat; the other fields are then not set.
 	fault    string
 	dev, ino uint64
 	mode     fs.FileMode
@@ -58,9 +59,9 @@ const absent = "absent"
 
 func (s stamp) present() bool { return s.fault != absent }
 
-// disk reads the files of one tool and keeps the stamp of each one that it
-// looked at, there or not, so that it can say later whether anything has
-// changed. It follows links, but never out of the two folders.
+// disk reads the files of one tool. It keeps the stamp of each file that it looked
+// at, whether it exists or not, to find out later whether anything has changed. It
+// follows links, but never out of the two folders.
 type disk struct {
 	tools      *os.Root
 	restricted *os.Root // nil: there is no restricted folder
@@ -69,9 +70,9 @@ type disk struct {
 	seen       map[place]stamp
 }
 
-// current reports whether the folders are still those that their names stand
-// for. When not, what was read is of a folder that another has replaced, and
-// may have been emptied meanwhile.
+// current reports whether the open folders are still those at their paths. If not,
+// what was read comes from a folder that was replaced, and that may have been emptied
+// while it was read.
 func (d *disk) current() bool {
 	is := func(root *os.Root, dir string) bool {
 		opened, err := root.Stat(".")
@@ -84,8 +85,8 @@ func (d *disk) current() bool {
 	return is(d.tools, d.dir) && (d.restricted == nil || is(d.restricted, d.rdir))
 }
 
-// openDisk opens the folders anew for each look: either may itself be a link
-// that was pointed elsewhere since.
+// openDisk opens the folders. They are opened for each load, since either may be a
+// link that has changed.
 func openDisk(dir, restricted string) (*disk, error) {
 	d := &disk{dir: dir, rdir: restricted, seen: map[place]stamp{}}
 	var err error
@@ -108,7 +109,7 @@ func (d *disk) Close() {
 	}
 }
 
-// root is the folder that p is in; nil when there is none.
+// root returns the folder that p is in, or nil if there is none.
 func (d *disk) root(p place) *os.Root {
 	if p.restricted {
 		return d.restricted
@@ -116,7 +117,7 @@ func (d *disk) root(p place) *os.Root {
 	return d.tools
 }
 
-// name is p for a person.
+// name returns the path of p for messages.
 func (d *disk) name(p place) string {
 	if p.restricted {
 		return filepath.Join(d.rdir, filepath.FromSlash(p.path))
@@ -124,7 +125,7 @@ func (d *disk) name(p place) string {
 	return filepath.Join(d.dir, filepath.FromSlash(p.path))
 }
 
-// stat looks at p without keeping its stamp.
+// stat returns the stamp of p without keeping it.
 func (d *disk) stat(p place) stamp {
 	root := d.root(p)
 	if root == nil {
@@ -140,8 +141,8 @@ func (d *disk) stat(p place) stamp {
 	_, _, changed := inode(link)
 	fi := link
 	if link.Mode()&fs.ModeSymlink != 0 {
-		// A link whose target is missing or outside is a file that is there
-		// and cannot be read, never one that is not there.
+		// A link whose target is missing or outside is a file that exists and
+		// cannot be read. To treat it as absent would lift a policy.
 		if fi, err = root.Stat(p.path); err != nil {
 			return stamp{fault: "is a link that cannot be followed: " + reason(err), changed: changed.UnixNano()}
 		}
@@ -151,14 +152,13 @@ func (d *disk) stat(p place) stamp {
 	s.dev, s.ino, target = inode(fi)
 	s.changed = max(changed.UnixNano(), target.UnixNano())
 	if fi.IsDir() {
-		// A folder changes with every temporary file of an editor, which is
-		// no change of the tool.
+		// Temporary files of an editor change the folder and not the tool.
 		s.size, s.modified = 0, 0
 	}
 	return s
 }
 
-// look is stat, and keeps the stamp.
+// look returns the stamp of p and keeps it.
 func (d *disk) look(p place) stamp {
 	if s, ok := d.seen[p]; ok {
 		return s
@@ -168,7 +168,7 @@ func (d *disk) look(p place) stamp {
 	return s
 }
 
-// read returns the bytes of a regular file of at most limit bytes.
+// read returns the content of a regular file of at most limit bytes.
 func (d *disk) read(p place, limit int64) ([]byte, error) {
 	s := d.look(p)
 	switch {
@@ -179,7 +179,7 @@ func (d *disk) read(p place, limit int64) ([]byte, error) {
 	case !s.mode.IsRegular():
 		return nil, fmt.Errorf("is not a regular file but %s", kindOf(s.mode))
 	}
-	// Not blocking, lest something put a pipe there just now.
+	// O_NONBLOCK, in case the file was replaced by a pipe since.
 	f, err := d.root(p).OpenFile(p.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, errors.New("cannot be read: " + reason(err))
@@ -198,7 +198,7 @@ func (d *disk) read(p place, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// same reports whether every file that was looked at still is what it was.
+// same reports whether no file has changed since its stamp.
 func (d *disk) same(stamps map[place]stamp) bool {
 	for p, s := range stamps {
 		now := d.stat(p)
@@ -212,8 +212,8 @@ func (d *disk) same(stamps map[place]stamp) bool {
 	return true
 }
 
-// newest is the latest change of any file that was looked at, or of the folder
-// (a file came or went), in unix nanoseconds.
+// newest returns the time of the latest change of any file that was looked at, or of
+// the folder (a file was created or removed), in Unix nanoseconds.
 func (d *disk) newest() int64 {
 	var n int64
 	for _, s := range d.seen {
@@ -222,8 +222,8 @@ func (d *disk) newest() int64 {
 	return n
 }
 
-// reason is err without the operation and the path, which the message around
-// it has already.
+// reason returns the text of err without operation and path, for messages that name
+// them.
 func reason(err error) string {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
@@ -246,9 +246,9 @@ func kindOf(m fs.FileMode) string {
 	return strings.TrimSpace(m.Type().String())
 }
 
-// writableByOthers reports whether anyone but the owner of path may write to
-// it. Files on a read-only mount are not writable whatever their mode says:
-// Kubernetes mounts the folders of a ConfigMap with mode 0777, read-only.
+// writableByOthers reports whether anyone but its owner may write to path. Files on a
+// read-only mount are not writable regardless of their mode: Kubernetes mounts the
+// folders of a ConfigMap read-only with mode 0777.
 func writableByOthers(path string, mode fs.FileMode) bool {
 	if mode&0o022 == 0 {
 		return false

@@ -5,20 +5,19 @@ import (
 	"strings"
 )
 
-// harmless are variables that a barred prefix covers and that are data and
-// nothing else: who wrote a commit and when, and the name of an environment. A
-// caller may set them where tool.json says so; every other GIT_ variable can
-// make git run a command or leave the tree.
+// harmless are variables that match a barred prefix but are only data: author and
+// date of a commit, and the name of an environment. A caller may set them if
+// tool.json allows it; other GIT_ variables can make git run a command or work
+// outside of the tree.
 var harmless = []string{
 	"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE",
 	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE",
 	"NODE_ENV",
 }
 
-// barred are the variables that no tool.json can open to callers, by what
-// they do. A name that ends in * is a prefix; all are compared without regard
-// to case, since some programs read http_proxy, HTTP_PROXY and Http_Proxy
-// alike.
+// barred are the variables that no tool.json can open to callers, grouped by what
+// they do. A * at the end or the beginning of a name matches any text. Case is
+// ignored, since some programs read http_proxy and HTTP_PROXY alike.
 var barred = []struct {
 	why   string
 	names []string
@@ -43,8 +42,8 @@ var barred = []struct {
 	{"is set by this host", []string{"TOOL_*", "TOOLD_*", "TRACEPARENT", "TRACESTATE", "NOTIFY_SOCKET", "LISTEN_*"}},
 }
 
-// neverFromCaller says why no caller may ever set the variable, as a phrase
-// that follows its name; empty when tool.json may admit it.
+// neverFromCaller returns why no caller may set the variable, as a phrase that follows
+// its name, or an empty string if tool.json may allow it.
 func neverFromCaller(name string) string {
 	if slices.Contains(harmless, name) {
 		return ""

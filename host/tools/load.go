@@ -25,15 +25,16 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// BinaryPath is where a binary without a path is looked up. The daemon's own
-// PATH has no part in it.
+// BinaryPath is the search path for binaries that are given as a bare name. The
+// daemon's own PATH is not used.
 const BinaryPath = "/usr/local/bin:/usr/bin:/bin"
 
-// migrationPage says how the policies of older tool servers become modules.
+// migrationPage describes how to turn the policies of older tool servers into
+// modules.
 const migrationPage = "docs/migrating-policies.md"
 
-// describeTimeout bounds the call of describe at load. It is generous: what
-// bounds the work is fuel, and a machine that compiles many tools is busy.
+// describeTimeout limits the call of describe at load. It is generous, since fuel
+// limits the work and a machine that compiles many tools is busy.
 const describeTimeout = 30 * time.Second
 
 // Kind is how a tool executes.
@@ -45,57 +46,56 @@ const (
 	WASI    Kind = "wasi"    // a WASI preview 1 command
 )
 
-// Tool is one generation of a tool. It is immutable; whoever got it from
-// Acquire may use it, and its modules, until the release.
+// Tool is one generation of a tool. It is immutable; it and its modules may be used
+// from Acquire until the release.
 type Tool struct {
 	Name string
-	// Version names the generation: the first half of the sha256 over all
-	// that it was made of, in hex. Two generations of the same files have the
-	// same.
+	// Version identifies the content of the generation: the first half of the
+	// sha256 over everything that it was made of, in hex. Generations made of the
+	// same files have the same version.
 	Version string
 	Kind    Kind
 	Def     *Definition
-	// Dir is the tool's folder, symlinks resolved.
+	// Dir is the tool's folder, with symbolic links resolved.
 	Dir string
-	// Policies are asked in this order before every call: the one for all
-	// tools, then the tool's own or its fallback. PolicyFiles are their
-	// files.
+	// Policies are asked in this order before every call: the policy for all
+	// tools, then the tool's own or its fallback. PolicyFiles are their files.
 	Policies    []*guest.Module
 	PolicyFiles []string
-	// Handler is the module of the kinds Handler and WASI, HandlerFile its
-	// file and HandlerDigest its sha256 in hex.
+	// Handler is the module, for the kinds Handler and WASI. HandlerFile is its
+	// file, HandlerDigest its sha256 in hex.
 	Handler       *guest.Module
 	HandlerFile   string
 	HandlerDigest string
 	// Entry is how Handler is called; its Export is "handle" unless tool.json
 	// says otherwise. Nil for the other kinds.
 	Entry *Entry
-	// Discovers says that Handler brings tools of its own for each identity,
+	// Discovers reports whether Handler offers tools of its own for each identity
 	// and is not called under its own name.
 	Discovers bool
-	// Binary is the absolute path of the kind Binary.
+	// Binary is the absolute path of the program, for the kind Binary.
 	Binary string
-	// Interpreters are what runs a script, by its path: Binary, and for the other
-	// kinds the programs that Def.Capabilities.Exec names.
+	// Interpreters are what runs each script, by the script's path. The scripts are
+	// Binary, or for other kinds the programs in Def.Capabilities.Exec.
 	Interpreters map[string][]process.Interpreter
-	// User is who Binary, and what the tool executes besides, runs as; nil is
-	// this process's own user.
+	// User is the user that the tool's programs run as; nil is the user of this
+	// process.
 	User *process.UserID
-	// Schema checks the payload; nil admits any object. SchemaSource is the
+	// Schema validates the payload; nil accepts any object. SchemaSource is the
 	// schema as its author wrote it.
 	Schema       *jsonschema.Schema
 	SchemaSource json.RawMessage
 	Description  string
 	Annotations  *abi.Annotations
-	// Config is what the guests are given: that of an Extism manifest,
-	// overlaid with tool.json's.
+	// Config is the configuration of the guests: that of an Extism manifest,
+	// overridden by that of tool.json.
 	Config map[string]string
-	// Wants is the further context that the policies or the handler asked
-	// for in describe, such as abi.WantRepoConfig; sorted.
+	// Wants is the additional context that the policies or the handler requested
+	// in describe, such as abi.WantRepoConfig; sorted.
 	Wants []string
 }
 
-// layers are the two places a policy can come from.
+// layers are the places that a policy can come from.
 type layers struct {
 	global bool // for all tools
 	own    bool // the tool's own, or the fallback of its name
@@ -113,20 +113,21 @@ type module struct {
 	data  []byte
 }
 
-// candidate is one version of a tool as it was read from disk, before
-// anything is compiled.
+// candidate is a version of a tool as it was read from disk, before anything is
+// compiled.
 type candidate struct {
 	name string
-	// gone: there is no such tool; why says how so, for the log.
+	// gone reports that there is no such tool; why is the reason, for the log.
 	gone bool
 	why  string
-	// err is what is wrong with the files themselves, a wire TOOL_BROKEN.
+	// err is what is wrong with the files: TOOL_BROKEN.
 	err error
-	// present are the policies that are on disk, readable or not, in whatever
-	// language. legacy: one of them is a script of an older tool server.
+	// present are the policies on disk, readable or not, in any language. legacy
+	// reports that one of them is a script of an older tool server.
 	present layers
 	legacy  bool
-	// globalNone: the operator confirmed that there is no policy for all.
+	// globalNone reports that the operator confirmed that there is no policy for
+	// all tools.
 	globalNone bool
 
 	def       *Definition
@@ -138,7 +139,8 @@ type candidate struct {
 	manifest  *guest.Manifest
 	setup     []byte
 	setupPath string
-	// gitConfig is the file that the tool's calls have as GIT_CONFIG_GLOBAL.
+	// gitConfig is the value of GIT_CONFIG_GLOBAL in the tool's calls, if setup.sh
+	// wrote that file.
 	gitConfig string
 	binary    string
 	programs  []*program
@@ -150,8 +152,8 @@ func broken(format string, args ...any) error {
 	return fault.Errorf(fault.ToolBroken, format, args...)
 }
 
-// read makes the candidate of what d holds. It reads and checks, and neither
-// compiles nor runs anything.
+// read returns the candidate that d holds. It reads and checks files; it compiles
+// and runs nothing.
 func (c *Catalog) read(d *disk, name string) *candidate {
 	v := &candidate{name: name}
 	folder := d.look(place{path: name})
@@ -204,8 +206,8 @@ func (c *Catalog) read(d *disk, name string) *candidate {
 	return v
 }
 
-// findPrograms finds the binary, or the programs that a module may execute, and
-// what runs them where they are scripts.
+// findPrograms finds the binary, or the programs that a module may execute, with
+// the interpreters of those that are scripts.
 func (c *Catalog) findPrograms(v *candidate) {
 	v.programs = nil
 	if v.def == nil || v.err != nil {
@@ -231,8 +233,8 @@ func (c *Catalog) findPrograms(v *candidate) {
 	}
 }
 
-// guarded is an error when somebody who is not to decide what a script runs could
-// replace a part of it.
+// guarded returns an error if a part of the script p could be replaced by a call, or
+// by a user other than its owner.
 func (c *Catalog) guarded(p *program) error {
 	c.mu.Lock()
 	roots := c.roots
@@ -248,8 +250,8 @@ func (c *Catalog) guarded(p *program) error {
 	return nil
 }
 
-// findPolicies sees which policies are on disk and returns the name of one
-// that is a script.
+// findPolicies records which policies are on disk and returns the name of one that
+// is a script, if there is one.
 func (v *candidate) findPolicies(d *disk, in func(string) place) (legacy string) {
 	layer := func(places ...place) (found bool) {
 		for _, p := range places {
@@ -407,9 +409,8 @@ func (v *candidate) readHandler(d *disk) error {
 	return v.applyManifest(d.name(p))
 }
 
-// applyManifest lets the manifest say what tool.json does not: a stock Extism
-// plugin with its manifest is a tool as it is, and where both speak, tool.json
-// has the word.
+// applyManifest takes from the manifest what tool.json does not set, so that a stock
+// Extism plugin is a tool without changes.
 func (v *candidate) applyManifest(file string) error {
 	m, def := v.manifest, v.def
 	says := func(pointer string) bool { return v.defData != nil && has(v.defData, pointer) }
@@ -452,7 +453,7 @@ func (v *candidate) applyManifest(file string) error {
 	return nil
 }
 
-// checkHashes compares the pinned files with what was read.
+// checkHashes compares the files that were read with the pinned hashes.
 func (v *candidate) checkHashes(d *disk, in func(string) place) error {
 	for _, name := range sortedKeys(v.def.Hash) {
 		var data []byte
@@ -479,8 +480,8 @@ func (v *candidate) checkHashes(d *disk, in func(string) place) error {
 	return nil
 }
 
-// checkWritable refuses a tool of which others than the owner can write any
-// part: whoever can write a policy is bound by none.
+// checkWritable refuses a tool if users other than the owner can write any part of
+// it: a policy does not bind those who can change it.
 func (v *candidate) checkWritable(d *disk) error {
 	byName := func(a, b place) int { return strings.Compare(d.name(a), d.name(b)) }
 	for _, p := range slices.SortedFunc(maps.Keys(d.seen), byName) {
@@ -491,7 +492,7 @@ func (v *candidate) checkWritable(d *disk) error {
 	return nil
 }
 
-// sum makes the digest of everything that the version is made of.
+// sum computes the digest over everything that the version is made of.
 func (v *candidate) sum() {
 	h := sha256.New()
 	add := func(label string, data []byte) {
@@ -527,9 +528,9 @@ func (v *candidate) sum() {
 	v.digest = hex.EncodeToString(h.Sum(nil))
 }
 
-// load compiles a candidate and makes a generation of it. On an error nothing
-// is left open.
-func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err error) {
+// compile compiles the modules of a candidate and returns a generation. It leaves
+// nothing open on an error.
+func (c *Catalog) compile(ctx context.Context, v *candidate) (_ *generation, err error) {
 	if v.err != nil {
 		return nil, v.err
 	}
@@ -581,7 +582,7 @@ func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err er
 	}
 	if v.setup != nil {
 		v.shareGitConfig()
-		c.findPrograms(v) // setup.sh may have brought them
+		c.findPrograms(v) // setup.sh may have installed them
 		v.sum()
 		g.digest, t.Version = v.digest, v.digest[:32]
 	}
@@ -590,7 +591,7 @@ func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err er
 			if p.err != nil {
 				return nil, broken("tool %s cannot start: %s %w", v.name, p.file, p.err)
 			}
-			// One that is missing now may be there by the first call.
+			// If it is missing now, it may be installed before the first call.
 			t.Binary = p.file
 		}
 		if len(p.interpreters) > 0 && p.err == nil {
@@ -603,7 +604,7 @@ func (c *Catalog) load(ctx context.Context, v *candidate) (_ *generation, err er
 	return g, nil
 }
 
-// findUser finds who the tool's binaries run as.
+// findUser sets the user that the tool's programs run as.
 func (c *Catalog) findUser(v *candidate, t *Tool) (err error) {
 	if v.def.User == "" {
 		return nil
@@ -622,7 +623,7 @@ func (c *Catalog) findUser(v *candidate, t *Tool) (err error) {
 	return broken("tool %s is to run as user %s: %s; or take user out of %s", v.name, v.def.User, reason, definitionFile)
 }
 
-// checkRoots refuses to narrow the roots to what is beneath none of them.
+// checkRoots refuses roots of a tool that lie outside of the host's.
 func (c *Catalog) checkRoots(v *candidate) error {
 	c.mu.Lock()
 	roots := c.roots
@@ -632,7 +633,7 @@ func (c *Catalog) checkRoots(v *candidate) error {
 	}
 	for _, r := range v.def.Roots {
 		if real, err := filepath.EvalSymlinks(r); err == nil {
-			r = real // as the host's are
+			r = real // the host's roots are resolved as well
 		}
 		if !slices.ContainsFunc(roots, func(host string) bool { return process.Beneath(filepath.Clean(host), r) }) {
 			return broken("tool %s narrows its roots to %s, which is beneath none of this host's (%s); name a folder beneath one of them, or start toold with --root %s", v.name, r, strings.Join(roots, ", "), r)
@@ -641,8 +642,8 @@ func (c *Catalog) checkRoots(v *candidate) error {
 	return nil
 }
 
-// loadPolicy loads one policy. It has the limits that every tool begins with,
-// not the tool's own: narrowing a tool must not break what guards it.
+// loadPolicy loads a policy. It gets the default limits and not those of the tool,
+// since restricting a tool must not break its policy.
 func (c *Catalog) loadPolicy(ctx context.Context, v *candidate, p module) (*guest.Module, error) {
 	std := DefaultDefinition().Limits
 	name := v.name + "/" + path.Base(p.place.path)
@@ -716,8 +717,8 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *Tool) error 
 	return nil
 }
 
-// loadError names the file in what the engine says of a module, in place of
-// the short name that it has there.
+// loadError replaces the short name of a module in an error of the engine with its
+// file name.
 func loadError(file, name string, err error) error {
 	var e *fault.Error
 	if !errors.As(err, &e) {
@@ -726,7 +727,7 @@ func loadError(file, name string, err error) error {
 	return &fault.Error{Code: e.Code, Message: "load " + file + ": " + strings.TrimPrefix(e.Message, name+": "), Cause: err}
 }
 
-// describe calls the optional export, once a version.
+// describe calls the optional export describe. It is called once for each version.
 func describe(ctx context.Context, m *guest.Module, file string) (d abi.Describe, err error) {
 	if !m.Has("describe") {
 		return d, nil
@@ -735,13 +736,13 @@ func describe(ctx context.Context, m *guest.Module, file string) (d abi.Describe
 	defer cancel()
 	reply, err := m.Call(ctx, guest.Invocation{Export: "describe"})
 	if err != nil {
-		return d, broken("%s: describe fails: %w; mend it, or leave the export out", file, err)
+		return d, broken("%s: describe fails: %w; fix it, or remove the export", file, err)
 	}
 	if err := strictjson.Unmarshal(reply.Output, &d); err != nil {
-		return d, broken("%s: describe answers what is no description: %w; build the module with a current SDK", file, err)
+		return d, broken("%s: describe returned an invalid description: %w; build the module with a current SDK", file, err)
 	}
 	if d.ABI > abi.Version {
-		return d, broken("%s is written for version %d of the guest interface, and this toold speaks %d; use a newer toold, or a module built for %d", file, d.ABI, abi.Version, abi.Version)
+		return d, broken("%s is written for version %d of the guest interface, and this toold supports %d; use a newer toold, or a module built for %d", file, d.ABI, abi.Version, abi.Version)
 	}
 	if d.ABI < 1 {
 		return d, broken("%s: describe answers abi %d; the first version is 1", file, d.ABI)
@@ -754,8 +755,8 @@ func describe(ctx context.Context, m *guest.Module, file string) (d abi.Describe
 	return d, nil
 }
 
-// lookBinary resolves a binary as a definition names it; ok when it is there
-// and can be executed.
+// lookBinary resolves the binary of a definition. ok reports whether it exists and is
+// executable.
 func lookBinary(name string) (file string, ok bool) {
 	if path.IsAbs(name) {
 		return name, executable(name)

@@ -13,21 +13,21 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// noLoader refuses every reference that leaves the document: a definition
-// must mean the same on every host, and reading it must open nothing.
+// noLoader refuses references to other documents: a definition must mean the same on
+// every host, and parsing it must not open files or connections.
 type noLoader struct{}
 
 func (noLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("refers to %s; a schema may refer to its own parts only, copy the other one in under $defs", url)
 }
 
-// payloadURL names the document in references of itself. It is never opened.
+// payloadURL is the base of the document's references to itself. It is never opened.
 const payloadURL = "toold:payload"
 
-// CompileSchema makes the strict form of a tool's payload schema: an object
-// that lists its properties refuses all others, also within properties and
-// items, unless it says additionalProperties or unevaluatedProperties itself.
-// References to other documents are refused.
+// CompileSchema compiles a payload schema, made strict: an object that lists its
+// properties refuses all others, also within properties and items, unless it has
+// additionalProperties or unevaluatedProperties. References to other documents are
+// refused.
 func CompileSchema(schema json.RawMessage) (*jsonschema.Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
@@ -56,9 +56,9 @@ func CompileSchema(schema json.RawMessage) (*jsonschema.Schema, error) {
 	return s, nil
 }
 
-// closeObjects makes schema, and the schemas of its properties and items,
-// refuse properties that they do not list. Schemas under allOf, $defs and the
-// like are left alone: they may describe a part of an object only.
+// closeObjects makes schema, and the schemas of its properties and items, refuse
+// properties that they do not list. Schemas under allOf, $defs and the like are not
+// changed, since they may describe only a part of an object.
 func closeObjects(schema map[string]any, refuse string) {
 	if properties, ok := schema["properties"].(map[string]any); ok {
 		_, additional := schema["additionalProperties"]
@@ -108,8 +108,8 @@ func (t *Tool) Validate(payload json.RawMessage) error {
 	what := err.Error()
 	var ve *jsonschema.ValidationError
 	if errors.As(err, &ve) {
-		// The last, and so innermost, of the faults is the one that a caller can act
-		// on; those before it say that something within is wrong.
+		// The last fault is the innermost one, which a caller can act on. Those
+		// before it only report that something inside is wrong.
 		for _, u := range ve.BasicOutput().Errors {
 			if u.Error == nil {
 				continue
@@ -124,8 +124,8 @@ func (t *Tool) Validate(payload json.RawMessage) error {
 	return fault.Errorf(fault.InvalidPayload, "the payload does not fit the schema of tool %s: %v; toolctl tools %s --json shows the schema", t.Name, oneLine(errors.New(what)), t.Name)
 }
 
-// oneLine keeps the library's many-line errors to the line that a log and a
-// caller can hold, without the name of the document.
+// oneLine turns a multi-line error of the library into one line of limited length,
+// without the name of the document.
 func oneLine(err error) error {
 	text := strings.ReplaceAll(err.Error(), payloadURL, "the schema")
 	text = strings.Join(strings.Fields(text), " ")

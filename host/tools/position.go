@@ -13,7 +13,7 @@ var (
 	pointerUnescape = strings.NewReplacer("~1", "/", "~0", "~")
 )
 
-// escapePointer makes one key into a token of a JSON pointer (RFC 6901).
+// escapePointer escapes a key as a token of a JSON pointer (RFC 6901).
 func escapePointer(key string) string { return pointerEscape.Replace(key) }
 
 // has reports whether the document holds a value at pointer.
@@ -22,9 +22,9 @@ func has(data []byte, pointer string) bool {
 	return found
 }
 
-// position is the line and column, from 1, of the value at pointer, or of the
-// nearest value around where it would be. Columns count characters. data is
-// valid JSON.
+// position returns the line and column, from 1, of the value at pointer, or of the
+// innermost value that would contain it. Columns count characters. data must be valid
+// JSON.
 func position(data []byte, pointer string) (line, column int) {
 	offset, _ := find(data, pointer)
 	before := data[:offset]
@@ -33,8 +33,8 @@ func position(data []byte, pointer string) (line, column int) {
 	return line, column
 }
 
-// find is the offset of the value at pointer and whether it is there; where it
-// is not, the offset is that of the nearest value around it.
+// find returns the offset of the value at pointer and whether it exists. If not, the
+// offset is that of the innermost value that would contain it.
 func find(data []byte, pointer string) (int, bool) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()

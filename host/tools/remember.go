@@ -13,9 +13,9 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// memory is what the catalog remembers across restarts: which tools have had
-// a policy, and which setup.sh has run. It is one small file, replaced whole
-// before what it says is acted upon.
+// memory is the state of the catalog that survives restarts: which tools have had a
+// policy, and which setup.sh has run. It is one small file, which is replaced
+// atomically before a change takes effect.
 type memory struct {
 	path string
 
@@ -23,20 +23,20 @@ type memory struct {
 	rec remembered // guarded by mu
 }
 
-// remembered is the file's content. It is read strictly: a damaged file is an
-// error at start, since forgetting would turn tools that lost their policy
-// into tools without one.
+// remembered is the content of the file. A damaged file is an error at start: if it
+// were ignored, tools that lost their policy would run without one.
 type remembered struct {
 	Version int `json:"version"`
-	// Global: a policy for all tools has been there.
+	// Global reports that there has been a policy for all tools.
 	Global bool                `json:"global,omitempty"`
 	Tools  map[string]toolPast `json:"tools,omitempty"`
 }
 
 type toolPast struct {
-	// Policy: the tool has had one of its own, or the fallback of its name.
+	// Policy reports that the tool has had a policy of its own, or a fallback of
+	// its name.
 	Policy bool `json:"policy,omitempty"`
-	// Setup is the sha256 of the setup.sh that last ran to success.
+	// Setup is the sha256 of the setup.sh that last succeeded.
 	Setup string `json:"setup,omitempty"`
 }
 
@@ -55,7 +55,7 @@ func openMemory(stateDir string) (*memory, error) {
 		m.rec.Version = 0
 		err = strictjson.Unmarshal(data, &m.rec)
 		if err == nil && m.rec.Version != 1 {
-			err = fmt.Errorf("version %d is not one that this toold knows", m.rec.Version)
+			err = fmt.Errorf("version %d is not supported by this toold", m.rec.Version)
 		}
 	}
 	if err != nil {
@@ -64,16 +64,16 @@ func openMemory(stateDir string) (*memory, error) {
 	return m, nil
 }
 
-// past is what is known of one tool, and whether there has been a policy for
-// all of them.
+// past returns what is recorded of a tool, and whether there has been a policy for
+// all tools.
 func (m *memory) past(name string) (p toolPast, global bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.rec.Tools[name], m.rec.Global
 }
 
-// update changes what is remembered and returns when it is on disk. It does
-// nothing when nothing changes.
+// update changes the record of a tool and returns when it is on disk. It does not
+// write if nothing changes.
 func (m *memory) update(name string, change func(p *toolPast, global *bool)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,14 +91,14 @@ func (m *memory) update(name string, change func(p *toolPast, global *bool)) err
 		delete(next.Tools, name)
 	}
 	if err := m.write(next); err != nil {
-		// Without the path, which is that of a temporary file.
+		// The path in the error is that of a temporary file.
 		return fmt.Errorf("remember in %s which tools have a policy: %s; make the state folder writable", m.path, reason(err))
 	}
 	m.rec = next
 	return nil
 }
 
-// write replaces the file: a crash leaves the old one or the new one.
+// write replaces the file atomically: after a crash it is the old or the new one.
 func (m *memory) write(rec remembered) error {
 	data, err := json.MarshalIndent(rec, "", "  ")
 	if err != nil {
@@ -109,7 +109,7 @@ func (m *memory) write(rec remembered) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // gone already when all went well
+	defer os.Remove(f.Name()) // gone already unless there was an error
 	_, err = f.Write(append(data, '\n'))
 	if err == nil {
 		err = f.Sync()

@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// everything is the name under which a schedule keeps all tools.
+// everything stands for all tools in a schedule. It is not a valid name.
 const everything = ""
 
-// schedule says when which tool is to be looked at: when nothing has been
-// heard of it for a while after a change, and every tool now and then. It
-// keeps no clock; the goroutine that watches owns it and tells it the time.
+// schedule decides when which tool is loaded: when no change was reported for a while
+// after one, and every tool at an interval. It has no clock: its owner, the goroutine
+// that watches, passes the time.
 type schedule struct {
-	// settle is how long a tool must have been quiet; restat how often all
-	// are looked at whatever was heard.
+	// settle is how long no change must have been reported for a tool, restat the
+	// interval at which all tools are checked.
 	settle, restat time.Duration
 	waiting        map[string]wait
 	restatAt       time.Time
 }
 
-// wait is a tool of which something was heard.
+// wait is a tool for which a change was reported.
 type wait struct{ first, due time.Time }
 
-// patience is how many times settle a tool that is never quiet waits: a file
-// that is written without end beside it must not hide a new version.
+// patience limits the wait for a tool that keeps changing, as a multiple of settle: a
+// file beside it that is written all the time must not hide a new version.
 const patience = 10
 
 func newSchedule(settle, restat time.Duration, now time.Time) *schedule {
 	return &schedule{settle: settle, restat: restat, waiting: map[string]wait{}, restatAt: now.Add(restat)}
 }
 
-// touch notes that something of a tool, or of everything, changed.
+// touch records a change of a tool, or of everything.
 func (s *schedule) touch(name string, now time.Time) {
 	w, ok := s.waiting[name]
 	if !ok {
@@ -44,7 +44,7 @@ func (s *schedule) touch(name string, now time.Time) {
 	s.waiting[name] = w
 }
 
-// next is when take has something to give.
+// next returns the time at which take will return something.
 func (s *schedule) next() time.Time {
 	at := s.restatAt
 	for _, w := range s.waiting {

@@ -18,42 +18,42 @@ import (
 	"github.com/toold/toold/host/process"
 )
 
-// program is a program of the host as it was found when a tool was loaded: an
-// executable, or a script with all that runs it. It is immutable.
+// program is an executable of the host, or a script with its interpreters, as it was
+// found when a tool was loaded. It is immutable.
 type program struct {
-	// name is what tool.json says, searchPath where env finds what a script names.
+	// name is the program in tool.json, searchPath the PATH of env.
 	name, searchPath string
-	// file is the absolute path; empty when there is no such program.
+	// file is the absolute path, or empty if there is no such program.
 	file string
-	// interpreters run file, in order, when it is a script.
+	// interpreters are what runs file if it is a script, in the order in which they
+	// are started.
 	interpreters []process.Interpreter
-	// parts are the script and its interpreters, and nothing when it is no script.
+	// parts are the script and its interpreters; empty if file is not a script.
 	parts []part
 	// stamp is of file.
 	stamp stamp
-	// digest is the sha256 over the parts in hex.
+	// digest is the sha256 over the parts, in hex.
 	digest string
-	// missing says that file, or an interpreter, is not on this host.
+	// missing reports that file, or an interpreter, does not exist.
 	missing bool
-	// err is why it cannot be started, a verb phrase about the program.
+	// err is why the program cannot be started, a verb phrase that follows file.
 	err error
 }
 
-// part is one file that a script consists of.
+// part is a script or an interpreter.
 type part struct {
 	path  string
 	stamp stamp
 }
 
-// The limits of the kernel: what it reads of a script to find the interpreter,
-// and how many interpreters may be scripts themselves.
+// Limits of Linux: the length of a first line, and how many interpreters may be
+// scripts themselves.
 const (
 	maxFirstLine    = 256
 	maxInterpreters = 5
 )
 
-// findProgram finds the program that a definition names. searchPath is where env
-// finds what a script names.
+// findProgram finds a program of a definition. searchPath is the PATH of env.
 func findProgram(name, searchPath string) *program {
 	p := &program{name: name, searchPath: searchPath}
 	file, ok := lookBinary(name)
@@ -69,11 +69,11 @@ func findProgram(name, searchPath string) *program {
 	return p
 }
 
-// findInterpreters follows the first line of a script as the kernel does, and
-// env where that is what the line names. h gets what is found.
+// findInterpreters follows the first line of a script as the kernel does, and env if
+// the line names it. It writes what it finds to h.
 func (p *program) findInterpreters(searchPath string, h hash.Hash) error {
 	p.stamp = stampOf(p.file)
-	// argv is how file is started, as far as that is known beforehand.
+	// argv is the beginning of file's arguments, up to those of the call.
 	file, argv := p.file, []string{p.file}
 	for depth := 0; ; depth++ {
 		line, script, err := firstLine(file)
@@ -121,18 +121,18 @@ func (p *program) findInterpreters(searchPath string, h hash.Hash) error {
 	}
 }
 
-// firstLine returns the first line of a script without its #!, and whether file is
-// one. What is neither a script nor a program is an error.
+// firstLine returns the first line of a script without #!, and whether file is a
+// script. A file that is neither a script nor a program is an error.
 func firstLine(file string) (line string, script bool, err error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return "", false, nil // a program that can be executed and not read
+		return "", false, nil // executable but not readable, so not a script
 	}
 	defer f.Close()
 	head := make([]byte, maxFirstLine)
 	n, err := io.ReadFull(f, head)
 	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-		return "", false, fmt.Errorf("cannot be read: %s; mend the file", reason(err))
+		return "", false, fmt.Errorf("cannot be read: %s; check the file", reason(err))
 	}
 	head = head[:n]
 	rest, script := bytes.CutPrefix(head, []byte("#!"))
@@ -149,8 +149,8 @@ func firstLine(file string) (line string, script bool, err error) {
 	return string(text), true, nil
 }
 
-// parseFirstLine splits what follows #! as the kernel does: the interpreter, and
-// all the rest as one argument.
+// parseFirstLine splits a line as the kernel does: into the interpreter and a single
+// argument.
 func parseFirstLine(line string) (interpreter, arg string, err error) {
 	const blank = " \t"
 	if strings.HasSuffix(line, "\r") {
@@ -166,7 +166,8 @@ func parseFirstLine(line string) (interpreter, arg string, err error) {
 	return interpreter, arg, nil
 }
 
-// parseEnv returns what env executes, given the arguments that a first line makes.
+// parseEnv returns the program that env executes and its arguments, given the
+// arguments of env.
 func parseEnv(args []string) ([]string, error) {
 	const instead = `; write "#!/usr/bin/env PROGRAM", "#!/usr/bin/env -S PROGRAM ARGUMENTS" or the interpreter's whole path`
 	if len(args) < 2 {
@@ -178,7 +179,7 @@ func parseEnv(args []string) ([]string, error) {
 	}
 	words := []string{text}
 	if split {
-		// Quotes, escapes and variables are left to who writes the whole path.
+		// Quoting, escapes and variables are not supported.
 		if words = strings.Fields(text); strings.ContainsAny(text, "\\\"'$#") {
 			words = nil
 		}
@@ -189,8 +190,8 @@ func parseEnv(args []string) ([]string, error) {
 	return append(words, args[1:]...), nil
 }
 
-// lookPath finds a program as env does, but for folders that depend on where a
-// call works.
+// lookPath finds a program as env does. Relative folders of searchPath are skipped,
+// since they depend on the working folder of the call.
 func lookPath(name, searchPath string) string {
 	if strings.Contains(name, "/") {
 		if filepath.IsAbs(name) && executable(name) {
@@ -206,11 +207,11 @@ func lookPath(name, searchPath string) string {
 	return ""
 }
 
-// addFile adds the name and the content of file to h.
+// addFile adds the name and the hash of file to h.
 func addFile(h hash.Hash, file string) error {
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		// What can be executed and not read is known by its name alone.
+		// Executable but not readable: only the name counts.
 		fmt.Fprintf(h, "%q\n", file)
 		return nil
 	}
@@ -223,7 +224,7 @@ func addFile(h hash.Hash, file string) error {
 	return nil
 }
 
-// stampOf looks at a file of the host.
+// stampOf returns the stamp of a file of the host.
 func stampOf(file string) stamp {
 	fi, err := os.Stat(file)
 	if err != nil {
@@ -235,8 +236,8 @@ func stampOf(file string) stamp {
 	return s
 }
 
-// changed reports whether p has to be found anew: it was missing and is there, it
-// is a script of which a part is another file, or has become a script.
+// changed reports whether p is out of date: a missing program exists now, a part of a
+// script was replaced, or the program has become a script.
 func (p *program) changed() bool {
 	if len(p.parts) > 0 {
 		if slices.ContainsFunc(p.parts, func(f part) bool { return stampOf(f.path) != f.stamp }) {
@@ -255,8 +256,8 @@ func (p *program) changed() bool {
 	return script || (err != nil) != (p.err != nil)
 }
 
-// exposed returns a part of a script that lies beneath one of roots, or is reached
-// by a link that does: a call could replace it.
+// exposed returns a part of a script that a call could replace, and the root that it
+// is in: the file, or a link in its path, lies beneath the root.
 func (p *program) exposed(roots []string) (file, root string) {
 	paths := []string{}
 	for _, part := range p.parts {
@@ -274,8 +275,8 @@ func (p *program) exposed(roots []string) (file, root string) {
 	return "", ""
 }
 
-// ways are the paths that file leads through: itself, where each link on the way
-// leads, and the file.
+// ways returns file, each link that is followed to open it, and the file that it leads
+// to.
 func ways(file string) []string {
 	list := []string{file}
 	left := strings.Split(file, "/")

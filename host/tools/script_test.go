@@ -203,12 +203,12 @@ func TestRootOverScript(t *testing.T) {
 	b.write(map[string]string{"t/tool.json": `{"binary": "` + writeProgram(t, dir+"/tool", "#!/bin/sh\n") + `"}`})
 	b.open()
 	b.c.SetRoots([]string{"/workspace", dir})
-	<-b.c.examine("t")
+	<-b.c.reconcile("t")
 	if s := b.status("t"); !strings.Contains(s.Reason, "move it out of the roots") {
 		t.Errorf("%+v", s)
 	}
 	b.c.SetRoots([]string{"/workspace"})
-	<-b.c.examine("t")
+	<-b.c.reconcile("t")
 	if s := b.status("t"); s.State != StateOK {
 		t.Errorf("%+v", s)
 	}

@@ -20,31 +20,31 @@ import (
 // setupTimeout is how long setup.sh may run; then its process tree is killed.
 const setupTimeout = 30 * time.Second
 
-// maxSetupOutput is how much of what setup.sh prints is kept, from its end.
+// maxSetupOutput is how many bytes of setup.sh's output are kept, from the end.
 const maxSetupOutput = 4 << 10
 
-// setupEach is how often setup.sh runs at most because a binary has gone.
+// setupEach is the minimum time between runs of setup.sh that restore a binary.
 const setupEach = time.Minute
 
-// gitConfig is the file in a tool's folder that git config --global writes in
-// setup.sh, and that the tool's calls read.
+// gitConfig is the file in a tool's folder that git config --global in setup.sh
+// writes, and that the tool's calls read.
 const gitConfig = "gitconfig"
 
-// setupRun is what is known of the last run of a setup.sh by this process.
+// setupRun is the last run of a setup.sh by this process; zero if there was none.
 type setupRun struct {
 	at time.Time
-	// again says that another run may help when the binary is missing: it was
-	// there after the last one, or that failed.
+	// again reports whether another run may restore a missing binary: the last one
+	// installed it, or failed.
 	again bool
 }
 
-// due reports whether setup.sh is to bring a missing binary back.
+// due reports whether setup.sh may run now to restore a missing binary.
 func (r setupRun) due(now time.Time) bool {
 	return r.at.IsZero() || r.again && now.Sub(r.at) >= setupEach
 }
 
-// setupDue reports whether the setup.sh of a tool has to run once more, since the
-// binary that it had brought is gone.
+// setupDue reports whether setup.sh has to run again because the binary that it
+// installed is missing from programs.
 func (c *Catalog) setupDue(name string, programs []*program) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,23 +52,20 @@ func (c *Catalog) setupDue(name string, programs []*program) bool {
 	return e != nil && e.setup && len(programs) > 0 && programs[0].missing && c.setups[name].due(time.Now())
 }
 
-// noteSetup keeps a run of setup.sh.
+// noteSetup records a run of setup.sh.
 func (c *Catalog) noteSetup(name string, run setupRun) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setups[name] = run
 }
 
-// runSetup runs the tool's setup.sh, once for each content of the file: that
-// it ran is remembered in the state folder, so that a restart of the daemon or
-// a new policy beside it does not run it again, and one that was changed does.
-// It also runs when the binary is not there any more. A run that fails is not
-// remembered.
+// runSetup runs the tool's setup.sh, once for each content of the file: successful
+// runs are recorded in the state folder, so that neither a restart of the daemon nor
+// another change of the tool runs it again. It also runs when the binary is missing.
 //
-// The script is the operator's, as tool.json is: it is not confined. It runs
-// in the tool's folder, with the interpreter of its first line, else /bin/sh,
-// with no input, a fixed PATH, a HOME of its own and the variables of
-// environment.
+// Like tool.json, the script belongs to the operator and is not confined. It runs in
+// the tool's folder, by the interpreter of its first line or else /bin/sh, without
+// input, with a fixed PATH, a HOME of its own and the variables of environment.
 func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 	if v.setup == nil {
 		return nil
@@ -123,7 +120,7 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 		if said != "" {
 			what += ", after it said: " + said
 		}
-		return broken("set up tool %s: %s %s; mend it, or touch it to run it again", v.name, v.setupPath, what)
+		return broken("set up tool %s: %s %s; fix it, or touch it to run it again", v.name, v.setupPath, what)
 	}
 	if v.kind == Binary {
 		c.findPrograms(v)
@@ -137,12 +134,13 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 	return nil
 }
 
-// gitConfigVariable names the file that git reads in the place of ~/.gitconfig.
+// gitConfigVariable is the variable with the file that git uses instead of
+// ~/.gitconfig.
 const gitConfigVariable = "GIT_CONFIG_GLOBAL"
 
-// shareGitConfig has the tool's calls read what its setup.sh wrote with git config
-// --global. Calls have a HOME for each caller, where it would not be found; what is
-// in the tool's folder they can read and not write.
+// shareGitConfig makes the tool's calls read what its setup.sh wrote with git config
+// --global. Calls have a HOME for each caller; the tool's folder is one that all of
+// them can read and none can write.
 func (v *candidate) shareGitConfig() {
 	file := filepath.Join(v.dir, gitConfig)
 	if v.def == nil || v.setup == nil {
@@ -166,8 +164,8 @@ func (v *candidate) shareGitConfig() {
 	v.def.Environment[gitConfigVariable], v.gitConfig = file, file
 }
 
-// scriptCommand is how the kernel would execute a script of that content:
-// without need of its x bit, which a ConfigMap does not have.
+// scriptCommand returns the command that the kernel would execute for a script. The
+// script does not need to be executable, since files of a ConfigMap are not.
 func scriptCommand(script []byte, file string) (interpreter string, args []string) {
 	line, _, _ := bytes.Cut(script, []byte("\n"))
 	if rest, ok := bytes.CutPrefix(line, []byte("#!")); ok {

@@ -219,7 +219,7 @@ func TestSetupAgain(t *testing.T) {
 	remove()
 	acquire("no such program", 2)
 	minuteAgo()
-	<-b.c.examine("t") // as without calls
+	<-b.c.reconcile("t") // as without calls
 	acquire("nil", 3)
 	// After a restart it is not known when it ran.
 	remove()

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// inode is what tells one file from another, and one state of it from the
-// next, beyond what fs.FileInfo says. The change time is the kernel's: unlike
-// the modification time no program can set it.
+// inode returns what identifies a file, and its change time, which unlike the
+// modification time cannot be set by programs.
 func inode(fi fs.FileInfo) (dev, ino uint64, changed time.Time) {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

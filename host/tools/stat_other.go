@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// inode knows only the modification time here. A file that is replaced by one
-// of the same size and time is then not seen.
+// inode returns only the modification time here, so that the replacement of a file by
+// one of the same size and time is not noticed.
 func inode(fi fs.FileInfo) (dev, ino uint64, changed time.Time) {
 	return 0, 0, fi.ModTime()
 }

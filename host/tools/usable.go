@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// checkUse is a Faults error when the definition of a tool of kind asks for what
-// such a tool cannot use: a secret that reaches nobody, or a capability that
-// neither grants nor limits anything, and that its author relies on. setup says
-// that the tool has a setup.sh. data is the tool.json, named file.
+// checkUse returns a Faults error if a definition contains something that has no effect
+// on a tool of this kind: a secret that is not passed to anything, or a capability that
+// neither grants nor restricts anything. Its author relies on it. setup reports whether
+// the tool has a setup.sh. data is the tool.json, named file in errors.
 func checkUse(file string, data []byte, d *Definition, kind Kind, setup bool) error {
 	c := &checker{file: file, data: data}
 	c.secretsOf(d, kind)
@@ -39,7 +39,8 @@ func checkUse(file string, data []byte, d *Definition, kind Kind, setup bool) er
 	return nil
 }
 
-// secretsOf checks that each secret goes where a tool of kind has it.
+// secretsOf checks that each secret is passed in a way that a tool of this kind can
+// use.
 func (c *checker) secretsOf(d *Definition, kind Kind) {
 	for _, name := range sortedKeys(d.Secrets) {
 		s, at := d.Secrets[name], "/secrets/"+escapePointer(name)
@@ -66,8 +67,8 @@ func (c *checker) secretsOf(d *Definition, kind Kind) {
 	}
 }
 
-// grantsHost reports whether requests that one of hosts grants can be such as go
-// to host. A port counts where both name one.
+// grantsHost reports whether hosts allow requests to host. Ports are compared if both
+// have one.
 func grantsHost(hosts []string, host string) bool {
 	name, port := splitHost(host)
 	for _, h := range hosts {
@@ -83,7 +84,7 @@ func grantsHost(hosts []string, host string) bool {
 	return false
 }
 
-// splitHost is a host as it is compared, and its port where it names one.
+// splitHost returns a host in the form in which hosts are compared, and its port.
 func splitHost(h string) (name, port string) {
 	if n, p, err := net.SplitHostPort(h); err == nil {
 		h, port = n, p

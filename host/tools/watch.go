@@ -18,10 +18,10 @@ import (
 	"github.com/toold/toold/host/process"
 )
 
-// Watch looks at tools when their folders change, until ctx ends or the
-// catalog is closed. Where the system gives no notice of changes (it has run
-// out of inotify instances, or the file system has none), the slow look at
-// everything is what remains, and the log says so.
+// Watch reloads tools when their folders change, until ctx ends or the catalog is
+// closed. Where the system reports no changes (it is out of inotify instances, or the
+// file system does not support them), Watch relies on the check of all folders every
+// Restat and logs a warning.
 func (c *Catalog) Watch(ctx context.Context) error {
 	c.mu.Lock()
 	if c.closed {
@@ -44,7 +44,7 @@ func (c *Catalog) Watch(ctx context.Context) error {
 	}
 	s := newSchedule(c.cfg.Settle, c.cfg.Restat, time.Now())
 	w.follow()
-	// What changed between Open and here was heard by nobody.
+	// Changes between Open and here were not reported to anybody.
 	s.touch(everything, time.Now())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -66,17 +66,17 @@ func (c *Catalog) Watch(ctx context.Context) error {
 		case <-timer.C:
 			names, all := s.take(time.Now())
 			if all || len(names) > 0 {
-				// Before looking, so that what changes after the look is heard.
+				// Before loading, so that later changes are reported.
 				w.follow()
 			}
 			if all {
-				c.examineAll()
+				c.reconcileAll()
 			}
 			for _, name := range names {
-				c.examine(name)
+				c.reconcile(name)
 			}
 		case <-c.changed:
-			// The files of a tool may be in other folders now.
+			// The files of a tool may have moved to other folders.
 			w.follow()
 		case <-ctx.Done():
 			return nil
@@ -86,31 +86,30 @@ func (c *Catalog) Watch(ctx context.Context) error {
 	}
 }
 
-// watcher is what Watch knows of the folders that it hears from. One goroutine
-// owns it.
+// watcher holds the folders that Watch watches. It is owned by one goroutine.
 type watcher struct {
 	c       *Catalog
-	notify  *fsnotify.Watcher // nil: nothing is heard
+	notify  *fsnotify.Watcher // nil: no changes are reported
 	folders map[string]*folder
-	// tops are the real paths of tools.d and the restricted folder.
+	// tools and restricted are the folders' paths without links.
 	tools, restricted string
 	warned            map[string]bool
-	// unheard are tools in whose folders something may have changed just
-	// before they were watched.
+	// unheard are tools whose folders may have changed just before they were
+	// watched.
 	unheard []string
 }
 
-// folder is one folder that is watched, by its path without links.
+// folder is a folder that is watched.
 type folder struct {
 	id os.FileInfo
-	// owners are the tools that it concerns, by any of its files.
+	// owners are the tools that have files in it.
 	owners map[string]bool
-	// parent: it holds tools.d or the restricted folder, and concerns them
-	// only as far as base names them.
+	// bases are the names of tools.d or the restricted folder in it, if it is
+	// their parent. Changes of other entries are ignored.
 	bases map[string]bool
 }
 
-// heard turns one event into the tools that it may concern.
+// heard returns the tools that an event may concern.
 func (w *watcher) heard(e fsnotify.Event) []string {
 	dir, base := filepath.Dir(e.Name), filepath.Base(e.Name)
 	var out []string
@@ -120,20 +119,20 @@ func (w *watcher) heard(e fsnotify.Event) []string {
 			out = append(out, everything)
 		}
 		if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
-			// The next folder of that name may even have its inode.
+			// A new folder of that name may reuse its inode.
 			w.forget(e.Name)
 		}
 	}
 	switch f := w.folders[dir]; {
 	case dir == w.tools:
 		if e.Has(fsnotify.Create) {
-			// What is written into a new folder comes next.
+			// Files are about to be written into the new folder.
 			w.listen(e.Name, base)
 		}
 		if ValidName(base) {
 			return append(out, base)
 		}
-		return append(out, everything) // ..data, on which any of them may stand
+		return append(out, everything) // ..data, which links of any tool may lead through
 	case dir == w.restricted:
 		name, ext := strings.TrimSuffix(base, path.Ext(base)), path.Ext(base)
 		if ValidName(name) && slices.Contains([]string{".wasm", ".sh", ".py"}, ext) {
@@ -149,7 +148,7 @@ func (w *watcher) heard(e fsnotify.Event) []string {
 	return out
 }
 
-// listen watches the folder of one tool that has just come.
+// listen watches the folder of a tool that was just created.
 func (w *watcher) listen(dir, name string) {
 	if !ValidName(name) || w.folders[dir] != nil {
 		return
@@ -176,16 +175,16 @@ func (w *watcher) add(dir string, f *folder) {
 }
 
 func (w *watcher) forget(dir string) {
-	// Gone already when the folder is.
+	// The watch is gone already if the folder is.
 	if err := w.notify.Remove(dir); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
 		w.c.log.Debug("unwatch folder", "folder", dir, "error", err)
 	}
 	delete(w.folders, dir)
 }
 
-// follow makes the folders that are watched those that the tools are in now:
-// links are followed, and a folder that was replaced by another of the same
-// name is watched anew.
+// follow updates the set of watched folders to those that hold the tools' files now.
+// Links are followed, and a folder that was replaced by another of the same name is
+// watched again.
 func (w *watcher) follow() {
 	if w.notify == nil {
 		return
@@ -217,7 +216,7 @@ func (w *watcher) follow() {
 		for _, dir := range dirs {
 			real := realPath(dir)
 			if real == w.tools || real == w.restricted || !(w.tools != "" && process.Beneath(w.tools, real)) && !(w.restricted != "" && process.Beneath(w.restricted, real)) {
-				continue // heard of as a whole, or outside
+				continue // watched anyway, or outside
 			}
 			if f := add(real); f != nil {
 				f.owners[name] = true
@@ -238,7 +237,7 @@ func (w *watcher) follow() {
 	}
 }
 
-// realPath is dir without links; empty when it is not there.
+// realPath returns dir without links, or an empty string if it does not exist.
 func realPath(dir string) string {
 	if dir == "" {
 		return ""
@@ -250,11 +249,11 @@ func realPath(dir string) string {
 	return real
 }
 
-// folders are those that hold files of each tool, and of each name that may
-// become one.
+// folders returns the folders that hold files of each tool, and of each name that
+// may become a tool.
 func (c *Catalog) folders() map[string][]string {
 	out := map[string][]string{}
-	names, _ := toolNames(c.cfg.Dir) // a look at everything says what is wrong
+	names, _ := toolNames(c.cfg.Dir) // reconcileAll logs the error
 	for _, name := range names {
 		out[name] = []string{filepath.Join(c.cfg.Dir, name)}
 	}
@@ -274,8 +273,8 @@ func (c *Catalog) folders() map[string][]string {
 	return out
 }
 
-// examineAll looks at every folder and at every tool that is known.
-func (c *Catalog) examineAll() {
+// reconcileAll schedules a load of every folder and of every known tool.
+func (c *Catalog) reconcileAll() {
 	names, err := toolNames(c.cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		c.log.Error("look at the tools folder", "error", fmt.Errorf("%w; make it readable", err))
@@ -283,9 +282,9 @@ func (c *Catalog) examineAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, name := range names {
-		c.examineLocked(name)
+		c.reconcileLocked(name)
 	}
 	for name := range c.tools {
-		c.examineLocked(name)
+		c.reconcileLocked(name)
 	}
 }

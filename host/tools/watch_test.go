@@ -444,7 +444,7 @@ func TestNeverStill(t *testing.T) {
 			}
 		}()
 		time.Sleep(10 * time.Millisecond)
-		b.c.examine("old")
+		b.c.reconcile("old")
 		start := time.Now()
 		b.refused("new", fault.ToolBroken, "keep changing", "rename them into place")
 		if took := time.Since(start); took > 10*time.Second {
