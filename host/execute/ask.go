@@ -22,6 +22,7 @@ import (
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/repoconfig"
+	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -41,11 +42,11 @@ type Question struct {
 }
 
 // Ask calls a module with what its tool grants: state, HTTP, binaries and calls of
-// tools. Errors have codes of the engine.
+// tools. Errors of the engine have codes.
 func (e *Executor) Ask(ctx context.Context, q Question) (guest.Reply, error) {
 	reply, err := q.Module.Call(ctx, e.invocation(&q))
 	e.spent(q.Call, reply.Stats)
-	return reply, err
+	return reply, tools.Explain(err)
 }
 
 // spent adds what one call of a module took to what the call took.

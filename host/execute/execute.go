@@ -354,6 +354,7 @@ func (r *running) wasi(ctx context.Context) error {
 		return err
 	}
 	code, stats, err := r.Tool.Handler.Run(ctx, cmd)
+	err = tools.Explain(err)
 	r.spent(&r.Pinned, stats)
 	if stats.Fuel == 0 {
 		r.notStarted(err, fault.ToolBroken, fault.Overloaded)

@@ -287,7 +287,7 @@ func BenchmarkMetering(b *testing.B) {
 			defer r.Close(ctx)
 			// The same host functions, the same call, and no metering.
 			for _, mod := range []string{envModule, userModule} {
-				if err := hostModule(ctx, r, mod, m.e.funcs, Grants{}); err != nil {
+				if err := hostModule(ctx, r, mod, m.e.funcs, 0); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -13,7 +13,6 @@ import (
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/sys"
 
-	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -37,7 +36,7 @@ type Services struct {
 	Log    func(ctx context.Context, level slog.Level, text string)
 	VarGet func(key string) []byte
 	// VarSet stores value, or removes key when value is nil. Its error ends
-	// the call: LIMIT_EXCEEDED when there is no room.
+	// the call: a *fault.Error as it is, another as a trap.
 	VarSet func(key string, value []byte) error
 	HTTP   func(ctx context.Context, r *HTTPRequest) (*HTTPResponse, error)
 	Exec   func(ctx context.Context, r *abi.ExecRequest) *abi.ExecResult
@@ -110,16 +109,12 @@ type call struct {
 	httpHeader map[string]string
 }
 
-// Call runs one export on fresh state. The error, when there is one, is a
-// *fault.Error:
-//
-//   - TOOL_BROKEN: there is no such export, or the module cannot be started
-//   - TOOL_FAILED: the guest said so, with error_set or a result that is not 0
-//   - GUEST_TRAP: it trapped, or left with an exit code
-//   - LIMIT_EXCEEDED: fuel, memory, output or state
-//   - TIMEOUT, ABORTED: ctx ended
-//   - OVERLOADED: no memory for another instance now
-//   - what a Service answered to end the call
+// Call runs one export on fresh state. The error, when there is one, is an
+// *Error, whose Kind says how it ended: there is no such export (NoExport,
+// IsCommand, BadModule), the guest failed (Failed, Trapped), a limit was reached
+// (FuelUsed, MemoryUsed, OutputUsed), ctx ended (DeadlineMet, Aborted) or there is
+// no memory for another instance now (Overloaded). A *fault.Error of a Service
+// that ends the call is answered as it is.
 //
 // Stats are filled in for failed calls too.
 func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
@@ -184,10 +179,10 @@ func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 		return reply, err
 	}
 	if text := c.k.errorText(); text != "" {
-		return reply, fault.Errorf(fault.ToolFailed, "%s", text)
+		return reply, errorf(Failed, "", "", "%s", text)
 	}
 	if rc != 0 {
-		return reply, fault.Errorf(fault.ToolFailed, "%s: %s returned %d and said nothing; return 0 and answer a Result, or set an error (the SDKs do both)", m.spec.Name, inv.Export, int32(rc))
+		return reply, m.errorf(Failed, "return 0 and answer a Result, or set an error (the SDKs do both)", "%s returned %d and said nothing", inv.Export, int32(rc))
 	}
 	if c.wrote {
 		reply.Output = c.out
@@ -250,18 +245,17 @@ func (c *call) mustGoOn() {
 }
 
 // classify turns what wazero answered into one of our errors.
-func (c *call) classify(export string, err error) *fault.Error {
-	name := c.inst.m.spec.Name
-	if e, ok := errors.AsType[*fault.Error](err); ok {
+func (c *call) classify(export string, err error) error {
+	if e := own(err); e != nil {
 		return e
 	}
 	if exit, ok := errors.AsType[*sys.ExitError](err); ok {
 		return c.trap(export, errors.New("it left with exit code "+itoa(exit.ExitCode())), err)
 	}
 	if rerr, ok := errors.AsType[runtime.Error](err); ok {
-		e := fault.Errorf(fault.Internal, "%s: %s: a fault of the host", name, export)
+		e := c.inst.m.errorf(Internal, "", "%s: a fault of the host", export)
 		e.Cause = err
-		c.inst.m.e.cfg.Logger.Error("host function failed", "module", name, "error", rerr, "detail", err)
+		c.inst.m.e.cfg.Logger.Error("host function failed", "module", e.Module, "error", rerr, "detail", err)
 		return e
 	}
 	first := firstLine(err)
@@ -270,7 +264,7 @@ func (c *call) classify(export string, err error) *fault.Error {
 	return c.trap(export, errors.New(first), err)
 }
 
-func (c *call) trap(export string, what, cause error) *fault.Error {
+func (c *call) trap(export string, what, cause error) *Error {
 	in := c.inst
 	if in.mem != nil && in.mem.overloaded || in.stack.scarce && what.Error() == stackOverflow {
 		return in.m.overloaded()
@@ -278,11 +272,11 @@ func (c *call) trap(export string, what, cause error) *fault.Error {
 	if in.mem != nil && in.mem.refused {
 		// Few languages survive a memory.grow that fails; what they trap
 		// with says less than this.
-		e := fault.Errorf(fault.LimitExceeded, "%s: %s needs more than %d bytes of memory; raise limits.memory in tool.json, or give it less to do", in.m.spec.Name, export, in.m.spec.Memory)
+		e := in.m.errorf(MemoryUsed, "give it less to do", "%s needs more than %d bytes of memory", export, in.m.spec.Memory)
 		e.Cause = cause
 		return e
 	}
-	text := in.m.spec.Name + ": " + export + " trapped: " + what.Error()
+	text := export + " trapped: " + what.Error()
 	where := in.m.where(cause)
 	if where != "" {
 		text += " " + where
@@ -296,7 +290,5 @@ func (c *call) trap(export string, what, cause error) *fault.Error {
 	if said != "" {
 		text += ": " + said
 	}
-	e := fault.Errorf(fault.GuestTrap, "%s; %s", text, advice(what.Error(), where, said))
-	e.Cause = cause
-	return e
+	return &Error{Kind: Trapped, Module: in.m.spec.Name, Detail: text, Remedy: advice(what.Error(), where, said), Cause: cause}
 }

@@ -32,16 +32,16 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 	defer m.leave()
 	t, ok := m.exports["_start"]
 	if !ok {
-		return 0, Stats{}, m.broken(`has no export "_start": it is no WASI command; name it as "handler" in tool.json, or build it as a command`)
+		return 0, Stats{}, m.errorf(NotCommand, "build it as a command", `has no export "_start": it is no WASI command`)
 	}
 	if !callable(t) || len(t.Results) != 0 {
-		return 0, Stats{}, m.broken(`export "_start" is %s, but must be () -> (); rebuild the module`, signature(t.Params, t.Results))
+		return 0, Stats{}, m.errorf(BadModule, "rebuild the module", `export "_start" is %s, but must be () -> ()`, signature(t.Params, t.Results))
 	}
 	if err := ctx.Err(); err != nil {
 		return 0, Stats{}, ended(err)
 	}
 	if !m.command {
-		return 0, Stats{}, m.broken(`imports functions of plugins beside its "_start"; name it as "handler" in tool.json, or build it without them`)
+		return 0, Stats{}, m.errorf(NotCommand, "build it without them", `imports functions of plugins beside its "_start"`)
 	}
 	var in *instance
 	var err error

@@ -19,7 +19,6 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/experimental"
 
-	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest/wasm"
 )
 
@@ -73,7 +72,7 @@ func Compile() int {
 // rewrite reads a module and writes it anew, as it is compiled and run. The
 // memory's own limit is looked at when it grows, so that a guest that is
 // refused can be told from one that never asked, and so that a change of
-// limits.memory needs no compiling.
+// Spec.Memory needs no compiling.
 func rewrite(module []byte) (*wasm.Module, error) {
 	return wasm.Rewrite(module, wasm.Limits{Size: maxModule, MemoryPages: maxMemory/wasmPage + 1})
 }
@@ -150,19 +149,18 @@ func (e *Engine) compiled(ctx context.Context, m *Module) (wazero.CompiledModule
 				return c, nil
 			}
 			if !errors.Is(err, context.Canceled) {
-				return nil, m.broken("%s; build it again for wasip1 or wasm32", firstLine(err))
+				return nil, m.errorf(BadModule, "build it again for wasip1 or wasm32", "%s", firstLine(err))
 			}
 			e.forget(key)
 		}
 		if attempt == 2 {
-			return nil, fault.Errorf(fault.Internal, "%s: its code is compiled, but not found in the cache folder %s; delete the folder", m.spec.Name, e.dir)
+			return nil, m.errorf(Internal, "delete the folder", "its code is compiled, but not found in the cache folder %s", e.dir)
 		}
 		if err := e.build(ctx, key, m.spec.Wasm); err != nil {
-			var we *fault.Error
-			if errors.As(err, &we) {
-				return nil, we
+			if e := own(err); e != nil {
+				return nil, e
 			}
-			return nil, m.broken("%w", err)
+			return nil, m.errorf(BadModule, "", "%w", err)
 		}
 	}
 }
@@ -208,7 +206,7 @@ func (e *Engine) buildNow(key [32]byte, module []byte) error {
 	defer func() { <-e.slots }()
 	dir, err := os.MkdirTemp(e.dir, "build-")
 	if err != nil {
-		return fault.Errorf(fault.Internal, "compile module: %w", err)
+		return errorf(Internal, "", "", "compile module: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	if e.cfg.Compiler == "" {
@@ -221,10 +219,10 @@ func (e *Engine) buildNow(key [32]byte, module []byte) error {
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "*", "*"))
 	if err != nil || len(found) != 1 {
-		return fault.Errorf(fault.Internal, "compile module: it left %d files, not 1", len(found))
+		return errorf(Internal, "", "", "compile module: it left %d files, not 1", len(found))
 	}
 	if err := e.keep(key, found[0]); err != nil {
-		return fault.Errorf(fault.Internal, "keep compiled module: %w", err)
+		return errorf(Internal, "", "", "keep compiled module: %w", err)
 	}
 	return nil
 }
@@ -258,7 +256,7 @@ func (e *Engine) compileApart(dir string, module []byte) error {
 			return fmt.Errorf("compiling needed more than %d MiB or %v of CPU (%v: %.200s); make its functions smaller", compileMemory>>20, compileCPU, err, text)
 		}
 	}
-	return fault.Errorf(fault.Internal, "start compiler: %w", err)
+	return errorf(Internal, "", "", "start compiler: %w", err)
 }
 
 // An entry of the cache is a file that wazero made, in the folder that it

@@ -29,13 +29,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tetratelabs/wazero"
-
-	"github.com/toold/toold/host/fault"
 )
 
 // Config is fixed once an Engine is made.
@@ -200,13 +199,31 @@ type Spec struct {
 	Files []Mount
 }
 
-// Grants are the functions a module may import beyond those that every module
-// has.
-type Grants struct {
-	Exec     bool // tool_exec
-	HTTP     bool // http_request and what belongs to it
-	State    bool // var_get, var_set
-	ToolCall bool // tool_call
+// Grants are the functions that a module may import beyond those that every
+// module has. The table of functions says which need which (see functions.go).
+type Grants uint8
+
+const (
+	GrantState Grants = 1 << iota
+	GrantHTTP
+	GrantExec
+	GrantToolCall
+	endOfGrants
+	AllGrants = endOfGrants - 1
+)
+
+// grantNames are in the order of the constants.
+var grantNames = []string{"state", "http", "exec", "tool_call"}
+
+// String lists the names of the grants: "state, http".
+func (g Grants) String() string {
+	var names []string
+	for i, name := range grantNames {
+		if g&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // Mount is a folder of the host that a guest sees.
@@ -239,8 +256,4 @@ func (s *Spec) defaults() {
 	if s.Concurrency == 0 {
 		s.Concurrency = 32
 	}
-}
-
-func broken(name, format string, args ...any) *fault.Error {
-	return fault.Errorf(fault.ToolBroken, "%s: "+format, append([]any{name}, args...)...)
 }

@@ -25,7 +25,7 @@ func (in *instance) mount(config wazero.ModuleConfig, dirs []Mount) (wazero.Modu
 	for _, d := range dirs {
 		r, err := os.OpenRoot(d.Host)
 		if err != nil {
-			return nil, in.m.broken("open folder for the guest: %w; correct capabilities.files in tool.json", err)
+			return nil, in.m.errorf(BadMount, "", "open folder for the guest: %w", err)
 		}
 		in.roots = append(in.roots, r)
 		fsc = fsc.(sysfs.FSConfig).WithSysFSMount(&folder{c: &in.c, root: r, ro: d.ReadOnly}, d.Guest)

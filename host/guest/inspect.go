@@ -40,22 +40,22 @@ type Imported struct {
 	Module string `json:"module"`
 	Name   string `json:"name"`
 	Type   string `json:"type"`
-	// Needs is the line of tool.json that grants it; empty for what every
-	// module may have.
-	Needs string `json:"needs,omitempty"`
+	// Needs is the grant without which it is refused; 0 for what every module
+	// may have.
+	Needs Grants `json:"-"`
 	// Fault says why no module may import it.
 	Fault string `json:"fault,omitempty"`
 }
 
 // Inspect reads a module and checks what Load checks first, less its grants.
-// It compiles and runs nothing. The error is TOOL_BROKEN.
+// It compiles and runs nothing. The error is an *Error, of BadModule.
 func Inspect(name string, b []byte) (*Info, error) {
 	if err := checkBytes(name, b); err != nil {
 		return nil, err
 	}
 	mod, err := rewrite(b)
 	if err != nil {
-		return nil, broken(name, "%w; build it again for wasip1 or wasm32, without threads and exceptions", err)
+		return nil, errorf(BadModule, name, rebuild, "%w", err)
 	}
 	sum := sha256.Sum256(b)
 	info := &Info{SHA256: hex.EncodeToString(sum[:]), Size: len(b), Functions: mod.Functions, Names: hasNames(b)}
@@ -83,7 +83,7 @@ func Inspect(name string, b []byte) (*Info, error) {
 		case !same(im.Type.Params, known[at].params) || !same(im.Type.Results, known[at].results):
 			i.Fault = "it is " + signature(ours(known[at].params), ours(known[at].results))
 		default:
-			i.Needs = known[at].needs.line()
+			i.Needs = known[at].needs
 		}
 		info.Imports = append(info.Imports, i)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/sys"
 
-	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest/wasm"
 )
 
@@ -70,7 +69,7 @@ func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 	if m.rewritten.Memory != nil {
 		var err error
 		if in.mem, err = newLinear(&m.e.memory, limit, base, m.e.way != wayFresh, &in.stack); err != nil {
-			return nil, fault.Errorf(fault.Overloaded, "%s: no memory for an instance: %w; try again", m.spec.Name, err)
+			return nil, m.errorf(Overloaded, "try again", "no memory for an instance: %w", err)
 		}
 		// The image counts as if all of it were written: some calls do.
 		first := uint64(m.rewritten.Memory.Min) * wasmPage
@@ -100,7 +99,7 @@ func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 		if over {
 			return nil, m.overloaded()
 		}
-		return nil, m.broken("cannot be instantiated: %s; rebuild it", firstLine(err))
+		return nil, m.errorf(BadModule, "rebuild it", "cannot be instantiated: %s", firstLine(err))
 	}
 	in.mod = mod
 	in.c.meter.fuel = mod.ExportedGlobal(wasm.ExportFuel).(api.MutableGlobal)
@@ -143,11 +142,11 @@ func (in *instance) adopt(img *snapshot) error {
 		for i, g := range img.globals {
 			stack[0], stack[1], stack[2] = uint64(i), g[0], g[1]
 			if err := in.run(set, stack); err != nil {
-				return fault.Errorf(fault.Internal, "%s: set globals: %w", in.m.spec.Name, err)
+				return in.m.errorf(Internal, "", "set globals: %w", err)
 			}
 		}
 		if err := in.run(in.mod.ExportedFunction(wasm.ExportSave), nil); err != nil {
-			return fault.Errorf(fault.Internal, "%s: save globals: %w", in.m.spec.Name, err)
+			return in.m.errorf(Internal, "", "save globals: %w", err)
 		}
 	}
 	return nil
@@ -247,7 +246,7 @@ func (in *instance) initialize() error {
 	m := in.m
 	for _, d := range m.rewritten.Data {
 		if !in.mod.Memory().Write(d.Offset, d.Bytes) {
-			return m.broken("a data segment lies outside of its memory; rebuild the module")
+			return m.errorf(BadModule, "rebuild the module", "a data segment lies outside of its memory")
 		}
 	}
 	if start := m.rewritten.StartExport; start != "" {
@@ -268,23 +267,23 @@ func (in *instance) initialize() error {
 		case n == 0:
 		case name == "hs_init" && n == 2: // argc and argv, both 0
 		default:
-			return m.broken("export %q takes %d parameters, which no language does; rebuild the module", name, n)
+			return m.errorf(BadModule, "rebuild the module", "export %q takes %d parameters, which no language does", name, n)
 		}
 		if _, err := in.invoke(name); err != nil {
 			return in.initFailed(err)
 		}
 		if in.wasi.exited {
-			return m.broken("left during %s; build it as a reactor (Go: -buildmode=c-shared, clang: -mexec-model=reactor)", name)
+			return m.errorf(BadModule, reactor, "left during %s", name)
 		}
 	}
 	return nil
 }
 
 // initFailed is the error of a module that cannot even be started. A limit,
-// a timeout or an abort keeps its own code.
+// a timeout or an abort stays what it is.
 func (in *instance) initFailed(err error) error {
-	if e, ok := err.(*fault.Error); ok && e.Code == fault.GuestTrap {
-		e.Code = fault.ToolBroken
+	if e, ok := err.(*Error); ok && e.Kind == Trapped {
+		e.Kind = BadModule
 	}
 	return err
 }

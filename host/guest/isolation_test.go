@@ -9,8 +9,6 @@ import (
 	"math/rand"
 	"testing"
 	"time"
-
-	"github.com/toold/toold/host/fault"
 )
 
 // eachWay runs a test once for every way of coming to fresh state.
@@ -187,7 +185,7 @@ func TestIsolation(t *testing.T) {
 			_, err := m.Call(c, Invocation{Export: x})
 			if cancel != nil {
 				cancel()
-				if e, ok := err.(*fault.Error); !ok || e.Code != fault.Timeout && e.Code != fault.Aborted {
+				if e, ok := err.(*Error); !ok || e.Kind != DeadlineMet && e.Kind != Aborted {
 					t.Errorf("%s: %v", x, err)
 				}
 			}

@@ -3,8 +3,6 @@ package guest
 import (
 	"encoding/binary"
 	"sort"
-
-	"github.com/toold/toold/host/fault"
 )
 
 // Layout of the Extism kernel's memory, which guests can see through the
@@ -178,7 +176,7 @@ func (k *kernel) reuse(n, need uint64) uint64 {
 }
 
 func (k *kernel) full() error {
-	return fault.Errorf(fault.LimitExceeded, "%s: it exchanges more than %d bytes with the host; raise limits.memory in tool.json", k.name, k.limit)
+	return errorf(BlocksUsed, k.name, "", "it exchanges more than %d bytes with the host", k.limit)
 }
 
 // find answers the block whose data begins at off, or nil.

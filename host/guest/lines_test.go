@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/pdk/toolchain"
 )
 
@@ -96,7 +95,7 @@ func readFile(t testing.TB, name string) []byte {
 func trapped(t *testing.T, m *Module, export string) string {
 	t.Helper()
 	_, err := m.Call(context.Background(), Invocation{Export: export})
-	if e, ok := errors.AsType[*fault.Error](err); !ok || e.Code != fault.GuestTrap {
+	if e, ok := errors.AsType[*Error](err); !ok || e.Kind != Trapped {
 		t.Fatalf("%s: %v, must be a trap", export, err)
 	}
 	_, said, _ := strings.Cut(err.Error(), "trapped: ")

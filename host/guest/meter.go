@@ -8,7 +8,6 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest/wasm"
 )
 
@@ -121,8 +120,8 @@ func (c *call) charge(n uint64) {
 	c.yield(now)
 }
 
-func (c *call) outOfFuel() *fault.Error {
-	return fault.Errorf(fault.LimitExceeded, "%s: the call used its %d units of fuel; end the loop or recursion that has no end, do less, or raise limits.fuel in tool.json", c.inst.m.spec.Name, c.meter.limit)
+func (c *call) outOfFuel() *Error {
+	return c.inst.m.errorf(FuelUsed, "end the loop or recursion that has no end", "the call used its %d units of fuel", c.meter.limit)
 }
 
 // meterModule is what rewritten modules import.

@@ -3,7 +3,6 @@ package guest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +13,6 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 
-	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest/wasm"
 )
 
@@ -43,15 +41,20 @@ type Module struct {
 	closed bool // guarded by mu
 }
 
+// What an author is told more than once.
+const (
+	rebuild = "build it again for wasip1 or wasm32, without threads and exceptions"
+	reactor = "build it as a reactor (Go: -buildmode=c-shared, clang: -mexec-model=reactor)"
+)
+
 var wasmMagic = []byte("\x00asm\x01\x00\x00\x00")
 
 // features are what the rewriter lets through.
 const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst
 
 // Load reads, compiles (or takes from the cache) and initialises a module, and
-// checks that it can be called. The error is TOOL_BROKEN and says what to
-// change; LIMIT_EXCEEDED when the module's initialisation needs more than it
-// may have; OVERLOADED, TIMEOUT or ABORTED when it is not the module's fault.
+// checks that it can be called. The error is an *Error. DeadlineMet, Aborted,
+// Overloaded and Internal are no fault of the module's.
 func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 	spec.defaults()
 	if err := checkBytes(spec.Name, spec.Wasm); err != nil {
@@ -61,7 +64,7 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 		return nil, ended(err)
 	}
 	if spec.Memory < wasmPage || spec.Memory > maxMemory {
-		return nil, broken(spec.Name, "a memory limit of %d bytes is not between %d and %d; change limits.memory in tool.json", spec.Memory, wasmPage, int64(maxMemory))
+		return nil, errorf(BadLimit, spec.Name, "", "a memory limit of %d bytes is not between %d and %d", spec.Memory, wasmPage, int64(maxMemory))
 	}
 	m := &Module{e: e, spec: spec}
 	if err := m.load(ctx); err != nil {
@@ -82,10 +85,10 @@ func (m *Module) load(ctx context.Context) error {
 	var err error
 	m.rewritten, err = rewrite(m.spec.Wasm)
 	if err != nil {
-		return m.broken("%w; build it again for wasip1 or wasm32, without threads and exceptions", err)
+		return m.errorf(BadModule, rebuild, "%w", err)
 	}
 	if mem := m.rewritten.Memory; mem != nil && int64(mem.Min)*wasmPage > m.spec.Memory {
-		return m.broken("it needs %d bytes of memory to begin with and may have %d; raise limits.memory in tool.json", int64(mem.Min)*wasmPage, m.spec.Memory)
+		return m.errorf(NoRoom, "", "it needs %d bytes of memory to begin with and may have %d", int64(mem.Min)*wasmPage, m.spec.Memory)
 	}
 	needs, err := m.checkImports()
 	if err != nil {
@@ -98,7 +101,7 @@ func (m *Module) load(ctx context.Context) error {
 		}
 	}
 	if t, ok := m.exports["resumed"]; ok && !callable(t) {
-		return m.broken(`export "resumed" is %s, but must be () -> (); change its signature`, signature(t.Params, t.Results))
+		return m.errorf(BadModule, "change its signature", `export "resumed" is %s, but must be () -> ()`, signature(t.Params, t.Results))
 	}
 	// A plugin may have a "_start" that nobody calls; it talks to the kernel.
 	_, m.command = m.exports["_start"]
@@ -111,7 +114,7 @@ func (m *Module) load(ctx context.Context) error {
 	}
 	m.rewritten.Debug = nil // it holds the module as it was
 	if err := meterModule(context.Background(), m.runtime); err != nil {
-		return m.broken("prepare %s: %w", wasm.ImportModule, err)
+		return m.errorf(BadModule, "", "prepare %s: %w", wasm.ImportModule, err)
 	}
 	for _, mod := range needs {
 		if mod == wasiModule && m.wazeroWASI {
@@ -120,7 +123,7 @@ func (m *Module) load(ctx context.Context) error {
 			err = hostModule(context.Background(), m.runtime, mod, m.e.funcs, m.spec.Grants)
 		}
 		if err != nil {
-			return m.broken("prepare %s: %w", mod, err)
+			return m.errorf(BadModule, "", "prepare %s: %w", mod, err)
 		}
 	}
 	return m.prepare(ctx)
@@ -130,13 +133,13 @@ func (m *Module) load(ctx context.Context) error {
 func checkBytes(name string, b []byte) error {
 	switch {
 	case len(b) == 0:
-		return broken(name, "the file is empty; build the module again")
+		return errorf(BadModule, name, "build the module again", "the file is empty")
 	case len(b) > maxModule:
-		return broken(name, "the file has %d bytes, more than %d; strip it (-ldflags=-s, wasm-strip)", len(b), maxModule)
+		return errorf(BadModule, name, "strip it (-ldflags=-s, wasm-strip)", "the file has %d bytes, more than %d", len(b), maxModule)
 	case !bytes.HasPrefix(b, wasmMagic[:4]):
-		return broken(name, "this is not a WebAssembly module; build it for wasip1 or wasm32")
+		return errorf(BadModule, name, "build it for wasip1 or wasm32", "this is not a WebAssembly module")
 	case !bytes.HasPrefix(b, wasmMagic):
-		return broken(name, "this is a WebAssembly component, or of another version; build a core module (wasip1)")
+		return errorf(BadModule, name, "build a core module (wasip1)", "this is a WebAssembly component, or of another version")
 	}
 	return nil
 }
@@ -147,18 +150,20 @@ func (m *Module) checkImports() ([]string, error) {
 	var needs []string
 	for _, im := range m.rewritten.Imports {
 		if im.Kind != wasm.Func {
-			return nil, m.broken("imports %s %q from %q; build it with its own", im.Kind, im.Name, im.Module)
+			return nil, m.errorf(BadModule, "build it with its own", "imports %s %q from %q", im.Kind, im.Name, im.Module)
 		}
 		i := slices.IndexFunc(m.e.funcs, func(f hostFunc) bool { return f.module == im.Module && f.name == im.Name })
 		if i < 0 {
-			return nil, m.broken("imports %q from %q, which this host does not have; rebuild the module without it", im.Name, im.Module)
+			return nil, m.errorf(BadModule, "rebuild the module without it", "imports %q from %q, which this host does not have", im.Name, im.Module)
 		}
 		f := m.e.funcs[i]
 		if !m.spec.Grants.has(f.needs) {
-			return nil, m.broken("imports %q from %q, which it may not have; to grant it, add %s to tool.json", im.Name, im.Module, f.needs.line())
+			e := m.errorf(NotGranted, "grant it "+f.needs.String(), "imports %q from %q, which it may not have", im.Name, im.Module)
+			e.Lacks = f.needs
+			return nil, e
 		}
 		if !same(im.Type.Params, f.params) || !same(im.Type.Results, f.results) {
-			return nil, m.broken("imports %q from %q as %s, but it is %s; update the module's SDK", im.Name, im.Module,
+			return nil, m.errorf(BadModule, "update the module's SDK", "imports %q from %q as %s, but it is %s", im.Name, im.Module,
 				signature(im.Type.Params, im.Type.Results), signature(ours(f.params), ours(f.results)))
 		}
 		if !slices.Contains(needs, im.Module) {
@@ -222,15 +227,15 @@ func (m *Module) checkExport(name string) error {
 	case ok && callable(t):
 		return nil
 	case ok:
-		return m.broken("export %q is %s, but must be () -> (i32) or () -> (); change its signature", name, signature(t.Params, t.Results))
+		return m.errorf(BadModule, "change its signature", "export %q is %s, but must be () -> (i32) or () -> ()", name, signature(t.Params, t.Results))
 	case m.command:
-		return m.broken(`has no export %q: it is a WASI command; name it under "wasi" in tool.json, or build it as a reactor (Go: -buildmode=c-shared, clang: -mexec-model=reactor)`, name)
+		return m.errorf(IsCommand, reactor, "has no export %q: it is a WASI command", name)
 	}
 	have := m.callables()
 	if len(have) == 0 {
-		return m.broken("has no export %q, nor any other; export it (Go: //go:wasmexport %s, C: export_name)", name, name)
+		return m.errorf(BadModule, "export it (Go: //go:wasmexport "+name+", C: export_name)", "has no export %q, nor any other", name)
 	}
-	return m.broken(`has no export %q; it has %s; set "entry" in tool.json, or export it`, name, strings.Join(have, ", "))
+	return m.errorf(NoExport, "export it", "has no export %q; it has %s", name, strings.Join(have, ", "))
 }
 
 // internalExport reports whether a name belongs to a language's runtime.
@@ -247,7 +252,7 @@ func (m *Module) enter() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fault.Errorf(fault.Internal, "%s: called after it was closed", m.spec.Name)
+		return m.errorf(Internal, "", "called after it was closed")
 	}
 	m.calls++
 	m.e.computing.Add(1)
@@ -298,25 +303,4 @@ func (m *Module) destroy() {
 			m.e.cfg.Logger.Error("close wasm code", "module", m.spec.Name, "error", err)
 		}
 	}
-}
-
-func (m *Module) broken(format string, args ...any) *fault.Error {
-	return broken(m.spec.Name, format, args...)
-}
-
-func (m *Module) tooMuchOutput() *fault.Error {
-	return fault.Errorf(fault.LimitExceeded, "%s: the output is over %d bytes; raise limits.output in tool.json, or answer less", m.spec.Name, m.spec.Output)
-}
-
-func firstLine(err error) string {
-	s, _, _ := strings.Cut(err.Error(), "\n")
-	return s
-}
-
-// ended turns the error of a context into one of ours.
-func ended(err error) *fault.Error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fault.Errorf(fault.Timeout, "the call reached its deadline; raise timeout in tool.json, or that of the caller, or wait for less")
-	}
-	return fault.Errorf(fault.Aborted, "the call was aborted")
 }

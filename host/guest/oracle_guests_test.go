@@ -230,7 +230,7 @@ func TestOracleGuests(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := &hosted{}
-			h.spec = Spec{Name: "guest.wasm", Wasm: buildPortable(t, tt.o), Grants: Grants{Exec: true, HTTP: true, State: true, ToolCall: true}}
+			h.spec = Spec{Name: "guest.wasm", Wasm: buildPortable(t, tt.o), Grants: AllGrants}
 			h.fns = h.functions(t)
 			h.serve(t)
 			h.load(t, e)

@@ -22,8 +22,6 @@ import (
 	extism "github.com/extism/go-sdk"
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/sys"
-
-	"github.com/toold/toold/host/fault"
 )
 
 // sdkFolder is go-sdk's own folder of modules, in the module cache.
@@ -80,7 +78,7 @@ func TestOracle(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := &oracle{
-				spec: Spec{Name: name, Wasm: code, Grants: Grants{HTTP: true, State: true}, Config: map[string]string{
+				spec: Spec{Name: name, Wasm: code, Grants: GrantHTTP | GrantState, Config: map[string]string{
 					"thing": "hello", "vowels": "aeiouyAEIOUY", "path": "/mnt/test.txt", "duration": "5",
 				}},
 			}
@@ -293,12 +291,12 @@ func (o *oracle) compare(t *testing.T, inv Invocation) bool {
 		}
 	}
 	if ourErr != nil {
-		e, _ := errors.AsType[*fault.Error](ourErr)
-		if o.timeout > 0 && (e.Code != fault.Timeout || rc != sys.ExitCodeDeadlineExceeded) {
+		e, _ := errors.AsType[*Error](ourErr)
+		if o.timeout > 0 && (e.Kind != DeadlineMet || rc != sys.ExitCodeDeadlineExceeded) {
 			t.Errorf("%s: our error is %v, go-sdk's is %v; both must be late", what, ourErr, theirErr)
 		}
-		if e.Code == fault.ToolFailed && !strings.Contains(e.Message, "answered") && e.Message != theirErr.Error() {
-			t.Errorf("%s: our message is %q, go-sdk's %q", what, e.Message, theirErr)
+		if e.Kind == Failed && !strings.Contains(e.Detail, "answered") && e.Error() != theirErr.Error() {
+			t.Errorf("%s: our message is %q, go-sdk's %q", what, e, theirErr)
 		}
 		return false
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/toold/toold/host/fault"
 )
 
 // pool keeps instances that are as the snapshot left them, for the next calls.
@@ -229,8 +227,4 @@ func (e *Engine) makeRoom(n int64, own *Module) bool {
 		}
 	}
 	return e.memory.take(n)
-}
-
-func (m *Module) overloaded() *fault.Error {
-	return fault.Errorf(fault.Overloaded, "%s: the guests that run now hold the %d bytes that all may have; try again, or raise the host's memory", m.spec.Name, m.e.memory.limit)
 }

@@ -114,7 +114,7 @@ func (m *Module) prepare(ctx context.Context) error {
 			stack := []uint64{uint64(i), 0}
 			if err := in.run(get, stack); err != nil {
 				snap.close()
-				return m.broken("read globals: %s", firstLine(err))
+				return m.errorf(BadModule, "", "read globals: %s", firstLine(err))
 			}
 			snap.globals = append(snap.globals, [2]uint64{stack[0], stack[1]})
 		}

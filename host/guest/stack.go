@@ -6,8 +6,6 @@ import (
 	"unsafe"
 
 	"github.com/tetratelabs/wazero/api"
-
-	"github.com/toold/toold/host/fault"
 )
 
 // The machine code of a guest keeps its frames on a stack. wazero makes one
@@ -27,7 +25,7 @@ const (
 	// what wazero grows a stack from (50,000,000 bytes).
 	stackSpace = 64 << 20
 	// stackBase is what every instance has. It does not count against
-	// limits.memory, which a module's memory alone may reach.
+	// Spec.Memory, which a module's memory alone may reach.
 	stackBase = 256 << 10
 	// stackSlack is not for frames: what wazero's trampolines push beside
 	// what they look for, and its entry.
@@ -99,11 +97,11 @@ func findStack(of reflect.Type) (*stackFields, error) {
 func (in *instance) run(f api.Function, params []uint64) error {
 	s := &in.stack
 	if err := s.enter(in.m.e, f); err != nil {
-		return fault.Errorf(fault.Internal, "%s: %w", in.m.spec.Name, err)
+		return in.m.errorf(Internal, "", "%w", err)
 	}
 	err := f.CallWithStack(&in.c, params)
 	if !s.leave() {
-		return fault.Errorf(fault.Internal, "%s: wazero left the stack that it was given", in.m.spec.Name)
+		return in.m.errorf(Internal, "", "wazero left the stack that it was given")
 	}
 	return err
 }
@@ -175,7 +173,7 @@ func (s *stack) used() int64 {
 	return int64(s.top - uintptr(unsafe.Pointer(sp)))
 }
 
-// counted is how much of the stack counts against limits.memory.
+// counted is how much of the stack counts against Spec.Memory.
 func (s *stack) counted() int64 { return max(0, s.used()-stackBase) }
 
 // lengthen makes the stack size bytes long, from what take gives. It reports
@@ -235,7 +233,7 @@ func (s *stack) free() {
 }
 
 // stackMost is how long the stack may get when memory leaves so much of
-// limits.memory.
+// Spec.Memory.
 func stackMost(left uint64) int64 {
 	return min(stackBase+int64(left/stackStep*stackStep), stackSpace-stackStep)
 }

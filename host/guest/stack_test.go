@@ -345,18 +345,14 @@ func manyAtOnce(t testing.TB, m *Module) map[fault.Code]int {
 	for range 32 {
 		wg.Go(func() {
 			_, err := m.Call(context.Background(), Invocation{Export: "run"})
-			e, ok := errors.AsType[*fault.Error](err)
-			if err != nil && !ok {
+			code := codeOf(err)
+			if err != nil && code == "" {
 				t.Errorf("%T: %v", err, err)
 				return
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if err == nil {
-				codes[""]++
-			} else {
-				codes[e.Code]++
-			}
+			codes[code]++
 		})
 	}
 	wg.Wait()
@@ -504,7 +500,7 @@ func TestExchangedIsAccountedFor(t *testing.T) {
 // own bytes.
 func TestRequestsAreAccountedFor(t *testing.T) {
 	const elements = 4 << 20
-	for name, grants := range map[string]Grants{"tool_exec": {Exec: true}, "tool_emit": {}, "tool_call": {ToolCall: true}} {
+	for name, grants := range map[string]Grants{"tool_exec": GrantExec, "tool_emit": 0, "tool_call": GrantToolCall} {
 		t.Run(name, func(t *testing.T) {
 			var a asm
 			alloc := a.env("alloc", op(tI64), op(tI64))

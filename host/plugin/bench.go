@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/toold/toold/host/tools"
 )
 
 // Measurement is the cost of a module.
@@ -44,7 +46,7 @@ func Bench(ctx context.Context, dir, module string, c *Case, calls int) (*Measur
 	start := time.Now()
 	m, err := w.engine.Load(ctx, spec(filepath.Base(path), b, w.def))
 	if err != nil {
-		return nil, err
+		return nil, tools.Explain(err)
 	}
 	out := &Measurement{File: path, Size: len(b), LoadMS: float64(time.Since(start).Microseconds()) / 1000, NotRestored: m.Unshared()}
 	w.loaded[file] = m

@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/tools"
 )
 
 // Inspection describes a module.
 type Inspection struct {
 	*guest.Info
+	// Imports are Info.Imports, with what grants them.
+	Imports []Import `json:"imports"`
 	// Needs are the lines of tool.json that grant its imports.
 	Needs []string `json:"needs,omitempty"`
 	// Fault is why it does not load, with all capabilities granted.
@@ -22,6 +25,14 @@ type Inspection struct {
 	Unshared string `json:"unshared,omitempty"`
 	// Calls are the outcomes of the cases in its folder.
 	Calls []Outcome `json:"calls,omitempty"`
+}
+
+// Import is something that a module imports.
+type Import struct {
+	guest.Imported
+	// Needs is the line of tool.json that grants it; empty for what every module
+	// may import.
+	Needs string `json:"needs,omitempty"`
 }
 
 // Inspect reads and loads a module, and calls it with the cases in its folder.
@@ -35,9 +46,12 @@ func Inspect(ctx context.Context, file, cache string) (*Inspection, error) {
 	}
 	info, err := guest.Inspect(filepath.Base(file), b)
 	if err != nil {
-		return nil, err
+		return nil, tools.Explain(err)
 	}
 	got := &Inspection{Info: info, Needs: Needs(info)}
+	for _, im := range info.Imports {
+		got.Imports = append(got.Imports, Import{im, tools.Granting(im.Needs)})
+	}
 	dir := filepath.Dir(file)
 	w, err := OpenRunner(dir, cache)
 	if err != nil {
@@ -46,10 +60,10 @@ func Inspect(ctx context.Context, file, cache string) (*Inspection, error) {
 	defer w.Close()
 	// Grant everything: what the operator grants does not change the cost.
 	s := spec(filepath.Base(file), b, w.def)
-	s.Grants = guest.Grants{Exec: true, HTTP: true, State: true, ToolCall: true}
+	s.Grants = guest.AllGrants
 	m, err := w.engine.Load(ctx, s)
 	if err != nil {
-		got.Fault = err.Error()
+		got.Fault = tools.Explain(err).Error()
 		return got, nil
 	}
 	w.loaded[filepath.Base(file)] = m

@@ -152,7 +152,7 @@ func (p *Project) build(ctx context.Context, source string, strip bool, flags []
 	}
 	info, err := guest.Inspect(firstNonEmpty(source, filepath.Base(p.Dir)), b)
 	if err != nil {
-		return nil, err
+		return nil, tools.Explain(err)
 	}
 	notes := p.notes(source)
 	file, err := p.outputFile(info)
@@ -247,8 +247,8 @@ func (p *Project) outputFile(info *guest.Info) (string, error) {
 func Needs(info *guest.Info) []string {
 	var lines []string
 	for _, im := range info.Imports {
-		if im.Needs != "" && !slices.Contains(lines, im.Needs) {
-			lines = append(lines, im.Needs)
+		if line := tools.Granting(im.Needs); line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
 		}
 	}
 	return lines
@@ -272,7 +272,7 @@ func spec(file string, b []byte, d *tools.Definition) guest.Spec {
 	c := &d.Capabilities
 	s := guest.Spec{
 		Name: file, Wasm: b, Memory: int64(d.Limits.Memory), Fuel: d.Limits.Fuel, Output: int64(d.Limits.Output), Config: d.Config,
-		Grants: guest.Grants{Exec: len(c.Exec) > 0, HTTP: c.HTTP != nil, State: c.State > 0, ToolCall: c.ToolCall},
+		Grants: c.Grants(),
 	}
 	for at, f := range c.Files {
 		s.Files = append(s.Files, guest.Mount{Guest: at, Host: f.Path, ReadOnly: f.Mode != "rw"})

@@ -177,7 +177,7 @@ func (w *Runner) module(ctx context.Context, file string) (*guest.Module, error)
 	start := time.Now()
 	m, err := w.engine.Load(ctx, spec(file, b, w.def))
 	if err != nil {
-		return nil, err
+		return nil, tools.Explain(err)
 	}
 	w.loaded[file], w.Compiled[file] = m, time.Since(start)
 	return m, nil
@@ -274,7 +274,7 @@ func (w *Runner) call(ctx context.Context, c *Case) (guest.Reply, *recorder, tim
 	maps.Copy(inv.Config, c.Config)
 	start := time.Now()
 	reply, err := m.Call(ctx, inv)
-	return reply, rec, time.Since(start), err
+	return reply, rec, time.Since(start), tools.Explain(err)
 }
 
 // services returns host services that answer from the case and record requests.

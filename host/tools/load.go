@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
@@ -650,11 +651,11 @@ func (c *Catalog) loadPolicy(ctx context.Context, v *candidate, p module) (*gues
 	m, err := c.cfg.Engine.Load(ctx, guest.Spec{
 		Name: name, Wasm: p.data,
 		Memory: int64(std.Memory), Fuel: std.Fuel, Output: int64(std.Output),
-		Grants: guest.Grants{State: v.def.Capabilities.State > 0},
+		Grants: v.def.Capabilities.Grants() & guest.GrantState,
 		Config: v.def.Config, Concurrency: v.def.Limits.Concurrency,
 	})
 	if err != nil {
-		return nil, loadError(p.file, name, err)
+		return nil, loadError(p.file, err)
 	}
 	if !m.Has("restrict") {
 		m.Close()
@@ -668,7 +669,7 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *Tool) error 
 	spec := guest.Spec{
 		Name: v.name + "/" + path.Base(v.handler.place.path), Wasm: v.handler.data,
 		Memory: int64(def.Limits.Memory), Fuel: def.Limits.Fuel, Output: int64(def.Limits.Output),
-		Grants: guest.Grants{Exec: len(k.Exec) > 0, HTTP: k.HTTP != nil, State: k.State > 0, ToolCall: k.ToolCall},
+		Grants: k.Grants(),
 		Config: def.Config, Concurrency: def.Limits.Concurrency,
 	}
 	for _, at := range sortedKeys(k.Files) {
@@ -676,7 +677,7 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *Tool) error 
 	}
 	m, err := c.cfg.Engine.Load(ctx, spec)
 	if err != nil {
-		return loadError(v.handler.file, spec.Name, err)
+		return loadError(v.handler.file, err)
 	}
 	sum := sha256.Sum256(v.handler.data)
 	t.Handler, t.HandlerFile, t.HandlerDigest = m, v.handler.file, hex.EncodeToString(sum[:])
@@ -719,12 +720,17 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *Tool) error 
 
 // loadError replaces the short name of a module in an error of the engine with its
 // file name.
-func loadError(file, name string, err error) error {
-	var e *fault.Error
-	if !errors.As(err, &e) {
+func loadError(file string, err error) error {
+	if e, ok := errors.AsType[*guest.Error](err); ok {
+		unnamed := *e
+		unnamed.Module = ""
+		err = Explain(&unnamed)
+	}
+	e, ok := errors.AsType[*fault.Error](err)
+	if !ok {
 		return broken("load %s: %w", file, err)
 	}
-	return &fault.Error{Code: e.Code, Message: "load " + file + ": " + strings.TrimPrefix(e.Message, name+": "), Cause: err}
+	return &fault.Error{Code: e.Code, Message: "load " + file + ": " + e.Message, Cause: err}
 }
 
 // describe calls the optional export describe. It is called once for each version.
@@ -736,7 +742,7 @@ func describe(ctx context.Context, m *guest.Module, file string) (d abi.Describe
 	defer cancel()
 	reply, err := m.Call(ctx, guest.Invocation{Export: "describe"})
 	if err != nil {
-		return d, broken("%s: describe fails: %w; fix it, or remove the export", file, err)
+		return d, broken("%s: describe fails: %w; fix it, or remove the export", file, Explain(err))
 	}
 	if err := strictjson.Unmarshal(reply.Output, &d); err != nil {
 		return d, broken("%s: describe returned an invalid description: %w; build the module with a current SDK", file, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
 	"github.com/toold/toold/pdk/pdktest/vectors"
 )
@@ -79,7 +80,7 @@ func NewSubject(t *testing.T, wasm []byte) *Subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := e.Load(t.Context(), guest.Spec{Name: "conformance.wasm", Wasm: wasm, Fuel: 1e12, Grants: guest.Grants{Exec: true, HTTP: true, State: true, ToolCall: true}})
+	m, err := e.Load(t.Context(), guest.Spec{Name: "conformance.wasm", Wasm: wasm, Fuel: 1e12, Grants: guest.AllGrants})
 	if err != nil {
 		e.Close()
 		t.Fatal(err)
@@ -156,8 +157,8 @@ func (s *Subject) vector(ctx context.Context, v vectors.Vector) error {
 	maps.Copy(v.Config, s.config)
 	reply, h, err := Call(ctx, s.m, &v)
 	if v.Fails != nil {
-		var e *fault.Error
-		if !errors.As(err, &e) {
+		e, ok := errors.AsType[*fault.Error](tools.Explain(err))
+		if !ok {
 			return fmt.Errorf("answered %s, must fail with one of %v", reply.Output, v.Fails)
 		}
 		if !slices.Contains(v.Fails, e.Code) || !strings.Contains(e.Message, v.Message) {

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/pdk"
 	"github.com/toold/toold/pdk/abi"
@@ -91,7 +90,7 @@ func guests(f *testing.F) []subject {
 		}
 	})
 	load := func(name toolchain.Language, b []byte) {
-		m, err := e.Load(context.Background(), guest.Spec{Name: "guest.wasm", Wasm: b, Grants: guest.Grants{Exec: true, HTTP: true, State: true, ToolCall: true}})
+		m, err := e.Load(context.Background(), guest.Spec{Name: "guest.wasm", Wasm: b, Grants: guest.AllGrants})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -131,7 +130,7 @@ func (m subject) call(t *testing.T, v *vectors.Vector) string {
 	if err == nil {
 		return string(reply.Output)
 	}
-	if e, ok := errors.AsType[*fault.Error](err); !ok || e.Code != fault.ToolFailed || e.Message == "" || strings.Contains(e.Message, "answered") {
+	if e, ok := errors.AsType[*guest.Error](err); !ok || e.Kind != guest.Failed || e.Detail == "" || strings.Contains(e.Detail, "answered") {
 		t.Errorf("%s: %s of %q: %v", m.language, v.Export, v.Bytes(), err)
 	}
 	return ""

@@ -26,48 +26,11 @@ const (
 	wasiModule = "wasi_snapshot_preview1"
 )
 
-// grant is a capability that an import needs.
-type grant uint8
+// has reports whether g gives all of need.
+func (g Grants) has(need Grants) bool { return g&need == need }
 
-const (
-	always grant = iota
-	grantState
-	grantHTTP
-	grantExec
-	grantToolCall
-)
-
-// line is what tool.json must say for a grant to be given.
-func (g grant) line() string {
-	switch g {
-	case grantState:
-		return `"capabilities": {"state": 65536}`
-	case grantHTTP:
-		return `"capabilities": {"http": {"hosts": ["api.example.com"]}}`
-	case grantExec:
-		return `"capabilities": {"exec": ["/usr/bin/example"]}`
-	case grantToolCall:
-		return `"capabilities": {"tool_call": true}`
-	}
-	return ""
-}
-
-// has reports whether gs gives g.
-func (gs Grants) has(g grant) bool {
-	switch g {
-	case always:
-		return true
-	case grantState:
-		return gs.State
-	case grantHTTP:
-		return gs.HTTP
-	case grantExec:
-		return gs.Exec
-	case grantToolCall:
-		return gs.ToolCall
-	}
-	return false
-}
+// always is what a function needs that every module has.
+const always Grants = 0
 
 const (
 	i32 = api.ValueTypeI32
@@ -79,7 +42,7 @@ type types = []api.ValueType
 // hostFunc is one function that a guest may import.
 type hostFunc struct {
 	module, name    string
-	needs           grant
+	needs           Grants
 	params, results types
 	fn              func(c *call, s []uint64)
 }
@@ -95,7 +58,7 @@ func hostFuncs() []hostFunc {
 	env := func(name string, p, r types, fn func(c *call, s []uint64)) hostFunc {
 		return hostFunc{envModule, name, always, p, r, fn}
 	}
-	user := func(name string, g grant, p, r types, fn func(c *call, s []uint64)) hostFunc {
+	user := func(name string, g Grants, p, r types, fn func(c *call, s []uint64)) hostFunc {
 		return hostFunc{userModule, name, g, p, r, fn}
 	}
 	log := func(name string, level slog.Level) hostFunc {
@@ -140,16 +103,16 @@ func hostFuncs() []hostFunc {
 		log("log_warn", slog.LevelWarn),
 		log("log_error", slog.LevelError),
 
-		{envModule, "var_get", grantState, d, d, varGet},
-		{envModule, "var_set", grantState, dd, none, varSet},
-		{envModule, "http_request", grantHTTP, dd, d, httpRequest},
-		{envModule, "http_status_code", grantHTTP, none, w, func(c *call, s []uint64) { s[0] = uint64(uint32(c.httpStatus)) }},
-		{envModule, "http_headers", grantHTTP, none, d, httpHeaders},
+		{envModule, "var_get", GrantState, d, d, varGet},
+		{envModule, "var_set", GrantState, dd, none, varSet},
+		{envModule, "http_request", GrantHTTP, dd, d, httpRequest},
+		{envModule, "http_status_code", GrantHTTP, none, w, func(c *call, s []uint64) { s[0] = uint64(uint32(c.httpStatus)) }},
+		{envModule, "http_headers", GrantHTTP, none, d, httpHeaders},
 
-		user("tool_exec", grantExec, d, d, toolExec),
+		user("tool_exec", GrantExec, d, d, toolExec),
 		user("tool_emit", always, d, d, toolEmit),
 		user("tool_recv", always, d, d, toolRecv),
-		user("tool_call", grantToolCall, d, d, toolCall),
+		user("tool_call", GrantToolCall, d, d, toolCall),
 		user("tool_read", always, types{i32, i64, i32}, w, toolRead),
 		user("tool_write", always, types{i32, i32}, none, toolWrite),
 	}
@@ -218,7 +181,7 @@ func varSet(c *call, s []uint64) {
 	c.k.release(s[1])
 	c.charge(uint64(len(key) + len(v)))
 	if c.inv.VarSet == nil {
-		panic(fault.Errorf(fault.Internal, "%s set a variable, but this call keeps no state", c.inst.m.spec.Name))
+		panic(c.inst.m.errorf(Internal, "", "it set a variable, but this call keeps no state"))
 	}
 	if err := c.inv.VarSet(key, v); err != nil {
 		panic(err)
@@ -442,7 +405,7 @@ func (c *call) answer(p []byte) uint64 {
 func (c *call) answerJSON(v any) uint64 {
 	p, err := json.Marshal(v)
 	if err != nil {
-		panic(fault.Errorf(fault.Internal, "encode answer of a host function: %w", err))
+		panic(c.inst.m.errorf(Internal, "", "encode answer of a host function: %w", err))
 	}
 	return c.answer(p)
 }
