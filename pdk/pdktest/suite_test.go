@@ -5,10 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/pdk/pdktest/vectors"
 	"github.com/toold/toold/pdk/toolchain"
 )
@@ -69,6 +71,39 @@ func buildGuest(t *testing.T, o toolchain.Options) []byte {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// TestVectorsUseEveryService: the suite serves all that a guest can be served, and
+// has a vector in which the Go guest asks for it.
+func TestVectorsUseEveryService(t *testing.T) {
+	all, err := vectors.Load(folder(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := NewSubject(t, build(t, "")).m
+	used := map[string]bool{}
+	for _, v := range all {
+		served := services(v.Host())
+		fields := reflect.ValueOf(&served).Elem()
+		for i := range fields.NumField() {
+			name, serve := fields.Type().Field(i).Name, fields.Field(i)
+			if serve.IsNil() {
+				t.Fatalf("the host of a vector does not serve %s: add it to services", name)
+			}
+			real := reflect.ValueOf(serve.Interface())
+			serve.Set(reflect.MakeFunc(serve.Type(), func(args []reflect.Value) []reflect.Value {
+				used[name] = true
+				return real.Call(args)
+			}))
+		}
+		// What comes of it, TestGo looks at.
+		_, _ = m.Call(t.Context(), guest.Invocation{Export: v.Export, Input: v.Bytes(), Config: v.Config, Services: served})
+	}
+	for field := range reflect.TypeFor[guest.Services]().Fields() {
+		if !used[field.Name] {
+			t.Errorf("no vector in pdk/testdata makes a guest ask for %s: add a request to doc.go, the conformance guests and handle.json", field.Name)
+		}
+	}
 }
 
 // breaks are the rules that the Go guest can break.
