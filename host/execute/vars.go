@@ -2,8 +2,9 @@ package execute
 
 import (
 	"container/list"
-	"fmt"
 	"sync"
+
+	"github.com/toold/toold/host/fault"
 )
 
 // maxVarScopes is how many (identity, session, tool) scopes keep variables, and
@@ -72,7 +73,7 @@ func (v *vars) set(s varScope, key string, value []byte, limit int64) error {
 	}
 	size += int64(len(key) + len(value))
 	if size > limit {
-		return fmt.Errorf("keep variable %q: %d bytes with it, and capabilities.state allows %d", key, size, limit)
+		return fault.Errorf(fault.LimitExceeded, "keep variable %q: %d bytes with it, and capabilities.state in tool.json allows %d; keep less, or raise it", key, size, limit)
 	}
 	sv.m[key] = append([]byte{}, value...)
 	v.resizeLocked(sv, size)
