@@ -188,7 +188,7 @@ func BenchmarkFreshGo(b *testing.B) {
 }
 
 func BenchmarkWays(b *testing.B) {
-	for w := wayFresh; w <= wayCount; w++ {
+	for w := strategyFresh; w <= strategyCount; w++ {
 		b.Run(w.String(), func(b *testing.B) {
 			b.Setenv(restoreVariable, w.String())
 			m := kitchen(b)
@@ -464,7 +464,7 @@ func BenchmarkResident(b *testing.B) {
 		if _, err := i.call(context.Background(), &Invocation{Export: "check", Input: policyInput}); err != nil {
 			b.Fatal(err)
 		}
-		i.rewind()
+		i.restoreState()
 		i.end()
 	}
 	one := func() *instance {

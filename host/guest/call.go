@@ -150,7 +150,7 @@ func (in *instance) callOnce(ctx context.Context, inv *Invocation) (reply Reply,
 	if reply, err = in.call(ctx, inv); err != nil {
 		return reply, false, err
 	}
-	reply.Stats.PagesRestored, again = in.rewind()
+	reply.Stats.PagesRestored, again = in.restoreState()
 	if !again {
 		reply.Stats.NotRestored = in.changed()
 	}
@@ -199,7 +199,7 @@ func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 // pin keeps the call on its thread, so that the thread's page faults are the
 // call's.
 func (c *call) pin() {
-	if c.inst.m.e.way == wayCount {
+	if c.inst.m.e.strategy == strategyCount {
 		runtime.LockOSThread()
 		c.pinned = true
 		c.faults = threadFaults()
@@ -235,8 +235,8 @@ func memory(mod api.Module) api.Memory {
 	return nil
 }
 
-// mustGoOn ends the call when its context has ended.
-func (c *call) mustGoOn() {
+// checkCanceled ends the call when its context has ended.
+func (c *call) checkCanceled() {
 	select {
 	case <-c.done:
 		panic(ended(c.Err()))

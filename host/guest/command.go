@@ -128,7 +128,7 @@ func (in *input) Read(p []byte) (int, error) {
 			in.pending = nil
 			in.rest, in.err = got.p, got.err
 		case <-in.c.Done():
-			in.c.mustGoOn()
+			in.c.checkCanceled()
 		}
 	}
 	if len(in.rest) > 0 {

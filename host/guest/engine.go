@@ -58,15 +58,15 @@ type Config struct {
 
 // Engine compiles modules and holds what they share.
 type Engine struct {
-	cfg     Config
-	dir     string // of compiled code
-	own     bool   // dir goes with the Engine
-	cache   wazero.CompilationCache
-	funcs   []hostFunc
-	way     way
-	memory  account
-	started time.Time
-	seed    [32]byte // of what guests draw while they initialise themselves
+	cfg      Config
+	dir      string // of compiled code
+	own      bool   // dir goes with the Engine
+	cache    wazero.CompilationCache
+	funcs    []hostFunc
+	strategy strategy
+	memory   account
+	started  time.Time
+	seed     [32]byte // of what guests draw while they initialise themselves
 
 	slots chan struct{} // held while a module is compiled
 
@@ -103,7 +103,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e.memory.limit = cfg.Memory
 	var err error
-	if e.way, err = chooseWay(); err != nil {
+	if e.strategy, err = chooseStrategy(); err != nil {
 		return nil, err
 	}
 	if e.dir == "" {
@@ -173,7 +173,7 @@ func (e *Engine) Close() error {
 
 // Restoring names the way in which calls come to fresh state: "count",
 // "scan", "pagemap", "image" or "fresh".
-func (e *Engine) Restoring() string { return e.way.String() }
+func (e *Engine) Restoring() string { return e.strategy.String() }
 
 // Spec is a module and what it gets. It is not changed after Load.
 type Spec struct {

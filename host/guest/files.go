@@ -72,7 +72,7 @@ func errno(err error) wasisys.Errno {
 // step is what every operation costs; it ends the call when that has ended.
 func (f *folder) step(n int) {
 	f.c.charge(uint64(n) + 16_000)
-	f.c.mustGoOn()
+	f.c.checkCanceled()
 }
 
 func (f *folder) OpenFile(path string, flag wasisys.Oflag, perm fs.FileMode) (wasisys.File, wasisys.Errno) {

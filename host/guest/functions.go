@@ -211,7 +211,7 @@ func httpRequest(c *call, s []uint64) {
 		c.wait()
 		return c.inv.HTTP(c, &r)
 	}()
-	c.mustGoOn()
+	c.checkCanceled()
 	if err != nil {
 		s[0] = c.answer([]byte(err.Error()))
 	} else {
@@ -247,7 +247,7 @@ func toolExec(c *call, s []uint64) {
 		c.wait()
 		res = c.inv.Exec(c, &req)
 	}
-	c.mustGoOn()
+	c.checkCanceled()
 	s[0] = c.answerJSON(res)
 }
 
@@ -271,7 +271,7 @@ func toolEmit(c *call, s []uint64) {
 		c.wait()
 		err = c.inv.Emit(req.Stream, p)
 	}
-	c.mustGoOn()
+	c.checkCanceled()
 	res.Error = abiError(err)
 	s[0] = c.answerJSON(res)
 }
@@ -292,7 +292,7 @@ func toolRecv(c *call, s []uint64) {
 			res.DataBase64 = base64.StdEncoding.EncodeToString(p)
 		}
 	}
-	c.mustGoOn()
+	c.checkCanceled()
 	s[0] = c.answerJSON(res)
 }
 
@@ -304,7 +304,7 @@ func toolCall(c *call, s []uint64) {
 	defer c.borrow(c.k.bytes(s[0]))()
 	c.wait()
 	out, err := c.inv.ToolCall(c, append([]byte(nil), c.k.bytes(s[0])...))
-	c.mustGoOn()
+	c.checkCanceled()
 	if err != nil {
 		panic(err)
 	}

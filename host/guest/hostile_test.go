@@ -405,7 +405,7 @@ func TestMemoryLimit(t *testing.T) {
 func TestPool(t *testing.T) {
 	t.Setenv(restoreVariable, "")
 	m := load(t, newEngine(t), Spec{Name: "kitchen.wasm", Wasm: built["kitchen"], Concurrency: 3})
-	if m.snap == nil || m.e.way < wayPagemap {
+	if m.snap == nil || m.e.strategy < strategyPagemap {
 		t.Skip("instances are not kept on this system")
 	}
 	idle := func() int {

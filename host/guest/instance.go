@@ -68,7 +68,7 @@ func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 	ctx := context.Background()
 	if m.rewritten.Memory != nil {
 		var err error
-		if in.mem, err = newLinear(&m.e.memory, limit, base, m.e.way != wayFresh, &in.stack); err != nil {
+		if in.mem, err = newLinear(&m.e.memory, limit, base, m.e.strategy != strategyFresh, &in.stack); err != nil {
 			return nil, m.errorf(Overloaded, "try again", "no memory for an instance: %w", err)
 		}
 		// The image counts as if all of it were written: some calls do.
@@ -177,7 +177,7 @@ func (c *call) sleep(d time.Duration) {
 	case <-t.C:
 	case <-c.Done():
 	}
-	c.mustGoOn()
+	c.checkCanceled()
 	c.meter.last = time.Now()
 }
 

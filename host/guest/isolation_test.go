@@ -14,7 +14,7 @@ import (
 // eachWay runs a test once for every way of coming to fresh state.
 func eachWay(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	for w := wayFresh; w <= wayCount; w++ {
+	for w := strategyFresh; w <= strategyCount; w++ {
 		t.Run(w.String(), func(t *testing.T) {
 			needs(t, w)
 			t.Setenv(restoreVariable, w.String())
@@ -25,7 +25,7 @@ func eachWay(t *testing.T, f func(t *testing.T)) {
 
 // needs skips where a system does not have a way, and fails where it has one
 // that does not restore: the engine would quietly take another.
-func needs(t *testing.T, w way) {
+func needs(t *testing.T, w strategy) {
 	t.Helper()
 	switch err := works(w); {
 	case errors.Is(err, errWrong):
@@ -222,7 +222,7 @@ func differ(a, b []byte) string {
 // not only new instances.
 func TestRestoresInPlace(t *testing.T) {
 	code, _ := hoarder()
-	for _, w := range []way{wayPagemap, wayScan, wayCount} {
+	for _, w := range []strategy{strategyPagemap, strategyScan, strategyCount} {
 		t.Run(w.String(), func(t *testing.T) {
 			needs(t, w)
 			t.Setenv(restoreVariable, w.String())
@@ -260,7 +260,7 @@ func TestRestoresInPlace(t *testing.T) {
 func TestIdentities(t *testing.T) {
 	t.Setenv(restoreVariable, "")
 	m := kitchen(t)
-	if m.snap == nil || m.e.way < wayPagemap {
+	if m.snap == nil || m.e.strategy < strategyPagemap {
 		t.Skip("instances are not kept on this system")
 	}
 	seen := map[*instance]string{}

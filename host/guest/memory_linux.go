@@ -308,26 +308,26 @@ func (s *scanner) read(b []byte, out []span) ([]span, error) {
 	return out, nil
 }
 
-// probe finds the best way that this kernel, its seccomp filters and its
+// probe finds the best strategy that this kernel, its seccomp filters and its
 // cgroups leave us.
-func probe() way {
+func probe() strategy {
 	if os.Getpagesize() != sysPage {
-		return wayFresh
+		return strategyFresh
 	}
-	for _, w := range []way{wayCount, wayScan, wayPagemap, wayImage} {
+	for _, w := range []strategy{strategyCount, strategyScan, strategyPagemap, strategyImage} {
 		if works(w) == nil {
 			return w
 		}
 	}
-	return wayFresh
+	return strategyFresh
 }
 
-// errWrong is of a way that this system has and that does not restore.
+// errWrong is of a strategy that this system has and that does not restore.
 var errWrong = errors.New("memory was not restored")
 
-// works tries a way on a small image.
-func works(w way) error {
-	if w == wayFresh {
+// works tries a strategy on a small image.
+func works(w strategy) error {
+	if w == strategyFresh {
 		return nil
 	}
 	img, err := newImage(make([]byte, 4*sysPage))
@@ -348,10 +348,10 @@ func works(w way) error {
 	}
 	b[2*sysPage], b[5*sysPage] = 1, 1
 	_ = b[sysPage]
-	if w == wayImage {
+	if w == strategyImage {
 		return nil
 	}
-	s, err := newScanner(w >= wayScan)
+	s, err := newScanner(w >= strategyScan)
 	if err != nil {
 		return err
 	}
@@ -363,7 +363,7 @@ func works(w way) error {
 	if pages != 2 || b[2*sysPage] != 0 || b[5*sysPage] != 0 {
 		return fmt.Errorf("%w: %d written pages were found, not 2", errWrong, pages)
 	}
-	if w != wayCount {
+	if w != strategyCount {
 		return nil
 	}
 	// Each kind of first write must be counted: to a page that was never

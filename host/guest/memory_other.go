@@ -16,7 +16,7 @@ var (
 	errWrong    = errors.New("memory was not restored")
 )
 
-func probe() way { return wayFresh }
+func probe() strategy { return strategyFresh }
 
 // reserve gets n bytes of address space that cannot be used yet.
 func reserve(n uint64) ([]byte, error) {
@@ -44,8 +44,8 @@ func release(b []byte) {
 	}
 }
 
-func works(w way) error {
-	if w == wayFresh {
+func works(w strategy) error {
+	if w == strategyFresh {
 		return nil
 	}
 	return errNoImages

@@ -63,7 +63,7 @@ func (c *call) refill() {
 	if left <= 0 {
 		panic(c.outOfFuel())
 	}
-	c.mustGoOn()
+	c.checkCanceled()
 	// A timer is only as punctual as the scheduler is free.
 	now := time.Now()
 	if c.hasDeadline && !now.Before(c.deadline) {
@@ -112,7 +112,7 @@ func (c *call) charge(n uint64) {
 	if m.used() > m.limit {
 		panic(c.outOfFuel())
 	}
-	c.mustGoOn()
+	c.checkCanceled()
 	now := time.Now()
 	if c.hasDeadline && !now.Before(c.deadline) {
 		panic(ended(context.DeadlineExceeded))

@@ -76,7 +76,7 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 	e.mu.Unlock()
 	if m.snap != nil {
 		m.spec.Wasm, m.rewritten.Bytes, m.rewritten.Data = nil, nil, nil
-		m.makeAhead()
+		m.prewarm()
 	}
 	return m, nil
 }

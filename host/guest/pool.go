@@ -34,7 +34,7 @@ func (m *Module) take(ctx context.Context, identity string) (*instance, error) {
 		return in, nil
 	}
 	if in := m.pool.get(identity); in != nil {
-		m.makeAhead()
+		m.prewarm()
 		if in.mem == nil || in.mem.held >= int64(m.snap.mem.size) {
 			return in, nil
 		}
@@ -46,7 +46,7 @@ func (m *Module) take(ctx context.Context, identity string) (*instance, error) {
 		in.close()
 		return nil, m.overloaded()
 	}
-	m.makeAhead()
+	m.prewarm()
 	in, err := m.instantiate(m.snap, nil)
 	if err != nil {
 		return nil, err
@@ -109,8 +109,8 @@ func (m *Module) put(in *instance) {
 	}
 }
 
-// makeAhead makes a pristine instance in the background when there is none.
-func (m *Module) makeAhead() {
+// prewarm makes a pristine instance in the background when there is none.
+func (m *Module) prewarm() {
 	p := &m.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,41 +10,41 @@ import (
 	"github.com/toold/toold/host/guest/wasm"
 )
 
-// way is how a call comes to fresh state. All ways answer the same; they
+// strategy is how a call comes to fresh state. All strategies answer the same; they
 // differ in price.
-type way int
+type strategy int
 
 const (
-	// wayFresh makes and initialises an instance for every call. It works
+	// strategyFresh makes and initialises an instance for every call. It works
 	// everywhere.
-	wayFresh way = iota
-	// wayImage makes an instance from the image of an initialised one.
-	wayImage
-	// wayPagemap puts back the pages that the last call wrote, found in
+	strategyFresh strategy = iota
+	// strategyImage makes an instance from the image of an initialised one.
+	strategyImage
+	// strategyPagemap puts back the pages that the last call wrote, found in
 	// /proc/self/pagemap.
-	wayPagemap
-	// wayScan finds them by PAGEMAP_SCAN, since Linux 6.7.
-	wayScan
-	// wayCount looks for them only after a call during which the kernel
+	strategyPagemap
+	// strategyScan finds them by PAGEMAP_SCAN, since Linux 6.7.
+	strategyScan
+	// strategyCount looks for them only after a call during which the kernel
 	// counted a page fault: a page is written for the first time by a fault,
 	// and stays the instance's own. Without one, they are those of the call
 	// before.
-	wayCount
+	strategyCount
 )
 
-func (w way) String() string {
+func (w strategy) String() string {
 	return [...]string{"fresh", "image", "pagemap", "scan", "count"}[w]
 }
 
-// restoreVariable forces a way, for tests and for finding faults.
+// restoreVariable forces a strategy, for tests and for finding faults.
 const restoreVariable = "TOOLD_GUEST_RESTORE"
 
-func chooseWay() (way, error) {
+func chooseStrategy() (strategy, error) {
 	v := os.Getenv(restoreVariable)
 	if v == "" {
 		return probe(), nil
 	}
-	for w := wayFresh; w <= wayCount; w++ {
+	for w := strategyFresh; w <= strategyCount; w++ {
 		if w.String() != v {
 			continue
 		}
@@ -85,8 +85,8 @@ func (m *Module) prepare(ctx context.Context) error {
 	// or descriptors are that are not as when the module was instantiated.
 	// Every call gets an instance that ran the same initialisation.
 	switch {
-	case m.e.way == wayFresh:
-		m.unshared = "this system has no way to share an image"
+	case m.e.strategy == strategyFresh:
+		m.unshared = "this system cannot share an image"
 	case in.dirty.Get() != 0:
 		m.unshared = "its initialisation changes a table, drops a segment or sets a reference global"
 	case in.wasi.changed || len(m.spec.Files) > 0 && m.opened.Load() > 0:
@@ -160,11 +160,11 @@ func (in *instance) changed() string {
 	return "its memory or its descriptors could not be brought back"
 }
 
-// rewind brings an instance back to the snapshot. It reports false when the
+// restoreState brings an instance back to the snapshot. It reports false when the
 // instance cannot be used again.
-func (in *instance) rewind() (pages int, ok bool) {
+func (in *instance) restoreState() (pages int, ok bool) {
 	m := in.m
-	if m.snap == nil || m.e.way < wayPagemap || in.dirty.Get() != 0 || in.wasi.exited || m.wazeroWASI || in.mod.IsClosed() {
+	if m.snap == nil || m.e.strategy < strategyPagemap || in.dirty.Get() != 0 || in.wasi.exited || m.wazeroWASI || in.mod.IsClosed() {
 		return 0, false
 	}
 	if len(m.snap.globals) > 0 {
@@ -190,7 +190,7 @@ func (in *instance) rewind() (pages int, ok bool) {
 	}
 	if in.scanner == nil {
 		var err error
-		if in.scanner, err = newScanner(m.e.way >= wayScan); err != nil {
+		if in.scanner, err = newScanner(m.e.strategy >= strategyScan); err != nil {
 			return 0, false
 		}
 	}

@@ -211,7 +211,7 @@ func randomGet(c *call, s []uint64) uint64 {
 	for len(p) > 0 { // a gigabyte of it takes longer than an abort may
 		n := min(len(p), 64<<10)
 		c.charge(uint64(n) * 16)
-		c.mustGoOn()
+		c.checkCanceled()
 		c.randomness().Read(p[:n])
 		p = p[n:]
 	}
