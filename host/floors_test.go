@@ -61,6 +61,7 @@ var floors = []floor{
 	{"host/retry", 0, nil, "backoff can be used alone: it knows nothing of tools, sockets or Wasm"},
 	{"scripts/...", 0, std, "what builds and tests the project must not need the project"},
 
+	{"host/audit", 1, []string{"host/strictjson"}, "it keeps and checks records, and can be read without a daemon: the standard library and the JSON reader only"},
 	{"host/config", 1, nil, "programs that only dial read it too: it links nothing of the host but the JSON reader"},
 	{"host/adminapi", 2, []string{"host/wire"}, "the daemon and its clients speak it: the standard library and the protocol only"},
 	{"host/repoconfig", 3, nil, "it reads what git would, for the pipeline; git is a tool like any other to the rest"},

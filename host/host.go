@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
@@ -87,6 +88,9 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 		return nil, err
 	}
 	if p.Layer, err = reliability.Open(ctx, reliability.Config{Store: c.Store, Dir: c.State, Ending: ending, Metrics: p.Metrics, Log: p.Log}); err != nil {
+		return nil, err
+	}
+	if p.Audit, err = audit.Open(filepath.Join(c.State, "audit"), auditOptions(&c), p.Log); err != nil {
 		return nil, err
 	}
 	if p.Tracer, err = observe.NewTracer(ctx, observe.TracerConfig{Endpoint: c.Traces, Instance: c.Instance, Log: p.Log}); err != nil {
@@ -203,7 +207,7 @@ func (h *Host) Close() error {
 	if p.Layer != nil {
 		errs = append(errs, p.Layer.Close())
 	}
-	errs = append(errs, p.Tracer.Close())
+	errs = append(errs, p.Audit.Close(), p.Tracer.Close())
 	if h.lock != nil {
 		errs = append(errs, h.lock.Close())
 	}
@@ -227,6 +231,9 @@ func (h *Host) Reload(next config.Config, err error) error {
 	var who *identity.Resolver
 	if err == nil {
 		who, err = h.identity.Load().With(h.identityConfig(&next))
+	}
+	if err == nil { // the last that can fail, since it is done at once
+		err = p.Audit.Set(auditOptions(&next))
 	}
 	if err != nil {
 		msg := err.Error()
@@ -292,6 +299,12 @@ func (h *Host) identityConfig(c *config.Config) identity.Config {
 		Declared: func(claim string) bool { return h.parts.Tools.DeclaresClaim(claim) },
 		Logger:   h.parts.Log,
 	}
+}
+
+// auditOptions are what c says of the audit log.
+func auditOptions(c *config.Config) audit.Options {
+	a := &c.Audit
+	return audit.Options{On: a.Mode == "on", MaxBytes: a.MaxBytes, MaxAge: time.Duration(a.MaxAgeDays) * 24 * time.Hour}
 }
 
 // linked are the daemon's own files that have a further name, by

@@ -37,6 +37,7 @@ var verbs = []func(*state) *cobra.Command{
 	breakerVerb,
 	idempotencyVerb,
 	reliabilityVerb,
+	auditVerb,
 	identityVerb,
 	tokenVerb,
 	installVerb,

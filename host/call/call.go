@@ -41,6 +41,9 @@ type Request struct {
 	*wire.Call
 	// UID is the user who sent it, as the kernel says.
 	UID uint32
+	// PID is the process that sent it, as the kernel says; 0 where that is not
+	// known.
+	PID int
 	// Socket is the path of the daemon's socket that it came over: its roots
 	// and categories count. Empty is the first one.
 	Socket string
@@ -207,6 +210,28 @@ type Decided struct {
 	// Timeout is the shortest that a policy set; 0: none.
 	Timeout time.Duration
 	Mode    Mode
+	// Asked is what each policy was asked, and what it answered, in turn.
+	Asked []Asked
+}
+
+// Asked is what one policy was asked about a call, and what it answered: what it
+// takes to have the call decided again.
+type Asked struct {
+	// File is that of the policy, Digest its SHA-256 in hexadecimal.
+	File, Digest string
+	At           time.Time
+	// Input is what its export restrict was given, Vars what var_get answered it.
+	Input []byte
+	Vars  []Var
+	// Answer is what it answered; nil where it did not, for the reason Err.
+	Answer []byte
+	Err    error
+}
+
+// Var is one answer of var_get; nil where there was no such variable.
+type Var struct {
+	Name  string
+	Value []byte
 }
 
 // Undecided is what p runs if no policy says otherwise.

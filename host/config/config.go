@@ -89,6 +89,9 @@ type Config struct {
 	AllowWritableTools bool `json:"allow_writable_tools,omitempty"`
 	// Sessions bounds sessions. Default: see SessionsConfig.
 	Sessions SessionsConfig `json:"sessions,omitzero"`
+	// Audit says what is kept of who called what. Default: see AuditConfig. A
+	// reload changes it.
+	Audit AuditConfig `json:"audit,omitzero"`
 	// Identity says who may call. Default: the peer's uid.
 	Identity IdentityConfig `json:"identity,omitzero"`
 
@@ -287,6 +290,9 @@ func (c *Config) setDefaults(env Env, bad *faults) {
 	}
 	if c.Sessions.Limit < 0 || c.Sessions.Idle < 0 || c.Sessions.Keep < 0 {
 		bad.add("sessions: limit, idle and keep are not negative")
+	}
+	if err := c.Audit.complete(); err != nil {
+		bad.add("%w", err)
 	}
 	if _, err := c.Level(); err != nil {
 		bad.add("%w", err)

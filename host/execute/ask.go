@@ -37,6 +37,9 @@ type Question struct {
 	// Trace is the W3C traceparent of what the module asks, or empty.
 	Trace string
 
+	// Vars hears what var_get answers. It may be nil.
+	Vars func(name string, value []byte)
+
 	services guest.Services // those of a handler only
 	upstream *upstream      // hears of HTTP answers; may be nil
 }
@@ -99,7 +102,13 @@ func (e *Executor) invocation(q *Question) guest.Invocation {
 	}
 	if caps.State > 0 {
 		scope := varScope{p.Caller.ID, p.Session, p.Tool.Name}
-		inv.VarGet = func(key string) []byte { return e.vars.get(scope, key) }
+		inv.VarGet = func(key string) []byte {
+			value := e.vars.get(scope, key)
+			if q.Vars != nil {
+				q.Vars(key, value)
+			}
+			return value
+		}
 		inv.VarSet = func(key string, value []byte) error { return e.vars.set(scope, key, value, int64(caps.State)) }
 	}
 	if caps.ToolCall {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/toold/toold/host/call"
@@ -83,13 +84,27 @@ func (e *Executor) SecretValues(t *tools.Tool, caller identity.Caller) (map[stri
 	return m, nil
 }
 
-// Masker is a function that masks the secrets of p in a text.
-func (e *Executor) Masker(p *call.Pinned) (func(string) string, error) {
+// Masker is a function that masks the secrets of p, and further ones, in a text.
+// It is nil where there are none.
+func (e *Executor) Masker(p *call.Pinned, further ...string) (func(string) string, error) {
 	list, err := e.secrets(p)
 	if err != nil {
 		return nil, err
 	}
-	return func(text string) string { return maskText(text, values(list)) }, nil
+	hidden := values(list)
+	for _, s := range further {
+		hidden = append(hidden, []byte(s))
+	}
+	if len(hidden) == 0 {
+		return nil, nil
+	}
+	m := sync.OnceValue(func() *masker { return newMasker(hidden) })
+	return func(text string) string {
+		if m := m(); m != nil {
+			return string(m.mask([]byte(text)))
+		}
+		return text
+	}, nil
 }
 
 func (e *Executor) definedSecrets(t *tools.Tool, caller identity.Caller) ([]secret, error) {

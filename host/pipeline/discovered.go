@@ -180,6 +180,9 @@ func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 		return nil, err
 	}
 	mask := func(e *fault.Error) *fault.Error {
+		if maskText == nil {
+			return e
+		}
 		return &fault.Error{Code: e.Code, Message: maskText(e.Message), MayRetry: e.MayRetry}
 	}
 	reply, err := f.execute.Ask(ctx, execute.Question{Call: p, Module: tool.Handler, Export: "discover", Input: in, Trace: p.Trace})

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"log/slog"
 
+	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/identity"
@@ -23,6 +24,7 @@ type Parts struct {
 	Discovered *discovery.Cache
 	Runner     *process.Runner
 	Layer      *reliability.Layer
+	Audit      *audit.Log      // nil: none
 	Tracer     *observe.Tracer // nil: no traces
 	Metrics    *observe.Metrics
 	Log        *slog.Logger

@@ -49,6 +49,7 @@ type Pipeline struct {
 	finder  finder
 	inner   sessionCalls
 	limiter reliability.Limiter
+	config  digestedConfig
 	calls   atomic.Int64
 	running atomic.Int64
 }
@@ -76,8 +77,12 @@ type account struct {
 	execution *session.Execution // from when its session is known
 	tool      *tools.Tool
 	rule      string
-	counted   bool // its id is the caller's now; see Results
-	job       bool // it goes on as a job, which is a call of its own
+	pinned    *call.Pinned  // from when its tool is known
+	decided   *call.Decided // as far as it was
+	allowed   bool
+	begin     uint64 // the number of its begin in the audit log
+	counted   bool   // its id is the caller's now; see Results
+	job       bool   // it goes on as a job, which is a call of its own
 	meter     call.Meter
 }
 
@@ -94,9 +99,11 @@ func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 	}()
 	defer func() { // a panic goes on to who called, and leaves nothing running
 		if v := recover(); v != nil {
+			res := &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this call")}
 			if acc.execution != nil {
-				acc.execution.End(&wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this call")})
+				acc.execution.End(res)
 			}
+			p.auditEnd(&q, acc, res)
 			panic(v)
 		}
 	}()
@@ -113,6 +120,7 @@ func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 		return o
 	}
 	p.observe(ctx, &q, acc, res)
+	p.auditEnd(&q, acc, res)
 	wrote := q.Streams.Stdout == nil && (res.Ran || size(res) > 0) // also before its time was over
 	if acc.counted && (wrote || len(res.Data) > 0) && !session.IsCall(q.Tool) {
 		p.Results.put(acc.caller, q.Tool, start, res)
@@ -153,7 +161,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		return call.Failed(ctx, err)
 	}
 	defer release()
-	acc.tool = pinned.Tool
+	acc.tool, acc.pinned = pinned.Tool, &pinned
 	// One clock for the whole call: policy, waiting and execution together.
 	ctx, cancel := context.WithTimeout(ctx, call.Shorter(pinned.Tool.Def.Timeout.Duration(), pinned.Timeout))
 	defer cancel()
@@ -176,17 +184,25 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		return call.Failed(ctx, err)
 	}
 	d, err := p.decide(ctx, pinned)
-	acc.rule = d.Rule
+	acc.rule, acc.decided = d.Rule, &d
 	if err != nil {
 		return call.Failed(ctx, err)
 	}
+	acc.allowed = true
 	if d.Timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
 		defer cancel()
 	}
 	d.Execution.Job.Admit()
 	r := call.NewRun(d, q.Streams.Within(ctx))
-	return p.Layer.Do(ctx, r, func(ctx context.Context, number int) call.Outcome { return p.attempt(ctx, r, number) })
+	return p.Layer.Do(ctx, r, func(ctx context.Context, number int) call.Outcome {
+		if number == 1 {
+			if err := p.auditBegin(ctx, &r.Decided, acc); err != nil {
+				return call.Failed(ctx, err)
+			}
+		}
+		return p.attempt(ctx, acc, r, number)
+	})
 }
 
 // identify says who calls. A turn and a job have that of who asked for them, as
@@ -378,11 +394,16 @@ func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided
 	d := call.Undecided(pinned)
 	for i, policy := range pinned.Tool.Policies {
 		name := execute.ShortName(pinned.Tool.PolicyFiles[i])
+		asked := call.Asked{File: pinned.Tool.PolicyFiles[i], Digest: pinned.Tool.PolicyDigests[i], At: time.Now()}
 		in, err := json.Marshal(execute.ABICall(ctx, &d, 1))
 		if err != nil {
 			return d, fault.Errorf(fault.Internal, "ask the policy: %w", err)
 		}
-		reply, err := p.execute.Ask(ctx, execute.Question{Call: &pinned, Module: policy, Export: "restrict", Input: in, Trace: pinned.Trace})
+		asked.Input = in
+		reply, err := p.execute.Ask(ctx, execute.Question{Call: &pinned, Module: policy, Export: "restrict", Input: in, Trace: pinned.Trace,
+			Vars: func(name string, value []byte) { asked.Vars = hear(asked.Vars, name, value) }})
+		asked.Answer, asked.Err = reply.Output, err
+		d.Asked = append(d.Asked[:i:i], asked)
 		if err != nil {
 			p.Metrics.Decision(pinned.Call.Tool, observe.PolicyError)
 			e := call.AsError(ctx, err)
@@ -429,7 +450,7 @@ func denied(policy string, d *abi.Decision) *fault.Error {
 }
 
 // attempt is one attempt: a place among the tool's executions, and the execution.
-func (p *Pipeline) attempt(ctx context.Context, r *call.Run, number int) call.Outcome {
+func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, number int) call.Outcome {
 	limits := &r.Tool.Def.Limits
 	leave, err := p.limiter.Enter(ctx, r.Tool.Name, limits.Concurrency, limits.Queue)
 	if err != nil {
@@ -443,7 +464,7 @@ func (p *Pipeline) attempt(ctx context.Context, r *call.Run, number int) call.Ou
 	a := call.Attempt{Run: r, Number: number, Trace: trace}
 	o := p.execute.Run(ctx, a)
 	if r.Discovered != nil {
-		o = p.followDiscovered(ctx, a, o)
+		o = p.followDiscovered(ctx, acc, a, o)
 	}
 	end(o.Result.Status(), errorCode(o.Err()))
 	return o
@@ -451,7 +472,7 @@ func (p *Pipeline) attempt(ctx context.Context, r *call.Run, number int) call.Ou
 
 // followDiscovered takes what came of an attempt at a discovered tool to what is
 // known of its identity, and tries once more where the tool had moved meanwhile.
-func (p *Pipeline) followDiscovered(ctx context.Context, a call.Attempt, o call.Outcome) call.Outcome {
+func (p *Pipeline) followDiscovered(ctx context.Context, acc *account, a call.Attempt, o call.Outcome) call.Outcome {
 	fingerprint := a.Discovered.Key.Fingerprint
 	gone := func() bool { return o.Answer != nil && o.Answer.Gone }
 	if gone() {
@@ -462,6 +483,9 @@ func (p *Pipeline) followDiscovered(ctx context.Context, a call.Attempt, o call.
 		}
 		again := *a.Run
 		again.Decided = d
+		if err := p.auditBegin(ctx, &again.Decided, acc); err != nil {
+			return call.Failed(ctx, err)
+		}
 		o = p.execute.Run(ctx, call.Attempt{Run: &again, Number: a.Number, Trace: a.Trace})
 		if gone() {
 			p.Discovered.Invalidate(fingerprint, "a call found its tool gone")

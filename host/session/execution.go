@@ -298,6 +298,17 @@ func (x *Execution) AddFuel(n int64) {
 // AddInput counts input bytes, from the request or its stream.
 func (x *Execution) AddInput(n int) { x.bytesIn.Add(int64(n)) }
 
+// Spent returns what x has used so far: bytes in and out, attempts, and the programs
+// that a binary executed. x may be nil.
+func (x *Execution) Spent() (in, out int64, attempts int, programs []Program) {
+	if x == nil {
+		return 0, 0, 0, nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.bytesIn.Load(), x.bytesOut.Load(), int(x.attempts.Load()), slices.Clone(x.programs)
+}
+
 // CountOutput returns a writer to w that counts bytes and keeps the last line for
 // snapshots. Secrets must be masked before it.
 func (x *Execution) CountOutput(w io.Writer) io.Writer { return countingWriter{x, w} }

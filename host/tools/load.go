@@ -60,9 +60,11 @@ type Tool struct {
 	// Dir is the tool's folder, with symbolic links resolved.
 	Dir string
 	// Policies are asked in this order before every call: the policy for all
-	// tools, then the tool's own or its fallback. PolicyFiles are their files.
-	Policies    []*guest.Module
-	PolicyFiles []string
+	// tools, then the tool's own or its fallback. PolicyFiles are their files,
+	// PolicyDigests the sha256 of these in hex.
+	Policies      []*guest.Module
+	PolicyFiles   []string
+	PolicyDigests []string
 	// Handler is the module, for the kinds Handler and WASI. HandlerFile is its
 	// file, HandlerDigest its sha256 in hex.
 	Handler       *guest.Module
@@ -560,6 +562,8 @@ func (c *Catalog) compile(ctx context.Context, v *candidate) (_ *generation, err
 		}
 		t.Policies = append(t.Policies, m)
 		t.PolicyFiles = append(t.PolicyFiles, p.file)
+		sum := sha256.Sum256(p.data)
+		t.PolicyDigests = append(t.PolicyDigests, hex.EncodeToString(sum[:]))
 		d, err := describe(ctx, m, p.file)
 		if err != nil {
 			return nil, err

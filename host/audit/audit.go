@@ -1,0 +1,356 @@
+// Package audit keeps the log of who had what done: one record a call, with who
+// called, what was asked, which version of the tool and of its policies decided,
+// what they answered, what ran and how it ended.
+//
+// The log is a folder of segments, 00000001.log and on, each of JSON lines, and a
+// file "head". Each record has the SHA-256 of the line before it, the first of a
+// segment that of the last line of the segment before; head has the number and
+// the hash of the last record. Verify finds every change of any of them that was
+// made without making all that follows anew, the head included. Who can write
+// the folder and knows the format can make it anew: against that helps only a
+// hash that is kept elsewhere (see Report.Hash and Verify).
+//
+// Log writes, and is safe for concurrent use; one process has a folder at a time,
+// which its caller sees to. What only reads a log (Read, Verify) needs no daemon
+// and may read while one writes.
+//
+// The package knows nothing of tools: package pipeline makes the records. It
+// masks nothing: what it is given is written.
+package audit
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toold/toold/host/strictjson"
+)
+
+// Version is that of the format that this program writes. It reads records of
+// later ones as far as it knows their members.
+const Version = 1
+
+// MaxLine bounds a record, in bytes with its line break. What a call brings in
+// excess of it is left out of its record, which says so.
+const MaxLine = 256 << 10
+
+// The types of records.
+const (
+	// TypeSegment is the first record of each segment.
+	TypeSegment = "segment"
+	// TypeBegin is a call that is about to run and may change something. It is
+	// on the disk before the call begins.
+	TypeBegin = "begin"
+	// TypeEnd is a call that has ended, or was refused. It is the whole of a call
+	// that has no begin.
+	TypeEnd = "end"
+	// TypeNote is what happened to the log itself.
+	TypeNote = "note"
+	// TypeConfig is the configuration of the daemon from here on.
+	TypeConfig = "config"
+)
+
+// Record is one line of the log. Beside the first members each type uses one or
+// two of the others.
+type Record struct {
+	// N counts from 1 over all segments.
+	N uint64 `json:"n"`
+	// Prev is the hash of the line before: its SHA-256 in hexadecimal, without the
+	// line break. It is of 64 zeros in the first record of all.
+	Prev string    `json:"prev"`
+	At   time.Time `json:"at"`
+	Type string    `json:"type"`
+	// Lost counts the records before this one that could not be written.
+	Lost uint64 `json:"lost,omitempty"`
+
+	Segment *Segment `json:"segment,omitempty"`
+	Call    *Call    `json:"call,omitempty"`
+	End     *End     `json:"end,omitempty"`
+	Note    *Note    `json:"note,omitempty"`
+	Config  *Config  `json:"config,omitempty"`
+}
+
+// Segment is what the first record of a segment says.
+type Segment struct {
+	Version int    `json:"version"`
+	Number  uint64 `json:"number"`
+}
+
+// The kinds of a Note.
+const (
+	// NoteOpened: a daemon opened the log, and nothing was amiss but, it may be,
+	// a last record that was not whole.
+	NoteOpened = "opened"
+	// NoteMissing: records that the head knew, or the head itself, were not there
+	// when the log was opened.
+	NoteMissing = "missing"
+	// NotePruned: the segments before First were removed, as old or too many.
+	NotePruned = "pruned"
+	// NoteOff and NoteOn: an operator turned the log off, and on again.
+	NoteOff = "off"
+	NoteOn  = "on"
+	// NoteClosed: the daemon was stopped.
+	NoteClosed = "closed"
+)
+
+// Note is what happened to the log itself.
+type Note struct {
+	Kind string `json:"kind"`
+	Text string `json:"text,omitempty"`
+	// CutBytes and CutSHA256 are of a last record that was not whole and was cut
+	// off.
+	CutBytes  int64  `json:"cut_bytes,omitempty"`
+	CutSHA256 string `json:"cut_sha256,omitempty"`
+	// HeadN is the last record that the head knew, Synced the last that it knew to
+	// be on the disk, where records are missing. Restarted says that the machine
+	// itself was started anew since.
+	HeadN     uint64 `json:"head_n,omitempty"`
+	Synced    uint64 `json:"synced,omitempty"`
+	Restarted bool   `json:"restarted,omitempty"`
+	// First is the first segment that stays, and Hash the Prev of its first record.
+	First uint64 `json:"first,omitempty"`
+	Hash  string `json:"hash,omitempty"`
+}
+
+// Config is a configuration of the daemon, without what may be secret in it.
+type Config struct {
+	Digest  string          `json:"digest"`
+	File    string          `json:"file,omitempty"`
+	Version string          `json:"version,omitempty"` // the daemon's own
+	Values  json.RawMessage `json:"values"`
+}
+
+// The effects of a Call.
+const (
+	Allow = "allow"
+	Deny  = "deny"
+	// Failed: the call was refused, or failed, before it was decided.
+	Failed = "error"
+)
+
+// Call is what is known of a call before it runs. Everything that its caller
+// wrote is masked and bounded.
+type Call struct {
+	Execution string `json:"execution"`
+	Session   string `json:"session,omitempty"`
+	Kind      string `json:"kind,omitempty"`
+	Trace     string `json:"trace,omitempty"`
+	// TraceID and CallerInfo are what the caller says of itself.
+	TraceID    string   `json:"trace_id,omitempty"`
+	CallerInfo string   `json:"caller_info,omitempty"`
+	Identity   Identity `json:"identity"`
+	// Socket is the daemon's socket that the call came over; empty is the first.
+	Socket string `json:"socket,omitempty"`
+
+	// Tool is what the caller named, Source the tool of tools.d that brings it,
+	// where that has another name.
+	Tool     string   `json:"tool"`
+	Source   string   `json:"source,omitempty"`
+	Version  string   `json:"version,omitempty"`
+	Policies []Module `json:"policies,omitempty"`
+	// Runner is the module or the binary that runs; of a binary the digest is not
+	// known.
+	Runner *Module `json:"runner,omitempty"`
+	// Config is the digest of the configuration in force: see TypeConfig.
+	Config string `json:"config,omitempty"`
+
+	Args    []string        `json:"args,omitempty"`
+	Payload json.RawMessage `json:"payload,omitempty"`
+	// Stdin is how many bytes of input came with the request.
+	Stdin int      `json:"stdin,omitempty"`
+	Env   []string `json:"env,omitempty"` // names
+	Cwd   string   `json:"cwd,omitempty"`
+	Key   string   `json:"key,omitempty"`
+	// Withheld is why Args and Payload are not here, but how many arguments there
+	// were and how many bytes they had.
+	Withheld string `json:"withheld,omitempty"`
+	ArgCount int    `json:"arg_count,omitempty"`
+	ArgBytes int    `json:"arg_bytes,omitempty"`
+	// Reduced names the members that are not whole.
+	Reduced []string `json:"reduced,omitempty"`
+
+	Effect string `json:"effect"`
+	Rule   string `json:"rule,omitempty"`
+	// Asked has what each policy was asked and what it answered, in turn.
+	Asked []Asked `json:"asked,omitempty"`
+	// Runs is what runs, of a call that was allowed.
+	Runs *Runs `json:"runs,omitempty"`
+	// Replaces is the number of an earlier begin of the same call, which runs
+	// otherwise now: the tool that a module brings had moved.
+	Replaces uint64 `json:"replaces,omitempty"`
+}
+
+// Identity is who called.
+type Identity struct {
+	// ID is the opaque name that sessions, policies and the daemon's log have.
+	ID      string `json:"id,omitempty"`
+	Subject string `json:"subject,omitempty"`
+	Issuer  string `json:"issuer,omitempty"`
+	UID     uint32 `json:"uid"`
+	// PID is 0 where it is not known.
+	PID      int               `json:"pid,omitempty"`
+	ReadOnly bool              `json:"read_only,omitempty"`
+	Claims   map[string]string `json:"claims,omitempty"` // that the tool was shown
+}
+
+// Module is a file that decides or runs.
+type Module struct {
+	File   string `json:"file"`
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// Asked is what one policy was asked, and what it answered.
+type Asked struct {
+	Module
+	At time.Time `json:"at"`
+	// Input is what its export restrict was given. InputBytes is how long that
+	// was, and InputSHA256 its digest, both with secrets masked; Masked says that
+	// there were some, Reduced which members are not whole.
+	Input       json.RawMessage `json:"input,omitempty"`
+	InputBytes  int             `json:"input_bytes"`
+	InputSHA256 string          `json:"input_sha256"`
+	Masked      bool            `json:"masked,omitempty"`
+	Reduced     []string        `json:"reduced,omitempty"`
+	// Vars are the answers of var_get, in turn.
+	Vars []Var `json:"vars,omitempty"`
+	// Decision is what it answered, Error why that was no decision.
+	Decision json.RawMessage `json:"decision,omitempty"`
+	Error    string          `json:"error,omitempty"`
+}
+
+// Var is one answer of var_get. SHA256 is empty where there was no such variable.
+type Var struct {
+	Name   string `json:"name"`
+	Bytes  int    `json:"bytes,omitempty"`
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// Runs is what runs, exactly. Changed names what the policies made of the request:
+// args, env, stdin, stdin_wanted, mutating, idempotent, key, timeout, shell.
+type Runs struct {
+	Changed []string `json:"changed,omitempty"`
+	// Args are here where they are other than those of the call.
+	Args       []string `json:"args,omitempty"`
+	Env        []string `json:"env,omitempty"` // names
+	Stdin      int      `json:"stdin,omitempty"`
+	Mutating   bool     `json:"mutating"`
+	Idempotent bool     `json:"idempotent,omitempty"`
+	Key        string   `json:"key,omitempty"`
+	TimeoutMS  int64    `json:"timeout_ms,omitempty"`
+	Shell      bool     `json:"shell,omitempty"`
+	ShellLines []string `json:"shell_lines,omitempty"`
+}
+
+// End is what came of a call.
+type End struct {
+	// Begin is the number of the call's begin; 0 where it has none.
+	Begin     uint64 `json:"begin,omitempty"`
+	Execution string `json:"execution,omitempty"`
+	Status    string `json:"status"`
+	Code      string `json:"code,omitempty"`
+	Message   string `json:"message,omitempty"`
+	ExitCode  int    `json:"exit_code"`
+	// Ran says that the tool itself answered.
+	Ran        bool  `json:"ran,omitempty"`
+	Attempts   int   `json:"attempts,omitempty"`
+	DurationMS int64 `json:"duration_ms"`
+	BytesIn    int64 `json:"bytes_in,omitempty"`
+	BytesOut   int64 `json:"bytes_out,omitempty"`
+	FromCache  bool  `json:"from_cache,omitempty"`
+	Truncated  bool  `json:"truncated,omitempty"`
+	// Programs are those that a binary executed, or was refused.
+	Programs []Program `json:"programs,omitempty"`
+}
+
+// Program is a program that was executed so many times, or refused.
+type Program struct {
+	Path    string `json:"path"`
+	Refused string `json:"refused,omitempty"`
+	Times   int    `json:"times"`
+}
+
+// hash is that of one line, without its line break.
+type hash [sha256.Size]byte
+
+func (h hash) String() string { return hex.EncodeToString(h[:]) }
+
+func hashOf(line []byte) hash { return sha256.Sum256(bytes.TrimSuffix(line, []byte("\n"))) }
+
+// encode appends r as a line to b.
+func (r *Record) encode(b *bytes.Buffer) error {
+	from := b.Len()
+	e := json.NewEncoder(b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(r)
+	if err == nil && b.Len()-from <= MaxLine {
+		return nil
+	}
+	b.Truncate(from)
+	if err == nil {
+		err = errTooLong
+	}
+	return err
+}
+
+var errTooLong = errors.New("the record is too long")
+
+// fit makes r smaller, one part at a time, until encode takes it.
+func (r *Record) fit(b *bytes.Buffer) error {
+	err := r.encode(b)
+	if !errors.Is(err, errTooLong) {
+		return err
+	}
+	var steps []func()
+	if c := r.Call; c != nil {
+		small := *c
+		small.Reduced = append([]string{}, c.Reduced...)
+		r.Call = &small
+		drop := func(name string, f func()) {
+			steps = append(steps, func() { f(); small.Reduced = append(small.Reduced, name) })
+		}
+		drop("asked", func() {
+			small.Asked = append([]Asked{}, c.Asked...)
+			for i := range small.Asked {
+				small.Asked[i].Input, small.Asked[i].Vars = nil, nil
+			}
+		})
+		drop("asked.decision", func() {
+			for i := range small.Asked {
+				small.Asked[i].Decision, small.Asked[i].Error = nil, ""
+			}
+		})
+		drop("payload", func() { small.Payload = nil })
+		drop("runs", func() {
+			if c.Runs != nil {
+				small.Runs = &Runs{Mutating: c.Runs.Mutating, Idempotent: c.Runs.Idempotent, Changed: c.Runs.Changed, Shell: c.Runs.Shell}
+			}
+		})
+		drop("args", func() { small.Args, small.Env, small.Identity.Claims = nil, nil, nil })
+	}
+	if e := r.End; e != nil {
+		steps = append(steps, func() { small := *e; small.Programs, small.Message = nil, ""; r.End = &small })
+	}
+	for _, step := range steps {
+		step()
+		if err = r.encode(b); !errors.Is(err, errTooLong) {
+			return err
+		}
+	}
+	return err
+}
+
+// decode reads one line, without its line break.
+func decode(line []byte) (*Record, error) {
+	var r Record
+	if err := strictjson.UnmarshalLenient(line, &r); err != nil {
+		return nil, err
+	}
+	if r.N == 0 || r.Type == "" || len(r.Prev) != 2*sha256.Size {
+		return nil, fmt.Errorf("it is JSON, and no record of an audit log")
+	}
+	return &r, nil
+}

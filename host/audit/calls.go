@@ -1,0 +1,113 @@
+package audit
+
+import (
+	"slices"
+	"time"
+)
+
+// Entry is one call as its records tell it.
+type Entry struct {
+	// N is the number of its first record, EndN that of its end; 0 where there is
+	// none.
+	N    uint64    `json:"n"`
+	EndN uint64    `json:"end_n,omitempty"`
+	At   time.Time `json:"at"`
+	Call *Call     `json:"call"`
+	// End is nil for a call that runs, or that the end of its daemon cut off.
+	End *End `json:"end,omitempty"`
+
+	dropped bool
+	settled  bool
+}
+
+// Query asks for calls.
+type Query struct {
+	// Since and Until bound when a call began, as far as they are not zero.
+	Since, Until time.Time
+	// Match picks; nil takes all.
+	Match func(*Entry) bool
+	// Limit is how many there are at most, the newest unless Oldest; 0 is all.
+	Limit  int
+	Oldest bool
+	// Whole keeps what policies were asked and answered, which is most of a record.
+	Whole bool
+}
+
+// Calls answers q from the log in dir, the oldest first.
+func Calls(dir string, q Query) ([]*Entry, error) {
+	var list []*Entry
+	begun := map[uint64]*Entry{} // without an end yet
+	settled := 0
+	settle := func(e *Entry) {
+		delete(begun, e.N)
+		e.settled = true
+		settled++
+		if e.dropped || q.Match != nil && !q.Match(e) {
+			e.dropped = true // so that it is left out below
+			settled--
+		}
+		if q.Limit > 0 && !q.Oldest && settled > 2*q.Limit+64 {
+			list, settled = newest(list, q.Limit)
+		}
+	}
+	err := Read(dir, q.Since, func(_ Position, r *Record, _ []byte) bool {
+		late := !q.Until.IsZero() && r.At.After(q.Until)
+		full := q.Oldest && q.Limit > 0 && settled >= q.Limit
+		switch {
+		case r.Type == TypeBegin && r.Call != nil && !late && !full:
+			e := &Entry{N: r.N, At: r.At, Call: r.Call}
+			if was := begun[r.Call.Replaces]; was != nil {
+				e.At, was.dropped = was.At, true
+				settle(was)
+			}
+			list = append(list, e)
+			begun[r.N] = e
+		case r.Type == TypeEnd && r.End != nil && r.End.Begin != 0:
+			if e := begun[r.End.Begin]; e != nil {
+				e.EndN, e.End = r.N, r.End
+				settle(e)
+			}
+		case r.Type == TypeEnd && r.End != nil && r.Call != nil && !late && !full:
+			began := r.At.Add(-time.Duration(r.End.DurationMS) * time.Millisecond)
+			e := &Entry{N: r.N, EndN: r.N, At: began, Call: r.Call, End: r.End}
+			list = append(list, e)
+			settle(e)
+		}
+		if !q.Whole && r.Call != nil {
+			for i := range r.Call.Asked {
+				a := &r.Call.Asked[i]
+				a.Input, a.Decision, a.Vars = nil, nil, nil
+			}
+		}
+		return !(late || full) || len(begun) > 0
+	})
+	for _, e := range begun {
+		settle(e)
+	}
+	list = slices.DeleteFunc(list, func(e *Entry) bool { return e.dropped })
+	if n := len(list); q.Limit > 0 && n > q.Limit {
+		if q.Oldest {
+			list = list[:q.Limit]
+		} else {
+			list = list[n-q.Limit:]
+		}
+	}
+	return list, err
+}
+
+// newest is list without all but the newest of those that are settled.
+func newest(list []*Entry, keep int) ([]*Entry, int) {
+	var out []*Entry
+	kept := 0
+	for _, e := range slices.Backward(list) {
+		if e.settled && (e.dropped || kept == keep) {
+			continue
+		}
+		if e.settled {
+			kept++
+		}
+		out = append(out, e)
+	}
+	slices.Reverse(out)
+	return out, kept
+}

@@ -1,0 +1,234 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Options are what an operator says of a log.
+type Options struct {
+	// On: without it nothing is written, and no record is asked for.
+	On bool
+	// MaxBytes bounds all segments together, MaxAge each: those that are over
+	// go, the oldest first, but never the one that is written.
+	MaxBytes int64
+	MaxAge   time.Duration
+}
+
+const (
+	// maxSegment and minSegment bound the size in bytes at which a segment is
+	// followed by the next: an eighth of what all may have.
+	maxSegment = 64 << 20
+	minSegment = 64 << 10
+	// segmentAge is after how long it is, whatever its size, so that what is too
+	// old can go.
+	segmentAge = 24 * time.Hour
+	// tidyEvery is how often a log that nothing is written to looks for that.
+	tidyEvery = time.Hour
+	// maxBatch is how many bytes of records one write, and one sync, takes along.
+	maxBatch = 1 << 20
+	// maxQueue and maxQueueBytes bound the records that wait for the disk. Those
+	// that need no sync are lost beyond it, and counted.
+	maxQueue      = 1 << 16
+	maxQueueBytes = 64 << 20
+)
+
+// Log writes one log. It is safe for concurrent use. A nil Log is one that is off.
+type Log struct {
+	dir  string
+	log  *slog.Logger
+	wake chan struct{} // has room for one
+	done chan struct{} // closed when the writer has ended
+
+	mu     sync.Mutex // guards what follows
+	opts   Options
+	queue  []*entry
+	bytes  int // in queue, as its entries say
+	closed bool
+	lost   uint64 // records that found no room in the queue
+
+	// The rest belongs to the writer, and to Open and Close.
+	w writer
+}
+
+// entry is a record that waits to be written.
+type entry struct {
+	make func() *Record
+	size int
+	sync bool
+	done chan error // has room for one; nil where nobody waits
+	set  *Options   // in place of a record
+
+	// What the writer found out; others read it once done has answered.
+	n   uint64
+	err error
+}
+
+// Open opens the log in the folder dir, which is made where it is not there, and
+// writes down how it was found. Close gives it back.
+func Open(dir string, o Options, log *slog.Logger) (*Log, error) {
+	l := &Log{dir: dir, log: log, opts: o, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	l.w = writer{dir: dir, opts: o, log: log}
+	if o.On {
+		if err := l.w.open(); err != nil {
+			l.w.close()
+			return nil, fmt.Errorf("open the audit log: %w; mend %s, or turn it off with audit.mode in toold.json", err, dir)
+		}
+		l.w.tidy()
+	}
+	go l.run()
+	return l, nil
+}
+
+// Add has the record that make answers written soon, without a sync. make is
+// called once or never, later and in another goroutine: what it refers to must
+// not change any more, and is about size bytes. A record that cannot be written
+// is counted by the next one that can.
+func (l *Log) Add(size int, make func() *Record) { l.enqueue(&entry{make: make, size: size}) }
+
+// AddSync has the record that make answers written, and returns its number when
+// it is on the disk; 0 where the log is off. Those that come while a sync runs
+// share the next one. Where ctx ends first, its cause is the error, and the record
+// may be written yet.
+func (l *Log) AddSync(ctx context.Context, size int, make func() *Record) (n uint64, err error) {
+	e := &entry{make: make, size: size, sync: true, done: newDone()}
+	if !l.enqueue(e) {
+		return 0, nil
+	}
+	select {
+	case err := <-e.done:
+		return e.n, err
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+func newDone() chan error { return make(chan error, 1) }
+
+var errClosed = errors.New("it is closed")
+
+// On reports whether records are wanted.
+func (l *Log) On() bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.opts.On
+}
+
+// enqueue is false where the log is off.
+func (l *Log) enqueue(e *entry) bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case !l.opts.On:
+		return false
+	case l.closed && e.sync:
+		e.done <- errClosed
+		return true
+	case l.closed:
+		return true
+	case !e.sync && (len(l.queue) >= maxQueue || l.bytes+e.size > maxQueueBytes):
+		l.lost++
+		return true
+	}
+	l.queue = append(l.queue, e)
+	l.bytes += e.size
+	if len(l.queue) == 1 {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+	return true
+}
+
+// Set changes what an operator says of the log, which writes down that it is
+// turned off or on. On an error nothing has changed.
+func (l *Log) Set(o Options) error {
+	l.mu.Lock()
+	was := l.opts
+	l.mu.Unlock()
+	if was == o {
+		return nil
+	}
+	// The writer does it, in its turn: what was asked for before is written as it
+	// was asked for.
+	e := &entry{set: &o, done: newDone()}
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return errClosed
+	}
+	l.queue = append(l.queue, e)
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	l.mu.Unlock()
+	if err := <-e.done; err != nil {
+		return fmt.Errorf("open the audit log: %w; mend %s, or leave it off", err, l.dir)
+	}
+	l.mu.Lock()
+	l.opts = o
+	l.mu.Unlock()
+	return nil
+}
+
+// Close writes what was asked for and closes the log. A second call does nothing.
+func (l *Log) Close() error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		<-l.done
+		return nil
+	}
+	l.closed = true
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	<-l.done
+	var err error
+	if l.w.opts.On {
+		err = l.w.note(&Note{Kind: NoteClosed})
+	}
+	return errors.Join(err, l.w.close())
+}
+
+// run is the writer.
+func (l *Log) run() {
+	defer close(l.done)
+	tick := time.NewTicker(tidyEvery)
+	defer tick.Stop()
+	for {
+		l.mu.Lock()
+		batch, lost, closed := l.queue, l.lost, l.closed
+		l.queue, l.bytes, l.lost = nil, 0, 0
+		l.mu.Unlock()
+		for len(batch) > 0 {
+			l.w.lost += lost
+			batch, lost = batch[l.w.commit(batch):], 0
+		}
+		if closed {
+			return // nothing comes after that
+		}
+		select {
+		case <-l.wake:
+		case <-tick.C:
+			l.w.tidy()
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// Report is what Verify found of a log that holds.
+type Report struct {
+	Segments int    `json:"segments"`
+	Records  uint64 `json:"records"`
+	// First and Last are the numbers of the first and the last record, From and To
+	// their times.
+	First uint64    `json:"first,omitempty"`
+	Last  uint64    `json:"last,omitempty"`
+	From  time.Time `json:"from,omitzero"`
+	To    time.Time `json:"to,omitzero"`
+	// Hash is that of the last record. Kept elsewhere, it finds later whether
+	// anything up to there was made anew.
+	Hash string `json:"hash,omitempty"`
+	// Pruned is how many segments were removed as old or too many, as the log
+	// says.
+	Pruned uint64 `json:"pruned,omitempty"`
+	// Lost counts records that could not be written, as the log says, or that the
+	// end of the machine took before they were on the disk.
+	Lost uint64 `json:"lost,omitempty"`
+}
+
+// Break is the first place where a log does not hold.
+type Break struct {
+	// File is the segment, or the head; Offset is where in it the line begins.
+	File   string `json:"file"`
+	Offset int64  `json:"offset"`
+	// Record is the number that the record there has, or should have; 0 where
+	// that is not known.
+	Record uint64 `json:"record,omitempty"`
+	Reason string `json:"reason"`
+}
+
+func (b *Break) Error() string {
+	return fmt.Sprintf("%s, byte %d (record %d): %s", b.File, b.Offset, b.Record, b.Reason)
+}
+
+// Anchor is a record that is known from elsewhere.
+type Anchor struct {
+	N    uint64
+	Hash string
+}
+
+// settle is how long a log that is being written may take to be seen as whole: its
+// last record and its head are written one after the other.
+const settle = 2 * time.Second
+
+// Verify checks the whole log in dir: each line, each hash, each number, the order
+// of the segments, and that the log ends where its head says. With an anchor it
+// also checks that this record is there and is that one. The error is a *Break
+// where the log does not hold. A log that is being written may be checked.
+func Verify(dir string, anchor *Anchor) (Report, error) {
+	end := time.Now().Add(settle)
+	for try := 0; ; try++ {
+		report, err := verify(dir, anchor)
+		b, broken := errors.AsType[*growing](err)
+		if !broken {
+			return report, err
+		}
+		if try > 2 && time.Now().After(end) {
+			return report, b.Break
+		}
+		time.Sleep(settle / 100)
+	}
+}
+
+// growing is a Break that may be no more than a record that is being written, or a
+// segment that was removed meanwhile.
+type growing struct{ *Break }
+
+// verifying is one pass over a log.
+type verifying struct {
+	dir    string
+	report Report
+	anchor *Anchor
+
+	segment uint64 // which is read
+	n       uint64 // the last record
+	last    hash
+	// begins has what the oldest segment's first record says comes before it.
+	begins struct {
+		segment uint64
+		prev    string
+	}
+	pruned *Note // the last of its kind
+	headAt bool  // the record that the head knows was met
+	head   *head
+}
+
+func verify(dir string, anchor *Anchor) (Report, error) {
+	v := &verifying{dir: dir, anchor: anchor}
+	var err error
+	v.head, err = readHead(dir)
+	headErr := err
+	list, err := segments(dir)
+	if err != nil {
+		return v.report, fmt.Errorf("read the audit log: %w", err)
+	}
+	if len(list) == 0 && errors.Is(headErr, fs.ErrNotExist) {
+		if anchor != nil {
+			return v.report, &Break{File: dir, Reason: fmt.Sprintf("there is no record %d", anchor.N)}
+		}
+		return v.report, nil // nothing was written yet
+	}
+	if headErr != nil {
+		return v.report, &Break{File: headPath(dir), Reason: "the head cannot be read, so nobody knows how far the log went: " + headErr.Error()}
+	}
+	for i, s := range list {
+		if i > 0 && s.number != list[i-1].number+1 {
+			return v.report, growing{&Break{File: segmentPath(dir, list[i-1].number+1), Record: v.n + 1, Reason: "the segment is missing"}}.orNil()
+		}
+		if err := v.read(s.number, i == len(list)-1); err != nil {
+			return v.report, err
+		}
+	}
+	v.report.Segments = len(list)
+	return v.report, v.end(list)
+}
+
+func (g growing) orNil() error { return &g }
+
+// broken is a Break at one line.
+func (v *verifying) broken(at int64, n uint64, format string, a ...any) *Break {
+	return &Break{File: segmentPath(v.dir, v.segment), Offset: at, Record: n, Reason: fmt.Sprintf(format, a...)}
+}
+
+func (v *verifying) read(number uint64, newest bool) error {
+	v.segment = number
+	f, err := openSegment(v.dir, number)
+	if err != nil {
+		b := v.broken(0, v.n+1, "the segment cannot be read: %v", err)
+		if errors.Is(err, os.ErrNotExist) {
+			return &growing{b}
+		}
+		return b
+	}
+	defer f.Close()
+	in := newLines(f)
+	for first := true; ; first = false {
+		line, at, err := in.next()
+		if bad, ok := errors.AsType[errLine](err); ok {
+			b := v.broken(at, v.n+1, "%v", bad)
+			if bad.torn && newest {
+				b.Reason += ": the daemon was killed while it wrote, and cuts it off when it starts next, or somebody cut it"
+				return &growing{b}
+			}
+			return b
+		}
+		if err == io.EOF && first {
+			b := v.broken(0, v.n+1, "the segment is empty")
+			if newest {
+				return &growing{b}
+			}
+			return b
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", segmentPath(v.dir, number), err)
+		}
+		if err := v.line(line, at, first); err != nil {
+			return err
+		}
+	}
+}
+
+// line checks one line and takes what it says.
+func (v *verifying) line(line []byte, at int64, first bool) error {
+	r, err := decode(line)
+	if err != nil {
+		return v.broken(at, v.n+1, "the line is no record: %v", err)
+	}
+	begun := v.report.Records > 0
+	switch {
+	case begun && r.N != v.n+1:
+		return v.broken(at, v.n+1, "record %d follows record %d", r.N, v.n)
+	case begun && r.Prev != v.last.String():
+		return v.broken(at, r.N, "it follows another record %d than the one before it: that one was changed, or this one put here", v.n)
+	case first != (r.Type == TypeSegment):
+		return v.broken(at, r.N, "a segment begins with a record of type %q, and no other is one", TypeSegment)
+	case first && (r.Segment == nil || r.Segment.Number != v.segment):
+		return v.broken(at, r.N, "the segment is another's: it was renamed")
+	}
+	if !begun {
+		v.report.First, v.report.From = r.N, r.At
+		v.begins.segment, v.begins.prev = v.segment, r.Prev
+	}
+	v.n, v.last = r.N, hashOf(line)
+	v.report.Records++
+	v.report.Last, v.report.To, v.report.Hash = r.N, r.At, v.last.String()
+	v.report.Lost += r.Lost
+	if h := v.head; r.N == h.N {
+		if v.headAt = v.last.String() == h.Hash; !v.headAt {
+			return v.broken(at, r.N, "it is another record than the head knows")
+		}
+	}
+	if a := v.anchor; a != nil && r.N == a.N && a.Hash != v.last.String() {
+		return v.broken(at, r.N, "it is another record than the anchor: the log was made anew")
+	}
+	if r.Type == TypeNote && r.Note != nil {
+		return v.note(r.Note, at, r.N)
+	}
+	return nil
+}
+
+// note takes what a record says of the log itself.
+func (v *verifying) note(n *Note, at int64, number uint64) error {
+	switch n.Kind {
+	case NotePruned:
+		v.pruned = n
+	case NoteMissing:
+		// What was not on the disk may go with the machine. All else was taken.
+		if n.Restarted && n.HeadN > 0 && n.Synced < number && n.HeadN >= number {
+			v.report.Lost += n.HeadN - number + 1
+			return nil
+		}
+		return v.broken(at, number, "records before it were missing when the daemon started: %s", n.Text)
+	}
+	return nil
+}
+
+// end checks both ends.
+func (v *verifying) end(list []segmentFile) error {
+	if v.begins.segment > 1 {
+		p := v.pruned
+		if p == nil || p.First < v.begins.segment || p.First == v.begins.segment && p.Hash != v.begins.prev {
+			return &Break{File: segmentPath(v.dir, v.begins.segment-1), Record: v.report.First, Reason: "the segments before are missing, and no record says that they were removed as old"}
+		}
+		v.report.Pruned = v.begins.segment - 1
+	} else if v.report.Records > 0 && (v.report.First != 1 || v.begins.prev != hash{}.String()) {
+		return &Break{File: segmentPath(v.dir, 1), Record: v.report.First, Reason: "it is not the beginning of a log: records before it are missing"}
+	}
+	if a := v.anchor; a != nil && a.N > v.n {
+		return &Break{File: v.dir, Record: a.N, Reason: fmt.Sprintf("the log ends with record %d, before the anchor", v.n)}
+	} else if a != nil && v.report.Records > 0 && a.N < v.report.First {
+		return &Break{File: v.dir, Record: a.N, Reason: "the anchor is older than what is kept of the log; take a newer one"}
+	}
+	now, err := readHead(v.dir)
+	if err == nil && *now != *v.head && v.headAt && now.N >= v.n {
+		return nil // it grows, and what was read of it is not its end
+	}
+	switch h := v.head; {
+	case !v.headAt:
+		return &growing{&Break{File: headPath(v.dir), Record: h.N, Reason: fmt.Sprintf("the log ends with record %d, and the head knows record %d: its end was cut off", v.n, h.N)}}
+	case h.N < v.n:
+		return &growing{&Break{File: headPath(v.dir), Record: h.N + 1, Reason: fmt.Sprintf("the log ends with record %d, and the head knows none after %d: records were put there, or the daemon was killed and has not started since", v.n, h.N)}}
+	case len(list) > 0 && h.Segment != list[len(list)-1].number:
+		return &growing{&Break{File: headPath(v.dir), Record: h.N, Reason: fmt.Sprintf("the newest segment is %d, and the head knows %d", list[len(list)-1].number, h.Segment)}}
+	}
+	return nil
+}

@@ -1,0 +1,558 @@
+package audit
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// writer is what a log is written with. One goroutine at a time has it.
+type writer struct {
+	dir  string
+	opts Options
+	log  *slog.Logger
+
+	file   *os.File // the newest segment; nil where the log has to be opened first
+	head   *os.File
+	number uint64        // of the newest segment
+	size   int64         // of it
+	began  time.Time     // when it was
+	older  []segmentFile // those before it, the oldest first
+
+	n, synced uint64 // the last record, and the last that is on the disk
+	last      hash   // of the last record
+	lost      uint64 // records since that could not be written
+	failing   bool
+	buf       bytes.Buffer
+}
+
+// commit writes as many of batch as one write takes along, and answers those who
+// wait. It returns how many these were.
+func (w *writer) commit(batch []*entry) (taken int) {
+	if e := batch[0]; e.set != nil {
+		e.done <- w.set(*e.set)
+		return 1
+	}
+	var err error
+	if w.opts.On {
+		err = w.prepare()
+	}
+	n, last := w.n, w.last
+	w.buf.Reset()
+	sync, written := false, 0
+	for taken < len(batch) && batch[taken].set == nil && w.buf.Len() < maxBatch {
+		e := batch[taken]
+		taken++
+		if err != nil || !w.opts.On {
+			continue
+		}
+		var r *Record
+		if r, e.err = e.record(); e.err == nil {
+			e.err = w.add(r)
+		}
+		if e.err != nil {
+			w.lost++
+			continue
+		}
+		e.n = r.N
+		written++
+		sync = sync || e.sync
+	}
+	there := false
+	if err == nil && written > 0 {
+		if there, err = w.flush(sync); !there {
+			w.n, w.last = n, last
+		}
+	}
+	switch {
+	case there:
+		w.lost = 0
+	case err != nil:
+		w.lost += uint64(taken)
+	}
+	w.say(err)
+	for _, e := range batch[:taken] {
+		if e.done != nil {
+			e.done <- errors.Join(e.err, err)
+		}
+	}
+	return taken
+}
+
+// say logs that the log fails, and that it does no more.
+func (w *writer) say(err error) {
+	switch {
+	case err != nil && !w.failing:
+		w.log.Error("the audit log cannot be written; no call that changes something is begun", "error", err.Error(), "folder", w.dir)
+	case err == nil && w.failing:
+		w.log.Warn("the audit log is written again", "folder", w.dir)
+	}
+	w.failing = err != nil
+}
+
+// record makes the record of e. What fails there fails that one alone.
+func (e *entry) record() (r *Record, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			r, err = nil, fmt.Errorf("describe the call: %v", v)
+		}
+	}()
+	return e.make(), nil
+}
+
+// add appends r to the buffer and to the chain.
+func (w *writer) add(r *Record) error {
+	from := w.buf.Len()
+	r.N, r.Prev = w.n+1, w.last.String()
+	r.At = r.At.UTC()
+	if from == 0 {
+		r.Lost = w.lost
+	}
+	if err := r.fit(&w.buf); err != nil {
+		return err
+	}
+	w.n, w.last = r.N, hashOf(w.buf.Bytes()[from:])
+	return nil
+}
+
+// flush writes the buffer, and the head after it. there reports whether its
+// records are in the log: all, or none. An error after that is for those who wait
+// for the disk.
+func (w *writer) flush(sync bool) (there bool, err error) {
+	k, err := w.file.Write(w.buf.Bytes())
+	if err != nil {
+		if k > 0 && w.file.Truncate(w.size) != nil {
+			w.close() // to be opened anew, which cuts it off
+		}
+		return false, err
+	}
+	w.size += int64(k)
+	if sync {
+		if err = fdatasync(w.file); err == nil {
+			w.synced = w.n
+		}
+	}
+	return true, errors.Join(err, w.writeHead())
+}
+
+// prepare sees to it that the newest segment is open, is still the file of its
+// name, and has room.
+func (w *writer) prepare() error {
+	if w.file == nil {
+		return w.open()
+	}
+	there, err := os.Lstat(w.file.Name())
+	if err == nil {
+		var fi os.FileInfo
+		if fi, err = w.file.Stat(); err == nil && !os.SameFile(there, fi) {
+			err = errors.New("another file stands in its place")
+		}
+	}
+	if err != nil {
+		w.log.Error("a segment of the audit log is gone; the next one goes on", "segment", w.file.Name(), "error", err.Error())
+		w.close()
+		return w.open()
+	}
+	if w.size < w.limit() && time.Since(w.began) < segmentAge {
+		return nil
+	}
+	if err := w.roll(); err != nil {
+		return err
+	}
+	w.prune()
+	return nil
+}
+
+// limit is the size at which the next segment is begun.
+func (w *writer) limit() int64 { return min(max(w.opts.MaxBytes/8, minSegment), maxSegment) }
+
+// roll begins the next segment.
+func (w *writer) roll() error {
+	if w.file != nil {
+		// The next one says that this one is whole.
+		if err := fdatasync(w.file); err != nil {
+			return err
+		}
+		w.synced = w.n
+	}
+	next := w.number + 1
+	f, err := os.OpenFile(segmentPath(w.dir, next), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	if w.file != nil {
+		w.older = append(w.older, segmentFile{w.number, w.size})
+		w.file.Close()
+	}
+	w.file, w.number, w.size = f, next, 0
+	return w.beginSegment()
+}
+
+// beginSegment writes the first record of an empty segment.
+func (w *writer) beginSegment() error {
+	w.began = time.Now()
+	n, last := w.n, w.last
+	w.buf.Reset()
+	r := &Record{At: w.began, Type: TypeSegment, Segment: &Segment{Version, w.number}}
+	err := w.add(r)
+	if err == nil {
+		if _, err = w.flush(true); err == nil {
+			err = errors.Join(w.head.Sync(), syncDir(w.dir))
+		}
+	}
+	if err != nil {
+		w.n, w.last = n, last
+		w.close() // what there is of it is found, or cut off, when it is opened
+	}
+	return err
+}
+
+// note writes what happened to the log, to the disk.
+func (w *writer) note(n *Note) error {
+	e := &entry{sync: true, done: make(chan error, 1), make: func() *Record { return &Record{At: time.Now(), Type: TypeNote, Note: n} }}
+	w.commit([]*entry{e})
+	return <-e.done
+}
+
+// set changes what an operator says.
+func (w *writer) set(o Options) error {
+	was := w.opts
+	switch {
+	case was.On && !o.On:
+		// Where it cannot be written any more, it can be turned off nevertheless.
+		w.note(&Note{Kind: NoteOff})
+		w.close()
+		w.failing = false
+	case !was.On && o.On:
+		w.opts = o
+		err := w.open()
+		if err == nil {
+			err = w.note(&Note{Kind: NoteOn})
+		}
+		if err != nil {
+			w.opts = was
+			w.close()
+			return err
+		}
+	}
+	w.opts = o
+	w.tidy()
+	return nil
+}
+
+// tidy begins a segment anew that is old, and removes what is too old or too much.
+func (w *writer) tidy() {
+	if !w.opts.On || w.file == nil {
+		return
+	}
+	if time.Since(w.began) >= segmentAge {
+		if err := w.roll(); err != nil {
+			w.say(err)
+			return
+		}
+	}
+	w.prune()
+}
+
+// prune removes the oldest segments. That it will is in the log before.
+func (w *writer) prune() {
+	total := int64(0)
+	for _, s := range w.older {
+		total += s.size
+	}
+	gone := 0
+	for gone < len(w.older) {
+		s := w.older[gone]
+		if total+w.limit() > w.opts.MaxBytes {
+			total -= s.size
+			gone++
+			continue
+		}
+		// Its last record is as old as the first of the next segment, or older.
+		next := w.number
+		if gone+1 < len(w.older) {
+			next = w.older[gone+1].number
+		}
+		r, _, err := firstRecord(segmentPath(w.dir, next))
+		if err != nil || time.Since(r.At) < w.opts.MaxAge {
+			break
+		}
+		total -= s.size
+		gone++
+	}
+	if gone == 0 {
+		return
+	}
+	first := w.number
+	if gone < len(w.older) {
+		first = w.older[gone].number
+	}
+	stays, _, err := firstRecord(segmentPath(w.dir, first))
+	if err == nil {
+		err = w.note(&Note{Kind: NotePruned, First: first, Hash: stays.Prev,
+			Text: fmt.Sprintf("segments %d to %d were removed: they are over max_bytes or max_age_days", w.older[0].number, w.older[gone-1].number)})
+	}
+	if err != nil {
+		w.log.Error("old segments of the audit log stay", "error", err.Error(), "folder", w.dir)
+		return
+	}
+	for _, s := range w.older[:gone] {
+		if err := os.Remove(segmentPath(w.dir, s.number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.log.Error("an old segment of the audit log stays", "error", err.Error())
+		}
+	}
+	w.older = append([]segmentFile(nil), w.older[gone:]...)
+}
+
+// open finds the end of the log, or makes one, cuts a last record off that is not
+// whole, and writes down how it was found. What the writer knows of the chain
+// counts before what it finds: a log that changed under a daemon does not go on as
+// if it had been so.
+func (w *writer) open() error {
+	w.close()
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(w.dir, 0o700); err != nil {
+		return err
+	}
+	list, err := segments(w.dir)
+	if err != nil {
+		return err
+	}
+	h, headErr := readHead(w.dir)
+	known := w.n > 0
+	was := head{N: w.n, Synced: w.synced, Hash: w.last.String(), Segment: w.number, Boot: bootID()}
+	if !known && headErr == nil {
+		was = *h
+	}
+	found := &Note{Kind: NoteOpened}
+	n, last, err := w.findEnd(list, found)
+	if err != nil {
+		return err
+	}
+	missing := func(format string, a ...any) {
+		found.Kind, found.Text = NoteMissing, fmt.Sprintf(format, a...)
+		found.HeadN, found.Synced, found.Restarted = was.N, was.Synced, was.Boot != bootID()
+	}
+	switch {
+	case !known && headErr != nil && (len(list) > 0 || !errors.Is(headErr, fs.ErrNotExist)):
+		missing("the head cannot be read: %v", headErr)
+	case was.N > n:
+		missing("the log ends with record %d, and the head knew record %d", n, was.N)
+	case was.N == n && n > 0 && was.Hash != last.String():
+		missing("record %d is another one than the head knew", n)
+	}
+	w.n, w.last = n, last
+	if len(list) == 0 && was.N > 0 { // all of it is gone: the numbers go on
+		w.n, w.number = was.N, was.Segment
+		if b, err := hex.DecodeString(was.Hash); err == nil && len(b) == len(w.last) {
+			w.last = hash(b)
+		}
+	}
+	w.older = list
+	if w.file != nil {
+		w.older = list[: len(list)-1 : len(list)-1]
+	}
+	if w.head, err = os.OpenFile(headPath(w.dir), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600); err != nil {
+		return err
+	}
+	switch {
+	case w.file == nil:
+		err = w.roll()
+	case w.size == 0:
+		err = w.beginSegment()
+	}
+	if err != nil {
+		return err
+	}
+	w.buf.Reset()
+	// Not by commit, which prepares: it is that which prepares.
+	n, last = w.n, w.last
+	if err := w.add(&Record{At: time.Now(), Type: TypeNote, Note: found}); err != nil {
+		return err
+	}
+	there, err := w.flush(true)
+	if err == nil {
+		err = errors.Join(w.head.Sync(), syncDir(w.dir))
+	}
+	if err != nil {
+		if !there {
+			w.n, w.last = n, last
+		}
+		w.close()
+		return err
+	}
+	w.lost = 0
+	if found.Kind == NoteMissing {
+		w.log.Error("records of the audit log are missing", "reason", found.Text, "folder", w.dir)
+	}
+	return nil
+}
+
+// findEnd opens the newest of the segments, cuts off what follows its last record
+// and returns the end of the chain. Without a segment, or where the newest cannot
+// be used, it leaves none open, and number is the last that is taken.
+func (w *writer) findEnd(list []segmentFile, found *Note) (n uint64, last hash, err error) {
+	w.number = 0
+	for i := len(list) - 1; i >= 0; i-- {
+		s := list[i]
+		w.number = max(w.number, s.number)
+		path := segmentPath(w.dir, s.number)
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW, 0)
+		if err != nil {
+			return 0, hash{}, err
+		}
+		fi, err := f.Stat()
+		if err != nil || !fi.Mode().IsRegular() {
+			f.Close()
+			if err != nil {
+				return 0, hash{}, err
+			}
+			continue // a folder in its place: the next number is free
+		}
+		r, sum, end, err := lastRecord(f, fi.Size())
+		if err != nil {
+			f.Close()
+			return 0, hash{}, err
+		}
+		if i == len(list)-1 {
+			if err := w.cut(f, end, fi.Size(), found); err != nil {
+				f.Close()
+				return 0, hash{}, err
+			}
+			w.file, w.size = f, end
+			if first, _, err := firstRecord(path); err == nil {
+				w.began = first.At
+			}
+		} else {
+			f.Close()
+		}
+		if r != nil {
+			return r.N, sum, nil
+		}
+	}
+	return 0, hash{}, nil
+}
+
+// cut cuts off what follows the last record of a segment, and notes what it was.
+func (w *writer) cut(f *os.File, end, size int64, found *Note) error {
+	if end == size {
+		return nil
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, io.NewSectionReader(f, end, size-end)); err != nil {
+		return err
+	}
+	found.CutBytes, found.CutSHA256 = size-end, hex.EncodeToString(h.Sum(nil))
+	if err := f.Truncate(end); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// close closes the files. The chain stays known.
+func (w *writer) close() error {
+	var errs []error
+	for _, f := range []*os.File{w.file, w.head} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	w.file, w.head = nil, nil
+	return errors.Join(errs...)
+}
+
+// head is what the file of that name says: how far the log goes.
+type head struct {
+	Version int    `json:"version"`
+	Segment uint64 `json:"segment"`
+	N       uint64 `json:"n"`
+	Hash    string `json:"hash"`
+	// Synced is the last record that is on the disk; after it, the end of the
+	// machine may lose some.
+	Synced uint64 `json:"synced"`
+	// Boot tells one start of the machine from another; empty where that is not
+	// known.
+	Boot string `json:"boot,omitempty"`
+	// Sum is the SHA-256 of the others, as JSON.
+	Sum string `json:"sum"`
+}
+
+// headSize is that of the file: one sector, which a disk writes as a whole.
+const headSize = 512
+
+func (h head) encode() ([]byte, error) {
+	h.Sum = ""
+	b, err := json.Marshal(h)
+	if err != nil {
+		return nil, err
+	}
+	h.Sum = hashOf(b).String()
+	if b, err = json.Marshal(h); err != nil || len(b) >= headSize {
+		return nil, errors.Join(err, fs.ErrInvalid)
+	}
+	return append(append(b, bytes.Repeat([]byte(" "), headSize-1-len(b))...), '\n'), nil
+}
+
+func (w *writer) writeHead() error {
+	b, err := head{Version: Version, Segment: w.number, N: w.n, Hash: w.last.String(), Synced: w.synced, Boot: bootID()}.encode()
+	if err == nil {
+		_, err = w.head.WriteAt(b, 0)
+	}
+	return err
+}
+
+// readHead reads the head of the log in dir.
+func readHead(dir string) (*head, error) {
+	f, err := os.OpenFile(headPath(dir), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, headSize+1))
+	if err != nil {
+		return nil, err
+	}
+	return decodeHead(b)
+}
+
+// decodeHead takes a head only as encode writes it.
+func decodeHead(b []byte) (*head, error) {
+	var h head
+	if err := json.Unmarshal(b, &h); err != nil {
+		return nil, fmt.Errorf("it is damaged: %w", err)
+	}
+	if again, err := h.encode(); err != nil || !bytes.Equal(again, b) {
+		return nil, errors.New("it is damaged: its checksum is another's")
+	}
+	return &h, nil
+}
+
+func headPath(dir string) string { return filepath.Join(dir, "head") }
+
+func segmentPath(dir string, number uint64) string {
+	return filepath.Join(dir, fmt.Sprintf("%08d.log", number))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// bootID tells one start of the machine from another, where the system says.
+func bootID() string { return strings.TrimSpace(string(readBoot())) }

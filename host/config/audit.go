@@ -1,0 +1,61 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+)
+
+// AuditConfig says what is kept of who called what: see package audit. A reload
+// changes it.
+type AuditConfig struct {
+	// Mode is "on", or "off": then nothing is written, and calls that change
+	// something run without a record. Default "on".
+	Mode string `json:"mode,omitempty"`
+	// MaxBytes bounds the log, in bytes; at least 1 MiB. The oldest of it goes.
+	// Default 1 GiB.
+	MaxBytes int64 `json:"max_bytes,omitempty"`
+	// MaxAgeDays is after how many days a record may go. Default 90.
+	MaxAgeDays int `json:"max_age_days,omitempty"`
+}
+
+const minAuditBytes = 1 << 20
+
+func (a *AuditConfig) complete() error {
+	if a.Mode == "" {
+		a.Mode = "on"
+	}
+	if a.MaxBytes == 0 {
+		a.MaxBytes = 1 << 30
+	}
+	if a.MaxAgeDays == 0 {
+		a.MaxAgeDays = 90
+	}
+	switch {
+	case a.Mode != "on" && a.Mode != "off":
+		return fmt.Errorf("audit: mode %q: use on or off", a.Mode)
+	case a.MaxBytes < minAuditBytes:
+		return fmt.Errorf("audit: max_bytes %d: give it at least %d", a.MaxBytes, minAuditBytes)
+	case a.MaxAgeDays < 0 || a.MaxAgeDays > 36500:
+		return fmt.Errorf("audit: max_age_days %d: use 1 to 36500", a.MaxAgeDays)
+	}
+	return nil
+}
+
+// Public is c as JSON, without the passwords that the addresses of others may
+// hold. None of the operator's values is in it.
+func (c *Config) Public() ([]byte, error) {
+	shown := *c
+	hide := func(address *string) {
+		u, err := url.Parse(*address)
+		if err != nil {
+			*address = "[secret]"
+			return
+		}
+		u.User, u.RawQuery = nil, ""
+		*address = u.String()
+	}
+	hide(&shown.Traces)
+	hide(&shown.Store)
+	return json.Marshal(&shown)
+}

@@ -1,0 +1,606 @@
+package pipeline
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/toold/toold/host/audit"
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+)
+
+// Bounds on what one record keeps of a call, in bytes.
+const (
+	maxAuditArgs    = 16 << 10 // all arguments together
+	maxAuditArg     = 4 << 10  // each
+	maxAuditJSON    = 32 << 10 // a payload, the input of a policy, its decision
+	maxAuditMember  = 1 << 10  // a member of one of these that is over
+	maxAuditVars    = 64
+	maxAuditEnv     = 64
+	maxAuditMessage = 2 << 10
+
+	// auditMargin is read beyond a bound before it is masked, so that no secret
+	// is cut in two by it.
+	auditMargin = 4 << 10
+	// auditAtOnce is from how much on a record is made by the call itself, and
+	// not by what writes the log: nobody else waits for who sends much.
+	auditAtOnce = 64 << 10
+)
+
+// auditBegin has it on the disk that d is about to run, where that may change
+// something. The error is STORE_UNAVAILABLE, or why ctx ended.
+func (p *Pipeline) auditBegin(ctx context.Context, d *call.Decided, acc *account) error {
+	if !d.Class.Mutating || !p.Audit.On() {
+		return nil
+	}
+	s := p.sketch(&d.Request, &d.Pinned, d, acc.caller)
+	s.effect, s.replaces = audit.Allow, acc.begin
+	size, record := s.record(func(c *audit.Call) *audit.Record {
+		return &audit.Record{At: s.at, Type: audit.TypeBegin, Call: c}
+	})
+	n, err := p.Audit.AddSync(ctx, size, record)
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		return &fault.Error{Code: fault.StoreUnavailable, Cause: err, Message: "the audit log cannot be written, so a call that changes something is not begun; " +
+			"have the operator look at the space and the folder audit in the daemon's state (toold's log says why), or turn it off with audit.mode in toold.json"}
+	}
+	acc.begin = n
+	return nil
+}
+
+// auditEnd records what came of a call.
+func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
+	if !p.Audit.On() {
+		return
+	}
+	in, out, attempts, programs := acc.execution.Spent()
+	end := &audit.End{
+		Begin: acc.begin, Status: res.Status(), ExitCode: res.ExitCode, Ran: res.Ran, Attempts: attempts,
+		DurationMS: res.Duration.Milliseconds(), BytesIn: in, BytesOut: out + int64(len(res.Data)),
+		FromCache: res.FromCache, Truncated: res.Truncated,
+	}
+	if res.FromCache {
+		end.BytesOut = int64(size(res))
+	}
+	for _, x := range programs {
+		end.Programs = append(end.Programs, audit.Program{Path: x.Path, Refused: x.Refused, Times: x.Times})
+	}
+	s := p.sketch(q, acc.pinned, acc.decided, acc.caller)
+	message := ""
+	if e := res.Err; e != nil {
+		end.Code, message = string(e.Code), e.Message
+	}
+	s.judge(acc, res.Err)
+	finish := func(r *audit.Record) *audit.Record {
+		end.Message, _ = s.text(message, maxAuditMessage)
+		for i := range end.Programs {
+			end.Programs[i].Path, _ = s.text(end.Programs[i].Path, maxAuditArg)
+		}
+		r.At, r.Type, r.End = s.at, audit.TypeEnd, end
+		return r
+	}
+	if acc.begin != 0 { // which has the rest
+		end.Execution = q.ExecutionID
+		p.Audit.Add(1<<10, func() *audit.Record { return finish(&audit.Record{}) })
+		return
+	}
+	p.Audit.Add(s.record(func(c *audit.Call) *audit.Record { return finish(&audit.Record{Call: c}) }))
+}
+
+// sketch is what a record of a call is made of: everything that it refers to stays
+// as it is when the call has ended, and is masked and written later.
+type sketch struct {
+	at       time.Time
+	q        *call.Request
+	pinned   *call.Pinned
+	decided  *call.Decided
+	caller   string
+	config   string
+	effect   string
+	rule     string
+	replaces uint64
+
+	args, env []string
+	argBytes  int // of all of them
+	argCount  int
+	payload   json.RawMessage
+	size      int // of the payload as it was sent
+	withheld  string
+	changed   []string
+	stdin     int
+	mask      func(string) string // nil: nothing to mask
+}
+
+// sketch takes what may change when the call has ended: an embedding program's
+// slices are its own.
+func (p *Pipeline) sketch(q *call.Request, pinned *call.Pinned, d *call.Decided, caller string) *sketch {
+	s := &sketch{at: time.Now(), pinned: pinned, decided: d, caller: caller, stdin: len(q.Stdin), config: p.config.digest(p)}
+	of := *q.Call
+	s.q = &call.Request{Call: &of, UID: q.UID, PID: q.PID, Socket: q.Socket, Kind: q.Kind, As: q.As}
+	var hidden []string
+	if of.Token != "" {
+		hidden = append(hidden, of.Token)
+	}
+	var err error
+	switch {
+	case pinned != nil:
+		if s.mask, err = p.execute.Masker(pinned, hidden...); err != nil {
+			s.withheld = "the secrets of the tool cannot be read, and could be in them"
+		}
+	case session.IsCall(q.Tool) && q.Tool != session.Prompt && q.Tool != session.Steer:
+	case q.Tool == listToolsID:
+	default:
+		s.withheld = "no tool is known whose secrets could be in them"
+		if session.IsCall(q.Tool) {
+			s.withheld = "they are the input of another call"
+		}
+	}
+	of.Token, of.Stdin = "", nil
+	of.CallerInfo = bytes.Clone(of.CallerInfo[:min(len(of.CallerInfo), maxSaid+auditMargin)])
+	s.argCount = len(of.Args)
+	for i, a := range of.Args {
+		s.argBytes += len(a)
+		if s.withheld == "" && s.argBytes-len(a) < maxAuditArgs && i < maxAuditArgs/8 {
+			s.args = append(s.args, a)
+		}
+	}
+	if s.withheld == "" && (of.Form == wire.Envelope && of.Args == nil) {
+		s.size = len(of.Payload)
+		s.payload = bytes.Clone(of.Payload)
+	}
+	s.env = slices.Sorted(maps.Keys(of.Env))
+	if d != nil {
+		s.changed = changed(q, d)
+	}
+	of.Args, of.Payload, of.Env = nil, nil, nil
+	return s
+}
+
+// changed names what the policies made of a request.
+func changed(q *call.Request, d *call.Decided) (list []string) {
+	asked := call.Undecided(d.Pinned)
+	for _, x := range []struct {
+		name string
+		is   bool
+	}{
+		{"args", !slices.Equal(d.Args, asked.Args)},
+		{"env", !maps.Equal(d.Env, asked.Env)},
+		{"stdin", d.Input.Fixed},
+		{"stdin_wanted", d.Input.Wanted != asked.Input.Wanted},
+		{"mutating", d.Class.Mutating != asked.Class.Mutating},
+		{"idempotent", d.Class.Idempotent != asked.Class.Idempotent},
+		{"key", d.Key != asked.Key},
+		{"timeout", d.Timeout > 0},
+		{"shell", d.Shell.Allowed},
+	} {
+		if x.is {
+			list = append(list, x.name)
+		}
+	}
+	return list
+}
+
+// judge says whether the call was let through, and by which rule.
+func (s *sketch) judge(acc *account, e *fault.Error) {
+	s.effect = audit.Allow
+	if acc.decided != nil {
+		s.rule = acc.decided.Rule
+	}
+	if acc.allowed || e == nil {
+		return
+	}
+	s.effect = audit.Failed
+	if e.Code == fault.Denied || e.Code == fault.Unauthenticated {
+		s.effect = audit.Deny
+	}
+	// A rule of the host's has its name in the message, as one of a policy's.
+	if rest, ok := strings.CutPrefix(e.Message, "denied by rule "); ok {
+		s.rule, _, _ = strings.Cut(rest, ": ")
+	}
+}
+
+// record is a function that makes the record around the call of s, and how much
+// that refers to. What is much is made at once.
+func (s *sketch) record(around func(*audit.Call) *audit.Record) (size int, record func() *audit.Record) {
+	size = 2<<10 + min(s.argBytes, maxAuditArgs) + len(s.payload)
+	if s.decided != nil {
+		for i := range s.decided.Asked {
+			a := &s.decided.Asked[i]
+			size += len(a.Input) + len(a.Answer)
+		}
+		for _, a := range s.decided.Args {
+			size += len(a)
+		}
+	}
+	if size < auditAtOnce {
+		return size, func() *audit.Record { return around(s.call()) }
+	}
+	r := around(s.call())
+	return size, func() *audit.Record { return r }
+}
+
+// call is s as the log has it.
+func (s *sketch) call() *audit.Call {
+	q := s.q
+	c := &audit.Call{
+		Execution: q.ExecutionID, Session: q.Session, Kind: cmp.Or(q.Kind, session.KindCall), Trace: q.Trace, Socket: q.Socket,
+		Tool: brief(q.Tool, maxSaid), Config: s.config, Cwd: brief(q.Cwd, maxAuditArg), Stdin: s.stdin, Withheld: s.withheld,
+		Effect: s.effect, Rule: brief(s.rule, maxSaid), Replaces: s.replaces,
+		Identity: audit.Identity{ID: s.caller, UID: q.UID, PID: q.PID},
+	}
+	reduced := func(name string, is bool) {
+		if is {
+			c.Reduced = append(c.Reduced, name)
+		}
+	}
+	var cut bool
+	c.TraceID, _ = s.text(q.TraceID, maxSaid)
+	c.CallerInfo, _ = s.text(string(q.CallerInfo), maxSaid)
+	c.Key, cut = s.text(q.IdempotencyKey, maxSaid)
+	reduced("key", cut)
+	c.Args, cut = s.texts(s.args, s.argCount)
+	if s.withheld == "" {
+		reduced("args", cut)
+	} else {
+		c.ArgCount, c.ArgBytes = s.argCount, s.argBytes
+	}
+	if len(s.payload) > 0 {
+		var names []string
+		c.Payload, names, _ = s.json(s.payload)
+		for _, n := range names {
+			reduced("payload"+n, true)
+		}
+	}
+	c.Env = s.env[:min(len(s.env), maxAuditEnv)]
+	reduced("env", len(s.env) > maxAuditEnv)
+	if s.pinned != nil {
+		s.pin(c)
+	}
+	if d := s.decided; d != nil {
+		for i := range d.Asked {
+			c.Asked = append(c.Asked, s.asked(&d.Asked[i]))
+		}
+		if s.effect == audit.Allow {
+			c.Runs = s.runs(d, reduced)
+		}
+	}
+	return c
+}
+
+// pin says which tool it is, and who calls it.
+func (s *sketch) pin(c *audit.Call) {
+	p := s.pinned
+	t := p.Tool
+	c.Session, c.Version = p.Session, t.Version
+	if c.Source = t.Name; t.Name == c.Tool {
+		c.Source = ""
+	}
+	if p.Cwd != "" {
+		c.Cwd = p.Cwd
+	}
+	for i, file := range t.PolicyFiles {
+		c.Policies = append(c.Policies, audit.Module{File: file, SHA256: t.PolicyDigests[i]})
+	}
+	c.Runner = &audit.Module{File: t.HandlerFile, SHA256: t.HandlerDigest}
+	if t.Kind == tools.Binary {
+		c.Runner = &audit.Module{File: t.Binary}
+	}
+	id := &c.Identity
+	id.Subject, _ = p.Caller.Claim("sub")
+	id.Issuer, _ = p.Caller.Claim("iss")
+	id.Subject, _ = s.text(id.Subject, maxSaid)
+	id.Issuer, _ = s.text(id.Issuer, maxSaid)
+	id.ReadOnly = p.ReadOnly()
+	for name, value := range p.Effective.Shown {
+		if id.Claims == nil {
+			id.Claims = map[string]string{}
+		}
+		id.Claims[name], _ = s.text(value, maxSaid)
+	}
+}
+
+// asked is what one policy was asked and answered.
+func (s *sketch) asked(a *call.Asked) audit.Asked {
+	out := audit.Asked{Module: audit.Module{File: a.File, SHA256: a.Digest}, At: a.At.UTC()}
+	whole, hidden := s.hide(a.Input)
+	sum := sha256.Sum256(whole)
+	out.InputBytes, out.InputSHA256, out.Masked = len(whole), hex.EncodeToString(sum[:]), hidden
+	out.Input, out.Reduced = reduce(whole)
+	for i, v := range a.Vars {
+		if i == maxAuditVars {
+			out.Reduced = append(out.Reduced, "vars")
+			break
+		}
+		x := audit.Var{Bytes: len(v.Value)}
+		x.Name, _ = s.text(v.Name, maxSaid)
+		if v.Value != nil {
+			sum := sha256.Sum256(v.Value)
+			x.SHA256 = hex.EncodeToString(sum[:])
+		}
+		out.Vars = append(out.Vars, x)
+	}
+	if a.Err != nil {
+		out.Error, _ = s.text(a.Err.Error(), maxAuditMessage)
+	} else {
+		var names []string
+		out.Decision, names, _ = s.json(a.Answer)
+		for _, n := range names {
+			out.Reduced = append(out.Reduced, "decision"+n)
+		}
+	}
+	return out
+}
+
+// runs is what runs of d.
+func (s *sketch) runs(d *call.Decided, reduced func(string, bool)) *audit.Runs {
+	r := &audit.Runs{
+		Changed: s.changed, Stdin: len(d.Input.Bytes), Mutating: d.Class.Mutating, Idempotent: d.Class.Idempotent,
+		TimeoutMS: d.Timeout.Milliseconds(), Shell: d.Shell.Allowed,
+	}
+	var cut bool
+	if slices.Contains(s.changed, "args") {
+		r.Args, cut = s.texts(d.Args, len(d.Args))
+		reduced("runs.args", cut)
+	}
+	if slices.Contains(s.changed, "env") {
+		r.Env = slices.Sorted(maps.Keys(d.Env))
+		reduced("runs.env", len(r.Env) > maxAuditEnv)
+		r.Env = r.Env[:min(len(r.Env), maxAuditEnv)]
+	}
+	if slices.Contains(s.changed, "key") {
+		r.Key, cut = s.text(d.Key, maxSaid)
+		reduced("runs.key", cut)
+	}
+	r.ShellLines, cut = s.texts(d.Shell.Lines, len(d.Shell.Lines))
+	reduced("runs.shell_lines", cut)
+	return r
+}
+
+// text is a text with what is secret in it masked, up to so many bytes.
+func (s *sketch) text(t string, most int) (_ string, cut bool) {
+	if len(t) > most+auditMargin {
+		t = t[:most+auditMargin]
+	}
+	if t = hideShapes(t); s.mask != nil {
+		t = s.mask(t)
+	}
+	if len(t) <= most {
+		return t, false
+	}
+	return brief(t, most), true
+}
+
+// texts is text for a list of count of which these are the first.
+func (s *sketch) texts(list []string, count int) (out []string, cut bool) {
+	cut, left := len(list) < count, maxAuditArgs
+	for i, t := range list {
+		if left <= 0 {
+			return out, true
+		}
+		t, shorter := s.text(t, min(maxAuditArg, left))
+		if i > 0 && isSecretFlag(list[i-1]) {
+			t = hiddenText
+		}
+		cut = cut || shorter
+		left -= len(t) + 8
+		out = append(out, t)
+	}
+	return out, cut
+}
+
+// json is a JSON text with what is secret in it masked and its large members
+// replaced, and the pointers to these.
+func (s *sketch) json(b []byte) (_ json.RawMessage, reduced []string, hidden bool) {
+	b, hidden = s.hide(b)
+	out, reduced := reduce(b)
+	return out, reduced, hidden
+}
+
+// hide is a JSON text with what is secret in it masked.
+func (s *sketch) hide(b []byte) (_ []byte, hidden bool) {
+	if s.mask == nil && !mayHoldShape(b) && !bytes.Contains(b, []byte(`"env":`)) {
+		return b, false
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	var v any
+	if d.Decode(&v) != nil {
+		return b, false // which reduce leaves out
+	}
+	text := func(t string) string {
+		u := hideShapes(t)
+		if s.mask != nil {
+			u = s.mask(u)
+		}
+		hidden = hidden || u != t
+		return u
+	}
+	var walk func(name string, v any) any
+	walk = func(name string, v any) any {
+		switch v := v.(type) {
+		case string:
+			if v != "" && secretName.MatchString(name) {
+				hidden = true
+				return hiddenText
+			}
+			return text(v)
+		case json.Number:
+			if u := text(v.String()); u != v.String() {
+				return u
+			}
+		case []any:
+			for i := range v {
+				before := ""
+				if i > 0 {
+					before, _ = v[i-1].(string)
+				}
+				if _, is := v[i].(string); is && isSecretFlag(before) {
+					hidden = true
+					defer func() { v[i] = hiddenText }()
+				}
+				v[i] = walk("", v[i])
+			}
+		case map[string]any:
+			m := make(map[string]any, len(v))
+			for name, value := range v {
+				m[text(name)] = walk(name, value)
+			}
+			return m
+		}
+		return v
+	}
+	v = walk("", v)
+	if !hidden {
+		return b, false
+	}
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	if e.Encode(v) != nil {
+		return nil, true
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), true
+}
+
+// reduce is an object with its largest members replaced by how long they are and
+// their digest, until it has at most maxAuditJSON bytes; nil for what is no
+// object.
+func reduce(b []byte) (json.RawMessage, []string) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	if len(b) <= maxAuditJSON && json.Valid(b) {
+		return b, nil
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(b, &members) != nil {
+		return nil, []string{"/"}
+	}
+	var reduced []string
+	total := len(b)
+	for _, name := range slices.SortedFunc(maps.Keys(members), func(x, y string) int { return len(members[y]) - len(members[x]) }) {
+		value := members[name]
+		if total <= maxAuditJSON || len(value) < maxAuditMember {
+			break
+		}
+		sum := sha256.Sum256(value)
+		members[name] = json.RawMessage(`{"bytes":` + strconv.Itoa(len(value)) + `,"sha256":"` + hex.EncodeToString(sum[:]) + `"}`)
+		total += len(members[name]) - len(value)
+		reduced = append(reduced, "/"+brief(name, maxSaid))
+	}
+	if total > maxAuditJSON {
+		return nil, []string{"/"}
+	}
+	out, err := json.Marshal(members)
+	if err != nil {
+		return nil, []string{"/"}
+	}
+	return out, reduced
+}
+
+const hiddenText = "[secret]"
+
+// What looks like a secret that its caller wrote itself, and that the daemon does
+// not know: a token of JSON Web Signature or Encryption, those of well-known
+// services, a password in a URL, the value of a header that authorizes. It is
+// found as it is, and not in other encodings.
+var (
+	shapes = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*){2,4}|` +
+		`\b(gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|npm_[A-Za-z0-9]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16})`)
+	urlSecret    = regexp.MustCompile(`(?i)\b(https?://)[^/?#\s"'@]+@|([a-z][a-z0-9+.-]*://[^/?#\s"'@:]*):[^/?#\s"'@]+@`)
+	headerSecret = regexp.MustCompile(`(?i)\b(authorization|proxy-authorization|cookie|x-api-key|private-token|x-auth-token)(\s*[:=]\s*)[^\r\n]+`)
+	secretName   = regexp.MustCompile(`(?i)(token|secret|passw|credential|api_?key|private_?key)`)
+)
+
+func hideShapes(t string) string {
+	if !mayHoldShape([]byte(t)) {
+		return t
+	}
+	t = shapes.ReplaceAllString(t, hiddenText)
+	t = urlSecret.ReplaceAllStringFunc(t, func(m string) string {
+		scheme, rest, _ := strings.Cut(m, "://")
+		if user, _, named := strings.Cut(rest, ":"); named && !strings.EqualFold(scheme, "http") && !strings.EqualFold(scheme, "https") {
+			return scheme + "://" + user + ":" + hiddenText + "@"
+		}
+		return scheme + "://" + hiddenText + "@"
+	})
+	return headerSecret.ReplaceAllString(t, "${1}${2}"+hiddenText)
+}
+
+// mayHoldShape is a quick look for what hideShapes replaces: most texts have none.
+func mayHoldShape(b []byte) bool {
+	for _, mark := range shapeMarks {
+		if bytes.Contains(b, mark) {
+			return true
+		}
+	}
+	return false
+}
+
+var shapeMarks = [][]byte{
+	[]byte("eyJ"), []byte("://"), []byte("gh"), []byte("glpat-"), []byte("npm_"), []byte("xox"), []byte("sk-"), []byte("AKIA"),
+	[]byte("uthorization"), []byte("UTHORIZATION"), []byte("ookie"), []byte("OOKIE"), []byte("oken"), []byte("OKEN"),
+	[]byte("ey"), []byte("EY"), []byte("ecret"), []byte("ECRET"), []byte("assw"), []byte("ASSW"), []byte("redential"), []byte("REDENTIAL"),
+}
+
+// isSecretFlag reports whether the word after arg is a secret by its name.
+func isSecretFlag(arg string) bool {
+	return strings.HasPrefix(arg, "--") && !strings.Contains(arg, "=") && len(arg) < 64 && secretName.MatchString(arg)
+}
+
+// hear keeps what var_get answered, as far as a record may hold it.
+func hear(list []call.Var, name string, value []byte) []call.Var {
+	if len(list) > maxAuditVars {
+		return list
+	}
+	return append(list, call.Var{Name: name, Value: value})
+}
+
+// digestedConfig remembers the digest of the configuration in force.
+type digestedConfig struct {
+	last atomic.Pointer[digested]
+}
+
+type digested struct {
+	of  *config.Config
+	sum string
+}
+
+// digest is that of p's configuration in force. The log is told of it when it is
+// another than before.
+func (c *digestedConfig) digest(p *Pipeline) string {
+	now := p.Config()
+	was := c.last.Load()
+	if was != nil && was.of == now {
+		return was.sum
+	}
+	text, err := now.Public()
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	next := &digested{now, hex.EncodeToString(sum[:])}
+	if c.last.CompareAndSwap(was, next) {
+		p.Audit.Add(len(text), func() *audit.Record {
+			return &audit.Record{At: time.Now(), Type: audit.TypeConfig, Config: &audit.Config{Digest: next.sum, File: now.File, Values: text}}
+		})
+	}
+	return next.sum
+}
