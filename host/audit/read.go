@@ -58,6 +58,9 @@ func segmentNumber(name string) (uint64, bool) {
 	return n, ok && err == nil && n > 0 && filepath.Base(segmentPath("", n)) == name
 }
 
+// errNoFile is for a folder, or something else, in the place of a segment.
+var errNoFile = errors.New("it is no file")
+
 func openSegment(dir string, number uint64) (*os.File, error) {
 	f, err := os.OpenFile(segmentPath(dir, number), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -65,7 +68,7 @@ func openSegment(dir string, number uint64) (*os.File, error) {
 	}
 	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
 		f.Close()
-		return nil, errors.Join(err, fmt.Errorf("%s is no file", segmentPath(dir, number)))
+		return nil, errors.Join(err, errNoFile)
 	}
 	return f, nil
 }
@@ -183,8 +186,8 @@ func Read(dir string, since time.Time, each func(at Position, r *Record, text []
 			}
 		}
 		more, err := readSegment(dir, s.number, since, each)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // removed meanwhile
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, errNoFile) {
+			continue // removed meanwhile, or none: Verify says so
 		}
 		if err != nil {
 			return fmt.Errorf("read the audit log: %w", err)

@@ -51,26 +51,26 @@ type Anchor struct {
 	Hash string
 }
 
-// settle is how long a log that is being written may take to be seen as whole: its
-// last record and its head are written one after the other.
-const settle = 2 * time.Second
+// settleFirst and settleLast are how long a log that is being written is waited for
+// to be seen as whole, from the first look to the last, three times as long each:
+// its last record and its head are written one after the other.
+const settleFirst, settleLast = 20 * time.Millisecond, 2 * time.Second
 
 // Verify checks the whole log in dir: each line, each hash, each number, the order
 // of the segments, and that the log ends where its head says. With an anchor it
 // also checks that this record is there and is that one. The error is a *Break
 // where the log does not hold. A log that is being written may be checked.
 func Verify(dir string, anchor *Anchor) (Report, error) {
-	end := time.Now().Add(settle)
-	for try := 0; ; try++ {
+	for wait := settleFirst; ; wait *= 3 {
 		report, err := verify(dir, anchor)
 		b, broken := errors.AsType[*growing](err)
 		if !broken {
 			return report, err
 		}
-		if try > 2 && time.Now().After(end) {
+		if wait > settleLast {
 			return report, b.Break
 		}
-		time.Sleep(settle / 100)
+		time.Sleep(wait)
 	}
 }
 
@@ -225,7 +225,7 @@ func (v *verifying) note(n *Note, at int64, number uint64) error {
 			v.report.Lost += n.HeadN - number + 1
 			return nil
 		}
-		return v.broken(at, number, "records before it were missing when the daemon started: %s", n.Text)
+		return v.broken(at, number, "records before it were missing when the log was opened: %s", n.Text)
 	}
 	return nil
 }

@@ -410,17 +410,17 @@ func (w *writer) findEnd(list []segmentFile, found *Note) (n uint64, last hash, 
 		s := list[i]
 		w.number = max(w.number, s.number)
 		path := segmentPath(w.dir, s.number)
+		if fi, err := os.Lstat(path); err != nil || !fi.Mode().IsRegular() {
+			continue // a folder in its place: the next number is free
+		}
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW, 0)
 		if err != nil {
 			return 0, hash{}, err
 		}
 		fi, err := f.Stat()
-		if err != nil || !fi.Mode().IsRegular() {
+		if err != nil {
 			f.Close()
-			if err != nil {
-				return 0, hash{}, err
-			}
-			continue // a folder in its place: the next number is free
+			return 0, hash{}, err
 		}
 		r, sum, end, err := lastRecord(f, fi.Size())
 		if err != nil {
