@@ -137,38 +137,69 @@ func BenchmarkWasmCall(b *testing.B) {
 	d.Tool(b, "open", granted, map[string]string{"handler.wasm": handler})
 	d.Tool(b, "guarded", granted, map[string]string{"handler.wasm": handler, "restricted.wasm": policy})
 	echo := echoServer(b)
-	over := func(socket string, req any) func(*testing.B) {
-		c, err := net.Dial("unix", socket)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() { c.Close() })
-		frame, err := json.Marshal(req)
-		if err != nil {
-			b.Fatal(err)
-		}
-		return func(b *testing.B) {
-			if err := wire.WriteFrame(c, frame); err != nil {
-				b.Fatal(err)
-			}
-			raw, err := wire.ReadFrame(c)
-			if err != nil {
-				b.Fatal(err)
-			}
-			var a answer
-			if err := json.Unmarshal(raw, &a); err != nil || a.ExitCode != 0 {
-				b.Fatalf("%v: %s", err, raw)
-			}
-		}
-	}
 	for _, tool := range []string{"c", "open", "guarded"} {
 		if tool == "c" {
 			d.Tool(b, "c", M{"config": M{"greeting": "Hello"}, "policy": "required"}, greet(b))
 		}
 		req := M{"tool": tool, "args": []string{"some", "words"}, "cwd": d.Root}
 		b.Run(tool, func(b *testing.B) {
-			compare(b, &side{name: "call", run: over(d.Socket, req)}, &side{name: "echo", run: over(echo, req)})
+			compare(b, &side{name: "call", run: over(b, d.Socket, req)}, &side{name: "echo", run: over(b, echo, req)})
 		})
+	}
+}
+
+// BenchmarkAudit is a call of a handler, and of a binary, through a daemon with the
+// audit log against one without: a call that reads, and one that changes
+// something, which waits for its record to be on the disk. "ratio" is of medians.
+func BenchmarkAudit(b *testing.B) {
+	handler, policy := hosttest.Guest(b, handlerPkg), hosttest.Guest(b, policyPkg)
+	sides := map[string]*hosttest.Daemon{}
+	for _, mode := range []string{"on", "off"} {
+		d := hosttest.Start(b, config.Config{Audit: config.AuditConfig{Mode: mode}})
+		d.Tool(b, "open", granted, map[string]string{"handler.wasm": handler})
+		d.Tool(b, "guarded", granted, map[string]string{"handler.wasm": handler, "restricted.wasm": policy})
+		def := M{"mutating": true}
+		for k, v := range granted {
+			def[k] = v
+		}
+		d.Tool(b, "mutating", def, map[string]string{"handler.wasm": handler})
+		d.Tool(b, "true", M{"binary": "/bin/true"}, nil)
+		sides[mode] = d
+	}
+	for _, tool := range []string{"open", "guarded", "mutating", "true"} {
+		b.Run(tool, func(b *testing.B) {
+			run := func(mode string) *side {
+				d := sides[mode]
+				return &side{name: mode, run: over(b, d.Socket, M{"tool": tool, "args": []string{"some", "words"}, "cwd": d.Root})}
+			}
+			compare(b, run("on"), run("off"))
+		})
+	}
+}
+
+// over is a call over a kept connection.
+func over(b *testing.B, socket string, req any) func(*testing.B) {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { c.Close() })
+	frame, err := json.Marshal(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func(b *testing.B) {
+		if err := wire.WriteFrame(c, frame); err != nil {
+			b.Fatal(err)
+		}
+		raw, err := wire.ReadFrame(c)
+		if err != nil {
+			b.Fatal(err)
+		}
+		var a answer
+		if err := json.Unmarshal(raw, &a); err != nil || a.ExitCode != 0 {
+			b.Fatalf("%v: %s", err, raw)
+		}
 	}
 }
 

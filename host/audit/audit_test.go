@@ -269,7 +269,9 @@ func TestEveryEditIsFound(t *testing.T) {
 	t.Logf("seed %d, %d segments", seed, len(segs))
 	r := rand.New(rand.NewPCG(seed, 1))
 	split := func(b []byte) [][]byte { return bytes.SplitAfter(bytes.TrimSuffix(b, []byte("\n")), []byte("\n")) }
-	join := func(lines [][]byte) []byte { return append(bytes.TrimSuffix(bytes.Join(lines, nil), []byte("\n")), '\n') }
+	join := func(lines [][]byte) []byte {
+		return append(bytes.TrimSuffix(bytes.Join(lines, nil), []byte("\n")), '\n')
+	}
 	edits := map[string]func(m map[string][]byte){
 		"flip a bit": func(m map[string][]byte) {
 			b := m[names[r.IntN(len(names))]]
@@ -353,7 +355,9 @@ func TestEveryEditIsFound(t *testing.T) {
 			a, b := names[r.IntN(len(names))], names[r.IntN(len(names))]
 			m[a], m[b] = m[b], m[a]
 		},
-		"add a file":        func(m map[string][]byte) { m[fmt.Sprintf("%08d.log", len(segs)+1+r.IntN(3))] = m[segs[r.IntN(len(segs))]] },
+		"add a file": func(m map[string][]byte) {
+			m[fmt.Sprintf("%08d.log", len(segs)+1+r.IntN(3))] = m[segs[r.IntN(len(segs))]]
+		},
 		"an older head":     func(m map[string][]byte) { m["head"] = olderHead(t, split(m[segs[len(segs)-1]]), len(segs)) },
 		"empty a file":      func(m map[string][]byte) { m[names[r.IntN(len(names))]] = nil },
 		"take all but head": func(m map[string][]byte) { maps.DeleteFunc(m, func(n string, _ []byte) bool { return n != "head" }) },

@@ -17,7 +17,7 @@ type Entry struct {
 	End *End `json:"end,omitempty"`
 
 	dropped bool
-	settled  bool
+	settled bool
 }
 
 // Query asks for calls.

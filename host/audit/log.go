@@ -29,6 +29,8 @@ const (
 	segmentAge = 24 * time.Hour
 	// tidyEvery is how often a log that nothing is written to looks for that.
 	tidyEvery = time.Hour
+	// lingerTime is how long a record that needs no sync waits for others.
+	lingerTime = 10 * time.Millisecond
 	// maxBatch is how many bytes of records one write, and one sync, takes along.
 	maxBatch = 1 << 20
 	// maxQueue and maxQueueBytes bound the records that wait for the disk. Those
@@ -39,10 +41,12 @@ const (
 
 // Log writes one log. It is safe for concurrent use. A nil Log is one that is off.
 type Log struct {
-	dir  string
-	log  *slog.Logger
-	wake chan struct{} // has room for one
-	done chan struct{} // closed when the writer has ended
+	dir string
+	log *slog.Logger
+	// wake says that there is something to write, hurry that it waits for nothing
+	// more. Both have room for one.
+	wake, hurry chan struct{}
+	done        chan struct{} // closed when the writer has ended
 
 	mu     sync.Mutex // guards what follows
 	opts   Options
@@ -71,7 +75,7 @@ type entry struct {
 // Open opens the log in the folder dir, which is made where it is not there, and
 // writes down how it was found. Close gives it back.
 func Open(dir string, o Options, log *slog.Logger) (*Log, error) {
-	l := &Log{dir: dir, log: log, opts: o, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	l := &Log{dir: dir, log: log, opts: o, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), done: make(chan struct{})}
 	l.w = writer{dir: dir, opts: o, log: log}
 	if o.On {
 		if err := l.w.open(); err != nil {
@@ -84,7 +88,8 @@ func Open(dir string, o Options, log *slog.Logger) (*Log, error) {
 	return l, nil
 }
 
-// Add has the record that make answers written soon, without a sync. make is
+// Add has the record that make answers written soon, within some 10 ms, without a
+// sync. make is
 // called once or never, later and in another goroutine: what it refers to must
 // not change any more, and is about size bytes. A record that cannot be written
 // is counted by the next one that can.
@@ -142,11 +147,11 @@ func (l *Log) enqueue(e *entry) bool {
 	}
 	l.queue = append(l.queue, e)
 	l.bytes += e.size
-	if len(l.queue) == 1 {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+	switch {
+	case e.sync:
+		tell(l.hurry)
+	case len(l.queue) == 1:
+		tell(l.wake)
 	}
 	return true
 }
@@ -169,10 +174,7 @@ func (l *Log) Set(o Options) error {
 		return errClosed
 	}
 	l.queue = append(l.queue, e)
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	tell(l.hurry)
 	l.mu.Unlock()
 	if err := <-e.done; err != nil {
 		return fmt.Errorf("open the audit log: %w; mend %s, or leave it off", err, l.dir)
@@ -196,10 +198,7 @@ func (l *Log) Close() error {
 	}
 	l.closed = true
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	tell(l.hurry)
 	<-l.done
 	var err error
 	if l.w.opts.On {
@@ -208,11 +207,21 @@ func (l *Log) Close() error {
 	return errors.Join(err, l.w.close())
 }
 
+// tell has who waits for c know.
+func tell(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // run is the writer.
 func (l *Log) run() {
 	defer close(l.done)
 	tick := time.NewTicker(tidyEvery)
 	defer tick.Stop()
+	linger := time.NewTimer(lingerTime)
+	defer linger.Stop()
 	for {
 		l.mu.Lock()
 		batch, lost, closed := l.queue, l.lost, l.closed
@@ -226,7 +235,15 @@ func (l *Log) run() {
 			return // nothing comes after that
 		}
 		select {
+		case <-l.hurry:
 		case <-l.wake:
+			// Others will come: one write for all of them, and none beside a
+			// call that runs.
+			linger.Reset(lingerTime)
+			select {
+			case <-l.hurry:
+			case <-linger.C:
+			}
 		case <-tick.C:
 			l.w.tidy()
 		}
