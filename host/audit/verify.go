@@ -61,13 +61,17 @@ const settleFirst, settleLast = 20 * time.Millisecond, 2 * time.Second
 // also checks that this record is there and is that one. The error is a *Break
 // where the log does not hold. A log that is being written may be checked.
 func Verify(dir string, anchor *Anchor) (Report, error) {
+	var was *head
 	for wait := settleFirst; ; wait *= 3 {
 		report, err := verify(dir, anchor)
 		b, broken := errors.AsType[*growing](err)
 		if !broken {
 			return report, err
 		}
-		if wait > settleLast {
+		if b.ahead != nil && was != nil && *b.ahead != *was {
+			return report, nil // it grows: what is ahead of the head is on its way to the disk
+		}
+		if was = b.ahead; wait > settleLast {
 			return report, b.Break
 		}
 		time.Sleep(wait)
@@ -76,7 +80,10 @@ func Verify(dir string, anchor *Anchor) (Report, error) {
 
 // growing is a Break that may be no more than a record that is being written, or a
 // segment that was removed meanwhile.
-type growing struct{ *Break }
+type growing struct {
+	*Break
+	ahead *head // of which the records are ahead, where that is all
+}
 
 // verifying is one pass over a log.
 type verifying struct {
@@ -117,7 +124,7 @@ func verify(dir string, anchor *Anchor) (Report, error) {
 	}
 	for i, s := range list {
 		if i > 0 && s.number != list[i-1].number+1 {
-			return v.report, growing{&Break{File: segmentPath(dir, list[i-1].number+1), Record: v.n + 1, Reason: "the segment is missing"}}.orNil()
+			return v.report, &growing{Break: &Break{File: segmentPath(dir, list[i-1].number+1), Record: v.n + 1, Reason: "the segment is missing"}}
 		}
 		if err := v.read(s.number, i == len(list)-1); err != nil {
 			return v.report, err
@@ -126,8 +133,6 @@ func verify(dir string, anchor *Anchor) (Report, error) {
 	v.report.Segments = len(list)
 	return v.report, v.end(list)
 }
-
-func (g growing) orNil() error { return &g }
 
 // broken is a Break at one line.
 func (v *verifying) broken(at int64, n uint64, format string, a ...any) *Break {
@@ -140,7 +145,7 @@ func (v *verifying) read(number uint64, newest bool) error {
 	if err != nil {
 		b := v.broken(0, v.n+1, "the segment cannot be read: %v", err)
 		if errors.Is(err, os.ErrNotExist) {
-			return &growing{b}
+			return &growing{Break: b}
 		}
 		return b
 	}
@@ -152,14 +157,14 @@ func (v *verifying) read(number uint64, newest bool) error {
 			b := v.broken(at, v.n+1, "%v", bad)
 			if bad.torn && newest {
 				b.Reason += ": the daemon was killed while it wrote, and cuts it off when it starts next, or somebody cut it"
-				return &growing{b}
+				return &growing{Break: b}
 			}
 			return b
 		}
 		if err == io.EOF && first {
 			b := v.broken(0, v.n+1, "the segment is empty")
 			if newest {
-				return &growing{b}
+				return &growing{Break: b}
 			}
 			return b
 		}
@@ -252,11 +257,11 @@ func (v *verifying) end(list []segmentFile) error {
 	}
 	switch h := v.head; {
 	case !v.headAt:
-		return &growing{&Break{File: headPath(v.dir), Record: h.N, Reason: fmt.Sprintf("the log ends with record %d, and the head knows record %d: its end was cut off", v.n, h.N)}}
+		return &growing{Break: &Break{File: headPath(v.dir), Record: h.N, Reason: fmt.Sprintf("the log ends with record %d, and the head knows record %d: its end was cut off", v.n, h.N)}}
 	case h.N < v.n:
-		return &growing{&Break{File: headPath(v.dir), Record: h.N + 1, Reason: fmt.Sprintf("the log ends with record %d, and the head knows none after %d: records were put there, or the daemon was killed and has not started since", v.n, h.N)}}
+		return &growing{ahead: h, Break: &Break{File: headPath(v.dir), Record: h.N + 1, Reason: fmt.Sprintf("the log ends with record %d, and the head knows none after %d: records were put there, or the daemon was killed and has not started since", v.n, h.N)}}
 	case len(list) > 0 && h.Segment != list[len(list)-1].number:
-		return &growing{&Break{File: headPath(v.dir), Record: h.N, Reason: fmt.Sprintf("the newest segment is %d, and the head knows %d", list[len(list)-1].number, h.Segment)}}
+		return &growing{Break: &Break{File: headPath(v.dir), Record: h.N, Reason: fmt.Sprintf("the newest segment is %d, and the head knows %d", list[len(list)-1].number, h.Segment)}}
 	}
 	return nil
 }
