@@ -325,7 +325,7 @@ func (s *state) showAudit(e *audit.Entry) error {
 		row("input", fmt.Sprintf("%d bytes with the request", c.Stdin))
 	}
 	row("key", c.Key)
-	row("tool", strings.TrimSpace(c.Source+" "+brace("version", c.Version)))
+	row("tool", oneLine(first(c.Source, c.Tool))+" "+first(brace("version", c.Version), "(not found)"))
 	for _, p := range c.Policies {
 		row("policy", p.File+" "+brace("sha256", p.SHA256))
 	}
@@ -361,7 +361,7 @@ func (s *state) showAudit(e *audit.Entry) error {
 	if x := e.End; x != nil {
 		row("outcome", fmt.Sprintf("%s, exit code %d", auditOutcome(x), x.ExitCode))
 		row("message", x.Message)
-		row("took", fmt.Sprintf("%s in %d attempts", short(time.Duration(x.DurationMS)*time.Millisecond), x.Attempts))
+		row("took", fmt.Sprintf("%s in %s", short(time.Duration(x.DurationMS)*time.Millisecond), several(x.Attempts, "attempt")))
 		row("bytes", fmt.Sprintf("%d in, %d out", x.BytesIn, x.BytesOut))
 		for _, p := range x.Programs {
 			if p.Refused != "" {

@@ -73,6 +73,9 @@ func TestBadConfig(t *testing.T) {
 		`{"log_level": "loud"}`:                     "debug, info",
 		`{"confine": "maybe"}`:                      "required",
 		`{"max_connections": -1}`:                   "negative",
+		`{"audit": {"mode": "maybe"}}`:              "use on or off",
+		`{"audit": {"max_bytes": 5}}`:               "at least 1048576",
+		`{"audit": {"max_age_days": -1}}`:           "1 to 36500",
 		`{"admin": "/s", "socket": "/s"}`:           "tool socket",
 		`{"sockets": [{}]}`:                         "sockets/0",
 		`{"socket":"/s","sockets":[{"path":"/s"}]}`: "twice",
@@ -153,5 +156,18 @@ func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What the audit log says of a configuration is what it is, without passwords.
+func TestPublic(t *testing.T) {
+	c := Config{Store: "redis://op:hunter2@127.0.0.1:6379/0?password=hunter2", Traces: "https://op:hunter2@collector.test/v1/traces?key=hunter2", Roots: []string{"/work"}}
+	text, err := c.Public()
+	if err != nil || strings.Contains(string(text), "hunter2") || !strings.Contains(string(text), "127.0.0.1:6379/0") || !strings.Contains(string(text), "collector.test") || !strings.Contains(string(text), "/work") {
+		t.Errorf("%s, %v", text, err)
+	}
+	c.Store = "redis://op:hunter2@[bad"
+	if text, err = c.Public(); err != nil || strings.Contains(string(text), "hunter2") {
+		t.Errorf("%s, %v", text, err)
 	}
 }
