@@ -27,6 +27,26 @@ const keepingHandler = "\x00asm\x01\x00\x00\x00" +
 	"\x07\x0a\x01\x06handle\x00\x02" +
 	"\x0a\x11\x01\x0f\x00\x42\x01\x10\x00\x42\xe4\x00\x10\x00\x10\x01\x41\x00\x0b" // var_set(alloc(1), alloc(100))
 
+// TestBinaryIsNamed: a caller of a tool whose binary cannot be run is told so with
+// its place in tool.json, and so is a module that runs one.
+func TestBinaryIsNamed(t *testing.T) {
+	d := hosttest.Start(t, config.Config{})
+	none := filepath.Join(t.TempDir(), "none")
+	if err := os.WriteFile(none, []byte("\x7fELF"+strings.Repeat("\x00", 60)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d.Tool(t, "none", M{"binary": none}, nil)
+	a := ask(t, d.Socket, M{"tool": "none", "cwd": d.Root})
+	if a.Code != "TOOL_BROKEN" || !strings.Contains(a.message(), none+": exec format error") || !strings.HasSuffix(a.message(), "; name another binary in tool.json") {
+		t.Errorf("answered %s", a.raw)
+	}
+	d.Tool(t, "asks", M{"capabilities": M{"exec": []string{none}, "state": 1, "http": M{"hosts": []string{"nowhere.example"}}}}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	a = ask(t, d.Socket, M{"tool": "asks", "args": []string{"exec", none}, "cwd": d.Root})
+	if a.Code != "TOOL_FAILED" || !strings.Contains(a.message(), "; name another binary in tool.json") {
+		t.Errorf("a module is answered %s", a.raw)
+	}
+}
+
 // TestLimitsAreNamed: a caller of a module that reaches a limit is told which
 // line of tool.json sets it, whatever kind of module it is.
 func TestLimitsAreNamed(t *testing.T) {

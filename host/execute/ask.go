@@ -232,7 +232,7 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 	})
 	e.executed(p, exit)
 	if err != nil {
-		return fail(err)
+		return fail(tools.Explain(err))
 	}
 	return &abi.ExecResult{
 		ExitCode:     exitCode(exit),

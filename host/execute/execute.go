@@ -135,6 +135,7 @@ func (r *running) binary(ctx context.Context) error {
 		Signals: r.Streams.Signals,
 		Confine: confine,
 	})
+	err = tools.Explain(err)
 	r.executed(&r.Pinned, exit)
 	r.Killed = exit.Signal != 0
 	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
 )
 
 // exitCode is that of a binary as a shell has it: 128 and the signal that ended
@@ -30,6 +31,7 @@ func exitByte(code int) int {
 // was refused.
 func (e *Executor) executed(p *call.Pinned, exit process.Exit) {
 	for _, prog := range exit.Programs {
+		prog.Refused = tools.ExplainRefusal(prog.Refused)
 		if p.Execution != nil { // a discovery has no journal
 			p.Execution.AddProgram(prog.Path, prog.Refused)
 		}

@@ -74,9 +74,9 @@ func (g *grants) refusal(p *found, argv []string) string {
 		return "it is an ELF interpreter, which runs any file that it is given"
 	case g.programs[id]:
 	case shell:
-		return "it is a shell, and capabilities.exec does not name it, or the policy does not ask for it"
+		return RefusedShell
 	case !slices.ContainsFunc(g.folders, func(dir string) bool { return Beneath(dir, p.path) }):
-		return "capabilities.exec does not grant it"
+		return RefusedProgram
 	}
 	if p.exposed && !g.canWrite(p.path) {
 		return "its path leads through a folder that the tool can write"

@@ -141,7 +141,7 @@ func (s Status) admits(c *Command) error {
 	level := s.Level()
 	if c.Confine.User != nil {
 		if !s.Users {
-			return fault.Errorf(fault.ToolBroken, "run %s as user %d: %s; or take user out of tool.json", c.Path, c.Confine.User.UID, s.UsersReason)
+			return &Error{Kind: NoUser, Detail: fmt.Sprintf("run %s as user %d: %s", c.Path, c.Confine.User.UID, s.UsersReason)}
 		}
 		level = User
 	}

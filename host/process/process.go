@@ -340,10 +340,11 @@ func (r *Runner) Close() error {
 // Run runs c until it ended by itself or ctx ended, and returns when none of
 // its processes is alive and all they wrote was written on.
 //
-// Its errors are *fault.Error: TIMEOUT when the deadline of ctx passed and
+// Its errors are *Error, where c names a binary or a user that cannot be, and
+// *fault.Error: TIMEOUT when the deadline of ctx passed and
 // ABORTED when ctx was cancelled (output written before was delivered),
-// TOOL_NOT_INSTALLED when there is no such binary, TOOL_BROKEN when it is
-// there but cannot be run as c says, INVALID_PAYLOAD for a working folder or
+// TOOL_NOT_INSTALLED when its interpreter is missing, TOOL_BROKEN when it cannot be
+// confined as c says, INVALID_PAYLOAD for a working folder or
 // arguments that cannot be, OVERLOADED, INTERNAL. A command that ran and
 // failed is no error: see Exit.
 func (r *Runner) Run(ctx context.Context, c Command) (Exit, error) {
@@ -428,7 +429,7 @@ func (c *Command) follow(ctx context.Context, child *child) (Exit, error) {
 // check refuses what cannot run and fills in defaults.
 func (c *Command) check() error {
 	if !filepath.IsAbs(c.Path) || strings.ContainsRune(c.Path, 0) {
-		return fault.Errorf(fault.ToolBroken, "the tool's binary %q is not an absolute path: name it in full in tool.json", c.Path)
+		return &Error{Kind: NotAbsolute, Detail: fmt.Sprintf("the binary %q is not an absolute path", c.Path), Remedy: "name it in full"}
 	}
 	for _, path := range c.Confine.Hide {
 		if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
@@ -475,11 +476,11 @@ func (c *Command) cannotRun(errno syscall.Errno) error {
 		if _, err := os.Stat(c.Path); err == nil {
 			return fault.Errorf(fault.ToolNotInstalled, "run %s: the interpreter that it names is not on this host: install it", c.Path)
 		}
-		return fault.Errorf(fault.ToolNotInstalled, "run %s: it is not on this host: install it, or name another binary in tool.json", c.Path)
+		return &Error{Kind: NotThere, Detail: fmt.Sprintf("run %s: it is not on this host", c.Path), Remedy: "install it"}
 	case syscall.EACCES, syscall.EPERM:
-		return fault.Errorf(fault.ToolBroken, "run %s: %w: make it executable for toold's user; when it is a script, name its interpreter in capabilities.exec", c.Path, errno)
+		return &Error{Kind: NotExecutable, Detail: fmt.Sprintf("run %s: %v", c.Path, errno), Remedy: "make it executable for toold's user; when it is a script, grant its interpreter too", Cause: errno}
 	case syscall.ENOEXEC, syscall.EISDIR, syscall.EINVAL, syscall.ELOOP:
-		return fault.Errorf(fault.ToolBroken, "run %s: %w: it is no program that this host can run; name another binary in tool.json", c.Path, errno)
+		return &Error{Kind: NotProgram, Detail: fmt.Sprintf("run %s: %v: it is no program that this host can run", c.Path, errno), Cause: errno}
 	case syscall.E2BIG:
 		return fault.Errorf(fault.InvalidPayload, "run %s: arguments and environment are more than this host takes: pass fewer at a time", c.Path)
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
 )
 
 func TestMain(m *testing.M) {
@@ -126,7 +127,7 @@ func shell(dir, script string) process.Command {
 // codeOf is the wire code of err.
 func codeOf(err error) fault.Code {
 	var e *fault.Error
-	if !errors.As(err, &e) {
+	if !errors.As(tools.Explain(err), &e) {
 		return ""
 	}
 	return e.Code

@@ -54,7 +54,7 @@ func TestScript(t *testing.T) {
 			{name: "env-other", content: "#!/usr/bin/env bash\nexec bash other", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-other"}}}, refused: "it is a shell"},
 			{name: "env-longer", content: "#!/usr/bin/env bash\nexec bash BIN/env-longer.more", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-longer"}}}, refused: "it is a shell"},
 			{name: "env-none", content: "#!/usr/bin/env bash\nexec bash", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-none"}}}, refused: "it is a shell"},
-			{name: "env-env", content: "#!/usr/bin/env bash\nexec /usr/bin/env bash BIN/env-env", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-env"}}}, refused: "capabilities.exec does not grant it"},
+			{name: "env-env", content: "#!/usr/bin/env bash\nexec /usr/bin/env bash BIN/env-env", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-env"}}}, refused: process.RefusedProgram},
 			{name: "env-link", content: "#!/usr/bin/env bash\nln -s /usr/bin/bash bash; exec ./bash BIN/env-link", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-link"}}}, refused: "it is a shell"},
 			{name: "words", content: "#!/usr/bin/env -S bash -e\nfalse\necho ran", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"-e", "BIN/words"}}}, want: ""},
 		} {

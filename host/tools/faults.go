@@ -1,26 +1,30 @@
 package tools
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/process"
 )
 
-// What the engine says of a module is about limits and imports. Here it becomes
-// what a caller is told: a code, and what to change in tool.json.
+// What the engine says of a module is about limits and imports, and what is said of
+// a process is about its binary. Here it becomes what a caller is told: a code, and
+// what to change in tool.json.
 
-// moduleFault is what an error of the engine is to a caller.
-type moduleFault struct {
+// told is what an error of the engine or of a process is to a caller.
+type told struct {
 	code fault.Code
 	// remedy is what to do where tool.json has a part in it; {} stands for what
-	// the module's author can do. Empty: that alone.
+	// the error itself says to do. Empty: that alone.
 	remedy string
 }
 
-// moduleFaults is the whole table; it is never written to.
-var moduleFaults = map[guest.Kind]moduleFault{
+// moduleFaults is the whole table of errors of the engine; it is never written
+// to.
+var moduleFaults = map[guest.Kind]told{
 	guest.Internal:    {fault.Internal, ""},
 	guest.BadModule:   {fault.ToolBroken, ""},
 	guest.NoExport:    {fault.ToolBroken, `set "entry" in tool.json, or {}`},
@@ -41,28 +45,55 @@ var moduleFaults = map[guest.Kind]moduleFault{
 	guest.Overloaded:  {fault.Overloaded, ""},
 }
 
-// Explain gives an error of host/guest its code, and says what to change in
-// tool.json. Any other error, and nil, it returns as it is.
+// processFaults is the table of errors of processes; it is never written to.
+var processFaults = map[process.Kind]told{
+	process.NotAbsolute:   {fault.ToolBroken, "{} in tool.json"},
+	process.NotThere:      {fault.ToolNotInstalled, "{}, or name another binary in tool.json"},
+	process.NotExecutable: {fault.ToolBroken, "make it executable for toold's user; when it is a script, name its interpreter in capabilities.exec"},
+	process.NotProgram:    {fault.ToolBroken, "name another binary in tool.json"},
+	process.NoUser:        {fault.ToolBroken, "or take user out of tool.json"},
+}
+
+// Explain gives an error of host/guest or host/process its code, and says what to
+// change in tool.json. An error that has a code, any other error and nil it returns
+// as they are.
 func Explain(err error) error {
 	if _, done := errors.AsType[*fault.Error](err); done {
 		return err
 	}
-	e, ok := errors.AsType[*guest.Error](err)
-	if !ok {
-		return err
+	if e, ok := errors.AsType[*guest.Error](err); ok {
+		said, t := *e, moduleFaults[e.Kind]
+		said.Remedy = t.instead(e.Remedy)
+		if e.Kind == guest.NotGranted {
+			said.Remedy = "to grant it, add " + Granting(e.Lacks) + " to tool.json"
+		}
+		return &fault.Error{Code: cmp.Or(t.code, fault.Internal), Message: said.Error(), Cause: e.Cause}
 	}
-	f, ok := moduleFaults[e.Kind]
-	if !ok {
-		f.code = fault.Internal
+	if e, ok := errors.AsType[*process.Error](err); ok {
+		said, t := *e, processFaults[e.Kind]
+		said.Remedy = t.instead(e.Remedy)
+		return &fault.Error{Code: cmp.Or(t.code, fault.Internal), Message: said.Error(), Cause: e.Cause}
 	}
-	said := *e
-	switch {
-	case e.Kind == guest.NotGranted:
-		said.Remedy = "to grant it, add " + Granting(e.Lacks) + " to tool.json"
-	case f.remedy != "":
-		said.Remedy = strings.ReplaceAll(f.remedy, "{}", e.Remedy)
+	return err
+}
+
+// instead is what to do, where the error itself says remedy.
+func (t told) instead(remedy string) string {
+	if t.remedy == "" {
+		return remedy
 	}
-	return &fault.Error{Code: f.code, Message: said.Error(), Cause: e.Cause}
+	return strings.ReplaceAll(t.remedy, "{}", remedy)
+}
+
+// ExplainRefusal says in terms of tool.json why a process was refused a program.
+func ExplainRefusal(reason string) string {
+	switch reason {
+	case process.RefusedShell:
+		return "it is a shell, and capabilities.exec does not name it, or the policy does not ask for it"
+	case process.RefusedProgram:
+		return "capabilities.exec does not grant it"
+	}
+	return reason
 }
 
 // grants says which capability gives a module which functions, and how to write

@@ -109,7 +109,7 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 	case errors.As(err, &we) && we.Code == fault.Timeout:
 		what = fmt.Sprintf("did not end within %v and was killed", c.setupTimeout)
 	case err != nil:
-		what = "could not be run: " + err.Error()
+		what = "could not be run: " + Explain(err).Error()
 	case exit.Signal != 0:
 		what = fmt.Sprintf("was ended by signal %d", int(exit.Signal))
 	case exit.Code != 0:

@@ -1,0 +1,48 @@
+package process
+
+import "fmt"
+
+// Kind says what of a Command cannot be.
+type Kind uint8
+
+const (
+	NotAbsolute Kind = iota // Path is not absolute
+	NotThere                // there is no file at Path
+	NotExecutable           // the file at Path may not be executed, or its interpreter may not
+	NotProgram              // the file at Path is none that this host runs
+	NoUser                  // nothing runs as Confine.User here
+)
+
+var kindNames = [...]string{"not absolute", "not there", "not executable", "not program", "no user"}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("Kind(%d)", k)
+}
+
+// Error is why a Command cannot be run as its caller wrote it. Where that is
+// written, and so how it is changed, the caller knows.
+type Error struct {
+	Kind   Kind
+	Detail string // what cannot be
+	Remedy string // what else can be done about it; may be empty
+	Cause  error
+}
+
+func (e *Error) Error() string {
+	if e.Remedy == "" {
+		return e.Detail
+	}
+	return e.Detail + "; " + e.Remedy
+}
+
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Reasons for which a program was not executed, as Program.Refused has them,
+// that are about Confine.Exec.
+const (
+	RefusedShell   = "it is a shell, and it is not granted by its name"
+	RefusedProgram = "it is not granted"
+)
