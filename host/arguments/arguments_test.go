@@ -197,7 +197,7 @@ func TestWholePayload(t *testing.T) {
 		{[]string{"--json", want, "--json", want}, "--json is given twice"},
 		{[]string{"--json"}, "--json needs an object"},
 		{[]string{"--json", "[1]"}, "--json wants an object, has an array"},
-		{[]string{"--json", `{"a":1,"a":2}`}, "--json wants an object: line 1, column 8: /a: is there twice"},
+		{[]string{"--json", `{"a":1,"a":2}`}, "--json wants an object: line 1, column 8: /a: is a duplicate name"},
 		{[]string{"--json", ``}, "--json wants an object: line 1, column 1"},
 		{[]string{`{"a":`}, "the argument wants an object: line 1, column 6"},
 	} {
