@@ -30,6 +30,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -156,13 +157,29 @@ func (p Pinned) ByText(t *arguments.Parsed) Pinned {
 	return p
 }
 
-// Validate checks the payload against the schema of what is called.
+// Validate checks the payload against the schema of what is called. Where there is
+// none, nothing but arguments can be meant by a payload that a program is given,
+// or that has args for a module which works in a folder: one that is misspelled
+// must not run without them.
 func (p *Pinned) Validate() error {
 	if p.Discovered == nil {
+		if p.Tool.Schema == nil && !p.IsCommand() {
+			isProgram := p.Tool.Kind != tools.Handler
+			if err := wire.CommandFault(p.Payload); err != nil && (isProgram || len(p.Tool.Def.Capabilities.Exec) > 0 && hasArgs(p.Payload)) {
+				return err
+			}
+		}
 		return p.Tool.Validate(p.Payload)
 	}
 	t := &tools.Tool{Name: p.Call.Tool, Schema: p.Discovered.Schema}
 	return t.Validate(p.Payload)
+}
+
+func hasArgs(payload json.RawMessage) bool {
+	var has struct {
+		Args json.RawMessage `json:"args"`
+	}
+	return strictjson.UnmarshalLenient(payload, &has) == nil && has.Args != nil
 }
 
 // Input is what a call reads on its standard input.

@@ -254,8 +254,9 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 }
 
 // place finds the working directory in or below the roots of the socket, as far as
-// the tool narrows them; where none is given it is the first root. A tool that
-// touches no files needs none, and gets none where the caller's is outside.
+// the tool narrows them. A command whose caller names none works in the first of
+// them. A tool that touches no files needs none, and gets none where the caller's
+// is outside.
 func place(p call.Pinned, roots []string) (call.Pinned, error) {
 	p.Roots = roots
 	if narrower := p.Tool.Def.Roots; len(narrower) > 0 {
@@ -269,11 +270,11 @@ func place(p call.Pinned, roots []string) (call.Pinned, error) {
 	}
 	cwd := p.Call.Cwd
 	needs := p.Tool.Kind == tools.Binary || len(p.Tool.Def.Capabilities.Exec) > 0
-	switch {
-	case cwd == "" && !needs:
-		return p, nil
-	case cwd == "" && len(p.Roots) > 0:
+	if cwd == "" && (needs || p.IsCommand()) && len(p.Roots) > 0 {
 		cwd = p.Roots[0]
+	}
+	if cwd == "" && !needs {
+		return p, nil
 	}
 	dir, path, err := process.OpenBeneath(p.Roots, cwd)
 	if err != nil {

@@ -75,6 +75,9 @@ func asked(p *call.Pinned) ([]byte, error) {
 			beside.Cwd = p.Cwd
 		}
 	}
+	if p.Call.Cwd == "" { // the folder is its socket's
+		beside.Cwd = p.Cwd
+	}
 	if len(beside.Env) == 0 && len(beside.Stdin) == 0 && beside.Cwd == "" {
 		return p.Payload, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 )
 
 // noLoader refuses references to other documents: a definition must mean the same on
@@ -110,18 +111,48 @@ func (t *Tool) Validate(payload json.RawMessage) error {
 	if errors.As(err, &ve) {
 		// The last fault is the innermost one, which a caller can act on. Those
 		// before it only report that something inside is wrong.
+		unknown := ""
 		for _, u := range ve.BasicOutput().Errors {
 			if u.Error == nil {
 				continue
 			}
-			text := u.Error.String()
 			if _, ok := u.Error.Kind.(*kind.FalseSchema); ok {
-				text = "is not a property that the schema has"
+				// Of several, one that no command has: it is what was misspelled.
+				if unknown == "" || isCommandField(unknown) || !isCommandField(u.InstanceLocation) && u.InstanceLocation < unknown {
+					unknown = u.InstanceLocation
+				}
+				what = unknown + " is not a property that the schema has"
+				at := strings.LastIndexByte(unknown, '/')
+				if near := strictjson.Nearest(unknown[at+1:], propertiesAt(t.Schema, unknown[:at])); near != "" {
+					what += fmt.Sprintf("; did you mean %q?", near)
+				}
+				continue
 			}
-			what = strings.TrimSpace(u.InstanceLocation + " " + text)
+			what = strings.TrimSpace(u.InstanceLocation + " " + u.Error.String())
 		}
 	}
 	return fault.Errorf(fault.InvalidPayload, "the payload does not fit the schema of tool %s: %v; toolctl tools %s --json shows the schema", t.Name, oneLine(errors.New(what)), t.Name)
+}
+
+// isCommandField reports whether pointer is that of a member which every call of a
+// command has.
+func isCommandField(pointer string) bool {
+	return pointer == "/args" || pointer == "/cwd" || pointer == "/stdin"
+}
+
+// propertiesAt are the names that schema lists for the object at pointer, as far
+// as properties and items lead there.
+func propertiesAt(schema *jsonschema.Schema, pointer string) []string {
+	for _, name := range strings.Split(pointer, "/")[1:] {
+		below := schema.Properties[name]
+		if below == nil {
+			below = schema.Items2020
+		}
+		if schema = below; schema == nil {
+			return nil
+		}
+	}
+	return sortedKeys(schema.Properties)
 }
 
 // oneLine turns a multi-line error of the library into one line of limited length,

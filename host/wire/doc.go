@@ -86,7 +86,8 @@ Fields of a request; all but tool may be left out:
 
 	tool             string   which tool
 	args             strings  its arguments, without its own name
-	cwd              string   the folder that it runs in, absolute
+	cwd              string   the folder that it runs in, absolute; left out, or empty, it is
+	                          the first root of the socket
 	stdin            string   its input, in base64
 	env              object   variables that it is to get, strings; the tool admits them by name
 	session          string   the session that the call belongs to
@@ -157,7 +158,8 @@ both places if they are equal.
 
 A plain call is an envelope call with the payload {"args": […], "cwd": "…",
 "stdin": "…"}, and a payload with args, these names and no others calls a command
-in just the same way.
+in just the same way. A program that is given another payload is not run:
+INVALID_PAYLOAD, with the name that it does not know.
 
 Fields of a response:
 

@@ -527,8 +527,10 @@ func appendPayload(dst []byte, c *Call) []byte { return appendPayloadArgs(dst, c
 func appendPayloadArgs(dst []byte, c *Call, args []string) []byte {
 	dst = append(dst, `{"args":`...)
 	dst = appendStrings(dst, args)
-	dst = append(dst, `,"cwd":`...)
-	dst = appendString(dst, c.Cwd)
+	if c.Cwd != "" {
+		dst = append(dst, `,"cwd":`...)
+		dst = appendString(dst, c.Cwd)
+	}
 	if c.Stdin != nil {
 		dst = append(dst, `,"stdin":"`...)
 		dst = base64.StdEncoding.AppendEncode(dst, c.Stdin)

@@ -107,6 +107,23 @@ type argsPayload struct {
 	Stdin *base64Text `json:"stdin"`
 }
 
+// CommandFault says why payload is not {args, cwd?, stdin?}, which calls a
+// command, as INVALID_PAYLOAD; nil where it is.
+func CommandFault(payload json.RawMessage) error {
+	var command argsPayload
+	err := strictjson.Unmarshal(payload, &command)
+	var f *strictjson.Fault
+	switch {
+	case errors.As(err, &f):
+		return fault.Errorf(fault.InvalidPayload, "/payload%s: %s (byte %d)", f.Pointer, f.Reason, f.Offset)
+	case err != nil:
+		return fault.Errorf(fault.InvalidPayload, "/payload: %w", err)
+	case command.Args == nil:
+		return fault.Errorf(fault.InvalidPayload, "/payload/args: is missing; it has the arguments of the command, [] where there are none")
+	}
+	return nil
+}
+
 // Parse parses a frame from a client.
 //
 // The error is a *fault.Error with InvalidEnvelope (or InvalidPayload, for an

@@ -37,7 +37,7 @@ func TestParsePlain(t *testing.T) {
 	}
 	sameCall(t, got, want)
 	least := parse(t, `{"tool":"git"}`).(*wire.Call)
-	if string(least.Payload) != `{"args":[],"cwd":""}` {
+	if string(least.Payload) != `{"args":[]}` {
 		t.Errorf("payload: %s", least.Payload)
 	}
 	if least.Stdin != nil {
