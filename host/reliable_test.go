@@ -3,9 +3,11 @@ package host_test
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -286,6 +288,93 @@ func TestTrace(t *testing.T) {
 	plain.Tool(t, "env", M{"binary": "/usr/bin/env"}, nil)
 	if a := ask(t, plain.Socket, M{"tool": "env", "cwd": plain.Root, "trace": "00-" + trace + "-" + parent + "-01"}); !strings.Contains(a.Stdout, "TRACEPARENT=00-"+trace+"-"+parent+"-01\n") {
 		t.Errorf("%s", a.raw)
+	}
+}
+
+// The traceId of an envelope goes where its trace would: as the id of the trace
+// where it is one, else by itself. What is too long or no plain text goes nowhere.
+func TestTraceIDOfTheMetadata(t *testing.T) {
+	seen := make(chan http.Header, 1)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { seen <- r.Header }))
+	defer srv.Close()
+	spans := make(chan *tracepb.Span, 100)
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		var sent collectorpb.ExportTraceServiceRequest
+		if err := errors.Join(err, proto.Unmarshal(b, &sent)); err != nil {
+			t.Error(err)
+		}
+		for _, r := range sent.ResourceSpans {
+			for _, s := range r.ScopeSpans {
+				for _, span := range s.Spans {
+					spans <- span
+				}
+			}
+		}
+	}))
+	defer collector.Close()
+	d := hosttest.Start(t, config.Config{Traces: collector.URL + "/v1/traces"})
+	d.Tool(t, "env", M{"binary": "/usr/bin/env"}, nil)
+	d.Tool(t, "api", M{"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{strings.TrimPrefix(srv.URL, "http://")}}}},
+		map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	call := func(tool string, args []string, metadata, more M) M {
+		q := M{"toolId": tool, "executionId": newExecution(), "payload": M{"args": args}, "metadata": metadata}
+		maps.Copy(q, more)
+		return q
+	}
+	const id = "0AF7651916cd43dd8448eb211c80319c"
+	const parent = "00-1111111111111111111111111111111a-b7ad6b7169203331-01"
+	for _, tt := range []struct {
+		name, id string
+		more     M
+		trace    string // the id of the trace
+		passed   string // what X-Trace-Id and TOOLD_TRACE_ID are
+	}{
+		{"an id of W3C", id, nil, strings.ToLower(id), ""},
+		{"another id", "build/71", nil, "", "build/71"},
+		{"beside a trace", "build/72", M{"trace": parent}, parent[3:35], "build/72"},
+		{"zeros are no id of W3C", strings.Repeat("0", 32), nil, "", strings.Repeat("0", 32)},
+		{"too long", strings.Repeat("x", 129), nil, "", ""},
+		{"a line break", "a\r\nX-Evil: 1", nil, "", ""},
+		{"no ASCII", "é", nil, "", ""},
+	} {
+		a := ask(t, d.Socket, call("env", []string{}, M{"traceId": tt.id}, tt.more))
+		var data struct{ Stdout string }
+		json.Unmarshal(a.Data, &data)
+		env := map[string]string{}
+		for line := range strings.Lines(data.Stdout) {
+			name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+			env[name] = value
+		}
+		if env["TOOLD_TRACE_ID"] != tt.passed || !strings.HasPrefix(env["TRACEPARENT"], "00-"+tt.trace) {
+			t.Errorf("%s: a binary is given %s", tt.name, data.Stdout)
+		}
+		ask(t, d.Socket, call("api", []string{"http", srv.URL}, M{"traceId": tt.id}, tt.more))
+		if h := <-seen; h.Get("X-Trace-Id") != tt.passed || !strings.HasPrefix(h.Get("Traceparent"), "00-"+tt.trace) || h.Get("X-Evil") != "" {
+			t.Errorf("%s: a server is sent %v", tt.name, h)
+		}
+	}
+	// A turn belongs to the trace of its prompt.
+	a := ask(t, d.Socket, M{"toolId": "session.prompt", "executionId": newExecution(), "payload": M{"text": "env"}, "metadata": M{"traceId": id}})
+	if !strings.Contains(string(a.Data), "TRACEPARENT=00-"+strings.ToLower(id)) {
+		t.Errorf("a turn: %s", a.raw)
+	}
+	a = ask(t, d.Socket, M{"toolId": "session.prompt", "executionId": newExecution(), "payload": M{"text": "env"}, "metadata": M{"traceId": "build/73"}})
+	if !strings.Contains(string(a.Data), "TOOLD_TRACE_ID=build/73") {
+		t.Errorf("a turn: %s", a.raw)
+	}
+	d.Stop(t)
+	close(spans)
+	attributes := map[string]int{}
+	for s := range spans {
+		for _, a := range s.Attributes {
+			if a.Key == "caller.trace_id" {
+				attributes[a.Value.GetStringValue()]++
+			}
+		}
+	}
+	if want := (map[string]int{"build/71": 2, "build/72": 2, strings.Repeat("0", 32): 2, "build/73": 1}); !maps.Equal(attributes, want) {
+		t.Errorf("spans have %v, want %v", attributes, want)
 	}
 }
 

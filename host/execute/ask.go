@@ -132,7 +132,7 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 		return nil, err
 	}
 	granted := q.Call.Tool.Def.Capabilities.HTTP
-	g := fetchGrant{Hosts: granted.Hosts, Methods: granted.Methods}
+	g := fetchGrant{Hosts: granted.Hosts, Methods: granted.Methods, TraceID: q.Call.PassedTraceID()}
 	if q.Call.OnlyReads() {
 		g.Methods = readingMethods(g.Methods)
 	}

@@ -25,6 +25,9 @@ func (e *Executor) environment(p *call.Pinned, home, trace string) map[string]st
 	if trace != "" {
 		env["TRACEPARENT"] = trace
 	}
+	if id := p.PassedTraceID(); id != "" {
+		env["TOOLD_TRACE_ID"] = id
+	}
 	maps.Copy(env, p.Tool.Def.Environment)
 	return env
 }

@@ -48,7 +48,12 @@ type fetchGrant struct {
 	// Handles stand in headers of the guest for values that it does not know.
 	// They are filled in for the host that the guest asked, and nowhere else.
 	Handles []fetchHandle
+	// TraceID is sent as X-Trace-Id, where not empty. It is the caller's: a
+	// handle in it stands for nothing.
+	TraceID string
 }
+
+const traceIDHeader = "X-Trace-Id"
 
 type fetchSecret struct{ Host, Header, Value string }
 
@@ -170,6 +175,9 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, t
 	if trace != "" {
 		req.Header.Set("Traceparent", trace)
 	}
+	if g.TraceID != "" {
+		req.Header.Set(traceIDHeader, g.TraceID)
+	}
 	if _, err := f.check(g, req.URL); err != nil {
 		return nil, nil, err
 	}
@@ -281,6 +289,9 @@ func (t *secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		elsewhere := req.URL.Scheme != t.first.Scheme || req.URL.Host != t.first.Host
 		_, named := t.grant.hostMatch(req.URL)
 		for name, list := range req.Header {
+			if name == traceIDHeader && t.grant.TraceID != "" {
+				continue
+			}
 			for _, v := range list {
 				filled, found, err := t.grant.fill(v, named)
 				switch {

@@ -241,6 +241,11 @@ func TestFetchHandles(t *testing.T) {
 	if _, found, err := (&fetchGrant{Handles: named.Handles}).fill(handle, false); !found || !errors.Is(err, errRefused) {
 		t.Errorf("a host behind a wildcard: %v", err)
 	}
+	// Nor does one in what a caller says of its trace stand for anything.
+	traced := &fetchGrant{Hosts: g.Hosts, Handles: g.Handles, TraceID: handle}
+	if _, _, err := f.do(t.Context(), traced, &guest.HTTPRequest{URL: first.URL + "/traced", Headers: headers}, ""); err != nil || seen[host(first)+"/traced"].Get("X-Trace-Id") != handle {
+		t.Errorf("traced: %v, %v", err, seen[host(first)+"/traced"])
+	}
 	bad := &fetchGrant{Hosts: g.Hosts, Handles: []fetchHandle{{Handle: handle, Value: "a\r\nX-Evil: 1"}}}
 	if _, _, err := f.do(t.Context(), bad, &guest.HTTPRequest{URL: first.URL + "/split", Headers: headers}, ""); err == nil || strings.Contains(err.Error(), "Evil") {
 		t.Errorf("a value with a line break: %v", err)

@@ -89,6 +89,8 @@ type Execution struct {
 	Tool, ExecutionID string
 	Attempt           int
 	Mutating          bool
+	// TraceID is the caller's word for its trace, where that is none of W3C.
+	TraceID string
 }
 
 // Execution starts the span tool_execution of one attempt under parent, a W3C
@@ -104,6 +106,9 @@ func (t *Tracer) Execution(parent string, x Execution) (traceparent string, end 
 	ctx, span := t.tracer.Start(ctx, "tool_execution", trace.WithAttributes(
 		attribute.String("tool", x.Tool), attribute.String("execution_id", x.ExecutionID),
 		attribute.Int("attempt", x.Attempt), attribute.Bool("mutating", x.Mutating)))
+	if x.TraceID != "" {
+		span.SetAttributes(attribute.String("caller.trace_id", x.TraceID))
+	}
 	carrier := propagation.MapCarrier{}
 	w3c.Inject(ctx, carrier)
 	return carrier["traceparent"], func(status, code string) {

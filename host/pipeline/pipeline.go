@@ -134,7 +134,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	if err != nil {
 		return call.Failed(ctx, err)
 	}
-	q.Call = withoutToken(q.Call) // nothing after this may hold it
+	q.Call = withoutToken(q.Call).Traced() // nothing after this may hold the token
 	if err := p.Results.begin(q.ExecutionID, caller.ID); err != nil {
 		return call.Failed(ctx, err)
 	}
@@ -461,7 +461,7 @@ func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, numbe
 	defer p.Metrics.Running(r.Tool.Name)()
 	p.running.Add(1)
 	defer p.running.Add(-1)
-	trace, end := p.Tracer.Execution(r.Trace, observe.Execution{Tool: r.Tool.Name, ExecutionID: r.ExecutionID, Attempt: number, Mutating: r.Class.Mutating})
+	trace, end := p.Tracer.Execution(r.Trace, observe.Execution{Tool: r.Tool.Name, ExecutionID: r.ExecutionID, Attempt: number, Mutating: r.Class.Mutating, TraceID: r.PassedTraceID()})
 	a := call.Attempt{Run: r, Number: number, Trace: trace}
 	o := p.execute.Run(ctx, a)
 	if r.Discovered != nil {

@@ -6,11 +6,11 @@ import "fmt"
 type Kind uint8
 
 const (
-	NotAbsolute Kind = iota // Path is not absolute
-	NotThere                // there is no file at Path
-	NotExecutable           // the file at Path may not be executed, or its interpreter may not
-	NotProgram              // the file at Path is none that this host runs
-	NoUser                  // nothing runs as Confine.User here
+	NotAbsolute   Kind = iota // Path is not absolute
+	NotThere                  // there is no file at Path
+	NotExecutable             // the file at Path may not be executed, or its interpreter may not
+	NotProgram                // the file at Path is none that this host runs
+	NoUser                    // nothing runs as Confine.User here
 )
 
 var kindNames = [...]string{"not absolute", "not there", "not executable", "not program", "no user"}

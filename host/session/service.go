@@ -673,6 +673,7 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 	if call.Trace == "" {
 		call.Trace = r.Trace
 	}
+	call.TraceID = r.TraceID
 	return call, nil
 }
 

@@ -2,10 +2,12 @@ package wire
 
 import (
 	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/toold/toold/host/fault"
@@ -52,7 +54,8 @@ type Call struct {
 	// Trace is a W3C traceparent, or empty.
 	Trace string
 	// TraceID and Timestamp are the metadata of an envelope. They are logged,
-	// never trusted. Timestamp is zero if absent.
+	// never trusted; TraceID is passed on as Traced and PassedTraceID say.
+	// Timestamp is zero if absent.
 	TraceID   string
 	Timestamp time.Time
 	// CallerInfo is the caller's description of itself. It is logged, never
@@ -63,6 +66,35 @@ type Call struct {
 	// frames extend it.
 	argBytes int
 	joined   []byte
+}
+
+// maxTraceID is the longest TraceID that is passed on, in bytes.
+const maxTraceID = 128
+
+// Traced is c with its TraceID as the trace that it belongs to, where c has no
+// Trace and TraceID is one that W3C knows: 32 hexadecimal digits. The parent in
+// it is made up, since the caller named none. c itself is not changed.
+func (c *Call) Traced() *Call {
+	id := strings.ToLower(c.TraceID)
+	b, err := hex.DecodeString(id)
+	if c.Trace != "" || err != nil || len(b) != 16 || id == strings.Repeat("0", 32) {
+		return c
+	}
+	var parent [8]byte
+	rand.Read(parent[:]) // never fails
+	parent[0] |= 1       // all zeros is none
+	traced := *c
+	traced.Trace, traced.TraceID = fmt.Sprintf("00-%s-%x-01", id, parent), ""
+	return &traced
+}
+
+// PassedTraceID is the TraceID as it may stand in a header and a variable: up to
+// 128 visible characters of ASCII. Any other is for the log only, and empty here.
+func (c *Call) PassedTraceID() string {
+	if len(c.TraceID) > maxTraceID || strings.ContainsFunc(c.TraceID, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return ""
+	}
+	return c.TraceID
 }
 
 // Result is the result of a Call. Err is nil if the tool succeeded, or, for a

@@ -146,7 +146,11 @@ Fields of a request:
 	payload      object  what the tool takes
 	metadata     object  may be left out, and each of:
 	  callerInfo         anything, for the log
-	  traceId    string  for the log
+	  traceId    string  for the log, and passed on: 32 hexadecimal digits without a
+	                     trace beside them are the trace's, whose parent the server
+	                     makes up; else up to 128 visible characters of ASCII are an
+	                     attribute of the span, the header X-Trace-Id of what a module
+	                     asks and the variable TOOLD_TRACE_ID of what is started
 	  timestamp          when it was sent: a string in RFC 3339, or an integer of
 	                     milliseconds since 1970; for the log
 	  session    string  as session at the top
