@@ -60,7 +60,7 @@ func (d *Daemon) Handler() http.Handler {
 			DurationMS: res.Duration.Milliseconds(), Usage: res.Usage,
 		}
 		if res.Err != nil {
-			out.Code, out.Error = string(res.Err.Code), res.Err.Message
+			out.Code, out.ToolCode, out.Error = string(res.Err.Code), res.Err.ToolCode, res.Err.Message
 		}
 		answer(w, http.StatusOK, out)
 	})

@@ -99,6 +99,7 @@ type StoredResult struct {
 	Status      string          `json:"status"`
 	ExitCode    int             `json:"exit_code"`
 	Code        string          `json:"code,omitempty"`
+	ToolCode    string          `json:"tool_code,omitempty"`
 	Error       string          `json:"error,omitempty"`
 	Stdout      []byte          `json:"stdout,omitempty"`
 	Stderr      []byte          `json:"stderr,omitempty"`

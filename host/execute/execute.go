@@ -19,6 +19,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
@@ -237,6 +238,7 @@ func (r *running) handler(ctx context.Context) error {
 		if masked := maskText(e.Message, values(secrets)); masked != e.Message {
 			e.Message, e.Cause = masked, nil
 		}
+		e.ToolCode = toolCode(e.ToolCode, values(secrets))
 	}
 	if r.Answer != nil && r.Answer.Error != nil {
 		said := *r.Answer.Error
@@ -315,9 +317,28 @@ func (r *running) answer(out *output, reply []byte) error {
 		if said.Error.Code != "" {
 			msg = said.Error.Code + ": " + msg
 		}
-		return &fault.Error{Code: fault.ToolFailed, Message: msg, MayRetry: said.Error.Retriable}
+		return &fault.Error{Code: fault.ToolFailed, Message: msg, MayRetry: said.Error.Retriable, ToolCode: said.Error.Code}
 	}
 	return nil
+}
+
+// maxToolCode is how much of a tool's own error code is passed on, in bytes.
+const maxToolCode = 64
+
+// toolCode is a tool's own error code as it is passed on: without what could mean
+// something to a terminal, or hide a secret from being found, and cut at a
+// character.
+func toolCode(code string, secrets [][]byte) string {
+	code = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, code)
+	if code = maskText(code, secrets); len(code) > maxToolCode {
+		code = strings.ToValidUTF8(code[:maxToolCode], "")
+	}
+	return code
 }
 
 func text(s, b64 string) ([]byte, error) {

@@ -89,6 +89,9 @@ type Error struct {
 	// MayRetry makes an error retriable whose code is not: a tool may set it
 	// (TOOL_FAILED with retriable).
 	MayRetry bool
+	// ToolCode is the tool's own code for what went wrong, where it gave one:
+	// at most 64 bytes, without control characters, never a secret.
+	ToolCode string
 	// Cause is logged and unwrapped, never sent.
 	Cause error
 }

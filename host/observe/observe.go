@@ -6,12 +6,15 @@
 package observe
 
 import (
+	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/toold/toold/host/fault"
 )
 
 // Unknown is the tool label of every call whose tool does not exist.
@@ -23,6 +26,20 @@ const (
 	PolicyDeny  = "deny"
 	PolicyError = "error" // the policy failed: the call was refused
 )
+
+// Level is that of the line in the log of a call that ended with code. ERROR is
+// for what an operator has to look at, WARN for what should not become frequent;
+// what callers bring about, and can see, is INFO. docs/operating.md has it as a
+// table.
+func Level(code fault.Code) slog.Level {
+	switch code {
+	case fault.Internal, fault.ToolBroken, fault.StoreUnavailable:
+		return slog.LevelError
+	case fault.Timeout, fault.GuestTrap, fault.OutcomeUnknown:
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
+}
 
 // Metrics are the metrics of one daemon. It is safe for concurrent use.
 type Metrics struct {

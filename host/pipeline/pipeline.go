@@ -506,7 +506,7 @@ func (p *Pipeline) followDiscovered(ctx context.Context, acc *account, a call.At
 	if e := o.Answer.Error; e != nil && e.Code == abi.Unauthenticated && o.Err() != nil {
 		refused := o.Err()
 		p.Discovered.Refuse(fingerprint, &fault.Error{Code: fault.Unauthenticated, Message: a.Tool.Name + " refuses this identity: " + refused.Message})
-		o.Result.Err = &fault.Error{Code: fault.Unauthenticated, Message: refused.Message, Cause: refused}
+		o.Result.Err = &fault.Error{Code: fault.Unauthenticated, Message: refused.Message, ToolCode: refused.ToolCode, Cause: refused}
 	}
 	return o
 }
@@ -592,10 +592,10 @@ func (p *Pipeline) observe(ctx context.Context, q *call.Request, acc *account, r
 		attrs = append(attrs, "sent", q.Timestamp)
 	}
 	if e := res.Err; e != nil {
-		level = slog.LevelInfo
+		level = observe.Level(e.Code)
 		attrs = append(attrs, "code", e.Code, "error", e.Message)
-		if e.Code == fault.Internal || e.Code == fault.ToolBroken || e.Code == fault.GuestTrap {
-			level = slog.LevelError
+		if e.ToolCode != "" {
+			attrs = append(attrs, "tool_code", e.ToolCode)
 		}
 		if e.Cause != nil && e.Cause.Error() != e.Message {
 			attrs = append(attrs, "cause", e.Cause.Error())

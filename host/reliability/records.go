@@ -134,6 +134,7 @@ type keptError struct {
 	Code     fault.Code `json:"code"`
 	Message  string     `json:"message"`
 	MayRetry bool       `json:"may_retry,omitempty"`
+	ToolCode string     `json:"tool_code,omitempty"`
 }
 
 // keep is an outcome as a record holds it.
@@ -154,7 +155,7 @@ func keep(o *call.Outcome) json.RawMessage {
 	text(stdout, &r.Stdout, &r.StdoutBase64)
 	text(stderr, &r.Stderr, &r.StderrBase64)
 	if e := o.Err(); e != nil {
-		r.Error = &keptError{e.Code, e.Message, e.MayRetry}
+		r.Error = &keptError{e.Code, e.Message, e.MayRetry, e.ToolCode}
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -190,7 +191,7 @@ func unkeep(ctx context.Context, kept idempotency.Result) call.Outcome {
 		res.Stderr = []byte(r.Stderr)
 	}
 	if e := r.Error; e != nil {
-		res.Err = &fault.Error{Code: e.Code, Message: e.Message, MayRetry: e.MayRetry}
+		res.Err = &fault.Error{Code: e.Code, Message: e.Message, MayRetry: e.MayRetry, ToolCode: e.ToolCode}
 	}
 	return call.Outcome{Result: res}
 }

@@ -113,6 +113,8 @@ Fields of a response; the first four are always there:
 	status        string   "success", "error", "timeout" or "circuit_open"
 	code          string   the error, for a program; left out on success
 	retriable     boolean  whether the same call may succeed if retried; with code
+	tool_code     string   the tool's own error code, at most 64 bytes; with code, if the tool
+	                       gave one. It is from no list: only code means the same for all tools
 	duration_ms   integer  duration of the call
 	execution_id  string   the id of this execution
 	from_cache    boolean  true for the stored result of an earlier call with this key
@@ -169,7 +171,8 @@ Fields of a response:
 
 	status       string   "success", "error", "timeout" or "circuit_open"; the list is complete
 	data         any      the tool's answer; may be left out
-	error        object   left out on success: code, message, retriable
+	error        object   left out on success: code, message, retriable, and tool_code as in
+	                      the plain form
 	durationMs   integer
 	fromCache    boolean
 	executionId  string

@@ -44,6 +44,7 @@ type answer struct {
 	code      fault.Code
 	message   string
 	retriable bool
+	toolCode  string
 }
 
 // answerOf derives the answer from a result. A tool that ran and did not exit with
@@ -52,7 +53,7 @@ func answerOf(r *Result) answer {
 	a := answer{status: r.Status(), exit: r.Exit()}
 	switch {
 	case r.Err != nil:
-		a.code, a.message, a.retriable = r.Err.Code, r.Err.Message, r.Err.Retriable()
+		a.code, a.message, a.retriable, a.toolCode = r.Err.Code, r.Err.Message, r.Err.Retriable(), r.Err.ToolCode
 	case r.ExitCode != 0:
 		a.code, a.retriable = fault.ToolFailed, r.MayRetry
 	}
@@ -79,6 +80,7 @@ func encodePlain(r *Result, stream bool) []byte {
 		tail = appendMessage(tail, string(a.code))
 		tail = append(tail, `,"retriable":`...)
 		tail = strconv.AppendBool(tail, a.retriable)
+		tail = appendToolCode(tail, a.toolCode)
 	}
 	tail = append(tail, `,"duration_ms":`...)
 	tail = strconv.AppendInt(tail, r.Duration.Milliseconds(), 10)
@@ -133,6 +135,7 @@ func encodeEnvelope(r *Result, stream bool) []byte {
 		tail = appendMessage(tail, a.message)
 		tail = append(tail, `,"retriable":`...)
 		tail = strconv.AppendBool(tail, a.retriable)
+		tail = appendToolCode(tail, a.toolCode)
 		tail = append(tail, '}')
 	}
 	tail = append(tail, `,"durationMs":`...)
@@ -169,6 +172,13 @@ func encodeEnvelope(r *Result, stream bool) []byte {
 		head = append(head, '}')
 	}
 	return append(head, tail...)
+}
+
+func appendToolCode(b []byte, code string) []byte {
+	if code == "" {
+		return b
+	}
+	return appendMessage(append(b, `,"tool_code":`...), code)
 }
 
 func appendUsage(b []byte, u *Usage) []byte {

@@ -39,6 +39,7 @@ type response struct {
 	Stderr      string     `json:"stderr"`
 	Code        fault.Code `json:"code"`
 	Retriable   bool       `json:"retriable"`
+	ToolCode    string     `json:"tool_code"`
 	DurationMS  int64      `json:"duration_ms"`
 	FromCache   bool       `json:"from_cache"`
 	ExecutionID string     `json:"execution_id"`
@@ -96,7 +97,7 @@ func ParseResponse(frame []byte) (*Response, error) {
 		}
 		switch {
 		case message != "":
-			r.Err = &fault.Error{Code: q.Code, Message: message, MayRetry: q.Retriable}
+			r.Err = &fault.Error{Code: q.Code, Message: message, MayRetry: q.Retriable, ToolCode: q.ToolCode}
 			if q.Code == "" {
 				r.Err.Code = fault.Internal
 			}
@@ -126,11 +127,12 @@ func ParseResponse(frame []byte) (*Response, error) {
 			Code      fault.Code `json:"code"`
 			Message   string     `json:"message"`
 			Retriable bool       `json:"retriable"`
+			ToolCode  string     `json:"tool_code"`
 		}
 		if err := strictjson.UnmarshalLenient(q.Error, &e); err != nil {
 			return nil, fmt.Errorf("read the answer: /error: %w", err)
 		}
-		r.Err = &fault.Error{Code: e.Code, Message: e.Message, MayRetry: e.Retriable}
+		r.Err = &fault.Error{Code: e.Code, Message: e.Message, MayRetry: e.Retriable, ToolCode: e.ToolCode}
 		if output.ExitCode == nil {
 			r.ExitCode = e.Code.ExitCode()
 		}

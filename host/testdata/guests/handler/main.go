@@ -40,6 +40,8 @@ func run(c *abi.Call) (*abi.Result, error) {
 		return &abi.Result{ExitCode: code, Stdout: "out", Stderr: "err"}, nil
 	case "fail":
 		return &abi.Result{Error: &abi.Error{Code: "UPSTREAM_DOWN", Message: "the upstream is down", Retriable: true}}, nil
+	case "fail-with": // a code, and data beside it
+		return &abi.Result{Data: json.RawMessage(`{"seen": true}`), Error: &abi.Error{Code: c.Args[1], Message: "as asked"}}, nil
 	case "error":
 		return nil, errors.New("could not")
 	case "trap":
