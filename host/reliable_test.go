@@ -291,6 +291,77 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// What all calls of a tool may retry together is a setting, and an answer says
+// what it kept the call from.
+func TestRetryBudget(t *testing.T) {
+	down := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	defer down.Close()
+	d := hosttest.Start(t, config.Config{Reliability: "all"})
+	tool := func(name string, retry M) {
+		d.Tool(t, name, M{
+			"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{strings.TrimPrefix(down.URL, "http://")}}},
+			"reliability":  M{"retry": retry, "breaker": M{"failures": 1000}},
+		}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	}
+	tool("narrow", M{"max": 3, "initial_ms": 1, "cap_ms": 1, "budget": M{"share": 0.01, "burst": 2}})
+	tool("usual", M{"max": 3, "initial_ms": 1, "cap_ms": 1})
+	tool("none", M{"max": 0})
+	for _, tt := range []struct {
+		tool          string
+		attempts, cut []int // of the calls, in order
+	}{
+		{"narrow", []int{3, 1, 1}, []int{1, 3, 3}},
+		{"usual", []int{4, 4, 4, 2, 1}, []int{0, 0, 0, 2, 3}}, // ten, and what four calls earn
+		{"none", []int{0}, []int{0}},
+	} {
+		for i := range tt.attempts {
+			a := ask(t, d.Socket, M{"tool": tt.tool, "args": []string{"must", down.URL}})
+			var usage struct{ Usage wire.Usage }
+			if err := json.Unmarshal(a.raw, &usage); err != nil || a.Code != "TOOL_FAILED" {
+				t.Fatalf("%s: %v: %s", tt.tool, err, a.raw)
+			}
+			if u := usage.Usage; u.Attempts != tt.attempts[i] || u.RetriesCut != tt.cut[i] {
+				t.Errorf("%s, call %d: %d attempts, %d cut; want %d and %d", tt.tool, i, u.Attempts, u.RetriesCut, tt.attempts[i], tt.cut[i])
+			}
+		}
+	}
+}
+
+// A breaker is set by either of its names, and by no two values.
+func TestNamesOfTheBreaker(t *testing.T) {
+	d := hosttest.Start(t, config.Config{Reliability: "all"})
+	tool := func(name string, breaker M) {
+		d.Tool(t, name, M{"binary": "/bin/sh", "capabilities": M{"exec": []string{"/bin/sh"}}, "reliability": M{"retriable_exits": []int{9}, "retry": M{"max": 0}, "breaker": breaker}}, nil)
+	}
+	call := func(name string) *answer {
+		return ask(t, d.Socket, M{"tool": name, "args": []string{"-c", "exit 9"}})
+	}
+	tool("other", M{"failure_threshold": 2, "reset_timeout_ms": 3_600_000, "half_open_concurrency": 1})
+	tool("both", M{"failure_threshold": 2, "failures": 2, "reset_ms": 3_600_000, "reset_timeout_ms": 3_600_000})
+	for _, name := range []string{"other", "both"} {
+		for i, want := range []string{"TOOL_FAILED", "TOOL_FAILED", "CIRCUIT_OPEN"} {
+			if a := call(name); a.Code != want && !(i < 2 && a.ExitCode == 9) {
+				t.Errorf("%s, call %d: %s, want %s", name, i, a.raw, want)
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		breaker M
+		want    string
+	}{
+		"failures": {M{"failures": 3, "failure_threshold": 2}, "has failures 3 and failure_threshold 2, which are the same setting; keep one"},
+		"default":  {M{"failures": 5, "failure_threshold": 2}, "has failures 5 and failure_threshold 2"},
+		"reset":    {M{"reset_ms": 3, "reset_timeout_ms": 2}, "has reset_ms 3 and reset_timeout_ms 2"},
+		"trials":   {M{"half_open_concurrency": 2}, "has half_open_concurrency 2; a breaker lets one call at a time"},
+		"misspelt": {M{"failure_treshold": 2}, `is not known here; did you mean \"failure_threshold\"?`},
+	} {
+		tool(name, tt.breaker)
+		if a := call(name); a.Code != "TOOL_BROKEN" || !strings.Contains(string(a.raw), tt.want) || !strings.Contains(string(a.raw), "tool.json:1:") {
+			t.Errorf("%s: %s, want %s", name, a.raw, tt.want)
+		}
+	}
+}
+
 // The traceId of an envelope goes where its trace would: as the id of the trace
 // where it is one, else by itself. What is too long or no plain text goes nowhere.
 func TestTraceIDOfTheMetadata(t *testing.T) {

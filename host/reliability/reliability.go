@@ -186,19 +186,26 @@ func (l *Layer) withRetry(ctx context.Context, r *call.Run, b *toolBreaker, tick
 		Initial: time.Duration(limits.InitialMS) * time.Millisecond,
 		Cap:     time.Duration(limits.CapMS) * time.Millisecond,
 		Stop:    func() bool { return !ticket.Current() || r.Progress.Abandoned() },
+		Share:   limits.Budget.Share,
+		Burst:   limits.Budget.Burst,
 	}
+	made, cut := 0, 0
+	config.OnCut = func() { cut = limits.Max - (made - 1) }
 	if limits.Max == 0 || r.Mode == call.Shadow {
 		config.Max = -1
 	}
 	var o call.Outcome
 	attempts := retry.Do(ctx, config, &b.budget, func(ctx context.Context, number int) retry.Verdict {
-		o = attempt(ctx, number)
+		o, made = attempt(ctx, number), number
 		again := Judge(&o).Again && maySafelyRepeat(r)
 		if again && r.Mode == call.Shadow && limits.Max > 0 {
 			l.shadow(r, "retry")
 		}
 		return retry.Verdict{Again: again, After: o.RetryAfter}
 	})
+	if attempts > 1 || cut > 0 {
+		r.Meter.Retried(attempts, cut)
+	}
 	switch {
 	case attempts == 0:
 		return call.Failed(ctx, context.Cause(ctx))

@@ -41,6 +41,13 @@ type Config struct {
 	// ends the retries. It is where a circuit breaker that opened meanwhile
 	// has its say.
 	Stop func() bool
+	// Share is how many retries each call earns its Budget. Default 0.1.
+	Share float64
+	// Burst is how many retries a Budget allows that has all been earned back.
+	// Default 10.
+	Burst int
+	// OnCut, when set, is called where the Budget allowed no further retry.
+	OnCut func()
 	// Float64 draws the jitter from [0, 1). Default math/rand/v2.
 	Float64 func() float64
 }
@@ -57,6 +64,15 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Stop == nil {
 		c.Stop = func() bool { return false }
+	}
+	if c.Share == 0 {
+		c.Share = budgetShare
+	}
+	if c.Burst == 0 {
+		c.Burst = budgetBurst
+	}
+	if c.OnCut == nil {
+		c.OnCut = func() {}
 	}
 	if c.Float64 == nil {
 		c.Float64 = rand.Float64
@@ -77,7 +93,7 @@ type Verdict struct {
 // attempts were made: at least one, unless ctx had ended before.
 func Do(ctx context.Context, c Config, b *Budget, op func(ctx context.Context, attempt int) Verdict) (attempts int) {
 	c = c.withDefaults()
-	b.asked()
+	b.asked(c.Share)
 	// AbortIf is asked too when no retry is left, which would take one from the
 	// budget for nothing. So a retry that is due is given up by ending the
 	// context of the waits, which op does not have.
@@ -91,7 +107,10 @@ func Do(ctx context.Context, c Config, b *Budget, op func(ctx context.Context, a
 		}).
 		OnRetryScheduled(func(e failsafe.ExecutionScheduledEvent[Verdict]) {
 			deadline, ok := ctx.Deadline()
-			if ok && time.Until(deadline) <= e.Delay || c.Stop() || !b.take() {
+			if ok && time.Until(deadline) <= e.Delay || c.Stop() {
+				giveUp()
+			} else if !b.take(c.Burst) {
+				c.OnCut()
 				giveUp()
 			}
 		}).
@@ -115,37 +134,39 @@ func (c Config) backoff(n int) time.Duration {
 	return time.Duration(c.Float64() * float64(min(longest, c.Cap)))
 }
 
-// Shares of a Budget: each call that is asked for earns a tenth of a retry,
-// and what is saved up lets a quiet caller retry as often as it may.
+// Defaults of what a Budget allows: each call that is asked for earns a tenth of
+// a retry, so that an upstream which is down is asked at most 1.1 times as often
+// as if nothing were retried, where three retries of each call would be four
+// times; and what is saved up lets a quiet caller retry as often as it may.
 const (
 	budgetShare = 0.1
-	budgetMax   = 10
+	budgetBurst = 10
 )
 
-// Budget bounds the retries of all calls of one upstream together, to a tenth
-// of the calls plus ten. A nil Budget does not bound. It is safe for
-// concurrent use.
+// Budget bounds the retries of all calls of one upstream together, to
+// Config.Share of the calls plus Config.Burst: by default a tenth of them plus
+// ten. A nil Budget does not bound. It is safe for concurrent use.
 type Budget struct {
 	mu    sync.Mutex
 	spent float64 // retries not yet earned back; guarded by mu
 }
 
-func (b *Budget) asked() {
+func (b *Budget) asked(share float64) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
-	b.spent = max(0, b.spent-budgetShare)
+	b.spent = max(0, b.spent-share)
 	b.mu.Unlock()
 }
 
-func (b *Budget) take() bool {
+func (b *Budget) take(burst int) bool {
 	if b == nil {
 		return true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.spent+1 > budgetMax {
+	if b.spent+1 > float64(burst) {
 		return false
 	}
 	b.spent++

@@ -318,6 +318,15 @@ type Retry struct {
 	Max       int   `json:"max"`        // retries after the first attempt, 3
 	InitialMS int64 `json:"initial_ms"` // before the first retry at most, 500
 	CapMS     int64 `json:"cap_ms"`     // at most, 5000
+	// Budget bounds the retries of all calls of an upstream together.
+	Budget RetryBudget `json:"budget"`
+}
+
+// RetryBudget is what all calls of one upstream may retry together: Share of a
+// retry for each call, and Burst that are saved up.
+type RetryBudget struct {
+	Share float64 `json:"share"` // 0.1
+	Burst int     `json:"burst"` // 10
 }
 
 // Breaker configures the circuit breaker. It opens after Failures consecutive
@@ -327,6 +336,41 @@ type Breaker struct {
 	Window   int     `json:"window"`   // 100
 	Ratio    float64 `json:"ratio"`    // 0.5
 	ResetMS  int64   `json:"reset_ms"` // 30000
+	// FailureThreshold and ResetTimeoutMS are other names of Failures and
+	// ResetMS, HalfOpenConcurrency of what is always 1. They are 0 once read.
+	FailureThreshold    int   `json:"failure_threshold,omitempty"`
+	ResetTimeoutMS      int64 `json:"reset_timeout_ms,omitempty"`
+	HalfOpenConcurrency int   `json:"half_open_concurrency,omitempty"`
+}
+
+// UnmarshalJSON reads a breaker by either name of each setting. What is not named
+// keeps its value.
+func (b *Breaker) UnmarshalJSON(data []byte) error {
+	type plain Breaker
+	if err := strictjson.Unmarshal(data, (*plain)(b)); err != nil {
+		return err
+	}
+	named := map[string]bool{}
+	if err := strictjson.Members(data, func(name, _ []byte) { named[string(name)] = true }); err != nil {
+		return err
+	}
+	if named["failure_threshold"] {
+		if named["failures"] && b.Failures != b.FailureThreshold {
+			return fmt.Errorf("has failures %d and failure_threshold %d, which are the same setting; keep one", b.Failures, b.FailureThreshold)
+		}
+		b.Failures = b.FailureThreshold
+	}
+	if named["reset_timeout_ms"] {
+		if named["reset_ms"] && b.ResetMS != b.ResetTimeoutMS {
+			return fmt.Errorf("has reset_ms %d and reset_timeout_ms %d, which are the same setting; keep one", b.ResetMS, b.ResetTimeoutMS)
+		}
+		b.ResetMS = b.ResetTimeoutMS
+	}
+	if named["half_open_concurrency"] && b.HalfOpenConcurrency != 1 {
+		return fmt.Errorf("has half_open_concurrency %d; a breaker lets one call at a time find out whether its upstream works again, so that what is down is not asked by many: make it 1, or leave it out", b.HalfOpenConcurrency)
+	}
+	b.FailureThreshold, b.ResetTimeoutMS, b.HalfOpenConcurrency = 0, 0, 0
+	return nil
 }
 
 // DefaultDefinition returns the meaning of an empty tool.json, or of none.
@@ -340,7 +384,7 @@ func DefaultDefinition() *Definition {
 		},
 		Reliability: Reliability{
 			TTL: 24 * 3600, FailedTTL: 30, OnDuplicate: DuplicateWait,
-			Retry:   Retry{Max: 3, InitialMS: 500, CapMS: 5000},
+			Retry:   Retry{Max: 3, InitialMS: 500, CapMS: 5000, Budget: RetryBudget{Share: 0.1, Burst: 10}},
 			Breaker: Breaker{Failures: 5, Window: 100, Ratio: 0.5, ResetMS: 30_000},
 		},
 	}
@@ -746,6 +790,10 @@ func (c *checker) reliability(r *Reliability) {
 	if r.Retry.CapMS < r.Retry.InitialMS {
 		c.fault("/reliability/retry", "has cap_ms %d below initial_ms %d", r.Retry.CapMS, r.Retry.InitialMS)
 	}
+	if s := r.Retry.Budget.Share; !(s > 0) || s > 1 {
+		c.fault("/reliability/retry/budget/share", "is %v; it must be more than 0 and at most 1", s)
+	}
+	within(c, "/reliability/retry/budget/burst", r.Retry.Budget.Burst, 1, 1_000_000)
 	within(c, "/reliability/breaker/failures", r.Breaker.Failures, 1, 1_000_000)
 	within(c, "/reliability/breaker/window", r.Breaker.Window, 1, 100_000)
 	if !(r.Breaker.Ratio > 0) || r.Breaker.Ratio > 1 {

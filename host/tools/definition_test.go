@@ -229,7 +229,7 @@ func TestDefaults(t *testing.T) {
 	if l := d.Limits; l.Memory != 64<<20 || l.Fuel != 7 || l.Output != 16<<20 || l.Concurrency != 32 || l.Queue != 256 || l.Stream != 0 {
 		t.Errorf("limits %+v", l)
 	}
-	if r := d.Reliability; r.TTL != 86400 || r.FailedTTL != 30 || r.OnDuplicate != "wait" || r.AutoKey != nil || r.Retry != (Retry{3, 500, 5000}) || r.Breaker != (Breaker{5, 100, 0.5, 30000}) {
+	if r := d.Reliability; r.TTL != 86400 || r.FailedTTL != 30 || r.OnDuplicate != "wait" || r.AutoKey != nil || r.Retry != (Retry{3, 500, 5000, RetryBudget{0.1, 10}}) || r.Breaker != (Breaker{Failures: 5, Window: 100, Ratio: 0.5, ResetMS: 30000}) {
 		t.Errorf("reliability %+v", r)
 	}
 	if *d.Entry != (Entry{"x", "call", "result"}) {

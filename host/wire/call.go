@@ -116,11 +116,12 @@ type Result struct {
 	Truncated bool
 	FromCache bool
 	Duration  time.Duration
-	// Usage is nil if no module ran for the call.
+	// Usage is nil if no module ran for the call and it was not retried.
 	Usage *Usage
 }
 
-// Usage is the resource usage of a call's modules, policies included.
+// Usage is the resource usage of a call's modules, policies included, and how often
+// the call was attempted.
 type Usage struct {
 	// Fuel is in metered instructions, of all modules and attempts together.
 	Fuel int64 `json:"fuel"`
@@ -129,6 +130,11 @@ type Usage struct {
 	// Pages counts 4 KiB pages that were written, and restored for the next
 	// call.
 	Pages int64 `json:"pages"`
+	// Attempts is how often the call was executed, where that was more than
+	// once or would have been. RetriesCut is how many retries its tool still
+	// allowed it, and the budget that all calls of the tool share did not.
+	Attempts   int `json:"attempts,omitempty"`
+	RetriesCut int `json:"retries_cut,omitempty"`
 }
 
 // Status returns the status of an envelope answer: success, error, timeout or

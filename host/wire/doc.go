@@ -120,7 +120,10 @@ Fields of a response; the first four are always there:
 	from_cache    boolean  true for the stored result of an earlier call with this key
 	truncated     boolean  true if stdout or stderr is incomplete
 	usage         object   resource usage of modules, including policies, if any ran: fuel, in metered
-	                       instructions; memory, the peak of one module, in bytes; pages of 4 KiB written
+	                       instructions; memory, the peak of one module, in bytes; pages of 4 KiB written.
+	                       For a call that was retried, or would have been: attempts, the number of
+	                       executions; retries_cut, the retries that the tool's limit allowed and the
+	                       shared budget did not
 
 A tool that ran and ended with another exit code than 0 has status "error", code
 TOOL_FAILED, and an empty error: its own output has the message.

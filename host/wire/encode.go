@@ -191,6 +191,12 @@ func appendUsage(b []byte, u *Usage) []byte {
 	b = strconv.AppendInt(b, u.Memory, 10)
 	b = append(b, `,"pages":`...)
 	b = strconv.AppendInt(b, u.Pages, 10)
+	if u.Attempts > 0 {
+		b = strconv.AppendInt(append(b, `,"attempts":`...), int64(u.Attempts), 10)
+	}
+	if u.RetriesCut > 0 {
+		b = strconv.AppendInt(append(b, `,"retries_cut":`...), int64(u.RetriesCut), 10)
+	}
 	return append(b, '}')
 }
 
