@@ -55,6 +55,10 @@ type Request struct {
 	Streams wire.Streams
 	// Kind is that of its execution; empty is session.KindCall.
 	Kind string
+	// PartOf is the id of the execution that asked for this one: a prompt's for
+	// its turn, a call's for the job that it became. It is empty for what a
+	// caller sent.
+	PartOf string
 	// As is who calls, where that is known already: a turn and a job are their
 	// caller's. Nil asks the token and UID.
 	As *identity.Caller

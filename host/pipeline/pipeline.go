@@ -135,8 +135,12 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		return call.Failed(ctx, err)
 	}
 	q.Call = withoutToken(q.Call).Traced() // nothing after this may hold the token
-	if err := p.Results.begin(q.ExecutionID, caller.ID); err != nil {
+	again, err := p.Results.begin(&q, caller.ID)
+	if err != nil {
 		return call.Failed(ctx, err)
+	}
+	if again {
+		p.Log.Info("an execution id was used again, and its result is replaced", "execution_id", q.ExecutionID, "caller", caller.ID, "tool", q.Tool)
 	}
 	acc.caller, acc.counted = caller.ID, true
 	if q.Background || q.Detach {

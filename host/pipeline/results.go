@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
@@ -32,6 +33,7 @@ type Results struct {
 // turn or a job that the other asked for.
 type runs struct {
 	caller string
+	tool   string // of the first
 	n      int
 }
 
@@ -50,25 +52,30 @@ const (
 
 func size(r *wire.Result) int { return len(r.Stdout) + len(r.Stderr) + len(r.Data) }
 
-// begin notes that an execution of that id runs for caller, until end. It is
-// INVALID_ENVELOPE where the id is another caller's.
-func (rs *Results) begin(id, caller string) error {
+// begin notes that q runs for caller, until end. It is INVALID_ENVELOPE where its
+// id is another caller's, or that of an execution which runs and of which q is no
+// part. again says that an answer to an earlier one of that id is kept.
+func (rs *Results) begin(q *call.Request, caller string) (again bool, err error) {
+	id := q.ExecutionID
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := rs.running[id]
 	e, kept := rs.byID[id]
 	if r != nil && r.caller != caller || kept && e.Value.(*Stored).caller != caller {
-		return fault.Errorf(fault.InvalidEnvelope, "/executionId: %s was used already; make a new id for each execution", id)
+		return false, fault.Errorf(fault.InvalidEnvelope, "/executionId: %s was used already; make a new id for each execution", id)
+	}
+	if r != nil && q.PartOf != id {
+		return false, fault.Errorf(fault.InvalidEnvelope, "/executionId: %s is running, as a call of %.64q; wait for its answer, and make a new id for each execution", id, r.tool)
 	}
 	if r == nil {
 		if rs.running == nil {
 			rs.running = map[string]*runs{}
 		}
-		r = &runs{caller: caller}
+		r = &runs{caller: caller, tool: q.Tool}
 		rs.running[id] = r
 	}
 	r.n++
-	return nil
+	return kept && q.PartOf != id, nil
 }
 
 func (rs *Results) end(id string) {

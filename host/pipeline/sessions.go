@@ -36,7 +36,7 @@ func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identit
 		Call: q.Call, Caller: caller.ID, Focus: q.Focus,
 		Run: func(ctx context.Context, turn *wire.Call) *wire.Result {
 			of := q
-			of.Call, of.Kind, of.As = turn, session.KindTurn, &caller
+			of.Call, of.Kind, of.As, of.PartOf = turn, session.KindTurn, &caller, q.ExecutionID
 			return s.call(ctx, of).Result
 		},
 	}
@@ -82,7 +82,7 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 	inner := *q.Call
 	inner.Background, inner.Detach, inner.Stream, inner.Session = false, false, false, in.ID()
 	of := q
-	of.Call, of.Kind, of.As = &inner, session.KindJob, &caller
+	of.Call, of.Kind, of.As, of.PartOf = &inner, session.KindJob, &caller, q.ExecutionID
 	if q.Tool == session.Prompt {
 		of.Kind = session.KindCall // the turn is the job
 	}
@@ -157,6 +157,6 @@ func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, envelope [
 	}
 	caller := by.Caller
 	return answer(q.ExecutionID, s.call(session.InJob(ctx, nil), call.Request{
-		Call: q, UID: by.UID, PID: by.PID, Socket: by.Socket, As: &caller, Streams: wire.Streams{Signals: make(chan os.Signal)},
+		Call: q, UID: by.UID, PID: by.PID, Socket: by.Socket, As: &caller, PartOf: by.ExecutionID, Streams: wire.Streams{Signals: make(chan os.Signal)},
 	}))
 }

@@ -147,7 +147,7 @@ Fields of a request:
 
 	toolId       string  which tool
 	executionId  string  a new version-4 UUID; one of another caller's
-	                     execution is refused
+	                     execution, or of one that runs, is refused
 	payload      object  what the tool takes
 	metadata     object  may be left out, and each of:
 	  callerInfo         anything, for the log
