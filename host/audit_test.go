@@ -62,7 +62,7 @@ func TestAuditTells(t *testing.T) {
 	}
 	ask(t, d.Socket, M{"tool": "push", "args": []string{"deny", "it"}, "cwd": d.Root, "token": token})
 	ask(t, d.Socket, M{"tool": "look", "args": []string{"at"}, "cwd": d.Root})
-	ask(t, d.Socket, M{"tool": "nothing", "args": []string{"here"}, "cwd": d.Root})
+	ask(t, d.Socket, M{"tool": "nothing", "args": []string{"here"}, "cwd": d.Root, "token": token})
 	ask(t, d.Socket, M{"tool": "push", "args": []string{"as", "nobody"}, "cwd": d.Root, "token": token + "x"})
 	ask(t, d.Socket, M{"tool": "push", "args": []string{"x"}, "cwd": d.Root, "env": M{"LD_PRELOAD": "x"}})
 
@@ -107,6 +107,9 @@ func TestAuditTells(t *testing.T) {
 		if c := e.Call; e.End == nil || c.Tool != want.tool || c.Effect != want.effect || c.Rule != want.rule || e.End.Code != want.code || (e.N != e.EndN) != (i == 0) {
 			t.Errorf("call %d: %+v, %+v; want %+v", i, c, e.End, want)
 		}
+	}
+	if id := list[3].Call.Identity; id.Subject != "alice" {
+		t.Errorf("who called a tool that is not there: %+v", id)
 	}
 	// Of a tool that nobody knows, and of a caller that nobody knows, the arguments
 	// are not kept: nothing says what is secret in them.
@@ -187,7 +190,7 @@ func TestAuditMasks(t *testing.T) {
 	def := M{"binary": "/bin/echo", "mutating": true, "stdin": true, "secrets": M{"pass": M{"from": "file:" + file, "env": "PASS"}}}
 	def["capabilities"] = M{"env": []string{"API_TOKEN", "PLAIN"}}
 	d.Tool(t, "push", def, map[string]string{"restricted.wasm": hosttest.Guest(t, policyPkg)})
-	d.Tool(t, "broken", M{"binary": "/bin/echo", "secrets": M{"pass": M{"from": "env:NOT_SET", "env": "PASS"}}}, nil)
+	d.Tool(t, "broken", M{"binary": "/bin/echo", "secrets": M{"pass": M{"from": "env:NOT_SET", "env": "PASS"}}}, map[string]string{"restricted.wasm": hosttest.Guest(t, policyPkg)})
 	token := issuer.Token(t, M{"sub": "alice"})
 	pat := "ghp_" + strings.Repeat("Ab3", 12)
 	args := []string{
@@ -222,9 +225,34 @@ func TestAuditMasks(t *testing.T) {
 		}
 	}
 	for _, e := range list {
+		if e.Call.Tool == "broken" && len(e.Call.Asked) != 1 {
+			t.Errorf("its policy was asked %+v", e.Call.Asked)
+		}
 		if e.Call.Tool == "broken" && (len(e.Call.Args) > 0 || e.Call.Withheld == "") {
 			t.Errorf("a call whose secrets are not known has its arguments in the log: %+v", e.Call)
 		}
+	}
+}
+
+// A secret that is replaced after a call is masked in its record as it was.
+func TestAuditMasksWhatWas(t *testing.T) {
+	const was, is = "the-secret-that-was", "the-secret-that-is"
+	file := filepath.Join(t.TempDir(), "secret")
+	write := func(secret string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(secret), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(was)
+	d := hosttest.Start(t, config.Config{})
+	d.Tool(t, "look", M{"binary": "/bin/echo", "mutating": false, "secrets": M{"pass": M{"from": "file:" + file, "env": "PASS"}}}, nil)
+	if a := ask(t, d.Socket, M{"tool": "look", "args": []string{"at", was}, "cwd": d.Root}); a.ExitCode != 0 {
+		t.Fatalf("%s", a.raw)
+	}
+	write(is) // before the record is made, which takes some milliseconds
+	if list := auditLog(t, d); len(list) != 1 || !slices.Equal(list[0].Call.Args, []string{"at", "[secret]"}) {
+		t.Errorf("%s", auditText(t, d))
 	}
 }
 
@@ -307,6 +335,7 @@ func TestAuditOtherWays(t *testing.T) {
 		ask(t, d.Socket, M{"tool": "make", "args": []string{"x"}, "cwd": d.Root, "idempotency_key": "k"})
 	}
 	ask(t, d.Socket, M{"toolId": "session.prompt", "executionId": newExecution(), "payload": M{"id": "default", "text": "make turn"}})
+	ask(t, d.Socket, M{"toolId": "session.mutate", "executionId": newExecution(), "payload": M{"id": "default", "op": "rename", "params": M{"name": "not-in-the-log"}}})
 	o := d.Call(t.Context(), call.Request{Call: &wire.Call{
 		Tool: "make", Args: []string{"embedded"}, Payload: []byte(`{}`), Cwd: d.Root, ExecutionID: wire.NewExecutionID(),
 	}, UID: uint32(os.Getuid())})
@@ -322,11 +351,17 @@ func TestAuditOtherWays(t *testing.T) {
 		if e.End != nil && e.End.FromCache {
 			s += " from its record"
 		}
+		if e.Call.Tool == "session.mutate" && string(e.Call.Payload) != `{"id":"default","op":"rename"}` {
+			t.Errorf("its object is %s", e.Call.Payload)
+		}
 		got = append(got, s)
 	}
-	want := []string{"make call x begun", "make call x from its record", "make turn turn begun", "session.prompt call ", "make call embedded begun"}
+	want := []string{"make call x begun", "make call x from its record", "make turn turn begun", "session.prompt call ", "session.mutate call ", "make call embedded begun"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the log has %q, want %q", got, want)
+	}
+	if strings.Contains(auditText(t, d), "not-in-the-log") {
+		t.Error("the input of a session call is in the log")
 	}
 }
 

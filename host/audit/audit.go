@@ -211,8 +211,8 @@ type Asked struct {
 	// was, and InputSHA256 its digest, both with secrets masked; Masked says that
 	// there were some, Reduced which members are not whole.
 	Input       json.RawMessage `json:"input,omitempty"`
-	InputBytes  int             `json:"input_bytes"`
-	InputSHA256 string          `json:"input_sha256"`
+	InputBytes  int             `json:"input_bytes,omitempty"`
+	InputSHA256 string          `json:"input_sha256,omitempty"`
 	Masked      bool            `json:"masked,omitempty"`
 	Reduced     []string        `json:"reduced,omitempty"`
 	// Vars are the answers of var_get, in turn.

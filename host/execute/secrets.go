@@ -84,12 +84,15 @@ func (e *Executor) SecretValues(t *tools.Tool, caller identity.Caller) (map[stri
 	return m, nil
 }
 
-// Masker is a function that masks the secrets of p, and further ones, in a text.
-// It is nil where there are none.
+// Masker is a function that masks the secrets of p, which may be nil, and further
+// ones, in a text. It is nil where there are none.
 func (e *Executor) Masker(p *call.Pinned, further ...string) (func(string) string, error) {
-	list, err := e.secrets(p)
-	if err != nil {
-		return nil, err
+	var list []secret
+	if p != nil {
+		var err error
+		if list, err = e.secrets(p); err != nil {
+			return nil, err
+		}
 	}
 	hidden := values(list)
 	for _, s := range further {

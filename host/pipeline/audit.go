@@ -19,6 +19,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
@@ -48,7 +49,7 @@ func (p *Pipeline) auditBegin(ctx context.Context, d *call.Decided, acc *account
 	if !d.Class.Mutating || !p.Audit.On() {
 		return nil
 	}
-	s := p.sketch(&d.Request, &d.Pinned, d, acc.caller)
+	s := p.sketch(&d.Request, &d.Pinned, d, acc.as)
 	s.effect, s.replaces = audit.Allow, acc.begin
 	size, record := s.record(func(c *audit.Call) *audit.Record {
 		return &audit.Record{At: s.at, Type: audit.TypeBegin, Call: c}
@@ -82,7 +83,7 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 	for _, x := range programs {
 		end.Programs = append(end.Programs, audit.Program{Path: x.Path, Refused: x.Refused, Times: x.Times})
 	}
-	s := p.sketch(q, acc.pinned, acc.decided, acc.caller)
+	s := p.sketch(q, acc.pinned, acc.decided, acc.as)
 	message := ""
 	if e := res.Err; e != nil {
 		end.Code, message = string(e.Code), e.Message
@@ -111,7 +112,7 @@ type sketch struct {
 	q        *call.Request
 	pinned   *call.Pinned
 	decided  *call.Decided
-	caller   string
+	caller   identity.Caller
 	config   string
 	effect   string
 	rule     string
@@ -121,7 +122,6 @@ type sketch struct {
 	argBytes  int // of all of them
 	argCount  int
 	payload   json.RawMessage
-	size      int // of the payload as it was sent
 	withheld  string
 	changed   []string
 	stdin     int
@@ -130,7 +130,7 @@ type sketch struct {
 
 // sketch takes what may change when the call has ended: an embedding program's
 // slices are its own.
-func (p *Pipeline) sketch(q *call.Request, pinned *call.Pinned, d *call.Decided, caller string) *sketch {
+func (p *Pipeline) sketch(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.Caller) *sketch {
 	s := &sketch{at: time.Now(), pinned: pinned, decided: d, caller: caller, stdin: len(q.Stdin), config: p.config.digest(p)}
 	of := *q.Call
 	s.q = &call.Request{Call: &of, UID: q.UID, PID: q.PID, Socket: q.Socket, Kind: q.Kind, As: q.As}
@@ -144,13 +144,14 @@ func (p *Pipeline) sketch(q *call.Request, pinned *call.Pinned, d *call.Decided,
 		if s.mask, err = p.execute.Masker(pinned, hidden...); err != nil {
 			s.withheld = "the secrets of the tool cannot be read, and could be in them"
 		}
-	case session.IsCall(q.Tool) && q.Tool != session.Prompt && q.Tool != session.Steer:
-	case q.Tool == listToolsID:
+	case session.IsCall(q.Tool):
+		s.withheld = "of a call about a session only its object is kept"
+		s.payload = sessionObject(of.Payload)
 	default:
 		s.withheld = "no tool is known whose secrets could be in them"
-		if session.IsCall(q.Tool) {
-			s.withheld = "they are the input of another call"
-		}
+	}
+	if s.mask == nil && of.Token != "" && s.withheld != "" {
+		s.mask, _ = p.execute.Masker(nil, of.Token)
 	}
 	of.Token, of.Stdin = "", nil
 	of.CallerInfo = bytes.Clone(of.CallerInfo[:min(len(of.CallerInfo), maxSaid+auditMargin)])
@@ -161,8 +162,7 @@ func (p *Pipeline) sketch(q *call.Request, pinned *call.Pinned, d *call.Decided,
 			s.args = append(s.args, a)
 		}
 	}
-	if s.withheld == "" && (of.Form == wire.Envelope && of.Args == nil) {
-		s.size = len(of.Payload)
+	if s.withheld == "" && of.Form == wire.Envelope && of.Args == nil {
 		s.payload = bytes.Clone(of.Payload)
 	}
 	s.env = slices.Sorted(maps.Keys(of.Env))
@@ -240,10 +240,23 @@ func (s *sketch) record(around func(*audit.Call) *audit.Record) (size int, recor
 func (s *sketch) call() *audit.Call {
 	q := s.q
 	c := &audit.Call{
-		Execution: q.ExecutionID, Session: q.Session, Kind: cmp.Or(q.Kind, session.KindCall), Trace: q.Trace, Socket: q.Socket,
-		Tool: brief(q.Tool, maxSaid), Config: s.config, Cwd: brief(q.Cwd, maxAuditArg), Stdin: s.stdin, Withheld: s.withheld,
-		Effect: s.effect, Rule: brief(s.rule, maxSaid), Replaces: s.replaces,
-		Identity: audit.Identity{ID: s.caller, UID: q.UID, PID: q.PID},
+		Execution: q.ExecutionID, Kind: cmp.Or(q.Kind, session.KindCall), Trace: q.Trace, Socket: q.Socket,
+		Config: s.config, Stdin: s.stdin, Withheld: s.withheld, Effect: s.effect, Replaces: s.replaces,
+		Identity: audit.Identity{ID: s.caller.ID, UID: q.UID, PID: q.PID, ReadOnly: s.caller.ReadOnly},
+	}
+	for _, x := range []struct {
+		to   *string
+		text string
+		most int
+	}{
+		{&c.Tool, q.Tool, maxSaid}, {&c.Session, q.Session, maxSaid}, {&c.Cwd, q.Cwd, maxAuditArg}, {&c.Rule, s.rule, maxSaid},
+		{&c.TraceID, q.TraceID, maxSaid}, {&c.CallerInfo, string(q.CallerInfo), maxSaid},
+	} {
+		*x.to, _ = s.text(x.text, x.most)
+	}
+	for claim, to := range map[string]*string{"sub": &c.Identity.Subject, "iss": &c.Identity.Issuer} {
+		text, _ := s.caller.Claim(claim)
+		*to, _ = s.text(text, maxSaid)
 	}
 	reduced := func(name string, is bool) {
 		if is {
@@ -251,15 +264,13 @@ func (s *sketch) call() *audit.Call {
 		}
 	}
 	var cut bool
-	c.TraceID, _ = s.text(q.TraceID, maxSaid)
-	c.CallerInfo, _ = s.text(string(q.CallerInfo), maxSaid)
 	c.Key, cut = s.text(q.IdempotencyKey, maxSaid)
 	reduced("key", cut)
 	c.Args, cut = s.texts(s.args, s.argCount)
 	if s.withheld == "" {
 		reduced("args", cut)
 	} else {
-		c.ArgCount, c.ArgBytes = s.argCount, s.argBytes
+		c.Key, c.ArgCount, c.ArgBytes = "", s.argCount, s.argBytes
 	}
 	if len(s.payload) > 0 {
 		var names []string
@@ -268,8 +279,7 @@ func (s *sketch) call() *audit.Call {
 			reduced("payload"+n, true)
 		}
 	}
-	c.Env = s.env[:min(len(s.env), maxAuditEnv)]
-	reduced("env", len(s.env) > maxAuditEnv)
+	c.Env = s.names(s.env, "env", reduced)
 	if s.pinned != nil {
 		s.pin(c)
 	}
@@ -293,7 +303,7 @@ func (s *sketch) pin(c *audit.Call) {
 		c.Source = ""
 	}
 	if p.Cwd != "" {
-		c.Cwd = p.Cwd
+		c.Cwd, _ = s.text(p.Cwd, maxAuditArg)
 	}
 	for i, file := range t.PolicyFiles {
 		c.Policies = append(c.Policies, audit.Module{File: file, SHA256: t.PolicyDigests[i]})
@@ -303,10 +313,6 @@ func (s *sketch) pin(c *audit.Call) {
 		c.Runner = &audit.Module{File: t.Binary}
 	}
 	id := &c.Identity
-	id.Subject, _ = p.Caller.Claim("sub")
-	id.Issuer, _ = p.Caller.Claim("iss")
-	id.Subject, _ = s.text(id.Subject, maxSaid)
-	id.Issuer, _ = s.text(id.Issuer, maxSaid)
 	id.ReadOnly = p.ReadOnly()
 	for name, value := range p.Effective.Shown {
 		if id.Claims == nil {
@@ -319,6 +325,10 @@ func (s *sketch) pin(c *audit.Call) {
 // asked is what one policy was asked and answered.
 func (s *sketch) asked(a *call.Asked) audit.Asked {
 	out := audit.Asked{Module: audit.Module{File: a.File, SHA256: a.Digest}, At: a.At.UTC()}
+	if s.withheld != "" { // it holds what that is about
+		out.Reduced = []string{"/"}
+		return out
+	}
 	whole, hidden := s.hide(a.Input)
 	sum := sha256.Sum256(whole)
 	out.InputBytes, out.InputSHA256, out.Masked = len(whole), hex.EncodeToString(sum[:]), hidden
@@ -355,14 +365,16 @@ func (s *sketch) runs(d *call.Decided, reduced func(string, bool)) *audit.Runs {
 		TimeoutMS: d.Timeout.Milliseconds(), Shell: d.Shell.Allowed,
 	}
 	var cut bool
+	if s.withheld != "" {
+		reduced("runs", true)
+		return r
+	}
 	if slices.Contains(s.changed, "args") {
 		r.Args, cut = s.texts(d.Args, len(d.Args))
 		reduced("runs.args", cut)
 	}
 	if slices.Contains(s.changed, "env") {
-		r.Env = slices.Sorted(maps.Keys(d.Env))
-		reduced("runs.env", len(r.Env) > maxAuditEnv)
-		r.Env = r.Env[:min(len(r.Env), maxAuditEnv)]
+		r.Env = s.names(slices.Sorted(maps.Keys(d.Env)), "runs.env", reduced)
 	}
 	if slices.Contains(s.changed, "key") {
 		r.Key, cut = s.text(d.Key, maxSaid)
@@ -385,6 +397,32 @@ func (s *sketch) text(t string, most int) (_ string, cut bool) {
 		return t, false
 	}
 	return brief(t, most), true
+}
+
+// names is a list of names, masked, up to a bound.
+func (s *sketch) names(list []string, member string, reduced func(string, bool)) (out []string) {
+	reduced(member, len(list) > maxAuditEnv)
+	for _, name := range list[:min(len(list), maxAuditEnv)] {
+		name, _ = s.text(name, maxSaid)
+		out = append(out, name)
+	}
+	return out
+}
+
+// sessionObject is what a call about a session says of its object: which session,
+// which operation, which execution or job.
+func sessionObject(payload json.RawMessage) json.RawMessage {
+	var asked struct {
+		ID        string `json:"id,omitempty"`
+		Op        string `json:"op,omitempty"`
+		Execution string `json:"execution,omitempty"`
+	}
+	json.Unmarshal(payload, &asked) // what it is not is refused, and the record says so
+	for _, x := range []*string{&asked.ID, &asked.Op, &asked.Execution} {
+		*x = brief(*x, 64)
+	}
+	b, _ := json.Marshal(asked) // of three strings
+	return b
 }
 
 // texts is text for a list of count of which these are the first.

@@ -77,8 +77,9 @@ type account struct {
 	execution *session.Execution // from when its session is known
 	tool      *tools.Tool
 	rule      string
-	pinned    *call.Pinned  // from when its tool is known
-	decided   *call.Decided // as far as it was
+	as        identity.Caller // from when it is known
+	pinned    *call.Pinned    // from when its tool is known
+	decided   *call.Decided   // as far as it was
 	allowed   bool
 	begin     uint64 // the number of its begin in the audit log
 	counted   bool   // its id is the caller's now; see Results
@@ -142,7 +143,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	if again {
 		p.Log.Info("an execution id was used again, and its result is replaced", "execution_id", q.ExecutionID, "caller", caller.ID, "tool", q.Tool)
 	}
-	acc.caller, acc.counted = caller.ID, true
+	acc.caller, acc.as, acc.counted = caller.ID, caller, true
 	if q.Background || q.Detach {
 		o, accepted := p.inner.background(ctx, q, caller)
 		acc.job = accepted
