@@ -101,7 +101,10 @@ type toolList struct {
 		}
 	}
 	Next    string
-	Missing []struct{ Source, Code, Message string }
+	Missing []struct {
+		Source, Code, Message string
+		Retriable             bool
+	}
 }
 
 func (c *counter) list(t testing.TB, token string, page M) (l toolList) {

@@ -40,8 +40,10 @@ type Question struct {
 	// Vars hears what var_get answers. It may be nil.
 	Vars func(name string, value []byte)
 
+	// Upstream hears of the answers to HTTP requests; it may be nil.
+	Upstream *Upstream
+
 	services guest.Services // those of a handler only
-	upstream *upstream      // hears of HTTP answers; may be nil
 }
 
 // Ask calls a module with what its tool grants: state, HTTP, binaries and calls of
@@ -144,15 +146,16 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 			g.Handles = append(g.Handles, fetchHandle{Handle: s.handle, Value: s.value, NamedOnly: !s.own})
 		}
 	}
-	up := q.upstream
+	up := q.Upstream
 	if up == nil {
-		up = &upstream{}
+		up = &Upstream{}
 	}
-	*up = upstream{}
+	up.next()
 	resp, sent, err := e.fetch.do(ctx, &g, r, q.Trace)
 	hidden := append(values(secrets), sent...)
 	if err != nil {
 		up.answered = !unanswered(err)
+		up.refused = up.refused || errors.Is(err, errRefused)
 		return nil, errors.New(maskFolded(err.Error(), hidden))
 	}
 	up.note(resp.Status, resp.Headers["retry-after"])
@@ -266,16 +269,25 @@ func receiver(ctx context.Context, r io.ReadCloser) func(context.Context) ([]byt
 	}
 }
 
-// upstream is what the answers to a guest's HTTP requests say of trying again. A
+// Upstream is what the answers to a guest's HTTP requests say of trying again. A
 // guest that fails without a word of its own is judged by its last request: one
 // that had no answer, or one that asks to come back, may have another.
-type upstream struct {
+type Upstream struct {
 	answered   bool // the last request has an answer that is final
+	refused    bool // some request was refused here, as it would be again
 	retryAfter time.Duration
 }
 
+// Refused reports whether the host refused a request of the guest, because
+// tool.json does not grant it. No further attempt changes that, whatever the
+// guest says of its failure.
+func (u *Upstream) Refused() bool { return u.refused }
+
+// next forgets what the answer to the request before said.
+func (u *Upstream) next() { *u = Upstream{refused: u.refused} }
+
 // note takes the answer to a request.
-func (u *upstream) note(status int, retryAfter string) {
+func (u *Upstream) note(status int, retryAfter string) {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 	default:
@@ -291,8 +303,8 @@ func (u *upstream) note(status int, retryAfter string) {
 
 // blame makes the failure of a guest that said no more than that retriable where
 // its last HTTP request was not answered for good.
-func (u *upstream) blame(err error) error {
-	if e, ok := errors.AsType[*fault.Error](err); ok && e.Code == fault.ToolFailed && !u.answered {
+func (u *Upstream) blame(err error) error {
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Code == fault.ToolFailed && !u.answered && !u.refused {
 		again := *e
 		again.MayRetry = true
 		return &again

@@ -58,7 +58,7 @@ type running struct {
 	call.Attempt
 	call.Outcome
 	res      wire.Result
-	upstream upstream
+	upstream Upstream
 }
 
 // begin notes that the tool itself is started now, unless ctx has ended.
@@ -201,7 +201,7 @@ func (r *running) handler(ctx context.Context) error {
 		defer stdin.Close()
 	}
 	out := newOutput(&r.Attempt, values(secrets))
-	q := Question{Call: &r.Pinned, Module: r.Tool.Handler, Export: r.Tool.Entry.Export, Input: in, Trace: r.Trace, upstream: &r.upstream}
+	q := Question{Call: &r.Pinned, Module: r.Tool.Handler, Export: r.Tool.Entry.Export, Input: in, Trace: r.Trace, Upstream: &r.upstream}
 	q.services.Emit = func(stream string, p []byte) error {
 		var err error
 		switch stream {
@@ -317,7 +317,7 @@ func (r *running) answer(out *output, reply []byte) error {
 		if said.Error.Code != "" {
 			msg = said.Error.Code + ": " + msg
 		}
-		return &fault.Error{Code: fault.ToolFailed, Message: msg, MayRetry: said.Error.Retriable, ToolCode: said.Error.Code}
+		return &fault.Error{Code: fault.ToolFailed, Message: msg, MayRetry: said.Error.Retriable && !r.upstream.refused, ToolCode: said.Error.Code}
 	}
 	return nil
 }

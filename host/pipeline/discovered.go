@@ -185,11 +185,12 @@ func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 		}
 		return &fault.Error{Code: e.Code, Message: maskText(e.Message), MayRetry: e.MayRetry}
 	}
-	reply, err := f.execute.Ask(ctx, execute.Question{Call: p, Module: tool.Handler, Export: "discover", Input: in, Trace: p.Trace})
+	var up execute.Upstream
+	reply, err := f.execute.Ask(ctx, execute.Question{Call: p, Module: tool.Handler, Export: "discover", Input: in, Trace: p.Trace, Upstream: &up})
 	if err != nil {
 		e := mask(call.AsError(ctx, err))
 		if e.Code == fault.ToolFailed {
-			e.MayRetry = true
+			e.MayRetry = !up.Refused()
 		}
 		e.Message = "list the tools of " + tool.Name + ": " + e.Message
 		return nil, e
@@ -205,7 +206,7 @@ func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 		return nil, broken("%w", err)
 	}
 	if e := s.Error; e != nil {
-		we := &fault.Error{Code: fault.ToolFailed, Message: tool.Name + " cannot list its tools: " + e.Message, MayRetry: e.Retriable}
+		we := &fault.Error{Code: fault.ToolFailed, Message: tool.Name + " cannot list its tools: " + e.Message, MayRetry: e.Retriable && !up.Refused()}
 		if e.Code == abi.Unauthenticated {
 			we.Code, we.Message = fault.Unauthenticated, tool.Name+" refuses this identity: "+e.Message
 		}

@@ -90,6 +90,16 @@ func call(c *abi.Call) (*abi.Result, error) {
 		data, err := json.Marshal(map[string]any{"status": r.Status, "body": body})
 		return &abi.Result{Data: data, Stdout: body}, err
 	}
+	if urls, ok := strings.CutPrefix(p.Do, "insist "); ok { // whatever comes of it, it says that another attempt may help
+		pdk.Log(pdk.LevelInfo, fmt.Sprintf("attempt %d", c.Attempt))
+		for _, url := range strings.Fields(urls) {
+			pdk.HTTP(&pdk.HTTPRequest{URL: url})
+		}
+		if p.Method == "silent" {
+			return nil, errors.New("no answer")
+		}
+		return &abi.Result{Error: &abi.Error{Message: "no answer", Retriable: true}}, nil
+	}
 	return &abi.Result{Data: json.RawMessage(`{}`)}, nil
 }
 
