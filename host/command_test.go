@@ -90,12 +90,12 @@ func TestMisspelledFieldOfACommand(t *testing.T) {
 		payload M
 		want    string
 	}{
-		{"printf", M{"args": []string{"x"}, "cdw": d.Root}, `/payload/cdw: is not known here; did you mean \"cwd\"?`},
-		{"printf", M{"args": []string{"x"}, "cwd": d.Root, "stdni": "eA=="}, `/payload/stdni: is not known here; did you mean \"stdin\"?`},
-		{"printf", M{"arg": []string{"x"}}, `/payload/arg: is not known here; did you mean \"args\"?`},
-		{"printf", M{"args": "x"}, "/payload/args: wants"},
+		{"printf", M{"args": []string{"x"}, "cdw": d.Root}, `/payload/cdw: is not a known name; did you mean \"cwd\"?`},
+		{"printf", M{"args": []string{"x"}, "cwd": d.Root, "stdni": "eA=="}, `/payload/stdni: is not a known name; did you mean \"stdin\"?`},
+		{"printf", M{"arg": []string{"x"}}, `/payload/arg: is not a known name; did you mean \"args\"?`},
+		{"printf", M{"args": "x"}, "/payload/args: must be"},
 		{"printf", M{}, "/payload/args: is missing"},
-		{"open", M{"args": []string{"x"}, "cdw": d.Root}, `/payload/cdw: is not known here; did you mean \"cwd\"?`},
+		{"open", M{"args": []string{"x"}, "cdw": d.Root}, `/payload/cdw: is not a known name; did you mean \"cwd\"?`},
 		{"schemed", M{"args": []string{"x"}, "cwd": d.Root, "widht": 1}, `/widht is not a property that the schema has; did you mean \"width\"?`},
 	} {
 		a := ask(t, d.Socket, M{"toolId": tt.tool, "executionId": newExecution(), "payload": tt.payload})

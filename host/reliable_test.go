@@ -353,7 +353,7 @@ func TestNamesOfTheBreaker(t *testing.T) {
 		"default":  {M{"failures": 5, "failure_threshold": 2}, "has failures 5 and failure_threshold 2"},
 		"reset":    {M{"reset_ms": 3, "reset_timeout_ms": 2}, "has reset_ms 3 and reset_timeout_ms 2"},
 		"trials":   {M{"half_open_concurrency": 2}, "has half_open_concurrency 2; a breaker lets one call at a time"},
-		"misspelt": {M{"failure_treshold": 2}, `is not known here; did you mean \"failure_threshold\"?`},
+		"misspelt": {M{"failure_treshold": 2}, `is not a known name; did you mean \"failure_threshold\"?`},
 	} {
 		tool(name, tt.breaker)
 		if a := call(name); a.Code != "TOOL_BROKEN" || !strings.Contains(string(a.raw), tt.want) || !strings.Contains(string(a.raw), "tool.json:1:") {
