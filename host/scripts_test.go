@@ -110,6 +110,7 @@ func TestScriptsThatCannotStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct{ file, text, says string }{
+		// Absent, as a binary that is missing.
 		"no-interpreter": {bin + "/a", "#!/nowhere/perl\n", "/nowhere/perl, which is not on this host; install it"},
 		"no-program":     {bin + "/b", "#!/usr/bin/env no-such-program\n", "no-such-program, which is not in /usr/local/bin:/usr/bin:/bin; install it"},
 		"no-first-line":  {bin + "/c", "echo hello\n", `such as "#!/bin/sh"`},
@@ -123,12 +124,16 @@ func TestScriptsThatCannotStart(t *testing.T) {
 	} {
 		writeScript(t, tt.file, tt.text)
 		d.Tool(t, name, M{"binary": tt.file}, nil)
-		waitState(t, d, name, "broken")
+		state, exit := "broken", 70
+		if strings.Contains(tt.says, "install it") {
+			state, exit = "absent", 127
+		}
+		waitState(t, d, name, state)
 		s, err := client.NewAdmin(d.Admin).Tool(t.Context(), name)
 		if err != nil || !strings.Contains(s.Reason, tt.says) {
 			t.Errorf("%s: %v, %+v, want %q", name, err, s, tt.says)
 		}
-		if a := ask(t, d.Socket, M{"tool": name, "cwd": d.Root}); !strings.Contains(a.message(), tt.says) || a.ExitCode != 70 {
+		if a := ask(t, d.Socket, M{"tool": name, "cwd": d.Root}); !strings.Contains(a.message(), tt.says) || a.ExitCode != exit {
 			t.Errorf("%s: %s", name, a.raw)
 		}
 	}

@@ -424,7 +424,13 @@ func (c *Catalog) mayLookLocked(now time.Time) bool {
 // installed checks that the binary exists now: it may have been installed or
 // removed since the tool was loaded.
 func installed(t *Tool) (*Tool, *fault.Error) {
-	if t.Kind != Binary || executable(t.Binary) {
+	if t.Kind != Binary {
+		return t, nil
+	}
+	if p := t.program; p.err != nil { // an interpreter is missing
+		return nil, fault.Errorf(fault.ToolNotInstalled, "tool %s cannot start: %s %w", t.Name, p.file, p.err)
+	}
+	if executable(t.Binary) {
 		return t, nil
 	}
 	name := t.Def.Binary

@@ -78,6 +78,8 @@ type Tool struct {
 	Discovers bool
 	// Binary is the absolute path of the program, for the kind Binary.
 	Binary string
+	// program is what was found of it.
+	program *program
 	// Interpreters are what runs each script, by the script's path. The scripts are
 	// Binary, or for other kinds the programs in Def.Capabilities.Exec.
 	Interpreters map[string][]process.Interpreter
@@ -593,11 +595,11 @@ func (c *Catalog) compile(ctx context.Context, v *candidate) (_ *generation, err
 	}
 	for _, p := range v.programs {
 		if v.kind == Binary {
-			if p.err != nil {
+			if p.err != nil && !p.missing {
 				return nil, broken("tool %s cannot start: %s %w", v.name, p.file, p.err)
 			}
 			// If it is missing now, it may be installed before the first call.
-			t.Binary = p.file
+			t.Binary, t.program = p.file, p
 		}
 		if len(p.interpreters) > 0 && p.err == nil {
 			if t.Interpreters == nil {
