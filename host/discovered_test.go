@@ -69,6 +69,7 @@ func (c *counter) install(t testing.TB) {
 		"config": c.config, "identity": M{"claims": []string{"user", "url"}, "secret": []string{"password"}},
 		"capabilities": M{"http": M{"hosts": c.hosts, "methods": []string{"*"}}},
 		"limits":       M{"fuel": 100_000_000_000},
+		"reliability":  M{"retry": M{"initial_ms": 1, "cap_ms": 2}},
 	}, map[string]string{"handler.wasm": hosttest.Guest(t, "host/testdata/guests/surface")})
 }
 

@@ -83,7 +83,7 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 		return nil, err
 	}
 	h.identity.Store(who)
-	p.Discovered = discovery.NewCache(discovery.MaxEntries, p.Metrics.Surface, p.Log)
+	p.Discovered = discovery.NewCache(discoverySettings(&c), p.Metrics.Surface, p.Log)
 	if err = h.startEngines(&c); err != nil {
 		return nil, err
 	}
@@ -246,10 +246,13 @@ func (h *Host) Reload(next config.Config, err error) error {
 		p.Log.Warn("reliability changed", "from", old, "to", next.Reliability)
 	}
 	h.resolveRoots(&next)
+	reloaded := p.Discovered.BeginReload()
 	h.identity.Store(who)
 	h.current.Store(&next)
 	p.Tools.SetRoots(next.AllRoots())
-	p.Discovered.InvalidateAll("the configuration was reloaded")
+	p.Discovered.Configure(discoverySettings(&next))
+	module, executing := next.DiscoverySettings(false), next.DiscoverySettings(true)
+	reloaded(func(settings string) bool { return settings == module || settings == executing })
 	h.refused.Store(nil)
 	h.warnOfNames()
 	p.Log.Info("reloaded", "config", next.File)
@@ -305,6 +308,16 @@ func (h *Host) identityConfig(c *config.Config) identity.Config {
 func auditOptions(c *config.Config) audit.Options {
 	a := &c.Audit
 	return audit.Options{On: a.Mode == "on", MaxBytes: a.MaxBytes, MaxAge: time.Duration(a.MaxAgeDays) * 24 * time.Hour}
+}
+
+// discoverySettings are what c says of the tools that modules bring.
+func discoverySettings(c *config.Config) discovery.Settings {
+	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
+	d := &c.Discovery
+	return discovery.Settings{
+		MaxIdentities: d.MaxIdentities, RetryAfter: seconds(d.RetryAfter),
+		RefusedFor: seconds(d.RefusedFor), RefreshEvery: seconds(d.RefreshEvery),
+	}
 }
 
 // linked are the daemon's own files that have a further name, by

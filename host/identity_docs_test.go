@@ -39,7 +39,7 @@ func TestIdentityDocs(t *testing.T) {
 			}
 		}
 	}
-	if n != 4 {
+	if n != 6 {
 		t.Errorf("%d blocks", n)
 	}
 }

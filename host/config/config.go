@@ -94,6 +94,9 @@ type Config struct {
 	Audit AuditConfig `json:"audit,omitzero"`
 	// Identity says who may call. Default: the peer's uid.
 	Identity IdentityConfig `json:"identity,omitzero"`
+	// Discovery says how the tools that modules bring are kept. Default: see
+	// DiscoveryConfig.
+	Discovery DiscoveryConfig `json:"discovery,omitzero"`
 
 	// File is the toold.json that this came from, or empty.
 	File string `json:"-"`
@@ -292,6 +295,9 @@ func (c *Config) setDefaults(env Env, bad *faults) {
 		bad.add("sessions: limit, idle and keep are not negative")
 	}
 	if err := c.Audit.complete(); err != nil {
+		bad.add("%w", err)
+	}
+	if err := c.Discovery.complete(); err != nil {
 		bad.add("%w", err)
 	}
 	if _, err := c.Level(); err != nil {

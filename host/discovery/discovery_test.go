@@ -17,7 +17,7 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// counted counts events of a Cache.
+// counted counts the events of a Cache.
 type counted struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -41,7 +41,7 @@ func (c *counted) String() string {
 func newSurfaces(t testing.TB, size int) (*Cache, *counted, *bytes.Buffer) {
 	var c counted
 	var logs bytes.Buffer
-	s := NewCache(size, c.observe, slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	s := NewCache(Settings{MaxIdentities: size, RetryAfter: 10 * time.Second, RefusedFor: time.Minute, RefreshEvery: 10 * time.Second}, c.observe, slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	t.Cleanup(s.Close)
 	return s, &c, &logs
 }
@@ -50,7 +50,7 @@ func keyOf(s *Cache, fingerprint string) Key {
 	return Key{Fingerprint: fingerprint, Tool: "db", Version: "v1", Generation: s.Generation()}
 }
 
-// makes returns a discovery of one tool with that name.
+// makes is a discovery that answers one tool of that name.
 func makes(name string) func(context.Context) (*Surface, error) {
 	return func(context.Context) (*Surface, error) {
 		return NewSurface([]Tool{{Name: name}}, abi.Safety{}, 0), nil
@@ -69,7 +69,7 @@ func names(s *Surface) string {
 	return strings.Join(list, " ")
 }
 
-// TestRefresh covers the time-based rows of the table in identity.md.
+// TestRefresh is the table of identity.md, as far as time goes.
 func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, events, _ := newSurfaces(t, 100)
@@ -159,8 +159,8 @@ func TestReadOnlySurface(t *testing.T) {
 	}
 }
 
-// TestSuperseded: a discovery's result is dropped if the tool or configuration
-// changed while it ran.
+// TestSuperseded: what changed while a discovery ran is never overtaken by
+// what it found.
 func TestSuperseded(t *testing.T) {
 	for name, change := range map[string]func(*Cache){
 		"reload":      func(s *Cache) { s.InvalidateAll("test") },
@@ -183,8 +183,8 @@ func TestSuperseded(t *testing.T) {
 				synctest.Wait()
 				change(s)
 				if name != "refused" {
-					// A new caller does not wait for the old discovery, and its
-					// own result is kept.
+					// Who comes now does not wait for the old one, and keeps
+					// what it found.
 					if f, err := s.Get(t.Context(), keyOf(s, "a"), makes("new")); err != nil || names(f) != "new" {
 						t.Fatalf("%v", err)
 					}
@@ -212,8 +212,129 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// TestOneDiscovery: many callers of one identity share one discovery, even if the
-// one that began it leaves.
+// TestReload: what was kept before a reload and counts after it stays; what is of
+// neither configuration for certain does not.
+func TestReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, _ := newSurfaces(t, 100)
+		get := func(fingerprint, settings, makesIt string) string {
+			t.Helper()
+			key := keyOf(s, fingerprint)
+			key.Settings = settings
+			f, err := s.Get(t.Context(), key, makes(makesIt))
+			if err != nil {
+				return err.Error()
+			}
+			return names(f)
+		}
+		get("kept", "same", "1")
+		get("other", "old", "1")
+		get("refused", "same", "1")
+		s.Refuse("refused", fault.Errorf(fault.Unauthenticated, "no"))
+		gate, late := make(chan struct{}), make(chan error, 1)
+		slow := keyOf(s, "slow")
+		slow.Settings = "same"
+		go func() {
+			_, err := s.Get(t.Context(), slow, func(ctx context.Context) (*Surface, error) {
+				<-gate
+				return makes("of the old configuration")(ctx)
+			})
+			late <- err
+		}()
+		synctest.Wait()
+		end := s.BeginReload()
+		get("between", "same", "of neither")
+		end(func(settings string) bool { return settings == "same" })
+		for fingerprint, want := range map[string]string{"kept": "1", "other": "2", "refused": "2", "between": "2", "slow": "2"} {
+			settings := "same"
+			if fingerprint == "other" {
+				settings = "old"
+			}
+			if got := get(fingerprint, settings, "2"); got != want {
+				t.Errorf("%s: %s, want %s", fingerprint, got, want)
+			}
+		}
+		close(gate)
+		if err := <-late; !errors.Is(err, ErrSuperseded) {
+			t.Errorf("what was being discovered: %v", err)
+		}
+		if got := get("slow", "same", "3"); got != "2" {
+			t.Errorf("afterwards: %s", got)
+		}
+	})
+}
+
+// TestCallersWish: what a caller asks for is discovered once, in its turn, and not
+// while a server is given rest.
+func TestCallersWish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, events, _ := newSurfaces(t, 100)
+		s.Configure(Settings{MaxIdentities: 100, RetryAfter: 30 * time.Second, RefusedFor: 40 * time.Second, RefreshEvery: 20 * time.Second})
+		get := func(what, want string, discover func(context.Context) (*Surface, error)) {
+			t.Helper()
+			f, err := s.Get(t.Context(), keyOf(s, "a"), discover)
+			got := fmt.Sprint(err)
+			if err == nil {
+				got = names(f)
+			}
+			if got != want {
+				t.Errorf("%s: %s, want %s", what, got, want)
+			}
+		}
+		wish := func(what string, want time.Duration) {
+			t.Helper()
+			if got := s.Refresh(keyOf(s, "a")); got != want {
+				t.Errorf("%s: %v to wait, want %v", what, got, want)
+			}
+		}
+		get("new", "1", makes("1"))
+		wish("the first", 0)
+		get("done", "2", makes("2"))
+		wish("at once", 20*time.Second)
+		get("not done", "2", makes("3"))
+		time.Sleep(20 * time.Second)
+		wish("in time", 0)
+		down := fails(fault.Errorf(fault.ToolFailed, "down"))
+		get("down", "2", down)
+		wish("while it is given rest", 30*time.Second)
+		get("it rests", "2", makes("3"))
+		time.Sleep(30 * time.Second)
+		get("and is tried again", "3", makes("3"))
+		wish("the last", 0)
+		get("refused", "UNAUTHENTICATED: no", fails(fault.Errorf(fault.Unauthenticated, "no")))
+		time.Sleep(25 * time.Second)
+		wish("a refusal is remembered", 15*time.Second)
+		get("refused yet", "UNAUTHENTICATED: no", makes("4"))
+		time.Sleep(15 * time.Second)
+		get("no longer", "4", makes("4"))
+
+		// Whoever waits for a discovery that began before the wish gets what is
+		// there after it.
+		s.Invalidate("a", "test")
+		gate, before := make(chan struct{}), make(chan error, 1)
+		go func() {
+			_, err := s.Get(t.Context(), keyOf(s, "a"), func(ctx context.Context) (*Surface, error) {
+				<-gate
+				return makes("before")(ctx)
+			})
+			before <- err
+		}()
+		synctest.Wait()
+		wish("during a discovery", 0)
+		get("after it", "after", makes("after"))
+		close(gate)
+		if err := <-before; !errors.Is(err, ErrSuperseded) {
+			t.Errorf("%v", err)
+		}
+		get("kept", "after", makes("5"))
+		if !strings.Contains(events.String(), "asked:4") {
+			t.Error(events)
+		}
+	})
+}
+
+// TestOneDiscovery: many callers of one identity make one discovery, and the
+// one that began it may leave.
 func TestOneDiscovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, _ := newSurfaces(t, 100)
@@ -252,8 +373,8 @@ func TestOneDiscovery(t *testing.T) {
 	})
 }
 
-// TestThousand: a thousand identities are discovered 16 at a time, and the cache
-// stays within its limit.
+// TestThousand: a thousand identities at once are discovered 16 at a time, and
+// the cache stays as large as it may be.
 func TestThousand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, events, _ := newSurfaces(t, 300)
@@ -288,8 +409,7 @@ func TestThousand(t *testing.T) {
 	})
 }
 
-// TestSlow: a discovery has three seconds, and one that cannot begin fails with
-// OVERLOADED.
+// TestSlow: a discovery has three seconds, and one that cannot begin says so.
 func TestSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, _ := newSurfaces(t, 100)
@@ -339,7 +459,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// A discovery that panics fails only the calls that wait for it.
+// A discovery that panics is the failure of those who asked for it, and nobody
+// else's.
 func TestDiscoveryThatPanics(t *testing.T) {
 	s, _, logs := newSurfaces(t, 10)
 	_, err := s.Get(t.Context(), keyOf(s, "f"), func(context.Context) (*Surface, error) { panic("a fault") })

@@ -21,8 +21,8 @@ type Overlay struct {
 	Claims, Secret []string
 	// Values are the tool's further secrets, by name.
 	Values map[string]string
-	// Generation is that of the daemon's configuration.
-	Generation uint64
+	// Settings is a digest of what counts of the daemon's configuration.
+	Settings string
 }
 
 // Secret is one value of which a guest gets only a handle.
@@ -98,12 +98,12 @@ func (r *Resolver) Effective(c Caller, o Overlay) *Effective {
 }
 
 // Fingerprint returns 32 hexadecimal digits that are equal exactly if the tool,
-// its version, the resolved configuration with its secrets, and the generation of
-// the daemon's configuration are equal. It is an HMAC under the host's key, so
+// its version, the resolved configuration with its secrets, and the settings
+// of the daemon that count are equal. It is an HMAC under the host's key, so
 // that passwords cannot be guessed offline.
 func (e *Effective) Fingerprint() string {
 	m := hmac.New(sha256.New, e.key)
-	writeFields(m, "effective", e.overlay.Tool, e.overlay.Version, strconv.FormatUint(e.overlay.Generation, 10), strconv.FormatBool(e.ReadOnly))
+	writeFields(m, "effective", e.overlay.Tool, e.overlay.Version, e.overlay.Settings, strconv.FormatBool(e.ReadOnly))
 	resolved := e.Config
 	if len(e.Secrets) > 0 { // their values, not their handles
 		resolved = maps.Clone(e.Config)

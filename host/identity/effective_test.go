@@ -45,7 +45,7 @@ func TestFingerprint(t *testing.T) {
 	differs("read-only", print(narrowed, base))
 	for what, change := range map[string]func(*Overlay){
 		"tool": func(o *Overlay) { o.Tool = "db2" }, "version": func(o *Overlay) { o.Version = "v2" },
-		"generation": func(o *Overlay) { o.Generation = 1 }, "value": func(o *Overlay) { o.Values = map[string]string{"k": "v"} },
+		"settings": func(o *Overlay) { o.Settings = "1" }, "value": func(o *Overlay) { o.Values = map[string]string{"k": "v"} },
 		"config": func(o *Overlay) { o.Config = map[string]string{"host": "h", "port": "1", "x": ""} },
 		"shift":  func(o *Overlay) { o.Config = map[string]string{"host": "h4:port", "port": "1"} },
 	} {

@@ -133,7 +133,7 @@ func New() *Metrics {
 	}
 	m.surfaces = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "toold_surface_events_total",
-		Help: "What happened to the tools that modules bring for identities, by tool: hit, miss, refresh, stale, failed, refused, invalidated, superseded, evicted.",
+		Help: "What happened to the tools that modules bring for identities, by tool: hit, miss, refresh, stale, failed, refused, invalidated, asked, superseded, evicted.",
 	}, []string{"tool", "event"})
 	m.registry.MustRegister(m.surfaces, m.executions, m.durations, m.decisions, m.changes, m.inFlight,
 		m.shadow, m.retries, m.breakers, m.hits, m.keyed, m.stored, m.storeFails, m.fuel, m.memory, m.pages,

@@ -58,7 +58,7 @@ func (f *finder) pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 	}
 	var why error
 	for _, source := range f.Tools.Discovering() {
-		p, key, surface, release, err := f.discovered(ctx, a, source)
+		p, key, surface, release, err := f.discovered(ctx, a, source, nil)
 		if err == nil {
 			if t, ok := surface.Find(name, p.ReadOnly()); ok {
 				if p, err = f.bring(p, key, t); err != nil {
@@ -92,10 +92,13 @@ func (f *finder) pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 // tool that brings further ones.
 func (f *finder) resolve(a call.Admitted, tool *tools.Tool) (call.Pinned, discovery.Key, error) {
 	p := call.Pinned{Admitted: a, Tool: tool, Payload: a.Call.Payload}
-	generation := f.Discovered.Generation()
+	generation, settings := f.Discovered.Generation(), ""
+	if tool.Discovers {
+		settings = f.Config().DiscoverySettings(len(tool.Def.Capabilities.Exec) > 0)
+	}
 	o := identity.Overlay{
 		Tool: tool.Name, Version: tool.Version, Config: tool.Config,
-		Claims: tool.Def.Identity.Claims, Secret: tool.Def.Identity.Secret, Generation: generation,
+		Claims: tool.Def.Identity.Claims, Secret: tool.Def.Identity.Secret, Settings: settings,
 	}
 	if tool.Discovers {
 		var err error
@@ -109,13 +112,13 @@ func (f *finder) resolve(a call.Admitted, tool *tools.Tool) (call.Pinned, discov
 	}
 	return p, discovery.Key{
 		Fingerprint: p.Effective.Fingerprint(), Tool: tool.Name, Version: tool.Version,
-		Generation: generation, Shown: p.Effective.Shown, ReadOnly: p.ReadOnly(),
+		Generation: generation, Settings: settings, Shown: p.Effective.Shown, ReadOnly: p.ReadOnly(),
 	}, nil
 }
 
 // discovered is what the tool source brings for the caller of a; it is pinned until
-// release.
-func (f *finder) discovered(ctx context.Context, a call.Admitted, source string) (p call.Pinned, key discovery.Key, s *discovery.Surface, release func(), err error) {
+// release. Where refresh is not nil, it is what the caller wants discovered anew.
+func (f *finder) discovered(ctx context.Context, a call.Admitted, source string, refresh func(discovery.Key)) (p call.Pinned, key discovery.Key, s *discovery.Surface, release func(), err error) {
 	entrance := f.Config().Entrance(a.Socket)
 	for range 4 {
 		tool, release, err := f.Tools.Acquire(ctx, source)
@@ -126,6 +129,10 @@ func (f *finder) discovered(ctx context.Context, a call.Admitted, source string)
 			return p, key, nil, nil, errNotServed
 		}
 		if p, key, err = f.resolve(a, tool); err == nil {
+			if refresh != nil {
+				refresh(key)
+				refresh = nil
+			}
 			if s, err = f.Discovered.Get(ctx, key, f.discovery(p, key)); err == nil {
 				return p, key, s, release, nil
 			}
@@ -220,7 +227,12 @@ func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 	if s.Safety != nil {
 		safety = *s.Safety
 	}
-	return discovery.NewSurface(list, safety, time.Duration(min(max(s.TTLMS, 0), 1<<40))*time.Millisecond), nil
+	ttl := cmp.Or(
+		tool.Def.Discovery.TTL.Duration(),
+		time.Duration(min(max(s.TTLMS, 0), 1<<40))*time.Millisecond,
+		time.Duration(f.Config().Discovery.TTL)*time.Second,
+	)
+	return discovery.NewSurface(list, safety, ttl), nil
 }
 
 // check takes what a module lists, whole or not at all.

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/toold/toold/host/arguments"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/fault"
@@ -18,9 +20,9 @@ import (
 // listDiscovered is what the modules bring for the caller of a, by name, and why
 // some of it is missing. Where two modules bring one name, the first of them has
 // it; a tool of tools.d always has its own.
-func (f *finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[string]bool) (list []listedTool, missing []unlisted) {
+func (f *finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[string]bool, refresh func(discovery.Key)) (list []listedTool, missing []unlisted) {
 	for _, source := range f.Tools.Discovering() {
-		p, _, s, release, err := f.discovered(ctx, a, source)
+		p, _, s, release, err := f.discovered(ctx, a, source, refresh)
 		if errors.Is(err, errNotServed) {
 			continue
 		}
@@ -86,13 +88,26 @@ const listToolsID = "tools.list"
 // name to go on after.
 func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 	var page struct {
-		After string `json:"after"`
-		Limit int    `json:"limit"`
+		After   string `json:"after"`
+		Limit   int    `json:"limit"`
+		Refresh bool   `json:"refresh"`
 	}
-	if a.Form == wire.Envelope {
-		if err := strictjson.Unmarshal(a.Call.Payload, &page); err != nil {
-			return call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tools.list takes after and limit: %w", err))
+	payload, takes, into := a.Call.Payload, "after, limit and refresh", any(&page)
+	if a.Form == wire.Plain { // which has no pages
+		parsed, err := arguments.Parse(arguments.Tool{Name: listToolsID, Schema: json.RawMessage(`{"type":"object","properties":{"refresh":{"type":"boolean"}},"additionalProperties":false}`)}, a.Args, nil, 0)
+		if err != nil {
+			return call.Failed(ctx, err)
 		}
+		if parsed.Help != "" {
+			return call.Outcome{Result: &wire.Result{Ran: true, Stdout: []byte(parsed.Help)}}
+		}
+		payload = parsed.Payload
+		takes, into = "refresh=true", &struct {
+			Refresh *bool `json:"refresh"`
+		}{&page.Refresh}
+	}
+	if err := strictjson.Unmarshal(payload, into); err != nil {
+		return call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tools.list takes %s: %w", takes, err))
 	}
 	if err := f.Tools.Ready(ctx); err != nil {
 		return call.Failed(ctx, err)
@@ -106,7 +121,12 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 			list = append(list, listedTool{Name: s.Name, Description: s.Description, Category: s.Category, Schema: s.Schema, Mutating: s.Mutating})
 		}
 	}
-	found, missing := f.listDiscovered(ctx, a, taken)
+	var wait time.Duration
+	var refresh func(discovery.Key)
+	if page.Refresh {
+		refresh = func(key discovery.Key) { wait = max(wait, f.Discovered.Refresh(key)) }
+	}
+	found, missing := f.listDiscovered(ctx, a, taken, refresh)
 	list = slices.DeleteFunc(append(list, found...), func(t listedTool) bool { return !a.Execution.Admits(t.Name) })
 	slices.SortFunc(list, func(a, b listedTool) int { return strings.Compare(a.Name, b.Name) })
 	res := &wire.Result{Ran: true}
@@ -116,6 +136,9 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 		}
 		for _, m := range missing {
 			res.Stderr = fmt.Appendf(res.Stderr, "%s: %s\n", m.Source, m.Message)
+		}
+		if wait > 0 {
+			res.Stderr = fmt.Appendf(res.Stderr, "some tools were not discovered anew; that can be in %v\n", wait.Round(time.Second))
 		}
 	}
 	from, _ := slices.BinarySearchFunc(list, page.After, func(t listedTool, after string) int {
@@ -128,8 +151,12 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 		Tools   []json.RawMessage `json:"tools"`
 		Next    string            `json:"next,omitempty"`
 		Missing []unlisted        `json:"missing,omitempty"`
+		// RefreshAfter is how long the caller has to wait until what it wanted
+		// discovered anew can be.
+		RefreshAfter int64 `json:"refresh_after_ms,omitempty"`
 	}
 	answer.Tools, answer.Missing = []json.RawMessage{}, missing
+	answer.RefreshAfter = (wait + time.Millisecond - 1).Milliseconds()
 	size := 0
 	for i, t := range list[from:] {
 		if len(t.Schema) > maxListPage/2 {

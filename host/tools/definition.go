@@ -105,6 +105,7 @@ type Definition struct {
 	Limits      Limits            `json:"limits"`
 	Config      map[string]string `json:"config,omitempty"`
 	Identity    Identity          `json:"identity,omitzero"`
+	Discovery   Discovery         `json:"discovery,omitzero"`
 	Reliability Reliability       `json:"reliability"`
 	// Hash maps files of the folder, modules or setup.sh, to their sha256 in hex.
 	// A file with another sum breaks the tool.
@@ -285,6 +286,13 @@ type Identity struct {
 	// shown to the guest.
 	Claims []string `json:"claims,omitempty"`
 	Secret []string `json:"secret,omitempty"`
+}
+
+// Discovery is how the tools that a module brings are kept.
+type Discovery struct {
+	// TTL is how long those of one identity are fresh, from 1 s to a day; 0 is
+	// what the module says, else the host's.
+	TTL Seconds `json:"ttl,omitempty"`
 }
 
 // Reliability configures deduplication, retries and the circuit breaker.
@@ -509,6 +517,7 @@ func (c *checker) definition(d *Definition) {
 	c.secrets(d)
 	c.limits(&d.Limits)
 	c.identity(&d.Identity)
+	c.discovery(d)
 	c.reliability(&d.Reliability)
 	for _, name := range sortedKeys(d.Hash) {
 		at := "/hash/" + escapePointer(name)
@@ -768,6 +777,15 @@ func (c *checker) identity(id *Identity) {
 				c.fault(at, "is %s, which the list has already", name)
 			}
 		}
+	}
+}
+
+func (c *checker) discovery(d *Definition) {
+	if has(c.data, "/discovery/ttl") {
+		within(c, "/discovery/ttl", d.Discovery.TTL, 1, 24*3600)
+	}
+	if d.Discovery.TTL != 0 && (d.Binary != "" || d.WASI != "") {
+		c.fault("/discovery", "is for a handler; a binary or wasi program brings no tools")
 	}
 }
 
