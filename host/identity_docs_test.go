@@ -39,7 +39,7 @@ func TestIdentityDocs(t *testing.T) {
 			}
 		}
 	}
-	if n != 6 {
+	if n != 7 {
 		t.Errorf("%d blocks", n)
 	}
 }

@@ -328,6 +328,10 @@ func lookTools(ctx context.Context, d *doctor) {
 		default:
 			d.fail("tools", next, "%s: every call is refused: %s", t.Name, t.Reason)
 		}
+		for _, host := range t.Insecure {
+			d.warn("tools", "give "+host+` a secret with "tls": "ca" in tool.json and remove insecure_skip_verify`,
+				"%s: nobody checks the certificate of %s: who is between can read and change all that goes there, secrets with it", t.Name, host)
+		}
 	}
 	levels := map[string][]string{}
 	for _, t := range tools {

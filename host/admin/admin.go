@@ -105,7 +105,7 @@ func (d *Daemon) toolStatus(s tools.Status, whole bool) adminapi.ToolStatus {
 	t := adminapi.ToolStatus{
 		Name: s.Name, State: s.State, Description: s.Description, Kind: s.Kind, Path: s.Path,
 		Policies: s.Policies, Category: s.Category, Version: s.Version, Loaded: s.Loaded,
-		Reason: s.Reason, Mutating: s.Mutating,
+		Reason: s.Reason, Mutating: s.Mutating, Insecure: s.Insecure,
 	}
 	switch {
 	case s.User:

@@ -42,6 +42,9 @@ type ToolStatus struct {
 	Reason string `json:"reason,omitempty"`
 	// Confinement is the level at which its binaries run, empty if it has none.
 	Confinement string `json:"confinement,omitempty"`
+	// Insecure are the hosts, sorted, whose certificates nobody checks in the
+	// tool's requests.
+	Insecure []string `json:"insecure,omitempty"`
 	// Mutating is the class in tool.json; a policy may override it for a call.
 	Mutating bool `json:"mutating,omitempty"`
 	// Schema is the JSON Schema of an envelope call's payload. Only

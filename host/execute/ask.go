@@ -3,6 +3,7 @@ package execute
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -140,12 +141,14 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 	}
 	for _, s := range secrets {
 		switch {
+		case s.TLS != "":
 		case s.Header != "":
 			g.Secrets = append(g.Secrets, fetchSecret{Host: s.Host, Header: s.Header, Value: s.value})
 		case s.handle != "":
 			g.Handles = append(g.Handles, fetchHandle{Handle: s.handle, Value: s.value, NamedOnly: !s.own})
 		}
 	}
+	g.TLS = tlsOf(granted, secrets)
 	up := q.Upstream
 	if up == nil {
 		up = &Upstream{}
@@ -155,7 +158,7 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 	hidden := append(values(secrets), sent...)
 	if err != nil {
 		up.answered = !unanswered(err)
-		up.refused = up.refused || errors.Is(err, errRefused)
+		up.refused = up.refused || refused(err)
 		return nil, errors.New(maskFolded(err.Error(), hidden))
 	}
 	up.note(resp.Status, resp.Headers["retry-after"])
@@ -170,10 +173,17 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 	return resp, nil
 }
 
+// refused reports whether it was this host that refused a request, because tool.json
+// does not grant it or does not trust who answers.
+func refused(err error) bool {
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	return untrusted || errors.Is(err, errRefused)
+}
+
 // unanswered reports whether a request got no answer from the network, rather
 // than a refusal of ours.
 func unanswered(err error) bool {
-	if errors.Is(err, errRefused) {
+	if refused(err) {
 		return false
 	}
 	_, network := errors.AsType[net.Error](err)

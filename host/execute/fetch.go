@@ -51,6 +51,8 @@ type fetchGrant struct {
 	// TraceID is sent as X-Trace-Id, where not empty. It is the caller's: a
 	// handle in it stands for nothing.
 	TraceID string
+	// TLS is by host; no connection has what is another host's.
+	TLS []*fetchTLS
 }
 
 const traceIDHeader = "X-Trace-Id"
@@ -270,11 +272,11 @@ func (f *fetcher) check(g *fetchGrant, u *url.URL) (named bool, err error) {
 	return named, nil
 }
 
-// secretTransport puts the secrets of a host on requests to that host and
-// takes them off every other one. first is where the guest sent the request
+// secretTransport puts the secrets of a host on requests to that host and its
+// connections, and takes them off every other one. first is where the guest sent the request
 // itself: a redirect elsewhere carries no header in which a handle stood.
 type secretTransport struct {
-	next  http.RoundTripper
+	next  *http.Transport
 	grant *fetchGrant
 	first *url.URL
 	// carried: some request had a secret, whether it was the last one or not:
@@ -284,6 +286,15 @@ type secretTransport struct {
 }
 
 func (t *secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	// A transport has one client certificate for all hosts: each hop that has one
+	// has a transport of its own.
+	next := t.next
+	if config, err := t.grant.tlsFor(req.URL); err != nil {
+		return nil, err
+	} else if config != nil {
+		next = t.next.Clone()
+		next.TLSClientConfig = config
+	}
 	if len(t.grant.Secrets) > 0 || len(t.grant.Handles) > 0 {
 		req = req.Clone(req.Context())
 		elsewhere := req.URL.Scheme != t.first.Scheme || req.URL.Host != t.first.Host
@@ -327,7 +338,7 @@ func (t *secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 			req.Header.Del("If-Range")
 		}
 	}
-	return t.next.RoundTrip(req)
+	return next.RoundTrip(req)
 }
 
 // fill puts values in the place of the handles in a header's value, also

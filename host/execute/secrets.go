@@ -39,6 +39,12 @@ type secret struct {
 func values(s []secret) [][]byte {
 	var v [][]byte
 	for _, s := range s {
+		if s.TLS != "" {
+			v = append(v, keysIn(s.value)...)
+			if s.TLS != tools.TLSKey {
+				continue // certificates are no secret
+			}
+		}
 		v = append(v, []byte(s.value))
 		scheme, credentials, ok := strings.Cut(strings.TrimSpace(s.value), " ")
 		if s.Header == "" || !ok {
@@ -114,7 +120,7 @@ func (e *Executor) definedSecrets(t *tools.Tool, caller identity.Caller) ([]secr
 	var list []secret
 	for _, name := range slices.Sorted(maps.Keys(t.Def.Secrets)) {
 		s := t.Def.Secrets[name]
-		v, err := e.secretValue(caller, s.From)
+		v, err := e.secretValue(caller, s)
 		if err != nil {
 			var we *fault.Error
 			if errors.As(err, &we) {
@@ -189,8 +195,8 @@ func (e *Executor) hidden(p *call.Pinned) [][]byte {
 	return values(secrets)
 }
 
-func (e *Executor) secretValue(caller identity.Caller, from string) (string, error) {
-	kind, name, _ := strings.Cut(from, ":")
+func (e *Executor) secretValue(caller identity.Caller, s tools.Secret) (string, error) {
+	kind, name, _ := strings.Cut(s.From, ":")
 	switch kind {
 	case "env":
 		if v, ok := e.Config.Config().Value(name); ok {
@@ -198,7 +204,11 @@ func (e *Executor) secretValue(caller identity.Caller, from string) (string, err
 		}
 		return "", fmt.Errorf("the operator's value %s is not set; put it in .env beside toold.json or in the daemon's environment", name)
 	case "file":
-		f, err := config.OpenSecret(name)
+		open := config.OpenSecret
+		if s.TLS == tools.TLSCA || s.TLS == tools.TLSCert { // which others may read, by any name
+			open = os.Open
+		}
+		f, err := open(name)
 		if err != nil {
 			return "", fmt.Errorf("read its file: %w", err)
 		}
@@ -214,7 +224,7 @@ func (e *Executor) secretValue(caller identity.Caller, from string) (string, err
 		}
 		return "", fault.Errorf(fault.Unauthenticated, "it comes from the claim %s, and the caller's token has none; call with a token that has", name)
 	}
-	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, from)
+	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, s.From)
 }
 
 // hiddenWhole is TOOL_BROKEN where a file that no binary may read has a further

@@ -109,6 +109,8 @@ type Status struct {
 	// Executes reports whether the tool runs binaries, User whether it runs them
 	// as a user of its own.
 	Executes, User bool
+	// Insecure are the hosts, sorted, whose certificates it does not check.
+	Insecure []string
 	// Schema is the JSON Schema of the payload, as its author wrote it.
 	Schema json.RawMessage
 	// Loaded is when the generation began to serve, Calls the number of calls
@@ -872,6 +874,13 @@ func (c *Catalog) List() []Status {
 		s.Category, s.Version, s.Mutating, s.Schema = t.Def.Category, t.Version, t.Def.Mutating, t.SchemaSource
 		s.Mode = t.Def.Reliability.Mode
 		s.Executes, s.User = t.Kind == Binary || len(t.Def.Capabilities.Exec) > 0, t.User != nil
+		if h := t.Def.Capabilities.HTTP; h != nil {
+			for _, host := range sortedKeys(h.TLS) {
+				if h.TLS[host].InsecureSkipVerify {
+					s.Insecure = append(s.Insecure, host)
+				}
+			}
+		}
 	}
 	return list
 }
@@ -909,7 +918,8 @@ func (c *Catalog) SecretFiles() []string {
 			continue
 		}
 		for _, s := range e.current.tool.Def.Secrets {
-			if file, ok := strings.CutPrefix(s.From, "file:"); ok {
+			// Certificates are no secret, and other tools may need the file.
+			if file, ok := strings.CutPrefix(s.From, "file:"); ok && s.TLS != TLSCA && s.TLS != TLSCert {
 				files = append(files, file)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net"
 	"net/netip"
 	"path"
 	"path/filepath"
@@ -221,6 +222,17 @@ type HTTP struct {
 	Hosts []string `json:"hosts"`
 	// Methods are in upper case; "*" is any. Default GET and HEAD.
 	Methods []string `json:"methods,omitempty"`
+	// TLS is, by host, how its certificate is checked. A CA, a client certificate
+	// and its key are in Definition.Secrets.
+	TLS map[string]HostTLS `json:"tls,omitempty"`
+}
+
+// HostTLS is how the certificate of one host is checked.
+type HostTLS struct {
+	// ServerName is the name that it must have; empty is the host's.
+	ServerName string `json:"server_name,omitempty"`
+	// InsecureSkipVerify takes any certificate, of anybody.
+	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
 }
 
 // File is a path of the host that a guest may use.
@@ -231,13 +243,17 @@ type File struct {
 }
 
 // Secret is a value that the host supplies: in a variable of a binary, in a file that
-// a variable of a binary names, or in a header of a handler's requests to one host.
+// a variable of a binary names, in a header of a handler's
+// requests to one host, or in TLS with that host.
 type Secret struct {
 	// From is "env:NAME", "file:PATH" (absolute) or "claim:NAME".
 	From   string `json:"from"`
 	Env    string `json:"env,omitempty"`
 	Header string `json:"header,omitempty"`
 	Host   string `json:"host,omitempty"`
+	// TLS says what it is in connections to Host, in PEM: TLSCA, TLSCert or
+	// TLSKey.
+	TLS string `json:"tls,omitempty"`
 	// File is the variable that holds the path of a file with Content, which exists
 	// for one call. A mark in Content stands for the value; without Content the
 	// file holds the value alone.
@@ -248,6 +264,13 @@ type Secret struct {
 // secretMark matches the marks in a Secret's Content: "{secret}" stands for the value,
 // "{basic:USER}" for USER:VALUE in base64, as in HTTP's Basic authentication.
 var secretMark = regexp.MustCompile(`\{secret\}|\{basic:[^{}:\x00-\x1f\x7f]*\}`)
+
+// Values of Secret.TLS.
+const (
+	TLSCA   = "ca"   // the authorities that may have issued the host's certificate, and no others
+	TLSCert = "cert" // the client certificate, with what stands between it and its authority
+	TLSKey  = "key"  // the key of that
+)
 
 // Fill returns s.Content with its mark replaced by value, or value if there is no
 // content.
@@ -723,6 +746,16 @@ func (c *checker) secrets(d *Definition) {
 			c.fault(at+"/content", "is what is in file: it needs file, and {secret} or {basic:USER} once, where the value goes")
 		}
 		switch {
+		case s.TLS != "" && (s.Env != "" || s.Header != "" || s.File != ""):
+			c.fault(at, "has tls beside env, header or file; a secret goes to one place, use two secrets for two")
+		case s.TLS != "":
+			c.oneOf(at+"/tls", s.TLS, TLSCA, TLSCert, TLSKey)
+			if !validHost(s.Host, false) {
+				c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
+			}
+			if d.Binary != "" || d.WASI != "" {
+				c.fault(at+"/tls", "is for the requests of a handler, which toold makes; a binary or wasi program is given none of it")
+			}
 		case s.Env != "" && (s.Header != "" || s.Host != ""), s.File != "" && (s.Env != "" || s.Header != "" || s.Host != ""):
 			what, beside := "env", "header or host"
 			if s.File != "" {
@@ -741,9 +774,78 @@ func (c *checker) secrets(d *Definition) {
 				c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
 			}
 		default:
-			c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together")
+			c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together, or tls and host")
 		}
 	}
+	c.tls(d)
+}
+
+// tls checks that what counts for TLS with a host is whole, and said once.
+func (c *checker) tls(d *Definition) {
+	kinds := map[string]map[string]string{} // host, kind -> pointer of the secret
+	hosts := map[string]string{}            // host -> pointer of what names it
+	name := func(at, host string) {
+		host = strings.ToLower(host)
+		if _, known := hosts[host]; known || !validHost(host, false) {
+			return
+		}
+		n, port := SplitHost(host)
+		for _, other := range sortedKeys(hosts) {
+			if m, p := SplitHost(other); m == n && (p == port || p == "" || port == "") {
+				c.fault(at, "is for %s, and %s is for %s: connections to it would have both; write the host in one way", host, hosts[other], other)
+			}
+		}
+		hosts[host] = at
+	}
+	for _, secret := range sortedKeys(d.Secrets) {
+		s, at := d.Secrets[secret], "/secrets/"+escapePointer(secret)
+		if s.TLS == "" {
+			continue
+		}
+		name(at+"/host", s.Host)
+		of := kinds[strings.ToLower(s.Host)]
+		if of == nil {
+			of = map[string]string{}
+			kinds[strings.ToLower(s.Host)] = of
+		}
+		if other, double := of[s.TLS]; double {
+			c.fault(at+"/tls", "is the %s of %s, which %s is already; put several certificates into one file", s.TLS, s.Host, other)
+		}
+		of[s.TLS] = at
+	}
+	for _, host := range sortedKeys(kinds) {
+		cert, key := kinds[host][TLSCert], kinds[host][TLSKey]
+		switch {
+		case cert != "" && key == "":
+			c.fault(cert+"/tls", `is a certificate for %s without its key; add a secret with "tls": "key"`, host)
+		case key != "" && cert == "":
+			c.fault(key+"/tls", `is a key for %s without its certificate; add a secret with "tls": "cert"`, host)
+		}
+	}
+	if d.Capabilities.HTTP == nil {
+		return
+	}
+	for _, host := range sortedKeys(d.Capabilities.HTTP.TLS) {
+		t, at := d.Capabilities.HTTP.TLS[host], "/capabilities/http/tls/"+escapePointer(host)
+		if !validHost(host, false) {
+			c.fault(at, "is for %q; it must be one host, with a port where it is not the usual one", host)
+		}
+		name(at, host)
+		if t.ServerName != "" && (strings.Contains(t.ServerName, ":") || !validHost(t.ServerName, false)) {
+			c.fault(at+"/server_name", "is %q; it must be the name of a host", t.ServerName)
+		}
+		if ca := kinds[strings.ToLower(host)][TLSCA]; t.InsecureSkipVerify && (ca != "" || t.ServerName != "") {
+			c.fault(at+"/insecure_skip_verify", "takes any certificate, so that a ca and server_name count for nothing; keep one")
+		}
+	}
+}
+
+// SplitHost is a host as hosts are compared, and its port where it names one.
+func SplitHost(h string) (name, port string) {
+	if n, p, err := net.SplitHostPort(h); err == nil {
+		h, port = n, p
+	}
+	return strings.ToLower(strings.TrimSuffix(strings.Trim(h, "[]"), ".")), port
 }
 
 func (c *checker) limits(l *Limits) {
