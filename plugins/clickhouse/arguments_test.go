@@ -121,6 +121,8 @@ func known(statement string) bool {
 	case "SELECT database, name, engine, create_table_query FROM system.tables WHERE database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema') ORDER BY database, name FORMAT JSONEachRow",
 		"SELECT database, name, engine, create_table_query, comment FROM system.tables WHERE database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema') ORDER BY database, name FORMAT JSONEachRow",
 		"SELECT database, table, name, type, default_kind, comment FROM system.columns WHERE database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema') FORMAT JSONEachRow",
+		"SELECT database, name, dependencies_database, dependencies_table FROM system.tables WHERE database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema') AND length(dependencies_table) > 0 FORMAT JSONEachRow",
+		"SELECT name, create_query FROM system.functions WHERE origin != 'System' FORMAT JSONEachRow",
 		"SELECT value FROM system.settings WHERE name = 'readonly' FORMAT TSV",
 		"SHOW GRANTS":
 		return true

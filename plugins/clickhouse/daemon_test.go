@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -187,6 +188,46 @@ func TestIdentities(t *testing.T) {
 		d.AwaitLog(t, before, `"msg":"tool swapped"`, `"tool":"clickhouse"`)
 		if names := d.names(t, d.token(t, firstUsers[1], nil)); !slices.Equal(names, []string{"wh_sales_by_region", "wh_sales_orders"}) {
 			t.Errorf("with a prefix the tools are %q", names)
+		}
+	})
+
+	t.Run("what leads out of the server", func(t *testing.T) {
+		d := newDesk(t, c.port)
+		for _, s := range []string{
+			"CREATE TABLE sales.ext (a String) ENGINE = URL('http://127.0.0.1:1/x', 'CSV')",
+			"CREATE VIEW sales.far AS SELECT * FROM sales.ext",
+			"CREATE VIEW sales.farther AS SELECT * FROM sales.far",
+			"CREATE VIEW sales.fetched AS SELECT * FROM url('http://127.0.0.1:1/x', 'CSV', 'a String')",
+			"CREATE VIEW sales.joined AS SELECT id FROM sales.orders ANY LEFT JOIN (SELECT a, toUInt64(1) AS id FROM sales.ext) USING id",
+			"CREATE VIEW sales.arrays AS SELECT id, tag FROM sales.orders ARRAY JOIN tags AS tag",
+			"CREATE VIEW sales.quoting AS SELECT 'FROM url(1)' AS x, number FROM numbers(3)",
+			"CREATE VIEW sales.others AS SELECT name FROM ops.hosts", // which alice does not see
+			"CREATE TABLE sales.plain (a String) ENGINE = Log",
+			"CREATE TABLE sales.watched (a String) ENGINE = Memory",
+			"CREATE MATERIALIZED VIEW sales.sends TO sales.ext AS SELECT a FROM sales.watched",
+			"CREATE TABLE sales.watched_too (a String) ENGINE = Memory",
+			"CREATE MATERIALIZED VIEW sales.stores ENGINE = MergeTree ORDER BY a AS SELECT a FROM sales.watched_too",
+			"CREATE TABLE sales.buffer (a String) ENGINE = Buffer(sales, plain, 1, 10, 100, 1, 10, 1000, 10000)",
+			"CREATE TABLE sales.buffer_out (a String) ENGINE = Buffer(sales, watched, 1, 10, 100, 1, 10, 1000, 10000)",
+		} {
+			c.admin(s)
+		}
+		defer func() {
+			for _, name := range []string{"buffer_out", "buffer", "stores", "watched_too", "sends", "watched", "plain", "others", "quoting", "arrays", "joined", "fetched", "farther", "far", "ext"} {
+				c.admin("DROP TABLE sales." + name)
+			}
+		}()
+		got := map[string]string{}
+		for _, tool := range d.list(t, d.token(t, firstUsers[1], nil)).Tools {
+			got[strings.TrimPrefix(tool.Name, "sales_")] = fmt.Sprint(tool.Annotations["open_world"], " ", tool.Annotations["read_only"])
+		}
+		if want := map[string]string{
+			"by_region": "false true", "arrays": "false true", "quoting": "false true", "stores": "false true",
+			"far": "true true", "farther": "true true", "fetched": "true true", "joined": "true true", "sends": "true true",
+			"others": "true <nil>",
+			"orders": "false false", "plain": "false false", "watched": "true false", "watched_too": "false false", "buffer": "false false", "buffer_out": "true false",
+		}; !maps.Equal(got, want) {
+			t.Errorf("open_world and read_only are\n%v, want\n%v", got, want)
 		}
 	})
 

@@ -48,7 +48,9 @@ type note struct {
 	Title       string            `json:"title"`
 	Description string            `json:"description"`
 	Parameters  map[string]string `json:"parameters"`
-	OpenWorld   *bool             `json:"openWorld"`
+	// OpenWorld and ReadOnly can only say less for a tool than what is found of it.
+	OpenWorld *bool `json:"openWorld"`
+	ReadOnly  *bool `json:"readOnly"`
 }
 
 const ownDatabases = "('system', 'INFORMATION_SCHEMA', 'information_schema')"
@@ -77,6 +79,10 @@ func (s *server) surface(d *abi.Discovery) (*abi.Surface, error) {
 	if err != nil {
 		return nil, err
 	}
+	world, err := s.world(relations)
+	if err != nil {
+		return nil, err
+	}
 	out := &abi.Surface{Safety: &abi.Safety{ReadOnly: rights.readonly, Grants: rights.digest()}}
 	named := map[string]string{}
 	for _, r := range relations {
@@ -84,9 +90,9 @@ func (s *server) surface(d *abi.Discovery) (*abi.Surface, error) {
 		var t *abi.SurfaceTool
 		switch {
 		case isView(r.Engine) && rights.may("SELECT", r):
-			t, err = viewTool(r)
+			t, err = viewTool(r, world.reading(r))
 		case takesRows(r.Engine) && !rights.readonly && rights.may("INSERT", r):
-			t, err = tableTool(r, rights)
+			t, err = tableTool(r, rights, world.inserting(r))
 		default:
 			continue
 		}
@@ -178,7 +184,7 @@ func takesRows(engine string) bool {
 	return strings.HasSuffix(engine, "MergeTree")
 }
 
-func viewTool(r *relation) (*abi.SurfaceTool, error) {
+func viewTool(r *relation, touches reach) (*abi.SurfaceTool, error) {
 	n := readNote(r.Comment)
 	b := binding{Database: r.Database, Name: r.Name, Parameters: parameters(r.Query)}
 	properties, required := map[string]any{}, []string{}
@@ -201,11 +207,21 @@ func viewTool(r *relation) (*abi.SurfaceTool, error) {
 	if n.Description == "" {
 		n.Description = "Rows of the view " + r.Database + "." + r.Name + "."
 	}
-	yes, no := true, false
-	return newTool(n, "Columns: "+strings.Join(texts, ", ")+".", properties, required, b, &abi.Annotations{ReadOnly: &yes, Destructive: &no})
+	// What is not known to read is not said to, and what changes something is a tool
+	// that does.
+	a := &abi.Annotations{}
+	changes := touches.changes || n.ReadOnly != nil && !*n.ReadOnly
+	if reads := !changes; changes || !touches.unknown {
+		a.ReadOnly, a.Destructive = &reads, &changes
+	}
+	t, err := newTool(n, "Columns: "+strings.Join(texts, ", ")+".", properties, required, b, a, touches.open)
+	if err == nil {
+		t.Mutating = changes
+	}
+	return t, err
 }
 
-func tableTool(r *relation, rights *rights) (*abi.SurfaceTool, error) {
+func tableTool(r *relation, rights *rights, touches reach) (*abi.SurfaceTool, error) {
 	n := readNote(r.Comment)
 	b := binding{Insert: true, Database: r.Database, Name: r.Name}
 	properties, required := map[string]any{}, []string{}
@@ -235,14 +251,14 @@ func tableTool(r *relation, rights *rights) (*abi.SurfaceTool, error) {
 		n.Description = "Insert one row into the table " + r.Database + "." + r.Name + "."
 	}
 	yes, no := true, false
-	t, err := newTool(n, "", properties, required, b, &abi.Annotations{ReadOnly: &no, Destructive: &yes})
+	t, err := newTool(n, "", properties, required, b, &abi.Annotations{ReadOnly: &no, Destructive: &yes}, touches.open)
 	if err == nil {
 		t.Mutating = true
 	}
 	return t, err
 }
 
-func newTool(n note, more string, properties map[string]any, required []string, b binding, a *abi.Annotations) (*abi.SurfaceTool, error) {
+func newTool(n note, more string, properties map[string]any, required []string, b binding, a *abi.Annotations, open bool) (*abi.SurfaceTool, error) {
 	schema := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
 	if len(required) > 0 {
 		schema["required"] = required
@@ -256,10 +272,8 @@ func newTool(n note, more string, properties map[string]any, required []string, 
 		return nil, err
 	}
 	a.Title = offer.Clip(n.Title, 200)
-	a.OpenWorld = new(bool)
-	if n.OpenWorld != nil {
-		*a.OpenWorld = *n.OpenWorld
-	}
+	open = open || n.OpenWorld != nil && *n.OpenWorld
+	a.OpenWorld = &open
 	text := strings.TrimSpace(n.Description + " " + more)
 	return &abi.SurfaceTool{Title: offer.Clip(n.Title, 200), Description: offer.Clip(text, 4000), Schema: s, Binding: bound, Annotations: a}, nil
 }
