@@ -126,7 +126,7 @@ func TestReloadKeepsWhatItDidNotChange(t *testing.T) {
 		t.Helper()
 		def := M{
 			"config": c.config, "identity": M{"claims": []string{"user"}, "secret": []string{"password"}},
-			"capabilities": M{"http": M{"hosts": c.hosts}}, "limits": M{"fuel": 100_000_000_000},
+			"capabilities": M{"http": M{"hosts": append([]string{"mine.test"}, c.hosts...)}}, "limits": M{"fuel": 100_000_000_000},
 		}
 		maps.Copy(def, more)
 		hosttest.WriteTool(t, c.tools, name, def, map[string]string{"handler.wasm": hosttest.Guest(t, "host/testdata/guests/surface")})

@@ -75,7 +75,7 @@ func asked(p *call.Pinned) ([]byte, error) {
 			beside.Cwd = p.Cwd
 		}
 	}
-	if p.Call.Cwd == "" { // the folder is its socket's
+	if p.Call.Cwd == "" || p.Text != nil { // the folder is its socket's, or in no payload
 		beside.Cwd = p.Cwd
 	}
 	if len(beside.Env) == 0 && len(beside.Stdin) == 0 && beside.Cwd == "" {
