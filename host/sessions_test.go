@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -509,5 +512,44 @@ func TestGuestsPromptNotForEver(t *testing.T) {
 	a := ask(t, d.Socket, req)
 	if !strings.Contains(string(a.raw), "LIMIT_EXCEEDED") || !strings.Contains(string(a.raw), "8 deep") {
 		t.Errorf("%s", a.raw)
+	}
+}
+
+// A session counts the requests that modules make in it, what was answered, and
+// the bytes of both; what the tool may not ask is none. A restart forgets nothing.
+func TestTelemetryCountsHTTP(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "twelve bytes") }))
+	defer srv.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	state := filepath.Join(t.TempDir(), "state")
+	c := config.Config{State: state, Tools: filepath.Join(t.TempDir(), "tools.d")}
+	if err := os.Mkdir(c.Tools, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := hosttest.Start(t, c)
+	hosts := []string{strings.TrimPrefix(srv.URL, "http://"), strings.TrimPrefix(gone.URL, "http://")}
+	d.Tool(t, "api", M{"capabilities": M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": hosts}}}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	id := newSession(t, d.Socket)
+	for _, url := range []string{srv.URL, srv.URL, gone.URL, "http://elsewhere.example"} {
+		ask(t, d.Socket, M{"tool": "api", "args": []string{"http", url}, "session": id})
+	}
+	type count struct {
+		Requests      int
+		Replies       int
+		BytesSent     int `json:"bytes_sent"`
+		BytesReceived int `json:"bytes_received"`
+	}
+	want := count{Requests: 3, Replies: 2, BytesReceived: 24}
+	if got := value[count](t, d.Socket, id, "session.telemetry.http"); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := value[count](t, d.Socket, "", "session.telemetry.http"); got != (count{}) {
+		t.Errorf("another session has %+v", got)
+	}
+	d.Stop(t)
+	d = hosttest.Start(t, c)
+	if got := value[count](t, d.Socket, id, "session.telemetry.http"); got != want {
+		t.Errorf("after a restart: %+v, want %+v", got, want)
 	}
 }

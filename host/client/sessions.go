@@ -50,6 +50,13 @@ type SessionInfo struct {
 		BytesOut   int64            `json:"bytes_out"`
 		Fuel       int64            `json:"fuel"`
 		DurationMS int64            `json:"duration_ms"`
+		// HTTP is the traffic of guests; the bytes are those of bodies.
+		HTTP struct {
+			Requests      int64 `json:"requests"`
+			Replies       int64 `json:"replies"`
+			BytesSent     int64 `json:"bytes_sent"`
+			BytesReceived int64 `json:"bytes_received"`
+		} `json:"http"`
 	} `json:"telemetry"`
 	Journal struct {
 		Records int64  `json:"records"`

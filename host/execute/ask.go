@@ -23,6 +23,7 @@ import (
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/repoconfig"
+	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -156,6 +157,13 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 	up.next()
 	resp, sent, err := e.fetch.do(ctx, &g, r, q.Trace)
 	hidden := append(values(secrets), sent...)
+	if !errors.Is(err, errRefused) {
+		n := session.HTTP{Requests: 1, BytesSent: int64(len(r.Body))}
+		if err == nil {
+			n.Replies, n.BytesReceived = 1, int64(len(resp.Body))
+		}
+		q.Call.Execution.AddHTTP(n)
+	}
 	if err != nil {
 		up.answered = !unanswered(err)
 		up.refused = up.refused || refused(err)

@@ -50,6 +50,33 @@ type Outcome struct {
 	Undelivered int // bytes of unread steering text
 	// Programs are the further programs that a binary executed or was refused.
 	Programs []Program
+	HTTP     HTTP
+}
+
+// HTTP sums up the requests of guests that were sent, and the replies. The bytes are
+// those of the bodies.
+type HTTP struct {
+	Requests      int64 `json:"requests"`
+	Replies       int64 `json:"replies"`
+	BytesSent     int64 `json:"bytes_sent"`
+	BytesReceived int64 `json:"bytes_received"`
+}
+
+func (h *HTTP) add(o HTTP) {
+	h.Requests += o.Requests
+	h.Replies += o.Replies
+	h.BytesSent += o.BytesSent
+	h.BytesReceived += o.BytesReceived
+}
+
+// AddHTTP counts HTTP requests of guests and their replies. x may be nil.
+func (x *Execution) AddHTTP(h HTTP) {
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.http.add(h)
 }
 
 // Program is a program that an execution executed, or was refused, Times times.
@@ -90,6 +117,7 @@ type Counters struct {
 	BytesIn  int64            `json:"bytes_in"`
 	BytesOut int64            `json:"bytes_out"`
 	Fuel     int64            `json:"fuel"`
+	HTTP     HTTP             `json:"http,omitzero"`
 	Duration time.Duration    `json:"duration"`
 	Events   map[string]int64 `json:"events,omitempty"` // state changes of the session, by new state
 }
@@ -112,6 +140,7 @@ func (c *Counters) add(o *Outcome) {
 	c.BytesIn += o.BytesIn
 	c.BytesOut += o.BytesOut
 	c.Fuel += o.Fuel
+	c.HTTP.add(o.HTTP)
 	c.Duration += o.Duration
 }
 
@@ -137,6 +166,7 @@ func (c *Counters) merge(d *Counters) {
 	c.BytesIn += d.BytesIn
 	c.BytesOut += d.BytesOut
 	c.Fuel += d.Fuel
+	c.HTTP.add(d.HTTP)
 	c.Duration += d.Duration
 	sum(&c.Outcomes, d.Outcomes)
 	sum(&c.Events, d.Events)
@@ -170,6 +200,7 @@ type Execution struct {
 	cancels []context.CancelCauseFunc // called by an abort
 	// programs are those of AddProgram.
 	programs []Program
+	http     HTTP
 	line     []byte // the last output line, at most maxLastLine bytes
 }
 
@@ -387,7 +418,7 @@ func (x *Execution) End(r *wire.Result) {
 	x.mu.Lock()
 	cancels := x.cancels
 	x.cancels = nil
-	aborted, programs := x.aborted, x.programs
+	aborted, programs, http := x.aborted, x.programs, x.http
 	x.mu.Unlock()
 	for _, cancel := range cancels {
 		cancel(nil)
@@ -396,7 +427,7 @@ func (x *Execution) End(r *wire.Result) {
 		ID: x.ID, Tool: x.Tool, Kind: x.Kind, Status: r.Status(), ExitCode: r.ExitCode, Started: x.started,
 		Attempts: int(x.attempts.Load()), Duration: time.Since(x.started),
 		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(), Fuel: x.fuel.Load(), Undelivered: undelivered,
-		Programs: programs,
+		Programs: programs, HTTP: http,
 	}
 	if r.Err != nil {
 		o.Code = r.Err.Code
@@ -409,7 +440,7 @@ func (x *Execution) End(r *wire.Result) {
 	rec := &record{
 		Type: recEnd, Execution: o.ID, Tool: o.Tool, Kind: o.Kind, Status: o.Status, Code: o.Code, ExitCode: o.ExitCode,
 		Attempts: o.Attempts, DurationMS: o.Duration.Milliseconds(), BytesIn: o.BytesIn, BytesOut: o.BytesOut, Fuel: o.Fuel,
-		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs,
+		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, HTTP: o.HTTP,
 	}
 	if x.Job != nil {
 		rec.Job, rec.Detach = true, x.Job.Detach

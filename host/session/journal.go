@@ -87,6 +87,7 @@ type record struct {
 	Fuel        int64      `json:"fuel,omitempty"`
 	Undelivered int        `json:"undelivered,omitempty"`
 	Programs    []Program  `json:"programs,omitempty"`
+	HTTP        HTTP       `json:"http,omitzero"`
 
 	Counters *Counters `json:"counters,omitempty"`
 	Pending  []record  `json:"pending,omitempty"`
@@ -468,7 +469,7 @@ func (r *record) outcome() Outcome {
 		ID: r.Execution, Tool: r.Tool, Kind: r.Kind, Status: r.Status, Code: r.Code, ExitCode: r.ExitCode, Attempts: r.Attempts,
 		Started: r.At.Add(-time.Duration(r.DurationMS) * time.Millisecond), Duration: time.Duration(r.DurationMS) * time.Millisecond,
 		BytesIn: r.BytesIn, BytesOut: r.BytesOut, Fuel: r.Fuel, Undelivered: r.Undelivered,
-		Programs: r.Programs,
+		Programs: r.Programs, HTTP: r.HTTP,
 	}
 }
 

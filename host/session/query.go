@@ -157,6 +157,9 @@ func (c *Counters) snapshot() map[string]any {
 	return map[string]any{
 		"calls": c.Calls, "attempts": c.Attempts, "outcomes": count(c.Outcomes), "events": count(c.Events),
 		"bytes_in": c.BytesIn, "bytes_out": c.BytesOut, "fuel": c.Fuel, "duration_ms": c.Duration.Milliseconds(),
+		"http": map[string]any{
+			"requests": c.HTTP.Requests, "replies": c.HTTP.Replies, "bytes_sent": c.HTTP.BytesSent, "bytes_received": c.HTTP.BytesReceived,
+		},
 	}
 }
 
