@@ -98,11 +98,12 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 	}
 	h.observeNow()
 	if p.Sessions, err = session.Open(session.Config{
-		Dir:    filepath.Join(c.State, "sessions"),
-		Limit:  c.Sessions.Limit,
-		Idle:   time.Duration(c.Sessions.Idle) * time.Second,
-		Keep:   time.Duration(c.Sessions.Keep) * time.Second,
-		Logger: p.Log,
+		Dir:      filepath.Join(c.State, "sessions"),
+		InMemory: !c.Sessions.Persists(),
+		Limit:    c.Sessions.Limit,
+		Idle:     time.Duration(c.Sessions.Idle) * time.Second,
+		Keep:     time.Duration(c.Sessions.Keep) * time.Second,
+		Logger:   p.Log,
 	}); err != nil {
 		return nil, err
 	}

@@ -553,3 +553,112 @@ func TestTelemetryCountsHTTP(t *testing.T) {
 		t.Errorf("after a restart: %+v, want %+v", got, want)
 	}
 }
+
+// Nothing of a session that is not persisted is on the disk, nor of its children;
+// it works as any other until the daemon ends.
+func TestSessionInMemory(t *testing.T) {
+	create := func(t *testing.T, d *hosttest.Daemon, params M) (id string, a *answer) {
+		t.Helper()
+		a = session(t, d.Socket, "mutate", M{"op": "create", "params": params})
+		var data struct{ ID string }
+		json.Unmarshal(a.Data, &data)
+		return data.ID, a
+	}
+	// onDisk is whether a file below state has text in its name or in it.
+	onDisk := func(t *testing.T, state, text string) (found bool) {
+		t.Helper()
+		err := filepath.WalkDir(filepath.Join(state, "sessions"), func(path string, e os.DirEntry, err error) error {
+			if os.IsNotExist(err) {
+				return nil
+			}
+			if err != nil || e.IsDir() {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			found = found || strings.Contains(path, text) || bytes.Contains(b, []byte(text))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	// used does all that writes a journal elsewhere.
+	used := func(t *testing.T, d *hosttest.Daemon, id string) {
+		t.Helper()
+		for _, q := range []M{
+			{"tool": "echo", "args": []string{"a"}, "session": id},
+			{"tool": "echo", "args": []string{"b"}, "session": id, "background": true},
+		} {
+			if a := ask(t, d.Socket, q); a.Status != "success" {
+				t.Errorf("a call: %s", a.raw)
+			}
+		}
+		until(t, "the job ends", func() bool { return value[int](t, d.Socket, id, "session.telemetry.calls") == 2 })
+		for _, m := range []M{
+			{"op": "label", "params": M{"labels": M{"a": "b"}}}, {"op": "rename", "params": M{"name": "n"}},
+			{"op": "flush"}, {"op": "suspend"}, {"op": "resume"},
+		} {
+			m["id"] = id
+			if a := session(t, d.Socket, "mutate", m); a.Status != "success" {
+				t.Errorf("%v: %s", m["op"], a.raw)
+			}
+		}
+	}
+	t.Run("one", func(t *testing.T) {
+		c := config.Config{State: filepath.Join(t.TempDir(), "state")}
+		d := hosttest.Start(t, c)
+		d.Tool(t, "echo", M{"mutating": true}, nil)
+		id, _ := create(t, d, M{"persist": false})
+		child, _ := create(t, d, M{"parent": id})
+		other, _ := create(t, d, M{})
+		used(t, d, id)
+		used(t, d, child)
+		used(t, d, other)
+		if !onDisk(t, c.State, other) {
+			t.Error("a session that is persisted is not on the disk")
+		}
+		if onDisk(t, c.State, id) || onDisk(t, c.State, child) {
+			t.Error("a session that is not persisted is on the disk")
+		}
+		if value[bool](t, d.Socket, id, "session.persist") || !value[bool](t, d.Socket, other, "session.persist") {
+			t.Error("a query says otherwise")
+		}
+		if _, a := create(t, d, M{"parent": id, "persist": true}); !strings.Contains(string(a.Error), "INVALID_PAYLOAD") {
+			t.Errorf("a persisted child: %s", a.raw)
+		}
+		session(t, d.Socket, "mutate", M{"id": id, "op": "close"})
+		if onDisk(t, c.State, id) {
+			t.Error("it is on the disk once it is closed")
+		}
+		d.Stop(t)
+		d = hosttest.Start(t, c)
+		if a := session(t, d.Socket, "query", M{"id": id}); !strings.Contains(string(a.Error), "SESSION_NOT_FOUND") {
+			t.Errorf("after a restart: %s", a.raw)
+		}
+		if n := value[int](t, d.Socket, other, "session.telemetry.calls"); n != 2 {
+			t.Errorf("the other one has %d calls after a restart", n)
+		}
+	})
+	t.Run("all", func(t *testing.T) {
+		no := false
+		c := config.Config{State: filepath.Join(t.TempDir(), "state"), Sessions: config.SessionsConfig{Persist: &no}}
+		d := hosttest.Start(t, c)
+		d.Tool(t, "echo", M{"mutating": true}, nil)
+		id, _ := create(t, d, M{})
+		used(t, d, id)
+		used(t, d, "")
+		if onDisk(t, c.State, "") {
+			t.Error("there are journals")
+		}
+		if _, a := create(t, d, M{"persist": true}); !strings.Contains(string(a.Error), "INVALID_PAYLOAD") {
+			t.Errorf("one that is persisted: %s", a.raw)
+		}
+		same := d.Config
+		yes := false
+		same.Sessions.Persist = &yes
+		if err := d.Reload(same, nil); err != nil {
+			t.Errorf("a reload of the same: %v", err)
+		}
+	})
+}

@@ -139,6 +139,16 @@ type SessionsConfig struct {
 	// Keep is how many seconds a session stays suspended before it is closed.
 	// Default 86400.
 	Keep int `json:"keep,omitempty"`
+	// Persist says whether journals are kept; without them a restart forgets
+	// every session. Default true.
+	Persist *bool `json:"persist,omitempty"`
+}
+
+// Persists reports whether journals of sessions are kept.
+func (c *SessionsConfig) Persists() bool { return c.Persist == nil || *c.Persist }
+
+func (c *SessionsConfig) text() string {
+	return fmt.Sprint(c.Limit, c.Idle, c.Keep, c.Persists())
 }
 
 // IdentityConfig says who may call.
@@ -432,7 +442,7 @@ func (c *Config) Reloadable(next *Config) error {
 		{"allow_writable_tools", strconv.FormatBool(c.AllowWritableTools), strconv.FormatBool(next.AllowWritableTools)},
 		{"guest_memory", strconv.FormatInt(c.GuestMemory, 10), strconv.FormatInt(next.GuestMemory, 10)},
 		{"sockets", socketPaths(c.Sockets), socketPaths(next.Sockets)},
-		{"sessions", fmt.Sprint(c.Sessions), fmt.Sprint(next.Sessions)},
+		{"sessions", c.Sessions.text(), next.Sessions.text()},
 	} {
 		if f.old != f.new {
 			return fmt.Errorf("%s changes from %q to %q: restart toold for that", f.name, f.old, f.new)

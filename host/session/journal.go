@@ -131,6 +131,7 @@ func stripChecksum(line []byte, version int) ([]byte, bool) {
 type journal struct {
 	path     string
 	openIdle *atomic.Int32 // open journals of idle sessions, in the whole table
+	off      bool          // nothing is written; set before the first record
 
 	// For snapshots; read without mu, which is held during slow disk writes.
 	records atomic.Int64
@@ -154,7 +155,7 @@ type journal struct {
 func (j *journal) append(makeRecord func() *record, initial func() []record) (first bool, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.removed {
+	if j.removed || j.off {
 		makeRecord()
 		return false, nil
 	}
@@ -277,7 +278,7 @@ func tempPath(path string) string    { return path + ".new" }
 func (j *journal) flush(initial func() []record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.removed {
+	if j.removed || j.off {
 		return nil
 	}
 	err := j.openLocked(initial)

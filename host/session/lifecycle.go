@@ -34,12 +34,14 @@ func Open(c Config) (*Table, error) {
 		c.Logger = slog.Default()
 	}
 	t := &Table{config: c, log: c.Logger}
-	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		// Calls that only read need no journal; others fail when they need one.
-		t.log.Warn("the folder of journals cannot be made; calls that change something will be refused", "folder", c.Dir, "error", err)
-	}
-	if err := t.load(); err != nil {
-		return nil, fmt.Errorf("load the sessions: %w", err)
+	if !c.InMemory {
+		if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+			// Calls that only read need no journal; others fail when they need one.
+			t.log.Warn("the folder of journals cannot be made; calls that change something will be refused", "folder", c.Dir, "error", err)
+		}
+		if err := t.load(); err != nil {
+			return nil, fmt.Errorf("load the sessions: %w", err)
+		}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t.stop = stop

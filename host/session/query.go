@@ -117,7 +117,7 @@ func (s *Session) snapshot() map[string]any {
 		"created": timeText(s.created), "used": timeText(s.used), "turn": nil, "queued": int64(len(s.waiting)),
 		"running": running, "recent": recent, "telemetry": s.count.snapshot(),
 	}
-	m["journal_status"] = s.journal.status()
+	m["journal_status"], m["persist"] = s.journal.status(), !s.journal.off
 	if s.turn != nil {
 		m["turn"] = s.turn.ID
 	}

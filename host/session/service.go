@@ -91,6 +91,8 @@ type params struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	Tools  *[]string         `json:"tools,omitempty"`
 	Job    string            `json:"job,omitempty"`
+	// Persist false keeps a created session in memory only.
+	Persist *bool `json:"persist,omitempty"`
 }
 
 // Serve runs one of the five calls. Err of the result is nil if it succeeded.

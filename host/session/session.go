@@ -49,6 +49,8 @@ const DefaultName = "default"
 type Config struct {
 	// Dir is the folder of the journals. It is created if missing.
 	Dir string
+	// InMemory keeps all sessions in memory only: no journal is read or written.
+	InMemory bool
 	// Limit is how many explicit sessions one identity may have. Default 256.
 	Limit int
 	// Idle is how long a session may be idle before it is suspended, and Keep
@@ -202,7 +204,7 @@ func (t *Table) defaultOf(id string) *Session {
 func (t *Table) newSession(owner string) *Session {
 	now := time.Now()
 	s := &Session{t: t, id: newID(), owner: owner, created: now, used: now, state: Active, done: make(chan struct{})}
-	s.journal.path, s.journal.openIdle = t.path(s.id), &t.openIdle
+	s.journal.path, s.journal.openIdle, s.journal.off = t.path(s.id), &t.openIdle, t.config.InMemory
 	s.count.countEvent(Active)
 	return s
 }
@@ -215,6 +217,16 @@ const suffix = ".jsonl"
 func (t *Table) create(caller string, parent *Session, p *params, key, digest string) (*Session, error) {
 	o := t.ownerOf(caller)
 	s := t.newSession(caller)
+	if parent != nil && parent.journal.off {
+		s.journal.off = true
+	}
+	switch {
+	case p.Persist == nil:
+	case *p.Persist && s.journal.off: // its journal would name the parent
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/params/persist: this daemon, or the parent, keeps sessions in memory only; leave persist out, or choose another parent")
+	default:
+		s.journal.off = !*p.Persist
+	}
 	s.cwd, s.name, s.labels, s.key, s.digest = p.Cwd, p.Name, maps.Clone(p.Labels), key, digest
 	if p.Tools != nil {
 		s.tools = slices.Clone(*p.Tools)

@@ -246,7 +246,7 @@ in envelope form only, access sessions. The payload's fields:
 
 	session.query   {id, selector}            data.value: a CEL expression over session,
 	                                          sessions and jobs; default: session
-	session.mutate  {id, op, params}          op: create {cwd, parent, name, labels, tools},
+	session.mutate  {id, op, params}          op: create {cwd, parent, name, labels, tools, persist},
 	                                          which answers data.id, rename {name}, label {labels},
 	                                          focus, set-tools {tools}, suspend, resume, close,
 	                                          cancel-job {job}, flush
