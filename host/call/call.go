@@ -148,11 +148,7 @@ func (p *Pinned) TakesText() bool {
 	case p.Tool.Kind != tools.Handler || p.Tool.Entry.Input == tools.EntryStdin:
 		return false
 	}
-	var s struct {
-		Properties map[string]json.RawMessage `json:"properties"`
-	}
-	err := json.Unmarshal(p.Tool.SchemaSource, &s)
-	return err == nil && s.Properties["args"] == nil
+	return p.Tool.Schema.Properties["args"] == nil
 }
 
 // ByText is p with the payload that its arguments make.

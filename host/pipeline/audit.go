@@ -49,7 +49,7 @@ func (p *Pipeline) auditBegin(ctx context.Context, d *call.Decided, acc *account
 	if !d.Class.Mutating || !p.Audit.On() {
 		return nil
 	}
-	s := p.sketch(&d.Request, &d.Pinned, d, acc.as)
+	s := p.sketch(&d.Request, &d.Pinned, d, acc.caller)
 	s.effect, s.replaces = audit.Allow, acc.begin
 	size, record := s.record(func(c *audit.Call) *audit.Record {
 		return &audit.Record{At: s.at, Type: audit.TypeBegin, Call: c}
@@ -83,7 +83,7 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 	for _, x := range programs {
 		end.Programs = append(end.Programs, audit.Program{Path: x.Path, Refused: x.Refused, Times: x.Times})
 	}
-	s := p.sketch(q, acc.pinned, acc.decided, acc.as)
+	s := p.sketch(q, acc.pinned, acc.decided, acc.caller)
 	message := ""
 	if e := res.Err; e != nil {
 		end.Code, message = string(e.Code), e.Message

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/fault"
@@ -25,6 +27,29 @@ type finder struct {
 	Parts
 	execute *execute.Executor
 	schemas schemas
+	// counts are the digests of what counts of the configuration in force.
+	counts atomic.Pointer[counts]
+}
+
+// counts has a digest for modules that run nothing, and one for those that do.
+type counts struct {
+	of   *config.Config
+	sums [2]string
+}
+
+// settings is the digest of what counts of the configuration for t. A
+// configuration is not changed once it is in force.
+func (f *finder) settings(t *tools.Tool) string {
+	now := f.Config()
+	k := f.counts.Load()
+	if k == nil || k.of != now {
+		k = &counts{now, [2]string{now.DiscoverySettings(false), now.DiscoverySettings(true)}}
+		f.counts.Store(k)
+	}
+	if len(t.Def.Capabilities.Exec) > 0 {
+		return k.sums[1]
+	}
+	return k.sums[0]
 }
 
 // errNotServed is for a tool that is not there on this socket, or brings nothing
@@ -94,7 +119,7 @@ func (f *finder) resolve(a call.Admitted, tool *tools.Tool) (call.Pinned, discov
 	p := call.Pinned{Admitted: a, Tool: tool, Payload: a.Call.Payload}
 	generation, settings := f.Discovered.Generation(), ""
 	if tool.Discovers {
-		settings = f.Config().DiscoverySettings(len(tool.Def.Capabilities.Exec) > 0)
+		settings = f.settings(tool)
 	}
 	o := identity.Overlay{
 		Tool: tool.Name, Version: tool.Version, Config: tool.Config,

@@ -99,7 +99,7 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 			return call.Failed(ctx, err)
 		}
 		if parsed.Help != "" {
-			return call.Outcome{Result: &wire.Result{Ran: true, Stdout: []byte(parsed.Help)}}
+			return answerText(ctx, &a.Request, parsed.Help)
 		}
 		payload = parsed.Payload
 		takes, into = "refresh=true", &struct {

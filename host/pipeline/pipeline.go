@@ -62,7 +62,7 @@ func New(parts Parts) *Pipeline {
 		Config: parts.Config, Runner: parts.Runner, SecretFiles: parts.Tools.SecretFiles,
 		ToolCall: p.inner.toolCall, Metrics: parts.Metrics, Log: parts.Log,
 	})
-	p.finder = finder{Parts: parts, execute: p.execute}
+	p.finder.Parts, p.finder.execute = parts, p.execute
 	return p
 }
 
@@ -70,16 +70,13 @@ func New(parts Parts) *Pipeline {
 func (p *Pipeline) Calls() int64   { return p.calls.Load() }
 func (p *Pipeline) Running() int64 { return p.running.Load() }
 
-// account is what is known of a call when it ends, for the log, the metrics and
-// its session. Stages write it and none reads it.
+// account is what is known of a call when it ends, for its session, the log, the
+// metrics and the audit log. Stages write it, and decide nothing by it.
 type account struct {
-	caller    string
+	caller    identity.Caller    // from when it is known
 	execution *session.Execution // from when its session is known
-	tool      *tools.Tool
-	rule      string
-	as        identity.Caller // from when it is known
-	pinned    *call.Pinned    // from when its tool is known
-	decided   *call.Decided   // as far as it was
+	pinned    *call.Pinned       // from when its tool is known
+	decided   *call.Decided      // as far as it was
 	allowed   bool
 	begin     uint64 // the number of its begin in the audit log
 	counted   bool   // its id is the caller's now; see Results
@@ -124,7 +121,7 @@ func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 	p.auditEnd(&q, acc, res)
 	wrote := q.Streams.Stdout == nil && (res.Ran || size(res) > 0) // also before its time was over
 	if acc.counted && (wrote || len(res.Data) > 0) && !session.IsCall(q.Tool) {
-		p.Results.put(acc.caller, q.Tool, start, res)
+		p.Results.put(acc.caller.ID, q.Tool, start, res)
 	}
 	return o
 }
@@ -143,7 +140,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	if again {
 		p.Log.Info("an execution id was used again, and its result is replaced", "execution_id", q.ExecutionID, "caller", caller.ID, "tool", q.Tool)
 	}
-	acc.caller, acc.as, acc.counted = caller.ID, caller, true
+	acc.caller, acc.counted = caller, true
 	if q.Background || q.Detach {
 		o, accepted := p.inner.background(ctx, q, caller)
 		acc.job = accepted
@@ -166,7 +163,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		return call.Failed(ctx, err)
 	}
 	defer release()
-	acc.tool, acc.pinned = pinned.Tool, &pinned
+	acc.pinned = &pinned
 	// One clock for the whole call: policy, waiting and execution together.
 	ctx, cancel := context.WithTimeout(ctx, call.Shorter(pinned.Tool.Def.Timeout.Duration(), pinned.Timeout))
 	defer cancel()
@@ -189,7 +186,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		return call.Failed(ctx, err)
 	}
 	d, err := p.decide(ctx, pinned)
-	acc.rule, acc.decided = d.Rule, &d
+	acc.decided = &d
 	if err != nil {
 		return call.Failed(ctx, err)
 	}
@@ -571,18 +568,18 @@ func (p *Pipeline) observe(ctx context.Context, q *call.Request, acc *account, r
 	p.calls.Add(1)
 	tool := observe.Unknown
 	switch {
-	case acc.tool != nil:
-		tool = acc.tool.Name
+	case acc.pinned != nil:
+		tool = acc.pinned.Tool.Name
 	case session.IsCall(q.Tool), q.Tool == listToolsID:
 		tool = q.Tool
 	}
 	p.Metrics.Executed(tool, res.Status(), res.Duration)
 	level, attrs := slog.LevelDebug, []any{
-		"tool", q.Tool, "execution_id", q.ExecutionID, "caller", acc.caller,
+		"tool", q.Tool, "execution_id", q.ExecutionID, "caller", acc.caller.ID,
 		"status", res.Status(), "exit_code", res.ExitCode, "duration_ms", res.Duration.Milliseconds(),
 	}
-	if acc.rule != "" {
-		attrs = append(attrs, "rule", acc.rule)
+	if d := acc.decided; d != nil && d.Rule != "" {
+		attrs = append(attrs, "rule", d.Rule)
 	}
 	if q.Trace != "" {
 		attrs = append(attrs, "trace", q.Trace)
