@@ -19,7 +19,7 @@ import (
 func auditFolder(d *hosttest.Daemon) string { return filepath.Join(d.State, "audit") }
 
 // auditLog stops the daemon, which writes what is to be written, and is its calls.
-func auditLog(t testing.TB, d *hosttest.Daemon) []*audit.Entry {
+func auditLog(t testing.TB, d *hosttest.Daemon) []*audit.CallEntry {
 	t.Helper()
 	d.Stop(t)
 	if _, err := audit.Verify(auditFolder(d), nil); err != nil {
@@ -82,7 +82,7 @@ func TestAuditTells(t *testing.T) {
 		t.Errorf("its tool: %+v, %+v", c, c.Policies)
 	case !slices.Equal(c.Args, []string{"rewrite", "origin", "main"}), c.Cwd != d.Root:
 		t.Errorf("what was asked: %+v", c)
-	case c.Effect != audit.Allow, !c.Runs.Mutating, !slices.Equal(c.Runs.Changed, []string{"args"}), len(c.Runs.Args) != 4 || c.Runs.Args[1] != "rewritten":
+	case c.Effect != audit.EffectAllow, !c.Runs.Mutating, !slices.Equal(c.Runs.Changed, []string{"args"}), len(c.Runs.Args) != 4 || c.Runs.Args[1] != "rewritten":
 		t.Errorf("what ran: %+v, %+v", c, c.Runs)
 	case e.N == e.EndN, e.End == nil, e.End.Status != "success", e.End.BytesOut == 0, e.End.Attempts != 1:
 		t.Errorf("its end: %+v", e.End)
@@ -96,12 +96,12 @@ func TestAuditTells(t *testing.T) {
 		t.Errorf("the policy was asked %+v, %v", a, err)
 	}
 	for i, want := range []struct{ tool, effect, rule, code string }{
-		{"push", audit.Allow, "", ""},
-		{"push", audit.Deny, "test.deny", "DENIED"},
-		{"look", audit.Allow, "", ""},
-		{"nothing", audit.Failed, "", "UNKNOWN_TOOL"},
-		{"push", audit.Deny, "", "UNAUTHENTICATED"},
-		{"push", audit.Deny, "env", "DENIED"},
+		{"push", audit.EffectAllow, "", ""},
+		{"push", audit.EffectDeny, "test.deny", "DENIED"},
+		{"look", audit.EffectAllow, "", ""},
+		{"nothing", audit.EffectError, "", "UNKNOWN_TOOL"},
+		{"push", audit.EffectDeny, "", "UNAUTHENTICATED"},
+		{"push", audit.EffectDeny, "env", "DENIED"},
 	} {
 		e := list[i]
 		if c := e.Call; e.End == nil || c.Tool != want.tool || c.Effect != want.effect || c.Rule != want.rule || e.End.Code != want.code || (e.N != e.EndN) != (i == 0) {

@@ -87,7 +87,7 @@ has it, or how long ago: 90m, 2h, 3d.`,
 			if q.Until, err = moment("--until", f.until, now); err != nil {
 				return err
 			}
-			if f.effect != "" && !slices.Contains([]string{audit.Allow, audit.Deny, audit.Failed}, f.effect) {
+			if f.effect != "" && !slices.Contains([]string{audit.EffectAllow, audit.EffectDeny, audit.EffectError}, f.effect) {
 				return usageError{fmt.Errorf("--effect %q: use allow, deny or error", f.effect)}
 			}
 			dir, err := s.auditDir(cmd)
@@ -102,7 +102,7 @@ has it, or how long ago: 90m, 2h, 3d.`,
 				slices.Reverse(list)
 			}
 			if asJSON {
-				return s.printJSON(append([]*audit.Entry{}, list...))
+				return s.printJSON(append([]*audit.CallEntry{}, list...))
 			}
 			if len(list) == 0 {
 				_, err := fmt.Fprintln(s.out, "no such calls")
@@ -140,7 +140,7 @@ has it, or how long ago: 90m, 2h, 3d.`,
 }
 
 // match reports whether e is asked for.
-func (f *auditFilter) match(e *audit.Entry) bool {
+func (f *auditFilter) match(e *audit.CallEntry) bool {
 	c := e.Call
 	is := func(want string, have ...string) bool { return want == "" || slices.Contains(have, want) }
 	mutating := c.Runs != nil && c.Runs.Mutating
@@ -258,7 +258,7 @@ can be asked again.`,
 				return err
 			}
 			number, _ := strconv.ParseUint(a[0], 10, 64)
-			list, err := audit.Calls(dir, audit.Query{Whole: true, Limit: 100, Match: func(e *audit.Entry) bool {
+			list, err := audit.Calls(dir, audit.Query{Whole: true, Limit: 100, Match: func(e *audit.CallEntry) bool {
 				return number > 0 && (e.N == number || e.EndN == number) || len(a[0]) >= 6 && strings.HasPrefix(e.Call.Execution, a[0])
 			}})
 			if err != nil {
@@ -285,7 +285,7 @@ can be asked again.`,
 	return cmd
 }
 
-func (s *state) showAudit(e *audit.Entry) error {
+func (s *state) showAudit(e *audit.CallEntry) error {
 	c, id := e.Call, &e.Call.Identity
 	w, row := s.rows()
 	number := strconv.FormatUint(e.N, 10)
@@ -371,7 +371,7 @@ func (s *state) showAudit(e *audit.Entry) error {
 			}
 		}
 	} else {
-		row("outcome", "there is no end of it: it runs, or the daemon was killed meanwhile, and nobody knows how far it came")
+		row("outcome", "there is no end of it: it runs, or the daemon was killed meanwhile, and how far it came is unknown")
 	}
 	return w.Flush()
 }
@@ -389,13 +389,13 @@ func auditVerify(s *state) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Check that nothing in the audit log was changed, put in or taken out",
+		Short: "Check that nothing in the audit log was changed, inserted or removed",
 		Long: `Check the chain over all segments of the audit log: each record, their order, and
-that it ends where its head says. The exit code is 1 where it does not hold, and the
+that it ends where its head says. The exit code is 1 where it is damaged, and the
 first place is printed.
 
 What it prints as anchor, kept elsewhere and given again with --anchor, finds a log
-that was made anew as a whole.`,
+that was rewritten as a whole.`,
 		Example: `  toolctl audit verify
   toolctl audit verify --anchor 1742:9f2c...`,
 		Args: args(cobra.NoArgs),
@@ -414,14 +414,14 @@ that was made anew as a whole.`,
 				return err
 			}
 			r, err := audit.Verify(dir, known)
-			broken, isBroken := errors.AsType[*audit.Break](err)
+			broken, isBroken := errors.AsType[*audit.Damage](err)
 			if err != nil && !isBroken {
 				return err
 			}
 			if asJSON {
 				err := s.printJSON(struct {
 					audit.Report
-					Broken *audit.Break `json:"broken,omitempty"`
+					Broken *audit.Damage `json:"broken,omitempty"`
 				}{r, broken})
 				return cmp.Or(err, map[bool]error{true: exitStatus(1)}[isBroken])
 			}
@@ -437,14 +437,14 @@ that was made anew as a whole.`,
 				return err
 			}
 			w, row := s.rows()
-			row("holds", fmt.Sprintf("records %d to %d in %s", r.First, r.Last, several(r.Segments, "segment")))
+			row("intact", fmt.Sprintf("records %d to %d in %s", r.First, r.Last, several(r.Segments, "segment")))
 			row("from", when(r.From))
 			row("to", when(r.To))
 			if r.Pruned > 0 {
 				row("removed", fmt.Sprintf("%s, as old or too many", several(int(r.Pruned), "segment")))
 			}
 			if r.Lost > 0 {
-				row("lost", fmt.Sprintf("%s that could not be written, or that the end of the machine took", several(int(r.Lost), "record")))
+				row("lost", fmt.Sprintf("%s that could not be written, or that were lost in a crash of the machine", several(int(r.Lost), "record")))
 			}
 			row("anchor", fmt.Sprintf("%d:%s", r.Last, r.Hash))
 			return w.Flush()

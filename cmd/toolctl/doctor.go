@@ -138,7 +138,7 @@ func lookSocket(ctx context.Context, d *doctor) {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && locked(path+".lock"):
-		d.fail("socket", "fuser "+quote(path+".lock"), "%s is gone, but the daemon that made it lives and holds its lock: somebody removed the socket; stop that daemon and start it again", path)
+		d.fail("socket", "fuser "+quote(path+".lock"), "%s is gone, but the daemon that made it still runs and holds its lock: somebody removed the socket; stop that daemon and start it again", path)
 		return
 	case errors.Is(err, fs.ErrNotExist):
 		d.fail("socket", start, "%s is not there: no daemon has made it", path)
@@ -246,7 +246,7 @@ func lookAdmin(ctx context.Context, d *doctor) {
 		d.warn("daemon", "export TOOL_SOCKET="+quote(status.Socket), "it listens on %s, not on the socket looked at here", status.Socket)
 	}
 	if status.ConfigError != "" {
-		d.fail("daemon", "mend "+quote(status.Config)+" and run: kill -HUP "+fmt.Sprint(status.PID),
+		d.fail("daemon", "fix "+quote(status.Config)+" and run: kill -HUP "+fmt.Sprint(status.PID),
 			"its last reload was refused and the configuration before it stands: %s", status.ConfigError)
 	}
 }

@@ -98,7 +98,7 @@ func TestAuditKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range list {
-		if e.Call.Tool == "append" && e.Call.Effect == audit.Allow {
+		if e.Call.Tool == "append" && e.Call.Effect == audit.EffectAllow {
 			begun[e.Call.Args[len(e.Call.Args)-1]] = true
 			if e.End == nil {
 				cut++

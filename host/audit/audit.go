@@ -1,4 +1,4 @@
-// Package audit keeps the log of who had what done: one record a call, with who
+// Package audit keeps the log of who ran what: one record per call, with who
 // called, what was asked, which version of the tool and of its policies decided,
 // what they answered, what ran and how it ended.
 //
@@ -6,9 +6,9 @@
 // file "head". Each record has the SHA-256 of the line before it, the first of a
 // segment that of the last line of the segment before; head has the number and
 // the hash of the last record. Verify finds every change of any of them that was
-// made without making all that follows anew, the head included. Who can write
-// the folder and knows the format can make it anew: against that helps only a
-// hash that is kept elsewhere (see Report.Hash and Verify).
+// made without recomputing all that follows, the head included. Whoever can write
+// the folder and knows the format can rewrite the log: only a hash that is kept
+// elsewhere (see Report.Hash and Verify) detects that.
 //
 // Log writes, and is safe for concurrent use; one process has a folder at a time,
 // which its caller sees to. What only reads a log (Read, Verify) needs no daemon
@@ -82,10 +82,10 @@ type Segment struct {
 
 // The kinds of a Note.
 const (
-	// NoteOpened: a daemon opened the log, and nothing was amiss but, it may be,
-	// a last record that was not whole.
+	// NoteOpened: a daemon opened the log, and nothing was wrong except
+	// possibly an incomplete last record.
 	NoteOpened = "opened"
-	// NoteMissing: records that the head knew, or the head itself, were not there
+	// NoteMissing: records that the head names, or the head itself, were missing
 	// when the log was opened.
 	NoteMissing = "missing"
 	// NotePruned: the segments before First were removed, as old or too many.
@@ -105,9 +105,9 @@ type Note struct {
 	// off.
 	CutBytes  int64  `json:"cut_bytes,omitempty"`
 	CutSHA256 string `json:"cut_sha256,omitempty"`
-	// HeadN is the last record that the head knew, Synced the last that it knew to
-	// be on the disk, where records are missing. Restarted says that the machine
-	// itself was started anew since.
+	// HeadN is the last record that the head names, Synced the last that it says is
+	// on the disk, where records are missing. Restarted says that the machine was
+	// rebooted since.
 	HeadN     uint64 `json:"head_n,omitempty"`
 	Synced    uint64 `json:"synced,omitempty"`
 	Restarted bool   `json:"restarted,omitempty"`
@@ -126,10 +126,10 @@ type Config struct {
 
 // The effects of a Call.
 const (
-	Allow = "allow"
-	Deny  = "deny"
-	// Failed: the call was refused, or failed, before it was decided.
-	Failed = "error"
+	EffectAllow = "allow"
+	EffectDeny  = "deny"
+	// EffectError: the call was refused, or failed, before it was decided.
+	EffectError = "error"
 )
 
 // Call is what is known of a call before it runs. Everything that its caller
@@ -165,8 +165,8 @@ type Call struct {
 	Env   []string `json:"env,omitempty"` // names
 	Cwd   string   `json:"cwd,omitempty"`
 	Key   string   `json:"key,omitempty"`
-	// Withheld is why Args and Payload are not here, but how many arguments there
-	// were and how many bytes they had.
+	// Withheld is why Args and Payload are omitted; only their count and size are
+	// kept then.
 	Withheld string `json:"withheld,omitempty"`
 	ArgCount int    `json:"arg_count,omitempty"`
 	ArgBytes int    `json:"arg_bytes,omitempty"`
@@ -350,7 +350,7 @@ func decode(line []byte) (*Record, error) {
 		return nil, err
 	}
 	if r.N == 0 || r.Type == "" || len(r.Prev) != 2*sha256.Size {
-		return nil, fmt.Errorf("it is JSON, and no record of an audit log")
+		return nil, fmt.Errorf("valid JSON, but not an audit record")
 	}
 	return &r, nil
 }

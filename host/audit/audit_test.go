@@ -37,7 +37,7 @@ func open(t testing.TB, dir string, o Options) *Log {
 func begin(i int) func() *Record {
 	return func() *Record {
 		return &Record{At: time.Now(), Type: TypeBegin, Call: &Call{
-			Execution: fmt.Sprintf("execution-%d", i), Tool: "git", Args: []string{"push", "origin", fmt.Sprint("branch-", i)}, Effect: Allow, Runs: &Runs{Mutating: true},
+			Execution: fmt.Sprintf("execution-%d", i), Tool: "git", Args: []string{"push", "origin", fmt.Sprint("branch-", i)}, Effect: EffectAllow, Runs: &Runs{Mutating: true},
 		}}
 	}
 }
@@ -46,7 +46,7 @@ func end(i int, begin uint64) func() *Record {
 	return func() *Record {
 		r := &Record{At: time.Now(), Type: TypeEnd, End: &End{Begin: begin, Execution: fmt.Sprintf("execution-%d", i), Status: "success"}}
 		if begin == 0 {
-			r.Call = &Call{Execution: r.End.Execution, Tool: "git", Args: []string{"status"}, Effect: Allow, Runs: &Runs{}}
+			r.Call = &Call{Execution: r.End.Execution, Tool: "git", Args: []string{"status"}, Effect: EffectAllow, Runs: &Runs{}}
 		}
 		return r
 	}
@@ -72,10 +72,10 @@ func holds(t testing.TB, dir string) Report {
 }
 
 // breaks is why a log does not hold.
-func breaks(t testing.TB, dir string) *Break {
+func breaks(t testing.TB, dir string) *Damage {
 	t.Helper()
 	_, err := Verify(dir, nil)
-	b, ok := errors.AsType[*Break](err)
+	b, ok := errors.AsType[*Damage](err)
 	if !ok {
 		t.Fatalf("the log holds: %v", err)
 	}
@@ -189,7 +189,7 @@ func TestCalls(t *testing.T) {
 	if got, want := names(Query{Limit: 3, Oldest: true}), []string{"0", "1", "2"}; !slices.Equal(got, want) {
 		t.Errorf("the oldest are %v, want %v", got, want)
 	}
-	mutating := func(e *Entry) bool { return e.Call.Runs.Mutating && e.End != nil }
+	mutating := func(e *CallEntry) bool { return e.Call.Runs.Mutating && e.End != nil }
 	if got, want := names(Query{Limit: 2, Match: mutating}), []string{"496", "498"}; !slices.Equal(got, want) {
 		t.Errorf("the newest that match are %v, want %v", got, want)
 	}
@@ -199,7 +199,7 @@ func TestCalls(t *testing.T) {
 	if got := names(Query{}); len(got) != count+1 {
 		t.Errorf("%d calls, want %d", len(got), count+1)
 	}
-	if got := names(Query{Match: func(e *Entry) bool { return e.N == moved }}); len(got) != 1 {
+	if got := names(Query{Match: func(e *CallEntry) bool { return e.N == moved }}); len(got) != 1 {
 		t.Errorf("the begin that replaced another: %v", got)
 	}
 	if got := names(Query{Until: time.Now().Add(-time.Hour)}); len(got) != 0 {
@@ -380,7 +380,7 @@ func TestEveryEditIsFound(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { // a log that may be growing is looked at again
 			if report, err := Verify(scratch, nil); err == nil {
 				t.Errorf("%s: not found: %+v", kind, report)
-			} else if _, ok := errors.AsType[*Break](err); !ok {
+			} else if _, ok := errors.AsType[*Damage](err); !ok {
 				t.Errorf("%s: %v", kind, err)
 			}
 		})

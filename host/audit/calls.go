@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Entry is one call as its records tell it.
-type Entry struct {
+// CallEntry is one call as its records tell it.
+type CallEntry struct {
 	// N is the number of its first record, EndN that of its end; 0 where there is
 	// none.
 	N    uint64    `json:"n"`
@@ -25,7 +25,7 @@ type Query struct {
 	// Since and Until bound when a call began, as far as they are not zero.
 	Since, Until time.Time
 	// Match picks; nil takes all.
-	Match func(*Entry) bool
+	Match func(*CallEntry) bool
 	// Limit is how many there are at most, the newest unless Oldest; 0 is all.
 	Limit  int
 	Oldest bool
@@ -34,11 +34,11 @@ type Query struct {
 }
 
 // Calls answers q from the log in dir, the oldest first.
-func Calls(dir string, q Query) ([]*Entry, error) {
-	var list []*Entry
-	begun := map[uint64]*Entry{} // without an end yet
+func Calls(dir string, q Query) ([]*CallEntry, error) {
+	var list []*CallEntry
+	begun := map[uint64]*CallEntry{} // without an end yet
 	settled := 0
-	settle := func(e *Entry) {
+	settle := func(e *CallEntry) {
 		delete(begun, e.N)
 		e.settled = true
 		settled++
@@ -55,7 +55,7 @@ func Calls(dir string, q Query) ([]*Entry, error) {
 		full := q.Oldest && q.Limit > 0 && settled >= q.Limit
 		switch {
 		case r.Type == TypeBegin && r.Call != nil && !late && !full:
-			e := &Entry{N: r.N, At: r.At, Call: r.Call}
+			e := &CallEntry{N: r.N, At: r.At, Call: r.Call}
 			if was := begun[r.Call.Replaces]; was != nil {
 				e.At, was.dropped = was.At, true
 				settle(was)
@@ -69,7 +69,7 @@ func Calls(dir string, q Query) ([]*Entry, error) {
 			}
 		case r.Type == TypeEnd && r.End != nil && r.Call != nil && !late && !full:
 			began := r.At.Add(-time.Duration(r.End.DurationMS) * time.Millisecond)
-			e := &Entry{N: r.N, EndN: r.N, At: began, Call: r.Call, End: r.End}
+			e := &CallEntry{N: r.N, EndN: r.N, At: began, Call: r.Call, End: r.End}
 			list = append(list, e)
 			settle(e)
 		}
@@ -84,7 +84,7 @@ func Calls(dir string, q Query) ([]*Entry, error) {
 	for _, e := range begun {
 		settle(e)
 	}
-	list = slices.DeleteFunc(list, func(e *Entry) bool { return e.dropped })
+	list = slices.DeleteFunc(list, func(e *CallEntry) bool { return e.dropped })
 	if n := len(list); q.Limit > 0 && n > q.Limit {
 		if q.Oldest {
 			list = list[:q.Limit]
@@ -96,8 +96,8 @@ func Calls(dir string, q Query) ([]*Entry, error) {
 }
 
 // newest is list without all but the newest of those that are settled.
-func newest(list []*Entry, keep int) ([]*Entry, int) {
-	var out []*Entry
+func newest(list []*CallEntry, keep int) ([]*CallEntry, int) {
+	var out []*CallEntry
 	kept := 0
 	for _, e := range slices.Backward(list) {
 		if e.settled && (e.dropped || kept == keep) {

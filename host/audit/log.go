@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Options are what an operator says of a log.
+// Options are the operator's settings.
 type Options struct {
 	// On: without it nothing is written, and no record is asked for.
 	On bool
@@ -43,14 +43,14 @@ const (
 type Log struct {
 	dir string
 	log *slog.Logger
-	// wake says that there is something to write, hurry that it waits for nothing
-	// more. Both have room for one.
-	wake, hurry chan struct{}
-	done        chan struct{} // closed when the writer has ended
+	// wake says that there is something to write, flushNow that it must be written
+	// without waiting for more. Both have room for one.
+	wake, flushNow chan struct{}
+	done           chan struct{} // closed when the writer has ended
 
 	mu     sync.Mutex // guards what follows
 	opts   Options
-	queue  []*entry
+	queue  []*pendingRecord
 	bytes  int // in queue, as its entries say
 	closed bool
 	lost   uint64 // records that found no room in the queue
@@ -59,8 +59,8 @@ type Log struct {
 	w writer
 }
 
-// entry is a record that waits to be written.
-type entry struct {
+// pendingRecord is a record that waits to be written.
+type pendingRecord struct {
 	make func() *Record
 	size int
 	sync bool
@@ -73,14 +73,14 @@ type entry struct {
 }
 
 // Open opens the log in the folder dir, which is made where it is not there, and
-// writes down how it was found. Close gives it back.
+// records in what state it was found. Close releases it.
 func Open(dir string, o Options, log *slog.Logger) (*Log, error) {
-	l := &Log{dir: dir, log: log, opts: o, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), done: make(chan struct{})}
+	l := &Log{dir: dir, log: log, opts: o, wake: make(chan struct{}, 1), flushNow: make(chan struct{}, 1), done: make(chan struct{})}
 	l.w = writer{dir: dir, opts: o, log: log}
 	if o.On {
 		if err := l.w.open(); err != nil {
 			l.w.close()
-			return nil, fmt.Errorf("open the audit log: %w; mend %s, or turn it off with audit.mode in toold.json", err, dir)
+			return nil, fmt.Errorf("open the audit log: %w; fix %s, or turn it off with audit.mode in toold.json", err, dir)
 		}
 		l.w.tidy()
 	}
@@ -88,19 +88,18 @@ func Open(dir string, o Options, log *slog.Logger) (*Log, error) {
 	return l, nil
 }
 
-// Add has the record that make answers written soon, within some 10 ms, without a
-// sync. make is
-// called once or never, later and in another goroutine: what it refers to must
-// not change any more, and is about size bytes. A record that cannot be written
-// is counted by the next one that can.
-func (l *Log) Add(size int, make func() *Record) { l.enqueue(&entry{make: make, size: size}) }
+// Add queues the record that make returns, to be written within about 10 ms,
+// without a sync. make is called once or never, later and in another goroutine:
+// what it refers to must not change any more, and is about size bytes. A record
+// that cannot be written is counted by the next one that can.
+func (l *Log) Add(size int, make func() *Record) { l.enqueue(&pendingRecord{make: make, size: size}) }
 
 // AddSync has the record that make answers written, and returns its number when
 // it is on the disk; 0 where the log is off. Those that come while a sync runs
 // share the next one. Where ctx ends first, its cause is the error, and the record
 // may be written yet.
 func (l *Log) AddSync(ctx context.Context, size int, make func() *Record) (n uint64, err error) {
-	e := &entry{make: make, size: size, sync: true, done: newDone()}
+	e := &pendingRecord{make: make, size: size, sync: true, done: newDone()}
 	if !l.enqueue(e) {
 		return 0, nil
 	}
@@ -114,7 +113,7 @@ func (l *Log) AddSync(ctx context.Context, size int, make func() *Record) (n uin
 
 func newDone() chan error { return make(chan error, 1) }
 
-var errClosed = errors.New("it is closed")
+var errClosed = errors.New("the audit log is closed")
 
 // On reports whether records are wanted.
 func (l *Log) On() bool {
@@ -127,7 +126,7 @@ func (l *Log) On() bool {
 }
 
 // enqueue is false where the log is off.
-func (l *Log) enqueue(e *entry) bool {
+func (l *Log) enqueue(e *pendingRecord) bool {
 	if l == nil {
 		return false
 	}
@@ -149,9 +148,9 @@ func (l *Log) enqueue(e *entry) bool {
 	l.bytes += e.size
 	switch {
 	case e.sync:
-		tell(l.hurry)
+		signal(l.flushNow)
 	case len(l.queue) == 1:
-		tell(l.wake)
+		signal(l.wake)
 	}
 	return true
 }
@@ -167,17 +166,17 @@ func (l *Log) Set(o Options) error {
 	}
 	// The writer does it, in its turn: what was asked for before is written as it
 	// was asked for.
-	e := &entry{set: &o, done: newDone()}
+	e := &pendingRecord{set: &o, done: newDone()}
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
 		return errClosed
 	}
 	l.queue = append(l.queue, e)
-	tell(l.hurry)
+	signal(l.flushNow)
 	l.mu.Unlock()
 	if err := <-e.done; err != nil {
-		return fmt.Errorf("open the audit log: %w; mend %s, or leave it off", err, l.dir)
+		return fmt.Errorf("open the audit log: %w; fix %s, or leave it off", err, l.dir)
 	}
 	l.mu.Lock()
 	l.opts = o
@@ -198,7 +197,7 @@ func (l *Log) Close() error {
 	}
 	l.closed = true
 	l.mu.Unlock()
-	tell(l.hurry)
+	signal(l.flushNow)
 	<-l.done
 	var err error
 	if l.w.opts.On {
@@ -207,8 +206,8 @@ func (l *Log) Close() error {
 	return errors.Join(err, l.w.close())
 }
 
-// tell has who waits for c know.
-func tell(c chan struct{}) {
+// signal wakes the receiver of c.
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -235,13 +234,13 @@ func (l *Log) run() {
 			return // nothing comes after that
 		}
 		select {
-		case <-l.hurry:
+		case <-l.flushNow:
 		case <-l.wake:
 			// Others will come: one write for all of them, and none beside a
 			// call that runs.
 			linger.Reset(lingerTime)
 			select {
-			case <-l.hurry:
+			case <-l.flushNow:
 			case <-linger.C:
 			}
 		case <-tick.C:

@@ -59,7 +59,7 @@ func segmentNumber(name string) (uint64, bool) {
 }
 
 // errNoFile is for a folder, or something else, in the place of a segment.
-var errNoFile = errors.New("it is no file")
+var errNoFile = errors.New("not a regular file")
 
 func openSegment(dir string, number uint64) (*os.File, error) {
 	f, err := os.OpenFile(segmentPath(dir, number), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -89,7 +89,7 @@ type errLine struct {
 
 func (e errLine) Error() string {
 	if e.torn {
-		return "the last line is not ended"
+		return "the last line is incomplete"
 	}
 	return fmt.Sprintf("a line is over %d bytes", MaxLine)
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Report is what Verify found of a log that holds.
+// Report is what Verify found in an intact log.
 type Report struct {
 	Segments int    `json:"segments"`
 	Records  uint64 `json:"records"`
@@ -20,18 +20,18 @@ type Report struct {
 	From  time.Time `json:"from,omitzero"`
 	To    time.Time `json:"to,omitzero"`
 	// Hash is that of the last record. Kept elsewhere, it finds later whether
-	// anything up to there was made anew.
+	// anything up to there was rewritten.
 	Hash string `json:"hash,omitempty"`
 	// Pruned is how many segments were removed as old or too many, as the log
 	// says.
 	Pruned uint64 `json:"pruned,omitempty"`
-	// Lost counts records that could not be written, as the log says, or that the
-	// end of the machine took before they were on the disk.
+	// Lost counts records that could not be written, as the log says, or that were
+	// lost in a crash of the machine before they were on the disk.
 	Lost uint64 `json:"lost,omitempty"`
 }
 
-// Break is the first place where a log does not hold.
-type Break struct {
+// Damage is the first place where a log is damaged.
+type Damage struct {
 	// File is the segment, or the head; Offset is where in it the line begins.
 	File   string `json:"file"`
 	Offset int64  `json:"offset"`
@@ -41,7 +41,7 @@ type Break struct {
 	Reason string `json:"reason"`
 }
 
-func (b *Break) Error() string {
+func (b *Damage) Error() string {
 	return fmt.Sprintf("%s, byte %d (record %d): %s", b.File, b.Offset, b.Record, b.Reason)
 }
 
@@ -58,8 +58,8 @@ const settleFirst, settleLast = 20 * time.Millisecond, 2 * time.Second
 
 // Verify checks the whole log in dir: each line, each hash, each number, the order
 // of the segments, and that the log ends where its head says. With an anchor it
-// also checks that this record is there and is that one. The error is a *Break
-// where the log does not hold. A log that is being written may be checked.
+// also checks that this record is there and is that one. The error is a *Damage
+// where the log is damaged. A log that is being written may be checked.
 func Verify(dir string, anchor *Anchor) (Report, error) {
 	var was *head
 	for wait := settleFirst; ; wait *= 3 {
@@ -72,16 +72,16 @@ func Verify(dir string, anchor *Anchor) (Report, error) {
 			return report, nil // it grows: what is ahead of the head is on its way to the disk
 		}
 		if was = b.ahead; wait > settleLast {
-			return report, b.Break
+			return report, b.Damage
 		}
 		time.Sleep(wait)
 	}
 }
 
-// growing is a Break that may be no more than a record that is being written, or a
+// growing is a Damage that may be no more than a record that is being written, or a
 // segment that was removed meanwhile.
 type growing struct {
-	*Break
+	*Damage
 	ahead *head // of which the records are ahead, where that is all
 }
 
@@ -115,16 +115,16 @@ func verify(dir string, anchor *Anchor) (Report, error) {
 	}
 	if len(list) == 0 && errors.Is(headErr, fs.ErrNotExist) {
 		if anchor != nil {
-			return v.report, &Break{File: dir, Reason: fmt.Sprintf("there is no record %d", anchor.N)}
+			return v.report, &Damage{File: dir, Reason: fmt.Sprintf("there is no record %d", anchor.N)}
 		}
 		return v.report, nil // nothing was written yet
 	}
 	if headErr != nil {
-		return v.report, &Break{File: headPath(dir), Reason: "the head cannot be read, so nobody knows how far the log went: " + headErr.Error()}
+		return v.report, &Damage{File: headPath(dir), Reason: "the head cannot be read, so the end of the log is unknown: " + headErr.Error()}
 	}
 	for i, s := range list {
 		if i > 0 && s.number != list[i-1].number+1 {
-			return v.report, &growing{Break: &Break{File: segmentPath(dir, list[i-1].number+1), Record: v.n + 1, Reason: "the segment is missing"}}
+			return v.report, &growing{Damage: &Damage{File: segmentPath(dir, list[i-1].number+1), Record: v.n + 1, Reason: "the segment is missing"}}
 		}
 		if err := v.read(s.number, i == len(list)-1); err != nil {
 			return v.report, err
@@ -134,9 +134,9 @@ func verify(dir string, anchor *Anchor) (Report, error) {
 	return v.report, v.end(list)
 }
 
-// broken is a Break at one line.
-func (v *verifying) broken(at int64, n uint64, format string, a ...any) *Break {
-	return &Break{File: segmentPath(v.dir, v.segment), Offset: at, Record: n, Reason: fmt.Sprintf(format, a...)}
+// broken is a Damage at one line.
+func (v *verifying) broken(at int64, n uint64, format string, a ...any) *Damage {
+	return &Damage{File: segmentPath(v.dir, v.segment), Offset: at, Record: n, Reason: fmt.Sprintf(format, a...)}
 }
 
 func (v *verifying) read(number uint64, newest bool) error {
@@ -145,7 +145,7 @@ func (v *verifying) read(number uint64, newest bool) error {
 	if err != nil {
 		b := v.broken(0, v.n+1, "the segment cannot be read: %v", err)
 		if errors.Is(err, os.ErrNotExist) {
-			return &growing{Break: b}
+			return &growing{Damage: b}
 		}
 		return b
 	}
@@ -156,15 +156,15 @@ func (v *verifying) read(number uint64, newest bool) error {
 		if bad, ok := errors.AsType[errLine](err); ok {
 			b := v.broken(at, v.n+1, "%v", bad)
 			if bad.torn && newest {
-				b.Reason += ": the daemon was killed while it wrote, and cuts it off when it starts next, or somebody cut it"
-				return &growing{Break: b}
+				b.Reason += ": the daemon was killed while writing and will truncate it at its next start; otherwise someone truncated it"
+				return &growing{Damage: b}
 			}
 			return b
 		}
 		if err == io.EOF && first {
 			b := v.broken(0, v.n+1, "the segment is empty")
 			if newest {
-				return &growing{Break: b}
+				return &growing{Damage: b}
 			}
 			return b
 		}
@@ -184,18 +184,18 @@ func (v *verifying) read(number uint64, newest bool) error {
 func (v *verifying) line(line []byte, at int64, first bool) error {
 	r, err := decode(line)
 	if err != nil {
-		return v.broken(at, v.n+1, "the line is no record: %v", err)
+		return v.broken(at, v.n+1, "not an audit record: %v", err)
 	}
 	begun := v.report.Records > 0
 	switch {
 	case begun && r.N != v.n+1:
 		return v.broken(at, v.n+1, "record %d follows record %d", r.N, v.n)
 	case begun && r.Prev != v.last.String():
-		return v.broken(at, r.N, "it follows another record %d than the one before it: that one was changed, or this one put here", v.n)
+		return v.broken(at, r.N, "prev does not match record %d: that record was changed, or this one inserted", v.n)
 	case first != (r.Type == TypeSegment):
-		return v.broken(at, r.N, "a segment begins with a record of type %q, and no other is one", TypeSegment)
+		return v.broken(at, r.N, "only the first record of a segment has type %q", TypeSegment)
 	case first && (r.Segment == nil || r.Segment.Number != v.segment):
-		return v.broken(at, r.N, "the segment is another's: it was renamed")
+		return v.broken(at, r.N, "the segment number does not match the file name")
 	}
 	if !begun {
 		v.report.First, v.report.From = r.N, r.At
@@ -207,11 +207,11 @@ func (v *verifying) line(line []byte, at int64, first bool) error {
 	v.report.Lost += r.Lost
 	if h := v.head; r.N == h.N {
 		if v.headAt = v.last.String() == h.Hash; !v.headAt {
-			return v.broken(at, r.N, "it is another record than the head knows")
+			return v.broken(at, r.N, "it differs from the record in the head")
 		}
 	}
 	if a := v.anchor; a != nil && r.N == a.N && a.Hash != v.last.String() {
-		return v.broken(at, r.N, "it is another record than the anchor: the log was made anew")
+		return v.broken(at, r.N, "it differs from the anchor: the log was rewritten")
 	}
 	if r.Type == TypeNote && r.Note != nil {
 		return v.note(r.Note, at, r.N)
@@ -240,16 +240,16 @@ func (v *verifying) end(list []segmentFile) error {
 	if v.begins.segment > 1 {
 		p := v.pruned
 		if p == nil || p.First < v.begins.segment || p.First == v.begins.segment && p.Hash != v.begins.prev {
-			return &Break{File: segmentPath(v.dir, v.begins.segment-1), Record: v.report.First, Reason: "the segments before are missing, and no record says that they were removed as old"}
+			return &Damage{File: segmentPath(v.dir, v.begins.segment-1), Record: v.report.First, Reason: "the segments before are missing, and no record says that they were removed as old"}
 		}
 		v.report.Pruned = v.begins.segment - 1
 	} else if v.report.Records > 0 && (v.report.First != 1 || v.begins.prev != hash{}.String()) {
-		return &Break{File: segmentPath(v.dir, 1), Record: v.report.First, Reason: "it is not the beginning of a log: records before it are missing"}
+		return &Damage{File: segmentPath(v.dir, 1), Record: v.report.First, Reason: "it is not the beginning of a log: records before it are missing"}
 	}
 	if a := v.anchor; a != nil && a.N > v.n {
-		return &Break{File: v.dir, Record: a.N, Reason: fmt.Sprintf("the log ends with record %d, before the anchor", v.n)}
+		return &Damage{File: v.dir, Record: a.N, Reason: fmt.Sprintf("the log ends with record %d, before the anchor", v.n)}
 	} else if a != nil && v.report.Records > 0 && a.N < v.report.First {
-		return &Break{File: v.dir, Record: a.N, Reason: "the anchor is older than what is kept of the log; take a newer one"}
+		return &Damage{File: v.dir, Record: a.N, Reason: "the anchor is older than what is kept of the log; take a newer one"}
 	}
 	now, err := readHead(v.dir)
 	if err == nil && *now != *v.head && v.headAt && now.N >= v.n {
@@ -257,11 +257,11 @@ func (v *verifying) end(list []segmentFile) error {
 	}
 	switch h := v.head; {
 	case !v.headAt:
-		return &growing{Break: &Break{File: headPath(v.dir), Record: h.N, Reason: fmt.Sprintf("the log ends with record %d, and the head knows record %d: its end was cut off", v.n, h.N)}}
+		return &growing{Damage: &Damage{File: headPath(v.dir), Record: h.N, Reason: fmt.Sprintf("the log ends with record %d, but the head records %d: its end was cut off", v.n, h.N)}}
 	case h.N < v.n:
-		return &growing{ahead: h, Break: &Break{File: headPath(v.dir), Record: h.N + 1, Reason: fmt.Sprintf("the log ends with record %d, and the head knows none after %d: records were put there, or the daemon was killed and has not started since", v.n, h.N)}}
+		return &growing{ahead: h, Damage: &Damage{File: headPath(v.dir), Record: h.N + 1, Reason: fmt.Sprintf("the log ends with record %d, but the head records none after %d: records were added, or the daemon was killed and has not started since", v.n, h.N)}}
 	case len(list) > 0 && h.Segment != list[len(list)-1].number:
-		return &growing{Break: &Break{File: headPath(v.dir), Record: h.N, Reason: fmt.Sprintf("the newest segment is %d, and the head knows %d", list[len(list)-1].number, h.Segment)}}
+		return &growing{Damage: &Damage{File: headPath(v.dir), Record: h.N, Reason: fmt.Sprintf("the newest segment is %d, but the head records %d", list[len(list)-1].number, h.Segment)}}
 	}
 	return nil
 }

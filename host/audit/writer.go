@@ -39,7 +39,7 @@ type writer struct {
 
 // commit writes as many of batch as one write takes along, and answers those who
 // wait. It returns how many these were.
-func (w *writer) commit(batch []*entry) (taken int) {
+func (w *writer) commit(batch []*pendingRecord) (taken int) {
 	if e := batch[0]; e.set != nil {
 		e.done <- w.set(*e.set)
 		return 1
@@ -81,7 +81,7 @@ func (w *writer) commit(batch []*entry) (taken int) {
 	case err != nil:
 		w.lost += uint64(taken)
 	}
-	w.say(err)
+	w.reportState(err)
 	for _, e := range batch[:taken] {
 		if e.done != nil {
 			e.done <- errors.Join(e.err, err)
@@ -90,11 +90,11 @@ func (w *writer) commit(batch []*entry) (taken int) {
 	return taken
 }
 
-// say logs that the log fails, and that it does no more.
-func (w *writer) say(err error) {
+// reportState logs when writing starts and stops failing.
+func (w *writer) reportState(err error) {
 	switch {
 	case err != nil && !w.failing:
-		w.log.Error("the audit log cannot be written; no call that changes something is begun", "error", err.Error(), "folder", w.dir)
+		w.log.Error("the audit log cannot be written; mutating calls are refused", "error", err.Error(), "folder", w.dir)
 	case err == nil && w.failing:
 		w.log.Warn("the audit log is written again", "folder", w.dir)
 	}
@@ -102,7 +102,7 @@ func (w *writer) say(err error) {
 }
 
 // record makes the record of e. What fails there fails that one alone.
-func (e *entry) record() (r *Record, err error) {
+func (e *pendingRecord) record() (r *Record, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			r, err = nil, fmt.Errorf("describe the call: %v", v)
@@ -133,7 +133,7 @@ func (w *writer) flush(sync bool) (there bool, err error) {
 	k, err := w.file.Write(w.buf.Bytes())
 	if err != nil {
 		if k > 0 && w.file.Truncate(w.size) != nil {
-			w.close() // to be opened anew, which cuts it off
+			w.close() // opening it again cuts that off
 		}
 		return false, err
 	}
@@ -156,11 +156,11 @@ func (w *writer) prepare() error {
 	if err == nil {
 		var fi os.FileInfo
 		if fi, err = w.file.Stat(); err == nil && !os.SameFile(there, fi) {
-			err = errors.New("another file stands in its place")
+			err = errors.New("it was replaced by another file")
 		}
 	}
 	if err != nil {
-		w.log.Error("a segment of the audit log is gone; the next one goes on", "segment", w.file.Name(), "error", err.Error())
+		w.log.Error("a segment of the audit log was removed or replaced; continuing in a new one", "segment", w.file.Name(), "error", err.Error())
 		w.close()
 		return w.open()
 	}
@@ -220,8 +220,8 @@ func (w *writer) beginSegment() error {
 
 // note writes what happened to the log, to the disk.
 func (w *writer) note(n *Note) error {
-	e := &entry{sync: true, done: make(chan error, 1), make: func() *Record { return &Record{At: time.Now(), Type: TypeNote, Note: n} }}
-	w.commit([]*entry{e})
+	e := &pendingRecord{sync: true, done: make(chan error, 1), make: func() *Record { return &Record{At: time.Now(), Type: TypeNote, Note: n} }}
+	w.commit([]*pendingRecord{e})
 	return <-e.done
 }
 
@@ -251,14 +251,14 @@ func (w *writer) set(o Options) error {
 	return nil
 }
 
-// tidy begins a segment anew that is old, and removes what is too old or too much.
+// tidy follows an old segment by a new one, and removes what is too old or too much.
 func (w *writer) tidy() {
 	if !w.opts.On || w.file == nil {
 		return
 	}
 	if time.Since(w.began) >= segmentAge {
 		if err := w.roll(); err != nil {
-			w.say(err)
+			w.reportState(err)
 			return
 		}
 	}
@@ -304,12 +304,12 @@ func (w *writer) prune() {
 			Text: fmt.Sprintf("segments %d to %d were removed: they are over max_bytes or max_age_days", w.older[0].number, w.older[gone-1].number)})
 	}
 	if err != nil {
-		w.log.Error("old segments of the audit log stay", "error", err.Error(), "folder", w.dir)
+		w.log.Error("cannot remove old segments of the audit log", "error", err.Error(), "folder", w.dir)
 		return
 	}
 	for _, s := range w.older[:gone] {
 		if err := os.Remove(segmentPath(w.dir, s.number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			w.log.Error("an old segment of the audit log stays", "error", err.Error())
+			w.log.Error("cannot remove an old segment of the audit log", "error", err.Error())
 		}
 	}
 	w.older = append([]segmentFile(nil), w.older[gone:]...)
@@ -350,9 +350,9 @@ func (w *writer) open() error {
 	case !known && headErr != nil && (len(list) > 0 || !errors.Is(headErr, fs.ErrNotExist)):
 		missing("the head cannot be read: %v", headErr)
 	case was.N > n:
-		missing("the log ends with record %d, and the head knew record %d", n, was.N)
+		missing("the log ends with record %d, but the head records %d", n, was.N)
 	case was.N == n && n > 0 && was.Hash != last.String():
-		missing("record %d is another one than the head knew", n)
+		missing("record %d differs from the one that the head recorded", n)
 	}
 	w.n, w.last = n, last
 	if len(list) == 0 && was.N > 0 { // all of it is gone: the numbers go on
@@ -535,7 +535,7 @@ func decodeHead(b []byte) (*head, error) {
 		return nil, fmt.Errorf("it is damaged: %w", err)
 	}
 	if again, err := h.encode(); err != nil || !bytes.Equal(again, b) {
-		return nil, errors.New("it is damaged: its checksum is another's")
+		return nil, errors.New("it is damaged: checksum mismatch")
 	}
 	return &h, nil
 }

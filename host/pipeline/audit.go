@@ -38,19 +38,19 @@ const (
 	// auditMargin is read beyond a bound before it is masked, so that no secret
 	// is cut in two by it.
 	auditMargin = 4 << 10
-	// auditAtOnce is from how much on a record is made by the call itself, and
-	// not by what writes the log: nobody else waits for who sends much.
-	auditAtOnce = 64 << 10
+	// auditInlineSize is the size from which a record is made by its own call and
+	// not by the writer of the log, so that a large one delays no other call.
+	auditInlineSize = 64 << 10
 )
 
-// auditBegin has it on the disk that d is about to run, where that may change
-// something. The error is STORE_UNAVAILABLE, or why ctx ended.
+// auditBegin writes and syncs the record that d is about to run, where that may
+// change something. The error is STORE_UNAVAILABLE, or why ctx ended.
 func (p *Pipeline) auditBegin(ctx context.Context, d *call.Decided, acc *account) error {
 	if !d.Class.Mutating || !p.Audit.On() {
 		return nil
 	}
-	s := p.sketch(&d.Request, &d.Pinned, d, acc.caller)
-	s.effect, s.replaces = audit.Allow, acc.begin
+	s := p.draft(&d.Request, &d.Pinned, d, acc.caller)
+	s.effect, s.replaces = audit.EffectAllow, acc.begin
 	size, record := s.record(func(c *audit.Call) *audit.Record {
 		return &audit.Record{At: s.at, Type: audit.TypeBegin, Call: c}
 	})
@@ -60,7 +60,7 @@ func (p *Pipeline) auditBegin(ctx context.Context, d *call.Decided, acc *account
 	}
 	if err != nil {
 		return &fault.Error{Code: fault.StoreUnavailable, Cause: err, Message: "the audit log cannot be written, so a call that changes something is not begun; " +
-			"have the operator look at the space and the folder audit in the daemon's state (toold's log says why), or turn it off with audit.mode in toold.json"}
+			"ask the operator to check the disk space and the folder audit in the daemon's state (toold's log says why), or turn it off with audit.mode in toold.json"}
 	}
 	acc.begin = n
 	return nil
@@ -83,12 +83,12 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 	for _, x := range programs {
 		end.Programs = append(end.Programs, audit.Program{Path: x.Path, Refused: x.Refused, Times: x.Times})
 	}
-	s := p.sketch(q, acc.pinned, acc.decided, acc.caller)
+	s := p.draft(q, acc.pinned, acc.decided, acc.caller)
 	message := ""
 	if e := res.Err; e != nil {
 		end.Code, message = string(e.Code), e.Message
 	}
-	s.judge(acc, res.Err)
+	s.setEffect(acc, res.Err)
 	finish := func(r *audit.Record) *audit.Record {
 		end.Message, _ = s.text(message, maxAuditMessage)
 		for i := range end.Programs {
@@ -105,9 +105,9 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 	p.Audit.Add(s.record(func(c *audit.Call) *audit.Record { return finish(&audit.Record{Call: c}) }))
 }
 
-// sketch is what a record of a call is made of: everything that it refers to stays
-// as it is when the call has ended, and is masked and written later.
-type sketch struct {
+// draft is what a record of a call is made of. Nothing that it refers to changes
+// after the call has ended; it is masked and written later.
+type draft struct {
 	at       time.Time
 	q        *call.Request
 	pinned   *call.Pinned
@@ -128,10 +128,10 @@ type sketch struct {
 	mask      func(string) string // nil: nothing to mask
 }
 
-// sketch takes what may change when the call has ended: an embedding program's
+// draft copies what may change when the call has ended: an embedding program's
 // slices are its own.
-func (p *Pipeline) sketch(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.Caller) *sketch {
-	s := &sketch{at: time.Now(), pinned: pinned, decided: d, caller: caller, stdin: len(q.Stdin), config: p.config.digest(p)}
+func (p *Pipeline) draft(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.Caller) *draft {
+	s := &draft{at: time.Now(), pinned: pinned, decided: d, caller: caller, stdin: len(q.Stdin), config: p.config.digest(p)}
 	of := *q.Call
 	s.q = &call.Request{Call: &of, UID: q.UID, PID: q.PID, Socket: q.Socket, Kind: q.Kind, As: q.As}
 	var hidden []string
@@ -142,10 +142,10 @@ func (p *Pipeline) sketch(q *call.Request, pinned *call.Pinned, d *call.Decided,
 	switch {
 	case pinned != nil:
 		if s.mask, err = p.execute.Masker(pinned, hidden...); err != nil {
-			s.withheld = "the secrets of the tool cannot be read, and could be in them"
+			s.withheld = "the tool's secrets cannot be read, so nothing can be masked"
 		}
 	case session.IsCall(q.Tool):
-		s.withheld = "of a call about a session only its object is kept"
+		s.withheld = "session call: only session, operation and execution are kept"
 		s.payload = sessionObject(of.Payload)
 	default:
 		s.withheld = "no tool is known whose secrets could be in them"
@@ -197,18 +197,18 @@ func changed(q *call.Request, d *call.Decided) (list []string) {
 	return list
 }
 
-// judge says whether the call was let through, and by which rule.
-func (s *sketch) judge(acc *account, e *fault.Error) {
-	s.effect = audit.Allow
+// setEffect sets whether the call was let through, and by which rule.
+func (s *draft) setEffect(acc *account, e *fault.Error) {
+	s.effect = audit.EffectAllow
 	if acc.decided != nil {
 		s.rule = acc.decided.Rule
 	}
 	if acc.allowed || e == nil {
 		return
 	}
-	s.effect = audit.Failed
+	s.effect = audit.EffectError
 	if e.Code == fault.Denied || e.Code == fault.Unauthenticated {
-		s.effect = audit.Deny
+		s.effect = audit.EffectDeny
 	}
 	// A rule of the host's has its name in the message, as one of a policy's.
 	if rest, ok := strings.CutPrefix(e.Message, "denied by rule "); ok {
@@ -218,7 +218,7 @@ func (s *sketch) judge(acc *account, e *fault.Error) {
 
 // record is a function that makes the record around the call of s, and how much
 // that refers to. What is much is made at once.
-func (s *sketch) record(around func(*audit.Call) *audit.Record) (size int, record func() *audit.Record) {
+func (s *draft) record(around func(*audit.Call) *audit.Record) (size int, record func() *audit.Record) {
 	size = 2<<10 + min(s.argBytes, maxAuditArgs) + len(s.payload)
 	if s.decided != nil {
 		for i := range s.decided.Asked {
@@ -229,7 +229,7 @@ func (s *sketch) record(around func(*audit.Call) *audit.Record) (size int, recor
 			size += len(a)
 		}
 	}
-	if size < auditAtOnce {
+	if size < auditInlineSize {
 		return size, func() *audit.Record { return around(s.call()) }
 	}
 	r := around(s.call())
@@ -237,7 +237,7 @@ func (s *sketch) record(around func(*audit.Call) *audit.Record) (size int, recor
 }
 
 // call is s as the log has it.
-func (s *sketch) call() *audit.Call {
+func (s *draft) call() *audit.Call {
 	q := s.q
 	c := &audit.Call{
 		Execution: q.ExecutionID, Kind: cmp.Or(q.Kind, session.KindCall), Trace: q.Trace, Socket: q.Socket,
@@ -287,7 +287,7 @@ func (s *sketch) call() *audit.Call {
 		for i := range d.Asked {
 			c.Asked = append(c.Asked, s.asked(&d.Asked[i]))
 		}
-		if s.effect == audit.Allow {
+		if s.effect == audit.EffectAllow {
 			c.Runs = s.runs(d, reduced)
 		}
 	}
@@ -295,7 +295,7 @@ func (s *sketch) call() *audit.Call {
 }
 
 // pin says which tool it is, and who calls it.
-func (s *sketch) pin(c *audit.Call) {
+func (s *draft) pin(c *audit.Call) {
 	p := s.pinned
 	t := p.Tool
 	c.Session, c.Version = p.Session, t.Version
@@ -323,7 +323,7 @@ func (s *sketch) pin(c *audit.Call) {
 }
 
 // asked is what one policy was asked and answered.
-func (s *sketch) asked(a *call.Asked) audit.Asked {
+func (s *draft) asked(a *call.Asked) audit.Asked {
 	out := audit.Asked{Module: audit.Module{File: a.File, SHA256: a.Digest}, At: a.At.UTC()}
 	if s.withheld != "" { // it holds what that is about
 		out.Reduced = []string{"/"}
@@ -359,7 +359,7 @@ func (s *sketch) asked(a *call.Asked) audit.Asked {
 }
 
 // runs is what runs of d.
-func (s *sketch) runs(d *call.Decided, reduced func(string, bool)) *audit.Runs {
+func (s *draft) runs(d *call.Decided, reduced func(string, bool)) *audit.Runs {
 	r := &audit.Runs{
 		Changed: s.changed, Stdin: len(d.Input.Bytes), Mutating: d.Class.Mutating, Idempotent: d.Class.Idempotent,
 		TimeoutMS: d.Timeout.Milliseconds(), Shell: d.Shell.Allowed,
@@ -386,7 +386,7 @@ func (s *sketch) runs(d *call.Decided, reduced func(string, bool)) *audit.Runs {
 }
 
 // text is a text with what is secret in it masked, up to so many bytes.
-func (s *sketch) text(t string, most int) (_ string, cut bool) {
+func (s *draft) text(t string, most int) (_ string, cut bool) {
 	if len(t) > most+auditMargin {
 		t = t[:most+auditMargin]
 	}
@@ -400,7 +400,7 @@ func (s *sketch) text(t string, most int) (_ string, cut bool) {
 }
 
 // names is a list of names, masked, up to a bound.
-func (s *sketch) names(list []string, member string, reduced func(string, bool)) (out []string) {
+func (s *draft) names(list []string, member string, reduced func(string, bool)) (out []string) {
 	reduced(member, len(list) > maxAuditEnv)
 	for _, name := range list[:min(len(list), maxAuditEnv)] {
 		name, _ = s.text(name, maxSaid)
@@ -426,7 +426,7 @@ func sessionObject(payload json.RawMessage) json.RawMessage {
 }
 
 // texts is text for a list of count of which these are the first.
-func (s *sketch) texts(list []string, count int) (out []string, cut bool) {
+func (s *draft) texts(list []string, count int) (out []string, cut bool) {
 	cut, left := len(list) < count, maxAuditArgs
 	for i, t := range list {
 		if left <= 0 {
@@ -445,14 +445,14 @@ func (s *sketch) texts(list []string, count int) (out []string, cut bool) {
 
 // json is a JSON text with what is secret in it masked and its large members
 // replaced, and the pointers to these.
-func (s *sketch) json(b []byte) (_ json.RawMessage, reduced []string, hidden bool) {
+func (s *draft) json(b []byte) (_ json.RawMessage, reduced []string, hidden bool) {
 	b, hidden = s.hide(b)
 	out, reduced := reduce(b)
 	return out, reduced, hidden
 }
 
 // hide is a JSON text with what is secret in it masked.
-func (s *sketch) hide(b []byte) (_ []byte, hidden bool) {
+func (s *draft) hide(b []byte) (_ []byte, hidden bool) {
 	if s.mask == nil && !mayHoldShape(b) && !bytes.Contains(b, []byte(`"env":`)) {
 		return b, false
 	}
@@ -603,8 +603,8 @@ func isSecretFlag(arg string) bool {
 	return strings.HasPrefix(arg, "--") && !strings.Contains(arg, "=") && len(arg) < 64 && secretName.MatchString(arg)
 }
 
-// hear keeps what var_get answered, as far as a record may hold it.
-func hear(list []call.Var, name string, value []byte) []call.Var {
+// appendVar keeps what var_get answered, as far as a record may hold it.
+func appendVar(list []call.Var, name string, value []byte) []call.Var {
 	if len(list) > maxAuditVars {
 		return list
 	}

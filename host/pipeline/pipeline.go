@@ -404,7 +404,7 @@ func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided
 		}
 		asked.Input = in
 		reply, err := p.execute.Ask(ctx, execute.Question{Call: &pinned, Module: policy, Export: "restrict", Input: in, Trace: pinned.Trace,
-			Vars: func(name string, value []byte) { asked.Vars = hear(asked.Vars, name, value) }})
+			Vars: func(name string, value []byte) { asked.Vars = appendVar(asked.Vars, name, value) }})
 		asked.Answer, asked.Err = reply.Output, err
 		d.Asked = append(d.Asked[:i:i], asked)
 		if err != nil {
