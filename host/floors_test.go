@@ -76,8 +76,10 @@ var floors = []floor{
 	{"host/server", 3, nil, "connections know frames, never tools"},
 	{"host/identity", 3, nil, "who calls is known before what they call"},
 	{"host/session", 3, nil, "sessions hold ids and journals; the pipeline drives them"},
-	{"host/tools", 3, nil, "tool generations stand on the engine and on processes, and beneath the pipeline"},
+	{"host/tools", 3, nil, "what a tool is: the words of tool.json for the engine and processes, and beneath every stage"},
 
+	{"host/disk", 4, nil, "it reads the files of tools, and knows nothing of loading or serving them"},
+	{"host/catalog", 5, nil, "it makes tools of files and says which serves; who calls them is above"},
 	{"host/call", 4, nil, "the values of a call's stages: every stage stands on them, and they on no stage"},
 	{"host/execute", 5, nil, "it runs what was decided, and knows nothing of keys, breakers or retries"},
 	{"host/reliability", 5, nil, "it judges what came of an attempt, and runs none itself"},
@@ -123,8 +125,8 @@ var reach = []struct {
 	{"plugins/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
 	{"pdk", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
 	{"sdk-examples/go/...", []string{"host/...", "cmd/..."}, "nothing of the host links into a guest"},
-	{"cmd/toolctl", []string{"host", "host/pipeline", "host/execute", "host/server"}, "the operator's program runs no daemon: toolctl links the workbench of authors, and nothing that serves calls"},
-	{"host/client", []string{"host", "host/guest", "host/process", "host/tools", "host/server"}, "a program that only dials must not link the engine"},
+	{"cmd/toolctl", []string{"host", "host/pipeline", "host/execute", "host/server", "host/catalog"}, "the operator's program runs no daemon: toolctl links the workbench of authors, and nothing that serves calls"},
+	{"host/client", []string{"host", "host/guest", "host/process", "host/tools", "host/disk", "host/catalog", "host/server"}, "a program that only dials must not link the engine"},
 }
 
 // TestFloors reads the imports of every package itself, without build tags

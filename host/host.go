@@ -19,6 +19,7 @@ import (
 
 	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/fault"
@@ -29,7 +30,6 @@ import (
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/reliability"
 	"github.com/toold/toold/host/session"
-	"github.com/toold/toold/host/tools"
 )
 
 // Host is one daemon. It is safe for concurrent use.
@@ -111,7 +111,7 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 		sum, states := p.Sessions.Totals()
 		return states, sum.Calls
 	})
-	if p.Tools, err = tools.Open(ctx, tools.Config{
+	if p.Tools, err = catalog.Open(ctx, catalog.Config{
 		Dir:           c.Tools,
 		Restricted:    c.Restricted,
 		StateDir:      filepath.Join(c.State, "tools"),
@@ -283,12 +283,12 @@ func (h *Host) resolveRoots(c *config.Config) {
 }
 
 // toolChanged follows a tool as it changes.
-func (h *Host) toolChanged(e tools.Event) {
+func (h *Host) toolChanged(e catalog.Event) {
 	h.parts.Metrics.Changed(e.Tool, string(e.Change))
-	if e.Change == tools.Removed {
+	if e.Change == catalog.Removed {
 		h.parts.Layer.Breakers.Forget(e.Tool)
 	}
-	if e.Change != tools.Closed {
+	if e.Change != catalog.Closed {
 		h.parts.Discovered.InvalidateTool(e.Tool, "the tool is "+string(e.Change))
 	}
 }

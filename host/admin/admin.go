@@ -14,9 +14,9 @@ import (
 	"strings"
 
 	"github.com/toold/toold/host/adminapi"
+	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/tools"
 )
 
 // Handler serves the operator's socket.
@@ -101,7 +101,7 @@ func (d *Daemon) status() adminapi.HostStatus {
 	return s
 }
 
-func (d *Daemon) toolStatus(s tools.Status, whole bool) adminapi.ToolStatus {
+func (d *Daemon) toolStatus(s catalog.Status, whole bool) adminapi.ToolStatus {
 	t := adminapi.ToolStatus{
 		Name: s.Name, State: s.State, Description: s.Description, Kind: s.Kind, Path: s.Path,
 		Policies: s.Policies, Category: s.Category, Version: s.Version, Loaded: s.Loaded,

@@ -160,7 +160,7 @@ func (m *Metrics) Spent(tool string, fuel, memory int64, pages int) {
 	m.pages.WithLabelValues(tool).Add(float64(pages))
 }
 
-// Changed counts one change of a tool; change is a tools.Change.
+// Changed counts one change of a tool; change is a catalog.Change.
 func (m *Metrics) Changed(tool, change string) {
 	m.changes.WithLabelValues(tool, change).Inc()
 }

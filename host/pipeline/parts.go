@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/toold/toold/host/audit"
+	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/identity"
@@ -11,7 +12,6 @@ import (
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/reliability"
 	"github.com/toold/toold/host/session"
-	"github.com/toold/toold/host/tools"
 )
 
 // Parts are what a Pipeline works with. They are not its own to close.
@@ -19,7 +19,7 @@ type Parts struct {
 	// Config and Identity are those in force; a reload swaps them.
 	Config     func() *config.Config
 	Identity   func() *identity.Resolver
-	Tools      *tools.Catalog
+	Tools      *catalog.Catalog
 	Sessions   *session.Table
 	Discovered *discovery.Cache
 	Runner     *process.Runner

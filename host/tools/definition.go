@@ -587,7 +587,7 @@ func (c *checker) execution(d *Definition) {
 			c.fault("/"+w.field, "is %q; it must be a clean path beneath the tool's folder", w.value)
 		} else if !slices.Contains(w.ext, path.Ext(w.value)) {
 			c.fault("/"+w.field, "is %q; it must end in %s", w.value, strings.Join(w.ext, " or "))
-		} else if w.value == definitionFile || w.value == policyFile {
+		} else if w.value == DefinitionFile || w.value == PolicyFile {
 			c.fault("/"+w.field, "is %q, which has a meaning of its own in a tool's folder; give the module another name", w.value)
 		}
 	}

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// checkUse returns a Faults error if a definition contains something that has no effect
+// CheckUse returns a Faults error if a definition contains something that has no effect
 // on a tool of this kind: a secret that is not passed to anything, or a capability that
 // neither grants nor restricts anything. Its author relies on it. setup reports whether
 // the tool has a setup.sh. data is the tool.json, named file in errors.
-func checkUse(file string, data []byte, d *Definition, kind Kind, setup bool) error {
+func CheckUse(file string, data []byte, d *Definition, kind Kind, setup bool) error {
 	c := &checker{file: file, data: data}
 	c.secretsOf(d, kind)
 	what, pass := map[Kind]string{Binary: "binary", Handler: "handler", WASI: "WASI command"}[kind], map[string]string{}

@@ -1,4 +1,4 @@
-package tools
+package disk
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"hash"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -16,34 +17,35 @@ import (
 	"syscall"
 
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
 )
 
-// program is an executable of the host, or a script with its interpreters, as it was
-// found when a tool was loaded. It is immutable.
-type program struct {
+// Program is an executable of the host, or a script with its interpreters, as it was
+// found when a tool was loaded. After Guard it is not changed.
+type Program struct {
 	// name is the program in tool.json, searchPath the PATH of env.
 	name, searchPath string
-	// file is the absolute path, or empty if there is no such program.
-	file string
-	// interpreters are what runs file if it is a script, in the order in which they
+	// File is the absolute path, or empty if there is no such program.
+	File string
+	// Interpreters are what runs File if it is a script, in the order in which they
 	// are started.
-	interpreters []process.Interpreter
-	// parts are the script and its interpreters; empty if file is not a script.
+	Interpreters []process.Interpreter
+	// parts are the script and its interpreters; empty if File is not a script.
 	parts []part
-	// stamp is of file.
-	stamp stamp
-	// digest is the sha256 over the parts, in hex.
-	digest string
-	// missing reports that file, or an interpreter, does not exist.
-	missing bool
-	// err is why the program cannot be started, a verb phrase that follows file.
-	err error
+	// stamp is of File.
+	stamp Stamp
+	// Digest is the sha256 over the parts, in hex.
+	Digest string
+	// Missing reports that File, or an interpreter, does not exist.
+	Missing bool
+	// Err is why the program cannot be started, a verb phrase that follows File.
+	Err error
 }
 
 // part is a script or an interpreter.
 type part struct {
 	path  string
-	stamp stamp
+	stamp Stamp
 }
 
 // Limits of Linux: the length of a first line, and how many interpreters may be
@@ -53,28 +55,28 @@ const (
 	maxInterpreters = 5
 )
 
-// findProgram finds a program of a definition. searchPath is the PATH of env.
-func findProgram(name, searchPath string) *program {
-	p := &program{name: name, searchPath: searchPath}
-	file, ok := lookBinary(name)
+// FindProgram finds a program of a definition. searchPath is the PATH of env.
+func FindProgram(name, searchPath string) *Program {
+	p := &Program{name: name, searchPath: searchPath}
+	file, ok := LookBinary(name)
 	if !ok {
-		p.missing = true
+		p.Missing = true
 		return p
 	}
-	p.file = file
+	p.File = file
 	h := sha256.New()
-	if p.err = p.findInterpreters(searchPath, h); len(p.interpreters) > 0 || p.err != nil {
-		p.digest = hex.EncodeToString(h.Sum(nil))
+	if p.Err = p.findInterpreters(searchPath, h); len(p.Interpreters) > 0 || p.Err != nil {
+		p.Digest = hex.EncodeToString(h.Sum(nil))
 	}
 	return p
 }
 
 // findInterpreters follows the first line of a script as the kernel does, and env if
 // the line names it. It writes what it finds to h.
-func (p *program) findInterpreters(searchPath string, h hash.Hash) error {
-	p.stamp = stampOf(p.file)
+func (p *Program) findInterpreters(searchPath string, h hash.Hash) error {
+	p.stamp = stampOf(p.File)
 	// argv is the beginning of file's arguments, up to those of the call.
-	file, argv := p.file, []string{p.file}
+	file, argv := p.File, []string{p.File}
 	for depth := 0; ; depth++ {
 		line, script, err := firstLine(file)
 		if err != nil || depth == 0 && !script {
@@ -92,11 +94,11 @@ func (p *program) findInterpreters(searchPath string, h hash.Hash) error {
 			if err != nil {
 				return fmt.Errorf("%w in the first line of %s", err, file)
 			}
-			if !executable(interpreter) {
-				p.missing = true
+			if !Executable(interpreter) {
+				p.Missing = true
 				return fmt.Errorf("is run by %s, which is not on this host; install it, or name another in the first line of %s", interpreter, file)
 			}
-			p.interpreters = append(p.interpreters, process.Interpreter{Path: interpreter})
+			p.Interpreters = append(p.Interpreters, process.Interpreter{Path: interpreter})
 			next := []string{interpreter}
 			if arg != "" {
 				next = append(next, arg)
@@ -110,10 +112,10 @@ func (p *program) findInterpreters(searchPath string, h hash.Hash) error {
 			}
 			found := lookPath(words[0], searchPath)
 			if found == "" {
-				p.missing = true
+				p.Missing = true
 				return fmt.Errorf("is run by %s, which is not in %s; install it, or name another in its first line", words[0], searchPath)
 			}
-			p.interpreters = append(p.interpreters, process.Interpreter{Path: found, Args: words[1:]})
+			p.Interpreters = append(p.Interpreters, process.Interpreter{Path: found, Args: words[1:]})
 			file, argv = found, append([]string{found}, words[1:]...)
 		default:
 			return nil
@@ -194,13 +196,13 @@ func parseEnv(args []string) ([]string, error) {
 // since they depend on the working folder of the call.
 func lookPath(name, searchPath string) string {
 	if strings.Contains(name, "/") {
-		if filepath.IsAbs(name) && executable(name) {
+		if filepath.IsAbs(name) && Executable(name) {
 			return name
 		}
 		return ""
 	}
 	for _, dir := range filepath.SplitList(searchPath) {
-		if file := filepath.Join(dir, name); filepath.IsAbs(dir) && executable(file) {
+		if file := filepath.Join(dir, name); filepath.IsAbs(dir) && Executable(file) {
 			return file
 		}
 	}
@@ -225,40 +227,61 @@ func addFile(h hash.Hash, file string) error {
 }
 
 // stampOf returns the stamp of a file of the host.
-func stampOf(file string) stamp {
+func stampOf(file string) Stamp {
 	fi, err := os.Stat(file)
 	if err != nil {
-		return stamp{fault: absent}
+		return Stamp{Fault: absent}
 	}
-	s := stamp{mode: fi.Mode(), size: fi.Size(), modified: fi.ModTime().UnixNano()}
+	s := Stamp{Mode: fi.Mode(), size: fi.Size(), modified: fi.ModTime().UnixNano()}
 	dev, ino, changed := inode(fi)
 	s.dev, s.ino, s.changed = dev, ino, changed.UnixNano()
 	return s
 }
 
-// changed reports whether p is out of date: a missing program exists now, a part of a
+// Changed reports whether p is out of date: a missing program exists now, a part of a
 // script was replaced, or the program has become a script.
-func (p *program) changed() bool {
+func (p *Program) Changed() bool {
 	if len(p.parts) > 0 {
 		if slices.ContainsFunc(p.parts, func(f part) bool { return stampOf(f.path) != f.stamp }) {
 			return true
 		}
-		return p.missing && !findProgram(p.name, p.searchPath).missing
+		return p.Missing && !FindProgram(p.name, p.searchPath).Missing
 	}
-	file, ok := lookBinary(p.name)
-	if p.file == "" {
+	file, ok := LookBinary(p.name)
+	if p.File == "" {
 		return ok
 	}
-	if !ok || stampOf(file) == p.stamp && file == p.file {
+	if !ok || stampOf(file) == p.stamp && file == p.File {
 		return false
 	}
 	_, script, err := firstLine(file)
-	return script || (err != nil) != (p.err != nil)
+	return script || (err != nil) != (p.Err != nil)
+}
+
+// Script reports whether p is a script.
+func (p *Program) Script() bool { return len(p.parts) > 0 }
+
+// Guard sets Err if a part of the script p could be replaced by a call, since it lies
+// beneath one of roots, or by a user other than its owner, unless allowWritable is set.
+func (p *Program) Guard(roots []string, allowWritable bool) {
+	if p.Err != nil {
+		return
+	}
+	if file, root := p.exposed(roots); file != "" {
+		p.Err = fmt.Errorf("is a script, and %s lies beneath the root %s, where a call could replace it; move it out of the roots", file, root)
+		return
+	}
+	for _, part := range p.parts {
+		if !allowWritable && WritableByOthers(part.path, part.stamp.Mode) {
+			p.Err = fmt.Errorf(`is a script, and %s can be written by others than its owner (mode %04o); run chmod go-w on it, or say "allow_writable_tools": true in toold.json`, part.path, part.stamp.Mode.Perm())
+			return
+		}
+	}
 }
 
 // exposed returns a part of a script that a call could replace, and the root that it
 // is in: the file, or a link in its path, lies beneath the root.
-func (p *program) exposed(roots []string) (file, root string) {
+func (p *Program) exposed(roots []string) (file, root string) {
 	paths := []string{}
 	for _, part := range p.parts {
 		paths = append(paths, part.path)
@@ -297,4 +320,24 @@ func ways(file string) []string {
 		left = append(strings.Split(target, "/"), left...)
 	}
 	return append(list, at)
+}
+
+// LookBinary resolves the binary of a definition. ok reports whether it exists and is
+// executable.
+func LookBinary(name string) (file string, ok bool) {
+	if path.IsAbs(name) {
+		return name, Executable(name)
+	}
+	for _, dir := range filepath.SplitList(tools.BinaryPath) {
+		if file := filepath.Join(dir, name); Executable(file) {
+			return file, true
+		}
+	}
+	return "", false
+}
+
+// Executable reports whether file is a regular file that someone may execute.
+func Executable(file string) bool {
+	fi, err := os.Stat(file)
+	return err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0
 }

@@ -1,4 +1,4 @@
-package tools
+package catalog
 
 import (
 	"context"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -150,7 +151,7 @@ func (b *bench) look(names ...string) {
 
 // marks calls every policy and the handler of a tool and returns what they
 // answer, in order: "global own | handler".
-func marks(ctx context.Context, t *Tool) (string, error) {
+func marks(ctx context.Context, t *tools.Tool) (string, error) {
 	var out []string
 	for _, p := range t.Policies {
 		r, err := p.Call(ctx, guest.Invocation{Export: "restrict"})
@@ -163,7 +164,7 @@ func marks(ctx context.Context, t *Tool) (string, error) {
 		}
 		out = append(out, d.Rule)
 	}
-	if t.Handler != nil && t.Kind == Handler {
+	if t.Handler != nil && t.Kind == tools.Handler {
 		r, err := t.Handler.Call(ctx, guest.Invocation{Export: t.Entry.Export})
 		if err != nil {
 			return "", err
@@ -752,7 +753,7 @@ func TestKinds(t *testing.T) {
 		"no-plugin/plugin.json":  `{"wasm": []}`,
 	})
 	b.open()
-	get := func(name string) *Tool {
+	get := func(name string) *tools.Tool {
 		t.Helper()
 		tool, release, err := b.c.Acquire(t.Context(), name)
 		if err != nil {
@@ -761,19 +762,19 @@ func TestKinds(t *testing.T) {
 		release()
 		return tool
 	}
-	if got := get("true"); got.Kind != Binary || got.Binary != "/usr/bin/true" && got.Binary != "/bin/true" {
+	if got := get("true"); got.Kind != tools.Binary || got.Binary != "/usr/bin/true" && got.Binary != "/bin/true" {
 		t.Errorf("true: %s %s", got.Kind, got.Binary)
 	}
-	if got := get("named"); got.Kind != Binary || filepath.Base(got.Binary) != "sh" {
+	if got := get("named"); got.Kind != tools.Binary || filepath.Base(got.Binary) != "sh" {
 		t.Errorf("named: %s %s", got.Kind, got.Binary)
 	}
-	if got := get("stock"); got.Kind != Handler || *got.Entry != (Entry{"count", "stdin", "result"}) {
+	if got := get("stock"); got.Kind != tools.Handler || *got.Entry != (tools.Entry{Export: "count", Input: "stdin", Output: "result"}) {
 		t.Errorf("stock: %+v", got.Entry)
 	}
-	if got := get("command"); got.Kind != WASI || got.Handler == nil {
+	if got := get("command"); got.Kind != tools.WASI || got.Handler == nil {
 		t.Errorf("command: %s", got.Kind)
 	}
-	if got := get("wasi"); got.Kind != WASI {
+	if got := get("wasi"); got.Kind != tools.WASI {
 		t.Errorf("wasi: %s", got.Kind)
 	}
 	m := get("manifest")
@@ -781,7 +782,7 @@ func TestKinds(t *testing.T) {
 		t.Errorf("manifest: config %v", c)
 	}
 	if d := m.Def; d.Limits.Memory != 4<<16 || d.Limits.Output != 1<<10 || d.Timeout != 1.5 || !slices.Equal(d.Capabilities.HTTP.Hosts, []string{"*.example.com"}) ||
-		d.Capabilities.Files["/data"] != (File{"/srv", "ro"}) || d.Capabilities.State != 1<<20 {
+		d.Capabilities.Files["/data"] != (tools.File{Path: "/srv", Mode: "ro"}) || d.Capabilities.State != 1<<20 {
 		t.Errorf("manifest: %+v", d)
 	}
 	if m.HandlerDigest != sum || m.HandlerFile != b.path("manifest/m.wasm") {
@@ -798,7 +799,7 @@ func TestKinds(t *testing.T) {
 
 	// A binary is looked for on every call.
 	b.refused("prog", fault.ToolNotInstalled, tool)
-	b.refused("nowhere", fault.ToolNotInstalled, "no-such-program", BinaryPath)
+	b.refused("nowhere", fault.ToolNotInstalled, "no-such-program", tools.BinaryPath)
 	if s := b.status("prog"); s.State != StateAbsent || !strings.Contains(s.Reason, "install it") {
 		t.Errorf("prog: %+v", s)
 	}
@@ -826,24 +827,6 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestManifestPaths: what a manifest does not mark is written, as in Extism.
-func TestManifestPaths(t *testing.T) {
-	for _, tt := range []struct {
-		paths map[string]string
-		want  map[string]File
-	}{
-		{map[string]string{"ro:/srv": "/data", "/tmp/x/": "/tmp"}, map[string]File{"/data": {"/srv", "ro"}, "/tmp": {"/tmp/x", "rw"}}},
-		{map[string]string{"srv": "/data"}, nil},
-		{map[string]string{"/srv": "data"}, nil},
-	} {
-		v := &candidate{name: "t", def: DefaultDefinition(), manifest: &guest.Manifest{AllowedPaths: tt.paths}}
-		err := v.applyManifest("plugin.json")
-		if got := v.def.Capabilities.Files; (err == nil) != (tt.want != nil) || err == nil && !maps.Equal(got, tt.want) {
-			t.Errorf("%v: got %v, %v", tt.paths, got, err)
-		}
-	}
-}
-
 func TestDescribe(t *testing.T) {
 	module := func(export, description string) string {
 		return string(wasm{answers: map[string]string{export: `{"effect":"allow","rule":"p"}`, "describe": description}}.bytes())
@@ -866,7 +849,7 @@ func TestDescribe(t *testing.T) {
 		"schema/handler.wasm":    module("handle", `{"abi": 1, "schema": {"type": "objekt"}}`),
 	})
 	b.open()
-	get := func(name string) *Tool {
+	get := func(name string) *tools.Tool {
 		t.Helper()
 		tool, release, err := b.c.Acquire(t.Context(), name)
 		if err != nil {
@@ -1281,25 +1264,6 @@ func TestFailedLoadsLeaveNothing(t *testing.T) {
 	if after := maps(); after > before+50 {
 		t.Errorf("%d mappings before a hundred failed loads, %d after", before, after)
 	}
-}
-
-// TestReadOnlyMount: what is on a read-only mount is not written by others,
-// whatever its mode says.
-func TestReadOnlyMount(t *testing.T) {
-	if !writableByOthers(t.TempDir(), 0o777) || writableByOthers(t.TempDir(), 0o755) {
-		t.Error("the mode does not count")
-	}
-	data, _ := os.ReadFile("/proc/mounts")
-	for line := range strings.Lines(string(data)) {
-		f := strings.Fields(line)
-		if len(f) > 3 && slices.Contains(strings.Split(f[3], ","), "ro") {
-			if writableByOthers(f[1], 0o777) {
-				t.Errorf("%s is mounted read-only and counts as writable", f[1])
-			}
-			return
-		}
-	}
-	t.Skip("nothing is mounted read-only here")
 }
 
 // TestSwaps swaps policy and handler together a thousand times while eight

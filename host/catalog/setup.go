@@ -1,4 +1,4 @@
-package tools
+package catalog
 
 import (
 	"bytes"
@@ -10,11 +10,14 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
 )
 
 // setupTimeout is how long setup.sh may run; then its process tree is killed.
@@ -45,11 +48,11 @@ func (r setupRun) due(now time.Time) bool {
 
 // setupDue reports whether setup.sh has to run again because the binary that it
 // installed is missing from programs.
-func (c *Catalog) setupDue(name string, programs []*program) bool {
+func (c *Catalog) setupDue(name string, programs []*disk.Program) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.tools[name]
-	return e != nil && e.setup && len(programs) > 0 && programs[0].missing && c.setups[name].due(time.Now())
+	return e != nil && e.setup && len(programs) > 0 && programs[0].Missing && c.setups[name].due(time.Now())
 }
 
 // noteSetup records a run of setup.sh.
@@ -75,7 +78,7 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 	past, _ := c.memory.past(v.name)
 	again := past.Setup == digest
 	if again {
-		if v.kind != Binary || !c.setupDue(v.name, v.programs) {
+		if v.kind != tools.Binary || !c.setupDue(v.name, v.programs) {
 			return nil
 		}
 		c.log.Warn("binary of a tool is gone; setting it up again", "tool", v.name, "binary", v.binary, "script", v.setupPath)
@@ -85,16 +88,16 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.setupTimeout)
 	defer cancel()
-	interpreter, args := scriptCommand(v.setup, filepath.Join(v.dir, setupFile))
+	interpreter, args := scriptCommand(v.setup, filepath.Join(v.dir, tools.SetupFile))
 	out := &tail{limit: maxSetupOutput}
 	home := filepath.Join(c.cfg.StateDir, "setup", v.name)
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return broken("set up tool %s: make a HOME for %s: %w; make the state folder writable", v.name, v.setupPath, err)
 	}
-	vars := map[string]string{"PATH": BinaryPath, "LANG": "C.UTF-8", "HOME": home, gitConfigVariable: filepath.Join(v.dir, gitConfig)}
+	vars := map[string]string{"PATH": tools.BinaryPath, "LANG": "C.UTF-8", "HOME": home, gitConfigVariable: filepath.Join(v.dir, gitConfig)}
 	maps.Copy(vars, v.def.Environment)
 	var env []string
-	for _, name := range sortedKeys(vars) {
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		env = append(env, name+"="+vars[name])
 	}
 	start := time.Now()
@@ -109,7 +112,7 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 	case errors.As(err, &we) && we.Code == fault.Timeout:
 		what = fmt.Sprintf("did not end within %v and was killed", c.setupTimeout)
 	case err != nil:
-		what = "could not be run: " + Explain(err).Error()
+		what = "could not be run: " + tools.Explain(err).Error()
 	case exit.Signal != 0:
 		what = fmt.Sprintf("was ended by signal %d", int(exit.Signal))
 	case exit.Code != 0:
@@ -122,9 +125,9 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 		}
 		return broken("set up tool %s: %s %s; fix it, or touch it to run it again", v.name, v.setupPath, what)
 	}
-	if v.kind == Binary {
+	if v.kind == tools.Binary {
 		c.findPrograms(v)
-		c.noteSetup(v.name, setupRun{start, !v.programs[0].missing})
+		c.noteSetup(v.name, setupRun{start, !v.programs[0].Missing})
 	}
 	c.log.Info("tool set up", "tool", v.name, "script", v.setupPath, "took", time.Since(start))
 	err = c.memory.update(v.name, func(p *toolPast, _ *bool) { p.Setup = digest })

@@ -1,6 +1,7 @@
-package tools
+package catalog
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,8 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -42,7 +45,15 @@ func docBlocks(t *testing.T, page string) []docBlock {
 
 // TestDocs reads and runs the blocks of the manual's pages about tools.
 func TestDocs(t *testing.T) {
-	schema := compiledToolSchema(t)
+	schema, err := jsonschema.UnmarshalJSON(bytes.NewReader(tools.Schema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("tool.json", schema); err != nil {
+		t.Fatal(err)
+	}
+	published := c.MustCompile("tool.json")
 	for page, setup := range map[string]func(*bench){
 		"tools.md": func(*bench) {},
 		"migrating-policies.md": func(b *bench) {
@@ -71,14 +82,18 @@ func TestDocs(t *testing.T) {
 				switch block.info {
 				case "text", "go":
 				case "json tool.json":
-					if _, err := ParseDefinition("tool.json", []byte(block.text)); err != nil {
+					if _, err := tools.ParseDefinition("tool.json", []byte(block.text)); err != nil {
 						t.Errorf("%s\n%v", block.text, err)
 					}
-					if err := bySchema(schema, []byte(block.text)); err != nil {
+					doc, err := jsonschema.UnmarshalJSON(strings.NewReader(block.text))
+					if err == nil {
+						err = published.Validate(doc)
+					}
+					if err != nil {
 						t.Errorf("%s\n%v", block.text, err)
 					}
 				case "json bad tool.json":
-					_, err := ParseDefinition("tool.json", []byte(block.text))
+					_, err := tools.ParseDefinition("tool.json", []byte(block.text))
 					if want := strings.TrimSpace(blocks[i+1].text); err == nil || err.Error() != want {
 						t.Errorf("%s\ngot  %v\nwant %s", block.text, err, want)
 					}
@@ -137,7 +152,7 @@ func TestReadyTools(t *testing.T) {
 		if s.State != StateOK && s.State != StateAbsent {
 			t.Errorf("%s is %s: %s", s.Name, s.State, s.Reason)
 		}
-		if s.Kind == string(Binary) && len(s.Policies) == 0 {
+		if s.Kind == string(tools.Binary) && len(s.Policies) == 0 {
 			t.Errorf("%s runs a binary and has no policy", s.Name)
 		}
 		t.Logf("%s: %s, %s, %v", s.Name, s.State, s.Kind, s.Policies)

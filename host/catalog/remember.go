@@ -1,4 +1,4 @@
-package tools
+package catalog
 
 import (
 	"encoding/json"
@@ -91,8 +91,10 @@ func (m *memory) update(name string, change func(p *toolPast, global *bool)) err
 		delete(next.Tools, name)
 	}
 	if err := m.write(next); err != nil {
-		// The path in the error is that of a temporary file.
-		return fmt.Errorf("remember in %s which tools have a policy: %s; make the state folder writable", m.path, reason(err))
+		if pe, ok := errors.AsType[*fs.PathError](err); ok {
+			err = pe.Err // its path is that of a temporary file
+		}
+		return fmt.Errorf("remember in %s which tools have a policy: %w; make the state folder writable", m.path, err)
 	}
 	m.rec = next
 	return nil

@@ -1,4 +1,4 @@
-package tools
+package disk
 
 import (
 	"errors"
@@ -12,68 +12,50 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/tools"
 )
 
-// Files with a fixed name in a tool's folder.
-const (
-	definitionFile = "tool.json"
-	policyFile     = "restricted.wasm"
-	handlerFile    = "handler.wasm"
-	setupFile      = "setup.sh"
-)
-
-// Files in the restricted folder that apply to every tool.
-const (
-	globalPolicy = "_all.wasm"
-	// globalNone is an empty file that confirms that _all.wasm was removed on
-	// purpose.
-	globalNone = "_all.none"
-)
-
-// Maximum sizes of files, in bytes.
-const (
-	maxModule = 256 << 20 // the engine has a stricter one of its own
-	maxSetup  = 1 << 20
-)
-
-// place identifies a file by its slash-separated path in tools.d or in the restricted
+// Place identifies a file by its slash-separated path in tools.d or in the restricted
 // folder.
-type place struct {
-	restricted bool
-	path       string
+type Place struct {
+	Restricted bool
+	Path       string
 }
 
-// stamp is the result of stat for a file. If two stamps of a place are equal, the file
+// Stamp is the result of stat for a file. If two stamps of a place are equal, the file
 // was not changed in between.
-type stamp struct {
-	// fault is absent, or the error of stat; the other fields are then not set.
-	fault    string
+type Stamp struct {
+	// Fault is the error of stat, as a verb phrase; the other fields are then not set.
+	Fault    string
+	Mode     fs.FileMode
 	dev, ino uint64
-	mode     fs.FileMode
 	size     int64
 	modified int64
 	changed  int64 // of the file, or of a link to it when that is later; unix nanoseconds
 }
 
+// absent is the Fault of a file that does not exist.
 const absent = "absent"
 
-func (s stamp) present() bool { return s.fault != absent }
+// Present reports whether there is a file, readable or not.
+func (s Stamp) Present() bool { return s.Fault != absent }
 
-// disk reads the files of one tool. It keeps the stamp of each file that it looked
+// Disk reads the files of one tool. It keeps the stamp of each file that it looked
 // at, whether it exists or not, to find out later whether anything has changed. It
 // follows links, but never out of the two folders.
-type disk struct {
+type Disk struct {
 	tools      *os.Root
 	restricted *os.Root // nil: there is no restricted folder
 	dir        string   // of tools, for messages
 	rdir       string   // of restricted
-	seen       map[place]stamp
+	seen       map[Place]Stamp
 }
 
-// current reports whether the open folders are still those at their paths. If not,
+// Current reports whether the open folders are still those at their paths. If not,
 // what was read comes from a folder that was replaced, and that may have been emptied
 // while it was read.
-func (d *disk) current() bool {
+func (d *Disk) Current() bool {
 	is := func(root *os.Root, dir string) bool {
 		opened, err := root.Stat(".")
 		if err != nil {
@@ -85,10 +67,10 @@ func (d *disk) current() bool {
 	return is(d.tools, d.dir) && (d.restricted == nil || is(d.restricted, d.rdir))
 }
 
-// openDisk opens the folders. They are opened for each load, since either may be a
+// Open opens the folders. They are opened for each load, since either may be a
 // link that has changed.
-func openDisk(dir, restricted string) (*disk, error) {
-	d := &disk{dir: dir, rdir: restricted, seen: map[place]stamp{}}
+func Open(dir, restricted string) (*Disk, error) {
+	d := &Disk{dir: dir, rdir: restricted, seen: map[Place]Stamp{}}
 	var err error
 	if d.tools, err = os.OpenRoot(dir); err != nil {
 		return nil, err
@@ -102,7 +84,8 @@ func openDisk(dir, restricted string) (*disk, error) {
 	return d, nil
 }
 
-func (d *disk) Close() {
+// Close closes the folders. The stamps remain.
+func (d *Disk) Close() {
 	d.tools.Close()
 	if d.restricted != nil {
 		d.restricted.Close()
@@ -110,44 +93,44 @@ func (d *disk) Close() {
 }
 
 // root returns the folder that p is in, or nil if there is none.
-func (d *disk) root(p place) *os.Root {
-	if p.restricted {
+func (d *Disk) root(p Place) *os.Root {
+	if p.Restricted {
 		return d.restricted
 	}
 	return d.tools
 }
 
-// name returns the path of p for messages.
-func (d *disk) name(p place) string {
-	if p.restricted {
-		return filepath.Join(d.rdir, filepath.FromSlash(p.path))
+// Name returns the path of p for messages.
+func (d *Disk) Name(p Place) string {
+	if p.Restricted {
+		return filepath.Join(d.rdir, filepath.FromSlash(p.Path))
 	}
-	return filepath.Join(d.dir, filepath.FromSlash(p.path))
+	return filepath.Join(d.dir, filepath.FromSlash(p.Path))
 }
 
 // stat returns the stamp of p without keeping it.
-func (d *disk) stat(p place) stamp {
+func (d *Disk) stat(p Place) Stamp {
 	root := d.root(p)
 	if root == nil {
-		return stamp{fault: absent}
+		return Stamp{Fault: absent}
 	}
-	link, err := root.Lstat(p.path)
+	link, err := root.Lstat(p.Path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return stamp{fault: absent}
+		return Stamp{Fault: absent}
 	}
 	if err != nil {
-		return stamp{fault: "cannot be read: " + reason(err)}
+		return Stamp{Fault: "cannot be read: " + reason(err)}
 	}
 	_, _, changed := inode(link)
 	fi := link
 	if link.Mode()&fs.ModeSymlink != 0 {
 		// A link whose target is missing or outside is a file that exists and
 		// cannot be read. To treat it as absent would lift a policy.
-		if fi, err = root.Stat(p.path); err != nil {
-			return stamp{fault: "is a link that cannot be followed: " + reason(err), changed: changed.UnixNano()}
+		if fi, err = root.Stat(p.Path); err != nil {
+			return Stamp{Fault: "is a link that cannot be followed: " + reason(err), changed: changed.UnixNano()}
 		}
 	}
-	s := stamp{mode: fi.Mode(), size: fi.Size(), modified: fi.ModTime().UnixNano()}
+	s := Stamp{Mode: fi.Mode(), size: fi.Size(), modified: fi.ModTime().UnixNano()}
 	var target time.Time
 	s.dev, s.ino, target = inode(fi)
 	s.changed = max(changed.UnixNano(), target.UnixNano())
@@ -158,8 +141,8 @@ func (d *disk) stat(p place) stamp {
 	return s
 }
 
-// look returns the stamp of p and keeps it.
-func (d *disk) look(p place) stamp {
+// Look returns the stamp of p and keeps it.
+func (d *Disk) Look(p Place) Stamp {
 	if s, ok := d.seen[p]; ok {
 		return s
 	}
@@ -168,19 +151,19 @@ func (d *disk) look(p place) stamp {
 	return s
 }
 
-// read returns the content of a regular file of at most limit bytes.
-func (d *disk) read(p place, limit int64) ([]byte, error) {
-	s := d.look(p)
+// Read returns the content of a regular file of at most limit bytes.
+func (d *Disk) Read(p Place, limit int64) ([]byte, error) {
+	s := d.Look(p)
 	switch {
-	case !s.present():
+	case !s.Present():
 		return nil, fs.ErrNotExist
-	case s.fault != "":
-		return nil, errors.New(s.fault)
-	case !s.mode.IsRegular():
-		return nil, fmt.Errorf("is not a regular file but %s", kindOf(s.mode))
+	case s.Fault != "":
+		return nil, errors.New(s.Fault)
+	case !s.Mode.IsRegular():
+		return nil, fmt.Errorf("is not a regular file but %s", s.Kind())
 	}
 	// O_NONBLOCK, in case the file was replaced by a pipe since.
-	f, err := d.root(p).OpenFile(p.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := d.root(p).OpenFile(p.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, errors.New("cannot be read: " + reason(err))
 	}
@@ -193,16 +176,16 @@ func (d *disk) read(p place, limit int64) ([]byte, error) {
 		return nil, errors.New("cannot be read: " + reason(err))
 	}
 	if int64(len(b)) > limit {
-		return nil, fmt.Errorf("is larger than %s", Size(limit))
+		return nil, fmt.Errorf("is larger than %s", tools.Size(limit))
 	}
 	return b, nil
 }
 
-// same reports whether no file has changed since its stamp.
-func (d *disk) same(stamps map[place]stamp) bool {
+// Same reports whether no file has changed since its stamp.
+func (d *Disk) Same(stamps map[Place]Stamp) bool {
 	for p, s := range stamps {
 		now := d.stat(p)
-		if s.mode.IsDir() && now.mode.IsDir() {
+		if s.Mode.IsDir() && now.Mode.IsDir() {
 			now.changed = s.changed
 		}
 		if now != s {
@@ -212,9 +195,12 @@ func (d *disk) same(stamps map[place]stamp) bool {
 	return true
 }
 
-// newest returns the time of the latest change of any file that was looked at, or of
+// Seen returns the stamps of the files that were looked at. They must not be changed.
+func (d *Disk) Seen() map[Place]Stamp { return d.seen }
+
+// Newest returns the time of the latest change of any file that was looked at, or of
 // the folder (a file was created or removed), in Unix nanoseconds.
-func (d *disk) newest() int64 {
+func (d *Disk) Newest() int64 {
 	var n int64
 	for _, s := range d.seen {
 		n = max(n, s.changed)
@@ -232,7 +218,10 @@ func reason(err error) string {
 	return err.Error()
 }
 
-func kindOf(m fs.FileMode) string {
+// Kind returns what a file is that is neither regular nor missing, for messages: "a
+// folder".
+func (s Stamp) Kind() string {
+	m := s.Mode
 	switch {
 	case m.IsDir():
 		return "a folder"
@@ -246,10 +235,10 @@ func kindOf(m fs.FileMode) string {
 	return strings.TrimSpace(m.Type().String())
 }
 
-// writableByOthers reports whether anyone but its owner may write to path. Files on a
+// WritableByOthers reports whether anyone but its owner may write to path. Files on a
 // read-only mount are not writable regardless of their mode: Kubernetes mounts the
 // folders of a ConfigMap read-only with mode 0777.
-func writableByOthers(path string, mode fs.FileMode) bool {
+func WritableByOthers(path string, mode fs.FileMode) bool {
 	if mode&0o022 == 0 {
 		return false
 	}

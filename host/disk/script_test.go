@@ -1,4 +1,4 @@
-package tools
+package disk
 
 import (
 	"os"
@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
 )
 
 func writeProgram(t *testing.T, file, text string) string {
@@ -47,7 +47,7 @@ func TestFindProgram(t *testing.T) {
 		{file: file("env-s-quote", "#!/usr/bin/env -S 'sh'\n"), says: "does not follow"},
 		{file: file("env-s-empty", "#!/usr/bin/env -S\n"), says: "does not follow"},
 		{file: file("env-variable", "#!/usr/bin/env A=b\n"), says: "does not follow"},
-		{file: file("env-relative", "#!/usr/bin/env ./sh\n"), says: "not in " + BinaryPath},
+		{file: file("env-relative", "#!/usr/bin/env ./sh\n"), says: "not in " + tools.BinaryPath},
 		{file: file("empty", ""), says: "neither a program"},
 		{file: file("text", "echo"), says: "neither a program"},
 		{file: file("nothing", "#!\n"), says: "whole path"},
@@ -56,18 +56,18 @@ func TestFindProgram(t *testing.T) {
 		{file: file("gone", "#!/nowhere/x\n"), says: "install it"},
 		{file: file("folder", "#!/usr/bin\n"), says: "install it"},
 	} {
-		p := findProgram(tt.file, BinaryPath)
+		p := FindProgram(tt.file, tools.BinaryPath)
 		says := ""
-		if p.err != nil {
-			says = p.err.Error()
+		if p.Err != nil {
+			says = p.Err.Error()
 		}
 		equal := func(a, b process.Interpreter) bool {
 			return a.Path == b.Path && slices.Equal(a.Args, b.Args) && (a.Args == nil) == (b.Args == nil)
 		}
-		if tt.says == "" && !slices.EqualFunc(p.interpreters, tt.want, equal) || (says == "") != (tt.says == "") || !strings.Contains(says, tt.says) {
-			t.Errorf("%s: %+v, %q, want %+v, %q", tt.file, p.interpreters, says, tt.want, tt.says)
+		if tt.says == "" && !slices.EqualFunc(p.Interpreters, tt.want, equal) || (says == "") != (tt.says == "") || !strings.Contains(says, tt.says) {
+			t.Errorf("%s: %+v, %q, want %+v, %q", tt.file, p.Interpreters, says, tt.want, tt.says)
 		}
-		if p.changed() {
+		if p.Changed() {
 			t.Errorf("%s: it is changed at once", tt.file)
 		}
 	}
@@ -76,9 +76,9 @@ func TestFindProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := file("bin/sh", "#!/bin/sh\n")
-	p := findProgram(dir+"/env", "relative::"+dir+"/bin:/usr/bin")
-	if p.err != nil || p.interpreters[1].Path != own {
-		t.Errorf("%+v, %v", p.interpreters, p.err)
+	p := FindProgram(dir+"/env", "relative::"+dir+"/bin:/usr/bin")
+	if p.Err != nil || p.Interpreters[1].Path != own {
+		t.Errorf("%+v, %v", p.Interpreters, p.Err)
 	}
 }
 
@@ -112,57 +112,14 @@ func TestExposedScript(t *testing.T) {
 		{writeProgram(t, bin+"/b", "#!"+bin+"/sh"), bin + "/sh"},
 		{writeProgram(t, bin+"/c", "#!/usr/bin/env "+bin+"/sh"), bin + "/sh"},
 	} {
-		p := findProgram(tt.file, BinaryPath)
-		if p.err != nil {
-			t.Fatal(p.err)
+		p := FindProgram(tt.file, tools.BinaryPath)
+		if p.Err != nil {
+			t.Fatal(p.Err)
 		}
 		if got, _ := p.exposed([]string{"/nowhere", root}); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.file, got, tt.want)
 		}
 	}
-}
-
-// What others can write is no script of a tool.
-func TestWritableScript(t *testing.T) {
-	b := newBench(t)
-	dir := t.TempDir()
-	sh, err := os.ReadFile("/bin/sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeProgram(t, dir+"/sh", string(sh))
-	file := writeProgram(t, dir+"/tool", "#!"+dir+"/sh\n")
-	b.write(map[string]string{"t/tool.json": `{"binary": "` + file + `"}`})
-	b.open()
-	if s := b.status("t"); s.State != StateOK {
-		t.Fatalf("%+v", s)
-	}
-	for _, part := range []string{file, dir + "/sh"} {
-		if err := os.Chmod(part, 0o775); err != nil {
-			t.Fatal(err)
-		}
-		b.look("t")
-		if s := b.status("t"); s.State != StateStale || !strings.Contains(s.Reason, part+" can be written by others") {
-			t.Errorf("%s: %+v", part, s)
-		}
-		if err := os.Chmod(part, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if _, release, err := b.c.Acquire(t.Context(), "t"); err != nil {
-			t.Error(err)
-		} else {
-			release()
-		}
-		if s := b.status("t"); s.State != StateOK {
-			t.Errorf("%+v", s)
-		}
-	}
-	b.restart()
-	if err := os.Chmod(file, 0o775); err != nil {
-		t.Fatal(err)
-	}
-	b.restart()
-	b.refused("t", fault.ToolBroken, "chmod go-w")
 }
 
 func FuzzFirstLine(f *testing.F) {
@@ -191,25 +148,4 @@ func FuzzFirstLine(f *testing.F) {
 			t.Fatalf("%q: %q", line, words)
 		}
 	})
-}
-
-// A root that is added may hold a script that served until then.
-func TestRootOverScript(t *testing.T) {
-	b := newBench(t)
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.write(map[string]string{"t/tool.json": `{"binary": "` + writeProgram(t, dir+"/tool", "#!/bin/sh\n") + `"}`})
-	b.open()
-	b.c.SetRoots([]string{"/workspace", dir})
-	<-b.c.reconcile("t")
-	if s := b.status("t"); !strings.Contains(s.Reason, "move it out of the roots") {
-		t.Errorf("%+v", s)
-	}
-	b.c.SetRoots([]string{"/workspace"})
-	<-b.c.reconcile("t")
-	if s := b.status("t"); s.State != StateOK {
-		t.Errorf("%+v", s)
-	}
 }

@@ -1,4 +1,4 @@
-package tools
+package catalog
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
 )
 
 // Watch reloads tools when their folders change, until ctx ends or the catalog is
@@ -129,13 +130,13 @@ func (w *watcher) heard(e fsnotify.Event) []string {
 			// Files are about to be written into the new folder.
 			w.listen(e.Name, base)
 		}
-		if ValidName(base) {
+		if tools.ValidName(base) {
 			return append(out, base)
 		}
 		return append(out, everything) // ..data, which links of any tool may lead through
 	case dir == w.restricted:
 		name, ext := strings.TrimSuffix(base, path.Ext(base)), path.Ext(base)
-		if ValidName(name) && slices.Contains([]string{".wasm", ".sh", ".py"}, ext) {
+		if tools.ValidName(name) && slices.Contains([]string{".wasm", ".sh", ".py"}, ext) {
 			return append(out, name)
 		}
 		return append(out, everything)
@@ -150,7 +151,7 @@ func (w *watcher) heard(e fsnotify.Event) []string {
 
 // listen watches the folder of a tool that was just created.
 func (w *watcher) listen(dir, name string) {
-	if !ValidName(name) || w.folders[dir] != nil {
+	if !tools.ValidName(name) || w.folders[dir] != nil {
 		return
 	}
 	if fi, err := os.Lstat(dir); err == nil && fi.IsDir() {
@@ -262,10 +263,10 @@ func (c *Catalog) folders() map[string][]string {
 	for name, e := range c.tools {
 		for p := range e.stamps {
 			top := c.cfg.Dir
-			if p.restricted {
+			if p.Restricted {
 				top = c.cfg.Restricted
 			}
-			if dir := filepath.Join(top, filepath.FromSlash(path.Dir(p.path))); !slices.Contains(out[name], dir) {
+			if dir := filepath.Join(top, filepath.FromSlash(path.Dir(p.Path))); !slices.Contains(out[name], dir) {
 				out[name] = append(out[name], dir)
 			}
 		}

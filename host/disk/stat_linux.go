@@ -1,4 +1,4 @@
-package tools
+package disk
 
 import (
 	"io/fs"

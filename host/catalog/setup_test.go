@@ -1,4 +1,4 @@
-package tools
+package catalog
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 )
@@ -244,7 +245,7 @@ func TestSetupAgain(t *testing.T) {
 // What setup.sh configures with git config --global is in a file that all calls
 // of the tool have.
 func TestSetupGitConfig(t *testing.T) {
-	git, ok := lookBinary("git")
+	git, ok := disk.LookBinary("git")
 	if !ok {
 		t.Skip("there is no git here")
 	}

@@ -1,4 +1,4 @@
-package tools
+package catalog
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,9 +17,11 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/tools"
 )
 
 // Config configures a Catalog. It does not change after Open.
@@ -187,8 +190,8 @@ type entry struct {
 	anew bool
 	// stamps are those of the files that the last load read, programs are what it
 	// found on the host.
-	stamps   map[place]stamp
-	programs []*program
+	stamps   map[disk.Place]disk.Stamp
+	programs []*disk.Program
 	// setup reports whether a setup.sh may restore a missing binary.
 	setup bool
 	// done is closed when the load that is under way ends; nil if there is none.
@@ -198,10 +201,12 @@ type entry struct {
 
 // generation is a Tool with its reference count.
 type generation struct {
-	tool   Tool
+	tool   tools.Tool
 	has    layers // the policies that it was loaded with
 	digest string
 	loaded time.Time
+	// program is what was found of tool.Binary, for the kind Binary.
+	program *disk.Program
 
 	refs    int  // guarded by Catalog.mu
 	retired bool // guarded by Catalog.mu: it is not handed out any more
@@ -272,7 +277,7 @@ func (c *Catalog) SetRoots(roots []string) {
 	}
 	c.roots = slices.Clone(roots)
 	for name, e := range c.tools {
-		script := slices.ContainsFunc(e.programs, func(p *program) bool { return len(p.parts) > 0 })
+		script := slices.ContainsFunc(e.programs, (*disk.Program).Script)
 		if e.current == nil || e.stale != nil || script {
 			e.anew = true
 			c.reconcileLocked(name)
@@ -297,7 +302,7 @@ func checkFolder(dir, flag string, allowWritable bool) (string, error) {
 	if !fi.IsDir() {
 		return "", fmt.Errorf("%s is not a folder; name one with %s", abs, flag)
 	}
-	if !allowWritable && writableByOthers(abs, fi.Mode()) {
+	if !allowWritable && disk.WritableByOthers(abs, fi.Mode()) {
 		return "", fmt.Errorf(`%s can be written by others than its owner (mode %04o), who could then run any tool and lift any policy; run chmod go-w %s, or say "allow_writable_tools": true in toold.json`, abs, fi.Mode().Perm(), abs)
 	}
 	return abs, nil
@@ -311,29 +316,20 @@ func toolNames(dir string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if ValidName(e.Name()) {
+		if tools.ValidName(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
 	return names, nil
 }
 
-// Unknown returns the error for a name that is not a tool's or that this caller may
-// not see. Both get the same error, so that a caller learns nothing from it.
-func Unknown(name string) *fault.Error {
-	if len(name) > 80 {
-		name = strings.ToValidUTF8(name[:80], "") + "…"
-	}
-	return fault.Errorf(fault.UnknownTool, "there is no tool %q here; toolctl tools lists the tools", name)
-}
-
 // Acquire returns the current generation of a tool and pins it until release is
 // called; further calls of release do nothing. Errors are *fault.Error:
 // UNKNOWN_TOOL, TOOL_BROKEN, TOOL_NOT_INSTALLED, ABORTED or TIMEOUT when ctx
 // ends while the tool is loading, OVERLOADED after Close.
-func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release func(), err error) {
-	if !ValidName(name) {
-		return nil, nil, Unknown(name)
+func (c *Catalog) Acquire(ctx context.Context, name string) (t *tools.Tool, release func(), err error) {
+	if !tools.ValidName(name) {
+		return nil, nil, tools.Unknown(name)
 	}
 	// Checked on every call, so that a removed folder is unknown at once, whether
 	// or not the watcher has noticed.
@@ -344,7 +340,7 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 		if known {
 			c.reconcile(name)
 		}
-		return nil, nil, Unknown(name)
+		return nil, nil, tools.Unknown(name)
 	}
 	if c.moved(name) {
 		// The current generation refers to a program that was replaced.
@@ -367,7 +363,7 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 			g.refs++
 			c.mu.Unlock()
 			release = sync.OnceFunc(func() { c.release(g) })
-			t, missing := installed(&g.tool)
+			t, missing := g.installed()
 			if missing != nil {
 				release()
 				return nil, nil, missing
@@ -379,7 +375,7 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 			return nil, nil, &err
 		case e == nil && (looked || !c.mayLookLocked(time.Now())):
 			c.mu.Unlock()
-			return nil, nil, Unknown(name)
+			return nil, nil, tools.Unknown(name)
 		}
 		done := (<-chan struct{})(nil)
 		if e != nil && e.done != nil {
@@ -404,12 +400,12 @@ func (c *Catalog) Acquire(ctx context.Context, name string) (t *Tool, release fu
 // setup.sh has to restore it.
 func (c *Catalog) moved(name string) bool {
 	c.mu.Lock()
-	var programs []*program
+	var programs []*disk.Program
 	if e := c.tools[name]; e != nil {
 		programs = e.programs
 	}
 	c.mu.Unlock()
-	return slices.ContainsFunc(programs, (*program).changed) || c.setupDue(name, programs)
+	return slices.ContainsFunc(programs, (*disk.Program).Changed) || c.setupDue(name, programs)
 }
 
 // mayLookLocked takes a token from the rate limit for unknown names.
@@ -425,23 +421,24 @@ func (c *Catalog) mayLookLocked(now time.Time) bool {
 
 // installed checks that the binary exists now: it may have been installed or
 // removed since the tool was loaded.
-func installed(t *Tool) (*Tool, *fault.Error) {
-	if t.Kind != Binary {
+func (g *generation) installed() (*tools.Tool, *fault.Error) {
+	t := &g.tool
+	if t.Kind != tools.Binary {
 		return t, nil
 	}
-	if p := t.program; p.err != nil { // an interpreter is missing
-		return nil, fault.Errorf(fault.ToolNotInstalled, "tool %s cannot start: %s %w", t.Name, p.file, p.err)
+	if p := g.program; p.Err != nil { // an interpreter is missing
+		return nil, fault.Errorf(fault.ToolNotInstalled, "tool %s cannot start: %s %w", t.Name, p.File, p.Err)
 	}
-	if executable(t.Binary) {
+	if disk.Executable(t.Binary) {
 		return t, nil
 	}
 	name := t.Def.Binary
 	if name == "" {
 		name = t.Name
 	}
-	file, ok := lookBinary(name)
+	file, ok := disk.LookBinary(name)
 	if !ok {
-		where := "in " + BinaryPath
+		where := "in " + tools.BinaryPath
 		if filepath.IsAbs(name) {
 			where = "there"
 		}
@@ -564,7 +561,7 @@ var errUnstable = errors.New("its files keep changing while they are read; write
 // stable reads a version whose files did not change while they were read, nor for
 // Settle before. A nil candidate without an error means that nothing has changed
 // since stamps.
-func (c *Catalog) stable(name string, stamps map[place]stamp) (v *candidate, seen map[place]stamp, err error) {
+func (c *Catalog) stable(name string, stamps map[disk.Place]disk.Stamp) (v *candidate, seen map[disk.Place]disk.Stamp, err error) {
 	for range maxUnstable {
 		var again bool
 		if !c.slot(func() { v, seen, again, err = c.readOnce(name, stamps) }) {
@@ -584,8 +581,8 @@ func (c *Catalog) stable(name string, stamps map[place]stamp) (v *candidate, see
 		if seen == nil {
 			continue
 		}
-		if d, e := openDisk(c.cfg.Dir, c.cfg.Restricted); e == nil {
-			still = d.same(seen) && d.current()
+		if d, e := disk.Open(c.cfg.Dir, c.cfg.Restricted); e == nil {
+			still = d.Same(seen) && d.Current()
 			d.Close()
 		}
 		if still {
@@ -596,8 +593,8 @@ func (c *Catalog) stable(name string, stamps map[place]stamp) (v *candidate, see
 }
 
 // readOnce reads the folder. again reports whether it may be incomplete.
-func (c *Catalog) readOnce(name string, stamps map[place]stamp) (v *candidate, seen map[place]stamp, again bool, err error) {
-	d, err := openDisk(c.cfg.Dir, c.cfg.Restricted)
+func (c *Catalog) readOnce(name string, stamps map[disk.Place]disk.Stamp) (v *candidate, seen map[disk.Place]disk.Stamp, again bool, err error) {
+	d, err := disk.Open(c.cfg.Dir, c.cfg.Restricted)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			if !exists(c.cfg.Dir) {
@@ -611,12 +608,12 @@ func (c *Catalog) readOnce(name string, stamps map[place]stamp) (v *candidate, s
 		return nil, nil, false, fmt.Errorf("%w; make the folder readable", err)
 	}
 	defer d.Close()
-	if stamps != nil && d.same(stamps) {
+	if stamps != nil && d.Same(stamps) {
 		return nil, stamps, false, nil
 	}
 	v = c.read(d, name)
-	quiet := time.Now().UnixNano() - d.newest()
-	return v, d.seen, quiet < int64(c.cfg.Settle) || !d.same(d.seen) || !d.current(), nil
+	quiet := time.Now().UnixNano() - d.Newest()
+	return v, d.Seen(), quiet < int64(c.cfg.Settle) || !d.Same(d.Seen()) || !d.Current(), nil
 }
 
 // load reads the folder once and makes the entry match it: the version on disk is
@@ -657,7 +654,7 @@ func (c *Catalog) load(e *entry) {
 	}
 
 	c.mu.Lock()
-	e.setup = v.setup != nil && v.kind == Binary
+	e.setup = v.setup != nil && v.kind == tools.Binary
 	c.mu.Unlock()
 
 	// Recorded first, so that neither a crash nor a failed load forgets that there
@@ -718,24 +715,24 @@ func exists(dir string) bool {
 // that it does not have.
 func (c *Catalog) lost(v *candidate) error {
 	past, global := c.memory.past(v.name)
-	none := v.def != nil && v.def.Policy == PolicyNone
+	none := v.def != nil && v.def.Policy == tools.PolicyNone
 	switch {
 	case past.Policy && !v.present.own && !none:
-		return broken(`tool %s had a policy and has none any more, which does not make it unrestricted; put %s back, or say "policy": "none" in its tool.json`, v.name, policyFile)
+		return broken(`tool %s had a policy and has none any more, which does not make it unrestricted; put %s back, or say "policy": "none" in its tool.json`, v.name, tools.PolicyFile)
 	case global && !v.present.global && !v.globalNone && !none:
 		where := filepath.Join(c.cfg.Restricted, globalPolicy)
 		if c.cfg.Restricted == "" {
 			where = globalPolicy + " of the restricted folder, which this daemon was started without,"
 		}
 		return broken("tool %s had a policy for all tools and has none any more, which does not make it unrestricted; put %s back, or put an empty %s beside it if there is meant to be none", v.name, where, globalNone)
-	case v.err == nil && v.def.Policy == PolicyRequired && !v.present.own:
-		return broken(`tool %s says "policy": "required" and has none; put %s into its folder (make build compiles those of this repository)`, v.name, policyFile)
+	case v.err == nil && v.def.Policy == tools.PolicyRequired && !v.present.own:
+		return broken(`tool %s says "policy": "required" and has none; put %s into its folder (make build compiles those of this repository)`, v.name, tools.PolicyFile)
 	}
 	return nil
 }
 
 // unchanged records that the version on disk is the one that serves.
-func (c *Catalog) unchanged(e *entry, seen map[place]stamp) {
+func (c *Catalog) unchanged(e *entry, seen map[disk.Place]disk.Stamp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.stamps = seen
@@ -743,7 +740,7 @@ func (c *Catalog) unchanged(e *entry, seen map[place]stamp) {
 }
 
 // publish makes g the current generation and retires the one before.
-func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[place]stamp) {
+func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[disk.Place]disk.Stamp) {
 	g.loaded = time.Now()
 	c.mu.Lock()
 	old := e.current
@@ -768,7 +765,7 @@ func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[pla
 // unless deny is set because it would skip a policy. seen are the files that were
 // read: the version is tried again when one of them changes, and after an error that
 // is not caused by the files also without a change.
-func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map[place]stamp) {
+func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map[disk.Place]disk.Stamp) {
 	var we *fault.Error
 	if !errors.As(err, &we) {
 		we = fault.Errorf(fault.ToolBroken, "load tool %s: %w", e.name, err)
@@ -839,13 +836,13 @@ func (c *Catalog) remove(e *entry, why string) {
 func (c *Catalog) List() []Status {
 	c.mu.Lock()
 	list := make([]Status, 0, len(c.tools))
-	serving := make(map[string]*Tool, len(c.tools))
+	serving := make(map[string]*generation, len(c.tools))
 	for _, e := range c.tools {
 		s := Status{Name: e.name, State: StateLoading, Failing: e.failing}
 		switch {
 		case e.current != nil:
 			s.State, s.Loaded, s.Calls = StateOK, e.current.loaded, e.current.refs
-			serving[e.name] = &e.current.tool
+			serving[e.name] = e.current
 			if e.stale != nil {
 				s.State, s.Reason = StateStale, e.stale.Message
 			}
@@ -858,24 +855,25 @@ func (c *Catalog) List() []Status {
 	slices.SortFunc(list, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
 	for i := range list {
 		s := &list[i]
-		t := serving[s.Name]
-		if t == nil {
+		g := serving[s.Name]
+		if g == nil {
 			continue
 		}
-		if found, err := installed(t); err == nil {
+		t := &g.tool
+		if found, err := g.installed(); err == nil {
 			t = found
 		} else if s.State == StateOK {
 			s.State, s.Reason = StateAbsent, err.Message
 		}
 		s.Description, s.Kind, s.Path, s.Policies = t.Description, string(t.Kind), t.Binary, t.PolicyFiles
-		if t.Kind != Binary {
+		if t.Kind != tools.Binary {
 			s.Path = t.HandlerFile
 		}
 		s.Category, s.Version, s.Mutating, s.Schema = t.Def.Category, t.Version, t.Def.Mutating, t.SchemaSource
 		s.Mode = t.Def.Reliability.Mode
-		s.Executes, s.User = t.Kind == Binary || len(t.Def.Capabilities.Exec) > 0, t.User != nil
+		s.Executes, s.User = t.Kind == tools.Binary || len(t.Def.Capabilities.Exec) > 0, t.User != nil
 		if h := t.Def.Capabilities.HTTP; h != nil {
-			for _, host := range sortedKeys(h.TLS) {
+			for _, host := range slices.Sorted(maps.Keys(h.TLS)) {
 				if h.TLS[host].InsecureSkipVerify {
 					s.Insecure = append(s.Insecure, host)
 				}
@@ -919,7 +917,7 @@ func (c *Catalog) SecretFiles() []string {
 		}
 		for _, s := range e.current.tool.Def.Secrets {
 			// Certificates are no secret, and other tools may need the file.
-			if file, ok := strings.CutPrefix(s.From, "file:"); ok && s.TLS != TLSCA && s.TLS != TLSCert {
+			if file, ok := strings.CutPrefix(s.From, "file:"); ok && s.TLS != tools.TLSCA && s.TLS != tools.TLSCert {
 				files = append(files, file)
 			}
 		}
