@@ -6,7 +6,7 @@ import (
 
 // BenchmarkAcquire is what pinning a generation costs each call.
 func BenchmarkAcquire(b *testing.B) {
-	t := newBench(b)
+	t := newFixture(b)
 	t.write(map[string]string{"module/handler.wasm": string(handler("h")), "binary/tool.json": `{"binary": "sh"}`})
 	t.open()
 	for _, name := range []string{"module", "binary"} {
@@ -28,7 +28,7 @@ func BenchmarkAcquire(b *testing.B) {
 // BenchmarkLookAgain is what the slow look costs for one tool that has not
 // changed.
 func BenchmarkLookAgain(b *testing.B) {
-	t := newBench(b)
+	t := newFixture(b)
 	t.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p")), "t/tool.json": "{}"})
 	t.open()
 	for b.Loop() {

@@ -15,8 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
@@ -45,14 +43,7 @@ type Config struct {
 	// AllowWritable accepts files and folders that users other than their owner
 	// can write.
 	AllowWritable bool
-	// Settle is how long the files of a tool must have been unchanged before
-	// they are read. Default 100 ms.
-	Settle time.Duration
-	// Restat is the interval at which Watch checks all folders even if no change
-	// was reported. Default 5 s.
-	Restat time.Duration
-	// Logger may be nil.
-	Logger *slog.Logger
+	Logger        *slog.Logger
 	// OnChange, if set, is called with every change of a tool, while no lock is
 	// held. Changes of one tool are reported one at a time, except Closed, which
 	// is reported when the last call ends. It must not block.
@@ -129,6 +120,14 @@ type Status struct {
 // Serving reports whether a call would reach the tool.
 func (s Status) Serving() bool { return s.State == StateOK || s.State == StateStale }
 
+// settle is how long the files of a tool must have been unchanged before they are
+// read, restat the interval at which Watch checks all folders even if no change was
+// reported.
+const (
+	settle = 100 * time.Millisecond
+	restat = 5 * time.Second
+)
+
 // maxLoads is how many tools are read and compiled at the same time. Compiling
 // needs CPU time that running calls need as well.
 const maxLoads = 4
@@ -155,10 +154,6 @@ type Catalog struct {
 	// changed holds a token when the files of some tool may have moved to folders
 	// that Watch does not watch yet.
 	changed chan struct{}
-	// setupTimeout is how long setup.sh may run, notify makes the watcher. Tests
-	// replace them.
-	setupTimeout time.Duration
-	notify       func() (*fsnotify.Watcher, error)
 
 	mu     sync.Mutex
 	roots  []string          // Config.Roots as it is now; guarded by mu, replaced and never changed
@@ -226,15 +221,6 @@ func (g *generation) close() {
 // error of Open. Open fails if a folder is missing or can be written by others, or
 // if the state cannot be read.
 func Open(ctx context.Context, cfg Config) (*Catalog, error) {
-	if cfg.Settle == 0 {
-		cfg.Settle = 100 * time.Millisecond
-	}
-	if cfg.Restat == 0 {
-		cfg.Restat = 5 * time.Second
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
 	var err error
 	if cfg.Dir, err = checkFolder(cfg.Dir, "--tools", cfg.AllowWritable); err != nil {
 		return nil, fmt.Errorf("open the tools folder: %w", err)
@@ -257,7 +243,7 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	}
 	c := &Catalog{
 		cfg: cfg, log: cfg.Logger, memory: memory,
-		slots: make(chan struct{}, maxLoads), changed: make(chan struct{}, 1), setupTimeout: setupTimeout, notify: fsnotify.NewWatcher,
+		slots: make(chan struct{}, maxLoads), changed: make(chan struct{}, 1),
 		roots: cfg.Roots, tools: map[string]*entry{}, setups: map[string]setupRun{}, looks: looksBurst, looked: time.Now(),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -559,7 +545,7 @@ const maxUnstable = 50
 var errUnstable = errors.New("its files keep changing while they are read; write them elsewhere and rename them into place")
 
 // stable reads a version whose files did not change while they were read, nor for
-// Settle before. A nil candidate without an error means that nothing has changed
+// settle before. A nil candidate without an error means that nothing has changed
 // since stamps.
 func (c *Catalog) stable(name string, stamps map[disk.Place]disk.Stamp) (v *candidate, seen map[disk.Place]disk.Stamp, err error) {
 	for range maxUnstable {
@@ -573,7 +559,7 @@ func (c *Catalog) stable(name string, stamps map[disk.Place]disk.Stamp) (v *cand
 		// Some file changed just now, or in the future of this clock (other hosts
 		// may write here). The version is stable if a later look finds the same.
 		select {
-		case <-time.After(c.cfg.Settle):
+		case <-time.After(settle):
 		case <-c.ctx.Done():
 			return nil, nil, c.ctx.Err()
 		}
@@ -613,7 +599,7 @@ func (c *Catalog) readOnce(name string, stamps map[disk.Place]disk.Stamp) (v *ca
 	}
 	v = c.read(d, name)
 	quiet := time.Now().UnixNano() - d.Newest()
-	return v, d.Seen(), quiet < int64(c.cfg.Settle) || !d.Same(d.Seen()) || !d.Current(), nil
+	return v, d.Seen(), quiet < int64(settle) || !d.Same(d.Seen()) || !d.Current(), nil
 }
 
 // load reads the folder once and makes the entry match it: the version on disk is
@@ -790,7 +776,7 @@ func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map
 		// fail must not keep the machine busy.
 		e.retryAt = time.Now()
 		if e.tries > 0 {
-			e.retryAt = e.retryAt.Add(c.cfg.Restat << min(e.tries-1, 6))
+			e.retryAt = e.retryAt.Add(restat << min(e.tries-1, 6))
 		}
 		e.tries++
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -25,8 +27,8 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// bench is a tools.d with a catalog on it.
-type bench struct {
+// fixture is a tools.d with a catalog on it.
+type fixture struct {
 	t   testing.TB
 	dir string // tools.d
 	cfg Config
@@ -40,15 +42,15 @@ type bench struct {
 	wake   chan struct{} // hears of each event; nil when nobody waits
 }
 
-// newBench makes the folders; open starts the catalog. Files count as settled
-// at once, and nothing is watched: tests say when a folder is looked at.
-func newBench(t testing.TB) *bench {
+// newFixture makes the folders; open starts the catalog. Nothing is watched: tests say
+// when a folder is looked at.
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	top := t.TempDir()
-	b := &bench{t: t, dir: filepath.Join(top, "tools.d")}
+	b := &fixture{t: t, dir: filepath.Join(top, "tools.d")}
 	b.cfg = Config{
 		Dir: b.dir, Restricted: filepath.Join(top, "restricted"), StateDir: filepath.Join(top, "state"),
-		Roots: []string{"/workspace"}, Settle: 1,
+		Roots: []string{"/workspace"}, Logger: slog.New(slog.DiscardHandler),
 		OnChange: func(e Event) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -81,7 +83,7 @@ func testEngine(t testing.TB) *guest.Engine {
 	return e
 }
 
-func (b *bench) open() *bench {
+func (b *fixture) open() *fixture {
 	b.t.Helper()
 	if b.cfg.Engine == nil {
 		b.cfg.Engine = testEngine(b.t)
@@ -99,7 +101,7 @@ func (b *bench) open() *bench {
 }
 
 // restart closes the catalog and opens another one on the same folders.
-func (b *bench) restart() {
+func (b *fixture) restart() {
 	b.t.Helper()
 	if err := b.c.Close(); err != nil {
 		b.t.Fatal(err)
@@ -109,7 +111,7 @@ func (b *bench) restart() {
 
 // write puts files, by their path beneath tools.d (or "restricted/…"), each
 // renamed into place. A nil content removes.
-func (b *bench) write(files map[string]string) {
+func (b *fixture) write(files map[string]string) {
 	b.t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		path := b.path(name)
@@ -126,7 +128,7 @@ func (b *bench) write(files map[string]string) {
 	}
 }
 
-func (b *bench) remove(names ...string) {
+func (b *fixture) remove(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
 		if err := os.RemoveAll(b.path(name)); err != nil {
@@ -135,17 +137,21 @@ func (b *bench) remove(names ...string) {
 	}
 }
 
-func (b *bench) path(name string) string {
+func (b *fixture) path(name string) string {
 	if rest, ok := strings.CutPrefix(name, "restricted/"); ok {
 		return filepath.Join(b.cfg.Restricted, rest)
 	}
 	return filepath.Join(b.dir, name)
 }
 
-// look loads tools and waits until that is done.
-func (b *bench) look(names ...string) {
+// look loads tools, all at once, and waits until that is done.
+func (b *fixture) look(names ...string) {
+	var done []<-chan struct{}
 	for _, name := range names {
-		<-b.c.reconcile(name)
+		done = append(done, b.c.reconcile(name))
+	}
+	for _, d := range done {
+		<-d
 	}
 }
 
@@ -179,7 +185,7 @@ func marks(ctx context.Context, t *tools.Tool) (string, error) {
 }
 
 // is acquires a tool and holds what it answers against want.
-func (b *bench) is(name, want string) {
+func (b *fixture) is(name, want string) {
 	b.t.Helper()
 	tool, release, err := b.c.Acquire(b.t.Context(), name)
 	if err != nil {
@@ -194,7 +200,7 @@ func (b *bench) is(name, want string) {
 }
 
 // refused acquires a tool and wants an error of that code with every text.
-func (b *bench) refused(name string, code fault.Code, texts ...string) {
+func (b *fixture) refused(name string, code fault.Code, texts ...string) {
 	b.t.Helper()
 	_, release, err := b.c.Acquire(b.t.Context(), name)
 	if err == nil {
@@ -217,7 +223,7 @@ func (b *bench) refused(name string, code fault.Code, texts ...string) {
 	}
 }
 
-func (b *bench) status(name string) Status {
+func (b *fixture) status(name string) Status {
 	for _, s := range b.c.List() {
 		if s.Name == name {
 			return s
@@ -228,7 +234,7 @@ func (b *bench) status(name string) Status {
 
 // happened returns the events of one tool since the last call, as "change
 // change", without those of closed generations.
-func (b *bench) happened(tool string) string {
+func (b *fixture) happened(tool string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out []string
@@ -245,7 +251,7 @@ func (b *bench) happened(tool string) string {
 }
 
 func TestDiscovery(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{
 		"one/handler.wasm":            string(handler("1")),
 		"two/tool.json":               `{"handler": "lib/m.wasm", "category": "net"}`,
@@ -290,7 +296,7 @@ func TestDiscovery(t *testing.T) {
 }
 
 func TestToolsFolderGone(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"one/handler.wasm": string(handler("1"))})
 	b.open()
 	if err := os.Rename(b.dir, b.dir+".old"); err != nil {
@@ -308,7 +314,7 @@ func TestToolsFolderGone(t *testing.T) {
 }
 
 func TestSymlinks(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	outside := t.TempDir()
 	link := func(target, name string) {
 		t.Helper()
@@ -366,7 +372,7 @@ func TestSymlinks(t *testing.T) {
 // TestKubernetes swaps what a ConfigMap shows the way the kubelet does: a new
 // folder, and one rename of the link that all names go through.
 func TestKubernetes(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	put := func(base, version string, files map[string][]byte) {
 		t.Helper()
 		dir := filepath.Join(base, ".."+version)
@@ -461,7 +467,7 @@ func TestPolicies(t *testing.T) {
 		{"required and there", map[string]string{"t/tool.json": `{"policy": "required"}`, "t/restricted.wasm": string(policy("own"))}, "own | h", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			b.write(map[string]string{h: string(handler("h"))})
 			b.write(tt.files)
 			b.open()
@@ -472,7 +478,7 @@ func TestPolicies(t *testing.T) {
 			b.refused("t", fault.ToolBroken, tt.err...)
 			// And where an older version without that policy serves: it is
 			// not to serve on.
-			b = newBench(t)
+			b = newFixture(t)
 			b.write(map[string]string{h: string(handler("h"))})
 			b.open()
 			b.is("t", "| h")
@@ -493,7 +499,7 @@ func TestPolicies(t *testing.T) {
 // TestScriptBesidePolicy: a policy of an older kind that comes in beside a
 // module is not ignored either.
 func TestScriptBesidePolicy(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p"))})
 	b.open()
 	b.is("t", "p | h")
@@ -506,8 +512,8 @@ func TestScriptBesidePolicy(t *testing.T) {
 }
 
 func TestLostPolicy(t *testing.T) {
-	start := func(t *testing.T, files map[string]string) *bench {
-		b := newBench(t)
+	start := func(t *testing.T, files map[string]string) *fixture {
+		b := newFixture(t)
 		b.write(map[string]string{"t/handler.wasm": string(handler("h")), "u/handler.wasm": string(handler("u"))})
 		b.write(files)
 		return b.open()
@@ -644,7 +650,7 @@ func TestLostPolicy(t *testing.T) {
 }
 
 func TestBrokenVersion(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	good := map[string]string{"t/tool.json": `{"timeout": 5}`, "t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p"))}
 	b.write(good)
 	b.open()
@@ -701,7 +707,7 @@ func TestBrokenVersion(t *testing.T) {
 			}
 			b.happened("t")
 			// The same from the start is a broken tool.
-			fresh := newBench(t)
+			fresh := newFixture(t)
 			fresh.write(good)
 			for name := range tt.files {
 				top, _, _ := strings.Cut(strings.TrimPrefix(name, "t/"), "/")
@@ -718,7 +724,7 @@ func TestBrokenVersion(t *testing.T) {
 }
 
 func TestKinds(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	bin := t.TempDir()
 	tool := filepath.Join(bin, "prog")
 	sum := fmt.Sprintf("%x", sha256.Sum256(handler("m")))
@@ -831,7 +837,7 @@ func TestDescribe(t *testing.T) {
 	module := func(export, description string) string {
 		return string(wasm{answers: map[string]string{export: `{"effect":"allow","rule":"p"}`, "describe": description}}.bytes())
 	}
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{
 		"full/handler.wasm":      module("handle", `{"abi": 1, "name": "x", "description": "from the module", "schema": {"properties": {"a": {}}}, "annotations": {"read_only": true}, "wants": ["repo_config"]}`),
 		"said/handler.wasm":      module("handle", `{"abi": 1, "description": "from the module", "schema": {"properties": {"a": {}}}}`),
@@ -886,7 +892,7 @@ func TestHash(t *testing.T) {
 	pin := func(name string, data []byte) string {
 		return fmt.Sprintf(`{"hash": {%q: %q}}`, name, sum(data))
 	}
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{
 		"right/handler.wasm":  string(handler("h")),
 		"right/tool.json":     pin("handler.wasm", handler("h")),
@@ -913,7 +919,7 @@ func TestHash(t *testing.T) {
 }
 
 func TestWritable(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"t/handler.wasm": string(handler("h")), "u/handler.wasm": string(handler("u")), "v/handler.wasm": string(handler("v"))})
 	chmod := func(name string, mode os.FileMode) {
 		t.Helper()
@@ -954,25 +960,25 @@ func TestWritable(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		with func(*bench)
+		with func(*fixture)
 		want string
 	}{
-		{"no tools folder", func(b *bench) { os.Remove(b.cfg.Dir) }, "does not exist; make it, or name another with --tools"},
-		{"no restricted folder", func(b *bench) { os.Remove(b.cfg.Restricted) }, "does not exist; make it, or name another with --restricted"},
-		{"a file", func(b *bench) { os.Remove(b.cfg.Dir); os.WriteFile(b.cfg.Dir, nil, 0o644) }, "is not a folder"},
-		{"state is a file", func(b *bench) { os.WriteFile(b.cfg.StateDir, nil, 0o644) }, "state folder"},
-		{"state damaged", func(b *bench) {
+		{"no tools folder", func(b *fixture) { os.Remove(b.cfg.Dir) }, "does not exist; make it, or name another with --tools"},
+		{"no restricted folder", func(b *fixture) { os.Remove(b.cfg.Restricted) }, "does not exist; make it, or name another with --restricted"},
+		{"a file", func(b *fixture) { os.Remove(b.cfg.Dir); os.WriteFile(b.cfg.Dir, nil, 0o644) }, "is not a folder"},
+		{"state is a file", func(b *fixture) { os.WriteFile(b.cfg.StateDir, nil, 0o644) }, "state folder"},
+		{"state damaged", func(b *fixture) {
 			os.Mkdir(b.cfg.StateDir, 0o700)
 			os.WriteFile(filepath.Join(b.cfg.StateDir, "tools.json"), []byte(`{"version":1,"tools":{"t":`), 0o600)
 		}, "which says which tools have had a policy"},
-		{"state of another version", func(b *bench) {
+		{"state of another version", func(b *fixture) {
 			os.Mkdir(b.cfg.StateDir, 0o700)
 			os.WriteFile(filepath.Join(b.cfg.StateDir, "tools.json"), []byte(`{"version":2}`), 0o600)
 		}, "version 2"},
-		{"state unreadable", func(b *bench) { os.MkdirAll(filepath.Join(b.cfg.StateDir, "tools.json"), 0o700) }, "which says which tools have had a policy"},
+		{"state unreadable", func(b *fixture) { os.MkdirAll(filepath.Join(b.cfg.StateDir, "tools.json"), 0o700) }, "which says which tools have had a policy"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			b.cfg.Engine = testEngine(t)
 			tt.with(b)
 			c, err := Open(t.Context(), b.cfg)
@@ -990,38 +996,41 @@ func TestOpenRefuses(t *testing.T) {
 // TestStateNotKept: a policy that could not be remembered is not one that a
 // tool may start with, since the next start would not miss it.
 func TestStateNotKept(t *testing.T) {
-	b := newBench(t)
-	b.cfg.Restat = 1
-	b.open()
-	if err := os.RemoveAll(b.cfg.StateDir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(b.cfg.StateDir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p")), "u/handler.wasm": string(handler("u"))})
-	b.refused("t", fault.ToolBroken, "make the state folder writable")
-	b.is("u", "| u")
-	b.look("t")
-	b.look("t")
-	if got := b.happened("t"); got != "broken" {
-		t.Errorf("three looks said %s", got)
-	}
-	// It is no fault of the files: it is tried again without a change.
-	if err := os.Remove(b.cfg.StateDir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(b.cfg.StateDir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	b.look("t")
-	b.is("t", "p | h")
+	synctest.Test(t, func(t *testing.T) {
+		b := newFixture(t)
+		b.open()
+		if err := os.RemoveAll(b.cfg.StateDir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(b.cfg.StateDir, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p")), "u/handler.wasm": string(handler("u"))})
+		b.refused("t", fault.ToolBroken, "make the state folder writable")
+		b.is("u", "| u")
+		b.look("t")
+		b.look("t")
+		if got := b.happened("t"); got != "broken" {
+			t.Errorf("three looks said %s", got)
+		}
+		// It is no fault of the files: it is tried again without a change.
+		if err := os.Remove(b.cfg.StateDir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(b.cfg.StateDir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * restat)
+		b.look("t")
+		b.is("t", "p | h")
+		b.c.Close()
+	})
 }
 
 // TestPinned: a generation that a call holds works until its release, and is
 // closed right after.
 func TestPinned(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"t/handler.wasm": string(handler("1")), "t/restricted.wasm": string(policy("1"))})
 	b.open()
 	old, release, err := b.c.Acquire(t.Context(), "t")
@@ -1074,7 +1083,7 @@ func TestPinned(t *testing.T) {
 // TestReleaseTwice: a release counts once, or it would let go of what another
 // call holds.
 func TestReleaseTwice(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"t/handler.wasm": string(handler("1"))})
 	b.open()
 	_, first, err := b.c.Acquire(t.Context(), "t")
@@ -1097,7 +1106,7 @@ func TestReleaseTwice(t *testing.T) {
 
 // TestSlots: no more tools are loaded at once than there are slots.
 func TestSlots(t *testing.T) {
-	c := newBench(t).open().c
+	c := newFixture(t).open().c
 	var running, most atomic.Int64
 	var wg sync.WaitGroup
 	for range 20 * maxLoads {
@@ -1127,7 +1136,7 @@ func TestTornReads(t *testing.T) {
 	const puts = 200
 	for _, nested := range []bool{false, true} {
 		t.Run(fmt.Sprintf("nested=%v", nested), func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			// What ..data stands for: the tool's folder, or tools.d itself.
 			base, inside := filepath.Join(b.dir, "t"), ""
 			if nested {
@@ -1237,7 +1246,7 @@ func TestTornReads(t *testing.T) {
 // TestFailedLoadsLeaveNothing: the modules of a version that fails half way
 // are given back.
 func TestFailedLoadsLeaveNothing(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	described := func(n int) string {
 		return string(wasm{answers: map[string]string{"restrict": fmt.Sprintf(`{"effect":"allow","rule":"%d"}`, n), "describe": `{"abi": 1}`}}.bytes())
 	}
@@ -1266,18 +1275,22 @@ func TestFailedLoadsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestSwaps swaps policy and handler together a thousand times while eight
-// clients call: no call fails, and none sees the policy of one version with
+// TestSwaps swaps policy and handler of ten tools together a hundred times each while
+// eight clients call: no call fails, and none sees the policy of one version with
 // the handler of another.
 func TestSwaps(t *testing.T) {
-	swaps := 1000
+	swaps := 100
 	if testing.Short() {
-		swaps = 100
+		swaps = 10
 	}
-	b := newBench(t)
-	put := func(n int) {
+	b := newFixture(t)
+	var names []string
+	for n := range 10 {
+		names = append(names, fmt.Sprintf("t%d", n))
+	}
+	put := func(name string, n int) {
 		mark := fmt.Sprint(n)
-		dir := filepath.Join(b.dir, "t", "..v"+mark)
+		dir := filepath.Join(b.dir, name, "..v"+mark)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -1286,35 +1299,54 @@ func TestSwaps(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		tmp := filepath.Join(b.dir, "t", "..tmp")
+		tmp := filepath.Join(b.dir, name, "..tmp")
 		if err := os.Symlink(filepath.Base(dir), tmp); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Rename(tmp, filepath.Join(b.dir, "t", "..data")); err != nil {
+		if err := os.Rename(tmp, filepath.Join(b.dir, name, "..data")); err != nil {
 			t.Fatal(err)
 		}
 		if n > 0 {
-			os.RemoveAll(filepath.Join(b.dir, "t", fmt.Sprintf("..v%d", n-1)))
+			os.RemoveAll(filepath.Join(b.dir, name, fmt.Sprintf("..v%d", n-1)))
 		}
 	}
-	put(0)
-	for _, name := range []string{"handler.wasm", "restricted.wasm"} {
-		if err := os.Symlink("..data/"+name, filepath.Join(b.dir, "t", name)); err != nil {
-			t.Fatal(err)
+	for _, name := range names {
+		put(name, 0)
+		for _, file := range []string{"handler.wasm", "restricted.wasm"} {
+			if err := os.Symlink("..data/"+file, filepath.Join(b.dir, name, file)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// Each swap lets the clients make some more calls, which run while the swaps of
+	// the other tools end.
+	const perSwap = 32
+	turns := make(chan struct{}, 8*perSwap)
+	heard := b.cfg.OnChange
+	b.cfg.OnChange = func(e Event) {
+		heard(e)
+		for range perSwap {
+			select {
+			case turns <- struct{}{}:
+			default:
+			}
 		}
 	}
 	b.open()
-	// Each swap lets the clients make some more calls, which run while the
-	// next ones load.
-	const perSwap = 32
 	var calls, seen atomic.Int64
-	turns := make(chan struct{}, 8*perSwap)
+	done := make(chan struct{})
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {
-			last := ""
-			for range turns {
-				tool, release, err := b.c.Acquire(t.Context(), "t")
+			last := map[string]string{}
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				case <-turns:
+				}
+				name := names[n%len(names)]
+				tool, release, err := b.c.Acquire(t.Context(), name)
 				if err != nil {
 					t.Errorf("acquire: %v", err)
 					return
@@ -1327,21 +1359,20 @@ func TestSwaps(t *testing.T) {
 					return
 				}
 				calls.Add(1)
-				if got != last {
+				if got != last[name] {
 					seen.Add(1)
 				}
-				last = got
+				last[name] = got
 			}
 		})
 	}
 	var heap []uint64
 	start := time.Now()
 	for n := 1; n <= swaps; n++ {
-		for range perSwap {
-			turns <- struct{}{}
+		for _, name := range names {
+			put(name, n)
 		}
-		put(n)
-		b.look("t")
+		b.look(names...)
 		if n == swaps/4 || n == swaps {
 			runtime.GC()
 			runtime.GC()
@@ -1351,9 +1382,11 @@ func TestSwaps(t *testing.T) {
 		}
 	}
 	took := time.Since(start)
-	close(turns)
+	close(done)
 	clients.Wait()
-	b.is("t", fmt.Sprintf("%d | %d", swaps, swaps))
+	for _, name := range names {
+		b.is(name, fmt.Sprintf("%d | %d", swaps, swaps))
+	}
 	b.c.Close()
 	loaded, closed := 0, 0
 	for _, e := range b.events {
@@ -1366,10 +1399,10 @@ func TestSwaps(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	if loaded != swaps+1 || closed != loaded {
-		t.Errorf("%d generations came, %d went, for %d swaps", loaded, closed, swaps)
+	if loaded != len(names)*(swaps+1) || closed != loaded {
+		t.Errorf("%d generations came, %d went, for %d swaps of each", loaded, closed, swaps)
 	}
-	t.Logf("%d swaps under %d calls in %v, %d versions seen by clients; heap %d KiB after a quarter, %d KiB at the end", swaps, calls.Load(), took, seen.Load(), heap[0]>>10, heap[1]>>10)
+	t.Logf("%d swaps of each under %d calls in %v, %d versions seen by clients; heap %d KiB after a quarter, %d KiB at the end", swaps, calls.Load(), took, seen.Load(), heap[0]>>10, heap[1]>>10)
 	if heap[1] > heap[0]+heap[0]/2+8<<20 {
 		t.Errorf("the heap grew from %d to %d bytes", heap[0], heap[1])
 	}
@@ -1377,7 +1410,7 @@ func TestSwaps(t *testing.T) {
 
 // TestFlood: names that nobody has cost one stat each, and leave nothing.
 func TestFlood(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"empty/x": "", "real/handler.wasm": string(handler("h"))})
 	b.open()
 	for n := range 20_000 {
@@ -1400,7 +1433,7 @@ func TestFlood(t *testing.T) {
 
 // TestManyTools loads more tools at once than there are slots.
 func TestManyTools(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	files := map[string]string{}
 	for n := range 40 {
 		files[fmt.Sprintf("t%d/handler.wasm", n)] = string(handler(fmt.Sprint(n)))
@@ -1416,7 +1449,7 @@ func TestLeavesNothing(t *testing.T) {
 	engine := testEngine(t)
 	goroutines, fds := runtime.NumGoroutine(), openFiles(t)
 	for range 20 {
-		b := newBench(t)
+		b := newFixture(t)
 		b.cfg.Engine = engine
 		b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p")), "u/tool.json": "{"})
 		b.open()

@@ -27,7 +27,7 @@
 //   - A removed folder is UNKNOWN_TOOL from the next Acquire on.
 //
 // It does not promise that a folder that is changed file by file is loaded only when it
-// is complete: if the changes are more than Settle apart, the states in between are
+// is complete: if the changes are more than 100 ms apart, the states in between are
 // loaded. Rename whole files, or better the whole folder, into place.
 //
 // The host's pipeline calls Acquire; the admin socket calls List.

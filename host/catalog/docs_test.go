@@ -54,14 +54,14 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	published := c.MustCompile("tool.json")
-	for page, setup := range map[string]func(*bench){
-		"tools.md": func(*bench) {},
-		"migrating-policies.md": func(b *bench) {
+	for page, setup := range map[string]func(*fixture){
+		"tools.md": func(*fixture) {},
+		"migrating-policies.md": func(b *fixture) {
 			b.write(map[string]string{"vcs/tool.json": `{"handler": "main.wasm"}`, "vcs/main.wasm": string(handler("v")), "vcs/restricted.sh": "exit 0"})
 		},
 	} {
 		t.Run(page, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			setup(b)
 			b.open()
 			top := filepath.Join(filepath.Dir(b.dir), "work")
@@ -133,7 +133,7 @@ func TestReadyTools(t *testing.T) {
 	if built, _ := filepath.Glob(ready + "/*/*.wasm"); len(built) == 0 {
 		t.Skip("no modules; run make build")
 	}
-	b := newBench(t)
+	b := newFixture(t)
 	if err := os.CopyFS(b.dir, os.DirFS(ready)); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestMigratedPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"vcs/tool.json": `{"binary": "sh"}`, "vcs/restricted.wasm": string(module)})
 	b.open()
 	tool, release, err := b.c.Acquire(t.Context(), "vcs")

@@ -101,7 +101,7 @@ func TestExplain(t *testing.T) {
 // TestDescribeIsExplained: what a describe export ends by has its code in what is
 // told of the tool.
 func TestDescribeIsExplained(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"t/handler.wasm": string(wasm{answers: map[string]string{"handle": "{}", "describe": ""}}.bytes())})
 	b.open()
 	b.refused("t", fault.ToolBroken, "describe fails: GUEST_TRAP: t/handler.wasm: describe trapped: unreachable")

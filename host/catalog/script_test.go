@@ -19,7 +19,7 @@ func writeProgram(t *testing.T, file, text string) string {
 
 // What others can write is no script of a tool.
 func TestWritableScript(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	dir := t.TempDir()
 	sh, err := os.ReadFile("/bin/sh")
 	if err != nil {
@@ -62,7 +62,7 @@ func TestWritableScript(t *testing.T) {
 
 // A root that is added may hold a script that served until then.
 func TestRootOverScript(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

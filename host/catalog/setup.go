@@ -86,7 +86,7 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 	if c.cfg.Runner == nil {
 		return broken("set up tool %s: this host starts no processes, so %s cannot run; remove it", v.name, v.setupPath)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.setupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	interpreter, args := scriptCommand(v.setup, filepath.Join(v.dir, tools.SetupFile))
 	out := &tail{limit: maxSetupOutput}
@@ -110,7 +110,7 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 	var we *fault.Error
 	switch {
 	case errors.As(err, &we) && we.Code == fault.Timeout:
-		what = fmt.Sprintf("did not end within %v and was killed", c.setupTimeout)
+		what = fmt.Sprintf("did not end within %v and was killed", setupTimeout)
 	case err != nil:
 		what = "could not be run: " + tools.Explain(err).Error()
 	case exit.Signal != 0:

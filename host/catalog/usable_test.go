@@ -47,7 +47,7 @@ func TestUnusable(t *testing.T) {
 		"command-environment": {`"handler": "main.wasm", "capabilities": {"exec": ["/bin/true"]}, "environment": {"A": "b"}`, "/capabilities/exec has no effect on a WASI command"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			b.write(map[string]string{"t/tool.json": `{` + tt.def + `}`, "t/handler.wasm": string(handler("h")), "t/main.wasm": string(wasm{start: true}.bytes())})
 			b.open()
 			if tt.says == "" {

@@ -22,28 +22,40 @@ import (
 // Watch reloads tools when their folders change, until ctx ends or the catalog is
 // closed. Where the system reports no changes (it is out of inotify instances, or the
 // file system does not support them), Watch relies on the check of all folders every
-// Restat and logs a warning.
+// 5 seconds and logs a warning.
 func (c *Catalog) Watch(ctx context.Context) error {
+	n, err := fsnotify.NewWatcher()
+	if err != nil {
+		c.log.Warn("no notice of changes in tools.d; it is looked at now and then", "every", restat, "error", err)
+		return c.watch(ctx, nil, restat)
+	}
+	return c.watch(ctx, n, restat)
+}
+
+// watch reloads tools when n, which may be nil, reports changes, and looks at all of
+// them every restat. It closes n.
+func (c *Catalog) watch(ctx context.Context, n *fsnotify.Watcher, restat time.Duration) error {
 	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	closed := c.closed
+	if !closed {
+		c.work.Add(1)
+		defer c.work.Done()
+	}
+	c.mu.Unlock()
+	if n != nil {
+		defer n.Close() // before work is done, which Close waits for
+	}
+	if closed {
 		return nil
 	}
-	c.work.Add(1)
-	c.mu.Unlock()
-	defer c.work.Done()
 
-	w := &watcher{c: c, folders: map[string]*folder{}, warned: map[string]bool{}}
+	w := &watcher{c: c, notify: n, folders: map[string]*folder{}, warned: map[string]bool{}}
 	var events chan fsnotify.Event
 	var faults chan error
-	if n, err := c.notify(); err != nil {
-		c.log.Warn("no notice of changes in tools.d; it is looked at now and then", "every", c.cfg.Restat, "error", err)
-	} else {
-		w.notify = n
+	if n != nil {
 		events, faults = n.Events, n.Errors
-		defer n.Close()
 	}
-	s := newSchedule(c.cfg.Settle, c.cfg.Restat, time.Now())
+	s := newSchedule(settle, restat, time.Now())
 	w.follow()
 	// Changes between Open and here were not reported to anybody.
 	s.touch(everything, time.Now())
@@ -163,7 +175,7 @@ func (w *watcher) add(dir string, f *folder) {
 	if err := w.notify.Add(dir); err != nil {
 		if !errors.Is(err, fs.ErrNotExist) && !w.warned[dir] {
 			w.warned[dir] = true
-			w.c.log.Warn("no notice of changes in a folder of tools.d; it is looked at now and then", "folder", dir, "every", w.c.cfg.Restat, "error", err)
+			w.c.log.Warn("no notice of changes in a folder of tools.d; it is looked at now and then", "folder", dir, "every", restat, "error", err)
 		}
 		return
 	}

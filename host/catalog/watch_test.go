@@ -66,19 +66,17 @@ func TestSchedule(t *testing.T) {
 }
 
 // watch runs Watch until the end of the test, with no help from the slow look.
-func (b *bench) watch() *bench {
+func (b *fixture) watch() *fixture {
 	b.t.Helper()
-	b.cfg.Settle, b.cfg.Restat = 30*time.Millisecond, time.Hour
 	b.open()
 	notifier, err := fsnotify.NewWatcher()
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	b.notifier = notifier
-	b.c.notify = func() (*fsnotify.Watcher, error) { return notifier, nil }
 	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan error)
-	go func() { done <- b.c.Watch(ctx) }()
+	go func() { done <- b.c.watch(ctx, notifier, time.Hour) }()
 	b.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -92,7 +90,7 @@ func (b *bench) watch() *bench {
 // closed, and forgets it. Those in passing may come before it: on a busy
 // machine a file that is written in place stays half written for longer than
 // it takes to be looked at.
-func (b *bench) await(tool string, want Change, passing ...Change) Event {
+func (b *fixture) await(tool string, want Change, passing ...Change) Event {
 	b.t.Helper()
 	timeout := time.After(20 * time.Second)
 	for {
@@ -122,7 +120,7 @@ func (b *bench) await(tool string, want Change, passing ...Change) Event {
 }
 
 func TestWatch(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"t/handler.wasm": string(handler("1")), "u/handler.wasm": string(handler("u"))})
 	b.watch()
 	b.await("t", Loaded)
@@ -268,7 +266,7 @@ func TestWatch(t *testing.T) {
 }
 
 // watched waits until the folder of a tool is.
-func (b *bench) watched(name string) {
+func (b *fixture) watched(name string) {
 	b.t.Helper()
 	want, err := filepath.EvalSymlinks(b.path(name))
 	if err != nil {
@@ -282,7 +280,7 @@ func (b *bench) watched(name string) {
 }
 
 func TestWatchKubernetes(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	top := filepath.Dir(b.dir)
 	must := func(err error) {
 		t.Helper()
@@ -317,29 +315,30 @@ func TestWatchKubernetes(t *testing.T) {
 
 // TestRestat: without notice of changes, the slow look sees them.
 func TestRestat(t *testing.T) {
-	b := newBench(t)
-	b.write(map[string]string{"t/handler.wasm": string(handler("1"))})
-	b.cfg.Restat = 5 * time.Millisecond
-	b.open()
-	b.c.notify = func() (*fsnotify.Watcher, error) { return nil, errors.New("too many open files") }
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- b.c.Watch(ctx) }()
-	b.await("t", Loaded)
-	b.write(map[string]string{"t/handler.wasm": string(handler("2")), "u/handler.wasm": string(handler("u"))})
-	b.await("t", Swapped)
-	b.await("u", Loaded)
-	b.remove("u")
-	b.await("u", Removed)
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newFixture(t)
+		b.write(map[string]string{"t/handler.wasm": string(handler("1"))})
+		b.open()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- b.c.watch(ctx, nil, restat) }()
+		b.await("t", Loaded)
+		b.write(map[string]string{"t/handler.wasm": string(handler("2")), "u/handler.wasm": string(handler("u"))})
+		b.await("t", Swapped)
+		b.await("u", Loaded)
+		b.remove("u")
+		b.await("u", Removed)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		b.c.Close()
+	})
 }
 
 // TestNoticeLost: when events are lost, everything is looked at.
 func TestNoticeLost(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"t/handler.wasm": string(handler("1"))})
 	b.watch()
 	b.await("t", Loaded)
@@ -361,7 +360,7 @@ func TestWatchEnds(t *testing.T) {
 	engine := testEngine(t)
 	goroutines, fds := runtime.NumGoroutine(), openFiles(t)
 	for range 10 {
-		b := newBench(t)
+		b := newFixture(t)
 		b.cfg.Engine = engine
 		b.write(map[string]string{"t/handler.wasm": string(handler("h"))})
 		b.open()
@@ -387,8 +386,7 @@ func TestWatchEnds(t *testing.T) {
 // before it is read, so that a tool is not loaded before its policy is there.
 func TestStillWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.cfg.Settle = 100 * time.Millisecond
+		b := newFixture(t)
 		b.open()
 		b.write(map[string]string{"t/handler.wasm": string(handler("h"))})
 		type answer struct {
@@ -428,8 +426,7 @@ func TestStillWritten(t *testing.T) {
 // waiting for ever, and what served goes on.
 func TestNeverStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.cfg.Settle = 100 * time.Millisecond
+		b := newFixture(t)
 		b.write(map[string]string{"old/handler.wasm": string(handler("1"))})
 		b.open()
 		stop := make(chan struct{})
@@ -475,8 +472,7 @@ func TestNeverStill(t *testing.T) {
 // less often.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.cfg.Settle, b.cfg.Restat = 100*time.Millisecond, 5*time.Second
+		b := newFixture(t)
 		b.open()
 		if err := os.RemoveAll(b.cfg.StateDir); err != nil {
 			t.Fatal(err)
@@ -499,7 +495,7 @@ func TestRetries(t *testing.T) {
 				at, last = append(at, time.Since(start).Round(time.Second)), n
 			}
 		}
-		// Looking takes Settle, since these files are from the future.
+		// Looking takes as long as settling, since these files are from the future.
 		if len(at) < 6 || len(at) > 12 || at[0] != 0 || at[1] > 10*time.Second || at[len(at)-1]-at[len(at)-2] < 5*time.Minute {
 			t.Errorf("tried at %v", at)
 		}
@@ -517,8 +513,7 @@ func TestRetries(t *testing.T) {
 // TestLeaving: a caller whose context ends while a tool loads leaves.
 func TestLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.cfg.Settle = time.Minute
+		b := newFixture(t)
 		b.open()
 		b.write(map[string]string{"t/handler.wasm": string(handler("h"))})
 		for _, tt := range []struct {
@@ -526,11 +521,11 @@ func TestLeaving(t *testing.T) {
 			code fault.Code
 		}{
 			{func(ctx context.Context) (context.Context, context.CancelFunc) {
-				return context.WithTimeout(ctx, time.Second)
+				return context.WithTimeout(ctx, settle/10)
 			}, fault.Timeout},
 			{func(ctx context.Context) (context.Context, context.CancelFunc) {
 				ctx, cancel := context.WithCancel(ctx)
-				time.AfterFunc(time.Second, cancel)
+				time.AfterFunc(settle/10, cancel)
 				return ctx, cancel
 			}, fault.Aborted},
 		} {
@@ -548,7 +543,7 @@ func TestLeaving(t *testing.T) {
 		// Close does not wait for the folder to rest.
 		start := time.Now()
 		b.c.Close()
-		if took := time.Since(start); took > time.Second {
+		if took := time.Since(start); took > settle/10 {
 			t.Errorf("closed after %v", took)
 		}
 	})
