@@ -80,16 +80,16 @@ const (
 	// maxTurnedAway is how many connections over the limit are listened to at
 	// once.
 	maxTurnedAway = 64
-	// defaultIdle is how long a connection is idle before its place may be
+	// minIdle is how long a connection is idle before its place may be
 	// another's: one that has just come is about to ask.
-	defaultIdle = time.Second
+	minIdle = time.Second
 	// drainGrace is how long, when the server stops, a request that is already
 	// on its way may take to arrive on an idle connection, to be refused in
 	// words.
 	drainGrace = 100 * time.Millisecond
-	// defaultEndGrace is how long handlers have to return once their calls were
+	// endGrace is how long handlers have to return once their calls were
 	// ended.
-	defaultEndGrace = 5 * time.Second
+	endGrace = 5 * time.Second
 )
 
 // Server answers calls. Make one with Listen.
@@ -97,8 +97,6 @@ type Server struct {
 	config   Config
 	log      *slog.Logger
 	socket   *socket
-	endGrace time.Duration
-	minIdle  time.Duration
 	// turnedAway holds a token for each connection over the limit.
 	turnedAway chan struct{}
 	// running counts connections, those that are turned away included. It only
@@ -132,7 +130,7 @@ func Listen(config Config) (*Server, error) {
 		return nil, err
 	}
 	return &Server{
-		config: config, log: config.Logger, socket: socket, endGrace: defaultEndGrace, minIdle: defaultIdle,
+		config: config, log: config.Logger, socket: socket,
 		turnedAway: make(chan struct{}, maxTurnedAway),
 		conns:      make(map[*conn]struct{}),
 		held:       make(map[uint32]int),
@@ -251,7 +249,7 @@ func (s *Server) roomLocked(uid uint32) bool {
 			oldest, since = c, t
 		}
 	}
-	if oldest == nil || time.Since(since) < s.minIdle || !oldest.evict() {
+	if oldest == nil || time.Since(since) < minIdle || !oldest.evict() {
 		return false
 	}
 	s.dropLocked(oldest)
@@ -329,7 +327,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.eachConn(func(c *conn) {
 		c.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran; call again when it is back, if that is safe"))
 	})
-	timer := time.NewTimer(s.endGrace)
+	timer := time.NewTimer(endGrace)
 	defer timer.Stop()
 	select {
 	case <-done:

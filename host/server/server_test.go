@@ -564,6 +564,17 @@ func TestConnectionLimit(t *testing.T) {
 	}
 }
 
+// pass makes every idle connection older, as if time had passed.
+func pass(s *Server, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.mu.Lock()
+		c.idle = c.idle.Add(-d)
+		c.mu.Unlock()
+	}
+}
+
 // Who is idle longest gives its place to a further connection, and who calls
 // keeps it. What an evicted client asks next is answered, and not run.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
@@ -576,9 +587,6 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 		}
 		return echo(ctx, c, p, s)
 	}})
-	s.mu.Lock()
-	s.minIdle = 0
-	s.mu.Unlock()
 	call := func(c *rawClient, text string) {
 		t.Helper()
 		c.send(`{"tool":"x","args":["` + text + `"]}`)
@@ -596,6 +604,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	<-ran
 	call(clients[0], "again") // 2 is now idle longest, and 3 after it
 	for _, gone := range []int{2, 3} {
+		pass(s, minIdle)
 		call(dial(t, s), "new")
 		if message := clients[gone].refused(fault.Overloaded); !strings.Contains(message, "connect again") {
 			t.Errorf("%d was told %q", gone, message)
@@ -603,6 +612,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 		clients[gone].ended()
 	}
 	// What was written before the words were read was not run.
+	pass(s, minIdle)
 	call(dial(t, s), "new")
 	wire.WriteFrame(clients[4], []byte(`{"tool":"x","args":["never"]}`))
 	clients[4].refused(fault.Overloaded)
@@ -625,16 +635,20 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 func TestEvictionIsBounded(t *testing.T) {
 	const limit = 4
 	s := start(t, Config{MaxConns: limit, Handler: echo})
-	s.mu.Lock()
-	s.minIdle = 0
-	s.mu.Unlock()
 	for range 4 * maxTurnedAway {
+		pass(s, minIdle)
 		dial(t, s)
 	}
-	c := dial(t, s)
-	c.send(`{"tool":"x","args":["served"]}`)
-	if r, _ := c.result(); string(r.Stdout) != "served" {
-		t.Errorf("%+v", r)
+	// Who asks is served as soon as the last one that was opened has been idle.
+	for tries := 0; ; tries++ {
+		pass(s, minIdle)
+		c := dial(t, s)
+		c.send(`{"tool":"x","args":["served"]}`)
+		if r, _ := c.result(); string(r.Stdout) == "served" {
+			break
+		} else if tries == 100 || r.Err.Code != fault.Overloaded {
+			t.Fatalf("%+v", r)
+		}
 	}
 	if n := s.Conns(); n > limit {
 		t.Errorf("%d connections", n)

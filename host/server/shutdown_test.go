@@ -109,33 +109,17 @@ func TestShutdownWithUnfinishedRequest(t *testing.T) {
 	half.ended()
 }
 
-func TestShutdownWithStuckHandler(t *testing.T) {
+// TestShutdownWithStuckCalls: neither a handler that does not return nor a client that
+// does not read its answer keeps the server.
+func TestShutdownWithStuckCalls(t *testing.T) {
 	let := make(chan struct{})
-	began := make(chan struct{})
+	began, full := make(chan struct{}), make(chan struct{})
 	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
-		close(began)
-		<-let
-		return &wire.Result{}
-	}})
-	s.endGrace = time.Millisecond
-	c := dial(t, s)
-	c.send(`{"tool":"x"}`)
-	<-began
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := s.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "1 connections") {
-		t.Errorf("got %v", err)
-	}
-	c.ended()
-	close(let)
-	s.running.Wait()
-}
-
-// TestShutdownWithSlowReader: one that does not read its answer does not keep
-// the server either.
-func TestShutdownWithSlowReader(t *testing.T) {
-	full := make(chan struct{})
-	s := start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, s wire.Streams) *wire.Result {
+		if c.Tool == "stuck" {
+			close(began)
+			<-let
+			return &wire.Result{}
+		}
 		p := make([]byte, 48000)
 		for n := 0; ; n++ {
 			if n == 1 {
@@ -146,15 +130,18 @@ func TestShutdownWithSlowReader(t *testing.T) {
 			}
 		}
 	}})
-	s.endGrace = time.Millisecond
-	c := dial(t, s)
-	c.send(`{"tool":"yes","stream":true}`)
+	stuck, slow := dial(t, s), dial(t, s)
+	stuck.send(`{"tool":"stuck"}`)
+	slow.send(`{"tool":"yes","stream":true}`)
+	<-began
 	<-full
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Shutdown(ctx); err == nil {
-		t.Error("a call that could not end was passed over")
+	if err := s.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "2 connections") {
+		t.Errorf("got %v", err)
 	}
+	stuck.ended()
+	close(let)
 	s.running.Wait()
 }
 
