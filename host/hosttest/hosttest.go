@@ -300,8 +300,11 @@ func Guest(t testing.TB, pkg string) string {
 	guests.Lock()
 	build, ok := guests.path[pkg]
 	if !ok {
-		out := filepath.Join(dir, strings.ReplaceAll(pkg, "/", "_")+".wasm")
+		out := filepath.Join(dir, guestFile(pkg))
 		build = sync.OnceValues(func() (string, error) {
+			if built := os.Getenv(guestsVar); built != "" {
+				return filepath.Join(built, guestFile(pkg)), nil
+			}
 			cmd := exec.Command("go", "build", "-trimpath", "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./"+pkg)
 			cmd.Dir = ModuleRoot()
 			cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
@@ -319,6 +322,12 @@ func Guest(t testing.TB, pkg string) string {
 	}
 	return path
 }
+
+// guestFile is the name of the module of the package at pkg.
+func guestFile(pkg string) string { return strings.ReplaceAll(pkg, "/", "_") + ".wasm" }
+
+// guestsVar names a folder of guests that a parent process has built.
+const guestsVar = "TOOLD_TEST_GUESTS"
 
 // ModuleRoot is the folder of this module's go.mod.
 var ModuleRoot = sync.OnceValue(func() string {

@@ -154,3 +154,11 @@ func TestThroughDaemon(t *testing.T) {
 		}
 	})
 }
+
+// What a hostile repository or a race does not get through holds for a daemon
+// without any privilege, whose namespaces are those of a user namespace.
+func TestUnprivileged(t *testing.T) {
+	needGit(t)
+	hosttest.Unprivileged(t, "^(TestThroughDaemon|TestConfigChangedUnderCalls|TestHostile|TestPushOnlyWhatIsNamed|TestPinned|TestState)$",
+		[]string{"tools.d/git", "plugins/git"}, []string{"plugins/git"})
+}
