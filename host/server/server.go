@@ -94,9 +94,9 @@ const (
 
 // Server answers calls. Make one with Listen.
 type Server struct {
-	config   Config
-	log      *slog.Logger
-	socket   *socket
+	config Config
+	log    *slog.Logger
+	socket *socket
 	// turnedAway holds a token for each connection over the limit.
 	turnedAway chan struct{}
 	// running counts connections, those that are turned away included. It only
