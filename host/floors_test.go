@@ -63,6 +63,7 @@ var floors = []floor{
 
 	{"host/audit", 1, []string{"host/strictjson"}, "it keeps and checks records, and can be read without a daemon: the standard library and the JSON reader only"},
 	{"host/config", 1, nil, "programs that only dial read it too: it links nothing of the host but the JSON reader"},
+	{"host/egress", 1, []string{"golang.org/x/net/dns/dnsmessage", "golang.org/x/sys/unix"}, "it connects what processes want connected, by rules of its own: a supervisor links it, and it knows neither tools nor processes"},
 	{"host/adminapi", 2, []string{"host/wire"}, "the daemon and its clients speak it: the standard library and the protocol only"},
 	{"host/repoconfig", 3, nil, "it reads what git would, for the pipeline; git is a tool like any other to the rest"},
 	{"host/discovery", 3, nil, "it keeps what modules list, and asks none itself"},

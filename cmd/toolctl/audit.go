@@ -370,6 +370,16 @@ func (s *state) showAudit(e *audit.CallEntry) error {
 				row("executed", fmt.Sprintf("%s %d times", p.Path, p.Times))
 			}
 		}
+		for _, c := range x.Connections {
+			switch {
+			case c.Refused != "":
+				row("refused to connect", c.Host+": "+c.Refused)
+			case c.Failed != "":
+				row("failed to connect", c.Host+": "+c.Failed)
+			default:
+				row("connected", fmt.Sprintf("%s %d times, %d bytes sent, %d received", c.Host, c.Times, c.Sent, c.Received))
+			}
+		}
 	} else {
 		row("outcome", "there is no end of it: it runs, or the daemon was killed meanwhile, and how far it came is unknown")
 	}

@@ -269,6 +269,11 @@ func (s *state) showSession(i *client.SessionInfo) error {
 				note = fmt.Sprintf("refused to execute %s: %s", oneLine(p.Path), p.Refused)
 			}
 		}
+		for _, c := range r.Connections {
+			if c.Refused != "" {
+				note = fmt.Sprintf("refused to connect to %s: %s", oneLine(c.Host), oneLine(c.Refused))
+			}
+		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Execution, r.Kind, oneLine(r.Tool), outcomeText(r.Status, r.Code, r.ExitCode), short(time.Duration(r.DurationMS)*time.Millisecond), note)
 	}
 	return w.Flush()

@@ -264,6 +264,19 @@ type End struct {
 	Truncated  bool  `json:"truncated,omitempty"`
 	// Programs are those that a binary executed, or was refused.
 	Programs []Program `json:"programs,omitempty"`
+	// Connections are those that a binary made, or was refused.
+	Connections []Connection `json:"connections,omitempty"`
+}
+
+// Connection is a host that was connected to so many times, or refused, and the
+// bytes that went there and came from there.
+type Connection struct {
+	Host     string `json:"host"`
+	Refused  string `json:"refused,omitempty"`
+	Failed   string `json:"failed,omitempty"`
+	Sent     int64  `json:"sent,omitempty"`
+	Received int64  `json:"received,omitempty"`
+	Times    int    `json:"times"`
 }
 
 // Program is a program that was executed so many times, or refused.
@@ -332,7 +345,7 @@ func (r *Record) fit(b *bytes.Buffer) error {
 		drop("args", func() { small.Args, small.Env, small.Identity.Claims = nil, nil, nil })
 	}
 	if e := r.End; e != nil {
-		steps = append(steps, func() { small := *e; small.Programs, small.Message = nil, ""; r.End = &small })
+		steps = append(steps, func() { small := *e; small.Programs, small.Connections, small.Message = nil, nil, ""; r.End = &small })
 	}
 	for _, step := range steps {
 		step()

@@ -98,6 +98,15 @@ type EndedCall struct {
 		Refused string `json:"refused"`
 		Times   int    `json:"times"`
 	} `json:"programs"`
+	// Connections are those that a binary made or was refused.
+	Connections []struct {
+		Host     string `json:"host"`
+		Refused  string `json:"refused"`
+		Failed   string `json:"failed"`
+		Sent     int64  `json:"sent"`
+		Received int64  `json:"received"`
+		Times    int    `json:"times"`
+	} `json:"connections"`
 }
 
 // JobInfo is one job. Stdout and Stderr are the end of its outputs, if requested.

@@ -246,12 +246,11 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 	confine := e.confine(p, home, caps.Exec)
 	confine.Interpreters = p.Tool.Interpreters[r.Path]
 	stdout, stderr := capture{max: maxGuestExecOutput}, capture{max: maxGuestExecOutput}
-	exit, err := e.Runner.Run(ctx, process.Command{
+	exit, err := e.run(ctx, p, process.Command{
 		Path: r.Path, Args: r.Args, Dir: dir, Roots: p.Roots, Env: environ(env),
 		Stdin: io.NopCloser(bytes.NewReader(stdin)), Stdout: &stdout, Stderr: &stderr,
 		Confine: confine,
 	})
-	e.executed(p, exit)
 	if err != nil {
 		return fail(tools.Explain(err))
 	}

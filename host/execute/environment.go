@@ -22,6 +22,9 @@ func (e *Executor) environment(p *call.Pinned, home, trace string) map[string]st
 		"HOME":   home,
 		"TMPDIR": filepath.Join(home, "tmp"),
 	}
+	if s := e.Runner.Confinement(); s.Filter && !s.Namespaces { // otherwise resolv.conf says so
+		env["RES_OPTIONS"] = resolverOptions
+	}
 	if trace != "" {
 		env["TRACEPARENT"] = trace
 	}

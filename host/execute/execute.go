@@ -124,7 +124,7 @@ func (r *running) binary(ctx context.Context) error {
 	if private != "" {
 		confine.Write = append(confine.Write, private)
 	}
-	exit, err := r.Runner.Run(ctx, process.Command{
+	exit, err := r.run(ctx, &r.Pinned, process.Command{
 		Path:    r.Tool.Binary,
 		Args:    r.Args,
 		Dir:     r.Cwd,
@@ -137,7 +137,6 @@ func (r *running) binary(ctx context.Context) error {
 		Confine: confine,
 	})
 	err = tools.Explain(err)
-	r.executed(&r.Pinned, exit)
 	r.Killed = exit.Signal != 0
 	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)
 	r.res.ExitCode, r.res.Ran = exitCode(exit), err == nil

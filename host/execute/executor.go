@@ -6,6 +6,7 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
 )
@@ -28,6 +29,7 @@ type Executor struct {
 	Config
 	vars  vars
 	fetch fetcher
+	gate  egress.Gate
 }
 
 // New makes an Executor.

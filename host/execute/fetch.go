@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/guest"
 )
 
@@ -73,69 +74,12 @@ var errRefused = errors.New("not granted")
 // hostMatch reports whether one of the hosts in grant covers u, and whether it
 // names it without a wildcard.
 func (g *fetchGrant) hostMatch(u *url.URL) (ok, named bool) {
-	name := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
-	for _, h := range g.Hosts {
-		want, wantPort := strings.ToLower(h), ""
-		if hn, p, err := net.SplitHostPort(want); err == nil {
-			want, wantPort = hn, p
-		}
-		want = strings.Trim(want, "[]")
-		if wantPort != "" && wantPort != port {
-			continue
-		}
-		if want == name {
-			return true, true
-		}
-		sub, found := strings.CutPrefix(want, "*.")
-		if want == "*" || found && strings.HasSuffix(name, "."+sub) {
-			ok = true
-		}
-	}
-	return ok, false
-}
-
-// public reports whether ip is an address of the internet at large. An IPv4
-// address that is written as an IPv6 one is none.
-func public(ip netip.Addr) bool {
-	return ip.IsValid() && !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(ip.WithZone("")) })
-}
-
-// notPublic are the ranges in which no public server stands: those of the IANA
-// special-purpose registries, multicast, and all of IPv6 outside of 2000::/3,
-// the only part that is given to networks. So nothing is left that carries an
-// IPv4 address which would not be looked at (mapped, compatible, NAT64, 6to4,
-// Teredo). The policy of curl has the same list, and a test compares them.
-var notPublic = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("10.0.0.0/8"),
-	netip.MustParsePrefix("100.64.0.0/10"),
-	netip.MustParsePrefix("127.0.0.0/8"),
-	netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("172.16.0.0/12"),
-	netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("192.0.2.0/24"),
-	netip.MustParsePrefix("192.31.196.0/24"),
-	netip.MustParsePrefix("192.52.193.0/24"),
-	netip.MustParsePrefix("192.88.99.0/24"),
-	netip.MustParsePrefix("192.168.0.0/16"),
-	netip.MustParsePrefix("192.175.48.0/24"),
-	netip.MustParsePrefix("198.18.0.0/15"),
-	netip.MustParsePrefix("198.51.100.0/24"),
-	netip.MustParsePrefix("203.0.113.0/24"),
-	netip.MustParsePrefix("224.0.0.0/3"),
-	netip.MustParsePrefix("::/3"),
-	netip.MustParsePrefix("2001::/23"),
-	netip.MustParsePrefix("2001:db8::/32"),
-	netip.MustParsePrefix("2002::/16"),
-	netip.MustParsePrefix("2620:4f:8000::/48"),
-	netip.MustParsePrefix("3ffe::/16"),
-	netip.MustParsePrefix("3fff::/20"),
-	netip.MustParsePrefix("4000::/2"),
-	netip.MustParsePrefix("8000::/1"),
+	rule, named := egress.Match(g.Hosts, u.Hostname(), port)
+	return rule != "", named
 }
 
 // do makes one request. Every failure is an error value that names what was
@@ -203,7 +147,7 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, t
 				if err != nil {
 					return err
 				}
-				if !named && !public(ap.Addr()) {
+				if !named && !egress.Public(ap.Addr()) {
 					return fmt.Errorf("%s leads to %s, which is not a public address: %w; name the host itself in capabilities.http.hosts", host, ap.Addr(), errRefused)
 				}
 				return nil

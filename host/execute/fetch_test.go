@@ -18,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/guest"
 )
 
@@ -54,7 +55,7 @@ func TestPublic(t *testing.T) {
 		"::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:1.1.1.1", "::7f00:1", "::101:101", "64:ff9b::7f00:1", "64:ff9b:1::1", "2002:7f00:1::", "2001::1", "2001:20::1",
 		"2001:db8::1", "100::1", "100:0:0:1::1", "2620:4f:8000::1", "3ffe::1", "3fff::1", "3fff:fff:ffff::1", "5f00::1", "fec0::1", "fe80::1%eth0", "4000::1",
 	} {
-		if public(netip.MustParseAddr(s)) {
+		if egress.Public(netip.MustParseAddr(s)) {
 			t.Errorf("%s counts as public", s)
 		}
 	}
@@ -62,11 +63,11 @@ func TestPublic(t *testing.T) {
 		"1.1.1.1", "2606:4700:4700::1111", "172.15.255.255", "172.32.0.0", "192.31.195.1", "192.88.98.1", "198.17.255.255", "223.255.255.255",
 		"2001:200::1", "2003::1", "3fff:1000::1", "2620:4f:8001::1", "2a00:1450::1",
 	} {
-		if !public(netip.MustParseAddr(s)) {
+		if !egress.Public(netip.MustParseAddr(s)) {
 			t.Errorf("%s does not count as public", s)
 		}
 	}
-	if public(netip.Addr{}) {
+	if egress.Public(netip.Addr{}) {
 		t.Error("no address counts as public")
 	}
 }
@@ -93,8 +94,8 @@ func TestCurlHasTheSameRanges(t *testing.T) {
 		})
 		return false
 	})
-	if !slices.Equal(curl, notPublic) || len(curl) == 0 {
-		t.Errorf("the policy of curl has %v, and the host %v", curl, notPublic)
+	if !slices.Equal(curl, egress.NotPublic()) || len(curl) == 0 {
+		t.Errorf("the policy of curl has %v, and the host %v", curl, egress.NotPublic())
 	}
 }
 

@@ -43,23 +43,24 @@ func Level(code fault.Code) slog.Level {
 
 // Metrics are the metrics of one daemon. It is safe for concurrent use.
 type Metrics struct {
-	registry   *prometheus.Registry
-	executions *prometheus.CounterVec
-	durations  *prometheus.HistogramVec
-	decisions  *prometheus.CounterVec
-	changes    *prometheus.CounterVec
-	inFlight   *prometheus.GaugeVec
-	shadow     *prometheus.CounterVec
-	retries    *prometheus.CounterVec
-	breakers   *prometheus.CounterVec
-	surfaces   *prometheus.CounterVec
-	hits       *prometheus.CounterVec
-	keyed      *prometheus.CounterVec
-	stored     *prometheus.HistogramVec
-	storeFails *prometheus.CounterVec
-	fuel       *prometheus.HistogramVec
-	memory     *prometheus.HistogramVec
-	pages      *prometheus.CounterVec
+	registry             *prometheus.Registry
+	executions           *prometheus.CounterVec
+	durations            *prometheus.HistogramVec
+	decisions            *prometheus.CounterVec
+	changes              *prometheus.CounterVec
+	inFlight             *prometheus.GaugeVec
+	shadow               *prometheus.CounterVec
+	retries              *prometheus.CounterVec
+	breakers             *prometheus.CounterVec
+	surfaces             *prometheus.CounterVec
+	connections, network *prometheus.CounterVec
+	hits                 *prometheus.CounterVec
+	keyed                *prometheus.CounterVec
+	stored               *prometheus.HistogramVec
+	storeFails           *prometheus.CounterVec
+	fuel                 *prometheus.HistogramVec
+	memory               *prometheus.HistogramVec
+	pages                *prometheus.CounterVec
 }
 
 // New returns the metrics of one daemon, in their own registry.
@@ -135,7 +136,15 @@ func New() *Metrics {
 		Name: "toold_surface_events_total",
 		Help: "What happened to the tools that modules bring for identities, by tool: hit, miss, refresh, stale, failed, refused, invalidated, asked, superseded, evicted.",
 	}, []string{"tool", "event"})
-	m.registry.MustRegister(m.surfaces, m.executions, m.durations, m.decisions, m.changes, m.inFlight,
+	m.connections = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "toold_connections_total",
+		Help: "Connections of binaries, by tool and verdict: made, refused, failed. The first 64 made and refused of a run are counted; hosts are in journals.",
+	}, []string{"tool", "verdict"})
+	m.network = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "toold_connection_bytes_total",
+		Help: "Bytes of connections of binaries, by tool and direction: sent, received.",
+	}, []string{"tool", "direction"})
+	m.registry.MustRegister(m.surfaces, m.connections, m.network, m.executions, m.durations, m.decisions, m.changes, m.inFlight,
 		m.shadow, m.retries, m.breakers, m.hits, m.keyed, m.stored, m.storeFails, m.fuel, m.memory, m.pages,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -145,6 +154,14 @@ func New() *Metrics {
 func (m *Metrics) Executed(tool, status string, d time.Duration) {
 	m.executions.WithLabelValues(tool, status).Inc()
 	m.durations.WithLabelValues(tool).Observe(d.Seconds())
+}
+
+// Connected counts one connection of a binary, whose verdict is made, refused or
+// failed, and its bytes.
+func (m *Metrics) Connected(tool, verdict string, sent, received int64) {
+	m.connections.WithLabelValues(tool, verdict).Inc()
+	m.network.WithLabelValues(tool, "sent").Add(float64(sent))
+	m.network.WithLabelValues(tool, "received").Add(float64(received))
 }
 
 // Decision counts one decision of a policy.

@@ -83,6 +83,9 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 	for _, x := range programs {
 		end.Programs = append(end.Programs, audit.Program{Path: x.Path, Refused: x.Refused, Times: x.Times})
 	}
+	for _, c := range acc.execution.Connections() {
+		end.Connections = append(end.Connections, audit.Connection{Host: c.Host, Refused: c.Refused, Failed: c.Failed, Sent: c.Sent, Received: c.Received, Times: c.Times})
+	}
 	s := p.draft(q, acc.pinned, acc.decided, acc.caller)
 	message := ""
 	if e := res.Err; e != nil {
@@ -93,6 +96,12 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 		end.Message, _ = s.text(message, maxAuditMessage)
 		for i := range end.Programs {
 			end.Programs[i].Path, _ = s.text(end.Programs[i].Path, maxAuditArg)
+		}
+		for i := range end.Connections {
+			c := &end.Connections[i]
+			c.Host, _ = s.text(c.Host, maxAuditArg)
+			c.Refused, _ = s.text(c.Refused, maxAuditArg)
+			c.Failed, _ = s.text(c.Failed, maxAuditArg)
 		}
 		r.At, r.Type, r.End = s.at, audit.TypeEnd, end
 		return r

@@ -190,7 +190,7 @@ func probe(args []string) error {
 		_, _, err = c.(*net.UnixConn).WriteMsgUnix([]byte("x"), unix.UnixRights(1), nil)
 		return err
 	}
-	return fmt.Errorf("no probe %q", args)
+	return networkProbe(args)
 }
 
 // probing is a command that does the probe args in dir.

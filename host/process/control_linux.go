@@ -10,8 +10,8 @@ import (
 // Between the daemon and a supervisor, which are the same program, are two
 // sockets that carry frames: four bytes of length, little endian, then JSON. On
 // one are runs and reports. Behind the frame of a run come its lists, as they
-// are; its first byte carries four descriptors: 0, 1, 2 of the child and its
-// working folder. On the other is what becomes of a run under way, so that each
+// are; its first byte carries descriptors: 0, 1, 2 of the child, its working
+// folder, and perhaps its network. On the other is what becomes of a run under way, so that each
 // socket has one reader that waits for nothing else.
 
 // maxFrame is beyond any frame, and any lists: arguments, environment and paths.
@@ -39,6 +39,8 @@ type spec struct {
 	// for a shell, unless AnyLine.
 	Filter  bool `json:"filter,omitempty"`
 	AnyLine bool `json:"any_line,omitempty"`
+	// Network says that a fifth descriptor comes with it: of egress.Gate.Start.
+	Network bool `json:"network,omitempty"`
 	// ABI is the version of Landlock that is used.
 	ABI int `json:"abi,omitempty"`
 	// Dir is the working folder; the descriptor says which one it is.

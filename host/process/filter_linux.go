@@ -44,6 +44,9 @@ type test struct {
 	op   op
 	with uint32
 	then verdict
+	// but are further tests where this one holds; then is for when none of them
+	// does.
+	but []test
 }
 
 type op int
@@ -51,7 +54,8 @@ type op int
 const (
 	equal op = iota
 	unequal
-	anyBit // of with is set
+	anyBit   // of with is set
+	sockType // is with, but for the flags that a socket's type has
 )
 
 func always(v verdict, nrs ...uint32) (rules []rule) {
@@ -65,7 +69,7 @@ func always(v verdict, nrs ...uint32) (rules []rule) {
 // the supervisor about every other.
 func self(nrs ...uint32) (rules []rule) {
 	for _, nr := range nrs {
-		rules = append(rules, rule{nr: nr, tests: []test{{0, equal, 0, allow}}, otherwise: notify})
+		rules = append(rules, rule{nr: nr, tests: []test{{arg: 0, op: equal, with: 0, then: allow}}, otherwise: notify})
 	}
 	return rules
 }
@@ -119,8 +123,8 @@ func (g guards) rules() []rule {
 		[]rule{
 			// 0 is the caller only where a process is meant: as a user it is
 			// all that the user runs.
-			{nr: unix.SYS_SETPRIORITY, tests: []test{{0, unequal, unix.PRIO_PROCESS, refuse}, {1, equal, 0, allow}}, otherwise: notify},
-			{nr: unix.SYS_IOPRIO_SET, tests: []test{{0, unequal, ioprioWhoProcess, refuse}, {1, equal, 0, allow}}, otherwise: notify},
+			{nr: unix.SYS_SETPRIORITY, tests: []test{{arg: 0, op: unequal, with: unix.PRIO_PROCESS, then: refuse}, {arg: 1, op: equal, with: 0, then: allow}}, otherwise: notify},
+			{nr: unix.SYS_IOPRIO_SET, tests: []test{{arg: 0, op: unequal, with: ioprioWhoProcess, then: refuse}, {arg: 1, op: equal, with: 0, then: allow}}, otherwise: notify},
 		},
 		always(refuse,
 			unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE,
@@ -135,12 +139,12 @@ func (g guards) rules() []rule {
 		always(refuse,
 			unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
 			unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK, unix.SYS_OPEN_BY_HANDLE_AT),
-		[]rule{{nr: unix.SYS_PERSONALITY, tests: []test{{0, equal, 0, allow}, {0, equal, 0xffffffff, allow}}, otherwise: refuse}},
+		[]rule{{nr: unix.SYS_PERSONALITY, tests: []test{{arg: 0, op: equal, with: 0, then: allow}, {arg: 0, op: equal, with: 0xffffffff, then: allow}}, otherwise: refuse}},
 
 		// Namespaces and mounts.
 		[]rule{
-			{nr: unix.SYS_CLONE, tests: []test{{0, anyBit, newNamespaces, refuse}}, otherwise: allow},
-			{nr: unix.SYS_UNSHARE, tests: []test{{0, anyBit, newNamespaces | unix.CLONE_NEWTIME, refuse}}, otherwise: allow},
+			{nr: unix.SYS_CLONE, tests: []test{{arg: 0, op: anyBit, with: newNamespaces, then: refuse}}, otherwise: allow},
+			{nr: unix.SYS_UNSHARE, tests: []test{{arg: 0, op: anyBit, with: newNamespaces | unix.CLONE_NEWTIME, then: refuse}}, otherwise: allow},
 		},
 		always(refuse,
 			unix.SYS_SETNS, unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT,
@@ -156,18 +160,19 @@ func (g guards) rules() []rule {
 			unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME),
 		[]rule{{nr: unix.SYS_IOCTL, otherwise: allow, tests: []test{
 			// Typing into somebody's terminal.
-			{1, equal, unix.TIOCSTI, refuse}, {1, equal, unix.TIOCLINUX, refuse},
+			{arg: 1, op: equal, with: unix.TIOCSTI, then: refuse}, {arg: 1, op: equal, with: unix.TIOCLINUX, then: refuse},
 			// Signals to whom a file is said to belong.
-			{1, equal, fioSetOwn, refuse}, {1, equal, siocSetGroup, refuse},
+			{arg: 1, op: equal, with: fioSetOwn, then: refuse}, {arg: 1, op: equal, with: siocSetGroup, then: refuse},
 			// Flags of files that can be read are their owner's to change.
-			{1, equal, fsIocSetFlags32, refuse}, {1, equal, fsIocSetFlags64, refuse}, {1, equal, fsIocSetXattr, refuse}, {1, equal, fsIocEnableVerity, refuse},
+			{arg: 1, op: equal, with: fsIocSetFlags32, then: refuse}, {arg: 1, op: equal, with: fsIocSetFlags64, then: refuse}, {arg: 1, op: equal, with: fsIocSetXattr, then: refuse}, {arg: 1, op: equal, with: fsIocEnableVerity, then: refuse},
 		}}},
 
 		always(notify, unix.SYS_EXECVE, unix.SYS_EXECVEAT),
+		network(),
 		always(refuse, filterArch.refused...),
 	)
 	if g.mappings {
-		list = append(list, rule{nr: unix.SYS_MMAP, tests: []test{{3, anyBit, unix.MAP_ANONYMOUS, allow}, {2, anyBit, unix.PROT_EXEC, notify}}, otherwise: allow})
+		list = append(list, rule{nr: unix.SYS_MMAP, tests: []test{{arg: 3, op: anyBit, with: unix.MAP_ANONYMOUS, then: allow}, {arg: 2, op: anyBit, with: unix.PROT_EXEC, then: notify}}, otherwise: allow})
 	}
 	if g.attributes {
 		list = slices.Concat(list, always(notify, slices.Collect(maps.Keys(filterArch.attributes))...), always(notify,
@@ -178,7 +183,7 @@ func (g guards) rules() []rule {
 	if g.signals {
 		list = slices.Concat(list, always(notify, unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO), []rule{
 			// A file's owner is sent whatever signal F_SETSIG names.
-			{nr: unix.SYS_FCNTL, tests: []test{{1, equal, unix.F_SETOWN, refuse}, {1, equal, unix.F_SETOWN_EX, refuse}}, otherwise: allow},
+			{nr: unix.SYS_FCNTL, tests: []test{{arg: 1, op: equal, with: unix.F_SETOWN, then: refuse}, {arg: 1, op: equal, with: unix.F_SETOWN_EX, then: refuse}}, otherwise: allow},
 		})
 	}
 	return list
@@ -293,7 +298,7 @@ func (a *assembler) leaf(r rule) int {
 	} else {
 		t, rest := r.tests[0], rule{tests: r.tests[1:], otherwise: r.otherwise}
 		no := a.leaf(rest)
-		yes := a.leaf(rule{otherwise: t.then})
+		yes := a.leaf(rule{tests: t.but, otherwise: t.then})
 		switch t.op {
 		case equal:
 			a.branch(unix.BPF_JEQ, t.with, yes, no)
@@ -301,6 +306,9 @@ func (a *assembler) leaf(r rule) int {
 			a.branch(unix.BPF_JEQ, t.with, no, yes)
 		case anyBit:
 			a.branch(unix.BPF_JSET, t.with, yes, no)
+		case sockType:
+			a.branch(unix.BPF_JEQ, t.with, yes, no)
+			a.add(unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0xf})
 		}
 		at = a.load(atArgs + 8*uint32(t.arg))
 	}

@@ -35,6 +35,8 @@ var callNames = map[string]uint32{
 	"fchmod": unix.SYS_FCHMOD, "fchmodat": unix.SYS_FCHMODAT, "fchmodat2": unix.SYS_FCHMODAT2, "fchown": unix.SYS_FCHOWN, "fchownat": unix.SYS_FCHOWNAT,
 	"utimensat": unix.SYS_UTIMENSAT, "setxattr": unix.SYS_SETXATTR, "lsetxattr": unix.SYS_LSETXATTR, "fsetxattr": unix.SYS_FSETXATTR,
 	"removexattr": unix.SYS_REMOVEXATTR, "lremovexattr": unix.SYS_LREMOVEXATTR, "fremovexattr": unix.SYS_FREMOVEXATTR,
+	"socket": unix.SYS_SOCKET, "socketpair": unix.SYS_SOCKETPAIR, "connect": unix.SYS_CONNECT, "listen": unix.SYS_LISTEN, "sendto": unix.SYS_SENDTO,
+	"sendmsg": unix.SYS_SENDMSG, "sendmmsg": unix.SYS_SENDMMSG, "setsockopt": unix.SYS_SETSOCKOPT,
 	"setxattrat": unix.SYS_SETXATTRAT, "removexattrat": unix.SYS_REMOVEXATTRAT, "file_setattr": unix.SYS_FILE_SETATTR,
 }
 
@@ -125,6 +127,25 @@ func TestProgram(t *testing.T) {
 			{filterArch.audit, unix.SYS_SETPRIORITY, []uint64{unix.PRIO_PROCESS, 7}, notify},
 			{filterArch.audit, unix.SYS_PERSONALITY, []uint64{0xffffffff}, allow},
 			{filterArch.audit, unix.SYS_PERSONALITY, []uint64{0x400000}, refuse},
+			{filterArch.audit, unix.SYS_SOCKET, []uint64{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC, 0}, allow},
+			{filterArch.audit, unix.SYS_SOCKET, []uint64{unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_TCP}, allow},
+			{filterArch.audit, unix.SYS_SOCKET, []uint64{1<<32 | unix.AF_INET, 1<<32 | unix.SOCK_DGRAM, 1 << 32}, refuse},
+			{filterArch.audit, unix.SYS_SOCKET, []uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, refuse},
+			{filterArch.audit, unix.SYS_SOCKET, []uint64{unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP}, refuse},
+			{filterArch.audit, unix.SYS_SOCKET, []uint64{unix.AF_UNIX, unix.SOCK_STREAM | unix.SOCK_CLOEXEC, 0}, allow},
+			{filterArch.audit, unix.SYS_SOCKET, []uint64{unix.AF_UNIX, unix.SOCK_DGRAM | unix.SOCK_NONBLOCK, 0}, refuse},
+			{filterArch.audit, unix.SYS_SOCKET, []uint64{unix.AF_NETLINK, unix.SOCK_RAW, 0}, noFamily},
+			{filterArch.audit, unix.SYS_SOCKETPAIR, []uint64{unix.AF_UNIX, unix.SOCK_DGRAM, 0}, refuse},
+			{filterArch.audit, unix.SYS_SOCKETPAIR, []uint64{unix.AF_TIPC, unix.SOCK_STREAM, 0}, noFamily},
+			{filterArch.audit, unix.SYS_CONNECT, nil, notify},
+			{filterArch.audit, unix.SYS_SENDTO, []uint64{3, 0, 0, unix.MSG_NOSIGNAL}, allow},
+			{filterArch.audit, unix.SYS_SENDTO, []uint64{3, 0, 0, unix.MSG_FASTOPEN | unix.MSG_NOSIGNAL}, refuse},
+			{filterArch.audit, unix.SYS_SENDMSG, []uint64{3, 0, unix.MSG_FASTOPEN}, refuse},
+			{filterArch.audit, unix.SYS_SENDMMSG, []uint64{3, 0, 0, unix.MSG_FASTOPEN}, refuse},
+			{filterArch.audit, unix.SYS_SETSOCKOPT, []uint64{3, unix.SOL_TCP, unix.TCP_NODELAY}, allow},
+			{filterArch.audit, unix.SYS_SETSOCKOPT, []uint64{3, unix.SOL_TCP, unix.TCP_FASTOPEN_CONNECT}, refuse},
+			{filterArch.audit, unix.SYS_SETSOCKOPT, []uint64{3, unix.SOL_TCP, unix.TCP_REPAIR}, refuse},
+			{filterArch.audit, unix.SYS_SETSOCKOPT, []uint64{3, unix.SOL_SOCKET, unix.TCP_FASTOPEN_CONNECT}, allow},
 		} {
 			if got := ask(tt.arch, tt.nr, tt.args...); got != tt.want {
 				t.Errorf("%+v, call %d of %#x with %#x: %#x, want %#x", g, tt.nr, tt.arch, tt.args, got, tt.want)
@@ -147,7 +168,7 @@ func TestProgram(t *testing.T) {
 func TestLongProgram(t *testing.T) {
 	var rules []rule
 	for nr := uint32(1); nr < newest; nr += 2 {
-		rules = append(rules, rule{nr: nr, tests: []test{{1, equal, nr, refuse}, {2, anyBit, nr, notify}}, otherwise: absent})
+		rules = append(rules, rule{nr: nr, tests: []test{{arg: 1, op: equal, with: nr, then: refuse}, {arg: 2, op: anyBit, with: nr, then: notify}}, otherwise: absent})
 	}
 	code := program(rules)
 	if len(code) < 3*255 {
@@ -206,6 +227,8 @@ func run(t *testing.T, code []unix.SockFilter, arch, nr uint32, args []uint64) v
 			jump(accumulator&c.K != 0)
 		case unix.BPF_JMP | unix.BPF_JA:
 			pc += int(c.K)
+		case unix.BPF_ALU | unix.BPF_AND | unix.BPF_K:
+			accumulator &= c.K
 		case unix.BPF_RET | unix.BPF_K:
 			return verdict(c.K)
 		default:

@@ -13,10 +13,11 @@ import (
 
 // What the Landlock ABI versions brought that is used here.
 const (
-	abiRefer = 2 // before it every rename between folders is refused
-	abiIoctl = 5
-	abiScope = 6 // signals and abstract sockets
-	abiLog   = 7
+	abiRefer   = 2 // before it every rename between folders is refused
+	abiNetwork = 4
+	abiIoctl   = 5
+	abiScope   = 6 // signals and abstract sockets
+	abiLog     = 7
 )
 
 const (

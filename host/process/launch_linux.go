@@ -125,7 +125,7 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 	}
 	if sp.Confine {
 		s.rulesets.abi = sp.ABI
-		ruleset, step, err := s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide), string(sp.Interpreters)})
+		ruleset, step, err := s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide), string(sp.Interpreters), l.monitor != nil})
 		if err == nil && l.guards == nil {
 			step, err = renounce(sp.User != nil)
 		}
@@ -141,6 +141,8 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 				g.lines = append([]string{}, split(sp.Lines)...)
 			}
 			l.monitor.grants.Store(&g)
+			l.monitor.user = sp.User
+			l.monitor.wire, fds[4] = fds[4], -1
 		}
 		// Asked, not only concluded: killTree relies on it with a kill(-1).
 		// In a process namespace there is nobody else to reach.

@@ -59,6 +59,8 @@ type view struct {
 	covers map[string]cover
 	// attached is the mount at each path that was bound.
 	attached map[string]uint64
+	// resolver is the mount of the run's own resolv.conf.
+	resolver uint64
 	// looking has prepare change nothing, and fail with errChange where it
 	// would.
 	looking bool
@@ -100,7 +102,53 @@ func newView() (*view, error) {
 		c.always = true
 		v.covers[dir] = c
 	}
-	return v, nil
+	return v, v.resolve()
+}
+
+// resolvConf has programs ask for names over TCP, whatever they would ask
+// otherwise: connections are answered by package egress, and there are no
+// datagrams. The address is nobody's.
+const (
+	resolvPath = "/etc/resolv.conf"
+	resolvConf = "nameserver 198.18.0.0\noptions use-vc\n"
+)
+
+// resolve puts resolvConf where programs look for it. On the host that file may be
+// replaced at any time, which takes the mount away.
+func (v *view) resolve() error {
+	if at, err := seenAt(unix.AT_FDCWD, resolvPath, 0); err != nil || at.kind != unix.S_IFREG || at.mount == v.resolver {
+		return nil // without such a file it is asked for on this host, which is answered as well
+	}
+	if v.looking {
+		return errChange
+	}
+	for _, dir := range []string{"/dev/shm", "/tmp", "/var/tmp"} {
+		if c, ok := v.covers[dir]; !ok || !c.empty {
+			continue
+		}
+		file := filepath.Join(dir, "resolv.conf")
+		if err := os.WriteFile(file, []byte(resolvConf), 0o444); err != nil {
+			return fmt.Errorf("write %s: %w", resolvPath, err)
+		}
+		defer os.Remove(file)
+		tree, err := unix.OpenTree(unix.AT_FDCWD, file, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err != nil {
+			return fmt.Errorf("bind %s: %w", resolvPath, err)
+		}
+		defer unix.Close(tree)
+		to, err := openPath(resolvPath, 0)
+		if err != nil {
+			return fmt.Errorf("bind %s: %w", resolvPath, err)
+		}
+		defer unix.Close(to)
+		if err := unix.MoveMount(tree, "", to, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+			return fmt.Errorf("bind %s: %w", resolvPath, err)
+		}
+		at, err := seenAt(unix.AT_FDCWD, resolvPath, 0)
+		v.resolver = at.mount
+		return err
+	}
+	return nil
 }
 
 // empty mounts an empty folder on dir.
@@ -209,6 +257,9 @@ func (v *view) prepare(sp *spec) error {
 			return errChange
 		}
 		v.clear()
+	}
+	if err := v.resolve(); err != nil {
+		return err
 	}
 	type step struct {
 		path string

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -75,6 +76,12 @@ type monitor struct {
 	// this process, which the child shares until then.
 	launched atomic.Bool
 	started  bool // owned by serve
+	// wire leads to who connects the run's sockets; -1: nobody. user is who the
+	// run is; nil: this process's user. Both are set before the child is started.
+	wire int
+	user *UserID
+	// asking are the calls whose answer takes time.
+	asking sync.WaitGroup
 	// log is what was executed and refused. A program is in it before it
 	// is told, and so before it runs.
 	log   programLog
@@ -85,7 +92,7 @@ type monitor struct {
 // newMonitor takes over listener, the descriptor of installFilter on the calling
 // thread, and begins to answer.
 func newMonitor(listener int, w *waste) *monitor {
-	m := &monitor{listener: listener, owner: unix.Gettid(), done: make(chan struct{}), waste: w}
+	m := &monitor{listener: listener, owner: unix.Gettid(), wire: -1, done: make(chan struct{}), waste: w}
 	go m.serve()
 	return m
 }
@@ -97,6 +104,13 @@ func newMonitor(listener int, w *waste) *monitor {
 func (m *monitor) close() {
 	unix.Syscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, uintptr(m.owner), 0)
 	<-m.done
+	if m.wire >= 0 {
+		unix.Shutdown(m.wire, unix.SHUT_RDWR) // nobody is left to connect for
+	}
+	m.asking.Wait()
+	if m.wire >= 0 {
+		unix.Close(m.wire)
+	}
 	unix.Close(m.listener)
 }
 
@@ -114,19 +128,30 @@ func (m *monitor) serve() {
 		a, over := goOn, false
 		if int(n.tid) == m.owner {
 			over = n.nr == unix.SYS_SETPRIORITY
+		} else if n.nr == unix.SYS_CONNECT || n.nr == unix.SYS_LISTEN {
+			// Others are not to wait for a host far away.
+			m.asking.Go(func() {
+				m.answer(&n, m.network(&n))
+				m.waste.leave(wasteOfAnswer)
+			})
+			continue
 		} else {
 			a = m.judge(&n)
 		}
-		r := reply{id: n.id, errno: -int32(a.errno)}
-		if a.goOn {
-			r.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
-		}
-		unix.Syscall(unix.SYS_IOCTL, uintptr(m.listener), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&r)))
+		m.answer(&n, a)
 		if over {
 			return
 		}
 		m.waste.leave(wasteOfAnswer)
 	}
+}
+
+func (m *monitor) answer(n *notification, a answer) {
+	r := reply{id: n.id, errno: -int32(a.errno)}
+	if a.goOn {
+		r.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
+	}
+	unix.Syscall(unix.SYS_IOCTL, uintptr(m.listener), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&r)))
 }
 
 // valid reports whether the call still waits. What was read of its process

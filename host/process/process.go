@@ -152,6 +152,10 @@ type Confine struct {
 	// Sockets are Unix sockets that it may not connect to. Only namespaces
 	// keep it from that.
 	Sockets []string
+	// Network makes the run's connections: it is of egress.Gate.Start. nil: it can
+	// connect to nothing. Without Status.Filter nothing keeps it from connecting by
+	// itself.
+	Network *os.File
 	// ShellLines, unless nil, are the only command lines that a shell among
 	// Exec is given with -c: one of these, or one with words in single quotes
 	// behind it.

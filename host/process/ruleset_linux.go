@@ -30,7 +30,10 @@ const (
 const systemProgram = "/bin/sh"
 
 // confinement is what a ruleset is made for; the lists are as in spec.
-type confinement struct{ path, write, exec, hide, interpreters string }
+type confinement struct {
+	path, write, exec, hide, interpreters string
+	judged                                bool // the run is under a filter
+}
 
 // ruleset is a confinement as Landlock has it. Making one takes longer than to
 // start a thread with it, so it is kept, as long as what it speaks of is the
@@ -85,7 +88,7 @@ func (s *rulesets) get(of confinement) (_ *ruleset, step string, err error) {
 		}
 		r.close()
 	}
-	b, step, err := newBuilder(s.abi, of.hide != "")
+	b, step, err := newBuilder(s.abi, of.hide != "", of.judged)
 	if err == nil {
 		step, err = b.build(s, of)
 	}
@@ -117,8 +120,8 @@ type builder struct {
 }
 
 // newBuilder makes an empty ruleset: nothing is allowed of what version abi
-// knows to refuse.
-func newBuilder(abi int, hiding bool) (*builder, string, error) {
+// knows to refuse. judged says that a filter has the supervisor connect sockets.
+func newBuilder(abi int, hiding, judged bool) (*builder, string, error) {
 	b := &builder{handled: accessHandled, fd: -1, grants: grants{programs: map[fileID]bool{}, loaders: map[fileID]bool{}}}
 	if abi < abiRefer {
 		return b, "", nil
@@ -133,6 +136,10 @@ func newBuilder(abi int, hiding bool) (*builder, string, error) {
 		b.handled &^= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 	}
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: b.handled}
+	if abi >= abiNetwork && judged {
+		// The supervisor connects for it. Binding is for servers.
+		attr.Handled_access_net = unix.LANDLOCK_ACCESS_NET_CONNECT_TCP | unix.LANDLOCK_ACCESS_NET_BIND_TCP
+	}
 	if abi >= abiScope {
 		attr.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
 	}

@@ -531,6 +531,9 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 		r.mu.Unlock()
 	}
 	fds := []int{int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd()), int(dir.Fd())}
+	if sp.Network = sp.Filter && c.Confine.Network != nil; sp.Network {
+		fds = append(fds, int(c.Confine.Network.Fd()))
+	}
 	for try := 0; ; try++ {
 		take := r.take
 		if c.Confine.Off && r.status.Namespaces {

@@ -320,7 +320,7 @@ func report(r *reportFrame) error {
 // job is a run that was ordered.
 type job struct {
 	sp  *spec
-	fds [4]int
+	fds [5]int // the last may be -1
 	// idle is closed when it has been reported.
 	idle chan struct{}
 }
@@ -369,7 +369,9 @@ func (s *service) run(l *launcher, r *job) {
 // close lets go of what came with r.
 func (r *job) close() {
 	for _, fd := range r.fds {
-		unix.Close(fd)
+		if fd >= 0 {
+			unix.Close(fd)
+		}
 	}
 }
 
@@ -410,7 +412,7 @@ type control struct {
 	wasted int
 }
 
-func (c *control) next() (sp *spec, fds [4]int, err error) {
+func (c *control) next() (sp *spec, fds [5]int, err error) {
 	if c.in == nil {
 		c.in = bufio.NewReaderSize(c, 32<<10)
 	}
@@ -418,8 +420,12 @@ func (c *control) next() (sp *spec, fds [4]int, err error) {
 		return nil, fds, err
 	}
 	c.wasted += wasteOfRun + 8*(len(sp.Args)+len(sp.Env))
-	if len(c.fds) != len(fds) {
-		return nil, fds, fmt.Errorf("%d descriptors came with it, not %d", len(c.fds), len(fds))
+	want := 4
+	if fds[4] = -1; sp.Network {
+		want++
+	}
+	if len(c.fds) != want {
+		return nil, fds, fmt.Errorf("%d descriptors came with it, not %d", len(c.fds), want)
 	}
 	copy(fds[:], c.fds)
 	c.fds = c.fds[:0]

@@ -50,7 +50,9 @@ type Outcome struct {
 	Undelivered int // bytes of unread steering text
 	// Programs are the further programs that a binary executed or was refused.
 	Programs []Program
-	HTTP     HTTP
+	// Connections are those that a binary made or was refused.
+	Connections []Connection
+	HTTP        HTTP
 }
 
 // HTTP sums up the requests of guests that were sent, and the replies. The bytes are
@@ -107,6 +109,44 @@ func (x *Execution) AddProgram(path, refused string) {
 	if len(x.programs) < maxPrograms {
 		x.programs = append(x.programs, p)
 	}
+}
+
+// Connection is a host that a binary connected to, or was refused, Times times.
+type Connection struct {
+	Host     string `json:"host"`              // with its port, or unix:PATH
+	Refused  string `json:"refused,omitempty"` // why
+	Failed   string `json:"failed,omitempty"`  // why the host was not reached
+	Sent     int64  `json:"sent,omitempty"`    // bytes, like those received
+	Received int64  `json:"received,omitempty"`
+	Times    int    `json:"times"`
+}
+
+// AddConnection records that x connected to c, or was refused it.
+func (x *Execution) AddConnection(c Connection) {
+	c.Host, c.Times = strings.ToValidUTF8(c.Host[:min(len(c.Host), maxProgramPath)], "\uFFFD"), 1
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range x.connections {
+		if k := &x.connections[i]; k.Host == c.Host && k.Refused == c.Refused && k.Failed == c.Failed {
+			k.Times++
+			k.Sent += c.Sent
+			k.Received += c.Received
+			return
+		}
+	}
+	if len(x.connections) < maxPrograms {
+		x.connections = append(x.connections, c)
+	}
+}
+
+// Connections are those of AddConnection so far. x may be nil.
+func (x *Execution) Connections() []Connection {
+	if x == nil {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.connections)
 }
 
 // Counters sum up the executions of one session. They are JSON in journals.
@@ -200,8 +240,10 @@ type Execution struct {
 	cancels []context.CancelCauseFunc // called by an abort
 	// programs are those of AddProgram.
 	programs []Program
-	http     HTTP
-	line     []byte // the last output line, at most maxLastLine bytes
+	// connections are those of AddConnection.
+	connections []Connection
+	http        HTTP
+	line        []byte // the last output line, at most maxLastLine bytes
 }
 
 // maxLastLine is how much of an execution's last line a snapshot shows, in
@@ -418,7 +460,7 @@ func (x *Execution) End(r *wire.Result) {
 	x.mu.Lock()
 	cancels := x.cancels
 	x.cancels = nil
-	aborted, programs, http := x.aborted, x.programs, x.http
+	aborted, programs, connections, http := x.aborted, x.programs, x.connections, x.http
 	x.mu.Unlock()
 	for _, cancel := range cancels {
 		cancel(nil)
@@ -427,7 +469,7 @@ func (x *Execution) End(r *wire.Result) {
 		ID: x.ID, Tool: x.Tool, Kind: x.Kind, Status: r.Status(), ExitCode: r.ExitCode, Started: x.started,
 		Attempts: int(x.attempts.Load()), Duration: time.Since(x.started),
 		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(), Fuel: x.fuel.Load(), Undelivered: undelivered,
-		Programs: programs, HTTP: http,
+		Programs: programs, Connections: connections, HTTP: http,
 	}
 	if r.Err != nil {
 		o.Code = r.Err.Code
@@ -440,7 +482,7 @@ func (x *Execution) End(r *wire.Result) {
 	rec := &record{
 		Type: recEnd, Execution: o.ID, Tool: o.Tool, Kind: o.Kind, Status: o.Status, Code: o.Code, ExitCode: o.ExitCode,
 		Attempts: o.Attempts, DurationMS: o.Duration.Milliseconds(), BytesIn: o.BytesIn, BytesOut: o.BytesOut, Fuel: o.Fuel,
-		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, HTTP: o.HTTP,
+		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, Connections: o.Connections, HTTP: o.HTTP,
 	}
 	if x.Job != nil {
 		rec.Job, rec.Detach = true, x.Job.Detach

@@ -88,6 +88,8 @@ type record struct {
 	Undelivered int        `json:"undelivered,omitempty"`
 	Programs    []Program  `json:"programs,omitempty"`
 	HTTP        HTTP       `json:"http,omitzero"`
+	// Connections are those of a binary.
+	Connections []Connection `json:"connections,omitempty"`
 
 	Counters *Counters `json:"counters,omitempty"`
 	Pending  []record  `json:"pending,omitempty"`
@@ -470,7 +472,7 @@ func (r *record) outcome() Outcome {
 		ID: r.Execution, Tool: r.Tool, Kind: r.Kind, Status: r.Status, Code: r.Code, ExitCode: r.ExitCode, Attempts: r.Attempts,
 		Started: r.At.Add(-time.Duration(r.DurationMS) * time.Millisecond), Duration: time.Duration(r.DurationMS) * time.Millisecond,
 		BytesIn: r.BytesIn, BytesOut: r.BytesOut, Fuel: r.Fuel, Undelivered: r.Undelivered,
-		Programs: r.Programs, HTTP: r.HTTP,
+		Programs: r.Programs, Connections: r.Connections, HTTP: r.HTTP,
 	}
 }
 

@@ -138,8 +138,14 @@ func (o *Outcome) snapshot() map[string]any {
 	for _, p := range o.Programs {
 		programs = append(programs, map[string]any{"path": p.Path, "refused": p.Refused, "times": int64(p.Times)})
 	}
+	connections := []any{}
+	for _, c := range o.Connections {
+		connections = append(connections, map[string]any{
+			"host": c.Host, "refused": c.Refused, "failed": c.Failed, "sent": c.Sent, "received": c.Received, "times": int64(c.Times),
+		})
+	}
 	return map[string]any{
-		"programs":  programs,
+		"programs": programs, "connections": connections,
 		"execution": o.ID, "tool": o.Tool, "kind": o.Kind, "status": o.Status, "code": string(o.Code),
 		"exit_code": int64(o.ExitCode), "started": timeText(o.Started), "duration_ms": o.Duration.Milliseconds(),
 		"attempts": int64(o.Attempts), "undelivered": int64(o.Undelivered),

@@ -202,7 +202,10 @@ type Capabilities struct {
 	// that a module may start with tool_exec, or that a binary may start in
 	// addition to itself.
 	Exec []string `json:"exec,omitempty"`
-	HTTP *HTTP    `json:"http,omitempty"`
+	// Network lists the hosts that a binary may connect to, in the form of
+	// HTTP.Hosts, and Unix sockets as "unix:/PATH".
+	Network []string `json:"network,omitempty"`
+	HTTP    *HTTP    `json:"http,omitempty"`
 	// Files maps paths of the guest to paths of the host.
 	Files map[string]File `json:"files,omitempty"`
 	// Env lists the variables that a caller may set.
@@ -653,6 +656,14 @@ func validHost(h string, pattern bool) bool {
 func (c *checker) capabilities(k *Capabilities) {
 	for i, p := range k.Exec {
 		c.absolute(fmt.Sprintf("/capabilities/exec/%d", i), p)
+	}
+	for i, host := range k.Network {
+		at := fmt.Sprintf("/capabilities/network/%d", i)
+		if socket, ok := strings.CutPrefix(host, "unix:"); ok {
+			c.absolute(at, socket)
+		} else if !validHost(host, true) {
+			c.fault(at, `is %q; it must be a host, a host:port, an address, "*.example.com", "*" or "unix:/path"`, host)
+		}
 	}
 	if h := k.HTTP; h != nil {
 		if len(h.Hosts) == 0 {

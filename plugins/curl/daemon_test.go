@@ -29,6 +29,7 @@ func TestThroughDaemon(t *testing.T) {
 	}
 
 	def["config"] = map[string]any{"hosts": "127.0.0.1:" + p.allowed.Port()}
+	def["capabilities"] = map[string]any{"network": []string{"*", "127.0.0.1"}}
 	def["binary"] = p.Program
 	p.Tool(d, "curl2", def)
 	if res := p.Call(d, "curl2", "-sS", "ALLOWED/a"); res.Err != nil || p.Stdout != "hello from /a\n" {

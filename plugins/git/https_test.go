@@ -98,6 +98,7 @@ func TestHTTPSWithToken(t *testing.T) {
 		}
 		def["environment"] = map[string]any{"GIT_SSL_CAINFO": ca}
 		def["secrets"] = secrets
+		def["capabilities"].(map[string]any)["network"] = []string{"*", "127.0.0.1"}
 		d.Tool(t, name, def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/git")})
 	}
 	tool("git", documented(t, server.URL))

@@ -1,0 +1,179 @@
+// Package egress is the network of the binaries that toold runs: each of their
+// connections is made by the daemon, to a host that their tool is granted, or not
+// at all.
+//
+// A Session belongs to one run. The supervisor of the run hands it each socket
+// that a process of the run wants connected, with the address that was read from
+// that process once. The Session judges the address by the Rules, dials the host
+// itself, connects the process's socket to a listener of its own that takes this
+// one connection, and copies bytes both ways. So the daemon is the only thing
+// that a process of the run is ever connected to, and what it wrote into its
+// memory meanwhile does not matter.
+//
+// Names: a run has no UDP. Its resolver is made to ask over TCP, and whatever name
+// server it connects to, the Session answers: each name has an address in
+// 198.18.0.0/15 that stands for it in this run, and a connection to that address
+// is one to the name. The name of a host that is not granted is never looked up.
+//
+// TLS is passed through. What begins as TLS must name, in its server name, the
+// host that was connected to; otherwise the connection is reset. Other bytes are
+// not looked at.
+//
+// What it does not do: it does not see inside TLS, and so not the Host header
+// there; it cannot tell what a host does with what it is sent.
+package egress
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// unixPrefix begins a grant of a Unix socket.
+const unixPrefix = "unix:"
+
+// Rules say where a run may connect to. The zero value is nowhere.
+type Rules struct {
+	// Hosts are as in Match.
+	Hosts []string
+	// Sockets are paths of Unix sockets.
+	Sockets []string
+}
+
+// ParseRules reads the grants of capabilities.network: hosts, and Unix sockets as
+// "unix:PATH".
+func ParseRules(grants []string) Rules {
+	var r Rules
+	for _, g := range grants {
+		if path, ok := strings.CutPrefix(g, unixPrefix); ok {
+			r.Sockets = append(r.Sockets, path)
+		} else {
+			r.Hosts = append(r.Hosts, g)
+		}
+	}
+	return r
+}
+
+// Match finds the pattern in hosts that covers name and port: a name, an address,
+// "*.example.com" for any name beneath, or "*", each but the last perhaps with
+// ":port". named reports that the pattern names the host itself. Where none covers
+// it, rule is empty.
+func Match(hosts []string, name, port string) (rule string, named bool) {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	addr, _ := netip.ParseAddr(name)
+	for _, h := range hosts {
+		want, wantPort := splitPort(h)
+		if wantPort != "" && wantPort != port {
+			continue
+		}
+		if want == name {
+			return h, true
+		}
+		if a, err := netip.ParseAddr(want); err == nil && addr.IsValid() && a == addr {
+			return h, true
+		}
+		sub, found := strings.CutPrefix(want, "*.")
+		if rule == "" && (want == "*" || found && !addr.IsValid() && strings.HasSuffix(name, "."+sub)) {
+			rule = h
+		}
+	}
+	return rule, false
+}
+
+// splitPort is a pattern in lower case, and its port where it has one.
+func splitPort(pattern string) (host, port string) {
+	host = strings.ToLower(pattern)
+	if h, p, err := net.SplitHostPort(host); err == nil {
+		host, port = h, p
+	}
+	return strings.TrimSuffix(strings.Trim(host, "[]"), "."), port
+}
+
+// exact are the names among hosts that stand for themselves, not addresses and
+// not wildcards, with port.
+func exact(hosts []string, port string) (names []string) {
+	for _, h := range hosts {
+		name, p := splitPort(h)
+		if _, err := netip.ParseAddr(name); err == nil || strings.HasPrefix(name, "*") || p != "" && p != port {
+			continue
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// Public reports whether ip is an address of the internet at large. An IPv4
+// address that is written as an IPv6 one is none.
+func Public(ip netip.Addr) bool {
+	return ip.IsValid() && !slices.ContainsFunc(NotPublic(), func(p netip.Prefix) bool { return p.Contains(ip.WithZone("")) })
+}
+
+// NotPublic are the ranges in which no public server stands: those of the IANA
+// special-purpose registries, multicast, and all of IPv6 outside of 2000::/3,
+// the only part that is given to networks. So nothing is left that carries an
+// IPv4 address which would not be looked at (mapped, compatible, NAT64, 6to4,
+// Teredo). The policy of curl has the same list, and a test compares them.
+func NotPublic() []netip.Prefix { return notPublic[:] }
+
+var notPublic = [...]netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("10.0.0.0/8"),
+	netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24"),
+	netip.MustParsePrefix("192.31.196.0/24"),
+	netip.MustParsePrefix("192.52.193.0/24"),
+	netip.MustParsePrefix("192.88.99.0/24"),
+	netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("192.175.48.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("203.0.113.0/24"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("::/3"),
+	netip.MustParsePrefix("2001::/23"),
+	netip.MustParsePrefix("2001:db8::/32"),
+	netip.MustParsePrefix("2002::/16"),
+	netip.MustParsePrefix("2620:4f:8000::/48"),
+	netip.MustParsePrefix("3ffe::/16"),
+	netip.MustParsePrefix("3fff::/20"),
+	netip.MustParsePrefix("4000::/2"),
+	netip.MustParsePrefix("8000::/1"),
+}
+
+// Connection is one that a run wanted, and what became of it.
+type Connection struct {
+	// Host is what was wanted: a name, an address, or "unix:PATH". Port is 0 for
+	// the last.
+	Host string `json:"host"`
+	Port uint16 `json:"port,omitempty"`
+	// Rule is the grant that allowed it.
+	Rule string `json:"rule,omitempty"`
+	// Refused says why no rule allows it; empty: one does.
+	Refused string `json:"refused,omitempty"`
+	// Failed says why an allowed one did not come about.
+	Failed string `json:"failed,omitempty"`
+	// Sent and Received are the bytes that went to the host and came from it.
+	Sent     int64 `json:"sent,omitempty"`
+	Received int64 `json:"received,omitempty"`
+}
+
+// Target is Host with its port.
+func (c *Connection) Target() string {
+	if c.Port == 0 {
+		return c.Host
+	}
+	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+}
+
+// Advice is one line for people about a refused connection: what was refused,
+// why, and what to write where.
+func (c *Connection) Advice() string {
+	return fmt.Sprintf("the connection to %s is refused: %s; add %q to capabilities.network in tool.json if the tool is meant to reach it", c.Target(), c.Refused, c.Target())
+}

@@ -1,0 +1,612 @@
+package egress
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxOpen bounds the connections of one run at a time, maxOpenAll those of all
+	// runs: each takes two descriptors of the daemon.
+	maxOpen    = 512
+	maxOpenAll = 8192
+	// maxKept bounds how many connections of a run are kept by name, of those that
+	// were allowed and of those that were refused.
+	maxKept = 64
+	// dialTime is how long a host may take to answer, prompt how long a socket that
+	// does not block is kept waiting for it. Beyond that it is told that it is
+	// connected, and reset where the host turns out not to answer.
+	dialTime = 30 * time.Second
+	prompt   = 300 * time.Millisecond
+	// drain is how long what a run has written may take to be delivered when the
+	// run is over.
+	drain = 2 * time.Second
+)
+
+// Gate is what all runs share.
+type Gate struct{ open atomic.Int64 }
+
+// Session makes the connections of one run.
+type Session struct {
+	gate  *Gate
+	rules Rules
+	// Refused is called with each refused connection, one at a time.
+	refused func(Connection)
+	wire    *os.File
+
+	ctx  context.Context
+	end  context.CancelFunc
+	work sync.WaitGroup
+
+	names names
+
+	// mu guards what follows.
+	mu             sync.Mutex
+	kept           []*Connection
+	allowed, stops int
+	ending         bool
+	pairs          map[*pair]struct{}
+}
+
+// Start begins to serve a run that is confined by rules. theirs is for the run's
+// supervisor (Ask), and is the caller's to close. refused, which may be nil, is
+// told of each refused connection as it is refused.
+func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the network of a run: %w", err)
+	}
+	unix.SetNonblock(fds[0], true)
+	s = &Session{gate: g, rules: rules, refused: refused, wire: os.NewFile(uintptr(fds[0]), "network"), pairs: map[*pair]struct{}{}}
+	for i, path := range rules.Sockets {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			s.rules.Sockets[i] = real
+		}
+	}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.work.Go(s.serve)
+	return s, os.NewFile(uintptr(fds[1]), "network"), nil
+}
+
+// Close ends what the run has left open, after what it wrote is delivered, and
+// returns its connections: the first of each kind, and how many there were.
+func (s *Session) Close() (list []Connection, allowed, refused int) {
+	s.wire.Close()
+	s.end()
+	s.mu.Lock()
+	s.ending = true
+	for p := range s.pairs {
+		p.drain()
+	}
+	s.mu.Unlock()
+	s.work.Wait()
+	for _, c := range s.kept {
+		list = append(list, *c)
+	}
+	return list, s.allowed, s.stops
+}
+
+// What a supervisor asks: the kind, then an address. Descriptors come with it: one
+// for the answer, which is four bytes, and the socket.
+const (
+	askInet = 'i' // a sockaddr as the process had it
+	askUnix = 'u' // a path without symbolic links
+)
+
+// maxAsk bounds a question: a path and its kind.
+const maxAsk = unix.PathMax + 1
+
+func (s *Session) serve() {
+	raw, err := s.wire.SyscallConn()
+	if err != nil {
+		return
+	}
+	buf, oob := make([]byte, maxAsk), make([]byte, unix.CmsgSpace(4*4))
+	for {
+		var n, oobn int
+		var got error
+		err := raw.Read(func(fd uintptr) bool {
+			n, oobn, _, _, got = unix.Recvmsg(int(fd), buf, oob, unix.MSG_CMSG_CLOEXEC)
+			return got != unix.EAGAIN
+		})
+		if got == unix.EINTR {
+			continue
+		}
+		if err != nil || got != nil || n == 0 {
+			s.end() // nobody waits for an answer
+			return
+		}
+		fds := descriptors(oob[:oobn])
+		if len(fds) == 0 {
+			continue
+		}
+		ask, address := buf[0], append([]byte(nil), buf[1:n]...)
+		s.work.Go(func() {
+			reply := os.NewFile(uintptr(fds[0]), "reply")
+			defer reply.Close()
+			errno := unix.EACCES
+			switch {
+			case ask == askUnix && len(fds) == 1:
+				errno = s.connectUnix(string(address))
+			case ask == askInet && len(fds) == 2:
+				s.connect(fds[1], address, func(errno unix.Errno) { answer(reply, errno) })
+				return
+			}
+			for _, fd := range fds[1:] {
+				unix.Close(fd)
+			}
+			answer(reply, errno)
+		})
+	}
+}
+
+func answer(reply *os.File, errno unix.Errno) {
+	unix.Write(int(reply.Fd()), binary.NativeEndian.AppendUint32(nil, uint32(errno)))
+}
+
+// descriptors are those that came with a message.
+func descriptors(oob []byte) (fds []int) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for i := range messages {
+		if got, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	return fds
+}
+
+// Ask has the daemon connect the TCP socket fd to the address, a sockaddr, and
+// returns what connect is to return. wire is of Gate.Start.
+func Ask(wire, fd int, address []byte) unix.Errno { return ask(wire, askInet, address, fd) }
+
+// AskUnix asks whether the run may connect to the Unix socket at path, which is
+// free of symbolic links. 0 is that it may.
+func AskUnix(wire int, path string) unix.Errno { return ask(wire, askUnix, []byte(path)) }
+
+func ask(wire int, kind byte, address []byte, fds ...int) unix.Errno {
+	if len(address) >= maxAsk {
+		return unix.EINVAL
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return unix.ENOBUFS
+	}
+	// The poller waits, and not a thread for each connection.
+	unix.SetNonblock(pair[0], true)
+	ours := os.NewFile(uintptr(pair[0]), "reply")
+	defer ours.Close()
+	rights := unix.UnixRights(append([]int{pair[1]}, fds...)...)
+	for {
+		err = unix.Sendmsg(wire, append([]byte{kind}, address...), rights, nil, unix.MSG_NOSIGNAL)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	unix.Close(pair[1])
+	var b [4]byte
+	if err == nil {
+		_, err = io.ReadFull(ours, b[:])
+	}
+	if err != nil {
+		return unix.ENETDOWN
+	}
+	return unix.Errno(binary.NativeEndian.Uint32(b[:]))
+}
+
+// note keeps c, and tells of it where it was refused.
+func (s *Session) note(c *Connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := &s.allowed
+	if c.Refused != "" {
+		n = &s.stops
+	}
+	if *n++; *n <= maxKept {
+		s.kept = append(s.kept, c)
+	}
+	if c.Refused != "" && s.refused != nil {
+		s.refused(*c)
+	}
+}
+
+func (s *Session) connectUnix(path string) unix.Errno {
+	c := &Connection{Host: unixPrefix + path}
+	defer s.note(c)
+	for _, allowed := range s.rules.Sockets {
+		if allowed == path {
+			c.Rule = unixPrefix + path
+			return 0
+		}
+	}
+	c.Refused = "tool.json names no such socket"
+	return unix.EACCES
+}
+
+// connect connects the run's socket fd, which it closes, to what the sockaddr
+// raw stands for. It calls reply once with what connect returns, and goes on
+// copying.
+func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
+	closed := false
+	done := func(errno unix.Errno) {
+		if !closed {
+			closed = true
+			unix.Close(fd)
+			reply(errno)
+		}
+	}
+	to, errno := checkSocket(fd, raw)
+	if errno != 0 {
+		done(errno)
+		return
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		done(unix.EBADF)
+		return
+	}
+	c, dial := s.judge(to)
+	if c != nil {
+		s.note(c)
+		if c.Refused != "" {
+			done(unix.EACCES)
+			return
+		}
+	}
+	s.mu.Lock()
+	full := len(s.pairs) >= maxOpen || s.gate.open.Load() >= maxOpenAll || s.ending
+	p := &pair{session: s, connection: c}
+	if !full {
+		s.pairs[p] = struct{}{}
+		s.gate.open.Add(1)
+	}
+	s.mu.Unlock()
+	if full {
+		s.fail(c, errors.New("too many connections are open"))
+		done(unix.EAGAIN)
+		return
+	}
+	defer func() {
+		s.mu.Lock()
+		delete(s.pairs, p)
+		s.gate.open.Add(-1)
+		s.mu.Unlock()
+	}()
+	if dial == nil { // a name server
+		local, errno := splice(fd)
+		if errno != 0 {
+			done(errno)
+			return
+		}
+		if !p.holds(local, nil) {
+			done(unix.ENETDOWN)
+			return
+		}
+		done(success(flags))
+		s.answerNames(local)
+		local.Close()
+		return
+	}
+	type dialed struct {
+		conn *net.TCPConn
+		err  error
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
+	defer cancel()
+	result := make(chan dialed, 1)
+	s.work.Go(func() {
+		conn, err := dial(ctx)
+		result <- dialed{conn, err}
+	})
+	var late <-chan time.Time
+	if flags&unix.O_NONBLOCK != 0 {
+		t := time.NewTimer(prompt)
+		defer t.Stop()
+		late = t.C
+	}
+	var upstream dialed
+	var local *net.TCPConn
+	select {
+	case upstream = <-result:
+		if upstream.err != nil {
+			s.fail(c, upstream.err)
+			done(errnoOf(upstream.err))
+			return
+		}
+		local, errno = splice(fd)
+	case <-late:
+		if local, errno = splice(fd); errno != 0 {
+			cancel()
+			if upstream = <-result; upstream.conn != nil {
+				upstream.conn.Close()
+			}
+			done(errno)
+			return
+		}
+		done(success(flags))
+		upstream = <-result
+	}
+	switch {
+	case errno != 0:
+		upstream.conn.Close()
+		done(errno)
+		return
+	case upstream.err != nil:
+		s.fail(c, upstream.err)
+		reset(local)
+		return
+	}
+	if !p.holds(local, upstream.conn) {
+		reset(local)
+		upstream.conn.Close()
+		done(unix.ENETDOWN)
+		return
+	}
+	done(success(flags))
+	p.copy()
+}
+
+// success is what connect returns for a socket with flags.
+func success(flags int) unix.Errno {
+	if flags&unix.O_NONBLOCK != 0 {
+		return unix.EINPROGRESS
+	}
+	return 0
+}
+
+// fail notes why c, which was allowed, did not come about.
+func (s *Session) fail(c *Connection, err error) {
+	if c == nil {
+		return
+	}
+	if refused, ok := errors.AsType[*notPublicError](err); ok {
+		s.refuse(c, refused.Error())
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.Failed = err.Error()
+}
+
+// refuse turns c, which was allowed so far, into a refused one.
+func (s *Session) refuse(c *Connection, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.Refused, c.Rule = why, ""
+	s.allowed--
+	if s.stops++; s.refused != nil {
+		s.refused(*c)
+	}
+}
+
+// checkSocket reads a sockaddr for the TCP socket fd, which must not be connected.
+func checkSocket(fd int, raw []byte) (netip.AddrPort, unix.Errno) {
+	domain, err1 := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	kind, err2 := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	protocol, err3 := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if errors.Join(err1, err2, err3) != nil {
+		return netip.AddrPort{}, unix.ENOTSOCK
+	}
+	if domain != unix.AF_INET && domain != unix.AF_INET6 || kind != unix.SOCK_STREAM || protocol != unix.IPPROTO_TCP {
+		return netip.AddrPort{}, unix.EACCES
+	}
+	to, errno := parseAddress(raw, domain)
+	if errno != 0 {
+		return to, errno
+	}
+	if _, err := unix.Getpeername(fd); err == nil {
+		return to, unix.EISCONN
+	}
+	return to, 0
+}
+
+// parseAddress reads a sockaddr for a socket of the family domain.
+func parseAddress(raw []byte, domain int) (netip.AddrPort, unix.Errno) {
+	if len(raw) < 2 {
+		return netip.AddrPort{}, unix.EINVAL
+	}
+	family := int(binary.NativeEndian.Uint16(raw))
+	size := map[int]int{unix.AF_INET: 16, unix.AF_INET6: 24}[family]
+	switch {
+	case size == 0 || family == unix.AF_INET6 && domain == unix.AF_INET:
+		// AF_UNSPEC, which would disconnect, is among them.
+		return netip.AddrPort{}, unix.EAFNOSUPPORT
+	case len(raw) < size:
+		return netip.AddrPort{}, unix.EINVAL
+	case family != domain:
+		return netip.AddrPort{}, unix.EINVAL
+	}
+	port := binary.BigEndian.Uint16(raw[2:])
+	if family == unix.AF_INET {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(raw[4:8])), port), 0
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(raw[8:24])).Unmap(), port), 0
+}
+
+// splice connects the run's socket fd to this process, and returns the end of
+// it that is here.
+func splice(fd int) (*net.TCPConn, unix.Errno) {
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return nil, unix.ENOBUFS
+	}
+	defer l.Close()
+	var at unix.Sockaddr
+	port := l.Addr().(*net.TCPAddr).Port
+	if domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); domain == unix.AF_INET6 {
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
+		at = &unix.SockaddrInet6{Port: port, Addr: netip.MustParseAddr("::ffff:127.0.0.1").As16()}
+	} else {
+		at = &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
+	}
+	for {
+		err = unix.Connect(fd, at)
+		if err == unix.EINTR {
+			continue
+		}
+		break
+	}
+	if errno, ok := err.(unix.Errno); ok && errno != unix.EINPROGRESS {
+		return nil, errno
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return nil, unix.ENOTCONN
+	}
+	l.SetDeadline(time.Now().Add(drain))
+	for {
+		conn, err := l.AcceptTCP()
+		if err != nil {
+			return nil, unix.ECONNABORTED
+		}
+		// Anybody on this host may connect to the listener in between.
+		if from := conn.RemoteAddr().(*net.TCPAddr); from.Port == portOf(name) && from.IP.IsLoopback() {
+			return conn, 0
+		}
+		conn.Close()
+	}
+}
+
+func portOf(a unix.Sockaddr) int {
+	switch a := a.(type) {
+	case *unix.SockaddrInet4:
+		return a.Port
+	case *unix.SockaddrInet6:
+		return a.Port
+	}
+	return -1
+}
+
+// reset has the other side find its connection broken.
+func reset(c *net.TCPConn) {
+	c.SetLinger(0)
+	c.Close()
+}
+
+// errnoOf is what connect returns for an error of dialling.
+func errnoOf(err error) unix.Errno {
+	if _, ok := errors.AsType[*notPublicError](err); ok {
+		return unix.EACCES
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return unix.ETIMEDOUT
+	}
+	return unix.EHOSTUNREACH
+}
+
+type notPublicError struct {
+	host string
+	addr netip.Addr
+}
+
+func (e *notPublicError) Error() string {
+	if e.host == e.addr.String() {
+		return "it is not a public address, and capabilities.network does not name it"
+	}
+	return fmt.Sprintf("%s leads to %s, which is not a public address, and capabilities.network does not name the host itself", e.host, e.addr)
+}
+
+// judge finds out what a connection to is one to, and whether the rules allow
+// it. dial is nil for one to a name server, which is not made; c is nil then.
+func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Context) (*net.TCPConn, error)) {
+	port := strconv.Itoa(int(to.Port()))
+	ip := to.Addr()
+	if name, ok := s.names.of(ip); ok {
+		c = &Connection{Host: name, Port: to.Port()}
+		rule, named := Match(s.rules.Hosts, name, port)
+		if rule == "" {
+			c.Refused = s.why()
+			return c, nil
+		}
+		c.Rule = rule
+		return c, dialer(name, c, named)
+	}
+	rule, named := Match(s.rules.Hosts, ip.String(), port)
+	if to.Port() == 53 && !named {
+		return nil, nil
+	}
+	c = &Connection{Host: ip.WithZone("").String(), Port: to.Port(), Rule: rule}
+	if !named {
+		if name := s.nameOf(ip, port); name != "" {
+			c.Host = name
+			c.Rule, named = Match(s.rules.Hosts, name, port)
+		}
+	}
+	switch {
+	case c.Rule == "":
+		c.Refused = s.why()
+		return c, nil
+	case !named && !Public(ip):
+		c.Refused, c.Rule = (&notPublicError{c.Host, ip}).Error(), ""
+		return c, nil
+	}
+	return c, dialer(ip.WithZone("").String(), c, named)
+}
+
+// nameOf is a granted name that leads to ip: a process may have it from
+// /etc/hosts, or take localhost to be the loopback address.
+func (s *Session) nameOf(ip netip.Addr, port string) string {
+	for _, name := range exact(s.rules.Hosts, port) {
+		if name == "localhost" && ip.IsLoopback() {
+			return name
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, lookupTime)
+		addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+		cancel()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			if a.Unmap() == ip {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// why says what the rules allow instead.
+func (s *Session) why() string {
+	if len(s.rules.Hosts) == 0 {
+		return "capabilities.network grants no host"
+	}
+	return "capabilities.network grants only " + strings.Join(s.rules.Hosts, ", ")
+}
+
+// dialer dials host, which is c's or its address.
+func dialer(host string, c *Connection, named bool) func(context.Context) (*net.TCPConn, error) {
+	return func(ctx context.Context) (*net.TCPConn, error) {
+		d := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
+			ap, err := netip.ParseAddrPort(address)
+			if err == nil && !named && !Public(ap.Addr()) {
+				err = &notPublicError{c.Host, ap.Addr()}
+			}
+			return err
+		}}
+		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(c.Port))))
+		if err != nil {
+			return nil, err
+		}
+		return conn.(*net.TCPConn), nil
+	}
+}

@@ -1,0 +1,78 @@
+package execute
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/egress"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/session"
+)
+
+// resolverOptions have the resolver of glibc ask over TCP, which is all that a
+// binary has, and first for the name as it was given.
+const resolverOptions = "use-vc ndots:0"
+
+// run runs c, a binary of p's tool, with the network that the tool is granted. What
+// it is refused is said on its standard error, and recorded with its other
+// connections.
+func (e *Executor) run(ctx context.Context, p *call.Pinned, c process.Command) (process.Exit, error) {
+	rules := egress.ParseRules(p.Tool.Def.Capabilities.Network)
+	// A socket that a variable names is granted with it.
+	for _, path := range c.Confine.Show {
+		rules.Sockets = append(rules.Sockets, filepath.Clean(path))
+	}
+	stderr := &sharedWriter{w: c.Stderr}
+	c.Stderr = stderr
+	network, theirs, err := e.gate.Start(rules, func(refused egress.Connection) {
+		fmt.Fprintf(stderr, "toold: %s\n", refused.Advice())
+	})
+	if err != nil {
+		return process.Exit{}, fault.Errorf(fault.Overloaded, "%w: this host has no room now; try again", err)
+	}
+	c.Confine.Network = theirs
+	exit, err := e.Runner.Run(ctx, c)
+	if theirs != nil {
+		theirs.Close()
+	}
+	connections, _, _ := network.Close()
+	e.connected(p, connections)
+	e.executed(p, exit)
+	return exit, err
+}
+
+// connected journals the connections of a binary, and logs those that it was
+// refused.
+func (e *Executor) connected(p *call.Pinned, connections []egress.Connection) {
+	for _, c := range connections {
+		verdict := "made"
+		switch {
+		case c.Refused != "":
+			verdict = "refused"
+			e.Log.Warn("connection refused", "tool", p.Tool.Name, "execution_id", p.ExecutionID, "host", c.Target(), "reason", c.Refused)
+		case c.Failed != "":
+			verdict = "failed"
+		}
+		e.Metrics.Connected(p.Tool.Name, verdict, c.Sent, c.Received)
+		if p.Execution != nil { // a discovery has no journal
+			p.Execution.AddConnection(session.Connection{Host: c.Target(), Refused: c.Refused, Failed: c.Failed, Sent: c.Sent, Received: c.Received})
+		}
+	}
+}
+
+// sharedWriter is written by several goroutines.
+type sharedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *sharedWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
+}

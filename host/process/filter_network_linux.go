@@ -1,0 +1,38 @@
+package process
+
+import "golang.org/x/sys/unix"
+
+// noFamily is for families of sockets, which programs do without.
+const noFamily verdict = unix.SECCOMP_RET_ERRNO | verdict(unix.EAFNOSUPPORT)
+
+// network leaves a run with Unix sockets and TCP, and has the supervisor make
+// their connections.
+func network() []rule {
+	// Datagrams have an address each, in memory, which no filter reads. That of a
+	// Unix socket counts even where it is one of a pair.
+	streams := []test{{arg: 1, op: sockType, with: unix.SOCK_STREAM, then: allow}, {arg: 1, op: sockType, with: unix.SOCK_SEQPACKET, then: allow}}
+	// 0 is TCP, too. MPTCP and SMC are stream sockets with other protocols, which
+	// connect in ways of their own.
+	tcp := []test{{arg: 1, op: sockType, with: unix.SOCK_STREAM, then: refuse, but: []test{
+		{arg: 2, op: equal, with: 0, then: allow}, {arg: 2, op: equal, with: unix.IPPROTO_TCP, then: allow},
+	}}}
+	return []rule{
+		{nr: unix.SYS_SOCKET, otherwise: noFamily, tests: []test{
+			{arg: 0, op: equal, with: unix.AF_UNIX, then: refuse, but: streams},
+			{arg: 0, op: equal, with: unix.AF_INET, then: refuse, but: tcp},
+			{arg: 0, op: equal, with: unix.AF_INET6, then: refuse, but: tcp},
+		}},
+		{nr: unix.SYS_SOCKETPAIR, otherwise: noFamily, tests: []test{{arg: 0, op: equal, with: unix.AF_UNIX, then: refuse, but: streams}}},
+		{nr: unix.SYS_CONNECT, otherwise: notify},
+		{nr: unix.SYS_LISTEN, otherwise: notify},
+		// Connecting by sending.
+		{nr: unix.SYS_SENDTO, tests: []test{{arg: 3, op: anyBit, with: unix.MSG_FASTOPEN, then: refuse}}, otherwise: allow},
+		{nr: unix.SYS_SENDMSG, tests: []test{{arg: 2, op: anyBit, with: unix.MSG_FASTOPEN, then: refuse}}, otherwise: allow},
+		{nr: unix.SYS_SENDMMSG, tests: []test{{arg: 3, op: anyBit, with: unix.MSG_FASTOPEN, then: refuse}}, otherwise: allow},
+		{nr: unix.SYS_SETSOCKOPT, otherwise: allow, tests: []test{{arg: 1, op: equal, with: unix.SOL_TCP, then: allow, but: []test{
+			{arg: 2, op: equal, with: unix.TCP_FASTOPEN_CONNECT, then: refuse},
+			// Makes a socket that was never connected one that is.
+			{arg: 2, op: equal, with: unix.TCP_REPAIR, then: refuse},
+		}}}},
+	}
+}

@@ -1,0 +1,152 @@
+package process
+
+import (
+	"encoding/binary"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/egress"
+)
+
+// maxSockaddr is the longest address of a socket that the kernel takes.
+const maxSockaddr = 128
+
+// network answers connect and listen of the run m is for. A call never goes on:
+// the kernel would read the address again, and look the descriptor up again, when
+// another thread may have changed both. The socket is taken out of the caller,
+// which may do with its descriptors what it likes from then on, the address is
+// read once, and what is done is done to that socket with that address.
+func (m *monitor) network(n *notification) answer {
+	sock, err := takeDescriptor(int(n.tid), int(int32(n.args[0])))
+	if err != nil {
+		return fails(err)
+	}
+	defer unix.Close(sock)
+	domain, err := unix.GetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return fails(unix.ENOTSOCK)
+	}
+	if n.nr == unix.SYS_LISTEN {
+		if !m.valid(n) {
+			return fails(unix.EINTR)
+		}
+		if domain != unix.AF_UNIX {
+			return fails(unix.EACCES)
+		}
+		return fails(m.asCaller(func() error { return unix.Listen(sock, int(int32(n.args[1]))) }))
+	}
+	size := int32(n.args[2])
+	if size < 0 || size > maxSockaddr {
+		return fails(unix.EINVAL)
+	}
+	address := make([]byte, size)
+	for got := 0; got < len(address); {
+		k, err := memory(int(n.tid), n.args[1]+uint64(got), address[got:])
+		if err != nil || k <= 0 {
+			return fails(unix.EFAULT)
+		}
+		got += k
+	}
+	// From here on nothing is read of the caller: it was this one.
+	if domain == unix.AF_UNIX {
+		return m.connectUnix(n, sock, address)
+	}
+	if !m.valid(n) {
+		return fails(unix.EINTR)
+	}
+	if m.wire < 0 {
+		return fails(unix.EACCES)
+	}
+	if errno := egress.Ask(m.wire, sock, address); errno != 0 {
+		return fails(errno)
+	}
+	return answer{}
+}
+
+// connectUnix connects sock to a Unix socket that the run may connect to. The
+// socket's file is found as the caller would, and it is that file that is
+// connected to, whatever its path leads to by then.
+func (m *monitor) connectUnix(n *notification, sock int, address []byte) answer {
+	if len(address) < 2 || binary.NativeEndian.Uint16(address) != unix.AF_UNIX {
+		return fails(unix.EINVAL)
+	}
+	name, _, _ := strings.Cut(string(address[2:]), "\x00")
+	if name == "" { // abstract; Landlock says the same, where it knows of them
+		return fails(unix.EPERM)
+	}
+	p, err := m.grants.Load().lookup(int(n.tid), unix.AT_FDCWD, name)
+	if err != nil {
+		return fails(err)
+	}
+	defer p.close()
+	if !m.valid(n) {
+		return fails(unix.EINTR)
+	}
+	if p.stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return fails(unix.ECONNREFUSED)
+	}
+	if m.wire < 0 {
+		return fails(unix.EACCES)
+	}
+	if errno := egress.AskUnix(m.wire, p.path); errno != 0 {
+		return fails(errno)
+	}
+	return fails(m.asCaller(func() error {
+		return unix.Connect(sock, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(p.fd)})
+	}))
+}
+
+// asCaller does f as the user that the run is, since what a Unix socket is told
+// of its other side is who connects or listens.
+func (m *monitor) asCaller(f func() error) error {
+	if m.user == nil {
+		return f()
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends
+		u := m.user
+		// Of this thread alone, and not of the process as package syscall does it.
+		for _, set := range [][4]uintptr{
+			{unix.SYS_SETGROUPS, 0, 0, 0},
+			{unix.SYS_SETRESGID, uintptr(u.GID), uintptr(u.GID), uintptr(u.GID)},
+			{unix.SYS_SETRESUID, uintptr(u.UID), uintptr(u.UID), uintptr(u.UID)},
+		} {
+			if _, _, errno := unix.RawSyscall(set[0], set[1], set[2], set[3]); errno != 0 {
+				done <- errno
+				return
+			}
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// takeDescriptor returns a descriptor, of this process, of what fd is to the
+// thread tid. Whether tid is still who it was, monitor.valid says afterwards.
+func takeDescriptor(tid, fd int) (int, error) {
+	pidfd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
+	if err == unix.EINVAL { // before Linux 6.9: by the process
+		status, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
+		if err != nil {
+			return -1, unix.ESRCH
+		}
+		_, rest, _ := strings.Cut(string(status), "\nTgid:")
+		tgid, _, _ := strings.Cut(rest, "\n")
+		pid, err := strconv.Atoi(strings.TrimSpace(tgid))
+		if err != nil {
+			return -1, unix.ESRCH
+		}
+		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+			return -1, err
+		}
+	} else if err != nil {
+		return -1, err
+	}
+	defer unix.Close(pidfd)
+	return unix.PidfdGetfd(pidfd, fd, 0)
+}
