@@ -7,8 +7,16 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/process"
@@ -119,3 +127,122 @@ func TestNames(t *testing.T) {
 }
 
 func first(s string, _ chan net.Addr) string { return s }
+
+// attackProgram compiles testdata/attack.c.
+func attackProgram(t testing.TB) string {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("there is no C compiler")
+	}
+	file := filepath.Join(t.TempDir(), "attack")
+	if out, err := exec.Command(cc, "-O1", "-pthread", "-o", file, "testdata/attack.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return file
+}
+
+// Native code tries every way to a server that it is not granted.
+func TestNetworkAttacks(t *testing.T) {
+	attack := attackProgram(t)
+	granted, grantedHad := greet(t, "tcp", "127.0.0.1:0")
+	forbidden, had := greet(t, "tcp", "127.0.0.1:0")
+	port := func(address string) string { _, p, _ := net.SplitHostPort(address); return p }
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	closed.Close()
+	dir := t.TempDir()
+	abstract := "toold-test-" + newMark()
+	_, abstractHad := greet(t, "unix", "@"+abstract)
+	_, pathHad := greet(t, "unix", dir+"/outside")
+	_, allowedHad := greet(t, "unix", dir+"/allowed")
+	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/datagrams", Net: "unixgram"})
+	must(t, err)
+	defer datagrams.Close()
+	must(t, os.Symlink(dir+"/outside", dir+"/link"))
+
+	const none = unix.Errno(0)
+	for _, most := range []process.Level{process.Seccomp, process.Namespaces} {
+		r := newRunner(t, process.Config{Ready: 1, Most: most})
+		for _, tt := range []struct {
+			how  string
+			name string
+			want unix.Errno
+		}{
+			{"granted", "", none},
+			{"granted from IPv6", "", none},
+			{"granted without blocking", "", none},
+			{"nobody there", "", unix.ECONNREFUSED},
+			{"forbidden", "", unix.EACCES},
+			{"forbidden without blocking", "", unix.EACCES},
+			{"fork", "", unix.EACCES},
+			{"duplicate", "", unix.EACCES},
+			{"from IPv6", "", unix.EACCES},
+			{"rewritten address", "", none},
+			{"replaced descriptor", "", none},
+			{"another after the first", "", unix.EISCONN},
+			{"send with fast open", "", unix.EPERM},
+			{"message with fast open", "", unix.EPERM},
+			{"messages with fast open", "", unix.EPERM},
+			{"fast open by option", "", unix.EPERM},
+			{"datagrams", "", unix.EPERM},
+			{"datagrams of IPv6", "", unix.EPERM},
+			{"raw", "", unix.EPERM},
+			{"multipath", "", unix.EPERM},
+			{"smc", "", unix.EPERM},
+			{"sctp", "", unix.EPERM},
+			{"netlink", "", unix.EAFNOSUPPORT},
+			{"packets", "", unix.EAFNOSUPPORT},
+			{"vsock", "", unix.EAFNOSUPPORT},
+			{"crypto", "", unix.EAFNOSUPPORT},
+			{"bluetooth", "", unix.EAFNOSUPPORT},
+			{"uring", "", unix.ENOSYS},
+			{"32 bits", "", unix.ENOSYS},
+			{"x32", "", unix.ENOSYS},
+			{"listen", "", unix.EACCES},
+			{"bind", "", unix.EACCES},
+			{"path", dir + "/allowed", none},
+			{"path", dir + "/outside", unix.EACCES},
+			{"path", dir + "/link", unix.EACCES},
+			{"path", "outside", unix.EACCES},
+			{"path of datagrams", dir + "/datagrams", unix.EBADF}, // it has no such socket
+			{"datagram of a pair", dir + "/datagrams", unix.EPERM},
+			{"abstract", abstract, unix.EPERM},
+			{"bad address", "", unix.EFAULT},
+			{"short address", "", unix.EINVAL},
+			{"long address", "", unix.EINVAL},
+			{"no socket", "", unix.ENOTSOCK},
+		} {
+			t.Run(most.String()+"/"+tt.how, func(t *testing.T) {
+				if runtime.GOARCH != "amd64" && (tt.how == "32 bits" || tt.how == "x32") {
+					t.Skip("amd64 alone has these")
+				}
+				first := granted
+				if tt.how == "nobody there" {
+					first = closed.Addr().String()
+				}
+				c := process.Command{
+					Path: attack, Args: []string{tt.how, port(first), port(forbidden), tt.name},
+					Dir: dir, Roots: []string{dir}, Confine: process.Confine{Write: []string{dir}},
+				}
+				out, list := networked(t, r, c, first, "unix:"+dir+"/allowed")
+				want := strconv.Itoa(int(tt.want))
+				if tt.want == none {
+					want = "ok"
+				}
+				if out != want && !(out == "tried" && tt.want == none) {
+					t.Errorf("%s, want %s; %+v", out, want, list)
+				}
+			})
+		}
+	}
+	if n := len(had) + len(pathHad) + len(abstractHad); n > 0 {
+		t.Errorf("what is not granted was reached %d times", n)
+	}
+	if len(grantedHad) == 0 || len(allowedHad) == 0 {
+		t.Error("what is granted was never reached")
+	}
+	datagrams.SetReadDeadline(time.Now())
+	if n, _, err := datagrams.ReadFrom(make([]byte, 10)); err == nil {
+		t.Errorf("%d bytes reached a socket of datagrams", n)
+	}
+}
