@@ -43,9 +43,8 @@ type Gate struct{ open atomic.Int64 }
 
 // Session makes the connections of one run.
 type Session struct {
-	gate  *Gate
-	rules Rules
-	// Refused is called with each refused connection, one at a time.
+	gate    *Gate
+	rules   Rules
 	refused func(Connection)
 	wire    *os.File
 
@@ -65,7 +64,7 @@ type Session struct {
 
 // Start begins to serve a run that is confined by rules. theirs is for the run's
 // supervisor (Ask), and is the caller's to close. refused, which may be nil, is
-// told of each refused connection as it is refused.
+// told of each refused connection as it is refused, by several goroutines.
 func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -214,7 +213,6 @@ func ask(wire int, kind byte, address []byte, fds ...int) unix.Errno {
 // note keeps c, and tells of it where it was refused.
 func (s *Session) note(c *Connection) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	n := &s.allowed
 	if c.Refused != "" {
 		n = &s.stops
@@ -222,8 +220,15 @@ func (s *Session) note(c *Connection) {
 	if *n++; *n <= maxKept {
 		s.kept = append(s.kept, c)
 	}
+	told := *c
+	s.mu.Unlock()
+	s.tell(told)
+}
+
+// tell tells of c where it was refused.
+func (s *Session) tell(c Connection) {
 	if c.Refused != "" && s.refused != nil {
-		s.refused(*c)
+		s.refused(c)
 	}
 }
 
@@ -388,12 +393,12 @@ func (s *Session) fail(c *Connection, err error) {
 // refuse turns c, which was allowed so far, into a refused one.
 func (s *Session) refuse(c *Connection, why string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	c.Refused, c.Rule = why, ""
 	s.allowed--
-	if s.stops++; s.refused != nil {
-		s.refused(*c)
-	}
+	s.stops++
+	told := *c
+	s.mu.Unlock()
+	s.tell(told)
 }
 
 // checkSocket reads a sockaddr for the TCP socket fd, which must not be connected.
@@ -470,14 +475,19 @@ func splice(fd int) (*net.TCPConn, unix.Errno) {
 	if err != nil {
 		return nil, unix.ENOTCONN
 	}
+	return acceptFrom(l, portOf(name))
+}
+
+// acceptFrom waits for the connection from port of this host. Anybody here may
+// connect to l before it.
+func acceptFrom(l *net.TCPListener, port int) (*net.TCPConn, unix.Errno) {
 	l.SetDeadline(time.Now().Add(drain))
 	for {
 		conn, err := l.AcceptTCP()
 		if err != nil {
 			return nil, unix.ECONNABORTED
 		}
-		// Anybody on this host may connect to the listener in between.
-		if from := conn.RemoteAddr().(*net.TCPAddr); from.Port == portOf(name) && from.IP.IsLoopback() {
+		if from := conn.RemoteAddr().(*net.TCPAddr); from.Port == port && from.IP.IsLoopback() {
 			return conn, 0
 		}
 		conn.Close()

@@ -1,0 +1,354 @@
+package egress
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+)
+
+// start is a session with a way to ask it.
+func start(t testing.TB, refused func(Connection), grants ...string) (*Session, func(address netip.AddrPort) (net.Conn, unix.Errno)) {
+	t.Helper()
+	var gate Gate
+	s, theirs, err := gate.Start(ParseRules(grants), refused)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		theirs.Close()
+		s.Close()
+		if gate.open.Load() != 0 {
+			t.Errorf("%d connections are left", gate.open.Load())
+		}
+	})
+	return s, func(to netip.AddrPort) (net.Conn, unix.Errno) {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(fd), "socket")
+		defer f.Close()
+		if errno := Ask(int(theirs.Fd()), fd, sockaddr(to)); errno != 0 {
+			return nil, errno
+		}
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, 0
+	}
+}
+
+func sockaddr(a netip.AddrPort) []byte {
+	b := binary.NativeEndian.AppendUint16(nil, unix.AF_INET)
+	b = binary.BigEndian.AppendUint16(b, a.Port())
+	ip := a.Addr().As4()
+	return append(append(b, ip[:]...), make([]byte, 8)...)
+}
+
+// listen serves one connection with f.
+func listen(t testing.TB, f func(*net.TCPConn)) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if c, err := l.Accept(); err == nil {
+			f(c.(*net.TCPConn))
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// Each side may end what it sends and go on reading, and bytes pass as they are.
+func TestHalfClose(t *testing.T) {
+	to := listen(t, func(c *net.TCPConn) {
+		b, _ := io.ReadAll(c)
+		c.Write(bytes.ToUpper(b))
+	})
+	s, connect := start(t, nil, to.String())
+	c, errno := connect(to)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	defer c.Close()
+	big := strings.Repeat("all that is sent, ", 100_000)
+	go func() {
+		io.WriteString(c, big)
+		c.(*net.TCPConn).CloseWrite()
+	}()
+	if b, err := io.ReadAll(c); err != nil || string(b) != strings.ToUpper(big) {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	c.Close()
+	list, allowed, refused := s.Close()
+	if allowed != 1 || refused != 0 || list[0].Sent != int64(len(big)) || list[0].Received != int64(len(big)) {
+		t.Errorf("%+v", list)
+	}
+}
+
+// What a run wrote just before its end arrives, although the other side never ends.
+func TestDrain(t *testing.T) {
+	got := make(chan string, 1)
+	to := listen(t, func(c *net.TCPConn) {
+		b, _ := io.ReadAll(c)
+		got <- string(b)
+		io.Copy(io.Discard, c)
+	})
+	s, connect := start(t, nil, to.String())
+	c, errno := connect(to)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	io.WriteString(c, "last words")
+	c.Close()
+	s.Close()
+	if b := <-got; b != "last words" {
+		t.Errorf("%q", b)
+	}
+}
+
+// The server name of TLS must be what was connected to, in however many pieces
+// it comes.
+func TestServerName(t *testing.T) {
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+	for _, tt := range []struct {
+		sni, refused string
+		small        bool
+	}{
+		{"localhost", "", false},
+		{"LOCALHOST", "", true},
+		{"elsewhere.example", `TLS with "elsewhere.example", and was made to localhost`, false},
+		{"elsewhere.example", `TLS with "elsewhere.example", and was made to localhost`, true},
+		{"", "without a server name", false},
+	} {
+		told := make(chan Connection, 1)
+		_, connect := start(t, func(c Connection) { told <- c }, "localhost:"+port)
+		c, errno := connect(netip.MustParseAddrPort("127.0.0.1:" + port))
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+		conn := c
+		if tt.small {
+			conn = pieces{c}
+		}
+		err := tls.Client(conn, &tls.Config{ServerName: tt.sni, InsecureSkipVerify: true}).Handshake()
+		c.Close()
+		if tt.refused == "" {
+			if err != nil {
+				t.Errorf("%q: %v", tt.sni, err)
+			}
+			continue
+		}
+		if said := <-told; err == nil || !strings.Contains(said.Refused, tt.refused) {
+			t.Errorf("%q: %v, %+v", tt.sni, err, said)
+		}
+	}
+}
+
+// pieces writes byte by byte.
+type pieces struct{ net.Conn }
+
+func (p pieces) Write(b []byte) (int, error) {
+	for i := range b {
+		if _, err := p.Conn.Write(b[i : i+1]); err != nil {
+			return i, err
+		}
+	}
+	return len(b), nil
+}
+
+// What begins like TLS and is none is refused; what does not is passed on.
+func TestHello(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		tls  bool
+		fail error
+	}{
+		{"", false, nil},
+		{"GET / HTTP/1.1", false, nil},
+		{"\x16", false, nil},
+		{"\x16\x04\x01\x00\x10\x01", false, nil},
+		{"\x16\x03\x01\x00\x10\x02and more of it...", false, nil},
+		{"\x16\x03\x01\x00\x10\x01and more of it...", false, errNoHello},
+		{"\x16\x03\x01\xff\xff\x01", false, errNoHello},
+	} {
+		begin, names, err := readHello(strings.NewReader(tt.in))
+		if !errors.Is(err, tt.fail) || names != nil != tt.tls || err == nil && string(begin) != tt.in {
+			t.Errorf("%q: %q, %v, %v", tt.in, begin, names, err)
+		}
+	}
+}
+
+func FuzzHello(f *testing.F) {
+	f.Add([]byte("\x16\x03\x01\x00\x10\x01and more of it..."))
+	f.Add([]byte("SSH-2.0"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		begin, names, err := readHello(bytes.NewReader(b))
+		if err == nil && !bytes.HasPrefix(b, begin) {
+			t.Errorf("%q became %q", b, begin)
+		}
+		if names == nil && err == nil && len(b) > 5 && b[0] == 22 && b[1] == 3 && b[5] == 1 {
+			t.Errorf("%q passes as no TLS", b)
+		}
+	})
+}
+
+func FuzzAddress(f *testing.F) {
+	f.Add(sockaddr(netip.MustParseAddrPort("192.0.2.1:80")), true)
+	f.Fuzz(func(t *testing.T, b []byte, v6 bool) {
+		domain := unix.AF_INET
+		if v6 {
+			domain = unix.AF_INET6
+		}
+		if a, errno := parseAddress(b, domain); errno == 0 && (!a.Addr().IsValid() || a.Addr().Is4In6()) {
+			t.Errorf("%v", a)
+		}
+	})
+}
+
+func FuzzQuery(f *testing.F) {
+	f.Add(query(f, "localhost.", dnsmessage.TypeA))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := &Session{ctx: t.Context()}
+		if reply, err := s.answerName(b); err == nil {
+			var m dnsmessage.Message
+			if err := m.Unpack(reply); err != nil {
+				t.Errorf("%q: %v", reply, err)
+			}
+		}
+	})
+}
+
+func query(t testing.TB, name string, kind dnsmessage.Type) []byte {
+	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: kind, Class: dnsmessage.ClassINET}}}
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// A name has one address, which stands for it in this run alone.
+func TestNames(t *testing.T) {
+	s, connect := start(t, nil, "localhost:1")
+	ask := func(name string, kind dnsmessage.Type) (dnsmessage.RCode, string) {
+		reply, err := s.answerName(query(t, name, kind))
+		var m dnsmessage.Message
+		if err := errors.Join(err, m.Unpack(reply)); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.Answers) == 0 {
+			return m.RCode, ""
+		}
+		return m.RCode, netip.AddrFrom4(m.Answers[0].Body.(*dnsmessage.AResource).A).String()
+	}
+	for _, tt := range []struct {
+		name string
+		kind dnsmessage.Type
+		code dnsmessage.RCode
+		addr string
+	}{
+		{"localhost.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, "198.18.0.1"},
+		{"nowhere.example.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, "198.18.0.2"},
+		{"LocalHost.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, "198.18.0.1"},
+		{"localhost.", dnsmessage.TypeAAAA, dnsmessage.RCodeSuccess, ""},
+		{"localhost.", dnsmessage.TypeTXT, dnsmessage.RCodeSuccess, ""},
+		{"no host at all.", dnsmessage.TypeA, dnsmessage.RCodeNameError, ""},
+		{"127.0.0.1.", dnsmessage.TypeA, dnsmessage.RCodeNameError, ""},
+	} {
+		if code, addr := ask(tt.name, tt.kind); code != tt.code || addr != tt.addr {
+			t.Errorf("%s %v: %v %q", tt.name, tt.kind, code, addr)
+		}
+	}
+	for address, want := range map[string]unix.Errno{"198.18.0.2:443": unix.EACCES, "198.18.0.9:443": unix.EACCES, "198.18.0.1:1": unix.ECONNREFUSED, "198.18.0.1:2": unix.EACCES} {
+		if _, errno := connect(netip.MustParseAddrPort(address)); errno != want {
+			t.Errorf("%s: %v, want %v", address, errno, want)
+		}
+	}
+	// Over a connection, as resolvers ask.
+	c, errno := connect(netip.MustParseAddrPort("192.0.2.53:53"))
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	defer c.Close()
+	q := query(t, "localhost.", dnsmessage.TypeA)
+	c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(q))), q...))
+	head := make([]byte, 2)
+	if _, err := io.ReadFull(c, head); err != nil || binary.BigEndian.Uint16(head) == 0 {
+		t.Errorf("%q, %v", head, err)
+	}
+}
+
+func TestRules(t *testing.T) {
+	for _, tt := range []struct {
+		grants, to string
+		allowed    bool
+	}{
+		{"", "192.0.2.1:80", false},
+		{"127.0.0.1", "127.0.0.1:80", true},
+		{"127.0.0.1:81", "127.0.0.1:80", false},
+		{"*", "127.0.0.1:80", false},
+		{"*", "10.0.0.1:80", false},
+		{"*", "169.254.169.254:80", false},
+		{"*", "1.1.1.1:80", true},
+		{"*.1.1.1", "1.1.1.1:80", false},
+		{"*:443", "1.1.1.1:80", false},
+		{"localhost", "127.0.0.1:80", true},
+		{"localhost", "127.0.0.2:80", true},
+		{"localhost:81", "127.0.0.1:80", false},
+		{"::1", "[::1]:80", true},
+		{"0:0::1", "[::1]:80", true},
+		{"[::1]:80", "[::1]:80", true},
+	} {
+		s := &Session{rules: ParseRules(strings.Fields(tt.grants)), ctx: t.Context()}
+		if c, dial := s.judge(netip.MustParseAddrPort(tt.to)); (dial != nil) != tt.allowed || (c.Refused == "") != tt.allowed {
+			t.Errorf("%q, %s: %+v", tt.grants, tt.to, c)
+		}
+	}
+}
+
+// Somebody else on this host who connects to a listener first is not taken for
+// the run.
+func TestStranger(t *testing.T) {
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var ports []int
+	for range 2 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ports = append(ports, c.LocalAddr().(*net.TCPAddr).Port)
+	}
+	c, errno := acceptFrom(l, ports[1])
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	defer c.Close()
+	if got := c.RemoteAddr().(*net.TCPAddr).Port; got != ports[1] {
+		t.Errorf("from port %d, want %d", got, ports[1])
+	}
+}
