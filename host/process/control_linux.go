@@ -39,6 +39,8 @@ type spec struct {
 	// for a shell, unless AnyLine.
 	Filter  bool `json:"filter,omitempty"`
 	AnyLine bool `json:"any_line,omitempty"`
+	// Offline leaves it without a network, where it has no filter.
+	Offline bool `json:"offline,omitempty"`
 	// Network says that a fifth descriptor comes with it: of egress.Gate.Start.
 	Network bool `json:"network,omitempty"`
 	// ABI is the version of Landlock that is used.

@@ -334,7 +334,7 @@ func installFilter(g guards) (listener int, err error) {
 }
 
 func install(code []unix.SockFilter) (listener int, err error) {
-	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+	prog := sockProgram(code)
 	for _, flags := range []uintptr{
 		// Without the second a signal interrupts a call that waits, which runs
 		// again when the program goes on. Linux 5.19.
@@ -353,6 +353,10 @@ func install(code []unix.SockFilter) (listener int, err error) {
 		}
 	}
 	return -1, err
+}
+
+func sockProgram(code []unix.SockFilter) unix.SockFprog {
+	return unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
 }
 
 // canFilter says why this kernel, or a sandbox around this process, takes no

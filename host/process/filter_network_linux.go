@@ -1,6 +1,11 @@
 package process
 
-import "golang.org/x/sys/unix"
+import (
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 // noFamily is for families of sockets, which programs do without.
 const noFamily verdict = unix.SECCOMP_RET_ERRNO | verdict(unix.EAFNOSUPPORT)
@@ -35,4 +40,38 @@ func network() []rule {
 			{arg: 2, op: equal, with: unix.TCP_REPAIR, then: refuse},
 		}}}},
 	}
+}
+
+// offline is a filter that asks nobody, for where there can be no supervisor: it
+// leaves a run with Unix sockets.
+var offline = sync.OnceValue(func() []unix.SockFilter {
+	return program(append([]rule{
+		{nr: unix.SYS_SOCKET, otherwise: noFamily, tests: []test{
+			{arg: 0, op: equal, with: unix.AF_UNIX, then: allow},
+			{arg: 0, op: equal, with: unix.AF_INET, then: refuse},
+			{arg: 0, op: equal, with: unix.AF_INET6, then: refuse},
+		}},
+		{nr: unix.SYS_SOCKETPAIR, otherwise: noFamily, tests: []test{{arg: 0, op: equal, with: unix.AF_UNIX, then: allow}}},
+	}, always(absent, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER)...))
+})
+
+// goOffline leaves the calling thread, and all that it starts, without a network
+// for good. The thread has no_new_privs already.
+func goOffline() error {
+	prog := sockProgram(offline())
+	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// canGoOffline reports whether there can be such a filter.
+func canGoOffline() (can bool) {
+	done := make(chan struct{})
+	onThread(func() {
+		defer close(done)
+		can = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == nil && goOffline() == nil
+	})
+	<-done
+	return can
 }

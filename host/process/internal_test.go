@@ -30,13 +30,13 @@ func TestStatus(t *testing.T) {
 		level              Level
 		lost               int
 	}{
-		{0, false, false, Unconfined, 9},
+		{0, false, false, Unconfined, 10},
 		{0, true, false, Unconfined, 5},
-		{2, false, false, Unconfined, 7},
-		{3, false, false, Landlock, 6},
-		{5, false, false, Landlock, 5},
-		{6, false, false, Landlock, 3},
-		{7, false, false, Landlock, 3},
+		{2, false, false, Unconfined, 8},
+		{3, false, false, Landlock, 7},
+		{5, false, false, Landlock, 6},
+		{6, false, false, Landlock, 4},
+		{7, false, false, Landlock, 4},
 		{7, true, false, Seccomp, 0},
 		{5, true, false, Seccomp, 1},
 		{7, true, true, Namespaces, 0},

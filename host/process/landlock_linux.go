@@ -94,6 +94,7 @@ var confinementOnce = sync.OnceValue(func() Status {
 	}
 	if err := canFilter(); err != nil {
 		s.FilterReason = "system calls cannot be judged here: " + err.Error()
+		s.Offline = canGoOffline()
 	} else {
 		s.Filter = true
 	}
@@ -112,7 +113,7 @@ func (s *Status) cut(most Level) {
 		s.ABI, s.Reason = 0, reason
 	}
 	if most < Seccomp {
-		s.Filter, s.FilterReason = false, reason
+		s.Filter, s.Offline, s.FilterReason = false, false, reason
 	}
 	s.lose()
 }
@@ -131,6 +132,8 @@ func (s *Status) lose() {
 	lost(s.ABI >= abiRefer && !s.Filter, "a tool that can be made to start its own loader executes any file: a hostile repository may find a way")
 	lost(!s.Filter, "a tool can change the mode, owner and times of any file that toold's user owns")
 	lost(!s.Filter, "a tool can limit, slow down and trace other processes of toold's user, toold itself among them")
+	lost(!s.Filter && !s.Offline, "a tool can connect to any host, whatever capabilities.network grants, and be connected to")
+	lost(!s.Filter && s.Offline, "a tool has no network, whatever capabilities.network grants: nobody could judge its connections")
 	lost(s.ABI < abiTruncate, "a tool can empty any file that toold's user can write")
 	lost(s.ABI < abiIoctl, "a tool can send control requests to devices that toold's user can read")
 	lost(s.ABI < abiScope && !s.Filter, "a tool can signal any process of toold's user, toold itself among them")

@@ -129,6 +129,9 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 		if err == nil && l.guards == nil {
 			step, err = renounce(sp.User != nil)
 		}
+		if err == nil && sp.Offline {
+			step, err = "refuse the network", goOffline()
+		}
 		if err == nil {
 			scoped, step, err = restrictThread(sp.ABI, ruleset.fd)
 		}

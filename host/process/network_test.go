@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +43,33 @@ func networkProbe(args []string) error {
 		}
 		fmt.Print(addrs[0].Unmap(), " ")
 		return networkProbe([]string{"tcp", net.JoinHostPort(addrs[0].Unmap().String(), args[2])})
+	case "nested": // a daemon in a sandbox with a supervisor of its own
+		runtime.LockOSThread()
+		filter := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
+		prog := unix.SockFprog{Len: 1, Filter: &filter[0]}
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return err
+		}
+		fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
+		if errno != 0 {
+			return errno
+		}
+		unix.FcntlInt(fd, unix.F_SETFD, 0) // the sandbox is there as long as this is open
+		return unix.Exec("/proc/self/exe", append([]string{os.Args[0], probeArg, "within"}, args[1:]...), os.Environ())
+	case "within":
+		r, err := process.New(process.Config{Ready: 1})
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		st := r.Confinement()
+		fmt.Println(st.Filter, st.Offline, strings.Contains(strings.Join(st.Lost, ";"), "no network"))
+		for _, c := range [][]string{{args[2], "granted", args[3], args[3]}, {args[2], "datagrams", args[3], args[3]}, {args[2], "uring", args[3], args[3]}} {
+			var out strings.Builder
+			_, err := r.Run(context.Background(), process.Command{Path: c[0], Args: c[1:], Dir: args[1], Roots: []string{args[1]}, Stdout: &out})
+			fmt.Println(strings.TrimSpace(out.String()), err)
+		}
+		return nil
 	}
 	return fmt.Errorf("no probe %q", args)
 }
@@ -244,5 +272,22 @@ func TestNetworkAttacks(t *testing.T) {
 	datagrams.SetReadDeadline(time.Now())
 	if n, _, err := datagrams.ReadFrom(make([]byte, 10)); err == nil {
 		t.Errorf("%d bytes reached a socket of datagrams", n)
+	}
+}
+
+// In a sandbox with a supervisor of its own nobody can judge connections, and there
+// are none.
+func TestOffline(t *testing.T) {
+	attack := attackProgram(t)
+	address, had := greet(t, "tcp", "127.0.0.1:0")
+	_, port, _ := net.SplitHostPort(address)
+	exe, err := os.Executable()
+	must(t, err)
+	cmd := exec.Command(exe, probeArg, "nested", t.TempDir(), attack, port)
+	cmd.Env = []string{"GORACE=atexit_sleep_ms=0"}
+	out, err := cmd.CombinedOutput()
+	want := "false true true\n9 <nil>\n1 <nil>\n38 <nil>\nok\n"
+	if err != nil || string(out) != want || len(had) > 0 {
+		t.Errorf("%v: %s, want %s", err, out, want)
 	}
 }

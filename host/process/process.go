@@ -269,7 +269,9 @@ type Status struct {
 	Reason string
 	// Filter says that system calls are judged, Namespaces that runs have
 	// namespaces of their own. The reasons say why not.
-	Filter           bool
+	Filter bool
+	// Offline says that, where connections cannot be judged, runs have no network.
+	Offline          bool
 	FilterReason     string
 	Namespaces       bool
 	NamespacesReason string

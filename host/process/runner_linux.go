@@ -516,6 +516,7 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 			}
 		}
 		sp.Show, sp.Sockets = join(c.Confine.Show), join(c.Confine.Sockets)
+		sp.Offline = r.status.Offline
 		sp.Filter, sp.Lines, sp.AnyLine = r.status.Filter, join(c.Confine.ShellLines), c.Confine.ShellLines == nil
 	}
 	r.mu.Lock()
