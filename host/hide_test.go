@@ -80,7 +80,7 @@ func TestToolsDoNotReachTheAdminSocket(t *testing.T) {
 	}
 	// In namespaces there is nothing to connect to.
 	hidden := hosttest.Start(t, config.Config{})
-	hidden.Tool(t, "curl", M{"binary": curl}, nil)
+	hidden.Tool(t, "curl", M{"binary": curl, "capabilities": M{"network": []string{"unix:" + hidden.Config.Admin, "unix:" + hidden.Socket}}}, nil)
 	for _, socket := range []string{hidden.Config.Admin, hidden.Socket} {
 		if a := ask(t, hidden.Socket, M{"tool": "curl", "cwd": hidden.Root, "args": []string{"-s", "--max-time", "20", "--unix-socket", socket, "http://admin/status"}}); confinement(t, hidden) == "namespaces" && (a.ExitCode == 0 || strings.Contains(a.Stdout, "operator's")) {
 			t.Errorf("%s: %+v", socket, a)
@@ -88,7 +88,7 @@ func TestToolsDoNotReachTheAdminSocket(t *testing.T) {
 	}
 
 	d := hosttest.Start(t, config.Config{ConfineMost: "seccomp"})
-	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{curl, "/bin", "/usr/bin"}}}, nil)
+	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{curl, "/bin", "/usr/bin"}, "network": []string{"unix:" + d.Config.Admin}}}, nil)
 	ask := func(script string) *answer {
 		return ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", script}})
 	}
@@ -186,7 +186,7 @@ func TestToolsDoNotCallTools(t *testing.T) {
 	defer os.RemoveAll(short)
 	d := hosttest.Start(t, config.Config{ConfineMost: "seccomp", Sockets: []config.Socket{{Path: filepath.Join(short, "b.sock"), Roots: []string{other}}}})
 	d.Tool(t, "touch", M{"binary": "/usr/bin/touch"}, nil)
-	d.Tool(t, "self", M{"binary": self}, nil)
+	d.Tool(t, "self", M{"binary": self, "capabilities": M{"network": []string{"unix:" + d.Config.Sockets[0].Path}}}, nil)
 	for _, how := range []string{"itself", "by a process that has gone"} {
 		a := ask(t, d.Socket, M{"tool": "self", "cwd": d.Root, "args": []string{callAsTool, how, d.Config.Sockets[0].Path, other}})
 		if !strings.Contains(a.Stdout, "denied by rule caller") {

@@ -119,6 +119,9 @@ func (r *Runner) Runs(pid int) bool {
 		}
 	}
 	if r.status.Filter {
+		if r.supervisors()[pid] {
+			return true // which connects Unix sockets in a run's place
+		}
 		s, err := statusFile(pid)
 		if err != nil {
 			return true
