@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http/cgi"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -290,4 +293,48 @@ func TestOffline(t *testing.T) {
 	if err != nil || string(out) != want || len(had) > 0 {
 		t.Errorf("%v: %s, want %s", err, out, want)
 	}
+}
+
+// BenchmarkLsRemote asks a server on this host what it has, confined, with each
+// connection made by the daemon, and by os/exec, in turn.
+func BenchmarkLsRemote(b *testing.B) {
+	dir := b.TempDir()
+	if out, err := exec.Command("/bin/sh", "-c", "cd "+dir+" && git init -q --bare r.git && git -C r.git config http.receivepack true").CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	server := httptest.NewServer(&cgi.Handler{Path: "/usr/lib/git-core/git-http-backend", Env: []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1"}})
+	defer server.Close()
+	r := newRunner(b, process.Config{})
+	run := func(off bool) time.Duration {
+		start := time.Now()
+		if off {
+			cmd := exec.Command("/usr/bin/git", "ls-remote", server.URL+"/r.git")
+			cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/bin:/bin", "HOME=" + dir}
+			if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+				b.Fatalf("%q %v", out, err)
+			}
+			return time.Since(start)
+		}
+		c := process.Command{
+			Path: "/usr/bin/git", Args: []string{"ls-remote", server.URL + "/r.git"}, Dir: dir, Roots: []string{dir}, Env: []string{"PATH=/usr/bin:/bin", "HOME=" + dir},
+			Confine: process.Confine{Write: []string{dir}, Exec: []string{"/usr/bin/git", "/usr/lib/git-core"}},
+		}
+		out, list := networked(b, r, c, server.Listener.Addr().String())
+		if out != "" || len(list) != 1 {
+			b.Fatalf("%q %+v", out, list)
+		}
+		return time.Since(start)
+	}
+	var with, without []time.Duration
+	for range 3 {
+		run(true)
+		run(false)
+	}
+	for b.Loop() {
+		with, without = append(with, run(false)), append(without, run(true))
+	}
+	slices.Sort(with)
+	slices.Sort(without)
+	b.ReportMetric(float64(with[len(with)/2].Microseconds()), "confined-µs")
+	b.ReportMetric(float64(without[len(without)/2].Microseconds()), "os-exec-µs")
 }

@@ -17,6 +17,8 @@
 //     does nothing to other processes and changes no attributes of others'
 //     files (a seccomp filter), and sees nothing of other processes
 //     (namespaces).
+//   - Its connections are made by whom Confine.Network leads to (package egress),
+//     and it has no other network.
 //
 // On Linux each run belongs to a supervisor: this same program started again
 // with a hidden verb, which is the subreaper of one run at a time. A program
@@ -32,8 +34,8 @@
 // confined.
 //
 // What confinement does not stop, so that nobody leans on it: reading what is
-// not hidden, listing names by trying them, the network, and, without
-// namespaces, connecting to a Unix socket by its path. A program that Exec
+// not hidden, listing names by trying them, and, without the filter, the network
+// and connecting to a Unix socket by its path. A program that Exec
 // grants beneath a folder of Write is whatever somebody puts there. umask,
 // resource limits (but for core files: none), user and groups are those of
 // this process, unless Confine.User names another user.
