@@ -4,6 +4,7 @@ package process_test
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"io"
 	"net"
@@ -137,7 +138,7 @@ func TestConnect(t *testing.T) {
 }
 
 // Names are looked up by the daemon, whatever resolver a program has.
-func TestNames(t *testing.T) {
+func TestNetworkNames(t *testing.T) {
 	_, port, _ := net.SplitHostPort(first(greet(t, "tcp", "127.0.0.1:0")))
 	r := newRunner(t, process.Config{Ready: 1})
 	if !r.Confinement().Namespaces {
@@ -159,6 +160,9 @@ func TestNames(t *testing.T) {
 
 func first(s string, _ chan net.Addr) string { return s }
 
+//go:embed testdata/attack.c
+var attackSource string
+
 // attackProgram compiles testdata/attack.c.
 func attackProgram(t testing.TB) string {
 	cc, err := exec.LookPath("cc")
@@ -166,7 +170,9 @@ func attackProgram(t testing.TB) string {
 		t.Skip("there is no C compiler")
 	}
 	file := filepath.Join(t.TempDir(), "attack")
-	if out, err := exec.Command(cc, "-O1", "-pthread", "-o", file, "testdata/attack.c").CombinedOutput(); err != nil {
+	cmd := exec.Command(cc, "-O1", "-pthread", "-o", file, "-x", "c", "-")
+	cmd.Stdin = strings.NewReader(attackSource)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return file
