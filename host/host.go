@@ -133,7 +133,7 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 func (h *Host) startEngines(c *config.Config) (err error) {
 	p := &h.parts
 	most, _ := process.ParseLevel(c.ConfineMost)
-	if p.Runner, err = process.New(process.Config{Most: most, Logger: p.Log}); err != nil {
+	if p.Runner, err = process.New(process.Config{Most: most, Held: h.lock, Logger: p.Log}); err != nil {
 		return err
 	}
 	if status := p.Runner.Confinement(); len(status.Lost) > 0 {

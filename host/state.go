@@ -29,7 +29,7 @@ func takeState(c *config.Config) (lock *os.File, err error) {
 }
 
 // lockPatience is how long a daemon waits for another to be gone.
-const lockPatience = 2 * time.Second
+const lockPatience = 5 * time.Second
 
 // lockState makes this the one daemon of a state folder, for as long as the
 // file that it returns is open. The kernel lets go of the lock with the
@@ -40,8 +40,10 @@ func lockState(state string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the state folder: %w", err)
 	}
-	// A daemon that was killed while it started a program leaves the lock to
-	// that for as long as it takes to execute.
+	// A daemon that was killed leaves the lock to the supervisors of what it ran,
+	// which keep it until all of that is killed: once the lock is here, nothing
+	// of an earlier daemon's calls runs any longer. One that was killed while it
+	// started a program leaves it to that for as long as it takes to execute.
 	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPatience / 100) {
 		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil || time.Now().After(end) {
 			break

@@ -266,6 +266,8 @@ type End struct {
 	Programs []Program `json:"programs,omitempty"`
 	// Connections are those that a binary made, or was refused.
 	Connections []Connection `json:"connections,omitempty"`
+	// Found is what a look into how another call ended found out.
+	Found *Found `json:"found,omitempty"`
 }
 
 // Connection is a host that was connected to so many times, or refused, and the
@@ -277,6 +279,14 @@ type Connection struct {
 	Sent     int64  `json:"sent,omitempty"`
 	Received int64  `json:"received,omitempty"`
 	Times    int    `json:"times"`
+}
+
+// Found is the verdict on the call of an execution id whose outcome was unknown:
+// done, not_done or unknown, and what it was made of.
+type Found struct {
+	Of       string `json:"of"`
+	Verdict  string `json:"verdict"`
+	Evidence string `json:"evidence,omitempty"`
 }
 
 // Program is a program that was executed so many times, or refused.

@@ -45,6 +45,10 @@ type Question struct {
 	// Upstream hears of the answers to HTTP requests; it may be nil.
 	Upstream *Upstream
 
+	// Looks says that the module may only look: it runs no binaries, calls no
+	// tools, sets no variables, and its requests are GET and HEAD.
+	Looks bool
+
 	services guest.Services // those of a handler only
 }
 
@@ -126,7 +130,24 @@ func (e *Executor) invocation(q *Question) guest.Invocation {
 	if len(caps.Exec) > 0 && (p.Discovered == nil || p.Discovered.Mutating) {
 		inv.Exec = func(ctx context.Context, r *abi.ExecRequest) *abi.ExecResult { return e.guestExec(ctx, q, r) }
 	}
+	if q.Looks {
+		lookOnly(&inv)
+	}
 	return inv
+}
+
+// lookOnly takes from inv what could change something.
+func lookOnly(inv *guest.Invocation) {
+	refused := fault.Errorf(fault.Denied, "an export that is asked how a call ended may change nothing")
+	if inv.VarSet != nil {
+		inv.VarSet = func(string, []byte) error { return refused }
+	}
+	inv.ToolCall = nil
+	if inv.Exec != nil {
+		inv.Exec = func(context.Context, *abi.ExecRequest) *abi.ExecResult {
+			return &abi.ExecResult{Error: &abi.Error{Code: string(refused.Code), Message: refused.Message}}
+		}
+	}
 }
 
 // guestHTTP makes a request for a guest, with the secrets of its tool.
@@ -137,7 +158,7 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 	}
 	granted := q.Call.Tool.Def.Capabilities.HTTP
 	g := fetchGrant{Hosts: granted.Hosts, Methods: granted.Methods, TraceID: q.Call.PassedTraceID()}
-	if q.Call.OnlyReads() {
+	if q.Call.OnlyReads() || q.Looks {
 		g.Methods = readingMethods(g.Methods)
 	}
 	for _, s := range secrets {

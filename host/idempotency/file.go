@@ -435,6 +435,46 @@ func (f *file) drop(b *bolt.Bucket, name string, r *record) error {
 	return b.Delete([]byte(name))
 }
 
+func (f *file) annotate(ctx context.Context, i id, owner string, fence int64, note json.RawMessage) (verdict, error) {
+	return f.change(ctx, i, func(old *record, now int64) (*record, bool, verdict) {
+		next, v := annotate(old, owner, fence, note, now)
+		return next, false, v
+	})
+}
+
+func (f *file) resolve(ctx context.Context, i id, x resolution) (verdict, error) {
+	return f.change(ctx, i, func(old *record, now int64) (*record, bool, verdict) { return resolve(old, x, now) })
+}
+
+// change stores what decide makes of a record.
+func (f *file) change(ctx context.Context, i id, decide func(old *record, now int64) (next *record, drop bool, v verdict)) (v verdict, err error) {
+	name := i.String()
+	var fault error
+	err = f.update(ctx, func(b *bolt.Bucket, now int64) error {
+		fault = func() error {
+			old, err := f.read(b, name, now)
+			if err != nil {
+				return err
+			}
+			var next *record
+			var drop bool
+			next, drop, v = decide(old, now)
+			switch {
+			case drop:
+				return f.drop(b, name, old)
+			case next != nil:
+				return f.write(b, name, next, now)
+			}
+			return nil
+		}()
+		return nil
+	})
+	if err == nil && fault != nil {
+		err = fmt.Errorf("%w: %w", ErrStoreUnavailable, fault)
+	}
+	return v, err
+}
+
 // renew extends the lease in memory only: every owner ends with this process.
 func (f *file) renew(_ context.Context, i id, owner string, fence, ms int64) (v verdict, err error) {
 	name := i.String()

@@ -110,6 +110,10 @@ const (
 	EventEvicted     Event = "evicted"      // a result was dropped early to make room
 	EventFlushed     Event = "flushed"      // an operator removed a record
 	EventUnrecorded  Event = "unrecorded"   // a Shadow call ran without a record
+
+	EventFoundDone    Event = "found_done"     // an unknown outcome turned out to be a success
+	EventFoundNotDone Event = "found_not_done" // a call with an unknown outcome changed nothing; its key is free
+	EventFoundNothing Event = "found_nothing"  // an outcome was looked into and stays unknown
 )
 
 // events is the order of Keeper.counts; it is never written to.
@@ -117,6 +121,7 @@ var events = [...]Event{
 	EventClaimed, EventTakenOver, EventRetried, EventReplayed, EventWaited, EventPending, EventReused,
 	EventUnknown, EventReleased, EventAbandoned, EventTooLarge, EventLate, EventGone, EventNotRecorded,
 	EventUnavailable, EventOverloaded, EventEvicted, EventFlushed, EventUnrecorded,
+	EventFoundDone, EventFoundNotDone, EventFoundNothing,
 }
 
 // OnDuplicate is what a call does while another one with its key runs.
@@ -159,6 +164,16 @@ type Request struct {
 	// decision and of the store's state. It never waits. Result.Event is what
 	// would have been decided.
 	Shadow bool
+	// Note, if set, is called when the key is claimed and before the call runs.
+	// What it returns, a JSON value of at most 64 KiB, is stored with the record
+	// for as long as it is not known how the call ended. nil: nothing.
+	Note func(context.Context) json.RawMessage
+	// Settle, if set, finds out how a call of this key with a Note and an unknown
+	// outcome ended. It is called right after the call, and when the key is used
+	// again; for one record once at a time, less and less often while it decides
+	// nothing, in a goroutine and under a context of its own. It must change
+	// nothing.
+	Settle func(context.Context, Unknown) Finding
 }
 
 // Kind is how a call ended.
@@ -181,6 +196,9 @@ const (
 // Outcome is what run reports of a call.
 type Outcome struct {
 	Kind Kind
+	// Lingers says of an unknown outcome that something of the call may still
+	// run.
+	Lingers bool
 	// Result is a JSON value, or nil. Anything else is treated like a result
 	// that is too large: it cannot be replayed.
 	Result json.RawMessage
@@ -230,6 +248,8 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	flights map[id]*flight // of keys with waiters in this process; guarded by mu
+	looks   map[id]*look   // under way; guarded by mu
+	rests   map[id]rest    // guarded by mu
 	closed  bool           // guarded by mu
 }
 
@@ -248,7 +268,7 @@ const maxUndos = 256
 // is reachable.
 func Open(ctx context.Context, c Config) (*Keeper, error) {
 	c = c.withDefaults()
-	k := &Keeper{config: c, flights: map[id]*flight{}, undoSlots: make(chan struct{}, maxUndos)}
+	k := &Keeper{config: c, flights: map[id]*flight{}, looks: map[id]*look{}, rests: map[id]rest{}, undoSlots: make(chan struct{}, maxUndos)}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	var err error
 	switch c.Store {
@@ -346,7 +366,7 @@ func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Ou
 		ttl: cmp.Or(r.TTL, DefaultTTL).Milliseconds(), lease: k.config.Lease.Milliseconds(),
 		rerun: r.Rerun, retry: r.Retry, failedTTL: r.FailedTTL,
 	}
-	waited := false
+	waited, settled := false, false
 	for {
 		rec, v, err := k.claim(ctx, i, c)
 		res := Result{Waited: waited}
@@ -359,7 +379,7 @@ func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Ou
 			res.Event = map[verdict]Event{verdictRun: EventClaimed, verdictTakeOver: EventTakenOver, verdictRetry: EventRetried}[v]
 			k.count(r.Scope, res.Event)
 			res.Fence = rec.Fence
-			res, err = k.runOwned(ctx, i, c, res, run)
+			res, err = k.runOwned(ctx, i, c, res, &r, run)
 			if r.Shadow {
 				err = nil // counted only
 			}
@@ -367,6 +387,12 @@ func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Ou
 		case v == verdictReplay:
 			res = rec.replay(waited)
 		case v == verdictUnknown:
+			// Once: what has an unknown outcome again is another call's.
+			if r.Settle != nil && !r.Shadow && !settled {
+				if settled = true; k.settle(ctx, i, r.Settle) {
+					continue
+				}
+			}
 			res.Event, err = EventUnknown, ErrOutcomeUnknown
 		case v == verdictReused:
 			res.Event, err = EventReused, ErrKeyReused
@@ -384,6 +410,8 @@ func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Ou
 				err = fmt.Errorf("%w: %w", ErrPending, err)
 			case rec == nil || rec.Status == Pending || rec.Payload != r.Payload:
 				continue // free, expired, or of another payload: claim again
+			case rec.outcomeUnknown() && r.Settle != nil && !settled:
+				continue // the claim finds the same, and settles it
 			case rec.outcomeUnknown():
 				res.Waited, res.Event, err = true, EventUnknown, ErrOutcomeUnknown
 			default:
@@ -494,7 +522,7 @@ func (k *Keeper) complete(ctx context.Context, i id, e completion) (verdict, err
 }
 
 // runOwned runs the call of a key that c has claimed and stores its outcome.
-func (k *Keeper) runOwned(ctx context.Context, i id, c claimRequest, res Result, run func(context.Context) Outcome) (Result, error) {
+func (k *Keeper) runOwned(ctx context.Context, i id, c claimRequest, res Result, r *Request, run func(context.Context) Outcome) (Result, error) {
 	stop := k.startRenewal(i, c, res.Fence)
 	var o Outcome
 	panicked := true
@@ -504,6 +532,9 @@ func (k *Keeper) runOwned(ctx context.Context, i id, c claimRequest, res Result,
 			_ = k.finish(ctx, i, c, res.Fence, Outcome{})
 		}
 	}()
+	if r.Note != nil {
+		k.annotate(ctx, i, c, res.Fence, r.Note(ctx))
+	}
 	o = run(ctx)
 	panicked = false
 	stop()
@@ -512,7 +543,25 @@ func (k *Keeper) runOwned(ctx context.Context, i id, c claimRequest, res Result,
 		o.Result = compact.Bytes() // the form that every store returns
 	}
 	res.setOutcome(o)
-	return res, k.finish(ctx, i, c, res.Fence, o)
+	err := k.finish(ctx, i, c, res.Fence, o)
+	if err == nil && o.Kind == OutcomeUnknown && r.Settle != nil && !r.Shadow {
+		k.startLook(i, r.Settle, false) // for whoever comes next
+	}
+	return res, err
+}
+
+// annotate stores the note of a call that is about to run. Without it an unknown
+// outcome stays unknown, so that nothing else depends on it.
+func (k *Keeper) annotate(ctx context.Context, i id, c claimRequest, fence int64, note json.RawMessage) {
+	if len(note) == 0 || len(note) > maxNote || !json.Valid(note) {
+		return
+	}
+	start := time.Now()
+	v, err := k.store.annotate(ctx, i, c.owner, fence, note)
+	k.observeStore("note", start, err)
+	if err != nil || v != verdictDone {
+		k.config.Log.Warn("what a call is about to do was not recorded: its outcome cannot be found out if it is cut off", "scope", i.scope, "key", i.key, "error", err)
+	}
 }
 
 // finish stores how a call ended and wakes its waiters.
@@ -529,7 +578,10 @@ func (k *Keeper) finish(ctx context.Context, i id, c claimRequest, fence int64, 
 		event = EventReleased
 	default:
 		e.status, e.result = Failed, nil
-		e.err = &Failure{Code: CodeOutcomeUnknown, Message: "the call began and did not report its outcome"}
+		e.err = &Failure{Code: CodeOutcomeUnknown, Message: messageReported}
+		if o.Lingers {
+			e.err.Message = messageLingers
+		}
 		event = EventAbandoned
 	}
 	if len(e.result) > MaxResult || e.result != nil && !json.Valid(e.result) {

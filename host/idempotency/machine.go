@@ -52,6 +52,8 @@ type record struct {
 	Digest     string `json:"digest,omitempty"` // of a result that is too large to keep
 	Size       int    `json:"size,omitempty"`   // of that result, in bytes
 	Label      string `json:"label,omitempty"`
+	// Note is what the owner wrote down before its call ran; see Request.Note.
+	Note json.RawMessage `json:"note,omitempty"`
 }
 
 func (r *record) outcomeUnknown() bool {
@@ -86,6 +88,13 @@ func (r *record) settled(now int64) *record {
 func lapsedFailure() *Failure {
 	return &Failure{Code: CodeOutcomeUnknown, Message: "the owner was not heard of again"}
 }
+
+// Messages of an unknown outcome that the owner reported itself. Only with the
+// first one nothing of the call runs on the owner's host any longer.
+const (
+	messageReported = "the call began and did not report its outcome"
+	messageLingers  = "the call began and did not report its outcome, and something of it may still run"
+)
 
 // verdict is the store's decision on a claim, completion or renewal.
 type verdict int
@@ -201,6 +210,9 @@ func complete(old *record, e completion, now int64) (next *record, drop bool, v 
 	r.Status, r.Result, r.Error, r.Digest, r.Size = e.status, e.result, e.err, e.digest, e.size
 	r.EndedAt, r.LeaseUntil = now, 0
 	short := min(e.failedTTLMillis(), r.TTL)
+	if !r.outcomeUnknown() {
+		r.Note = nil // it is for finding an outcome out
+	}
 	switch {
 	case r.outcomeUnknown():
 		r.ExpiresAt = now + r.TTL
@@ -229,6 +241,58 @@ func renew(old *record, owner string, fence, lease, now int64) (*record, verdict
 	r.LeaseUntil = now + lease
 	r.ExpiresAt = r.LeaseUntil + r.TTL
 	return &r, verdictDone
+}
+
+// annotate decides on the note of a call that its owner is about to run.
+//
+// scripts/note.lua is the same in Lua.
+func annotate(old *record, owner string, fence int64, note json.RawMessage, now int64) (*record, verdict) {
+	old = old.live(now)
+	switch {
+	case old == nil:
+		return nil, verdictGone
+	case old.Owner != owner || old.Fence != fence || old.Status != Pending:
+		return nil, verdictLate
+	}
+	r := *old
+	r.Note = note
+	return &r, verdictDone
+}
+
+// resolution are the parameters of resolving an unknown outcome.
+type resolution struct {
+	// owner and fence are those of the record that was looked into: of any other
+	// nothing was found out.
+	owner string
+	fence int64
+	// done keeps result, or digest and size where it is too large; otherwise the
+	// record is removed, and the next claim runs.
+	done   bool
+	result json.RawMessage
+	digest string
+	size   int
+}
+
+// resolve decides on what was found out of old, whose outcome is unknown. Of
+// several that found something out, one is verdictDone.
+//
+// scripts/resolve.lua is the same in Lua.
+func resolve(old *record, x resolution, now int64) (next *record, drop bool, v verdict) {
+	old = old.live(now)
+	if old == nil {
+		return nil, false, verdictGone
+	}
+	r := *old.settled(now)
+	switch {
+	case r.Owner != x.owner || r.Fence != x.fence || !r.outcomeUnknown():
+		return nil, false, verdictLate
+	case !x.done:
+		return nil, true, verdictDone
+	}
+	r.Status, r.Error, r.Result, r.Digest, r.Size, r.Note = Completed, nil, x.result, x.digest, x.size, nil
+	r.EndedAt, r.LeaseUntil = now, 0
+	r.ExpiresAt = max(r.ClaimedAt+r.TTL, now+min(keepFailed.Milliseconds(), r.TTL))
+	return &r, false, verdictDone
 }
 
 // flushable reports whether an operator may remove r: not while its call runs,

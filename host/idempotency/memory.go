@@ -3,6 +3,7 @@ package idempotency
 import (
 	"container/heap"
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -36,7 +37,7 @@ type entry struct {
 const entryBytes = 384
 
 func (e *entry) bytes() int64 {
-	return entryBytes + int64(len(e.id.key)+len(e.Result)+len(e.Payload)+len(e.Owner)+len(e.Digest)+len(e.Label))
+	return entryBytes + int64(len(e.id.key)+len(e.Result)+len(e.Payload)+len(e.Owner)+len(e.Digest)+len(e.Label)+len(e.Note))
 }
 
 type expiryHeap []*entry
@@ -123,6 +124,35 @@ func (m *memory) renew(_ context.Context, i id, owner string, fence, lease int64
 	if next != nil {
 		m.putLocked(e, next)
 	}
+	return v, nil
+}
+
+func (m *memory) annotate(_ context.Context, i id, owner string, fence int64, note json.RawMessage) (verdict, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.expireLocked()
+	e := m.records[i]
+	next, v := annotate(e.recordOrNil(), owner, fence, note, now)
+	if next != nil {
+		m.putLocked(e, next)
+	}
+	return v, nil
+}
+
+func (m *memory) resolve(_ context.Context, i id, x resolution) (verdict, error) {
+	m.mu.Lock()
+	now := m.expireLocked()
+	e := m.records[i]
+	next, drop, v := resolve(e.recordOrNil(), x, now)
+	var evicted []string
+	if drop {
+		m.dropLocked(e)
+	} else if next != nil {
+		m.putLocked(e, next)
+		evicted = m.makeRoomLocked(0)
+	}
+	m.mu.Unlock()
+	m.notifyEvicted(evicted)
 	return v, nil
 }
 

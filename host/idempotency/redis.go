@@ -31,6 +31,10 @@ var (
 	getSource string
 	//go:embed scripts/flush.lua
 	flushSource string
+	//go:embed scripts/note.lua
+	noteSource string
+	//go:embed scripts/resolve.lua
+	resolveSource string
 )
 
 // redisStore holds records in a Redis that several hosts share, each record a
@@ -41,7 +45,7 @@ type redisStore struct {
 	where   string // kind and address without a password, for messages
 	onEnded func(id)
 
-	claimScript, completeScript, renewScript, getScript, flushScript *redis.Script
+	claimScript, completeScript, renewScript, getScript, flushScript, noteScript, resolveScript *redis.Script
 
 	// replicas is how many must acknowledge a claim and a completion; below 0
 	// until it was read from the configuration of Redis.
@@ -82,7 +86,7 @@ func openRedis(ctx context.Context, address string, ended func(id)) (*redisStore
 		onEnded: ended, waitTimeout: time.Second,
 		claimScript: redis.NewScript(claimSource), completeScript: redis.NewScript(completeSource),
 		renewScript: redis.NewScript(renewSource), getScript: redis.NewScript(getSource),
-		flushScript: redis.NewScript(flushSource),
+		flushScript: redis.NewScript(flushSource), noteScript: redis.NewScript(noteSource), resolveScript: redis.NewScript(resolveSource),
 	}
 	s.replicas.Store(-1)
 	if v := q.Get("wait_replicas"); v != "" {
@@ -348,6 +352,15 @@ func (s *redisStore) renew(ctx context.Context, i id, owner string, fence, lease
 	return toVerdict(reply, err)
 }
 
+func (s *redisStore) annotate(ctx context.Context, i id, owner string, fence int64, note json.RawMessage) (verdict, error) {
+	return toVerdict(s.eval(ctx, s.noteScript, i, true, owner, fence, string(note)))
+}
+
+func (s *redisStore) resolve(ctx context.Context, i id, x resolution) (verdict, error) {
+	return toVerdict(s.eval(ctx, s.resolveScript, i, true, x.owner, x.fence, flag(x.done), string(x.result), x.digest, x.size,
+		keepFailed.Milliseconds(), endedChannel))
+}
+
 func toVerdict(reply any, err error) (verdict, error) {
 	if err != nil {
 		return 0, err
@@ -445,6 +458,11 @@ func fromFields(fields map[string]string) (*record, error) {
 	if text := fields["result"]; text != "" {
 		if r.Result = json.RawMessage(text); !json.Valid(r.Result) {
 			return nil, fmt.Errorf("%w: result is not JSON", errUnreadable)
+		}
+	}
+	if text := fields["note"]; text != "" {
+		if r.Note = json.RawMessage(text); !json.Valid(r.Note) {
+			return nil, fmt.Errorf("%w: note is not JSON", errUnreadable)
 		}
 	}
 	if text := fields["error"]; text != "" {

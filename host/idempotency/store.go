@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
@@ -22,6 +23,10 @@ type store interface {
 	// complete and renew return verdictDone, verdictLate or verdictGone.
 	complete(ctx context.Context, i id, e completion) (verdict, error)
 	renew(ctx context.Context, i id, owner string, fence, lease int64) (verdict, error)
+	// annotate and resolve return the same verdicts; resolve verdictDone to one
+	// of several.
+	annotate(ctx context.Context, i id, owner string, fence int64, note json.RawMessage) (verdict, error)
+	resolve(ctx context.Context, i id, x resolution) (verdict, error)
 	// get returns the settled record, nil if there is none.
 	get(ctx context.Context, i id) (r *record, left time.Duration, err error)
 	// list calls f with every settled record of a scope, in no order, until f

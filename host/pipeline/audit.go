@@ -75,7 +75,7 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 	end := &audit.End{
 		Begin: acc.begin, Status: res.Status(), ExitCode: res.ExitCode, Ran: res.Ran, Attempts: attempts,
 		DurationMS: res.Duration.Milliseconds(), BytesIn: in, BytesOut: out + int64(len(res.Data)),
-		FromCache: res.FromCache, Truncated: res.Truncated,
+		FromCache: res.FromCache, Truncated: res.Truncated, Found: acc.found,
 	}
 	if res.FromCache {
 		end.BytesOut = int64(size(res))

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/arguments"
+	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/execute"
@@ -63,6 +64,9 @@ func New(parts Parts) *Pipeline {
 		ToolCall: p.inner.toolCall, Metrics: parts.Metrics, Log: parts.Log,
 	})
 	p.finder.Parts, p.finder.execute = parts, p.execute
+	if parts.Layer != nil {
+		parts.Layer.UseReconciler(reliability.Reconciler{Can: canReconcile, Facts: p.facts, Look: p.look})
+	}
 	return p
 }
 
@@ -81,6 +85,7 @@ type account struct {
 	begin     uint64 // the number of its begin in the audit log
 	counted   bool   // its id is the caller's now; see Results
 	job       bool   // it goes on as a job, which is a call of its own
+	found     *audit.Found
 	meter     call.Meter
 }
 

@@ -83,6 +83,10 @@ type Config struct {
 	// Most is the most that runs get, where this system would give more. 0:
 	// all there is.
 	Most Level
+	// Held is kept open by every supervisor until nothing of its runs is left, so
+	// that a lock on it tells whether anything is. It never reaches what runs.
+	// nil: none. Only on Linux.
+	Held *os.File
 	// Logger hears what no caller can act on: a supervisor that broke,
 	// processes that could not be killed. nil: nothing is logged.
 	Logger *slog.Logger

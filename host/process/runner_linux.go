@@ -371,6 +371,9 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 		// wakes it, so that it finds its socket closed.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGCONT},
 	}
+	if r.config.Held != nil {
+		s.cmd.ExtraFiles = append(s.cmd.ExtraFiles, r.config.Held)
+	}
 	if s.namespaces {
 		namespaceAttr(s.cmd.SysProcAttr)
 		s.cmd.Env = append(s.cmd.Env, namespacesEnv+"=1")

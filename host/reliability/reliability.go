@@ -9,6 +9,7 @@ package reliability
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,15 +42,22 @@ type Layer struct {
 	// Breakers are those of all upstreams.
 	Breakers *Breakers
 	// shadowed are the records by which shadow decides.
-	shadowed *idempotency.Keeper
-	ending   context.Context
-	metrics  *observe.Metrics
-	log      *slog.Logger
+	shadowed   *idempotency.Keeper
+	reconciler Reconciler
+	// place is the name of the state folder, daemon that of this life of it.
+	place, daemon string
+	ending        context.Context
+	metrics       *observe.Metrics
+	log           *slog.Logger
 }
 
 // Open opens the store of records and makes a Layer. Close gives it back.
 func Open(ctx context.Context, c Config) (*Layer, error) {
-	l := &Layer{ending: c.Ending, metrics: c.Metrics, log: c.Log}
+	place, err := openPlace(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	l := &Layer{ending: c.Ending, metrics: c.Metrics, log: c.Log, place: place, daemon: rand.Text()}
 	l.Breakers = &Breakers{onChange: l.breakerChanged}
 	if err := l.openRecords(ctx, c.Store, c.Dir); err != nil {
 		l.Close()
@@ -74,7 +82,8 @@ func (l *Layer) openRecords(ctx context.Context, store, dir string) (err error) 
 			switch e {
 			case idempotency.EventReplayed:
 				l.metrics.CacheHit(ScopeTool(scope))
-			case idempotency.EventAbandoned, idempotency.EventUnknown, idempotency.EventTakenOver, idempotency.EventReused, idempotency.EventEvicted, idempotency.EventFlushed:
+			case idempotency.EventAbandoned, idempotency.EventUnknown, idempotency.EventTakenOver, idempotency.EventReused, idempotency.EventEvicted, idempotency.EventFlushed,
+				idempotency.EventFoundDone, idempotency.EventFoundNotDone, idempotency.EventFoundNothing:
 				l.log.Info("idempotency record", "tool", scope, "event", e)
 			}
 		},
@@ -124,6 +133,7 @@ func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(cont
 	if request.Shadow {
 		records = l.shadowed
 	}
+	l.reconcile(r, request)
 	ran, o := false, call.Outcome{}
 	kept, err := records.Do(ctx, *request, func(ctx context.Context) idempotency.Outcome {
 		ran = true
@@ -302,7 +312,7 @@ func conclude(r *call.Run, o *call.Outcome) idempotency.Outcome {
 	case code == fault.ToolFailed && !o.Killed:
 		// It ended by its own word, and that word was no.
 	case !r.Class.Repeatable():
-		return idempotency.Outcome{Kind: idempotency.OutcomeUnknown}
+		return idempotency.Outcome{Kind: idempotency.OutcomeUnknown, Lingers: lingers(o)}
 	case code == fault.Aborted:
 		// It may run again, and nobody has an answer yet.
 		return idempotency.Outcome{Kind: idempotency.OutcomeNotBegun}

@@ -20,6 +20,8 @@ const (
 	KindCall = "call" // an ordinary call: many at a time in one session
 	KindTurn = "turn" // a prompt: one at a time
 	KindJob  = "job"  // a call that was answered before it ran
+	// KindReconcile is a look into how another call ended, which was cut off.
+	KindReconcile = "reconcile"
 )
 
 // Spec describes an execution that is about to begin.
@@ -244,6 +246,22 @@ type Execution struct {
 	connections []Connection
 	http        HTTP
 	line        []byte // the last output line, at most maxLastLine bytes
+	found       *Found // of KindReconcile
+}
+
+// Found is what a look into a call found out, as journals keep it.
+type Found struct {
+	Of       string `json:"of"` // the call's execution id
+	Verdict  string `json:"verdict"`
+	Evidence string `json:"evidence,omitempty"`
+}
+
+// Conclude records what x, of KindReconcile, found out. Secrets must be masked
+// before it.
+func (x *Execution) Conclude(f Found) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.found = &f
 }
 
 // maxLastLine is how much of an execution's last line a snapshot shows, in
@@ -460,7 +478,7 @@ func (x *Execution) End(r *wire.Result) {
 	x.mu.Lock()
 	cancels := x.cancels
 	x.cancels = nil
-	aborted, programs, connections, http := x.aborted, x.programs, x.connections, x.http
+	aborted, programs, connections, http, found := x.aborted, x.programs, x.connections, x.http, x.found
 	x.mu.Unlock()
 	for _, cancel := range cancels {
 		cancel(nil)
@@ -482,7 +500,7 @@ func (x *Execution) End(r *wire.Result) {
 	rec := &record{
 		Type: recEnd, Execution: o.ID, Tool: o.Tool, Kind: o.Kind, Status: o.Status, Code: o.Code, ExitCode: o.ExitCode,
 		Attempts: o.Attempts, DurationMS: o.Duration.Milliseconds(), BytesIn: o.BytesIn, BytesOut: o.BytesOut, Fuel: o.Fuel,
-		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, Connections: o.Connections, HTTP: o.HTTP,
+		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, Connections: o.Connections, HTTP: o.HTTP, Found: found,
 	}
 	if x.Job != nil {
 		rec.Job, rec.Detach = true, x.Job.Detach

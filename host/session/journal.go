@@ -90,6 +90,7 @@ type record struct {
 	HTTP        HTTP       `json:"http,omitzero"`
 	// Connections are those of a binary.
 	Connections []Connection `json:"connections,omitempty"`
+	Found       *Found       `json:"found,omitempty"`
 
 	Counters *Counters `json:"counters,omitempty"`
 	Pending  []record  `json:"pending,omitempty"`

@@ -240,6 +240,74 @@ type Classification struct {
 	Retriable bool `json:"retriable,omitempty"`
 }
 
+// Verdicts of a Reconciliation. Anything else is VerdictUnknown.
+const (
+	VerdictDone    = "done"
+	VerdictNotDone = "not_done"
+	VerdictUnknown = "unknown"
+)
+
+// Reconcile is what the optional reconcile export of a policy or a handler is
+// asked about a call that changes something and has an idempotency key: before the
+// call begins, which facts it needs to tell later how the call ended, and, when the
+// call was cut off, how it ended. It must change nothing: requests are GET and
+// HEAD only, and the module can neither run binaries itself, nor call tools, nor
+// set variables. Through Reconciliation.Run it has the tool's own binary run.
+type Reconcile struct {
+	// Call is as its caller made it, but that the values of Env and the input
+	// are left out.
+	Call Call `json:"call"`
+	// Env are the names of the variables that the caller set, and StdinSHA256 is
+	// the digest, in hexadecimal, of the input that came with the request.
+	Env         []string `json:"env,omitempty"`
+	StdinSHA256 string   `json:"stdin_sha256,omitempty"`
+	// Key is the idempotency key as the caller wrote it; empty for one that was
+	// made of the payload.
+	Key string `json:"key,omitempty"`
+	// Before says that the call has not begun: the answer is Facts.
+	Before bool `json:"before,omitempty"`
+	// BeganMS is when the call began, in milliseconds since 1970.
+	BeganMS int64 `json:"began_ms,omitempty"`
+	// Gone says that no process and no request of the call is left on the host
+	// that ran it. What a server does that got the request is not in it.
+	// Where it is false the host takes VerdictNotDone for VerdictUnknown.
+	Gone bool `json:"gone,omitempty"`
+	// Facts are what this export answered before the call began.
+	Facts json.RawMessage `json:"facts,omitempty"`
+	// Ran is what came of the commands of Reconciliation.Run, in their order.
+	Ran []ReconcileRan `json:"ran,omitempty"`
+}
+
+// ReconcileRan is one command that ran for a reconcile export.
+type ReconcileRan struct {
+	Args     []string `json:"args"`
+	ExitCode int      `json:"exit_code"`
+	Stdout   string   `json:"stdout,omitempty"`
+	Stderr   string   `json:"stderr,omitempty"`
+	// Truncated says that not all of the output is here.
+	Truncated bool `json:"truncated,omitempty"`
+	// Error says why it did not run, or not to its end.
+	Error *Error `json:"error,omitempty"`
+}
+
+// Reconciliation is what reconcile answers.
+type Reconciliation struct {
+	// Run are argument lists to run the tool's binary with, after which the
+	// export is asked again. They go the way of every call, through restrict, as
+	// a caller who may only read: what is not classed as not mutating is refused.
+	Run [][]string `json:"run,omitempty"`
+	// Facts answer Before: any JSON up to 16 KiB. Without them the host keeps no
+	// facts, and asks later all the same.
+	Facts json.RawMessage `json:"facts,omitempty"`
+	// Verdict is VerdictDone only where the call has done all that it was to do,
+	// VerdictNotDone only where it has done nothing and never will.
+	Verdict string `json:"verdict,omitempty"`
+	// Evidence says what the verdict was made of, for people.
+	Evidence string `json:"evidence,omitempty"`
+	// Result is that of a call that was done, as it is replayed.
+	Result *Result `json:"result,omitempty"`
+}
+
 // Error is a tool's own failure.
 type Error struct {
 	// Code is the tool's own, for programs: UPPER_SNAKE_CASE.

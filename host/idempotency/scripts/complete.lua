@@ -53,6 +53,7 @@ if ARGV[7] ~= '' then
   also('digest', ARGV[7])
   also('size', ARGV[8])
 end
+if ARGV[6] ~= '1' then redis.call('HDEL', key, 'note') end
 redis.call('HSET', key, unpack(set))
 redis.call('PEXPIREAT', key, int(expires))
 redis.call('PUBLISH', ARGV[11], key)

@@ -1,0 +1,217 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+)
+
+// Unknown is a record whose call has an unknown outcome.
+type Unknown struct {
+	Scope, Key, Label string
+	// Note is what Request.Note answered before the call ran.
+	Note json.RawMessage
+	// ClaimedAt is by the store's clock.
+	ClaimedAt time.Time
+	// Ended reports that the owner itself reported the unknown outcome, and that
+	// nothing of the call runs on its host any longer. Otherwise the owner may
+	// have been lost, and may still run it.
+	Ended bool
+}
+
+// Verdict is what was found out of a call with an unknown outcome.
+type Verdict int
+
+const (
+	Undecided Verdict = iota // nothing is certain; the zero value, which is the safe one
+	Done                     // it succeeded
+	NotDone                  // it changed nothing, and never will
+)
+
+// Finding is what Request.Settle answers.
+type Finding struct {
+	Verdict Verdict
+	// Result is kept and replayed where the verdict is Done.
+	Result json.RawMessage
+}
+
+const (
+	// maxNote is the longest note that is stored, in bytes.
+	maxNote = 64 << 10
+	// maxSettling is how many records are looked into at one time.
+	maxSettling = 16
+	// settleTimeout bounds one look.
+	settleTimeout = 30 * time.Second
+	// After a look that decided nothing the record is left alone for
+	// firstRest, and for twice as long after each further one, up to maxRest.
+	firstRest = time.Second
+	maxRest   = 5 * time.Minute
+	// maxRests is how many records are remembered to be left alone.
+	maxRests = 10_000
+)
+
+// look is one attempt to find out how the call of a record ended. Those who use
+// its key meanwhile share it.
+type look struct {
+	done    chan struct{} // closed when changed is set
+	changed bool
+}
+
+// rest is how long a record is left alone after looks that decided nothing.
+type rest struct {
+	until time.Time
+	next  time.Duration
+}
+
+// settle finds out with f how the call of i ended, or waits for another that does,
+// until ctx ends. It reports whether the record may have changed. A record that was
+// looked into without a decision lately is left alone.
+func (k *Keeper) settle(ctx context.Context, i id, f func(context.Context, Unknown) Finding) (changed bool) {
+	l := k.startLook(i, f, false)
+	if l == nil {
+		return false
+	}
+	select {
+	case <-l.done:
+		return l.changed
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// startLook begins a look in a goroutine of its own: it is for all who wait, and none
+// of them ends it. It returns nil if none may begin now. force is for an operator,
+// who asks again at once.
+func (k *Keeper) startLook(i id, f func(context.Context, Unknown) Finding, force bool) *look {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l := k.looks[i]; l != nil {
+		return l
+	}
+	if k.closed || len(k.looks) >= maxSettling || !force && time.Now().Before(k.rests[i].until) {
+		return nil
+	}
+	l := &look{done: make(chan struct{})}
+	k.looks[i] = l
+	k.wg.Add(1)
+	go func() {
+		defer k.wg.Done()
+		changed := false
+		defer func() { // also where f panics
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			delete(k.looks, i)
+			k.restLocked(i, changed)
+			l.changed = changed
+			close(l.done)
+		}()
+		ctx, cancel := context.WithTimeout(k.ctx, settleTimeout)
+		defer cancel()
+		changed = k.lookInto(ctx, i, f)
+	}()
+	return l
+}
+
+// restLocked notes that a look at i has ended.
+func (k *Keeper) restLocked(i id, changed bool) {
+	if changed {
+		delete(k.rests, i)
+		return
+	}
+	now := time.Now()
+	if len(k.rests) >= maxRests {
+		for other, r := range k.rests {
+			if now.After(r.until) {
+				delete(k.rests, other)
+			}
+		}
+	}
+	r := k.rests[i]
+	r.next = min(max(2*r.next, firstRest), maxRest)
+	r.until = now.Add(r.next)
+	if len(k.rests) < maxRests {
+		k.rests[i] = r
+	}
+}
+
+// lookInto reports whether the record of i has changed, by this look or before it.
+func (k *Keeper) lookInto(ctx context.Context, i id, f func(context.Context, Unknown) Finding) (changed bool) {
+	start := time.Now()
+	r, _, err := k.store.get(ctx, i)
+	k.observeStore("get", start, err)
+	switch {
+	case err != nil:
+		return false
+	case r == nil || !r.outcomeUnknown():
+		return true
+	case len(r.Note) == 0:
+		return false // it was claimed when nobody could find anything out
+	}
+	found := f(ctx, Unknown{
+		Scope: i.scope, Key: i.key, Label: r.Label, Note: r.Note,
+		ClaimedAt: time.UnixMilli(r.ClaimedAt), Ended: r.Error.Message == messageReported,
+	})
+	x := resolution{owner: r.Owner, fence: r.Fence, done: found.Verdict == Done}
+	event := EventFoundNotDone
+	switch found.Verdict {
+	case Done:
+		event = EventFoundDone
+		var compact bytes.Buffer
+		if json.Compact(&compact, found.Result) == nil {
+			x.result = compact.Bytes()
+		}
+		if len(x.result) > MaxResult || found.Result != nil && x.result == nil {
+			x.digest, x.size, x.result = digest(found.Result), len(found.Result), nil
+		}
+	case NotDone:
+	default:
+		k.count(i.scope, EventFoundNothing)
+		return false
+	}
+	start = time.Now()
+	v, err := k.store.resolve(ctx, i, x)
+	k.observeStore("end", start, err)
+	if err != nil {
+		k.config.Log.Error("what was found out of a call could not be recorded", "scope", i.scope, "key", i.key, "error", err)
+		return false
+	}
+	if v == verdictDone {
+		k.count(i.scope, event)
+	}
+	k.notify(i)
+	return true
+}
+
+// ErrNoSuchRecord: there is no record of that key with an unknown outcome.
+var ErrNoSuchRecord = errors.New("no record of this key has an unknown outcome")
+
+// Settle looks into the records that Show returns for key and whose outcome is
+// unknown, now, with f. It returns how many there were. Show tells what became of
+// them.
+func (k *Keeper) Settle(ctx context.Context, scope, key string, f func(context.Context, Unknown) Finding) (n int, err error) {
+	found, err := k.find(ctx, scope, key, 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range found {
+		if r.Error == nil || r.Error.Code != CodeOutcomeUnknown {
+			continue
+		}
+		n++
+		l := k.startLook(id{scope, r.Key}, f, true)
+		if l == nil {
+			return n, ErrOverloaded
+		}
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+			return n, context.Cause(ctx)
+		}
+	}
+	if n == 0 {
+		return 0, ErrNoSuchRecord
+	}
+	return n, nil
+}

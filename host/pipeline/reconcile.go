@@ -1,0 +1,320 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/toold/toold/host/audit"
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/execute"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/reliability"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// Bounds on one look into how a call ended.
+const (
+	maxLookRounds   = 4        // times that the export is asked
+	maxLookCommands = 8        // commands of each answer
+	maxLookOutput   = 64 << 10 // bytes of each output that the export is shown
+	maxLookFacts    = 16 << 10
+	maxEvidence     = 2 << 10
+	// factsPatience is how long a call waits for the facts about it, at most a
+	// quarter of the time that it has.
+	factsPatience = 10 * time.Second
+)
+
+// reconcilerOf is the module that says how calls of t ended: its handler, or the
+// policy that is nearest to it; nil where none does.
+func reconcilerOf(t *tools.Tool) *guest.Module {
+	if t.Kind == tools.Handler && t.Handler.Has("reconcile") {
+		return t.Handler
+	}
+	for i := len(t.Policies) - 1; i >= 0; i-- {
+		if t.Policies[i].Has("reconcile") {
+			return t.Policies[i]
+		}
+	}
+	return nil
+}
+
+func canReconcile(d *call.Decided) bool { return reconcilerOf(d.Tool) != nil }
+
+// facts asks the reconciler of a call that is about to run what it needs to know to
+// tell later how the call ended. Without an answer the call runs all the same.
+func (p *Pipeline) facts(ctx context.Context, r *call.Run) json.RawMessage {
+	patience := factsPatience
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline)/4)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	l := &looking{Pipeline: p, pinned: r.Pinned}
+	l.pinned.Execution = nil
+	defer l.end(&wire.Result{Ran: true})
+	said, err := l.ask(ctx, abi.Reconcile{Call: *execute.ABICall(ctx, &r.Decided, 1), Key: r.IdempotencyKey, Before: true})
+	if err == nil && len(said.Facts) > maxLookFacts {
+		err = fmt.Errorf("the facts have %d bytes, which is over %d", len(said.Facts), maxLookFacts)
+	}
+	if err != nil {
+		p.Log.Warn("no facts about a call that begins: if it is cut off, how it ended may not be found out", "tool", r.Tool.Name, "execution_id", r.ExecutionID, "error", call.AsError(ctx, err).Message)
+		return nil
+	}
+	return said.Facts
+}
+
+// look finds out how the call of c ended, as its caller and where that works. It is an
+// execution of its own, of session.KindReconcile, in the same session.
+func (p *Pipeline) look(ctx context.Context, c reliability.Case) (a reliability.Answer) {
+	q := call.Request{
+		Call: &wire.Call{Form: c.Form, Tool: c.Tool, Args: c.Args, Cwd: c.Cwd, Payload: c.Payload, Session: c.Session},
+		UID:  c.UID, Socket: c.Socket, Kind: session.KindReconcile, PartOf: c.Execution, As: &c.Caller,
+	}
+	acc, res, start := &account{caller: c.Caller}, &wire.Result{Ran: true}, time.Now()
+	l := &looking{Pipeline: p}
+	defer func() {
+		if v := recover(); v != nil {
+			p.Log.Error("a look into how a call ended panicked", "tool", c.Tool, "execution_id", c.Execution, "panic", fmt.Sprint(v))
+			a, res.Err = reliability.Answer{Evidence: "the daemon failed"}, fault.Errorf(fault.Internal, "the daemon failed in this look")
+		}
+		a.Evidence = hideShapes(l.mask(a.Evidence))
+		a.Evidence = brief(a.Evidence, maxEvidence)
+		found := session.Found{Of: c.Execution, Verdict: reliability.VerdictName(a.Verdict), Evidence: a.Evidence}
+		res.ExitCode, res.Duration = res.Exit(), time.Since(start)
+		if l.execution != nil {
+			l.execution.Conclude(found)
+		}
+		l.end(res)
+		acc.execution, acc.found = l.execution, (*audit.Found)(&found)
+		p.auditEnd(&q, acc, res)
+	}()
+	a, err := p.lookInto(ctx, &q, acc, c, l)
+	if err != nil {
+		e := call.AsError(ctx, err)
+		res.Ran, res.Err = false, e
+		a = reliability.Answer{Evidence: "it could not be looked into: " + e.Message}
+	}
+	return a
+}
+
+func (p *Pipeline) lookInto(ctx context.Context, q *call.Request, acc *account, c reliability.Case, l *looking) (reliability.Answer, error) {
+	whole, err := q.Call.Complete()
+	if err != nil {
+		return reliability.Answer{}, err
+	}
+	q.Call = whole
+	if err := c.Caller.Current(); err != nil {
+		return reliability.Answer{}, err
+	}
+	if _, err := p.Sessions.Find(c.Caller.ID, q.Session); err != nil {
+		q.Session = "" // it was closed
+	}
+	a, err := p.admit(ctx, *q, c.Caller, acc)
+	if err != nil {
+		return reliability.Answer{}, err
+	}
+	l.execution = a.Execution
+	ctx = a.Execution.Context()
+	pinned, release, err := p.finder.pin(ctx, a)
+	if err != nil {
+		return reliability.Answer{}, err
+	}
+	defer release()
+	acc.pinned = &pinned
+	ctx, cancel := context.WithTimeout(ctx, pinned.Tool.Def.Timeout.Duration())
+	defer cancel()
+	if pinned, err = place(pinned, p.Config().Entrance(q.Socket).Roots); err != nil {
+		return reliability.Answer{}, err
+	}
+	if pinned.TakesText() {
+		if pinned, err = readText(ctx, pinned); err != nil {
+			return reliability.Answer{}, err
+		}
+	}
+	l.pinned = pinned
+	if _, err := a.Execution.Attempt(false); err != nil {
+		return reliability.Answer{}, err
+	}
+	acc.allowed = true
+	d := call.Undecided(pinned)
+	said, err := l.ask(ctx, abi.Reconcile{
+		Call: *execute.ABICall(ctx, &d, 1), Env: c.Env, StdinSHA256: c.StdinSHA,
+		Key: c.Key, BeganMS: c.Began.UnixMilli(), Gone: c.Gone, Facts: c.Facts,
+	})
+	if err != nil {
+		return reliability.Answer{}, err
+	}
+	return l.answer(said)
+}
+
+// looking is one look. What it runs is an execution that changes nothing.
+type looking struct {
+	*Pipeline
+	pinned    call.Pinned
+	execution *session.Execution // nil until something runs
+}
+
+// ask asks the reconciler of the tool until it wants nothing more to be run.
+func (l *looking) ask(ctx context.Context, q abi.Reconcile) (*abi.Reconciliation, error) {
+	module := reconcilerOf(l.pinned.Tool)
+	if module == nil {
+		return nil, fault.Errorf(fault.ToolBroken, "%s has nothing any more that says how its calls ended", l.pinned.Tool.Name)
+	}
+	q.Call.Env, q.Call.StdinBase64, q.Call.ReadOnly = nil, "", true
+	for range maxLookRounds {
+		in, err := json.Marshal(q)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := l.Pipeline.execute.Ask(ctx, execute.Question{Call: &l.pinned, Module: module, Export: "reconcile", Input: in, Trace: l.pinned.Trace, Looks: true})
+		if err != nil {
+			return nil, err
+		}
+		var said abi.Reconciliation
+		if err := strictjson.Unmarshal(reply.Output, &said); err != nil {
+			return nil, fault.Errorf(fault.ToolBroken, "reconcile of %s answered what cannot be read: %w", l.pinned.Tool.Name, err)
+		}
+		if len(said.Run) == 0 {
+			return &said, nil
+		}
+		if len(said.Run) > maxLookCommands {
+			break
+		}
+		for _, args := range said.Run {
+			q.Ran = append(q.Ran, l.run(ctx, args))
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return nil, fault.Errorf(fault.ToolBroken, "reconcile of %s wants more commands to be run than a look may", l.pinned.Tool.Name)
+}
+
+// run runs the tool's own binary for a look, as a call of one who may only read.
+func (l *looking) run(ctx context.Context, args []string) abi.ReconcileRan {
+	ran := abi.ReconcileRan{Args: args}
+	o, err := l.attempt(ctx, args)
+	if err == nil && o.Err() != nil {
+		err = o.Err()
+	}
+	if err != nil {
+		e := call.AsError(ctx, err)
+		ran.Error = &abi.Error{Code: string(e.Code), Message: e.Message, Retriable: e.Retriable()}
+		if o.Result == nil {
+			return ran
+		}
+	}
+	text := func(b []byte) string {
+		if len(b) > maxLookOutput {
+			b, ran.Truncated = b[:maxLookOutput], true
+		}
+		return strings.ToValidUTF8(string(b), "\uFFFD")
+	}
+	ran.ExitCode, ran.Truncated = o.Result.ExitCode, o.Result.Truncated
+	ran.Stdout, ran.Stderr = text(o.Result.Stdout), text(o.Result.Stderr)
+	return ran
+}
+
+func (l *looking) attempt(ctx context.Context, args []string) (o call.Outcome, err error) {
+	inner := l.pinned
+	if inner.Tool.Kind != tools.Binary {
+		return o, fault.Errorf(fault.ToolBroken, "%s has no binary that could be run", inner.Tool.Name)
+	}
+	if inner.Call, err = (&wire.Call{Tool: l.pinned.Call.Tool, Args: args, Cwd: l.pinned.Cwd, Trace: l.pinned.Trace, TraceID: l.pinned.TraceID}).Complete(); err != nil {
+		return o, err
+	}
+	if l.execution == nil {
+		s, err := l.Sessions.Find(inner.Caller.ID, inner.Session)
+		if err != nil {
+			return o, err
+		}
+		if l.execution, err = s.Begin(ctx, session.Spec{ID: inner.ExecutionID, Tool: inner.Call.Tool, Kind: session.KindReconcile}); err != nil {
+			return o, err
+		}
+	}
+	reads := *inner.Effective
+	reads.ReadOnly = true
+	inner.Effective, inner.Execution, inner.Payload, inner.Text, inner.Streams = &reads, l.execution, inner.Call.Payload, nil, wire.Streams{}
+	d, err := l.decide(ctx, inner)
+	if err != nil {
+		return o, err
+	}
+	if d.Class.Mutating { // Settle has refused it
+		return o, errors.New("it may change something")
+	}
+	d.Mode, d.Input = call.Off, call.Input{Fixed: true}
+	if d.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
+		defer cancel()
+	}
+	limits := &d.Tool.Def.Limits
+	leave, err := l.limiter.Enter(ctx, d.Tool.Name, limits.Concurrency, limits.Queue)
+	if err != nil {
+		return o, err
+	}
+	defer leave()
+	return l.Pipeline.execute.Run(ctx, call.Attempt{Run: call.NewRun(d, wire.Streams{}), Number: 1, Trace: d.Trace}), nil
+}
+
+// answer reads a verdict. What is no verdict is an error.
+func (l *looking) answer(said *abi.Reconciliation) (a reliability.Answer, err error) {
+	a.Evidence = said.Evidence
+	switch said.Verdict {
+	case abi.VerdictUnknown, "":
+		return a, nil
+	case abi.VerdictNotDone:
+		if said.Result != nil {
+			return a, fault.Errorf(fault.ToolBroken, "reconcile of %s answered a result of what was not done", l.pinned.Tool.Name)
+		}
+		a.Verdict = idempotency.NotDone
+		return a, nil
+	case abi.VerdictDone:
+	default:
+		return a, fault.Errorf(fault.ToolBroken, "reconcile of %s answered the verdict %.32q", l.pinned.Tool.Name, said.Verdict)
+	}
+	r := said.Result
+	if r == nil {
+		r = &abi.Result{}
+	}
+	if r.ExitCode != 0 || r.Error != nil || r.Gone || r.StdoutBase64 != "" || r.StderrBase64 != "" {
+		return a, fault.Errorf(fault.ToolBroken, "reconcile of %s answered the result of a call that failed, or one that is not text", l.pinned.Tool.Name)
+	}
+	a.Verdict = idempotency.Done
+	a.Outcome.Result = &wire.Result{Ran: true, Stdout: []byte(l.mask(r.Stdout)), Stderr: []byte(l.mask(r.Stderr)), Data: r.Data}
+	if len(r.Data) > 0 {
+		a.Outcome.Result.Data = json.RawMessage(l.mask(string(r.Data)))
+	}
+	return a, nil
+}
+
+// mask hides the secrets of the tool in a text; all of it where they cannot be read.
+func (l *looking) mask(text string) string {
+	if l.pinned.Tool == nil || text == "" {
+		return text
+	}
+	mask, err := l.Pipeline.execute.Masker(&l.pinned)
+	switch {
+	case err != nil:
+		return ""
+	case mask == nil:
+		return text
+	}
+	return mask(text)
+}
+
+func (l *looking) end(res *wire.Result) {
+	if l.execution != nil {
+		l.execution.End(res)
+	}
+}

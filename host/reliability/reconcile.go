@@ -1,0 +1,220 @@
+package reliability
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/wire"
+)
+
+// Intent is what a record keeps of a call that may be cut off: enough to find out
+// how it ended. Values of variables and the input are not in it.
+type Intent struct {
+	// Place and Daemon say where it ran: on which state folder, and in which life
+	// of its daemon.
+	Place  string `json:"place"`
+	Daemon string `json:"daemon"`
+
+	Tool      string          `json:"tool"`
+	Form      wire.Form       `json:"form,omitempty"`
+	Args      []string        `json:"args,omitempty"`
+	Cwd       string          `json:"cwd,omitempty"`
+	Payload   json.RawMessage `json:"payload,omitempty"`
+	Env       []string        `json:"env,omitempty"`
+	StdinSHA  string          `json:"stdin_sha256,omitempty"`
+	Socket    string          `json:"socket,omitempty"`
+	Session   string          `json:"session,omitempty"`
+	Execution string          `json:"execution"`
+	Began     time.Time       `json:"began"`
+	// Caller is who called, UID the user, and Token says that a token told.
+	Caller string `json:"caller"`
+	UID    uint32 `json:"uid"`
+	Token  bool   `json:"token,omitempty"`
+	// Facts are what the tool's reconciler wrote down before the call began.
+	Facts json.RawMessage `json:"facts,omitempty"`
+}
+
+// Case is a call whose outcome is unknown.
+type Case struct {
+	Intent
+	// Key is the caller's, or empty.
+	Key string
+	// Gone reports that nothing of the call runs on this host any longer, nor on
+	// that where it began.
+	Gone bool
+	// Caller is who made the call, as it is known now.
+	Caller identity.Caller
+}
+
+// Answer is what a reconciler found out.
+type Answer struct {
+	Verdict  idempotency.Verdict
+	Evidence string
+	// Outcome is that of a call that was done.
+	Outcome call.Outcome
+}
+
+// Reconciler finds out how calls ended. Neither function may change anything but what
+// it writes down.
+type Reconciler struct {
+	// Can reports whether the tool of a call has one.
+	Can func(*call.Decided) bool
+	// Facts are those of a call that is about to run, or nil.
+	Facts func(context.Context, *call.Run) json.RawMessage
+	// Look looks into a case.
+	Look func(context.Context, Case) Answer
+}
+
+// UseReconciler has r find out how calls ended. It is called before the first call.
+func (l *Layer) UseReconciler(r Reconciler) { l.reconciler = r }
+
+// reconcile has the record of r's call resolve itself, where its tool can say how it
+// ended. A call that may be repeated needs none of it.
+func (l *Layer) reconcile(r *call.Run, q *idempotency.Request) {
+	if l.reconciler.Can == nil || r.Mode != call.Enforce || !r.Class.Mutating || r.Class.Repeatable() || !l.reconciler.Can(&r.Decided) {
+		return
+	}
+	q.Note = func(ctx context.Context) json.RawMessage { return l.note(ctx, r) }
+	q.Settle = l.settler(r.Caller)
+}
+
+// note is the Intent of r's call, which is about to run.
+func (l *Layer) note(ctx context.Context, r *call.Run) json.RawMessage {
+	n := Intent{
+		Place: l.place, Daemon: l.daemon, Tool: r.Call.Tool, Form: r.Form, Args: r.Call.Args, Cwd: r.Call.Cwd,
+		Env: slices.Sorted(maps.Keys(r.Call.Env)), Socket: r.Socket, Session: r.Session, Execution: r.ExecutionID,
+		Caller: r.Caller.ID, UID: r.UID, Token: r.Caller.HasToken(), Facts: l.reconciler.Facts(ctx, r), Began: time.Now(),
+	}
+	if n.Cwd == "" {
+		n.Cwd = r.Cwd
+	}
+	if r.Form == wire.Envelope {
+		n.Payload = r.Call.Payload
+	}
+	if len(r.Stdin) > 0 {
+		sum := sha256.Sum256(r.Stdin)
+		n.StdinSHA = hex.EncodeToString(sum[:])
+	}
+	b, err := json.Marshal(n)
+	if err != nil {
+		l.log.Error("what a call is about to do cannot be written down", "tool", r.Tool.Name, "execution_id", r.ExecutionID, "error", err)
+		return nil
+	}
+	return b
+}
+
+// settler looks into records for a caller. Its key proves that they are the caller's.
+func (l *Layer) settler(caller identity.Caller) func(context.Context, idempotency.Unknown) idempotency.Finding {
+	return func(ctx context.Context, u idempotency.Unknown) idempotency.Finding {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(l.ending, func() { cancel(context.Cause(l.ending)) })()
+		c := Case{Key: u.Label, Caller: caller}
+		if err := json.Unmarshal(u.Note, &c.Intent); err != nil {
+			l.log.Error("what a call was about to do cannot be read", "tool", u.Scope, "error", err)
+			return idempotency.Finding{}
+		}
+		c.Gone = u.Ended || l.died(&c.Intent)
+		a := l.reconciler.Look(ctx, c)
+		if a.Verdict == idempotency.NotDone && !c.Gone {
+			// Whatever it looks like now, the call may yet go on.
+			a = Answer{Evidence: "not done so far, and nobody knows whether the call still runs: " + a.Evidence}
+		}
+		f := idempotency.Finding{Verdict: a.Verdict}
+		if a.Verdict == idempotency.Done {
+			f.Result = keep(&a.Outcome)
+		}
+		l.log.Info("the outcome of a call was looked into", "tool", u.Scope, "execution_id", c.Execution, "verdict", VerdictName(a.Verdict), "evidence", a.Evidence)
+		return f
+	}
+}
+
+// VerdictName is how a verdict is written.
+func VerdictName(v idempotency.Verdict) string {
+	switch v {
+	case idempotency.Done:
+		return "done"
+	case idempotency.NotDone:
+		return "not_done"
+	}
+	return "unknown"
+}
+
+// died reports whether the daemon that ran n is gone with all that it ran: it had this
+// daemon's state folder, whose lock each of its processes' supervisors kept until
+// all of them were gone.
+func (l *Layer) died(n *Intent) bool {
+	return runtime.GOOS == "linux" && l.place != "" && n.Place == l.place && n.Daemon != l.daemon
+}
+
+// Resolve looks into the records of key, now, for an operator. resolve says who a
+// caller without a token is.
+func (l *Layer) Resolve(ctx context.Context, scope, key string, resolve func(uid uint32) (identity.Caller, error)) (int, error) {
+	if l.reconciler.Look == nil {
+		return 0, errors.New("nothing finds out how calls ended here")
+	}
+	return l.Records.Settle(ctx, scope, key, func(ctx context.Context, u idempotency.Unknown) idempotency.Finding {
+		var n Intent
+		if err := json.Unmarshal(u.Note, &n); err != nil {
+			return idempotency.Finding{}
+		}
+		caller, err := callerOf(&n, resolve)
+		if err != nil {
+			l.log.Warn("the outcome of a call cannot be looked into", "tool", scope, "execution_id", n.Execution, "error", err)
+			return idempotency.Finding{}
+		}
+		return l.settler(caller)(ctx, u)
+	})
+}
+
+// callerOf is who made the call of a record, so that nothing is done as somebody
+// else.
+func callerOf(n *Intent, resolve func(uid uint32) (identity.Caller, error)) (identity.Caller, error) {
+	if n.Token {
+		return identity.Caller{}, errors.New("a token said who called, and it is not kept; have the caller use the key again")
+	}
+	caller, err := resolve(n.UID)
+	if err == nil && caller.ID != n.Caller {
+		err = errors.New("its caller is known by another name now; have the caller use the key again")
+	}
+	return caller, err
+}
+
+// openPlace reads, or makes, the name of the state folder.
+func openPlace(dir string) (string, error) {
+	if dir == "" {
+		return "", nil
+	}
+	path := filepath.Join(dir, "place")
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		b = []byte(rand.Text())
+		if err = os.MkdirAll(dir, 0o700); err == nil {
+			err = os.WriteFile(path, b, 0o600)
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("name the state folder: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// lingers reports whether something of a call that was ended may still run: the
+// daemon lost sight of it.
+func lingers(o *call.Outcome) bool { return o.Err() != nil && o.Err().Code == fault.Internal }
