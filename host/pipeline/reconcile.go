@@ -29,8 +29,7 @@ const (
 	maxLookOutput   = 64 << 10 // bytes of each output that the export is shown
 	maxLookFacts    = 16 << 10
 	maxEvidence     = 2 << 10
-	// factsPatience is how long a call waits for the facts about it, at most a
-	// quarter of the time that it has.
+	// factsPatience is how long a call waits for the facts about it.
 	factsPatience = 10 * time.Second
 )
 
@@ -53,16 +52,14 @@ func canReconcile(d *call.Decided) bool { return reconcilerOf(d.Tool) != nil }
 // facts asks the reconciler of a call that is about to run what it needs to know to
 // tell later how the call ended. Without an answer the call runs all the same.
 func (p *Pipeline) facts(ctx context.Context, r *call.Run) json.RawMessage {
-	patience := factsPatience
-	if deadline, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(deadline)/4)
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	// A call whose own time is over meanwhile has not begun, which is known.
+	ctx, cancel := context.WithTimeout(ctx, factsPatience)
 	defer cancel()
 	l := &looking{Pipeline: p, pinned: r.Pinned}
 	l.pinned.Execution = nil
 	defer l.end(&wire.Result{Ran: true})
-	said, err := l.ask(ctx, abi.Reconcile{Call: *execute.ABICall(ctx, &r.Decided, 1), Key: r.IdempotencyKey, Before: true})
+	asked := call.Undecided(r.Pinned) // as its caller made it
+	said, err := l.ask(ctx, abi.Reconcile{Call: *execute.ABICall(ctx, &asked, 1), Key: r.IdempotencyKey, Before: true})
 	if err == nil && len(said.Facts) > maxLookFacts {
 		err = fmt.Errorf("the facts have %d bytes, which is over %d", len(said.Facts), maxLookFacts)
 	}
