@@ -51,6 +51,10 @@ func decodeReconcile(b []byte, q *abi.Reconcile) error {
 			q.Before = r.bool()
 		case "began_ms":
 			q.BeganMS = r.int()
+		case "ended_ms":
+			q.EndedMS = r.int()
+		case "now_ms":
+			q.NowMS = r.int()
 		case "gone":
 			q.Gone = r.bool()
 		case "facts":

@@ -88,7 +88,7 @@ One that is marked shadow only watches and refuses nothing.`,
 func idempotencyVerb(s *state) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "idempotency",
-		Short: "Show or flush the records of calls with an idempotency key",
+		Short: "Show, reconcile or flush the records of calls with an idempotency key",
 		Args:  args(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -146,7 +146,39 @@ change. Records of calls that run now stay.`,
 		},
 	}
 	jsonFlag(flush, &flushJSON)
-	cmd.AddCommand(show, flush)
+	var reconcileJSON bool
+	reconcile := &cobra.Command{
+		Use:   "reconcile TOOL KEY",
+		Short: "Have the tool find out how the call of a key ended, where that is unknown",
+		Long: `Have the tool find out, as the caller and without changing anything, how the
+calls of a KEY ended whose outcome is unknown.
+
+  done      the call succeeded: its result is the answer from now on
+  not_done  it changed nothing and never will: the key is free, and runs again
+  unknown   nothing is certain: the record stays as it is`,
+		Args: args(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			if a[1] == "" {
+				return usageError{errors.New("KEY is empty; toolctl idempotency show TOOL lists the keys")}
+			}
+			f, err := client.NewAdmin(s.places().Admin).ReconcileRecords(cmd.Context(), a[0], a[1])
+			if err != nil {
+				return daemonError(err)
+			}
+			if reconcileJSON {
+				return s.printJSON(f)
+			}
+			for _, c := range f.Found {
+				fmt.Fprintf(s.out, "%s: %s\n", c.Verdict, first(c.Evidence, "no evidence"))
+			}
+			if len(f.Found) < f.Unknown {
+				fmt.Fprintf(s.out, "unknown: %s with nothing written down before the call, or looked into by another\n", several(f.Unknown-len(f.Found), "record"))
+			}
+			return nil
+		},
+	}
+	jsonFlag(reconcile, &reconcileJSON)
+	cmd.AddCommand(show, flush, reconcile)
 	return cmd
 }
 

@@ -302,4 +302,3 @@ func (c *pusher) killGit() {
 		}
 	}
 }
-

@@ -13,6 +13,7 @@ import (
 	"github.com/toold/toold/host/breaker"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/reliability"
 )
 
@@ -68,6 +69,37 @@ func (d *Daemon) adminReliability(mux *http.ServeMux) {
 		}
 		d.Log.Warn("idempotency records flushed by the operator", "tool", tool, "flushed", f.Flushed, "running", f.Running)
 		answer(w, http.StatusOK, adminapi.FlushedRecords{Flushed: f.Flushed, Running: f.Running})
+	})
+	mux.HandleFunc("POST /idempotency/reconcile", func(w http.ResponseWriter, r *http.Request) {
+		tool, key, ok := d.recordsAsked(w, r)
+		if !ok {
+			return
+		}
+		n, found, err := d.Layer.Resolve(r.Context(), tool, key, func(uid uint32) (identity.Caller, error) { return d.Identity().Resolve("", uid) })
+		switch {
+		case errors.Is(err, idempotency.ErrNoSuchRecord):
+			fail(w, http.StatusNotFound, err)
+			return
+		case err != nil:
+			fail(w, http.StatusServiceUnavailable, err)
+			return
+		}
+		out := adminapi.ReconciledRecords{Unknown: n, Found: []adminapi.ReconciledCall{}, Now: []adminapi.IdempotencyRecord{}}
+		for _, f := range found {
+			out.Found = append(out.Found, adminapi.ReconciledCall{Key: f.Key, Execution: f.Execution, Verdict: reliability.VerdictName(f.Verdict), Evidence: f.Evidence})
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), adminStoreTime)
+		defer cancel()
+		now, err := d.Layer.Records.Show(ctx, tool, key)
+		if err != nil {
+			fail(w, http.StatusServiceUnavailable, err)
+			return
+		}
+		for _, f := range now {
+			out.Now = append(out.Now, recordStatus(&f))
+		}
+		d.Log.Warn("idempotency records looked into for the operator", "tool", tool, "unknown", n)
+		answer(w, http.StatusOK, out)
 	})
 	mux.HandleFunc("GET /reliability", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusOK, d.reliabilityStatus(r.Context()))

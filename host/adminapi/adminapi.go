@@ -212,6 +212,24 @@ type IdempotencyRecord struct {
 	Size   int    `json:"size,omitempty"`
 }
 
+// ReconciledRecords is the answer of POST /idempotency/reconcile?tool=&key=.
+type ReconciledRecords struct {
+	// Unknown records of the key had an unknown outcome.
+	Unknown int                 `json:"unknown"`
+	Found   []ReconciledCall    `json:"found"`
+	Now     []IdempotencyRecord `json:"now"`
+}
+
+// ReconciledCall is what was found out of one call.
+type ReconciledCall struct {
+	Key       string `json:"key"`
+	Execution string `json:"execution,omitempty"`
+	// Verdict is "done": its result is answered from now on; "not_done": its key is
+	// free; or "unknown".
+	Verdict  string `json:"verdict"`
+	Evidence string `json:"evidence,omitempty"`
+}
+
 // FlushedRecords is the answer of DELETE /idempotency?tool=&key=.
 type FlushedRecords struct {
 	// Flushed records were removed: their keys run again. Running ones stay.

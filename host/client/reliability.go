@@ -38,6 +38,14 @@ func (a *Admin) FlushRecords(ctx context.Context, tool, key string) (*adminapi.F
 	return out, a.do(ctx, http.MethodDelete, "/idempotency?"+q.Encode(), nil, out)
 }
 
+// ReconcileRecords has the tool find out how the calls of a key ended whose outcome
+// is unknown.
+func (a *Admin) ReconcileRecords(ctx context.Context, tool, key string) (*adminapi.ReconciledRecords, error) {
+	q := url.Values{"tool": {tool}, "key": {key}}
+	out := new(adminapi.ReconciledRecords)
+	return out, a.do(ctx, http.MethodPost, "/idempotency/reconcile?"+q.Encode(), nil, out)
+}
+
 // Reliability returns the status of the reliability layer.
 func (a *Admin) Reliability(ctx context.Context) (*adminapi.ReliabilityStatus, error) {
 	out := new(adminapi.ReliabilityStatus)

@@ -421,6 +421,10 @@ func TestScriptsAgree(t *testing.T) {
 			switch n := rnd.IntN(12); {
 			case n < 5:
 				c := testClaim(owner)
+				c.note = json.RawMessage([]string{"", `{"c":1}`}[rnd.IntN(2)])
+				if len(c.note) == 0 {
+					c.note = nil
+				}
 				c.rerun, c.retry = rnd.IntN(2) == 0, rnd.IntN(2) == 0
 				if rnd.IntN(8) == 0 {
 					c.payload = "other"
@@ -446,6 +450,17 @@ func TestScriptsAgree(t *testing.T) {
 				}
 			case n == 9 && rnd.IntN(3) == 0:
 				do = func(s subject) string {
+					v, err := s.annotate(ctx, i, owner, fence, json.RawMessage(`{"a":1}`))
+					return fmt.Sprintf("note %s %d: %d %v", owner, fence, v, err)
+				}
+			case n == 9 && rnd.IntN(2) == 0:
+				x := []resolution{{owner: owner, fence: fence}, {owner: owner, fence: fence, done: true, result: json.RawMessage(`1`)}, {owner: owner, fence: fence, done: true, digest: "d", size: 9}}[rnd.IntN(3)]
+				do = func(s subject) string {
+					v, err := s.resolve(ctx, i, x)
+					return fmt.Sprintf("resolve %+v: %d %v", x, v, err)
+				}
+			case n == 9:
+				do = func(s subject) string {
 					found, flushed, err := s.flush(ctx, i)
 					return fmt.Sprintf("flush: %v %v %v", found, flushed, err)
 				}
@@ -463,7 +478,7 @@ func TestScriptsAgree(t *testing.T) {
 				got := do(s)
 				r, left, err := s.get(ctx, i)
 				if r != nil {
-					got += fmt.Sprintf(" -> %s %s %d %q %v %q %d, lease %v, expires %v", r.Status, r.Owner, r.Fence, r.Result, r.Error, r.Digest, r.Size,
+					got += fmt.Sprintf(" -> %s %s %d %q %v %q %d %s, lease %v, expires %v", r.Status, r.Owner, r.Fence, r.Result, r.Error, r.Digest, r.Size, r.Note,
 						r.Status == Pending && left > 0, time.Until(time.UnixMilli(r.ExpiresAt)).Round(10*time.Second))
 				}
 				got += fmt.Sprint(" ", err)

@@ -166,8 +166,10 @@ type Request struct {
 	Shadow bool
 	// Note, if set, is called when the key is claimed and before the call runs.
 	// What it returns, a JSON value of at most 64 KiB, is stored with the record
-	// for as long as it is not known how the call ended. nil: nothing.
-	Note func(context.Context) json.RawMessage
+	// for as long as it is not known how the call ended; {} of anything else. The
+	// call runs only when it is stored: until then the record has Claimed.
+	Note    func(context.Context) json.RawMessage
+	Claimed json.RawMessage
 	// Settle, if set, finds out how a call of this key with a Note and an unknown
 	// outcome ended. It is called right after the call, and when the key is used
 	// again; for one record once at a time, less and less often while it decides
@@ -364,7 +366,7 @@ func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Ou
 	c := claimRequest{
 		owner: rand.Text(), payload: r.Payload, label: truncateLabel(r.Label),
 		ttl: cmp.Or(r.TTL, DefaultTTL).Milliseconds(), lease: k.config.Lease.Milliseconds(),
-		rerun: r.Rerun, retry: r.Retry, failedTTL: r.FailedTTL,
+		rerun: r.Rerun, retry: r.Retry, failedTTL: r.FailedTTL, note: r.Claimed,
 	}
 	waited, settled := false, false
 	for {
@@ -533,9 +535,14 @@ func (k *Keeper) runOwned(ctx context.Context, i id, c claimRequest, res Result,
 		}
 	}()
 	if r.Note != nil {
-		k.annotate(ctx, i, c, res.Fence, r.Note(ctx))
+		if err := k.annotate(ctx, i, c, res.Fence, r.Note(ctx)); err != nil && ctx.Err() == nil {
+			panicked = false
+			stop()
+			_ = k.finish(ctx, i, c, res.Fence, Outcome{Kind: OutcomeNotBegun})
+			return Result{}, err
+		}
 	}
-	o = run(ctx)
+	o = run(ctx) // which begins nothing when ctx has ended
 	panicked = false
 	stop()
 	var compact bytes.Buffer
@@ -550,18 +557,19 @@ func (k *Keeper) runOwned(ctx context.Context, i id, c claimRequest, res Result,
 	return res, err
 }
 
-// annotate stores the note of a call that is about to run. Without it an unknown
-// outcome stays unknown, so that nothing else depends on it.
-func (k *Keeper) annotate(ctx context.Context, i id, c claimRequest, fence int64, note json.RawMessage) {
+// annotate stores the note of a call that is about to run. On an error the call must
+// not begin: its record says that it has not.
+func (k *Keeper) annotate(ctx context.Context, i id, c claimRequest, fence int64, note json.RawMessage) error {
 	if len(note) == 0 || len(note) > maxNote || !json.Valid(note) {
-		return
+		note = json.RawMessage("{}")
 	}
 	start := time.Now()
 	v, err := k.store.annotate(ctx, i, c.owner, fence, note)
 	k.observeStore("note", start, err)
-	if err != nil || v != verdictDone {
-		k.config.Log.Warn("what a call is about to do was not recorded: its outcome cannot be found out if it is cut off", "scope", i.scope, "key", i.key, "error", err)
+	if err == nil && v != verdictDone {
+		err = fmt.Errorf("%w: the key has another owner or was settled before its call began", ErrStoreUnavailable)
 	}
+	return err
 }
 
 // finish stores how a call ended and wakes its waiters.

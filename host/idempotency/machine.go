@@ -120,9 +120,10 @@ type claimRequest struct {
 	label     string
 	ttl       int64 // milliseconds, as is lease
 	lease     int64
-	rerun     bool          // safe to rerun after an expired owner
-	retry     bool          // run a stored failure again
-	failedTTL time.Duration // for the completion: see completion.failedTTL
+	note      json.RawMessage // of a call that was claimed and has not begun
+	rerun     bool            // safe to rerun after an expired owner
+	retry     bool            // run a stored failure again
+	failedTTL time.Duration   // for the completion: see completion.failedTTL
 }
 
 // claim decides on a claim of old, nil for no record. It returns the record to
@@ -132,7 +133,7 @@ type claimRequest struct {
 func claim(old *record, c claimRequest, now int64) (*record, verdict) {
 	fresh := &record{
 		Status: Pending, Owner: c.owner, Fence: 1, Payload: c.payload, ClaimedAt: now,
-		LeaseUntil: now + c.lease, TTL: c.ttl, Rerun: c.rerun, Label: c.label,
+		LeaseUntil: now + c.lease, TTL: c.ttl, Rerun: c.rerun, Label: c.label, Note: c.note,
 		ExpiresAt: now + c.lease + c.ttl,
 	}
 	old = old.live(now)

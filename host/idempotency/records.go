@@ -22,6 +22,9 @@ type Record struct {
 	EndedAt   time.Time       `json:"endedAt,omitzero"`
 	// Fence counts the claims that ran.
 	Fence int64 `json:"fence"`
+	// Note is what is known of a call that has not ended, or of which nobody knows
+	// how it ended.
+	Note json.RawMessage `json:"note,omitempty"`
 	// Digest and Size are of a result that was too large to keep.
 	Digest string `json:"digest,omitempty"`
 	Size   int    `json:"size,omitempty"`
@@ -31,7 +34,7 @@ func (r *record) public(scope, key string) Record {
 	out := Record{
 		Scope: scope, Key: key, Label: r.Label, Status: r.Status, Result: r.Result, Error: r.Error,
 		ExpiresAt: time.UnixMilli(r.ExpiresAt).UTC(), ClaimedAt: time.UnixMilli(r.ClaimedAt).UTC(),
-		Fence: r.Fence, Digest: r.Digest, Size: r.Size,
+		Fence: r.Fence, Note: r.Note, Digest: r.Digest, Size: r.Size,
 	}
 	if r.EndedAt != 0 {
 		out.EndedAt = time.UnixMilli(r.EndedAt).UTC()

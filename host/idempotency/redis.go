@@ -286,7 +286,7 @@ func flag(b bool) string {
 func (s *redisStore) claim(ctx context.Context, i id, c claimRequest) (*record, time.Duration, verdict, error) {
 	lapsed, _ := json.Marshal(lapsedFailure())
 	reply, err := s.eval(ctx, s.claimScript, i, true,
-		c.owner, c.payload, c.label, c.ttl, c.lease, flag(c.rerun), flag(c.retry), lapsed, endedChannel)
+		c.owner, c.payload, c.label, c.ttl, c.lease, flag(c.rerun), flag(c.retry), lapsed, endedChannel, string(c.note))
 	if err != nil {
 		return nil, 0, 0, err
 	}

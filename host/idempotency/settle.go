@@ -13,8 +13,9 @@ type Unknown struct {
 	Scope, Key, Label string
 	// Note is what Request.Note answered before the call ran.
 	Note json.RawMessage
-	// ClaimedAt is by the store's clock.
-	ClaimedAt time.Time
+	// ClaimedAt and EndedAt are by the store's clock. EndedAt is when the outcome
+	// became unknown.
+	ClaimedAt, EndedAt time.Time
 	// Ended reports that the owner itself reported the unknown outcome, and that
 	// nothing of the call runs on its host any longer. Otherwise the owner may
 	// have been lost, and may still run it.
@@ -151,7 +152,7 @@ func (k *Keeper) lookInto(ctx context.Context, i id, f func(context.Context, Unk
 	}
 	found := f(ctx, Unknown{
 		Scope: i.scope, Key: i.key, Label: r.Label, Note: r.Note,
-		ClaimedAt: time.UnixMilli(r.ClaimedAt), Ended: r.Error.Message == messageReported,
+		ClaimedAt: time.UnixMilli(r.ClaimedAt), EndedAt: time.UnixMilli(r.EndedAt), Ended: r.Error.Message == messageReported,
 	})
 	x := resolution{owner: r.Owner, fence: r.Fence, done: found.Verdict == Done}
 	event := EventFoundNotDone

@@ -101,6 +101,10 @@ func (p *Pipeline) look(ctx context.Context, c reliability.Case) (a reliability.
 		res.Ran, res.Err = false, e
 		a = reliability.Answer{Evidence: "it could not be looked into: " + e.Message}
 	}
+	if a.Verdict == idempotency.NotDone && !c.Gone {
+		// Whatever it looks like now, the call may yet go on.
+		a = reliability.Answer{Evidence: "not done so far, and nobody knows whether the call still runs: " + a.Evidence}
+	}
 	return a
 }
 
@@ -144,9 +148,11 @@ func (p *Pipeline) lookInto(ctx context.Context, q *call.Request, acc *account, 
 	}
 	acc.allowed = true
 	d := call.Undecided(pinned)
+	asked := *execute.ABICall(ctx, &d, 1)
+	asked.ExecutionID = c.Execution
 	said, err := l.ask(ctx, abi.Reconcile{
-		Call: *execute.ABICall(ctx, &d, 1), Env: c.Env, StdinSHA256: c.StdinSHA,
-		Key: c.Key, BeganMS: c.Began.UnixMilli(), Gone: c.Gone, Facts: c.Facts,
+		Call: asked, Env: c.Env, StdinSHA256: c.StdinSHA,
+		Key: c.Key, BeganMS: c.Began.UnixMilli(), EndedMS: c.Ended.UnixMilli(), NowMS: time.Now().UnixMilli(), Gone: c.Gone, Facts: c.Facts,
 	})
 	if err != nil {
 		return reliability.Answer{}, err

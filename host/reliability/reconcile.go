@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/toold/toold/host/call"
@@ -30,6 +31,9 @@ type Intent struct {
 	// of its daemon.
 	Place  string `json:"place"`
 	Daemon string `json:"daemon"`
+
+	// Claimed says that the call has not begun.
+	Claimed bool `json:"claimed,omitempty"`
 
 	Tool      string          `json:"tool"`
 	Form      wire.Form       `json:"form,omitempty"`
@@ -55,6 +59,8 @@ type Case struct {
 	Intent
 	// Key is the caller's, or empty.
 	Key string
+	// Ended is when the outcome became unknown.
+	Ended time.Time
 	// Gone reports that nothing of the call runs on this host any longer, nor on
 	// that where it began.
 	Gone bool
@@ -91,6 +97,7 @@ func (l *Layer) reconcile(r *call.Run, q *idempotency.Request) {
 		return
 	}
 	q.Note = func(ctx context.Context) json.RawMessage { return l.note(ctx, r) }
+	q.Claimed, _ = json.Marshal(Intent{Place: l.place, Daemon: l.daemon, Tool: r.Call.Tool, Execution: r.ExecutionID, Claimed: true})
 	q.Settle = l.settler(r.Caller)
 }
 
@@ -122,27 +129,37 @@ func (l *Layer) note(ctx context.Context, r *call.Run) json.RawMessage {
 // settler looks into records for a caller. Its key proves that they are the caller's.
 func (l *Layer) settler(caller identity.Caller) func(context.Context, idempotency.Unknown) idempotency.Finding {
 	return func(ctx context.Context, u idempotency.Unknown) idempotency.Finding {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		defer context.AfterFunc(l.ending, func() { cancel(context.Cause(l.ending)) })()
-		c := Case{Key: u.Label, Caller: caller}
-		if err := json.Unmarshal(u.Note, &c.Intent); err != nil {
-			l.log.Error("what a call was about to do cannot be read", "tool", u.Scope, "error", err)
-			return idempotency.Finding{}
-		}
-		c.Gone = u.Ended || l.died(&c.Intent)
-		a := l.reconciler.Look(ctx, c)
-		if a.Verdict == idempotency.NotDone && !c.Gone {
-			// Whatever it looks like now, the call may yet go on.
-			a = Answer{Evidence: "not done so far, and nobody knows whether the call still runs: " + a.Evidence}
-		}
-		f := idempotency.Finding{Verdict: a.Verdict}
-		if a.Verdict == idempotency.Done {
-			f.Result = keep(&a.Outcome)
-		}
-		l.log.Info("the outcome of a call was looked into", "tool", u.Scope, "execution_id", c.Execution, "verdict", VerdictName(a.Verdict), "evidence", a.Evidence)
+		f, _ := l.settle(ctx, caller, u)
 		return f
 	}
+}
+
+func (l *Layer) settle(ctx context.Context, caller identity.Caller, u idempotency.Unknown) (f idempotency.Finding, a Answer) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.ending, func() { cancel(context.Cause(l.ending)) })()
+	c := Case{Key: u.Label, Ended: u.EndedAt, Caller: caller}
+	if err := json.Unmarshal(u.Note, &c.Intent); err != nil {
+		l.log.Error("what a call was about to do cannot be read", "tool", u.Scope, "error", err)
+		return f, Answer{Evidence: "what the call was about to do cannot be read"}
+	}
+	c.Gone = u.Ended || l.died(&c.Intent)
+	switch {
+	case c.Tool == "":
+		a.Evidence = "what the call was about to do is not known"
+	case c.Claimed && !u.Ended && c.Gone:
+		a = Answer{Verdict: idempotency.NotDone, Evidence: "its daemon ended before the call began"}
+	case c.Claimed:
+		a.Evidence = "the call had not begun, and nobody knows whether its daemon still runs"
+	default:
+		a = l.reconciler.Look(ctx, c)
+	}
+	if a.Verdict == idempotency.Done {
+		f.Result = keep(&a.Outcome)
+	}
+	f.Verdict = a.Verdict
+	l.log.Info("the outcome of a call was looked into", "tool", u.Scope, "execution_id", c.Execution, "verdict", VerdictName(a.Verdict), "evidence", a.Evidence)
+	return f, a
 }
 
 // VerdictName is how a verdict is written.
@@ -163,24 +180,35 @@ func (l *Layer) died(n *Intent) bool {
 	return runtime.GOOS == "linux" && l.place != "" && n.Place == l.place && n.Daemon != l.daemon
 }
 
-// Resolve looks into the records of key, now, for an operator. resolve says who a
-// caller without a token is.
-func (l *Layer) Resolve(ctx context.Context, scope, key string, resolve func(uid uint32) (identity.Caller, error)) (int, error) {
-	if l.reconciler.Look == nil {
-		return 0, errors.New("nothing finds out how calls ended here")
-	}
-	return l.Records.Settle(ctx, scope, key, func(ctx context.Context, u idempotency.Unknown) idempotency.Finding {
+// Found is what was found out of one record.
+type Found struct {
+	Key, Execution string
+	Answer
+}
+
+// Resolve looks into the records of key, now, for an operator, and returns how many
+// have an unknown outcome and what was found out. resolve says who a caller without
+// a token is.
+func (l *Layer) Resolve(ctx context.Context, scope, key string, resolve func(uid uint32) (identity.Caller, error)) (n int, found []Found, err error) {
+	var mu sync.Mutex
+	n, err = l.Records.Settle(ctx, scope, key, func(ctx context.Context, u idempotency.Unknown) (f idempotency.Finding) {
 		var n Intent
+		var a Answer
 		if err := json.Unmarshal(u.Note, &n); err != nil {
-			return idempotency.Finding{}
+			a.Evidence = "what the call was about to do cannot be read"
+		} else if caller, err := callerOf(&n, resolve); err != nil {
+			a.Evidence = err.Error()
+		} else {
+			f, a = l.settle(ctx, caller, u)
 		}
-		caller, err := callerOf(&n, resolve)
-		if err != nil {
-			l.log.Warn("the outcome of a call cannot be looked into", "tool", scope, "execution_id", n.Execution, "error", err)
-			return idempotency.Finding{}
-		}
-		return l.settler(caller)(ctx, u)
+		mu.Lock()
+		defer mu.Unlock()
+		found = append(found, Found{u.Key, n.Execution, a})
+		return f
 	})
+	mu.Lock()
+	defer mu.Unlock()
+	return n, slices.Clone(found), err
 }
 
 // callerOf is who made the call of a record, so that nothing is done as somebody

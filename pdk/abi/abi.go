@@ -266,8 +266,12 @@ type Reconcile struct {
 	Key string `json:"key,omitempty"`
 	// Before says that the call has not begun: the answer is Facts.
 	Before bool `json:"before,omitempty"`
-	// BeganMS is when the call began, in milliseconds since 1970.
+	// BeganMS is when the call began, EndedMS when it was cut off or found to have
+	// been, and NowMS is now: in milliseconds since 1970, by the host's clock or
+	// that of its store of records.
 	BeganMS int64 `json:"began_ms,omitempty"`
+	EndedMS int64 `json:"ended_ms,omitempty"`
+	NowMS   int64 `json:"now_ms,omitempty"`
 	// Gone says that no process and no request of the call is left on the host
 	// that ran it. What a server does that got the request is not in it.
 	// Where it is false the host takes VerdictNotDone for VerdictUnknown.

@@ -32,6 +32,7 @@ var types = []struct {
 	{abi.Describe{}, false}, {abi.Annotations{}, false},
 	{abi.Decision{}, false}, {abi.Result{}, false},
 	{abi.Classify{}, true}, {abi.Classification{}, false},
+	{abi.Reconcile{}, true}, {abi.ReconcileRan{}, true}, {abi.Reconciliation{}, false},
 	{abi.Discovery{}, true}, {abi.Surface{}, false}, {abi.SurfaceTool{}, false}, {abi.Safety{}, false},
 	// Errors go both ways; strict is what the host is.
 	{abi.Error{}, false},
@@ -51,6 +52,7 @@ var narrower = map[string]map[string]any{
 	"Describe.schema":       {"type": "object"},
 	"Decision.effect":       {"enum": []string{abi.Allow, abi.Deny}},
 	"Decision.timeout_ms":   {"minimum": 1},
+	"Reconciliation.verdict": {"enum": []string{abi.VerdictDone, abi.VerdictNotDone, abi.VerdictUnknown}},
 	"EmitRequest.stream":    {"enum": []string{"stdout", "stderr", "progress"}},
 }
 
@@ -253,6 +255,7 @@ func TestVectorsFitTheSchema(t *testing.T) {
 	for export, types := range map[string][2]string{
 		"describe": {"", "Describe"}, "restrict": {"Call", "Decision"}, "handle": {"Call", "Result"},
 		"discover": {"Discovery", "Surface"}, "classify": {"Classify", "Classification"},
+		"reconcile": {"Reconcile", "Reconciliation"},
 	} {
 		if types[0] != "" {
 			asked[export] = compile(t, types[0])

@@ -1,6 +1,6 @@
 -- Claims a key. The same as claim in machine.go.
 -- KEYS: the record. ARGV: owner, payload, label, ttl, lease, rerun, retry,
--- the error of an expired owner, channel.
+-- the error of an expired owner, channel, note.
 -- Returns the verdict, the time, and the fence or the record.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -24,6 +24,7 @@ local function run(verdict, fence, claimedAt)
   redis.call('HSET', key, 'status', 'PENDING', 'expiresAt', int(now + lease + ttl),
     'owner', owner, 'fence', int(fence), 'payload', payload, 'claimedAt', int(claimedAt),
     'leaseUntil', int(now + lease), 'ttl', int(ttl), 'rerun', rerun and '1' or '0', 'label', ARGV[3])
+  if ARGV[10] ~= '' then redis.call('HSET', key, 'note', ARGV[10]) end
   redis.call('PEXPIREAT', key, int(now + lease + ttl))
   return {verdict, int(now), int(fence)}
 end
