@@ -34,7 +34,7 @@ func call(c *abi.Call) (*abi.Result, error) {
 	case b.Insert && c.ReadOnly:
 		err = &exception{code: readonly, text: "this identity may only read"}
 	case b.Insert:
-		r, err = s.insert(&b, arguments)
+		r, err = s.insert(&b, arguments, queryID(c))
 	default:
 		r, err = s.selectRows(&b, arguments)
 	}
@@ -49,9 +49,15 @@ func call(c *abi.Call) (*abi.Result, error) {
 	return r, err
 }
 
-// insert writes one row. The arguments are the body; the statement holds names
+// What is answered of one row that was written.
+const (
+	insertedText = "1 row inserted\n"
+	insertedData = `{"inserted":1}`
+)
+
+// insert writes one row. id names it in the server's log, where it is not empty. The arguments are the body; the statement holds names
 // only.
-func (s *server) insert(b *binding, arguments map[string]json.RawMessage) (*abi.Result, error) {
+func (s *server) insert(b *binding, arguments map[string]json.RawMessage, id string) (*abi.Result, error) {
 	var names []string
 	var row bytes.Buffer
 	row.WriteByte('{')
@@ -80,10 +86,10 @@ func (s *server) insert(b *binding, arguments map[string]json.RawMessage) (*abi.
 	if len(names) == 0 {
 		return nil, errors.New("no column has a value")
 	}
-	if _, err := s.write("INSERT INTO "+identifier(b.Database)+"."+identifier(b.Name)+" ("+identifiers(names)+") FORMAT JSONEachRow", row.Bytes()); err != nil {
+	if _, err := s.write("INSERT INTO "+identifier(b.Database)+"."+identifier(b.Name)+" ("+identifiers(names)+") FORMAT JSONEachRow", row.Bytes(), id); err != nil {
 		return nil, err
 	}
-	return &abi.Result{Stdout: "1 row inserted\n", Data: json.RawMessage(`{"inserted":1}`)}, nil
+	return &abi.Result{Stdout: insertedText, Data: json.RawMessage(insertedData)}, nil
 }
 
 // selectRows reads a view.

@@ -23,4 +23,7 @@ func discover() int32 { return pdk.Discover(surface) }
 //go:wasmexport handle
 func handle() int32 { return pdk.Handle(call) }
 
+//go:wasmexport reconcile
+func reconciles() int32 { return pdk.Reconcile(reconcile) }
+
 func main() {}

@@ -108,8 +108,11 @@ func (s *server) read(statement string, parameters url.Values) ([]byte, error) {
 }
 
 // write runs a statement with data.
-func (s *server) write(statement string, data []byte) ([]byte, error) {
+func (s *server) write(statement string, data []byte, id string) ([]byte, error) {
 	q := url.Values{"query": {statement}}
+	if id != "" {
+		q.Set("query_id", id)
+	}
 	return s.do(&pdk.HTTPRequest{Method: "POST", URL: s.base + "?" + q.Encode(), Body: data})
 }
 

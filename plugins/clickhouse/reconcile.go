@@ -1,0 +1,136 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/toold/toold/pdk"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// queryID is the name by which the server knows the insert of an execution, in its log
+// of queries and while it runs.
+func queryID(c *abi.Call) string {
+	if c.ExecutionID == "" {
+		return ""
+	}
+	return "toold-" + c.ExecutionID
+}
+
+// serverTime is how long a request may take from a connection that is closed to the
+// start of its query.
+const serverTime = 2 * time.Minute
+
+// reconcile says how an insert ended that was cut off, by the server's own log of
+// queries (system.query_log), in which the insert has the name that it was sent with.
+// It reads only: the server allows a GET no more than that.
+//
+// done: the log has one end of that query, and it is QueryFinish, which the server
+// writes after the rows are in their table and in what the table feeds. The one row of
+// an insert is one block and one part, which is there whole or not at all.
+//
+// not_done: the log has one end of it, and it is an exception before the query
+// started; or it has nothing of it, no query of that name runs, and the log has
+// entries of the same user that began serverTime after the call was cut off: so the
+// user's queries are logged, and the log is written out to a time at which the insert
+// would have begun. The host sends nothing more of it (Gone), and the server refuses a
+// second query of a name that runs.
+//
+// An exception while the query ran is unknown, since the table may have the row and
+// what it feeds may not; so is a server without a log, or one that does not let the
+// user read it.
+func reconcile(q *abi.Reconcile) (*abi.Reconciliation, error) {
+	if q.Before {
+		return &abi.Reconciliation{}, nil
+	}
+	var b binding
+	if err := json.Unmarshal(q.Call.Binding, &b); err != nil {
+		return nil, fmt.Errorf("read the binding: %w", err)
+	}
+	id := queryID(&q.Call)
+	if !b.Insert || id == "" {
+		return pdk.Unresolved("only an insert that has a name is looked into"), nil
+	}
+	s, err := connect()
+	if err != nil {
+		return pdk.Unresolved(err.Error()), nil
+	}
+	a, err := s.look(id, q)
+	if e, ok := errors.AsType[*exception](err); ok {
+		return pdk.Unresolved("the server does not tell: " + e.text), nil
+	}
+	return a, err
+}
+
+// logged is what the server's log has of one query.
+type logged struct {
+	Finished json.Number `json:"finished"`
+	Refused  json.Number `json:"refused"`
+	Failed   json.Number `json:"failed"`
+	Started  json.Number `json:"started"`
+	Later    json.Number `json:"later"`
+}
+
+func (s *server) look(id string, q *abi.Reconcile) (*abi.Reconciliation, error) {
+	// Before the log, so that a query that ends in between is in it, or is not known.
+	running, err := s.number("SELECT count() AS n FROM system.processes WHERE query_id = "+sqlText(id)+" FORMAT JSONEachRow", "n")
+	if err != nil {
+		return nil, err
+	}
+	// A day earlier than it can be: dates are the server's, by its zone.
+	since := "toDate(toDateTime(" + strconv.FormatInt(q.BeganMS/1000-48*3600, 10) + "))"
+	body, err := s.read("SELECT sum(mine AND kind = 1) AS started, sum(mine AND kind = 2) AS finished, sum(mine AND kind = 3) AS refused, sum(mine AND kind = 4) AS failed,"+
+		" sum(NOT mine AND user = "+sqlText(s.user)+" AND query_start_time > toDateTime("+strconv.FormatInt((q.EndedMS+serverTime.Milliseconds())/1000, 10)+")) AS later"+
+		" FROM (SELECT query_id = "+sqlText(id)+" AS mine, CAST(type AS Int8) AS kind, user, query_start_time FROM system.query_log WHERE event_date >= "+since+") FORMAT JSONEachRow", url.Values{})
+	if err != nil {
+		return nil, err
+	}
+	var l logged
+	if err := json.Unmarshal(body, &l); err != nil {
+		return nil, fmt.Errorf("read the log of queries: %w", err)
+	}
+	ends := count(l.Finished) + count(l.Refused) + count(l.Failed)
+	evidence := fmt.Sprintf("query %s: %s started, %s finished, %s refused, %s failed; %d running", id, l.Started, l.Finished, l.Refused, l.Failed, running)
+	switch {
+	case ends > 1 || count(l.Failed) > 0 || running > 0:
+	case count(l.Finished) == 1:
+		return &abi.Reconciliation{Verdict: abi.VerdictDone, Evidence: evidence, Result: &abi.Result{Stdout: insertedText, Data: json.RawMessage(insertedData)}}, nil
+	case count(l.Refused) == 1:
+		return &abi.Reconciliation{Verdict: abi.VerdictNotDone, Evidence: evidence}, nil
+	case count(l.Started) == 0 && count(l.Later) > 0:
+		return &abi.Reconciliation{Verdict: abi.VerdictNotDone, Evidence: evidence + "; queries that came later are in the log"}, nil
+	}
+	return pdk.Unresolved(evidence), nil
+}
+
+func count(n json.Number) int {
+	i, err := strconv.Atoi(n.String())
+	if err != nil {
+		return 0
+	}
+	return i
+}
+
+// number is the member of the one row that a statement answers.
+func (s *server) number(statement, name string) (int, error) {
+	body, err := s.read(statement, nil)
+	if err != nil {
+		return 0, err
+	}
+	var row map[string]json.Number
+	if err := json.Unmarshal(body, &row); err != nil {
+		return 0, fmt.Errorf("read the answer of the server: %w", err)
+	}
+	return strconv.Atoi(row[name].String())
+}
+
+// sqlText is a text in a statement. Names of executions are hexadecimal, those of users
+// are the server's.
+func sqlText(text string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(text) + "'"
+}
