@@ -386,6 +386,10 @@ type Outcome struct {
 	Killed bool
 	// ExitFailed says that its exit is a failure, and not only its answer.
 	ExitFailed bool
+	// Unanswered says of a module that failed that it sent a request which may
+	// change something, and got no answer: its failure does not say what became
+	// of that.
+	Unanswered bool
 	// RetryAfter is the least wait before another attempt that its upstream
 	// asked for.
 	RetryAfter time.Duration

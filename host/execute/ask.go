@@ -187,6 +187,7 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 	}
 	if err != nil {
 		up.answered = !unanswered(err)
+		up.lost = up.lost || !up.answered && !neverSent(err) && r.Method != http.MethodGet && r.Method != http.MethodHead
 		up.refused = up.refused || refused(err)
 		return nil, errors.New(maskFolded(err.Error(), hidden))
 	}
@@ -217,6 +218,12 @@ func unanswered(err error) bool {
 	}
 	_, network := errors.AsType[net.Error](err)
 	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// neverSent reports whether a request failed before there was a connection.
+func neverSent(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
 }
 
 // readingMethods are those of granted that change nothing.
@@ -313,6 +320,7 @@ func receiver(ctx context.Context, r io.ReadCloser) func(context.Context) ([]byt
 type Upstream struct {
 	answered   bool // the last request has an answer that is final
 	refused    bool // some request was refused here, as it would be again
+	lost       bool // some request that may change something was sent, and has no answer
 	retryAfter time.Duration
 }
 
@@ -322,7 +330,7 @@ type Upstream struct {
 func (u *Upstream) Refused() bool { return u.refused }
 
 // next forgets what the answer to the request before said.
-func (u *Upstream) next() { *u = Upstream{refused: u.refused} }
+func (u *Upstream) next() { *u = Upstream{refused: u.refused, lost: u.lost} }
 
 // note takes the answer to a request.
 func (u *Upstream) note(status int, retryAfter string) {

@@ -230,6 +230,7 @@ func (r *running) handler(ctx context.Context) error {
 		err = r.upstream.blame(err)
 	}
 	r.RetryAfter = r.upstream.retryAfter
+	r.Outcome.Unanswered = err != nil && r.upstream.lost
 	ferr := out.finish(&r.res, &r.Outcome)
 	r.res.Data = maskJSON(r.res.Data, values(secrets))
 	var e *fault.Error

@@ -147,7 +147,11 @@ func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(cont
 			ctx = alive
 		}
 		o = next(ctx)
-		return conclude(r, &o)
+		ended := conclude(r, &o)
+		if request.Settle != nil && o.Unanswered && ended.Kind == idempotency.OutcomeFailed {
+			return idempotency.Outcome{Kind: idempotency.OutcomeUnknown} // its reconciler says more
+		}
+		return ended
 	})
 	switch {
 	case request.Shadow:

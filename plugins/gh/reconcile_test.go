@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/hosttest"
+	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// TestReconcileVerdicts is the table of verdicts.
+func TestReconcileVerdicts(t *testing.T) {
+	p := testPolicy(t, map[string]string{"host": "github.com"})
+	create := call("pr", "create", "-R", "o/r", "--head", "b", "--base", "main", "--title", "T", "--body", "x")
+	before := `[{"number":1,"title":"T","url":"u1","headRefName":"b","baseRefName":"main","state":"CLOSED"}]`
+	one := func(n int, title, base string) string {
+		return fmt.Sprintf(`{"number":%d,"title":%q,"url":"u%d","headRefName":"b","baseRefName":%q,"state":"OPEN"}`, n, title, n, base)
+	}
+	list := func(items ...string) string {
+		return "[" + strings.Join(append(items, before[1:len(before)-1]), ",") + "]"
+	}
+	facts := func(c *abi.Call, stdout string) *abi.Reconciliation {
+		a, err := p.reconcile(&abi.Reconcile{Call: *c, Before: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Run) == 0 {
+			return a
+		}
+		if a, err = p.reconcile(&abi.Reconcile{Call: *c, Before: true, Ran: []abi.ReconcileRan{{Args: a.Run[0], Stdout: stdout}}}); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	f := facts(create, before).Facts
+	if f == nil {
+		t.Fatal("no facts")
+	}
+	const late = 3 * 60_000
+	for _, tt := range []struct {
+		name, stdout string
+		exit         int
+		since        int64
+		want         string
+	}{
+		{"a new one", list(one(2, "T", "main")), 0, 0, abi.VerdictDone},
+		{"none, long after", before, 0, late, abi.VerdictNotDone},
+		{"none, too early", before, 0, 1000, abi.VerdictUnknown},
+		{"two new ones", list(one(2, "T", "main"), one(3, "T", "main")), 0, late, abi.VerdictUnknown},
+		{"another title", list(one(2, "other", "main")), 0, late, abi.VerdictUnknown},
+		{"another base", list(one(2, "T", "next")), 0, late, abi.VerdictUnknown},
+		{"GitHub does not answer", "", 1, late, abi.VerdictUnknown},
+		{"no list", "x", 0, late, abi.VerdictUnknown},
+		{"as many as are asked for", "[" + strings.Repeat(one(1, "T", "main")+",", maxPulls-1) + one(1, "T", "main") + "]", 0, late, abi.VerdictUnknown},
+	} {
+		a, err := p.reconcile(&abi.Reconcile{Call: *create, Gone: true, Facts: f, EndedMS: 1_000_000, NowMS: 1_000_000 + tt.since, Ran: []abi.ReconcileRan{{Stdout: tt.stdout, ExitCode: tt.exit}}})
+		if err != nil || a.Verdict != tt.want {
+			t.Errorf("%s: %+v, %v, want %s", tt.name, a, err, tt.want)
+		}
+	}
+	for _, c := range []*abi.Call{call("pr", "comment", "1", "-R", "o/r", "--body", "x"), call("pr", "create", "-R", "o/r", "--head", "b", "--title", "T", "--body", "x", "--label", "l"), call("pr", "list", "-R", "o/r")} {
+		if a := facts(c, before); a.Facts != nil || len(a.Run) > 0 {
+			t.Errorf("%q: %+v", c.Args, a)
+		}
+	}
+	if a, err := p.reconcile(&abi.Reconcile{Call: *create}); err != nil || a.Verdict != abi.VerdictUnknown {
+		t.Errorf("without facts: %+v, %v", a, err)
+	}
+}
+
+// TestPullResolves ends gh while GitHub has opened the pull request and has not yet
+// said so: its key then answers with that pull request, and none is opened twice.
+func TestPullResolves(t *testing.T) {
+	p := newPlace(t)
+	def := hosttest.ReadyJSON(t, "gh")
+	p.Write("token", "gho_"+hosttest.Sesame, 0o600)
+	def["binary"] = program(t, p.Program)
+	def["secrets"] = map[string]any{"gh-token": map[string]string{"from": "file:" + filepath.Join(p.Dir, "token"), "env": "GH_TOKEN"}}
+	def["reliability"] = map[string]any{"mode": "all"}
+	env := def["environment"].(map[string]any)
+	env["HTTPS_PROXY"], env["SSL_CERT_FILE"] = p.hub.proxy.URL, p.hub.ca
+	d := p.Daemon(def)
+	var opened atomic.Int32
+	created := make(chan struct{}, 1)
+	p.hub.site.Answer(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(b))
+		w.Header().Set("X-Oauth-Scopes", "repo, read:org, workflow")
+		switch {
+		case bytes.Contains(b, []byte("createPullRequest")):
+			opened.Add(1)
+			created <- struct{}{}
+			<-r.Context().Done() // it never answers
+		case bytes.Contains(b, []byte("PullRequestList")):
+			nodes := ""
+			for n := range opened.Load() {
+				if n > 0 {
+					nodes += ","
+				}
+				nodes += fmt.Sprintf(`{"number":%d,"title":"T%d","state":"OPEN","url":"https://github.com/o/r/pull/%d","headRefName":"b","baseRefName":"main"}`, n+1, n+1, n+1)
+			}
+			fmt.Fprintf(w, `{"data":{"repository":{"pullRequests":{"nodes":[%s],"totalCount":%d,"pageInfo":{}}}}}`, nodes, opened.Load())
+		default:
+			answer(w, r)
+		}
+	})
+	const total = 4
+	for n := 1; n <= total; n++ {
+		q := func() *wire.Call {
+			return &wire.Call{Tool: "gh", Args: []string{"pr", "create", "-R", "o/r", "--head", "b", "--base", "main", "--title", fmt.Sprint("T", n), "--body", "x"}, Cwd: p.Cwd, IdempotencyKey: fmt.Sprint("key", n)}
+		}
+		signals := make(chan os.Signal, 1)
+		go func() {
+			<-created
+			signals <- syscall.SIGTERM
+		}()
+		res, err := client.Stream(t.Context(), d.Socket, q(), wire.Local{Stdout: io.Discard, Stderr: io.Discard, Signals: signals})
+		if err != nil || res.Err == nil && res.ExitCode == 0 {
+			t.Fatalf("it was not cut off: %+v, %v", res, err)
+		}
+		res, out, errs := d.Stream(t, q(), "")
+		if want := fmt.Sprintf("https://github.com/o/r/pull/%d\n", n); res.Err != nil || !res.FromCache || out != want {
+			t.Errorf("%d: %+v, %v: %s%s, want %s", n, res, res.Err, out, errs, want)
+		}
+		if opened.Load() != int32(n) {
+			t.Errorf("%d were opened, want %d", opened.Load(), n)
+		}
+	}
+}
