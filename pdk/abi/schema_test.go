@@ -42,18 +42,18 @@ var types = []struct {
 
 // narrower is what the schema says beyond the Go type.
 var narrower = map[string]map[string]any{
-	"Call.payload":          {"type": "object"},
-	"Call.attempt":          {"minimum": 1},
-	"Call.deadline_ms":      {"minimum": 1},
-	"Describe.abi":          {"minimum": 1},
-	"Discovery.deadline_ms": {"minimum": 1},
-	"Surface.ttl_ms":        {"minimum": 1},
-	"SurfaceTool.schema":    {"type": "object"},
-	"Describe.schema":       {"type": "object"},
-	"Decision.effect":       {"enum": []string{abi.Allow, abi.Deny}},
-	"Decision.timeout_ms":   {"minimum": 1},
+	"Call.payload":           {"type": "object"},
+	"Call.attempt":           {"minimum": 1},
+	"Call.deadline_ms":       {"minimum": 1},
+	"Describe.abi":           {"minimum": 1},
+	"Discovery.deadline_ms":  {"minimum": 1},
+	"Surface.ttl_ms":         {"minimum": 1},
+	"SurfaceTool.schema":     {"type": "object"},
+	"Describe.schema":        {"type": "object"},
+	"Decision.effect":        {"enum": []string{abi.Allow, abi.Deny}},
+	"Decision.timeout_ms":    {"minimum": 1},
 	"Reconciliation.verdict": {"enum": []string{abi.VerdictDone, abi.VerdictNotDone, abi.VerdictUnknown}},
-	"EmitRequest.stream":    {"enum": []string{"stdout", "stderr", "progress"}},
+	"EmitRequest.stream":     {"enum": []string{"stdout", "stderr", "progress"}},
 }
 
 // generate makes the schema of the types from their fields and comments.
