@@ -347,7 +347,7 @@ func insideOnly(r *request) error {
 		}
 	}
 	literal := slices.Contains(r.call.Args, "--literal-pathspecs") || slices.Contains(r.call.Args, "--noglob-pathspecs")
-	if len(ops) == 2 && !literal && strings.Contains(ops[0]+ops[1], "/") && !strings.Contains(ops[0]+ops[1], ":") && !r.off[checkFlags] {
+	if len(ops) == 2 && !literal && strings.Contains(ops[0]+ops[1], "/") && !strings.Contains(ops[0]+ops[1], ":") && !r.guards.off(checkFlags) {
 		r.line.Items = append(r.line.Items, argv.Item{Value: ":(top,exclude).git/none", Dashed: r.line.Items[len(r.line.Items)-1].Dashed})
 	}
 	return nil

@@ -28,8 +28,7 @@ import (
 	"github.com/toold/toold/pdk/argv"
 )
 
-// check names one of the policy's own checks, so that tests can switch each
-// of them off and see that the others hold.
+// check names one of the policy's own checks, for guards.
 type check string
 
 const (
@@ -65,9 +64,8 @@ type policy struct {
 	// host's own configuration and environment say.
 	proxy string
 	// fault refuses every call: a configuration that was not understood.
-	fault string
-	// off holds checks that are switched off. Only tests set it.
-	off map[check]bool
+	fault  string
+	guards guards
 }
 
 // newPolicy reads the tool's configuration with lookup.
@@ -165,7 +163,7 @@ func (r *request) run() ([]string, error) {
 	if !path.IsAbs(r.call.Cwd) || len(r.call.Roots) == 0 {
 		return nil, refusal("cwd", "", "the call has no working directory beneath its roots", "set cwd")
 	}
-	if !r.off[checkEnv] {
+	if !r.guards.off(checkEnv) {
 		if err := r.checkEnv(); err != nil {
 			return nil, err
 		}
@@ -176,7 +174,7 @@ func (r *request) run() ([]string, error) {
 	}
 	name, args := rest[0], rest[1:]
 	r.cmd = commands[name]
-	if r.cmd == nil && r.off[checkGrammar] {
+	if r.cmd == nil && r.guards.off(checkGrammar) {
 		r.cmd = &command{name: name, reads: true}
 	}
 	switch {
@@ -189,21 +187,21 @@ func (r *request) run() ([]string, error) {
 	if args, err = r.understand(args); err != nil {
 		return nil, err
 	}
-	if r.mutating && r.call.ReadOnly && !r.off[checkReadOnly] {
+	if r.mutating && r.call.ReadOnly && !r.guards.off(checkReadOnly) {
 		return nil, refusal("read-only", name, "git "+name+" changes something, and this caller may only read", "")
 	}
-	if !r.off[checkRepo] {
+	if !r.guards.off(checkRepo) {
 		if err := r.checkRepo(); err != nil {
 			return nil, err
 		}
 	}
 	var out []string
-	if !r.off[checkConfig] {
+	if !r.guards.off(checkConfig) {
 		out = r.forced()
 	}
 	out = append(out, globals...)
 	out = append(out, r.cmd.words(name)...)
-	if !r.off[checkFlags] {
+	if !r.guards.off(checkFlags) {
 		out = append(out, r.flags...)
 	}
 	return append(out, args...), nil
@@ -211,7 +209,7 @@ func (r *request) run() ([]string, error) {
 
 // understand reads what follows the subcommand and answers it written anew.
 func (r *request) understand(args []string) ([]string, error) {
-	if r.cmd.sub != nil && !r.off[checkGrammar] {
+	if r.cmd.sub != nil && !r.guards.off(checkGrammar) {
 		var err error
 		if args, err = r.subcommand(args); err != nil {
 			return nil, err
@@ -222,18 +220,18 @@ func (r *request) understand(args []string) ([]string, error) {
 	}
 	if r.cmd.grammar == nil {
 		r.line = &argv.Line{}
-		return args, nil // The grammar is switched off.
+		return args, nil // The grammar is left out.
 	}
 	line, err := r.cmd.grammar.Parse(args, r.scope)
 	if err != nil {
-		if r.off[checkGrammar] {
+		if r.guards.off(checkGrammar) {
 			r.line = &argv.Line{}
 			return args, nil
 		}
 		return nil, err
 	}
 	r.line = line
-	if err := r.cmd.checkOperands(line); err != nil && !r.off[checkGrammar] {
+	if err := r.cmd.checkOperands(line); err != nil && !r.guards.off(checkGrammar) {
 		return nil, err
 	}
 	r.flags = append(r.flags, r.cmd.force...)
@@ -247,7 +245,7 @@ func (r *request) understand(args []string) ([]string, error) {
 			r.stdin = true
 		}
 	}
-	if r.off[checkGrammar] {
+	if r.guards.off(checkGrammar) {
 		return args, nil
 	}
 	return r.cmd.write(line), nil
@@ -288,7 +286,7 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 		if !strings.HasPrefix(a, "-") {
 			return keep, args[i:], nil
 		}
-		if r.off[checkGlobal] {
+		if r.guards.off(checkGlobal) {
 			keep = append(keep, a)
 			if (a == "-c" || a == "-C" || a == "--git-dir" || a == "--work-tree" || a == "--namespace" || a == "--config-env") && i+1 < len(args) {
 				i++
@@ -387,7 +385,7 @@ func (r *request) env() map[string]string {
 	for name, v := range r.call.Env {
 		env[name] = v
 	}
-	if r.off[checkVars] {
+	if r.guards.off(checkVars) {
 		return env
 	}
 	env["GIT_ALLOW_PROTOCOL"] = strings.Join(r.protocols(), ":")

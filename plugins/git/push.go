@@ -19,7 +19,7 @@ func push(r *request) error {
 		name = r.pushRemote()
 	}
 	if strings.HasPrefix(name, "-") {
-		return r.unlessOff(refusal("remote", name, "remote "+quote(name)+" looks like a flag", "git remote rename it"))
+		return r.checked(refusal("remote", name, "remote "+quote(name)+" looks like a flag", "git remote rename it"))
 	}
 	to, err := r.target(name, true)
 	if err != nil {
@@ -33,7 +33,7 @@ func push(r *request) error {
 	if err := r.goes(to, "--receive-pack", "receive-pack"); err != nil {
 		return err
 	}
-	if r.off[checkPush] {
+	if r.guards.off(checkPush) {
 		return nil
 	}
 	specs, err := r.refspecs(name, ops)

@@ -214,11 +214,11 @@ func (b *box) call(p *policy, confine bool, cwd string, env map[string]string, s
 		return "", 126, d
 	}
 	patience := 2 * time.Minute
-	if len(p.off) > 0 {
+	if len(p.guards) > 0 {
 		patience = 5 * time.Second
 	}
 	out, code, err := b.run(d, confine, cwd, stdin, patience)
-	if err != nil && len(p.off) == 0 {
+	if err != nil && len(p.guards) == 0 {
 		// Git can wait for ever for a hook that could not be started; with
 		// all checks in place it starts none.
 		b.t.Errorf("git %q: %v\n%s", args, err, out)
@@ -407,7 +407,7 @@ func TestHostile(t *testing.T) {
 			type way struct {
 				name    string
 				confine bool
-				off     map[check]bool
+				off     guards
 			}
 			ways := []way{{"policy and confinement", true, nil}}
 			if !h.confined {
@@ -418,7 +418,7 @@ func TestHostile(t *testing.T) {
 					if c == checkRepo && h.race == byExec && !judges(runner) {
 						continue // As by race.
 					}
-					ways = append(ways, way{"without " + string(c), true, map[check]bool{c: true}})
+					ways = append(ways, way{"without " + string(c), true, guards{c: true}})
 				}
 			}
 			// What the policy says is known without running anything. Where it
@@ -428,7 +428,7 @@ func TestHostile(t *testing.T) {
 			said := make(map[string]bool)
 			for _, w := range ways {
 				p := testPolicy(nil)
-				p.off = w.off
+				p.guards = w.off
 				rule, all := "", fmt.Sprint(w.confine)
 				allowed := false
 				for _, line := range h.args {
@@ -469,9 +469,9 @@ func TestHostile(t *testing.T) {
 					b := newBox(t, m, runner)
 					b.prepare(h)
 					before, p := tree(t, b.out), testPolicy(nil)
-					p.off = make(map[check]bool)
+					p.guards = guards{}
 					for _, c := range checks {
-						p.off[c] = true
+						p.guards[c] = true
 					}
 					for _, line := range h.args {
 						b.call(p, true, h.dir(), h.environ(b), h.stdin, b.line(line)...)

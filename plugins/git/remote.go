@@ -177,7 +177,7 @@ func (r *request) urls(name, url, base string) ([]remote, error) {
 	var out []remote
 	for _, u := range all {
 		m, err := r.parse(u, base)
-		if err := r.unlessOff(err); err != nil {
+		if err := r.checked(err); err != nil {
 			return nil, err
 		}
 		m.name, m.url = name, u
@@ -194,7 +194,7 @@ func (r *request) target(name string, forPush bool) ([]remote, error) {
 		if c == nil {
 			if plainName(name, ".") || name == "@" {
 				// There may still be a file .git/remotes/NAME.
-				return nil, r.unlessOff(refusal("remote", name, "remote "+quote(name)+" is not configured in this repository", "git remote add "+name+" URL"))
+				return nil, r.checked(refusal("remote", name, "remote "+quote(name)+" is not configured in this repository", "git remote add "+name+" URL"))
 			}
 			return r.urls(name, name, "")
 		}
@@ -205,7 +205,7 @@ func (r *request) target(name string, forPush bool) ([]remote, error) {
 		if len(c.url) == 0 {
 			// Git then looks for a file .git/remotes/NAME, whatever else the
 			// configuration says.
-			return nil, r.unlessOff(refusal("remote", name, "remote "+quote(name)+" has no URL", "git remote set-url "+name+" URL"))
+			return nil, r.checked(refusal("remote", name, "remote "+quote(name)+" has no URL", "git remote set-url "+name+" URL"))
 		}
 		var out []remote
 		for _, u := range list {
@@ -236,9 +236,9 @@ func (r *request) target(name string, forPush bool) ([]remote, error) {
 	return out, nil
 }
 
-// unlessOff is err, or nil where tests switched the check of remotes off.
-func (r *request) unlessOff(err error) error {
-	if r.off[checkRemote] {
+// checked is err, a refusal of the check of remotes, or nil where it is left out.
+func (r *request) checked(err error) error {
+	if r.guards.off(checkRemote) {
 		return nil
 	}
 	return err
@@ -262,7 +262,7 @@ func (r *request) goes(to []remote, flag, service string) error {
 	}
 	switch {
 	case files > 0 && files < len(to):
-		return r.unlessOff(refusal("remote", "", "this repository has remotes on this host and elsewhere, and it depends on the branch which one is meant", "name the remote"))
+		return r.checked(refusal("remote", "", "this repository has remotes on this host and elsewhere, and it depends on the branch which one is meant", "name the remote"))
 	case files > 0:
 		r.flags = append(r.flags, flag+"="+r.pin(service))
 	case others == 0 && len(to) > 0:
