@@ -222,22 +222,14 @@ func (s *state) answer(r *wire.Result, form wire.Form, asJSON bool) error {
 	}
 	switch {
 	case r.Err != nil && asJSON:
-		return exitStatus(max(1, exitOf(r)))
+		return exitStatus(max(1, r.Exit()))
 	case r.Err != nil:
 		fmt.Fprintf(s.err, "toolctl: %s: %s\n", r.Err.Code, r.Err.Message)
-		return exitStatus(max(1, exitOf(r)))
+		return exitStatus(max(1, r.Exit()))
 	case r.ExitCode != 0:
 		return exitStatus(r.ExitCode)
 	}
 	return nil
-}
-
-// exitOf is the tool's own exit code where it ran, else the code's.
-func exitOf(r *wire.Result) int {
-	if r.Ran || r.ExitCode != 0 {
-		return r.ExitCode
-	}
-	return r.Err.Code.ExitCode()
 }
 
 // parseTimeout reads seconds, or a time with a unit.

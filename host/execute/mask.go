@@ -15,9 +15,6 @@ import (
 	"unicode/utf8"
 )
 
-// masked stands in an output where a secret would have been.
-var masked = []byte("[secret]")
-
 const (
 	// shortestSecret is the length in bytes below which a value is not masked:
 	// masking "1" or "yes" would spoil output and hide nothing.
@@ -532,7 +529,7 @@ func (p *maskPair) pass(w *maskWriter, b []byte, last bool) []byte {
 	at := 0
 	for len(w.spans) > 0 && w.spans[0].from < show {
 		s := w.spans[0]
-		out = append(append(out, w.held[at:s.from]...), masked...)
+		out = append(append(out, w.held[at:s.from]...), Masked...)
 		at, w.spans = s.to, w.spans[1:]
 	}
 	out = append(out, w.held[at:show]...)
@@ -634,7 +631,7 @@ func (m *masker) mask(b []byte) []byte {
 	var out []byte
 	at := 0
 	for _, s := range union(found) {
-		out = append(append(out, b[at:s.from]...), masked...)
+		out = append(append(out, b[at:s.from]...), Masked...)
 		at = s.to
 	}
 	return append(out, b[at:]...)
@@ -669,44 +666,9 @@ func maskJSON(data json.RawMessage, secrets [][]byte) json.RawMessage {
 	if len(data) == 0 || m == nil {
 		return data
 	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	var v any
-	if d.Decode(&v) != nil {
+	out, _, err := MaskJSON(data, func(t JSONText) string { return string(m.mask([]byte(t.Text))) })
+	if err != nil {
 		return m.mask(data) // what it is will be said when it is sent
 	}
-	found := false
-	text := func(s string) string {
-		t := string(m.mask([]byte(s)))
-		found = found || t != s
-		return t
-	}
-	var mask func(v any) any
-	mask = func(v any) any {
-		switch v := v.(type) {
-		case string:
-			return text(v)
-		case json.Number:
-			if text(v.String()) != v.String() {
-				return string(masked)
-			}
-		case []any:
-			for i := range v {
-				v[i] = mask(v[i])
-			}
-		case map[string]any:
-			m := make(map[string]any, len(v))
-			for name, value := range v {
-				m[text(name)] = mask(value)
-			}
-			return m
-		}
-		return v
-	}
-	v = mask(v)
-	if !found {
-		return data
-	}
-	out, _ := json.Marshal(v) // it was made of JSON
 	return out
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/session"
@@ -443,7 +444,7 @@ func (s *draft) texts(list []string, count int) (out []string, cut bool) {
 		}
 		t, shorter := s.text(t, min(maxAuditArg, left))
 		if i > 0 && isSecretFlag(list[i-1]) {
-			t = hiddenText
+			t = execute.Masked
 		}
 		cut = cut || shorter
 		left -= len(t) + 8
@@ -465,65 +466,20 @@ func (s *draft) hide(b []byte) (_ []byte, hidden bool) {
 	if s.mask == nil && !mayHoldShape(b) && !bytes.Contains(b, []byte(`"env":`)) {
 		return b, false
 	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	var v any
-	if d.Decode(&v) != nil {
-		return b, false // which reduce leaves out
-	}
-	text := func(t string) string {
-		u := hideShapes(t)
+	out, hidden, err := execute.MaskJSON(b, func(t execute.JSONText) string {
+		if t.Text != "" && secretName.MatchString(t.Member) || isSecretFlag(t.Before) {
+			return execute.Masked
+		}
+		u := hideShapes(t.Text)
 		if s.mask != nil {
 			u = s.mask(u)
 		}
-		hidden = hidden || u != t
 		return u
+	})
+	if err != nil {
+		return b, false // which reduce leaves out
 	}
-	var walk func(name string, v any) any
-	walk = func(name string, v any) any {
-		switch v := v.(type) {
-		case string:
-			if v != "" && secretName.MatchString(name) {
-				hidden = true
-				return hiddenText
-			}
-			return text(v)
-		case json.Number:
-			if u := text(v.String()); u != v.String() {
-				return u
-			}
-		case []any:
-			for i := range v {
-				before := ""
-				if i > 0 {
-					before, _ = v[i-1].(string)
-				}
-				if _, is := v[i].(string); is && isSecretFlag(before) {
-					hidden = true
-					defer func() { v[i] = hiddenText }()
-				}
-				v[i] = walk("", v[i])
-			}
-		case map[string]any:
-			m := make(map[string]any, len(v))
-			for name, value := range v {
-				m[text(name)] = walk(name, value)
-			}
-			return m
-		}
-		return v
-	}
-	v = walk("", v)
-	if !hidden {
-		return b, false
-	}
-	var out bytes.Buffer
-	e := json.NewEncoder(&out)
-	e.SetEscapeHTML(false)
-	if e.Encode(v) != nil {
-		return nil, true
-	}
-	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), true
+	return out, hidden
 }
 
 // reduce is an object with its largest members replaced by how long they are and
@@ -562,8 +518,6 @@ func reduce(b []byte) (json.RawMessage, []string) {
 	return out, reduced
 }
 
-const hiddenText = "[secret]"
-
 // What looks like a secret that its caller wrote itself, and that the daemon does
 // not know: a token of JSON Web Signature or Encryption, those of well-known
 // services, a password in a URL, the value of a header that authorizes. It is
@@ -580,15 +534,15 @@ func hideShapes(t string) string {
 	if !mayHoldShape([]byte(t)) {
 		return t
 	}
-	t = shapes.ReplaceAllString(t, hiddenText)
+	t = shapes.ReplaceAllString(t, execute.Masked)
 	t = urlSecret.ReplaceAllStringFunc(t, func(m string) string {
 		scheme, rest, _ := strings.Cut(m, "://")
 		if user, _, named := strings.Cut(rest, ":"); named && !strings.EqualFold(scheme, "http") && !strings.EqualFold(scheme, "https") {
-			return scheme + "://" + user + ":" + hiddenText + "@"
+			return scheme + "://" + user + ":" + execute.Masked + "@"
 		}
-		return scheme + "://" + hiddenText + "@"
+		return scheme + "://" + execute.Masked + "@"
 	})
-	return headerSecret.ReplaceAllString(t, "${1}${2}"+hiddenText)
+	return headerSecret.ReplaceAllString(t, "${1}${2}"+execute.Masked)
 }
 
 // mayHoldShape is a quick look for what hideShapes replaces: most texts have none.
