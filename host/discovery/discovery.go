@@ -39,7 +39,7 @@ const (
 	MaxTime = 3 * time.Second
 	// discoveries is how many run at a time.
 	discoveries = 16
-	// queueTime is how long a discovery waits for its turn.
+	// queueTime is how long a discovery waits for a slot.
 	queueTime = 30 * time.Second
 
 	// defaultTTL is how long a surface is fresh; minTTL and maxTTL bound what
@@ -84,56 +84,56 @@ type Surface struct {
 	// older than it should be.
 	Stale string
 
-	offers []unique.Handle[Tool] // by name
-	ttl    time.Duration
-	made   time.Time
+	tools   []unique.Handle[Tool] // by name
+	ttl     time.Duration
+	created time.Time
 	// generation is that of the configuration under which it was discovered.
 	generation uint64
-	// again is when a surface that is stale may be refreshed.
-	again time.Time
+	// retryAt is when a surface that is stale may be refreshed.
+	retryAt time.Time
 }
 
 // fresh reports whether the surface serves without a discovery. expired says that
 // a caller asked for another one.
-func (f *Surface) fresh(now time.Time, expired bool) bool {
-	return !expired && now.Before(f.made.Add(f.ttl)) || now.Before(f.again) && now.Before(f.made.Add(2*f.ttl))
+func (s *Surface) fresh(now time.Time, expired bool) bool {
+	return !expired && now.Before(s.created.Add(s.ttl)) || now.Before(s.retryAt) && now.Before(s.created.Add(2*s.ttl))
 }
 
-// NewSurface takes a module's offers; their names are different. ttl 0 stands
-// for the default.
-func NewSurface(offers []Tool, safety abi.Safety, ttl time.Duration) *Surface {
+// NewSurface returns the surface of a module's tools, which have different names.
+// ttl 0 is the default.
+func NewSurface(tools []Tool, safety abi.Safety, ttl time.Duration) *Surface {
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	s := &Surface{Safety: safety, ttl: min(max(ttl, minTTL), maxTTL), offers: make([]unique.Handle[Tool], len(offers))}
-	slices.SortFunc(offers, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
-	for i, o := range offers {
-		s.offers[i] = unique.Make(o)
+	s := &Surface{Safety: safety, ttl: min(max(ttl, minTTL), maxTTL), tools: make([]unique.Handle[Tool], len(tools))}
+	slices.SortFunc(tools, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
+	for i, t := range tools {
+		s.tools[i] = unique.Make(t)
 	}
 	return s
 }
 
-// Visible are the tools that an identity sees, by name: all, or, when it may
+// Visible returns the tools that an identity sees, by name: all, or, when it may
 // only read, those that change nothing.
-func (s *Surface) Visible(reads bool) []Tool {
-	reads = reads || s.Safety.ReadOnly
-	list := make([]Tool, 0, len(s.offers))
-	for _, h := range s.offers {
-		if o := h.Value(); !reads || !o.Mutating {
-			list = append(list, o)
+func (s *Surface) Visible(readOnly bool) []Tool {
+	readOnly = readOnly || s.Safety.ReadOnly
+	list := make([]Tool, 0, len(s.tools))
+	for _, h := range s.tools {
+		if t := h.Value(); !readOnly || !t.Mutating {
+			list = append(list, t)
 		}
 	}
 	return list
 }
 
-// Find is the tool of that name, if the identity sees it.
-func (s *Surface) Find(name string, reads bool) (Tool, bool) {
-	i, ok := slices.BinarySearchFunc(s.offers, name, func(h unique.Handle[Tool], name string) int { return cmp.Compare(h.Value().Name, name) })
+// Find returns the tool of that name, if the identity sees it.
+func (s *Surface) Find(name string, readOnly bool) (Tool, bool) {
+	i, ok := slices.BinarySearchFunc(s.tools, name, func(h unique.Handle[Tool], name string) int { return cmp.Compare(h.Value().Name, name) })
 	if !ok {
 		return Tool{}, false
 	}
-	o := s.offers[i].Value()
-	return o, !o.Mutating || !reads && !s.Safety.ReadOnly
+	t := s.tools[i].Value()
+	return t, !t.Mutating || !readOnly && !s.Safety.ReadOnly
 }
 
 // Events of surfaces, for Config.Observe and logs.
@@ -161,7 +161,7 @@ type Cache struct {
 
 	entries *otter.Cache[string, *entry]
 	flights singleflight.Group
-	turns   *semaphore.Weighted
+	slots   *semaphore.Weighted
 	// generation counts reloads of the configuration.
 	generation atomic.Uint64
 
@@ -174,9 +174,9 @@ type Cache struct {
 	work   sync.WaitGroup
 }
 
-// NewCache makes an empty one.
+// NewCache returns an empty cache.
 func NewCache(settings Settings, observe func(tool, event string), log *slog.Logger) *Cache {
-	s := &Cache{observe: observe, log: log, turns: semaphore.NewWeighted(discoveries)}
+	s := &Cache{observe: observe, log: log, slots: semaphore.NewWeighted(discoveries)}
 	s.settings.Store(&settings)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.entries = otter.Must(&otter.Options[string, *entry]{
@@ -207,7 +207,7 @@ func (s *Cache) Close() {
 	s.work.Wait()
 }
 
-// Generation is that of the configuration; a Key is made with it.
+// Generation returns the generation of the configuration, for a Key.
 func (s *Cache) Generation() uint64 { return s.generation.Load() }
 
 // entry is what is kept for one fingerprint. The fields above mu do not change.
@@ -221,12 +221,12 @@ type entry struct {
 	surface *Surface // nil before the first discovery and after an invalidation
 	// expired: a caller asked for another surface. This one serves on only where
 	// that cannot be had.
-	expired bool
-	asked   time.Time // when a caller asked for a refresh
-	wasMade bool      // some surface was made before
-	refused *fault.Error
-	until   time.Time // how long refused counts
-	used    time.Time
+	expired      bool
+	refreshAsked time.Time // when a caller asked for a refresh
+	discovered   bool      // some surface was discovered before
+	refused      *fault.Error
+	until        time.Time // how long refused counts
+	used         time.Time
 }
 
 // Key is whose surface is asked for.
@@ -256,11 +256,10 @@ func (s *Cache) event(e *entry, event string, more ...any) {
 	s.log.Log(context.Background(), level, "surface "+event, append([]any{"tool", e.key.Tool, "identity", e.key.Fingerprint}, more...)...)
 }
 
-// Get is the surface of key, made by discover where there is none that is
-// fresh. One discovery runs for an identity at a time, and 16 in all; it does
-// not end with the caller that began it. Errors are ErrSuperseded, what discover
+// Get returns the surface of key. If there is none that is fresh, ask discovers it. One discovery runs for an identity at a time, and 16 in all; it does
+// not end with the caller that began it. Errors are ErrSuperseded, what ask
 // answered, or a wire error OVERLOADED, TIMEOUT or ABORTED.
-func (s *Cache) Get(ctx context.Context, key Key, discover func(context.Context) (*Surface, error)) (*Surface, error) {
+func (s *Cache) Get(ctx context.Context, key Key, ask func(context.Context) (*Surface, error)) (*Surface, error) {
 	if key.Generation != s.generation.Load() {
 		return nil, ErrSuperseded
 	}
@@ -285,7 +284,7 @@ func (s *Cache) Get(ctx context.Context, key Key, discover func(context.Context)
 	// A flight is of one entry in one epoch under one configuration: whoever comes
 	// after an invalidation does not wait for a discovery that began before it.
 	result := s.flights.DoChan(fmt.Sprintf("%p %d %d", e, epoch, key.Generation), func() (any, error) {
-		return s.make(e, epoch, key.Generation, discover)
+		return s.discover(e, epoch, key.Generation, ask)
 	})
 	select {
 	case r := <-result:
@@ -296,14 +295,14 @@ func (s *Cache) Get(ctx context.Context, key Key, discover func(context.Context)
 	}
 }
 
-// entry is that of key, which is made where there is none.
+// entry returns the entry of key; a new one if there is none.
 func (s *Cache) entry(key Key) *entry {
 	e, _ := s.entries.ComputeIfAbsent(key.Fingerprint, func() (*entry, bool) { return &entry{key: key}, false })
 	return e
 }
 
-// make runs one discovery and keeps what came of it.
-func (s *Cache) make(e *entry, epoch, generation uint64, discover func(context.Context) (*Surface, error)) (*Surface, error) {
+// discover runs one discovery and keeps what came of it.
+func (s *Cache) discover(e *entry, epoch, generation uint64, ask func(context.Context) (*Surface, error)) (*Surface, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -314,15 +313,15 @@ func (s *Cache) make(e *entry, epoch, generation uint64, discover func(context.C
 	defer s.work.Done()
 
 	queue, cancel := context.WithTimeout(s.ctx, queueTime)
-	err := s.turns.Acquire(queue, 1)
+	err := s.slots.Acquire(queue, 1)
 	cancel()
 	if err != nil {
 		return nil, fault.Errorf(fault.Overloaded, "%d discoveries of tools are running, and many are waiting; try again", discoveries)
 	}
-	defer s.turns.Release(1)
+	defer s.slots.Release(1)
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(s.ctx, MaxTime)
-	surface, err := s.safely(ctx, e, discover)
+	surface, err := s.recovering(ctx, e, ask)
 	cancel()
 
 	now := time.Now()
@@ -334,13 +333,13 @@ func (s *Cache) make(e *entry, epoch, generation uint64, discover func(context.C
 		return nil, ErrSuperseded
 	}
 	if err == nil {
-		surface.made, surface.generation = now, generation
+		surface.created, surface.generation = now, generation
 		event := Miss
-		if e.wasMade {
+		if e.discovered {
 			event = Refreshed
 		}
-		e.surface, e.refused, e.wasMade, e.expired = surface, nil, true, false
-		s.event(e, event, "tools", len(surface.offers), "read_only", surface.Safety.ReadOnly, "took", took)
+		e.surface, e.refused, e.discovered, e.expired = surface, nil, true, false
+		s.event(e, event, "tools", len(surface.tools), "read_only", surface.Safety.ReadOnly, "took", took)
 		return surface, nil
 	}
 	var we *fault.Error
@@ -349,9 +348,9 @@ func (s *Cache) make(e *entry, epoch, generation uint64, discover func(context.C
 		s.event(e, Refused, "error", we.Message, "took", took)
 		return nil, we
 	}
-	if old := e.surface; old != nil && now.Before(old.made.Add(2*old.ttl)) {
+	if old := e.surface; old != nil && now.Before(old.created.Add(2*old.ttl)) {
 		kept := *old
-		kept.Stale, kept.again = err.Error(), now.Add(s.settings.Load().RetryAfter)
+		kept.Stale, kept.retryAt = err.Error(), now.Add(s.settings.Load().RetryAfter)
 		e.surface = &kept
 		s.event(e, Stale, "error", err, "took", took)
 		return &kept, nil
@@ -361,16 +360,16 @@ func (s *Cache) make(e *entry, epoch, generation uint64, discover func(context.C
 	return nil, err
 }
 
-// safely is discover, with a panic as an error: this goroutine is nobody's, and
-// would take the daemon along.
-func (s *Cache) safely(ctx context.Context, e *entry, discover func(context.Context) (*Surface, error)) (_ *Surface, err error) {
+// recovering calls ask and returns a panic as an error: this goroutine belongs to no
+// call, and a panic would end the daemon.
+func (s *Cache) recovering(ctx context.Context, e *entry, ask func(context.Context) (*Surface, error)) (_ *Surface, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a discovery panicked", "tool", e.key.Tool, "identity", e.key.Fingerprint, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			err = fault.Errorf(fault.Internal, "the daemon failed when it listed the tools of %s; its log has the reason", e.key.Tool)
 		}
 	}()
-	return discover(ctx)
+	return ask(ctx)
 }
 
 // invalidate makes the next use of an entry discover anew; what is being
@@ -383,7 +382,7 @@ func (s *Cache) invalidate(e *entry, why string) {
 	s.event(e, Invalidated, "reason", why)
 }
 
-// Invalidate is that of one fingerprint. It reports whether there is one.
+// Invalidate invalidates the entry of one fingerprint. It reports whether there is one.
 func (s *Cache) Invalidate(fingerprint, why string) bool {
 	e, ok := s.entries.GetIfPresent(fingerprint)
 	if ok {
@@ -392,7 +391,7 @@ func (s *Cache) Invalidate(fingerprint, why string) bool {
 	return ok
 }
 
-// InvalidateTool is that of all that a tool made.
+// InvalidateTool invalidates every entry of a tool. It returns their number.
 func (s *Cache) InvalidateTool(tool, why string) (n int) {
 	for name, e := range s.entries.All() {
 		if e.key.Tool == tool {
@@ -419,14 +418,14 @@ func (s *Cache) InvalidateAll(why string) (n int) {
 // BeginReload is called before the configuration changes, and end after it has:
 // what is discovered in between, or was begun before, is not kept, since nobody can
 // tell of which configuration it is. What was kept before stays, as far as it was
-// made of the same settings as counts says; that the server refused an identity, or
+// made of the same settings as valid says; that the server refused an identity, or
 // did not answer, is forgotten.
-func (s *Cache) BeginReload() (end func(counts func(settings string) bool)) {
+func (s *Cache) BeginReload() (end func(valid func(settings string) bool)) {
 	during := s.generation.Add(1)
-	return func(counts func(settings string) bool) {
+	return func(valid func(settings string) bool) {
 		s.generation.Add(1)
 		for name, e := range s.entries.All() {
-			if !counts(e.key.Settings) || !e.outlive(during) {
+			if !valid(e.key.Settings) || !e.survives(during) {
 				s.entries.Invalidate(name)
 				s.invalidate(e, "the configuration was reloaded")
 			}
@@ -434,47 +433,47 @@ func (s *Cache) BeginReload() (end func(counts func(settings string) bool)) {
 	}
 }
 
-// outlive reports whether what e has was made before a reload, during which the
+// survives reports whether what e has was made before a reload, during which the
 // generation was that one, and forgets what went wrong.
-func (e *entry) outlive(during uint64) bool {
+func (e *entry) survives(during uint64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.refused = nil
 	if e.surface == nil {
 		return true
 	}
-	if !e.surface.again.IsZero() {
+	if !e.surface.retryAt.IsZero() {
 		kept := *e.surface
-		kept.again = time.Time{}
+		kept.retryAt = time.Time{}
 		e.surface = &kept
 	}
 	return e.surface.generation != during
 }
 
-// Refresh is a caller's wish: the next use of what it has discovers it anew, and
-// what there is serves on where that fails. It has that once every RefreshEvery,
-// and not while a server that failed or refused it is given rest; wait is how long
-// that is yet.
+// Refresh makes the next use of key discover its tools again; if that fails, the
+// present ones serve on. It is granted once every RefreshEvery, and not within
+// RetryAfter of a failure or RefusedFor of a refusal; wait is how long the caller still
+// has to wait, or 0.
 func (s *Cache) Refresh(key Key) (wait time.Duration) {
 	e := s.entry(key)
 	now := time.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var until time.Time
-	if !e.asked.IsZero() {
-		until = e.asked.Add(s.settings.Load().RefreshEvery)
+	if !e.refreshAsked.IsZero() {
+		until = e.refreshAsked.Add(s.settings.Load().RefreshEvery)
 	}
 	if e.refused != nil && e.until.After(until) {
 		until = e.until
 	}
-	if e.surface != nil && e.surface.again.After(until) {
-		until = e.surface.again
+	if e.surface != nil && e.surface.retryAt.After(until) {
+		until = e.surface.retryAt
 	}
 	if until.After(now) {
 		return until.Sub(now)
 	}
 	s.event(e, Asked)
-	e.asked, e.expired = now, true
+	e.refreshAsked, e.expired = now, true
 	e.epoch++ // what is being discovered may have been seen before the wish
 	return 0
 }
@@ -524,7 +523,7 @@ type Entry struct {
 	Used     time.Time
 }
 
-// List is every entry, by tool and then by fingerprint.
+// List returns every entry, by tool and then by fingerprint.
 func (s *Cache) List() []Entry {
 	var list []Entry
 	for _, e := range s.entries.All() {
@@ -547,7 +546,7 @@ func (e *entry) entry() Entry {
 	switch f := e.surface; {
 	case f != nil:
 		out.ReadOnly = out.ReadOnly || f.Safety.ReadOnly
-		out.Made, out.Until, out.Reason = f.made, f.made.Add(f.ttl), f.Stale
+		out.Made, out.Until, out.Reason = f.created, f.created.Add(f.ttl), f.Stale
 		switch {
 		case f.Stale != "":
 			out.State = "stale"

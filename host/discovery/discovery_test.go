@@ -142,12 +142,12 @@ func TestTTL(t *testing.T) {
 
 // TestReadOnlySurface: tools that write are neither listed nor found.
 func TestReadOnlySurface(t *testing.T) {
-	offers := []Tool{{Name: "w", Mutating: true}, {Name: "r"}}
+	tools := []Tool{{Name: "w", Mutating: true}, {Name: "r"}}
 	for _, tt := range []struct {
 		safety, reads bool
 		want          string
 	}{{false, false, "r w"}, {true, false, "r"}, {false, true, "r"}, {true, true, "r"}} {
-		s := NewSurface(offers, abi.Safety{ReadOnly: tt.safety}, 0)
+		s := NewSurface(tools, abi.Safety{ReadOnly: tt.safety}, 0)
 		var list []string
 		for _, o := range s.Visible(tt.reads) {
 			list = append(list, o.Name)
