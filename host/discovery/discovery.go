@@ -256,9 +256,10 @@ func (s *Cache) event(e *entry, event string, more ...any) {
 	s.log.Log(context.Background(), level, "surface "+event, append([]any{"tool", e.key.Tool, "identity", e.key.Fingerprint}, more...)...)
 }
 
-// Get returns the surface of key. If there is none that is fresh, ask discovers it. One discovery runs for an identity at a time, and 16 in all; it does
-// not end with the caller that began it. Errors are ErrSuperseded, what ask
-// answered, or a wire error OVERLOADED, TIMEOUT or ABORTED.
+// Get returns the surface of key. If there is none that is fresh, ask discovers it. One
+// discovery runs for an identity at a time, and 16 in all; it does not end with the
+// caller that began it. Errors are ErrSuperseded, what ask answered, or a wire error
+// OVERLOADED, TIMEOUT or ABORTED.
 func (s *Cache) Get(ctx context.Context, key Key, ask func(context.Context) (*Surface, error)) (*Surface, error) {
 	if key.Generation != s.generation.Load() {
 		return nil, ErrSuperseded

@@ -90,41 +90,8 @@ func (g *fetchGrant) hostMatch(u *url.URL) (ok, named bool) {
 func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, trace string) (_ *guest.HTTPResponse, sent [][]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxFetchTime)
 	defer cancel()
-	method := strings.ToUpper(r.Method)
-	if method == "" {
-		method = http.MethodGet
-	}
-	methods := g.Methods
-	if len(methods) == 0 {
-		methods = []string{http.MethodGet, http.MethodHead}
-	}
-	allowed := func(m string) bool { return slices.Contains(methods, m) || slices.Contains(methods, "*") }
-	if !allowed(method) {
-		return nil, nil, fmt.Errorf("%s %w: add it to capabilities.http.methods in tool.json", method, errRefused)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, r.URL, bytes.NewReader(r.Body))
+	req, err := f.request(ctx, g, r, trace)
 	if err != nil {
-		return nil, nil, errors.New("http request: the URL or the method is malformed")
-	}
-	for k, v := range r.Headers {
-		// What frames the message is the host's: a guest that could set it
-		// could smuggle a second request behind the first.
-		switch http.CanonicalHeaderKey(k) {
-		case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Trailer":
-			continue
-		// What encodes the answer is too: secrets are masked in what is plain.
-		case "Accept-Encoding":
-			continue
-		}
-		req.Header.Set(k, v)
-	}
-	if trace != "" {
-		req.Header.Set("Traceparent", trace)
-	}
-	if g.TraceID != "" {
-		req.Header.Set(traceIDHeader, g.TraceID)
-	}
-	if _, err := f.check(g, req.URL); err != nil {
 		return nil, nil, err
 	}
 	// The secrets of a hop are set on that hop's own request by the transport
@@ -166,7 +133,7 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, t
 			if via[len(via)-1].URL.Scheme == "https" && next.URL.Scheme != "https" {
 				return fmt.Errorf("redirect from https to %s: %w", next.URL.Scheme, errRefused)
 			}
-			if !allowed(next.Method) {
+			if !g.allows(next.Method) {
 				return fmt.Errorf("redirect as %s: %w", next.Method, errRefused)
 			}
 			_, err := f.check(g, next.URL)
@@ -183,23 +150,79 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, t
 		return nil, secrets.sent, fmt.Errorf("http request to %s: %w", req.URL.Hostname(), err)
 	}
 	defer resp.Body.Close()
+	out, err := answer(resp, secrets.carried)
+	if err != nil {
+		return nil, secrets.sent, fmt.Errorf("http request to %s: %w", req.URL.Hostname(), err)
+	}
+	return out, secrets.sent, nil
+}
+
+// request returns the request that r asks for, if g grants it, without secrets.
+func (f *fetcher) request(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, trace string) (*http.Request, error) {
+	method := strings.ToUpper(r.Method)
+	if method == "" {
+		method = http.MethodGet
+	}
+	if !g.allows(method) {
+		return nil, fmt.Errorf("%s %w: add it to capabilities.http.methods in tool.json", method, errRefused)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, r.URL, bytes.NewReader(r.Body))
+	if err != nil {
+		return nil, errors.New("http request: the URL or the method is malformed")
+	}
+	for k, v := range r.Headers {
+		// What frames the message is the host's: a guest that could set it
+		// could smuggle a second request behind the first.
+		switch http.CanonicalHeaderKey(k) {
+		case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Trailer":
+			continue
+		// What encodes the answer is too: secrets are masked in what is plain.
+		case "Accept-Encoding":
+			continue
+		}
+		req.Header.Set(k, v)
+	}
+	if trace != "" {
+		req.Header.Set("Traceparent", trace)
+	}
+	if g.TraceID != "" {
+		req.Header.Set(traceIDHeader, g.TraceID)
+	}
+	if _, err := f.check(g, req.URL); err != nil {
+		return nil, err
+	}
+	return req, nil
+}
+
+// allows reports whether g grants requests with method.
+func (g *fetchGrant) allows(method string) bool {
+	methods := g.Methods
+	if len(methods) == 0 {
+		methods = []string{http.MethodGet, http.MethodHead}
+	}
+	return slices.Contains(methods, method) || slices.Contains(methods, "*")
+}
+
+// answer reads resp. carried reports whether its request carried secrets, which must be
+// found in it. Errors are of what comes after "http request to HOST: ".
+func answer(resp *http.Response, carried bool) (*guest.HTTPResponse, error) {
 	// The transport asked for gzip and has undone it. What is encoded still
 	// could hold a secret that nobody would find.
-	if e := resp.Header.Get("Content-Encoding"); secrets.carried && e != "" && !strings.EqualFold(e, "identity") {
-		return nil, secrets.sent, fmt.Errorf("http request to %s: the answer is encoded as %.40q, in which its secrets cannot be masked; have the server answer without an encoding, or with gzip when it is asked for", req.URL.Hostname(), e)
+	if e := resp.Header.Get("Content-Encoding"); carried && e != "" && !strings.EqualFold(e, "identity") {
+		return nil, fmt.Errorf("the answer is encoded as %.40q, in which its secrets cannot be masked; have the server answer without an encoding, or with gzip when it is asked for", e)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxFetchBody+1))
 	if err != nil {
-		return nil, secrets.sent, fmt.Errorf("http request to %s: read the answer: %w", req.URL.Hostname(), err)
+		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	if len(body) > maxFetchBody {
-		return nil, secrets.sent, fmt.Errorf("http request to %s: the answer is over %d bytes", req.URL.Hostname(), maxFetchBody)
+		return nil, fmt.Errorf("the answer is over %d bytes", maxFetchBody)
 	}
 	out := &guest.HTTPResponse{Status: resp.StatusCode, Headers: map[string]string{}, Body: body}
 	for k, v := range resp.Header {
 		out.Headers[strings.ToLower(k)] = strings.Join(v, ", ")
 	}
-	return out, secrets.sent, nil
+	return out, nil
 }
 
 func (f *fetcher) check(g *fetchGrant, u *url.URL) (named bool, err error) {

@@ -83,23 +83,23 @@ const maxReason = 512
 // listToolsID is the reserved tool id whose call lists the tools of a socket.
 const listToolsID = "tools.list"
 
-// list answers the tools that the caller can call on this socket, by
-// name: those after the name "after", as many as fit an answer. "next" is the
-// name to go on after.
-func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
-	var page struct {
-		After   string `json:"after"`
-		Limit   int    `json:"limit"`
-		Refresh bool   `json:"refresh"`
-	}
+// listPage is what a call of tools.list asks for.
+type listPage struct {
+	After   string `json:"after"`
+	Limit   int    `json:"limit"`
+	Refresh bool   `json:"refresh"`
+}
+
+// readPage reads what a asks for. help is set if a asks for a text about that instead.
+func readPage(a *call.Admitted) (page listPage, help string, err error) {
 	payload, takes, into := a.Call.Payload, "after, limit and refresh", any(&page)
 	if a.Form == wire.Plain { // which has no pages
 		parsed, err := arguments.Parse(arguments.Tool{Name: listToolsID, Schema: json.RawMessage(`{"type":"object","properties":{"refresh":{"type":"boolean"}},"additionalProperties":false}`)}, a.Args, nil, 0)
 		if err != nil {
-			return call.Failed(ctx, err)
+			return page, "", err
 		}
 		if parsed.Help != "" {
-			return answerText(ctx, &a.Request, parsed.Help)
+			return page, parsed.Help, nil
 		}
 		payload = parsed.Payload
 		takes, into = "refresh=true", &struct {
@@ -107,7 +107,49 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 		}{&page.Refresh}
 	}
 	if err := strictjson.Unmarshal(payload, into); err != nil {
-		return call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tools.list takes %s: %w", takes, err))
+		return page, "", fault.Errorf(fault.InvalidPayload, "tools.list takes %s: %w", takes, err)
+	}
+	return page, "", nil
+}
+
+// of returns those of list, which is sorted by name, that are on the page, and the name
+// to go on after; empty if there are no more.
+func (p listPage) of(list []listedTool) (tools []json.RawMessage, next string, err error) {
+	from, _ := slices.BinarySearchFunc(list, p.After, func(t listedTool, after string) int {
+		if t.Name <= after {
+			return -1
+		}
+		return 1
+	})
+	tools = []json.RawMessage{}
+	size := 0
+	for i, t := range list[from:] {
+		if len(t.Schema) > maxListPage/2 {
+			t.Schema, t.Unshown = nil, true
+		}
+		t.Description = brief(t.Description, discovery.MaxText)
+		b, err := json.Marshal(t)
+		if err != nil {
+			return nil, "", err
+		}
+		if size += len(b); i > 0 && size > maxListPage || p.Limit > 0 && i >= p.Limit {
+			return tools, list[from+i-1].Name, nil
+		}
+		tools = append(tools, b)
+	}
+	return tools, "", nil
+}
+
+// list answers the tools that the caller can call on this socket, by
+// name: those after the name "after", as many as fit an answer. "next" is the
+// name to go on after.
+func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
+	page, help, err := readPage(&a)
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	if help != "" {
+		return answerText(ctx, &a.Request, help)
 	}
 	if err := f.Tools.Ready(ctx); err != nil {
 		return call.Failed(ctx, err)
@@ -141,12 +183,6 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 			res.Stderr = fmt.Appendf(res.Stderr, "some tools were not discovered anew; that can be in %v\n", wait.Round(time.Second))
 		}
 	}
-	from, _ := slices.BinarySearchFunc(list, page.After, func(t listedTool, after string) int {
-		if t.Name <= after {
-			return -1
-		}
-		return 1
-	})
 	var answer struct {
 		Tools   []json.RawMessage `json:"tools"`
 		Next    string            `json:"next,omitempty"`
@@ -155,25 +191,11 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 		// discovered anew can be.
 		RefreshAfter int64 `json:"refresh_after_ms,omitempty"`
 	}
-	answer.Tools, answer.Missing = []json.RawMessage{}, missing
-	answer.RefreshAfter = (wait + time.Millisecond - 1).Milliseconds()
-	size := 0
-	for i, t := range list[from:] {
-		if len(t.Schema) > maxListPage/2 {
-			t.Schema, t.Unshown = nil, true
-		}
-		t.Description = brief(t.Description, discovery.MaxText)
-		b, err := json.Marshal(t)
-		if err != nil {
-			return call.Failed(ctx, err)
-		}
-		if size += len(b); i > 0 && size > maxListPage || page.Limit > 0 && i >= page.Limit {
-			answer.Next = list[from+i-1].Name
-			break
-		}
-		answer.Tools = append(answer.Tools, b)
+	if answer.Tools, answer.Next, err = page.of(list); err != nil {
+		return call.Failed(ctx, err)
 	}
-	var err error
+	answer.Missing = missing
+	answer.RefreshAfter = (wait + time.Millisecond - 1).Milliseconds()
 	res.Data, err = json.Marshal(answer)
 	if err != nil {
 		return call.Failed(ctx, err)
