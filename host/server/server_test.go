@@ -603,6 +603,10 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	clients[1].send(`{"tool":"x","args":["wait"]}`)
 	<-ran
 	call(clients[0], "again") // 2 is now idle longest, and 3 after it
+	// All of them have only just asked, and keep their places.
+	early := dial(t, s)
+	early.refused(fault.Overloaded)
+	early.ended()
 	for _, gone := range []int{2, 3} {
 		pass(s, minIdle)
 		call(dial(t, s), "new")
