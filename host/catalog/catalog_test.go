@@ -430,6 +430,7 @@ func TestKubernetes(t *testing.T) {
 }
 
 func TestPolicies(t *testing.T) {
+	t.Parallel()
 	const h = "t/handler.wasm"
 	corrupt := string(policy("x")[:40])
 	for _, tt := range []struct {
@@ -512,6 +513,7 @@ func TestScriptBesidePolicy(t *testing.T) {
 }
 
 func TestLostPolicy(t *testing.T) {
+	t.Parallel()
 	start := func(t *testing.T, files map[string]string) *fixture {
 		b := newFixture(t)
 		b.write(map[string]string{"t/handler.wasm": string(handler("h")), "u/handler.wasm": string(handler("u"))})
@@ -650,6 +652,7 @@ func TestLostPolicy(t *testing.T) {
 }
 
 func TestBrokenVersion(t *testing.T) {
+	t.Parallel()
 	b := newFixture(t)
 	good := map[string]string{"t/tool.json": `{"timeout": 5}`, "t/handler.wasm": string(handler("h")), "t/restricted.wasm": string(policy("p"))}
 	b.write(good)

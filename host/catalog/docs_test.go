@@ -126,6 +126,7 @@ func TestDocs(t *testing.T) {
 // TestReadyTools loads the tools that this repository ships, as make build
 // leaves them.
 func TestReadyTools(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it compiles every module")
 	}

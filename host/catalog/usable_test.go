@@ -10,6 +10,7 @@ import (
 // What a definition asks for and its tool cannot use is an error, with its place
 // and what to write instead.
 func TestUnusable(t *testing.T) {
+	t.Parallel()
 	const from = `"from": "env:T"`
 	http := func(hosts string) string { return `"capabilities": {"http": {"hosts": [` + hosts + `]}}, ` }
 	secret := func(to string) string { return `"secrets": {"s": {` + from + `, ` + to + `}}` }
