@@ -1,7 +1,7 @@
 // Package idempotency runs a call with a key at most once, or reports that its
 // outcome is unknown.
 //
-// A Keeper holds one record per key. The first call with a key claims it and
+// Records hold one record per key. The first call with a key claims it and
 // runs; its record is PENDING while the call runs, then COMPLETED or FAILED. A
 // duplicate waits for the first call, is refused, or gets the stored result;
 // it never runs concurrently with it.
@@ -17,7 +17,7 @@
 // At most once, or ErrOutcomeUnknown, for as long as the store keeps the
 // record: when an owner crashes, times out or is aborted after its call began,
 // the key returns ErrOutcomeUnknown until its TTL ends, unless the call was
-// declared safe to rerun. What each store survives differs; Keeper.Survives
+// declared safe to rerun. What each store survives differs; Records.Survives
 // describes the one in use. A record that disappears while its call runs is an
 // alarm (EventGone) and is not created again.
 //

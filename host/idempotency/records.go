@@ -44,17 +44,17 @@ func (r *record) public(scope, key string) Record {
 
 // List returns the records of a scope, newest claim first, at most limit of them
 // if it is above 0. A PENDING record with an expired lease is shown settled.
-func (k *Keeper) List(ctx context.Context, scope string, limit int) ([]Record, error) {
+func (k *Records) List(ctx context.Context, scope string, limit int) ([]Record, error) {
 	return k.find(ctx, scope, "", limit)
 }
 
 // Show returns the records with a Request.Key or with a Request.Label, which
 // several callers may share.
-func (k *Keeper) Show(ctx context.Context, scope, key string) ([]Record, error) {
+func (k *Records) Show(ctx context.Context, scope, key string) ([]Record, error) {
 	return k.find(ctx, scope, key, 0)
 }
 
-func (k *Keeper) find(ctx context.Context, scope, key string, limit int) ([]Record, error) {
+func (k *Records) find(ctx context.Context, scope, key string, limit int) ([]Record, error) {
 	var out []Record
 	err := k.store.list(ctx, scope, func(stored string, r *record) bool {
 		if key == "" || key == stored || truncateLabel(key) == r.Label {
@@ -94,7 +94,7 @@ type Flushed struct {
 
 // Flush removes the records that Show returns for key, or all of a scope if key
 // is empty. On an error, some may already be removed.
-func (k *Keeper) Flush(ctx context.Context, scope, key string) (Flushed, error) {
+func (k *Records) Flush(ctx context.Context, scope, key string) (Flushed, error) {
 	var f Flushed
 	found, err := k.find(ctx, scope, key, 0)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func keeper(t testing.TB, c Config) *Keeper {
+func openRecords(t testing.TB, c Config) *Records {
 	t.Helper()
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -35,15 +35,15 @@ func keeper(t testing.TB, c Config) *Keeper {
 	return k
 }
 
-// waiting opens a Keeper and returns a channel that gets each waiting duplicate.
-func waiting(t testing.TB, c Config) (*Keeper, <-chan struct{}) {
+// waiting opens Records and returns a channel that gets each waiting duplicate.
+func waiting(t testing.TB, c Config) (*Records, <-chan struct{}) {
 	began := make(chan struct{}, 100)
 	c.OnEvent = func(_ string, e Event) {
 		if e == EventWaited {
 			began <- struct{}{}
 		}
 	}
-	return keeper(t, c), began
+	return openRecords(t, c), began
 }
 
 func call(key string) Request { return Request{Scope: "tool", Key: key, Payload: "p"} }
@@ -158,7 +158,7 @@ func (r *roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 func TestRedisFiftyAtOnce(t *testing.T) {
 	url := startRedis(t, durable...).url("")
 	looked := make(chan int, 100)
-	host := func(n int) (*Keeper, <-chan struct{}) {
+	host := func(n int) (*Records, <-chan struct{}) {
 		return waiting(t, Config{Store: url, Poll: time.Hour, Lease: time.Hour, OnStore: func(op string, _ time.Duration, _ error) {
 			if op == "get" {
 				looked <- n
@@ -167,7 +167,7 @@ func TestRedisFiftyAtOnce(t *testing.T) {
 	}
 	one, began1 := host(0)
 	two, began2 := host(1)
-	hosts := []*Keeper{one, two}
+	hosts := []*Records{one, two}
 	var ran atomic.Int32
 	var wg sync.WaitGroup
 	all := make(chan struct{})
@@ -257,7 +257,7 @@ func TestRedisAway(t *testing.T) {
 	server := startRedis(t, durable...)
 	away := atomic.Bool{}
 	proxy := startProxy(t, server.addr, func(string) bool { return !away.Load() })
-	k := keeper(t, Config{Store: "redis://" + proxy.addr + "?dial_timeout=100ms&read_timeout=100ms&max_retries=1"})
+	k := openRecords(t, Config{Store: "redis://" + proxy.addr + "?dial_timeout=100ms&read_timeout=100ms&max_retries=1"})
 	var ran atomic.Int32
 	if _, err := k.Do(t.Context(), call("before"), succeeds(&ran)); err != nil {
 		t.Fatal(err)
@@ -287,7 +287,7 @@ func TestRedisAway(t *testing.T) {
 
 // A caller that leaves while its call runs does not take the record with it.
 func TestRedisCallerLeaves(t *testing.T) {
-	k := keeper(t, Config{Store: startRedis(t, "--save", "").url("")})
+	k := openRecords(t, Config{Store: startRedis(t, "--save", "").url("")})
 	ctx, leave := context.WithCancel(t.Context())
 	_, err := k.Do(ctx, call("k"), func(context.Context) Outcome {
 		leave()
@@ -337,7 +337,7 @@ func TestRedisWaitsAgain(t *testing.T) {
 // A record that disappears while its call runs is an alarm and is not recreated.
 func TestRecordGone(t *testing.T) {
 	server := startRedis(t, durable...)
-	k := keeper(t, Config{Store: server.url("")})
+	k := openRecords(t, Config{Store: server.url("")})
 	_, err := k.Do(t.Context(), call("k"), func(ctx context.Context) Outcome {
 		if err := server.FlushAll(ctx).Err(); err != nil {
 			t.Error(err)
@@ -466,7 +466,7 @@ func failover(t *testing.T, params string, args ...string) (ran map[string]int, 
 
 	ran = map[string]int{}
 	url := fmt.Sprintf("redis://127.0.0.1:%d?master_name=m&dial_timeout=500ms&max_retries=1", sentinel.port)
-	calls := func(k *Keeper, keys ...string) {
+	calls := func(k *Records, keys ...string) {
 		for _, key := range keys {
 			_, err := k.Do(t.Context(), call(key), func(context.Context) Outcome {
 				ran[key]++
@@ -506,7 +506,7 @@ func failover(t *testing.T, params string, args ...string) (ran map[string]int, 
 	if err := replica.ConfigSet(t.Context(), "min-replicas-to-write", "0").Err(); err != nil {
 		t.Fatal(err)
 	}
-	calls(keeper(t, Config{Store: url + "&wait_replicas=0"}), "a", "b", "c", "d", "e", "f")
+	calls(openRecords(t, Config{Store: url + "&wait_replicas=0"}), "a", "b", "c", "d", "e", "f")
 	return ran, refused
 }
 
@@ -572,7 +572,7 @@ func TestRedisCluster(t *testing.T) {
 		s.waitForOutput(t, "Cluster state changed: ok")
 	}
 	for _, params := range []string{"", "?wait_replicas=0&cluster=true"} {
-		k := keeper(t, Config{Store: nodes[1].url(params), Poll: time.Hour, Lease: time.Hour})
+		k := openRecords(t, Config{Store: nodes[1].url(params), Poll: time.Hour, Lease: time.Hour})
 		if !strings.Contains(k.Survives(t.Context()), "(Cluster)") {
 			t.Error(k.Survives(t.Context()))
 		}

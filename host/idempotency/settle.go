@@ -69,7 +69,7 @@ type rest struct {
 // settle finds out with f how the call of i ended, or waits for another that does,
 // until ctx ends. It reports whether the record may have changed. A record that was
 // looked into without a decision lately is left alone.
-func (k *Keeper) settle(ctx context.Context, i id, f func(context.Context, Unknown) Finding) (changed bool) {
+func (k *Records) settle(ctx context.Context, i id, f func(context.Context, Unknown) Finding) (changed bool) {
 	l := k.startLook(i, f, false)
 	if l == nil {
 		return false
@@ -85,7 +85,7 @@ func (k *Keeper) settle(ctx context.Context, i id, f func(context.Context, Unkno
 // startLook begins a look in a goroutine of its own: it is for all who wait, and none
 // of them ends it. It returns nil if none may begin now. force is for an operator,
 // who asks again at once.
-func (k *Keeper) startLook(i id, f func(context.Context, Unknown) Finding, force bool) *look {
+func (k *Records) startLook(i id, f func(context.Context, Unknown) Finding, force bool) *look {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if l := k.looks[i]; l != nil {
@@ -116,7 +116,7 @@ func (k *Keeper) startLook(i id, f func(context.Context, Unknown) Finding, force
 }
 
 // restLocked notes that a look at i has ended.
-func (k *Keeper) restLocked(i id, changed bool) {
+func (k *Records) restLocked(i id, changed bool) {
 	if changed {
 		delete(k.rests, i)
 		return
@@ -138,7 +138,7 @@ func (k *Keeper) restLocked(i id, changed bool) {
 }
 
 // lookInto reports whether the record of i has changed, by this look or before it.
-func (k *Keeper) lookInto(ctx context.Context, i id, f func(context.Context, Unknown) Finding) (changed bool) {
+func (k *Records) lookInto(ctx context.Context, i id, f func(context.Context, Unknown) Finding) (changed bool) {
 	start := time.Now()
 	r, _, err := k.store.get(ctx, i)
 	k.observeStore("get", start, err)
@@ -191,7 +191,7 @@ var ErrNoSuchRecord = errors.New("no record of this key has an unknown outcome")
 // Settle looks into the records that Show returns for key and whose outcome is
 // unknown, now, with f. It returns how many there were. Show tells what became of
 // them.
-func (k *Keeper) Settle(ctx context.Context, scope, key string, f func(context.Context, Unknown) Finding) (n int, err error) {
+func (k *Records) Settle(ctx context.Context, scope, key string, f func(context.Context, Unknown) Finding) (n int, err error) {
 	found, err := k.find(ctx, scope, key, 0)
 	if err != nil {
 		return 0, err

@@ -8,7 +8,7 @@ import (
 // flight is a key that callers of this process wait for. They share one
 // goroutine that polls the record.
 type flight struct {
-	waiters int           // guarded by Keeper.mu
+	waiters int           // guarded by Records.mu
 	wake    chan struct{} // holds a token when the record must be read
 	empty   chan struct{} // closed when the last waiter has left
 	done    chan struct{} // closed when rec is set
@@ -17,7 +17,7 @@ type flight struct {
 
 // wait returns the record of i once its lease is no longer held: nil if there is
 // none, PENDING if it may be taken over. The error is the cause of ctx.
-func (k *Keeper) wait(ctx context.Context, i id) (*record, error) {
+func (k *Records) wait(ctx context.Context, i id) (*record, error) {
 	k.mu.Lock()
 	f := k.flights[i]
 	if f == nil {
@@ -50,7 +50,7 @@ func (k *Keeper) wait(ctx context.Context, i id) (*record, error) {
 }
 
 // poll waits for the completion of a record for all waiters of a flight.
-func (k *Keeper) poll(i id, f *flight) {
+func (k *Records) poll(i id, f *flight) {
 	defer k.wg.Done()
 	ctx, cancel := context.WithTimeout(k.ctx, k.config.Poll)
 	_ = k.store.subscribe(ctx) // on an error, polling is enough
@@ -91,7 +91,7 @@ func (k *Keeper) poll(i id, f *flight) {
 }
 
 // notify wakes the flight of i, if there is one, or all flights for the zero id.
-func (k *Keeper) notify(i id) {
+func (k *Records) notify(i id) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	wake := func(f *flight) {

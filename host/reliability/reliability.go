@@ -38,11 +38,11 @@ type Config struct {
 // Layer is the reliability layer of one daemon. It is safe for concurrent use.
 type Layer struct {
 	// Records are of calls with a key.
-	Records *idempotency.Keeper
+	Records *idempotency.Records
 	// Breakers are those of all upstreams.
 	Breakers *Breakers
 	// shadowed are the records by which shadow decides.
-	shadowed   *idempotency.Keeper
+	shadowed   *idempotency.Records
 	reconciler Reconciler
 	// place is the name of the state folder, daemon that of this life of it.
 	place, daemon string
@@ -99,7 +99,7 @@ func (l *Layer) openRecords(ctx context.Context, store, dir string) (err error) 
 // Close closes the stores of records, after the last call has ended.
 func (l *Layer) Close() error {
 	var errs []error
-	for _, records := range []*idempotency.Keeper{l.Records, l.shadowed} {
+	for _, records := range []*idempotency.Records{l.Records, l.shadowed} {
 		if records != nil {
 			errs = append(errs, records.Close())
 		}

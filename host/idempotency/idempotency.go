@@ -49,7 +49,7 @@ const (
 	maxLabel = 128
 )
 
-// Config is fixed when a Keeper is made. Zero values are the defaults.
+// Config is fixed when Records are opened. Zero values are the defaults.
 type Config struct {
 	// Store is memory, file, file:PATH or the URL of a Redis; see Open.
 	// Default memory.
@@ -116,7 +116,7 @@ const (
 	EventFoundNothing Event = "found_nothing"  // an outcome was looked into and stays unknown
 )
 
-// events is the order of Keeper.counts; it is never written to.
+// events is the order of Records.counts; it is never written to.
 var events = [...]Event{
 	EventClaimed, EventTakenOver, EventRetried, EventReplayed, EventWaited, EventPending, EventReused,
 	EventUnknown, EventReleased, EventAbandoned, EventTooLarge, EventLate, EventGone, EventNotRecorded,
@@ -237,13 +237,13 @@ type Result struct {
 	Fence int64
 }
 
-// Keeper runs calls under idempotency keys. It is safe for concurrent use.
-type Keeper struct {
+// Records runs calls under idempotency keys. It is safe for concurrent use.
+type Records struct {
 	config Config
 	store  store
 	counts [len(events)]atomic.Uint64
 
-	ctx       context.Context // done when the Keeper is closed
+	ctx       context.Context // done when the Records are closed
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup // of all background goroutines
 	undoSlots chan struct{}  // holds a token for each running undo
@@ -259,7 +259,7 @@ type Keeper struct {
 // expire with their lease.
 const maxUndos = 256
 
-// Open opens a Keeper on the store that c names:
+// Open opens Records on the store that c names:
 //
 //	memory          in this process only
 //	file            c.Dir/idempotency.db, owned by this process
@@ -268,9 +268,9 @@ const maxUndos = 256
 //
 // An unreachable Redis is not an error: calls return ErrStoreUnavailable until it
 // is reachable.
-func Open(ctx context.Context, c Config) (*Keeper, error) {
+func Open(ctx context.Context, c Config) (*Records, error) {
 	c = c.withDefaults()
-	k := &Keeper{config: c, flights: map[id]*flight{}, looks: map[id]*look{}, rests: map[id]rest{}, undoSlots: make(chan struct{}, maxUndos)}
+	k := &Records{config: c, flights: map[id]*flight{}, looks: map[id]*look{}, rests: map[id]rest{}, undoSlots: make(chan struct{}, maxUndos)}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	var err error
 	switch c.Store {
@@ -302,7 +302,7 @@ func Open(ctx context.Context, c Config) (*Keeper, error) {
 
 // Close stops background work and closes the store. It does not wait for running
 // calls: they end with ErrNotRecorded.
-func (k *Keeper) Close() error {
+func (k *Records) Close() error {
 	k.mu.Lock()
 	if k.closed {
 		k.mu.Unlock()
@@ -317,13 +317,13 @@ func (k *Keeper) Close() error {
 
 // Survives describes, for operators, which records the store keeps through a
 // kill, a reboot and a failover. A Redis is queried each time.
-func (k *Keeper) Survives(ctx context.Context) string { return k.store.survives(ctx) }
+func (k *Records) Survives(ctx context.Context) string { return k.store.survives(ctx) }
 
 // Ping reports whether the store answers.
-func (k *Keeper) Ping(ctx context.Context) error { return k.store.ping(ctx) }
+func (k *Records) Ping(ctx context.Context) error { return k.store.ping(ctx) }
 
-// Stats returns the count of each Event since the Keeper was opened.
-func (k *Keeper) Stats() map[Event]uint64 {
+// Stats returns the count of each Event since the Records were opened.
+func (k *Records) Stats() map[Event]uint64 {
 	m := make(map[Event]uint64, len(events))
 	for i, e := range events {
 		m[e] = k.counts[i].Load()
@@ -331,7 +331,7 @@ func (k *Keeper) Stats() map[Event]uint64 {
 	return m
 }
 
-func (k *Keeper) count(scope string, e Event) {
+func (k *Records) count(scope string, e Event) {
 	for i := range events {
 		if events[i] == e {
 			k.counts[i].Add(1)
@@ -343,7 +343,7 @@ func (k *Keeper) count(scope string, e Event) {
 }
 
 // observeStore reports an operation to OnStore.
-func (k *Keeper) observeStore(op string, start time.Time, err error) {
+func (k *Records) observeStore(op string, start time.Time, err error) {
 	if k.config.OnStore != nil {
 		k.config.OnStore(op, time.Since(start), err)
 	}
@@ -358,7 +358,7 @@ func (k *Keeper) observeStore(op string, start time.Time, err error) {
 // earlier. Errors are those of this package, for errors.Is; with all but
 // ErrNotRecorded nothing ran. If ctx ends before anything is known, its error is
 // wrapped.
-func (k *Keeper) Do(ctx context.Context, r Request, run func(context.Context) Outcome) (Result, error) {
+func (k *Records) Do(ctx context.Context, r Request, run func(context.Context) Outcome) (Result, error) {
 	if err := r.validate(); err != nil {
 		return Result{}, err
 	}
@@ -468,7 +468,7 @@ func (res *Result) setOutcome(o Outcome) {
 
 // claim calls the store once. A claim whose reply is lost is released, so that it
 // does not become an unknown outcome of a call that never ran.
-func (k *Keeper) claim(ctx context.Context, i id, c claimRequest) (*record, verdict, error) {
+func (k *Records) claim(ctx context.Context, i id, c claimRequest) (*record, verdict, error) {
 	start := time.Now()
 	rec, _, v, err := k.store.claim(ctx, i, c)
 	k.observeStore("claim", start, err)
@@ -505,7 +505,7 @@ func (k *Keeper) claim(ctx context.Context, i id, c claimRequest) (*record, verd
 var errNotSent = errors.New("not sent")
 
 // complete retries until the store answers or ctx ends.
-func (k *Keeper) complete(ctx context.Context, i id, e completion) (verdict, error) {
+func (k *Records) complete(ctx context.Context, i id, e completion) (verdict, error) {
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		start := time.Now()
 		v, err := k.store.complete(ctx, i, e)
@@ -524,7 +524,7 @@ func (k *Keeper) complete(ctx context.Context, i id, e completion) (verdict, err
 }
 
 // runOwned runs the call of a key that c has claimed and stores its outcome.
-func (k *Keeper) runOwned(ctx context.Context, i id, c claimRequest, res Result, r *Request, run func(context.Context) Outcome) (Result, error) {
+func (k *Records) runOwned(ctx context.Context, i id, c claimRequest, res Result, r *Request, run func(context.Context) Outcome) (Result, error) {
 	stop := k.startRenewal(i, c, res.Fence)
 	var o Outcome
 	panicked := true
@@ -559,7 +559,7 @@ func (k *Keeper) runOwned(ctx context.Context, i id, c claimRequest, res Result,
 
 // annotate stores the note of a call that is about to run. On an error the call must
 // not begin: its record says that it has not.
-func (k *Keeper) annotate(ctx context.Context, i id, c claimRequest, fence int64, note json.RawMessage) error {
+func (k *Records) annotate(ctx context.Context, i id, c claimRequest, fence int64, note json.RawMessage) error {
 	if len(note) == 0 || len(note) > maxNote || !json.Valid(note) {
 		note = json.RawMessage("{}")
 	}
@@ -573,7 +573,7 @@ func (k *Keeper) annotate(ctx context.Context, i id, c claimRequest, fence int64
 }
 
 // finish stores how a call ended and wakes its waiters.
-func (k *Keeper) finish(ctx context.Context, i id, c claimRequest, fence int64, o Outcome) error {
+func (k *Records) finish(ctx context.Context, i id, c claimRequest, fence int64, o Outcome) error {
 	e := completion{owner: c.owner, fence: fence, result: o.Result, err: o.Failure}
 	event := Event("")
 	switch o.Kind {
@@ -621,14 +621,14 @@ func (k *Keeper) finish(ctx context.Context, i id, c claimRequest, fence int64, 
 	return nil
 }
 
-func (k *Keeper) reportVanished(i id) {
+func (k *Records) reportVanished(i id) {
 	k.count(i.scope, EventGone)
 	k.config.Log.Error("the record of a running call has vanished; its key may run again", "scope", i.scope, "key", i.key)
 }
 
 // startRenewal renews the lease of a call until stop is called. A call shorter
 // than a third of the lease costs one timer.
-func (k *Keeper) startRenewal(i id, c claimRequest, fence int64) (stop func()) {
+func (k *Records) startRenewal(i id, c claimRequest, fence int64) (stop func()) {
 	var (
 		mu      sync.Mutex
 		stopped bool        // guarded by mu

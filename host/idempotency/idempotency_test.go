@@ -15,8 +15,8 @@ import (
 	"github.com/toold/toold/host/idempotency"
 )
 
-// open makes a Keeper that is closed with the test.
-func open(t testing.TB, c idempotency.Config) *idempotency.Keeper {
+// open opens Records that are closed with the test.
+func open(t testing.TB, c idempotency.Config) *idempotency.Records {
 	t.Helper()
 	k, err := idempotency.Open(t.Context(), c)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestLongLabels(t *testing.T) {
 	}
 }
 
-func wantCount(t *testing.T, k *idempotency.Keeper, e idempotency.Event, want uint64) {
+func wantCount(t *testing.T, k *idempotency.Records, e idempotency.Event, want uint64) {
 	t.Helper()
 	if got := k.Stats()[e]; got != want {
 		t.Errorf("%s was counted %d times, want %d", e, got, want)
