@@ -59,12 +59,14 @@ type Session struct {
 	kept           []*Connection
 	allowed, stops int
 	ending         bool
+	told           map[string]bool // targets
 	pairs          map[*pair]struct{}
 }
 
 // Start begins to serve a run that is confined by rules. theirs is for the run's
 // supervisor (Ask), and is the caller's to close. refused, which may be nil, is
-// told of each refused connection as it is refused, by several goroutines.
+// told of refused connections as they are refused, of each target once, by several
+// goroutines.
 func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -225,9 +227,22 @@ func (s *Session) note(c *Connection) {
 	s.tell(told)
 }
 
-// tell tells of c where it was refused.
+// tell tells of c where it was refused, and of each target once: programs try
+// again.
 func (s *Session) tell(c Connection) {
-	if c.Refused != "" && s.refused != nil {
+	if c.Refused == "" || s.refused == nil {
+		return
+	}
+	s.mu.Lock()
+	again := s.told[c.Target()] || len(s.told) >= maxKept
+	if s.told == nil {
+		s.told = map[string]bool{}
+	}
+	if !again {
+		s.told[c.Target()] = true
+	}
+	s.mu.Unlock()
+	if !again {
 		s.refused(c)
 	}
 }

@@ -49,11 +49,15 @@ func (e *Executor) run(ctx context.Context, p *call.Pinned, c process.Command) (
 // connected journals the connections of a binary, and logs those that it was
 // refused.
 func (e *Executor) connected(p *call.Pinned, connections []egress.Connection) {
+	logged := map[string]bool{}
 	for _, c := range connections {
 		verdict := "made"
 		switch {
 		case c.Refused != "":
-			verdict = "refused"
+			if verdict = "refused"; logged[c.Target()] {
+				break
+			}
+			logged[c.Target()] = true
 			e.Log.Warn("connection refused", "tool", p.Tool.Name, "execution_id", p.ExecutionID, "host", c.Target(), "reason", c.Refused)
 		case c.Failed != "":
 			verdict = "failed"

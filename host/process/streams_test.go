@@ -215,8 +215,8 @@ func TestPipeHeldOutside(t *testing.T) {
 		}
 		held <- fds
 	}()
-	if got := say(t, r, probing(t, dir, "send-stdout", dir+"/s")); got != "ok" {
-		t.Errorf("got %q", got)
+	if got, _ := networked(t, r, probing(t, dir, "send-stdout", dir+"/s"), "unix:"+dir+"/s"); got != "ok" {
+		t.Fatalf("got %q", got)
 	}
 	for _, fd := range <-held {
 		unix.Close(fd)

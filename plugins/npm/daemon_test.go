@@ -22,6 +22,7 @@ func TestThroughDaemon(t *testing.T) {
 	p := newPlace(t)
 	def := hosttest.ReadyJSON(t, "npm")
 	def["binary"] = p.Program
+	def["capabilities"].(map[string]any)["network"] = []string{"127.0.0.1"}
 	def["config"] = map[string]any{"registry": p.good.URL, "scripts": "hello outside"}
 	d := p.Daemon(def)
 	run := func(args ...string) (*wire.Result, string) {
@@ -72,6 +73,7 @@ func TestTokenThroughDaemon(t *testing.T) {
 	p.Write("token", token+"\n", 0o600)
 	def := hosttest.ReadyJSON(t, "npm")
 	def["binary"] = p.Program
+	def["capabilities"].(map[string]any)["network"] = []string{"127.0.0.1"}
 	def["config"] = map[string]any{"registry": p.good.URL, "scripts": "hello", "userconfig": "variable"}
 	def["secrets"] = map[string]any{"registry": map[string]any{"from": "file:" + filepath.Join(p.Dir, "token"), "file": "NPM_CONFIG_USERCONFIG", "content": "//" + site + "/:_authToken={secret}\n"}}
 	d := p.Daemon(def)
