@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,7 +48,9 @@ func reconcilerOf(t *tools.Tool) *guest.Module {
 	return nil
 }
 
-func canReconcile(d *call.Decided) bool { return reconcilerOf(d.Tool) != nil }
+func canReconcile(d *call.Decided) bool {
+	return reconcilerOf(d.Tool) != nil || d.Tool.Def.Reconcile != nil
+}
 
 // facts asks the reconciler of a call that is about to run what it needs to know to
 // tell later how the call ended. Without an answer the call runs all the same.
@@ -170,6 +173,9 @@ type looking struct {
 // ask asks the reconciler of the tool until it wants nothing more to be run.
 func (l *looking) ask(ctx context.Context, q abi.Reconcile) (*abi.Reconciliation, error) {
 	module := reconcilerOf(l.pinned.Tool)
+	if module == nil && l.pinned.Tool.Def.Reconcile != nil {
+		return l.declared(ctx, l.pinned.Tool.Def.Reconcile, &q), nil
+	}
 	if module == nil {
 		return nil, fault.Errorf(fault.ToolBroken, "%s has nothing any more that says how its calls ended", l.pinned.Tool.Name)
 	}
@@ -201,6 +207,39 @@ func (l *looking) ask(ctx context.Context, q abi.Reconcile) (*abi.Reconciliation
 		}
 	}
 	return nil, fault.Errorf(fault.ToolBroken, "reconcile of %s wants more commands to be run than a look may", l.pinned.Tool.Name)
+}
+
+// declared is the verdict of the command that tool.json declares.
+func (l *looking) declared(ctx context.Context, r *tools.Reconcile, q *abi.Reconcile) *abi.Reconciliation {
+	if q.Before {
+		return &abi.Reconciliation{}
+	}
+	unknown := func(why string) *abi.Reconciliation {
+		return &abi.Reconciliation{Verdict: abi.VerdictUnknown, Evidence: why}
+	}
+	args := make([]string, len(r.Args))
+	for i, a := range r.Args {
+		// The key is its caller's text: it must not become a flag, nor be missing.
+		if strings.HasPrefix(a, "{key}") && strings.HasPrefix(q.Key, "-") {
+			return unknown("the key begins with a dash, as a flag does")
+		}
+		if strings.Contains(a, "{key}") && q.Key == "" {
+			return unknown("the call has no key of its caller's")
+		}
+		args[i] = strings.NewReplacer("{key}", q.Key, "{execution_id}", q.Call.ExecutionID).Replace(a)
+	}
+	ran := l.run(ctx, args)
+	if ran.Error != nil {
+		return unknown("the command did not run to its end: " + ran.Error.Message)
+	}
+	a := unknown(fmt.Sprintf("the command of tool.json exited with %d: %s%s", ran.ExitCode, ran.Stdout, ran.Stderr))
+	switch {
+	case slices.Contains(r.Done, ran.ExitCode):
+		a.Verdict, a.Result = abi.VerdictDone, &abi.Result{Stdout: ran.Stdout, Stderr: ran.Stderr}
+	case slices.Contains(r.NotDone, ran.ExitCode):
+		a.Verdict = abi.VerdictNotDone
+	}
+	return a
 }
 
 // run runs the tool's own binary for a look, as a call of one who may only read.
@@ -248,8 +287,10 @@ func (l *looking) attempt(ctx context.Context, args []string) (o call.Outcome, e
 	reads := *inner.Effective
 	reads.ReadOnly = true
 	inner.Effective, inner.Execution, inner.Payload, inner.Text, inner.Streams = &reads, l.execution, inner.Call.Payload, nil, wire.Streams{}
-	d, err := l.decide(ctx, inner)
-	if err != nil {
+	d := call.Undecided(inner)
+	if len(inner.Tool.Policies) == 0 {
+		d.Class = call.Class{} // what tool.json declares is its operator's word
+	} else if d, err = l.decide(ctx, inner); err != nil {
 		return o, err
 	}
 	if d.Class.Mutating { // Settle has refused it

@@ -108,9 +108,23 @@ type Definition struct {
 	Identity    Identity          `json:"identity,omitzero"`
 	Discovery   Discovery         `json:"discovery,omitzero"`
 	Reliability Reliability       `json:"reliability"`
+	// Reconcile finds out how a call of a binary ended; nil: nothing does, unless
+	// a policy exports reconcile.
+	Reconcile *Reconcile `json:"reconcile,omitempty"`
 	// Hash maps files of the folder, modules or setup.sh, to their sha256 in hex.
 	// A file with another sum breaks the tool.
 	Hash map[string]string `json:"hash,omitempty"`
+}
+
+// Reconcile is a command of the tool's binary that changes nothing and says by its exit
+// code how a call ended whose outcome is unknown.
+type Reconcile struct {
+	// Args are its arguments; {key} and {execution_id} are those of the call.
+	Args []string `json:"args"`
+	// Done and NotDone are exit codes; any other says that nothing is certain. What
+	// the command writes is the result of a call that was done.
+	Done    []int `json:"done,omitempty"`
+	NotDone []int `json:"not_done,omitempty"`
 }
 
 // Values of Definition.Policy.
@@ -545,6 +559,7 @@ func (c *checker) definition(d *Definition) {
 	c.identity(&d.Identity)
 	c.discovery(d)
 	c.reliability(&d.Reliability)
+	c.reconcile(d)
 	for _, name := range sortedKeys(d.Hash) {
 		at := "/hash/" + escapePointer(name)
 		if !filepath.IsLocal(name) || name == "." {
@@ -931,6 +946,31 @@ func (c *checker) reliability(r *Reliability) {
 		c.fault("/reliability/breaker/ratio", "is %v; it must be more than 0 and at most 1", r.Breaker.Ratio)
 	}
 	within(c, "/reliability/breaker/reset_ms", r.Breaker.ResetMS, 1, maxMillis)
+}
+
+func (c *checker) reconcile(d *Definition) {
+	r := d.Reconcile
+	if r == nil {
+		return
+	}
+	if d.Binary == "" {
+		c.fault("/reconcile", "is for a binary; a module exports reconcile")
+	}
+	if len(r.Args) == 0 {
+		c.fault("/reconcile/args", "is empty; it is what the binary is run with")
+	}
+	if len(r.Done)+len(r.NotDone) == 0 {
+		c.fault("/reconcile", "has no exit codes; name those of done, not_done or both")
+	}
+	for i, code := range r.Done {
+		within(c, fmt.Sprintf("/reconcile/done/%d", i), code, 0, 255)
+	}
+	for i, code := range r.NotDone {
+		within(c, fmt.Sprintf("/reconcile/not_done/%d", i), code, 0, 255)
+		if slices.Contains(r.Done, code) {
+			c.fault(fmt.Sprintf("/reconcile/not_done/%d", i), "is %d, which is in done too", code)
+		}
+	}
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
