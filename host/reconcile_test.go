@@ -56,7 +56,6 @@ func TestReconcile(t *testing.T) {
 		{"looked", "looks", "ledger\n", "ls answers"},
 		{"looked", "not-done", "did\n", "nothing is there"},
 		{"looked", "mutates", "", "refused: denied by rule read-only"},
-		{"looked", "executes", "", "refused"},
 		{"looked", "never-enough", "", "wants more commands"},
 		{"looked", "nonsense", "", "perhaps"},
 		{"looked", "failed", "", "result of a call that failed"},

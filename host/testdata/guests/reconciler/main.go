@@ -42,11 +42,6 @@ func look(q *abi.Reconcile) (*abi.Reconciliation, error) {
 			return pdk.Unresolved("refused: " + q.Ran[0].Error.Message), nil
 		}
 		return done, nil
-	case "executes":
-		if r, err := pdk.Exec(&abi.ExecRequest{Path: "/bin/touch", Args: []string{"escaped"}}); err != nil || r.Error != nil {
-			return pdk.Unresolved("refused"), nil
-		}
-		return done, nil
 	case "never-enough":
 		return &abi.Reconciliation{Run: [][]string{{"look", "true"}}}, nil
 	case "nonsense":
