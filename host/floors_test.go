@@ -74,6 +74,8 @@ var floors = []floor{
 	{"host/process", 2, nil, "processes know argv and folders, never tools"},
 	{"host/observe", 2, nil, "what observes must not lean on what it observes"},
 
+	{"host/events", 2, []string{"host/fault"}, "it tells watchers what happens, and asks nobody: the standard library and the codes only"},
+
 	{"host/server", 3, nil, "connections know frames, never tools"},
 	{"host/identity", 3, nil, "who calls is known before what they call"},
 	{"host/session", 3, nil, "sessions hold ids and journals; the pipeline drives them"},

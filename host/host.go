@@ -22,6 +22,7 @@ import (
 	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
+	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/identity"
@@ -97,6 +98,11 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 		return nil, err
 	}
 	h.observeNow()
+	s := &c.Sessions
+	p.Events = events.NewHub(events.Limits{
+		Watchers: s.Watchers, AllWatchers: s.WatchersAll, Events: s.WatchEvents, Output: s.WatchOutput,
+		Keep: time.Duration(s.WatchKeep) * time.Second,
+	})
 	if p.Sessions, err = session.Open(session.Config{
 		Dir:      filepath.Join(c.State, "sessions"),
 		InMemory: !c.Sessions.Persists(),
@@ -104,6 +110,7 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 		Idle:     time.Duration(c.Sessions.Idle) * time.Second,
 		Keep:     time.Duration(c.Sessions.Keep) * time.Second,
 		Logger:   p.Log,
+		Events:   p.Events,
 	}); err != nil {
 		return nil, err
 	}
@@ -186,6 +193,7 @@ func (h *Host) Call(ctx context.Context, q call.Request) call.Outcome {
 func (h *Host) Close() error {
 	p := &h.parts
 	var errs []error
+	p.Events.Close()
 	if p.Discovered != nil {
 		p.Discovered.Close()
 	}
@@ -285,6 +293,9 @@ func (h *Host) resolveRoots(c *config.Config) {
 // toolChanged follows a tool as it changes.
 func (h *Host) toolChanged(e catalog.Event) {
 	h.parts.Metrics.Changed(e.Tool, string(e.Change))
+	if e.Change != catalog.Closed {
+		h.parts.Events.Publish(events.Event{Kind: events.Tool, Tool: e.Tool, Change: string(e.Change)})
+	}
 	if e.Change == catalog.Removed {
 		h.parts.Layer.Breakers.Forget(e.Tool)
 	}

@@ -178,6 +178,7 @@ func (on *sockets) serve(ctx context.Context, g *errgroup.Group) {
 
 // shutdown lets what runs finish until ctx ends, and closes all of them.
 func (on *sockets) shutdown(ctx context.Context) error {
+	on.h.parts.Events.Close() // who watches waits for no end of its own
 	down := new(errgroup.Group)
 	for _, s := range on.tools {
 		down.Go(func() error { return s.Shutdown(ctx) })

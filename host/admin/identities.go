@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/call"
@@ -63,7 +64,7 @@ func (d *Daemon) identityHandlers(mux *http.ServeMux) {
 	})
 }
 
-// serveOperator answers one of the five calls on the admin socket: every session
+// serveOperator answers one of the six calls on the admin socket: every session
 // is the operator's. The body is the call's payload.
 func (d *Daemon) serveOperator(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxFrame))
@@ -72,11 +73,24 @@ func (d *Daemon) serveOperator(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q := &wire.Call{Form: wire.Envelope, Tool: "session." + r.PathValue("call"), Payload: body}
-	res, err := d.Sessions.Serve(r.Context(), &session.Request{Call: q, Operator: true})
+	ask := &session.Request{Call: q, Operator: true}
+	reply := func(v any) { answer(w, http.StatusOK, v) }
+	if q.Tool == session.Watch { // a line for each event, and one for the answer
+		conn := http.NewResponseController(w)
+		ask.TakeBy = func(t time.Time) { conn.SetWriteDeadline(t) }
+		ask.Tell = func(event json.RawMessage) error {
+			reply = func(v any) { json.NewEncoder(w).Encode(v) }
+			if _, err := w.Write(append(event, '\n')); err != nil {
+				return err
+			}
+			return conn.Flush()
+		}
+	}
+	res, err := d.Sessions.Serve(r.Context(), ask)
 	if err != nil {
 		e := call.AsError(r.Context(), err)
-		answer(w, http.StatusOK, map[string]any{"code": e.Code, "message": e.Message})
+		reply(map[string]any{"code": e.Code, "message": e.Message})
 		return
 	}
-	answer(w, http.StatusOK, map[string]any{"data": res.Data})
+	reply(map[string]any{"data": res.Data})
 }

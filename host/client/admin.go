@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,10 +73,10 @@ func (a *Admin) get(ctx context.Context, path string, into any) error {
 	return a.do(ctx, http.MethodGet, path, nil, into)
 }
 
-func (a *Admin) do(ctx context.Context, method, path string, in io.Reader, into any) error {
+func (a *Admin) send(ctx context.Context, method, path string, in io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://toold"+path, in)
 	if err != nil {
-		return fmt.Errorf("ask the admin socket: %w", err)
+		return nil, fmt.Errorf("ask the admin socket: %w", err)
 	}
 	resp, err := a.http.Do(req)
 	if err != nil {
@@ -83,7 +84,41 @@ func (a *Admin) do(ctx context.Context, method, path string, in io.Reader, into 
 		if errors.As(err, &uerr) {
 			err = uerr.Err // without the placeholder URL
 		}
-		return fmt.Errorf("ask the admin socket %s: %w", a.path, err)
+		return nil, fmt.Errorf("ask the admin socket %s: %w", a.path, err)
+	}
+	return resp, nil
+}
+
+// lines sends a request and takes its answer line by line until take has an error;
+// io.EOF is the end, and none.
+func (a *Admin) lines(ctx context.Context, method, path string, in io.Reader, most int, take func([]byte) error) error {
+	resp, err := a.send(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("ask the admin socket %s: %s", a.path, resp.Status)
+	}
+	scan := bufio.NewScanner(resp.Body)
+	scan.Buffer(nil, most)
+	for scan.Scan() {
+		if err := take(scan.Bytes()); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := scan.Err(); err != nil {
+		return fmt.Errorf("read the admin socket's answer: %w", err)
+	}
+	return errCutOff
+}
+
+func (a *Admin) do(ctx context.Context, method, path string, in io.Reader, into any) error {
+	resp, err := a.send(ctx, method, path, in)
+	if err != nil {
+		return err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAdminBody+1))

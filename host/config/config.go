@@ -142,13 +142,26 @@ type SessionsConfig struct {
 	// Persist says whether journals are kept; without them a restart forgets
 	// every session. Default true.
 	Persist *bool `json:"persist,omitempty"`
+	// Watchers is how many watchers (session.watch) one identity has at a time,
+	// and operators have; WatchersAll how many all identities have. Default 256
+	// and 1024.
+	Watchers    int `json:"watchers,omitempty"`
+	WatchersAll int `json:"watchers_all,omitempty"`
+	// WatchEvents and WatchOutput are what is kept of each thing that is watched:
+	// events, and bytes of output. A watcher that is further behind loses output,
+	// or is cut. Default 512 and 65536.
+	WatchEvents int `json:"watch_events,omitempty"`
+	WatchOutput int `json:"watch_output,omitempty"`
+	// WatchKeep is how many seconds that is kept after the last watcher left.
+	// Default 300.
+	WatchKeep int `json:"watch_keep,omitempty"`
 }
 
 // Persists reports whether journals of sessions are kept.
 func (c *SessionsConfig) Persists() bool { return c.Persist == nil || *c.Persist }
 
 func (c *SessionsConfig) text() string {
-	return fmt.Sprint(c.Limit, c.Idle, c.Keep, c.Persists())
+	return fmt.Sprint(c.Limit, c.Idle, c.Keep, c.Persists(), c.Watchers, c.WatchersAll, c.WatchEvents, c.WatchOutput, c.WatchKeep)
 }
 
 // IdentityConfig says who may call.
@@ -301,8 +314,8 @@ func (c *Config) setDefaults(env Env, bad *faults) {
 	if c.MaxConnections < 0 || c.ShutdownGrace < 0 || c.GuestMemory < 0 {
 		bad.add("max_connections, shutdown_grace and guest_memory are not negative")
 	}
-	if c.Sessions.Limit < 0 || c.Sessions.Idle < 0 || c.Sessions.Keep < 0 {
-		bad.add("sessions: limit, idle and keep are not negative")
+	if s := &c.Sessions; min(s.Limit, s.Idle, s.Keep, s.Watchers, s.WatchersAll, s.WatchEvents, s.WatchOutput, s.WatchKeep) < 0 {
+		bad.add("sessions: limit, idle, keep, watchers, watchers_all, watch_events, watch_output and watch_keep are not negative")
 	}
 	if err := c.Audit.complete(); err != nil {
 		bad.add("%w", err)

@@ -63,7 +63,7 @@ func newOutput(a *call.Attempt, secrets [][]byte) *output {
 			out, errw = &limitWriter{out, left}, &limitWriter{errw, left}
 		}
 	}
-	out, errw = a.Execution.CountOutput(out), a.Execution.CountOutput(errw)
+	out, errw = a.Execution.CountOutput("stdout", out), a.Execution.CountOutput("stderr", errw)
 	o.stdout, o.stderr = maskOutput(out, errw, secrets)
 	return o
 }

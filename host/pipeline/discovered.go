@@ -184,7 +184,12 @@ func (f *finder) discovery(p call.Pinned, key discovery.Key) func(context.Contex
 		},
 		Effective: p.Effective,
 	}
-	return func(ctx context.Context) (*discovery.Surface, error) {
+	return func(ctx context.Context) (_ *discovery.Surface, err error) {
+		defer func() {
+			if !errors.Is(err, discovery.ErrSuperseded) {
+				p.Execution.Discovered(tool.Name, call.AsError(ctx, err))
+			}
+		}()
 		pinned, release, err := f.Tools.Acquire(ctx, tool.Name)
 		if err != nil {
 			return nil, err

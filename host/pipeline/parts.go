@@ -7,6 +7,7 @@ import (
 	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
+	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
@@ -21,6 +22,7 @@ type Parts struct {
 	Identity   func() *identity.Resolver
 	Tools      *catalog.Catalog
 	Sessions   *session.Table
+	Events     *events.Hub
 	Discovered *discovery.Cache
 	Runner     *process.Runner
 	Layer      *reliability.Layer

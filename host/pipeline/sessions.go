@@ -30,7 +30,7 @@ type sessionCalls struct {
 	call func(context.Context, call.Request) call.Outcome // Pipeline.Call
 }
 
-// serve answers one of the five calls of sessions.
+// serve answers one of the six calls of sessions.
 func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identity.Caller) call.Outcome {
 	r := &session.Request{
 		Call: q.Call, Caller: caller.ID, Focus: q.Focus,
@@ -39,6 +39,8 @@ func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identit
 			of.Call, of.Kind, of.As, of.PartOf = turn, session.KindTurn, &caller, q.ExecutionID
 			return s.call(ctx, of).Result
 		},
+		Tell: q.Streams.Progress, TakeBy: q.Streams.TakeBy,
+		Sees: func(tool string) bool { return s.sees(q.Socket, tool) },
 	}
 	if roots := s.Config().Entrance(q.Socket).Roots; len(roots) > 0 {
 		r.Cwd = roots[0]
@@ -56,6 +58,18 @@ func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identit
 		res.Err = call.AsError(ctx, err)
 	}
 	return call.Outcome{Result: res}
+}
+
+// sees reports whether callers of a socket may learn that a tool changed. Of one that
+// is gone nobody knows the category any more.
+func (s *sessionCalls) sees(socket, tool string) bool {
+	entrance := s.Config().Entrance(socket)
+	for _, t := range s.Tools.List() {
+		if t.Name == tool {
+			return entrance.Serves(t.Category)
+		}
+	}
+	return entrance.Serves("")
 }
 
 // background makes q a job and answers with its id as soon as nothing refuses it
@@ -145,6 +159,8 @@ func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, envelope [
 		return answer("", call.Failed(ctx, fault.Errorf(fault.Denied, "denied by rule discover: a discovery is nobody's call and has no session; make the call when a tool is called")))
 	case !ok || q.Form != wire.Envelope || !session.IsCall(q.Tool):
 		return answer("", call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call takes the envelopes of the session calls: session.query, session.mutate, session.prompt, session.abort, session.steer")))
+	case q.Tool == session.Watch:
+		return answer(q.ExecutionID, call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call is answered whole, and session.watch is a stream; use session.query")))
 	case q.Token != "" || q.Stream || q.Background || q.Detach:
 		return answer(q.ExecutionID, call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call is made as the caller of the tool and is answered whole: leave out token, stream, background and detach")))
 	case depth >= maxCallDepth:

@@ -76,6 +76,8 @@ type call struct {
 	last    bool
 	input   *input // nil on a call that takes no stdin frames
 	signals chan os.Signal
+	// takeBy says that the connection has a write deadline for this call.
+	takeBy atomic.Bool
 	// answered is guarded by conn.mu: the result is there, and about to be
 	// written. Frames that come now are not meant for this call, or too late.
 	answered bool
@@ -115,6 +117,9 @@ func (c *conn) serve() {
 		}
 		c.answer(cl)
 		c.pop()
+		if c.out.broken() {
+			break
+		}
 		if cl.last {
 			// Bring the reader back from where it waits for the client to
 			// leave, and listen in its place.
@@ -479,6 +484,9 @@ func (c *conn) answer(cl *call) {
 	} else {
 		c.out.result(cl, wire.EncodeResult(cl.Form, r))
 	}
+	if cl.takeBy.Load() {
+		c.nc.SetWriteDeadline(time.Time{})
+	}
 }
 
 // run calls the handler.
@@ -499,6 +507,10 @@ func (c *conn) run(cl *call) *wire.Result {
 				return err
 			}
 			return c.out.frame(cl, frame)
+		}
+		s.TakeBy = func(t time.Time) {
+			cl.takeBy.Store(true)
+			c.nc.SetWriteDeadline(t)
 		}
 	}
 	if cl.input != nil {
@@ -578,6 +590,13 @@ func (w *frameWriter) chunk(cl *call, typ string, p []byte) error {
 	cl.wroteStdout = cl.wroteStdout || typ == wire.TypeStdout
 	w.buf = wire.AppendChunk(w.buf[:0], typ, p)
 	return w.flushLocked()
+}
+
+// broken reports whether a write has failed, and the rest of a frame with it.
+func (w *frameWriter) broken() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err != nil
 }
 
 // wrote reports whether the call has sent anything to standard output.

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
@@ -309,6 +310,10 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 		s.running = map[*Execution]struct{}{}
 	}
 	s.running[x] = struct{}{}
+	if resumed {
+		s.publishState(Active)
+	}
+	s.publish(events.Event{Kind: events.Begin, Execution: x.ID, Tool: x.Tool, Type: x.Kind, Job: x.Job != nil})
 	return resumed, nil
 }
 
@@ -359,6 +364,7 @@ func (x *Execution) outcomeUnknown() bool { return x.attempts.Load() > 0 && x.mu
 // a mutating call is refused with STORE_UNAVAILABLE, and any other runs.
 func (x *Execution) Attempt(mutating bool) (int, error) {
 	n := int(x.attempts.Add(1))
+	x.s.publish(events.Event{Kind: events.Attempt, Execution: x.ID, Tool: x.Tool, Attempt: n, Mutating: mutating})
 	if n > 1 {
 		return n, nil
 	}
@@ -400,13 +406,17 @@ func (x *Execution) Spent() (in, out int64, attempts int, programs []Program) {
 	return x.bytesIn.Load(), x.bytesOut.Load(), int(x.attempts.Load()), slices.Clone(x.programs)
 }
 
-// CountOutput returns a writer to w that counts bytes and keeps the last line for
-// snapshots. Secrets must be masked before it.
-func (x *Execution) CountOutput(w io.Writer) io.Writer { return countingWriter{x, w} }
+// CountOutput returns a writer to w that counts bytes, keeps the last line for
+// snapshots, and tells watchers of the stream, which is stdout or stderr. Secrets
+// must be masked before it.
+func (x *Execution) CountOutput(stream string, w io.Writer) io.Writer {
+	return countingWriter{x, stream, w}
+}
 
 type countingWriter struct {
-	x *Execution
-	w io.Writer
+	x      *Execution
+	stream string
+	w      io.Writer
 }
 
 func (w countingWriter) Write(p []byte) (int, error) {
@@ -414,6 +424,7 @@ func (w countingWriter) Write(p []byte) (int, error) {
 	w.x.mu.Lock()
 	w.x.line = lastLine(w.x.line, p)
 	w.x.mu.Unlock()
+	w.x.publishOutput(w.stream, p)
 	return w.w.Write(p)
 }
 
@@ -527,6 +538,11 @@ func (x *Execution) End(r *wire.Result) {
 			s.recent = slices.Delete(s.recent, 0, 1)
 		}
 		s.recent = append(s.recent, o)
+		s.publish(events.Event{
+			Kind: events.End, Execution: o.ID, Tool: o.Tool, Type: o.Kind, Job: x.Job != nil, Mutating: x.mutating.Load(),
+			Status: o.Status, Code: o.Code, ExitCode: o.ExitCode, Attempts: o.Attempts, DurationMS: o.Duration.Milliseconds(),
+			BytesIn: o.BytesIn, BytesOut: o.BytesOut, Undelivered: o.Undelivered,
+		})
 		return rec
 	})
 	if x.Job != nil {

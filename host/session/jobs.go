@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
@@ -26,6 +27,8 @@ const (
 // jobTable holds the jobs of all sessions, since a job may outlive its session.
 // Ordinary calls do not use it.
 type jobTable struct {
+	events *events.Hub
+
 	mu      sync.Mutex
 	byOwner map[string][]*Job // oldest first; guarded by mu
 }
@@ -119,6 +122,7 @@ func (j *Job) Admit() {
 	if !j.listed {
 		j.listed = true
 		close(j.admitted)
+		j.publish(events.Event{State: "accepted"})
 	}
 }
 
@@ -261,6 +265,9 @@ func (j *Job) finish(o *Outcome, r *wire.Result) {
 		j.lastLine = j.execution.lastLineText()
 	}
 	j.execution, j.cancel, j.done = nil, nil, true
+	if j.listed {
+		j.publish(events.Event{State: "done", Status: o.Status, Code: o.Code, ExitCode: o.ExitCode})
+	}
 	close(j.finished)
 	j.mu.Unlock()
 	j.table.prune(j.Owner)

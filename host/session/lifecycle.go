@@ -33,7 +33,7 @@ func Open(c Config) (*Table, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	t := &Table{config: c, log: c.Logger}
+	t := &Table{config: c, log: c.Logger, jobs: jobTable{events: c.Events}}
 	if !c.InMemory {
 		if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 			// Calls that only read need no journal; others fail when they need one.
@@ -269,6 +269,7 @@ func (s *Session) suspend() error {
 	s.state = Suspended
 	s.recent, s.running = nil, nil
 	s.count.countEvent(Suspended)
+	s.publishState(Suspended)
 	s.mu.Unlock()
 	s.append(&record{Type: recState, State: Suspended})
 	return s.flush()
@@ -304,6 +305,7 @@ func (s *Session) resume() error {
 	s.state = Active
 	s.used = time.Now()
 	s.count.countEvent(Active)
+	s.publishState(Active)
 	s.mu.Unlock()
 	s.append(&record{Type: recState, State: Active})
 	s.releaseIfIdle()
@@ -333,6 +335,7 @@ func (s *Session) close() {
 	}
 	s.state = Closing
 	s.count.countEvent(Closing)
+	s.publishState(Closing)
 	s.used = time.Now()
 	children := make([]*Session, 0, len(s.children))
 	for c := range s.children {
@@ -340,6 +343,9 @@ func (s *Session) close() {
 	}
 	waiting := s.waiting
 	s.waiting = nil
+	if len(waiting) > 0 {
+		s.publishQueue()
+	}
 	s.mu.Unlock()
 	for _, c := range children {
 		c.close()
@@ -373,6 +379,7 @@ func (s *Session) close() {
 		s.mu.Lock()
 		s.state = Closed
 		s.count.countEvent(Closed)
+		s.publishState(Closed)
 		s.used = time.Now()
 		s.children, s.recent = nil, nil
 		s.mu.Unlock()

@@ -806,7 +806,7 @@ func TestAThousandSessions(t *testing.T) {
 					return
 				}
 				x.Attempt(j%2 == 0)
-				x.CountOutput(discard{}).Write([]byte("a line\n"))
+				x.CountOutput("stdout", discard{}).Write([]byte("a line\n"))
 				if j == 3 {
 					call(tab, who, "abort", `{"id":"`+id+`"}`)
 				}

@@ -13,30 +13,32 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
 
-// The tool ids of the five calls.
+// The tool ids of the six calls.
 const (
 	Query  = "session.query"
 	Mutate = "session.mutate"
 	Prompt = "session.prompt"
 	Abort  = "session.abort"
 	Steer  = "session.steer"
+	Watch  = "session.watch"
 )
 
-// IsCall reports whether a tool id is one of the five.
+// IsCall reports whether a tool id is one of the six.
 func IsCall(tool string) bool {
 	switch tool {
-	case Query, Mutate, Prompt, Abort, Steer:
+	case Query, Mutate, Prompt, Abort, Steer, Watch:
 		return true
 	}
 	return false
 }
 
-// Request is one of the five calls.
+// Request is one of the six calls.
 type Request struct {
 	*wire.Call
 	// Caller is the identity that calls. With Operator it is empty: the call
@@ -51,9 +53,15 @@ type Request struct {
 	// Run runs a turn's call through the whole pipeline. It begins an Execution
 	// of KindTurn in the session that the call names.
 	Run func(ctx context.Context, c *wire.Call) *wire.Result
+	// Tell sends an event to who watches, as JSON, and TakeBy ends the connection
+	// of one that has not read by then what was sent. Sees reports whether the
+	// caller sees a tool. They are for Watch; Tell is nil where nothing is streamed.
+	Tell   func(json.RawMessage) error
+	TakeBy func(time.Time)
+	Sees   func(tool string) bool
 }
 
-// The payloads of the five calls. ID is the session; if it is empty, the session
+// The payloads of the six calls. ID is the session; if it is empty, the session
 // of the request itself.
 type (
 	queryPayload struct {
@@ -95,7 +103,7 @@ type params struct {
 	Persist *bool `json:"persist,omitempty"`
 }
 
-// Serve runs one of the five calls. Err of the result is nil if it succeeded.
+// Serve runs one of the six calls. Err of the result is nil if it succeeded.
 func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 	if r.Form != wire.Envelope {
 		return nil, fault.Errorf(fault.InvalidEnvelope, "%s is called with an envelope: {toolId, executionId, payload}", r.Tool)
@@ -115,8 +123,10 @@ func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 			return nil, invalid(err)
 		}
 		return t.prompt(ctx, r, &p)
+	case Watch:
+		return serve(r, func(p *watchPayload) (json.RawMessage, error) { return t.watch(ctx, r, p) })
 	}
-	return nil, fault.Errorf(fault.UnknownTool, "unknown session call %q; valid: session.query, session.mutate, session.prompt, session.abort, session.steer", r.Tool)
+	return nil, fault.Errorf(fault.UnknownTool, "unknown session call %q; valid: session.query, session.mutate, session.prompt, session.abort, session.steer, session.watch", r.Tool)
 }
 
 func serve[P any](r *Request, f func(*P) (json.RawMessage, error)) (*wire.Result, error) {
@@ -410,6 +420,7 @@ func (s *Session) update(change func() error) error {
 		s.mu.Unlock()
 		return err
 	}
+	s.publish(events.Event{Kind: events.Settings, Name: s.name})
 	s.mu.Unlock()
 	err := s.appendFunc(func() *record { // the latest settings, even if another update came first
 		s.mu.Lock()
@@ -450,6 +461,9 @@ func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
 		}
 	}
 	s.waiting = others
+	if len(waiting) > 0 {
+		s.publishQueue()
+	}
 	s.mu.Unlock()
 	slices.SortFunc(list, func(a, b *Execution) int { return a.started.Compare(b.started) })
 	for _, x := range list {
@@ -504,6 +518,7 @@ func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.Ra
 	if err != nil {
 		return nil, err
 	}
+	s.publish(events.Event{Kind: events.Steer, Execution: x.ID, Tool: x.Tool, Bytes: len(p.Text), EOF: p.EOF})
 	wait := defaultSteerWait
 	if r.Timeout > 0 {
 		wait = r.Timeout
@@ -559,6 +574,7 @@ func (s *Session) takeTurn(ctx context.Context, call *wire.Call, queue bool, que
 	defer cancel(nil)
 	w := &turnWaiter{id: call.ExecutionID, tool: call.Tool, granted: make(chan struct{}), cancel: cancel}
 	s.waiting = append(s.waiting, w)
+	s.publishQueue()
 	s.mu.Unlock()
 	queued()
 	select {
@@ -570,6 +586,7 @@ func (s *Session) takeTurn(ctx context.Context, call *wire.Call, queue bool, que
 	i := slices.Index(s.waiting, w)
 	if i >= 0 {
 		s.waiting = slices.Delete(s.waiting, i, i+1)
+		s.publishQueue()
 	}
 	s.mu.Unlock()
 	select {
@@ -587,6 +604,7 @@ func (s *Session) passTurn() {
 	if len(s.waiting) > 0 {
 		close(s.waiting[0].granted)
 		s.waiting = s.waiting[1:]
+		s.publishQueue()
 		return
 	}
 	s.turnTaken = false

@@ -30,6 +30,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
 )
 
@@ -38,7 +39,7 @@ const (
 	Active    = "active"
 	Suspended = "suspended" // its journal is synced; its next call resumes it
 	Closing   = "closing"   // accepts no calls; its jobs may finish within the grace
-	Closed    = "closed"
+	Closed    = events.Closed
 )
 
 // DefaultName is the id of the identity's default session, which is created on
@@ -60,6 +61,8 @@ type Config struct {
 	// Grace is how long the jobs of a closed session may continue. Default 5
 	// seconds.
 	Grace time.Duration
+	// Events, if not nil, is told what happens. Watch reads from it.
+	Events *events.Hub
 	// Logger gets errors that no caller sees. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -196,6 +199,7 @@ func (t *Table) defaultOf(id string) *Session {
 	o.def.Store(s)
 	t.sessions.Store(keyOf(s), s)
 	o.mu.Unlock()
+	s.publishState(Active)
 	s.append(nil)
 	s.releaseIfIdle()
 	return s
@@ -259,6 +263,7 @@ func (t *Table) create(caller string, parent *Session, p *params, key, digest st
 		return giveUp(fault.Errorf(fault.StoreUnavailable, "the journal of a new session cannot be written: %w; check the sessions folder in the daemon's state", err))
 	}
 	s.journal.release()
+	s.publishState(Active)
 	t.sessions.Store(keyOf(s), s)
 	s.mu.Lock()
 	closed := s.state == Closing || s.state == Closed

@@ -1,0 +1,171 @@
+package events
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/toold/toold/host/fault"
+)
+
+// place is one in a stream: so many events other than output came before it, so
+// many of output, and so many bytes in these.
+type place struct{ n, m, bytes int64 }
+
+// seq is the number of the event before p.
+func (p place) seq() int64 { return p.n + p.m }
+
+// kept is an event that a stream keeps, and the place after it.
+type kept struct {
+	event *Event
+	place
+}
+
+// stream is what is kept of one scope. Hub.mu guards all of it.
+type stream struct {
+	scope
+	id       string
+	limits   *Limits
+	end      place
+	state    []kept // other than output, without gaps, the last one at end.n
+	output   []kept // without gaps, the last one at end.m
+	size     int    // what output takes
+	watchers map[*Watcher]struct{}
+	// changed is closed by the next event; nil while nobody waits.
+	changed chan struct{}
+	// ended says that the session was closed: there is nothing to wait for.
+	ended  bool
+	left   time.Time   // when the last watcher left
+	expiry *time.Timer // nil while it is watched
+}
+
+func newStream(h *Hub, key scope) *stream {
+	return &stream{scope: key, id: newStreamID(), limits: &h.limits, watchers: map[*Watcher]struct{}{}}
+}
+
+func (s *stream) addLocked(e Event) {
+	if e.Kind == Output {
+		s.end.m++
+		s.end.bytes += int64(e.Bytes)
+		s.output = append(s.output, kept{&e, s.end})
+		s.size += outputCost + len(e.Data)
+		n := 0
+		for s.size > s.limits.Output {
+			s.size -= outputCost + len(s.output[n].event.Data)
+			n++
+		}
+		s.output = dropFirst(s.output, n)
+	} else {
+		s.end.n++
+		s.state = append(s.state, kept{&e, s.end})
+		if len(s.state) > s.limits.Events {
+			s.state = dropFirst(s.state, 1)
+			for w := range s.watchers {
+				if w.at.n < s.end.n-int64(len(s.state)) && !w.resumed {
+					w.cut = true
+					w.endLocked()
+				}
+			}
+		}
+		if e.Kind == State && e.State == Closed && e.Session == s.session {
+			s.ended = true
+		}
+	}
+	s.wakeLocked()
+}
+
+// Closed is the State of a session after which nothing happens in it.
+const Closed = "closed"
+
+// dropFirst drops the first n. The room that they had goes with the next growth.
+func dropFirst(list []kept, n int) []kept {
+	clear(list[:n])
+	return list[n:]
+}
+
+func (s *stream) wakeLocked() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// nextLocked is the first event after p that is kept, and what was lost between;
+// nil where there is none.
+func (s *stream) nextLocked(p place) (*kept, Loss) {
+	var next *kept
+	// Both lists are without gaps, so the numbers say where to look.
+	for _, list := range [...]struct {
+		of   []kept
+		last int64 // the number of the last one
+		seen int64
+	}{{s.state, s.end.n, p.n}, {s.output, s.end.m, p.m}} {
+		first := list.last - int64(len(list.of)) // how many came before the first
+		if i := max(list.seen-first, 0); i < int64(len(list.of)) {
+			if k := &list.of[i]; next == nil || k.seq() < next.seq() {
+				next = k
+			}
+		}
+	}
+	if next == nil {
+		// All that came after p may be lost.
+		return nil, Loss{State: s.end.n - p.n, Output: s.end.m - p.m, Bytes: s.end.bytes - p.bytes}
+	}
+	l := Loss{State: next.n - p.n, Output: next.m - p.m, Bytes: next.bytes - p.bytes}
+	if next.event.Kind == Output {
+		l.Output, l.Bytes = l.Output-1, l.Bytes-int64(next.event.Bytes)
+	} else {
+		l.State--
+	}
+	return next, l
+}
+
+// before is the place before k.
+func (k *kept) before() place {
+	p := k.place
+	if k.event.Kind == Output {
+		p.m, p.bytes = p.m-1, p.bytes-int64(k.event.Bytes)
+	} else {
+		p.n--
+	}
+	return p
+}
+
+// cursor is p as text: ID.N.M.BYTES.
+func (s *stream) cursor(p place) string {
+	b := make([]byte, 0, 48)
+	b = append(b, s.id...)
+	for _, n := range [...]int64{p.n, p.m, p.bytes} {
+		b = strconv.AppendInt(append(b, '.'), n, 10)
+	}
+	return string(b)
+}
+
+// position is a cursor that was read.
+type position struct {
+	stream string
+	place
+}
+
+// parseCursor reads a cursor; an empty one is none. The error is INVALID_PAYLOAD.
+func parseCursor(text string) (position, error) {
+	if text == "" {
+		return position{}, nil
+	}
+	bad := fault.Errorf(fault.InvalidPayload, "/payload/after: is no cursor; use that of an event as it is")
+	parts := strings.Split(text, ".")
+	if len(text) > 128 || len(parts) != 4 || len(parts[0]) != 16 || strings.Trim(parts[0], "0123456789abcdef") != "" {
+		return position{}, bad
+	}
+	p := position{stream: parts[0]}
+	for i, to := range [...]*int64{&p.n, &p.m, &p.bytes} {
+		digits := parts[i+1]
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || strconv.FormatInt(n, 10) != digits || n < 0 || n > math.MaxInt64/4 {
+			return position{}, bad
+		}
+		*to = n
+	}
+	return p, nil
+}

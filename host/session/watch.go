@@ -1,0 +1,159 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/toold/toold/host/events"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/wire"
+)
+
+// watchPayload is that of session.watch. ID, or Session, is one session; without
+// it, and without one that the request belongs to, all of the caller's are watched,
+// or, by an operator, everybody's.
+type watchPayload struct {
+	ID      string `json:"id"`
+	Session string `json:"session"`
+	After   string `json:"after"`
+}
+
+// takeTime is how long a watcher that was cut may take to read what was sent to
+// it before its connection is closed.
+const takeTime = 2 * time.Second
+
+// watch tells the caller what happens until it leaves, the session is closed or
+// its time is over, and answers with the last cursor.
+func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.RawMessage, error) {
+	if r.Tell == nil {
+		return nil, fault.Errorf(fault.InvalidEnvelope, `/stream: session.watch answers with a stream; say "stream": true`)
+	}
+	if t.config.Events == nil {
+		return nil, fault.Errorf(fault.Internal, "this daemon tells no events")
+	}
+	if p.ID != "" && p.Session != "" && p.ID != p.Session {
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/session: is another one than /payload/id; name one of them")
+	}
+	id := cmp.Or(p.Session, p.ID, r.Session)
+	if id == "" && r.Focus != nil && r.Focus.Load() != nil {
+		id = *r.Focus.Load()
+	}
+	f := events.Filter{Operator: r.Operator, Owner: r.Caller, Sees: r.Sees}
+	if id != "" {
+		s, err := t.watched(r, id)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		f.Owner, f.Session, f.Ended = s.owner, s.id, s.state == Closed
+		s.mu.Unlock()
+	}
+	w, err := t.config.Events.Watch(f, p.After)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	// Who does not read blocks Tell. Its connection has to be given up then.
+	told := make(chan struct{})
+	defer close(told)
+	go func() {
+		select {
+		case <-w.Over():
+			if r.TakeBy != nil {
+				r.TakeBy(time.Now().Add(takeTime))
+			}
+		case <-told:
+		}
+	}()
+	if r.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, io.EOF)
+		defer cancel()
+	}
+	for {
+		e, err := w.Next(ctx)
+		switch cut := (*fault.Error)(nil); {
+		case errors.Is(err, io.EOF), errors.Is(err, wire.ErrLeft): // which is how most of them end
+			return object("cursor", w.Cursor()), nil
+		case err != nil && ctx.Err() != nil:
+			return nil, err
+		case errors.As(err, &cut):
+			r.Tell(marshal(events.Event{Kind: events.Cut, Cursor: w.Cursor(), At: time.Now().UTC(), Code: cut.Code, Reason: cut.Message}))
+			return nil, err
+		case err != nil:
+			return nil, err
+		}
+		if err := r.Tell(marshal(e)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// watched is the session of that id, or one that was closed and is still known:
+// who was cut off before its end can learn of that.
+func (t *Table) watched(r *Request, id string) (*Session, error) {
+	s, err := t.session(r, id)
+	if err == nil {
+		return s, nil
+	}
+	t.closed.Range(func(k, v any) bool {
+		if k.(key).id == id && (r.Operator || k.(key).owner == r.Caller) {
+			s, err = v.(*Session), nil
+		}
+		return err != nil
+	})
+	return s, err
+}
+
+// publish tells watchers of something in s.
+func (s *Session) publish(e events.Event) {
+	if h := s.t.config.Events; h.Watched() {
+		e.Owner, e.Session = s.owner, s.id
+		h.Publish(e)
+	}
+}
+
+func (s *Session) publishState(state string) {
+	s.publish(events.Event{Kind: events.State, State: state})
+}
+
+// publishQueue is for who has changed s.waiting, under s.mu.
+func (s *Session) publishQueue() {
+	s.publish(events.Event{Kind: events.Queue, Queued: len(s.waiting)})
+}
+
+// publishOutput tells watchers what x wrote to one of its streams.
+func (x *Execution) publishOutput(stream string, p []byte) {
+	if !x.s.t.config.Events.Watched() {
+		return
+	}
+	line := x.lastLineText()
+	for len(p) > 0 {
+		part := p[:min(len(p), events.MaxData)]
+		p = p[len(part):]
+		x.s.publish(events.Event{Kind: events.Output, Execution: x.ID, Tool: x.Tool, Stream: stream, Data: append([]byte(nil), part...), Bytes: len(part), LastLine: line})
+	}
+}
+
+// Discovered tells watchers that a module was asked for the tools of the caller of
+// x, and what came of it. x may be nil.
+func (x *Execution) Discovered(tool string, err *fault.Error) {
+	if x == nil {
+		return
+	}
+	e := events.Event{Kind: events.Discovery, Execution: x.ID, Tool: tool}
+	if err != nil {
+		e.Code = err.Code
+	}
+	x.s.publish(e)
+}
+
+// publish tells watchers of a change of the job.
+func (j *Job) publish(e events.Event) {
+	e.Kind, e.Owner, e.Session, e.Execution, e.Tool, e.Job = events.Job, j.Owner, j.Session, j.ID, j.Tool, true
+	j.table.events.Publish(e)
+}
