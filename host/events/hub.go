@@ -131,10 +131,15 @@ func (h *Hub) Watch(f Filter, after string) (*Watcher, error) {
 			Reason: "the cursor is of a stream that is not kept any more, or of another run of the daemon; query the session to see how things stand"}}
 	} else {
 		if after != "" {
-			w.at, w.resumed = from.place, true
+			w.at = from.place
 		}
 		ready.Cursor = s.cursor(w.at)
 		w.batch = []Event{ready}
+		if first := s.firstLocked(); w.at.n < first.n {
+			lost := first.since(w.at)
+			w.at = first
+			w.batch = append(w.batch, Event{Kind: Lost, At: ready.At, Cursor: s.cursor(first), Lost: &lost})
+		}
 	}
 	s.watchers[w] = struct{}{}
 	h.held[who]++

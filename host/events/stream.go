@@ -16,6 +16,12 @@ type place struct{ n, m, bytes int64 }
 // seq is the number of the event before p.
 func (p place) seq() int64 { return p.n + p.m }
 
+// since is what lies between an earlier place and p. A cursor that somebody made up
+// can be of no place that there was: nothing is less than none.
+func (p place) since(q place) Loss {
+	return Loss{State: max(p.n-q.n, 0), Output: max(p.m-q.m, 0), Bytes: max(p.bytes-q.bytes, 0)}
+}
+
 // kept is an event that a stream keeps, and the place after it.
 type kept struct {
 	event *Event
@@ -62,7 +68,7 @@ func (s *stream) addLocked(e Event) {
 		if len(s.state) > s.limits.Events {
 			s.state = dropFirst(s.state, 1)
 			for w := range s.watchers {
-				if w.at.n < s.end.n-int64(len(s.state)) && !w.resumed {
+				if w.at.n < s.firstLocked().n {
 					w.cut = true
 					w.endLocked()
 				}
@@ -91,6 +97,14 @@ func (s *stream) wakeLocked() {
 	}
 }
 
+// firstLocked is the place from which on every event but output is kept.
+func (s *stream) firstLocked() place {
+	if len(s.state) == 0 {
+		return place{}
+	}
+	return s.state[0].before()
+}
+
 // nextLocked is the first event after p that is kept, and what was lost between;
 // nil where there is none.
 func (s *stream) nextLocked(p place) (*kept, Loss) {
@@ -110,15 +124,9 @@ func (s *stream) nextLocked(p place) (*kept, Loss) {
 	}
 	if next == nil {
 		// All that came after p may be lost.
-		return nil, Loss{State: s.end.n - p.n, Output: s.end.m - p.m, Bytes: s.end.bytes - p.bytes}
+		return nil, s.end.since(p)
 	}
-	l := Loss{State: next.n - p.n, Output: next.m - p.m, Bytes: next.bytes - p.bytes}
-	if next.event.Kind == Output {
-		l.Output, l.Bytes = l.Output-1, l.Bytes-int64(next.event.Bytes)
-	} else {
-		l.State--
-	}
-	return next, l
+	return next, next.before().since(p)
 }
 
 // before is the place before k.

@@ -25,10 +25,9 @@ type Watcher struct {
 	cursor string  // of what was told last
 
 	// Guarded by Hub.mu.
-	at      place // what is in batch included
-	resumed bool  // it has a cursor, and has taken nothing since
-	cut     bool
-	ended   bool // over is closed
+	at    place // what is in batch included
+	cut   bool
+	ended bool // over is closed
 }
 
 // Over is closed when the watcher is cut or the Hub is closed, so that who is
@@ -119,7 +118,6 @@ func (w *Watcher) take() (changed <-chan struct{}, err error) {
 		if lost != (Loss{}) {
 			batch = append(batch, Event{Kind: Lost, Cursor: s.cursor(before), Lost: &lost})
 		}
-		w.resumed = false
 		if next == nil {
 			w.at = before
 			break

@@ -42,17 +42,7 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 	if id == "" && r.Focus != nil && r.Focus.Load() != nil {
 		id = *r.Focus.Load()
 	}
-	f := events.Filter{Operator: r.Operator, Owner: r.Caller, Sees: r.Sees}
-	if id != "" {
-		s, err := t.watched(r, id)
-		if err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		f.Owner, f.Session, f.Ended = s.owner, s.id, s.state == Closed
-		s.mu.Unlock()
-	}
-	w, err := t.config.Events.Watch(f, p.After)
+	w, err := t.openWatch(r, id, p.After)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +81,23 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 			return nil, err
 		}
 	}
+}
+
+func (t *Table) openWatch(r *Request, id, after string) (*events.Watcher, error) {
+	f := events.Filter{Operator: r.Operator, Owner: r.Caller, Sees: r.Sees}
+	if id == "" {
+		return t.config.Events.Watch(f, after)
+	}
+	s, err := t.watched(r, id)
+	if err != nil {
+		return nil, err
+	}
+	// Under its lock, so that a session which is closed now either was, or will be
+	// said to be.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.Owner, f.Session, f.Ended = s.owner, s.id, s.state == Closed
+	return t.config.Events.Watch(f, after)
 }
 
 // watched is the session of that id, or one that was closed and is still known:
