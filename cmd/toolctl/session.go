@@ -21,18 +21,18 @@ import (
 func sessionVerb(s *state) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "session",
-		Short: "Create, show, prompt, steer, abort and close sessions",
+		Short: "Create, show, watch, prompt, steer, abort and close sessions",
 		Long: `A session is what a piece of work has for itself: the calls that run in it, one
 turn at a time, its counters and its journal. Every caller has one named default;
 further ones are made with new and named by their ids.
 
-With --all, list, show, query, abort, steer and close are the operator's: they go
-over the admin socket, and every caller's sessions are there.`,
+With --all, list, show, query, watch, abort, steer and close are the operator's: they
+go over the admin socket, and every caller's sessions are there.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, verb := range []func(*state) *cobra.Command{
-		sessionNew, sessionList, sessionShow, sessionQuery, sessionMutate, sessionPrompt, sessionAbort, sessionSteer, sessionClose,
+		sessionNew, sessionList, sessionShow, sessionQuery, sessionMutate, sessionPrompt, sessionAbort, sessionSteer, sessionClose, sessionWatch,
 	} {
 		cmd.AddCommand(verb(s))
 	}
@@ -56,7 +56,7 @@ func (s *state) sessions(all bool) (*client.Sessions, error) {
 	return &client.Sessions{Socket: p.Socket, Token: token}, nil
 }
 
-// do makes one of the five calls and puts its data into answer.
+// do makes one of the six calls and puts its data into answer.
 func (s *state) do(cmd *cobra.Command, all bool, q client.SessionCall, answer any) error {
 	c, err := s.sessions(all)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/events"
 )
 
 func topVerb(s *state) *cobra.Command {
@@ -24,7 +26,8 @@ func topVerb(s *state) *cobra.Command {
 		Short: "Watch sessions, running calls, breakers and tools in the terminal",
 		Long: `Show the daemon's activity live: every session with the calls that run in
 it, how long they have taken and the last line they wrote; circuit breakers that are
-not closed; tools with which something is wrong.
+not closed; tools with which something is wrong. The daemon tells what happens, as
+it does "toolctl session watch"; it is asked only where that is not enough.
 
 Keys: up and down choose a session or a call; a aborts it, s writes a line to it,
 c closes the session; q leaves.
@@ -47,14 +50,20 @@ admin socket.`,
 			if first.err != nil {
 				return daemonError(first.err)
 			}
-			m := topModel{ctx: ctx, calls: calls, admin: admin, every: every, width: 80, height: 24}
+			m := topModel{ctx: ctx, calls: calls, admin: admin, every: every, width: 80, height: 24, told: make(chan told, 256)}
 			m.take(first)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				follow(ctx, calls, max(every, 100*time.Millisecond), m.told)
+			}()
+			defer func() { cancel(); <-done }()
 			_, err = tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(s.in), tea.WithOutput(s.out)).Run()
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&mine, "mine", false, "only the caller's own sessions, over the tool socket")
-	cmd.Flags().DurationVar(&every, "every", 500*time.Millisecond, "refresh interval")
+	cmd.Flags().DurationVar(&every, "every", 500*time.Millisecond, "interval at which times are drawn anew")
 	return cmd
 }
 
@@ -94,6 +103,11 @@ type topModel struct {
 	calls *client.Sessions
 	admin *client.Admin
 	every time.Duration
+	told  chan told
+
+	// stale says that what happened cannot be told from events alone, asking that
+	// the daemon is being asked.
+	stale, asking bool
 
 	width, height int
 	seen          seen
@@ -126,16 +140,49 @@ func (r topRow) key() string {
 	return r.session.ID
 }
 
-// Messages: tick says that it is time to look again, done what came of a call.
+// Messages: tick says that it is time to draw again, done what came of a call,
+// happened what the daemon told meanwhile.
 type (
-	tick struct{}
-	done struct{ text string }
+	tick     time.Time
+	done     struct{ text string }
+	happened []told
 )
 
-func (m topModel) Init() tea.Cmd { return m.later() }
+// told is an event, or why there are none for now.
+type told struct {
+	event events.Event
+	err   error
+}
+
+func (m topModel) Init() tea.Cmd { return tea.Batch(m.later(), m.listen()) }
 
 func (m topModel) later() tea.Cmd {
-	return tea.Tick(m.every, func(time.Time) tea.Msg { return tick{} })
+	return tea.Tick(m.every, func(at time.Time) tea.Msg { return tick(at) })
+}
+
+// maxTold is how much is taken in at a time: a screen is drawn after it.
+const maxTold = 1000
+
+// listen waits for what the daemon tells.
+func (m topModel) listen() tea.Cmd {
+	return func() tea.Msg {
+		var list happened
+		select {
+		case t := <-m.told:
+			list = append(list, t)
+		case <-m.ctx.Done():
+			return nil
+		}
+		for len(list) < maxTold {
+			select {
+			case t := <-m.told:
+				list = append(list, t)
+			default:
+				return list
+			}
+		}
+		return list
+	}
 }
 
 // take puts what was seen on the screen.
@@ -145,9 +192,14 @@ func (m *topModel) take(v seen) {
 		return
 	}
 	m.seen = v
+	m.arrange()
+}
+
+// arrange makes the rows of what is seen.
+func (m *topModel) arrange() {
 	m.rows = nil
-	for i := range v.sessions {
-		s := &v.sessions[i]
+	for i := range m.seen.sessions {
+		s := &m.seen.sessions[i]
 		m.rows = append(m.rows, topRow{session: s})
 		for j := range s.Running {
 			m.rows = append(m.rows, topRow{s, &s.Running[j]})
@@ -175,10 +227,24 @@ func (m topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
 	case tick:
-		return m, func() tea.Msg { return watch(m.ctx, m.calls, m.admin) }
+		m.seen.at = time.Time(msg)
+		if !m.stale || m.asking {
+			return m, m.later()
+		}
+		m.stale, m.asking = false, true
+		return m, tea.Batch(m.later(), func() tea.Msg { return watch(m.ctx, m.calls, m.admin) })
+	case happened:
+		// The sessions are shared with older models, and drawn by others.
+		m.seen.sessions = slices.Clone(m.seen.sessions)
+		for _, t := range msg {
+			m.hear(t)
+		}
+		m.arrange()
+		return m, m.listen()
 	case seen:
+		m.asking = false
+		m.stale = m.stale || msg.err != nil
 		m.take(msg)
-		return m, m.later()
 	case done:
 		m.said = msg.text
 	case tea.PasteMsg:
@@ -189,6 +255,69 @@ func (m topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return m.key(msg)
 	}
 	return m, nil
+}
+
+// hear follows one event. What it says may be in what is seen already: an answer is
+// newer than the events before it.
+func (m *topModel) hear(t told) {
+	if t.err != nil {
+		m.seen.err = t.err
+		return
+	}
+	e := &t.event
+	switch e.Kind {
+	case events.Ready: // what happened before is not told
+		m.stale = true
+		return
+	case events.Lost:
+		m.stale = m.stale || e.Lost.Reset || e.Lost.State > 0
+		return
+	case events.Tool:
+		m.stale = true
+		return
+	}
+	i := slices.IndexFunc(m.seen.sessions, func(s client.SessionInfo) bool { return s.ID == e.Session })
+	if e.Kind == events.State && (e.State == "closing" || e.State == events.Closed) {
+		if i >= 0 {
+			m.seen.sessions = slices.Delete(m.seen.sessions, i, i+1)
+		}
+		return
+	}
+	if i < 0 {
+		m.stale = true // its name is not known
+		m.seen.sessions = append(m.seen.sessions, client.SessionInfo{ID: e.Session, Owner: e.Owner, State: "active", Used: e.At})
+		i = len(m.seen.sessions) - 1
+	}
+	s := &m.seen.sessions[i]
+	s.Running = slices.Clone(s.Running)
+	at := slices.IndexFunc(s.Running, func(x client.RunningCall) bool { return x.Execution == e.Execution })
+	switch e.Kind {
+	case events.State:
+		s.State = e.State
+	case events.Settings:
+		s.Name = e.Name
+	case events.Begin:
+		s.Used, s.State = e.At, "active"
+		if at < 0 {
+			s.Running = append(s.Running, client.RunningCall{Execution: e.Execution, Tool: e.Tool, Kind: e.Type, Job: e.Job, Started: e.At})
+		}
+	case events.Attempt:
+		if at >= 0 {
+			s.Running[at].Attempts, s.Running[at].Mutating = e.Attempt, e.Mutating
+		}
+	case events.Output:
+		if at >= 0 && e.LastLine != "" {
+			s.Running[at].LastLine = e.LastLine
+		}
+	case events.End:
+		s.Used = e.At
+		if at >= 0 {
+			s.Running = slices.Delete(s.Running, at, at+1)
+			s.Telemetry.Calls++
+		}
+		s.Recent = []client.EndedCall{{Execution: e.Execution, Tool: e.Tool, Kind: e.Type, Status: e.Status, Code: e.Code, ExitCode: e.ExitCode}}
+		m.stale = m.stale || e.Code != "" // which a breaker may have opened for
+	}
 }
 
 func (m topModel) key(k tea.KeyPressMsg) (tea.Model, tea.Cmd) {
@@ -397,7 +526,7 @@ func (m topModel) line(r topRow) string {
 		if x.Attempts > 1 {
 			kind += fmt.Sprintf(" #%d", x.Attempts)
 		}
-		took := time.Duration(x.ElapsedMS) * time.Millisecond
+		took := m.seen.at.Sub(x.Started)
 		return row("  "+oneLine(x.Tool), kind, short(took), "", oneLine(x.LastLine))
 	}
 	s := r.session

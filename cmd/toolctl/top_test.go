@@ -17,6 +17,7 @@ import (
 
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/events"
 )
 
 // aMoment is what a busy daemon says. Everything in it is as old as it says.
@@ -29,8 +30,8 @@ func aMoment(t *testing.T) seen {
 		 "telemetry": {"calls": 1204}, "recent": [{"tool": "git", "status": "success"}]},
 		{"id": "bbbbbbbbbbbbbbbbbbbbbbbb", "name": "release", "state": "active", "used": "2026-11-21T11:55:00Z", "telemetry": {"calls": 7},
 		 "running": [
-			{"execution": "e1", "tool": "make", "kind": "call", "attempts": 1, "elapsed_ms": 61000, "last_line": "cc -c main.c\u001b[31m red"},
-			{"execution": "e2", "tool": "fetch", "kind": "turn", "attempts": 3, "elapsed_ms": 900, "last_line": "進捗 40%"}]},
+			{"execution": "e1", "tool": "make", "kind": "call", "attempts": 1, "started": "2026-11-21T11:58:59Z", "last_line": "cc -c main.c\u001b[31m red"},
+			{"execution": "e2", "tool": "fetch", "kind": "turn", "attempts": 3, "started": "2026-11-21T11:59:59.1Z", "last_line": "進捗 40%"}]},
 		{"id": "cccccccccccccccccccccccc", "state": "suspended", "used": "2026-11-20T11:00:00Z", "telemetry": {"calls": 1},
 		 "recent": [{"tool": "grep", "status": "error", "exit_code": 1}]}]`), &v.sessions)
 	if err != nil {
@@ -110,6 +111,59 @@ func TestTopScreens(t *testing.T) {
 	if r := m.rows[m.at]; r.execution == nil || r.execution.Execution != "e2" {
 		t.Errorf("after a call ended %+v is chosen", r)
 	}
+}
+
+// TestTopFollows: what the daemon tells is on the screen, and it is asked only where
+// that is not enough.
+func TestTopFollows(t *testing.T) {
+	at := time.Date(2026, 11, 21, 12, 0, 1, 0, time.UTC)
+	const release = "bbbbbbbbbbbbbbbbbbbbbbbb"
+	made := topModel{ctx: t.Context(), width: 90, height: 16}
+	made.take(aMoment(t))
+	hear := func(list ...events.Event) topModel {
+		var batch happened
+		for _, e := range list {
+			batch = append(batch, told{event: e})
+		}
+		m, _ := made.Update(batch)
+		m, _ = m.Update(tick(at))
+		return m.(topModel)
+	}
+	m := hear(
+		events.Event{Kind: events.Begin, Session: release, Execution: "e3", Tool: "git", Type: "call", At: at.Add(-500 * time.Millisecond)},
+		events.Event{Kind: events.Begin, Session: release, Execution: "e3", Tool: "git", Type: "call"}, // as one that an answer has, too
+		events.Event{Kind: events.Attempt, Session: release, Execution: "e3", Attempt: 2},
+		events.Event{Kind: events.Output, Session: release, Execution: "e3", LastLine: "Counting objects"},
+		events.Event{Kind: events.Output, Session: release, Execution: "e2", LastLine: "進捗 80%"},
+		events.Event{Kind: events.End, Session: release, Execution: "e1", Tool: "make", Type: "call", Status: "success", At: at},
+		events.Event{Kind: events.State, Session: "aaaaaaaaaaaaaaaaaaaaaaaa", State: "suspended"},
+		events.Event{Kind: events.Settings, Session: release, Name: "released"},
+		events.Event{Kind: events.State, Session: "cccccccccccccccccccccccc", State: "closing"},
+	)
+	golden(t, "followed", m)
+	if m.stale || m.asking {
+		t.Error("the daemon is asked although it told all there is")
+	}
+	if made.seen.sessions[1].Name != "release" || len(made.seen.sessions[1].Running) != 2 {
+		t.Error("an older model has changed")
+	}
+	for name, e := range map[string]events.Event{
+		"the beginning":      {Kind: events.Ready},
+		"a loss":             {Kind: events.Lost, Lost: &events.Loss{State: 1}},
+		"a reset":            {Kind: events.Lost, Lost: &events.Loss{Reset: true}},
+		"a tool":             {Kind: events.Tool, Tool: "git", Change: "failed"},
+		"a failure":          {Kind: events.End, Session: release, Execution: "e1", Tool: "make", Code: "TOOL_FAILED"},
+		"an unknown session": {Kind: events.Begin, Session: "dddddddddddddddddddddddd", Execution: "e9"},
+	} {
+		if m := hear(e); !m.asking || m.stale {
+			t.Errorf("after %s the daemon is not asked", name)
+		}
+	}
+	if m := hear(events.Event{Kind: events.Lost, Lost: &events.Loss{Output: 3, Bytes: 9}}); m.asking {
+		t.Error("the daemon is asked for output that was lost")
+	}
+	gone, _ := made.Update(happened{told{err: errors.New("connect: no such file")}})
+	golden(t, "gone", gone)
 }
 
 // TestTopKeys: each key makes the session call that it is for.
