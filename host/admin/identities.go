@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/toold/toold/host/adminapi"
@@ -78,10 +79,12 @@ func (d *Daemon) serveOperator(w http.ResponseWriter, r *http.Request) {
 	if q.Tool == session.Watch { // a line for each event, and one for the answer
 		conn := http.NewResponseController(w)
 		ask.TakeBy = func(t time.Time) { conn.SetWriteDeadline(t) }
-		ask.Tell = func(event json.RawMessage) error {
+		ask.Tell = func(list []json.RawMessage) error {
 			reply = func(v any) { json.NewEncoder(w).Encode(v) }
-			if _, err := w.Write(append(event, '\n')); err != nil {
-				return err
+			for _, event := range list {
+				if _, err := w.Write(slices.Concat(event, []byte{'\n'})); err != nil {
+					return err
+				}
 			}
 			return conn.Flush()
 		}

@@ -149,7 +149,7 @@ type SessionsConfig struct {
 	WatchersAll int `json:"watchers_all,omitempty"`
 	// WatchEvents and WatchOutput are what is kept of each thing that is watched:
 	// events, and bytes of output. A watcher that is further behind loses output,
-	// or is cut. Default 512 and 65536.
+	// or is cut. Default 512 and 262144.
 	WatchEvents int `json:"watch_events,omitempty"`
 	WatchOutput int `json:"watch_output,omitempty"`
 	// WatchKeep is how many seconds that is kept after the last watcher left.

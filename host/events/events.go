@@ -20,6 +20,8 @@
 package events
 
 import (
+	"encoding/json"
+	"sync"
 	"time"
 
 	"github.com/toold/toold/host/fault"
@@ -94,6 +96,35 @@ type Event struct {
 
 	Lost   *Loss  `json:"lost,omitempty"`
 	Reason string `json:"reason,omitempty"`
+
+	// text is shared by all that are told the event in one stream; nil for others.
+	text *text
+}
+
+// text is the JSON of an event, made once.
+type text struct {
+	once sync.Once
+	json []byte
+}
+
+// maxShared is the most output of an event whose JSON is kept, in bytes.
+const maxShared = 4 << 10
+
+// JSON is e as JSON. It is not to be changed.
+func (e *Event) JSON() []byte {
+	if e.text == nil || len(e.Data) > maxShared {
+		return encode(e)
+	}
+	e.text.once.Do(func() { e.text.json = encode(e) })
+	return e.text.json
+}
+
+func encode(e *Event) []byte {
+	b, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // cannot fail: texts, numbers and bytes
+	}
+	return b
 }
 
 // Loss is what a watcher was not told.
@@ -143,7 +174,7 @@ const (
 	DefaultWatchers    = 256
 	DefaultAllWatchers = 1024
 	DefaultEvents      = 512
-	DefaultOutput      = 64 << 10
+	DefaultOutput      = 256 << 10
 	DefaultKeep        = 5 * time.Minute
 )
 

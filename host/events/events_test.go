@@ -359,6 +359,7 @@ func TestBounds(t *testing.T) {
 		for _, w := range all {
 			w.Close()
 			w.Close()
+			time.Sleep(time.Millisecond)
 		}
 		if n := len(h.streams); n != maxUnwatched+10 || h.watched != 0 || len(h.held) != 0 {
 			t.Errorf("%d streams are kept, and %d watchers held", n, h.watched)

@@ -40,6 +40,11 @@ type stream struct {
 	watchers map[*Watcher]struct{}
 	// changed is closed by the next event; nil while nobody waits.
 	changed chan struct{}
+	// pressing is closed when a quarter of what is kept has come; nil while nobody
+	// gathers. fresh and freshSize are how much came since it was made.
+	pressing  chan struct{}
+	fresh     int
+	freshSize int
 	// ended says that the session was closed: there is nothing to wait for.
 	ended  bool
 	left   time.Time   // when the last watcher left
@@ -51,11 +56,13 @@ func newStream(h *Hub, key scope) *stream {
 }
 
 func (s *stream) addLocked(e Event) {
+	e.text = new(text)
 	if e.Kind == Output {
 		s.end.m++
 		s.end.bytes += int64(e.Bytes)
 		s.output = append(s.output, kept{&e, s.end})
 		s.size += outputCost + len(e.Data)
+		s.freshSize += outputCost + len(e.Data)
 		n := 0
 		for s.size > s.limits.Output {
 			s.size -= outputCost + len(s.output[n].event.Data)
@@ -63,6 +70,7 @@ func (s *stream) addLocked(e Event) {
 		}
 		s.output = dropFirst(s.output, n)
 	} else {
+		s.fresh++
 		s.end.n++
 		s.state = append(s.state, kept{&e, s.end})
 		if len(s.state) > s.limits.Events {
@@ -77,6 +85,10 @@ func (s *stream) addLocked(e Event) {
 		if e.Kind == State && e.State == Closed && e.Session == s.session {
 			s.ended = true
 		}
+	}
+	if s.pressing != nil && (s.fresh >= s.limits.Events/4 || s.freshSize >= s.limits.Output/4 || s.ended) {
+		close(s.pressing)
+		s.pressing = nil
 	}
 	s.wakeLocked()
 }

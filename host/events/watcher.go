@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/toold/toold/host/fault"
 )
@@ -60,26 +61,68 @@ var errCut = fault.Errorf(fault.LimitExceeded, "this watcher is too slow: more e
 // stops, and that of ctx. Events are not to be changed.
 func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	for {
-		for len(w.batch) > 0 {
-			e := w.batch[0]
-			w.batch = w.batch[1:]
-			w.cursor = e.Cursor
-			if w.tells(&e) {
-				return e, nil
-			}
-		}
-		changed, err := w.take()
-		if err != nil {
-			return Event{}, err
-		}
-		if changed == nil {
-			continue
+		e, changed, err := w.next()
+		if err != nil || changed == nil {
+			return e, err
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return Event{}, context.Cause(ctx)
 		}
+	}
+}
+
+// More is Next without waiting. It is false where there is nothing yet, and for an
+// error, which Next has then.
+func (w *Watcher) More() (Event, bool) {
+	e, changed, err := w.next()
+	return e, err == nil && changed == nil
+}
+
+// next is the next event, or an error, or what is closed when there is one.
+func (w *Watcher) next() (Event, <-chan struct{}, error) {
+	for {
+		for len(w.batch) > 0 {
+			e := w.batch[0]
+			w.batch = w.batch[1:]
+			w.cursor = e.Cursor
+			if w.tells(&e) {
+				return e, nil, nil
+			}
+		}
+		changed, err := w.take()
+		if err != nil || changed != nil {
+			return Event{}, changed, err
+		}
+	}
+}
+
+// pace is how long each of many watchers gathers events, for every one of them, and
+// maxPace how long at most: so all of them together do not write more than 1,000
+// times a second, and take little from the calls that they watch.
+const (
+	pace    = time.Millisecond
+	maxPace = 250 * time.Millisecond
+)
+
+// Gather waits a moment for more events, the longer the more watchers there are,
+// and less where much happens: for who sends events on. It ends with ctx.
+func (w *Watcher) Gather(ctx context.Context) {
+	w.hub.mu.Lock()
+	s := w.stream
+	if s.pressing == nil {
+		s.pressing, s.fresh, s.freshSize = make(chan struct{}), 0, 0
+	}
+	pressing, n := s.pressing, w.hub.watched+w.hub.held[""]
+	w.hub.mu.Unlock()
+	timer := time.NewTimer(min(time.Duration(n)*pace, maxPace))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-pressing:
+	case <-w.over:
+	case <-ctx.Done():
 	}
 }
 
@@ -125,8 +168,8 @@ func (w *Watcher) take() (changed <-chan struct{}, err error) {
 		w.at = next.place
 		e := *next.event
 		e.Cursor = s.cursor(w.at)
-		if w.filter.Operator {
-			e.Data = nil
+		if w.filter.Operator && e.Data != nil {
+			e.Data, e.text = nil, nil
 		}
 		batch = append(batch, e)
 	}

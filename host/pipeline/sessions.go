@@ -39,7 +39,7 @@ func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identit
 			of.Call, of.Kind, of.As, of.PartOf = turn, session.KindTurn, &caller, q.ExecutionID
 			return s.call(ctx, of).Result
 		},
-		Tell: q.Streams.Progress, TakeBy: q.Streams.TakeBy,
+		Tell: q.Streams.Tell, TakeBy: q.Streams.TakeBy,
 		Sees: func(tool string) bool { return s.sees(q.Socket, tool) },
 	}
 	if roots := s.Config().Entrance(q.Socket).Roots; len(roots) > 0 {

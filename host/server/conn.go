@@ -508,6 +508,13 @@ func (c *conn) run(cl *call) *wire.Result {
 			}
 			return c.out.frame(cl, frame)
 		}
+		s.Tell = func(list []json.RawMessage) error {
+			frames := make([][]byte, len(list))
+			for i, data := range list {
+				frames[i] = wire.EncodeEvent(data)
+			}
+			return c.out.frames(cl, frames)
+		}
 		s.TakeBy = func(t time.Time) {
 			cl.takeBy.Store(true)
 			c.nc.SetWriteDeadline(t)
@@ -613,6 +620,27 @@ func (w *frameWriter) frame(cl *call, json []byte) error {
 		return errOver
 	}
 	return w.jsonLocked(json)
+}
+
+// frames writes several frames at once.
+func (w *frameWriter) frames(cl *call, list [][]byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if cl.over {
+		return errOver
+	}
+	w.buf = w.buf[:0]
+	for _, json := range list {
+		var err error
+		if w.buf, err = wire.AppendFrame(w.buf, json); err != nil {
+			return err
+		}
+	}
+	err := w.flushLocked()
+	if cap(w.buf) > keptBuffer {
+		w.buf = nil
+	}
+	return err
 }
 
 // result writes the last frame of a call.

@@ -72,16 +72,29 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 		case err != nil && ctx.Err() != nil:
 			return nil, err
 		case errors.As(err, &cut):
-			r.Tell(marshal(events.Event{Kind: events.Cut, Cursor: w.Cursor(), At: time.Now().UTC(), Code: cut.Code, Reason: cut.Message}))
+			r.Tell([]json.RawMessage{marshal(events.Event{Kind: events.Cut, Cursor: w.Cursor(), At: time.Now().UTC(), Code: cut.Code, Reason: cut.Message})})
 			return nil, err
 		case err != nil:
 			return nil, err
 		}
-		if err := r.Tell(marshal(e)); err != nil {
+		list, size := []json.RawMessage{}, 0
+		for more := true; more; {
+			event := e.JSON()
+			list, size = append(list, event), size+len(event)
+			if size >= maxTell {
+				break
+			}
+			e, more = w.More()
+		}
+		if err := r.Tell(list); err != nil {
 			return nil, err
 		}
+		w.Gather(ctx)
 	}
 }
+
+// maxTell is about how many bytes of events are sent at a time.
+const maxTell = 32 << 10
 
 func (t *Table) openWatch(r *Request, id, after string) (*events.Watcher, error) {
 	f := events.Filter{Operator: r.Operator, Owner: r.Caller, Sees: r.Sees}

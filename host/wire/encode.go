@@ -321,6 +321,11 @@ func EncodeProgress(data json.RawMessage) ([]byte, error) {
 	return out, nil
 }
 
+// EncodeEvent is EncodeProgress of JSON that this program made.
+func EncodeEvent(data json.RawMessage) []byte {
+	return append(append([]byte(`{"type":"progress","data":`), data...), '}')
+}
+
 // EncodeOpen returns the frame that requests input from a client, as JSON.
 func EncodeOpen() []byte { return []byte(`{"type":"stdin","open":true}`) }
 
