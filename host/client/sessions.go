@@ -12,7 +12,7 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// Sessions makes the five session calls as one identity, or, over the admin socket,
+// Sessions makes the six session calls as one identity, or, over the admin socket,
 // as the operator, with access to every session. It is safe for concurrent use;
 // each call has its own connection.
 type Sessions struct {
@@ -133,7 +133,7 @@ type JobInfo struct {
 	Truncated   bool            `json:"truncated"`
 }
 
-// SessionCall is one of the five calls.
+// SessionCall is one of the six calls; Watch makes session.watch.
 type SessionCall struct {
 	Name    string // query, mutate, prompt, abort or steer
 	Payload any    // an object

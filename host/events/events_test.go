@@ -263,6 +263,7 @@ func TestWhoIsTold(t *testing.T) {
 	mine := mustWatch(t, h, Filter{Owner: "me", Sees: func(tool string) bool { return tool == "git" }}, "")
 	one := mustWatch(t, h, Filter{Owner: "me", Session: "a", Kinds: []Kind{Begin, Tool}}, "")
 	operator := mustWatch(t, h, Filter{Operator: true}, "")
+	operators := mustWatch(t, h, Filter{Owner: "you", Session: "a", Operator: true}, "")
 	for _, owner := range []string{"me", "you"} {
 		for _, session := range []string{"a", "b"} {
 			h.Publish(Event{Kind: Begin, Owner: owner, Session: session})
@@ -275,15 +276,17 @@ func TestWhoIsTold(t *testing.T) {
 		w    *Watcher
 		want string
 	}{
-		"mine":     {mine, "begin a,output a,begin b,output b,tool git"},
-		"one":      {one, "begin a,tool git,tool hidden"},
-		"operator": {operator, "begin a,output a,begin b,output b,begin a,output a,begin b,output b,tool git,tool hidden"},
+		"mine":      {mine, "begin a,output a,begin b,output b,tool git"},
+		"one":       {one, "begin a,tool git,tool hidden"},
+		"operators": {operators, "begin a,output a,tool git,tool hidden"},
+		"operator":  {operator, "begin a,output a,begin b,output b,begin a,output a,begin b,output b,tool git,tool hidden"},
 	} {
 		var got []string
 		for _, e := range drain(t, tt.w, everything) {
 			got = append(got, string(e.Kind)+" "+e.Session+e.Tool)
 			text := texts(t, []Event{e})[0]
-			if name == "operator" && (e.Data != nil || e.Owner == "" && e.Kind != Tool) || name != "operator" && strings.Contains(text, "you") {
+			byOperator := strings.HasPrefix(name, "operator")
+			if byOperator && e.Data != nil || name == "operator" && e.Owner == "" && e.Kind != Tool || !byOperator && strings.Contains(text, "you") {
 				t.Errorf("%s is told %s", name, text)
 			}
 		}

@@ -4,8 +4,8 @@
 // Sessions do not block each other: each has its own mutex, is found without a
 // lock, and writes its own file. Other packages refer to a session by its id,
 // except for the pipeline, which runs an Execution in one during a call. All
-// other access is through the five calls that Table.Serve handles: query, mutate,
-// prompt, abort and steer.
+// other access is through the six calls that Table.Serve handles: query, mutate,
+// prompt, abort, steer and watch.
 //
 // An id is bound to the identity that created it. For another identity the
 // session does not exist: the lookup and its error are the same as for an id that

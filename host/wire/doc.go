@@ -225,7 +225,7 @@ available input, within the same limit, before it is requested; input that
 was not requested is dropped when the call ends.
 If a client half closes the connection, the tool's input ends.
 
-Output is never dropped. A slow client slows down only its own tool; it must read
+Output of a call is never dropped. A slow client slows down only its own tool; it must read
 while it writes, to avoid a deadlock.
 
 Long arguments: a request with "stream": true and "more": true is followed by frames
@@ -241,7 +241,7 @@ with a terminating zero byte, else MESSAGE_TOO_LARGE. In envelope form the paylo
 # Sessions
 
 Every call belongs to a session: the one that it names, else the one in its
-connection's focus, else its caller's own, named "default". Five reserved toolIds,
+connection's focus, else its caller's own, named "default". Six reserved toolIds,
 in envelope form only, access sessions. The payload's fields:
 
 	session.query   {id, selector}            data.value: a CEL expression over session,
@@ -254,6 +254,8 @@ in envelope form only, access sessions. The payload's fields:
 	                                          {toolId, payload, …}; answered as the turn's call
 	session.abort   {id, execution}           data.aborted: [{execution, tool, kind, outcome}]
 	session.steer   {id, text, execution, eof}      data: {execution, delivered, queued}
+	session.watch   {session, after}          with stream only: events, in the data of progress
+	                                          frames; data.cursor
 
 id defaults to the session that the request belongs to. An id of another caller is
 SESSION_NOT_FOUND, like one that never existed. mutate accepts an
@@ -265,6 +267,17 @@ prompt are not read. text is the input for the tool, including its line break. A
 answered when the text was read, or after timeoutMs (1000), with queued; if the
 call ends without reading it, the answer is NOT_RUNNING with the number of bytes that were
 not delivered.
+
+session.watch tells what happens in a session, which may be named by id as well, or,
+where neither the payload nor the request names one, in all of the caller's. An event
+is an object {"event": "begin", "cursor": "...", "at": "...", "session": "...", ...}.
+The first one is "ready". after is the cursor of an event; the watch goes on after
+it, and an event "lost" counts what is not told, or says "reset": true in lost where
+the server cannot know. docs/sessions.md has all events; a client ignores those and
+fields that it does not know. Output is dropped for a client that reads too slowly,
+which "lost" tells; one that falls behind with other events gets the event "cut" and
+LIMIT_EXCEEDED, or the end of the connection if it does not read. The watch ends when
+its session is closed, and after timeoutMs.
 
 A call with background true is answered as soon as it is accepted, with
 data.job (in plain form: stdout) and its execution_id, which are equal. It is ended
