@@ -29,6 +29,7 @@ import (
 // watching is a client that watches, and what it was told.
 type watching struct {
 	t     testing.TB
+	from  string // where it begins
 	told  chan events.Event
 	ended chan error
 	stop  context.CancelFunc
@@ -45,9 +46,11 @@ func watch(t testing.TB, who client.Sessions, session, after string) *watching {
 		w.ended <- who.Watch(ctx, session, after, func(e events.Event) error { w.told <- e; return nil })
 	}()
 	t.Cleanup(func() { stop(); <-done })
-	if e := w.next(); e.Kind != events.Ready || e.Cursor == "" {
+	e := w.next()
+	if e.Kind != events.Ready || e.Cursor == "" {
 		t.Fatalf("the first event is %+v", e)
 	}
+	w.from = e.Cursor
 	return w
 }
 
@@ -334,7 +337,7 @@ func TestWatchResumes(t *testing.T) {
 	ask(t, d.Socket, M{"tool": "cat", "stdin": []byte("x"), "cwd": d.Root})
 	id := newSession(t, d.Socket)
 	me := client.Sessions{Socket: d.Socket}
-	stays := watch(t, me, id, "")
+	stays, leaves := watch(t, me, id, ""), watch(t, me, id, "")
 	var work sync.WaitGroup
 	for i := range 4 {
 		work.Go(func() {
@@ -363,8 +366,7 @@ func TestWatchResumes(t *testing.T) {
 	go func() { work.Wait(); close(done) }()
 	r := rand.New(rand.NewPCG(1, 2))
 	var got []events.Event
-	after, cuts := "", 0
-	leaves := watch(t, me, id, "")
+	after, cuts := leaves.from, 0
 	for over := false; !over; cuts++ {
 		for range 1 + r.IntN(40) {
 			select {
@@ -377,11 +379,7 @@ func TestWatchResumes(t *testing.T) {
 			break
 		}
 		leaves.stop()
-		if after != "" { // what was sent meanwhile is dropped, and sent again
-			leaves = watch(t, me, id, after)
-		} else {
-			leaves = watch(t, me, id, "")
-		}
+		leaves = watch(t, me, id, after) // what was sent and not read is sent again
 	}
 	session(t, d.Socket, "mutate", M{"id": id, "op": "rename", "params": M{"name": "done"}})
 	session(t, d.Socket, "mutate", M{"id": id, "op": "close"})
