@@ -87,6 +87,10 @@ type Config struct {
 	// AllowWritableTools serves a tools folder that others than its owner
 	// may write to. Default false: such a folder is refused at start.
 	AllowWritableTools bool `json:"allow_writable_tools,omitempty"`
+	// ExplicitSessions refuses calls, on every socket, that name no session, so
+	// that nobody works in the default session of an identity. A reload changes
+	// it. Default false.
+	ExplicitSessions bool `json:"explicit_sessions,omitempty"`
 	// Sessions bounds sessions. Default: see SessionsConfig.
 	Sessions SessionsConfig `json:"sessions,omitzero"`
 	// Audit says what is kept of who called what. Default: see AuditConfig. A
@@ -126,6 +130,13 @@ type Socket struct {
 	Roots []string `json:"roots,omitempty"`
 	// Categories limit the socket to tools of these categories. Default all.
 	Categories []string `json:"categories,omitempty"`
+	// Session binds the socket to one session: its callers, who must be the
+	// identity that made the session, can use that one only. A reload changes
+	// it. Default none.
+	Session string `json:"session,omitempty"`
+	// ExplicitSessions refuses calls on this socket that name no session.
+	// Default what the daemon's says.
+	ExplicitSessions bool `json:"explicit_sessions,omitempty"`
 }
 
 // SessionsConfig bounds sessions. Only a restart changes it.
@@ -400,6 +411,9 @@ func (c *Config) completePaths(bad *faults) {
 		}
 		seen[s.Path] = true
 		roots(what+"/roots", s.Roots)
+		if s.Session == "default" {
+			bad.add("%s/session: a default session is made anew, without its limits, after it was closed; name one that toolctl session new made", what)
+		}
 	}
 }
 
@@ -536,7 +550,12 @@ func (c *Config) StoreKind() string {
 
 // Entrance is what one socket serves. The zero value serves nothing.
 type Entrance struct {
-	Roots      []string
+	Roots []string
+	// Session is the only one that can be used there; empty: any.
+	Session string
+	// ExplicitSessions says that a call there names its session.
+	ExplicitSessions bool
+
 	categories []string
 	all        bool
 }
@@ -544,11 +563,14 @@ type Entrance struct {
 // Entrance is that of the socket at path; empty is the first one.
 func (c *Config) Entrance(path string) Entrance {
 	if path == "" || path == c.Socket {
-		return Entrance{Roots: c.Roots, all: true}
+		return Entrance{Roots: c.Roots, ExplicitSessions: c.ExplicitSessions, all: true}
 	}
 	for _, s := range c.Sockets {
 		if s.Path == path {
-			e := Entrance{Roots: s.Roots, categories: s.Categories, all: len(s.Categories) == 0}
+			e := Entrance{
+				Roots: s.Roots, Session: s.Session, ExplicitSessions: s.ExplicitSessions || c.ExplicitSessions,
+				categories: s.Categories, all: len(s.Categories) == 0,
+			}
 			if len(e.Roots) == 0 {
 				e.Roots = c.Roots
 			}

@@ -109,7 +109,7 @@ func (e *Executor) invocation(q *Question) guest.Invocation {
 		e.Log.Log(ctx, level, "guest", "tool", p.Call.Tool, "export", q.Export, "execution_id", p.ExecutionID, "message", maskText(msg, hidden()))
 	}
 	if caps.State > 0 {
-		scope := varScope{p.Caller.ID, p.Session, p.Tool.Name}
+		scope := varScope{p.Caller.Owner(), p.Session, p.Tool.Name}
 		inv.VarGet = func(key string) []byte {
 			value := e.vars.get(scope, key)
 			if q.Vars != nil {

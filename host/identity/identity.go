@@ -52,7 +52,9 @@ const keyFile = "host.key"
 // Caller is an authenticated caller.
 type Caller struct {
 	// ID is 32 hexadecimal digits. Two tokens have the same ID if issuer,
-	// subject and all private claims that are not ignored are equal.
+	// subject, all private claims that are not ignored and the session that they
+	// are bound to are equal. A caller that is bound to a session has an ID of its
+	// own: what is kept by ID is not shared with those who are not bound to it.
 	ID string
 	// UID is the peer's, as the kernel reports it.
 	UID uint32
@@ -62,6 +64,37 @@ type Caller struct {
 	// claims are the token's, by name; nil without a token. It is a pointer, so
 	// that %v does not print them.
 	claims *claims
+	// owner and session are those of Bind; empty for a caller that is not bound.
+	owner, session string
+}
+
+// Bind returns c as a caller that can use this one session of its identity, and no
+// other. The error is SESSION_NOT_FOUND if c is bound to another one already.
+func (c Caller) Bind(session string) (Caller, error) {
+	if c.session == session {
+		return c, nil
+	}
+	if c.session != "" {
+		return Caller{}, fault.Errorf(fault.SessionNotFound, "this token is bound to another session than this socket; call over another socket, or with another token")
+	}
+	sum := sha256.New()
+	writeFields(sum, "bound", c.ID, session)
+	c.owner, c.session = c.ID, session
+	c.ID = hex.EncodeToString(sum.Sum(nil)[:16])
+	return c, nil
+}
+
+// Session returns the id of the session that c is bound to; empty: it is not
+// bound.
+func (c Caller) Session() string { return c.session }
+
+// Owner returns the ID of the identity whose sessions c uses: its own, or, for a
+// bound caller, the one that it had before.
+func (c Caller) Owner() string {
+	if c.session == "" {
+		return c.ID
+	}
+	return c.owner
 }
 
 // HasToken reports whether c was made from a token.

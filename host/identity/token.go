@@ -264,6 +264,11 @@ func (r *Resolver) readClaims(text []byte) (*claims, error) {
 		}
 	}
 	slices.Sort(c.private)
+	if raw, ok := members[sessionClaim]; ok { // also null, which would bind nothing
+		if s := c.text[sessionClaim]; raw[0] != '"' || s == "" || s == "default" {
+			return nil, refuse("its claim %s is not the id of a session that was made with toolctl session new", sessionClaim)
+		}
+	}
 	var err error
 	if c.expires, err = parseDate(members, "exp"); err != nil {
 		return nil, err
@@ -373,6 +378,10 @@ func audience(raw json.RawMessage, want string) bool {
 // declare it.
 const readOnly = "read_only"
 
+// sessionClaim is the claim that binds its bearer to one session of the identity
+// that the other claims are. No tool needs to declare it.
+const sessionClaim = "toold_session"
+
 // isReadOnly reports whether the text of a read_only claim or setting means true.
 // Only "false", "0" and "" mean false.
 func isReadOnly(text string, present bool) bool {
@@ -392,6 +401,7 @@ var registered = func() map[string]bool {
 		act may_act`) {
 		m[name] = true
 	}
+	m[sessionClaim] = true // which is no part of whose session it is
 	return m
 }()
 
@@ -469,7 +479,11 @@ func (r *Resolver) checkUse(c *claims) error {
 
 func (c *claims) caller() Caller {
 	v, ok := c.text[readOnly]
-	return Caller{ID: c.id, ReadOnly: isReadOnly(v, ok), claims: c}
+	caller := Caller{ID: c.id, ReadOnly: isReadOnly(v, ok), claims: c}
+	if s := c.text[sessionClaim]; s != "" {
+		caller, _ = caller.Bind(s) // which is not bound yet
+	}
+	return caller
 }
 
 // pack encodes the claims compactly.
@@ -548,7 +562,7 @@ type Inspection struct {
 }
 
 // visibleClaims are the claims whose values are not secret and help debugging.
-var visibleClaims = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", readOnly}
+var visibleClaims = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", readOnly, sessionClaim}
 
 // Inspect checks a token as Resolve does and describes it. It caches nothing.
 func (r *Resolver) Inspect(token string) Inspection {

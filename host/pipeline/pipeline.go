@@ -134,6 +134,9 @@ func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 // dispatch is the order of the stages.
 func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) call.Outcome {
 	caller, err := p.identify(ctx, &q)
+	if bound := p.Config().Entrance(q.Socket).Session; err == nil && bound != "" {
+		caller, err = caller.Bind(bound)
+	}
 	if err != nil {
 		return call.Failed(ctx, err)
 	}
@@ -240,7 +243,7 @@ func withoutToken(c *wire.Call) *wire.Call {
 // call names, else the one that its connection has in focus, else the caller's
 // default one.
 func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Caller, acc *account) (call.Admitted, error) {
-	s, err := p.Sessions.Find(caller.ID, sessionOf(&q))
+	s, err := p.find(&q, caller)
 	if err != nil {
 		return call.Admitted{}, err
 	}

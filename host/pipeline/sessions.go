@@ -13,15 +13,13 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// sessionOf is the id of the session that a call belongs to, empty for the
-// default one.
-func sessionOf(q *call.Request) string {
-	if q.Session == "" && q.Focus != nil {
-		if focus := q.Focus.Load(); focus != nil {
-			return *focus
-		}
+// find is the session that a call belongs to.
+func (p *Parts) find(q *call.Request, caller identity.Caller) (*session.Session, error) {
+	id, err := session.Choose(q.Session, q.Focus, caller.Session(), p.Config().Entrance(q.Socket).ExplicitSessions)
+	if err != nil {
+		return nil, err
 	}
-	return q.Session
+	return p.Sessions.Find(caller.Owner(), id)
 }
 
 // sessionCalls make calls of calls: turns, jobs, and those that guests make.
@@ -33,7 +31,7 @@ type sessionCalls struct {
 // serve answers one of the six calls of sessions.
 func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identity.Caller) call.Outcome {
 	r := &session.Request{
-		Call: q.Call, Caller: caller.ID, Focus: q.Focus,
+		Call: q.Call, Caller: caller.Owner(), Bound: caller.Session(), Focus: q.Focus,
 		Run: func(ctx context.Context, turn *wire.Call) *wire.Result {
 			of := q
 			of.Call, of.Kind, of.As, of.PartOf = turn, session.KindTurn, &caller, q.ExecutionID
@@ -42,8 +40,9 @@ func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identit
 		Tell: q.Streams.Tell, TakeBy: q.Streams.TakeBy,
 		Sees: func(tool string) bool { return s.sees(q.Socket, tool) },
 	}
-	if roots := s.Config().Entrance(q.Socket).Roots; len(roots) > 0 {
-		r.Cwd = roots[0]
+	at := s.Config().Entrance(q.Socket)
+	if r.Explicit = at.ExplicitSessions; len(at.Roots) > 0 {
+		r.Cwd = at.Roots[0]
 	}
 	res, err := s.Sessions.Serve(ctx, r)
 	if err == nil && q.Tool == session.Query && q.Streams.Stdout != nil {
@@ -82,13 +81,13 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 	case session.IsCall(q.Tool) && q.Tool != session.Prompt:
 		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/background: %s is answered at once as it is", q.Tool)), false
 	}
-	in, err := s.Sessions.Find(caller.ID, sessionOf(&q))
+	in, err := s.find(&q, caller)
 	if err != nil {
 		return call.Failed(ctx, err), false
 	}
 	// The job is nobody's who could leave.
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	job, err := s.Sessions.NewJob(caller.ID, in.ID(), q.Call, cancel)
+	job, err := s.Sessions.NewJob(caller.Owner(), in.ID(), caller.Session() != "", q.Call, cancel)
 	if err != nil {
 		cancel(nil)
 		return call.Failed(ctx, err), false

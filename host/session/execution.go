@@ -273,6 +273,9 @@ const maxLastLine = 200
 // session. From here on the call uses x.Context, which an abort ends.
 func (s *Session) Begin(ctx context.Context, spec Spec) (*Execution, error) {
 	x := &Execution{Spec: spec, Session: s.id, s: s, started: time.Now(), inbox: newInbox()}
+	if tools := s.allowedTools(); tools != nil && !spec.Listing && !slices.Contains(tools, spec.Tool) {
+		return nil, fault.Errorf(fault.Denied, "denied by rule session.tools: this session is limited to other tools than %s; use one of %q, or call in another session", spec.Tool, tools)
+	}
 	resumed, err := s.admit(ctx, x)
 	if err != nil {
 		return nil, err
@@ -288,9 +291,6 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 	defer s.mu.Unlock()
 	if s.state == Closing || s.state == Closed {
 		return false, notFound(s.id)
-	}
-	if !x.Listing && s.tools != nil && !slices.Contains(s.tools, x.Tool) {
-		return false, fault.Errorf(fault.Denied, "denied by rule session.tools: this session is limited to other tools than %s; use one of %q, or call in another session", x.Tool, s.tools)
 	}
 	var cancel context.CancelCauseFunc
 	x.ctx, cancel = context.WithCancelCause(ctx)
@@ -322,9 +322,8 @@ func (x *Execution) Context() context.Context { return x.ctx }
 
 // Admits reports whether the session of x may call tool.
 func (x *Execution) Admits(tool string) bool {
-	x.s.mu.Lock()
-	defer x.s.mu.Unlock()
-	return x.s.tools == nil || slices.Contains(x.s.tools, tool)
+	tools := x.s.allowedTools()
+	return tools == nil || slices.Contains(tools, tool)
 }
 
 // OnAbort registers cancel to be called by an abort of x, for a context that
@@ -380,7 +379,7 @@ func (x *Execution) Attempt(mutating bool) (int, error) {
 func (x *Execution) beginRecord() *record {
 	r := &record{Type: recBegin, Execution: x.ID, Tool: x.Tool, Kind: x.Kind, Mutating: x.mutating.Load()}
 	if x.Job != nil {
-		r.Job, r.Detach = true, x.Job.Detach
+		r.Job, r.Detach, r.Bound = true, x.Job.Detach, x.Job.Bound
 	}
 	return r
 }
@@ -514,7 +513,7 @@ func (x *Execution) End(r *wire.Result) {
 		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, Connections: o.Connections, HTTP: o.HTTP, Found: found,
 	}
 	if x.Job != nil {
-		rec.Job, rec.Detach = true, x.Job.Detach
+		rec.Job, rec.Detach, rec.Bound = true, x.Job.Detach, x.Job.Bound
 	}
 	if o.Attempts == 0 {
 		rec.Type = recRefused

@@ -39,6 +39,7 @@ type Job struct {
 	ID      string
 	Owner   string
 	Session string
+	Bound   bool // by a caller that is bound to Session; see Job.shares
 	Tool    string
 	Detach  bool // whether it outlives its session
 	Started time.Time
@@ -81,11 +82,19 @@ func (t *tail) write(p []byte) {
 // bytes returns the end of what was written.
 func (t *tail) bytes() []byte { return t.b[max(len(t.b)-maxOutput, 0):] }
 
+// shares reports whether j counts towards the same limits as other: those of an
+// identity, or of the callers that are bound to one of its sessions, who would else
+// use up those of the identity.
+func (j *Job) shares(other *Job) bool {
+	return j.Bound == other.Bound && (!j.Bound || j.Session == other.Session)
+}
+
 // NewJob registers a job that is about to start. cancel ends it. It counts
-// towards the limit until it ends, and is listed after Admit.
-func (t *Table) NewJob(owner, session string, call *wire.Call, cancel context.CancelCauseFunc) (*Job, error) {
+// towards the limit until it ends, and is listed after Admit. bound says that its
+// caller is bound to the session.
+func (t *Table) NewJob(owner, session string, bound bool, call *wire.Call, cancel context.CancelCauseFunc) (*Job, error) {
 	j := &Job{
-		ID: call.ExecutionID, Owner: owner, Session: session, Tool: call.Tool, Detach: call.Detach,
+		ID: call.ExecutionID, Owner: owner, Session: session, Bound: bound, Tool: call.Tool, Detach: call.Detach,
 		Started: time.Now(), table: &t.jobs, admitted: make(chan struct{}), finished: make(chan struct{}), cancel: cancel,
 	}
 	t.jobs.mu.Lock()
@@ -97,7 +106,7 @@ func (t *Table) NewJob(owner, session string, call *wire.Call, cancel context.Ca
 			if other.ID == j.ID {
 				return nil, fault.Errorf(fault.InvalidEnvelope, "/executionId: there is a job %s already; make a new id for each execution", j.ID)
 			}
-			if who == owner && !other.isDone() {
+			if who == owner && other.shares(j) && !other.isDone() {
 				running++
 			}
 		}
@@ -133,19 +142,21 @@ func (jt *jobTable) addLocked(j *Job) {
 	jt.byOwner[j.Owner] = append(jt.byOwner[j.Owner], j)
 }
 
-// prune drops an identity's oldest finished jobs and those that never ran.
-func (jt *jobTable) prune(owner string) {
+// prune drops the oldest finished jobs that count towards the same limit as of, and
+// those of its identity that never ran.
+func (jt *jobTable) prune(of *Job) {
+	owner := of.Owner
 	jt.mu.Lock()
 	defer jt.mu.Unlock()
 	list := slices.DeleteFunc(jt.byOwner[owner], func(j *Job) bool { return j.isDone() && !j.isListed() })
 	done := 0
 	for _, j := range list {
-		if j.isDone() {
+		if j.shares(of) && j.isDone() {
 			done++
 		}
 	}
 	list = slices.DeleteFunc(list, func(j *Job) bool {
-		if done > maxFinishedJobs && j.isDone() {
+		if done > maxFinishedJobs && j.shares(of) && j.isDone() {
 			done--
 			return true
 		}
@@ -270,7 +281,7 @@ func (j *Job) finish(o *Outcome, r *wire.Result) {
 	}
 	close(j.finished)
 	j.mu.Unlock()
-	j.table.prune(j.Owner)
+	j.table.prune(j)
 }
 
 // snapshot returns the job as a query sees it, with its outputs only if output

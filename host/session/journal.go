@@ -76,6 +76,7 @@ type record struct {
 	Kind        string     `json:"kind,omitempty"`
 	Job         bool       `json:"job,omitempty"`
 	Detach      bool       `json:"detach,omitempty"`
+	Bound       bool       `json:"bound,omitempty"`
 	Mutating    bool       `json:"mutating,omitempty"`
 	Status      string     `json:"status,omitempty"`
 	Code        fault.Code `json:"code,omitempty"`

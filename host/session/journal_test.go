@@ -319,7 +319,7 @@ func TestJobsAreBounded(t *testing.T) {
 	tab, _ := open(t, Config{})
 	var jobs []*Job
 	job := func(id string) error {
-		j, err := tab.NewJob("me", "s", &wire.Call{ExecutionID: id, Tool: "t"}, func(error) {})
+		j, err := tab.NewJob("me", "s", false, &wire.Call{ExecutionID: id, Tool: "t"}, func(error) {})
 		if err == nil {
 			jobs = append(jobs, j)
 		}
@@ -362,7 +362,7 @@ func TestJobsAreRestored(t *testing.T) {
 		sessions := []*Session{explicit(t, tab, "me"), explicit(t, tab, "me"), explicit(t, tab, "me")}
 		const n = 3*maxFinishedJobs + 1
 		for i := range n {
-			j, err := tab.NewJob("me", "", &wire.Call{ExecutionID: fmt.Sprint(i), Tool: "t"}, func(error) {})
+			j, err := tab.NewJob("me", "", false, &wire.Call{ExecutionID: fmt.Sprint(i), Tool: "t"}, func(error) {})
 			if err != nil {
 				t.Fatal(err)
 			}

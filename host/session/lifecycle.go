@@ -86,13 +86,26 @@ func (t *Table) load() error {
 	wait.Wait()
 	t.jobs.sortRestored()
 	slices.SortFunc(all, func(a, b *Session) int { return a.used.Compare(b.used) })
+	byKey := map[key]*Session{}
 	for _, s := range all {
-		t.register(s)
+		byKey[keyOf(s)] = s
 	}
 	for _, s := range all {
-		if p, ok := t.sessions.Load(key{s.owner, s.parent}); ok && s.parent != "" && s.state != Closed {
-			p.(*Session).restoreChild(s)
+		switch p := byKey[key{s.owner, s.parent}]; {
+		case s.parent == "" || s.state == Closed:
+		case p != nil:
+			s.above = p
+			if p.state != Closed {
+				p.restoreChild(s)
+			}
+		default:
+			// What it may call is what its parent may, which nobody knows any more.
+			s.above = &Session{tools: []string{}}
+			t.log.Warn("the journal of a session's parent cannot be read, so no tool can be called in the session; make another one", "session", s.id, "parent", s.parent)
 		}
+	}
+	for _, s := range all {
+		t.register(s)
 	}
 	return nil
 }
@@ -154,7 +167,7 @@ func (t *Table) restore(id string) *Session {
 func (jt *jobTable) restore(s *Session, r *record) {
 	o := r.outcome()
 	j := &Job{
-		ID: r.Execution, Owner: s.owner, Session: s.id, Tool: r.Tool, Detach: r.Detach, Started: o.Started,
+		ID: r.Execution, Owner: s.owner, Session: s.id, Bound: r.Bound, Tool: r.Tool, Detach: r.Detach, Started: o.Started,
 		table: jt, listed: true, done: true, outcome: o,
 	}
 	if r.Code == fault.OutcomeUnknown {
@@ -168,9 +181,11 @@ func (jt *jobTable) restore(s *Session, r *record) {
 // sortRestored sorts the restored jobs by start and drops the oldest over the
 // limit.
 func (jt *jobTable) sortRestored() {
-	for owner, list := range jt.byOwner { // no lock: not shared yet
+	for _, list := range jt.byOwner { // no lock: not shared yet
 		slices.SortStableFunc(list, func(a, b *Job) int { return a.Started.Compare(b.Started) })
-		jt.prune(owner)
+		for _, j := range slices.Clone(list) {
+			jt.prune(j)
+		}
 	}
 }
 

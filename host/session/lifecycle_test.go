@@ -194,7 +194,7 @@ func TestClose(t *testing.T) {
 			children = append(children, c)
 		}
 		job := func(s *Session, id string, detach bool) *Job {
-			j, err := tab.NewJob("me", s.id, &wire.Call{ExecutionID: id, Tool: "t", Detach: detach}, nil)
+			j, err := tab.NewJob("me", s.id, false, &wire.Call{ExecutionID: id, Tool: "t", Detach: detach}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -567,7 +567,7 @@ func TestAbortQueuedTurns(t *testing.T) {
 		}
 		s.passTurn()
 		s.passTurn()
-		job, err := tab.NewJob("me", s.id, &wire.Call{ExecutionID: "job", Tool: "t"}, func(error) {})
+		job, err := tab.NewJob("me", s.id, false, &wire.Call{ExecutionID: "job", Tool: "t"}, func(error) {})
 		if err != nil {
 			t.Fatal(err)
 		}

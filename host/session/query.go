@@ -96,6 +96,7 @@ func isCostLimit(err error) bool { return strings.Contains(err.Error(), "cost li
 // snapshot returns the state of s for a query, at one moment. It has no
 // arguments, inputs, variables or tokens, since those may hold secrets.
 func (s *Session) snapshot() map[string]any {
+	tools := s.allowedTools()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -113,7 +114,7 @@ func (s *Session) snapshot() map[string]any {
 	}
 	m := map[string]any{
 		"id": s.id, "name": s.name, "default": s.isDef, "state": s.state, "cwd": s.cwd, "owner": s.owner,
-		"labels": stringMap(s.labels), "tools": stringList(s.tools), "parent": s.parent, "children": children,
+		"labels": stringMap(s.labels), "tools": stringList(tools), "parent": s.parent, "children": children,
 		"created": timeText(s.created), "used": timeText(s.used), "turn": nil, "queued": int64(len(s.waiting)),
 		"running": running, "recent": recent, "telemetry": s.count.snapshot(),
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -41,10 +42,15 @@ func IsCall(tool string) bool {
 // Request is one of the six calls.
 type Request struct {
 	*wire.Call
-	// Caller is the identity that calls. With Operator it is empty: the call
-	// came over the admin socket and may access every session.
+	// Caller is the identity whose sessions are there. With Operator it is empty:
+	// the call came over the admin socket and may access every session.
 	Caller   string
 	Operator bool
+	// Bound is the only session of Caller that is there, to use and not to change,
+	// for a caller that is bound to it; empty: all are.
+	Bound string
+	// Explicit says that the default session cannot be used.
+	Explicit bool
 	// Focus is the default session of the connection's calls; nil if there is
 	// no connection.
 	Focus *atomic.Pointer[string]
@@ -148,13 +154,9 @@ func invalid(err error) *fault.Error {
 // session returns the session that a request names: in its payload, else in its
 // envelope, else the connection's focus, else the default one.
 func (t *Table) session(r *Request, id string) (*Session, error) {
-	if id == "" {
-		id = r.Session
-	}
-	if id == "" && r.Focus != nil {
-		if f := r.Focus.Load(); f != nil {
-			id = *f
-		}
+	id, err := Choose(cmp.Or(id, r.Session), r.Focus, r.Bound, r.Explicit)
+	if err != nil {
+		return nil, err
 	}
 	if !r.Operator {
 		return t.Find(r.Caller, id)
@@ -167,30 +169,44 @@ func (t *Table) session(r *Request, id string) (*Session, error) {
 	return nil, notFound(id)
 }
 
+// sessionsOf and jobsOf return what r may see, oldest first.
+func (t *Table) sessionsOf(r *Request) []*Session {
+	list := t.list(r.Caller, r.Operator)
+	return slices.DeleteFunc(list, func(s *Session) bool { return r.Bound != "" && s.id != r.Bound })
+}
+
+func (t *Table) jobsOf(r *Request) []*Job {
+	list := t.jobs.list(r.Caller, r.Operator)
+	return slices.DeleteFunc(list, func(j *Job) bool { return r.Bound != "" && j.Session != r.Bound })
+}
+
 func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.RawMessage, error) {
 	vars := map[string]any{"session": map[string]any{}}
 	uses := func(name string) bool { return strings.Contains(p.Selector, name) }
 	if !r.Operator || p.ID != "" {
 		s, err := t.session(r, p.ID)
-		if err != nil {
+		switch {
+		case err == nil:
+			one := s.snapshot()
+			if uses("journal") {
+				one["journal"], _ = s.journal.allRecords()
+			}
+			vars["session"] = one
+		case errors.Is(err, errExplicit) && p.ID == "" && p.Selector != "": // which may be about sessions and jobs
+		default:
 			return nil, err
 		}
-		one := s.snapshot()
-		if uses("journal") {
-			one["journal"], _ = s.journal.allRecords()
-		}
-		vars["session"] = one
 	}
 	// Build only what the selector uses.
 	sessions, jobs := []any{}, []any{}
 	if uses("sessions") {
-		for _, s := range t.list(r.Caller, r.Operator) {
+		for _, s := range t.sessionsOf(r) {
 			sessions = append(sessions, s.snapshot())
 		}
 	}
 	if uses("jobs") {
 		now, output := time.Now(), uses("stdout") || uses("stderr")
-		for _, j := range t.jobs.list(r.Caller, r.Operator) {
+		for _, j := range t.jobsOf(r) {
 			jobs = append(jobs, j.snapshot(now, output))
 		}
 	}
@@ -205,6 +221,10 @@ func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.Ra
 // operations are all operations of mutate.
 var operations = []string{"create", "rename", "label", "focus", "set-tools", "suspend", "resume", "close", "cancel-job", "flush"}
 
+// boundOperations are those of a caller that is bound to its session. None of them
+// changes what the session is, or reaches another one.
+var boundOperations = []string{"focus", "suspend", "resume", "cancel-job", "flush"}
+
 // mutate runs one operation. With an idempotency key it runs once: a repeated
 // call gets the same answer.
 func (t *Table) mutate(r *Request, p *mutatePayload) (json.RawMessage, error) {
@@ -213,6 +233,16 @@ func (t *Table) mutate(r *Request, p *mutatePayload) (json.RawMessage, error) {
 	}
 	if err := p.Params.validate(); err != nil {
 		return nil, err
+	}
+	if r.Bound != "" {
+		if _, err := t.session(r, p.ID); err != nil {
+			return nil, err
+		}
+		if !slices.Contains(boundOperations, p.Op) {
+			return nil, fault.Errorf(fault.Denied, "denied by rule session.bound: this caller is bound to its session and cannot %s one; have the session's owner do it", p.Op)
+		}
+		// All of these may be repeated, and keys are the owner's, in all of its sessions.
+		return t.runOperation(r, p, "", "")
 	}
 	if r.IdempotencyKey == "" {
 		return t.runOperation(r, p, "", "")
@@ -331,7 +361,7 @@ func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (
 		}
 		return object("id", s.id), nil
 	case "cancel-job":
-		for _, j := range t.jobs.list(r.Caller, r.Operator) {
+		for _, j := range t.jobsOf(r) {
 			if j.ID == q.Job {
 				running := !j.isDone()
 				j.Stop(fault.Errorf(fault.Aborted, "the job was cancelled"))
@@ -365,12 +395,12 @@ func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (
 			return nil
 		})
 	case "set-tools":
-		err = s.update(func() error {
-			if s.tools = nil; q.Tools != nil {
-				s.tools = append([]string{}, *q.Tools...)
-			}
-			return nil
-		})
+		var tools []string
+		if q.Tools != nil {
+			tools = append([]string{}, *q.Tools...)
+		}
+		tools = narrow(tools, s.above.allowedTools())
+		err = s.update(func() error { s.tools = tools; return nil })
 	case "focus":
 		if r.Focus == nil {
 			return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: focus belongs to a connection, and this call has none; name the session in each call")

@@ -131,7 +131,8 @@ type Session struct {
 	id      string
 	owner   string
 	isDef   bool
-	parent  string // the id of its parent, or empty
+	parent  string   // the id of its parent, or empty
+	above   *Session // its parent; set before the session can be found
 	cwd     string
 	created time.Time
 	key     string // the idempotency key of its create, and the digest of that request
@@ -143,7 +144,7 @@ type Session struct {
 	state     string
 	name      string
 	labels    map[string]string
-	tools     []string // nil for all
+	tools     []string // nil for all; those of above limit it, too
 	used      time.Time
 	running   map[*Execution]struct{}
 	turn      *Execution    // the running turn
@@ -157,6 +158,31 @@ type Session struct {
 
 // maxRecent is how many outcomes a snapshot shows.
 const maxRecent = 20
+
+// errExplicit is what a call without a session is told where it must have one.
+var errExplicit = fault.Errorf(fault.Denied, "denied by rule session.explicit: this socket takes no calls in the default session; make a session with toolctl session new, and name it: in TOOL_SESSION, or with --session")
+
+// Choose returns the id of the session that a call belongs to, empty for the default
+// one: what the call names, else what its connection has in focus. bound is the one
+// session of a caller that is bound to it, explicit says that the default one cannot
+// be used.
+func Choose(named string, focus *atomic.Pointer[string], bound string, explicit bool) (string, error) {
+	if bound != "" {
+		if named != "" && named != bound {
+			return "", notFound(named)
+		}
+		return bound, nil
+	}
+	if named == "" && focus != nil {
+		if f := focus.Load(); f != nil {
+			named = *f
+		}
+	}
+	if explicit && (named == "" || named == DefaultName) {
+		return "", errExplicit
+	}
+	return named, nil
+}
 
 // Find returns the session of owner with that id. If id is empty or DefaultName,
 // it returns the default session, and creates it if needed.
@@ -250,7 +276,8 @@ func (t *Table) create(caller string, parent *Session, p *params, key, digest st
 		return nil, err
 	}
 	if parent != nil {
-		s.parent = parent.id
+		s.parent, s.above = parent.id, parent
+		s.tools = narrow(s.tools, parent.allowedTools())
 		if err := parent.addChild(s); err != nil {
 			return giveUp(err)
 		}
@@ -275,7 +302,39 @@ func (t *Table) create(caller string, parent *Session, p *params, key, digest st
 	return s, nil
 }
 
-// addChild makes s a child. s inherits the tools that p is limited to.
+// narrow returns the tools that both lists have; nil has all.
+func narrow(a, b []string) []string {
+	switch {
+	case a == nil:
+		return slices.Clone(b)
+	case b == nil:
+		return a
+	}
+	both := []string{}
+	for _, name := range a {
+		if slices.Contains(b, name) {
+			both = append(both, name)
+		}
+	}
+	return both
+}
+
+// allowedTools returns the tools that can be called in s: its own as far as its
+// parents have them, as they are now. nil is all.
+func (s *Session) allowedTools() []string {
+	var list []string
+	for ; s != nil; s = s.above {
+		s.mu.Lock()
+		own := s.tools
+		s.mu.Unlock()
+		if own != nil {
+			list = narrow(list, own)
+		}
+	}
+	return list
+}
+
+// addChild makes s a child.
 func (p *Session) addChild(s *Session) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -286,9 +345,6 @@ func (p *Session) addChild(s *Session) error {
 		p.children = map[*Session]struct{}{}
 	}
 	p.children[s] = struct{}{}
-	if s.tools == nil {
-		s.tools = slices.Clone(p.tools)
-	}
 	return nil
 }
 
