@@ -396,3 +396,20 @@ func TestExplicitSessions(t *testing.T) {
 	}
 	refuses(d.Socket)
 }
+
+// A session says who called in it, the last one first, and where each came in.
+func TestSessionSaysWhoCalls(t *testing.T) {
+	d, further, _ := boundDaemon(t)
+	for _, socket := range []string{d.Socket, further, d.Socket, d.Socket} {
+		if a := ask(t, socket, M{"tool": "echo"}); a.Status != "success" {
+			t.Fatalf("%s", a.raw)
+		}
+	}
+	got := value[[]struct {
+		PID    int
+		Socket string
+	}](t, d.Socket, "", "session.peers")
+	if len(got) != 2 || got[0].Socket != d.Socket || got[1].Socket != further || got[0].PID != os.Getpid() {
+		t.Errorf("%+v", got)
+	}
+}

@@ -150,9 +150,9 @@ func sessionList(s *state) *cobra.Command {
 				return s.printJSON(list)
 			}
 			w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
-			fmt.Fprintln(w, "SESSION\tNAME\tSTATE\tRUNNING\tCALLS\tUSED")
+			fmt.Fprintln(w, "SESSION\tNAME\tSTATE\tRUNNING\tCALLS\tUSED\tFROM")
 			for _, i := range list {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s ago\n", i.ID, sessionName(&i), i.State, len(i.Running), i.Telemetry.Calls, since(i.Used))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s ago\t%s\n", i.ID, sessionName(&i), i.State, len(i.Running), i.Telemetry.Calls, since(i.Used), first(peers(&i), "-"))
 			}
 			return w.Flush()
 		},
@@ -167,6 +167,26 @@ func sessionName(i *client.SessionInfo) string {
 		return "(default)"
 	}
 	return first(oneLine(i.Name), "-")
+}
+
+// peers says who called in a session: by its container, else its process, else the
+// socket that it came by. Of several it is the last one, and how many more there are.
+func peers(i *client.SessionInfo) string {
+	if len(i.Peers) == 0 {
+		return ""
+	}
+	p := i.Peers[0]
+	who := first(oneLine(p.Socket), "the daemon")
+	switch {
+	case len(p.Container) >= 12:
+		who = oneLine(p.Container[:12])
+	case p.PID != 0:
+		who = fmt.Sprintf("pid %d", p.PID)
+	}
+	if more := len(i.Peers) - 1; more > 0 {
+		who += fmt.Sprintf(" +%d", more)
+	}
+	return who
 }
 
 // since is how long ago t was, as a person would say it.
@@ -244,6 +264,7 @@ func (s *state) showSession(i *client.SessionInfo) error {
 	row("labels", strings.Join(pairs(i.Labels), ", "))
 	row("created", when(i.Created))
 	row("used", since(i.Used)+" ago")
+	row("from", peers(i))
 	t := &i.Telemetry
 	row("calls", fmt.Sprintf("%d in %d attempts, %s in all", t.Calls, t.Attempts, short(time.Duration(t.DurationMS)*time.Millisecond)))
 	row("bytes", fmt.Sprintf("%d in, %d out", t.BytesIn, t.BytesOut))

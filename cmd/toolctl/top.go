@@ -534,6 +534,9 @@ func (m topModel) line(r topRow) string {
 	if n := sessionName(s); n != "-" {
 		name = n
 	}
+	if s.Default {
+		name += " " + peers(s)
+	}
 	last := ""
 	if n := len(s.Recent); n > 0 {
 		last = oneLine(s.Recent[n-1].Tool) + " " + outcomeText(s.Recent[n-1].Status, s.Recent[n-1].Code, s.Recent[n-1].ExitCode)

@@ -45,6 +45,9 @@ type Request struct {
 	// PID is the process that sent it, as the kernel says; 0 where that is not
 	// known.
 	PID int
+	// Container is the id of the container of that process, for people to see;
+	// empty where that is not known.
+	Container string
 	// Socket is the path of the daemon's socket that it came over: its roots
 	// and categories count. Empty is the first one.
 	Socket string

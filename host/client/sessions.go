@@ -39,6 +39,9 @@ type SessionInfo struct {
 	Used      time.Time         `json:"used"`
 	Turn      string            `json:"turn"`
 	Queued    int               `json:"queued"`
+	// Peers are who called in it: the last of each container and socket, the last
+	// one first.
+	Peers     []Peer            `json:"peers"`
 	Running   []RunningCall     `json:"running"`
 	Recent    []EndedCall       `json:"recent"`
 	Telemetry struct {
@@ -64,6 +67,14 @@ type SessionInfo struct {
 		Lost    int64  `json:"lost"`
 		Error   string `json:"error"`
 	} `json:"journal_status"`
+}
+
+// Peer is a process that called. PID and Container are 0 and empty where that is not
+// known.
+type Peer struct {
+	PID       int    `json:"pid"`
+	Container string `json:"container"`
+	Socket    string `json:"socket"`
 }
 
 // RunningCall is one running execution of a session.

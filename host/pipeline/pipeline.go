@@ -251,7 +251,8 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 	if kind == "" {
 		kind = session.KindCall
 	}
-	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Job: session.JobOf(ctx), Listing: q.Tool == listToolsID})
+	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Job: session.JobOf(ctx), Listing: q.Tool == listToolsID,
+		From: session.Peer{PID: q.PID, Container: q.Container, Socket: q.Socket}})
 	if err != nil {
 		return call.Admitted{}, err
 	}

@@ -172,6 +172,6 @@ func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, envelope [
 	}
 	caller := by.Caller
 	return answer(q.ExecutionID, s.call(session.InJob(ctx, nil), call.Request{
-		Call: q, UID: by.UID, PID: by.PID, Socket: by.Socket, As: &caller, PartOf: by.ExecutionID, Streams: wire.Streams{Signals: make(chan os.Signal)},
+		Call: q, UID: by.UID, PID: by.PID, Container: by.Container, Socket: by.Socket, As: &caller, PartOf: by.ExecutionID, Streams: wire.Streams{Signals: make(chan os.Signal)},
 	}))
 }

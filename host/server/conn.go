@@ -96,6 +96,7 @@ func newConn(s *Server, ctx context.Context, nc *net.UnixConn) (*conn, error) {
 		return nil, err
 	}
 	peer.Focus = new(atomic.Pointer[string])
+	peer.Container = sync.OnceValue(func() string { return containerOf(peer) })
 	c := &conn{server: s, nc: nc, raw: raw, peer: peer, ctx: ctx, in: bufio.NewReader(nc), reading: true, idle: time.Now()}
 	c.out.nc = nc
 	c.change = sync.NewCond(&c.mu)

@@ -35,6 +35,9 @@ type Peer struct {
 	// Ended reports whether the process has ended since, so that its number
 	// may be another's. It is false where the kernel does not tell.
 	Ended func() bool
+	// Container returns the id of the container that the process is in, as its
+	// control group is named; empty: none that is known, or the process has ended.
+	Container func() string
 	// Focus is the Handler's to use and is forgotten with the connection: the
 	// session that calls belong to which name none. It is never nil.
 	Focus *atomic.Pointer[string]

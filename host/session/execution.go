@@ -34,6 +34,24 @@ type Spec struct {
 	// not apply.
 	Listing bool
 	Job     *Job // of a background call
+	From    Peer
+}
+
+// Peer is where a call came from. PID and Container are 0 and empty where that is not
+// known.
+type Peer struct {
+	PID       int
+	Container string
+	Socket    string // the path of the daemon's socket
+}
+
+// maxPeers is how many peers a session remembers: the last ones, one for each
+// container, or for each socket where there is none.
+const maxPeers = 4
+
+func (s *Session) usedByLocked(p Peer) {
+	s.peers = slices.DeleteFunc(s.peers, func(o Peer) bool { return o.Container == p.Container && o.Socket == p.Socket })
+	s.peers = append([]Peer{p}, s.peers[:min(len(s.peers), maxPeers-1)]...)
 }
 
 // Outcome is the result of an execution, as kept in journals and snapshots.
@@ -300,6 +318,9 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 		s.count.countEvent(Active)
 	}
 	s.used = x.started
+	if len(s.peers) == 0 || s.peers[0] != x.From {
+		s.usedByLocked(x.From)
+	}
 	if x.Job != nil {
 		x.Job.setExecution(x)
 	}

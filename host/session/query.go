@@ -108,6 +108,10 @@ func (s *Session) snapshot() map[string]any {
 	for i := range s.recent {
 		recent = append(recent, s.recent[i].snapshot())
 	}
+	peers := []any{}
+	for _, p := range s.peers {
+		peers = append(peers, map[string]any{"pid": int64(p.PID), "container": p.Container, "socket": p.Socket})
+	}
 	children := []any{}
 	for c := range s.children {
 		children = append(children, c.id)
@@ -116,7 +120,7 @@ func (s *Session) snapshot() map[string]any {
 		"id": s.id, "name": s.name, "default": s.isDef, "state": s.state, "cwd": s.cwd, "owner": s.owner,
 		"labels": stringMap(s.labels), "tools": stringList(tools), "parent": s.parent, "children": children,
 		"created": timeText(s.created), "used": timeText(s.used), "turn": nil, "queued": int64(len(s.waiting)),
-		"running": running, "recent": recent, "telemetry": s.count.snapshot(),
+		"peers": peers, "running": running, "recent": recent, "telemetry": s.count.snapshot(),
 	}
 	m["journal_status"], m["persist"] = s.journal.status(), !s.journal.off
 	if s.turn != nil {

@@ -114,6 +114,9 @@ func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 	if r.Form != wire.Envelope {
 		return nil, fault.Errorf(fault.InvalidEnvelope, "%s is called with an envelope: {toolId, executionId, payload}", r.Tool)
 	}
+	if !slices.Contains(boundCalls, r.Tool) && r.Bound != "" {
+		return nil, fault.Errorf(fault.Denied, "denied by rule session.bound: this caller is bound to its session, and %s is not for such; have the session's owner do it", r.Tool)
+	}
 	switch r.Tool {
 	case Query:
 		return serve(r, func(p *queryPayload) (json.RawMessage, error) { return t.query(ctx, r, p) })
@@ -220,6 +223,10 @@ func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.Ra
 
 // operations are all operations of mutate.
 var operations = []string{"create", "rename", "label", "focus", "set-tools", "suspend", "resume", "close", "cancel-job", "flush"}
+
+// boundCalls are the calls of a caller that is bound to its session: those that keep to
+// Request.Bound.
+var boundCalls = []string{Query, Mutate, Prompt, Abort, Steer}
 
 // boundOperations are those of a caller that is bound to its session. None of them
 // changes what the session is, or reaches another one.

@@ -146,6 +146,7 @@ type Session struct {
 	labels    map[string]string
 	tools     []string // nil for all; those of above limit it, too
 	used      time.Time
+	peers     []Peer // who called in it, the last one first
 	running   map[*Execution]struct{}
 	turn      *Execution    // the running turn
 	turnTaken bool          // a turn is running, or about to
