@@ -104,13 +104,14 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 		Keep: time.Duration(s.WatchKeep) * time.Second,
 	})
 	if p.Sessions, err = session.Open(session.Config{
-		Dir:      filepath.Join(c.State, "sessions"),
-		InMemory: !c.Sessions.Persists(),
-		Limit:    c.Sessions.Limit,
-		Idle:     time.Duration(c.Sessions.Idle) * time.Second,
-		Keep:     time.Duration(c.Sessions.Keep) * time.Second,
-		Logger:   p.Log,
-		Events:   p.Events,
+		Dir:       filepath.Join(c.State, "sessions"),
+		InMemory:  !c.Sessions.Persists(),
+		Limit:     c.Sessions.Limit,
+		Idle:      time.Duration(c.Sessions.Idle) * time.Second,
+		Keep:      time.Duration(c.Sessions.Keep) * time.Second,
+		JobOutput: c.Sessions.JobOutputBytes(),
+		Logger:    p.Log,
+		Events:    p.Events,
 	}); err != nil {
 		return nil, err
 	}

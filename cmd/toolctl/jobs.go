@@ -143,6 +143,9 @@ func (s *state) jobEnd(j *client.JobInfo) error {
 	if len(j.Data) > 0 && string(j.Data) != "null" && j.StdoutBytes == 0 {
 		fmt.Fprintf(s.out, "%s\n", j.Data)
 	}
+	if j.OutputNote != "" {
+		fmt.Fprintf(s.err, "toolctl: %s\n", oneLine(j.OutputNote))
+	}
 	if j.Code != "" {
 		fmt.Fprintf(s.err, "toolctl: %s: %s\n", j.Code, oneLine(j.Message))
 		return exitStatus(max(1, cmp.Or(j.ExitCode, j.Code.ExitCode())))

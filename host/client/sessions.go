@@ -25,25 +25,25 @@ type Sessions struct {
 
 // SessionInfo is one session of a query's snapshot.
 type SessionInfo struct {
-	ID        string            `json:"id"`
-	Name      string            `json:"name"`
-	Default   bool              `json:"default"`
-	State     string            `json:"state"`
-	Owner     string            `json:"owner"`
-	Cwd       string            `json:"cwd"`
-	Parent    string            `json:"parent"`
-	Children  []string          `json:"children"`
-	Labels    map[string]string `json:"labels"`
-	Tools     []string          `json:"tools"`
-	Created   time.Time         `json:"created"`
-	Used      time.Time         `json:"used"`
-	Turn      string            `json:"turn"`
-	Queued    int               `json:"queued"`
+	ID       string            `json:"id"`
+	Name     string            `json:"name"`
+	Default  bool              `json:"default"`
+	State    string            `json:"state"`
+	Owner    string            `json:"owner"`
+	Cwd      string            `json:"cwd"`
+	Parent   string            `json:"parent"`
+	Children []string          `json:"children"`
+	Labels   map[string]string `json:"labels"`
+	Tools    []string          `json:"tools"`
+	Created  time.Time         `json:"created"`
+	Used     time.Time         `json:"used"`
+	Turn     string            `json:"turn"`
+	Queued   int               `json:"queued"`
 	// Peers are who called in it: the last of each container and socket, the last
 	// one first.
-	Peers     []Peer            `json:"peers"`
-	Running   []RunningCall     `json:"running"`
-	Recent    []EndedCall       `json:"recent"`
+	Peers     []Peer        `json:"peers"`
+	Running   []RunningCall `json:"running"`
+	Recent    []EndedCall   `json:"recent"`
 	Telemetry struct {
 		Calls      int64            `json:"calls"`
 		Attempts   int64            `json:"attempts"`
@@ -142,6 +142,8 @@ type JobInfo struct {
 	Stdout      string          `json:"stdout"`
 	Stderr      string          `json:"stderr"`
 	Truncated   bool            `json:"truncated"`
+	// OutputNote says why the output is not there; empty where it is.
+	OutputNote string `json:"output_note"`
 }
 
 // SessionCall is one of the six calls; Watch makes session.watch.

@@ -166,13 +166,27 @@ type SessionsConfig struct {
 	// WatchKeep is how many seconds that is kept after the last watcher left.
 	// Default 300.
 	WatchKeep int `json:"watch_keep,omitempty"`
+	// JobOutput is how many bytes of the outputs of finished jobs are kept over a
+	// restart, for each identity; 0 keeps none. Default 4 MiB.
+	JobOutput *int64 `json:"job_output,omitempty"`
+}
+
+// JobOutputBytes is JobOutput as package session takes it: negative for none.
+func (c *SessionsConfig) JobOutputBytes() int64 {
+	switch {
+	case c.JobOutput == nil:
+		return 0
+	case *c.JobOutput == 0:
+		return -1
+	}
+	return *c.JobOutput
 }
 
 // Persists reports whether journals of sessions are kept.
 func (c *SessionsConfig) Persists() bool { return c.Persist == nil || *c.Persist }
 
 func (c *SessionsConfig) text() string {
-	return fmt.Sprint(c.Limit, c.Idle, c.Keep, c.Persists(), c.Watchers, c.WatchersAll, c.WatchEvents, c.WatchOutput, c.WatchKeep)
+	return fmt.Sprint(c.Limit, c.Idle, c.Keep, c.Persists(), c.Watchers, c.WatchersAll, c.WatchEvents, c.WatchOutput, c.WatchKeep, c.JobOutputBytes())
 }
 
 // IdentityConfig says who may call.
@@ -325,8 +339,8 @@ func (c *Config) setDefaults(env Env, bad *faults) {
 	if c.MaxConnections < 0 || c.ShutdownGrace < 0 || c.GuestMemory < 0 {
 		bad.add("max_connections, shutdown_grace and guest_memory are not negative")
 	}
-	if s := &c.Sessions; min(s.Limit, s.Idle, s.Keep, s.Watchers, s.WatchersAll, s.WatchEvents, s.WatchOutput, s.WatchKeep) < 0 {
-		bad.add("sessions: limit, idle, keep, watchers, watchers_all, watch_events, watch_output and watch_keep are not negative")
+	if s := &c.Sessions; min(s.Limit, s.Idle, s.Keep, s.Watchers, s.WatchersAll, s.WatchEvents, s.WatchOutput, s.WatchKeep) < 0 || s.JobOutput != nil && *s.JobOutput < 0 {
+		bad.add("sessions: limit, idle, keep, watchers, watchers_all, watch_events, watch_output, watch_keep and job_output are not negative")
 	}
 	if err := c.Audit.complete(); err != nil {
 		bad.add("%w", err)

@@ -31,6 +31,7 @@ type jobTable struct {
 
 	mu      sync.Mutex
 	byOwner map[string][]*Job // oldest first; guarded by mu
+	outputs outputs
 }
 
 // Job is a background call: it was answered before it ran. Its id is its
@@ -45,6 +46,9 @@ type Job struct {
 	Started time.Time
 
 	table    *jobTable
+	persist  bool          // its session has a journal
+	restored bool          // it ended before the daemon was started: its output is in its file
+	saved    int64         // bytes of its file, 0 without one; guarded by table.mu
 	admitted chan struct{} // closed when the job is sure to run
 	finished chan struct{} // closed when it has ended
 
@@ -60,6 +64,7 @@ type Job struct {
 	stdout    tail
 	stderr    tail
 	lastLine  string // the last one, once it has ended
+	note      string // why the output of a restored job is not there, or empty
 }
 
 // tail keeps the end of what is written to it.
@@ -96,6 +101,9 @@ func (t *Table) NewJob(owner, session string, bound bool, call *wire.Call, cance
 	j := &Job{
 		ID: call.ExecutionID, Owner: owner, Session: session, Bound: bound, Tool: call.Tool, Detach: call.Detach,
 		Started: time.Now(), table: &t.jobs, admitted: make(chan struct{}), finished: make(chan struct{}), cancel: cancel,
+	}
+	if s, ok := t.sessions.Load(key{owner, session}); ok {
+		j.persist = !s.(*Session).journal.off
 	}
 	t.jobs.mu.Lock()
 	defer t.jobs.mu.Unlock()
@@ -158,6 +166,7 @@ func (jt *jobTable) prune(of *Job) {
 	list = slices.DeleteFunc(list, func(j *Job) bool {
 		if done > maxFinishedJobs && j.shares(of) && j.isDone() {
 			done--
+			jt.removeOutput(j, noteRemoved)
 			return true
 		}
 		return false
@@ -275,6 +284,9 @@ func (j *Job) finish(o *Outcome, r *wire.Result) {
 	if j.execution != nil {
 		j.lastLine = j.execution.lastLineText()
 	}
+	j.mu.Unlock()
+	j.table.save(j) // before anybody hears of its end, who may end the daemon
+	j.mu.Lock()
 	j.execution, j.cancel, j.done = nil, nil, true
 	if j.listed {
 		j.publish(events.Event{State: "done", Status: o.Status, Code: o.Code, ExitCode: o.ExitCode})
@@ -305,8 +317,13 @@ func (j *Job) snapshot(now time.Time, output bool) map[string]any {
 		m["elapsed_ms"] = j.outcome.Duration.Milliseconds()
 	}
 	if output {
-		m["stdout"], m["stderr"] = validText(j.stdout.bytes()), validText(j.stderr.bytes())
-		m["truncated"] = j.stdout.total > int64(len(j.stdout.bytes())) || j.stderr.total > int64(len(j.stderr.bytes()))
+		stdout, stderr := j.outputLocked()
+		m["stdout"], m["stderr"] = validText(stdout), validText(stderr)
+		m["truncated"] = j.stdout.total > int64(len(stdout)) || j.stderr.total > int64(len(stderr))
+	}
+	m["output_note"] = ""
+	if j.restored { // else it is in memory
+		m["output_note"] = j.note
 	}
 	return m
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -33,8 +34,14 @@ func Open(c Config) (*Table, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	t := &Table{config: c, log: c.Logger, jobs: jobTable{events: c.Events}}
+	if c.JobOutput == 0 {
+		c.JobOutput = defaultOutputLimit
+	}
+	t := &Table{config: c, log: c.Logger, jobs: jobTable{events: c.Events}, unread: map[string]bool{}}
 	if !c.InMemory {
+		if c.JobOutput > 0 {
+			t.jobs.outputs = outputs{dir: filepath.Join(c.Dir, "output"), limit: c.JobOutput, log: c.Logger}
+		}
 		if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 			// Calls that only read need no journal; others fail when they need one.
 			t.log.Warn("the folder of journals cannot be made; calls that change something will be refused", "folder", c.Dir, "error", err)
@@ -85,6 +92,7 @@ func (t *Table) load() error {
 	close(work)
 	wait.Wait()
 	t.jobs.sortRestored()
+	t.sweepOutputs()
 	slices.SortFunc(all, func(a, b *Session) int { return a.used.Compare(b.used) })
 	byKey := map[key]*Session{}
 	for _, s := range all {
@@ -119,6 +127,9 @@ func (t *Table) restore(id string) *Session {
 	}
 	if err != nil {
 		t.log.Warn("a journal cannot be read, so its session is not there; the file is left as it is", "file", path, "error", err)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.unread[id] = true
 		return nil
 	}
 	if l.skipped > 0 || l.lost > 0 {
@@ -163,7 +174,7 @@ func (t *Table) restore(id string) *Session {
 	return s
 }
 
-// restore adds a finished job of before, without its output.
+// restore adds a finished job of before.
 func (jt *jobTable) restore(s *Session, r *record) {
 	o := r.outcome()
 	j := &Job{
@@ -173,6 +184,7 @@ func (jt *jobTable) restore(s *Session, r *record) {
 	if r.Code == fault.OutcomeUnknown {
 		j.message = "the daemon ended while the job ran; its outcome is unknown"
 	}
+	jt.restoreOutput(j)
 	jt.mu.Lock()
 	defer jt.mu.Unlock()
 	jt.addLocked(j)
@@ -183,8 +195,15 @@ func (jt *jobTable) restore(s *Session, r *record) {
 func (jt *jobTable) sortRestored() {
 	for _, list := range jt.byOwner { // no lock: not shared yet
 		slices.SortStableFunc(list, func(a, b *Job) int { return a.Started.Compare(b.Started) })
-		for _, j := range slices.Clone(list) {
+		list = slices.Clone(list)
+		for _, j := range list {
 			jt.prune(j)
+		}
+		for _, j := range slices.Backward(list) { // the newest is what is kept first
+			if j.saved > 0 && !jt.reserve(j, j.saved) { // the limit may be less than it was
+				os.Remove(jt.outputs.path(j))
+				j.note = noteRemoved
+			}
 		}
 	}
 }
@@ -478,6 +497,7 @@ func (t *Table) forget(s *Session) {
 	t.forgotten.merge(&count)
 	t.mu.Unlock()
 	s.journal.remove()
+	t.removeOutputs(s)
 }
 
 // Close waits for running jobs, and aborts them when ctx ends. Sessions are no

@@ -63,6 +63,9 @@ type Config struct {
 	Grace time.Duration
 	// Events, if not nil, is told what happens. Watch reads from it.
 	Events *events.Hub
+	// JobOutput is how many bytes of finished jobs' outputs are kept over a restart,
+	// for each identity. Default 4 MiB; negative keeps none.
+	JobOutput int64
 	// Logger gets errors that no caller sees. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -93,6 +96,9 @@ type Table struct {
 
 	mu        sync.Mutex
 	forgotten Counters // of forgotten sessions; guarded by mu
+	// unread are the ids of journals that are there and could not be read; guarded
+	// by mu.
+	unread map[string]bool
 }
 
 // key identifies a session. It includes the identity, so that looking up another
