@@ -147,7 +147,14 @@ func TestJobOutputDamaged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flipped := bytes.Replace(whole, []byte("job 0"), []byte("job 9"), 1)
+	read := func(id string) []byte {
+		t.Helper()
+		b, err := os.ReadFile(path[id])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
 	write := func(path string, b []byte) {
 		t.Helper()
 		if err := os.WriteFile(path, b, 0o600); err != nil {
@@ -155,11 +162,13 @@ func TestJobOutputDamaged(t *testing.T) {
 		}
 	}
 	write(path[jobs[1]], whole[:len(whole)/2]) // torn
-	write(path[jobs[2]], flipped)
+	write(path[jobs[2]], bytes.Replace(read(jobs[2]), []byte("job 2\n"), []byte("job 9\n"), 1))
 	write(path[jobs[3]], whole) // another job's
 	os.Remove(path[jobs[4]])
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	write(elsewhere, read(jobs[5]))
 	os.Remove(path[jobs[5]])
-	if err := os.Symlink(path[jobs[0]], path[jobs[5]]); err != nil {
+	if err := os.Symlink(elsewhere, path[jobs[5]]); err != nil {
 		t.Fatal(err)
 	}
 	foreign := filepath.Join(output, "notes.txt")

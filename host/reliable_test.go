@@ -325,6 +325,9 @@ func TestRetryBudget(t *testing.T) {
 			}
 		}
 	}
+	if text := metrics(t, d); !strings.Contains(text, `toold_retries_cut_total{tool="narrow"} 7`) || !strings.Contains(text, `toold_retries_cut_total{tool="usual"} 5`) {
+		t.Errorf("the metrics count otherwise:\n%s", text)
+	}
 }
 
 // A breaker is set by either of its names, and by no two values.

@@ -109,6 +109,15 @@ func TestToolCode(t *testing.T) {
 			t.Errorf("%q became %q, want %q", code, c.ToolCode, want)
 		}
 	}
+	n := 0
+	for _, e := range auditLog(t, d) {
+		if e.End != nil && e.End.ToolCode == want.ToolCode {
+			n++
+		}
+	}
+	if n != 4 {
+		t.Errorf("the audit log has the code %d times, must have it 4 times", n)
+	}
 }
 
 // toolctl shows it.

@@ -360,6 +360,7 @@ func (s *state) showAudit(e *audit.CallEntry) error {
 	row("not whole", strings.Join(c.Reduced, ", "))
 	if x := e.End; x != nil {
 		row("outcome", fmt.Sprintf("%s, exit code %d", auditOutcome(x), x.ExitCode))
+		row("tool's code", x.ToolCode)
 		row("message", x.Message)
 		row("took", fmt.Sprintf("%s in %s", short(time.Duration(x.DurationMS)*time.Millisecond), several(x.Attempts, "attempt")))
 		row("bytes", fmt.Sprintf("%d in, %d out", x.BytesIn, x.BytesOut))

@@ -256,7 +256,7 @@ type callable struct {
 }
 
 // toolsAs lists what the bearer of a token can call, page by page.
-func (s *state) toolsAs(ctx context.Context, file string, names []string, asJSON bool) error {
+func (s *state) toolsAs(ctx context.Context, file string, names []string, refresh, asJSON bool) error {
 	token, err := s.readToken(file)
 	if err != nil {
 		return err
@@ -275,10 +275,13 @@ func (s *state) toolsAs(ctx context.Context, file string, names []string, asJSON
 	var all struct {
 		Tools   []callable `json:"tools"`
 		Missing []missing  `json:"missing,omitempty"`
+		// RefreshAfter is how long it takes until tools can be listed anew that were
+		// not.
+		RefreshAfter int64 `json:"refresh_after_ms,omitempty"`
 	}
 	all.Tools = []callable{}
 	for after := ""; ; {
-		payload, err := json.Marshal(map[string]string{"after": after})
+		payload, err := json.Marshal(map[string]any{"after": after, "refresh": refresh && after == ""})
 		if err != nil {
 			return err
 		}
@@ -293,11 +296,14 @@ func (s *state) toolsAs(ctx context.Context, file string, names []string, asJSON
 			Tools   []callable
 			Next    string
 			Missing []missing
+
+			RefreshAfter int64 `json:"refresh_after_ms"`
 		}
 		if err := json.Unmarshal(res.Data, &page); err != nil {
 			return fmt.Errorf("read the list of tools: %w", err)
 		}
 		all.Tools, all.Missing = append(all.Tools, page.Tools...), page.Missing
+		all.RefreshAfter = max(all.RefreshAfter, page.RefreshAfter)
 		if page.Next == "" || page.Next <= after {
 			break
 		}
@@ -305,6 +311,9 @@ func (s *state) toolsAs(ctx context.Context, file string, names []string, asJSON
 	}
 	for _, m := range all.Missing {
 		fmt.Fprintf(s.err, "toolctl: %s: %s\n", m.Source, oneLine(m.Message))
+	}
+	if all.RefreshAfter > 0 {
+		fmt.Fprintf(s.err, "toolctl: some tools were not listed anew; that can be in %s\n", short(time.Duration(all.RefreshAfter)*time.Millisecond))
 	}
 	if len(names) == 1 {
 		i := slices.IndexFunc(all.Tools, func(t callable) bool { return t.Name == names[0] })

@@ -89,7 +89,19 @@ func TestIdentityVerbs(t *testing.T) {
 	out, _ = toolctl(0, "tools", "--as", good, "my_thing007")
 	match("one tool", out, `"source": "things"`)
 	toolctl(1, "tools", "--as", good, "my_thing300")
-	_, errs := toolctl(0, "tools", "--as", wrong)
+	fresh := asked
+	toolctl(0, "tools", "--as", good)
+	if asked != fresh {
+		t.Errorf("listing again asked the server %d times", asked-fresh)
+	}
+	_, errs := toolctl(0, "tools", "--as", good, "--refresh")
+	if asked != fresh+1 || errs != "" {
+		t.Errorf("a refresh asked the server %d times: %s", asked-fresh, errs)
+	}
+	_, errs = toolctl(0, "tools", "--as", good, "--refresh")
+	match("a refresh too soon", errs, `not listed anew; that can be in \d`)
+	toolctl(64, "tools", "--refresh")
+	_, errs = toolctl(0, "tools", "--as", wrong)
 	match("refused", errs, "things refuses this identity")
 	_, errs = toolctl(77, "tools", "--as", expired)
 	match("expired", errs, "expired at 1970")

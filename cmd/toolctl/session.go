@@ -90,7 +90,7 @@ func sessionNew(s *state) *cobra.Command {
 	var name, cwd, parent, key string
 	var labels map[string]string
 	var tools []string
-	var asJSON bool
+	var asJSON, persist bool
 	cmd := &cobra.Command{
 		Use:   "new",
 		Short: "Create a session and print its id",
@@ -109,6 +109,9 @@ func sessionNew(s *state) *cobra.Command {
 			}
 			if tools != nil {
 				params["tools"] = tools
+			}
+			if cmd.Flags().Changed("persist") { // else as the daemon and the parent have it
+				params["persist"] = persist
 			}
 			var made struct {
 				ID string `json:"id"`
@@ -130,6 +133,8 @@ func sessionNew(s *state) *cobra.Command {
 	f.StringVar(&parent, "parent", "", "the parent session, with which it is closed")
 	f.StringToStringVar(&labels, "label", nil, "NAME=VALUE, for your own use")
 	f.StringSliceVar(&tools, "tools", nil, "the only tools that can be called in it")
+	f.BoolVar(&persist, "persist", true, "keep a journal of it; with --persist=false it is in memory only, and a restart forgets it (default as its parent, or the daemon)")
+	f.Lookup("persist").DefValue = ""
 	f.StringVar(&key, "key", "", "idempotency key: repeating the call returns the same session")
 	jsonFlag(cmd, &asJSON)
 	return cmd

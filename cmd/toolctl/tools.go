@@ -14,7 +14,7 @@ import (
 )
 
 func toolsVerb(s *state) *cobra.Command {
-	var asJSON bool
+	var asJSON, refresh bool
 	var as string
 	cmd := &cobra.Command{
 		Use:   "tools [NAME]",
@@ -30,14 +30,18 @@ func toolsVerb(s *state) *cobra.Command {
 With a NAME, say all there is to know of that one.
 
 With --as, list what the bearer of a token can call, the tools that modules bring for
-it among them, or describe one of those.
+it among them, or describe one of those. With --refresh, modules list them anew for the
+bearer, which a caller may ask for now and then (discovery.refresh_every in toold.json).
 
 The exit code is 1 when the tool that was named is not ok, else 0.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if as != "" {
-				return s.toolsAs(cmd.Context(), as, names, asJSON)
+				return s.toolsAs(cmd.Context(), as, names, refresh, asJSON)
+			}
+			if refresh {
+				return usageError{errors.New("--refresh is of the tools of one caller: give --as, or see toolctl identity refresh")}
 			}
 			admin := client.NewAdmin(s.places().Admin)
 			if len(names) == 1 {
@@ -55,6 +59,7 @@ The exit code is 1 when the tool that was named is not ok, else 0.`,
 	}
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().StringVar(&as, "as", "", "a file with a token: what its bearer can call (- reads it from standard input)")
+	cmd.Flags().BoolVar(&refresh, "refresh", false, "with --as: have modules list the bearer's tools anew")
 	return cmd
 }
 

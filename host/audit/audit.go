@@ -252,8 +252,10 @@ type End struct {
 	Execution string `json:"execution,omitempty"`
 	Status    string `json:"status"`
 	Code      string `json:"code,omitempty"`
-	Message   string `json:"message,omitempty"`
-	ExitCode  int    `json:"exit_code"`
+	// ToolCode is the tool's own code for a failure.
+	ToolCode string `json:"tool_code,omitempty"`
+	Message  string `json:"message,omitempty"`
+	ExitCode int    `json:"exit_code"`
 	// Ran says that the tool itself answered.
 	Ran        bool  `json:"ran,omitempty"`
 	Attempts   int   `json:"attempts,omitempty"`

@@ -54,6 +54,7 @@ type Metrics struct {
 	breakers             *prometheus.CounterVec
 	surfaces             *prometheus.CounterVec
 	connections, network *prometheus.CounterVec
+	cut                  *prometheus.CounterVec
 	hits                 *prometheus.CounterVec
 	keyed                *prometheus.CounterVec
 	stored               *prometheus.HistogramVec
@@ -95,6 +96,10 @@ func New() *Metrics {
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "toold_retries_total",
 			Help: "Attempts after the first, by tool.",
+		}, []string{"tool"}),
+		cut: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toold_retries_cut_total",
+			Help: "Retries that calls were still allowed and the budget of their tool was not, by tool.",
 		}, []string{"tool"}),
 		fuel: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "toold_guest_fuel",
@@ -145,7 +150,7 @@ func New() *Metrics {
 		Help: "Bytes of connections of binaries, by tool and direction: sent, received.",
 	}, []string{"tool", "direction"})
 	m.registry.MustRegister(m.surfaces, m.connections, m.network, m.executions, m.durations, m.decisions, m.changes, m.inFlight,
-		m.shadow, m.retries, m.breakers, m.hits, m.keyed, m.stored, m.storeFails, m.fuel, m.memory, m.pages,
+		m.shadow, m.retries, m.cut, m.breakers, m.hits, m.keyed, m.stored, m.storeFails, m.fuel, m.memory, m.pages,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -200,6 +205,11 @@ func (m *Metrics) Shadow(tool, decision string) {
 // Retried counts attempts after the first.
 func (m *Metrics) Retried(tool string, n int) {
 	m.retries.WithLabelValues(tool).Add(float64(n))
+}
+
+// RetriesCut counts retries that a budget did not allow.
+func (m *Metrics) RetriesCut(tool string, n int) {
+	m.cut.WithLabelValues(tool).Add(float64(n))
 }
 
 // CacheHit counts a call that was answered from a record.

@@ -88,13 +88,14 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 		end.Connections = append(end.Connections, audit.Connection{Host: c.Host, Refused: c.Refused, Failed: c.Failed, Sent: c.Sent, Received: c.Received, Times: c.Times})
 	}
 	s := p.draft(q, acc.pinned, acc.decided, acc.caller)
-	message := ""
+	message, toolCode := "", ""
 	if e := res.Err; e != nil {
-		end.Code, message = string(e.Code), e.Message
+		end.Code, message, toolCode = string(e.Code), e.Message, e.ToolCode
 	}
 	s.setEffect(acc, res.Err)
 	finish := func(r *audit.Record) *audit.Record {
 		end.Message, _ = s.text(message, maxAuditMessage)
+		end.ToolCode, _ = s.text(toolCode, maxSaid)
 		for i := range end.Programs {
 			end.Programs[i].Path, _ = s.text(end.Programs[i].Path, maxAuditArg)
 		}

@@ -219,6 +219,7 @@ func (l *Layer) withRetry(ctx context.Context, r *call.Run, b *toolBreaker, tick
 	})
 	if attempts > 1 || cut > 0 {
 		r.Meter.Retried(attempts, cut)
+		l.metrics.RetriesCut(r.Tool.Name, cut)
 	}
 	switch {
 	case attempts == 0:
