@@ -140,6 +140,7 @@ func (h *Host) listen() (*sockets, error) {
 		}
 		s, err := server.Listen(server.Config{
 			Path:     path,
+			Lock:     config.SocketLock(c.State, path),
 			Mode:     0o660,
 			MaxConns: c.MaxConnections,
 			Admits:   h.admitsCaller,
@@ -154,7 +155,7 @@ func (h *Host) listen() (*sockets, error) {
 		on.tools = append(on.tools, s)
 	}
 	var err error
-	if on.admin, err = server.ListenAdmin(c.Admin, h.admitsOperator, h.admin(on.tools)); err != nil {
+	if on.admin, err = server.ListenAdmin(c.Admin, config.SocketLock(c.State, c.Admin), h.admitsOperator, h.admin(on.tools)); err != nil {
 		return on, err
 	}
 	if c.Metrics != "" {

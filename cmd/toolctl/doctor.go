@@ -136,9 +136,10 @@ func lookSocket(ctx context.Context, d *doctor) {
 		d.warn("socket", "export TOOL_SOCKET=$PWD/"+quote(path), "%s is relative: it names another socket in each folder", path)
 	}
 	info, err := os.Lstat(path)
+	lock := config.SocketLock(d.places.State, path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && locked(path+".lock"):
-		d.fail("socket", "fuser "+quote(path+".lock"), "%s is gone, but the daemon that made it still runs and holds its lock: somebody removed the socket; stop that daemon and start it again", path)
+	case errors.Is(err, fs.ErrNotExist) && locked(lock):
+		d.fail("socket", "fuser "+quote(lock), "%s is gone, but the daemon that made it still runs and holds its lock: somebody removed the socket; stop that daemon and start it again", path)
 		return
 	case errors.Is(err, fs.ErrNotExist):
 		d.fail("socket", start, "%s is not there: no daemon has made it", path)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/adminapi"
+	"github.com/toold/toold/host/config"
 )
 
 // A fakeDaemon answers on an admin socket what a test tells it to, so that
@@ -161,7 +162,7 @@ func TestDoctor(t *testing.T) {
 		{"no socket", func(t *testing.T, f *fakeDaemon) { remove(t, f.dir+"/tool.sock") }, 1, "no daemon has made it", "toold --socket"},
 		{"a socket that somebody removed", func(t *testing.T, f *fakeDaemon) {
 			remove(t, f.dir+"/tool.sock")
-			lock, err := os.Create(f.dir + "/tool.sock.lock")
+			lock, err := os.Create(config.SocketLock(f.dir, f.dir+"/tool.sock"))
 			if err != nil {
 				t.Fatal(err)
 			}

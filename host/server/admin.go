@@ -15,11 +15,11 @@ type Admin struct {
 }
 
 // ListenAdmin binds the socket at path, with mode 0600 from its first moment,
-// and under the same rules as Listen. Nobody is answered before Serve. Those
+// and under the same rules as Listen, with its lock file. Nobody is answered before Serve. Those
 // for whom admits, which is asked once a connection, has an error are told it
 // and no more.
-func ListenAdmin(path string, admits func(Peer) error, h http.Handler) (*Admin, error) {
-	socket, err := bind(path, 0o600)
+func ListenAdmin(path, lock string, admits func(Peer) error, h http.Handler) (*Admin, error) {
+	socket, err := bind(path, lock, 0o600)
 	if err != nil {
 		return nil, err
 	}

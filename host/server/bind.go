@@ -10,11 +10,13 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// socket is a bound Unix socket and the lock that says that its daemon lives.
+// socket is a bound Unix socket and, where there is one, the lock that says that its
+// daemon lives.
 type socket struct {
 	*net.UnixListener
 	path string
@@ -29,18 +31,30 @@ type socket struct {
 // socket is bound inside a folder that only we can enter, given its mode, and
 // renamed into place. A socket that a dead daemon left is replaced; a living
 // daemon's, and a file that is no socket, are left alone and are an error.
-func bind(path string, mode os.FileMode) (*socket, error) {
+//
+// lock is the path of a lock file, which a daemon of the same state folder holds also
+// while it has no socket any more. It must be where nobody else comes: who can open
+// it can hold it. Of others the socket itself tells: a dead daemon's takes no
+// connection. Empty takes no lock.
+func bind(path, lockFile string, mode os.FileMode) (*socket, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("listen on %s: the path has %d bytes, a socket's has at most %d; choose a shorter one", path, len(path), maxPath)
 	}
-	lock, err := acquire(path + ".lock")
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	var lock *os.File
+	if lockFile != "" {
+		var err error
+		if lock, err = acquire(lockFile); err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", path, err)
+		}
 	}
 	s, err := bindLocked(path, mode)
 	if err != nil {
 		release(lock)
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	// Where it was in former versions. It is nobody's now: who made it is dead.
+	if info, err := os.Lstat(path + ".lock"); lockFile != path+".lock" && err == nil && info.Mode().IsRegular() && info.Size() == 0 {
+		os.Remove(path + ".lock")
 	}
 	s.lock = lock
 	return s, nil
@@ -48,25 +62,17 @@ func bind(path string, mode os.FileMode) (*socket, error) {
 
 // bindLocked is bind, for the holder of the lock.
 func bindLocked(path string, mode os.FileMode) (*socket, error) {
-	switch info, err := os.Lstat(path); {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
+	defer oneAtATime(filepath.Dir(path))()
+	stale, err := isStale(path)
+	if err != nil {
 		return nil, err
-	case info.Mode().Type() != fs.ModeSocket:
-		return nil, errors.New("there is a file that is not a socket; move it away or choose another path")
-	default:
-		// The lock is ours, so whoever made this socket is dead, unless
-		// someone removed the lock file beneath it.
-		if conn, err := net.Dial("unix", path); err == nil {
-			conn.Close()
-			return nil, errInUse
-		}
 	}
 	parent, base := filepath.Dir(path), filepath.Base(path)
 	// What a daemon left that was killed between here and the end.
 	if old, err := filepath.Glob(filepath.Join(parent, escapeGlob("."+base)+".*")); err == nil {
 		for _, dir := range old {
 			os.Remove(filepath.Join(dir, "s"))
+			os.Remove(filepath.Join(dir, "o"))
 			os.Remove(dir)
 		}
 	}
@@ -90,7 +96,7 @@ func bindLocked(path string, mode os.FileMode) (*socket, error) {
 	s := &socket{UnixListener: l, path: path}
 	if err = os.Chmod(hidden, mode); err == nil {
 		if s.info, err = os.Lstat(hidden); err == nil {
-			err = os.Rename(hidden, path)
+			err = replace(path, dir, inside.name, stale)
 		}
 	}
 	if err != nil {
@@ -99,6 +105,71 @@ func bindLocked(path string, mode os.FileMode) (*socket, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// folderPatience is how long a daemon waits for another one that binds in its folder.
+const folderPatience = 2 * time.Second
+
+// oneAtATime has daemons bind in a folder one after the other, until its result is
+// called. Who only reads the folder can hold its lock as well: then it is done
+// without, and of daemons that start in the same moment two may believe to serve.
+func oneAtATime(folder string) (done func()) {
+	f, err := os.Open(folder)
+	if err != nil {
+		return func() {} // binding says so
+	}
+	for end := time.Now().Add(folderPatience); ; time.Sleep(folderPatience / 200) {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil || time.Now().After(end) {
+			return func() { f.Close() }
+		}
+	}
+}
+
+// isStale reports whether a dead daemon's socket is at path; without one nothing is
+// there. The error says what else is.
+func isStale(path string) (bool, error) {
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case info.Mode().Type() != fs.ModeSocket:
+		return false, errors.New("there is a file that is not a socket; move it away or choose another path")
+	}
+	conn, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
+		conn.Close()
+		return false, errInUse
+	case errors.Is(err, unix.ECONNREFUSED):
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist): // it went meanwhile
+		return false, nil
+	case errors.Is(err, unix.EAGAIN): // it has more to accept than it may
+		return false, errInUse
+	}
+	return false, fmt.Errorf("find out whether a daemon serves it: %w; stop that daemon, or give this one another path", err)
+}
+
+// replace puts the socket in dir, a folder of ours, at path. Another daemon may do the
+// same at this moment: nothing is replaced that is not known to be dead.
+func replace(path, dir, inside string, stale bool) error {
+	if stale {
+		old := filepath.Join(dir, "o")
+		if err := os.Rename(path, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		// What was taken away may be the one that a daemon put there since.
+		if _, err := isStale(inside + "/o"); err != nil {
+			return errors.Join(err, place(old, path))
+		}
+		defer os.Remove(old)
+	}
+	err := place(filepath.Join(dir, "s"), path)
+	if errors.Is(err, fs.ErrExist) {
+		return errInUse
+	}
+	return err
 }
 
 // errInUse is what a second daemon is told.
@@ -149,6 +220,9 @@ func acquire(path string) (*os.File, error) {
 
 // release removes the lock file while it is held, and lets go of it.
 func release(f *os.File) {
+	if f == nil {
+		return
+	}
 	os.Remove(f.Name())
 	f.Close()
 }

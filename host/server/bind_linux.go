@@ -1,8 +1,11 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxPath is what fits in a sockaddr_un, with its zero byte.
@@ -31,4 +34,15 @@ func (i inside) close() {
 	if i.dir != nil {
 		i.dir.Close()
 	}
+}
+
+// place renames a file to a name that nothing has; the error is else fs.ErrExist.
+func place(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // not on this file system
+		if err = os.Link(from, to); err == nil {
+			os.Remove(from)
+		}
+	}
+	return err
 }

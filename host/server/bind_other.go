@@ -2,7 +2,10 @@
 
 package server
 
-import "fmt"
+import (
+	"fmt"
+	"os"
+)
 
 // maxPath is what fits in the sockaddr_un of a BSD, with its zero byte.
 const maxPath = 103
@@ -18,3 +21,12 @@ func shortPath(dir string) (inside, error) {
 }
 
 func (inside) close() {}
+
+// place renames a file to a name that nothing has; the error is else fs.ErrExist.
+func place(from, to string) error {
+	err := os.Link(from, to)
+	if err == nil {
+		os.Remove(from)
+	}
+	return err
+}

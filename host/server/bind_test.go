@@ -39,7 +39,7 @@ func TestNoMomentWithOtherPermissions(t *testing.T) {
 		}
 		// The second time in the place of what a dead daemon left.
 		for range 2 {
-			s, err := bind(path, mode)
+			s, err := bind(path, filepath.Join(dir, "lock"), mode)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +113,7 @@ func TestHiddenFolderIsOurs(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	inotifyEvents(t, fd)
-	s, err := bind(filepath.Join(dir, "tool.sock"), 0o660)
+	s, err := bind(filepath.Join(dir, "tool.sock"), "", 0o660)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestHiddenFolderIsOurs(t *testing.T) {
 }
 
 func TestSecondDaemonIsRefused(t *testing.T) {
-	s := start(t, Config{Handler: echo})
+	s := start(t, Config{Handler: echo, Lock: filepath.Join(t.TempDir(), "lock")})
 	config := s.config
 	for range 3 {
 		if _, err := Listen(config); !errors.Is(err, errInUse) || !strings.Contains(err.Error(), config.Path) {
@@ -142,7 +142,7 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 		}
 	}
 	// Not even where someone tidied up the lock file.
-	lock := config.Path + ".lock"
+	lock := config.Lock
 	if err := os.Rename(lock, lock+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -151,6 +151,15 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	}
 	if err := os.Rename(lock+".away", lock); err != nil {
 		t.Fatal(err)
+	}
+	// Nor one of another state folder, which has a lock of its own.
+	elsewhere := config
+	elsewhere.Lock = filepath.Join(t.TempDir(), "lock")
+	if _, err := Listen(elsewhere); !errors.Is(err, errInUse) {
+		t.Errorf("a second daemon with another lock: %v", err)
+	}
+	if _, err := os.Lstat(elsewhere.Lock); err == nil {
+		t.Error("the lock of a daemon that was refused is left")
 	}
 	c := dial(t, s)
 	c.send(`{"tool":"x","args":["the first still serves"]}`)
@@ -226,7 +235,6 @@ func TestListenLeavesOtherFilesAlone(t *testing.T) {
 			t.Errorf("listening in the place of %s", path)
 			s.Shutdown(t.Context())
 		}
-		os.Remove(path + ".lock")
 	}
 	if b, err := os.ReadFile(link); string(b) != "precious" {
 		t.Errorf("%q, %v", b, err)
@@ -295,7 +303,7 @@ func TestClosingRemovesNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(parent)
-	s, err := bind(filepath.Join(parent, strings.Repeat("x", maxPath-len(parent)-1)), 0o660)
+	s, err := bind(filepath.Join(parent, strings.Repeat("x", maxPath-len(parent)-1)), "", 0o660)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,5 +355,124 @@ func TestLockIsHeldByOne(t *testing.T) {
 	all.Wait()
 	if held.Load() == 0 {
 		t.Error("nobody got the lock")
+	}
+}
+
+// TestLockIsNotBesideTheSocket: who has the folder of the socket, as containers have
+// it, cannot keep the next daemon from it; what former versions left there goes.
+func TestLockIsNotBesideTheSocket(t *testing.T) {
+	dir, lock := t.TempDir(), filepath.Join(t.TempDir(), "lock")
+	path := filepath.Join(dir, "tool.sock")
+	former, err := os.Create(path + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer former.Close()
+	if err := unix.Flock(int(former.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, Config{Path: path, Lock: lock, Handler: echo})
+	left := func() (names []string) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	if got := left(); len(got) != 1 || got[0] != "tool.sock" {
+		t.Errorf("beside the socket: %q", got)
+	}
+	if _, err := os.Lstat(lock); err != nil {
+		t.Error(err)
+	}
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := left(); len(got) != 0 {
+		t.Errorf("what is left: %q", got)
+	}
+	// What is no lock file of ours is not ours to remove.
+	if err := os.WriteFile(path+".lock", []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err = Listen(Config{Path: path, Lock: lock, Handler: echo})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Shutdown(t.Context())
+	defer os.Remove(path + ".lock")
+	if got := left(); len(got) != 2 {
+		t.Errorf("beside the socket: %q", got)
+	}
+}
+
+// TestSecondDaemonWhileBusy: a daemon that does not come to accept connections is no
+// dead one.
+func TestSecondDaemonWhileBusy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tool.sock")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		c, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(c)
+		if err := unix.Connect(c, &unix.SockaddrUnix{Name: path}); errors.Is(err, unix.EAGAIN) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Listen(Config{Path: path, Handler: echo}); !errors.Is(err, errInUse) {
+		t.Errorf("a second daemon: %v", err)
+	}
+}
+
+// TestDaemonsThatStartAtOnce: of many daemons with state folders of their own that find
+// a dead one's socket, no two serve: what one of them put there is not taken away.
+func TestDaemonsThatStartAtOnce(t *testing.T) {
+	for range 20 {
+		path := filepath.Join(t.TempDir(), "tool.sock")
+		dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead.SetUnlinkOnClose(false)
+		dead.Close()
+		var mu sync.Mutex
+		var served []*Server
+		var wait sync.WaitGroup
+		for range 8 {
+			lock := filepath.Join(t.TempDir(), "lock")
+			wait.Go(func() {
+				s, err := Listen(Config{Path: path, Lock: lock, Handler: echo})
+				if err != nil {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				served = append(served, s)
+			})
+		}
+		wait.Wait()
+		if len(served) > 1 {
+			t.Errorf("%d daemons serve one socket", len(served))
+		}
+		for _, s := range served {
+			if info, err := os.Lstat(path); err != nil || !os.SameFile(info, s.socket.info) {
+				t.Errorf("the socket is not the one of who serves it: %v", err)
+			}
+			s.Shutdown(t.Context())
+		}
 	}
 }

@@ -55,9 +55,12 @@ type Handler func(ctx context.Context, c *wire.Call, p Peer, s wire.Streams) *wi
 // Config is fixed once the server listens.
 type Config struct {
 	// Path is that of the socket, 107 bytes at most (103 where it is not
-	// Linux). A lock file, Path + ".lock", stands beside it while the server
-	// lives.
+	// Linux).
 	Path string
+	// Lock is a file that is locked while the server lives, in a folder that only
+	// this daemon and others that must not serve Path beside it can reach. Empty:
+	// none; then another daemon is known only by its socket.
+	Lock string
 	// Mode is that of the socket. Default: 0660.
 	Mode os.FileMode
 	// MaxConns is how many connections are served at once. A further one takes
@@ -128,7 +131,7 @@ func Listen(config Config) (*Server, error) {
 	if config.Logger == nil {
 		config.Logger = slog.Default()
 	}
-	socket, err := bind(config.Path, config.Mode)
+	socket, err := bind(config.Path, config.Lock, config.Mode)
 	if err != nil {
 		return nil, err
 	}

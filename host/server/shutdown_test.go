@@ -191,7 +191,8 @@ func TestAdmin(t *testing.T) {
 		}
 		return nil
 	}
-	a, err := ListenAdmin(path, everybody, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }))
+	lock := filepath.Join(t.TempDir(), "lock")
+	a, err := ListenAdmin(path, lock, everybody, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +201,7 @@ func TestAdmin(t *testing.T) {
 	}
 	served := make(chan error)
 	go func() { served <- a.Serve() }()
-	if _, err := ListenAdmin(path, everybody, nil); !errors.Is(err, errInUse) {
+	if _, err := ListenAdmin(path, lock, everybody, nil); !errors.Is(err, errInUse) {
 		t.Errorf("a second one: %v", err)
 	}
 	if _, err := client.NewAdmin(path).Tools(t.Context()); err == nil || !strings.Contains(err.Error(), "answer to /tools") {
@@ -216,7 +217,7 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("files are left: %v", left)
 	}
 	// A second one is not harmed by the first's second end.
-	b, err := ListenAdmin(path, everybody, nil)
+	b, err := ListenAdmin(path, lock, everybody, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +226,7 @@ func TestAdmin(t *testing.T) {
 	if _, err := os.Lstat(path); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Lstat(path + ".lock"); err != nil {
+	if _, err := os.Lstat(lock); err != nil {
 		t.Error(err)
 	}
 }
