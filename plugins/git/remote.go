@@ -338,7 +338,8 @@ func (r *request) pin(service string) string {
 
 // pinHTTP fixes how the remotes of this call are reached over https, for the
 // very URL, so that nothing in a file is more specific: who answers is to be
-// who the URL names.
+// who the URL names. Redirects are not followed: git sends all that it has for the
+// URL, an extraHeader with a token among it, to where a first request is redirected.
 func (r *request) pinHTTP() []string {
 	var out []string
 	for _, m := range r.remotes {
@@ -351,11 +352,14 @@ func (r *request) pinHTTP() []string {
 			user, _, _ = strings.Cut(user, ":")
 			host = user + "@" + name
 		}
+		if len(out) == 0 { // for URLs that cannot be keys, too
+			out = append(out, "http.followRedirects=false")
+		}
 		key := "http." + scheme + "://" + host + "/" + where
 		if strings.Contains(key, "=") {
 			continue // -c would end the key there
 		}
-		out = append(out, key+".sslVerify=true", key+".curloptResolve=", key+".followRedirects=initial")
+		out = append(out, key+".sslVerify=true", key+".curloptResolve=", key+".followRedirects=false")
 		if r.proxy != "host" {
 			out = append(out, key+".proxy="+r.proxy)
 			if plainName(m.name, "./") {

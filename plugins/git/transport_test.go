@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/toold/toold/pdk/abi"
@@ -57,6 +58,46 @@ func TestHTTP(t *testing.T) {
 	defer elsewhere.Close()
 	if out, code, _ := b.call(p, true, ".", nil, "", "ls-remote", elsewhere.URL+"/x"); code == 0 {
 		t.Errorf("a redirect to a file was followed:\n%s", out)
+	}
+}
+
+// TestHTTPRedirect: what git has for a server does not go where that server redirects
+// it, which is another server's choice.
+func TestHTTPRedirect(t *testing.T) {
+	needGit(t)
+	b := newBox(t, model(t), newRunner(t))
+	var mu sync.Mutex
+	var thief []string // what it was sent
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		thief = append(thief, r.URL.Path+" "+r.Header.Get("Authorization"))
+		http.NotFound(w, r)
+	}))
+	defer other.Close()
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if asked++; r.Header.Get("Authorization") != "Basic canary" {
+			t.Errorf("the server itself was sent %q", r.Header.Get("Authorization"))
+		}
+		http.Redirect(w, r, other.URL+r.URL.RequestURI(), http.StatusFound)
+	}))
+	defer server.Close()
+	b.calls(testPolicy(nil), ".", "init -q here")
+	// As the operator has it.
+	if err := os.WriteFile(filepath.Join(b.home, ".gitconfig"), []byte("[http \""+server.URL+"/\"]\n\textraHeader = Authorization: Basic canary\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := testPolicy(map[string]string{"allow_http": "true"})
+	for _, line := range []string{"ls-remote " + server.URL + "/x", "fetch " + server.URL + "/x", "ls-remote " + server.URL + "/x=y", "push " + server.URL + "/x HEAD:refs/heads/x"} {
+		if out, code, d := b.call(p, true, "here", nil, "", b.line(line)...); code == 0 || d.Effect != abi.Allow {
+			t.Errorf("git %s: exit code %d, %s\n%s", line, code, d.Reason, out)
+		}
+	}
+	if asked == 0 || len(thief) > 0 {
+		t.Errorf("the server was asked %d times; the other one was sent %q", asked, thief)
 	}
 }
 
