@@ -69,6 +69,43 @@ func TestBinariesDoNotReadTheDaemons(t *testing.T) {
 	}
 }
 
+// A binary reads no certificate of a module, but those of the system, and what the
+// operator names to its own tool.
+func TestBinariesDoNotReadCertificates(t *testing.T) {
+	if process.Confinement().ABI == 0 {
+		t.Skip("there is no Landlock here")
+	}
+	dir := t.TempDir()
+	ca, cert, named := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "named.pem")
+	for _, path := range []string{ca, cert, named} {
+		if err := os.WriteFile(path, []byte("certificate"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := hosttest.Start(t, config.Config{})
+	def := M{"secrets": M{
+		"a": M{"from": "file:" + ca, "tls": "ca", "host": "a.example"}, "b": M{"from": "file:" + cert, "tls": "cert", "host": "b.example"},
+		"k": M{"from": "file:" + filepath.Join(dir, "key.pem"), "tls": "key", "host": "b.example"},
+		"c": M{"from": "file:" + named, "tls": "ca", "host": "c.example"}, "d": M{"from": "file:/etc/ssl/certs/ca-certificates.crt", "tls": "ca", "host": "d.example"},
+	}}
+	for k, v := range granted {
+		def[k] = v
+	}
+	def["capabilities"] = M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{"a.example", "b.example", "c.example", "d.example"}}}
+	d.Tool(t, "api", def, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+	waitState(t, d, "api", "ok")
+	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{"/bin/cat"}}, "environment": M{"GIT_SSL_CAINFO": named}}, nil)
+	for path, readable := range map[string]bool{ca: false, cert: false, named: true, "/etc/ssl/certs/ca-certificates.crt": true} {
+		if _, err := os.Stat(path); err != nil {
+			continue // there are no authorities here
+		}
+		a := ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", "cat '" + path + "' > /dev/null"}})
+		if (a.ExitCode == 0) != readable {
+			t.Errorf("%s can be read: %v, must be %v: %s", path, a.ExitCode == 0, readable, a.raw)
+		}
+	}
+}
+
 // What a tool runs has the daemon's user, and is not the operator for it.
 func TestToolsDoNotReachTheAdminSocket(t *testing.T) {
 	curl, err := exec.LookPath("curl")

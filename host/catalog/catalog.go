@@ -902,8 +902,28 @@ func (c *Catalog) SecretFiles() []string {
 			continue
 		}
 		for _, s := range e.current.tool.Def.Secrets {
-			// Certificates are no secret, and other tools may need the file.
+			// Certificates are no secret: see CertificateFiles.
 			if file, ok := strings.CutPrefix(s.From, "file:"); ok && s.TLS != tools.TLSCA && s.TLS != tools.TLSCert {
+				files = append(files, file)
+			}
+		}
+	}
+	slices.Sort(files)
+	return slices.Compact(files)
+}
+
+// CertificateFiles returns the files, sorted, with the authorities and certificates
+// that modules of the tools that serve are given for TLS.
+func (c *Catalog) CertificateFiles() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var files []string
+	for _, e := range c.tools {
+		if e.current == nil {
+			continue
+		}
+		for _, s := range e.current.tool.Def.Secrets {
+			if file, ok := strings.CutPrefix(s.From, "file:"); ok && (s.TLS == tools.TLSCA || s.TLS == tools.TLSCert) {
 				files = append(files, file)
 			}
 		}

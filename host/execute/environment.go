@@ -59,6 +59,11 @@ func (e *Executor) confine(p *call.Pinned, home string, exec []string) process.C
 		}
 	}
 	slices.Sort(show)
+	for _, file := range e.CertificateFiles() {
+		if !isSystems(file) && !slices.ContainsFunc(show, func(dir string) bool { return process.Beneath(dir, file) }) {
+			hide = append(hide, file)
+		}
+	}
 	return process.Confine{
 		User:    p.Tool.User,
 		Show:    show,
@@ -68,6 +73,17 @@ func (e *Executor) confine(p *call.Pinned, home string, exec []string) process.C
 		Hide:    hide,
 		Least:   least,
 	}
+}
+
+// systemCertificates are the folders of the system's authorities, which binaries need.
+var systemCertificates = []string{"/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share", "/usr/local/share", "/usr/lib/ssl", "/nix/store"}
+
+// isSystems reports whether a certificate is the system's, by any name.
+func isSystems(file string) bool {
+	if real, err := filepath.EvalSymlinks(file); err == nil {
+		file = real
+	}
+	return slices.ContainsFunc(systemCertificates, func(dir string) bool { return process.Beneath(dir, file) })
 }
 
 func environ(env map[string]string) []string {

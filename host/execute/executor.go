@@ -18,6 +18,9 @@ type Config struct {
 	Runner *process.Runner
 	// SecretFiles are the files in which tools have secrets; no binary reads them.
 	SecretFiles func() []string
+	// CertificateFiles are the files with the certificates of modules. No binary
+	// reads those either, but for what is the system's.
+	CertificateFiles func() []string
 	// ToolCall makes a call that a guest asked for, as the caller of its own.
 	ToolCall func(ctx context.Context, by *call.Pinned, envelope []byte) []byte
 	Metrics  *observe.Metrics

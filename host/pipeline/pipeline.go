@@ -60,7 +60,7 @@ func New(parts Parts) *Pipeline {
 	p := &Pipeline{Parts: parts}
 	p.inner = sessionCalls{Parts: parts, call: p.Call}
 	p.execute = execute.New(execute.Config{
-		Config: parts.Config, Runner: parts.Runner, SecretFiles: parts.Tools.SecretFiles,
+		Config: parts.Config, Runner: parts.Runner, SecretFiles: parts.Tools.SecretFiles, CertificateFiles: parts.Tools.CertificateFiles,
 		ToolCall: p.inner.toolCall, Metrics: parts.Metrics, Log: parts.Log,
 	})
 	p.finder.Parts, p.finder.execute = parts, p.execute
