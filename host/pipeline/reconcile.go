@@ -120,7 +120,7 @@ func (p *Pipeline) lookInto(ctx context.Context, q *call.Request, acc *account, 
 	if err := c.Caller.Current(); err != nil {
 		return reliability.Answer{}, err
 	}
-	if _, err := p.Sessions.Find(c.Caller.ID, q.Session); err != nil {
+	if _, err := p.Sessions.Find(c.Caller.Owner(), q.Session); err != nil {
 		q.Session = "" // it was closed
 	}
 	a, err := p.admit(ctx, *q, c.Caller, acc)
@@ -276,7 +276,7 @@ func (l *looking) attempt(ctx context.Context, args []string) (o call.Outcome, e
 		return o, err
 	}
 	if l.execution == nil {
-		s, err := l.Sessions.Find(inner.Caller.ID, inner.Session)
+		s, err := l.Sessions.Find(inner.Caller.Owner(), inner.Session)
 		if err != nil {
 			return o, err
 		}
