@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,7 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/events"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -411,5 +415,35 @@ func TestSessionSaysWhoCalls(t *testing.T) {
 	}](t, d.Socket, "", "session.peers")
 	if len(got) != 2 || got[0].Socket != d.Socket || got[1].Socket != further || got[0].PID != os.Getpid() {
 		t.Errorf("%+v", got)
+	}
+}
+
+// Who is bound to a session watches that one only, also when another was closed.
+func TestBoundWatches(t *testing.T) {
+	d, further, _ := boundDaemon(t)
+	owner, bound := party{t, d.Socket, ""}, client.Sessions{Socket: further}
+	id := owner.data("id", "mutate", M{"op": "create", "params": M{"tools": []string{"echo"}}})
+	other := owner.data("id", "mutate", M{"op": "create"})
+	gone := owner.data("id", "mutate", M{"op": "create"})
+	bind(t, d, id)
+	w := watch(t, bound, "", "")
+	owner.session("mutate", M{"op": "close", "id": gone})
+	d.Tool(t, "further", M{"binary": "/bin/echo"}, nil)
+	owner.tool("further", other, "a")
+	for _, session := range []string{other, "default", id} {
+		owner.tool("echo", session, "a")
+	}
+	for _, e := range w.until(events.End) {
+		if e.Session != id && e.Kind != events.Ready && (e.Kind != events.Tool || e.Tool != "echo") {
+			t.Errorf("it is told %s of %q %s", e.Kind, e.Session, e.Tool)
+		}
+	}
+	for _, named := range []string{other, gone, "default", "nosuch"} {
+		err := bound.Watch(t.Context(), named, "", func(e events.Event) error {
+			return fmt.Errorf("it is told %s", e.Kind)
+		})
+		if e, ok := errors.AsType[*fault.Error](err); !ok || e.Code != fault.SessionNotFound {
+			t.Errorf("watching %s: %v", named, err)
+		}
 	}
 }

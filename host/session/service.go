@@ -226,7 +226,7 @@ var operations = []string{"create", "rename", "label", "focus", "set-tools", "su
 
 // boundCalls are the calls of a caller that is bound to its session: those that keep to
 // Request.Bound.
-var boundCalls = []string{Query, Mutate, Prompt, Abort, Steer}
+var boundCalls = []string{Query, Mutate, Prompt, Abort, Steer, Watch}
 
 // boundOperations are those of a caller that is bound to its session. None of them
 // changes what the session is, or reaches another one.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/toold/toold/host/events"
@@ -15,7 +16,7 @@ import (
 
 // watchPayload is that of session.watch. ID, or Session, is one session; without
 // it, and without one that the request belongs to, all of the caller's are watched,
-// or, by an operator, everybody's.
+// or, by an operator, everybody's. A bound caller watches its session.
 type watchPayload struct {
 	ID      string `json:"id"`
 	Session string `json:"session"`
@@ -41,6 +42,9 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 	id := cmp.Or(p.Session, p.ID, r.Session)
 	if id == "" && r.Focus != nil && r.Focus.Load() != nil {
 		id = *r.Focus.Load()
+	}
+	if id == "" {
+		id = r.Bound
 	}
 	w, err := t.openWatch(r, id, p.After)
 	if err != nil {
@@ -105,6 +109,12 @@ func (t *Table) openWatch(r *Request, id, after string) (*events.Watcher, error)
 	if err != nil {
 		return nil, err
 	}
+	if sees := f.Sees; r.Bound != "" {
+		f.Sees = func(tool string) bool {
+			allowed := s.allowedTools()
+			return (allowed == nil || slices.Contains(allowed, tool)) && (sees == nil || sees(tool))
+		}
+	}
 	// Under its lock, so that a session which is closed now either was, or will be
 	// said to be.
 	s.mu.Lock()
@@ -117,8 +127,8 @@ func (t *Table) openWatch(r *Request, id, after string) (*events.Watcher, error)
 // who was cut off before its end can learn of that.
 func (t *Table) watched(r *Request, id string) (*Session, error) {
 	s, err := t.session(r, id)
-	if err == nil {
-		return s, nil
+	if err == nil || r.Bound != "" && r.Bound != id {
+		return s, err
 	}
 	t.closed.Range(func(k, v any) bool {
 		if k.(key).id == id && (r.Operator || k.(key).owner == r.Caller) {
