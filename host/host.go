@@ -50,6 +50,8 @@ type Host struct {
 	// end ends the calls that run, with the daemon.
 	end   context.CancelCauseFunc
 	ready atomic.Bool // calls are accepted
+
+	extensions *extensions
 }
 
 func (h *Host) config() *config.Config { return h.current.Load() }
@@ -58,6 +60,7 @@ func (h *Host) config() *config.Config { return h.current.Load() }
 // supervisors and tools. It serves nothing yet. Close gives everything back.
 func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err error) {
 	h := &Host{started: time.Now(), level: new(slog.LevelVar)}
+	h.extensions = newExtensions(h)
 	ending, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	h.end = end
 	p := &h.parts
@@ -133,6 +136,7 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 		return nil, err
 	}
 	h.pipeline = pipeline.New(h.parts)
+	h.extensions.start(ending)
 	h.warnOfNames()
 	return h, nil
 }
@@ -194,6 +198,7 @@ func (h *Host) Call(ctx context.Context, q call.Request) call.Outcome {
 func (h *Host) Close() error {
 	p := &h.parts
 	var errs []error
+	h.extensions.close()
 	p.Events.Close()
 	if p.Discovered != nil {
 		p.Discovered.Close()
@@ -294,6 +299,7 @@ func (h *Host) resolveRoots(c *config.Config) {
 // toolChanged follows a tool as it changes.
 func (h *Host) toolChanged(e catalog.Event) {
 	h.parts.Metrics.Changed(e.Tool, string(e.Change))
+	h.extensions.change()
 	if e.Change != catalog.Closed {
 		h.parts.Events.Publish(events.Event{Kind: events.Tool, Tool: e.Tool, Change: string(e.Change)})
 	}

@@ -162,7 +162,9 @@ func decodeRecv(b []byte, res *abi.RecvResult) error {
 }
 
 // ToolCall makes a call as this session and identity: envelope is a request
-// as a program would send it, and the answer is the response.
+// as a program would send it, and the answer is the response. Which tools and
+// session calls it may make is said in capabilities.tool_call of tool.json.
+// executionId may be left out.
 func ToolCall(envelope []byte) ([]byte, error) {
 	out := toolCall(envelope)
 	if len(out) == 0 {

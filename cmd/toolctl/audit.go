@@ -299,6 +299,7 @@ func (s *state) showAudit(e *audit.CallEntry) error {
 	if c.Kind != "call" {
 		row("kind", c.Kind)
 	}
+	row("parent", c.Parent)
 	row("trace", first(c.Trace, c.TraceID))
 	row("caller", auditCaller(id))
 	row("issuer", id.Issuer)

@@ -138,7 +138,9 @@ type Call struct {
 	Execution string `json:"execution"`
 	Session   string `json:"session,omitempty"`
 	Kind      string `json:"kind,omitempty"`
-	Trace     string `json:"trace,omitempty"`
+	// Parent is the execution id of the call in which a module asked for this one.
+	Parent string `json:"parent,omitempty"`
+	Trace  string `json:"trace,omitempty"`
 	// TraceID and CallerInfo are what the caller says of itself.
 	TraceID    string   `json:"trace_id,omitempty"`
 	CallerInfo string   `json:"caller_info,omitempty"`

@@ -62,6 +62,9 @@ type Request struct {
 	// its turn, a call's for the job that it became. It is empty for what a
 	// caller sent.
 	PartOf string
+	// By is the call in which a module asked for this one; nil for what a caller
+	// sent.
+	By *Parent
 	// As is who calls, where that is known already: a turn and a job are their
 	// caller's. Nil asks the token and UID.
 	As *identity.Caller
@@ -343,6 +346,10 @@ func (d Decided) Settle(reliability string) (Decided, error) {
 	d.Class.Mutating = d.Class.Mutating || d.Discovered != nil && d.Discovered.Mutating
 	if d.ReadOnly() && d.Class.Mutating {
 		return d, fault.Errorf(fault.Denied, "denied by rule read-only: %s changes something, and this identity may only read; use a tool that reads", d.Call.Tool)
+	}
+	if d.By != nil && d.By.ReadsOnly && d.Class.Mutating {
+		by := d.By.Names[len(d.By.Names)-1]
+		return d, fault.Errorf(fault.Denied, "denied by rule tool_call: %s changes something, and the call of %s that asks for it does not; call a tool that reads, or have the call of %s be mutating", d.Call.Tool, by, by)
 	}
 	d.Mode = ModeFor(reliability, d.Class.Mutating)
 	return d, nil

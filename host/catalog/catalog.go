@@ -947,6 +947,19 @@ func (c *Catalog) Discovering() []string {
 	return names
 }
 
+// Listening returns what the tools that are run with events ask for, by name.
+func (c *Catalog) Listening() map[string][]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	listening := map[string][]string{}
+	for _, e := range c.tools {
+		if e.current != nil && len(e.current.tool.Def.On) > 0 {
+			listening[e.name] = e.current.tool.Def.On
+		}
+	}
+	return listening
+}
+
 // Ready waits until the first load of every tool has ended.
 func (c *Catalog) Ready(ctx context.Context) error {
 	for {

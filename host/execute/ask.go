@@ -50,18 +50,37 @@ type Question struct {
 	Looks bool
 
 	services guest.Services // those of a handler only
+	changes  bool           // the call was decided to change something
 }
 
 // Ask calls a module with what its tool grants: state, HTTP, binaries and calls of
 // tools. Errors of the engine have codes.
 func (e *Executor) Ask(ctx context.Context, q Question) (guest.Reply, error) {
-	reply, err := q.Module.Call(ctx, e.invocation(&q))
+	inv, err := e.invocation(&q), error(nil)
+	if inv.Fuel, err = fuelOf(q.Call); err != nil {
+		return guest.Reply{}, err
+	}
+	reply, err := q.Module.Call(ctx, inv)
 	e.spent(q.Call, reply.Stats)
 	return reply, tools.Explain(err)
 }
 
+// fuelOf is the fuel that the call in which p was asked for has left; 0 is no
+// bound.
+func fuelOf(p *call.Pinned) (int64, error) {
+	fuel := p.By.Budget()
+	if fuel == nil {
+		return 0, nil
+	}
+	if fuel.Left() == 0 {
+		return 0, fault.Errorf(fault.LimitExceeded, "the call that asked for this one has no fuel left; raise limits.fuel in its tool.json, or have it do less")
+	}
+	return fuel.Left(), nil
+}
+
 // spent adds what one call of a module took to what the call took.
 func (e *Executor) spent(p *call.Pinned, s guest.Stats) {
+	p.By.Budget().Take(s.Fuel + s.Called)
 	p.Meter.Add(s.Fuel, s.PeakMemory, s.PagesRestored)
 	p.Execution.AddFuel(s.Fuel)
 	e.Metrics.Spent(p.Tool.Name, s.Fuel, s.PeakMemory, s.PagesRestored)
@@ -119,8 +138,12 @@ func (e *Executor) invocation(q *Question) guest.Invocation {
 		}
 		inv.VarSet = func(key string, value []byte) error { return e.vars.set(scope, key, value, int64(caps.State)) }
 	}
-	if caps.ToolCall {
-		inv.ToolCall = func(ctx context.Context, envelope []byte) ([]byte, error) { return e.ToolCall(ctx, p, envelope), nil }
+	if len(caps.ToolCall) > 0 {
+		inv.ToolCall = func(ctx context.Context, fuel int64, envelope []byte) ([]byte, int64, error) {
+			parent := p.AsParent(q.changes, fuel)
+			answer := e.ToolCall(ctx, p, parent, envelope)
+			return answer, fuel - parent.Fuel.Left(), nil
+		}
 	}
 	if caps.HTTP != nil {
 		inv.HTTP = func(ctx context.Context, r *guest.HTTPRequest) (*guest.HTTPResponse, error) {

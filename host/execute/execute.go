@@ -200,7 +200,7 @@ func (r *running) handler(ctx context.Context) error {
 		defer stdin.Close()
 	}
 	out := newOutput(&r.Attempt, values(secrets))
-	q := Question{Call: &r.Pinned, Module: r.Tool.Handler, Export: r.Tool.Entry.Export, Input: in, Trace: r.Trace, Upstream: &r.upstream}
+	q := Question{Call: &r.Pinned, Module: r.Tool.Handler, Export: r.Tool.Entry.Export, Input: in, Trace: r.Trace, Upstream: &r.upstream, changes: r.Class.Mutating}
 	q.services.Emit = func(stream string, p []byte) error {
 		var err error
 		switch stream {
@@ -371,6 +371,9 @@ func (r *running) wasi(ctx context.Context) error {
 	}
 	if stdin != nil {
 		cmd.Stdin = stdin
+	}
+	if cmd.Fuel, err = fuelOf(&r.Pinned); err != nil {
+		return err
 	}
 	if err := r.begin(ctx); err != nil {
 		return err

@@ -21,8 +21,9 @@ type Config struct {
 	// CertificateFiles are the files with the certificates of modules. No binary
 	// reads those either, but for what is the system's.
 	CertificateFiles func() []string
-	// ToolCall makes a call that a guest asked for, as the caller of its own.
-	ToolCall func(ctx context.Context, by *call.Pinned, envelope []byte) []byte
+	// ToolCall makes a call that the module of by asked for in a call that is
+	// parent.
+	ToolCall func(ctx context.Context, by *call.Pinned, parent *call.Parent, envelope []byte) []byte
 	Metrics  *observe.Metrics
 	Log      *slog.Logger
 }

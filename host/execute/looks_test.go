@@ -12,7 +12,10 @@ import (
 func TestLookOnly(t *testing.T) {
 	inv := guest.Invocation{}
 	inv.VarSet = func(string, []byte) error { t.Error("a variable was set"); return nil }
-	inv.ToolCall = func(context.Context, []byte) ([]byte, error) { t.Error("a tool was called"); return nil, nil }
+	inv.ToolCall = func(context.Context, int64, []byte) ([]byte, int64, error) {
+		t.Error("a tool was called")
+		return nil, 0, nil
+	}
 	inv.Exec = func(context.Context, *abi.ExecRequest) *abi.ExecResult {
 		t.Error("a binary ran")
 		return &abi.ExecResult{}

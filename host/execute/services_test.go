@@ -30,7 +30,7 @@ func TestServicesOfGrants(t *testing.T) {
 		}
 		return names
 	}
-	all := tools.Capabilities{Exec: []string{"/bin/true"}, HTTP: &tools.HTTP{Hosts: []string{"*"}}, State: 1, ToolCall: true}
+	all := tools.Capabilities{Exec: []string{"/bin/true"}, HTTP: &tools.HTTP{Hosts: []string{"*"}}, State: 1, ToolCall: tools.ToolCalls{"*"}}
 	if missing := guest.AllGrants &^ all.Grants(); missing != 0 {
 		t.Fatalf("the test does not grant %s: add it", missing)
 	}

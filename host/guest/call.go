@@ -26,6 +26,9 @@ type Invocation struct {
 	Identity string
 	// Config is what config_get answers; nil stands for the Spec's.
 	Config map[string]string
+	// Fuel is how many metered instructions the call may take where that is less
+	// than the Spec's; 0 is no further limit.
+	Fuel int64
 	Services
 }
 
@@ -44,8 +47,10 @@ type Services struct {
 	// "progress". p is not kept.
 	Emit func(stream string, p []byte) error
 	// Recv waits for input; io.EOF ends it.
-	Recv     func(ctx context.Context) ([]byte, error)
-	ToolCall func(ctx context.Context, envelope []byte) ([]byte, error)
+	Recv func(ctx context.Context) ([]byte, error)
+	// ToolCall makes a call. It may take at most fuel, and says what it took.
+	// ctx may be kept beyond the call.
+	ToolCall func(ctx context.Context, fuel int64, envelope []byte) (answer []byte, took int64, err error)
 }
 
 // HTTPRequest is what a guest asks for.
@@ -72,6 +77,7 @@ type Reply struct {
 // Stats are what a call cost.
 type Stats struct {
 	Fuel          int64 // metered instructions
+	Called        int64 // metered instructions that the calls took that it made
 	PeakMemory    int64 // bytes of the guest's memory and of the blocks it exchanged with the host
 	PagesRestored int   // pages of 4 KiB that the next call would have seen
 	// NotRestored says why the next call needs an instance of its own, where
@@ -220,7 +226,7 @@ func (c *call) unpin() {
 func (c *call) faulted() bool { return !c.pinned || threadFaults() != c.faults }
 
 func (c *call) stats() Stats {
-	s := Stats{Fuel: c.meter.used(), PeakMemory: int64(len(c.k.mem))}
+	s := Stats{Fuel: c.meter.used() - c.meter.called, Called: c.meter.called, PeakMemory: int64(len(c.k.mem))}
 	if c.inst.mem != nil {
 		s.PeakMemory += int64(c.inst.mem.peak)
 	}

@@ -20,6 +20,8 @@ type Command struct {
 	Stdout, Stderr io.Writer
 	// Dirs are seen beside the Spec's Files.
 	Dirs []Mount
+	// Fuel is as that of an Invocation.
+	Fuel int64
 	Services
 }
 
@@ -54,7 +56,7 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 		return 0, Stats{}, err
 	}
 	defer in.close()
-	inv := &Invocation{Services: cmd.Services}
+	inv := &Invocation{Fuel: cmd.Fuel, Services: cmd.Services}
 	if err := in.begin(ctx, inv, m.spec.Config); err != nil {
 		return 0, Stats{}, err
 	}

@@ -303,8 +303,10 @@ func toolCall(c *call, s []uint64) {
 	}
 	defer c.borrow(c.k.bytes(s[0]))()
 	c.wait()
-	out, err := c.inv.ToolCall(c, append([]byte(nil), c.k.bytes(s[0])...))
+	// What is called may outlive this call, and c is the next one's then.
+	out, took, err := c.inv.ToolCall(c.Context, max(c.meter.limit-c.meter.used(), 1), append([]byte(nil), c.k.bytes(s[0])...))
 	c.checkCanceled()
+	c.lent(took)
 	if err != nil {
 		panic(err)
 	}

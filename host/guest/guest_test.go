@@ -336,9 +336,11 @@ func TestServices(t *testing.T) {
 		Exec: func(_ context.Context, r *abi.ExecRequest) *abi.ExecResult {
 			return &abi.ExecResult{ExitCode: len(r.Args)}
 		},
-		Emit:     func(s string, p []byte) error { logged = append(logged, s+" "+string(p)); return nil },
-		Recv:     func(context.Context) ([]byte, error) { return nil, io.EOF },
-		ToolCall: func(_ context.Context, p []byte) ([]byte, error) { return append([]byte("re:"), p...), nil },
+		Emit: func(s string, p []byte) error { logged = append(logged, s+" "+string(p)); return nil },
+		Recv: func(context.Context) ([]byte, error) { return nil, io.EOF },
+		ToolCall: func(_ context.Context, _ int64, p []byte) ([]byte, int64, error) {
+			return append([]byte("re:"), p...), 0, nil
+		},
 	}
 	call := func(export, in string, cfg map[string]string) (string, error) {
 		r, err := m.Call(context.Background(), Invocation{Export: export, Input: []byte(in), Config: cfg, Services: svc})
@@ -382,6 +384,24 @@ func TestServices(t *testing.T) {
 	wantCode(t, err, fault.LimitExceeded, "no room")
 	if want := "stdout hi\nWARN careful"; strings.Join(logged, "\n") != want {
 		t.Errorf("logged %q", logged)
+	}
+	// What is kept of the context of a ToolCall, as by a job that was begun in it, is
+	// of that call, also when its instance serves another.
+	type key struct{}
+	var kept []context.Context
+	svc = Services{ToolCall: func(ctx context.Context, _ int64, p []byte) ([]byte, int64, error) {
+		kept = append(kept, ctx)
+		return p, 0, nil
+	}}
+	for i := range 2 {
+		if _, err := m.Call(context.WithValue(t.Context(), key{}, i), Invocation{Export: "tool_call", Input: []byte("x"), Services: svc}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, ctx := range kept {
+		if ctx.Value(key{}) != i {
+			t.Errorf("the context of call %d has the value %v", i, ctx.Value(key{}))
+		}
 	}
 	svc = Services{}
 	for _, n := range []string{"tool_exec", "tool_emit", "tool_recv", "tool_call", "http", "var_get", "log"} {

@@ -191,7 +191,11 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 	c.out, c.wrote, c.logged, c.printed = discard(&c.k.held, c.out), false, 0, false
 	c.httpStatus, c.httpHeader = 0, nil
 	room := c.k.reset(inv.Input, uint64(in.m.spec.Memory))
-	c.meter.begin(in.m.spec.Fuel, in.affordable())
+	fuel := in.m.spec.Fuel
+	if inv.Fuel > 0 {
+		fuel = min(fuel, inv.Fuel)
+	}
+	c.meter.begin(fuel, in.affordable())
 	in.wasi = in.initial
 	in.said.b = in.said.b[:0]
 	in.stack.scarce = false

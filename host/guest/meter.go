@@ -31,6 +31,7 @@ type meter struct {
 	limit   int64
 	granted int64 // to the guest so far
 	host    int64 // what host functions used
+	called  int64 // of host, what calls took that the guest made
 	unseen  int64 // of host, since it was last looked at
 	slice   int64
 	last    time.Time // of the last refill
@@ -40,7 +41,7 @@ type meter struct {
 // begin gives a call its first slice, of which there is room for most. It
 // forgets what was left of another's.
 func (m *meter) begin(limit, most int64) {
-	m.limit, m.host, m.unseen = limit, 0, 0
+	m.limit, m.host, m.called, m.unseen = limit, 0, 0, 0
 	m.slice = firstSlice
 	m.granted = min(firstSlice, most, limit)
 	m.last = time.Now()
@@ -118,6 +119,15 @@ func (c *call) charge(n uint64) {
 		panic(ended(context.DeadlineExceeded))
 	}
 	c.yield(now)
+}
+
+// lent takes n units that a call took which the guest made.
+func (c *call) lent(n int64) {
+	c.meter.host += n
+	c.meter.called += n
+	if c.meter.used() > c.meter.limit {
+		panic(c.outOfFuel())
+	}
 }
 
 func (c *call) outOfFuel() *Error {

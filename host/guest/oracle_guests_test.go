@@ -69,10 +69,12 @@ func (h *hosted) toolCall(envelope []byte) json.RawMessage {
 // services are what our engine calls.
 func (h *hosted) services() Services {
 	return Services{
-		Exec:     func(_ context.Context, q *abi.ExecRequest) *abi.ExecResult { return h.exec(q) },
-		Emit:     func(stream string, p []byte) error { h.emit(stream, p); return nil },
-		Recv:     func(context.Context) ([]byte, error) { return h.host.Recv() },
-		ToolCall: func(_ context.Context, envelope []byte) ([]byte, error) { return h.toolCall(envelope), nil },
+		Exec: func(_ context.Context, q *abi.ExecRequest) *abi.ExecResult { return h.exec(q) },
+		Emit: func(stream string, p []byte) error { h.emit(stream, p); return nil },
+		Recv: func(context.Context) ([]byte, error) { return h.host.Recv() },
+		ToolCall: func(_ context.Context, _ int64, envelope []byte) ([]byte, int64, error) {
+			return h.toolCall(envelope), 0, nil
+		},
 	}
 }
 

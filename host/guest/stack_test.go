@@ -523,11 +523,11 @@ func TestRequestsAreAccountedFor(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, err = m.Call(context.Background(), Invocation{Export: "run", Services: Services{
-					ToolCall: func(context.Context, []byte) ([]byte, error) {
+					ToolCall: func(context.Context, int64, []byte) ([]byte, int64, error) {
 						if held := e.memory.held(); held < 128*elements {
 							t.Errorf("%d bytes are in the account", held)
 						}
-						return nil, nil
+						return nil, 0, nil
 					},
 				}})
 				m.Close()

@@ -52,6 +52,7 @@ type Metrics struct {
 	shadow               *prometheus.CounterVec
 	retries              *prometheus.CounterVec
 	breakers             *prometheus.CounterVec
+	dropped              *prometheus.CounterVec
 	surfaces             *prometheus.CounterVec
 	connections, network *prometheus.CounterVec
 	cut                  *prometheus.CounterVec
@@ -137,6 +138,9 @@ func New() *Metrics {
 			Help: "Operations of the store of idempotency records that failed.",
 		}, []string{"operation"}),
 	}
+	m.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "toold_events_dropped_total", Help: "Events that a tool was not run with, since others waited.",
+	}, []string{"tool"})
 	m.surfaces = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "toold_surface_events_total",
 		Help: "What happened to the tools that modules bring for identities, by tool: hit, miss, refresh, stale, failed, refused, invalidated, asked, superseded, evicted.",
@@ -149,7 +153,7 @@ func New() *Metrics {
 		Name: "toold_connection_bytes_total",
 		Help: "Bytes of connections of binaries, by tool and direction: sent, received.",
 	}, []string{"tool", "direction"})
-	m.registry.MustRegister(m.surfaces, m.connections, m.network, m.executions, m.durations, m.decisions, m.changes, m.inFlight,
+	m.registry.MustRegister(m.surfaces, m.dropped, m.connections, m.network, m.executions, m.durations, m.decisions, m.changes, m.inFlight,
 		m.shadow, m.retries, m.cut, m.breakers, m.hits, m.keyed, m.stored, m.storeFails, m.fuel, m.memory, m.pages,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -186,6 +190,9 @@ func (m *Metrics) Spent(tool string, fuel, memory int64, pages int) {
 func (m *Metrics) Changed(tool, change string) {
 	m.changes.WithLabelValues(tool, change).Inc()
 }
+
+// Dropped counts events that a tool was not run with, though it asked for them.
+func (m *Metrics) Dropped(tool string, n int64) { m.dropped.WithLabelValues(tool).Add(float64(n)) }
 
 // Surface counts one event of discovery, such as discovery.Hit.
 func (m *Metrics) Surface(tool, event string) { m.surfaces.WithLabelValues(tool, event).Inc() }

@@ -144,7 +144,7 @@ type draft struct {
 func (p *Pipeline) draft(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.Caller) *draft {
 	s := &draft{at: time.Now(), pinned: pinned, decided: d, caller: caller, stdin: len(q.Stdin), config: p.config.digest(p)}
 	of := *q.Call
-	s.q = &call.Request{Call: &of, UID: q.UID, PID: q.PID, Socket: q.Socket, Kind: q.Kind, As: q.As}
+	s.q = &call.Request{Call: &of, UID: q.UID, PID: q.PID, Socket: q.Socket, Kind: q.Kind, As: q.As, By: q.By}
 	var hidden []string
 	if of.Token != "" {
 		hidden = append(hidden, of.Token)
@@ -251,7 +251,7 @@ func (s *draft) record(around func(*audit.Call) *audit.Record) (size int, record
 func (s *draft) call() *audit.Call {
 	q := s.q
 	c := &audit.Call{
-		Execution: q.ExecutionID, Kind: cmp.Or(q.Kind, session.KindCall), Trace: q.Trace, Socket: q.Socket,
+		Execution: q.ExecutionID, Kind: cmp.Or(q.Kind, session.KindCall), Parent: q.By.ID(), Trace: q.Trace, Socket: q.Socket,
 		Config: s.config, Stdin: s.stdin, Withheld: s.withheld, Effect: s.effect, Replaces: s.replaces,
 		Identity: audit.Identity{ID: s.caller.ID, UID: q.UID, PID: q.PID, ReadOnly: s.caller.ReadOnly},
 	}

@@ -62,6 +62,10 @@ func (f *finder) pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 	name, entrance := a.Tool, f.Config().Entrance(a.Socket)
 	tool, release, err := f.Tools.Acquire(ctx, name)
 	switch {
+	case err == nil && len(tool.Def.On) > 0 && a.Caller.ID != call.Extension(name).ID:
+		// It takes what it is run with for what happened.
+		release()
+		return call.Pinned{}, nil, tools.Unknown(name)
 	case err == nil && entrance.Serves(tool.Def.Category) && !tool.Discovers:
 		p, _, err := f.resolve(a, tool)
 		if err != nil {

@@ -156,10 +156,10 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 	}
 	entrance := f.Config().Entrance(a.Socket)
 	list, taken := []listedTool{}, map[string]bool{}
-	discovering := f.Tools.Discovering()
+	discovering, listening := f.Tools.Discovering(), f.Tools.Listening()
 	for _, s := range f.Tools.List() {
 		taken[s.Name] = true
-		if s.Serving() && entrance.Serves(s.Category) && !slices.Contains(discovering, s.Name) {
+		if len(listening[s.Name]) == 0 && s.Serving() && entrance.Serves(s.Category) && !slices.Contains(discovering, s.Name) {
 			list = append(list, listedTool{Name: s.Name, Description: s.Description, Category: s.Category, Schema: s.Schema, Mutating: s.Mutating})
 		}
 	}
@@ -169,7 +169,9 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 		refresh = func(key discovery.Key) { wait = max(wait, f.Discovered.Refresh(key)) }
 	}
 	found, missing := f.listDiscovered(ctx, a, taken, refresh)
-	list = slices.DeleteFunc(append(list, found...), func(t listedTool) bool { return !a.Execution.Admits(t.Name) })
+	list = slices.DeleteFunc(append(list, found...), func(t listedTool) bool {
+		return !a.Execution.Admits(t.Name) || a.By != nil && !a.By.Allowed.Tool(t.Name)
+	})
 	slices.SortFunc(list, func(a, b listedTool) int { return strings.Compare(a.Name, b.Name) })
 	res := &wire.Result{Ran: true}
 	if a.Form == wire.Plain {

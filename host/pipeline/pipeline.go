@@ -149,6 +149,9 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		p.Log.Info("an execution id was used again, and its result is replaced", "execution_id", q.ExecutionID, "caller", caller.ID, "tool", q.Tool)
 	}
 	acc.caller, acc.counted = caller, true
+	if err := q.By.Admit(&q, q.Tool == listToolsID); err != nil {
+		return call.Failed(ctx, err)
+	}
 	if q.Background || q.Detach {
 		o, accepted := p.inner.background(ctx, q, caller)
 		acc.job = accepted
@@ -251,7 +254,7 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 	if kind == "" {
 		kind = session.KindCall
 	}
-	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Job: session.JobOf(ctx), Listing: q.Tool == listToolsID,
+	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Parent: q.By.ID(), Job: session.JobOf(ctx), Listing: q.Tool == listToolsID,
 		From: session.Peer{PID: q.PID, Container: q.Container, Socket: q.Socket}})
 	if err != nil {
 		return call.Admitted{}, err
@@ -464,7 +467,7 @@ func denied(policy string, d *abi.Decision) *fault.Error {
 // attempt is one attempt: a place among the tool's executions, and the execution.
 func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, number int) call.Outcome {
 	limits := &r.Tool.Def.Limits
-	leave, err := p.limiter.Enter(ctx, r.Tool.Name, limits.Concurrency, limits.Queue)
+	leave, err := p.limiter.Enter(ctx, r.Tool.Name, r.By.Held(), limits.Concurrency, limits.Queue)
 	if err != nil {
 		return call.Failed(ctx, err)
 	}

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -31,7 +33,7 @@ type sessionCalls struct {
 // serve answers one of the six calls of sessions.
 func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identity.Caller) call.Outcome {
 	r := &session.Request{
-		Call: q.Call, Caller: caller.Owner(), Bound: caller.Session(), Focus: q.Focus,
+		Call: q.Call, Caller: caller.Owner(), Bound: caller.Session(), Focus: q.Focus, NoWait: q.By.Waits(),
 		Run: func(ctx context.Context, turn *wire.Call) *wire.Result {
 			of := q
 			of.Call, of.Kind, of.As, of.PartOf = turn, session.KindTurn, &caller, q.ExecutionID
@@ -43,6 +45,9 @@ func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identit
 	at := s.Config().Entrance(q.Socket)
 	if r.Explicit = at.ExplicitSessions; len(at.Roots) > 0 {
 		r.Cwd = at.Roots[0]
+	}
+	if q.By != nil && q.Tool == session.Watch {
+		return s.watch(ctx, r)
 	}
 	res, err := s.Sessions.Serve(ctx, r)
 	if err == nil && q.Tool == session.Query && q.Streams.Stdout != nil {
@@ -92,6 +97,14 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 		cancel(nil)
 		return call.Failed(ctx, err), false
 	}
+	if q.By != nil {
+		// An end of the module's call that is not its own doing ends its jobs, too.
+		context.AfterFunc(ctx, func() {
+			if cause := context.Cause(ctx); cause != context.Canceled {
+				job.Stop(fault.Errorf(fault.Aborted, "the call that started this job, %s, was ended: %w", q.By.Execution, cause))
+			}
+		})
+	}
 	inner := *q.Call
 	inner.Background, inner.Detach, inner.Stream, inner.Session = false, false, false, in.ID()
 	of := q
@@ -99,6 +112,7 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 	if q.Tool == session.Prompt {
 		of.Kind = session.KindCall // the turn is the job
 	}
+	of.By = q.By.ForJob()
 	of.Streams = wire.Streams{Stdout: job.Stdout(), Stderr: job.Stderr(), Progress: job.Progress, Signals: make(chan os.Signal)}
 	done := make(chan call.Outcome, 1)
 	go func() {
@@ -137,41 +151,46 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 	}
 }
 
-// maxCallDepth bounds how deep guests can prompt one another.
-const maxCallDepth = 8
-
-type callDepth struct{}
-
-// toolCall is tool_call: one of the five calls, made by a guest as the session and
-// the identity that called it. What it asks to run ends with the guest's own call.
-func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, envelope []byte) []byte {
+// toolCall is tool_call: a call that the module of by asks for in a call that is
+// parent, made as the session and the identity that called it. It ends with the
+// module's own call.
+func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, parent *call.Parent, envelope []byte) []byte {
 	answer := func(id string, o call.Outcome) []byte {
 		o.Result.ExecutionID = id
 		return wire.EncodeResult(wire.Envelope, o.Result)
 	}
-	m, err := wire.Parse(envelope)
+	m, err := wire.Parse(withID(envelope))
 	q, ok := m.(*wire.Call)
-	switch depth, _ := ctx.Value(callDepth{}).(int); {
+	switch {
 	case err != nil:
 		return answer("", call.Failed(ctx, err))
 	case by.Execution == nil:
 		return answer("", call.Failed(ctx, fault.Errorf(fault.Denied, "denied by rule discover: a discovery is nobody's call and has no session; make the call when a tool is called")))
-	case !ok || q.Form != wire.Envelope || !session.IsCall(q.Tool):
-		return answer("", call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call takes the envelopes of the session calls: session.query, session.mutate, session.prompt, session.abort, session.steer")))
-	case q.Tool == session.Watch:
-		return answer(q.ExecutionID, call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call is answered whole, and session.watch is a stream; use session.query")))
-	case q.Token != "" || q.Stream || q.Background || q.Detach:
-		return answer(q.ExecutionID, call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call is made as the caller of the tool and is answered whole: leave out token, stream, background and detach")))
-	case depth >= maxCallDepth:
-		return answer(q.ExecutionID, call.Failed(ctx, fault.Errorf(fault.LimitExceeded, "tool_call is %d deep, and that is the limit", depth)))
-	default:
-		ctx = context.WithValue(ctx, callDepth{}, depth+1)
+	case !ok || q.Form != wire.Envelope:
+		return answer("", call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call takes an envelope, with toolId, executionId and payload")))
+	case q.Token != "" || q.Stream || q.Detach || q.Background && parent.Allowed.Sessions():
+		return answer(q.ExecutionID, call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call is made as the caller of the tool and is answered whole: leave out token, stream and detach, and background where capabilities.tool_call is no list")))
 	}
 	if q.Session == "" {
 		q.Session = by.Session
 	}
+	if q.Cwd == "" {
+		q.Cwd = by.Cwd
+	}
 	caller := by.Caller
 	return answer(q.ExecutionID, s.call(session.InJob(ctx, nil), call.Request{
-		Call: q, UID: by.UID, PID: by.PID, Container: by.Container, Socket: by.Socket, As: &caller, PartOf: by.ExecutionID, Streams: wire.Streams{Signals: make(chan os.Signal)},
+		Call: q, UID: by.UID, PID: by.PID, Container: by.Container, Socket: by.Socket, As: &caller, PartOf: by.ExecutionID, By: parent, Streams: wire.Streams{Signals: make(chan os.Signal)},
 	}))
+}
+
+// withID is an envelope with an execution id, which a module may leave out.
+func withID(envelope []byte) []byte {
+	is, has := false, false
+	err := strictjson.Members(envelope, func(name, _ []byte) {
+		is, has = is || string(name) == "toolId", has || string(name) == "executionId"
+	})
+	if err != nil || !is || has {
+		return envelope
+	}
+	return append([]byte(`{"executionId":"`+wire.NewExecutionID()+`",`), envelope[bytes.IndexByte(envelope, '{')+1:]...)
 }

@@ -354,8 +354,8 @@ func (w *Runner) services(c *Case, rec *recorder) guest.Services {
 			}
 			return &x.Answer
 		},
-		ToolCall: func(context.Context, []byte) ([]byte, error) {
-			return nil, wrong("/call: tool_call is not recorded; try it in a daemon, with toolctl plugin dev")
+		ToolCall: func(context.Context, int64, []byte) ([]byte, int64, error) {
+			return nil, 0, wrong("/call: tool_call is not recorded; try it in a daemon, with toolctl plugin dev")
 		},
 	}
 }

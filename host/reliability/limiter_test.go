@@ -13,11 +13,11 @@ import (
 func TestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Limiter
-		first, err := g.Enter(t.Context(), "t", 1, 256)
+		first, err := g.Enter(t.Context(), "t", nil, 1, 256)
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := g.Enter(t.Context(), "u", 1, 256)
+		other, err := g.Enter(t.Context(), "u", nil, 1, 256)
 		if err != nil {
 			t.Fatalf("another tool waits for it: %v", err)
 		}
@@ -25,7 +25,7 @@ func TestLimiter(t *testing.T) {
 		var order []int
 		for i := range 3 {
 			go func() {
-				leave, err := g.Enter(t.Context(), "t", 1, 256)
+				leave, err := g.Enter(t.Context(), "t", nil, 1, 256)
 				if err != nil {
 					t.Error(err)
 					return
@@ -59,7 +59,7 @@ func TestLimiterFollowsItsLimit(t *testing.T) {
 		leave := make(chan struct{})
 		enter := func(limit int) {
 			go func() {
-				done, err := g.Enter(t.Context(), "t", limit, 256)
+				done, err := g.Enter(t.Context(), "t", nil, limit, 256)
 				if err != nil {
 					t.Error(err)
 					return
@@ -96,7 +96,7 @@ func TestLimiterFollowsItsLimit(t *testing.T) {
 func TestLimiterQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Limiter
-		leave, err := g.Enter(t.Context(), "t", 1, 256)
+		leave, err := g.Enter(t.Context(), "t", nil, 1, 256)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,13 +104,13 @@ func TestLimiterQueueIsBounded(t *testing.T) {
 		var gone atomic.Int64
 		for range 256 {
 			go func() {
-				if _, err := g.Enter(ctx, "t", 1, 256); errors.Is(err, context.Canceled) {
+				if _, err := g.Enter(ctx, "t", nil, 1, 256); errors.Is(err, context.Canceled) {
 					gone.Add(1)
 				}
 			}()
 		}
 		synctest.Wait()
-		_, err = g.Enter(ctx, "t", 1, 256)
+		_, err = g.Enter(ctx, "t", nil, 1, 256)
 		var e *fault.Error
 		if !errors.As(err, &e) || e.Code != fault.Overloaded {
 			t.Errorf("the one past the queue: %v", err)
@@ -125,4 +125,57 @@ func TestLimiterQueueIsBounded(t *testing.T) {
 			t.Error("a gate stays behind")
 		}
 	})
+}
+
+// What holds places waits for no place whose holder may wait for one of these; it
+// does for any other, and once that wait is over.
+func TestLimiterWaitsInNoCircle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Limiter
+		enter := func(tool string, holds ...string) func() {
+			t.Helper()
+			leave, err := g.Enter(t.Context(), tool, holds, 1, 256)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return leave
+		}
+		a, b, c := enter("a"), enter("b"), enter("c")
+		wait := func(tool string, holds ...string) (end func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if _, err := g.Enter(ctx, tool, holds, 1, 256); !errors.Is(err, context.Canceled) {
+					t.Errorf("%s, holding %q: %v", tool, holds, err)
+				}
+			}()
+			synctest.Wait()
+			return func() { cancel(); <-done }
+		}
+		refused := func(tool string, holds ...string) {
+			t.Helper()
+			if _, err := g.Enter(t.Context(), tool, holds, 1, 256); err == nil || !isOverloaded(err) {
+				t.Errorf("%s, holding %q: %v", tool, holds, err)
+			}
+		}
+		refused("a", "a")
+		ab, bc := wait("b", "a"), wait("c", "b")
+		refused("a", "c") // whose holders wait for b, whose holders wait for c
+		refused("a", "x", "c")
+		wait("a", "x")()
+		bc()
+		wait("a", "c")()
+		ab()
+		if a(); len(g.waits) > 0 {
+			t.Errorf("%v", g.waits)
+		}
+		b()
+		c()
+	})
+}
+
+func isOverloaded(err error) bool {
+	e, ok := errors.AsType[*fault.Error](err)
+	return ok && e.Code == fault.Overloaded
 }

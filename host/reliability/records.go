@@ -30,6 +30,10 @@ func recordRequest(d *call.Decided) (*idempotency.Request, error) {
 		Retry:       d.Retry,
 		Shadow:      d.Mode == call.Shadow,
 	}
+	if d.By.Waits() {
+		// Who runs with this key may wait for the call that waits for this one.
+		r.OnDuplicate = idempotency.Fail
+	}
 	if r.FailedTTL == 0 {
 		r.FailedTTL = -1 // tool.json says so; its default is another
 	}

@@ -137,8 +137,8 @@ func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(cont
 	ran, o := false, call.Outcome{}
 	kept, err := records.Do(ctx, *request, func(ctx context.Context) idempotency.Outcome {
 		ran = true
-		if r.Class.Mutating && r.Mode == call.Enforce {
-			// To store its result is what its key is for, also when its caller
+		if r.Class.Mutating && r.Mode == call.Enforce && !r.By.Waits() {
+			// A call that a module waits for ends with the module's. To store its result is what its key is for, also when its caller
 			// has left. An abort ends it, and so does the end of the daemon.
 			alive, cancel, end := r.Progress.Outlive(ctx)
 			defer end()

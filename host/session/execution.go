@@ -30,6 +30,8 @@ type Spec struct {
 	ID   string // the execution id: chosen by a caller, not necessarily unique
 	Tool string // as the caller wrote it
 	Kind string
+	// Parent is the id of the execution in which a module asked for this one.
+	Parent string
 	// Listing marks a listing, not a tool call: the session's tool limit does
 	// not apply.
 	Listing bool
@@ -59,6 +61,7 @@ type Outcome struct {
 	ID          string
 	Tool        string
 	Kind        string
+	Parent      string
 	Status      string // as returned by wire.Result.Status
 	Code        fault.Code
 	ExitCode    int
@@ -398,7 +401,7 @@ func (x *Execution) Attempt(mutating bool) (int, error) {
 }
 
 func (x *Execution) beginRecord() *record {
-	r := &record{Type: recBegin, Execution: x.ID, Tool: x.Tool, Kind: x.Kind, Mutating: x.mutating.Load()}
+	r := &record{Type: recBegin, Execution: x.ID, Tool: x.Tool, Kind: x.Kind, Parent: x.Parent, Mutating: x.mutating.Load()}
 	if x.Job != nil {
 		r.Job, r.Detach, r.Bound = true, x.Job.Detach, x.Job.Bound
 	}
@@ -515,7 +518,7 @@ func (x *Execution) End(r *wire.Result) {
 		cancel(nil)
 	}
 	o := Outcome{
-		ID: x.ID, Tool: x.Tool, Kind: x.Kind, Status: r.Status(), ExitCode: r.ExitCode, Started: x.started,
+		ID: x.ID, Tool: x.Tool, Kind: x.Kind, Parent: x.Parent, Status: r.Status(), ExitCode: r.ExitCode, Started: x.started,
 		Attempts: int(x.attempts.Load()), Duration: time.Since(x.started),
 		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(), Fuel: x.fuel.Load(), Undelivered: undelivered,
 		Programs: programs, Connections: connections, HTTP: http,
@@ -529,7 +532,7 @@ func (x *Execution) End(r *wire.Result) {
 		}
 	}
 	rec := &record{
-		Type: recEnd, Execution: o.ID, Tool: o.Tool, Kind: o.Kind, Status: o.Status, Code: o.Code, ExitCode: o.ExitCode,
+		Type: recEnd, Execution: o.ID, Tool: o.Tool, Kind: o.Kind, Parent: o.Parent, Status: o.Status, Code: o.Code, ExitCode: o.ExitCode,
 		Attempts: o.Attempts, DurationMS: o.Duration.Milliseconds(), BytesIn: o.BytesIn, BytesOut: o.BytesOut, Fuel: o.Fuel,
 		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, Connections: o.Connections, HTTP: o.HTTP, Found: found,
 	}

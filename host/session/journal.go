@@ -51,7 +51,8 @@ type record struct {
 	Type string    `json:"t"`
 	At   time.Time `json:"at"`
 
-	// recSession and recState.
+	// recSession and recState. Of an execution, Parent is that in which a module
+	// asked for it.
 	Version int       `json:"version,omitempty"`
 	ID      string    `json:"id,omitempty"`
 	Owner   string    `json:"owner,omitempty"`
@@ -471,7 +472,7 @@ func (l *journalState) apply(r *record) bool {
 
 func (r *record) outcome() Outcome {
 	return Outcome{
-		ID: r.Execution, Tool: r.Tool, Kind: r.Kind, Status: r.Status, Code: r.Code, ExitCode: r.ExitCode, Attempts: r.Attempts,
+		ID: r.Execution, Tool: r.Tool, Kind: r.Kind, Parent: r.Parent, Status: r.Status, Code: r.Code, ExitCode: r.ExitCode, Attempts: r.Attempts,
 		Started: r.At.Add(-time.Duration(r.DurationMS) * time.Millisecond), Duration: time.Duration(r.DurationMS) * time.Millisecond,
 		BytesIn: r.BytesIn, BytesOut: r.BytesOut, Fuel: r.Fuel, Undelivered: r.Undelivered,
 		Programs: r.Programs, Connections: r.Connections, HTTP: r.HTTP,

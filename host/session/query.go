@@ -131,7 +131,7 @@ func (s *Session) snapshot() map[string]any {
 
 func (x *Execution) snapshot(now time.Time) map[string]any {
 	return map[string]any{
-		"execution": x.ID, "tool": x.Tool, "kind": x.Kind, "started": timeText(x.started),
+		"execution": x.ID, "tool": x.Tool, "kind": x.Kind, "parent": x.Parent, "started": timeText(x.started),
 		"elapsed_ms": now.Sub(x.started).Milliseconds(), "attempts": int64(x.attempts.Load()),
 		"mutating": x.mutating.Load(), "bytes_in": x.bytesIn.Load(), "bytes_out": x.bytesOut.Load(), "fuel": x.fuel.Load(),
 		"job": x.Job != nil, "last_line": x.lastLineText(),
@@ -151,7 +151,7 @@ func (o *Outcome) snapshot() map[string]any {
 	}
 	return map[string]any{
 		"programs": programs, "connections": connections,
-		"execution": o.ID, "tool": o.Tool, "kind": o.Kind, "status": o.Status, "code": string(o.Code),
+		"execution": o.ID, "tool": o.Tool, "kind": o.Kind, "parent": o.Parent, "status": o.Status, "code": string(o.Code),
 		"exit_code": int64(o.ExitCode), "started": timeText(o.Started), "duration_ms": o.Duration.Milliseconds(),
 		"attempts": int64(o.Attempts), "undelivered": int64(o.Undelivered),
 	}

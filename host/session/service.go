@@ -54,6 +54,9 @@ type Request struct {
 	// Focus is the default session of the connection's calls; nil if there is
 	// no connection.
 	Focus *atomic.Pointer[string]
+	// NoWait has a turn that would wait for another refused: that one may wait for
+	// who asks.
+	NoWait bool
 	// Cwd is the folder of a session without its own.
 	Cwd string
 	// Run runs a turn's call through the whole pipeline. It begins an Execution
@@ -660,7 +663,7 @@ func (t *Table) prompt(ctx context.Context, r *Request, p *promptPayload) (*wire
 	if err != nil {
 		return nil, err
 	}
-	if err := s.takeTurn(ctx, call, p.Queue, JobOf(ctx).Admit); err != nil {
+	if err := s.takeTurn(ctx, call, p.Queue && !r.NoWait, JobOf(ctx).Admit); err != nil {
 		return nil, err
 	}
 	defer s.passTurn()

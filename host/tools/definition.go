@@ -111,6 +111,9 @@ type Definition struct {
 	// Reconcile finds out how a call of a binary ended; nil: nothing does, unless
 	// a policy exports reconcile.
 	Reconcile *Reconcile `json:"reconcile,omitempty"`
+	// On lists the events that a module is run with, by their names. Nobody else
+	// calls it then.
+	On []string `json:"on,omitempty"`
 	// Hash maps files of the folder, modules or setup.sh, to their sha256 in hex.
 	// A file with another sum breaks the tool.
 	Hash map[string]string `json:"hash,omitempty"`
@@ -227,9 +230,9 @@ type Capabilities struct {
 	// State limits the bytes that var_set keeps for each identity, session and
 	// tool; 0 grants none.
 	State Size `json:"state,omitempty"`
-	// ToolCall lets a module make session calls, with the session and identity of
-	// its caller.
-	ToolCall bool `json:"tool_call,omitempty"`
+	// ToolCall lets a module make calls, with the session and identity of its
+	// caller.
+	ToolCall ToolCalls `json:"tool_call,omitempty"`
 }
 
 // HTTP restricts the requests of a guest.
@@ -560,6 +563,7 @@ func (c *checker) definition(d *Definition) {
 	c.discovery(d)
 	c.reliability(&d.Reliability)
 	c.reconcile(d)
+	c.on(d)
 	for _, name := range sortedKeys(d.Hash) {
 		at := "/hash/" + escapePointer(name)
 		if !filepath.IsLocal(name) || name == "." {
@@ -717,6 +721,7 @@ func (c *checker) capabilities(k *Capabilities) {
 		}
 	}
 	within(c, "/capabilities/state", k.State, 0, maxState)
+	c.toolCalls(k.ToolCall)
 }
 
 func (c *checker) environment(d *Definition) {

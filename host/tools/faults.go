@@ -106,7 +106,7 @@ var grants = []struct {
 	{guest.GrantState, func(k *Capabilities) bool { return k.State > 0 }, `"capabilities": {"state": 65536}`},
 	{guest.GrantHTTP, func(k *Capabilities) bool { return k.HTTP != nil }, `"capabilities": {"http": {"hosts": ["api.example.com"]}}`},
 	{guest.GrantExec, func(k *Capabilities) bool { return len(k.Exec) > 0 }, `"capabilities": {"exec": ["/usr/bin/example"]}`},
-	{guest.GrantToolCall, func(k *Capabilities) bool { return k.ToolCall }, `"capabilities": {"tool_call": true}`},
+	{guest.GrantToolCall, func(k *Capabilities) bool { return len(k.ToolCall) > 0 }, `"capabilities": {"tool_call": ["example"]}`},
 }
 
 // Grants are the functions that k lets a module import.

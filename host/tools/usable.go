@@ -24,11 +24,14 @@ func CheckUse(file string, data []byte, d *Definition, kind Kind, setup bool) er
 		}
 	}
 	k := &d.Capabilities
-	asked := map[string]bool{"exec": len(k.Exec) > 0, "http": k.HTTP != nil, "files": len(k.Files) > 0, "tool_call": k.ToolCall}
+	asked := map[string]bool{"exec": len(k.Exec) > 0, "http": k.HTTP != nil, "files": len(k.Files) > 0, "tool_call": len(k.ToolCall) > 0}
 	for _, name := range sortedKeys(pass) {
 		if asked[name] {
 			c.fault("/capabilities/"+name, "has no effect on a %s: %s", what, pass[name])
 		}
+	}
+	if kind != Handler && len(d.On) > 0 {
+		c.fault("/on", "has no effect on a %s, which is not run with events: write the tool as a handler, or remove this", what)
 	}
 	if kind == Handler && len(d.Environment) > 0 && len(d.Capabilities.Exec) == 0 && !setup {
 		c.fault("/environment", `has no effect on a handler that executes no programs: write what it is to read into config, or name programs in capabilities.exec`)

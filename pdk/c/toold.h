@@ -1549,7 +1549,8 @@ TOOLD_FN toold_str toold_recv(toold_str *why) {
 }
 
 // toold_tool_call makes a call as this session and identity: an envelope in,
-// the response out. p is 0 when this call may make none.
+// the response out. p is 0 when this call may make none; which tools and session
+// calls it may make is said in capabilities.tool_call of tool.json.
 TOOLD_FN toold_str toold_tool_call(toold_str envelope) { return toold_host_call(envelope); }
 
 #ifdef __wasm__

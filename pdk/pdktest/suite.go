@@ -130,8 +130,10 @@ func services(h *vectors.Host) guest.Services {
 			}
 			return &guest.HTTPResponse{Status: a.Status, Headers: a.Headers, Body: []byte(a.Body)}, nil
 		},
-		Exec:     func(_ context.Context, r *abi.ExecRequest) *abi.ExecResult { return h.Exec(r) },
-		ToolCall: func(_ context.Context, envelope []byte) ([]byte, error) { return h.ToolCall(envelope), nil },
+		Exec: func(_ context.Context, r *abi.ExecRequest) *abi.ExecResult { return h.Exec(r) },
+		ToolCall: func(_ context.Context, _ int64, envelope []byte) ([]byte, int64, error) {
+			return h.ToolCall(envelope), 0, nil
+		},
 	}
 }
 

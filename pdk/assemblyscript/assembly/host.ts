@@ -353,5 +353,5 @@ export function recv(): Received {
   return got;
 }
 
-/** Makes a call as this session and identity: an envelope in, the response out; "" when this call may make none. */
+/** Makes a call as this session and identity: an envelope in, the response out; "" when this call may make none. Which tools and session calls it may make is said in capabilities.tool_call of tool.json. */
 export function toolCall(envelope: string): string { return text(take(kCall(putText(envelope)))); }

@@ -277,7 +277,8 @@ pub fn recv() -> Result<Option<Vec<u8>>, Failure> {
     }
 }
 
-/// Makes a call as this session and identity: an envelope in, the response out.
+/// Makes a call as this session and identity: an envelope in, the response out. Which
+/// tools and session calls it may make is said in `capabilities.tool_call` of `tool.json`.
 pub fn tool_call(envelope: &str) -> Result<String, Failure> {
     let answer = text(host::call(envelope), "tool_call")?;
     if answer.is_empty() {
