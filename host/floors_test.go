@@ -54,6 +54,7 @@ var floors = []floor{
 
 	{"host/fault", 0, std, "every layer ends calls with its codes, the wrapper too: the standard library only"},
 	{"host/strictjson", 0, std, "every layer reads foreign JSON with it, the wrapper too: the standard library only"},
+	{"host/places", 0, std, "the wrapper finds its daemon with it: the standard library only"},
 	{"host/wire", 1, []string{"host/fault", "host/strictjson"}, "tool-client links it and must start in a millisecond: the standard library, the codes and the JSON reader only"},
 	{"host/arguments", 1, []string{"host/fault", "host/strictjson"}, "it makes a payload of text by a schema, and knows nothing of calls: the standard library, the codes and the JSON reader only"},
 	{"host/idempotency", 0, nil, "a record's state machine can be used alone: it knows nothing of tools, sockets or Wasm"},
@@ -98,7 +99,7 @@ var floors = []floor{
 	{"pdk/pdktest/guest", guest, []string{"pdk", "pdk/abi"}, "the guest that the suite is for: a guest like any other"},
 	{"sdk-examples/embed", 10, nil, "an example of a program that has the host in it"},
 	{"cmd/...", 10, nil, "programs stand on everything"},
-	{"cmd/tool-client", 10, []string{"host/wire", "host/fault", "host/strictjson"}, "a wrapper starts in a millisecond for each git in a loop: the standard library and the protocol only"},
+	{"cmd/tool-client", 10, []string{"host/wire", "host/fault", "host/strictjson", "host/places"}, "a wrapper starts in a millisecond for each git in a loop: the standard library and the protocol only"},
 }
 
 // bans are imports that belong to few.

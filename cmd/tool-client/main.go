@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/places"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -29,7 +30,7 @@ const usage = `usage: tool-client TOOL [ARGS...]
 
 Has the daemon at TOOL_SOCKET run TOOL in this folder, and ends with its exit code.
 
-  TOOL_SOCKET           the daemon's socket
+  TOOL_SOCKET           the daemon's socket; without it, where a daemon of this user listens
   TOOL_SESSION          the session that the call belongs to
   TOOL_TOKEN            who calls; TOOL_TOKEN_FILE names a file that holds it
   TOOL_IDEMPOTENCY_KEY  a name for this very call: made again, it is not run again
@@ -65,11 +66,11 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err != nil {
 		return report(stderr, err)
 	}
-	path := os.Getenv("TOOL_SOCKET")
-	if path == "" {
-		return report(stderr, fault.Errorf(fault.InvalidEnvelope, "TOOL_SOCKET is not set; set it to the path of the daemon's socket"))
-	}
+	path := places.Look(places.Places{}, os.Getenv).Socket
 	conn, err := dial(path)
+	if err != nil && os.Getenv("TOOL_SOCKET") == "" {
+		return report(stderr, fault.Errorf(fault.InvalidEnvelope, "TOOL_SOCKET is not set, and no daemon of this user listens at %s; set it to the path of the daemon's socket", path))
+	}
 	if err != nil {
 		fmt.Fprintf(stderr, "tool-client: connect to the daemon at %s: %v; is toold running there?\n", path, err)
 		return exitNoDaemon

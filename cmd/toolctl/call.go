@@ -33,7 +33,7 @@ without --stdin.
 With --envelope the call has the envelope form, with a JSON object as its payload
 instead of arguments; the tool's data is printed.`,
 		Example: `  toolctl call git -- log -1
-  echo hello | toolctl call hash --stdin -- sha256
+  echo hello | toolctl call hash --stdin -- -a sha256
   toolctl call git --json -- status
   toolctl call query --envelope '{"table": "users"}'`,
 		Args: args(cobra.MinimumNArgs(1)),

@@ -21,6 +21,7 @@ import (
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/places"
 )
 
 func doctorVerb(s *state) *cobra.Command {
@@ -79,7 +80,7 @@ type finding struct {
 
 // doctor is what the looks have seen so far: later ones lean on earlier ones.
 type doctor struct {
-	places   config.Places
+	places   places.Places
 	status   *adminapi.HostStatus // nil when the daemon did not answer
 	findings []finding
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/places"
 )
 
 func main() {
@@ -52,7 +53,8 @@ type state struct {
 	in       io.Reader
 	out, err io.Writer
 
-	flags config.Places // as the flags give them
+	flags places.Places // as the flags give them
+	found places.Places // where the daemon is, from when a verb runs
 }
 
 // run is the program. It returns the exit code.
@@ -67,11 +69,14 @@ problems, and installs the wrappers with which containers call them.
 
 It finds the daemon by the rules by which toold decides where to listen: --socket,
 --admin, --state and --instance, the variables TOOL_SOCKET, TOOLD_ADMIN,
-TOOLD_STATE_DIR and INSTANCE_ID, or the defaults of the current user.`,
+TOOLD_STATE_DIR and INSTANCE_ID, the toold.json that TOOLD_CONFIG names, or the
+defaults of the current user.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          args(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+
+		PersistentPreRunE: s.find,
 	}
 	root.SetArgs(argv)
 	root.SetIn(stdin)
@@ -142,7 +147,22 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 }
 
 // places is where the daemon is.
-func (s *state) places() config.Places { return config.FindPlaces(s.flags, os.Getenv) }
+func (s *state) places() places.Places { return s.found }
+
+// find finds the daemon, before a verb runs. Those that need none go on without:
+// toolctl schema config tells what is wrong with a toold.json.
+func (s *state) find(cmd *cobra.Command, _ []string) error {
+	for cmd.HasParent() && cmd.Parent().HasParent() {
+		cmd = cmd.Parent()
+	}
+	var err error
+	s.found, err = config.LookPlaces(s.flags, os.LookupEnv)
+	switch cmd.Name() {
+	case "schema", "plugin", "demo", "help", "completion":
+		return nil
+	}
+	return err
+}
 
 // printJSON writes v for a program.
 func (s *state) printJSON(v any) error {

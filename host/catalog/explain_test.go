@@ -65,7 +65,7 @@ func TestExplain(t *testing.T) {
 		{call(with(spec(wasm{answers: map[string]string{"handle": strings.Repeat("x", 70000)}}), func(s *guest.Spec) { s.Memory = 1 << 16 }), "handle"), guest.NoRoom, "TOOL_BROKEN: greet/handler.wasm: it needs 131072 bytes of memory to begin with and may have 65536; raise limits.memory in tool.json"},
 		{call(greets, "trap"), guest.Trapped, "GUEST_TRAP: greet/handler.wasm: trap trapped: unreachable; look at the function named first; what the module logged may say more"},
 		{call(with(greets, func(s *guest.Spec) { s.Output = 9 }), "handle"), guest.OutputUsed, "LIMIT_EXCEEDED: greet/handler.wasm: the output is over 9 bytes; raise limits.output in tool.json, or answer less"},
-		{call(with(greets, func(s *guest.Spec) { s.Fuel = 1 }), "handle"), guest.FuelUsed, "LIMIT_EXCEEDED: greet/handler.wasm: the call used its 1 units of fuel; end the loop or recursion that has no end, do less, or raise limits.fuel in tool.json"},
+		{call(with(greets, func(s *guest.Spec) { s.Fuel = 1 }), "handle"), guest.FuelUsed, "LIMIT_EXCEEDED: greet/handler.wasm: the call used its 1 units of fuel; give it less input, raise limits.fuel in tool.json, or end the loop or recursion that has no end"},
 		{ended(late), guest.DeadlineMet, "TIMEOUT: the call reached its deadline; raise timeout in tool.json, or that of the caller, or wait for less"},
 		{ended(gone), guest.Aborted, "ABORTED: the call was aborted"},
 		// These take a module that a compiler makes, or a full host: host/guest has them.

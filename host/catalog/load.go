@@ -542,6 +542,10 @@ func (c *Catalog) checkRoots(v *candidate) error {
 	return nil
 }
 
+// policyFuel is the fuel of a policy, a seventh of a second: unlike a handler it
+// works on no input that is large, and callers wait for it.
+const policyFuel = 1_000_000_000
+
 // loadPolicy loads a policy. It gets the default limits and not those of the tool,
 // since restricting a tool must not break its policy.
 func (c *Catalog) loadPolicy(ctx context.Context, v *candidate, p module) (*guest.Module, error) {
@@ -549,7 +553,7 @@ func (c *Catalog) loadPolicy(ctx context.Context, v *candidate, p module) (*gues
 	name := v.name + "/" + path.Base(p.place.Path)
 	m, err := c.cfg.Engine.Load(ctx, guest.Spec{
 		Name: name, Wasm: p.data,
-		Memory: int64(std.Memory), Fuel: std.Fuel, Output: int64(std.Output),
+		Memory: int64(std.Memory), Fuel: policyFuel, Output: int64(std.Output),
 		Grants: v.def.Capabilities.Grants() & guest.GrantState,
 		Config: v.def.Config, Concurrency: v.def.Limits.Concurrency,
 	})

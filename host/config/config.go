@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toold/toold/host/places"
 	"github.com/toold/toold/host/strictjson"
 )
 
@@ -34,7 +35,8 @@ type Config struct {
 	// own, and of _all.wasm, which applies to every tool first. Default none.
 	Restricted string `json:"restricted,omitempty"`
 	// Socket is where wrappers call. Default
-	// $XDG_RUNTIME_DIR/toold/tool-INSTANCE.sock.
+	// $XDG_RUNTIME_DIR/toold/tool-INSTANCE.sock; package places has what
+	// counts without that variable.
 	Socket string `json:"socket,omitempty"`
 	// Admin is the operator's socket. Default STATE/admin.sock.
 	Admin string `json:"admin,omitempty"`
@@ -309,9 +311,8 @@ func (c *Config) setDefaults(env Env, bad *faults) {
 		}
 	}
 	// The daemon is where its clients look for it.
-	places := FindPlaces(Places{Instance: c.Instance, Socket: c.Socket, State: c.State, Admin: c.Admin},
-		func(name string) string { v, _ := env(name); return v })
-	c.Instance, c.Socket, c.State, c.Admin = places.Instance, places.Socket, places.State, places.Admin
+	at := places.Find(c.places(), func(name string) string { v, _ := env(name); return v })
+	c.Instance, c.Socket, c.State, c.Admin = at.Instance, at.Socket, at.State, at.Admin
 	if !validInstance(c.Instance) {
 		bad.add("instance %q: use letters, digits, dots, dashes and underscores", c.Instance)
 	}
@@ -354,6 +355,22 @@ func (c *Config) setDefaults(env Env, bad *faults) {
 	if u, err := url.Parse(c.Traces); c.Traces != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		bad.add("traces %q: use the URL of an OTLP collector, such as http://127.0.0.1:4318/v1/traces", c.Traces)
 	}
+}
+
+// places are those that c names so far.
+func (c *Config) places() places.Places {
+	return places.Places{Instance: c.Instance, Socket: c.Socket, State: c.State, Admin: c.Admin}
+}
+
+// LookPlaces is where a client finds its daemon: flags go before variables, these
+// before the toold.json that TOOLD_CONFIG names, and that before the defaults.
+func LookPlaces(flags places.Places, env Env) (places.Places, error) {
+	c, err := Load("", env)
+	if err != nil {
+		return places.Places{}, err
+	}
+	c.Override(Config{Instance: flags.Instance, Socket: flags.Socket, State: flags.State, Admin: flags.Admin})
+	return places.Look(c.places(), func(name string) string { v, _ := env(name); return v }), nil
 }
 
 func (c *Config) checkConfinement(bad *faults) {

@@ -185,7 +185,7 @@ type Spec struct {
 	// exchange with the host. Default: 64 MiB.
 	Memory int64
 	// Fuel is how many metered instructions a call may take. Default:
-	// 1,000,000,000.
+	// 20,000,000,000.
 	Fuel int64
 	// Output is how many bytes a call may answer. Default: 16 MiB.
 	Output int64
@@ -239,7 +239,7 @@ const (
 	maxModule     = 64 << 20           // bytes of a .wasm file
 	maxMemory     = 4<<30 - 2*wasmPage // bytes: 32 bits of address, and a page to shrink by
 	defaultMemory = 64 << 20
-	defaultFuel   = 1_000_000_000
+	defaultFuel   = 20_000_000_000
 	defaultOutput = 16 << 20
 )
 

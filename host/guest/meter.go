@@ -131,7 +131,7 @@ func (c *call) lent(n int64) {
 }
 
 func (c *call) outOfFuel() *Error {
-	return c.inst.m.errorf(FuelUsed, "end the loop or recursion that has no end", "the call used its %d units of fuel", c.meter.limit)
+	return c.inst.m.errorf(FuelUsed, "give it less input", "the call used its %d units of fuel", c.meter.limit)
 }
 
 // meterModule is what rewritten modules import.

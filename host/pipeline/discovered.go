@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -75,10 +77,10 @@ func (f *finder) pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 		return p, release, nil
 	case err == nil:
 		release()
-		return call.Pinned{}, nil, tools.Unknown(name)
 	}
-	var unknown *fault.Error
-	if !errors.As(err, &unknown) || unknown.Code != fault.UnknownTool {
+	hidden := err == nil
+	unknown := tools.Unknown(name)
+	if e := (*fault.Error)(nil); !hidden && (!errors.As(err, &e) || e.Code != fault.UnknownTool) {
 		return call.Pinned{}, nil, err
 	}
 	// A module that is still being loaded may bring it.
@@ -86,21 +88,26 @@ func (f *finder) pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 		return call.Pinned{}, nil, err
 	}
 	var why error
+	names := f.names(a)
 	for _, source := range f.Tools.Discovering() {
 		p, key, surface, release, err := f.discovered(ctx, a, source, nil)
 		if err == nil {
-			if t, ok := surface.Find(name, p.ReadOnly()); ok {
+			if t, ok := surface.Find(name, p.ReadOnly()); ok && !hidden {
 				if p, err = f.bring(p, key, t); err != nil {
 					release()
 					return p, nil, err
 				}
 				return p, release, nil
 			}
+			for _, t := range surface.Visible(p.ReadOnly()) {
+				names = append(names, t.Name)
+			}
 			release()
 		} else if !errors.Is(err, errNotServed) && why == nil {
 			why = err
 		}
 	}
+	unknown = nearTo(unknown, name, slices.DeleteFunc(names, func(n string) bool { return !a.Execution.Admits(n) }))
 	if why == nil {
 		return call.Pinned{}, nil, unknown
 	}
@@ -110,11 +117,51 @@ func (f *finder) pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 		return call.Pinned{}, nil, err
 	}
 	e := call.AsError(ctx, why)
-	switch e.Code {
-	case fault.Unauthenticated, fault.ToolBroken:
+	switch {
+	case e.Code == fault.Unauthenticated && f.Config().Identity.JWKS == "":
+		// Callers have no identities here: none could call what this module brings.
+		return call.Pinned{}, nil, unknown
+	case e.Code == fault.Unauthenticated, e.Code == fault.ToolBroken:
 		e = &fault.Error{Code: fault.UnknownTool, Message: unknown.Message + "; " + e.Message, Cause: why}
 	}
 	return call.Pinned{}, nil, e
+}
+
+// names are those of the tools of tools.d that the caller of a can call.
+func (f *finder) names(a call.Admitted) []string {
+	entrance := f.Config().Entrance(a.Socket)
+	discovering := f.Tools.Discovering()
+	var names []string
+	for _, s := range f.Tools.List() {
+		if s.Serving() && entrance.Serves(s.Category) && !slices.Contains(discovering, s.Name) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// maxNear is how many names the refusal of an unknown one has.
+const maxNear = 3
+
+// nearTo is unknown, the error of name, with those of names that may have been
+// meant. They are names that the caller can call, so that it learns no others.
+func nearTo(unknown *fault.Error, name string, names []string) *fault.Error {
+	var near []string
+	for len(near) < maxNear {
+		n := strictjson.Nearest(name, names)
+		if n == "" {
+			break
+		}
+		near = append(near, n)
+		names = slices.DeleteFunc(names, func(s string) bool { return s == n })
+	}
+	if len(near) == 0 {
+		return unknown
+	}
+	with := *unknown
+	at := strings.LastIndex(with.Message, "; ") + 2 // before what to do
+	with.Message = with.Message[:at] + "did you mean " + strings.Join(near, " or ") + "? " + with.Message[at:]
+	return &with
 }
 
 // resolve is a as a call of tool: what its caller is to it. The key is that of a

@@ -310,7 +310,8 @@ func (s Secret) Fill(value string) string {
 type Limits struct {
 	// Memory is that of a guest. Default 64MiB.
 	Memory Size `json:"memory"`
-	// Fuel is the number of metered instructions of a call. Default 1,000,000,000.
+	// Fuel is the number of metered instructions of a call. Default
+	// 20,000,000,000, about three seconds of one core.
 	Fuel int64 `json:"fuel"`
 	// Output is how much is kept for plain answers, journals and results. Default
 	// 16MiB. It does not limit streams.
@@ -430,7 +431,7 @@ func DefaultDefinition() *Definition {
 		Timeout: 300,
 		Stdin:   true,
 		Limits: Limits{
-			Memory: 64 << 20, Fuel: 1_000_000_000, Output: 16 << 20,
+			Memory: 64 << 20, Fuel: 20_000_000_000, Output: 16 << 20,
 			Concurrency: 32, Queue: 256,
 		},
 		Reliability: Reliability{

@@ -36,7 +36,7 @@ var moduleFaults = map[guest.Kind]told{
 	guest.NoRoom:      {fault.ToolBroken, "raise limits.memory in tool.json"},
 	guest.Failed:      {fault.ToolFailed, ""},
 	guest.Trapped:     {fault.GuestTrap, ""},
-	guest.FuelUsed:    {fault.LimitExceeded, "{}, do less, or raise limits.fuel in tool.json"},
+	guest.FuelUsed:    {fault.LimitExceeded, "{}, raise limits.fuel in tool.json, or end the loop or recursion that has no end"},
 	guest.MemoryUsed:  {fault.LimitExceeded, "raise limits.memory in tool.json, or {}"},
 	guest.BlocksUsed:  {fault.LimitExceeded, "raise limits.memory in tool.json"},
 	guest.OutputUsed:  {fault.LimitExceeded, "raise limits.output in tool.json, or {}"},
