@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -138,10 +139,16 @@ func (h *Host) listen() (*sockets, error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return on, fmt.Errorf("make the folder of the socket: %w; choose another with --socket", err)
 		}
+		mode, group, err := c.Access(path)
+		if err != nil {
+			return on, err
+		}
 		s, err := server.Listen(server.Config{
 			Path:     path,
 			Lock:     config.SocketLock(c.State, path),
-			Mode:     0o660,
+			Mode:     os.FileMode(mode),
+			Group:    group,
+			Grouped:  group >= 0,
 			MaxConns: c.MaxConnections,
 			Admits:   h.admitsCaller,
 			Logger:   h.parts.Log,
@@ -153,6 +160,7 @@ func (h *Host) listen() (*sockets, error) {
 			return on, err
 		}
 		on.tools = append(on.tools, s)
+		h.warnOfFolder(path, os.FileMode(mode), group)
 	}
 	var err error
 	if on.admin, err = server.ListenAdmin(c.Admin, config.SocketLock(c.State, c.Admin), h.admitsOperator, h.admin(on.tools)); err != nil {
@@ -164,6 +172,23 @@ func (h *Host) listen() (*sockets, error) {
 		}
 	}
 	return on, nil
+}
+
+// warnOfFolder says where those whom the socket at path admits cannot enter its
+// folder: a container that has the folder mounted enters that alone.
+func (h *Host) warnOfFolder(path string, mode os.FileMode, group int) {
+	dir := filepath.Dir(path)
+	info, err := os.Stat(dir)
+	if err != nil {
+		return
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	switch perm := info.Mode().Perm(); {
+	case mode&0o006 != 0 && perm&0o001 == 0:
+		h.parts.Log.Warn("not everybody who may use the socket may enter its folder; chmod o+x it", "socket", path, "folder", dir, "mode", fmt.Sprintf("%04o", perm))
+	case group >= 0 && ok && perm&0o001 == 0 && (int(owner.Gid) != group || perm&0o010 == 0):
+		h.parts.Log.Warn("the group that may use the socket may not enter its folder; chgrp it and chmod g+x it", "socket", path, "group", group, "folder", dir, "mode", fmt.Sprintf("%04o", perm))
+	}
 }
 
 // serve serves all of them in g until ctx ends; the operator's until shutdown.

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/toold/toold/host/places"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -36,6 +37,8 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%w at %s; start toold, or set TOOL_SOCKET to where it listens", ErrNoDaemon, path)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("connect to the daemon: %w; %s", err, places.Denied(path))
 	case err != nil:
 		return nil, fmt.Errorf("connect to the daemon: %w", err)
 	}

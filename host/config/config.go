@@ -38,6 +38,12 @@ type Config struct {
 	// $XDG_RUNTIME_DIR/toold/tool-INSTANCE.sock; package places has what
 	// counts without that variable.
 	Socket string `json:"socket,omitempty"`
+	// SocketMode is the mode of the sockets for wrappers: "0600", "0660" or
+	// "0666", which lets every user of the machine call. Default "0660".
+	SocketMode string `json:"socket_mode,omitempty"`
+	// SocketGroup is the group of these sockets, by name or number; the
+	// daemon's user must be in it. Default the daemon's own.
+	SocketGroup string `json:"socket_group,omitempty"`
 	// Admin is the operator's socket. Default STATE/admin.sock.
 	Admin string `json:"admin,omitempty"`
 	// State is the folder that this daemon owns. Default
@@ -139,6 +145,10 @@ type Socket struct {
 	// ExplicitSessions refuses calls on this socket that name no session.
 	// Default what the daemon's says.
 	ExplicitSessions bool `json:"explicit_sessions,omitempty"`
+	// Mode and Group are those of the socket. Default the daemon's socket_mode
+	// and socket_group.
+	Mode  string `json:"mode,omitempty"`
+	Group string `json:"group,omitempty"`
 }
 
 // SessionsConfig bounds sessions. Only a restart changes it.
@@ -424,6 +434,7 @@ func (c *Config) completePaths(bad *faults) {
 		bad.add("roots: name at least one folder")
 	}
 	roots("root", c.Roots)
+	c.checkAccess("socket_mode", "socket_group", &c.SocketMode, &c.SocketGroup, "0660", "", bad)
 	seen := map[string]bool{c.Socket: true}
 	if seen[c.Admin] {
 		bad.add("admin: %s is the tool socket too; give it a path of its own", c.Admin)
@@ -445,6 +456,7 @@ func (c *Config) completePaths(bad *faults) {
 		if s.Session == "default" {
 			bad.add("%s/session: a default session is made anew, without its limits, after it was closed; name one that toolctl session new made", what)
 		}
+		c.checkAccess(what+"/mode", what+"/group", &s.Mode, &s.Group, c.SocketMode, c.SocketGroup, bad)
 	}
 }
 
@@ -492,6 +504,8 @@ func (c *Config) Reloadable(next *Config) error {
 		{"tools", c.Tools, next.Tools},
 		{"restricted", c.Restricted, next.Restricted},
 		{"socket", c.Socket, next.Socket},
+		{"socket_mode", c.SocketMode, next.SocketMode},
+		{"socket_group", c.SocketGroup, next.SocketGroup},
 		{"admin", c.Admin, next.Admin},
 		{"state", c.State, next.State},
 		{"metrics", c.Metrics, next.Metrics},
@@ -499,7 +513,7 @@ func (c *Config) Reloadable(next *Config) error {
 		{"max_connections", strconv.Itoa(c.MaxConnections), strconv.Itoa(next.MaxConnections)},
 		{"allow_writable_tools", strconv.FormatBool(c.AllowWritableTools), strconv.FormatBool(next.AllowWritableTools)},
 		{"guest_memory", strconv.FormatInt(c.GuestMemory, 10), strconv.FormatInt(next.GuestMemory, 10)},
-		{"sockets", socketPaths(c.Sockets), socketPaths(next.Sockets)},
+		{"sockets", listenedOn(c.Sockets), listenedOn(next.Sockets)},
 		{"sessions", c.Sessions.text(), next.Sessions.text()},
 	} {
 		if f.old != f.new {
@@ -512,10 +526,11 @@ func (c *Config) Reloadable(next *Config) error {
 	return nil
 }
 
-func socketPaths(s []Socket) string {
+// listenedOn is what only a restart can change of s.
+func listenedOn(s []Socket) string {
 	var p []string
 	for _, s := range s {
-		p = append(p, s.Path)
+		p = append(p, strings.TrimSpace(s.Path+" "+s.Mode+" "+s.Group))
 	}
 	return fmt.Sprintf("%q", p)
 }

@@ -19,7 +19,7 @@ type Admin struct {
 // for whom admits, which is asked once a connection, has an error are told it
 // and no more.
 func ListenAdmin(path, lock string, admits func(Peer) error, h http.Handler) (*Admin, error) {
-	socket, err := bind(path, lock, 0o600)
+	socket, err := bind(path, lock, 0o600, -1)
 	if err != nil {
 		return nil, err
 	}

@@ -27,16 +27,16 @@ type socket struct {
 	unlinked, released sync.Once
 }
 
-// bind listens at path, which is never there with another mode than mode: the
-// socket is bound inside a folder that only we can enter, given its mode, and
-// renamed into place. A socket that a dead daemon left is replaced; a living
+// bind listens at path, which is never there with another mode than mode, nor with
+// another group than group, -1 for our own: the socket is bound inside a folder that
+// only we can enter, given both, and renamed into place. A socket that a dead daemon left is replaced; a living
 // daemon's, and a file that is no socket, are left alone and are an error.
 //
 // lock is the path of a lock file, which a daemon of the same state folder holds also
 // while it has no socket any more. It must be where nobody else comes: who can open
 // it can hold it. Of others the socket itself tells: a dead daemon's takes no
 // connection. Empty takes no lock.
-func bind(path, lockFile string, mode os.FileMode) (*socket, error) {
+func bind(path, lockFile string, mode os.FileMode, group int) (*socket, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("listen on %s: the path has %d bytes, a socket's has at most %d; choose a shorter one", path, len(path), maxPath)
 	}
@@ -47,7 +47,7 @@ func bind(path, lockFile string, mode os.FileMode) (*socket, error) {
 			return nil, fmt.Errorf("listen on %s: %w", path, err)
 		}
 	}
-	s, err := bindLocked(path, mode)
+	s, err := bindLocked(path, mode, group)
 	if err != nil {
 		release(lock)
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
@@ -61,7 +61,7 @@ func bind(path, lockFile string, mode os.FileMode) (*socket, error) {
 }
 
 // bindLocked is bind, for the holder of the lock.
-func bindLocked(path string, mode os.FileMode) (*socket, error) {
+func bindLocked(path string, mode os.FileMode, group int) (*socket, error) {
 	defer oneAtATime(filepath.Dir(path))()
 	stale, err := isStale(path)
 	if err != nil {
@@ -94,7 +94,10 @@ func bindLocked(path string, mode os.FileMode) (*socket, error) {
 	l.SetUnlinkOnClose(false)
 	hidden := filepath.Join(dir, "s")
 	s := &socket{UnixListener: l, path: path}
-	if err = os.Chmod(hidden, mode); err == nil {
+	if err = giveTo(hidden, group); err == nil {
+		err = os.Chmod(hidden, mode)
+	}
+	if err == nil {
 		if s.info, err = os.Lstat(hidden); err == nil {
 			err = replace(path, dir, inside.name, stale)
 		}
@@ -168,6 +171,18 @@ func replace(path, dir, inside string, stale bool) error {
 	err := place(filepath.Join(dir, "s"), path)
 	if errors.Is(err, fs.ErrExist) {
 		return errInUse
+	}
+	return err
+}
+
+// giveTo gives the file at path to group, -1 for none.
+func giveTo(path string, group int) error {
+	if group < 0 {
+		return nil
+	}
+	err := os.Lchown(path, -1, group)
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("give it to group %d: %w; make the daemon's user a member of the group: usermod -aG, and start the daemon anew", group, err)
 	}
 	return err
 }

@@ -39,7 +39,7 @@ func TestNoMomentWithOtherPermissions(t *testing.T) {
 		}
 		// The second time in the place of what a dead daemon left.
 		for range 2 {
-			s, err := bind(path, filepath.Join(dir, "lock"), mode)
+			s, err := bind(path, filepath.Join(dir, "lock"), mode, -1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +113,7 @@ func TestHiddenFolderIsOurs(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	inotifyEvents(t, fd)
-	s, err := bind(filepath.Join(dir, "tool.sock"), "", 0o660)
+	s, err := bind(filepath.Join(dir, "tool.sock"), "", 0o660, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestClosingRemovesNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(parent)
-	s, err := bind(filepath.Join(parent, strings.Repeat("x", maxPath-len(parent)-1)), "", 0o660)
+	s, err := bind(filepath.Join(parent, strings.Repeat("x", maxPath-len(parent)-1)), "", 0o660, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

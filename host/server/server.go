@@ -63,6 +63,10 @@ type Config struct {
 	Lock string
 	// Mode is that of the socket. Default: 0660.
 	Mode os.FileMode
+	// Group is that of the socket where Grouped is set, else that of this
+	// process.
+	Group   int
+	Grouped bool
 	// MaxConns is how many connections are served at once. A further one takes
 	// the place of the one that has been idle longest, for a second or more,
 	// which is told OVERLOADED; where none is, the further one is. One in 64 places is kept
@@ -131,7 +135,10 @@ func Listen(config Config) (*Server, error) {
 	if config.Logger == nil {
 		config.Logger = slog.Default()
 	}
-	socket, err := bind(config.Path, config.Lock, config.Mode)
+	if !config.Grouped {
+		config.Group = -1
+	}
+	socket, err := bind(config.Path, config.Lock, config.Mode, config.Group)
 	if err != nil {
 		return nil, err
 	}

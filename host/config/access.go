@@ -1,0 +1,64 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os/user"
+	"strconv"
+)
+
+// checkAccess fills in the mode and the group of a socket and checks them; the names
+// are for messages.
+func (c *Config) checkAccess(modeName, groupName string, mode, group *string, defMode, defGroup string, bad *faults) {
+	if *mode == "" {
+		*mode = defMode
+	}
+	if *group == "" {
+		*group = defGroup
+	}
+	switch *mode {
+	case "0600", "0660", "0666":
+	default:
+		bad.add(`%s %q: use "0600" (the daemon's user), "0660" (its group too) or "0666" (every user of this machine); who cannot write to a socket cannot call`, modeName, *mode)
+		*mode = defMode
+	}
+	if _, err := groupID(*group); err != nil {
+		bad.add("%s: %w", groupName, err)
+	}
+}
+
+// Access is the mode of the socket at path, which is one of c, and its group, -1 for
+// the daemon's own.
+func (c *Config) Access(path string) (mode uint32, group int, err error) {
+	text, name := c.SocketMode, c.SocketGroup
+	for _, s := range c.Sockets {
+		if s.Path == path {
+			text, name = s.Mode, s.Group
+		}
+	}
+	bits, err := strconv.ParseUint(text, 8, 32)
+	if err != nil {
+		return 0, -1, fmt.Errorf("socket mode %q: %w", text, err)
+	}
+	group, err = groupID(name)
+	return uint32(bits), group, err
+}
+
+// groupID is the number of a group that is given by name or number; -1 is none.
+func groupID(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	// The kernel takes the highest for "leave it as it is".
+	if n, err := strconv.ParseUint(name, 10, 32); err == nil && n < 1<<32-1 {
+		return int(n), nil
+	}
+	g, err := user.LookupGroup(name)
+	if errors.As(err, new(user.UnknownGroupError)) {
+		return -1, fmt.Errorf("there is no group %q; groupadd makes one, or give its number", name)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("find the group %q: %w; give its number", name, err)
+	}
+	return strconv.Atoi(g.Gid)
+}
