@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
@@ -33,7 +34,8 @@ func doctorVerb(s *state) *cobra.Command {
 permissions, the daemon, the kernel's features, the tools folder and every tool in
 it. Each finding that is not ok ends with the command to run next.
 
-The exit code is 1 if a check fails, else 0. Warnings do not count.`,
+The exit code is 1 if a check fails, or a version is still being loaded, else 0.
+Warnings do not count.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &doctor{places: s.places()}
@@ -50,7 +52,7 @@ The exit code is 1 if a check fails, else 0. Warnings do not count.`,
 				d.print(s)
 			}
 			for _, f := range d.findings {
-				if f.Level == levelFail {
+				if f.Level == levelFail || f.Level == levelWait {
 					return exitStatus(1)
 				}
 			}
@@ -66,6 +68,7 @@ const (
 	levelOK   = "ok"
 	levelWarn = "warn" // works, but not as well or as safely as it could
 	levelFail = "FAIL" // calls fail because of it
+	levelWait = "wait" // it is not so yet: what is on disk is being loaded
 )
 
 // finding is one thing that the doctor looked at.
@@ -101,6 +104,10 @@ func (d *doctor) ok(about, format string, args ...any) {
 
 func (d *doctor) warn(about, next, format string, args ...any) {
 	d.findings = append(d.findings, finding{levelWarn, about, fmt.Sprintf(format, args...), next})
+}
+
+func (d *doctor) wait(about, next, format string, args ...any) {
+	d.findings = append(d.findings, finding{levelWait, about, fmt.Sprintf(format, args...), next})
 }
 
 func (d *doctor) fail(about, next, format string, args ...any) {
@@ -146,7 +153,7 @@ func lookSocket(ctx context.Context, d *doctor) {
 		d.fail("socket", start, "%s is not there: no daemon has made it", path)
 		return
 	case errors.Is(err, fs.ErrPermission):
-		d.fail("socket", "ls -ld "+quote(filepath.Dir(path)), "%s cannot be reached: this user may not enter its folder", path)
+		d.fail("socket", "ls -ld "+quote(filepath.Dir(path)), "%s cannot be reached: %s", path, places.Denied(path))
 		return
 	case err != nil:
 		d.fail("socket", start, "%s: %v", path, err)
@@ -176,7 +183,7 @@ func lookSocket(ctx context.Context, d *doctor) {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		d.fail("socket", start, "%s is stale: the daemon that made it is gone; a new one replaces it", path)
 	case errors.Is(err, syscall.EACCES):
-		d.fail("socket", "ls -l "+quote(path), "this user (uid %d) may not use %s (mode %04o); join its group", os.Getuid(), path, info.Mode().Perm())
+		d.fail("socket", "ls -l "+quote(path), "%s: permission denied; %s", path, places.Denied(path))
 	default:
 		d.fail("socket", start, "%s does not answer: %v", path, err)
 	}
@@ -266,6 +273,7 @@ func lookFolders(_ context.Context, d *doctor) {
 			d.fail("roots", "ls -ld "+quote(root), "%s is not a folder; calls from beneath it are refused", root)
 		default:
 			d.ok("roots", "%s", root)
+			d.lookOwner(root, info)
 		}
 		if rel, err := filepath.Rel(root, d.status.State); err == nil && filepath.IsLocal(rel) {
 			d.warn("roots", "restart toold with a --state elsewhere", "%s lies beneath %s: a tool reads and writes what is the daemon's own", d.status.State, root)
@@ -306,6 +314,23 @@ func lookFolders(_ context.Context, d *doctor) {
 	}
 }
 
+// lookOwner says where the files of root are another user's than the daemon's: what
+// a tool makes there belongs to the daemon's user, and what it changes must be
+// writable to that one.
+func (d *doctor) lookOwner(root string, info os.FileInfo) {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(owner.Uid) == d.status.UID || d.status.UID == 0 && owner.Uid == 0 {
+		return
+	}
+	if n, err := unix.Getxattr(root, "system.posix_acl_default", nil); err == nil && n > 0 {
+		return
+	}
+	rules := func(uid uint32) string { return fmt.Sprintf("-m u:%d:rwX -m d:u:%d:rwX", uid, uid) }
+	d.warn("roots", "setfacl -R "+rules(uint32(d.status.UID))+" "+rules(owner.Uid)+" "+quote(root),
+		"%s belongs to uid %d, and toold runs as uid %d: each may lack permission for the files that the other makes; give both with a default ACL, or run toold with uid %d",
+		root, owner.Uid, d.status.UID, owner.Uid)
+}
+
 func lookTools(ctx context.Context, d *doctor) {
 	if d.status == nil {
 		return
@@ -323,6 +348,12 @@ func lookTools(ctx context.Context, d *doctor) {
 			fine++
 		case adminapi.ToolLoading:
 			loading++
+			d.wait("tools", next, "%s: its first version is being loaded; calls wait for it", t.Name)
+		case adminapi.ToolUpdating:
+			fine++
+			d.wait("tools", next, "%s: %s", t.Name, t.Reason)
+		case adminapi.ToolRefusing:
+			d.fail("tools", next, "%s: %s", t.Name, t.Reason)
 		case adminapi.ToolStale:
 			d.warn("tools", next, "%s: an older version serves, since the one on disk does not load: %s", t.Name, t.Reason)
 		case adminapi.ToolAbsent:

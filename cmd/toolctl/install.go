@@ -27,7 +27,7 @@ func installVerb(s *state) *cobra.Command {
 		Use:   "install DIR",
 		Short: "Create a wrapper for every tool in a folder",
 		Long: `Put tool-client into DIR, and a link to it under the name of each tool that the
-daemon has: with DIR first on its PATH and TOOL_SOCKET set, git in a container
+daemon has, or where --socket or TOOL_SOCKET is a socket with categories, that it serves: with DIR first on its PATH and TOOL_SOCKET set, git in a container
 runs the daemon's git.
 
 A file in DIR that is neither tool-client nor a link to it is never replaced:
@@ -38,7 +38,11 @@ then nothing is created, and the conflicting files are named.`,
 		RunE: func(cmd *cobra.Command, dirs []string) error {
 			names := only
 			if len(names) == 0 {
-				tools, err := client.NewAdmin(s.places().Admin).Tools(cmd.Context())
+				admin := client.NewAdmin(s.places().Admin)
+				tools, err := admin.Tools(cmd.Context())
+				if err == nil {
+					tools, err = s.served(cmd.Context(), admin, tools)
+				}
 				if err != nil {
 					return fmt.Errorf("%w; or name the tools: --only git,curl", daemonError(err))
 				}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 )
 
 func toolsVerb(s *state) *cobra.Command {
@@ -24,10 +27,15 @@ func toolsVerb(s *state) *cobra.Command {
   ok       the version on disk serves
   stale    the version on disk does not load; an older one still serves
   broken   nothing loads; every call is refused
+  updating the version on disk is being compiled; an older one serves until then
+  refusing it loads, and calls are refused: a secret is missing, or the store of
+           idempotency records does not answer
   absent   defined, but its binary is not on this host
   loading  being read for the first time; calls wait for it
 
-With a NAME, say all there is to know of that one.
+With a NAME, say all there is to know of that one: also since when each of its
+policies is asked in every call that begins. Where --socket or TOOL_SOCKET is a
+socket with categories, only the tools that it serves are listed.
 
 With --as, list what the bearer of a token can call, the tools that modules bring for
 it among them, or describe one of those. With --refresh, modules list them anew for the
@@ -48,6 +56,9 @@ The exit code is 1 when the tool that was named is not ok, else 0.`,
 				return s.describeTool(cmd, admin, names[0], asJSON)
 			}
 			tools, err := admin.Tools(cmd.Context())
+			if err == nil {
+				tools, err = s.served(cmd.Context(), admin, tools)
+			}
 			if err != nil {
 				return daemonError(err)
 			}
@@ -57,10 +68,70 @@ The exit code is 1 when the tool that was named is not ok, else 0.`,
 			return s.listTools(tools)
 		},
 	}
+	cmd.AddCommand(waitVerb(s))
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().StringVar(&as, "as", "", "a file with a token: what its bearer can call (- reads it from standard input)")
 	cmd.Flags().BoolVar(&refresh, "refresh", false, "with --as: have modules list the bearer's tools anew")
 	return cmd
+}
+
+// served are those of tools that the tool socket serves.
+func (s *state) served(ctx context.Context, admin *client.Admin, tools []adminapi.ToolStatus) ([]adminapi.ToolStatus, error) {
+	status, err := admin.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at := s.places().Socket
+	if sameFile(at, status.Socket) {
+		return tools, nil
+	}
+	for _, k := range status.Sockets {
+		if sameFile(at, k.Path) {
+			return slices.DeleteFunc(tools, func(t adminapi.ToolStatus) bool { return !k.Serves(t.Category) }), nil
+		}
+	}
+	return tools, nil
+}
+
+func waitVerb(s *state) *cobra.Command {
+	var timeout string
+	cmd := &cobra.Command{
+		Use:   "wait NAME DIGEST",
+		Short: "Wait until a version of a tool or policy is in force",
+		Long: `Wait until every call of the tool NAME that begins is one of the version with
+DIGEST: 8 characters or more of its version, or of the sha256 of a policy or module,
+as toolctl tools NAME and sha256sum print them. Calls that began before finish on
+the version with which they began. NAME _all waits for every tool, as after a change
+of the policy for all of them.
+
+The exit code is 0 when it is in force, 124 when it is not in time, 70 when what is
+on disk does not load (the older version goes on, or every call is refused), and 127
+when there is no such tool.`,
+		Example: `  mv new.wasm policies/_all.wasm
+  toolctl tools wait _all $(sha256sum < policies/_all.wasm) --timeout 30`,
+		Args: args(cobra.RangeArgs(2, 3)), // sha256sum adds a dash
+		RunE: func(cmd *cobra.Command, words []string) error {
+			limit, err := parseTimeout(timeout)
+			if err != nil {
+				return usageError{err}
+			}
+			if len(words[1]) < 8 || len(words) == 3 && words[2] != "-" {
+				return usageError{fmt.Errorf("the digest is %q; give 8 characters of it or more, and nothing after it", words[1:])}
+			}
+			return daemonErrorOf(client.NewAdmin(s.places().Admin).Wait(cmd.Context(), words[0], words[1], limit))
+		},
+	}
+	cmd.Flags().StringVar(&timeout, "timeout", "60", "how long to wait: seconds, or with a unit, at most 10m")
+	return cmd
+}
+
+// daemonErrorOf is daemonError for an error that may have a code of its own.
+func daemonErrorOf(err error) error {
+	var said *fault.Error
+	if err == nil || errors.As(err, &said) {
+		return err
+	}
+	return daemonError(err)
 }
 
 func (s *state) listTools(tools []adminapi.ToolStatus) error {
@@ -105,9 +176,16 @@ func (s *state) describeTool(cmd *cobra.Command, admin *client.Admin, name strin
 		row("description", t.Description)
 		row("kind", t.Kind)
 		row("runs", t.Path)
-		row("policies", strings.Join(t.Policies, ", "))
+		for i, file := range t.Policies {
+			if i < len(t.PolicyDigests) && i < len(t.PolicySince) {
+				row("policy", fmt.Sprintf("%s, sha256 %s, in force in every call begun since %s", file, t.PolicyDigests[i], when(t.PolicySince[i])))
+			} else {
+				row("policy", file)
+			}
+		}
 		row("category", t.Category)
 		row("version", t.Version)
+		row("module", t.HandlerDigest)
 		row("loaded", when(t.Loaded))
 		row("mutating", map[bool]string{true: "yes, where the policy does not say"}[t.Mutating])
 		row("schema", string(t.Schema))

@@ -23,31 +23,24 @@ import (
 func (d *Daemon) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("ok\n")) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if !d.Ready() {
-			fail(w, http.StatusServiceUnavailable, errors.New("this toold takes no calls now: it starts or stops"))
-			return
-		}
-		w.Write([]byte("ok\n"))
-	})
+	mux.HandleFunc("GET /readyz", d.serveReady)
 	mux.Handle("GET /metrics", d.Metrics.Handler())
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, d.status()) })
 	mux.HandleFunc("GET /tools", func(w http.ResponseWriter, r *http.Request) {
-		list := []adminapi.ToolStatus{}
-		for _, s := range d.Tools.List() {
-			list = append(list, d.toolStatus(s, false))
-		}
-		answer(w, http.StatusOK, list)
+		answer(w, http.StatusOK, d.toolList(r.Context()))
 	})
 	mux.HandleFunc("GET /tools/{name}", func(w http.ResponseWriter, r *http.Request) {
 		for _, s := range d.Tools.List() {
 			if s.Name == r.PathValue("name") {
-				answer(w, http.StatusOK, d.toolStatus(s, true))
+				t := d.toolStatus(s, true)
+				d.refusing(r.Context(), &t, s.Mode, d.storeError())
+				answer(w, http.StatusOK, t)
 				return
 			}
 		}
 		fail(w, http.StatusNotFound, errors.New("there is no such tool; toolctl tools lists those that there are"))
 	})
+	mux.HandleFunc("GET /tools/{name}/wait", d.serveWait)
 	mux.HandleFunc("GET /results/{id}", func(w http.ResponseWriter, r *http.Request) {
 		res, err := d.Pipeline.Results.Get(r.PathValue("id"))
 		if err != nil {
@@ -81,10 +74,13 @@ func (d *Daemon) Handler() http.Handler {
 func (d *Daemon) status() adminapi.HostStatus {
 	c := d.Config()
 	s := adminapi.HostStatus{
-		Version: d.Version, PID: os.Getpid(), Instance: c.Instance, Started: d.Started,
+		Version: d.Version, PID: os.Getpid(), UID: os.Geteuid(), Instance: c.Instance, Started: d.Started,
 		Socket: c.Socket, Tools: c.Tools, Restricted: c.Restricted, State: c.State, Roots: c.Roots,
 		Reliability: cmp.Or(c.Reliability, config.ReliabilityOff), Store: c.StoreKind(),
 		Config: c.File, Running: int(d.Pipeline.Running()), Calls: d.Pipeline.Calls(),
+	}
+	for _, k := range c.Sockets {
+		s.Sockets = append(s.Sockets, adminapi.SocketStatus{Path: k.Path, Roots: k.Roots, Categories: k.Categories})
 	}
 	s.Connections, s.ConfigError = d.Conns(), d.Refused()
 	for file, refused := range d.Linked() {
@@ -106,6 +102,7 @@ func (d *Daemon) toolStatus(s catalog.Status, whole bool) adminapi.ToolStatus {
 		Name: s.Name, State: s.State, Description: s.Description, Kind: s.Kind, Path: s.Path,
 		Policies: s.Policies, Category: s.Category, Version: s.Version, Loaded: s.Loaded,
 		Reason: s.Reason, Mutating: s.Mutating, Insecure: s.Insecure,
+		PolicyDigests: s.PolicyDigests, PolicySince: s.PolicySince, HandlerDigest: s.HandlerDigest,
 	}
 	switch {
 	case s.User:

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/toold/toold/host/wire"
@@ -18,6 +19,12 @@ const (
 	ToolBroken  = "broken"  // no version loads; every call is refused with TOOL_BROKEN
 	ToolLoading = "loading" // the first load is running; calls wait for it
 	ToolAbsent  = "absent"  // it loads, but its binary is not on this host: TOOL_NOT_INSTALLED
+
+	// ToolUpdating: the version on disk is being compiled; an older one is in use.
+	ToolUpdating = "updating"
+	// ToolRefusing: it loads, and all or some calls are refused for the want of
+	// something else: a secret, or the store of idempotency records.
+	ToolRefusing = "refusing"
 )
 
 // ToolStatus is one tool: the answer of GET /tools/{name}, and of GET /tools (an
@@ -32,7 +39,13 @@ type ToolStatus struct {
 	Path string `json:"path,omitempty"`
 	// Policies are the policy modules of each call, in order.
 	Policies []string `json:"policies,omitempty"`
-	Category string   `json:"category,omitempty"`
+	// PolicyDigests are the sha256 of Policies, in hex, and PolicySince is from
+	// when on each of them was asked in every call of the tool that began.
+	PolicyDigests []string    `json:"policy_digests,omitempty"`
+	PolicySince   []time.Time `json:"policy_since,omitempty"`
+	// HandlerDigest is the sha256 of the module that runs, in hex.
+	HandlerDigest string `json:"handler_digest,omitempty"`
+	Category      string `json:"category,omitempty"`
 	// Version is the digest of the version in use, empty for none.
 	Version string `json:"version,omitempty"`
 	// Loaded is when that version was swapped in.
@@ -56,10 +69,13 @@ type ToolStatus struct {
 type HostStatus struct {
 	Version  string    `json:"version"`
 	PID      int       `json:"pid"`
+	UID      int       `json:"uid"`
 	Instance string    `json:"instance"`
 	Started  time.Time `json:"started"`
 	Socket   string    `json:"socket"`
-	Tools    string    `json:"tools"`
+	// Sockets are the further ones.
+	Sockets []SocketStatus `json:"sockets,omitempty"`
+	Tools   string         `json:"tools"`
 	// Restricted is the folder of fallback policies, empty when there is none.
 	Restricted string   `json:"restricted,omitempty"`
 	State      string   `json:"state"`
@@ -85,6 +101,26 @@ type HostStatus struct {
 	// Linked are the daemon's files with a second hard link, through which a
 	// tool can read them.
 	Linked []LinkedFile `json:"linked,omitempty"`
+}
+
+// SocketStatus is one further socket. Without Categories it serves all tools.
+type SocketStatus struct {
+	Path       string   `json:"path"`
+	Roots      []string `json:"roots,omitempty"`
+	Categories []string `json:"categories,omitempty"`
+}
+
+// Serves reports whether tools of that category are called there.
+func (s *SocketStatus) Serves(category string) bool {
+	return len(s.Categories) == 0 || slices.Contains(s.Categories, category)
+}
+
+// Version is the answer of GET /tools/{name}/wait.
+type Version struct {
+	// Code is empty when the version serves, and else why it does not: TIMEOUT,
+	// TOOL_BROKEN or UNKNOWN_TOOL. Message says more.
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
 }
 
 // LinkedFile is a file with more than one hard link. If it is Refused, nothing that

@@ -82,6 +82,10 @@ const (
 	StateBroken  = "broken"  // nothing loads: TOOL_BROKEN
 	StateAbsent  = "absent"  // it loads, but its binary is not on this host: TOOL_NOT_INSTALLED
 	StateLoading = "loading" // a first version is being loaded; calls wait for it
+
+	// StateUpdating: the version on disk is being compiled; an older one serves
+	// until then.
+	StateUpdating = "updating"
 )
 
 // Status is one tool in List. The fields that describe the tool are those of the
@@ -97,7 +101,13 @@ type Status struct {
 	Policies []string
 	Category string
 	Version  string
-	Mutating bool
+	// PolicyDigests are the sha256 of Policies, in hex, and PolicySince is from
+	// when on each of them is asked in every call that begins. HandlerDigest is
+	// that of the module.
+	PolicyDigests []string
+	PolicySince   []time.Time
+	HandlerDigest string
+	Mutating      bool
 	// Mode is the tool's own reliability.mode, or empty.
 	Mode string
 	// Executes reports whether the tool runs binaries, User whether it runs them
@@ -118,7 +128,9 @@ type Status struct {
 }
 
 // Serving reports whether a call would reach the tool.
-func (s Status) Serving() bool { return s.State == StateOK || s.State == StateStale }
+func (s Status) Serving() bool {
+	return s.State == StateOK || s.State == StateStale || s.State == StateUpdating
+}
 
 // settle is how long the files of a tool must have been unchanged before they are
 // read, restat the interval at which Watch checks all folders even if no change was
@@ -150,7 +162,10 @@ type Catalog struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	slots  chan struct{} // holds one token for each load that runs
+	slots  chan struct{} // holds one token for each load that compiles
+	// first does the same for loads that bring a new policy, which wait for no
+	// module, and reads for those that read files.
+	first, reads chan struct{}
 	// changed holds a token when the files of some tool may have moved to folders
 	// that Watch does not watch yet.
 	changed chan struct{}
@@ -176,6 +191,9 @@ type entry struct {
 	// stale is why the version on disk has not replaced current.
 	stale   *fault.Error
 	failing time.Time
+	// compiling is since when a version is being compiled that may replace
+	// current; zero if there is none.
+	compiling time.Time
 	// tries counts consecutive failures that may pass without a change on disk;
 	// the next attempt is not before retryAt. It is 0 if the last load succeeded
 	// or failed because of the files.
@@ -202,9 +220,26 @@ type generation struct {
 	loaded time.Time
 	// program is what was found of tool.Binary, for the kind Binary.
 	program *disk.Program
+	// since is from when on each of the tool's policies is asked; it is not
+	// changed once the generation serves.
+	since []time.Time
 
 	refs    int  // guarded by Catalog.mu
 	retired bool // guarded by Catalog.mu: it is not handed out any more
+}
+
+// begin has g serve from now on, in the place of old, which may be nil.
+func (g *generation) begin(old *generation, now time.Time) {
+	g.loaded, g.since = now, make([]time.Time, len(g.tool.Policies))
+	for i, digest := range g.tool.PolicyDigests {
+		g.since[i] = now
+		if old == nil {
+			continue
+		}
+		if was := slices.Index(old.tool.PolicyDigests, digest); was >= 0 {
+			g.since[i] = old.since[was]
+		}
+	}
 }
 
 func (g *generation) close() {
@@ -243,7 +278,7 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	}
 	c := &Catalog{
 		cfg: cfg, log: cfg.Logger, memory: memory,
-		slots: make(chan struct{}, maxLoads), changed: make(chan struct{}, 1),
+		slots: make(chan struct{}, maxLoads), first: make(chan struct{}, maxLoads), reads: make(chan struct{}, maxLoads), changed: make(chan struct{}, 1),
 		roots: cfg.Roots, tools: map[string]*entry{}, setups: map[string]setupRun{}, looks: looksBurst, looked: time.Now(),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -521,15 +556,15 @@ func (c *Catalog) run(e *entry) {
 	}
 }
 
-// slot runs f when fewer than maxLoads loads run. It reports false if the catalog
-// is closing.
-func (c *Catalog) slot(f func()) bool {
+// slot runs f when there is room for its token in slots. It reports false if the
+// catalog is closing.
+func (c *Catalog) slot(slots chan struct{}, f func()) bool {
 	select {
-	case c.slots <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-c.ctx.Done():
 		return false
 	}
-	defer func() { <-c.slots }()
+	defer func() { <-slots }()
 	if c.ctx.Err() != nil {
 		return false
 	}
@@ -550,7 +585,7 @@ var errUnstable = errors.New("its files keep changing while they are read; write
 func (c *Catalog) stable(name string, stamps map[disk.Place]disk.Stamp) (v *candidate, seen map[disk.Place]disk.Stamp, err error) {
 	for range maxUnstable {
 		var again bool
-		if !c.slot(func() { v, seen, again, err = c.readOnce(name, stamps) }) {
+		if !c.slot(c.reads, func() { v, seen, again, err = c.readOnce(name, stamps) }) {
 			return nil, nil, c.ctx.Err()
 		}
 		if !again {
@@ -641,7 +676,15 @@ func (c *Catalog) load(e *entry) {
 
 	c.mu.Lock()
 	e.setup = v.setup != nil && v.kind == tools.Binary
+	if old != nil && v.digest != old.digest {
+		e.compiling = start
+	}
 	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		e.compiling = time.Time{}
+		c.mu.Unlock()
+	}()
 
 	// Recorded first, so that neither a crash nor a failed load forgets that there
 	// is a policy.
@@ -661,7 +704,7 @@ func (c *Catalog) load(e *entry) {
 		return
 	}
 	var g *generation
-	if err == nil && !c.slot(func() { g, err = c.compile(c.ctx, v) }) {
+	if err == nil && !c.slot(c.turn(v, old), func() { g, err = c.compile(c.ctx, v) }) {
 		if g != nil {
 			g.close()
 		}
@@ -727,11 +770,11 @@ func (c *Catalog) unchanged(e *entry, seen map[disk.Place]disk.Stamp) {
 
 // publish makes g the current generation and retires the one before.
 func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[disk.Place]disk.Stamp) {
-	g.loaded = time.Now()
 	c.mu.Lock()
 	old := e.current
+	g.begin(old, time.Now())
 	e.current, e.stamps = g, seen
-	e.err, e.stale, e.failing, e.tries = nil, nil, time.Time{}, 0
+	e.err, e.stale, e.failing, e.tries, e.compiling = nil, nil, time.Time{}, 0, time.Time{}
 	after := c.retireLocked(old)
 	c.mu.Unlock()
 	change := Loaded
@@ -829,7 +872,12 @@ func (c *Catalog) List() []Status {
 		case e.current != nil:
 			s.State, s.Loaded, s.Calls = StateOK, e.current.loaded, e.current.refs
 			serving[e.name] = e.current
-			if e.stale != nil {
+			s.PolicySince = e.current.since
+			switch {
+			case !e.compiling.IsZero():
+				s.State = StateUpdating
+				s.Reason = fmt.Sprintf("a new version is being compiled since %s, and the one before it serves until then; toolctl tools wait %s DIGEST waits for it", e.compiling.Format(time.TimeOnly), e.name)
+			case e.stale != nil:
 				s.State, s.Reason = StateStale, e.stale.Message
 			}
 		case e.err != nil:
@@ -855,6 +903,7 @@ func (c *Catalog) List() []Status {
 		if t.Kind != tools.Binary {
 			s.Path = t.HandlerFile
 		}
+		s.PolicyDigests, s.HandlerDigest = t.PolicyDigests, t.HandlerDigest
 		s.Category, s.Version, s.Mutating, s.Schema = t.Def.Category, t.Version, t.Def.Mutating, t.SchemaSource
 		s.Mode = t.Def.Reliability.Mode
 		s.Executes, s.User = t.Kind == tools.Binary || len(t.Def.Capabilities.Exec) > 0, t.User != nil

@@ -1114,7 +1114,7 @@ func TestSlots(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 * maxLoads {
 		wg.Go(func() {
-			c.slot(func() {
+			c.slot(c.slots, func() {
 				n := running.Add(1)
 				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 				}
@@ -1128,7 +1128,7 @@ func TestSlots(t *testing.T) {
 		t.Errorf("%d at once", most.Load())
 	}
 	c.Close()
-	if c.slot(func() { t.Error("it ran after Close") }) {
+	if c.slot(c.slots, func() { t.Error("it ran after Close") }) {
 		t.Error("a slot after Close")
 	}
 }

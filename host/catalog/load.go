@@ -542,6 +542,18 @@ func (c *Catalog) checkRoots(v *candidate) error {
 	return nil
 }
 
+// turn is where v waits until it may be compiled. A version with a policy that old
+// does not have waits for no other: until it serves, calls are decided without it.
+func (c *Catalog) turn(v *candidate, old *generation) chan struct{} {
+	for _, p := range v.policies {
+		sum := sha256.Sum256(p.data)
+		if old == nil || !slices.Contains(old.tool.PolicyDigests, hex.EncodeToString(sum[:])) {
+			return c.first
+		}
+	}
+	return c.slots
+}
+
 // policyFuel is the fuel of a policy, a seventh of a second: unlike a handler it
 // works on no input that is large, and callers wait for it.
 const policyFuel = 1_000_000_000
@@ -553,7 +565,7 @@ func (c *Catalog) loadPolicy(ctx context.Context, v *candidate, p module) (*gues
 	name := v.name + "/" + path.Base(p.place.Path)
 	m, err := c.cfg.Engine.Load(ctx, guest.Spec{
 		Name: name, Wasm: p.data,
-		Memory: int64(std.Memory), Fuel: policyFuel, Output: int64(std.Output),
+		First: true, Memory: int64(std.Memory), Fuel: policyFuel, Output: int64(std.Output),
 		Grants: v.def.Capabilities.Grants() & guest.GrantState,
 		Config: v.def.Config, Concurrency: v.def.Limits.Concurrency,
 	})

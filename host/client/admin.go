@@ -11,8 +11,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/toold/toold/host/adminapi"
+	"github.com/toold/toold/host/fault"
 )
 
 // maxAdminBody bounds an answer: a stored result is at most the tool's output
@@ -52,6 +54,21 @@ func (a *Admin) Tools(ctx context.Context) ([]adminapi.ToolStatus, error) {
 func (a *Admin) Tool(ctx context.Context, name string) (*adminapi.ToolStatus, error) {
 	out := new(adminapi.ToolStatus)
 	return out, a.get(ctx, "/tools/"+url.PathEscape(name), out)
+}
+
+// Wait waits until every call of a tool that begins is one of the version with
+// digest, or for timeout. The tool _all stands for every tool. An error of the
+// version has a code of package fault: TIMEOUT, TOOL_BROKEN or UNKNOWN_TOOL.
+func (a *Admin) Wait(ctx context.Context, name, digest string, timeout time.Duration) error {
+	q := url.Values{"digest": {digest}, "timeout": {timeout.String()}}
+	out := new(adminapi.Version)
+	if err := a.get(ctx, "/tools/"+url.PathEscape(name)+"/wait?"+q.Encode(), out); err != nil {
+		return err
+	}
+	if out.Code != "" {
+		return &fault.Error{Code: fault.Code(out.Code), Message: out.Message}
+	}
+	return nil
 }
 
 // Result returns the whole result of a finished call. The error is

@@ -133,6 +133,22 @@ func (e *Executor) definedSecrets(t *tools.Tool, caller identity.Caller) ([]secr
 	return list, nil
 }
 
+// MissingSecret is why the operator's part of the secrets of t cannot be had now,
+// so that every call of it is refused; nil where it can. What comes from the
+// caller's token is not looked at.
+func (e *Executor) MissingSecret(t *tools.Tool) error {
+	for _, name := range slices.Sorted(maps.Keys(t.Def.Secrets)) {
+		s := t.Def.Secrets[name]
+		if strings.HasPrefix(s.From, "claim:") {
+			continue
+		}
+		if _, err := e.secretValue(identity.Caller{}, s); err != nil {
+			return fmt.Errorf("secret %s of tool %s: %w", name, t.Name, err)
+		}
+	}
+	return nil
+}
+
 // handOver gives the binary of p the secrets that it is to have: variables in env,
 // and files in a folder of this one call. That folder, empty where there are no
 // files, is in the daemon's state, which no other call reads; the caller of

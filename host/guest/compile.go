@@ -34,6 +34,8 @@ const (
 	compileMemory = 1 << 30
 	// compileAtOnce bounds the processes, whatever is being loaded.
 	compileAtOnce = 2
+	// compileFirst is how many more there may be of modules that go first.
+	compileFirst = 1
 )
 
 // compilingVariable is set in the process that compiles. A program that names
@@ -131,6 +133,10 @@ func runtimeConfig(cache wazero.CompilationCache) wazero.RuntimeConfig {
 type build struct {
 	done chan struct{}
 	err  error
+	// first is closed when somebody needs it who goes first; guarded by
+	// Engine.mu until then.
+	first   chan struct{}
+	hurried bool // guarded by Engine.mu
 }
 
 // compiled answers a module's code, compiling it first when it is not in the
@@ -156,7 +162,7 @@ func (e *Engine) compiled(ctx context.Context, m *Module) (wazero.CompiledModule
 		if attempt == 2 {
 			return nil, m.errorf(Internal, "delete the folder", "its code is compiled, but not found in the cache folder %s", e.dir)
 		}
-		if err := e.build(ctx, key, m.spec.Wasm); err != nil {
+		if err := e.build(ctx, key, m.spec.Wasm, m.spec.First); err != nil {
 			if e := own(err); e != nil {
 				return nil, e
 			}
@@ -177,20 +183,25 @@ func (e *Engine) loadOnly(r wazero.Runtime, code []byte) (wazero.CompiledModule,
 }
 
 // build compiles a module unless someone does already, and waits. key is the
-// digest of the module as it is rewritten.
-func (e *Engine) build(ctx context.Context, key [32]byte, module []byte) error {
+// digest of the module as it is rewritten. Where somebody is first, it waits for
+// no other module.
+func (e *Engine) build(ctx context.Context, key [32]byte, module []byte, first bool) error {
 	e.mu.Lock()
 	b := e.builds[key]
 	if b == nil {
-		b = &build{done: make(chan struct{})}
+		b = &build{done: make(chan struct{}), first: make(chan struct{})}
 		e.builds[key] = b
 		go func() {
-			b.err = e.buildNow(key, module)
+			b.err = e.buildNow(key, module, b.first)
 			e.mu.Lock()
 			delete(e.builds, key)
 			e.mu.Unlock()
 			close(b.done)
 		}()
+	}
+	if first && !b.hurried {
+		b.hurried = true
+		close(b.first)
 	}
 	e.mu.Unlock()
 	select {
@@ -201,9 +212,8 @@ func (e *Engine) build(ctx context.Context, key [32]byte, module []byte) error {
 	}
 }
 
-func (e *Engine) buildNow(key [32]byte, module []byte) error {
-	e.slots <- struct{}{}
-	defer func() { <-e.slots }()
+func (e *Engine) buildNow(key [32]byte, module []byte, first <-chan struct{}) error {
+	defer e.slot(first)()
 	dir, err := os.MkdirTemp(e.dir, "build-")
 	if err != nil {
 		return errorf(Internal, "", "", "compile module: %w", err)
@@ -225,6 +235,22 @@ func (e *Engine) buildNow(key [32]byte, module []byte) error {
 		return errorf(Internal, "", "", "keep compiled module: %w", err)
 	}
 	return nil
+}
+
+// slot waits until a module may be compiled, and returns what says that it was.
+func (e *Engine) slot(first <-chan struct{}) (release func()) {
+	general := func() { <-e.slots }
+	select {
+	case e.slots <- struct{}{}:
+		return general
+	case <-first:
+	}
+	select {
+	case e.slots <- struct{}{}:
+		return general
+	case e.first <- struct{}{}:
+		return func() { <-e.first }
+	}
 }
 
 // compileApart runs Compile in a process of its own.

@@ -68,7 +68,9 @@ type Engine struct {
 	started  time.Time
 	seed     [32]byte // of what guests draw while they initialise themselves
 
-	slots chan struct{} // held while a module is compiled
+	// slots and first are held while a module is compiled; first is for those
+	// with Spec.First alone.
+	slots, first chan struct{}
 
 	stackOnce   sync.Once
 	stackFields *stackFields // of wazero's functions; set by stackOnce
@@ -99,7 +101,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, dir: cfg.CacheDir, funcs: append(hostFuncs(), wasiFuncs()...), started: time.Now(),
-		slots: make(chan struct{}, compileAtOnce), builds: map[[32]byte]*build{}, modules: map[*Module]struct{}{},
+		slots: make(chan struct{}, compileAtOnce), first: make(chan struct{}, compileFirst), builds: map[[32]byte]*build{}, modules: map[*Module]struct{}{},
 	}
 	e.memory.limit = cfg.Memory
 	var err error
@@ -187,6 +189,9 @@ type Spec struct {
 	// Fuel is how many metered instructions a call may take. Default:
 	// 20,000,000,000.
 	Fuel int64
+	// First has the module compiled before all others: it waits for none of
+	// them.
+	First bool
 	// Output is how many bytes a call may answer. Default: 16 MiB.
 	Output int64
 	Grants Grants

@@ -74,6 +74,10 @@ func New(parts Parts) *Pipeline {
 func (p *Pipeline) Calls() int64   { return p.calls.Load() }
 func (p *Pipeline) Running() int64 { return p.running.Load() }
 
+// MissingSecret is why every call of t is refused for want of a secret that the
+// operator has to provide, or nil.
+func (p *Pipeline) MissingSecret(t *tools.Tool) error { return p.execute.MissingSecret(t) }
+
 // account is what is known of a call when it ends, for its session, the log, the
 // metrics and the audit log. Stages write it, and decide nothing by it.
 type account struct {
