@@ -62,6 +62,8 @@ func (r *callReader) call(c *abi.Call) {
 				n := string(name)
 				c.Env[n] = r.string()
 			})
+		case "env_seen":
+			c.EnvSeen = r.strings()
 		case "execution_id":
 			c.ExecutionID = r.string()
 		case "attempt":

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -67,29 +68,50 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return report(stderr, err)
 	}
 	path := places.Look(places.Places{}, os.Getenv).Socket
-	conn, err := dial(path)
-	if err != nil && os.Getenv("TOOL_SOCKET") == "" {
-		return report(stderr, fault.Errorf(fault.InvalidEnvelope, "TOOL_SOCKET is not set, and no daemon of this user listens at %s; set it to the path of the daemon's socket", path))
+	// Signals are taken over while the daemon is at work already: see exchange.
+	signals := sync.OnceValue(forwarded)
+	result, code := exchange(path, call, stdin, stdout, stderr, signals)
+	if result != nil && result.Err != nil && result.Err.Code == fault.InvalidEnvelope && strings.Contains(result.Err.Message, "env_seen") {
+		// A daemon from before env_seen: it has run nothing.
+		call.EnvSeen = nil
+		result, code = exchange(path, call, stdin, stdout, stderr, signals)
 	}
-	if err != nil {
-		fmt.Fprintf(stderr, "tool-client: connect to the daemon at %s: %v; is toold running there?\n", path, err)
-		return exitNoDaemon
-	}
-	defer conn.Close()
-	streaming, err := wire.Start(conn, call)
-	if err != nil {
-		return report(stderr, err)
-	}
-	// Signals are taken over while the daemon is at work already. One that comes
-	// before ends us, and thereby the call.
-	result, err := streaming.Wait(wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr, Signals: forwarded()})
-	if err != nil {
-		return report(stderr, err)
+	if result == nil {
+		return code
 	}
 	if result.Err != nil {
 		fmt.Fprintf(stderr, "tool-client: %s\n", result.Err.Message)
 	}
 	return result.ExitCode
+}
+
+// exchange makes one call, or says why there is no result and returns the exit code
+// that follows.
+func exchange(path string, call *wire.Call, stdin io.Reader, stdout, stderr io.Writer, signals func() <-chan os.Signal) (*wire.Result, int) {
+	conn, err := dial(path)
+	if err != nil && os.Getenv("TOOL_SOCKET") == "" {
+		return nil, report(stderr, fault.Errorf(fault.InvalidEnvelope, "TOOL_SOCKET is not set, and no daemon of this user listens at %s; set it to the path of the daemon's socket", path))
+	}
+	if err != nil {
+		why := "is toold running there?"
+		if errors.Is(err, syscall.EACCES) {
+			why = places.Denied(path)
+		}
+		fmt.Fprintf(stderr, "tool-client: connect to the daemon at %s: %v; %s\n", path, err, why)
+		return nil, exitNoDaemon
+	}
+	defer conn.Close()
+	streaming, err := wire.Start(conn, call)
+	if err != nil {
+		return nil, report(stderr, err)
+	}
+	// Signals are taken over while the daemon is at work already. One that comes
+	// before ends us, and thereby the call.
+	result, err := streaming.Wait(wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr, Signals: signals()})
+	if err != nil {
+		return nil, report(stderr, err)
+	}
+	return result, 0
 }
 
 // forwarded are the signals that the tool is to get: those that would end us,
@@ -175,7 +197,32 @@ func newCall(argv []string) (*wire.Call, error) {
 			c.Env[name] = value
 		}
 	}
+	c.EnvSeen = seenNames(c.Tool, c.Env, os.Environ())
 	return c, nil
+}
+
+// seenAlways are variables that many programs honour, whatever their name.
+const seenAlways = " EDITOR VISUAL PAGER EMAIL HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY SSL_CERT_FILE SSL_CERT_DIR SSH_AUTH_SOCK SSH_ASKPASS GITHUB_TOKEN NODE_ENV NODE_OPTIONS NODE_EXTRA_CA_CERTS "
+
+// seenNames are the names of those of the variables in environ that a program of the
+// name tool may honour: those that begin with its name, as GIT_DIR does for git, or
+// that many programs honour. Their values stay here. What is passed on is not among
+// them.
+func seenNames(tool string, passed map[string]string, environ []string) []string {
+	stem := strings.ToUpper(strings.TrimRight(tool, "0123456789.-_"))
+	var names []string
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		upper := strings.ToUpper(name)
+		if _, ok := passed[name]; ok || value == "" || strings.HasPrefix(upper, "TOOL_") || !wire.SeenName(name) {
+			continue
+		}
+		begins := len(stem) > 1 && strings.HasPrefix(strings.ReplaceAll(upper, "_", ""), strings.NewReplacer("-", "", "_", "", ".", "").Replace(stem))
+		if (begins || strings.Contains(seenAlways, " "+upper+" ")) && len(names) < wire.MaxEnvSeen {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // parseTimeout reads seconds, or a time with a unit.

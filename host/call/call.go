@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -186,6 +187,42 @@ func hasArgs(payload json.RawMessage) bool {
 		Args json.RawMessage `json:"args"`
 	}
 	return strictjson.UnmarshalLenient(payload, &has) == nil && has.Args != nil
+}
+
+// Unpassed are the names, sorted, of the variables that the caller has, that its
+// tool would have honoured, and that the caller did not pass.
+func (p *Pinned) Unpassed() []string {
+	var names []string
+	for _, name := range p.EnvSeen {
+		_, passed := p.Env[name]
+		if _, matters := p.Tool.Def.Seen(name); matters && !passed {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Unhonoured says, in a line each, which variables of the caller's environment its
+// tool would have honoured and d does not set, and what to do instead; empty where
+// there are none.
+func (d *Decided) Unhonoured() string {
+	var text strings.Builder
+	for _, name := range d.Unpassed() {
+		if _, set := d.Env[name]; set { // by a policy
+			continue
+		}
+		instead, _ := d.Tool.Def.Seen(name)
+		if instead == "" && slices.Contains(d.Tool.Def.Capabilities.Env, name) {
+			instead = "name it in TOOL_ENV to have it passed on"
+		}
+		fmt.Fprintf(&text, "%s: %s of your environment is not passed on", d.Call.Tool, name)
+		if instead != "" {
+			text.WriteString("; " + instead)
+		}
+		text.WriteByte('\n')
+	}
+	return text.String()
 }
 
 // Input is what a call reads on its standard input.

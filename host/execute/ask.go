@@ -94,6 +94,7 @@ func ABICall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 		Cwd:         d.Cwd,
 		Roots:       d.Roots,
 		Env:         d.Env,
+		EnvSeen:     d.Unpassed(),
 		ExecutionID: d.ExecutionID,
 		Attempt:     max(attempt, 1),
 		Caller:      d.Caller.ID,

@@ -212,6 +212,26 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	}
 	d.Execution.Job.Admit()
 	r := call.NewRun(d, q.Streams.Within(ctx))
+	return withNotice(&q, d.Unhonoured(), func() call.Outcome { return p.runs(ctx, r, acc) })
+}
+
+// withNotice is what run does, with a notice before what it says on standard error.
+func withNotice(q *call.Request, notice string, run func() call.Outcome) call.Outcome {
+	if notice != "" && q.Streams.Stderr != nil {
+		io.WriteString(q.Streams.Stderr, notice) // who has left reads nothing
+		notice = ""
+	}
+	o := run()
+	if notice != "" {
+		res := *o.Result // which may be one that is kept
+		res.Stderr = append([]byte(notice), res.Stderr...)
+		o.Result = &res
+	}
+	return o
+}
+
+// runs has the reliability layer run r.
+func (p *Pipeline) runs(ctx context.Context, r *call.Run, acc *account) call.Outcome {
 	return p.Layer.Do(ctx, r, func(ctx context.Context, number int) call.Outcome {
 		if number == 1 {
 			if err := p.auditBegin(ctx, &r.Decided, acc); err != nil {

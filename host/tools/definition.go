@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/strictjson"
@@ -101,6 +102,11 @@ type Definition struct {
 	Category     string            `json:"category,omitempty"`
 	Capabilities Capabilities      `json:"capabilities,omitzero"`
 	Environment  map[string]string `json:"environment,omitempty"`
+	// EnvironmentSeen has the variables that the program would have honoured in the
+	// caller's own environment, each with what to do instead, which may be empty.
+	// A name that ends with * stands for all that begin so. Policies see which of
+	// them the caller has, and a call that is allowed says that they do not count.
+	EnvironmentSeen map[string]string `json:"environment_seen,omitempty"`
 	// Secrets maps names to secrets. A guest sees the names only.
 	Secrets     map[string]Secret `json:"secrets,omitempty"`
 	Limits      Limits            `json:"limits"`
@@ -558,6 +564,7 @@ func (c *checker) definition(d *Definition) {
 	}
 	c.capabilities(&d.Capabilities)
 	c.environment(d)
+	c.environmentSeen(d)
 	c.secrets(d)
 	c.limits(&d.Limits)
 	c.identity(&d.Identity)
@@ -738,6 +745,34 @@ func (c *checker) environment(d *Definition) {
 			c.fault(at, "is fixed here and open to callers in capabilities.env; keep one")
 		}
 	}
+}
+
+func (c *checker) environmentSeen(d *Definition) {
+	for _, name := range sortedKeys(d.EnvironmentSeen) {
+		at := "/environment_seen/" + escapePointer(name)
+		if !variableRule.MatchString(strings.TrimSuffix(name, "*")) {
+			c.fault(at, "is not the name of a variable, nor its beginning and a *")
+		}
+		if strings.ContainsFunc(d.EnvironmentSeen[name], unicode.IsControl) {
+			c.fault(at, "holds a control character; it is what to do instead, in a few words")
+		}
+	}
+}
+
+// Seen returns what to do instead of setting the variable name, and whether
+// EnvironmentSeen has it. The longest entry counts.
+func (d *Definition) Seen(name string) (instead string, ok bool) {
+	if instead, ok = d.EnvironmentSeen[name]; ok {
+		return instead, true
+	}
+	longest := 0
+	for pattern, text := range d.EnvironmentSeen {
+		prefix, all := strings.CutSuffix(pattern, "*")
+		if all && strings.HasPrefix(name, prefix) && len(pattern) > longest {
+			longest, instead, ok = len(pattern), text, true
+		}
+	}
+	return instead, ok
 }
 
 func (c *checker) secrets(d *Definition) {

@@ -37,7 +37,10 @@ type Call struct {
 	// {args, cwd, stdin?}. Never empty.
 	Payload json.RawMessage
 	// Env holds the caller's variables; the tool admits them by name.
-	Env            map[string]string
+	Env map[string]string
+	// EnvSeen are names of further variables of the caller, which a tool run by
+	// the caller itself would have found. Their values are not sent.
+	EnvSeen        []string
 	Session        string
 	Token          string
 	IdempotencyKey string
@@ -66,6 +69,23 @@ type Call struct {
 	// frames extend it.
 	argBytes int
 	joined   []byte
+}
+
+// MaxEnvSeen is how many names EnvSeen has at most.
+const MaxEnvSeen = 64
+
+// SeenName reports whether name may stand in EnvSeen: letters, digits and _, at most
+// 128 bytes.
+func SeenName(name string) bool {
+	if name == "" || len(name) > 128 {
+		return false
+	}
+	for i := range len(name) {
+		if c := name[i]; c != '_' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return true
 }
 
 // maxTraceID is the longest TraceID that is passed on, in bytes.

@@ -15,7 +15,8 @@ The protocol has no version number, because it only grows:
     INTERNAL.
   - A client may send only the fields described here. A server refuses others by
     name, so that a field that is misspelled, or that the server does not
-    support, is never ignored silently.
+    support, is never ignored silently. A server from before env_seen refuses it so:
+    a client that sends it makes the call anew without it.
   - The four fields exit_code, stdout, stderr and error are in every plain
     response that is not streamed. A client that knows only these works.
 
@@ -90,6 +91,9 @@ Fields of a request; all but tool may be left out:
 	                          the first root of the socket
 	stdin            string   its input, in base64
 	env              object   variables that it is to get, strings; the tool admits them by name
+	env_seen         strings  names of further variables that the caller has and that the tool would
+	                          have found if the caller had run it; at most 64, without values. The
+	                          server says which of them matter and were not passed on
 	session          string   the session that the call belongs to
 	token            string   the caller's token, if the peer's uid is not enough
 	idempotency_key  string   identifies this call: a repeated call with it is not run again

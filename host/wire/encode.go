@@ -511,6 +511,10 @@ func appendRequest(dst []byte, c *Call, args []string, more bool) []byte {
 		}
 		dst = append(dst, '}')
 	}
+	if len(c.EnvSeen) > 0 && c.Form == Plain {
+		dst = append(dst, `,"env_seen":`...)
+		dst = appendStrings(dst, c.EnvSeen)
+	}
 	flag(`,"background"`, c.Background)
 	flag(`,"detach"`, c.Detach)
 	text(`,"trace"`, c.Trace)

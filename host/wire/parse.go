@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -67,6 +68,7 @@ type plainRequest struct {
 	More           bool              `json:"more"`
 	Stdin          *base64Text       `json:"stdin"`
 	Env            map[string]string `json:"env"`
+	EnvSeen        []string          `json:"env_seen"`
 	Background     bool              `json:"background"`
 	Detach         bool              `json:"detach"`
 	Trace          traceparent       `json:"trace"`
@@ -199,7 +201,7 @@ func parsePlain(frame []byte, h head) (Message, error) {
 	}
 	c := &Call{
 		Form: Plain, Tool: q.Tool, Args: q.Args, Cwd: q.Cwd,
-		Env: q.Env, Session: q.Session, Token: q.Token,
+		Env: q.Env, EnvSeen: q.EnvSeen, Session: q.Session, Token: q.Token,
 		IdempotencyKey: q.IdempotencyKey, Retry: q.Retry, Timeout: q.TimeoutMS.duration(),
 		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace),
 	}
@@ -278,6 +280,14 @@ func (c *Call) finish() error {
 	for name, value := range c.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.IndexByte(value, 0) >= 0 {
 			return fault.Errorf(fault.InvalidPayload, "env %q is not a valid variable: its name must not be empty or contain '=', nor name or value a zero byte", name)
+		}
+	}
+	if len(c.EnvSeen) > MaxEnvSeen {
+		return refuse("/env_seen", "has more than 64 names; send those that matter")
+	}
+	for i, name := range c.EnvSeen {
+		if !SeenName(name) {
+			return refuse("/env_seen/"+strconv.Itoa(i), "is not a name of letters, digits and _, of at most 128 bytes; leave it out")
 		}
 	}
 	if err := c.countArgs(c.Args); err != nil {

@@ -116,7 +116,7 @@ func TestParseRefuses(t *testing.T) {
 		{`{"tool":"git","arg":[]}`, "INVALID_ENVELOPE", `/arg: is not a known name; did you mean "args"? (byte 14)`},
 		{`{"tool":"git","Args":[]}`, "INVALID_ENVELOPE", `/Args: is not a known name; did you mean "args"? (byte 14)`},
 		{`{"tool":"git","idempotencyKey":"k"}`, "INVALID_ENVELOPE", `/idempotencyKey: is not a known name; did you mean "idempotency_key"? (byte 14)`},
-		{`{"tool":"git","type":"stdin"}`, "INVALID_ENVELOPE", `/type: is not a known name; valid: tool, args, cwd, session, token, idempotency_key, retry, timeout_ms, stream, more, stdin, env, background, detach, trace (byte 14)`},
+		{`{"tool":"git","type":"stdin"}`, "INVALID_ENVELOPE", `/type: is not a known name; valid: tool, args, cwd, session, token, idempotency_key, retry, timeout_ms, stream, more, stdin, env, env_seen, background, detach, trace (byte 14)`},
 		{`{"tool":"git","stdin":"a"}`, "INVALID_ENVELOPE", "/stdin: must be base64 with padding, RFC 4648, without line breaks (byte 22)"},
 		{`{"tool":"git","stdin":"aGk=\n"}`, "INVALID_ENVELOPE", "/stdin: must be base64 with padding, RFC 4648, without line breaks (byte 22)"},
 		{`{"tool":"git","timeout_ms":-1}`, "INVALID_ENVELOPE", "/timeout_ms: must be milliseconds from 0 up, not -1 (byte 27)"},

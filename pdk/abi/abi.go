@@ -56,8 +56,12 @@ type Call struct {
 	// input is not in it: a handler reads that with tool_recv.
 	StdinBase64 string `json:"stdin_base64,omitempty"`
 	// Env holds the variables that the caller set and the tool admits.
-	Env         map[string]string `json:"env,omitempty"`
-	ExecutionID string            `json:"execution_id,omitempty"`
+	Env map[string]string `json:"env,omitempty"`
+	// EnvSeen has the names, sorted, of further variables that the caller has and
+	// that do not reach the tool, as far as its tool.json names them in
+	// environment_seen and the caller's wrapper sends names.
+	EnvSeen     []string `json:"env_seen,omitempty"`
+	ExecutionID string   `json:"execution_id,omitempty"`
 	// Attempt counts from 1.
 	Attempt int    `json:"attempt,omitempty"`
 	Session string `json:"session,omitempty"`

@@ -1,4 +1,4 @@
-package tools
+package catalog
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 // TestPolicyWaitsForNoModule: a new policy is in force while as many tools are
 // compiled as there may be; a new module waits, and its tool says so.
 func TestPolicyWaitsForNoModule(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.write(map[string]string{"t/handler.wasm": string(handler("1")), "t/restricted.wasm": string(policy("old"))})
 	b.open()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -55,8 +55,7 @@ func TestPolicyWaitsForNoModule(t *testing.T) {
 }
 
 func TestAwait(t *testing.T) {
-	b := newBench(t)
-	b.cfg.Settle = time.Millisecond
+	b := newFixture(t)
 	b.write(map[string]string{"t/handler.wasm": string(handler("1"))})
 	b.open()
 	code := func(name, digest string, patience time.Duration) fault.Code {
