@@ -214,7 +214,7 @@ func seenNames(tool string, passed map[string]string, environ []string) []string
 	for _, v := range environ {
 		name, value, _ := strings.Cut(v, "=")
 		upper := strings.ToUpper(name)
-		if _, ok := passed[name]; ok || value == "" || strings.HasPrefix(upper, "TOOL_") || !wire.SeenName(name) {
+		if _, ok := passed[name]; ok || value == "" || strings.HasPrefix(upper, "TOOL_") || strings.HasPrefix(upper, "TOOLD_") || !wire.SeenName(name) {
 			continue
 		}
 		begins := len(stem) > 1 && strings.HasPrefix(strings.ReplaceAll(upper, "_", ""), strings.NewReplacer("-", "", "_", "", ".", "").Replace(stem))

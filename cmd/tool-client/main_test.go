@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -424,5 +425,78 @@ func BenchmarkStart(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestNamesOfVariables: the wrapper says which variables it has that its tool may
+// honour, and the value of none.
+func TestNamesOfVariables(t *testing.T) {
+	socket := serve(t, describe)
+	for _, tt := range []struct {
+		tool string
+		env  []string
+		want []string
+	}{
+		{"git", []string{"GIT_DIR=s3cr3t", "PATH=/bin", "HOME=/h", "DIGIT=1"}, []string{"GIT_DIR"}},
+		{"npm", []string{"npm_config_registry=x", "NPM_TOKEN=s3cr3t", "NODE_OPTIONS=x", "GIT_DIR=x"}, []string{"NODE_OPTIONS", "NPM_TOKEN", "npm_config_registry"}},
+		{"python3.12", []string{"PYTHONPATH=x"}, []string{"PYTHONPATH"}},
+		{"my-tool", []string{"MY_TOOL_X=1", "MYTOOLY=1", "MY=1"}, []string{"MYTOOLY", "MY_TOOL_X"}},
+		{"curl", []string{"https_proxy=s3cr3t", "NO_PROXY=", "CURL_HOME=a\xffb", "CURL(x)=1"}, []string{"CURL_HOME", "https_proxy"}},
+		{"git", []string{"TOOL_ENV=GIT_DIR", "GIT_DIR=x", "TOOLD_TEST_WRAPPER=1"}, nil},
+		{"tool", []string{"TOOL_SESSION=x"}, nil},
+		{"x", []string{"XDG_RUNTIME_DIR=/x"}, nil},
+	} {
+		cmd := wrapper(t, socket, tt.tool)
+		cmd.Env = append(cmd.Env, tt.env...)
+		out, _, _ := outcome(t, cmd)
+		var got wire.Call
+		if err := json.Unmarshal([]byte(out), &got); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(got.EnvSeen)
+		if !slices.Equal(got.EnvSeen, tt.want) || strings.Contains(out, "s3cr3t") {
+			t.Errorf("%s with %q: %q in %s", tt.tool, tt.env, got.EnvSeen, out)
+		}
+	}
+}
+
+// TestOlderDaemon: one from before env_seen refuses the call by that name, before it
+// has run anything, and gets it without.
+func TestOlderDaemon(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tool.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	asked := make(chan string, 2)
+	go func() {
+		defer close(asked)
+		for range cap(asked) {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			frame, err := wire.ReadFrame(conn)
+			if err != nil {
+				return
+			}
+			asked <- string(frame)
+			r := &wire.Result{Ran: true, ExitCode: 3}
+			if strings.Contains(string(frame), "env_seen") {
+				r = &wire.Result{Err: fault.Errorf(fault.InvalidEnvelope, "/env_seen: is not a known name; valid: tool, args (byte 9)")}
+			}
+			wire.WriteFrame(conn, wire.EncodeStreamResult(wire.Plain, r))
+			conn.Close()
+		}
+	}()
+	cmd := wrapper(t, path, "git", "status")
+	cmd.Env = append(cmd.Env, "GIT_DIR=x")
+	if _, stderr, exit := outcome(t, cmd); exit != 3 || stderr != "" {
+		t.Errorf("exit %d, %s", exit, stderr)
+	}
+	first, second := <-asked, <-asked
+	if !strings.Contains(first, `"env_seen":["GIT_DIR"]`) || second == "" || strings.Contains(second, "env_seen") {
+		t.Errorf("asked %s, then %s", first, second)
 	}
 }

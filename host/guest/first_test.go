@@ -15,11 +15,16 @@ func TestFirstWaitsForNoOther(t *testing.T) {
 		b := []byte("\x00asm\x01\x00\x00\x00\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x0a\x04\x01\x02\x00\x0b\x00\x05\x04" + name)
 		return sha256.Sum256(b), b
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for range compileAtOnce {
 		e.slots <- struct{}{}
 	}
+	defer func() {
+		for range compileAtOnce {
+			<-e.slots
+		}
+	}()
 	patient := make(chan error, 1)
 	key, code := module("last")
 	go func() { patient <- e.build(ctx, key, code, false) }()
@@ -37,8 +42,5 @@ func TestFirstWaitsForNoOther(t *testing.T) {
 	}
 	if err := <-patient; err != nil {
 		t.Error(err)
-	}
-	for range compileAtOnce {
-		<-e.slots
 	}
 }
