@@ -170,7 +170,7 @@ func TestDoctor(t *testing.T) {
 			if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 				t.Fatal(err)
 			}
-		}, 1, "lives and holds its lock", "fuser"},
+		}, 1, "still runs and holds its lock", "fuser"},
 		{"a file for a socket", func(t *testing.T, f *fakeDaemon) {
 			remove(t, f.dir+"/tool.sock")
 			write(t, f.dir+"/tool.sock", "")
