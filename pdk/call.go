@@ -96,6 +96,16 @@ func (r *callReader) call(c *abi.Call) {
 					c.RepoConfig.Remotes = r.entries()
 				case "remote_error":
 					c.RepoConfig.RemoteError = r.string()
+				case "dir":
+					c.RepoConfig.Dir = r.string()
+				case "git_dir":
+					c.RepoConfig.GitDir = r.string()
+				case "work_tree":
+					c.RepoConfig.WorkTree = r.string()
+				case "hooks":
+					c.RepoConfig.Hooks = r.strings()
+				case "remote_hooks":
+					c.RepoConfig.RemoteHooks = r.strings()
 				case "error":
 					c.RepoConfig.Error = r.string()
 				default:

@@ -49,6 +49,9 @@ func encodeDecision(d *abi.Decision) []byte {
 	if len(d.ShellLines) > 0 {
 		w.list("shell_lines", d.ShellLines)
 	}
+	if len(d.Notes) > 0 {
+		w.list("notes", d.Notes)
+	}
 	return append(w.b, '}')
 }
 

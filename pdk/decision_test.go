@@ -32,6 +32,9 @@ func FuzzEncodeDecision(f *testing.F) {
 		if has(12) {
 			d.ShellLines = []string{arg, value}
 		}
+		if has(13) {
+			d.Notes = []string{reason, arg}
+		}
 		if has(9) {
 			d.Env = map[string]string{}
 		}

@@ -263,7 +263,9 @@ type Decided struct {
 	Input   Input
 	Payload json.RawMessage
 	Shell   Shell
-	Class   Class
+	// Notes are said on the standard error before the tool runs.
+	Notes []string
+	Class Class
 	// Key is that of its idempotency record; empty: none, or one that is made
 	// of the payload.
 	Key string
@@ -358,6 +360,7 @@ func (d Decided) Apply(by *abi.Decision) (Decided, error) {
 	if by.Shell {
 		d.Shell = d.Shell.allow(by.ShellLines)
 	}
+	d.Notes = append(d.Notes[:len(d.Notes):len(d.Notes)], by.Notes...)
 	d.Timeout = Shorter(time.Duration(by.TimeoutMS)*time.Millisecond, d.Timeout)
 	return d, nil
 }

@@ -3,7 +3,9 @@ package execute
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"sync/atomic"
 
 	"github.com/toold/toold/host/call"
@@ -65,6 +67,10 @@ func newOutput(a *call.Attempt, secrets [][]byte) *output {
 	}
 	out, errw = a.Execution.CountOutput("stdout", out), a.Execution.CountOutput("stderr", errw)
 	o.stdout, o.stderr = maskOutput(out, errw, secrets)
+	for _, note := range a.Notes {
+		// A caller who no longer reads is found by the tool's own output.
+		fmt.Fprintf(o.stderr, "%s: note: %s\n", a.Tool.Name, strings.Join(strings.Fields(note), " "))
+	}
 	return o
 }
 

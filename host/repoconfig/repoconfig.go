@@ -61,10 +61,17 @@ func Read(cwd string, roots, args []string) *abi.RepoConfig {
 		}
 		r.roots = append(r.roots, p)
 	}
-	if err := r.read(cwd, args); err != nil {
+	at, err := r.locate(cwd, args)
+	if err == nil {
+		err = r.read(&at, args)
+	}
+	if err != nil {
 		return &abi.RepoConfig{Error: err.Error()}
 	}
-	c := &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules, State: r.state, Remotes: r.remotes}
+	c := &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules, State: r.state, Remotes: r.remotes, WorkTree: at.workTree, Hooks: r.hooks, RemoteHooks: r.remoteHooks}
+	if at.moved {
+		c.Dir, c.GitDir = at.dir, at.gitDir
+	}
 	if r.remoteErr != nil {
 		c.RemoteError = r.remoteErr.Error()
 	}
@@ -85,6 +92,9 @@ type repoReader struct {
 	remotes   []abi.ConfigEntry
 	remoteErr error
 	judged    map[string]bool // git directories of remotes
+
+	hooks       []string
+	remoteHooks []string
 }
 
 func (r *repoReader) close() {
@@ -93,18 +103,13 @@ func (r *repoReader) close() {
 	}
 }
 
-func (r *repoReader) read(cwd string, args []string) error {
-	dir, err := filepath.EvalSymlinks(cwd)
-	if err != nil {
-		return fmt.Errorf("resolve working directory: %w", plain(err))
-	}
-	root := r.rootOf(dir)
-	if root == "" {
-		return errors.New("working directory is outside the roots")
-	}
-	gitDir, err := r.findGitDir(dir, root)
-	if err != nil {
-		return err
+func (r *repoReader) read(at *place, args []string) error {
+	gitDir, top := at.gitDir, at.dir
+	if gitDir == "" {
+		var err error
+		if gitDir, top, err = r.findGitDir(at.dir, at.root); err != nil {
+			return err
+		}
 	}
 	if gitDir != "" {
 		common, err := r.readRepository(gitDir)
@@ -121,8 +126,17 @@ func (r *repoReader) read(cwd string, args []string) error {
 		if err != nil {
 			return err
 		}
+		if at.workTree == "" {
+			if at.workTree, err = r.workTree(gitDir, own); err != nil {
+				return err
+			}
+		}
+		if at.workTree != "" {
+			top = at.workTree
+		}
+		r.hooks = r.readHooks(common, top, own)
 	}
-	r.readRemotes(dir, root, args)
+	r.readRemotes(at.dir, at.root, args)
 	return nil
 }
 
@@ -147,7 +161,7 @@ func (r *repoReader) readRepository(gitDir string) (common string, err error) {
 			return "", err
 		}
 	}
-	if err := r.checkWorktree(gitDir, r.entries[from:]); err != nil {
+	if _, err := r.workTree(gitDir, r.entries[from:]); err != nil {
 		return "", err
 	}
 	return common, r.checkObjects(common+"/objects", 0)
@@ -194,9 +208,9 @@ func readlink(p string) string {
 	return target
 }
 
-// checkWorktree refuses a working tree outside the roots: git would write
-// there.
-func (r *repoReader) checkWorktree(gitDir string, entries []abi.ConfigEntry) error {
+// workTree answers what core.worktree names, or "". It refuses a working tree
+// outside the roots: git would write there.
+func (r *repoReader) workTree(gitDir string, entries []abi.ConfigEntry) (last string, err error) {
 	for _, e := range entries {
 		if e.Key != "core.worktree" {
 			continue
@@ -205,11 +219,11 @@ func (r *repoReader) checkWorktree(gitDir string, entries []abi.ConfigEntry) err
 		if !strings.HasPrefix(p, "/") {
 			p = gitDir + "/" + p
 		}
-		if _, err := r.resolve(p); err != nil {
-			return fmt.Errorf("core.worktree: %w", err)
+		if last, err = r.resolve(p); err != nil {
+			return "", fmt.Errorf("core.worktree: %w", err)
 		}
 	}
-	return nil
+	return last, nil
 }
 
 // rootOf answers the root that holds the resolved path p, or "".
@@ -223,8 +237,9 @@ func (r *repoReader) rootOf(p string) string {
 	return best
 }
 
-// findGitDir follows setup_git_directory_gently_1 in git's setup.c.
-func (r *repoReader) findGitDir(dir, root string) (string, error) {
+// findGitDir follows setup_git_directory_gently_1 in git's setup.c. It answers
+// the folder in which it found the git directory, too.
+func (r *repoReader) findGitDir(dir, root string) (gitDir, top string, err error) {
 	for {
 		candidate := dir + "/.git"
 		fi, err := os.Stat(candidate)
@@ -232,26 +247,27 @@ func (r *repoReader) findGitDir(dir, root string) (string, error) {
 		case err == nil && fi.IsDir():
 			ok, err := r.isGitDir(candidate)
 			if err != nil || ok {
-				return candidate, err
+				return candidate, dir, err
 			}
 		case err == nil && fi.Mode().IsRegular():
-			return r.followGitFile(dir, candidate)
+			gitDir, err := r.followGitFile(dir, candidate)
+			return gitDir, dir, err
 		case err == nil:
-			return "", fmt.Errorf("%s is neither a file nor a folder", candidate)
+			return "", "", fmt.Errorf("%s is neither a file nor a folder", candidate)
 		case !errors.Is(err, fs.ErrNotExist):
-			return "", fmt.Errorf("look for repository: %w", plain(err))
+			return "", "", fmt.Errorf("look for repository: %w", plain(err))
 		default:
 			// A link into nothing is no repository to git either, but can
 			// become one at any time.
 			if _, err := os.Lstat(candidate); err == nil {
-				return "", fmt.Errorf("%s leads nowhere", candidate)
+				return "", "", fmt.Errorf("%s leads nowhere", candidate)
 			}
 		}
 		if ok, err := r.isGitDir(dir); err != nil || ok {
-			return dir, err
+			return dir, dir, err
 		}
 		if dir == root || dir == "/" {
-			return "", nil
+			return "", "", nil
 		}
 		dir = filepath.Dir(dir)
 	}

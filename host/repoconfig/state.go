@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/toold/toold/pdk/abi"
@@ -179,6 +180,10 @@ func (r *repoReader) readState(gitDir, common string) error {
 			}
 		}
 	}
+	// bisect reset checks out what this names.
+	if err := r.readStateFile(gitDir, "BISECT_START"); err != nil {
+		return err
+	}
 	for _, dir := range []string{"remotes", "branches"} {
 		list, err := r.readDir(common + "/" + dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -343,11 +348,17 @@ func (r *repoReader) readRemote(p string) error {
 		r.judged[gitDir] = true
 		own := r.entries
 		r.entries = nil
-		_, err = r.readRepository(gitDir)
-		r.remotes = append(r.remotes, r.entries...)
+		common, err := r.readRepository(gitDir)
+		read := r.entries
+		r.remotes = append(r.remotes, read...)
 		r.entries = own
 		if err != nil {
 			return err
+		}
+		for _, name := range r.readHooks(common, gitDir, read) {
+			if !slices.Contains(r.remoteHooks, name) {
+				r.remoteHooks = append(r.remoteHooks, name)
+			}
 		}
 	}
 	return nil

@@ -98,6 +98,21 @@ type RepoConfig struct {
 	// RemoteError says why one of them cannot be trusted; a policy should then
 	// deny what goes to a remote that is a path.
 	RemoteError string `json:"remote_error,omitempty"`
+	// Dir is the folder in which git works, links resolved: Cwd, or where the
+	// call's leading -C lead. It and the next two are given where Args begin
+	// with -C, --git-dir or --work-tree, and what was read is then the
+	// repository that these name.
+	Dir string `json:"dir,omitempty"`
+	// GitDir is what --git-dir names, links resolved.
+	GitDir string `json:"git_dir,omitempty"`
+	// WorkTree is what --work-tree names, or core.worktree where that is set,
+	// links resolved.
+	WorkTree string `json:"work_tree,omitempty"`
+	// Hooks are the names of the hooks that git would run in this repository,
+	// RemoteHooks those of Remotes. Where core.hooksPath leads out of the roots,
+	// they are all that git knows.
+	Hooks       []string `json:"hooks,omitempty"`
+	RemoteHooks []string `json:"remote_hooks,omitempty"`
 	// Error says why the configuration could not be read; a policy should
 	// then deny what depends on it.
 	Error string `json:"error,omitempty"`
@@ -149,6 +164,9 @@ type Decision struct {
 	// given with -c: what runs must be one of them, or one of them followed by
 	// a space and words in single quotes. Empty: any line.
 	ShellLines []string `json:"shell_lines,omitempty"`
+	// Notes are said on the call's standard error before the tool runs, a line
+	// each: what will not be as the caller expects.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Result is what handle answers.

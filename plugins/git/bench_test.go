@@ -32,3 +32,23 @@ func BenchmarkRestrict(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkStatus asks about git status, as a shell's prompt does all day, in a
+// repository of 20 variables.
+func BenchmarkStatus(b *testing.B) {
+	var config []abi.ConfigEntry
+	for i := range 20 {
+		config = append(config, abi.ConfigEntry{Key: fmt.Sprintf("branch.feature-%d.merge", i), Value: fmt.Sprintf("refs/heads/feature-%d", i)})
+	}
+	in, err := json.Marshal(callOf([]string{"status", "--short"}, config...))
+	if err != nil {
+		b.Fatal(err)
+	}
+	f := &pdk.Fake{}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := f.Run(restrict, in); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -114,8 +114,11 @@ func newPolicy(lookup func(string) (string, bool)) *policy {
 type request struct {
 	*policy
 	call  *abi.Call
-	scope argv.Scope
+	scope argv.Scope // Cwd is where -C leads
 	repo  *repoConfig
+	// What the flags before the subcommand say of the place.
+	moved            bool
+	gitDir, workTree string
 
 	cmd  *command
 	line *argv.Line
@@ -173,6 +176,9 @@ func (r *request) run() ([]string, error) {
 		return nil, err
 	}
 	name, args := rest[0], rest[1:]
+	if err := r.inside(args); err != nil {
+		return nil, err
+	}
 	r.cmd = commands[name]
 	if r.cmd == nil && r.guards.off(checkGrammar) {
 		r.cmd = &command{name: name, reads: true}
@@ -278,13 +284,14 @@ func (r *request) unknown(name string) error {
 // global reads the flags before the subcommand. It answers those that stay,
 // and the rest with the subcommand first.
 func (r *request) global(args []string) (keep, rest []string, err error) {
-	for i := 0; i < len(args); i++ {
+	for i := 0; i < len(args) && rest == nil; i++ {
 		a := args[i]
 		if a == "--version" || a == "-v" {
 			return nil, []string{"version"}, nil
 		}
 		if !strings.HasPrefix(a, "-") {
-			return keep, args[i:], nil
+			rest = args[i:]
+			continue
 		}
 		if r.guards.off(checkGlobal) {
 			keep = append(keep, a)
@@ -309,20 +316,36 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 			}
 			r.config = append(r.config, args[i])
 		case "-C":
-			// Somewhere else is another repository, whose configuration is
-			// not the one that was read for this call.
 			if i++; i == len(args) {
 				return nil, nil, refusal("global-flag", a, `flag "-C" needs a value`, "")
+			}
+			r.moved = true
+			if args[i] == "" {
+				continue
 			}
 			dir, err := r.scope.Path(args[i])
 			if err != nil {
 				return nil, nil, err
 			}
-			if r.abs(dir) != path.Clean(r.call.Cwd) {
-				return nil, nil, refusal("global-flag", "-C", "flag \"-C\" leads to another folder than the call's", "run git in "+quote(r.abs(dir)))
-			}
+			r.scope.Cwd = r.abs(dir)
 		default:
-			name, _, _ := strings.Cut(a, "=")
+			name, value, joined := strings.Cut(a, "=")
+			if name == "--git-dir" || name == "--work-tree" {
+				if !joined && i+1 < len(args) {
+					i++
+					value = args[i]
+				}
+				if value == "" {
+					return nil, nil, refusal("global-flag", name, "flag "+quote(name)+" needs a value", "name a folder")
+				}
+				r.moved = true
+				if name == "--git-dir" {
+					r.gitDir = value
+				} else {
+					r.workTree = value
+				}
+				continue
+			}
 			why, instead := "is not one that this policy knows", "leave it out"
 			if g, ok := refusedGlobals[name]; ok {
 				why, instead = g[0], g[1]
@@ -332,13 +355,79 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 			return nil, nil, refusal("global-flag", name, "flag "+quote(name)+" "+why, instead)
 		}
 	}
-	return nil, nil, refusal("subcommand", "", "git was called without a subcommand", "name one")
+	if rest == nil {
+		return nil, nil, refusal("subcommand", "", "git was called without a subcommand", "name one")
+	}
+	if r.moved {
+		where, err := r.move()
+		if err != nil {
+			return nil, nil, err
+		}
+		keep = append(where, keep...)
+	}
+	return keep, rest, nil
+}
+
+// move answers the flags that lead git to the folder and the repository of the
+// call. The host has followed the links on the way there and read what it found,
+// and what it found is what is written.
+func (r *request) move() ([]string, error) {
+	for _, p := range [][2]string{{r.gitDir, r.repo.gitDir}, {r.workTree, r.repo.workTree}} {
+		if p[0] == "" {
+			continue
+		}
+		if _, err := r.scope.Path(p[0]); err != nil {
+			return nil, err
+		}
+		if p[1] == "" {
+			return nil, r.unread()
+		}
+	}
+	if r.repo.dir == "" {
+		if r.repo.err == "" && r.gitDir == "" && r.workTree == "" && r.scope.Cwd == path.Clean(r.call.Cwd) {
+			return nil, nil
+		}
+		return nil, r.unread()
+	}
+	var out []string
+	if r.scope.Cwd = r.repo.dir; r.scope.Cwd != path.Clean(r.call.Cwd) {
+		out = append(out, "-C", r.scope.Cwd)
+	}
+	if r.gitDir != "" {
+		out = append(out, "--git-dir="+r.repo.gitDir)
+	}
+	if r.workTree != "" {
+		out = append(out, "--work-tree="+r.repo.workTree)
+	}
+	return out, nil
+}
+
+// inside refuses ".." in a call that works outside of its working tree: git
+// then counts relative paths from the top of that, wherever the call is.
+func (r *request) inside(args []string) error {
+	tree := r.repo.workTree
+	if tree == "" || r.scope.Cwd == tree || strings.HasPrefix(r.scope.Cwd, strings.TrimSuffix(tree, "/")+"/") {
+		return nil
+	}
+	for _, a := range args {
+		if a == ".." || strings.Contains(a, "../") || strings.Contains(a, "/..") {
+			return refusal("cwd", a, "argument "+quote(a)+" has \"..\", and the call is outside of its working tree, from which git would count", "run git with -C "+tree)
+		}
+	}
+	return nil
+}
+
+// unread refuses a call whose flags lead to what the host has not read.
+func (r *request) unread() error {
+	why := r.repo.err
+	if why == "" {
+		why = "the host has not read it"
+	}
+	return refusal("repo-config", "", "the flags lead to a repository that cannot be trusted: "+why, "name a folder or a repository beneath "+strings.Join(r.call.Roots, " or "))
 }
 
 var refusedGlobals = map[string][2]string{
 	"--exec-path":     {"chooses the programs that git runs", "leave it out"},
-	"--git-dir":       {"leads to another repository than the one around the working directory", "run git in its working tree"},
-	"--work-tree":     {"leads to another working tree than the one around the working directory", "run git in it"},
 	"--config-env":    {"sets configuration", "leave it out"},
 	"--namespace":     {"changes what references mean", "leave it out"},
 	"--super-prefix":  {"is for git's own use", "leave it out"},
@@ -430,7 +519,7 @@ func (r *request) ceilings() []string {
 // ancestors are the folders in which the repository of this call may begin:
 // the working directory and those above it, up to the root that holds it.
 func (r *request) ancestors() []string {
-	dir, out := path.Clean(r.call.Cwd), []string(nil)
+	dir, out := path.Clean(r.scope.Cwd), []string(nil)
 	for _, err := r.scope.Path(dir); err == nil; _, err = r.scope.Path(dir) {
 		out = append(out, dir)
 		if dir == "/" {
@@ -510,5 +599,5 @@ func (r *request) abs(p string) string {
 	if path.IsAbs(p) {
 		return path.Clean(p)
 	}
-	return path.Join(r.call.Cwd, p)
+	return path.Join(r.scope.Cwd, p)
 }

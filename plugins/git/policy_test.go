@@ -60,7 +60,7 @@ var everyday = []string{
 	"remote", "remote -v", "remote add up https://example.com/u.git", "remote get-url origin", "remote set-url origin git@example.com:z.git", "remote rename a b", "remote remove a", "remote show -n origin",
 	"config --get user.name", "config user.name", "config user.name A", "config --local user.email a@b", "config --list", "config --get-regexp remote", "config --unset user.name", "config branch.main.remote origin", "config pull.rebase true", "config lfs.locksverify false",
 	"worktree list", "worktree add ../wt main", "worktree remove ../wt", "worktree prune",
-	"-c user.name=A -c user.email=a@b commit -m x", "-c color.ui=never log -1", "-C . status", "-C /ws/repo/sub log -1",
+	"-c user.name=A -c user.email=a@b commit -m x", "-c color.ui=never log -1", "-C . status", "-C /ws/repo/sub log -1", "-C .. -C sub status",
 }
 
 func split(line string) []string {

@@ -41,7 +41,7 @@ func tables() string {
 	cell := func(s string) string {
 		return strings.NewReplacer("|", `\|`, "\n", " ", "\u00a0", " ").Replace(s)
 	}
-	b.WriteString("\n## What is allowed\n\nAbbreviated flags are refused. Before the subcommand: `--version`, `--no-pager`, `--no-optional-locks`, `--literal-pathspecs` and its kin, `-C` of the working directory itself, and `-c` of: ")
+	b.WriteString("\n## What is allowed\n\nAbbreviated flags are refused. Before the subcommand: `--version`, `--no-pager`, `--no-optional-locks`, `--literal-pathspecs` and its kin, `-C`, `--git-dir` and `--work-tree` beneath the roots, and `-c` of: ")
 	for i, s := range settable {
 		if i > 0 {
 			b.WriteString(", ")

@@ -393,7 +393,7 @@ func clone(r *request) error {
 	if v, ok := r.line.Get("--origin"); ok {
 		name = v
 	}
-	to, err := r.urls(name, ops[0], path.Clean(r.call.Cwd))
+	to, err := r.urls(name, ops[0], path.Clean(r.scope.Cwd))
 	if err != nil {
 		return err
 	}

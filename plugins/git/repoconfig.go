@@ -25,6 +25,10 @@ type repoConfig struct {
 	remotes     map[string]*remoteConfig
 	remoteNames []string
 	err         string
+
+	// Where the call works, where its arguments say so.
+	dir, gitDir, workTree string
+	hooks, remoteHooks    []string
 }
 
 type remoteConfig struct{ url, pushurl, push []string }
@@ -38,6 +42,8 @@ func newRepoConfig(c *abi.RepoConfig) *repoConfig {
 	rc.err = c.Error
 	rc.entries = make([]entry, 0, len(c.Entries))
 	rc.state, rc.othersErr = c.State, c.RemoteError
+	rc.dir, rc.gitDir, rc.workTree = c.Dir, c.GitDir, c.WorkTree
+	rc.hooks, rc.remoteHooks = c.Hooks, c.RemoteHooks
 	for _, e := range c.Submodules {
 		en := splitKey(e.Key)
 		en.value = e.Value

@@ -1,0 +1,165 @@
+package repoconfig
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/toold/toold/pdk/abi"
+)
+
+// place is where git works. All paths are resolved.
+type place struct {
+	dir, root string
+	gitDir    string // what --git-dir names
+	workTree  string // what --work-tree names
+	moved     bool   // the arguments say one of these
+}
+
+// locate follows the flags before the subcommand as git does (handle_options in
+// git.c): each -C counts from the one before, and the last --git-dir and
+// --work-tree count from where they all lead.
+func (r *repoReader) locate(cwd string, args []string) (place, error) {
+	var at place
+	var gitDir, workTree string
+	dir, err := filepath.EvalSymlinks(cwd)
+	if err != nil {
+		return at, fmt.Errorf("resolve working directory: %w", plain(err))
+	}
+	if at.root = r.rootOf(dir); at.root == "" {
+		return at, errors.New("working directory is outside the roots")
+	}
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		name, value, joined := strings.Cut(args[0], "=")
+		args = args[1:]
+		switch name {
+		case "-C", "-c", "--git-dir", "--work-tree":
+			if name[1] != '-' && joined {
+				continue // -C=x is no -C
+			}
+			if !joined {
+				if len(args) == 0 {
+					return at, fmt.Errorf("%s has no value", name)
+				}
+				value, args = args[0], args[1:]
+			}
+		}
+		switch name {
+		case "-C":
+			at.moved = true
+			if value == "" {
+				continue
+			}
+			if dir, err = r.folder(name, dir, value); err != nil {
+				return at, err
+			}
+		case "--git-dir":
+			at.moved, gitDir = true, value
+		case "--work-tree":
+			at.moved, workTree = true, value
+		}
+	}
+	at.dir, at.root = dir, r.rootOf(dir)
+	if workTree != "" {
+		if at.workTree, err = r.folder("--work-tree", dir, workTree); err != nil {
+			return at, err
+		}
+	}
+	if gitDir == "" {
+		return at, nil
+	}
+	if !strings.HasPrefix(gitDir, "/") {
+		gitDir = dir + "/" + gitDir
+	}
+	q, err := r.resolve(gitDir)
+	if err != nil {
+		return at, fmt.Errorf("--git-dir: %w", err)
+	}
+	if fi, err := os.Lstat(q); err == nil && fi.Mode().IsRegular() {
+		if q, err = r.followGitFile(filepath.Dir(q), q); err != nil {
+			return at, err
+		}
+		if q, err = r.resolve(q); err != nil {
+			return at, err
+		}
+	}
+	ok, err := r.isGitDir(q)
+	if err == nil && !ok {
+		err = fmt.Errorf("--git-dir names %s, which is not a git directory", gitDir)
+	}
+	at.gitDir = q
+	return at, err
+}
+
+// folder resolves the folder p, which the flag of that name gives, from dir.
+func (r *repoReader) folder(flag, dir, p string) (string, error) {
+	if !strings.HasPrefix(p, "/") {
+		p = dir + "/" + p // Not cleaned: ".." after a link is not where it came from.
+	}
+	q, err := r.resolve(p)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", flag, err)
+	}
+	if fi, err := os.Lstat(q); err != nil || !fi.IsDir() {
+		return "", fmt.Errorf("%s: %s is not a folder", flag, p)
+	}
+	return q, nil
+}
+
+// hookNames are the hooks that git runs (githooks(5)).
+var hookNames = []string{
+	"applypatch-msg", "commit-msg", "fsmonitor-watchman", "post-applypatch", "post-checkout", "post-commit", "post-index-change", "post-merge", "post-receive", "post-rewrite", "post-update",
+	"pre-applypatch", "pre-auto-gc", "pre-commit", "pre-merge-commit", "pre-push", "pre-rebase", "pre-receive", "prepare-commit-msg", "proc-receive", "push-to-checkout", "reference-transaction", "update",
+}
+
+// readHooks answers the hooks that git would run in the repository: executable
+// files in the folder of hooks, which a relative core.hooksPath names from the
+// top of the working tree on. A folder outside of the roots is not looked at.
+func (r *repoReader) readHooks(common, top string, entries []abi.ConfigEntry) []string {
+	dir := common + "/hooks"
+	for _, e := range entries {
+		if e.Key == "core.hookspath" {
+			dir = e.Value
+		}
+	}
+	switch {
+	case dir == "" || dir == "/dev/null":
+		return nil
+	case dir[0] == '~' || strings.HasPrefix(dir, "%("):
+		return hookNames
+	case dir[0] != '/':
+		dir = top + "/" + dir
+	}
+	dir, err := r.resolve(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return hookNames
+	}
+	list, err := r.readDir(dir)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, e := range list {
+		if !slices.Contains(hookNames, e.Name()) {
+			continue
+		}
+		// Whether a file outside of the roots is there is not for the caller to
+		// know: a link that does not lead to a file beneath them counts.
+		q, err := r.resolve(dir + "/" + e.Name())
+		if err == nil {
+			if fi, err := os.Lstat(q); err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o111 == 0 {
+				continue
+			}
+		}
+		names = append(names, e.Name())
+	}
+	slices.Sort(names)
+	return names
+}
