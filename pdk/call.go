@@ -96,6 +96,8 @@ func (r *callReader) call(c *abi.Call) {
 					c.RepoConfig.Remotes = r.entries()
 				case "remote_error":
 					c.RepoConfig.RemoteError = r.string()
+				case "modules":
+					c.RepoConfig.Modules = r.entries()
 				case "dir":
 					c.RepoConfig.Dir = r.string()
 				case "git_dir":

@@ -110,6 +110,30 @@ func (r *repoReader) folder(flag, dir, p string) (string, error) {
 	return q, nil
 }
 
+// readModules reads .gitmodules at the top of the working tree. git takes none
+// that is a link, and follows no include in it.
+func (r *repoReader) readModules(top string) error {
+	file := top + "/.gitmodules"
+	if readlink(file) != "" {
+		return fmt.Errorf("%s is a link", file)
+	}
+	b, err := r.readFile(file, maxConfigBytes-r.bytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.bytes += len(b)
+	return parseGitConfig(b, func(key, value string, _ bool) error {
+		if len(r.modules) == maxConfigEntries {
+			return fmt.Errorf("%s has more than %d entries", file, maxConfigEntries)
+		}
+		r.modules = append(r.modules, abi.ConfigEntry{Key: key, Value: strings.ToValidUTF8(value, "\uFFFD")})
+		return nil
+	})
+}
+
 // hookNames are the hooks that git runs (githooks(5)).
 var hookNames = []string{
 	"applypatch-msg", "commit-msg", "fsmonitor-watchman", "post-applypatch", "post-checkout", "post-commit", "post-index-change", "post-merge", "post-receive", "post-rewrite", "post-update",
@@ -119,13 +143,27 @@ var hookNames = []string{
 // readHooks answers the hooks that git would run in the repository: executable
 // files in the folder of hooks, which a relative core.hooksPath names from the
 // top of the working tree on. A folder outside of the roots is not looked at.
+// Those in the repository's own folder are answered as "hooks/NAME" where it is
+// not that one: some of git's programs do not read core.hooksPath.
 func (r *repoReader) readHooks(common, top string, entries []abi.ConfigEntry) []string {
-	dir := common + "/hooks"
+	configured, dir := false, ""
 	for _, e := range entries {
 		if e.Key == "core.hookspath" {
-			dir = e.Value
+			configured, dir = true, e.Value
 		}
 	}
+	own := r.hooksIn(common+"/hooks", top)
+	if !configured {
+		return own
+	}
+	names := slices.Clone(r.hooksIn(dir, top))
+	for _, name := range own {
+		names = append(names, "hooks/"+name)
+	}
+	return names
+}
+
+func (r *repoReader) hooksIn(dir, top string) []string {
 	switch {
 	case dir == "" || dir == "/dev/null":
 		return nil

@@ -140,6 +140,12 @@ func TestHooks(t *testing.T) {
 		"[core]hooksPath=~/hooks\n":               hookNames,
 	} {
 		write("ws/a/.git/config", config, 0o644)
+		if config != "" {
+			want = slices.Clone(want)
+			for _, name := range own {
+				want = append(want, "hooks/"+name)
+			}
+		}
 		if got := Read(root+"/a/sub", []string{root}, nil); got.Error != "" || !slices.Equal(got.Hooks, want) {
 			t.Errorf("%q: %s%q, want %q", config, got.Error, got.Hooks, want)
 		}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"unicode/utf8"
@@ -68,7 +69,7 @@ func Read(cwd string, roots, args []string) *abi.RepoConfig {
 	if err != nil {
 		return &abi.RepoConfig{Error: err.Error()}
 	}
-	c := &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules, State: r.state, Remotes: r.remotes, WorkTree: at.workTree, Hooks: r.hooks, RemoteHooks: r.remoteHooks}
+	c := &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules, State: r.state, Remotes: r.remotes, Modules: r.modules, WorkTree: at.workTree, Hooks: r.hooks, RemoteHooks: r.remoteHooks}
 	if at.moved {
 		c.Dir, c.GitDir = at.dir, at.gitDir
 	}
@@ -93,6 +94,7 @@ type repoReader struct {
 	remoteErr error
 	judged    map[string]bool // git directories of remotes
 
+	modules     []abi.ConfigEntry // of .gitmodules
 	hooks       []string
 	remoteHooks []string
 }
@@ -135,6 +137,11 @@ func (r *repoReader) read(at *place, args []string) error {
 			top = at.workTree
 		}
 		r.hooks = r.readHooks(common, top, own)
+		if slices.Contains(args, "submodule") {
+			if err := r.readModules(top); err != nil {
+				return err
+			}
+		}
 	}
 	r.readRemotes(at.dir, at.root, args)
 	return nil

@@ -98,6 +98,8 @@ type RepoConfig struct {
 	// RemoteError says why one of them cannot be trusted; a policy should then
 	// deny what goes to a remote that is a path.
 	RemoteError string `json:"remote_error,omitempty"`
+	// Modules are the entries of .gitmodules, where Args name submodule.
+	Modules []ConfigEntry `json:"modules,omitempty"`
 	// Dir is the folder in which git works, links resolved: Cwd, or where the
 	// call's leading -C lead. It and the next two are given where Args begin
 	// with -C, --git-dir or --work-tree, and what was read is then the
@@ -110,7 +112,8 @@ type RepoConfig struct {
 	WorkTree string `json:"work_tree,omitempty"`
 	// Hooks are the names of the hooks that git would run in this repository,
 	// RemoteHooks those of Remotes. Where core.hooksPath leads out of the roots,
-	// they are all that git knows.
+	// they are all that git knows; where it leads elsewhere at all, those in the
+	// repository's own folder are there as "hooks/NAME".
 	Hooks       []string `json:"hooks,omitempty"`
 	RemoteHooks []string `json:"remote_hooks,omitempty"`
 	// Error says why the configuration could not be read; a policy should

@@ -39,6 +39,8 @@ type command struct {
 	// the command itself counts, and operands says that it may have some.
 	sub      map[string]*command
 	operands bool
+	// lead takes what may stand before the second word.
+	lead func(r *request, args []string) ([]string, error)
 }
 
 // words is how the command is written.
@@ -319,10 +321,14 @@ var (
 
 	conflictFlag = with(argv.OneOf("merge", "diff3", "zdiff3"), "--conflict")
 
-	noPatch      = never(noTerminal, "name whole files", "-p --patch")
+	// answers is -p, whose answers are read from input, a line each.
+	answers      = bare("-p --patch")
 	noInteract   = never(noTerminal, "name whole files", "-i --interactive")
 	noSubmodules = never("works in submodules, which are repositories that this policy has not seen", "run git in the submodule", "--recurse-submodules")
 )
+
+// answered reports whether the flag is that of answers.
+func answered(f *argv.Flag) bool { return f != nil && f.Names == answers[0].Names }
 
 // lastIsHead adds the HEAD that git itself supplies when one of these flags
 // comes last: "branch --merged" is "branch --merged HEAD".
@@ -455,18 +461,18 @@ var commands = byName(
 	&command{name: "add", again: true, paths: true, grammar: grammar(
 		bare("-n --dry-run", "-v --verbose", "-f --force", "-A --all", "--no-all --ignore-removal", "-u --update", "-N --intent-to-add", "--refresh", "--ignore-errors",
 			"--ignore-missing", "--renormalize", "--sparse"),
-		with(argv.OneOf("+x", "-x"), "--chmod"), pathspecFlags, noPatch, noInteract, never(noEditor, "name whole files", "-e --edit"))},
+		with(argv.OneOf("+x", "-x"), "--chmod"), pathspecFlags, answers, noInteract, never(noEditor, "name whole files", "-e --edit"))},
 	&command{name: "rm", paths: true, grammar: grammar(
 		bare("-f --force", "-n --dry-run", "-r", "--cached", "--ignore-unmatch", "--sparse", "-q --quiet"), pathspecFlags)},
 	&command{name: "mv", paths: true, grammar: grammar(bare("-f --force", "-k", "-n --dry-run", "-v --verbose", "--sparse"))},
 	&command{name: "restore", paths: true, grammar: grammar(conflictFlag, bare("-S --staged", "-W --worktree", "--ours", "--theirs", "-m --merge", "-q --quiet", "~--progress",
-		"--ignore-unmerged", "--ignore-skip-worktree-bits", "~--overlay"), with(rev, "-s --source"), pathspecFlags, noPatch, noSubmodules)},
+		"--ignore-unmerged", "--ignore-skip-worktree-bits", "~--overlay"), with(rev, "-s --source"), pathspecFlags, answers, noSubmodules)},
 	&command{name: "reset", grammar: grammar(
-		bare("--soft", "--mixed", "--hard", "--merge", "--keep", "-q --quiet", "~--refresh", "-N --intent-to-add", "--no-recurse-submodules"), pathspecFlags, noPatch, noSubmodules)},
+		bare("--soft", "--mixed", "--hard", "--merge", "--keep", "-q --quiet", "~--refresh", "-N --intent-to-add", "--no-recurse-submodules"), pathspecFlags, answers, noSubmodules)},
 	&command{name: "checkout", grammar: grammar(
 		bare("-q --quiet", "~--progress", "-f --force", "-m --merge", "~--overwrite-ignore", "--ignore-other-worktrees", "~--guess", "-d --detach", "-l", "-2 --ours", "-3 --theirs",
 			"~--overlay", "--ignore-skip-worktree-bits", "--no-track", "--no-recurse-submodules"),
-		conflictFlag, may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-b", "-B", "--orphan"), pathspecFlags, noPatch, noSubmodules)},
+		conflictFlag, may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-b", "-B", "--orphan"), pathspecFlags, answers, noSubmodules)},
 	&command{name: "switch", operand: rev, most: 2, grammar: grammar(
 		bare("-q --quiet", "~--progress", "-f --force --discard-changes", "-m --merge", "~--overwrite-ignore", "--ignore-other-worktrees", "~--guess", "-d --detach", "--no-track", "--no-recurse-submodules"),
 		conflictFlag, may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-c --create", "-C --force-create", "--orphan"), noSubmodules)},
@@ -475,12 +481,12 @@ var commands = byName(
 	stashCommand,
 
 	// History.
-	&command{name: "commit", paths: true, then: trailers, grammar: grammar(
+	&command{name: "commit", paths: true, then: both(trailers, commitMessage), grammar: grammar(
 		bare("-a --all", "--reset-author", "--short", "--branch", "--porcelain", "--long", "-z --null", "-s ~--signoff", "-n --no-verify", "--verify", "--allow-empty", "--allow-empty-message",
 			"--no-edit", "--amend", "--no-post-rewrite", "-i --include", "-o --only", "-v --verbose", "-q --quiet", "--dry-run", "~--status"),
 		with(text, "-m --message", "--author", "--date", "--trailer"), with(input, "-F --file"), with(rev, "-C --reuse-message", "-c --reedit-message", "--fixup", "--squash"),
 		with(word, "--cleanup"), may(argv.OneOf("no", "normal", "all"), "-u --untracked-files"), pathspecFlags, signing,
-		never(noEditor, "give the message with -m or -F", "-e --edit", "-t --template"), noPatch, never(noTerminal, "name whole files", "--interactive"))},
+		never(noEditor, "give the message with -m or -F", "-e --edit", "-t --template"), answers, never(noTerminal, "name whole files", "--interactive"))},
 	&command{name: "branch", tail: lastIsHead, grammar: grammar(listFlags,
 		bare("-l --list", "-a --all", "-r --remotes", "-v --verbose", "-q --quiet", "--show-current", "-d --delete", "-D", "-m --move", "-M", "-c --copy", "-C", "-f --force", "--no-track",
 			"--unset-upstream", "--create-reflog", "--no-abbrev", "--omit-empty"),
@@ -492,12 +498,12 @@ var commands = byName(
 	&command{name: "tag", tail: lastIsHead, grammar: grammar(listFlags,
 		bare("-l --list", "-a --annotate", "-f --force", "-d --delete", "--create-reflog", "--omit-empty", "--no-sign"), with(text, "-m --message", "--trailer"), with(input, "-F --file"),
 		with(word, "--cleanup"), may(count, "-n"), never(noEditor, "give the message with -m or -F", "-e --edit"), never(signs, "use -a", "-s --sign", "-u --local-user", "-v --verify")),
-		then: both(trailers, readsWhen(func(l *argv.Line) bool {
+		then: both(both(trailers, tagMessage), readsWhen(func(l *argv.Line) bool {
 			return anyOf(l, "--list", "-n", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at") || len(l.Operands()) == 0 && !l.Has("--delete")
 		}))},
 	&command{name: "merge", grammar: grammar(mergeFlags, bare("-q --quiet", "-v --verbose", "~--progress", "~--rerere-autoupdate", "~--overwrite-ignore", "--abort", "--continue", "--quit"),
-		with(text, "-m --message", "--into-name"), with(input, "-F --file")), operand: rev, most: 1},
-	&command{name: "rebase", operand: rev, most: 2, grammar: grammar(
+		with(text, "-m --message", "--into-name"), with(input, "-F --file")), operand: rev, most: 1, then: goesOn},
+	&command{name: "rebase", operand: rev, most: 2, then: both(sequence, goesOn), grammar: grammar(
 		bare("--keep-base", "--continue", "--skip", "--abort", "--quit", "-i --interactive", "-f --force-rebase", "--no-ff", "--ff", "~--fork-point", "--ignore-whitespace",
 			"--committer-date-is-author-date", "--ignore-date", "--reset-author-date", "~--signoff", "-m --merge", "--apply", "~--autostash", "~--autosquash", "--root", "--stat", "-n --no-stat",
 			"~--verify", "-q --quiet", "-v --verbose", "~--keep-empty", "~--reapply-cherry-picks", "~--update-refs", "--allow-empty-message", "~--rerere-autoupdate", "--no-rebase-merges"),
@@ -505,9 +511,9 @@ var commands = byName(
 		with(argv.OneOf("drop", "keep", "ask", "stop"), "--empty"), with(strategy, "-s --strategy"), with(strategyOption, "-X --strategy-option"), signing,
 		never(runs, "run it yourself after the rebase", "-x --exec"), never("is about --exec", "leave it out", "--reschedule-failed-exec"), bare("--no-reschedule-failed-exec"),
 		never(noEditor, "abort, and rebase anew", "--edit-todo"), never("shows a patch of any kind", "use git show REBASE_HEAD", "--show-current-patch"))},
-	&command{name: "cherry-pick", operand: rev, grammar: grammar(sequencerFlags, bare("-x", "--allow-empty", "--allow-empty-message", "--keep-redundant-commits"),
+	&command{name: "cherry-pick", operand: rev, then: goesOn, grammar: grammar(sequencerFlags, bare("-x", "--allow-empty", "--allow-empty-message", "--keep-redundant-commits"),
 		with(argv.OneOf("drop", "keep", "stop"), "--empty"))},
-	&command{name: "revert", operand: rev, grammar: grammar(sequencerFlags, bare("--reference"))},
+	&command{name: "revert", operand: rev, then: goesOn, grammar: grammar(sequencerFlags, bare("--reference"))},
 
 	// Other repositories.
 	&command{name: "init", again: true, most: 1, then: pathOperands, force: []string{"--template="}, grammar: grammar(bare("-q --quiet", "--bare"), with(rev, "-b --initial-branch"),
@@ -530,9 +536,9 @@ var commands = byName(
 		never("writes into the branch that is checked out", "leave it out", "-u --update-head-ok"), never("reads names from input", "name them", "--stdin"))},
 	&command{name: "pull", then: pull, grammar: grammar(networkFlags, without(fetchFlags, "-n"), mergeFlags, may(argv.OneOf("true", "false", "merges"), "-r ~--rebase"), bare("~--all"))},
 	&command{name: "push", then: push, grammar: grammar(networkFlags,
-		bare("--all", "--branches", "--tags", "--follow-tags", "--no-follow-tags", "~--atomic", "-n --dry-run", "--porcelain", "-u --set-upstream", "~--thin", "~--verify", "--no-signed", "--no-force", "--no-force-with-lease"),
+		bare("--all", "--branches", "--tags", "--follow-tags", "--no-follow-tags", "~--atomic", "-n --dry-run", "--porcelain", "-u --set-upstream", "~--thin", "~--verify", "--no-signed", "-f ~--force", "~--force-if-includes"),
+		may(rev, "~--force-with-lease"),
 		with(text, "-o --push-option"), with(argv.OneOf("no"), "--recurse-submodules"), bare("--no-recurse-submodules"),
-		never("rewrites what others have", "push without it, or to a branch of another name", "-f --force", "--force-with-lease", "--force-if-includes"),
 		never("deletes branches on the other side", "leave it out", "-d --delete", "--prune", "--mirror"),
 		never(signs, "leave it out", "--signed"), never("names the other side in another way", "name it as the first argument", "--repo"))},
 	remoteCommand,
@@ -543,33 +549,30 @@ var commands = byName(
 		&command{name: "worktree remove", most: 1, then: pathOperands, grammar: grammar(bare("-f --force"))},
 		&command{name: "worktree prune", again: true, most: -1, grammar: grammar(bare("-n --dry-run", "-v --verbose"))})},
 
+	// Patches, archives, single objects, and parts of repositories.
+	applyCommand, amCommand, formatPatchCommand, archiveCommand, hashObjectCommand, fsckCommand, notesCommand, sparseCommand, bisectCommand, submoduleCommand,
+	&command{name: "help", reads: true, most: -1, grammar: grammar()},
+
 	// Known, and refused.
-	&command{name: "submodule", refuse: "is a shell script that works in repositories this policy has not seen", instead: "clone the submodule's repository by itself"},
 	&command{name: "filter-branch", refuse: runs, instead: "rewrite with git rebase"},
-	&command{name: "bisect", refuse: "is a shell script, and can run programs", instead: "use git log and git switch --detach"},
 	&command{name: "difftool", refuse: runs, instead: "use git diff"},
 	&command{name: "mergetool", refuse: runs, instead: "edit the files, then git add them"},
 	&command{name: "send-email", refuse: runs, instead: "push the branch"},
 	&command{name: "instaweb", refuse: "starts a server", instead: "use git log and git show"},
 	&command{name: "daemon", refuse: "starts a server", instead: "push to a remote"},
-	&command{name: "archive", refuse: "writes files of any name, and can run programs", instead: "use git show or git clone"},
 	&command{name: "bundle", refuse: "writes files of any name", instead: "use git clone"},
-	&command{name: "format-patch", refuse: "writes files of any name", instead: "use git show or git diff"},
 	&command{name: "credential", refuse: "asks for passwords", instead: "the host adds credentials where they are needed"},
-	&command{name: "help", refuse: "opens a manual page on the host", instead: "read the manual where you are"},
 	&command{name: "var", refuse: "tells about the host", instead: "use git config --get"},
 	&command{name: "gui", refuse: "needs a screen", instead: "use git status"},
-	&command{name: "am", refuse: "applies patches that are not in the repository", instead: "use git cherry-pick or git merge"},
-	&command{name: "apply", refuse: "applies patches that are not in the repository", instead: "write the files, then git add them"},
 	&command{name: "replace", refuse: "changes what objects mean", instead: "use git rebase"},
 	&command{name: "update-ref", refuse: "changes references without a look at what they were", instead: "use git branch, git tag or git reset"},
 	&command{name: "gc", refuse: "can throw away what could still be recovered", instead: "leave it to git itself"},
 	&command{name: "maintenance", refuse: "can start programs at any time", instead: "leave it to git itself"},
-	&command{name: "lfs", refuse: "is a program of its own", instead: "work without large files"},
+	&command{name: "lfs", refuse: "is a program of its own, git-lfs, which this tool does not grant", instead: "GIT_LFS_SKIP_SMUDGE is of no use here; work on files that are not in LFS, or ask the operator for a tool of its own"},
 )
 
 var stashCommand = func() *command {
-	pushFlags := join(bare("-k ~--keep-index", "-S --staged", "-u --include-untracked", "-a --all", "-q --quiet"), noPatch)
+	pushFlags := join(bare("-k ~--keep-index", "-S --staged", "-u --include-untracked", "-a --all", "-q --quiet"), answers)
 	message := with(text, "-m --message")
 	pick := grammar(bare("--index", "-q --quiet"))
 	return &command{name: "stash", grammar: grammar(pushFlags, message), most: -1, sub: byName(

@@ -24,6 +24,7 @@ var (
 		"remotes.origin", "remote.pushDefault", "branch.main.remote", "branch.main.merge", "branch.main.mergeOptions", "branch.main.pushRemote", "url.N.insteadOf", "push.default", "pull.twohead", "pull.octopus", "pull.rebase",
 		"include.path", "includeIf.onbranch:main.path", "protocol.allow", "protocol.ext.allow", "credential.helper", "http.proxy", "submodule.N.update", "submodule.recurse", "diff.submodule", "status.submoduleSummary",
 		"fetch.fsck.skipList", "fetch.fsckObjects", "receive.fsck.skipList", "blame.ignoreRevsFile", "mailmap.file", "commit.template", "extensions.partialClone", "extensions.worktreeConfig", "rerere.enabled", "log.showSignature",
+		"tar.tgz.command", "tar.N.command", "format.outputDirectory", "format.signatureFile", "submodule.N.url", "add.interactive.useBuiltin", "man.N.cmd", "core.notesRef", "notes.mergeStrategy", "color.ui",
 		"format.pretty", "gc.recentObjectsHook", "hook.N.command", "hook.N.event", "uploadpack.packObjectsHook", "maintenance.auto", "init.templateDir", "notes.rewriteRef", "rebase.autoSquash", "merge.verifySignatures",
 	}
 	fuzzValues = []string{"{RUN}", "{RUN}", "{RUN}", "{RUN}", "true", "false", "x", "N", "origin", "main", "{OUT}", "{OUT}/secret.txt", "{OUT}/victim", "{WS}/remote.git", "{WS}/lead", "../lead", "ext::{RUN}", "+refs/heads/*:refs/heads/*",
@@ -33,13 +34,13 @@ var (
 		".git/config", ".git/config", ".git/config.worktree", ".git/inside", ".git/info/attributes", ".git/info/exclude", ".git/info/sparse-checkout", ".git/info/grafts", ".git/hooks/pre-commit", ".git/hooks/post-checkout",
 		".git/hooks/pre-push", ".git/hooks/reference-transaction", ".git/rebase-merge/strategy", ".git/rebase-merge/strategy_opts", ".git/rebase-merge/git-rebase-todo", ".git/rebase-merge/gpg_sign_opt", ".git/rebase-merge/done",
 		".git/rebase-apply/apply-opt", ".git/rebase-apply/strategy", ".git/rebase-apply/0001", ".git/sequencer/opts", ".git/sequencer/todo", ".git/remotes/origin", ".git/remotes/x", ".git/branches/x", ".git/MERGE_MSG", ".git/MERGE_HEAD",
-		".git/MERGE_RR", ".git/HEAD", ".git/commondir", ".git/packed-refs", ".git/shallow", ".git/objects/info/alternates", ".git/refs/heads/x", ".git/worktrees/w/gitdir", ".git/modules/m/config", ".git/modules/m/HEAD",
+		".git/MERGE_RR", ".git/BISECT_START", ".git/BISECT_TERMS", ".git/BISECT_NAMES", ".git/BISECT_LOG", ".gitmodules", "../p", "../m", ".git/HEAD", ".git/commondir", ".git/packed-refs", ".git/shallow", ".git/objects/info/alternates", ".git/refs/heads/x", ".git/worktrees/w/gitdir", ".git/modules/m/config", ".git/modules/m/HEAD",
 		".gitattributes", ".gitattributes", ".gitmodules", "sub/.git", "HEAD", "config", "a.txt", "new.txt", "../lead/config", "../lead/HEAD", "../lead/.git", "../remote.git/config", "../remote.git/hooks/update", "../remote.git/objects/info/alternates",
 	}
 	fuzzTexts = []string{
 		"{CONFIG}", "{CONFIG}", "* filter=x diff=x merge=x\n", "* filter=y diff=y merge=y text eol=crlf\n", "#!/bin/sh\n{SH}\n", "x {RUN}\nexec {RUN}\n", "pick feature\nx {RUN}\n", "merge -C feature feature conflict\n", "x/git\n", " --git-dir={WS}/evil.git\n",
 		"ort\n", "[options]\n\tstrategy = x/git\n", "URL: ext::{RUN}\nPush: +refs/heads/main\n", "URL: {WS}/remote.git\nPush: :refs/heads/feature\n", "{OUT}/victim/.git\n", "gitdir: {OUT}/victim/.git\n", "gitdir: ../.git\n",
-		"{OUT}/victim/.git/objects\n", "ref: refs/heads/main\n", "ref: refs/heads/x\n", "{VICTIM}\n", "'--directory=../../out' '--unsafe-paths'\n", "0123456789012345678901234567890123456789\t../../out/secret.txt\x00", "changed\n", "",
+		"{OUT}/victim/.git/objects\n", "ref: refs/heads/main\n", "ref: refs/heads/x\n", "{VICTIM}\n", "'--directory=../../out' '--unsafe-paths'\n", patchOfA, mailOfA, "--- /dev/null\n+++ b/link/new\n@@ -0,0 +1 @@\n+x\n", "[submodule \"sub\"]\npath=sub\nurl=ext::{RUN}\nupdate=!{RUN}\n", "--template={OUT}\n", "0123456789012345678901234567890123456789\t../../out/secret.txt\x00", "changed\n", "",
 	}
 	fuzzLinks = []string{".git/MERGE_MSG", ".git/objects/ab", ".git/objects/pack/p", ".git/refs/heads/l", ".git/logs/HEAD", ".git/info", ".git/config", ".git/index", ".git/rebase-merge", ".git/rr-cache", "link", "sub", "../lead", "../remote.git/refs/heads/l", "git-merge-x"}
 	fuzzTo    = []string{"{OUT}", "{OUT}/secret.txt", "{OUT}/victim", "{OUT}/victim/.git", "{OUT}/new", "/usr/bin", "../remote.git", "nowhere"}
@@ -49,6 +50,11 @@ var (
 		"push", "push --all", "push --tags origin", "push origin HEAD", "push x main", "fetch --all", "fetch x", "fetch {WS}/lead main", "fetch --multiple origin x", "pull", "pull --rebase", "ls-remote", "ls-remote {WS}/lead", "clone {WS}/lead {WS}/n1", "clone . {WS}/n2",
 		"checkout -b y", "switch -", "checkout -f HEAD~1", "restore .", "reset --hard", "clean -fdx", "rm -r .", "mv a.txt b.txt", "add -A", "branch -vv", "branch -d x", "tag -a -m x v1", "worktree add ../w", "worktree prune", "worktree list", "remote -v", "remote show -n x",
 		"config --list", "rev-parse HEAD", "rev-list --all", "ls-files -s", "ls-tree HEAD", "cat-file -p HEAD", "for-each-ref", "symbolic-ref HEAD", "count-objects -v", "init", "init {WS}/n3", "x",
+		"-C .. status", "-C sub status", "-C ../lead log", "-C link log", "-C .git log", "--git-dir=.git status", "--git-dir=../remote.git log", "--git-dir=../lead --work-tree=. add .", "--work-tree=link checkout -f", "--work-tree=.. status",
+		"add -p", "checkout -p", "commit -p -m x", "apply ../p", "apply --cached ../p", "apply -3 ../p", "apply --index --reject ../p", "am ../m", "am -3 ../m", "am --continue", "am --abort", "am --show-current-patch", "format-patch -2", "format-patch --stdout --cover-letter -1",
+		"bisect start HEAD HEAD~2", "bisect good", "bisect bad", "bisect skip", "bisect reset", "bisect log", "notes add -f -m x", "notes append -m y", "notes show", "notes --ref=x list", "notes merge x", "notes remove", "archive HEAD", "archive -o ../a.tgz HEAD", "archive -o ../a.x HEAD",
+		"archive --worktree-attributes --format=zip HEAD", "fsck", "fsck --lost-found", "hash-object -w a.txt", "hash-object --stdin", "sparse-checkout set sub", "sparse-checkout add x", "sparse-checkout disable", "sparse-checkout list",
+		"submodule status", "submodule init", "submodule update", "submodule update --init -N", "submodule sync", "submodule deinit -f --all", "submodule add https://127.0.0.1:1/x n", "help", "help commit", "rebase --help", "push --force-with-lease origin main",
 	}, wholeDay...)
 )
 

@@ -100,6 +100,11 @@ func within(d *abi.Decision) string {
 		case a == "-c" && i+1 < len(args):
 			i++
 			continue
+		case a == "-C" && i+1 < len(args):
+			i++
+			continue
+		case strings.HasPrefix(a, "--git-dir=/ws") || strings.HasPrefix(a, "--work-tree=/ws"):
+			continue
 		case a == "--no-pager" || a == "--no-optional-locks" || a == "--no-replace-objects" || strings.HasSuffix(a, "-pathspecs"):
 			continue
 		}
@@ -108,8 +113,12 @@ func within(d *abi.Decision) string {
 	if i == len(args) {
 		return "no subcommand"
 	}
-	c := commands[args[i]]
-	if c == nil {
+	if len(args) == i+2 && args[i+1] == "-h" && commands[args[i]] != nil {
+		return ""
+	}
+	name, helper := strings.CutSuffix(args[i], "--helper")
+	c := commands[name]
+	if c == nil || helper && c != submoduleCommand && c != bisectCommand {
 		return "subcommand " + args[i]
 	}
 	i++
@@ -130,7 +139,7 @@ func within(d *abi.Decision) string {
 			continue
 		}
 		name, _, joined := strings.Cut(a, "=")
-		if slices.Contains(c.force, a) || strings.HasPrefix(a, "--upload-pack=git") || strings.HasPrefix(a, "--receive-pack=git") || name == "--local" || name == "--stat" {
+		if slices.Contains(c.force, a) || strings.HasPrefix(a, "--upload-pack=git") || strings.HasPrefix(a, "--receive-pack=git") || name == "--local" || name == "--stat" || a == "--checkout" || a == "--output-directory=." || a == "--format=tar" {
 			continue
 		}
 		f := c.grammar.Lookup(name)
@@ -203,6 +212,9 @@ func FuzzArguments(f *testing.F) {
 				again = again[1:]
 			}
 			again = again[1:]
+		}
+		if len(again) > 0 {
+			again[0] = strings.TrimSuffix(again[0], "--helper")
 		}
 		again = slices.DeleteFunc(again, func(a string) bool {
 			return strings.HasPrefix(a, "--upload-pack=") || strings.HasPrefix(a, "--receive-pack=") || a == "--template="

@@ -1,6 +1,9 @@
 package main
 
-import "strings"
+import (
+	"maps"
+	"strings"
+)
 
 // hostile is one attempt to make git run a program, write outside of the
 // roots or show what lies there: by its arguments, by its environment, or by
@@ -116,12 +119,12 @@ var hostiles = []hostile{
 	{name: "difftool", args: []string{"difftool -y -x {EVIL} HEAD~1"}, rule: "subcommand"},
 	{name: "filter-branch", args: []string{"filter-branch -f --msg-filter {EVIL} HEAD"}, rule: "subcommand"},
 	{name: "submodule foreach", args: []string{"submodule foreach {EVIL}"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub"}, rule: "subcommand"},
-	{name: "archive --exec", args: []string{"archive --remote={WS}/remote.git --exec={EVIL} HEAD"}, rule: "subcommand"},
+	{name: "archive --exec", args: []string{"archive --remote={WS}/remote.git --exec={EVIL} HEAD"}, rule: "flag.refused"},
 	{name: "hook run", args: []string{"hook run pre-commit"}, files: map[string]string{"repo/.git/hooks/pre-commit": "#!/bin/sh\n{SH}\n"}, rule: "subcommand"},
 	{name: "for-each-repo", args: []string{"for-each-repo --config=x.y {EVIL}"}, rule: "subcommand", tame: "it runs git only"},
 	{name: "remote-ext", args: []string{"remote-ext origin {EVIL}"}, stdin: "connect git-upload-pack\n\n", rule: "subcommand"},
 	{name: "a program of the repository as a subcommand", args: []string{"evil"}, files: map[string]string{"bin/git-evil": "#!/bin/sh\n{SH}\n"}, rule: "subcommand", tame: "the folder is not in PATH"},
-	{name: "add --patch with a filter for the display", args: []string{"add -p"}, stdin: "n\n", config: "[interactive]diffFilter={EVIL}", files: map[string]string{"repo/a.txt": "changed\n"}, rule: "flag.refused", tame: "there is no terminal"},
+	{name: "add --patch with a filter for the display", args: []string{"add -p"}, stdin: "n\n", config: "[color]ui=always\n[interactive]diffFilter={EVIL}", files: map[string]string{"repo/a.txt": "changed\n"}, rule: "repo-config", tame: "there is no terminal"},
 	{name: "commit --template", args: []string{"commit -e -t {OUT}/secret.txt"}, rule: "flag.refused", tame: "git takes no unchanged template"},
 
 	// Transports.
@@ -150,8 +153,8 @@ var hostiles = []hostile{
 	{name: "diff --output", args: []string{"diff --output={OUT}/new HEAD~1"}, rule: "flag.refused"},
 	{name: "log --output", args: []string{"log -p --output={OUT}/new"}, rule: "flag.refused"},
 	{name: "log --output, abbreviated", args: []string{"log -p --outp={OUT}/new"}, rule: "flag.unknown", tame: "git 2.39 does not abbreviate it"},
-	{name: "format-patch -o", args: []string{"format-patch -o {OUT} -1"}, rule: "subcommand"},
-	{name: "archive -o", args: []string{"archive -o {OUT}/new.tar HEAD"}, rule: "subcommand"},
+	{name: "format-patch -o", args: []string{"format-patch -o {OUT} -1"}, rule: "path.outside"},
+	{name: "archive -o", args: []string{"archive -o {OUT}/new.tar HEAD"}, rule: "path.outside"},
 	{name: "bundle create", args: []string{"bundle create {OUT}/new HEAD"}, rule: "subcommand"},
 	{name: "fast-import --export-marks", args: []string{"fast-import --export-marks={OUT}/new"}, rule: "subcommand"},
 	{name: "checkout-index --prefix", args: []string{"checkout-index --prefix={OUT}/ -a"}, rule: "subcommand"},
@@ -179,18 +182,18 @@ var hostiles = []hostile{
 	{name: "commit -F of a file outside, joined", args: []string{"commit --allow-empty -F../../out/secret.txt", "log -1"}, rule: "path.outside"},
 	{name: "tag -F of a file outside", args: []string{"tag -F {OUT}/secret.txt v", "show v"}, rule: "path.outside"},
 	{name: "merge -F of a file outside", args: []string{"merge --no-ff -F {OUT}/secret.txt feature", "log -1"}, rule: "path.outside"},
-	{name: "notes -F", args: []string{"notes add -F {OUT}/secret.txt", "log -1"}, rule: "subcommand"},
+	{name: "notes -F", args: []string{"notes add -F {OUT}/secret.txt", "log -1"}, rule: "path.outside"},
 	{name: "add --pathspec-from-file outside", args: []string{"add --pathspec-from-file={OUT}/secret.txt"}, rule: "path.outside"},
-	{name: "hash-object of a file outside", args: []string{"hash-object -w {OUT}/secret.txt", "cat-file -p {SECRET}"}, rule: "subcommand"},
-	{name: "apply", args: []string{"apply --unsafe-paths --directory=.. {WS}/patch"}, files: map[string]string{"patch": "--- /dev/null\n+++ b/../out/new\n@@ -0,0 +1 @@\n+x\n"}, rule: "subcommand"},
+	{name: "hash-object of a file outside", args: []string{"hash-object -w {OUT}/secret.txt", "cat-file -p {SECRET}"}, rule: "path.outside"},
+	{name: "apply", args: []string{"apply --unsafe-paths --directory=.. {WS}/patch"}, files: map[string]string{"patch": "--- /dev/null\n+++ b/../out/new\n@@ -0,0 +1 @@\n+x\n"}, rule: "flag.refused"},
 	{name: "upload-pack of a repository outside", args: []string{"upload-pack --advertise-refs {OUT}/victim"}, rule: "subcommand", tame: "it shows names of branches"},
 	{name: "credential fill", args: []string{"-c credential.helper=!{EVIL} credential fill"}, stdin: "protocol=https\nhost=example.com\n\n", rule: "global-flag"},
 
 	// Variables.
 	{name: "GIT_SSH_COMMAND", args: []string{"ls-remote ssh://localhost/x"}, env: map[string]string{"GIT_SSH_COMMAND": "{EVIL}"}, rule: "env"},
 	{name: "GIT_EXTERNAL_DIFF", args: []string{"diff HEAD~1"}, env: map[string]string{"GIT_EXTERNAL_DIFF": "{EVIL}"}, rule: "env"},
-	{name: "GIT_EDITOR", args: []string{"commit --allow-empty"}, env: map[string]string{"GIT_EDITOR": "{EVIL}"}, rule: "env"},
-	{name: "GIT_SEQUENCE_EDITOR", args: []string{"rebase -i HEAD~1"}, env: map[string]string{"GIT_SEQUENCE_EDITOR": "{EVIL}"}, rule: "env"},
+	{name: "GIT_EDITOR", args: []string{"commit --allow-empty"}, env: map[string]string{"GIT_EDITOR": "{EVIL}"}, rule: "editor"},
+	{name: "GIT_SEQUENCE_EDITOR", args: []string{"rebase -i HEAD~1"}, env: map[string]string{"GIT_SEQUENCE_EDITOR": "{EVIL}"}, rule: "editor"},
 	{name: "GIT_DIR", args: []string{"log"}, env: map[string]string{"GIT_DIR": "{OUT}/victim/.git"}, rule: "env"},
 	{name: "GIT_TRACE", args: []string{"status"}, env: map[string]string{"GIT_TRACE": "{OUT}/new"}, rule: "env"},
 	{name: "GIT_TRACE2_EVENT", args: []string{"status"}, env: map[string]string{"GIT_TRACE2_EVENT": "{OUT}/new"}, rule: "env"},
@@ -221,8 +224,10 @@ var hostiles = []hostile{
 	{name: "textconv", args: wholeDay, config: "[diff \"x\"]textconv={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes, "repo/a.txt": "changed\n"}, rule: "repo-config"},
 	{name: "merge driver", args: []string{"merge --no-edit conflict"}, config: "[merge \"x\"]driver={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
 	{name: "merge driver for rebase and cherry-pick", args: []string{"cherry-pick conflict", "rebase conflict"}, config: "[merge \"x\"]driver={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
-	{name: "core.editor", args: []string{"commit --allow-empty", "commit --amend", "rebase -i HEAD~1", "merge --no-ff feature", "revert HEAD", "tag -a v9"}, config: "[core]editor={EVIL}"},
-	{name: "sequence.editor", args: []string{"rebase -i HEAD~1"}, config: "[sequence]editor={EVIL}"},
+	{name: "core.editor", args: []string{"commit --allow-empty", "commit --amend", "rebase -i HEAD~1", "merge --no-ff feature", "revert HEAD", "tag -a v9"}, config: "[core]editor={EVIL}", rule: "editor"},
+	{name: "core.editor, for messages that are kept", args: []string{"commit --amend", "rebase -i --autosquash HEAD~1", "merge --no-ff --no-edit feature", "revert HEAD", "notes add -m x", "commit --squash HEAD~1"}, config: "[core]editor={EVIL}"},
+	{name: "sequence.editor", args: []string{"rebase -i --autosquash HEAD~1"}, config: "[sequence]editor={EVIL}"},
+	{name: "sequence.editor of a pull", args: []string{"pull {WS}/remote.git feature"}, config: "[sequence]editor={EVIL}\n[pull]rebase=interactive", rule: "editor"},
 	{name: "core.pager and pager.*", args: looking, config: "[core]pager={EVIL}\n[pager]log={EVIL}\nstatus={EVIL}\n", tame: "there is no terminal"},
 	{name: "core.sshCommand", args: []string{"fetch origin", "ls-remote origin"}, config: "[core]sshCommand={EVIL}\n[remote \"origin\"]url=ssh://127.0.0.1:1/x\n", prepare: []string{"config --unset-all remote.origin.url"}},
 	{name: "remote.*.uploadpack", args: network, config: "[remote \"origin\"]uploadpack={EVIL}", rule: "repo-config"},
@@ -239,10 +244,64 @@ var hostiles = []hostile{
 	{name: "trailer command", args: []string{"commit --allow-empty -m x --trailer t=v"}, config: "[trailer \"t\"]cmd={EVIL}", rule: "repo-config"},
 	{name: "credential helper", args: []string{"fetch https://127.0.0.1:1/x"}, config: "[credential]helper=!{EVIL}", rule: "repo-config", tame: "nobody asks for a password"},
 	{name: "http.proxy and sslVerify", args: []string{"fetch https://127.0.0.1:1/x"}, config: "[http]proxy=http://127.0.0.1:2\nsslVerify=false", rule: "repo-config", tame: "it would only be overheard"},
-	{name: "an alias of the repository", args: []string{"x"}, config: "[alias]x=!{EVIL}", rule: "subcommand"},
+	{name: "an alias of the repository", args: []string{"x"}, config: "[alias]x=!{EVIL}", rule: "alias"},
 	{name: "an alias in the place of a subcommand", args: looking, config: "[alias]status=!{EVIL}\ndiff=!{EVIL}", rule: "repo-config", tame: "git's own come first"},
+	{name: "an alias that leads to a program by way of another", args: []string{"x"}, config: "[alias]x=y --all\ny=!{EVIL}", rule: "alias"},
+	{name: "an alias with configuration", args: []string{"x"}, config: "[alias]x=-c core.fsmonitor={EVIL} status", rule: "global-flag"},
+	{name: "an alias that runs a program by a flag", args: []string{"x"}, config: "[alias]x=ls-remote --upload-pack={EVIL} origin", rule: "flag.refused"},
+	{name: "an alias into a repository outside", args: []string{"x"}, config: "[alias]x=--git-dir={OUT}/victim/.git log", rule: "path.outside", tame: "git lets no alias do that"},
+	{name: "an alias for a remote that is a link to the outside", args: []string{"x", "log FETCH_HEAD"}, config: "[alias]x=fetch {WS}/lead main", links: map[string]string{"lead": "{OUT}/victim"}, rule: "alias"},
+	{name: "help in a viewer of the repository", args: []string{"help commit", "commit --help", "--help commit", "help"}, config: "[help]format=man\n[man]viewer=x\n[man \"x\"]cmd={EVIL}"},
+	{name: "tar.*.command", args: []string{"archive --format=tgz HEAD", "archive -o x.tar.gz HEAD", "archive -o x.tgz HEAD"}, config: "[tar \"tgz\"]command={EVIL}\n[tar \"tar.gz\"]command={EVIL}", rule: "repo-config"},
+	{name: "tar.*.command of a format of the repository", args: []string{"archive -o x.y HEAD"}, config: "[tar \"y\"]command={EVIL}", rule: "repo-config"},
+	{name: "a filter in an archive", args: []string{"archive HEAD"}, config: "[filter \"x\"]smudge={SH};cat", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "a signature in an archive", args: []string{"archive HEAD"}, config: "[gpg]program={EVIL}", tame: "git verifies none there", prepare: []string{"!echo\u00a0'$Format:%G?$'>a.txt;echo\u00a0'a.txt\u00a0export-subst'>.gitattributes;git\u00a0add\u00a0.;git\u00a0commit\u00a0-q\u00a0-m\u00a0s",
+		"!git\u00a0cat-file\u00a0commit\u00a0HEAD|sed\u00a0's/^committer.*/&\\ngpgsig\u00a0-----BEGIN\u00a0PGP\u00a0SIGNATURE-----\\n\u00a0x\\n\u00a0-----END\u00a0PGP\u00a0SIGNATURE-----/'|git\u00a0hash-object\u00a0-t\u00a0commit\u00a0-w\u00a0--stdin|xargs\u00a0git\u00a0reset\u00a0-q"}},
+	{name: "a filter of hash-object", args: []string{"hash-object -w a.txt", "hash-object --path=a.txt --stdin"}, config: "[filter \"x\"]clean={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "a filter of apply", args: []string{"apply ../p", "apply --index ../p"}, config: "[filter \"x\"]clean={EVIL}\nsmudge={SH};cat", files: map[string]string{"repo/.git/info/attributes": filterAttributes, "p": patchOfA}, rule: "repo-config"},
+	{name: "a merge driver of apply and am", args: []string{"apply -3 ../p", "am -3 ../m"}, config: "[merge \"x\"]driver={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes, "p": patchOfA, "m": mailOfA},
+		prepare: []string{"!git\u00a0diff\u00a0main~1\u00a0conflict\u00a0-\u00a0a.txt>../p||true", "!git\u00a0format-patch\u00a0-q\u00a0--stdout\u00a0-1\u00a0conflict>../real"}, rule: "repo-config", tame: "the patch applies without a merge"},
+	{name: "hooks of am", args: []string{"am ../m"}, files: merged(allHooks("repo/.git/hooks/"), map[string]string{"m": mailOfA})},
+	{name: "apply into a folder outside", args: []string{"apply --directory=../../out ../p"}, files: map[string]string{"p": patchOfA}, rule: "flag.value", tame: "git refuses it as well"},
+	{name: "apply through a link", args: []string{"apply ../p"}, files: map[string]string{"p": "--- /dev/null\n+++ b/l/new\n@@ -0,0 +1 @@\n+x\n"}, links: map[string]string{"repo/l": "{OUT}"}, tame: "git refuses it as well"},
+	{name: "apply --build-fake-ancestor", args: []string{"apply --build-fake-ancestor={OUT}/new ../p"}, files: map[string]string{"p": patchOfA}, rule: "flag.refused", tame: "it wants names of objects"},
+	{name: "options of apply in the state of am", args: []string{"am --continue", "am --skip"}, prepare: []string{"!git\u00a0format-patch\u00a0-q\u00a0--stdout\u00a0-1\u00a0conflict>../m;git\u00a0am\u00a0-q\u00a0../m||true",
+		"!echo\u00a0\"'--directory=../../out'\u00a0'--unsafe-paths'\">.git/rebase-apply/apply-opt"}, rule: "repo-state", tame: "it takes a further patch"},
+	{name: "format.outputDirectory", args: []string{"format-patch -1"}, config: "[format]outputDirectory={OUT}/new", rule: "repo-config"},
+	{name: "format.signatureFile", args: []string{"format-patch --stdout -1"}, config: "[format]signatureFile={OUT}/secret.txt", rule: "repo-config", race: byReading},
+	{name: "format-patch with programs for differences", args: []string{"format-patch --stdout -1"}, config: "[diff]external={EVIL}\n[diff \"x\"]textconv={EVIL}\ncommand={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config", tame: "git runs none there"},
+	{name: "add --patch with an editor", args: []string{"add -p"}, stdin: "e\n", config: "[core]editor={EVIL}", files: map[string]string{"repo/a.txt": "changed\n"}},
+	{name: "-p with programs for differences and filters", args: []string{"add -p", "checkout -p", "stash -p", "reset -p HEAD~1", "commit -p -m x"}, stdin: "y\ny\ny\n", config: "[diff]external={EVIL}\n[filter \"x\"]clean={EVIL}\nsmudge={SH};cat\n[diff \"x\"]command={EVIL}",
+		files: map[string]string{"repo/a.txt": "changed\n", "repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "-p with hooks", args: []string{"add -p", "commit -p -m x", "checkout -p HEAD~1"}, stdin: "y\ny\ny\n", files: merged(allHooks("repo/.git/hooks/"), map[string]string{"repo/a.txt": "changed\n"})},
+	{name: "sparse-checkout with a filter", args: []string{"sparse-checkout disable"}, prepare: []string{"sparse-checkout set --no-cone x"}, config: "[filter \"x\"]smudge={SH};cat", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "bisect with hooks", args: []string{"bisect start HEAD HEAD~2", "bisect good", "bisect reset"}, files: allHooks("repo/.git/hooks/"), rule: "hook"},
+	{name: "bisect with hooks, and core.hooksPath elsewhere", args: []string{"bisect start HEAD HEAD~2", "bisect good", "bisect reset"}, config: "[core]hooksPath=/dev/null", files: allHooks("repo/.git/hooks/"), rule: "hook"},
+	{name: "bisect with other hooks", args: []string{"bisect start HEAD HEAD~2", "bisect good", "bisect reset"}, files: except("repo/.git/hooks/reference-transaction", allHooks("repo/.git/hooks/"))},
+	{name: "hooks of rarer commands", args: []string{"notes add -m x", "notes remove", "sparse-checkout set --no-cone one.txt", "sparse-checkout disable", "apply --index ../p", "format-patch -1", "archive -o x.tar HEAD", "hash-object -w a.txt", "fsck --lost-found", "reset -q --hard", "submodule init",
+		"submodule status", "submodule update --init", "submodule deinit -f --all", "worktree add ../w2", "worktree remove ../w2"}, files: merged(allHooks("repo/.git/hooks/"), map[string]string{"p": patchOfA})},
+	{name: "bisect with a filter", args: []string{"bisect start HEAD HEAD~2", "bisect good", "bisect reset"}, config: "[filter \"x\"]smudge={SH};cat", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "where a bisection began, as a flag", args: []string{"bisect reset"}, files: map[string]string{"repo/.git/BISECT_START": "--pathspec-from-file={OUT}/secret.txt\n"}, rule: "repo-state", race: byReading},
+	{name: "bisect visualize", args: []string{"bisect start HEAD HEAD~2", "bisect view"}, rule: "subcommand", tame: "there is no screen"},
+	{name: "notes with an editor", args: []string{"notes add", "notes edit"}, config: "[core]editor={EVIL}", rule: "editor"},
+	{name: "notes of a misleading name", args: []string{"notes --ref=../../../out/x add -m x"}, rule: "flag.value", tame: "git refuses it as well"},
+	{name: "notes shown by a program", args: []string{"notes add -m x", "notes show", "log -1"}, config: "[diff \"x\"]textconv={EVIL}\n[core]pager={EVIL}", files: map[string]string{"repo/.git/info/attributes": "* diff=x\n"}, rule: "repo-config", tame: "notes have no attributes, and there is no terminal"},
+	{name: "fsck.skipList", args: []string{"fsck"}, config: "[fsck]skipList={OUT}/secret.txt", rule: "repo-config", race: byReading},
 	{name: "strategies of the repository", args: []string{"pull --no-rebase origin feature"}, config: "[pull]twohead=evil\n[branch \"main\"]mergeOptions=--strategy=evil", files: map[string]string{"bin/git-merge-evil": "#!/bin/sh\n{SH}\n"}, rule: "repo-config", tame: "the folder is not in PATH"},
-	{name: "submodule update", args: []string{"submodule update"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "config submodule.sub.update !{EVIL}", "!git\u00a0-C\u00a0sub\u00a0checkout\u00a0-q\u00a0HEAD~1"}, rule: "subcommand"},
+	{name: "submodule update", args: []string{"submodule update"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "config submodule.sub.update !{EVIL}", "!git\u00a0-C\u00a0sub\u00a0checkout\u00a0-q\u00a0HEAD~1"}, rule: "remote"},
+	{name: "submodule update that runs a command", args: []string{"submodule update -N", "submodule update --init -N"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "config submodule.sub.update !{EVIL}", "config submodule.sub.url https://127.0.0.1:1/x",
+		"-C sub config remote.origin.url https://127.0.0.1:1/x", "!git\u00a0-C\u00a0sub\u00a0checkout\u00a0-q\u00a0HEAD~1"}, rule: "repo-config"},
+	{name: "submodule update with hooks", args: []string{"submodule update -N -f"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "config submodule.sub.url https://127.0.0.1:1/x",
+		"-C sub config remote.origin.url https://127.0.0.1:1/x", "!git\u00a0-C\u00a0sub\u00a0checkout\u00a0-q\u00a0HEAD~1"}, files: allHooks("repo/.git/modules/sub/hooks/")},
+	{name: "submodule update with a filter", args: []string{"submodule update -N -f"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "config submodule.sub.url https://127.0.0.1:1/x",
+		"-C sub config remote.origin.url https://127.0.0.1:1/x", "!git\u00a0-C\u00a0sub\u00a0checkout\u00a0-q\u00a0HEAD~1", "-C sub config filter.x.smudge {SH};cat", "!echo\u00a0'*\u00a0filter=x'>.git/modules/sub/info/attributes"}, rule: "repo-config"},
+	{name: "submodule update with a helper and a command for ssh", args: []string{"submodule update"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "config submodule.sub.url ssh://127.0.0.1:1/x",
+		"-C sub config remote.origin.url ssh://127.0.0.1:1/x", "-C sub config core.sshCommand {EVIL}", "!cd\u00a0sub;git\u00a0commit\u00a0-q\u00a0--allow-empty\u00a0-m\u00a0y;cd\u00a0..;git\u00a0add\u00a0sub;git\u00a0commit\u00a0-q\u00a0-m\u00a0y;cd\u00a0sub;git\u00a0reset\u00a0-q\u00a0--hard\u00a0HEAD~1;git\u00a0reflog\u00a0expire\u00a0--expire=all\u00a0--all;git\u00a0prune"}},
+	{name: "a submodule whose remote is ext::", args: []string{"submodule update", "-C sub fetch"}, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "config protocol.ext.allow always", "config submodule.sub.url https://127.0.0.1:1/x",
+		"-C sub config protocol.ext.allow always", "-C sub config remote.origin.url ext::{EVIL}", "!cd\u00a0sub;git\u00a0commit\u00a0-q\u00a0--allow-empty\u00a0-m\u00a0y;cd\u00a0..;git\u00a0add\u00a0sub;git\u00a0commit\u00a0-q\u00a0-m\u00a0y;cd\u00a0sub;git\u00a0reset\u00a0-q\u00a0--hard\u00a0HEAD~1;git\u00a0reflog\u00a0expire\u00a0--expire=all\u00a0--all;git\u00a0prune"}, rule: "remote"},
+	{name: "a new submodule at ext::", args: []string{"submodule add ext::{EVIL} new", "submodule update --init"}, config: "[protocol \"ext\"]allow=always", rule: "remote", tame: "git clones by the user's own configuration"},
+	{name: ".gitmodules that name ext::", args: []string{"submodule update --init", "submodule init", "submodule update"}, config: "[protocol \"ext\"]allow=always", prepare: []string{"update-index --add --cacheinfo 160000,{VICTIM},sub"},
+		files: map[string]string{"repo/.gitmodules": "[submodule \"sub\"]\npath=sub\nurl=ext::{EVIL}\n"}, rule: "remote", tame: "git clones by the user's own configuration"},
 	{name: "fsmonitor of a submodule", args: wholeDay, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "-C sub config core.fsmonitor {EVIL}"}},
 	{name: "filter of a submodule", args: wholeDay, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "-C sub config filter.x.clean {EVIL}", "!echo\u00a0'*\u00a0filter=x'>.git/modules/sub/info/attributes", "!touch\u00a0-d\u00a02001-01-01\u00a0sub/a.txt"}, rule: "repo-config"},
 	{name: "filter of a repository within the repository", args: []string{"status", "add .", "commit -m x"}, prepare: []string{"clone -q {WS}/remote.git sub", "add sub", "commit -q -m sub", "-C sub config filter.x.clean {EVIL}", "!echo\u00a0'*\u00a0filter=x'>sub/.git/info/attributes", "!touch\u00a0-d\u00a02001-01-01\u00a0sub/a.txt"}, confined: true},
@@ -323,6 +382,20 @@ var hostiles = []hostile{
 	{name: "core.fsmonitor and packObjectsHook of the remote", args: []string{"clone {WS}/remote.git {WS}/new", "fetch origin", "push origin main:new"}, prepare: []string{"--git-dir={WS}/remote.git config core.fsmonitor {EVIL}", "--git-dir={WS}/remote.git config uploadpack.packObjectsHook {EVIL}"}, tame: "git believes the hook only from the user's own configuration", rule: "repo-config"},
 	{name: "core.alternateRefsCommand of the remote", args: []string{"push origin main:new"}, prepare: []string{"--git-dir={WS}/remote.git config core.alternateRefsCommand {SH}", "!git\u00a0clone\u00a0-q\u00a0--bare\u00a0{WS}/remote.git\u00a0{WS}/pool.git;echo\u00a0{WS}/pool.git/objects>{WS}/remote.git/objects/info/alternates"}, rule: "repo-config"},
 	{name: "a remote that checks out what it gets", args: []string{"push {WS}/tree HEAD~1:refs/heads/main"}, prepare: []string{"clone -q {WS}/remote.git {WS}/tree", "-C {WS}/tree reset -q --hard HEAD~2", "-C {WS}/tree config receive.denyCurrentBranch updateInstead", "-C {WS}/tree config filter.x.smudge {SH};cat", "!echo\u00a0'*\u00a0filter=x'>{WS}/tree/.git/info/attributes"}, rule: "repo-config"},
+}
+
+const patchOfA = "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,4 @@\n one\n two\n three\n+four\n"
+
+const mailOfA = "From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\nFrom: A <a@example.com>\nDate: Mon, 5 Jan 2026 09:00:00 +0000\nSubject: [PATCH] four\n\n---\n" + patchOfA + "-- \n2\n"
+
+func except(name string, files map[string]string) map[string]string {
+	delete(files, name)
+	return files
+}
+
+func merged(a, b map[string]string) map[string]string {
+	maps.Copy(a, b)
+	return a
 }
 
 // allHooks are all hooks of git, each making the markers.

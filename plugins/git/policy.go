@@ -63,6 +63,16 @@ type policy struct {
 	// proxy is that of https remotes, "" for none, or "host" for what the
 	// host's own configuration and environment say.
 	proxy string
+	// force are branches, or patterns, that may be rewritten by a push with a
+	// lease; those of forcePlain by any push.
+	force, forcePlain []string
+	// userName and userEmail are who commits where neither the call nor the
+	// repository says so.
+	userName, userEmail string
+	// refuseHooks refuses calls that git would have had a hook check.
+	refuseHooks bool
+	// bisectHelper: git is older than 2.40, and its bisect is a shell script.
+	bisectHelper bool
 	// fault refuses every call: a configuration that was not understood.
 	fault  string
 	guards guards
@@ -92,6 +102,39 @@ func newPolicy(lookup func(string) (string, bool)) *policy {
 		}
 		p.protected = append(p.protected, shortRef(w))
 	}
+	for _, w := range words("force") {
+		w, plain := strings.CutPrefix(w, "+")
+		if _, err := path.Match(w, ""); err != nil || w == "" {
+			p.fault = "config force of tool git has a bad pattern: " + w
+		}
+		p.force = append(p.force, shortRef(w))
+		if plain {
+			p.forcePlain = append(p.forcePlain, shortRef(w))
+		}
+	}
+	for _, u := range []struct {
+		key string
+		to  *string
+	}{{"user_name", &p.userName}, {"user_email", &p.userEmail}} {
+		if v, ok := lookup(u.key); ok {
+			*u.to = v
+			if strings.Trim(v, " .,:;<>\"\\'") == "" && v != "" || strings.ContainsAny(v, "<>\x00\n\r") {
+				p.fault = "config " + u.key + " of tool git is not a name or an address"
+			}
+		}
+	}
+	choice := func(key, first, second string) bool {
+		switch v, ok := lookup(key); {
+		case !ok, v == first:
+		case v == second:
+			return true
+		default:
+			p.fault = "config " + key + " of tool git is neither " + first + " nor " + second
+		}
+		return false
+	}
+	p.refuseHooks = choice("hooks", "note", "refuse")
+	p.bisectHelper = choice("bisect", "builtin", "helper")
 	boolean("allow_file_remotes", &p.allowFile)
 	boolean("allow_http", &p.allowHTTP)
 	p.hosts = words("hosts")
@@ -130,6 +173,12 @@ type request struct {
 	flags                []string // further flags, before the line's own
 	remotes              []remote // where this call goes; none: it stays here
 	lines                []string // what a shell may run
+	written              []string // the subcommand, where it is not cmd's name
+	notes                []string // said on the standard error
+	alias                string   // the last alias that was written out
+	patch                bool     // answers of -p come from input
+	helps                bool     // the call asks how a command is used
+	forces               bool     // a push may rewrite a branch
 }
 
 func refusal(rule, arg, reason, instead string) *argv.Refusal {
@@ -155,6 +204,7 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	if d.Shell = r.needsShell() && r.pinned(args); d.Shell {
 		d.ShellLines = r.lines
 	}
+	d.Notes = r.notes
 	return d
 }
 
@@ -175,8 +225,14 @@ func (r *request) run() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	if globals, rest, err = r.expand(globals, rest); err != nil {
+		return nil, err
+	}
 	name, args := rest[0], rest[1:]
 	if err := r.inside(args); err != nil {
+		return nil, err
+	}
+	if name, args, err = r.help(name, args); err != nil {
 		return nil, err
 	}
 	r.cmd = commands[name]
@@ -184,13 +240,14 @@ func (r *request) run() ([]string, error) {
 		r.cmd = &command{name: name, reads: true}
 	}
 	switch {
-	case r.cmd == nil:
-		return nil, r.unknown(name)
 	case r.cmd.refuse != "":
 		return nil, refusal("subcommand", name, "git "+name+" "+r.cmd.refuse, r.cmd.instead)
 	}
 	r.mutating, r.idempotent = !r.cmd.reads, r.cmd.reads || r.cmd.again
 	if args, err = r.understand(args); err != nil {
+		return nil, err
+	}
+	if err := r.aliased(); err != nil {
 		return nil, err
 	}
 	if r.mutating && r.call.ReadOnly && !r.guards.off(checkReadOnly) {
@@ -201,12 +258,18 @@ func (r *request) run() ([]string, error) {
 			return nil, err
 		}
 	}
+	if err := r.checkHooks(); err != nil {
+		return nil, err
+	}
 	var out []string
 	if !r.guards.off(checkConfig) {
 		out = r.forced()
 	}
 	out = append(out, globals...)
-	out = append(out, r.cmd.words(name)...)
+	if r.written == nil {
+		r.written = r.cmd.words(name)
+	}
+	out = append(out, r.written...)
 	if !r.guards.off(checkFlags) {
 		out = append(out, r.flags...)
 	}
@@ -215,8 +278,18 @@ func (r *request) run() ([]string, error) {
 
 // understand reads what follows the subcommand and answers it written anew.
 func (r *request) understand(args []string) ([]string, error) {
+	if r.helps {
+		r.mutating, r.idempotent = false, true
+		r.line = &argv.Line{}
+		return args, nil
+	}
 	if r.cmd.sub != nil && !r.guards.off(checkGrammar) {
 		var err error
+		if r.cmd.lead != nil {
+			if args, err = r.cmd.lead(r, args); err != nil {
+				return nil, err
+			}
+		}
 		if args, err = r.subcommand(args); err != nil {
 			return nil, err
 		}
@@ -234,7 +307,7 @@ func (r *request) understand(args []string) ([]string, error) {
 			r.line = &argv.Line{}
 			return args, nil
 		}
-		return nil, err
+		return nil, r.hinted(err)
 	}
 	r.line = line
 	if err := r.cmd.checkOperands(line); err != nil && !r.guards.off(checkGrammar) {
@@ -245,6 +318,9 @@ func (r *request) understand(args []string) ([]string, error) {
 		if err := r.cmd.then(r); err != nil {
 			return nil, err
 		}
+	}
+	if answered(r.cmd.grammar.Lookup("--patch")) && line.Has("--patch") {
+		r.patch, r.stdin, r.mutating, r.idempotent = true, true, true, false
 	}
 	for _, it := range line.Items {
 		if it.HasValue && it.Value == "-" && (it.Name == "--file" || it.Name == "--pathspec-from-file") || it.Name == "--stdin" || strings.HasPrefix(it.Name, "--batch") {
@@ -264,7 +340,7 @@ func (r *request) subcommand(args []string) ([]string, error) {
 		r.cmd, args = parent.sub[args[0]], args[1:]
 	} else if len(args) > 0 && !strings.HasPrefix(args[0], "-") && !parent.operands {
 		return nil, refusal("subcommand", args[0], "git "+parent.name+" "+quote(args[0])+" is not one that this policy knows",
-			"use one of: "+strings.Join(sortedNames(parent.sub), ", "))
+			meant(args[0], sortedNames(parent.sub), "use one of: "+strings.Join(sortedNames(parent.sub), ", ")))
 	}
 	if r.cmd.refuse != "" {
 		return nil, refusal("subcommand", r.cmd.name, "git "+r.cmd.name+" "+r.cmd.refuse, r.cmd.instead)
@@ -274,11 +350,85 @@ func (r *request) subcommand(args []string) ([]string, error) {
 }
 
 func (r *request) unknown(name string) error {
-	if v, ok := r.repo.get("alias." + strings.ToLower(name)); ok && !strings.HasPrefix(v, "!") {
-		return refusal("subcommand", name, "git "+quote(name)+" is an alias of this repository", "write it out: git "+v)
+	known := sortedNames(commands)
+	near := slices.Clone(known)
+	for _, e := range r.repo.entries {
+		if e.section == "alias" && e.sub == "" {
+			near = append(near, e.name)
+		}
 	}
 	return refusal("subcommand", name, "git "+quote(name)+" is not one of the subcommands that this policy allows",
-		"use one of: "+strings.Join(sortedNames(commands), ", "))
+		meant(name, near, "use one of: "+strings.Join(known, ", ")))
+}
+
+// hinted adds what may have been meant to the refusal of an unknown flag.
+func (r *request) hinted(err error) error {
+	f, ok := err.(*argv.Refusal)
+	if !ok || f.Rule != "flag.unknown" || !strings.HasPrefix(f.Arg, "--") {
+		return err
+	}
+	var known []string
+	for _, flag := range r.cmd.grammar.All() {
+		for n := range strings.FieldsSeq(flag.Names) {
+			if flag.Refuse == "" && strings.HasPrefix(n, "--") {
+				known = append(known, n)
+				if flag.Negatable {
+					known = append(known, "--no-"+n[2:])
+				}
+			}
+		}
+	}
+	f.Instead = meant(f.Arg, known, f.Instead)
+	return f
+}
+
+// help has a subcommand say how it is used: manual pages are on the host, and
+// there is no pager.
+func (r *request) help(name string, args []string) (string, []string, error) {
+	asked := len(args) == 1 && (args[0] == "-h" || args[0] == "--help")
+	if name == "help" && !asked {
+		if len(args) == 0 {
+			r.helps = true
+			return name, nil, nil
+		}
+		if len(args) > 1 || strings.HasPrefix(args[0], "-") {
+			return "", nil, refusal("operand", args[0], "git help takes one subcommand here", "git help COMMAND")
+		}
+		asked, name = true, args[0]
+		if commands[name] == nil && !r.guards.off(checkGrammar) {
+			return "", nil, r.unknown(name)
+		}
+	}
+	c := commands[name]
+	if c == nil {
+		return name, args, nil
+	}
+	if len(args) == 2 && c.sub != nil && c.sub[args[0]] != nil && (args[1] == "-h" || args[1] == "--help") {
+		asked = true
+	}
+	if !asked {
+		return name, args, nil
+	}
+	if name == "bisect" || name == "submodule" {
+		// They are shell scripts.
+		return "", nil, refusal("help", name, "git "+name+" is one of: "+strings.Join(sortedNames(c.sub), ", "), "git "+name+" "+sortedNames(c.sub)[0])
+	}
+	r.helps = true
+	return name, []string{"-h"}, nil
+}
+
+// aliased refuses an alias of a call that goes to a folder by its path: the host
+// looks for such paths in what was typed.
+func (r *request) aliased() error {
+	if r.alias == "" || !r.needsShell() {
+		return nil
+	}
+	for _, m := range r.remotes {
+		if m.kind == kindFile && r.repo.remotes[m.name] == nil {
+			return refusal("alias", r.alias, "the alias "+quote(r.alias)+" goes to "+quote(m.url)+", a folder that nobody has looked at", "write it out: git "+r.cmd.name+" ...")
+		}
+	}
+	return nil
 }
 
 // global reads the flags before the subcommand. It answers those that stay,
@@ -288,6 +438,9 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 		a := args[i]
 		if a == "--version" || a == "-v" {
 			return nil, []string{"version"}, nil
+		}
+		if (a == "--help" || a == "-h") && !r.guards.off(checkGlobal) {
+			return nil, append([]string{"help"}, args[i+1:]...), nil
 		}
 		if !strings.HasPrefix(a, "-") {
 			rest = args[i:]
@@ -351,6 +504,8 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 				why, instead = g[0], g[1]
 			} else if strings.HasPrefix(a, "-c") || strings.HasPrefix(a, "-C") {
 				instead = "write the value as an argument of its own"
+			} else if strings.HasPrefix(a, "--") {
+				instead = meant(name, knownGlobals, instead)
 			}
 			return nil, nil, refusal("global-flag", name, "flag "+quote(name)+" "+why, instead)
 		}
@@ -426,6 +581,8 @@ func (r *request) unread() error {
 	return refusal("repo-config", "", "the flags lead to a repository that cannot be trusted: "+why, "name a folder or a repository beneath "+strings.Join(r.call.Roots, " or "))
 }
 
+var knownGlobals = []string{"--version", "--help", "--no-pager", "--git-dir", "--work-tree", "--no-optional-locks", "--literal-pathspecs", "--glob-pathspecs", "--noglob-pathspecs", "--icase-pathspecs", "--no-replace-objects"}
+
 var refusedGlobals = map[string][2]string{
 	"--exec-path":     {"chooses the programs that git runs", "leave it out"},
 	"--config-env":    {"sets configuration", "leave it out"},
@@ -437,8 +594,6 @@ var refusedGlobals = map[string][2]string{
 	"--html-path":     {"is about the host's installation", "leave it out"},
 	"--man-path":      {"is about the host's installation", "leave it out"},
 	"--info-path":     {"is about the host's installation", "leave it out"},
-	"--help":          {"opens a manual page on the host", "read the manual where you are"},
-	"-h":              {"is not one that this policy knows", "read the manual where you are"},
 	"--list-cmds":     {"is for git's own use", "leave it out"},
 	"--no-lazy-fetch": {"is forced anyway", "leave it out"},
 }
@@ -458,6 +613,9 @@ func (r *request) checkEnv() error {
 			// It can name a file.
 			return refusal("env", name, "variable TZ is not the name of a time zone", "use one like Europe/Berlin")
 		}
+		if slices.Contains(sequenceEditors, name) {
+			continue // For commands that open one; none is run, and none is passed on.
+		}
 		if !slices.Contains(callerEnv, name) {
 			return refusal("env", name, "variable "+quote(name)+" is not one that a call of git may set",
 				"unset it; what may be set: "+strings.Join(callerEnv, ", "))
@@ -472,7 +630,9 @@ func (r *request) checkEnv() error {
 func (r *request) env() map[string]string {
 	env := make(map[string]string)
 	for name, v := range r.call.Env {
-		env[name] = v
+		if !slices.Contains(sequenceEditors, name) {
+			env[name] = v
+		}
 	}
 	if r.guards.off(checkVars) {
 		return env
@@ -481,6 +641,11 @@ func (r *request) env() map[string]string {
 	env["GIT_CEILING_DIRECTORIES"] = strings.Join(r.ceilings(), ":")
 	env["GIT_EDITOR"] = ":"
 	env["GIT_SEQUENCE_EDITOR"] = ":"
+	if r.patch {
+		// Of the answer "e" nothing else shall become than of an editor that
+		// fails; an edit that is none would be taken for one.
+		env["GIT_EDITOR"] = "false"
+	}
 	env["GIT_NO_LAZY_FETCH"] = "1"
 	env["GIT_PAGER"] = "cat"
 	env["GIT_SSH_COMMAND"] = r.ssh
@@ -582,6 +747,11 @@ func (r *request) forced() []string {
 	if len(r.remotes) > 0 {
 		set(noAlternateRefs)
 	}
+	if r.patch {
+		// interactive.diffFilter is run for colours only.
+		set("color.ui=false", "color.diff=false", "color.interactive=false", "interactive.singleKey=false", "add.interactive.useBuiltin=true")
+	}
+	set(r.committer()...)
 	set(r.pinHTTP()...)
 	set(r.neutralise()...)
 	for _, m := range r.remotes {
@@ -589,6 +759,21 @@ func (r *request) forced() []string {
 			for _, dir := range repoPaths(m.path) {
 				set("safe.directory=" + dir)
 			}
+		}
+	}
+	return out
+}
+
+// committer is who commits as the operator says, where neither the call nor the
+// repository does.
+func (r *request) committer() []string {
+	var out []string
+	for _, u := range [][2]string{{"user.name", r.userName}, {"user.email", r.userEmail}} {
+		if u[1] == "" || !r.mutating {
+			continue
+		}
+		if _, ok := r.setting(u[0]); !ok {
+			out = append(out, u[0]+"="+u[1])
 		}
 	}
 	return out

@@ -30,20 +30,28 @@ func push(r *request) error {
 			r.config = append(r.config, "remote."+m.name+".mirror=false")
 		}
 	}
+	force, err := r.forcing(ops)
+	if err != nil {
+		return err
+	}
 	if err := r.goes(to, "--receive-pack", "receive-pack"); err != nil {
 		return err
 	}
 	if r.guards.off(checkPush) {
 		return nil
 	}
-	specs, err := r.refspecs(name, ops)
+	specs, err := r.refspecs(name, ops, force)
 	if err != nil {
 		return err
 	}
-	// The flags stay; those that stand for refspecs are written as such.
+	// The flags stay; those that stand for refspecs are written as such, and so
+	// is what each refspec is forced by.
 	items := slices.DeleteFunc(r.line.Items, func(it argv.Item) bool {
-		return it.Flag == nil || it.Name == "--all" || it.Name == "--branches" || it.Name == "--tags"
+		return it.Flag == nil || it.Name == "--all" || it.Name == "--branches" || it.Name == "--tags" || it.Name == "--force" || it.Name == "--force-with-lease"
 	})
+	for _, lease := range force.written {
+		items = append(items, argv.Item{Flag: leaseFlag, Name: "--force-with-lease", Value: lease, HasValue: true})
+	}
 	for _, op := range append([]string{name}, specs...) {
 		items = append(items, argv.Item{Value: op})
 	}
@@ -66,8 +74,121 @@ func everything(dir string) []string {
 // references: refs/heads/refs/heads/main is one meaning of refs/heads/main.
 var misleading = []string{"refs/", "heads/", "tags/", "remotes/"}
 
+// forcing is what a push says of forcing. written are the leases of its
+// refspecs as they are written out.
+type forcing struct {
+	plain   bool // --force
+	lease   bool // --force-with-lease, of all that is pushed
+	leases  []string
+	used    []string // those of leases that a refspec was for
+	written []string
+}
+
+var leaseFlag = &argv.Flag{Names: "--force-with-lease", Value: argv.Text, Optional: true}
+
+const rewrites = "rewrites what others have"
+
+// forcing reads the flags that force, and refuses them where the operator names
+// no branch that may be rewritten.
+func (r *request) forcing(ops []string) (*forcing, error) {
+	f := &forcing{}
+	for _, it := range r.line.Items {
+		switch {
+		case it.Flag == nil:
+			r.forces = r.forces || strings.HasPrefix(it.Value, "+")
+		case it.Name == "--force":
+			f.plain = !it.Negated
+		case it.Name == "--force-with-lease" && it.Negated:
+			f.lease, f.leases = false, nil
+		case it.Name == "--force-with-lease" && it.Value == "":
+			f.lease = true
+		case it.Name == "--force-with-lease":
+			f.leases = append(f.leases, it.Value)
+		}
+	}
+	flag := ""
+	switch {
+	case f.plain:
+		flag = "--force"
+	case f.lease || len(f.leases) > 0:
+		flag = "--force-with-lease"
+	case r.line.Has("--force-if-includes") && len(r.policy.force) == 0:
+		flag = "--force-if-includes"
+	}
+	r.forces = (r.forces || flag != "") && len(r.policy.force) > 0
+	if r.guards.off(checkPush) || flag == "" {
+		return f, nil
+	}
+	if len(r.policy.force) == 0 {
+		return nil, refusal("flag.refused", flag, "flag "+quote(flag)+" "+rewrites, "push without it, or to a branch of another name")
+	}
+	if anyOf(r.line, "--all", "--branches", "--tags") {
+		return nil, refusal("push.force", flag, "flag "+quote(flag)+" would rewrite more than one branch", "name the branch")
+	}
+	return f, nil
+}
+
+// forceRefspec decides whether the push may rewrite the branch of that name at
+// the remote, and answers what stands before its refspec: "+" or nothing.
+func (r *request) forceRefspec(f *forcing, remote, spec, name string, isTag, plus bool) (string, error) {
+	lease, leased := "", false
+	full := "refs/heads/" + name
+	for _, l := range f.leases {
+		if ref, _, _ := strings.Cut(l, ":"); shortRef(ref) == name && !isTag {
+			f.used = append(f.used, l)
+			lease, leased = l[len(ref):], true
+		}
+	}
+	if !f.plain && !plus && !f.lease && !leased {
+		return "", nil
+	}
+	allowed := func(patterns []string) bool {
+		return !isTag && slices.ContainsFunc(patterns, func(p string) bool {
+			ok, err := path.Match(p, name)
+			return ok && err == nil
+		})
+	}
+	const instead = "push without force, or to a branch of another name"
+	if !allowed(r.policy.force) {
+		if len(r.policy.force) == 0 {
+			return "", forced(spec)
+		}
+		return "", refusal("push.force", spec, quote(name)+" is not one of the branches that may be rewritten: "+strings.Join(r.policy.force, ", "), instead)
+	}
+	switch {
+	case leased && lease != "":
+	case f.lease || leased:
+		if !r.tracked(remote, full) {
+			return "", refusal("push.force", spec, "nothing here follows branch "+quote(name)+" of "+quote(remote)+", so that a lease has nothing to compare with", "name what is expected there: --force-with-lease="+name+":COMMIT")
+		}
+	case !allowed(r.policy.forcePlain):
+		return "", refusal("push.force", spec, "branch "+quote(name)+" may be rewritten with a lease only", "git push --force-with-lease "+remote+" "+name)
+	default:
+		return "+", nil
+	}
+	f.written = append(f.written, full+lease)
+	return "", nil
+}
+
+// tracked reports whether the remote's configuration keeps a copy of the
+// reference.
+func (r *request) tracked(remote, ref string) bool {
+	c := r.repo.remotes[remote]
+	return c != nil && slices.ContainsFunc(c.fetch, func(spec string) bool {
+		src, dst, ok := strings.Cut(strings.TrimPrefix(spec, "+"), ":")
+		if !ok || dst == "" {
+			return false
+		}
+		before, after, star := strings.Cut(src, "*")
+		if !star {
+			return src == ref
+		}
+		return strings.HasPrefix(ref, before) && strings.HasSuffix(ref, after) && len(ref) >= len(before)+len(after)
+	})
+}
+
 // refspecs answers what a push to the remote of that name pushes.
-func (r *request) refspecs(name string, ops []string) ([]string, error) {
+func (r *request) refspecs(name string, ops []string, force *forcing) ([]string, error) {
 	all, tags := anyOf(r.line, "--all", "--branches"), r.line.Has("--tags")
 	if all && len(ops) > 1 {
 		return nil, refusal("operand", ops[1], `flag "--all" takes no branch`, "leave one of them out")
@@ -133,11 +254,16 @@ func (r *request) refspecs(name string, ops []string) ([]string, error) {
 			tag, _, _ := strings.Cut(specs[i], ":")
 			spec = "refs/tags/" + tag
 		}
-		v, err := r.refspec(spec)
+		v, err := r.refspec(name, spec, force)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, v)
+	}
+	for _, l := range force.leases {
+		if !slices.Contains(force.used, l) {
+			return nil, refusal("push.force", l, "flag \"--force-with-lease\" names "+quote(l)+", which is not pushed", "leave it out, or name what is pushed")
+		}
 	}
 	return out, nil
 }
@@ -251,13 +377,16 @@ func (r *request) usual(name string) ([]string, error) {
 	return nil, refusal("push.refspec", "push.default", "what to push is not known: push.default="+quote(mode), "name the branch: git push "+name+" "+branch)
 }
 
-// refspec checks one refspec of a push and answers it as SRC:DST.
-func (r *request) refspec(spec string) (string, error) {
-	src, dst, colon := strings.Cut(spec, ":")
-	switch {
-	case strings.HasPrefix(spec, "+"):
+// refspec checks one refspec of a push to the remote and answers it as SRC:DST,
+// or +SRC:DST.
+func (r *request) refspec(remote, spec string, force *forcing) (string, error) {
+	bare, plus := strings.CutPrefix(spec, "+")
+	if plus && len(r.policy.force) == 0 {
 		return "", forced(spec)
-	case strings.HasPrefix(spec, "^") || spec == "" || strings.HasPrefix(spec, "-"):
+	}
+	src, dst, colon := strings.Cut(bare, ":")
+	switch spec = bare; {
+	case strings.HasPrefix(spec, "+") || strings.HasPrefix(spec, "^") || spec == "" || strings.HasPrefix(spec, "-"):
 		return "", refusal("push.refspec", spec, "refspec "+quote(spec)+" is not one that this policy knows", "name a branch")
 	case colon && src == "" && dst != "":
 		return "", refusal("push.delete", spec, "refspec "+quote(spec)+" deletes "+quote(dst)+" on the other side", "leave it out")
@@ -299,7 +428,14 @@ func (r *request) refspec(spec string) (string, error) {
 	if !colon && dst != src {
 		src = dst // heads/x is refs/heads/x on both sides
 	}
-	return src + ":" + dst, nil
+	sign, err := r.forceRefspec(force, remote, spec, name, isTag, plus)
+	if err != nil {
+		return "", err
+	}
+	if (sign != "" || slices.ContainsFunc(force.written, func(l string) bool { return strings.HasPrefix(l+":", "refs/heads/"+name+":") })) && !isHead {
+		dst = "refs/heads/" + name // a name alone may be that of a tag on the other side
+	}
+	return sign + src + ":" + dst, nil
 }
 
 // fullRef writes out what git supplies by itself where the kind is named.

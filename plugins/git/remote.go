@@ -3,6 +3,7 @@ package main
 import (
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/toold/toold/pdk/argv"
@@ -313,7 +314,7 @@ func (r *request) pin(service string) string {
 	var b strings.Builder
 	b.WriteString(strings.TrimSuffix(pinStart, " "))
 	for _, kv := range []string{
-		"core.fsmonitor=false", "gc.autoDetach=false", "receive.autogc=false", "receive.denyNonFastForwards=true",
+		"core.fsmonitor=false", "gc.autoDetach=false", "receive.autogc=false", "receive.denyNonFastForwards=" + strconv.FormatBool(!r.forces),
 		"receive.denyDeletes=true", "receive.denyCurrentBranch=refuse", noAlternateRefs,
 	} {
 		b.WriteString(" -c " + shellQuote(kv))
@@ -448,6 +449,15 @@ func pull(r *request) error {
 	}
 	if r.line.Has("--all") {
 		return refusal("flag.refused", "--all", `flag "--all" fetches from several remotes for one merge`, "git fetch --all, then git merge")
+	}
+	if !slices.ContainsFunc(r.line.Items, func(it argv.Item) bool { return it.Name == "--rebase" }) {
+		how, ok := r.setting("branch." + r.repo.branch() + ".rebase")
+		if !ok {
+			how, _ = r.setting("pull.rebase")
+		}
+		if strings.HasPrefix(how, "i") {
+			return refusal("editor", "pull.rebase", "pull.rebase="+quote(how)+" opens an editor for the list of commits, and there is none here", "git pull --rebase, or git pull --no-rebase")
+		}
 	}
 	to, err := r.target(nth(r.line.Operands(), 0), false)
 	if err != nil {

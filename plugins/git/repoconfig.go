@@ -19,6 +19,7 @@ type entry struct {
 type repoConfig struct {
 	entries     []entry
 	submodules  []entry
+	modules     []entry // of .gitmodules
 	others      []entry // of repositories that are remotes
 	othersErr   string
 	state       []abi.ConfigEntry
@@ -31,7 +32,7 @@ type repoConfig struct {
 	hooks, remoteHooks    []string
 }
 
-type remoteConfig struct{ url, pushurl, push []string }
+type remoteConfig struct{ url, pushurl, push, fetch []string }
 
 func newRepoConfig(c *abi.RepoConfig) *repoConfig {
 	rc := &repoConfig{remotes: make(map[string]*remoteConfig)}
@@ -48,6 +49,11 @@ func newRepoConfig(c *abi.RepoConfig) *repoConfig {
 		en := splitKey(e.Key)
 		en.value = e.Value
 		rc.submodules = append(rc.submodules, en)
+	}
+	for _, e := range c.Modules {
+		en := splitKey(e.Key)
+		en.value = e.Value
+		rc.modules = append(rc.modules, en)
 	}
 	for _, e := range c.Remotes {
 		en := splitKey(e.Key)
@@ -74,6 +80,8 @@ func newRepoConfig(c *abi.RepoConfig) *repoConfig {
 			m.pushurl = append(m.pushurl, e.Value)
 		case "push":
 			m.push = append(m.push, e.Value)
+		case "fetch":
+			m.fetch = append(m.fetch, e.Value)
 		}
 	}
 	return rc
@@ -134,7 +142,7 @@ func (r *request) checkRepo() error {
 		return refusal("repo-config", e.key, "the repository's configuration sets "+quote(e.key)+", which "+why, "remove it: git config --unset-all "+e.key)
 	}
 	for _, e := range r.repo.submodules {
-		if why := r.hostile(e, first, false); why != "" {
+		if why := r.hostile(e, first, network && first == "submodule"); why != "" {
 			return refusal("repo-config", e.key, "the configuration of a submodule sets "+quote(e.key)+", which "+why, "remove it: git config --unset-all "+e.key+", in the submodule")
 		}
 	}
@@ -164,6 +172,12 @@ func (r *request) checkRepo() error {
 // large repository, so it looks for those that are known first.
 func (r *request) hostile(e entry, first string, network bool) string {
 	names, isKnown := known[e.section]
+	if e.section == "submodule" && e.name == "update" && first == "submodule" && strings.HasPrefix(e.value, "!") {
+		return "runs a program"
+	}
+	if e.section == "tar" && first == "archive" && e.name != "umask" {
+		return "runs a program"
+	}
 	if isKnown && names[e.name] && !special[e.name] {
 		return ""
 	}
@@ -288,7 +302,7 @@ var onNetwork = map[string]string{
 // pathKeys name files and folders.
 var pathKeys = []string{
 	"core.worktree", "core.attributesfile", "core.excludesfile", "diff.orderfile", "mailmap.file", "blame.ignorerevsfile", "commit.template",
-	"gpg.ssh.allowedsignersfile", "gpg.ssh.revocationfile", "gpg.*.allowedsignersfile", "gpg.*.revocationfile",
+	"format.outputdirectory", "format.signaturefile", "gpg.ssh.allowedsignersfile", "gpg.ssh.revocationfile", "gpg.*.allowedsignersfile", "gpg.*.revocationfile",
 }
 
 // known are the variables that are understood, by section; "*" is all of
@@ -315,7 +329,7 @@ var known = sets(map[string]string{
 	"submodule":  "active alternateerrorstrategy alternatelocation branch fetchjobs fetchrecursesubmodules ignore propagatebranches recurse update url",
 	"extensions": "noop objectformat worktreeconfig refstorage preciousobjects partialclone compatobjectformat relativeworktrees",
 	"advice":     "*", "apply": "*", "author": "*", "blame": "*", "checkout": "*", "clean": "*", "color": "*", "column": "*", "commitgraph": "*", "committer": "*",
-	"feature": "*", "format": "pretty notes", "gc": "*", "grep": "*", "gui": "*", "i18n": "*", "include": "*", "includeif": "*", "index": "*", "init": "defaultbranch defaultobjectformat defaultrefformat",
+	"feature": "*", "format": "pretty notes attach cc coverfromdescription coverletter encodeemailheaders filenamemaxlength forceinbodyfrom from headers mboxrd noprefix numbered signature signoff subjectprefix thread to useautobase", "gc": "*", "grep": "*", "gui": "*", "i18n": "*", "include": "*", "includeif": "*", "index": "*", "init": "defaultbranch defaultobjectformat defaultrefformat",
 	"log": "*", "lsrefs": "*", "maintenance": "*", "mailmap": "blob", "notes": "*", "pack": "*", "pretty": "*", "receive": "*", "repack": "*", "rerere": "*", "reset": "*",
 	"revert": "*", "sequence": "editor", "showbranch": "*", "sparse": "*", "splitindex": "*", "stash": "*", "status": "*", "transfer": "*", "user": "*",
 	"trailer": "ifexists ifmissing key separators where", "uploadpack": "*", "url": "insteadof pushinsteadof", "versionsort": "*", "worktree": "*", "fsck": "*",

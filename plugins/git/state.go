@@ -37,10 +37,14 @@ func (r *request) checkState(first string) error {
 			return refusal("repository", "", "there is no repository around the working directory, and git diff would read files of any name", "run it in a working tree")
 		}
 	}
-	proceeds := slices.Contains([]string{"rebase", "cherry-pick", "revert"}, first) && !anyOf(r.line, "--abort", "--quit")
+	proceeds := slices.Contains([]string{"am", "rebase", "cherry-pick", "revert"}, first) && !anyOf(r.line, "--abort", "--quit")
 	for _, e := range r.repo.state {
 		dir, _, _ := strings.Cut(e.Key, "/")
 		switch dir {
+		case "BISECT_START":
+			if name := strings.TrimSpace(e.Value); first == "bisect" && !validRef(strings.TrimPrefix(name, "refs/heads/")) && !isObject(name) {
+				return refusal("repo-state", e.Key, "the bisection cannot go on: "+quote(".git/"+e.Key)+" names no branch and no commit", "delete that file")
+			}
 		case "remotes", "branches":
 			if len(r.remotes) > 0 {
 				return refusal("repo-state", e.Key, "the repository keeps a remote in "+quote(".git/"+e.Key)+", which says more than this policy knows", "delete that file, and git remote add the remote")
@@ -55,6 +59,11 @@ func (r *request) checkState(first string) error {
 		}
 	}
 	return nil
+}
+
+// isObject reports whether name is that of an object, written in full.
+func isObject(name string) bool {
+	return (len(name) == 40 || len(name) == 64) && strings.Trim(name, "0123456789abcdef") == ""
 }
 
 // hostileState says what is wrong with a file that tells git how to go on
@@ -90,7 +99,17 @@ func hostileState(name, content string) string {
 				digits, short = strings.CutPrefix(opt, "-p")
 			}
 			space, isSpace := strings.CutPrefix(opt, "--whitespace=")
-			if opt != "--ignore-whitespace" && !(short && isNumber(digits)) && !(isSpace && plainName(space, "")) {
+			filter, isFilter := strings.CutPrefix(opt, "--exclude=")
+			if !isFilter {
+				filter, isFilter = strings.CutPrefix(opt, "--include=")
+			}
+			dir, isDir := strings.CutPrefix(opt, "--directory=")
+			if isDir {
+				if _, err := below(dir, argv.Scope{}); err != nil {
+					return "leads out of the working tree: " + quote(opt)
+				}
+			}
+			if opt != "--ignore-whitespace" && opt != "--ignore-space-change" && opt != "--reject" && !isDir && !(isFilter && !strings.ContainsAny(filter, `'\"`)) && !(short && isNumber(digits)) && !(isSpace && plainName(space, "")) {
 				return "has an option that this policy does not know: " + quote(opt)
 			}
 		}

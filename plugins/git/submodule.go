@@ -1,0 +1,163 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/toold/toold/pdk/argv"
+)
+
+// submoduleCommand: git submodule is a shell script around git
+// submodule--helper, which is what runs here.
+var submoduleCommand = func() *command {
+	quiet := bare("-q --quiet")
+	nested := never("works in submodules of submodules, which nobody has looked at", "run git submodule in each, with -C", "--recursive")
+	borrows := never("borrows the objects of another repository", "leave it out", "--reference", "--dissociate")
+	written := func(then func(*request) error) func(*request) error {
+		return func(r *request) error {
+			r.written = append([]string{"submodule--helper"}, strings.TrimPrefix(r.cmd.name, "submodule "))
+			if then == nil {
+				return nil
+			}
+			return then(r)
+		}
+	}
+	return &command{name: "submodule", most: -1, reads: true, grammar: grammar(), then: written(func(r *request) error {
+		r.written = []string{"submodule--helper", "status"}
+		return nil
+	}), sub: byName(
+		&command{name: "submodule status", reads: true, paths: true, then: written(nil), grammar: grammar(quiet, bare("--cached"), nested)},
+		&command{name: "submodule init", again: true, paths: true, then: written(nil), grammar: grammar(quiet)},
+		&command{name: "submodule sync", again: true, paths: true, then: written(nil), grammar: grammar(quiet, nested)},
+		&command{name: "submodule deinit", again: true, paths: true, then: written(nil), grammar: grammar(quiet, bare("-f --force", "--all"))},
+		&command{name: "submodule update", again: true, paths: true, then: written(submoduleUpdate), grammar: grammar(quiet, nested, borrows,
+			bare("--init", "--remote", "-N --no-fetch", "-f --force", "--checkout", "--merge", "--rebase", "--recommend-shallow", "--no-recommend-shallow", "--progress", "--single-branch", "--no-single-branch"),
+			with(argv.Int(1, 1<<31-1), "--depth", "-j --jobs"), never("leaves objects out that later calls would have to fetch", "use --depth", "--filter"))},
+		&command{name: "submodule add", most: 2, then: written(submoduleAdd), grammar: grammar(quiet, borrows, bare("-f --force", "--progress"), with(rev, "-b --branch"),
+			with(argv.Match("the name of a submodule", func(v string) bool { return plainName(v, "./") && !strings.Contains(v, "..") }), "--name"), with(argv.Int(1, 1<<31-1), "--depth"))},
+		&command{name: "submodule foreach", refuse: runs, instead: "run git in each submodule, with -C"},
+		&command{name: "submodule summary", refuse: "is not one that this policy knows", instead: "git diff --submodule=log"},
+		&command{name: "submodule set-url", refuse: "is not one that this policy knows", instead: "git submodule add it anew"},
+		&command{name: "submodule set-branch", refuse: "is not one that this policy knows", instead: "git submodule update --remote after an edit of .gitmodules"},
+		&command{name: "submodule absorbgitdirs", refuse: "moves repositories that nobody has looked at", instead: "git submodule add it anew"})}
+}()
+
+// submoduleUpdate judges where each submodule comes from. Git starts another git
+// for each, to which this side's flags do not get: so all that they say is said
+// by configuration, which does.
+func submoduleUpdate(r *request) error {
+	if !anyOf(r.line, "--checkout", "--merge", "--rebase") {
+		// What the repository asks for may be a program (update = !command).
+		r.flags = append(r.flags, "--checkout")
+	}
+	seen := make(map[string]bool)
+	for _, e := range r.repo.entries {
+		if e.section == "submodule" && e.name == "url" && e.sub != "" {
+			seen[e.sub] = true
+			if err := r.submoduleURL(e.value, false); err != nil {
+				return err
+			}
+		}
+	}
+	for _, e := range r.repo.modules {
+		if r.line.Has("--init") && e.section == "submodule" && e.name == "url" && !seen[e.sub] {
+			if err := r.submoduleURL(e.value, true); err != nil {
+				return err
+			}
+		}
+	}
+	for _, e := range r.repo.submodules {
+		if e.section == "remote" && e.sub != "" && (e.name == "url" || e.name == "pushurl") {
+			if err := r.submoduleURL(e.value, false); err != nil {
+				return err
+			}
+		}
+	}
+	r.config = append(r.config, "init.templateDir=")
+	return nil
+}
+
+func submoduleAdd(r *request) error {
+	n := 0
+	for i, it := range r.line.Items {
+		if it.Flag != nil {
+			continue
+		}
+		if n++; n == 1 {
+			if err := r.submoduleURL(it.Value, true); err != nil {
+				return err
+			}
+			continue
+		}
+		v, err := r.scope.Path(it.Value)
+		if err != nil {
+			return err
+		}
+		r.line.Items[i].Value = v
+	}
+	if n == 0 {
+		return refusal("operand", "", "git submodule add needs a URL", "name one")
+	}
+	r.config = append(r.config, "init.templateDir=")
+	return nil
+}
+
+// submoduleURL adds the place of a submodule to those that the call goes to. A
+// folder is none: git hands the command line for one to a shell, and the git
+// that does it cannot be told which.
+func (r *request) submoduleURL(url string, mayBeRelative bool) error {
+	if mayBeRelative && (strings.HasPrefix(url, "./") || strings.HasPrefix(url, "../")) {
+		// It counts from one of the remotes, by the branch that is checked out.
+		if len(r.repo.remoteNames) == 0 {
+			return r.checked(refusal("remote", url, "the submodule's URL "+quote(url)+" counts from the remote of this repository, which has none", "git remote add origin URL, or write the whole URL"))
+		}
+		for _, c := range r.repo.remotes {
+			for _, base := range c.url {
+				if err := r.submoduleURL(relativeURL(base, url), false); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	to, err := r.urls("", url, "")
+	if err != nil {
+		return err
+	}
+	for _, m := range to {
+		if m.kind == kindFile {
+			if err := r.checked(refusal("remote", url, "the submodule's URL "+quote(url)+" is a folder of this host", "use https or ssh")); err != nil {
+				return err
+			}
+		}
+	}
+	r.remotes = append(r.remotes, to...)
+	return nil
+}
+
+// relativeURL is where a relative URL leads from that of the remote
+// (relative_url in git's remote.c).
+func relativeURL(remote, url string) string {
+	remote = strings.TrimSuffix(remote, "/")
+	colon := false
+	for {
+		if rest, ok := strings.CutPrefix(url, "../"); ok {
+			url = rest
+			if i := strings.LastIndexByte(remote, '/'); i >= 0 {
+				remote = remote[:i]
+			} else if i := strings.LastIndexByte(remote, ':'); i >= 0 {
+				remote, colon = remote[:i], true
+			} else {
+				remote = "."
+			}
+		} else if rest, ok := strings.CutPrefix(url, "./"); ok {
+			url = rest
+		} else {
+			break
+		}
+	}
+	sep := "/"
+	if colon {
+		sep = ":"
+	}
+	return strings.TrimSuffix(remote+sep+url, "/")
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/toold/toold/pdk/argv"
+)
+
+// What git would do on a developer's machine and does not do here is said, or
+// refused where the result would be another one: nothing is skipped in silence.
+
+// note has a line said on the standard error before git runs.
+func (r *request) note(line string) { r.notes = append(r.notes, line) }
+
+// editors are the variables by which a caller names an editor, those of the
+// list of a rebase and those of messages. git reads the first that is set.
+var (
+	messageEditors  = []string{"GIT_EDITOR", "VISUAL", "EDITOR"}
+	sequenceEditors = append([]string{"GIT_SEQUENCE_EDITOR"}, messageEditors...)
+)
+
+// editor answers which of the variables names an editor for this call, and
+// whether that editor is one that changes nothing, which is what runs here.
+//
+// It sees the variables that tool.json admits and the wrapper sends. Names that
+// a wrapper merely reports as set (environment_seen) belong here too.
+func (r *request) editor(names []string) (name string, idle bool) {
+	for _, name := range names {
+		if v := r.call.Env[name]; v != "" {
+			return name, slices.Contains([]string{":", "true", "/bin/true", "/usr/bin/true"}, v)
+		}
+	}
+	return "", false
+}
+
+// kept refuses a call whose caller names an editor that would have changed the
+// message, and says otherwise that the message is kept.
+func (r *request) kept(what string) error {
+	name, idle := r.editor(messageEditors)
+	switch {
+	case idle:
+	case name != "":
+		return refusal("editor", name, "variable "+name+" names an editor, and none runs here, so that "+what+" would stay as it is", "give the message with -m or -F, or keep it with --no-edit")
+	default:
+		r.note("no editor runs here: " + what + " is kept; to change it, give it with -m or -F")
+	}
+	return nil
+}
+
+// commitMessage is for commit, which opens an editor where nothing says what
+// the message is.
+func commitMessage(r *request) error {
+	l := r.line
+	if anyOf(l, "--dry-run", "--short", "--porcelain", "--long", "--null") {
+		return nil
+	}
+	given := l.Has("--message") || l.Has("--file") || l.Has("--reuse-message") || slices.ContainsFunc(l.Items, func(it argv.Item) bool { return it.Name == "--no-edit" })
+	fixup, isFixup := l.Get("--fixup")
+	amends := strings.HasPrefix(fixup, "amend:") || strings.HasPrefix(fixup, "reword:")
+	switch {
+	case given || isFixup && !amends:
+		return nil
+	case l.Has("--amend"), l.Has("--reedit-message"), l.Has("--squash"), amends:
+		return r.kept("the message")
+	}
+	if _, idle := r.editor(messageEditors); idle {
+		return nil
+	}
+	return refusal("editor", "", "git commit without a message opens an editor, and there is none here", "give the message with -m MESSAGE or -F FILE (-F - reads it from input), or take the one that a merge prepared with --no-edit")
+}
+
+func tagMessage(r *request) error {
+	l := r.line
+	if l.Has("--annotate") && !anyOf(l, "--message", "--file", "--delete", "--list") {
+		if _, idle := r.editor(messageEditors); !idle {
+			return refusal("editor", "", "git tag -a without a message opens an editor, and there is none here", "give the message with -m MESSAGE or -F FILE")
+		}
+	}
+	return nil
+}
+
+// goesOn is for operations that were stopped by a conflict: git opens an editor
+// for the message of the commit that they then make.
+func goesOn(r *request) error {
+	if r.line.Has("--continue") {
+		r.note("no editor runs here: messages are kept; git commit --amend -m changes the last one")
+	}
+	return nil
+}
+
+// sequence is for rebase -i, whose list of commits somebody is to edit. A list
+// that nobody edits makes a rebase that says it succeeded, and did nothing of
+// what was meant.
+func sequence(r *request) error {
+	if !r.line.Has("--interactive") {
+		return nil
+	}
+	name, idle := r.editor(sequenceEditors)
+	if idle {
+		return nil
+	}
+	const instead = "mark commits with git commit --fixup COMMIT or --squash COMMIT, then git rebase -i --autosquash; or git reset --soft and commit anew"
+	if name != "" {
+		return refusal("editor", name, "variable "+name+" names an editor for the list of commits, and none runs here, so that nothing of what it does would be done", instead)
+	}
+	squash := r.line.Has("--autosquash")
+	if !slices.ContainsFunc(r.line.Items, func(it argv.Item) bool { return it.Name == "--autosquash" }) {
+		v, _ := r.setting("rebase.autosquash")
+		squash = isTrue(v)
+	}
+	if !squash {
+		return refusal("editor", "--interactive", `flag "--interactive" opens an editor for the list of commits, and there is none here`, instead)
+	}
+	r.note("no editor runs here: the list of commits is as --autosquash makes it, and messages are kept")
+	return nil
+}
+
+func isTrue(v string) bool {
+	return slices.Contains([]string{"true", "yes", "on", "1"}, strings.ToLower(v))
+}
+
+// hooksOf are the hooks that git would run in the repository for a subcommand.
+// A flag after a colon is one that has git leave the hook out as well.
+var hooksOf = map[string]string{
+	"am":          "applypatch-msg:no-verify pre-applypatch:no-verify post-applypatch",
+	"checkout":    "post-checkout",
+	"cherry-pick": "prepare-commit-msg post-commit",
+	"clone":       "",
+	"commit":      "pre-commit:no-verify prepare-commit-msg commit-msg:no-verify post-commit",
+	"merge":       "pre-merge-commit:no-verify prepare-commit-msg commit-msg:no-verify post-merge",
+	"pull":        "pre-merge-commit:no-verify prepare-commit-msg commit-msg:no-verify post-merge pre-rebase:no-verify",
+	"push":        "pre-push:no-verify",
+	"rebase":      "pre-rebase:no-verify post-checkout post-rewrite",
+	"revert":      "prepare-commit-msg post-commit",
+	"switch":      "post-checkout",
+	"worktree":    "post-checkout",
+}
+
+// checking are the hooks that can refuse what git is about to do.
+var checking = []string{"applypatch-msg", "commit-msg", "pre-applypatch", "pre-commit", "pre-merge-commit", "pre-push", "pre-rebase", "prepare-commit-msg"}
+
+// receiving are those that a repository runs when it is pushed to.
+var receiving = []string{"pre-receive", "update", "proc-receive", "push-to-checkout", "reference-transaction", "post-receive", "post-update"}
+
+// checkHooks says which hooks git would have run, and refuses where the operator
+// wants no call that goes past one that checks.
+func (r *request) checkHooks() error {
+	if len(r.repo.hooks)+len(r.repo.remoteHooks) == 0 || !r.mutating {
+		return nil
+	}
+	first, _, _ := strings.Cut(r.cmd.name, " ")
+	if first == "bisect" && (slices.Contains(r.repo.hooks, "reference-transaction") || slices.Contains(r.repo.hooks, "hooks/reference-transaction")) && !r.guards.off(checkRepo) {
+		// It does not read core.hooksPath, and would run this one.
+		return refusal("hook", "reference-transaction", "the repository has a hook reference-transaction, which git bisect runs whatever it is told, and toold runs no program of a repository", "move that hook out of .git/hooks")
+	}
+	var skipped []string
+	expect := strings.Fields(hooksOf[first])
+	if r.line.Has("--amend") {
+		expect = append(expect, "post-rewrite")
+	}
+	if first != "config" && first != "remote" {
+		expect = append(expect, "reference-transaction")
+	}
+	for _, hook := range expect {
+		name, flag, optional := strings.Cut(hook, ":")
+		if optional && r.leavesOut(first, "--"+flag) {
+			continue
+		}
+		if slices.Contains(r.repo.hooks, name) {
+			skipped = append(skipped, name)
+		}
+	}
+	if first == "push" && r.needsShell() {
+		for _, name := range receiving {
+			if slices.Contains(r.repo.remoteHooks, name) {
+				r.note("hook " + name + " of the remote was not run: toold runs no program of a repository")
+			}
+		}
+	}
+	for _, name := range skipped {
+		if r.refuseHooks && slices.Contains(checking, name) {
+			return refusal("hook", name, "the repository has a hook "+name+", and toold runs no program of a repository", "do what the hook checks by other means, and ask the operator (config hooks of the tool git)")
+		}
+		r.note("hook " + name + " was not run: toold runs no program of a repository")
+	}
+	return nil
+}
+
+// leavesOut reports whether the call has git leave hooks out by itself, by
+// --no-verify in any of its spellings.
+func (r *request) leavesOut(first, flag string) bool {
+	out := false
+	for _, it := range r.line.Items {
+		switch {
+		case it.Flag == nil:
+		case it.Name == flag:
+			out = true
+		case it.Name == "--verify":
+			out = it.Negated
+		}
+	}
+	return out
+}
