@@ -274,7 +274,7 @@ var hostiles = []hostile{
 	{name: "-p with programs for differences and filters", args: []string{"add -p", "checkout -p", "stash -p", "reset -p HEAD~1", "commit -p -m x"}, stdin: "y\ny\ny\n", config: "[diff]external={EVIL}\n[filter \"x\"]clean={EVIL}\nsmudge={SH};cat\n[diff \"x\"]command={EVIL}",
 		files: map[string]string{"repo/a.txt": "changed\n", "repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
 	{name: "-p with hooks", args: []string{"add -p", "commit -p -m x", "checkout -p HEAD~1"}, stdin: "y\ny\ny\n", files: merged(allHooks("repo/.git/hooks/"), map[string]string{"repo/a.txt": "changed\n"})},
-	{name: "sparse-checkout with a filter", args: []string{"sparse-checkout disable"}, prepare: []string{"sparse-checkout set --no-cone x"}, config: "[filter \"x\"]smudge={SH};cat", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
+	{name: "sparse-checkout with a filter", args: []string{"sparse-checkout disable"}, prepare: []string{"status", "sparse-checkout set --no-cone x"}, config: "[filter \"x\"]smudge={SH};cat", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
 	{name: "bisect with hooks", args: []string{"bisect start HEAD HEAD~2", "bisect good", "bisect reset"}, files: allHooks("repo/.git/hooks/"), rule: "hook"},
 	{name: "bisect with hooks, and core.hooksPath elsewhere", args: []string{"bisect start HEAD HEAD~2", "bisect good", "bisect reset"}, config: "[core]hooksPath=/dev/null", files: allHooks("repo/.git/hooks/"), rule: "hook"},
 	{name: "bisect with other hooks", args: []string{"bisect start HEAD HEAD~2", "bisect good", "bisect reset"}, files: except("repo/.git/hooks/reference-transaction", allHooks("repo/.git/hooks/"))},

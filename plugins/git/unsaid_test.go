@@ -1,0 +1,352 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toold/toold/pdk/abi"
+)
+
+// TestNotes: what git would have done and does not do here is said.
+func TestNotes(t *testing.T) {
+	hooks := []string{"commit-msg", "post-commit", "pre-commit", "pre-push", "reference-transaction"}
+	for _, tt := range []struct {
+		args   string
+		env    map[string]string
+		hooks  []string
+		remote []string
+		config map[string]string
+		rule   string   // by which it is refused, or "" where it is not
+		want   []string // what the notes begin with
+	}{
+		{args: "commit -m x"},
+		{args: "commit -m x", hooks: hooks, want: []string{"hook pre-commit was not run", "hook commit-msg was not run", "hook post-commit was not run", "hook reference-transaction was not run"}},
+		{args: "commit -n -m x", hooks: hooks, want: []string{"hook post-commit", "hook reference-transaction"}},
+		{args: "commit --no-verify --verify -m x", hooks: []string{"pre-commit"}, want: []string{"hook pre-commit"}},
+		{args: "status", hooks: hooks},
+		{args: "push disk main", hooks: hooks, remote: []string{"update", "post-receive"}, want: []string{"hook update of the remote", "hook post-receive of the remote", "hook pre-push", "hook reference-transaction"}},
+		{args: "push --no-verify shell main", hooks: []string{"pre-push"}},
+		{args: "rebase main", hooks: []string{"pre-rebase", "post-rewrite"}, want: []string{"hook pre-rebase", "hook post-rewrite"}},
+		{args: "am x", hooks: []string{"applypatch-msg"}, want: []string{"hook applypatch-msg"}},
+		{args: "checkout x", hooks: []string{"post-checkout"}, want: []string{"hook post-checkout"}},
+		{args: "commit --amend --no-edit", hooks: []string{"post-rewrite"}, want: []string{"hook post-rewrite"}},
+		{args: "commit -m x", hooks: []string{"pre-commit"}, config: map[string]string{"hooks": "refuse"}, rule: "hook"},
+		{args: "push shell main", hooks: []string{"pre-push"}, config: map[string]string{"hooks": "refuse"}, rule: "hook"},
+		{args: "commit -m x", hooks: []string{"commit-msg"}, config: map[string]string{"hooks": "refuse"}, rule: "hook"},
+		{args: "commit -m x", hooks: []string{"post-commit"}, config: map[string]string{"hooks": "refuse"}, want: []string{"hook post-commit"}},
+		{args: "status", hooks: hooks, config: map[string]string{"hooks": "refuse"}},
+		{args: "bisect start", hooks: hooks, rule: "hook"},
+		{args: "bisect start", hooks: []string{"hooks/reference-transaction"}, rule: "hook"},
+
+		{args: "commit --amend", want: []string{"no editor runs here: the message is kept"}},
+		{args: "commit --amend", env: map[string]string{"GIT_EDITOR": "vim"}, rule: "editor"},
+		{args: "commit --amend", env: map[string]string{"EDITOR": "sed -i s/a/b/"}, rule: "editor"},
+		{args: "commit --amend", env: map[string]string{"GIT_EDITOR": "true", "EDITOR": "vim"}},
+		{args: "commit --amend -m x", env: map[string]string{"GIT_EDITOR": "vim"}},
+		{args: "commit", env: map[string]string{"GIT_EDITOR": "true"}},
+		{args: "status", env: map[string]string{"GIT_EDITOR": "vim", "GIT_SEQUENCE_EDITOR": "x"}},
+		{args: "rebase -i --autosquash HEAD~3", want: []string{"no editor runs here: the list of commits"}},
+		{args: "rebase -i --autosquash HEAD~3", env: map[string]string{"GIT_SEQUENCE_EDITOR": ":"}},
+		{args: "rebase -i HEAD~3", env: map[string]string{"GIT_SEQUENCE_EDITOR": "true"}},
+		{args: "rebase -i --autosquash HEAD~3", env: map[string]string{"GIT_SEQUENCE_EDITOR": "sed -i 1d"}, rule: "editor"},
+		{args: "rebase -i --autosquash HEAD~3", env: map[string]string{"EDITOR": "vim"}, rule: "editor"},
+		{args: "rebase --continue", want: []string{"no editor runs here: messages are kept"}},
+	} {
+		c := callOf(split(tt.args), abi.ConfigEntry{Key: "remote.disk.url", Value: "/ws/remote.git"}, abi.ConfigEntry{Key: "remote.shell.url", Value: "git@example.com:x"})
+		c.Env, c.RepoConfig.Hooks, c.RepoConfig.RemoteHooks = tt.env, tt.hooks, tt.remote
+		d := testPolicy(tt.config).decide(c)
+		if tt.rule != "" && d.Rule != tt.rule || tt.rule == "" && d.Effect != abi.Allow {
+			t.Errorf("git %s with %v and hooks %q: %s by %s: %s", tt.args, tt.env, tt.hooks, d.Effect, d.Rule, d.Reason)
+			continue
+		}
+		ok := tt.rule != "" || len(d.Notes) == len(tt.want)
+		for i := range tt.want {
+			ok = ok && strings.HasPrefix(d.Notes[i], tt.want[i])
+		}
+		if !ok {
+			t.Errorf("git %s with %v and hooks %q says %q, want %q", tt.args, tt.env, tt.hooks, d.Notes, tt.want)
+		}
+		for _, name := range sequenceEditors {
+			if v := tt.env[name]; v != "" && d.Env[name] == v && v != ":" {
+				t.Errorf("git %s runs with %s=%s", tt.args, name, v)
+			}
+		}
+	}
+}
+
+// TestMeant: what was mistyped is answered with what may have been meant.
+func TestMeant(t *testing.T) {
+	for args, want := range map[string]string{
+		"stauts":                  "did you mean status?",
+		"comit -m x":              "did you mean commit?",
+		"chekcout main":           "did you mean checkout?",
+		"stash psuh":              "did you mean push?",
+		"commit --amned":          "did you mean --amend?",
+		"log --onelin --oneine":   "write the flag in full: --oneline",
+		"log --oenline":           "did you mean --oneline?",
+		"rebase --no-autosqash":   "did you mean --no-autostash, or --no-autosquash",
+		"--no-pagre log":          "did you mean --no-pager?",
+		"lgg":                     "did you mean log, or lg?",
+		"xyzzyxyzzy":              "use one of: ",
+		"commit --xyzzyxyzzy":     "leave it out",
+		"submodule upadte":        "did you mean update?",
+		"help stauts":             "did you mean status?",
+		"frobnicate-the-whatsits": "use one of: ",
+	} {
+		d := testPolicy(nil).decide(callOf(split(args), abi.ConfigEntry{Key: "alias.lg", Value: "log --graph"}))
+		if d.Effect != abi.Deny || !strings.HasPrefix(d.Instead, want) {
+			t.Errorf("git %s: %s %q, want %q", args, d.Effect, d.Instead, want)
+		}
+	}
+}
+
+// TestAliases: an alias runs as what it stands for.
+func TestAliases(t *testing.T) {
+	aliases := []abi.ConfigEntry{
+		{Key: "alias.co", Value: "checkout"}, {Key: "alias.lg", Value: "log --graph --format='%h %s'"}, {Key: "alias.up", Value: "-c color.ui=never pull --ff-only"}, {Key: "alias.last", Value: "lg -1"},
+		{Key: "alias.q", Value: `commit -m "it's \"so\"" -m a\ b`}, {Key: "alias.p", Value: "push"}, {Key: "alias.log", Value: "!false"},
+	}
+	for args, want := range map[string]string{
+		"co main":     "checkout main",
+		"CO main":     "checkout main",
+		"lg -3":       "log --no-ext-diff --no-textconv --ignore-submodules=dirty --graph --format=%h %s -3",
+		"last --stat": "log --no-ext-diff --no-textconv --ignore-submodules=dirty --graph --format=%h %s -1 --stat",
+		"up":          "pull --ff-only",
+		"q":           `commit --message=it's "so" --message=a b`,
+		"p origin x":  "push origin x:x",
+	} {
+		d := testPolicy(nil).decide(callOf(split(args), append(slices.Clone(originOnly), aliases[:6]...)...))
+		if got := strings.Join(d.Args, " "); d.Effect != abi.Allow || !strings.HasSuffix(got, " "+want) {
+			t.Errorf("git %s: %s by %s: %s, runs %s", args, d.Effect, d.Rule, d.Reason, got)
+		}
+	}
+	protected := testPolicy(map[string]string{"protected": "main"})
+	if d := protected.decide(callOf(split("p origin main"), append(slices.Clone(originOnly), aliases...)...)); d.Rule != "push.protected" {
+		t.Errorf("an alias of push: %s by %s", d.Effect, d.Rule)
+	}
+	c := callOf(split("co main"), aliases...)
+	c.ReadOnly = true
+	if d := testPolicy(nil).decide(c); d.Rule != "read-only" {
+		t.Errorf("an alias for a caller that may only read: %s by %s", d.Effect, d.Rule)
+	}
+}
+
+// TestCommitter: the operator says who commits, where nobody else does.
+func TestCommitter(t *testing.T) {
+	p := testPolicy(map[string]string{"user_name": "Agent", "user_email": "agent@example.com"})
+	for _, tt := range []struct {
+		args string
+		repo []abi.ConfigEntry
+		want string
+	}{
+		{"commit -m x", nil, "user.name=Agent user.email=agent@example.com"},
+		{"commit -m x", []abi.ConfigEntry{{Key: "user.name", Value: "Ada"}}, "user.email=agent@example.com"},
+		{"-c user.email=a@b commit -m x", nil, "user.name=Agent"},
+		{"status", nil, ""},
+	} {
+		var got []string
+		d := p.decide(callOf(split(tt.args), tt.repo...))
+		for _, a := range d.Args {
+			if strings.HasPrefix(a, "user.") && a != "user.email=a@b" {
+				got = append(got, a)
+			}
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("git %s in %v: %q, want %q", tt.args, tt.repo, got, tt.want)
+		}
+	}
+	for key, value := range map[string]string{"user_name": "a<b", "user_email": "<>", "force": "[", "hooks": "run", "bisect": "yes"} {
+		if d := testPolicy(map[string]string{key: value}).decide(callOf(split("status"))); d.Rule != "config" {
+			t.Errorf("%s=%q: %s by %s", key, value, d.Effect, d.Rule)
+		}
+	}
+}
+
+// TestNewCommands runs the rarer commands on a real repository, confined.
+func TestNewCommands(t *testing.T) {
+	needGit(t)
+	b := newBox(t, model(t), newRunner(t))
+	p := testPolicy(map[string]string{"bisect": "helper", "user_name": "Agent", "user_email": "agent@example.com"})
+	for _, step := range []struct {
+		line, stdin string
+		code        int
+		want        string // is in the output
+	}{
+		{line: "-C {WS}/repo log -1 --format=%s", want: "three"},
+		{line: "-C .. -C repo rev-parse --show-toplevel", want: "/repo"},
+		{line: "--git-dir={WS}/repo/.git --work-tree={WS}/repo status -s"},
+		{line: "--git-dir=../remote.git log -1 --format=%s main", want: "three"},
+		{line: "-C ../new init -q", code: 126},
+		{line: "help", want: "usage: git"},
+		{line: "help commit", code: 129, want: "usage: git commit"},
+		{line: "stash --help", code: 129, want: "usage: git stash"},
+		{line: "grep -h", code: 129, want: "usage: git grep"},
+		{line: "hash-object -w a.txt", want: "4cb29ea"},
+		{line: "hash-object --stdin", stdin: "x\n", want: "587be6b"},
+		{line: "fsck --no-dangling"},
+		{line: "notes add -m remark HEAD"},
+		{line: "notes show", want: "remark"},
+		{line: "notes --ref=review add -m seen HEAD"},
+		{line: "notes --ref review list", want: " "},
+		{line: "notes --ref=review get-ref", want: "refs/notes/review"},
+		{line: "format-patch -1 feature", want: "0001-feature.patch"},
+		{line: "format-patch --stdout -1 HEAD", want: "Subject: [PATCH] three"},
+		{line: "apply --check 0001-feature.patch"},
+		{line: "apply --cached 0001-feature.patch"},
+		{line: "diff --cached --name-only", want: "f.txt"},
+		{line: "reset -q --hard"},
+		{line: "am 0001-feature.patch", want: "Applying: feature"},
+		{line: "log -1 --format=%cn", want: "Agent"},
+		{line: "archive -o ../a.tgz HEAD"},
+		{line: "archive --list", want: "tgz"},
+		{line: "archive HEAD a.txt", want: "one\ntwo"},
+		{line: "sparse-checkout set --no-cone /a.txt"},
+		{line: "sparse-checkout list", want: "/a.txt"},
+		{line: "sparse-checkout disable"},
+		{line: "bisect start HEAD HEAD~2", want: "revision"},
+		{line: "bisect good", want: "first bad commit"},
+		{line: "bisect log", want: "git bisect start"},
+		{line: "bisect reset", want: "Switched to branch 'main'"},
+		{line: "submodule status"},
+		{line: "submodule init"},
+		{line: "submodule update"},
+		{line: "commit -q -m x", code: 1, want: "0001-feature.patch"},
+	} {
+		out, code, d := b.call(p, true, "repo", nil, step.stdin, b.line(step.line)...)
+		if code != step.code || !strings.Contains(out, step.want) {
+			t.Errorf("git %s: exit code %d, %s %s; %s\n%s", step.line, code, d.Rule, d.Reason, d.Instead, out)
+		}
+	}
+	// Hunk by hunk, with answers from input.
+	b.write("repo/a.txt", "zero\none\ntwo\nthree\n4\n5\n6\n7\n8\n9\nten\n")
+	b.calls(p, "repo", "add a.txt")
+	b.calls(p, "repo", "commit -q -m ten")
+	b.write("repo/a.txt", "0\none\ntwo\nthree\n4\n5\n6\n7\n8\n9\n10\n")
+	if out, code, _ := b.call(p, true, "repo", nil, "y\nn\n", "add", "-p"); code != 0 || !strings.Contains(out, "Stage this hunk") {
+		t.Errorf("add -p: exit code %d\n%s", code, out)
+	}
+	if staged := b.git("diff", "--cached"); !strings.Contains(staged, "+0\n") || strings.Contains(staged, "+10\n") {
+		t.Errorf("add -p has staged\n%s", staged)
+	}
+	// An edit that no editor made is none.
+	if out, _, _ := b.call(p, true, "repo", nil, "e\n", "add", "-p"); strings.Contains(b.git("diff", "--cached"), "+10\n") {
+		t.Errorf("an edit without an editor was staged\n%s", out)
+	}
+}
+
+// TestForce rewrites what the operator says may be, over ssh, where nothing but
+// the policy keeps a push from forcing, and to a folder.
+func TestForce(t *testing.T) {
+	needGit(t)
+	m, runner := model(t), newRunner(t)
+	for _, tt := range []struct {
+		line  string
+		force string
+		rule  string // by which it is refused
+		fails bool   // git refuses it
+	}{
+		{line: "push origin agent/x", force: "agent/*", fails: true},
+		{line: "push --force-with-lease origin agent/x", force: "agent/*"},
+		{line: "push --force-with-lease=agent/x origin agent/x", force: "agent/*"},
+		{line: "push --force-with-lease=agent/x:{OLD} origin agent/x", force: "agent/*"},
+		{line: "push --force-with-lease=agent/x:{NEW} origin agent/x", force: "agent/*", fails: true},
+		{line: "push --force-with-lease=agent/x:{OLD} {URL} agent/x", force: "agent/*"},
+		{line: "push --force-with-lease --force-if-includes origin agent/x", force: "agent/*"},
+		{line: "push -f origin agent/x", force: "+agent/*"},
+		{line: "push origin +agent/x", force: "+agent/*"},
+		{line: "push origin +HEAD:refs/heads/agent/x", force: "main +agent/*"},
+		{line: "push -f --no-force origin agent/x", force: "+agent/*", fails: true},
+		{line: "push --force-with-lease {URL} agent/x", force: "agent/*", rule: "push.force"},
+		{line: "push --force-with-lease=other origin agent/x", force: "agent/*", rule: "push.force"},
+		{line: "push --force-with-lease=agent/x:{OLD} origin agent/x main", force: "agent/*"},
+		{line: "push --force-with-lease origin agent/x main", force: "agent/*", rule: "push.force"},
+		{line: "push --force-with-lease origin main", force: "agent/*", rule: "push.force"},
+		{line: "push -f origin agent/x", force: "agent/*", rule: "push.force"},
+		{line: "push origin +agent/x", force: "agent/*", rule: "push.force"},
+		{line: "push -f origin agent/x:main", force: "+agent/*", rule: "push.force"},
+		{line: "push -f origin agent/x:refs/tags/agent/x", force: "+agent/*", rule: "push.force"},
+		{line: "push -f --all origin", force: "+*", rule: "push.force"},
+		{line: "push -f --tags origin agent/x", force: "+agent/*", rule: "push.force"},
+		{line: "push origin :agent/x", force: "+agent/*", rule: "push.delete"},
+		{line: "push --mirror origin", force: "+*", rule: "flag.refused"},
+		{line: "push -f origin agent/x", rule: "flag.refused"},
+		{line: "push --force-with-lease origin agent/x", rule: "flag.refused"},
+		{line: "push --force-if-includes origin agent/x", rule: "flag.refused"},
+		{line: "push origin +agent/x", rule: "push.force"},
+	} {
+		for _, ssh := range []bool{true, false} {
+			b := newBox(t, m, runner)
+			p := testPolicy(map[string]string{"force": tt.force})
+			url := b.ws + "/remote.git"
+			if ssh {
+				program := overSSH(t, b).ssh
+				p = testPolicy(map[string]string{"force": tt.force, "ssh": program})
+				url = "user@example.com:" + url
+				b.git("config", "remote.origin.url", url)
+			}
+			b.git("checkout", "-q", "-b", "agent/x", "feature")
+			b.git("push", "-q", b.ws+"/remote.git", "agent/x")
+			b.git("update-ref", "refs/remotes/origin/agent/x", "HEAD")
+			old := strings.TrimSpace(b.git("rev-parse", "HEAD"))
+			b.git("reset", "-q", "--hard", "HEAD~1")
+			b.git("commit", "-q", "--allow-empty", "-m", "rewritten")
+			now := strings.TrimSpace(b.git("rev-parse", "HEAD"))
+			before := b.remoteRefs()
+			line := strings.NewReplacer("{OLD}", old, "{NEW}", now, "{URL}", url).Replace(tt.line)
+			d := b.ask(p, "repo", nil, b.line(line)...)
+			if d.Effect != abi.Allow {
+				if tt.rule != d.Rule {
+					t.Errorf("git %s with force=%q: refused by %s: %s; %s", tt.line, tt.force, d.Rule, d.Reason, d.Instead)
+				}
+				continue
+			}
+			if tt.rule != "" {
+				t.Errorf("git %s with force=%q: allowed as %q", tt.line, tt.force, d.Args[len(d.Args)-4:])
+				continue
+			}
+			out, code, err := b.run(d, true, "repo", "", time.Minute)
+			if err != nil || (code != 0) != tt.fails {
+				t.Errorf("git %s with force=%q, ssh %v: exit code %d, %v\n%s", tt.line, tt.force, ssh, code, err, out)
+			}
+			after := b.remoteRefs()
+			if want := strings.Replace(before, old+"\trefs/heads/agent/x", now+"\trefs/heads/agent/x", 1); !tt.fails && after != want || tt.fails && after != before {
+				t.Errorf("git %s with force=%q, ssh %v: the remote has\n%s", tt.line, tt.force, ssh, after)
+			}
+		}
+	}
+}
+
+// TestForceByRace: a call that may rewrite one branch rewrites no other, whatever
+// the repository says by then.
+func TestForceByRace(t *testing.T) {
+	needGit(t)
+	m, runner := model(t), newRunner(t)
+	for _, config := range []string{"[remote \"origin\"]push=+main:feature", "[remote \"origin\"]mirror=true", "[push]default=matching\n[remote \"origin\"]push=+:", "[remote \"origin\"]push=:refs/heads/feature"} {
+		for _, line := range []string{"push -f origin agent/x", "push --force-with-lease origin agent/x"} {
+			b := newBox(t, m, runner)
+			program := overSSH(t, b).ssh
+			p := testPolicy(map[string]string{"force": "+agent/*", "ssh": program})
+			b.git("config", "remote.origin.url", "user@example.com:"+b.ws+"/remote.git")
+			b.git("checkout", "-q", "-b", "agent/x")
+			b.git("push", "-q", b.ws+"/remote.git", "agent/x")
+			b.git("update-ref", "refs/remotes/origin/agent/x", "HEAD")
+			b.git("commit", "-q", "--amend", "--allow-empty", "-m", "rewritten")
+			b.git("branch", "-f", "main", "HEAD~1")
+			before := b.remoteRefs()
+			d := b.ask(p, "repo", nil, b.line(line)...)
+			if d.Effect != abi.Allow {
+				t.Fatalf("git %s: %s", line, d.Reason)
+			}
+			b.prepare(&hostile{config: config})
+			b.run(d, true, "repo", "", time.Minute)
+			after := b.remoteRefs()
+			for ref := range strings.Lines(before) {
+				if !strings.Contains(ref, "agent/x") && !strings.Contains(after, ref) {
+					t.Errorf("%s: git %s changed %s", config, line, ref)
+				}
+			}
+		}
+	}
+}
