@@ -142,6 +142,23 @@ func TestThroughDaemon(t *testing.T) {
 			}
 		})
 	}
+	t.Run("said", func(t *testing.T) {
+		b, call := place(t)
+		b.prepare(&hostile{files: allHooks("repo/.git/hooks/")})
+		before := tree(t, b.out)
+		out, res := call("commit -q --allow-empty -m x")
+		if res.Err != nil || res.ExitCode != 0 || !strings.HasPrefix(out, "git: note: hook pre-commit was not run: ") || strings.Count(out, "git: note: ") != 5 {
+			t.Errorf("%v, exit code %d\n%s", res.Err, res.ExitCode, out)
+		}
+		if harm := b.harm(before, out, true); harm != "" {
+			t.Error(harm)
+		}
+		for line, code := range map[string]int{"-C .. -C repo log -1 --format=%s": 0, "--git-dir={WS}/remote.git log -1 --format=%s main": 0, "help commit": 129, "archive -o ../x.tgz HEAD": 0, "format-patch -q -1 feature": 0} {
+			if out, res := call(line); res.Err != nil || res.ExitCode != code {
+				t.Errorf("git %s: %v, exit code %d\n%s", line, res.Err, res.ExitCode, out)
+			}
+		}
+	})
 	t.Run("a day's work", func(t *testing.T) {
 		b, call := place(t)
 		for _, line := range []string{"status -s", "diff --stat HEAD~1", "commit -q --allow-empty -m x", "push -q origin main", "fetch -q origin", "pull -q --no-rebase origin main", "clone -q {WS}/remote.git {WS}/new", "in new: log -1 --oneline", "checkout -q -b topic", "push -q -u origin topic", "push -q", "push -q --all", "push -q --tags"} {
