@@ -61,3 +61,21 @@ func TestPinned(t *testing.T) {
 		}
 	})
 }
+
+// TestPinnedArchive names programs for git's own formats, and a format by the
+// end of the file's name, after the policy has looked.
+func TestPinnedArchive(t *testing.T) {
+	needGit(t)
+	m, runner := model(t), newRunner(t)
+	for _, line := range []string{"archive --format=tgz HEAD", "archive -o x.tgz HEAD", "archive -o x.tar.gz HEAD", "archive -o x.y HEAD"} {
+		b := newBox(t, m, runner)
+		d := b.ask(testPolicy(nil), "repo", nil, b.line(line)...)
+		if d.Effect != abi.Allow {
+			t.Fatal(d.Reason)
+		}
+		b.prepare(&hostile{config: "[tar \"tgz\"]command={EVIL}\n[tar \"tar.gz\"]command={EVIL}\n[tar \"y\"]command={EVIL}"})
+		if out, code, err := b.run(d, false, "repo", "", time.Minute); code != 0 || err != nil || b.exists(b.ws+"/marker") {
+			t.Errorf("git %s: exit code %d, %v, it ran a program: %v\n%.200q", line, code, err, b.exists(b.ws+"/marker"), out)
+		}
+	}
+}
