@@ -18,7 +18,12 @@ type place struct {
 	gitDir    string // what --git-dir names
 	workTree  string // what --work-tree names
 	moved     bool   // the arguments say one of these
+	looks     bool   // the subcommand only looks, and runs no hook
 }
+
+// looking are subcommands that run no hook and go on with nothing that was
+// begun. git takes no alias for them. A shell's prompt asks for some all day.
+var looking = []string{"blame", "cat-file", "describe", "diff", "for-each-ref", "grep", "log", "ls-files", "ls-tree", "merge-base", "reflog", "rev-list", "rev-parse", "shortlog", "show", "show-ref", "status", "version"}
 
 // locate follows the flags before the subcommand as git does (handle_options in
 // git.c): each -C counts from the one before, and the last --git-dir and
@@ -64,6 +69,7 @@ func (r *repoReader) locate(cwd string, args []string) (place, error) {
 		}
 	}
 	at.dir, at.root = dir, r.rootOf(dir)
+	at.looks = len(args) > 0 && slices.Contains(looking, args[0])
 	if workTree != "" {
 		if at.workTree, err = r.folder("--work-tree", dir, workTree); err != nil {
 			return at, err

@@ -118,7 +118,7 @@ func (r *repoReader) read(at *place, args []string) error {
 		if err != nil {
 			return err
 		}
-		if err := r.readState(gitDir, common); err != nil {
+		if err := r.readState(gitDir, common, !at.looks); err != nil {
 			return err
 		}
 		own := r.entries
@@ -136,7 +136,9 @@ func (r *repoReader) read(at *place, args []string) error {
 		if at.workTree != "" {
 			top = at.workTree
 		}
-		r.hooks = r.readHooks(common, top, own)
+		if !at.looks {
+			r.hooks = r.readHooks(common, top, own)
+		}
 		if slices.Contains(args, "submodule") {
 			if err := r.readModules(top); err != nil {
 				return err

@@ -162,7 +162,7 @@ var stateFiles = map[string][]string{
 
 // readState appends what operations that were begun left behind, and remotes
 // that are kept as git did before it had a configuration.
-func (r *repoReader) readState(gitDir, common string) error {
+func (r *repoReader) readState(gitDir, common string, bisects bool) error {
 	head, err := r.readFile(gitDir+"/HEAD", maxGitFile)
 	if target := readlink(gitDir + "/HEAD"); target != "" {
 		head = []byte("ref: " + target)
@@ -181,8 +181,10 @@ func (r *repoReader) readState(gitDir, common string) error {
 		}
 	}
 	// bisect reset checks out what this names.
-	if err := r.readStateFile(gitDir, "BISECT_START"); err != nil {
-		return err
+	if bisects {
+		if err := r.readStateFile(gitDir, "BISECT_START"); err != nil {
+			return err
+		}
 	}
 	for _, dir := range []string{"remotes", "branches"} {
 		list, err := r.readDir(common + "/" + dir)

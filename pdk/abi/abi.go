@@ -110,7 +110,8 @@ type RepoConfig struct {
 	// WorkTree is what --work-tree names, or core.worktree where that is set,
 	// links resolved.
 	WorkTree string `json:"work_tree,omitempty"`
-	// Hooks are the names of the hooks that git would run in this repository,
+	// Hooks are the names of the hooks that git would run in this repository, left
+	// out where the subcommand only looks (status, log);
 	// RemoteHooks those of Remotes. Where core.hooksPath leads out of the roots,
 	// they are all that git knows; where it leads elsewhere at all, those in the
 	// repository's own folder are there as "hooks/NAME".
