@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/repoconfig"
@@ -240,6 +241,15 @@ func (b *box) run(d *abi.Decision, confine bool, cwd, stdin string, patience tim
 	if *d.Stdin {
 		cmd.Stdin = strings.NewReader(stdin)
 	}
+	// As tools.d/git/tool.json, and this host, where the tests' servers are.
+	var gate egress.Gate
+	session, network, err := gate.Start(egress.Rules{Hosts: []string{"*", "127.0.0.1", "localhost"}}, nil)
+	if err != nil {
+		return "", 0, err
+	}
+	defer session.Close()
+	defer network.Close()
+	cmd.Confine.Network = network
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	exit, err := b.runner.Run(ctx, cmd)
