@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -96,6 +97,8 @@ find ada bob -path '*/.git' -prune -o -type f -print | sort | xargs sha256sum`)
 	want := run("/usr/bin")
 	got := run(filepath.Dir(wrapper(t, "git")), "TOOL_SOCKET="+d.Socket,
 		"TOOL_ENV=GIT_AUTHOR_NAME,GIT_AUTHOR_EMAIL,GIT_AUTHOR_DATE,GIT_COMMITTER_NAME,GIT_COMMITTER_EMAIL,GIT_COMMITTER_DATE")
+	// What the policy says beside git, of an editor that would have done nothing.
+	got = regexp.MustCompile(`(?m)^err: git: note: .*\n`).ReplaceAllString(got, "")
 	if calls := strings.Count(want, "--- day.txt"); calls < 50 || !strings.Contains(want, "exit code 0") {
 		t.Fatalf("the day has %d calls:\n%s", calls, want)
 	} else {

@@ -77,15 +77,16 @@ func TestBinariesDoNotReadCertificates(t *testing.T) {
 	}
 	dir := t.TempDir()
 	ca, cert, named := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "named.pem")
-	for _, path := range []string{ca, cert, named} {
-		if err := os.WriteFile(path, []byte("certificate"), 0o644); err != nil {
+	key := filepath.Join(dir, "key.pem")
+	for _, path := range []string{ca, cert, named, key} {
+		if err := os.WriteFile(path, []byte("certificate"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	d := hosttest.Start(t, config.Config{})
 	def := M{"secrets": M{
 		"a": M{"from": "file:" + ca, "tls": "ca", "host": "a.example"}, "b": M{"from": "file:" + cert, "tls": "cert", "host": "b.example"},
-		"k": M{"from": "file:" + filepath.Join(dir, "key.pem"), "tls": "key", "host": "b.example"},
+		"k": M{"from": "file:" + key, "tls": "key", "host": "b.example"},
 		"c": M{"from": "file:" + named, "tls": "ca", "host": "c.example"}, "d": M{"from": "file:/etc/ssl/certs/ca-certificates.crt", "tls": "ca", "host": "d.example"},
 	}}
 	for k, v := range granted {

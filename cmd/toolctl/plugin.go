@@ -667,7 +667,7 @@ func (d *dev) report(ctx context.Context, b plugin.BuildResult) {
 			return
 		// A daemon that has not looked yet, or is still loading, says what was
 		// wrong before.
-		case err == nil && t.State != adminapi.ToolOK && t.Reason != "" && t.State != "loading" && time.Since(dropped) > noticed &&
+		case err == nil && t.State != adminapi.ToolOK && t.Reason != "" && t.State != adminapi.ToolLoading && t.State != adminapi.ToolUpdating && time.Since(dropped) > noticed &&
 			(t.Reason != d.broken || time.Since(dropped) > loaded):
 			d.broken = t.Reason
 			d.say(t.State, map[string]any{"error": t.Reason}, "FAIL  %s: %s", t.State, oneLine(t.Reason))

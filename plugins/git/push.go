@@ -14,6 +14,10 @@ import (
 // in it, not even when it changes while git runs.
 func push(r *request) error {
 	ops := r.line.Operands()
+	force, err := r.forcing(ops)
+	if err != nil {
+		return err
+	}
 	name := nth(ops, 0)
 	if name == "" {
 		name = r.pushRemote()
@@ -29,10 +33,6 @@ func push(r *request) error {
 		if plainName(m.name, "./") {
 			r.config = append(r.config, "remote."+m.name+".mirror=false")
 		}
-	}
-	force, err := r.forcing(ops)
-	if err != nil {
-		return err
 	}
 	if err := r.goes(to, "--receive-pack", "receive-pack"); err != nil {
 		return err
