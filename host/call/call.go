@@ -203,11 +203,15 @@ func (p *Pinned) Unpassed() []string {
 	return slices.Compact(names)
 }
 
-// Unhonoured says, in a line each, which variables of the caller's environment its
-// tool would have honoured and d does not set, and what to do instead; empty where
-// there are none.
+// maxUnhonoured is how many names a line of Unhonoured has.
+const maxUnhonoured = 4
+
+// Unhonoured says which variables of the caller's environment its tool would have
+// honoured and d does not set, and what to do instead: a line for all that have the
+// same advice; empty where there are none.
 func (d *Decided) Unhonoured() string {
-	var text strings.Builder
+	names := map[string][]string{} // by advice
+	var order []string
 	for _, name := range d.Unpassed() {
 		if _, set := d.Env[name]; set { // by a policy
 			continue
@@ -216,13 +220,36 @@ func (d *Decided) Unhonoured() string {
 		if instead == "" && slices.Contains(d.Tool.Def.Capabilities.Env, name) {
 			instead = "name it in TOOL_ENV to have it passed on"
 		}
-		fmt.Fprintf(&text, "%s: %s of your environment is not passed on", d.Call.Tool, name)
+		if names[instead] == nil {
+			order = append(order, instead)
+		}
+		names[instead] = append(names[instead], name)
+	}
+	var text strings.Builder
+	for _, instead := range order {
+		list, are := names[instead], " of your environment is not passed on"
+		if len(list) > 1 {
+			are = " of your environment are not passed on"
+		}
+		if more := len(list) - maxUnhonoured; more > 0 {
+			list = append(list[:maxUnhonoured:maxUnhonoured], fmt.Sprintf("%d more", more))
+		}
+		fmt.Fprintf(&text, "%s: %s%s", d.Call.Tool, enumerate(list), are)
 		if instead != "" {
 			text.WriteString("; " + instead)
 		}
 		text.WriteByte('\n')
 	}
 	return text.String()
+}
+
+// enumerate is "a, b and c".
+func enumerate(list []string) string {
+	last := len(list) - 1
+	if last == 0 {
+		return list[0]
+	}
+	return strings.Join(list[:last], ", ") + " and " + list[last]
 }
 
 // Input is what a call reads on its standard input.

@@ -186,3 +186,16 @@ func TestBegin(t *testing.T) {
 		t.Error("what was not started has begun")
 	}
 }
+
+// What is not passed on is said in a line for all that have the same advice.
+func TestUnhonoured(t *testing.T) {
+	def := &tools.Definition{EnvironmentSeen: map[string]string{"A*": "", "B": "use -b", "C": "use -b", "D": "never"}}
+	d := &Decided{Pinned: Pinned{Tool: &tools.Tool{Def: def}}}
+	d.Request.Call = &wire.Call{Tool: "x", EnvSeen: []string{"A6", "A1", "A2", "A3", "A4", "A5", "C", "B", "other", "D"}, Env: map[string]string{"A1": "passed"}}
+	d.Env = map[string]string{"D": "set by a policy"}
+	want := "x: A2, A3, A4, A5 and 1 more of your environment are not passed on\n" +
+		"x: B and C of your environment are not passed on; use -b\n"
+	if got := d.Unhonoured(); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
