@@ -25,6 +25,7 @@ func TestThroughDaemon(t *testing.T) {
 	def["secrets"] = map[string]any{"gh-token": map[string]string{"from": "file:" + filepath.Join(p.Dir, "token"), "env": "GH_TOKEN"}}
 	env := def["environment"].(map[string]any)
 	env["HTTPS_PROXY"], env["SSL_CERT_FILE"] = p.hub.proxy.URL, p.hub.ca
+	def["capabilities"].(map[string]any)["network"] = []string{strings.TrimPrefix(p.hub.proxy.URL, "http://")}
 	d := p.Daemon(def)
 	var wrote strings.Builder
 	run := func(args ...string) *wire.Result {

@@ -89,6 +89,7 @@ func TestPullResolves(t *testing.T) {
 	def["reliability"] = map[string]any{"mode": "all"}
 	env := def["environment"].(map[string]any)
 	env["HTTPS_PROXY"], env["SSL_CERT_FILE"] = p.hub.proxy.URL, p.hub.ca
+	def["capabilities"].(map[string]any)["network"] = []string{strings.TrimPrefix(p.hub.proxy.URL, "http://")}
 	d := p.Daemon(def)
 	var opened atomic.Int32
 	created := make(chan struct{}, 1)
