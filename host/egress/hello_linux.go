@@ -35,21 +35,21 @@ func readHello(r io.Reader) (begin []byte, names *helloNames, err error) {
 		}
 		return nil, nil, err
 	}
-	// A TLS record of a handshake: type 22, version 3.x. One byte is enough to
-	// wait for more: a client may send them one by one.
-	const handshake, major = 22, 3
-	if begin[0] != handshake {
+	// A TLS record: a type from 20 on, of which 22 is a handshake, version 3.x. One
+	// byte is enough to wait for more: a client may send them one by one.
+	const first, handshake, last, major = 20, 22, 24, 3
+	if begin[0] < first || begin[0] > last {
 		return begin, nil, nil
 	}
-	for len(begin) < 6 && err == nil {
+	for len(begin) < 2 && err == nil {
 		n, err = r.Read(buf[len(begin):])
 		begin = buf[:len(begin)+n]
-		if len(begin) >= 2 && begin[1] != major {
-			return begin, nil, nil
-		}
 	}
-	if len(begin) < 6 || begin[1] != major || begin[5] != 1 {
+	if len(begin) < 2 || begin[1] != major {
 		return begin, nil, nil
+	}
+	if begin[0] != handshake {
+		return nil, nil, errNoHello
 	}
 	rec := &recorder{from: io.LimitReader(io.MultiReader(bytes.NewReader(begin), r), maxHello)}
 	tls.Server(rec, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -282,24 +282,21 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 		done(unix.EBADF)
 		return
 	}
-	c, dial := s.judge(to)
-	if c != nil {
-		s.note(c)
-		if c.Refused != "" {
-			done(unix.EACCES)
-			return
-		}
-	}
+	// Counted before it is judged, which takes time where names are looked up.
 	s.mu.Lock()
 	full := len(s.pairs) >= maxOpen || s.gate.open.Load() >= maxOpenAll || s.ending
-	p := &pair{session: s, connection: c}
+	p := &pair{session: s}
 	if !full {
 		s.pairs[p] = struct{}{}
 		s.gate.open.Add(1)
 	}
 	s.mu.Unlock()
 	if full {
-		s.fail(c, errors.New("too many connections are open"))
+		host := to.Addr().WithZone("").String()
+		if name, ok := s.names.of(to.Addr()); ok {
+			host = name
+		}
+		s.note(&Connection{Host: host, Port: to.Port(), Failed: "too many connections are open"})
 		done(unix.EAGAIN)
 		return
 	}
@@ -309,8 +306,17 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 		s.gate.open.Add(-1)
 		s.mu.Unlock()
 	}()
+	c, dial := s.judge(to)
+	p.connection = c
+	if c != nil {
+		s.note(c)
+		if c.Refused != "" {
+			done(unix.EACCES)
+			return
+		}
+	}
 	if dial == nil { // a name server
-		local, errno := splice(fd)
+		local, errno := s.splice(fd)
 		if errno != 0 {
 			done(errno)
 			return
@@ -350,9 +356,9 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 			done(errnoOf(upstream.err))
 			return
 		}
-		local, errno = splice(fd)
+		local, errno = s.splice(fd)
 	case <-late:
-		if local, errno = splice(fd); errno != 0 {
+		if local, errno = s.splice(fd); errno != 0 {
 			cancel()
 			if upstream = <-result; upstream.conn != nil {
 				upstream.conn.Close()
@@ -462,7 +468,7 @@ func parseAddress(raw []byte, domain int) (netip.AddrPort, unix.Errno) {
 
 // splice connects the run's socket fd to this process, and returns the end of
 // it that is here.
-func splice(fd int) (*net.TCPConn, unix.Errno) {
+func (s *Session) splice(fd int) (*net.TCPConn, unix.Errno) {
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		return nil, unix.ENOBUFS
@@ -476,47 +482,85 @@ func splice(fd int) (*net.TCPConn, unix.Errno) {
 	} else {
 		at = &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
 	}
-	for {
-		err = unix.Connect(fd, at)
-		if err == unix.EINTR {
-			continue
-		}
-		break
-	}
-	if errno, ok := err.(unix.Errno); ok && errno != unix.EINPROGRESS {
+	if errno := s.join(fd, at); errno != 0 {
 		return nil, errno
 	}
 	name, err := unix.Getsockname(fd)
 	if err != nil {
 		return nil, unix.ENOTCONN
 	}
-	return acceptFrom(l, portOf(name))
+	return acceptFrom(l, addrOf(name))
 }
 
-// acceptFrom waits for the connection from port of this host. Anybody here may
-// connect to l before it.
-func acceptFrom(l *net.TCPListener, port int) (*net.TCPConn, unix.Errno) {
+// join connects the run's socket fd to at, which is on this host. That takes no
+// time, unless options that the run has set on its socket make it take for ever: a
+// filter that drops what comes, for example, and more attempts.
+func (s *Session) join(fd int, at unix.Sockaddr) unix.Errno {
+	joined := make(chan error, 1)
+	go func() {
+		err := unix.Connect(fd, at)
+		for err == unix.EINTR {
+			err = unix.Connect(fd, at)
+		}
+		joined <- err
+	}()
+	over := time.NewTimer(drain)
+	defer over.Stop()
+	var err error
+	select {
+	case err = <-joined:
+	case <-over.C:
+		return interrupt(fd, joined)
+	case <-s.ctx.Done():
+		return interrupt(fd, joined)
+	}
+	if errno, ok := err.(unix.Errno); ok && errno != unix.EINPROGRESS {
+		return errno
+	}
+	return 0
+}
+
+// interrupt has the connect on fd that joined tells of return.
+func interrupt(fd int, joined <-chan error) unix.Errno {
+	again := time.NewTicker(10 * time.Millisecond) // it may have been about to begin
+	defer again.Stop()
+	for {
+		unix.Shutdown(fd, unix.SHUT_RDWR)
+		select {
+		case <-joined:
+			return unix.ETIMEDOUT
+		case <-again.C:
+		}
+	}
+}
+
+// acceptFrom waits for the connection from the address from. Anybody on this host
+// may connect to l before it, also from the same port of another of its addresses.
+func acceptFrom(l *net.TCPListener, from netip.AddrPort) (*net.TCPConn, unix.Errno) {
 	l.SetDeadline(time.Now().Add(drain))
 	for {
 		conn, err := l.AcceptTCP()
 		if err != nil {
 			return nil, unix.ECONNABORTED
 		}
-		if from := conn.RemoteAddr().(*net.TCPAddr); from.Port == port && from.IP.IsLoopback() {
+		got := conn.RemoteAddr().(*net.TCPAddr).AddrPort()
+		if netip.AddrPortFrom(got.Addr().Unmap(), got.Port()) == from {
 			return conn, 0
 		}
 		conn.Close()
 	}
 }
 
-func portOf(a unix.Sockaddr) int {
+// addrOf is the address a; of an IPv4 address that is written as an IPv6 one, the
+// IPv4 address.
+func addrOf(a unix.Sockaddr) netip.AddrPort {
 	switch a := a.(type) {
 	case *unix.SockaddrInet4:
-		return a.Port
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
 	case *unix.SockaddrInet6:
-		return a.Port
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port))
 	}
-	return -1
+	return netip.AddrPort{}
 }
 
 // reset has the other side find its connection broken.

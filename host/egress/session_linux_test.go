@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
@@ -142,8 +143,7 @@ func TestServerName(t *testing.T) {
 		{"elsewhere.example", `TLS with "elsewhere.example", and was made to localhost`, true},
 		{"", "without a server name", false},
 	} {
-		told := make(chan Connection, 1)
-		_, connect := start(t, func(c Connection) { told <- c }, "localhost:"+port)
+		s, connect := start(t, nil, "localhost:"+port)
 		c, errno := connect(netip.MustParseAddrPort("127.0.0.1:" + port))
 		if errno != 0 {
 			t.Fatal(errno)
@@ -160,8 +160,8 @@ func TestServerName(t *testing.T) {
 			}
 			continue
 		}
-		if said := <-told; err == nil || !strings.Contains(said.Refused, tt.refused) {
-			t.Errorf("%q: %v, %+v", tt.sni, err, said)
+		if list, allowed, refused := s.Close(); err == nil || allowed != 0 || refused != 1 || !strings.Contains(list[0].Refused, tt.refused) {
+			t.Errorf("%q: %v, %+v", tt.sni, err, list)
 		}
 	}
 }
@@ -189,7 +189,9 @@ func TestHello(t *testing.T) {
 		{"GET / HTTP/1.1", false, nil},
 		{"\x16", false, nil},
 		{"\x16\x04\x01\x00\x10\x01", false, nil},
-		{"\x16\x03\x01\x00\x10\x02and more of it...", false, nil},
+		{"\x16\x03\x01\x00\x10\x02and more of it...", false, errNoHello},
+		{"\x16\x03", false, errNoHello},
+		{"\x13\x03\x01\x00\x02\x01\x5a", false, nil},
 		{"\x16\x03\x01\x00\x10\x01and more of it...", false, errNoHello},
 		{"\x16\x03\x01\xff\xff\x01", false, errNoHello},
 	} {
@@ -200,6 +202,44 @@ func TestHello(t *testing.T) {
 	}
 }
 
+// What servers skip before a ClientHello does not hide its server name.
+func TestHelloIsFirst(t *testing.T) {
+	var hello bytes.Buffer
+	tls.Client(keeps{&hello}, &tls.Config{ServerName: "elsewhere.example"}).Handshake()
+	hello.Truncate(5 + int(binary.BigEndian.Uint16(hello.Bytes()[3:]))) // without the alert
+	for name, before := range map[string]string{
+		"an empty record":            "\x16\x03\x01\x00\x00",
+		"a warning":                  "\x15\x03\x01\x00\x02\x01\x5a",
+		"a change of ciphers":        "\x14\x03\x01\x00\x01\x01",
+		"a request to begin":         "\x16\x03\x01\x00\x04\x00\x00\x00\x00",
+		"a record of empty contents": "\x17\x03\x01\x00\x00",
+	} {
+		if _, names, err := readHello(strings.NewReader(before + hello.String())); err != errNoHello {
+			t.Errorf("%s: %+v, %v", name, names, err)
+		}
+	}
+	// In two records it is one all the same.
+	b := hello.Bytes()
+	halves := append([]byte{22, 3, 1, 0, 1}, b[5])
+	halves = append(binary.BigEndian.AppendUint16(append(halves, 22, 3, 1), uint16(len(b)-6)), b[6:]...)
+	begin, names, err := readHello(bytes.NewReader(halves))
+	if err != nil || names == nil || names.serverName != "elsewhere.example" || !bytes.Equal(begin, halves) {
+		t.Errorf("in two records: %+v, %v", names, err)
+	}
+}
+
+// keeps is a connection that keeps what is written, and has nothing to read.
+type keeps struct{ written *bytes.Buffer }
+
+func (k keeps) Read([]byte) (int, error)         { return 0, io.EOF }
+func (k keeps) Write(b []byte) (int, error)      { return k.written.Write(b) }
+func (keeps) Close() error                       { return nil }
+func (keeps) LocalAddr() net.Addr                { return nil }
+func (keeps) RemoteAddr() net.Addr               { return nil }
+func (keeps) SetDeadline(time.Time) error        { return nil }
+func (keeps) SetReadDeadline(t time.Time) error  { return nil }
+func (keeps) SetWriteDeadline(t time.Time) error { return nil }
+
 func FuzzHello(f *testing.F) {
 	f.Add([]byte("\x16\x03\x01\x00\x10\x01and more of it..."))
 	f.Add([]byte("SSH-2.0"))
@@ -208,7 +248,7 @@ func FuzzHello(f *testing.F) {
 		if err == nil && !bytes.HasPrefix(b, begin) {
 			t.Errorf("%q became %q", b, begin)
 		}
-		if names == nil && err == nil && len(b) > 5 && b[0] == 22 && b[1] == 3 && b[5] == 1 {
+		if names == nil && err == nil && len(b) > 1 && b[0] >= 20 && b[0] <= 24 && b[1] == 3 {
 			t.Errorf("%q passes as no TLS", b)
 		}
 	})
@@ -329,28 +369,120 @@ func TestRules(t *testing.T) {
 }
 
 // Somebody else on this host who connects to a listener first is not taken for
-// the run.
+// the run, from whatever port and address.
 func TestStranger(t *testing.T) {
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	var ports []int
-	for range 2 {
-		c, err := net.Dial("tcp", l.Addr().String())
+	dial := func(from *net.TCPAddr) netip.AddrPort {
+		d := net.Dialer{LocalAddr: from}
+		c, err := d.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
-		ports = append(ports, c.LocalAddr().(*net.TCPAddr).Port)
+		t.Cleanup(func() { c.Close() })
+		return c.LocalAddr().(*net.TCPAddr).AddrPort()
 	}
-	c, errno := acceptFrom(l, ports[1])
+	dial(nil)
+	// The port is free on one address, and most likely on the other.
+	var stranger netip.AddrPort
+	free, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	free.Close()
+	stranger = dial(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 2), Port: port})
+	run := dial(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	if stranger.Port() != run.Port() || stranger.Addr() == run.Addr() {
+		t.Fatalf("%v and %v", stranger, run)
+	}
+	c, errno := acceptFrom(l, run)
 	if errno != 0 {
 		t.Fatal(errno)
 	}
 	defer c.Close()
-	if got := c.RemoteAddr().(*net.TCPAddr).Port; got != ports[1] {
-		t.Errorf("from port %d, want %d", got, ports[1])
+	if got := c.RemoteAddr().(*net.TCPAddr).AddrPort(); got != run {
+		t.Errorf("from %v, want %v", got, run)
+	}
+}
+
+// A run cannot hold the daemon up with a socket that never gets connected.
+func TestDeafSocket(t *testing.T) {
+	for name, end := range map[string]bool{"waits": false, "ends": true} {
+		t.Run(name, func(t *testing.T) {
+			dialed := make(chan bool, 1)
+			to := listen(t, func(c *net.TCPConn) {
+				dialed <- true
+				io.Copy(io.Discard, c)
+			})
+			var gate Gate
+			s, theirs, err := gate.Start(ParseRules([]string{to.String()}), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+			// A filter that drops all that comes.
+			drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
+			if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop}); err != nil {
+				t.Fatal(err)
+			}
+			answered := make(chan unix.Errno, 1)
+			go func() { answered <- Ask(int(theirs.Fd()), fd, sockaddr(to)) }()
+			if end {
+				<-dialed
+				s.Close()
+			}
+			select {
+			case errno := <-answered:
+				if errno == 0 || !end && errno != unix.ETIMEDOUT {
+					t.Errorf("%v, want %v", errno, unix.ETIMEDOUT)
+				}
+			case <-time.After(20 * time.Second): // the kernel would try for two minutes
+				unix.Shutdown(fd, unix.SHUT_RDWR)
+				t.Error("it is not answered")
+			}
+			s.Close()
+			theirs.Close()
+			if gate.open.Load() != 0 {
+				t.Errorf("%d are left", gate.open.Load())
+			}
+		})
+	}
+}
+
+// What a run asks for at a time is bounded before names are looked up for it.
+func TestTooMany(t *testing.T) {
+	to := listen(t, func(c *net.TCPConn) {})
+	s, connect := start(t, nil, to.String())
+	s.gate.open.Add(maxOpenAll)
+	_, errno := connect(to)
+	s.gate.open.Add(-maxOpenAll)
+	if errno != unix.EAGAIN {
+		t.Errorf("of all runs: %v", errno)
+	}
+	var held []net.Conn
+	for range maxOpen {
+		c, errno := connect(netip.MustParseAddrPort("192.0.2.53:53"))
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+		held = append(held, c)
+	}
+	if _, errno := connect(to); errno != unix.EAGAIN {
+		t.Errorf("of one run: %v", errno)
+	}
+	for _, c := range held {
+		c.Close()
+	}
+	list, allowed, refused := s.Close()
+	if len(list) != 2 || allowed != 2 || refused != 0 || list[0].Target() != to.String() || list[0].Failed != "too many connections are open" {
+		t.Errorf("%+v, %d, %d", list, allowed, refused)
 	}
 }
