@@ -38,6 +38,10 @@ func network() []rule {
 			{arg: 2, op: equal, with: unix.TCP_FASTOPEN_CONNECT, then: refuse},
 			// Makes a socket that was never connected one that is.
 			{arg: 2, op: equal, with: unix.TCP_REPAIR, then: refuse},
+		}}, {arg: 1, op: equal, with: unix.SOL_IP, then: allow, but: []test{
+			// A route of its own: the first packet, with what else is in the options,
+			// would go to any host on the way to where it is connected.
+			{arg: 2, op: equal, with: unix.IP_OPTIONS, then: refuse},
 		}}}},
 	}
 }

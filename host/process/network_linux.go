@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,6 +15,10 @@ import (
 
 // maxSockaddr is the longest address of a socket that the kernel takes.
 const maxSockaddr = 128
+
+// maxAsking bounds how many connections of a run are being made at a time: each
+// takes a few descriptors of the supervisor, and perhaps a thread.
+const maxAsking = 512
 
 // network answers connect and listen of the run m is for. A call never goes on:
 // the kernel would read the address again, and look the descriptor up again, when
@@ -37,7 +42,7 @@ func (m *monitor) network(n *notification) answer {
 		if domain != unix.AF_UNIX {
 			return fails(unix.EACCES)
 		}
-		return fails(m.asCaller(func() error { return unix.Listen(sock, int(int32(n.args[1]))) }))
+		return fails(m.asCaller(sock, func() error { return unix.Listen(sock, int(int32(n.args[1]))) }))
 	}
 	size := int32(n.args[2])
 	if size < 0 || size > maxSockaddr {
@@ -95,20 +100,26 @@ func (m *monitor) connectUnix(n *notification, sock int, address []byte) answer 
 	if errno := egress.AskUnix(m.wire, p.path); errno != 0 {
 		return fails(errno)
 	}
-	return fails(m.asCaller(func() error {
+	return fails(m.asCaller(sock, func() error {
 		return unix.Connect(sock, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(p.fd)})
 	}))
 }
 
-// asCaller does f as the user that the run is, since what a Unix socket is told
-// of its other side is who connects or listens.
-func (m *monitor) asCaller(f func() error) error {
-	if m.user == nil {
-		return f()
-	}
-	done := make(chan error, 1)
+// asCaller does f, which makes one system call on sock, as the user that the run
+// is, since what a Unix socket is told of its other side is who connects or
+// listens. f may wait, where too many wait for the other side already; it does not
+// wait beyond the end of the run.
+func (m *monitor) asCaller(sock int, f func() error) error {
+	thread, done := make(chan int, 1), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends
+		runtime.LockOSThread()
+		thread <- unix.Gettid()
+		if m.user == nil {
+			done <- f()
+			runtime.UnlockOSThread()
+			return
+		}
+		// The thread ends with f: it is never unlocked.
 		u := m.user
 		// Of this thread alone, and not of the process as package syscall does it.
 		for _, set := range [][4]uintptr{
@@ -123,7 +134,25 @@ func (m *monitor) asCaller(f func() error) error {
 		}
 		done <- f()
 	}()
-	return <-done
+	tid := <-thread
+	select {
+	case err := <-done:
+		return err
+	case <-m.over:
+	}
+	// A signal has the kernel begin the call again, now with a limit. Nobody is left
+	// to take that away.
+	again := time.NewTicker(5 * time.Millisecond) // it may have been about to begin
+	defer again.Stop()
+	for {
+		unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: 1})
+		unix.Tgkill(unix.Getpid(), tid, unix.SIGURG) // which Go's runtime uses likewise
+		select {
+		case err := <-done:
+			return err
+		case <-again.C:
+		}
+	}
 }
 
 // takeDescriptor returns a descriptor, of this process, of what fd is to the

@@ -84,7 +84,7 @@ func greet(t testing.TB, network, address string) (string, chan net.Addr) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from := make(chan net.Addr, 1000)
+	from := make(chan net.Addr, 100_000)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -192,6 +192,7 @@ func TestNetworkAttacks(t *testing.T) {
 	_, abstractHad := greet(t, "unix", "@"+abstract)
 	_, pathHad := greet(t, "unix", dir+"/outside")
 	_, allowedHad := greet(t, "unix", dir+"/allowed")
+	passSockets(t, dir+"/passes")
 	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/datagrams", Net: "unixgram"})
 	must(t, err)
 	defer datagrams.Close()
@@ -244,6 +245,22 @@ func TestNetworkAttacks(t *testing.T) {
 			{"path of datagrams", dir + "/datagrams", unix.EBADF}, // it has no such socket
 			{"datagram of a pair", dir + "/datagrams", unix.EPERM},
 			{"abstract", abstract, unix.EPERM},
+			{"own listener", "", unix.EACCES},
+			{"connect a listener", dir + "/allowed", unix.EINVAL},
+			{"passed within", "", unix.EISCONN},
+			{"passed from outside", dir + "/passes", unix.EACCES},
+			{"connected by another", "", unix.EISCONN},
+			{"two at once", "", none},
+			{"both granted at once", "", none},
+			{"close while connecting", "", none},
+			{"polled", "", none},
+			{"nobody there, without blocking", "", unix.ECONNREFUSED},
+			{"no family", "", unix.EAFNOSUPPORT},
+			{"no family, connected", "", unix.EAFNOSUPPORT},
+			{"repair", "", unix.EPERM},
+			{"source route", "", unix.EPERM},
+			{"source route of IPv6", "", unix.EPERM},
+			{"many", "", unix.EAGAIN},
 			{"bad address", "", unix.EFAULT},
 			{"short address", "", unix.EINVAL},
 			{"long address", "", unix.EINVAL},
@@ -254,20 +271,20 @@ func TestNetworkAttacks(t *testing.T) {
 					t.Skip("amd64 alone has these")
 				}
 				first := granted
-				if tt.how == "nobody there" {
+				if strings.HasPrefix(tt.how, "nobody there") {
 					first = closed.Addr().String()
 				}
 				c := process.Command{
 					Path: attack, Args: []string{tt.how, port(first), port(forbidden), tt.name},
 					Dir: dir, Roots: []string{dir}, Confine: process.Confine{Write: []string{dir}},
 				}
-				out, list := networked(t, r, c, first, "unix:"+dir+"/allowed")
+				out, list := networked(t, r, c, first, "unix:"+dir+"/allowed", "unix:"+dir+"/passes")
 				want := strconv.Itoa(int(tt.want))
 				if tt.want == none {
 					want = "ok"
 				}
 				if out != want && !(out == "tried" && tt.want == none) {
-					t.Errorf("%s, want %s; %+v", out, want, list)
+					t.Errorf("%s, want %s; %d connections", out, want, len(list))
 				}
 			})
 		}
@@ -282,6 +299,159 @@ func TestNetworkAttacks(t *testing.T) {
 	if n, _, err := datagrams.ReadFrom(make([]byte, 10)); err == nil {
 		t.Errorf("%d bytes reached a socket of datagrams", n)
 	}
+}
+
+// passSockets serves path: who connects is sent a socket that is not connected.
+func passSockets(t testing.TB, path string) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			if fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err == nil {
+				c.WriteMsgUnix([]byte{0}, unix.UnixRights(fd), nil)
+				unix.Close(fd)
+			}
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+}
+
+// fullListener is a socket on which no connection can be made, as nobody takes
+// those that were.
+func fullListener(t testing.TB, at unix.Sockaddr, domain int) unix.Sockaddr {
+	l, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	t.Cleanup(func() { unix.Close(l) })
+	must(t, unix.Bind(l, at))
+	must(t, unix.Listen(l, 0))
+	at, err = unix.Getsockname(l)
+	must(t, err)
+	for range 4 {
+		c, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		must(t, err)
+		t.Cleanup(func() { unix.Close(c) })
+		unix.Connect(c, at)
+	}
+	return at
+}
+
+// A run that ends while its connections are being made leaves nothing behind, and
+// none of them holds up others or the end.
+func TestLeaveWhileConnecting(t *testing.T) {
+	attack := attackProgram(t)
+	granted, _ := greet(t, "tcp", "127.0.0.1:0")
+	dir := t.TempDir()
+	deaf := fullListener(t, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}, unix.AF_INET).(*unix.SockaddrInet4)
+	fullListener(t, &unix.SockaddrUnix{Name: dir + "/full"}, unix.AF_UNIX)
+	for _, most := range []process.Level{process.Seccomp, process.Namespaces} {
+		r := newRunner(t, process.Config{Ready: 1, Most: most})
+		run := func(how, want, host string) {
+			t.Helper()
+			_, port, _ := net.SplitHostPort(host)
+			c := process.Command{Path: attack, Args: []string{how, port, port, dir + "/full"}, Dir: dir, Roots: []string{dir}, Confine: process.Confine{Write: []string{dir}}}
+			begun := time.Now()
+			if out, list := networked(t, r, c, host, "unix:"+dir+"/full"); out != want {
+				t.Errorf("%v: %s: %q, want %q; %+v", most, how, out, want, list)
+			}
+			if took := time.Since(begun); took > 15*time.Second {
+				t.Errorf("%v: %s took %v", most, how, took)
+			}
+		}
+		run("granted", "ok", granted)
+		run("granted", "ok", granted)
+		before := count(t)
+		for range 3 {
+			run("leave while connecting", strconv.Itoa(int(unix.EINPROGRESS)), net.JoinHostPort("127.0.0.1", strconv.Itoa(deaf.Port)))
+			run("leave a full listener", "ok", granted)
+		}
+		// What is closed when a run is over may not be yet.
+		var after holdings
+		for range 50 {
+			run("granted", "ok", granted)
+			after = count(t)
+			if after.fds <= before.fds && after.goroutines <= before.goroutines && after.childFDs <= before.childFDs {
+				break
+			}
+		}
+		if after.fds > before.fds || after.goroutines > before.goroutines || after.childFDs > before.childFDs || after.children > before.children {
+			t.Errorf("%v: %+v became %+v", most, before, after)
+		}
+	}
+}
+
+// What a granted Unix socket is told of a tool with a user of its own is that user,
+// and that user's rights are what counts.
+func TestUnixSocketOfUser(t *testing.T) {
+	attack := attackProgram(t)
+	r := newRunner(t, process.Config{Ready: 1})
+	if !r.Confinement().Users {
+		t.Skip(r.Confinement().UsersReason)
+	}
+	const uid, gid = 54321, 54322
+	dir := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(attack), 0o755))
+	must(t, os.Chown(dir, uid, gid))
+	for _, name := range []string{"/theirs", "/root's", "/full"} {
+		if name == "/full" {
+			fullListener(t, &unix.SockaddrUnix{Name: dir + name}, unix.AF_UNIX)
+			must(t, os.Chown(dir+name, uid, gid))
+			continue
+		}
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + name, Net: "unix"})
+		must(t, err)
+		defer l.Close()
+		must(t, os.Chmod(dir+name, 0o600))
+		if name == "/root's" {
+			continue
+		}
+		must(t, os.Chown(dir+name, uid, gid))
+		peer := make(chan *unix.Ucred, 1)
+		go func() {
+			defer close(peer)
+			if c, err := l.AcceptUnix(); err == nil {
+				raw, _ := c.SyscallConn()
+				raw.Control(func(fd uintptr) {
+					cred, _ := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+					peer <- cred
+				})
+				c.Close()
+			}
+		}()
+		defer func() {
+			l.Close()
+			if cred := <-peer; cred == nil || cred.Uid != uid || cred.Gid != gid {
+				t.Errorf("it was told of %+v", cred)
+			}
+		}()
+	}
+	granted, _ := greet(t, "tcp", "127.0.0.1:0")
+	_, port, _ := net.SplitHostPort(granted)
+	run := func(how, name, want string) {
+		t.Helper()
+		c := process.Command{Path: attack, Args: []string{how, port, port, dir + name}, Dir: dir, Roots: []string{dir}, Confine: process.Confine{Write: []string{dir}, User: &process.UserID{UID: uid, GID: gid}, Least: process.User}}
+		if out, list := networked(t, r, c, granted, "unix:"+dir+name); out != want {
+			t.Errorf("%s %s: %s, want %s; %+v", how, name, out, want, list)
+		}
+	}
+	run("path", "/theirs", "ok")
+	run("path", "/root's", strconv.Itoa(int(unix.EACCES)))
+	before := count(t)
+	run("leave a full listener", "/full", "ok")
+	var after holdings
+	for range 50 {
+		run("granted", "", "ok")
+		if after = count(t); after.childFDs <= before.childFDs {
+			return
+		}
+	}
+	t.Errorf("%+v became %+v", before, after)
 }
 
 // In a sandbox with a supervisor of its own nobody can judge connections, and there

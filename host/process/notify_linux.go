@@ -80,8 +80,11 @@ type monitor struct {
 	// run is; nil: this process's user. Both are set before the child is started.
 	wire int
 	user *UserID
-	// asking are the calls whose answer takes time.
-	asking sync.WaitGroup
+	// asking are the calls whose answer takes time, waiting how many there are. over
+	// is closed when no process of the run is left to wait for one.
+	asking  sync.WaitGroup
+	waiting atomic.Int64
+	over    chan struct{}
 	// log is what was executed and refused. A program is in it before it
 	// is told, and so before it runs.
 	log   programLog
@@ -92,7 +95,7 @@ type monitor struct {
 // newMonitor takes over listener, the descriptor of installFilter on the calling
 // thread, and begins to answer.
 func newMonitor(listener int, w *waste) *monitor {
-	m := &monitor{listener: listener, owner: unix.Gettid(), wire: -1, done: make(chan struct{}), waste: w}
+	m := &monitor{listener: listener, owner: unix.Gettid(), wire: -1, over: make(chan struct{}), done: make(chan struct{}), waste: w}
 	go m.serve()
 	return m
 }
@@ -104,6 +107,7 @@ func newMonitor(listener int, w *waste) *monitor {
 func (m *monitor) close() {
 	unix.Syscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, uintptr(m.owner), 0)
 	<-m.done
+	close(m.over)
 	if m.wire >= 0 {
 		unix.Shutdown(m.wire, unix.SHUT_RDWR) // nobody is left to connect for
 	}
@@ -130,11 +134,16 @@ func (m *monitor) serve() {
 			over = n.nr == unix.SYS_SETPRIORITY
 		} else if n.nr == unix.SYS_CONNECT || n.nr == unix.SYS_LISTEN {
 			// Others are not to wait for a host far away.
-			m.asking.Go(func() {
-				m.answer(&n, m.network(&n))
-				m.waste.leave(wasteOfAnswer)
-			})
-			continue
+			if m.waiting.Add(1) <= maxAsking {
+				m.asking.Go(func() {
+					defer m.waiting.Add(-1)
+					m.answer(&n, m.network(&n))
+					m.waste.leave(wasteOfAnswer)
+				})
+				continue
+			}
+			m.waiting.Add(-1)
+			a = fails(unix.EAGAIN)
 		} else {
 			a = m.judge(&n)
 		}

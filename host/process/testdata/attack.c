@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -46,7 +47,7 @@ static int hello(int fd) {
 	return read(fd, b, sizeof b) > 0;
 }
 
-static struct sockaddr_in shared;
+static volatile struct sockaddr_in shared; // each write counts
 static void *rewrite(void *unused) {
 	while (!over) {
 		shared.sin_port = forbidden.sin_port;
@@ -71,12 +72,54 @@ static int path(const char *name, int type) {
 	return say(connect(socket(AF_UNIX, type, 0), (struct sockaddr *)&a, sizeof a));
 }
 
+static int both;
+static void *connects(void *a) {
+	return (void *)(long)to(both, a);
+}
+
+static void *connects_to_path(void *name) {
+	path(name, SOCK_STREAM);
+	return NULL;
+}
+
+static void *closes(void *unused) {
+	close(both);
+	return unused;
+}
+
+// pass sends the descriptor fd over by, take receives one.
+static int pass(int by, int fd) {
+	char c = 0, control[CMSG_SPACE(sizeof fd)] = {0};
+	struct iovec v = {&c, 1};
+	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+	h->cmsg_level = SOL_SOCKET, h->cmsg_type = SCM_RIGHTS, h->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(h), &fd, sizeof fd);
+	return sendmsg(by, &m, 0);
+}
+
+static int take(int by) {
+	char c, control[CMSG_SPACE(sizeof(int))];
+	struct iovec v = {&c, 1};
+	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	int fd = -1;
+	if (recvmsg(by, &m, 0) < 0 || !CMSG_FIRSTHDR(&m)) return -1;
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+	return fd;
+}
+
+static int unconnected(int fd) {
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+	return connect(fd, &none, sizeof none);
+}
+
 int main(int argc, char **argv) {
 	const char *how = argv[1];
 	granted = address(argv[2]);
 	forbidden = address(argv[3]);
 	const char *name = argc > 4 ? argv[4] : "";
 	pthread_t thread;
+	alarm(25); // nothing here waits as long
 	if (!strcmp(how, "granted")) return say(to(tcp(), &granted));
 	if (!strcmp(how, "forbidden")) return say(to(tcp(), &forbidden));
 	if (!strcmp(how, "fork")) {
@@ -91,16 +134,18 @@ int main(int argc, char **argv) {
 	}
 	if (!strcmp(how, "duplicate")) return say(to(dup(tcp()), &forbidden));
 	if (!strcmp(how, "rewritten address")) {
-		shared = granted;
+		shared.sin_family = granted.sin_family, shared.sin_addr.s_addr = granted.sin_addr.s_addr, shared.sin_port = granted.sin_port;
 		pthread_create(&thread, NULL, rewrite, NULL);
+		int reached = 0, refused = 0;
 		for (int i = 0; i < 300; i++) {
 			int fd = tcp();
-			to(fd, &shared);
+			if (to(fd, (struct sockaddr_in *)&shared) == 0) reached += hello(fd);
+			else if (errno == EACCES) refused++;
 			close(fd);
 		}
 		over = 1;
 		pthread_join(thread, NULL);
-		printf("tried\n");
+		printf(reached && refused ? "tried\n" : "%d reached, %d refused\n", reached, refused);
 		return 0;
 	}
 	if (!strcmp(how, "replaced descriptor")) {
@@ -191,6 +236,147 @@ int main(int argc, char **argv) {
 	}
 	if (!strcmp(how, "x32")) return say(syscall(0x40000000 | SYS_connect, tcp(), &forbidden, sizeof forbidden));
 #endif
+	if (!strcmp(how, "repair")) {
+		int on = 1;
+		return say(setsockopt(tcp(), IPPROTO_TCP, 19, &on, sizeof on));
+	}
+	if (!strcmp(how, "source route")) {
+		unsigned char route[8] = {131, 7, 4, 192, 0, 2, 1, 0};
+		return say(setsockopt(tcp(), IPPROTO_IP, IP_OPTIONS, route, sizeof route));
+	}
+	if (!strcmp(how, "source route of IPv6")) {
+		unsigned char route[8] = {131, 7, 4, 192, 0, 2, 1, 0};
+		return say(setsockopt(socket(AF_INET6, SOCK_STREAM, 0), IPPROTO_IP, IP_OPTIONS, route, sizeof route));
+	}
+	if (!strcmp(how, "no family")) return say(unconnected(tcp()));
+	if (!strcmp(how, "no family, connected")) {
+		int fd = tcp();
+		if (to(fd, &granted) < 0 || unconnected(fd) == 0) return say(0);
+		int e = errno;
+		if (!hello(fd)) return say(0);
+		errno = e;
+		return say(-1);
+	}
+	if (!strcmp(how, "two at once")) {
+		int reached = 0;
+		for (int i = 0; i < 200; i++) {
+			both = tcp();
+			pthread_create(&thread, NULL, connects, &forbidden);
+			if (to(both, &granted) == 0) reached += hello(both);
+			void *r;
+			pthread_join(thread, &r);
+			if (r == 0) return say(0);
+			close(both);
+		}
+		printf(reached ? "tried\n" : "never\n");
+		return 0;
+	}
+	if (!strcmp(how, "both granted at once")) {
+		int reached = 0;
+		for (int i = 0; i < 3; i++) {
+			both = tcp();
+			pthread_create(&thread, NULL, connects, &granted);
+			to(both, &granted);
+			pthread_join(thread, NULL);
+			reached += hello(both);
+			close(both);
+		}
+		printf(reached ? "tried\n" : "never\n");
+		return 0;
+	}
+	if (!strcmp(how, "close while connecting")) {
+		int reached = 0;
+		for (int i = 0; i < 200; i++) {
+			both = tcp();
+			int other = dup(both);
+			pthread_create(&thread, NULL, closes, NULL);
+			int r = to(both, &granted);
+			if (r < 0 && errno != EBADF) return say(-1);
+			pthread_join(thread, NULL);
+			if (r == 0) reached += hello(other);
+			close(other);
+		}
+		printf("tried\n");
+		return 0;
+	}
+	if (!strcmp(how, "passed within")) {
+		int by[2], fd = tcp();
+		socketpair(AF_UNIX, SOCK_STREAM, 0, by);
+		if (fork() == 0) {
+			int theirs = take(by[1]);
+			if (to(theirs, &forbidden) == 0 || errno != EACCES) return say(0);
+			return to(theirs, &granted) < 0 ? say(-1) : 0;
+		}
+		pass(by[0], fd);
+		wait(NULL);
+		if (!hello(fd)) return say(-1);
+		return say(to(fd, &forbidden));
+	}
+	if (!strcmp(how, "passed from outside")) {
+		struct sockaddr_un a = {.sun_family = AF_UNIX};
+		strncpy(a.sun_path, name, sizeof a.sun_path - 1);
+		int by = socket(AF_UNIX, SOCK_STREAM, 0);
+		if (connect(by, (struct sockaddr *)&a, sizeof a) < 0) return say(-1);
+		int fd = take(by);
+		if (fd < 0) return say(-1);
+		return say(to(fd, &forbidden));
+	}
+	if (!strcmp(how, "connected by another")) {
+		int fd = tcp();
+		if (fork() == 0) return to(fd, &granted) < 0 ? say(-1) : 0;
+		wait(NULL);
+		return say(to(fd, &forbidden));
+	}
+	if (!strcmp(how, "polled")) {
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), e = epoll_create1(0), bad = -1;
+		socklen_t size = sizeof bad;
+		struct epoll_event v = {.events = EPOLLOUT | EPOLLIN | EPOLLET};
+		epoll_ctl(e, EPOLL_CTL_ADD, fd, &v);
+		epoll_wait(e, &v, 1, 0); // that it is not connected
+		if (to(fd, &granted) == 0 || errno != EINPROGRESS) return say(-1);
+		do {
+			if (epoll_wait(e, &v, 1, 10000) != 1) return say(-1);
+			if (v.events & (EPOLLERR | EPOLLHUP)) return say(0);
+		} while (!(v.events & EPOLLOUT));
+		getsockopt(fd, SOL_SOCKET, SO_ERROR, &bad, &size);
+		while (!(v.events & EPOLLIN))
+			if (epoll_wait(e, &v, 1, 10000) != 1) return say(-1);
+		errno = bad;
+		printf(!bad && hello(fd) ? "ok\n" : "%d\n", bad);
+		return 0;
+	}
+	if (!strcmp(how, "nobody there, without blocking")) return say(to(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), &granted));
+	if (!strcmp(how, "connect a listener") || !strcmp(how, "own listener")) {
+		struct sockaddr_un a = {.sun_family = AF_UNIX, .sun_path = "mine"}, b = {.sun_family = AF_UNIX};
+		strncpy(b.sun_path, name, sizeof b.sun_path - 1);
+		int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+		unlink("mine");
+		if (bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, 5) < 0) return say(0);
+		if (!strcmp(how, "own listener")) return path("mine", SOCK_STREAM);
+		return say(connect(fd, (struct sockaddr *)&b, sizeof b));
+	}
+	if (!strcmp(how, "many")) {
+		int last = -1, n = 0;
+		for (; n < 600; n++) {
+			last = tcp();
+			if (last < 0 || to(last, &granted) < 0) break;
+		}
+		if (n != 512) printf("%d: ", n);
+		return say(-1);
+	}
+	if (!strcmp(how, "leave while connecting")) {
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		both = tcp();
+		for (int i = 0; i < 20; i++) pthread_create(&thread, NULL, connects, &granted);
+		if (to(fd, &granted) == 0) return say(0);
+		return say(-1);
+	}
+	if (!strcmp(how, "leave a full listener")) {
+		for (int i = 0; i < 20; i++) pthread_create(&thread, NULL, connects_to_path, (void *)name);
+		int fd = tcp();
+		if (to(fd, &granted) < 0 || !hello(fd)) return say(-1);
+		_exit(say(0) + fflush(stdout));
+	}
 	if (!strcmp(how, "listen")) return say(listen(tcp(), 1));
 	if (!strcmp(how, "bind")) {
 		struct sockaddr_in a = address("0");
