@@ -39,8 +39,8 @@ func network() []rule {
 			// Makes a socket that was never connected one that is.
 			{arg: 2, op: equal, with: unix.TCP_REPAIR, then: refuse},
 		}}, {arg: 1, op: equal, with: unix.SOL_IP, then: allow, but: []test{
-			// A route of its own: the first packet, with what else is in the options,
-			// would go to any host on the way to where it is connected.
+			// A route of its own, which newer kernels refuse who has no capability: the
+			// first packet would go to any host on the way to where it is connected.
 			{arg: 2, op: equal, with: unix.IP_OPTIONS, then: refuse},
 		}}}},
 	}

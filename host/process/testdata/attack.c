@@ -240,13 +240,13 @@ int main(int argc, char **argv) {
 		int on = 1;
 		return say(setsockopt(tcp(), IPPROTO_TCP, 19, &on, sizeof on));
 	}
-	if (!strcmp(how, "source route")) {
-		unsigned char route[8] = {131, 7, 4, 192, 0, 2, 1, 0};
-		return say(setsockopt(tcp(), IPPROTO_IP, IP_OPTIONS, route, sizeof route));
+	if (!strcmp(how, "options")) {
+		unsigned char record[8] = {7, 7, 4}; // which needs no capability
+		return say(setsockopt(tcp(), IPPROTO_IP, IP_OPTIONS, record, sizeof record));
 	}
-	if (!strcmp(how, "source route of IPv6")) {
-		unsigned char route[8] = {131, 7, 4, 192, 0, 2, 1, 0};
-		return say(setsockopt(socket(AF_INET6, SOCK_STREAM, 0), IPPROTO_IP, IP_OPTIONS, route, sizeof route));
+	if (!strcmp(how, "options of IPv6")) {
+		unsigned char record[8] = {7, 7, 4}; // which needs no capability
+		return say(setsockopt(socket(AF_INET6, SOCK_STREAM, 0), IPPROTO_IP, IP_OPTIONS, record, sizeof record));
 	}
 	if (!strcmp(how, "no family")) return say(unconnected(tcp()));
 	if (!strcmp(how, "no family, connected")) {
