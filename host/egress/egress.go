@@ -15,9 +15,9 @@
 // 198.18.0.0/15 that stands for it in this run, and a connection to that address
 // is one to the name. The name of a host that is not granted is never looked up.
 //
-// TLS is passed through. What begins as TLS must name, in its server name, the
-// host that was connected to; otherwise the connection is reset. Other bytes are
-// not looked at.
+// TLS is passed through. What begins as TLS must begin with a ClientHello that
+// names, in its server name, the host that was connected to; otherwise the
+// connection is reset. Other bytes, and a second ClientHello, are not looked at.
 //
 // What it does not do: it does not see inside TLS, and so not the Host header
 // there; it cannot tell what a host does with what it is sent.
