@@ -158,3 +158,49 @@ func TestASlowToolLosesEvents(t *testing.T) {
 		t.Errorf("the metrics have no dropped events: %v", err)
 	}
 }
+
+// Where calls must name their session, tools are run with events all the same, and call
+// others: nobody could name one for them.
+func TestToolsAreRunWithEventsWhereSessionsAreNamed(t *testing.T) {
+	d := moduleDaemon(t, config.Config{LogLevel: "info"})
+	listener(t, d, []string{"call.end"}, M{"config": M{"calls": `{"toolId":"sh","payload":{"args":["-c","echo $((6*7))"]}}`}})
+	next := d.Config
+	next.ExplicitSessions = true
+	if err := d.Reload(next, nil); err != nil {
+		t.Fatal(err)
+	}
+	id := newSession(t, d.Socket)
+	until(t, "it is told, and called a tool", func() bool {
+		ask(t, d.Socket, M{"tool": "cat", "args": []string{"/dev/null"}, "cwd": d.Root, "session": id})
+		return strings.Contains(d.Logs(), `answered`) && strings.Contains(d.Logs(), `42`)
+	})
+	if strings.Contains(d.Logs(), "session.explicit") {
+		t.Error("it was refused")
+	}
+}
+
+// What runs a tool with events is nobody who has a token: a secret that a claim gives
+// is not there, neither for the tool nor for one that it calls.
+func TestToolsAreRunWithEventsWithoutClaims(t *testing.T) {
+	issuer := hosttest.NewIssuer(t)
+	yes := true
+	d := moduleDaemon(t, config.Config{LogLevel: "info", Identity: config.IdentityConfig{JWKS: issuer.JWKS, AllowUID: &yes}})
+	d.Tool(t, "claims", M{
+		"binary": "/bin/sh", "capabilities": M{"exec": []string{"/bin", "/usr/bin"}},
+		"secrets": M{"token": M{"env": "TOKEN", "from": "claim:service_token"}},
+	}, nil)
+	script := `echo "has=${TOKEN:+some}."`
+	token := issuer.Token(t, M{"sub": "alice", "service_token": "hunter2-canary"})
+	until(t, "a caller has it", func() bool { // once the tool that declares the claim is there
+		a := ask(t, d.Socket, M{"tool": "claims", "args": []string{"-c", script}, "cwd": d.Root, "token": token})
+		return a.Stdout == "has=some.\n"
+	})
+	listener(t, d, []string{"call.end"}, M{"config": M{"calls": text(t, M{"toolId": "claims", "payload": M{"args": []string{"-c", script}}})}})
+	until(t, "it called the tool", func() bool {
+		ask(t, d.Socket, M{"tool": "claims", "args": []string{"-c", script}, "cwd": d.Root, "token": token})
+		return strings.Contains(d.Logs(), `answered`)
+	})
+	if strings.Contains(d.Logs(), "has=some") || strings.Contains(d.Logs(), "hunter2") {
+		t.Error("it has the secret of a caller")
+	}
+}

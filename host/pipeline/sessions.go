@@ -17,7 +17,10 @@ import (
 
 // find is the session that a call belongs to.
 func (p *Parts) find(q *call.Request, caller identity.Caller) (*session.Session, error) {
-	id, err := session.Choose(q.Session, q.Focus, caller.Session(), p.Config().Entrance(q.Socket).ExplicitSessions)
+	// A tool that is run with events has nobody who could name a session for it, and
+	// shares its default one with nobody.
+	explicit := p.Config().Entrance(q.Socket).ExplicitSessions && !call.IsExtension(caller.ID)
+	id, err := session.Choose(q.Session, q.Focus, caller.Session(), explicit)
 	if err != nil {
 		return nil, err
 	}
