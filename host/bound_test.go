@@ -447,3 +447,77 @@ func TestBoundWatches(t *testing.T) {
 		}
 	}
 }
+
+// What the watchers of a session that callers are bound to cost is not its owner's.
+func TestBoundWatchersAreTheirOwn(t *testing.T) {
+	d, further, _ := boundDaemon(t)
+	owner := party{t, d.Socket, ""}
+	id := owner.data("id", "mutate", M{"op": "create"})
+	next := d.Config
+	next.Sockets = slices.Clone(next.Sockets)
+	next.Sockets[0].Session = id
+	d.Stop(t)
+	next.Sessions.Watchers = 2
+	d = hosttest.Start(t, next)
+	bound := client.Sessions{Socket: further}
+	watch(t, bound, "", "")
+	watch(t, bound, "", "")
+	if err := bound.Watch(t.Context(), "", "", func(events.Event) error { return errors.New("it is told") }); !isCode(err, fault.LimitExceeded) {
+		t.Errorf("a third watcher: %v", err)
+	}
+	watch(t, client.Sessions{Socket: d.Socket}, id, "")
+	watch(t, client.Sessions{Socket: d.Socket}, id, "")
+}
+
+func isCode(err error, code fault.Code) bool {
+	e, ok := errors.AsType[*fault.Error](err)
+	return ok && e.Code == code
+}
+
+// A job of a bound caller does not outlive what its owner gave: it ends with the session.
+func TestBoundJobsEndWithTheirSession(t *testing.T) {
+	d, further, _ := boundDaemon(t)
+	owner, guest := party{t, d.Socket, ""}, party{t, further, ""}
+	id := owner.data("id", "mutate", M{"op": "create"})
+	bind(t, d, id)
+	job := M{"tool": "cat", "args": []string{"/dev/zero"}, "background": true, "detach": true}
+	if a := guest.ask(job); a.Code != "DENIED" || !strings.Contains(a.message(), "session.bound") {
+		t.Errorf("a job that outlives the session: %s", a.raw)
+	}
+	if a := guest.ask(M{"toolId": "session.prompt", "executionId": newExecution(), "background": true, "detach": true, "payload": M{"text": "echo a"}}); !hasCode(a, "DENIED") {
+		t.Errorf("a turn that outlives the session: %s", a.raw)
+	}
+	delete(job, "detach")
+	if a := guest.ask(job); a.Status != "success" {
+		t.Fatalf("%s", a.raw)
+	}
+	owner.session("mutate", M{"op": "close", "id": id})
+	until(t, "the job has ended", func() bool {
+		return owner.data("value", "query", M{"selector": "jobs.filter(j, j.state == 'running').size()"}) == "0"
+	})
+}
+
+// Who is held to some tools is not told which others could not be listed, and why.
+func TestBoundListsNameNoOtherTool(t *testing.T) {
+	c := newCounter(t, nil, M{"surface": "error"})
+	callerTool(t, c.Daemon, "some", []string{"cat"}, nil)
+	alice := party{t, c.Socket, c.token(t, nil)}
+	one := alice.data("id", "mutate", M{"op": "create", "params": M{"tools": []string{"some", "cat"}}})
+	two := alice.data("id", "mutate", M{"op": "create"})
+	list := M{"toolId": "tools.list", "executionId": newExecution(), "payload": M{}}
+	if a := alice.ask(list); !strings.Contains(string(a.raw), `"missing":[`) {
+		t.Fatalf("nothing is missing: %s", a.raw)
+	}
+	for session, told := range map[string]bool{one: false, two: true} {
+		list["executionId"] = newExecution()
+		bound := party{t, c.Socket, c.token(t, M{"toold_session": session})}
+		if a := bound.ask(list); a.Status != "success" || strings.Contains(string(a.raw), `"missing"`) != told {
+			t.Errorf("bound to a session: %s", a.raw)
+		}
+	}
+	list["executionId"] = newExecution()
+	delete(list, "token")
+	if a := alice.tool("some", two, text(t, list)); !strings.Contains(string(a.raw), "tools") || strings.Contains(string(a.raw), "missing") {
+		t.Errorf("a module with a list: %s", a.raw)
+	}
+}

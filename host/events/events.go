@@ -147,6 +147,9 @@ type Filter struct {
 	// Operator is told no output but its last line. Without an Owner it is told
 	// of everybody.
 	Operator bool
+	// Bound is of a watcher that can watch Session only. Those of a session are
+	// counted by themselves: they would else use up the watchers of its owner.
+	Bound bool
 	// Ended says that the session was closed before: what is kept of it is told,
 	// and then the end.
 	Ended bool

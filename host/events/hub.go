@@ -33,7 +33,7 @@ type Hub struct {
 
 	mu      sync.Mutex // guards what follows, and all of every stream
 	streams map[scope]*stream
-	held    map[string]int // watchers by owner; "" are the operators'
+	held    map[string]int // watchers by owner, or owner/session of bound ones; "" are the operators'
 	watched int            // watchers of identities
 	closed  bool
 }
@@ -101,6 +101,8 @@ func (h *Hub) Watch(f Filter, after string) (*Watcher, error) {
 		who = ""
 	case f.Owner == "":
 		return nil, fault.Errorf(fault.Internal, "a watcher has no owner")
+	case f.Bound:
+		who += "/" + f.Session
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -27,6 +27,9 @@ func (f *finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[
 			continue
 		}
 		if err != nil {
+			if !mayName(&a, source) {
+				continue
+			}
 			e := call.AsError(ctx, err)
 			missing = append(missing, unlisted{source, string(e.Code), brief(e.Message, maxReason), e.Retriable()})
 			continue
@@ -42,12 +45,23 @@ func (f *finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[
 				Schema: raw(t.Schema), Annotations: raw(t.Annotations), Mutating: t.Mutating, Source: source,
 			})
 		}
-		if s.Stale != "" {
+		if s.Stale != "" && mayName(&a, source) {
 			missing = append(missing, unlisted{source, "", "its tools may be out of date: " + brief(s.Stale, maxReason), true})
 		}
 		release()
 	}
 	return list, missing
+}
+
+// mayName reports whether the caller of a may learn that the tool source is there, and
+// how it fails. Who is held to a list of tools learns of no other.
+func mayName(a *call.Admitted, source string) bool {
+	return mayList(a, source) && (a.Caller.Session() == "" || a.Execution.Admits(source))
+}
+
+// mayList reports whether the module that asks, where one does, may call that tool.
+func mayList(a *call.Admitted, tool string) bool {
+	return a.By == nil || a.By.Allowed.Sessions() || a.By.Allowed.Tool(tool)
 }
 
 // listedTool is one tool as tools.list answers it.
@@ -170,7 +184,7 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 	}
 	found, missing := f.listDiscovered(ctx, a, taken, refresh)
 	list = slices.DeleteFunc(append(list, found...), func(t listedTool) bool {
-		return !a.Execution.Admits(t.Name) || a.By != nil && !a.By.Allowed.Tool(t.Name)
+		return !a.Execution.Admits(t.Name) || !mayList(&a, t.Name)
 	})
 	slices.SortFunc(list, func(a, b listedTool) int { return strings.Compare(a.Name, b.Name) })
 	res := &wire.Result{Ran: true}

@@ -89,6 +89,10 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 	case session.IsCall(q.Tool) && q.Tool != session.Prompt:
 		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/background: %s is answered at once as it is", q.Tool)), false
 	}
+	if q.Detach && caller.Session() != "" {
+		// Closing the session is how its owner takes back what it gave.
+		return call.Failed(ctx, fault.Errorf(fault.Denied, "denied by rule session.bound: this caller is bound to its session, and its jobs end with that; leave out detach")), false
+	}
 	in, err := s.find(&q, caller)
 	if err != nil {
 		return call.Failed(ctx, err), false

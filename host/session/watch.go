@@ -119,7 +119,7 @@ func (t *Table) openWatch(r *Request, id, after string) (*events.Watcher, error)
 	// said to be.
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f.Owner, f.Session, f.Ended = s.owner, s.id, s.state == Closed
+	f.Owner, f.Session, f.Bound, f.Ended = s.owner, s.id, r.Bound != "", s.state == Closed
 	return t.config.Events.Watch(f, after)
 }
 
