@@ -143,9 +143,9 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 			if !sp.AnyLine {
 				g.lines = append([]string{}, split(sp.Lines)...)
 			}
-			l.monitor.grants.Store(&g)
 			l.monitor.user = sp.User
 			l.monitor.wire, fds[4] = fds[4], -1
+			l.monitor.grants.Store(&g) // last: who answers the run reads it first
 		}
 		// Asked, not only concluded: killTree relies on it with a kill(-1).
 		// In a process namespace there is nobody else to reach.
