@@ -354,7 +354,7 @@ func TestModulesWaitForNoPlaceThatWaitsForThem(t *testing.T) {
 	}
 	// Who has it does not wait for a module: what is called has it next.
 	fifo := d.Root + "/fifo"
-	ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", "mkfifo fifo go"}})
+	ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", "mkfifo fifo go-a go-b"}})
 	held := talk(t, d.Socket)
 	held.send(M{"tool": "one", "cwd": d.Root, "args": []string{"-c", "echo held; cat " + fifo}})
 	until(t, "the place is taken", func() bool {
@@ -374,14 +374,14 @@ func TestModulesWaitForNoPlaceThatWaitsForThem(t *testing.T) {
 	// Two modules hold what the other one needs.
 	first, second := talk(t, d.Socket), talk(t, d.Socket)
 	meet := func(mine, theirs string) string { // which begins to wait when both run
-		return text(t, envelope(t, "sh", "-c", "echo here; cat go >/dev/null"))
+		return text(t, envelope(t, "sh", "-c", "echo here; cat go-"+mine+" >/dev/null"))
 	}
 	first.send(M{"tool": "a", "cwd": d.Root, "args": []string{meet("a", "b"), text(t, envelope(t, "b"))}})
 	second.send(M{"tool": "b", "cwd": d.Root, "args": []string{meet("b", "a"), text(t, envelope(t, "a"))}})
 	until(t, "both hold their place", func() bool {
 		return value[bool](t, d.Socket, "", `session.running.filter(x, x.tool == "sh" && x.last_line == "here").size() == 2`)
 	})
-	ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", "echo >go & echo >go & wait"}})
+	ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", "echo >go-a & echo >go-b & wait"}})
 	x, y := answers(t, first.answer())[1], answers(t, second.answer())[1]
 	if over := []bool{x.is("OVERLOADED"), y.is("OVERLOADED")}; over[0] == over[1] {
 		t.Errorf("one of two has to give way:\n%s%s", x.raw, y.raw)

@@ -3,8 +3,10 @@ package host_test
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -124,6 +126,22 @@ func TestReconcile(t *testing.T) {
 	for _, event := range []string{"found_done", "found_not_done", "found_nothing"} {
 		if !strings.Contains(m, fmt.Sprintf("event=%q", event)) {
 			t.Errorf("%s is not counted", event)
+		}
+	}
+	of := map[string]bool{}
+	for _, e := range auditLog(t, d) {
+		if e.End == nil || e.End.Found == nil {
+			continue
+		}
+		f := e.End.Found
+		of[f.Verdict+": "+f.Evidence] = true
+		if f.Of == "" || f.Of == e.End.Execution {
+			t.Errorf("the audit log has a look into %q: %+v", f.Of, e.End)
+		}
+	}
+	for _, found := range []string{"done: it says so", "not_done: nothing is there", "unknown: refused: denied by rule read-only"} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(of)), func(s string) bool { return strings.HasPrefix(s, found) }) {
+			t.Errorf("the audit log does not say %s: %v", found, of)
 		}
 	}
 }
