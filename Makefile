@@ -80,6 +80,10 @@ check: build ## gofmt, vet, staticcheck, the floors, schemas, CHANGELOG
 demo: build ## a daemon, a remote, a push, a refusal, a hot swap: two minutes to see it
 	@bin/toolctl demo
 
+.PHONY: dist
+dist: build ## archives, Debian packages, bills of materials and SHA256SUMS into .cache/dist
+	@$(GO) run ./scripts/dist $(CACHE)/dist
+
 .PHONY: clean
 clean: ## remove what was built and fetched
 	rm -rf bin $(CACHE) $(wildcard tools.d/*/handler.wasm tools.d/*/restricted.wasm)

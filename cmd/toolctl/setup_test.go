@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/toold/toold/host/config"
+)
+
+// setup runs the verb as a person does, without a daemon.
+func setup(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	client := filepath.Join(t.TempDir(), "tool-client")
+	write(t, client, "#!/bin/sh\n")
+	var stdout, stderr bytes.Buffer
+	code = run(t.Context(), append([]string{"setup", "--client", client, "--only", "git,curl"}, args...), strings.NewReader(""), &stdout, &stderr)
+	return code, stdout.String(), stderr.String()
+}
+
+// tree is every file beneath dir, with its mode, time and content.
+func tree(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		text, _ := os.ReadFile(path)
+		link, _ := os.Readlink(path)
+		b.WriteString(strings.Join([]string{path, info.Mode().String(), info.ModTime().String(), link, string(text)}, " ") + "\n")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestSetup(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "toold")
+	code, out, errs := setup(t, dir)
+	if code != 0 || !strings.Contains(out, "created  "+filepath.Join(dir, "config/toold.json")) {
+		t.Fatalf("code %d, %s%s", code, out, errs)
+	}
+	for path, perm := range map[string]fs.FileMode{"config/.env": 0o600, "state": 0o700, "sockets": 0o755, "tools/tools.d": 0o755} {
+		if info, err := os.Stat(filepath.Join(dir, path)); err != nil || info.Mode().Perm() != perm {
+			t.Errorf("%s: %v, %v", path, info, err)
+		}
+	}
+	if link, _ := os.Readlink(filepath.Join(dir, "tools/bin/git")); link != "tool-client" {
+		t.Errorf("git links to %q", link)
+	}
+	none := func(string) (string, bool) { return "", false }
+	c, err := config.Load(filepath.Join(dir, "config/toold.json"), none)
+	if err == nil {
+		err = c.Complete(none)
+	}
+	if err != nil || c.Socket != filepath.Join(dir, "sockets/tool-0.sock") || c.Roots[0] != filepath.Join(dir, "workspace") {
+		t.Errorf("the configuration: %v, socket %s, roots %v", err, c.Socket, c.Roots)
+	}
+
+	before := tree(t, dir)
+	code, out, errs = setup(t, dir)
+	if code != 0 || strings.Contains(out, "created") || strings.Contains(out, "changed since") || tree(t, dir) != before {
+		t.Errorf("a second time: code %d, %s%s", code, out, errs)
+	}
+
+	write(t, filepath.Join(dir, "config/toold.json"), `{"log_level": "debug"}`)
+	before = tree(t, dir)
+	code, out, errs = setup(t, dir)
+	if code != 0 || !strings.Contains(out, "toold.json: changed since, and left as it is") || tree(t, dir) != before {
+		t.Errorf("after a change: code %d, %s%s", code, out, errs)
+	}
+}
+
+func TestSetupRefusesPermissions(t *testing.T) {
+	for path, mode := range map[string]fs.FileMode{"config/.env": 0o640, "state": 0o711, "tools/tools.d": 0o775, "sockets": 0o777, "config/toold.json": 0o666} {
+		t.Run(path, func(t *testing.T) {
+			dir := t.TempDir()
+			if code, out, errs := setup(t, dir); code != 0 {
+				t.Fatalf("code %d, %s%s", code, out, errs)
+			}
+			path := filepath.Join(dir, path)
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(filepath.Join(dir, "workspace")); err != nil {
+				t.Fatal(err)
+			}
+			before := tree(t, dir)
+			code, out, errs := setup(t, dir)
+			if code != 1 || out != "" || !strings.Contains(errs, "nothing was made") || !strings.Contains(errs, "chmod ") || !strings.Contains(errs, path) {
+				t.Errorf("code %d, %s%s", code, out, errs)
+			}
+			if tree(t, dir) != before {
+				t.Error("something was changed")
+			}
+		})
+	}
+}
+
+// TestSetupFollowsNoLinks refuses a link where a file of its own is to be: it would
+// write, or have the daemon read, somewhere else.
+func TestSetupFollowsNoLinks(t *testing.T) {
+	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "secret")
+	if err := os.Mkdir(filepath.Join(dir, "config"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(elsewhere, filepath.Join(dir, "config/.env")); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := setup(t, dir)
+	if code != 1 || out != "" || !strings.Contains(errs, "is not a regular file") {
+		t.Errorf("code %d, %s%s", code, out, errs)
+	}
+	if _, err := os.Lstat(elsewhere); err == nil {
+		t.Error("it was written through the link")
+	}
+}

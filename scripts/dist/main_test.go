@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// command runs a program and fails the test where it fails.
+func command(t *testing.T, dir, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// TestTwoFoldersGiveTheSame builds a commit in two checkouts, with another umask
+// and another time, and compares all that comes out.
+func TestTwoFoldersGiveTheSame(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "dist")
+	command(t, ".", "go", "build", "-o", program, ".")
+	made := map[string]string{}
+	for i, folder := range []string{"a", "a-longer-name/b"} {
+		dir := filepath.Join(t.TempDir(), folder)
+		command(t, "../..", "git", "clone", "-q", "--shared", ".", dir)
+		umask := []string{"022", "077"}[i]
+		old := time.Unix(int64(i)*1e8, 0)
+		filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() && !strings.Contains(path, "/.git/") {
+				os.Chtimes(path, old, old)
+			}
+			return err
+		})
+		command(t, dir, "sh", "-c", "umask "+umask+`; exec "$0" -platforms linux/amd64 -programs tool-client out`, program)
+		entries, err := os.ReadDir(filepath.Join(dir, "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(entries) != 3 {
+			t.Errorf("%d files, want an archive, a bill of materials and sums: %v", len(entries), entries)
+		}
+		for _, e := range entries {
+			data, err := os.ReadFile(filepath.Join(dir, "out", e.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i == 1 && made[e.Name()] != string(data) {
+				t.Errorf("%s differs", e.Name())
+			}
+			made[e.Name()] = string(data)
+		}
+		command(t, filepath.Join(dir, "out"), "sha256sum", "--check", "SHA256SUMS")
+	}
+}
+
+// TestDebian makes a package twice and looks at it with dpkg-deb.
+func TestDebian(t *testing.T) {
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("dpkg-deb is not installed")
+	}
+	r := &release{out: t.TempDir(), version: "1.2.3-4-gabc", when: time.Unix(1e9, 0)}
+	t.Setenv("SOURCE_DATE_EPOCH", "1000000000")
+	content := map[string][]byte{"bin/toold": []byte("#!/bin/sh\n"), "man/man1/toolctl.1": nil, "completions/bash/toolctl": nil,
+		"tools.d/git/tool.json": nil, "LICENSE": nil, "docs/install.md": nil}
+	for _, name := range []string{"toold.service", "toold.sysusers.conf", "toold.tmpfiles.conf"} {
+		data, err := os.ReadFile("../../deploy/systemd/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content["deploy/systemd/"+name] = data
+	}
+	var packages []string
+	for range 2 {
+		if err := r.debian(t.TempDir(), "all", content); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(filepath.Join(r.out, "toold_1.2.3~4~gabc_all.deb"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, string(data))
+	}
+	if packages[0] != packages[1] {
+		t.Error("the second package differs from the first")
+	}
+	deb := filepath.Join(r.out, "toold_1.2.3~4~gabc_all.deb")
+	list := command(t, ".", "dpkg-deb", "--contents", deb)
+	for _, want := range []string{"-rwxr-xr-x root/root", "./usr/bin/toold\n", "./lib/systemd/system/toold.service\n", "./usr/lib/sysusers.d/toold.conf\n",
+		"./usr/lib/tmpfiles.d/toold.conf\n", "./etc/toold/toold.json\n", "./usr/share/man/man1/toolctl.1\n", "./usr/share/bash-completion/completions/toolctl\n"} {
+		if !strings.Contains(list, want) {
+			t.Errorf("%q is missing in\n%s", want, list)
+		}
+	}
+	if info := command(t, ".", "dpkg-deb", "--info", deb); !strings.Contains(info, "conffiles") || !strings.Contains(info, "Version: 1.2.3~4~gabc") {
+		t.Errorf("info:\n%s", info)
+	}
+	root := t.TempDir()
+	// Scripts look at the machine that they run on: they are tested as scripts.
+	for _, script := range []string{postinst, prerm, postrm} {
+		cmd := exec.Command("sh", "-n")
+		cmd.Stdin = strings.NewReader(script)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s\n%s", err, out, script)
+		}
+	}
+	command(t, ".", "dpkg-deb", "--extract", deb, root)
+	config, err := os.ReadFile(filepath.Join(root, "etc/toold/toold.json"))
+	if err != nil || !json.Valid(config) {
+		t.Errorf("toold.json: %v, %s", err, config)
+	}
+	if info, err := os.Stat(filepath.Join(root, "etc/toold/tools.d")); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("tools.d: %v, %v", info, err)
+	}
+}
+
+// TestForeignFolderIsKept refuses to empty a folder that dist did not make.
+func TestForeignFolderIsKept(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "thesis"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SOURCE_DATE_EPOCH", "1")
+	if err := dist(dir, nil, nil); err == nil || !strings.Contains(err.Error(), "choose another folder") {
+		t.Errorf("got %v", err)
+	}
+	entries, _ := os.ReadDir(dir)
+	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "thesis" }) {
+		t.Error("a file that was there is gone")
+	}
+}
