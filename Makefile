@@ -24,7 +24,7 @@ GUEST_SOURCES := go.mod $(shell find pdk plugins -name '*.go' ! -name '*_test.go
 .PHONY: help
 help: ## show this
 	@echo 'toold: make TARGET'
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  %-8s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  %-15s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: $(MODULES) ## toold, toolctl, tool-client into bin/, the modules into tools.d/
@@ -79,6 +79,10 @@ check: build ## gofmt, vet, staticcheck, the floors, schemas, CHANGELOG
 .PHONY: demo
 demo: build ## a daemon, a remote, a push, a refusal, a hot swap: two minutes to see it
 	@bin/toolctl demo
+
+.PHONY: test-containers
+test-containers: build ## calls from a podman container without git (needs podman and runc)
+	@GO='$(GO)' scripts/containers
 
 .PHONY: dist
 dist: build ## archives, Debian packages, bills of materials and SHA256SUMS into .cache/dist
