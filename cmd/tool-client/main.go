@@ -4,7 +4,7 @@
 //
 // A symlink to it with the name of a tool is that tool; tool-client TOOL ARGS…
 // is the same without one. It starts once for every git in a shell loop, so it
-// links the standard library and package wire only, dials with plain system
+// links the standard library, package wire and the system calls of x/sys only, dials with plain system
 // calls, and has no state.
 package main
 
@@ -68,14 +68,28 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return report(stderr, err)
 	}
 	path := places.Look(places.Places{}, os.Getenv).Socket
+	tty := newTerminal(stdin, stdout, stderr)
+	defer tty.restore() // also in a panic
+	local := wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr}
+	if tty != nil {
+		call.TTY = &tty.offer
+		local.Terminal, local.Sizes, local.Stdin = tty.raw, tty.sizes, &tty.keys
+	}
 	// Signals are taken over while the daemon is at work already: see exchange.
-	signals := sync.OnceValue(forwarded)
-	result, code := exchange(path, call, stdin, stdout, stderr, signals)
+	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty.restore) })
+	result, code := exchange(path, call, local, stderr, signals)
+	// What an older daemon does not know it refuses: it has run nothing. It names
+	// the first such field.
+	if result != nil && call.TTY != nil && wire.UnknownTTY(result.Err) {
+		call.TTY = nil
+		result, code = exchange(path, call, local, stderr, signals)
+	}
 	if result != nil && result.Err != nil && result.Err.Code == fault.InvalidEnvelope && strings.Contains(result.Err.Message, "env_seen") {
 		// A daemon from before env_seen: it has run nothing.
 		call.EnvSeen = nil
-		result, code = exchange(path, call, stdin, stdout, stderr, signals)
+		result, code = exchange(path, call, local, stderr, signals)
 	}
+	tty.restore()
 	if result == nil {
 		return code
 	}
@@ -87,7 +101,7 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // exchange makes one call, or says why there is no result and returns the exit code
 // that follows.
-func exchange(path string, call *wire.Call, stdin io.Reader, stdout, stderr io.Writer, signals func() <-chan os.Signal) (*wire.Result, int) {
+func exchange(path string, call *wire.Call, local wire.Local, stderr io.Writer, signals func() <-chan os.Signal) (*wire.Result, int) {
 	conn, err := dial(path)
 	if err != nil && os.Getenv("TOOL_SOCKET") == "" {
 		return nil, report(stderr, fault.Errorf(fault.InvalidEnvelope, "TOOL_SOCKET is not set, and no daemon of this user listens at %s; set it to the path of the daemon's socket", path))
@@ -107,7 +121,8 @@ func exchange(path string, call *wire.Call, stdin io.Reader, stdout, stderr io.W
 	}
 	// Signals are taken over while the daemon is at work already. One that comes
 	// before ends us, and thereby the call.
-	result, err := streaming.Wait(wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr, Signals: signals()})
+	local.Signals = signals()
+	result, err := streaming.Wait(local)
 	if err != nil {
 		return nil, report(stderr, err)
 	}
@@ -116,8 +131,8 @@ func exchange(path string, call *wire.Call, stdin io.Reader, stdout, stderr io.W
 
 // forwarded are the signals that the tool is to get: those that would end us,
 // but for what whoever started us had us ignore (as nohup does with HUP, and a
-// shell with INT in the background).
-func forwarded() <-chan os.Signal {
+// shell with INT in the background). leave is called before this program ends itself.
+func forwarded(leave func()) <-chan os.Signal {
 	caught := make(chan os.Signal, 8)
 	for _, s := range [...]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		if !signal.Ignored(s) {
@@ -126,11 +141,10 @@ func forwarded() <-chan os.Signal {
 	}
 	signals := make(chan os.Signal, 8)
 	go func() {
-		var last [insistTimes]time.Time
+		var last insistence
 		for s := range caught {
-			copy(last[1:], last[:])
-			last[0] = time.Now()
-			if last[0].Sub(last[insistTimes-1]) < insistTime {
+			if last.again() {
+				leave()
 				os.Exit(128 + int(s.(syscall.Signal)))
 			}
 			select {
@@ -140,6 +154,16 @@ func forwarded() <-chan os.Signal {
 		}
 	}()
 	return signals
+}
+
+// insistence is when somebody interrupted, the last time first.
+type insistence [insistTimes]time.Time
+
+// again notes that it happened now, and reports whether we are meant.
+func (i *insistence) again() bool {
+	copy(i[1:], i[:])
+	i[0] = time.Now()
+	return i[0].Sub(i[insistTimes-1]) < insistTime
 }
 
 // report says what went wrong on this side of the socket, and is the exit code

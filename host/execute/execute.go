@@ -111,7 +111,12 @@ func (r *running) binary(ctx context.Context) error {
 	if withheld {
 		lines = []string{}
 	}
-	out := newOutput(&r.Attempt, values(secrets))
+	masked, terminal := values(secrets), r.terminal()
+	if terminal != nil {
+		masked = onTerminal(masked)
+		describe(terminal, env)
+	}
+	out := newOutput(&r.Attempt, masked)
 	if err := r.hiddenWhole(); err != nil {
 		return err
 	}
@@ -124,7 +129,10 @@ func (r *running) binary(ctx context.Context) error {
 	if private != "" {
 		confine.Write = append(confine.Write, private)
 	}
-	exit, err := r.run(ctx, &r.Pinned, process.Command{
+	if terminal != nil {
+		terminal.Open() // before anything else asks for input
+	}
+	command := process.Command{
 		Path:    r.Tool.Binary,
 		Args:    r.Args,
 		Dir:     r.Cwd,
@@ -135,7 +143,11 @@ func (r *running) binary(ctx context.Context) error {
 		Stderr:  out.stderr,
 		Signals: r.Streams.Signals,
 		Confine: confine,
-	})
+	}
+	if terminal != nil {
+		r.attach(&command, terminal)
+	}
+	exit, err := r.run(ctx, &r.Pinned, command)
 	err = tools.Explain(err)
 	r.Killed = exit.Signal != 0
 	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)

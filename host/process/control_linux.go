@@ -43,6 +43,8 @@ type spec struct {
 	Offline bool `json:"offline,omitempty"`
 	// Network says that a fifth descriptor comes with it: of egress.Gate.Start.
 	Network bool `json:"network,omitempty"`
+	// Terminal says that 1 of the child is its controlling terminal.
+	Terminal bool `json:"terminal,omitempty"`
 	// ABI is the version of Landlock that is used.
 	ABI int `json:"abi,omitempty"`
 	// Dir is the working folder; the descriptor says which one it is.

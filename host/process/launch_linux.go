@@ -152,6 +152,10 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 		scoped = s.view != nil || scoped && unix.Kill(unix.Getppid(), 0) == unix.EPERM
 	}
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if sp.Terminal {
+		// A session of its own, whose terminal is its own 1: a group as well.
+		attr.Setpgid, attr.Setsid, attr.Setctty, attr.Ctty = false, true, true, 1
+	}
 	if sp.User != nil {
 		attr.Credential = &syscall.Credential{Uid: sp.User.UID, Gid: sp.User.GID}
 		// Programs open their streams by name as well.

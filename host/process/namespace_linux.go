@@ -78,7 +78,7 @@ type cover struct {
 
 // newView makes the view of a process that is alone in its mount and process
 // namespaces: its own /proc, and empty folders where programs of this user keep
-// sockets and temporary files.
+// sockets and temporary files, and where their terminals are.
 func newView() (*view, error) {
 	v := &view{covers: map[string]cover{}, attached: map[string]uint64{}}
 	// What is mounted later on the host is seen; nothing that is mounted here is.
@@ -88,7 +88,7 @@ func newView() (*view, error) {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return nil, fmt.Errorf("mount /proc: %w", err)
 	}
-	for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", "/run/user/" + strconv.Itoa(os.Geteuid())} {
+	for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", "/dev/pts", "/run/user/" + strconv.Itoa(os.Geteuid())} {
 		if err := v.empty(dir); err != nil && !missing(err) {
 			return nil, fmt.Errorf("make %s private: %w", dir, err)
 		}

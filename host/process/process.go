@@ -118,6 +118,9 @@ type Command struct {
 	// closes the pipe, so that the child ends by SIGPIPE at its next write.
 	// Run waits for a Write that is under way.
 	Stdout, Stderr io.Writer
+	// Terminal, unless nil, is the child's. Stdin and Stderr are ignored as far as
+	// it is these.
+	Terminal *Terminal
 	// Signals are passed on to the child's process group until it ended.
 	Signals <-chan os.Signal
 	// Grace is the time from SIGTERM to SIGKILL when ctx ends. 0:
@@ -361,6 +364,9 @@ func (r *Runner) Close() error {
 // failed is no error: see Exit.
 func (r *Runner) Run(ctx context.Context, c Command) (Exit, error) {
 	if err := c.check(); err != nil {
+		return Exit{}, err
+	}
+	if err := c.Terminal.check(&c, r.status); err != nil {
 		return Exit{}, err
 	}
 	if ctx.Err() != nil {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/toold/toold/host/fault"
@@ -23,6 +24,8 @@ type stdio struct {
 	own   []*os.File
 	pumps []*pump
 	feed  *feed
+	// terminal is the one of which theirs are ends; nil: there is none.
+	terminal *terminal
 }
 
 // pump moves what processes write into a pipe on to a writer.
@@ -52,7 +55,23 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		}
 		return nil, fault.Errorf(fault.Overloaded, "open the tool's streams: %w: this host has no room now; try again", err)
 	}
-	if c.Stdin != nil {
+	if t := c.Terminal; t != nil {
+		master, slave, err := openTerminal(t.Size)
+		if err != nil {
+			return fail(err)
+		}
+		s.terminal = &terminal{master: master, input: t.Input, sizes: t.Sizes, over: make(chan struct{}), typed: make(chan struct{}), sized: make(chan struct{})}
+		s.own = append(s.own, slave)
+		s.pumps = append(s.pumps, &pump{from: master, to: c.Stdout, done: make(chan struct{})})
+		s.theirs[1] = slave
+		if t.Stdin {
+			s.theirs[0] = slave
+		}
+		if t.Stderr {
+			s.theirs[2] = slave
+		}
+	}
+	if c.Stdin != nil && s.theirs[0] == nil {
 		theirs, ours, err := os.Pipe()
 		if err != nil {
 			return fail(err)
@@ -61,10 +80,10 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		s.feed = &feed{from: c.Stdin, to: ours, done: make(chan struct{})}
 	}
 	for i, w := range []io.Writer{c.Stdout, c.Stderr} {
-		if w == nil {
+		if w == nil || s.theirs[1+i] != nil {
 			continue
 		}
-		if i == 1 && same(c.Stdout, w) {
+		if i == 1 && c.Terminal == nil && same(c.Stdout, w) {
 			// One pipe keeps the order in which the child wrote to both.
 			s.theirs[2] = s.theirs[1]
 			continue
@@ -76,7 +95,7 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		s.theirs[1+i], s.own = theirs, append(s.own, theirs)
 		s.pumps = append(s.pumps, &pump{from: ours, to: w, done: make(chan struct{})})
 	}
-	if c.Stdin == nil || c.Stdout == nil || c.Stderr == nil {
+	if slices.Contains(s.theirs[:], nil) {
 		// Opened for this run alone: flags and locks belong to what one open
 		// made, and would last from run to run.
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -115,6 +134,10 @@ func (s *stdio) started() {
 	if s.feed != nil {
 		go s.feed.run(s.r)
 	}
+	if s.terminal != nil {
+		go s.terminal.run(s.r)
+		go s.terminal.resize()
+	}
 }
 
 // finish is called when no process of the run is alive. It delivers what lies
@@ -122,17 +145,15 @@ func (s *stdio) started() {
 func (s *stdio) finish() {
 	if s.feed != nil {
 		s.feed.to.Close()
-		if c, ok := s.feed.from.(io.Closer); ok {
-			c.Close()
-			// A Close that does not end a Read (that of a terminal's file
-			// does not) must not hold the result back.
-			t := time.NewTimer(time.Second)
-			defer t.Stop()
-			select {
-			case <-s.feed.done:
-			case <-t.C:
-			}
-		}
+		closeInput(s.feed.from, s.feed.done)
+	}
+	if t := s.terminal; t != nil {
+		t.ending.Store(true)
+		close(t.over)
+		// The pump is not done with it, but nobody reads what is typed now.
+		t.master.SetWriteDeadline(time.Unix(1, 0))
+		closeInput(t.input, t.typed)
+		<-t.sized
 	}
 	for _, p := range s.pumps {
 		// Wakes a read that waits. A process outside the run that was handed
@@ -141,6 +162,23 @@ func (s *stdio) finish() {
 	}
 	for _, p := range s.pumps {
 		<-p.done
+	}
+}
+
+// closeInput closes what is read by a goroutine that closes done.
+func closeInput(from io.Reader, done <-chan struct{}) {
+	c, ok := from.(io.Closer)
+	if !ok {
+		return
+	}
+	c.Close()
+	// A Close that does not end a Read (that of a terminal's file does not)
+	// must not hold the result back.
+	t := time.NewTimer(time.Second)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
 	}
 }
 

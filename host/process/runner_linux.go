@@ -507,7 +507,7 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 	if err := r.status.admits(c); err != nil {
 		return nil, err
 	}
-	sp := &spec{Path: c.Path, Dir: c.Dir}
+	sp := &spec{Path: c.Path, Dir: c.Dir, Terminal: c.Terminal != nil}
 	sp.Args, sp.Env = join(c.Args), join(c.Env)
 	if !c.Confine.Off {
 		sp.Confine, sp.Write, sp.Exec, sp.Hide = true, join(c.Confine.Write), join(c.Confine.Exec), join(c.Confine.Hide)

@@ -76,6 +76,7 @@ type call struct {
 	last    bool
 	input   *input // nil on a call that takes no stdin frames
 	signals chan os.Signal
+	sizes   chan wire.Size // nil on a call that offers no terminal
 	// takeBy says that the connection has a write deadline for this call.
 	takeBy atomic.Bool
 	// answered is guarded by conn.mu: the result is there, and about to be
@@ -372,7 +373,7 @@ func (c *conn) takeTyped(t *wire.Typed, refused *fault.Error, size int) {
 		return
 	}
 	cl := c.current()
-	switch known := t.Type == wire.TypeStdin || t.Type == wire.TypeSignal || t.Type == wire.TypeArgs; {
+	switch known := t.Type == wire.TypeStdin || t.Type == wire.TypeSignal || t.Type == wire.TypeResize || t.Type == wire.TypeArgs; {
 	case refused != nil && (cl == nil || !known):
 		c.push(c.refusal(&wire.Call{}, refused, false))
 	case cl == nil || cl.refused != nil:
@@ -388,6 +389,14 @@ func (c *conn) takeTyped(t *wire.Typed, refused *fault.Error, size int) {
 		case cl.signals <- t.Signal:
 		default: // as many wait as anyone could mean
 		}
+	case t.Type == wire.TypeResize && cl.sizes == nil:
+		cl.cancel(fault.Errorf(fault.InvalidEnvelope, "a resize frame came, but the request has no \"tty\""))
+	case t.Type == wire.TypeResize:
+		select {
+		case <-cl.sizes: // which is not its size any more
+		default:
+		}
+		cl.sizes <- t.Size // this goroutine alone sends
 	case cl.input == nil:
 		cl.cancel(fault.Errorf(fault.InvalidEnvelope, "a stdin frame came, but the request is not streamed, or brought its input with it"))
 	default:
@@ -446,6 +455,9 @@ func (c *conn) newCall(m *wire.Call, size int) *call {
 	}
 	if m.Stream && m.Stdin == nil {
 		cl.input = newInput(cl.ctx, func(frame []byte) error { return c.out.frame(cl, frame) })
+	}
+	if m.TTY != nil && cl.input != nil {
+		cl.sizes = make(chan wire.Size, 1)
 	}
 	return cl
 }
@@ -525,6 +537,9 @@ func (c *conn) run(cl *call) *wire.Result {
 		defer cl.input.Close()
 		defer context.AfterFunc(cl.ctx, func() { cl.input.fail(context.Cause(cl.ctx)) })()
 		s.Stdin, s.Steer = cl.input.open, cl.input.steer
+		if cl.sizes != nil {
+			s.Terminal = &wire.Terminal{TTY: *cl.TTY, Open: cl.input.openTerminal, Sizes: cl.sizes}
+		}
 	}
 	began := time.Now()
 	r := c.handle(cl, s)

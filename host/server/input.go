@@ -49,14 +49,22 @@ func newInput(ctx context.Context, send func([]byte) error) *input {
 
 // open asks the client for its input, once.
 func (in *input) open() io.ReadCloser {
+	in.ask(wire.EncodeOpen())
+	return in
+}
+
+// openTerminal asks the client for its input, and tells it that its terminal is
+// the tool's.
+func (in *input) openTerminal() { in.ask(wire.EncodeTerminal()) }
+
+func (in *input) ask(frame []byte) {
 	in.mu.Lock()
 	ask := !in.asked && !in.ended && in.err == nil
 	in.asked = true
 	in.mu.Unlock()
 	if ask {
-		in.send(wire.EncodeOpen()) // when it fails, the call is about to end
+		in.send(frame) // when it fails, the call is about to end
 	}
-	return in
 }
 
 // receive puts in what came from the client.

@@ -88,6 +88,9 @@ type Definition struct {
 	// Stdin reports whether a call reads the caller's input, unless the policy
 	// decides. Default true.
 	Stdin bool `json:"stdin"`
+	// Terminal says that a binary gets a terminal of its own where its caller is at
+	// one. Default false.
+	Terminal bool `json:"terminal,omitempty"`
 	// Policy is PolicyNone, PolicyRequired or empty.
 	Policy string `json:"policy,omitempty"`
 	// Entry describes the export to call of a module without handle.

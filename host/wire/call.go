@@ -51,6 +51,9 @@ type Call struct {
 	Background bool
 	Detach     bool
 	Stream     bool
+	// TTY is the terminal that the caller offers to the tool, or nil. With Stream
+	// only.
+	TTY *TTY
 	// More says that args frames follow, with the rest of Args. host/server
 	// passes on only complete calls, with More false.
 	More bool
@@ -203,6 +206,8 @@ type Streams struct {
 	// brought its input with it. Read fails when the call's context ends.
 	// Closing it drops what still comes.
 	Stdin func() io.ReadCloser
+	// Terminal is the terminal that the caller offers; nil where it offers none.
+	Terminal *Terminal
 	// Steer puts a text in between what Stdin reads; it is nil where Stdin is.
 	// taken is called once all of it was read. It is false when the input has
 	// ended.

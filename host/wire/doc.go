@@ -46,7 +46,7 @@ The JSON is parsed strictly. These are refused: bytes that are not UTF-8, escape
 of half a surrogate pair (\ud800), duplicate names in an object, fields that
 are not described here (names are case-sensitive), values of another type,
 nesting deeper than 64, anything after the object. null equals leaving out
-args, env, stdin and callerInfo, and is refused elsewhere.
+args, env, stdin, tty and callerInfo, and is refused elsewhere.
 
 # Connections
 
@@ -104,6 +104,7 @@ Fields of a request; all but tool may be left out:
 	trace            string   a W3C traceparent
 	stream           boolean  answer with a stream
 	more             boolean  args frames follow; with stream only
+	tty              object   the terminal that the caller is at; with stream only. See Terminals
 
 base64 is that of RFC 4648, section 4, with padding and without line breaks. No
 argument, folder or variable can have a zero byte in it: INVALID_PAYLOAD.
@@ -166,7 +167,7 @@ Fields of a request:
 	  token      string  as token at the top
 
 and idempotencyKey, session, token, retry, timeoutMs, stdin, env, background,
-detach, trace, stream and more, as in the plain form. session and token may be in
+detach, trace, stream, more and tty, as in the plain form. session and token may be in
 both places if they are equal.
 
 A plain call is an envelope call with the payload {"args": […], "cwd": "…",
@@ -241,6 +242,35 @@ which add to its args, up to and including one with "more": false or without it.
 be longer than a frame. All arguments of a call have at most 2 MiB together, each counted
 with a terminating zero byte, else MESSAGE_TOO_LARGE. In envelope form the payload is
 {args, cwd, stdin?}. The call begins after the last args frame.
+
+# Terminals
+
+A streamed request without stdin may offer the terminal that its caller is at:
+
+	"tty": {"rows": 24, "cols": 80, "term": "xterm-256color", "colorterm": "truecolor", "stderr": true}
+
+rows and cols are at most 65535; 0 is unknown. term and colorterm are for the
+variables TERM and COLORTERM: at most 64 letters, digits, '.', '_', '+' and '-', not
+beginning with '.'. stderr says that standard error is to be the terminal as well as
+standard output. All may be left out.
+
+A tool that gets a terminal has one of its own, whose ends are the call's streams. The
+server says so before any output, with
+
+	{"type": "stdin", "open": true, "tty": true}
+
+From then on the client sends each byte that is typed, as input, and each new size:
+
+	{"type": "resize", "rows": 50, "cols": 132}
+
+It puts its own terminal into raw mode: the tool's echoes what is typed, and makes signals
+of Ctrl-C and Ctrl-\. What the tool writes to its terminal comes as stdout, with a
+carriage return before each line feed. The end of the input is typed as Ctrl-D. When the
+client leaves, the terminal is hung up, and the call ended as any.
+
+Most tools get none; then the answer is as if nothing had been offered, and a resize frame
+is ignored. A server that has no terminals refuses the request: INVALID_ENVELOPE with a
+message that begins with "/tty:". The client sends it again without.
 
 # Sessions
 

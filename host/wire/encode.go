@@ -496,6 +496,9 @@ func appendRequest(dst []byte, c *Call, args []string, more bool) []byte {
 		dst = strconv.AppendInt(dst, int64((c.Timeout-1)/time.Millisecond)+1, 10)
 	}
 	flag(`,"stream"`, c.Stream)
+	if c.TTY != nil {
+		dst = appendTTY(dst, c.TTY)
+	}
 	flag(`,"more"`, more)
 	if len(c.Env) > 0 {
 		dst = append(dst, `,"env":{`...)

@@ -31,6 +31,7 @@ const (
 	TypeStdin    = "stdin"
 	TypeSignal   = "signal"
 	TypeArgs     = "args"
+	TypeResize   = "resize"
 	TypeStdout   = "stdout"
 	TypeStderr   = "stderr"
 	TypeProgress = "progress"
@@ -39,7 +40,7 @@ const (
 
 // Typed is a frame that belongs to a running call.
 type Typed struct {
-	// Type is TypeStdin, TypeSignal or TypeArgs.
+	// Type is TypeStdin, TypeSignal, TypeResize or TypeArgs.
 	Type string
 	// Data and EOF are those of TypeStdin: the next bytes of the input, and
 	// whether they are the last.
@@ -47,6 +48,8 @@ type Typed struct {
 	EOF  bool
 	// Signal is that of TypeSignal.
 	Signal syscall.Signal
+	// Size is that of TypeResize.
+	Size Size
 	// Args are the next arguments; with Join the first one continues the last
 	// one so far. More reports that another args frame follows.
 	Args []string
@@ -72,6 +75,7 @@ type plainRequest struct {
 	Background     bool              `json:"background"`
 	Detach         bool              `json:"detach"`
 	Trace          traceparent       `json:"trace"`
+	TTY            *TTY              `json:"tty"`
 }
 
 // envelopeRequest is a request in envelope form.
@@ -92,6 +96,7 @@ type envelopeRequest struct {
 	Background     bool              `json:"background"`
 	Detach         bool              `json:"detach"`
 	Trace          traceparent       `json:"trace"`
+	TTY            *TTY              `json:"tty"`
 }
 
 type metadata struct {
@@ -203,7 +208,7 @@ func parsePlain(frame []byte, h head) (Message, error) {
 		Form: Plain, Tool: q.Tool, Args: q.Args, Cwd: q.Cwd,
 		Env: q.Env, EnvSeen: q.EnvSeen, Session: q.Session, Token: q.Token,
 		IdempotencyKey: q.IdempotencyKey, Retry: q.Retry, Timeout: q.TimeoutMS.duration(),
-		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace),
+		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace), TTY: q.TTY,
 	}
 	if q.Stdin != nil {
 		c.Stdin = *q.Stdin
@@ -238,7 +243,7 @@ func parseEnvelope(frame []byte, h head) (Message, error) {
 		Form: Envelope, Tool: q.ToolID, ExecutionID: string(q.ExecutionID), Payload: json.RawMessage(q.Payload),
 		Env: q.Env, Session: q.Session, Token: q.Token,
 		IdempotencyKey: q.IdempotencyKey, Retry: q.Retry, Timeout: q.TimeoutMS.duration(),
-		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace),
+		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace), TTY: q.TTY,
 		TraceID: q.Metadata.TraceID, Timestamp: time.Time(q.Metadata.Timestamp), CallerInfo: q.Metadata.CallerInfo,
 	}
 	if c.Session == "" {
@@ -273,6 +278,9 @@ func parseEnvelope(frame []byte, h head) (Message, error) {
 func (c *Call) finish() error {
 	if c.More && !c.Stream {
 		return refuse("/more", "is true, but /stream is not: only a streamed request has args frames")
+	}
+	if err := c.TTY.check(c.Stream, c.Stdin); err != nil {
+		return err
 	}
 	if strings.IndexByte(c.Cwd, 0) >= 0 {
 		return fault.Errorf(fault.InvalidPayload, "cwd holds a zero byte; no folder has such a name")
@@ -416,6 +424,22 @@ func parseTyped(frame []byte, typ string) (Message, error) {
 			err = refuse("/name", "is missing; it names the signal: INT, TERM, HUP, QUIT, KILL, USR1 or USR2")
 		}
 		t.Signal = syscall.Signal(q.Name)
+	case TypeResize:
+		var q struct {
+			Type string  `json:"type"`
+			Rows *uint16 `json:"rows"`
+			Cols *uint16 `json:"cols"`
+		}
+		err = strictjson.Unmarshal(frame, &q)
+		switch {
+		case err != nil:
+		case q.Rows == nil:
+			err = refuse("/rows", "is missing; it is how many rows the terminal has")
+		case q.Cols == nil:
+			err = refuse("/cols", "is missing; it is how many columns the terminal has")
+		default:
+			t.Size = Size{*q.Rows, *q.Cols}
+		}
 	case TypeArgs:
 		var q struct {
 			Type string   `json:"type"`
@@ -426,7 +450,7 @@ func parseTyped(frame []byte, typ string) (Message, error) {
 		err = strictjson.Unmarshal(frame, &q)
 		t.Args, t.Join, t.More = q.Args, q.Join, q.More
 	default:
-		err = refuse("/type", "unknown frame type; valid: stdin, signal, args")
+		err = refuse("/type", "unknown frame type; valid: stdin, signal, resize, args")
 	}
 	if err != nil {
 		return &Typed{Type: typ}, invalid(err)

@@ -22,6 +22,8 @@ type Response struct {
 	// Ack further bytes of it.
 	Open bool
 	Ack  int
+	// TTY says, with Open, that the caller's terminal is the tool's from now on.
+	TTY bool
 	// Result is that of TypeResult. Its Ran is inferred from the answer.
 	Result *Result
 }
@@ -32,6 +34,7 @@ type response struct {
 	Data  json.RawMessage `json:"data"`
 	Open  bool            `json:"open"`
 	Ack   int             `json:"ack"`
+	TTY   bool            `json:"tty"`
 	Error json.RawMessage `json:"error"`
 	// An answer in plain form.
 	ExitCode    int        `json:"exit_code"`
@@ -76,7 +79,7 @@ func ParseResponse(frame []byte) (*Response, error) {
 		p.Progress = q.Data
 		return p, nil
 	case TypeStdin:
-		p.Open, p.Ack = q.Open, q.Ack
+		p.Open, p.Ack, p.TTY = q.Open, q.Ack, q.TTY
 		return p, nil
 	case TypeResult, "":
 		p.Type = TypeResult

@@ -23,6 +23,11 @@ type Local struct {
 	Stdout, Stderr io.Writer
 	// Signals are sent to the tool; those that the protocol lacks are ignored.
 	Signals <-chan os.Signal
+	// Terminal is called when the caller's terminal becomes the tool's, before any
+	// output of it. It may be nil where the call offers none.
+	Terminal func()
+	// Sizes are those of the terminal from then on.
+	Sizes <-chan Size
 	// Progress is called with the data of progress frames. It may be nil.
 	Progress func(json.RawMessage)
 }
@@ -79,12 +84,12 @@ func Start(conn io.ReadWriter, c *Call) (*Streaming, error) {
 // with os/exec; what it reads is lost.
 func (s *Streaming) Wait(l Local) (*Result, error) {
 	defer s.end()
-	if l.Signals != nil {
+	if l.Signals != nil || l.Sizes != nil {
 		over := make(chan struct{})
 		forwarded := make(chan struct{})
 		go func() {
 			defer close(forwarded)
-			s.forward(l.Signals, over)
+			s.forward(l.Signals, l.Sizes, over)
 		}()
 		defer func() { close(over); <-forwarded }()
 	}
@@ -117,6 +122,9 @@ func (s *Streaming) Wait(l Local) (*Result, error) {
 			s.acknowledged(p.Ack)
 			if p.Open && !s.open {
 				s.open = true
+				if p.TTY && l.Terminal != nil {
+					l.Terminal()
+				}
 				go s.feed(l.Stdin)
 			}
 		case TypeResult:
@@ -208,21 +216,23 @@ func (s *Streaming) feed(stdin io.Reader) {
 	}
 }
 
-// forward sends signals until the call ends.
-func (s *Streaming) forward(signals <-chan os.Signal, over <-chan struct{}) {
+// forward sends signals and sizes until the call ends.
+func (s *Streaming) forward(signals <-chan os.Signal, sizes <-chan Size, over <-chan struct{}) {
 	for {
 		select {
 		case <-over:
 			return
 		case sig, ok := <-signals:
 			if !ok {
-				return
+				signals = nil
 			}
 			if sig, ok := sig.(syscall.Signal); ok {
 				if frame := EncodeSignal(sig); frame != nil {
 					s.send(frame)
 				}
 			}
+		case size := <-sizes:
+			s.send(EncodeResize(size))
 		}
 	}
 }

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// terminal is the one that this program stands at, for a tool that gets it: then
+// what is typed goes to the tool's own terminal as it is, whose line discipline
+// makes signals of Ctrl-C and the like.
+type terminal struct {
+	fd    int
+	offer wire.TTY
+	// sizes are those since raw.
+	sizes chan wire.Size
+	// keys are what is typed. It looks for who insists on leaving.
+	keys insisting
+
+	mu    sync.Mutex // guards what follows
+	saved *unix.Termios
+	// stop ends watch; nil while the terminal is as it was.
+	stop chan struct{}
+}
+
+// newTerminal is nil where the tool is to have pipes: input and output are not both
+// a terminal, or it is another job's at the moment.
+func newTerminal(stdin io.Reader, stdout, stderr io.Writer) *terminal {
+	in, ok1 := stdin.(*os.File)
+	out, ok2 := stdout.(*os.File)
+	if !ok1 || !ok2 {
+		return nil
+	}
+	fd := int(in.Fd())
+	size, err := unix.IoctlGetWinsize(int(out.Fd()), unix.TIOCGWINSZ)
+	if err != nil || !sameDevice(in, out) {
+		return nil
+	}
+	if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err != nil || group != unix.Getpgrp() {
+		return nil
+	}
+	t := &terminal{fd: fd, sizes: make(chan wire.Size, 1), keys: insisting{r: stdin}}
+	t.offer = wire.TTY{Rows: size.Row, Cols: size.Col, Term: termName("TERM"), ColorTerm: termName("COLORTERM")}
+	if e, ok := stderr.(*os.File); ok {
+		t.offer.Stderr = sameDevice(e, out)
+	}
+	t.keys.leave = func() { t.restore(); os.Exit(128 + int(syscall.SIGINT)) }
+	return t
+}
+
+// sameDevice reports whether a and b are one terminal.
+func sameDevice(a, b *os.File) bool {
+	var x, y unix.Stat_t
+	if unix.Fstat(int(a.Fd()), &x) != nil || unix.Fstat(int(b.Fd()), &y) != nil {
+		return false
+	}
+	return x.Mode&unix.S_IFMT == unix.S_IFCHR && x.Mode&unix.S_IFMT == y.Mode&unix.S_IFMT && x.Rdev == y.Rdev
+}
+
+// termName is a variable that a daemon admits as the kind of a terminal, or "".
+func termName(name string) string {
+	if v := os.Getenv(name); wire.TermName(v) {
+		return v
+	}
+	return ""
+}
+
+// deadly are the signals that end this program where nobody catches them, beside
+// those that the tool gets. SIGPIPE is among them, so that a write to a reader who
+// has left fails instead.
+var deadly = []os.Signal{syscall.SIGABRT, syscall.SIGALRM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGVTALRM, syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGIO, syscall.SIGSYS, syscall.SIGTRAP}
+
+// raw passes on what is typed as it is, until restore, and follows the size.
+func (t *terminal) raw() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stop != nil || !t.rawLocked() {
+		return
+	}
+	t.stop = make(chan struct{})
+	caught := make(chan os.Signal, 8)
+	signal.Notify(caught, append([]os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGPIPE}, deadly...)...)
+	go t.watch(caught, t.stop)
+	t.resized() // it may have changed since it was offered
+}
+
+func (t *terminal) rawLocked() bool {
+	saved, err := unix.IoctlGetTermios(t.fd, getTermios)
+	if err != nil {
+		return false
+	}
+	m := *saved
+	m.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+	m.Oflag &^= unix.OPOST
+	m.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	m.Cflag &^= unix.CSIZE | unix.PARENB
+	m.Cflag |= unix.CS8
+	m.Cc[unix.VMIN], m.Cc[unix.VTIME] = 1, 0
+	if unix.IoctlSetTermios(t.fd, setTermios, &m) != nil {
+		return false
+	}
+	t.saved = saved
+	return true
+}
+
+// restore makes the terminal what it was. It may be called at any time, often, and
+// on nil.
+func (t *terminal) restore() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.restoreLocked()
+	if t.stop != nil {
+		close(t.stop)
+		t.stop = nil
+	}
+}
+
+func (t *terminal) restoreLocked() {
+	if t.saved != nil {
+		unix.IoctlSetTermios(t.fd, setTermios, t.saved)
+		t.saved = nil
+	}
+}
+
+// watch follows the size, and gives the terminal back while this program is
+// stopped, and when it is ended.
+func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
+	defer signal.Stop(caught)
+	for {
+		select {
+		case <-stop:
+			return
+		case s := <-caught:
+			switch s {
+			case syscall.SIGPIPE:
+			case syscall.SIGWINCH:
+				t.resized()
+			case syscall.SIGTSTP:
+				t.mu.Lock()
+				t.restoreLocked()
+				t.mu.Unlock()
+				syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
+			case syscall.SIGCONT: // also of one that was stopped by SIGSTOP
+				t.mu.Lock()
+				if t.stop != nil && t.saved == nil {
+					t.rawLocked()
+				}
+				t.mu.Unlock()
+				t.resized()
+			default:
+				t.restore()
+				signal.Reset(s)
+				syscall.Kill(syscall.Getpid(), s.(syscall.Signal))
+			}
+		}
+	}
+}
+
+// resized tells the size.
+func (t *terminal) resized() {
+	size, err := unix.IoctlGetWinsize(t.fd, unix.TIOCGWINSZ)
+	if err != nil {
+		return
+	}
+	select {
+	case <-t.sizes:
+	default:
+	}
+	select {
+	case t.sizes <- wire.Size{Rows: size.Row, Cols: size.Col}:
+	default:
+	}
+}
+
+// insisting reads what is typed, and leaves when Ctrl-C is typed so often in so
+// short a time that it is meant for this program: the daemon may not listen.
+type insisting struct {
+	r     io.Reader
+	leave func()
+	last  insistence
+}
+
+func (i *insisting) Read(p []byte) (int, error) {
+	n, err := i.r.Read(p)
+	for _, c := range p[:max(n, 0)] {
+		const ctrlC = 3
+		if c == ctrlC && i.last.again() {
+			i.leave()
+		}
+	}
+	return n, err
+}

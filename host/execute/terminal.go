@@ -1,0 +1,65 @@
+package execute
+
+import (
+	"bytes"
+	"io"
+
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/wire"
+)
+
+// terminal is the terminal that the caller offers, if the tool gets one and this
+// system can keep it apart; else nil, and the tool has pipes.
+//
+// A job, a turn and what a module asks for have nobody who types. A tool that runs
+// without the filter could type into its own terminal, and open another's.
+func (r *running) terminal() *wire.Terminal {
+	if r.Streams.Stdin == nil || !r.Tool.Def.Terminal || r.By != nil || r.Execution.Kind != session.KindCall || !r.Runner.Confinement().Filter {
+		return nil
+	}
+	return r.Streams.Terminal
+}
+
+// describe says in env what kind of terminal t is, where that is not pinned.
+func describe(t *wire.Terminal, env map[string]string) {
+	for name, value := range map[string]string{"TERM": t.Term, "COLORTERM": t.ColorTerm} {
+		if _, set := env[name]; !set && value != "" {
+			env[name] = value
+		}
+	}
+}
+
+// attach makes t, which is open, the terminal of c, which has its streams.
+func (r *running) attach(c *process.Command, t *wire.Terminal) {
+	c.Terminal = &process.Terminal{Size: process.Size{Rows: t.Rows, Cols: t.Cols}, Sizes: t.Sizes, Stderr: t.Stderr}
+	if t.Stderr { // what the daemon itself says there
+		c.Stderr = lineWriter{c.Stderr}
+	}
+	if r.Input.Wanted && !r.Input.Fixed && len(r.Input.Bytes) == 0 {
+		c.Terminal.Input, c.Terminal.Stdin = c.Stdin, true
+	} else {
+		// What a policy put on 0, or nothing, stays all there is.
+		c.Terminal.Input = countedInput{r.Streams.Stdin(), r.Execution}
+	}
+}
+
+// lineWriter writes lines to a terminal that makes nothing of a line feed but that.
+type lineWriter struct{ w io.Writer }
+
+func (l lineWriter) Write(p []byte) (int, error) {
+	if _, err := l.w.Write(bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n"))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// onTerminal adds to secrets how a terminal writes those of several lines.
+func onTerminal(secrets [][]byte) [][]byte {
+	for _, s := range secrets {
+		if bytes.IndexByte(s, '\n') >= 0 {
+			secrets = append(secrets, bytes.ReplaceAll(s, []byte("\n"), []byte("\r\n")))
+		}
+	}
+	return secrets
+}

@@ -1,0 +1,104 @@
+package process
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+
+	"github.com/toold/toold/host/fault"
+)
+
+// Terminal gives a child a terminal of its own, as its controlling one: what is
+// typed there goes through the kernel's line discipline, which echoes it, puts
+// lines together and makes signals of Ctrl-C and Ctrl-\. It takes Status.Filter.
+//
+// The child can open it as /dev/tty, and no terminal by another name; nobody else
+// can open it. Ctrl-Z does nothing to the child itself: it has no shell that could
+// take it up again.
+type Terminal struct {
+	// Size is what it has at first.
+	Size Size
+	// Sizes are what it gets later. It may be nil.
+	Sizes <-chan Size
+	// Input is what is typed: read as Command.Stdin is. Its end is typed as
+	// Ctrl-D; any other error of it hangs the terminal up.
+	Input io.Reader
+	// Stdin says that the child's standard input is the terminal, not what
+	// Command.Stdin has; Stderr that its standard error is, and not
+	// Command.Stderr. Its standard output always is.
+	Stdin, Stderr bool
+}
+
+// Size is how many rows and columns of characters a terminal has.
+type Size = struct{ Rows, Cols uint16 }
+
+// check refuses what the system, or c, cannot give a terminal.
+func (t *Terminal) check(c *Command, s Status) error {
+	switch {
+	case t == nil:
+		return nil
+	case !s.Filter || c.Confine.Off:
+		// Typing into a terminal, and opening another's, is what the filter
+		// refuses.
+		return fault.Errorf(fault.ToolBroken, "run %s: a terminal is only for what is confined with judged system calls; leave out \"terminal\" in tool.json", c.Path)
+	case c.Stdout == nil || t.Input == nil:
+		return fault.Errorf(fault.Internal, "run %s: its terminal has no other end", c.Path)
+	}
+	return nil
+}
+
+// terminal is the daemon's end of one.
+type terminal struct {
+	master *os.File
+	input  io.Reader
+	sizes  <-chan Size
+	// ending says that what is left there is delivered, and then it is closed.
+	ending atomic.Bool
+	over   chan struct{} // closed with ending
+	// typed and sized are closed when nothing more is written to it, and when its
+	// size changes no more.
+	typed, sized chan struct{}
+}
+
+const endOfInput = "\x04" // Ctrl-D, of a terminal that nobody changed
+
+// run types what is read.
+func (t *terminal) run(r *Runner) {
+	defer close(t.typed)
+	b := r.buffers.Get().(*[]byte)
+	defer r.buffers.Put(b)
+	for {
+		n, err := t.input.Read(*b)
+		if n > 0 {
+			if _, err := t.master.Write((*b)[:n]); err != nil {
+				return
+			}
+		}
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, io.EOF):
+			io.WriteString(t.master, endOfInput)
+		case !t.ending.Load():
+			t.master.Close() // nobody is there any more: SIGHUP
+		}
+		return
+	}
+}
+
+// resize follows the sizes.
+func (t *terminal) resize() {
+	defer close(t.sized)
+	for {
+		select {
+		case <-t.over:
+			return
+		case s, ok := <-t.sizes:
+			if !ok {
+				return
+			}
+			setSize(t.master, s) // an error: it was hung up
+		}
+	}
+}

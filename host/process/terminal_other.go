@@ -1,0 +1,14 @@
+//go:build unix && !linux
+
+package process
+
+import (
+	"errors"
+	"os"
+)
+
+func openTerminal(Size) (master, slave *os.File, err error) {
+	return nil, nil, errors.ErrUnsupported
+}
+
+func setSize(*os.File, Size) error { return errors.ErrUnsupported }

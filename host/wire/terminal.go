@@ -1,0 +1,98 @@
+package wire
+
+import (
+	"strconv"
+
+	"github.com/toold/toold/host/fault"
+)
+
+// Size is how many rows and columns of characters a terminal has; 0 is unknown. It
+// is process.Size, which cannot be named here.
+type Size = struct{ Rows, Cols uint16 }
+
+// TTY describes the terminal that a caller offers to its tool.
+type TTY struct {
+	// Rows and Cols are its size.
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+	// Term and ColorTerm are the caller's variables TERM and COLORTERM.
+	Term      string `json:"term"`
+	ColorTerm string `json:"colorterm"`
+	// Stderr says that standard error is that terminal, too.
+	Stderr bool `json:"stderr"`
+}
+
+// maxTerm is the longest name of a kind of terminal, in bytes.
+const maxTerm = 64
+
+// TermName reports whether s may be the value of TERM or COLORTERM: programs look
+// up a file of that name.
+func TermName(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '+':
+		case c == '.' && i > 0:
+		default:
+			return false
+		}
+	}
+	return len(s) <= maxTerm
+}
+
+func (t *TTY) check(stream bool, stdin []byte) error {
+	switch {
+	case t == nil:
+		return nil
+	case !stream:
+		return refuse("/tty", "is there, but /stream is not true: a terminal is a stream")
+	case stdin != nil:
+		return refuse("/tty", "is there, and so is the input; a terminal is typed into while the call runs")
+	case !TermName(t.Term):
+		return refuse("/tty/term", "is no name of a kind of terminal, as xterm-256color")
+	case !TermName(t.ColorTerm):
+		return refuse("/tty/colorterm", "is no kind of colours, as truecolor")
+	}
+	return nil
+}
+
+// UnknownTTY reports whether err is how a server that has no terminals refuses a
+// request that offers one. The call did not take place.
+func UnknownTTY(err *fault.Error) bool {
+	const field = "/tty:"
+	return err != nil && err.Code == fault.InvalidEnvelope && len(err.Message) >= len(field) && err.Message[:len(field)] == field
+}
+
+// Terminal is the caller's terminal, for a call that may become its tool's.
+type Terminal struct {
+	TTY
+	// Open tells the caller that its terminal is the tool's from now on, and asks
+	// for what is typed there. It comes before the first call of Streams.Stdin.
+	Open func()
+	// Sizes are the sizes that it gets later; one that nobody takes gives way to
+	// the next.
+	Sizes <-chan Size
+}
+
+// EncodeTerminal returns the frame of Terminal.Open, as JSON.
+func EncodeTerminal() []byte { return []byte(`{"type":"stdin","open":true,"tty":true}`) }
+
+// EncodeResize returns the frame that tells the size of the terminal, as JSON.
+func EncodeResize(s Size) []byte {
+	b := append([]byte(`{"type":"resize"`), `,"rows":`...)
+	b = strconv.AppendUint(b, uint64(s.Rows), 10)
+	b = append(b, `,"cols":`...)
+	return append(strconv.AppendUint(b, uint64(s.Cols), 10), '}')
+}
+
+func appendTTY(dst []byte, t *TTY) []byte {
+	dst = append(dst, `,"tty":{"rows":`...)
+	dst = strconv.AppendUint(dst, uint64(t.Rows), 10)
+	dst = append(dst, `,"cols":`...)
+	dst = strconv.AppendUint(dst, uint64(t.Cols), 10)
+	dst = append(dst, `,"term":`...)
+	dst = appendString(dst, t.Term)
+	dst = append(dst, `,"colorterm":`...)
+	dst = appendString(dst, t.ColorTerm)
+	dst = append(dst, `,"stderr":`...)
+	return append(strconv.AppendBool(dst, t.Stderr), '}')
+}
