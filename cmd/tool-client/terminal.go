@@ -71,10 +71,9 @@ func termName(name string) string {
 	return ""
 }
 
-// deadly are the signals that end this program where nobody catches them, beside
-// those that the tool gets. SIGPIPE is among them, so that a write to a reader who
-// has left fails instead.
-var deadly = []os.Signal{syscall.SIGABRT, syscall.SIGALRM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGVTALRM, syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGIO, syscall.SIGSYS, syscall.SIGTRAP}
+// deadly are the signals that end a Go program where nobody catches them, beside
+// those that the tool gets.
+var deadly = []os.Signal{syscall.SIGABRT, syscall.SIGSYS, syscall.SIGTRAP}
 
 // raw passes on what is typed as it is, until restore, and follows the size.
 func (t *terminal) raw() {
@@ -141,7 +140,7 @@ func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 			return
 		case s := <-caught:
 			switch s {
-			case syscall.SIGPIPE:
+			case syscall.SIGPIPE: // a write to a reader who has left fails instead
 			case syscall.SIGWINCH:
 				t.resized()
 			case syscall.SIGTSTP:

@@ -145,7 +145,7 @@ func (r *running) binary(ctx context.Context) error {
 		Confine: confine,
 	}
 	if terminal != nil {
-		r.attach(&command, terminal)
+		defer r.attach(ctx, &command, terminal)()
 	}
 	exit, err := r.run(ctx, &r.Pinned, command)
 	err = tools.Explain(err)

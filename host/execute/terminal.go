@@ -2,6 +2,7 @@ package execute
 
 import (
 	"bytes"
+	"context"
 	"io"
 
 	"github.com/toold/toold/host/process"
@@ -12,10 +13,9 @@ import (
 // terminal is the terminal that the caller offers, if the tool gets one and this
 // system can keep it apart; else nil, and the tool has pipes.
 //
-// A job, a turn and what a module asks for have nobody who types. A tool that runs
-// without the filter could type into its own terminal, and open another's.
+// A job, a turn and what a module asks for have nobody who types.
 func (r *running) terminal() *wire.Terminal {
-	if r.Streams.Stdin == nil || !r.Tool.Def.Terminal || r.By != nil || r.Execution.Kind != session.KindCall || !r.Runner.Confinement().Filter {
+	if r.Streams.Stdin == nil || !r.Tool.Def.Terminal || r.By != nil || r.Execution.Kind != session.KindCall || !r.Runner.Confinement().Terminals() {
 		return nil
 	}
 	return r.Streams.Terminal
@@ -30,9 +30,16 @@ func describe(t *wire.Terminal, env map[string]string) {
 	}
 }
 
-// attach makes t, which is open, the terminal of c, which has its streams.
-func (r *running) attach(c *process.Command, t *wire.Terminal) {
-	c.Terminal = &process.Terminal{Size: process.Size{Rows: t.Rows, Cols: t.Cols}, Sizes: t.Sizes, Stderr: t.Stderr}
+// attach makes t, which is open, the terminal of c, which has its streams, until the
+// caller leaves. end has to be called when c has ended.
+func (r *running) attach(ctx context.Context, c *process.Command, t *wire.Terminal) (end func() bool) {
+	gone := make(chan struct{})
+	end = context.AfterFunc(ctx, func() {
+		if context.Cause(ctx) == wire.ErrLeft {
+			close(gone)
+		}
+	})
+	c.Terminal = &process.Terminal{Size: process.Size{Rows: t.Rows, Cols: t.Cols}, Sizes: t.Sizes, Gone: gone, Stderr: t.Stderr}
 	if t.Stderr { // what the daemon itself says there
 		c.Stderr = lineWriter{c.Stderr}
 	}
@@ -42,6 +49,7 @@ func (r *running) attach(c *process.Command, t *wire.Terminal) {
 		// What a policy put on 0, or nothing, stays all there is.
 		c.Terminal.Input = countedInput{r.Streams.Stdin(), r.Execution}
 	}
+	return end
 }
 
 // lineWriter writes lines to a terminal that makes nothing of a line feed but that.

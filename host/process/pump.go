@@ -60,7 +60,7 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		if err != nil {
 			return fail(err)
 		}
-		s.terminal = &terminal{master: master, input: t.Input, sizes: t.Sizes, over: make(chan struct{}), typed: make(chan struct{}), sized: make(chan struct{})}
+		s.terminal = &terminal{master: master, input: t.Input, sizes: t.Sizes, gone: t.Gone, over: make(chan struct{}), typed: make(chan struct{}), followed: make(chan struct{})}
 		s.own = append(s.own, slave)
 		s.pumps = append(s.pumps, &pump{from: master, to: c.Stdout, done: make(chan struct{})})
 		s.theirs[1] = slave
@@ -136,7 +136,7 @@ func (s *stdio) started() {
 	}
 	if s.terminal != nil {
 		go s.terminal.run(s.r)
-		go s.terminal.resize()
+		go s.terminal.follow()
 	}
 }
 
@@ -148,12 +148,11 @@ func (s *stdio) finish() {
 		closeInput(s.feed.from, s.feed.done)
 	}
 	if t := s.terminal; t != nil {
-		t.ending.Store(true)
 		close(t.over)
 		// The pump is not done with it, but nobody reads what is typed now.
 		t.master.SetWriteDeadline(time.Unix(1, 0))
 		closeInput(t.input, t.typed)
-		<-t.sized
+		<-t.followed
 	}
 	for _, p := range s.pumps {
 		// Wakes a read that waits. A process outside the run that was handed

@@ -1,17 +1,15 @@
 package process
 
 import (
-	"errors"
 	"io"
 	"os"
-	"sync/atomic"
 
 	"github.com/toold/toold/host/fault"
 )
 
 // Terminal gives a child a terminal of its own, as its controlling one: what is
 // typed there goes through the kernel's line discipline, which echoes it, puts
-// lines together and makes signals of Ctrl-C and Ctrl-\. It takes Status.Filter.
+// lines together and makes signals of Ctrl-C and Ctrl-\. It takes Status.Terminals.
 //
 // The child can open it as /dev/tty, and no terminal by another name; nobody else
 // can open it. Ctrl-Z does nothing to the child itself: it has no shell that could
@@ -22,8 +20,11 @@ type Terminal struct {
 	// Sizes are what it gets later. It may be nil.
 	Sizes <-chan Size
 	// Input is what is typed: read as Command.Stdin is. Its end is typed as
-	// Ctrl-D; any other error of it hangs the terminal up.
+	// Ctrl-D.
 	Input io.Reader
+	// Gone hangs the terminal up when it is closed: nobody is there any more. It may
+	// be nil.
+	Gone <-chan struct{}
 	// Stdin says that the child's standard input is the terminal, not what
 	// Command.Stdin has; Stderr that its standard error is, and not
 	// Command.Stderr. Its standard output always is.
@@ -38,9 +39,7 @@ func (t *Terminal) check(c *Command, s Status) error {
 	switch {
 	case t == nil:
 		return nil
-	case !s.Filter || c.Confine.Off:
-		// Typing into a terminal, and opening another's, is what the filter
-		// refuses.
+	case !s.Terminals() || c.Confine.Off:
 		return fault.Errorf(fault.ToolBroken, "run %s: a terminal is only for what is confined with judged system calls; leave out \"terminal\" in tool.json", c.Path)
 	case c.Stdout == nil || t.Input == nil:
 		return fault.Errorf(fault.Internal, "run %s: its terminal has no other end", c.Path)
@@ -48,17 +47,21 @@ func (t *Terminal) check(c *Command, s Status) error {
 	return nil
 }
 
+// Terminals reports whether runs can have terminals: where the filter keeps a child
+// from typing into its own, and nobody can open that of another's run by its name.
+func (s Status) Terminals() bool {
+	return s.Filter && (s.Namespaces || os.Geteuid() != 0) // root opens what has no permissions
+}
+
 // terminal is the daemon's end of one.
 type terminal struct {
 	master *os.File
 	input  io.Reader
 	sizes  <-chan Size
-	// ending says that what is left there is delivered, and then it is closed.
-	ending atomic.Bool
-	over   chan struct{} // closed with ending
-	// typed and sized are closed when nothing more is written to it, and when its
-	// size changes no more.
-	typed, sized chan struct{}
+	gone   <-chan struct{}
+	over   chan struct{} // closed when the child has ended
+	// typed and followed are closed by run and by follow.
+	typed, followed chan struct{}
 }
 
 const endOfInput = "\x04" // Ctrl-D, of a terminal that nobody changed
@@ -75,29 +78,26 @@ func (t *terminal) run(r *Runner) {
 				return
 			}
 		}
-		switch {
-		case err == nil:
-			continue
-		case errors.Is(err, io.EOF):
+		if err == io.EOF {
 			io.WriteString(t.master, endOfInput)
-		case !t.ending.Load():
-			t.master.Close() // nobody is there any more: SIGHUP
 		}
-		return
+		if err != nil {
+			return
+		}
 	}
 }
 
-// resize follows the sizes.
-func (t *terminal) resize() {
-	defer close(t.sized)
+// follow follows the sizes, until nobody is there any more: SIGHUP.
+func (t *terminal) follow() {
+	defer close(t.followed)
 	for {
 		select {
 		case <-t.over:
 			return
-		case s, ok := <-t.sizes:
-			if !ok {
-				return
-			}
+		case <-t.gone:
+			t.master.Close() // what it holds cannot be delivered
+			return
+		case s := <-t.sizes:
 			setSize(t.master, s) // an error: it was hung up
 		}
 	}
