@@ -77,19 +77,18 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	// Signals are taken over while the daemon is at work already: see exchange.
 	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty.restore) })
-	result, code := exchange(path, call, local, stderr, signals)
+	result, code := exchange(path, call, local, tty, stderr, signals)
 	// What an older daemon does not know it refuses: it has run nothing. It names
 	// the first such field.
 	if result != nil && call.TTY != nil && wire.UnknownTTY(result.Err) {
 		call.TTY = nil
-		result, code = exchange(path, call, local, stderr, signals)
+		result, code = exchange(path, call, local, tty, stderr, signals)
 	}
 	if result != nil && result.Err != nil && result.Err.Code == fault.InvalidEnvelope && strings.Contains(result.Err.Message, "env_seen") {
 		// A daemon from before env_seen: it has run nothing.
 		call.EnvSeen = nil
-		result, code = exchange(path, call, local, stderr, signals)
+		result, code = exchange(path, call, local, tty, stderr, signals)
 	}
-	tty.restore()
 	if result == nil {
 		return code
 	}
@@ -101,7 +100,7 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // exchange makes one call, or says why there is no result and returns the exit code
 // that follows.
-func exchange(path string, call *wire.Call, local wire.Local, stderr io.Writer, signals func() <-chan os.Signal) (*wire.Result, int) {
+func exchange(path string, call *wire.Call, local wire.Local, tty *terminal, stderr io.Writer, signals func() <-chan os.Signal) (*wire.Result, int) {
 	conn, err := dial(path)
 	if err != nil && os.Getenv("TOOL_SOCKET") == "" {
 		return nil, report(stderr, fault.Errorf(fault.InvalidEnvelope, "TOOL_SOCKET is not set, and no daemon of this user listens at %s; set it to the path of the daemon's socket", path))
@@ -123,6 +122,7 @@ func exchange(path string, call *wire.Call, local wire.Local, stderr io.Writer, 
 	// before ends us, and thereby the call.
 	local.Signals = signals()
 	result, err := streaming.Wait(local)
+	tty.restore() // before anything is said
 	if err != nil {
 		return nil, report(stderr, err)
 	}
