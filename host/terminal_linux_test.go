@@ -372,12 +372,12 @@ func TestTerminalAndAnOlderDaemon(t *testing.T) {
 	asked := make(chan *wire.Call, 2)
 	go func() {
 		defer close(asked)
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer c.Close()
 		for range 2 {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
 			frame, err := wire.ReadFrame(c)
 			if err != nil {
 				return
