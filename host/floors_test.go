@@ -88,11 +88,11 @@ var floors = []floor{
 	{"host/execute", 5, nil, "it runs what was decided, and knows nothing of keys, breakers or retries"},
 	{"host/reliability", 5, nil, "it judges what came of an attempt, and runs none itself"},
 	{"host/pipeline", 6, nil, "the order of the stages: above all of them, and below every front end"},
+	{"host/mcp", 7, []string{"host/call", "host/fault", "host/strictjson", "host/wire", "github.com/modelcontextprotocol/go-sdk/..."}, "a second front end of the same pipeline: it makes calls, and knows nothing of what is behind them; the daemon starts it"},
 	{"host/admin", 7, nil, "a front end for operators: it shows what the parts of a daemon say"},
 
 	{"host", 8, nil, "the host wires everything by hand; only programs and whole-daemon tests stand above it"},
 
-	{"host/mcp", 9, nil, "a second front end of the same pipeline"},
 	{"host/hosttest", 9, nil, "a whole daemon, for tests"},
 	{"pdk/pdktest", 9, nil, "a suite that runs guests in the real engine"},
 	{"pdk/pdktest/vectors", 2, []string{"host/fault", "host/strictjson", "pdk/abi"}, "the cases of the suite, and the host that answers them, know no engine, so that the engine's own tests use them too"},
@@ -113,6 +113,7 @@ var bans = []struct {
 	{"github.com/landlock-lsm/", []string{"host/process"}, "host/process alone confines"},
 	{"github.com/spf13/", []string{"cmd/toold", "cmd/toolctl"}, "command lines belong to programs"},
 	{"go.opentelemetry.io/", []string{"host/observe"}, "the rest of the host observes through host/observe"},
+	{"github.com/modelcontextprotocol/", []string{"host/mcp"}, "host/mcp alone speaks MCP"},
 	{"charm.land/", []string{"cmd/toolctl"}, "a terminal view belongs to a program"},
 	{"cel.dev/", []string{"host/session"}, "selectors are evaluated with their bounds in host/session alone"},
 	{"github.com/prometheus/", []string{"host/observe"}, "the rest of the host observes through host/observe"},

@@ -26,6 +26,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/mcp"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/pipeline"
 	"github.com/toold/toold/host/process"
@@ -52,6 +53,7 @@ type Host struct {
 	ready atomic.Bool // calls are accepted
 
 	extensions *extensions
+	mcp        *mcp.Front
 }
 
 func (h *Host) config() *config.Config { return h.current.Load() }
@@ -66,6 +68,7 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 	p := &h.parts
 	p.Config, p.Identity, p.Metrics = h.current.Load, h.identity.Load, observe.New()
 	p.Log = slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: h.level}))
+	h.mcp = mcp.New(mcp.Config{Version: Version(), Call: h.Call, Logger: p.Log})
 	level, err := c.Level()
 	if err != nil {
 		return nil, err
@@ -269,6 +272,7 @@ func (h *Host) Reload(next config.Config, err error) error {
 	module, executing := next.DiscoverySettings(false), next.DiscoverySettings(true)
 	reloaded(func(settings string) bool { return settings == module || settings == executing })
 	h.refused.Store(nil)
+	h.mcp.ListChanged()
 	h.warnOfNames()
 	p.Log.Info("reloaded", "config", next.File)
 	return nil
@@ -300,6 +304,7 @@ func (h *Host) resolveRoots(c *config.Config) {
 func (h *Host) toolChanged(e catalog.Event) {
 	h.parts.Metrics.Changed(e.Tool, string(e.Change))
 	h.extensions.change()
+	h.mcp.ListChanged()
 	if e.Change != catalog.Closed {
 		h.parts.Events.Publish(events.Event{Kind: events.Tool, Tool: e.Tool, Change: string(e.Change)})
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/wire"
 )
@@ -123,6 +124,7 @@ func (h *Host) sayStore(ctx context.Context) {
 type sockets struct {
 	h       *Host
 	tools   []*server.Server
+	mcp     []*server.Door
 	admin   *server.Admin
 	metrics net.Listener
 }
@@ -132,8 +134,10 @@ func (h *Host) listen() (*sockets, error) {
 	c := h.config()
 	on := &sockets{h: h}
 	paths := []string{c.Socket}
+	speaksMCP := map[string]bool{}
 	for _, s := range c.Sockets {
 		paths = append(paths, s.Path)
+		speaksMCP[s.Path] = s.Protocol == config.ProtocolMCP
 	}
 	for _, path := range paths {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -142,6 +146,15 @@ func (h *Host) listen() (*sockets, error) {
 		mode, group, err := c.Access(path)
 		if err != nil {
 			return on, err
+		}
+		if speaksMCP[path] {
+			d, err := h.listenMCP(c, path, os.FileMode(mode), group)
+			if err != nil {
+				return on, err
+			}
+			on.mcp = append(on.mcp, d)
+			h.warnOfFolder(path, os.FileMode(mode), group)
+			continue
 		}
 		s, err := server.Listen(server.Config{
 			Path:     path,
@@ -163,7 +176,7 @@ func (h *Host) listen() (*sockets, error) {
 		h.warnOfFolder(path, os.FileMode(mode), group)
 	}
 	var err error
-	if on.admin, err = server.ListenAdmin(c.Admin, config.SocketLock(c.State, c.Admin), h.admitsOperator, h.admin(on.tools)); err != nil {
+	if on.admin, err = server.ListenAdmin(c.Admin, config.SocketLock(c.State, c.Admin), h.admitsOperator, h.admin(on)); err != nil {
 		return on, err
 	}
 	if c.Metrics != "" {
@@ -196,6 +209,9 @@ func (on *sockets) serve(ctx context.Context, g *errgroup.Group) {
 	for _, s := range on.tools {
 		g.Go(func() error { return s.Serve(ctx) })
 	}
+	for _, d := range on.mcp {
+		g.Go(func() error { return d.Serve(ctx) })
+	}
 	g.Go(on.admin.Serve)
 	if on.metrics != nil {
 		g.Go(func() error { return serveMetrics(on.metrics, on.h.parts.Metrics.Handler()) })
@@ -209,6 +225,9 @@ func (on *sockets) shutdown(ctx context.Context) error {
 	for _, s := range on.tools {
 		down.Go(func() error { return s.Shutdown(ctx) })
 	}
+	for _, d := range on.mcp {
+		down.Go(func() error { return d.Shutdown(ctx) })
+	}
 	down.Go(func() error { return on.h.parts.Sessions.Close(ctx) })
 	err := down.Wait()
 	if on.metrics != nil {
@@ -220,8 +239,25 @@ func (on *sockets) shutdown(ctx context.Context) error {
 	return err
 }
 
-// admin serves what the operator asks of h, whose sockets are servers.
-func (h *Host) admin(servers []*server.Server) http.Handler {
+// listenMCP opens a socket for clients of MCP, under the rules of the others.
+func (h *Host) listenMCP(c *config.Config, path string, mode os.FileMode, group int) (*server.Door, error) {
+	return server.ListenDoor(server.DoorConfig{
+		Path:     path,
+		Lock:     config.SocketLock(c.State, path),
+		Mode:     mode,
+		Group:    group,
+		MaxConns: c.MaxConnections,
+		Admits:   h.admitsCaller,
+		Logger:   h.parts.Log,
+		Refusal:  mcp.Refusal,
+		Handle: func(ctx context.Context, stopping <-chan struct{}, nc *net.UnixConn, from server.Peer) {
+			h.mcp.Serve(ctx, stopping, nc, mcp.Peer{UID: from.UID, PID: from.PID, Container: from.Container(), Socket: path, Focus: from.Focus})
+		},
+	})
+}
+
+// admin serves what the operator asks of h, whose sockets are on.
+func (h *Host) admin(on *sockets) http.Handler {
 	d := &admin.Daemon{
 		Parts: h.parts, Pipeline: h.pipeline, Version: Version(), Started: h.started,
 		Ready: h.ready.Load,
@@ -232,8 +268,11 @@ func (h *Host) admin(servers []*server.Server) http.Handler {
 			return ""
 		},
 		Conns: func() (n int) {
-			for _, s := range servers {
+			for _, s := range on.tools {
 				n += s.Conns()
+			}
+			for _, d := range on.mcp {
+				n += d.Conns()
 			}
 			return n
 		},

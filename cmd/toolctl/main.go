@@ -30,6 +30,7 @@ func main() {
 // verbs is every subcommand, in the order help shows them.
 var verbs = []func(*state) *cobra.Command{
 	callVerb,
+	mcpVerb,
 	toolsVerb,
 	resultVerb,
 	sessionVerb,

@@ -131,9 +131,15 @@ func (c *Config) Value(name string) (string, bool) {
 	return v, ok
 }
 
+// ProtocolMCP is the Protocol of a Socket for clients of MCP.
+const ProtocolMCP = "mcp"
+
 // Socket is one further socket of a daemon.
 type Socket struct {
 	Path string `json:"path"`
+	// Protocol is what is spoken there: "toold", which wrappers speak, or "mcp",
+	// the Model Context Protocol. Default "toold".
+	Protocol string `json:"protocol,omitempty"`
 	// Roots replace the daemon's for this socket. Default the daemon's.
 	Roots []string `json:"roots,omitempty"`
 	// Categories limit the socket to tools of these categories. Default all.
@@ -452,6 +458,9 @@ func (c *Config) completePaths(bad *faults) {
 			bad.add("%s: %s is used twice", what, s.Path)
 		}
 		seen[s.Path] = true
+		if s.Protocol != "" && s.Protocol != "toold" && s.Protocol != ProtocolMCP {
+			bad.add(`%s/protocol %q: use "toold", which wrappers speak, or "mcp"`, what, s.Protocol)
+		}
 		roots(what+"/roots", s.Roots)
 		if s.Session == "default" {
 			bad.add("%s/session: a default session is made anew, without its limits, after it was closed; name one that toolctl session new made", what)
@@ -530,7 +539,7 @@ func (c *Config) Reloadable(next *Config) error {
 func listenedOn(s []Socket) string {
 	var p []string
 	for _, s := range s {
-		p = append(p, strings.TrimSpace(s.Path+" "+s.Mode+" "+s.Group))
+		p = append(p, strings.TrimSpace(s.Path+" "+s.Mode+" "+s.Group+" "+s.Protocol))
 	}
 	return fmt.Sprintf("%q", p)
 }

@@ -1,0 +1,73 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+)
+
+// MCPCaller is who calls over MCP and from where, for requests that do not say.
+type MCPCaller struct {
+	Token   string `json:"token,omitempty"`
+	Session string `json:"session,omitempty"`
+	Cwd     string `json:"cwd,omitempty"`
+}
+
+// MCP connects a client of the Model Context Protocol with the daemon's socket for
+// it, which it tells first who calls, and copies what they say until one of them
+// ends. It returns nil when in ends. One goroutine may remain blocked in in.Read.
+func MCP(ctx context.Context, path string, caller MCPCaller, in io.Reader, out io.Writer) error {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "unix", path)
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf(`%w at %s; start toold with {"path": %q, "protocol": "mcp"} in sockets of toold.json, or set TOOL_MCP_SOCKET to where it listens`, ErrNoDaemon, path, path)
+	case err != nil:
+		return fmt.Errorf("connect to the daemon: %w", err)
+	}
+	defer nc.Close()
+	defer context.AfterFunc(ctx, func() { nc.Close() })()
+	hello, err := json.Marshal(struct {
+		Version string    `json:"jsonrpc"`
+		Method  string    `json:"method"`
+		Params  MCPCaller `json:"params"`
+	}{"2.0", "notifications/io.toold/caller", caller})
+	if err != nil {
+		return err
+	}
+	// A daemon that refuses the connection says why before it closes it: what
+	// cannot be sent any more does not end the reading.
+	sent := make(chan error, 1)
+	go func() {
+		_, err := nc.Write(append(hello, '\n'))
+		if err == nil {
+			_, err = io.Copy(onlyWriter{nc}, in)
+		}
+		if err == nil {
+			nc.Close()
+		}
+		sent <- err
+	}()
+	_, err = io.Copy(out, onlyReader{nc})
+	select {
+	case e := <-sent:
+		if e == nil {
+			return ctx.Err()
+		}
+	default:
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.Join(errors.New("the daemon ended the connection; see what it said, or its log, and start the client again"), err)
+}
+
+// onlyReader and onlyWriter keep io.Copy from moving bytes behind the back of a
+// Close.
+type onlyReader struct{ io.Reader }
+
+type onlyWriter struct{ io.Writer }

@@ -1,0 +1,231 @@
+package mcp
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/wire"
+)
+
+// MethodCaller is a notification that a client may begin with: who calls and from
+// where, for the requests of the connection that do not say. Caller has its
+// parameters.
+const MethodCaller = "notifications/io.toold/caller"
+
+// Caller is what requests of a connection have where they say nothing else.
+type Caller struct {
+	Token   string `json:"token,omitempty"`
+	Session string `json:"session,omitempty"`
+	// Cwd is the folder in which tools work.
+	Cwd string `json:"cwd,omitempty"`
+}
+
+// conn is one connection: the SDK's transport for it, and what its requests share.
+type conn struct {
+	front *Front
+	nc    net.Conn
+	who   Peer
+	// left ends when the client has gone, with the cause for calls that run.
+	left    context.Context
+	leave   context.CancelCauseFunc
+	changed chan struct{} // the tools of the daemon did, maybe
+	listens atomic.Int32
+
+	in     *bufio.Reader // of Read
+	any    bool          // Read: there was a message
+	caller Caller        // set by Read before any request
+
+	writing sync.Mutex
+
+	mu       sync.Mutex // guards what follows
+	answered *sync.Cond // pending, writers, backlog, closed
+	pending  map[jsonrpc.ID]struct{}
+	writers  int // that write or wait to
+	backlog  int // bytes that were read since one of them was done
+	closed   bool
+	draining bool
+	calls    int
+	listed   *listed
+}
+
+func newConn(f *Front, nc net.Conn, who Peer) *conn {
+	c := &conn{front: f, nc: nc, who: who, changed: make(chan struct{}, 1), in: bufio.NewReader(nc), pending: map[jsonrpc.ID]struct{}{}}
+	c.left, c.leave = context.WithCancelCause(context.Background())
+	c.answered = sync.NewCond(&c.mu)
+	return c
+}
+
+// Connect is that of sdk.Transport.
+func (c *conn) Connect(context.Context) (sdk.Connection, error) { return c, nil }
+
+// SessionID is that of sdk.Connection: there is one session.
+func (c *conn) SessionID() string { return "" }
+
+// Close closes the connection. It may be called more than once.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.answered.Broadcast()
+	c.mu.Unlock()
+	c.leave(wire.ErrLeft)
+	c.nc.Close()
+	return nil
+}
+
+// Read returns the next message. What is none is answered with an error, and the
+// next one is read.
+func (c *conn) Read(context.Context) (jsonrpc.Message, error) {
+	for {
+		if !c.room() {
+			return nil, io.EOF
+		}
+		line, err := readLine(c.in)
+		if tooLong, ok := errors.AsType[*tooLongError](err); ok {
+			c.any = true
+			c.writeLine(errorMessage(tooLong.id, jsonrpc.CodeInvalidRequest, fault.Errorf(fault.MessageTooLarge,
+				"the message has %d bytes and may have %d; pass large contents in a file beneath a root, and its path as the argument", tooLong.size, MaxMessage)))
+			continue
+		}
+		if err != nil {
+			// What was cut off is no message.
+			c.Close()
+			return nil, err
+		}
+		if len(line) == 0 {
+			continue
+		}
+		c.mu.Lock()
+		c.backlog += len(line)
+		c.mu.Unlock()
+		first := !c.any
+		c.any = true
+		msg, err := decode(line)
+		if err != nil {
+			c.writeLine(errorMessage(nil, jsonrpc.CodeParseError, fault.Errorf(fault.InvalidEnvelope, "%w; send one JSON-RPC message a line", err)))
+			continue
+		}
+		q, ok := msg.(*jsonrpc.Request)
+		if !ok {
+			return msg, nil
+		}
+		if q.Method == MethodCaller && !q.IsCall() {
+			if err := c.introduce(first, q.Params); err != nil {
+				c.writeLine(errorMessage(nil, jsonrpc.CodeInvalidRequest, fault.Errorf(fault.InvalidEnvelope, "%s: %w", MethodCaller, err)))
+				c.leave(wire.ErrLeft)
+				return nil, io.EOF // it would call as another one than it thinks
+			}
+			continue
+		}
+		if q.IsCall() {
+			c.mu.Lock()
+			c.pending[q.ID] = struct{}{}
+			c.mu.Unlock()
+		}
+		return msg, nil
+	}
+}
+
+// room waits until a further request may be read, and reports whether the connection
+// is open.
+func (c *conn) room() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.closed && (len(c.pending) >= maxPending || c.writers > 0 && c.backlog > maxBacklog) {
+		c.answered.Wait()
+	}
+	return !c.closed
+}
+
+// decode decodes a message. encoding/json bounds its depth.
+func decode(line []byte) (jsonrpc.Message, error) {
+	if !json.Valid(line) {
+		return nil, errors.New("the message is not JSON")
+	}
+	if line[0] != '{' {
+		return nil, errors.New("the message is not an object; batches are not taken")
+	}
+	return jsonrpc.DecodeMessage(line)
+}
+
+func (c *conn) introduce(first bool, params json.RawMessage) error {
+	if !first {
+		return errors.New("comes after another message; send it first")
+	}
+	var caller Caller
+	if err := strictjson.Unmarshal(params, &caller); err != nil {
+		return err
+	}
+	c.caller = caller
+	return nil
+}
+
+// Write writes a message. A client that does not read it for writePatience loses the
+// connection.
+func (c *conn) Write(_ context.Context, msg jsonrpc.Message) error {
+	data, err := jsonrpc.EncodeMessage(msg)
+	if err != nil {
+		return err
+	}
+	err = c.writeLine(data)
+	if answer, ok := msg.(*jsonrpc.Response); ok {
+		c.mu.Lock()
+		delete(c.pending, answer.ID)
+		c.answered.Broadcast()
+		c.mu.Unlock()
+		c.closeDrained()
+	}
+	return err
+}
+
+func (c *conn) writeLine(data []byte) error {
+	c.mu.Lock()
+	c.writers++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.writers--
+		c.backlog = 0
+		c.answered.Broadcast()
+	}()
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.nc.SetWriteDeadline(time.Now().Add(writePatience))
+	_, err := c.nc.Write(append(data, '\n'))
+	if err != nil {
+		c.Close()
+	}
+	return err
+}
+
+// drain takes no further calls and closes the connection when those that run were
+// answered.
+func (c *conn) drain() {
+	c.mu.Lock()
+	c.draining = true
+	c.mu.Unlock()
+	c.closeDrained()
+}
+
+// closeDrained closes a connection that is to be drained and has answered all but
+// streams of notifications, which have no end of their own.
+func (c *conn) closeDrained() {
+	c.mu.Lock()
+	over := c.draining && len(c.pending) <= int(c.listens.Load())
+	c.mu.Unlock()
+	if over {
+		c.Close()
+	}
+}

@@ -1,0 +1,132 @@
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// tooLongError is a message of more than MaxMessage bytes, which was skipped.
+type tooLongError struct {
+	size int64
+	// id is the request's as it was written; nil where there is none to answer.
+	id json.RawMessage
+}
+
+func (e *tooLongError) Error() string {
+	return fmt.Sprintf("the message has %d bytes, over %d", e.size, MaxMessage)
+}
+
+// readLine reads a message up to its end of line, without the space around it. One
+// that is too long is read to its end, and the error is a *tooLongError. A message
+// without an end is an error of the reader.
+func readLine(in *bufio.Reader) ([]byte, error) {
+	var line []byte
+	var id *idFinder
+	var size int64
+	for {
+		part, err := in.ReadSlice('\n')
+		if err != nil && err != bufio.ErrBufferFull {
+			return nil, err
+		}
+		size += int64(len(part))
+		switch {
+		case id != nil:
+			id.read(part)
+		case size > MaxMessage:
+			id = &idFinder{}
+			id.read(line)
+			id.read(part)
+			line = nil
+		default:
+			line = append(line, part...)
+		}
+		if err != nil {
+			continue
+		}
+		if id != nil {
+			return nil, &tooLongError{size: size, id: id.id()}
+		}
+		return bytes.TrimSpace(line), nil
+	}
+}
+
+// maxID is the longest id that an oversized message is answered with, in bytes.
+const maxID = 256
+
+// idFinder finds the "id" of a JSON object that is given in parts and not kept: the
+// value of that key at the first level. It expects JSON, and finds nothing in other
+// text, or something that was not meant; it only says whom to answer.
+type idFinder struct {
+	depth            int
+	inString, escape bool
+	isKey            bool   // the string is a key of the first level
+	value            bool   // what follows is a value, at the first level
+	key              []byte // up to 3 bytes of the key
+	found            []byte
+	taking           bool
+}
+
+func (f *idFinder) read(part []byte) {
+	for _, b := range part {
+		f.next(b)
+	}
+}
+
+func (f *idFinder) next(b byte) {
+	if f.taking {
+		if ends := !f.inString && (b == ',' || b == '}' || b == '\n') && f.depth == 1; ends {
+			f.taking = false
+		} else if len(f.found) <= maxID {
+			f.found = append(f.found, b)
+		}
+	}
+	if f.inString {
+		switch {
+		case f.escape:
+			f.escape = false
+		case b == '\\':
+			f.escape = true
+		case b == '"':
+			f.inString = false
+			return
+		}
+		if f.isKey && len(f.key) < 3 {
+			f.key = append(f.key, b)
+		}
+		return
+	}
+	switch b {
+	case '"':
+		f.inString = true
+		f.isKey = f.depth == 1 && !f.value
+		if f.isKey {
+			f.key = f.key[:0]
+		}
+	case '{', '[':
+		f.depth++
+	case '}', ']':
+		f.depth--
+	case ':':
+		if f.depth == 1 {
+			f.value = true
+			if string(f.key) == "id" {
+				f.taking, f.found = true, f.found[:0]
+			}
+		}
+	case ',':
+		if f.depth == 1 {
+			f.value = false
+		}
+	}
+}
+
+// id is what was found, where it may be an id.
+func (f *idFinder) id() json.RawMessage {
+	id := bytes.TrimSpace(f.found)
+	if len(id) == 0 || len(id) > maxID || !json.Valid(id) || id[0] == '{' || id[0] == '[' || id[0] == 't' || id[0] == 'f' || id[0] == 'n' {
+		return nil
+	}
+	return json.RawMessage(id)
+}

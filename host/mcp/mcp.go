@@ -1,0 +1,257 @@
+// Package mcp is a front end for clients of the Model Context Protocol: it serves
+// MCP on connections that it is given, by the official SDK, and makes each
+// tools/list and tools/call a call of the daemon's pipeline. It decides nothing:
+// who calls, what they see, whether a call runs and how often is the pipeline's,
+// and is asked for each request.
+//
+// It promises that what one client sends is bounded (bytes of a message, requests
+// that are not answered, calls that run), that a panic in a request ends that
+// request and no more, and that nothing is left of a client that has gone but a
+// mutating call with an idempotency key that had begun. It offers no prompts, no
+// resources, no logging and no completion.
+//
+// Package host gives it its connections.
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/wire"
+)
+
+const (
+	// MaxMessage is how long a message of a client may be, in bytes.
+	MaxMessage = 1 << 20
+	// maxPending is how many requests of a connection may be unanswered. Past them
+	// nothing more is read from it.
+	maxPending = 64
+	// maxCalls is how many requests of a connection are in the pipeline at a time.
+	// A further one is answered OVERLOADED.
+	maxCalls = 16
+	// maxListens is how many streams of notifications a connection may have.
+	maxListens = 4
+	// maxBacklog is how many bytes are read while nothing could be written.
+	maxBacklog = 4 << 20
+	// writePatience is how long a client may take to read one message before its
+	// connection is closed.
+	writePatience = 30 * time.Second
+)
+
+// Config is fixed once the front end is made.
+type Config struct {
+	// Version is the daemon's, for clients to show.
+	Version string
+	// Call takes one call the whole way. It is required.
+	Call func(context.Context, call.Request) call.Outcome
+	// Logger gets what no client can be told. It is required.
+	Logger *slog.Logger
+}
+
+// Front serves MCP. It is safe for concurrent use.
+type Front struct {
+	config Config
+
+	mu    sync.Mutex
+	conns map[*conn]struct{} // guarded by mu
+}
+
+// New makes a front end.
+func New(config Config) *Front {
+	return &Front{config: config, conns: map[*conn]struct{}{}}
+}
+
+// Peer is who connected, as the kernel says, and where: fields of call.Request.
+type Peer struct {
+	UID       uint32
+	PID       int
+	Container string
+	Socket    string
+	Focus     *atomic.Pointer[string]
+}
+
+// ListChanged has every client told whose list of tools is another one than it was
+// last given. It returns at once.
+func (f *Front) ListChanged() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.conns {
+		select {
+		case c.changed <- struct{}{}:
+		default: // it will look anyway
+		}
+	}
+}
+
+// Serve serves one connection, and returns when it is over and its calls have
+// ended. Once stopping is closed no further call is taken, and the connection is
+// closed when those that run were answered. The end of ctx ends them.
+func (f *Front) Serve(ctx context.Context, stopping <-chan struct{}, nc net.Conn, who Peer) {
+	c := newConn(f, nc, who)
+	server := sdk.NewServer(&sdk.Implementation{Name: "toold", Version: f.config.Version}, &sdk.ServerOptions{
+		Instructions: instructions,
+		Logger:       slog.New(slog.DiscardHandler),
+		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}},
+	})
+	server.AddReceivingMiddleware(c.receive)
+	session, err := server.Connect(context.WithoutCancel(ctx), c, nil)
+	if err != nil {
+		f.config.Logger.Error("serve an MCP client", "error", err)
+		c.Close()
+		return
+	}
+	f.mu.Lock()
+	f.conns[c] = struct{}{}
+	f.mu.Unlock()
+	over := make(chan struct{})
+	var helpers sync.WaitGroup
+	helpers.Go(func() { c.watch(over, server) })
+	helpers.Go(func() {
+		select {
+		case <-over:
+		case <-stopping:
+			c.drain()
+		}
+	})
+	// The calls that are ended so are answered, and then there is none.
+	ended := context.AfterFunc(ctx, func() { c.leave(context.Cause(ctx)) })
+	session.Wait()
+	ended()
+	f.mu.Lock()
+	delete(f.conns, c)
+	f.mu.Unlock()
+	c.leave(wire.ErrLeft)
+	c.Close()
+	close(over)
+	helpers.Wait()
+}
+
+const instructions = "Tools of a toold daemon. A call may be denied by a policy: the result says which rule denied it and what to do instead. " +
+	"Where a result says OUTCOME_UNKNOWN the call may have taken effect: find out before you call again. " +
+	"_meta[\"io.toold/idempotencyKey\"] of tools/call makes a call that can be repeated without running twice."
+
+// Refusal is what a connection is told that is not served.
+func Refusal(err *fault.Error) []byte {
+	return append(errorMessage(nil, codeRefused, err), '\n')
+}
+
+// codeRefused is the JSON-RPC code of what the daemon refuses: one of those that are
+// a server's own.
+const codeRefused = -32000
+
+// errorMessage is an answer with an error; a nil id is null, of what has none.
+func errorMessage(id json.RawMessage, code int, err *fault.Error) []byte {
+	if id == nil {
+		id = json.RawMessage("null")
+	}
+	type detail struct {
+		Code    int        `json:"code"`
+		Message string     `json:"message"`
+		Data    *faultData `json:"data"`
+	}
+	b, _ := json.Marshal(struct {
+		Version string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id"`
+		Error   detail          `json:"error"`
+	}{"2.0", id, detail{code, err.Error(), dataOf(err)}})
+	return b
+}
+
+// receive serves what the pipeline is asked for, and keeps a panic to its request.
+// The rest, such as initialize, is the SDK's.
+func (c *conn) receive(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (res sdk.Result, err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				c.front.config.Logger.Error("panic in a request of MCP", "method", method, "panic", v, "stack", string(debug.Stack()))
+				res, err = nil, rpcError(fault.Errorf(fault.Internal, "the daemon failed at this request; see its log"))
+			}
+		}()
+		switch q := req.(type) {
+		case *sdk.ListToolsRequest:
+			return c.listTools(ctx, q)
+		case *sdk.CallToolRequest:
+			return c.callTool(ctx, q), nil
+		}
+		if method == "subscriptions/listen" {
+			if c.listens.Add(1) > maxListens {
+				c.listens.Add(-1)
+				return nil, rpcError(fault.Errorf(fault.Overloaded, "this connection has %d streams of notifications already; end one first", maxListens))
+			}
+			defer c.listens.Add(-1)
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// begin takes a place for a request in the pipeline, until done. Its context ends
+// when the client cancels the request, with ABORTED, and when the client leaves, with
+// wire.ErrLeft: the pipeline knows what goes on then.
+func (c *conn) begin(ctx context.Context) (_ context.Context, done func(), err *fault.Error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.draining:
+		return nil, nil, fault.Errorf(fault.Overloaded, "the daemon is stopping; try again when it is back")
+	case c.calls >= maxCalls:
+		return nil, nil, fault.Errorf(fault.Overloaded, "this connection has %d calls that run already; wait for one of them", maxCalls)
+	}
+	c.calls++
+	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	left := context.AfterFunc(c.left, func() { cancel(context.Cause(c.left)) })
+	cancelled := context.AfterFunc(ctx, func() {
+		// A connection that broke cancels its requests with another cause, and is
+		// left.
+		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+			cancel(wire.ErrLeft)
+			return
+		}
+		cancel(fault.Errorf(fault.Aborted, "the client cancelled the call"))
+	})
+	return run, func() {
+		left()
+		cancelled()
+		cancel(nil)
+		c.mu.Lock()
+		c.calls--
+		c.mu.Unlock()
+	}, nil
+}
+
+// request is call as this connection makes it.
+func (c *conn) request(q *wire.Call, streams wire.Streams) call.Request {
+	return call.Request{
+		Call: q, UID: c.who.UID, PID: c.who.PID, Container: c.who.Container, Socket: c.who.Socket,
+		Focus: c.who.Focus, Streams: streams,
+	}
+}
+
+// watch tells the client when its list of tools is another one, until over.
+func (c *conn) watch(over <-chan struct{}, server *sdk.Server) {
+	for {
+		select {
+		case <-over:
+			return
+		case <-c.changed:
+		}
+		if c.listIsAnother() {
+			// The SDK tells those that listen of a change of its own tools only. This
+			// one is never listed or called: both are the pipeline's.
+			server.AddTool(&sdk.Tool{Name: "changed", InputSchema: json.RawMessage(anyObject)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return nil, io.EOF
+			})
+		}
+	}
+}

@@ -1,0 +1,472 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/wire"
+)
+
+const (
+	anyObject = `{"type":"object"}`
+	// commandSchema describes what a tool takes that has no schema.
+	commandSchema = `{"type":"object","properties":{` +
+		`"args":{"type":"array","items":{"type":"string"},"description":"The arguments of the command, without its name."},` +
+		`"cwd":{"type":"string","description":"The folder to work in. Default: where the client was started."},` +
+		`"stdin":{"type":"string","contentEncoding":"base64","description":"The input, in base64."}},"required":["args"]}`
+	// maxPage is about how many bytes of tools one answer has.
+	maxPage = 512 << 10
+)
+
+// Keys of _meta, of requests and of results.
+const (
+	metaKey         = "io.toold/idempotencyKey"
+	metaRetry       = "io.toold/retry"
+	metaSession     = "io.toold/session"
+	metaToken       = "io.toold/token"
+	metaError       = "io.toold/error"
+	metaExecution   = "io.toold/executionId"
+	metaFromCache   = "io.toold/fromCache"
+	metaTruncated   = "io.toold/truncated"
+	metaExitCode    = "io.toold/exitCode"
+	metaMissing     = "io.toold/missing"
+	metaToolName    = "io.toold/name"
+	metaToolUnshown = "io.toold/schemaUnshown"
+)
+
+// listed is the list that a client was given last.
+type listed struct {
+	as     Caller
+	digest [32]byte
+}
+
+// tool is one tool as the pipeline lists it.
+type tool struct {
+	Name        string          `json:"name"`
+	Title       string          `json:"title"`
+	Description string          `json:"description"`
+	Schema      json.RawMessage `json:"schema"`
+	Annotations json.RawMessage `json:"annotations"`
+	Mutating    bool            `json:"mutating"`
+	Source      string          `json:"source"`
+	Unshown     bool            `json:"schema_unshown"`
+}
+
+// as is who asks for a request, by its _meta.
+func (c *conn) as(meta sdk.Meta) (Caller, *fault.Error) {
+	as := c.caller
+	for key, to := range map[string]*string{metaToken: &as.Token, metaSession: &as.Session} {
+		v, there := meta[key]
+		if !there {
+			continue
+		}
+		s, ok := v.(string)
+		if !ok {
+			return as, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a string", key)
+		}
+		*to = s
+	}
+	return as, nil
+}
+
+// list is all that the pipeline lists for as, by name, and what it says is missing.
+func (c *conn) list(ctx context.Context, as Caller) (list []tool, missing []json.RawMessage, _ *fault.Error) {
+	for after := ""; ; {
+		payload, err := json.Marshal(map[string]string{"after": after})
+		if err != nil {
+			return nil, nil, fault.Errorf(fault.Internal, "%w", err)
+		}
+		o := c.front.config.Call(ctx, c.request(&wire.Call{
+			Form: wire.Envelope, Tool: "tools.list", ExecutionID: wire.NewExecutionID(), Payload: payload,
+			Token: as.Token, Session: as.Session, Cwd: as.Cwd,
+		}, wire.Streams{}))
+		if err := o.Err(); err != nil {
+			return nil, nil, err
+		}
+		var page struct {
+			Tools   []tool            `json:"tools"`
+			Next    string            `json:"next"`
+			Missing []json.RawMessage `json:"missing"`
+		}
+		if err := strictjson.UnmarshalLenient(o.Result.Data, &page); err != nil {
+			return nil, nil, fault.Errorf(fault.Internal, "read the list of tools: %w", err)
+		}
+		list, missing = append(list, page.Tools...), page.Missing
+		if page.Next <= after {
+			return list, missing, nil
+		}
+		after = page.Next
+	}
+}
+
+// listTools answers tools/list: those after the name that the cursor is, as many as
+// fit an answer.
+func (c *conn) listTools(ctx context.Context, q *sdk.ListToolsRequest) (sdk.Result, error) {
+	run, done, refused := c.begin(ctx)
+	if refused != nil {
+		return nil, rpcError(refused)
+	}
+	defer done()
+	var meta sdk.Meta
+	var cursor string
+	if q.Params != nil {
+		meta, cursor = q.Params.Meta, q.Params.Cursor
+	}
+	as, refused := c.as(meta)
+	if refused != nil {
+		return nil, rpcError(refused)
+	}
+	list, missing, refused := c.list(run, as)
+	if refused != nil {
+		return nil, rpcError(refused)
+	}
+	c.mu.Lock()
+	c.listed = &listed{as, digestOf(list)}
+	c.mu.Unlock()
+	res := &sdk.ListToolsResult{Tools: []*sdk.Tool{}, Cacheable: sdk.Cacheable{CacheScope: "private"}}
+	if len(missing) > 0 {
+		res.Meta = sdk.Meta{metaMissing: missing}
+	}
+	size := 0
+	names := shownNames(list)
+	for _, t := range list {
+		shown, ok := names[t.Name]
+		if !ok || t.Name <= cursor {
+			continue
+		}
+		if size > maxPage {
+			res.NextCursor = cmp.Or(res.NextCursor, cursor)
+			break
+		}
+		size += len(t.Schema) + len(t.Description) + len(t.Annotations) + 256
+		res.Tools = append(res.Tools, describe(t, shown))
+		cursor = t.Name
+	}
+	return res, nil
+}
+
+// listIsAnother reports whether the client's list is another one than it was given
+// last, and keeps the new one.
+func (c *conn) listIsAnother() bool {
+	c.mu.Lock()
+	last := c.listed
+	c.mu.Unlock()
+	if last == nil {
+		return false
+	}
+	list, _, err := c.list(c.left, last.as)
+	if err != nil {
+		return false // its next request says why
+	}
+	now := &listed{last.as, digestOf(list)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.listed != last {
+		last = c.listed // it was given one meanwhile
+	}
+	if last.digest == now.digest {
+		return false
+	}
+	c.listed = now
+	return true
+}
+
+func digestOf(list []tool) [32]byte {
+	b, _ := json.Marshal(list)
+	return sha256.Sum256(b)
+}
+
+// describe is t as MCP has it. A hint is never wider than the truth: that a tool only
+// reads is said where the host holds it to that, and nowhere else.
+func describe(t tool, shown string) *sdk.Tool {
+	out := &sdk.Tool{Name: shown, Title: t.Title, Description: t.Description, Annotations: &sdk.ToolAnnotations{}, Meta: sdk.Meta{}}
+	if shown != t.Name {
+		out.Meta[metaToolName] = t.Name
+	}
+	switch schema, ok := objectSchema(t.Schema); {
+	case t.Unshown:
+		out.InputSchema = json.RawMessage(anyObject)
+		out.Meta[metaToolUnshown] = true
+	case ok:
+		out.InputSchema = schema
+	default:
+		out.InputSchema = json.RawMessage(commandSchema)
+	}
+	if t.Source == "" {
+		return out // what it does is decided call by call: the defaults are the widest
+	}
+	var said struct {
+		ReadOnly    *bool `json:"readOnlyHint"`
+		Destructive *bool `json:"destructiveHint"`
+		Idempotent  *bool `json:"idempotentHint"`
+		OpenWorld   *bool `json:"openWorldHint"`
+	}
+	if len(t.Annotations) > 0 && strictjson.UnmarshalLenient(t.Annotations, &said) != nil {
+		return out
+	}
+	a := out.Annotations
+	a.ReadOnlyHint = !t.Mutating && (said.ReadOnly == nil || *said.ReadOnly)
+	a.DestructiveHint, a.OpenWorldHint = said.Destructive, said.OpenWorld
+	a.IdempotentHint = said.Idempotent != nil && *said.Idempotent
+	return out
+}
+
+// objectSchema is a schema as MCP wants it: with the type object, which a payload
+// always has.
+func objectSchema(schema json.RawMessage) (json.RawMessage, bool) {
+	if len(schema) == 0 {
+		return nil, false
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(schema, &fields) != nil {
+		return json.RawMessage(anyObject), true // true or false
+	}
+	if string(fields["type"]) == `"object"` {
+		return schema, true
+	}
+	fields["type"] = json.RawMessage(`"object"`)
+	b, err := json.Marshal(fields)
+	return b, err == nil
+}
+
+// maxName is the longest name that every client takes, in bytes.
+const maxName = 64
+
+// fits reports whether every client takes the name: ^[A-Za-z0-9_-]{1,64}$.
+func fits(name string) bool {
+	return name != "" && len(name) <= maxName && strings.IndexFunc(name, notOfNames) < 0
+}
+
+func notOfNames(r rune) bool {
+	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-')
+}
+
+// hashed is how many bytes of its digest a name has that does not fit.
+const hashed = 4
+
+// shownName is the name of a tool for clients: its own where that fits, else what fits of
+// it and a part of its digest, the same one always.
+func shownName(name string) string {
+	if fits(name) {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	tail := "-" + hex.EncodeToString(sum[:hashed])
+	head := strings.Map(func(r rune) rune {
+		if notOfNames(r) {
+			return '_'
+		}
+		return r
+	}, name)
+	return head[:min(len(head), maxName-len(tail))] + tail
+}
+
+// mayBeMapped reports whether shownName may have made the name of another one.
+func mayBeMapped(name string) bool {
+	i := len(name) - 2*hashed - 1
+	if i < 0 || name[i] != '-' {
+		return false
+	}
+	_, err := hex.DecodeString(name[i+1:])
+	return err == nil
+}
+
+// shownNames are the names of list for clients, by name. One whose name for clients
+// is another's is left out; a tool always has its own.
+func shownNames(list []tool) map[string]string {
+	names, taken := make(map[string]string, len(list)), map[string]bool{}
+	for _, mapped := range []bool{false, true} {
+		for _, t := range list {
+			if fits(t.Name) == mapped {
+				continue
+			}
+			shown := shownName(t.Name)
+			if taken[shown] {
+				continue
+			}
+			taken[shown], names[t.Name] = true, shown
+		}
+	}
+	return names
+}
+
+// named is the name of the tool that clients have as shown.
+func (c *conn) named(ctx context.Context, as Caller, shown string) (string, *fault.Error) {
+	if !fits(shown) {
+		return "", fault.Errorf(fault.UnknownTool, "there is no tool %q; tools/list lists those that there are", shown)
+	}
+	if !mayBeMapped(shown) {
+		return shown, nil
+	}
+	list, _, err := c.list(ctx, as)
+	if err != nil {
+		return "", err
+	}
+	for name, s := range shownNames(list) {
+		if s == shown {
+			return name, nil
+		}
+	}
+	return shown, nil
+}
+
+// callTool answers tools/call. What fails is a result too: it is for who asked for the
+// call.
+func (c *conn) callTool(ctx context.Context, q *sdk.CallToolRequest) *sdk.CallToolResult {
+	if q.Params == nil {
+		return failed(fault.Errorf(fault.InvalidEnvelope, "params are missing; name the tool to call"))
+	}
+	run, done, refused := c.begin(ctx)
+	if refused != nil {
+		return failed(refused)
+	}
+	defer done()
+	p := q.Params
+	as, refused := c.as(p.Meta)
+	if refused != nil {
+		return failed(refused)
+	}
+	name, refused := c.named(run, as, p.Name)
+	if refused != nil {
+		return failed(refused)
+	}
+	made, refused := envelope(name, as, p)
+	if refused != nil {
+		return failed(refused)
+	}
+	var streams wire.Streams
+	if token := p.GetProgressToken(); token != nil {
+		var n atomic.Int64
+		streams.Progress = func(data json.RawMessage) error {
+			return q.Session.NotifyProgress(run, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: float64(n.Add(1)), Message: textOf(data)})
+		}
+	}
+	return resultOf(c.front.config.Call(run, c.request(made, streams)).Result)
+}
+
+// envelope is p as a call. It is written and read as a frame of the tool socket, so
+// that the same is taken on both.
+func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fault.Error) {
+	payload := p.Arguments
+	if len(payload) == 0 || string(payload) == "null" {
+		payload = json.RawMessage("{}")
+	}
+	frame, err := json.Marshal(struct {
+		Tool    string          `json:"toolId"`
+		ID      string          `json:"executionId"`
+		Payload json.RawMessage `json:"payload"`
+		Token   string          `json:"token,omitempty"`
+		Session string          `json:"session,omitempty"`
+		Key     any             `json:"idempotencyKey,omitempty"`
+		Retry   any             `json:"retry,omitempty"`
+	}{name, wire.NewExecutionID(), payload, as.Token, as.Session, p.Meta[metaKey], p.Meta[metaRetry]})
+	if err != nil {
+		return nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
+	}
+	msg, err := wire.Parse(frame)
+	if err != nil {
+		e, ok := err.(*fault.Error)
+		if !ok {
+			e = fault.Errorf(fault.InvalidEnvelope, "%w", err)
+		}
+		return nil, e
+	}
+	made, ok := msg.(*wire.Call)
+	if !ok {
+		return nil, fault.Errorf(fault.Internal, "a call was read as %T; report this", msg)
+	}
+	if made.Cwd == "" && strings.IndexByte(as.Cwd, 0) < 0 {
+		made.Cwd = as.Cwd
+	}
+	return made, nil
+}
+
+// textOf is one JSON value as people read it.
+func textOf(data json.RawMessage) string {
+	var s string
+	if json.Unmarshal(data, &s) == nil {
+		return s
+	}
+	return string(data)
+}
+
+// faultData is an error for programs.
+type faultData struct {
+	Code      fault.Code `json:"code"`
+	Message   string     `json:"message"`
+	Rule      string     `json:"rule,omitempty"`
+	Retriable bool       `json:"retriable"`
+	ToolCode  string     `json:"tool_code,omitempty"`
+}
+
+func dataOf(e *fault.Error) *faultData {
+	d := &faultData{Code: e.Code, Message: e.Message, Retriable: e.Retriable(), ToolCode: e.ToolCode}
+	if rest, ok := strings.CutPrefix(e.Message, "denied by rule "); ok && e.Code == fault.Denied {
+		d.Rule, _, _ = strings.Cut(rest, ":")
+	}
+	return d
+}
+
+// rpcError is e as the error of a request that is no call of a tool.
+func rpcError(e *fault.Error) error {
+	data, _ := json.Marshal(dataOf(e))
+	return &jsonrpc.Error{Code: codeRefused, Message: e.Error(), Data: data}
+}
+
+func failed(e *fault.Error) *sdk.CallToolResult { return resultOf(&wire.Result{Err: e}) }
+
+// resultOf is r as MCP has it: standard output, data and standard error, each as a
+// text of its own, and what failed as the last one.
+func resultOf(r *wire.Result) *sdk.CallToolResult {
+	out := &sdk.CallToolResult{Content: []sdk.Content{}, Meta: sdk.Meta{}}
+	text := func(s string) {
+		if s != "" {
+			out.Content = append(out.Content, &sdk.TextContent{Text: strings.ToValidUTF8(s, "\uFFFD")})
+		}
+	}
+	text(string(r.Stdout))
+	if len(r.Data) > 0 && string(r.Data) != "null" {
+		text(string(r.Data))
+	}
+	text(string(r.Stderr))
+	if r.Truncated {
+		text("[the output is truncated: it was longer than this tool's answers may be]")
+		out.Meta[metaTruncated] = true
+	}
+	if r.ExecutionID != "" {
+		out.Meta[metaExecution] = r.ExecutionID
+	}
+	if r.FromCache {
+		out.Meta[metaFromCache] = true
+	}
+	switch e := r.Err; {
+	case e != nil:
+		out.IsError = true
+		out.Meta[metaError] = dataOf(e)
+		again := "calling again as it is will not help"
+		if e.Retriable() {
+			again = "the same call may be made again"
+		}
+		text(fmt.Sprintf("%s (%s)", e.Error(), again))
+		if r.Ran {
+			out.Meta[metaExitCode] = r.ExitCode
+		}
+	case r.ExitCode != 0:
+		out.IsError = true
+		out.Meta[metaExitCode] = r.ExitCode
+		text(fmt.Sprintf("[exit code %d]", r.ExitCode))
+	}
+	return out
+}

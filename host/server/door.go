@@ -1,0 +1,229 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/toold/toold/host/fault"
+)
+
+// DoorConfig is fixed once the door listens.
+type DoorConfig struct {
+	// Path, Lock, Mode, Admits and Logger are those of Config.
+	Path string
+	Lock string
+	Mode os.FileMode
+	// Group is that of the socket; negative: the daemon's.
+	Group  int
+	Admits func(Peer) error
+	Logger *slog.Logger
+	// MaxConns is how many connections are served at once; a further one is
+	// refused. One in 64 places is kept from a uid that holds more than half of
+	// all. Default: 1024.
+	MaxConns int
+	// Refusal is what a connection is told that is not served, in the protocol of
+	// the door. It is required.
+	Refusal func(*fault.Error) []byte
+	// Handle serves one connection, and returns when it is over; the connection is
+	// closed then. stopping is closed when the server stops: what runs may finish
+	// until ctx ends, with a *fault.Error as its cause. It is required.
+	Handle func(ctx context.Context, stopping <-chan struct{}, nc *net.UnixConn, p Peer)
+}
+
+// Door accepts connections of a protocol that this package does not speak, under
+// the rules of a Server: who connected is what the kernel says, places are bounded,
+// and what was begun may finish when it stops.
+type Door struct {
+	config   DoorConfig
+	socket   *socket
+	stopping chan struct{}
+	end      context.CancelCauseFunc
+	ctx      context.Context
+	running  sync.WaitGroup // grows under mu only, while stopped is false
+
+	mu      sync.Mutex // guards what follows
+	conns   map[*net.UnixConn]struct{}
+	held    map[uint32]int // how many of conns are whose
+	stopped bool
+}
+
+// ListenDoor binds the socket, under the rules of Listen. Nobody is served before
+// Serve.
+func ListenDoor(config DoorConfig) (*Door, error) {
+	if config.Mode == 0 {
+		config.Mode = 0o660
+	}
+	if config.MaxConns <= 0 {
+		config.MaxConns = defaultMaxConns
+	}
+	socket, err := bind(config.Path, config.Lock, config.Mode, config.Group)
+	if err != nil {
+		return nil, err
+	}
+	d := &Door{config: config, socket: socket, stopping: make(chan struct{}), conns: map[*net.UnixConn]struct{}{}, held: map[uint32]int{}}
+	d.ctx, d.end = context.WithCancelCause(context.Background())
+	return d, nil
+}
+
+// Serve accepts connections until Shutdown, or until ctx ends; then it returns nil,
+// and Shutdown ends those that are there.
+func (d *Door) Serve(ctx context.Context) error {
+	defer context.AfterFunc(ctx, d.socket.close)()
+	var delay time.Duration
+	for {
+		nc, err := d.socket.AcceptUnix()
+		if err == nil {
+			delay = 0
+			d.admit(nc)
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+		d.config.Logger.Error("accept a connection", "error", err, "again_in", delay)
+		timer := time.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// admit serves a new connection, or refuses it.
+func (d *Door) admit(nc *net.UnixConn) {
+	raw, err := nc.SyscallConn()
+	var p Peer
+	if err == nil {
+		p, err = peerOf(raw)
+	}
+	if err != nil {
+		d.config.Logger.Error("ask who connected", "error", err)
+		nc.Close()
+		return
+	}
+	p.Focus = new(atomic.Pointer[string])
+	p.Container = sync.OnceValue(func() string { return containerOf(p) })
+	if err := d.take(nc, p); err != nil {
+		d.refuse(nc, err)
+		return
+	}
+	go func() {
+		defer d.running.Done()
+		defer d.leave(nc, p)
+		if err := refusal(d.config.Admits, p); err != nil {
+			d.refuse(nc, err)
+			return
+		}
+		d.config.Handle(d.ctx, d.stopping, nc, p)
+	}()
+}
+
+// take takes a place for a connection of p.
+func (d *Door) take(nc *net.UnixConn, p Peer) *fault.Error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	most := d.config.MaxConns
+	if d.held[p.UID] > most/2 {
+		most -= most / 64
+	}
+	switch {
+	case d.stopped:
+		return fault.Errorf(fault.Overloaded, "the daemon is stopping; try again when it is back")
+	case len(d.conns) >= most:
+		return fault.Errorf(fault.Overloaded, "the daemon already serves %d connections; try again, or raise its limit", len(d.conns))
+	}
+	d.conns[nc] = struct{}{}
+	d.held[p.UID]++
+	d.running.Add(1)
+	return nil
+}
+
+// leave closes a connection and gives its place back.
+func (d *Door) leave(nc *net.UnixConn, p Peer) {
+	nc.Close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.conns, nc)
+	if d.held[p.UID]--; d.held[p.UID] == 0 {
+		delete(d.held, p.UID)
+	}
+}
+
+// refuse tells a new connection why it is not served, and closes it. The text is far
+// smaller than the buffer of its socket: this does not block.
+func (d *Door) refuse(nc *net.UnixConn, err *fault.Error) {
+	nc.Write(d.config.Refusal(err))
+	nc.CloseWrite()
+	nc.Close()
+}
+
+// refusal is why admits does not let p in, or nil.
+func refusal(admits func(Peer) error, p Peer) *fault.Error {
+	if admits == nil {
+		return nil
+	}
+	err := admits(p)
+	if err == nil {
+		return nil
+	}
+	var e *fault.Error
+	if !errors.As(err, &e) {
+		e = fault.Errorf(fault.Denied, "%w", err)
+	}
+	return e
+}
+
+// Shutdown stops the door: connections are told to finish, and are ended with
+// ABORTED when ctx ends, as Server.Shutdown does.
+func (d *Door) Shutdown(ctx context.Context) error {
+	d.mu.Lock()
+	if !d.stopped {
+		d.stopped = true
+		close(d.stopping)
+	}
+	d.mu.Unlock()
+	d.socket.close() // which makes Serve return
+	defer d.socket.release()
+	done := make(chan struct{})
+	go func() {
+		d.running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	d.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran; call again when it is back, if that is safe"))
+	timer := time.NewTimer(endGrace)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-timer.C:
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	left := len(d.conns)
+	for nc := range d.conns {
+		nc.Close()
+	}
+	return fmt.Errorf("stop the server: %d connections had calls that did not end", left)
+}
+
+// Conns is how many connections are open now.
+func (d *Door) Conns() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.conns)
+}
