@@ -304,7 +304,6 @@ func (h *Host) resolveRoots(c *config.Config) {
 func (h *Host) toolChanged(e catalog.Event) {
 	h.parts.Metrics.Changed(e.Tool, string(e.Change))
 	h.extensions.change()
-	h.mcp.ListChanged()
 	if e.Change != catalog.Closed {
 		h.parts.Events.Publish(events.Event{Kind: events.Tool, Tool: e.Tool, Change: string(e.Change)})
 	}
@@ -314,6 +313,7 @@ func (h *Host) toolChanged(e catalog.Event) {
 	if e.Change != catalog.Closed {
 		h.parts.Discovered.InvalidateTool(e.Tool, "the tool is "+string(e.Change))
 	}
+	h.mcp.ListChanged()
 }
 
 // identityConfig is what c says of who may call.

@@ -189,7 +189,7 @@ func digestOf(list []tool) [32]byte {
 }
 
 // describe is t as MCP has it. A hint is never wider than the truth: that a tool only
-// reads is said where the host holds it to that, and nowhere else.
+// reads is said where its module says so and the host holds it to that.
 func describe(t tool, shown string) *sdk.Tool {
 	out := &sdk.Tool{Name: shown, Title: t.Title, Description: t.Description, Annotations: &sdk.ToolAnnotations{}, Meta: sdk.Meta{}}
 	if shown != t.Name {
@@ -208,16 +208,16 @@ func describe(t tool, shown string) *sdk.Tool {
 		return out // what it does is decided call by call: the defaults are the widest
 	}
 	var said struct {
-		ReadOnly    *bool `json:"readOnlyHint"`
-		Destructive *bool `json:"destructiveHint"`
-		Idempotent  *bool `json:"idempotentHint"`
-		OpenWorld   *bool `json:"openWorldHint"`
+		ReadOnly    *bool `json:"read_only"`
+		Destructive *bool `json:"destructive"`
+		Idempotent  *bool `json:"idempotent"`
+		OpenWorld   *bool `json:"open_world"`
 	}
 	if len(t.Annotations) > 0 && strictjson.UnmarshalLenient(t.Annotations, &said) != nil {
 		return out
 	}
 	a := out.Annotations
-	a.ReadOnlyHint = !t.Mutating && (said.ReadOnly == nil || *said.ReadOnly)
+	a.ReadOnlyHint = !t.Mutating && said.ReadOnly != nil && *said.ReadOnly
 	a.DestructiveHint, a.OpenWorldHint = said.Destructive, said.OpenWorld
 	a.IdempotentHint = said.Idempotent != nil && *said.Idempotent
 	return out
