@@ -47,10 +47,10 @@ func MCP(ctx context.Context, path string, caller MCPCaller, in io.Reader, out i
 		if err == nil {
 			_, err = io.Copy(onlyWriter{nc}, in)
 		}
+		sent <- err // before the reading ends of it
 		if err == nil {
 			nc.Close()
 		}
-		sent <- err
 	}()
 	_, err = io.Copy(out, onlyReader{nc})
 	select {
