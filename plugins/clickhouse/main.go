@@ -15,6 +15,8 @@
 // grants where there are SHOW GRANTS, else the setting readonly.
 package main
 
+//lint:file-ignore U1000 the host calls the exports
+
 import "github.com/toold/toold/pdk"
 
 //go:wasmexport discover
