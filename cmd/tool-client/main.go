@@ -228,12 +228,22 @@ func newCall(argv []string) (*wire.Call, error) {
 // seenAlways are variables that many programs honour, whatever their name.
 const seenAlways = " EDITOR VISUAL PAGER EMAIL HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY SSL_CERT_FILE SSL_CERT_DIR SSH_AUTH_SOCK SSH_ASKPASS GITHUB_TOKEN NODE_ENV NODE_OPTIONS NODE_EXTRA_CA_CERTS "
 
+// plain is name without what separates words in it.
+func plain(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '-' || r == '_' || r == '.' {
+			return -1
+		}
+		return r
+	}, name)
+}
+
 // seenNames are the names of those of the variables in environ that a program of the
 // name tool may honour: those that begin with its name, as GIT_DIR does for git, or
 // that many programs honour. Their values stay here. What is passed on is not among
 // them.
 func seenNames(tool string, passed map[string]string, environ []string) []string {
-	stem := strings.ToUpper(strings.TrimRight(tool, "0123456789.-_"))
+	stem := plain(strings.ToUpper(strings.TrimRight(tool, "0123456789.-_")))
 	var names []string
 	for _, v := range environ {
 		name, value, _ := strings.Cut(v, "=")
@@ -241,7 +251,7 @@ func seenNames(tool string, passed map[string]string, environ []string) []string
 		if _, ok := passed[name]; ok || value == "" || strings.HasPrefix(upper, "TOOL_") || strings.HasPrefix(upper, "TOOLD_") || !wire.SeenName(name) {
 			continue
 		}
-		begins := len(stem) > 1 && strings.HasPrefix(strings.ReplaceAll(upper, "_", ""), strings.NewReplacer("-", "", "_", "", ".", "").Replace(stem))
+		begins := len(stem) > 1 && strings.HasPrefix(plain(upper), stem)
 		if (begins || strings.Contains(seenAlways, " "+upper+" ")) && len(names) < wire.MaxEnvSeen {
 			names = append(names, name)
 		}
