@@ -58,11 +58,12 @@ func TestJobOutputAfterAKill(t *testing.T) {
 				}
 				continue
 			}
-			state, code, stdout, stderr, note := found.Value[0][0], found.Value[0][1], found.Value[0][2], found.Value[0][3], found.Value[0][4]
+			state, stdout, stderr, note := found.Value[0][0], found.Value[0][2], found.Value[0][3], found.Value[0][4]
 			is := stdout == fmt.Sprint(size) && stderr == "err\n" && note == ""
 			none := stdout == "0" && stderr == "" && note != ""
-			// What ended is announced once its output is kept.
-			if state != "done" || !is && !none || code == "" && !is {
+			// A job whose end is in the journal may have been killed before its output
+			// was kept, but nobody had heard of its end then.
+			if state != "done" || !is && !none {
 				t.Errorf("round %d: job %s is %q", round, id, found.Value[0])
 			}
 			whole[is]++

@@ -29,7 +29,12 @@ func ended(raw syscall.RawConn) (over bool) {
 			return
 		}
 		defer unix.Close(pidfd)
+		// A pending signal, as of the preemption of a goroutine, interrupts even a look
+		// that does not wait.
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+		for err == unix.EINTR {
+			n, err = unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+		}
 		over = err != nil || n > 0
 	})
 	return over || err != nil
