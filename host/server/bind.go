@@ -1,9 +1,11 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -244,4 +246,32 @@ func release(f *os.File) {
 
 func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
+}
+
+// accept gives admit each new connection until s is closed, by ctx at the latest.
+func (s *socket) accept(ctx context.Context, log *slog.Logger, admit func(*net.UnixConn)) {
+	defer context.AfterFunc(ctx, s.close)()
+	var delay time.Duration
+	for {
+		nc, err := s.AcceptUnix()
+		if err == nil {
+			delay = 0
+			admit(nc)
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		// Out of descriptors, most likely: those who are served will give
+		// some back.
+		delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+		log.Error("accept a connection", "error", err, "again_in", delay)
+		timer := time.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
 }

@@ -2,14 +2,11 @@ package server
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/toold/toold/host/fault"
 )
@@ -75,28 +72,8 @@ func ListenDoor(config DoorConfig) (*Door, error) {
 // Serve accepts connections until Shutdown, or until ctx ends; then it returns nil,
 // and Shutdown ends those that are there.
 func (d *Door) Serve(ctx context.Context) error {
-	defer context.AfterFunc(ctx, d.socket.close)()
-	var delay time.Duration
-	for {
-		nc, err := d.socket.AcceptUnix()
-		if err == nil {
-			delay = 0
-			d.admit(nc)
-			continue
-		}
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		delay = min(max(2*delay, 5*time.Millisecond), time.Second)
-		d.config.Logger.Error("accept a connection", "error", err, "again_in", delay)
-		timer := time.NewTimer(delay)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-	}
+	d.socket.accept(ctx, d.config.Logger, d.admit)
+	return nil
 }
 
 // admit serves a new connection, or refuses it.
@@ -167,22 +144,6 @@ func (d *Door) refuse(nc *net.UnixConn, err *fault.Error) {
 	nc.Close()
 }
 
-// refusal is why admits does not let p in, or nil.
-func refusal(admits func(Peer) error, p Peer) *fault.Error {
-	if admits == nil {
-		return nil
-	}
-	err := admits(p)
-	if err == nil {
-		return nil
-	}
-	var e *fault.Error
-	if !errors.As(err, &e) {
-		e = fault.Errorf(fault.Denied, "%w", err)
-	}
-	return e
-}
-
 // Shutdown stops the door: connections are told to finish, and are ended with
 // ABORTED when ctx ends, as Server.Shutdown does.
 func (d *Door) Shutdown(ctx context.Context) error {
@@ -194,31 +155,14 @@ func (d *Door) Shutdown(ctx context.Context) error {
 	d.mu.Unlock()
 	d.socket.close() // which makes Serve return
 	defer d.socket.release()
-	done := make(chan struct{})
-	go func() {
-		d.running.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-	}
-	d.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran; call again when it is back, if that is safe"))
-	timer := time.NewTimer(endGrace)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return nil
-	case <-timer.C:
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	left := len(d.conns)
-	for nc := range d.conns {
-		nc.Close()
-	}
-	return fmt.Errorf("stop the server: %d connections had calls that did not end", left)
+	return drain(ctx, &d.running, func(why *fault.Error) { d.end(why) }, func() int {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for nc := range d.conns {
+			nc.Close()
+		}
+		return len(d.conns)
+	})
 }
 
 // Conns is how many connections are open now.

@@ -154,31 +154,9 @@ func Listen(config Config) (*Server, error) {
 // the socket is gone, and calls still run: Shutdown ends them. Calls get the
 // values of ctx, not its end.
 func (s *Server) Serve(ctx context.Context) error {
-	defer context.AfterFunc(ctx, s.socket.close)()
 	base := context.WithoutCancel(ctx)
-	var delay time.Duration
-	for {
-		nc, err := s.socket.AcceptUnix()
-		if err == nil {
-			delay = 0
-			s.admit(base, nc)
-			continue
-		}
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		// Out of descriptors, most likely: those who are served will give
-		// some back.
-		delay = min(max(2*delay, 5*time.Millisecond), time.Second)
-		s.log.Error("accept a connection", "error", err, "again_in", delay)
-		timer := time.NewTimer(delay)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-	}
+	s.socket.accept(ctx, s.log, func(nc *net.UnixConn) { s.admit(base, nc) })
+	return nil
 }
 
 // admit serves a new connection, or turns it away.
@@ -210,7 +188,7 @@ func (s *Server) admit(ctx context.Context, nc *net.UnixConn) {
 	default:
 		go func() {
 			defer s.running.Done()
-			if err := s.refuses(c.peer); err != nil {
+			if err := refusal(s.config.Admits, c.peer); err != nil {
 				tell(nc, err)
 				linger(nc)
 				nc.Close()
@@ -224,12 +202,12 @@ func (s *Server) admit(ctx context.Context, nc *net.UnixConn) {
 	}
 }
 
-// refuses is why p is not served, or nil.
-func (s *Server) refuses(p Peer) *fault.Error {
-	if s.config.Admits == nil {
+// refusal is why admits does not let p in, or nil.
+func refusal(admits func(Peer) error, p Peer) *fault.Error {
+	if admits == nil {
 		return nil
 	}
-	err := s.config.Admits(p)
+	err := admits(p)
 	if err == nil {
 		return nil
 	}
@@ -327,9 +305,24 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.socket.close() // which makes Serve return
 	defer s.socket.release()
 
+	return drain(ctx, &s.running,
+		func(why *fault.Error) { s.eachConn(func(c *conn) { c.end(why) }) },
+		func() (left int) {
+			s.eachConn(func(c *conn) {
+				left++
+				c.nc.Close()
+			})
+			return left
+		})
+}
+
+// drain waits for the connections of running. When ctx ends first, it has end end
+// their calls, and after endGrace closeLeft close those that are still there, which
+// is an error.
+func drain(ctx context.Context, running *sync.WaitGroup, end func(why *fault.Error), closeLeft func() int) error {
 	done := make(chan struct{})
 	go func() {
-		s.running.Wait()
+		running.Wait()
 		close(done)
 	}()
 	select {
@@ -337,9 +330,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	s.eachConn(func(c *conn) {
-		c.end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran; call again when it is back, if that is safe"))
-	})
+	end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran; call again when it is back, if that is safe"))
 	timer := time.NewTimer(endGrace)
 	defer timer.Stop()
 	select {
@@ -347,12 +338,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		return nil
 	case <-timer.C:
 	}
-	left := 0
-	s.eachConn(func(c *conn) {
-		left++
-		c.nc.Close()
-	})
-	return fmt.Errorf("stop the server: %d connections had calls that did not end", left)
+	return fmt.Errorf("stop the server: %d connections had calls that did not end", closeLeft())
 }
 
 func (s *Server) eachConn(f func(*conn)) {
