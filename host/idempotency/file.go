@@ -397,34 +397,14 @@ func (f *file) claim(ctx context.Context, i id, c claimRequest) (r *record, left
 	return r, left, v, err
 }
 
-func (f *file) complete(ctx context.Context, i id, e completion) (v verdict, err error) {
-	name := i.String()
-	var fault error
-	err = f.update(ctx, func(b *bolt.Bucket, now int64) error {
-		fault = func() error {
-			old, err := f.read(b, name, now)
-			if err != nil {
-				return err
-			}
-			var next *record
-			var drop bool
-			next, drop, v = complete(old, e, now)
-			switch {
-			case drop:
-				return f.drop(b, name, old)
-			case next != nil:
-				return f.write(b, name, next, now)
-			case old == nil: // the claim did not reach the disk, but its lease is in memory
-				f.ended = append(f.ended, endedLease{name, lease{owner: e.owner, fence: max(e.fence, 1)}})
-			}
-			return nil
-		}()
-		return nil
+func (f *file) complete(ctx context.Context, i id, e completion) (verdict, error) {
+	return f.change(ctx, i, func(old *record, now int64) (*record, bool, verdict) {
+		next, drop, v := complete(old, e, now)
+		if old == nil && next == nil && !drop { // the claim did not reach the disk, but its lease is in memory
+			f.ended = append(f.ended, endedLease{i.String(), lease{owner: e.owner, fence: max(e.fence, 1)}})
+		}
+		return next, drop, v
 	})
-	if err == nil && fault != nil {
-		err = fmt.Errorf("%w: %w", ErrStoreUnavailable, fault)
-	}
-	return v, err
 }
 
 // drop removes a record; r is nil if it could not be read.

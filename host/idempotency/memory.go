@@ -99,10 +99,16 @@ func (e *entry) recordOrNil() *record {
 }
 
 func (m *memory) complete(_ context.Context, i id, x completion) (verdict, error) {
+	return m.change(i, func(r *record, now int64) (*record, bool, verdict) { return complete(r, x, now) }), nil
+}
+
+// change replaces the record of i by what decide answers for it, or drops it, and
+// makes room for what has become longer.
+func (m *memory) change(i id, decide func(r *record, now int64) (next *record, drop bool, v verdict)) verdict {
 	m.mu.Lock()
 	now := m.expireLocked()
 	e := m.records[i]
-	next, drop, v := complete(e.recordOrNil(), x, now)
+	next, drop, v := decide(e.recordOrNil(), now)
 	var evicted []string
 	if drop {
 		m.dropLocked(e)
@@ -112,7 +118,7 @@ func (m *memory) complete(_ context.Context, i id, x completion) (verdict, error
 	}
 	m.mu.Unlock()
 	m.notifyEvicted(evicted)
-	return v, nil
+	return v
 }
 
 func (m *memory) renew(_ context.Context, i id, owner string, fence, lease int64) (verdict, error) {
@@ -140,20 +146,7 @@ func (m *memory) annotate(_ context.Context, i id, owner string, fence int64, no
 }
 
 func (m *memory) resolve(_ context.Context, i id, x resolution) (verdict, error) {
-	m.mu.Lock()
-	now := m.expireLocked()
-	e := m.records[i]
-	next, drop, v := resolve(e.recordOrNil(), x, now)
-	var evicted []string
-	if drop {
-		m.dropLocked(e)
-	} else if next != nil {
-		m.putLocked(e, next)
-		evicted = m.makeRoomLocked(0)
-	}
-	m.mu.Unlock()
-	m.notifyEvicted(evicted)
-	return v, nil
+	return m.change(i, func(r *record, now int64) (*record, bool, verdict) { return resolve(r, x, now) }), nil
 }
 
 func (m *memory) get(_ context.Context, i id) (*record, time.Duration, error) {
