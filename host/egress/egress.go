@@ -65,7 +65,7 @@ func Match(hosts []string, name, port string) (rule string, named bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	addr, _ := netip.ParseAddr(name)
 	for _, h := range hosts {
-		want, wantPort := splitPort(h)
+		want, wantPort := SplitHost(h)
 		if wantPort != "" && wantPort != port {
 			continue
 		}
@@ -83,20 +83,20 @@ func Match(hosts []string, name, port string) (rule string, named bool) {
 	return rule, false
 }
 
-// splitPort is a pattern in lower case, and its port where it has one.
-func splitPort(pattern string) (host, port string) {
-	host = strings.ToLower(pattern)
-	if h, p, err := net.SplitHostPort(host); err == nil {
-		host, port = h, p
+// SplitHost returns a host, or a pattern of hosts, in the form in which hosts are
+// compared, and its port where it has one.
+func SplitHost(h string) (name, port string) {
+	if n, p, err := net.SplitHostPort(h); err == nil {
+		h, port = n, p
 	}
-	return strings.TrimSuffix(strings.Trim(host, "[]"), "."), port
+	return strings.ToLower(strings.TrimSuffix(strings.Trim(h, "[]"), ".")), port
 }
 
 // exact are the names among hosts that stand for themselves, not addresses and
 // not wildcards, with port.
 func exact(hosts []string, port string) (names []string) {
 	for _, h := range hosts {
-		name, p := splitPort(h)
+		name, p := SplitHost(h)
 		if _, err := netip.ParseAddr(name); err == nil || strings.HasPrefix(name, "*") || p != "" && p != port {
 			continue
 		}

@@ -131,7 +131,7 @@ func (s *Session) answerName(query []byte) ([]byte, error) {
 func (s *Session) lookUp(name string) dnsmessage.RCode {
 	granted := false
 	for _, h := range s.rules.Hosts {
-		host, port := splitPort(h)
+		host, port := SplitHost(h)
 		rule, _ := Match([]string{host}, name, port)
 		granted = granted || rule != ""
 	}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -68,8 +69,8 @@ func (g *fetchGrant) tlsFor(u *url.URL) (*tls.Config, error) {
 // covers reports whether t is for the host of u, however that is written: unlike
 // a grant, what is missed here is not refused but unchecked.
 func (t *fetchTLS) covers(u *url.URL) bool {
-	name, port := tools.SplitHost(t.Host)
-	asked, _ := tools.SplitHost(u.Hostname())
+	name, port := egress.SplitHost(t.Host)
+	asked, _ := egress.SplitHost(u.Hostname())
 	at := u.Port()
 	if at == "" {
 		at = map[string]string{"http": "80", "https": "443"}[u.Scheme]

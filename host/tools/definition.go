@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"net"
 	"net/netip"
 	"path"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
@@ -859,9 +859,9 @@ func (c *checker) tls(d *Definition) {
 		if _, known := hosts[host]; known || !validHost(host, false) {
 			return
 		}
-		n, port := SplitHost(host)
+		n, port := egress.SplitHost(host)
 		for _, other := range sortedKeys(hosts) {
-			if m, p := SplitHost(other); m == n && (p == port || p == "" || port == "") {
+			if m, p := egress.SplitHost(other); m == n && (p == port || p == "" || port == "") {
 				c.fault(at, "is for %s, and %s is for %s: connections to it would have both; write the host in one way", host, hosts[other], other)
 			}
 		}
@@ -908,14 +908,6 @@ func (c *checker) tls(d *Definition) {
 			c.fault(at+"/insecure_skip_verify", "takes any certificate, so that a ca and server_name count for nothing; keep one")
 		}
 	}
-}
-
-// SplitHost is a host as hosts are compared, and its port where it names one.
-func SplitHost(h string) (name, port string) {
-	if n, p, err := net.SplitHostPort(h); err == nil {
-		h, port = n, p
-	}
-	return strings.ToLower(strings.TrimSuffix(strings.Trim(h, "[]"), ".")), port
 }
 
 func (c *checker) limits(l *Limits) {

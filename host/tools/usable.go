@@ -1,8 +1,9 @@
 package tools
 
 import (
-	"net"
 	"strings"
+
+	"github.com/toold/toold/host/egress"
 )
 
 // CheckUse returns a Faults error if a definition contains something that has no effect
@@ -73,9 +74,9 @@ func (c *checker) secretsOf(d *Definition, kind Kind) {
 // grantsHost reports whether hosts allow requests to host. Ports are compared if both
 // have one.
 func grantsHost(hosts []string, host string) bool {
-	name, port := splitHost(host)
+	name, port := egress.SplitHost(host)
 	for _, h := range hosts {
-		granted, grantedPort := splitHost(h)
+		granted, grantedPort := egress.SplitHost(h)
 		if port != "" && grantedPort != "" && port != grantedPort {
 			continue
 		}
@@ -85,12 +86,4 @@ func grantsHost(hosts []string, host string) bool {
 		}
 	}
 	return false
-}
-
-// splitHost returns a host in the form in which hosts are compared, and its port.
-func splitHost(h string) (name, port string) {
-	if n, p, err := net.SplitHostPort(h); err == nil {
-		h, port = n, p
-	}
-	return strings.ToLower(strings.TrimSuffix(strings.Trim(h, "[]"), ".")), port
 }
