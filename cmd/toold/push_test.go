@@ -22,15 +22,7 @@ import (
 
 // cuts is how many pushes TestPushResolves has cut off at least before it ends. The
 // default is for every run; TOOLD_KILLS=1000 is the whole.
-func cuts(t *testing.T) int {
-	n := 40
-	if s := os.Getenv("TOOLD_KILLS"); s != "" {
-		if _, err := fmt.Sscan(s, &n); err != nil {
-			t.Fatalf("TOOLD_KILLS=%q: %v", s, err)
-		}
-	}
-	return n
-}
+func cuts(t *testing.T) int { return killsOr(t, 40) }
 
 // TestPushResolves cuts pushes off while they run: it kills the daemon, kills git,
 // lets their time run out and their callers leave. Each caller then uses its key

@@ -943,27 +943,19 @@ func (c *Catalog) DeclaresClaim(name string) bool {
 // SecretFiles returns the files, sorted, from which the tools that serve read
 // secrets.
 func (c *Catalog) SecretFiles() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var files []string
-	for _, e := range c.tools {
-		if e.current == nil {
-			continue
-		}
-		for _, s := range e.current.tool.Def.Secrets {
-			// Certificates are no secret: see CertificateFiles.
-			if file, ok := strings.CutPrefix(s.From, "file:"); ok && s.TLS != tools.TLSCA && s.TLS != tools.TLSCert {
-				files = append(files, file)
-			}
-		}
-	}
-	slices.Sort(files)
-	return slices.Compact(files)
+	return c.filesOf(func(s tools.Secret) bool { return !isCertificate(s) })
 }
 
 // CertificateFiles returns the files, sorted, with the authorities and certificates
 // that modules of the tools that serve are given for TLS.
-func (c *Catalog) CertificateFiles() []string {
+func (c *Catalog) CertificateFiles() []string { return c.filesOf(isCertificate) }
+
+// isCertificate reports whether s may be read by others.
+func isCertificate(s tools.Secret) bool { return s.TLS == tools.TLSCA || s.TLS == tools.TLSCert }
+
+// filesOf returns the files, sorted, of those secrets of the tools that serve which
+// match.
+func (c *Catalog) filesOf(match func(tools.Secret) bool) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var files []string
@@ -972,7 +964,7 @@ func (c *Catalog) CertificateFiles() []string {
 			continue
 		}
 		for _, s := range e.current.tool.Def.Secrets {
-			if file, ok := strings.CutPrefix(s.From, "file:"); ok && (s.TLS == tools.TLSCA || s.TLS == tools.TLSCert) {
+			if file, ok := strings.CutPrefix(s.From, "file:"); ok && match(s) {
 				files = append(files, file)
 			}
 		}

@@ -346,8 +346,7 @@ func (x *Execution) Context() context.Context { return x.ctx }
 
 // Admits reports whether the session of x may call tool.
 func (x *Execution) Admits(tool string) bool {
-	tools := x.s.allowedTools()
-	return tools == nil || slices.Contains(tools, tool)
+	return x.s.allows(tool)
 }
 
 // OnAbort registers cancel to be called by an abort of x, for a context that

@@ -341,6 +341,12 @@ func (s *Session) allowedTools() []string {
 	return list
 }
 
+// allows reports whether the tool can be called in s.
+func (s *Session) allows(tool string) bool {
+	list := s.allowedTools()
+	return list == nil || slices.Contains(list, tool)
+}
+
 // addChild makes s a child.
 func (p *Session) addChild(s *Session) error {
 	p.mu.Lock()

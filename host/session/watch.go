@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/toold/toold/host/events"
@@ -110,10 +109,7 @@ func (t *Table) openWatch(r *Request, id, after string) (*events.Watcher, error)
 		return nil, err
 	}
 	if sees := f.Sees; r.Bound != "" {
-		f.Sees = func(tool string) bool {
-			allowed := s.allowedTools()
-			return (allowed == nil || slices.Contains(allowed, tool)) && (sees == nil || sees(tool))
-		}
+		f.Sees = func(tool string) bool { return s.allows(tool) && (sees == nil || sees(tool)) }
 	}
 	// Under its lock, so that a session which is closed now either was, or will be
 	// said to be.
