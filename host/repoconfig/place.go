@@ -31,7 +31,7 @@ var looking = []string{"blame", "cat-file", "describe", "diff", "for-each-ref", 
 func (r *repoReader) locate(cwd string, args []string) (place, error) {
 	var at place
 	var gitDir, workTree string
-	dir, err := filepath.EvalSymlinks(cwd)
+	dir, err := evalSymlinks(cwd)
 	if err != nil {
 		return at, fmt.Errorf("resolve working directory: %w", plain(err))
 	}

@@ -53,10 +53,10 @@ const (
 // answer is therefore the first fence of two; the confinement of the process
 // is the other.
 func Read(cwd string, roots, args []string) *abi.RepoConfig {
-	r := &repoReader{open: make(map[string]*os.Root), judged: make(map[string]bool)}
+	r := &repoReader{open: make(map[string]*tree), judged: make(map[string]bool)}
 	defer r.close()
 	for _, root := range roots {
-		p, err := filepath.EvalSymlinks(root)
+		p, err := evalSymlinks(root)
 		if err != nil {
 			continue // A root that is missing holds nothing.
 		}
@@ -81,7 +81,7 @@ func Read(cwd string, roots, args []string) *abi.RepoConfig {
 
 type repoReader struct {
 	roots   []string // resolved
-	open    map[string]*os.Root
+	open    map[string]*tree
 	entries []abi.ConfigEntry
 	state   []abi.ConfigEntry
 	bytes   int
@@ -101,7 +101,7 @@ type repoReader struct {
 
 func (r *repoReader) close() {
 	for _, root := range r.open {
-		root.Close()
+		root.close()
 	}
 }
 
@@ -433,9 +433,18 @@ func isInclude(key string) bool {
 	return key == "include.path" || ok && strings.HasSuffix(cond, ".path")
 }
 
+// evalSymlinks is filepath.EvalSymlinks, which asks for each name of p where the
+// kernel cannot tell at once that none of them is a link.
+func evalSymlinks(p string) (string, error) {
+	if filepath.IsAbs(p) && p == filepath.Clean(p) && linkFree(p) {
+		return p, nil
+	}
+	return filepath.EvalSymlinks(p)
+}
+
 // resolve answers p without links. A path out of the roots is an error.
 func (r *repoReader) resolve(p string) (string, error) {
-	q, err := filepath.EvalSymlinks(p)
+	q, err := evalSymlinks(p)
 	if errors.Is(err, syscall.ENOTDIR) {
 		err = fs.ErrNotExist // To git it is the same.
 	}
@@ -451,12 +460,12 @@ func (r *repoReader) resolve(p string) (string, error) {
 	return q, nil
 }
 
-// openPath opens what p names, which must lie beneath the roots whatever links
-// are on the way.
-func (r *repoReader) openPath(p string) (*os.File, error) {
+// openPath opens what p names with open, which must lie beneath the roots
+// whatever links are on the way.
+func (r *repoReader) openPath(p string, open func(t *tree, rel string) (*os.File, error)) (*os.File, error) {
 	if !strings.Contains(p, "..") {
 		if top := r.rootOf(p); top != "" {
-			f, err := r.openBeneath(top, p)
+			f, err := r.openBeneath(top, p, open)
 			if err == nil || errors.Is(err, fs.ErrNotExist) {
 				return f, err
 			}
@@ -468,21 +477,20 @@ func (r *repoReader) openPath(p string) (*os.File, error) {
 		return nil, err
 	}
 	// Between resolve and open someone may have put a link in the way: the
-	// os.Root does not follow it out.
-	f, err := r.openBeneath(r.rootOf(q), q)
+	// tree does not follow it out.
+	f, err := r.openBeneath(r.rootOf(q), q, open)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p, err)
 	}
 	return f, nil
 }
 
-// openBeneath opens p beneath the root top. O_NONBLOCK, so that a FIFO does
-// not stop the daemon.
-func (r *repoReader) openBeneath(top, p string) (*os.File, error) {
+// openBeneath opens p beneath the root top.
+func (r *repoReader) openBeneath(top, p string, open func(t *tree, rel string) (*os.File, error)) (*os.File, error) {
 	root := r.open[top]
 	if root == nil {
 		var err error
-		if root, err = os.OpenRoot(top); err != nil {
+		if root, err = openTree(top); err != nil {
 			return nil, plain(err)
 		}
 		r.open[top] = root
@@ -491,7 +499,7 @@ func (r *repoReader) openBeneath(top, p string) (*os.File, error) {
 	if rel == "" {
 		rel = "."
 	}
-	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := open(root, rel)
 	if errors.Is(err, syscall.ENOTDIR) {
 		return nil, fs.ErrNotExist // To git it is the same.
 	}
@@ -503,28 +511,12 @@ func (r *repoReader) openBeneath(top, p string) (*os.File, error) {
 
 // readDir lists a folder beneath the roots.
 func (r *repoReader) readDir(p string) ([]fs.DirEntry, error) {
-	f, err := r.openPath(p)
+	f, err := r.openPath(p, (*tree).openDir)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	// A folder of an os.Root asks for the kind of each entry, which the list
-	// itself tells.
-	syscall.ForkLock.RLock()
-	fd, err := syscall.Dup(int(f.Fd()))
-	if err == nil {
-		syscall.CloseOnExec(fd)
-	}
-	syscall.ForkLock.RUnlock()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p, err)
-	}
-	dir := os.NewFile(uintptr(fd), p)
-	defer dir.Close()
-	list, err := dir.ReadDir(-1)
-	if errors.Is(err, syscall.ENOTDIR) {
-		return nil, fs.ErrNotExist
-	}
+	list, err := f.ReadDir(-1)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p, plain(err))
 	}
@@ -533,7 +525,7 @@ func (r *repoReader) readDir(p string) ([]fs.DirEntry, error) {
 
 // readFile reads a regular file beneath the roots of at most limit bytes.
 func (r *repoReader) readFile(p string, limit int) ([]byte, error) {
-	f, err := r.openPath(p)
+	f, err := r.openPath(p, (*tree).open)
 	if err != nil {
 		return nil, err
 	}
