@@ -9,7 +9,8 @@ CACHE    := .cache
 # git refuses to read a checkout that somebody else owns, and then so does go.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
 BUILD := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS)
-WASM  := GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildvcs=false -buildmode=c-shared -ldflags=-s
+# The plugins run in toold only: toold_bulk moves their input and output at once.
+WASM  := GOOS=wasip1 GOARCH=wasm $(GO) build -tags toold_bulk -trimpath -buildvcs=false -buildmode=c-shared -ldflags=-s
 
 # What a plugin is compiled to follows from what it exports: one that says
 # `//go:wasmexport handle` is its tool's handler.wasm, one that only says

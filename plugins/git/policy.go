@@ -700,7 +700,8 @@ func (r *request) ancestors() []string {
 // first remote.*.uploadpack counts, the most specific http.<url>), the
 // repository is refused instead.
 func (r *request) forced() []string {
-	out := []string{"--no-pager"}
+	out := make([]string, 0, 160) // a call's, with what is appended; growing takes longer than the rest
+	out = append(out, "--no-pager")
 	set := func(kv ...string) {
 		for _, kv := range kv {
 			out = append(out, "-c", kv)
