@@ -26,9 +26,9 @@ import (
 
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
-	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -388,7 +388,7 @@ func TestCanary(t *testing.T) {
 		t.Errorf("the shell: %v", err)
 	}
 	conn.Close()
-	if process.Confinement().ABI == 0 {
+	if confine.Confinement().ABI == 0 {
 		t.Log("this kernel has no Landlock: processes of one user see each other's environment")
 	} else if seen.ExitCode == 0 || strings.Contains(string(seen.Stdout), canary) {
 		t.Errorf("another tool reads the environment of a process: %q", seen.Stdout)

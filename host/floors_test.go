@@ -64,7 +64,10 @@ var floors = []floor{
 
 	{"host/audit", 1, []string{"host/strictjson"}, "it keeps and checks records, and can be read without a daemon: the standard library and the JSON reader only"},
 	{"host/config", 1, nil, "programs that only dial read it too: it links nothing of the host but the JSON reader"},
-	{"host/egress", 1, []string{"golang.org/x/net/dns/dnsmessage", "golang.org/x/sys/unix"}, "it connects what processes want connected, by rules of its own: a supervisor links it, and it knows neither tools nor processes"},
+	{"host/egress", 0, []string{"golang.org/x/net/dns/dnsmessage", "golang.org/x/sys/unix"}, "it connects what processes want connected, by rules of its own: a supervisor links it, and it knows neither tools nor processes"},
+	{"host/seccomp", 0, []string{"golang.org/x/sys/unix"}, "it installs filters and hands on calls: it knows no rule of who may do what"},
+	{"host/procfs", 0, []string{"golang.org/x/sys/unix"}, "it reads what /proc tells of processes: the standard library and system calls only"},
+	{"host/confine", 1, nil, "it confines a thread and answers its system calls, and starts nothing: which process that is, is above"},
 	{"host/adminapi", 2, []string{"host/wire"}, "the daemon and its clients speak it: the standard library and the protocol only"},
 	{"host/repoconfig", 3, nil, "it reads what git would, for the pipeline; git is a tool like any other to the rest"},
 	{"host/discovery", 3, nil, "it keeps what modules list, and asks none itself"},
@@ -110,7 +113,7 @@ var bans = []struct {
 }{
 	{"github.com/tetratelabs/wazero", []string{"host/guest"}, "host/guest alone knows which Wasm engine runs"},
 	{"github.com/extism/", []string{"host/guest"}, "host/guest alone loads Extism manifests and is compared with go-sdk"},
-	{"github.com/landlock-lsm/", []string{"host/process"}, "host/process alone confines"},
+	{"github.com/landlock-lsm/", []string{"host/confine"}, "host/confine alone confines"},
 	{"github.com/spf13/", []string{"cmd/toold", "cmd/toolctl"}, "command lines belong to programs"},
 	{"go.opentelemetry.io/", []string{"host/observe"}, "the rest of the host observes through host/observe"},
 	{"github.com/modelcontextprotocol/", []string{"host/mcp"}, "host/mcp alone speaks MCP"},

@@ -15,14 +15,14 @@ import (
 
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
-	"github.com/toold/toold/host/process"
 )
 
 // A binary reads nothing of what is the daemon's own, of another caller, or of
 // any tool's secrets, but what it was given.
 func TestBinariesDoNotReadTheDaemons(t *testing.T) {
-	if process.Confinement().ABI == 0 {
+	if confine.Confinement().ABI == 0 {
 		t.Skip("there is no Landlock here")
 	}
 	dir := t.TempDir()
@@ -72,7 +72,7 @@ func TestBinariesDoNotReadTheDaemons(t *testing.T) {
 // A binary reads no certificate of a module, but those of the system, and what the
 // operator names to its own tool.
 func TestBinariesDoNotReadCertificates(t *testing.T) {
-	if process.Confinement().ABI == 0 {
+	if confine.Confinement().ABI == 0 {
 		t.Skip("there is no Landlock here")
 	}
 	dir := t.TempDir()
@@ -244,7 +244,7 @@ func TestProgramsAreJournaled(t *testing.T) {
 	if a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root, "args": []string{"/usr/bin/id", "-u"}}); a.ExitCode != 0 {
 		t.Fatalf("%s", a.raw)
 	}
-	if !process.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
 		t.Skip("programs are not judged here")
 	}
 	if a := ask(t, d.Socket, M{"tool": "env", "cwd": d.Root, "args": []string{"/usr/bin/whoami"}}); a.ExitCode != 126 || !strings.Contains(a.Stderr, "Permission denied") {

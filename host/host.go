@@ -21,6 +21,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
@@ -147,7 +148,7 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 // startEngines starts what runs binaries and what runs modules.
 func (h *Host) startEngines(c *config.Config) (err error) {
 	p := &h.parts
-	most, _ := process.ParseLevel(c.ConfineMost)
+	most, _ := confine.ParseLevel(c.ConfineMost)
 	if p.Runner, err = process.New(process.Config{Most: most, Held: h.lock, Logger: p.Log}); err != nil {
 		return err
 	}
@@ -284,7 +285,7 @@ func (h *Host) Reload(next config.Config, err error) error {
 func (h *Host) resolveRoots(c *config.Config) {
 	resolve := func(roots []string) {
 		for i, root := range roots {
-			if real, err := process.ResolveRoots([]string{root}); err == nil {
+			if real, err := confine.ResolveRoots([]string{root}); err == nil {
 				roots[i] = real[0]
 			} else {
 				h.parts.Log.Warn("root cannot be used", "root", root, "error", err)

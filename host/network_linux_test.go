@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
-	"github.com/toold/toold/host/process"
 )
 
 // A binary reaches what its tool.json names, and is told on its standard error what
@@ -22,7 +22,7 @@ func TestNetworkOfBinaries(t *testing.T) {
 	if err != nil {
 		t.Skip("there is no curl here")
 	}
-	if !process.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
 		t.Skip("connections are not judged here")
 	}
 	hello := func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("hello\n")) }

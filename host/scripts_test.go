@@ -8,8 +8,8 @@ import (
 
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
-	"github.com/toold/toold/host/process"
 )
 
 // writeScript puts an executable file in place, as an installation does.
@@ -44,8 +44,8 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	level, _ := process.ParseLevel(status.Confinement)
-	judged := level >= process.Seccomp
+	level, _ := confine.ParseLevel(status.Confinement)
+	judged := level >= confine.Seccomp
 	for _, tt := range []struct {
 		name, binary string
 		capabilities M
@@ -200,7 +200,7 @@ func TestSetupReachesCalls(t *testing.T) {
 	if a := call("config", "user.name"); a.Stdout != "Ada\n" {
 		t.Errorf("%s", a.raw)
 	}
-	if process.Confinement().ABI > 0 {
+	if confine.Confinement().ABI > 0 {
 		if a := call("config", "--global", "user.name", "Eve"); a.ExitCode == 0 {
 			t.Errorf("a call changed it: %s", a.raw)
 		}

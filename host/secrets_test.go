@@ -19,8 +19,8 @@ import (
 
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
-	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -417,7 +417,7 @@ func TestSecretInFile(t *testing.T) {
 	if _, err := os.Stat(name); err == nil {
 		t.Error("it is left")
 	}
-	if process.Confinement().ABI == 0 {
+	if confine.Confinement().ABI == 0 {
 		t.Skip("there is no Landlock here")
 	}
 	// While it is there: the one call waits for the other at a pipe.

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
-	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -157,7 +157,7 @@ func (s *screen) ended() int {
 
 func needsTerminals(t *testing.T) {
 	t.Helper()
-	if !process.Confinement().Filter {
+	if !confine.Confinement().Filter {
 		t.Skip("no tool gets a terminal here, since system calls cannot be judged")
 	}
 }

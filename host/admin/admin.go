@@ -16,7 +16,7 @@ import (
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/confine"
 )
 
 // Handler serves the operator's socket.
@@ -106,7 +106,7 @@ func (d *Daemon) toolStatus(s catalog.Status, whole bool) adminapi.ToolStatus {
 	}
 	switch {
 	case s.User:
-		t.Confinement = process.User.String()
+		t.Confinement = confine.User.String()
 	case s.Executes:
 		t.Confinement = d.Runner.Confinement().Level().String()
 	}

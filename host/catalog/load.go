@@ -16,10 +16,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
-	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
@@ -496,7 +496,7 @@ func (c *Catalog) compile(ctx context.Context, v *candidate) (_ *generation, err
 		}
 		if len(p.Interpreters) > 0 && p.Err == nil {
 			if t.Interpreters == nil {
-				t.Interpreters = map[string][]process.Interpreter{}
+				t.Interpreters = map[string][]confine.Interpreter{}
 			}
 			t.Interpreters[p.File] = p.Interpreters
 		}
@@ -509,7 +509,7 @@ func (c *Catalog) findUser(v *candidate, t *tools.Tool) (err error) {
 	if v.def.User == "" {
 		return nil
 	}
-	if t.User, err = process.LookUpUser(v.def.User); err != nil {
+	if t.User, err = confine.LookUpUser(v.def.User); err != nil {
 		return broken("tool %s: user %v", v.name, err)
 	}
 	reason := "nothing runs binaries here"
@@ -535,7 +535,7 @@ func (c *Catalog) checkRoots(v *candidate) error {
 		if real, err := filepath.EvalSymlinks(r); err == nil {
 			r = real // the host's roots are resolved as well
 		}
-		if !slices.ContainsFunc(roots, func(host string) bool { return process.Beneath(filepath.Clean(host), r) }) {
+		if !slices.ContainsFunc(roots, func(host string) bool { return confine.Beneath(filepath.Clean(host), r) }) {
 			return broken("tool %s narrows its roots to %s, which is beneath none of this host's (%s); name a folder beneath one of them, or start toold with --root %s", v.name, r, strings.Join(roots, ", "), r)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -228,7 +228,7 @@ func (w *watcher) follow() {
 	for name, dirs := range w.c.folders() {
 		for _, dir := range dirs {
 			real := realPath(dir)
-			if real == w.tools || real == w.restricted || !(w.tools != "" && process.Beneath(w.tools, real)) && !(w.restricted != "" && process.Beneath(w.restricted, real)) {
+			if real == w.tools || real == w.restricted || !(w.tools != "" && confine.Beneath(w.tools, real)) && !(w.restricted != "" && confine.Beneath(w.restricted, real)) {
 				continue // watched anyway, or outside
 			}
 			if f := add(real); f != nil {

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -29,7 +29,7 @@ type Program struct {
 	File string
 	// Interpreters are what runs File if it is a script, in the order in which they
 	// are started.
-	Interpreters []process.Interpreter
+	Interpreters []confine.Interpreter
 	// parts are the script and its interpreters; empty if File is not a script.
 	parts []part
 	// stamp is of File.
@@ -98,7 +98,7 @@ func (p *Program) findInterpreters(searchPath string, h hash.Hash) error {
 				p.Missing = true
 				return fmt.Errorf("is run by %s, which is not on this host; install it, or name another in the first line of %s", interpreter, file)
 			}
-			p.Interpreters = append(p.Interpreters, process.Interpreter{Path: interpreter})
+			p.Interpreters = append(p.Interpreters, confine.Interpreter{Path: interpreter})
 			next := []string{interpreter}
 			if arg != "" {
 				next = append(next, arg)
@@ -115,7 +115,7 @@ func (p *Program) findInterpreters(searchPath string, h hash.Hash) error {
 				p.Missing = true
 				return fmt.Errorf("is run by %s, which is not in %s; install it, or name another in its first line", words[0], searchPath)
 			}
-			p.Interpreters = append(p.Interpreters, process.Interpreter{Path: found, Args: words[1:]})
+			p.Interpreters = append(p.Interpreters, confine.Interpreter{Path: found, Args: words[1:]})
 			file, argv = found, append([]string{found}, words[1:]...)
 		default:
 			return nil
@@ -289,7 +289,7 @@ func (p *Program) exposed(roots []string) (file, root string) {
 	for _, file := range paths {
 		for _, way := range ways(file) {
 			for _, root := range roots {
-				if process.Beneath(root, way) {
+				if confine.Beneath(root, way) {
 					return file, root
 				}
 			}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -21,26 +21,26 @@ func writeProgram(t *testing.T, file, text string) string {
 
 func TestFindProgram(t *testing.T) {
 	dir := t.TempDir()
-	sh := process.Interpreter{Path: "/bin/sh"}
-	env := process.Interpreter{Path: "/usr/bin/env"}
+	sh := confine.Interpreter{Path: "/bin/sh"}
+	env := confine.Interpreter{Path: "/usr/bin/env"}
 	file := func(name, text string) string { return writeProgram(t, dir+"/"+name, text) }
 	other := file("other", "#!/bin/sh")
 	for _, tt := range []struct {
 		file string
-		want []process.Interpreter
+		want []confine.Interpreter
 		says string
 	}{
 		{file: "/bin/true"},
-		{file: file("plain", "#!/bin/sh\n"), want: []process.Interpreter{sh}},
-		{file: file("no-newline", "#!/bin/sh"), want: []process.Interpreter{sh}},
-		{file: file("blanks", "#! \t /bin/sh \t -e  -x \n"), want: []process.Interpreter{sh}},
-		{file: file("script-of-script", "#!"+other+" arg\n"), want: []process.Interpreter{{Path: other}, sh}},
-		{file: file("env", "#!/usr/bin/env sh\n"), want: []process.Interpreter{env, {Path: "/usr/bin/sh", Args: []string{dir + "/env"}}}},
-		{file: file("env-s", "#!/usr/bin/env -S sh -e  -x\n"), want: []process.Interpreter{env, {Path: "/usr/bin/sh", Args: []string{"-e", "-x", dir + "/env-s"}}}},
-		{file: file("env-split", "#!/usr/bin/env --split-string=sh -e\n"), want: []process.Interpreter{env, {Path: "/usr/bin/sh", Args: []string{"-e", dir + "/env-split"}}}},
-		{file: file("env-path", "#!/usr/bin/env /bin/sh\n"), want: []process.Interpreter{env, {Path: "/bin/sh", Args: []string{dir + "/env-path"}}}},
-		{file: file("env-script", "#!/usr/bin/env "+other+"\n"), want: []process.Interpreter{env, {Path: other, Args: []string{dir + "/env-script"}}, sh}},
-		{file: file("env-of-env", "#!"+dir+"/env x\n"), want: []process.Interpreter{{Path: dir + "/env"}, env, {Path: "/usr/bin/sh", Args: []string{dir + "/env", "x", dir + "/env-of-env"}}}},
+		{file: file("plain", "#!/bin/sh\n"), want: []confine.Interpreter{sh}},
+		{file: file("no-newline", "#!/bin/sh"), want: []confine.Interpreter{sh}},
+		{file: file("blanks", "#! \t /bin/sh \t -e  -x \n"), want: []confine.Interpreter{sh}},
+		{file: file("script-of-script", "#!"+other+" arg\n"), want: []confine.Interpreter{{Path: other}, sh}},
+		{file: file("env", "#!/usr/bin/env sh\n"), want: []confine.Interpreter{env, {Path: "/usr/bin/sh", Args: []string{dir + "/env"}}}},
+		{file: file("env-s", "#!/usr/bin/env -S sh -e  -x\n"), want: []confine.Interpreter{env, {Path: "/usr/bin/sh", Args: []string{"-e", "-x", dir + "/env-s"}}}},
+		{file: file("env-split", "#!/usr/bin/env --split-string=sh -e\n"), want: []confine.Interpreter{env, {Path: "/usr/bin/sh", Args: []string{"-e", dir + "/env-split"}}}},
+		{file: file("env-path", "#!/usr/bin/env /bin/sh\n"), want: []confine.Interpreter{env, {Path: "/bin/sh", Args: []string{dir + "/env-path"}}}},
+		{file: file("env-script", "#!/usr/bin/env "+other+"\n"), want: []confine.Interpreter{env, {Path: other, Args: []string{dir + "/env-script"}}, sh}},
+		{file: file("env-of-env", "#!"+dir+"/env x\n"), want: []confine.Interpreter{{Path: dir + "/env"}, env, {Path: "/usr/bin/sh", Args: []string{dir + "/env", "x", dir + "/env-of-env"}}}},
 		{file: file("env-alone", "#!/usr/bin/env\n"), says: "without a program"},
 		{file: file("env-i", "#!/usr/bin/env -i\n"), says: "does not follow"},
 		{file: file("env-s-i", "#!/usr/bin/env -S -i sh\n"), says: "does not follow"},
@@ -61,7 +61,7 @@ func TestFindProgram(t *testing.T) {
 		if p.Err != nil {
 			says = p.Err.Error()
 		}
-		equal := func(a, b process.Interpreter) bool {
+		equal := func(a, b confine.Interpreter) bool {
 			return a.Path == b.Path && slices.Equal(a.Args, b.Args) && (a.Args == nil) == (b.Args == nil)
 		}
 		if tt.says == "" && !slices.EqualFunc(p.Interpreters, tt.want, equal) || (says == "") != (tt.says == "") || !strings.Contains(says, tt.says) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 )
@@ -46,7 +47,7 @@ func (e *Executor) confine(p *call.Pinned, home string, exec []string) process.C
 			hide = append(hide, file)
 		}
 	}
-	least, _ := process.ParseLevel(c.LeastConfinement())
+	least, _ := confine.ParseLevel(c.LeastConfinement())
 	sockets := []string{c.Socket, c.Admin}
 	for _, s := range c.Sockets {
 		sockets = append(sockets, s.Path)
@@ -60,7 +61,7 @@ func (e *Executor) confine(p *call.Pinned, home string, exec []string) process.C
 	}
 	slices.Sort(show)
 	for _, file := range e.CertificateFiles() {
-		if !isSystems(file) && !slices.ContainsFunc(show, func(dir string) bool { return process.Beneath(dir, file) }) {
+		if !isSystems(file) && !slices.ContainsFunc(show, func(dir string) bool { return confine.Beneath(dir, file) }) {
 			hide = append(hide, file)
 		}
 	}
@@ -83,7 +84,7 @@ func isSystems(file string) bool {
 	if real, err := filepath.EvalSymlinks(file); err == nil {
 		file = real
 	}
-	return slices.ContainsFunc(systemCertificates, func(dir string) bool { return process.Beneath(dir, file) })
+	return slices.ContainsFunc(systemCertificates, func(dir string) bool { return confine.Beneath(dir, file) })
 }
 
 func environ(env map[string]string) []string {

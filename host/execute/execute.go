@@ -22,6 +22,7 @@ import (
 	"unicode"
 
 	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
@@ -104,7 +105,7 @@ func (r *running) binary(ctx context.Context) error {
 	withheld := len(r.Tool.Policies) > 0 && !r.Shell.Allowed
 	exec, lines := []string{r.Tool.Binary}, r.Shell.Lines
 	for _, p := range r.Tool.Def.Capabilities.Exec {
-		if !withheld || !process.IsShell(p) {
+		if !withheld || !confine.IsShell(p) {
 			exec = append(exec, p)
 		}
 	}

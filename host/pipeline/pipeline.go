@@ -26,12 +26,12 @@ import (
 	"github.com/toold/toold/host/arguments"
 	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/observe"
-	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/reliability"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/strictjson"
@@ -298,7 +298,7 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 func place(p call.Pinned, roots []string) (call.Pinned, error) {
 	p.Roots = roots
 	if narrower := p.Tool.Def.Roots; len(narrower) > 0 {
-		real, err := process.ResolveRoots(narrower)
+		real, err := confine.ResolveRoots(narrower)
 		if err != nil {
 			return p, fault.Errorf(fault.ToolBroken, "roots of tool %s: %w", p.Call.Tool, err)
 		}
@@ -314,7 +314,7 @@ func place(p call.Pinned, roots []string) (call.Pinned, error) {
 	if cwd == "" && !needs {
 		return p, nil
 	}
-	dir, path, err := process.OpenBeneath(p.Roots, cwd)
+	dir, path, err := confine.OpenBeneath(p.Roots, cwd)
 	if err != nil {
 		if needs {
 			return p, err
@@ -336,9 +336,9 @@ func intersect(a, b []string) []string {
 	for _, x := range a {
 		for _, y := range b {
 			switch {
-			case process.Beneath(x, y):
+			case confine.Beneath(x, y):
 				add(y)
-			case process.Beneath(y, x):
+			case confine.Beneath(y, x):
 				add(x)
 			}
 		}

@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"unsafe"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 )
@@ -219,7 +220,7 @@ func say(t testing.TB, r *process.Runner, c process.Command) string {
 }
 
 func needLandlock(t *testing.T, abi int) {
-	if st := process.Confinement(); st.ABI < abi {
+	if st := confine.Confinement(); st.ABI < abi {
 		t.Skipf("Landlock ABI %d is needed here, this kernel has %d: %s", abi, st.ABI, st.Reason)
 	}
 }
@@ -233,7 +234,7 @@ func TestConfinement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1})
 	for _, tt := range []struct {
 		name string
 		// probe, in a root with `in` and `sub/deep`, next to a folder ../out
@@ -396,7 +397,7 @@ func TestNoNewPrivileges(t *testing.T) {
 // the one before.
 func TestSupervisorIsReused(t *testing.T) {
 	needLandlock(t, 2)
-	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1})
 	a, b := t.TempDir(), t.TempDir()
 	say(t, r, shell(a, "")) // beside the one that starts in the background
 	pids := map[string]bool{}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"github.com/toold/toold/host/confine"
 )
 
 // Between the daemon and a supervisor, which are the same program, are two
@@ -48,8 +50,8 @@ type spec struct {
 	// ABI is the version of Landlock that is used.
 	ABI int `json:"abi,omitempty"`
 	// Dir is the working folder; the descriptor says which one it is.
-	Dir  string  `json:"dir"`
-	User *UserID `json:"user,omitempty"`
+	Dir  string          `json:"dir"`
+	User *confine.UserID `json:"user,omitempty"`
 	// Sizes are the bytes of each of lists.
 	Sizes []int `json:"sizes"`
 
@@ -85,49 +87,16 @@ type exitReport struct {
 	Left bool `json:"left,omitempty"`
 	// Programs are what the run executed beside its own program, as Exit has
 	// it.
-	Programs []Program `json:"programs,omitempty"`
-	Executed int       `json:"executed,omitempty"`
-	Refused  int       `json:"refused,omitempty"`
+	Programs []confine.Program `json:"programs,omitempty"`
+	Executed int               `json:"executed,omitempty"`
+	Refused  int               `json:"refused,omitempty"`
 }
 
 type failReport struct {
-	// Step is what failed: stepExec, or words for the log.
+	// Step is what failed: confine.StepExec, or words for the log.
 	Step  string `json:"step"`
 	Errno int    `json:"errno,omitempty"`
 	Text  string `json:"text,omitempty"`
-}
-
-// stepExec is the step whose errno speaks of the binary.
-const stepExec = "exec"
-
-// join makes one list of strings that hold no NUL byte.
-func join(list []string) []byte {
-	n := 0
-	for _, s := range list {
-		n += len(s) + 1
-	}
-	b := make([]byte, 0, n)
-	for _, s := range list {
-		b = append(append(b, s...), 0)
-	}
-	return b
-}
-
-// split undoes join.
-func split(b []byte) []string {
-	var list []string
-	for len(b) > 0 {
-		for i, c := range b {
-			if c == 0 {
-				list, b = append(list, string(b[:i])), b[i+1:]
-				break
-			}
-			if i == len(b)-1 {
-				return append(list, string(b))
-			}
-		}
-	}
-	return list
 }
 
 func encodeFrame(v any) ([]byte, error) {

@@ -39,10 +39,3 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Cause }
-
-// Reasons for which a program was not executed, as Program.Refused has them,
-// that are about Confine.Exec.
-const (
-	RefusedShell   = "it is a shell, and it is not granted by its name"
-	RefusedProgram = "it is not granted"
-)

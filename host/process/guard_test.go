@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 )
@@ -167,12 +168,12 @@ func sortedKeys[V any](m map[string]V) []string {
 // What the filter is for is refused with it, whether or not there are
 // namespaces, and not without it.
 func TestFilter(t *testing.T) {
-	if !process.Confinement().Filter {
-		t.Skip(process.Confinement().FilterReason)
+	if !confine.Confinement().Filter {
+		t.Skip(confine.Confinement().FilterReason)
 	}
 	absent := []string{"io_uring_setup", "userfaultfd", "clone3", "a later kernel's call"}
 	mayDo := []string{"prlimit of itself", "prlimit of itself by number", "setpriority of itself", "sched_setaffinity of itself"}
-	answers := func(most process.Level, mine bool) map[string]string {
+	answers := func(most confine.Level, mine bool) map[string]string {
 		r := newRunner(t, process.Config{Most: most, Ready: 1})
 		dir, other := t.TempDir(), t.TempDir()
 		file := other + "/file"
@@ -182,7 +183,7 @@ func TestFilter(t *testing.T) {
 			must(t, os.WriteFile(file, []byte("x"), 0o644))
 		}
 		// Of another run, so that it has no more capabilities than this one.
-		neighbour := begin(t, newRunner(t, process.Config{Most: process.Landlock, Ready: 1}), shell(t.TempDir(), "echo $$; exec sleep 1000"))
+		neighbour := begin(t, newRunner(t, process.Config{Most: confine.Landlock, Ready: 1}), shell(t.TempDir(), "echo $$; exec sleep 1000"))
 		c := probing(t, dir, "calls", neighbour.next(), file)
 		c.Confine.Show = []string{other}
 		m := map[string]string{}
@@ -197,8 +198,8 @@ func TestFilter(t *testing.T) {
 		}
 		return m
 	}
-	without := answers(process.Landlock, false)
-	for _, level := range []process.Level{process.Seccomp, process.Namespaces} {
+	without := answers(confine.Landlock, false)
+	for _, level := range []confine.Level{confine.Seccomp, confine.Namespaces} {
 		with := answers(level, false)
 		for name, answer := range with {
 			want := "EPERM"
@@ -208,7 +209,7 @@ func TestFilter(t *testing.T) {
 			case slices.Contains(mayDo, name):
 				want = "ok"
 			}
-			if answer != want && !(level == process.Namespaces && name == "kill of another" && answer == "ESRCH") {
+			if answer != want && !(level == confine.Namespaces && name == "kill of another" && answer == "ESRCH") {
 				t.Errorf("%v, %s: %s, want %s", level, name, answer, want)
 			}
 			// root may do less than it seems: it has lost most capabilities.
@@ -267,10 +268,10 @@ func TestAttributes(t *testing.T) {
 
 // What is executed is judged by the file that is opened.
 func TestExecute(t *testing.T) {
-	if !process.Confinement().Filter {
-		t.Skip(process.Confinement().FilterReason)
+	if !confine.Confinement().Filter {
+		t.Skip(confine.Confinement().FilterReason)
 	}
-	for _, most := range []process.Level{process.Seccomp, process.Namespaces} {
+	for _, most := range []confine.Level{confine.Seccomp, confine.Namespaces} {
 		r := newRunner(t, process.Config{Most: most, Ready: 1})
 		dir := t.TempDir()
 		ld, err := filepath.EvalSymlinks("/lib64/ld-linux-x86-64.so.2")
@@ -293,15 +294,15 @@ func TestExecute(t *testing.T) {
 			{"/lib64/ld-linux-x86-64.so.2 ./evil", "it is an ELF interpreter"},
 			{"lib/ld-linux-x86-64.so.2 ./evil", "it is an ELF interpreter"},
 			{"ld ./evil", "it is an ELF interpreter"},
-			{"./loader", process.RefusedProgram},
-			{"./evil", process.RefusedProgram},
-			{"./script", process.RefusedProgram},
+			{"./loader", confine.RefusedProgram},
+			{"./evil", confine.RefusedProgram},
+			{"./script", confine.RefusedProgram},
 			{"bin/id", "leads through a folder that the tool can write"},
 			{"./id", "leads through a folder that the tool can write"},
 			{"/proc/self/cwd/id", "leads through a folder that the tool can write"},
 			{dir + "/bin/id", "leads through a folder that the tool can write"},
 			{"./sh -c id", "leads through a folder that the tool can write"},
-			{"/usr/bin/env id", process.RefusedProgram},
+			{"/usr/bin/env id", confine.RefusedProgram},
 			{"/bin/bash -c id", "it is a shell"},
 			{"/nowhere", "ENOENT"},
 			{"/usr", "EACCES"},
@@ -420,9 +421,9 @@ func TestLoadAsCode(t *testing.T) {
 	program, err := os.ReadFile(exe)
 	must(t, err)
 	for _, tt := range []struct {
-		most process.Level
+		most confine.Level
 		want string
-	}{{process.Landlock, "ok"}, {process.Seccomp, "EACCES"}, {process.Namespaces, "EPERM"}} {
+	}{{confine.Landlock, "ok"}, {confine.Seccomp, "EACCES"}, {confine.Namespaces, "EPERM"}} {
 		r := newRunner(t, process.Config{Most: tt.most, Ready: 1})
 		if r.Confinement().Level() < tt.most {
 			continue
@@ -458,7 +459,7 @@ func TestExecuteRace(t *testing.T) {
 
 // In namespaces nothing of other processes is to be seen.
 func TestNamespaces(t *testing.T) {
-	r := newRunner(t, process.Config{Most: process.Namespaces, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Namespaces, Ready: 1})
 	if !r.Confinement().Namespaces {
 		t.Skip(r.Confinement().NamespacesReason)
 	}
@@ -508,7 +509,7 @@ func TestNamespaces(t *testing.T) {
 
 // What lies in a folder that is hidden is bound into it, run after run.
 func TestFoldersInHidden(t *testing.T) {
-	r := newRunner(t, process.Config{Most: process.Namespaces, Ready: 1, Max: 1})
+	r := newRunner(t, process.Config{Most: confine.Namespaces, Ready: 1, Max: 1})
 	base := t.TempDir()
 	must(t, os.Mkdir(base+"/in", 0o755))
 	must(t, os.MkdirAll(base+"/state/key", 0o755))
@@ -534,7 +535,7 @@ func TestFoldersInHidden(t *testing.T) {
 
 // A socket of the daemon's is not to be connected to.
 func TestHiddenSocket(t *testing.T) {
-	r := newRunner(t, process.Config{Most: process.Namespaces, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Namespaces, Ready: 1})
 	if !r.Confinement().Namespaces {
 		t.Skip(r.Confinement().NamespacesReason)
 	}
@@ -555,9 +556,9 @@ func TestHiddenSocket(t *testing.T) {
 
 // Who demands more than there is gets nothing.
 func TestLeast(t *testing.T) {
-	r := newRunner(t, process.Config{Most: process.Landlock, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Landlock, Ready: 1})
 	c := shell(t.TempDir(), "echo ran")
-	c.Confine.Least = process.Seccomp
+	c.Confine.Least = confine.Seccomp
 	if _, err := r.Run(context.Background(), c); codeOf(err) != fault.ToolBroken || !strings.Contains(err.Error(), "seccomp") {
 		t.Errorf("error %v", err)
 	}
@@ -566,7 +567,7 @@ func TestLeast(t *testing.T) {
 // A run ends with its supervisor, also what left its session, and is known for
 // what it is until then.
 func TestOrphansOfASupervisor(t *testing.T) {
-	for _, most := range []process.Level{process.Seccomp, process.Namespaces} {
+	for _, most := range []confine.Level{confine.Seccomp, confine.Namespaces} {
 		r := newRunner(t, process.Config{Most: most, Ready: 1})
 		mark := newMark()
 		c := shell(t.TempDir(), `(setsid sh -c 'trap "" TERM HUP; echo there; sleep 1000; sleep 1000' &); sleep 1000`)
@@ -626,8 +627,8 @@ func TestUser(t *testing.T) {
 	c.Env = append(c.Env, "MARK="+mark)
 	c.Confine.Write = append(c.Confine.Write, home)
 	c.Confine.Show = []string{other}
-	c.Confine.User = &process.UserID{UID: uid, GID: gid}
-	c.Confine.Least = process.User
+	c.Confine.User = &confine.UserID{UID: uid, GID: gid}
+	c.Confine.Least = confine.User
 	var out bytes.Buffer
 	c.Stdout = &out
 	exit, err := r.Run(patient(t), c)
@@ -648,25 +649,9 @@ func TestUser(t *testing.T) {
 		t.Errorf("the next run is user %s", got)
 	}
 	// Where that cannot be, nothing runs.
-	low := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
+	low := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1})
 	if _, err := low.Run(patient(t), c); codeOf(err) != fault.ToolBroken || !strings.Contains(err.Error(), "user") {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestLookUpUser(t *testing.T) {
-	for text, want := range map[string]string{
-		"nobody": "65534:", "54321:54322": "54321:54322", "root": "root", "0": "root", "0:1": "root", "5:0": "root", "54321": "no user",
-		"": "no user", "no-such-user": "no user", "-1:5": "neither", "4294967295:5": "neither", "1:2:3": "neither",
-	} {
-		u, err := process.LookUpUser(text)
-		got := fmt.Sprint(err)
-		if err == nil {
-			got = fmt.Sprintf("%d:%d", u.UID, u.GID)
-		}
-		if !strings.Contains(got, want) {
-			t.Errorf("%q: %s, want %s", text, got, want)
-		}
 	}
 }
 
@@ -691,7 +676,7 @@ func TestGuardsUnprivileged(t *testing.T) {
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir, "HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestNamespaces") && process.Confinement().Filter {
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestNamespaces") && confine.Confinement().Filter {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

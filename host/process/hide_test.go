@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 )
@@ -16,7 +17,7 @@ import (
 // What is hidden is not read by whatever name, and all else is.
 func TestHide(t *testing.T) {
 	needLandlock(t, 6)
-	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1})
 	for _, tt := range []struct {
 		name string
 		// probe is tried in a root. Beside it are a folder state with key and
@@ -77,7 +78,7 @@ func TestHide(t *testing.T) {
 // A supervisor keeps the rules of its last run: they follow what changes.
 func TestHideFollowsChanges(t *testing.T) {
 	needLandlock(t, 2)
-	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1, Max: 1})
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1, Max: 1})
 	base := t.TempDir()
 	in := base + "/in"
 	for _, dir := range []string{"in", "way", "way/state", "one", "two"} {
@@ -125,7 +126,7 @@ func TestHideFollowsChanges(t *testing.T) {
 // Where too much lies beside the way, nothing of it is read, and not all.
 func TestHideInAFullFolder(t *testing.T) {
 	needLandlock(t, 2)
-	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1})
 	base := t.TempDir()
 	in := base + "/in"
 	for _, dir := range []string{in, base + "/way", base + "/way/state"} {
@@ -145,7 +146,7 @@ func TestHideInAFullFolder(t *testing.T) {
 }
 
 func TestHideMustBeAbsolute(t *testing.T) {
-	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1})
 	c := probing(t, t.TempDir(), "read", ".")
 	c.Confine.Hide = []string{"state"}
 	if _, err := r.Run(patient(t), c); codeOf(err) != fault.ToolBroken {
@@ -157,7 +158,7 @@ func TestHideMustBeAbsolute(t *testing.T) {
 // it follows when they are replaced.
 func TestConfinementFollowsReplacedFiles(t *testing.T) {
 	needLandlock(t, 2)
-	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1, Max: 1})
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1, Max: 1})
 	base := t.TempDir()
 	exe, err := os.Executable()
 	must(t, err)

@@ -5,13 +5,9 @@ package process
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,147 +16,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 )
 
-func TestStatus(t *testing.T) {
-	for _, tt := range []struct {
-		abi                int
-		filter, namespaces bool
-		level              Level
-		lost               int
-	}{
-		{0, false, false, Unconfined, 10},
-		{0, true, false, Unconfined, 5},
-		{2, false, false, Unconfined, 8},
-		{3, false, false, Landlock, 7},
-		{5, false, false, Landlock, 6},
-		{6, false, false, Landlock, 4},
-		{7, false, false, Landlock, 4},
-		{7, true, false, Seccomp, 0},
-		{5, true, false, Seccomp, 1},
-		{7, true, true, Namespaces, 0},
-	} {
-		s := Status{ABI: tt.abi, Filter: tt.filter, Namespaces: tt.namespaces}
-		s.lose()
-		if s.Level() != tt.level || len(s.Lost) != tt.lost {
-			t.Errorf("%+v: %v, %d lost: %q", tt, s.Level(), len(s.Lost), s.Lost)
-		}
-		for least := Unconfined; least <= User; least++ {
+// A run that demands more than the system gives is refused.
+func TestLeastOfSystem(t *testing.T) {
+	for _, s := range []confine.Status{{}, {Filter: true}, {ABI: 2}, {ABI: 3}, {ABI: 7}, {ABI: 7, Filter: true}, {ABI: 7, Filter: true, Namespaces: true}} {
+		for least := confine.Unconfined; least <= confine.User; least++ {
 			c := &Command{Path: "/bin/git", Confine: Confine{Least: least}}
-			err := s.admits(c)
+			err := admits(s, c)
 			var e *fault.Error
-			if (err == nil) != (least <= tt.level) || err != nil && (!errors.As(err, &e) || e.Code != fault.ToolBroken) {
-				t.Errorf("%+v, %v demanded: %v", tt, least, err)
+			if (err == nil) != (least <= s.Level()) || err != nil && (!errors.As(err, &e) || e.Code != fault.ToolBroken) {
+				t.Errorf("%+v, %v demanded: %v", s, least, err)
 			}
 			c.Confine.Off = true
-			if err := s.admits(c); err != nil {
-				t.Errorf("%+v, off: %v", tt, err)
+			if err := admits(s, c); err != nil {
+				t.Errorf("%+v, off: %v", s, err)
 			}
-		}
-	}
-	if s := Confinement(); s.ABI == 0 && s.Reason == "" || !s.Filter && s.FilterReason == "" || !s.Namespaces && s.NamespacesReason == "" {
-		t.Errorf("something is missing, for no reason: %+v", s)
-	}
-}
-
-// With the rules of each older version writing and executing are confined as
-// well, on a thread that ends.
-func TestOlderVersions(t *testing.T) {
-	kernel, _ := landlockABI()
-	if kernel < abiRefer {
-		t.Skip("no Landlock")
-	}
-	for abi := abiRefer; abi <= kernel; abi++ {
-		t.Run(fmt.Sprint(abi), func(t *testing.T) {
-			base := t.TempDir()
-			in, out := base+"/in", base+"/out"
-			for _, dir := range []string{in, in + "/sub", out} {
-				if err := os.Mkdir(dir, 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(dir+"/file", []byte("x"), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got := make(chan string, 1)
-			onThread(func() {
-				var words []string
-				say := func(err error) { words = append(words, errName(err)) }
-				rulesets := rulesets{abi: abi}
-				set, step, err := rulesets.get(confinement{path: "/bin/true", write: in})
-				scoped := false
-				if err == nil {
-					step, err = renounce(false)
-				}
-				if err == nil {
-					scoped, step, err = restrictThread(abi, set.fd)
-				}
-				if err != nil {
-					got <- step + ": " + err.Error()
-					return
-				}
-				say(unix.Rename(in+"/file", in+"/sub/new"))
-				say(unix.Rename(in+"/sub/new", out+"/new"))
-				say(unix.Mkdir(out+"/dir", 0o755))
-				say(unix.Truncate(out+"/file", 0))
-				if os.Getuid() == 0 { // others may not anyway
-					if err := unix.Mknod(in+"/null", unix.S_IFCHR, int(unix.Mkdev(1, 3))); err != unix.EACCES {
-						words = append(words, "mknod "+errName(err))
-					}
-				}
-				say(unix.Exec("/bin/sh", []string{"sh", "-c", "exit 9"}, nil))
-				words = append(words, fmt.Sprint(scoped))
-				got <- strings.Join(words, " ")
-			})
-			truncate := "EACCES"
-			if abi < abiTruncate {
-				truncate = "ok"
-			}
-			if got, want := <-got, fmt.Sprintf("ok EACCES EACCES %s EACCES %v", truncate, abi >= abiScope); got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
-		})
-	}
-}
-
-func errName(err error) string {
-	var errno unix.Errno
-	if errors.As(err, &errno) {
-		return unix.ErrnoName(errno)
-	}
-	return "ok"
-}
-
-// What runs on a thread of its own leaves no thread behind that is confined.
-func TestThreadEnds(t *testing.T) {
-	dir := t.TempDir()
-	rulesets := rulesets{abi: abiRefer}
-	for range 50 {
-		done := make(chan struct{})
-		onThread(func() {
-			defer close(done)
-			set, step, err := rulesets.get(confinement{path: "/bin/true"})
-			if err == nil {
-				if step, err = renounce(false); err == nil {
-					_, step, err = restrictThread(abiRefer, set.fd)
-				}
-			}
-			if err != nil {
-				t.Error(step, err)
-			}
-		})
-		<-done
-	}
-	for range 50 {
-		done := make(chan error)
-		go func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			done <- os.WriteFile(filepath.Join(dir, "file"), nil, 0o644)
-		}()
-		if err := <-done; err != nil {
-			t.Fatal(err)
 		}
 	}
 }
@@ -311,51 +184,9 @@ func TestUsedUp(t *testing.T) {
 	}
 }
 
-func TestJoin(t *testing.T) {
-	for _, list := range [][]string{nil, {""}, {"", ""}, {"a"}, {"a", "", "\xff\n "}, {"", "b", ""}} {
-		if got := split(join(list)); !slices.Equal(got, list) {
-			t.Errorf("%q became %q", list, got)
-		}
-	}
-}
-
-// The working folder that is entered is the one that was judged.
-func TestOpenSame(t *testing.T) {
-	base := t.TempDir()
-	for _, dir := range []string{"/in", "/other"} {
-		if err := os.Mkdir(base+dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	fd, err := openResolved(base + "/in")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	same, err := openSame(base+"/in", fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(same)
-	if err := errors.Join(os.Rename(base+"/in", base+"/was"), os.Rename(base+"/other", base+"/in")); err != nil {
-		t.Fatal(err)
-	}
-	if other, err := openSame(base+"/in", fd); err == nil {
-		unix.Close(other)
-		t.Error("another folder was taken for it")
-	}
-	if err := errors.Join(os.Rename(base+"/in", base+"/other"), os.Symlink("was", base+"/in")); err != nil {
-		t.Fatal(err)
-	}
-	if link, err := openSame(base+"/in", fd); err == nil {
-		unix.Close(link)
-		t.Error("a link to it was followed")
-	}
-}
-
 func TestSpecFrames(t *testing.T) {
 	sp := &spec{N: 7, Path: "/bin/true", Dir: "/", Confine: true}
-	sp.Args, sp.Env, sp.Sockets = join([]string{"\xff\n", ""}), join([]string{"A=b"}), join([]string{"/s"})
+	sp.Args, sp.Env, sp.Sockets = confine.Join([]string{"\xff\n", ""}), confine.Join([]string{"A=b"}), confine.Join([]string{"/s"})
 	frame, err := encodeSpec(sp)
 	if err != nil {
 		t.Fatal(err)

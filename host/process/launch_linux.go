@@ -2,10 +2,12 @@ package process
 
 import (
 	"errors"
-	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/seccomp"
 )
 
 // launcher is an OS thread that is to start the child of one run, with the
@@ -14,32 +16,39 @@ import (
 // millisecond, which no run has to wait for: it is made beforehand, and reads by
 // itself the run that it is for.
 type launcher struct {
-	guards  *guards  // nil: no filter
-	monitor *monitor // of the filter
+	guards  *seccomp.Guards  // nil: no filter
+	monitor *confine.Monitor // of the filter
 }
 
 // guardsOf are those that the run sp needs.
-func (s *service) guardsOf(sp *spec) *guards {
+func (s *service) guardsOf(sp *spec) *seccomp.Guards {
 	if !sp.Confine || !sp.Filter {
 		return nil
 	}
-	// Whom a thread can signal: restrictThread says the same.
-	scoped := s.view != nil || sp.ABI >= abiScope
-	return &guards{mappings: s.view == nil, attributes: sp.User == nil, signals: !scoped}
+	g := s.bounds(sp).Guards()
+	return &g
+}
+
+// bounds are those of the run sp.
+func (s *service) bounds(sp *spec) *confine.Bounds {
+	return &confine.Bounds{
+		Path: sp.Path, Dir: sp.Dir, Write: sp.Write, Exec: sp.Exec, Hide: sp.Hide, Show: sp.Show, Sockets: sp.Sockets, Interpreters: sp.Interpreters,
+		Lines: sp.Lines, AnyLine: sp.AnyLine, User: sp.User, ABI: sp.ABI, Offline: sp.Offline, InView: s.view != nil,
+	}
 }
 
 // suits reports whether l is for runs with g. nil suits none.
-func (l *launcher) suits(g *guards) bool {
+func (l *launcher) suits(g *seccomp.Guards) bool {
 	return l != nil && (l.guards == nil) == (g == nil) && (g == nil || *l.guards == *g)
 }
 
 // onLauncher runs f on a launcher with g, or with why there is none.
-func (s *service) onLauncher(g *guards, f func(*launcher, error)) {
-	onThread(func() {
+func (s *service) onLauncher(g *seccomp.Guards, f func(*launcher, error)) {
+	seccomp.OnThread(func() {
 		l := &launcher{guards: g}
 		err := unix.Unshare(unix.CLONE_FS)
 		if err == nil && g != nil {
-			err = l.watch(s)
+			l.monitor, err = confine.Watch(*g, func() { s.waste.leave(wasteOfAnswer) })
 		}
 		if err != nil {
 			l = nil
@@ -48,50 +57,18 @@ func (s *service) onLauncher(g *guards, f func(*launcher, error)) {
 	})
 }
 
-// watch takes privileges from the calling thread and installs the filter on it,
-// for good, and begins to answer what that asks.
-func (l *launcher) watch(s *service) error {
-	asUser := !l.guards.attributes // see guardsOf
-	if _, err := renounce(asUser); err != nil {
-		return err
-	}
-	listener, err := installFilter(*l.guards)
-	if err == nil {
-		l.monitor = newMonitor(listener, &s.waste)
-	}
-	return err
-}
-
 // tell writes into e what the run executed so far.
 func (l *launcher) tell(e *exitReport) {
 	if l.monitor != nil {
-		l.monitor.log.tell(e)
+		e.Programs, e.Executed, e.Refused = l.monitor.Programs()
 	}
 }
 
 // close ends the monitor, on the launcher's thread.
 func (l *launcher) close() {
 	if l != nil && l.monitor != nil {
-		l.monitor.close()
+		l.monitor.Close()
 	}
-}
-
-// onThread runs f on an OS thread that is nobody else's and ends with f. What
-// f does to its thread (Landlock, no_new_privs, its working folder) can so
-// never reach another run. The thread lives until the run is over, which the
-// child's parent death signal needs: that signal means the thread, not the
-// process.
-func onThread(f func()) {
-	go func() {
-		runtime.LockOSThread() // and never unlocked
-		if unix.Gettid() == unix.Getpid() {
-			// The main thread cannot end before the process. Holding it here
-			// for good makes the next goroutine get another.
-			onThread(f)
-			select {}
-		}
-		f()
-	}()
 }
 
 func failed(step string, err error) *failReport {
@@ -115,7 +92,7 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 		// The descriptor is of the daemon's mounts. The folder has to be
 		// entered through those of the view, and must be the same.
 		var err error
-		if dir, err = openSame(sp.Dir, dir); err != nil {
+		if dir, err = s.view.Open(sp.Dir, dir); err != nil {
 			return 0, false, failed("enter the working folder", err)
 		}
 		defer unix.Close(dir)
@@ -124,32 +101,14 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 		return 0, false, failed("enter the working folder", err)
 	}
 	if sp.Confine {
-		s.rulesets.abi = sp.ABI
-		ruleset, step, err := s.rulesets.get(confinement{sp.Path, string(sp.Write), string(sp.Exec), string(sp.Hide), string(sp.Interpreters), l.monitor != nil})
-		if err == nil && l.guards == nil {
-			step, err = renounce(sp.User != nil)
-		}
-		if err == nil && sp.Offline {
-			step, err = "refuse the network", goOffline()
-		}
-		if err == nil {
-			scoped, step, err = restrictThread(sp.ABI, ruleset.fd)
-		}
-		if err != nil {
+		var step string
+		var err error
+		if scoped, step, err = s.rulesets.Restrict(s.bounds(sp), l.monitor, fds[4]); err != nil {
 			return 0, false, failed(step, err)
 		}
 		if l.monitor != nil {
-			g := ruleset.grants
-			if !sp.AnyLine {
-				g.lines = append([]string{}, split(sp.Lines)...)
-			}
-			l.monitor.user = sp.User
-			l.monitor.wire, fds[4] = fds[4], -1
-			l.monitor.grants.Store(&g) // last: who answers the run reads it first
+			fds[4] = -1 // the monitor's now
 		}
-		// Asked, not only concluded: killTree relies on it with a kill(-1).
-		// In a process namespace there is nobody else to reach.
-		scoped = s.view != nil || scoped && unix.Kill(unix.Getppid(), 0) == unix.EPERM
 	}
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if sp.Terminal {
@@ -167,35 +126,17 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 		}
 	}
 	s.waste.starting.Lock()
-	pid, err := syscall.ForkExec(sp.Path, append([]string{sp.Path}, split(sp.Args)...), &syscall.ProcAttr{
-		Env:   split(sp.Env),
+	pid, err := syscall.ForkExec(sp.Path, append([]string{sp.Path}, confine.Split(sp.Args)...), &syscall.ProcAttr{
+		Env:   confine.Split(sp.Env),
 		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
 		Sys:   attr,
 	})
 	s.waste.starting.Unlock()
 	if err != nil {
-		return 0, false, failed(stepExec, err)
+		return 0, false, failed(confine.StepExec, err)
 	}
 	if l.monitor != nil {
-		l.monitor.launched.Store(true)
+		l.monitor.Launched()
 	}
 	return pid, scoped, nil
-}
-
-// openSame opens the folder path, which must be the one that fd is of.
-func openSame(path string, fd int) (int, error) {
-	dir, err := openResolved(path)
-	if err != nil {
-		return -1, err
-	}
-	var want, got unix.Stat_t
-	if err := errors.Join(unix.Fstat(fd, &want), unix.Fstat(dir, &got)); err != nil {
-		unix.Close(dir)
-		return -1, err
-	}
-	if idOf(&want) != idOf(&got) {
-		unix.Close(dir)
-		return -1, errors.New("it was replaced meanwhile")
-	}
-	return dir, nil
 }

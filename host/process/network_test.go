@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/process"
 )
@@ -201,7 +202,7 @@ func TestNetworkAttacks(t *testing.T) {
 	must(t, os.Symlink(dir+"/outside", dir+"/link"))
 
 	const none = unix.Errno(0)
-	for _, most := range []process.Level{process.Seccomp, process.Namespaces} {
+	for _, most := range []confine.Level{confine.Seccomp, confine.Namespaces} {
 		r := newRunner(t, process.Config{Ready: 1, Most: most})
 		for _, tt := range []struct {
 			how  string
@@ -352,7 +353,7 @@ func TestLeaveWhileConnecting(t *testing.T) {
 	dir := t.TempDir()
 	deaf := fullListener(t, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}, unix.AF_INET).(*unix.SockaddrInet4)
 	fullListener(t, &unix.SockaddrUnix{Name: dir + "/full"}, unix.AF_UNIX)
-	for _, most := range []process.Level{process.Seccomp, process.Namespaces} {
+	for _, most := range []confine.Level{confine.Seccomp, confine.Namespaces} {
 		r := newRunner(t, process.Config{Ready: 1, Most: most})
 		run := func(how, want, host string) {
 			t.Helper()
@@ -437,7 +438,7 @@ func TestUnixSocketOfUser(t *testing.T) {
 	_, port, _ := net.SplitHostPort(granted)
 	run := func(how, name, want string) {
 		t.Helper()
-		c := process.Command{Path: attack, Args: []string{how, port, port, dir + name}, Dir: dir, Roots: []string{dir}, Confine: process.Confine{Write: []string{dir}, User: &process.UserID{UID: uid, GID: gid}, Least: process.User}}
+		c := process.Command{Path: attack, Args: []string{how, port, port, dir + name}, Dir: dir, Roots: []string{dir}, Confine: process.Confine{Write: []string{dir}, User: &confine.UserID{UID: uid, GID: gid}, Least: confine.User}}
 		if out, list := networked(t, r, c, granted, "unix:"+dir+name); out != want {
 			t.Errorf("%s %s: %s, want %s; %+v", how, name, out, want, list)
 		}
@@ -508,7 +509,7 @@ func TestSSH(t *testing.T) {
 	}()
 	t.Cleanup(func() { cmd.Process.Kill(); <-drained; cmd.Wait() })
 
-	for _, most := range []process.Level{process.Seccomp, process.Namespaces} {
+	for _, most := range []confine.Level{confine.Seccomp, confine.Namespaces} {
 		r := newRunner(t, process.Config{Ready: 1, Most: most})
 		git := func(args ...string) (string, []egress.Connection) {
 			t.Helper()

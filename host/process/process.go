@@ -16,7 +16,7 @@
 //     only what Confine.Exec names, reads nothing of Confine.Hide (Landlock),
 //     does nothing to other processes and changes no attributes of others'
 //     files (a seccomp filter), and sees nothing of other processes
-//     (namespaces).
+//     (namespaces). How is package confine.
 //   - Its connections are made by whom Confine.Network leads to (package egress),
 //     and it has no other network.
 //
@@ -48,16 +48,15 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 	"unicode/utf8"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 )
 
@@ -82,7 +81,7 @@ type Config struct {
 	Max int
 	// Most is the most that runs get, where this system would give more. 0:
 	// all there is.
-	Most Level
+	Most confine.Level
 	// Held is kept open by every supervisor until nothing of its runs is left, so
 	// that a lock on it tells whether anything is. It never reaches what runs.
 	// nil: none. Only on Linux.
@@ -145,7 +144,7 @@ type Confine struct {
 	// in which they are started. Each is granted for that script and nothing
 	// else, and only where the child can replace neither it nor the script. With
 	// Landlock alone the child can start one with other arguments as well.
-	Interpreters []Interpreter
+	Interpreters []confine.Interpreter
 	// Hide are the files and folders that it may not read, absolute; links are
 	// followed. What lies beneath Write is read all the same, and so is what
 	// Exec names. The folders that lead there can be passed through and not be
@@ -172,81 +171,10 @@ type Confine struct {
 	// User, unless nil, is who the child runs as, so that ownership keeps it
 	// from what is this process's. It may use Write only as far as it owns it,
 	// or its owner lets it.
-	User *UserID
+	User *confine.UserID
 	// Least refuses to run where this system gives less. Otherwise what it can
 	// is enforced.
-	Least Level
-}
-
-// Interpreter is a program that runs the script Command.Path.
-type Interpreter struct {
-	// Path is absolute. Links are followed.
-	Path string `json:"path"`
-	// Args, unless nil, are the arguments after argv[0] with which the child
-	// executes Path, as env does; more may follow them. nil: the kernel starts
-	// Path, since a first line names it, and the child may not.
-	Args []string `json:"args,omitempty"`
-}
-
-// UserID is a user and a group, without further groups.
-type UserID struct {
-	UID uint32 `json:"uid"`
-	GID uint32 `json:"gid"`
-}
-
-// LookUpUser reads "NAME", "UID" or "UID:GID": a user of this system, or numbers.
-// It refuses root and this process's own user, which would be no user of the
-// tool's own.
-func LookUpUser(text string) (*UserID, error) {
-	uid, gid, numbers := strings.Cut(text, ":")
-	if u, err := user.Lookup(text); err == nil {
-		uid, gid, numbers = u.Uid, u.Gid, true
-	} else if u, err := user.LookupId(uid); err == nil && !numbers {
-		gid, numbers = u.Gid, true
-	}
-	if !numbers {
-		return nil, fmt.Errorf("%q is no user of this system; add it, or write UID:GID", text)
-	}
-	n, err1 := strconv.ParseUint(uid, 10, 32)
-	m, err2 := strconv.ParseUint(gid, 10, 32)
-	switch {
-	case err1 != nil || err2 != nil || n == 1<<32-1 || m == 1<<32-1:
-		return nil, fmt.Errorf("%q is neither the name of a user nor UID:GID", text)
-	case n == 0 || m == 0:
-		return nil, fmt.Errorf("%q is root, or of root's group; give the tool a user of its own", text)
-	case int(n) == os.Geteuid():
-		return nil, fmt.Errorf("%q is the user of toold itself; give the tool one of its own", text)
-	}
-	return &UserID{uint32(n), uint32(m)}, nil
-}
-
-// Level is how far a tool is kept from the daemon. Each has what is before it.
-type Level int
-
-const (
-	// Unconfined is a child with all rights of this process's user.
-	Unconfined Level = iota
-	// Landlock enforces Write, Exec and Hide in the kernel (ABI 3, Linux 6.2).
-	Landlock
-	// Seccomp judges what is executed, and refuses what one process can do to
-	// another, and to the kernel.
-	Seccomp
-	// Namespaces leave nothing of other processes to be seen, and nothing in
-	// Write to be executed.
-	Namespaces
-	// User runs the child as a user of its own.
-	User
-)
-
-var levelNames = []string{"none", "landlock", "seccomp", "namespaces", "uid"}
-
-func (l Level) String() string { return levelNames[l] }
-
-// ParseLevel reads the name of a level: none, landlock, seccomp, namespaces or
-// uid.
-func ParseLevel(name string) (Level, bool) {
-	i := slices.Index(levelNames, name)
-	return Level(max(i, 0)), i >= 0
+	Least confine.Level
 }
 
 // Exit is how a child ended.
@@ -258,62 +186,16 @@ type Exit struct {
 	// Programs are those that the run executed, or was refused, beside its own:
 	// the first 64 of each. Executed and Refused are how many there were. All
 	// are empty where Status.Filter is false.
-	Programs          []Program
+	Programs          []confine.Program
 	Executed, Refused int
 }
-
-// Program is a program that a run executed or tried to.
-type Program struct {
-	// Path is the file that was opened, whatever it was called.
-	Path string `json:"path"`
-	// Refused says why it was not executed; empty: it was.
-	Refused string `json:"refused,omitempty"`
-}
-
-// Status is what confinement this system gives.
-type Status struct {
-	// ABI is the Landlock ABI version; 0: none.
-	ABI int
-	// Reason says why there is none; empty otherwise.
-	Reason string
-	// Filter says that system calls are judged, Namespaces that runs have
-	// namespaces of their own. The reasons say why not.
-	Filter bool
-	// Offline says that, where connections cannot be judged, runs have no network.
-	Offline          bool
-	FilterReason     string
-	Namespaces       bool
-	NamespacesReason string
-	// Users says that a run can have a user of its own.
-	Users       bool
-	UsersReason string
-	// Lost are the things that are not enforced, a sentence each.
-	Lost []string
-}
-
-// Level is what a run without a user of its own gets.
-func (s Status) Level() Level {
-	switch {
-	case s.ABI < abiTruncate:
-		return Unconfined
-	case !s.Filter:
-		return Landlock
-	case !s.Namespaces:
-		return Seccomp
-	}
-	return Namespaces
-}
-
-// abiTruncate is the Landlock ABI that came with truncation: from it on, writing
-// is confined whole.
-const abiTruncate = 3
 
 // Runner runs commands. It is safe for use by many goroutines.
 type Runner struct {
 	config  Config
 	log     *slog.Logger
 	buffers sync.Pool // *[]byte of pumpBuffer bytes
-	status  Status
+	status  confine.Status
 	starter // how children start on this system
 }
 
@@ -343,7 +225,7 @@ func New(config Config) (*Runner, error) {
 }
 
 // Confinement says what r's runs get on this system.
-func (r *Runner) Confinement() Status { return r.status }
+func (r *Runner) Confinement() confine.Status { return r.status }
 
 // Close ends what still runs, at once, and waits until it has ended. Runs
 // that it ends answer ABORTED, and so do later ones.
@@ -372,7 +254,7 @@ func (r *Runner) Run(ctx context.Context, c Command) (Exit, error) {
 	if ctx.Err() != nil {
 		return Exit{}, c.ended(ctx)
 	}
-	dir, path, err := OpenBeneath(c.Roots, c.Dir)
+	dir, path, err := confine.OpenBeneath(c.Roots, c.Dir)
 	if err != nil {
 		return Exit{}, err
 	}
@@ -505,13 +387,4 @@ func (c *Command) cannotRun(errno syscall.Errno) error {
 		return fault.Errorf(fault.Overloaded, "run %s: %w: this host has no room for another process now; try again", c.Path, errno)
 	}
 	return fault.Errorf(fault.Internal, "run %s: %w: see toold's log", c.Path, errno)
-}
-
-// IsShell reports whether the program at path is a shell, by its name.
-func IsShell(path string) bool {
-	switch filepath.Base(path) {
-	case "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "busybox", "fish":
-		return true
-	}
-	return false
 }

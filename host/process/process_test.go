@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/tools"
@@ -45,7 +46,7 @@ func runDaemon(args []string) int {
 			return 1
 		}
 	}
-	most, _ := process.ParseLevel(os.Getenv("MOST"))
+	most, _ := confine.ParseLevel(os.Getenv("MOST"))
 	r, err := process.New(process.Config{Most: most})
 	if err != nil {
 		fmt.Println("cannot begin:", err)
@@ -56,7 +57,7 @@ func runDaemon(args []string) int {
 	c.Env = append(c.Env, "MARK="+os.Getenv("MARK"))
 	c.Confine.Off = os.Getenv("OFF") != ""
 	if os.Getenv("REQUIRED") != "" {
-		c.Confine.Least = process.Landlock
+		c.Confine.Least = confine.Landlock
 	}
 	c.Stdout, c.Stderr = os.Stdout, os.Stdout
 	exit, err := r.Run(context.Background(), c)
@@ -86,9 +87,9 @@ func withoutLandlock() error {
 
 // most is the level at which the tests run: all there is, or what
 // TOOLD_TEST_CONFINE names.
-func most(t testing.TB) process.Level {
+func most(t testing.TB) confine.Level {
 	name := os.Getenv("TOOLD_TEST_CONFINE")
-	level, ok := process.ParseLevel(name)
+	level, ok := confine.ParseLevel(name)
 	if !ok && name != "" {
 		t.Fatalf("TOOLD_TEST_CONFINE=%s is not a level", name)
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/toold/toold/host/fault"
 )
 
@@ -215,7 +217,10 @@ func (p *pump) rest(buf []byte) (n int, err error) {
 		return 0, err
 	}
 	rerr := raw.Read(func(fd uintptr) bool {
-		n, err = readRaw(int(fd), buf)
+		n, err = unix.Read(int(fd), buf)
+		for err == unix.EINTR {
+			n, err = unix.Read(int(fd), buf)
+		}
 		return true
 	})
 	if err == nil {

@@ -19,7 +19,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/procfs"
 )
 
 const (
@@ -60,7 +62,7 @@ type starter struct {
 	// filters is how many system call filters this process is under, namespace
 	// its process namespace.
 	filters   int
-	namespace fileID
+	namespace procfs.Namespace
 	// gone counts the goroutines that start and bury supervisors.
 	gone sync.WaitGroup
 }
@@ -103,12 +105,12 @@ type outcome struct {
 
 func (r *Runner) open() {
 	r.all = map[*supervisor]struct{}{}
-	if self, err := statusFile(os.Getpid()); err == nil {
-		r.filters = self.filters
+	if self, err := procfs.RestrictionsOf(os.Getpid()); err == nil {
+		r.filters = self.Filters
 	}
-	r.namespace, _ = processNamespace("self") // zero: it is not known
-	r.status = Confinement()
-	r.status.cut(r.config.Most)
+	r.namespace, _ = procfs.NamespaceOf("self") // zero: it is not known
+	r.status = confine.Confinement()
+	r.status.Limit(r.config.Most)
 	r.tryNamespaces()
 	if err := r.mayChangeUser(); err != nil {
 		r.status.UsersReason = "a tool cannot have a user of its own: " + err.Error()
@@ -174,7 +176,7 @@ func (r *Runner) tryNamespaces() {
 		return
 	}
 	err := mayNamespace()
-	if most := r.config.Most; most != 0 && most < Namespaces {
+	if most := r.config.Most; most != 0 && most < confine.Namespaces {
 		err = fmt.Errorf("no more than %q is wanted", most)
 	}
 	if err == nil {
@@ -504,13 +506,13 @@ func killSession(sid int, deadline time.Time) (left bool) {
 // start begins c in dir with the standard streams files. The child's done
 // gets its outcome when no process of it is alive.
 func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*os.File) (*child, error) {
-	if err := r.status.admits(c); err != nil {
+	if err := admits(r.status, c); err != nil {
 		return nil, err
 	}
 	sp := &spec{Path: c.Path, Dir: c.Dir, Terminal: c.Terminal != nil}
-	sp.Args, sp.Env = join(c.Args), join(c.Env)
+	sp.Args, sp.Env = confine.Join(c.Args), confine.Join(c.Env)
 	if !c.Confine.Off {
-		sp.Confine, sp.Write, sp.Exec, sp.Hide = true, join(c.Confine.Write), join(c.Confine.Exec), join(c.Confine.Hide)
+		sp.Confine, sp.Write, sp.Exec, sp.Hide = true, confine.Join(c.Confine.Write), confine.Join(c.Confine.Exec), confine.Join(c.Confine.Hide)
 		sp.ABI, sp.User = r.status.ABI, c.Confine.User
 		if len(c.Confine.Interpreters) > 0 {
 			var err error
@@ -518,9 +520,9 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 				return nil, err
 			}
 		}
-		sp.Show, sp.Sockets = join(c.Confine.Show), join(c.Confine.Sockets)
+		sp.Show, sp.Sockets = confine.Join(c.Confine.Show), confine.Join(c.Confine.Sockets)
 		sp.Offline = r.status.Offline
-		sp.Filter, sp.Lines, sp.AnyLine = r.status.Filter, join(c.Confine.ShellLines), c.Confine.ShellLines == nil
+		sp.Filter, sp.Lines, sp.AnyLine = r.status.Filter, confine.Join(c.Confine.ShellLines), c.Confine.ShellLines == nil
 	}
 	r.mu.Lock()
 	if r.runs >= r.config.Max {
@@ -573,6 +575,27 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 	}
 }
 
+// admits refuses c where it demands more than s gives.
+func admits(s confine.Status, c *Command) error {
+	level := s.Level()
+	if c.Confine.User != nil {
+		if !s.Users {
+			return &Error{Kind: NoUser, Detail: fmt.Sprintf("run %s as user %d: %s", c.Path, c.Confine.User.UID, s.UsersReason)}
+		}
+		level = confine.User
+	}
+	if c.Confine.Off || level >= c.Confine.Least {
+		return nil
+	}
+	var why []string
+	for _, reason := range []string{s.Reason, s.FilterReason, s.NamespacesReason} {
+		if reason != "" {
+			why = append(why, reason)
+		}
+	}
+	return fault.Errorf(fault.ToolBroken, "run %s: the confinement %q is demanded, and this system gives %q (%s): run toold on Linux 6.2 or later and outside of a sandbox that forbids it, or demand less in toold.json", c.Path, c.Confine.Least, level, strings.Join(append(why, s.Lost...), "; "))
+}
+
 // await waits for the end of the run in s.
 func (r *Runner) await(c *Command, s *supervisor) outcome {
 	in, ok := <-s.reports
@@ -599,7 +622,7 @@ func (r *Runner) await(c *Command, s *supervisor) outcome {
 	case in.Exit != nil:
 		e := in.Exit
 		return outcome{exit: Exit{Code: e.Code, Signal: syscall.Signal(e.Signal), Programs: e.Programs, Executed: e.Executed, Refused: e.Refused}}
-	case in.Fail != nil && in.Fail.Step == stepExec && in.Fail.Errno != 0:
+	case in.Fail != nil && in.Fail.Step == confine.StepExec && in.Fail.Errno != 0:
 		return outcome{err: c.cannotRun(syscall.Errno(in.Fail.Errno))}
 	case in.Fail != nil:
 		return outcome{err: fault.Errorf(fault.ToolBroken, "run %s: %s: %s", c.Path, in.Fail.Step, in.Fail.Text)}

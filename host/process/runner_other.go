@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 )
 
@@ -43,21 +44,7 @@ func IsSupervisor() bool { return false }
 // Supervise is never called on this system.
 func Supervise() int { return 64 }
 
-// Confinement says that there is none.
-func Confinement() Status {
-	return Status{
-		Reason: "toold confines binaries with Landlock, which is Linux only",
-		Lost: []string{
-			"a tool can write wherever toold's user can",
-			"a tool can execute any program: configuration and hooks of a hostile repository run",
-			"a tool can signal any process of toold's user, toold itself among them",
-			"a process that leaves its tool's process group outlives the call",
-			"a tool outlives toold when toold is killed",
-		},
-	}
-}
-
-func (r *Runner) open() { r.running, r.status = map[*child]struct{}{}, Confinement() }
+func (r *Runner) open() { r.running, r.status = map[*child]struct{}{}, confine.Confinement() }
 
 func (r *Runner) close() {
 	r.mu.Lock()
@@ -71,7 +58,7 @@ func (r *Runner) close() {
 
 // start begins c in dir with the standard streams files.
 func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*os.File) (*child, error) {
-	if c.Confine.Least > Unconfined && !c.Confine.Off {
+	if c.Confine.Least > confine.Unconfined && !c.Confine.Off {
 		return nil, fault.Errorf(fault.ToolBroken, "run %s: the confinement %q is demanded, and only Linux gives it: do not demand it here", c.Path, c.Confine.Least)
 	}
 	r.mu.Lock()
@@ -82,7 +69,7 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 	if len(r.running) >= r.config.Max {
 		return nil, fault.Errorf(fault.Overloaded, "%d binaries run already, and that is the limit: try again", r.config.Max)
 	}
-	path, err := pathOf(dir)
+	path, err := filepath.EvalSymlinks(dir.Name())
 	if err != nil {
 		return nil, fault.Errorf(fault.InvalidPayload, "cwd %q is gone: change to one that is there", c.Dir)
 	}
@@ -116,7 +103,10 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 // wait waits for the child, then kills what is left of its process group.
 func (c *child) wait(name string) outcome {
 	var status unix.WaitStatus
-	_, err := ignoringEINTR(func() (int, error) { return unix.Wait4(c.pid, &status, 0, nil) })
+	_, err := unix.Wait4(c.pid, &status, 0, nil)
+	for err == unix.EINTR {
+		_, err = unix.Wait4(c.pid, &status, 0, nil)
+	}
 	c.mu.Lock()
 	unix.Kill(-c.pid, unix.SIGKILL)
 	c.pid = 0

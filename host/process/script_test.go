@@ -10,13 +10,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/process"
 )
 
 // levels are runners of each level of confinement that this system has.
-func levels(t *testing.T) map[process.Level]*process.Runner {
-	runners := map[process.Level]*process.Runner{}
-	for level := process.Landlock; level <= min(process.Namespaces, process.Confinement().Level()); level++ {
+func levels(t *testing.T) map[confine.Level]*process.Runner {
+	runners := map[confine.Level]*process.Runner{}
+	for level := confine.Landlock; level <= min(confine.Namespaces, confine.Confinement().Level()); level++ {
 		if r := newRunner(t, process.Config{Most: level, Ready: 1}); r.Confinement().Level() == level {
 			runners[level] = r
 		}
@@ -34,31 +35,31 @@ func script(t *testing.T, path, content string) string {
 // A script is run by the interpreters that come with it, and these run nothing
 // else.
 func TestScript(t *testing.T) {
-	sh, env := process.Interpreter{Path: "/bin/sh"}, process.Interpreter{Path: "/usr/bin/env"}
+	sh, env := confine.Interpreter{Path: "/bin/sh"}, confine.Interpreter{Path: "/usr/bin/env"}
 	for level, r := range levels(t) {
 		dir, bin := t.TempDir(), t.TempDir()
 		script(t, dir+"/other", "echo other $0")
 		for _, tt := range []struct {
 			name, content, want string
-			interpreters        []process.Interpreter
+			interpreters        []confine.Interpreter
 			// refused is what the run is refused at each level that judges.
 			refused string
 		}{
-			{name: "plain", content: "#!/bin/sh\necho ran $0 $1", want: "ran BIN/plain arg", interpreters: []process.Interpreter{sh}},
-			{name: "again", content: "#!/bin/sh\n[ \"$1\" = again ] && echo $0 again && exit\nexec BIN/again again", want: "BIN/again again", interpreters: []process.Interpreter{sh}},
-			{name: "line", content: "#!/bin/sh\n/bin/sh -c 'echo line'", interpreters: []process.Interpreter{sh}, refused: "it is a shell"},
-			{name: "other", content: "#!/bin/sh\n/bin/sh other", interpreters: []process.Interpreter{sh}, refused: "it is a shell"},
-			{name: "link", content: "#!/bin/sh\nln -s BIN/link ./-c; PATH=; -c 'echo smuggled'", interpreters: []process.Interpreter{sh}, refused: "leads through a folder that the tool can write"},
-			{name: "env", content: "#!/usr/bin/env bash\necho $0 $1", want: "BIN/env arg", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env"}}}},
-			{name: "env-line", content: "#!/usr/bin/env bash\nexec bash -c 'echo line'", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-line"}}}, refused: "it is a shell"},
-			{name: "env-other", content: "#!/usr/bin/env bash\nexec bash other", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-other"}}}, refused: "it is a shell"},
-			{name: "env-longer", content: "#!/usr/bin/env bash\nexec bash BIN/env-longer.more", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-longer"}}}, refused: "it is a shell"},
-			{name: "env-none", content: "#!/usr/bin/env bash\nexec bash", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-none"}}}, refused: "it is a shell"},
-			{name: "env-env", content: "#!/usr/bin/env bash\nexec /usr/bin/env bash BIN/env-env", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-env"}}}, refused: process.RefusedProgram},
-			{name: "env-link", content: "#!/usr/bin/env bash\nln -s /usr/bin/bash bash; exec ./bash BIN/env-link", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-link"}}}, refused: "it is a shell"},
-			{name: "words", content: "#!/usr/bin/env -S bash -e\nfalse\necho ran", interpreters: []process.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"-e", "BIN/words"}}}, want: ""},
+			{name: "plain", content: "#!/bin/sh\necho ran $0 $1", want: "ran BIN/plain arg", interpreters: []confine.Interpreter{sh}},
+			{name: "again", content: "#!/bin/sh\n[ \"$1\" = again ] && echo $0 again && exit\nexec BIN/again again", want: "BIN/again again", interpreters: []confine.Interpreter{sh}},
+			{name: "line", content: "#!/bin/sh\n/bin/sh -c 'echo line'", interpreters: []confine.Interpreter{sh}, refused: "it is a shell"},
+			{name: "other", content: "#!/bin/sh\n/bin/sh other", interpreters: []confine.Interpreter{sh}, refused: "it is a shell"},
+			{name: "link", content: "#!/bin/sh\nln -s BIN/link ./-c; PATH=; -c 'echo smuggled'", interpreters: []confine.Interpreter{sh}, refused: "leads through a folder that the tool can write"},
+			{name: "env", content: "#!/usr/bin/env bash\necho $0 $1", want: "BIN/env arg", interpreters: []confine.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env"}}}},
+			{name: "env-line", content: "#!/usr/bin/env bash\nexec bash -c 'echo line'", interpreters: []confine.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-line"}}}, refused: "it is a shell"},
+			{name: "env-other", content: "#!/usr/bin/env bash\nexec bash other", interpreters: []confine.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-other"}}}, refused: "it is a shell"},
+			{name: "env-longer", content: "#!/usr/bin/env bash\nexec bash BIN/env-longer.more", interpreters: []confine.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-longer"}}}, refused: "it is a shell"},
+			{name: "env-none", content: "#!/usr/bin/env bash\nexec bash", interpreters: []confine.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-none"}}}, refused: "it is a shell"},
+			{name: "env-env", content: "#!/usr/bin/env bash\nexec /usr/bin/env bash BIN/env-env", interpreters: []confine.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-env"}}}, refused: confine.RefusedProgram},
+			{name: "env-link", content: "#!/usr/bin/env bash\nln -s /usr/bin/bash bash; exec ./bash BIN/env-link", interpreters: []confine.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"BIN/env-link"}}}, refused: "it is a shell"},
+			{name: "words", content: "#!/usr/bin/env -S bash -e\nfalse\necho ran", interpreters: []confine.Interpreter{env, {Path: "/usr/bin/bash", Args: []string{"-e", "BIN/words"}}}, want: ""},
 		} {
-			if tt.refused != "" && level < process.Seccomp {
+			if tt.refused != "" && level < confine.Seccomp {
 				continue // where nobody judges
 			}
 			t.Run(level.String()+"/"+tt.name, func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestScript(t *testing.T) {
 					if args != nil {
 						args = strings.Split(strings.ReplaceAll(strings.Join(args, "\n"), "BIN", bin), "\n")
 					}
-					c.Confine.Interpreters = append(c.Confine.Interpreters, process.Interpreter{Path: i.Path, Args: args})
+					c.Confine.Interpreters = append(c.Confine.Interpreters, confine.Interpreter{Path: i.Path, Args: args})
 				}
 				var out bytes.Buffer
 				c.Stdout = &out
@@ -118,7 +119,7 @@ func TestScriptThatCanBeReplaced(t *testing.T) {
 			{script(t, bin+"/e", "#!/lib64/ld-linux-x86-64.so.2 /bin/echo\n"), "/lib64/ld-linux-x86-64.so.2", ""},
 		} {
 			c := process.Command{Path: tt.path, Dir: dir, Roots: []string{dir}, Confine: process.Confine{
-				Write: []string{dir}, ShellLines: []string{}, Interpreters: []process.Interpreter{{Path: tt.interpreter}},
+				Write: []string{dir}, ShellLines: []string{}, Interpreters: []confine.Interpreter{{Path: tt.interpreter}},
 			}}
 			var out bytes.Buffer
 			c.Stdout = &out

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/process"
 )
 
@@ -158,7 +159,7 @@ func (g *gated) Write(p []byte) (int, error) {
 // arrives, however late
 // the writer takes it.
 func TestSlowWriter(t *testing.T) {
-	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1})
 	dir := t.TempDir()
 	open := make(chan struct{})
 	out := &gated{open: open}

@@ -14,6 +14,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/procfs"
+	"github.com/toold/toold/host/seccomp"
 )
 
 // verb is the hidden argument that makes this program a supervisor.
@@ -41,7 +45,7 @@ func Supervise() int {
 	s.begun.L = &s.mu
 	if os.Getenv(namespacesEnv) != "" {
 		var err error
-		if s.view, err = newView(); err != nil {
+		if s.view, err = confine.NewView(); err != nil {
 			report(&reportFrame{Fail: &failReport{Text: err.Error()}})
 			return 1
 		}
@@ -58,8 +62,8 @@ type service struct {
 	// control, rulesets and view are of the launcher that is to run the next run
 	// or runs one; there is one at a time. view is nil outside of namespaces.
 	control  control
-	rulesets rulesets
-	view     *view
+	rulesets *confine.Rulesets
+	view     *confine.View
 	// orders is of listen.
 	orders *os.File
 	// over gets the exit code of the process when no more is ordered.
@@ -118,7 +122,7 @@ func (s *service) setUp() error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("refuse core files: %w", err)
 	}
-	s.rulesets.devices = openDevices()
+	s.rulesets = confine.NewRulesets()
 	// The runtime opens its poller with the first file: now, and not in some
 	// run, so that descriptors can be counted.
 	if f, err := os.Open("/proc/self/stat"); err == nil {
@@ -135,9 +139,9 @@ func (s *service) setUp() error {
 
 func (s *service) serve() int {
 	defer s.end()
-	var g *guards
+	var g *seccomp.Guards
 	if os.Getenv(filterEnv) != "" {
-		g = &guards{mappings: s.view == nil, attributes: true}
+		g = &seccomp.Guards{Mappings: s.view == nil, Attributes: true}
 	}
 	if report(&reportFrame{Ready: true}) != nil {
 		return 0
@@ -148,7 +152,7 @@ func (s *service) serve() int {
 }
 
 // await has a launcher with g read the next run.
-func (s *service) await(g *guards) {
+func (s *service) await(g *seccomp.Guards) {
 	s.onLauncher(g, func(l *launcher, err error) {
 		if err != nil {
 			l = nil // the run itself tries again, and says why it fails
@@ -295,7 +299,7 @@ func (s *service) terminate() {
 	}
 	// Not the group first and then the rest: a shell that was told twice
 	// runs its trap twice.
-	for _, pid := range descendants() {
+	for _, pid := range procfs.Descendants() {
 		unix.Kill(pid, unix.SIGTERM)
 	}
 }
@@ -308,7 +312,10 @@ func report(r *reportFrame) error {
 		return err
 	}
 	for len(frame) > 0 {
-		n, err := ignoringEINTR(func() (int, error) { return unix.SendmsgN(controlFD, frame, nil, nil, unix.MSG_NOSIGNAL) })
+		n, err := unix.SendmsgN(controlFD, frame, nil, nil, unix.MSG_NOSIGNAL)
+		if err == unix.EINTR {
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -348,7 +355,7 @@ func (s *service) fail(r *job, why *failReport) {
 // another run.
 func (s *service) run(l *launcher, r *job) {
 	if s.view != nil && r.sp.Confine {
-		if err := s.see(r.sp); err != nil {
+		if err := s.view.Prepare(s.bounds(r.sp)); err != nil {
 			r.close()
 			s.fail(r, failed("set up the view of files", err))
 			return

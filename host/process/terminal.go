@@ -4,12 +4,13 @@ import (
 	"io"
 	"os"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 )
 
 // Terminal gives a child a terminal of its own, as its controlling one: what is
 // typed there goes through the kernel's line discipline, which echoes it, puts
-// lines together and makes signals of Ctrl-C and Ctrl-\. It takes Status.Terminals.
+// lines together and makes signals of Ctrl-C and Ctrl-\. It takes confine.Status.Terminals.
 //
 // The child can open it as /dev/tty, and no terminal by another name; nobody else
 // can open it. Ctrl-Z does nothing to the child itself: it has no shell that could
@@ -35,7 +36,7 @@ type Terminal struct {
 type Size = struct{ Rows, Cols uint16 }
 
 // check refuses what the system, or c, cannot give a terminal.
-func (t *Terminal) check(c *Command, s Status) error {
+func (t *Terminal) check(c *Command, s confine.Status) error {
 	switch {
 	case t == nil:
 		return nil
@@ -45,12 +46,6 @@ func (t *Terminal) check(c *Command, s Status) error {
 		return fault.Errorf(fault.Internal, "run %s: its terminal has no other end", c.Path)
 	}
 	return nil
-}
-
-// Terminals reports whether runs can have terminals: where the filter keeps a child
-// from typing into its own, and nobody can open that of another's run by its name.
-func (s Status) Terminals() bool {
-	return s.Filter && (s.Namespaces || os.Geteuid() != 0) // root opens what has no permissions
 }
 
 // terminal is the daemon's end of one.

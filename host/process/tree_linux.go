@@ -1,14 +1,13 @@
 package process
 
 import (
-	"bytes"
-	"io"
 	"os"
-	"slices"
 	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/procfs"
 )
 
 // killTree kills every process beneath this one and reaps it, until the
@@ -42,7 +41,7 @@ func killTree(scoped bool, deadline time.Time) bool {
 		if scoped {
 			unix.Kill(-1, unix.SIGKILL)
 		} else {
-			for _, pid := range descendants() {
+			for _, pid := range procfs.Descendants() {
 				// The filter may ask the monitor about it. Unlike unix.Kill
 				// this lets other threads be stopped in the meantime, for the
 				// monitor may be collecting garbage.
@@ -51,49 +50,6 @@ func killTree(scoped bool, deadline time.Time) bool {
 		}
 		time.Sleep(wait) // dying takes a moment
 	}
-}
-
-// descendants are the processes beneath this one, parents first.
-func descendants() []int {
-	var list []int
-	seen := map[int]bool{}
-	add := func(pids []int) {
-		for _, pid := range pids {
-			if !seen[pid] {
-				seen[pid] = true
-				list = append(list, pid)
-			}
-		}
-	}
-	add(children("self"))
-	for i := 0; i < len(list); i++ {
-		add(children(strconv.Itoa(list[i])))
-	}
-	return list
-}
-
-// children are the processes that the threads of process started or adopted.
-func children(process string) []int {
-	var pids []int
-	tasks := "/proc/" + process + "/task"
-	dir, err := os.Open(tasks)
-	if err != nil {
-		return nil
-	}
-	threads, _ := dir.Readdirnames(-1)
-	dir.Close()
-	for _, thread := range threads {
-		b, err := os.ReadFile(tasks + "/" + thread + "/children")
-		if err != nil {
-			continue
-		}
-		for field := range bytes.FieldsSeq(b) {
-			if pid, err := strconv.Atoi(string(field)); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
 }
 
 // Runs reports whether the process pid is, or may be, one that a run of r
@@ -113,7 +69,7 @@ func (r *Runner) Runs(pid int) bool {
 	// The shortest look first, since every call waits for it: in namespaces no
 	// confined process is in this one's.
 	if r.status.Namespaces {
-		theirs, err := processNamespace(strconv.Itoa(pid)) // another user's is not told
+		theirs, err := procfs.NamespaceOf(strconv.Itoa(pid)) // another user's is not told
 		if err == nil && theirs == r.namespace {
 			return false
 		}
@@ -122,11 +78,11 @@ func (r *Runner) Runs(pid int) bool {
 		if r.supervisors()[pid] {
 			return true // which connects Unix sockets in a run's place
 		}
-		s, err := statusFile(pid)
+		s, err := procfs.RestrictionsOf(pid)
 		if err != nil {
 			return true
 		}
-		if s.noNewPrivs == 0 || s.filters <= r.filters && s.filters >= 0 {
+		if s.NoNewPrivs == 0 || s.Filters <= r.filters && s.Filters >= 0 {
 			return false
 		}
 	}
@@ -136,22 +92,15 @@ func (r *Runner) Runs(pid int) bool {
 			return true
 		}
 		var err error
-		if up, err = parent(up); err != nil {
+		if up, err = procfs.Parent(up); err != nil {
 			return true
 		}
 	}
 	if !r.status.Filter {
 		return false
 	}
-	theirs, err := processNamespace(strconv.Itoa(pid))
-	return err != nil || theirs == r.namespace || r.namespace == (fileID{})
-}
-
-// processNamespace is that of process, as no other is called while it exists.
-func processNamespace(process string) (fileID, error) {
-	var st unix.Stat_t
-	err := unix.Stat("/proc/"+process+"/ns/pid", &st)
-	return idOf(&st), err
+	theirs, err := procfs.NamespaceOf(strconv.Itoa(pid))
+	return err != nil || theirs == r.namespace || r.namespace == (procfs.Namespace{})
 }
 
 // supervisors are the processes of those that live.
@@ -165,30 +114,6 @@ func (r *Runner) supervisors() map[int]bool {
 		}
 	}
 	return pids
-}
-
-// restrictions are what /proc/PID/status tells of a process.
-type restrictions struct{ noNewPrivs, filters int }
-
-func statusFile(pid int) (r restrictions, err error) {
-	b, err := readProc("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return r, err
-	}
-	r.filters = -1 // before Linux 5.9
-	for line := range bytes.Lines(b) {
-		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(":\t"))
-		switch string(name) {
-		case "NoNewPrivs":
-			r.noNewPrivs, err = strconv.Atoi(string(value))
-		case "Seccomp_filters":
-			r.filters, err = strconv.Atoi(string(value))
-		}
-		if err != nil {
-			return r, err
-		}
-	}
-	return r, nil
 }
 
 // killOrphans kills and reaps the processes of runs whose supervisor is gone,
@@ -206,11 +131,11 @@ func (r *Runner) killOrphans(deadline time.Time) (left bool) {
 			if err != nil {
 				continue
 			}
-			if up, err := parent(pid); err != nil || up != os.Getpid() {
+			if up, err := procfs.Parent(pid); err != nil || up != os.Getpid() {
 				continue
 			}
 			// No supervisor has a filter of its own.
-			if s, err := statusFile(pid); err != nil || s.noNewPrivs == 0 || s.filters != r.filters+1 {
+			if s, err := procfs.RestrictionsOf(pid); err != nil || s.NoNewPrivs == 0 || s.Filters != r.filters+1 {
 				continue
 			}
 			unix.Kill(pid, unix.SIGKILL)
@@ -222,39 +147,5 @@ func (r *Runner) killOrphans(deadline time.Time) (left bool) {
 			return left
 		}
 		time.Sleep(wait)
-	}
-}
-
-// parent is the process that started pid, or adopted it.
-func parent(pid int) (int, error) {
-	b, err := readProc("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, err
-	}
-	// The second field is the program's name in parentheses, which may hold any.
-	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(fields) < 2 {
-		return 0, io.ErrUnexpectedEOF
-	}
-	return strconv.Atoi(string(fields[1]))
-}
-
-// readProc reads a file of /proc, whose size nothing tells beforehand.
-func readProc(path string) ([]byte, error) {
-	fd, err := ignoringEINTR(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	b := make([]byte, 0, 4<<10)
-	for {
-		n, err := readRaw(fd, b[len(b):cap(b)])
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			return b, nil
-		}
-		b = slices.Grow(b[:len(b)+n], 1<<10)
 	}
 }

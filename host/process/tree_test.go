@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 )
@@ -237,7 +238,7 @@ func testDaemonKilled(t *testing.T, off, before string) {
 }
 
 func TestSupervisorKilled(t *testing.T) {
-	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1})
 	mark := newMark()
 	c := shell(t.TempDir(), `
 		sleep 1000 & a=$!
@@ -269,7 +270,7 @@ func TestSupervisorKilled(t *testing.T) {
 
 // A supervisor that is killed while it holds no run costs no run.
 func TestIdleSupervisorKilled(t *testing.T) {
-	r := newRunner(t, process.Config{Most: process.Seccomp, Ready: 1})
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1})
 	for range 5 {
 		u := begin(t, r, shell(t.TempDir(), "echo $PPID"))
 		pid := numbers(t, u.next())[0]

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -239,7 +239,7 @@ func (r *repoReader) workTree(gitDir string, entries []abi.ConfigEntry) (last st
 func (r *repoReader) rootOf(p string) string {
 	best := ""
 	for _, root := range r.roots {
-		if process.Beneath(root, p) && len(root) > len(best) {
+		if confine.Beneath(root, p) && len(root) > len(best) {
 			best = root
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/egress"
-	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -558,7 +558,7 @@ func (c *checker) definition(d *Definition) {
 		c.fault("/category", "is %q; it must match %s", d.Category, nameRule)
 	}
 	if d.User != "" {
-		if _, err := process.LookUpUser(d.User); err != nil {
+		if _, err := confine.LookUpUser(d.User); err != nil {
 			c.fault("/user", "%v", err)
 		}
 	}

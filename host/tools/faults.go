@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
@@ -88,9 +89,9 @@ func (t told) instead(remedy string) string {
 // ExplainRefusal says in terms of tool.json why a process was refused a program.
 func ExplainRefusal(reason string) string {
 	switch reason {
-	case process.RefusedShell:
+	case confine.RefusedShell:
 		return "it is a shell, and capabilities.exec does not name it, or the policy does not ask for it"
-	case process.RefusedProgram:
+	case confine.RefusedProgram:
 		return "capabilities.exec does not grant it"
 	}
 	return reason

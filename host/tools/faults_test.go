@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
 )
@@ -85,7 +86,7 @@ func TestExplainProcess(t *testing.T) {
 			}
 		})
 	}
-	for reason, want := range map[string]string{process.RefusedProgram: "capabilities.exec", process.RefusedShell: "capabilities.exec", "": "", "its path leads elsewhere": "its path leads elsewhere"} {
+	for reason, want := range map[string]string{confine.RefusedProgram: "capabilities.exec", confine.RefusedShell: "capabilities.exec", "": "", "its path leads elsewhere": "its path leads elsewhere"} {
 		if got := ExplainRefusal(reason); !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("%q is told as %q", reason, got)
 		}

@@ -6,9 +6,9 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
-	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -66,10 +66,10 @@ type Tool struct {
 	Binary string
 	// Interpreters are what runs each script, by the script's path. The scripts are
 	// Binary, or for other kinds the programs in Def.Capabilities.Exec.
-	Interpreters map[string][]process.Interpreter
+	Interpreters map[string][]confine.Interpreter
 	// User is the user that the tool's programs run as; nil is the user of this
 	// process.
-	User *process.UserID
+	User *confine.UserID
 	// Schema validates the payload; nil accepts any object. SchemaSource is the
 	// schema as its author wrote it.
 	Schema       *jsonschema.Schema

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
-	"github.com/toold/toold/host/process"
 )
 
 func TestMain(m *testing.M) { os.Exit(hosttest.Main(m)) }
@@ -71,7 +71,7 @@ func TestThroughDaemon(t *testing.T) {
 
 	// A name beneath the root that leads out of it: writing is the host's to
 	// refuse.
-	if process.Confinement().ABI == 0 {
+	if confine.Confinement().ABI == 0 {
 		t.Log("this kernel confines nothing: writing through a symlink was not tried")
 		return
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -64,7 +64,7 @@ var (
 // executed, and nothing is written outside.
 func FuzzRepository(f *testing.F) {
 	needGit(f)
-	if s := process.Confinement(); s.ABI == 0 {
+	if s := confine.Confinement(); s.ABI == 0 {
 		f.Skipf("no confinement here: %s", s.Reason)
 	}
 	for seed := range uint64(4) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/confine"
 )
 
 // TestConfigChangedUnderCalls has somebody rewrite the repository's
@@ -14,7 +14,7 @@ import (
 // git reads another one than the policy has seen. The confinement then holds.
 func TestConfigChangedUnderCalls(t *testing.T) {
 	needGit(t)
-	if s := process.Confinement(); s.ABI == 0 {
+	if s := confine.Confinement(); s.ABI == 0 {
 		t.Skipf("no confinement here: %s", s.Reason)
 	}
 	b := newBox(t, model(t), newRunner(t))

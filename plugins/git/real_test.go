@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
@@ -49,7 +50,7 @@ type box struct {
 
 func newRunner(t testing.TB) *process.Runner {
 	// The level of confinement at which the tests run.
-	level, _ := process.ParseLevel(os.Getenv("TOOLD_TEST_CONFINE"))
+	level, _ := confine.ParseLevel(os.Getenv("TOOLD_TEST_CONFINE"))
 	r, err := process.New(process.Config{Most: level})
 	if err != nil {
 		t.Fatal(err)
@@ -389,7 +390,7 @@ func judges(r *process.Runner) bool { return r.Confinement().Filter }
 // becomes that of the case before git looks.
 func TestHostile(t *testing.T) {
 	needGit(t)
-	if s := process.Confinement(); s.ABI == 0 {
+	if s := confine.Confinement(); s.ABI == 0 {
 		t.Skipf("no confinement here: %s", s.Reason)
 	}
 	m := model(t)

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
-	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -48,7 +48,7 @@ func TestThroughDaemon(t *testing.T) {
 	if res, _ := run("exec", "x"); res.Err == nil || res.Err.Code != fault.Denied || res.ExitCode != 126 {
 		t.Errorf("exec: %v", res.Err)
 	}
-	if process.Confinement().ABI == 0 {
+	if confine.Confinement().ABI == 0 {
 		t.Log("this kernel confines nothing: writing outside was not tried")
 	} else {
 		// A script that the operator lists is the caller's program; it still

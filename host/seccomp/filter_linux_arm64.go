@@ -1,4 +1,4 @@
-package process
+package seccomp
 
 import "golang.org/x/sys/unix"
 

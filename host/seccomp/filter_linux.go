@@ -1,8 +1,7 @@
-package process
+package seccomp
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"unsafe"
@@ -14,7 +13,7 @@ import (
 // of a confined tool. It answers most by number alone, which the kernel
 // remembers in a bitmap, so that calls that are allowed whatever their
 // arguments are cost nothing. What depends on memory or on a path goes to the
-// supervisor (notify_linux.go).
+// supervisor (Listener).
 
 // verdict is what the filter does with a system call.
 type verdict uint32
@@ -98,25 +97,25 @@ const (
 // archRules are the parts of the filter that differ between architectures.
 type archRules struct {
 	audit      uint32 // the architecture's AUDIT_ARCH
-	attributes map[uint32]*attributeCallKind
+	attributes []uint32
 	refused    []uint32
 }
 
-// guards are the parts of the filter that can be left out.
-type guards struct {
-	// mappings has the supervisor judge files that are mapped to be executed,
+// Guards are the parts of the filter that can be left out.
+type Guards struct {
+	// Mappings has the supervisor judge files that are mapped to be executed,
 	// where nothing that the tool may write is on a mount without execution.
-	mappings bool
-	// attributes has the supervisor change modes, owners, times and extended
+	Mappings bool
+	// Attributes has the supervisor change modes, owners, times and extended
 	// attributes. A tool that runs as a user of its own does without: then the
 	// kernel compares owners.
-	attributes bool
-	// signals has the supervisor judge signals, where Landlock does not.
-	signals bool
+	Attributes bool
+	// Signals has the supervisor judge signals, where Landlock does not.
+	Signals bool
 }
 
 // rules is the table in docs/security.md.
-func (g guards) rules() []rule {
+func (g Guards) rules() []rule {
 	list := slices.Concat(
 		// What one process can do to another of the same user.
 		self(unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETATTR, unix.SYS_SCHED_SETAFFINITY),
@@ -171,16 +170,16 @@ func (g guards) rules() []rule {
 		network(),
 		always(refuse, filterArch.refused...),
 	)
-	if g.mappings {
+	if g.Mappings {
 		list = append(list, rule{nr: unix.SYS_MMAP, tests: []test{{arg: 3, op: anyBit, with: unix.MAP_ANONYMOUS, then: allow}, {arg: 2, op: anyBit, with: unix.PROT_EXEC, then: notify}}, otherwise: allow})
 	}
-	if g.attributes {
-		list = slices.Concat(list, always(notify, slices.Collect(maps.Keys(filterArch.attributes))...), always(notify,
+	if g.Attributes {
+		list = slices.Concat(list, always(notify, filterArch.attributes...), always(notify,
 			unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT,
 			unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR),
 			always(absent, unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR))
 	}
-	if g.signals {
+	if g.Signals {
 		list = slices.Concat(list, always(notify, unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO), []rule{
 			// A file's owner is sent whatever signal F_SETSIG names.
 			{nr: unix.SYS_FCNTL, tests: []test{{arg: 1, op: equal, with: unix.F_SETOWN, then: refuse}, {arg: 1, op: equal, with: unix.F_SETOWN_EX, then: refuse}}, otherwise: allow},
@@ -317,20 +316,21 @@ func (a *assembler) leaf(r rule) int {
 }
 
 // filters are the programs of all guards, made once.
-var filters = sync.OnceValue(func() map[guards][]unix.SockFilter {
-	m := map[guards][]unix.SockFilter{}
+var filters = sync.OnceValue(func() map[Guards][]unix.SockFilter {
+	m := map[Guards][]unix.SockFilter{}
 	for i := range 8 {
-		g := guards{mappings: i&1 != 0, attributes: i&2 != 0, signals: i&4 != 0}
+		g := Guards{Mappings: i&1 != 0, Attributes: i&2 != 0, Signals: i&4 != 0}
 		m[g] = program(g.rules())
 	}
 	return m
 })
 
-// installFilter has the calling thread, and all that it starts, pass through
-// the filter with g for good, and returns the descriptor on which the kernel
-// tells of calls that wait for a verdict. The thread has no_new_privs already.
-func installFilter(g guards) (listener int, err error) {
-	return install(filters()[g])
+// Install has the calling thread, and all that it starts, pass through the
+// filter with g for good, and returns where the kernel tells of calls that wait
+// for a verdict. The thread has no_new_privs already.
+func Install(g Guards) (Listener, error) {
+	fd, err := install(filters()[g])
+	return Listener(fd), err
 }
 
 func install(code []unix.SockFilter) (listener int, err error) {
@@ -359,12 +359,12 @@ func sockProgram(code []unix.SockFilter) unix.SockFprog {
 	return unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
 }
 
-// canFilter says why this kernel, or a sandbox around this process, takes no
+// Available says why this kernel, or a sandbox around this process, takes no
 // filter that asks a supervisor; nil when it does. It tries, on a thread that
 // ends with it: another filter with a listener may be in force already.
-func canFilter() (err error) {
+func Available() (err error) {
 	done := make(chan struct{})
-	onThread(func() {
+	OnThread(func() {
 		defer close(done)
 		if err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			return

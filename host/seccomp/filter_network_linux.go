@@ -1,4 +1,4 @@
-package process
+package seccomp
 
 import (
 	"sync"
@@ -59,9 +59,9 @@ var offline = sync.OnceValue(func() []unix.SockFilter {
 	}, always(absent, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER)...))
 })
 
-// goOffline leaves the calling thread, and all that it starts, without a network
+// GoOffline leaves the calling thread, and all that it starts, without a network
 // for good. The thread has no_new_privs already.
-func goOffline() error {
+func GoOffline() error {
 	prog := sockProgram(offline())
 	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog))); errno != 0 {
 		return errno
@@ -69,12 +69,12 @@ func goOffline() error {
 	return nil
 }
 
-// canGoOffline reports whether there can be such a filter.
-func canGoOffline() (can bool) {
+// CanGoOffline reports whether there can be such a filter.
+func CanGoOffline() (can bool) {
 	done := make(chan struct{})
-	onThread(func() {
+	OnThread(func() {
 		defer close(done)
-		can = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == nil && goOffline() == nil
+		can = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == nil && GoOffline() == nil
 	})
 	<-done
 	return can

@@ -1,6 +1,6 @@
 //go:build linux
 
-package process
+package seccomp
 
 import (
 	"os"
@@ -60,14 +60,14 @@ func TestFilterIsDocumented(t *testing.T) {
 			}
 		}
 	}
-	all := guards{mappings: true, attributes: true, signals: true}
+	all := Guards{Mappings: true, Attributes: true, Signals: true}
 	seen := map[uint32]bool{}
 	for _, r := range all.rules() {
 		if seen[r.nr] {
 			t.Errorf("system call %d has two rules", r.nr)
 		}
 		seen[r.nr] = true
-		_, legacy := filterArch.attributes[r.nr]
+		legacy := slices.Contains(filterArch.attributes, r.nr)
 		if !named[r.nr] && !legacy && !slices.Contains(filterArch.refused, r.nr) {
 			t.Errorf("system call %d is not in the table", r.nr)
 		}
@@ -152,7 +152,7 @@ func TestProgram(t *testing.T) {
 			}
 		}
 		want := verdict(allow)
-		if g.mappings {
+		if g.Mappings {
 			want = notify
 		}
 		if got := ask(filterArch.audit, unix.SYS_MMAP, 0, 1, unix.PROT_EXEC|unix.PROT_READ, unix.MAP_PRIVATE, 3); got != want {

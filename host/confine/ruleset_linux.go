@@ -1,4 +1,4 @@
-package process
+package confine
 
 import (
 	"cmp"
@@ -29,10 +29,11 @@ const (
 // systemProgram is a program of every system, whose loader is the system's.
 const systemProgram = "/bin/sh"
 
-// confinement is what a ruleset is made for; the lists are as in spec.
+// confinement is what a ruleset is made for; the lists are those of Bounds.
 type confinement struct {
 	path, write, exec, hide, interpreters string
 	judged                                bool // the run is under a filter
+	abi                                   int
 }
 
 // ruleset is a confinement as Landlock has it. Making one takes longer than to
@@ -66,9 +67,8 @@ func look(path string, timed bool) stamp {
 	return s
 }
 
-// rulesets are those of one supervisor, for one version of Landlock.
-type rulesets struct {
-	abi int
+// Rulesets are those of one supervisor.
+type Rulesets struct {
 	// devices are those of openDevices.
 	devices []int
 	kept    []*ruleset // the last used is the last
@@ -78,7 +78,7 @@ type rulesets struct {
 
 // get returns a ruleset, which remains the receiver's, for the next
 // restrictThread. An error comes with the step that failed.
-func (s *rulesets) get(of confinement) (_ *ruleset, step string, err error) {
+func (s *Rulesets) get(of confinement) (_ *ruleset, step string, err error) {
 	if i := slices.IndexFunc(s.kept, func(r *ruleset) bool { return r.of == of }); i >= 0 {
 		r := s.kept[i]
 		s.kept = slices.Delete(s.kept, i, i+1)
@@ -88,7 +88,7 @@ func (s *rulesets) get(of confinement) (_ *ruleset, step string, err error) {
 		}
 		r.close()
 	}
-	b, step, err := newBuilder(s.abi, of.hide != "", of.judged)
+	b, step, err := newBuilder(of.abi, of.hide != "", of.judged)
 	if err == nil {
 		step, err = b.build(s, of)
 	}
@@ -103,6 +103,9 @@ func (s *rulesets) get(of confinement) (_ *ruleset, step string, err error) {
 	s.kept = append(s.kept, r)
 	return r, "", nil
 }
+
+// NewRulesets returns an empty set. It opens the devices that every run may write.
+func NewRulesets() *Rulesets { return &Rulesets{devices: openDevices()} }
 
 func (r *ruleset) close() {
 	if r.fd >= 0 {
@@ -153,7 +156,7 @@ func newBuilder(abi int, hiding, judged bool) (*builder, string, error) {
 	return b, "", nil
 }
 
-func (b *builder) build(s *rulesets, of confinement) (step string, err error) {
+func (b *builder) build(s *Rulesets, of confinement) (step string, err error) {
 	defer func() {
 		if err != nil && b.fd >= 0 {
 			unix.Close(b.fd)
@@ -165,12 +168,12 @@ func (b *builder) build(s *rulesets, of confinement) (step string, err error) {
 		}
 	}
 	if of.hide != "" {
-		if text := b.allReadableBut(split([]byte(of.hide))); text != "" && text != s.told {
+		if text := b.allReadableBut(Split([]byte(of.hide))); text != "" && text != s.told {
 			s.told = text
 			fmt.Fprintln(os.Stderr, "toold: "+text)
 		}
 	}
-	for _, folder := range split([]byte(of.write)) {
+	for _, folder := range Split([]byte(of.write)) {
 		b.note(folder, false)
 		b.grants.write = append(b.grants.write, folder)
 		fd, err := openNoLinks(folder)
@@ -186,14 +189,14 @@ func (b *builder) build(s *rulesets, of confinement) (step string, err error) {
 			return "allow writing beneath " + folder, err
 		}
 	}
-	for i, file := range append([]string{of.path}, split([]byte(of.exec))...) {
+	for i, file := range append([]string{of.path}, Split([]byte(of.exec))...) {
 		if i > 0 && file == of.path {
 			continue
 		}
 		st, err := b.allow(file, accessExec)
 		if err != nil {
 			if i == 0 {
-				return stepExec, err
+				return StepExec, err
 			}
 			return "allow executing " + file, err
 		}

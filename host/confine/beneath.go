@@ -1,6 +1,6 @@
 //go:build unix
 
-package process
+package confine
 
 import (
 	"errors"
@@ -176,10 +176,6 @@ func openNoLinks(path string) (int, error) {
 		fd = next
 	}
 	return fd, nil
-}
-
-func readRaw(fd int, buf []byte) (int, error) {
-	return ignoringEINTR(func() (int, error) { return unix.Read(fd, buf) })
 }
 
 func ignoringEINTR(f func() (int, error)) (int, error) {

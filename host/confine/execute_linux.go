@@ -1,4 +1,4 @@
-package process
+package confine
 
 import (
 	"encoding/binary"
@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/seccomp"
 )
 
 // grants is what a confined run may execute and write, as its supervisor judges
@@ -96,10 +98,10 @@ func (g *grants) starts(id fileID, tid int, argvAt uint64) bool {
 		}
 		for i, want := range s.args {
 			var pointer [8]byte
-			if n, err := memory(tid, argvAt+uint64(8*(i+1)), pointer[:]); err != nil || n < len(pointer) {
+			if n, err := seccomp.Memory(tid, argvAt+uint64(8*(i+1)), pointer[:]); err != nil || n < len(pointer) {
 				return false
 			}
-			got, cut, err := text(tid, binary.NativeEndian.Uint64(pointer[:]), len(want))
+			got, cut, err := seccomp.Text(tid, binary.NativeEndian.Uint64(pointer[:]), len(want))
 			if err != nil || cut || got != want {
 				return false
 			}
@@ -137,40 +139,40 @@ func isLine(given, line string) bool {
 }
 
 // execute judges execve and execveat.
-func (m *monitor) execute(n *notification, dir int, pathAt, argvAt uint64, flags uint32) answer {
-	tid := int(n.tid)
-	name, err := path(tid, pathAt)
+func (m *Monitor) execute(n *seccomp.Call, dir int, pathAt, argvAt uint64, flags uint32) seccomp.Answer {
+	tid := int(n.TID)
+	name, err := seccomp.Path(tid, pathAt)
 	if err != nil {
-		return fails(err)
+		return seccomp.Fail(err)
 	}
 	if name == "" && flags&unix.AT_EMPTY_PATH == 0 {
-		return fails(unix.ENOENT)
+		return seccomp.Fail(unix.ENOENT)
 	}
 	p, err := m.grants.Load().lookup(tid, dir, name)
 	if err != nil {
-		return fails(err)
+		return seccomp.Fail(err)
 	}
 	defer p.close()
 	if p.stat.Mode&unix.S_IFMT != unix.S_IFREG {
-		return fails(unix.EACCES)
+		return seccomp.Fail(unix.EACCES)
 	}
 	const scriptSize = 128 << 10 // the longest argument that the kernel takes
 	var argv []string
 	if IsShell(p.path) { // of which alone they are judged
-		if argv, err = words(tid, argvAt, 2, scriptSize); err != nil {
-			return fails(unix.EFAULT)
+		if argv, err = seccomp.Words(tid, argvAt, 2, scriptSize); err != nil {
+			return seccomp.Fail(unix.EFAULT)
 		}
 	}
 	starts := m.grants.Load().starts(idOf(&p.stat), tid, argvAt)
-	if !m.valid(n) {
-		return fails(unix.EFAULT)
+	if !m.listener.Valid(n) {
+		return seccomp.Fail(unix.EFAULT)
 	}
 	if why := m.grants.Load().refusal(p, argv); why != "" && (!starts || p.exposed) {
 		m.log.refused(p.path, why)
-		return fails(unix.EACCES)
+		return seccomp.Fail(unix.EACCES)
 	}
 	m.log.executed(p.path)
-	return goOn
+	return seccomp.GoOn()
 }
 
 // maxPrograms bounds how many programs of a run are kept by name, of those that
@@ -201,8 +203,11 @@ func (l *programLog) refused(path, why string) {
 	}
 }
 
-func (l *programLog) tell(e *exitReport) {
+// Programs are those that the run executed so far beside its own, or was refused,
+// and how many there were of each.
+func (m *Monitor) Programs() (list []Program, executed, refused int) {
+	l := &m.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e.Programs, e.Executed, e.Refused = l.list, l.count-l.denied, l.denied
+	return l.list, l.count - l.denied, l.denied
 }

@@ -1,4 +1,4 @@
-package process
+package confine
 
 import (
 	"errors"
@@ -9,51 +9,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// namespacesEnv tells a supervisor that it was started in namespaces of its own
-// and makes a view of files for its runs.
-const namespacesEnv = "NAMESPACES"
-
-// filterEnv tells a supervisor that its runs are under a filter.
-const filterEnv = "FILTER"
-
-// namespaceAttr adds to attr the namespaces of a supervisor. Nobody but root
-// may make them without a user namespace, in which this user is itself and
-// nobody else is anybody.
-func namespaceAttr(attr *syscall.SysProcAttr) {
-	attr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP
-	if hasCapability(unix.CAP_SYS_ADMIN) {
-		return
-	}
-	attr.Cloneflags |= unix.CLONE_NEWUSER
-	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
-	// What only that namespace's owner may, and exec would take away.
-	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE}
-	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
-}
-
-// mayNamespace says why supervisors are not even tried in namespaces.
-func mayNamespace() error {
-	if os.Geteuid() == 0 && !hasCapability(unix.CAP_SYS_ADMIN) {
-		return errors.New("toold runs as root without CAP_SYS_ADMIN, and in a user namespace would lose root's rights over files: run it as another user")
-	}
-	return nil
-}
-
-func hasCapability(c uint) bool {
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	return unix.Capget(&head, &sets[0]) == nil && sets[c/32].Effective&(1<<(c%32)) != 0
-}
-
-// view is what the runs of one supervisor see of the file system. It grows with
+// View is what the runs of one supervisor see of the file system. It grows with
 // what runs ask for, and is never taken back: what one run may see of it,
 // Landlock says.
-type view struct {
+type View struct {
 	// covers are folders that something else was mounted on, and what was
 	// there before.
 	covers map[string]cover
@@ -76,11 +39,11 @@ type cover struct {
 	empty, always bool
 }
 
-// newView makes the view of a process that is alone in its mount and process
+// NewView makes the view of a process that is alone in its mount and process
 // namespaces: its own /proc, and empty folders where programs of this user keep
 // sockets and temporary files, and where their terminals are.
-func newView() (*view, error) {
-	v := &view{covers: map[string]cover{}, attached: map[string]uint64{}}
+func NewView() (*View, error) {
+	v := &View{covers: map[string]cover{}, attached: map[string]uint64{}}
 	// What is mounted later on the host is seen; nothing that is mounted here is.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return nil, fmt.Errorf("keep mounts from the host: %w", err)
@@ -115,7 +78,7 @@ const (
 
 // resolve puts resolvConf where programs look for it. On the host that file may be
 // replaced at any time, which takes the mount away.
-func (v *view) resolve() error {
+func (v *View) resolve() error {
 	if at, err := seenAt(unix.AT_FDCWD, resolvPath, 0); err != nil || at.kind != unix.S_IFREG || at.mount == v.resolver {
 		return nil // without such a file it is asked for on this host, which is answered as well
 	}
@@ -152,7 +115,7 @@ func (v *view) resolve() error {
 }
 
 // empty mounts an empty folder on dir.
-func (v *view) empty(dir string) error {
+func (v *View) empty(dir string) error {
 	if c, done := v.covers[dir]; done && c.empty {
 		if id, err := mountAt(dir); err == nil && id == v.attached[dir] {
 			return nil
@@ -204,7 +167,7 @@ func seenAt(dir int, path string, flags int) (seen, error) {
 }
 
 // own puts copies, which are this user's, in the place of root's files in dir.
-func (v *view) own(dir string) error {
+func (v *View) own(dir string) error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
@@ -229,29 +192,29 @@ func (v *view) own(dir string) error {
 	return nil
 }
 
-// see makes the view what the run of sp needs. It mostly is already. Changing
+// Prepare makes the view what the run of b needs. It mostly is already. Changing
 // it takes a thread that may mount, which the calling one is not.
-func (s *service) see(sp *spec) error {
-	s.view.looking = true
-	err := s.view.prepare(sp)
-	s.view.looking = false
+func (v *View) Prepare(b *Bounds) error {
+	v.looking = true
+	err := v.prepare(b)
+	v.looking = false
 	if err == nil {
 		return nil
 	}
 	done := make(chan error)
 	go func() {
 		umask := unix.Umask(0o022)
-		err := s.view.prepare(sp)
+		err := v.prepare(b)
 		unix.Umask(umask)
 		done <- err
 	}()
 	return <-done
 }
 
-// prepare makes visible what the run of sp may use, so that nothing beneath
+// prepare makes visible what the run of b may use, so that nothing beneath
 // what it may write can be executed but what was granted, and hides the rest of
 // what is the daemon's.
-func (v *view) prepare(sp *spec) error {
+func (v *View) prepare(b *Bounds) error {
 	if len(v.attached) > maxAttached {
 		if v.looking {
 			return errChange
@@ -272,20 +235,20 @@ func (v *view) prepare(sp *spec) error {
 			steps = append(steps, step{path, do, run})
 		}
 	}
-	add("hide", v.hide, split(sp.Hide)...)
-	write := split(sp.Write)
-	if !slices.ContainsFunc(write, func(dir string) bool { return Beneath(dir, sp.Dir) }) {
-		if _, _, ok := v.under(sp.Dir); ok {
-			write = append(write, sp.Dir) // Landlock keeps it from being written
+	add("hide", v.hide, Split(b.Hide)...)
+	write := Split(b.Write)
+	if !slices.ContainsFunc(write, func(dir string) bool { return Beneath(dir, b.Dir) }) {
+		if _, _, ok := v.under(b.Dir); ok {
+			write = append(write, b.Dir) // Landlock keeps it from being written
 		}
 	}
 	add("bind", v.bindData, write...)
-	add("show", v.reveal, sp.Path)
-	add("show", v.reveal, split(sp.Exec)...)
-	add("show", v.reveal, split(sp.Show)...)
+	add("show", v.reveal, b.Path)
+	add("show", v.reveal, Split(b.Exec)...)
+	add("show", v.reveal, Split(b.Show)...)
 	// A folder before what lies in it.
 	slices.SortStableFunc(steps, func(a, b step) int { return len(a.path) - len(b.path) })
-	add("hide", v.block, split(sp.Sockets)...)
+	add("hide", v.block, Split(b.Sockets)...)
 	for _, s := range steps {
 		if err := s.run(s.path); err != nil && !missing(err) {
 			return fmt.Errorf("%s %s: %w", s.do, s.path, err)
@@ -299,7 +262,7 @@ func (v *view) prepare(sp *spec) error {
 const maxAttached = 64
 
 // clear takes back what was mounted for earlier runs.
-func (v *view) clear() {
+func (v *View) clear() {
 	paths := slices.Sorted(maps.Keys(v.attached))
 	for _, path := range slices.Backward(paths) { // what lies in a folder before it
 		c, covered := v.covers[path]
@@ -316,7 +279,7 @@ func (v *view) clear() {
 }
 
 // hide empties a folder. Files are hidden by Landlock.
-func (v *view) hide(path string) error {
+func (v *View) hide(path string) error {
 	at, err := seenAt(unix.AT_FDCWD, path, 0)
 	if err != nil || at.kind != unix.S_IFDIR {
 		return nil
@@ -330,12 +293,12 @@ func (v *view) hide(path string) error {
 }
 
 // bindData binds a folder so that nothing in it can be executed.
-func (v *view) bindData(path string) error {
+func (v *View) bindData(path string) error {
 	return v.bind(path, unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
 }
 
 // under is the innermost cover that path lies beneath, and the way from there.
-func (v *view) under(path string) (dir, rest string, ok bool) {
+func (v *View) under(path string) (dir, rest string, ok bool) {
 	for c := range v.covers {
 		if len(c) >= len(dir) && path != c && Beneath(c, path) {
 			dir, ok = c, true
@@ -345,7 +308,7 @@ func (v *view) under(path string) (dir, rest string, ok bool) {
 }
 
 // source opens, as a path, what is at path behind all covers.
-func (v *view) source(path string, flags int) (int, error) {
+func (v *View) source(path string, flags int) (int, error) {
 	if c, ok := v.covers[path]; ok {
 		return unix.Openat(c.fd, ".", unix.O_PATH|unix.O_CLOEXEC|flags, 0)
 	}
@@ -354,7 +317,7 @@ func (v *view) source(path string, flags int) (int, error) {
 
 // behind opens, as a path, what is at path behind the covers that it lies
 // beneath.
-func (v *view) behind(path string, flags int) (int, error) {
+func (v *View) behind(path string, flags int) (int, error) {
 	if dir, rest, ok := v.under(path); ok {
 		return unix.Openat2(v.covers[dir].fd, rest, &unix.OpenHow{Flags: uint64(unix.O_PATH | unix.O_CLOEXEC | flags), Resolve: unix.RESOLVE_NO_MAGICLINKS})
 	}
@@ -363,7 +326,7 @@ func (v *view) behind(path string, flags int) (int, error) {
 
 // bind mounts what is at path, behind all covers, at path with attributes. It
 // does nothing where that was done and nothing was replaced since.
-func (v *view) bind(path string, attributes uint64) error {
+func (v *View) bind(path string, attributes uint64) error {
 	id, bound := v.attached[path]
 	now, err := seenAt(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW)
 	bound = bound && err == nil && now.mount == id
@@ -438,7 +401,7 @@ func (v *view) bind(path string, attributes uint64) error {
 }
 
 // place makes something to mount on at path, where a cover is empty there.
-func (v *view) place(path string, folder bool) error {
+func (v *View) place(path string, folder bool) error {
 	dir, rest, ok := v.under(path)
 	if !ok || !v.covers[dir].empty {
 		return nil
@@ -458,9 +421,9 @@ func (v *view) place(path string, folder bool) error {
 
 // reveal makes what is at path usable as it is on the host, where a cover keeps
 // it from being seen or executed.
-func (v *view) reveal(path string) error { return v.follow(path, 0) }
+func (v *View) reveal(path string) error { return v.follow(path, 0) }
 
-func (v *view) follow(path string, links int) error {
+func (v *View) follow(path string, links int) error {
 	dir, _, ok := v.under(path)
 	if !ok {
 		if _, covered := v.covers[path]; !covered || v.covers[path].empty {
@@ -503,7 +466,7 @@ func (v *view) follow(path string, links int) error {
 }
 
 // block has nobody connect to socket.
-func (v *view) block(socket string) error {
+func (v *View) block(socket string) error {
 	var now unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, socket, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID|unix.STATX_TYPE, &now); err != nil {
 		return nil // it is not to be seen
@@ -520,4 +483,23 @@ func (v *view) block(socket string) error {
 	}
 	defer unix.Close(tree)
 	return unix.MoveMount(tree, "", unix.AT_FDCWD, socket, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+// Open opens the folder path through the mounts of the view. It must be the one
+// that fd is of, which may come from other mounts.
+func (*View) Open(path string, fd int) (int, error) {
+	dir, err := openResolved(path)
+	if err != nil {
+		return -1, err
+	}
+	var want, got unix.Stat_t
+	if err := errors.Join(unix.Fstat(fd, &want), unix.Fstat(dir, &got)); err != nil {
+		unix.Close(dir)
+		return -1, err
+	}
+	if idOf(&want) != idOf(&got) {
+		unix.Close(dir)
+		return -1, errors.New("it was replaced meanwhile")
+	}
+	return dir, nil
 }

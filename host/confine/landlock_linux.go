@@ -1,23 +1,9 @@
-package process
+package confine
 
 import (
 	"errors"
-	"fmt"
-	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/toold/toold/host/fault"
-)
-
-// What the Landlock ABI versions brought that is used here.
-const (
-	abiRefer   = 2 // before it every rename between folders is refused
-	abiNetwork = 4
-	abiIoctl   = 5
-	abiScope   = 6 // signals and abstract sockets
-	abiLog     = 7
 )
 
 const (
@@ -64,103 +50,6 @@ func openPath(path string, flags int) (int, error) {
 	return ignoringEINTR(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
 }
 
-// landlockABI is the version that the kernel offers.
-func landlockABI() (int, error) {
-	r, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(r), nil
-}
-
-// Confinement says what the running kernel gives. It asks once. Whether there
-// are namespaces a Runner finds out, since it takes a supervisor to try.
-func Confinement() Status { return confinementOnce() }
-
-var confinementOnce = sync.OnceValue(func() Status {
-	s := Status{}
-	abi, err := landlockABI()
-	switch {
-	case err == nil && abi > 1:
-		s.ABI = abi
-	case err == nil:
-		s.Reason = "Landlock ABI 1 (Linux 5.13 to 5.18) refuses every rename between folders, which git and others need: use Linux 5.19 or later"
-	case err == unix.ENOSYS:
-		s.Reason = "this kernel has no Landlock: use Linux 5.19 or later, built with CONFIG_SECURITY_LANDLOCK"
-	case err == unix.EOPNOTSUPP:
-		s.Reason = "Landlock is built in but not started: add landlock to the lsm= boot parameter"
-	default:
-		s.Reason = fmt.Sprintf("Landlock cannot be used here (%v): a container's seccomp profile may forbid it", err)
-	}
-	if err := canFilter(); err != nil {
-		s.FilterReason = "system calls cannot be judged here: " + err.Error()
-		s.Offline = canGoOffline()
-	} else {
-		s.Filter = true
-	}
-	s.NamespacesReason = "no supervisor was started in namespaces of its own"
-	s.lose()
-	return s
-})
-
-// cut leaves out what is more than most.
-func (s *Status) cut(most Level) {
-	if most == 0 {
-		return
-	}
-	reason := fmt.Sprintf("no more than %q is wanted", most)
-	if most < Landlock {
-		s.ABI, s.Reason = 0, reason
-	}
-	if most < Seccomp {
-		s.Filter, s.Offline, s.FilterReason = false, false, reason
-	}
-	s.lose()
-}
-
-// lose fills in what is lost.
-func (s *Status) lose() {
-	s.Lost = nil
-	lost := func(when bool, what string) {
-		if when {
-			s.Lost = append(s.Lost, what)
-		}
-	}
-	lost(s.ABI < abiRefer, "a tool can write wherever toold's user can")
-	lost(s.ABI < abiRefer, "a tool can read what toold's user can: the state folder, secrets, other callers' files")
-	lost(s.ABI < abiRefer && !s.Filter, "a tool can execute any program: configuration and hooks of a hostile repository run")
-	lost(s.ABI >= abiRefer && !s.Filter, "a tool that can be made to start its own loader executes any file: a hostile repository may find a way")
-	lost(!s.Filter, "a tool can change the mode, owner and times of any file that toold's user owns")
-	lost(!s.Filter, "a tool can limit, slow down and trace other processes of toold's user, toold itself among them")
-	lost(!s.Filter && !s.Offline, "a tool can connect to any host, whatever capabilities.network grants, and be connected to")
-	lost(!s.Filter && s.Offline, "a tool has no network, whatever capabilities.network grants: nobody could judge its connections")
-	lost(s.ABI < abiTruncate, "a tool can empty any file that toold's user can write")
-	lost(s.ABI < abiIoctl, "a tool can send control requests to devices that toold's user can read")
-	lost(s.ABI < abiScope && !s.Filter, "a tool can signal any process of toold's user, toold itself among them")
-	lost(s.ABI < abiScope, "a tool can connect to any abstract Unix socket")
-}
-
-// admits refuses c where it demands more than s gives.
-func (s Status) admits(c *Command) error {
-	level := s.Level()
-	if c.Confine.User != nil {
-		if !s.Users {
-			return &Error{Kind: NoUser, Detail: fmt.Sprintf("run %s as user %d: %s", c.Path, c.Confine.User.UID, s.UsersReason)}
-		}
-		level = User
-	}
-	if c.Confine.Off || level >= c.Confine.Least {
-		return nil
-	}
-	var why []string
-	for _, reason := range []string{s.Reason, s.FilterReason, s.NamespacesReason} {
-		if reason != "" {
-			why = append(why, reason)
-		}
-	}
-	return fault.Errorf(fault.ToolBroken, "run %s: the confinement %q is demanded, and this system gives %q (%s): run toold on Linux 6.2 or later and outside of a sandbox that forbids it, or demand less in toold.json", c.Path, c.Confine.Least, level, strings.Join(append(why, s.Lost...), "; "))
-}
-
 // renounce takes from the calling thread, and what it starts, for good what no
 // confined run has: what a setuid program gains, and capabilities. An error
 // comes with the step that failed.
@@ -177,8 +66,8 @@ func renounce(asUser bool) (step string, err error) {
 }
 
 // restrictThread confines the calling thread, which has renounced, and what it
-// starts, for good. ruleset is a descriptor of rulesets.get for version abi of
-// Landlock. With abi 0 or 1 there is none, and Runner.start refused before where
+// starts, for good. ruleset is a descriptor of Rulesets.get for version abi of
+// Landlock. With abi 0 or 1 there is none, and the run was refused before where
 // that is not enough. scoped reports that the thread can signal its own
 // processes only. An error comes with the step that failed.
 func restrictThread(abi, ruleset int) (scoped bool, step string, err error) {

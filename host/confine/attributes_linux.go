@@ -1,4 +1,4 @@
-package process
+package confine
 
 import (
 	"bytes"
@@ -8,68 +8,70 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/seccomp"
 )
 
 // attributes makes, in the caller's place, a change of a file's mode, owner,
 // times or extended attributes: Landlock does not confine these. The file is
 // opened first and judged by where it is; then it is that file that is changed,
 // whatever the caller's memory and folders hold by then.
-func (m *monitor) attributes(n *notification) answer {
-	tid := int(n.tid)
-	c := attributeCalls[uint32(n.nr)]
+func (m *Monitor) attributes(n *seccomp.Call) seccomp.Answer {
+	tid := int(n.TID)
+	c := attributeCalls[uint32(n.NR)]
 	if c == nil {
-		return fails(unix.EPERM)
+		return seccomp.Fail(unix.EPERM)
 	}
 	a := attributeCall{tid: tid, dir: unix.AT_FDCWD, follow: c.follow}
-	rest := n.args[:]
+	rest := n.Args[:]
 	if c.byFD || c.at {
 		a.dir, rest = int(int32(rest[0])), rest[1:]
 	}
 	name := ""
 	if !c.byFD {
 		if c.at && rest[0] == 0 {
-			if uint32(n.nr) != unix.SYS_UTIMENSAT {
-				return fails(unix.EFAULT)
+			if uint32(n.NR) != unix.SYS_UTIMENSAT {
+				return seccomp.Fail(unix.EFAULT)
 			}
 			// utimensat without a path is futimens.
 		} else {
 			var err error
-			if name, err = path(tid, rest[0]); err != nil {
-				return fails(err)
+			if name, err = seccomp.Path(tid, rest[0]); err != nil {
+				return seccomp.Fail(err)
 			}
-			if name == "" && (c.flags < 0 || n.args[c.flags]&unix.AT_EMPTY_PATH == 0) {
-				return fails(unix.ENOENT)
+			if name == "" && (c.flags < 0 || n.Args[c.flags]&unix.AT_EMPTY_PATH == 0) {
+				return seccomp.Fail(unix.ENOENT)
 			}
 		}
 		rest = rest[1:]
 	}
 	copy(a.args[:], rest)
 	if c.flags >= 0 {
-		a.follow = n.args[c.flags]&unix.AT_SYMLINK_NOFOLLOW == 0
-		if n.args[c.flags]&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
-			return fails(unix.EINVAL)
+		a.follow = n.Args[c.flags]&unix.AT_SYMLINK_NOFOLLOW == 0
+		if n.Args[c.flags]&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
+			return seccomp.Fail(unix.EINVAL)
 		}
 	}
 	fd, err := a.open(name)
 	if err != nil {
-		return fails(err)
+		return seccomp.Fail(err)
 	}
 	defer unix.Close(fd)
 	a.self = "/proc/self/fd/" + strconv.Itoa(fd)
 	where, err := os.Readlink(a.self)
-	if err != nil || !m.valid(n) {
-		return fails(unix.EPERM)
+	if err != nil || !m.listener.Valid(n) {
+		return seccomp.Fail(unix.EPERM)
 	}
 	// A pipe, a socket or memory without a name is the run's own.
 	if where[0] == '/' && !m.grants.Load().canWrite(where) {
-		return fails(unix.EPERM)
+		return seccomp.Fail(unix.EPERM)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return fails(err)
+		return seccomp.Fail(err)
 	}
 	a.fd, a.link = fd, st.Mode&unix.S_IFMT == unix.S_IFLNK
-	return fails(c.change(&a))
+	return seccomp.Fail(c.change(&a))
 }
 
 // attributeCall is one system call that changes attributes.
@@ -148,7 +150,7 @@ var attributeCalls = func() map[uint32]*attributeCallKind {
 		unix.SYS_LREMOVEXATTR: {flags: -1, change: removeAttribute},
 		unix.SYS_FREMOVEXATTR: {byFD: true, flags: -1, change: removeAttribute},
 	}
-	maps.Copy(m, filterArch.attributes)
+	maps.Copy(m, archAttributes)
 	return m
 }()
 
@@ -182,7 +184,7 @@ func changeTimes(form int) func(*attributeCall) error {
 			}
 			b := unsafe.Slice((*byte)(unsafe.Pointer(&raw)), size)
 			for got := 0; got < size; { // it may lie across two pages
-				n, err := memory(a.tid, at+uint64(got), b[got:])
+				n, err := seccomp.Memory(a.tid, at+uint64(got), b[got:])
 				if err != nil || n <= 0 {
 					return unix.EFAULT
 				}
@@ -234,7 +236,7 @@ func setAttribute(a *attributeCall) error {
 	}
 	value := make([]byte, size)
 	for got := 0; got < len(value); {
-		n, err := memory(a.tid, a.args[1]+uint64(got), value[got:])
+		n, err := seccomp.Memory(a.tid, a.args[1]+uint64(got), value[got:])
 		if err != nil || n <= 0 {
 			return unix.EFAULT
 		}
@@ -258,7 +260,7 @@ func (a *attributeCall) attribute() (string, error) {
 		return "", unix.EPERM
 	}
 	const most = 255 // XATTR_NAME_MAX
-	name, cut, err := text(a.tid, a.args[0], most)
+	name, cut, err := seccomp.Text(a.tid, a.args[0], most)
 	if err == nil && (cut || name == "") {
 		err = unix.ERANGE
 	}

@@ -1,4 +1,4 @@
-package process
+package confine
 
 import (
 	"encoding/binary"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/egress"
+	"github.com/toold/toold/host/seccomp"
 )
 
 // maxSockaddr is the longest address of a socket that the kernel takes.
@@ -25,34 +26,34 @@ const maxAsking = 512
 // another thread may have changed both. The socket is taken out of the caller,
 // which may do with its descriptors what it likes from then on, the address is
 // read once, and what is done is done to that socket with that address.
-func (m *monitor) network(n *notification) answer {
-	sock, err := takeDescriptor(int(n.tid), int(int32(n.args[0])))
+func (m *Monitor) network(n *seccomp.Call) seccomp.Answer {
+	sock, err := takeDescriptor(int(n.TID), int(int32(n.Args[0])))
 	if err != nil {
-		return fails(err)
+		return seccomp.Fail(err)
 	}
 	defer unix.Close(sock)
 	domain, err := unix.GetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
-		return fails(unix.ENOTSOCK)
+		return seccomp.Fail(unix.ENOTSOCK)
 	}
-	if n.nr == unix.SYS_LISTEN {
-		if !m.valid(n) {
-			return fails(unix.EINTR)
+	if n.NR == unix.SYS_LISTEN {
+		if !m.listener.Valid(n) {
+			return seccomp.Fail(unix.EINTR)
 		}
 		if domain != unix.AF_UNIX {
-			return fails(unix.EACCES)
+			return seccomp.Fail(unix.EACCES)
 		}
-		return fails(m.asCaller(sock, func() error { return unix.Listen(sock, int(int32(n.args[1]))) }))
+		return seccomp.Fail(m.asCaller(sock, func() error { return unix.Listen(sock, int(int32(n.Args[1]))) }))
 	}
-	size := int32(n.args[2])
+	size := int32(n.Args[2])
 	if size < 0 || size > maxSockaddr {
-		return fails(unix.EINVAL)
+		return seccomp.Fail(unix.EINVAL)
 	}
 	address := make([]byte, size)
 	for got := 0; got < len(address); {
-		k, err := memory(int(n.tid), n.args[1]+uint64(got), address[got:])
+		k, err := seccomp.Memory(int(n.TID), n.Args[1]+uint64(got), address[got:])
 		if err != nil || k <= 0 {
-			return fails(unix.EFAULT)
+			return seccomp.Fail(unix.EFAULT)
 		}
 		got += k
 	}
@@ -60,47 +61,47 @@ func (m *monitor) network(n *notification) answer {
 	if domain == unix.AF_UNIX {
 		return m.connectUnix(n, sock, address)
 	}
-	if !m.valid(n) {
-		return fails(unix.EINTR)
+	if !m.listener.Valid(n) {
+		return seccomp.Fail(unix.EINTR)
 	}
 	if m.wire < 0 {
-		return fails(unix.EACCES)
+		return seccomp.Fail(unix.EACCES)
 	}
 	if errno := egress.Ask(m.wire, sock, address); errno != 0 {
-		return fails(errno)
+		return seccomp.Fail(errno)
 	}
-	return answer{}
+	return seccomp.Answer{}
 }
 
 // connectUnix connects sock to a Unix socket that the run may connect to. The
 // socket's file is found as the caller would, and it is that file that is
 // connected to, whatever its path leads to by then.
-func (m *monitor) connectUnix(n *notification, sock int, address []byte) answer {
+func (m *Monitor) connectUnix(n *seccomp.Call, sock int, address []byte) seccomp.Answer {
 	if len(address) < 2 || binary.NativeEndian.Uint16(address) != unix.AF_UNIX {
-		return fails(unix.EINVAL)
+		return seccomp.Fail(unix.EINVAL)
 	}
 	name, _, _ := strings.Cut(string(address[2:]), "\x00")
 	if name == "" { // abstract; Landlock says the same, where it knows of them
-		return fails(unix.EPERM)
+		return seccomp.Fail(unix.EPERM)
 	}
-	p, err := m.grants.Load().lookup(int(n.tid), unix.AT_FDCWD, name)
+	p, err := m.grants.Load().lookup(int(n.TID), unix.AT_FDCWD, name)
 	if err != nil {
-		return fails(err)
+		return seccomp.Fail(err)
 	}
 	defer p.close()
-	if !m.valid(n) {
-		return fails(unix.EINTR)
+	if !m.listener.Valid(n) {
+		return seccomp.Fail(unix.EINTR)
 	}
 	if p.stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return fails(unix.ECONNREFUSED)
+		return seccomp.Fail(unix.ECONNREFUSED)
 	}
 	if m.wire < 0 {
-		return fails(unix.EACCES)
+		return seccomp.Fail(unix.EACCES)
 	}
 	if errno := egress.AskUnix(m.wire, p.path); errno != 0 {
-		return fails(errno)
+		return seccomp.Fail(errno)
 	}
-	return fails(m.asCaller(sock, func() error {
+	return seccomp.Fail(m.asCaller(sock, func() error {
 		return unix.Connect(sock, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(p.fd)})
 	}))
 }
@@ -109,7 +110,7 @@ func (m *monitor) connectUnix(n *notification, sock int, address []byte) answer 
 // is, since what a Unix socket is told of its other side is who connects or
 // listens. f may wait, where too many wait for the other side already; it does not
 // wait beyond the end of the run.
-func (m *monitor) asCaller(sock int, f func() error) error {
+func (m *Monitor) asCaller(sock int, f func() error) error {
 	thread, done := make(chan int, 1), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -156,7 +157,7 @@ func (m *monitor) asCaller(sock int, f func() error) error {
 }
 
 // takeDescriptor returns a descriptor, of this process, of what fd is to the
-// thread tid. Whether tid is still who it was, monitor.valid says afterwards.
+// thread tid. Whether tid is still who it was, Listener.Valid says afterwards.
 func takeDescriptor(tid, fd int) (int, error) {
 	pidfd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
 	if err == unix.EINVAL { // before Linux 6.9: by the process

@@ -1,0 +1,191 @@
+package confine
+
+import (
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/procfs"
+	"github.com/toold/toold/host/seccomp"
+)
+
+// Monitor answers the system calls of one run that its filter does not decide.
+//
+// A call that goes on is made by the kernel with what is in the caller's memory
+// then. That is safe for execve as long as the run has no code that is not the
+// operator's: nobody is there to change the memory in between, and paths that
+// lead through folders that others can write are refused. Code of somebody
+// else's cannot get further than Landlock lets it. Where the answer must hold
+// against any code, the supervisor acts in the caller's place (attributes).
+type Monitor struct {
+	listener seccomp.Listener
+	// owner is the thread that the filter was installed on. It is not the
+	// tool's, and calls only to say that the run is over.
+	owner  int
+	grants atomic.Pointer[grants] // set before the child is started
+	// launched is set when the run's own program was started. The first execve
+	// is the supervisor's child asking for it, whose path is in the memory of
+	// this process, which the child shares until then.
+	launched atomic.Bool
+	started  bool // owned by serve
+	// wire leads to who connects the run's sockets; -1: nobody. user is who the
+	// run is; nil: this process's user. Both are set before the child is started.
+	wire int
+	user *UserID
+	// asking are the calls whose answer takes time, waiting how many there are. over
+	// is closed when no process of the run is left to wait for one.
+	asking  sync.WaitGroup
+	waiting atomic.Int64
+	over    chan struct{}
+	// log is what was executed and refused. A program is in it before it
+	// is told, and so before it runs.
+	log  programLog
+	done chan struct{}
+	// answered is called behind each answer.
+	answered func()
+}
+
+// Watch takes from the calling thread, for good, what no run with g has, and has
+// the system calls of what it will start judged. It calls answered behind each
+// answer, on any thread.
+func Watch(g seccomp.Guards, answered func()) (*Monitor, error) {
+	asUser := !g.Attributes // see Bounds.Guards
+	if _, err := renounce(asUser); err != nil {
+		return nil, err
+	}
+	listener, err := seccomp.Install(g)
+	if err != nil {
+		return nil, err
+	}
+	m := &Monitor{listener: listener, owner: unix.Gettid(), wire: -1, over: make(chan struct{}), done: make(chan struct{}), answered: answered}
+	go m.serve()
+	return m, nil
+}
+
+// Launched says that the run's own program was started.
+func (m *Monitor) Launched() { m.launched.Store(true) }
+
+// Close ends answering when no process of the run is left. It is called on the
+// thread of Watch, and makes a call that the filter asks about: a monitor
+// that waits for one wakes up in every kernel, and needs nothing else to wait
+// for.
+func (m *Monitor) Close() {
+	unix.Syscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, uintptr(m.owner), 0)
+	<-m.done
+	close(m.over)
+	if m.wire >= 0 {
+		unix.Shutdown(m.wire, unix.SHUT_RDWR) // nobody is left to connect for
+	}
+	m.asking.Wait()
+	if m.wire >= 0 {
+		unix.Close(m.wire)
+	}
+	m.listener.Close()
+}
+
+func (m *Monitor) serve() {
+	defer close(m.done)
+	for {
+		var n seccomp.Call
+		if m.listener.Next(&n) != nil {
+			return
+		}
+		// The owner signals the run, and ends it with Close.
+		a, over := seccomp.GoOn(), false
+		if int(n.TID) == m.owner {
+			over = n.NR == unix.SYS_SETPRIORITY
+		} else if n.NR == unix.SYS_CONNECT || n.NR == unix.SYS_LISTEN {
+			// Others are not to wait for a host far away.
+			if m.waiting.Add(1) <= maxAsking {
+				m.asking.Go(func() {
+					defer m.waiting.Add(-1)
+					m.listener.Answer(&n, m.network(&n))
+					m.answered()
+				})
+				continue
+			}
+			m.waiting.Add(-1)
+			a = seccomp.Fail(unix.EAGAIN)
+		} else {
+			a = m.judge(&n)
+		}
+		m.listener.Answer(&n, a)
+		if over {
+			return
+		}
+		m.answered()
+	}
+}
+
+func (m *Monitor) judge(n *seccomp.Call) seccomp.Answer {
+	tid := int(n.TID)
+	switch nr := uint32(n.NR); nr {
+	case unix.SYS_EXECVE:
+		if !m.started && !m.launched.Load() {
+			m.started = true
+			return seccomp.GoOn()
+		}
+		return m.execute(n, unix.AT_FDCWD, n.Args[0], n.Args[1], 0)
+	case unix.SYS_EXECVEAT:
+		return m.execute(n, int(int32(n.Args[0])), n.Args[1], n.Args[2], uint32(n.Args[4]))
+	case unix.SYS_MMAP:
+		return m.mapToExecute(n)
+	case unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETATTR, unix.SYS_SCHED_SETAFFINITY:
+		return m.ofItself(tid, int(int32(n.Args[0])))
+	case unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET:
+		return m.ofItself(tid, int(int32(n.Args[1])))
+	case unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO:
+		return m.signal(nr, int(int32(n.Args[0])))
+	}
+	return m.attributes(n)
+}
+
+// ofItself lets a process act on its own threads and on nobody else.
+func (m *Monitor) ofItself(tid, target int) seccomp.Answer {
+	if target > 0 {
+		if _, err := os.Lstat("/proc/" + strconv.Itoa(tid) + "/task/" + strconv.Itoa(target)); err == nil {
+			return seccomp.GoOn()
+		}
+	}
+	return seccomp.Fail(unix.EPERM)
+}
+
+// signal lets processes of the run signal each other and nobody else.
+func (m *Monitor) signal(nr uint32, target int) seccomp.Answer {
+	switch {
+	case target == 0:
+		return seccomp.GoOn() // the caller's own group, which is of the run
+	case target == -1 && nr == unix.SYS_KILL:
+		return seccomp.Fail(unix.EPERM)
+	case target < 0:
+		target = -target // a group is of the run when its leader is
+	}
+	for pid, self := target, os.Getpid(); pid > 1; {
+		up, err := procfs.Parent(pid)
+		if err != nil {
+			return seccomp.Fail(unix.ESRCH)
+		}
+		if up == self {
+			return seccomp.GoOn()
+		}
+		pid = up
+	}
+	return seccomp.Fail(unix.EPERM)
+}
+
+// mapToExecute refuses to map a file that the tool can write as code. A loader
+// is so of no use to somebody who gets it to load a file of the workspace.
+func (m *Monitor) mapToExecute(n *seccomp.Call) seccomp.Answer {
+	path, err := os.Readlink("/proc/" + strconv.Itoa(int(n.TID)) + "/fd/" + strconv.Itoa(int(int32(n.Args[4]))))
+	if err != nil {
+		return seccomp.Fail(unix.EACCES)
+	}
+	if g := m.grants.Load(); g.canWrite(path) && !g.holdsProgram(path) {
+		m.log.refused(path, "it is a file that the tool can write, and was to be loaded as code")
+		return seccomp.Fail(unix.EACCES)
+	}
+	return seccomp.GoOn()
+}

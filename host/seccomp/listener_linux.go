@@ -1,0 +1,189 @@
+package seccomp
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What the kernel's headers have and package unix has not.
+const (
+	notifIDValid  = 0x40082102 // SECCOMP_IOCTL_NOTIF_ID_VALID
+	notifSetFlags = 0x40082104 // SECCOMP_IOCTL_NOTIF_SET_FLAGS
+)
+
+// Call is struct seccomp_notif: a system call that waits for an answer.
+type Call struct {
+	id    uint64
+	TID   uint32 // of the thread that calls, as this process sees it
+	flags uint32
+	NR    int32
+	arch  uint32
+	ip    uint64
+	Args  [6]uint64
+}
+
+// reply is struct seccomp_notif_resp.
+type reply struct {
+	id    uint64
+	value int64
+	errno int32 // negative
+	flags uint32
+}
+
+// Answer is what becomes of a system call: it goes on as if there were no
+// filter, or it returns errno, which is 0 where the supervisor has done what was
+// asked.
+type Answer struct {
+	goOn  bool
+	errno unix.Errno
+}
+
+// GoOn lets a call go on.
+func GoOn() Answer { return Answer{goOn: true} }
+
+// Fail answers err; nil is that it was done.
+func Fail(err error) Answer {
+	if err == nil {
+		return Answer{}
+	}
+	if errno, ok := err.(unix.Errno); ok {
+		return Answer{errno: errno}
+	}
+	return Answer{errno: unix.EPERM}
+}
+
+// Listener is the descriptor on which the kernel tells of calls that wait.
+type Listener int
+
+// Next waits for a call. An error means that there will be no more.
+func (l Listener) Next(c *Call) error {
+	for {
+		*c = Call{} // the kernel takes no other
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(l), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(c)))
+		if errno == 0 {
+			return nil
+		}
+		if errno != unix.EINTR && errno != unix.ENOENT { // or who called was killed
+			return errno
+		}
+	}
+}
+
+// Answer answers c. Nobody is told when its caller is gone.
+func (l Listener) Answer(c *Call, a Answer) {
+	r := reply{id: c.id, errno: -int32(a.errno)}
+	if a.goOn {
+		r.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
+	}
+	unix.Syscall(unix.SYS_IOCTL, uintptr(l), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&r)))
+}
+
+// Valid reports whether c still waits. What was read of its process before is of
+// that process and of none that got its number.
+func (l Listener) Valid(c *Call) bool {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(l), notifIDValid, uintptr(unsafe.Pointer(&c.id)))
+	return errno == 0
+}
+
+// Close closes the descriptor. Calls that wait then fail with ENOSYS.
+func (l Listener) Close() { unix.Close(int(l)) }
+
+// Memory reads what process tid has at address, up to the end of p. It returns
+// less where the memory ends.
+func Memory(tid int, address uint64, p []byte) (int, error) {
+	local := []unix.Iovec{{Base: &p[0]}}
+	local[0].SetLen(len(p))
+	return unix.ProcessVMReadv(tid, local, []unix.RemoteIovec{{Base: uintptr(address), Len: len(p)}}, 0)
+}
+
+// Text reads the string at address, of limit bytes at most; cut reports that it
+// is longer.
+func Text(tid int, address uint64, limit int) (s string, cut bool, err error) {
+	var b []byte
+	for {
+		// Not past a page, beyond which there may be nothing.
+		page := uint64(os.Getpagesize())
+		chunk := make([]byte, min(page-address%page, 512))
+		n, err := Memory(tid, address, chunk)
+		if err != nil || n <= 0 {
+			return "", false, unix.EFAULT
+		}
+		if end := bytes.IndexByte(chunk[:n], 0); end >= 0 {
+			b = append(b, chunk[:end]...)
+			return string(b[:min(len(b), limit)]), len(b) > limit, nil
+		}
+		if b = append(b, chunk[:n]...); len(b) > limit {
+			return string(b[:limit]), true, nil
+		}
+		address += uint64(n)
+	}
+}
+
+// Path reads a path at address.
+func Path(tid int, address uint64) (string, error) {
+	s, cut, err := Text(tid, address, unix.PathMax-1)
+	if err == nil && cut {
+		err = unix.ENAMETOOLONG
+	}
+	return s, err
+}
+
+// maxWords bounds how many arguments of a program are read, wordSize how much of
+// each.
+const (
+	maxWords = 16
+	wordSize = 256
+)
+
+// Words reads the first arguments at address, and the whole of one of them.
+func Words(tid int, address uint64, whole, limit int) (list []string, err error) {
+	var pointers [maxWords + 1]uint64
+	raw := unsafe.Slice((*byte)(unsafe.Pointer(&pointers)), unsafe.Sizeof(pointers))
+	n := 0
+	for n < len(raw) { // the stack may end behind the last one
+		page := os.Getpagesize()
+		at := address + uint64(n)
+		got, err := Memory(tid, at, raw[n:min(len(raw), n+page-int(at%uint64(page)))])
+		if err != nil || got <= 0 {
+			break
+		}
+		n += got
+	}
+	for i, p := range pointers[:n/8] {
+		if p == 0 {
+			return list, nil
+		}
+		size := wordSize
+		if i == whole {
+			size = limit
+		}
+		w, _, err := Text(tid, p, size)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, w)
+	}
+	return list, nil
+}
+
+// OnThread runs f on an OS thread that is nobody else's and ends with f. What
+// f does to its thread (Landlock, no_new_privs, its working folder) can so
+// never reach another run. The thread lives until the run is over, which the
+// child's parent death signal needs: that signal means the thread, not the
+// process.
+func OnThread(f func()) {
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread cannot end before the process. Holding it here
+			// for good makes the next goroutine get another.
+			OnThread(f)
+			select {}
+		}
+		f()
+	}()
+}
