@@ -8,8 +8,8 @@ import (
 
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/guest"
-	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/redisdb"
 )
 
 // Child does what this process is for when a daemon started it, from the
@@ -39,7 +39,7 @@ func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load fun
 		return err
 	}
 	defer h.Close()
-	idempotency.LogRedis(h.parts.Log) // or it would write lines that are no JSON
+	redisdb.LogTo(h.parts.Log) // or it would write lines that are no JSON
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})

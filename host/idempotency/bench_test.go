@@ -116,7 +116,8 @@ func BenchmarkRedis(b *testing.B) {
 		name string
 		args []string
 	}{{"always", durable}, {"memory", []string{"--save", ""}}} {
-		s := openRedisAt(b, startRedis(b, how.args...).url(""))
+		server := startRedis(b, how.args...)
+		s := openRedisAt(b, server.url(""))
 		ctx := context.Background()
 		var n atomic.Int64
 		pair(b, s, n.Add(1)) // brings the scripts
@@ -124,7 +125,7 @@ func BenchmarkRedis(b *testing.B) {
 			ratio(b, func() {
 				key := fmt.Sprintf("plain:%064d", n.Add(1))
 				for _, v := range []string{"PENDING", `{"exitCode":0,"stdout":"hello"}`} {
-					if err := s.client.Set(ctx, key, v, time.Hour).Err(); err != nil {
+					if err := server.Set(ctx, key, v, time.Hour).Err(); err != nil {
 						b.Fatal(err)
 					}
 				}

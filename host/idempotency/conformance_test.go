@@ -68,7 +68,8 @@ func fileSubject(t testing.TB) subject {
 	}}
 }
 
-func redisSubject(t testing.TB, s *redisStore) subject {
+// redisSubject is a store on server, whose records are shifted there.
+func redisSubject(server *server, s *redisStore) subject {
 	return subject{s, func(t testing.TB, i id, by time.Duration) {
 		const script = `
 			if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
@@ -78,7 +79,7 @@ func redisSubject(t testing.TB, s *redisStore) subject {
 			local left = redis.call('PTTL', KEYS[1]) - ARGV[1]
 			if left > 0 then redis.call('PEXPIRE', KEYS[1], left) else redis.call('DEL', KEYS[1]) end
 			return 1`
-		if err := s.client.Eval(context.Background(), script, []string{i.String()}, by.Milliseconds()).Err(); err != nil {
+		if err := server.Eval(context.Background(), script, []string{i.String()}, by.Milliseconds()).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}}
@@ -89,7 +90,8 @@ func each(t *testing.T, f func(t *testing.T, s subject)) {
 	t.Run("memory", func(t *testing.T) { f(t, memorySubject(t)) })
 	t.Run("file", func(t *testing.T) { f(t, fileSubject(t)) })
 	t.Run("redis", func(t *testing.T) {
-		f(t, redisSubject(t, openRedisAt(t, startRedis(t, durable...).url(""))))
+		server := startRedis(t, durable...)
+		f(t, redisSubject(server, openRedisAt(t, server.url(""))))
 	})
 }
 
@@ -405,7 +407,8 @@ func TestConformance(t *testing.T) {
 // compares the results: the state machine exists in Go and in Lua.
 func TestScriptsAgree(t *testing.T) {
 	names := []string{"memory", "file", "redis"}
-	subjects := []subject{memorySubject(t), fileSubject(t), redisSubject(t, openRedisAt(t, startRedis(t, "--save", "").url("")))}
+	server := startRedis(t, "--save", "")
+	subjects := []subject{memorySubject(t), fileSubject(t), redisSubject(server, openRedisAt(t, server.url("")))}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/toold/toold/host/redisdb"
 )
 
 // victimEnv makes this test binary the process that TestFileSurvivesKill kills.
@@ -31,7 +33,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	LogRedis(slog.New(slog.DiscardHandler)) // it tells of every fault that a test makes
+	redisdb.LogTo(slog.New(slog.DiscardHandler)) // it tells of every fault that a test makes
 	os.Exit(m.Run())
 }
 

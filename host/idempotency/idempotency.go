@@ -264,7 +264,7 @@ const maxUndos = 256
 //	memory          in this process only
 //	file            c.Dir/idempotency.db, owned by this process
 //	file:PATH       the same elsewhere
-//	redis://…       a Redis for several hosts; see openRedis for its parameters
+//	redis://…       a Redis for several hosts; see redisdb.Open for its parameters
 //
 // An unreachable Redis is not an error: calls return ErrStoreUnavailable until it
 // is reachable.

@@ -270,8 +270,7 @@ func TestLinearizable(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		server := startRedis(t, durable...)
 		proxy := startProxy(t, server.addr, nil)
-		s := openRedisAt(t, "redis://"+proxy.addr+"/0?read_timeout=50ms&dial_timeout=200ms&max_retries=3&min_retry_backoff=1ms&max_retry_backoff=3ms")
-		s.replicas.Store(0)
+		s := openRedisAt(t, "redis://"+proxy.addr+"/0?read_timeout=50ms&dial_timeout=200ms&max_retries=3&min_retry_backoff=1ms&max_retry_backoff=3ms&wait_replicas=0")
 		proxy.faulty.Store(true)
 		lapse := func(i id) error { // not through the proxy
 			return server.Eval(context.Background(), `if redis.call('HGET', KEYS[1], 'status') == 'PENDING' then redis.call('HSET', KEYS[1], 'leaseUntil', '1') end return 1`, []string{i.String()}).Err()
@@ -361,6 +360,8 @@ type proxy struct {
 	addr   string
 	to     string
 	faulty atomic.Bool
+	// requests counts what clients send at a time.
+	requests atomic.Int32
 
 	mu     sync.Mutex
 	faults int            // guarded by mu
@@ -452,6 +453,7 @@ func (p *proxy) pass(c, s net.Conn) {
 					was, _ := first.Load().(string)
 					first.Store(was + string(b[:n]))
 				}
+				p.requests.Add(1)
 				request := bytes.Clone(b[:n])
 				last.Store(&request)
 				if p.faulty.Load() {

@@ -54,21 +54,7 @@ func succeeds(ran *atomic.Int32) func(context.Context) Outcome {
 	}
 }
 
-func TestRedisURLs(t *testing.T) {
-	for url, want := range map[string]string{
-		"redis://127.0.0.1:1/3":                                                "127.0.0.1:1",
-		"redis://127.0.0.1:1?addr=127.0.0.1:2":                                 "127.0.0.1:1,127.0.0.1:2 (Cluster)",
-		"redis://u:secret@127.0.0.1:1?cluster=true":                            "127.0.0.1:1 (Cluster)",
-		"redis://127.0.0.1:1/2?master_name=m&addr=127.0.0.1:2&wait_replicas=1": "127.0.0.1:1,127.0.0.1:2 (Sentinel, master m)",
-		"unix:///nowhere/redis.sock":                                           "/nowhere/redis.sock",
-	} {
-		s, err := openRedis(t.Context(), url, func(id) {})
-		if err != nil || s.where != want {
-			t.Errorf("%s: %v, %v", url, s, err)
-			continue
-		}
-		_ = s.close()
-	}
+func TestStoreURLs(t *testing.T) {
 	for url, want := range map[string]string{
 		"redis://u:secret@h:1?wait_replicas=x":                 "wait_replicas",
 		"redis://u:secret@h:1?wait_timeout=1h":                 "wait_timeout",
@@ -94,8 +80,9 @@ func TestRedisURLs(t *testing.T) {
 
 // A claim that is retransmitted after its release has no effect.
 func TestRedisRemembersReleases(t *testing.T) {
-	s := openRedisAt(t, startRedis(t, "--save", "").url(""))
-	st := steps{t, redisSubject(t, s), id{"tool", "k"}}
+	server := startRedis(t, "--save", "")
+	s := openRedisAt(t, server.url(""))
+	st := steps{t, redisSubject(server, s), id{"tool", "k"}}
 	late := testClaim("a")
 	// Released before it arrived, and after.
 	st.ends(completion{owner: "a", released: true}, verdictDone)
@@ -111,7 +98,7 @@ func TestRedisRemembersReleases(t *testing.T) {
 	if found, _, err := s.flush(t.Context(), st.id); found || err != nil {
 		t.Errorf("flush: %v, %v", found, err)
 	}
-	if left := s.client.PTTL(t.Context(), st.id.String()).Val(); left <= 0 || left > keepReleased {
+	if left := server.PTTL(t.Context(), st.id.String()).Val(); left <= 0 || left > keepReleased {
 		t.Errorf("remembered for %v", left)
 	}
 	st.claims(testClaim("c"), verdictRun)
@@ -120,18 +107,17 @@ func TestRedisRemembersReleases(t *testing.T) {
 // The format of a record in Redis, and the round trips of a call.
 func TestRedisRecord(t *testing.T) {
 	server := startRedis(t, "--save", "")
-	s := openRedisAt(t, server.url(""))
-	trips := &roundTrips{}
-	s.client.AddHook(trips)
+	proxy := startProxy(t, server.addr, nil)
+	s := openRedisAt(t, "redis://"+proxy.addr)
 	i := id{"tool", "k"}
 	for n := range 3 { // the first one brings the scripts and asks for the configuration
-		trips.n.Store(0)
+		proxy.requests.Store(0)
 		i.key = fmt.Sprint("k", n)
-		st := steps{t, redisSubject(t, s), i}
+		st := steps{t, redisSubject(server, s), i}
 		st.claims(testClaim("a"), verdictRun)
 		st.ends(success("a", 1), verdictDone)
 	}
-	if n := trips.n.Load(); n != 2 {
+	if n := proxy.requests.Load(); n != 2 {
 		t.Errorf("a call takes %d round trips", n)
 	}
 	h := server.HGetAll(t.Context(), "idemp:tool:k2").Val()
@@ -141,16 +127,6 @@ func TestRedisRecord(t *testing.T) {
 	if left := server.PTTL(t.Context(), "idemp:tool:k2").Val(); left > testTTL || left < testTTL-time.Minute {
 		t.Errorf("it lives for %v", left)
 	}
-}
-
-type roundTrips struct{ n atomic.Int32 }
-
-func (r *roundTrips) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (r *roundTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, c redis.Cmder) error { r.n.Add(1); return next(ctx, c) }
-}
-func (r *roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, c []redis.Cmder) error { r.n.Add(1); return next(ctx, c) }
 }
 
 // Fifty callers on two hosts: one runs, all get its result through the
@@ -353,49 +329,7 @@ func TestRecordGone(t *testing.T) {
 }
 
 func TestRedisSurvives(t *testing.T) {
-	good := map[string]string{"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction", "maxmemory": "0", "min-replicas-to-write": "0"}
-	with := func(pairs ...string) map[string]string {
-		m := map[string]string{}
-		for k, v := range good {
-			m[k] = v
-		}
-		for n := 0; n < len(pairs); n += 2 {
-			m[pairs[n]] = pairs[n+1]
-		}
-		return m
-	}
 	const survives = "every acknowledged record survives kill -9"
-	for _, tt := range []struct {
-		name      string
-		nodes     []node
-		wait      int64
-		want, not []string
-	}{
-		{"durable", []node{{config: good}}, 0, []string{survives, "no replica now"}, []string{"Set appendonly"}},
-		{"no log", []node{{config: with("appendonly", "no")}}, 0, []string{"appendonly is no", "loses every record"}, []string{survives}},
-		{"everysec", []node{{config: with("appendfsync", "everysec")}}, 0, []string{"the last two seconds"}, []string{survives}},
-		{"no sync", []node{{config: with("appendfsync", "no")}}, 0, []string{"appendfsync is no"}, []string{survives}},
-		{"evicts", []node{{config: with("maxmemory-policy", "allkeys-lru", "maxmemory", "1000")}}, 0, []string{"evicts records", "noeviction"}, []string{survives}},
-		{"would evict", []node{{config: with("maxmemory-policy", "allkeys-lru")}}, 0, []string{survives, "without effect"}, nil},
-		{"not told", []node{{}}, 0, []string{"CONFIG GET", "not known"}, []string{survives}},
-		{"replicas", []node{{config: good, replicas: 2}}, 0, []string{"a failover can lose", "wait_replicas"}, nil},
-		{"replicas that are waited for", []node{{config: with("min-replicas-to-write", "1"), replicas: 2}}, 1, []string{"acknowledged by 1 replica"}, []string{"can lose", "Set min-replicas"}},
-		{"waited for, not fenced", []node{{config: good, replicas: 2}}, 1, []string{"acknowledged by 1", "min-replicas-to-write is 0"}, nil},
-		{"one bad node of two", []node{{config: good}, {config: with("appendonly", "no")}}, 0, []string{"appendonly is no"}, []string{survives}},
-	} {
-		got := describeDurability(tt.nodes, tt.wait)
-		for _, w := range tt.want {
-			if !strings.Contains(got, w) {
-				t.Errorf("%s: %q lacks %q", tt.name, got, w)
-			}
-		}
-		for _, w := range tt.not {
-			if strings.Contains(got, w) {
-				t.Errorf("%s: %q has %q", tt.name, got, w)
-			}
-		}
-	}
-	// And of real servers.
 	server := startRedis(t, durable...)
 	if text := openRedisAt(t, server.url("")).survives(t.Context()); !strings.Contains(text, survives) {
 		t.Error(text)
