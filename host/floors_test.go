@@ -83,6 +83,7 @@ var floors = []floor{
 
 	{"host/server", 3, nil, "connections know frames, never tools"},
 	{"host/identity", 3, nil, "who calls is known before what they call"},
+	{"host/journal", 2, []string{"host/fault"}, "it keeps records in files, and knows nothing of what runs: the standard library and the codes only"},
 	{"host/session", 3, nil, "sessions hold ids and journals; the pipeline drives them"},
 	{"host/tools", 3, nil, "what a tool is: the words of tool.json for the engine and processes, and beneath every stage"},
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/journal"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -56,44 +57,15 @@ func (s *Session) usedByLocked(p Peer) {
 	s.peers = append([]Peer{p}, s.peers[:min(len(s.peers), maxPeers-1)]...)
 }
 
-// Outcome is the result of an execution, as kept in journals and snapshots.
-type Outcome struct {
-	ID          string
-	Tool        string
-	Kind        string
-	Parent      string
-	Status      string // as returned by wire.Result.Status
-	Code        fault.Code
-	ExitCode    int
-	Attempts    int
-	Started     time.Time
-	Duration    time.Duration
-	BytesIn     int64
-	BytesOut    int64
-	Fuel        int64
-	Undelivered int // bytes of unread steering text
-	// Programs are the further programs that a binary executed or was refused.
-	Programs []Program
-	// Connections are those that a binary made or was refused.
-	Connections []Connection
-	HTTP        HTTP
-}
-
-// HTTP sums up the requests of guests that were sent, and the replies. The bytes are
-// those of the bodies.
-type HTTP struct {
-	Requests      int64 `json:"requests"`
-	Replies       int64 `json:"replies"`
-	BytesSent     int64 `json:"bytes_sent"`
-	BytesReceived int64 `json:"bytes_received"`
-}
-
-func (h *HTTP) add(o HTTP) {
-	h.Requests += o.Requests
-	h.Replies += o.Replies
-	h.BytesSent += o.BytesSent
-	h.BytesReceived += o.BytesReceived
-}
+// What journals keep of executions.
+type (
+	Outcome    = journal.Outcome
+	HTTP       = journal.HTTP
+	Program    = journal.Program
+	Connection = journal.Connection
+	Found      = journal.Found
+	Counters   = journal.Counters
+)
 
 // AddHTTP counts HTTP requests of guests and their replies. x may be nil.
 func (x *Execution) AddHTTP(h HTTP) {
@@ -102,15 +74,7 @@ func (x *Execution) AddHTTP(h HTTP) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.http.add(h)
-}
-
-// Program is a program that an execution executed, or was refused, Times times.
-// Its arguments are not kept: they may hold secrets.
-type Program struct {
-	Path    string `json:"path"`
-	Refused string `json:"refused,omitempty"` // why
-	Times   int    `json:"times"`
+	x.http.Add(h)
 }
 
 // maxPrograms bounds the programs of one execution, maxProgramPath each path.
@@ -133,16 +97,6 @@ func (x *Execution) AddProgram(path, refused string) {
 	if len(x.programs) < maxPrograms {
 		x.programs = append(x.programs, p)
 	}
-}
-
-// Connection is a host that a binary connected to, or was refused, Times times.
-type Connection struct {
-	Host     string `json:"host"`              // with its port, or unix:PATH
-	Refused  string `json:"refused,omitempty"` // why
-	Failed   string `json:"failed,omitempty"`  // why the host was not reached
-	Sent     int64  `json:"sent,omitempty"`    // bytes, like those received
-	Received int64  `json:"received,omitempty"`
-	Times    int    `json:"times"`
 }
 
 // AddConnection records that x connected to c, or was refused it.
@@ -173,76 +127,6 @@ func (x *Execution) Connections() []Connection {
 	return slices.Clone(x.connections)
 }
 
-// Counters sum up the executions of one session. They are JSON in journals.
-type Counters struct {
-	Calls    int64            `json:"calls"`
-	Attempts int64            `json:"attempts"`
-	Outcomes map[string]int64 `json:"outcomes,omitempty"` // by code; "ok" for none
-	BytesIn  int64            `json:"bytes_in"`
-	BytesOut int64            `json:"bytes_out"`
-	Fuel     int64            `json:"fuel"`
-	HTTP     HTTP             `json:"http,omitzero"`
-	Duration time.Duration    `json:"duration"`
-	Events   map[string]int64 `json:"events,omitempty"` // state changes of the session, by new state
-}
-
-func (c *Counters) add(o *Outcome) {
-	c.Calls++
-	c.Attempts += int64(o.Attempts)
-	if c.Outcomes == nil {
-		c.Outcomes = map[string]int64{}
-	}
-	code := string(o.Code)
-	switch {
-	case code != "":
-	case o.ExitCode != 0:
-		code = string(fault.ToolFailed)
-	default:
-		code = "ok"
-	}
-	c.Outcomes[code]++
-	c.BytesIn += o.BytesIn
-	c.BytesOut += o.BytesOut
-	c.Fuel += o.Fuel
-	c.HTTP.add(o.HTTP)
-	c.Duration += o.Duration
-}
-
-func (c *Counters) countEvent(name string) {
-	if c.Events == nil {
-		c.Events = map[string]int64{}
-	}
-	c.Events[name]++
-}
-
-// merge adds the counters of another session.
-func (c *Counters) merge(d *Counters) {
-	sum := func(to *map[string]int64, from map[string]int64) {
-		for k, n := range from {
-			if *to == nil {
-				*to = map[string]int64{}
-			}
-			(*to)[k] += n
-		}
-	}
-	c.Calls += d.Calls
-	c.Attempts += d.Attempts
-	c.BytesIn += d.BytesIn
-	c.BytesOut += d.BytesOut
-	c.Fuel += d.Fuel
-	c.HTTP.add(d.HTTP)
-	c.Duration += d.Duration
-	sum(&c.Outcomes, d.Outcomes)
-	sum(&c.Events, d.Events)
-}
-
-// clone returns a deep copy of c.
-func (c *Counters) clone() Counters {
-	var d Counters
-	d.merge(c)
-	return d
-}
-
 // Execution is one running call of a session. The pipeline holds it from Begin
 // to End.
 type Execution struct {
@@ -271,13 +155,6 @@ type Execution struct {
 	found       *Found // of KindReconcile
 }
 
-// Found is what a look into a call found out, as journals keep it.
-type Found struct {
-	Of       string `json:"of"` // the call's execution id
-	Verdict  string `json:"verdict"`
-	Evidence string `json:"evidence,omitempty"`
-}
-
 // Conclude records what x, of KindReconcile, found out. Secrets must be masked
 // before it.
 func (x *Execution) Conclude(f Found) {
@@ -302,7 +179,7 @@ func (s *Session) Begin(ctx context.Context, spec Spec) (*Execution, error) {
 		return nil, err
 	}
 	if resumed {
-		s.append(&record{Type: recState, State: Active})
+		s.append(&journal.Record{Type: journal.TypeState, State: Active})
 	}
 	return x, nil
 }
@@ -318,7 +195,7 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 	x.cancels = []context.CancelCauseFunc{cancel}
 	if resumed = s.state == Suspended; resumed {
 		s.state = Active
-		s.count.countEvent(Active)
+		s.count.CountEvent(Active)
 	}
 	s.used = x.started
 	if len(s.peers) == 0 || s.peers[0] != x.From {
@@ -399,8 +276,8 @@ func (x *Execution) Attempt(mutating bool) (int, error) {
 	return n, nil
 }
 
-func (x *Execution) beginRecord() *record {
-	r := &record{Type: recBegin, Execution: x.ID, Tool: x.Tool, Kind: x.Kind, Parent: x.Parent, Mutating: x.mutating.Load()}
+func (x *Execution) beginRecord() *journal.Record {
+	r := &journal.Record{Type: journal.TypeBegin, Execution: x.ID, Tool: x.Tool, Kind: x.Kind, Parent: x.Parent, Mutating: x.mutating.Load()}
 	if x.Job != nil {
 		r.Job, r.Detach, r.Bound = true, x.Job.Detach, x.Job.Bound
 	}
@@ -530,8 +407,8 @@ func (x *Execution) End(r *wire.Result) {
 			o.Code = fault.OutcomeUnknown
 		}
 	}
-	rec := &record{
-		Type: recEnd, Execution: o.ID, Tool: o.Tool, Kind: o.Kind, Parent: o.Parent, Status: o.Status, Code: o.Code, ExitCode: o.ExitCode,
+	rec := &journal.Record{
+		Type: journal.TypeEnd, Execution: o.ID, Tool: o.Tool, Kind: o.Kind, Parent: o.Parent, Status: o.Status, Code: o.Code, ExitCode: o.ExitCode,
 		Attempts: o.Attempts, DurationMS: o.Duration.Milliseconds(), BytesIn: o.BytesIn, BytesOut: o.BytesOut, Fuel: o.Fuel,
 		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, Connections: o.Connections, HTTP: o.HTTP, Found: found,
 	}
@@ -539,14 +416,14 @@ func (x *Execution) End(r *wire.Result) {
 		rec.Job, rec.Detach, rec.Bound = true, x.Job.Detach, x.Job.Bound
 	}
 	if o.Attempts == 0 {
-		rec.Type = recRefused
+		rec.Type = journal.TypeRefused
 	}
 	if undelivered > 0 {
 		x.s.t.log.Info("a call ended without reading what steered it", "session", x.Session, "execution_id", x.ID, "bytes", undelivered)
 	}
 	s := x.s
 	idle := false
-	s.appendFunc(func() *record {
+	s.appendFunc(func() *journal.Record {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.running, x)
@@ -555,7 +432,7 @@ func (x *Execution) End(r *wire.Result) {
 		}
 		idle = len(s.running) == 0
 		s.used = time.Now()
-		s.count.add(&o)
+		s.count.Add(&o)
 		if len(s.recent) == maxRecent {
 			s.recent = slices.Delete(s.recent, 0, 1)
 		}
@@ -577,6 +454,6 @@ func (x *Execution) End(r *wire.Result) {
 	}
 	s.mu.Unlock()
 	if idle {
-		s.journal.releaseIdle()
+		s.journal.ReleaseIdle()
 	}
 }

@@ -22,6 +22,8 @@ const (
 	// maxOutput is how many bytes at the end of each of a job's outputs are
 	// kept.
 	maxOutput = 256 << 10
+	// maxProgress bounds a job's latest progress value, in bytes.
+	maxProgress = 64 << 10
 )
 
 // jobTable holds the jobs of all sessions, since a job may outlive its session.
@@ -103,7 +105,7 @@ func (t *Table) NewJob(owner, session string, bound bool, call *wire.Call, cance
 		Started: time.Now(), table: &t.jobs, admitted: make(chan struct{}), finished: make(chan struct{}), cancel: cancel,
 	}
 	if s, ok := t.sessions.Load(key{owner, session}); ok {
-		j.persist = !s.(*Session).journal.off
+		j.persist = !s.(*Session).journal.Off
 	}
 	t.jobs.mu.Lock()
 	defer t.jobs.mu.Unlock()
@@ -251,8 +253,8 @@ func (j *Job) Stderr() io.Writer { return jobWriter{j, &j.stderr} }
 
 // Progress keeps the job's latest progress value.
 func (j *Job) Progress(data json.RawMessage) error {
-	if !json.Valid(data) || len(data) > maxLine {
-		return fault.Errorf(fault.InvalidPayload, "progress is not one JSON value of at most %d bytes", maxLine)
+	if !json.Valid(data) || len(data) > maxProgress {
+		return fault.Errorf(fault.InvalidPayload, "progress is not one JSON value of at most %d bytes", maxProgress)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -6,17 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/journal"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -124,7 +125,7 @@ func TestSessionsAreRestored(t *testing.T) {
 	// A third time: the outcomes that the second restart wrote are read.
 	third, _ := open(t, Config{Dir: dir})
 	got, _ = third.Find("me", s.id)
-	if got.count.Calls != 3 || got.journal.skipped.Load() != 0 {
+	if got.count.Calls != 3 || statusOf(got, "skipped") != 0 {
 		t.Errorf("then it counts %+v", got.count)
 	}
 }
@@ -142,10 +143,10 @@ func TestDamagedJournals(t *testing.T) {
 		{"whole", func(b []byte) []byte { return b }, 3, 0},
 		{"a torn last line", func(b []byte) []byte { return b[:len(b)-20] }, 3, 1}, // its call ends as unknown
 		{"no line break at the end", func(b []byte) []byte { return b[:len(b)-1] }, 3, 0},
-		{"an unknown record", func(b []byte) []byte { return append(b, (&record{Type: "invented"}).encode()...) }, 3, 1},
+		{"an unknown record", func(b []byte) []byte { return append(b, lines(t, journal.Record{Type: "invented"})...) }, 3, 1},
 		{"no JSON", func(b []byte) []byte { return append(b, line("{{{")...) }, 3, 1},
 		{"zeros, as after a crash of the machine", func(b []byte) []byte { return append(b, make([]byte, 5000)...) }, 3, 1},
-		{"a line over the limit", func(b []byte) []byte { return append(b, line(strings.Repeat("x", 3*maxLine))...) }, 3, 1},
+		{"a line over the limit", func(b []byte) []byte { return append(b, line(strings.Repeat("x", 3*64<<10))...) }, 3, 1},
 		{"a digit that changed", func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"t":"end"`), []byte(`"t":"eND"`), 1)
 		}, 3, 1},
@@ -158,11 +159,11 @@ func TestDamagedJournals(t *testing.T) {
 			for i := range 3 {
 				run(t, s, fmt.Sprint(i), false).End(fine)
 			}
-			whole, err := os.ReadFile(s.journal.path)
+			whole, err := os.ReadFile(s.journal.Path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(s.journal.path, tt.damage(whole), 0o600); err != nil {
+			if err := os.WriteFile(s.journal.Path, tt.damage(whole), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			again, logs := open(t, Config{Dir: dir})
@@ -170,8 +171,8 @@ func TestDamagedJournals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.count.Calls != tt.calls || got.journal.skipped.Load() != tt.skipped {
-				t.Errorf("%d calls and %d skipped, must be %d and %d", got.count.Calls, got.journal.skipped.Load(), tt.calls, tt.skipped)
+			if got.count.Calls != tt.calls || statusOf(got, "skipped") != tt.skipped {
+				t.Errorf("%d calls and %d skipped, must be %d and %d", got.count.Calls, statusOf(got, "skipped"), tt.calls, tt.skipped)
 			}
 			if said := strings.Contains(logs.String(), "not whole"); said != (tt.skipped > 0) {
 				t.Errorf("damage was said: %v\n%s", said, logs)
@@ -208,14 +209,14 @@ func TestOlderJournalsLoad(t *testing.T) {
 	run(t, s, "e3", false).End(fine)
 	// The next record has the current version, and the old file is kept.
 	again, _ := open(t, Config{Dir: dir})
-	if s, err = again.Find("me", "old"); err != nil || s.count.Calls != 3 || s.journal.skipped.Load() != 0 {
+	if s, err = again.Find("me", "old"); err != nil || s.count.Calls != 3 || statusOf(s, "skipped") != 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil || !bytes.Contains(b[:bytes.IndexByte(b, '\n')], []byte(`"version":2`)) {
 		t.Errorf("it begins with %.200s, %v", b, err)
 	}
-	if _, err := os.Stat(rotatedPath(path)); err != nil {
+	if _, err := os.Stat(path + ".1"); err != nil {
 		t.Error(err)
 	}
 	// A line without a checksum is valid in a file of version 1 only.
@@ -223,33 +224,50 @@ func TestOlderJournalsLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	third, _ := open(t, Config{Dir: dir})
-	if s, _ = third.Find("me", "old"); s.count.Calls != 3 || s.journal.skipped.Load() != 3 {
-		t.Errorf("%d calls, %d skipped", s.count.Calls, s.journal.skipped.Load())
+	if s, _ = third.Find("me", "old"); s.count.Calls != 3 || statusOf(s, "skipped") != 3 {
+		t.Errorf("%d calls, %d skipped", s.count.Calls, statusOf(s, "skipped"))
 	}
 }
+
+// lines are records as a journal writes them.
+func lines(t testing.TB, records ...journal.Record) []byte {
+	t.Helper()
+	j := journal.Journal{Path: t.TempDir() + "/lines", OpenIdle: &atomic.Int32{}}
+	for i := range records {
+		if _, err := j.Append(func() *journal.Record { return &records[i] }, func() []journal.Record { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j.Release()
+	b, err := os.ReadFile(j.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// statusOf is a number of a journal's status.
+func statusOf(s *Session, name string) int64 { return s.journal.Status()[name].(int64) }
 
 // TestNewerJournalsLoad: known records of a later version are read.
 func TestNewerJournalsLoad(t *testing.T) {
 	dir := t.TempDir()
-	var b bytes.Buffer
-	for _, r := range []record{
-		{Type: recSession, Version: 99, ID: "new", Owner: "me", Cwd: "/work"},
-		{Type: "teleport", Execution: "e0"},
-		{Type: recEnd, Execution: "e1", Tool: "git", Kind: KindCall, Status: "success", Attempts: 1},
-	} {
-		b.Write(r.encode())
-	}
+	b := lines(t,
+		journal.Record{Type: journal.TypeSession, Version: 99, ID: "new", Owner: "me", Cwd: "/work"},
+		journal.Record{Type: "teleport", Execution: "e0"},
+		journal.Record{Type: journal.TypeEnd, Execution: "e1", Tool: "git", Kind: KindCall, Status: "success", Attempts: 1},
+	)
 	path := filepath.Join(dir, "new.jsonl")
-	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	tab, _ := open(t, Config{Dir: dir})
 	s, err := tab.Find("me", "new")
-	if err != nil || s.count.Calls != 1 || s.journal.skipped.Load() != 1 {
+	if err != nil || s.count.Calls != 1 || statusOf(s, "skipped") != 1 {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	run(t, s, "e2", false).End(fine)
-	if kept, err := os.ReadFile(rotatedPath(path)); err != nil || !bytes.Equal(kept, b.Bytes()) {
+	if kept, err := os.ReadFile(path + ".1"); err != nil || !bytes.Equal(kept, b) {
 		t.Errorf("what the later version wrote was not kept: %v", err)
 	}
 }
@@ -265,11 +283,11 @@ func TestJournalRotation(t *testing.T) {
 	for i := range n {
 		run(t, s, fmt.Sprint(i), false).End(fine)
 	}
-	fi, err := os.Stat(s.journal.path)
-	if err != nil || fi.Size() > maxJournal+1000 {
+	fi, err := os.Stat(s.journal.Path)
+	if err != nil || fi.Size() > 256<<10+1000 {
 		t.Errorf("after %d calls it has %d bytes, %v", n, fi.Size(), err)
 	}
-	if _, err := os.Stat(rotatedPath(s.journal.path)); err != nil {
+	if _, err := os.Stat(s.journal.Path + ".1"); err != nil {
 		t.Error(err)
 	}
 	again, _ := open(t, Config{Dir: dir})
@@ -280,7 +298,7 @@ func TestJournalRotation(t *testing.T) {
 	long.End(fine)
 
 	// Between the two renames.
-	if err := os.Rename(s.journal.path, rotatedPath(s.journal.path)); err != nil {
+	if err := os.Rename(s.journal.Path, s.journal.Path+".1"); err != nil {
 		t.Fatal(err)
 	}
 	third, _ := open(t, Config{Dir: dir})
@@ -290,7 +308,7 @@ func TestJournalRotation(t *testing.T) {
 
 	// The machine crashed before the new file was on the disk.
 	third.Close(ended())
-	if err := errors.Join(os.Rename(s.journal.path, rotatedPath(s.journal.path)), os.WriteFile(s.journal.path, nil, 0o600)); err != nil {
+	if err := errors.Join(os.Rename(s.journal.Path, s.journal.Path+".1"), os.WriteFile(s.journal.Path, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	fourth, _ := open(t, Config{Dir: dir})
@@ -309,7 +327,7 @@ func TestForgottenJournalsAreNotRecreated(t *testing.T) {
 	tab.forget(s)
 	x.End(fine)
 	<-s.done
-	if files, _ := filepath.Glob(s.journal.path + "*"); len(files) > 0 {
+	if files, _ := filepath.Glob(s.journal.Path + "*"); len(files) > 0 {
 		t.Errorf("there are %v", files)
 	}
 }
@@ -401,12 +419,12 @@ func TestRotationKeepsConcurrentEnds(t *testing.T) {
 	tab, _ := open(t, Config{Dir: dir})
 	s := explicit(t, tab, "me")
 	x := run(t, s, "x", true)
-	written := s.journal.records.Load()
+	written := statusOf(s, "records")
 	over := make(chan struct{})
 	s.mu.Lock()
 	go func() { defer close(over); x.End(fine) }()
 	for until := time.Now().Add(50 * time.Millisecond); time.Now().Before(until); runtime.Gosched() {
-		if s.journal.records.Load() != written {
+		if statusOf(s, "records") != written {
 			t.Error("the journal has the end of a call that its session still counts as running")
 			break
 		}
@@ -415,14 +433,17 @@ func TestRotationKeepsConcurrentEnds(t *testing.T) {
 	<-over
 
 	const callers, each = 8, 25
+	blank := bytes.Repeat([]byte("\n"), 256<<10+1)
 	var calls sync.WaitGroup
 	for c := range callers {
 		calls.Go(func() {
 			for i := range each {
 				x := run(t, s, fmt.Sprint(c, " ", i), true)
-				s.journal.mu.Lock()
-				s.journal.size = maxJournal + 1 // the next record begins it anew
-				s.journal.mu.Unlock()
+				s.journal.Release()
+				if f, err := os.OpenFile(s.journal.Path, os.O_WRONLY|os.O_APPEND, 0); err == nil {
+					f.Write(blank) // the next record begins it anew
+					f.Close()
+				} // else it is being rotated
 				x.End(fine)
 				s.update(func() error { s.name = fmt.Sprint(c, " ", i); return nil })
 			}
@@ -449,16 +470,16 @@ var unwritable = map[string]func(t *testing.T, s *Session){
 		if runtime.GOOS != "linux" {
 			t.Skip("needs /dev/full")
 		}
-		os.Remove(s.journal.path)
-		if err := os.Symlink("/dev/full", s.journal.path); err != nil {
+		os.Remove(s.journal.Path)
+		if err := os.Symlink("/dev/full", s.journal.Path); err != nil {
 			t.Fatal(err)
 		}
 	},
 	"a read-only folder": func(t *testing.T, s *Session) {
-		readOnly(t, filepath.Dir(s.journal.path), s.journal.path)
+		readOnly(t, filepath.Dir(s.journal.Path), s.journal.Path)
 	},
 	"a folder that is none": func(t *testing.T, s *Session) {
-		dir := filepath.Dir(s.journal.path)
+		dir := filepath.Dir(s.journal.Path)
 		if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
@@ -474,7 +495,7 @@ func TestJournalsThatCannotBeWritten(t *testing.T) {
 			defer runtime.UnlockOSThread()
 			tab, logs := open(t, Config{})
 			s := explicit(t, tab, "me")
-			whole, err := os.ReadFile(s.journal.path)
+			whole, err := os.ReadFile(s.journal.Path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -502,68 +523,24 @@ func TestJournalsThatCannotBeWritten(t *testing.T) {
 			if n := strings.Count(logs.String(), "session="+s.id); n != 1 {
 				t.Errorf("it was said %d times:\n%s", n, logs)
 			}
-			status := s.journal.status()
+			status := s.journal.Status()
 			if status["lost"].(int64) < 4 || status["error"] == "" {
 				t.Errorf("its status is %v", status)
 			}
 			// It can be written again.
-			writable(t, filepath.Dir(s.journal.path))
-			os.Remove(s.journal.path)
-			os.Remove(filepath.Dir(s.journal.path))
-			if err := errors.Join(os.MkdirAll(filepath.Dir(s.journal.path), 0o700), os.WriteFile(s.journal.path, whole, 0o600)); err != nil {
+			writable(t, filepath.Dir(s.journal.Path))
+			os.Remove(s.journal.Path)
+			os.Remove(filepath.Dir(s.journal.Path))
+			if err := errors.Join(os.MkdirAll(filepath.Dir(s.journal.Path), 0o700), os.WriteFile(s.journal.Path, whole, 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			run(t, s, "after", true).End(fine)
-			again, logs := open(t, Config{Dir: filepath.Dir(s.journal.path)})
+			again, logs := open(t, Config{Dir: filepath.Dir(s.journal.Path)})
 			if got, err := again.Find("me", s.id); err != nil || got.count.Calls != 1 || !strings.Contains(logs.String(), "lost=") {
 				t.Errorf("%+v, %v\n%s", got, err, logs)
 			}
 		})
 	}
-}
-
-// FuzzJournal: reading any file terminates, and records appended to it are read.
-func FuzzJournal(f *testing.F) {
-	var b bytes.Buffer
-	for _, r := range []record{
-		{Type: recSession, Version: 2, ID: "s", Owner: "me", Cwd: "/work"},
-		{Type: recState, State: Active, ID: "s", Owner: "me"},
-		{Type: recSet, Name: "n", Labels: map[string]string{"a": "b"}, Tools: &[]string{"git"}},
-		{Type: recBegin, Execution: "e", Tool: "git", Kind: KindJob, Job: true},
-		{Type: recEnd, Execution: "e", Tool: "git", Kind: KindJob, Job: true, Code: fault.Timeout, Attempts: 1},
-		{Type: recSnapshot, Counters: &Counters{Calls: 5}, Pending: []record{{Type: recBegin, Execution: "p"}}},
-	} {
-		b.Write(r.encode())
-	}
-	f.Add(b.Bytes())
-	f.Add([]byte(version1))
-	f.Add(b.Bytes()[:b.Len()-7])
-	f.Add([]byte("\n\x00\n{}\n"))
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 20 {
-		d := bytes.Clone(b.Bytes())
-		for range 1 + r.IntN(8) {
-			d[r.IntN(len(d))] = byte(r.Uint32())
-		}
-		f.Add(d)
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		before, err := replay(bytes.NewReader(data))
-		end := record{Type: recEnd, Execution: "new", Tool: "t", Attempts: 1}
-		if len(data) > 0 && data[len(data)-1] != '\n' {
-			data = append(data[:len(data):len(data)], '\n')
-		}
-		after, err2 := replay(bytes.NewReader(append(data[:len(data):len(data)], end.encode()...)))
-		if (err == nil) != (err2 == nil) {
-			t.Fatalf("before %v, after %v", err, err2)
-		}
-		if err == nil && (after.records != before.records+1 || after.skipped != before.skipped || after.count.Calls != before.count.Calls+1) {
-			t.Fatalf("one record more made %d and %d skipped of %d and %d", after.records, after.skipped, before.records, before.skipped)
-		}
-		if err == nil && before.header.ID == "" {
-			t.Fatal("it was read without a header")
-		}
-	})
 }
 
 // BenchmarkJournal measures a call's two records, without and with a sync of each:
@@ -579,14 +556,14 @@ func BenchmarkJournal(b *testing.B) {
 			tab, _ := open(b, Config{Dir: dir})
 			s := explicit(b, tab, "me")
 			for b.Loop() {
-				for _, r := range []*record{{Type: recBegin, Execution: "e", Tool: "t"}, {Type: recEnd, Execution: "e", Tool: "t"}} {
+				for _, r := range []*journal.Record{{Type: journal.TypeBegin, Execution: "e", Tool: "t"}, {Type: journal.TypeEnd, Execution: "e", Tool: "t"}} {
 					r.At = time.Now()
 					s.append(r)
 					if sync {
-						s.journal.flush(s.initialRecords)
+						s.journal.Flush(s.initialRecords)
 					}
 				}
-				s.journal.release()
+				s.journal.Release()
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/journal"
 )
 
 // Open opens the table of the sessions whose journals are in c.Dir. Unreadable
@@ -121,9 +122,9 @@ func (t *Table) load() error {
 // restore reads one journal.
 func (t *Table) restore(id string) *Session {
 	path := t.path(id)
-	l, err := readFile(path)
-	if err == nil && l.header.ID != id {
-		err = fmt.Errorf("read the journal %s: it belongs to another session, %q", path, l.header.ID)
+	l, err := journal.Read(path)
+	if err == nil && l.Header.ID != id {
+		err = fmt.Errorf("read the journal %s: it belongs to another session, %q", path, l.Header.ID)
 	}
 	if err != nil {
 		t.log.Warn("a journal cannot be read, so its session is not there; the file is left as it is", "file", path, "error", err)
@@ -132,51 +133,50 @@ func (t *Table) restore(id string) *Session {
 		t.unread[id] = true
 		return nil
 	}
-	if l.skipped > 0 || l.lost > 0 {
-		t.log.Warn("a journal is not whole; what can be read of it counts", "file", path, "records", l.records, "skipped", l.skipped, "lost", l.lost)
+	if l.Skipped > 0 || l.Lost > 0 {
+		t.log.Warn("a journal is not whole; what can be read of it counts", "file", path, "records", l.Records, "skipped", l.Skipped, "lost", l.Lost)
 	}
-	h := &l.header
+	h := &l.Header
 	s := &Session{
 		t: t, id: id, owner: h.Owner, isDef: h.Default, parent: h.Parent, cwd: h.Cwd, created: h.Created, key: h.Key, digest: h.Digest,
-		done: make(chan struct{}), name: l.name, labels: l.labels, tools: l.tools, used: l.used, state: l.state, count: l.count,
+		done: make(chan struct{}), name: l.Name, labels: l.Labels, tools: l.Tools, used: l.Used, state: l.State, count: l.Count,
 	}
-	s.journal.path, s.journal.openIdle, s.journal.outdated = path, &t.openIdle, h.Version != journalVersion && h.Version != 0
-	s.journal.records.Store(int64(l.records))
-	s.journal.skipped.Store(int64(l.skipped))
+	s.journal.Path, s.journal.OpenIdle = path, &t.openIdle
+	s.journal.Loaded(l)
 	switch s.state {
 	case Closed:
 		close(s.done)
 	case Closing:
 		s.state = Closed
 		close(s.done)
-		s.append(&record{Type: recState, State: Closed})
+		s.append(&journal.Record{Type: journal.TypeState, State: Closed})
 	default:
 		s.state = Suspended
 	}
-	for _, j := range l.jobs {
+	for _, j := range l.Jobs {
 		t.jobs.restore(s, &j)
 	}
-	for _, p := range l.pending {
+	for _, p := range l.Pending {
 		r := p
-		r.Type, r.Status, r.Code = recEnd, "error", fault.OutcomeUnknown
+		r.Type, r.Status, r.Code = journal.TypeEnd, "error", fault.OutcomeUnknown
 		r.DurationMS = time.Since(p.At).Milliseconds()
 		r.Attempts = 1
 		began := p.At
 		s.append(&r)
-		o := r.outcome()
-		s.count.add(&o)
+		o := r.Outcome()
+		s.count.Add(&o)
 		if r.Job {
 			r.At = began.Add(time.Duration(r.DurationMS) * time.Millisecond)
 			t.jobs.restore(s, &r)
 		}
 	}
-	s.journal.release()
+	s.journal.Release()
 	return s
 }
 
 // restore adds a finished job of before.
-func (jt *jobTable) restore(s *Session, r *record) {
-	o := r.outcome()
+func (jt *jobTable) restore(s *Session, r *journal.Record) {
+	o := r.Outcome()
 	j := &Job{
 		ID: r.Execution, Owner: s.owner, Session: s.id, Bound: r.Bound, Tool: r.Tool, Detach: r.Detach, Started: o.Started,
 		table: jt, listed: true, done: true, outcome: o,
@@ -302,21 +302,21 @@ func (s *Session) suspend() error {
 	}
 	s.state = Suspended
 	s.recent, s.running = nil, nil
-	s.count.countEvent(Suspended)
+	s.count.CountEvent(Suspended)
 	s.publishState(Suspended)
 	s.mu.Unlock()
-	s.append(&record{Type: recState, State: Suspended})
+	s.append(&journal.Record{Type: journal.TypeState, State: Suspended})
 	return s.flush()
 }
 
 // flush syncs the journal to disk.
 func (s *Session) flush() error {
-	err := s.journal.flush(s.initialRecords)
+	err := s.journal.Flush(s.initialRecords)
 	s.mu.Lock()
 	idle := len(s.running) == 0
 	s.mu.Unlock()
 	if idle {
-		s.journal.release()
+		s.journal.Release()
 	}
 	if err != nil {
 		return fault.Errorf(fault.StoreUnavailable, "the journal of the session cannot be written: %w; check the sessions folder in the daemon's state", err)
@@ -338,10 +338,10 @@ func (s *Session) resume() error {
 	}
 	s.state = Active
 	s.used = time.Now()
-	s.count.countEvent(Active)
+	s.count.CountEvent(Active)
 	s.publishState(Active)
 	s.mu.Unlock()
-	s.append(&record{Type: recState, State: Active})
+	s.append(&journal.Record{Type: journal.TypeState, State: Active})
 	s.releaseIfIdle()
 	return nil
 }
@@ -351,7 +351,7 @@ func (s *Session) releaseIfIdle() {
 	idle := len(s.running) == 0
 	s.mu.Unlock()
 	if idle {
-		s.journal.release()
+		s.journal.Release()
 	}
 }
 
@@ -368,7 +368,7 @@ func (s *Session) close() {
 		return
 	}
 	s.state = Closing
-	s.count.countEvent(Closing)
+	s.count.CountEvent(Closing)
 	s.publishState(Closing)
 	s.used = time.Now()
 	children := make([]*Session, 0, len(s.children))
@@ -397,7 +397,7 @@ func (s *Session) close() {
 		o.explicit--
 	}
 	o.mu.Unlock()
-	s.append(&record{Type: recState, State: Closing})
+	s.append(&journal.Record{Type: journal.TypeState, State: Closing})
 	t.background.Go(func() {
 		for _, c := range children {
 			<-c.done
@@ -412,12 +412,12 @@ func (s *Session) close() {
 		}
 		s.mu.Lock()
 		s.state = Closed
-		s.count.countEvent(Closed)
+		s.count.CountEvent(Closed)
 		s.publishState(Closed)
 		s.used = time.Now()
 		s.children, s.recent = nil, nil
 		s.mu.Unlock()
-		s.append(&record{Type: recState, State: Closed})
+		s.append(&journal.Record{Type: journal.TypeState, State: Closed})
 		s.flush()
 		if s.parent != "" {
 			if p, ok := t.sessions.Load(key{s.owner, s.parent}); ok {
@@ -491,12 +491,12 @@ func (t *Table) forget(s *Session) {
 		return
 	}
 	s.mu.Lock()
-	count := s.count.clone()
+	count := s.count.Clone()
 	s.mu.Unlock()
 	t.mu.Lock()
-	t.forgotten.merge(&count)
+	t.forgotten.Merge(&count)
 	t.mu.Unlock()
-	s.journal.remove()
+	s.journal.Remove()
 	t.removeOutputs(s)
 }
 

@@ -63,6 +63,8 @@ const (
 	noteRemoved = "the output was removed, since newer jobs needed its room"
 )
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 // outputName matches the names of output files, finished or not, by session.
 var outputName = regexp.MustCompile(`^([a-z2-7]+)\.[0-9a-f]{32}(\.new)?$`)
 

@@ -106,7 +106,7 @@ func (s *Session) snapshot() map[string]any {
 	}
 	recent := []any{}
 	for i := range s.recent {
-		recent = append(recent, s.recent[i].snapshot())
+		recent = append(recent, outcomeSnapshot(&s.recent[i]))
 	}
 	peers := []any{}
 	for _, p := range s.peers {
@@ -120,9 +120,9 @@ func (s *Session) snapshot() map[string]any {
 		"id": s.id, "name": s.name, "default": s.isDef, "state": s.state, "cwd": s.cwd, "owner": s.owner,
 		"labels": stringMap(s.labels), "tools": stringList(tools), "parent": s.parent, "children": children,
 		"created": timeText(s.created), "used": timeText(s.used), "turn": nil, "queued": int64(len(s.waiting)),
-		"peers": peers, "running": running, "recent": recent, "telemetry": s.count.snapshot(),
+		"peers": peers, "running": running, "recent": recent, "telemetry": countersSnapshot(&s.count),
 	}
-	m["journal_status"], m["persist"] = s.journal.status(), !s.journal.off
+	m["journal_status"], m["persist"] = s.journal.Status(), !s.journal.Off
 	if s.turn != nil {
 		m["turn"] = s.turn.ID
 	}
@@ -138,7 +138,7 @@ func (x *Execution) snapshot(now time.Time) map[string]any {
 	}
 }
 
-func (o *Outcome) snapshot() map[string]any {
+func outcomeSnapshot(o *Outcome) map[string]any {
 	programs := []any{}
 	for _, p := range o.Programs {
 		programs = append(programs, map[string]any{"path": p.Path, "refused": p.Refused, "times": int64(p.Times)})
@@ -157,7 +157,7 @@ func (o *Outcome) snapshot() map[string]any {
 	}
 }
 
-func (c *Counters) snapshot() map[string]any {
+func countersSnapshot(c *Counters) map[string]any {
 	count := func(m map[string]int64) map[string]any {
 		out := map[string]any{}
 		for k, n := range m {

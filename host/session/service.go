@@ -16,6 +16,7 @@ import (
 
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/journal"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
@@ -195,7 +196,7 @@ func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.Ra
 		case err == nil:
 			one := s.snapshot()
 			if uses("journal") {
-				one["journal"], _ = s.journal.allRecords()
+				one["journal"], _ = s.journal.AllRecords()
 			}
 			vars["session"] = one
 		case errors.Is(err, errExplicit) && p.ID == "" && p.Selector != "": // which may be about sessions and jobs
@@ -462,7 +463,7 @@ func (s *Session) update(change func() error) error {
 	}
 	s.publish(events.Event{Kind: events.Settings, Name: s.name})
 	s.mu.Unlock()
-	err := s.appendFunc(func() *record { // the latest settings, even if another update came first
+	err := s.appendFunc(func() *journal.Record { // the latest settings, even if another update came first
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		r := s.settingsLocked(time.Now())

@@ -32,6 +32,7 @@ import (
 
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/journal"
 )
 
 // The states of a session, as in snapshots and journals.
@@ -143,7 +144,7 @@ type Session struct {
 	created time.Time
 	key     string // the idempotency key of its create, and the digest of that request
 	digest  string
-	journal journal
+	journal journal.Journal
 	done    chan struct{} // closed when it is Closed
 
 	mu        sync.Mutex // guards what follows
@@ -241,8 +242,8 @@ func (t *Table) defaultOf(id string) *Session {
 func (t *Table) newSession(owner string) *Session {
 	now := time.Now()
 	s := &Session{t: t, id: newID(), owner: owner, created: now, used: now, state: Active, done: make(chan struct{})}
-	s.journal.path, s.journal.openIdle, s.journal.off = t.path(s.id), &t.openIdle, t.config.InMemory
-	s.count.countEvent(Active)
+	s.journal.Path, s.journal.OpenIdle, s.journal.Off = t.path(s.id), &t.openIdle, t.config.InMemory
+	s.count.CountEvent(Active)
 	return s
 }
 
@@ -254,15 +255,15 @@ const suffix = ".jsonl"
 func (t *Table) create(caller string, parent *Session, p *params, key, digest string) (*Session, error) {
 	o := t.ownerOf(caller)
 	s := t.newSession(caller)
-	if parent != nil && parent.journal.off {
-		s.journal.off = true
+	if parent != nil && parent.journal.Off {
+		s.journal.Off = true
 	}
 	switch {
 	case p.Persist == nil:
-	case *p.Persist && s.journal.off: // its journal would name the parent
+	case *p.Persist && s.journal.Off: // its journal would name the parent
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload/params/persist: this daemon, or the parent, keeps sessions in memory only; leave persist out, or choose another parent")
 	default:
-		s.journal.off = !*p.Persist
+		s.journal.Off = !*p.Persist
 	}
 	s.cwd, s.name, s.labels, s.key, s.digest = p.Cwd, p.Name, maps.Clone(p.Labels), key, digest
 	if p.Tools != nil {
@@ -293,10 +294,10 @@ func (t *Table) create(caller string, parent *Session, p *params, key, digest st
 		if parent != nil {
 			parent.removeChild(s)
 		}
-		s.journal.remove()
+		s.journal.Remove()
 		return giveUp(fault.Errorf(fault.StoreUnavailable, "the journal of a new session cannot be written: %w; check the sessions folder in the daemon's state", err))
 	}
-	s.journal.release()
+	s.journal.Release()
 	s.publishState(Active)
 	t.sessions.Store(keyOf(s), s)
 	s.mu.Lock()
@@ -386,14 +387,14 @@ func (t *Table) list(owner string, all bool) []*Session {
 // of, and the number of sessions in each state.
 func (t *Table) Totals() (Counters, map[string]int) {
 	t.mu.Lock()
-	sum := t.forgotten.clone()
+	sum := t.forgotten.Clone()
 	t.mu.Unlock()
 	states := map[string]int{Active: 0, Suspended: 0, Closing: 0}
 	count := func(_, v any) bool {
 		s := v.(*Session)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		sum.merge(&s.count)
+		sum.Merge(&s.count)
 		if s.state != Closed {
 			states[s.state]++
 		}
@@ -406,16 +407,18 @@ func (t *Table) Totals() (Counters, map[string]int) {
 
 // append writes a record to the journal; nil only creates the file. A failure is
 // logged once, counted, and shown in snapshots.
-func (s *Session) append(r *record) error { return s.appendFunc(func() *record { return r }) }
+func (s *Session) append(r *journal.Record) error {
+	return s.appendFunc(func() *journal.Record { return r })
+}
 
 // appendFunc is append of a record that is made under the journal's lock, so that
 // the session and its journal change together.
-func (s *Session) appendFunc(makeRecord func() *record) error {
-	first, err := s.journal.append(func() *record {
+func (s *Session) appendFunc(makeRecord func() *journal.Record) error {
+	first, err := s.journal.Append(func() *journal.Record {
 		r := makeRecord()
 		if r != nil {
 			r.At = time.Now().UTC()
-			if r.Type == recState {
+			if r.Type == journal.TypeState {
 				r.ID, r.Owner, r.Default, r.Created = s.id, s.owner, s.isDef, s.created
 			}
 		}
@@ -429,29 +432,29 @@ func (s *Session) appendFunc(makeRecord func() *record) error {
 
 // initialRecords returns the records that a new journal begins with: the
 // session's present state.
-func (s *Session) initialRecords() []record {
+func (s *Session) initialRecords() []journal.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now().UTC()
-	header := record{
-		Type: recSession, At: now, Version: journalVersion, ID: s.id, Owner: s.owner, Default: s.isDef, Parent: s.parent,
+	header := journal.Record{
+		Type: journal.TypeSession, At: now, Version: journal.Version, ID: s.id, Owner: s.owner, Default: s.isDef, Parent: s.parent,
 		Cwd: s.cwd, Created: s.created, Key: s.key, Digest: s.digest,
 	}
 	// The second record repeats id and owner: the first may be damaged.
-	state := record{Type: recState, At: now, State: s.state, ID: s.id, Owner: s.owner, Default: s.isDef, Created: s.created}
-	count := s.count.clone()
-	snapshot := record{Type: recSnapshot, At: now, Counters: &count}
+	state := journal.Record{Type: journal.TypeState, At: now, State: s.state, ID: s.id, Owner: s.owner, Default: s.isDef, Created: s.created}
+	count := s.count.Clone()
+	snapshot := journal.Record{Type: journal.TypeSnapshot, At: now, Counters: &count}
 	for x := range s.running {
 		if x.attempts.Load() > 0 {
 			snapshot.Pending = append(snapshot.Pending, *x.beginRecord())
 		}
 	}
-	return []record{header, state, s.settingsLocked(now), snapshot}
+	return []journal.Record{header, state, s.settingsLocked(now), snapshot}
 }
 
 // settingsLocked returns the mutable settings of s as a record.
-func (s *Session) settingsLocked(now time.Time) record {
-	r := record{Type: recSet, At: now, Name: s.name, Labels: maps.Clone(s.labels)}
+func (s *Session) settingsLocked(now time.Time) journal.Record {
+	r := journal.Record{Type: journal.TypeSet, At: now, Name: s.name, Labels: maps.Clone(s.labels)}
 	if s.tools != nil {
 		tools := slices.Clone(s.tools)
 		r.Tools = &tools

@@ -1,4 +1,16 @@
-package session
+// Package journal keeps what happens in one session in a file, a line of JSON for
+// each record, and reads it back.
+//
+// It guarantees that a record which was appended without an error is read back
+// after the process was killed; that damaged, torn and unknown lines are skipped and
+// counted, and change no other record; that a file is rotated at 256 KiB with one
+// before it, and one of the two names always has all that is known; and that
+// failures to write are counted in the next record that is written.
+//
+// It does not sync each record: a crash of the machine may lose the last ones, but
+// for what Flush was called for. It knows no session and no execution: package
+// session, the only caller, says what is recorded when, and what follows from it.
+package journal
 
 import (
 	"bufio"
@@ -18,13 +30,13 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// journalVersion is the format version that this program writes. It reads all
+// Version is the format version that this program writes. It reads all
 // versions up to it, and of later ones the records it knows.
 //
 //   - 1: a record is a line of JSON.
 //   - 2: each record ends in "crc", the CRC-32C of the line without it, to detect
 //     damage that leaves valid JSON.
-const journalVersion = 2
+const Version = 2
 
 const (
 	// maxJournal is the size in bytes at which a journal is rotated. One rotated
@@ -36,22 +48,22 @@ const (
 
 // The types of records.
 const (
-	recSession  = "session"  // the header: what identifies the session
-	recSet      = "set"      // its name, labels and tools from now on
-	recState    = "state"    // its state from now on
-	recBegin    = "begin"    // an execution is about to run
-	recEnd      = "end"      // an execution has ended
-	recRefused  = "refused"  // a call that did not run
-	recSnapshot = "snapshot" // the sum of all earlier records
+	TypeSession  = "session"  // the header: what identifies the session
+	TypeSet      = "set"      // its name, labels and tools from now on
+	TypeState    = "state"    // its state from now on
+	TypeBegin    = "begin"    // an execution is about to run
+	TypeEnd      = "end"      // an execution has ended
+	TypeRefused  = "refused"  // a call that did not run
+	TypeSnapshot = "snapshot" // the sum of all earlier records
 )
 
-// record is one line of a journal. Each type uses some of the fields. It has no
+// Record is one line of a journal. Each type uses some of the fields. It has no
 // arguments, input or variables, since those may hold secrets.
-type record struct {
+type Record struct {
 	Type string    `json:"t"`
 	At   time.Time `json:"at"`
 
-	// recSession and recState. Of an execution, Parent is that in which a module
+	// TypeSession and TypeState. Of an execution, Parent is that in which a module
 	// asked for it.
 	Version int       `json:"version,omitempty"`
 	ID      string    `json:"id,omitempty"`
@@ -71,7 +83,7 @@ type record struct {
 
 	State string `json:"state,omitempty"`
 
-	// recBegin, recEnd and recRefused.
+	// TypeBegin, TypeEnd and TypeRefused.
 	Execution   string     `json:"execution,omitempty"`
 	Tool        string     `json:"tool,omitempty"`
 	Kind        string     `json:"kind,omitempty"`
@@ -95,7 +107,7 @@ type record struct {
 	Found       *Found       `json:"found,omitempty"`
 
 	Counters *Counters `json:"counters,omitempty"`
-	Pending  []record  `json:"pending,omitempty"`
+	Pending  []Record  `json:"pending,omitempty"`
 	// Lost counts records before this one that could not be written.
 	Lost int `json:"lost,omitempty"`
 }
@@ -109,7 +121,7 @@ const (
 )
 
 // encode returns r as a line.
-func (r *record) encode() []byte {
+func (r *Record) encode() []byte {
 	line, err := json.Marshal(r)
 	if err != nil {
 		panic(err) // nothing in a record can fail
@@ -131,12 +143,13 @@ func stripChecksum(line []byte, version int) ([]byte, bool) {
 	return bare, fmt.Sprintf("%08x", crc32.Checksum(bare, castagnoli)) == string(line[at+len(crcPrefix):at+len(crcPrefix)+8])
 }
 
-// journal writes one session's file. The file stays open while something runs in
+// Journal writes one session's file. The file stays open while something runs in
 // the session and for a while after, at most maxOpenIdle of the latter.
-type journal struct {
-	path     string
-	openIdle *atomic.Int32 // open journals of idle sessions, in the whole table
-	off      bool          // nothing is written; set before the first record
+type Journal struct {
+	// What follows is set before the first record.
+	Path     string
+	OpenIdle *atomic.Int32 // open journals of idle sessions, in the whole table
+	Off      bool          // nothing is written
 
 	// For snapshots; read without mu, which is held during slow disk writes.
 	records atomic.Int64
@@ -152,15 +165,15 @@ type journal struct {
 	removed  bool // the file was removed: further records are dropped
 }
 
-// append writes the record that makeRecord returns; for nil it only creates the file. A
+// Append writes the record that makeRecord returns; for nil it only creates the file. A
 // missing or too large file begins with the records that initial returns. makeRecord
 // is called exactly once, even if the write fails, and after initial: the changes that
 // it makes belong to its own record only. first reports that the previous write
 // succeeded.
-func (j *journal) append(makeRecord func() *record, initial func() []record) (first bool, err error) {
+func (j *Journal) Append(makeRecord func() *Record, initial func() []Record) (first bool, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.removed || j.off {
+	if j.removed || j.Off {
 		makeRecord()
 		return false, nil
 	}
@@ -188,7 +201,7 @@ func (j *journal) append(makeRecord func() *record, initial func() []record) (fi
 	return first, nil
 }
 
-func (j *journal) failLocked(err error) error {
+func (j *Journal) failLocked(err error) error {
 	j.lost.Add(1)
 	j.err.Store(&err)
 	j.closeLocked()
@@ -196,7 +209,7 @@ func (j *journal) failLocked(err error) error {
 }
 
 // writeLocked writes a whole line, or truncates a partial one.
-func (j *journal) writeLocked(line []byte) error {
+func (j *Journal) writeLocked(line []byte) error {
 	n, err := j.file.Write(line)
 	if err != nil {
 		if n > 0 {
@@ -210,16 +223,16 @@ func (j *journal) writeLocked(line []byte) error {
 
 // openLocked opens the file for appending. It ends a torn last line, so that the
 // next record begins a new one.
-func (j *journal) openLocked(initial func() []record) error {
+func (j *Journal) openLocked(initial func() []Record) error {
 	if j.file != nil {
 		return nil
 	}
-	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(j.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if errors.Is(err, fs.ErrNotExist) { // the folder is missing
-		if err := os.MkdirAll(filepath.Dir(j.path), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Dir(j.Path), 0o700); err != nil {
 			return err
 		}
-		f, err = os.OpenFile(j.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+		f, err = os.OpenFile(j.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	}
 	if err != nil {
 		return err
@@ -247,8 +260,8 @@ func (j *journal) openLocked(initial func() []record) error {
 
 // rotateLocked replaces the file by one with these records. A complete journal
 // exists under one of the two names at any time.
-func (j *journal) rotateLocked(records []record) error {
-	tmp := tempPath(j.path)
+func (j *Journal) rotateLocked(records []Record) error {
+	tmp := tempPath(j.Path)
 	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -265,7 +278,7 @@ func (j *journal) rotateLocked(records []record) error {
 		os.Remove(tmp)
 		return err
 	}
-	if err := errors.Join(os.Rename(j.path, rotatedPath(j.path)), os.Rename(tmp, j.path)); err != nil {
+	if err := errors.Join(os.Rename(j.Path, rotatedPath(j.Path)), os.Rename(tmp, j.Path)); err != nil {
 		f.Close()
 		return err
 	}
@@ -279,11 +292,11 @@ func (j *journal) rotateLocked(records []record) error {
 func rotatedPath(path string) string { return path + ".1" }
 func tempPath(path string) string    { return path + ".new" }
 
-// flush syncs the file. Records are not synced one by one: see host/RATIONALE.md.
-func (j *journal) flush(initial func() []record) error {
+// Flush syncs the file. Records are not synced one by one: see host/RATIONALE.md.
+func (j *Journal) Flush(initial func() []Record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.removed || j.off {
+	if j.removed || j.Off {
 		return nil
 	}
 	err := j.openLocked(initial)
@@ -296,15 +309,15 @@ func (j *journal) flush(initial func() []record) error {
 	return nil
 }
 
-// release closes the file until the next record.
-func (j *journal) release() error {
+// Release closes the file until the next record.
+func (j *Journal) Release() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.closeLocked()
 }
 
 // closeLocked closes the file if it is open.
-func (j *journal) closeLocked() error {
+func (j *Journal) closeLocked() error {
 	if j.file == nil {
 		return nil
 	}
@@ -312,7 +325,7 @@ func (j *journal) closeLocked() error {
 	j.file = nil
 	if j.idle {
 		j.idle = false
-		j.openIdle.Add(-1)
+		j.OpenIdle.Add(-1)
 	}
 	return err
 }
@@ -321,23 +334,23 @@ func (j *journal) closeLocked() error {
 // short call a tenth of its time.
 const maxOpenIdle = 128
 
-// releaseIdle closes the file unless fewer than maxOpenIdle idle ones are open.
-func (j *journal) releaseIdle() {
+// ReleaseIdle closes the file unless fewer than maxOpenIdle idle ones are open.
+func (j *Journal) ReleaseIdle() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.file == nil || j.idle {
 		return
 	}
-	if j.openIdle.Add(1) <= maxOpenIdle {
+	if j.OpenIdle.Add(1) <= maxOpenIdle {
 		j.idle = true
 		return
 	}
-	j.openIdle.Add(-1)
+	j.OpenIdle.Add(-1)
 	j.closeLocked()
 }
 
-// status returns the journal's state for snapshots.
-func (j *journal) status() map[string]any {
+// Status returns the journal's state for snapshots.
+func (j *Journal) Status() map[string]any {
 	m := map[string]any{"records": j.records.Load(), "skipped": j.skipped.Load(), "lost": j.lost.Load(), "error": ""}
 	if err := j.err.Load(); err != nil {
 		m["error"] = (*err).Error()
@@ -345,31 +358,38 @@ func (j *journal) status() map[string]any {
 	return m
 }
 
-// remove deletes the files. Later records are dropped.
-func (j *journal) remove() {
+// Remove deletes the files. Later records are dropped.
+func (j *Journal) Remove() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closeLocked()
 	j.removed = true
-	for _, path := range []string{j.path, rotatedPath(j.path), tempPath(j.path)} {
+	for _, path := range []string{j.Path, rotatedPath(j.Path), tempPath(j.Path)} {
 		os.Remove(path)
 	}
 }
 
-// journalState is the state that a journal's records add up to.
-type journalState struct {
-	header  record
-	name    string
-	labels  map[string]string
-	tools   []string
-	state   string
-	used    time.Time // when the last record was written
-	count   Counters
-	pending map[string]record // begun but not ended, by execution
-	jobs    []record          // ends of jobs, oldest first
-	records int
-	skipped int // lines that were torn, damaged or of an unknown type
-	lost    int // records that could not be written, as counted in later ones
+// Loaded has the journal go on behind what l was read from.
+func (j *Journal) Loaded(l *State) {
+	j.outdated = l.Header.Version != Version && l.Header.Version != 0
+	j.records.Store(int64(l.Records))
+	j.skipped.Store(int64(l.Skipped))
+}
+
+// State is what a journal's records add up to.
+type State struct {
+	Header  Record
+	Name    string
+	Labels  map[string]string
+	Tools   []string
+	State   string
+	Used    time.Time // when the last record was written
+	Count   Counters
+	Pending map[string]Record // begun but not ended, by execution
+	Jobs    []Record          // ends of jobs, oldest first
+	Records int
+	Skipped int // lines that were torn, damaged or of an unknown type
+	Lost    int // records that could not be written, as counted in later ones
 }
 
 // errNoHeader is the error for a file without a readable id and owner.
@@ -377,25 +397,25 @@ var errNoHeader = errors.New("no line identifies the session")
 
 // replay reads a journal. It skips and counts unreadable lines. The error is a
 // read error or errNoHeader.
-func replay(r io.Reader) (*journalState, error) {
-	l := &journalState{pending: map[string]record{}}
+func replay(r io.Reader) (*State, error) {
+	l := &State{Pending: map[string]Record{}}
 	var d decoder
 	err := eachLine(r, func(line []byte) {
-		var rec record
+		var rec Record
 		if !d.decode(line, &rec) || !l.apply(&rec) {
-			l.skipped++
+			l.Skipped++
 			return
 		}
-		l.records++
-		l.lost += rec.Lost
-		if rec.At.After(l.used) {
-			l.used = rec.At
+		l.Records++
+		l.Lost += rec.Lost
+		if rec.At.After(l.Used) {
+			l.Used = rec.At
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	if l.header.ID == "" {
+	if l.Header.ID == "" {
 		return nil, errNoHeader
 	}
 	return l, nil
@@ -408,61 +428,61 @@ type decoder struct {
 
 // decode reads one line; false if it is damaged. Lines without a checksum are
 // valid only in files whose first line has version 1.
-func (d *decoder) decode(line []byte, r *record) bool {
+func (d *decoder) decode(line []byte, r *Record) bool {
 	bare, ok := stripChecksum(line, d.version)
 	if !ok && d.version == 0 {
-		var first record
-		if json.Unmarshal(line, &first) == nil && first.Type == recSession && first.Version == 1 {
+		var first Record
+		if json.Unmarshal(line, &first) == nil && first.Type == TypeSession && first.Version == 1 {
 			d.version, bare, ok = 1, line, true
 		}
 	}
 	if d.version == 0 {
-		d.version = journalVersion
+		d.version = Version
 	}
 	return ok && json.Unmarshal(bare, r) == nil && r.Type != ""
 }
 
 // apply applies one record; false if its type is unknown or it is incomplete.
-func (l *journalState) apply(r *record) bool {
+func (l *State) apply(r *Record) bool {
 	switch r.Type {
-	case recSession:
+	case TypeSession:
 		if r.ID == "" || r.Owner == "" || r.Version < 1 {
 			return false
 		}
-		if l.header.ID == "" {
-			l.header = *r
+		if l.Header.ID == "" {
+			l.Header = *r
 		}
-	case recSet:
-		l.name, l.labels, l.tools = r.Name, r.Labels, nil
+	case TypeSet:
+		l.Name, l.Labels, l.Tools = r.Name, r.Labels, nil
 		if r.Tools != nil {
-			l.tools = *r.Tools
+			l.Tools = *r.Tools
 		}
-	case recState:
+	case TypeState:
 		if r.State == "" {
 			return false
 		}
-		if l.header.ID == "" && r.ID != "" && r.Owner != "" {
-			l.header = *r // the header was damaged: recState repeats most of it
-			l.header.Type, l.header.State = recSession, ""
+		if l.Header.ID == "" && r.ID != "" && r.Owner != "" {
+			l.Header = *r // the header was damaged: TypeState repeats most of it
+			l.Header.Type, l.Header.State = TypeSession, ""
 		}
-		l.state = r.State
-		l.count.countEvent(r.State)
-	case recBegin:
-		l.pending[r.Execution] = *r
-	case recEnd, recRefused:
-		if r.Job && r.Type == recEnd {
-			l.jobs = append(l.jobs, *r)
+		l.State = r.State
+		l.Count.CountEvent(r.State)
+	case TypeBegin:
+		l.Pending[r.Execution] = *r
+	case TypeEnd, TypeRefused:
+		if r.Job && r.Type == TypeEnd {
+			l.Jobs = append(l.Jobs, *r)
 		}
-		delete(l.pending, r.Execution)
-		o := r.outcome()
-		l.count.add(&o)
-	case recSnapshot:
+		delete(l.Pending, r.Execution)
+		o := r.Outcome()
+		l.Count.Add(&o)
+	case TypeSnapshot:
 		if r.Counters != nil {
-			l.count = *r.Counters
+			l.Count = *r.Counters
 		}
-		clear(l.pending)
+		clear(l.Pending)
 		for _, p := range r.Pending {
-			l.pending[p.Execution] = p
+			l.Pending[p.Execution] = p
 		}
 	default:
 		return false
@@ -470,7 +490,8 @@ func (l *journalState) apply(r *record) bool {
 	return true
 }
 
-func (r *record) outcome() Outcome {
+// Outcome returns that of an execution that has ended.
+func (r *Record) Outcome() Outcome {
 	return Outcome{
 		ID: r.Execution, Tool: r.Tool, Kind: r.Kind, Parent: r.Parent, Status: r.Status, Code: r.Code, ExitCode: r.ExitCode, Attempts: r.Attempts,
 		Started: r.At.Add(-time.Duration(r.DurationMS) * time.Millisecond), Duration: time.Duration(r.DurationMS) * time.Millisecond,
@@ -500,9 +521,9 @@ func eachLine(r io.Reader, f func(line []byte)) error {
 	}
 }
 
-// readFile replays a file. It reverts a rotation that was interrupted between its
+// Read replays a file. It reverts a rotation that was interrupted between its
 // two renames, or before the new file was on the disk.
-func readFile(path string) (*journalState, error) {
+func Read(path string) (*State, error) {
 	fi, err := os.Lstat(path)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if missing || err == nil && fi.Size() == 0 {
@@ -522,17 +543,17 @@ func readFile(path string) (*journalState, error) {
 	return l, nil
 }
 
-// allRecords returns the records of the rotated and the current file as JSON
+// AllRecords returns the records of the rotated and the current file as JSON
 // objects, oldest first, and the number of damaged lines.
-func (j *journal) allRecords() (list []any, damaged int) {
-	for _, path := range []string{rotatedPath(j.path), j.path} {
+func (j *Journal) AllRecords() (list []any, damaged int) {
+	for _, path := range []string{rotatedPath(j.Path), j.Path} {
 		f, err := os.Open(path)
 		if err != nil {
 			continue
 		}
 		var d decoder
 		eachLine(f, func(line []byte) {
-			var rec record
+			var rec Record
 			var m map[string]any
 			if !d.decode(line, &rec) || json.Unmarshal(line, &m) != nil {
 				damaged++
