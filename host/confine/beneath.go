@@ -45,33 +45,8 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 			return os.NewFile(uintptr(fd), dir), dir, nil
 		}
 	}
-	type id struct{ dev, ino uint64 }
-	identify := func(fd int) (id, error) {
-		var st unix.Stat_t
-		err := unix.Fstat(fd, &st)
-		return id{uint64(st.Dev), uint64(st.Ino)}, err
-	}
-
-	// The descriptors stay open until the walk is over: an inode number
-	// means something only as long as the inode cannot be freed.
-	var (
-		known   []id
-		trouble string
-	)
-	for _, root := range roots {
-		fd, err := openNoLinks(root)
-		if err != nil {
-			trouble += fmt.Sprintf("; root %s: %v", root, err)
-			continue
-		}
-		defer unix.Close(fd)
-		i, err := identify(fd)
-		if err != nil {
-			trouble += fmt.Sprintf("; root %s: %v", root, err)
-			continue
-		}
-		known = append(known, i)
-	}
+	known, trouble, closeRoots := openRoots(roots)
+	defer closeRoots()
 	if len(known) == 0 {
 		return refuse(trouble)
 	}
@@ -81,7 +56,7 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 		return refuse(trouble)
 	}
 	f := os.NewFile(uintptr(fd), dir)
-	up, last := -1, id{}
+	up, last := -1, folderID{}
 	defer func() {
 		if up >= 0 {
 			unix.Close(up)
@@ -94,15 +69,13 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 			f.Close()
 			return refuse(trouble)
 		}
-		for _, root := range known {
-			if here == root {
-				real, err := pathOf(f)
-				if err != nil {
-					f.Close()
-					return refuse(trouble)
-				}
-				return f, real, nil
+		if slices.Contains(known, here) {
+			real, err := pathOf(f)
+			if err != nil {
+				f.Close()
+				return refuse(trouble)
 			}
+			return f, real, nil
 		}
 		last = here
 		next, err := ignoringEINTR(func() (int, error) { return unix.Openat(at, "..", openFolder, 0) })
@@ -114,6 +87,39 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 			unix.Close(up)
 		}
 		up = next
+	}
+}
+
+// folderID is a folder, as long as it is open, whatever its names are.
+type folderID struct{ dev, ino uint64 }
+
+func identify(fd int) (folderID, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	return folderID{uint64(st.Dev), uint64(st.Ino)}, err
+}
+
+// openRoots opens roots, and says what is wrong with those that are not among
+// known. They stay open until release is called: an inode number means something
+// only as long as the inode cannot be freed.
+func openRoots(roots []string) (known []folderID, trouble string, release func()) {
+	var fds []int
+	for _, root := range roots {
+		fd, err := openNoLinks(root)
+		if err == nil {
+			fds = append(fds, fd)
+			var i folderID
+			if i, err = identify(fd); err == nil {
+				known = append(known, i)
+				continue
+			}
+		}
+		trouble += fmt.Sprintf("; root %s: %v", root, err)
+	}
+	return known, trouble, func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
 	}
 }
 

@@ -35,30 +35,13 @@ func (g *grants) lookup(tid, dir int, path string) (*found, error) {
 		}
 		return nil, err
 	}
-	root := func() (err error) {
-		if p.fd >= 0 {
-			p.close()
-		}
-		p.path = "/"
-		p.fd, err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
-		return err
-	}
 	var err error
 	if strings.HasPrefix(path, "/") {
-		err = root()
+		err = p.toRoot()
 	} else {
-		from := "/proc/" + strconv.Itoa(tid) + "/cwd"
-		if dir != unix.AT_FDCWD {
-			from = "/proc/" + strconv.Itoa(tid) + "/fd/" + strconv.Itoa(dir)
-		}
-		if p.path, err = os.Readlink(from); err == nil {
-			p.fd, err = unix.Open(from, unix.O_PATH|unix.O_CLOEXEC, 0)
-		} else {
-			err = unix.EBADF
-		}
+		err = p.toDir(tid, dir)
 	}
 	if err != nil {
-		p.fd = -1
 		return fail(err)
 	}
 	if path == "" {
@@ -75,14 +58,10 @@ func (g *grants) lookup(tid, dir int, path string) (*found, error) {
 			continue
 		}
 		p.exposed = p.exposed || g.canWrite(p.path)
-		var fs unix.Statfs_t
-		inProc := false
-		if strings.HasPrefix(p.path, "/proc") && unix.Fstatfs(p.fd, &fs) == nil && fs.Type == unix.PROC_SUPER_MAGIC {
-			inProc = true
-			if p.path == "/proc" && (name == "self" || name == "thread-self") {
-				// To this process they are itself.
-				name = strconv.Itoa(tid)
-			}
+		inProc := p.inProc()
+		if inProc && p.path == "/proc" && (name == "self" || name == "thread-self") {
+			// To this process they are itself.
+			name = strconv.Itoa(tid)
 		}
 		next, err := unix.Openat(p.fd, name, flags, 0)
 		if err != nil {
@@ -113,8 +92,7 @@ func (g *grants) lookup(tid, dir int, path string) (*found, error) {
 				continue
 			}
 			if target[0] == '/' {
-				if err := root(); err != nil {
-					p.fd = -1
+				if err := p.toRoot(); err != nil {
 					return fail(err)
 				}
 			}
@@ -125,6 +103,42 @@ func (g *grants) lookup(tid, dir int, path string) (*found, error) {
 		p.fd, p.path = next, filepath.Join(p.path, name)
 	}
 	return p, p.look()
+}
+
+// toRoot makes p the topmost folder. When it fails, p is nothing.
+func (p *found) toRoot() error {
+	if p.fd >= 0 {
+		p.close()
+	}
+	p.fd, p.path = -1, "/"
+	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err == nil {
+		p.fd = fd
+	}
+	return err
+}
+
+// toDir makes p, which is nothing yet, the folder that dir is to the thread tid.
+func (p *found) toDir(tid, dir int) error {
+	from := "/proc/" + strconv.Itoa(tid) + "/cwd"
+	if dir != unix.AT_FDCWD {
+		from = "/proc/" + strconv.Itoa(tid) + "/fd/" + strconv.Itoa(dir)
+	}
+	path, err := os.Readlink(from)
+	if err != nil {
+		return unix.EBADF
+	}
+	fd, err := unix.Open(from, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err == nil {
+		p.fd, p.path = fd, path
+	}
+	return err
+}
+
+// inProc reports whether p is in /proc, whose links are not their text.
+func (p *found) inProc() bool {
+	var fs unix.Statfs_t
+	return strings.HasPrefix(p.path, "/proc") && unix.Fstatfs(p.fd, &fs) == nil && fs.Type == unix.PROC_SUPER_MAGIC
 }
 
 func (p *found) look() error {
