@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -55,7 +56,12 @@ const (
 	insistTime  = 2 * time.Second
 )
 
-func main() { os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr)) }
+func main() {
+	// All it does is wait and copy: waking a second processor for that takes longer
+	// than it saves, in a program that ends after some milliseconds.
+	runtime.GOMAXPROCS(1)
+	os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr))
+}
 
 // run is the program, and its exit code.
 func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
