@@ -127,6 +127,13 @@ func (s steps) ends(e completion, want verdict) {
 	}
 }
 
+func (s steps) resolves(x resolution, want verdict) {
+	s.Helper()
+	if v, err := s.resolve(s.Context(), s.id, x); err != nil || v != want {
+		s.Fatalf("resolve of %s/%d, done %v: verdict %d, %v; want %d", x.owner, x.fence, x.done, v, err, want)
+	}
+}
+
 func (s steps) is(want Status, unknown bool) *record {
 	s.Helper()
 	r, _, err := s.get(s.Context(), s.id)
@@ -152,6 +159,10 @@ func failure(owner string, fence int64) completion {
 }
 
 // TestConformance specifies a store.
+func outcomeUnknown(owner string, fence int64) completion {
+	return completion{owner: owner, fence: fence, status: Failed, err: &Failure{Code: CodeOutcomeUnknown}}
+}
+
 func TestConformance(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -395,6 +406,53 @@ func TestConformance(t *testing.T) {
 			if err := s.list(s.Context(), "to*", func(key string, r *record) bool { n++; return true }); err != nil || n != 2 {
 				s.Errorf("a scope that is a pattern: %d, %v", n, err)
 			}
+		}},
+		{"resolve the record that was looked into, and no other", func(s steps) {
+			was := func(owner string, fence int64, done bool) resolution {
+				x := resolution{owner: owner, fence: fence, done: done}
+				if done {
+					x.result = json.RawMessage(`"found"`)
+				}
+				return x
+			}
+			s.resolves(was("a", 1, true), verdictGone)
+			s.claims(testClaim("a"), verdictRun)
+			s.resolves(was("a", 1, false), verdictLate) // it runs
+			s.ends(outcomeUnknown("a", 1), verdictDone)
+			for _, done := range []bool{false, true} {
+				s.resolves(was("b", 1, done), verdictLate)
+				s.resolves(was("a", 2, done), verdictLate)
+			}
+			s.is(Failed, true)
+			s.resolves(was("a", 1, false), verdictDone)
+			s.is("", false)
+			s.resolves(was("a", 1, true), verdictGone)
+			// Of two that looked into it the slower one finds another's call.
+			s.claims(testClaim("b"), verdictRun)
+			s.resolves(was("a", 1, true), verdictLate)
+			s.is(Pending, false)
+			s.ends(outcomeUnknown("b", 1), verdictDone)
+			s.resolves(was("a", 1, true), verdictLate)
+			s.resolves(was("a", 1, false), verdictLate)
+			s.is(Failed, true)
+			s.resolves(was("b", 1, true), verdictDone)
+			s.resolves(was("b", 1, false), verdictLate)
+			if r := s.is(Completed, false); string(r.Result) != `"found"` || r.Note != nil {
+				s.Errorf("%+v", r)
+			}
+		}},
+		{"resolve what was lost, and nothing that runs again", func(s steps) {
+			s.claims(testClaim("a"), verdictRun)
+			s.ages(testLease + time.Second)
+			s.resolves(resolution{owner: "b", fence: 1}, verdictLate)
+			s.resolves(resolution{owner: "a", fence: 1}, verdictDone)
+			again := testClaim("a")
+			again.rerun = true
+			s.claims(again, verdictRun)
+			s.ages(testLease + time.Second)
+			s.resolves(resolution{owner: "a", fence: 1}, verdictLate)
+			again.owner = "b"
+			s.claims(again, verdictTakeOver)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

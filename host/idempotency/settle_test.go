@@ -171,6 +171,49 @@ func TestNoteComesFirst(t *testing.T) {
 	}
 }
 
+// What is found out of a call counts for that call only: not for one that runs with its
+// key since an operator took the record away.
+func TestSettleFindsOutNothingOfTheNextCall(t *testing.T) {
+	stores(t, func(t *testing.T, c idempotency.Config) {
+		for name, v := range map[string]idempotency.Verdict{"done": idempotency.Done, "not_done": idempotency.NotDone} {
+			k := open(t, idempotency.Config{Store: c.Store, Dir: t.TempDir()})
+			looks, answer := make(chan struct{}), make(chan struct{})
+			var asked atomic.Int32
+			first := noted("k", func(ctx context.Context, u idempotency.Unknown) idempotency.Finding {
+				if asked.Load() > 0 {
+					return idempotency.Finding{}
+				}
+				close(looks)
+				<-answer
+				return found(v, &asked)(ctx, u)
+			})
+			if _, err := k.Do(t.Context(), first, outcome(idempotency.Outcome{})); err != nil {
+				t.Fatal(err)
+			}
+			<-looks
+			if f, err := k.Flush(t.Context(), "tool", "k"); err != nil || f.Flushed != 1 {
+				t.Fatal(f, err)
+			}
+			next := request("k")
+			if res, err := k.Do(t.Context(), next, outcome(idempotency.Outcome{})); err != nil || res.FromCache {
+				t.Fatalf("%+v, %v", res, err)
+			}
+			waits := make(chan error)
+			go func() { // who waits for the look is told what the record has then
+				_, err := k.Do(t.Context(), first, never(t))
+				waits <- err
+			}()
+			close(answer)
+			if err := <-waits; !errors.Is(err, idempotency.ErrOutcomeUnknown) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if _, err := k.Do(t.Context(), next, never(t)); !errors.Is(err, idempotency.ErrOutcomeUnknown) {
+				t.Errorf("%s of the call before was taken for the next one's: %v", name, err)
+			}
+		}
+	})
+}
+
 // Without a note, as of a record that an older daemon wrote, nothing is asked.
 func TestSettleNeedsANote(t *testing.T) {
 	k := open(t, idempotency.Config{})
