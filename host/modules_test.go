@@ -404,6 +404,7 @@ func TestModulesWaitForNoTurnAndNoKey(t *testing.T) {
 	same := envelope(t, "change", "-c", "echo waits; exec sleep 1000")
 	same["idempotencyKey"] = "k"
 	same["payload"].(M)["cwd"] = d.Root
+	same["timeoutMs"] = 5000
 	if i := through(t, d, "all", same); !i.is("IDEMPOTENCY_PENDING") {
 		t.Errorf("a key: %s", i.raw)
 	}

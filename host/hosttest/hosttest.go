@@ -36,6 +36,9 @@ func Main(m *testing.M) int {
 	if code, ok := host.Child(); ok {
 		return code
 	}
+	if len(os.Args) == 3 && os.Args[1] == processVerb {
+		return serveProcess(os.Args[2])
+	}
 	code := m.Run()
 	removePlain()
 	guests.Lock()
@@ -62,6 +65,38 @@ type Daemon struct {
 // Start starts a daemon. What c leaves empty is put into fresh folders of the
 // test; with no Tools, tools is an empty folder.
 func Start(t testing.TB, c config.Config) *Daemon {
+	t.Helper()
+	complete(t, &c)
+	d := &Daemon{Config: c, Root: c.Roots[0], done: make(chan error, 1), logs: newLogBuffer()}
+	ctx, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	var err error
+	if d.Host, err = host.New(ctx, c, d.logs); err != nil {
+		stop()
+		t.Fatal(err)
+	}
+	ready := make(chan struct{})
+	go func() {
+		d.done <- d.Serve(ctx, func() error { close(ready); return nil })
+	}()
+	t.Cleanup(func() {
+		d.Stop(t)
+		if t.Failed() {
+			t.Logf("the daemon's log:\n%s", d.Logs())
+		}
+	})
+	select {
+	case <-ready:
+	case err := <-d.done:
+		d.done <- err
+		t.Fatalf("the daemon did not start: %v", err)
+	}
+	return d
+}
+
+// complete puts what c leaves empty into fresh folders of the test, below the one
+// that it returns.
+func complete(t testing.TB, c *config.Config) (dir string) {
 	t.Helper()
 	if raceEnabled {
 		if err := buildPlain(); err != nil {
@@ -102,30 +137,7 @@ func Start(t testing.TB, c config.Config) *Daemon {
 	if err := c.Complete(func(string) (string, bool) { return "", false }); err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{Config: c, Root: c.Roots[0], done: make(chan error, 1), logs: newLogBuffer()}
-	ctx, stop := context.WithCancel(context.Background())
-	d.stop = stop
-	if d.Host, err = host.New(ctx, c, d.logs); err != nil {
-		stop()
-		t.Fatal(err)
-	}
-	ready := make(chan struct{})
-	go func() {
-		d.done <- d.Serve(ctx, func() error { close(ready); return nil })
-	}()
-	t.Cleanup(func() {
-		d.Stop(t)
-		if t.Failed() {
-			t.Logf("the daemon's log:\n%s", d.Logs())
-		}
-	})
-	select {
-	case <-ready:
-	case err := <-d.done:
-		d.done <- err
-		t.Fatalf("the daemon did not start: %v", err)
-	}
-	return d
+	return dir
 }
 
 // Stop ends the daemon gracefully and waits for it; a second call does

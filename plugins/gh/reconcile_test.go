@@ -11,8 +11,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -82,14 +85,7 @@ func TestReconcileVerdicts(t *testing.T) {
 // said so: its key then answers with that pull request, and none is opened twice.
 func TestPullResolves(t *testing.T) {
 	p := newPlace(t)
-	def := hosttest.ReadyJSON(t, "gh")
-	p.Write("token", "gho_"+hosttest.Sesame, 0o600)
-	def["binary"] = program(t, p.Program)
-	def["secrets"] = map[string]any{"gh-token": map[string]string{"from": "file:" + filepath.Join(p.Dir, "token"), "env": "GH_TOKEN"}}
-	def["reliability"] = map[string]any{"mode": "all"}
-	env := def["environment"].(map[string]any)
-	env["HTTPS_PROXY"], env["SSL_CERT_FILE"] = p.hub.proxy.URL, p.hub.ca
-	def["capabilities"].(map[string]any)["network"] = []string{strings.TrimPrefix(p.hub.proxy.URL, "http://")}
+	def := p.resolvable(t)
 	d := p.Daemon(def)
 	var opened atomic.Int32
 	created := make(chan struct{}, 1)
@@ -136,5 +132,97 @@ func TestPullResolves(t *testing.T) {
 		if opened.Load() != int32(n) {
 			t.Errorf("%d were opened, want %d", opened.Load(), n)
 		}
+	}
+}
+
+// resolvable is the ready tool with its way to the place's GitHub, under the whole
+// reliability layer.
+func (p *place) resolvable(t *testing.T) map[string]any {
+	def := hosttest.ReadyJSON(t, "gh")
+	p.Write("token", "gho_"+hosttest.Sesame, 0o600)
+	def["binary"] = program(t, p.Program)
+	def["secrets"] = map[string]any{"gh-token": map[string]string{"from": "file:" + filepath.Join(p.Dir, "token"), "env": "GH_TOKEN"}}
+	def["reliability"] = map[string]any{"mode": "all"}
+	env := def["environment"].(map[string]any)
+	env["HTTPS_PROXY"], env["SSL_CERT_FILE"] = p.hub.proxy.URL, p.hub.ca
+	def["capabilities"].(map[string]any)["network"] = []string{strings.TrimPrefix(p.hub.proxy.URL, "http://")}
+	return def
+}
+
+// TestPullNotDone kills the daemon when GitHub has been asked to open a pull request
+// and has not done so. While GitHub could still do it nobody knows; afterwards the
+// call was not done, runs again, and opens one pull request.
+func TestPullNotDone(t *testing.T) {
+	p := newPlace(t)
+	d := hosttest.StartProcess(t, config.Config{Roots: []string{p.Root}, LogLevel: "info"})
+	hosttest.WriteTool(t, d.Tools, "gh", p.resolvable(t), map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/gh")})
+	var opened, asked atomic.Int32
+	arrived := make(chan struct{})
+	p.hub.site.Answer(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(b))
+		w.Header().Set("X-Oauth-Scopes", "repo, read:org, workflow")
+		switch {
+		case bytes.Contains(b, []byte("createPullRequest")):
+			if asked.Add(1) == 1 {
+				close(arrived)
+				<-r.Context().Done() // it was cut off, and GitHub forgets it
+				return
+			}
+			opened.Add(1)
+			answer(w, r)
+		case bytes.Contains(b, []byte("PullRequestList")):
+			nodes := ""
+			if opened.Load() > 0 {
+				nodes = `{"number":1,"title":"T","state":"OPEN","url":"https://github.com/o/r/pull/1","headRefName":"b","baseRefName":"main"}`
+			}
+			fmt.Fprintf(w, `{"data":{"repository":{"pullRequests":{"nodes":[%s],"totalCount":%d,"pageInfo":{}}}}}`, nodes, opened.Load())
+		default:
+			answer(w, r)
+		}
+	})
+	create := func() (*wire.Result, string, error) {
+		var out strings.Builder
+		res, err := client.Stream(t.Context(), d.Socket, &wire.Call{
+			Tool: "gh", Args: []string{"pr", "create", "-R", "o/r", "--head", "b", "--base", "main", "--title", "T", "--body", "x"}, Cwd: p.Cwd, IdempotencyKey: "key",
+		}, wire.Local{Stdout: &out, Stderr: io.Discard})
+		return res, out.String(), err
+	}
+	cut := make(chan error, 1)
+	go func() {
+		res, out, err := create()
+		if err == nil && res.ExitCode == 0 {
+			err = fmt.Errorf("it was not cut off: %+v: %s", res, out)
+		} else {
+			err = nil
+		}
+		cut <- err
+	}()
+	select {
+	case <-arrived:
+	case err := <-cut:
+		t.Fatalf("it ended before it asked GitHub: %v", err)
+	}
+	d.Kill()
+	if err := <-cut; err != nil {
+		t.Fatal(err)
+	}
+	d.Start()
+	if res, _, err := create(); err != nil || res.Err == nil || res.Err.Code != fault.OutcomeUnknown || asked.Load() != 1 {
+		t.Errorf("while GitHub may still work on it: %+v, %v; it was asked %d times", res, err, asked.Load())
+	}
+	d.Kill()
+	d.AgeRecords(serverTime + time.Second)
+	d.Start()
+	for _, cached := range []bool{false, true} {
+		if res, out, err := create(); err != nil || res.Err != nil || res.ExitCode != 0 || res.FromCache != cached || out != "https://github.com/o/r/pull/1\n" {
+			t.Errorf("afterwards, to be from the record %v: %+v, %v: %s", cached, res, err, out)
+		}
+	}
+	if opened.Load() != 1 || asked.Load() != 2 {
+		t.Errorf("%d were opened, and GitHub was asked %d times", opened.Load(), asked.Load())
+	}
+	if !strings.Contains(d.Logs(), `"not_done"`) {
+		t.Error("the log has no verdict")
 	}
 }
