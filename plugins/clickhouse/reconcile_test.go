@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -30,21 +31,45 @@ func inserts(t *testing.T) int {
 	return n
 }
 
-// TestInsertResolves cuts the connections of inserts into a real server: after the
-// server has answered, while the answer is awaited until the call's time is over, and
-// after the server has refused the insert. Each key is used again until there is an
-// answer, and then each row is there exactly once.
-func TestInsertResolves(t *testing.T) {
-	c := startClickHouse(t)
-	var cut atomic.Int32 // what becomes of the next insert
-	const passed, dropped, held = 0, 1, 2
-	to, _ := url.Parse("http://127.0.0.1:" + c.port)
+// What becomes of an insert on its way.
+const (
+	passed  = iota
+	dropped // the server has answered, and the connection is cut off
+	held    // the server has answered, and nothing comes of the answer
+	lost    // it does not reach the server
+)
+
+// way is the way to a server, on which inserts are cut off.
+type way struct {
+	port string
+	// next is what becomes of the next insert; those after it pass.
+	next atomic.Int32
+	// arrived has a value for each insert that was held or lost, once nothing more
+	// becomes of it.
+	arrived chan struct{}
+}
+
+func newWay(t *testing.T, c *clickHouse) *way {
+	v := &way{arrived: make(chan struct{}, 1000)}
+	to, err := url.Parse("http://127.0.0.1:" + c.port)
+	if err != nil {
+		t.Fatal(err)
+	}
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
 		out := r.Clone(r.Context())
-		out.URL.Scheme, out.URL.Host, out.RequestURI = to.Scheme, to.Host, ""
+		out.URL.Scheme, out.URL.Host, out.RequestURI, out.Body = to.Scheme, to.Host, "", io.NopCloser(bytes.NewReader(body))
 		how := int32(passed)
 		if r.Method == http.MethodPost && strings.Contains(r.URL.Query().Get("query"), "INSERT") {
-			how = cut.Swap(passed)
+			how = v.next.Swap(passed)
+		}
+		if how == lost {
+			v.arrived <- struct{}{}
+			<-r.Context().Done()
+			return
 		}
 		resp, err := http.DefaultTransport.RoundTrip(out)
 		if err != nil {
@@ -57,6 +82,7 @@ func TestInsertResolves(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		case held:
 			io.Copy(io.Discard, resp.Body)
+			v.arrived <- struct{}{}
 			<-r.Context().Done()
 			return
 		}
@@ -66,25 +92,45 @@ func TestInsertResolves(t *testing.T) {
 		w.WriteHeader(resp.StatusCode)
 		io.Copy(w, resp.Body)
 	}))
-	defer proxy.Close()
-	_, port, _ := strings.Cut(strings.TrimPrefix(proxy.URL, "http://"), ":")
+	t.Cleanup(proxy.Close)
+	_, v.port, _ = strings.Cut(strings.TrimPrefix(proxy.URL, "http://"), ":")
+	return v
+}
+
+// install writes the ready tool, at the end of this way, to a folder.
+func (w *way) install(t *testing.T, tools string) {
+	def := hosttest.ReadyJSON(t, "clickhouse")
+	at := def["config"].(map[string]any)
+	at["host"], at["port"] = "127.0.0.1", w.port
+	def["capabilities"].(map[string]any)["http"].(map[string]any)["hosts"] = []string{"127.0.0.1:" + w.port}
+	def["reliability"] = map[string]any{"breaker": map[string]any{"failures": 100_000, "window": 1000, "ratio": 1}}
+	hosttest.WriteTool(t, tools, "clickhouse", def, map[string]string{"handler.wasm": hosttest.Guest(t, "plugins/clickhouse")})
+}
+
+// insertOf is the insert of row n, with a key of its own.
+func insertOf(n int, token string, timeout time.Duration) *wire.Call {
+	payload := fmt.Sprintf(`{"id":%d,"region":"north","amount":2.5,"day":"2024-05-06","at":"2024-05-06T07:08:09Z","u":"61f0c404-5cb3-11e7-907b-a6006ad3dba0","tags":["x"],"e":"a","f":"abc","small":-1}`, n)
+	return &wire.Call{Form: wire.Envelope, Tool: "sales_orders", ExecutionID: wire.NewExecutionID(), Payload: []byte(payload), Token: token, IdempotencyKey: fmt.Sprint("key-", n), Timeout: timeout}
+}
+
+// TestInsertResolves cuts the connections of inserts into a real server: after the
+// server has answered, while the answer is awaited until the call's time is over, and
+// after the server has refused the insert. Each key is used again until there is an
+// answer, and then each row is there exactly once.
+func TestInsertResolves(t *testing.T) {
+	c := startClickHouse(t)
+	w := newWay(t, c)
 	issuer := hosttest.NewIssuer(t)
-	d := &desk{issuer: issuer, port: port, tools: t.TempDir() + "/tools.d"}
+	d := &desk{issuer: issuer, port: w.port, tools: t.TempDir() + "/tools.d"}
 	if err := os.Mkdir(d.tools, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	def := hosttest.ReadyJSON(t, "clickhouse")
-	at := def["config"].(map[string]any)
-	at["host"], at["port"] = "127.0.0.1", port
-	def["capabilities"].(map[string]any)["http"].(map[string]any)["hosts"] = []string{"127.0.0.1:" + port}
-	def["reliability"] = map[string]any{"breaker": map[string]any{"failures": 100_000, "window": 1000, "ratio": 1}}
-	hosttest.WriteTool(t, d.tools, "clickhouse", def, map[string]string{"handler.wasm": hosttest.Guest(t, "plugins/clickhouse")})
+	w.install(t, d.tools)
 	d.Daemon = hosttest.Start(t, config.Config{Tools: d.tools, LogLevel: "info", Reliability: "all", Identity: config.IdentityConfig{JWKS: issuer.JWKS}})
 	alice := d.token(t, firstUsers[1], nil)
 	wantNames(t, "alice", d.names(t, alice), "sales_by_region", "sales_orders")
 	ask := func(n int, timeout time.Duration) *wire.Result {
-		payload := fmt.Sprintf(`{"id":%d,"region":"north","amount":2.5,"day":"2024-05-06","at":"2024-05-06T07:08:09Z","u":"61f0c404-5cb3-11e7-907b-a6006ad3dba0","tags":["x"],"e":"a","f":"abc","small":-1}`, n)
-		res, err := client.Call(t.Context(), d.Socket, &wire.Call{Form: wire.Envelope, Tool: "sales_orders", ExecutionID: wire.NewExecutionID(), Payload: []byte(payload), Token: alice, IdempotencyKey: fmt.Sprint("key-", n), Timeout: timeout})
+		res, err := client.Call(t.Context(), d.Socket, insertOf(n, alice, timeout))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,8 +138,8 @@ func TestInsertResolves(t *testing.T) {
 	}
 	total, resolved := inserts(t), 0
 	for n := range total {
-		how := int32(1 + n%2)
-		cut.Store(how)
+		how := int32(dropped + n%2)
+		w.next.Store(how)
 		timeout := time.Minute
 		if how == held {
 			timeout = 3 * time.Second
@@ -131,5 +177,83 @@ func TestInsertResolves(t *testing.T) {
 				t.Log(line)
 			}
 		}
+	}
+}
+
+// TestInsertNotDone kills the daemon while an insert is on its way: before it comes to
+// the server, and after the server has refused it. Once that is certain, the key runs
+// again, and the row is there once. What the server had done is not done again.
+func TestInsertNotDone(t *testing.T) {
+	c := startClickHouse(t)
+	w := newWay(t, c)
+	issuer := hosttest.NewIssuer(t)
+	tools := t.TempDir()
+	w.install(t, tools)
+	d := hosttest.StartProcess(t, config.Config{Tools: tools, LogLevel: "info", Reliability: "all", Identity: config.IdentityConfig{JWKS: issuer.JWKS}})
+	alice := (&desk{issuer: issuer}).token(t, firstUsers[1], nil)
+	ask := func(n int) *wire.Result {
+		res, err := client.Call(t.Context(), d.Socket, insertOf(n, alice, time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	// cutOff kills the daemon when that has become of the insert.
+	cutOff := func(n int, how int32) {
+		t.Helper()
+		w.next.Store(how)
+		ended := make(chan *wire.Result, 1)
+		go func() {
+			res, _ := client.Call(t.Context(), d.Socket, insertOf(n, alice, time.Minute))
+			ended <- res
+		}()
+		select {
+		case <-w.arrived:
+		case res := <-ended:
+			t.Fatalf("insert %d ended before it was cut off: %+v", n, res)
+		}
+		d.Kill()
+		<-ended
+		d.Start()
+	}
+	// becomes uses the key until the outcome is known.
+	becomes := func(n int, cached bool) {
+		t.Helper()
+		for end := time.Now().Add(40 * time.Second); ; {
+			res := ask(n)
+			if res.Err != nil && res.Err.Code == fault.OutcomeUnknown && time.Now().Before(end) {
+				<-time.After(200 * time.Millisecond) // the server writes its log every half second
+				continue
+			}
+			if res.Err != nil || res.FromCache != cached || string(res.Data) != `{"inserted":1}` {
+				t.Errorf("insert %d, to be from the record %v: %+v, %v", n, cached, res, res.Err)
+			}
+			return
+		}
+	}
+	const before, refused, done = 1, 2, 3
+	cutOff(before, lost)
+	if res := ask(before); res.Err == nil || res.Err.Code != fault.OutcomeUnknown {
+		t.Errorf("while the server may still get it: %+v", res)
+	}
+	d.Kill()
+	d.AgeRecords(serverTime + 3*time.Second)
+	d.Start()
+	becomes(before, false)
+	becomes(before, true)
+
+	c.admin("RENAME TABLE sales.orders TO sales.away") // the server has no such table meanwhile
+	cutOff(refused, held)
+	c.admin("RENAME TABLE sales.away TO sales.orders")
+	becomes(refused, false)
+	becomes(refused, true)
+
+	cutOff(done, held)
+	becomes(done, true)
+	if got := strings.TrimSpace(c.admin("SELECT groupArray(id) FROM (SELECT id FROM sales.orders ORDER BY id) FORMAT TSV")); got != fmt.Sprintf("[%d,%d,%d]", before, refused, done) {
+		t.Errorf("the rows are %s", got)
+	}
+	if n := strings.Count(d.Logs(), `"not_done"`); n != 2 {
+		t.Errorf("%d verdicts are not_done", n)
 	}
 }
