@@ -83,27 +83,32 @@ func TestBinariesDoNotReadCertificates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := hosttest.Start(t, config.Config{})
-	def := M{"secrets": M{
-		"a": M{"from": "file:" + ca, "tls": "ca", "host": "a.example"}, "b": M{"from": "file:" + cert, "tls": "cert", "host": "b.example"},
-		"k": M{"from": "file:" + key, "tls": "key", "host": "b.example"},
-		"c": M{"from": "file:" + named, "tls": "ca", "host": "c.example"}, "d": M{"from": "file:/etc/ssl/certs/ca-certificates.crt", "tls": "ca", "host": "d.example"},
-	}}
-	for k, v := range granted {
-		def[k] = v
-	}
-	def["capabilities"] = M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{"a.example", "b.example", "c.example", "d.example"}}}
-	d.Tool(t, "api", def, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
-	waitState(t, d, "api", "ok")
-	d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{"/bin/cat"}}, "environment": M{"GIT_SSL_CAINFO": named}}, nil)
-	for path, readable := range map[string]bool{ca: false, cert: false, named: true, "/etc/ssl/certs/ca-certificates.crt": true} {
-		if _, err := os.Stat(path); err != nil {
-			continue // there are no authorities here
-		}
-		a := ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", "cat '" + path + "' > /dev/null"}})
-		if (a.ExitCode == 0) != readable {
-			t.Errorf("%s can be read: %v, must be %v: %s", path, a.ExitCode == 0, readable, a.raw)
-		}
+	// In namespaces the files are not there at all; below that they are hidden.
+	for _, most := range []string{"", "seccomp", "landlock"} {
+		t.Run("most "+most, func(t *testing.T) {
+			d := hosttest.Start(t, config.Config{ConfineMost: most})
+			def := M{"secrets": M{
+				"a": M{"from": "file:" + ca, "tls": "ca", "host": "a.example"}, "b": M{"from": "file:" + cert, "tls": "cert", "host": "b.example"},
+				"k": M{"from": "file:" + key, "tls": "key", "host": "b.example"},
+				"c": M{"from": "file:" + named, "tls": "ca", "host": "c.example"}, "d": M{"from": "file:/etc/ssl/certs/ca-certificates.crt", "tls": "ca", "host": "d.example"},
+			}}
+			for k, v := range granted {
+				def[k] = v
+			}
+			def["capabilities"] = M{"exec": []string{"/bin/echo"}, "state": 1024, "http": M{"hosts": []string{"a.example", "b.example", "c.example", "d.example"}}}
+			d.Tool(t, "api", def, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
+			waitState(t, d, "api", "ok")
+			d.Tool(t, "sh", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{"/bin/cat"}}, "environment": M{"GIT_SSL_CAINFO": named}}, nil)
+			for path, readable := range map[string]bool{ca: false, cert: false, key: false, named: true, "/etc/ssl/certs/ca-certificates.crt": true} {
+				if _, err := os.Stat(path); err != nil {
+					continue // there are no authorities here
+				}
+				a := ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", "cat '" + path + "' > /dev/null"}})
+				if (a.ExitCode == 0) != readable {
+					t.Errorf("%s can be read: %v, must be %v: %s", path, a.ExitCode == 0, readable, a.raw)
+				}
+			}
+		})
 	}
 }
 
