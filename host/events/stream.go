@@ -22,7 +22,8 @@ func (p place) since(q place) Loss {
 	return Loss{State: max(p.n-q.n, 0), Output: max(p.m-q.m, 0), Bytes: max(p.bytes-q.bytes, 0)}
 }
 
-// kept is an event that a stream keeps, and the place after it.
+// kept is an event that a stream keeps, and the place after it. Its cursor is made
+// when the first watcher takes it, and not on the way of a call.
 type kept struct {
 	event *Event
 	place
@@ -56,11 +57,15 @@ func newStream(h *Hub, key scope) *stream {
 }
 
 func (s *stream) addLocked(e Event) {
-	e.text = new(text)
+	p := &struct { // one allocation: this is on the way of calls
+		Event
+		text
+	}{Event: e}
+	p.Event.text = &p.text
 	if e.Kind == Output {
 		s.end.m++
 		s.end.bytes += int64(e.Bytes)
-		s.output = append(s.output, kept{&e, s.end})
+		s.output = append(s.output, kept{&p.Event, s.end})
 		s.size += outputCost + len(e.Data)
 		s.freshSize += outputCost + len(e.Data)
 		n := 0
@@ -72,7 +77,7 @@ func (s *stream) addLocked(e Event) {
 	} else {
 		s.fresh++
 		s.end.n++
-		s.state = append(s.state, kept{&e, s.end})
+		s.state = append(s.state, kept{&p.Event, s.end})
 		if len(s.state) > s.limits.Events {
 			s.state = dropFirst(s.state, 1)
 			for w := range s.watchers {

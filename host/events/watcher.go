@@ -9,8 +9,12 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// maxBatch is how many events a watcher takes at a time.
-const maxBatch = 64
+// maxBatch is how many events a watcher takes at a time, and keptBatch for how many it
+// keeps the room.
+const (
+	maxBatch  = 64
+	keptBatch = 16
+)
 
 // Watcher is one reader of a stream. Next and Cursor are for one goroutine; Close
 // and Over for any.
@@ -23,6 +27,7 @@ type Watcher struct {
 
 	// Of the goroutine of Next.
 	batch  []Event // taken, and not yet told
+	taken  []Event // the room of batch
 	cursor string  // of what was told last
 
 	// Guarded by Hub.mu.
@@ -85,6 +90,7 @@ func (w *Watcher) next() (Event, <-chan struct{}, error) {
 	for {
 		for len(w.batch) > 0 {
 			e := w.batch[0]
+			w.batch[0] = Event{} // taken lives on, and would keep its data alive
 			w.batch = w.batch[1:]
 			w.cursor = e.Cursor
 			if w.tells(&e) {
@@ -148,7 +154,7 @@ func (w *Watcher) take() (changed <-chan struct{}, err error) {
 		return nil, errCut
 	}
 	output := w.filter.Kinds == nil || slices.Contains(w.filter.Kinds, Output)
-	batch := w.batch[:0:cap(w.batch)]
+	batch := w.taken[:0]
 	for len(batch) < maxBatch {
 		next, lost := s.nextLocked(w.at)
 		if !output {
@@ -159,21 +165,27 @@ func (w *Watcher) take() (changed <-chan struct{}, err error) {
 			before = next.before()
 		}
 		if lost != (Loss{}) {
-			batch = append(batch, Event{Kind: Lost, Cursor: s.cursor(before), Lost: &lost})
+			told := lost // or each event would be an allocation
+			batch = append(batch, Event{Kind: Lost, Cursor: s.cursor(before), Lost: &told})
 		}
 		if next == nil {
 			w.at = before
 			break
 		}
 		w.at = next.place
+		if next.event.Cursor == "" {
+			next.event.Cursor = s.cursor(next.place)
+		}
 		e := *next.event
-		e.Cursor = s.cursor(w.at)
 		if w.filter.Operator && e.Data != nil {
 			e.Data, e.text = nil, nil
 		}
 		batch = append(batch, e)
 	}
 	w.batch = batch
+	if w.taken = batch; cap(batch) > keptBatch {
+		w.taken = nil
+	}
 	switch {
 	case len(batch) > 0:
 		return nil, nil

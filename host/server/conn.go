@@ -521,13 +521,7 @@ func (c *conn) run(cl *call) *wire.Result {
 			}
 			return c.out.frame(cl, frame)
 		}
-		s.Tell = func(list []json.RawMessage) error {
-			frames := make([][]byte, len(list))
-			for i, data := range list {
-				frames[i] = wire.EncodeEvent(data)
-			}
-			return c.out.frames(cl, frames)
-		}
+		s.Tell = func(list []json.RawMessage) error { return c.out.events(cl, list) }
 		s.TakeBy = func(t time.Time) {
 			cl.takeBy.Store(true)
 			c.nc.SetWriteDeadline(t)
@@ -638,17 +632,17 @@ func (w *frameWriter) frame(cl *call, json []byte) error {
 	return w.jsonLocked(json)
 }
 
-// frames writes several frames at once.
-func (w *frameWriter) frames(cl *call, list [][]byte) error {
+// events writes the frames of several events at once.
+func (w *frameWriter) events(cl *call, list []json.RawMessage) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if cl.over {
 		return errOver
 	}
 	w.buf = w.buf[:0]
-	for _, json := range list {
+	for _, event := range list {
 		var err error
-		if w.buf, err = wire.AppendFrame(w.buf, json); err != nil {
+		if w.buf, err = wire.AppendEvent(w.buf, event); err != nil {
 			return err
 		}
 	}

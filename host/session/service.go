@@ -63,7 +63,7 @@ type Request struct {
 	// Run runs a turn's call through the whole pipeline. It begins an Execution
 	// of KindTurn in the session that the call names.
 	Run func(ctx context.Context, c *wire.Call) *wire.Result
-	// Tell sends events to who watches, as JSON, and TakeBy ends the connection
+	// Tell sends events to who watches, as JSON, and does not keep the list. TakeBy ends the connection
 	// of one that has not read by then what was sent. Sees reports whether the
 	// caller sees a tool. They are for Watch; Tell is nil where nothing is streamed.
 	Tell   func([]json.RawMessage) error

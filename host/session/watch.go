@@ -67,6 +67,7 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, io.EOF)
 		defer cancel()
 	}
+	var list []json.RawMessage
 	for {
 		e, err := w.Next(ctx)
 		switch cut := (*fault.Error)(nil); {
@@ -80,7 +81,9 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 		case err != nil:
 			return nil, err
 		}
-		list, size := []json.RawMessage{}, 0
+		size := 0
+		clear(list)
+		list = list[:0]
 		for more := true; more; {
 			event := e.JSON()
 			list, size = append(list, event), size+len(event)

@@ -218,7 +218,8 @@ type Streams struct {
 	// Progress sends one JSON value. It is nil on a call that is not
 	// streamed.
 	Progress func(json.RawMessage) error
-	// Tell is Progress of several values at once. It may be nil.
+	// Tell is Progress of several values at once, whose list it does not keep. It may
+	// be nil.
 	Tell func([]json.RawMessage) error
 	// TakeBy ends the connection of a caller that has not taken by then what was
 	// sent to it. It may be nil.

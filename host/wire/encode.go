@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -321,9 +322,17 @@ func EncodeProgress(data json.RawMessage) ([]byte, error) {
 	return out, nil
 }
 
-// EncodeEvent is EncodeProgress of JSON that this program made.
-func EncodeEvent(data json.RawMessage) []byte {
-	return append(append([]byte(`{"type":"progress","data":`), data...), '}')
+// AppendEvent appends to dst the frame, with its header, that EncodeProgress makes of
+// JSON that this program made. The error is that of AppendFrame.
+func AppendEvent(dst []byte, data json.RawMessage) ([]byte, error) {
+	const head, tail = `{"type":"progress","data":`, `}`
+	size := len(head) + len(data) + len(tail)
+	if size > MaxFrame {
+		return dst, tooLarge(int64(size))
+	}
+	dst = binary.BigEndian.AppendUint32(dst, uint32(size))
+	dst = append(append(dst, head...), data...)
+	return append(dst, tail...), nil
 }
 
 // EncodeOpen returns the frame that requests input from a client, as JSON.
