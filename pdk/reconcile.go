@@ -60,14 +60,64 @@ func decodeReconcile(b []byte, q *abi.Reconcile) error {
 		case "facts":
 			q.Facts = r.raw()
 		case "ran":
-			if raw := r.raw(); r.err == nil {
-				if err := json.Unmarshal(raw, &q.Ran); err != nil {
-					r.fail(err.Error())
-				}
-			}
+			q.Ran = r.ran()
 		default:
 			r.raw()
 		}
 	})
 	return r.end()
+}
+
+func (r *callReader) ran() []abi.ReconcileRan {
+	if r.null() {
+		return nil
+	}
+	list := []abi.ReconcileRan{}
+	r.sequence('[', ']', func() {
+		var ran abi.ReconcileRan
+		r.object(func(name []byte) {
+			switch string(name) {
+			case "args":
+				ran.Args = r.strings()
+			case "exit_code":
+				code := r.int()
+				if code != int64(int32(code)) {
+					r.fail("not an exit code")
+				}
+				ran.ExitCode = int(code)
+			case "stdout":
+				ran.Stdout = r.string()
+			case "stderr":
+				ran.Stderr = r.string()
+			case "truncated":
+				ran.Truncated = r.bool()
+			case "error":
+				ran.Error = r.failure()
+			default:
+				r.raw()
+			}
+		})
+		list = append(list, ran)
+	})
+	return list
+}
+
+func (r *callReader) failure() *abi.Error {
+	if r.null() {
+		return nil
+	}
+	e := &abi.Error{}
+	r.object(func(name []byte) {
+		switch string(name) {
+		case "code":
+			e.Code = r.string()
+		case "message":
+			e.Message = r.string()
+		case "retriable":
+			e.Retriable = r.bool()
+		default:
+			r.raw()
+		}
+	})
+	return e
 }

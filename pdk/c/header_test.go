@@ -50,12 +50,20 @@ static toold_classification classify(const toold_ended *e) {
 	c.failure = e->exit_code > 1;
 	return c;
 }
+static toold_reconciliation reconcile(const toold_reconcile *q) {
+	toold_reconciliation a = TOOLD_ZERO;
+	if (!q->n) a.run = &q->call.args, a.n = 1;
+	else if (q->ran[0].exit_code) return toold_unresolved(q->ran[0].err);
+	else a.verdict = TOOLD_DONE, a.result = toold_says(q->ran[0].out);
+	return a;
+}
 
 TOOLD_RESTRICT(policy)
 TOOLD_HANDLE(handler)
 TOOLD_DESCRIBE(describe)
 TOOLD_DISCOVER(discover)
 TOOLD_CLASSIFY(classify)
+TOOLD_RECONCILE(reconcile)
 `
 
 // TestHeader: the header compiles without a warning as C11 and as C++17, for

@@ -240,6 +240,48 @@ typedef struct {
 	toold_str failed;
 } toold_classification;
 
+// One command that ran for reconcile.
+typedef struct {
+	toold_list args;
+	int exit_code;
+	toold_str out, err;  // text
+	bool truncated;      // not all of the output is here
+	bool stopped;        // it did not run, or not to its end, and error says why
+	toold_failure error;
+} toold_ran;
+
+// What reconcile is asked about a call that changes something and has an
+// idempotency key: with before, which facts it needs to tell later how the call
+// ended; else how it ended. It must change nothing. Times are milliseconds since
+// 1970.
+typedef struct {
+	toold_call call; // as its caller made it, without the values of variables and the input
+	toold_list env;  // names of the variables that the caller set
+	toold_str stdin_sha256;
+	toold_str key; // as the caller wrote it; empty for one that was made of the payload
+	bool before;   // the call has not begun: answer facts
+	int64_t began_ms, ended_ms, now_ms;
+	bool gone;       // nothing of the call is left on its host; without it TOOLD_NOT_DONE counts as TOOLD_UNKNOWN
+	toold_str facts; // JSON, as it was answered before the call began; p 0: none
+	const toold_ran *ran; // what came of run, n of them
+	size_t n;
+} toold_reconcile;
+
+// How a call ended: nothing is certain; it has done all that it was to do; it has
+// done nothing and never will.
+typedef enum { TOOLD_UNKNOWN, TOOLD_DONE, TOOLD_NOT_DONE } toold_verdict;
+
+// What reconcile answers; all zeros is nothing.
+typedef struct {
+	const toold_list *run; // arguments to run the tool's binary with, n of them, after which it is asked again
+	size_t n;
+	toold_str facts; // JSON up to 16 KiB, for before
+	toold_verdict verdict;
+	toold_str evidence;  // for people
+	toold_result result; // of TOOLD_DONE, as it is replayed
+	toold_str failed;    // not empty: the export fails with this text
+} toold_reconciliation;
+
 // ---- Memory ----
 
 #ifdef __wasm__
@@ -1186,6 +1228,91 @@ TOOLD_FN toold_str toold_write_classification(const toold_classification *c) {
 	return toold_done(&b);
 }
 
+// See toold_write_decision.
+TOOLD_FN toold_str toold_write_reconciliation(const toold_reconciliation *a) {
+	static const char *const verdicts[] = {"unknown", "done", "not_done"};
+	toold_buf b = TOOLD_ZERO;
+	toold_json_open(&b, '{');
+	if (a->n) {
+		toold_json_name(&b, "run");
+		toold_json_open(&b, '[');
+		for (size_t i = 0; i < a->n; i++) {
+			toold_json_open(&b, '[');
+			for (size_t k = 0; k < a->run[i].n; k++) toold_json_string(&b, a->run[i].v[k]);
+			toold_json_close(&b, ']');
+		}
+		toold_json_close(&b, ']');
+	}
+	toold_json_value(&b, "facts", a->facts);
+	if (a->verdict != TOOLD_UNKNOWN || a->evidence.n) toold_json_text(&b, "verdict", toold_text(verdicts[a->verdict]));
+	toold_json_text(&b, "evidence", a->evidence);
+	if (a->verdict == TOOLD_DONE) toold_json_value(&b, "result", toold_write_result(&a->result));
+	toold_json_close(&b, '}');
+	return toold_done(&b);
+}
+
+// toold_read_ran reads one command that ran.
+TOOLD_FN void toold_read_ran(toold_reader *r, toold_ran *ran) {
+	if (!toold_object(r)) return;
+	for (toold_str name; toold_next_member(r, &name);) {
+		if (toold_is(name, "args")) toold_read_strings(r, &ran->args);
+		else if (toold_is(name, "exit_code")) ran->exit_code = toold_read_exit(r);
+		else if (toold_is(name, "stdout")) ran->out = toold_read_string(r);
+		else if (toold_is(name, "stderr")) ran->err = toold_read_string(r);
+		else if (toold_is(name, "truncated")) ran->truncated = toold_read_bool(r);
+		else if (toold_is(name, "error")) {
+			toold_failure e = TOOLD_ZERO;
+			if ((ran->stopped = toold_object(r)))
+				for (toold_str field; toold_next_member(r, &field);) {
+					if (toold_is(field, "code")) e.code = toold_read_string(r);
+					else if (toold_is(field, "message")) e.message = toold_read_string(r);
+					else if (toold_is(field, "retriable")) e.retriable = toold_read_bool(r);
+					else toold_skip(r);
+				}
+			ran->error = e;
+		} else toold_skip(r);
+	}
+}
+
+// toold_read_reconcile reads what reconcile is asked.
+TOOLD_FN void toold_read_reconcile(toold_reader *r, toold_reconcile *q) {
+	if (!toold_object(r)) {
+		toold_wrong(r, "not an object");
+		return;
+	}
+	for (toold_str name; toold_next_member(r, &name);) {
+		if (toold_is(name, "call")) {
+			toold_call c = TOOLD_ZERO;
+			toold_read_call(r, &c);
+			q->call = c;
+		} else if (toold_is(name, "env")) toold_read_strings(r, &q->env);
+		else if (toold_is(name, "stdin_sha256")) q->stdin_sha256 = toold_read_string(r);
+		else if (toold_is(name, "key")) q->key = toold_read_string(r);
+		else if (toold_is(name, "before")) q->before = toold_read_bool(r);
+		else if (toold_is(name, "began_ms")) q->began_ms = toold_read_int(r);
+		else if (toold_is(name, "ended_ms")) q->ended_ms = toold_read_int(r);
+		else if (toold_is(name, "now_ms")) q->now_ms = toold_read_int(r);
+		else if (toold_is(name, "gone")) q->gone = toold_read_bool(r);
+		else if (toold_is(name, "facts")) q->facts = toold_raw(r);
+		else if (toold_is(name, "ran")) {
+			toold_ran *list = 0;
+			size_t n = 0;
+			if (toold_array(r))
+				while (toold_next_item(r)) {
+					if ((n & (n - 1)) == 0) { // full
+						toold_ran *more = (toold_ran *)toold_alloc((n ? 2 * n : 1) * sizeof *more);
+						for (size_t i = 0; i < n; i++) more[i] = list[i];
+						list = more;
+					}
+					toold_ran ran = TOOLD_ZERO;
+					toold_read_ran(r, &ran);
+					list[n++] = ran;
+				}
+			q->ran = list, q->n = n;
+		} else toold_skip(r);
+	}
+}
+
 // toold_read_discovery reads what discover is asked.
 TOOLD_FN void toold_read_discovery(toold_reader *r, toold_discovery *d) {
 	if (!toold_object(r)) {
@@ -1604,6 +1731,13 @@ TOOLD_FN toold_result toold_fails(const char *code, const char *message) {
 	return r;
 }
 
+// toold_unresolved answers reconcile that nothing certain was found out, and why.
+TOOLD_FN toold_reconciliation toold_unresolved(toold_str evidence) {
+	toold_reconciliation a = TOOLD_ZERO;
+	a.evidence = evidence;
+	return a;
+}
+
 // ---- Exports ----
 
 // toold_end_with ends an export: with a failure, or with its answer.
@@ -1676,6 +1810,19 @@ TOOLD_FN bool toold_get_call(toold_call *c) {
 		if (!toold_end(&r)) return toold_end_with(toold_why(&r, "read what ended", in), in); \
 		toold_classification c = fn(&e); \
 		return toold_end_with(c.failed, c.failed.n ? c.failed : toold_write_classification(&c)); \
+	}
+
+// TOOLD_RECONCILE makes fn say how a call ended that was cut off:
+// toold_reconciliation fn(const toold_reconcile *).
+#define TOOLD_RECONCILE(fn) \
+	TOOLD_EXPORT(reconcile) int32_t toold_export_reconcile(void) { \
+		toold_reconcile q = TOOLD_ZERO; \
+		toold_str in = toold_input(); \
+		toold_reader r = toold_read(in); \
+		toold_read_reconcile(&r, &q); \
+		if (!toold_end(&r)) return toold_end_with(toold_why(&r, "read reconcile", in), in); \
+		toold_reconciliation a = fn(&q); \
+		return toold_end_with(a.failed, a.failed.n ? a.failed : toold_write_reconciliation(&a)); \
 	}
 
 #ifdef __cplusplus

@@ -23,8 +23,8 @@
 //
 // # The guest
 //
-// One module with the exports describe, restrict, handle, discover and
-// classify. restrict and handle look at args[0] of its Call, the request, and does what the tables say; the other
+// One module with the exports describe, restrict, handle, discover, classify and
+// reconcile. restrict and handle look at args[0] of its Call, the request, and does what the tables say; the other
 // arguments are A, B and so on. It reads its Call as abi.Call has it, ignores
 // fields that it does not know, and keeps nothing from one call to the next.
 //
@@ -104,6 +104,23 @@
 // Answers failure for an exit code from 2 on, and retriable when the standard
 // error is "try again" and the byte 0xff. Without args it fails with "there is
 // no request".
+//
+// # reconcile
+//
+// Without args it fails with "there is no request". With before it answers the
+// facts {"key": KEY, "of": EXECUTION_ID}. Else args[0] is the request:
+//
+//	run       with nothing in ran: run, the other args and an empty list.
+//	          Else unknown; the evidence is ARGS>EXIT>STDOUT>STDERR>TRUNCATED>ERROR
+//	          of each, with ";" between: args with "," between, the error as
+//	          CODE:MESSAGE:RETRIABLE, or none
+//	asked     unknown; the evidence is key, stdin_sha256, env with "," between,
+//	          began_ms, ended_ms, now_ms and gone, with "|" between
+//	done      done, "it is there"; the result's stdout are the other args with
+//	          spaces between, its data the facts
+//	not-done  not_done, "it is not there", with gone; else unknown, "it may still run"
+//	fail      fails with "asked to fail"
+//	others    answers nothing
 //
 // An error of a host function that the table does not mention is a failure.
 //

@@ -116,6 +116,7 @@ var breaks = []string{
 	"data", "error", "error-retriable", "gone", "fail", "trap", "handle-config", "var-get", "var-set", "var-delete", "log", "emit", "recv",
 	"http-header", "http-body", "http-status", "http-error", "exec-cwd", "exec-code", "exec-refused", "tool-call", "length", "large", "count", "safety",
 	"discover-refused", "discover-all", "discover-binding", "discover-safety", "discover-ttl", "classify-failure", "classify-retriable",
+	"reconcile-facts", "reconcile-run", "reconcile-ran", "reconcile-asked", "reconcile-done", "reconcile-gone", "reconcile-fail",
 }
 
 // TestBrokenGuestsAreRed: a guest that breaks a single rule does not pass.

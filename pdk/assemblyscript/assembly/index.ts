@@ -28,7 +28,7 @@
 
 import { input, output, setError } from "./host";
 import { Writer } from "./json";
-import { Call, Classification, Decision, Describe, Discovery, Ended, Outcome, Surface } from "./types";
+import { Call, Classification, Decision, Describe, Discovery, Ended, Outcome, Reconcile, Reconciliation, Surface } from "./types";
 
 export * from "./host";
 export * from "./json";
@@ -92,6 +92,19 @@ export function onClassify(classify: (e: Ended) => Classification): i32 {
   if (c.error.length) return fail(c.error);
   const w = new Writer();
   c.write(w);
+  output(w);
+  return 0;
+}
+
+/** The body of the export reconcile. */
+export function onReconcile(reconcile: (q: Reconcile) => Reconciliation): i32 {
+  const r = input();
+  const q = Reconcile.read(r);
+  if (!r.end()) return fail("read reconcile: " + r.wrong);
+  const a = reconcile(q);
+  if (a.failure.length) return fail(a.failure);
+  const w = new Writer();
+  a.write(w);
   output(w);
   return 0;
 }

@@ -581,3 +581,174 @@ export class Classification {
     w.endObject();
   }
 }
+
+/** One command that ran for reconcile. */
+export class Ran {
+  /** The arguments. */
+  args: string[] = [];
+  /** 0 for success. */
+  exitCode: i32 = 0;
+  /** Its standard output. */
+  stdout: string = "";
+  /** Its standard error. */
+  stderr: string = "";
+  /** Not all of the output is here. */
+  truncated: bool = false;
+  /** Why it did not run, or not to its end; else null. */
+  error: Failure | null = null;
+
+  /** Reads one. */
+  static read(r: Reader): Ran {
+    const ran = new Ran();
+    if (!r.object()) return ran;
+    while (r.member()) {
+      const name = r.name;
+      if (name == "args") ran.args = r.strings();
+      else if (name == "exit_code") ran.exitCode = r.int32();
+      else if (name == "stdout") ran.stdout = r.string();
+      else if (name == "stderr") ran.stderr = r.string();
+      else if (name == "truncated") ran.truncated = r.bool();
+      else if (name == "error") ran.error = readFailure(r);
+      else r.skip();
+    }
+    return ran;
+  }
+}
+
+function readFailure(r: Reader): Failure | null {
+  if (r.null()) return null;
+  const e = new Failure("", "");
+  if (r.object())
+    while (r.member()) {
+      const name = r.name;
+      if (name == "code") e.code = r.string();
+      else if (name == "message") e.message = r.string();
+      else if (name == "retriable") e.retriable = r.bool();
+      else r.skip();
+    }
+  return e;
+}
+
+/**
+ * What reconcile is asked about a call that changes something and has an idempotency key: with before, which facts it
+ * needs to tell later how the call ended; else how it ended. It must change nothing. Times are milliseconds since 1970.
+ */
+export class Reconcile {
+  /** As its caller made it, without the values of variables and the input. */
+  call: Call = new Call();
+  /** The names of the variables that the caller set. */
+  env: string[] = [];
+  /** The digest, in hexadecimal, of the input that came with the request. */
+  stdinSHA256: string = "";
+  /** As the caller wrote it; empty for one that was made of the payload. */
+  key: string = "";
+  /** The call has not begun: the answer is facts. */
+  before: bool = false;
+  /** When the call began. */
+  beganMs: i64 = 0;
+  /** When it was cut off, or found to have been. */
+  endedMs: i64 = 0;
+  /** Now. */
+  nowMs: i64 = 0;
+  /** Nothing of the call is left on the host that ran it. Where it is false, the host takes NotDone for Unknown. */
+  gone: bool = false;
+  /** JSON, as it was answered before the call began, or "". */
+  facts: string = "";
+  /** What came of the commands of Reconciliation.run, in their order. */
+  ran: Ran[] = [];
+
+  /** Reads what the export is asked. */
+  static read(r: Reader): Reconcile {
+    const q = new Reconcile();
+    if (!r.object()) {
+      r.fail("not an object");
+      return q;
+    }
+    while (r.member()) {
+      const name = r.name;
+      if (name == "call") q.call = Call.read(r);
+      else if (name == "env") q.env = r.strings();
+      else if (name == "stdin_sha256") q.stdinSHA256 = r.string();
+      else if (name == "key") q.key = r.string();
+      else if (name == "before") q.before = r.bool();
+      else if (name == "began_ms") q.beganMs = r.int();
+      else if (name == "ended_ms") q.endedMs = r.int();
+      else if (name == "now_ms") q.nowMs = r.int();
+      else if (name == "gone") q.gone = r.bool();
+      else if (name == "facts") q.facts = r.raw();
+      else if (name == "ran") {
+        q.ran = [];
+        if (r.array()) while (r.item()) q.ran.push(Ran.read(r));
+      } else r.skip();
+    }
+    return q;
+  }
+}
+
+/** How a call ended: nothing is certain; it has done all that it was to do; it has done nothing and never will. */
+export enum Verdict { Unknown, Done, NotDone }
+
+/** What reconcile answers: begin with one of its functions. */
+export class Reconciliation {
+  /** Arguments to run the tool's binary with, after which the export is asked again. */
+  run: string[][] = [];
+  /** JSON up to 16 KiB, for before. */
+  facts: string = "";
+  /** How the call ended. */
+  verdict: Verdict = Verdict.Unknown;
+  /** What the verdict was made of, for people. */
+  evidence: string = "";
+  /** That of a call that was done, as it is replayed. */
+  result: Outcome | null = null;
+  /** Not empty: the export fails with this text. */
+  failure: string = "";
+
+  /** The call has done all that it was to do, with this result. */
+  static done(evidence: string, result: Outcome): Reconciliation {
+    const a = Reconciliation.unresolved(evidence);
+    a.verdict = Verdict.Done;
+    a.result = result;
+    return a;
+  }
+
+  /** The call has done nothing and never will. */
+  static notDone(evidence: string): Reconciliation {
+    const a = Reconciliation.unresolved(evidence);
+    a.verdict = Verdict.NotDone;
+    return a;
+  }
+
+  /** Nothing certain was found out, and why. */
+  static unresolved(evidence: string): Reconciliation {
+    const a = new Reconciliation();
+    a.evidence = evidence;
+    return a;
+  }
+
+  /** Writes what the export answers. */
+  write(w: Writer): void {
+    w.beginObject();
+    if (this.run.length) {
+      w.name("run");
+      w.beginArray();
+      for (let i = 0; i < this.run.length; i++) {
+        const args = this.run[i];
+        w.beginArray();
+        for (let k = 0; k < args.length; k++) w.string(args[k]);
+        w.endArray();
+      }
+      w.endArray();
+    }
+    w.json("facts", this.facts);
+    if (this.verdict == Verdict.Done) w.text("verdict", "done");
+    else if (this.verdict == Verdict.NotDone) w.text("verdict", "not_done");
+    else if (this.evidence.length) w.text("verdict", "unknown");
+    w.text("evidence", this.evidence);
+    const result = this.result;
+    if (result != null) {
+      w.name("result");
+      result.write(w);
+    }
+    w.endObject();
+  }
+}

@@ -2,7 +2,7 @@
 // the documentation of package pdktest.
 
 import {
-  Classification, Discovery, Ended, Safety, Surface, SurfaceTool, onClassify, onDiscover,
+  Classification, Discovery, Ended, Reconcile, Reconciliation, Safety, Surface, SurfaceTool, onClassify, onDiscover, onReconcile,
   Annotations, Call, Command, Decision, Describe, Failure, Level, Opt, Outcome, Request, Writer, base64, bytes, config, emit, exec, http, log,
   onDescribe, onHandle, onRestrict, recv, text, toolCall, varDelete, varGet, varSet,
 } from "../assembly/index";
@@ -223,6 +223,7 @@ function answer(c: Call): Outcome {
 
 export function discover(): i32 { return onDiscover(surface); }
 export function classify(): i32 { return onClassify(means); }
+export function reconcile(): i32 { return onReconcile(ended); }
 
 function surface(d: Discovery): Surface {
   const s = new Surface();
@@ -261,4 +262,47 @@ function means(e: Ended): Classification {
   const c = new Classification(e.exitCode >= 2, same);
   if (!e.call.args.length) c.error = "there is no request";
   return c;
+}
+
+function ended(q: Reconcile): Reconciliation {
+  const a = new Reconciliation();
+  const args = q.call.args;
+  if (!args.length) {
+    a.failure = "there is no request";
+    return a;
+  }
+  if (q.before) {
+    const w = new Writer();
+    w.beginObject();
+    w.name("key");
+    w.string(q.key);
+    w.name("of");
+    w.string(q.call.executionId);
+    w.endObject();
+    a.facts = w.toString();
+    return a;
+  }
+  const request = args[0];
+  if (request == "run" && !q.ran.length) {
+    a.run = [args.slice(1), []];
+    return a;
+  }
+  if (request == "run")
+    return Reconciliation.unresolved(q.ran.map<string>((r) => {
+      const e = r.error;
+      const error = e == null ? "none" : [e.code, e.message, e.retriable ? "true" : "false"].join(":");
+      return [r.args.join(","), r.exitCode.toString(), r.stdout, r.stderr, r.truncated ? "true" : "false", error].join(">");
+    }).join(";"));
+  if (request == "asked")
+    return Reconciliation.unresolved([
+      q.key, q.stdinSHA256, q.env.join(","), q.beganMs.toString(), q.endedMs.toString(), q.nowMs.toString(), q.gone ? "true" : "false",
+    ].join("|"));
+  if (request == "done") {
+    const result = Outcome.text(args.slice(1).join(" "));
+    result.data = q.facts;
+    return Reconciliation.done("it is there", result);
+  }
+  if (request == "not-done") return q.gone ? Reconciliation.notDone("it is not there") : Reconciliation.unresolved("it may still run");
+  if (request == "fail") a.failure = "asked to fail";
+  return a;
 }

@@ -305,3 +305,77 @@ static toold_classification classify(const toold_ended *e) {
 }
 
 TOOLD_CLASSIFY(classify)
+
+static toold_str joined(toold_list l, const char *with) { return join(l, 0, with); }
+
+static toold_reconciliation reconcile(const toold_reconcile *q) {
+	if (!q->call.args.n) return (toold_reconciliation){.failed = TOOLD_STR("there is no request")};
+	toold_str request = q->call.args.v[0];
+	toold_buf b = {0};
+	if (q->before) {
+		toold_json_open(&b, '{');
+		toold_json_name(&b, "key");
+		toold_json_string(&b, q->key);
+		toold_json_name(&b, "of");
+		toold_json_string(&b, q->call.execution_id);
+		toold_json_close(&b, '}');
+		return (toold_reconciliation){.facts = toold_done(&b)};
+	}
+	if (toold_is(request, "run") && !q->n) {
+		toold_list *run = toold_alloc(2 * sizeof *run);
+		run[0] = run[1] = (toold_list){0};
+		for (size_t i = 1; i < q->call.args.n; i++) toold_push(&run[0], q->call.args.v[i]);
+		return (toold_reconciliation){.run = run, .n = 2};
+	}
+	if (toold_is(request, "run")) {
+		for (size_t i = 0; i < q->n; i++) {
+			const toold_ran *r = &q->ran[i];
+			if (i) toold_add_text(&b, ";");
+			toold_add(&b, joined(r->args, ","));
+			toold_add_text(&b, ">");
+			toold_add_int(&b, r->exit_code);
+			toold_add_text(&b, ">");
+			toold_add(&b, r->out);
+			toold_add_text(&b, ">");
+			toold_add(&b, r->err);
+			toold_add_text(&b, r->truncated ? ">true>" : ">false>");
+			if (!r->stopped) {
+				toold_add_text(&b, "none");
+				continue;
+			}
+			toold_add(&b, r->error.code);
+			toold_add_text(&b, ":");
+			toold_add(&b, r->error.message);
+			toold_add_text(&b, r->error.retriable ? ":true" : ":false");
+		}
+		return toold_unresolved(toold_done(&b));
+	}
+	if (toold_is(request, "asked")) {
+		toold_add(&b, q->key);
+		toold_add_text(&b, "|");
+		toold_add(&b, q->stdin_sha256);
+		toold_add_text(&b, "|");
+		toold_add(&b, joined(q->env, ","));
+		int64_t times[] = {q->began_ms, q->ended_ms, q->now_ms};
+		for (size_t i = 0; i < 3; i++) {
+			toold_add_text(&b, "|");
+			toold_add_int(&b, times[i]);
+		}
+		toold_add_text(&b, q->gone ? "|true" : "|false");
+		return toold_unresolved(toold_done(&b));
+	}
+	if (toold_is(request, "done")) {
+		toold_reconciliation a = {.verdict = TOOLD_DONE, .evidence = TOOLD_STR("it is there")};
+		a.result = toold_says(join(q->call.args, 1, " "));
+		a.result.data = q->facts;
+		return a;
+	}
+	if (toold_is(request, "not-done")) {
+		if (!q->gone) return toold_unresolved(TOOLD_STR("it may still run"));
+		return (toold_reconciliation){.verdict = TOOLD_NOT_DONE, .evidence = TOOLD_STR("it is not there")};
+	}
+	if (toold_is(request, "fail")) return (toold_reconciliation){.failed = TOOLD_STR("asked to fail")};
+	return (toold_reconciliation){0};
+}
+
+TOOLD_RECONCILE(reconcile)

@@ -115,6 +115,17 @@ static toold_classification classify(const toold_ended *e) {
 
 TOOLD_CLASSIFY(classify)
 
+static toold_reconciliation reconcile(const toold_reconcile *q) {
+	must_be_call(&q->call);
+	must_be_text(q->key);
+	for (size_t i = 0; i < q->n; i++) must_be_text(q->ran[i].error.message);
+	toold_reconciliation a = toold_unresolved(q->n ? q->ran[q->n - 1].out : q->stdin_sha256);
+	a.run = &q->env, a.n = 1, a.facts = q->facts;
+	return a;
+}
+
+TOOLD_RECONCILE(reconcile)
+
 static toold_str answer;
 
 static toold_str exec_hook(toold_str request) {
@@ -156,6 +167,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
 	case 'h': export(toold_export_handle, in); break;
 	case 'd': export(toold_export_discover, in); break;
 	case 'c': export(toold_export_classify, in); break;
+	case 'q': export(toold_export_reconcile, in); break;
 	case 'x': {
 		toold_exec_request q = {.path = TOOLD_STR("/x"), .in = in};
 		if (!toold_exec(&q).error.n) MUST(is_value(in));

@@ -302,6 +302,30 @@ func FuzzDiscover(f *testing.F) {
 	})
 }
 
+// FuzzReconcile is the same of what a reconcile export is asked.
+func FuzzReconcile(f *testing.F) {
+	modules := guests(f)
+	for _, in := range calls(f, "reconcile") {
+		f.Add(in)
+	}
+	for _, s := range []string{
+		`null`, `{"call":null}`, `{"before":true,"call":{"args":["x"]},"call":{}}`, `{"call":{"args":["run"]},"ran":null}`, `{"call":{"args":["run"]},"ran":[null,{"error":null},{"error":{}}]}`,
+		`{"call":{"args":["run"]},"ran":[{"stdout":"a"}],"ran":[{"stderr":"b"}]}`, `{"call":{"args":["run"]},"ran":[{"args":["a"],"args":null,"error":{"code":"A"},"error":{"message":"B"}}]}`,
+		`{"call":{"args":["run"]},"ran":[{"exit_code":-2147483649}]}`, `{"call":{"args":["run"]},"ran":[{"ARGS":["a"]}]}`, `{"call":{"args":["done"]},"facts":null}`, `{"call":{"args":["done"]},"facts":[ 1 , 01]}`,
+		`{"call":{"args":["asked"]},"env":["a"],"env":[],"gone":true,"gone":null,"now_ms":-1}`, `{"call":{"args":["run","a"]}}x`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		out, _, _, err := natively(&vectors.Vector{Export: "reconcile", In: in})
+		for _, m := range modules {
+			if got := m.call(t, &vectors.Vector{Export: "reconcile", In: in}); !m.mayDiffer(t, in, got) && !same(t, got, string(out)) {
+				t.Errorf("%s answers %s for %q, Go %s, %v", m.language, got, in, out, err)
+			}
+		}
+	})
+}
+
 // FuzzClassify is the same of what has ended, less the fields of a Result that
 // the other SDKs have no place for.
 func FuzzClassify(f *testing.F) {

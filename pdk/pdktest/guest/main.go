@@ -488,3 +488,53 @@ func classify() int32 {
 		return json.Marshal(c)
 	})
 }
+
+//go:wasmexport reconcile
+func reconcile() int32 { return pdk.Reconcile(ended) }
+
+func ended(q *abi.Reconcile) (*abi.Reconciliation, error) {
+	args := q.Call.Args
+	if len(args) == 0 {
+		return nil, errors.New("there is no request")
+	}
+	if q.Before && !broken("reconcile-facts") {
+		facts, err := json.Marshal(map[string]string{"key": q.Key, "of": q.Call.ExecutionID})
+		return &abi.Reconciliation{Facts: facts}, err
+	}
+	switch args[0] {
+	case "run":
+		if len(q.Ran) == 0 && !broken("reconcile-run") {
+			return &abi.Reconciliation{Run: [][]string{args[1:], {}}}, nil
+		}
+		var told []string
+		for _, r := range q.Ran {
+			failed := "none"
+			if e := r.Error; e != nil && !broken("reconcile-ran") {
+				failed = fmt.Sprintf("%s:%s:%v", e.Code, e.Message, e.Retriable)
+			}
+			told = append(told, fmt.Sprintf("%s>%d>%s>%s>%v>%s", strings.Join(r.Args, ","), r.ExitCode, r.Stdout, r.Stderr, r.Truncated, failed))
+		}
+		return pdk.Unresolved(strings.Join(told, ";")), nil
+	case "asked":
+		if broken("reconcile-asked") {
+			q.Env = nil
+		}
+		return pdk.Unresolved(fmt.Sprintf("%s|%s|%s|%d|%d|%d|%v", q.Key, q.StdinSHA256, strings.Join(q.Env, ","), q.BeganMS, q.EndedMS, q.NowMS, q.Gone)), nil
+	case "done":
+		a := &abi.Reconciliation{Verdict: abi.VerdictDone, Evidence: "it is there", Result: &abi.Result{Stdout: strings.Join(args[1:], " "), Data: q.Facts}}
+		if broken("reconcile-done") {
+			a.Result = nil
+		}
+		return a, nil
+	case "not-done":
+		if q.Gone || broken("reconcile-gone") {
+			return &abi.Reconciliation{Verdict: abi.VerdictNotDone, Evidence: "it is not there"}, nil
+		}
+		return pdk.Unresolved("it may still run"), nil
+	case "fail":
+		if !broken("reconcile-fail") {
+			return nil, errors.New("asked to fail")
+		}
+	}
+	return nil, nil
+}

@@ -131,6 +131,8 @@ func (v *Vector) answer() any {
 		return &abi.Surface{}
 	case "classify":
 		return &abi.Classification{}
+	case "reconcile":
+		return &abi.Reconciliation{}
 	}
 	return nil
 }

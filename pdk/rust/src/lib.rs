@@ -43,7 +43,8 @@ pub mod json;
 mod types;
 
 pub use types::{
-    Annotations, Call, Classification, Decision, Describe, Discovery, Ended, Error, Outcome, RepoConfig, Safety, Surface, SurfaceTool,
+    Annotations, Call, Classification, Decision, Describe, Discovery, Ended, Error, Outcome, Ran, Reconcile, Reconciliation, RepoConfig,
+    Safety, Surface, SurfaceTool, Verdict,
 };
 
 use json::{Reader, Writer};
@@ -426,6 +427,21 @@ macro_rules! classify {
             $crate::export(|input| {
                 let e = $crate::Ended::parse(&input).map_err(|e| format!("read what ended: {}", e))?;
                 $classify(&e).map(|c| c.to_json())
+            })
+        }
+    };
+}
+
+/// Makes a function say how a call ended that was cut off:
+/// `fn(&Reconcile) -> Result<Reconciliation, Failure>`.
+#[macro_export]
+macro_rules! reconcile {
+    ($reconcile:path) => {
+        #[export_name = "reconcile"]
+        pub extern "C" fn toold_export_reconcile() -> i32 {
+            $crate::export(|input| {
+                let q = $crate::Reconcile::parse(&input).map_err(|e| format!("read reconcile: {}", e))?;
+                $reconcile(&q).map(|a| a.to_json())
             })
         }
     };

@@ -198,6 +198,80 @@ pub struct Classification {
     pub retriable: bool,
 }
 
+/// What `reconcile` is asked about a call that changes something and has an idempotency
+/// key: with `before`, which facts it needs to tell later how the call ended; else how
+/// it ended. It must change nothing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reconcile {
+    /// As its caller made it, without the values of variables and the input.
+    pub call: Call,
+    /// The names of the variables that the caller set.
+    pub env: Vec<String>,
+    /// The digest, in hexadecimal, of the input that came with the request.
+    pub stdin_sha256: String,
+    /// As the caller wrote it; empty for one that was made of the payload.
+    pub key: String,
+    /// The call has not begun: the answer is [`Reconciliation::facts`].
+    pub before: bool,
+    /// When the call began, in milliseconds since 1970 as the two that follow.
+    pub began_ms: i64,
+    /// When it was cut off, or found to have been.
+    pub ended_ms: i64,
+    /// Now.
+    pub now_ms: i64,
+    /// No process and no request of the call is left on the host that ran it. Where it is
+    /// false the host takes [`Verdict::NotDone`] for [`Verdict::Unknown`].
+    pub gone: bool,
+    /// JSON, as it was answered before the call began.
+    pub facts: Option<String>,
+    /// What came of the commands of [`Reconciliation::run`], in their order.
+    pub ran: Vec<Ran>,
+}
+
+/// One command that ran for `reconcile`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ran {
+    /// The arguments.
+    pub args: Vec<String>,
+    /// 0 for success.
+    pub exit_code: i32,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+    /// Not all of the output is here.
+    pub truncated: bool,
+    /// Why it did not run, or not to its end.
+    pub error: Option<Error>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing is certain.
+    #[default]
+    Unknown,
+    /// It has done all that it was to do.
+    Done,
+    /// It has done nothing and never will.
+    NotDone,
+}
+
+/// What `reconcile` answers: begin with one of its functions.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reconciliation {
+    /// Arguments to run the tool's binary with, after which the export is asked again.
+    pub run: Vec<Vec<String>>,
+    /// JSON up to 16 KiB, for `before`.
+    pub facts: Option<String>,
+    /// How the call ended.
+    pub verdict: Verdict,
+    /// What the verdict was made of, for people.
+    pub evidence: String,
+    /// That of a call that was done, as it is replayed.
+    pub result: Option<Outcome>,
+}
+
 /// A tool's own failure.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Error {
@@ -556,6 +630,126 @@ impl Classification {
         w.object(|w| {
             yes(w, "failure", self.failure);
             yes(w, "retriable", self.retriable);
+        });
+        w.done()
+    }
+}
+
+impl Reconcile {
+    /// Reads what `reconcile` is asked.
+    pub fn parse(text: &str) -> Result<Reconcile, json::Error> {
+        let mut r = Reader::new(text);
+        let mut q = Reconcile::default();
+        if r.null() {
+            return Err(json::Error { what: "not an object", at: 0 });
+        }
+        r.object(|r, name| {
+            match name {
+                "call" => q.call = Call::read(r)?,
+                "env" => q.env = r.strings()?,
+                "stdin_sha256" => q.stdin_sha256 = r.string()?,
+                "key" => q.key = r.string()?,
+                "before" => q.before = r.bool()?,
+                "began_ms" => q.began_ms = r.int()?,
+                "ended_ms" => q.ended_ms = r.int()?,
+                "now_ms" => q.now_ms = r.int()?,
+                "gone" => q.gone = r.bool()?,
+                "facts" => q.facts = Some(r.raw()?),
+                "ran" => {
+                    q.ran = Vec::new();
+                    r.array(|r| {
+                        q.ran.push(Ran::read(r)?);
+                        Ok(())
+                    })?
+                }
+                _ => r.skip()?,
+            }
+            Ok(())
+        })?;
+        r.end()?;
+        Ok(q)
+    }
+}
+
+impl Ran {
+    fn read(r: &mut Reader) -> Result<Ran, json::Error> {
+        let mut ran = Ran::default();
+        r.object(|r, name| {
+            match name {
+                "args" => ran.args = r.strings()?,
+                "exit_code" => ran.exit_code = r.int32()?,
+                "stdout" => ran.stdout = r.string()?,
+                "stderr" => ran.stderr = r.string()?,
+                "truncated" => ran.truncated = r.bool()?,
+                "error" if r.null() => ran.error = None,
+                "error" => {
+                    let mut e = Error::default();
+                    r.object(|r, name| {
+                        match name {
+                            "code" => e.code = r.string()?,
+                            "message" => e.message = r.string()?,
+                            "retriable" => e.retriable = r.bool()?,
+                            _ => r.skip()?,
+                        }
+                        Ok(())
+                    })?;
+                    ran.error = Some(e)
+                }
+                _ => r.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(ran)
+    }
+}
+
+impl Reconciliation {
+    /// What will be needed to tell how the call ended: JSON, such as a
+    /// [`crate::json::Value`].
+    pub fn facts(json: impl ToString) -> Reconciliation {
+        Reconciliation { facts: Some(json.to_string()), ..Reconciliation::default() }
+    }
+
+    /// Has the tool's binary run with each of these arguments, and asks again.
+    pub fn run(commands: Vec<Vec<String>>) -> Reconciliation {
+        Reconciliation { run: commands, ..Reconciliation::default() }
+    }
+
+    /// The call has done all that it was to do, with this result.
+    pub fn done(evidence: impl Into<String>, result: Outcome) -> Reconciliation {
+        Reconciliation { verdict: Verdict::Done, evidence: evidence.into(), result: Some(result), ..Reconciliation::default() }
+    }
+
+    /// The call has done nothing and never will.
+    pub fn not_done(evidence: impl Into<String>) -> Reconciliation {
+        Reconciliation { verdict: Verdict::NotDone, evidence: evidence.into(), ..Reconciliation::default() }
+    }
+
+    /// Nothing certain was found out, and why.
+    pub fn unresolved(evidence: impl Into<String>) -> Reconciliation {
+        Reconciliation { evidence: evidence.into(), ..Reconciliation::default() }
+    }
+
+    /// What the export answers.
+    pub fn to_json(&self) -> String {
+        let mut w = Writer::new();
+        w.object(|w| {
+            if !self.run.is_empty() {
+                w.name("run");
+                w.array(|w| self.run.iter().for_each(|args| w.array(|w| args.iter().for_each(|a| w.string(a)))));
+            }
+            raw(w, "facts", &self.facts);
+            match self.verdict {
+                Verdict::Done => text(w, "verdict", "done"),
+                Verdict::NotDone => text(w, "verdict", "not_done"),
+                Verdict::Unknown if !self.evidence.is_empty() => text(w, "verdict", "unknown"),
+                Verdict::Unknown => {}
+            }
+            text(w, "evidence", &self.evidence);
+            if let Some(result) = &self.result {
+                w.name("result");
+                w.raw(&result.to_json());
+            }
         });
         w.done()
     }

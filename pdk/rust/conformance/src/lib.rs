@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use toold::json::object;
 use toold::{
-    Annotations, Call, Classification, Command, Decision, Describe, Discovery, Ended, Error, Failure, Level, Outcome, Request, Safety,
-    Stream, Surface, SurfaceTool,
+    Annotations, Call, Classification, Command, Decision, Describe, Discovery, Ended, Error, Failure, Level, Outcome, Reconcile,
+    Reconciliation, Request, Safety, Stream, Surface, SurfaceTool,
 };
 
 fn describe() -> Describe {
@@ -182,6 +182,47 @@ fn classify(e: &Ended) -> Result<Classification, Failure> {
 
 toold::classify!(classify);
 
+fn reconcile(q: &Reconcile) -> Result<Reconciliation, Failure> {
+    let args = &q.call.args;
+    let request = match args.first() {
+        Some(r) => r.as_str(),
+        None => return Err("there is no request".into()),
+    };
+    if q.before {
+        return Ok(Reconciliation::facts(object([("key", q.key.clone().into()), ("of", q.call.execution_id.clone().into())])));
+    }
+    Ok(match request {
+        "run" if q.ran.is_empty() => Reconciliation::run(vec![args[1..].to_vec(), vec![]]),
+        "run" => {
+            let told = q.ran.iter().map(|r| {
+                let error = r.error.as_ref().map(|e| format!("{}:{}:{}", e.code, e.message, e.retriable)).unwrap_or_else(|| "none".into());
+                format!("{}>{}>{}>{}>{}>{}", r.args.join(","), r.exit_code, r.stdout, r.stderr, r.truncated, error)
+            });
+            Reconciliation::unresolved(told.collect::<Vec<_>>().join(";"))
+        }
+        "asked" => Reconciliation::unresolved(format!(
+            "{}|{}|{}|{}|{}|{}|{}",
+            q.key,
+            q.stdin_sha256,
+            q.env.join(","),
+            q.began_ms,
+            q.ended_ms,
+            q.now_ms,
+            q.gone
+        )),
+        "done" => {
+            let result = Outcome { data: q.facts.clone(), ..Outcome::text(args[1..].join(" ")) };
+            Reconciliation::done("it is there", result)
+        }
+        "not-done" if q.gone => Reconciliation::not_done("it is not there"),
+        "not-done" => Reconciliation::unresolved("it may still run"),
+        "fail" => return Err("asked to fail".into()),
+        _ => Reconciliation::default(),
+    })
+}
+
+toold::reconcile!(reconcile);
+
 fn hex(s: &str) -> Result<Vec<u8>, Failure> {
     (0..s.len() / 2).map(|i| Ok(u8::from_str_radix(&s[2 * i..2 * i + 2], 16)?)).collect()
 }
@@ -302,6 +343,11 @@ mod tests {
     #[test]
     fn classify_vectors() {
         check("classify", toold_export_classify);
+    }
+
+    #[test]
+    fn reconcile_vectors() {
+        check("reconcile", toold_export_reconcile);
     }
 
     #[test]
