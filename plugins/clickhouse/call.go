@@ -55,6 +55,23 @@ const (
 	insertedData = `{"inserted":1}`
 )
 
+// tokenSetting is the setting by which a server takes two inserts for one, and the name
+// of the argument for it.
+const tokenSetting = "insert_deduplication_token"
+
+// tokenOf is the token that an insert was given; empty without one.
+func (b *binding) tokenOf(arguments map[string]json.RawMessage) (token string) {
+	if b.Token && json.Unmarshal(arguments[tokenSetting], &token) != nil {
+		return ""
+	}
+	return token
+}
+
+// into is how every insert by this tool begins.
+func (b *binding) into() string {
+	return "INSERT INTO " + identifier(b.Database) + "." + identifier(b.Name) + " ("
+}
+
 // insert writes one row. id names it in the server's log, where it is not empty. The arguments are the body; the statement holds names
 // only.
 func (s *server) insert(b *binding, arguments map[string]json.RawMessage, id string) (*abi.Result, error) {
@@ -86,7 +103,15 @@ func (s *server) insert(b *binding, arguments map[string]json.RawMessage, id str
 	if len(names) == 0 {
 		return nil, errors.New("no column has a value")
 	}
-	if _, err := s.write("INSERT INTO "+identifier(b.Database)+"."+identifier(b.Name)+" ("+identifiers(names)+") FORMAT JSONEachRow", row.Bytes(), id); err != nil {
+	settings := url.Values{}
+	if id != "" {
+		settings.Set("query_id", id)
+	}
+	if token := b.tokenOf(arguments); token != "" {
+		settings.Set(tokenSetting, token)
+		settings.Set("insert_deduplicate", "1")
+	}
+	if _, err := s.write(b.into()+identifiers(names)+") FORMAT JSONEachRow", row.Bytes(), settings); err != nil {
 		return nil, err
 	}
 	return &abi.Result{Stdout: insertedText, Data: json.RawMessage(insertedData)}, nil

@@ -41,8 +41,13 @@ const serverTime = 2 * time.Minute
 // would have begun. The host sends nothing more of it (Gone), and the server refuses a
 // second query of a name that runs.
 //
-// An exception while the query ran is unknown, since the table may have the row and
-// what it feeds may not; so is a server without a log, or one that does not let the
+// Where the insert has a deduplication token, any insert by this tool into the same
+// table, by the same user and with the same token, that the log has as finished is done
+// as well: of those the server keeps one row.
+//
+// An exception while the query ran is unknown, since the table may have the row and what
+// it feeds may not. It is with a token too: a second insert would add no row, nothing to
+// what the table feeds, and would say that all is well. So is a server without a log, or one that does not let the
 // user read it.
 func reconcile(q *abi.Reconcile) (*abi.Reconciliation, error) {
 	if q.Before {
@@ -60,7 +65,13 @@ func reconcile(q *abi.Reconcile) (*abi.Reconciliation, error) {
 	if err != nil {
 		return pdk.Unresolved(err.Error()), nil
 	}
-	a, err := s.look(id, q)
+	var arguments map[string]json.RawMessage
+	if b.Token {
+		if err := json.Unmarshal(q.Call.Payload, &arguments); err != nil {
+			return nil, fmt.Errorf("read the payload: %w", err)
+		}
+	}
+	a, err := s.look(id, b.sameToken(arguments, s.user), q)
 	if e, ok := errors.AsType[*exception](err); ok {
 		return pdk.Unresolved("the server does not tell: " + e.text), nil
 	}
@@ -74,9 +85,22 @@ type logged struct {
 	Failed   json.Number `json:"failed"`
 	Started  json.Number `json:"started"`
 	Later    json.Number `json:"later"`
+	Same     json.Number `json:"same"` // finished, with the same token
 }
 
-func (s *server) look(id string, q *abi.Reconcile) (*abi.Reconciliation, error) {
+// sameToken is the condition on entries of the log for inserts with the token of an
+// insert of arguments; empty where it has none.
+func (b *binding) sameToken(arguments map[string]json.RawMessage, user string) string {
+	token := b.tokenOf(arguments)
+	if token == "" {
+		return ""
+	}
+	return "user = " + sqlText(user) + " AND Settings[" + sqlText(tokenSetting) + "] = " + sqlText(token) + " AND startsWith(query, " + sqlText(b.into()) + ")"
+}
+
+// look asks the server about the insert of the name id, and, where same is not empty,
+// about those that are the same by this condition.
+func (s *server) look(id, same string, q *abi.Reconcile) (*abi.Reconciliation, error) {
 	// Before the log, so that a query that ends in between is in it, or is not known.
 	running, err := s.number("SELECT count() AS n FROM system.processes WHERE query_id = "+sqlText(id)+" FORMAT JSONEachRow", "n")
 	if err != nil {
@@ -84,9 +108,13 @@ func (s *server) look(id string, q *abi.Reconcile) (*abi.Reconciliation, error) 
 	}
 	// A day earlier than it can be: dates are the server's, by its zone.
 	since := "toDate(toDateTime(" + strconv.FormatInt(q.BeganMS/1000-48*3600, 10) + "))"
+	isSame, sames := "", ""
+	if same != "" {
+		isSame, sames = ", "+same+" AS alike", ", sum(alike AND kind = 2) AS same"
+	}
 	body, err := s.read("SELECT sum(mine AND kind = 1) AS started, sum(mine AND kind = 2) AS finished, sum(mine AND kind = 3) AS refused, sum(mine AND kind = 4) AS failed,"+
-		" sum(NOT mine AND user = "+sqlText(s.user)+" AND query_start_time > toDateTime("+strconv.FormatInt((q.EndedMS+serverTime.Milliseconds())/1000, 10)+")) AS later"+
-		" FROM (SELECT query_id = "+sqlText(id)+" AS mine, CAST(type AS Int8) AS kind, user, query_start_time FROM system.query_log WHERE event_date >= "+since+") FORMAT JSONEachRow", url.Values{})
+		" sum(NOT mine AND user = "+sqlText(s.user)+" AND query_start_time > toDateTime("+strconv.FormatInt((q.EndedMS+serverTime.Milliseconds())/1000, 10)+")) AS later"+sames+
+		" FROM (SELECT query_id = "+sqlText(id)+" AS mine, CAST(type AS Int8) AS kind, user, query_start_time"+isSame+" FROM system.query_log WHERE event_date >= "+since+") FORMAT JSONEachRow", url.Values{})
 	if err != nil {
 		return nil, err
 	}
@@ -96,10 +124,16 @@ func (s *server) look(id string, q *abi.Reconcile) (*abi.Reconciliation, error) 
 	}
 	ends := count(l.Finished) + count(l.Refused) + count(l.Failed)
 	evidence := fmt.Sprintf("query %s: %s started, %s finished, %s refused, %s failed; %d running", id, l.Started, l.Finished, l.Refused, l.Failed, running)
+	if same != "" {
+		evidence += fmt.Sprintf("; with its token %s finished", l.Same)
+	}
+	done := &abi.Reconciliation{Verdict: abi.VerdictDone, Evidence: evidence, Result: &abi.Result{Stdout: insertedText, Data: json.RawMessage(insertedData)}}
 	switch {
+	case count(l.Same) > 0:
+		return done, nil
 	case ends > 1 || count(l.Failed) > 0 || running > 0:
 	case count(l.Finished) == 1:
-		return &abi.Reconciliation{Verdict: abi.VerdictDone, Evidence: evidence, Result: &abi.Result{Stdout: insertedText, Data: json.RawMessage(insertedData)}}, nil
+		return done, nil
 	case count(l.Refused) == 1:
 		return &abi.Reconciliation{Verdict: abi.VerdictNotDone, Evidence: evidence}, nil
 	case count(l.Started) == 0 && count(l.Later) > 0:

@@ -57,8 +57,8 @@ func (r *recorded) answer(w http.ResponseWriter, req *http.Request) {
 	switch {
 	case statement == "SELECT database, name, engine, create_table_query, comment"+from:
 		row(map[string]any{"database": "sales", "name": "hidden", "engine": "View", "create_table_query": "CREATE VIEW sales.hidden AS SELECT 1", "comment": ""})
-		row(map[string]any{"database": "sales", "name": "orders", "engine": "ReplicatedMergeTree", "create_table_query": "CREATE TABLE", "comment": "Orders, one a row."})
-		row(map[string]any{"database": "sales", "name": "log", "engine": "SharedMergeTree", "create_table_query": "CREATE TABLE", "comment": ""})
+		row(map[string]any{"database": "sales", "name": "orders", "engine": "ReplicatedMergeTree", "create_table_query": "CREATE TABLE sales.orders (id UInt64) ENGINE = ReplicatedMergeTree ORDER BY id SETTINGS index_granularity = 8192", "comment": "Orders, one a row."})
+		row(map[string]any{"database": "sales", "name": "log", "engine": "SharedMergeTree", "create_table_query": "CREATE TABLE sales.log (line String) ENGINE = SharedMergeTree ORDER BY line SETTINGS replicated_deduplication_window = 0", "comment": ""})
 		if r.view != "" {
 			row(map[string]any{"database": "sales", "name": "orders_of", "engine": "View", "create_table_query": r.view,
 				"comment": `{"title":"Orders of a region","description":"Since a day.","parameters":{"region":"which region"},"openWorld":true}`})
@@ -72,6 +72,8 @@ func (r *recorded) answer(w http.ResponseWriter, req *http.Request) {
 	case statement == "SHOW GRANTS FOR `writer`":
 		fmt.Fprintln(w, "GRANT INSERT ON sales.log TO writer")
 	case strings.HasPrefix(statement, "SELECT database, name, dependencies_database"), strings.HasPrefix(statement, "SELECT name, create_query FROM system.functions"):
+	case statement == "SELECT count() AS n FROM system.settings WHERE name = 'insert_deduplication_token' FORMAT JSONEachRow":
+		row(map[string]any{"n": "1"})
 	case strings.HasPrefix(statement, "SELECT value FROM system.settings"):
 		fmt.Fprintln(w, "0")
 	case strings.HasPrefix(statement, "SELECT `id` FROM `sales`.`orders_of`("):
@@ -123,7 +125,14 @@ func TestRecorded(t *testing.T) {
 			if fmt.Sprint(tool.Schema["required"]) != "[region since n tags]" || !strings.Contains(properties, "which region") || strings.Contains(properties, "not") {
 				t.Errorf("the parameters are %v", tool.Schema)
 			}
+		case "sales_log":
+			if strings.Contains(properties, tokenSetting) {
+				t.Errorf("a token where the server keeps both inserts: %+v", tool)
+			}
 		case "sales_orders":
+			if !strings.Contains(properties, tokenSetting) || strings.Contains(fmt.Sprint(tool.Schema["required"]), tokenSetting) {
+				t.Errorf("no token: %+v", tool)
+			}
 			if strings.Contains(properties, "secret") || tool.Description != "Orders, one a row." || !strings.Contains(properties, "the id") {
 				t.Errorf("columns without a grant, or no comment: %+v", tool)
 			}
@@ -145,6 +154,15 @@ func TestRecorded(t *testing.T) {
 
 	row := map[string]any{"id": 1, "region": "north"}
 	wantCode(t, "granted", d.call(t, alice, "sales_orders", row), "")
+	if got := r.last(); strings.Contains(got, "dedup") {
+		t.Errorf("without a token the server got %s", got)
+	}
+	wantCode(t, "with a token", d.call(t, alice, "sales_orders", map[string]any{"id": 1, "region": "north", tokenSetting: "t&1'"}), "")
+	if got := r.last(); !strings.Contains(got, "insert_deduplicate=1&insert_deduplication_token=t%261%27&query_id=toold-") {
+		t.Errorf("with a token the server got %s", got)
+	}
+	wantCode(t, "no token", d.call(t, alice, "sales_orders", map[string]any{"id": 1, "region": "north", tokenSetting: "a b"}), fault.InvalidPayload)
+	wantCode(t, "an empty token", d.call(t, alice, "sales_orders", map[string]any{"id": 1, "region": "north", tokenSetting: ""}), fault.InvalidPayload)
 	wantCode(t, "a column without a grant", d.call(t, alice, "sales_orders", map[string]any{"id": 1, "region": "x", "secret": "y"}), fault.InvalidPayload)
 
 	r.change(func() { r.grants = "GRANT SELECT ON sales.* TO alice\n" })

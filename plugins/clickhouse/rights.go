@@ -46,7 +46,7 @@ func (s *server) rights(reads bool) (*rights, error) {
 		return r, nil
 	}
 	// A GET is always readonly there, so that this one is a POST.
-	body, err = s.write("SELECT value FROM system.settings WHERE name = 'readonly' FORMAT TSV", []byte("\n"), "")
+	body, err = s.write("SELECT value FROM system.settings WHERE name = 'readonly' FORMAT TSV", []byte("\n"), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"strconv"
 	"strings"
@@ -108,11 +109,9 @@ func (s *server) read(statement string, parameters url.Values) ([]byte, error) {
 }
 
 // write runs a statement with data.
-func (s *server) write(statement string, data []byte, id string) ([]byte, error) {
+func (s *server) write(statement string, data []byte, settings url.Values) ([]byte, error) {
 	q := url.Values{"query": {statement}}
-	if id != "" {
-		q.Set("query_id", id)
-	}
+	maps.Copy(q, settings)
 	return s.do(&pdk.HTTPRequest{Method: "POST", URL: s.base + "?" + q.Encode(), Body: data})
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/toold/toold/pdk"
@@ -21,6 +23,8 @@ type binding struct {
 	// Parameters are those of a view; Types those of a table's columns.
 	Parameters []parameter `json:"parameters,omitempty"`
 	Types      []string    `json:"types,omitempty"`
+	// Token says that an insert may have a token.
+	Token bool `json:"token,omitempty"`
 }
 
 // relation is one view or table as the server describes it.
@@ -83,6 +87,10 @@ func (s *server) surface(d *abi.Discovery) (*abi.Surface, error) {
 	if err != nil {
 		return nil, err
 	}
+	tokens, err := s.knowsTokens(relations)
+	if err != nil {
+		return nil, err
+	}
 	out := &abi.Surface{Safety: &abi.Safety{ReadOnly: rights.readonly, Grants: rights.digest()}}
 	named := map[string]string{}
 	for _, r := range relations {
@@ -92,7 +100,7 @@ func (s *server) surface(d *abi.Discovery) (*abi.Surface, error) {
 		case isView(r.Engine) && rights.may("SELECT", r):
 			t, err = viewTool(r, world.reading(r))
 		case takesRows(r.Engine) && !rights.readonly && rights.may("INSERT", r):
-			t, err = tableTool(r, rights, world.inserting(r))
+			t, err = tableTool(r, rights, world.inserting(r), tokens)
 		default:
 			continue
 		}
@@ -221,7 +229,42 @@ func viewTool(r *relation, touches reach) (*abi.SurfaceTool, error) {
 	return t, err
 }
 
-func tableTool(r *relation, rights *rights, touches reach) (*abi.SurfaceTool, error) {
+// settingsClause is the end of the statement of a table: its settings, before its
+// comment.
+var settingsClause = regexp.MustCompile(` SETTINGS (\w+ = (?:'(?:[^'\\]|\\.)*'|[^,' ]+)(?:, \w+ = (?:'(?:[^'\\]|\\.)*'|[^,' ]+))*)(?: COMMENT '(?:[^'\\]|\\.)*')?$`)
+
+// deduplicates reports whether the server keeps one of two inserts into r with the same
+// token, and surely so.
+func deduplicates(r *relation) bool {
+	if !strings.HasSuffix(r.Engine, "MergeTree") {
+		return false
+	}
+	replicated := strings.HasPrefix(r.Engine, "Replicated") || strings.HasPrefix(r.Engine, "Shared")
+	window := "non_replicated_deduplication_window"
+	if replicated {
+		window = "replicated_deduplication_window"
+	}
+	if m := settingsClause.FindStringSubmatch(r.Query); m != nil {
+		for s := range strings.SplitSeq(m[1], ", ") {
+			if name, value, _ := strings.Cut(s, " = "); name == window {
+				return value != "0"
+			}
+		}
+	}
+	return replicated // whose window has a default
+}
+
+// knowsTokens reports whether the server takes tokens. It is not asked where no table
+// would be different by that.
+func (s *server) knowsTokens(relations []*relation) (bool, error) {
+	if !slices.ContainsFunc(relations, deduplicates) {
+		return false, nil
+	}
+	n, err := s.number("SELECT count() AS n FROM system.settings WHERE name = "+sqlText(tokenSetting)+" FORMAT JSONEachRow", "n")
+	return n > 0, err
+}
+
+func tableTool(r *relation, rights *rights, touches reach, tokens bool) (*abi.SurfaceTool, error) {
 	n := readNote(r.Comment)
 	b := binding{Insert: true, Database: r.Database, Name: r.Name}
 	properties, required := map[string]any{}, []string{}
@@ -246,6 +289,13 @@ func tableTool(r *relation, rights *rights, touches reach) (*abi.SurfaceTool, er
 	}
 	if len(b.Columns) == 0 {
 		return nil, errors.New("it has no column that an argument is taken for")
+	}
+	if properties[tokenSetting] == nil && tokens && deduplicates(r) {
+		b.Token = true
+		properties[tokenSetting] = map[string]any{
+			"type": "string", "pattern": "^[!-~]{1,128}$",
+			"description": "Of inserts with the same token the server keeps one.",
+		}
 	}
 	if n.Description == "" {
 		n.Description = "Insert one row into the table " + r.Database + "." + r.Name + "."
