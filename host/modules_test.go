@@ -404,9 +404,10 @@ func TestModulesWaitForNoTurnAndNoKey(t *testing.T) {
 	same := envelope(t, "change", "-c", "echo waits; exec sleep 1000")
 	same["idempotencyKey"] = "k"
 	same["payload"].(M)["cwd"] = d.Root
-	same["timeoutMs"] = 5000
-	if i := through(t, d, "all", same); !i.is("IDEMPOTENCY_PENDING") {
-		t.Errorf("a key: %s", i.raw)
+	same["timeoutMs"] = 30_000
+	began := time.Now()
+	if i := through(t, d, "all", same); !i.is("IDEMPOTENCY_PENDING") || time.Since(began) > 25*time.Second {
+		t.Errorf("a key, after %v: %s", time.Since(began), i.raw)
 	}
 	session(t, d.Socket, "abort", M{})
 	held.answer()

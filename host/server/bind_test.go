@@ -409,6 +409,23 @@ func TestLockIsNotBesideTheSocket(t *testing.T) {
 	}
 }
 
+// TestLockIsNoLink: a link in the place of the lock is not followed: what it leads to
+// would be made, and held.
+func TestLockIsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	lock, other := filepath.Join(dir, "lock"), filepath.Join(dir, "other")
+	if err := os.Symlink(other, lock); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := Listen(Config{Path: filepath.Join(dir, "tool.sock"), Lock: lock, Handler: echo}); err == nil {
+		s.Shutdown(t.Context())
+		t.Error("it serves with a link for a lock")
+	}
+	if _, err := os.Lstat(other); err == nil {
+		t.Error("what the link leads to was made")
+	}
+}
+
 // TestSecondDaemonWhileBusy: a daemon that does not come to accept connections is no
 // dead one.
 func TestSecondDaemonWhileBusy(t *testing.T) {
