@@ -68,6 +68,7 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 		defer cancel()
 	}
 	var list []json.RawMessage
+	more := false // there was more than fitted
 	for {
 		e, err := w.Next(ctx)
 		switch cut := (*fault.Error)(nil); {
@@ -81,21 +82,22 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 		case err != nil:
 			return nil, err
 		}
+		if e.Kind != events.Ready && !more {
+			w.Gather(ctx) // most often, the rest of what a call does
+		}
 		size := 0
 		clear(list)
 		list = list[:0]
-		for more := true; more; {
+		for more = true; more && size < maxTell; {
 			event := e.JSON()
 			list, size = append(list, event), size+len(event)
-			if size >= maxTell {
-				break
+			if size < maxTell {
+				e, more = w.More()
 			}
-			e, more = w.More()
 		}
 		if err := r.Tell(list); err != nil {
 			return nil, err
 		}
-		w.Gather(ctx)
 	}
 }
 
