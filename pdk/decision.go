@@ -19,6 +19,22 @@ func encodeDecision(d *abi.Decision) []byte {
 	w.optional("rule", d.Rule)
 	w.optional("reason", d.Reason)
 	w.optional("instead", d.Instead)
+	if a := d.Ask; a != nil {
+		w.name("ask")
+		ask := objectWriter{b: append(w.b, '{')}
+		if len(a.By) > 0 {
+			ask.list("by", a.By)
+		}
+		if a.Self {
+			ask.flag("self", &a.Self)
+		}
+		if a.TTLMS != 0 {
+			ask.name("ttl_ms")
+			ask.b = strconv.AppendInt(ask.b, a.TTLMS, 10)
+		}
+		ask.optional("text", a.Text)
+		w.b = append(ask.b, '}')
+	}
 	if d.Args != nil {
 		w.list("args", d.Args)
 	}

@@ -133,7 +133,28 @@ type ConfigEntry struct {
 const (
 	Allow = "allow"
 	Deny  = "deny"
+	// Ask lets the call run once somebody has approved it. Ask of the Decision
+	// says who may.
+	Ask = "ask"
 )
+
+// Approval is what a policy asks for. It is a part of what is approved: where the
+// policy says anything else when the call is to run, the approval does not count.
+type Approval struct {
+	// By names who may approve beside the operator: "sub:NAME" is the subject of a
+	// token, "uid:NUMBER" a user who calls without one, 32 hexadecimal digits are
+	// the ID of an identity. Empty: the operator alone.
+	By []string `json:"by,omitempty"`
+	// Self lets whoever calls approve it, too.
+	Self bool `json:"self,omitempty"`
+	// TTLMS is how many milliseconds the call can be approved and run after it was
+	// asked for: 0 is 15 minutes, the least is a second, the most are 7 days.
+	TTLMS int64 `json:"ttl_ms,omitempty"`
+	// Text is shown to who decides, as the policy's word: what the call would do,
+	// and to what. Facts that have to hold when it runs belong here, such as the
+	// commit that would be pushed.
+	Text string `json:"text,omitempty"`
+}
 
 // Decision is what restrict answers.
 type Decision struct {
@@ -145,7 +166,10 @@ type Decision struct {
 	Reason  string `json:"reason,omitempty"`
 	Instead string `json:"instead,omitempty"`
 
-	// What follows counts only when Effect is Allow. What runs is exactly
+	// Ask says who may approve the call. It goes with the effect Ask alone.
+	Ask *Approval `json:"ask,omitempty"`
+
+	// What follows counts only when Effect is Allow or Ask. What runs is exactly
 	// this, never re-read from the request. A nil Args, Env or StdinBase64
 	// leaves what was asked.
 	Args        []string          `json:"args,omitzero"`

@@ -30,7 +30,7 @@ var types = []struct {
 }{
 	{abi.Call{}, true}, {abi.RepoConfig{}, true}, {abi.ConfigEntry{}, true},
 	{abi.Describe{}, false}, {abi.Annotations{}, false},
-	{abi.Decision{}, false}, {abi.Result{}, false},
+	{abi.Decision{}, false}, {abi.Approval{}, false}, {abi.Result{}, false},
 	{abi.Classify{}, true}, {abi.Classification{}, false},
 	{abi.Reconcile{}, true}, {abi.ReconcileRan{}, true}, {abi.Reconciliation{}, false},
 	{abi.Discovery{}, true}, {abi.Surface{}, false}, {abi.SurfaceTool{}, false}, {abi.Safety{}, false},
@@ -50,8 +50,9 @@ var narrower = map[string]map[string]any{
 	"Surface.ttl_ms":         {"minimum": 1},
 	"SurfaceTool.schema":     {"type": "object"},
 	"Describe.schema":        {"type": "object"},
-	"Decision.effect":        {"enum": []string{abi.Allow, abi.Deny}},
+	"Decision.effect":        {"enum": []string{abi.Allow, abi.Deny, abi.Ask}},
 	"Decision.timeout_ms":    {"minimum": 1},
+	"Approval.ttl_ms":        {"minimum": 1000, "maximum": 604800000},
 	"Reconciliation.verdict": {"enum": []string{abi.VerdictDone, abi.VerdictNotDone, abi.VerdictUnknown}},
 	"EmitRequest.stream":     {"enum": []string{"stdout", "stderr", "progress"}},
 }

@@ -141,9 +141,20 @@ typedef struct {
 	toold_repo_config repo_config; // where describe wants it
 } toold_call;
 
+// Who may approve a call: beside the operator those that by names, "sub:NAME" for the
+// subject of a token, "uid:NUMBER" for a user without one, or the ID of an identity.
+typedef struct {
+	bool set; // with allow false: the call runs once somebody has approved it
+	toold_list by;
+	bool self;       // the caller may approve it, too
+	int64_t ttl_ms;  // how long there is; 0: 15 minutes
+	toold_str text;  // shown to who decides, and a part of what is approved
+} toold_approval;
+
 // What restrict answers.
 typedef struct {
 	bool allow;
+	toold_approval ask;
 	toold_str rule, reason, instead;
 	toold_list args;
 	toold_map env;
@@ -1099,10 +1110,19 @@ TOOLD_FN void toold_read_call(toold_reader *r, toold_call *c) {
 TOOLD_FN toold_str toold_write_decision(const toold_decision *d) {
 	toold_buf b = TOOLD_ZERO;
 	toold_json_open(&b, '{');
-	toold_json_text(&b, "effect", d->allow ? TOOLD_STR("allow") : TOOLD_STR("deny"));
+	toold_json_text(&b, "effect", d->allow ? TOOLD_STR("allow") : d->ask.set ? TOOLD_STR("ask") : TOOLD_STR("deny"));
 	toold_json_text(&b, "rule", d->rule);
 	toold_json_text(&b, "reason", d->reason);
 	toold_json_text(&b, "instead", d->instead);
+	if (d->ask.set && !d->allow) {
+		toold_json_name(&b, "ask");
+		toold_json_open(&b, '{');
+		if (d->ask.by.n) toold_json_list(&b, "by", d->ask.by);
+		toold_json_yes(&b, "self", d->ask.self);
+		toold_json_number(&b, "ttl_ms", d->ask.ttl_ms);
+		toold_json_text(&b, "text", d->ask.text);
+		toold_json_close(&b, '}');
+	}
 	if (d->args.set) toold_json_list(&b, "args", d->args);
 	if (d->env.set) toold_json_map(&b, "env", d->env);
 	if (d->stdin_base64.p) {
@@ -1714,6 +1734,14 @@ TOOLD_FN toold_decision toold_allow(void) {
 TOOLD_FN toold_decision toold_deny(const char *rule, const char *reason, const char *instead) {
 	toold_decision d = TOOLD_ZERO;
 	d.rule = toold_text(rule), d.reason = toold_text(reason), d.instead = toold_text(instead);
+	return d;
+}
+
+// toold_ask lets the call run, as it was asked, once somebody has approved it. text is
+// shown to who decides. Set fields, those of ask too, to change what runs and who may.
+TOOLD_FN toold_decision toold_ask(const char *rule, const char *text) {
+	toold_decision d = TOOLD_ZERO;
+	d.rule = toold_text(rule), d.ask.set = true, d.ask.text = toold_text(text);
 	return d;
 }
 

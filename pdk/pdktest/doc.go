@@ -41,6 +41,7 @@
 //	(none)        deny, rule "pdktest.none", reason "there is no request"
 //	allow         allow, and nothing else
 //	deny          deny, rule "pdktest.deny", reason "asked to deny", instead "ask to allow"
+//	ask A..       ask, rule "pdktest.ask", ask {"by": the rest, "self": true, "ttl_ms": 60000, "text": "asked to ask"}
 //	rewrite A..   allow, rule "pdktest.rewrite", args the rest in reverse order, env {"REWRITTEN": "yes"},
 //	              stdin_base64 of "rewritten\n", mutating true, idempotent false, idempotency_key "key-N" for N
 //	              arguments, timeout_ms 1500, stdin false, shell true, shell_lines as args

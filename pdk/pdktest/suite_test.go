@@ -109,7 +109,7 @@ func TestVectorsUseEveryService(t *testing.T) {
 // breaks are the rules that the Go guest can break.
 var breaks = []string{
 	"describe", "describe-abi",
-	"unread-call", "unknown-field", "extra-field", "no-request", "allow-args", "deny", "deny-instead",
+	"unread-call", "unknown-field", "extra-field", "no-request", "allow-args", "deny", "deny-instead", "ask-self",
 	"rewrite-args", "rewrite-env", "rewrite-false", "rewrite-stdin", "rewrite-shell", "rewrite-shell-lines", "rewrite-timeout", "rewrite-key",
 	"empty-args", "empty-env", "empty-stdin", "config", "config-absent", "repo", "repo-error", "repo-order", "restrict-fail", "restrict-trap", "unknown",
 	"handle-no-request", "handle-unknown", "call-payload", "call-unicode", "call-deadline", "stdout", "stderr", "exit", "bytes-text", "bytes-url",

@@ -188,10 +188,24 @@ function writeEntries(w: Writer, name: string, list: Entry[]): void {
   w.endArray();
 }
 
-/** What a policy answers: begin with allow or deny. */
+/** Who may approve a call, beside the operator. */
+export class Approval {
+  /** "sub:NAME" is the subject of a token, "uid:NUMBER" a user without one, 32 hexadecimal digits the ID of an identity. */
+  by: string[] = [];
+  /** Lets whoever calls approve it, too. */
+  self: bool = false;
+  /** How long there is, in milliseconds; 0 is 15 minutes. */
+  ttlMs: i64 = 0;
+  /** Shown to who decides, and a part of what is approved: what the call would do. */
+  text: string = "";
+}
+
+/** What a policy answers: begin with allow, ask or deny. */
 export class Decision {
-  /** "allow" or "deny". */
+  /** "allow", "ask" or "deny". */
   effect: string = "deny";
+  /** With "ask", who may approve the call. */
+  approval: Approval | null = null;
   /** Names the rule that decided, for logs and for the caller. */
   rule: string = "";
   /** Says why, to the caller of a denied call. */
@@ -232,6 +246,19 @@ export class Decision {
   }
 
   /**
+   * Lets the call run, as it was asked, once somebody has approved it. text is shown to who decides. Set fields, those of
+   * approval too, to change what runs and who may.
+   */
+  static ask(rule: string, text: string): Decision {
+    const d = new Decision(), a = new Approval();
+    a.text = text;
+    d.effect = "ask";
+    d.rule = rule;
+    d.approval = a;
+    return d;
+  }
+
+  /**
    * Refuses. rule is for logs; reason says which argument is at fault and why,
    * instead what the caller can do: both are shown to the caller.
    */
@@ -257,6 +284,16 @@ export class Decision {
     w.text("rule", this.rule);
     w.text("reason", this.reason);
     w.text("instead", this.instead);
+    const approval = this.approval;
+    if (approval != null) {
+      w.name("ask");
+      w.beginObject();
+      if (approval.by.length) w.list("by", approval.by);
+      w.yes("self", approval.self);
+      w.number("ttl_ms", approval.ttlMs);
+      w.text("text", approval.text);
+      w.endObject();
+    }
     const args = this.args;
     if (args != null) w.list("args", args);
     const env = this.env;

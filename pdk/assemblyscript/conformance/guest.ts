@@ -28,6 +28,14 @@ function policy(c: Call): Decision {
   if (!c.args.length) return Decision.deny("pdktest.none", "there is no request");
   const request = c.args[0];
   if (request == "allow") return Decision.allow();
+  if (request == "ask") {
+    const d = Decision.ask("pdktest.ask", "asked to ask");
+    const by = d.approval!;
+    by.by = c.args.slice(1);
+    by.self = true;
+    by.ttlMs = 60000;
+    return d;
+  }
   if (request == "deny") return Decision.deny("pdktest.deny", "asked to deny", "ask to allow");
   if (request == "rewrite") {
     const d = Decision.allow();

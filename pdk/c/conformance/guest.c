@@ -43,6 +43,12 @@ static toold_decision policy(const toold_call *c) {
 	toold_str request = c->args.v[0];
 	if (toold_is(request, "allow")) return toold_allow();
 	if (toold_is(request, "deny")) return toold_deny("pdktest.deny", "asked to deny", "ask to allow");
+	if (toold_is(request, "ask")) {
+		toold_decision d = toold_ask("pdktest.ask", "asked to ask");
+		for (size_t i = 1; i < c->args.n; i++) toold_push(&d.ask.by, c->args.v[i]);
+		d.ask.self = true, d.ask.ttl_ms = 60000;
+		return d;
+	}
 	if (toold_is(request, "rewrite")) {
 		toold_decision d = toold_allow();
 		d.rule = TOOLD_STR("pdktest.rewrite");

@@ -97,6 +97,10 @@ func policy(c *abi.Call) *abi.Decision {
 			d.Instead = ""
 		}
 		return d
+	case "ask":
+		d := pdk.Ask("pdktest.ask", "asked to ask", rest...)
+		d.Ask.Self, d.Ask.TTLMS = !broken("ask-self"), 60000
+		return d
 	case "rewrite":
 		d := pdk.Allow()
 		d.Rule = "pdktest.rewrite"

@@ -43,8 +43,8 @@ pub mod json;
 mod types;
 
 pub use types::{
-    Annotations, Call, Classification, Decision, Describe, Discovery, Ended, Error, Outcome, Ran, Reconcile, Reconciliation, RepoConfig,
-    Safety, Surface, SurfaceTool, Verdict,
+    Annotations, Approval, Call, Classification, Decision, Describe, Discovery, Ended, Error, Outcome, Ran, Reconcile, Reconciliation,
+    RepoConfig, Safety, Surface, SurfaceTool, Verdict,
 };
 
 use json::{Reader, Writer};

@@ -65,11 +65,27 @@ pub struct RepoConfig {
     pub error: String,
 }
 
+/// Who may approve a call, beside the operator.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Approval {
+    /// `sub:NAME` is the subject of a token, `uid:NUMBER` a user without one, 32
+    /// hexadecimal digits the ID of an identity.
+    pub by: Vec<String>,
+    /// Lets whoever calls approve it, too.
+    pub self_: bool,
+    /// How long there is, in milliseconds; 0 is 15 minutes.
+    pub ttl_ms: i64,
+    /// Shown to who decides, and a part of what is approved: what the call would do.
+    pub text: String,
+}
+
 /// What a policy answers: begin with [`Decision::allow`] or [`Decision::deny`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
     /// Whether the call may run.
     pub allow: bool,
+    /// With `allow` false: the call runs once somebody has approved it.
+    pub ask: Option<Approval>,
     /// Names the rule that decided, for logs and for the caller.
     pub rule: String,
     /// Says why, to the caller of a denied call.
@@ -395,12 +411,9 @@ impl Call {
             if let Some(repo) = &self.repo_config {
                 w.name("repo_config");
                 w.object(|w| {
-                    for (name, list) in [
-                        ("entries", &repo.entries),
-                        ("submodules", &repo.submodules),
-                        ("state", &repo.state),
-                        ("remotes", &repo.remotes),
-                    ] {
+                    for (name, list) in
+                        [("entries", &repo.entries), ("submodules", &repo.submodules), ("state", &repo.state), ("remotes", &repo.remotes)]
+                    {
                         if list.is_empty() {
                             continue;
                         }
@@ -454,6 +467,14 @@ impl Decision {
         Decision { allow: true, ..Decision::default() }
     }
 
+    /// Lets the call run, as it was asked, once somebody has approved it. `text` is
+    /// shown to who decides. Set fields to change what runs, and those of `ask` for
+    /// who may.
+    pub fn ask(rule: &str, text: impl Into<String>) -> Decision {
+        let ask = Approval { text: text.into(), ..Approval::default() };
+        Decision { rule: rule.to_string(), ask: Some(ask), ..Decision::default() }
+    }
+
     /// Refuses. `rule` is for logs; `reason` says which argument is at fault and
     /// why, `instead` what the caller can do: both are shown to the caller.
     pub fn deny(rule: &str, reason: impl Into<String>, instead: impl Into<String>) -> Decision {
@@ -464,10 +485,30 @@ impl Decision {
     pub fn to_json(&self) -> String {
         let mut w = Writer::new();
         w.object(|w| {
-            text(w, "effect", if self.allow { "allow" } else { "deny" });
+            let ask = self.ask.as_ref().filter(|_| !self.allow);
+            text(
+                w,
+                "effect",
+                if self.allow {
+                    "allow"
+                } else if ask.is_some() {
+                    "ask"
+                } else {
+                    "deny"
+                },
+            );
             text(w, "rule", &self.rule);
             text(w, "reason", &self.reason);
             text(w, "instead", &self.instead);
+            if let Some(a) = ask {
+                w.name("ask");
+                w.object(|w| {
+                    list(w, "by", &a.by);
+                    yes(w, "self", a.self_);
+                    number(w, "ttl_ms", a.ttl_ms);
+                    text(w, "text", &a.text);
+                });
+            }
             if let Some(args) = &self.args {
                 w.name("args");
                 w.array(|w| args.iter().for_each(|a| w.string(a)));

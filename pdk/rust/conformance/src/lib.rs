@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use toold::json::object;
 use toold::{
-    Annotations, Call, Classification, Command, Decision, Describe, Discovery, Ended, Error, Failure, Level, Outcome, Reconcile,
+    Annotations, Approval, Call, Classification, Command, Decision, Describe, Discovery, Ended, Error, Failure, Level, Outcome, Reconcile,
     Reconciliation, Request, Safety, Stream, Surface, SurfaceTool,
 };
 
@@ -35,6 +35,10 @@ fn policy(c: &Call) -> Result<Decision, Failure> {
     Ok(match request {
         "allow" => Decision::allow(),
         "deny" => Decision::deny("pdktest.deny", "asked to deny", "ask to allow"),
+        "ask" => Decision {
+            ask: Some(Approval { by: rest.to_vec(), self_: true, ttl_ms: 60000, text: "asked to ask".into() }),
+            ..Decision::ask("pdktest.ask", "")
+        },
         "rewrite" => Decision {
             rule: "pdktest.rewrite".into(),
             args: Some(rest.iter().rev().cloned().collect()),
