@@ -63,6 +63,7 @@ var floors = []floor{
 	{"host/retry", 0, nil, "backoff can be used alone: it knows nothing of tools, sockets or Wasm"},
 	{"scripts/...", 0, std, "what builds and tests the project must not need the project"},
 
+	{"host/approval", 1, []string{"host/strictjson"}, "it keeps what was asked and approved, and knows no calls, callers or policies: the standard library and the JSON reader only"},
 	{"host/audit", 1, []string{"host/strictjson"}, "it keeps and checks records, and can be read without a daemon: the standard library and the JSON reader only"},
 	{"host/config", 1, nil, "programs that only dial read it too: it links nothing of the host but the JSON reader"},
 	{"host/egress", 0, []string{"golang.org/x/net/dns/dnsmessage", "golang.org/x/sys/unix"}, "it connects what processes want connected, by rules of its own: a supervisor links it, and it knows neither tools nor processes"},
