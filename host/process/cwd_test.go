@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 )
@@ -83,5 +84,69 @@ func TestSwappedRoot(t *testing.T) {
 	_, err := r.Run(patient(t), c)
 	if codeOf(err) != fault.InvalidPayload || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A folder that was named as an object is that one: another in its place is refused,
+// with its inode number or without, and so is one that is swapped in while runs begin.
+func TestFolderAsAnObject(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 1})
+	base := t.TempDir()
+	dir, other := filepath.Join(base, "dir"), filepath.Join(base, "other")
+	for _, d := range []string{dir, other} {
+		must(t, os.Mkdir(d, 0o755))
+		must(t, os.WriteFile(filepath.Join(d, "name"), []byte(filepath.Base(d)), 0o644))
+	}
+	f, err := os.Open(dir)
+	must(t, err)
+	object, err := confine.ObjectOf(f)
+	must(t, err)
+	must(t, f.Close())
+	run := func() (string, error) {
+		var out bytes.Buffer
+		_, err := r.Run(t.Context(), process.Command{
+			Path: "/bin/cat", Args: []string{"name"}, Dir: dir, Roots: []string{base}, Folder: object, Stdout: &out,
+		})
+		return out.String(), err
+	}
+	if out, err := run(); out != "dir" || err != nil {
+		t.Fatalf("%q, %v", out, err)
+	}
+	stop := make(chan struct{})
+	var swapping sync.WaitGroup
+	swapping.Go(func() {
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				if n%2 == 0 {
+					return
+				}
+			default:
+			}
+			if err := unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE); err != nil {
+				t.Errorf("swap: %v", err)
+				return
+			}
+		}
+	})
+	ran, refused := 0, 0
+	for range 60 {
+		out, err := run()
+		switch {
+		case err == nil && out == "dir":
+			ran++
+		case err != nil && out == "":
+			refused++
+		default:
+			t.Errorf("%q, %v", out, err)
+		}
+	}
+	close(stop)
+	swapping.Wait()
+	t.Logf("%d ran, %d were refused", ran, refused)
+	must(t, os.RemoveAll(dir))
+	must(t, os.Mkdir(dir, 0o755))
+	if out, err := run(); codeOf(err) != fault.InvalidPayload {
+		t.Errorf("a new folder of that name: %q, %v", out, err)
 	}
 }

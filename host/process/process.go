@@ -103,6 +103,9 @@ type Command struct {
 	// symbolic links (ResolveRoots): a link could be swapped by whoever may
 	// write above it.
 	Roots []string
+	// Folder, unless empty, is what confine.ObjectOf said of Dir: another folder in its
+	// place is INVALID_PAYLOAD.
+	Folder string
 	// Env is the whole environment, NAME=value.
 	Env []string
 	// Stdin is read by a goroutine of its own while the child runs; nil is
@@ -259,6 +262,9 @@ func (r *Runner) Run(ctx context.Context, c Command) (Exit, error) {
 		return Exit{}, err
 	}
 	defer dir.Close()
+	if err := c.sameFolder(dir); err != nil {
+		return Exit{}, err
+	}
 	c.Dir = path
 	streams, err := r.plumb(&c)
 	if err != nil {
