@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/catalog"
@@ -126,6 +127,9 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 		sum, states := p.Sessions.Totals()
 		return states, sum.Calls
 	})
+	if p.Approvals, err = approval.Open(approval.Config{Dir: filepath.Join(c.State, "approvals"), OnChange: h.approvalChanged, Logger: p.Log}); err != nil {
+		return nil, err
+	}
 	if p.Tools, err = catalog.Open(ctx, catalog.Config{
 		Dir:           c.Tools,
 		Restricted:    c.Restricted,
@@ -223,6 +227,7 @@ func (h *Host) Close() error {
 		errs = append(errs, p.Runner.Close())
 	}
 	// After all that runs calls.
+	errs = append(errs, p.Approvals.Close())
 	if p.Layer != nil {
 		errs = append(errs, p.Layer.Close())
 	}
@@ -312,6 +317,7 @@ func (h *Host) toolChanged(e catalog.Event) {
 		h.parts.Layer.Breakers.Forget(e.Tool)
 	}
 	if e.Change != catalog.Closed {
+		h.lapseApprovals(e.Tool, e.Version)
 		h.parts.Discovered.InvalidateTool(e.Tool, "the tool is "+string(e.Change))
 	}
 	h.mcp.ListChanged()

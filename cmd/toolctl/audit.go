@@ -87,8 +87,8 @@ has it, or how long ago: 90m, 2h, 3d.`,
 			if q.Until, err = moment("--until", f.until, now); err != nil {
 				return err
 			}
-			if f.effect != "" && !slices.Contains([]string{audit.EffectAllow, audit.EffectDeny, audit.EffectError}, f.effect) {
-				return usageError{fmt.Errorf("--effect %q: use allow, deny or error", f.effect)}
+			if f.effect != "" && !slices.Contains([]string{audit.EffectAllow, audit.EffectDeny, audit.EffectAsk, audit.EffectError}, f.effect) {
+				return usageError{fmt.Errorf("--effect %q: use allow, deny, ask or error", f.effect)}
 			}
 			dir, err := s.auditDir(cmd)
 			if err != nil {
@@ -129,7 +129,7 @@ has it, or how long ago: 90m, 2h, 3d.`,
 	flags.StringVar(&f.caller, "caller", "", "calls of this subject, user, uid or opaque name")
 	flags.StringVar(&f.session, "session", "", "calls in this session")
 	flags.StringVar(&f.rule, "rule", "", "calls that this rule decided")
-	flags.StringVar(&f.effect, "effect", "", "allow, deny, or error: refused before it was decided")
+	flags.StringVar(&f.effect, "effect", "", "allow, deny, ask: not approved, or error: refused before it was decided")
 	flags.StringVar(&f.code, "code", "", "calls that ended with this error code")
 	flags.BoolVar(&f.mutating, "mutating", false, "calls that were begun and may have changed something")
 	flags.BoolVar(&f.readOnly, "read-only", false, "all others")

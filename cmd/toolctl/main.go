@@ -35,6 +35,7 @@ var verbs = []func(*state) *cobra.Command{
 	resultVerb,
 	sessionVerb,
 	jobsVerb,
+	approvalsVerb,
 	topVerb,
 	breakerVerb,
 	idempotencyVerb,

@@ -59,6 +59,7 @@ func (d *Daemon) Handler() http.Handler {
 	})
 	d.adminReliability(mux)
 	d.identityHandlers(mux)
+	d.approvalHandlers(mux)
 	mux.HandleFunc("POST /session/{call}", d.serveOperator)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

@@ -298,3 +298,61 @@ type ToolReliability struct {
 	// Open is the number of the tool's open breakers.
 	Open int `json:"open,omitempty"`
 }
+
+// Approval is a request for an approval: the answer of GET /approvals/{id} and of
+// POST /approvals/{id}/approve and /deny, whose body is an ApprovalReason. GET
+// /approvals answers an array, the oldest first, in which steps have no plan. The
+// calls approval.show, approve and deny on a tool socket answer one, too, and
+// approval.list {"approvals": [...]}.
+type Approval struct {
+	ID string `json:"id"`
+	// State is pending, approved, denied, used, expired or lapsed.
+	State string `json:"state"`
+	// Asker is the identity that called, AskerName what a policy may call it.
+	Asker     string `json:"asker"`
+	AskerName string `json:"asker_name,omitempty"`
+	Session   string `json:"session,omitempty"`
+	Execution string `json:"execution,omitempty"`
+	// By are those who may decide beside the operator, Self admits the asker.
+	By   []string `json:"by,omitempty"`
+	Self bool     `json:"self,omitempty"`
+	// Yours reports that whoever asks may decide.
+	Yours bool `json:"yours,omitempty"`
+	// Rule and Text are the policy's.
+	Rule string `json:"rule,omitempty"`
+	Text string `json:"text,omitempty"`
+	// Batch says that the steps run one after another.
+	Batch   bool           `json:"batch,omitempty"`
+	Steps   []ApprovalStep `json:"steps"`
+	Made    time.Time      `json:"made"`
+	Expires time.Time      `json:"expires"`
+	// Decider is "operator" or an identity.
+	Decided     time.Time `json:"decided,omitzero"`
+	Decider     string    `json:"decider,omitempty"`
+	DeciderName string    `json:"decider_name,omitempty"`
+	Reason      string    `json:"reason,omitempty"`
+	// UsedBy is the execution that runs by it, Began how many steps were begun, and
+	// Outcome what came of the last one; empty is unknown.
+	Used    time.Time `json:"used,omitzero"`
+	UsedBy  string    `json:"used_by,omitempty"`
+	Began   int       `json:"began,omitempty"`
+	Outcome string    `json:"outcome,omitempty"`
+}
+
+// ApprovalStep is one call of an Approval.
+type ApprovalStep struct {
+	Tool    string `json:"tool"`
+	Source  string `json:"source,omitempty"`
+	Version string `json:"version"`
+	// Digest is that of all that makes the call what it is.
+	Digest string `json:"digest"`
+	// Plan is what would run, an object: args, payload, cwd, folder, env, stdin or
+	// stdin_base64, binary, policies, mutating, shell, shell_lines, timeout_ms.
+	// Secrets in it are masked.
+	Plan json.RawMessage `json:"plan,omitempty"`
+}
+
+// ApprovalReason is the body of a decision.
+type ApprovalReason struct {
+	Reason string `json:"reason,omitempty"`
+}

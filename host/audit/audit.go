@@ -50,6 +50,9 @@ const (
 	TypeEnd = "end"
 	// TypeNote is what happened to the log itself.
 	TypeNote = "note"
+	// TypeApproval is a call that its policy wants approved, and what became of
+	// that.
+	TypeApproval = "approval"
 	// TypeConfig is the configuration of the daemon from here on.
 	TypeConfig = "config"
 )
@@ -72,6 +75,33 @@ type Record struct {
 	End     *End     `json:"end,omitempty"`
 	Note    *Note    `json:"note,omitempty"`
 	Config  *Config  `json:"config,omitempty"`
+
+	Approval *Approval `json:"approval,omitempty"`
+}
+
+// Approval is a request for an approval as it is from now on.
+type Approval struct {
+	ID string `json:"id"`
+	// State is pending, approved, denied, used, expired or lapsed. Began counts the
+	// calls that were begun by it, Outcome is what came of the last one.
+	State   string `json:"state"`
+	Began   int    `json:"began,omitempty"`
+	Outcome string `json:"outcome,omitempty"`
+	// Asker is the identity that called, Decider "operator" or an identity, and the
+	// names are what a policy may call these.
+	Asker       string `json:"asker"`
+	AskerName   string `json:"asker_name,omitempty"`
+	Decider     string `json:"decider,omitempty"`
+	DeciderName string `json:"decider_name,omitempty"`
+	Reason      string `json:"reason,omitempty"`
+	// Execution is what asked first, UsedBy what runs.
+	Execution string `json:"execution,omitempty"`
+	UsedBy    string `json:"used_by,omitempty"`
+	Session   string `json:"session,omitempty"`
+	Rule      string `json:"rule,omitempty"`
+	// Tools and Digests are of the calls, in order.
+	Tools   []string `json:"tools"`
+	Digests []string `json:"digests"`
 }
 
 // Segment is what the first record of a segment says.
@@ -128,6 +158,8 @@ type Config struct {
 const (
 	EffectAllow = "allow"
 	EffectDeny  = "deny"
+	// EffectAsk: it has to be approved first, and was not.
+	EffectAsk = "ask"
 	// EffectError: the call was refused, or failed, before it was decided.
 	EffectError = "error"
 )
@@ -245,6 +277,8 @@ type Runs struct {
 	TimeoutMS  int64    `json:"timeout_ms,omitempty"`
 	Shell      bool     `json:"shell,omitempty"`
 	ShellLines []string `json:"shell_lines,omitempty"`
+	// Approval is the id of the request by which it runs.
+	Approval string `json:"approval,omitempty"`
 }
 
 // End is what came of a call.

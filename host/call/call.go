@@ -13,6 +13,7 @@
 package call
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -66,6 +67,11 @@ type Request struct {
 	// By is the call in which a module asked for this one; nil for what a caller
 	// sent.
 	By *Parent
+	// Plan, unless nil, is given what would run, and nothing runs.
+	Plan func(*Decided) error
+	// Take, unless nil, is of a call of an approved list: it lets the call begin that
+	// has this digest, where it is the next one, and returns the approval's id.
+	Take func(digest string) (approval string, err error)
 	// As is who calls, where that is known already: a turn and a job are their
 	// caller's. Nil asks the token and UID.
 	As *identity.Caller
@@ -100,6 +106,8 @@ type Pinned struct {
 	// called from outside of them.
 	Roots []string
 	Cwd   string
+	// Folder says which folder Cwd was when it was opened; see confine.ObjectOf.
+	Folder string
 	// Payload is what the schema describes: as it was sent, or made of the
 	// arguments, and then Text says how.
 	Payload json.RawMessage
@@ -299,8 +307,62 @@ type Decided struct {
 	// Timeout is the shortest that a policy set; 0: none.
 	Timeout time.Duration
 	Mode    Mode
+	// Ask is who has to approve it first; nil: nobody has to.
+	Ask *Ask
 	// Asked is what each policy was asked, and what it answered, in turn.
 	Asked []Asked
+}
+
+// Ask is what the policies of a call ask for.
+type Ask struct {
+	// By are the names of those who may approve beside the operator, Self admits
+	// the caller, TTL is how long there is, Text what the policies say of it.
+	By   []string
+	Self bool
+	TTL  time.Duration
+	Text string
+	// Rule is the last one that asked.
+	Rule string
+}
+
+// The default and the bounds of how long there is to approve a call.
+const (
+	DefaultAskTTL = 15 * time.Minute
+	MinAskTTL     = time.Second
+	MaxAskTTL     = 7 * 24 * time.Hour
+)
+
+// askOf is what a policy asks for.
+func askOf(by *abi.Approval) (*Ask, error) {
+	ttl := DefaultAskTTL
+	if by.TTLMS != 0 {
+		ttl = time.Duration(by.TTLMS) * time.Millisecond
+		if by.TTLMS < MinAskTTL.Milliseconds() || by.TTLMS > MaxAskTTL.Milliseconds() {
+			return nil, fmt.Errorf("ask: ttl_ms is %d, and it is between %d and %d", by.TTLMS, MinAskTTL.Milliseconds(), MaxAskTTL.Milliseconds())
+		}
+	}
+	if slices.Contains(by.By, "") {
+		return nil, errors.New("ask: by has an empty name")
+	}
+	return &Ask{By: by.By, Self: by.Self, TTL: ttl, Text: by.Text}, nil
+}
+
+// And is what both ask for: who both admit, for the shorter time. Nil asks for
+// nothing.
+func (a *Ask) And(by *Ask) *Ask {
+	switch {
+	case a == nil:
+		return by
+	case by == nil:
+		return a
+	}
+	both := &Ask{Self: a.Self && by.Self, TTL: min(a.TTL, by.TTL), Rule: cmp.Or(by.Rule, a.Rule), Text: strings.Trim(a.Text+"\n"+by.Text, "\n")}
+	for _, name := range a.By {
+		if slices.Contains(by.By, name) {
+			both.By = append(both.By, name)
+		}
+	}
+	return both
 }
 
 // Asked is what one policy was asked about a call, and what it answered: what it
@@ -344,6 +406,17 @@ func Undecided(p Pinned) Decided {
 // Apply makes d what a policy decided about it. The error says which part of the
 // decision cannot be followed.
 func (d Decided) Apply(by *abi.Decision) (Decided, error) {
+	switch asks := by.Effect == abi.Ask; {
+	case asks != (by.Ask != nil):
+		return d, errors.New("ask: it goes with the effect ask, and that with it")
+	case asks:
+		ask, err := askOf(by.Ask)
+		if err != nil {
+			return d, err
+		}
+		ask.Rule = by.Rule
+		d.Ask = d.Ask.And(ask)
+	}
 	d.Rule = by.Rule
 	if by.Args != nil {
 		if (d.Discovered != nil || d.Text != nil) && !slices.Equal(by.Args, d.Args) {

@@ -43,6 +43,7 @@ const (
 	Settings  Kind = "settings"  // the session's name, labels or tools: Name
 	Tool      Kind = "tool"      // a tool changed: Tool, Change. It is of no session
 	Discovery Kind = "discovery" // a module was asked for its tools: Tool, Code
+	Approval  Kind = "approval"  // a request for an approval is State now: Approval, Execution, Tool
 )
 
 // These are a watcher's own.
@@ -89,7 +90,10 @@ type Event struct {
 	LastLine string `json:"last_line,omitempty"`
 	EOF      bool   `json:"eof,omitempty"`
 
-	Queued int    `json:"queued,omitempty"`
+	Queued int `json:"queued,omitempty"`
+	// Approval is the id of a request.
+	Approval string `json:"approval,omitempty"`
+
 	State  string `json:"state,omitempty"`
 	Name   string `json:"name,omitempty"`
 	Change string `json:"change,omitempty"`

@@ -138,6 +138,7 @@ func (r *running) binary(ctx context.Context) error {
 		Args:    r.Args,
 		Dir:     r.Cwd,
 		Roots:   r.Roots,
+		Folder:  folderOf(&r.Decided),
 		Env:     environ(env),
 		Stdin:   r.input(),
 		Stdout:  out.stdout,
@@ -483,4 +484,12 @@ func (r *running) askClassify(ctx context.Context, policy *guest.Module, file st
 		return nil, fmt.Errorf("%s answered no classification: %w", ShortName(file), err)
 	}
 	return &c, nil
+}
+
+// folderOf is the folder that d has to run in, where it was approved.
+func folderOf(d *call.Decided) string {
+	if d.Ask == nil && d.Take == nil {
+		return ""
+	}
+	return d.Folder
 }

@@ -14,6 +14,7 @@ const (
 	MessageTooLarge      Code = "MESSAGE_TOO_LARGE"      // a frame over MaxFrame bytes
 	UnknownTool          Code = "UNKNOWN_TOOL"           // no such tool for this caller
 	Denied               Code = "DENIED"                 // a policy refused
+	ApprovalRequired     Code = "APPROVAL_REQUIRED"      // somebody has to approve the call first
 	Unauthenticated      Code = "UNAUTHENTICATED"        // no identity, or one that this host does not admit
 	SessionNotFound      Code = "SESSION_NOT_FOUND"      // no such session for this caller
 	SessionLimit         Code = "SESSION_LIMIT"          // too many explicit sessions
@@ -47,6 +48,7 @@ var codes = map[Code]codeInfo{
 	MessageTooLarge:      {false, 64},
 	UnknownTool:          {false, 127},
 	Denied:               {false, 126},
+	ApprovalRequired:     {true, 75},
 	Unauthenticated:      {false, 77},
 	SessionNotFound:      {false, 70},
 	SessionLimit:         {false, 70},

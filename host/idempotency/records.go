@@ -54,6 +54,13 @@ func (k *Records) Show(ctx context.Context, scope, key string) ([]Record, error)
 	return k.find(ctx, scope, key, 0)
 }
 
+// Held reports whether there is a record of r's key: r would be answered by that, or
+// wait for it, or be refused.
+func (k *Records) Held(ctx context.Context, r *Request) (bool, error) {
+	found, _, err := k.store.get(ctx, id{r.Scope, r.Key})
+	return found != nil, err
+}
+
 func (k *Records) find(ctx context.Context, scope, key string, limit int) ([]Record, error) {
 	var out []Record
 	err := k.store.list(ctx, scope, func(stored string, r *record) bool {

@@ -24,6 +24,7 @@ const Unknown = "unknown"
 const (
 	PolicyAllow = "allow"
 	PolicyDeny  = "deny"
+	PolicyAsk   = "ask"
 	PolicyError = "error" // the policy failed: the call was refused
 )
 

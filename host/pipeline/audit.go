@@ -51,7 +51,7 @@ func (p *Pipeline) auditBegin(ctx context.Context, d *call.Decided, acc *account
 		return nil
 	}
 	s := p.draft(&d.Request, &d.Pinned, d, acc.caller)
-	s.effect, s.replaces = audit.EffectAllow, acc.begin
+	s.effect, s.replaces, s.approval = audit.EffectAllow, acc.begin, acc.approval
 	size, record := s.record(func(c *audit.Call) *audit.Record {
 		return &audit.Record{At: s.at, Type: audit.TypeBegin, Call: c}
 	})
@@ -127,6 +127,7 @@ type draft struct {
 	config   string
 	effect   string
 	rule     string
+	approval string
 	replaces uint64
 
 	args, env []string
@@ -210,14 +211,20 @@ func changed(q *call.Request, d *call.Decided) (list []string) {
 
 // setEffect sets whether the call was let through, and by which rule.
 func (s *draft) setEffect(acc *account, e *fault.Error) {
-	s.effect = audit.EffectAllow
+	s.effect, s.approval = audit.EffectAllow, acc.approval
 	if acc.decided != nil {
 		s.rule = acc.decided.Rule
 	}
-	if acc.allowed || e == nil {
+	if acc.planned {
+		s.effect = audit.EffectAsk
+	}
+	if acc.planned || acc.allowed || e == nil {
 		return
 	}
 	s.effect = audit.EffectError
+	if e.Code == fault.ApprovalRequired {
+		s.effect = audit.EffectAsk
+	}
 	if e.Code == fault.Denied || e.Code == fault.Unauthenticated {
 		s.effect = audit.EffectDeny
 	}
@@ -373,7 +380,7 @@ func (s *draft) asked(a *call.Asked) audit.Asked {
 func (s *draft) runs(d *call.Decided, reduced func(string, bool)) *audit.Runs {
 	r := &audit.Runs{
 		Changed: s.changed, Stdin: len(d.Input.Bytes), Mutating: d.Class.Mutating, Idempotent: d.Class.Idempotent,
-		TimeoutMS: d.Timeout.Milliseconds(), Shell: d.Shell.Allowed,
+		TimeoutMS: d.Timeout.Milliseconds(), Shell: d.Shell.Allowed, Approval: s.approval,
 	}
 	var cut bool
 	if s.withheld != "" {
@@ -408,6 +415,14 @@ func (s *draft) text(t string, most int) (_ string, cut bool) {
 		return t, false
 	}
 	return brief(t, most), true
+}
+
+// hideText is a text, whole, with what is secret in it masked.
+func (s *draft) hideText(t string) string {
+	if t = hideShapes(t); s.mask != nil {
+		t = s.mask(t)
+	}
+	return t
 }
 
 // names is a list of names, masked, up to a bound.

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"log/slog"
 
+	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
@@ -26,6 +27,7 @@ type Parts struct {
 	Discovered *discovery.Cache
 	Runner     *process.Runner
 	Layer      *reliability.Layer
+	Approvals  *approval.Store
 	Audit      *audit.Log      // nil: none
 	Tracer     *observe.Tracer // nil: no traces
 	Metrics    *observe.Metrics

@@ -23,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/arguments"
 	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/call"
@@ -86,9 +87,13 @@ type account struct {
 	pinned    *call.Pinned       // from when its tool is known
 	decided   *call.Decided      // as far as it was
 	allowed   bool
-	begin     uint64 // the number of its begin in the audit log
-	counted   bool   // its id is the caller's now; see Results
-	job       bool   // it goes on as a job, which is a call of its own
+	grant     *approval.Grant   // by which it runs
+	approval  string            // the id of that
+	planned   bool              // and not to run
+	asked     *approval.Request // the request that it does not wait for
+	begin     uint64            // the number of its begin in the audit log
+	counted   bool              // its id is the caller's now; see Results
+	job       bool              // it goes on as a job, which is a call of its own
 	found     *audit.Found
 	meter     call.Meter
 }
@@ -107,6 +112,7 @@ func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 	defer func() { // a panic goes on to who called, and leaves nothing running
 		if v := recover(); v != nil {
 			res := &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this call")}
+			acc.endGrant(res)
 			if acc.execution != nil {
 				acc.execution.End(res)
 			}
@@ -120,6 +126,10 @@ func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 	res.ExecutionID = q.ExecutionID
 	res.Duration = time.Since(start)
 	res.Usage = acc.meter.Usage()
+	acc.endGrant(res)
+	if r := acc.asked; r != nil && q.Form == wire.Envelope && res.Err != nil && res.Err.Code == fault.ApprovalRequired {
+		res.Data = askedData(r)
+	}
 	if acc.execution != nil {
 		acc.execution.End(res)
 	}
@@ -156,6 +166,9 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	if err := q.By.Admit(&q, q.Tool == listToolsID); err != nil {
 		return call.Failed(ctx, err)
 	}
+	if isApprovalCall(q.Tool) {
+		return p.approvalCall(ctx, &q, caller)
+	}
 	if q.Background || q.Detach {
 		o, accepted := p.inner.background(ctx, q, caller)
 		acc.job = accepted
@@ -179,8 +192,10 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	}
 	defer release()
 	acc.pinned = &pinned
-	// One clock for the whole call: policy, waiting and execution together.
-	ctx, cancel := context.WithTimeout(ctx, call.Shorter(pinned.Tool.Def.Timeout.Duration(), pinned.Timeout))
+	// One clock for the whole call: policy, waiting and execution together. Only
+	// the wait for an approval has its own.
+	life := ctx
+	ctx, cancel := context.WithTimeout(life, call.Shorter(pinned.Tool.Def.Timeout.Duration(), pinned.Timeout))
 	defer cancel()
 
 	if pinned, err = place(pinned, p.Config().Entrance(q.Socket).Roots); err != nil {
@@ -205,13 +220,32 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	if err != nil {
 		return call.Failed(ctx, err)
 	}
-	acc.allowed = true
+	if q.Plan != nil || q.Take != nil {
+		if d, err = whole(d); err == nil && q.Plan != nil {
+			acc.planned = true
+			return call.Outcome{Result: &wire.Result{Err: call.AsError(ctx, q.Plan(&d))}}
+		}
+		if err != nil {
+			return call.Failed(ctx, err)
+		}
+	}
+	if d.Ask != nil && q.Take == nil && waits(&d) {
+		if d, err = p.await(life, d, pinned); err != nil {
+			return call.Failed(life, err)
+		}
+		acc.decided = &d
+		var end context.CancelFunc
+		ctx, end = context.WithTimeout(life, call.Shorter(pinned.Tool.Def.Timeout.Duration(), pinned.Timeout))
+		defer end()
+	}
+	acc.allowed = d.Ask == nil
 	if d.Timeout > 0 {
-		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
-		defer cancel()
+		var sooner context.CancelFunc
+		ctx, sooner = context.WithTimeout(ctx, d.Timeout)
+		defer sooner()
 	}
 	d.Execution.Job.Admit()
-	r := call.NewRun(d, q.Streams.Within(ctx))
+	r := call.NewRun(d, d.Streams.Within(ctx))
 	return withNotice(&q, d.Unhonoured(), func() call.Outcome { return p.runs(ctx, r, acc) })
 }
 
@@ -234,6 +268,9 @@ func withNotice(q *call.Request, notice string, run func() call.Outcome) call.Ou
 func (p *Pipeline) runs(ctx context.Context, r *call.Run, acc *account) call.Outcome {
 	return p.Layer.Do(ctx, r, func(ctx context.Context, number int) call.Outcome {
 		if number == 1 {
+			if err := p.spend(ctx, &r.Decided, acc); err != nil {
+				return call.Failed(ctx, err)
+			}
 			if err := p.auditBegin(ctx, &r.Decided, acc); err != nil {
 				return call.Failed(ctx, err)
 			}
@@ -322,7 +359,8 @@ func place(p call.Pinned, roots []string) (call.Pinned, error) {
 		return p, nil
 	}
 	p.Cwd = path
-	return p, dir.Close()
+	p.Folder, err = confine.ObjectOf(dir)
+	return p, errors.Join(err, dir.Close())
 }
 
 // intersect is what lies beneath both one of a and one of b.
@@ -431,6 +469,7 @@ func answerText(ctx context.Context, q *call.Request, text string) call.Outcome 
 // first made of the call. With an error comes what was decided before it.
 func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided, error) {
 	d := call.Undecided(pinned)
+	var err error
 	for i, policy := range pinned.Tool.Policies {
 		name := execute.ShortName(pinned.Tool.PolicyFiles[i])
 		asked := call.Asked{File: pinned.Tool.PolicyFiles[i], Digest: pinned.Tool.PolicyDigests[i], At: time.Now()}
@@ -457,16 +496,23 @@ func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided
 			p.Metrics.Decision(pinned.Call.Tool, observe.PolicyError)
 			return d, fault.Errorf(fault.ToolBroken, "policy %s answered no decision, so the call is refused: %w", name, err)
 		}
-		if said.Effect != abi.Allow {
+		switch said.Effect {
+		case abi.Allow:
+			p.Metrics.Decision(pinned.Call.Tool, observe.PolicyAllow)
+		case abi.Ask:
+			p.Metrics.Decision(pinned.Call.Tool, observe.PolicyAsk)
+		default:
 			p.Metrics.Decision(pinned.Call.Tool, observe.PolicyDeny)
 			return d, denied(name, &said)
 		}
-		p.Metrics.Decision(pinned.Call.Tool, observe.PolicyAllow)
 		if d, err = d.Apply(&said); err != nil {
 			return d, fault.Errorf(fault.ToolBroken, "policy %s answered a decision that cannot be followed, so the call is refused: %w", name, err)
 		}
 	}
-	return d.Settle(p.Config().ModeOf(pinned.Tool.Def.Reliability.Mode))
+	if d, err = d.Settle(p.Config().ModeOf(pinned.Tool.Def.Reliability.Mode)); err == nil && d.Ask != nil {
+		d, err = whole(d)
+	}
+	return d, err
 }
 
 // denied says the rule, the reason and what to do instead, in one line each as far
@@ -477,7 +523,7 @@ func denied(policy string, d *abi.Decision) *fault.Error {
 		msg = "denied by rule " + d.Rule
 	}
 	if d.Effect != abi.Deny {
-		msg += fmt.Sprintf(": effect %q is neither allow nor deny", d.Effect)
+		msg += fmt.Sprintf(": effect %q is neither allow nor deny nor ask", d.Effect)
 	}
 	if d.Reason != "" {
 		msg += ": " + d.Reason
@@ -581,6 +627,9 @@ func (p *Pipeline) findAgain(ctx context.Context, d call.Decided) (call.Decided,
 	again, err := p.decide(ctx, pinned)
 	if err != nil {
 		return d, err
+	}
+	if again.Ask != nil { // and what was approved, if anything was, is something else
+		return d, fault.Errorf(fault.ApprovalRequired, "%s needs an approval as it is now; call it again", d.Call.Tool)
 	}
 	if again.Class.Mutating != d.Class.Mutating {
 		return d, fault.Errorf(fault.InvalidPayload, "%s is of another kind than before, as its policy says; call it again", d.Call.Tool)

@@ -293,6 +293,9 @@ func (l *looking) attempt(ctx context.Context, args []string) (o call.Outcome, e
 	} else if d, err = l.decide(ctx, inner); err != nil {
 		return o, err
 	}
+	if d.Ask != nil {
+		return o, errors.New("its policy has it approved first, and nobody is there to ask")
+	}
 	if d.Class.Mutating { // Settle has refused it
 		return o, errors.New("it may change something")
 	}

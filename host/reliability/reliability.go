@@ -172,6 +172,20 @@ func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(cont
 	return call.Failed(ctx, refusedByRecord(ctx, &r.Decided, err))
 }
 
+// Recorded reports whether d has a key that another call began with, so that it is
+// not run where that is still so when it comes to it.
+func (l *Layer) Recorded(ctx context.Context, d *call.Decided) bool {
+	if d.Mode != call.Enforce {
+		return false
+	}
+	request, err := recordRequest(d)
+	if err != nil || request == nil {
+		return false
+	}
+	held, err := l.Records.Held(ctx, request)
+	return err == nil && held
+}
+
 // withBreaker refuses a call of what keeps failing, and learns from one that it
 // lets pass. It counts calls, not attempts.
 func (l *Layer) withBreaker(ctx context.Context, r *call.Run, attempt func(context.Context, int) call.Outcome) call.Outcome {

@@ -327,6 +327,7 @@ A program decides by code, never by text.
 	MESSAGE_TOO_LARGE      no         64    a frame, or arguments, over the limit
 	UNKNOWN_TOOL           no         127   no such tool for this caller
 	DENIED                 no         126   a policy refused; the message says what to do instead
+	APPROVAL_REQUIRED      yes        75    somebody has to approve the call first; the message says who
 	UNAUTHENTICATED        no         77    no identity, or one that this host does not admit
 	SESSION_NOT_FOUND      no         70    no such session for this caller
 	SESSION_LIMIT          no         70    too many explicit sessions

@@ -3,6 +3,7 @@ package main
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"strings"
 
 	"github.com/toold/toold/pdk"
@@ -65,6 +66,14 @@ func decide(c *abi.Call) *abi.Decision {
 		for i := 0; ; i++ {
 			sink = i
 		}
+	case "ask": // an approval, as JSON, and the command
+		d.Effect, d.Rule, d.Ask = abi.Ask, "test.ask", &abi.Approval{}
+		if err := json.Unmarshal([]byte(c.Args[1]), d.Ask); err != nil {
+			panic(err)
+		}
+		d.Args = c.Args[2:]
+	case "ask-nobody": // how is left out
+		d.Effect = abi.Ask
 	case "odd-effect":
 		d.Effect = "perhaps"
 	case "no-effect":

@@ -1,0 +1,139 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"github.com/toold/toold/host/adminapi"
+	"github.com/toold/toold/host/approval"
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/wire"
+)
+
+// The calls with which an identity decides what it may.
+const (
+	approvalList    = "approval.list"
+	approvalShow    = "approval.show"
+	approvalApprove = "approval.approve"
+	approvalDeny    = "approval.deny"
+	approvalPlan    = "approval.plan"
+	approvalRun     = "approval.run"
+)
+
+// isApprovalCall reports whether a tool id is one of these.
+func isApprovalCall(tool string) bool {
+	return slices.Contains([]string{approvalList, approvalShow, approvalApprove, approvalDeny, approvalPlan, approvalRun}, tool)
+}
+
+// approvalCall answers one of the calls about approvals. They are a person's: what a
+// module, a job or a turn asks for, and a caller that its owner has bound to a session,
+// may not decide as the identity that it works for.
+func (p *Pipeline) approvalCall(ctx context.Context, q *call.Request, caller identity.Caller) call.Outcome {
+	data, err := p.answerApproval(ctx, q, caller)
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	return call.Outcome{Result: &wire.Result{Ran: true, Data: data}}
+}
+
+func (p *Pipeline) answerApproval(ctx context.Context, q *call.Request, caller identity.Caller) (json.RawMessage, error) {
+	switch {
+	case q.Form != wire.Envelope:
+		return nil, fault.Errorf(fault.InvalidEnvelope, "%s is called with an envelope: {toolId, executionId, payload}", q.Tool)
+	case q.By != nil || q.Kind != "" || q.Background || q.Detach:
+		return nil, fault.Errorf(fault.Denied, "denied by rule approval.direct: %s is not for modules, jobs and turns; whoever may decide calls it", q.Tool)
+	case q.Tool == approvalPlan:
+		return p.planBatch(ctx, q, caller)
+	case q.Tool == approvalRun:
+		return p.runBatch(ctx, q, caller)
+	case caller.Session() != "":
+		return nil, fault.Errorf(fault.Denied, "denied by rule approval.bound: this caller is bound to a session of another, and decides nothing for that; have the session's owner do it")
+	}
+	var asked struct {
+		ID     string `json:"id"`
+		Reason string `json:"reason"`
+	}
+	if err := strictjson.Unmarshal(q.Payload, &asked); err != nil {
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload%w", err)
+	}
+	who := approval.Person{ID: caller.ID, Names: namesOf(caller)}
+	if q.Tool == approvalList {
+		return json.Marshal(struct {
+			Approvals []adminapi.Approval `json:"approvals"`
+		}{p.ListApprovals(who)})
+	}
+	r, err := p.Approvals.Get(asked.ID, who)
+	if q.Tool != approvalShow && err == nil {
+		if caller.ReadOnly {
+			return nil, fault.Errorf(fault.Denied, "denied by rule read-only: this identity may only read, and %s decides", q.Tool)
+		}
+		r, err = p.Approvals.Decide(asked.ID, who, q.Tool == approvalApprove, asked.Reason)
+	}
+	if err != nil {
+		return nil, decideError(err, &r)
+	}
+	return json.Marshal(approvalStatus(&r, who))
+}
+
+// decideError is the error of whoever decides.
+func decideError(err error, r *approval.Request) error {
+	switch {
+	case errors.Is(err, approval.ErrNotFound):
+		return fault.Errorf(fault.InvalidPayload, "/payload/id: there is no such request for this caller; approval.list shows those that there are")
+	case errors.Is(err, approval.ErrNotAllowed):
+		return fault.Errorf(fault.Denied, "denied by rule approval.by: request %s is not this caller's to decide; its policy names who may", r.ID)
+	case errors.Is(err, approval.ErrState):
+		return fault.Errorf(fault.InvalidPayload, "/payload/id: request %s is %s, and is not decided any more", r.ID, r.State)
+	}
+	return storeError(err)
+}
+
+// ListApprovals is what a person sees, the oldest first, without the plans.
+func (p *Pipeline) ListApprovals(who approval.Person) []adminapi.Approval {
+	out := []adminapi.Approval{}
+	for _, r := range p.Approvals.List(who) {
+		a := approvalStatus(&r, who)
+		for i := range a.Steps {
+			a.Steps[i].Plan = nil
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// ShowApproval is one request with its plans. Errors are those of approval.Store.
+func (p *Pipeline) ShowApproval(id string, who approval.Person) (adminapi.Approval, error) {
+	r, err := p.Approvals.Get(id, who)
+	if err != nil {
+		return adminapi.Approval{}, err
+	}
+	return approvalStatus(&r, who), nil
+}
+
+// DecideApproval approves a request, or denies it. Errors are those of
+// approval.Store; with ErrState comes the request as it is.
+func (p *Pipeline) DecideApproval(id string, who approval.Person, approve bool, reason string) (adminapi.Approval, error) {
+	r, err := p.Approvals.Decide(id, who, approve, reason)
+	if errors.Is(err, approval.ErrNotFound) {
+		return adminapi.Approval{}, err
+	}
+	return approvalStatus(&r, who), err
+}
+
+func approvalStatus(r *approval.Request, who approval.Person) adminapi.Approval {
+	a := adminapi.Approval{
+		ID: r.ID, State: string(r.State), Asker: r.Asker, AskerName: r.Name, Session: r.Session, Execution: r.Execution,
+		By: r.By, Self: r.Self, Yours: approval.MayDecide(r, who), Rule: r.Rule, Text: r.Text, Batch: r.Batch,
+		Made: r.Made, Expires: r.Expires, Decided: r.Decided, Decider: r.Decider, DeciderName: r.DeciderName, Reason: r.Reason,
+		Used: r.Used, UsedBy: r.UsedBy, Began: r.Began, Outcome: r.Outcome,
+	}
+	for _, s := range r.Steps {
+		a.Steps = append(a.Steps, adminapi.ApprovalStep{Tool: s.Tool, Source: s.Source, Version: s.Version, Digest: s.Digest, Plan: s.Plan})
+	}
+	return a
+}
