@@ -346,6 +346,9 @@ func (c *conn) callTool(ctx context.Context, q *sdk.CallToolRequest) *sdk.CallTo
 	if refused != nil {
 		return failed(refused)
 	}
+	if refused := c.decide(run, as, p); refused != nil {
+		return failed(refused)
+	}
 	var streams wire.Streams
 	if token := p.GetProgressToken(); token != nil {
 		var n atomic.Int64
@@ -353,7 +356,11 @@ func (c *conn) callTool(ctx context.Context, q *sdk.CallToolRequest) *sdk.CallTo
 			return q.Session.NotifyProgress(run, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: float64(n.Add(1)), Message: textOf(data)})
 		}
 	}
-	return resultOf(c.front.config.Call(run, c.request(made, streams)).Result)
+	r := c.front.config.Call(run, c.request(made, streams)).Result
+	if asks := c.askUser(run, as, q, r); asks != nil {
+		return asks
+	}
+	return resultOf(r)
 }
 
 // envelope is p as a call. It is written and read as a frame of the tool socket, so

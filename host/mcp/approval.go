@@ -1,0 +1,131 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/wire"
+)
+
+// A call that its caller may approve itself is approved by whoever is at the client:
+// the result asks for that (input_required), and the client makes the call again with
+// the answer. The answer is that of the caller, who has to be one that may decide.
+
+const (
+	// inputApproval names the one input that is asked for.
+	inputApproval = "io.toold/approval"
+	// maxShownCall bounds what is shown of a call, in bytes. What is longer is not
+	// asked for here: people would not see all of it.
+	maxShownCall = 8 << 10
+)
+
+// decide takes the answer that a call brings which is made again. The error is why the
+// call is not made.
+func (c *conn) decide(ctx context.Context, as Caller, p *sdk.CallToolParamsRaw) *fault.Error {
+	answer, ok := p.InputResponses[inputApproval].(*sdk.ElicitResult)
+	if !ok || p.RequestState == "" {
+		return nil
+	}
+	verb := map[string]string{"accept": "approval.approve", "decline": "approval.deny"}[answer.Action]
+	if verb == "" { // the user said neither
+		return nil
+	}
+	_, refused := c.approval(ctx, as, verb, p.RequestState)
+	return refused
+}
+
+// askUser is the result that has the user approve the call of r, or nil where that is
+// not for the caller, or the client cannot ask.
+func (c *conn) askUser(ctx context.Context, as Caller, q *sdk.CallToolRequest, r *wire.Result) *sdk.CallToolResult {
+	if r.Err == nil || r.Err.Code != fault.ApprovalRequired || q.Params.InputResponses != nil || !canElicit(q.Session) {
+		return nil
+	}
+	var asked struct {
+		Approval struct {
+			ID    string `json:"id"`
+			State string `json:"state"`
+			Self  bool   `json:"self"`
+		} `json:"approval"`
+	}
+	if json.Unmarshal(r.Data, &asked) != nil || !asked.Approval.Self || asked.Approval.State != "pending" {
+		return nil
+	}
+	shown, refused := c.approval(ctx, as, "approval.show", asked.Approval.ID)
+	if refused != nil {
+		return nil
+	}
+	message := messageOf(shown)
+	if message == "" {
+		return nil
+	}
+	return &sdk.CallToolResult{
+		RequestState: asked.Approval.ID,
+		InputRequests: sdk.InputRequestMap{inputApproval: &sdk.ElicitParams{
+			Mode: "form", Message: message, RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{}},
+		}},
+	}
+}
+
+// canElicit reports whether the client can ask its user.
+func canElicit(s *sdk.ServerSession) bool {
+	if s == nil {
+		return false
+	}
+	p := s.InitializeParams()
+	if p == nil || p.Capabilities == nil || p.Capabilities.Elicitation == nil {
+		return false
+	}
+	e := p.Capabilities.Elicitation
+	return e.Form != nil || e.URL == nil
+}
+
+// approval makes one of the calls about approvals, as the caller.
+func (c *conn) approval(ctx context.Context, as Caller, verb, id string) (json.RawMessage, *fault.Error) {
+	payload, err := json.Marshal(map[string]string{"id": id})
+	if err != nil {
+		return nil, fault.Errorf(fault.Internal, "%w", err)
+	}
+	r := c.front.config.Call(ctx, c.request(&wire.Call{Form: wire.Envelope, Tool: verb, ExecutionID: wire.NewExecutionID(), Payload: payload, Token: as.Token, Session: as.Session}, wire.Streams{})).Result
+	return r.Data, r.Err
+}
+
+// messageOf says exactly what would run, a word a line, with all that is not plain
+// escaped; empty where that is too much.
+func messageOf(shown json.RawMessage) string {
+	var a struct {
+		Text  string `json:"text"`
+		Steps []struct {
+			Tool string          `json:"tool"`
+			Plan json.RawMessage `json:"plan"`
+		} `json:"steps"`
+	}
+	if json.Unmarshal(shown, &a) != nil || len(a.Steps) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	for _, s := range a.Steps {
+		var plan map[string]json.RawMessage
+		if json.Unmarshal(s.Plan, &plan) != nil {
+			return ""
+		}
+		b.WriteString("Run " + strconv.QuoteToASCII(s.Tool) + "?\n")
+		for _, name := range []string{"args", "payload", "cwd", "env", "stdin", "stdin_base64", "shell", "shell_lines"} {
+			if value, ok := plan[name]; ok {
+				quoted := strconv.QuoteToASCII(string(value))
+				b.WriteString(name + ": " + strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + "\n")
+			}
+		}
+	}
+	if a.Text != "" {
+		b.WriteString("The policy says: " + strconv.QuoteToASCII(a.Text) + "\n")
+	}
+	if b.Len() > maxShownCall {
+		return ""
+	}
+	return b.String()
+}
