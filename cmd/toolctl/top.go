@@ -30,7 +30,8 @@ not closed; tools with which something is wrong. The daemon tells what happens, 
 it does "toolctl session watch"; it is asked only where that is not enough.
 
 Keys: up and down choose a session or a call; a aborts it, s writes a line to it,
-c closes the session; q leaves.
+c closes the session; p shows the requests for approvals, where y approves what was
+shown whole and n denies it; q leaves.
 
 The operator sees everybody's sessions; --mine shows the caller's own, and needs no
 admin socket.`,
@@ -117,14 +118,16 @@ type topModel struct {
 	mode          topMode
 	text          string // what is typed in modeSteer
 	said          string // what came of the last key
+	review        review // in modeApprove
 }
 
 type topMode int
 
 const (
-	modeList  topMode = iota
-	modeSteer         // a line is typed
-	modeClose         // closing is confirmed
+	modeList    topMode = iota
+	modeSteer           // a line is typed
+	modeClose           // closing is confirmed
+	modeApprove         // a request is on the screen
 )
 
 // topRow is one line that can be chosen: a session, or a call that runs in it.
@@ -247,6 +250,8 @@ func (m topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.take(msg)
 	case done:
 		m.said = msg.text
+	case reviewed:
+		m.takeReview(msg)
 	case tea.PasteMsg:
 		if m.mode == modeSteer {
 			m.text += oneLine(msg.Content)
@@ -274,6 +279,9 @@ func (m *topModel) hear(t told) {
 		return
 	case events.Tool:
 		m.stale = true
+		return
+	case events.Approval:
+		m.hearApproval(e)
 		return
 	}
 	i := slices.IndexFunc(m.seen.sessions, func(s client.SessionInfo) bool { return s.ID == e.Session })
@@ -349,6 +357,9 @@ func (m topModel) key(k tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 		m.said = "not closed"
 		return m, nil
 	}
+	if m.mode == modeApprove {
+		return m.reviewKey(name)
+	}
 	switch name {
 	case "q", "esc":
 		return m, tea.Quit
@@ -370,6 +381,8 @@ func (m topModel) key(k tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 		if len(m.rows) > 0 {
 			m.mode, m.said = modeSteer, ""
 		}
+	case "p":
+		return m, m.askApprovals()
 	case "c":
 		if len(m.rows) > 0 {
 			m.mode, m.said = modeClose, ""
@@ -446,6 +459,9 @@ const (
 
 // screen is all of the screen: as many lines as it is high, none wider than it.
 func (m topModel) screen() string {
+	if m.mode == modeApprove {
+		return m.reviewScreen()
+	}
 	var head, foot []string
 	calls, running := int64(0), 0
 	for i := range m.seen.sessions {
@@ -482,7 +498,7 @@ func (m topModel) screen() string {
 	case m.seen.err != nil:
 		said = "the daemon does not answer: " + oneLine(m.seen.err.Error())
 	}
-	foot = append(foot, fit(said, m.width), fit("up/down choose   a abort   s steer   c close   q quit", m.width))
+	foot = append(foot, fit(said, m.width), fit("up/down choose   a abort   s steer   c close   p approvals   q quit", m.width))
 
 	room := max(m.height-len(head)-len(foot), 1)
 	from := max(0, min(m.at-room/2, len(m.rows)-room))
