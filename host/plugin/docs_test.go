@@ -24,9 +24,13 @@ func manual(t *testing.T) string {
 
 // TestCookbook compiles every policy of the manual into one guest and calls it.
 func TestCookbook(t *testing.T) {
-	found := regexp.MustCompile("(?s)<!-- policy: ([a-z]+) -->\n\n```go\n(.*?)```").FindAllStringSubmatch(manual(t), -1)
-	if len(found) != 4 {
-		t.Fatalf("%d policies in the manual, must be 4", len(found))
+	approvals, err := os.ReadFile("../../docs/approvals.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("(?s)<!-- policy: ([a-z]+) -->\n\n```go\n(.*?)```").FindAllStringSubmatch(manual(t)+string(approvals), -1)
+	if len(found) != 5 {
+		t.Fatalf("%d policies in the manuals, must be 5", len(found))
 	}
 	dir := filepath.Join(t.TempDir(), "cookbook")
 	if err := New(dir, toolchain.Go, true); err != nil {
@@ -73,6 +77,20 @@ func TestCookbook(t *testing.T) {
 	ask("class", `{"args":["list"]}`, &abi.Decision{Effect: "allow", Mutating: &no, Idempotent: &yes})
 	ask("class", `{"args":["put"]}`, &abi.Decision{Effect: "allow", Mutating: &yes, Idempotent: &no})
 	ask("class", `{"args":["put"],"read_only":true}`, &abi.Decision{Effect: "deny", Rule: "read_only", Reason: "put changes something, and this caller only reads", Instead: "list or show"})
+	commit := strings.Repeat("0123456789", 4)
+	refused := func(rule, reason, instead string) *abi.Decision {
+		return &abi.Decision{Effect: "deny", Rule: rule, Reason: reason, Instead: instead}
+	}
+	const form = "git push REMOTE COMMIT:refs/heads/BRANCH"
+	ask("approve", `{"tool":"git","args":["push","origin","`+commit+`:refs/heads/main"]}`, &abi.Decision{
+		Effect: "ask", Rule: "push.main", Ask: &abi.Approval{By: []string{"sub:alice"}, Text: "pushes to main: origin " + commit + ":refs/heads/main"}, Stdin: &no,
+	})
+	ask("approve", `{"tool":"git","args":["push","origin","x:refs/heads/topic"]}`, &abi.Decision{Effect: "allow"})
+	ask("approve", `{"tool":"git","args":["push","origin","HEAD:refs/heads/main"]}`, refused("push.commit", "what HEAD is may change until it is approved", "write the whole id of the commit: git rev-parse HEAD"))
+	ask("approve", `{"tool":"git","args":["push","origin","main"]}`, refused("push.form", "push main leaves open what goes where", form))
+	ask("approve", `{"tool":"git","args":["push"]}`, refused("push.form", "push leaves open what goes where", form))
+	ask("approve", `{"tool":"git","args":["push","--all","origin"]}`, refused("push.form", "push --all leaves open what goes where", form))
+	ask("approve", `{"tool":"git","args":["stash","push"]}`, &abi.Decision{Effect: "allow"})
 	ask("rate", `{}`, &abi.Decision{Effect: "allow"})
 
 	// The rate counts what it stored, minute by minute.
