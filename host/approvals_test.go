@@ -637,3 +637,35 @@ func TestApprovalOfAList(t *testing.T) {
 		}
 	}
 }
+
+// A call that waits ends with its daemon, and its request does not: the next daemon
+// has it, and what was approved before or after runs when the call is made again.
+func TestApprovalSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	d := newAsking(t, config.Config{})
+	waits, asked := d.write("one", abi.Approval{}), d.write("two", abi.Approval{})
+	job := *waits
+	job.Background = true
+	if r := d.make(&job); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	one := d.one()
+	d.refused(asked, fault.ApprovalRequired)
+	for _, a := range d.open() {
+		if a.ID != one.ID {
+			d.approve(a.ID)
+		}
+	}
+	d.Stop(t)
+	d = &asking{hosttest.Start(t, config.Config{State: d.State, Tools: d.Config.Tools, Roots: d.Roots, Socket: d.Config.Socket}), t}
+	if n := len(d.open()); n != 2 {
+		t.Fatalf("%d requests are open", n)
+	}
+	d.approve(one.ID)
+	d.runs(waits)
+	d.runs(asked)
+	d.refused(waits, fault.ApprovalRequired)
+	if d.ledger() != "one\ntwo\n" {
+		t.Errorf("the ledger has %q", d.ledger())
+	}
+}

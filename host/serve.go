@@ -97,6 +97,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	notify("STOPPING=1")
 	grace := h.config().Grace() // a reload may have changed it
 	p.Log.Info("shutting down", "running", h.pipeline.Running(), "grace", grace.String())
+	p.Approvals.EndWaits() // nobody decides in so short a time
 	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	defer context.AfterFunc(graceful, func() {

@@ -170,6 +170,8 @@ var (
 	ErrFull = errors.New("too many requests are open")
 	// ErrUnavailable: the store's file cannot be written.
 	ErrUnavailable = errors.New("the store of approvals cannot be written")
+	// ErrEnding: nobody waits any more.
+	ErrEnding = errors.New("the daemon stops")
 	// ErrInvalid: no such request can be.
 	ErrInvalid = errors.New("this cannot be asked for")
 )

@@ -662,8 +662,22 @@ func TestWaitEnds(t *testing.T) {
 	if _, err := s.Wait(t.Context(), "guessed"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("%v", err)
 	}
+	ending := make(chan error, 1)
+	other := s.must(t, of("alice-id", 2))
 	go s.Decide(r.ID, operator, true, "")
 	if got, err := s.Wait(t.Context(), r.ID); err != nil || got.State != Approved {
+		t.Errorf("%v %v", got.State, err)
+	}
+	go func() {
+		_, err := s.Wait(t.Context(), other.ID)
+		ending <- err
+	}()
+	s.EndWaits()
+	s.EndWaits()
+	if err := <-ending; !errors.Is(err, ErrEnding) {
+		t.Errorf("%v", err)
+	}
+	if got, err := s.Get(other.ID, operator); err != nil || got.State != Pending {
 		t.Errorf("%v %v", got.State, err)
 	}
 }

@@ -25,6 +25,7 @@ type Config struct {
 type Store struct {
 	config Config
 	log    *slog.Logger
+	ending chan struct{} // closed by EndWaits
 
 	mu   sync.Mutex
 	file *file    // nil once the store is closed; guarded by mu
@@ -40,7 +41,7 @@ type entry struct {
 
 // Open opens the store in a folder, or makes one.
 func Open(c Config) (*Store, error) {
-	s := &Store{config: c, log: c.Logger}
+	s := &Store{config: c, log: c.Logger, ending: make(chan struct{})}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
@@ -63,6 +64,18 @@ func Open(c Config) (*Store, error) {
 	}
 	s.pruneLocked()
 	return s, nil
+}
+
+// EndWaits has everybody who waits, or comes to wait, get ErrEnding: the daemon stops,
+// and what they wait for is still there when it starts again.
+func (s *Store) EndWaits() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.ending:
+	default:
+		close(s.ending)
+	}
 }
 
 // Close closes the store. Whoever waits goes on waiting for its context.
@@ -235,7 +248,8 @@ func (s *Store) Lapse(is func(*Request) (why string)) {
 	}
 }
 
-// Wait returns the request id as soon as it is not pending any more, or ctx ends.
+// Wait returns the request id as soon as it is not pending any more, ctx ends, or
+// waits do (ErrEnding).
 func (s *Store) Wait(ctx context.Context, id string) (Request, error) {
 	for {
 		s.mu.Lock()
@@ -253,6 +267,9 @@ func (s *Store) Wait(ctx context.Context, id string) (Request, error) {
 		select {
 		case <-changed:
 		case <-over.C:
+		case <-s.ending:
+			over.Stop()
+			return r, ErrEnding
 		case <-ctx.Done():
 			over.Stop()
 			return r, context.Cause(ctx)

@@ -369,7 +369,11 @@ func (p *Pipeline) await(ctx context.Context, d call.Decided, pinned call.Pinned
 	if out := d.Streams.Stderr; out != nil && r.State == approval.Pending {
 		fmt.Fprintf(out, "toold: waiting: %s\n", toApprove(&d, &r))
 	}
-	if r, err = p.Approvals.Wait(ctx, r.ID); err != nil {
+	r, err = p.Approvals.Wait(ctx, r.ID)
+	if errors.Is(err, approval.ErrEnding) {
+		return d, fault.Errorf(fault.Aborted, "the daemon was stopped while the call waited for request %s, which stays; make the call again", r.ID)
+	}
+	if err != nil {
 		return d, err
 	}
 	switch r.State {
