@@ -374,6 +374,12 @@ func (s *state) showAudit(e *audit.CallEntry) error {
 		}
 		for _, c := range x.Connections {
 			switch {
+			case c.Refused != "" && c.On != "":
+				row("refused to send", c.On+": "+c.Refused)
+			case c.On != "" && c.Rule != "":
+				row("allowed to send", fmt.Sprintf("%s, by rule %s, %d times", c.On, c.Rule, c.Times))
+			case c.On != "":
+				row("allowed to send", fmt.Sprintf("%s %d times", c.On, c.Times))
 			case c.Refused != "":
 				row("refused to connect", c.Host+": "+c.Refused)
 			case c.Failed != "":

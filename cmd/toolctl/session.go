@@ -296,7 +296,10 @@ func (s *state) showSession(i *client.SessionInfo) error {
 			}
 		}
 		for _, c := range r.Connections {
-			if c.Refused != "" {
+			switch {
+			case c.Refused != "" && c.On != "":
+				note = oneLine(c.Refused)
+			case c.Refused != "":
 				note = fmt.Sprintf("refused to connect to %s: %s", oneLine(c.Host), oneLine(c.Refused))
 			}
 		}

@@ -309,9 +309,12 @@ type End struct {
 }
 
 // Connection is a host that was connected to so many times, or refused, and the
-// bytes that went there and came from there.
+// bytes that went there and came from there; or, where On is set, what was to be
+// sent there and what a policy said to that, by which rule.
 type Connection struct {
 	Host     string `json:"host"`
+	On       string `json:"on,omitempty"`
+	Rule     string `json:"rule,omitempty"`
 	Refused  string `json:"refused,omitempty"`
 	Failed   string `json:"failed,omitempty"`
 	Sent     int64  `json:"sent,omitempty"`

@@ -112,6 +112,8 @@ type EndedCall struct {
 	// Connections are those that a binary made or was refused.
 	Connections []struct {
 		Host     string `json:"host"`
+		On       string `json:"on"`
+		Rule     string `json:"rule"`
 		Refused  string `json:"refused"`
 		Failed   string `json:"failed"`
 		Sent     int64  `json:"sent"`

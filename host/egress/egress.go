@@ -24,12 +24,15 @@
 package egress
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/toold/toold/pdk/abi"
 )
 
 // unixPrefix begins a grant of a Unix socket.
@@ -41,6 +44,11 @@ type Rules struct {
 	Hosts []string
 	// Sockets are paths of Unix sockets.
 	Sockets []string
+	// Ask decides about what is seen on a connection, before any of it is sent on
+	// and before a credential is added: facts has all but the call. Its error is
+	// why it is refused, in words for the caller, who has been told. It is called
+	// by several goroutines. Nil allows all.
+	Ask func(ctx context.Context, facts *abi.Wire) error
 }
 
 // ParseRules reads the grants of capabilities.network: hosts, and Unix sockets as

@@ -50,6 +50,7 @@ type Question struct {
 	Looks bool
 
 	services guest.Services // those of a handler only
+	decided  *call.Decided  // what a handler runs for; nil: nothing is decided yet
 	changes  bool           // the call was decided to change something
 }
 
@@ -88,6 +89,15 @@ func (e *Executor) spent(p *call.Pinned, s guest.Stats) {
 
 // ABICall is what a module is asked about d, in the attempt of that number.
 func ABICall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
+	c := abiCall(ctx, d, attempt)
+	if slices.Contains(d.Tool.Wants, abi.WantRepoConfig) && d.Cwd != "" {
+		c.RepoConfig = repoconfig.Read(d.Cwd, d.Roots, d.Args)
+	}
+	return c
+}
+
+// abiCall is ABICall without what is read from the disk for it.
+func abiCall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 	c := &abi.Call{
 		Tool:        d.Call.Tool,
 		Args:        d.Args,
@@ -112,9 +122,6 @@ func ABICall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		c.DeadlineMS = max(time.Until(deadline).Milliseconds(), 1)
-	}
-	if slices.Contains(d.Tool.Wants, abi.WantRepoConfig) && d.Cwd != "" {
-		c.RepoConfig = repoconfig.Read(d.Cwd, d.Roots, d.Args)
 	}
 	return c
 }
@@ -162,7 +169,7 @@ func (e *Executor) invocation(q *Question) guest.Invocation {
 
 // lookOnly takes from inv what could change something.
 func lookOnly(inv *guest.Invocation) {
-	refused := fault.Errorf(fault.Denied, "an export that is asked how a call ended may change nothing")
+	refused := fault.Errorf(fault.Denied, "an export that is asked how a call ended, or what may be sent, may change nothing")
 	if inv.VarSet != nil {
 		inv.VarSet = func(string, []byte) error { return refused }
 	}
@@ -298,7 +305,12 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 	confine := e.confine(p, home, caps.Exec)
 	confine.Interpreters = p.Tool.Interpreters[r.Path]
 	stdout, stderr := capture{max: maxGuestExecOutput}, capture{max: maxGuestExecOutput}
-	exit, err := e.run(ctx, p, process.Command{
+	d := q.decided
+	if d == nil {
+		undecided := call.Undecided(*p)
+		d = &undecided
+	}
+	exit, err := e.run(ctx, d, 1, q.Trace, process.Command{
 		Path: r.Path, Args: r.Args, Dir: dir, Roots: p.Roots, Env: environ(env),
 		Stdin: io.NopCloser(bytes.NewReader(stdin)), Stdout: &stdout, Stderr: &stderr,
 		Confine: confine,

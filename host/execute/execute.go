@@ -19,7 +19,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
@@ -149,7 +148,7 @@ func (r *running) binary(ctx context.Context) error {
 	if terminal != nil {
 		defer r.attach(ctx, &command, terminal)()
 	}
-	exit, err := r.run(ctx, &r.Pinned, command)
+	exit, err := r.run(ctx, &r.Decided, r.Number, r.Trace, command)
 	err = tools.Explain(err)
 	r.Killed = exit.Signal != 0
 	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)
@@ -214,7 +213,7 @@ func (r *running) handler(ctx context.Context) error {
 		defer stdin.Close()
 	}
 	out := newOutput(&r.Attempt, values(secrets))
-	q := Question{Call: &r.Pinned, Module: r.Tool.Handler, Export: r.Tool.Entry.Export, Input: in, Trace: r.Trace, Upstream: &r.upstream, changes: r.Class.Mutating}
+	q := Question{Call: &r.Pinned, Module: r.Tool.Handler, Export: r.Tool.Entry.Export, Input: in, Trace: r.Trace, Upstream: &r.upstream, decided: &r.Decided, changes: r.Class.Mutating}
 	q.services.Emit = func(stream string, p []byte) error {
 		var err error
 		switch stream {
@@ -343,12 +342,7 @@ const maxToolCode = 64
 // something to a terminal, or hide a secret from being found, and cut at a
 // character.
 func toolCode(code string, secrets [][]byte) string {
-	code = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, code)
+	code = printable(code)
 	if code = maskText(code, secrets); len(code) > maxToolCode {
 		code = strings.ToValidUTF8(code[:maxToolCode], "")
 	}

@@ -54,9 +54,12 @@ type Program struct {
 	Times   int    `json:"times"`
 }
 
-// Connection is a host that a binary connected to, or was refused, Times times.
+// Connection is a host that a binary connected to, or was refused, Times times; or,
+// where On is set, what it was about to send there, once a policy was asked.
 type Connection struct {
 	Host     string `json:"host"`              // with its port, or unix:PATH
+	On       string `json:"on,omitempty"`      // what was to be sent
+	Rule     string `json:"rule,omitempty"`    // of the policy
 	Refused  string `json:"refused,omitempty"` // why
 	Failed   string `json:"failed,omitempty"`  // why the host was not reached
 	Sent     int64  `json:"sent,omitempty"`    // bytes, like those received

@@ -85,7 +85,7 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 		end.Programs = append(end.Programs, audit.Program{Path: x.Path, Refused: x.Refused, Times: x.Times})
 	}
 	for _, c := range acc.execution.Connections() {
-		end.Connections = append(end.Connections, audit.Connection{Host: c.Host, Refused: c.Refused, Failed: c.Failed, Sent: c.Sent, Received: c.Received, Times: c.Times})
+		end.Connections = append(end.Connections, audit.Connection{Host: c.Host, On: c.On, Rule: c.Rule, Refused: c.Refused, Failed: c.Failed, Sent: c.Sent, Received: c.Received, Times: c.Times})
 	}
 	s := p.draft(q, acc.pinned, acc.decided, acc.caller)
 	message, toolCode := "", ""
@@ -102,6 +102,8 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 		for i := range end.Connections {
 			c := &end.Connections[i]
 			c.Host, _ = s.text(c.Host, maxAuditArg)
+			c.On, _ = s.text(c.On, maxAuditArg)
+			c.Rule, _ = s.text(c.Rule, maxSaid)
 			c.Refused, _ = s.text(c.Refused, maxAuditArg)
 			c.Failed, _ = s.text(c.Failed, maxAuditArg)
 		}

@@ -105,7 +105,7 @@ func (x *Execution) AddConnection(c Connection) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i := range x.connections {
-		if k := &x.connections[i]; k.Host == c.Host && k.Refused == c.Refused && k.Failed == c.Failed {
+		if k := &x.connections[i]; k.Host == c.Host && k.On == c.On && k.Rule == c.Rule && k.Refused == c.Refused && k.Failed == c.Failed {
 			k.Times++
 			k.Sent += c.Sent
 			k.Received += c.Received

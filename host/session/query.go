@@ -146,7 +146,7 @@ func outcomeSnapshot(o *Outcome) map[string]any {
 	connections := []any{}
 	for _, c := range o.Connections {
 		connections = append(connections, map[string]any{
-			"host": c.Host, "refused": c.Refused, "failed": c.Failed, "sent": c.Sent, "received": c.Received, "times": int64(c.Times),
+			"host": c.Host, "on": c.On, "rule": c.Rule, "refused": c.Refused, "failed": c.Failed, "sent": c.Sent, "received": c.Received, "times": int64(c.Times),
 		})
 	}
 	return map[string]any{

@@ -362,6 +362,53 @@ type Reconciliation struct {
 	Result *Result `json:"result,omitempty"`
 }
 
+// What a Wire is about, in its On.
+const (
+	WirePush = "git-push"
+	WireHTTP = "http"
+)
+
+// Wire is what the optional wire export of a policy is asked about what a binary of
+// an allowed call is about to send, before any of it leaves the host and before the
+// host adds a credential. It is answered with a Decision of Effect, Rule, Reason and
+// Instead; other fields are refused, since nothing can be changed here. The export
+// may only look, as reconcile may, and is asked by several connections at once. It
+// is of the same version of the module as the restrict export that decided the call.
+type Wire struct {
+	// On is WirePush or WireHTTP. A policy should deny what it does not know.
+	On string `json:"on"`
+	// Host is the name or address that was connected to, in lower case, and Port
+	// its port.
+	Host string `json:"host"`
+	Port int    `json:"port"`
+	// Path is that of the repository as the server is asked for it, or of the
+	// request, with its query.
+	Path string `json:"path"`
+	// Method is that of an HTTP request.
+	Method string `json:"method,omitempty"`
+	// Remote is the URL of the repository that is pushed to, Refs is what becomes
+	// of it, and PushOptions is what is said to the hooks there.
+	Remote      string    `json:"remote,omitempty"`
+	Refs        []WireRef `json:"refs,omitempty"`
+	PushOptions []string  `json:"push_options,omitempty"`
+	// Call is the call as it was decided, without RepoConfig and StdinBase64.
+	Call Call `json:"call"`
+}
+
+// WireRef is one reference that a push changes.
+type WireRef struct {
+	// Name is the whole name: refs/heads/main.
+	Name string `json:"name"`
+	// Old and New are object names in hexadecimal, all zeros for none: Old of a
+	// reference that is created, New of one that is deleted.
+	Old string `json:"old"`
+	New string `json:"new"`
+	// Force is true for a deletion and for an update that drops commits, false
+	// for a new reference and for a fast-forward, and null where the host cannot
+	// tell, which a policy should take for true.
+	Force *bool `json:"force"`
+}
+
 // Error is a tool's own failure.
 type Error struct {
 	// Code is the tool's own, for programs: UPPER_SNAKE_CASE.

@@ -33,6 +33,7 @@ var types = []struct {
 	{abi.Decision{}, false}, {abi.Approval{}, false}, {abi.Result{}, false},
 	{abi.Classify{}, true}, {abi.Classification{}, false},
 	{abi.Reconcile{}, true}, {abi.ReconcileRan{}, true}, {abi.Reconciliation{}, false},
+	{abi.Wire{}, true}, {abi.WireRef{}, true},
 	{abi.Discovery{}, true}, {abi.Surface{}, false}, {abi.SurfaceTool{}, false}, {abi.Safety{}, false},
 	// Errors go both ways; strict is what the host is.
 	{abi.Error{}, false},
@@ -54,6 +55,8 @@ var narrower = map[string]map[string]any{
 	"Decision.timeout_ms":    {"minimum": 1},
 	"Approval.ttl_ms":        {"minimum": 1000, "maximum": 604800000},
 	"Reconciliation.verdict": {"enum": []string{abi.VerdictDone, abi.VerdictNotDone, abi.VerdictUnknown}},
+	"Wire.on":                {"enum": []string{abi.WirePush, abi.WireHTTP}},
+	"WireRef.force":          {"type": []string{"boolean", "null"}},
 	"EmitRequest.stream":     {"enum": []string{"stdout", "stderr", "progress"}},
 }
 
