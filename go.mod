@@ -31,6 +31,8 @@ require (
 	google.golang.org/protobuf v1.36.12
 )
 
+require golang.org/x/crypto v0.57.0
+
 require (
 	github.com/google/jsonschema-go v0.4.3 // indirect
 	github.com/modelcontextprotocol/go-sdk v1.8.0

@@ -7,13 +7,14 @@ import (
 	"os"
 
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/redisdb"
 )
 
 // Child does what this process is for when a daemon started it, from the
-// daemon's own program, to supervise a call or to compile a module. A program
+// daemon's own program, to supervise a call, to compile a module, or to be the ssh of a tool. A program
 // that runs a Host asks it first thing in main and exits with code when ok:
 //
 //	if code, ok := host.Child(); ok {
@@ -25,6 +26,8 @@ func Child() (code int, ok bool) {
 		return process.Supervise(), true
 	case guest.IsCompiler():
 		return guest.Compile(), true
+	case egress.IsShim():
+		return egress.Shim(), true
 	}
 	return 0, false
 }

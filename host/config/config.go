@@ -477,6 +477,15 @@ func (c *Config) DotEnv() string {
 	return filepath.Join(filepath.Dir(c.File), ".env")
 }
 
+// KnownHosts is the file with the keys of the hosts that the daemon speaks ssh with: beside
+// toold.json, or in the state folder where there is none.
+func (c *Config) KnownHosts() string {
+	if c.File == "" {
+		return filepath.Join(c.State, "known_hosts")
+	}
+	return filepath.Join(filepath.Dir(c.File), "known_hosts")
+}
+
 // Level is LogLevel as slog knows it.
 func (c *Config) Level() (slog.Level, error) {
 	var l slog.Level

@@ -44,6 +44,8 @@ type Rules struct {
 	Hosts []string
 	// Sockets are paths of Unix sockets.
 	Sockets []string
+	// SSH is what git may do over ssh without a key of its own.
+	SSH SSH
 	// Ask decides about what is seen on a connection, before any of it is sent on
 	// and before a credential is added: facts has all but the call. Its error is
 	// why it is refused, in words for the caller, who has been told. It is called
@@ -165,6 +167,9 @@ type Connection struct {
 	Rule string `json:"rule,omitempty"`
 	// Refused says why no rule allows it; empty: one does.
 	Refused string `json:"refused,omitempty"`
+	// Remedy says what to write where, if the connection is to be allowed; empty is
+	// that its host is to be granted.
+	Remedy string `json:"-"`
 	// Failed says why an allowed one did not come about.
 	Failed string `json:"failed,omitempty"`
 	// Sent and Received are the bytes that went to the host and came from it.
@@ -183,5 +188,8 @@ func (c *Connection) Target() string {
 // Advice is one line for people about a refused connection: what was refused,
 // why, and what to write where.
 func (c *Connection) Advice() string {
+	if c.Remedy != "" {
+		return fmt.Sprintf("the connection to %s is refused: %s; %s", c.Target(), c.Refused, c.Remedy)
+	}
 	return fmt.Sprintf("the connection to %s is refused: %s; add %q to capabilities.network in tool.json if the tool is meant to reach it", c.Target(), c.Refused, c.Target())
 }

@@ -326,7 +326,11 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 			return
 		}
 		done(success(flags))
-		s.answerNames(local)
+		if to == sshService {
+			s.serveSSH(local)
+		} else {
+			s.answerNames(local)
+		}
 		local.Close()
 		return
 	}
@@ -596,8 +600,12 @@ func (e *notPublicError) Error() string {
 }
 
 // judge finds out what a connection to is one to, and whether the rules allow
-// it. dial is nil for one to a name server, which is not made; c is nil then.
+// it. dial is nil for one that is answered here, as a name server or as ssh; c is
+// nil then.
 func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Context) (*net.TCPConn, error)) {
+	if to == sshService && len(s.rules.SSH.Keys) > 0 {
+		return nil, nil
+	}
 	port := strconv.Itoa(int(to.Port()))
 	ip := to.Addr()
 	if name, ok := s.names.of(ip); ok {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
@@ -194,7 +195,7 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 	}
 	for _, s := range secrets {
 		switch {
-		case s.TLS != "":
+		case s.TLS != "", s.SSHKey:
 		case s.Header != "":
 			g.Secrets = append(g.Secrets, fetchSecret{Host: s.Host, Header: s.Header, Value: s.value})
 		case s.handle != "":
@@ -310,7 +311,7 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 		undecided := call.Undecided(*p)
 		d = &undecided
 	}
-	exit, err := e.run(ctx, d, 1, q.Trace, process.Command{
+	exit, err := e.run(ctx, d, 1, q.Trace, egress.SSH{}, process.Command{
 		Path: r.Path, Args: r.Args, Dir: dir, Roots: p.Roots, Env: environ(env),
 		Stdin: io.NopCloser(bytes.NewReader(stdin)), Stdout: &stdout, Stderr: &stderr,
 		Confine: confine,

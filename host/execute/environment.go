@@ -42,7 +42,7 @@ func (e *Executor) environment(p *call.Pinned, home, trace string) map[string]st
 func (e *Executor) confine(p *call.Pinned, home string, exec []string) process.Confine {
 	c := e.Config.Config()
 	hide := append([]string{c.State}, e.SecretFiles()...)
-	for _, file := range []string{c.File, c.DotEnv(), c.Identity.JWKS} {
+	for _, file := range []string{c.File, c.DotEnv(), c.KnownHosts(), c.Identity.JWKS} {
 		if file != "" {
 			hide = append(hide, file)
 		}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
@@ -111,6 +112,15 @@ func (r *running) binary(ctx context.Context) error {
 	if withheld {
 		lines = []string{}
 	}
+	var keys egress.SSH
+	if !r.Shell.Allowed { // see handOver
+		if keys, err = r.sshKeys(secrets, env); err != nil {
+			return err
+		}
+		if program := env[gitSSH]; len(keys.Keys) > 0 {
+			exec = append(exec, program)
+		}
+	}
 	masked, terminal := values(secrets), r.terminal()
 	if terminal != nil {
 		masked = onTerminal(masked)
@@ -148,7 +158,7 @@ func (r *running) binary(ctx context.Context) error {
 	if terminal != nil {
 		defer r.attach(ctx, &command, terminal)()
 	}
-	exit, err := r.run(ctx, &r.Decided, r.Number, r.Trace, command)
+	exit, err := r.run(ctx, &r.Decided, r.Number, r.Trace, keys, command)
 	err = tools.Explain(err)
 	r.Killed = exit.Signal != 0
 	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)

@@ -34,6 +34,7 @@ type Executor struct {
 	vars  vars
 	fetch fetcher
 	gate  egress.Gate
+	shim  shim
 }
 
 // New makes an Executor.

@@ -21,7 +21,7 @@ const resolverOptions = "use-vc ndots:0"
 // run runs c, a binary of d's tool, with the network that the tool is granted. What
 // it is refused is said on its standard error, and recorded with its other
 // connections.
-func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace string, c process.Command) (process.Exit, error) {
+func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace string, keys egress.SSH, c process.Command) (process.Exit, error) {
 	p := &d.Pinned
 	rules := egress.ParseRules(p.Tool.Def.Capabilities.Network)
 	// A socket that a variable names is granted with it.
@@ -30,6 +30,7 @@ func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace 
 	}
 	stderr := &sharedWriter{w: c.Stderr}
 	c.Stderr = stderr
+	rules.SSH = keys
 	rules.Ask = e.asker(ctx, d, attempt, trace, stderr)
 	network, theirs, err := e.gate.Start(rules, func(refused egress.Connection) {
 		fmt.Fprintf(stderr, "toold: %s\n", refused.Advice())

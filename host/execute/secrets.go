@@ -39,6 +39,9 @@ type secret struct {
 func values(s []secret) [][]byte {
 	var v [][]byte
 	for _, s := range s {
+		if s.SSHKey {
+			v = append(v, keysIn(s.value)...)
+		}
 		if s.TLS != "" {
 			v = append(v, keysIn(s.value)...)
 			if s.TLS != tools.TLSKey {

@@ -288,6 +288,9 @@ type Secret struct {
 	// file holds the value alone.
 	File    string `json:"file,omitempty"`
 	Content string `json:"content,omitempty"`
+	// SSHKey says that it is a private key with which the host itself talks to Host
+	// over ssh, for the git of a binary, which is not given it.
+	SSHKey bool `json:"ssh_key,omitempty"`
 }
 
 // secretMark matches the marks in a Secret's Content: "{secret}" stands for the value,
@@ -779,7 +782,7 @@ func (d *Definition) Seen(name string) (instead string, ok bool) {
 }
 
 func (c *checker) secrets(d *Definition) {
-	variables := map[string]string{}
+	variables, keys := map[string]string{}, map[string]string{}
 	for _, name := range sortedKeys(d.Secrets) {
 		s, at := d.Secrets[name], "/secrets/"+escapePointer(name)
 		if !secretRule.MatchString(name) {
@@ -816,6 +819,23 @@ func (c *checker) secrets(d *Definition) {
 			c.fault(at+"/content", "is what is in file: it needs file, and {secret} or {basic:USER} once, where the value goes")
 		}
 		switch {
+		case s.SSHKey && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != ""):
+			c.fault(at, "has ssh_key beside env, header, file or tls; a secret goes to one place, use two secrets for two")
+		case s.SSHKey:
+			if !validHost(s.Host, false) {
+				c.fault(at+"/host", "is %q; it must be one host, with a port unless that is 22", s.Host)
+			}
+			if d.Handler != "" || d.WASI != "" {
+				c.fault(at+"/ssh_key", "is for the git of a binary; a handler or wasi program has no ssh")
+			}
+			key := strings.ToLower(s.Host)
+			if n, port := egress.SplitHost(key); port == "22" {
+				key = n
+			}
+			if other, double := keys[key]; double {
+				c.fault(at+"/host", "is %s, for which the secret %s is a key already; keep one", s.Host, other)
+			}
+			keys[key] = name
 		case s.TLS != "" && (s.Env != "" || s.Header != "" || s.File != ""):
 			c.fault(at, "has tls beside env, header or file; a secret goes to one place, use two secrets for two")
 		case s.TLS != "":
@@ -844,7 +864,7 @@ func (c *checker) secrets(d *Definition) {
 				c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
 			}
 		default:
-			c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together, or tls and host")
+			c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together, or tls and host, or ssh_key and host")
 		}
 	}
 	c.tls(d)

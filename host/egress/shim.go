@@ -1,0 +1,112 @@
+package egress
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+)
+
+// ShimName is the name of the file that is this program as the ssh of a run.
+const ShimName = "toold-ssh"
+
+// sshService is where a run finds the daemon's ssh: an address of standIns that
+// stands for no name.
+var sshService = netip.AddrPortFrom(netip.MustParseAddr("198.19.255.254"), 22)
+
+// sshRequest is what a shim asks for: what git gave it.
+type sshRequest struct {
+	Args     []string `json:"args"`
+	Protocol string   `json:"protocol,omitempty"`
+}
+
+// maxSSHRequest bounds one, in bytes.
+const maxSSHRequest = 64 << 10
+
+// What a shim is answered with: frames of a kind, a length in four bytes, and data.
+const (
+	frameOut  = 'o' // for the standard output
+	frameErr  = 'e' // for the standard error
+	frameExit = 'x' // one byte, the exit code; the last frame
+)
+
+// maxFrame bounds the data of one.
+const maxFrame = 32 << 10
+
+// sshFailed is the exit code of ssh for what is not the command's.
+const sshFailed = 255
+
+// IsShim reports whether this process is the ssh of a run. It is by the name of the
+// program, which no argument changes: what can be executed as this does nothing
+// else.
+func IsShim() bool {
+	if exe, err := os.Readlink("/proc/self/exe"); err == nil && filepath.Base(exe) == ShimName {
+		return true
+	}
+	return len(os.Args) > 0 && filepath.Base(os.Args[0]) == ShimName
+}
+
+// Shim is the whole life of that process: it has the daemon do what git wants of
+// ssh, and returns the exit code. It has no key, and knows no more than git does.
+func Shim() int {
+	code, err := shim(os.Args[1:], os.Getenv("GIT_PROTOCOL"), os.Stdin, os.Stdout, os.Stderr)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", ShimName, err)
+		return sshFailed
+	}
+	return code
+}
+
+func shim(args []string, protocol string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+	conn, err := net.Dial("tcp", sshService.String())
+	if err != nil {
+		return 0, fmt.Errorf("reach the daemon: %w; it holds the key, and listens where connections of tools are confined: see toolctl doctor", err)
+	}
+	defer conn.Close()
+	request, err := json.Marshal(sshRequest{args, protocol})
+	if err != nil {
+		return 0, err
+	}
+	if len(request) > maxSSHRequest {
+		return 0, fmt.Errorf("the command has over %d bytes", maxSSHRequest)
+	}
+	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(request))), request...)); err != nil {
+		return 0, fmt.Errorf("ask the daemon: %w", err)
+	}
+	go func() {
+		io.Copy(conn, stdin)
+		conn.(*net.TCPConn).CloseWrite()
+	}()
+	for buf := make([]byte, maxFrame); ; {
+		var head [5]byte
+		if _, err := io.ReadFull(conn, head[:]); err != nil {
+			return 0, fmt.Errorf("the daemon has ended the connection: %w", err)
+		}
+		n := binary.BigEndian.Uint32(head[1:])
+		if n > maxFrame {
+			return 0, errors.New("the daemon is of another version")
+		}
+		if _, err := io.ReadFull(conn, buf[:n]); err != nil {
+			return 0, fmt.Errorf("the daemon has ended the connection: %w", err)
+		}
+		var err error
+		switch {
+		case head[0] == frameOut:
+			_, err = stdout.Write(buf[:n])
+		case head[0] == frameErr:
+			_, err = stderr.Write(buf[:n])
+		case head[0] == frameExit && n == 1:
+			return int(buf[0]), nil
+		default:
+			return 0, errors.New("the daemon is of another version")
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package egress
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"slices"
+	"strconv"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+)
+
+// SSH is what a run may do over ssh: git fetches from and pushes to repositories at
+// the hosts of Keys, through the daemon.
+type SSH struct {
+	Keys []SSHKey
+	// KnownHosts is the file with the keys of hosts, as ssh has it. A host that is not
+	// in it is not spoken to.
+	KnownHosts string
+}
+
+// SSHKey is a private key, for one host.
+type SSHKey struct {
+	// Name is the secret's.
+	Name string
+	// Host is a name or an address, with a port unless that is 22.
+	Host string
+	// PEM is the key, as ssh-keygen writes it.
+	PEM string
+}
+
+// key is the one for a host at a port, nil where there is none.
+func (s *SSH) key(host string, port int) *SSHKey {
+	for i := range s.Keys {
+		name, at := SplitHost(s.Keys[i].Host)
+		if at == "" {
+			at = "22"
+		}
+		if rule, named := Match([]string{name}, host, ""); rule != "" && named && at == strconv.Itoa(port) {
+			return &s.Keys[i]
+		}
+	}
+	return nil
+}
+
+// clientConfig is how the daemon logs in to address, a host with its port, as user.
+func (s *SSH) clientConfig(k *SSHKey, user, address string) (*ssh.ClientConfig, error) {
+	signer, err := ssh.ParsePrivateKey([]byte(k.PEM + "\n"))
+	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
+		return nil, fmt.Errorf("secret %s: the key has a passphrase, and nobody is there to type it; store it without one (ssh-keygen -p), readable by toold's user only", k.Name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: read the private key: %w; it has to be a file of ssh-keygen", k.Name, err)
+	}
+	check, err := knownhosts.New(s.KnownHosts)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, s.unknown(address)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the keys of hosts: %w; mend %s", err, s.KnownHosts)
+	}
+	// What the host is to show has to be of a kind that is known of it: it has keys
+	// of several, and shows one.
+	algorithms := knownAlgorithms(check, address)
+	if len(algorithms) == 0 {
+		return nil, s.unknown(address)
+	}
+	return &ssh.ClientConfig{
+		User: user,
+		Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)},
+		HostKeyCallback: func(hostname string, remote net.Addr, key ssh.PublicKey) error {
+			err := check(hostname, remote, key)
+			if mismatch, ok := errors.AsType[*knownhosts.KeyError](err); ok && len(mismatch.Want) > 0 {
+				return fmt.Errorf("%s shows the key %s, which is not the one in %s: somebody may be in between; if it has a new key, replace line %d after checking it with who runs the host", address, ssh.FingerprintSHA256(key), s.KnownHosts, mismatch.Want[0].Line)
+			}
+			if revoked, ok := errors.AsType[*knownhosts.RevokedError](err); ok {
+				return fmt.Errorf("the key of %s is revoked in line %d of %s", address, revoked.Revoked.Line, s.KnownHosts)
+			}
+			if err != nil {
+				return fmt.Errorf("the key of %s: %w", address, err)
+			}
+			return nil
+		},
+		HostKeyAlgorithms: algorithms,
+		ClientVersion:     "SSH-2.0-toold",
+	}, nil
+}
+
+func (s *SSH) unknown(address string) error {
+	host, port, _ := net.SplitHostPort(address)
+	return fmt.Errorf("the key of %s is not known; the operator adds it to %s (ssh-keyscan -p %s %s shows it, and who runs the host can say whether it is the right one)", address, s.KnownHosts, port, host)
+}
+
+// knownAlgorithms are those of the keys that are known of address.
+func knownAlgorithms(check ssh.HostKeyCallback, address string) (list []string) {
+	// Nobody has this key, and what is said of it names those that there are.
+	probe, err := ssh.NewPublicKey(ed25519.PublicKey(bytes.Repeat([]byte{1}, ed25519.PublicKeySize)))
+	if err != nil {
+		return nil
+	}
+	mismatch, ok := errors.AsType[*knownhosts.KeyError](check(address, &net.TCPAddr{IP: net.IPv4zero}, probe))
+	if !ok {
+		return nil
+	}
+	for _, known := range mismatch.Want {
+		of := []string{known.Key.Type()}
+		if of[0] == ssh.KeyAlgoRSA { // the same key, and better signatures
+			of = []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}
+		}
+		for _, a := range of {
+			if !slices.Contains(list, a) {
+				list = append(list, a)
+			}
+		}
+	}
+	return list
+}

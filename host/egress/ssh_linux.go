@@ -1,0 +1,329 @@
+package egress
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/toold/toold/host/gitwire"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// sshPatience is how long a host may take to log the daemon in, and a shim to say
+// what it wants.
+const sshPatience = 30 * time.Second
+
+// errTold is an error that has been said.
+var errTold = errors.New("it was said")
+
+// serveSSH serves the shim at conn.
+func (s *Session) serveSSH(conn *net.TCPConn) {
+	defer conn.Close()
+	out := &shimWriter{conn: conn}
+	conn.SetReadDeadline(time.Now().Add(sshPatience))
+	code, err := s.ssh(conn, out)
+	if err != nil {
+		code = sshFailed
+		if err != errTold {
+			fmt.Fprintf(out.stream(frameErr), "toold: %v\n", err)
+		}
+	}
+	out.frame(frameExit, []byte{byte(code)})
+	// What is still coming would have the end of the connection be a reset, which
+	// takes what was answered with it.
+	conn.CloseWrite()
+	conn.SetReadDeadline(time.Now().Add(drain))
+	io.Copy(io.Discard, conn)
+}
+
+// shimWriter writes frames to a shim.
+type shimWriter struct {
+	mu   sync.Mutex
+	conn io.Writer
+}
+
+func (w *shimWriter) frame(kind byte, data []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.conn.Write(append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(data))), data...))
+	return err
+}
+
+func (w *shimWriter) stream(kind byte) io.Writer { return shimStream{w, kind} }
+
+type shimStream struct {
+	w    *shimWriter
+	kind byte
+}
+
+func (s shimStream) Write(p []byte) (n int, err error) {
+	for err == nil && n < len(p) {
+		piece := p[n:min(len(p), n+maxFrame)]
+		err = s.w.frame(s.kind, piece)
+		n += len(piece)
+	}
+	return n, err
+}
+
+// readSSHRequest reads what a shim asks for.
+func readSSHRequest(r io.Reader) (*gitwire.Exec, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return nil, fmt.Errorf("read what is asked of ssh: %w", err)
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n > maxSSHRequest {
+		return nil, errors.New("read what is asked of ssh: it is too long")
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, fmt.Errorf("read what is asked of ssh: %w", err)
+	}
+	var q sshRequest
+	if err := strictjson.Unmarshal(b, &q); err != nil {
+		return nil, fmt.Errorf("read what is asked of ssh: %w", err)
+	}
+	return gitwire.ParseExec(q.Args, q.Protocol)
+}
+
+// ssh does what the shim asks for, and answers the exit code of the command.
+func (s *Session) ssh(conn *net.TCPConn, out *shimWriter) (code int, err error) {
+	e, err := readSSHRequest(conn)
+	if err != nil {
+		return 0, err
+	}
+	conn.SetReadDeadline(time.Time{})
+	if e.User == "" {
+		e.User = "git"
+	}
+	c, key, dial := s.judgeSSH(e)
+	s.note(c)
+	if c.Refused != "" {
+		return 0, errTold // as of every connection
+	}
+	upstream, client, err := s.logIn(e, c, key, dial)
+	if err != nil {
+		s.fail(c, err)
+		if c.Refused != "" {
+			return 0, errTold
+		}
+		return 0, err
+	}
+	defer context.AfterFunc(s.ctx, func() { client.Close() })()
+	defer client.Close()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c.Sent, c.Received = upstream.sent.Load(), upstream.received.Load()
+	}()
+	session, err := client.NewSession()
+	if err != nil {
+		return 0, fmt.Errorf("open a session at %s: %w", c.Target(), err)
+	}
+	defer session.Close()
+	if e.Service == gitwire.UploadPack && e.Protocol != "" {
+		session.Setenv("GIT_PROTOCOL", e.Protocol) // where the host takes it
+	}
+	session.Stderr = out.stream(frameErr)
+	stdin, err := session.StdinPipe()
+	if err != nil {
+		return 0, err
+	}
+	// The copy to the host ends by itself when the host has ended.
+	var work sync.WaitGroup
+	defer func() { conn.SetReadDeadline(time.Now()); work.Wait() }()
+	if e.Service == gitwire.UploadPack {
+		session.Stdout = out.stream(frameOut)
+		if err := session.Start(e.Command()); err != nil {
+			return 0, fmt.Errorf("run %s at %s: %w", e.Service, c.Target(), err)
+		}
+		work.Go(func() {
+			io.Copy(stdin, conn)
+			stdin.Close()
+		})
+		return exitOf(session.Wait())
+	}
+	stdout, err := session.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := session.Start(e.Command()); err != nil {
+		return 0, fmt.Errorf("run %s at %s: %w", e.Service, c.Target(), err)
+	}
+	has, err := gitwire.ReadAdvertised(stdout, out.stream(frameOut))
+	if err == nil {
+		work.Go(func() { io.Copy(out.stream(frameOut), stdout) })
+		err = s.push(conn, stdin, e, has)
+	}
+	stdin.Close()
+	if err != nil {
+		// Without a command, nothing has happened there.
+		session.Close()
+		client.Close()
+		work.Wait()
+		return 0, err
+	}
+	code, err = exitOf(session.Wait())
+	work.Wait()
+	return code, err
+}
+
+// push sends on what is pushed, once it may be.
+func (s *Session) push(conn *net.TCPConn, stdin io.Writer, e *gitwire.Exec, has gitwire.Advertised) error {
+	p, err := gitwire.ReadPush(conn)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return errTold // git has left: it refuses what it finds there, and says so itself
+	}
+	if err == nil {
+		err = p.Check(has)
+	}
+	if err != nil {
+		return fmt.Errorf("the push to %s is refused: %w", e.URL(), err)
+	}
+	facts := PushFacts(p)
+	facts.Host, facts.Port, facts.Path, facts.Remote = e.Host, e.Port, e.Path, e.URL()
+	if err := s.ask(facts); err != nil {
+		return errTold
+	}
+	if _, err := stdin.Write(p.Head()); err != nil {
+		return nil // the host has ended, and says why
+	}
+	if p.HasPack() {
+		io.Copy(stdin, conn)
+	}
+	return nil
+}
+
+// PushFacts are those of p that a policy is asked about.
+func PushFacts(p *gitwire.Push) *abi.Wire {
+	facts := &abi.Wire{On: abi.WirePush, PushOptions: p.Options}
+	for _, ref := range p.Refs {
+		r := abi.WireRef{Name: ref.Name, Old: ref.Old, New: ref.New}
+		switch {
+		case ref.Deleted() || !ref.Created() && strings.HasPrefix(ref.Name, "refs/tags/"):
+			r.Force = new(bool)
+			*r.Force = true // a tag never moves on
+		case ref.Created():
+			r.Force = new(bool)
+		}
+		facts.Refs = append(facts.Refs, r)
+	}
+	return facts
+}
+
+// ask asks the policy about facts. A push of nothing changes nothing.
+func (s *Session) ask(facts *abi.Wire) error {
+	if s.rules.Ask == nil || facts.On == abi.WirePush && len(facts.Refs) == 0 {
+		return nil
+	}
+	return s.rules.Ask(s.ctx, facts)
+}
+
+// judgeSSH finds out whether the rules allow e, and with which key.
+func (s *Session) judgeSSH(e *gitwire.Exec) (c *Connection, key *SSHKey, dial func(context.Context) (*net.TCPConn, error)) {
+	c = &Connection{Host: e.Host, Port: uint16(e.Port)}
+	rule, named := Match(s.rules.Hosts, e.Host, strconv.Itoa(e.Port))
+	if rule == "" {
+		c.Refused = s.why()
+		return c, nil, nil
+	}
+	if key = s.rules.SSH.key(e.Host, e.Port); key == nil {
+		var hosts []string
+		for _, k := range s.rules.SSH.Keys {
+			hosts = append(hosts, k.Host)
+		}
+		c.Refused = "the tool has a key for ssh to " + strings.Join(hosts, ", ") + " only"
+		c.Remedy = fmt.Sprintf(`add a secret with "ssh_key": true and "host": %q to secrets in tool.json if it is meant to have one there`, sshHost(c))
+		return c, nil, nil
+	}
+	c.Rule = rule
+	return c, key, dialer(e.Host, c, named)
+}
+
+// sshHost is the host of c as it is written in a secret.
+func sshHost(c *Connection) string {
+	if c.Port == 22 {
+		return c.Host
+	}
+	return c.Target()
+}
+
+// logIn connects to the host of c and logs in there.
+func (s *Session) logIn(e *gitwire.Exec, c *Connection, key *SSHKey, dial func(context.Context) (*net.TCPConn, error)) (*countedConn, *ssh.Client, error) {
+	address := c.Target()
+	config, err := s.rules.SSH.clientConfig(key, e.User, address)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, sshPatience)
+	defer cancel()
+	conn, err := dial(ctx)
+	if err != nil {
+		if _, refused := errors.AsType[*notPublicError](err); refused {
+			return nil, nil, err
+		}
+		return nil, nil, fmt.Errorf("connect to %s: %w", address, err)
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	counted := &countedConn{Conn: conn}
+	over, channels, requests, err := ssh.NewClientConn(counted, address, config)
+	if !stop() && err == nil {
+		over.Close()
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		conn.Close()
+		if text := err.Error(); strings.Contains(text, "unable to authenticate") {
+			public := "it"
+			if signer, err := ssh.ParsePrivateKey([]byte(key.PEM + "\n")); err == nil {
+				public = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey())))
+			}
+			err = fmt.Errorf("%s does not let %s in with the key of the secret %s; add %s to the keys of that account", address, e.User, key.Name, public)
+		}
+		return nil, nil, fmt.Errorf("ssh to %s: %w", address, err)
+	}
+	return counted, ssh.NewClient(over, channels, requests), nil
+}
+
+// exitOf is the exit code of a command that ended with err.
+func exitOf(err error) (int, error) {
+	if exit, ok := errors.AsType[*ssh.ExitError](err); ok {
+		if exit.Signal() != "" {
+			return sshFailed, nil
+		}
+		return exit.ExitStatus(), nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("the host has ended the connection: %w", err)
+	}
+	return 0, nil
+}
+
+// countedConn counts what goes over it.
+type countedConn struct {
+	net.Conn
+	sent, received atomic.Int64
+}
+
+func (c *countedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.received.Add(int64(n))
+	return n, err
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.sent.Add(int64(n))
+	return n, err
+}
