@@ -33,10 +33,14 @@ type onWire struct {
 	trace    string
 	stderr   io.Writer
 	policies []int // of decided.Tool.Policies, those with the export
+	places   chan struct{}
 
 	mu   sync.Mutex
 	said map[string]bool // refusals that stderr has
 }
+
+// maxAsking bounds how much of one run is decided about at a time.
+const maxAsking = 4
 
 // maxSaidRefusals bounds how many refusals of one run are written to its standard
 // error.
@@ -44,10 +48,10 @@ const maxSaidRefusals = 64
 
 // asker is the function that asks the policies of d's tool, nil where none of them
 // exports wire. Its error is why nothing may be sent: DENIED where a policy says so,
-// else why a policy did not answer. Who asks adds the facts, not the call. It is
-// safe for concurrent use.
+// else why a policy did not answer. Who asks leaves Call of the facts empty,
+// and Force of a WireRef where it does not know it. It is safe for concurrent use.
 func (e *Executor) asker(ctx context.Context, d *call.Decided, attempt int, trace string, stderr io.Writer) func(context.Context, *abi.Wire) error {
-	w := &onWire{Executor: e, ctx: ctx, decided: d, attempt: attempt, trace: trace, stderr: stderr, said: map[string]bool{}}
+	w := &onWire{Executor: e, ctx: ctx, decided: d, attempt: attempt, trace: trace, stderr: stderr, said: map[string]bool{}, places: make(chan struct{}, maxAsking)}
 	for i, policy := range d.Tool.Policies {
 		if policy.Has("wire") {
 			w.policies = append(w.policies, i)
@@ -60,10 +64,17 @@ func (e *Executor) asker(ctx context.Context, d *call.Decided, attempt int, trac
 }
 
 func (w *onWire) ask(ctx context.Context, facts *abi.Wire) error {
+	select {
+	case w.places <- struct{}{}:
+		defer func() { <-w.places }()
+	case <-ctx.Done():
+		return fault.Errorf(fault.Aborted, "%s is refused: the call is over", subject(facts))
+	}
 	// The connection's context ends with it, the run's has the deadline.
 	ctx, cancel := context.WithTimeout(ctx, wirePatience)
 	defer cancel()
 	defer context.AfterFunc(w.ctx, cancel)()
+	w.judgeForce(ctx, w.decided, facts.Refs)
 	rule, err := "", error(nil)
 	for _, i := range w.policies {
 		var by string
