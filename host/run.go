@@ -22,12 +22,12 @@ import (
 //	}
 func Child() (code int, ok bool) {
 	switch {
+	case egress.IsShim(): // first: what a tool can execute is nothing else, whatever its arguments
+		return egress.Shim(), true
 	case process.IsSupervisor():
 		return process.Supervise(), true
 	case guest.IsCompiler():
 		return guest.Compile(), true
-	case egress.IsShim():
-		return egress.Shim(), true
 	}
 	return 0, false
 }

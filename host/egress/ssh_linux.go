@@ -49,14 +49,28 @@ func (s *Session) serveSSH(conn *net.TCPConn) {
 
 // shimWriter writes frames to a shim.
 type shimWriter struct {
-	mu   sync.Mutex
 	conn io.Writer
+	mu   sync.Mutex
+	// left is called where the shim takes no more; it may be nil. Guarded by mu.
+	left func() error
+}
+
+// onLeft has f called when the shim takes no more: a host that is not read from would
+// wait for that.
+func (w *shimWriter) onLeft(f func() error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = f
 }
 
 func (w *shimWriter) frame(kind byte, data []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, err := w.conn.Write(append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(data))), data...))
+	if err != nil && w.left != nil {
+		w.left()
+		w.left = nil
+	}
 	return err
 }
 
@@ -120,6 +134,7 @@ func (s *Session) ssh(conn *net.TCPConn, out *shimWriter) (code int, err error) 
 		}
 		return 0, err
 	}
+	out.onLeft(client.Close)
 	defer context.AfterFunc(s.ctx, func() { client.Close() })()
 	defer client.Close()
 	defer func() {

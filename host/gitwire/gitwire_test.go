@@ -3,6 +3,7 @@ package gitwire
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
 	"os/exec"
 	"strings"
@@ -110,9 +111,17 @@ func TestReadPush(t *testing.T) {
 	if p, _ = ReadPush(strings.NewReader(goodPushes[4])); strings.Join(p.Options, "|") != "ci.skip|topic=x y" || strings.Join(p.Capabilities, "|") != "atomic|push-options|quiet" {
 		t.Errorf("%+v", p)
 	}
-	many := lines(ones+" "+twos+" refs/heads/first"+caps) + strings.Repeat(lines(ones+" "+twos+" refs/heads/"+strings.Repeat("x", 900)), 2000) + "0000"
-	if _, err := ReadPush(strings.NewReader(many)); err == nil {
-		t.Error("there is no bound")
+	for pad, want := range map[int]string{900: "it has over 1048576 bytes", 10: "over 4096 references"} {
+		many := []byte(lines(ones + " " + twos + " refs/heads/first" + caps))
+		for i := range 5000 {
+			many = appendLine(many, fmt.Sprintf("%s %s refs/heads/%d-%s", ones, twos, i, strings.Repeat("x", pad)))
+		}
+		if _, err := ReadPush(bytes.NewReader(append(many, "0000"...))); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the bound %q: %v", want, err)
+		}
+	}
+	if _, err := ReadPush(strings.NewReader(lines("push-cert\x00 report-status\n", "0000"))); err == nil || !strings.Contains(err.Error(), "push without --signed") {
+		t.Error(err)
 	}
 }
 
