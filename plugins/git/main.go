@@ -10,6 +10,9 @@ import (
 //go:wasmexport restrict
 func restrict() int32 { return pdk.Restrict(newPolicy(pdk.LookupConfig).decide) }
 
+//go:wasmexport wire
+func onWire() int32 { return pdk.Wire(newPolicy(pdk.LookupConfig).wire) }
+
 //go:wasmexport reconcile
 func reconcile() int32 { return pdk.Reconcile(newPolicy(pdk.LookupConfig).reconcile) }
 
