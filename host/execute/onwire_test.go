@@ -37,6 +37,12 @@ func load(t *testing.T, name string) *guest.Module {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return module(t, name, wasm)
+}
+
+// module loads a guest, for tests.
+func module(t *testing.T, name string, wasm []byte) *guest.Module {
+	t.Helper()
 	engine, err := guest.New(guest.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -49,10 +55,13 @@ func load(t *testing.T, name string) *guest.Module {
 	return m
 }
 
+// restrictOnly is a module whose one export, restrict, returns 0.
+const restrictOnly = "\x00asm\x01\x00\x00\x00\x01\x05\x01\x60\x00\x01\x7f\x03\x02\x01\x00\x07\x0c\x01\x08restrict\x00\x00\x0a\x06\x01\x04\x00\x41\x00\x0b"
+
 // What a policy says on the wire counts only where it says yes or no, and every other
 // end of its export refuses.
 func TestAsker(t *testing.T) {
-	wirer, other := load(t, "wirer"), load(t, "reconciler")
+	wirer, other := load(t, "wirer"), module(t, "other", []byte(restrictOnly))
 	var said bytes.Buffer
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	e := New(Config{Metrics: observe.New(), Log: log})
