@@ -19,7 +19,7 @@ func TestUnusable(t *testing.T) {
 	for name, tt := range map[string]struct{ def, says string }{
 		"binary-env":          {binary + secret(`"env": "T"`), ""},
 		"binary-file":         {binary + secret(`"file": "T"`), ""},
-		"binary-header":       {binary + header("a.example"), `:1:70: /secrets/s/header has no effect on a binary, which makes its requests by itself; hand the secret over in a variable: {"from": "env:T", "env": "NAME"}`},
+		"binary-header":       {binary + header("a.example"), `:1:70: /secrets/s/header has no effect: capabilities.network does not grant the host a.example; add "a.example" to it`},
 		"binary-http":         {binary + http(`"a.example"`) + `"timeout": 1`, "/capabilities/http has no effect on a binary: what it connects to is not confined"},
 		"binary-files":        {binary + `"capabilities": {"files": {"/a": {"path": "/a"}}}`, "/capabilities/files has no effect on a binary"},
 		"binary-tool-call":    {binary + `"capabilities": {"tool_call": true}`, "/capabilities/tool_call has no effect on a binary"},

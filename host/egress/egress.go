@@ -25,7 +25,9 @@ package egress
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -51,6 +53,58 @@ type Rules struct {
 	// why it is refused, in words for the caller, who has been told. It is called
 	// by several goroutines. Nil allows all.
 	Ask func(ctx context.Context, facts *abi.Wire) error
+	// HTTP is what is done with requests that are read; nil: none is.
+	HTTP *HTTP
+}
+
+// HTTP says which hosts' requests are read, and what becomes of them. TLS with such
+// a host ends here: the process speaks it with this package, and this package with
+// the host.
+type HTTP struct {
+	// Authority issues the certificates that processes see.
+	Authority *Authority
+	// Hosts are as in Match.
+	Hosts []string
+	// Facts has Rules.Ask asked about each request; otherwise it is about pushes only.
+	Facts bool
+	// Credentials are added to requests.
+	Credentials []Credential
+	// TLS is how a host is verified, and what it is shown; an error refuses the
+	// connection.
+	TLS func(host string, port uint16) (*tls.Config, error)
+	// MaskText and MaskBody hide credentials in what hosts answer. Neither
+	// changes the length of a body.
+	MaskText func(string) string
+	MaskBody func(io.Reader) io.Reader
+}
+
+// Credential is a header that requests to one host get, in the place of any that
+// they have of this name.
+type Credential struct {
+	// Host is a name or an address, with a port where only that one is meant.
+	Host          string
+	Header, Value string
+	// Plain has it sent without TLS too.
+	Plain bool
+}
+
+// reads reports whether requests to host are read.
+func (h *HTTP) reads(host string, port uint16) bool {
+	if h == nil {
+		return false
+	}
+	rule, _ := Match(h.Hosts, host, strconv.Itoa(int(port)))
+	return rule != ""
+}
+
+// credentials are those of host.
+func (h *HTTP) credentials(host string, port uint16) (list []Credential) {
+	for _, c := range h.Credentials {
+		if _, named := Match([]string{c.Host}, host, strconv.Itoa(int(port))); named {
+			list = append(list, c)
+		}
+	}
+	return list
 }
 
 // ParseRules reads the grants of capabilities.network: hosts, and Unix sockets as
@@ -175,6 +229,19 @@ type Connection struct {
 	// Sent and Received are the bytes that went to the host and came from it.
 	Sent     int64 `json:"sent,omitempty"`
 	Received int64 `json:"received,omitempty"`
+	// Requests are the first of those that were read.
+	Requests []Request `json:"requests,omitempty"`
+}
+
+// Request is one that was read, and what became of it.
+type Request struct {
+	Method string `json:"method"`
+	// Path is without the query.
+	Path string `json:"path"`
+	// Status is what was answered.
+	Status int `json:"status,omitempty"`
+	// Refused says why it was not passed on; empty: it was.
+	Refused string `json:"refused,omitempty"`
 }
 
 // Target is Host with its port.
@@ -190,6 +257,14 @@ func (c *Connection) Target() string {
 func (c *Connection) Advice() string {
 	if c.Remedy != "" {
 		return fmt.Sprintf("the connection to %s is refused: %s; %s", c.Target(), c.Refused, c.Remedy)
+	}
+	if c.Refused == "" {
+		for _, r := range c.Requests {
+			if r.Refused != "" {
+				return fmt.Sprintf("%s %s of %s is refused: %s", r.Method, r.Path, c.Target(), r.Refused)
+			}
+		}
+		return fmt.Sprintf("the connection to %s failed: %s", c.Target(), c.Failed)
 	}
 	return fmt.Sprintf("the connection to %s is refused: %s; add %q to capabilities.network in tool.json if the tool is meant to reach it", c.Target(), c.Refused, c.Target())
 }

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/netip"
@@ -15,6 +16,10 @@ type pair struct {
 	// local is the run's, upstream the host's; set by holds. upstream is nil where
 	// the connection is answered here.
 	local, upstream *net.TCPConn
+	// dial makes another connection to the host.
+	dial func(context.Context) (*net.TCPConn, error)
+	// begin is what was read of the run already.
+	begin []byte
 	// over is set when the run has ended.
 	over atomic.Bool
 }
@@ -44,8 +49,22 @@ func (p *pair) drain() {
 	}
 }
 
-// copy copies both ways until both sides have ended.
+// copy copies both ways until both sides have ended, or, where the requests to the
+// host are read, passes these on.
 func (p *pair) copy() {
+	if p.session.rules.HTTP.reads(p.connection.Host, p.connection.Port) {
+		begin, names, err := p.hello()
+		switch {
+		case err != nil:
+			reset(p.local)
+			reset(p.upstream)
+			return
+		case names != nil || !isSSH(begin):
+			p.read(begin, names)
+			return
+		}
+		p.begin = begin
+	}
 	down := make(chan struct{})
 	p.session.work.Go(func() {
 		defer close(down)
@@ -76,18 +95,11 @@ func (p *pair) copy() {
 
 // up copies what the run sends.
 func (p *pair) up() (int64, error) {
-	hello, names, err := readHello(p.local)
-	if err == nil && names != nil {
-		if why := p.mismatch(names.serverName); why != "" {
-			p.session.refuse(p.connection, why)
-			return 0, errRefused
+	hello, err := p.begin, error(nil)
+	if hello == nil {
+		if hello, _, err = p.hello(); err != nil {
+			return 0, err
 		}
-	}
-	if err != nil {
-		if err == errNoHello {
-			p.session.refuse(p.connection, "it begins as TLS, and no server name can be read in it")
-		}
-		return 0, err
 	}
 	sent := int64(0)
 	if len(hello) > 0 {
@@ -98,6 +110,26 @@ func (p *pair) up() (int64, error) {
 	}
 	n, err := io.Copy(p.upstream, p.local)
 	return sent + n, err
+}
+
+// hello reads what the run sends first, as readHello does, and refuses TLS for
+// another host.
+func (p *pair) hello() (begin []byte, names *helloNames, err error) {
+	begin, names, err = readHello(p.local)
+	if err == errNoHello {
+		p.session.refuse(p.connection, "it begins as TLS, and no server name can be read in it")
+	}
+	if err == nil && names != nil {
+		if h, c := p.session.rules.HTTP, p.connection; !sameName(names.serverName, c.Host) && h.reads(names.serverName, c.Port) && !h.reads(c.Host, c.Port) {
+			p.session.refuse(c, "it begins TLS with "+quote(names.serverName)+", whose requests are read, and was made to "+c.Host+"; connect to the name")
+			return nil, nil, errRefused
+		}
+		if why := p.mismatch(names.serverName); why != "" {
+			p.session.refuse(p.connection, why)
+			return nil, nil, errRefused
+		}
+	}
+	return begin, names, err
 }
 
 // mismatch says why TLS with the server name sni is not what was connected to.

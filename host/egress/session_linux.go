@@ -230,16 +230,23 @@ func (s *Session) note(c *Connection) {
 // tell tells of c where it was refused, and of each target once: programs try
 // again.
 func (s *Session) tell(c Connection) {
-	if c.Refused == "" || s.refused == nil {
+	if c.Refused != "" {
+		s.tellOnce(c.Target(), c)
+	}
+}
+
+// tellOnce tells of c, once for each subject.
+func (s *Session) tellOnce(subject string, c Connection) {
+	if s.refused == nil {
 		return
 	}
 	s.mu.Lock()
-	again := s.told[c.Target()] || len(s.told) >= maxKept
+	again := s.told[subject] || len(s.told) >= maxKept
 	if s.told == nil {
 		s.told = map[string]bool{}
 	}
 	if !again {
-		s.told[c.Target()] = true
+		s.told[subject] = true
 	}
 	s.mu.Unlock()
 	if !again {
@@ -338,6 +345,7 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 		conn *net.TCPConn
 		err  error
 	}
+	p.dial = dial
 	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
 	defer cancel()
 	result := make(chan dialed, 1)
@@ -413,6 +421,19 @@ func (s *Session) fail(c *Connection, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.Failed = err.Error()
+}
+
+// failed is fail for what came about and could not be used, of which the caller is
+// told.
+func (s *Session) failed(c *Connection, err error) {
+	s.fail(c, err)
+	s.mu.Lock()
+	told := *c
+	s.mu.Unlock()
+	told.Requests = nil
+	if told.Refused == "" {
+		s.tellOnce(told.Target()+" failed", told)
+	}
 }
 
 // refuse turns c, which was allowed so far, into a refused one.
@@ -624,9 +645,15 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 	}
 	c = &Connection{Host: ip.WithZone("").String(), Port: to.Port(), Rule: rule}
 	if !named {
-		if name := s.nameOf(ip, port); name != "" {
+		if name := s.nameOf(ip, port, s.rules.Hosts); name != "" {
 			c.Host = name
 			c.Rule, named = Match(s.rules.Hosts, name, port)
+		}
+	}
+	// Going by the address leads around nothing that goes by the name.
+	if h := s.rules.HTTP; h != nil && c.Rule != "" && !h.reads(c.Host, c.Port) {
+		if name := s.nameOf(ip, port, h.Hosts); name != "" {
+			c.Host = name
 		}
 	}
 	switch {
@@ -640,10 +667,10 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 	return c, dialer(ip.WithZone("").String(), c, named)
 }
 
-// nameOf is a granted name that leads to ip: a process may have it from
+// nameOf is a name among hosts that leads to ip: a process may have it from
 // /etc/hosts, or take localhost to be the loopback address.
-func (s *Session) nameOf(ip netip.Addr, port string) string {
-	for _, name := range exact(s.rules.Hosts, port) {
+func (s *Session) nameOf(ip netip.Addr, port string, hosts []string) string {
+	for _, name := range exact(hosts, port) {
 		if name == "localhost" && ip.IsLoopback() {
 			return name
 		}

@@ -21,8 +21,13 @@ import (
 // start is a session with a way to ask it.
 func start(t testing.TB, refused func(Connection), grants ...string) (*Session, func(address netip.AddrPort) (net.Conn, unix.Errno)) {
 	t.Helper()
+	return startRules(t, ParseRules(grants), refused)
+}
+
+func startRules(t testing.TB, rules Rules, refused func(Connection)) (*Session, func(address netip.AddrPort) (net.Conn, unix.Errno)) {
+	t.Helper()
 	var gate Gate
-	s, theirs, err := gate.Start(ParseRules(grants), refused)
+	s, theirs, err := gate.Start(rules, refused)
 	if err != nil {
 		t.Fatal(err)
 	}

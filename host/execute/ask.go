@@ -197,7 +197,7 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 		switch {
 		case s.TLS != "", s.SSHKey:
 		case s.Header != "":
-			g.Secrets = append(g.Secrets, fetchSecret{Host: s.Host, Header: s.Header, Value: s.value})
+			g.Secrets = append(g.Secrets, fetchSecret{Host: s.Host, Header: s.Header, Value: s.Fill(s.value)})
 		case s.handle != "":
 			g.Handles = append(g.Handles, fetchHandle{Handle: s.handle, Value: s.value, NamedOnly: !s.own})
 		}
@@ -311,7 +311,7 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 		undecided := call.Undecided(*p)
 		d = &undecided
 	}
-	exit, err := e.run(ctx, d, 1, q.Trace, egress.SSH{}, process.Command{
+	exit, err := e.run(ctx, d, 1, q.Trace, egress.SSH{}, nil, process.Command{
 		Path: r.Path, Args: r.Args, Dir: dir, Roots: p.Roots, Env: environ(env),
 		Stdin: io.NopCloser(bytes.NewReader(stdin)), Stdout: &stdout, Stderr: &stderr,
 		Confine: confine,

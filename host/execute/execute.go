@@ -91,14 +91,20 @@ func (r *running) binary(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	private := ""
-	if !r.Shell.Allowed {
-		if private, err = r.handOver(secrets, env); err != nil {
-			return err
-		}
-		if private != "" {
-			defer os.RemoveAll(private)
-		}
+	private, given := "", secrets
+	if r.Shell.Allowed {
+		given = nil
+	}
+	http, err := r.readHTTP(given)
+	if err != nil {
+		return err
+	}
+	private, err = r.handOver(given, http, env)
+	if private != "" {
+		defer os.RemoveAll(private)
+	}
+	if err != nil {
+		return err
 	}
 	// Where there is a policy, a shell is for a call whose policy asks for it, and
 	// is then given nothing but the lines that the policy names, where it names any.
@@ -158,7 +164,7 @@ func (r *running) binary(ctx context.Context) error {
 	if terminal != nil {
 		defer r.attach(ctx, &command, terminal)()
 	}
-	exit, err := r.run(ctx, &r.Decided, r.Number, r.Trace, keys, command)
+	exit, err := r.run(ctx, &r.Decided, r.Number, r.Trace, keys, http, command)
 	err = tools.Explain(err)
 	r.Killed = exit.Signal != 0
 	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)

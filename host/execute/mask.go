@@ -454,6 +454,8 @@ type maskWriter struct {
 type maskPair struct {
 	m       *masker
 	longest int // needle
+	// cover has what is masked overwritten with as many asterisks.
+	cover   bool
 	mu      sync.Mutex
 	streams [2]*maskWriter
 	order   []piece // of what is held; guarded by mu
@@ -529,7 +531,7 @@ func (p *maskPair) pass(w *maskWriter, b []byte, last bool) []byte {
 	at := 0
 	for len(w.spans) > 0 && w.spans[0].from < show {
 		s := w.spans[0]
-		out = append(append(out, w.held[at:s.from]...), Masked...)
+		out = append(append(out, w.held[at:s.from]...), p.mark(s)...)
 		at, w.spans = s.to, w.spans[1:]
 	}
 	out = append(out, w.held[at:show]...)
@@ -541,6 +543,14 @@ func (p *maskPair) pass(w *maskWriter, b []byte, last bool) []byte {
 	}
 	p.shown(w, show)
 	return out
+}
+
+// mark is what stands in the place of s.
+func (p *maskPair) mark(s span) []byte {
+	if p.cover {
+		return bytes.Repeat([]byte{'*'}, s.to-s.from)
+	}
+	return []byte(Masked)
 }
 
 // union is spans in order, those that overlap made one.

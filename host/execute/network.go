@@ -20,10 +20,11 @@ const resolverOptions = "use-vc ndots:0"
 
 // run runs c, a binary of d's tool, with the network that the tool is granted. What
 // it is refused is said on its standard error, and recorded with its other
-// connections.
-func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace string, keys egress.SSH, c process.Command) (process.Exit, error) {
+// connections. http is as in egress.Rules.
+func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace string, keys egress.SSH, http *egress.HTTP, c process.Command) (process.Exit, error) {
 	p := &d.Pinned
 	rules := egress.ParseRules(p.Tool.Def.Capabilities.Network)
+	rules.HTTP = http
 	// A socket that a variable names is granted with it.
 	for _, path := range c.Confine.Show {
 		rules.Sockets = append(rules.Sockets, filepath.Clean(path))
@@ -68,6 +69,9 @@ func (e *Executor) connected(p *call.Pinned, connections []egress.Connection) {
 		e.Metrics.Connected(p.Tool.Name, verdict, c.Sent, c.Received)
 		if p.Execution != nil { // a discovery has no journal
 			p.Execution.AddConnection(session.Connection{Host: c.Target(), Refused: c.Refused, Failed: c.Failed, Sent: c.Sent, Received: c.Received})
+			for _, r := range c.Requests {
+				p.Execution.AddConnection(session.Connection{Host: c.Target(), On: fmt.Sprintf("%s %s: %d", r.Method, r.Path, r.Status), Refused: r.Refused})
+			}
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/tools"
@@ -153,16 +154,28 @@ func (e *Executor) MissingSecret(t *tools.Tool) error {
 }
 
 // handOver gives the binary of p the secrets that it is to have: variables in env,
-// and files in a folder of this one call. That folder, empty where there are no
+// and files in a folder of this one call. What it is to trust for http, which may be
+// nil, is a file there too. That folder, empty where there are no
 // files, is in the daemon's state, which no other call reads; the caller of
 // handOver makes it writable to this one, which is what lets it read there, and
 // removes it.
-func (e *Executor) handOver(secrets []secret, env map[string]string) (dir string, err error) {
-	defer func() {
-		if err != nil && dir != "" {
-			os.RemoveAll(dir)
+func (r *running) handOver(secrets []secret, http *egress.HTTP, env map[string]string) (dir string, err error) {
+	write := func(name string, content []byte) (string, error) {
+		if dir == "" {
+			parent := filepath.Join(r.Executor.Config.Config().State, secretsFolder)
+			if err := os.MkdirAll(parent, 0o700); err != nil {
+				return "", fault.Errorf(fault.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
+			}
+			if dir, err = os.MkdirTemp(parent, ""); err != nil {
+				return "", fault.Errorf(fault.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
+			}
 		}
-	}()
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			return "", fault.Errorf(fault.Internal, "write a secret for the call: %w; see the daemon's state folder", err)
+		}
+		return file, nil
+	}
 	for i, s := range secrets {
 		if s.Env != "" {
 			env[s.Env] = s.value
@@ -177,20 +190,26 @@ func (e *Executor) handOver(secrets []secret, env map[string]string) (dir string
 			}
 			content = s.Fill(s.value)
 		}
-		if dir == "" {
-			parent := filepath.Join(e.Config.Config().State, secretsFolder)
-			if err := os.MkdirAll(parent, 0o700); err != nil {
-				return "", fault.Errorf(fault.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
-			}
-			if dir, err = os.MkdirTemp(parent, ""); err != nil {
-				return "", fault.Errorf(fault.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
-			}
-		}
-		file := filepath.Join(dir, strconv.Itoa(i))
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			return dir, fault.Errorf(fault.Internal, "write a secret for the call: %w; see the daemon's state folder", err)
+		file, err := write(strconv.Itoa(i), []byte(content))
+		if err != nil {
+			return dir, err
 		}
 		env[s.File] = file
+	}
+	if http != nil {
+		list, err := r.trust(http.Authority.PEM())
+		if err != nil {
+			return dir, err
+		}
+		for i, t := range list {
+			file, err := write("trust"+strconv.Itoa(i), t.content)
+			if err != nil {
+				return dir, err
+			}
+			for _, name := range t.variables {
+				env[name] = file
+			}
+		}
 	}
 	return dir, nil
 }

@@ -44,6 +44,9 @@ func tlsOf(granted *tools.HTTP, secrets []secret) []*fetchTLS {
 			of(s.Host).Key = s
 		}
 	}
+	if granted == nil { // a binary's requests
+		return list
+	}
 	for host, t := range granted.TLS {
 		h := of(host)
 		h.ServerName, h.Insecure = t.ServerName, t.InsecureSkipVerify

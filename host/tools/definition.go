@@ -272,7 +272,7 @@ type File struct {
 }
 
 // Secret is a value that the host supplies: in a variable of a binary, in a file that
-// a variable of a binary names, in a header of a handler's
+// a variable of a binary names, in a header of the
 // requests to one host, or in TLS with that host.
 type Secret struct {
 	// From is "env:NAME", "file:PATH" (absolute) or "claim:NAME".
@@ -283,9 +283,11 @@ type Secret struct {
 	// TLS says what it is in connections to Host, in PEM: TLSCA, TLSCert or
 	// TLSKey.
 	TLS string `json:"tls,omitempty"`
+	// InsecureHTTP has Header sent to Host without TLS too, by a binary.
+	InsecureHTTP bool `json:"insecure_http,omitempty"`
 	// File is the variable that holds the path of a file with Content, which exists
-	// for one call. A mark in Content stands for the value; without Content the
-	// file holds the value alone.
+	// for one call. A mark in Content, of a file or a header, stands for the value;
+	// without Content it is the value alone.
 	File    string `json:"file,omitempty"`
 	Content string `json:"content,omitempty"`
 	// SSHKey says that it is a private key with which the host itself talks to Host
@@ -815,8 +817,14 @@ func (c *checker) secrets(d *Definition) {
 			}
 			variables[v] = name
 		}
-		if s.Content != "" && (s.File == "" || len(secretMark.FindAllString(s.Content, -1)) != 1) {
-			c.fault(at+"/content", "is what is in file: it needs file, and {secret} or {basic:USER} once, where the value goes")
+		if s.Content != "" && (s.File == "" && s.Header == "" || len(secretMark.FindAllString(s.Content, -1)) != 1) {
+			c.fault(at+"/content", "is what is in file or header: it needs one of them, and {secret} or {basic:USER} once, where the value goes")
+		}
+		if s.Header != "" && strings.ContainsFunc(s.Content, unicode.IsControl) {
+			c.fault(at+"/content", "holds a line break or another control character, and cannot stand in a header")
+		}
+		if s.InsecureHTTP && (s.Header == "" || d.WASI != "" || d.Handler != "") {
+			c.fault(at+"/insecure_http", "is for the header of a binary's requests; name the port in host to have a handler send it without TLS, and remove this otherwise")
 		}
 		switch {
 		case s.SSHKey && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != ""):
@@ -843,8 +851,8 @@ func (c *checker) secrets(d *Definition) {
 			if !validHost(s.Host, false) {
 				c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
 			}
-			if d.Binary != "" || d.WASI != "" {
-				c.fault(at+"/tls", "is for the requests of a handler, which toold makes; a binary or wasi program is given none of it")
+			if d.WASI != "" {
+				c.fault(at+"/tls", "is for requests, and a wasi program makes none")
 			}
 		case s.Env != "" && (s.Header != "" || s.Host != ""), s.File != "" && (s.Env != "" || s.Header != "" || s.Host != ""):
 			what, beside := "env", "header or host"

@@ -54,13 +54,15 @@ func (c *checker) secretsOf(d *Definition, kind Kind) {
 			field = "env"
 		case s.File != "":
 			field, variable = "file", s.File
+		case s.TLS != "":
+			field = "tls"
 		}
 		at += "/" + field
 		switch {
 		case kind == WASI:
 			c.fault(at, "reaches nobody: a WASI command is given no secrets; write the tool as a handler with capabilities.http, to whose requests toold adds them, or as a binary")
-		case kind == Binary && s.Header != "":
-			c.fault(at, `has no effect on a binary, which makes its requests by itself; hand the secret over in a variable: {"from": %q, "env": "NAME"}`, s.From)
+		case kind == Binary && s.Host != "" && !s.SSHKey && !grantsHost(d.Capabilities.Network, s.Host):
+			c.fault(at, `has no effect: capabilities.network does not grant the host %s; add %q to it`, s.Host, s.Host)
 		case kind == Handler && variable != "":
 			c.fault(at, `reaches nobody: a handler sees no secret, and what it executes is given none; have toold add it to requests: {"from": %q, "header": "Authorization", "host": "HOST"}`, s.From)
 		case kind == Handler && d.Capabilities.HTTP == nil:

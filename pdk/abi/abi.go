@@ -33,6 +33,10 @@ type Describe struct {
 // WantRepoConfig asks for Call.RepoConfig.
 const WantRepoConfig = "repo_config"
 
+// WantHTTP has the host read the HTTP requests of the tool's binary, to every host
+// that it may connect to, and ask the export wire about each.
+const WantHTTP = "http"
+
 // Annotations say what a tool is like. They inform; they never grant.
 type Annotations struct {
 	Title       string `json:"title,omitempty"`

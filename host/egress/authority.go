@@ -1,0 +1,133 @@
+package egress
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// authorityLife is how long an authority and what it issues are valid: longer than
+// calls take, and no longer than a day.
+const authorityLife = 24 * time.Hour
+
+// Authority issues certificates for the hosts of one run, which its programs are
+// made to trust. Its key is in this process's memory and nowhere else, and its
+// certificate is limited to these hosts.
+type Authority struct {
+	key, leafKey *ecdsa.PrivateKey
+	cert         *x509.Certificate
+
+	mu     sync.Mutex
+	leaves map[string]*tls.Certificate
+}
+
+// NewAuthority makes an authority for hosts, which are as in Match.
+func NewAuthority(hosts []string) (*Authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the key of an authority: %w", err)
+	}
+	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the key of a certificate: %w", err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber:                serial(),
+		Subject:                     pkix.Name{CommonName: "toold, for one call"},
+		NotBefore:                   now.Add(-time.Hour),
+		NotAfter:                    now.Add(authorityLife),
+		IsCA:                        true,
+		BasicConstraintsValid:       true,
+		MaxPathLenZero:              true,
+		KeyUsage:                    x509.KeyUsageCertSign,
+		PermittedDNSDomainsCritical: true,
+	}
+	all := false
+	for _, h := range hosts {
+		name, _ := SplitHost(h)
+		all = all || name == "*"
+		name = strings.TrimPrefix(name, "*.")
+		if a, err := netip.ParseAddr(name); err == nil {
+			bits := a.BitLen()
+			template.PermittedIPRanges = append(template.PermittedIPRanges, &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, bits)})
+		} else {
+			template.PermittedDNSDomains = append(template.PermittedDNSDomains, name)
+		}
+	}
+	// A kind of name of which none is listed would not be limited.
+	switch {
+	case all:
+		template.PermittedDNSDomains, template.PermittedIPRanges = nil, nil
+	case len(template.PermittedDNSDomains) == 0:
+		template.PermittedDNSDomains = []string{"invalid"}
+	case len(template.PermittedIPRanges) == 0:
+		template.ExcludedIPRanges = []*net.IPNet{
+			{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)},
+			{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)},
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, fmt.Errorf("make the certificate of an authority: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	return &Authority{key: key, leafKey: leafKey, cert: cert, leaves: map[string]*tls.Certificate{}}, nil
+}
+
+// PEM is the certificate that programs are to trust.
+func (a *Authority) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+}
+
+// leaf is a certificate for host, a name or an address.
+func (a *Authority) leaf(host string) (*tls.Certificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c := a.leaves[host]; c != nil {
+		return c, nil
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial(),
+		// No common name: GnuTLS takes one for a name of a host.
+		Subject:     pkix.Name{Organization: []string{"toold, for one host of one call"}},
+		NotBefore:   a.cert.NotBefore,
+		NotAfter:    a.cert.NotAfter,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	if ip := net.ParseIP(host); ip != nil {
+		template.IPAddresses = []net.IP{ip}
+	} else {
+		template.DNSNames = []string{host}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &a.leafKey.PublicKey, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate for %s: %w", host, err)
+	}
+	c := &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: a.leafKey}
+	a.leaves[host] = c
+	return c, nil
+}
+
+func serial() *big.Int {
+	b := make([]byte, 16)
+	rand.Read(b)
+	b[0] &= 0x7f
+	b[15] |= 1
+	return new(big.Int).SetBytes(b)
+}

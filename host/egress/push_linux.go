@@ -1,0 +1,103 @@
+package egress
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/toold/toold/host/gitwire"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// maxDecoded is how much of a push whose body was compressed is kept to tell its
+// length, in bytes. Git compresses what is small.
+const maxDecoded = 4 << 20
+
+// isPush reports whether out, which is not for reading, may be a push, and to what.
+func isPush(out *http.Request) (repository string, ok bool) {
+	if out.Method == http.MethodGet || out.Method == http.MethodHead {
+		return "", false
+	}
+	return gitwire.PushPath(out.URL.RequestURI())
+}
+
+// judgePush asks about the push to repository that out makes. What is sent on is
+// what was judged, written anew. The error of the policy is refused, that of the
+// request malformed.
+func (x *requests) judgePush(ctx context.Context, repository string, out *http.Request) (refused, malformed error) {
+	encodings := out.Header["Content-Encoding"]
+	body := &countingReader{r: out.Body}
+	decoded, err := gitwire.Decode(body, strings.Join(encodings, ", "))
+	if err != nil {
+		return nil, err
+	}
+	push, err := gitwire.ReadPush(decoded)
+	if err != nil {
+		return nil, err
+	}
+	if len(push.Refs) > 0 {
+		facts := &abi.Wire{
+			On: abi.WirePush, Host: x.connection.Host, Port: int(x.connection.Port), Path: repository,
+			Remote:      out.URL.Scheme + "://" + out.URL.Host + repository,
+			PushOptions: push.Options,
+		}
+		for _, ref := range push.Refs {
+			facts.Refs = append(facts.Refs, abi.WireRef{Name: ref.Name, Old: ref.Old, New: ref.New, Force: forced(ref)})
+		}
+		if err := x.session.rules.Ask(ctx, facts); err != nil {
+			return err, nil
+		}
+	}
+	head := push.Head()
+	delete(out.Header, "Content-Encoding")
+	switch {
+	case !push.HasPack():
+		var more [1]byte
+		if n, _ := io.ReadFull(decoded, more[:]); n > 0 {
+			return nil, fmt.Errorf("read a push: something follows it, where no pack is needed")
+		}
+		out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(head)), int64(len(head))
+	case len(encodings) > 0:
+		rest, err := io.ReadAll(io.LimitReader(decoded, maxDecoded))
+		if err != nil {
+			return nil, fmt.Errorf("read a push: %w", err)
+		}
+		head = append(head, rest...)
+		out.ContentLength = int64(len(head))
+		out.Body = io.NopCloser(bytes.NewReader(head))
+		if len(rest) == maxDecoded {
+			out.ContentLength, out.Body = -1, io.NopCloser(io.MultiReader(bytes.NewReader(head), decoded))
+		}
+	default:
+		if out.ContentLength > 0 {
+			out.ContentLength += int64(len(head)) - body.n
+		}
+		out.Body = io.NopCloser(io.MultiReader(bytes.NewReader(head), decoded))
+	}
+	return nil, nil
+}
+
+// forced reports whether ref loses commits; nil: that cannot be told without the
+// commits.
+func forced(ref gitwire.Ref) *bool {
+	if !ref.Created() && !ref.Deleted() {
+		return nil
+	}
+	is := ref.Deleted()
+	return &is
+}
+
+// countingReader counts what is read.
+type countingReader struct {
+	r io.Reader
+	n int64
+}
+
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
