@@ -39,7 +39,10 @@ const (
 )
 
 // Gate is what all runs share.
-type Gate struct{ open atomic.Int64 }
+type Gate struct {
+	open  atomic.Int64
+	large atomic.Int64 // buffers of pair.pass
+}
 
 // Session makes the connections of one run.
 type Session struct {
