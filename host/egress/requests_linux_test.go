@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -463,4 +464,83 @@ func FuzzHead(f *testing.F) {
 			t.Fatalf("%q is read as %s %s of %s", b, again.Method, again.RequestURI, again.Host)
 		}
 	})
+}
+
+// Bodies stream through, both ways at once, in memory that does not grow with them.
+func TestBodiesAreStreamed(t *testing.T) {
+	const size = 256 << 20
+	chunk := bytes.Repeat([]byte("0123456789abcdef"), 4<<10)
+	u := &upstream{}
+	u.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, r.Body, make([]byte, 64<<10))
+		w.Header().Set("X-Got", fmt.Sprint(n, err))
+		for sent := 0; sent < size; sent += len(chunk) {
+			w.Write(chunk)
+		}
+	}))
+	t.Cleanup(u.Close)
+	s, _, connect, roots := reading(t, u, func(r *Rules) {
+		r.Ask = func(context.Context, *abi.Wire) error { return nil }
+	})
+	c := dial(t, u, connect, roots)
+	line := strings.Repeat("0", 40) + " " + strings.Repeat("1", 40) + " refs/heads/main\x00 report-status"
+	head := fmt.Sprintf("%04x%s0000", len(line)+4, line)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	go func() {
+		fmt.Fprintf(c, "POST /r/git-receive-pack HTTP/1.1\r\nHost: localhost:%d\r\nContent-Length: %d\r\n\r\n%s", u.address().Port(), len(head)+size, head)
+		for sent := 0; sent < size; sent += len(chunk) {
+			c.Write(chunk)
+		}
+	}()
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, resp.Body, make([]byte, 64<<10))
+	if err != nil || n != size || resp.Header.Get("X-Got") != fmt.Sprint(len(head)+size, " <nil>") {
+		t.Errorf("%d bytes came, and %s went: %v", n, resp.Header.Get("X-Got"), err)
+	}
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.Sys) - int64(before.Sys); grown > 32<<20 {
+		t.Errorf("%d bytes of memory for %d", grown, size)
+	}
+	list, _, _ := s.Close()
+	if len(list) != 1 || list[0].Sent < size || list[0].Received < size {
+		t.Errorf("%+v", list)
+	}
+}
+
+// A head that does not end holds nothing up, and is bounded in time; what comes of a
+// run that ends in the middle is closed.
+func TestUnfinishedRequests(t *testing.T) {
+	release := make(chan struct{})
+	u := newUpstream(t, true, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(release)
+	s, _, connect, roots := reading(t, u, nil)
+	host := fmt.Sprintf("localhost:%d", u.address().Port())
+	for _, text := range []string{
+		"", "G", "GET / HTTP/1.1\r\nHost: " + host, "GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 10\r\n\r\nx",
+	} {
+		io.WriteString(dial(t, u, connect, roots), text)
+	}
+	c, errno := connect(u.address()) // says nothing at all
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	defer c.Close()
+	done := make(chan struct{})
+	go func() { s.Close(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Error("the session does not end")
+	}
 }
