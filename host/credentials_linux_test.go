@@ -295,7 +295,13 @@ func TestProgramsWithoutCredentials(t *testing.T) {
 				}
 			}))
 			host := "127.0.0.1:" + server.Port()
-			d := hosttest.Start(t, config.Config{})
+			dir, err := os.MkdirTemp("/tmp", "toold-credentials")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			os.Chmod(dir, 0o755)
+			d := hosttest.Start(t, config.Config{Roots: []string{dir}})
 			env := M{"CANARY": songbird}
 			expand := strings.NewReplacer("URL", server.URL, "HOST", host)
 			for k, v := range tt.env {
@@ -307,8 +313,13 @@ func TestProgramsWithoutCredentials(t *testing.T) {
 				_, rest, _ := strings.Cut(string(b), " exec ")
 				granted = append(granted, strings.Fields(rest)[0], "/bin/sh")
 			}
+			user := ""
+			if name == "curl" && confine.Confinement().Users && os.Getenv("TOOLD_TEST_CONFINE") == "" { // who reads what it is to trust, too
+				user = "12345:12345"
+			}
 			d.Tool(t, name, M{
 				"binary":       program,
+				"user":         user,
 				"capabilities": M{"network": []string{host}, "exec": granted},
 				"environment":  env,
 				"secrets": M{

@@ -171,7 +171,13 @@ func (r *running) handOver(secrets []secret, http *egress.HTTP, env map[string]s
 			}
 		}
 		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, content, 0o600); err != nil {
+		err := os.WriteFile(file, content, 0o600)
+		if u := r.Tool.User; u != nil {
+			for _, path := range []string{dir, file} {
+				err = errors.Join(err, os.Lchown(path, int(u.UID), int(u.GID)))
+			}
+		}
+		if err != nil {
 			return "", fault.Errorf(fault.Internal, "write a secret for the call: %w; see the daemon's state folder", err)
 		}
 		return file, nil
