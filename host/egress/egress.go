@@ -19,7 +19,11 @@
 // names, in its server name, the host that was connected to; otherwise the
 // connection is reset. Other bytes, and a second ClientHello, are not looked at.
 //
-// What it does not do: it does not see inside TLS, and so not the Host header
+// Requests to the hosts of Rules.HTTP are read: TLS with these ends here, each request
+// is parsed, judged, given its credential, and written anew to the host that the
+// connection was made to. The process never has the credential.
+//
+// What it does not do: it does not see inside other TLS, and so not the Host header
 // there; it cannot tell what a host does with what it is sent.
 package egress
 

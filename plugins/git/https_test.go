@@ -15,6 +15,7 @@ import (
 
 	"github.com/toold/toold/host/client"
 	hostconfig "github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -39,10 +40,21 @@ func (c *credentials) all() []string {
 	return append([]string{}, c.sent...)
 }
 
-// TestHTTPSWithToken is the manual's way to give git a token for https: a server
+// TestHTTPSWithToken is the manual's ways to give git a token for https: a server
 // that asks for Basic gets it, no other one does, and nobody sees it.
 func TestHTTPSWithToken(t *testing.T) {
 	needGit(t)
+	for name, block := range map[string]int{"by the daemon": 1, "in a file": 2} {
+		t.Run(name, func(t *testing.T) {
+			if block == 1 && !confine.Confinement().Filter {
+				t.Skip("connections are not judged here")
+			}
+			httpsWithToken(t, block)
+		})
+	}
+}
+
+func httpsWithToken(t *testing.T, block int) {
 	const token = "ghp_sesame0123456789abcdefghijklmnop"
 	roots := tempDir(t)
 	box := newBox(t, model(t), newRunner(t))
@@ -101,7 +113,7 @@ func TestHTTPSWithToken(t *testing.T) {
 		def["capabilities"].(map[string]any)["network"] = []string{"*", "127.0.0.1"}
 		d.Tool(t, name, def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/git")})
 	}
-	tool("git", documented(t, server.URL))
+	tool("git", documented(t, server.URL, block))
 	tool("bare", map[string]any{})
 
 	said := ""
@@ -167,9 +179,9 @@ func authorization(token string) string {
 	return r.Header.Get("Authorization")
 }
 
-// documented are the secrets of the manual's tool.json for git, for the server at
-// url in the place of GitHub.
-func documented(t *testing.T, url string) map[string]any {
+// documented are the secrets of the manual's tool.json of that number for git, for
+// the server at url in the place of GitHub.
+func documented(t *testing.T, url string, block int) map[string]any {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/tools.md")
 	if err != nil {
@@ -179,15 +191,18 @@ func documented(t *testing.T, url string) map[string]any {
 	if !ok {
 		t.Fatal("the manual says nothing of git over https")
 	}
-	_, text, _ = strings.Cut(text, "```json tool.json\n")
+	for range block {
+		_, text, _ = strings.Cut(text, "```json tool.json\n")
+	}
 	text, _, _ = strings.Cut(text, "```")
-	if !strings.Contains(text, "https://github.com/") {
+	if !strings.Contains(text, "github.com") {
 		t.Fatalf("no definition for GitHub: %s", text)
 	}
+	text = strings.ReplaceAll(text, "https://github.com", url)
 	var def struct {
 		Secrets map[string]any `json:"secrets"`
 	}
-	if err := json.Unmarshal([]byte(strings.ReplaceAll(text, "https://github.com/", url+"/")), &def); err != nil {
+	if err := json.Unmarshal([]byte(strings.ReplaceAll(text, "github.com", strings.TrimPrefix(url, "https://"))), &def); err != nil {
 		t.Fatal(err)
 	}
 	return def.Secrets
