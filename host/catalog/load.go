@@ -669,7 +669,7 @@ func describe(ctx context.Context, m *guest.Module, file string) (d abi.Describe
 		return d, broken("%s: describe answers abi %d; the first version is 1", file, d.ABI)
 	}
 	for _, w := range d.Wants {
-		if w != abi.WantRepoConfig {
+		if w != abi.WantRepoConfig && w != abi.WantHTTP {
 			return d, broken("%s wants %q in its calls, which this toold does not know; use a newer toold", file, w)
 		}
 	}

@@ -69,8 +69,6 @@ type HTTP struct {
 	Authority *Authority
 	// Hosts are as in Match.
 	Hosts []string
-	// Facts has Rules.Ask asked about each request; otherwise it is about pushes only.
-	Facts bool
 	// Credentials are added to requests.
 	Credentials []Credential
 	// TLS is how a host is verified, and what it is shown; an error refuses the

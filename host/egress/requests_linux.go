@@ -266,11 +266,9 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // judge asks whether out may be sent.
 func (x *requests) judge(ctx context.Context, out *http.Request) (refused, malformed error) {
-	if x.session.rules.HTTP.Facts {
-		err := x.session.rules.Ask(ctx, &abi.Wire{On: abi.WireHTTP, Host: x.connection.Host, Port: int(x.connection.Port), Method: out.Method, Path: out.URL.RequestURI()})
-		if err != nil {
-			return err, nil
-		}
+	err := x.session.rules.Ask(ctx, &abi.Wire{On: abi.WireHTTP, Host: x.connection.Host, Port: int(x.connection.Port), Method: out.Method, Path: out.URL.RequestURI()})
+	if err != nil {
+		return err, nil
 	}
 	if repository, ok := isPush(out); ok {
 		return x.judgePush(ctx, repository, out)

@@ -254,7 +254,6 @@ func TestRequestsAreAsked(t *testing.T) {
 	var asked []string
 	var mu sync.Mutex
 	s, _, connect, roots := reading(t, u, func(r *Rules) {
-		r.HTTP.Facts = true
 		r.Ask = func(_ context.Context, w *abi.Wire) error {
 			mu.Lock()
 			defer mu.Unlock()

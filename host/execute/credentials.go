@@ -28,7 +28,6 @@ import (
 func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 	h := &egress.HTTP{}
 	if slices.Contains(r.Tool.Wants, abi.WantHTTP) && slices.ContainsFunc(r.Tool.Policies, func(m *guest.Module) bool { return m.Has("wire") }) {
-		h.Facts = true
 		h.Hosts = egress.ParseRules(r.Tool.Def.Capabilities.Network).Hosts
 	}
 	var used []secret
