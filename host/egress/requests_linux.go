@@ -304,7 +304,7 @@ func (x *requests) rewrite(r *http.Request) (out *http.Request, status int, why 
 	} else if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
-	out = r.WithContext(plainContext{r.Context()})
+	out = r.WithContext(r.Context())
 	target := *r.URL
 	target.Scheme, target.Host, target.Fragment = scheme, host, ""
 	out.URL, out.Host, out.RequestURI = &target, host, ""
@@ -539,12 +539,6 @@ func (c *counted) Write(p []byte) (int, error) {
 	c.sent.Add(int64(n))
 	return n, err
 }
-
-// plainContext is a context without values: what net/http finds in a request's
-// context is for the server, and would have it told of what the host answers.
-type plainContext struct{ context.Context }
-
-func (plainContext) Value(any) any { return nil }
 
 // isSSH reports whether a connection begins as SSH does.
 func isSSH(begin []byte) bool { return bytes.HasPrefix(begin, []byte("SSH-")) }

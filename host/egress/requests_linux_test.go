@@ -51,6 +51,13 @@ func newUpstream(t testing.TB, secure bool, h http.HandlerFunc) *upstream {
 		if err != nil {
 			line += " " + err.Error()
 		}
+		for _, h := range []http.Header{r.Header, r.Trailer} {
+			for name, list := range h {
+				if slices.Contains(list, "mine") { // what the process says in the place of a credential
+					line += " " + name
+				}
+			}
+		}
 		u.mu.Lock()
 		u.asked = append(u.asked, line)
 		u.mu.Unlock()
@@ -84,7 +91,7 @@ func reading(t testing.TB, u *upstream, change func(*Rules)) (s *Session, said *
 	rules.HTTP = &HTTP{
 		Authority:   a,
 		Hosts:       []string{host},
-		Credentials: []Credential{{Host: host, Header: "Authorization", Value: token}},
+		Credentials: []Credential{{Host: host, Header: "Authorization", Value: token}, {Host: host, Header: "x-token", Value: "another"}},
 		TLS: func(string, uint16) (*tls.Config, error) {
 			pool := x509.NewCertPool()
 			if c := u.Certificate(); c != nil {
@@ -179,6 +186,8 @@ func TestRequestsAreJudged(t *testing.T) {
 		"a request":          {"GET /a?b=c%2Fd HTTP/1.1\r\nHost: HOST\r\n\r\n", []string{want("GET", "/a?b=c%2Fd", "")}, "200 OK"},
 		"escaped":            {"PUT /@scope%2fname HTTP/1.1\r\nHost: HOST\r\nContent-Length: 1\r\n\r\nx", []string{want("PUT", "/@scope%2fname", "x")}, "200 OK"},
 		"its own credential": {"GET / HTTP/1.1\r\nHost: HOST\r\nAuthorization: mine\r\nauthorization: mine too\r\n\r\n", []string{want("GET", "/", "")}, "200 OK"},
+		"its own by another": {"GET / HTTP/1.1\r\nHost: HOST\r\nX_Token: mine\r\nx-token: mine\r\n\r\n", []string{want("GET", "/", "")}, "200 OK"},
+		"for one hop":        {"GET / HTTP/1.1\r\nHost: HOST\r\nConnection: X-A\r\nX-A: mine\r\nProxy-Authorization: mine\r\nKeep-Alive: mine\r\n\r\n", []string{want("GET", "/", "")}, "200 OK"},
 		"credential hop":     {"GET / HTTP/1.1\r\nHost: HOST\r\nConnection: Authorization\r\nAuthorization: mine\r\n\r\n", []string{want("GET", "/", "")}, "200 OK"},
 		"credential later":   {"POST / HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\nTrailer: Authorization\r\n\r\n1\r\nx\r\n0\r\nAuthorization: mine\r\n\r\n", []string{want("POST", "/", "x")}, "200 OK"},
 		"pipelining":         {"GET /1 HTTP/1.1\r\nHost: HOST\r\n\r\nGET /2 HTTP/1.1\r\nHost: HOST\r\n\r\n", []string{want("GET", "/1", ""), want("GET", "/2", "")}, "200 OK"},
@@ -323,6 +332,41 @@ func TestRequestsAreAsked(t *testing.T) {
 	}
 }
 
+// What a host answers to a request with a credential is masked, head and body, and
+// comes as the host was asked for it or not at all.
+func TestAnswersAreMasked(t *testing.T) {
+	u := newUpstream(t, true, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", r.Header.Get("Authorization"))
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Set("X-Echo", r.Header.Get("Authorization"))
+		if r.URL.Path == "/encoded" {
+			w.Header().Set("Content-Encoding", "deflate")
+		}
+		w.Header().Set("Trailer", "X-Late")
+		fmt.Fprint(w, r.Header.Get("Authorization"), r.Header.Get("Accept-Encoding"), r.Header.Get("Range"))
+		w.Header().Set("X-Late", r.Header.Get("Authorization"))
+	})
+	_, _, connect, roots := reading(t, u, func(r *Rules) {
+		r.HTTP.MaskText = func(s string) string { return strings.ReplaceAll(s, token, "[secret]") }
+		r.HTTP.MaskBody = func(r io.Reader) io.Reader {
+			b, _ := io.ReadAll(r)
+			return bytes.NewReader(bytes.ReplaceAll(b, []byte(token), []byte("***")))
+		}
+	})
+	get := func(path string) string {
+		c := dial(t, u, connect, roots)
+		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost:%d\r\nAccept-Encoding: gzip\r\nRange: bytes=1-\r\nConnection: close\r\n\r\n", path, u.address().Port())
+		b, _ := io.ReadAll(c)
+		return string(b)
+	}
+	if got := get("/"); strings.Contains(got, token) || !strings.Contains(got, "X-Echo: [secret]") || !strings.Contains(got, "***identity\r\n") || !strings.HasPrefix(got, "HTTP/1.1 200 OK") {
+		t.Errorf("%q", got)
+	}
+	if got := get("/encoded"); strings.Contains(got, token) || !strings.HasPrefix(got, "HTTP/1.1 502 ") || !strings.Contains(got, "encoded as") {
+		t.Errorf("%q", got)
+	}
+}
+
 // A credential goes over TLS to a host that is who it is to be, and is not sent
 // otherwise.
 func TestCredentialNeedsTLS(t *testing.T) {
@@ -341,7 +385,7 @@ func TestCredentialNeedsTLS(t *testing.T) {
 		t.Errorf("in the clear: %q, %q, %s", got, plain.all(), said)
 	}
 	c.Close()
-	_, _, connect, _ = reading(t, plain, func(r *Rules) { r.HTTP.Credentials[0].Plain = true })
+	_, _, connect, _ = reading(t, plain, func(r *Rules) { r.HTTP.Credentials[0].Plain, r.HTTP.Credentials[1].Plain = true, true })
 	if c, errno = connect(plain.address()); errno != 0 {
 		t.Fatal(errno)
 	}

@@ -78,13 +78,7 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 		return config, nil
 	}
 	if m := newMasker(values(used)); m != nil {
-		exact := &masker{}
-		for _, v := range values(used) {
-			if len(v) >= shortestSecret {
-				exact.needles = append(exact.needles, v)
-			}
-		}
-		slices.SortStableFunc(exact.needles, func(a, b []byte) int { return len(b) - len(a) })
+		exact := exactMasker(values(used))
 		h.MaskText = func(text string) string { return string(m.mask([]byte(text))) }
 		h.MaskBody = func(body io.Reader) io.Reader { return newBodyMask(body, m, exact) }
 	}
@@ -205,6 +199,18 @@ func certificates(file string) ([]byte, error) {
 		}
 	}
 	return out.Bytes(), nil
+}
+
+// exactMasker finds secrets as they are, and in no other way.
+func exactMasker(secrets [][]byte) *masker {
+	m := &masker{}
+	for _, v := range secrets {
+		if len(v) >= shortestSecret {
+			m.needles = append(m.needles, v)
+		}
+	}
+	slices.SortStableFunc(m.needles, func(a, b []byte) int { return len(b) - len(a) })
+	return m
 }
 
 // wholeMask is how much of a body is searched for a secret in every way in which it

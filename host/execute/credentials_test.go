@@ -20,7 +20,7 @@ import (
 func TestBodyMask(t *testing.T) {
 	const token = "sesame-0123456789-abcdef"
 	secrets := values([]secret{{Secret: tools.Secret{Header: "Authorization"}, value: "Bearer " + token}})
-	m, exact := newMasker(secrets), &masker{needles: secrets}
+	m, exact := newMasker(secrets), exactMasker(secrets)
 	for name, text := range map[string]string{
 		"at the beginning": token + " and more",
 		"at the end":       "it is " + token,
