@@ -77,6 +77,8 @@ type call struct {
 	input   *input // nil on a call that takes no stdin frames
 	signals chan os.Signal
 	sizes   chan wire.Size // nil on a call that offers no terminal
+	// callbacks is nil on a call that offers none.
+	callbacks *wire.Callbacks
 	// takeBy says that the connection has a write deadline for this call.
 	takeBy atomic.Bool
 	// answered is guarded by conn.mu: the result is there, and about to be
@@ -373,7 +375,7 @@ func (c *conn) takeTyped(t *wire.Typed, refused *fault.Error, size int) {
 		return
 	}
 	cl := c.current()
-	switch known := t.Type == wire.TypeStdin || t.Type == wire.TypeSignal || t.Type == wire.TypeResize || t.Type == wire.TypeArgs; {
+	switch known := t.Type == wire.TypeStdin || t.Type == wire.TypeSignal || t.Type == wire.TypeResize || t.Type == wire.TypeCallback || t.Type == wire.TypeArgs; {
 	case refused != nil && (cl == nil || !known):
 		c.push(c.refusal(&wire.Call{}, refused, false))
 	case cl == nil || cl.refused != nil:
@@ -397,6 +399,12 @@ func (c *conn) takeTyped(t *wire.Typed, refused *fault.Error, size int) {
 		default:
 		}
 		cl.sizes <- t.Size // this goroutine alone sends
+	case t.Type == wire.TypeCallback && cl.callbacks == nil:
+		cl.cancel(fault.Errorf(fault.InvalidEnvelope, "a callback frame came, but the request has no \"callbacks\""))
+	case t.Type == wire.TypeCallback:
+		if err := cl.callbacks.Receive(t.Callback); err != nil {
+			cl.cancel(err)
+		}
 	case cl.input == nil:
 		cl.cancel(fault.Errorf(fault.InvalidEnvelope, "a stdin frame came, but the request is not streamed, or brought its input with it"))
 	default:
@@ -458,6 +466,9 @@ func (c *conn) newCall(m *wire.Call, size int) *call {
 	}
 	if m.TTY != nil && cl.input != nil {
 		cl.sizes = make(chan wire.Size, 1)
+	}
+	if len(m.Callbacks) > 0 && m.Stream {
+		cl.callbacks = wire.NewCallbacks(func(frame []byte) error { return c.out.frame(cl, frame) })
 	}
 	return cl
 }
@@ -526,6 +537,9 @@ func (c *conn) run(cl *call) *wire.Result {
 			cl.takeBy.Store(true)
 			c.nc.SetWriteDeadline(t)
 		}
+	}
+	if cl.callbacks != nil {
+		s.Callback = cl.callbacks.Run
 	}
 	if cl.input != nil {
 		defer cl.input.Close()

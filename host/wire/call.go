@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -54,6 +55,9 @@ type Call struct {
 	// TTY is the terminal that the caller offers to the tool, or nil. With Stream
 	// only.
 	TTY *TTY
+	// Callbacks are the kinds of programs that the caller runs for its tool where it
+	// is asked to. With Stream only.
+	Callbacks []string
 	// More says that args frames follow, with the rest of Args. host/server
 	// passes on only complete calls, with More false.
 	More bool
@@ -208,6 +212,9 @@ type Streams struct {
 	Stdin func() io.ReadCloser
 	// Terminal is the terminal that the caller offers; nil where it offers none.
 	Terminal *Terminal
+	// Callback has the caller run a program of its own: see Callbacks.Run. It is nil
+	// where the caller offers none.
+	Callback func(ctx context.Context, q CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (exit int, err error)
 	// Steer puts a text in between what Stdin reads; it is nil where Stdin is.
 	// taken is called once all of it was read. It is false when the input has
 	// ended.

@@ -508,6 +508,10 @@ func appendRequest(dst []byte, c *Call, args []string, more bool) []byte {
 	if c.TTY != nil {
 		dst = appendTTY(dst, c.TTY)
 	}
+	if len(c.Callbacks) > 0 {
+		dst = append(dst, `,"callbacks":`...)
+		dst = appendStrings(dst, c.Callbacks)
+	}
 	flag(`,"more"`, more)
 	if len(c.Env) > 0 {
 		dst = append(dst, `,"env":{`...)

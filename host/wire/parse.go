@@ -32,6 +32,7 @@ const (
 	TypeSignal   = "signal"
 	TypeArgs     = "args"
 	TypeResize   = "resize"
+	TypeCallback = "callback"
 	TypeStdout   = "stdout"
 	TypeStderr   = "stderr"
 	TypeProgress = "progress"
@@ -40,7 +41,7 @@ const (
 
 // Typed is a frame that belongs to a running call.
 type Typed struct {
-	// Type is TypeStdin, TypeSignal, TypeResize or TypeArgs.
+	// Type is TypeStdin, TypeSignal, TypeResize, TypeCallback or TypeArgs.
 	Type string
 	// Data and EOF are those of TypeStdin: the next bytes of the input, and
 	// whether they are the last.
@@ -50,6 +51,8 @@ type Typed struct {
 	Signal syscall.Signal
 	// Size is that of TypeResize.
 	Size Size
+	// Callback is that of TypeCallback.
+	Callback *CallbackReply
 	// Args are the next arguments; with Join the first one continues the last
 	// one so far. More reports that another args frame follows.
 	Args []string
@@ -76,6 +79,7 @@ type plainRequest struct {
 	Detach         bool              `json:"detach"`
 	Trace          traceparent       `json:"trace"`
 	TTY            *TTY              `json:"tty"`
+	Callbacks      []string          `json:"callbacks"`
 }
 
 // envelopeRequest is a request in envelope form.
@@ -97,6 +101,7 @@ type envelopeRequest struct {
 	Detach         bool              `json:"detach"`
 	Trace          traceparent       `json:"trace"`
 	TTY            *TTY              `json:"tty"`
+	Callbacks      []string          `json:"callbacks"`
 }
 
 type metadata struct {
@@ -208,7 +213,7 @@ func parsePlain(frame []byte, h head) (Message, error) {
 		Form: Plain, Tool: q.Tool, Args: q.Args, Cwd: q.Cwd,
 		Env: q.Env, EnvSeen: q.EnvSeen, Session: q.Session, Token: q.Token,
 		IdempotencyKey: q.IdempotencyKey, Retry: q.Retry, Timeout: q.TimeoutMS.duration(),
-		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace), TTY: q.TTY,
+		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace), TTY: q.TTY, Callbacks: q.Callbacks,
 	}
 	if q.Stdin != nil {
 		c.Stdin = *q.Stdin
@@ -243,7 +248,7 @@ func parseEnvelope(frame []byte, h head) (Message, error) {
 		Form: Envelope, Tool: q.ToolID, ExecutionID: string(q.ExecutionID), Payload: json.RawMessage(q.Payload),
 		Env: q.Env, Session: q.Session, Token: q.Token,
 		IdempotencyKey: q.IdempotencyKey, Retry: q.Retry, Timeout: q.TimeoutMS.duration(),
-		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace), TTY: q.TTY,
+		Background: q.Background, Detach: q.Detach, Stream: q.Stream, More: q.More, Trace: string(q.Trace), TTY: q.TTY, Callbacks: q.Callbacks,
 		TraceID: q.Metadata.TraceID, Timestamp: time.Time(q.Metadata.Timestamp), CallerInfo: q.Metadata.CallerInfo,
 	}
 	if c.Session == "" {
@@ -280,6 +285,9 @@ func (c *Call) finish() error {
 		return refuse("/more", "is true, but /stream is not: only a streamed request has args frames")
 	}
 	if err := c.TTY.check(c.Stream, c.Stdin); err != nil {
+		return err
+	}
+	if err := c.checkCallbacks(); err != nil {
 		return err
 	}
 	if strings.IndexByte(c.Cwd, 0) >= 0 {
@@ -440,6 +448,8 @@ func parseTyped(frame []byte, typ string) (Message, error) {
 		default:
 			t.Size = Size{*q.Rows, *q.Cols}
 		}
+	case TypeCallback:
+		t.Callback, err = parseCallbackReply(frame)
 	case TypeArgs:
 		var q struct {
 			Type string   `json:"type"`
@@ -450,7 +460,7 @@ func parseTyped(frame []byte, typ string) (Message, error) {
 		err = strictjson.Unmarshal(frame, &q)
 		t.Args, t.Join, t.More = q.Args, q.Join, q.More
 	default:
-		err = refuse("/type", "unknown frame type; valid: stdin, signal, resize, args")
+		err = refuse("/type", "unknown frame type; valid: stdin, signal, resize, callback, args")
 	}
 	if err != nil {
 		return &Typed{Type: typ}, invalid(err)

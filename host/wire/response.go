@@ -24,6 +24,8 @@ type Response struct {
 	Ack  int
 	// TTY says, with Open, that the caller's terminal is the tool's from now on.
 	TTY bool
+	// callback is that of TypeCallback.
+	callback *callbackFrame
 	// Result is that of TypeResult. Its Ran is inferred from the answer.
 	Result *Result
 }
@@ -81,6 +83,10 @@ func ParseResponse(frame []byte) (*Response, error) {
 	case TypeStdin:
 		p.Open, p.Ack, p.TTY = q.Open, q.Ack, q.TTY
 		return p, nil
+	case TypeCallback:
+		var err error
+		p.callback, err = parseCallback(frame)
+		return p, err
 	case TypeResult, "":
 		p.Type = TypeResult
 	default:

@@ -30,6 +30,10 @@ type Local struct {
 	Sizes <-chan Size
 	// Progress is called with the data of progress frames. It may be nil.
 	Progress func(json.RawMessage)
+	// Callback runs a program of the caller's for the tool, and returns its exit
+	// code, or why it did not run. It is called by a goroutine for each. It may be nil
+	// where the call offers none.
+	Callback func(*Callback) (exit int, err error)
 }
 
 // Stream makes a streamed call over conn, with Start and Wait, and returns its
@@ -93,6 +97,8 @@ func (s *Streaming) Wait(l Local) (*Result, error) {
 		}()
 		defer func() { close(over); <-forwarded }()
 	}
+	callbacks := localCallbacks{send: s.send, run: l.Callback}
+	defer callbacks.close()
 	for {
 		frame, err := ReadFrame(s.conn)
 		if err != nil {
@@ -126,6 +132,10 @@ func (s *Streaming) Wait(l Local) (*Result, error) {
 					l.Terminal()
 				}
 				go s.feed(l.Stdin)
+			}
+		case TypeCallback:
+			if err := callbacks.handle(p.callback); err != nil {
+				return nil, err
 			}
 		case TypeResult:
 			return p.Result, nil
