@@ -83,6 +83,7 @@ var floors = []floor{
 
 	{"host/events", 2, []string{"host/fault"}, "it tells watchers what happens, and asks nobody: the standard library and the codes only"},
 
+	{"host/callback", 3, []string{"host/confine", "host/fault", "host/strictjson", "host/wire", "golang.org/x/sys/unix"}, "it relays between a run and its caller's connection, and knows nothing of tools"},
 	{"host/server", 3, nil, "connections know frames, never tools"},
 	{"host/identity", 3, nil, "who calls is known before what they call"},
 	{"host/journal", 2, []string{"host/fault"}, "it keeps records in files, and knows nothing of what runs: the standard library and the codes only"},

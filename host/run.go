@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/toold/toold/host/callback"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/guest"
@@ -14,7 +15,8 @@ import (
 )
 
 // Child does what this process is for when a daemon started it, from the
-// daemon's own program, to supervise a call, to compile a module, or to be the ssh of a tool. A program
+// daemon's own program, to supervise a call, to compile a module or to be the ssh
+// of a tool, or when a call started it to have its caller run a program. A program
 // that runs a Host asks it first thing in main and exits with code when ok:
 //
 //	if code, ok := host.Child(); ok {
@@ -24,6 +26,8 @@ func Child() (code int, ok bool) {
 	switch {
 	case egress.IsShim(): // first: what a tool can execute is nothing else, whatever its arguments
 		return egress.Shim(), true
+	case callback.IsShim():
+		return callback.RunShim(), true
 	case process.IsSupervisor():
 		return process.Supervise(), true
 	case guest.IsCompiler():

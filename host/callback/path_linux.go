@@ -1,0 +1,22 @@
+package callback
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+func openFolder(dir string) (*os.File, error) {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return os.NewFile(uintptr(fd), dir), nil
+}
+
+// shortPath is a path of the socket in the folder f, of any length.
+func shortPath(f *os.File) string {
+	return filepath.Join("/proc/self/fd", strconv.Itoa(int(f.Fd())), socketName)
+}

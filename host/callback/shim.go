@@ -1,0 +1,121 @@
+package callback
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// exitShim is the exit code of a shim whose program could not be run, as a shell's.
+const exitShim = 127
+
+// IsShim reports whether this process was started as a program of a run that has its
+// caller run the real one.
+func IsShim() bool {
+	return len(os.Args) > 0 && filepath.IsAbs(os.Args[0]) && strings.HasPrefix(filepath.Base(filepath.Dir(os.Args[0])), folderPrefix)
+}
+
+// RunShim is the whole life of such a process. It returns the exit code.
+func RunShim() int {
+	exit, err := shim(os.Args[0], os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "toold: %s: %v\n", filepath.Base(os.Args[0]), err)
+		return exitShim
+	}
+	return exit
+}
+
+func shim(path string, args []string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+	dir, name := filepath.Split(path)
+	cwd, err := os.Getwd()
+	if err == nil {
+		cwd, err = filepath.EvalSymlinks(cwd) // not what PWD says
+	}
+	if err != nil {
+		return 0, err
+	}
+	nc, err := dial(filepath.Clean(dir))
+	if err != nil {
+		return 0, fmt.Errorf("reach toold: %w", err)
+	}
+	defer nc.Close()
+	first, err := json.Marshal(begin{Name: name, Args: args, Cwd: cwd, Env: environment(os.Environ())})
+	if err != nil {
+		return 0, err
+	}
+	var mu sync.Mutex
+	send := func(kind byte, p []byte) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return write(nc, kind, p)
+	}
+	if err := send(frameBegin, first); err != nil {
+		return 0, fmt.Errorf("ask toold to have it run: %w", err)
+	}
+	if readsInput(name) {
+		go func() {
+			b := make([]byte, 32<<10)
+			for {
+				n, err := stdin.Read(b)
+				if n > 0 && send(frameStdin, b[:n]) != nil {
+					return
+				}
+				if err != nil {
+					send(frameEOF, nil)
+					return
+				}
+			}
+		}()
+	}
+	in := bufio.NewReader(nc)
+	for {
+		kind, p, err := read(in)
+		if err != nil {
+			return 0, fmt.Errorf("toold does not wait for it any more: %w", err)
+		}
+		switch {
+		case kind == frameStdout:
+			_, err = stdout.Write(p)
+		case kind == frameStderr:
+			_, err = stderr.Write(p)
+		case kind == frameExit && len(p) == 1:
+			return int(p[0]), nil
+		case kind == frameError:
+			return 0, fmt.Errorf("%s", p)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// environment are the variables that may go to the program.
+func environment(environ []string) map[string]string {
+	env := map[string]string{}
+	for _, v := range environ {
+		if name, value, _ := strings.Cut(v, "="); variables[name] != 0 {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+// dial connects to the socket in dir, however long its path is.
+func dial(dir string) (net.Conn, error) {
+	path := filepath.Join(dir, socketName)
+	if len(path) < maxSocketPath {
+		return net.Dial("unix", path)
+	}
+	f, err := openFolder(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return net.Dial("unix", shortPath(f))
+}
