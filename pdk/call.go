@@ -78,6 +78,22 @@ func (r *callReader) call(c *abi.Call) {
 			c.Binding = r.raw()
 		case "deadline_ms":
 			c.DeadlineMS = r.int()
+		case "callbacks":
+			c.Callbacks = nil
+			if r.null() {
+				return
+			}
+			c.Callbacks = &abi.Callbacks{}
+			r.object(func(name []byte) {
+				switch string(name) {
+				case "kinds":
+					c.Callbacks.Kinds = r.strings()
+				case "folder":
+					c.Callbacks.Folder = r.string()
+				default:
+					r.raw()
+				}
+			})
 		case "repo_config":
 			c.RepoConfig = nil
 			if r.null() {
@@ -106,6 +122,8 @@ func (r *callReader) call(c *abi.Call) {
 					c.RepoConfig.WorkTree = r.string()
 				case "hooks":
 					c.RepoConfig.Hooks = r.strings()
+				case "hooks_dir":
+					c.RepoConfig.HooksDir = r.string()
 				case "remote_hooks":
 					c.RepoConfig.RemoteHooks = r.strings()
 				case "error":

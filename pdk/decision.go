@@ -68,6 +68,23 @@ func encodeDecision(d *abi.Decision) []byte {
 	if len(d.Notes) > 0 {
 		w.list("notes", d.Notes)
 	}
+	if d.Callbacks != nil {
+		w.name("callbacks")
+		w.b = append(w.b, '[')
+		for i, c := range d.Callbacks {
+			if i > 0 {
+				w.b = append(w.b, ',')
+			}
+			one := objectWriter{b: append(w.b, '{')}
+			one.name("kind")
+			one.text(c.Kind)
+			one.name("name")
+			one.text(c.Name)
+			one.optional("path", c.Path)
+			w.b = append(one.b, '}')
+		}
+		w.b = append(w.b, ']')
+	}
 	return append(w.b, '}')
 }
 

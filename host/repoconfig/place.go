@@ -150,46 +150,49 @@ var hookNames = []string{
 // files in the folder of hooks, which a relative core.hooksPath names from the
 // top of the working tree on. A folder outside of the roots is not looked at.
 // Those in the repository's own folder are answered as "hooks/NAME" where it is
-// not that one: some of git's programs do not read core.hooksPath.
-func (r *repoReader) readHooks(common, top string, entries []abi.ConfigEntry) []string {
+// not that one: some of git's programs do not read core.hooksPath. in is where the
+// first of these folders leads; empty where it is not to be looked at.
+func (r *repoReader) readHooks(common, top string, entries []abi.ConfigEntry) (names []string, in string) {
 	configured, dir := false, ""
 	for _, e := range entries {
 		if e.Key == "core.hookspath" {
 			configured, dir = true, e.Value
 		}
 	}
-	own := r.hooksIn(common+"/hooks", top)
+	own, in := r.hooksIn(common+"/hooks", top)
 	if !configured {
-		return own
+		return own, in
 	}
-	names := slices.Clone(r.hooksIn(dir, top))
+	found, in := r.hooksIn(dir, top)
+	names = slices.Clone(found)
 	for _, name := range own {
 		names = append(names, "hooks/"+name)
 	}
-	return names
+	return names, in
 }
 
-func (r *repoReader) hooksIn(dir, top string) []string {
+// hooksIn answers the hooks in dir, and where that leads; "" where that is not to be
+// looked at.
+func (r *repoReader) hooksIn(dir, top string) (names []string, in string) {
 	switch {
 	case dir == "" || dir == "/dev/null":
-		return nil
+		return nil, ""
 	case dir[0] == '~' || strings.HasPrefix(dir, "%("):
-		return hookNames
+		return hookNames, ""
 	case dir[0] != '/':
 		dir = top + "/" + dir
 	}
 	dir, err := r.resolve(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, ""
 	}
 	if err != nil {
-		return hookNames
+		return hookNames, ""
 	}
 	list, err := r.readDir(dir)
 	if err != nil {
-		return nil
+		return nil, ""
 	}
-	var names []string
 	for _, e := range list {
 		if !slices.Contains(hookNames, e.Name()) {
 			continue
@@ -205,5 +208,5 @@ func (r *repoReader) hooksIn(dir, top string) []string {
 		names = append(names, e.Name())
 	}
 	slices.Sort(names)
-	return names
+	return names, dir
 }

@@ -69,7 +69,7 @@ func Read(cwd string, roots, args []string) *abi.RepoConfig {
 	if err != nil {
 		return &abi.RepoConfig{Error: err.Error()}
 	}
-	c := &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules, State: r.state, Remotes: r.remotes, Modules: r.modules, WorkTree: at.workTree, Hooks: r.hooks, RemoteHooks: r.remoteHooks}
+	c := &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules, State: r.state, Remotes: r.remotes, Modules: r.modules, WorkTree: at.workTree, Hooks: r.hooks, HooksDir: r.hooksDir, RemoteHooks: r.remoteHooks}
 	if at.moved {
 		c.Dir, c.GitDir = at.dir, at.gitDir
 	}
@@ -96,6 +96,7 @@ type repoReader struct {
 
 	modules     []abi.ConfigEntry // of .gitmodules
 	hooks       []string
+	hooksDir    string
 	remoteHooks []string
 }
 
@@ -137,7 +138,7 @@ func (r *repoReader) read(at *place, args []string) error {
 			top = at.workTree
 		}
 		if !at.looks {
-			r.hooks = r.readHooks(common, top, own)
+			r.hooks, r.hooksDir = r.readHooks(common, top, own)
 		}
 		if slices.Contains(args, "submodule") {
 			if err := r.readModules(top); err != nil {

@@ -357,7 +357,8 @@ func (r *repoReader) readRemote(p string) error {
 		if err != nil {
 			return err
 		}
-		for _, name := range r.readHooks(common, gitDir, read) {
+		names, _ := r.readHooks(common, gitDir, read)
+		for _, name := range names {
 			if !slices.Contains(r.remoteHooks, name) {
 				r.remoteHooks = append(r.remoteHooks, name)
 			}

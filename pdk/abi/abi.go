@@ -80,6 +80,28 @@ type Call struct {
 	// RepoConfig is the configuration that the git repository around Cwd
 	// brings along, in file order, when the policy's describe wants it.
 	RepoConfig *RepoConfig `json:"repo_config,omitempty"`
+	// Callbacks are the programs that the caller would run for the call in its own
+	// place, as far as the tool.json lets the tool ask for them; nil: none.
+	Callbacks *Callbacks `json:"callbacks,omitempty"`
+}
+
+// Callbacks are what a policy can have a call ask of its caller.
+type Callbacks struct {
+	// Kinds are among "editor", "sequence-editor", "pager" and "hooks".
+	Kinds []string `json:"kinds"`
+	// Folder is where each Callback of the Decision will be a program, by its Name.
+	Folder string `json:"folder"`
+}
+
+// Callback is a program that the caller runs where the tool starts Folder/Name.
+type Callback struct {
+	// Kind is one of Callbacks.Kinds.
+	Kind string `json:"kind"`
+	// Name is that of the file that the tool starts: letters, digits and -.
+	Name string `json:"name"`
+	// Path is the program of a hook, absolute and beneath the roots. The caller
+	// knows itself what its editor and its pager are.
+	Path string `json:"path,omitempty"`
 }
 
 // RepoConfig is the configuration of one git repository.
@@ -122,6 +144,9 @@ type RepoConfig struct {
 	// repository's own folder are there as "hooks/NAME".
 	Hooks       []string `json:"hooks,omitempty"`
 	RemoteHooks []string `json:"remote_hooks,omitempty"`
+	// HooksDir is the folder in which Hooks lie, links resolved; empty where that is
+	// not beneath the roots.
+	HooksDir string `json:"hooks_dir,omitempty"`
 	// Error says why the configuration could not be read; a policy should
 	// then deny what depends on it.
 	Error string `json:"error,omitempty"`
@@ -200,6 +225,10 @@ type Decision struct {
 	// Notes are said on the call's standard error before the tool runs, a line
 	// each: what will not be as the caller expects.
 	Notes []string `json:"notes,omitempty"`
+	// Callbacks are the programs that the call may ask its caller to run; nil leaves
+	// what policies before this one said, which is none where none did. Where
+	// several name some, those that all name remain.
+	Callbacks []Callback `json:"callbacks,omitzero"`
 }
 
 // Result is what handle answers.

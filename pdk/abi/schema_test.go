@@ -28,7 +28,7 @@ var types = []struct {
 	of   any
 	open bool
 }{
-	{abi.Call{}, true}, {abi.RepoConfig{}, true}, {abi.ConfigEntry{}, true},
+	{abi.Call{}, true}, {abi.Callbacks{}, true}, {abi.Callback{}, false}, {abi.RepoConfig{}, true}, {abi.ConfigEntry{}, true},
 	{abi.Describe{}, false}, {abi.Annotations{}, false},
 	{abi.Decision{}, false}, {abi.Approval{}, false}, {abi.Result{}, false},
 	{abi.Classify{}, true}, {abi.Classification{}, false},
