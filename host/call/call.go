@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +29,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/toold/toold/host/arguments"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
@@ -298,6 +300,10 @@ type Decided struct {
 	Input   Input
 	Payload json.RawMessage
 	Shell   Shell
+	// Offered is what a policy may have the call ask its caller to run; nil: nothing.
+	Offered *abi.Callbacks
+	// Callbacks are those of them that it may; nil where no policy said so.
+	Callbacks []abi.Callback
 	// Notes are said on the standard error before the tool runs.
 	Notes []string
 	Class Class
@@ -460,9 +466,52 @@ func (d Decided) Apply(by *abi.Decision) (Decided, error) {
 	if by.Shell {
 		d.Shell = d.Shell.allow(by.ShellLines)
 	}
+	if by.Callbacks != nil {
+		var err error
+		was := d.Callbacks
+		if d.Callbacks, err = d.allowCallbacks(by.Callbacks); err != nil {
+			return d, err
+		}
+		// A hook that is left out is nothing to the tool.
+		for _, c := range append(was[:len(was):len(was)], by.Callbacks...) {
+			if note := "hook " + c.Name + " is not run: a policy refuses it"; c.Kind == wire.CallbackHooks && !slices.Contains(d.Callbacks, c) && !slices.Contains(d.Notes, note) {
+				d.Notes = append(d.Notes[:len(d.Notes):len(d.Notes)], note)
+			}
+		}
+	}
 	d.Notes = append(d.Notes[:len(d.Notes):len(d.Notes)], by.Notes...)
 	d.Timeout = Shorter(time.Duration(by.TimeoutMS)*time.Millisecond, d.Timeout)
 	return d, nil
+}
+
+// maxCallbacks is how many programs a policy names for one call.
+const maxCallbacks = 64
+
+// allowCallbacks lets a call ask its caller for the programs of list. Where two
+// policies name some, those that both name remain.
+func (d *Decided) allowCallbacks(list []abi.Callback) ([]abi.Callback, error) {
+	if len(list) > maxCallbacks {
+		return nil, fmt.Errorf("callbacks: are %d, and %d is the most", len(list), maxCallbacks)
+	}
+	names := map[string]bool{}
+	for _, c := range list {
+		hook := c.Kind == wire.CallbackHooks
+		switch {
+		case d.Offered == nil || !slices.Contains(d.Offered.Kinds, c.Kind):
+			return nil, fmt.Errorf("callbacks: %q was not offered", c.Kind)
+		case strings.Trim(c.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || c.Name == "" || len(c.Name) > 64 || names[c.Name] || !hook && c.Name != c.Kind:
+			return nil, fmt.Errorf("callbacks: %q is no name of its own for a program of kind %q", c.Name, c.Kind)
+		case hook != (c.Path != ""):
+			return nil, fmt.Errorf("callbacks: %q: hooks have a path, and nothing else has", c.Name)
+		case hook && (!filepath.IsAbs(c.Path) || filepath.Clean(c.Path) != c.Path || !slices.ContainsFunc(d.Roots, func(root string) bool { return confine.Beneath(root, c.Path) })):
+			return nil, fmt.Errorf("callbacks: the path of %q is not beneath the roots", c.Name)
+		}
+		names[c.Name] = true
+	}
+	if d.Callbacks == nil {
+		return list, nil
+	}
+	return slices.DeleteFunc(slices.Clone(d.Callbacks), func(c abi.Callback) bool { return !slices.Contains(list, c) }), nil
 }
 
 // allow lets a call have a shell for lines; none is any. Where two policies name

@@ -44,6 +44,9 @@ import (
 // unixPrefix begins a grant of a Unix socket.
 const unixPrefix = "unix:"
 
+// UnixTarget is the Connection.Target of the Unix socket at path.
+func UnixTarget(path string) string { return unixPrefix + path }
+
 // Rules say where a run may connect to. The zero value is nowhere.
 type Rules struct {
 	// Hosts are as in Match.

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/call"
-	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
@@ -111,6 +110,7 @@ func abiCall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 		Caller:      d.Caller.ID,
 		ReadOnly:    d.ReadOnly(),
 		Session:     d.Session,
+		Callbacks:   d.Offered,
 	}
 	if d.HasPayload() {
 		c.Payload = d.Payload
@@ -311,7 +311,7 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 		undecided := call.Undecided(*p)
 		d = &undecided
 	}
-	exit, err := e.run(ctx, d, 1, q.Trace, egress.SSH{}, nil, process.Command{
+	exit, err := e.run(ctx, d, 1, q.Trace, links{}, process.Command{
 		Path: r.Path, Args: r.Args, Dir: dir, Roots: p.Roots, Env: environ(env),
 		Stdin: io.NopCloser(bytes.NewReader(stdin)), Stdout: &stdout, Stderr: &stderr,
 		Confine: confine,

@@ -164,7 +164,16 @@ func (r *running) binary(ctx context.Context) error {
 	if terminal != nil {
 		defer r.attach(ctx, &command, terminal)()
 	}
-	exit, err := r.run(ctx, &r.Decided, r.Number, r.Trace, keys, http, command)
+	links := links{keys: keys, http: http}
+	if len(r.Callbacks) > 0 {
+		relay, err := r.relay(ctx, &command)
+		if err != nil {
+			return err
+		}
+		defer relay.Close()
+		links.relayed = relay.Socket()
+	}
+	exit, err := r.run(ctx, &r.Decided, r.Number, r.Trace, links, command)
 	err = tools.Explain(err)
 	r.Killed = exit.Signal != 0
 	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)

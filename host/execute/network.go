@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/toold/toold/host/call"
@@ -18,20 +19,32 @@ import (
 // binary has, and first for the name as it was given.
 const resolverOptions = "use-vc ndots:0"
 
+// links are what a run reaches beside the hosts that its tool is granted.
+type links struct {
+	keys egress.SSH
+	http *egress.HTTP // as in egress.Rules
+	// relayed is the socket of its callbacks, or "": it is no connection to anybody
+	// else.
+	relayed string
+}
+
 // run runs c, a binary of d's tool, with the network that the tool is granted. What
 // it is refused is said on its standard error, and recorded with its other
-// connections. http is as in egress.Rules.
-func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace string, keys egress.SSH, http *egress.HTTP, c process.Command) (process.Exit, error) {
+// connections.
+func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace string, links links, c process.Command) (process.Exit, error) {
 	p := &d.Pinned
 	rules := egress.ParseRules(p.Tool.Def.Capabilities.Network)
-	rules.HTTP = http
+	rules.HTTP = links.http
+	if links.relayed != "" {
+		rules.Sockets = append(rules.Sockets, links.relayed)
+	}
 	// A socket that a variable names is granted with it.
 	for _, path := range c.Confine.Show {
 		rules.Sockets = append(rules.Sockets, filepath.Clean(path))
 	}
 	stderr := &sharedWriter{w: c.Stderr}
 	c.Stderr = stderr
-	rules.SSH = keys
+	rules.SSH = links.keys
 	rules.Ask = e.asker(ctx, d, attempt, trace, stderr)
 	network, theirs, err := e.gate.Start(rules, func(refused egress.Connection) {
 		fmt.Fprintf(stderr, "toold: %s\n", refused.Advice())
@@ -45,6 +58,9 @@ func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace 
 		theirs.Close()
 	}
 	connections, _, _ := network.Close()
+	if relayed := links.relayed; relayed != "" {
+		connections = slices.DeleteFunc(connections, func(c egress.Connection) bool { return c.Refused == "" && c.Target() == egress.UnixTarget(relayed) })
+	}
 	e.connected(p, connections)
 	e.executed(p, exit)
 	return exit, err

@@ -227,6 +227,9 @@ const secretsFolder = "secrets"
 // RemoveLeftSecrets removes from the state folder what a daemon before this one
 // could not clean up after.
 func RemoveLeftSecrets(state string) error {
+	if err := os.RemoveAll(filepath.Join(state, callbacksFolder)); err != nil {
+		return fmt.Errorf("remove the shims of calls that are over: %w; remove the folder", err)
+	}
 	if err := os.RemoveAll(filepath.Join(state, secretsFolder)); err != nil {
 		return fmt.Errorf("remove the secrets of calls that are over: %w; remove the folder", err)
 	}

@@ -470,6 +470,9 @@ func answerText(ctx context.Context, q *call.Request, text string) call.Outcome 
 func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided, error) {
 	d := call.Undecided(pinned)
 	var err error
+	if len(pinned.Tool.Policies) > 0 {
+		d.Offered = p.execute.OfferedCallbacks(&pinned)
+	}
 	for i, policy := range pinned.Tool.Policies {
 		name := execute.ShortName(pinned.Tool.PolicyFiles[i])
 		asked := call.Asked{File: pinned.Tool.PolicyFiles[i], Digest: pinned.Tool.PolicyDigests[i], At: time.Now()}

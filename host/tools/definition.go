@@ -21,6 +21,7 @@ import (
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -91,6 +92,10 @@ type Definition struct {
 	// Terminal says that a binary gets a terminal of its own where its caller is at
 	// one. Default false.
 	Terminal bool `json:"terminal,omitempty"`
+	// Callbacks are the kinds of programs that a call of a binary may have its caller
+	// run in its own place: wire.CallbackKinds. A policy says which, of those that
+	// the caller offers.
+	Callbacks []string `json:"callbacks,omitempty"`
 	// Policy is PolicyNone, PolicyRequired or empty.
 	Policy string `json:"policy,omitempty"`
 	// Entry describes the export to call of a module without handle.
@@ -573,6 +578,7 @@ func (c *checker) definition(d *Definition) {
 	c.capabilities(&d.Capabilities)
 	c.environment(d)
 	c.environmentSeen(d)
+	c.callbacks(d)
 	c.secrets(d)
 	c.limits(&d.Limits)
 	c.identity(&d.Identity)
@@ -751,6 +757,14 @@ func (c *checker) environment(d *Definition) {
 		}
 		if slices.Contains(d.Capabilities.Env, name) {
 			c.fault(at, "is fixed here and open to callers in capabilities.env; keep one")
+		}
+	}
+}
+
+func (c *checker) callbacks(d *Definition) {
+	for i, kind := range d.Callbacks {
+		if !slices.Contains(wire.CallbackKinds(), kind) {
+			c.fault(fmt.Sprintf("/callbacks/%d", i), "is none of %s", strings.Join(wire.CallbackKinds(), ", "))
 		}
 	}
 }

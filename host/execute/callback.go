@@ -1,0 +1,66 @@
+package execute
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/callback"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// OfferedCallbacks is what a policy may have the call p ask its caller to run; nil: nothing.
+//
+// A job, a turn and what a module asks for have no caller beside them, and a call
+// with a key may go on without its own.
+func (e *Executor) OfferedCallbacks(p *call.Pinned) *abi.Callbacks {
+	if len(p.Call.Callbacks) == 0 || p.Streams.Callback == nil || p.By != nil || p.Execution.Kind != session.KindCall || p.Tool.Kind != tools.Binary || p.IdempotencyKey != "" {
+		return nil
+	}
+	var kinds []string
+	for _, kind := range p.Tool.Def.Callbacks {
+		if slices.Contains(p.Call.Callbacks, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	if kinds == nil {
+		return nil
+	}
+	return &abi.Callbacks{Kinds: kinds, Folder: callback.NewFolder(filepath.Join(e.Config.Config().State, callbacksFolder))}
+}
+
+// callbacksFolder is the folder in the state folder with the shims of calls that run.
+const callbacksFolder = "callbacks"
+
+// relay serves the callbacks of r, and lets c use them.
+func (r *running) relay(ctx context.Context, c *process.Command) (*callback.Relay, error) {
+	config := callback.Config{
+		Folder: r.Offered.Folder,
+		Roots:  r.Roots,
+		Ask:    r.Streams.Callback,
+		Begin: func(s callback.Shim) func(int, error) {
+			return func(exit int, err error) {
+				attrs := []any{"tool", r.Tool.Name, "execution_id", r.ExecutionID, "kind", s.Kind, "name", s.Name, "exit_code", exit}
+				if err != nil {
+					attrs = append(attrs, "error", err.Error())
+				}
+				r.Log.Debug("callback", attrs...)
+			}
+		},
+	}
+	for _, by := range r.Callbacks {
+		config.Shims = append(config.Shims, callback.Shim{Name: by.Name, Kind: by.Kind, Path: by.Path})
+	}
+	relay, err := callback.Open(ctx, config)
+	if err != nil {
+		return nil, fault.Errorf(fault.Internal, "%w; see the daemon's state folder", err)
+	}
+	c.Confine.Exec = append(slices.Clip(c.Confine.Exec), relay.Program())
+	c.Confine.Show = append(slices.Clip(c.Confine.Show), config.Folder)
+	return relay, nil
+}
