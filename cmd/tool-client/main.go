@@ -81,18 +81,14 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		call.TTY = &tty.offer
 		local.Terminal, local.Sizes, local.Stdin = tty.raw, tty.sizes, &tty.keys
 	}
+	call.Callbacks = offered(tty)
+	local.Callback = (&programs{tty: tty}).run
 	// Signals are taken over while the daemon is at work already: see exchange.
 	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty.restore) })
 	result, code := exchange(path, call, local, tty, stderr, signals)
 	// What an older daemon does not know it refuses: it has run nothing. It names
 	// the first such field.
-	if result != nil && call.TTY != nil && wire.UnknownTTY(result.Err) {
-		call.TTY = nil
-		result, code = exchange(path, call, local, tty, stderr, signals)
-	}
-	if result != nil && result.Err != nil && result.Err.Code == fault.InvalidEnvelope && strings.Contains(result.Err.Message, "env_seen") {
-		// A daemon from before env_seen: it has run nothing.
-		call.EnvSeen = nil
+	for result != nil && without(call, result.Err) {
 		result, code = exchange(path, call, local, tty, stderr, signals)
 	}
 	if result == nil {
@@ -102,6 +98,25 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "tool-client: %s\n", result.Err.Message)
 	}
 	return result.ExitCode
+}
+
+// without takes from the call what the daemon that answered err does not know. It is
+// false where there is nothing of that kind.
+func without(c *wire.Call, err *fault.Error) bool {
+	if err == nil || err.Code != fault.InvalidEnvelope {
+		return false
+	}
+	switch {
+	case c.TTY != nil && wire.UnknownTTY(err):
+		c.TTY = nil
+	case c.EnvSeen != nil && strings.HasPrefix(err.Message, "/env_seen"):
+		c.EnvSeen = nil
+	case c.Callbacks != nil && strings.HasPrefix(err.Message, "/callbacks"):
+		c.Callbacks = nil
+	default:
+		return false
+	}
+	return true
 }
 
 // exchange makes one call, or says why there is no result and returns the exit code

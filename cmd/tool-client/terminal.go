@@ -27,6 +27,8 @@ type terminal struct {
 	saved *unix.Termios
 	// stop ends watch; nil while the terminal is as it was.
 	stop chan struct{}
+	// lent says that another program has it.
+	lent bool
 }
 
 // newTerminal is nil where the tool is to have pipes: input and output are not both
@@ -45,7 +47,10 @@ func newTerminal(stdin io.Reader, stdout, stderr io.Writer) *terminal {
 	if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err != nil || group != unix.Getpgrp() {
 		return nil
 	}
-	t := &terminal{fd: fd, sizes: make(chan wire.Size, 1), keys: insisting{r: stdin}}
+	t := &terminal{fd: fd, sizes: make(chan wire.Size, 1)}
+	if t.keys.open(in) != nil {
+		return nil
+	}
 	t.offer = wire.TTY{Rows: size.Row, Cols: size.Col, Term: termName("TERM"), ColorTerm: termName("COLORTERM")}
 	if e, ok := stderr.(*os.File); ok {
 		t.offer.Stderr = sameDevice(e, out)
@@ -150,7 +155,7 @@ func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 				syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
 			case syscall.SIGCONT: // also of one that was stopped by SIGSTOP
 				t.mu.Lock()
-				if t.stop != nil && t.saved == nil {
+				if t.stop != nil && t.saved == nil && !t.lent {
 					t.rawLocked()
 				}
 				t.mu.Unlock()
@@ -180,16 +185,90 @@ func (t *terminal) resized() {
 	}
 }
 
-// insisting reads what is typed, and leaves when Ctrl-C is typed so often in so
-// short a time that it is meant for this program: the daemon may not listen.
-type insisting struct {
-	r     io.Reader
-	leave func()
-	last  insistence
+// lend leaves the terminal to another program: as it was, and with what is typed.
+// It may be called on nil.
+func (t *terminal) lend() {
+	if t == nil {
+		return
+	}
+	t.keys.pause(true)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lent = true
+	t.restoreLocked()
 }
 
-func (i *insisting) Read(p []byte) (int, error) {
-	n, err := i.r.Read(p)
+// takeBack ends lend.
+func (t *terminal) takeBack() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.lent = false
+	if t.stop != nil && t.saved == nil {
+		t.rawLocked()
+		t.resized()
+	}
+	t.mu.Unlock()
+	t.keys.pause(false)
+}
+
+// insisting reads what is typed, and leaves when Ctrl-C is typed so often in so
+// short a time that it is meant for this program: the daemon may not listen. It
+// reads nothing while it is paused.
+type insisting struct {
+	r     *os.File
+	leave func()
+	last  insistence
+
+	// wake ends the waiting of Read.
+	wakes, wake *os.File
+
+	mu     sync.Mutex // held while something is read; guards paused
+	more   *sync.Cond
+	paused bool
+}
+
+func (i *insisting) open(r *os.File) (err error) {
+	i.r, i.more = r, sync.NewCond(&i.mu)
+	i.wakes, i.wake, err = os.Pipe()
+	return err
+}
+
+func (i *insisting) pause(on bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.paused = on
+	i.more.Broadcast()
+	if on {
+		i.wake.Write([]byte{0})
+	}
+}
+
+func (i *insisting) Read(p []byte) (n int, err error) {
+	waits := []unix.PollFd{{Fd: int32(i.r.Fd()), Events: unix.POLLIN}, {Fd: int32(i.wakes.Fd()), Events: unix.POLLIN}}
+	i.mu.Lock()
+	for {
+		for i.paused {
+			i.more.Wait()
+		}
+		i.mu.Unlock()
+		_, err := unix.Poll(waits, -1)
+		i.mu.Lock()
+		if err != nil && err != unix.EINTR {
+			break // reading says what is wrong
+		}
+		if waits[1].Revents != 0 {
+			var b [1]byte
+			i.wakes.Read(b[:])
+			continue
+		}
+		if waits[0].Revents != 0 && !i.paused {
+			break
+		}
+	}
+	n, err = i.r.Read(p)
+	i.mu.Unlock()
 	for _, c := range p[:max(n, 0)] {
 		const ctrlC = 3
 		if c == ctrlC && i.last.again() {

@@ -1,0 +1,368 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// programs runs what the tool would have started had the caller run it: the caller's
+// own editor and pager, and the hooks of its repository. They run here, as this user
+// and with this environment. Which they are, this side says, but for the path of a
+// hook, which is the daemon's, whose word this program goes by in all else.
+type programs struct {
+	tty *terminal // nil: there is none
+	// console is held by the program that has the terminal.
+	console sync.Mutex
+}
+
+// offered are the kinds of programs that there are here.
+func offered(tty *terminal) []string {
+	kinds := []string{wire.CallbackHooks}
+	if editor(sequenceEditors, tty != nil) != "" {
+		kinds = append(kinds, wire.CallbackSequenceEditor)
+	}
+	if editor(messageEditors, tty != nil) != "" {
+		kinds = append(kinds, wire.CallbackEditor)
+	}
+	if tty != nil && pager() != "" {
+		kinds = append(kinds, wire.CallbackPager)
+	}
+	return kinds
+}
+
+var (
+	messageEditors  = []string{"GIT_EDITOR", "VISUAL", "EDITOR"}
+	sequenceEditors = []string{"GIT_SEQUENCE_EDITOR", "GIT_EDITOR", "VISUAL", "EDITOR"}
+)
+
+// editor is the command line that git would take from the environment, or "" where it
+// would say that there is none. Configuration is not read: that of a repository can
+// be written by whoever writes there.
+func editor(names []string, atTerminal bool) string {
+	dumb := os.Getenv("TERM") == "" || os.Getenv("TERM") == "dumb"
+	for _, name := range names {
+		if v := os.Getenv(name); v != "" && (name != "VISUAL" || !dumb) {
+			return v
+		}
+	}
+	if atTerminal && !dumb && look("vi") != "" {
+		return "vi"
+	}
+	return ""
+}
+
+// pager is the command line of the pager, or "" where pages are not wanted.
+func pager() string {
+	command := "less"
+	for _, name := range []string{"GIT_PAGER", "PAGER"} {
+		if v, ok := os.LookupEnv(name); ok {
+			command = v
+			break
+		}
+	}
+	if command == "cat" || command == "less" && look(command) == "" {
+		return ""
+	}
+	return command
+}
+
+// shellNeeded is what git has a shell read a command line for.
+const shellNeeded = "|&;<>()$`\\\"' \t\n*?[#~=%"
+
+// words are the words of a command line, with args behind them, as git starts it.
+func words(command string, args []string) []string {
+	if strings.ContainsAny(command, shellNeeded) {
+		return append([]string{"sh", "-c", command + ` "$@"`, command}, args...)
+	}
+	return append([]string{command}, args...)
+}
+
+// look finds a program as a shell does, or "".
+func look(name string) string {
+	if strings.Contains(name, "/") {
+		return name
+	}
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		if !filepath.IsAbs(dir) {
+			continue // which is the repository's
+		}
+		path := filepath.Join(dir, name)
+		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+			return path
+		}
+	}
+	return ""
+}
+
+// run is wire.Local.Callback.
+func (p *programs) run(cb *wire.Callback) (int, error) {
+	if !filepath.IsAbs(cb.Cwd) {
+		return 0, fmt.Errorf("the folder %q is not absolute", cb.Cwd)
+	}
+	switch cb.Kind {
+	case wire.CallbackEditor, wire.CallbackSequenceEditor:
+		names := messageEditors
+		if cb.Kind == wire.CallbackSequenceEditor {
+			names = sequenceEditors
+		}
+		command := editor(names, p.tty != nil)
+		switch {
+		case command == "":
+			return 0, errors.New("no editor is named here; set GIT_EDITOR")
+		case len(cb.Args) != 1 || !filepath.IsAbs(cb.Args[0]):
+			return 0, errors.New("an editor is given one file, by an absolute path")
+		case command == ":":
+			return 0, nil
+		}
+		// A link could lead to any file of the caller's.
+		if fi, err := os.Lstat(cb.Args[0]); err != nil {
+			return 0, fmt.Errorf("%w; the folder must be the same one here and where toold runs", err)
+		} else if !fi.Mode().IsRegular() {
+			return 0, fmt.Errorf("%s is not a regular file", cb.Args[0])
+		}
+		return p.start(cb, words(command, cb.Args), os.Environ(), true)
+	case wire.CallbackPager:
+		command := pager()
+		if command == "" || len(cb.Args) > 0 {
+			return 0, errors.New("no pager is wanted here")
+		}
+		env := os.Environ()
+		for _, v := range []string{"LESS=FRX", "LV=-c"} { // as git does
+			if name, _, _ := strings.Cut(v, "="); os.Getenv(name) == "" {
+				env = append(env, v)
+			}
+		}
+		return p.start(cb, words(command, nil), env, true)
+	case wire.CallbackHooks:
+		if !filepath.IsAbs(cb.Path) {
+			return 0, fmt.Errorf("the path of the hook, %q, is not absolute", cb.Path)
+		}
+		if err := unix.Access(cb.Path, unix.X_OK); err != nil {
+			return 0, fmt.Errorf("run %s: %w; the folder must be the same one here and where toold runs", cb.Path, err)
+		}
+		env := os.Environ()
+		for name, value := range cb.Env {
+			env = append(env, name+"="+value) // the last one counts
+		}
+		exit, err := p.start(cb, append([]string{cb.Path}, cb.Args...), env, false)
+		if errors.Is(err, syscall.ENOEXEC) { // a script without a first line
+			exit, err = p.start(cb, append([]string{"sh", cb.Path}, cb.Args...), env, false)
+		}
+		return exit, err
+	}
+	return 0, fmt.Errorf("programs of kind %q are not run here", cb.Kind)
+}
+
+// endGrace is how long a program has to end when nobody waits for it any more.
+const endGrace = 250 * time.Millisecond
+
+// start runs one program until it has ended. One that is at the console has this
+// program's own streams, but for what a pager reads; others have those of cb, and no
+// terminal.
+func (p *programs) start(cb *wire.Callback, argv, env []string, console bool) (int, error) {
+	path := look(argv[0])
+	if path == "" {
+		return 0, fmt.Errorf("%s is not in PATH here", argv[0])
+	}
+	if console {
+		p.console.Lock()
+		defer p.console.Unlock()
+	}
+	// The child is ended with the thread that started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	attr := &os.ProcAttr{Dir: cb.Cwd, Env: env, Sys: &syscall.SysProcAttr{}}
+	endWith(attr.Sys)
+	var ours, theirs []*os.File
+	defer func() {
+		for _, f := range theirs {
+			f.Close()
+		}
+	}()
+	// pipe makes a pipe whose reading end is the child's, or the other.
+	pipe := func(reads bool) (mine, childs *os.File, err error) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, nil, err
+		}
+		mine, childs = w, r
+		if !reads {
+			mine, childs = r, w
+		}
+		ours, theirs = append(ours, mine), append(theirs, childs)
+		return mine, childs, nil
+	}
+	var stdin, stdout, stderr *os.File // ours
+	attr.Files = []*os.File{os.Stdin, os.Stdout, os.Stderr}
+	var err error
+	if !console || cb.Kind == wire.CallbackPager {
+		if stdin, attr.Files[0], err = pipe(true); err != nil {
+			return 0, err
+		}
+	} else if p.tty == nil && !isTerminal(os.Stdin) {
+		// What is there may be the tool's input, which is read elsewhere.
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			return 0, err
+		}
+		theirs, attr.Files[0] = append(theirs, null), null
+	}
+	fd := -1
+	if console {
+		attr.Sys.Setpgid = true
+		if fd = foreground(); fd >= 0 {
+			attr.Sys.Foreground, attr.Sys.Ctty = true, fd
+			// So that this program can take the terminal back.
+			signal.Ignore(syscall.SIGTTOU)
+			defer signal.Reset(syscall.SIGTTOU)
+		}
+		p.tty.lend()
+		defer p.tty.takeBack()
+	} else {
+		attr.Sys.Setsid = true
+		if stdout, attr.Files[1], err = pipe(false); err == nil {
+			stderr, attr.Files[2], err = pipe(false)
+		}
+	}
+	defer func() {
+		for _, f := range ours {
+			f.Close()
+		}
+	}()
+	if err != nil {
+		return 0, err
+	}
+	child, err := os.StartProcess(path, argv, attr)
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range theirs {
+		f.Close()
+	}
+	theirs = nil
+	if fd >= 0 {
+		defer setForeground(fd, unix.Getpgrp())
+	}
+	var copying sync.WaitGroup
+	for _, c := range []struct {
+		from *os.File
+		to   io.Writer
+	}{{stdout, cb.Stdout}, {stderr, cb.Stderr}} {
+		if c.from != nil {
+			copying.Go(func() { io.Copy(onlyWriter{c.to}, onlyReader{c.from}) })
+		}
+	}
+	if stdin != nil {
+		go func() {
+			io.Copy(onlyWriter{stdin}, onlyReader{cb.Stdin})
+			stdin.Close()
+		}()
+	}
+	ended := make(chan struct{})
+	var ending sync.WaitGroup
+	ending.Go(func() {
+		select {
+		case <-ended:
+			return
+		case <-cb.Done:
+		}
+		for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
+			syscall.Kill(-child.Pid, s) // it is not reaped yet, or its group is empty
+		}
+		select {
+		case <-ended:
+		case <-time.After(endGrace):
+			syscall.Kill(-child.Pid, syscall.SIGKILL)
+		}
+	})
+	status, err := p.await(child.Pid, fd)
+	close(ended)
+	ending.Wait()
+	left := syscall.Kill(-child.Pid, 0) == nil
+	child.Release()
+	if err != nil {
+		return 0, err
+	}
+	finished := make(chan struct{})
+	go func() { copying.Wait(); close(finished) }()
+	var late <-chan time.Time
+	if left { // what it left behind may keep its outputs open for good
+		late = time.After(endGrace)
+	}
+	select {
+	case <-finished:
+	case <-late:
+	case <-cb.Done:
+	}
+	if status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return status.ExitStatus(), nil
+}
+
+// await waits for the child to end. While it is stopped, so is this program, as a
+// shell's job that it is a part of.
+func (p *programs) await(pid, fd int) (status syscall.WaitStatus, err error) {
+	for {
+		_, err := syscall.Wait4(pid, &status, syscall.WUNTRACED, nil)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err != nil || !status.Stopped():
+			return status, err
+		case fd < 0:
+			continue
+		}
+		own := unix.Getpgrp()
+		setForeground(fd, own)
+		syscall.Kill(0, syscall.SIGSTOP)
+		// It goes on, in the foreground or not: then the terminal says so when the
+		// child asks for it.
+		if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && group == own {
+			setForeground(fd, pid)
+		}
+		syscall.Kill(-pid, syscall.SIGCONT)
+	}
+}
+
+// foreground is a descriptor of the terminal in whose foreground this program is, or
+// -1.
+func foreground() int {
+	for fd := range 3 {
+		if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && group == unix.Getpgrp() {
+			return fd
+		}
+	}
+	return -1
+}
+
+func setForeground(fd, group int) { unix.IoctlSetPointerInt(fd, unix.TIOCSPGRP, group) }
+
+func isTerminal(f *os.File) bool {
+	fi, err := f.Stat()
+	if err != nil || fi.Mode()&fs.ModeCharDevice == 0 {
+		return false
+	}
+	_, err = unix.IoctlGetTermios(int(f.Fd()), getTermios)
+	return err == nil
+}
+
+// onlyReader and onlyWriter keep io.Copy from other ways of copying, which a Close
+// does not end.
+type onlyReader struct{ io.Reader }
+
+type onlyWriter struct{ io.Writer }
