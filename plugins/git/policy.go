@@ -169,16 +169,18 @@ type request struct {
 	// What becomes of it, beside cmd's own class.
 	mutating, idempotent bool
 	stdin                bool
-	config               []string // further -c values, after the forced ones
-	flags                []string // further flags, before the line's own
-	remotes              []remote // where this call goes; none: it stays here
-	lines                []string // what a shell may run
-	written              []string // the subcommand, where it is not cmd's name
-	notes                []string // said on the standard error
-	alias                string   // the last alias that was written out
-	patch                bool     // answers of -p come from input
-	helps                bool     // the call asks how a command is used
-	forces               bool     // a push may rewrite a branch
+	noPager, pages       bool
+	config               []string       // further -c values, after the forced ones
+	flags                []string       // further flags, before the line's own
+	remotes              []remote       // where this call goes; none: it stays here
+	lines                []string       // what a shell may run
+	written              []string       // the subcommand, where it is not cmd's name
+	notes                []string       // said on the standard error
+	callbacks            []abi.Callback // programs that the caller runs
+	alias                string         // the last alias that was written out
+	patch                bool           // answers of -p come from input
+	helps                bool           // the call asks how a command is used
+	forces               bool           // a push may rewrite a branch
 }
 
 func refusal(rule, arg, reason, instead string) *argv.Refusal {
@@ -204,7 +206,7 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	if d.Shell = r.needsShell() && r.pinned(args); d.Shell {
 		d.ShellLines = r.lines
 	}
-	d.Notes = r.notes
+	d.Notes, d.Callbacks = r.notes, r.callbacks
 	return d
 }
 
@@ -455,7 +457,8 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 			continue
 		}
 		switch a {
-		case "--no-pager", "-P": // Forced anyway.
+		case "--no-pager", "-P":
+			r.noPager = true
 		case "--no-optional-locks", "--literal-pathspecs", "--glob-pathspecs", "--noglob-pathspecs", "--icase-pathspecs", "--no-replace-objects":
 			keep = append(keep, a)
 		case "-c":
@@ -641,13 +644,22 @@ func (r *request) env() map[string]string {
 	env["GIT_CEILING_DIRECTORIES"] = strings.Join(r.ceilings(), ":")
 	env["GIT_EDITOR"] = ":"
 	env["GIT_SEQUENCE_EDITOR"] = ":"
-	if r.patch {
+	switch {
+	case r.callback(kindEditor) && r.edits():
+		env["GIT_EDITOR"] = r.shim(kindEditor)
+	case r.patch:
 		// Of the answer "e" nothing else shall become than of an editor that
 		// fails; an edit that is none would be taken for one.
 		env["GIT_EDITOR"] = "false"
 	}
+	if r.callback(kindSequenceEditor) && r.cmd.name == "rebase" {
+		env["GIT_SEQUENCE_EDITOR"] = r.shim(kindSequenceEditor)
+	}
 	env["GIT_NO_LAZY_FETCH"] = "1"
 	env["GIT_PAGER"] = "cat"
+	if r.pages {
+		env["GIT_PAGER"] = r.shim(kindPager)
+	}
 	env["GIT_SSH_COMMAND"] = r.ssh
 	env["GIT_SSH_VARIANT"] = "ssh"
 	env["GIT_TERMINAL_PROMPT"] = "0"
@@ -701,7 +713,13 @@ func (r *request) ancestors() []string {
 // repository is refused instead.
 func (r *request) forced() []string {
 	out := make([]string, 0, 160) // a call's, with what is appended; growing takes longer than the rest
-	out = append(out, "--no-pager")
+	if r.pages = r.paging(); !r.pages {
+		out = append(out, "--no-pager")
+	}
+	hooks := "/dev/null"
+	if slices.ContainsFunc(r.callbacks, func(c abi.Callback) bool { return c.Kind == kindHooks }) {
+		hooks = r.call.Callbacks.Folder
+	}
 	set := func(kv ...string) {
 		for _, kv := range kv {
 			out = append(out, "-c", kv)
@@ -710,7 +728,7 @@ func (r *request) forced() []string {
 	set(r.config...)
 	set(
 		// Programs of the repository's choice.
-		"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.editor=:", "sequence.editor=:", "core.pager=cat",
+		"core.hooksPath="+hooks, "core.fsmonitor=false", "core.editor=:", "sequence.editor=:", "core.pager=cat",
 		"core.askPass=", "core.sshCommand="+r.ssh, "ssh.variant=ssh", "credential.helper=", "credential.interactive=false",
 		"gpg.program=/dev/null", "gpg.openpgp.program=/dev/null", "gpg.x509.program=/dev/null", "gpg.ssh.program=/dev/null",
 		// Signing and verifying run a program as well.

@@ -30,6 +30,7 @@ type repoConfig struct {
 	// Where the call works, where its arguments say so.
 	dir, gitDir, workTree string
 	hooks, remoteHooks    []string
+	hooksDir              string
 }
 
 type remoteConfig struct{ url, pushurl, push, fetch []string }
@@ -44,7 +45,7 @@ func newRepoConfig(c *abi.RepoConfig) *repoConfig {
 	rc.entries = make([]entry, 0, len(c.Entries))
 	rc.state, rc.othersErr = c.State, c.RemoteError
 	rc.dir, rc.gitDir, rc.workTree = c.Dir, c.GitDir, c.WorkTree
-	rc.hooks, rc.remoteHooks = c.Hooks, c.RemoteHooks
+	rc.hooks, rc.remoteHooks, rc.hooksDir = c.Hooks, c.RemoteHooks, c.HooksDir
 	for _, e := range c.Submodules {
 		en := splitKey(e.Key)
 		en.value = e.Value

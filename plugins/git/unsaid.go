@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toold/toold/pdk/abi"
 	"github.com/toold/toold/pdk/argv"
 )
 
@@ -12,6 +13,53 @@ import (
 
 // note has a line said on the standard error before git runs.
 func (r *request) note(line string) { r.notes = append(r.notes, line) }
+
+// callback reports whether the caller runs its own programs of a kind.
+func (r *request) callback(kind string) bool {
+	return r.call.Callbacks != nil && slices.Contains(r.call.Callbacks.Kinds, kind)
+}
+
+// shim has the caller run the program of a kind where git starts the file that it
+// answers.
+func (r *request) shim(kind string) string {
+	c := abi.Callback{Kind: kind, Name: kind}
+	if !slices.Contains(r.callbacks, c) {
+		r.callbacks = append(r.callbacks, c)
+	}
+	return r.call.Callbacks.Folder + "/" + kind
+}
+
+// The kinds of programs of a caller.
+const (
+	kindEditor         = "editor"
+	kindSequenceEditor = "sequence-editor"
+	kindPager          = "pager"
+	kindHooks          = "hooks"
+)
+
+// edits reports whether git may open an editor for a text in this call.
+func (r *request) edits() bool {
+	first, _, _ := strings.Cut(r.cmd.name, " ")
+	l := r.line
+	switch first {
+	case "commit":
+		return !anyOf(l, "--message", "--file", "--reuse-message") || l.Has("--edit")
+	case "tag":
+		return !anyOf(l, "--message", "--file", "--delete", "--list") || l.Has("--edit")
+	case "add", "am", "branch", "checkout", "cherry-pick", "merge", "notes", "pull", "rebase", "reset", "restore", "revert", "stash":
+		return r.mutating
+	}
+	return false
+}
+
+// paged are the subcommands whose output git gives to a pager.
+var paged = []string{"blame", "branch", "config", "diff", "grep", "help", "log", "range-diff", "reflog", "shortlog", "show", "stash", "tag", "whatchanged"}
+
+// paging reports whether git may open a pager in this call.
+func (r *request) paging() bool {
+	first, _, _ := strings.Cut(r.cmd.name, " ")
+	return r.callback(kindPager) && !r.noPager && slices.Contains(paged, first)
+}
 
 // editors are the variables by which a caller names an editor, those of the
 // list of a rebase and those of messages. git reads the first that is set.
@@ -39,6 +87,7 @@ func (r *request) editor(names []string) (name string, idle bool) {
 func (r *request) kept(what string) error {
 	name, idle := r.editor(messageEditors)
 	switch {
+	case r.callback(kindEditor):
 	case idle:
 	case name != "":
 		return refusal("editor", name, "variable "+name+" names an editor, and none runs here, so that "+what+" would stay as it is", "give the message with -m or -F, or keep it with --no-edit")
@@ -64,7 +113,7 @@ func commitMessage(r *request) error {
 	case l.Has("--amend"), l.Has("--reedit-message"), l.Has("--squash"), amends:
 		return r.kept("the message")
 	}
-	if _, idle := r.editor(messageEditors); idle {
+	if _, idle := r.editor(messageEditors); idle || r.callback(kindEditor) {
 		return nil
 	}
 	return refusal("editor", "", "git commit without a message opens an editor, and there is none here", "give the message with -m MESSAGE or -F FILE (-F - reads it from input), or take the one that a merge prepared with --no-edit")
@@ -72,7 +121,7 @@ func commitMessage(r *request) error {
 
 func tagMessage(r *request) error {
 	l := r.line
-	if l.Has("--annotate") && !anyOf(l, "--message", "--file", "--delete", "--list") {
+	if !r.callback(kindEditor) && l.Has("--annotate") && !anyOf(l, "--message", "--file", "--delete", "--list") {
 		if _, idle := r.editor(messageEditors); !idle {
 			return refusal("editor", "", "git tag -a without a message opens an editor, and there is none here", "give the message with -m MESSAGE or -F FILE")
 		}
@@ -83,7 +132,7 @@ func tagMessage(r *request) error {
 // goesOn is for operations that were stopped by a conflict: git opens an editor
 // for the message of the commit that they then make.
 func goesOn(r *request) error {
-	if r.line.Has("--continue") {
+	if r.line.Has("--continue") && !r.callback(kindEditor) {
 		r.note("no editor runs here: messages are kept; git commit --amend -m changes the last one")
 	}
 	return nil
@@ -94,6 +143,12 @@ func goesOn(r *request) error {
 // what was meant.
 func sequence(r *request) error {
 	if !r.line.Has("--interactive") {
+		return nil
+	}
+	if r.callback(kindSequenceEditor) {
+		if !r.callback(kindEditor) {
+			r.note("no editor for messages is named (GIT_EDITOR): messages are kept")
+		}
 		return nil
 	}
 	name, idle := r.editor(sequenceEditors)
@@ -149,6 +204,7 @@ func (r *request) checkHooks() error {
 	if len(r.repo.hooks)+len(r.repo.remoteHooks) == 0 || !r.mutating {
 		return nil
 	}
+	byCaller := r.callback(kindHooks) && r.repo.hooksDir != ""
 	first, _, _ := strings.Cut(r.cmd.name, " ")
 	if first == "bisect" && (slices.Contains(r.repo.hooks, "reference-transaction") || slices.Contains(r.repo.hooks, "hooks/reference-transaction")) && !r.guards.off(checkRepo) {
 		// It does not read core.hooksPath, and would run this one.
@@ -161,6 +217,9 @@ func (r *request) checkHooks() error {
 	}
 	if first != "config" && first != "remote" {
 		expect = append(expect, "reference-transaction")
+		if byCaller {
+			expect = append(expect, "post-index-change")
+		}
 	}
 	for _, hook := range expect {
 		name, flag, optional := strings.Cut(hook, ":")
@@ -177,6 +236,17 @@ func (r *request) checkHooks() error {
 				r.note("hook " + name + " of the remote was not run: toold runs no program of a repository")
 			}
 		}
+	}
+	if byCaller {
+		if len(skipped) == 0 {
+			return nil
+		}
+		for _, name := range r.repo.hooks {
+			if !strings.Contains(name, "/") && !slices.Contains(receiving, name) || name == "reference-transaction" {
+				r.callbacks = append(r.callbacks, abi.Callback{Kind: kindHooks, Name: name, Path: r.repo.hooksDir + "/" + name})
+			}
+		}
+		return nil
 	}
 	for _, name := range skipped {
 		if r.refuseHooks && slices.Contains(checking, name) {

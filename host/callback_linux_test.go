@@ -1,0 +1,180 @@
+package host_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/hosttest"
+)
+
+// caller is somebody with a repository who calls git through the wrapper.
+type caller struct {
+	t       *testing.T
+	d       *hosttest.Daemon
+	program string
+	dir     string // the repository
+	home    string // where only the caller's own programs write
+	env     []string
+}
+
+// newCaller makes a repository of three commits beneath the root of a new daemon.
+func newCaller(t *testing.T) *caller {
+	d := hosttest.Start(t, config.Config{})
+	d.Ready(t, "git")
+	c := &caller{t: t, d: d, program: wrapperProgram(t), dir: filepath.Join(d.Root, "repo"), home: t.TempDir()}
+	c.native("init", "-q", "-b", "main", c.dir)
+	c.native("-C", c.dir, "config", "user.name", "A")
+	c.native("-C", c.dir, "config", "user.email", "a@b")
+	for _, name := range []string{"one", "two", "three"} {
+		c.write(name, name+"\n", 0o644)
+		c.native("-C", c.dir, "add", name)
+		c.native("-C", c.dir, "commit", "-q", "-m", name)
+	}
+	return c
+}
+
+func (c *caller) native(args ...string) string {
+	c.t.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir = c.d.Root
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (c *caller) write(name, text string, mode os.FileMode) {
+	c.t.Helper()
+	file := filepath.Join(c.dir, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), mode); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.Chmod(file, mode); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// command is a call of git that is about to be made, with variables of the caller.
+func (c *caller) command(env []string, args ...string) *exec.Cmd {
+	cmd := exec.Command(c.program)
+	cmd.Args = append([]string{"git"}, args...)
+	cmd.Dir = c.dir
+	cmd.Env = append([]string{"TOOL_SOCKET=" + c.d.Socket, "PATH=/usr/bin:/bin", "MARKER=" + c.home + "/marker", "HOME=" + c.home}, env...)
+	return cmd
+}
+
+// git calls git, and returns what it said and its exit code.
+func (c *caller) git(env []string, args ...string) (string, int) {
+	c.t.Helper()
+	cmd := c.command(env, args...)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		c.t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func (c *caller) subjects() string {
+	return strings.ReplaceAll(c.native("-C", c.dir, "log", "--format=%s"), "\n", " ")
+}
+
+// TestEditorsOfTheCaller: what the caller's editors do is done, and by the caller.
+func TestEditorsOfTheCaller(t *testing.T) {
+	c := newCaller(t)
+	if out, code := c.git([]string{`GIT_SEQUENCE_EDITOR=sed -i 1s/pick/drop/`}, "rebase", "-i", "HEAD~2"); code != 0 || c.subjects() != "three one" {
+		t.Fatalf("rebase -i: %d, %s, %s", code, c.subjects(), out)
+	}
+	if out, code := c.git([]string{`EDITOR=echo edited >`}, "commit", "--allow-empty"); code != 0 || c.subjects() != "edited three one" {
+		t.Errorf("commit: %d, %s, %s", code, c.subjects(), out)
+	}
+	if out, code := c.git([]string{`GIT_EDITOR=f() { echo amended > "$1"; echo here > "$MARKER"; }; f`}, "commit", "--amend", "--allow-empty"); code != 0 || c.subjects() != "amended three one" {
+		t.Errorf("commit --amend: %d, %s, %s", code, c.subjects(), out)
+	}
+	if _, err := os.Stat(c.home + "/marker"); err != nil {
+		t.Error(err)
+	}
+	// An editor that fails stops the commit, as natively.
+	if out, code := c.git([]string{`EDITOR=false`}, "commit", "--allow-empty"); code != 1 || !strings.Contains(out, "problem with the editor") {
+		t.Errorf("with an editor that fails: %d, %s", code, out)
+	}
+	// Without an editor it is said what to do.
+	if out, code := c.git(nil, "commit", "--allow-empty"); code != 126 || !strings.Contains(out, "-m MESSAGE") {
+		t.Errorf("without an editor: %d, %s", code, out)
+	}
+}
+
+// hook is a hook that says where it runs, as what its marker shows, and then does
+// more.
+func (c *caller) hook(name, more string) {
+	c.write(".git/hooks/"+name, "#!/bin/sh\necho \"$0\" >> \"$MARKER\"\n"+more+"\n", 0o755)
+}
+
+func (c *caller) marks() string {
+	b, _ := os.ReadFile(c.home + "/marker")
+	os.Remove(c.home + "/marker")
+	names := strings.Fields(string(b))
+	for i, name := range names {
+		names[i] = filepath.Base(name)
+	}
+	return strings.Join(names, " ")
+}
+
+// TestHooksOfTheCaller: hooks run where the caller is, see what git tells them, and
+// decide as natively.
+func TestHooksOfTheCaller(t *testing.T) {
+	c := newCaller(t)
+	c.hook("pre-commit", `echo "no tabs, please" >&2; exit 3`)
+	if out, code := c.git(nil, "commit", "--allow-empty", "-m", "x"); code != 1 || !strings.Contains(out, "no tabs, please") || c.subjects() != "three two one" {
+		t.Errorf("a pre-commit hook that fails: %d, %s, %s", code, c.subjects(), out)
+	}
+	if got := c.marks(); got != "pre-commit" {
+		t.Errorf("hooks that ran: %q", got)
+	}
+	if out, code := c.git(nil, "commit", "--allow-empty", "--no-verify", "-m", "unverified"); code != 0 || strings.Contains(out, "no tabs") {
+		t.Errorf("--no-verify: %d, %s", code, out)
+	}
+	c.hook("pre-commit", `test "$(pwd)" = "`+c.dir+`" && test "$GIT_EDITOR" = ":" || { env; exit 1; }`)
+	c.hook("commit-msg", `sed -i "s/subject/of the hook/" "$1"; test "$(cat | wc -c)" = 0`)
+	c.hook("post-commit", `exit 1`) // nobody asks
+	if out, code := c.git(nil, "commit", "--allow-empty", "-m", "subject"); code != 0 || !strings.HasPrefix(c.subjects(), "of the hook ") {
+		t.Errorf("commit-msg: %d, %s, %s", code, c.subjects(), out)
+	}
+	if got := c.marks(); got != "pre-commit commit-msg post-commit" {
+		t.Errorf("hooks that ran: %q", got)
+	}
+	// pre-push reads what is pushed.
+	c.native("init", "-q", "--bare", c.d.Root+"/remote.git")
+	c.native("-C", c.dir, "remote", "add", "origin", c.d.Root+"/remote.git")
+	c.hook("pre-push", `echo "remote $1"; cat >&2; exit 0`)
+	head := c.native("-C", c.dir, "rev-parse", "HEAD")
+	out, code := c.git(nil, "push", "origin", "main:other")
+	if code != 0 || !strings.Contains(out, "remote origin") || !strings.Contains(out, "refs/heads/main "+head+" refs/heads/other 0000") {
+		t.Errorf("pre-push: %d, %s", code, out)
+	}
+	c.hook("pre-push", `exit 1`)
+	if out, code := c.git(nil, "push", "origin", "main:third"); code != 1 || strings.Contains(c.native("-C", c.d.Root+"/remote.git", "branch"), "third") {
+		t.Errorf("a pre-push that fails: %d, %s", code, out)
+	}
+	// A hook whose file cannot be run where the caller is stops what it would check.
+	c.write(".git/hooks/pre-commit", "#!/missing/interpreter\n", 0o755)
+	if out, code := c.git(nil, "commit", "--allow-empty", "-m", "x"); code != 1 || !strings.Contains(out, "pre-commit") {
+		t.Errorf("a hook without its interpreter: %d, %s", code, out)
+	}
+	// What is no first line is for a shell, as natively.
+	c.write(".git/hooks/pre-commit", "echo by a shell; exit 0\n", 0o755)
+	if out, code := c.git(nil, "commit", "--allow-empty", "-m", "x"); code != 0 || !strings.Contains(out, "by a shell") {
+		t.Errorf("a hook without a first line: %d, %s", code, out)
+	}
+	left, _ := os.ReadDir(filepath.Join(c.d.State, "callbacks"))
+	if len(left) > 0 {
+		t.Errorf("folders were left: %v", left)
+	}
+}
