@@ -114,6 +114,8 @@ type Pinned struct {
 	// arguments, and then Text says how.
 	Payload json.RawMessage
 	Text    *arguments.Parsed
+	// Clock is the tool's time limit where the call may wait for its caller; else nil.
+	Clock *Clock
 }
 
 // Discovered is a tool that a module brings for one identity.

@@ -14,12 +14,20 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// OfferedCallbacks is what a policy may have the call p ask its caller to run; nil: nothing.
+// MayCallBack reports whether the call p may ask its caller to run something, if a
+// policy says so.
 //
-// A job, a turn and what a module asks for have no caller beside them, and a call
-// with a key may go on without its own.
+// A job, a turn and what a module asks for have no caller beside them, a call with a
+// key may go on without its own, and one that was planned is made by another.
+func (e *Executor) MayCallBack(p *call.Pinned) bool {
+	return len(p.Call.Callbacks) > 0 && len(p.Tool.Def.Callbacks) > 0 && len(p.Tool.Policies) > 0 && p.Streams.Callback != nil &&
+		p.By == nil && p.Plan == nil && p.Take == nil && p.Execution.Kind == session.KindCall && p.Tool.Kind == tools.Binary && p.IdempotencyKey == ""
+}
+
+// OfferedCallbacks is what a policy may have the call p ask its caller to run; nil:
+// nothing.
 func (e *Executor) OfferedCallbacks(p *call.Pinned) *abi.Callbacks {
-	if len(p.Call.Callbacks) == 0 || p.Streams.Callback == nil || p.By != nil || p.Execution.Kind != session.KindCall || p.Tool.Kind != tools.Binary || p.IdempotencyKey != "" {
+	if !e.MayCallBack(p) {
 		return nil
 	}
 	var kinds []string
@@ -39,12 +47,17 @@ const callbacksFolder = "callbacks"
 
 // relay serves the callbacks of r, and lets c use them.
 func (r *running) relay(ctx context.Context, c *process.Command) (*callback.Relay, error) {
+	if r.Streams.Callback == nil || r.Offered == nil {
+		return nil, fault.Errorf(fault.Internal, "the call asks its caller for programs, and its caller is gone; make it again")
+	}
 	config := callback.Config{
 		Folder: r.Offered.Folder,
 		Roots:  r.Roots,
 		Ask:    r.Streams.Callback,
 		Begin: func(s callback.Shim) func(int, error) {
+			resume := r.Clock.Pause()
 			return func(exit int, err error) {
+				resume()
 				attrs := []any{"tool", r.Tool.Name, "execution_id", r.ExecutionID, "kind", s.Kind, "name", s.Name, "exit_code", exit}
 				if err != nil {
 					attrs = append(attrs, "error", err.Error())

@@ -195,7 +195,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	// One clock for the whole call: policy, waiting and execution together. Only
 	// the wait for an approval has its own.
 	life := ctx
-	ctx, cancel := context.WithTimeout(life, call.Shorter(pinned.Tool.Def.Timeout.Duration(), pinned.Timeout))
+	ctx, cancel := p.timed(life, &pinned)
 	defer cancel()
 
 	if pinned, err = place(pinned, p.Config().Entrance(q.Socket).Roots); err != nil {
@@ -235,7 +235,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		}
 		acc.decided = &d
 		var end context.CancelFunc
-		ctx, end = context.WithTimeout(life, call.Shorter(pinned.Tool.Def.Timeout.Duration(), pinned.Timeout))
+		ctx, end = p.timed(life, &d.Pinned)
 		defer end()
 	}
 	acc.allowed = d.Ask == nil
@@ -247,6 +247,21 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	d.Execution.Job.Admit()
 	r := call.NewRun(d, d.Streams.Within(ctx))
 	return withNotice(&q, d.Unhonoured(), func() call.Outcome { return p.runs(ctx, r, acc) })
+}
+
+// timed is life with the time that the call c has, which stands still while its
+// caller runs a program for it. The caller's own limit does not.
+func (p *Pipeline) timed(life context.Context, c *call.Pinned) (context.Context, context.CancelFunc) {
+	if !p.execute.MayCallBack(c) {
+		return context.WithTimeout(life, call.Shorter(c.Tool.Def.Timeout.Duration(), c.Timeout))
+	}
+	clock := call.NewClock(life, c.Tool.Def.Timeout.Duration())
+	c.Clock = clock
+	if c.Timeout == 0 {
+		return clock, clock.Stop
+	}
+	ctx, cancel := context.WithTimeout(clock, c.Timeout)
+	return ctx, func() { cancel(); clock.Stop() }
 }
 
 // withNotice is what run does, with a notice before what it says on standard error.
@@ -470,9 +485,7 @@ func answerText(ctx context.Context, q *call.Request, text string) call.Outcome 
 func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided, error) {
 	d := call.Undecided(pinned)
 	var err error
-	if len(pinned.Tool.Policies) > 0 {
-		d.Offered = p.execute.OfferedCallbacks(&pinned)
-	}
+	d.Offered = p.execute.OfferedCallbacks(&pinned)
 	for i, policy := range pinned.Tool.Policies {
 		name := execute.ShortName(pinned.Tool.PolicyFiles[i])
 		asked := call.Asked{File: pinned.Tool.PolicyFiles[i], Digest: pinned.Tool.PolicyDigests[i], At: time.Now()}
