@@ -4,8 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
@@ -176,5 +180,186 @@ func TestHooksOfTheCaller(t *testing.T) {
 	left, _ := os.ReadDir(filepath.Join(c.d.State, "callbacks"))
 	if len(left) > 0 {
 		t.Errorf("folders were left: %v", left)
+	}
+}
+
+// TestTerminalOfTheCaller: an editor and a pager have the caller's terminal, whole,
+// and leave it as it was.
+func TestTerminalOfTheCaller(t *testing.T) {
+	needsTerminals(t)
+	c := newCaller(t)
+	start := func(env []string, args ...string) *screen {
+		s := openScreen(t)
+		s.env = append([]string{"PATH=/usr/bin:/bin", "MARKER=" + c.home + "/marker", "HOME=" + c.home}, env...)
+		s.start(c.d.Socket, c.dir, c.program, "git", args...)
+		return s
+	}
+	t.Run("less", func(t *testing.T) {
+		if _, err := exec.LookPath("less"); err != nil {
+			t.Skip("there is no less here")
+		}
+		s := start([]string{"LESS=X"}, "log")
+		s.expect(`(?s)three.*\(END\)`)
+		s.typed("q")
+		if code := s.ended(); code != 0 {
+			t.Errorf("exit code %d: %q", code, s.got)
+		}
+	})
+	t.Run("a pager that leaves early", func(t *testing.T) {
+		for i := range 40 {
+			c.native("-C", c.dir, "branch", "branch-"+strings.Repeat("x", i+1))
+		}
+		s := start([]string{`GIT_PAGER=head -n 1; test -t 1 && echo a terminal`}, "log", "-p", "--all")
+		s.expect(`commit [0-9a-f]+.*\r\na terminal`)
+		if code := s.ended(); code != 0 && code != 141 {
+			t.Errorf("exit code %d: %q", code, s.got)
+		}
+	})
+	t.Run("vim", func(t *testing.T) {
+		if _, err := exec.LookPath("vim"); err != nil {
+			t.Skip("there is no vim here")
+		}
+		s := start([]string{"EDITOR=vim -u NONE"}, "commit", "--allow-empty")
+		s.expect(`Please enter the commit message`)
+		s.typed("iby vim\x1b:wq\r")
+		if code := s.ended(); code != 0 || !strings.HasPrefix(c.subjects(), "by vim ") {
+			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.got)
+		}
+	})
+	t.Run("nothing typed is lost", func(t *testing.T) {
+		s := start([]string{`EDITOR=f() { echo which; read line && echo "$line" > "$1"; }; f`}, "commit", "--allow-empty")
+		s.expect(`which`)
+		s.typed("typed by hand\r")
+		if code := s.ended(); code != 0 || !strings.HasPrefix(c.subjects(), "typed by hand ") {
+			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.got)
+		}
+	})
+	t.Run("stopped", func(t *testing.T) {
+		s := start([]string{`EDITOR=f() { kill -STOP $$; echo on; read line && echo "$line" > "$1"; }; f`}, "commit", "--allow-empty")
+		var status syscall.WaitStatus
+		if _, err := syscall.Wait4(s.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+			t.Fatalf("%v, %v", status, err)
+		}
+		if m := s.mode(); m != s.before {
+			t.Errorf("the terminal is %+v, and was %+v", m, s.before)
+		}
+		if err := syscall.Kill(-s.cmd.Process.Pid, syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		s.expect(`on\r\n`)
+		s.typed("after a stop\r")
+		if code := s.ended(); code != 0 || !strings.HasPrefix(c.subjects(), "after a stop ") {
+			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.got)
+		}
+	})
+	// Ctrl-C is the editor's, as natively: git is still there.
+	t.Run("interrupted", func(t *testing.T) {
+		s := start([]string{`EDITOR=f() { trap 'echo caught; echo "kept" > "$1"; exit 0' INT; echo ready; read line; }; f`}, "commit", "--allow-empty")
+		s.expect(`ready`)
+		s.typed("\x03")
+		s.expect(`caught`)
+		if code := s.ended(); code != 0 || !strings.HasPrefix(c.subjects(), "kept ") {
+			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.got)
+		}
+	})
+}
+
+// await opens a pipe that a program is to open as well, and returns what it wrote.
+func await(t *testing.T, fifo string) string {
+	t.Helper()
+	b, err := os.ReadFile(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func alive(pid string) bool {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	return err == nil && !strings.Contains(string(b), ") Z ")
+}
+
+// awaitEnd waits until the process has ended.
+func awaitEnd(t *testing.T, pid string) {
+	t.Helper()
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(n, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000); ready != 1 {
+		t.Errorf("process %s still runs: %v", pid, err)
+	}
+}
+
+// TestEndOfCallbacks: whoever ends, what runs for the call ends with it, on both
+// sides.
+func TestEndOfCallbacks(t *testing.T) {
+	c := newCaller(t)
+	fifo := filepath.Join(c.home, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.write(".git/hooks/pre-commit", "#!/bin/sh\nsleep 1000 & echo $! $$ > "+fifo+"\nwait\n", 0o755)
+	started := func() (*exec.Cmd, []string) {
+		cmd := c.command(nil, "commit", "--allow-empty", "-m", "x")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd, strings.Fields(await(t, fifo))
+	}
+	t.Run("interrupted", func(t *testing.T) {
+		cmd, pids := started()
+		cmd.Process.Signal(os.Interrupt)
+		cmd.Wait()
+		for _, pid := range pids {
+			awaitEnd(t, pid)
+		}
+		if code := cmd.ProcessState.ExitCode(); code != 130 {
+			t.Errorf("exit code %d", code)
+		}
+	})
+	t.Run("wrapper killed", func(t *testing.T) {
+		cmd, pids := started()
+		cmd.Process.Kill()
+		cmd.Wait()
+		awaitEnd(t, pids[1])
+		n, _ := strconv.Atoi(pids[0])
+		syscall.Kill(n, syscall.SIGKILL) // of nobody any more, as natively
+		// The next call waits for nothing of it.
+		c.native("-C", c.dir, "status")
+		if out, code := c.git(nil, "commit", "--allow-empty", "--no-verify", "-m", "after"); code != 0 {
+			t.Errorf("%d, %s", code, out)
+		}
+	})
+	t.Run("time is over", func(t *testing.T) {
+		cmd := c.command([]string{"TOOL_TIMEOUT=1"}, "commit", "--allow-empty", "-m", "x")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		pids := strings.Fields(await(t, fifo))
+		cmd.Wait()
+		for _, pid := range pids {
+			awaitEnd(t, pid)
+		}
+		if code := cmd.ProcessState.ExitCode(); code != 124 {
+			t.Errorf("exit code %d", code)
+		}
+	})
+}
+
+// TestClockOfCallbacks: the tool's time limit does not count the time of the caller's
+// programs.
+func TestClockOfCallbacks(t *testing.T) {
+	c := newCaller(t)
+	def := hosttest.ReadyJSON(t, "git")
+	def["timeout"] = 2
+	c.d.Tool(t, "git", def, map[string]string{"restricted.wasm": filepath.Join(hosttest.ModuleRoot(), "tools.d/git/restricted.wasm")})
+	if out, code := c.git([]string{`EDITOR=f() { sleep 3; echo late > "$1"; }; f`}, "commit", "--allow-empty"); code != 0 || !strings.HasPrefix(c.subjects(), "late ") {
+		t.Errorf("%d, %s", code, out)
 	}
 }

@@ -29,6 +29,7 @@ type screen struct {
 	master, slave *os.File
 	cmd           *exec.Cmd
 	stderr        *os.File // of the wrapper, unless it is the terminal
+	env           []string // of the wrapper, beside what all have
 	before        unix.Termios
 
 	mu   sync.Mutex // guards what follows
@@ -107,6 +108,7 @@ func (s *screen) start(socket, dir, program, tool string, args ...string) {
 	s.cmd.Args = append([]string{tool}, args...)
 	s.cmd.Dir = dir
 	s.cmd.Env = []string{"TOOL_SOCKET=" + socket, "TERM=xterm-256color", "COLORTERM=truecolor"}
+	s.cmd.Env = append(s.cmd.Env, s.env...)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = s.slave, s.slave, s.slave
 	if s.stderr != nil {
 		s.cmd.Stderr = s.stderr

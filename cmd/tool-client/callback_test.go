@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/wire"
+)
+
+// asks is a daemon whose calls have their caller run q, with input, and answer with
+// what that wrote.
+func asks(t *testing.T, q wire.CallbackRequest, input string) string {
+	return serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
+		if s.Callback == nil {
+			return &wire.Result{Ran: true, Stdout: []byte("no callbacks")}
+		}
+		if q.Cwd == "" {
+			q.Cwd = c.Cwd
+		}
+		var stdout, stderr bytes.Buffer
+		exit, err := s.Callback(ctx, q, strings.NewReader(input), &stdout, &stderr)
+		text := stdout.String() + "|" + stderr.String()
+		if err != nil {
+			text += "|" + err.Error()
+		}
+		return &wire.Result{Ran: true, ExitCode: exit, Stdout: []byte(text)}
+	})
+}
+
+// calledWith makes a call from dir with the variables, and returns what it wrote and
+// its exit code.
+func calledWith(t *testing.T, socket, dir string, env ...string) (string, int) {
+	t.Helper()
+	cmd := wrapper(t, socket, "git")
+	cmd.Dir = dir
+	cmd.Env = append(cmd.Env, env...)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func script(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestHook: a hook has the streams, the arguments, the folder and the variables of
+// the request, the wrapper's own environment, and no terminal.
+func TestHook(t *testing.T) {
+	dir := t.TempDir()
+	hook := script(t, dir, "pre-push", `#!/bin/sh
+echo "$# $1 $GIT_DIR $OWN $(pwd)"; cat; echo err >&2; (exec 3<>/dev/tty) 2>/dev/null && echo a terminal; exit 7
+`)
+	big := strings.Repeat("0123456789abcde\n", 100_000)
+	socket := asks(t, wire.CallbackRequest{Kind: wire.CallbackHooks, Path: hook, Args: []string{"a b"}, Env: map[string]string{"GIT_DIR": "x"}}, big)
+	out, code := calledWith(t, socket, dir, "OWN=own")
+	if want := "1 a b x own " + dir + "\n" + big + "|err\n"; code != 7 || out != want {
+		t.Errorf("exit code %d, %d bytes, not %d: %.300s", code, len(out), len(want), out)
+	}
+}
+
+// TestProgramsRefused: what a request names that the caller did not mean is not run.
+func TestProgramsRefused(t *testing.T) {
+	dir := t.TempDir()
+	file := script(t, dir, "file", "text\n")
+	os.Symlink(file, dir+"/link")
+	for name, test := range map[string]struct {
+		q    wire.CallbackRequest
+		env  []string
+		want string
+	}{
+		"another kind":               {wire.CallbackRequest{Kind: "shell", Path: "/bin/sh"}, nil, "not run here"},
+		"no editor":                  {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{file}}, nil, "no editor is named"},
+		"flags for an editor":        {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{"-c", file}}, []string{"EDITOR=touch ran"}, "one file"},
+		"a command for an editor":    {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{"+!touch ran"}}, []string{"EDITOR=touch ran"}, "one file"},
+		"a link for an editor":       {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{dir + "/link"}}, []string{"EDITOR=touch ran"}, "not a regular file"},
+		"a pager without a terminal": {wire.CallbackRequest{Kind: wire.CallbackPager, Args: []string{"x"}}, []string{"PAGER=touch ran"}, "no pager"},
+		"a relative hook":            {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: "file"}, nil, "not absolute"},
+		"no hook":                    {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: dir + "/none"}, nil, "no such file"},
+		"a relative folder":          {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: file, Cwd: "."}, nil, "not absolute"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, _ := calledWith(t, asks(t, test.q, ""), dir, test.env...)
+			if !strings.Contains(out, test.want) {
+				t.Errorf("%q, not with %q", out, test.want)
+			}
+			if _, err := os.Stat(dir + "/ran"); err == nil {
+				t.Error("it ran")
+			}
+		})
+	}
+}
+
+// TestEditorNames: of the variables the first counts that git would take.
+func TestEditorNames(t *testing.T) {
+	for _, name := range append(sequenceEditors, "TERM", "GIT_PAGER", "PAGER") {
+		t.Setenv(name, "")
+		os.Unsetenv(name)
+	}
+	for _, step := range []struct{ set, value, sequence, message string }{
+		{"EDITOR", "e", "e", "e"},
+		{"VISUAL", "v", "e", "e"},
+		{"TERM", "xterm", "v", "v"},
+		{"GIT_EDITOR", "g", "g", "g"},
+		{"GIT_SEQUENCE_EDITOR", "s", "s", "g"},
+	} {
+		os.Setenv(step.set, step.value)
+		if s, m := editor(sequenceEditors, false), editor(messageEditors, false); s != step.sequence || m != step.message {
+			t.Errorf("with %s: %q and %q", step.set, s, m)
+		}
+	}
+	os.Setenv("PAGER", "p")
+	if pager() != "p" {
+		t.Error(pager())
+	}
+	os.Setenv("GIT_PAGER", "cat")
+	if pager() != "" {
+		t.Error(pager())
+	}
+}
+
+// TestMuchOlderDaemon: a daemon that knows none of the newer fields gets the call
+// without them, one after the other.
+func TestMuchOlderDaemon(t *testing.T) {
+	c := &wire.Call{TTY: &wire.TTY{}, EnvSeen: []string{"A"}, Callbacks: []string{"hooks"}}
+	for _, message := range []string{
+		`/callbacks: is not a known name; valid: tool, env_seen, tty (byte 3)`,
+		`/env_seen: is not a known name; valid: tool (byte 3)`,
+		`/tty: is not a known name; valid: tool (byte 3)`,
+	} {
+		if !without(c, fault.Errorf(fault.InvalidEnvelope, "%s", message)) {
+			t.Errorf("%s: not tried again", message)
+		}
+	}
+	if c.TTY != nil || c.EnvSeen != nil || c.Callbacks != nil || without(c, fault.Errorf(fault.InvalidEnvelope, "/callbacks: x")) {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestDaemonGone: what runs for a call ends when the daemon does.
+func TestDaemonGone(t *testing.T) {
+	dir := t.TempDir()
+	fifo := dir + "/fifo"
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hook := script(t, dir, "hook", "#!/bin/sh\nsleep 1000 & echo $! > "+fifo+"\ntrap '' TERM\nwait; wait\n")
+	s, err := server.Listen(server.Config{Path: dir + "/tool.sock", Handler: func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
+		s.Callback(ctx, wire.CallbackRequest{Kind: wire.CallbackHooks, Path: hook, Cwd: dir}, nil, io.Discard, io.Discard)
+		return &wire.Result{}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(context.Background()) }()
+	cmd := wrapper(t, dir+"/tool.sock", "git")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	s.Shutdown(gone)
+	<-served
+	cmd.Wait()
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000); n != 1 {
+		t.Errorf("what the hook started still runs: %v", err)
+	}
+	if cmd.ProcessState.ExitCode() == 0 {
+		t.Error("a call that was cut off succeeded")
+	}
+}
