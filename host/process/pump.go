@@ -55,6 +55,9 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		if s.feed != nil {
 			s.feed.to.Close()
 		}
+		if s.terminal != nil {
+			s.terminal.slave.Close()
+		}
 		return nil, fault.Errorf(fault.Overloaded, "open the tool's streams: %w: this host has no room now; try again", err)
 	}
 	if t := c.Terminal; t != nil {
@@ -63,7 +66,7 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 			return fail(err)
 		}
 		s.terminal = &terminal{master: master, input: t.Input, sizes: t.Sizes, gone: t.Gone, over: make(chan struct{}), typed: make(chan struct{}), followed: make(chan struct{})}
-		s.own = append(s.own, slave)
+		s.terminal.slave = slave
 		s.pumps = append(s.pumps, &pump{from: master, to: c.Stdout, done: make(chan struct{})})
 		s.theirs[1] = slave
 		if t.Stdin {
@@ -163,6 +166,9 @@ func (s *stdio) finish() {
 	}
 	for _, p := range s.pumps {
 		<-p.done
+	}
+	if s.terminal != nil {
+		s.terminal.slave.Close()
 	}
 }
 

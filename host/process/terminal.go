@@ -51,6 +51,9 @@ func (t *Terminal) check(c *Command, s confine.Status) error {
 // terminal is the daemon's end of one.
 type terminal struct {
 	master *os.File
+	// slave is the child's end, kept until the end of the run: a child that has given
+	// its streams to a pager would be hung up on when that ends.
+	slave *os.File
 	input  io.Reader
 	sizes  <-chan Size
 	gone   <-chan struct{}
