@@ -202,7 +202,7 @@ func TestTerminalOfTheCaller(t *testing.T) {
 		s.expect(`(?s)three.*\(END\)`)
 		s.typed("q")
 		if code := s.ended(); code != 0 {
-			t.Errorf("exit code %d: %q", code, s.got)
+			t.Errorf("exit code %d: %q", code, s.expect(""))
 		}
 	})
 	t.Run("a pager that leaves early", func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestTerminalOfTheCaller(t *testing.T) {
 		s := start([]string{`GIT_PAGER=head -n 1; test -t 1 && echo a terminal`}, "log", "-p", "--all")
 		s.expect(`commit [0-9a-f]+.*\r\na terminal`)
 		if code := s.ended(); code != 0 && code != 141 {
-			t.Errorf("exit code %d: %q", code, s.got)
+			t.Errorf("exit code %d: %q", code, s.expect(""))
 		}
 	})
 	t.Run("vim", func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestTerminalOfTheCaller(t *testing.T) {
 		s.expect(`Please enter the commit message`)
 		s.typed("iby vim\x1b:wq\r")
 		if code := s.ended(); code != 0 || !strings.HasPrefix(c.subjects(), "by vim ") {
-			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.got)
+			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.expect(""))
 		}
 	})
 	t.Run("nothing typed is lost", func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestTerminalOfTheCaller(t *testing.T) {
 		s.expect(`which`)
 		s.typed("typed by hand\r")
 		if code := s.ended(); code != 0 || !strings.HasPrefix(c.subjects(), "typed by hand ") {
-			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.got)
+			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.expect(""))
 		}
 	})
 	t.Run("stopped", func(t *testing.T) {
@@ -249,7 +249,7 @@ func TestTerminalOfTheCaller(t *testing.T) {
 		s.expect(`on\r\n`)
 		s.typed("after a stop\r")
 		if code := s.ended(); code != 0 || !strings.HasPrefix(c.subjects(), "after a stop ") {
-			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.got)
+			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.expect(""))
 		}
 	})
 	// Ctrl-C is the editor's, as natively: git is still there.
@@ -259,7 +259,7 @@ func TestTerminalOfTheCaller(t *testing.T) {
 		s.typed("\x03")
 		s.expect(`caught`)
 		if code := s.ended(); code != 0 || !strings.HasPrefix(c.subjects(), "kept ") {
-			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.got)
+			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.expect(""))
 		}
 	})
 }

@@ -46,6 +46,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
@@ -208,7 +210,7 @@ func (r *Relay) accept() {
 		case <-r.ctx.Done():
 			return
 		}
-		nc, err := r.listener.Accept()
+		nc, err := r.listener.AcceptUnix()
 		if err != nil {
 			return
 		}
@@ -222,7 +224,7 @@ func (r *Relay) accept() {
 }
 
 // serve serves one shim.
-func (r *Relay) serve(nc net.Conn, n int) {
+func (r *Relay) serve(nc *net.UnixConn, n int) {
 	defer nc.Close()
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
@@ -252,7 +254,7 @@ func (r *Relay) serve(nc net.Conn, n int) {
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		defer cancel() // the shim is gone
-		err := pump(in, feed)
+		err := pump(in, nc, feed)
 		feed.CloseWithError(err)
 		if err == io.EOF { // of the input: what follows is the end of the shim
 			_, _, err = read(in)
@@ -281,8 +283,8 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// pump moves the shim's input on. The error is io.EOF at its end.
-func pump(in *bufio.Reader, to io.Writer) error {
+// pump moves the input of the shim at nc on. The error is io.EOF at its end.
+func pump(in *bufio.Reader, nc *net.UnixConn, to io.Writer) error {
 	for {
 		kind, p, err := read(in)
 		switch {
@@ -293,11 +295,56 @@ func pump(in *bufio.Reader, to io.Writer) error {
 		case kind != frameStdin:
 			return errors.New("that is no input of a shim")
 		}
-		if _, err := to.Write(p); err != nil {
+		switch err := pass(nc, to, p); err {
+		case nil:
+		case errGone:
+			return err
+		default:
 			// Nobody reads it. The shim is followed until it ends.
 			to = io.Discard
 		}
 	}
+}
+
+var errGone = errors.New("the shim is gone")
+
+// lookAgain is how often it is looked for a shim whose input nobody takes.
+const lookAgain = 200 * time.Millisecond
+
+// pass writes p, and gives up when the shim at nc is gone meanwhile. The writer is
+// closed then.
+func pass(nc *net.UnixConn, to io.Writer, p []byte) error {
+	written := make(chan error, 1)
+	go func() {
+		_, err := to.Write(p)
+		written <- err
+	}()
+	again := time.NewTicker(lookAgain)
+	defer again.Stop()
+	for {
+		select {
+		case err := <-written:
+			return err
+		case <-again.C:
+			if hungUp(nc) {
+				return errGone
+			}
+		}
+	}
+}
+
+// hungUp reports whether the other side of nc has closed it.
+func hungUp(nc *net.UnixConn) (gone bool) {
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		n, _ := unix.Poll(p, 0)
+		gone = n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
+	})
+	return gone || err != nil
 }
 
 // request is what a shim that was started as p says asks for.
