@@ -105,6 +105,8 @@ Fields of a request; all but tool may be left out:
 	stream           boolean  answer with a stream
 	more             boolean  args frames follow; with stream only
 	tty              object   the terminal that the caller is at; with stream only. See Terminals
+	callbacks        strings  programs that the caller runs for its tool where it is asked to, at
+	                          most 16; with stream only. See Callbacks
 
 base64 is that of RFC 4648, section 4, with padding and without line breaks. No
 argument, folder or variable can have a zero byte in it: INVALID_PAYLOAD.
@@ -167,7 +169,7 @@ Fields of a request:
 	  token      string  as token at the top
 
 and idempotencyKey, session, token, retry, timeoutMs, stdin, env, background,
-detach, trace, stream, more and tty, as in the plain form. session and token may be in
+detach, trace, stream, more, tty and callbacks, as in the plain form. session and token may be in
 both places if they are equal.
 
 A plain call is an envelope call with the payload {"args": […], "cwd": "…",
@@ -271,6 +273,48 @@ client leaves, the terminal is hung up, and the call ended as any.
 Most tools get none; then the answer is as if nothing had been offered, and a resize frame
 is ignored. A server that has no terminals refuses the request: INVALID_ENVELOPE with a
 message that begins with "/tty:". The client sends it again without.
+
+# Callbacks
+
+A streamed request may offer to run programs for its tool, in the caller's place, as the
+caller's user and with the caller's environment, by their kinds:
+
+	editor           the caller's editor of texts
+	sequence-editor  its editor of lists of commits, by default the same
+	pager            its pager
+	hooks            hooks of the repository
+
+A kind that the server does not know is ignored. While the call runs, the server may ask
+for one that was offered, and for up to 8 at a time:
+
+	{"type": "callback", "id": 1, "run": {"kind": "hooks", "path": "/w/.git/hooks/pre-push",
+	 "args": ["origin", "https://…"], "cwd": "/w", "env": {"GIT_PREFIX": ""}}}
+
+id is new in each. path is there for hooks only: which program another kind is, the client
+knows. args are its arguments: of an editor, one absolute path of a file, of a pager
+none. env is added to the client's own environment. What belongs to it has its id:
+
+	{"type": "callback", "id": 1, "stdin": "<base64>"}    what the program reads
+	{"type": "callback", "id": 1, "eof": true}            and the end of it
+	{"type": "callback", "id": 1, "ack": 4096}            so much of its output was taken
+	{"type": "callback", "id": 1, "end": true}            nobody waits for it: end it
+
+and from the client:
+
+	{"type": "callback", "id": 1, "stdout": "<base64>"}   what the program writes
+	{"type": "callback", "id": 1, "stderr": "<base64>"}
+	{"type": "callback", "id": 1, "ack": 4096}            so much of its input was taken
+	{"type": "callback", "id": 1, "exit": 0}              how it ended, 128+N by signal N
+	{"type": "callback", "id": 1, "error": "why"}         it did not run
+
+exit or error is the last one of an id. In each direction at most 262,144 bytes of an id may
+be in flight, sent and not acknowledged. A client that exceeds this, acknowledges more than
+it was sent, or names an id that there was not, has its call ended with INVALID_ENVELOPE.
+What comes for an id that is over is ignored. An editor has the client's own streams, a
+pager all but its input: they send no output. When the call ends, so do its programs.
+
+A server that has no callbacks refuses the request: INVALID_ENVELOPE with a message that
+begins with "/callbacks:". The client sends it again without.
 
 # Sessions
 
