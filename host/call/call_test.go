@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,60 @@ func TestApplyTwice(t *testing.T) {
 	}
 	if !reflect.DeepEqual(d.Shell.Lines, []string{"y"}) {
 		t.Errorf("the lines before became %q", d.Shell.Lines)
+	}
+}
+
+// Callbacks are what was offered, and what all policies that speak of them name.
+func TestApplyCallbacks(t *testing.T) {
+	p := pinned()
+	p.Roots = []string{"/ws"}
+	d := Undecided(p)
+	d.Offered = &abi.Callbacks{Kinds: []string{"editor", "hooks"}, Folder: "/f"}
+	editor := abi.Callback{Kind: "editor", Name: "editor"}
+	hook := abi.Callback{Kind: "hooks", Name: "pre-push", Path: "/ws/hooks/pre-push"}
+	for name, test := range map[string]struct {
+		by    [][]abi.Callback
+		want  []abi.Callback
+		notes int
+	}{
+		"none":              {[][]abi.Callback{nil}, nil, 0},
+		"one policy":        {[][]abi.Callback{{editor, hook}}, []abi.Callback{editor, hook}, 0},
+		"another is silent": {[][]abi.Callback{nil, {editor, hook}, nil}, []abi.Callback{editor, hook}, 0},
+		"fewer":             {[][]abi.Callback{{editor, hook}, {editor}}, []abi.Callback{editor}, 1},
+		"refused after":     {[][]abi.Callback{{editor, hook}, {}}, []abi.Callback{}, 1},
+		"refused before":    {[][]abi.Callback{{}, {editor, hook}}, []abi.Callback{}, 1},
+		"another file":      {[][]abi.Callback{{hook}, {{Kind: "hooks", Name: "pre-push", Path: "/ws/x"}}}, []abi.Callback{}, 1},
+	} {
+		got := d
+		var err error
+		for _, by := range test.by {
+			if got, err = got.Apply(&abi.Decision{Callbacks: by}); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if !reflect.DeepEqual(got.Callbacks, test.want) || len(got.Notes) != test.notes {
+			t.Errorf("%s: %#v, and notes %q", name, got.Callbacks, got.Notes)
+		}
+	}
+	for name, by := range map[string][]abi.Callback{
+		"not offered":      {{Kind: "pager", Name: "pager"}},
+		"a path":           {{Kind: "editor", Name: "editor", Path: "/ws/editor"}},
+		"another name":     {{Kind: "editor", Name: "vi"}},
+		"a name of a path": {{Kind: "hooks", Name: "../x", Path: "/ws/x"}},
+		"no name":          {{Kind: "hooks", Path: "/ws/x"}},
+		"no path":          {{Kind: "hooks", Name: "pre-push"}},
+		"outside":          {{Kind: "hooks", Name: "pre-push", Path: "/etc/x"}},
+		"a way out":        {{Kind: "hooks", Name: "pre-push", Path: "/ws/../etc/x"}},
+		"relative":         {{Kind: "hooks", Name: "pre-push", Path: "ws/x"}},
+		"the socket":       {{Kind: "hooks", Name: "socket", Path: "/ws/x"}, {Kind: "hooks", Name: "socket", Path: "/ws/y"}},
+		"many":             slices.Repeat([]abi.Callback{editor}, 65),
+	} {
+		if got, err := d.Apply(&abi.Decision{Callbacks: by}); err == nil {
+			t.Errorf("%s: %+v", name, got.Callbacks)
+		}
+	}
+	if _, err := Undecided(p).Apply(&abi.Decision{Callbacks: []abi.Callback{editor}}); err == nil {
+		t.Error("callbacks that nobody offered were taken")
 	}
 }
 

@@ -43,9 +43,9 @@ func (r *request) edits() bool {
 	l := r.line
 	switch first {
 	case "commit":
-		return !anyOf(l, "--message", "--file", "--reuse-message") || l.Has("--edit")
+		return !anyOf(l, "--message", "--file", "--reuse-message", "--no-edit", "--dry-run")
 	case "tag":
-		return !anyOf(l, "--message", "--file", "--delete", "--list") || l.Has("--edit")
+		return l.Has("--annotate") && !anyOf(l, "--message", "--file", "--delete", "--list")
 	case "add", "am", "branch", "checkout", "cherry-pick", "merge", "notes", "pull", "rebase", "reset", "restore", "revert", "stash":
 		return r.mutating
 	}
@@ -58,7 +58,7 @@ var paged = []string{"blame", "branch", "config", "diff", "grep", "help", "log",
 // paging reports whether git may open a pager in this call.
 func (r *request) paging() bool {
 	first, _, _ := strings.Cut(r.cmd.name, " ")
-	return r.callback(kindPager) && !r.noPager && slices.Contains(paged, first)
+	return r.callback(kindPager) && !r.noPager && !r.mutating && slices.Contains(paged, first)
 }
 
 // editors are the variables by which a caller names an editor, those of the
