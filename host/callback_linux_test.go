@@ -226,6 +226,15 @@ func TestTerminalOfTheCaller(t *testing.T) {
 			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.expect(""))
 		}
 	})
+	t.Run("a hook has no terminal", func(t *testing.T) {
+		c.write(".git/hooks/pre-commit", "#!/bin/sh\n(exec 3<>/dev/tty) 2>/dev/null && echo a terminal || echo none\nexit 1\n", 0o755)
+		defer os.Remove(c.dir + "/.git/hooks/pre-commit")
+		s := start(nil, "commit", "--allow-empty", "-m", "x")
+		s.expect(`none`)
+		if code := s.ended(); code != 1 {
+			t.Errorf("exit code %d: %q", code, s.expect(""))
+		}
+	})
 	t.Run("nothing typed is lost", func(t *testing.T) {
 		s := start([]string{`EDITOR=f() { echo which; read line && echo "$line" > "$1"; }; f`}, "commit", "--allow-empty")
 		s.expect(`which`)

@@ -17,11 +17,12 @@ func TestClock(t *testing.T) {
 		pauses []time.Duration // one after the other, with a minute before each
 		ends   time.Duration
 	}{
-		"none":         {nil, 10 * time.Minute},
-		"an hour":      {[]time.Duration{time.Hour}, 70 * time.Minute},
-		"twice":        {[]time.Duration{time.Hour, time.Hour}, 130 * time.Minute},
-		"for too long": {[]time.Duration{100 * time.Hour}, 8*time.Hour + 10*time.Minute},
-		"too often":    {[]time.Duration{5 * time.Hour, 5 * time.Hour}, 8*time.Hour + 10*time.Minute},
+		"none":              {nil, 10 * time.Minute},
+		"an hour":           {[]time.Duration{time.Hour}, 70 * time.Minute},
+		"twice":             {[]time.Duration{time.Hour, time.Hour}, 130 * time.Minute},
+		"for too long":      {[]time.Duration{100 * time.Hour}, 8*time.Hour + 10*time.Minute},
+		"a little too long": {[]time.Duration{8*time.Hour + 5*time.Minute}, 8*time.Hour + 10*time.Minute},
+		"too often":         {[]time.Duration{5 * time.Hour, 5 * time.Hour}, 8*time.Hour + 10*time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -185,7 +185,45 @@ func TestFlagsAreFiles(t *testing.T) {
 	}
 }
 
-// TestBound: so many programs and no more, so many at a time and no more.
+// TestAtATime: so many programs run at a time, and the others wait.
+func TestAtATime(t *testing.T) {
+	root := realDir(t)
+	began, release := make(chan bool), make(chan bool)
+	var mu sync.Mutex
+	now, most := 0, 0
+	r := open(t, root, func(context.Context, wire.CallbackRequest, io.Reader, io.Writer, io.Writer) (int, error) {
+		mu.Lock()
+		now++
+		most = max(most, now)
+		mu.Unlock()
+		began <- true
+		<-release
+		mu.Lock()
+		now--
+		mu.Unlock()
+		return 0, nil
+	})
+	const all = 4 * wire.MaxCallbacks
+	var callers sync.WaitGroup
+	for range all {
+		callers.Go(func() { answer(t, r, frame('b', `{"name":"pager","args":[],"cwd":"`+root+`"}`)) })
+	}
+	for i := range all {
+		<-began
+		if i >= wire.MaxCallbacks-1 {
+			release <- true
+		}
+	}
+	for range wire.MaxCallbacks - 1 {
+		release <- true
+	}
+	callers.Wait()
+	if most != wire.MaxCallbacks {
+		t.Errorf("%d ran at a time", most)
+	}
+}
+
+// TestBound: so many programs and no more.
 func TestBound(t *testing.T) {
 	root := realDir(t)
 	var mu sync.Mutex
