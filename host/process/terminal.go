@@ -54,10 +54,10 @@ type terminal struct {
 	// slave is the child's end, kept until the end of the run: a child that has given
 	// its streams to a pager would be hung up on when that ends.
 	slave *os.File
-	input  io.Reader
-	sizes  <-chan Size
-	gone   <-chan struct{}
-	over   chan struct{} // closed when the child has ended
+	input io.Reader
+	sizes <-chan Size
+	gone  <-chan struct{}
+	over  chan struct{} // closed when the child has ended
 	// typed and followed are closed by run and by follow.
 	typed, followed chan struct{}
 }
