@@ -65,12 +65,27 @@ func digest(d *call.Decided) (string, error) {
 		s.field("discovered", d.Discovered.Tool.Schema, string(binding), strconv.FormatBool(d.Discovered.Mutating))
 	}
 	s.field("caller", d.Caller.ID, d.Caller.Owner(), strconv.FormatUint(uint64(d.UID), 10), d.Effective.Fingerprint(), d.Session, d.Socket)
-	s.field("args", d.Args...)
+	// The folder of callbacks is another one in each call. No argument holds a zero
+	// byte, so that none can be taken for it.
+	same := func(v string) string {
+		if d.Offered == nil {
+			return v
+		}
+		return strings.ReplaceAll(v, d.Offered.Folder, "\x00callbacks")
+	}
+	for _, c := range d.Callbacks {
+		s.field("callback", c.Kind, c.Name, c.Path)
+	}
+	args := make([]string, len(d.Args))
+	for i, a := range d.Args {
+		args[i] = same(a)
+	}
+	s.field("args", args...)
 	s.field("has args", strconv.FormatBool(d.Args != nil))
 	for _, name := range slices.Sorted(maps.Keys(d.Env)) {
-		s.field("env", name, d.Env[name])
+		s.field("env", name, same(d.Env[name]))
 	}
-	s.field("payload", string(d.Payload))
+	s.field("payload", same(string(d.Payload)))
 	s.field("stdin", string(d.Input.Bytes))
 	s.field("cwd", d.Cwd, d.Folder)
 	s.field("roots", d.Roots...)
