@@ -87,7 +87,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	}
 	g.Go(func() error { h.sayStore(ctx); return nil })
 	c := h.config()
-	p.Log.Info("ready", "socket", c.Socket, "admin", c.Admin, "tools", c.Tools)
+	p.Log.Info("ready", "socket", c.Socket, "mcp", on.mcpAddr(), "admin", c.Admin, "tools", c.Tools)
 	select {
 	case <-ctx.Done():
 	case <-failed.Done(): // one of them cannot go on
@@ -126,8 +126,17 @@ type sockets struct {
 	h       *Host
 	tools   []*server.Server
 	mcp     []*server.Door
+	web     *mcp.Web // nil without one
 	admin   *server.Admin
 	metrics net.Listener
+}
+
+// mcpAddr is the address of MCP over HTTP, or empty.
+func (on *sockets) mcpAddr() string {
+	if on.web == nil {
+		return ""
+	}
+	return on.web.Addr()
 }
 
 // listen opens all of them. With an error come those that are open.
@@ -180,6 +189,13 @@ func (h *Host) listen() (*sockets, error) {
 	if on.admin, err = server.ListenAdmin(c.Admin, config.SocketLock(c.State, c.Admin), h.admitsOperator, h.admin(on)); err != nil {
 		return on, err
 	}
+	if c.MCP != "" {
+		if on.web, err = h.mcp.ListenWeb(mcp.WebConfig{
+			Addr: c.MCP, MaxConns: c.MaxConnections, Audience: c.Identity.Audience, Issuer: c.Identity.Issuer, Identify: h.identify,
+		}); err != nil {
+			return on, err
+		}
+	}
 	if c.Metrics != "" {
 		if on.metrics, err = net.Listen("tcp", c.Metrics); err != nil {
 			return on, fmt.Errorf("listen for metrics: %w; choose another address with --metrics", err)
@@ -213,6 +229,9 @@ func (on *sockets) serve(ctx context.Context, g *errgroup.Group) {
 	for _, d := range on.mcp {
 		g.Go(func() error { return d.Serve(ctx) })
 	}
+	if on.web != nil {
+		g.Go(on.web.Serve)
+	}
 	g.Go(on.admin.Serve)
 	if on.metrics != nil {
 		g.Go(func() error { return serveMetrics(on.metrics, on.h.parts.Metrics.Handler()) })
@@ -228,6 +247,9 @@ func (on *sockets) shutdown(ctx context.Context) error {
 	}
 	for _, d := range on.mcp {
 		down.Go(func() error { return d.Shutdown(ctx) })
+	}
+	if on.web != nil {
+		down.Go(func() error { return on.web.Shutdown(ctx) })
 	}
 	down.Go(func() error { return on.h.parts.Sessions.Close(ctx) })
 	err := down.Wait()
@@ -257,6 +279,22 @@ func (h *Host) listenMCP(c *config.Config, path string, mode os.FileMode, group 
 	})
 }
 
+// identify is who a token is of, and until when it is good.
+func (h *Host) identify(ctx context.Context, token string) (string, time.Time, error) {
+	caller, err := h.identity.Load().Resolve(token, mcp.NoUID)
+	if err != nil && h.parts.Tools.Ready(ctx) == nil {
+		// A tool that was still being loaded may declare a claim of it.
+		caller, err = h.identity.Load().Resolve(token, mcp.NoUID)
+	}
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	if !caller.HasToken() {
+		return "", time.Time{}, fault.Errorf(fault.Unauthenticated, "a token is missing")
+	}
+	return caller.ID, caller.Expires(), nil
+}
+
 // admin serves what the operator asks of h, whose sockets are on.
 func (h *Host) admin(on *sockets) http.Handler {
 	d := &admin.Daemon{
@@ -274,6 +312,9 @@ func (h *Host) admin(on *sockets) http.Handler {
 			}
 			for _, d := range on.mcp {
 				n += d.Conns()
+			}
+			if on.web != nil {
+				n += on.web.Conns()
 			}
 			return n
 		},

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -58,6 +59,12 @@ type Config struct {
 	// Metrics is a TCP address for /metrics beside the admin socket, such as
 	// "127.0.0.1:9464". Default none.
 	Metrics string `json:"metrics,omitempty"`
+	// MCP is a TCP address on which clients of the Model Context Protocol are
+	// served over HTTP, such as "127.0.0.1:8417". A port alone is one of the
+	// loopback address; another address needs identity.audience, the URL by which
+	// clients reach it. Every request needs a token, so identity.jwks. Default
+	// none.
+	MCP string `json:"mcp,omitempty"`
 	// Traces is where spans are sent: the URL of an OTLP collector over HTTP,
 	// such as "http://127.0.0.1:4318/v1/traces". Default what
 	// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT says, or OTEL_EXPORTER_OTLP_ENDPOINT
@@ -266,6 +273,7 @@ func Load(file string, env Env) (Config, error) {
 		{"TOOLD_ADMIN", &c.Admin},
 		{"TOOLD_STATE_DIR", &c.State},
 		{"TOOLD_METRICS", &c.Metrics},
+		{"TOOLD_MCP", &c.MCP},
 		{"TOOLD_LOG_LEVEL", &c.LogLevel},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &c.Traces},
 		{"TOOLD_STORE", &c.Store},
@@ -289,7 +297,7 @@ func (c *Config) Override(o Config) {
 	for _, f := range []struct{ to, from *string }{
 		{&c.Tools, &o.Tools}, {&c.Restricted, &o.Restricted}, {&c.Socket, &o.Socket},
 		{&c.Admin, &o.Admin}, {&c.Instance, &o.Instance}, {&c.State, &o.State},
-		{&c.Metrics, &o.Metrics}, {&c.LogLevel, &o.LogLevel},
+		{&c.Metrics, &o.Metrics}, {&c.MCP, &o.MCP}, {&c.LogLevel, &o.LogLevel},
 		{&c.Store, &o.Store}, {&c.Reliability, &o.Reliability},
 	} {
 		if *f.from != "" {
@@ -305,6 +313,7 @@ func (c *Config) Complete(env Env) error {
 	c.setDefaults(env, &bad)
 	c.checkConfinement(&bad)
 	c.completePaths(&bad)
+	c.completeMCP(&bad)
 	c.env, c.values = env, map[string]string{}
 	if file := c.DotEnv(); file != "" {
 		if err := readDotEnv(file, c.values); err != nil {
@@ -469,6 +478,36 @@ func (c *Config) completePaths(bad *faults) {
 	}
 }
 
+// completeMCP completes the address for MCP over HTTP. The kernel does not say who
+// connects there, so a token has to; and one that was made for another server is
+// not taken where others than this machine's users may send it.
+func (c *Config) completeMCP(bad *faults) {
+	if c.MCP == "" {
+		return
+	}
+	if _, err := strconv.ParseUint(c.MCP, 10, 16); err == nil {
+		c.MCP = ":" + c.MCP
+	}
+	host, port, err := net.SplitHostPort(c.MCP)
+	if err != nil {
+		bad.add("mcp %q: %w; use HOST:PORT, such as 127.0.0.1:8417", c.MCP, err)
+		return
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	c.MCP = net.JoinHostPort(host, port)
+	if c.Identity.JWKS == "" {
+		bad.add("mcp: over HTTP only a token says who calls; name the keys of tokens in identity.jwks, or use a socket with \"protocol\": \"mcp\" instead")
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return
+	}
+	if u, err := url.Parse(c.Identity.Audience); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		bad.add("mcp: %s is not an address of this machine alone; set identity.audience to the URL by which clients reach it, which their tokens must name, or listen on 127.0.0.1", host)
+	}
+}
+
 // DotEnv is the file with the operator's values, or "".
 func (c *Config) DotEnv() string {
 	if c.File == "" {
@@ -527,6 +566,7 @@ func (c *Config) Reloadable(next *Config) error {
 		{"admin", c.Admin, next.Admin},
 		{"state", c.State, next.State},
 		{"metrics", c.Metrics, next.Metrics},
+		{"mcp", c.MCP, next.MCP},
 		{"traces", c.Traces, next.Traces},
 		{"max_connections", strconv.Itoa(c.MaxConnections), strconv.Itoa(next.MaxConnections)},
 		{"allow_writable_tools", strconv.FormatBool(c.AllowWritableTools), strconv.FormatBool(next.AllowWritableTools)},
@@ -537,6 +577,9 @@ func (c *Config) Reloadable(next *Config) error {
 		if f.old != f.new {
 			return fmt.Errorf("%s changes from %q to %q: restart toold for that", f.name, f.old, f.new)
 		}
+	}
+	if c.MCP != "" && c.Identity.Audience != next.Identity.Audience {
+		return fmt.Errorf("identity.audience changes from %q to %q, and with mcp it is what clients reach: restart toold for that", c.Identity.Audience, next.Identity.Audience)
 	}
 	if c.Store != next.Store { // which may hold a password
 		return errors.New("store changes: restart toold for that")

@@ -109,6 +109,14 @@ func (c Caller) Current() error {
 	return c.claims.checkTime(time.Now())
 }
 
+// Expires returns when the token of c expires; zero without one.
+func (c Caller) Expires() time.Time {
+	if c.claims == nil {
+		return time.Time{}
+	}
+	return c.claims.expires
+}
+
 // Claim returns the text of one claim: a string as it is, a number or a boolean
 // as JSON. ok is false if the token has no such claim.
 func (c Caller) Claim(name string) (text string, ok bool) {

@@ -26,7 +26,7 @@ const (
 
 // decide takes the answer that a call brings which is made again. The error is why the
 // call is not made.
-func (c *conn) decide(ctx context.Context, as Caller, p *sdk.CallToolParamsRaw) *fault.Error {
+func (r *requester) decide(ctx context.Context, as Caller, p *sdk.CallToolParamsRaw) *fault.Error {
 	answer, ok := p.InputResponses[inputApproval].(*sdk.ElicitResult)
 	if !ok || p.RequestState == "" {
 		return nil
@@ -35,14 +35,14 @@ func (c *conn) decide(ctx context.Context, as Caller, p *sdk.CallToolParamsRaw) 
 	if verb == "" { // the user said neither
 		return nil
 	}
-	_, refused := c.approval(ctx, as, verb, p.RequestState)
+	_, refused := r.approval(ctx, as, verb, p.RequestState)
 	return refused
 }
 
-// askUser is the result that has the user approve the call of r, or nil where that is
+// askUser is the result that has the user approve the call of res, or nil where that is
 // not for the caller, or the client cannot ask.
-func (c *conn) askUser(ctx context.Context, as Caller, q *sdk.CallToolRequest, r *wire.Result) *sdk.CallToolResult {
-	if r.Err == nil || r.Err.Code != fault.ApprovalRequired || q.Params.InputResponses != nil || !canElicit(q.Session) {
+func (r *requester) askUser(ctx context.Context, as Caller, q *sdk.CallToolRequest, res *wire.Result) *sdk.CallToolResult {
+	if res.Err == nil || res.Err.Code != fault.ApprovalRequired || q.Params.InputResponses != nil || !canElicit(q.Session) {
 		return nil
 	}
 	var asked struct {
@@ -52,10 +52,10 @@ func (c *conn) askUser(ctx context.Context, as Caller, q *sdk.CallToolRequest, r
 			Self  bool   `json:"self"`
 		} `json:"approval"`
 	}
-	if json.Unmarshal(r.Data, &asked) != nil || !asked.Approval.Self || asked.Approval.State != "pending" {
+	if json.Unmarshal(res.Data, &asked) != nil || !asked.Approval.Self || asked.Approval.State != "pending" {
 		return nil
 	}
-	shown, refused := c.approval(ctx, as, "approval.show", asked.Approval.ID)
+	shown, refused := r.approval(ctx, as, "approval.show", asked.Approval.ID)
 	if refused != nil {
 		return nil
 	}
@@ -85,13 +85,13 @@ func canElicit(s *sdk.ServerSession) bool {
 }
 
 // approval makes one of the calls about approvals, as the caller.
-func (c *conn) approval(ctx context.Context, as Caller, verb, id string) (json.RawMessage, *fault.Error) {
+func (r *requester) approval(ctx context.Context, as Caller, verb, id string) (json.RawMessage, *fault.Error) {
 	payload, err := json.Marshal(map[string]string{"id": id})
 	if err != nil {
 		return nil, fault.Errorf(fault.Internal, "%w", err)
 	}
-	r := c.front.config.Call(ctx, c.request(&wire.Call{Form: wire.Envelope, Tool: verb, ExecutionID: wire.NewExecutionID(), Payload: payload, Token: as.Token, Session: as.Session}, wire.Streams{})).Result
-	return r.Data, r.Err
+	res := r.front.config.Call(ctx, r.request(&wire.Call{Form: wire.Envelope, Tool: verb, ExecutionID: wire.NewExecutionID(), Payload: payload, Token: as.Token, Session: as.Session}, wire.Streams{})).Result
+	return res.Data, res.Err
 }
 
 // messageOf says exactly what would run, a word a line, with all that is not plain

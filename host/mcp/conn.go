@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -32,37 +31,26 @@ type Caller struct {
 	Cwd string `json:"cwd,omitempty"`
 }
 
-// conn is one connection: the SDK's transport for it, and what its requests share.
+// conn is one connection of a socket: the SDK's transport for it, and who makes its
+// requests. Read sets the caller before any request.
 type conn struct {
-	front *Front
-	nc    net.Conn
-	who   Peer
-	// left ends when the client has gone, with the cause for calls that run.
-	left    context.Context
-	leave   context.CancelCauseFunc
-	changed chan struct{} // the tools of the daemon did, maybe
-	listens atomic.Int32
+	*requester
+	nc net.Conn
 
-	in     *bufio.Reader // of Read
-	any    bool          // Read: there was a message
-	caller Caller        // set by Read before any request
+	in  *bufio.Reader // of Read
+	any bool          // Read: there was a message
 
 	writing sync.Mutex
 
-	mu       sync.Mutex // guards what follows
-	answered *sync.Cond // pending, writers, backlog, closed
+	answered *sync.Cond // of what follows, which requester.mu guards
 	pending  map[jsonrpc.ID]struct{}
 	writers  int // that write or wait to
 	backlog  int // bytes that were read since one of them was done
 	closed   bool
-	draining bool
-	calls    int
-	listed   *listed
 }
 
 func newConn(f *Front, nc net.Conn, who Peer) *conn {
-	c := &conn{front: f, nc: nc, who: who, changed: make(chan struct{}, 1), in: bufio.NewReader(nc), pending: map[jsonrpc.ID]struct{}{}}
-	c.left, c.leave = context.WithCancelCause(context.Background())
+	c := &conn{requester: newRequester(f, who, maxCalls, maxListens), nc: nc, in: bufio.NewReader(nc), pending: map[jsonrpc.ID]struct{}{}}
 	c.answered = sync.NewCond(&c.mu)
 	return c
 }
@@ -167,7 +155,7 @@ func (c *conn) introduce(first bool, params json.RawMessage) error {
 	if err := strictjson.Unmarshal(params, &caller); err != nil {
 		return err
 	}
-	c.caller = caller
+	c.requester.caller = caller
 	return nil
 }
 
@@ -223,7 +211,7 @@ func (c *conn) drain() {
 // streams of notifications, which have no end of their own.
 func (c *conn) closeDrained() {
 	c.mu.Lock()
-	over := c.draining && len(c.pending) <= int(c.listens.Load())
+	over := c.draining && len(c.pending) <= c.listens
 	c.mu.Unlock()
 	if over {
 		c.Close()

@@ -16,11 +16,8 @@ package mcp
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"log/slog"
 	"net"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,13 +61,13 @@ type Config struct {
 type Front struct {
 	config Config
 
-	mu    sync.Mutex
-	conns map[*conn]struct{} // guarded by mu
+	mu         sync.Mutex
+	requesters map[*requester]struct{} // guarded by mu
 }
 
 // New makes a front end.
 func New(config Config) *Front {
-	return &Front{config: config, conns: map[*conn]struct{}{}}
+	return &Front{config: config, requesters: map[*requester]struct{}{}}
 }
 
 // Peer is who connected, as the kernel says, and where: fields of call.Request.
@@ -87,12 +84,40 @@ type Peer struct {
 func (f *Front) ListChanged() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for c := range f.conns {
+	for r := range f.requesters {
 		select {
-		case c.changed <- struct{}{}:
+		case r.changed <- struct{}{}:
 		default: // it will look anyway
 		}
 	}
+}
+
+// watch has r told of changes until the function that it returns is called, which
+// waits for the end.
+func (f *Front) watch(r *requester, server *sdk.Server) (end func()) {
+	f.mu.Lock()
+	f.requesters[r] = struct{}{}
+	f.mu.Unlock()
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { r.watch(over, server) })
+	return func() {
+		f.mu.Lock()
+		delete(f.requesters, r)
+		f.mu.Unlock()
+		close(over)
+		watching.Wait()
+	}
+}
+
+// newServer makes the SDK's server for the requests of r.
+func (f *Front) newServer(r *requester, o sdk.ServerOptions) *sdk.Server {
+	o.Instructions = instructions
+	o.Logger = slog.New(slog.DiscardHandler)
+	o.Capabilities = &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}}
+	server := sdk.NewServer(&sdk.Implementation{Name: "toold", Version: f.config.Version}, &o)
+	server.AddReceivingMiddleware(r.receive)
+	return server
 }
 
 // Serve serves one connection, and returns when it is over and its calls have
@@ -100,25 +125,17 @@ func (f *Front) ListChanged() {
 // closed when those that run were answered. The end of ctx ends them.
 func (f *Front) Serve(ctx context.Context, stopping <-chan struct{}, nc net.Conn, who Peer) {
 	c := newConn(f, nc, who)
-	server := sdk.NewServer(&sdk.Implementation{Name: "toold", Version: f.config.Version}, &sdk.ServerOptions{
-		Instructions: instructions,
-		Logger:       slog.New(slog.DiscardHandler),
-		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}},
-	})
-	server.AddReceivingMiddleware(c.receive)
+	server := f.newServer(c.requester, sdk.ServerOptions{})
 	session, err := server.Connect(context.WithoutCancel(ctx), c, nil)
 	if err != nil {
 		f.config.Logger.Error("serve an MCP client", "error", err)
 		c.Close()
 		return
 	}
-	f.mu.Lock()
-	f.conns[c] = struct{}{}
-	f.mu.Unlock()
+	unwatch := f.watch(c.requester, server)
 	over := make(chan struct{})
-	var helpers sync.WaitGroup
-	helpers.Go(func() { c.watch(over, server) })
-	helpers.Go(func() {
+	var draining sync.WaitGroup
+	draining.Go(func() {
 		select {
 		case <-over:
 		case <-stopping:
@@ -129,13 +146,11 @@ func (f *Front) Serve(ctx context.Context, stopping <-chan struct{}, nc net.Conn
 	ended := context.AfterFunc(ctx, func() { c.leave(context.Cause(ctx)) })
 	session.Wait()
 	ended()
-	f.mu.Lock()
-	delete(f.conns, c)
-	f.mu.Unlock()
 	c.leave(wire.ErrLeft)
 	c.Close()
 	close(over)
-	helpers.Wait()
+	draining.Wait()
+	unwatch()
 }
 
 const instructions = "Tools of a toold daemon. A call may be denied by a policy: the result says which rule denied it and what to do instead. " +
@@ -167,91 +182,4 @@ func errorMessage(id json.RawMessage, code int, err *fault.Error) []byte {
 		Error   detail          `json:"error"`
 	}{"2.0", id, detail{code, err.Error(), dataOf(err)}})
 	return b
-}
-
-// receive serves what the pipeline is asked for, and keeps a panic to its request.
-// The rest, such as initialize, is the SDK's.
-func (c *conn) receive(next sdk.MethodHandler) sdk.MethodHandler {
-	return func(ctx context.Context, method string, req sdk.Request) (res sdk.Result, err error) {
-		defer func() {
-			if v := recover(); v != nil {
-				c.front.config.Logger.Error("panic in a request of MCP", "method", method, "panic", v, "stack", string(debug.Stack()))
-				res, err = nil, rpcError(fault.Errorf(fault.Internal, "the daemon failed at this request; see its log"))
-			}
-		}()
-		switch q := req.(type) {
-		case *sdk.ListToolsRequest:
-			return c.listTools(ctx, q)
-		case *sdk.CallToolRequest:
-			return c.callTool(ctx, q), nil
-		}
-		if method == "subscriptions/listen" {
-			if c.listens.Add(1) > maxListens {
-				c.listens.Add(-1)
-				return nil, rpcError(fault.Errorf(fault.Overloaded, "this connection has %d streams of notifications already; end one first", maxListens))
-			}
-			defer c.listens.Add(-1)
-		}
-		return next(ctx, method, req)
-	}
-}
-
-// begin takes a place for a request in the pipeline, until done. Its context ends
-// when the client cancels the request, with ABORTED, and when the client leaves, with
-// wire.ErrLeft: the pipeline knows what goes on then.
-func (c *conn) begin(ctx context.Context) (_ context.Context, done func(), err *fault.Error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.draining:
-		return nil, nil, fault.Errorf(fault.Overloaded, "the daemon is stopping; try again when it is back")
-	case c.calls >= maxCalls:
-		return nil, nil, fault.Errorf(fault.Overloaded, "this connection has %d calls that run already; wait for one of them", maxCalls)
-	}
-	c.calls++
-	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	left := context.AfterFunc(c.left, func() { cancel(context.Cause(c.left)) })
-	cancelled := context.AfterFunc(ctx, func() {
-		// A connection that broke cancels its requests with another cause, and is
-		// left.
-		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
-			cancel(wire.ErrLeft)
-			return
-		}
-		cancel(fault.Errorf(fault.Aborted, "the client cancelled the call"))
-	})
-	return run, func() {
-		left()
-		cancelled()
-		cancel(nil)
-		c.mu.Lock()
-		c.calls--
-		c.mu.Unlock()
-	}, nil
-}
-
-// request is call as this connection makes it.
-func (c *conn) request(q *wire.Call, streams wire.Streams) call.Request {
-	return call.Request{
-		Call: q, UID: c.who.UID, PID: c.who.PID, Container: c.who.Container, Socket: c.who.Socket,
-		Focus: c.who.Focus, Streams: streams,
-	}
-}
-
-// watch tells the client when its list of tools is another one, until over.
-func (c *conn) watch(over <-chan struct{}, server *sdk.Server) {
-	for {
-		select {
-		case <-over:
-			return
-		case <-c.changed:
-		}
-		if c.listIsAnother() {
-			// The SDK tells those that listen of a change of its own tools only. This
-			// one is never listed or called: both are the pipeline's.
-			server.AddTool(&sdk.Tool{Name: "changed", InputSchema: json.RawMessage(anyObject)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-				return nil, io.EOF
-			})
-		}
-	}
 }

@@ -171,7 +171,7 @@ func TestDenial(t *testing.T) {
 // gate is a FIFO that a call reads: opening it waits until the call has begun.
 func gate(t testing.TB, d *hosttest.Daemon) string {
 	t.Helper()
-	path := filepath.Join(d.Root, "gate")
+	path := filepath.Join(d.Root, "gate-"+strings.ReplaceAll(t.Name(), "/", "-"))
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -46,6 +48,13 @@ const (
 	metaToolUnshown = "io.toold/schemaUnshown"
 )
 
+// maxListed is how many sessions' lists are remembered for one requester.
+const maxListed = 64
+
+// listTTL is how long a client may use a list without asking again. One that listens
+// is told of changes.
+const listTTL = 30 * time.Second
+
 // listed is the list that a client was given last.
 type listed struct {
 	as     Caller
@@ -64,9 +73,9 @@ type tool struct {
 	Unshown     bool            `json:"schema_unshown"`
 }
 
-// as is who asks for a request, by its _meta.
-func (c *conn) as(meta sdk.Meta) (Caller, *fault.Error) {
-	as := c.caller
+// as is who asks for a request, by its _meta and the token that it came with.
+func (r *requester) as(meta sdk.Meta, token string) (Caller, *fault.Error) {
+	as := r.caller
 	for key, to := range map[string]*string{metaToken: &as.Token, metaSession: &as.Session} {
 		v, there := meta[key]
 		if !there {
@@ -78,17 +87,23 @@ func (c *conn) as(meta sdk.Meta) (Caller, *fault.Error) {
 		}
 		*to = s
 	}
+	if r.identity != "" {
+		if _, there := meta[metaToken]; there {
+			return as, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not taken over HTTP; send the token as Authorization: Bearer", metaToken)
+		}
+		as.Token = token
+	}
 	return as, nil
 }
 
 // list is all that the pipeline lists for as, by name, and what it says is missing.
-func (c *conn) list(ctx context.Context, as Caller) (list []tool, missing []json.RawMessage, _ *fault.Error) {
+func (r *requester) list(ctx context.Context, as Caller) (list []tool, missing []json.RawMessage, _ *fault.Error) {
 	for after := ""; ; {
 		payload, err := json.Marshal(map[string]string{"after": after})
 		if err != nil {
 			return nil, nil, fault.Errorf(fault.Internal, "%w", err)
 		}
-		o := c.front.config.Call(ctx, c.request(&wire.Call{
+		o := r.front.config.Call(ctx, r.request(&wire.Call{
 			Form: wire.Envelope, Tool: "tools.list", ExecutionID: wire.NewExecutionID(), Payload: payload,
 			Token: as.Token, Session: as.Session, Cwd: as.Cwd,
 		}, wire.Streams{}))
@@ -113,8 +128,8 @@ func (c *conn) list(ctx context.Context, as Caller) (list []tool, missing []json
 
 // listTools answers tools/list: those after the name that the cursor is, as many as
 // fit an answer.
-func (c *conn) listTools(ctx context.Context, q *sdk.ListToolsRequest) (sdk.Result, error) {
-	run, done, refused := c.begin(ctx)
+func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, token string) (sdk.Result, error) {
+	run, done, refused := r.begin(ctx, q.Session)
 	if refused != nil {
 		return nil, rpcError(refused)
 	}
@@ -124,18 +139,16 @@ func (c *conn) listTools(ctx context.Context, q *sdk.ListToolsRequest) (sdk.Resu
 	if q.Params != nil {
 		meta, cursor = q.Params.Meta, q.Params.Cursor
 	}
-	as, refused := c.as(meta)
+	as, refused := r.as(meta, token)
 	if refused != nil {
 		return nil, rpcError(refused)
 	}
-	list, missing, refused := c.list(run, as)
+	list, missing, refused := r.list(run, as)
 	if refused != nil {
 		return nil, rpcError(refused)
 	}
-	c.mu.Lock()
-	c.listed = &listed{as, digestOf(list)}
-	c.mu.Unlock()
-	res := &sdk.ListToolsResult{Tools: []*sdk.Tool{}, Cacheable: sdk.Cacheable{CacheScope: "private"}}
+	r.gave(as, list)
+	res := &sdk.ListToolsResult{Tools: []*sdk.Tool{}, Cacheable: sdk.Cacheable{CacheScope: "private", TTLMs: int(listTTL.Milliseconds())}}
 	if len(missing) > 0 {
 		res.Meta = sdk.Meta{metaMissing: missing}
 	}
@@ -157,30 +170,49 @@ func (c *conn) listTools(ctx context.Context, q *sdk.ListToolsRequest) (sdk.Resu
 	return res, nil
 }
 
-// listIsAnother reports whether the client's list is another one than it was given
-// last, and keeps the new one.
-func (c *conn) listIsAnother() bool {
-	c.mu.Lock()
-	last := c.listed
-	c.mu.Unlock()
-	if last == nil {
-		return false
+// gave notes the list that a client was given. Over HTTP other clients of the
+// identity may have an older one: they are told.
+func (r *requester) gave(as Caller, list []tool) {
+	now := listed{as, digestOf(list)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last, known := r.listed[as.Session]
+	if len(r.listed) >= maxListed {
+		clear(r.listed) // their clients are told of the next change, whatever it is
 	}
-	list, _, err := c.list(c.left, last.as)
-	if err != nil {
-		return false // its next request says why
+	r.listed[as.Session] = now
+	if r.identity != "" && known && last.digest != now.digest {
+		r.stale = true
+		select {
+		case r.changed <- struct{}{}:
+		default:
+		}
 	}
-	now := &listed{last.as, digestOf(list)}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.listed != last {
-		last = c.listed // it was given one meanwhile
+}
+
+// listIsAnother reports whether a list is another one than clients were given last,
+// and keeps the new ones.
+func (r *requester) listIsAnother() (another bool) {
+	r.mu.Lock()
+	given := maps.Clone(r.listed)
+	another, r.stale = r.stale, false
+	unknown := r.identity != "" && len(given) == 0
+	r.mu.Unlock()
+	for session, last := range given {
+		list, _, err := r.list(r.left, last.as)
+		if err != nil {
+			continue // its next request says why
+		}
+		digest := digestOf(list)
+		r.mu.Lock()
+		if now := r.listed[session]; now.digest != digest {
+			// It may have been given one meanwhile.
+			another = true
+			r.listed[session] = listed{last.as, digest}
+		}
+		r.mu.Unlock()
 	}
-	if last.digest == now.digest {
-		return false
-	}
-	c.listed = now
-	return true
+	return another || unknown
 }
 
 func digestOf(list []tool) [32]byte {
@@ -303,14 +335,14 @@ func shownNames(list []tool) map[string]string {
 }
 
 // named is the name of the tool that clients have as shown.
-func (c *conn) named(ctx context.Context, as Caller, shown string) (string, *fault.Error) {
+func (r *requester) named(ctx context.Context, as Caller, shown string) (string, *fault.Error) {
 	if !fits(shown) {
 		return "", fault.Errorf(fault.UnknownTool, "there is no tool %q; tools/list lists those that there are", shown)
 	}
 	if !mayBeMapped(shown) {
 		return shown, nil
 	}
-	list, _, err := c.list(ctx, as)
+	list, _, err := r.list(ctx, as)
 	if err != nil {
 		return "", err
 	}
@@ -324,21 +356,21 @@ func (c *conn) named(ctx context.Context, as Caller, shown string) (string, *fau
 
 // callTool answers tools/call. What fails is a result too: it is for who asked for the
 // call.
-func (c *conn) callTool(ctx context.Context, q *sdk.CallToolRequest) *sdk.CallToolResult {
+func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token string) *sdk.CallToolResult {
 	if q.Params == nil {
 		return failed(fault.Errorf(fault.InvalidEnvelope, "params are missing; name the tool to call"))
 	}
-	run, done, refused := c.begin(ctx)
+	run, done, refused := r.begin(ctx, q.Session)
 	if refused != nil {
 		return failed(refused)
 	}
 	defer done()
 	p := q.Params
-	as, refused := c.as(p.Meta)
+	as, refused := r.as(p.Meta, token)
 	if refused != nil {
 		return failed(refused)
 	}
-	name, refused := c.named(run, as, p.Name)
+	name, refused := r.named(run, as, p.Name)
 	if refused != nil {
 		return failed(refused)
 	}
@@ -346,7 +378,7 @@ func (c *conn) callTool(ctx context.Context, q *sdk.CallToolRequest) *sdk.CallTo
 	if refused != nil {
 		return failed(refused)
 	}
-	if refused := c.decide(run, as, p); refused != nil {
+	if refused := r.decide(run, as, p); refused != nil {
 		return failed(refused)
 	}
 	var streams wire.Streams
@@ -356,11 +388,11 @@ func (c *conn) callTool(ctx context.Context, q *sdk.CallToolRequest) *sdk.CallTo
 			return q.Session.NotifyProgress(run, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: float64(n.Add(1)), Message: textOf(data)})
 		}
 	}
-	r := c.front.config.Call(run, c.request(made, streams)).Result
-	if asks := c.askUser(run, as, q, r); asks != nil {
+	res := r.front.config.Call(run, r.request(made, streams)).Result
+	if asks := r.askUser(run, as, q, res); asks != nil {
 		return asks
 	}
-	return resultOf(r)
+	return resultOf(res)
 }
 
 // envelope is p as a call. It is written and read as a frame of the tool socket, so

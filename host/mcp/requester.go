@@ -1,0 +1,172 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"runtime/debug"
+	"sync"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/wire"
+)
+
+// requester makes requests under common limits: the client of one connection of a
+// socket, or all clients of one identity over HTTP.
+type requester struct {
+	front *Front
+	who   Peer
+	// caller is what requests have that say nothing else.
+	caller Caller
+	// identity is the id of the identity whose requests these are, over HTTP.
+	// Empty on a socket, where a request may have a token of its own.
+	identity             string
+	maxCalls, maxListens int
+	// left ends when the client has gone, with the cause for calls that run.
+	left    context.Context
+	leave   context.CancelCauseFunc
+	changed chan struct{} // the tools of the daemon did, maybe
+
+	mu       sync.Mutex // guards what follows
+	draining bool
+	calls    int
+	listens  int
+	listed   map[string]listed // by session
+	stale    bool              // some client has an older list than another one
+}
+
+func newRequester(f *Front, who Peer, maxCalls, maxListens int) *requester {
+	r := &requester{front: f, who: who, maxCalls: maxCalls, maxListens: maxListens, changed: make(chan struct{}, 1), listed: map[string]listed{}}
+	r.left, r.leave = context.WithCancelCause(context.Background())
+	return r
+}
+
+// receive serves what the pipeline is asked for, and keeps a panic to its request.
+// The rest, such as initialize, is the SDK's.
+func (r *requester) receive(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (res sdk.Result, err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				r.front.config.Logger.Error("panic in a request of MCP", "method", method, "panic", v, "stack", string(debug.Stack()))
+				res, err = nil, rpcError(fault.Errorf(fault.Internal, "the daemon failed at this request; see its log"))
+			}
+		}()
+		token, refused := r.tokenOf(req)
+		if refused != nil {
+			return nil, rpcError(refused)
+		}
+		switch q := req.(type) {
+		case *sdk.ListToolsRequest:
+			return r.listTools(ctx, q, token)
+		case *sdk.CallToolRequest:
+			return r.callTool(ctx, q, token), nil
+		}
+		if method == "subscriptions/listen" {
+			return r.listen(ctx, method, req, next)
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// tokenOf is the token that a request over HTTP came with. It has to be that of the
+// identity whose server this is: a session is no proof of who uses it.
+func (r *requester) tokenOf(req sdk.Request) (string, *fault.Error) {
+	if r.identity == "" {
+		return "", nil
+	}
+	extra := req.GetExtra()
+	if extra == nil || extra.TokenInfo == nil || extra.TokenInfo.UserID != r.identity {
+		return "", fault.Errorf(fault.Unauthenticated, "the request is not of the identity that this session is of; connect anew")
+	}
+	token, _ := extra.TokenInfo.Extra[extraToken].(string)
+	if token == "" {
+		return "", fault.Errorf(fault.Unauthenticated, "the request has no token; send it as Authorization: Bearer")
+	}
+	return token, nil
+}
+
+// listen has the SDK serve a stream of notifications, which ends with the daemon.
+func (r *requester) listen(ctx context.Context, method string, req sdk.Request, next sdk.MethodHandler) (sdk.Result, error) {
+	r.mu.Lock()
+	over := r.listens >= r.maxListens
+	if !over {
+		r.listens++
+	}
+	r.mu.Unlock()
+	if over {
+		return nil, rpcError(fault.Errorf(fault.Overloaded, "there are %d streams of notifications already; end one first", r.maxListens))
+	}
+	defer func() {
+		r.mu.Lock()
+		r.listens--
+		r.mu.Unlock()
+	}()
+	return next(ctx, method, req)
+}
+
+// begin takes a place for a request in the pipeline, until done. Its context ends
+// when the client cancels the request, with ABORTED, and when the client leaves, with
+// wire.ErrLeft: the pipeline knows what goes on then.
+func (r *requester) begin(ctx context.Context, session *sdk.ServerSession) (_ context.Context, done func(), err *fault.Error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.draining:
+		return nil, nil, fault.Errorf(fault.Overloaded, "the daemon is stopping; try again when it is back")
+	case r.calls >= r.maxCalls:
+		return nil, nil, fault.Errorf(fault.Overloaded, "this client has %d calls that run already; wait for one of them", r.maxCalls)
+	}
+	r.calls++
+	// Over HTTP without a session a request ends when its stream is closed, and
+	// that says no more than that nobody reads the answer.
+	streamed := r.identity != "" && session.ID() == ""
+	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	left := context.AfterFunc(r.left, func() { cancel(context.Cause(r.left)) })
+	cancelled := context.AfterFunc(ctx, func() {
+		// A connection that broke cancels its requests with another cause, and is
+		// left.
+		if cause := context.Cause(ctx); streamed || !errors.Is(cause, context.Canceled) {
+			cancel(wire.ErrLeft)
+			return
+		}
+		cancel(fault.Errorf(fault.Aborted, "the client cancelled the call"))
+	})
+	return run, func() {
+		left()
+		cancelled()
+		cancel(nil)
+		r.mu.Lock()
+		r.calls--
+		r.mu.Unlock()
+	}, nil
+}
+
+// request is call as this requester makes it.
+func (r *requester) request(q *wire.Call, streams wire.Streams) call.Request {
+	return call.Request{
+		Call: q, UID: r.who.UID, PID: r.who.PID, Container: r.who.Container, Socket: r.who.Socket,
+		Focus: r.who.Focus, Streams: streams,
+	}
+}
+
+// watch tells clients when their list of tools is another one, until over.
+func (r *requester) watch(over <-chan struct{}, server *sdk.Server) {
+	for {
+		select {
+		case <-over:
+			return
+		case <-r.changed:
+		}
+		if r.listIsAnother() {
+			// The SDK tells those that listen of a change of its own tools only. This
+			// one is never listed or called: both are the pipeline's.
+			server.AddTool(&sdk.Tool{Name: "changed", InputSchema: json.RawMessage(anyObject)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return nil, io.EOF
+			})
+		}
+	}
+}
