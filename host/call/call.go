@@ -60,6 +60,10 @@ type Request struct {
 	Focus *atomic.Pointer[string]
 	// Streams are the caller's. Nobody closes them but the front end.
 	Streams wire.Streams
+	// JobAfter makes a job of a call that has not ended by then: it is answered as
+	// one in the background, and goes on without its caller. Until then it is its
+	// caller's. 0: never.
+	JobAfter time.Duration
 	// Kind is that of its execution; empty is session.KindCall.
 	Kind string
 	// PartOf is the id of the execution that asked for this one: a prompt's for
@@ -581,6 +585,9 @@ type Attempt struct {
 type Outcome struct {
 	// Result is never nil. Result.Err is why it failed.
 	Result *wire.Result
+	// Job says that the call goes on as a job, after Request.JobAfter; Result is that
+	// of a call in the background.
+	Job bool
 	// Began says that the tool itself was started in this attempt.
 	Began bool
 	// Killed says that a signal ended it.

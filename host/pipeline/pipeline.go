@@ -169,7 +169,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	if isApprovalCall(q.Tool) {
 		return p.approvalCall(ctx, &q, caller)
 	}
-	if q.Background || q.Detach {
+	if q.Background || q.Detach || q.JobAfter > 0 {
 		o, accepted := p.inner.background(ctx, q, caller)
 		acc.job = accepted
 		return o

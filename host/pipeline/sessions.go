@@ -3,9 +3,11 @@ package pipeline
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
@@ -82,8 +84,12 @@ func (s *sessionCalls) sees(socket, tool string) bool {
 // background makes q a job and answers with its id as soon as nothing refuses it
 // any more. What refuses it before that is the answer, and no job is left. begun
 // says that the call went on as the job, which is a call of its own.
+//
+// With q.JobAfter it answers with the call's own outcome where that comes before, and
+// no job is left.
 func (s *sessionCalls) background(ctx context.Context, q call.Request, caller identity.Caller) (o call.Outcome, begun bool) {
 	switch {
+	case q.JobAfter > 0 && !q.Background:
 	case !q.Background:
 		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/detach: is of calls in the background; say background, too")), false
 	case session.IsCall(q.Tool) && q.Tool != session.Prompt:
@@ -115,12 +121,22 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 	inner := *q.Call
 	inner.Background, inner.Detach, inner.Stream, inner.Session = false, false, false, in.ID()
 	of := q
-	of.Call, of.Kind, of.As, of.PartOf = &inner, session.KindJob, &caller, q.ExecutionID
+	of.Call, of.Kind, of.As, of.PartOf, of.JobAfter = &inner, session.KindJob, &caller, q.ExecutionID, 0
 	if q.Tool == session.Prompt {
 		of.Kind = session.KindCall // the turn is the job
 	}
 	of.By = q.By.ForJob()
 	of.Streams = wire.Streams{Stdout: job.Stdout(), Stderr: job.Stderr(), Progress: job.Progress, Signals: make(chan os.Signal)}
+	later := q.JobAfter > 0 && !q.Background
+	if later { // it is answered whole, where it is in time
+		job.Later()
+		of.Streams = wire.Streams{Signals: make(chan os.Signal), Progress: func(data json.RawMessage) error {
+			if q.Streams.Progress != nil && !job.Listed() {
+				q.Streams.Progress(data) // who reads it may be gone by now
+			}
+			return job.Progress(data)
+		}}
+	}
 	done := make(chan call.Outcome, 1)
 	go func() {
 		defer cancel(nil)
@@ -140,6 +156,23 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 			res.Data, res.Stdout = nil, []byte(job.ID+"\n")
 		}
 		return call.Outcome{Result: res}
+	}
+	if later {
+		callers := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+		timer := time.NewTimer(q.JobAfter)
+		defer timer.Stop()
+		select {
+		case o := <-done:
+			callers()
+			return o, true
+		case <-timer.C:
+		}
+		if callers() && job.Keep() {
+			o = accepted()
+			o.Job = true
+			return o, true
+		}
+		return <-done, true
 	}
 	select {
 	case <-job.Admitted():

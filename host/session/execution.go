@@ -413,7 +413,7 @@ func (x *Execution) End(r *wire.Result) {
 		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, Connections: o.Connections, HTTP: o.HTTP, Found: found,
 	}
 	if x.Job != nil {
-		rec.Job, rec.Detach, rec.Bound = true, x.Job.Detach, x.Job.Bound
+		rec.Job, rec.Detach, rec.Bound = x.Job.settle(), x.Job.Detach, x.Job.Bound
 	}
 	if o.Attempts == 0 {
 		rec.Type = journal.TypeRefused

@@ -45,6 +45,7 @@ type Job struct {
 	Bound   bool // by a caller that is bound to Session; see Job.shares
 	Tool    string
 	Detach  bool // whether it outlives its session
+	later   bool // it is listed when Keep is called, and not by Admit
 	Started time.Time
 
 	table    *jobTable
@@ -58,6 +59,7 @@ type Job struct {
 	execution *Execution // set while it runs
 	cancel    context.CancelCauseFunc
 	listed    bool
+	ending    bool // its outcome is being kept, as that of a job or not
 	done      bool
 	outcome   Outcome
 	message   string
@@ -128,16 +130,36 @@ func (t *Table) NewJob(owner, session string, bound bool, call *wire.Call, cance
 	return j, nil
 }
 
+// Later has the job be one only once Keep is called: where it ends before, nothing is
+// left of it. It is called before the job starts.
+func (j *Job) Later() { j.later = true }
+
 // Admitted returns a channel that is closed when the job is sure to run.
 func (j *Job) Admitted() <-chan struct{} { return j.admitted }
 
 // Admit lists the job: nothing refused it. A nil job is ignored.
 func (j *Job) Admit() {
-	if j == nil {
+	if j == nil || j.later {
 		return
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.listLocked()
+}
+
+// Keep lists the job, which goes on without its caller. It reports false where the job
+// has ended already.
+func (j *Job) Keep() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.ending {
+		return false
+	}
+	j.listLocked()
+	return true
+}
+
+func (j *Job) listLocked() {
 	if !j.listed {
 		j.listed = true
 		close(j.admitted)
@@ -219,10 +241,21 @@ func (j *Job) setExecution(x *Execution) {
 	j.execution = x
 }
 
+// Listed reports whether the job is one, to its caller and in lists.
+func (j *Job) Listed() bool { return j.isListed() }
+
 func (j *Job) isListed() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.listed
+}
+
+// settle says whether what has ended is a job, which nothing changes from here on.
+func (j *Job) settle() (listed bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ending = true
+	return j.listed || !j.later
 }
 
 func (j *Job) isDone() bool {
@@ -276,6 +309,7 @@ func (w jobWriter) Write(p []byte) (int, error) {
 
 // finish stores the outcome of the job's execution. The output in r is appended.
 func (j *Job) finish(o *Outcome, r *wire.Result) {
+	j.settle()
 	j.mu.Lock()
 	j.outcome, j.data = *o, r.Data
 	if r.Err != nil {
