@@ -114,9 +114,13 @@ func (f *Front) watch(r *requester, server *sdk.Server) (end func()) {
 func (f *Front) newServer(r *requester, o sdk.ServerOptions) *sdk.Server {
 	o.Instructions = instructions
 	o.Logger = slog.New(slog.DiscardHandler)
-	o.Capabilities = &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}}
+	o.Capabilities = &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}, Extensions: map[string]any{tasksExtension: map[string]any{}}}
 	server := sdk.NewServer(&sdk.Implementation{Name: "toold", Version: f.config.Version}, &o)
+	r.server = server
 	server.AddReceivingMiddleware(r.receive)
+	if err := serveTasks(server); err != nil {
+		f.config.Logger.Error("serve tasks of MCP", "error", err) // not of this SDK
+	}
 	return server
 }
 

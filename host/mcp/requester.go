@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toold/toold/host/call"
@@ -37,10 +39,14 @@ type requester struct {
 	listens  int
 	listed   map[string]listed // by session
 	stale    bool              // some client has an older list than another one
+
+	server    *sdk.Server
+	mirrored  map[string]string // see mirror; guarded by mirroring
+	mirroring sync.Mutex
 }
 
 func newRequester(f *Front, who Peer, maxCalls, maxListens int) *requester {
-	r := &requester{front: f, who: who, maxCalls: maxCalls, maxListens: maxListens, changed: make(chan struct{}, 1), listed: map[string]listed{}}
+	r := &requester{front: f, who: who, maxCalls: maxCalls, maxListens: maxListens, changed: make(chan struct{}, 1), listed: map[string]listed{}, mirrored: map[string]string{}}
 	r.left, r.leave = context.WithCancelCause(context.Background())
 	return r
 }
@@ -64,12 +70,24 @@ func (r *requester) receive(next sdk.MethodHandler) sdk.MethodHandler {
 			return r.listTools(ctx, q, token)
 		case *sdk.CallToolRequest:
 			return r.callTool(ctx, q, token), nil
+		case *sdk.ServerRequest[*taskParams]:
+			return r.serveTask(ctx, method, q, token)
+		}
+		if undeclared(method) {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + strconv.Quote(method) + "; this server has tools only"}
 		}
 		if method == "subscriptions/listen" {
 			return r.listen(ctx, method, req, next)
 		}
 		return next(ctx, method, req)
 	}
+}
+
+// undeclared reports whether a method is of what the daemon does not offer, and which
+// the SDK answers all the same.
+func undeclared(method string) bool {
+	kind, _, _ := strings.Cut(method, "/")
+	return kind == "prompts" || kind == "resources" || kind == "completion"
 }
 
 // tokenOf is the token that a request over HTTP came with. It has to be that of the
@@ -164,9 +182,7 @@ func (r *requester) watch(over <-chan struct{}, server *sdk.Server) {
 		if r.listIsAnother() {
 			// The SDK tells those that listen of a change of its own tools only. This
 			// one is never listed or called: both are the pipeline's.
-			server.AddTool(&sdk.Tool{Name: "changed", InputSchema: json.RawMessage(anyObject)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-				return nil, io.EOF
-			})
+			addTool(server, "changed", json.RawMessage(anyObject))
 		}
 	}
 }

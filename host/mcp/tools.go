@@ -1,12 +1,14 @@
 package mcp
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"strings"
 	"sync/atomic"
@@ -148,6 +150,7 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 		return nil, rpcError(refused)
 	}
 	r.gave(as, list)
+	r.mirror(list)
 	res := &sdk.ListToolsResult{Tools: []*sdk.Tool{}, Cacheable: sdk.Cacheable{CacheScope: "private", TTLMs: int(listTTL.Milliseconds())}}
 	if len(missing) > 0 {
 		res.Meta = sdk.Meta{metaMissing: missing}
@@ -203,6 +206,7 @@ func (r *requester) listIsAnother() (another bool) {
 		if err != nil {
 			continue // its next request says why
 		}
+		r.mirror(list)
 		digest := digestOf(list)
 		r.mu.Lock()
 		if now := r.listed[session]; now.digest != digest {
@@ -213,6 +217,49 @@ func (r *requester) listIsAnother() (another bool) {
 		r.mu.Unlock()
 	}
 	return another || unknown
+}
+
+// mirrorKeyword marks a property that a request over HTTP has in a header too, for
+// what routes it.
+const mirrorKeyword = `"x-mcp-header"`
+
+// mirror has the SDK check those headers: it does for tools that it knows. It neither
+// lists nor calls them.
+func (r *requester) mirror(list []tool) {
+	if r.identity == "" {
+		return
+	}
+	want := map[string]string{}
+	names := shownNames(list)
+	for _, t := range list {
+		if shown, ok := names[t.Name]; ok && bytes.Contains(t.Schema, []byte(mirrorKeyword)) {
+			want[shown] = string(t.Schema)
+		}
+	}
+	r.mirroring.Lock()
+	defer r.mirroring.Unlock()
+	if maps.Equal(want, r.mirrored) {
+		return
+	}
+	for name := range r.mirrored {
+		if _, ok := want[name]; !ok {
+			r.server.RemoveTools(name)
+		}
+	}
+	for name, schema := range want {
+		if r.mirrored[name] != schema {
+			addTool(r.server, name, json.RawMessage(schema))
+		}
+	}
+	r.mirrored = want
+}
+
+// addTool makes a tool known to the SDK, which panics at a schema that it cannot use.
+func addTool(server *sdk.Server, name string, schema json.RawMessage) {
+	defer func() { _ = recover() }() // the headers of that tool are not checked
+	server.AddTool(&sdk.Tool{Name: name, InputSchema: schema}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return nil, io.EOF
+	})
 }
 
 func digestOf(list []tool) [32]byte {
@@ -356,7 +403,8 @@ func (r *requester) named(ctx context.Context, as Caller, shown string) (string,
 
 // callTool answers tools/call. What fails is a result too: it is for who asked for the
 // call.
-func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token string) *sdk.CallToolResult {
+func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token string) sdk.Result {
+	failed := func(e *fault.Error) sdk.Result { return complete(q, resultOf(&wire.Result{Err: e})) }
 	if q.Params == nil {
 		return failed(fault.Errorf(fault.InvalidEnvelope, "params are missing; name the tool to call"))
 	}
@@ -385,14 +433,45 @@ func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token 
 	if token := p.GetProgressToken(); token != nil {
 		var n atomic.Int64
 		streams.Progress = func(data json.RawMessage) error {
-			return q.Session.NotifyProgress(run, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: float64(n.Add(1)), Message: textOf(data)})
+			told := progressOf(data)
+			told.ProgressToken = token
+			if told.Progress == 0 && told.Total == 0 {
+				told.Progress = float64(n.Add(1))
+			}
+			return q.Session.NotifyProgress(run, told)
 		}
 	}
-	res := r.front.config.Call(run, r.request(made, streams)).Result
-	if asks := r.askUser(run, as, q, res); asks != nil {
-		return asks
+	of := r.request(made, streams)
+	if knowsTasks(q.ClientCapabilities()) {
+		of.JobAfter = taskAfter
 	}
-	return resultOf(res)
+	o := r.front.config.Call(run, of)
+	if o.Job {
+		return started(made.ExecutionID)
+	}
+	if asks := r.askUser(run, as, q, o.Result); asks != nil {
+		return complete(q, asks)
+	}
+	return complete(q, resultOf(o.Result))
+}
+
+// complete says whether a result is a whole one or asks for input, which versions
+// without sessions want of each. The SDK says so of those that it makes itself.
+func complete(q *sdk.CallToolRequest, result *sdk.CallToolResult) *sdk.CallToolResult {
+	if q.ProtocolVersion() < sessionless {
+		return result
+	}
+	kind := `{"resultType":"complete"}`
+	if result.InputRequests != nil {
+		kind = `{"resultType":"input_required"}`
+	}
+	var whole sdk.CallToolResult
+	if json.Unmarshal([]byte(kind), &whole) != nil {
+		return result
+	}
+	whole.InputRequests, whole.RequestState = result.InputRequests, result.RequestState
+	whole.Meta, whole.Content, whole.StructuredContent, whole.IsError = result.Meta, result.Content, result.StructuredContent, result.IsError
+	return &whole
 }
 
 // envelope is p as a call. It is written and read as a frame of the tool socket, so
@@ -432,6 +511,20 @@ func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fa
 	return made, nil
 }
 
+// progressOf is what a tool told of its progress: {progress, total, message}, as MCP
+// has it, or anything else as the message.
+func progressOf(data json.RawMessage) *sdk.ProgressNotificationParams {
+	var p struct {
+		Progress *float64 `json:"progress"`
+		Total    float64  `json:"total"`
+		Message  string   `json:"message"`
+	}
+	if strictjson.Unmarshal(data, &p) != nil || p.Progress == nil {
+		return &sdk.ProgressNotificationParams{Message: textOf(data)}
+	}
+	return &sdk.ProgressNotificationParams{Progress: *p.Progress, Total: p.Total, Message: p.Message}
+}
+
 // textOf is one JSON value as people read it.
 func textOf(data json.RawMessage) string {
 	var s string
@@ -464,7 +557,26 @@ func rpcError(e *fault.Error) error {
 	return &jsonrpc.Error{Code: codeRefused, Message: e.Error(), Data: data}
 }
 
-func failed(e *fault.Error) *sdk.CallToolResult { return resultOf(&wire.Result{Err: e}) }
+// dataContent is the one member of data that is content of MCP already: images, audio,
+// resources and texts.
+const dataContent = "io.toold/content"
+
+// contentOf is the content that data is, where it is such.
+func contentOf(data json.RawMessage) ([]sdk.Content, bool) {
+	if !bytes.Contains(data, []byte(dataContent)) {
+		return nil, false
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(data, &members) != nil || len(members) != 1 || len(members[dataContent]) == 0 {
+		return nil, false
+	}
+	var result sdk.CallToolResult
+	wrapped := append(append([]byte(`{"content":`), members[dataContent]...), '}')
+	if json.Unmarshal(wrapped, &result) != nil {
+		return nil, false
+	}
+	return result.Content, true
+}
 
 // resultOf is r as MCP has it: standard output, data and standard error, each as a
 // text of its own, and what failed as the last one.
@@ -476,8 +588,14 @@ func resultOf(r *wire.Result) *sdk.CallToolResult {
 		}
 	}
 	text(string(r.Stdout))
-	if len(r.Data) > 0 && string(r.Data) != "null" {
+	if blocks, ok := contentOf(r.Data); ok {
+		out.Content = append(out.Content, blocks...)
+	} else if len(r.Data) > 0 && string(r.Data) != "null" {
 		text(string(r.Data))
+		if r.Data[0] == '{' && len(r.Stdout) == 0 && len(r.Stderr) == 0 {
+			// Clients that know it show this and no text.
+			out.StructuredContent = r.Data
+		}
 	}
 	text(string(r.Stderr))
 	if r.Truncated {

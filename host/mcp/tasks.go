@@ -1,0 +1,218 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/wire"
+)
+
+const (
+	// tasksExtension is the extension by which a long call is answered with a task.
+	tasksExtension = "io.modelcontextprotocol/tasks"
+	// taskAfter is how long a client that knows tasks waits for a call itself.
+	taskAfter = 500 * time.Millisecond
+	// taskPoll is how often clients are told to look.
+	taskPoll = time.Second
+)
+
+// taskParams are those of tasks/get, tasks/update and tasks/cancel.
+type taskParams struct {
+	sdk.ParamsBase
+	TaskID string `json:"taskId"`
+	// Responses answer what a task asked for. No task asks.
+	Responses json.RawMessage `json:"inputResponses,omitempty"`
+}
+
+// task is a job as the extension has it. Result and Error are of one that has ended.
+type task struct {
+	sdk.ResultBase
+	ResultType string              `json:"resultType"`
+	ID         string              `json:"taskId,omitempty"`
+	Status     string              `json:"status,omitempty"`
+	Message    string              `json:"statusMessage,omitempty"`
+	Created    string              `json:"createdAt,omitempty"`
+	Updated    string              `json:"lastUpdatedAt,omitempty"`
+	TTL        *int64              `json:"ttlMs"` // null: as long as the daemon keeps jobs
+	Poll       int64               `json:"pollIntervalMs,omitempty"`
+	Result     *sdk.CallToolResult `json:"result,omitempty"`
+	Error      *jsonrpc.Error      `json:"error,omitempty"`
+}
+
+// acknowledged is the result of what only has an effect.
+type acknowledged struct {
+	sdk.ResultBase
+	ResultType string `json:"resultType"`
+}
+
+// serveTasks declares the methods of tasks. Middleware answers them, since they have
+// no token there.
+func serveTasks(server *sdk.Server) error {
+	for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+		err := sdk.AddReceivingCustomMethod(server, method, func(context.Context, *sdk.ServerSession, *taskParams) (*task, error) {
+			return nil, rpcError(fault.Errorf(fault.Internal, "a task was asked for past who answers; report this"))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knowsTasks reports whether the client of a request takes tasks.
+func knowsTasks(of *sdk.ClientCapabilities) bool {
+	if of == nil {
+		return false
+	}
+	_, ok := of.Extensions[tasksExtension]
+	return ok
+}
+
+// started is the answer to a call that became the job.
+func started(job string) *task {
+	now := time.Now().UTC().Format(time.RFC3339Nano)
+	return &task{ResultType: "task", ID: job, Status: "working", Created: now, Updated: now, Poll: taskPoll.Milliseconds()}
+}
+
+// serveTask answers tasks/get, tasks/update and tasks/cancel.
+func (r *requester) serveTask(ctx context.Context, method string, q *sdk.ServerRequest[*taskParams], token string) (sdk.Result, error) {
+	if !knowsTasks(q.ClientCapabilities()) {
+		data, err := json.Marshal(sdk.MissingRequiredClientCapabilityData{RequiredCapabilities: &sdk.ClientCapabilities{Extensions: map[string]any{tasksExtension: map[string]any{}}}})
+		if err != nil {
+			return nil, err
+		}
+		return nil, &jsonrpc.Error{Code: sdk.CodeMissingRequiredClientCapabilities, Message: "declare the extension " + tasksExtension + " to use tasks", Data: data}
+	}
+	if q.Params == nil || q.Params.TaskID == "" {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "taskId is missing"}
+	}
+	id := q.Params.TaskID
+	if q.Extra != nil {
+		if name := q.Extra.Header.Get("Mcp-Name"); name != "" && name != id {
+			return nil, &jsonrpc.Error{Code: sdk.CodeHeaderMismatch, Message: "the header Mcp-Name names another task than taskId"}
+		}
+	}
+	run, done, refused := r.begin(ctx, q.Session)
+	if refused != nil {
+		return nil, rpcError(refused)
+	}
+	defer done()
+	as, refused := r.as(q.Params.Meta, token)
+	if refused != nil {
+		return nil, rpcError(refused)
+	}
+	if method == "tasks/cancel" {
+		if _, refused = r.ask(run, as, "session.mutate", map[string]any{"op": "cancel-job", "params": map[string]string{"job": id}}); refused != nil {
+			return nil, taskError(id, refused)
+		}
+		return &acknowledged{ResultType: "complete"}, nil
+	}
+	job, err := r.job(run, as, id)
+	if err != nil {
+		return nil, err
+	}
+	if method == "tasks/update" { // no job asks for anything
+		return &acknowledged{ResultType: "complete"}, nil
+	}
+	return job.task(), nil
+}
+
+// taskError is why there is nothing to say of a task.
+func taskError(id string, e *fault.Error) error {
+	if e.Code == fault.NotRunning {
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "there is no task " + strconv.Quote(id) + "; the newest that ended are kept, and those of other identities are not shown"}
+	}
+	return rpcError(e)
+}
+
+// ask makes one of the calls of sessions, and returns its answer.
+func (r *requester) ask(ctx context.Context, as Caller, tool string, payload any) (json.RawMessage, *fault.Error) {
+	b, err := json.Marshal(payload)
+	if err != nil {
+		return nil, fault.Errorf(fault.Internal, "%w", err)
+	}
+	o := r.front.config.Call(ctx, r.request(&wire.Call{
+		Form: wire.Envelope, Tool: tool, ExecutionID: wire.NewExecutionID(), Payload: b, Token: as.Token, Session: as.Session,
+	}, wire.Streams{}))
+	if err := o.Err(); err != nil {
+		return nil, err
+	}
+	return o.Result.Data, nil
+}
+
+// job is a job as a query shows it.
+type job struct {
+	ID        string          `json:"id"`
+	State     string          `json:"state"` // running or done
+	Code      fault.Code      `json:"code"`
+	Message   string          `json:"message"`
+	ExitCode  int             `json:"exit_code"`
+	Started   time.Time       `json:"started"`
+	ElapsedMS int64           `json:"elapsed_ms"`
+	LastLine  string          `json:"last_line"`
+	Progress  json.RawMessage `json:"progress"`
+	Data      json.RawMessage `json:"data"`
+	Stdout    string          `json:"stdout"`
+	Stderr    string          `json:"stderr"`
+	Truncated bool            `json:"truncated"`
+	Note      string          `json:"output_note"`
+}
+
+func (r *requester) job(ctx context.Context, as Caller, id string) (*job, error) {
+	// The word stdout in the selector has the output put in.
+	data, refused := r.ask(ctx, as, "session.query", map[string]string{"selector": "jobs.filter(j, j.id == " + strconv.Quote(id) + " && j.stdout != null)"})
+	if refused != nil {
+		return nil, rpcError(refused)
+	}
+	var answer struct {
+		Value []job `json:"value"`
+	}
+	if err := strictjson.UnmarshalLenient(data, &answer); err != nil {
+		return nil, rpcError(fault.Errorf(fault.Internal, "read the job: %w", err))
+	}
+	if len(answer.Value) != 1 || answer.Value[0].ID != id {
+		return nil, taskError(id, fault.Errorf(fault.NotRunning, "there is no job %q", id))
+	}
+	return &answer.Value[0], nil
+}
+
+// task is j as the extension has it. What the tool itself failed at is a result; what
+// the daemon did is an error.
+func (j *job) task() *task {
+	t := &task{
+		ResultType: "complete", ID: j.ID, Status: "working", Poll: taskPoll.Milliseconds(),
+		Created: j.Started.UTC().Format(time.RFC3339Nano),
+		Updated: j.Started.Add(time.Duration(j.ElapsedMS) * time.Millisecond).UTC().Format(time.RFC3339Nano),
+	}
+	if j.State == "running" {
+		if t.Message = j.LastLine; len(j.Progress) > 0 && string(j.Progress) != "null" {
+			t.Message = progressOf(j.Progress).Message
+		}
+		return t
+	}
+	res := &wire.Result{Ran: true, ExecutionID: j.ID, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Data: j.Data, ExitCode: j.ExitCode, Truncated: j.Truncated}
+	if j.Note != "" {
+		res.Stderr = append(res.Stderr, "["+j.Note+"]\n"...)
+	}
+	if j.Code != "" {
+		res.Err = fault.Errorf(j.Code, "%s", j.Message)
+	}
+	switch j.Code {
+	case fault.Aborted:
+		t.Status, t.Message = "cancelled", j.Message
+	case fault.Internal, fault.GuestTrap:
+		t.Status, t.Message = "failed", j.Message
+		data, _ := json.Marshal(dataOf(res.Err))
+		t.Error = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: res.Err.Error(), Data: data}
+	default:
+		t.Status, t.Result = "completed", resultOf(res)
+	}
+	return t
+}
