@@ -37,6 +37,7 @@ const (
 // Keys of _meta, of requests and of results.
 const (
 	metaKey         = "io.toold/idempotencyKey"
+	metaTurn        = "io.toold/turn"
 	metaRetry       = "io.toold/retry"
 	metaSession     = "io.toold/session"
 	metaToken       = "io.toold/token"
@@ -481,6 +482,10 @@ func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fa
 	if len(payload) == 0 || string(payload) == "null" {
 		payload = json.RawMessage("{}")
 	}
+	key, refused := keyOf(name, payload, p.Meta)
+	if refused != nil {
+		return nil, refused
+	}
 	frame, err := json.Marshal(struct {
 		Tool    string          `json:"toolId"`
 		ID      string          `json:"executionId"`
@@ -489,7 +494,7 @@ func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fa
 		Session string          `json:"session,omitempty"`
 		Key     any             `json:"idempotencyKey,omitempty"`
 		Retry   any             `json:"retry,omitempty"`
-	}{name, wire.NewExecutionID(), payload, as.Token, as.Session, p.Meta[metaKey], p.Meta[metaRetry]})
+	}{name, wire.NewExecutionID(), payload, as.Token, as.Session, key, p.Meta[metaRetry]})
 	if err != nil {
 		return nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
 	}
@@ -509,6 +514,38 @@ func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fa
 		made.Cwd = as.Cwd
 	}
 	return made, nil
+}
+
+// maxTurn is the longest name of a turn, in bytes.
+const maxTurn = 256
+
+// keyOf is the idempotency key of a call: the one that its client gave it, or one for
+// what the call is, in the turn that the client says it is of. In one turn of an agent
+// the same call again is one that is repeated; without that nobody could tell it from
+// one that is meant twice.
+func keyOf(name string, payload json.RawMessage, meta sdk.Meta) (any, *fault.Error) {
+	key, given := meta[metaKey]
+	turn, named := meta[metaTurn]
+	if given || !named {
+		return key, nil
+	}
+	text, ok := turn.(string)
+	if !ok || text == "" || len(text) > maxTurn {
+		return nil, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a string of 1 to %d bytes", metaTurn, maxTurn)
+	}
+	// The order of members is not the call's.
+	decoder := json.NewDecoder(bytes.NewReader(payload))
+	decoder.UseNumber()
+	var args any
+	if err := decoder.Decode(&args); err != nil {
+		return nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
+	}
+	same, err := json.Marshal([]any{text, name, args})
+	if err != nil {
+		return nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
+	}
+	sum := sha256.Sum256(same)
+	return "turn-" + hex.EncodeToString(sum[:]), nil
 }
 
 // progressOf is what a tool told of its progress: {progress, total, message}, as MCP
