@@ -1,0 +1,182 @@
+package mcp_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/hosttest"
+)
+
+// remote is a client of MCP in another process, which does what it is told.
+type remote struct {
+	t   testing.TB
+	in  io.Writer
+	out *bufio.Reader
+}
+
+// said is what a remote answers.
+type said struct {
+	Failed    string
+	Tools     []string
+	Text      string
+	IsError   bool
+	Error     map[string]any
+	Progress  []string
+	Cancelled bool
+}
+
+func startRemote(t testing.TB, cmd *exec.Cmd) *remote {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := &remote{t, in, bufio.NewReader(out)}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			r.do(object{"op": "close"})
+		}
+		in.Close()
+		cmd.Wait()
+	})
+	return r
+}
+
+func (r *remote) do(op object) said {
+	r.t.Helper()
+	b, err := json.Marshal(op)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := r.in.Write(append(b, '\n')); err != nil {
+		r.t.Fatal(err)
+	}
+	line, err := r.out.ReadBytes('\n')
+	var got said
+	if err == nil {
+		err = json.Unmarshal(line, &got)
+	}
+	if err != nil || got.Failed != "" {
+		r.t.Fatalf("%v: %s%q, %v", op, got.Failed, line, err)
+	}
+	return got
+}
+
+// Real clients list, call, read denials, see progress, cancel, and see a tool that is
+// new; two identities beside each other see their own.
+func TestRealClients(t *testing.T) {
+	dir := clients(t)
+	upstream := surface(t)
+	s := web(t, config.Config{}, map[string]object{"echo": {"binary": "echo"}, "dd": {"binary": "dd"}}, func(tools string) {
+		upstream(tools)
+		hosttest.WriteTool(t, tools, "printf", object{"binary": "/usr/bin/printf"}, map[string]string{"restricted.wasm": hosttest.Guest(t, "host/testdata/guests/policy")})
+	})
+	toolctl := filepath.Join(hosttest.Programs(t), "toolctl")
+	token := func(name string) string { return s.Token(t, object{"sub": name, "user": name}) }
+	js := func(name string, stdio bool) *exec.Cmd {
+		cmd := node(t, filepath.Join(hosttest.ModuleRoot(), "host/mcp/testdata/clients/client.mjs"))
+		cmd.Env = append(os.Environ(), "MODULES="+dir, "TOOL_TOKEN="+token(name))
+		if stdio {
+			cmd.Args = append(cmd.Args, "stdio", toolctl, "mcp", "--cwd", s.Root, "--socket", s.Config.Sockets[0].Path)
+		} else {
+			cmd.Args = append(cmd.Args, "http", s.url, token(name))
+		}
+		return cmd
+	}
+	python := func(mode string) func(string, bool) *exec.Cmd {
+		return func(name string, stdio bool) *exec.Cmd {
+			exe := filepath.Join(dir, "venv", "bin", "python")
+			if _, err := os.Stat(exe); err != nil {
+				t.Skip("the SDK for Python is not installed; see scripts/mcp-clients")
+			}
+			cmd := exec.CommandContext(bound(t), exe, filepath.Join(hosttest.ModuleRoot(), "host/mcp/testdata/clients/client.py"))
+			cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "TOOL_TOKEN="+token(name))
+			if stdio {
+				cmd.Args = append(cmd.Args, "stdio", mode, toolctl, "mcp", "--cwd", s.Root, "--socket", s.Config.Sockets[0].Path)
+			} else {
+				cmd.Args = append(cmd.Args, "http", mode, s.url, token(name))
+			}
+			return cmd
+		}
+	}
+	for kind, start := range map[string]func(name string, stdio bool) *exec.Cmd{
+		"typescript": js, "python-legacy": python("legacy"), "python-" + newest: python(newest),
+	} {
+		for _, way := range []string{"http", "stdio"} {
+			t.Run(kind+"/"+way, func(t *testing.T) {
+				alice, bob := startRemote(t, start("alice", way == "stdio")), startRemote(t, start("bob", way == "stdio"))
+				for range 2 {
+					if got := alice.do(object{"op": "list"}).Tools; !slices.Contains(got, "user_alice") || slices.Contains(got, "user_bob") {
+						t.Errorf("alice sees %q", got)
+					}
+					if got := bob.do(object{"op": "list"}).Tools; !slices.Contains(got, "user_bob") || slices.Contains(got, "user_alice") {
+						t.Errorf("bob sees %q", got)
+					}
+				}
+				call := func(name string, args any) said {
+					t.Helper()
+					return alice.do(object{"op": "call", "name": name, "args": args})
+				}
+				if got := call("echo", object{"args": []string{"hello"}}); got.IsError || got.Text != "hello\n" {
+					t.Errorf("echo: %+v", got)
+				}
+				if got := call("user_bob", object{}); !got.IsError || got.Error["code"] != "UNKNOWN_TOOL" {
+					t.Errorf("alice calls what is bob's: %+v", got)
+				}
+				if got := call("printf", object{"args": []string{"deny"}}); !got.IsError || got.Error["code"] != "DENIED" || got.Error["rule"] != "test.deny" || !strings.Contains(got.Text, "do not ask") {
+					t.Errorf("a denial: %+v", got)
+				}
+				if got := call("change", object{"Do": "leak", "Method": "GET", "Path": "/"}); !slices.Contains(got.Progress, "half of it") {
+					t.Errorf("progress: %+v", got)
+				}
+				fifo := gate(t, s.Daemon)
+				alice.do(object{"op": "start", "name": "dd", "args": object{"args": []string{"if=" + fifo, "of=/dev/null", "status=none"}}})
+				open := awaitReader(t, fifo)
+				if !alice.do(object{"op": "cancel"}).Cancelled {
+					t.Error("a call that was cancelled ended well")
+				}
+				awaitEnd(t, open)
+				fresh := "new-" + kind + "-" + way
+				s.Tool(t, fresh, object{"binary": "true"}, nil)
+				for until := bound(t); ; {
+					alice.do(object{"op": "changed"})
+					if slices.Contains(alice.do(object{"op": "list"}).Tools, fresh) {
+						break
+					}
+					if until.Err() != nil {
+						t.Fatal("the new tool was never listed")
+					}
+				}
+			})
+		}
+	}
+	t.Run("inspector", func(t *testing.T) {
+		inspector := filepath.Join(dir, "node_modules/@modelcontextprotocol/inspector-cli/build/cli.js")
+		for want, args := range map[string][]string{
+			`"user_alice"`: {"--cli", s.url, "--transport", "http", "--header", "Authorization: Bearer " + token("alice"), "--method", "tools/list"},
+			"hello":        {"--cli", toolctl, "mcp", "--cwd", s.Root, "--socket", s.Config.Sockets[0].Path, "--method", "tools/call", "--tool-name", "echo", "--tool-arg", `args=["hello"]`},
+		} {
+			cmd := node(t, inspector, args...)
+			cmd.Env = append(os.Environ(), "TOOL_TOKEN="+token("alice"))
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), want) {
+				t.Errorf("%q: %v\n%s", args, err, out)
+			}
+		}
+	})
+}
