@@ -176,3 +176,38 @@ func TestPublic(t *testing.T) {
 		t.Errorf("%s, %v", text, err)
 	}
 }
+
+// MCP over HTTP needs tokens, and tokens for this server where others reach it.
+func TestMCPAddress(t *testing.T) {
+	const jwks, url = "/jwks.json", "https://tools.example/mcp"
+	for _, tt := range []struct {
+		addr, jwks, audience, want, fault string
+	}{
+		{"127.0.0.1:8417", jwks, "", "127.0.0.1:8417", ""},
+		{"8417", jwks, "", "127.0.0.1:8417", ""},
+		{":8417", jwks, "", "127.0.0.1:8417", ""},
+		{"localhost:8417", jwks, "", "localhost:8417", ""},
+		{"[::1]:8417", jwks, "", "[::1]:8417", ""},
+		{"127.0.0.1:8417", "", "", "", "identity.jwks"},
+		{"0.0.0.0:8417", jwks, "", "", "identity.audience"},
+		{"0.0.0.0:8417", jwks, "toold", "", "identity.audience"},
+		{"[::]:8417", jwks, "", "", "identity.audience"},
+		{"10.0.0.5:8417", jwks, "", "", "identity.audience"},
+		{"tools.example:8417", jwks, "", "", "identity.audience"},
+		{"10.0.0.5:8417", jwks, url, "10.0.0.5:8417", ""},
+		{"10.0.0.5", jwks, url, "", "HOST:PORT"},
+	} {
+		c := Config{MCP: tt.addr, Identity: IdentityConfig{JWKS: tt.jwks, Audience: tt.audience}}
+		err := c.Complete(func(string) (string, bool) { return "", false })
+		switch {
+		case tt.fault != "" && (err == nil || !strings.Contains(err.Error(), tt.fault)):
+			t.Errorf("%+v: %v", tt, err)
+		case tt.fault == "" && (err != nil || c.MCP != tt.want):
+			t.Errorf("%+v: %q, %v", tt, c.MCP, err)
+		}
+	}
+	old := &Config{MCP: "10.0.0.5:8417", Identity: IdentityConfig{Audience: url}}
+	if err := old.Reloadable(&Config{MCP: old.MCP, Identity: IdentityConfig{Audience: "https://other.example"}}); err == nil {
+		t.Error("a reload changes the audience of MCP over HTTP")
+	}
+}
