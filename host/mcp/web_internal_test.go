@@ -1,0 +1,370 @@
+package mcp
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/wire"
+)
+
+// pipes is a listener whose connections are in memory, so that their time is the
+// test's.
+type pipes struct {
+	conns chan net.Conn
+	over  chan struct{}
+	addr  net.Addr
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.over:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	select {
+	case <-p.over:
+	default:
+		close(p.over)
+	}
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return p.addr }
+
+func (p *pipes) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	p.conns <- theirs
+	return ours
+}
+
+// serveWeb serves a front end whose pipeline is answer over HTTP, in a bubble. A
+// token is good and names its identity.
+func serveWeb(t *testing.T, answer func(context.Context, call.Request) call.Outcome) (*Web, *pipes) {
+	t.Helper()
+	f := New(Config{Version: "1", Call: answer, Logger: slog.New(slog.DiscardHandler)})
+	w, err := f.ListenWeb(WebConfig{Addr: "127.0.0.1:0", MaxConns: 1024, Identify: func(_ context.Context, token string) (string, time.Time, error) {
+		if token == "bad" {
+			return "", time.Time{}, errors.New("no")
+		}
+		return token, time.Now().Add(time.Hour), nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.listener.Close()
+	p := &pipes{conns: make(chan net.Conn), over: make(chan struct{}), addr: w.listener.Addr()}
+	w.listener = p
+	served := make(chan error, 1)
+	go func() { served <- w.Serve() }()
+	t.Cleanup(func() {
+		if err := w.Shutdown(t.Context()); err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return w, p
+}
+
+func request(token, body string, header ...string) string {
+	return "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token + "\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n" +
+		strings.Join(header, "") + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body)
+}
+
+const (
+	initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`
+	modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+	modernCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"big","arguments":{},` + modernMeta + `}}`
+)
+
+var modernHeaders = []string{"Mcp-Protocol-Version: 2026-07-28\r\n", "Mcp-Method: tools/call\r\n", "Mcp-Name: big\r\n"}
+
+func big(context.Context, call.Request) call.Outcome {
+	return call.Outcome{Result: &wire.Result{Ran: true, Stdout: []byte(strings.Repeat("x", 1<<20))}}
+}
+
+// Who reads no answer loses the connection, over HTTP and on a socket.
+func TestSlowReader(t *testing.T) {
+	t.Run("http", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w, p := serveWeb(t, big)
+			nc := p.dial()
+			defer nc.Close()
+			io.WriteString(nc, request("alice", modernCall, modernHeaders...))
+			synctest.Wait()
+			began := time.Now()
+			for w.Conns() > 0 {
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if time.Since(began) > 2*writePatience {
+					t.Fatal("the connection is still served")
+				}
+			}
+		})
+	})
+	t.Run("socket", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			served := make(chan struct{})
+			f := New(Config{Version: "1", Call: big, Logger: slog.New(slog.DiscardHandler)})
+			go func() {
+				defer close(served)
+				f.Serve(t.Context(), make(chan struct{}), theirs, Peer{})
+			}()
+			defer ours.Close()
+			io.WriteString(ours, `{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n")
+			select {
+			case <-served:
+			case <-time.After(2 * writePatience):
+				t.Error("the connection is still served")
+				ours.Close()
+				<-served
+			}
+		})
+	})
+}
+
+// Who sends no more of what it began, or nothing at all, loses the connection.
+func TestSlowWriter(t *testing.T) {
+	for name, sent := range map[string]string{
+		"nothing":       "",
+		"half a header": "POST /mcp HTTP/1.1\r\nHost: local",
+		"half a body":   strings.TrimSuffix(request("alice", initialize), "}}"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, p := serveWeb(t, big)
+				nc := p.dial()
+				defer nc.Close()
+				go io.Copy(io.Discard, nc)
+				io.WriteString(nc, sent)
+				time.Sleep(bodyPatience + headerPatience)
+				synctest.Wait()
+				if n := w.Conns(); n != 0 {
+					t.Errorf("%d connections are still served", n)
+				}
+			})
+		})
+	}
+}
+
+// A client that floods a socket and reads nothing is not read any further.
+func TestFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		served := make(chan struct{})
+		f := New(Config{Version: "1", Call: big, Logger: slog.New(slog.DiscardHandler)})
+		go func() {
+			defer close(served)
+			f.Serve(t.Context(), make(chan struct{}), theirs, Peer{})
+		}()
+		var sent atomic.Int64
+		go func() {
+			io.WriteString(ours, `{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n")
+			more := []byte(`{"jsonrpc":"2.0","method":"nothing","params":{"x":"` + strings.Repeat("y", 100_000) + "\"}}\n")
+			for {
+				n, err := ours.Write(more)
+				sent.Add(int64(n))
+				if err != nil {
+					return
+				}
+			}
+		}()
+		synctest.Wait()
+		if n := sent.Load(); n > 2*maxBacklog {
+			t.Errorf("%d bytes were read of a client that reads nothing", n)
+		}
+		ours.Close()
+		<-served
+	})
+}
+
+// A request is answered by the server of its own identity only, whatever hands it over.
+func TestMiddlewareChecksIdentity(t *testing.T) {
+	called := 0
+	f := New(Config{Version: "1", Logger: slog.New(slog.DiscardHandler), Call: func(context.Context, call.Request) call.Outcome {
+		called++
+		return call.Outcome{Result: &wire.Result{Ran: true}}
+	}})
+	r := newRequester(f, Peer{UID: NoUID}, 1, 1)
+	r.identity = "alice"
+	receive := r.receive(func(context.Context, string, sdk.Request) (sdk.Result, error) { called++; return nil, nil })
+	token := func(of string, extra map[string]any) *sdk.RequestExtra {
+		return &sdk.RequestExtra{TokenInfo: &auth.TokenInfo{UserID: of, Extra: extra}}
+	}
+	good := map[string]any{extraToken: "t"}
+	for name, extra := range map[string]*sdk.RequestExtra{
+		"nobody's": nil, "without a token": {}, "another's": token("bob", good), "of nobody": token("", good), "with an empty token": token("alice", nil),
+	} {
+		for _, method := range []string{"tools/call", "tasks/get", "subscriptions/listen", "ping"} {
+			var q sdk.Request = &sdk.CallToolRequest{Extra: extra, Params: &sdk.CallToolParamsRaw{Name: "a"}}
+			if method != "tools/call" {
+				q = &sdk.ServerRequest[*sdk.PingParams]{Extra: extra}
+			}
+			if _, err := receive(t.Context(), method, q); err == nil || !strings.Contains(err.Error(), "UNAUTHENTICATED") || called > 0 {
+				t.Errorf("%s that is %s: %v, %d calls", method, name, err, called)
+			}
+		}
+	}
+	if _, err := receive(t.Context(), "ping", &sdk.ServerRequest[*sdk.PingParams]{Extra: token("alice", good)}); err != nil || called != 1 {
+		t.Errorf("its own: %v", err)
+	}
+}
+
+// A panic over HTTP is that request's, and leaves its place.
+func TestWebPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := serveWeb(t, func(context.Context, call.Request) call.Outcome { panic("as the test wants it") })
+		nc := p.dial()
+		defer nc.Close()
+		in := bufio.NewReader(nc)
+		for range maxWebCalls + 1 {
+			go io.WriteString(nc, request("alice", modernCall, modernHeaders...))
+			res, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(res.Body)
+			if err != nil || !strings.Contains(string(b), "INTERNAL") {
+				t.Fatalf("%s, %v", b, err)
+			}
+		}
+	})
+}
+
+// Sessions and identities are bounded, and those that are idle make room.
+func TestWebSessionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p := serveWeb(t, big)
+		nc := p.dial()
+		defer nc.Close()
+		in := bufio.NewReader(nc)
+		open := func(token string) string {
+			go io.WriteString(nc, request(token, initialize))
+			res, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.Copy(io.Discard, res.Body)
+			if res.StatusCode != 200 {
+				t.Fatalf("%d for a session", res.StatusCode)
+			}
+			return res.Header.Get("Mcp-Session-Id")
+		}
+		first := open("alice")
+		for range 2 * maxSessions {
+			time.Sleep(time.Second)
+			open("alice")
+		}
+		synctest.Wait()
+		live, seen := 0, false
+		for s := range w.identities["alice"].server.Sessions() {
+			live++
+			seen = seen || s.ID() == first
+		}
+		if live > maxSessions || seen {
+			t.Errorf("%d sessions, of at most %d; the oldest is there: %v", live, maxSessions, seen)
+		}
+		if n := len(w.identities["alice"].sessions); n > 2*maxSessions {
+			t.Errorf("%d sessions are remembered", n)
+		}
+		time.Sleep(2 * sessionIdle)
+		synctest.Wait()
+		for range w.identities["alice"].server.Sessions() {
+			t.Error("a session that nobody used is still there")
+		}
+		again := p.dial() // the first one was idle for too long
+		defer again.Close()
+		nc, in = again, bufio.NewReader(again)
+		for i := range maxIdentities + 50 {
+			go io.WriteString(nc, request(fmt.Sprint("user", i), modernCall, modernHeaders...))
+			res, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.Copy(io.Discard, res.Body)
+		}
+		if n := len(w.identities); n > maxIdentities {
+			t.Errorf("%d identities are remembered", n)
+		}
+	})
+}
+
+// repeated reads as so many bytes.
+type repeated int
+
+func (r *repeated) Read(p []byte) (int, error) {
+	if *r == 0 {
+		return 0, io.EOF
+	}
+	n := min(len(p), int(*r))
+	for i := range p[:n] {
+		p[i] = 'x'
+	}
+	*r -= repeated(n)
+	return n, nil
+}
+
+// An argument of 100 MB is refused, and is never in memory.
+func TestHugeArgument(t *testing.T) {
+	before := allocated()
+	t.Run("http", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, p := serveWeb(t, big)
+			nc := p.dial()
+			defer nc.Close()
+			x := repeated(100 << 20)
+			go func() {
+				fmt.Fprintf(nc, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", int(x))
+				io.Copy(nc, &x)
+			}()
+			res, err := http.ReadResponse(bufio.NewReader(nc), nil)
+			if err != nil || res.StatusCode != http.StatusRequestEntityTooLarge {
+				t.Fatalf("%v, %v", res, err)
+			}
+		})
+	})
+	t.Run("socket", func(t *testing.T) {
+		nc, _, _, _ := serve(t, big)
+		x := repeated(100 << 20)
+		go func() {
+			io.WriteString(nc, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"`)
+			io.Copy(nc, &x)
+			io.WriteString(nc, "\"}}\n")
+		}()
+		line, err := bufio.NewReader(nc).ReadString('\n')
+		if err != nil || !strings.Contains(line, `"id":7`) || !strings.Contains(line, "MESSAGE_TOO_LARGE") {
+			t.Fatalf("%q, %v", line, err)
+		}
+	})
+	if took := allocated() - before; took > 32<<20 {
+		t.Errorf("%d MiB were allocated", took>>20)
+	}
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
