@@ -201,9 +201,7 @@ func (c *conn) writeLine(data []byte) error {
 // drain takes no further calls and closes the connection when those that run were
 // answered.
 func (c *conn) drain() {
-	c.mu.Lock()
-	c.draining = true
-	c.mu.Unlock()
+	c.requester.drain()
 	c.closeDrained()
 }
 

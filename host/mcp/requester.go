@@ -163,6 +163,13 @@ func (r *requester) begin(ctx context.Context, session *sdk.ServerSession) (_ co
 	}, nil
 }
 
+// drain has requests refused that come later.
+func (r *requester) drain() {
+	r.mu.Lock()
+	r.draining = true
+	r.mu.Unlock()
+}
+
 // request is call as this requester makes it.
 func (r *requester) request(q *wire.Call, streams wire.Streams) call.Request {
 	return call.Request{

@@ -93,11 +93,11 @@ type Web struct {
 	places    chan struct{}
 
 	mu         sync.Mutex // guards what follows
-	identities map[string]*audience
+	identities map[string]*tenant
 }
 
-// audience is one identity's requests over HTTP.
-type audience struct {
+// tenant is one identity's requests over HTTP.
+type tenant struct {
 	*requester
 	server  *sdk.Server
 	unwatch func()
@@ -120,7 +120,7 @@ func (f *Front) ListenWeb(config WebConfig) (*Web, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for MCP: %w; choose another address with --mcp", err)
 	}
-	w := &Web{front: f, config: config, listener: l, places: make(chan struct{}, max(config.MaxConns, 1)), identities: map[string]*audience{}}
+	w := &Web{front: f, config: config, listener: l, places: make(chan struct{}, max(config.MaxConns, 1)), identities: map[string]*tenant{}}
 	w.stopping, w.stop = context.WithCancel(context.Background())
 	at := l.Addr().(*net.TCPAddr)
 	base := "http://" + at.String()
@@ -140,7 +140,7 @@ func (f *Front) ListenWeb(config WebConfig) (*Web, error) {
 		metadata.AuthorizationServers = []string{config.Issuer}
 	}
 	serverOf := func(r *http.Request) *sdk.Server {
-		a, _ := r.Context().Value(audienceKey{}).(*audience)
+		a, _ := r.Context().Value(tenantKey{}).(*tenant)
 		if a == nil {
 			return nil
 		}
@@ -220,15 +220,8 @@ func (w *Web) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// drain has requests refused that come later.
-func (r *requester) drain() {
-	r.mu.Lock()
-	r.draining = true
-	r.mu.Unlock()
-}
-
-// close ends what is left of an audience.
-func (a *audience) close() {
+// close ends what is left of a tenant.
+func (a *tenant) close() {
 	a.leave(wire.ErrLeft)
 	for s := range a.server.Sessions() {
 		s.Close()
@@ -317,7 +310,7 @@ func (w *Web) verify(ctx context.Context, token string, _ *http.Request) (*auth.
 	return &auth.TokenInfo{UserID: id, Expiration: until, Extra: map[string]any{extraToken: token}}, nil
 }
 
-type audienceKey struct{}
+type tenantKey struct{}
 
 // serve serves a request whose token was verified.
 func (w *Web) serve(out http.ResponseWriter, r *http.Request) {
@@ -338,7 +331,7 @@ func (w *Web) serve(out http.ResponseWriter, r *http.Request) {
 	}
 	defer w.leave(a, session)
 
-	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), audienceKey{}, a))
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), tenantKey{}, a))
 	defer cancel()
 	if r.Method == http.MethodGet || isListen(body) {
 		// What streams for as long as it may, may not longer than its token is good
@@ -407,8 +400,8 @@ func refuse(out http.ResponseWriter, status int, body []byte, err *fault.Error) 
 	out.Write(errorMessage(id.id(), codeRefused, err))
 }
 
-// enter is the audience of the identity, with a place for one request of the session.
-func (w *Web) enter(id, session string, opens bool) (*audience, *fault.Error) {
+// enter is the tenant of the identity, with a place for one request of the session.
+func (w *Web) enter(id, session string, opens bool) (*tenant, *fault.Error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stopping.Err() != nil {
@@ -419,7 +412,7 @@ func (w *Web) enter(id, session string, opens bool) (*audience, *fault.Error) {
 		if len(w.identities) >= maxIdentities && !w.forget() {
 			return nil, fault.Errorf(fault.Overloaded, "%d identities have requests or sessions already; try again", maxIdentities)
 		}
-		a = &audience{sessions: map[string]*webSession{}}
+		a = &tenant{sessions: map[string]*webSession{}}
 		a.requester = newRequester(w.front, Peer{UID: NoUID}, maxWebCalls, max(cap(w.places)/2, 1))
 		a.identity = id
 		a.server = w.front.newServer(a.requester, sdk.ServerOptions{GetSessionID: func() string { return w.newSession(a) }})
@@ -442,7 +435,7 @@ func (w *Web) enter(id, session string, opens bool) (*audience, *fault.Error) {
 }
 
 // leave gives the place of a request back.
-func (w *Web) leave(a *audience, session string) {
+func (w *Web) leave(a *tenant, session string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
@@ -455,7 +448,7 @@ func (w *Web) leave(a *audience, session string) {
 }
 
 // newSession names a session.
-func (w *Web) newSession(a *audience) string {
+func (w *Web) newSession(a *tenant) string {
 	id := rand.Text()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -464,7 +457,7 @@ func (w *Web) newSession(a *audience) string {
 }
 
 // makeRoom ends the session that has been idle longest, where there are too many.
-func (a *audience) makeRoom() *fault.Error {
+func (a *tenant) makeRoom() *fault.Error {
 	live := a.sweep()
 	if len(live) < maxSessions {
 		return nil
@@ -487,7 +480,7 @@ func (a *audience) makeRoom() *fault.Error {
 }
 
 // sweep forgets sessions that are over, and returns the others.
-func (a *audience) sweep() map[string]*sdk.ServerSession {
+func (a *tenant) sweep() map[string]*sdk.ServerSession {
 	live := map[string]*sdk.ServerSession{}
 	for s := range a.server.Sessions() {
 		if s.ID() != "" {
