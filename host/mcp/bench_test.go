@@ -17,6 +17,7 @@ import (
 
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
+	"github.com/toold/toold/host/wire"
 )
 
 // exchange sends lines over a kept connection and reads the answer to each.
@@ -38,10 +39,8 @@ func exchange(b *testing.B, path, first, line string) func() {
 		}
 		return answer
 	}
-	if first != "" {
-		send(first)
-		fmt.Fprintln(nc, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	}
+	send(first)
+	fmt.Fprintln(nc, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	id := 10
 	return func() {
 		id++
@@ -90,6 +89,11 @@ func BenchmarkCall(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	nc, err := net.Dial("unix", d.Socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { nc.Close() })
 	const call = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{"args":["some","words"]}}}` + "\n"
 	hello := hello + "\n"
 	ways := []struct {
@@ -98,7 +102,14 @@ func BenchmarkCall(b *testing.B) {
 		took []time.Duration
 	}{
 		{name: "mcp", run: exchange(b, path, hello, call)},
-		{name: "plain", run: exchange(b, d.Socket, "", string(plain)+"\n")},
+		{name: "plain", run: func() {
+			if err := wire.WriteFrame(nc, plain); err != nil {
+				b.Fatal(err)
+			}
+			if answer, err := wire.ReadFrame(nc); err != nil || !strings.Contains(string(answer), "some words") {
+				b.Fatalf("answered %q, %v", answer, err)
+			}
+		}},
 		{name: "sdk", run: exchange(b, alone, hello, call)},
 	}
 	for b.Loop() { // in turn, so that a machine that changes its speed does for all

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -291,6 +293,44 @@ func TestWebCancel(t *testing.T) {
 		}
 		awaitEnd(t, open)
 	})
+}
+
+// A mutating call with a key goes on when its stream is closed, once.
+func TestWebKeyOutlivesStream(t *testing.T) {
+	s := web(t, config.Config{Reliability: "all"}, map[string]object{"dd": {"binary": "dd", "mutating": true}})
+	token := s.Token(t, object{"sub": "alice"})
+	fifo := gate(t, s.Daemon)
+	args := object{"args": []string{"if=" + fifo, "of=" + filepath.Join(s.Root, "out"), "status=none"}}
+	call := func(ctx context.Context) (*sdk.CallToolResult, error) {
+		return s.connect(t, token, newest, nil).CallTool(ctx, &sdk.CallToolParams{Meta: sdk.Meta{"io.toold/turn": "t"}, Name: "dd", Arguments: args})
+	}
+	ctx, cut := context.WithCancel(bound(t))
+	over := make(chan error, 1)
+	go func() { _, err := call(ctx); over <- err }()
+	open := awaitReader(t, fifo)
+	logged := len(s.Logs())
+	cut()
+	if err := <-over; err == nil {
+		t.Error("a stream that was cut had an answer")
+	}
+	again := make(chan *sdk.CallToolResult, 1)
+	go func() {
+		r, err := call(bound(t))
+		if err != nil {
+			t.Error(err)
+		}
+		again <- r
+	}()
+	if _, err := open.WriteString("written"); err != nil {
+		t.Fatal(err)
+	}
+	open.Close()
+	if r := <-again; r == nil || r.IsError || r.Meta["io.toold/fromCache"] != true {
+		t.Errorf("the same call in the same turn: %+v; %s", r, s.Logs()[logged:])
+	}
+	if b, err := os.ReadFile(filepath.Join(s.Root, "out")); err != nil || string(b) != "written" {
+		t.Errorf("the call wrote %q, %v", b, err)
+	}
 }
 
 // Clients that vanish leave nothing behind, in whatever version they spoke.
