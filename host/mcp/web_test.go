@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -308,11 +309,24 @@ func TestWebKeyOutlivesStream(t *testing.T) {
 	over := make(chan error, 1)
 	go func() { _, err := call(ctx); over <- err }()
 	open := awaitReader(t, fifo)
+	// One without a key ends: the daemon has noticed that they were cut.
+	other := filepath.Join(s.Root, "other")
+	if err := syscall.Mkfifo(other, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, err := s.connect(t, token, newest, nil).CallTool(ctx, &sdk.CallToolParams{Name: "dd", Arguments: object{"args": []string{"if=" + other, "of=/dev/null", "status=none"}}})
+		over <- err
+	}()
+	without := awaitReader(t, other)
 	logged := len(s.Logs())
 	cut()
-	if err := <-over; err == nil {
-		t.Error("a stream that was cut had an answer")
+	for range 2 {
+		if err := <-over; err == nil {
+			t.Error("a stream that was cut had an answer")
+		}
 	}
+	awaitEnd(t, without)
 	again := make(chan *sdk.CallToolResult, 1)
 	go func() {
 		r, err := call(bound(t))
