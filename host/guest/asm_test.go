@@ -4,11 +4,11 @@ import "encoding/binary"
 
 // A small assembler: enough for modules that a compiler would not make.
 type asm struct {
-	types, imports, funcs, tables, mems, globals, exports, elems, codes, datas [][]byte
-	start                                                                      []byte
-	nimp                                                                       uint32
-	typeIDs                                                                    map[string]uint32
-	customs                                                                    [][]byte
+	types, imports, funcs, tables, mems, globals, exports, elems, codes, datas, tags [][]byte
+	start                                                                            []byte
+	nimp                                                                             uint32
+	typeIDs                                                                          map[string]uint32
+	customs                                                                          [][]byte
 }
 
 func u(n uint32) []byte   { return binary.AppendUvarint(nil, uint64(n)) }
@@ -148,6 +148,7 @@ func (a *asm) bytes() []byte {
 	sec(3, a.funcs)
 	sec(4, a.tables)
 	sec(5, a.mems)
+	sec(13, a.tags)
 	sec(6, a.globals)
 	sec(7, a.exports)
 	if a.start != nil {

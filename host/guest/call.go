@@ -111,6 +111,8 @@ type call struct {
 	// printed: it was told that nobody reads its standard output.
 	printed bool
 
+	exceptions exceptions
+
 	httpStatus int
 	httpHeader map[string]string
 }

@@ -50,7 +50,7 @@ func hostile() []struct {
 	add("a section of 4 GiB", fault.ToolBroken, raw(cat(op(1), huge)...))
 	add("only the magic", fault.ToolBroken, raw())
 	add("text", fault.ToolBroken, []byte("(module)"))
-	add("shared memory", fault.ToolBroken, raw(5, 4, 1, 3, 1, 1))
+	add("shared memory", fault.ToolBroken, raw(5, 3, 1, 2, 1))
 	add("memory64", fault.ToolBroken, raw(5, 3, 1, 4, 1))
 	add("two memories", fault.ToolBroken, raw(5, 5, 2, 0, 1, 0, 1))
 	add("4 GiB of memory", fault.ToolBroken, one(func(a *asm) { a.memory(65536); a.exported("run", nil, i32c(0)) }))
@@ -66,8 +66,28 @@ func hostile() []struct {
 		}
 		a.exported("run", nil, open, end, i32c(0))
 	}))
-	add("exceptions", fault.ToolBroken, one(func(a *asm) { a.exported("run", nil, op(0x1f, 0x40, 0, 0x0b), i32c(0)) }))
-	add("atomics", fault.ToolBroken, one(func(a *asm) { a.memory(1); a.exported("run", nil, i32c(0), op(0xfe, 0x10, 2, 0)) }))
+	add("legacy exceptions", fault.ToolBroken, one(func(a *asm) { a.exported("run", nil, op(0x06, 0x40, 0x0b), i32c(0)) }))
+	// throws is a module that throws and catches for ever.
+	throws := func(body ...[]byte) []byte {
+		return one(func(a *asm) {
+			a.tags = append(a.tags, cat(op(0), u(a.typ(nil, nil))))
+			a.exported("run", nil, loop(body...), i32c(0))
+		})
+	}
+	add("exceptions without an end", fault.LimitExceeded, throws(op(0x1f, 0x40, 1, 2, 0, 0x08, 0, 0x0b)))
+	add("exceptions that are all kept", fault.LimitExceeded, throws(op(0x02, 0x69, 0x1f, 0x40, 1, 3, 0, 0x08, 0, 0x0b, 0xd0, 0x69, 0x0b), drop, br(0)))
+	add("an exception that nobody catches", fault.GuestTrap, one(func(a *asm) {
+		a.tags = append(a.tags, cat(op(0), u(a.typ(nil, nil))))
+		a.exported("run", nil, op(0x08, 0))
+	}))
+	add("no exception thrown again", fault.GuestTrap, one(func(a *asm) {
+		a.tags = append(a.tags, cat(op(0), u(a.typ(nil, nil))))
+		a.exported("run", nil, op(0xd0, 0x69, 0x0a))
+	}))
+	add("waiting for another thread", fault.GuestTrap, one(func(a *asm) {
+		a.memory(1)
+		a.exported("run", nil, i32c(0), i32c(0), i64c(-1), op(0xfe, 0x01, 2, 0))
+	}))
 	add("our own imports", fault.ToolBroken, one(func(a *asm) { a.imp("toold", "refill", nil, nil); a.exported("run", nil, i32c(0)) }))
 	add("our own exports", fault.ToolBroken, one(func(a *asm) { a.exported("toold:fuel", nil, i32c(0)) }))
 	add("our own globals", fault.ToolBroken, one(func(a *asm) {

@@ -55,7 +55,7 @@ func Inspect(name string, b []byte) (*Info, error) {
 	}
 	mod, err := rewrite(b)
 	if err != nil {
-		return nil, errorf(BadModule, name, rebuild, "%w", err)
+		return nil, refused(name, err)
 	}
 	sum := sha256.Sum256(b)
 	info := &Info{SHA256: hex.EncodeToString(sum[:]), Size: len(b), Functions: mod.Functions, Names: hasNames(b)}

@@ -213,6 +213,7 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 func (in *instance) end() {
 	c := &in.c
 	c.out = discard(&c.k.held, c.out) // the Reply's, if anybody's
+	c.exceptions.caught = discard(&c.k.held, c.exceptions.caught)
 	c.Context, c.inv, c.config, c.httpHeader = context.Background(), nil, nil, nil
 	c.done, c.hasDeadline = nil, false
 }
@@ -298,6 +299,7 @@ func (in *instance) close() {
 		in.mod.Close(context.Background())
 	}
 	in.c.out = discard(&in.c.k.held, in.c.out)
+	in.c.exceptions.caught = discard(&in.c.k.held, in.c.exceptions.caught)
 	in.c.k.drop()
 	in.stack.free()
 	in.m.e.memory.give(in.engine)

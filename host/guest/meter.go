@@ -3,6 +3,7 @@ package guest
 import (
 	"context"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/tetratelabs/wazero"
@@ -136,8 +137,11 @@ func (c *call) outOfFuel() *Error {
 
 // meterModule is what rewritten modules import.
 func meterModule(ctx context.Context, r wazero.Runtime) error {
-	_, err := r.NewHostModuleBuilder(wasm.ImportModule).NewFunctionBuilder().
-		WithGoFunction(api.GoFunc(func(ctx context.Context, _ []uint64) { ctx.(*call).refill() }), nil, nil).
-		Export(wasm.ImportRefill).Instantiate(ctx)
+	b := r.NewHostModuleBuilder(wasm.ImportModule)
+	for _, f := range slices.Concat([]hostFunc{{name: wasm.ImportRefill, fn: func(c *call, _ []uint64) { c.refill() }}}, exceptionFuncs()) {
+		fn := f.fn
+		b.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, s []uint64) { fn(ctx.(*call), s) }), f.params, f.results).Export(f.name)
+	}
+	_, err := b.Instantiate(ctx)
 	return err
 }

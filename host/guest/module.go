@@ -3,6 +3,7 @@ package guest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -43,14 +44,13 @@ type Module struct {
 
 // What an author is told more than once.
 const (
-	rebuild = "build it again for wasip1 or wasm32, without threads and exceptions"
 	reactor = "build it as a reactor (Go: -buildmode=c-shared, clang: -mexec-model=reactor)"
 )
 
 var wasmMagic = []byte("\x00asm\x01\x00\x00\x00")
 
 // features are what the rewriter lets through.
-const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst
+const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst | experimental.CoreFeaturesThreads
 
 // Load reads, compiles (or takes from the cache) and initialises a module, and
 // checks that it can be called. The error is an *Error. DeadlineMet, Aborted,
@@ -85,7 +85,7 @@ func (m *Module) load(ctx context.Context) error {
 	var err error
 	m.rewritten, err = rewrite(m.spec.Wasm)
 	if err != nil {
-		return m.errorf(BadModule, rebuild, "%w", err)
+		return refused(m.spec.Name, err)
 	}
 	if mem := m.rewritten.Memory; mem != nil && int64(mem.Min)*wasmPage > m.spec.Memory {
 		return m.errorf(NoRoom, "", "it needs %d bytes of memory to begin with and may have %d", int64(mem.Min)*wasmPage, m.spec.Memory)
@@ -127,6 +127,20 @@ func (m *Module) load(ctx context.Context) error {
 		}
 	}
 	return m.prepare(ctx)
+}
+
+// refused is the error of a module that cannot be read.
+func refused(name string, err error) *Error {
+	remedy := "build it again for wasip1 or wasm32"
+	if e, ok := errors.AsType[*wasm.Error](err); ok {
+		switch e.Kind {
+		case wasm.Unsupported:
+			remedy = "build it again without that"
+		case wasm.TooLarge:
+			remedy = "make it smaller"
+		}
+	}
+	return errorf(BadModule, name, remedy, "%w", err)
 }
 
 // checkBytes refuses what is no module before anything reads it.

@@ -98,3 +98,8 @@ var void = functype(nil, nil)
 func one(parts ...any) []byte {
 	return module(types(void), funcs(0), mem(0, 1), exports(exported("f", Func, 0)), code(body(parts...)))
 }
+
+// exceptional is a module of one exported function "f" () -> () and a tag of a type.
+func exceptional(tag []byte, parts ...any) []byte {
+	return module(types(void, tag), funcs(0), section(secTag, 1, 0, 1), exports(exported("f", Func, 0)), code(body(parts...)))
+}

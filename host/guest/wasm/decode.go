@@ -23,6 +23,7 @@ const (
 	secCode      = 10
 	secData      = 11
 	secDataCount = 12
+	secTag       = 13
 )
 
 // source is a module as it was read. Offsets are those in the input; function, table and global lists begin with what
@@ -37,6 +38,7 @@ type source struct {
 	tables  []table
 	globals []global
 	exports []export
+	tags    []uint32 // index of each tag's type
 
 	importedFuncs, importedTables, importedGlobals int
 
@@ -50,6 +52,7 @@ type source struct {
 	data      []segment
 	code      []span
 
+	mayThrow  []bool            // which functions an exception may leave, and behind them whether one behind a reference is; nil: none
 	declared  []bool            // functions that occur outside of code, and that ref.func may therefore name
 	debug     map[string][]byte // the parts of DWARF that say lines; each once
 	debugSize int               // bytes of DWARF, which is not kept
@@ -93,6 +96,9 @@ type export struct {
 	index uint32
 }
 
+// tagExternal is what a tag is among imports and exports.
+const tagExternal External = 4
+
 type element struct {
 	prefix  uint32
 	table   uint32
@@ -117,6 +123,8 @@ func order(id byte) int {
 	switch id {
 	case secDataCount:
 		return 2*secElement + 1
+	case secTag:
+		return 2*secMemory + 1
 	default:
 		return 2 * int(id)
 	}
@@ -149,9 +157,7 @@ func decode(in []byte, lim Limits) (*source, *Error) {
 		}
 		if id != secCustom {
 			switch {
-			case id == 13:
-				r.fail(at, Unsupported, "use exceptions (tag section)")
-			case id > secDataCount:
+			case id > secTag:
 				r.fail(at, Unsupported, "use unknown section %d", id)
 			case order(id) <= last:
 				r.fail(at, Malformed, "read section %d: it is out of order", id)
@@ -214,14 +220,16 @@ func (s *source) section(id byte, r *reader) {
 		start := r.p
 		n := r.count(len(s.in), "memories")
 		if n > 1 || n == 1 && s.memory != nil {
-			r.fail(start, Unsupported, "use several memories")
+			r.fail(start, Unsupported, "use multi-memory (several memories)")
 		}
 		if n == 1 && r.err == nil {
-			s.memory = s.memoryType(r)
+			s.memory = s.memoryType(r, ownMemory)
 			if at := start; s.memory.min > uint32(s.lim.MemoryPages) {
 				r.fail(at, TooLarge, "need %d pages of memory, over the limit of %d,", s.memory.min, s.lim.MemoryPages)
 			}
 		}
+	case secTag:
+		s.tagSection(r)
 	case secGlobal:
 		s.globalSection(r)
 	case secExport:
@@ -274,7 +282,7 @@ func (s *source) typeSection(r *reader) {
 			t.Results = s.valueTypes(r, "results")
 			s.types = append(s.types, t)
 		case form == 0x4e || form == 0x4f || form == 0x50 || form == 0x5e || form == 0x5f:
-			r.fail(at, Unsupported, "use garbage collected types (0x%02x)", form)
+			r.fail(at, Unsupported, "use GC (garbage collected types, 0x%02x)", form)
 		default:
 			r.fail(at, Malformed, "read type: unknown form 0x%02x", form)
 		}
@@ -296,6 +304,9 @@ func (s *source) valueTypes(r *reader, what string) []ValueType {
 func valueType(r *reader) ValueType {
 	at := r.p
 	t := ValueType(r.u8("value type"))
+	if t == exnRef {
+		return ExternRef
+	}
 	if r.err == nil && !t.valid() {
 		unknownType(r, at, byte(t))
 	}
@@ -305,6 +316,9 @@ func valueType(r *reader) ValueType {
 func refType(r *reader) ValueType {
 	at := r.p
 	t := ValueType(r.u8("reference type"))
+	if t == exnRef {
+		return ExternRef
+	}
 	if r.err == nil && !t.isRef() {
 		unknownType(r, at, byte(t))
 	}
@@ -315,10 +329,10 @@ func unknownType(r *reader, at int, t byte) {
 	switch t {
 	case 0x63, 0x64:
 		r.fail(at, Unsupported, "use typed function references (0x%02x)", t)
-	case 0x69, 0x74:
-		r.fail(at, Unsupported, "use exceptions (type 0x%02x)", t)
+	case 0x74:
+		r.fail(at, Unsupported, "use bottom types (0x%02x)", t)
 	case 0x6a, 0x6b, 0x6c, 0x6d, 0x6e, 0x71, 0x72, 0x73:
-		r.fail(at, Unsupported, "use garbage collected types (0x%02x)", t)
+		r.fail(at, Unsupported, "use GC (garbage collected types, 0x%02x)", t)
 	default:
 		r.fail(at, Malformed, "read type: unknown type 0x%02x", t)
 	}
@@ -350,20 +364,22 @@ func (s *source) importSection(r *reader) {
 			s.funcs = append(s.funcs, e.typ)
 			s.importedFuncs++
 		case Table:
+			s.foreign(r, r.p)
 			s.tables = append(s.tables, s.tableType(r))
 			s.importedTables++
 		case Memory:
 			if s.memory != nil {
-				r.fail(kindAt, Unsupported, "use several memories")
+				r.fail(kindAt, Unsupported, "use multi-memory (several memories)")
 			}
-			s.memory, s.memoryImported = s.memoryType(r), true
+			s.memory, s.memoryImported = s.memoryType(r, "memory"), true
 		case Global:
+			s.foreign(r, r.p)
 			g := global{typ: valueType(r)}
 			g.mutable = mutability(r)
 			s.globals = append(s.globals, g)
 			s.importedGlobals++
 		case 4:
-			r.fail(kindAt, Unsupported, "use exceptions (import of a tag)")
+			r.fail(kindAt, Unsupported, "import the tag of another module's exceptions")
 		default:
 			r.fail(kindAt, Malformed, "read import: unknown kind 0x%02x", byte(e.kind))
 		}
@@ -382,6 +398,13 @@ func (s *source) importSection(r *reader) {
 		}
 	}
 	s.checkTables(r)
+}
+
+// foreign refuses what another module would have to write as we do.
+func (s *source) foreign(r *reader, at int) {
+	if r.more() && r.b[r.p] == exnRef {
+		r.fail(at, Unsupported, "import the exceptions of another module")
+	}
 }
 
 func (s *source) checkName(r *reader, at int, name []byte) {
@@ -403,12 +426,15 @@ func mutability(r *reader) bool {
 func limits(r *reader, what string) (lo, hi uint32, hasMax bool) {
 	at := r.p
 	flags := r.u8("limits of " + what)
+	if flags == 3 && what == ownMemory { // see scan.atomic
+		flags, what = 1, "memory"
+	}
 	if flags > 1 && r.err == nil {
 		switch flags {
 		case 2, 3:
-			r.fail(at, Unsupported, "use threads (shared %s)", what)
+			r.fail(at, Unsupported, "use threads (a shared %s of others, or without a maximum)", what)
 		case 4, 5, 6, 7:
-			r.fail(at, Unsupported, "use 64-bit %s", what)
+			r.fail(at, Unsupported, "use memory64 (64-bit %s)", what)
 		default:
 			r.fail(at, Malformed, "read limits: unknown flags 0x%02x", flags)
 		}
@@ -445,10 +471,13 @@ func (s *source) checkTables(r *reader) {
 	}
 }
 
-func (s *source) memoryType(r *reader) *memory {
+// ownMemory is what limits calls a memory that the module has to itself.
+const ownMemory = "own memory"
+
+func (s *source) memoryType(r *reader, what string) *memory {
 	at := r.p
 	m := &memory{}
-	m.min, m.max, m.hasMax = limits(r, "memory")
+	m.min, m.max, m.hasMax = limits(r, what)
 	if m.min > maxPages || m.max > maxPages {
 		r.fail(at, Malformed, "read limits of memory: they are over %d pages", maxPages)
 	}
@@ -504,8 +533,8 @@ func (s *source) exportSection(r *reader) {
 			}
 		case Global:
 			known = len(s.globals)
-		case 4:
-			r.fail(kindAt, Unsupported, "use exceptions (export of a tag)")
+		case tagExternal:
+			known = len(s.tags)
 		default:
 			r.fail(kindAt, Malformed, "read export: unknown kind 0x%02x", byte(e.kind))
 		}
@@ -514,7 +543,9 @@ func (s *source) exportSection(r *reader) {
 		} else if e.kind == Func {
 			s.declare(e.index)
 		}
-		s.exports = append(s.exports, e)
+		if e.kind != tagExternal { // nobody else throws or catches
+			s.exports = append(s.exports, e)
+		}
 	}
 }
 
@@ -616,7 +647,7 @@ func (s *source) dataSection(r *reader) {
 		switch prefix := r.u32("data segment"); prefix {
 		case 0, 2:
 			if memAt := r.p; prefix == 2 && r.u32("memory index") != 0 {
-				r.fail(memAt, Unsupported, "use several memories")
+				r.fail(memAt, Unsupported, "use multi-memory (several memories)")
 			}
 			if s.memory == nil {
 				r.fail(at, Malformed, "place data in a memory that is not there")

@@ -9,6 +9,9 @@ func Rewrite(module []byte, lim Limits) (*Module, error) {
 	}
 	// First it is seen which functions are leaves, since their callers pay for them. The writer reads all code.
 	s := &scan{src: src, leaf: make([]uint8, len(src.funcs))}
+	if err := s.findThrowers(); err != nil {
+		return nil, err
+	}
 	leaves := make([]uint8, len(src.funcs))
 	for n, body := range src.code {
 		if body.end-body.start > leafBytes {
@@ -49,9 +52,14 @@ type writer struct {
 	refs       uint32 // of the first of scan.refs
 	kept       []uint32
 
+	exception uint32            // the global that says what is on its way
+	values    []uint32          // the first global of each tag
+	outer     map[uint32]uint32 // what stands for exported functions that throw
+
 	helpers []helper
 	// Functions among the helpers, made when code first needs them, and 0 before.
 	fill, copy, grow, payBytes, payEntries uint32
+	capture, rethrow                       uint32
 	inits                                  map[uint32]uint32 // by segment
 
 	strip    bool              // active data is taken out
@@ -74,11 +82,17 @@ type helper struct {
 
 // Types that are added, in this order.
 const (
-	typeNone   = iota // () -> ()
-	typeThree         // (i32, i32, i32) -> ()
-	typeSame          // (i32) -> (i32)
-	typeGlobal        // (i32) -> (i64, i64)
-	typeSet           // (i32, i64, i64) -> ()
+	typeNone    = iota // () -> ()
+	typeThree          // (i32, i32, i32) -> ()
+	typeSame           // (i32) -> (i32)
+	typeGlobal         // (i32) -> (i64, i64)
+	typeSet            // (i32, i64, i64) -> ()
+	typeCapture        // () -> (externref)
+	typeThrow          // (externref) -> ()
+	typeCaught         // (i32) -> (externref)
+	typeValue          // (i64) -> ()
+	typeTag            // (externref) -> (i32)
+	typeValueOf        // (externref, i32) -> (i64)
 	addedTypes
 )
 
@@ -88,6 +102,29 @@ var addedTypeBytes = [addedTypes][]byte{
 	{0x60, 1, byte(I32), 1, byte(I32)},
 	{0x60, 1, byte(I32), 2, byte(I64), byte(I64)},
 	{0x60, 3, byte(I32), byte(I64), byte(I64), 0},
+	{0x60, 0, 1, byte(ExternRef)},
+	{0x60, 1, byte(ExternRef), 0},
+	{0x60, 1, byte(I32), 1, byte(ExternRef)},
+	{0x60, 1, byte(I64), 0},
+	{0x60, 1, byte(ExternRef), 1, byte(I32)},
+	{0x60, 2, byte(ExternRef), byte(I32), 1, byte(I64)},
+}
+
+// addedImports are what a module imports from ImportModule, with their types.
+var addedImports = [addedWithTags]struct {
+	name string
+	typ  uint32
+}{
+	{ImportRefill, typeNone}, {ImportCaught, typeCaught}, {ImportValue, typeValue}, {ImportTag, typeTag},
+	{ImportValueOf, typeValueOf}, {ImportUncaught, typeNone},
+}
+
+// addedImports is how many of them a module has.
+func (s *source) addedImports() uint32 {
+	if len(s.tags) > 0 {
+		return addedWithTags
+	}
+	return 1
 }
 
 // plan decides on what is added and where.
@@ -103,7 +140,7 @@ func (w *writer) plan() {
 			w.kept = append(w.kept, uint32(i))
 		}
 	}
-	w.refs = w.shadows + uint32(len(w.kept))
+	w.refs = w.planExceptions(w.shadows + uint32(len(w.kept)))
 
 	w.planData()
 	w.planLimits()
@@ -155,25 +192,40 @@ func (w *writer) helpPayEntries() uint32 {
 // helpExports adds the helpers that are exported.
 func (w *writer) helpExports() {
 	src := w.src
+	for _, e := range src.exports {
+		if e.kind == Func {
+			w.outermost(e.index)
+		}
+	}
 	w.help(typeNone, ExportSave, nil, w.copyGlobals(false))
 	w.help(typeNone, ExportRestore, nil, w.copyGlobals(true))
 	w.help(typeGlobal, ExportGlobalGet, nil, w.globalGet())
 	w.help(typeSet, ExportGlobalSet, nil, w.globalSet())
 	if src.start >= 0 {
-		w.help(typeNone, ExportStart, nil, appendU32([]byte{opCall}, w.moved(uint32(src.start))))
+		w.help(typeNone, ExportStart, nil, appendU32([]byte{opCall}, w.outermost(uint32(src.start))))
 	}
 }
 
 // help adds a function and returns its index.
 func (w *writer) help(typ uint32, export string, locals, code []byte) uint32 {
-	w.helpers = append(w.helpers, helper{uint32(len(w.src.types)) + typ, export, locals, code})
-	return uint32(len(w.src.funcs) + len(w.helpers))
+	return w.helpOf(uint32(len(w.src.types))+typ, export, locals, code)
+}
+
+// helpOf is help for a function of any type.
+func (w *writer) helpOf(typ uint32, export string, locals, code []byte) uint32 {
+	w.helpers = append(w.helpers, helper{typ, export, locals, code})
+	return w.helper(len(w.helpers) - 1)
+}
+
+// helper is the index of a function that was added.
+func (w *writer) helper(n int) uint32 {
+	return uint32(len(w.src.funcs)+n) + w.src.addedImports()
 }
 
 // moved is the new index of a function of the original.
 func (w *writer) moved(f uint32) uint32 {
 	if f >= w.refill {
-		return f + 1
+		return f + w.src.addedImports()
 	}
 	return f
 }
@@ -281,6 +333,9 @@ func (w *writer) module() (*Module, error) {
 		return nil, err
 	}
 	w.helpExports()
+	if w.keepsReferences() {
+		return nil, &Error{src.codeStart, Unsupported, "keep references in an exnref"}
+	}
 	bodies := w.out
 	w.out = make([]byte, 0, len(bodies)+(size-(src.codeEnd-src.codeStart))+size/16+1024)
 	w.out = append(w.out, src.in[:8]...)
@@ -296,17 +351,19 @@ func (w *writer) module() (*Module, error) {
 		}
 	})
 	w.section(secImport, func() {
-		w.u32(uint32(len(src.imports) + 1))
+		w.u32(uint32(len(src.imports)) + src.addedImports())
 		for _, e := range src.imports {
 			w.out = appendName(w.out, e.module)
 			w.out = appendName(w.out, e.name)
 			w.u8(byte(e.kind))
 			w.copied(e.desc)
 		}
-		w.name(ImportModule)
-		w.name(ImportRefill)
-		w.u8(byte(Func))
-		w.u32(w.importType)
+		for _, add := range addedImports[:src.addedImports()] {
+			w.name(ImportModule)
+			w.name(add.name)
+			w.u8(byte(Func))
+			w.u32(w.importType + add.typ)
+		}
 	})
 	w.section(secFunction, func() {
 		w.u32(uint32(len(src.code) + len(w.helpers)))
@@ -376,7 +433,11 @@ func (w *writer) constExpr(s span) {
 		case opGlobalGet:
 			r.u32("")
 		case opRefNull:
-			r.skip(1, "")
+			if r.u8("") == exnRef {
+				w.copied(span{from, r.p - 1})
+				w.u8(byte(ExternRef))
+				from = r.p
+			}
 		case opVector:
 			r.skip(17, "")
 		case opRefFunc:
@@ -390,9 +451,11 @@ func (w *writer) constExpr(s span) {
 	w.copied(span{from, s.end})
 }
 
-// zero is the constant expression of a number type's zero.
+// zero is the constant expression of a type's zero or null.
 func zero(t ValueType) []byte {
 	switch t {
+	case FuncRef, ExternRef:
+		return []byte{opRefNull, byte(t), opEnd}
 	case I32:
 		return []byte{opI32Const, 0, opEnd}
 	case I64:
@@ -409,7 +472,7 @@ func zero(t ValueType) []byte {
 func (w *writer) globalSection() {
 	src := w.src
 	refs := w.scan.refs
-	w.u32(uint32(len(src.globals) - src.importedGlobals + 2 + len(w.kept) + len(refs)))
+	w.u32(w.refs - uint32(src.importedGlobals) + uint32(len(refs)))
 	mutable := func(m bool) {
 		if m {
 			w.u8(1)
@@ -430,6 +493,7 @@ func (w *writer) globalSection() {
 		w.u8(byte(src.globals[g].typ), 1)
 		w.u8(zero(src.globals[g].typ)...)
 	}
+	w.exceptionGlobals()
 	for _, f := range refs {
 		w.u8(byte(FuncRef), 0, opRefFunc)
 		w.u32(w.moved(f))
@@ -449,7 +513,7 @@ func (w *writer) exportSection() {
 		w.out = appendName(w.out, e.name)
 		w.u8(byte(e.kind))
 		if e.kind == Func {
-			w.u32(w.moved(e.index))
+			w.u32(w.outermost(e.index))
 		} else {
 			w.u32(e.index)
 		}
@@ -464,7 +528,7 @@ func (w *writer) exportSection() {
 		if h.export != "" {
 			w.name(h.export)
 			w.u8(byte(Func))
-			w.u32(uint32(len(w.src.funcs) + 1 + i))
+			w.u32(w.helper(i))
 		}
 	}
 }
@@ -565,7 +629,7 @@ func (w *writer) instanceBytes() int64 {
 			entries += int64(t.min)
 		}
 	}
-	globals := int64(len(w.src.globals) + 2 + len(w.kept) + len(w.scan.refs))
+	globals := int64(w.refs) + int64(len(w.scan.refs))
 	return 8*entries + 16*globals
 }
 
@@ -723,9 +787,22 @@ func (w *writer) setDirty(b []byte) []byte {
 func (w *writer) edit(b []byte, e edit) []byte {
 	call := func(f uint32) []byte { return appendU32(append(b, opCall), f) }
 	same := w.src.in[e.start:e.end]
+	landings := w.scan.landings[e.landings.start:e.landings.end]
 	switch e.kind {
 	case editCall:
 		return call(e.arg)
+	case editCallThrough:
+		return w.pending(call(e.arg), landings)
+	case editThrough:
+		return w.pending(append(b, same...), landings)
+	case editThrow:
+		return w.throw(b, e.arg, landings)
+	case editThrowRef:
+		return w.throwRef(b, landings)
+	case editTry:
+		return w.try(b, same[1:1+e.arg], landings)
+	case editExn:
+		return append(b, byte(ExternRef))
 	case editReturnCall:
 		return appendU32(append(b, opReturnCall), e.arg)
 	case editRefFunc:

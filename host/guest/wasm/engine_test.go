@@ -14,7 +14,7 @@ import (
 )
 
 // features are those that the engine turns on.
-const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst
+const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst | experimental.CoreFeaturesThreads
 
 var errFuel = errors.New("the fuel is used up")
 
@@ -27,7 +27,10 @@ type host struct {
 	given   int64
 }
 
-func newHost(t testing.TB) *host {
+func newHost(t testing.TB) *host { return newHostWith(t, features) }
+
+// newHostWith is for modules as they are, which may use more than what rewritten ones do.
+func newHostWith(t testing.TB, features api.CoreFeatures) *host {
 	t.Helper()
 	ctx := context.Background()
 	h := &host{
@@ -37,7 +40,34 @@ func newHost(t testing.TB) *host {
 	t.Cleanup(func() { h.Close(ctx) })
 	var fuel api.MutableGlobal
 	var of api.Module
-	_, err := h.NewHostModuleBuilder(ImportModule).NewFunctionBuilder().WithGoModuleFunction(
+	var caught [][]uint64 // the tag, then the values
+	values := []uint64{0}
+	builder := h.NewHostModuleBuilder(ImportModule)
+	for _, f := range []struct {
+		name            string
+		params, results []api.ValueType
+		do              func(s []uint64)
+	}{
+		{ImportCaught, []api.ValueType{api.ValueTypeI32}, []api.ValueType{api.ValueTypeExternref}, func(s []uint64) {
+			values[0] = s[0]
+			caught, values = append(caught, values), []uint64{0}
+			s[0] = uint64(len(caught))
+		}},
+		{ImportValue, []api.ValueType{api.ValueTypeI64}, nil, func(s []uint64) { values = append(values, s[0]) }},
+		{ImportTag, []api.ValueType{api.ValueTypeExternref}, []api.ValueType{api.ValueTypeI32}, func(s []uint64) {
+			if s[0] == 0 {
+				panic(errors.New("wasm error: null reference"))
+			}
+			s[0] = caught[s[0]-1][0]
+		}},
+		{ImportValueOf, []api.ValueType{api.ValueTypeExternref, api.ValueTypeI32}, []api.ValueType{api.ValueTypeI64}, func(s []uint64) {
+			s[0] = caught[s[0]-1][1+uint32(s[1])]
+		}},
+		{ImportUncaught, nil, nil, func([]uint64) { panic(errors.New("wasm error: uncaught exception")) }},
+	} {
+		builder.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(_ context.Context, s []uint64) { f.do(s) }), f.params, f.results).Export(f.name)
+	}
+	_, err := builder.NewFunctionBuilder().WithGoModuleFunction(
 		api.GoModuleFunc(func(_ context.Context, m api.Module, _ []uint64) {
 			if of != m {
 				of, fuel = m, m.ExportedGlobal(ExportFuel).(api.MutableGlobal)

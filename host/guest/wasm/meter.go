@@ -185,6 +185,9 @@ func (s *scan) meter() int {
 				}
 			}
 		case evEnd:
+			if e.lands && path > 0 {
+				put(e.pos+1, path)
+			}
 			if e.a != evLoop {
 				arrive(e.n)
 			}
@@ -213,6 +216,9 @@ func (s *scan) meter() int {
 		case evBlock:
 			s.back = s.back[:len(s.back)-1]
 		case evLoop:
+			if e.lands {
+				put(e.end, max(path, 1))
+			}
 			arrive(uint32(i))
 			s.back = s.back[:len(s.back)-1]
 		}

@@ -27,6 +27,8 @@ const (
 	opLoop               = 0x03
 	opIf                 = 0x04
 	opElse               = 0x05
+	opThrow              = 0x08
+	opThrowRef           = 0x0a
 	opEnd                = 0x0b
 	opBr                 = 0x0c
 	opBrIf               = 0x0d
@@ -37,6 +39,7 @@ const (
 	opReturnCall         = 0x12
 	opReturnCallIndirect = 0x13
 	opSelectTyped        = 0x1c
+	opTryTable           = 0x1f
 	opLocalGet           = 0x20
 	opLocalSet           = 0x21
 	opLocalTee           = 0x22
@@ -52,6 +55,7 @@ const (
 	opRefFunc            = 0xd2
 	opMisc               = 0xfc
 	opVector             = 0xfd
+	opAtomic             = 0xfe
 
 	miscMemoryInit = 8
 	miscDataDrop   = 9
@@ -83,6 +87,9 @@ var instructions = func() (t [256]instruction) {
 	set(opBlock, opLoop, immBlock, 0)
 	set(opIf, opIf, immBlock, 1)
 	set(opElse, opElse, immNone, 0)
+	set(opThrow, opThrow, immOther, 4)
+	set(opThrowRef, opThrowRef, immOther, 4)
+	set(opTryTable, opTryTable, immOther, 0)
 	set(opEnd, opEnd, immNone, 0)
 	set(opBr, opBrIf, immLabel, 1)
 	set(opBrTable, opBrTable, immOther, 2)
@@ -116,21 +123,22 @@ var instructions = func() (t [256]instruction) {
 	set(opRefNull, opRefNull, immOther, 1)
 	set(0xd1, 0xd1, immNone, 1)
 	set(opRefFunc, opRefFunc, immFunc, 1)
-	set(opMisc, opVector, immOther, 1)
+	set(opMisc, opAtomic, immOther, 1)
 	return t
 }()
+
+// legacyExceptions names what came before try_table, with how to build without it.
+const legacyExceptions = "legacy exceptions: rebuild with -wasm-use-legacy-eh=false,"
 
 // unsupported names the features that instructions which we refuse belong to.
 func unsupported(op byte) string {
 	switch {
-	case op >= 0x06 && op <= 0x0a || op == 0x18 || op == 0x19 || op == 0x1f:
-		return "exceptions"
+	case op == 0x06 || op == 0x07 || op == 0x09 || op == 0x18 || op == 0x19:
+		return legacyExceptions
 	case op == 0x14 || op == 0x15 || op >= 0xd3 && op <= 0xd6:
 		return "typed function references"
 	case op == 0xfb:
-		return "garbage collected types"
-	case op == 0xfe:
-		return "threads"
+		return "GC (garbage collected types)"
 	}
 	return ""
 }
@@ -167,6 +175,18 @@ var vectors = func() (t [256]uint8) {
 	}
 	return t
 }()
+
+// Instructions of threads, after opAtomic.
+const (
+	atomicNotify = 0x00
+	atomicWait64 = 0x02
+	atomicFence  = 0x03
+	atomicFirst  = 0x10 // of those that read and write
+	atomicLast   = 0x4e
+)
+
+// atomicCost is what one of them costs: a bus that is locked.
+const atomicCost = 6
 
 // vectorCost is what one vector instruction costs. Most take longer than a simple one on some machine.
 const vectorCost = 2

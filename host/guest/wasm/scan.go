@@ -9,6 +9,7 @@ type event struct {
 	// branch backward is from pos to end.
 	pos, end int32
 	carries  bool // values, to where it branches
+	lands    bool // exceptions lead to here: the begin of a loop or the end of a block
 	// a is the label of a branch, or the first one in scan.labels, and n their number. At the end of a block, a is its
 	// kind and n the event of its begin. Of a branch backward, n is the event of where it leads to: the begin of a loop,
 	// or of a block after whose end it goes on. Of evAhead, n is the label of that block.
@@ -38,26 +39,35 @@ type edit struct {
 	kind       uint8
 	start, end int32
 	arg        uint32
+	landings   span // in scan.landings, of what may throw
 }
 
 const (
-	editCall       = iota // call arg, an index that was moved
-	editReturnCall        // return_call arg
-	editRefFunc           // a reference to function arg
-	editFill              // memory.fill
-	editCopy              // memory.copy
-	editGrow              // memory.grow
-	editInit              // memory.init of segment arg
-	editDrop              // data.drop of segment arg
-	editDirty             // sets the flag, then does what it did
-	editTable             // sets the flag and pays for the number on top of the stack, then does what it did
+	editCall        = iota // call arg, an index that was moved
+	editReturnCall         // return_call arg
+	editRefFunc            // a reference to function arg
+	editFill               // memory.fill
+	editCopy               // memory.copy
+	editGrow               // memory.grow
+	editInit               // memory.init of segment arg
+	editDrop               // data.drop of segment arg
+	editDirty              // sets the flag, then does what it did
+	editTable              // sets the flag and pays for the number on top of the stack, then does what it did
+	editCallThrough        // call arg, and looks for an exception
+	editThrough            // does what it did, and looks for an exception
+	editThrow              // throw of tag arg
+	editThrowRef           // throw_ref
+	editTry                // try_table, whose block type has arg bytes
+	editExn                // exnref, which is externref
 )
 
 // frame is a block that is open while code is read forward.
 type frame struct {
-	kind  uint8
-	start int // its event
-	arity int // values that a branch to it carries
+	kind    uint8
+	start   int  // its event
+	arity   int  // values that a branch to it carries
+	lands   bool // exceptions lead to its end
+	clauses span // of a try_table, in scan.clauses
 
 	// A loop that begins with a dispatch, "block … block local.get br_table", as Go's compiler makes one of each
 	// function: a branch to it after "i32.const local.set" leads to a block that is known.
@@ -105,6 +115,11 @@ type scan struct {
 
 	total int // locals of all functions
 
+	results  []ValueType // of the function
+	clauses  []clause
+	landings []landing
+	thrower  *thrower // of the function, while that is looked for
+
 	refs  []uint32       // functions that code takes references to, in the order of their globals
 	refAt map[uint32]int // position in refs
 }
@@ -116,6 +131,7 @@ func (s *scan) read(n int) *Error {
 	s.body = src.code[n]
 	s.events, s.labels, s.edits, s.frames = s.events[:0], s.labels[:0], s.edits[:0], s.frames[:0]
 	s.calls = false
+	s.clauses, s.landings = s.clauses[:0], s.landings[:0]
 	r := &reader{b: src.in, p: s.body.start, end: s.body.end}
 	typ := src.types[src.funcs[src.importedFuncs+n]]
 
@@ -123,6 +139,7 @@ func (s *scan) read(n int) *Error {
 	for range r.count(len(src.in), "kinds of locals") {
 		at := r.p
 		n := r.u32("number of locals")
+		s.exnref(r)
 		valueType(r)
 		if int64(n) > int64(src.lim.Locals-s.locals) {
 			r.fail(at, TooLarge, "have more than %d locals", src.lim.Locals)
@@ -135,6 +152,7 @@ func (s *scan) read(n int) *Error {
 		r.fail(r.p, TooLarge, "have more than %d locals in all functions", src.lim.AllLocals)
 	}
 	known := s.locals + len(typ.Params)
+	s.results = typ.Results
 	s.code = r.p
 	s.frames = append(s.frames, frame{kind: evBlock, arity: len(typ.Results)})
 
@@ -197,7 +215,7 @@ func (s *scan) read(n int) *Error {
 				f := s.frames[len(s.frames)-1]
 				s.frames = s.frames[:len(s.frames)-1]
 				if len(s.frames) > 0 {
-					s.events = append(s.events, event{kind: evEnd, pos: int32(at), a: uint32(f.kind), n: uint32(f.start)})
+					s.events = append(s.events, event{kind: evEnd, pos: int32(at), a: uint32(f.kind), n: uint32(f.start), lands: f.lands})
 				}
 			case opReturn:
 				jump(event{kind: evLeave, cost: uint16(cost + carry(len(typ.Results))), pos: int32(at)})
@@ -222,11 +240,7 @@ func (s *scan) read(n int) *Error {
 			case opIf:
 				f.kind = evIf
 			}
-			jump(event{kind: f.kind, cost: uint16(cost), pos: int32(at)})
-			if len(s.frames) > src.lim.Nesting {
-				r.fail(at, TooLarge, "nest more than %d blocks", src.lim.Nesting)
-			}
-			s.frames = append(s.frames, f)
+			s.block(r, event{kind: f.kind, cost: uint16(cost), pos: int32(at), end: int32(r.p)}, f)
 
 		case immLabel:
 			l := label()
@@ -250,7 +264,10 @@ func (s *scan) read(n int) *Error {
 			}
 			moved := f
 			if int(f) >= src.importedFuncs {
-				moved++
+				moved += src.addedImports()
+			}
+			if s.thrower != nil && op != opRefFunc {
+				s.thrower.calls = append(s.thrower.calls, f)
 			}
 			if op == opRefFunc {
 				if src.declared == nil || !src.declared[f] {
@@ -258,7 +275,7 @@ func (s *scan) read(n int) *Error {
 					break
 				}
 				s.reference(r, at, f)
-				s.edits = append(s.edits, edit{editRefFunc, int32(at), int32(r.p), f})
+				s.edits = append(s.edits, edit{kind: editRefFunc, start: int32(at), end: int32(r.p), arg: f})
 				straight += cost
 				break
 			}
@@ -271,14 +288,20 @@ func (s *scan) read(n int) *Error {
 			}
 			cost += carry(len(t.Params) + len(t.Results))
 			if op == opCall {
-				straight += cost
-				if moved != f {
-					s.edits = append(s.edits, edit{editCall, int32(at), int32(r.p), moved})
+				switch {
+				case src.throwsFrom(f):
+					straight += cost + lookCost
+					s.throwing(editCallThrough, at, r.p, moved)
+				case moved != f:
+					straight += cost
+					s.edits = append(s.edits, edit{kind: editCall, start: int32(at), end: int32(r.p), arg: moved})
+				default:
+					straight += cost
 				}
 			} else {
 				jump(event{kind: evLeave, cost: uint16(cost), pos: int32(at)})
 				if moved != f {
-					s.edits = append(s.edits, edit{editReturnCall, int32(at), int32(r.p), moved})
+					s.edits = append(s.edits, edit{kind: editReturnCall, start: int32(at), end: int32(r.p), arg: moved})
 				}
 			}
 
@@ -286,7 +309,7 @@ func (s *scan) read(n int) *Error {
 			s.table(r)
 			straight += cost
 			if op == opTableSet {
-				s.edits = append(s.edits, edit{editDirty, int32(at), int32(r.p), 0})
+				s.edits = append(s.edits, edit{kind: editDirty, start: int32(at), end: int32(r.p)})
 			}
 
 		case immLocal:
@@ -313,7 +336,7 @@ func (s *scan) read(n int) *Error {
 					r.fail(at, Malformed, "set global %d, which is not mutable", g)
 				}
 				if src.globals[g].typ.isRef() {
-					s.edits = append(s.edits, edit{editDirty, int32(at), int32(r.p), 0})
+					s.edits = append(s.edits, edit{kind: editDirty, start: int32(at), end: int32(r.p)})
 				}
 			}
 			straight += cost
@@ -326,7 +349,7 @@ func (s *scan) read(n int) *Error {
 			s.memory(r, at)
 			straight += cost
 			if op == opMemoryGrow {
-				s.edits = append(s.edits, edit{editGrow, int32(at), int32(r.p), 0})
+				s.edits = append(s.edits, edit{kind: editGrow, start: int32(at), end: int32(r.p)})
 			}
 
 		case immI32:
@@ -372,8 +395,15 @@ func (s *scan) read(n int) *Error {
 				t := src.types[i]
 				cost += s.indir + carry(len(t.Params)+len(t.Results))
 				s.calls = true
+				if s.thrower != nil {
+					s.thrower.indirect = true
+				}
 				if op == opCallIndirect {
 					straight += cost
+					if src.tablesThrow() {
+						straight += lookCost
+						s.throwing(editThrough, at, r.p, 0)
+					}
 				} else {
 					jump(event{kind: evLeave, cost: uint16(cost), pos: int32(at)})
 				}
@@ -381,16 +411,26 @@ func (s *scan) read(n int) *Error {
 				if n := r.u8("number of types"); n != 1 {
 					r.fail(at, Malformed, "select between %d types", n)
 				}
+				s.exnref(r)
 				valueType(r)
 				straight += cost
 			case opRefNull:
+				s.exnref(r)
 				refType(r)
 				straight += cost
+			case opThrow, opThrowRef:
+				jump(event{kind: evLeave, cost: uint16(s.readThrow(r, op, at)), pos: int32(at)})
+			case opTryTable:
+				flush(at)
+				s.readTry(r, at)
 			case opMisc:
 				straight += s.misc(r, at)
 			case opVector:
 				s.vector(r, at)
 				straight += vectorCost
+			case opAtomic:
+				s.atomic(r, at)
+				straight += atomicCost
 			}
 		}
 		if r.err != nil {
@@ -407,6 +447,16 @@ func (s *scan) read(n int) *Error {
 		s.rate = max(s.rate, stackRate(typ))
 	}
 	return r.err
+}
+
+// lookCost is what it costs to look for an exception after a call.
+const lookCost = 1
+
+// exnref notes a type that is written otherwise.
+func (s *scan) exnref(r *reader) {
+	if r.more() && r.b[r.p] == exnRef {
+		s.edits = append(s.edits, edit{kind: editExn, start: int32(r.p), end: int32(r.p + 1)})
+	}
 }
 
 // dispatchCost is what a dispatch costs, from the begin of its loop.
@@ -468,7 +518,10 @@ func (s *scan) blockType(r *reader) (params, results int) {
 		case c == 0x40:
 			r.p++
 			return 0, 0
-		case ValueType(c).valid():
+		case ValueType(c).valid() || c == exnRef:
+			if r.b[at-1] != opTryTable { // which is written as a whole
+				s.exnref(r)
+			}
 			r.p++
 			return 0, 1
 		case c >= 0x40 && c < 0x80:
@@ -498,7 +551,7 @@ func (s *scan) memArg(r *reader, at int) {
 	align := r.u32("alignment")
 	if align > 4 {
 		if align&0x40 != 0 {
-			r.fail(at, Unsupported, "use several memories")
+			r.fail(at, Unsupported, "use multi-memory (several memories)")
 		}
 		r.fail(at, Malformed, "read instruction: the alignment 2^%d is more than natural", align)
 	}
@@ -511,7 +564,7 @@ func (s *scan) memArg(r *reader, at int) {
 // memory reads the number of the memory, which has to be 0 in one byte.
 func (s *scan) memory(r *reader, at int) {
 	if r.u8("memory index") != 0 {
-		r.fail(at, Unsupported, "use several memories")
+		r.fail(at, Unsupported, "use multi-memory (several memories)")
 	}
 	if s.src.memory == nil {
 		r.fail(at, Malformed, "use a memory that is not there")
@@ -541,7 +594,7 @@ func (s *scan) misc(r *reader, at int) int {
 		return 0
 	}
 	change := func(kind uint8, arg uint32) {
-		s.edits = append(s.edits, edit{kind, int32(at), int32(r.p), arg})
+		s.edits = append(s.edits, edit{kind: kind, start: int32(at), end: int32(r.p), arg: arg})
 	}
 	switch {
 	case op <= 7:
@@ -594,12 +647,32 @@ func (s *scan) misc(r *reader, at int) int {
 	return 6
 }
 
+// atomic reads the rest of an instruction of threads. A guest has one thread, for which they are what they are for any:
+// the memory that it may call shared is its own, where waiting is a trap and waking wakes nobody.
+func (s *scan) atomic(r *reader, at int) {
+	switch op := r.u32("instruction"); {
+	case r.err != nil:
+	case op == atomicFence:
+		if r.u8("fence") != 0 {
+			r.fail(at, Malformed, "read fence: unknown order")
+		}
+	case op >= atomicNotify && op <= atomicWait64, op >= atomicFirst && op <= atomicLast:
+		s.memArg(r, at)
+	default:
+		r.fail(at, Unsupported, "use unknown instruction 0xfe %d", op)
+	}
+}
+
 // vector reads the rest of a vector instruction. Engines disagree on numbers that are not as short as they can be, so
 // those are refused.
 func (s *scan) vector(r *reader, at int) {
 	start := r.p
 	op := r.u32("instruction")
 	if r.err != nil {
+		return
+	}
+	if op >= 0x100 && op <= 0x113 {
+		r.fail(at, Unsupported, "use relaxed SIMD (instruction 0xfd %d)", op)
 		return
 	}
 	if op > 0xff || vectors[op] == vecUnknown {

@@ -6,11 +6,14 @@
 //   - No input makes it panic, or take more than linear time and memory. Counts are bounded by the bytes that are left
 //     and by Limits, before anything is allocated for them.
 //   - It refuses what it does not know: instructions, sections, types and encodings outside WebAssembly 2.0 with tail
-//     calls and extended constant expressions. Threads, shared memory, exceptions, several memories, typed function
-//     references and garbage collected types are refused by name. Nothing passes through unread.
+//     calls, extended constant expressions, exceptions (try_table) and the atomic instructions of threads. Legacy
+//     exceptions, several memories, memory64, relaxed SIMD, typed function references and garbage collected types are
+//     refused by name. Nothing passes through unread.
+//   - The result needs no engine that knows exceptions: see exceptions.go. A shared memory is written as one that is not.
 //   - Every index is checked against the counts of the original module. What is added here (types, an import, globals,
-//     functions, exports) is out of a guest's reach, and an invalid module does not become valid by it. Rewrite does
-//     not check the types of operands; a WebAssembly engine has to validate the result, as all of them do.
+//     functions, exports) is out of a guest's reach, and an invalid module does not become valid by it, but for
+//     exnref, which becomes externref. Rewrite does not check the types of operands; a WebAssembly engine has to validate
+//     the result, as all of them do.
 //   - The result computes what the original computes, until the fuel is used up.
 //
 // What the result has that the original had not:
@@ -76,6 +79,8 @@ type Limits struct {
 	BodySize     int // bytes of the code of one function; default 4 MiB
 	Locals       int // locals of one function, parameters not counted; default 50,000
 	AllLocals    int // locals of all functions; default 4,000,000
+	Tags         int // default 64
+	TagParams    int // values of one exception; default 64
 	Nesting      int // blocks within each other; default 16,384
 	NameSize     int // bytes of an imported or exported name; default 4,096; longer function names are cut off
 
@@ -94,7 +99,7 @@ func (l Limits) withDefaults() Limits {
 		{&l.Size, 64 << 20}, {&l.Types, 10_000}, {&l.Params, 1_000}, {&l.Imports, 4_096}, {&l.Functions, 200_000},
 		{&l.Tables, 64}, {&l.Globals, 10_000}, {&l.Exports, 65_536}, {&l.Elements, 1_000_000},
 		{&l.DataSegments, 200_000}, {&l.RefFuncs, 10_000}, {&l.BodySize, 4 << 20}, {&l.Locals, 50_000},
-		{&l.AllLocals, 4_000_000}, {&l.Nesting, 16_384}, {&l.NameSize, 4_096}, {&l.MemoryPages, 4_096},
+		{&l.AllLocals, 4_000_000}, {&l.Tags, 64}, {&l.TagParams, 64}, {&l.Nesting, 16_384}, {&l.NameSize, 4_096}, {&l.MemoryPages, 4_096},
 		{&l.TableEntries, 131_072},
 	} {
 		if *d.field <= 0 {
