@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/sys"
@@ -76,8 +77,9 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 
 // configure adds what a run of a command gets.
 func (cmd *Command) configure(config wazero.ModuleConfig, in *instance) wazero.ModuleConfig {
+	in.stdin = &input{c: &in.c, r: cmd.Stdin}
 	config = config.WithArgs(cmd.Args...).
-		WithStdin(&input{c: &in.c, r: cmd.Stdin}).
+		WithStdin(in.stdin).
 		WithStdout(orDiscard(cmd.Stdout)).
 		WithStderr(io.MultiWriter(&in.said, orDiscard(cmd.Stderr)))
 	for _, e := range cmd.Env {
@@ -116,15 +118,7 @@ func (in *input) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	if len(in.rest) == 0 && in.err == nil {
-		if in.pending == nil {
-			in.pending = make(chan read, 1)
-			r, ch := in.r, in.pending
-			buf := make([]byte, min(len(p), 64<<10))
-			go func() {
-				n, err := r.Read(buf)
-				ch <- read{buf[:n], err}
-			}()
-		}
+		in.begin(min(len(p), 64<<10))
 		select {
 		case got := <-in.pending:
 			in.pending = nil
@@ -139,4 +133,49 @@ func (in *input) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	return 0, in.err
+}
+
+// begin reads on, up to n bytes, unless that is under way.
+func (in *input) begin(n int) {
+	if in.pending != nil {
+		return
+	}
+	in.pending = make(chan read, 1)
+	r, ch, buf := in.r, in.pending, make([]byte, n)
+	go func() {
+		n, err := r.Read(buf)
+		ch <- read{buf[:n], err}
+	}()
+}
+
+// inputEnded is what await answers at the end of the input.
+const inputEnded = -1
+
+// await waits until there is something to read, for at most that long, and
+// returns how many bytes there are at least: 0 for none, or inputEnded.
+func (in *input) await(most time.Duration) int {
+	if in.r == nil {
+		return inputEnded
+	}
+	t := time.NewTimer(most)
+	defer t.Stop()
+	for len(in.rest) == 0 && in.err == nil {
+		in.begin(4 << 10)
+		c := in.c
+		c.wait()
+		select {
+		case got := <-in.pending:
+			in.pending = nil
+			in.rest, in.err = got.p, got.err
+		case <-t.C:
+			return 0
+		case <-c.Done():
+		}
+		c.checkCanceled()
+		c.meter.last = time.Now()
+	}
+	if len(in.rest) == 0 {
+		return inputEnded
+	}
+	return len(in.rest)
 }

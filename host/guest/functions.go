@@ -122,18 +122,20 @@ func hostFuncs() []hostFunc {
 func hostModule(ctx context.Context, r wazero.Runtime, module string, fns []hostFunc, gs Grants) error {
 	b := r.NewHostModuleBuilder(module)
 	for _, f := range fns {
-		if f.module != module || !gs.has(f.needs) {
-			continue
+		if f.module == module && gs.has(f.needs) {
+			f.export(b)
 		}
-		fn := f.fn
-		b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, m api.Module, s []uint64) {
-			c := ctx.(*call)
-			c.guest = m
-			fn(c, s)
-		}), f.params, f.results).Export(f.name)
 	}
 	_, err := b.Instantiate(ctx)
 	return err
+}
+
+func (f hostFunc) export(b wazero.HostModuleBuilder) {
+	b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, m api.Module, s []uint64) {
+		c := ctx.(*call)
+		c.guest = m
+		f.fn(c, s)
+	}), f.params, f.results).Export(f.name)
 }
 
 func configGet(c *call, s []uint64) {

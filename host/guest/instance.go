@@ -29,6 +29,7 @@ type instance struct {
 	dirty  api.MutableGlobal // wasm.ExportDirty
 	c      call
 	wasi   wasi
+	stdin  *input // of a command; nil otherwise
 	// initial is wasi as initialisation left it; nothing, where there is an
 	// image.
 	initial wasi

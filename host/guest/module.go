@@ -12,7 +12,6 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
-	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 
 	"github.com/toold/toold/host/guest/wasm"
 )
@@ -118,7 +117,7 @@ func (m *Module) load(ctx context.Context) error {
 	}
 	for _, mod := range needs {
 		if mod == wasiModule && m.wazeroWASI {
-			_, err = wasi_snapshot_preview1.Instantiate(context.Background(), m.runtime)
+			err = commandWASI(context.Background(), m.runtime, m.e.funcs)
 		} else {
 			err = hostModule(context.Background(), m.runtime, mod, m.e.funcs, m.spec.Grants)
 		}

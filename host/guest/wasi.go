@@ -1,11 +1,15 @@
 package guest
 
 import (
+	"context"
 	"encoding/binary"
 	"log/slog"
 	"runtime"
+	"slices"
 	"time"
 
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 	"github.com/tetratelabs/wazero/sys"
 )
 
@@ -13,7 +17,7 @@ import (
 // and three descriptors that lead nowhere. It is ours, and not wazero's,
 // because what a guest did to it must be undone for the next call, and
 // because a guest that waits must stop waiting when its call ends. A command,
-// or a module with files, gets wazero's.
+// or a module with files, gets wazero's descriptors, and the rest of ours.
 type wasi struct {
 	closed  [3]bool
 	changed bool // a descriptor was closed or moved
@@ -125,6 +129,25 @@ func wasiFuncs() []hostFunc {
 		def("sock_send", "iiiii", badf),
 		def("sock_shutdown", "ii", badf),
 	}
+}
+
+// noDescriptors are the functions that know no descriptors, or only whether one
+// can be read: they are ours for every module. wazero's poll_oneoff knows no
+// time of day to wait for, and says that an input is there which is not.
+var noDescriptors = []string{"clock_res_get", "clock_time_get", "poll_oneoff", "random_get", "sched_yield"}
+
+// commandWASI makes WASI known to a runtime of a command, or of a module with
+// files.
+func commandWASI(ctx context.Context, r wazero.Runtime, ours []hostFunc) error {
+	b := r.NewHostModuleBuilder(wasiModule)
+	wasi_snapshot_preview1.NewFunctionExporter().ExportFunctions(b)
+	for _, f := range ours {
+		if f.module == wasiModule && slices.Contains(noDescriptors, f.name) {
+			f.export(b)
+		}
+	}
+	_, err := b.Instantiate(ctx)
+	return err
 }
 
 func schedYield(*call, []uint64) uint64 {
@@ -294,8 +317,9 @@ func fdRead(c *call, s []uint64) uint64 {
 	return eOK
 }
 
-// pollOneoff waits for the earliest of some clocks; a descriptor is always
-// ready.
+// pollOneoff waits for the earliest of some clocks, or for input; any other
+// descriptor is always ready. What a clock waits for may be a time of day, or
+// a time from now on.
 func pollOneoff(c *call, s []uint64) uint64 {
 	const (
 		subSize, eventSize = 48, 32
@@ -316,9 +340,11 @@ func pollOneoff(c *call, s []uint64) uint64 {
 		errno uint16
 		kind  byte
 		wait  time.Duration
+		input bool
 	}
 	evs := make([]event, 0, n)
-	least := time.Duration(1<<63 - 1)
+	const never = time.Duration(1<<63 - 1)
+	least, input := never, false
 	for i := range n {
 		sub := subs[i*subSize:][:subSize]
 		e := event{user: binary.LittleEndian.Uint64(sub), kind: sub[8]}
@@ -336,8 +362,15 @@ func pollOneoff(c *call, s []uint64) uint64 {
 				e.wait = time.Duration(min(timeout, 1<<62))
 			}
 		case 1, 2:
-			if !c.open(uint64(binary.LittleEndian.Uint32(sub[16:]))) {
+			fd := binary.LittleEndian.Uint32(sub[16:])
+			switch {
+			case c.inst.m.wazeroWASI:
+				e.input = fd == 0 && e.kind == 1 && c.inst.stdin != nil
+			case !c.open(uint64(fd)):
 				e.errno = eBADF
+			}
+			if e.input {
+				input, e.wait = true, never
 			}
 		default:
 			return eINVAL
@@ -345,10 +378,18 @@ func pollOneoff(c *call, s []uint64) uint64 {
 		least = min(least, e.wait)
 		evs = append(evs, e)
 	}
-	c.sleep(least)
+	ready := 0
+	if input {
+		ready = c.inst.stdin.await(least)
+	} else {
+		c.sleep(least)
+	}
 	count := uint32(0)
 	for _, e := range evs {
-		if e.wait > least {
+		switch {
+		case e.input && ready == 0, !e.input && e.wait > least:
+			continue
+		case !e.input && e.wait > 0 && ready != 0: // the input came first
 			continue
 		}
 		p := events[count*eventSize:][:eventSize]
@@ -356,6 +397,12 @@ func pollOneoff(c *call, s []uint64) uint64 {
 		binary.LittleEndian.PutUint64(p, e.user)
 		binary.LittleEndian.PutUint16(p[8:], e.errno)
 		p[10] = e.kind
+		switch {
+		case e.input && ready == inputEnded:
+			p[24] = 1 // hung up
+		case e.input:
+			binary.LittleEndian.PutUint64(p[16:], uint64(ready))
+		}
 		count++
 	}
 	if !c.put32(s[3], count) {

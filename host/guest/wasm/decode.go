@@ -426,8 +426,11 @@ func mutability(r *reader) bool {
 func limits(r *reader, what string) (lo, hi uint32, hasMax bool) {
 	at := r.p
 	flags := r.u8("limits of " + what)
-	if flags == 3 && what == ownMemory { // see scan.atomic
-		flags, what = 1, "memory"
+	if what == ownMemory {
+		what = "memory"
+		if flags == 3 { // see scan.atomic
+			flags = 1
+		}
 	}
 	if flags > 1 && r.err == nil {
 		switch flags {
