@@ -186,6 +186,9 @@ func (s *state) describeTool(cmd *cobra.Command, admin *client.Admin, name strin
 		row("category", t.Category)
 		row("version", t.Version)
 		row("module", t.HandlerDigest)
+		for _, missing := range t.Missing {
+			row("missing", missing)
+		}
 		row("loaded", when(t.Loaded))
 		row("mutating", map[bool]string{true: "yes, where the policy does not say"}[t.Mutating])
 		row("schema", string(t.Schema))

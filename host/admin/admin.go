@@ -103,7 +103,7 @@ func (d *Daemon) toolStatus(s catalog.Status, whole bool) adminapi.ToolStatus {
 		Name: s.Name, State: s.State, Description: s.Description, Kind: s.Kind, Path: s.Path,
 		Policies: s.Policies, Category: s.Category, Version: s.Version, Loaded: s.Loaded,
 		Reason: s.Reason, Mutating: s.Mutating, Insecure: s.Insecure,
-		PolicyDigests: s.PolicyDigests, PolicySince: s.PolicySince, HandlerDigest: s.HandlerDigest,
+		PolicyDigests: s.PolicyDigests, PolicySince: s.PolicySince, HandlerDigest: s.HandlerDigest, Missing: s.Missing,
 	}
 	switch {
 	case s.User:

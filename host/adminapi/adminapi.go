@@ -45,7 +45,10 @@ type ToolStatus struct {
 	PolicySince   []time.Time `json:"policy_since,omitempty"`
 	// HandlerDigest is the sha256 of the module that runs, in hex.
 	HandlerDigest string `json:"handler_digest,omitempty"`
-	Category      string `json:"category,omitempty"`
+	// Missing are the imports that a stock plugin does not get, each with what to do:
+	// a call that calls one fails.
+	Missing  []string `json:"missing,omitempty"`
+	Category string   `json:"category,omitempty"`
 	// Version is the digest of the version in use, empty for none.
 	Version string `json:"version,omitempty"`
 	// Loaded is when that version was swapped in.

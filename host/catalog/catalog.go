@@ -115,6 +115,9 @@ type Status struct {
 	Executes, User bool
 	// Insecure are the hosts, sorted, whose certificates it does not check.
 	Insecure []string
+	// Missing are the imports that a stock plugin does not get, each with what to
+	// do: a call that calls one fails.
+	Missing []string
 	// Schema is the JSON Schema of the payload, as its author wrote it.
 	Schema json.RawMessage
 	// Loaded is when the generation began to serve, Calls the number of calls
@@ -905,7 +908,7 @@ func (c *Catalog) List() []Status {
 		}
 		s.PolicyDigests, s.HandlerDigest = t.PolicyDigests, t.HandlerDigest
 		s.Category, s.Version, s.Mutating, s.Schema = t.Def.Category, t.Version, t.Def.Mutating, t.SchemaSource
-		s.Mode = t.Def.Reliability.Mode
+		s.Mode, s.Missing = t.Def.Reliability.Mode, t.Missing
 		s.Executes, s.User = t.Kind == tools.Binary || len(t.Def.Capabilities.Exec) > 0, t.User != nil
 		if h := t.Def.Capabilities.HTTP; h != nil {
 			for _, host := range slices.Sorted(maps.Keys(h.TLS)) {

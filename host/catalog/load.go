@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -585,7 +586,7 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *tools.Tool) 
 		Name: v.name + "/" + path.Base(v.handler.place.Path), Wasm: v.handler.data,
 		Memory: int64(def.Limits.Memory), Fuel: def.Limits.Fuel, Output: int64(def.Limits.Output),
 		Grants: k.Grants(),
-		Config: def.Config, Concurrency: def.Limits.Concurrency,
+		Config: def.Config, Concurrency: def.Limits.Concurrency, Stock: v.kind == tools.Handler,
 	}
 	for _, at := range slices.Sorted(maps.Keys(k.Files)) {
 		spec.Files = append(spec.Files, guest.Mount{Guest: at, Host: k.Files[at].Path, ReadOnly: k.Files[at].Mode != "rw"})
@@ -596,9 +597,16 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *tools.Tool) 
 	}
 	sum := sha256.Sum256(v.handler.data)
 	t.Handler, t.HandlerFile, t.HandlerDigest = m, v.handler.file, hex.EncodeToString(sum[:])
+	for _, e := range m.Missing() {
+		e.Module = ""
+		t.Missing = append(t.Missing, tools.Explain(e).Error())
+	}
 	if v.kind == tools.WASI {
 		if !m.Has("_start") {
 			return broken("%s exports no _start, so it is no WASI command; name it in handler if it is an Extism module", t.HandlerFile)
+		}
+		if !m.IsCommand() {
+			return broken("%s imports functions of Extism, so it is no WASI command, though it has a _start; name it in handler", t.HandlerFile)
 		}
 		return nil
 	}
@@ -609,13 +617,20 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *tools.Tool) 
 		t.Entry = def.Entry
 	case m.Has("handle"):
 		t.Entry = &tools.Entry{Export: "handle", Input: tools.EntryCall, Output: tools.EntryResult}
-	case m.Has("_start"):
+	case tools.MCPPluginOf(m) != nil:
+		t.MCP = tools.MCPPluginOf(m)
+		t.Entry = &tools.Entry{Export: t.MCP.Export(), Input: tools.EntryPayload, Output: tools.EntryResult}
+		return listMCP(ctx, m, t)
+	case m.IsCommand():
 		t.Kind = tools.WASI
 		return v.checkUse(tools.WASI)
 	default:
-		return broken(`%s exports neither handle nor _start; say in tool.json which export is the tool: "entry": {"export": NAME}`, t.HandlerFile)
+		return broken(`%s exports neither handle nor _start of a WASI command; say in tool.json which export is the tool: "entry": {"export": NAME}%s`, t.HandlerFile, exported(m))
 	}
-	t.Discovers = m.Has("discover") && t.Entry.Export == "handle"
+	if t.Entry.Export != "handle" { // a stock plugin, whose describe is its own
+		return nil
+	}
+	t.Discovers = m.Has("discover")
 	d, err := describe(ctx, m, t.HandlerFile)
 	if err != nil {
 		return err
@@ -646,6 +661,51 @@ func loadError(file string, err error) error {
 		return broken("load %s: %w", file, err)
 	}
 	return &fault.Error{Code: e.Code, Message: "load " + file + ": " + e.Message, Cause: err}
+}
+
+// exported names what could be the export of an entry.
+func exported(m *guest.Module) string {
+	names := m.Callables()
+	if len(names) == 0 {
+		return ""
+	}
+	return ", which may be " + strings.Join(names[:min(len(names), 8)], ", ")
+}
+
+// listMCP asks a plugin of a host of MCP tools for what it has, once for each
+// version. One tool is t itself; several are brought for each caller.
+func listMCP(ctx context.Context, m *guest.Module, t *tools.Tool) error {
+	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+	defer cancel()
+	export, input, err := t.MCP.Listing()
+	if err != nil {
+		return err
+	}
+	reply, err := m.Call(ctx, guest.Invocation{Export: export, Input: input})
+	if err != nil {
+		return broken("%s: %s fails: %w; fix it, or say in tool.json which export is the tool", t.HandlerFile, export, tools.Explain(err))
+	}
+	list, err := t.MCP.Tools(reply.Output)
+	if err != nil {
+		return broken("%s: %w; fix it, or say in tool.json which export is the tool", t.HandlerFile, err)
+	}
+	if len(list) > 1 {
+		t.Discovers = true
+		return nil
+	}
+	if err := json.Unmarshal(list[0].Binding, &t.MCPName); err != nil {
+		return err
+	}
+	if t.Description == "" {
+		t.Description = list[0].Description
+	}
+	if t.Annotations == nil {
+		t.Annotations = list[0].Annotations
+	}
+	if t.SchemaSource == nil && list[0].Schema != nil {
+		t.SchemaSource = list[0].Schema
+	}
+	return nil
 }
 
 // describe calls the optional export describe. It is called once for each version.

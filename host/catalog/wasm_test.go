@@ -49,7 +49,10 @@ func (w wasm) bytes() []byte {
 		{0x60, 0, 0},           // _start
 		{0x60, 1, 0x7e, 1, 0x7e},
 	}
-	imports := [][]byte{join(named("extism:host/user"), named("tool_write"), []byte{0, 0})}
+	var imports [][]byte
+	if !w.start || len(w.imports) > 0 { // a WASI command imports nothing of Extism
+		imports = append(imports, join(named("extism:host/user"), named("tool_write"), []byte{0, 0}))
+	}
 	for _, name := range w.imports {
 		module := "extism:host/user"
 		if name == "var_get" {

@@ -289,6 +289,13 @@ func (r *running) handler(ctx context.Context) error {
 // handlerInput is what the export of a handler is given, and what it can read
 // beside that.
 func (r *running) handlerInput(ctx context.Context) (in []byte, stdin io.ReadCloser, err error) {
+	if r.Tool.MCP != nil {
+		in, err = r.mcpInput()
+		if err != nil {
+			err = fault.Errorf(fault.Internal, "write the request for %s: %w", r.Tool.Name, err)
+		}
+		return in, r.input(), err
+	}
 	switch r.Tool.Entry.Input {
 	case tools.EntryCall:
 		in, err = json.Marshal(ABICall(ctx, &r.Decided, r.Number))
@@ -317,6 +324,18 @@ func (r *running) handlerInput(ctx context.Context) (in []byte, stdin io.ReadClo
 	return in, stdin, nil
 }
 
+// mcpInput is the request of a plugin of a host of MCP tools, by the name that it
+// gave the tool.
+func (r *running) mcpInput() ([]byte, error) {
+	name := r.Tool.MCPName
+	if r.Discovered != nil {
+		if err := json.Unmarshal([]byte(r.Discovered.Binding), &name); err != nil {
+			return nil, err
+		}
+	}
+	return r.Tool.MCP.Input(name, r.Payload)
+}
+
 // answer reads what a handler returned into the result and writes its text out.
 func (r *running) answer(out *output, reply []byte) error {
 	if r.Tool.Entry.Output == tools.EntryStdout {
@@ -325,7 +344,13 @@ func (r *running) answer(out *output, reply []byte) error {
 		return err
 	}
 	var said abi.Result
-	if err := strictjson.Unmarshal(reply, &said); err != nil {
+	if r.Tool.MCP != nil {
+		result, err := r.Tool.MCP.Result(reply)
+		if err != nil {
+			return fault.Errorf(fault.ToolBroken, "%s: %w", r.Tool.Name, err)
+		}
+		said = *result
+	} else if err := strictjson.Unmarshal(reply, &said); err != nil {
 		return fault.Errorf(fault.ToolBroken, "%s answered no result: %w", r.Tool.Name, err)
 	}
 	r.Answer = &said

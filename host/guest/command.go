@@ -151,11 +151,19 @@ func (in *input) begin(n int) {
 // inputEnded is what await answers at the end of the input.
 const inputEnded = -1
 
+// firstLook is how long a command waits that asks for the first time whether
+// there is something to read, though it said that it would not wait.
+const firstLook = 10 * time.Millisecond
+
 // await waits until there is something to read, for at most that long, and
 // returns how many bytes there are at least: 0 for none, or inputEnded.
 func (in *input) await(most time.Duration) int {
 	if in.r == nil {
 		return inputEnded
+	}
+	if in.pending == nil {
+		// What is there already is read in no time, but not in none.
+		most = max(most, firstLook)
 	}
 	t := time.NewTimer(most)
 	defer t.Stop()

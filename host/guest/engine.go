@@ -192,6 +192,12 @@ type Spec struct {
 	// First has the module compiled before all others: it waits for none of
 	// them.
 	First bool
+	// Stock lets the module be a plugin that was made for another Extism host:
+	// one that neither exports "handle" or "restrict" nor imports what only this
+	// host has. What such a module imports and may not have, or nobody here has,
+	// fails the call that calls it instead of the load (see Module.Missing), and
+	// so does a request over HTTP that fails.
+	Stock bool
 	// Output is how many bytes a call may answer. Default: 16 MiB.
 	Output int64
 	Grants Grants

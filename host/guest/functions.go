@@ -190,8 +190,10 @@ func varSet(c *call, s []uint64) {
 	}
 }
 
-// httpRequest never traps: what went wrong is status 0 and a body that says
-// so, since most SDKs have no other way to hear of it.
+// httpRequest never traps a module that was made for this host: what went wrong
+// is status 0 and a body that says so, since most SDKs have no other way to hear
+// of it. A stock plugin takes every answer for the server's, and its call fails
+// as on any other Extism host.
 func httpRequest(c *call, s []uint64) {
 	req, body := s[0], s[1]
 	defer c.borrow(c.k.bytes(req))()
@@ -214,6 +216,9 @@ func httpRequest(c *call, s []uint64) {
 		return c.inv.HTTP(c, &r)
 	}()
 	c.checkCanceled()
+	if err != nil && c.inst.m.stock {
+		panic(c.inst.m.errorf(Failed, "", "http_request: %s", err)) // its words alone: what it failed with is not what the call did
+	}
 	if err != nil {
 		s[0] = c.answer([]byte(err.Error()))
 	} else {

@@ -94,7 +94,11 @@ func hostile() []struct {
 		a.global(0x7e, true, i64c(0))
 		a.exported("run", nil, i64c(1<<40), gset(1), i32c(0)) // the fuel, were it let through
 	}))
-	add("not granted", fault.ToolBroken, one(func(a *asm) { a.env("http_request", op(0x7e, 0x7e), op(0x7e)); a.exported("run", nil, i32c(0)) }))
+	add("not granted", fault.ToolBroken, one(func(a *asm) {
+		a.env("http_request", op(0x7e, 0x7e), op(0x7e))
+		a.exported("run", nil, i32c(0))
+		a.exported("handle", nil, i32c(0)) // or it were a stock plugin
+	}))
 	add("wrong type of an export", fault.ToolBroken, one(func(a *asm) { a.export("run", 0, a.fn(op(0x7f), op(0x7f), nil, get(0))) }))
 	add("an export that is a memory", fault.ToolBroken, one(func(a *asm) { a.memory(1); a.export("run", 2, 0) }))
 	add("data outside of memory", fault.ToolBroken, one(func(a *asm) { a.memory(1); a.data(65530, []byte("0123456789")); a.exported("run", nil, i32c(0)) }))

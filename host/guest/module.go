@@ -28,9 +28,11 @@ type Module struct {
 	// wazeroWASI says that WASI is wazero's, whose descriptors are not
 	// restored: an instance serves one call.
 	wazeroWASI bool
-	opened     atomic.Int64 // files opened by instances of the module
-	lines      string       // the file that says the lines of traps; empty when the module says none
-	seed       [32]byte     // of what the module draws while it initialises itself
+	stock      bool          // it was made for another host: see Spec.Stock
+	missing    []wasm.Import // what a stock module imports and does not get
+	opened     atomic.Int64  // files opened by instances of the module
+	lines      string        // the file that says the lines of traps; empty when the module says none
+	seed       [32]byte      // of what the module draws while it initialises itself
 
 	snap     *snapshot // nil: every call initialises an instance of its own
 	unshared string    // why it does
@@ -89,15 +91,16 @@ func (m *Module) load(ctx context.Context) error {
 	if mem := m.rewritten.Memory; mem != nil && int64(mem.Min)*wasmPage > m.spec.Memory {
 		return m.errorf(NoRoom, "", "it needs %d bytes of memory to begin with and may have %d", int64(mem.Min)*wasmPage, m.spec.Memory)
 	}
-	needs, err := m.checkImports()
-	if err != nil {
-		return err
-	}
 	m.exports = map[string]wasm.FuncType{}
 	for _, x := range m.rewritten.Exports {
 		if x.Kind == wasm.Func {
 			m.exports[x.Name] = x.Type
 		}
+	}
+	m.stock = m.spec.Stock && m.isForeign()
+	needs, err := m.checkImports()
+	if err != nil {
+		return err
 	}
 	if t, ok := m.exports["resumed"]; ok && !callable(t) {
 		return m.errorf(BadModule, "change its signature", `export "resumed" is %s, but must be () -> ()`, signature(t.Params, t.Results))
@@ -119,7 +122,7 @@ func (m *Module) load(ctx context.Context) error {
 		if mod == wasiModule && m.wazeroWASI {
 			err = commandWASI(context.Background(), m.runtime, m.e.funcs)
 		} else {
-			err = hostModule(context.Background(), m.runtime, mod, m.e.funcs, m.spec.Grants)
+			err = hostModule(context.Background(), m.runtime, mod, slices.Concat(m.e.funcs, m.stubs(mod)), m.spec.Grants)
 		}
 		if err != nil {
 			return m.errorf(BadModule, "", "prepare %s: %w", mod, err)
@@ -165,7 +168,14 @@ func (m *Module) checkImports() ([]string, error) {
 		if im.Kind != wasm.Func {
 			return nil, m.errorf(BadModule, "build it with its own", "imports %s %q from %q", im.Kind, im.Name, im.Module)
 		}
+		if !slices.Contains(needs, im.Module) {
+			needs = append(needs, im.Module)
+		}
 		i := slices.IndexFunc(m.e.funcs, func(f hostFunc) bool { return f.module == im.Module && f.name == im.Name })
+		if m.stock && (i < 0 && im.Module != wasiModule || i >= 0 && !m.spec.Grants.has(m.e.funcs[i].needs)) {
+			m.missing = append(m.missing, im)
+			continue
+		}
 		if i < 0 {
 			return nil, m.errorf(BadModule, "rebuild the module without it", "imports %q from %q, which this host does not have", im.Name, im.Module)
 		}
@@ -179,11 +189,65 @@ func (m *Module) checkImports() ([]string, error) {
 			return nil, m.errorf(BadModule, "update the module's SDK", "imports %q from %q as %s, but it is %s", im.Name, im.Module,
 				signature(im.Type.Params, im.Type.Results), signature(ours(f.params), ours(f.results)))
 		}
-		if !slices.Contains(needs, im.Module) {
-			needs = append(needs, im.Module)
-		}
 	}
 	return needs, nil
+}
+
+// isForeign reports whether the module was made for another host than this.
+func (m *Module) isForeign() bool {
+	for _, own := range []string{"handle", "restrict"} {
+		if _, ok := m.exports[own]; ok {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(m.rewritten.Imports, func(im wasm.Import) bool {
+		return im.Module == userModule && slices.ContainsFunc(m.e.funcs, func(f hostFunc) bool { return f.module == userModule && f.name == im.Name })
+	})
+}
+
+// lacks is the error of a stock module that calls what it does not get.
+func (m *Module) lacks(im wasm.Import) *Error {
+	i := slices.IndexFunc(m.e.funcs, func(f hostFunc) bool { return f.module == im.Module && f.name == im.Name })
+	if i < 0 {
+		return m.errorf(BadModule, "leave out what needs it", "calls %q from %q, which this host does not have", im.Name, im.Module)
+	}
+	e := m.errorf(NotGranted, "grant it "+m.e.funcs[i].needs.String(), "calls %q from %q, which it may not have", im.Name, im.Module)
+	e.Lacks = m.e.funcs[i].needs
+	return e
+}
+
+// stubs are the functions of a host module that a stock module does not get.
+// wazero links no module with less.
+func (m *Module) stubs(module string) []hostFunc {
+	var fns []hostFunc
+	for _, im := range m.missing {
+		known := func(f hostFunc) bool { return f.name == im.Name }
+		if im.Module != module || slices.ContainsFunc(fns, known) {
+			continue
+		}
+		fns = append(fns, hostFunc{module: module, name: im.Name, params: theirs(im.Type.Params), results: theirs(im.Type.Results), fn: func(c *call, _ []uint64) {
+			panic(c.inst.m.lacks(im))
+		}})
+	}
+	return fns
+}
+
+// Missing tells what a stock module imports and does not get, each with what to
+// do. It is empty for any other module.
+func (m *Module) Missing() []*Error {
+	var list []*Error
+	for _, im := range m.missing {
+		list = append(list, m.lacks(im))
+	}
+	return list
+}
+
+func theirs(ts []wasm.ValueType) types {
+	out := make(types, len(ts))
+	for i, t := range ts {
+		out[i] = api.ValueType(t)
+	}
+	return out
 }
 
 func ours(ts types) []wasm.ValueType {
@@ -221,8 +285,8 @@ func callable(t wasm.FuncType) bool {
 	return len(t.Params) == 0 && (len(t.Results) == 0 || len(t.Results) == 1 && t.Results[0] == wasm.I32)
 }
 
-// callables are the exports for Call, sorted.
-func (m *Module) callables() []string {
+// Callables are the exports for Call, sorted.
+func (m *Module) Callables() []string {
 	var have []string
 	for name, t := range m.exports {
 		if callable(t) && !internalExport(name) {
@@ -244,7 +308,7 @@ func (m *Module) checkExport(name string) error {
 	case m.command:
 		return m.errorf(IsCommand, reactor, "has no export %q: it is a WASI command", name)
 	}
-	have := m.callables()
+	have := m.Callables()
 	if len(have) == 0 {
 		return m.errorf(BadModule, "export it (Go: //go:wasmexport "+name+", C: export_name)", "has no export %q, nor any other", name)
 	}

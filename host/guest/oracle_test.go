@@ -106,7 +106,7 @@ func TestOracle(t *testing.T) {
 				o.timeout, inputs = 200*time.Millisecond, inputs[:1]
 			}
 			o.load(t, e)
-			for _, export := range o.m.callables() {
+			for _, export := range o.m.Callables() {
 				for _, in := range inputs {
 					if o.compare(t, Invocation{Export: export, Input: in}) {
 						compared++

@@ -257,9 +257,13 @@ func (f *finder) discovery(p call.Pinned, key discovery.Key) func(context.Contex
 // discover asks the module which tools it brings.
 func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surface, error) {
 	tool := p.Tool
+	export := "discover"
 	in, err := json.Marshal(abi.Discovery{
 		Tool: tool.Name, ReadOnly: p.ReadOnly(), DeadlineMS: discovery.MaxTime.Milliseconds(),
 	})
+	if tool.MCP != nil {
+		export, in, err = tool.MCP.Listing()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -274,7 +278,7 @@ func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 		return &fault.Error{Code: e.Code, Message: maskText(e.Message), MayRetry: e.MayRetry}
 	}
 	var up execute.Upstream
-	reply, err := f.execute.Ask(ctx, execute.Question{Call: p, Module: tool.Handler, Export: "discover", Input: in, Trace: p.Trace, Upstream: &up})
+	reply, err := f.execute.Ask(ctx, execute.Question{Call: p, Module: tool.Handler, Export: export, Input: in, Trace: p.Trace, Upstream: &up})
 	if err != nil {
 		e := mask(call.AsError(ctx, err))
 		if e.Code == fault.ToolFailed {
@@ -290,7 +294,15 @@ func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 		return nil, broken("they are over %d bytes", discovery.MaxSize)
 	}
 	var s abi.Surface
-	if err := strictjson.Unmarshal(reply.Output, &s); err != nil {
+	if tool.MCP != nil {
+		if s.Tools, err = tool.MCP.Tools(reply.Output); err != nil {
+			return nil, broken("%w", err)
+		}
+		// What the plugin says of its tools informs; what they may do, tool.json says.
+		for i := range s.Tools {
+			s.Tools[i].Mutating = tool.Def.Mutating
+		}
+	} else if err := strictjson.Unmarshal(reply.Output, &s); err != nil {
 		return nil, broken("%w", err)
 	}
 	if e := s.Error; e != nil {

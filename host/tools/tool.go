@@ -59,6 +59,14 @@ type Tool struct {
 	// Entry is how Handler is called; its Export is "handle" unless tool.json
 	// says otherwise. Nil for the other kinds.
 	Entry *Entry
+	// MCP is how Handler is called where it is a plugin of a host of MCP tools, and
+	// MCPName what it calls its one tool; one with several brings each under its
+	// name (see Discovers).
+	MCP     *MCPPlugin
+	MCPName string
+	// Missing are the imports that Handler does not get, each with what to do: a
+	// call that calls one fails.
+	Missing []string
 	// Discovers reports whether Handler offers tools of its own for each identity
 	// and is not called under its own name.
 	Discovers bool
