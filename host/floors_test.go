@@ -102,6 +102,7 @@ var floors = []floor{
 	{"host", 8, nil, "the host wires everything by hand; only programs and whole-daemon tests stand above it"},
 
 	{"host/hosttest", 9, nil, "a whole daemon, for tests"},
+	{"host/compat", 10, nil, "it runs what others compiled through a whole daemon, beside other engines"},
 	{"pdk/pdktest", 9, nil, "a suite that runs guests in the real engine"},
 	{"pdk/pdktest/vectors", 2, []string{"host/fault", "host/strictjson", "pdk/abi"}, "the cases of the suite, and the host that answers them, know no engine, so that the engine's own tests use them too"},
 	{"pdk/pdktest/guest", guest, []string{"pdk", "pdk/abi"}, "the guest that the suite is for: a guest like any other"},
@@ -117,7 +118,7 @@ var bans = []struct {
 	why    string
 }{
 	{"github.com/tetratelabs/wazero", []string{"host/guest"}, "host/guest alone knows which Wasm engine runs"},
-	{"github.com/extism/", []string{"host/guest"}, "host/guest alone loads Extism manifests and is compared with go-sdk"},
+	{"github.com/extism/", []string{"host/guest", "host/compat"}, "host/guest alone loads Extism manifests; it and whole daemons are compared with go-sdk"},
 	{"github.com/landlock-lsm/", []string{"host/confine"}, "host/confine alone confines"},
 	{"github.com/redis/", []string{"host/redisdb"}, "host/redisdb alone speaks to Redis"},
 	{"github.com/spf13/", []string{"cmd/toold", "cmd/toolctl"}, "command lines belong to programs"},
