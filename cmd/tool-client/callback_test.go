@@ -165,8 +165,8 @@ func TestDaemonGone(t *testing.T) {
 	}
 	hook := script(t, dir, "hook", "#!/bin/sh\nsleep 1000 & echo $! > "+fifo+"\ntrap '' TERM\nwait; wait\n")
 	s, err := server.Listen(server.Config{Path: dir + "/tool.sock", Handler: func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
-		s.Callback(ctx, wire.CallbackRequest{Kind: wire.CallbackHooks, Path: hook, Cwd: dir}, nil, io.Discard, io.Discard)
-		return &wire.Result{}
+		_, err := s.Callback(ctx, wire.CallbackRequest{Kind: wire.CallbackHooks, Path: hook, Cwd: dir}, nil, io.Discard, io.Discard)
+		return &wire.Result{Err: fault.Errorf(fault.Aborted, "the program of the caller: %w", err)}
 	}})
 	if err != nil {
 		t.Fatal(err)

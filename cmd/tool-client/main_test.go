@@ -113,7 +113,7 @@ func TestCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := asked(t, cmd)
-		want := wire.Call{Tool: "git", Args: []string{"log", "-1", ""}, Cwd: dir, Stream: true}
+		want := wire.Call{Tool: "git", Args: []string{"log", "-1", ""}, Cwd: dir, Stream: true, Callbacks: []string{wire.CallbackHooks}}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%q asked for %+v, want %+v", argv, got, want)
 		}
@@ -143,7 +143,7 @@ func TestEnvironment(t *testing.T) {
 		cmd.Env = append(cmd.Env, test.env...)
 		got := asked(t, cmd)
 		got.Cwd = ""
-		test.want.Tool, test.want.Args, test.want.Stream = "git", []string{}, true
+		test.want.Tool, test.want.Args, test.want.Stream, test.want.Callbacks = "git", []string{}, true, []string{wire.CallbackHooks}
 		if !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%q asked for %+v, want %+v", test.env, got, test.want)
 		}
