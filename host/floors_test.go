@@ -76,6 +76,9 @@ var floors = []floor{
 	{"host/discovery", 3, nil, "it keeps what modules list, and asks none itself"},
 
 	{"host/guest/wasm", 0, std, "it reads foreign bytes and writes them anew: the standard library only"},
+	{"host/guest/component", 0, std, "it reads foreign bytes: the standard library only"},
+	{"host/guest/canon", 1, []string{"host/guest/component"}, "it moves values to and from any memory, and knows no engine"},
+	{"host/guest/wasip2", 1, []string{"host/guest/component"}, "it answers what components ask of WASI, over what it is given, and knows no engine"},
 	{"host/client", 3, nil, "a client knows the wire and the places, never what is behind them"},
 	{"host/guest", 2, nil, "the engine knows modules and bytes, never tools"},
 	{"host/process", 2, nil, "processes know argv and folders, never tools"},

@@ -176,6 +176,9 @@ func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 	if err := in.begin(ctx, inv, config); err != nil {
 		return Reply{}, err
 	}
+	if m.comp != nil {
+		return in.callComponent(inv)
+	}
 	if m.Has("resumed") {
 		if _, err := in.invoke("resumed"); err != nil {
 			return Reply{Stats: c.stats()}, err

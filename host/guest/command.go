@@ -33,11 +33,19 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 		return 0, Stats{}, err
 	}
 	defer m.leave()
-	t, ok := m.exports["_start"]
+	start := "_start"
+	if m.comp != nil {
+		if run := m.comp.run(); run != nil {
+			start = run.Core
+		} else {
+			start = ""
+		}
+	}
+	t, ok := m.exports[start]
 	if !ok {
 		return 0, Stats{}, m.errorf(NotCommand, "build it as a command", `has no export "_start": it is no WASI command`)
 	}
-	if !callable(t) || len(t.Results) != 0 {
+	if m.comp == nil && (!callable(t) || len(t.Results) != 0) {
 		return 0, Stats{}, m.errorf(BadModule, "rebuild the module", `export "_start" is %s, but must be () -> ()`, signature(t.Params, t.Results))
 	}
 	if err := ctx.Err(); err != nil {
@@ -61,7 +69,8 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 	if err := in.begin(ctx, inv, m.spec.Config); err != nil {
 		return 0, Stats{}, err
 	}
-	err = in.run(in.mod.ExportedFunction("_start"), nil)
+	var result [1]uint64 // of a component's run: 1 is its error
+	err = in.run(in.mod.ExportedFunction(start), result[:])
 	stats := in.c.stats()
 	if err == nil && in.c.meter.used() > in.c.meter.limit {
 		err = in.c.outOfFuel()
@@ -72,7 +81,7 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 	if err != nil {
 		return 0, stats, in.c.classify("_start", err)
 	}
-	return 0, stats, nil
+	return int(uint32(result[0])), stats, nil
 }
 
 // configure adds what a run of a command gets.

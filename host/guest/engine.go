@@ -35,6 +35,8 @@ import (
 	"time"
 
 	"github.com/tetratelabs/wazero"
+
+	"github.com/toold/toold/host/guest/wasip2"
 )
 
 // Config is fixed once an Engine is made.
@@ -63,6 +65,7 @@ type Engine struct {
 	own      bool   // dir goes with the Engine
 	cache    wazero.CompilationCache
 	funcs    []hostFunc
+	wasip2   []wasip2.Func
 	strategy strategy
 	memory   account
 	started  time.Time
@@ -100,7 +103,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Logger = slog.Default()
 	}
 	e := &Engine{
-		cfg: cfg, dir: cfg.CacheDir, funcs: append(hostFuncs(), wasiFuncs()...), started: time.Now(),
+		cfg: cfg, dir: cfg.CacheDir, funcs: append(hostFuncs(), wasiFuncs()...), wasip2: wasip2.Table(), started: time.Now(),
 		slots: make(chan struct{}, compileAtOnce), first: make(chan struct{}, compileFirst), builds: map[[32]byte]*build{}, modules: map[*Module]struct{}{},
 	}
 	e.memory.limit = cfg.Memory

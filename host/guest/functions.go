@@ -130,6 +130,7 @@ func hostModule(ctx context.Context, r wazero.Runtime, module string, fns []host
 	return err
 }
 
+// export adds the function to a host module.
 func (f hostFunc) export(b wazero.HostModuleBuilder) {
 	b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, m api.Module, s []uint64) {
 		c := ctx.(*call)

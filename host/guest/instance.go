@@ -30,6 +30,7 @@ type instance struct {
 	c      call
 	wasi   wasi
 	stdin  *input // of a command; nil otherwise
+	comp   *handles // of a component; nil otherwise
 	// initial is wasi as initialisation left it; nothing, where there is an
 	// image.
 	initial wasi
@@ -92,6 +93,12 @@ func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 	if err != nil {
 		in.close()
 		return nil, err
+	}
+	if m.comp != nil {
+		in.attach(cmd, dirs)
+		if img != nil {
+			in.comp.initial = m.comp.image
+		}
 	}
 	mod, err := m.instantiateModule(ctx, config)
 	if err != nil {
@@ -198,6 +205,7 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 	}
 	c.meter.begin(fuel, in.affordable())
 	in.wasi = in.initial
+	in.resetHandles()
 	in.said.b = in.said.b[:0]
 	in.stack.scarce = false
 	if in.mem != nil {
@@ -260,6 +268,14 @@ func (in *instance) initialize() error {
 			return in.initFailed(err)
 		}
 	}
+	if m.comp != nil {
+		if first := m.comp.program.Initialize; first != "" {
+			if _, err := in.invoke(first); err != nil {
+				return in.initFailed(err)
+			}
+		}
+		return nil
+	}
 	first := "_initialize"
 	if _, ok := m.exports[first]; !ok {
 		first = "__wasm_call_ctors"
@@ -302,6 +318,7 @@ func (in *instance) close() {
 	in.c.out = discard(&in.c.k.held, in.c.out)
 	in.c.exceptions.caught = discard(&in.c.k.held, in.c.exceptions.caught)
 	in.c.k.drop()
+	in.closeHandles()
 	in.stack.free()
 	in.m.e.memory.give(in.engine)
 	in.engine = 0

@@ -13,6 +13,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
 
+	"github.com/toold/toold/host/guest/component"
 	"github.com/toold/toold/host/guest/wasm"
 )
 
@@ -24,7 +25,8 @@ type Module struct {
 	runtime   wazero.Runtime
 	compiled  wazero.CompiledModule
 	exports   map[string]wasm.FuncType
-	command   bool // it has "_start" and does not talk to the kernel
+	comp      *composed // nil unless it is a component
+	command   bool      // it has "_start" and does not talk to the kernel
 	// wazeroWASI says that WASI is wazero's, whose descriptors are not
 	// restored: an instance serves one call.
 	wazeroWASI bool
@@ -68,6 +70,11 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 		return nil, errorf(BadLimit, spec.Name, "", "a memory limit of %d bytes is not between %d and %d", spec.Memory, wasmPage, int64(maxMemory))
 	}
 	m := &Module{e: e, spec: spec}
+	if component.Is(spec.Wasm) {
+		if err := m.takeApart(); err != nil {
+			return nil, err
+		}
+	}
 	if err := m.load(ctx); err != nil {
 		m.destroy()
 		return nil, err
@@ -77,6 +84,9 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 	e.mu.Unlock()
 	if m.snap != nil {
 		m.spec.Wasm, m.rewritten.Bytes, m.rewritten.Data = nil, nil, nil
+		if m.comp != nil {
+			m.comp.program.Module = nil
+		}
 		m.prewarm()
 	}
 	return m, nil
@@ -97,17 +107,20 @@ func (m *Module) load(ctx context.Context) error {
 			m.exports[x.Name] = x.Type
 		}
 	}
-	m.stock = m.spec.Stock && m.isForeign()
+	m.stock = m.spec.Stock && m.comp == nil && m.isForeign()
 	needs, err := m.checkImports()
 	if err != nil {
 		return err
 	}
-	if t, ok := m.exports["resumed"]; ok && !callable(t) {
+	if t, ok := m.exports["resumed"]; ok && m.comp == nil && !callable(t) {
 		return m.errorf(BadModule, "change its signature", `export "resumed" is %s, but must be () -> ()`, signature(t.Params, t.Results))
 	}
 	// A plugin may have a "_start" that nobody calls; it talks to the kernel.
 	_, m.command = m.exports["_start"]
 	m.command = m.command && !slices.Contains(needs, envModule) && !slices.Contains(needs, userModule)
+	if m.comp != nil {
+		m.command = m.comp.run() != nil && len(m.comp.functions()) == 0
+	}
 	m.wazeroWASI = m.command || len(m.spec.Files) > 0
 
 	m.runtime = wazero.NewRuntimeWithConfig(context.Background(), runtimeConfig(m.e.cache))
@@ -126,6 +139,11 @@ func (m *Module) load(ctx context.Context) error {
 		}
 		if err != nil {
 			return m.errorf(BadModule, "", "prepare %s: %w", mod, err)
+		}
+	}
+	if m.comp != nil {
+		if err := m.linkComponent(context.Background()); err != nil {
+			return err
 		}
 	}
 	return m.prepare(ctx)
@@ -154,8 +172,8 @@ func checkBytes(name string, b []byte) error {
 		return errorf(BadModule, name, "strip it (-ldflags=-s, wasm-strip)", "the file has %d bytes, more than %d", len(b), maxModule)
 	case !bytes.HasPrefix(b, wasmMagic[:4]):
 		return errorf(BadModule, name, "build it for wasip1 or wasm32", "this is not a WebAssembly module")
-	case !bytes.HasPrefix(b, wasmMagic):
-		return errorf(BadModule, name, "build a core module (wasip1)", "this is a WebAssembly component, or of another version")
+	case !bytes.HasPrefix(b, wasmMagic) && !component.Is(b):
+		return errorf(BadModule, name, "build it for wasip1, wasm32 or wasip2", "this is WebAssembly of another version")
 	}
 	return nil
 }
@@ -165,6 +183,9 @@ func checkBytes(name string, b []byte) error {
 func (m *Module) checkImports() ([]string, error) {
 	var needs []string
 	for _, im := range m.rewritten.Imports {
+		if m.comp != nil && im.Kind == wasm.Func && im.Module != wasiModule {
+			continue // see linkComponent
+		}
 		if im.Kind != wasm.Func {
 			return nil, m.errorf(BadModule, "build it with its own", "imports %s %q from %q", im.Kind, im.Name, im.Module)
 		}
@@ -274,6 +295,9 @@ func signature(params, results []wasm.ValueType) string {
 // Has reports whether the module has a function of that name that can be
 // called: without parameters, with no result or an i32.
 func (m *Module) Has(export string) bool {
+	if m.comp != nil {
+		return m.comp.has(export) || export == "_start" && m.command
+	}
 	t, ok := m.exports[export]
 	return ok && callable(t)
 }
@@ -288,6 +312,12 @@ func callable(t wasm.FuncType) bool {
 // Callables are the exports for Call, sorted.
 func (m *Module) Callables() []string {
 	var have []string
+	if m.comp != nil {
+		for _, x := range m.comp.functions() {
+			have = append(have, x.FullName())
+		}
+		return have
+	}
 	for name, t := range m.exports {
 		if callable(t) && !internalExport(name) {
 			have = append(have, name)
@@ -300,6 +330,9 @@ func (m *Module) Callables() []string {
 // checkExport says why an export cannot be called.
 func (m *Module) checkExport(name string) error {
 	t, ok := m.exports[name]
+	if m.comp != nil {
+		t, ok = wasm.FuncType{}, m.comp.has(name)
+	}
 	switch {
 	case ok && callable(t):
 		return nil

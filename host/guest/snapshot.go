@@ -92,6 +92,11 @@ func (m *Module) prepare(ctx context.Context) error {
 	case in.wasi.changed || len(m.spec.Files) > 0 && m.opened.Load() > 0:
 		m.unshared = "its initialisation opens or closes a descriptor"
 	}
+	if in.comp != nil {
+		if m.comp.image = in.comp.initial; in.comp.mixed {
+			m.unshared = "its initialisation opens files or begins to wait"
+		}
+	}
 	for _, g := range m.rewritten.Globals {
 		if g.Imported {
 			m.unshared = "it imports a global"
@@ -142,6 +147,7 @@ func (m *Module) initialized(ctx context.Context, cmd *Command) (*instance, erro
 		return nil, err
 	}
 	in.initial = in.wasi
+	in.keepHandles()
 	return in, nil
 }
 

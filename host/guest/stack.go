@@ -95,7 +95,11 @@ func findStack(of reflect.Type) (*stackFields, error) {
 // run calls one of wazero's functions on the instance's stack. All code of a
 // guest runs through here, and what was added to it as well.
 func (in *instance) run(f api.Function, params []uint64) error {
-	s := &in.stack
+	return in.runOn(&in.stack, f, params)
+}
+
+// runOn is run on another stack than the instance's.
+func (in *instance) runOn(s *stack, f api.Function, params []uint64) error {
 	if err := s.enter(in.m.e, f); err != nil {
 		return in.m.errorf(Internal, "", "%w", err)
 	}

@@ -124,6 +124,8 @@ func wasiFuncs() []hostFunc {
 		def("path_rename", "iiiiii", badf),
 		def("path_symlink", "iiiii", badf),
 		def("path_unlink_file", "iii", badf),
+		def("adapter_close_badfd", "i", badf),
+		def("adapter_open_badfd", "i", badf),
 		def("sock_accept", "iii", badf),
 		def("sock_recv", "iiiiii", badf),
 		def("sock_send", "iiiii", badf),
@@ -134,7 +136,7 @@ func wasiFuncs() []hostFunc {
 // noDescriptors are the functions that know no descriptors, or only whether one
 // can be read: they are ours for every module. wazero's poll_oneoff knows no
 // time of day to wait for, and says that an input is there which is not.
-var noDescriptors = []string{"clock_res_get", "clock_time_get", "poll_oneoff", "random_get", "sched_yield"}
+var noDescriptors = []string{"adapter_close_badfd", "adapter_open_badfd", "clock_res_get", "clock_time_get", "poll_oneoff", "random_get", "sched_yield"}
 
 // commandWASI makes WASI known to a runtime of a command, or of a module with
 // files.

@@ -1,0 +1,468 @@
+package component
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Program is a component as one module: what is left when the glue around its
+// main module is replaced by what it does.
+type Program struct {
+	// Module is the main module, as it is in the component.
+	Module []byte
+	// Imports say for each function that Module imports what it is.
+	Imports []Import
+	// Exports are the functions that the component exports, in its order.
+	Exports []Export
+	// Initialize is the export of Module that runs before all others; it may be
+	// empty.
+	Initialize string
+	// Adapted says that the component was made of a module of preview 1, whose
+	// adapter is left out: Module imports preview 1 itself.
+	Adapted bool
+	// World are the interfaces and functions that the component imports, with
+	// their versions, as they are named in it.
+	World []string
+	// Modules is how many modules the component has.
+	Modules int
+}
+
+// Import is a function that the main module imports. One of the three is set.
+type Import struct {
+	Module, Name string // as the main module names it
+
+	Preview1 bool // what the adapter would have done
+	Func     *Func
+	Drop     *Resource
+
+	Realloc  string // an export of the main module, or empty
+	Encoding Encoding
+}
+
+// Export is a function that the component exports.
+type Export struct {
+	// Interface is "local:time/time@1.0.0"; empty for a function of the world.
+	Interface string
+	Name      string
+	Type      *FuncType
+
+	Core       string // the export of the main module
+	PostReturn string // what frees a result, or empty
+	Realloc    string
+	Encoding   Encoding
+}
+
+// FullName is how tools name the function: "local:time/time#now", or "now".
+func (x *Export) FullName() string {
+	if x.Interface == "" {
+		return x.Name
+	}
+	return x.Interface + "#" + x.Name
+}
+
+// IsRun reports whether the function is that of a command, wasi:cli/run.
+func (x *Export) IsRun() bool {
+	iface, _, _ := strings.Cut(x.Interface, "@")
+	return iface == "wasi:cli/run" && x.Name == "run"
+}
+
+const preview1 = "wasi_snapshot_preview1"
+
+// Read reads a component and takes it apart. The error is an *Error.
+func Read(b []byte) (*Program, error) {
+	r := &reader{b: b, end: len(b), work: &budget{mostDefinitions}}
+	s := &scope{root: true, exports: newInstance(), counts: &tally{}}
+	s.component(r)
+	if r.err != nil {
+		return nil, r.err
+	}
+	l := &linker{b: b, r: r, fills: map[*coreInstance]map[uint32]coreItem{}}
+	p := l.link(s)
+	if r.err != nil {
+		return nil, r.err
+	}
+	return p, nil
+}
+
+// linker follows what instances hand to one another.
+type linker struct {
+	b     []byte
+	r     *reader // takes the error
+	main  *coreInstance
+	glue  *coreInstance                         // the adapter
+	fills map[*coreInstance]map[uint32]coreItem // what is in the tables of shims
+	shims map[*coreModule]bool
+}
+
+func (l *linker) link(s *scope) *Program {
+	var fixups, withMemory, others []*coreInstance
+	l.shims = map[*coreModule]bool{}
+	sharing := 0
+	for _, in := range s.counts.instances {
+		m := in.module
+		if _, ok := l.shims[m]; !ok {
+			l.shims[m] = m.isShim(l.b)
+		}
+		switch {
+		case l.shims[m]:
+		case m.hasMemory():
+			withMemory = append(withMemory, in)
+		case m.isFixup():
+			fixups = append(fixups, in)
+		default:
+			if m.imported[sortMemory] > 0 {
+				sharing++
+			}
+			others = append(others, in)
+		}
+	}
+	switch {
+	case len(withMemory) == 1:
+		l.main = withMemory[0]
+	case len(withMemory) > 1:
+		l.r.refuse("%d of its modules have a memory of their own: it is composed of several components; not yet", len(withMemory))
+		return nil
+	case len(others) == 1:
+		l.main, others = others[0], nil
+	case len(others) == 0:
+		l.r.refuse("it has no module to run; build it with a world that exports something")
+		return nil
+	default:
+		l.r.refuse("it has %d modules and none of them has the memory; not yet", len(others))
+		return nil
+	}
+	switch {
+	case len(others) == 1:
+		l.glue = others[0]
+	case len(others) > 1:
+		// Shared libraries: componentize-py has Python's, libc's and its own.
+		l.r.refuse("%d modules that share one memory (componentize-py and shared libraries are linked so); not yet", max(sharing, len(others))+1)
+		return nil
+	}
+	p := &Program{World: s.counts.imports, Modules: s.counts.modules}
+	for _, in := range fixups {
+		if !l.fill(in) {
+			return nil
+		}
+	}
+	for _, in := range fixups {
+		l.start(in, p)
+	}
+	m := l.main.module
+	p.Module = l.b[m.p:m.end]
+	seen := map[[2]string]bool{}
+	for _, im := range m.imports {
+		if im.kind != sortFunc {
+			l.r.refuse("its main module imports a table, memory or global from another module; not yet")
+			return nil
+		}
+		if key := [2]string{im.module, im.name}; !seen[key] {
+			seen[key] = true
+			p.Imports = append(p.Imports, l.imported(im, p))
+		}
+		if l.r.err != nil {
+			return nil
+		}
+	}
+	for _, name := range s.exports.order {
+		switch v := s.exports.items[name].(type) {
+		case *Func:
+			p.Exports = append(p.Exports, l.exported("", name, v))
+		case *instance:
+			for _, inner := range v.order {
+				switch f := v.items[inner].(type) {
+				case *Func:
+					p.Exports = append(p.Exports, l.exported(name, inner, f))
+				case *instance, *componentDef, *coreModule:
+					l.r.refuse("exports more than functions and types in %q; not yet", name)
+				}
+			}
+		case *componentDef, *coreModule:
+			l.r.refuse("exports a module or component, %q; not yet", name)
+		}
+		if l.r.err != nil {
+			return nil
+		}
+	}
+	if len(p.Exports) == 0 {
+		l.r.refuse("exports no function; build it with a world that exports something")
+	}
+	return p
+}
+
+// fill notes what a fixup puts into a shim's table.
+func (l *linker) fill(in *coreInstance) bool {
+	m := in.module
+	if len(m.segments) == 0 {
+		return true
+	}
+	var table coreItem
+	for _, im := range m.imports {
+		if im.kind == sortTable {
+			table, _ = in.args[im.module].lookup(im.name, sortTable)
+		}
+	}
+	if table.inst == nil || table.inst.module == nil || !l.shims[table.inst.module] {
+		l.r.refuse("it fills a table that is no shim's; not yet")
+		return false
+	}
+	slots := l.fills[table.inst]
+	if slots == nil {
+		slots = map[uint32]coreItem{}
+		l.fills[table.inst] = slots
+	}
+	seg := m.segments[0]
+	for i, f := range seg.funcs {
+		im, ok := m.importedFunc(f)
+		if !ok {
+			l.r.fail("a segment names function %d, which there is not", f)
+			return false
+		}
+		slot := seg.offset + uint32(i)
+		if _, ok := slots[slot]; ok {
+			l.r.refuse("it fills a shim's table twice; not yet")
+			return false
+		}
+		slots[slot], _ = in.args[im.module].lookup(im.name, sortFunc)
+	}
+	return true
+}
+
+// start takes the function that a fixup calls.
+func (l *linker) start(in *coreInstance, p *Program) {
+	if in.module.start < 0 {
+		return
+	}
+	im, _ := in.module.importedFunc(uint32(in.module.start))
+	it, _ := in.args[im.module].lookup(im.name, sortFunc)
+	if it = l.resolve(it); l.r.err != nil {
+		return
+	}
+	if it.inst != l.main || p.Initialize != "" {
+		l.r.refuse("it starts more than its main module; not yet")
+		return
+	}
+	p.Initialize = it.name
+	l.check(it.name, nil, nil, "is started")
+}
+
+// resolve follows a function to where it is made: to canon lower or drop, or
+// to an export of the main module or the adapter.
+func (l *linker) resolve(it coreItem) coreItem {
+	for range 100 {
+		if it.inst == nil || it.inst.module == nil {
+			if it.lower == nil && it.drop == nil {
+				l.r.fail("a function leads nowhere")
+			}
+			return it
+		}
+		m := it.inst.module
+		x, ok := m.exports[it.name]
+		if !ok {
+			l.r.fail("names export %q, which there is not", it.name)
+			return it
+		}
+		switch {
+		case x.index < uint32(m.imported[sortFunc]):
+			im, _ := m.importedFunc(x.index)
+			arg := it.inst.args[im.module]
+			if it, ok = arg.lookup(im.name, sortFunc); !ok {
+				l.r.fail("names export %q, which there is not", im.name)
+				return it
+			}
+		case l.shims[m]:
+			slot, ok := m.slot(l.b, x.index)
+			next, filled := l.fills[it.inst][slot]
+			if !ok || !filled {
+				l.r.refuse("nothing fills the place %d of a shim's table; not yet", slot)
+				return it
+			}
+			it = next
+		case it.inst == l.main || it.inst == l.glue:
+			return it
+		default:
+			l.r.refuse("calls one of its modules from another; not yet")
+			return it
+		}
+	}
+	l.r.fail("its functions lead to one another")
+	return it
+}
+
+// check says that an export of the main module must be of a type.
+func (l *linker) check(name string, params, results []Core, what string) {
+	m := l.main.module
+	x, ok := m.exports[name]
+	if l.r.err == nil && (!ok || x.kind != sortFunc || !m.funcType(x.index).same(params, results)) {
+		l.r.fail("export %q of its main module %s, but is not of the type for that", name, what)
+	}
+}
+
+// ofMain answers the name of a function of the main module; empty for none.
+func (l *linker) ofMain(it *coreItem, params, results []Core, what string) string {
+	if it == nil || l.r.err != nil {
+		return ""
+	}
+	f := l.resolve(*it)
+	if l.r.err == nil && (f.lower != nil || f.drop != nil || f.inst != l.main) {
+		l.r.refuse("%s is no function of its main module; not yet", what)
+	}
+	if l.r.err != nil {
+		return ""
+	}
+	l.check(f.name, params, results, what)
+	return f.name
+}
+
+// memory refuses values in another memory than the main module's.
+func (l *linker) memory(o options) {
+	if it := o.memory; it != nil && l.r.err == nil && it.inst != l.main {
+		l.r.refuse("it passes values in a memory that is not its main module's; not yet")
+	}
+}
+
+var reallocParams, reallocResults = []Core{I32, I32, I32, I32}, []Core{I32}
+
+// options are those of a function, once they are resolved.
+func (l *linker) options(o options, needsMemory, needsRealloc bool, name string) string {
+	l.memory(o)
+	if needsMemory && o.memory == nil && l.r.err == nil {
+		l.r.fail("function %q passes values in memory, but names none", name)
+	}
+	if needsRealloc && o.realloc == nil && l.r.err == nil {
+		l.r.fail("function %q is given values in memory, but names nothing that makes room for them", name)
+	}
+	return l.ofMain(o.realloc, reallocParams, reallocResults, "what makes room for values")
+}
+
+func (l *linker) imported(im coreImport, p *Program) Import {
+	out := Import{Module: im.module, Name: im.name}
+	it, _ := l.main.args[im.module].lookup(im.name, sortFunc)
+	if it = l.resolve(it); l.r.err != nil {
+		return out
+	}
+	own := l.main.module
+	if uint64(im.typ) >= uint64(len(own.types)) {
+		l.r.fail("its main module imports %q of a type that there is not", im.name)
+		return out
+	}
+	have := &own.types[im.typ]
+	switch {
+	case it.drop != nil:
+		out.Drop = it.drop
+		if !have.same([]Core{I32}, nil) {
+			l.r.fail("its main module imports %q of %q as another type than it is", im.name, im.module)
+		}
+	case it.lower != nil:
+		f := it.lower
+		out.Func, out.Encoding = f, it.opts.encoding
+		memory, realloc := f.needs()
+		out.Realloc = l.options(it.opts, memory, realloc, f.Name)
+		if params, results := f.Type.Lowered(); l.r.err == nil && !have.same(params, results) {
+			l.r.fail("its main module imports %q of %q as another type than it is", im.name, im.module)
+		}
+		if it.opts.postReturn != nil && l.r.err == nil {
+			l.r.fail("what is lowered has nothing to free")
+		}
+	case it.inst == l.glue:
+		// What the adapter does is what our preview 1 does.
+		if im.module != preview1 || it.name != im.name {
+			l.r.refuse("modules that share one memory: %q of %q is another module's; not yet", im.name, im.module)
+		}
+		out.Preview1, p.Adapted = true, true
+	default:
+		l.r.refuse("its main module imports from itself; not yet")
+	}
+	return out
+}
+
+func (l *linker) exported(iface, name string, f *Func) Export {
+	x := Export{Interface: iface, Name: name, Type: f.Type}
+	if f.lift == nil {
+		l.r.refuse("it exports what it imports, %q; not yet", name)
+		return x
+	}
+	it := l.resolve(f.lift.core)
+	if l.r.err != nil {
+		return x
+	}
+	if it.lower != nil || it.drop != nil {
+		l.r.refuse("it exports what it imports, %q; not yet", name)
+		return x
+	}
+	x.Encoding = f.lift.opts.encoding
+	x.Core = it.name
+	if it.inst == l.glue {
+		// The adapter of commands calls _start.
+		if !x.IsRun() || !slices.ContainsFunc(l.glue.module.imports, func(im coreImport) bool {
+			return im.module == "__main_module__" && im.name == "_start"
+		}) {
+			l.r.refuse("modules that share one memory: export %q is another module's; not yet", x.FullName())
+			return x
+		}
+		x.Core = "_start"
+		l.check(x.Core, nil, nil, "runs the command")
+		return x
+	}
+	params, results := x.Type.Lifted()
+	l.check(x.Core, params, results, "is lifted")
+	memory, realloc := x.Type.needs()
+	x.Realloc = l.options(f.lift.opts, memory, realloc, x.FullName())
+	x.PostReturn = l.ofMain(f.lift.opts.postReturn, results, nil, "what frees a result")
+	return x
+}
+
+// pointers reports whether a value of the type has parts in memory.
+func (t *Type) pointers() bool {
+	switch t.Kind {
+	case String, List:
+		return true
+	}
+	for _, f := range t.Fields {
+		if f.Type != nil && f.Type.pointers() {
+			return true
+		}
+	}
+	return false
+}
+
+// needs says what the function needs where the guest lowers it: a memory, for
+// anything in it, and something that makes room for a result.
+func (f *Func) needs() (memory, realloc bool) {
+	_, memory = f.Type.FlatParams()
+	_, result := f.Type.FlatResults()
+	memory = memory || result
+	for _, p := range f.Type.Params {
+		memory = memory || p.Type.pointers()
+	}
+	if f.Type.Result != nil && f.Type.Result.pointers() {
+		memory, realloc = true, true
+	}
+	return memory, realloc
+}
+
+// needs says what the function needs where the guest lifts it.
+func (f *FuncType) needs() (memory, realloc bool) {
+	_, realloc = f.FlatParams()
+	for _, p := range f.Params {
+		realloc = realloc || p.Type.pointers()
+	}
+	_, memory = f.FlatResults()
+	memory = memory || realloc || f.Result != nil && f.Result.pointers()
+	return memory, realloc
+}
+
+// Interface cuts the version off: "wasi:io/streams".
+func (f *Func) Unversioned() (iface, version string) {
+	iface, version, _ = strings.Cut(f.Interface, "@")
+	return iface, version
+}
+
+// String names the function as in messages.
+func (f *Func) String() string {
+	if f.Interface == "" {
+		return fmt.Sprintf("%q", f.Name)
+	}
+	return fmt.Sprintf("%q of %q", f.Name, f.Interface)
+}

@@ -1,0 +1,486 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/sys"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/guest/canon"
+	"github.com/toold/toold/host/guest/component"
+	"github.com/toold/toold/host/guest/wasip2"
+	"github.com/toold/toold/pdk/abi"
+)
+
+// A component is run as the one module that it is made of: its glue is taken
+// apart when it is loaded (see component.Read), its functions are called by the
+// canonical ABI (see canon), and it gets WASI 0.2 (see wasip2) over the same
+// clocks, folders and streams as a module. Everything else is as for modules:
+// the meter, the image that calls begin from, the pool.
+
+// composed is what a Module has that is a component.
+type composed struct {
+	program *component.Program
+	exports map[string]*component.Export // by FullName, without a version where that is unique
+	// image is the handles that an initialised instance has.
+	image wasip2.Image
+}
+
+// handles is what an instance of a component has.
+type handles struct {
+	state wasip2.State
+	// initial are the handles that calls begin with, unless mixed: then
+	// initialisation left some that only this instance has, which serves one
+	// call.
+	initial wasip2.Image
+	mixed   bool
+	// inner is the stack of what the guest runs while it waits for a function
+	// of the host: its realloc. busy says that it does.
+	inner stack
+	busy  bool
+}
+
+// takeApart makes a module of a component.
+func (m *Module) takeApart() error {
+	p, err := component.Read(m.spec.Wasm)
+	if err != nil {
+		return componentError(m.spec.Name, err)
+	}
+	m.comp = &composed{program: p, exports: map[string]*component.Export{}}
+	m.spec.Wasm = p.Module
+	for i := range p.Exports {
+		x := &p.Exports[i]
+		m.comp.exports[x.FullName()] = x
+	}
+	for i := range p.Exports {
+		// Tools are named without the version, which changes often.
+		x := &p.Exports[i]
+		iface, _, _ := strings.Cut(x.Interface, "@")
+		name := iface + "#" + x.Name
+		if other, ok := m.comp.exports[name]; iface != "" && !ok {
+			m.comp.exports[name] = x
+		} else if ok && other != x {
+			delete(m.comp.exports, name)
+		}
+	}
+	return nil
+}
+
+func componentError(name string, err error) *Error {
+	remedy := "build it again"
+	if e, ok := errors.AsType[*component.Error](err); ok && e.Unsupported {
+		remedy = "build it as one module for WASI 0.2 (Rust: wasm32-wasip2)"
+	}
+	return errorf(BadModule, name, remedy, "this component %w", err)
+}
+
+// run answers the function of a command, or nil.
+func (p *composed) run() *component.Export {
+	for i := range p.program.Exports {
+		if x := &p.program.Exports[i]; x.IsRun() {
+			return x
+		}
+	}
+	return nil
+}
+
+// functions are the exports that are no command, in the component's order.
+func (p *composed) functions() []*component.Export {
+	var xs []*component.Export
+	for i := range p.program.Exports {
+		if x := &p.program.Exports[i]; !x.IsRun() {
+			xs = append(xs, x)
+		}
+	}
+	return xs
+}
+
+// abiNames are the functions of the interface between hosts and guests. A
+// component has them as functions of strings or of bytes.
+var abiNames = []string{"handle", "restrict", "classify", "describe", "discover", "reconcile"}
+
+// inBytes reports whether a function takes and answers the bytes that one of a
+// module would: strings, or lists of bytes. Its result may be an error too.
+func inBytes(x *component.Export) bool {
+	text := func(t *component.Type) bool {
+		return t != nil && (t.Kind == component.String || t.Kind == component.List && t.Elem.Kind == component.U8)
+	}
+	ft := x.Type
+	if x.Interface != "" || !slices.Contains(abiNames, x.Name) || len(ft.Params) > 1 || len(ft.Params) == 1 && !text(ft.Params[0].Type) {
+		return false
+	}
+	if r := ft.Result; r != nil && r.Kind == component.Result {
+		return text(r.Fields[0].Type) && text(r.Fields[1].Type)
+	}
+	return text(ft.Result)
+}
+
+// has reports whether a function of that name can be called. A name of the
+// interface of guests is only the function that has its form.
+func (p *composed) has(name string) bool {
+	x := p.exports[name]
+	return x != nil && !x.IsRun() && (inBytes(x) || !slices.Contains(abiNames, name))
+}
+
+// ComponentFunction is a function that a component exports.
+type ComponentFunction struct {
+	// Name is for Invocation.Export: "now", or "local:time/time#now".
+	Name string
+	// Tool is the name of the tool that it is, as wassette names it.
+	Tool string
+	// Type is its type as WIT has it.
+	Type string
+	// Input and Output are JSON schemas; Output is nil where there is no result.
+	Input, Output json.RawMessage
+	// Plain says that it takes and answers bytes, as a function of a module does,
+	// and no JSON of its types.
+	Plain bool
+}
+
+func describeFunction(x *component.Export) ComponentFunction {
+	f := ComponentFunction{Name: x.FullName(), Tool: canon.ToolName(x), Type: x.Type.String(), Plain: inBytes(x)}
+	f.Input, _ = json.Marshal(canon.Input(x.Type))
+	if out := canon.Output(x.Type); out != nil {
+		f.Output, _ = json.Marshal(out)
+	}
+	return f
+}
+
+// IsComponent reports whether the module is a component.
+func (m *Module) IsComponent() bool { return m.comp != nil }
+
+// Functions are those that a component exports, without that of a command.
+func (m *Module) Functions() []ComponentFunction {
+	if m.comp == nil {
+		return nil
+	}
+	var fs []ComponentFunction
+	for _, x := range m.comp.functions() {
+		fs = append(fs, describeFunction(x))
+	}
+	return fs
+}
+
+// Function answers one of them by its name.
+func (m *Module) Function(name string) (ComponentFunction, bool) {
+	if m.comp == nil || !m.comp.has(name) {
+		return ComponentFunction{}, false
+	}
+	return describeFunction(m.comp.exports[name]), true
+}
+
+// linkComponent makes what a component imports known to its runtime, but for
+// preview 1.
+func (m *Module) linkComponent(ctx context.Context) error {
+	builders := map[string]wazero.HostModuleBuilder{}
+	var order []string
+	for _, im := range m.comp.program.Imports {
+		if im.Preview1 {
+			continue
+		}
+		if im.Module == wasiModule {
+			return m.errorf(BadModule, "build it again", "imports %q of WASI preview 1 as something else", im.Name)
+		}
+		b := builders[im.Module]
+		if b == nil {
+			b = m.runtime.NewHostModuleBuilder(im.Module)
+			builders[im.Module] = b
+			order = append(order, im.Module)
+		}
+		fn, params, results, err := m.componentImport(im)
+		if err != nil {
+			return m.errorf(BadModule, "leave out what needs it", "%w", err)
+		}
+		b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, mod api.Module, s []uint64) {
+			c := ctx.(*call)
+			c.guest = mod
+			if c.inst.comp.busy {
+				panic(&component.Trap{Reason: "calls " + im.Name + " while it makes room for a value, which the component model forbids"})
+			}
+			c.charge(1600)
+			fn(c, s)
+		}), params, results).Export(im.Name)
+	}
+	for _, name := range order {
+		if _, err := builders[name].Instantiate(ctx); err != nil {
+			return m.errorf(BadModule, "", "prepare %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func coreTypes(ts []component.Core) types {
+	out := make(types, len(ts))
+	for i, t := range ts {
+		out[i] = api.ValueType(t)
+	}
+	return out
+}
+
+func (m *Module) componentImport(im component.Import) (fn func(c *call, s []uint64), params, results types, err error) {
+	if im.Drop != nil {
+		return func(c *call, s []uint64) { c.inst.comp.state.Drop(im.Drop, uint32(s[0])) }, types{i32}, types{}, nil
+	}
+	link, err := wasip2.Link(m.e.wasip2, im.Func)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ft := im.Func.Type
+	p, r := ft.Lowered()
+	return func(c *call, s []uint64) {
+		g := c.canonical(im.Encoding, im.Realloc)
+		args, err := g.LiftParams(ft, s)
+		if err == nil {
+			result := link.Do(&c.inst.comp.state, args)
+			err = g.LowerResult(ft, result, s)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}, coreTypes(p), coreTypes(r), nil
+}
+
+// canonical is the guest's side of a call. Values that are lifted may take as
+// much of the host's memory as the guest's may have.
+func (c *call) canonical(encoding component.Encoding, realloc string) *canon.Guest {
+	in := c.inst
+	return &canon.Guest{
+		Encoding: encoding, Limit: in.m.spec.Memory, Charge: c.charge,
+		Memory: func() []byte {
+			mem := memory(in.mod)
+			if mem == nil {
+				return nil
+			}
+			p, _ := mem.Read(0, mem.Size())
+			return p
+		},
+		Realloc: func(old, oldSize, align, size uint32) (uint32, error) {
+			s := []uint64{uint64(old), uint64(oldSize), uint64(align), uint64(size)}
+			if in.comp.busy {
+				return 0, &component.Trap{Reason: "asks for room while it makes room"}
+			}
+			in.comp.busy = true
+			defer func() { in.comp.busy = false }()
+			err := in.callCore(realloc, s)
+			return uint32(s[0]), err
+		},
+	}
+}
+
+// callCore calls an export of a component's module, from outside or from a
+// function of the host that the guest called. The error is classified.
+func (in *instance) callCore(name string, s []uint64) error {
+	f := in.fns[name]
+	if f == nil {
+		f = in.mod.ExportedFunction(name)
+		in.fns[name] = f
+	}
+	var err error
+	if in.stack.fn == nil {
+		err = in.run(f, s)
+	} else {
+		inner := &in.comp.inner
+		if inner.acct == nil {
+			if !in.m.e.makeRoom(stackBase, in.m) {
+				return in.m.overloaded()
+			}
+			inner.acct, inner.size = &in.m.e.memory, stackBase
+		}
+		err = in.runOn(inner, f, s)
+	}
+	if err == nil && in.c.meter.used() > in.c.meter.limit {
+		err = in.c.outOfFuel()
+	}
+	if err != nil {
+		return in.c.classify(name, err)
+	}
+	return nil
+}
+
+// callComponent calls an exported function: with JSON of its types, or with
+// bytes where it is plain.
+func (in *instance) callComponent(inv *Invocation) (Reply, error) {
+	m, c := in.m, &in.c
+	x := m.comp.exports[inv.Export]
+	asBytes := inBytes(x)
+	var args []any
+	if asBytes {
+		if len(x.Type.Params) > 0 {
+			args = []any{fromBytes(x.Type.Params[0].Type, inv.Input)}
+		}
+	} else {
+		var err error
+		if args, err = canon.Arguments(x.Type, inv.Input); err != nil {
+			return Reply{}, fault.Errorf(fault.InvalidPayload, "%s: %w", x.Name, err)
+		}
+	}
+	g := c.canonical(x.Encoding, x.Realloc)
+	value, err := in.callLifted(g, x, args)
+	reply := Reply{Stats: c.stats()}
+	if err != nil {
+		if t, ok := errors.AsType[*component.Trap](err); ok {
+			err = m.errorf(Trapped, "build it again with a current toolchain", "%s: %s", x.Name, t.Reason)
+		}
+		return reply, err
+	}
+	if asBytes {
+		reply.Output, err = toBytes(x.Type.Result, value)
+	} else {
+		reply.Output, err = resultOf(x.Type.Result, value)
+	}
+	if err == nil && int64(len(reply.Output)) > m.spec.Output {
+		reply.Output, err = nil, m.tooMuchOutput()
+	}
+	return reply, err
+}
+
+// callLifted lowers, calls, lifts, and lets the guest free its result.
+func (in *instance) callLifted(g *canon.Guest, x *component.Export, args []any) (any, error) {
+	flat, err := g.LowerParams(x.Type, args)
+	if err != nil {
+		return nil, err
+	}
+	s := make([]uint64, max(len(flat), 1))
+	copy(s, flat)
+	if err := in.callCore(x.Core, s); err != nil {
+		return nil, err
+	}
+	results := slices.Clone(s[:1])
+	value, err := g.LiftResult(x.Type, results)
+	if err != nil || x.PostReturn == "" {
+		return value, err
+	}
+	in.comp.busy = true
+	defer func() { in.comp.busy = false }()
+	return value, in.callCore(x.PostReturn, results)
+}
+
+func fromBytes(t *component.Type, p []byte) any {
+	if t.Kind == component.String {
+		return string(p)
+	}
+	return p
+}
+
+// toBytes answers what a plain function answered.
+func toBytes(t *component.Type, v any) ([]byte, error) {
+	if t.Kind == component.Result {
+		c := v.(component.Case)
+		p, _ := toBytes(t.Fields[c.Index].Type, c.Value)
+		if c.Index == 1 {
+			return nil, errorf(Failed, "", "", "%s", p)
+		}
+		return p, nil
+	}
+	if s, ok := v.(string); ok {
+		return []byte(s), nil
+	}
+	return v.([]byte), nil
+}
+
+// resultOf makes an abi.Result of what a function answered. The error of a
+// result is a failure of the call, which has the error as its data too.
+func resultOf(t *component.Type, v any) ([]byte, error) {
+	r := abi.Result{Data: canon.JSON(t, v)}
+	if t != nil && t.Kind == component.Result {
+		if c := v.(component.Case); c.Index == 1 {
+			text := "it failed"
+			if of := t.Fields[1].Type; of != nil {
+				text = string(canon.JSON(of, c.Value))
+				if s, ok := c.Value.(string); ok {
+					text = s
+				}
+			}
+			r.ExitCode, r.Error = 1, &abi.Error{Message: text}
+		}
+	}
+	return json.Marshal(r)
+}
+
+// attach gives an instance what a component may reach.
+func (in *instance) attach(cmd *Command, dirs []Mount) {
+	c := &in.c
+	in.comp = &handles{}
+	h := &in.comp.state.Host
+	*h = wasip2.Host{
+		Charge: c.charge, Sleep: c.sleep,
+		Monotonic: func() uint64 { t, _ := c.now(1); return t },
+		Random:    func(p []byte) { c.randomness().Read(p) },
+		Stderr: func(p []byte) error {
+			in.said.Write(p)
+			return nil
+		},
+		Stdout: func(p []byte) error {
+			if !c.printed && len(bytes.TrimSpace(p)) > 0 {
+				c.printed = true
+				c.logLine(slog.LevelWarn, []byte("the component prints to its standard output, which nobody reads; answer it as its result"))
+			}
+			return nil
+		},
+		Exit: func(code uint8) {
+			in.wasi.exited = true
+			panic(sys.NewExitError(uint32(code)))
+		},
+	}
+	for i, d := range dirs {
+		h.Dirs = append(h.Dirs, wasip2.Dir{Guest: d.Guest, Root: in.roots[i], ReadOnly: d.ReadOnly})
+	}
+	if cmd == nil {
+		return
+	}
+	stdin := in.stdin
+	h.Args, h.Env = cmd.Args, cmd.Env
+	h.Stdin = func(p []byte) (int, error) {
+		c.wait()
+		n, err := stdin.Read(p)
+		c.meter.last = time.Now()
+		return n, err
+	}
+	stdout, stderr := orDiscard(cmd.Stdout), orDiscard(cmd.Stderr)
+	h.Stdout = func(p []byte) error {
+		_, err := stdout.Write(p)
+		return err
+	}
+	h.Stderr = func(p []byte) error {
+		in.said.Write(p)
+		_, err := stderr.Write(p)
+		return err
+	}
+}
+
+// resetHandles brings the handles to where calls begin.
+func (in *instance) resetHandles() {
+	if in.comp != nil && !in.comp.mixed {
+		in.comp.state.Reset(in.comp.initial)
+	}
+}
+
+// keepHandles notes the handles that initialisation left.
+func (in *instance) keepHandles() {
+	if in.comp == nil {
+		return
+	}
+	image, ok := in.comp.state.Image()
+	in.comp.initial, in.comp.mixed = image, !ok
+}
+
+// closeHandles closes what is open, and gives the inner stack back.
+func (in *instance) closeHandles() {
+	if in.comp == nil {
+		return
+	}
+	in.comp.state.Reset(wasip2.Image{})
+	if in.comp.inner.acct != nil {
+		in.comp.inner.free()
+		in.comp.inner.acct = nil
+	}
+}

@@ -1,0 +1,203 @@
+package wasip2
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"github.com/toold/toold/host/guest/component"
+)
+
+// mostPiece is how much moves at a time, whatever a guest asks for, and what
+// an output stream takes at once.
+const (
+	mostPiece    = 1 << 20
+	mostWrite    = 64 << 10
+	mostBlocking = 4096 // of blocking-write-and-flush, as its interface says
+)
+
+var closed = component.Bad(component.Case{Index: 1})
+
+// broke answers the failure of a stream.
+func (s *State) broke(err error) component.Case {
+	if err == io.EOF {
+		return closed
+	}
+	return component.Bad(component.Case{Index: 0, Value: s.add(handle{kind: failed, text: err.Error()})})
+}
+
+// read takes at most n bytes from a stream.
+func (s *State) read(h *handle, n uint64) ([]byte, error) {
+	p := make([]byte, min(n, mostPiece))
+	s.Host.Charge(uint64(len(p)))
+	if len(p) == 0 {
+		return p, nil
+	}
+	var got int
+	var err error
+	if h.kind == stdin {
+		if s.Host.Stdin == nil {
+			return nil, io.EOF
+		}
+		got, err = s.Host.Stdin(p)
+	} else {
+		s.step()
+		got, err = h.file.file.ReadAt(p, h.at)
+		h.at += int64(got)
+	}
+	if got > 0 {
+		err = nil
+	}
+	return p[:got], err
+}
+
+// write hands all of p on.
+func (s *State) write(h *handle, p []byte) error {
+	s.Host.Charge(uint64(len(p)))
+	switch h.kind {
+	case stdout:
+		return s.Host.Stdout(p)
+	case stderr:
+		return s.Host.Stderr(p)
+	}
+	s.step()
+	if h.at < 0 {
+		end, err := h.file.file.Seek(0, io.SeekEnd)
+		if err != nil {
+			return err
+		}
+		_, err = h.file.file.WriteAt(p, end)
+		return err
+	}
+	n, err := h.file.file.WriteAt(p, h.at)
+	h.at += int64(n)
+	return err
+}
+
+// poll waits until one of some pollables is ready, and answers which are.
+func (s *State) poll(ps []*handle) []any {
+	for {
+		now := s.Host.Monotonic()
+		next := ^uint64(0)
+		ready := []any{}
+		for i, p := range ps {
+			if p.when <= now {
+				ready = append(ready, uint64(i))
+			}
+			next = min(next, p.when)
+		}
+		if len(ready) > 0 {
+			return ready
+		}
+		s.Host.Sleep(time.Duration(min(next-now, 1<<62)))
+	}
+}
+
+func ioFuncs() []Func {
+	const streams = "wasi:io/streams"
+	in := func(s *State, v any) *handle { return s.get(v, stdin, fileInput) }
+	out := func(s *State, v any) *handle { return s.get(v, stdout, stderr, fileOutput) }
+	read := func(s *State, args []any) any {
+		p, err := s.read(in(s, args[0]), args[1].(uint64))
+		if err != nil {
+			return s.broke(err)
+		}
+		return component.Good(p)
+	}
+	skip := func(s *State, args []any) any {
+		p, err := s.read(in(s, args[0]), args[1].(uint64))
+		if err != nil {
+			return s.broke(err)
+		}
+		return component.Good(uint64(len(p)))
+	}
+	write := func(most int) func(s *State, args []any) any {
+		return func(s *State, args []any) any {
+			h, p := out(s, args[0]), args[1].([]byte)
+			if len(p) > most {
+				trap("writes %d bytes at once, where %d may be", len(p), most)
+			}
+			if err := s.write(h, p); err != nil {
+				return s.broke(err)
+			}
+			return component.OK
+		}
+	}
+	zeroes := func(most int) func(s *State, args []any) any {
+		return func(s *State, args []any) any {
+			h, n := out(s, args[0]), args[1].(uint64)
+			if n > uint64(most) {
+				trap("writes %d bytes at once, where %d may be", n, most)
+			}
+			if err := s.write(h, make([]byte, n)); err != nil {
+				return s.broke(err)
+			}
+			return component.OK
+		}
+	}
+	flush := func(s *State, args []any) any { out(s, args[0]); return component.OK }
+	splice := func(s *State, args []any) any {
+		to, from := out(s, args[0]), in(s, args[1])
+		p, err := s.read(from, min(args[2].(uint64), mostWrite))
+		if err == nil {
+			err = s.write(to, p)
+		}
+		if err != nil {
+			return s.broke(err)
+		}
+		return component.Good(uint64(len(p)))
+	}
+	always := func(of func(*State, any) *handle) func(s *State, args []any) any {
+		return func(s *State, args []any) any {
+			of(s, args[0])
+			return s.add(handle{kind: pollable})
+		}
+	}
+	const unit = "result<_, stream-error>"
+	return []Func{
+		{"wasi:io/error", "[method]error.to-debug-string", "func(self: borrow<io-error>) -> string", func(s *State, args []any) any {
+			return s.get(args[0], failed).text
+		}},
+		{"wasi:io/poll", "[method]pollable.ready", "func(self: borrow<pollable>) -> bool", func(s *State, args []any) any {
+			return s.get(args[0], pollable).when <= s.Host.Monotonic()
+		}},
+		{"wasi:io/poll", "[method]pollable.block", "func(self: borrow<pollable>)", func(s *State, args []any) any {
+			s.poll([]*handle{s.get(args[0], pollable)})
+			return nil
+		}},
+		{"wasi:io/poll", "poll", "func(in: list<borrow<pollable>>) -> list<u32>", func(s *State, args []any) any {
+			list := args[0].([]any)
+			if len(list) == 0 {
+				trap("polls nothing")
+			}
+			var ps []*handle
+			for _, v := range list {
+				ps = append(ps, s.get(v, pollable))
+			}
+			s.Host.Charge(uint64(len(ps)) * 64)
+			return s.poll(ps)
+		}},
+
+		{streams, "[method]input-stream.read", "func(self: borrow<input-stream>, len: u64) -> result<list<u8>, stream-error>", read},
+		{streams, "[method]input-stream.blocking-read", "func(self: borrow<input-stream>, len: u64) -> result<list<u8>, stream-error>", read},
+		{streams, "[method]input-stream.skip", "func(self: borrow<input-stream>, len: u64) -> result<u64, stream-error>", skip},
+		{streams, "[method]input-stream.blocking-skip", "func(self: borrow<input-stream>, len: u64) -> result<u64, stream-error>", skip},
+		{streams, "[method]input-stream.subscribe", "func(self: borrow<input-stream>) -> own<pollable>", always(in)},
+
+		{streams, "[method]output-stream.check-write", "func(self: borrow<output-stream>) -> result<u64, stream-error>", func(s *State, args []any) any {
+			out(s, args[0])
+			return component.Good(uint64(mostWrite))
+		}},
+		{streams, "[method]output-stream.write", "func(self: borrow<output-stream>, contents: list<u8>) -> " + unit, write(mostWrite)},
+		{streams, "[method]output-stream.blocking-write-and-flush", "func(self: borrow<output-stream>, contents: list<u8>) -> " + unit, write(mostBlocking)},
+		{streams, "[method]output-stream.flush", "func(self: borrow<output-stream>) -> " + unit, flush},
+		{streams, "[method]output-stream.blocking-flush", "func(self: borrow<output-stream>) -> " + unit, flush},
+		{streams, "[method]output-stream.subscribe", "func(self: borrow<output-stream>) -> own<pollable>", always(out)},
+		{streams, "[method]output-stream.write-zeroes", "func(self: borrow<output-stream>, len: u64) -> " + unit, zeroes(mostWrite)},
+		{streams, "[method]output-stream.blocking-write-zeroes-and-flush", "func(self: borrow<output-stream>, len: u64) -> " + unit, zeroes(mostBlocking)},
+		{streams, "[method]output-stream.splice", "func(self: borrow<output-stream>, src: borrow<input-stream>, len: u64) -> result<u64, stream-error>", splice},
+		{streams, "[method]output-stream.blocking-splice", "func(self: borrow<output-stream>, src: borrow<input-stream>, len: u64) -> result<u64, stream-error>", splice},
+	}
+}
+
+var errTooManyFiles = errors.New("too many open files")
