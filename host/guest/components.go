@@ -124,10 +124,45 @@ func inBytes(x *component.Export) bool {
 	return text(ft.Result)
 }
 
+// brings reports whether the component's functions are tools of their own: it has
+// several, and none of those that hosts call. It then has handle and discover, as
+// a module does that brings tools (see abi.Surface).
+func (p *composed) brings() bool {
+	return len(p.functions()) > 1 && !slices.ContainsFunc(p.functions(), inBytes)
+}
+
+// toolName is the name of an exported function as a tool: wassette's, of which
+// the end where it is too long for a tool here.
+func toolName(x *component.Export) string {
+	name := canon.ToolName(x)
+	if len(name) > 64 {
+		name = name[len(name)-64:]
+	}
+	return strings.TrimLeft(name, "_-")
+}
+
+// surface is what discover answers for the component.
+func (m *Module) surface() ([]byte, error) {
+	var s abi.Surface
+	writes := slices.ContainsFunc(m.spec.Files, func(f Mount) bool { return !f.ReadOnly })
+	for _, x := range m.comp.functions() {
+		binding, err := json.Marshal(x.FullName())
+		if err != nil {
+			return nil, err
+		}
+		f := describeFunction(x)
+		s.Tools = append(s.Tools, abi.SurfaceTool{Name: f.Tool, Description: x.FullName() + ": " + f.Type, Schema: f.Input, Binding: binding, Mutating: writes})
+	}
+	return json.Marshal(s)
+}
+
 // has reports whether a function of that name can be called. A name of the
 // interface of guests is only the function that has its form.
 func (p *composed) has(name string) bool {
 	x := p.exports[name]
+	if x == nil && (name == "handle" || name == "discover") {
+		return p.brings()
+	}
 	return x != nil && !x.IsRun() && (inBytes(x) || !slices.Contains(abiNames, name))
 }
 
@@ -147,7 +182,7 @@ type ComponentFunction struct {
 }
 
 func describeFunction(x *component.Export) ComponentFunction {
-	f := ComponentFunction{Name: x.FullName(), Tool: canon.ToolName(x), Type: x.Type.String(), Plain: inBytes(x)}
+	f := ComponentFunction{Name: x.FullName(), Tool: toolName(x), Type: x.Type.String(), Plain: inBytes(x)}
 	f.Input, _ = json.Marshal(canon.Input(x.Type))
 	if out := canon.Output(x.Type); out != nil {
 		f.Output, _ = json.Marshal(out)
@@ -172,7 +207,7 @@ func (m *Module) Functions() []ComponentFunction {
 
 // Function answers one of them by its name.
 func (m *Module) Function(name string) (ComponentFunction, bool) {
-	if m.comp == nil || !m.comp.has(name) {
+	if m.comp == nil || m.comp.exports[name] == nil || !m.comp.has(name) {
 		return ComponentFunction{}, false
 	}
 	return describeFunction(m.comp.exports[name]), true
@@ -310,16 +345,31 @@ func (in *instance) callCore(name string, s []uint64) error {
 // bytes where it is plain.
 func (in *instance) callComponent(inv *Invocation) (Reply, error) {
 	m, c := in.m, &in.c
-	x := m.comp.exports[inv.Export]
+	export, input := inv.Export, inv.Input
+	if m.comp.exports[export] == nil { // see brings
+		if export == "discover" {
+			out, err := m.surface()
+			return Reply{Output: out, Stats: c.stats()}, err
+		}
+		var in abi.Call
+		if err := json.Unmarshal(input, &in); err != nil {
+			return Reply{}, m.errorf(Internal, "", "read the call: %w", err)
+		}
+		if err := json.Unmarshal(in.Binding, &export); err != nil || m.comp.exports[export] == nil {
+			return Reply{}, m.errorf(NoExport, "", "has no export %q", in.Binding)
+		}
+		input = in.Payload
+	}
+	x := m.comp.exports[export]
 	asBytes := inBytes(x)
 	var args []any
 	if asBytes {
 		if len(x.Type.Params) > 0 {
-			args = []any{fromBytes(x.Type.Params[0].Type, inv.Input)}
+			args = []any{fromBytes(x.Type.Params[0].Type, input)}
 		}
 	} else {
 		var err error
-		if args, err = canon.Arguments(x.Type, inv.Input); err != nil {
+		if args, err = canon.Arguments(x.Type, input); err != nil {
 			return Reply{}, fault.Errorf(fault.InvalidPayload, "%s: %w", x.Name, err)
 		}
 	}

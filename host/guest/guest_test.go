@@ -268,7 +268,8 @@ func TestBrokenModules(t *testing.T) {
 	}{
 		{"empty", nil, "empty"},
 		{"text", []byte("#!/bin/sh\n"), "not a WebAssembly module"},
-		{"component", []byte("\x00asm\x0d\x00\x01\x00"), "component"},
+		{"component of nothing", []byte("\x00asm\x0d\x00\x01\x00"), "no module to run"},
+		{"component of another version", []byte("\x00asm\x0e\x00\x01\x00"), "another version"},
 		{"truncated", built["kitchen"][:1000], "build"},
 		{"wrong export", wrong.bytes(), "must be () -> (i32)"},
 		{"command", command.bytes(), "WASI command"},

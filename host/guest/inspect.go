@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"slices"
 
+	"github.com/toold/toold/host/guest/component"
+	"github.com/toold/toold/host/guest/wasip2"
 	"github.com/toold/toold/host/guest/wasm"
 )
 
@@ -21,9 +23,24 @@ type Info struct {
 	Memory    int64 `json:"memory"`
 	MemoryMax int64 `json:"memory_max"`
 	// Command says that it is a WASI command, for Module.Run.
-	Command bool       `json:"command,omitempty"`
-	Exports []Function `json:"exports"`
-	Imports []Imported `json:"imports"`
+	Command bool `json:"command,omitempty"`
+	// Component is what the module is, where it is a component. Exports and Imports
+	// are then its own, with WIT types; the rest is its main module's.
+	Component *ComponentInfo `json:"component,omitempty"`
+	Exports   []Function     `json:"exports"`
+	Imports   []Imported     `json:"imports"`
+}
+
+// ComponentInfo is what can be said of a component.
+type ComponentInfo struct {
+	// World are the interfaces and functions that it imports.
+	World []string `json:"world"`
+	// Functions are its exports, each with its schemas.
+	Functions []ComponentFunction `json:"functions"`
+	// Modules is how many it has; all but one are glue.
+	Modules int `json:"modules"`
+	// Adapted says that it was made of a module of WASI preview 1.
+	Adapted bool `json:"adapted,omitempty"`
 }
 
 // Function is an exported function.
@@ -53,18 +70,32 @@ func Inspect(name string, b []byte) (*Info, error) {
 	if err := checkBytes(name, b); err != nil {
 		return nil, err
 	}
+	file := b
+	var comp *composed
+	if component.Is(b) {
+		p, err := component.Read(b)
+		if err != nil {
+			return nil, componentError(name, err)
+		}
+		comp = &composed{program: p}
+		b = p.Module
+	}
 	mod, err := rewrite(b)
 	if err != nil {
 		return nil, refused(name, err)
 	}
-	sum := sha256.Sum256(b)
-	info := &Info{SHA256: hex.EncodeToString(sum[:]), Size: len(b), Functions: mod.Functions, Names: hasNames(b)}
+	sum := sha256.Sum256(file)
+	info := &Info{SHA256: hex.EncodeToString(sum[:]), Size: len(file), Functions: mod.Functions, Names: hasNames(b)}
 	if mod.Debug != nil {
 		_, err := mod.Debug.Lines()
 		info.Lines = err == nil
 	}
 	if mod.Memory != nil {
 		info.Memory, info.MemoryMax = int64(mod.Memory.Min)*wasmPage, int64(mod.Memory.Max)*wasmPage
+	}
+	if comp != nil {
+		comp.inspect(info)
+		return info, nil
 	}
 	known := append(hostFuncs(), wasiFuncs()...)
 	kernel := false
@@ -96,6 +127,31 @@ func Inspect(name string, b []byte) (*Info, error) {
 	}
 	info.Command = start && !kernel
 	return info, nil
+}
+
+// inspect fills in what a component is seen from outside.
+func (p *composed) inspect(info *Info) {
+	c := &ComponentInfo{World: p.program.World, Modules: p.program.Modules, Adapted: p.program.Adapted}
+	for _, x := range p.functions() {
+		c.Functions = append(c.Functions, describeFunction(x))
+	}
+	info.Component = c
+	info.Command = p.run() != nil && len(c.Functions) == 0
+	for i := range p.program.Exports {
+		x := &p.program.Exports[i]
+		info.Exports = append(info.Exports, Function{x.FullName(), x.Type.String(), !x.IsRun()})
+	}
+	table := wasip2.Table()
+	for _, im := range p.program.Imports {
+		i := Imported{Module: im.Module, Name: im.Name, Type: "func"}
+		if im.Func != nil {
+			i.Module, i.Type = im.Func.Interface, im.Func.Type.String()
+			if _, err := wasip2.Link(table, im.Func); err != nil {
+				i.Fault = err.Error()
+			}
+		}
+		info.Imports = append(info.Imports, i)
+	}
 }
 
 // hasNames looks for the name section of a module that has been read before.

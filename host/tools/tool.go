@@ -100,3 +100,35 @@ func Unknown(name string) *fault.Error {
 	}
 	return fault.Errorf(fault.UnknownTool, "there is no tool %q here; toolctl tools lists the tools", name)
 }
+
+// UseFunction makes the tool a function of its component, by the types of that: the
+// one that entry names, or the only one.
+func (t *Tool) UseFunction(entry *Entry) error {
+	functions := t.Handler.Functions()
+	var f guest.ComponentFunction
+	switch {
+	case entry != nil:
+		f, _ = t.Handler.Function(entry.Export)
+	case len(functions) == 1:
+		f = functions[0]
+	}
+	if f.Name == "" {
+		var names []string
+		for _, f := range functions {
+			names = append(names, f.Name)
+		}
+		return fault.Errorf(fault.ToolBroken, `%s is a component with the functions %s; say in tool.json which is the tool: "entry": {"export": NAME}`, t.HandlerFile, strings.Join(names, ", "))
+	}
+	t.Entry = &Entry{Export: f.Name, Input: EntryPayload, Output: EntryResult}
+	if f.Plain && entry != nil {
+		t.Entry = entry
+		return nil
+	}
+	if t.SchemaSource == nil {
+		t.SchemaSource = f.Input
+	}
+	if t.Description == "" {
+		t.Description = f.Name + ": " + f.Type
+	}
+	return nil
+}
