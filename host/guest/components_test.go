@@ -311,3 +311,113 @@ func TestComponentHandles(t *testing.T) {
 		t.Error("an aborted call slept")
 	}
 }
+
+// What the canonical ABI forbids is a trap, whatever the guest answers, and a
+// guest that never comes back meets its limits.
+func TestComponentHostile(t *testing.T) {
+	m := loadComponent(t, "hostile", Spec{Fuel: 50_000_000})
+	for _, tt := range []struct {
+		what, export, in string
+		code             fault.Code
+		says             string
+	}{
+		{"room outside of its memory", "take", `{"s": "1"}`, fault.GuestTrap, "realloc answered 1 bytes at 4294967280, outside"},
+		{"room that begins inside and ends outside", "take", `{"s": "123456"}`, fault.GuestTrap, "outside of its memory"},
+		{"room that is not aligned", "take-wide", `{"s": "1"}`, fault.GuestTrap, "not aligned to 2"},
+		{"room that is not aligned", "take-latin", `{"s": "12"}`, fault.GuestTrap, "not aligned to 2"},
+		{"a trap while it makes room", "take", `{"s": "123"}`, fault.GuestTrap, "unreachable"},
+		{"a call while it makes room", "take", `{"s": "1234"}`, fault.GuestTrap, "while it makes room"},
+		{"a call that makes room while it makes room", "take", `{"s": "12345678"}`, fault.GuestTrap, "while it makes room"},
+		{"making room without an end", "take", `{"s": "12345"}`, fault.LimitExceeded, "fuel"},
+		{"making room ever deeper", "take", `{"s": "1234567"}`, fault.GuestTrap, "stack overflow"},
+		{"the same while it is called", "draw", `{"n": 1}`, fault.GuestTrap, "outside of its memory"},
+		{"a trap while it is called", "draw", `{"n": 3}`, fault.GuestTrap, "unreachable"},
+		{"a call while it is called", "draw", `{"n": 4}`, fault.GuestTrap, "while it makes room"},
+		{"no end while it is called", "draw", `{"n": 5}`, fault.LimitExceeded, "fuel"},
+		{"ever deeper while it is called", "draw", `{"n": 7}`, fault.GuestTrap, "stack overflow"},
+		{"more random bytes than it can hold", "draw", `{"n": 3000000}`, fault.GuestTrap, "outside of its memory"},
+		{"a result outside of its memory", "give", `{"n": 1}`, fault.GuestTrap, "outside of its memory"},
+		{"a result that is not aligned", "give", `{"n": 2}`, fault.GuestTrap, "not aligned to 4"},
+		{"a string outside of its memory", "give", `{"n": 3}`, fault.GuestTrap, "outside of its memory"},
+		{"a string that is longer than its memory", "give", `{"n": 4}`, fault.GuestTrap, "outside of its memory"},
+		{"a wide string that is longer than its memory", "give-wide", `{"n": 4}`, fault.GuestTrap, "outside of its memory"},
+		{"a string of either width that is longer than its memory", "give-latin", `{"n": 4}`, fault.GuestTrap, "outside of its memory"},
+		{"a string that is not UTF-8", "give", `{"n": 5}`, fault.GuestTrap, "not UTF-8"},
+		{"a result that begins inside and ends outside", "give", `{"n": 6}`, fault.GuestTrap, "outside of its memory"},
+		{"a call while it frees its result", "leave", `{"n": 0}`, fault.GuestTrap, "while it makes room"},
+		{"a case that there is not", "pick", `{"n": 7}`, fault.GuestTrap, "case 7 of 2"},
+		{"a surrogate as a character", "char", `{"n": 55296}`, fault.GuestTrap, "no character"},
+		{"a character over the last", "char", `{"n": 1114112}`, fault.GuestTrap, "no character"},
+		{"an enum's case that there is not", "flag", `{"n": 2}`, fault.GuestTrap, "case 2 of 2"},
+		{"lists that are far longer than its memory", "bomb", `{"n": 8000}`, fault.GuestTrap, "more memory of the host"},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			_, err := m.Call(context.Background(), Invocation{Export: tt.export, Input: []byte(tt.in)})
+			wantCode(t, err, tt.code, tt.says)
+		})
+	}
+	for _, tt := range []struct{ export, in, want string }{
+		{"take", `{"s": "ümlaut123"}`, "10"},
+		{"take-wide", `{"s": "ümlaut123"}`, "9"},
+		{"take-latin", `{"s": "ümlaut123"}`, "9"},
+		{"take-latin", `{"s": "ümlaut12€"}`, "2147483657"}, // the highest bit: UTF-16
+		{"give", `{"n": 0}`, `"ok"`},
+		{"give-wide", `{"n": 0}`, `"\u6b6f` + "\\u0000\""},
+		{"give-latin", `{"n": 0}`, `"ok"`},
+		{"pick", `{"n": 0}`, "null"},
+		{"draw", `{"n": 0}`, "0"},
+		{"draw", `{"n": 100}`, "100"},
+	} {
+		got, _ := ask(t, m, tt.export, tt.in)
+		var a, b any
+		if json.Unmarshal([]byte(got), &a); json.Unmarshal([]byte(tt.want), &b) != nil || a != b {
+			t.Errorf("%s(%s) = %s, want %s", tt.export, tt.in, got, tt.want)
+		}
+	}
+}
+
+// wasi:cli/run is a command: of WASI 0.2 itself, and of preview 1 beside an
+// adapter, which is left out.
+func TestComponentCommands(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+		code int
+		out  string
+	}{
+		{"command", []string{"command", "hello"}, 0, "hello"},
+		{"command", []string{"command"}, 1, ""},
+		{"adapted", []string{"adapted"}, 3, "hello\n"},
+	} {
+		m := loadComponent(t, tt.name, Spec{})
+		if !m.IsCommand() || !m.Has("_start") {
+			t.Fatalf("%s is no command", tt.name)
+		}
+		var out bytes.Buffer
+		code, stats, err := m.Run(context.Background(), Command{Args: tt.args, Stdout: &out})
+		if err != nil || code != tt.code || out.String() != tt.out || stats.Fuel == 0 {
+			t.Errorf("%v: code %d, output %q, %v, %+v", tt.args, code, out.String(), err, stats)
+		}
+		if _, err := m.Call(context.Background(), Invocation{Export: "run"}); err == nil {
+			t.Errorf("%s was called as a function", tt.name)
+		}
+	}
+	m := loadComponent(t, "types", Spec{})
+	if _, _, err := m.Run(context.Background(), Command{}); err == nil || m.IsCommand() {
+		t.Errorf("a component without wasi:cli/run was run: %v", err)
+	}
+}
+
+// A function of the interface between hosts and guests takes and answers bytes.
+func TestComponentPolicy(t *testing.T) {
+	m := loadComponent(t, "policy", Spec{})
+	if !m.Has("restrict") || m.Has("handle") || m.Has("discover") {
+		t.Fatal("it is no policy")
+	}
+	for in, want := range map[string]string{`{}`: `{"effect":"allow","rule":"even"}`, `{ }`: `{"effect":"deny","rule":"odd","reason":"this call is odd"}`} {
+		reply, err := m.Call(context.Background(), Invocation{Export: "restrict", Input: []byte(in)})
+		if err != nil || string(reply.Output) != want {
+			t.Errorf("restrict(%s) = %s, %v", in, reply.Output, err)
+		}
+	}
+}

@@ -213,7 +213,7 @@ func (s *scope) section(id byte, r *reader) {
 	case 1:
 		r.spend()
 		s.counts.modules++
-		s.coreModules = append(s.coreModules, readModule(r))
+		s.coreModules = append(s.coreModules, r.module())
 	case 2:
 		each("core instances", s.coreInstance)
 	case 3:

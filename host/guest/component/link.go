@@ -71,7 +71,7 @@ const preview1 = "wasi_snapshot_preview1"
 
 // Read reads a component and takes it apart. The error is an *Error.
 func Read(b []byte) (*Program, error) {
-	r := &reader{b: b, end: len(b), work: &budget{mostDefinitions}}
+	r := &reader{b: b, end: len(b), work: &budget{left: mostDefinitions, modules: map[int]*coreModule{}}}
 	s := &scope{root: true, exports: newInstance(), counts: &tally{}}
 	s.component(r)
 	if r.err != nil {

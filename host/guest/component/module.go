@@ -51,7 +51,19 @@ const (
 	mostSegment = 1 << 20 // elements
 )
 
-// readModule reads over a core module.
+// module reads over a core module, once.
+func (r *reader) module() *coreModule {
+	if m := r.work.modules[r.p]; m != nil {
+		r.p = r.end
+		return m
+	}
+	at := r.p
+	m := readModule(r)
+	r.work.modules[at] = m
+	return m
+}
+
+// readModule reads a core module as far as linking must know it.
 func readModule(r *reader) *coreModule {
 	m := &coreModule{p: r.p, end: r.end, exports: map[string]coreExport{}, start: -1}
 	if r.end-r.p < 8 || string(r.b[r.p:r.p+8]) != "\x00asm\x01\x00\x00\x00" {

@@ -17,7 +17,12 @@ type reader struct {
 
 // budget bounds what one component may make its reader do, whatever its
 // lengths say. A definition that is evaluated twice counts twice.
-type budget struct{ left int }
+type budget struct {
+	left int
+	// modules are those that were read, by where they begin: a component that is
+	// instantiated twice reads its modules once.
+	modules map[int]*coreModule
+}
 
 func (r *reader) fail(format string, args ...any) {
 	if r.err == nil {
