@@ -366,6 +366,21 @@ func (s *state) showInspected(file string, got *plugin.Inspection) {
 	if got.Command {
 		fmt.Fprintf(w, "kind\tWASI command\n")
 	}
+	if c := got.Component; c != nil {
+		kind := fmt.Sprintf("component of %d modules, of which one runs", c.Modules)
+		if c.Adapted {
+			kind += "; made of a module of WASI preview 1"
+		}
+		fmt.Fprintf(w, "kind\t%s\n", kind)
+		for _, name := range c.World {
+			fmt.Fprintf(w, "world imports\t%s\n", name)
+		}
+		for _, f := range c.Functions {
+			if !f.Plain {
+				fmt.Fprintf(w, "tool\t%s  (\"entry\": {\"export\": %q})\n", f.Tool, f.Name)
+			}
+		}
+	}
 	for _, x := range got.Exports {
 		note := ""
 		if !x.Callable {
@@ -375,6 +390,9 @@ func (s *state) showInspected(file string, got *plugin.Inspection) {
 	}
 	for _, im := range got.Imports {
 		note := ""
+		if got.Component != nil && im.Fault == "" {
+			continue // the world says it
+		}
 		if im.Fault != "" {
 			note = "  REFUSED: " + im.Fault
 		}

@@ -611,10 +611,10 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *tools.Tool) 
 		return nil
 	}
 	switch {
+	case m.IsComponent() && !m.IsCommand() && (def.Entry != nil || !m.Has("handle")):
+		return t.UseFunction(def.Entry)
 	case def.Entry != nil && !m.Has(def.Entry.Export):
 		return broken("%s has no export %q, which tool.json names in entry; name one that it has", t.HandlerFile, def.Entry.Export)
-	case m.IsComponent() && !m.Has("handle") && !m.IsCommand():
-		return t.UseFunction(def.Entry)
 	case def.Entry != nil:
 		t.Entry = def.Entry
 	case m.Has("handle"):
