@@ -67,7 +67,7 @@ func TestComponents(t *testing.T) {
 	// Another version takes its place.
 	logged := len(d.Logs())
 	d.Tool(t, "echo", M{"entry": M{"export": "test:types/echo#strings"}}, map[string]string{"handler.wasm": componentFile("types")})
-	d.AwaitLog(t, logged, "tool loaded", `"echo"`)
+	d.AwaitLog(t, logged, "tool swapped", `"echo"`)
 	if a := ask(t, d.Socket, M{"toolId": "echo", "executionId": newExecution(), "payload": M{"v": "swapped"}}); !strings.Contains(string(a.raw), `"data":"swapped"`) {
 		t.Errorf("after a swap: %s", a.raw)
 	}

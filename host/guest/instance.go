@@ -29,7 +29,7 @@ type instance struct {
 	dirty  api.MutableGlobal // wasm.ExportDirty
 	c      call
 	wasi   wasi
-	stdin  *input // of a command; nil otherwise
+	stdin  *input   // of a command; nil otherwise
 	comp   *handles // of a component; nil otherwise
 	// initial is wasi as initialisation left it; nothing, where there is an
 	// image.
