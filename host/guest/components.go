@@ -47,6 +47,9 @@ type handles struct {
 	// of the host: its realloc. busy says that it does.
 	inner stack
 	busy  bool
+	// held is what the call's values hold of the host's memory: taken from the
+	// account in steps, of which used is what they use.
+	held, used int64
 }
 
 // takeApart makes a module of a component.
@@ -284,12 +287,39 @@ func (m *Module) componentImport(im component.Import) (fn func(c *call, s []uint
 	}, coreTypes(p), coreTypes(r), nil
 }
 
-// canonical is the guest's side of a call. Values that are lifted may take as
-// much of the host's memory as the guest's may have.
+// heldStep is how much is taken from the account at a time.
+const heldStep = 64 << 10
+
+// hold takes n bytes of the host's memory for what a component exchanges with
+// it, until the call ends. That may be as much as the guest's memory.
+func (c *call) hold(n uint64) {
+	h, m := c.inst.comp, c.inst.m
+	if n > uint64(m.spec.Memory-h.used) {
+		panic(m.errorf(BlocksUsed, "", "it exchanges more than %d bytes with the host", m.spec.Memory))
+	}
+	h.used += int64(n)
+	if more := h.used - h.held; more > 0 {
+		more = (more + heldStep - 1) / heldStep * heldStep
+		if !m.e.makeRoom(more, m) {
+			panic(m.overloaded())
+		}
+		h.held += more
+	}
+}
+
+// release gives back what the call held.
+func (in *instance) releaseHeld() {
+	if in.comp != nil {
+		in.m.e.memory.give(in.comp.held)
+		in.comp.held, in.comp.used = 0, 0
+	}
+}
+
+// canonical is the guest's side of a call.
 func (c *call) canonical(encoding component.Encoding, realloc string) *canon.Guest {
 	in := c.inst
 	return &canon.Guest{
-		Encoding: encoding, Limit: in.m.spec.Memory, Charge: c.charge,
+		Encoding: encoding, Charge: c.charge, Hold: c.hold,
 		Memory: func() []byte {
 			mem := memory(in.mod)
 			if mem == nil {
@@ -385,7 +415,7 @@ func (in *instance) callComponent(inv *Invocation) (Reply, error) {
 	if asBytes {
 		reply.Output, err = toBytes(x.Type.Result, value)
 	} else {
-		reply.Output, err = resultOf(x.Type.Result, value)
+		reply.Output, err = m.resultOf(x.Type.Result, value)
 	}
 	if err == nil && int64(len(reply.Output)) > m.spec.Output {
 		reply.Output, err = nil, m.tooMuchOutput()
@@ -393,8 +423,19 @@ func (in *instance) callComponent(inv *Invocation) (Reply, error) {
 	return reply, err
 }
 
-// callLifted lowers, calls, lifts, and lets the guest free its result.
-func (in *instance) callLifted(g *canon.Guest, x *component.Export, args []any) (any, error) {
+// callLifted lowers, calls, lifts, and lets the guest free its result. What ends
+// the call of a module by a panic within wazero, which recovers it, may do so here
+// outside of it.
+func (in *instance) callLifted(g *canon.Guest, x *component.Export, args []any) (_ any, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			e, ok := r.(error)
+			if !ok {
+				panic(r)
+			}
+			err = in.c.classify(x.Name, e)
+		}
+	}()
 	flat, err := g.LowerParams(x.Type, args)
 	if err != nil {
 		return nil, err
@@ -439,13 +480,18 @@ func toBytes(t *component.Type, v any) ([]byte, error) {
 
 // resultOf makes an abi.Result of what a function answered. The error of a
 // result is a failure of the call, which has the error as its data too.
-func resultOf(t *component.Type, v any) ([]byte, error) {
-	r := abi.Result{Data: canon.JSON(t, v)}
+func (m *Module) resultOf(t *component.Type, v any) ([]byte, error) {
+	data, ok := canon.JSON(t, v, int(m.spec.Output))
+	if !ok {
+		return nil, m.tooMuchOutput()
+	}
+	r := abi.Result{Data: data}
 	if t != nil && t.Kind == component.Result {
 		if c := v.(component.Case); c.Index == 1 {
 			text := "it failed"
 			if of := t.Fields[1].Type; of != nil {
-				text = string(canon.JSON(of, c.Value))
+				p, _ := canon.JSON(of, c.Value, 4<<10)
+				text = string(p)
 				if s, ok := c.Value.(string); ok {
 					text = s
 				}
@@ -462,7 +508,7 @@ func (in *instance) attach(cmd *Command, dirs []Mount) {
 	in.comp = &handles{}
 	h := &in.comp.state.Host
 	*h = wasip2.Host{
-		Charge: c.charge, Sleep: c.sleep,
+		Charge: c.charge, Hold: c.hold, Sleep: c.sleep,
 		Monotonic: func() uint64 { t, _ := c.now(1); return t },
 		Random:    func(p []byte) { c.randomness().Read(p) },
 		Stderr: func(p []byte) error {
@@ -528,6 +574,7 @@ func (in *instance) closeHandles() {
 	if in.comp == nil {
 		return
 	}
+	in.releaseHeld()
 	in.comp.state.Reset(wasip2.Image{})
 	if in.comp.inner.acct != nil {
 		in.comp.inner.free()

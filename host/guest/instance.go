@@ -223,6 +223,7 @@ func (in *instance) end() {
 	c := &in.c
 	c.out = discard(&c.k.held, c.out) // the Reply's, if anybody's
 	c.exceptions.caught = discard(&c.k.held, c.exceptions.caught)
+	in.releaseHeld()
 	c.Context, c.inv, c.config, c.httpHeader = context.Background(), nil, nil, nil
 	c.done, c.hasDeadline = nil, false
 }

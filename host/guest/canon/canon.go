@@ -4,8 +4,8 @@
 //
 // What a guest gives is never trusted: pointers, lengths, cases and characters
 // are checked where they are read, and what makes room in the guest's memory may
-// answer any pointer. Bad ones are a component.Trap. Lifting takes no more of the host's
-// memory than Guest.Limit. Handles are passed on as numbers; who made them, checks
+// answer any pointer. Bad ones are a component.Trap. What lifting takes of the host's
+// memory is asked of Guest.Hold first. Handles are passed on as numbers; who made them, checks
 // them.
 //
 // The engine calls it, at the calls of exports and of imports.
@@ -31,8 +31,9 @@ type Guest struct {
 	// Charge takes what moving n bytes costs. It may panic, and so end the call.
 	Charge   func(n uint64)
 	Encoding component.Encoding
-	// Limit is how many bytes of the host's memory lifted values may take yet.
-	Limit int64
+	// Hold takes n bytes of the host's memory for values that are lifted. It may
+	// panic, and so end the call.
+	Hold func(n uint64)
 }
 
 // failure carries an error up to the method that was called.
@@ -157,10 +158,7 @@ func (g *Guest) room(align, size uint32) uint32 {
 // hold takes n bytes of what lifted values may take.
 func (g *Guest) hold(n uint64) {
 	g.Charge(n)
-	if n > uint64(g.Limit) {
-		trap("its values take more memory of the host than it may use")
-	}
-	g.Limit -= int64(n)
+	g.Hold(n)
 }
 
 // valueBytes is what a value takes at least, as an element of a Go slice.

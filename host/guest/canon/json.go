@@ -15,12 +15,12 @@ import (
 
 // Arguments reads the arguments of a function from a JSON object that has a
 // member for each parameter. A parameter that is an option may be missing. The
-// text must have been checked for doubled members before.
-func Arguments(ft *component.FuncType, text []byte) (args []any, err error) {
-	if len(bytes.TrimSpace(text)) == 0 {
-		text = []byte("{}")
+// JSON must have been checked for doubled members before.
+func Arguments(ft *component.FuncType, source []byte) (args []any, err error) {
+	if len(bytes.TrimSpace(source)) == 0 {
+		source = []byte("{}")
 	}
-	dec := json.NewDecoder(bytes.NewReader(text))
+	dec := json.NewDecoder(bytes.NewReader(source))
 	dec.UseNumber()
 	var v any
 	if err := dec.Decode(&v); err != nil {
@@ -231,21 +231,33 @@ func flagsFrom(t *component.Type, v any, at string) any {
 	return set
 }
 
-// JSON writes a value. Numbers that JSON has no words for are null.
-func JSON(t *component.Type, v any) []byte {
-	var b bytes.Buffer
-	writeJSON(&b, t, v)
-	return b.Bytes()
+// JSON writes a value, or reports false when that takes more than most bytes.
+// Numbers that JSON has no words for are null.
+func JSON(t *component.Type, v any, most int) ([]byte, bool) {
+	b := &text{most: most}
+	writeJSON(b, t, v)
+	return b.Bytes(), b.Len() <= most
 }
 
-func writeText(b *bytes.Buffer, s string) {
-	enc := json.NewEncoder(b)
+// text is written until it is longer than most: what follows is dropped.
+type text struct {
+	bytes.Buffer
+	most int
+}
+
+func (b *text) full() bool { return b.Len() > b.most }
+
+func writeText(b *text, s string) {
+	if len(s) > b.most-b.Len() {
+		s = s[:max(b.most-b.Len(), 0)] + "  "
+	}
+	enc := json.NewEncoder(&b.Buffer)
 	enc.SetEscapeHTML(false)
 	enc.Encode(s)
 	b.Truncate(b.Len() - 1) // its newline
 }
 
-func writeFloat(b *bytes.Buffer, f float64) {
+func writeFloat(b *text, f float64) {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		b.WriteString("null")
 		return
@@ -257,7 +269,7 @@ func writeFloat(b *bytes.Buffer, f float64) {
 	b.Write(p)
 }
 
-func writeJSON(b *bytes.Buffer, t *component.Type, v any) {
+func writeJSON(b *text, t *component.Type, v any) {
 	if t == nil {
 		b.WriteString("null")
 		return
@@ -265,6 +277,9 @@ func writeJSON(b *bytes.Buffer, t *component.Type, v any) {
 	each := func(open, end byte, n int, item func(i int)) {
 		b.WriteByte(open)
 		for i := range n {
+			if b.full() {
+				return
+			}
 			if i > 0 {
 				b.WriteByte(',')
 			}

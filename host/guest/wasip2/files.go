@@ -187,6 +187,24 @@ func file(do func(s *State, f *openFile, args []any) any) func(*State, []any) an
 	}
 }
 
+// names reads those of a folder, each of which costs.
+func (s *State) names(d *os.File) (all []string, err error) {
+	for {
+		some, err := d.Readdirnames(1000)
+		s.Host.Charge(uint64(len(some)) * 1000)
+		for _, name := range some {
+			s.Host.Hold(uint64(len(name)) + 16)
+		}
+		all = append(all, some...)
+		if err == io.EOF {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
 func (s *State) open(f *openFile, name string, follow bool, how, flags uint32) (*openFile, error) {
 	if s.files >= mostFiles {
 		return nil, errTooManyFiles
@@ -431,12 +449,11 @@ func fileFuncs() []Func {
 			if err != nil {
 				return code(err)
 			}
-			names, err := d.Readdirnames(-1)
+			names, err := s.names(d)
 			d.Close()
 			if err != nil {
 				return code(err)
 			}
-			s.Host.Charge(uint64(len(names)) * 1000)
 			slices.Sort(names)
 			return component.Good(s.add(handle{kind: entries, file: f, left: names}))
 		}},
