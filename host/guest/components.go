@@ -109,7 +109,7 @@ func (p *composed) functions() []*component.Export {
 
 // abiNames are the functions of the interface between hosts and guests. A
 // component has them as functions of strings or of bytes.
-var abiNames = []string{"handle", "restrict", "classify", "describe", "discover", "reconcile"}
+var abiNames = []string{"handle", "restrict", "classify", "describe", "discover", "reconcile", "wire"}
 
 // inBytes reports whether a function takes and answers the bytes that one of a
 // module would: strings, or lists of bytes. Its result may be an error too.
