@@ -453,9 +453,11 @@ func TestExchangedIsAccountedFor(t *testing.T) {
 			var mu sync.Mutex
 			full := make(chan struct{})
 			waiting, refused := 0, 0
+			next := make(chan struct{}, 32)
 			done := func(n *int) {
 				mu.Lock()
 				defer mu.Unlock()
+				next <- struct{}{}
 				if *n++; waiting+refused == 32 {
 					if held := e.memory.held(); held < int64(waiting)*8<<20 || held > all {
 						t.Errorf("%d calls hold 8 MiB each, and the account says %d", waiting, held)
@@ -474,6 +476,7 @@ func TestExchangedIsAccountedFor(t *testing.T) {
 						done(&refused)
 					}
 				})
+				<-next // or all of them might hold a part of what they want, and none get it
 			}
 			wg.Wait()
 			if waiting == 0 || waiting > 7 {
