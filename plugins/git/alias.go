@@ -15,7 +15,7 @@ func (r *request) expand(globals, line []string) ([]string, []string, error) {
 	var seen []string
 	for {
 		name := line[0]
-		if r.guards.off(checkGrammar) || commands[name] != nil {
+		if r.lists || r.guards.off(checkGrammar) || commands[name] != nil {
 			return globals, line, nil
 		}
 		value, ok := r.repo.get("alias." + strings.ToLower(name))

@@ -359,6 +359,14 @@ func insideOnly(r *request) error {
 	return nil
 }
 
+// revFirst is for what compares with a revision, which stands first.
+func revFirst(r *request) error {
+	if ops := r.line.Operands(); len(ops) == 0 || r.line.Items[slices.IndexFunc(r.line.Items, func(it argv.Item) bool { return it.Flag == nil })].Dashed {
+		return refusal("operand", "", "git "+r.cmd.name+" needs a revision", "use HEAD")
+	}
+	return nil
+}
+
 func pathOperands(r *request) error {
 	for i, it := range r.line.Items {
 		if it.Flag == nil {
@@ -400,6 +408,7 @@ var commands = byName(
 	&command{name: "diff", reads: true, force: plainDiff, then: insideOnly, grammar: numbered(diffFlags, bare(
 		"--cached", "--staged", "--merge-base", "-c", "--cc", "-m", "-0", "-1 --base", "-2 --ours", "-3 --theirs", "--combined-all-paths", "-r", "-t", "--follow"),
 		with(word, "--diff-merges"))},
+	&command{name: "diff-index", reads: true, force: plainDiff, then: revFirst, grammar: grammar(diffFlags, bare("--cached", "-m", "-r", "-t", "--merge-base"))},
 	&command{name: "log", reads: true, force: plainDiff, grammar: numbered(revFlags, logFlags, diffFlags)},
 	&command{name: "show", reads: true, force: plainDiff, grammar: numbered(revFlags, logFlags, diffFlags)},
 	&command{name: "reflog", reads: true, operands: true, force: plainDiff, grammar: numbered(revFlags, logFlags, diffFlags), sub: byName(

@@ -180,6 +180,7 @@ type request struct {
 	alias                string         // the last alias that was written out
 	patch                bool           // answers of -p come from input
 	helps                bool           // the call asks how a command is used
+	lists                bool           // ... or which commands there are: listCommands
 	forces               bool           // a push may rewrite a branch
 }
 
@@ -237,7 +238,9 @@ func (r *request) run() ([]string, error) {
 	if name, args, err = r.help(name, args); err != nil {
 		return nil, err
 	}
-	r.cmd = commands[name]
+	if r.cmd = commands[name]; r.lists {
+		r.cmd = listCommands
+	}
 	if r.cmd == nil && r.guards.off(checkGrammar) {
 		r.cmd = &command{name: name, reads: true}
 	}
@@ -284,6 +287,11 @@ func (r *request) understand(args []string) ([]string, error) {
 		r.mutating, r.idempotent = false, true
 		r.line = &argv.Line{}
 		return args, nil
+	}
+	if r.lists {
+		r.written = []string{"--list-cmds=" + args[0]}
+		r.line = &argv.Line{}
+		return nil, nil
 	}
 	if r.cmd.sub != nil && !r.guards.off(checkGrammar) {
 		var err error
@@ -387,11 +395,22 @@ func (r *request) hinted(err error) error {
 // help has a subcommand say how it is used: manual pages are on the host, and
 // there is no pager.
 func (r *request) help(name string, args []string) (string, []string, error) {
+	if r.lists {
+		return name, args, nil
+	}
+	if completes(name, args) {
+		r.helps = true
+		return name, args, nil
+	}
 	asked := len(args) == 1 && (args[0] == "-h" || args[0] == "--help")
 	if name == "help" && !asked {
 		if len(args) == 0 {
 			r.helps = true
 			return name, nil, nil
+		}
+		if len(args) == 1 && slices.Contains(helpFlags, args[0]) {
+			r.helps = true
+			return name, args, nil
 		}
 		if len(args) > 1 || strings.HasPrefix(args[0], "-") {
 			return "", nil, refusal("operand", args[0], "git help takes one subcommand here", "git help COMMAND")
@@ -411,8 +430,7 @@ func (r *request) help(name string, args []string) (string, []string, error) {
 	if !asked {
 		return name, args, nil
 	}
-	if name == "bisect" || name == "submodule" {
-		// They are shell scripts.
+	if shellScript(name) {
 		return "", nil, refusal("help", name, "git "+name+" is one of: "+strings.Join(sortedNames(c.sub), ", "), "git "+name+" "+sortedNames(c.sub)[0])
 	}
 	r.helps = true
@@ -486,6 +504,14 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 			r.scope.Cwd = r.abs(dir)
 		default:
 			name, value, joined := strings.Cut(a, "=")
+			if name == "--list-cmds" && joined && i == len(args)-1 {
+				value, err := list(value)
+				if err != nil {
+					return nil, nil, err
+				}
+				r.lists, rest = true, []string{name, value}
+				continue
+			}
 			if name == "--git-dir" || name == "--work-tree" {
 				if !joined && i+1 < len(args) {
 					i++

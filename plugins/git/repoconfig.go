@@ -393,7 +393,7 @@ func (r *request) neutralise() []string {
 var settable = []string{"user.name", "user.email", "author.name", "author.email", "committer.name", "committer.email", "init.defaultBranch", "pull.rebase", "pull.ff", "merge.ff",
 	"push.default", "core.quotePath", "core.abbrev", "core.autocrlf", "core.eol", "core.whitespace", "color.ui", "color.status", "color.diff", "color.branch", "column.ui", "log.date", "log.decorate", "log.abbrevCommit",
 	"diff.noprefix", "diff.mnemonicPrefix", "diff.renames", "diff.algorithm", "diff.context", "rebase.autoStash", "rebase.autoSquash", "merge.conflictStyle", "advice.detachedHead",
-	"status.short", "status.showUntrackedFiles", "fetch.prune", "commit.verbose", "rerere.enabled", "core.ignoreCase", "core.fileMode", "tag.sort", "branch.sort"}
+	"status.short", "status.showUntrackedFiles", "status.relativePaths", "fetch.prune", "commit.verbose", "rerere.enabled", "core.ignoreCase", "core.fileMode", "tag.sort", "branch.sort"}
 
 func mayset(key, value string) bool {
 	if strings.ContainsAny(value, "\x00\n") {
