@@ -340,6 +340,46 @@ func TestTerminalIsMasked(t *testing.T) {
 	s.ended()
 }
 
+// Of what a tool writes only what changes the screen reaches the caller's terminal,
+// unless its operator says otherwise; never a part of a sequence that something else
+// would complete, and no secret that a sequence stood in the middle of.
+func TestTerminalIsFiltered(t *testing.T) {
+	needsTerminals(t)
+	d := hosttest.Start(t, config.Config{})
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("canary-of-the-terminal"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	def := maps.Clone(shell)
+	def["secrets"] = M{"one": M{"from": "file:" + file, "env": "ONE"}}
+	d.Tool(t, "display", def, nil)
+	def["terminal_output"] = "all"
+	d.Tool(t, "all", def, nil)
+	program := wrapperProgram(t)
+	const write = `printf 'begin \033[31mred\033[m \033]0;title\007\033]52;c;aGk=\007\033[6n\033[c\005\033P$q m\033\\\\'; printf '<canary-of-\033]0;x\007the-terminal>'
+		printf '\033]2;of errors\007' >&2; echo end; read line; printf '\033[21'`
+	for tool, answers := range map[string]bool{"display": false, "all": true} {
+		s := openScreen(t)
+		s.start(d.Socket, d.Root, program, tool, "-c", write)
+		got := s.expect(`begin \x1b\[31mred\x1b\[m (?s).*end\r\n`)
+		for _, seq := range []string{"title", "\x1b]52", "\x1b[6n", "\x1b[c", "\x05", "\x1bP", "of errors"} {
+			if strings.Contains(got, seq) != answers {
+				t.Errorf("%s: %q in %q: %v", tool, seq, got, !answers)
+			}
+		}
+		if strings.Contains(got, "canary-of-the-terminal") {
+			t.Errorf("%s: the secret is shown: %q", tool, got)
+		}
+		s.typed("\r")
+		s.ended()
+		s.mu.Lock()
+		if strings.Contains(string(s.got), "\x1b[21") != answers {
+			t.Errorf("%s: a part of a sequence is passed on: %q", tool, s.got)
+		}
+		s.mu.Unlock()
+	}
+}
+
 // A tool whose operator gives it no terminal has pipes, and so has one whose caller
 // is not at a terminal.
 func TestNoTerminal(t *testing.T) {

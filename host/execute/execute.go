@@ -132,7 +132,7 @@ func (r *running) binary(ctx context.Context) error {
 		masked = onTerminal(masked)
 		describe(terminal, env)
 	}
-	out := newOutput(&r.Attempt, masked)
+	out := newOutput(&r.Attempt, masked, terminal)
 	if err := r.hiddenWhole(); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (r *running) handler(ctx context.Context) error {
 	if stdin != nil {
 		defer stdin.Close()
 	}
-	out := newOutput(&r.Attempt, values(secrets))
+	out := newOutput(&r.Attempt, values(secrets), nil)
 	q := Question{Call: &r.Pinned, Module: r.Tool.Handler, Export: r.Tool.Entry.Export, Input: in, Trace: r.Trace, Upstream: &r.upstream, decided: &r.Decided, changes: r.Class.Mutating}
 	q.services.Emit = func(stream string, p []byte) error {
 		var err error
@@ -420,7 +420,7 @@ func (r *running) wasi(ctx context.Context) error {
 		env = map[string]string{}
 	}
 	maps.Copy(env, r.Env)
-	out := newOutput(&r.Attempt, values(secrets))
+	out := newOutput(&r.Attempt, values(secrets), nil)
 	cmd := guest.Command{
 		Args:   append([]string{r.Tool.Name}, r.Args...),
 		Env:    environ(env),

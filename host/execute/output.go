@@ -46,14 +46,15 @@ type output struct {
 	kept           [2]capture
 }
 
-func newOutput(a *call.Attempt, secrets [][]byte) *output {
+// On the terminal t, unless it is nil, all output is filtered as the tool's definition says.
+func newOutput(a *call.Attempt, secrets [][]byte, t *wire.Terminal) *output {
 	o := &output{streamed: a.Streams.Stdout != nil, recorded: a.Mode != call.Off}
 	var out, errw io.Writer = &o.kept[0], &o.kept[1]
 	if !o.streamed {
 		most := int64(a.Tool.Def.Limits.Output)
 		o.kept[0].max, o.kept[1].max = most, most
 	} else {
-		out, errw = a.Streams.Stdout, a.Streams.Stderr
+		out, errw = displayed(a, t, a.Streams.Stdout, a.Streams.Stderr)
 		if o.recorded { // for the record, and for what judges the exit
 			o.kept[0].max, o.kept[1].max = maxTee, maxTee
 			gone := new(atomic.Bool)
@@ -67,11 +68,20 @@ func newOutput(a *call.Attempt, secrets [][]byte) *output {
 	}
 	out, errw = a.Execution.CountOutput("stdout", out), a.Execution.CountOutput("stderr", errw)
 	o.stdout, o.stderr = maskOutput(out, errw, secrets)
+	// Also before: what is left out must not have stood in the middle of a secret.
+	out, errw = displayed(a, t, o.stdout, o.stderr)
+	o.stdout, o.stderr = writeCloser{out, o.stdout}, writeCloser{errw, o.stderr}
 	for _, note := range a.Notes {
 		// A caller who no longer reads is found by the tool's own output.
 		fmt.Fprintf(o.stderr, "%s: note: %s\n", a.Tool.Name, strings.Join(strings.Fields(note), " "))
 	}
 	return o
+}
+
+// writeCloser closes what is behind its writer.
+type writeCloser struct {
+	io.Writer
+	io.Closer
 }
 
 // finish ends the outputs and puts what was kept into res, or, of what was

@@ -92,6 +92,9 @@ type Definition struct {
 	// Terminal says that a binary gets a terminal of its own where its caller is at
 	// one. Default false.
 	Terminal bool `json:"terminal,omitempty"`
+	// TerminalOutput is which control sequences reach the caller's terminal from
+	// there: TerminalDisplay, which is the default, or TerminalAll.
+	TerminalOutput string `json:"terminal_output,omitempty"`
 	// Callbacks are the kinds of programs that a call of a binary may have its caller
 	// run in its own place: wire.CallbackKinds. A policy says which, of those that
 	// the caller offers.
@@ -143,6 +146,12 @@ type Reconcile struct {
 	Done    []int `json:"done,omitempty"`
 	NotDone []int `json:"not_done,omitempty"`
 }
+
+// Values of Definition.TerminalOutput.
+const (
+	TerminalDisplay = "display"
+	TerminalAll     = "all"
+)
 
 // Values of Definition.Policy.
 const (
@@ -563,6 +572,7 @@ func (c *checker) definition(d *Definition) {
 	if !(d.Timeout > 0) || d.Timeout > maxTimeout {
 		c.fault("/timeout", "is %v; it must be more than 0 and at most %v seconds", d.Timeout, float64(maxTimeout))
 	}
+	c.oneOf("/terminal_output", d.TerminalOutput, TerminalDisplay, TerminalAll)
 	c.oneOf("/policy", d.Policy, PolicyNone, PolicyRequired)
 	if d.Category != "" && !ValidName(d.Category) {
 		c.fault("/category", "is %q; it must match %s", d.Category, nameRule)
