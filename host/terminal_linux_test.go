@@ -347,7 +347,7 @@ func TestTerminalIsFiltered(t *testing.T) {
 	needsTerminals(t)
 	d := hosttest.Start(t, config.Config{})
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("canary-of-the-terminal"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("canary-word"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	def := maps.Clone(shell)
@@ -356,7 +356,7 @@ func TestTerminalIsFiltered(t *testing.T) {
 	def["terminal_output"] = "all"
 	d.Tool(t, "all", def, nil)
 	program := wrapperProgram(t)
-	const write = `printf 'begin \033[31mred\033[m \033]0;title\007\033]52;c;aGk=\007\033[6n\033[c\005\033P$q m\033\\\\'; printf '<canary-of-\033]0;x\007the-terminal>'
+	const write = `printf 'begin \033[31mred\033[m \033]0;title\007\033]52;c;aGk=\007\033[6n\033[c\005\033P$q m\033\\\\'; printf '<canary\033]0;x\007-word>'
 		printf '\033]2;of errors\007' >&2; echo end; read line; printf '\033[21'`
 	for tool, answers := range map[string]bool{"display": false, "all": true} {
 		s := openScreen(t)
@@ -367,7 +367,7 @@ func TestTerminalIsFiltered(t *testing.T) {
 				t.Errorf("%s: %q in %q: %v", tool, seq, got, !answers)
 			}
 		}
-		if strings.Contains(got, "canary-of-the-terminal") {
+		if strings.Contains(got, "canary-word") {
 			t.Errorf("%s: the secret is shown: %q", tool, got)
 		}
 		s.typed("\r")
@@ -377,6 +377,19 @@ func TestTerminalIsFiltered(t *testing.T) {
 			t.Errorf("%s: a part of a sequence is passed on: %q", tool, s.got)
 		}
 		s.mu.Unlock()
+	}
+	// Where the output is over its limit, a sequence is not cut either.
+	def = maps.Clone(shell)
+	def["limits"] = M{"stream": 1000}
+	d.Tool(t, "limited", def, nil)
+	s := openScreen(t)
+	s.start(d.Socket, d.Root, program, "limited", "-c", `printf '%0996d' 0; printf '\033[21;1H'`)
+	s.expect(`0{996}`)
+	code := s.ended()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if got := string(s.got); strings.Contains(got, "\x1b[21") || code == 0 {
+		t.Errorf("exit code %d, %q", code, got)
 	}
 }
 
