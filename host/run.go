@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 
 	"github.com/toold/toold/host/callback"
 	"github.com/toold/toold/host/config"
@@ -41,6 +42,8 @@ func Child() (code int, ok bool) {
 // serves until ctx is done. For each receive on reload it takes what load
 // returns in the place of c. Logs go to stderr, one JSON object a line.
 func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load func() (config.Config, error), stdout, stderr io.Writer) error {
+	// Guests may use all processors that there are, and hinder nothing else.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(guest.Processors(runtime.GOMAXPROCS(0))))
 	h, err := New(ctx, c, stderr)
 	if err != nil {
 		return err

@@ -94,6 +94,7 @@ type call struct {
 	inv   *Invocation
 
 	meter       meter
+	place       place
 	deadline    time.Time
 	hasDeadline bool
 	done        <-chan struct{}

@@ -89,8 +89,8 @@ func (cmd *Command) configure(config wazero.ModuleConfig, in *instance) wazero.M
 	in.stdin = &input{c: &in.c, r: cmd.Stdin}
 	config = config.WithArgs(cmd.Args...).
 		WithStdin(in.stdin).
-		WithStdout(orDiscard(cmd.Stdout)).
-		WithStderr(io.MultiWriter(&in.said, orDiscard(cmd.Stderr)))
+		WithStdout(output{&in.c, cmd.Stdout}).
+		WithStderr(io.MultiWriter(&in.said, output{&in.c, cmd.Stderr}))
 	for _, e := range cmd.Env {
 		name, value, _ := strings.Cut(e, "=")
 		config = config.WithEnv(name, value)
@@ -98,11 +98,18 @@ func (cmd *Command) configure(config wazero.ModuleConfig, in *instance) wazero.M
 	return config
 }
 
-func orDiscard(w io.Writer) io.Writer {
-	if w == nil {
-		return io.Discard
+// output writes to w, which may take what it is given only when somebody reads.
+type output struct {
+	c *call
+	w io.Writer
+}
+
+func (o output) Write(p []byte) (int, error) {
+	if o.w == nil {
+		return len(p), nil
 	}
-	return w
+	o.c.pause()
+	return o.w.Write(p)
 }
 
 // input reads r, and stops waiting for it when the call ends.
@@ -127,6 +134,7 @@ func (in *input) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	if len(in.rest) == 0 && in.err == nil {
+		in.c.pause()
 		in.begin(min(len(p), 64<<10))
 		select {
 		case got := <-in.pending:

@@ -541,7 +541,7 @@ func (in *instance) attach(cmd *Command, dirs []Mount) {
 		c.meter.last = time.Now()
 		return n, err
 	}
-	stdout, stderr := orDiscard(cmd.Stdout), orDiscard(cmd.Stderr)
+	stdout, stderr := output{&in.c, cmd.Stdout}, output{&in.c, cmd.Stderr}
 	h.Stdout = func(p []byte) error {
 		_, err := stdout.Write(p)
 		return err

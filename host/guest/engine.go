@@ -29,9 +29,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tetratelabs/wazero"
@@ -79,7 +79,7 @@ type Engine struct {
 	stackFields *stackFields // of wazero's functions; set by stackOnce
 	stackErr    error        // set by stackOnce
 
-	computing atomic.Int32 // calls that run, of all modules
+	turns *turns // who computes
 
 	// loading is held while wazero takes code into memory: its cache does
 	// not bear two at a time. mu may be taken under it, never the other way
@@ -106,6 +106,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg: cfg, dir: cfg.CacheDir, funcs: append(hostFuncs(), wasiFuncs()...), wasip2: wasip2.Table(), started: time.Now(),
 		slots: make(chan struct{}, compileAtOnce), first: make(chan struct{}, compileFirst), builds: map[[32]byte]*build{}, modules: map[*Module]struct{}{},
 	}
+	e.turns = newTurns(runtime.GOMAXPROCS(0))
 	e.memory.limit = cfg.Memory
 	var err error
 	if e.strategy, err = chooseStrategy(); err != nil {

@@ -247,8 +247,12 @@ func (f *openFile) IsAppend() bool                      { return f.appends }
 func (f *openFile) SetAppend(enable bool) wasisys.Errno { f.appends = enable; return 0 }
 func (f *openFile) Stat() (sys.Stat_t, wasisys.Errno)   { f.step(0); return f.stat() }
 func (f *openFile) Close() wasisys.Errno                { return errno(f.file.Close()) }
-func (f *openFile) Sync() wasisys.Errno                 { f.step(0); return errno(f.file.Sync()) }
-func (f *openFile) Datasync() wasisys.Errno             { return f.Sync() }
+func (f *openFile) Sync() wasisys.Errno {
+	f.step(0)
+	f.folder.c.pause()
+	return errno(f.file.Sync())
+}
+func (f *openFile) Datasync() wasisys.Errno { return f.Sync() }
 func (f *openFile) Utimens(atim, mtim int64) wasisys.Errno {
 	return f.folder.Utimens(f.path, atim, mtim)
 }

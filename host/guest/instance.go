@@ -204,6 +204,7 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 		fuel = min(fuel, inv.Fuel)
 	}
 	c.meter.begin(fuel, in.affordable())
+	c.place = place{}
 	in.wasi = in.initial
 	in.resetHandles()
 	in.said.b = in.said.b[:0]

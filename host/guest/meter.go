@@ -81,17 +81,18 @@ func (c *call) refill() {
 	m.granted += n
 	m.fuel.Set(uint64(int64(m.fuel.Get()) + n))
 	m.last = now
+	c.compete(now)
 	c.yield(now)
 }
 
 // yield lets others run that have waited for as long as a slice takes; without
 // it they would wait until the scheduler takes the thread away, after 10 ms.
-// It does nothing while fewer guests compute than there are threads: then there
-// is a thread for the others, and yielding would wake it only to move this
-// guest over to it. A collection needs no yield; it stops us as we enter Go.
+// It does nothing where guests leave threads to the others: yielding would wake
+// one only to move this guest over to it. A collection needs no yield; it stops
+// us as we enter Go.
 func (c *call) yield(now time.Time) {
 	m := &c.meter
-	if now.Sub(m.yielded) < tooShort || int(c.inst.m.e.computing.Load()) < runtime.GOMAXPROCS(0) {
+	if now.Sub(m.yielded) < tooShort || c.inst.m.e.turns.spares {
 		return
 	}
 	c.unpin()
@@ -119,6 +120,7 @@ func (c *call) charge(n uint64) {
 	if c.hasDeadline && !now.Before(c.deadline) {
 		panic(ended(context.DeadlineExceeded))
 	}
+	c.compete(now)
 	c.yield(now)
 }
 

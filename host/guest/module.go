@@ -365,12 +365,10 @@ func (m *Module) enter() error {
 		return m.errorf(Internal, "", "called after it was closed")
 	}
 	m.calls++
-	m.e.computing.Add(1)
 	return nil
 }
 
 func (m *Module) leave() {
-	m.e.computing.Add(-1)
 	m.mu.Lock()
 	m.calls--
 	last := m.closed && m.calls == 0

@@ -103,6 +103,7 @@ func (in *instance) runOn(s *stack, f api.Function, params []uint64) error {
 	if err := s.enter(in.m.e, f); err != nil {
 		return in.m.errorf(Internal, "", "%w", err)
 	}
+	defer in.c.pause()
 	err := f.CallWithStack(&in.c, params)
 	if !s.leave() {
 		return in.m.errorf(Internal, "", "wazero left the stack that it was given")
@@ -281,6 +282,7 @@ func (m *Module) stackRate() int64 { return max(stackRate, m.rewritten.StackRate
 // compute undisturbed is of use to others meanwhile.
 func (c *call) wait() {
 	c.unpin()
+	c.pause()
 	s := &c.inst.stack
 	keep := (s.used() + 2*stackBase) / stackStep * stackStep
 	if s.fn == nil || s.size <= keep || s.shrink(keep, true) != nil {
