@@ -153,11 +153,19 @@ func TestEndlessCallsShare(t *testing.T) {
 // A call that waits for its turn ends with its context.
 func TestWaitingForATurnEnds(t *testing.T) {
 	m := crowded(t)
-	crowd(t, m, 8)
+	turns := m.e.turns
+	for range turns.places {
+		if turns.take(false, "", "") != nil {
+			t.Fatal("no place in an engine without calls")
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
 	if _, err := m.Call(ctx, Invocation{Export: "run", Input: []byte("loop")}); codeOf(err) != fault.Timeout {
-		t.Errorf("a call with a deadline beside endless ones: %v", err)
+		t.Errorf("a call with a deadline when others have all places: %v", err)
+	}
+	if n := turns.queued.Load(); n != 0 || !turns.wait[0].empty() {
+		t.Errorf("%d calls wait after it", n)
 	}
 }
 
