@@ -127,7 +127,7 @@ type call struct {
 //
 // Stats are filled in for failed calls too.
 func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
-	if err := m.enter(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return Reply{}, err
 	}
 	defer m.leave()

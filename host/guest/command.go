@@ -29,7 +29,7 @@ type Command struct {
 // Run runs "_start" on fresh state and answers the command's exit code. The
 // errors are those of Call; a command that left with any code has no error.
 func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
-	if err := m.enter(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return 0, Stats{}, err
 	}
 	defer m.leave()

@@ -358,6 +358,12 @@ const unused = 30 * 24 * time.Hour
 // prune removes code that nobody has loaded for long: that of versions of tools
 // that were replaced.
 func (e *Engine) prune() {
+	copies, _ := filepath.Glob(filepath.Join(e.dir, "modules", "*"))
+	for _, name := range copies {
+		if st, err := os.Stat(name); err == nil && time.Since(st.ModTime()) >= unused {
+			os.Remove(name)
+		}
+	}
 	notes, _ := filepath.Glob(filepath.Join(e.dir, "notes", "*"))
 	for _, note := range notes {
 		st, err := os.Stat(note)

@@ -54,6 +54,9 @@ type Config struct {
 	// memories, stacks, tables, and what they exchange with the host.
 	// Default: 1 GiB.
 	Memory int64
+	// Awake is how many modules are kept ready to be called, beside those that are
+	// being called; others have to be loaded again when they are. Default: 64.
+	Awake int
 	// Logger hears of what is no caller's business. Default: slog.Default.
 	Logger *slog.Logger
 }
@@ -98,6 +101,9 @@ func New(cfg Config) (*Engine, error) {
 	}
 	if cfg.Memory == 0 {
 		cfg.Memory = 1 << 30
+	}
+	if cfg.Awake == 0 {
+		cfg.Awake = 64
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()

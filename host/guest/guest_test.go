@@ -437,7 +437,7 @@ func TestCloseWaits(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	m.enter()
+	m.enter(context.Background())
 	go func() {
 		_, err := m.Call(ctx, Invocation{Export: "run", Input: []byte("sleep 20")})
 		done <- err

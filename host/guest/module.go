@@ -3,11 +3,13 @@ package guest
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -40,8 +42,10 @@ type Module struct {
 	unshared string    // why it does
 	pool     pool
 
+	sleeper sleeper
+
 	mu     sync.Mutex
-	calls  int  // running; guarded by mu
+	calls  int  // running, and changes of sleeper; guarded by mu
 	closed bool // guarded by mu
 }
 
@@ -79,17 +83,31 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 		m.destroy()
 		return nil, err
 	}
+	if m.sleeper.never = m.comp != nil; !m.sleeper.never {
+		m.sleeper.digest = sha256.Sum256(m.spec.Wasm)
+		if err := e.keepCopy(m.sleeper.digest, m.spec.Wasm); err != nil {
+			m.destroy()
+			return nil, m.errorf(Internal, "", "keep a copy of it: %w", err)
+		}
+	}
+	m.sleeper.used.Store(time.Now().UnixNano())
+	m.forgetCode()
 	e.mu.Lock()
 	e.modules[m] = struct{}{}
 	e.mu.Unlock()
+	m.prewarm()
+	e.rest()
+	return m, nil
+}
+
+// forgetCode lets go of the bytes of a module whose calls begin from an image.
+func (m *Module) forgetCode() {
 	if m.snap != nil {
 		m.spec.Wasm, m.rewritten.Bytes, m.rewritten.Data = nil, nil, nil
 		if m.comp != nil {
 			m.comp.program.Module = nil
 		}
-		m.prewarm()
 	}
-	return m, nil
 }
 
 func (m *Module) load(ctx context.Context) error {
@@ -357,14 +375,19 @@ func internalExport(name string) bool {
 	return false
 }
 
-// enter counts a call in, unless the module is closed.
-func (m *Module) enter() error {
+// enter counts a call in, unless the module is closed, and wakes the module where it
+// sleeps.
+func (m *Module) enter(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.awake(ctx); err != nil {
+		return err
+	}
 	if m.closed {
 		return m.errorf(Internal, "", "called after it was closed")
 	}
 	m.calls++
+	m.sleeper.used.Store(time.Now().UnixNano())
 	return nil
 }
 
@@ -392,10 +415,15 @@ func (m *Module) Close() {
 }
 
 func (m *Module) destroy() {
-	ctx := context.Background()
 	m.e.mu.Lock()
 	delete(m.e.modules, m)
 	m.e.mu.Unlock()
+	m.release()
+}
+
+// release gives back the module's code and all that was made of it.
+func (m *Module) release() {
+	ctx := context.Background()
 	m.pool.shut()
 	if m.snap != nil {
 		m.snap.close()

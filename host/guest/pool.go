@@ -114,7 +114,7 @@ func (m *Module) prewarm() {
 	p := &m.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.making != nil || len(p.idle) >= m.spec.Concurrency {
+	if m.snap == nil || p.closed || p.making != nil || len(p.idle) >= m.spec.Concurrency {
 		return
 	}
 	n := 0
@@ -195,6 +195,13 @@ func (p *pool) shut() {
 	p.mu.Unlock()
 	p.settle()
 	p.drop()
+}
+
+// open undoes shut.
+func (p *pool) open() {
+	p.mu.Lock()
+	p.closed = false
+	p.mu.Unlock()
 }
 
 // settle waits for what is being made.

@@ -193,7 +193,12 @@ func TestWaitingCallsHaveNoPlace(t *testing.T) {
 	go out.Write([]byte(strings.Repeat("x", 100)))
 	c := load(t, e, Spec{Name: "command.wasm", Wasm: built["command"]})
 	_, _, err = c.Run(context.Background(), Command{Args: []string{"c", "cat"},
-		Stdin:  reads(func(p []byte) (int, error) { isFree(t, e, "for standard input"); out.Close(); return in.Read(p) }),
+		Stdin: reads(func(p []byte) (int, error) { isFree(t, e, "for standard input"); out.Close(); return in.Read(p) }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = c.Run(context.Background(), Command{Args: []string{"c", "args"},
 		Stdout: writes(func(p []byte) (int, error) { isFree(t, e, "for a reader"); return len(p), nil }),
 	})
 	if err != nil {

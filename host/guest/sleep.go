@@ -1,0 +1,178 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+)
+
+// A host of a thousand tools calls few of them at a time. A module that others
+// were called after keeps what it says of itself, its exports, and gives back
+// all else: code, image, instances. It sleeps then; the next call waits until
+// all of that is there again, made from the bytes that it was loaded from, of which
+// there is a copy in the cache folder: a tool's own files may change meanwhile.
+
+// sleeper is what a Module knows of that. All but used is guarded by Module.mu.
+type sleeper struct {
+	never  bool         // a component, of which more is linked than its code; set by Load
+	used   atomic.Int64 // when it was last called or loaded
+	digest [32]byte     // of the bytes that it was loaded from
+	asleep bool
+	// changing is closed when the module has fallen asleep or woken; nil
+	// while it does neither.
+	changing chan struct{}
+	err      error // of the last time that it could not wake
+}
+
+// copyOf is where the bytes of a module are kept.
+func (e *Engine) copyOf(digest [32]byte) string {
+	return filepath.Join(e.dir, "modules", hex.EncodeToString(digest[:]))
+}
+
+// keepCopy keeps the bytes of a module that may have to be loaded again.
+func (e *Engine) keepCopy(digest [32]byte, code []byte) error {
+	name := e.copyOf(digest)
+	if st, err := os.Stat(name); err == nil && st.Size() == int64(len(code)) {
+		now := time.Now()
+		return os.Chtimes(name, now, now) // it is in use: see prune
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(e.dir, "build-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(code)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// readCopy reads them again. They are what they were.
+func (e *Engine) readCopy(digest [32]byte) ([]byte, error) {
+	code, err := os.ReadFile(e.copyOf(digest))
+	if err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(code); !bytes.Equal(sum[:], digest[:]) {
+		return nil, fmt.Errorf("%s is damaged", e.copyOf(digest))
+	}
+	return code, nil
+}
+
+// rest puts modules to sleep, beginning with the one whose last call was longest
+// ago, until there are as few awake as the Config says, but for those that run.
+func (e *Engine) rest() {
+	for {
+		var oldest *Module
+		n := 0
+		e.mu.Lock()
+		for m := range e.modules {
+			m.mu.Lock()
+			if !m.sleeper.asleep && !m.sleeper.never {
+				n++
+				if m.calls == 0 && !m.closed && (oldest == nil || m.sleeper.used.Load() < oldest.sleeper.used.Load()) {
+					oldest = m
+				}
+			}
+			m.mu.Unlock()
+		}
+		e.mu.Unlock()
+		if n <= e.cfg.Awake || oldest == nil {
+			return
+		}
+		oldest.fallAsleep()
+	}
+}
+
+// fallAsleep gives back what the module can be without until it is called, unless
+// it has been called meanwhile.
+func (m *Module) fallAsleep() {
+	s := &m.sleeper
+	m.mu.Lock()
+	if m.closed || s.asleep || m.calls > 0 {
+		m.mu.Unlock()
+		return
+	}
+	m.calls++ // a Close waits for this
+	s.asleep, s.changing = true, make(chan struct{})
+	m.mu.Unlock()
+	m.release()
+	m.runtime, m.compiled, m.snap, m.rewritten, m.spec.Wasm = nil, nil, nil, nil, nil
+	m.changed()
+}
+
+// changed ends a change that was begun, and counts it out.
+func (m *Module) changed() {
+	s := &m.sleeper
+	m.mu.Lock()
+	close(s.changing)
+	s.changing = nil
+	m.mu.Unlock()
+	m.leave()
+}
+
+// awake waits until the module is awake, waking it. Call it with mu held; it is
+// held again afterwards.
+func (m *Module) awake(ctx context.Context) error {
+	s := &m.sleeper
+	for s.asleep && !m.closed {
+		if s.changing == nil {
+			m.calls++
+			s.changing, s.err = make(chan struct{}), nil
+			go m.wake()
+		}
+		done := s.changing
+		m.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+		m.mu.Lock()
+		if err := ctx.Err(); err != nil {
+			return ended(err)
+		}
+		if s.err != nil {
+			return s.err
+		}
+	}
+	return nil
+}
+
+// wake loads the module again.
+func (m *Module) wake() {
+	s := &m.sleeper
+	m2 := &Module{e: m.e, spec: m.spec}
+	var err error
+	if m2.spec.Wasm, err = m.e.readCopy(s.digest); err != nil {
+		err = m.errorf(Internal, "restart toold, or install the tool again", "load it again: %w", err)
+	} else if err = m2.load(context.Background()); err != nil {
+		m2.destroy()
+	}
+	if err == nil {
+		m2.forgetCode()
+		m.runtime, m.compiled, m.snap, m.rewritten, m.spec.Wasm = m2.runtime, m2.compiled, m2.snap, m2.rewritten, m2.spec.Wasm
+		m.pool.open()
+		m.prewarm()
+	}
+	m.mu.Lock()
+	s.asleep, s.err = err != nil, err
+	s.used.Store(time.Now().UnixNano())
+	m.mu.Unlock()
+	m.changed()
+	if err == nil {
+		m.e.rest()
+	}
+}
