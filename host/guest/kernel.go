@@ -15,7 +15,7 @@ const (
 	kernelPage   = 65536      // how much it grows at a time
 	kernelSplit  = 128        // a free block is split when so much would be left
 	kernelPages  = 16         // pages that exist before anything grew
-	kernelLeast  = 8192       // backing at first
+	kernelLeast  = 1024       // backing at first
 	kernelKeep   = 256 << 10  // backing that is kept from one call to the next
 	kernelMax    = 1<<32 - 64 // offsets are 32 bits wide
 )

@@ -225,8 +225,8 @@ const (
 	entrySwapped = 1 << 62
 	entryFile    = 1 << 61
 
-	scanRegions = 512
-	scanEntries = 512
+	scanRegions = 32 // each instance has room for so many
+	scanEntries = 64
 )
 
 func newScanner(ioctl bool) (*scanner, error) {
