@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,17 +29,30 @@ import (
 // loads code that it has seen made, and knows it again by its checksum.
 
 const (
-	compileVerb   = "toold:compile"
-	compileCPU    = 20 * time.Second // ten on two cores
-	compileTime   = 2 * time.Minute  // on a machine that has other things to do
-	compileMemory = 1 << 30
+	compileVerb = "toold:compile"
 	// compileAtOnce bounds the processes, whatever is being loaded.
 	compileAtOnce = 2
 	// compileFirst is how many more there may be of modules that go first.
 	compileFirst = 1
 )
 
-// compilingVariable is set in the process that compiles. A program that names
+// budget is what compiling one module may take.
+type budget struct {
+	cpu    time.Duration
+	time   time.Duration // on a machine that has other things to do
+	memory int64         // bytes
+}
+
+// budgetOf is the budget for so many bytes of code and data. Compilers' code takes a
+// second and 60 MB for each of its megabytes; what has little and takes more was made
+// to.
+func budgetOf(size int) budget {
+	mb := int64(size) >> 20
+	cpu := 20*time.Second + time.Duration(mb)*2*time.Second // half of it on two cores
+	return budget{cpu: cpu, time: 6 * cpu, memory: 1<<30 + mb*64<<20}
+}
+
+// compilingVariable is set in the process that compiles, to the size of the code. A program that names
 // itself as Config.Compiler and does not ask IsCompiler would otherwise start
 // itself without end.
 const compilingVariable = "TOOLD_GUEST_COMPILING"
@@ -56,7 +70,10 @@ const isCompiled = "compiled\n"
 // command line names.
 func Compile() int {
 	runtime.GOMAXPROCS(2)
-	err := limitCompiler()
+	size, err := strconv.Atoi(os.Getenv(compilingVariable))
+	if err == nil {
+		err = limitCompiler(budgetOf(size))
+	}
 	var module []byte
 	if err == nil {
 		module, err = io.ReadAll(io.LimitReader(os.Stdin, maxModule))
@@ -162,7 +179,7 @@ func (e *Engine) compiled(ctx context.Context, m *Module) (wazero.CompiledModule
 		if attempt == 2 {
 			return nil, m.errorf(Internal, "delete the folder", "its code is compiled, but not found in the cache folder %s", e.dir)
 		}
-		if err := e.build(ctx, key, m.spec.Wasm, m.spec.First); err != nil {
+		if err := e.build(ctx, key, m.spec.Wasm, len(code), m.spec.First); err != nil {
 			if e := own(err); e != nil {
 				return nil, e
 			}
@@ -183,16 +200,16 @@ func (e *Engine) loadOnly(r wazero.Runtime, code []byte) (wazero.CompiledModule,
 }
 
 // build compiles a module unless someone does already, and waits. key is the
-// digest of the module as it is rewritten. Where somebody is first, it waits for
+// digest of the module as it is rewritten, size how many bytes that is. Where somebody is first, it waits for
 // no other module.
-func (e *Engine) build(ctx context.Context, key [32]byte, module []byte, first bool) error {
+func (e *Engine) build(ctx context.Context, key [32]byte, module []byte, size int, first bool) error {
 	e.mu.Lock()
 	b := e.builds[key]
 	if b == nil {
 		b = &build{done: make(chan struct{}), first: make(chan struct{})}
 		e.builds[key] = b
 		go func() {
-			b.err = e.buildNow(key, module, b.first)
+			b.err = e.buildNow(key, module, size, b.first)
 			e.mu.Lock()
 			delete(e.builds, key)
 			e.mu.Unlock()
@@ -212,7 +229,7 @@ func (e *Engine) build(ctx context.Context, key [32]byte, module []byte, first b
 	}
 }
 
-func (e *Engine) buildNow(key [32]byte, module []byte, first <-chan struct{}) error {
+func (e *Engine) buildNow(key [32]byte, module []byte, size int, first <-chan struct{}) error {
 	defer e.slot(first)()
 	dir, err := os.MkdirTemp(e.dir, "build-")
 	if err != nil {
@@ -222,7 +239,7 @@ func (e *Engine) buildNow(key [32]byte, module []byte, first <-chan struct{}) er
 	if e.cfg.Compiler == "" {
 		err = compileInto(context.Background(), dir, module, func() {})
 	} else {
-		err = e.compileApart(dir, module)
+		err = e.compileApart(dir, module, size)
 	}
 	if err != nil {
 		return err
@@ -254,14 +271,15 @@ func (e *Engine) slot(first <-chan struct{}) (release func()) {
 }
 
 // compileApart runs Compile in a process of its own.
-func (e *Engine) compileApart(dir string, module []byte) error {
+func (e *Engine) compileApart(dir string, module []byte, size int) error {
 	// The kernel ends the child with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	ctx, cancel := context.WithTimeout(context.Background(), compileTime)
+	most := budgetOf(size)
+	ctx, cancel := context.WithTimeout(context.Background(), most.time)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, e.cfg.Compiler, compileVerb, dir)
-	cmd.Env = []string{compilingVariable + "=1"}
+	cmd.Env = []string{compilingVariable + "=" + strconv.Itoa(size)}
 	cmd.Stdin = bytes.NewReader(module)
 	var done, said head
 	cmd.Stdout, cmd.Stderr = &done, &said
@@ -275,11 +293,11 @@ func (e *Engine) compileApart(dir string, module []byte) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("compiling took more than %v; make its functions smaller", compileTime)
+			return fmt.Errorf("compiling took more than %v; make its functions smaller", most.time)
 		case exit.ExitCode() == 1 && text != "":
 			return errors.New(text + "; build it again for wasip1 or wasm32")
 		default: // out of memory, or of CPU time
-			return fmt.Errorf("compiling needed more than %d MiB or %v of CPU (%v: %.200s); make its functions smaller", compileMemory>>20, compileCPU, err, text)
+			return fmt.Errorf("compiling needed more than %d MiB or %v of CPU (%v: %.200s); make its functions smaller", most.memory>>20, most.cpu, err, text)
 		}
 	}
 	return errorf(Internal, "", "", "start compiler: %w", err)

@@ -9,14 +9,16 @@ import (
 )
 
 // limitCompiler bounds this process before it reads a byte of the module.
-func limitCompiler() error {
-	debug.SetMemoryLimit(compileMemory * 3 / 4)
+func limitCompiler(most budget) error {
+	// Room for what is garbage costs more than collecting it twice as often.
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(most.memory * 3 / 4)
 	for _, l := range []struct {
 		what  int
 		value uint64
 	}{
-		{unix.RLIMIT_DATA, compileMemory},
-		{unix.RLIMIT_CPU, uint64(compileCPU.Seconds())},
+		{unix.RLIMIT_DATA, uint64(most.memory)},
+		{unix.RLIMIT_CPU, uint64(most.cpu.Seconds())},
 		{unix.RLIMIT_CORE, 0},
 	} {
 		if err := unix.Setrlimit(l.what, &unix.Rlimit{Cur: l.value, Max: l.value}); err != nil {

@@ -8,8 +8,10 @@ import (
 )
 
 // limitCompiler bounds this process, as far as Go can.
-func limitCompiler() error {
-	debug.SetMemoryLimit(compileMemory * 3 / 4)
+func limitCompiler(most budget) error {
+	// Room for what is garbage costs more than collecting it twice as often.
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(most.memory * 3 / 4)
 	return nil
 }
 
