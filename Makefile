@@ -31,6 +31,7 @@ help: ## show this
 build: $(MODULES) ## toold, toolctl, tool-client into bin/, the modules into tools.d/
 	@mkdir -p bin
 	$(BUILD) -o bin/ ./cmd/...
+	@bin/toolctl tools catalogue tools.d >/dev/null
 
 tools.d/%/handler.wasm: $(GUEST_SOURCES)
 	$(module)

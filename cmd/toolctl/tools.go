@@ -68,7 +68,7 @@ The exit code is 1 when the tool that was named is not ok, else 0.`,
 			return s.listTools(tools)
 		},
 	}
-	cmd.AddCommand(waitVerb(s))
+	cmd.AddCommand(waitVerb(s), addVerb(s), updateVerb(s), removeVerb(s), catalogueVerb(s))
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().StringVar(&as, "as", "", "a file with a token: what its bearer can call (- reads it from standard input)")
 	cmd.Flags().BoolVar(&refresh, "refresh", false, "with --as: have modules list the bearer's tools anew")

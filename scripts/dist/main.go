@@ -130,6 +130,9 @@ func (r *release) collect(work string) error {
 			return err
 		}
 	}
+	if err := r.catalogue(); err != nil {
+		return err
+	}
 	if !slices.Contains(r.programs, "toolctl") {
 		return nil
 	}
@@ -155,6 +158,25 @@ func (r *release) collect(work string) error {
 		r.extra["completions/"+shell+"/"+name] = []byte(text + "\n")
 	}
 	return nil
+}
+
+// catalogue adds what toolctl tools add takes tools by: the sha256 of each file.
+func (r *release) catalogue() error {
+	list := map[string]map[string]string{}
+	for name, data := range r.extra {
+		rest, ok := strings.CutPrefix(name, "tools.d/")
+		tool, file, inTool := strings.Cut(rest, "/")
+		if !ok || !inTool {
+			continue
+		}
+		if list[tool] == nil {
+			list[tool] = map[string]string{}
+		}
+		list[tool][file] = fmt.Sprintf("%x", sha256.Sum256(data))
+	}
+	text, err := json.MarshalIndent(map[string]any{"tools": list}, "", "  ")
+	r.extra["tools.d/catalogue.json"] = append(text, '\n')
+	return err
 }
 
 // build compiles one program to path.
