@@ -254,6 +254,14 @@ func lookAdmin(ctx context.Context, d *doctor) {
 	if !sameFile(status.Socket, d.places.Socket) {
 		d.warn("daemon", "export TOOL_SOCKET="+quote(status.Socket), "it listens on %s, not on the socket looked at here", status.Socket)
 	}
+	if status.UID == 0 {
+		d.warn("daemon", "run it as a user of its own: User= of deploy/systemd/toold.service, or setpriv --reuid toold",
+			"it runs as root: whoever gets out of a tool's confinement has the whole machine; only tools with a user of their own need that")
+	}
+	if status.SharedSession {
+		d.warn("sessions", `"explicit_sessions": true in toold.json, and a session for each container: toolctl session new`,
+			"callers of one user that name no session share the default one: its jobs, state and limits")
+	}
 	if status.ConfigError != "" {
 		d.fail("daemon", "fix "+quote(status.Config)+" and run: kill -HUP "+fmt.Sprint(status.PID),
 			"its last reload was refused and the configuration before it stands: %s", status.ConfigError)
@@ -286,6 +294,9 @@ func lookFolders(_ context.Context, d *doctor) {
 		} else {
 			d.warn("files", next, "%s has more than one name (hard links): a tool can read it by another one", f.Path)
 		}
+	}
+	for _, file := range d.status.Exposed {
+		d.warn("files", "chmod o-rwx,g-w "+quote(file), "%s has secrets, and others than its owner can read or change it", file)
 	}
 	for _, dir := range []string{d.status.Tools, d.status.Restricted} {
 		if dir == "" {

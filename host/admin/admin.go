@@ -83,6 +83,12 @@ func (d *Daemon) status() adminapi.HostStatus {
 	for _, k := range c.Sockets {
 		s.Sockets = append(s.Sockets, adminapi.SocketStatus{Path: k.Path, Roots: k.Roots, Categories: k.Categories})
 	}
+	s.SharedSession = !c.ExplicitSessions
+	for _, file := range slices.Compact(slices.Sorted(slices.Values(append(d.Tools.SecretFiles(), c.DotEnv())))) {
+		if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o026 != 0 {
+			s.Exposed = append(s.Exposed, file)
+		}
+	}
 	s.Connections, s.ConfigError = d.Conns(), d.Refused()
 	for file, refused := range d.Linked() {
 		s.Linked = append(s.Linked, adminapi.LinkedFile{Path: file, Refused: refused})

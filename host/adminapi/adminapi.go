@@ -104,6 +104,12 @@ type HostStatus struct {
 	// Linked are the daemon's files with a second hard link, through which a
 	// tool can read them.
 	Linked []LinkedFile `json:"linked,omitempty"`
+	// Exposed are the files with secrets that every user of the host can read, or that
+	// others than their owner can write.
+	Exposed []string `json:"exposed,omitempty"`
+	// SharedSession says that callers of one identity that name no session share its
+	// default session on some socket.
+	SharedSession bool `json:"shared_session,omitempty"`
 }
 
 // SocketStatus is one further socket. Without Categories it serves all tools.
