@@ -70,6 +70,11 @@ race: build ## the same under the race detector (needs a C compiler)
 fuzz: ## each fuzz target for FUZZTIME (30s)
 	@GO='$(GO)' scripts/fuzz $(FUZZTIME)
 
+SOAK ?= 30m
+.PHONY: soak
+soak: ## mixed traffic with faults for SOAK (30m); fails if memory, files, goroutines or latency grow
+	TOOLD_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./host
+
 .PHONY: bench
 bench: build ## the benchmarks that match BENCH (all)
 	PATH="$$PATH:$${HOME:-/root}/.cargo/bin:$(CURDIR)/$(CACHE)/npm/node_modules/.bin" TOOLD_COSTS=1 $(GO) test -timeout 60m -run '^$$' -bench '$(BENCH)' -benchmem ./...

@@ -1,0 +1,180 @@
+package host_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/hosttest"
+)
+
+// small mounts a file system of a MiB at a folder, and returns its path.
+func small(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=1m,mode=0700"); err != nil {
+		t.Skipf("mount a file system of its own: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+// TestDiskIsFull: while the disk of the state folder is full, calls that only read run,
+// one that must leave a record first does not, and all is well when there is room.
+func TestDiskIsFull(t *testing.T) {
+	state := small(t)
+	p := hosttest.StartProcess(t, config.Config{State: state, Reliability: "all"})
+	hosttest.WriteTool(t, p.Tools, "reads", M{"binary": "/bin/echo"}, nil)
+	hosttest.WriteTool(t, p.Tools, "writes", M{"binary": "/bin/echo", "mutating": true}, nil)
+	for _, tool := range []string{"reads", "writes"} {
+		if a := ask(t, p.Socket, M{"tool": tool, "args": []string{"x"}, "cwd": p.Root}); a.Stdout != "x\n" {
+			t.Fatalf("with room: %s", a.raw)
+		}
+	}
+	filler, err := os.Create(filepath.Join(state, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(filler, zeros{})
+	filler.Close()
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("fill the disk: %v", err)
+	}
+	if a := ask(t, p.Socket, M{"tool": "reads", "args": []string{"x"}, "cwd": p.Root}); a.Stdout != "x\n" {
+		t.Errorf("a call that reads: %s", a.raw)
+	}
+	a := ask(t, p.Socket, M{"tool": "writes", "args": []string{"x"}, "cwd": p.Root, "idempotency_key": "full"})
+	if a.Code != "STORE_UNAVAILABLE" || a.ExitCode != 75 || !strings.Contains(p.Logs(), "no space left on device") {
+		t.Errorf("a call that writes: %s", a.raw)
+	}
+	if err := os.Remove(filepath.Join(state, "filler")); err != nil {
+		t.Fatal(err)
+	}
+	if a := ask(t, p.Socket, M{"tool": "reads", "args": []string{"x"}, "cwd": p.Root}); a.Stdout != "x\n" {
+		t.Errorf("with room again: %s", a.raw)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// TestStateIsReadOnly: a daemon that cannot write its state folder does not start, and
+// says which folder it is.
+func TestStateIsReadOnly(t *testing.T) {
+	state := small(t)
+	if err := unix.Mount("none", state, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=1m,mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(hosttest.Programs(t), "toold"), "--tools", dir, "--root", dir, "--state", state, "--socket", filepath.Join(dir, "s"))
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	err := cmd.Run()
+	if code := cmd.ProcessState.ExitCode(); err == nil || code != 70 {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+	if !strings.Contains(said.String(), state) || !strings.Contains(said.String(), "read-only file system") {
+		t.Errorf("said: %s", &said)
+	}
+}
+
+// TestDescriptorsAreExhausted: a daemon that can open nothing refuses calls, lives, and
+// serves when it can again.
+func TestDescriptorsAreExhausted(t *testing.T) {
+	p := hosttest.StartProcess(t, config.Config{})
+	hosttest.WriteTool(t, p.Tools, "reads", M{"binary": "/bin/echo"}, nil)
+	call := M{"tool": "reads", "args": []string{"x"}, "cwd": p.Root}
+	if a := ask(t, p.Socket, call); a.Stdout != "x\n" {
+		t.Fatalf("before: %s", a.raw)
+	}
+	status, err := client.NewAdmin(p.Admin).Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := talk(t, p.Socket)
+	if a := d.ask(call); a.Stdout != "x\n" {
+		t.Fatalf("before: %s", a.raw)
+	}
+	var was unix.Rlimit
+	if err := unix.Prlimit(status.PID, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4, Max: 4096}, &was); err != nil {
+		t.Skipf("limit another process: %v", err)
+	}
+	a := d.ask(call)
+	if a.Code == "" || !strings.Contains(a.message(), "too many open files") {
+		t.Errorf("a call without descriptors: %s", a.raw)
+	}
+	if err := unix.Prlimit(status.PID, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4096, Max: 4096}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if a := d.ask(call); a.Stdout != "x\n" {
+		t.Errorf("after: %s", a.raw)
+	}
+	if a := ask(t, p.Socket, call); a.Stdout != "x\n" {
+		t.Errorf("after, on a connection of its own: %s", a.raw)
+	}
+}
+
+// TestChildIsKilled: a process that the kernel kills, as it does when memory is short,
+// ends its own call only.
+func TestChildIsKilled(t *testing.T) {
+	d := hosttest.Start(t, config.Config{})
+	d.Tool(t, "dies", M{"binary": "/bin/sh"}, nil)
+	a := ask(t, d.Socket, M{"tool": "dies", "args": []string{"-c", "kill -9 $$"}, "cwd": d.Root})
+	if a.ExitCode != 137 || a.Code != "TOOL_FAILED" {
+		t.Errorf("answered %s", a.raw)
+	}
+	if a := ask(t, d.Socket, M{"tool": "dies", "args": []string{"-c", "echo x"}, "cwd": d.Root}); a.Stdout != "x\n" {
+		t.Errorf("the next: %s", a.raw)
+	}
+}
+
+// TestInotifyIsExhausted: a daemon that is told of no changes looks for them now and
+// then, and says so.
+func TestInotifyIsExhausted(t *testing.T) {
+	dir, err := os.MkdirTemp("", "toold")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	// A limit of a user namespace of its own. A shell keeps it from being lifted.
+	cmd := exec.Command("unshare", "-Ur", "sh", "-c", `echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"`, "sh",
+		filepath.Join(hosttest.Programs(t), "toold"), "--tools", dir, "--root", dir, "--state", filepath.Join(dir, "state"), "--socket", filepath.Join(dir, "s"))
+	cmd.Stderr = w
+	if err := cmd.Start(); err != nil {
+		t.Skipf("make a user namespace: %v", err)
+	}
+	w.Close()
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	var said []byte
+	buf := make([]byte, 4096)
+	for !bytes.Contains(said, []byte("no notice of changes in tools.d")) {
+		n, err := r.Read(buf)
+		said = append(said, buf[:n]...)
+		if err != nil {
+			if bytes.Contains(said, []byte("unshare:")) || bytes.Contains(said, []byte("max_inotify_instances")) {
+				t.Skipf("a limit of its own: %s", said)
+			}
+			t.Fatalf("it ended without a warning: %s", said)
+		}
+	}
+}
