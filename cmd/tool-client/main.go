@@ -247,7 +247,7 @@ func newCall(argv []string) (*wire.Call, error) {
 }
 
 // seenAlways are variables that many programs honour, whatever their name.
-const seenAlways = " EDITOR VISUAL PAGER EMAIL HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY SSL_CERT_FILE SSL_CERT_DIR SSH_AUTH_SOCK SSH_ASKPASS GITHUB_TOKEN NODE_ENV NODE_OPTIONS NODE_EXTRA_CA_CERTS "
+const seenAlways = " EDITOR VISUAL PAGER EMAIL HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY SSL_CERT_FILE SSL_CERT_DIR SSH_AUTH_SOCK SSH_ASKPASS GITHUB_TOKEN NODE_ENV NODE_OPTIONS NODE_EXTRA_CA_CERTS TZ "
 
 // plain is name without what separates words in it.
 func plain(name string) string {

@@ -165,6 +165,8 @@ type request struct {
 
 	cmd  *command
 	line *argv.Line
+	// asked is what stood behind the subcommand.
+	asked []string
 
 	// What becomes of it, beside cmd's own class.
 	mutating, idempotent bool
@@ -311,6 +313,7 @@ func (r *request) understand(args []string) ([]string, error) {
 		r.line = &argv.Line{}
 		return args, nil // The grammar is left out.
 	}
+	r.asked = args
 	line, err := r.cmd.grammar.Parse(args, r.scope)
 	if err != nil {
 		if r.guards.off(checkGrammar) {
@@ -432,6 +435,9 @@ func (r *request) help(name string, args []string) (string, []string, error) {
 	}
 	if shellScript(name) {
 		return "", nil, refusal("help", name, "git "+name+" is one of: "+strings.Join(sortedNames(c.sub), ", "), "git "+name+" "+sortedNames(c.sub)[0])
+	}
+	if args[len(args)-1] != "-h" {
+		r.note("this is git " + name + " -h, with its exit code; the manual page is at https://git-scm.com/docs/git-" + name)
 	}
 	r.helps = true
 	return name, []string{"-h"}, nil
@@ -653,6 +659,16 @@ func (r *request) checkEnv() error {
 	return nil
 }
 
+// action is what git notes in the reflog: what was asked for, as natively, and
+// not what the written line says of the other side and of the host.
+func (r *request) action() string {
+	action := strings.Join(append([]string{r.cmd.name}, r.asked...), " ")
+	if len(action) > 1000 || strings.Contains(action, "://") {
+		return r.cmd.name // A URL may hold a password.
+	}
+	return action
+}
+
 // env is what the call runs with: the caller's variables, and those that
 // bind git more firmly than configuration can, since a repository cannot
 // answer them.
@@ -668,6 +684,9 @@ func (r *request) env() map[string]string {
 	}
 	env["GIT_ALLOW_PROTOCOL"] = strings.Join(r.protocols(), ":")
 	env["GIT_CEILING_DIRECTORIES"] = strings.Join(r.ceilings(), ":")
+	if r.cmd.name == "fetch" || r.cmd.name == "pull" {
+		env["GIT_REFLOG_ACTION"] = r.action()
+	}
 	env["GIT_EDITOR"] = ":"
 	env["GIT_SEQUENCE_EDITOR"] = ":"
 	switch {
