@@ -4,6 +4,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,21 +57,32 @@ type Host struct {
 
 	extensions *extensions
 	mcp        *mcp.Front
+
+	upgrades upgrades
+	// inherited is what Serve listens with; left, what it leaves to the next daemon.
+	inherited, left inheritance
+	next            *successor
 }
 
 func (h *Host) config() *config.Config { return h.current.Load() }
 
 // New makes a daemon from a complete configuration: its state folder, engine,
 // supervisors and tools. It serves nothing yet. Close gives everything back.
-func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err error) {
+func New(ctx context.Context, c config.Config, logs io.Writer) (*Host, error) {
+	return newHost(ctx, c, logs, "")
+}
+
+// newHost is New with a cache of compiled modules elsewhere, where one is named.
+func newHost(ctx context.Context, c config.Config, logs io.Writer, cache string) (_ *Host, err error) {
 	h := &Host{started: time.Now(), level: new(slog.LevelVar)}
 	h.extensions = newExtensions(h)
+	h.upgrades.handing, h.upgrades.over = make(chan *successor), make(chan struct{})
 	ending, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	h.end = end
 	p := &h.parts
 	p.Config, p.Identity, p.Metrics = h.current.Load, h.identity.Load, observe.New()
 	p.Log = slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: h.level}))
-	h.mcp = mcp.New(mcp.Config{Version: Version(), Call: h.Call, Logger: p.Log})
+	h.mcp = mcp.New(mcp.Config{Version: Version(), Call: h.callMCP, Logger: p.Log})
 	level, err := c.Level()
 	if err != nil {
 		return nil, err
@@ -93,7 +105,7 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 	}
 	h.identity.Store(who)
 	p.Discovered = discovery.NewCache(discoverySettings(&c), p.Metrics.Surface, p.Log)
-	if err = h.startEngines(&c); err != nil {
+	if err = h.startEngines(&c, cmp.Or(cache, filepath.Join(c.State, "cache"))); err != nil {
 		return nil, err
 	}
 	if p.Layer, err = reliability.Open(ctx, reliability.Config{Store: c.Store, Dir: c.State, Ending: ending, Metrics: p.Metrics, Log: p.Log}); err != nil {
@@ -150,7 +162,7 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (_ *Host, err err
 }
 
 // startEngines starts what runs binaries and what runs modules.
-func (h *Host) startEngines(c *config.Config) (err error) {
+func (h *Host) startEngines(c *config.Config, cache string) (err error) {
 	p := &h.parts
 	most, _ := confine.ParseLevel(c.ConfineMost)
 	if p.Runner, err = process.New(process.Config{Most: most, Held: h.lock, Logger: p.Log}); err != nil {
@@ -169,7 +181,7 @@ func (h *Host) startEngines(c *config.Config) (err error) {
 			return err
 		}
 	}
-	if h.engine, err = guest.New(guest.Config{CacheDir: filepath.Join(c.State, "cache"), Compiler: self, Memory: c.GuestMemory, Logger: p.Log}); err != nil {
+	if h.engine, err = guest.New(guest.Config{CacheDir: cache, Compiler: self, Memory: c.GuestMemory, Logger: p.Log}); err != nil {
 		return err
 	}
 	return nil
@@ -235,6 +247,7 @@ func (h *Host) Close() error {
 	if h.lock != nil {
 		errs = append(errs, h.lock.Close())
 	}
+	h.inherited.close()
 	return errors.Join(errs...)
 }
 

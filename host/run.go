@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,14 +42,60 @@ func Child() (code int, ok bool) {
 // on stdout when it accepts calls, tells systemd where that asks for it, and
 // serves until ctx is done. For each receive on reload it takes what load
 // returns in the place of c. Logs go to stderr, one JSON object a line.
+//
+// It listens with the sockets that systemd passes, and takes the place of the daemon
+// that started it for an upgrade. When it has given its own place to another it
+// returns nil; where the other one fails to take it, it serves again.
 func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load func() (config.Config, error), stdout, stderr io.Writer) error {
 	// Guests may use all processors that there are, and hinder nothing else.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(guest.Processors(runtime.GOMAXPROCS(0))))
-	h, err := New(ctx, c, stderr)
+	before, err := predecessor()
 	if err != nil {
 		return err
 	}
-	defer h.Close()
+	var in inheritance
+	if before != nil {
+		defer before.Close()
+		if in, err = before.succeed(ctx, c); err != nil {
+			return err
+		}
+	} else if in, err = activated(&c); err != nil {
+		return err
+	}
+	refused := ""
+	for {
+		h, err := New(ctx, c, stderr)
+		if err == nil {
+			h.inherited = in
+			if refused != "" {
+				h.upgrades.failed.Store(&refused)
+			}
+			err = h.run(ctx, reload, load, stdout, before)
+		} else {
+			in.close()
+		}
+		if err != nil && before != nil {
+			before.send(note{Failed: err.Error()})
+		}
+		if err != nil || h.next == nil {
+			return err
+		}
+		if err = h.giveWay(ctx); err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			h.left.close()
+			return nil
+		}
+		h.parts.Log.Error("the new daemon did not take over; this one serves again", "error", err)
+		refused, in, c = err.Error(), h.left, *h.config()
+		before = nil
+	}
+}
+
+// run serves until ctx ends or another daemon takes the place of h, and closes h.
+func (h *Host) run(ctx context.Context, reload <-chan os.Signal, load func() (config.Config, error), stdout io.Writer, before *line) (err error) {
+	defer func() { err = errors.Join(err, h.Close()) }()
 	redisdb.LogTo(h.parts.Log) // or it would write lines that are no JSON
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -67,11 +114,45 @@ func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load fun
 		}
 	}()
 	err = h.Serve(ctx, func() error {
-		_, err := fmt.Fprintln(stdout, "ready", c.Socket)
+		if before != nil {
+			before.send(note{Serving: true})
+		}
+		_, err := fmt.Fprintln(stdout, "ready", h.config().Socket)
 		notify("READY=1")
 		return err
 	})
 	cancel()
 	<-done
 	return err
+}
+
+// giveWay has the successor of h, which is closed, serve. On an error it is dead, and
+// what is left is this process's again.
+func (h *Host) giveWay(ctx context.Context) (err error) {
+	next := h.next
+	defer func() {
+		if err != nil {
+			next.kill()
+		}
+	}()
+	for path, conns := range h.left.conns {
+		for _, c := range conns {
+			if err := next.send(note{Connection: path, Focus: c.Focus}, c.FD); err != nil {
+				return fmt.Errorf("pass a connection on: %w", err)
+			}
+		}
+	}
+	if err := next.send(note{Go: true}); err != nil {
+		return fmt.Errorf("tell the new daemon to begin: %w", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, takeoverTime, errors.New("it did not serve in time"))
+	defer cancel()
+	if _, err := next.await(ctx, func(n note) bool { return n.Serving }); err != nil {
+		return fmt.Errorf("the new daemon did not take over: %w", err)
+	}
+	// From the main process, which is the only one that systemd listens to.
+	notify(fmt.Sprintf("MAINPID=%d", next.cmd.Process.Pid))
+	h.left.close()
+	h.parts.Log.Info("upgraded", "successor", next.cmd.Process.Pid)
+	return nil
 }

@@ -81,6 +81,8 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	on.serve(ctx, g)
 	g.Go(func() error { return p.Tools.Watch(ctx) })
 
+	on.takeOver()
+	h.upgrades.on.Store(on)
 	h.ready.Store(true)
 	if err := ready(); err != nil {
 		p.Log.Warn("say that calls are accepted", "error", err)
@@ -91,10 +93,16 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	select {
 	case <-ctx.Done():
 	case <-failed.Done(): // one of them cannot go on
+	case h.next = <-h.upgrades.handing:
+		if h.left, err = on.leave(); err != nil {
+			p.Log.Error("leave the sockets to the new daemon", "error", err)
+		}
 	}
 	stop()
 	h.ready.Store(false)
-	notify("STOPPING=1")
+	if h.next == nil {
+		notify("STOPPING=1")
+	}
 	grace := h.config().Grace() // a reload may have changed it
 	p.Log.Info("shutting down", "running", h.pipeline.Running(), "grace", grace.String())
 	p.Approvals.EndWaits() // nobody decides in so short a time
@@ -168,6 +176,7 @@ func (h *Host) listen() (*sockets, error) {
 		}
 		s, err := server.Listen(server.Config{
 			Path:     path,
+			Given:    h.inherited.take(path),
 			Lock:     config.SocketLock(c.State, path),
 			Mode:     os.FileMode(mode),
 			Group:    group,
@@ -186,7 +195,7 @@ func (h *Host) listen() (*sockets, error) {
 		h.warnOfFolder(path, os.FileMode(mode), group)
 	}
 	var err error
-	if on.admin, err = server.ListenAdmin(c.Admin, config.SocketLock(c.State, c.Admin), h.admitsOperator, h.admin(on)); err != nil {
+	if on.admin, err = server.ListenAdmin(h.inherited.take(c.Admin), c.Admin, config.SocketLock(c.State, c.Admin), h.admitsOperator, h.admin(on)); err != nil {
 		return on, err
 	}
 	if c.MCP != "" {
@@ -266,6 +275,7 @@ func (on *sockets) shutdown(ctx context.Context) error {
 func (h *Host) listenMCP(c *config.Config, path string, mode os.FileMode, group int) (*server.Door, error) {
 	return server.ListenDoor(server.DoorConfig{
 		Path:     path,
+		Given:    h.inherited.take(path),
 		Lock:     config.SocketLock(c.State, path),
 		Mode:     mode,
 		Group:    group,
@@ -302,6 +312,13 @@ func (h *Host) admin(on *sockets) http.Handler {
 		Ready: h.ready.Load,
 		Refused: func() string {
 			if msg := h.refused.Load(); msg != nil {
+				return *msg
+			}
+			return ""
+		},
+		Upgrade: h.upgrade,
+		UpgradeRefused: func() string {
+			if msg := h.upgrades.failed.Load(); msg != nil {
 				return *msg
 			}
 			return ""

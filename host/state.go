@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ func takeState(c *config.Config) (lock *os.File, err error) {
 		return nil, err
 	}
 	// Those of calls that a daemon before this one could not clean up after.
-	return lock, execute.RemoveLeftSecrets(c.State)
+	return lock, errors.Join(execute.RemoveLeftSecrets(c.State), removeRehearsals(c.State))
 }
 
 // lockPatience is how long a daemon waits for another to be gone.

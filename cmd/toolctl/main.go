@@ -51,6 +51,7 @@ var verbs = []func(*state) *cobra.Command{
 	checkInstancesVerb,
 	socketsVerb,
 	doctorVerb,
+	upgradeVerb,
 	demoVerb,
 	pluginVerb,
 }

@@ -61,6 +61,7 @@ func (d *Daemon) Handler() http.Handler {
 	d.identityHandlers(mux)
 	d.approvalHandlers(mux)
 	mux.HandleFunc("POST /session/{call}", d.serveOperator)
+	mux.HandleFunc("POST /upgrade", d.serveUpgrade)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -89,7 +90,7 @@ func (d *Daemon) status() adminapi.HostStatus {
 			s.Exposed = append(s.Exposed, file)
 		}
 	}
-	s.Connections, s.ConfigError = d.Conns(), d.Refused()
+	s.Connections, s.ConfigError, s.UpgradeError = d.Conns(), d.Refused(), d.UpgradeRefused()
 	for file, refused := range d.Linked() {
 		s.Linked = append(s.Linked, adminapi.LinkedFile{Path: file, Refused: refused})
 	}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -19,6 +20,11 @@ type Daemon struct {
 	Ready func() bool
 	// Refused is why the last reload was refused, or empty.
 	Refused func() string
+	// Upgrade has another program take the place of the daemon, and returns its
+	// process id when it is about to; UpgradeRefused is why the last one did not
+	// after all, or empty.
+	Upgrade        func(ctx context.Context, binary string, within time.Duration) (pid int, err error)
+	UpgradeRefused func() string
 	// Conns counts the connections of all sockets.
 	Conns func() int
 	// Linked are the daemon's own files that have a further name, by whether

@@ -87,8 +87,11 @@ type HostStatus struct {
 	// ConfigError is why the last reload failed; the previous configuration is
 	// still in effect.
 	ConfigError string `json:"config_error,omitempty"`
-	Reliability string `json:"reliability"`
-	Store       string `json:"store"`
+	// UpgradeError is why the last upgrade failed after this daemon had given its
+	// place away; it has taken it back.
+	UpgradeError string `json:"upgrade_error,omitempty"`
+	Reliability  string `json:"reliability"`
+	Store        string `json:"store"`
 	// Connections and Running count open connections and running calls.
 	Connections int   `json:"connections"`
 	Running     int   `json:"running"`
@@ -110,6 +113,19 @@ type HostStatus struct {
 	// SharedSession says that callers of one identity that name no session share its
 	// default session on some socket.
 	SharedSession bool `json:"shared_session,omitempty"`
+}
+
+// Upgrade asks a daemon to have another program take its place: Binary, or the one
+// at the path from which it was started. Within is how long calls that run may take
+// to end.
+type Upgrade struct {
+	Binary string `json:"binary,omitempty"`
+	Within string `json:"within,omitempty"`
+}
+
+// Upgrading names the process that is about to be the daemon.
+type Upgrading struct {
+	PID int `json:"pid"`
 }
 
 // SocketStatus is one further socket. Without Categories it serves all tools.

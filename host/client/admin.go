@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -82,6 +83,30 @@ func (a *Admin) Result(ctx context.Context, executionID string) (*adminapi.Store
 func (a *Admin) Status(ctx context.Context) (*adminapi.HostStatus, error) {
 	out := new(adminapi.HostStatus)
 	return out, a.get(ctx, "/status", out)
+}
+
+// Upgrade has binary, or the program at the daemon's own path when it is empty, take
+// the daemon's place, and returns the status of the new one. within bounds the wait
+// for calls that run; the end of ctx before they have ended gives the upgrade up. An
+// error means that the daemon which was asked still serves, or serves again.
+func (a *Admin) Upgrade(ctx context.Context, binary string, within time.Duration) (*adminapi.HostStatus, error) {
+	in, err := json.Marshal(adminapi.Upgrade{Binary: binary, Within: within.String()})
+	if err != nil {
+		return nil, err
+	}
+	var next adminapi.Upgrading
+	if err := a.do(ctx, http.MethodPost, "/upgrade", bytes.NewReader(in), &next); err != nil {
+		return nil, err
+	}
+	// Who asks now waits until one of the two answers.
+	s, err := a.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask the new daemon: %w", err)
+	}
+	if s.PID != next.PID {
+		return nil, fmt.Errorf("the daemon serves again that was to be replaced: %s", s.UpgradeError)
+	}
+	return s, nil
 }
 
 // get reads one JSON answer and ignores unknown fields: the daemon may be newer

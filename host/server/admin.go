@@ -14,12 +14,12 @@ type Admin struct {
 	http   http.Server
 }
 
-// ListenAdmin binds the socket at path, with mode 0600 from its first moment,
+// ListenAdmin takes the socket that is given or, where it is nil, binds one at path, with mode 0600 from its first moment,
 // and under the same rules as Listen, with its lock file. Nobody is answered before Serve. Those
 // for whom admits, which is asked once a connection, has an error are told it
 // and no more.
-func ListenAdmin(path, lock string, admits func(Peer) error, h http.Handler) (*Admin, error) {
-	socket, err := bind(path, lock, 0o600, -1)
+func ListenAdmin(given *Given, path, lock string, admits func(Peer) error, h http.Handler) (*Admin, error) {
+	socket, err := openSocket(given, path, lock, 0o600, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func ListenAdmin(path, lock string, admits func(Peer) error, h http.Handler) (*A
 
 // Serve answers until Shutdown, and then returns nil.
 func (a *Admin) Serve() error {
-	err := a.http.Serve(a.socket.UnixListener)
+	err := a.http.Serve(heldListener{a.socket})
 	if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 		return err
 	}

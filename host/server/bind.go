@@ -25,6 +25,7 @@ type socket struct {
 	// info is the socket's file, so that only our own is ever removed.
 	info os.FileInfo
 	lock *os.File
+	hold hold
 	// Both happen once: what has our names afterwards may be another daemon's.
 	unlinked, released sync.Once
 }
@@ -197,7 +198,8 @@ var errInUse = errors.New("another daemon serves this socket; stop it, or give t
 // listen.
 func (s *socket) close() {
 	s.unlinked.Do(func() {
-		if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.info) {
+		defer s.endHold()
+		if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.info) && !s.isKept() {
 			os.Remove(s.path)
 		}
 		s.UnixListener.Close()
@@ -261,6 +263,10 @@ func (s *socket) accept(ctx context.Context, log *slog.Logger, admit func(*net.U
 		}
 		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			s.await(ctx.Done())
+			continue
 		}
 		// Out of descriptors, most likely: those who are served will give
 		// some back.

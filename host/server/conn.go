@@ -59,6 +59,12 @@ type conn struct {
 	assembling  bool // partial is not nil
 	waiting     bool // read waits for room in queue
 	stopping    bool
+	ending      bool      // the last answer was given
+	paused      bool      // no request is to begin
+	interrupted bool      // the read deadline is there to bring the reader back for that
+	inFrame     bool      // a frame has begun
+	parked      bool      // the reader waits until the connection is not paused
+	handed      bool      // another daemon has the connection now
 	idle        time.Time // since when queue is empty, while it is
 	evicted     bool
 	lingers     bool // of an evicted one: it holds a token of Server.turnedAway
@@ -127,6 +133,10 @@ func (c *conn) serve() {
 		if cl.last {
 			// Bring the reader back from where it waits for the client to
 			// leave, and listen in its place.
+			c.mu.Lock()
+			c.ending = true
+			c.change.Broadcast()
+			c.mu.Unlock()
 			c.nc.SetReadDeadline(time.Unix(1, 0))
 			<-done
 			if !c.evicted || c.lingers {
@@ -180,6 +190,7 @@ func (c *conn) pop() {
 	} else if c.idleLocked() && c.stopping {
 		c.nc.SetReadDeadline(time.Now().Add(drainGrace))
 	}
+	c.interruptLocked()
 }
 
 func (c *conn) idleLocked() bool { return len(c.queue) == 0 && !c.assembling }
@@ -218,6 +229,7 @@ func (c *conn) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopping = true
+	defer c.change.Broadcast()
 	if c.idleLocked() {
 		c.nc.SetReadDeadline(time.Now().Add(drainGrace))
 	}
@@ -232,6 +244,7 @@ func (c *conn) end(reason *fault.Error) {
 	for _, cl := range c.queue {
 		cl.cancel(reason)
 	}
+	c.change.Broadcast()
 	c.nc.SetReadDeadline(time.Unix(1, 0))
 }
 
@@ -254,7 +267,11 @@ func (c *conn) read() {
 		if !c.awaitRoom() {
 			return
 		}
-		frame, err := wire.ReadFrame(c.in)
+		var frame []byte
+		err := c.awaitFrame()
+		if err == nil {
+			frame, err = wire.ReadFrame(c.in)
+		}
 		switch tooLarge := (*fault.Error)(nil); {
 		case err == nil:
 			c.take(frame)

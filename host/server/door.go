@@ -14,9 +14,10 @@ import (
 // DoorConfig is fixed once the door listens.
 type DoorConfig struct {
 	// Path, Lock, Mode, Admits and Logger are those of Config.
-	Path string
-	Lock string
-	Mode os.FileMode
+	Path  string
+	Given *Given // of Config, too
+	Lock  string
+	Mode  os.FileMode
 	// Group is that of the socket; negative: the daemon's.
 	Group  int
 	Admits func(Peer) error
@@ -60,7 +61,7 @@ func ListenDoor(config DoorConfig) (*Door, error) {
 	if config.MaxConns <= 0 {
 		config.MaxConns = defaultMaxConns
 	}
-	socket, err := bind(config.Path, config.Lock, config.Mode, config.Group)
+	socket, err := openSocket(config.Given, config.Path, config.Lock, config.Mode, config.Group)
 	if err != nil {
 		return nil, err
 	}

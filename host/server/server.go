@@ -57,6 +57,8 @@ type Config struct {
 	// Path is that of the socket, 107 bytes at most (103 where it is not
 	// Linux).
 	Path string
+	// Given is the socket at Path where it is bound already; nil: Listen binds it.
+	Given *Given
 	// Lock is a file that is locked while the server lives, in a folder that only
 	// this daemon and others that must not serve Path beside it can reach. Empty:
 	// none; then another daemon is known only by its socket.
@@ -117,6 +119,7 @@ type Server struct {
 	conns    map[*conn]struct{}
 	held     map[uint32]int // how many of conns are whose
 	stopping bool
+	paused   bool
 }
 
 // Listen binds the socket. Nobody is answered before Serve. It fails where
@@ -138,7 +141,7 @@ func Listen(config Config) (*Server, error) {
 	if !config.Grouped {
 		config.Group = -1
 	}
-	socket, err := bind(config.Path, config.Lock, config.Mode, config.Group)
+	socket, err := openSocket(config.Given, config.Path, config.Lock, config.Mode, config.Group)
 	if err != nil {
 		return nil, err
 	}
@@ -155,19 +158,24 @@ func Listen(config Config) (*Server, error) {
 // values of ctx, not its end.
 func (s *Server) Serve(ctx context.Context) error {
 	base := context.WithoutCancel(ctx)
-	s.socket.accept(ctx, s.log, func(nc *net.UnixConn) { s.admit(base, nc) })
+	s.socket.accept(ctx, s.log, func(nc *net.UnixConn) { s.admit(base, nc, "") })
 	return nil
 }
 
-// admit serves a new connection, or turns it away.
-func (s *Server) admit(ctx context.Context, nc *net.UnixConn) {
+// admit serves a new connection, whose focus is that of a daemon before this one, or
+// turns it away.
+func (s *Server) admit(ctx context.Context, nc *net.UnixConn, focus string) {
 	c, err := newConn(s, ctx, nc)
 	if err != nil {
 		s.log.Error("ask who connected", "error", err)
 		nc.Close()
 		return
 	}
+	if focus != "" {
+		c.peer.Focus.Store(&focus)
+	}
 	s.mu.Lock()
+	c.paused = s.paused
 	stopping := s.stopping
 	admitted := !stopping && s.roomLocked(c.peer.UID)
 	if !stopping {

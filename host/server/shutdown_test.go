@@ -192,7 +192,7 @@ func TestAdmin(t *testing.T) {
 		return nil
 	}
 	lock := filepath.Join(t.TempDir(), "lock")
-	a, err := ListenAdmin(path, lock, everybody, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }))
+	a, err := ListenAdmin(nil, path, lock, everybody, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestAdmin(t *testing.T) {
 	}
 	served := make(chan error)
 	go func() { served <- a.Serve() }()
-	if _, err := ListenAdmin(path, lock, everybody, nil); !errors.Is(err, errInUse) {
+	if _, err := ListenAdmin(nil, path, lock, everybody, nil); !errors.Is(err, errInUse) {
 		t.Errorf("a second one: %v", err)
 	}
 	if _, err := client.NewAdmin(path).Tools(t.Context()); err == nil || !strings.Contains(err.Error(), "answer to /tools") {
@@ -217,7 +217,7 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("files are left: %v", left)
 	}
 	// A second one is not harmed by the first's second end.
-	b, err := ListenAdmin(path, lock, everybody, nil)
+	b, err := ListenAdmin(nil, path, lock, everybody, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -405,6 +405,27 @@ func (t *Table) Totals() (Counters, map[string]int) {
 	return sum, states
 }
 
+// Running are the ids of what runs in all sessions, and of jobs that have not ended.
+func (t *Table) Running() []string {
+	var ids []string
+	t.sessions.Range(func(_, v any) bool {
+		for _, x := range v.(*Session).executions(true) {
+			ids = append(ids, x.ID)
+		}
+		return true
+	})
+	t.jobs.mu.Lock()
+	defer t.jobs.mu.Unlock()
+	for _, jobs := range t.jobs.byOwner {
+		for _, j := range jobs {
+			if !j.isDone() && !slices.Contains(ids, j.ID) {
+				ids = append(ids, j.ID)
+			}
+		}
+	}
+	return ids
+}
+
 // append writes a record to the journal; nil only creates the file. A failure is
 // logged once, counted, and shown in snapshots.
 func (s *Session) append(r *journal.Record) error {
