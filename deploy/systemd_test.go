@@ -93,3 +93,44 @@ func TestUnitVerifies(t *testing.T) {
 		t.Errorf("exposure level %s, over 4", m[1])
 	}
 }
+
+// TestSocketUnits checks the units of sockets, and that they listen where the daemon of
+// the service would.
+func TestSocketUnits(t *testing.T) {
+	environment := settings(t)["Environment"]
+	for name, variable := range map[string]string{
+		"toold.socket":       "TOOL_SOCKET=",
+		"toold-admin.socket": "TOOLD_STATE_DIR=",
+	} {
+		text, err := os.ReadFile("systemd/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listen := regexp.MustCompile(`(?m)^ListenStream=(.*)$`).FindStringSubmatch(string(text))
+		mode := "0660"
+		if variable == "TOOLD_STATE_DIR=" {
+			mode = "0600"
+		}
+		if listen == nil || !strings.Contains(string(text), "SocketMode="+mode+"\n") ||
+			!slices.Contains(environment, variable+strings.TrimSuffix(listen[1], "/admin.sock")) {
+			t.Errorf("%s listens on %v, with %v", name, listen, environment)
+		}
+		analyze, err := exec.LookPath("systemd-analyze")
+		if err != nil {
+			continue
+		}
+		dir := t.TempDir()
+		unit, err := os.ReadFile("systemd/toold.service")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range map[string]string{"toold.service": strings.Replace(string(unit), "/usr/bin/toold", "/bin/true", 1), name: string(text)} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out, err := exec.Command(analyze, "verify", "--man=no", filepath.Join(dir, name)).CombinedOutput(); err != nil || strings.Contains(string(out), name+":") {
+			t.Errorf("verify %s: %v\n%s", name, err, out)
+		}
+	}
+}

@@ -13,6 +13,7 @@ type listener interface {
 	Pause()
 	Resume()
 	Copy() (*server.Given, error)
+	Claim()
 }
 
 // byPath calls f with each socket until it has an error.
@@ -104,6 +105,7 @@ func (on *sockets) leave() (in inheritance, err error) {
 // this one has no use for.
 func (on *sockets) takeOver() {
 	h := on.h
+	on.byPath(func(_ string, l listener) error { l.Claim(); return nil })
 	for _, s := range on.tools {
 		for _, c := range h.inherited.conns[s.Path()] {
 			if err := s.Take(c); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -257,4 +259,276 @@ func (l *ledger) refuseIn(dir, name string, f func(binary string)) {
 		l.t.Fatal(err)
 	}
 	f(file)
+}
+
+// starting waits for the process that a daemon starts to take its place, and until
+// it has loaded its tools where loaded is true.
+func (l *ledger) starting(of int, loaded bool) (pid int) {
+	l.t.Helper()
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+		tried, _ := filepath.Glob(filepath.Join(l.daemon.flag("--state"), "upgrade-*"))
+		if pid != 0 && len(tried) > 0 {
+			if !loaded {
+				return pid
+			}
+			for len(tried) > 0 {
+				tried, _ = filepath.Glob(filepath.Join(l.daemon.flag("--state"), "upgrade-*"))
+			}
+			return pid
+		}
+		children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", of))
+		for _, file := range children {
+			text, _ := os.ReadFile(file)
+			for _, child := range strings.Fields(string(text)) {
+				env, _ := os.ReadFile("/proc/" + child + "/environ")
+				if strings.Contains(string(env), "TOOLD_UPGRADE_FD=") {
+					fmt.Sscan(child, &pid)
+				}
+			}
+		}
+	}
+	l.t.Fatal("no daemon is started to take the place")
+	return 0
+}
+
+// awaitLine waits until a call has written its line.
+func (l *ledger) awaitLine(key string) {
+	l.t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			l.t.Fatalf("%s does not begin", key)
+		}
+		if text, err := os.ReadFile(filepath.Join(l.root, "ledger")); err == nil && strings.Contains(string(text), key+"\n") {
+			return
+		}
+	}
+}
+
+// TestUpgradeThatFails takes upgrades to their end in every way but the good one.
+func TestUpgradeThatFails(t *testing.T) {
+	t.Parallel()
+	program := buildDaemon(t)
+
+	// The new daemon is killed while it loads its tools.
+	t.Run("killed while it becomes ready", func(t *testing.T) {
+		l := newLedger(t, program, "file")
+		before := l.status()
+		for n := range 5 {
+			told := make(chan error, 1)
+			go func() {
+				_, err := l.upgrade(program)
+				told <- err
+			}()
+			next := l.starting(before, false)
+			syscall.Kill(next, syscall.SIGKILL)
+			if err := <-told; err == nil || !strings.Contains(err.Error(), "did not become ready") || !strings.Contains(err.Error(), "killed") {
+				t.Errorf("%v", err)
+			}
+			if pid := l.status(); pid != before {
+				t.Fatalf("process %d serves, not %d", pid, before)
+			}
+			l.once(fmt.Sprint("after-", n), "0")
+		}
+		if pid, err := l.upgrade(program); err != nil || pid == before {
+			t.Errorf("the next upgrade: %d, %v", pid, err)
+		}
+		l.stopLast()
+	})
+
+	// The new daemon finds out too late that it cannot listen: the old one serves
+	// again, on the same sockets and connections, and calls have only waited.
+	t.Run("fails when it takes over", func(t *testing.T) {
+		l := newLedger(t, program, "file")
+		before := l.status()
+		file := filepath.Join(t.TempDir(), "toold")
+		if err := os.WriteFile(file, fmt.Appendf(nil, "#!/bin/sh\nexec '%s' \"$@\" --metrics 256.0.0.1:1\n", program), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		k := l.dial()
+		defer k.Close()
+		k.once("kept")
+		var stop atomic.Bool
+		var wg sync.WaitGroup
+		for id := range 4 {
+			wg.Go(func() {
+				for n := 0; !stop.Load() && !t.Failed(); n++ {
+					l.once(fmt.Sprintf("key-%d-%d", id, n), "0.005")
+				}
+			})
+		}
+		for range 3 {
+			if _, err := l.upgrade(file); err == nil || !strings.Contains(err.Error(), "serves again") || !strings.Contains(err.Error(), "metrics") {
+				t.Errorf("%v", err)
+			}
+		}
+		stop.Store(true)
+		wg.Wait()
+		if pid := l.status(); pid != before {
+			t.Errorf("process %d serves, not %d", pid, before)
+		}
+		k.once("kept-after")
+		for key, n := range l.lines() {
+			if n != 1 {
+				t.Errorf("%s ran %d times", key, n)
+			}
+		}
+	})
+
+	// The old daemon is killed while calls run in it. The new one takes the place when
+	// the last process of theirs has ended; who came meanwhile is served.
+	t.Run("the old one is killed while it waits for calls", func(t *testing.T) {
+		l := newLedger(t, program, "file")
+		before := l.status()
+		cut := &ledgerCall{key: "cut", args: []string{"-c", `echo "$1" >> ledger; sleep 20; echo "$1-late" >> ledger`, "sh", "cut"}}
+		go l.ask(t.Context(), cut)
+		l.awaitLine("cut")
+		go l.upgrade(program)
+		next := l.starting(before, true)
+		var wg sync.WaitGroup
+		for id := range 4 {
+			wg.Go(func() {
+				for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+					c := &ledgerCall{key: fmt.Sprint("waited-", id), args: []string{"-c", script, "sh", fmt.Sprint("waited-", id), "0"}}
+					if res, err := l.ask(t.Context(), c); err == nil && res.Err == nil {
+						return
+					}
+				}
+				t.Error("a call is not served")
+			})
+		}
+		l.daemon.cmd.Process.Kill()
+		wg.Wait()
+		if pid := l.status(); pid != next {
+			t.Errorf("process %d serves, not %d", pid, next)
+		}
+		res, err := l.ask(t.Context(), cut)
+		if err != nil || res.Err == nil || res.Err.Code != fault.OutcomeUnknown {
+			t.Errorf("the call that was cut off: %+v, %v", res, err)
+		}
+		for key, n := range l.lines() {
+			if n != 1 || key == "cut-late" {
+				t.Errorf("%s ran %d times", key, n)
+			}
+		}
+		l.stopLast()
+	})
+
+	// Calls that take long delay the upgrade and nobody else, and are not ended.
+	t.Run("long calls", func(t *testing.T) {
+		l := newLedger(t, program, "file")
+		before := l.status()
+		begun := time.Now()
+		var long sync.WaitGroup
+		long.Go(func() { l.once("long", "8") })
+		l.awaitLine("long")
+		if _, err := l.admin().Upgrade(t.Context(), program, 4*time.Second); err == nil || !strings.Contains(err.Error(), "calls still run after 4s") {
+			t.Errorf("an upgrade that cannot wait: %v", err)
+		}
+		l.once("after", "0")
+		told := make(chan error, 1)
+		go func() {
+			_, err := l.upgrade(program)
+			told <- err
+		}()
+		next := l.starting(before, true)
+		for n := range 3 {
+			asked := time.Now()
+			l.once(fmt.Sprint("short-", n), "0")
+			if took := time.Since(asked); took > 6*time.Second {
+				t.Errorf("a call waited %v for another", took)
+			}
+		}
+		if err := <-told; err != nil {
+			t.Error(err)
+		}
+		long.Wait()
+		if pid := l.status(); pid != next || time.Since(begun) < 8*time.Second {
+			t.Errorf("process %d serves, not %d", pid, next)
+		}
+		l.stopLast()
+	})
+}
+
+// TestSocketActivation starts a daemon with the sockets of its unit: who connected
+// before it ran is served, and the sockets outlive it.
+func TestSocketActivation(t *testing.T) {
+	t.Parallel()
+	program := buildDaemon(t)
+	l := newLedger(t, program, "file")
+	l.daemon.kill()
+	admin := filepath.Join(l.daemon.flag("--state"), "admin.sock")
+	listen := func(path string, mode os.FileMode) *os.File {
+		os.Remove(path)
+		ul, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ul.SetUnlinkOnClose(false)
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		f, err := ul.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ul.Close()
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	start := func(files ...*os.File) (*exec.Cmd, *bufio.Scanner, *strings.Builder) {
+		// LISTEN_PID is the daemon's own, which only the shell in its place knows.
+		cmd := exec.Command("/bin/sh", append([]string{"-c", fmt.Sprintf(`LISTEN_PID=$$ LISTEN_FDS=%d LISTEN_FDNAMES=tool:admin exec "$@"`, len(files)), "sh", program}, l.daemon.args...)...)
+		cmd.ExtraFiles = files
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+		said := new(strings.Builder)
+		cmd.Stderr = said
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd, bufio.NewScanner(out), said
+	}
+	tool, op := listen(l.socket, 0o660), listen(admin, 0o600)
+	early := l.dial() // nobody accepts yet
+	defer early.Close()
+	cmd, out, _ := start(tool, op)
+	early.once("early")
+	l.once("after", "0")
+	if pid := l.status(); pid != cmd.Process.Pid {
+		t.Errorf("process %d serves, not %d", pid, cmd.Process.Pid)
+	}
+	// An upgrade keeps them what they are.
+	pid, err := l.upgrade(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	early.once("upgraded")
+	for out.Scan() && pid == cmd.Process.Pid {
+	}
+	syscall.Kill(pid, syscall.SIGTERM)
+	l.awaitEnd(pid)
+	cmd.Wait()
+	for _, path := range []string{l.socket, admin} {
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("a socket of systemd went with the daemon: %v", err)
+		}
+	}
+	refused := func(says string, files ...*os.File) {
+		t.Helper()
+		cmd, out, said := start(files...)
+		for out.Scan() {
+			t.Errorf("%q", out.Text())
+			cmd.Process.Kill()
+		}
+		if err := cmd.Wait(); err == nil || !strings.Contains(said.String(), says) {
+			t.Errorf("%v: %s", err, said)
+		}
+	}
+	refused("no socket of the configuration has its path", listen(l.socket+"-other", 0o600))
+	refused("is not a listening", l.daemon.log)
+	refused("lets in more than 0600", tool, listen(admin, 0o666))
+	refused("is passed twice", tool, tool)
 }

@@ -19,7 +19,7 @@ import (
 type Given struct {
 	// FD is the descriptor. It belongs to whoever listens with it.
 	FD int
-	// Own says that a daemon bound it, which removes the file when it stops. The
+	// Own says that a daemon bound it; who serves it last removes its file. The
 	// files of others, such as systemd's, stay.
 	Own bool
 }
@@ -36,22 +36,15 @@ type Connection struct {
 // error where fd is something else.
 func BoundTo(fd int) (string, error) {
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-	if err != nil {
-		return "", err
+	if err == nil && kind == unix.SOCK_STREAM {
+		listens, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+		if name, failed := unix.Getsockname(fd); err == nil && failed == nil && listens != 0 {
+			if at, ok := name.(*unix.SockaddrUnix); ok {
+				return at.Name, nil
+			}
+		}
 	}
-	listens, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
-	if err != nil {
-		return "", err
-	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		return "", err
-	}
-	at, ok := name.(*unix.SockaddrUnix)
-	if !ok || kind != unix.SOCK_STREAM || listens == 0 {
-		return "", errors.New("it is not a listening stream socket of Unix; the unit of a socket has ListenStream= with a path")
-	}
-	return at.Name, nil
+	return "", errors.New("it is not a listening stream socket of Unix; its unit has to have ListenStream= with a path")
 }
 
 // adopt is bind for a socket that is given: the same lock, and the same rules for
@@ -87,9 +80,7 @@ func adopt(g *Given, path, lockFile string, mode os.FileMode, group int) (_ *soc
 	}
 	ul.SetUnlinkOnClose(false)
 	s := &socket{UnixListener: ul, path: path, info: info}
-	if !g.Own {
-		s.keep()
-	}
+	s.hold.kept, s.hold.own = true, g.Own
 	if lockFile != "" {
 		if s.lock, err = acquire(lockFile); err != nil {
 			l.Close()
@@ -113,6 +104,7 @@ type hold struct {
 	resumed chan struct{} // not nil while it is paused
 	held    bool          // accept waits for it
 	kept    bool          // the file stays when the socket is closed
+	own     bool          // of one that was adopted: it is ours to remove once it is claimed
 }
 
 // keep leaves the socket's file where it is when the socket is closed.
@@ -120,6 +112,16 @@ func (s *socket) keep() {
 	s.hold.mu.Lock()
 	defer s.hold.mu.Unlock()
 	s.hold.kept = true
+}
+
+// claim has the file of an adopted socket go with it, where a daemon bound it. Before,
+// the daemon that passed it on may yet take it back.
+func (s *socket) claim() {
+	s.hold.mu.Lock()
+	defer s.hold.mu.Unlock()
+	if s.hold.own {
+		s.hold.kept = false
+	}
 }
 
 // pause leaves connections in the kernel's queue until resume, or close.
@@ -209,7 +211,7 @@ func (s *socket) copy() (*Given, error) {
 	}
 	s.hold.mu.Lock()
 	defer s.hold.mu.Unlock()
-	return &Given{FD: fd, Own: !s.hold.kept}, nil
+	return &Given{FD: fd, Own: !s.hold.kept || s.hold.own}, nil
 }
 
 // duplicate is another descriptor of c. Unlike File it leaves the socket as it is:
@@ -376,20 +378,25 @@ func (c *conn) leave() (fd int, ok bool) {
 	return fd, true
 }
 
-// Pause, Resume, Copy and Leave of an Admin are those of a Server; requests that are
+// Claim says that this daemon serves the socket that it was given.
+func (s *Server) Claim() { s.socket.claim() }
+
+// Pause, Resume, Copy, Leave and Claim of an Admin are those of a Server; requests that are
 // being answered go on, and its connections are not passed on.
 func (a *Admin) Pause()                { a.socket.pause() }
 func (a *Admin) Resume()               { a.socket.resume() }
 func (a *Admin) Copy() (*Given, error) { return a.socket.copy() }
 func (a *Admin) Leave()                { a.socket.keep() }
+func (a *Admin) Claim()                { a.socket.claim() }
 
-// Pause, Resume, Copy and Leave of a Door are those of a Server. What its
+// Pause, Resume, Copy, Leave and Claim of a Door are those of a Server. What its
 // connections ask meanwhile is for Handle to let wait; they are not passed on, for
 // what was agreed on them is not known here.
 func (d *Door) Pause()                { d.socket.pause() }
 func (d *Door) Resume()               { d.socket.resume() }
 func (d *Door) Copy() (*Given, error) { return d.socket.copy() }
 func (d *Door) Leave()                { d.socket.keep() }
+func (d *Door) Claim()                { d.socket.claim() }
 
 func inGroup(info os.FileInfo, group int) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)

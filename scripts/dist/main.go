@@ -347,6 +347,8 @@ func (r *release) debian(work, goarch string, content map[string][]byte) error {
 			tree["usr/bin/"+name] = data
 		case path == "deploy/systemd/toold.service":
 			tree["lib/systemd/system/toold.service"] = data
+		case path == "deploy/systemd/toold.socket", path == "deploy/systemd/toold-admin.socket":
+			tree["lib/systemd/system/"+filepath.Base(path)] = data
 		case path == "deploy/systemd/toold.sysusers.conf":
 			tree["usr/lib/sysusers.d/toold.conf"] = data
 		case path == "deploy/systemd/toold.tmpfiles.conf":

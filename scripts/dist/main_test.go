@@ -72,7 +72,7 @@ func TestDebian(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1000000000")
 	content := map[string][]byte{"bin/toold": []byte("#!/bin/sh\n"), "man/man1/toolctl.1": nil, "completions/bash/toolctl": nil,
 		"tools.d/git/tool.json": nil, "LICENSE": nil, "docs/install.md": nil}
-	for _, name := range []string{"toold.service", "toold.sysusers.conf", "toold.tmpfiles.conf"} {
+	for _, name := range []string{"toold.service", "toold.socket", "toold-admin.socket", "toold.sysusers.conf", "toold.tmpfiles.conf"} {
 		data, err := os.ReadFile("../../deploy/systemd/" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +95,7 @@ func TestDebian(t *testing.T) {
 	}
 	deb := filepath.Join(r.out, "toold_1.2.3~4~gabc_all.deb")
 	list := command(t, ".", "dpkg-deb", "--contents", deb)
-	for _, want := range []string{"-rwxr-xr-x root/root", "./usr/bin/toold\n", "./lib/systemd/system/toold.service\n", "./usr/lib/sysusers.d/toold.conf\n",
+	for _, want := range []string{"-rwxr-xr-x root/root", "./usr/bin/toold\n", "./lib/systemd/system/toold.service\n", "./lib/systemd/system/toold.socket\n", "./lib/systemd/system/toold-admin.socket\n", "./usr/lib/sysusers.d/toold.conf\n",
 		"./usr/lib/tmpfiles.d/toold.conf\n", "./etc/toold/toold.json\n", "./usr/share/man/man1/toolctl.1\n", "./usr/share/bash-completion/completions/toolctl\n"} {
 		if !strings.Contains(list, want) {
 			t.Errorf("%q is missing in\n%s", want, list)
