@@ -532,3 +532,85 @@ func TestSocketActivation(t *testing.T) {
 	refused("lets in more than 0600", tool, listen(admin, 0o666))
 	refused("is passed twice", tool, tool)
 }
+
+// TestUpgradeLetsNoToolIn: what a tool asks on the socket that its caller uses is
+// refused, also where it asked the old daemon and the new one would answer, when the
+// tool has ended.
+func TestUpgradeLetsNoToolIn(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/usr/bin/perl"); err != nil {
+		t.Skip("there is no perl")
+	}
+	program := buildDaemon(t)
+	l := newLedger(t, program, "file")
+	// Where a tool can see it, and with what confinement lets it connect.
+	l.daemon.kill()
+	config := filepath.Join(filepath.Dir(l.root), "toold.json")
+	if err := os.WriteFile(config, []byte(`{"confine_most": "landlock"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.socket = filepath.Join(l.root, "tool.sock")
+	l.daemon.args = append(l.daemon.args, "--socket", l.socket, "--config", config) // the last counts
+	l.daemon.start()
+	l.stopLast()
+	dir := filepath.Join(l.daemon.flag("--tools"), "attack")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	def, err := json.Marshal(map[string]any{
+		"binary": "/usr/bin/perl", "mutating": true, "stdin": false,
+		"capabilities": map[string]any{"exec": []string{"/usr/bin", "/bin"}, "network": []string{"unix:" + l.socket}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tool.json"), def, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// For two seconds it asks, as often as it can, and leaves without the answers.
+	// What it leaves behind holds them open for as long as it may.
+	const attack = `use IO::Socket::UNIX; $|=1;
+my ($path, $request) = @ARGV; my (@kept, $asked);
+for (1..40) {
+	my $s = IO::Socket::UNIX->new(Peer => $path) or do { print STDERR "$!\n"; next };
+	syswrite $s, pack("N", length $request) . $request; push @kept, $s; $asked++;
+	select undef, undef, undef, 0.05;
+	if ($_ == 1) { open my $f, ">", "began"; }
+}
+unless (fork) { open STDOUT, ">/dev/null"; open STDERR, ">/dev/null"; sleep 30; }
+print "asked $asked\n";`
+	request, err := json.Marshal(map[string]any{"tool": "append", "args": []string{"-c", "echo attacked >> ledger"}, "cwd": l.root, "idempotency_key": "attack"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.once("before", "0")
+	for range 2 {
+		os.Remove(filepath.Join(l.root, "began"))
+		told := make(chan struct{})
+		go func() {
+			defer close(told)
+			res, err := client.Call(context.WithoutCancel(t.Context()), l.socket, &wire.Call{
+				Tool: "attack", Cwd: l.root, Args: []string{"-e", attack, l.socket, string(request)},
+			})
+			if err != nil || res.Err != nil || string(res.Stdout) != "asked 40\n" {
+				t.Errorf("the attack: %+v, %s, %v", res, res.Stderr, err)
+			}
+		}()
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			if _, err := os.Stat(filepath.Join(l.root, "began")); err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("the attack does not begin")
+			}
+		}
+		if _, err := l.upgrade(program); err != nil {
+			t.Fatal(err)
+		}
+		<-told
+		l.once("after-"+fmt.Sprint(l.status()), "0") // all that came before is answered
+	}
+	if n := l.lines()["attacked"]; n != 0 {
+		t.Errorf("tools called %d times", n)
+	}
+}
