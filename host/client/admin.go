@@ -100,6 +100,10 @@ func (a *Admin) Upgrade(ctx context.Context, binary string, within time.Duration
 	}
 	// Who asks now waits until one of the two answers.
 	s, err := a.Status(ctx)
+	// The old one may answer while it leaves; it says so where it stays.
+	for again := 0; err == nil && s.PID != next.PID && s.UpgradeError == "" && again < 100; again++ {
+		s, err = a.Status(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask the new daemon: %w", err)
 	}
