@@ -2,6 +2,8 @@ package execute
 
 import (
 	"context"
+	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -45,15 +48,16 @@ func (e *Executor) OfferedCallbacks(p *call.Pinned) *abi.Callbacks {
 // callbacksFolder is the folder in the state folder with the shims of calls that run.
 const callbacksFolder = "callbacks"
 
-// relay serves the callbacks of r, and lets c use them.
-func (r *running) relay(ctx context.Context, c *process.Command) (*callback.Relay, error) {
+// relay serves the callbacks of r, and lets c use them. What they are told has secrets
+// masked.
+func (r *running) relay(ctx context.Context, c *process.Command, secrets [][]byte) (*callback.Relay, error) {
 	if r.Streams.Callback == nil || r.Offered == nil {
 		return nil, fault.Errorf(fault.Internal, "the call asks its caller for programs, and its caller is gone; make it again")
 	}
 	config := callback.Config{
 		Folder: r.Offered.Folder,
 		Roots:  r.Roots,
-		Ask:    r.Streams.Callback,
+		Ask:    masking(r.Streams.Callback, secrets),
 		Begin: func(s callback.Shim) func(int, error) {
 			resume := r.Clock.Pause()
 			return func(exit int, err error) {
@@ -76,4 +80,33 @@ func (r *running) relay(ctx context.Context, c *process.Command) (*callback.Rela
 	c.Confine.Exec = append(slices.Clip(c.Confine.Exec), relay.Program())
 	c.Confine.Show = append(slices.Clip(c.Confine.Show), config.Folder)
 	return relay, nil
+}
+
+// asking is wire.Streams.Callback.
+type asking = func(ctx context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error)
+
+// masking is ask with secrets masked in what a run says to its caller's programs: what
+// a pager shows is an output of the run like any other. Paths are left as they are: they
+// name files that the caller sees.
+func masking(ask asking, secrets [][]byte) asking {
+	m := newMasker(secrets)
+	if m == nil {
+		return ask
+	}
+	hide := func(s string) string { return string(m.mask([]byte(s))) }
+	return func(ctx context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+		if q.Kind == wire.CallbackHooks {
+			q.Args = slices.Clone(q.Args)
+			for i, a := range q.Args {
+				q.Args[i] = hide(a)
+			}
+			q.Env = maps.Clone(q.Env)
+			for name, value := range q.Env {
+				q.Env[name] = hide(value)
+			}
+		}
+		masked := newBodyMask(stdin, m, m)
+		masked.pair.cover = false // nobody was told a length
+		return ask(ctx, q, masked, stdout, stderr)
+	}
 }

@@ -166,7 +166,7 @@ func (r *running) binary(ctx context.Context) error {
 	}
 	links := links{keys: keys, http: http}
 	if len(r.Callbacks) > 0 {
-		relay, err := r.relay(ctx, &command)
+		relay, err := r.relay(ctx, &command, values(secrets))
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,46 @@
+package execute
+
+import (
+	"context"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/toold/toold/host/wire"
+)
+
+// TestMaskedCallbacks: a program of the caller is told no secret, however the run tells
+// it.
+func TestMaskedCallbacks(t *testing.T) {
+	const secret = "s3cr3t-t0ken-0123456789"
+	var got wire.CallbackRequest
+	var input string
+	ask := masking(func(_ context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, _ io.Writer) (int, error) {
+		b, err := io.ReadAll(stdin)
+		got, input = q, string(b)
+		io.WriteString(stdout, "answer")
+		return 3, err
+	}, [][]byte{[]byte(secret)})
+	args, env := []string{"origin", "https://u:" + secret + "@host"}, map[string]string{"GIT_AUTHOR_NAME": secret}
+	var out strings.Builder
+	text := strings.Repeat("x", 300<<10) + secret + "\n\x00end"
+	exit, err := ask(t.Context(), wire.CallbackRequest{Kind: wire.CallbackHooks, Args: args, Env: env}, iotest.OneByteReader(strings.NewReader(text)), &out, nil)
+	if exit != 3 || err != nil || out.String() != "answer" {
+		t.Errorf("%d, %v, %s", exit, err, &out)
+	}
+	want := wire.CallbackRequest{Kind: wire.CallbackHooks, Args: []string{"origin", "https://u:" + Masked + "@host"}, Env: map[string]string{"GIT_AUTHOR_NAME": Masked}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("asked for %+v, not %+v", got, want)
+	}
+	if want := strings.ReplaceAll(text, secret, Masked); input != want {
+		t.Errorf("the input ends with %q", input[max(len(input)-60, 0):])
+	}
+	if args[1] != "https://u:"+secret+"@host" || env["GIT_AUTHOR_NAME"] != secret {
+		t.Error("what was asked is changed")
+	}
+	if _, err := ask(t.Context(), wire.CallbackRequest{Kind: wire.CallbackPager}, strings.NewReader("commit "+secret+"\n"), &out, nil); err != nil || input != "commit "+Masked+"\n" {
+		t.Errorf("a pager is given %q, %v", input, err)
+	}
+}
