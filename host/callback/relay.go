@@ -4,8 +4,8 @@
 // them.
 //
 // A Relay belongs to one run. It has a folder in which there is a shim for each
-// program that the run may ask for: a link to this program, which the run starts
-// in the program's place. A shim connects to the socket of its Relay, says what it
+// program that the run may ask for: a link to a copy of this program, which the run
+// starts in the program's place. A shim connects to the socket of its Relay, says what it
 // was started with, and passes on what it reads and what the program wrote, and ends
 // as that does. A program that uses the package begins its main, and the TestMain of
 // its tests, with
@@ -103,7 +103,11 @@ type Shim struct {
 type Config struct {
 	// Folder is made, and removed by Close. Its name is of NewFolder.
 	Folder string
-	Shims  []Shim
+	// Program is what shims are links to: a copy of this program whose name is
+	// ShimName. The run may execute it, under whatever name and with whatever
+	// arguments, and it is a shim and nothing else.
+	Program string
+	Shims   []Shim
 	// Roots are the folders beneath which programs run and files are edited.
 	Roots []string
 	// Ask has the caller run a program; it is wire.Streams.Callback.
@@ -133,10 +137,6 @@ type Relay struct {
 // Open makes the folder of c and serves its shims until Close. What runs of it ends
 // with ctx.
 func Open(ctx context.Context, c Config) (r *Relay, err error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find the program of shims: %w", err)
-	}
 	if err := os.MkdirAll(filepath.Dir(c.Folder), 0o700); err != nil {
 		return nil, fmt.Errorf("make a folder for shims: %w", err)
 	}
@@ -149,7 +149,7 @@ func Open(ctx context.Context, c Config) (r *Relay, err error) {
 		}
 	}()
 	for _, s := range c.Shims {
-		if err := os.Symlink(program, filepath.Join(c.Folder, s.Name)); err != nil {
+		if err := os.Symlink(c.Program, filepath.Join(c.Folder, s.Name)); err != nil {
 			return nil, fmt.Errorf("make a shim: %w", err)
 		}
 	}
@@ -178,10 +178,7 @@ func (r *Relay) Close() {
 }
 
 // Program is what the run has to be let execute.
-func (r *Relay) Program() string {
-	program, _ := os.Executable() // Open had it
-	return program
-}
+func (r *Relay) Program() string { return r.config.Program }
 
 // Socket is the path of the socket that the run has to be let connect to.
 func (r *Relay) Socket() string { return filepath.Join(r.config.Folder, socketName) }

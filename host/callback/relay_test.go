@@ -27,16 +27,44 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+func program(t testing.TB) string {
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own
+}
+
+// TestOnlyShim: what a run may execute as a shim is nothing else, by whatever name and
+// with whatever arguments.
+func TestOnlyShim(t *testing.T) {
+	own, err := os.ReadFile(program(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), callback.ShimName)
+	if err := os.WriteFile(copied, own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"toold", "-test.run=^$"}, {"/usr/bin/toold", "-test.run=^$"}, {"callbacks-x/editor", "-test.run=^$"}} {
+		cmd := &exec.Cmd{Path: copied, Args: args}
+		if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 127 || !strings.HasPrefix(string(out), callback.ShimName+": ") {
+			t.Errorf("%q: %v: %s", args, cmd.ProcessState, out)
+		}
+	}
+}
+
 type asking func(ctx context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error)
 
 // open makes a relay with an editor, a pager and a hook, whose caller is ask.
 func open(t testing.TB, root string, ask asking) *callback.Relay {
 	t.Helper()
 	c := callback.Config{
-		Folder: callback.NewFolder(t.TempDir()),
-		Roots:  []string{root},
-		Shims:  []callback.Shim{{Name: "editor", Kind: "editor"}, {Name: "pager", Kind: "pager"}, {Name: "pre-push", Kind: "hooks", Path: root + "/hooks/pre-push"}},
-		Ask:    ask,
+		Folder:  callback.NewFolder(t.TempDir()),
+		Program: program(t),
+		Roots:   []string{root},
+		Shims:   []callback.Shim{{Name: "editor", Kind: "editor"}, {Name: "pager", Kind: "pager"}, {Name: "pre-push", Kind: "hooks", Path: root + "/hooks/pre-push"}},
+		Ask:     ask,
 	}
 	r, err := callback.Open(t.Context(), c)
 	if err != nil {
@@ -93,7 +121,7 @@ func TestShim(t *testing.T) {
 func TestLongFolder(t *testing.T) {
 	root := realDir(t)
 	parent := filepath.Join(t.TempDir(), strings.Repeat("x", 120))
-	c := callback.Config{Folder: callback.NewFolder(parent), Roots: []string{root}, Shims: []callback.Shim{{Name: "pager", Kind: "pager"}},
+	c := callback.Config{Folder: callback.NewFolder(parent), Program: program(t), Roots: []string{root}, Shims: []callback.Shim{{Name: "pager", Kind: "pager"}},
 		Ask: func(context.Context, wire.CallbackRequest, io.Reader, io.Writer, io.Writer) (int, error) {
 			return 5, nil
 		}}

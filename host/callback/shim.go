@@ -15,14 +15,30 @@ import (
 // exitShim is the exit code of a shim whose program could not be run, as a shell's.
 const exitShim = 127
 
+// ShimName is the name of the file that is this program as the shims of runs.
+const ShimName = "toold-callback"
+
 // IsShim reports whether this process was started as a program of a run that has its
-// caller run the real one.
+// caller run the real one. The name of the file alone makes it so: what a run can
+// execute as a shim is nothing else, whatever it is called and given.
 func IsShim() bool {
+	if exe, err := os.Readlink("/proc/self/exe"); err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == ShimName {
+		return true
+	}
+	return inFolder()
+}
+
+// inFolder reports whether this process was started by the name of a shim.
+func inFolder() bool {
 	return len(os.Args) > 0 && filepath.IsAbs(os.Args[0]) && strings.HasPrefix(filepath.Base(filepath.Dir(os.Args[0])), folderPrefix)
 }
 
 // RunShim is the whole life of such a process. It returns the exit code.
 func RunShim() int {
+	if !inFolder() {
+		fmt.Fprintf(os.Stderr, "%s: this program stands for a caller's in a run, and does nothing else\n", ShimName)
+		return exitShim
+	}
 	exit, err := shim(os.Args[0], os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "toold: %s: %v\n", filepath.Base(os.Args[0]), err)

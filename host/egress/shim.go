@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // ShimName is the name of the file that is this program as the ssh of a run.
@@ -45,7 +46,7 @@ const sshFailed = 255
 // program, which no argument changes: what can be executed as this does nothing
 // else.
 func IsShim() bool {
-	if exe, err := os.Readlink("/proc/self/exe"); err == nil && filepath.Base(exe) == ShimName {
+	if exe, err := os.Readlink("/proc/self/exe"); err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == ShimName {
 		return true
 	}
 	return len(os.Args) > 0 && filepath.Base(os.Args[0]) == ShimName

@@ -54,10 +54,15 @@ func (r *running) relay(ctx context.Context, c *process.Command, secrets [][]byt
 	if r.Streams.Callback == nil || r.Offered == nil {
 		return nil, fault.Errorf(fault.Internal, "the call asks its caller for programs, and its caller is gone; make it again")
 	}
+	program, err := r.shims.program(filepath.Join(r.Executor.Config.Config().State, "shims", callback.ShimName))
+	if err != nil {
+		return nil, fault.Errorf(fault.Internal, "provide the run with shims: %w; see the daemon's state folder", err)
+	}
 	config := callback.Config{
-		Folder: r.Offered.Folder,
-		Roots:  r.Roots,
-		Ask:    masking(r.Streams.Callback, secrets),
+		Folder:  r.Offered.Folder,
+		Program: program,
+		Roots:   r.Roots,
+		Ask:     masking(r.Streams.Callback, secrets),
 		Begin: func(s callback.Shim) func(int, error) {
 			resume := r.Clock.Pause()
 			return func(exit int, err error) {

@@ -34,7 +34,7 @@ type Executor struct {
 	vars  vars
 	fetch fetcher
 	gate  egress.Gate
-	shim  shim
+	shims shims
 }
 
 // New makes an Executor.

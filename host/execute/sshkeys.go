@@ -36,7 +36,7 @@ func (e *Executor) sshKeys(secrets []secret, env map[string]string) (egress.SSH,
 	if status := e.Runner.Confinement(); !status.Filter {
 		return keys, fault.Errorf(fault.ToolBroken, "secret %s is a key for ssh, which only a tool is given whose connections are judged, and this system cannot do that; see toolctl doctor", keys.Keys[0].Name)
 	}
-	program, err := e.shim.program(c.State)
+	program, err := e.shims.program(filepath.Join(c.State, "ssh", egress.ShimName))
 	if err != nil {
 		return keys, fault.Errorf(fault.Internal, "provide git with an ssh: %w; see the daemon's state folder", err)
 	}
@@ -47,19 +47,19 @@ func (e *Executor) sshKeys(secrets []secret, env map[string]string) (egress.SSH,
 	return keys, nil
 }
 
-// shim is this program under the name with which it is the ssh of a run and nothing
-// else. The zero value makes it when it is first needed.
-type shim struct {
+// shims are copies of this program under names with which it is one thing of a run and
+// nothing else. The zero value makes each when it is first needed.
+type shims struct {
 	mu   sync.Mutex
-	path string // empty: not made
+	made map[string]bool // by path; nil: none
 }
 
-// program is its path, in the state folder.
-func (s *shim) program(state string) (string, error) {
+// program makes the copy at path, in the state folder, unless it is there, and returns
+// path.
+func (s *shims) program(path string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	path := filepath.Join(state, "ssh", egress.ShimName)
-	if s.path == path {
+	if s.made[path] {
 		if _, err := os.Lstat(path); err == nil {
 			return path, nil
 		}
@@ -71,7 +71,13 @@ func (s *shim) program(state string) (string, error) {
 	// runs that have it keep theirs.
 	from, err := os.Open("/proc/self/exe") // also after it was replaced on disk
 	if err != nil {
-		return "", err
+		own, failed := os.Executable()
+		if failed != nil {
+			return "", failed
+		}
+		if from, err = os.Open(own); err != nil {
+			return "", err
+		}
 	}
 	defer from.Close()
 	to, err := os.CreateTemp(filepath.Dir(path), "")
@@ -86,6 +92,9 @@ func (s *shim) program(state string) (string, error) {
 		os.Remove(to.Name())
 		return "", err
 	}
-	s.path = path
+	if s.made == nil {
+		s.made = map[string]bool{}
+	}
+	s.made[path] = true
 	return path, nil
 }
