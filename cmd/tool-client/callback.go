@@ -27,6 +27,37 @@ type programs struct {
 	tty *terminal // nil: there is none
 	// console is held by the program that has the terminal.
 	console sync.Mutex
+	folders folders
+}
+
+// folders are those above the working folder, this one included, and where they
+// lead: as it was before the call, so that nothing that the call runs has changed it.
+type folders map[string]string
+
+func foldersAbove(dir string) folders {
+	p := folders{"/": "/"}
+	for ; filepath.IsAbs(dir) && dir != "/"; dir = filepath.Dir(dir) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			p[dir] = real
+		}
+	}
+	return p
+}
+
+// straight reports whether dir is led nowhere else by a link that the call may have
+// made: the folder would be any one of the caller's.
+func (p folders) straight(dir string) bool {
+	dir = filepath.Clean(dir)
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false
+	}
+	at := dir
+	for p[at] == "" && at != filepath.Dir(at) {
+		at = filepath.Dir(at)
+	}
+	rest, err := filepath.Rel(at, dir)
+	return err == nil && p[at] != "" && real == filepath.Join(p[at], rest)
 }
 
 // offered are the kinds of programs that there are here.
@@ -113,6 +144,9 @@ func (p *programs) run(cb *wire.Callback) (int, error) {
 	if !filepath.IsAbs(cb.Cwd) {
 		return 0, fmt.Errorf("the folder %q is not absolute", cb.Cwd)
 	}
+	if !p.folders.straight(cb.Cwd) {
+		return 0, fmt.Errorf("the folder %s is not here, or a link leads elsewhere; the folder must be the same one here and where toold runs", cb.Cwd)
+	}
 	switch cb.Kind {
 	case wire.CallbackEditor, wire.CallbackSequenceEditor:
 		names := messageEditors
@@ -133,6 +167,8 @@ func (p *programs) run(cb *wire.Callback) (int, error) {
 			return 0, fmt.Errorf("%w; the folder must be the same one here and where toold runs", err)
 		} else if !fi.Mode().IsRegular() {
 			return 0, fmt.Errorf("%s is not a regular file", cb.Args[0])
+		} else if !p.folders.straight(filepath.Dir(cb.Args[0])) {
+			return 0, fmt.Errorf("a link leads %s elsewhere", cb.Args[0])
 		}
 		return p.start(cb, words(command, cb.Args), os.Environ(), true)
 	case wire.CallbackPager:

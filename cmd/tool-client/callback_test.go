@@ -83,6 +83,7 @@ func TestProgramsRefused(t *testing.T) {
 	dir := t.TempDir()
 	file := script(t, dir, "file", "text\n")
 	os.Symlink(file, dir+"/link")
+	os.Symlink(".", dir+"/around")
 	for name, test := range map[string]struct {
 		q    wire.CallbackRequest
 		env  []string
@@ -93,6 +94,8 @@ func TestProgramsRefused(t *testing.T) {
 		"flags for an editor":        {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{"-c", file}}, []string{"EDITOR=touch ran"}, "one file"},
 		"a command for an editor":    {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{"+!touch ran"}}, []string{"EDITOR=touch ran"}, "one file"},
 		"a link for an editor":       {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{dir + "/link"}}, []string{"EDITOR=touch ran"}, "not a regular file"},
+		"a link on the way":          {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{dir + "/around/file"}}, []string{"EDITOR=touch ran"}, "a link leads"},
+		"a folder behind a link":     {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: file, Cwd: dir + "/around"}, nil, "a link leads"},
 		"a pager without a terminal": {wire.CallbackRequest{Kind: wire.CallbackPager, Args: []string{"x"}}, []string{"PAGER=touch ran"}, "no pager"},
 		"a relative hook":            {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: "file"}, nil, "not absolute"},
 		"no hook":                    {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: dir + "/none"}, nil, "no such file"},
@@ -107,6 +110,20 @@ func TestProgramsRefused(t *testing.T) {
 				t.Error("it ran")
 			}
 		})
+	}
+}
+
+// TestWorkingFolderBehindLink: where the caller itself went by a link, its programs go
+// too.
+func TestWorkingFolderBehindLink(t *testing.T) {
+	dir := t.TempDir()
+	os.Mkdir(dir+"/real", 0o755)
+	os.Symlink("real", dir+"/link")
+	file := script(t, dir+"/real", "file", "text\n")
+	socket := asks(t, wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{dir + "/link/file"}}, "")
+	out, code := calledWith(t, socket, dir+"/link", "PWD="+dir+"/link", "EDITOR=echo edited >")
+	if b, err := os.ReadFile(file); code != 0 || err != nil || string(b) != "edited\n" {
+		t.Errorf("%d, %s: %q, %v", code, out, b, err)
 	}
 }
 

@@ -82,7 +82,7 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		local.Terminal, local.Sizes, local.Stdin = tty.raw, tty.sizes, &tty.keys
 	}
 	call.Callbacks = offered(tty)
-	local.Callback = (&programs{tty: tty}).run
+	local.Callback = (&programs{tty: tty, folders: foldersAbove(call.Cwd)}).run
 	// Signals are taken over while the daemon is at work already: see exchange.
 	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty.restore) })
 	result, code := exchange(path, call, local, tty, stderr, signals)

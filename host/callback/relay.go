@@ -363,9 +363,11 @@ func (r *Relay) request(p []byte) (shim Shim, q wire.CallbackRequest, err error)
 			return shim, q, errors.New("an argument holds a zero byte")
 		}
 	}
-	if !r.beneath(b.Cwd) {
+	cwd, ok := r.resolve(b.Cwd)
+	if !ok {
 		return shim, q, fmt.Errorf("the folder %q is not beneath the roots", b.Cwd)
 	}
+	b.Cwd = cwd
 	q = wire.CallbackRequest{Kind: shim.Kind, Path: shim.Path, Args: b.Args, Cwd: b.Cwd}
 	switch shim.Kind {
 	case wire.CallbackEditor, wire.CallbackSequenceEditor:
@@ -376,10 +378,12 @@ func (r *Relay) request(p []byte) (shim Shim, q wire.CallbackRequest, err error)
 		if !filepath.IsAbs(file) {
 			file = filepath.Join(b.Cwd, file)
 		}
-		if !r.beneath(filepath.Clean(file)) {
+		// The file itself may not be a link, which the caller looks at.
+		dir, ok := r.resolve(filepath.Dir(filepath.Clean(file)))
+		if file = filepath.Join(dir, filepath.Base(file)); !ok || !r.beneath(file) {
 			return shim, q, fmt.Errorf("the file %q is not beneath the roots", b.Args[0])
 		}
-		q.Args = []string{filepath.Clean(file)}
+		q.Args = []string{file}
 	case wire.CallbackPager:
 		if len(b.Args) != 0 {
 			return shim, q, errors.New("a pager is given no arguments")
@@ -393,6 +397,52 @@ func (r *Relay) request(p []byte) (shim Shim, q wire.CallbackRequest, err error)
 // beneath reports whether path is an absolute one beneath a root, without detours.
 func (r *Relay) beneath(path string) bool {
 	return filepath.IsAbs(path) && filepath.Clean(path) == path && slices.ContainsFunc(r.config.Roots, func(root string) bool { return confine.Beneath(root, path) })
+}
+
+// resolve is path, an existing one beneath a root, without links. It reports false
+// where there is none or it is led out of its root.
+func (r *Relay) resolve(path string) (string, bool) {
+	if !r.beneath(path) {
+		return "", false
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", false
+	}
+	for _, root := range r.config.Roots {
+		at, err := filepath.EvalSymlinks(root)
+		if err != nil || !confine.Beneath(root, path) || !confine.Beneath(at, real) {
+			continue
+		}
+		if rest, err := filepath.Rel(at, real); err == nil {
+			return filepath.Join(root, rest), true
+		}
+	}
+	return "", false
+}
+
+// stays reports whether path, of which the end need not be there, is beneath a root and
+// no link leads it out.
+func (r *Relay) stays(path string) bool {
+	clean := filepath.Clean(path)
+	if !r.beneath(clean) {
+		return false
+	}
+	if clean != path && strings.Contains(path, "..") { // behind a link that leads elsewhere
+		if real, err := filepath.EvalSymlinks(path); err != nil {
+			return false
+		} else if same, err := filepath.EvalSymlinks(clean); err != nil || same != real {
+			return false
+		}
+	}
+	for at := clean; r.beneath(at); at = filepath.Dir(at) {
+		if _, err := os.Lstat(at); errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		_, ok := r.resolve(at)
+		return ok
+	}
+	return false
 }
 
 // kindOfVariable says what a variable of git may hold that a hook is given.
@@ -425,10 +475,10 @@ func (r *Relay) filter(env map[string]string, cwd string) map[string]string {
 		case pathInside:
 			path := value
 			if !filepath.IsAbs(path) {
-				path = filepath.Join(cwd, path)
+				path = cwd + "/" + path
 			}
 			// The index that git takes by itself need not be named.
-			ok = r.beneath(filepath.Clean(path)) && !strings.ContainsRune(value, 0) && (name != "GIT_INDEX_FILE" || filepath.Clean(path) != filepath.Join(cwd, ".git/index"))
+			ok = !strings.ContainsRune(value, 0) && r.stays(path) && (name != "GIT_INDEX_FILE" || filepath.Clean(path) != filepath.Join(cwd, ".git/index"))
 		}
 		if ok {
 			out[name] = value

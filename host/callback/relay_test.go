@@ -201,6 +201,32 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestLinksOut: a link of the repository leads no program out of the roots, and what
+// leads to another place beneath them is named by that.
+func TestLinksOut(t *testing.T) {
+	root, away := realDir(t), realDir(t)
+	if err := errors.Join(os.Mkdir(root+"/real", 0o755), os.Symlink("real", root+"/in"), os.Symlink(away, root+"/out"), os.WriteFile(away+"/file", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, root, func(_ context.Context, q wire.CallbackRequest, _ io.Reader, stdout, _ io.Writer) (int, error) {
+		fmt.Fprint(stdout, q.Cwd, q.Args, q.Env)
+		return 0, nil
+	})
+	for _, tt := range []struct{ begin, want string }{
+		{`{"name":"editor","args":["` + root + `/out/file"],"cwd":"` + root + `"}`, "is not beneath the roots"},
+		{`{"name":"editor","args":["out/file"],"cwd":"` + root + `"}`, "is not beneath the roots"},
+		{`{"name":"editor","args":["file"],"cwd":"` + root + `/out"}`, "is not beneath the roots"},
+		{`{"name":"pager","args":[],"cwd":"` + root + `/out"}`, "is not beneath the roots"},
+		{`{"name":"editor","args":["in/file"],"cwd":"` + root + `"}`, root + "[" + root + "/real/file]"},
+		{`{"name":"editor","args":["file"],"cwd":"` + root + `/in"}`, root + "/real[" + root + "/real/file]"},
+		{`{"name":"pre-push","args":[],"cwd":"` + root + `","env":{"GIT_DIR":"out","GIT_INDEX_FILE":"` + root + `/out/file","GIT_WORK_TREE":"out/../real","GIT_PREFIX":"in/../","GIT_OBJECT_DIRECTORY":"in/new/x"}}`, root + "[] map[GIT_OBJECT_DIRECTORY:in/new/x GIT_PREFIX:in/../]"},
+	} {
+		if got := answer(t, r, frame('b', tt.begin)); !strings.Contains(got, tt.want) {
+			t.Errorf("%s: answered %q", tt.begin, got)
+		}
+	}
+}
+
 // TestFlagsAreFiles: what looks like a flag is a file beneath the roots to an editor.
 func TestFlagsAreFiles(t *testing.T) {
 	root := realDir(t)
