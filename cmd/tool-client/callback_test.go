@@ -121,7 +121,7 @@ func TestWorkingFolderBehindLink(t *testing.T) {
 	os.Symlink("real", dir+"/link")
 	file := script(t, dir+"/real", "file", "text\n")
 	socket := asks(t, wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{dir + "/link/file"}}, "")
-	out, code := calledWith(t, socket, dir+"/link", "PWD="+dir+"/link", "EDITOR=echo edited >")
+	out, code := calledWith(t, socket, dir+"/link", "PWD="+dir+"/link", "PATH=/usr/bin:/bin", "EDITOR=echo edited >")
 	if b, err := os.ReadFile(file); code != 0 || err != nil || string(b) != "edited\n" {
 		t.Errorf("%d, %s: %q, %v", code, out, b, err)
 	}

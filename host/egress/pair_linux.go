@@ -52,6 +52,7 @@ func (p *pair) drain() {
 // copy copies both ways until both sides have ended, or, where the requests to the
 // host are read, passes these on.
 func (p *pair) copy() {
+	received := int64(0) // of what is no request
 	if p.session.rules.HTTP.reads(p.connection.Host, p.connection.Port) {
 		begin, names, err := p.hello()
 		switch {
@@ -64,13 +65,19 @@ func (p *pair) copy() {
 			return
 		}
 		p.begin = begin
+		if received = p.banner(); received == 0 {
+			p.session.refuse(p.connection, "it begins as SSH does, and the host does not")
+			reset(p.local)
+			reset(p.upstream)
+			return
+		}
 	}
 	down := make(chan struct{})
 	p.session.work.Go(func() {
 		defer close(down)
 		n, err := p.pass(p.local, p.upstream)
 		p.session.mu.Lock()
-		p.connection.Received = n
+		p.connection.Received = received + n
 		p.session.mu.Unlock()
 		if err == nil {
 			p.local.CloseWrite()
@@ -91,6 +98,27 @@ func (p *pair) copy() {
 	<-down
 	p.local.Close()
 	p.upstream.Close()
+}
+
+// banner passes on what the host says first, where that is SSH, and returns how much
+// that is; 0: it is not. An SSH server does not wait for its client, and a server for
+// HTTP does: what only begins as SSH would be a request to it, with further ones behind
+// it that nobody has judged.
+func (p *pair) banner() int64 {
+	p.upstream.SetReadDeadline(time.Now().Add(headTime))
+	begin := make([]byte, len(sshBegin))
+	if _, err := io.ReadFull(p.upstream, begin); err != nil || !isSSH(begin) {
+		return 0
+	}
+	p.session.mu.Lock()
+	if !p.over.Load() {
+		p.upstream.SetReadDeadline(time.Time{})
+	}
+	p.session.mu.Unlock()
+	if n, err := p.local.Write(begin); err != nil {
+		return int64(n)
+	}
+	return int64(len(begin))
 }
 
 // up copies what the run sends.

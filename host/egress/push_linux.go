@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/toold/toold/host/gitwire"
@@ -22,6 +23,34 @@ func isPush(out *http.Request) (repository string, ok bool) {
 		return "", false
 	}
 	return gitwire.PushPath(out.URL.RequestURI())
+}
+
+// mayBePush reports whether some server may take out, which isPush is not sure of, for
+// a push: servers fold cases, cut parameters off, and decode more than once, and some
+// go by the type of the body.
+func mayBePush(out *http.Request) bool {
+	if strings.Contains(strings.ToLower(strings.Join(out.Header["Content-Type"], ",")), "git-receive-pack") {
+		return true
+	}
+	if out.Method == http.MethodGet || out.Method == http.MethodHead {
+		return false
+	}
+	at, _, _ := strings.Cut(out.URL.RequestURI(), "?")
+	for range 4 { // as many times as anybody decodes
+		for segment := range strings.FieldsFuncSeq(at, func(c rune) bool { return c == '/' || c == '\\' }) {
+			segment, _, _ = strings.Cut(segment, ";")
+			segment = strings.TrimFunc(strings.ToLower(segment), func(c rune) bool { return c <= ' ' || c == '.' })
+			if segment == "git-receive-pack" {
+				return true
+			}
+		}
+		decoded, err := url.PathUnescape(at)
+		if err != nil || decoded == at {
+			break
+		}
+		at = decoded
+	}
+	return false
 }
 
 // judgePush asks about the push to repository that out makes. What is sent on is

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -266,6 +267,11 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // judge asks whether out may be sent.
 func (x *requests) judge(ctx context.Context, out *http.Request) (refused, malformed error) {
+	for name := range out.Header {
+		if slices.ContainsFunc(otherRequest, func(other string) bool { return sameHeader(name, other) }) {
+			return nil, fmt.Errorf("its header %s has some servers do another request than the one that is judged", clip(name, maxPath))
+		}
+	}
 	err := x.session.rules.Ask(ctx, &abi.Wire{On: abi.WireHTTP, Host: x.connection.Host, Port: int(x.connection.Port), Method: out.Method, Path: out.URL.RequestURI()})
 	if err != nil {
 		return err, nil
@@ -273,8 +279,15 @@ func (x *requests) judge(ctx context.Context, out *http.Request) (refused, malfo
 	if repository, ok := isPush(out); ok {
 		return x.judgePush(ctx, repository, out)
 	}
+	if mayBePush(out) {
+		return nil, errors.New("it may be a push to some server, and is not written as git writes one")
+	}
 	return nil, nil
 }
+
+// otherRequest are headers by which servers take a request for one with another method
+// or path.
+var otherRequest = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Method", "X-Original-Url", "X-Rewrite-Url"}
 
 // rewrite is the request that the host gets in the place of r, or why it gets none,
 // with the status that says so.
@@ -342,7 +355,8 @@ func (x *requests) answer(w http.ResponseWriter, resp *http.Response, refuse fun
 	forThisHop(resp.Header)
 	body := io.Reader(resp.Body)
 	if len(x.credentials) > 0 {
-		if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") && resp.ContentLength != 0 {
+		e := strings.Join(resp.Header["Content-Encoding"], ", ")
+		if e != "" && !strings.EqualFold(e, "identity") && resp.ContentLength != 0 {
 			refuse(http.StatusBadGateway, fmt.Sprintf("the answer is encoded as %q, though it was asked not to be, and a credential could not be hidden in it", clip(e, maxPath)))
 			return
 		}
@@ -540,5 +554,8 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// sshBegin is what either side of SSH says first.
+const sshBegin = "SSH-"
+
 // isSSH reports whether a connection begins as SSH does.
-func isSSH(begin []byte) bool { return bytes.HasPrefix(begin, []byte("SSH-")) }
+func isSSH(begin []byte) bool { return bytes.HasPrefix(begin, []byte(sshBegin)) }

@@ -312,6 +312,18 @@ func TestRequestsAreAsked(t *testing.T) {
 	if got := send(c, bufio.NewReader(c), "POST /bad/git-receive-pack HTTP/1.1\r\nHost: HOST\r\nContent-Length: 4\r\n\r\nPACK"); got != 400 {
 		t.Error(got)
 	}
+	// Neither is what some server may take for a push, or for another request.
+	for _, head := range []string{
+		"POST /bad/git-receive-pack;v=1 HTTP/1.1\r\n", "POST /bad/Git-Receive-Pack HTTP/1.1\r\n", "POST /bad/git%252dreceive-pack HTTP/1.1\r\n",
+		"POST /bad/git-receive-pack%20 HTTP/1.1\r\n", "POST /bad%5cgit-receive-pack HTTP/1.1\r\n", "PUT /bad/git-receive-pack;x/y HTTP/1.1\r\n",
+		"POST /bad HTTP/1.1\r\nContent-Type: application/x-git-receive-pack-request\r\n",
+		"GET /bad HTTP/1.1\r\nX-HTTP-Method-Override: DELETE\r\n", "POST /bad HTTP/1.1\r\nx_http_method: DELETE\r\n", "GET /bad HTTP/1.1\r\nX-Original-URL: /no/way\r\n",
+	} {
+		c := dial(t, u, connect, roots)
+		if got := send(c, bufio.NewReader(c), head+"Host: HOST\r\nContent-Length: 0\r\n\r\n"); got != 400 {
+			t.Errorf("%q: %d", head, got)
+		}
+	}
 	all := strings.Join(u.all(), "\n")
 	for _, want := range []string{`GET //yes/%41?a `, "POST /repo/git-receive-pack ", "PACK"} {
 		if !strings.Contains(all, want) {
@@ -342,6 +354,9 @@ func TestAnswersAreMasked(t *testing.T) {
 		if r.URL.Path == "/encoded" {
 			w.Header().Set("Content-Encoding", "deflate")
 		}
+		if r.URL.Path == "/twice" {
+			w.Header()["Content-Encoding"] = []string{"identity", "deflate"}
+		}
 		w.Header().Set("Trailer", "X-Late")
 		fmt.Fprint(w, r.Header.Get("Authorization"), r.Header.Get("Accept-Encoding"), r.Header.Get("Range"))
 		w.Header().Set("X-Late", r.Header.Get("Authorization"))
@@ -362,8 +377,10 @@ func TestAnswersAreMasked(t *testing.T) {
 	if got := get("/"); strings.Contains(got, token) || !strings.Contains(got, "X-Echo: [secret]") || !strings.Contains(got, "***identity\r\n") || !strings.HasPrefix(got, "HTTP/1.1 200 OK") {
 		t.Errorf("%q", got)
 	}
-	if got := get("/encoded"); strings.Contains(got, token) || !strings.HasPrefix(got, "HTTP/1.1 502 ") || !strings.Contains(got, "encoded as") {
-		t.Errorf("%q", got)
+	for _, path := range []string{"/encoded", "/twice"} {
+		if got := get(path); strings.Contains(got, token) || !strings.HasPrefix(got, "HTTP/1.1 502 ") || !strings.Contains(got, "encoded as") {
+			t.Errorf("%s: %q", path, got)
+		}
 	}
 }
 
@@ -585,5 +602,38 @@ func TestUnfinishedRequests(t *testing.T) {
 	case <-done:
 	case <-time.After(20 * time.Second):
 		t.Error("the session does not end")
+	}
+}
+
+// What begins as SSH does is passed through to a host that speaks it, and to no other:
+// it could be a request with others behind it.
+func TestOnlySSHIsPassed(t *testing.T) {
+	const sent = "SSH-2.0-x /a HTTP/1.1\r\nHost: h\r\n\r\nDELETE /all HTTP/1.1\r\nHost: h\r\n\r\n"
+	for first, passed := range map[string]bool{"SSH-2.0-host\r\n": true, "220 mail\r\n": false, "": false} {
+		got := make(chan string, 1)
+		host := listen(t, func(c *net.TCPConn) {
+			io.WriteString(c, first)
+			c.CloseWrite()
+			b, _ := io.ReadAll(c) // it may be reset
+			got <- string(b)
+		})
+		rules := ParseRules([]string{host.String()})
+		rules.HTTP = &HTTP{Hosts: []string{host.String()}}
+		rules.Ask = func(context.Context, *abi.Wire) error { return errDenied }
+		s, connect := startRules(t, rules, nil)
+		c, errno := connect(host)
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+		io.WriteString(c, sent)
+		c.(*net.TCPConn).CloseWrite()
+		answer, _ := io.ReadAll(c)
+		c.Close()
+		if read := <-got; passed && (read != sent || string(answer) != first) || !passed && (read != "" || len(answer) > 0) {
+			t.Errorf("a host that begins with %q was sent %q, and answered %q", first, read, answer)
+		}
+		if _, _, refused := s.Close(); (refused == 0) != passed {
+			t.Errorf("a host that begins with %q: %d refused", first, refused)
+		}
 	}
 }
