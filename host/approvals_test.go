@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -126,6 +127,28 @@ func (d *asking) approve(id string) {
 	if _, err := d.operator().Decide(d.t.Context(), id, true, "fine"); err != nil {
 		d.t.Fatal(err)
 	}
+}
+
+// TestApprovalShowsCallbacks: who approves is shown that the caller's programs have a
+// part in the call.
+func TestApprovalShowsCallbacks(t *testing.T) {
+	t.Parallel()
+	d := newAsking(t, config.Config{})
+	d.Tool(t, "ledger", M{"binary": "/bin/sh", "mutating": true, "stdin": false, "callbacks": []string{"editor"}, "capabilities": M{"exec": []string{"/usr/bin", "/bin"}}},
+		map[string]string{"restricted.wasm": hosttest.Guest(t, policyPkg)})
+	c := d.write("one", abi.Approval{})
+	wrapper := exec.Command(wrapperProgram(t))
+	wrapper.Args, wrapper.Dir = append([]string{"ledger"}, c.Args...), d.Root
+	wrapper.Env = []string{"TOOL_SOCKET=" + d.Config.Socket, "EDITOR=true"}
+	if out, _ := wrapper.CombinedOutput(); wrapper.ProcessState.ExitCode() != fault.ApprovalRequired.ExitCode() {
+		t.Fatalf("%v: %s", wrapper.ProcessState, out)
+	}
+	a, err := d.operator().Show(t.Context(), d.one().ID)
+	if err != nil || len(a.Steps) != 1 || !strings.Contains(string(a.Steps[0].Plan), `"callbacks":[{"kind":"editor","name":"editor"}]`) {
+		t.Errorf("%+v, %v", a.Steps, err)
+	}
+	d.approve(a.ID)
+	d.refused(c, fault.ApprovalRequired) // without an editor it is another call
 }
 
 func TestApprovalOnce(t *testing.T) {

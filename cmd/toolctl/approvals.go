@@ -184,6 +184,12 @@ type shownPlan struct {
 	Shell    bool              `json:"shell"`
 	Lines    []string          `json:"shell_lines"`
 	Timeout  int64             `json:"timeout_ms"`
+
+	Callbacks []struct {
+		Kind string `json:"kind"`
+		Name string `json:"name"`
+		Path string `json:"path"`
+	} `json:"callbacks"`
 }
 
 // showApproval prints a request for who decides.
@@ -269,6 +275,9 @@ func showApproval(out io.Writer, a *adminapi.Approval) error {
 			for _, line := range p.Lines {
 				row("shell line", strconv.QuoteToASCII(line))
 			}
+		}
+		for _, c := range p.Callbacks {
+			row("the caller's", plainly(strings.TrimSpace(c.Kind+" "+c.Path)))
 		}
 		row("changes", map[bool]string{true: "something", false: "nothing"}[p.Mutating])
 		if p.Timeout > 0 {

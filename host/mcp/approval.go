@@ -114,7 +114,7 @@ func messageOf(shown json.RawMessage) string {
 			return ""
 		}
 		b.WriteString("Run " + strconv.QuoteToASCII(s.Tool) + "?\n")
-		for _, name := range []string{"args", "payload", "cwd", "env", "stdin", "stdin_base64", "shell", "shell_lines"} {
+		for _, name := range []string{"args", "payload", "cwd", "env", "stdin", "stdin_base64", "shell", "shell_lines", "callbacks"} {
 			if value, ok := plan[name]; ok {
 				quoted := strconv.QuoteToASCII(string(value))
 				b.WriteString(name + ": " + strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + "\n")

@@ -26,6 +26,7 @@ import (
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
 )
 
 // A call whose policy asks runs by an approval, or not at all. spend is the guard:
@@ -135,6 +136,9 @@ type plan struct {
 	Shell    bool              `json:"shell,omitempty"`
 	Lines    []string          `json:"shell_lines,omitempty"`
 	Timeout  int64             `json:"timeout_ms,omitempty"`
+	// Callbacks are the programs that the caller runs for the call. What these add,
+	// as an editor does, nobody has reviewed.
+	Callbacks []abi.Callback `json:"callbacks,omitempty"`
 }
 
 // step is d as a step of a request: what is shown of it, whole, and its digest.
@@ -152,6 +156,9 @@ func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
 	}
 	if d.Tool.Kind == tools.Binary {
 		x.Binary = d.Tool.Binary
+	}
+	for _, c := range d.Callbacks {
+		x.Callbacks = append(x.Callbacks, abi.Callback{Kind: c.Kind, Name: c.Name, Path: hide(c.Path)})
 	}
 	for i, file := range d.Tool.PolicyFiles {
 		x.Policies = append(x.Policies, file+" sha256:"+d.Tool.PolicyDigests[i])

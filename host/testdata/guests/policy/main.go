@@ -72,6 +72,11 @@ func decide(c *abi.Call) *abi.Decision {
 			panic(err)
 		}
 		d.Args = c.Args[2:]
+		if c.Callbacks != nil {
+			for _, kind := range c.Callbacks.Kinds {
+				d.Callbacks = append(d.Callbacks, abi.Callback{Kind: kind, Name: kind})
+			}
+		}
 	case "ask-nobody": // how is left out
 		d.Effect = abi.Ask
 	case "odd-effect":
