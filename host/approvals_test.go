@@ -129,6 +129,16 @@ func (d *asking) approve(id string) {
 	}
 }
 
+// wrapperProgram builds the wrapper.
+func wrapperProgram(t testing.TB) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tool-client")
+	if out, err := exec.Command("go", "build", "-o", file, "../cmd/tool-client").CombinedOutput(); err != nil {
+		t.Fatalf("build the wrapper: %v\n%s", err, out)
+	}
+	return file
+}
+
 // TestApprovalShowsCallbacks: who approves is shown that the caller's programs have a
 // part in the call.
 func TestApprovalShowsCallbacks(t *testing.T) {

@@ -38,16 +38,6 @@ type screen struct {
 	over bool
 }
 
-// wrapperProgram builds the wrapper.
-func wrapperProgram(t testing.TB) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "tool-client")
-	if out, err := exec.Command("go", "build", "-o", file, "../cmd/tool-client").CombinedOutput(); err != nil {
-		t.Fatalf("build the wrapper: %v\n%s", err, out)
-	}
-	return file
-}
-
 // openScreen makes a terminal of 24 rows and 80 columns.
 func openScreen(t *testing.T) *screen {
 	t.Helper()
