@@ -27,16 +27,19 @@ import (
 //
 // The error is INVALID_PAYLOAD and the same for a folder that is missing, is
 // none, cannot be opened or lies outside: nobody learns from it what is there
-// outside the roots.
+// outside the roots. It is OVERLOADED where the host has no room to look.
 func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 	if dir == "" {
 		return nil, "", fault.Errorf(fault.InvalidPayload, "cwd is missing: name a folder beneath %s", strings.Join(roots, ", "))
 	}
-	refuse := func(more string) (*os.File, string, error) {
+	refuse := func(more string, err error) (*os.File, string, error) {
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
+			return nil, "", fault.Errorf(fault.Overloaded, "open cwd: %w: this host has no room now; try again", err)
+		}
 		return nil, "", fault.Errorf(fault.InvalidPayload, "cwd %q is not a folder beneath %s%s: change to one that is", dir, strings.Join(roots, ", "), more)
 	}
 	if !filepath.IsAbs(dir) || strings.IndexByte(dir, 0) >= 0 {
-		return refuse("")
+		return refuse("", nil)
 	}
 	// A folder that is named without any link is where its name says, and where
 	// a root's name is a part of that, beneath that root.
@@ -45,15 +48,15 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 			return os.NewFile(uintptr(fd), dir), dir, nil
 		}
 	}
-	known, trouble, closeRoots := openRoots(roots)
+	known, trouble, closeRoots, err := openRoots(roots)
 	defer closeRoots()
 	if len(known) == 0 {
-		return refuse(trouble)
+		return refuse(trouble, err)
 	}
 
 	fd, err := ignoringEINTR(func() (int, error) { return unix.Open(dir, openFolder, 0) })
 	if err != nil {
-		return refuse(trouble)
+		return refuse(trouble, err)
 	}
 	f := os.NewFile(uintptr(fd), dir)
 	up, last := -1, folderID{}
@@ -67,13 +70,13 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 		if err != nil || here == last {
 			// The parent of the topmost folder is itself.
 			f.Close()
-			return refuse(trouble)
+			return refuse(trouble, err)
 		}
 		if slices.Contains(known, here) {
 			real, err := pathOf(f)
 			if err != nil {
 				f.Close()
-				return refuse(trouble)
+				return refuse(trouble, err)
 			}
 			return f, real, nil
 		}
@@ -81,7 +84,7 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 		next, err := ignoringEINTR(func() (int, error) { return unix.Openat(at, "..", openFolder, 0) })
 		if err != nil {
 			f.Close()
-			return refuse(trouble)
+			return refuse(trouble, err)
 		}
 		if up >= 0 {
 			unix.Close(up)
@@ -100,9 +103,9 @@ func identify(fd int) (folderID, error) {
 }
 
 // openRoots opens roots, and says what is wrong with those that are not among
-// known. They stay open until release is called: an inode number means something
+// known; last is the error of one of them. They stay open until release is called: an inode number means something
 // only as long as the inode cannot be freed.
-func openRoots(roots []string) (known []folderID, trouble string, release func()) {
+func openRoots(roots []string) (known []folderID, trouble string, release func(), last error) {
 	var fds []int
 	for _, root := range roots {
 		fd, err := openNoLinks(root)
@@ -114,13 +117,14 @@ func openRoots(roots []string) (known []folderID, trouble string, release func()
 				continue
 			}
 		}
-		trouble += fmt.Sprintf("; root %s: %v", root, err)
+		trouble, last = trouble+fmt.Sprintf("; root %s: %v", root, err), err
 	}
-	return known, trouble, func() {
+	release = func() {
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
 	}
+	return known, trouble, release, last
 }
 
 // Beneath reports whether path is root or lies in it, by their names alone. Both
