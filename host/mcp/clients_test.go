@@ -142,7 +142,13 @@ func TestRealClients(t *testing.T) {
 				if got := call("printf", object{"args": []string{"deny"}}); !got.IsError || got.Error["code"] != "DENIED" || got.Error["rule"] != "test.deny" || !strings.Contains(got.Text, "do not ask") {
 					t.Errorf("a denial: %+v", got)
 				}
-				if got := call("change", object{"Do": "leak", "Method": "GET", "Path": "/"}); !slices.Contains(got.Progress, "half of it") {
+				// The SDK for TypeScript takes notice of progress a turn of its loop after it
+				// was read, and forgets it where the result came in the same piece.
+				got := call("change", object{"Do": "leak", "Method": "GET", "Path": "/"})
+				for until := bound(t); kind == "typescript" && len(got.Progress) == 0 && until.Err() == nil; {
+					got = call("change", object{"Do": "leak", "Method": "GET", "Path": "/"})
+				}
+				if !slices.Contains(got.Progress, "half of it") {
 					t.Errorf("progress: %+v", got)
 				}
 				fifo := gate(t, s.Daemon)
