@@ -165,7 +165,7 @@ func openFile(dir string) (f *file, list []*Request, aside string, err error) {
 		return nil, nil, "", err
 	}
 	f.torn = true // what was cut off goes before the first line is written
-	if err := f.mend(); err == nil {
+	if err = f.mend(); err == nil {
 		err = syncDir(dir)
 	}
 	if err != nil {
