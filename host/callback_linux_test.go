@@ -22,7 +22,6 @@ type caller struct {
 	program string
 	dir     string // the repository
 	home    string // where only the caller's own programs write
-	env     []string
 }
 
 // newCaller makes a repository of three commits beneath the root of a new daemon.
@@ -281,11 +280,6 @@ func await(t *testing.T, fifo string) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(b))
-}
-
-func alive(pid string) bool {
-	b, err := os.ReadFile("/proc/" + pid + "/stat")
-	return err == nil && !strings.Contains(string(b), ") Z ")
 }
 
 // awaitEnd waits until the process has ended.

@@ -254,7 +254,7 @@ func (r *Relay) serve(nc *net.UnixConn, n int) {
 		err := pump(in, nc, feed)
 		feed.CloseWithError(err)
 		if err == io.EOF { // of the input: what follows is the end of the shim
-			_, _, err = read(in)
+			read(in)
 		}
 	})
 	ended := func(int, error) {}

@@ -9,6 +9,8 @@ import (
 	"github.com/toold/toold/pdk/argv"
 )
 
+//lint:file-ignore U1000 the host calls the exports
+
 //go:wasmexport wire
 func onWire() int32 { return pdk.Wire(decideWire) }
 

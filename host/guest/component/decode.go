@@ -168,7 +168,6 @@ type tally struct {
 	modules   int
 	instances []*coreInstance // of modules
 	imports   []string        // of the root
-	realloc   bool
 }
 
 // preamble reads what a component begins with.

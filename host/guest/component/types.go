@@ -119,11 +119,6 @@ func (t *Type) Discriminant() uint32 {
 // Payload is where the payload of a variant begins.
 func (t *Type) Payload() uint32 { return t.payload }
 
-// cases reports whether t is laid out as a variant.
-func (t *Type) cases() bool {
-	return t.Kind == Variant || t.Kind == Enum || t.Kind == Option || t.Kind == Result
-}
-
 // Layout fills in what follows from the parts. Their number is bounded by
 // nodes, so sizes stay far below 32 bits.
 func (t *Type) Layout() {
