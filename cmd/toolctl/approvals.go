@@ -169,29 +169,6 @@ func plainly(t string) string {
 	return strconv.QuoteToASCII(t)
 }
 
-// shownPlan is the plan of a step.
-type shownPlan struct {
-	Args     []string          `json:"args"`
-	Payload  json.RawMessage   `json:"payload"`
-	Cwd      string            `json:"cwd"`
-	Folder   string            `json:"folder"`
-	Env      map[string]string `json:"env"`
-	Stdin    string            `json:"stdin"`
-	StdinB64 []byte            `json:"stdin_base64"`
-	Binary   string            `json:"binary"`
-	Policies []string          `json:"policies"`
-	Mutating bool              `json:"mutating"`
-	Shell    bool              `json:"shell"`
-	Lines    []string          `json:"shell_lines"`
-	Timeout  int64             `json:"timeout_ms"`
-
-	Callbacks []struct {
-		Kind string `json:"kind"`
-		Name string `json:"name"`
-		Path string `json:"path"`
-	} `json:"callbacks"`
-}
-
 // showApproval prints a request for who decides.
 func showApproval(out io.Writer, a *adminapi.Approval) error {
 	var err error
@@ -245,7 +222,7 @@ func showApproval(out io.Writer, a *adminapi.Approval) error {
 		row("tool", plainly(step.Tool))
 		row("version", step.Version)
 		row("digest", step.Digest)
-		var p shownPlan
+		var p adminapi.ApprovalPlan
 		if e := json.Unmarshal(step.Plan, &p); e != nil {
 			return errors.Join(err, fmt.Errorf("read what would run: %w", e))
 		}

@@ -371,10 +371,36 @@ type ApprovalStep struct {
 	Version string `json:"version"`
 	// Digest is that of all that makes the call what it is.
 	Digest string `json:"digest"`
-	// Plan is what would run, an object: args, payload, cwd, folder, env, stdin or
-	// stdin_base64, binary, policies, mutating, shell, shell_lines, timeout_ms.
-	// Secrets in it are masked.
+	// Plan is what would run, an ApprovalPlan.
 	Plan json.RawMessage `json:"plan,omitempty"`
+}
+
+// ApprovalPlan is what is shown of a call to who decides. What the caller wrote has
+// its secrets masked, and is data: who shows it escapes what is not printable.
+type ApprovalPlan struct {
+	Args     []string          `json:"args,omitempty"`
+	Payload  json.RawMessage   `json:"payload,omitempty"`
+	Cwd      string            `json:"cwd,omitempty"`
+	Folder   string            `json:"folder,omitempty"`
+	Env      map[string]string `json:"env,omitempty"`
+	Stdin    string            `json:"stdin,omitempty"`
+	StdinB64 []byte            `json:"stdin_base64,omitempty"`
+	Binary   string            `json:"binary,omitempty"`
+	Policies []string          `json:"policies,omitempty"`
+	Mutating bool              `json:"mutating"`
+	Shell    bool              `json:"shell,omitempty"`
+	Lines    []string          `json:"shell_lines,omitempty"`
+	Timeout  int64             `json:"timeout_ms,omitempty"`
+	// Callbacks are the programs that the caller runs for the call. What these add,
+	// as an editor does, nobody has reviewed.
+	Callbacks []ApprovalCallback `json:"callbacks,omitempty"`
+}
+
+// ApprovalCallback is a program that the caller runs for a call.
+type ApprovalCallback struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+	Path string `json:"path,omitempty"`
 }
 
 // ApprovalReason is the body of a decision.

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
@@ -26,7 +27,6 @@ import (
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
-	"github.com/toold/toold/pdk/abi"
 )
 
 // A call whose policy asks runs by an approval, or not at all. spend is the guard:
@@ -120,27 +120,6 @@ func programOf(t *tools.Tool) (string, error) {
 	return fmt.Sprint(t.Binary, info.Size(), info.ModTime().UnixNano(), object), err
 }
 
-// plan is what is shown of a call to who decides. What the caller wrote has its
-// secrets masked, and is data: who shows it escapes what is not printable.
-type plan struct {
-	Args     []string          `json:"args,omitempty"`
-	Payload  json.RawMessage   `json:"payload,omitempty"`
-	Cwd      string            `json:"cwd,omitempty"`
-	Folder   string            `json:"folder,omitempty"`
-	Env      map[string]string `json:"env,omitempty"`
-	Stdin    string            `json:"stdin,omitempty"`
-	StdinB64 []byte            `json:"stdin_base64,omitempty"`
-	Binary   string            `json:"binary,omitempty"`
-	Policies []string          `json:"policies,omitempty"`
-	Mutating bool              `json:"mutating"`
-	Shell    bool              `json:"shell,omitempty"`
-	Lines    []string          `json:"shell_lines,omitempty"`
-	Timeout  int64             `json:"timeout_ms,omitempty"`
-	// Callbacks are the programs that the caller runs for the call. What these add,
-	// as an editor does, nobody has reviewed.
-	Callbacks []abi.Callback `json:"callbacks,omitempty"`
-}
-
 // step is d as a step of a request: what is shown of it, whole, and its digest.
 func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
 	s := p.draft(&d.Request, &d.Pinned, d, d.Caller)
@@ -148,7 +127,7 @@ func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
 		return approval.Step{}, fault.Errorf(fault.ToolBroken, "%s needs an approval, and cannot be shown to anybody: %s", d.Call.Tool, s.withheld)
 	}
 	hide := s.hideText
-	x := plan{
+	x := adminapi.ApprovalPlan{
 		Cwd: hide(d.Cwd), Folder: d.Folder, Mutating: d.Class.Mutating, Shell: d.Shell.Allowed, Timeout: d.Timeout.Milliseconds(),
 	}
 	for _, line := range d.Shell.Lines {
@@ -158,7 +137,7 @@ func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
 		x.Binary = d.Tool.Binary
 	}
 	for _, c := range d.Callbacks {
-		x.Callbacks = append(x.Callbacks, abi.Callback{Kind: c.Kind, Name: c.Name, Path: hide(c.Path)})
+		x.Callbacks = append(x.Callbacks, adminapi.ApprovalCallback{Kind: c.Kind, Name: c.Name, Path: hide(c.Path)})
 	}
 	for i, file := range d.Tool.PolicyFiles {
 		x.Policies = append(x.Policies, file+" sha256:"+d.Tool.PolicyDigests[i])
