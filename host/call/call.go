@@ -28,6 +28,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/arguments"
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/discovery"
@@ -337,20 +338,13 @@ type Ask struct {
 	Rule string
 }
 
-// The default and the bounds of how long there is to approve a call.
-const (
-	DefaultAskTTL = 15 * time.Minute
-	MinAskTTL     = time.Second
-	MaxAskTTL     = 7 * 24 * time.Hour
-)
-
 // askOf is what a policy asks for.
 func askOf(by *abi.Approval) (*Ask, error) {
-	ttl := DefaultAskTTL
+	ttl := approval.DefaultTTL
 	if by.TTLMS != 0 {
 		ttl = time.Duration(by.TTLMS) * time.Millisecond
-		if by.TTLMS < MinAskTTL.Milliseconds() || by.TTLMS > MaxAskTTL.Milliseconds() {
-			return nil, fmt.Errorf("ask: ttl_ms is %d, and it is between %d and %d", by.TTLMS, MinAskTTL.Milliseconds(), MaxAskTTL.Milliseconds())
+		if by.TTLMS < approval.MinTTL.Milliseconds() || by.TTLMS > approval.MaxTTL.Milliseconds() {
+			return nil, fmt.Errorf("ask: ttl_ms is %d, and it is between %d and %d", by.TTLMS, approval.MinTTL.Milliseconds(), approval.MaxTTL.Milliseconds())
 		}
 	}
 	if slices.Contains(by.By, "") {

@@ -220,14 +220,9 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	if err != nil {
 		return call.Failed(ctx, err)
 	}
-	if q.Plan != nil || q.Take != nil {
-		if d, err = whole(d); err == nil && q.Plan != nil {
-			acc.planned = true
-			return call.Outcome{Result: &wire.Result{Err: call.AsError(ctx, q.Plan(&d))}}
-		}
-		if err != nil {
-			return call.Failed(ctx, err)
-		}
+	if q.Plan != nil {
+		acc.planned = true
+		return call.Outcome{Result: &wire.Result{Err: call.AsError(ctx, q.Plan(&d))}}
 	}
 	if d.Ask != nil && q.Take == nil && waits(&d) {
 		if d, err = p.await(life, d, pinned); err != nil {
@@ -525,7 +520,7 @@ func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided
 			return d, fault.Errorf(fault.ToolBroken, "policy %s answered a decision that cannot be followed, so the call is refused: %w", name, err)
 		}
 	}
-	if d, err = d.Settle(p.Config().ModeOf(pinned.Tool.Def.Reliability.Mode)); err == nil && d.Ask != nil {
+	if d, err = d.Settle(p.Config().ModeOf(pinned.Tool.Def.Reliability.Mode)); err == nil && (d.Ask != nil || d.Plan != nil || d.Take != nil) {
 		d, err = whole(d)
 	}
 	return d, err
