@@ -22,7 +22,6 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
-	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
@@ -91,15 +90,15 @@ func (r *running) binary(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	private, given := "", secrets
-	if r.Shell.Allowed {
+	given := secrets
+	if r.Shell.Allowed { // whoever has a shell could print them
 		given = nil
 	}
 	http, err := r.readHTTP(given)
 	if err != nil {
 		return err
 	}
-	private, err = r.handOver(given, http, env)
+	private, err := r.handOver(given, http, env)
 	if private != "" {
 		defer os.RemoveAll(private)
 	}
@@ -118,14 +117,12 @@ func (r *running) binary(ctx context.Context) error {
 	if withheld {
 		lines = []string{}
 	}
-	var keys egress.SSH
-	if !r.Shell.Allowed { // see handOver
-		if keys, err = r.sshKeys(secrets, env); err != nil {
-			return err
-		}
-		if program := env[gitSSH]; len(keys.Keys) > 0 {
-			exec = append(exec, program)
-		}
+	keys, err := r.sshKeys(given, env)
+	if err != nil {
+		return err
+	}
+	if len(keys.Keys) > 0 {
+		exec = append(exec, env[gitSSH])
 	}
 	masked, terminal := values(secrets), r.terminal()
 	if terminal != nil {
