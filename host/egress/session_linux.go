@@ -293,29 +293,12 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 		return
 	}
 	// Counted before it is judged, which takes time where names are looked up.
-	s.mu.Lock()
-	full := len(s.pairs) >= maxOpen || s.gate.open.Load() >= maxOpenAll || s.ending
-	p := &pair{session: s}
-	if !full {
-		s.pairs[p] = struct{}{}
-		s.gate.open.Add(1)
-	}
-	s.mu.Unlock()
-	if full {
-		host := to.Addr().WithZone("").String()
-		if name, ok := s.names.of(to.Addr()); ok {
-			host = name
-		}
-		s.note(&Connection{Host: host, Port: to.Port(), Failed: "too many connections are open"})
+	p := s.openPair(to)
+	if p == nil {
 		done(unix.EAGAIN)
 		return
 	}
-	defer func() {
-		s.mu.Lock()
-		delete(s.pairs, p)
-		s.gate.open.Add(-1)
-		s.mu.Unlock()
-	}()
+	defer s.closePair(p)
 	c, dial := s.judge(to)
 	p.connection = c
 	if c != nil {
@@ -325,23 +308,8 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 			return
 		}
 	}
-	if dial == nil { // a name server
-		local, errno := s.splice(fd)
-		if errno != 0 {
-			done(errno)
-			return
-		}
-		if !p.holds(local, nil) {
-			done(unix.ENETDOWN)
-			return
-		}
-		done(success(flags))
-		if to == sshService {
-			s.serveSSH(local)
-		} else {
-			s.answerNames(local)
-		}
-		local.Close()
+	if dial == nil {
+		s.serveItself(p, fd, to, flags, done)
 		return
 	}
 	type dialed struct {
@@ -402,6 +370,56 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 	}
 	done(success(flags))
 	p.copy()
+}
+
+// openPair counts a connection to to, until closePair. It is nil where too many are
+// open, which it notes.
+func (s *Session) openPair(to netip.AddrPort) *pair {
+	s.mu.Lock()
+	full := len(s.pairs) >= maxOpen || s.gate.open.Load() >= maxOpenAll || s.ending
+	p := &pair{session: s}
+	if !full {
+		s.pairs[p] = struct{}{}
+		s.gate.open.Add(1)
+	}
+	s.mu.Unlock()
+	if !full {
+		return p
+	}
+	host := to.Addr().WithZone("").String()
+	if name, ok := s.names.of(to.Addr()); ok {
+		host = name
+	}
+	s.note(&Connection{Host: host, Port: to.Port(), Failed: "too many connections are open"})
+	return nil
+}
+
+func (s *Session) closePair(p *pair) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pairs, p)
+	s.gate.open.Add(-1)
+}
+
+// serveItself connects fd to what the daemon answers itself: names, and the ssh of a
+// run. done is given what connect returns.
+func (s *Session) serveItself(p *pair, fd int, to netip.AddrPort, flags int, done func(unix.Errno)) {
+	local, errno := s.splice(fd)
+	if errno != 0 {
+		done(errno)
+		return
+	}
+	if !p.holds(local, nil) {
+		done(unix.ENETDOWN)
+		return
+	}
+	done(success(flags))
+	if to == sshService {
+		s.serveSSH(local)
+	} else {
+		s.answerNames(local)
+	}
+	local.Close()
 }
 
 // success is what connect returns for a socket with flags.
