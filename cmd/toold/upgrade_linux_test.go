@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
@@ -54,13 +57,40 @@ func (l *ledger) stopLast() {
 // awaitEnd waits until a process has ended.
 func (l *ledger) awaitEnd(pid int) {
 	l.t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || strings.Contains(string(text), ") Z ") {
-			return
-		}
-		if time.Now().After(end) {
-			l.t.Fatalf("process %d does not end", pid)
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // there is none
+	}
+	defer unix.Close(fd)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30_000)
+	for err == unix.EINTR {
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30_000)
+	}
+	if n != 1 {
+		l.t.Fatalf("process %d does not end: %v", pid, err)
+	}
+}
+
+// awaitFile waits until a file in the root is as is says, and fails with what if it
+// never is.
+func (l *ledger) awaitFile(what string, is func() bool) {
+	l.t.Helper()
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Add(l.root); err != nil {
+		l.t.Fatal(err)
+	}
+	late := time.After(30 * time.Second)
+	for !is() {
+		select {
+		case <-w.Events:
+		case err := <-w.Errors:
+			l.t.Fatal(err)
+		case <-late:
+			l.t.Fatal(what)
 		}
 	}
 }
@@ -294,14 +324,10 @@ func (l *ledger) starting(of int, loaded bool) (pid int) {
 // awaitLine waits until a call has written its line.
 func (l *ledger) awaitLine(key string) {
 	l.t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			l.t.Fatalf("%s does not begin", key)
-		}
-		if text, err := os.ReadFile(filepath.Join(l.root, "ledger")); err == nil && strings.Contains(string(text), key+"\n") {
-			return
-		}
-	}
+	l.awaitFile(key+" does not begin", func() bool {
+		text, err := os.ReadFile(filepath.Join(l.root, "ledger"))
+		return err == nil && strings.Contains(string(text), key+"\n")
+	})
 }
 
 // TestUpgradeThatFails takes upgrades to their end in every way but the good one.
@@ -596,14 +622,10 @@ print "asked $asked\n";`
 				t.Errorf("the attack: %+v, %s, %v", res, res.Stderr, err)
 			}
 		}()
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			if _, err := os.Stat(filepath.Join(l.root, "began")); err == nil {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatal("the attack does not begin")
-			}
-		}
+		l.awaitFile("the attack does not begin", func() bool {
+			_, err := os.Stat(filepath.Join(l.root, "began"))
+			return err == nil
+		})
 		if _, err := l.upgrade(program); err != nil {
 			t.Fatal(err)
 		}
