@@ -1,8 +1,6 @@
 package host
 
 import (
-	"errors"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/server"
@@ -89,7 +87,7 @@ func (on *sockets) leave() (in inheritance, err error) {
 		return err
 	})
 	if err != nil {
-		return in, errors.Join(err)
+		return in, err
 	}
 	for _, s := range on.tools {
 		in.conns[s.Path()] = s.Leave()

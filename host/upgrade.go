@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,6 +41,8 @@ const (
 	takeoverTime = time.Minute
 	// maxNote bounds a message between the two, in bytes.
 	maxNote = 64 << 10
+	// maxBroken is how many tools one has room for.
+	maxBroken = 100
 )
 
 // note is a message between a daemon and the one that takes its place.
@@ -183,7 +186,7 @@ func (l *line) succeed(ctx context.Context, c config.Config) (in inheritance, er
 		case errors.Is(err, io.EOF), err == nil && n.Go:
 			return in, nil
 		case err != nil:
-			return in, fmt.Errorf("hear from the daemon before this one: %w", errors.Join(err, ctx.Err()))
+			return in, fmt.Errorf("read from the daemon before this one: %w", errors.Join(err, ctx.Err()))
 		case fd < 0:
 		case n.Listen != "":
 			in.given[n.Listen] = &server.Given{FD: fd, Own: n.Own}
@@ -221,25 +224,20 @@ func rehearse(ctx context.Context, c config.Config) (broken map[string]string, e
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
-	for tick := time.NewTicker(20 * time.Millisecond); ; {
-		list := h.parts.Tools.List()
-		if !slices.ContainsFunc(list, func(s catalog.Status) bool { return s.State == catalog.StateLoading }) {
-			broken = map[string]string{}
-			for _, s := range list {
-				if s.State != catalog.StateOK && len(broken) < 100 {
-					broken[s.Name] = s.Reason[:min(len(s.Reason), 400)]
-				}
-			}
-			tick.Stop()
-			return broken, nil
-		}
-		select {
-		case <-ctx.Done():
-			tick.Stop()
-			return nil, errors.New("the tools were not loaded in time")
-		case <-tick.C:
+	if err := h.parts.Tools.Ready(ctx); err != nil {
+		return nil, fmt.Errorf("the tools were not loaded in time: %w", err)
+	}
+	broken = map[string]string{}
+	for _, s := range h.parts.Tools.List() {
+		if s.State != catalog.StateOK {
+			broken[s.Name] = s.Reason[:min(len(s.Reason), 400)]
 		}
 	}
+	// One that is not named would be taken for one that serves.
+	if len(broken) > maxBroken {
+		return nil, fmt.Errorf("%d tools are broken, and no more than %d can be compared with those that serve; mend or remove some", len(broken), maxBroken)
+	}
+	return broken, nil
 }
 
 // rehearsalPrefix begins the names of folders of daemons that are tried.
@@ -264,12 +262,15 @@ type successor struct {
 
 // startSuccessor starts binary as this process was started.
 func startSuccessor(binary string) (*successor, error) {
+	syscall.ForkLock.RLock() // or what is started meanwhile has it, too
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+	if err == nil {
+		unix.CloseOnExec(pair[0])
+		unix.CloseOnExec(pair[1])
+	}
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return nil, err
-	}
-	for _, fd := range pair {
-		unix.CloseOnExec(fd)
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "upgrade")
 	defer theirs.Close()
@@ -316,13 +317,13 @@ func (s *successor) await(ctx context.Context, good func(note) bool) (note, erro
 		switch {
 		case !ok:
 			<-s.ended
-			return n, fmt.Errorf("it ended, %v; its last words are in the log of this daemon", s.cmd.ProcessState)
+			return n, fmt.Errorf("it ended, %v; what it printed is in the log of this daemon", s.cmd.ProcessState)
 		case n.Failed != "":
 			return n, errors.New(n.Failed)
 		case good(n):
 			return n, nil
 		}
-		return n, errors.New("it does not speak as this daemon does; stop this one, and start it")
+		return n, errors.New("it answered what this daemon does not know; stop this one, and start the new one")
 	case <-ctx.Done():
 		return note{}, context.Cause(ctx)
 	}
@@ -426,10 +427,8 @@ func (h *Host) quiesce(ctx context.Context, on *sockets, within time.Duration, e
 	defer limit.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	var pausedAt time.Time
 	on.pause()
-	pausedAt = time.Now()
-	paused := true
+	paused, pausedAt := true, time.Now()
 	defer func() {
 		if err != nil {
 			on.resume()
