@@ -35,7 +35,7 @@ func (r *requester) decide(ctx context.Context, as Caller, p *sdk.CallToolParams
 	if verb == "" { // the user said neither
 		return nil
 	}
-	_, refused := r.approval(ctx, as, verb, p.RequestState)
+	_, refused := r.ask(ctx, as, verb, map[string]string{"id": p.RequestState})
 	return refused
 }
 
@@ -55,7 +55,7 @@ func (r *requester) askUser(ctx context.Context, as Caller, q *sdk.CallToolReque
 	if json.Unmarshal(res.Data, &asked) != nil || !asked.Approval.Self || asked.Approval.State != "pending" {
 		return nil
 	}
-	shown, refused := r.approval(ctx, as, "approval.show", asked.Approval.ID)
+	shown, refused := r.ask(ctx, as, "approval.show", map[string]string{"id": asked.Approval.ID})
 	if refused != nil {
 		return nil
 	}
@@ -82,16 +82,6 @@ func canElicit(s *sdk.ServerSession) bool {
 	}
 	e := p.Capabilities.Elicitation
 	return e.Form != nil || e.URL == nil
-}
-
-// approval makes one of the calls about approvals, as the caller.
-func (r *requester) approval(ctx context.Context, as Caller, verb, id string) (json.RawMessage, *fault.Error) {
-	payload, err := json.Marshal(map[string]string{"id": id})
-	if err != nil {
-		return nil, fault.Errorf(fault.Internal, "%w", err)
-	}
-	res := r.front.config.Call(ctx, r.request(&wire.Call{Form: wire.Envelope, Tool: verb, ExecutionID: wire.NewExecutionID(), Payload: payload, Token: as.Token, Session: as.Session}, wire.Streams{})).Result
-	return res.Data, res.Err
 }
 
 // messageOf says exactly what would run, a word a line, with all that is not plain

@@ -132,7 +132,7 @@ func taskError(id string, e *fault.Error) error {
 	return rpcError(e)
 }
 
-// ask makes one of the calls of sessions, and returns its answer.
+// ask makes one of the calls of sessions or approvals, and returns its answer.
 func (r *requester) ask(ctx context.Context, as Caller, tool string, payload any) (json.RawMessage, *fault.Error) {
 	b, err := json.Marshal(payload)
 	if err != nil {
