@@ -84,12 +84,13 @@ var floors = []floor{
 	{"host/process", 2, nil, "processes know argv and folders, never tools"},
 	{"host/observe", 2, nil, "what observes must not lean on what it observes"},
 
-	{"host/events", 2, []string{"host/fault"}, "it tells watchers what happens, and asks nobody: the standard library and the codes only"},
+	{"host/events", 1, []string{"host/fault"}, "it tells watchers what happens, and asks nobody: the standard library and the codes only"},
 
 	{"host/callback", 3, []string{"host/confine", "host/fault", "host/strictjson", "host/wire", "golang.org/x/sys/unix"}, "it relays between a run and its caller's connection, and knows nothing of tools"},
 	{"host/server", 3, nil, "connections know frames, never tools"},
 	{"host/identity", 3, nil, "who calls is known before what they call"},
-	{"host/journal", 2, []string{"host/fault"}, "it keeps records in files, and knows nothing of what runs: the standard library and the codes only"},
+	{"host/journal", 1, []string{"host/fault"}, "it keeps records in files, and knows nothing of what runs: the standard library and the codes only"},
+	{"host/job", 2, []string{"host/events", "host/fault", "host/journal", "host/wire"}, "it keeps background calls and their outputs, and runs nothing: sessions and the pipeline do"},
 	{"host/session", 3, nil, "sessions hold ids and journals; the pipeline drives them"},
 	{"host/tools", 3, nil, "what a tool is: the words of tool.json for the engine and processes, and beneath every stage"},
 

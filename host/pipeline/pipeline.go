@@ -32,6 +32,7 @@ import (
 	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/job"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/reliability"
 	"github.com/toold/toold/host/session"
@@ -325,7 +326,7 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 	if kind == "" {
 		kind = session.KindCall
 	}
-	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Parent: q.By.ID(), Job: session.JobOf(ctx), Listing: q.Tool == listToolsID,
+	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Parent: q.By.ID(), Job: job.FromContext(ctx), Listing: q.Tool == listToolsID,
 		From: session.Peer{PID: q.PID, Container: q.Container, Socket: q.Socket}})
 	if err != nil {
 		return call.Admitted{}, err

@@ -12,6 +12,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/job"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
@@ -88,16 +89,8 @@ func (s *sessionCalls) sees(socket, tool string) bool {
 // With q.JobAfter it answers with the call's own outcome where that comes before, and
 // no job is left.
 func (s *sessionCalls) background(ctx context.Context, q call.Request, caller identity.Caller) (o call.Outcome, begun bool) {
-	switch {
-	case q.JobAfter > 0 && !q.Background:
-	case !q.Background:
-		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/detach: is of calls in the background; say background, too")), false
-	case session.IsCall(q.Tool) && q.Tool != session.Prompt:
-		return call.Failed(ctx, fault.Errorf(fault.InvalidEnvelope, "/background: %s is answered at once as it is", q.Tool)), false
-	}
-	if q.Detach && caller.Session() != "" {
-		// Closing the session is how its owner takes back what it gave.
-		return call.Failed(ctx, fault.Errorf(fault.Denied, "denied by rule session.bound: this caller is bound to its session, and its jobs end with that; leave out detach")), false
+	if err := checkBackground(&q, caller); err != nil {
+		return call.Failed(ctx, err), false
 	}
 	in, err := s.find(&q, caller)
 	if err != nil {
@@ -105,7 +98,7 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 	}
 	// The job is nobody's who could leave.
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	job, err := s.Sessions.NewJob(caller.Owner(), in.ID(), caller.Session() != "", q.Call, cancel)
+	j, err := s.Sessions.NewJob(caller.Owner(), in.ID(), caller.Session() != "", q.Call, cancel)
 	if err != nil {
 		cancel(nil)
 		return call.Failed(ctx, err), false
@@ -114,80 +107,121 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 		// An end of the module's call that is not its own doing ends its jobs, too.
 		context.AfterFunc(ctx, func() {
 			if cause := context.Cause(ctx); cause != context.Canceled {
-				job.Stop(fault.Errorf(fault.Aborted, "the call that started this job, %s, was ended: %w", q.By.Execution, cause))
+				j.Stop(fault.Errorf(fault.Aborted, "the call that started this job, %s, was ended: %w", q.By.Execution, cause))
 			}
 		})
 	}
+	of := jobRequest(q, caller, in.ID())
+	of.Streams = wire.Streams{Stdout: j.Stdout(), Stderr: j.Stderr(), Progress: j.Progress, Signals: make(chan os.Signal)}
+	later := q.JobAfter > 0 && !q.Background
+	if later { // it is answered whole, where it is in time
+		j.Later()
+		of.Streams = wire.Streams{Signals: make(chan os.Signal), Progress: func(data json.RawMessage) error {
+			if q.Streams.Progress != nil && !j.Listed() {
+				q.Streams.Progress(data) // who reads it may be gone by now
+			}
+			return j.Progress(data)
+		}}
+	}
+	done := make(chan call.Outcome, 1)
+	go func() {
+		defer cancel(nil)
+		done <- s.runJob(run, j, of)
+	}()
+	if later {
+		return answerLater(ctx, &q, j, cancel, done), true
+	}
+	return answerAdmitted(ctx, &q, j, cancel, done), true
+}
+
+// checkBackground refuses what cannot be a job.
+func checkBackground(q *call.Request, caller identity.Caller) error {
+	switch {
+	case q.JobAfter > 0 && !q.Background:
+	case !q.Background:
+		return fault.Errorf(fault.InvalidEnvelope, "/detach: is of calls in the background; say background, too")
+	case session.IsCall(q.Tool) && q.Tool != session.Prompt:
+		return fault.Errorf(fault.InvalidEnvelope, "/background: %s is answered at once as it is", q.Tool)
+	}
+	if q.Detach && caller.Session() != "" {
+		// Closing the session is how its owner takes back what it gave.
+		return fault.Errorf(fault.Denied, "denied by rule session.bound: this caller is bound to its session, and its jobs end with that; leave out detach")
+	}
+	return nil
+}
+
+// jobRequest returns the request of the job that q asks for, without its streams.
+func jobRequest(q call.Request, caller identity.Caller, in string) call.Request {
 	inner := *q.Call
-	inner.Background, inner.Detach, inner.Stream, inner.Session = false, false, false, in.ID()
+	inner.Background, inner.Detach, inner.Stream, inner.Session = false, false, false, in
 	of := q
 	of.Call, of.Kind, of.As, of.PartOf, of.JobAfter = &inner, session.KindJob, &caller, q.ExecutionID, 0
 	if q.Tool == session.Prompt {
 		of.Kind = session.KindCall // the turn is the job
 	}
 	of.By = q.By.ForJob()
-	of.Streams = wire.Streams{Stdout: job.Stdout(), Stderr: job.Stderr(), Progress: job.Progress, Signals: make(chan os.Signal)}
-	later := q.JobAfter > 0 && !q.Background
-	if later { // it is answered whole, where it is in time
-		job.Later()
-		of.Streams = wire.Streams{Signals: make(chan os.Signal), Progress: func(data json.RawMessage) error {
-			if q.Streams.Progress != nil && !job.Listed() {
-				q.Streams.Progress(data) // who reads it may be gone by now
-			}
-			return job.Progress(data)
-		}}
-	}
-	done := make(chan call.Outcome, 1)
-	go func() {
-		defer cancel(nil)
-		o := call.Outcome{Result: &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this job, %s; its log has the reason", job.ID)}}
-		defer func() {
-			if v := recover(); v != nil {
-				s.Log.Error("a job panicked", "tool", q.Tool, "execution_id", job.ID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-			}
-			job.End(o.Result)
-			done <- o
-		}()
-		o = s.call(session.InJob(run, job), of)
+	return of
+}
+
+// runJob runs the call of a job to its end.
+func (s *sessionCalls) runJob(ctx context.Context, j *job.Job, of call.Request) (o call.Outcome) {
+	o = call.Outcome{Result: &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this job, %s; its log has the reason", j.ID)}}
+	defer func() {
+		if v := recover(); v != nil {
+			s.Log.Error("a job panicked", "tool", of.Tool, "execution_id", j.ID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+		}
+		j.End(o.Result)
 	}()
-	accepted := func() call.Outcome {
-		res := &wire.Result{Ran: true, Data: session.JobAnswer(job.ID)}
-		if q.Form == wire.Plain {
-			res.Data, res.Stdout = nil, []byte(job.ID+"\n")
-		}
-		return call.Outcome{Result: res}
+	o = s.call(job.NewContext(ctx, j), of)
+	return o
+}
+
+// accepted is the answer to q, which runs as a job.
+func accepted(q *call.Request, j *job.Job) call.Outcome {
+	res := &wire.Result{Ran: true, Data: job.Answer(j.ID)}
+	if q.Form == wire.Plain {
+		res.Data, res.Stdout = nil, []byte(j.ID+"\n")
 	}
-	if later {
-		callers := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-		timer := time.NewTimer(q.JobAfter)
-		defer timer.Stop()
-		select {
-		case o := <-done:
-			callers()
-			return o, true
-		case <-timer.C:
-		}
-		if callers() && job.Keep() {
-			o = accepted()
-			o.Job = true
-			return o, true
-		}
-		return <-done, true
-	}
+	return call.Outcome{Result: res}
+}
+
+// answerLater returns what the call came to, or that it goes on as a job once it took
+// as long as q.JobAfter. A caller that leaves before that ends it.
+func answerLater(ctx context.Context, q *call.Request, j *job.Job, cancel context.CancelCauseFunc, done <-chan call.Outcome) call.Outcome {
+	callers := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	timer := time.NewTimer(q.JobAfter)
+	defer timer.Stop()
 	select {
-	case <-job.Admitted():
-		return accepted(), true
+	case o := <-done:
+		callers()
+		return o
+	case <-timer.C:
+	}
+	if callers() && j.Keep() {
+		o := accepted(q, j)
+		o.Job = true
+		return o
+	}
+	return <-done
+}
+
+// answerAdmitted answers once nothing refuses the job any more, with what refused it
+// otherwise. A caller that leaves before that ends it.
+func answerAdmitted(ctx context.Context, q *call.Request, j *job.Job, cancel context.CancelCauseFunc, done <-chan call.Outcome) call.Outcome {
+	select {
+	case <-j.Admitted():
+		return accepted(q, j)
 	case o := <-done:
 		select {
-		case <-job.Admitted():
-			return accepted(), true
+		case <-j.Admitted():
+			return accepted(q, j)
 		default:
 		}
-		return o, true
+		return o
 	case <-ctx.Done():
 		cancel(context.Cause(ctx))
 		<-done
-		return call.Failed(ctx, context.Cause(ctx)), true
+		return call.Failed(ctx, context.Cause(ctx))
 	}
 }
 
@@ -218,7 +252,7 @@ func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, parent *ca
 		q.Cwd = by.Cwd
 	}
 	caller := by.Caller
-	return answer(q.ExecutionID, s.call(session.InJob(ctx, nil), call.Request{
+	return answer(q.ExecutionID, s.call(job.NewContext(ctx, nil), call.Request{
 		Call: q, UID: by.UID, PID: by.PID, Container: by.Container, Socket: by.Socket, As: &caller, PartOf: by.ExecutionID, By: parent, Streams: wire.Streams{Signals: make(chan os.Signal)},
 	}))
 }

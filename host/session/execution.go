@@ -13,15 +13,16 @@ import (
 
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/job"
 	"github.com/toold/toold/host/journal"
 	"github.com/toold/toold/host/wire"
 )
 
 // The kinds of an execution.
 const (
-	KindCall = "call" // an ordinary call: many at a time in one session
-	KindTurn = "turn" // a prompt: one at a time
-	KindJob  = "job"  // a call that was answered before it ran
+	KindCall = "call"   // an ordinary call: many at a time in one session
+	KindTurn = "turn"   // a prompt: one at a time
+	KindJob  = job.Kind // a call that was answered before it ran
 	// KindReconcile is a look into how another call ended, which was cut off.
 	KindReconcile = "reconcile"
 )
@@ -36,7 +37,7 @@ type Spec struct {
 	// Listing marks a listing, not a tool call: the session's tool limit does
 	// not apply.
 	Listing bool
-	Job     *Job // of a background call
+	Job     *job.Job // of a background call
 	From    Peer
 }
 
@@ -202,7 +203,11 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 		s.usedByLocked(x.From)
 	}
 	if x.Job != nil {
-		x.Job.setExecution(x)
+		x.Job.Begin(&job.Running{
+			Abort:    func(reason *fault.Error) { x.abort(reason) },
+			LastLine: x.lastLineText,
+			Attempts: func() int { return int(x.attempts.Load()) },
+		})
 	}
 	if x.Kind == KindTurn {
 		s.turn = x
@@ -413,7 +418,7 @@ func (x *Execution) End(r *wire.Result) {
 		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, Connections: o.Connections, HTTP: o.HTTP, Found: found,
 	}
 	if x.Job != nil {
-		rec.Job, rec.Detach, rec.Bound = x.Job.settle(), x.Job.Detach, x.Job.Bound
+		rec.Job, rec.Detach, rec.Bound = x.Job.Settle(), x.Job.Detach, x.Job.Bound
 	}
 	if o.Attempts == 0 {
 		rec.Type = journal.TypeRefused
@@ -445,7 +450,7 @@ func (x *Execution) End(r *wire.Result) {
 		return rec
 	})
 	if x.Job != nil {
-		x.Job.finish(&o, r)
+		x.Job.Finish(&o, r)
 	}
 	s.mu.Lock()
 	if s.drained != nil {

@@ -332,45 +332,6 @@ func TestForgottenJournalsAreNotRecreated(t *testing.T) {
 	}
 }
 
-// TestJobsAreBounded: a job counts from its registration on, and its id is unique.
-func TestJobsAreBounded(t *testing.T) {
-	tab, _ := open(t, Config{})
-	var jobs []*Job
-	job := func(id string) error {
-		j, err := tab.NewJob("me", "s", false, &wire.Call{ExecutionID: id, Tool: "t"}, func(error) {})
-		if err == nil {
-			jobs = append(jobs, j)
-		}
-		return err
-	}
-	for i := range maxJobs {
-		if err := job(fmt.Sprint(i)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var e *fault.Error
-	if err := job("one more"); !errors.As(err, &e) || e.Code != fault.Overloaded {
-		t.Errorf("one more: %v", err)
-	}
-	if n := len(tab.jobs.list("me", false)); n != 0 {
-		t.Errorf("%d jobs are listed before it is certain that they run", n)
-	}
-	jobs[0].End(&wire.Result{Err: fault.Errorf(fault.Denied, "no")})
-	if err := job("1"); !errors.As(err, &e) || e.Code != fault.InvalidEnvelope {
-		t.Errorf("an id twice: %v", err)
-	}
-	if err := job("one more"); err != nil {
-		t.Errorf("after one was refused: %v", err)
-	}
-	for _, j := range jobs[1:] {
-		j.Admit()
-		j.End(fine)
-	}
-	if n := len(tab.jobs.list("me", false)); n != maxFinishedJobs {
-		t.Errorf("%d jobs are kept", n)
-	}
-}
-
 // TestJobsAreRestored: a restart restores the last jobs of an identity, in order
 // and within the limit.
 func TestJobsAreRestored(t *testing.T) {
@@ -378,7 +339,8 @@ func TestJobsAreRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab, _ := open(t, Config{Dir: dir})
 		sessions := []*Session{explicit(t, tab, "me"), explicit(t, tab, "me"), explicit(t, tab, "me")}
-		const n = 3*maxFinishedJobs + 1
+		const maxFinished = 20 // how many of an identity stay
+		const n = 3*maxFinished + 1
 		for i := range n {
 			j, err := tab.NewJob("me", "", false, &wire.Call{ExecutionID: fmt.Sprint(i), Tool: "t"}, func(error) {})
 			if err != nil {
@@ -394,13 +356,13 @@ func TestJobsAreRestored(t *testing.T) {
 			x.End(fine)
 		}
 		ids := func(tab *Table) (ids []string) {
-			for _, j := range tab.jobs.list("me", false) {
+			for _, j := range tab.jobs.List("me", false) {
 				ids = append(ids, j.ID)
 			}
 			return ids
 		}
 		before := ids(tab)
-		if len(before) != maxFinishedJobs || before[maxFinishedJobs-1] != fmt.Sprint(n-1) {
+		if len(before) != maxFinished || before[maxFinished-1] != fmt.Sprint(n-1) {
 			t.Fatalf("before: %v", before)
 		}
 		again, _ := open(t, Config{Dir: dir})

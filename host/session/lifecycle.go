@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/job"
 	"github.com/toold/toold/host/journal"
 )
 
@@ -36,13 +37,15 @@ func Open(c Config) (*Table, error) {
 		c.Logger = slog.Default()
 	}
 	if c.JobOutput == 0 {
-		c.JobOutput = defaultOutputLimit
+		c.JobOutput = defaultJobOutput
 	}
-	t := &Table{config: c, log: c.Logger, jobs: jobTable{events: c.Events}, unread: map[string]bool{}}
+	t := &Table{config: c, log: c.Logger, unread: map[string]bool{}}
+	outputs := ""
+	if !c.InMemory && c.JobOutput > 0 {
+		outputs = filepath.Join(c.Dir, "output")
+	}
+	t.jobs = job.NewTable(job.Config{Events: c.Events, Dir: outputs, Output: c.JobOutput, Log: c.Logger})
 	if !c.InMemory {
-		if c.JobOutput > 0 {
-			t.jobs.outputs = outputs{dir: filepath.Join(c.Dir, "output"), limit: c.JobOutput, log: c.Logger}
-		}
 		if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 			// Calls that only read need no journal; others fail when they need one.
 			t.log.Warn("the folder of journals cannot be made; calls that change something will be refused", "folder", c.Dir, "error", err)
@@ -92,8 +95,7 @@ func (t *Table) load() error {
 	}
 	close(work)
 	wait.Wait()
-	t.jobs.sortRestored()
-	t.sweepOutputs()
+	t.jobs.Restored(func(session string) bool { return t.unread[session] })
 	slices.SortFunc(all, func(a, b *Session) int { return a.used.Compare(b.used) })
 	byKey := map[key]*Session{}
 	for _, s := range all {
@@ -154,7 +156,7 @@ func (t *Table) restore(id string) *Session {
 		s.state = Suspended
 	}
 	for _, j := range l.Jobs {
-		t.jobs.restore(s, &j)
+		s.restoreJob(&j)
 	}
 	for _, p := range l.Pending {
 		r := p
@@ -167,45 +169,16 @@ func (t *Table) restore(id string) *Session {
 		s.count.Add(&o)
 		if r.Job {
 			r.At = began.Add(time.Duration(r.DurationMS) * time.Millisecond)
-			t.jobs.restore(s, &r)
+			s.restoreJob(&r)
 		}
 	}
 	s.journal.Release()
 	return s
 }
 
-// restore adds a finished job of before.
-func (jt *jobTable) restore(s *Session, r *journal.Record) {
-	o := r.Outcome()
-	j := &Job{
-		ID: r.Execution, Owner: s.owner, Session: s.id, Bound: r.Bound, Tool: r.Tool, Detach: r.Detach, Started: o.Started,
-		table: jt, listed: true, done: true, outcome: o,
-	}
-	if r.Code == fault.OutcomeUnknown {
-		j.message = "the daemon ended while the job ran; its outcome is unknown"
-	}
-	jt.restoreOutput(j)
-	jt.mu.Lock()
-	defer jt.mu.Unlock()
-	jt.addLocked(j)
-}
-
-// sortRestored sorts the restored jobs by start and drops the oldest over the
-// limit.
-func (jt *jobTable) sortRestored() {
-	for _, list := range jt.byOwner { // no lock: not shared yet
-		slices.SortStableFunc(list, func(a, b *Job) int { return a.Started.Compare(b.Started) })
-		list = slices.Clone(list)
-		for _, j := range list {
-			jt.prune(j)
-		}
-		for _, j := range slices.Backward(list) { // the newest is what is kept first
-			if j.saved > 0 && !jt.reserve(j, j.saved) { // the limit may be less than it was
-				os.Remove(jt.outputs.path(j))
-				j.note = noteRemoved
-			}
-		}
-	}
+// restoreJob adds a finished job of before.
+func (s *Session) restoreJob(r *journal.Record) {
+	s.t.jobs.Restore(job.Spec{ID: r.Execution, Owner: s.owner, Session: s.id, Bound: r.Bound, Tool: r.Tool, Detach: r.Detach}, r.Outcome())
 }
 
 // register adds a restored session to the table.
@@ -497,24 +470,13 @@ func (t *Table) forget(s *Session) {
 	t.forgotten.Merge(&count)
 	t.mu.Unlock()
 	s.journal.Remove()
-	t.removeOutputs(s)
+	t.jobs.RemoveOutputs(s.owner, s.id)
 }
 
 // Close waits for running jobs, and aborts them when ctx ends. Sessions are no
 // longer suspended or closed after it.
 func (t *Table) Close(ctx context.Context) error {
-	for {
-		j := t.jobs.running()
-		if j == nil {
-			break
-		}
-		select {
-		case <-j.finished:
-		case <-ctx.Done():
-			j.Stop(fault.Errorf(fault.Aborted, "the daemon was stopped while the job ran"))
-			<-j.finished
-		}
-	}
+	t.jobs.Close(ctx)
 	t.stop()
 	t.background.Wait()
 	return nil

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/job"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
@@ -193,7 +194,7 @@ func TestClose(t *testing.T) {
 			}
 			children = append(children, c)
 		}
-		job := func(s *Session, id string, detach bool) *Job {
+		start := func(s *Session, id string, detach bool) *job.Job {
 			j, err := tab.NewJob("me", s.id, false, &wire.Call{ExecutionID: id, Tool: "t", Detach: detach}, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -210,7 +211,7 @@ func TestClose(t *testing.T) {
 			}()
 			return j
 		}
-		stays, ends := job(children[0], "stays", true), job(children[0], "ends", false)
+		stays, ends := start(children[0], "stays", true), start(children[0], "ends", false)
 		began := time.Now()
 		data, code, _ := call(tab, "me", "mutate", `{"op":"close","id":"`+parent.id+`"}`)
 		if code != "" || !strings.Contains(data, parent.id) {
@@ -237,8 +238,8 @@ func TestClose(t *testing.T) {
 			t.Errorf("the idle child took %v", d)
 		}
 		synctest.Wait()
-		if ends.isDone() || stateOf(parent) != Closing {
-			t.Errorf("before the grace the job is done: %v; the parent is %s", ends.isDone(), stateOf(parent))
+		if ends.Done() || stateOf(parent) != Closing {
+			t.Errorf("before the grace the job is done: %v; the parent is %s", ends.Done(), stateOf(parent))
 		}
 		<-parent.done
 		if d := time.Since(began); d != defaultGrace {
@@ -249,10 +250,10 @@ func TestClose(t *testing.T) {
 		default:
 			t.Error("the parent was closed before its child")
 		}
-		if !ends.isDone() || ends.outcome.Code != fault.OutcomeUnknown {
-			t.Errorf("the job that ends: %+v", ends.outcome)
+		if end := ends.Snapshot(time.Now(), false); end["state"] != "done" || end["code"] != string(fault.OutcomeUnknown) {
+			t.Errorf("the job that ends: %v", end)
 		}
-		if stays.isDone() {
+		if stays.Done() {
 			t.Error("the detached job was ended")
 		}
 		// The same identity still reads and ends it.
@@ -266,7 +267,10 @@ func TestClose(t *testing.T) {
 			t.Errorf("another's job: %s", code)
 		}
 		call(tab, "me", "mutate", `{"op":"cancel-job","params":{"job":"stays"}}`)
-		<-stays.finished
+		synctest.Wait()
+		if !stays.Done() {
+			t.Error("the job that was cancelled runs")
+		}
 		if o := tab.ownerOf("me"); o.explicit != 0 {
 			t.Errorf("%d still count", o.explicit)
 		}
@@ -567,11 +571,11 @@ func TestAbortQueuedTurns(t *testing.T) {
 		}
 		s.passTurn()
 		s.passTurn()
-		job, err := tab.NewJob("me", s.id, false, &wire.Call{ExecutionID: "job", Tool: "t"}, func(error) {})
+		j, err := tab.NewJob("me", s.id, false, &wire.Call{ExecutionID: "job", Tool: "t"}, func(error) {})
 		if err != nil {
 			t.Fatal(err)
 		}
-		x, err := s.Begin(t.Context(), Spec{ID: "job", Tool: "t", Kind: KindTurn, Job: job})
+		x, err := s.Begin(t.Context(), Spec{ID: "job", Tool: "t", Kind: KindTurn, Job: j})
 		if err != nil {
 			t.Fatal(err)
 		}

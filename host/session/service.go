@@ -16,6 +16,7 @@ import (
 
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/job"
 	"github.com/toold/toold/host/journal"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
@@ -182,9 +183,9 @@ func (t *Table) sessionsOf(r *Request) []*Session {
 	return slices.DeleteFunc(list, func(s *Session) bool { return r.Bound != "" && s.id != r.Bound })
 }
 
-func (t *Table) jobsOf(r *Request) []*Job {
-	list := t.jobs.list(r.Caller, r.Operator)
-	return slices.DeleteFunc(list, func(j *Job) bool { return r.Bound != "" && j.Session != r.Bound })
+func (t *Table) jobsOf(r *Request) []*job.Job {
+	list := t.jobs.List(r.Caller, r.Operator)
+	return slices.DeleteFunc(list, func(j *job.Job) bool { return r.Bound != "" && j.Session != r.Bound })
 }
 
 func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.RawMessage, error) {
@@ -214,7 +215,7 @@ func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.Ra
 	if uses("jobs") {
 		now, output := time.Now(), uses("stdout") || uses("stderr")
 		for _, j := range t.jobsOf(r) {
-			jobs = append(jobs, j.snapshot(now, output))
+			jobs = append(jobs, j.Snapshot(now, output))
 		}
 	}
 	vars["sessions"], vars["jobs"] = sessions, jobs
@@ -374,7 +375,7 @@ func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (
 	case "cancel-job":
 		for _, j := range t.jobsOf(r) {
 			if j.ID == q.Job {
-				running := !j.isDone()
+				running := !j.Done()
 				j.Stop(fault.Errorf(fault.Aborted, "the job was cancelled"))
 				return marshal(map[string]any{"job": j.ID, "cancelled": running}), nil
 			}
@@ -664,7 +665,7 @@ func (t *Table) prompt(ctx context.Context, r *Request, p *promptPayload) (*wire
 	if err != nil {
 		return nil, err
 	}
-	if err := s.takeTurn(ctx, call, p.Queue && !r.NoWait, JobOf(ctx).Admit); err != nil {
+	if err := s.takeTurn(ctx, call, p.Queue && !r.NoWait, job.FromContext(ctx).Admit); err != nil {
 		return nil, err
 	}
 	defer s.passTurn()
@@ -738,18 +739,14 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 	return call, nil
 }
 
-// jobKey is the context key of InJob.
-type jobKey struct{}
-
-// InJob returns a context for the call of job.
-func InJob(ctx context.Context, job *Job) context.Context {
-	return context.WithValue(ctx, jobKey{}, job)
-}
-
-// JobOf returns the job of ctx, or nil.
-func JobOf(ctx context.Context) *Job {
-	job, _ := ctx.Value(jobKey{}).(*Job)
-	return job
+// NewJob registers a background call of owner in a session, as job.Table.New does.
+// bound says that its caller is bound to the session.
+func (t *Table) NewJob(owner, session string, bound bool, call *wire.Call, cancel context.CancelCauseFunc) (*job.Job, error) {
+	spec := job.Spec{ID: call.ExecutionID, Owner: owner, Session: session, Bound: bound, Tool: call.Tool, Detach: call.Detach}
+	if s, ok := t.sessions.Load(key{owner, session}); ok {
+		spec.Persist = !s.(*Session).journal.Off
+	}
+	return t.jobs.New(spec, cancel)
 }
 
 // object returns {name: value}.
@@ -763,15 +760,6 @@ func marshal(v any) json.RawMessage {
 	return data
 }
 
-// fromJSON decodes data for a selector.
-func fromJSON(data json.RawMessage) any {
-	var v any
-	if len(data) == 0 || json.Unmarshal(data, &v) != nil {
-		return nil
-	}
-	return v
-}
-
 // Value returns the value in the answer of a query.
 func Value(data json.RawMessage) []byte {
 	var answer struct {
@@ -780,9 +768,6 @@ func Value(data json.RawMessage) []byte {
 	json.Unmarshal(data, &answer) // it was made by object
 	return append(answer.Value, '\n')
 }
-
-// JobAnswer returns the data of the answer to a background call.
-func JobAnswer(id string) json.RawMessage { return object("job", id) }
 
 // ID returns the session's id.
 func (s *Session) ID() string { return s.id }

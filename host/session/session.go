@@ -32,6 +32,7 @@ import (
 
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/job"
 	"github.com/toold/toold/host/journal"
 )
 
@@ -76,6 +77,8 @@ const (
 	defaultIdle  = 30 * time.Minute
 	defaultKeep  = 24 * time.Hour
 	defaultGrace = 5 * time.Second
+	// defaultJobOutput is the default of Config.JobOutput.
+	defaultJobOutput = 4 << 20
 )
 
 // Table holds all sessions of one daemon. It is safe for concurrent use.
@@ -89,7 +92,7 @@ type Table struct {
 	owners           sync.Map // of an identity to *owner
 
 	openIdle  atomic.Int32 // open journals of idle sessions
-	jobs      jobTable
+	jobs      *job.Table
 	selectors selectors
 
 	stop       context.CancelFunc // stops sweep
@@ -414,13 +417,9 @@ func (t *Table) Running() []string {
 		}
 		return true
 	})
-	t.jobs.mu.Lock()
-	defer t.jobs.mu.Unlock()
-	for _, jobs := range t.jobs.byOwner {
-		for _, j := range jobs {
-			if !j.isDone() && !slices.Contains(ids, j.ID) {
-				ids = append(ids, j.ID)
-			}
+	for _, id := range t.jobs.Running() {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
 		}
 	}
 	return ids

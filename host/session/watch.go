@@ -182,9 +182,3 @@ func (x *Execution) Discovered(tool string, err *fault.Error) {
 	}
 	x.s.publish(e)
 }
-
-// publish tells watchers of a change of the job.
-func (j *Job) publish(e events.Event) {
-	e.Kind, e.Owner, e.Session, e.Execution, e.Tool, e.Job = events.Job, j.Owner, j.Session, j.ID, j.Tool, true
-	j.table.events.Publish(e)
-}

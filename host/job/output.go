@@ -1,4 +1,4 @@
-package session
+package job
 
 import (
 	"bytes"
@@ -50,8 +50,6 @@ const (
 	outputVersion = 1
 	// maxOutputFile bounds a file, in bytes. What a module answers is in it, too.
 	maxOutputFile = 4*maxOutput + 64<<10
-	// defaultOutputLimit is the default of Config.JobOutput.
-	defaultOutputLimit = 4 << 20
 	// newOutput ends the name of a file that is not whole yet.
 	newOutput = ".new"
 )
@@ -124,9 +122,9 @@ func (o *outputs) read(j *Job) (h outputHeader, stdout, stderr []byte, err error
 
 // save writes the output of a job that has ended. Without it, or after it failed, the
 // output ends with the daemon.
-func (jt *jobTable) save(j *Job) {
-	o := &jt.outputs
-	if o.dir == "" || !j.persist {
+func (t *Table) save(j *Job) {
+	o := &t.outputs
+	if o.dir == "" || !j.Persist {
 		return
 	}
 	j.mu.Lock()
@@ -140,7 +138,7 @@ func (jt *jobTable) save(j *Job) {
 	}
 	b, listed := h.encode(j.stdout.bytes(), j.stderr.bytes()), j.listed
 	j.mu.Unlock()
-	if !listed || len(b) > maxOutputFile || !jt.reserve(j, int64(len(b))) {
+	if !listed || len(b) > maxOutputFile || !t.reserve(j, int64(len(b))) {
 		return
 	}
 	err := os.MkdirAll(o.dir, 0o700)
@@ -148,7 +146,7 @@ func (jt *jobTable) save(j *Job) {
 		err = writeOutput(o.path(j), b)
 	}
 	if err != nil {
-		jt.reserve(j, 0)
+		t.reserve(j, 0)
 		o.log.Warn("the output of a job cannot be kept, so it ends with the daemon", "execution_id", j.ID, "session", j.Session, "error", err)
 	}
 }
@@ -173,40 +171,40 @@ func writeOutput(path string, b []byte) error {
 // reserve notes that the output of j takes so many bytes, and removes older ones that
 // share its limit until they fit. It is false, and j has none, where that is over
 // the limit on its own.
-func (jt *jobTable) reserve(j *Job, size int64) bool {
-	jt.mu.Lock()
-	defer jt.mu.Unlock()
+func (t *Table) reserve(j *Job, size int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	j.saved = 0
-	if size > jt.outputs.limit {
+	if size > t.outputs.limit {
 		return false
 	}
 	total := size
-	for _, other := range jt.byOwner[j.Owner] {
+	for _, other := range t.byOwner[j.Owner] {
 		if other.shares(j) {
 			total += other.saved
 		}
 	}
-	for _, other := range jt.byOwner[j.Owner] { // oldest first
-		if total <= jt.outputs.limit {
+	for _, other := range t.byOwner[j.Owner] { // oldest first
+		if total <= t.outputs.limit {
 			break
 		}
 		if other != j && other.shares(j) && other.saved > 0 {
 			total -= other.saved
-			jt.removeOutput(other, noteRemoved)
+			t.removeOutput(other, noteRemoved)
 		}
 	}
 	j.saved = size
 	return true
 }
 
-// removeOutput removes the file of j, and says why it is not there. jt.mu is held, or
+// removeOutput removes the file of j, and says why it is not there. t.mu is held, or
 // nobody else has the table yet.
-func (jt *jobTable) removeOutput(j *Job, why string) {
+func (t *Table) removeOutput(j *Job, why string) {
 	if j.saved == 0 {
 		return
 	}
 	j.saved = 0
-	os.Remove(jt.outputs.path(j))
+	os.Remove(t.outputs.path(j))
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.note = why
@@ -214,8 +212,8 @@ func (jt *jobTable) removeOutput(j *Job, why string) {
 
 // restoreOutput takes over what the file of a restored job says of it. Its output is
 // read when somebody asks for it.
-func (jt *jobTable) restoreOutput(j *Job) {
-	o := &jt.outputs
+func (t *Table) restoreOutput(j *Job) {
+	o := &t.outputs
 	j.restored, j.note = true, noteLost
 	if o.dir == "" {
 		return
@@ -237,16 +235,18 @@ func (jt *jobTable) restoreOutput(j *Job) {
 }
 
 // sweepOutputs removes the files of jobs that are gone. A file that is none of ours is
-// left as it is, and so are those of a session whose journal is there and could not be
-// read.
-func (t *Table) sweepOutputs() {
-	o := &t.jobs.outputs
+// left as it is, and so are those of a session that is unread.
+func (t *Table) sweepOutputs(unread func(session string) bool) {
+	o := &t.outputs
+	if o.dir == "" {
+		return
+	}
 	entries, err := os.ReadDir(o.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.log.Warn("the folder of jobs' outputs cannot be read", "folder", o.dir, "error", err)
+		o.log.Warn("the folder of jobs' outputs cannot be read", "folder", o.dir, "error", err)
 	}
 	known := map[string]bool{}
-	for _, jobs := range t.jobs.byOwner {
+	for _, jobs := range t.byOwner {
 		for _, j := range jobs {
 			known[filepath.Base(o.path(j))] = true
 		}
@@ -254,26 +254,26 @@ func (t *Table) sweepOutputs() {
 	for _, e := range entries {
 		name := outputName.FindStringSubmatch(e.Name())
 		if name == nil || e.IsDir() {
-			t.log.Warn("a file among the outputs of jobs is none; it is left as it is", "file", filepath.Join(o.dir, e.Name()))
+			o.log.Warn("a file among the outputs of jobs is none; it is left as it is", "file", filepath.Join(o.dir, e.Name()))
 			continue
 		}
-		if known[e.Name()] || name[2] == "" && t.unread[name[1]] {
+		if known[e.Name()] || name[2] == "" && unread(name[1]) {
 			continue
 		}
 		os.Remove(filepath.Join(o.dir, e.Name()))
 	}
 }
 
-// removeOutputs removes the files of a session that is forgotten.
-func (t *Table) removeOutputs(s *Session) {
-	if t.jobs.outputs.dir == "" {
+// RemoveOutputs removes the files of a session that is forgotten.
+func (t *Table) RemoveOutputs(owner, session string) {
+	if t.outputs.dir == "" {
 		return
 	}
-	t.jobs.mu.Lock()
-	defer t.jobs.mu.Unlock()
-	for _, j := range t.jobs.byOwner[s.owner] {
-		if j.Session == s.id {
-			t.jobs.removeOutput(j, noteRemoved)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, j := range t.byOwner[owner] {
+		if j.Session == session {
+			t.removeOutput(j, noteRemoved)
 		}
 	}
 }

@@ -1,0 +1,506 @@
+// Package job keeps background calls: calls that were answered before they ran, or
+// that go on without their caller. It knows their ids, their state and the ends of
+// their outputs, and bounds how many run and how many that have ended stay readable.
+// A finished job's output is in a file where its session has a journal, so that it can
+// be read after a restart.
+//
+// Jobs belong to identities and name their session: they may outlive it. The package
+// runs nothing itself.
+package job
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/toold/toold/host/events"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/journal"
+	"github.com/toold/toold/host/wire"
+)
+
+// Kind is the kind of an execution that is a job, as journals name it.
+const Kind = "job"
+
+const (
+	// maxFinished is how many finished jobs of one identity stay readable.
+	maxFinished = 20
+	// maxRunning is how many jobs of one identity run at a time.
+	maxRunning = 64
+	// maxOutput is how many bytes at the end of each of a job's outputs are
+	// kept.
+	maxOutput = 256 << 10
+	// maxProgress bounds a job's latest progress value, in bytes.
+	maxProgress = 64 << 10
+)
+
+// Config is fixed once the table is made.
+type Config struct {
+	// Events is told of the jobs' states.
+	Events *events.Hub
+	// Dir has the files of outputs, and Output bounds those of one identity, in
+	// bytes. An empty Dir: outputs end with the daemon.
+	Dir    string
+	Output int64
+	Log    *slog.Logger
+}
+
+// Table holds the jobs of all sessions, since a job may outlive its session.
+// Ordinary calls do not use it.
+type Table struct {
+	events *events.Hub
+
+	mu      sync.Mutex
+	byOwner map[string][]*Job // oldest first; guarded by mu
+	outputs outputs
+}
+
+// NewTable returns a table without jobs.
+func NewTable(c Config) *Table {
+	return &Table{events: c.Events, byOwner: map[string][]*Job{}, outputs: outputs{dir: c.Dir, limit: c.Output, log: c.Log}}
+}
+
+// Spec says which call a job is.
+type Spec struct {
+	ID      string // of its execution
+	Owner   string // the identity, as sessions know it
+	Session string
+	Bound   bool // by a caller that is bound to Session; see Job.shares
+	Tool    string
+	Detach  bool // whether it outlives its session
+	// Persist says that its session has a journal: its output is kept over a restart.
+	Persist bool
+}
+
+// Running is what a job knows of its execution while that runs.
+type Running struct {
+	Abort    func(reason *fault.Error)
+	LastLine func() string // of its output
+	Attempts func() int
+}
+
+// Job is a background call: it was answered before it ran. Its id is its
+// execution's.
+type Job struct {
+	Spec
+	Started time.Time
+	later   bool // it is listed when Keep is called, and not by Admit
+
+	table    *Table
+	restored bool          // it ended before the daemon was started: its output is in its file
+	saved    int64         // bytes of its file, 0 without one; guarded by table.mu
+	admitted chan struct{} // closed when the job is sure to run
+	finished chan struct{} // closed when it has ended
+
+	mu       sync.Mutex // guards what follows
+	running  *Running   // set while its execution runs
+	cancel   context.CancelCauseFunc
+	listed   bool
+	ending   bool // its outcome is being kept, as that of a job or not
+	done     bool
+	outcome  journal.Outcome
+	message  string
+	data     json.RawMessage
+	progress json.RawMessage
+	stdout   tail
+	stderr   tail
+	lastLine string // the last one, once it has ended
+	note     string // why the output of a restored job is not there, or empty
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	b     []byte
+	total int64
+}
+
+func (t *tail) write(p []byte) {
+	t.total += int64(len(p))
+	if len(p) > maxOutput {
+		p = p[len(p)-maxOutput:]
+	}
+	t.b = append(t.b, p...)
+	if len(t.b) > 2*maxOutput {
+		t.b = append(t.b[:0], t.b[len(t.b)-maxOutput:]...)
+	}
+}
+
+// bytes returns the end of what was written.
+func (t *tail) bytes() []byte { return t.b[max(len(t.b)-maxOutput, 0):] }
+
+// shares reports whether j counts towards the same limits as other: those of an
+// identity, or of the callers that are bound to one of its sessions, who would else
+// use up those of the identity.
+func (j *Job) shares(other *Job) bool {
+	return j.Bound == other.Bound && (!j.Bound || j.Session == other.Session)
+}
+
+// New registers a job that is about to start. cancel ends it. It counts towards the
+// limit until it ends, and is listed after Admit. Its error is OVERLOADED at the limit,
+// and INVALID_ENVELOPE for an id that is there.
+func (t *Table) New(spec Spec, cancel context.CancelCauseFunc) (*Job, error) {
+	j := &Job{Spec: spec, Started: time.Now(), table: t, admitted: make(chan struct{}), finished: make(chan struct{}), cancel: cancel}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	running := 0
+	for who, jobs := range t.byOwner {
+		for _, other := range jobs {
+			// Ids are unique across identities: an operator selects jobs by id.
+			if other.ID == j.ID {
+				return nil, fault.Errorf(fault.InvalidEnvelope, "/executionId: there is a job %s already; make a new id for each execution", j.ID)
+			}
+			if who == spec.Owner && other.shares(j) && !other.Done() {
+				running++
+			}
+		}
+	}
+	if running >= maxRunning {
+		return nil, fault.Errorf(fault.Overloaded, "%d jobs are running, and that is the limit; wait for one, or cancel one with toolctl jobs cancel", running)
+	}
+	t.byOwner[j.Owner] = append(t.byOwner[j.Owner], j)
+	return j, nil
+}
+
+// Later has the job be one only once Keep is called: where it ends before, nothing is
+// left of it. It is called before the job starts.
+func (j *Job) Later() { j.later = true }
+
+// Admitted returns a channel that is closed when the job is sure to run.
+func (j *Job) Admitted() <-chan struct{} { return j.admitted }
+
+// Admit lists the job: nothing refused it. A nil job is ignored.
+func (j *Job) Admit() {
+	if j == nil || j.later {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.listLocked()
+}
+
+// Keep lists the job, which goes on without its caller. It reports false where the job
+// has ended already.
+func (j *Job) Keep() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.ending {
+		return false
+	}
+	j.listLocked()
+	return true
+}
+
+func (j *Job) listLocked() {
+	if !j.listed {
+		j.listed = true
+		close(j.admitted)
+		j.publish(events.Event{State: "accepted"})
+	}
+}
+
+// prune drops the oldest finished jobs that count towards the same limit as of, and
+// those of its identity that never ran.
+func (t *Table) prune(of *Job) {
+	owner := of.Owner
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := slices.DeleteFunc(t.byOwner[owner], func(j *Job) bool { return j.Done() && !j.Listed() })
+	done := 0
+	for _, j := range list {
+		if j.shares(of) && j.Done() {
+			done++
+		}
+	}
+	list = slices.DeleteFunc(list, func(j *Job) bool {
+		if done > maxFinished && j.shares(of) && j.Done() {
+			done--
+			t.removeOutput(j, noteRemoved)
+			return true
+		}
+		return false
+	})
+	if len(list) == 0 {
+		delete(t.byOwner, owner)
+		return
+	}
+	t.byOwner[owner] = list
+}
+
+// List returns the listed jobs of an identity, or of all, oldest first.
+func (t *Table) List(owner string, all bool) []*Job {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := slices.Clone(t.byOwner[owner])
+	if all {
+		list = nil
+		for _, jobs := range t.byOwner {
+			list = append(list, jobs...)
+		}
+	}
+	list = slices.DeleteFunc(list, func(j *Job) bool { return !j.Listed() })
+	if !all {
+		return list
+	}
+	slices.SortFunc(list, func(a, b *Job) int { return a.Started.Compare(b.Started) })
+	return list
+}
+
+// anyRunning returns one running job, or nil.
+func (t *Table) anyRunning() *Job {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, jobs := range t.byOwner {
+		for _, j := range jobs {
+			if !j.Done() {
+				return j
+			}
+		}
+	}
+	return nil
+}
+
+// Running returns the ids of the jobs that have not ended.
+func (t *Table) Running() (ids []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, jobs := range t.byOwner {
+		for _, j := range jobs {
+			if !j.Done() {
+				ids = append(ids, j.ID)
+			}
+		}
+	}
+	return ids
+}
+
+// Close waits for running jobs, and aborts them when ctx ends.
+func (t *Table) Close(ctx context.Context) {
+	for j := t.anyRunning(); j != nil; j = t.anyRunning() {
+		select {
+		case <-j.finished:
+		case <-ctx.Done():
+			j.Stop(fault.Errorf(fault.Aborted, "the daemon was stopped while the job ran"))
+			<-j.finished
+		}
+	}
+}
+
+// Restore adds a job that ended before the daemon was started. Restored is called
+// after the last one.
+func (t *Table) Restore(spec Spec, o journal.Outcome) {
+	j := &Job{Spec: spec, Started: o.Started, table: t, listed: true, done: true, outcome: o}
+	if o.Code == fault.OutcomeUnknown {
+		j.message = "the daemon ended while the job ran; its outcome is unknown"
+	}
+	t.restoreOutput(j)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byOwner[j.Owner] = append(t.byOwner[j.Owner], j)
+}
+
+// Restored sorts the restored jobs by start, drops the oldest over the limit, and
+// removes the files of outputs whose job is gone, but not those of sessions for which
+// unread reports true: their journals could not be read.
+func (t *Table) Restored(unread func(session string) bool) {
+	for _, list := range t.byOwner { // no lock: not shared yet
+		slices.SortStableFunc(list, func(a, b *Job) int { return a.Started.Compare(b.Started) })
+		list = slices.Clone(list)
+		for _, j := range list {
+			t.prune(j)
+		}
+		for _, j := range slices.Backward(list) { // the newest is what is kept first
+			if j.saved > 0 && !t.reserve(j, j.saved) { // the limit may be less than it was
+				os.Remove(t.outputs.path(j))
+				j.note = noteRemoved
+			}
+		}
+	}
+	t.sweepOutputs(unread)
+}
+
+// Begin says that the job's execution runs.
+func (j *Job) Begin(r *Running) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.running = r
+}
+
+// Listed reports whether the job is one, to its caller and in lists.
+func (j *Job) Listed() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.listed
+}
+
+// Settle says whether what has ended is a job, which nothing changes from here on.
+func (j *Job) Settle() (listed bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ending = true
+	return j.listed || !j.later
+}
+
+// Done reports whether the job has ended.
+func (j *Job) Done() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.done
+}
+
+// Stop ends the job. A finished job is unchanged.
+func (j *Job) Stop(reason *fault.Error) {
+	j.mu.Lock()
+	running, cancel, done := j.running, j.cancel, j.done
+	j.mu.Unlock()
+	if done {
+		return
+	}
+	if running != nil {
+		running.Abort(reason)
+	}
+	if cancel != nil {
+		cancel(reason)
+	}
+}
+
+// Stdout and Stderr return writers that keep the end of the job's outputs.
+func (j *Job) Stdout() io.Writer { return jobWriter{j, &j.stdout} }
+func (j *Job) Stderr() io.Writer { return jobWriter{j, &j.stderr} }
+
+// Progress keeps the job's latest progress value.
+func (j *Job) Progress(data json.RawMessage) error {
+	if !json.Valid(data) || len(data) > maxProgress {
+		return fault.Errorf(fault.InvalidPayload, "progress is not one JSON value of at most %d bytes", maxProgress)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.progress = bytes.Clone(data)
+	return nil
+}
+
+type jobWriter struct {
+	j *Job
+	t *tail
+}
+
+func (w jobWriter) Write(p []byte) (int, error) {
+	w.j.mu.Lock()
+	defer w.j.mu.Unlock()
+	w.t.write(p)
+	return len(p), nil
+}
+
+// Finish stores the outcome of the job's execution. The output in r is appended.
+func (j *Job) Finish(o *journal.Outcome, r *wire.Result) {
+	j.Settle()
+	j.mu.Lock()
+	j.outcome, j.data = *o, r.Data
+	if r.Err != nil {
+		j.message = r.Err.Message
+	}
+	j.stdout.write(r.Stdout)
+	j.stderr.write(r.Stderr)
+	if j.running != nil {
+		j.lastLine = j.running.LastLine()
+	}
+	j.mu.Unlock()
+	j.table.save(j) // before anybody hears of its end, who may end the daemon
+	j.mu.Lock()
+	j.running, j.cancel, j.done = nil, nil, true
+	if j.listed {
+		j.publish(events.Event{State: "done", Status: o.Status, Code: o.Code, ExitCode: o.ExitCode})
+	}
+	close(j.finished)
+	j.mu.Unlock()
+	j.table.prune(j)
+}
+
+// Snapshot returns the job as a query sees it, with its outputs only if output
+// is true, since they may be large.
+func (j *Job) Snapshot(now time.Time, output bool) map[string]any {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	m := map[string]any{
+		"id": j.ID, "session": j.Session, "tool": j.Tool, "detach": j.Detach, "started": j.Started.UTC().Format(time.RFC3339Nano),
+		"state": "running", "status": "", "code": "", "message": j.message, "exit_code": int64(0), "attempts": int64(0),
+		"elapsed_ms": now.Sub(j.Started).Milliseconds(), "last_line": j.lastLine,
+		"stdout_bytes": j.stdout.total, "stderr_bytes": j.stderr.total, "progress": fromJSON(j.progress), "data": fromJSON(j.data),
+	}
+	if j.running != nil {
+		m["last_line"] = j.running.LastLine()
+		m["attempts"] = int64(j.running.Attempts())
+	}
+	if j.done {
+		m["state"], m["status"], m["code"] = "done", j.outcome.Status, string(j.outcome.Code)
+		m["exit_code"], m["attempts"] = int64(j.outcome.ExitCode), int64(j.outcome.Attempts)
+		m["elapsed_ms"] = j.outcome.Duration.Milliseconds()
+	}
+	if output {
+		stdout, stderr := j.outputLocked()
+		m["stdout"], m["stderr"] = validText(stdout), validText(stderr)
+		m["truncated"] = j.stdout.total > int64(len(stdout)) || j.stderr.total > int64(len(stderr))
+	}
+	m["output_note"] = ""
+	if j.restored { // else it is in memory
+		m["output_note"] = j.note
+	}
+	return m
+}
+
+func validText(b []byte) string { return string(bytes.ToValidUTF8(b, []byte("\uFFFD"))) }
+
+// End finishes a job whose execution never began. Otherwise it does nothing.
+func (j *Job) End(r *wire.Result) {
+	if j.Done() {
+		return
+	}
+	o := journal.Outcome{ID: j.ID, Tool: j.Tool, Kind: Kind, Status: r.Status(), ExitCode: r.ExitCode, Started: j.Started, Duration: time.Since(j.Started)}
+	if r.Err != nil {
+		o.Code = r.Err.Code
+	}
+	j.Finish(&o, r)
+}
+
+// publish tells watchers of a change of the job.
+func (j *Job) publish(e events.Event) {
+	e.Kind, e.Owner, e.Session, e.Execution, e.Tool, e.Job = events.Job, j.Owner, j.Session, j.ID, j.Tool, true
+	j.table.events.Publish(e)
+}
+
+// fromJSON decodes data for a selector.
+func fromJSON(data json.RawMessage) any {
+	var v any
+	if len(data) == 0 || json.Unmarshal(data, &v) != nil {
+		return nil
+	}
+	return v
+}
+
+// contextKey is the context key of NewContext.
+type contextKey struct{}
+
+// NewContext returns a context for the call of j; nil: for a call that is none's.
+func NewContext(ctx context.Context, j *Job) context.Context {
+	return context.WithValue(ctx, contextKey{}, j)
+}
+
+// FromContext returns the job of ctx, or nil.
+func FromContext(ctx context.Context) *Job {
+	j, _ := ctx.Value(contextKey{}).(*Job)
+	return j
+}
+
+// Answer returns the data of the answer to a background call.
+func Answer(id string) json.RawMessage {
+	data, err := json.Marshal(map[string]string{"job": id})
+	if err != nil {
+		panic(err) // cannot fail: a string
+	}
+	return data
+}
