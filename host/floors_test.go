@@ -94,6 +94,10 @@ var floors = []floor{
 	{"host/session", 3, nil, "sessions hold ids and journals; the pipeline drives them"},
 	{"host/tools", 3, nil, "what a tool is: the words of tool.json for the engine and processes, and beneath every stage"},
 
+	{"host/mask", 0, std, "it hides secrets in any text, and knows nothing of who has which: the standard library only"},
+	{"host/display", 0, std, "it reads what any program writes to a terminal: the standard library only"},
+	{"host/fetch", 3, []string{"host/egress", "host/guest"}, "it makes the requests of guests by what they are granted, and knows no tool"},
+
 	{"host/disk", 4, nil, "it reads the files of tools, and knows nothing of loading or serving them"},
 	{"host/catalog", 5, nil, "it makes tools of files and says which serves; who calls them is above"},
 	{"host/call", 4, nil, "the values of a call's stages: every stage stands on them, and they on no stage"},

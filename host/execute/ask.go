@@ -3,14 +3,12 @@ package execute
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -20,7 +18,9 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/repoconfig"
 	"github.com/toold/toold/host/session"
@@ -134,7 +134,7 @@ func (e *Executor) invocation(q *Question) guest.Invocation {
 	inv := guest.Invocation{Export: q.Export, Input: q.Input, Config: p.Effective.Config, Identity: p.Caller.ID, Services: q.services}
 	hidden := sync.OnceValue(func() [][]byte { return e.hidden(p) }) // a secret may be a file: not once a line
 	inv.Log = func(ctx context.Context, level slog.Level, msg string) {
-		e.Log.Log(ctx, level, "guest", "tool", p.Call.Tool, "export", q.Export, "execution_id", p.ExecutionID, "message", maskText(msg, hidden()))
+		e.Log.Log(ctx, level, "guest", "tool", p.Call.Tool, "export", q.Export, "execution_id", p.ExecutionID, "message", mask.Text(msg, hidden()))
 	}
 	if caps.State > 0 {
 		scope := varScope{p.Caller.Owner(), p.Session, p.Tool.Name}
@@ -189,7 +189,7 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 		return nil, err
 	}
 	granted := q.Call.Tool.Def.Capabilities.HTTP
-	g := fetchGrant{Hosts: granted.Hosts, Methods: granted.Methods, TraceID: q.Call.PassedTraceID()}
+	g := fetch.Grant{Hosts: granted.Hosts, Methods: granted.Methods, TraceID: q.Call.PassedTraceID()}
 	if q.Call.OnlyReads() || q.Looks {
 		g.Methods = readingMethods(g.Methods)
 	}
@@ -197,9 +197,9 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 		switch {
 		case s.TLS != "", s.SSHKey:
 		case s.Header != "":
-			g.Secrets = append(g.Secrets, fetchSecret{Host: s.Host, Header: s.Header, Value: s.Fill(s.value)})
+			g.Secrets = append(g.Secrets, fetch.Secret{Host: s.Host, Header: s.Header, Value: s.Fill(s.value)})
 		case s.handle != "":
-			g.Handles = append(g.Handles, fetchHandle{Handle: s.handle, Value: s.value, NamedOnly: !s.own})
+			g.Handles = append(g.Handles, fetch.Handle{Handle: s.handle, Value: s.value, NamedOnly: !s.own})
 		}
 	}
 	g.TLS = tlsOf(granted, secrets)
@@ -208,9 +208,9 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 		up = &Upstream{}
 	}
 	up.next()
-	resp, sent, err := e.fetch.do(ctx, &g, r, q.Trace)
+	resp, sent, err := fetch.Do(ctx, &g, r, q.Trace)
 	hidden := append(values(secrets), sent...)
-	if !errors.Is(err, errRefused) {
+	if !errors.Is(err, fetch.ErrRefused) {
 		n := session.HTTP{Requests: 1, BytesSent: int64(len(r.Body))}
 		if err == nil {
 			n.Replies, n.BytesReceived = 1, int64(len(resp.Body))
@@ -218,44 +218,21 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 		q.Call.Execution.AddHTTP(n)
 	}
 	if err != nil {
-		up.answered = !unanswered(err)
-		up.lost = up.lost || !up.answered && !neverSent(err) && r.Method != http.MethodGet && r.Method != http.MethodHead
-		up.refused = up.refused || refused(err)
-		return nil, errors.New(maskFolded(err.Error(), hidden))
+		up.answered = !fetch.Unanswered(err)
+		up.lost = up.lost || !up.answered && !fetch.NeverSent(err) && r.Method != http.MethodGet && r.Method != http.MethodHead
+		up.refused = up.refused || fetch.Refused(err)
+		return nil, errors.New(mask.Folded(err.Error(), hidden))
 	}
 	up.note(resp.Status, resp.Headers["retry-after"])
 	if len(hidden) > 0 {
 		// A server may answer with what it was sent.
 		headers := make(map[string]string, len(resp.Headers))
 		for name, v := range resp.Headers {
-			headers[maskFolded(name, hidden)] = maskText(v, hidden)
+			headers[mask.Folded(name, hidden)] = mask.Text(v, hidden)
 		}
-		resp.Headers, resp.Body = headers, maskBody(resp.Body, hidden)
+		resp.Headers, resp.Body = headers, mask.Body(resp.Body, hidden)
 	}
 	return resp, nil
-}
-
-// refused reports whether it was this host that refused a request, because tool.json
-// does not grant it or does not trust who answers.
-func refused(err error) bool {
-	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
-	return untrusted || errors.Is(err, errRefused)
-}
-
-// unanswered reports whether a request got no answer from the network, rather
-// than a refusal of ours.
-func unanswered(err error) bool {
-	if refused(err) {
-		return false
-	}
-	_, network := errors.AsType[net.Error](err)
-	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-}
-
-// neverSent reports whether a request failed before there was a connection.
-func neverSent(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "dial"
 }
 
 // readingMethods are those of granted that change nothing.

@@ -10,6 +10,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/callback"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
@@ -94,11 +95,11 @@ type asking = func(ctx context.Context, q wire.CallbackRequest, stdin io.Reader,
 // a pager shows is an output of the run like any other. Paths are left as they are: they
 // name files that the caller sees.
 func masking(ask asking, secrets [][]byte) asking {
-	m := newMasker(secrets)
+	m := mask.New(secrets)
 	if m == nil {
 		return ask
 	}
-	hide := func(s string) string { return string(m.mask([]byte(s))) }
+	hide := func(s string) string { return string(m.Bytes([]byte(s))) }
 	return func(ctx context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
 		if q.Kind == wire.CallbackHooks {
 			q.Args = slices.Clone(q.Args)
@@ -110,8 +111,6 @@ func masking(ask asking, secrets [][]byte) asking {
 				q.Env[name] = hide(value)
 			}
 		}
-		masked := newBodyMask(stdin, m, m)
-		masked.pair.cover = false // nobody was told a length
-		return ask(ctx, q, masked, stdout, stderr)
+		return ask(ctx, q, m.Reader(stdin), stdout, stderr)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -30,17 +31,17 @@ func TestMaskedCallbacks(t *testing.T) {
 	if exit != 3 || err != nil || out.String() != "answer" {
 		t.Errorf("%d, %v, %s", exit, err, &out)
 	}
-	want := wire.CallbackRequest{Kind: wire.CallbackHooks, Args: []string{"origin", "https://u:" + Masked + "@host"}, Env: map[string]string{"GIT_AUTHOR_NAME": Masked}}
+	want := wire.CallbackRequest{Kind: wire.CallbackHooks, Args: []string{"origin", "https://u:" + mask.Placeholder + "@host"}, Env: map[string]string{"GIT_AUTHOR_NAME": mask.Placeholder}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("asked for %+v, not %+v", got, want)
 	}
-	if want := strings.ReplaceAll(text, secret, Masked); input != want {
+	if want := strings.ReplaceAll(text, secret, mask.Placeholder); input != want {
 		t.Errorf("the input ends with %q", input[max(len(input)-60, 0):])
 	}
 	if args[1] != "https://u:"+secret+"@host" || env["GIT_AUTHOR_NAME"] != secret {
 		t.Error("what was asked is changed")
 	}
-	if _, err := ask(t.Context(), wire.CallbackRequest{Kind: wire.CallbackPager}, strings.NewReader("commit "+secret+"\n"), &out, nil); err != nil || input != "commit "+Masked+"\n" {
+	if _, err := ask(t.Context(), wire.CallbackRequest{Kind: wire.CallbackPager}, strings.NewReader("commit "+secret+"\n"), &out, nil); err != nil || input != "commit "+mask.Placeholder+"\n" {
 		t.Errorf("a pager is given %q, %v", input, err)
 	}
 }

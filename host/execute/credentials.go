@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"io"
 	"io/fs"
 	"net"
 	"net/url"
@@ -18,7 +17,9 @@ import (
 
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -59,13 +60,13 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 	if h.Authority, err = egress.NewAuthority(h.Hosts); err != nil {
 		return nil, fault.Errorf(fault.Internal, "make a certificate authority for the call: %w", err)
 	}
-	grant := &fetchGrant{TLS: tlsOf(nil, used)}
+	grant := &fetch.Grant{TLS: tlsOf(nil, used)}
 	roots, err := r.roots()
 	if err != nil {
 		return nil, err
 	}
 	h.TLS = func(host string, port uint16) (*tls.Config, error) {
-		config, err := grant.tlsFor(&url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(int(port)))})
+		config, err := grant.TLSFor(&url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(int(port)))})
 		if err != nil {
 			return nil, err
 		}
@@ -77,10 +78,9 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 		}
 		return config, nil
 	}
-	if m := newMasker(values(used)); m != nil {
-		exact := exactMasker(values(used))
-		h.MaskText = func(text string) string { return string(m.mask([]byte(text))) }
-		h.MaskBody = func(body io.Reader) io.Reader { return newBodyMask(body, m, exact) }
+	if m := mask.New(values(used)); m != nil {
+		h.MaskText = func(text string) string { return string(m.Bytes([]byte(text))) }
+		h.MaskBody = mask.Covering(values(used))
 	}
 	return h, nil
 }
@@ -199,54 +199,4 @@ func certificates(file string) ([]byte, error) {
 		}
 	}
 	return out.Bytes(), nil
-}
-
-// exactMasker finds secrets as they are, and in no other way.
-func exactMasker(secrets [][]byte) *masker {
-	m := &masker{}
-	for _, v := range secrets {
-		if len(v) >= shortestSecret {
-			m.needles = append(m.needles, v)
-		}
-	}
-	slices.SortStableFunc(m.needles, func(a, b []byte) int { return len(b) - len(a) })
-	return m
-}
-
-// wholeMask is how much of a body is searched for a secret in every way in which it
-// may be written; beyond that it is searched for as it is, which is fast.
-const wholeMask = 256 << 10
-
-// bodyMask is the body of an answer with the secrets in it overwritten by asterisks,
-// so that its length stays.
-type bodyMask struct {
-	from  io.Reader
-	pair  *maskPair
-	exact *masker
-	read  int
-	buf   []byte
-	ready []byte
-	err   error
-}
-
-func newBodyMask(from io.Reader, m, exact *masker) *bodyMask {
-	p := &maskPair{m: m, longest: len(m.needles[0]), cover: true}
-	p.streams = [2]*maskWriter{{pair: p}, {pair: p}}
-	return &bodyMask{from: from, pair: p, exact: exact, buf: make([]byte, 32<<10)}
-}
-
-func (b *bodyMask) Read(p []byte) (int, error) {
-	for len(b.ready) == 0 {
-		if b.err != nil {
-			return 0, b.err
-		}
-		n, err := b.from.Read(b.buf)
-		if b.read += n; b.read > wholeMask {
-			b.pair.m = b.exact
-		}
-		b.ready, b.err = b.pair.pass(b.pair.streams[0], b.buf[:n], err != nil), err
-	}
-	n := copy(p, b.ready)
-	b.ready = b.ready[n:]
-	return n, nil
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/strictjson"
@@ -243,7 +244,7 @@ func (r *running) handler(ctx context.Context) error {
 			_, err = out.stderr.Write(p)
 		case "progress":
 			if r.Streams.Progress != nil {
-				err = r.Streams.Progress(maskJSON(p, values(secrets)))
+				err = r.Streams.Progress(mask.JSON(p, values(secrets)))
 			}
 		default:
 			_, err = out.stdout.Write(p)
@@ -267,17 +268,17 @@ func (r *running) handler(ctx context.Context) error {
 	r.RetryAfter = r.upstream.retryAfter
 	r.Outcome.Unanswered = err != nil && r.upstream.lost
 	ferr := out.finish(&r.res, &r.Outcome)
-	r.res.Data = maskJSON(r.res.Data, values(secrets))
+	r.res.Data = mask.JSON(r.res.Data, values(secrets))
 	var e *fault.Error
 	if errors.As(err, &e) {
-		if masked := maskText(e.Message, values(secrets)); masked != e.Message {
+		if masked := mask.Text(e.Message, values(secrets)); masked != e.Message {
 			e.Message, e.Cause = masked, nil
 		}
 		e.ToolCode = toolCode(e.ToolCode, values(secrets))
 	}
 	if r.Answer != nil && r.Answer.Error != nil {
 		said := *r.Answer.Error
-		said.Message = maskText(said.Message, values(secrets))
+		said.Message = mask.Text(said.Message, values(secrets))
 		r.Answer.Error = &said
 	}
 	return errors.Join(err, ferr)
@@ -390,7 +391,7 @@ const maxToolCode = 64
 // character.
 func toolCode(code string, secrets [][]byte) string {
 	code = printable(code)
-	if code = maskText(code, secrets); len(code) > maxToolCode {
+	if code = mask.Text(code, secrets); len(code) > maxToolCode {
 		code = strings.ToValidUTF8(code[:maxToolCode], "")
 	}
 	return code

@@ -32,7 +32,6 @@ type Config struct {
 type Executor struct {
 	Config
 	vars  vars
-	fetch fetcher
 	gate  egress.Gate
 	shims shims
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/strictjson"
@@ -164,9 +165,9 @@ func changes(decision []byte) string {
 // caller.
 func (w *onWire) record(ctx context.Context, facts *abi.Wire, rule string, err error) {
 	hidden := w.hidden(&w.decided.Pinned) // a binary chooses what it asks for
-	c := session.Connection{Host: net.JoinHostPort(facts.Host, strconv.Itoa(facts.Port)), On: maskText(subject(facts), hidden), Rule: printable(rule)}
+	c := session.Connection{Host: net.JoinHostPort(facts.Host, strconv.Itoa(facts.Port)), On: mask.Text(subject(facts), hidden), Rule: printable(rule)}
 	if err != nil {
-		c.Refused = maskText(printable(call.AsError(ctx, err).Message), hidden)
+		c.Refused = mask.Text(printable(call.AsError(ctx, err).Message), hidden)
 	}
 	if w.decided.Execution != nil {
 		w.decided.Execution.AddConnection(c)

@@ -11,6 +11,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/wire"
 )
@@ -67,7 +68,7 @@ func newOutput(a *call.Attempt, secrets [][]byte, t *wire.Terminal) *output {
 		}
 	}
 	out, errw = a.Execution.CountOutput("stdout", out), a.Execution.CountOutput("stderr", errw)
-	o.stdout, o.stderr = maskOutput(out, errw, secrets)
+	o.stdout, o.stderr = mask.Output(out, errw, secrets)
 	// Also before: what is left out must not have stood in the middle of a secret.
 	out, errw = displayed(a, t, o.stdout, o.stderr)
 	o.stdout, o.stderr = writeCloser{out, o.stdout}, writeCloser{errw, o.stderr}

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/toold/toold/host/mask"
 )
 
 func TestCapture(t *testing.T) {
@@ -81,7 +83,7 @@ func TestMaskedDataIsJSON(t *testing.T) {
 		`{"a":1234567890123456789}`:        `{"a":"[secret]"}`,
 		`{"a":9007199254740993,"b":"<&>"}`: `{"a":9007199254740993,"b":"<&>"}`,
 	} {
-		got := string(maskJSON([]byte(data), secrets))
+		got := string(mask.JSON([]byte(data), secrets))
 		var have, wanted any
 		if err := json.Unmarshal([]byte(got), &have); err != nil {
 			t.Errorf("%s became %s: %v", data, got, err)

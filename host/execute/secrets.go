@@ -2,6 +2,7 @@ package execute
 
 import (
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +19,9 @@ import (
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -111,10 +114,10 @@ func (e *Executor) Masker(p *call.Pinned, further ...string) (func(string) strin
 	if len(hidden) == 0 {
 		return nil, nil
 	}
-	m := sync.OnceValue(func() *masker { return newMasker(hidden) })
+	m := sync.OnceValue(func() *mask.Masker { return mask.New(hidden) })
 	return func(text string) string {
 		if m := m(); m != nil {
-			return string(m.mask([]byte(text)))
+			return string(m.Bytes([]byte(text)))
 		}
 		return text
 	}, nil
@@ -283,4 +286,47 @@ func (e *Executor) hiddenWhole() error {
 		}
 	}
 	return nil
+}
+
+// tlsOf is what a tool says of TLS, by host: its secrets and what granted has.
+func tlsOf(granted *tools.HTTP, secrets []secret) []*fetch.TLS {
+	hosts := map[string]*fetch.TLS{}
+	var list []*fetch.TLS
+	of := func(host string) *fetch.TLS {
+		host = strings.ToLower(host)
+		if hosts[host] == nil {
+			hosts[host] = &fetch.TLS{Host: host}
+			list = append(list, hosts[host])
+		}
+		return hosts[host]
+	}
+	for _, s := range secrets {
+		switch s.TLS {
+		case tools.TLSCA:
+			of(s.Host).CA = fetch.PEM{Name: s.name, Text: s.value}
+		case tools.TLSCert:
+			of(s.Host).Cert = fetch.PEM{Name: s.name, Text: s.value}
+		case tools.TLSKey:
+			of(s.Host).Key = fetch.PEM{Name: s.name, Text: s.value}
+		}
+	}
+	if granted == nil { // a binary's requests
+		return list
+	}
+	for host, t := range granted.TLS {
+		h := of(host)
+		h.ServerName, h.Insecure = t.ServerName, t.InsecureSkipVerify
+	}
+	return list
+}
+
+// keysIn are the private keys in a PEM text, as bytes: a text of one may be
+// written in other lines, and is found by its base64 then.
+func keysIn(text string) (keys [][]byte) {
+	for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {
+		if strings.Contains(block.Type, "PRIVATE KEY") {
+			keys = append(keys, block.Bytes, pem.EncodeToMemory(block))
+		}
+	}
+	return keys
 }

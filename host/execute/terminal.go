@@ -5,8 +5,11 @@ import (
 	"context"
 	"io"
 
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/display"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -70,4 +73,17 @@ func onTerminal(secrets [][]byte) [][]byte {
 		}
 	}
 	return secrets
+}
+
+// displayed are the two outputs of a call, with what its tool writes to the terminal
+// t filtered; themselves where there is none, or the tool's definition wants all.
+func displayed(a *call.Attempt, t *wire.Terminal, stdout, stderr io.Writer) (_, _ io.Writer) {
+	if t == nil || a.Tool.Def.TerminalOutput == tools.TerminalAll {
+		return stdout, stderr
+	}
+	stdout = display.New(stdout)
+	if t.Stderr {
+		stderr = display.New(stderr)
+	}
+	return stdout, stderr
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
-	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
@@ -144,7 +144,7 @@ func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
 	}
 	for i, a := range d.Args {
 		if a = hide(a); i > 0 && isSecretFlag(d.Args[i-1]) {
-			a = execute.Masked
+			a = mask.Placeholder
 		}
 		x.Args = append(x.Args, a)
 	}
@@ -153,7 +153,7 @@ func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
 			x.Env = map[string]string{}
 		}
 		if x.Env[name] = hide(value); secretName.MatchString(name) {
-			x.Env[name] = execute.Masked
+			x.Env[name] = mask.Placeholder
 		}
 	}
 	if !d.IsCommand() {

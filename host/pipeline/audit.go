@@ -18,9 +18,9 @@ import (
 	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
@@ -462,7 +462,7 @@ func (s *draft) texts(list []string, count int) (out []string, cut bool) {
 		}
 		t, shorter := s.text(t, min(maxAuditArg, left))
 		if i > 0 && isSecretFlag(list[i-1]) {
-			t = execute.Masked
+			t = mask.Placeholder
 		}
 		cut = cut || shorter
 		left -= len(t) + 8
@@ -484,9 +484,9 @@ func (s *draft) hide(b []byte) (_ []byte, hidden bool) {
 	if s.mask == nil && !mayHoldShape(b) && !bytes.Contains(b, []byte(`"env":`)) {
 		return b, false
 	}
-	out, hidden, err := execute.MaskJSON(b, func(t execute.JSONText) string {
+	out, hidden, err := mask.Texts(b, func(t mask.JSONText) string {
 		if t.Text != "" && secretName.MatchString(t.Member) || isSecretFlag(t.Before) {
-			return execute.Masked
+			return mask.Placeholder
 		}
 		u := hideShapes(t.Text)
 		if s.mask != nil {
@@ -552,15 +552,15 @@ func hideShapes(t string) string {
 	if !mayHoldShape([]byte(t)) {
 		return t
 	}
-	t = shapes.ReplaceAllString(t, execute.Masked)
+	t = shapes.ReplaceAllString(t, mask.Placeholder)
 	t = urlSecret.ReplaceAllStringFunc(t, func(m string) string {
 		scheme, rest, _ := strings.Cut(m, "://")
 		if user, _, named := strings.Cut(rest, ":"); named && !strings.EqualFold(scheme, "http") && !strings.EqualFold(scheme, "https") {
-			return scheme + "://" + user + ":" + execute.Masked + "@"
+			return scheme + "://" + user + ":" + mask.Placeholder + "@"
 		}
-		return scheme + "://" + execute.Masked + "@"
+		return scheme + "://" + mask.Placeholder + "@"
 	})
-	return headerSecret.ReplaceAllString(t, "${1}${2}"+execute.Masked)
+	return headerSecret.ReplaceAllString(t, "${1}${2}"+mask.Placeholder)
 }
 
 // mayHoldShape is a quick look for what hideShapes replaces: most texts have none.

@@ -1,7 +1,8 @@
-package execute
+package display
 
 import (
 	"bytes"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +12,7 @@ import (
 // passed is what a terminal gets of text, written in pieces of n bytes.
 func passed(t testing.TB, text string, n int) string {
 	var b bytes.Buffer
-	d := &displayWriter{w: &b}
+	d := New(&b)
 	for piece := range slices.Chunk([]byte(text), n) {
 		if m, err := d.Write(piece); m != len(piece) || err != nil {
 			t.Fatal(m, err)
@@ -73,7 +74,7 @@ func FuzzFilter(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, first, second uint8) {
 		whole := passed(t, string(text), len(text)+1)
 		var b bytes.Buffer
-		d := &displayWriter{w: &b}
+		d := New(&b)
 		for rest, n := text, int(first); len(rest) > 0; n = int(second) {
 			n = min(n+1, len(rest))
 			d.Write(rest[:n])
@@ -105,7 +106,7 @@ func FuzzFilter(f *testing.F) {
 
 func BenchmarkDisplay(b *testing.B) {
 	text := []byte(strings.Repeat("\x1b[33mcommit 1234567890\x1b[m\r\nAuthor: somebody <a@example.com>\r\n\r\n    the subject\r\n", 300))
-	d := &displayWriter{w: new(capture)}
+	d := New(io.Discard)
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		d.Write(text)

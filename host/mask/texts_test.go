@@ -1,4 +1,4 @@
-package execute_test
+package mask_test
 
 import (
 	"bytes"
@@ -6,15 +6,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toold/toold/host/execute"
+	"github.com/toold/toold/host/mask"
 )
 
-func TestMaskJSON(t *testing.T) {
-	mask := func(t execute.JSONText) string {
+func TestTexts(t *testing.T) {
+	hide := func(t mask.JSONText) string {
 		if t.Member == "token" || t.Before == "--token" {
-			return execute.Masked
+			return mask.Placeholder
 		}
-		return strings.ReplaceAll(t.Text, "5ec2e7", execute.Masked)
+		return strings.ReplaceAll(t.Text, "5ec2e7", mask.Placeholder)
 	}
 	for in, want := range map[string]string{
 		`{"a":"5ec2e7"}`:                      `{"a":"[secret]"}`,
@@ -30,27 +30,27 @@ func TestMaskJSON(t *testing.T) {
 		`{"a":"\u0035ec2e7"}`:                 `{"a":"[secret]"}`,
 		`[1e5, {"b": 12}, {"c": {"d": "x"}}]`: `[1e5, {"b": 12}, {"c": {"d": "x"}}]`,
 	} {
-		got, changed, err := execute.MaskJSON([]byte(in), mask)
+		got, changed, err := mask.Texts([]byte(in), hide)
 		if err != nil || string(got) != want || changed != (in != want) {
 			t.Errorf("%s: got %s, %v, %v, want %s", in, got, changed, err, want)
 		}
 	}
 	for _, in := range []string{``, `{`, `{"a":1} 5ec2e7`, `{"a" "b"}`} {
-		if _, _, err := execute.MaskJSON([]byte(in), mask); err == nil {
+		if _, _, err := mask.Texts([]byte(in), hide); err == nil {
 			t.Errorf("%s: no error", in)
 		}
 	}
 }
 
-// FuzzMaskJSON: what comes out is JSON, as it was where there is no secret, and without
+// FuzzTexts: what comes out is JSON, as it was where there is no secret, and without
 // it where there is one.
-func FuzzMaskJSON(f *testing.F) {
+func FuzzTexts(f *testing.F) {
 	for _, s := range []string{`{"a":"5ec2e7","a":["x",1e9]}`, `[{"5ec2e7":null}]`, `"\u0035ec2e7"`, `[[],{},"",5]`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		out, changed, err := execute.MaskJSON(data, func(t execute.JSONText) string {
-			return strings.ReplaceAll(t.Text, "5ec2e7", execute.Masked)
+		out, changed, err := mask.Texts(data, func(t mask.JSONText) string {
+			return strings.ReplaceAll(t.Text, "5ec2e7", mask.Placeholder)
 		})
 		if (err == nil) != json.Valid(data) {
 			t.Fatalf("%q: %v", data, err)

@@ -1,4 +1,4 @@
-package execute
+package mask
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 func inPieces(t testing.TB, text string, n int, secrets ...[]byte) string {
 	t.Helper()
 	var got bytes.Buffer
-	w, _ := maskOutput(&got, io.Discard, secrets)
+	w, _ := Output(&got, io.Discard, secrets)
 	for b := range slices.Chunk([]byte(text), n) {
 		if _, err := w.Write(b); err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestMaskCutAnywhere(t *testing.T) {
 
 func TestMaskHoldsNoPrompt(t *testing.T) {
 	var got bytes.Buffer
-	w, _ := maskOutput(&got, io.Discard, [][]byte{[]byte("s3cr3t-token")})
+	w, _ := Output(&got, io.Discard, [][]byte{[]byte("s3cr3t-token")})
 	io.WriteString(w, "name? ")
 	if got.String() != "name? " {
 		t.Errorf("a prompt is held back: %q", got.String())
@@ -161,7 +161,7 @@ func TestMaskCutSecret(t *testing.T) {
 	for cut := 1; cut < len(secret); cut++ {
 		head, tail := secret[:cut], secret[cut:]
 		var out, errs bytes.Buffer
-		stdout, stderr := maskOutput(&out, &errs, [][]byte{[]byte(secret)})
+		stdout, stderr := Output(&out, &errs, [][]byte{[]byte(secret)})
 		io.WriteString(stdout, "x"+head)
 		io.WriteString(stderr, tail+"\n")
 		io.WriteString(stdout, "\n")
@@ -181,7 +181,7 @@ func TestMaskCutSecret(t *testing.T) {
 	}
 	// Byte by byte on both streams, as long as they are read in that order.
 	var out, errs bytes.Buffer
-	stdout, stderr := maskOutput(&out, &errs, [][]byte{[]byte(secret)})
+	stdout, stderr := Output(&out, &errs, [][]byte{[]byte(secret)})
 	for i := range len(secret) {
 		w := stdout
 		if i%2 == 1 {
@@ -221,7 +221,7 @@ func FuzzMask(f *testing.F) {
 	f.Add("aaaaaabaaaaaab", "aaaaaa", "aaab", []byte{0, 1, 2})
 	f.Add("%41%41%41", "%", "41", []byte{4, 1})
 	f.Fuzz(func(t *testing.T, secret, before, after string, cuts []byte) {
-		if len(bytes.TrimSpace([]byte(secret))) < shortestSecret || len(cuts) == 0 || len(secret) > 200 || strings.Contains(Masked, secret) || strings.Contains(secret, "secret") {
+		if len(bytes.TrimSpace([]byte(secret))) < shortestSecret || len(cuts) == 0 || len(secret) > 200 || strings.Contains(Placeholder, secret) || strings.Contains(secret, "secret") {
 			return
 		}
 		secret = string(bytes.TrimSpace([]byte(secret)))
@@ -239,7 +239,7 @@ func FuzzMask(f *testing.F) {
 		out := written[way](secret)
 		text := before + out + after
 		streams := [2]bytes.Buffer{}
-		stdout, stderr := maskOutput(&streams[0], &streams[1], [][]byte{[]byte(secret)})
+		stdout, stderr := Output(&streams[0], &streams[1], [][]byte{[]byte(secret)})
 		rest := []byte(text)
 		for i := 1; len(rest) > 0; i++ {
 			n := len(rest)
@@ -257,7 +257,7 @@ func FuzzMask(f *testing.F) {
 			t.Errorf("%s of %q in %q, cut at %v: %q", way, secret, text, cuts[1:], got)
 		}
 		before += "\x01"
-		if found, _, begun := newMasker([][]byte{[]byte(secret)}).scan([]byte(before)); len(found) == 0 && begun < shortestPart {
+		if found, _, begun := New([][]byte{[]byte(secret)}).scan([]byte(before)); len(found) == 0 && begun < shortestPart {
 			if plain := inPieces(t, before, int(cuts[0])+1, []byte(secret)); plain != before {
 				t.Errorf("%q without %q became %q", before, secret, plain)
 			}
@@ -269,7 +269,7 @@ func BenchmarkMask(b *testing.B) {
 	text := bytes.Repeat([]byte("The quick brown fox jumps over the lazy dog 0123456789, and so on.\n"), 1000)
 	for name, text := range map[string][]byte{"plain": text, "JSON": bytes.ReplaceAll(text, []byte("\n"), []byte(`\n`))} {
 		b.Run(name, func(b *testing.B) {
-			w, _ := maskOutput(io.Discard, io.Discard, [][]byte{[]byte("ghp_0123456789abcdefABCDEFXYZ0987654321")})
+			w, _ := Output(io.Discard, io.Discard, [][]byte{[]byte("ghp_0123456789abcdefABCDEFXYZ0987654321")})
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {
 				w.Write(text)

@@ -1,4 +1,5 @@
-package execute
+// Package display filters what programs write to a terminal that is somebody else's.
+package display
 
 import (
 	"bytes"
@@ -6,26 +7,9 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/toold/toold/host/call"
-	"github.com/toold/toold/host/tools"
-	"github.com/toold/toold/host/wire"
 )
 
-// displayed are the two outputs of a call, with what its tool writes to the terminal
-// t filtered; themselves where there is none, or the tool's definition wants all.
-func displayed(a *call.Attempt, t *wire.Terminal, stdout, stderr io.Writer) (_, _ io.Writer) {
-	if t == nil || a.Tool.Def.TerminalOutput == tools.TerminalAll {
-		return stdout, stderr
-	}
-	stdout = &displayWriter{w: stdout}
-	if t.Stderr {
-		stderr = &displayWriter{w: stderr}
-	}
-	return stdout, stderr
-}
-
-// displayWriter passes on what a terminal shows: text, and those control sequences
+// Writer passes on what a terminal shows: text, and those control sequences
 // that move the cursor, erase, or change how text looks. It leaves out all others,
 // among them those to which a terminal answers as if somebody had typed (reports of
 // its state, its answerback), and those that set its title, its clipboard, its
@@ -37,18 +21,18 @@ func displayed(a *call.Attempt, t *wire.Terminal, stdout, stderr io.Writer) (_, 
 //
 // It takes the terminal to read UTF-8. Bytes that are not UTF-8, which would be control
 // characters to others, become U+FFFD.
-type displayWriter struct {
+type Writer struct {
 	w     io.Writer
-	state displayState
+	state state
 	seq   []byte // what is held of a sequence or a character
 	need  int    // bytes of that character
 	out   []byte
 }
 
-type displayState uint8
+type state uint8
 
 const (
-	showsText displayState = iota
+	showsText state = iota
 	inRune
 	inEscape       // after ESC
 	inIntermediate // ... and one of " " to "/"
@@ -64,7 +48,11 @@ const (
 	longestSequence = 128
 )
 
-func (d *displayWriter) Write(p []byte) (int, error) {
+// New returns a Writer that passes on to w.
+func New(w io.Writer) *Writer { return &Writer{w: w} }
+
+// Write passes on what of p a terminal shows.
+func (d *Writer) Write(p []byte) (int, error) {
 	d.out = d.out[:0]
 	for i := 0; i < len(p); {
 		if d.state == showsText {
@@ -97,7 +85,7 @@ func plainText(p []byte) int {
 }
 
 // next takes one byte.
-func (d *displayWriter) next(c byte) {
+func (d *Writer) next(c byte) {
 	switch d.state {
 	case showsText:
 		switch {
@@ -189,25 +177,25 @@ func (d *displayWriter) next(c byte) {
 	}
 }
 
-func (d *displayWriter) begin(s displayState, c byte) {
+func (d *Writer) begin(s state, c byte) {
 	d.seq, d.state = append(d.seq[:0], c), s
 }
 
 // end ends a sequence by its last byte.
-func (d *displayWriter) end(c byte, pass bool) {
+func (d *Writer) end(c byte, pass bool) {
 	if d.state = showsText; pass {
 		d.out = append(append(d.out, d.seq...), c)
 	}
 }
 
 // again leaves out what is held, and takes c as the first byte after it.
-func (d *displayWriter) again(c byte) {
+func (d *Writer) again(c byte) {
 	d.state = showsText
 	d.next(c)
 }
 
 // broken shows bytes that are no character, as a terminal does.
-func (d *displayWriter) broken() {
+func (d *Writer) broken() {
 	for range d.seq {
 		d.out = utf8.AppendRune(d.out, utf8.RuneError)
 	}

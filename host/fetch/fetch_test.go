@@ -1,4 +1,4 @@
-package execute
+package fetch
 
 import (
 	"encoding/base64"
@@ -23,7 +23,7 @@ import (
 )
 
 func TestHostMatch(t *testing.T) {
-	g := &fetchGrant{Hosts: []string{"API.example.com", "*.wild.example", "only.example:8443", "[::1]:80"}}
+	g := &Grant{Hosts: []string{"API.example.com", "*.wild.example", "only.example:8443", "[::1]:80"}}
 	for u, want := range map[string][2]bool{
 		"https://api.example.com/x":   {true, true},
 		"https://api.example.com./x":  {true, true},
@@ -114,7 +114,7 @@ func TestFetch(t *testing.T) {
 		case "/trace":
 			io.WriteString(w, r.Header.Get("Traceparent")+" "+r.Host)
 		case "/big":
-			w.Write(make([]byte, maxFetchBody+1))
+			w.Write(make([]byte, maxBody+1))
 		default:
 			w.Header().Set("X-Two", "a")
 			w.Header().Add("X-Two", "b")
@@ -129,10 +129,9 @@ func TestFetch(t *testing.T) {
 	defer other.Close()
 	host := func(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
 
-	var f fetcher
-	g := &fetchGrant{Hosts: []string{host(first)}, Secrets: []fetchSecret{{Host: host(first), Header: "Authorization", Value: token}}}
-	get := func(g *fetchGrant, r guest.HTTPRequest) (*guest.HTTPResponse, error) {
-		resp, _, err := f.do(t.Context(), g, &r, "00-1-2-03")
+	g := &Grant{Hosts: []string{host(first)}, Secrets: []Secret{{Host: host(first), Header: "Authorization", Value: token}}}
+	get := func(g *Grant, r guest.HTTPRequest) (*guest.HTTPResponse, error) {
+		resp, _, err := Do(t.Context(), g, &r, "00-1-2-03")
 		return resp, err
 	}
 
@@ -147,8 +146,8 @@ func TestFetch(t *testing.T) {
 		t.Errorf("trace: %+v, %v", resp, err)
 	}
 	// A host alone means https: nothing of the secret goes out in the clear.
-	clear := &fetchGrant{Hosts: []string{"127.0.0.1"}, Secrets: []fetchSecret{{Host: "127.0.0.1", Header: "Authorization", Value: token}}}
-	if _, err := get(clear, guest.HTTPRequest{URL: first.URL + "/clear"}); !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "use https") || strings.Contains(err.Error(), token) {
+	clear := &Grant{Hosts: []string{"127.0.0.1"}, Secrets: []Secret{{Host: "127.0.0.1", Header: "Authorization", Value: token}}}
+	if _, err := get(clear, guest.HTTPRequest{URL: first.URL + "/clear"}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "use https") || strings.Contains(err.Error(), token) {
 		t.Errorf("a secret in the clear: %v", err)
 	}
 	if _, asked := seen["first /clear"]; asked {
@@ -161,7 +160,7 @@ func TestFetch(t *testing.T) {
 		"user in the URL":    {URL: strings.Replace(first.URL, "http://", "http://u:p@", 1)},
 		"redirect away":      {URL: first.URL + "/away"},
 	} {
-		if _, err := get(g, try); !errors.Is(err, errRefused) {
+		if _, err := get(g, try); !errors.Is(err, ErrRefused) {
 			t.Errorf("%s: %v, want a refusal", name, err)
 		}
 	}
@@ -174,7 +173,7 @@ func TestFetch(t *testing.T) {
 		"malformed":             {URL: "http://\x7f"},
 		"nobody there":          {URL: "http://" + unusedAddr(t)},
 	} {
-		g := &fetchGrant{Hosts: append([]string{"127.0.0.1"}, g.Hosts...), Secrets: g.Secrets}
+		g := &Grant{Hosts: append([]string{"127.0.0.1"}, g.Hosts...), Secrets: g.Secrets}
 		if _, err := get(g, try); err == nil {
 			t.Errorf("%s: no error", name)
 		} else if strings.Contains(err.Error(), token) {
@@ -184,7 +183,7 @@ func TestFetch(t *testing.T) {
 
 	// The redirect is followed where the second host is granted, without the
 	// first one's secret, also when the guest set the same header itself.
-	both := &fetchGrant{Hosts: []string{host(first), host(other)}, Secrets: g.Secrets}
+	both := &Grant{Hosts: []string{host(first), host(other)}, Secrets: g.Secrets}
 	if _, err := get(both, guest.HTTPRequest{URL: first.URL + "/away", Headers: map[string]string{"Authorization": "x"}}); err != nil {
 		t.Error(err)
 	}
@@ -211,14 +210,13 @@ func TestFetchHandles(t *testing.T) {
 	defer first.Close()
 	defer second.Close()
 	host := func(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
-	var f fetcher
-	g := &fetchGrant{Hosts: []string{host(first), host(second)}, Handles: []fetchHandle{{Handle: handle, Value: value}}}
+	g := &Grant{Hosts: []string{host(first), host(second)}, Handles: []Handle{{Handle: handle, Value: value}}}
 	basic := func(s string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(s)) }
 	headers := map[string]string{"X-Key": handle, "X-Bearer": "Bearer " + handle, "Authorization": basic("alice:" + handle), "X-Plain": "plain"}
 	for path, lands := range map[string]string{
 		"/x": host(first) + "/x", "/near": host(first) + "/landed", "/far?to=" + url.QueryEscape(second.URL+"/away"): host(second) + "/away",
 	} {
-		if _, _, err := f.do(t.Context(), g, &guest.HTTPRequest{URL: first.URL + path, Headers: headers}, ""); err != nil {
+		if _, _, err := Do(t.Context(), g, &guest.HTTPRequest{URL: first.URL + path, Headers: headers}, ""); err != nil {
 			t.Errorf("%s: %v", path, err)
 			continue
 		}
@@ -235,20 +233,20 @@ func TestFetchHandles(t *testing.T) {
 	}
 	// What is the operator's goes to hosts that the operator named.
 	_, port, _ := net.SplitHostPort(host(first))
-	named := &fetchGrant{Hosts: []string{"127.0.0.1"}, Handles: []fetchHandle{{Handle: handle, Value: value, NamedOnly: true}}}
-	if _, _, err := f.do(t.Context(), named, &guest.HTTPRequest{URL: "http://127.0.0.1:" + port + "/named", Headers: headers}, ""); err != nil || seen[host(first)+"/named"].Get("X-Key") != value {
+	named := &Grant{Hosts: []string{"127.0.0.1"}, Handles: []Handle{{Handle: handle, Value: value, NamedOnly: true}}}
+	if _, _, err := Do(t.Context(), named, &guest.HTTPRequest{URL: "http://127.0.0.1:" + port + "/named", Headers: headers}, ""); err != nil || seen[host(first)+"/named"].Get("X-Key") != value {
 		t.Errorf("named: %v, %v", err, seen[host(first)+"/named"])
 	}
-	if _, found, err := (&fetchGrant{Handles: named.Handles}).fill(handle, false); !found || !errors.Is(err, errRefused) {
+	if _, found, err := (&Grant{Handles: named.Handles}).fill(handle, false); !found || !errors.Is(err, ErrRefused) {
 		t.Errorf("a host behind a wildcard: %v", err)
 	}
 	// Nor does one in what a caller says of its trace stand for anything.
-	traced := &fetchGrant{Hosts: g.Hosts, Handles: g.Handles, TraceID: handle}
-	if _, _, err := f.do(t.Context(), traced, &guest.HTTPRequest{URL: first.URL + "/traced", Headers: headers}, ""); err != nil || seen[host(first)+"/traced"].Get("X-Trace-Id") != handle {
+	traced := &Grant{Hosts: g.Hosts, Handles: g.Handles, TraceID: handle}
+	if _, _, err := Do(t.Context(), traced, &guest.HTTPRequest{URL: first.URL + "/traced", Headers: headers}, ""); err != nil || seen[host(first)+"/traced"].Get("X-Trace-Id") != handle {
 		t.Errorf("traced: %v, %v", err, seen[host(first)+"/traced"])
 	}
-	bad := &fetchGrant{Hosts: g.Hosts, Handles: []fetchHandle{{Handle: handle, Value: "a\r\nX-Evil: 1"}}}
-	if _, _, err := f.do(t.Context(), bad, &guest.HTTPRequest{URL: first.URL + "/split", Headers: headers}, ""); err == nil || strings.Contains(err.Error(), "Evil") {
+	bad := &Grant{Hosts: g.Hosts, Handles: []Handle{{Handle: handle, Value: "a\r\nX-Evil: 1"}}}
+	if _, _, err := Do(t.Context(), bad, &guest.HTTPRequest{URL: first.URL + "/split", Headers: headers}, ""); err == nil || strings.Contains(err.Error(), "Evil") {
 		t.Errorf("a value with a line break: %v", err)
 	}
 }
@@ -258,10 +256,9 @@ func TestFetchRefusesLoopbackBehindWildcard(t *testing.T) {
 	srv := httptest.NewServer(http.NotFoundHandler())
 	defer srv.Close()
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(srv.URL, "http://"))
-	var f fetcher
 	// "0.0.1" is what "*.0.0.1" covers in "127.0.0.1": granted, not named.
-	g := &fetchGrant{Hosts: []string{"*.0.0.1"}}
-	if _, _, err := f.do(t.Context(), g, &guest.HTTPRequest{URL: "http://127.0.0.1:" + port}, ""); !errors.Is(err, errRefused) {
+	g := &Grant{Hosts: []string{"*.0.0.1"}}
+	if _, _, err := Do(t.Context(), g, &guest.HTTPRequest{URL: "http://127.0.0.1:" + port}, ""); !errors.Is(err, ErrRefused) {
 		t.Errorf("loopback behind a wildcard: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package execute
+package mask
 
 import (
 	"bytes"
@@ -6,8 +6,8 @@ import (
 	"errors"
 )
 
-// Masked stands where a secret would have been.
-const Masked = "[secret]"
+// Placeholder stands where a secret would have been.
+const Placeholder = "[secret]"
 
 // JSONText is a text in a document and what tells its meaning: the name of the member
 // that it is the value of, and the text before it in an array. Either may be empty.
@@ -15,7 +15,7 @@ type JSONText struct {
 	Text, Member, Before string
 }
 
-// container is an object or array that MaskJSON is in.
+// container is an object or array that Texts is in.
 type container struct {
 	object  bool
 	n       int    // tokens in it so far; of an object, names are the even ones
@@ -23,14 +23,14 @@ type container struct {
 	element string // the last element, if it is a text
 }
 
-// MaskJSON returns data with mask applied to its texts, names of members and numbers,
-// and whether anything changed; a number that changes becomes Masked. It reads token by
+// Texts returns data with mask applied to its texts, names of members and numbers,
+// and whether anything changed; a number that changes becomes Placeholder. It reads token by
 // token, so that of members of the same name each is masked. The error says that data
 // is not JSON.
 //
 // Every call's record in the audit log goes through it, which is why it does not use
 // json.Decoder: that takes twice as long, and seven times the allocations.
-func MaskJSON(data []byte, mask func(JSONText) string) (out []byte, changed bool, err error) {
+func Texts(data []byte, mask func(JSONText) string) (out []byte, changed bool, err error) {
 	if !json.Valid(data) {
 		return nil, false, errors.New("the data is not JSON")
 	}
@@ -44,7 +44,7 @@ func MaskJSON(data []byte, mask func(JSONText) string) (out []byte, changed bool
 		}
 		changed = true
 		if token[0] != '"' {
-			u = Masked
+			u = Placeholder
 		}
 		out = appendText(out, u)
 	}

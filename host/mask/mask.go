@@ -1,4 +1,7 @@
-package execute
+// Package mask finds secrets in output, texts and documents, and puts a placeholder in
+// their place: as they are, in the encodings in which programs and servers repeat
+// them, cut over writes and over the two streams of a call.
+package mask
 
 import (
 	"bytes"
@@ -28,7 +31,7 @@ const (
 	longSecret = 16
 )
 
-// masker finds secrets in text: as they are, in base64 wherever in it they
+// Masker finds secrets in text: as they are, in base64 wherever in it they
 // stand, in hexadecimal, and each of these as a URL, JSON, HTML or UTF-16
 // writes it. Of a secret of longSecret bytes or more it also finds every part
 // of at least a third, and at least eight bytes, which another stream or
@@ -36,7 +39,7 @@ const (
 //
 // It does not find what was computed from a secret in another way: reversed,
 // compressed, spelt out with a space between letters.
-type masker struct {
+type Masker struct {
 	needles [][]byte // in the order of their length, the longest first
 	parts   []parts
 	spaces  bool // a needle holds a space, which a form writes as "+"
@@ -52,9 +55,9 @@ type parts struct {
 	window, step int
 }
 
-// newMasker is nil when there is nothing to mask.
-func newMasker(secrets [][]byte) *masker {
-	m := &masker{}
+// New returns a Masker of secrets, nil when there is nothing to mask.
+func New(secrets [][]byte) *Masker {
+	m := &Masker{}
 	add := func(b []byte) {
 		if len(b) >= shortestSecret && !slices.ContainsFunc(m.needles, func(n []byte) bool { return bytes.Equal(n, b) }) {
 			m.needles = append(m.needles, b)
@@ -98,7 +101,7 @@ func base64Within(e *base64.Encoding, s []byte, before int) []byte {
 
 // folded is m for text whose case was changed, as that of the names of headers
 // is.
-func (m *masker) folded() *masker {
+func (m *Masker) Folded() *Masker {
 	f := *m
 	f.fold, f.needles, f.parts = true, nil, nil
 	for _, n := range m.needles {
@@ -128,7 +131,7 @@ type span struct{ from, to int }
 // scan finds what of b is secret, and how much of its end may be the beginning of
 // something secret, so that it has to wait for what comes. begun is the longest
 // end of b that is the beginning of a secret for certain; it is a part of hold.
-func (m *masker) scan(b []byte) (found []span, hold, begun int) {
+func (m *Masker) scan(b []byte) (found []span, hold, begun int) {
 	if m.fold {
 		b = lower(b)
 	}
@@ -430,7 +433,7 @@ func htmlEscape(b []byte) ([]byte, int) {
 	return nil, -1
 }
 
-// maskWriter replaces secrets in one of the two streams of a call, also one that
+// writer replaces secrets in one of the two streams of a call, also one that
 // is cut in two by the writes or stands in both streams. It holds back
 //
 //   - the end of what was written that may be the beginning of a secret, in any
@@ -441,43 +444,43 @@ func htmlEscape(b []byte) ([]byte, int) {
 // cannot be a secret any more, and at the end; except that an end of four bytes
 // and more with which a secret begins is masked there, since what wrote it may
 // have been killed in the middle of it.
-type maskWriter struct {
-	pair *maskPair
+type writer struct {
+	pair *pair
 	w    io.Writer
 	// held and what of it is masked, whatever follows; guarded by pair.mu.
 	held  []byte
 	spans []span
 }
 
-// maskPair is both streams of a call. In the order in which the host reads them
+// pair is both streams of a call. In the order in which the host reads them
 // they are searched as one text, too.
-type maskPair struct {
-	m       *masker
+type pair struct {
+	m       *Masker
 	longest int // needle
 	// cover has what is masked overwritten with as many asterisks.
 	cover   bool
 	mu      sync.Mutex
-	streams [2]*maskWriter
+	streams [2]*writer
 	order   []piece // of what is held; guarded by mu
 }
 
 // piece is so many bytes of one stream.
 type piece struct {
-	of *maskWriter
+	of *writer
 	n  int
 }
 
-// maskOutput is the two outputs of a call with the secrets masked; themselves
+// Output returns the two outputs of a call with the secrets masked; themselves
 // when there are none. Close writes what is held back; it does not close
 // either. The writes to each come one after another; neither waits for the
 // other.
-func maskOutput(stdout, stderr io.Writer, secrets [][]byte) (_, _ io.WriteCloser) {
-	m := newMasker(secrets)
+func Output(stdout, stderr io.Writer, secrets [][]byte) (_, _ io.WriteCloser) {
+	m := New(secrets)
 	if m == nil {
 		return nopCloser{stdout}, nopCloser{stderr}
 	}
-	p := &maskPair{m: m, longest: len(m.needles[0])}
-	p.streams = [2]*maskWriter{{pair: p, w: stdout}, {pair: p, w: stderr}}
+	p := &pair{m: m, longest: len(m.needles[0])}
+	p.streams = [2]*writer{{pair: p, w: stdout}, {pair: p, w: stderr}}
 	return p.streams[0], p.streams[1]
 }
 
@@ -485,7 +488,7 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-func (w *maskWriter) Write(b []byte) (int, error) {
+func (w *writer) Write(b []byte) (int, error) {
 	if out := w.pair.pass(w, b, false); len(out) > 0 {
 		if _, err := w.w.Write(out); err != nil {
 			return 0, err
@@ -494,7 +497,7 @@ func (w *maskWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (w *maskWriter) Close() error {
+func (w *writer) Close() error {
 	out := w.pair.pass(w, nil, true)
 	if len(out) == 0 {
 		return nil
@@ -505,7 +508,7 @@ func (w *maskWriter) Close() error {
 
 // pass is what may be shown of w's stream when b has come, or with last, of all
 // that is left.
-func (p *maskPair) pass(w *maskWriter, b []byte, last bool) []byte {
+func (p *pair) pass(w *writer, b []byte, last bool) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.held = append(w.held, b...)
@@ -546,11 +549,11 @@ func (p *maskPair) pass(w *maskWriter, b []byte, last bool) []byte {
 }
 
 // mark is what stands in the place of s.
-func (p *maskPair) mark(s span) []byte {
+func (p *pair) mark(s span) []byte {
 	if p.cover {
 		return bytes.Repeat([]byte{'*'}, s.to-s.from)
 	}
-	return []byte(Masked)
+	return []byte(Placeholder)
 }
 
 // union is spans in order, those that overlap made one.
@@ -570,17 +573,17 @@ func union(spans []span) []span {
 // across searches what both streams hold as one text, in the order in which it
 // came, and marks what it finds in both. It returns how much of w may be in the
 // beginning of a secret there.
-func (p *maskPair) across(w *maskWriter, last bool) (hold int) {
+func (p *pair) across(w *writer, last bool) (hold int) {
 	if len(p.streams[0].held) == 0 || len(p.streams[1].held) == 0 {
 		return 0
 	}
 	type origin struct {
-		of *maskWriter
+		of *writer
 		at int
 	}
 	var text []byte
 	var from []origin
-	read := map[*maskWriter]int{}
+	read := map[*writer]int{}
 	cut := false // the end of the text is not that of the streams
 	for _, piece := range p.order {
 		at := read[piece.of]
@@ -621,7 +624,7 @@ func (p *maskPair) across(w *maskWriter, last bool) (hold int) {
 }
 
 // shown takes the first n bytes of w out of the order.
-func (p *maskPair) shown(w *maskWriter, n int) {
+func (p *pair) shown(w *writer, n int) {
 	for i := range p.order {
 		if p.order[i].of == w {
 			k := min(n, p.order[i].n)
@@ -632,8 +635,8 @@ func (p *maskPair) shown(w *maskWriter, n int) {
 	p.order = slices.DeleteFunc(p.order, func(x piece) bool { return x.n == 0 })
 }
 
-// mask is b with what m finds in it masked.
-func (m *masker) mask(b []byte) []byte {
+// Bytes returns b with what m finds in it masked.
+func (m *Masker) Bytes(b []byte) []byte {
 	found, _, _ := m.scan(b)
 	if len(found) == 0 {
 		return b
@@ -641,44 +644,44 @@ func (m *masker) mask(b []byte) []byte {
 	var out []byte
 	at := 0
 	for _, s := range union(found) {
-		out = append(append(out, b[at:s.from]...), Masked...)
+		out = append(append(out, b[at:s.from]...), Placeholder...)
 		at = s.to
 	}
 	return append(out, b[at:]...)
 }
 
-// maskText masks secrets in what is not a stream, as maskBody and maskJSON do.
-func maskText(s string, secrets [][]byte) string {
-	return string(maskBody([]byte(s), secrets))
+// Text masks secrets in what is not a stream, as Body and JSON do.
+func Text(s string, secrets [][]byte) string {
+	return string(Body([]byte(s), secrets))
 }
 
-// maskFolded is maskText for what may have been brought into lower or upper
+// Folded is Text for what may have been brought into lower or upper
 // case, as names of hosts and headers are.
-func maskFolded(s string, secrets [][]byte) string {
-	if m := newMasker(secrets); m != nil {
-		return string(m.folded().mask([]byte(s)))
+func Folded(s string, secrets [][]byte) string {
+	if m := New(secrets); m != nil {
+		return string(m.Folded().Bytes([]byte(s)))
 	}
 	return s
 }
 
-// maskBody is data, of any form, with the secrets masked.
-func maskBody(data []byte, secrets [][]byte) []byte {
-	if m := newMasker(secrets); m != nil {
-		return m.mask(data)
+// Body returns data, of any form, with the secrets masked.
+func Body(data []byte, secrets [][]byte) []byte {
+	if m := New(secrets); m != nil {
+		return m.Bytes(data)
 	}
 	return data
 }
 
-// maskJSON is data with the secrets masked in its texts, however they are
+// JSON returns data with the secrets masked in its texts, however they are
 // escaped, and in its numbers. It is JSON still.
-func maskJSON(data json.RawMessage, secrets [][]byte) json.RawMessage {
-	m := newMasker(secrets)
+func JSON(data json.RawMessage, secrets [][]byte) json.RawMessage {
+	m := New(secrets)
 	if len(data) == 0 || m == nil {
 		return data
 	}
-	out, _, err := MaskJSON(data, func(t JSONText) string { return string(m.mask([]byte(t.Text))) })
+	out, _, err := Texts(data, func(t JSONText) string { return string(m.Bytes([]byte(t.Text))) })
 	if err != nil {
-		return m.mask(data) // what it is will be said when it is sent
+		return m.Bytes(data) // what it is will be said when it is sent
 	}
 	return out
 }

@@ -1,8 +1,12 @@
-package execute
+// Package fetch makes the HTTP requests of guests. What a guest may reach is decided
+// here, on every hop: the host name before anything is sent, and the address that it
+// resolved to before the connection is made.
+package fetch
 
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -22,21 +26,13 @@ import (
 
 // Bounds of one http_request of a guest.
 const (
-	maxFetchBody      = 16 << 20
-	maxFetchRedirects = 10
-	maxFetchTime      = 60 * time.Second
+	maxBody      = 16 << 20
+	maxRedirects = 10
+	maxTime      = 60 * time.Second
 )
 
-// fetcher makes the HTTP requests of guests. What a guest may reach is decided
-// here, on every hop: the host name before anything is sent, and the address
-// that it resolved to before the connection is made.
-type fetcher struct {
-	// dialer is shared; its Control hook is set per request.
-	dialer net.Dialer
-}
-
-// fetchGrant is what one tool may ask for.
-type fetchGrant struct {
+// Grant is what one tool may ask for.
+type Grant struct {
 	// Hosts are the names that may be asked: "api.example.com",
 	// "*.example.com" (any name below it, not itself), either with ":port",
 	// and "*" for every host. A loopback, link-local or private address is reached only where its
@@ -45,23 +41,24 @@ type fetchGrant struct {
 	// Methods are those allowed, "*" for all; empty: GET and HEAD.
 	Methods []string
 	// Secrets are headers that the host adds, each for one host name.
-	Secrets []fetchSecret
+	Secrets []Secret
 	// Handles stand in headers of the guest for values that it does not know.
 	// They are filled in for the host that the guest asked, and nowhere else.
-	Handles []fetchHandle
+	Handles []Handle
 	// TraceID is sent as X-Trace-Id, where not empty. It is the caller's: a
 	// handle in it stands for nothing.
 	TraceID string
 	// TLS is by host; no connection has what is another host's.
-	TLS []*fetchTLS
+	TLS []*TLS
 }
 
 const traceIDHeader = "X-Trace-Id"
 
-type fetchSecret struct{ Host, Header, Value string }
+// Secret is a header that the host adds to requests to Host.
+type Secret struct{ Host, Header, Value string }
 
-// fetchHandle is one handle and what it stands for.
-type fetchHandle struct {
+// Handle is one handle and what it stands for.
+type Handle struct {
 	Handle, Value string
 	// NamedOnly: it is filled in only where Hosts names the host without a
 	// wildcard. What is the operator's own does not go where a caller's claim
@@ -69,11 +66,12 @@ type fetchHandle struct {
 	NamedOnly bool
 }
 
-var errRefused = errors.New("not granted")
+// ErrRefused is in errors of requests that are not granted, or not trusted.
+var ErrRefused = errors.New("not granted")
 
 // hostMatch reports whether one of the hosts in grant covers u, and whether it
 // names it without a wildcard.
-func (g *fetchGrant) hostMatch(u *url.URL) (ok, named bool) {
+func (g *Grant) hostMatch(u *url.URL) (ok, named bool) {
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
@@ -82,15 +80,15 @@ func (g *fetchGrant) hostMatch(u *url.URL) (ok, named bool) {
 	return rule != "", named
 }
 
-// do makes one request. Every failure is an error value that names what was
+// Do makes one request. Every failure is an error value that names what was
 // refused or what went wrong; it may hold what a server said, and so a secret.
 // sent, with an error too, are credentials that the host made of secrets, as it
 // sent them: the whole base64 of a user and a password. They are secrets, too.
 // trace is added as traceparent, where not empty.
-func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, trace string) (_ *guest.HTTPResponse, sent [][]byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, maxFetchTime)
+func Do(ctx context.Context, g *Grant, r *guest.HTTPRequest, trace string) (_ *guest.HTTPResponse, sent [][]byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, maxTime)
 	defer cancel()
-	req, err := f.request(ctx, g, r, trace)
+	req, err := request(ctx, g, r, trace)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -107,15 +105,14 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, t
 				return nil, err
 			}
 			_, named := g.hostMatch(&url.URL{Host: net.JoinHostPort(host, port)})
-			d := f.dialer
-			d.Timeout = 10 * time.Second
+			d := net.Dialer{Timeout: 10 * time.Second}
 			d.Control = func(_, address string, _ syscall.RawConn) error {
 				ap, err := netip.ParseAddrPort(address)
 				if err != nil {
 					return err
 				}
 				if !named && !egress.Public(ap.Addr()) {
-					return fmt.Errorf("%s leads to %s, which is not a public address: %w; name the host itself in capabilities.http.hosts", host, ap.Addr(), errRefused)
+					return fmt.Errorf("%s leads to %s, which is not a public address: %w; name the host itself in capabilities.http.hosts", host, ap.Addr(), ErrRefused)
 				}
 				return nil
 			}
@@ -127,16 +124,16 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, t
 	cl := &http.Client{
 		Transport: secrets,
 		CheckRedirect: func(next *http.Request, via []*http.Request) error {
-			if len(via) > maxFetchRedirects {
-				return fmt.Errorf("more than %d redirects", maxFetchRedirects)
+			if len(via) > maxRedirects {
+				return fmt.Errorf("more than %d redirects", maxRedirects)
 			}
 			if via[len(via)-1].URL.Scheme == "https" && next.URL.Scheme != "https" {
-				return fmt.Errorf("redirect from https to %s: %w", next.URL.Scheme, errRefused)
+				return fmt.Errorf("redirect from https to %s: %w", next.URL.Scheme, ErrRefused)
 			}
 			if !g.allows(next.Method) {
-				return fmt.Errorf("redirect as %s: %w", next.Method, errRefused)
+				return fmt.Errorf("redirect as %s: %w", next.Method, ErrRefused)
 			}
-			_, err := f.check(g, next.URL)
+			_, err := check(g, next.URL)
 			return err
 		},
 	}
@@ -158,13 +155,13 @@ func (f *fetcher) do(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, t
 }
 
 // request returns the request that r asks for, if g grants it, without secrets.
-func (f *fetcher) request(ctx context.Context, g *fetchGrant, r *guest.HTTPRequest, trace string) (*http.Request, error) {
+func request(ctx context.Context, g *Grant, r *guest.HTTPRequest, trace string) (*http.Request, error) {
 	method := strings.ToUpper(r.Method)
 	if method == "" {
 		method = http.MethodGet
 	}
 	if !g.allows(method) {
-		return nil, fmt.Errorf("%s %w: add it to capabilities.http.methods in tool.json", method, errRefused)
+		return nil, fmt.Errorf("%s %w: add it to capabilities.http.methods in tool.json", method, ErrRefused)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, r.URL, bytes.NewReader(r.Body))
 	if err != nil {
@@ -188,14 +185,14 @@ func (f *fetcher) request(ctx context.Context, g *fetchGrant, r *guest.HTTPReque
 	if g.TraceID != "" {
 		req.Header.Set(traceIDHeader, g.TraceID)
 	}
-	if _, err := f.check(g, req.URL); err != nil {
+	if _, err := check(g, req.URL); err != nil {
 		return nil, err
 	}
 	return req, nil
 }
 
 // allows reports whether g grants requests with method.
-func (g *fetchGrant) allows(method string) bool {
+func (g *Grant) allows(method string) bool {
 	methods := g.Methods
 	if len(methods) == 0 {
 		methods = []string{http.MethodGet, http.MethodHead}
@@ -211,12 +208,12 @@ func answer(resp *http.Response, carried bool) (*guest.HTTPResponse, error) {
 	if e := resp.Header.Get("Content-Encoding"); carried && e != "" && !strings.EqualFold(e, "identity") {
 		return nil, fmt.Errorf("the answer is encoded as %.40q, in which its secrets cannot be masked; have the server answer without an encoding, or with gzip when it is asked for", e)
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxFetchBody+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
-	if len(body) > maxFetchBody {
-		return nil, fmt.Errorf("the answer is over %d bytes", maxFetchBody)
+	if len(body) > maxBody {
+		return nil, fmt.Errorf("the answer is over %d bytes", maxBody)
 	}
 	out := &guest.HTTPResponse{Status: resp.StatusCode, Headers: map[string]string{}, Body: body}
 	for k, v := range resp.Header {
@@ -225,16 +222,16 @@ func answer(resp *http.Response, carried bool) (*guest.HTTPResponse, error) {
 	return out, nil
 }
 
-func (f *fetcher) check(g *fetchGrant, u *url.URL) (named bool, err error) {
+func check(g *Grant, u *url.URL) (named bool, err error) {
 	if u.Scheme != "http" && u.Scheme != "https" {
-		return false, fmt.Errorf("scheme %q %w: use http or https", u.Scheme, errRefused)
+		return false, fmt.Errorf("scheme %q %w: use http or https", u.Scheme, ErrRefused)
 	}
 	if u.User != nil {
-		return false, fmt.Errorf("a user in the URL %w: declare a secret with header and host in tool.json", errRefused)
+		return false, fmt.Errorf("a user in the URL %w: declare a secret with header and host in tool.json", ErrRefused)
 	}
 	ok, named := g.hostMatch(u)
 	if !ok {
-		return false, fmt.Errorf("host %q %w: add it to capabilities.http.hosts in tool.json", u.Hostname(), errRefused)
+		return false, fmt.Errorf("host %q %w: add it to capabilities.http.hosts in tool.json", u.Hostname(), ErrRefused)
 	}
 	return named, nil
 }
@@ -244,19 +241,19 @@ func (f *fetcher) check(g *fetchGrant, u *url.URL) (named bool, err error) {
 // itself: a redirect elsewhere carries no header in which a handle stood.
 type secretTransport struct {
 	next  *http.Transport
-	grant *fetchGrant
+	grant *Grant
 	first *url.URL
 	// carried: some request had a secret, whether it was the last one or not:
 	// a server may write what it was sent into the address of a redirect.
 	carried bool
-	sent    [][]byte // see fetcher.do
+	sent    [][]byte // see Do
 }
 
 func (t *secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	// A transport has one client certificate for all hosts: each hop that has one
 	// has a transport of its own.
 	next := t.next
-	if config, err := t.grant.tlsFor(req.URL); err != nil {
+	if config, err := t.grant.TLSFor(req.URL); err != nil {
 		return nil, err
 	} else if config != nil {
 		next = t.next.Clone()
@@ -290,9 +287,9 @@ func (t *secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 			req.Header.Del(s.Header)
 		}
 		for _, s := range t.grant.Secrets {
-			ok, _ := (&fetchGrant{Hosts: []string{s.Host}}).hostMatch(req.URL)
+			ok, _ := (&Grant{Hosts: []string{s.Host}}).hostMatch(req.URL)
 			if _, _, err := net.SplitHostPort(s.Host); ok && err != nil && req.URL.Scheme != "https" {
-				return nil, fmt.Errorf("%s would send the secret for %s in the clear: %w; use https, or name the port with the host in secrets", req.URL.Scheme, s.Host, errRefused)
+				return nil, fmt.Errorf("%s would send the secret for %s in the clear: %w; use https, or name the port with the host in secrets", req.URL.Scheme, s.Host, ErrRefused)
 			}
 			if ok {
 				req.Header.Set(s.Header, s.Value)
@@ -310,7 +307,7 @@ func (t *secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // fill puts values in the place of the handles in a header's value, also
 // within the base64 of "Basic user:password".
-func (g *fetchGrant) fill(v string, named bool) (filled string, found bool, err error) {
+func (g *Grant) fill(v string, named bool) (filled string, found bool, err error) {
 	basic := false
 	text := v
 	if b64, ok := strings.CutPrefix(v, "Basic "); ok {
@@ -323,7 +320,7 @@ func (g *fetchGrant) fill(v string, named bool) (filled string, found bool, err 
 			continue
 		}
 		if h.NamedOnly && !named {
-			return "", true, fmt.Errorf("a secret of the operator for a host that capabilities.http.hosts does not name: %w; name the host itself there", errRefused)
+			return "", true, fmt.Errorf("a secret of the operator for a host that capabilities.http.hosts does not name: %w; name the host itself there", ErrRefused)
 		}
 		if strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			return "", true, errors.New("a secret holds control characters, and cannot stand in a header")
@@ -337,4 +334,27 @@ func (g *fetchGrant) fill(v string, named bool) (filled string, found bool, err 
 		return "Basic " + base64.StdEncoding.EncodeToString([]byte(text)), true, nil
 	}
 	return text, true, nil
+}
+
+// Refused reports whether it was this host that refused a request, because tool.json
+// does not grant it or does not trust who answers.
+func Refused(err error) bool {
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	return untrusted || errors.Is(err, ErrRefused)
+}
+
+// Unanswered reports whether a request got no answer from the network, rather
+// than a refusal of ours.
+func Unanswered(err error) bool {
+	if Refused(err) {
+		return false
+	}
+	_, network := errors.AsType[net.Error](err)
+	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// NeverSent reports whether a request failed before there was a connection.
+func NeverSent(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
 }

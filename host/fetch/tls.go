@@ -1,0 +1,81 @@
+package fetch
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net/url"
+
+	"github.com/toold/toold/host/egress"
+)
+
+// PEM is a text in PEM and the name of the secret that it is; without a Name it is not there.
+type PEM struct{ Name, Text string }
+
+// TLS is what counts for TLS with one host.
+type TLS struct {
+	// Host is a name, with a port where only that one is meant.
+	Host string
+	// CA, Cert and Key are in PEM. Without CA the authorities of the system count.
+	CA, Cert, Key PEM
+	ServerName    string
+	Insecure      bool
+}
+
+// TLSFor returns what counts for a connection to u, nil where nothing is said of it.
+// The error is a refusal: what cannot be checked as tool.json says is not asked.
+func (g *Grant) TLSFor(u *url.URL) (*tls.Config, error) {
+	for _, t := range g.TLS {
+		if !t.covers(u) {
+			continue
+		}
+		if u.Scheme != "https" {
+			return nil, fmt.Errorf("%s to %s, for which tool.json has certificates: %w; use https", u.Scheme, t.Host, ErrRefused)
+		}
+		return t.config()
+	}
+	return nil, nil
+}
+
+// covers reports whether t is for the host of u, however that is written: unlike
+// a grant, what is missed here is not refused but unchecked.
+func (t *TLS) covers(u *url.URL) bool {
+	name, port := egress.SplitHost(t.Host)
+	asked, _ := egress.SplitHost(u.Hostname())
+	at := u.Port()
+	if at == "" {
+		at = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return asked == name && (port == "" || port == at)
+}
+
+func (t *TLS) config() (*tls.Config, error) {
+	c := &tls.Config{ServerName: t.ServerName, InsecureSkipVerify: t.Insecure, MinVersion: tls.VersionTLS12}
+	if t.CA.Name != "" {
+		c.RootCAs = x509.NewCertPool()
+		n := 0
+		for block, rest := pem.Decode([]byte(t.CA.Text)); block != nil; block, rest = pem.Decode(rest) {
+			if block.Type != "CERTIFICATE" {
+				continue
+			}
+			ca, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil, fmt.Errorf("secret %s, the ca of %s: %w: %w", t.CA.Name, t.Host, ErrRefused, err)
+			}
+			c.RootCAs.AddCert(ca)
+			n++
+		}
+		if n == 0 {
+			return nil, fmt.Errorf("secret %s, the ca of %s: %w: it has no certificate in PEM", t.CA.Name, t.Host, ErrRefused)
+		}
+	}
+	if t.Cert.Name != "" {
+		pair, err := tls.X509KeyPair([]byte(t.Cert.Text), []byte(t.Key.Text))
+		if err != nil {
+			return nil, fmt.Errorf("secrets %s and %s, the certificate for %s and its key: %w: %w", t.Cert.Name, t.Key.Name, t.Host, ErrRefused, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
