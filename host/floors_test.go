@@ -103,20 +103,22 @@ var floors = []floor{
 	{"host/call", 4, nil, "the values of a call's stages: every stage stands on them, and they on no stage"},
 	{"host/execute", 5, nil, "it runs what was decided, and knows nothing of keys, breakers or retries"},
 	{"host/reliability", 5, nil, "it judges what came of an attempt, and runs none itself"},
-	{"host/pipeline", 6, nil, "the order of the stages: above all of them, and below every front end"},
-	{"host/mcp", 7, []string{"host/call", "host/fault", "host/strictjson", "host/wire", "github.com/modelcontextprotocol/go-sdk/..."}, "a second front end of the same pipeline: it makes calls, and knows nothing of what is behind them; the daemon starts it"},
-	{"host/admin", 7, nil, "a front end for operators: it shows what the parts of a daemon say"},
+	{"host/record", 5, nil, "it says what of a call is kept in the audit log, and writes none"},
+	{"host/finder", 6, nil, "it finds tools and has modules asked for theirs; no call runs by it"},
+	{"host/pipeline", 7, nil, "the order of the stages: above all of them, and below every front end"},
+	{"host/mcp", 8, []string{"host/call", "host/fault", "host/strictjson", "host/wire", "github.com/modelcontextprotocol/go-sdk/..."}, "a second front end of the same pipeline: it makes calls, and knows nothing of what is behind them; the daemon starts it"},
+	{"host/admin", 8, nil, "a front end for operators: it shows what the parts of a daemon say"},
 
-	{"host", 8, nil, "the host wires everything by hand; only programs and whole-daemon tests stand above it"},
+	{"host", 9, nil, "the host wires everything by hand; only programs and whole-daemon tests stand above it"},
 
-	{"host/hosttest", 9, nil, "a whole daemon, for tests"},
-	{"host/compat", 10, nil, "it runs what others compiled through a whole daemon, beside other engines"},
-	{"pdk/pdktest", 9, nil, "a suite that runs guests in the real engine"},
+	{"host/hosttest", 10, nil, "a whole daemon, for tests"},
+	{"host/compat", 11, nil, "it runs what others compiled through a whole daemon, beside other engines"},
+	{"pdk/pdktest", 10, nil, "a suite that runs guests in the real engine"},
 	{"pdk/pdktest/vectors", 2, []string{"host/fault", "host/strictjson", "pdk/abi"}, "the cases of the suite, and the host that answers them, know no engine, so that the engine's own tests use them too"},
 	{"pdk/pdktest/guest", guest, []string{"pdk", "pdk/abi"}, "the guest that the suite is for: a guest like any other"},
-	{"sdk-examples/embed", 10, nil, "an example of a program that has the host in it"},
-	{"cmd/...", 10, nil, "programs stand on everything"},
-	{"cmd/tool-client", 10, []string{"host/wire", "host/fault", "host/strictjson", "host/places", "golang.org/x/sys/unix"}, "a wrapper starts in a millisecond for each git in a loop: the standard library, the protocol and the modes of terminals only"},
+	{"sdk-examples/embed", 11, nil, "an example of a program that has the host in it"},
+	{"cmd/...", 11, nil, "programs stand on everything"},
+	{"cmd/tool-client", 11, []string{"host/wire", "host/fault", "host/strictjson", "host/places", "golang.org/x/sys/unix"}, "a wrapper starts in a millisecond for each git in a loop: the standard library, the protocol and the modes of terminals only"},
 }
 
 // bans are imports that belong to few.

@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -679,4 +680,15 @@ func (m *Meter) Usage() *wire.Usage {
 	}
 	u := *m.usage
 	return &u
+}
+
+// Text returns the outcome of a call that text answers, and nothing runs for.
+func Text(ctx context.Context, q *Request, text string) Outcome {
+	res := &wire.Result{Ran: true}
+	if q.Streams.Stdout == nil {
+		res.Stdout = []byte(text)
+	} else if _, err := io.WriteString(q.Streams.Stdout, text); err != nil {
+		return Failed(ctx, err)
+	}
+	return Outcome{Result: res}
 }

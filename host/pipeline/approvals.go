@@ -24,6 +24,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/mask"
+	"github.com/toold/toold/host/record"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
@@ -123,10 +124,10 @@ func programOf(t *tools.Tool) (string, error) {
 // step is d as a step of a request: what is shown of it, whole, and its digest.
 func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
 	s := p.draft(&d.Request, &d.Pinned, d, d.Caller)
-	if s.withheld != "" {
-		return approval.Step{}, fault.Errorf(fault.ToolBroken, "%s needs an approval, and cannot be shown to anybody: %s", d.Call.Tool, s.withheld)
+	if s.Withheld != "" {
+		return approval.Step{}, fault.Errorf(fault.ToolBroken, "%s needs an approval, and cannot be shown to anybody: %s", d.Call.Tool, s.Withheld)
 	}
-	hide := s.hideText
+	hide := s.HideText
 	x := adminapi.ApprovalPlan{
 		Cwd: hide(d.Cwd), Folder: d.Folder, Mutating: d.Class.Mutating, Shell: d.Shell.Allowed, Timeout: d.Timeout.Milliseconds(),
 	}
@@ -143,7 +144,7 @@ func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
 		x.Policies = append(x.Policies, file+" sha256:"+d.Tool.PolicyDigests[i])
 	}
 	for i, a := range d.Args {
-		if a = hide(a); i > 0 && isSecretFlag(d.Args[i-1]) {
+		if a = hide(a); i > 0 && record.IsSecretFlag(d.Args[i-1]) {
 			a = mask.Placeholder
 		}
 		x.Args = append(x.Args, a)
@@ -152,12 +153,12 @@ func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
 		if x.Env == nil {
 			x.Env = map[string]string{}
 		}
-		if x.Env[name] = hide(value); secretName.MatchString(name) {
+		if x.Env[name] = hide(value); record.IsSecretName(name) {
 			x.Env[name] = mask.Placeholder
 		}
 	}
 	if !d.IsCommand() {
-		x.Payload, _ = s.hide(d.Payload)
+		x.Payload, _ = s.HideJSON(d.Payload)
 	}
 	if in := hide(string(d.Input.Bytes)); utf8.ValidString(in) {
 		x.Stdin = in
@@ -197,7 +198,7 @@ func whole(d call.Decided) (call.Decided, error) {
 // its caller wrote into its text.
 func (p *Pipeline) request(d *call.Decided, steps ...approval.Step) approval.Request {
 	names := namesOf(d.Caller)
-	hide := p.draft(&d.Request, &d.Pinned, d, d.Caller).hideText
+	hide := p.draft(&d.Request, &d.Pinned, d, d.Caller).HideText
 	return approval.Request{
 		Asker: d.Caller.ID, Owner: d.Caller.Owner(), Name: names[len(names)-1], Session: d.Session, Execution: d.ExecutionID,
 		By: d.Ask.By, Self: d.Ask.Self, Rule: hide(d.Ask.Rule), Text: hide(d.Ask.Text), Steps: steps,

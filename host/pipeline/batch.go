@@ -11,6 +11,7 @@ import (
 	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/finder"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/strictjson"
@@ -47,7 +48,7 @@ func (b *batchPayload) calls(q *call.Request, caller *identity.Caller) ([]call.R
 		switch {
 		case !ok || c.Form != wire.Envelope:
 			return nil, wrong("is no envelope, with toolId and payload")
-		case session.IsCall(c.Tool) || isApprovalCall(c.Tool) || c.Tool == listToolsID:
+		case session.IsCall(c.Tool) || isApprovalCall(c.Tool) || c.Tool == finder.ListID:
 			return nil, wrong("is no call of a tool")
 		case c.Token != "" || c.Stream || c.Background || c.Detach:
 			return nil, wrong("is made as the caller of the batch and answered whole: leave out token, stream, background and detach")

@@ -31,9 +31,11 @@ import (
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/finder"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/job"
 	"github.com/toold/toold/host/observe"
+	"github.com/toold/toold/host/record"
 	"github.com/toold/toold/host/reliability"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/strictjson"
@@ -49,7 +51,7 @@ type Pipeline struct {
 	Results Results
 
 	execute *execute.Executor
-	finder  finder
+	finder  *finder.Finder
 	inner   sessionCalls
 	limiter reliability.Limiter
 	config  digestedConfig
@@ -65,7 +67,9 @@ func New(parts Parts) *Pipeline {
 		Config: parts.Config, Runner: parts.Runner, SecretFiles: parts.Tools.SecretFiles, CertificateFiles: parts.Tools.CertificateFiles,
 		ToolCall: p.inner.toolCall, Metrics: parts.Metrics, Log: parts.Log,
 	})
-	p.finder.Parts, p.finder.execute = parts, p.execute
+	p.finder = finder.New(finder.Config{
+		Config: parts.Config, Identity: parts.Identity, Tools: parts.Tools, Discovered: parts.Discovered, Execute: p.execute, Log: parts.Log,
+	})
 	if parts.Layer != nil {
 		parts.Layer.UseReconciler(reliability.Reconciler{Can: canReconcile, Facts: p.facts, Look: p.look})
 	}
@@ -164,7 +168,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		p.Log.Info("an execution id was used again, and its result is replaced", "execution_id", q.ExecutionID, "caller", caller.ID, "tool", q.Tool)
 	}
 	acc.caller, acc.counted = caller, true
-	if err := q.By.Admit(&q, q.Tool == listToolsID); err != nil {
+	if err := q.By.Admit(&q, q.Tool == finder.ListID); err != nil {
 		return call.Failed(ctx, err)
 	}
 	if isApprovalCall(q.Tool) {
@@ -183,11 +187,11 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		return call.Failed(ctx, err)
 	}
 	ctx = a.Execution.Context() // which ends with an abort, too
-	if a.Tool == listToolsID {
-		return p.finder.list(ctx, a)
+	if a.Tool == finder.ListID {
+		return p.finder.List(ctx, a)
 	}
 
-	pinned, release, err := p.finder.pin(ctx, a)
+	pinned, release, err := p.finder.Pin(ctx, a)
 	if err != nil {
 		return call.Failed(ctx, err)
 	}
@@ -210,7 +214,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 			return call.Failed(ctx, err)
 		}
 		if help := pinned.Text.Help; help != "" {
-			return answerText(ctx, &q, help)
+			return call.Text(ctx, &q, help)
 		}
 	}
 	if err := pinned.Validate(); err != nil {
@@ -326,7 +330,7 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 	if kind == "" {
 		kind = session.KindCall
 	}
-	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Parent: q.By.ID(), Job: job.FromContext(ctx), Listing: q.Tool == listToolsID,
+	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Parent: q.By.ID(), Job: job.FromContext(ctx), Listing: q.Tool == finder.ListID,
 		From: session.Peer{PID: q.PID, Container: q.Container, Socket: q.Socket}})
 	if err != nil {
 		return call.Admitted{}, err
@@ -465,17 +469,6 @@ func (l *lazyInput) end() {
 	}
 }
 
-// answerText is the outcome of a call that text answers, and nothing runs for.
-func answerText(ctx context.Context, q *call.Request, text string) call.Outcome {
-	res := &wire.Result{Ran: true}
-	if q.Streams.Stdout == nil {
-		res.Stdout = []byte(text)
-	} else if _, err := io.WriteString(q.Streams.Stdout, text); err != nil {
-		return call.Failed(ctx, err)
-	}
-	return call.Outcome{Result: res}
-}
-
 // decide asks every policy of the tool in turn; the second is asked about what the
 // first made of the call. With an error comes what was decided before it.
 func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided, error) {
@@ -491,7 +484,7 @@ func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided
 		}
 		asked.Input = in
 		reply, err := p.execute.Ask(ctx, execute.Question{Call: &pinned, Module: policy, Export: "restrict", Input: in, Trace: pinned.Trace,
-			Vars: func(name string, value []byte) { asked.Vars = appendVar(asked.Vars, name, value) }})
+			Vars: func(name string, value []byte) { asked.Vars = record.AppendVar(asked.Vars, name, value) }})
 		asked.Answer, asked.Err = reply.Output, err
 		d.Asked = append(d.Asked[:i:i], asked)
 		if err != nil {
@@ -611,7 +604,7 @@ func (p *Pipeline) followDiscovered(ctx context.Context, acc *account, a call.At
 // with, and has it decided anew where it stands for something else now.
 func (p *Pipeline) findAgain(ctx context.Context, d call.Decided) (call.Decided, error) {
 	was := d.Discovered
-	s, err := p.Discovered.Get(ctx, was.Key, p.finder.discovery(d.Pinned, was.Key))
+	s, err := p.Discovered.Get(ctx, was.Key, p.finder.Discovery(d.Pinned, was.Key))
 	if errors.Is(err, discovery.ErrSuperseded) {
 		return d, tools.Unknown(d.Call.Tool)
 	}
@@ -656,10 +649,6 @@ func errorCode(e *fault.Error) string {
 	return string(e.Code)
 }
 
-// maxSaid is how much of each thing that a caller says of itself is logged, in
-// bytes.
-const maxSaid = 1024
-
 // observe counts and logs one call that ended.
 func (p *Pipeline) observe(ctx context.Context, q *call.Request, acc *account, res *wire.Result) {
 	p.calls.Add(1)
@@ -667,7 +656,7 @@ func (p *Pipeline) observe(ctx context.Context, q *call.Request, acc *account, r
 	switch {
 	case acc.pinned != nil:
 		tool = acc.pinned.Tool.Name
-	case session.IsCall(q.Tool), q.Tool == listToolsID:
+	case session.IsCall(q.Tool), q.Tool == finder.ListID:
 		tool = q.Tool
 	}
 	p.Metrics.Executed(tool, res.Status(), res.Duration)
@@ -682,10 +671,10 @@ func (p *Pipeline) observe(ctx context.Context, q *call.Request, acc *account, r
 		attrs = append(attrs, "trace", q.Trace)
 	}
 	if q.TraceID != "" {
-		attrs = append(attrs, "trace_id", brief(q.TraceID, maxSaid))
+		attrs = append(attrs, "trace_id", record.Brief(q.TraceID, record.MaxSaid))
 	}
 	if len(q.CallerInfo) > 0 {
-		attrs = append(attrs, "caller_info", brief(string(q.CallerInfo), maxSaid))
+		attrs = append(attrs, "caller_info", record.Brief(string(q.CallerInfo), record.MaxSaid))
 	}
 	if !q.Timestamp.IsZero() {
 		attrs = append(attrs, "sent", q.Timestamp)

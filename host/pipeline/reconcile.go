@@ -15,6 +15,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/record"
 	"github.com/toold/toold/host/reliability"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/strictjson"
@@ -87,8 +88,8 @@ func (p *Pipeline) look(ctx context.Context, c reliability.Case) (a reliability.
 			p.Log.Error("a look into how a call ended panicked", "tool", c.Tool, "execution_id", c.Execution, "panic", fmt.Sprint(v))
 			a, res.Err = reliability.Answer{Evidence: "the daemon failed"}, fault.Errorf(fault.Internal, "the daemon failed in this look")
 		}
-		a.Evidence = hideShapes(l.mask(a.Evidence))
-		a.Evidence = brief(a.Evidence, maxEvidence)
+		a.Evidence = record.HideShapes(l.mask(a.Evidence))
+		a.Evidence = record.Brief(a.Evidence, maxEvidence)
 		found := session.Found{Of: c.Execution, Verdict: reliability.VerdictName(a.Verdict), Evidence: a.Evidence}
 		res.ExitCode, res.Duration = res.Exit(), time.Since(start)
 		if l.execution != nil {
@@ -129,7 +130,7 @@ func (p *Pipeline) lookInto(ctx context.Context, q *call.Request, acc *account, 
 	}
 	l.execution = a.Execution
 	ctx = a.Execution.Context()
-	pinned, release, err := p.finder.pin(ctx, a)
+	pinned, release, err := p.finder.Pin(ctx, a)
 	if err != nil {
 		return reliability.Answer{}, err
 	}

@@ -1,4 +1,4 @@
-package pipeline
+package finder
 
 import (
 	"encoding/json"

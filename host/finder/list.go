@@ -1,4 +1,4 @@
-package pipeline
+package finder
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/record"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
@@ -20,7 +21,7 @@ import (
 // listDiscovered is what the modules bring for the caller of a, by name, and why
 // some of it is missing. Where two modules bring one name, the first of them has
 // it; a tool of tools.d always has its own.
-func (f *finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[string]bool, refresh func(discovery.Key)) (list []listedTool, missing []unlisted) {
+func (f *Finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[string]bool, refresh func(discovery.Key)) (list []listedTool, missing []unlisted) {
 	for _, source := range f.Tools.Discovering() {
 		p, _, s, release, err := f.discovered(ctx, a, source, refresh)
 		if errors.Is(err, errNotServed) {
@@ -31,7 +32,7 @@ func (f *finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[
 				continue
 			}
 			e := call.AsError(ctx, err)
-			missing = append(missing, unlisted{source, string(e.Code), brief(e.Message, maxReason), e.Retriable()})
+			missing = append(missing, unlisted{source, string(e.Code), record.Brief(e.Message, maxReason), e.Retriable()})
 			continue
 		}
 		for _, t := range s.Visible(p.ReadOnly()) {
@@ -46,7 +47,7 @@ func (f *finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[
 			})
 		}
 		if s.Stale != "" && mayName(&a, source) {
-			missing = append(missing, unlisted{source, "", "its tools may be out of date: " + brief(s.Stale, maxReason), true})
+			missing = append(missing, unlisted{source, "", "its tools may be out of date: " + record.Brief(s.Stale, maxReason), true})
 		}
 		release()
 	}
@@ -94,8 +95,8 @@ const maxListPage = 48 << 10
 // maxReason is how much of why a module's tools are missing a list says, in bytes.
 const maxReason = 512
 
-// listToolsID is the reserved tool id whose call lists the tools of a socket.
-const listToolsID = "tools.list"
+// ListID is the reserved tool id whose call lists the tools of a socket.
+const ListID = "tools.list"
 
 // listPage is what a call of tools.list asks for.
 type listPage struct {
@@ -108,7 +109,7 @@ type listPage struct {
 func readPage(a *call.Admitted) (page listPage, help string, err error) {
 	payload, takes, into := a.Call.Payload, "after, limit and refresh", any(&page)
 	if a.Form == wire.Plain { // which has no pages
-		parsed, err := arguments.Parse(arguments.Tool{Name: listToolsID, Schema: json.RawMessage(`{"type":"object","properties":{"refresh":{"type":"boolean"}},"additionalProperties":false}`)}, a.Args, nil, 0)
+		parsed, err := arguments.Parse(arguments.Tool{Name: ListID, Schema: json.RawMessage(`{"type":"object","properties":{"refresh":{"type":"boolean"}},"additionalProperties":false}`)}, a.Args, nil, 0)
 		if err != nil {
 			return page, "", err
 		}
@@ -141,7 +142,7 @@ func (p listPage) of(list []listedTool) (tools []json.RawMessage, next string, e
 		if len(t.Schema) > maxListPage/2 {
 			t.Schema, t.Unshown = nil, true
 		}
-		t.Description = brief(t.Description, discovery.MaxText)
+		t.Description = record.Brief(t.Description, discovery.MaxText)
 		b, err := json.Marshal(t)
 		if err != nil {
 			return nil, "", err
@@ -154,21 +155,21 @@ func (p listPage) of(list []listedTool) (tools []json.RawMessage, next string, e
 	return tools, "", nil
 }
 
-// list answers the tools that the caller can call on this socket, by
+// List answers the tools that the caller can call on this socket, by
 // name: those after the name "after", as many as fit an answer. "next" is the
 // name to go on after.
-func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
+func (f *Finder) List(ctx context.Context, a call.Admitted) call.Outcome {
 	page, help, err := readPage(&a)
 	if err != nil {
 		return call.Failed(ctx, err)
 	}
 	if help != "" {
-		return answerText(ctx, &a.Request, help)
+		return call.Text(ctx, &a.Request, help)
 	}
 	if err := f.Tools.Ready(ctx); err != nil {
 		return call.Failed(ctx, err)
 	}
-	entrance := f.Config().Entrance(a.Socket)
+	entrance := f.Config.Config().Entrance(a.Socket)
 	list, taken := []listedTool{}, map[string]bool{}
 	discovering, listening := f.Tools.Discovering(), f.Tools.Listening()
 	for _, s := range f.Tools.List() {
@@ -217,14 +218,6 @@ func (f *finder) list(ctx context.Context, a call.Admitted) call.Outcome {
 		return call.Failed(ctx, err)
 	}
 	return call.Outcome{Result: res}
-}
-
-// brief is the beginning of a text that somebody may have made long.
-func brief(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 func raw(s string) json.RawMessage {

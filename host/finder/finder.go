@@ -1,4 +1,7 @@
-package pipeline
+// Package finder finds the tool that a call names, and lists those that a caller can
+// call: of tools.d, and what the modules of tools.d bring for the caller. What a caller
+// cannot see is as if it were not there.
+package finder
 
 import (
 	"cmp"
@@ -6,12 +9,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/execute"
@@ -23,15 +28,27 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// finder finds the tool that a call names: one of tools.d, or one that a module
-// of tools.d brings for the caller.
-type finder struct {
-	Parts
-	execute *execute.Executor
+// Config is fixed when a Finder is made.
+type Config struct {
+	// Config and Identity are those in force; a reload swaps them.
+	Config     func() *config.Config
+	Identity   func() *identity.Resolver
+	Tools      *catalog.Catalog
+	Discovered *discovery.Cache
+	Execute    *execute.Executor // asks modules
+	Log        *slog.Logger
+}
+
+// Finder finds tools. It is safe for concurrent use.
+type Finder struct {
+	Config
 	schemas schemas
 	// counts are the digests of what counts of the configuration in force.
 	counts atomic.Pointer[counts]
 }
+
+// New makes a Finder.
+func New(c Config) *Finder { return &Finder{Config: c} }
 
 // counts has a digest for modules that run nothing, and one for those that do.
 type counts struct {
@@ -41,8 +58,8 @@ type counts struct {
 
 // settings is the digest of what counts of the configuration for t. A
 // configuration is not changed once it is in force.
-func (f *finder) settings(t *tools.Tool) string {
-	now := f.Config()
+func (f *Finder) settings(t *tools.Tool) string {
+	now := f.Config.Config()
 	k := f.counts.Load()
 	if k == nil || k.of != now {
 		k = &counts{now, [2]string{now.DiscoverySettings(false), now.DiscoverySettings(true)}}
@@ -58,10 +75,10 @@ func (f *finder) settings(t *tools.Tool) string {
 // now.
 var errNotServed = errors.New("not served")
 
-// pin finds the tool that a names and holds it until release. What the caller
+// Pin finds the tool that a names and holds it until release. What the caller
 // cannot see gets the same answer as what is not there.
-func (f *finder) pin(ctx context.Context, a call.Admitted) (_ call.Pinned, release func(), err error) {
-	name, entrance := a.Tool, f.Config().Entrance(a.Socket)
+func (f *Finder) Pin(ctx context.Context, a call.Admitted) (_ call.Pinned, release func(), err error) {
+	name, entrance := a.Tool, f.Config.Config().Entrance(a.Socket)
 	tool, release, err := f.Tools.Acquire(ctx, name)
 	switch {
 	case err == nil && len(tool.Def.On) > 0 && a.Caller.ID != call.Extension(name).ID:
@@ -118,7 +135,7 @@ func (f *finder) pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 	}
 	e := call.AsError(ctx, why)
 	switch {
-	case e.Code == fault.Unauthenticated && f.Config().Identity.JWKS == "":
+	case e.Code == fault.Unauthenticated && f.Config.Config().Identity.JWKS == "":
 		// Callers have no identities here: none could call what this module brings.
 		return call.Pinned{}, nil, unknown
 	case e.Code == fault.Unauthenticated, e.Code == fault.ToolBroken:
@@ -128,8 +145,8 @@ func (f *finder) pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 }
 
 // names are those of the tools of tools.d that the caller of a can call.
-func (f *finder) names(a call.Admitted) []string {
-	entrance := f.Config().Entrance(a.Socket)
+func (f *Finder) names(a call.Admitted) []string {
+	entrance := f.Config.Config().Entrance(a.Socket)
 	discovering := f.Tools.Discovering()
 	var names []string
 	for _, s := range f.Tools.List() {
@@ -166,7 +183,7 @@ func nearTo(unknown *fault.Error, name string, names []string) *fault.Error {
 
 // resolve is a as a call of tool: what its caller is to it. The key is that of a
 // tool that brings further ones.
-func (f *finder) resolve(a call.Admitted, tool *tools.Tool) (call.Pinned, discovery.Key, error) {
+func (f *Finder) resolve(a call.Admitted, tool *tools.Tool) (call.Pinned, discovery.Key, error) {
 	p := call.Pinned{Admitted: a, Tool: tool, Payload: a.Call.Payload}
 	generation, settings := f.Discovered.Generation(), ""
 	if tool.Discovers {
@@ -178,7 +195,7 @@ func (f *finder) resolve(a call.Admitted, tool *tools.Tool) (call.Pinned, discov
 	}
 	if tool.Discovers {
 		var err error
-		if o.Values, err = f.execute.SecretValues(tool, a.Caller); err != nil {
+		if o.Values, err = f.Execute.SecretValues(tool, a.Caller); err != nil {
 			return p, discovery.Key{}, err
 		}
 	}
@@ -194,8 +211,8 @@ func (f *finder) resolve(a call.Admitted, tool *tools.Tool) (call.Pinned, discov
 
 // discovered is what the tool source brings for the caller of a; it is pinned until
 // release. Where refresh is not nil, it is what the caller wants discovered anew.
-func (f *finder) discovered(ctx context.Context, a call.Admitted, source string, refresh func(discovery.Key)) (p call.Pinned, key discovery.Key, s *discovery.Surface, release func(), err error) {
-	entrance := f.Config().Entrance(a.Socket)
+func (f *Finder) discovered(ctx context.Context, a call.Admitted, source string, refresh func(discovery.Key)) (p call.Pinned, key discovery.Key, s *discovery.Surface, release func(), err error) {
+	entrance := f.Config.Config().Entrance(a.Socket)
 	for range 4 {
 		tool, release, err := f.Tools.Acquire(ctx, source)
 		if err != nil || !tool.Discovers || !entrance.Serves(tool.Def.Category) {
@@ -209,7 +226,7 @@ func (f *finder) discovered(ctx context.Context, a call.Admitted, source string,
 				refresh(key)
 				refresh = nil
 			}
-			if s, err = f.Discovered.Get(ctx, key, f.discovery(p, key)); err == nil {
+			if s, err = f.Discovered.Get(ctx, key, f.Discovery(p, key)); err == nil {
 				return p, key, s, release, nil
 			}
 		}
@@ -221,10 +238,10 @@ func (f *finder) discovered(ctx context.Context, a call.Admitted, source string,
 	return p, key, nil, nil, fault.Errorf(fault.Overloaded, "the tools of %s change faster than they can be listed; try again", source)
 }
 
-// discovery is the discovery of what p's tool brings for its caller. It may run on
+// Discovery returns the discovery of what p's tool brings for its caller. It may run on
 // when the call has ended. What comes of it is for everybody with that
 // fingerprint, so that the module hears of no other name, and of no session.
-func (f *finder) discovery(p call.Pinned, key discovery.Key) func(context.Context) (*discovery.Surface, error) {
+func (f *Finder) Discovery(p call.Pinned, key discovery.Key) func(context.Context) (*discovery.Surface, error) {
 	tool := p.Tool
 	caller := p.Caller
 	caller.ID = key.Fingerprint
@@ -255,7 +272,7 @@ func (f *finder) discovery(p call.Pinned, key discovery.Key) func(context.Contex
 }
 
 // discover asks the module which tools it brings.
-func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surface, error) {
+func (f *Finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surface, error) {
 	tool := p.Tool
 	export := "discover"
 	in, err := json.Marshal(abi.Discovery{
@@ -267,7 +284,7 @@ func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 	if err != nil {
 		return nil, err
 	}
-	maskText, err := f.execute.Masker(p)
+	maskText, err := f.Execute.Masker(p)
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +295,7 @@ func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 		return &fault.Error{Code: e.Code, Message: maskText(e.Message), MayRetry: e.MayRetry}
 	}
 	var up execute.Upstream
-	reply, err := f.execute.Ask(ctx, execute.Question{Call: p, Module: tool.Handler, Export: export, Input: in, Trace: p.Trace, Upstream: &up})
+	reply, err := f.Execute.Ask(ctx, execute.Question{Call: p, Module: tool.Handler, Export: export, Input: in, Trace: p.Trace, Upstream: &up})
 	if err != nil {
 		e := mask(call.AsError(ctx, err))
 		if e.Code == fault.ToolFailed {
@@ -323,13 +340,13 @@ func (f *finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 	ttl := cmp.Or(
 		tool.Def.Discovery.TTL.Duration(),
 		time.Duration(min(max(s.TTLMS, 0), 1<<40))*time.Millisecond,
-		time.Duration(f.Config().Discovery.TTL)*time.Second,
+		time.Duration(f.Config.Config().Discovery.TTL)*time.Second,
 	)
 	return discovery.NewSurface(list, safety, ttl), nil
 }
 
 // check takes what a module lists, whole or not at all.
-func (f *finder) check(s *abi.Surface) ([]discovery.Tool, error) {
+func (f *Finder) check(s *abi.Surface) ([]discovery.Tool, error) {
 	if len(s.Tools) > discovery.MaxTools {
 		return nil, fmt.Errorf("%d tools, and at most %d can be", len(s.Tools), discovery.MaxTools)
 	}
@@ -375,7 +392,7 @@ func (f *finder) check(s *abi.Surface) ([]discovery.Tool, error) {
 }
 
 // bring is p as a call of t, which p's tool brings for its caller.
-func (f *finder) bring(p call.Pinned, key discovery.Key, t discovery.Tool) (call.Pinned, error) {
+func (f *Finder) bring(p call.Pinned, key discovery.Key, t discovery.Tool) (call.Pinned, error) {
 	schema, err := f.schemas.compile(t.Schema)
 	if err != nil {
 		return p, fault.Errorf(fault.Internal, "the schema of %s: %w", t.Name, err)
