@@ -108,38 +108,7 @@ func newHost(ctx context.Context, c config.Config, logs io.Writer, cache string)
 	if err = h.startEngines(&c, cmp.Or(cache, filepath.Join(c.State, "cache"))); err != nil {
 		return nil, err
 	}
-	if p.Layer, err = reliability.Open(ctx, reliability.Config{Store: c.Store, Dir: c.State, Ending: ending, Metrics: p.Metrics, Log: p.Log}); err != nil {
-		return nil, err
-	}
-	if p.Audit, err = audit.Open(filepath.Join(c.State, "audit"), auditOptions(&c), p.Log); err != nil {
-		return nil, err
-	}
-	if p.Tracer, err = observe.NewTracer(ctx, observe.TracerConfig{Endpoint: c.Traces, Instance: c.Instance, Log: p.Log}); err != nil {
-		return nil, err
-	}
-	h.observeNow()
-	s := &c.Sessions
-	p.Events = events.NewHub(events.Limits{
-		Watchers: s.Watchers, AllWatchers: s.WatchersAll, Events: s.WatchEvents, Output: s.WatchOutput,
-		Keep: time.Duration(s.WatchKeep) * time.Second,
-	})
-	if p.Sessions, err = session.Open(session.Config{
-		Dir:       filepath.Join(c.State, "sessions"),
-		InMemory:  !c.Sessions.Persists(),
-		Limit:     c.Sessions.Limit,
-		Idle:      time.Duration(c.Sessions.Idle) * time.Second,
-		Keep:      time.Duration(c.Sessions.Keep) * time.Second,
-		JobOutput: c.Sessions.JobOutputBytes(),
-		Logger:    p.Log,
-		Events:    p.Events,
-	}); err != nil {
-		return nil, err
-	}
-	p.Metrics.Sessions([]string{session.Active, session.Suspended, session.Closing}, func() (map[string]int, int64) {
-		sum, states := p.Sessions.Totals()
-		return states, sum.Calls
-	})
-	if p.Approvals, err = approval.Open(approval.Config{Dir: filepath.Join(c.State, "approvals"), OnChange: h.approvalChanged, Logger: p.Log}); err != nil {
+	if err = h.openStores(ctx, ending, &c); err != nil {
 		return nil, err
 	}
 	if p.Tools, err = catalog.Open(ctx, catalog.Config{
@@ -159,6 +128,47 @@ func newHost(ctx context.Context, c config.Config, logs io.Writer, cache string)
 	h.extensions.start(ending)
 	h.warnOfNames()
 	return h, nil
+}
+
+// openStores opens what is kept over a restart, and starts what reports on it. It is all
+// closed by Close, also after an error.
+func (h *Host) openStores(ctx, ending context.Context, c *config.Config) (err error) {
+	p := &h.parts
+	if p.Layer, err = reliability.Open(ctx, reliability.Config{Store: c.Store, Dir: c.State, Ending: ending, Metrics: p.Metrics, Log: p.Log}); err != nil {
+		return err
+	}
+	if p.Audit, err = audit.Open(filepath.Join(c.State, "audit"), auditOptions(c), p.Log); err != nil {
+		return err
+	}
+	if p.Tracer, err = observe.NewTracer(ctx, observe.TracerConfig{Endpoint: c.Traces, Instance: c.Instance, Log: p.Log}); err != nil {
+		return err
+	}
+	h.observeNow()
+	s := &c.Sessions
+	p.Events = events.NewHub(events.Limits{
+		Watchers: s.Watchers, AllWatchers: s.WatchersAll, Events: s.WatchEvents, Output: s.WatchOutput,
+		Keep: time.Duration(s.WatchKeep) * time.Second,
+	})
+	if p.Sessions, err = session.Open(session.Config{
+		Dir:       filepath.Join(c.State, "sessions"),
+		InMemory:  !c.Sessions.Persists(),
+		Limit:     c.Sessions.Limit,
+		Idle:      time.Duration(c.Sessions.Idle) * time.Second,
+		Keep:      time.Duration(c.Sessions.Keep) * time.Second,
+		JobOutput: c.Sessions.JobOutputBytes(),
+		Logger:    p.Log,
+		Events:    p.Events,
+	}); err != nil {
+		return err
+	}
+	p.Metrics.Sessions([]string{session.Active, session.Suspended, session.Closing}, func() (map[string]int, int64) {
+		sum, states := p.Sessions.Totals()
+		return states, sum.Calls
+	})
+	if p.Approvals, err = approval.Open(approval.Config{Dir: filepath.Join(c.State, "approvals"), OnChange: h.approvalChanged, Logger: p.Log}); err != nil {
+		return err
+	}
+	return nil
 }
 
 // startEngines starts what runs binaries and what runs modules.

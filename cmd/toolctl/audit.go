@@ -334,6 +334,14 @@ func (s *state) showAudit(e *audit.CallEntry) error {
 		row("runs", r.File+" "+brace("sha256", r.SHA256))
 	}
 	row("configuration", brace("sha256", c.Config))
+	rowsOfDecision(row, c)
+	row("not whole", strings.Join(c.Reduced, ", "))
+	rowsOfEnd(row, e.End)
+	return w.Flush()
+}
+
+// rowsOfDecision shows what the policies made of a call.
+func rowsOfDecision(row func(name, value string), c *audit.Call) {
 	row("effect", c.Effect)
 	row("rule", c.Rule)
 	for _, a := range c.Asked {
@@ -358,40 +366,42 @@ func (s *state) showAudit(e *audit.CallEntry) error {
 			row("shell", first(strings.Join(r.ShellLines, "; "), "any line"))
 		}
 	}
-	row("not whole", strings.Join(c.Reduced, ", "))
-	if x := e.End; x != nil {
-		row("outcome", fmt.Sprintf("%s, exit code %d", auditOutcome(x), x.ExitCode))
-		row("tool's code", x.ToolCode)
-		row("message", x.Message)
-		row("took", fmt.Sprintf("%s in %s", short(time.Duration(x.DurationMS)*time.Millisecond), several(x.Attempts, "attempt")))
-		row("bytes", fmt.Sprintf("%d in, %d out", x.BytesIn, x.BytesOut))
-		for _, p := range x.Programs {
-			if p.Refused != "" {
-				row("refused to execute", p.Path+": "+p.Refused)
-			} else {
-				row("executed", fmt.Sprintf("%s %d times", p.Path, p.Times))
-			}
-		}
-		for _, c := range x.Connections {
-			switch {
-			case c.Refused != "" && c.On != "":
-				row("refused to send", c.On+": "+c.Refused)
-			case c.On != "" && c.Rule != "":
-				row("allowed to send", fmt.Sprintf("%s, by rule %s, %d times", c.On, c.Rule, c.Times))
-			case c.On != "":
-				row("allowed to send", fmt.Sprintf("%s %d times", c.On, c.Times))
-			case c.Refused != "":
-				row("refused to connect", c.Host+": "+c.Refused)
-			case c.Failed != "":
-				row("failed to connect", c.Host+": "+c.Failed)
-			default:
-				row("connected", fmt.Sprintf("%s %d times, %d bytes sent, %d received", c.Host, c.Times, c.Sent, c.Received))
-			}
-		}
-	} else {
+}
+
+// rowsOfEnd shows what came of a call; x is nil where nobody knows.
+func rowsOfEnd(row func(name, value string), x *audit.End) {
+	if x == nil {
 		row("outcome", "there is no end of it: it runs, or the daemon was killed meanwhile, and how far it came is unknown")
+		return
 	}
-	return w.Flush()
+	row("outcome", fmt.Sprintf("%s, exit code %d", auditOutcome(x), x.ExitCode))
+	row("tool's code", x.ToolCode)
+	row("message", x.Message)
+	row("took", fmt.Sprintf("%s in %s", short(time.Duration(x.DurationMS)*time.Millisecond), several(x.Attempts, "attempt")))
+	row("bytes", fmt.Sprintf("%d in, %d out", x.BytesIn, x.BytesOut))
+	for _, p := range x.Programs {
+		if p.Refused != "" {
+			row("refused to execute", p.Path+": "+p.Refused)
+		} else {
+			row("executed", fmt.Sprintf("%s %d times", p.Path, p.Times))
+		}
+	}
+	for _, c := range x.Connections {
+		switch {
+		case c.Refused != "" && c.On != "":
+			row("refused to send", c.On+": "+c.Refused)
+		case c.On != "" && c.Rule != "":
+			row("allowed to send", fmt.Sprintf("%s, by rule %s, %d times", c.On, c.Rule, c.Times))
+		case c.On != "":
+			row("allowed to send", fmt.Sprintf("%s %d times", c.On, c.Times))
+		case c.Refused != "":
+			row("refused to connect", c.Host+": "+c.Refused)
+		case c.Failed != "":
+			row("failed to connect", c.Host+": "+c.Failed)
+		default:
+			row("connected", fmt.Sprintf("%s %d times, %d bytes sent, %d received", c.Host, c.Times, c.Sent, c.Received))
+		}
+	}
 }
 
 // brace is a named value, empty without one.

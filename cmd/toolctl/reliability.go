@@ -92,9 +92,14 @@ func idempotencyVerb(s *state) *cobra.Command {
 		Args:  args(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	var showJSON, flushJSON bool
+	cmd.AddCommand(s.showRecordsVerb(), s.flushRecordsVerb(), s.reconcileVerb())
+	return cmd
+}
+
+func (s *state) showRecordsVerb() *cobra.Command {
+	var asJSON bool
 	var limit int
-	show := &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "show TOOL [KEY]",
 		Short: "Show the records of a tool, or those of one key with their results",
 		Long: `Show the records of a tool, those claimed last first, or with a KEY, as a caller
@@ -108,7 +113,7 @@ A tool that a module brings is named MODULE/TOOL.`,
 			if err != nil {
 				return daemonError(err)
 			}
-			if showJSON {
+			if asJSON {
 				return s.printJSON(records)
 			}
 			if key != "" && len(records) == 0 {
@@ -117,9 +122,14 @@ A tool that a module brings is named MODULE/TOOL.`,
 			return s.showRecords(records, key != "")
 		},
 	}
-	jsonFlag(show, &showJSON)
-	show.Flags().IntVar(&limit, "limit", 50, "maximum number of records; 0 shows all")
-	flush := &cobra.Command{
+	jsonFlag(cmd, &asJSON)
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of records; 0 shows all")
+	return cmd
+}
+
+func (s *state) flushRecordsVerb() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "flush TOOL [KEY]",
 		Short: "Remove the records of a key, or all of a tool, so that its calls run again",
 		Long: `Remove the records of a KEY, or all of a tool. Their calls run again when they
@@ -135,7 +145,7 @@ change. Records of calls that run now stay.`,
 			if err != nil {
 				return daemonError(err)
 			}
-			if flushJSON {
+			if asJSON {
 				return s.printJSON(f)
 			}
 			fmt.Fprintf(s.out, "%s flushed\n", several(f.Flushed, "record"))
@@ -145,9 +155,13 @@ change. Records of calls that run now stay.`,
 			return nil
 		},
 	}
-	jsonFlag(flush, &flushJSON)
-	var reconcileJSON bool
-	reconcile := &cobra.Command{
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (s *state) reconcileVerb() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "reconcile TOOL KEY",
 		Short: "Have the tool find out how the call of a key ended, where that is unknown",
 		Long: `Have the tool find out, as the caller and without changing anything, how the
@@ -165,7 +179,7 @@ calls of a KEY ended whose outcome is unknown.
 			if err != nil {
 				return daemonError(err)
 			}
-			if reconcileJSON {
+			if asJSON {
 				return s.printJSON(f)
 			}
 			for _, c := range f.Found {
@@ -177,8 +191,7 @@ calls of a KEY ended whose outcome is unknown.
 			return nil
 		},
 	}
-	jsonFlag(reconcile, &reconcileJSON)
-	cmd.AddCommand(show, flush, reconcile)
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 

@@ -20,90 +20,98 @@ import (
 // adminReliability serves what an operator asks of breakers and records.
 func (d *Daemon) adminReliability(mux *http.ServeMux) {
 	mux.HandleFunc("GET /circuit-breakers", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, d.breakerStatus()) })
-	mux.HandleFunc("POST /circuit-breakers/{tool}/reset", func(w http.ResponseWriter, r *http.Request) {
-		tool := r.PathValue("tool")
-		if !d.knows(tool) {
-			fail(w, http.StatusNotFound, errors.New("there is no such tool; toolctl circuit-breaker list shows the breakers that there are"))
-			return
-		}
-		out := adminapi.ResetBreakers{Reset: d.Layer.Breakers.Reset(tool)}
-		d.Log.Warn("circuit breakers reset by the operator", "tool", tool, "reset", out.Reset)
-		answer(w, http.StatusOK, out)
-	})
-	mux.HandleFunc("GET /idempotency", func(w http.ResponseWriter, r *http.Request) {
-		tool, key, ok := d.recordsAsked(w, r)
-		if !ok {
-			return
-		}
-		limit, _ := strconv.Atoi(r.FormValue("limit"))
-		ctx, cancel := context.WithTimeout(r.Context(), adminStoreTime)
-		defer cancel()
-		var found []idempotency.Record
-		var err error
-		if key != "" {
-			found, err = d.Layer.Records.Show(ctx, tool, key)
-		} else {
-			found, err = d.Layer.Records.List(ctx, tool, limit)
-		}
-		if err != nil {
-			fail(w, http.StatusServiceUnavailable, err)
-			return
-		}
-		out := []adminapi.IdempotencyRecord{}
-		for _, f := range found {
-			out = append(out, recordStatus(&f))
-		}
-		answer(w, http.StatusOK, out)
-	})
-	mux.HandleFunc("DELETE /idempotency", func(w http.ResponseWriter, r *http.Request) {
-		tool, key, ok := d.recordsAsked(w, r)
-		if !ok {
-			return
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), adminStoreTime)
-		defer cancel()
-		f, err := d.Layer.Records.Flush(ctx, tool, key)
-		if err != nil {
-			fail(w, http.StatusServiceUnavailable, err)
-			return
-		}
-		d.Log.Warn("idempotency records flushed by the operator", "tool", tool, "flushed", f.Flushed, "running", f.Running)
-		answer(w, http.StatusOK, adminapi.FlushedRecords{Flushed: f.Flushed, Running: f.Running})
-	})
-	mux.HandleFunc("POST /idempotency/reconcile", func(w http.ResponseWriter, r *http.Request) {
-		tool, key, ok := d.recordsAsked(w, r)
-		if !ok {
-			return
-		}
-		n, found, err := d.Layer.Resolve(r.Context(), tool, key, func(uid uint32) (identity.Caller, error) { return d.Identity().Resolve("", uid) })
-		switch {
-		case errors.Is(err, idempotency.ErrNoSuchRecord):
-			fail(w, http.StatusNotFound, err)
-			return
-		case err != nil:
-			fail(w, http.StatusServiceUnavailable, err)
-			return
-		}
-		out := adminapi.ReconciledRecords{Unknown: n, Found: []adminapi.ReconciledCall{}, Now: []adminapi.IdempotencyRecord{}}
-		for _, f := range found {
-			out.Found = append(out.Found, adminapi.ReconciledCall{Key: f.Key, Execution: f.Execution, Verdict: reliability.VerdictName(f.Verdict), Evidence: f.Evidence})
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), adminStoreTime)
-		defer cancel()
-		now, err := d.Layer.Records.Show(ctx, tool, key)
-		if err != nil {
-			fail(w, http.StatusServiceUnavailable, err)
-			return
-		}
-		for _, f := range now {
-			out.Now = append(out.Now, recordStatus(&f))
-		}
-		d.Log.Warn("idempotency records looked into for the operator", "tool", tool, "unknown", n)
-		answer(w, http.StatusOK, out)
-	})
+	mux.HandleFunc("POST /circuit-breakers/{tool}/reset", d.resetBreakers)
+	mux.HandleFunc("GET /idempotency", d.listRecords)
+	mux.HandleFunc("DELETE /idempotency", d.flushRecords)
+	mux.HandleFunc("POST /idempotency/reconcile", d.reconcileRecords)
 	mux.HandleFunc("GET /reliability", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusOK, d.reliabilityStatus(r.Context()))
 	})
+}
+
+func (d *Daemon) resetBreakers(w http.ResponseWriter, r *http.Request) {
+	tool := r.PathValue("tool")
+	if !d.knows(tool) {
+		fail(w, http.StatusNotFound, errors.New("there is no such tool; toolctl circuit-breaker list shows the breakers that there are"))
+		return
+	}
+	out := adminapi.ResetBreakers{Reset: d.Layer.Breakers.Reset(tool)}
+	d.Log.Warn("circuit breakers reset by the operator", "tool", tool, "reset", out.Reset)
+	answer(w, http.StatusOK, out)
+}
+
+func (d *Daemon) listRecords(w http.ResponseWriter, r *http.Request) {
+	tool, key, ok := d.recordsAsked(w, r)
+	if !ok {
+		return
+	}
+	limit, _ := strconv.Atoi(r.FormValue("limit"))
+	ctx, cancel := context.WithTimeout(r.Context(), adminStoreTime)
+	defer cancel()
+	var found []idempotency.Record
+	var err error
+	if key != "" {
+		found, err = d.Layer.Records.Show(ctx, tool, key)
+	} else {
+		found, err = d.Layer.Records.List(ctx, tool, limit)
+	}
+	if err != nil {
+		fail(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	out := []adminapi.IdempotencyRecord{}
+	for _, f := range found {
+		out = append(out, recordStatus(&f))
+	}
+	answer(w, http.StatusOK, out)
+}
+
+func (d *Daemon) flushRecords(w http.ResponseWriter, r *http.Request) {
+	tool, key, ok := d.recordsAsked(w, r)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), adminStoreTime)
+	defer cancel()
+	f, err := d.Layer.Records.Flush(ctx, tool, key)
+	if err != nil {
+		fail(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	d.Log.Warn("idempotency records flushed by the operator", "tool", tool, "flushed", f.Flushed, "running", f.Running)
+	answer(w, http.StatusOK, adminapi.FlushedRecords{Flushed: f.Flushed, Running: f.Running})
+}
+
+func (d *Daemon) reconcileRecords(w http.ResponseWriter, r *http.Request) {
+	tool, key, ok := d.recordsAsked(w, r)
+	if !ok {
+		return
+	}
+	n, found, err := d.Layer.Resolve(r.Context(), tool, key, func(uid uint32) (identity.Caller, error) { return d.Identity().Resolve("", uid) })
+	switch {
+	case errors.Is(err, idempotency.ErrNoSuchRecord):
+		fail(w, http.StatusNotFound, err)
+		return
+	case err != nil:
+		fail(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	out := adminapi.ReconciledRecords{Unknown: n, Found: []adminapi.ReconciledCall{}, Now: []adminapi.IdempotencyRecord{}}
+	for _, f := range found {
+		out.Found = append(out.Found, adminapi.ReconciledCall{Key: f.Key, Execution: f.Execution, Verdict: reliability.VerdictName(f.Verdict), Evidence: f.Evidence})
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), adminStoreTime)
+	defer cancel()
+	now, err := d.Layer.Records.Show(ctx, tool, key)
+	if err != nil {
+		fail(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	for _, f := range now {
+		out.Now = append(out.Now, recordStatus(&f))
+	}
+	d.Log.Warn("idempotency records looked into for the operator", "tool", tool, "unknown", n)
+	answer(w, http.StatusOK, out)
 }
 
 // adminStoreTime is how long an operator waits for a store that does not

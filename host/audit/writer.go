@@ -342,17 +342,16 @@ func (w *writer) open() error {
 	if err != nil {
 		return err
 	}
-	missing := func(format string, a ...any) {
-		found.Kind, found.Text = NoteMissing, fmt.Sprintf(format, a...)
-		found.HeadN, found.Synced, found.Restarted = was.N, was.Synced, was.Boot != bootID()
-	}
+	missing := ""
 	switch {
 	case !known && headErr != nil && (len(list) > 0 || !errors.Is(headErr, fs.ErrNotExist)):
-		missing("the head cannot be read: %v", headErr)
-	case was.N > n:
-		missing("the log ends with record %d, but the head records %d", n, was.N)
-	case was.N == n && n > 0 && was.Hash != last.String():
-		missing("record %d differs from the one that the head recorded", n)
+		missing = fmt.Sprintf("the head cannot be read: %v", headErr)
+	default:
+		missing = was.missing(n, last)
+	}
+	if missing != "" {
+		found.Kind, found.Text = NoteMissing, missing
+		found.HeadN, found.Synced, found.Restarted = was.N, was.Synced, was.Boot != bootID()
 	}
 	w.n, w.last = n, last
 	if len(list) == 0 && was.N > 0 { // all of it is gone: the numbers go on
@@ -399,6 +398,18 @@ func (w *writer) open() error {
 		w.log.Error("records of the audit log are missing", "reason", found.Text, "folder", w.dir)
 	}
 	return nil
+}
+
+// missing says what is missing of a log that ends with record n and the hash last, by
+// what the head records of it; empty: nothing.
+func (h *head) missing(n uint64, last hash) string {
+	switch {
+	case h.N > n:
+		return fmt.Sprintf("the log ends with record %d, but the head records %d", n, h.N)
+	case h.N == n && n > 0 && h.Hash != last.String():
+		return fmt.Sprintf("record %d differs from the one that the head recorded", n)
+	}
+	return ""
 }
 
 // findEnd opens the newest of the segments, cuts off what follows its last record

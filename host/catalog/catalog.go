@@ -689,9 +689,14 @@ func (c *Catalog) load(e *entry) {
 		c.mu.Unlock()
 	}()
 
+	c.replace(e, v, old, start, seen)
+}
+
+// replace makes v, which is on disk, the version of e that serves in place of old.
+func (c *Catalog) replace(e *entry, v *candidate, old *generation, start time.Time, seen map[disk.Place]disk.Stamp) {
 	// Recorded first, so that neither a crash nor a failed load forgets that there
 	// is a policy.
-	err = c.memory.update(e.name, func(p *toolPast, global *bool) {
+	err := c.memory.update(e.name, func(p *toolPast, global *bool) {
 		p.Policy = p.Policy || v.present.own
 		*global = *global || v.present.global
 	})

@@ -80,6 +80,42 @@ func (r *running) notStarted(err error, codes ...fault.Code) {
 	}
 }
 
+// credentials makes of secrets what the daemon adds to connections, puts the others
+// into env, and into files in the folder private, which the caller removes, even after
+// an error.
+func (r *running) credentials(secrets []secret, env map[string]string) (of links, private string, err error) {
+	if r.Shell.Allowed { // whoever has a shell could print them
+		secrets = nil
+	}
+	if of.http, err = r.readHTTP(secrets); err != nil {
+		return of, "", err
+	}
+	if private, err = r.handOver(secrets, of.http, env); err != nil {
+		return of, private, err
+	}
+	of.keys, err = r.sshKeys(secrets, env)
+	return of, private, err
+}
+
+// programs are those that the binary may execute, itself among them, and the lines of
+// shell to which a shell is held; nil: it is not. Where there is a policy, a shell is
+// for a call whose policy asks for it, and is then given nothing but the lines that the
+// policy names, where it names any.
+func (r *running) programs() (exec, lines []string) {
+	withheld := len(r.Tool.Policies) > 0 && !r.Shell.Allowed
+	exec, lines = []string{r.Tool.Binary}, r.Shell.Lines
+	for _, p := range r.Tool.Def.Capabilities.Exec {
+		if !withheld || !confine.IsShell(p) {
+			exec = append(exec, p)
+		}
+	}
+	if withheld {
+		lines = []string{}
+	}
+	return exec, lines
+}
+
+// binary runs the tool's program.
 func (r *running) binary(ctx context.Context) error {
 	home, err := r.home(&r.Pinned)
 	if err != nil {
@@ -91,38 +127,15 @@ func (r *running) binary(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	given := secrets
-	if r.Shell.Allowed { // whoever has a shell could print them
-		given = nil
-	}
-	http, err := r.readHTTP(given)
-	if err != nil {
-		return err
-	}
-	private, err := r.handOver(given, http, env)
+	links, private, err := r.credentials(secrets, env)
 	if private != "" {
 		defer os.RemoveAll(private)
 	}
 	if err != nil {
 		return err
 	}
-	// Where there is a policy, a shell is for a call whose policy asks for it, and
-	// is then given nothing but the lines that the policy names, where it names any.
-	withheld := len(r.Tool.Policies) > 0 && !r.Shell.Allowed
-	exec, lines := []string{r.Tool.Binary}, r.Shell.Lines
-	for _, p := range r.Tool.Def.Capabilities.Exec {
-		if !withheld || !confine.IsShell(p) {
-			exec = append(exec, p)
-		}
-	}
-	if withheld {
-		lines = []string{}
-	}
-	keys, err := r.sshKeys(given, env)
-	if err != nil {
-		return err
-	}
-	if len(keys.Keys) > 0 {
+	exec, lines := r.programs()
+	if len(links.keys.Keys) > 0 {
 		exec = append(exec, env[gitSSH])
 	}
 	masked, terminal := values(secrets), r.terminal()
@@ -162,7 +175,6 @@ func (r *running) binary(ctx context.Context) error {
 	if terminal != nil {
 		defer r.attach(ctx, &command, terminal)()
 	}
-	links := links{keys: keys, http: http}
 	if len(r.Callbacks) > 0 {
 		relay, err := r.relay(ctx, &command, values(secrets))
 		if err != nil {

@@ -191,6 +191,13 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		return p.finder.List(ctx, a)
 	}
 
+	return p.pinned(ctx, a, acc)
+}
+
+// pinned takes an admitted call on: from finding its tool, which it holds until the
+// end, to running what was decided.
+func (p *Pipeline) pinned(ctx context.Context, a call.Admitted, acc *account) call.Outcome {
+	q := &a.Request
 	pinned, release, err := p.finder.Pin(ctx, a)
 	if err != nil {
 		return call.Failed(ctx, err)
@@ -214,7 +221,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 			return call.Failed(ctx, err)
 		}
 		if help := pinned.Text.Help; help != "" {
-			return call.Text(ctx, &q, help)
+			return call.Text(ctx, q, help)
 		}
 	}
 	if err := pinned.Validate(); err != nil {
@@ -246,7 +253,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	}
 	d.Execution.Job.Admit()
 	r := call.NewRun(d, d.Streams.Within(ctx))
-	return withNotice(&q, d.Unhonoured(), func() call.Outcome { return p.runs(ctx, r, acc) })
+	return withNotice(q, d.Unhonoured(), func() call.Outcome { return p.runs(ctx, r, acc) })
 }
 
 // timed is life with the time that the call c has, which stands still while its

@@ -326,16 +326,8 @@ func (w *Runner) services(c *Case, rec *recorder) guest.Services {
 			x := http[0]
 			http = http[1:]
 			rec.unused--
-			if want := firstNonEmpty(x.Method, "GET"); r.Method != want || r.URL != x.URL {
-				return nil, wrong("/http: asked for %s %s, must be %s %s", r.Method, r.URL, want, x.URL)
-			}
-			if x.Body != "" && x.Body != string(r.Body) {
-				return nil, wrong("/http: %s %s has the body %q, must be %q", r.Method, r.URL, r.Body, x.Body)
-			}
-			for k, v := range x.Headers {
-				if got := header(r.Headers, k); got != v {
-					return nil, wrong("/http: %s %s has the header %s: %q, must be %q", r.Method, r.URL, k, got, v)
-				}
+			if differs := x.differs(r); differs != "" {
+				return nil, wrong("/http: %s", differs)
 			}
 			if x.Answer.Error != "" {
 				return nil, errors.New(x.Answer.Error)
@@ -358,6 +350,22 @@ func (w *Runner) services(c *Case, rec *recorder) guest.Services {
 			return nil, 0, wrong("/call: tool_call is not recorded; try it in a daemon, with toolctl plugin dev")
 		},
 	}
+}
+
+// differs says how r differs from the request that x is the answer to, or nothing.
+func (x *Exchange) differs(r *guest.HTTPRequest) string {
+	if want := firstNonEmpty(x.Method, "GET"); r.Method != want || r.URL != x.URL {
+		return fmt.Sprintf("asked for %s %s, must be %s %s", r.Method, r.URL, want, x.URL)
+	}
+	if x.Body != "" && x.Body != string(r.Body) {
+		return fmt.Sprintf("%s %s has the body %q, must be %q", r.Method, r.URL, r.Body, x.Body)
+	}
+	for k, v := range x.Headers {
+		if got := header(r.Headers, k); got != v {
+			return fmt.Sprintf("%s %s has the header %s: %q, must be %q", r.Method, r.URL, k, got, v)
+		}
+	}
+	return ""
 }
 
 func header(h map[string]string, name string) string {

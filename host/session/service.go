@@ -350,28 +350,7 @@ func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (
 	q := &p.Params
 	switch p.Op {
 	case "create":
-		if r.Operator {
-			return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: a session belongs to the identity that creates it; create it over the tool socket")
-		}
-		var parent *Session
-		if q.Parent != "" {
-			var err error
-			if parent, err = t.Find(r.Caller, q.Parent); err != nil {
-				return nil, err
-			}
-		}
-		if q.Cwd == "" {
-			q.Cwd = r.Cwd
-		}
-		if !filepath.IsAbs(q.Cwd) {
-			return nil, fault.Errorf(fault.InvalidPayload, "/payload/params/cwd: %q is not an absolute path", q.Cwd)
-		}
-		q.Cwd = filepath.Clean(q.Cwd)
-		s, err := t.create(r.Caller, parent, q, key, digest)
-		if err != nil {
-			return nil, err
-		}
-		return object("id", s.id), nil
+		return t.createOp(r, q, key, digest)
 	case "cancel-job":
 		for _, j := range t.jobsOf(r) {
 			if j.ID == q.Job {
@@ -392,20 +371,7 @@ func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (
 	case "rename":
 		err = s.update(func() error { s.name = q.Name; return nil })
 	case "label":
-		err = s.update(func() error {
-			labels := map[string]string{}
-			maps.Copy(labels, s.labels)
-			for k, v := range q.Labels {
-				if labels[k] = v; v == "" {
-					delete(labels, k)
-				}
-			}
-			if len(labels) > maxLabels {
-				return fault.Errorf(fault.LimitExceeded, "/payload/params/labels: the session would have %d labels, and %d are the limit; remove others by setting them to an empty text", len(labels), maxLabels)
-			}
-			s.labels = labels
-			return nil
-		})
+		err = s.update(func() error { return s.setLabelsLocked(q.Labels) })
 	case "set-tools":
 		var tools []string
 		if q.Tools != nil {
@@ -430,6 +396,48 @@ func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (
 		return nil, err
 	}
 	return object("id", s.id), nil
+}
+
+// createOp creates a session, which keeps key and digest.
+func (t *Table) createOp(r *Request, q *params, key, digest string) (json.RawMessage, error) {
+	if r.Operator {
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: a session belongs to the identity that creates it; create it over the tool socket")
+	}
+	var parent *Session
+	if q.Parent != "" {
+		var err error
+		if parent, err = t.Find(r.Caller, q.Parent); err != nil {
+			return nil, err
+		}
+	}
+	if q.Cwd == "" {
+		q.Cwd = r.Cwd
+	}
+	if !filepath.IsAbs(q.Cwd) {
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/params/cwd: %q is not an absolute path", q.Cwd)
+	}
+	q.Cwd = filepath.Clean(q.Cwd)
+	s, err := t.create(r.Caller, parent, q, key, digest)
+	if err != nil {
+		return nil, err
+	}
+	return object("id", s.id), nil
+}
+
+// setLabelsLocked sets the labels that change names; an empty text removes one.
+func (s *Session) setLabelsLocked(change map[string]string) error {
+	labels := map[string]string{}
+	maps.Copy(labels, s.labels)
+	for k, v := range change {
+		if labels[k] = v; v == "" {
+			delete(labels, k)
+		}
+	}
+	if len(labels) > maxLabels {
+		return fault.Errorf(fault.LimitExceeded, "/payload/params/labels: the session would have %d labels, and %d are the limit; remove others by setting them to an empty text", len(labels), maxLabels)
+	}
+	s.labels = labels
+	return nil
 }
 
 // closeOp closes a session. Closing a closed one again is not an error.
