@@ -71,9 +71,11 @@ fuzz: ## each fuzz target for FUZZTIME (30s)
 	@GO='$(GO)' scripts/fuzz $(FUZZTIME)
 
 SOAK ?= 30m
+SOAK_PLOT ?= $(CACHE)/soak.svg
 .PHONY: soak
-soak: ## mixed traffic with faults for SOAK (30m); fails if memory, files, goroutines or latency grow
-	TOOLD_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./host
+soak: ## mixed traffic with faults for SOAK (30m), drawn in SOAK_PLOT; fails if memory, files, goroutines or latency grow
+	@mkdir -p $(dir $(SOAK_PLOT))
+	TOOLD_SOAK=$(SOAK) TOOLD_SOAK_PLOT='$(abspath $(SOAK_PLOT))' $(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./host
 
 .PHONY: bench
 bench: build ## the benchmarks that match BENCH (all)
