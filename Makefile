@@ -90,8 +90,8 @@ demo: build ## a daemon, a remote, a push, a refusal, a hot swap: two minutes to
 	@bin/toolctl demo
 
 .PHONY: test-containers
-test-containers: build ## calls from a podman container without git (needs podman and runc)
-	@GO='$(GO)' scripts/containers
+test-containers: build ## the images, and calls from hostile containers (as root, needs podman, runc and debootstrap)
+	TOOLD_CONTAINERS=1 $(GO) test -count=1 -timeout 30m -run '^TestContainers$$' -v ./deploy
 
 .PHONY: dist
 dist: build ## archives, Debian packages, bills of materials and SHA256SUMS into .cache/dist

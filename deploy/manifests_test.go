@@ -105,6 +105,7 @@ type (
 		Tmpfs       []string                              `yaml:"tmpfs"`
 		CapDrop     []string                              `yaml:"cap_drop"`
 		Security    []string                              `yaml:"security_opt"`
+		Ulimits     map[string]int                        `yaml:"ulimits"`
 		Grace       string                                `yaml:"stop_grace_period"`
 		Restart     string                                `yaml:"restart"`
 		Network     string                                `yaml:"network_mode"`
@@ -185,6 +186,9 @@ func TestCompose(t *testing.T) {
 	for name, s := range c.Services {
 		if !s.ReadOnly || s.User == "" || strings.HasPrefix(s.User, "0") || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Contains(s.Security, "no-new-privileges:true") {
 			t.Errorf("%s has more than it needs: %+v", name, s)
+		}
+		if s.Ulimits["nofile"] < 1024 || s.Ulimits["nproc"] < 1024 {
+			t.Errorf("%s has limits of its engine: %v", name, s.Ulimits)
 		}
 		if !strings.Contains(s.Environment["INSTANCE_ID"], "INSTANCE_ID") || !strings.Contains(s.Environment["TOOL_SOCKET"], "${INSTANCE_ID") {
 			t.Errorf("%s does not follow INSTANCE_ID: %v", name, s.Environment)

@@ -430,6 +430,10 @@ func lookKernel(_ context.Context, d *doctor) {
 		d.warn("kernel", "uname -r", "%s", lost)
 	}
 	for _, reason := range d.status.Raise {
-		d.warn("kernel", "toolctl status", "more confinement is possible: %s", reason)
+		next := "toolctl status"
+		if strings.Contains(reason, "mount /proc: ") { // parts of it are covered, as in containers
+			next = "start the daemon's container with --security-opt unmask=ALL (podman) or systempaths=unconfined (docker)"
+		}
+		d.warn("kernel", next, "more confinement is possible: %s", reason)
 	}
 }
