@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -41,7 +43,24 @@ func newEngine(t *testing.T) *engine {
 	e := &engine{t: t, dir: dir, args: []string{"--cgroup-manager", "cgroupfs", "--storage-driver", "vfs", "--runtime", "runc",
 		"--root", filepath.Join(dir, "store"), "--runroot", filepath.Join(dir, "run")}}
 	t.Cleanup(func() {
-		e.try(nil, "rm", "-fa", "-t", "0")
+		e.t = t
+		// One after the other: rm -a forgets one whose network another has, and lets it run.
+		ids, err := e.try(nil, "ps", "-aq")
+		for _, id := range append([]string{"server-0"}, strings.Fields(ids)...) {
+			if _, e := e.try(nil, "rm", "-fi", "-t", "0", id); e != nil {
+				err = errors.Join(err, e)
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		// podman forgets the shared memory of a container whose network others have.
+		mounts, _ := os.ReadFile("/proc/self/mounts")
+		for line := range strings.Lines(string(mounts)) {
+			if at := strings.Fields(line)[1]; strings.HasPrefix(at, dir+"/") {
+				syscall.Unmount(at, 0)
+			}
+		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}

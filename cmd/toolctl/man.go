@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -16,8 +18,10 @@ func manVerb(s *state) *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",
 		Short: "Write a manual page for each command",
-		Long: `Write the manual pages of toolctl and its commands into DIR, in the form that man
-reads, from the text that --help prints. SOURCE_DATE_EPOCH is their date, where it is set.`,
+		Long: `Write the manual pages of toolctl, its commands, toold and tool-client into DIR, in the
+form that man reads, from the text that --help prints. SOURCE_DATE_EPOCH is their date,
+where it is set. toold and tool-client are those beside toolctl, else on PATH; the page
+of one that is not there is left out.`,
 		Example: `  toolctl man ~/.local/share/man/man1
   toolctl completion bash    # completions: bash, zsh, fish`,
 		Args: args(cobra.ExactArgs(1)),
@@ -30,7 +34,27 @@ reads, from the text that --help prints. SOURCE_DATE_EPOCH is their date, where 
 				return fmt.Errorf("make the folder of manual pages: %w", err)
 			}
 			cmd.Root().InitDefaultHelpCmd()
-			return writeManPages(dirs[0], cmd.Root(), date)
+			if err := writeManPages(dirs[0], cmd.Root(), date); err != nil {
+				return err
+			}
+			for _, p := range []struct{ name, section, short string }{
+				{"toold", "8", "the daemon that runs tools for containers"},
+				{wrapper, "1", "have toold run a tool"},
+			} {
+				program, err := beside(p.name)
+				if err != nil {
+					fmt.Fprintf(s.err, "toolctl: no page of %s: %v\n", p.name, err)
+					continue
+				}
+				page, err := programPage(cmd.Context(), program, p.name, p.section, p.short, date)
+				if err != nil {
+					return err
+				}
+				if err := os.WriteFile(filepath.Join(dirs[0], p.name+"."+p.section), page, 0o644); err != nil {
+					return fmt.Errorf("write a manual page: %w", err)
+				}
+			}
+			return nil
 		},
 	}
 }
@@ -62,6 +86,25 @@ func writeManPages(dir string, cmd *cobra.Command, date string) error {
 		}
 	}
 	return nil
+}
+
+// programPage is the page of a program, from its --help: how it is called, an empty
+// line, and the rest.
+func programPage(ctx context.Context, program, name, section, short, date string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	// A wrapper prints it as what to do about a wrong call, with an exit code.
+	text, err := exec.CommandContext(ctx, program, "--help").CombinedOutput()
+	use, rest, ok := strings.Cut(string(text), "\n\n")
+	if use, found := strings.CutPrefix(use, "usage: "); ok && found {
+		var b bytes.Buffer
+		fmt.Fprintf(&b, ".TH %q %s %q \"toold\" \"Tools for containers\"\n", strings.ToUpper(name), section, date)
+		fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(name), roff(short))
+		fmt.Fprintf(&b, ".SH SYNOPSIS\n.nf\n%s\n.fi\n.SH DESCRIPTION\n.nf\n%s\n.fi\n", roff(use), roff(strings.Trim(rest, "\n")))
+		b.WriteString(".SH SEE ALSO\ntoolctl(1)\n")
+		return b.Bytes(), nil
+	}
+	return nil, fmt.Errorf("write the page of %s: %s --help prints no usage: %v; it is another version, put toolctl's own beside it", name, program, err)
 }
 
 // manPage is the page of one command. Its text is not filled: it is laid out for

@@ -4,7 +4,7 @@
 // built: paths are trimmed, times are the commit's, and archives are sorted and
 // belong to root.
 //
-//	go run ./scripts/dist [-platforms linux/amd64,...] [-programs toolctl,...] OUT
+//	go run ./scripts/dist [-platforms linux/amd64,...] [-programs toolctl,...] [-version V] OUT
 package main
 
 import (
@@ -34,12 +34,13 @@ import (
 func main() {
 	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "OS/ARCH of each archive, separated by commas")
 	programs := flag.String("programs", "tool-client,toolctl,toold", "what is built, of cmd/")
+	number := flag.String("version", "", "the version (default what git describes the commit as)")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: dist [flags] OUT; OUT is a folder that is made anew")
 		os.Exit(64)
 	}
-	if err := dist(flag.Arg(0), strings.Split(*platforms, ","), strings.Split(*programs, ",")); err != nil {
+	if err := dist(flag.Arg(0), strings.Split(*platforms, ","), strings.Split(*programs, ","), *number); err != nil {
 		fmt.Fprintln(os.Stderr, "dist:", err)
 		os.Exit(1)
 	}
@@ -54,8 +55,8 @@ type release struct {
 	extra map[string][]byte
 }
 
-func dist(out string, platforms, programs []string) error {
-	r := &release{out: out, programs: programs, extra: map[string][]byte{}}
+func dist(out string, platforms, programs []string, number string) error {
+	r := &release{out: out, version: number, programs: programs, extra: map[string][]byte{}}
 	seconds := os.Getenv("SOURCE_DATE_EPOCH")
 	if seconds == "" {
 		var err error
@@ -69,8 +70,10 @@ func dist(out string, platforms, programs []string) error {
 	}
 	r.when = time.Unix(n, 0).UTC()
 	os.Setenv("SOURCE_DATE_EPOCH", seconds) // of dpkg-deb and toolctl man
-	if r.version, err = version(); err != nil {
-		return err
+	if r.version == "" {
+		if r.version, err = version(); err != nil {
+			return err
+		}
 	}
 	// Made anew, so that what is in SHA256SUMS is what was built now.
 	if entries, err := os.ReadDir(out); err == nil && len(entries) > 0 {
@@ -136,17 +139,20 @@ func (r *release) collect(work string) error {
 	if !slices.Contains(r.programs, "toolctl") {
 		return nil
 	}
-	toolctl := filepath.Join(work, "native-toolctl")
-	if err := build(toolctl, "toolctl", runtime.GOOS, runtime.GOARCH); err != nil {
-		return err
+	// The others beside it: their pages are made of what they print.
+	for _, p := range r.programs {
+		if err := build(filepath.Join(work, "native", p), p, runtime.GOOS, runtime.GOARCH); err != nil {
+			return err
+		}
 	}
+	toolctl := filepath.Join(work, "native", "toolctl")
 	man := filepath.Join(work, "man")
 	if _, err := output(toolctl, "man", man); err != nil {
 		return err
 	}
-	pages, _ := filepath.Glob(filepath.Join(man, "*.1"))
+	pages, _ := filepath.Glob(filepath.Join(man, "*.[18]"))
 	for _, p := range pages {
-		if r.extra["man/man1/"+filepath.Base(p)], err = os.ReadFile(p); err != nil {
+		if r.extra["man/man"+filepath.Ext(p)[1:]+"/"+filepath.Base(p)], err = os.ReadFile(p); err != nil {
 			return err
 		}
 	}
@@ -209,7 +215,7 @@ func (r *release) platform(work, goos, goarch string) error {
 		content["bin/"+p] = data
 	}
 	maps.Copy(content, r.extra)
-	bill, err := r.bill(name, infos)
+	bill, err := r.bill(name, infos, content)
 	if err != nil {
 		return err
 	}
@@ -267,9 +273,9 @@ func mode(path string) fs.FileMode {
 	return 0o644
 }
 
-// bill is a CycloneDX bill of materials: the modules that the linker put into the
-// programs, and the compiler.
-func (r *release) bill(name string, infos map[string]*debug.BuildInfo) ([]byte, error) {
+// bill is a CycloneDX bill of materials: the programs and modules of content by their
+// sha256, the libraries that the linker put into the programs, and the compiler.
+func (r *release) bill(name string, infos map[string]*debug.BuildInfo, content map[string][]byte) ([]byte, error) {
 	type hash struct {
 		Alg     string `json:"alg"`
 		Content string `json:"content"`
@@ -322,6 +328,14 @@ func (r *release) bill(name string, infos map[string]*debug.BuildInfo) ([]byte, 
 	}{Format: "CycloneDX", Spec: "1.5", Version: 1, Components: []component{}}
 	bom.Metadata.Timestamp = r.when.Format(time.RFC3339)
 	bom.Metadata.Component = component{Type: "application", Name: "toold", Version: r.version, Ref: name}
+	for _, path := range slices.Sorted(maps.Keys(content)) {
+		if strings.HasPrefix(path, "bin/") || strings.HasSuffix(path, ".wasm") {
+			bom.Components = append(bom.Components, component{
+				Type: "file", Name: path, Version: r.version, Ref: "file:" + path,
+				Hashes: []hash{{"SHA-256", fmt.Sprintf("%x", sha256.Sum256(content[path]))}},
+			})
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		bom.Components = append(bom.Components, found[key])
 	}
@@ -381,6 +395,7 @@ Maintainer: toold <toold@localhost>
 Section: admin
 Priority: optional
 Installed-Size: %d
+Depends: passwd
 Recommends: git, systemd
 Description: tools for containers, behind WebAssembly policies
  A wrapper in a container sends a call over a Unix socket; toold asks a
@@ -424,31 +439,55 @@ Description: tools for containers, behind WebAssembly policies
 const postinst = `#!/bin/sh
 set -e
 [ "$1" = configure ] || exit 0
-if [ -d /run/systemd/system ]; then
+# The user and the folders do not need systemd to run, or to be there.
+if command -v systemd-sysusers >/dev/null; then
 	systemd-sysusers toold.conf
+elif ! getent passwd toold >/dev/null; then
+	useradd --system --user-group --home-dir /var/lib/toold --no-create-home --shell /usr/sbin/nologin --comment 'toold daemon' toold
+fi
+if command -v systemd-tmpfiles >/dev/null; then
 	systemd-tmpfiles --create toold.conf
+else
+	install -d -o toold -g toold -m 0755 /run/toold /run/toold/sockets
+	install -d -o toold -g toold -m 0700 /var/lib/toold /var/lib/toold/0
+fi
+systemd=''
+if [ -d /run/systemd/system ]; then
+	systemd=yes
 	systemctl daemon-reload
-	# A first installation starts nothing: there are no tools yet.
-	[ -z "$2" ] || systemctl try-restart toold.service
 fi
 if [ -z "$2" ]; then
-	echo 'toold: copy tools from /usr/share/toold/tools.d to /etc/toold/tools.d, edit /etc/toold/toold.json,'
-	echo 'toold: then run systemctl enable --now toold'
+	# A first installation starts nothing: there are no tools yet.
+	echo 'toold: toolctl tools add --tools /etc/toold/tools.d NAME adds tools; edit /etc/toold/toold.json, then start it:'
+	if [ "$systemd" ]; then
+		echo 'toold: systemctl enable --now toold.socket toold-admin.socket toold.service'
+	else
+		echo 'toold: no systemd runs here. Start /usr/bin/toold as the user toold, with the variables of /lib/systemd/system/toold.service'
+	fi
+	exit 0
 fi
+# The running daemon gives its place to the new program, without a failed call. Only
+# where one runs: a socket of systemd would start one.
+admin=/var/lib/toold/0/admin.sock
+[ -S "$admin" ] || exit 0
+[ -z "$systemd" ] || systemctl -q is-active toold.service || exit 0
+runuser -u toold -- toolctl --admin "$admin" upgrade --within 5m ||
+	echo 'toold: the earlier program goes on, if one ran: toolctl upgrade, as the user toold, tries again; systemctl restart toold ends its calls'
 `
 
 const prerm = `#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-	systemctl disable --now toold.service
+	# Sockets first: one of them would start the daemon again.
+	systemctl disable --now toold.socket toold-admin.socket toold.service
 fi
 `
 
 const postrm = `#!/bin/sh
 set -e
 [ ! -d /run/systemd/system ] || systemctl daemon-reload
-# State is removed with the configuration; the user stays, since files may be its own.
-[ "$1" != purge ] || rm -rf /var/lib/toold
+# State, tools and secrets go with the configuration; the user stays, since files may be its own.
+[ "$1" != purge ] || rm -rf /var/lib/toold /run/toold /etc/toold
 `
 
 // sums writes SHA256SUMS of every file in dir.

@@ -130,7 +130,7 @@ func TestForeignFolderIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("SOURCE_DATE_EPOCH", "1")
-	if err := dist(dir, nil, nil); err == nil || !strings.Contains(err.Error(), "choose another folder") {
+	if err := dist(dir, nil, nil, ""); err == nil || !strings.Contains(err.Error(), "choose another folder") {
 		t.Errorf("got %v", err)
 	}
 	entries, _ := os.ReadDir(dir)
