@@ -3,6 +3,7 @@
 package deploy_test
 
 import (
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,6 +50,7 @@ func TestUnitKeepsConfinement(t *testing.T) {
 			"landlock_restrict_self", "seccomp", "pidfd_open", "pidfd_getfd", "openat2"},
 		"RestrictAddressFamilies":  {"AF_UNIX", "AF_INET", "AF_INET6"},
 		"KillMode":                 {"mixed"}, // tools end after the daemon, not with it
+		"ProtectHome":              {"tmpfs"}, // with yes nothing can cover /run/user/UID
 		"RuntimeDirectoryPreserve": {"yes"},   // or containers keep a folder that is gone
 		"Type":                     {"notify"},
 	} {
@@ -89,8 +91,21 @@ func TestUnitVerifies(t *testing.T) {
 	if m == nil {
 		t.Fatalf("no score in\n%s", out)
 	}
-	if score, err := strconv.ParseFloat(string(m[1]), 64); err != nil || score > 4 {
+	score, err := strconv.ParseFloat(string(m[1]), 64)
+	if err != nil || score > 4 {
 		t.Errorf("exposure level %s, over 4", m[1])
+	}
+	doc, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := regexp.MustCompile(`rates the unit ([0-9.]+)`).FindSubmatch(doc)
+	if said == nil {
+		t.Fatal("docs/install.md says no exposure level")
+	}
+	// Another systemd weighs settings a little differently.
+	if n, err := strconv.ParseFloat(string(said[1]), 64); err != nil || math.Abs(n-score) > 0.3 {
+		t.Errorf("docs/install.md says %s, systemd-analyze %s", said[1], m[1])
 	}
 }
 
