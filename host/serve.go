@@ -15,8 +15,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toold/toold/host/admin"
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/dashboard"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/mcp"
 	"github.com/toold/toold/host/server"
@@ -89,7 +91,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	}
 	g.Go(func() error { h.sayStore(ctx); return nil })
 	c := h.config()
-	p.Log.Info("ready", "socket", c.Socket, "mcp", on.mcpAddr(), "admin", c.Admin, "tools", c.Tools)
+	p.Log.Info("ready", "socket", c.Socket, "mcp", on.mcpAddr(), "admin", c.Admin, "dashboard", on.pageAddr(), "tools", c.Tools)
 	select {
 	case <-ctx.Done():
 	case <-failed.Done(): // one of them cannot go on
@@ -137,6 +139,7 @@ type sockets struct {
 	web     *mcp.Web // nil without one
 	admin   *server.Admin
 	metrics net.Listener
+	page    *dashboard.Dashboard // nil without one
 }
 
 // mcpAddr is the address of MCP over HTTP, or empty.
@@ -145,6 +148,17 @@ func (on *sockets) mcpAddr() string {
 		return ""
 	}
 	return on.web.Addr()
+}
+
+// pageAddr is where the page is, without its token, or empty.
+func (on *sockets) pageAddr() string {
+	switch {
+	case on.page == nil:
+		return ""
+	case on.page.Addr() == "":
+		return config.DashboardAdmin
+	}
+	return on.page.Addr()
 }
 
 // listen opens all of them. With an error come those that are open.
@@ -194,8 +208,11 @@ func (h *Host) listen() (*sockets, error) {
 		on.tools = append(on.tools, s)
 		h.warnOfFolder(path, os.FileMode(mode), group)
 	}
-	var err error
-	if on.admin, err = server.ListenAdmin(h.inherited.take(c.Admin), c.Admin, config.SocketLock(c.State, c.Admin), h.admitsOperator, h.admin(on)); err != nil {
+	operator, err := h.listenPage(c, on)
+	if err != nil {
+		return on, err
+	}
+	if on.admin, err = server.ListenAdmin(h.inherited.take(c.Admin), c.Admin, config.SocketLock(c.State, c.Admin), h.admitsOperator, operator); err != nil {
 		return on, err
 	}
 	if c.MCP != "" {
@@ -241,6 +258,9 @@ func (on *sockets) serve(ctx context.Context, g *errgroup.Group) {
 	if on.web != nil {
 		g.Go(on.web.Serve)
 	}
+	if on.page != nil {
+		g.Go(on.page.Serve)
+	}
 	g.Go(on.admin.Serve)
 	if on.metrics != nil {
 		g.Go(func() error { return serveMetrics(on.metrics, on.h.parts.Metrics.Handler()) })
@@ -265,10 +285,34 @@ func (on *sockets) shutdown(ctx context.Context) error {
 	if on.metrics != nil {
 		on.metrics.Close()
 	}
+	if on.page != nil {
+		err = errors.Join(err, on.page.Shutdown(ctx))
+	}
 	if on.admin != nil {
 		err = errors.Join(err, on.admin.Shutdown(ctx))
 	}
 	return err
+}
+
+// listenPage opens the page, where there is to be one, and returns what answers the
+// operator.
+func (h *Host) listenPage(c *config.Config, on *sockets) (http.Handler, error) {
+	operator := h.admin(on)
+	if c.Dashboard == "" {
+		return operator, nil
+	}
+	addr := c.Dashboard
+	if addr == config.DashboardAdmin {
+		addr = ""
+	}
+	var err error
+	if on.page, err = dashboard.New(addr, dashboard.Config{Operator: operator, Events: h.parts.Events, Admits: h.admitsPage}); err != nil {
+		return nil, err
+	}
+	if addr == "" {
+		operator = on.page.Beside(operator)
+	}
+	return operator, nil
 }
 
 // listenMCP opens a socket for clients of MCP, under the rules of the others.
@@ -336,6 +380,12 @@ func (h *Host) admin(on *sockets) http.Handler {
 			return n
 		},
 		Linked: h.linked,
+		Page: func() *adminapi.Dashboard {
+			if on.page == nil {
+				return nil
+			}
+			return &adminapi.Dashboard{Address: on.page.Addr(), Path: dashboard.Path, Token: on.page.Token()}
+		},
 	}
 	return d.Handler()
 }

@@ -37,6 +37,7 @@ var verbs = []func(*state) *cobra.Command{
 	jobsVerb,
 	approvalsVerb,
 	topVerb,
+	dashboardVerb,
 	breakerVerb,
 	idempotencyVerb,
 	reliabilityVerb,

@@ -79,6 +79,7 @@ func parse(args []string, stdout, stderr io.Writer) (func() (config.Config, erro
 	fs.StringVar(&flags.State, "state", "", "`DIR` that this daemon owns (TOOLD_STATE_DIR; $XDG_STATE_HOME/toold/INSTANCE)")
 	fs.StringVar(&flags.Metrics, "metrics", "", "TCP `ADDR` for /metrics beside the admin socket (TOOLD_METRICS; none)")
 	fs.StringVar(&flags.MCP, "mcp", "", "TCP `ADDR` for the Model Context Protocol over HTTP (TOOLD_MCP; none)")
+	fs.StringVar(&flags.Dashboard, "dashboard", "", "loopback `ADDR`, or admin, for a page that shows what the daemon does (TOOLD_DASHBOARD; none)")
 	fs.StringVar(&flags.Store, "store", "", "`WHERE` calls with a key are remembered: memory, file or redis://… (TOOLD_STORE; file)")
 	fs.StringVar(&flags.Reliability, "reliability", "", "`MODE` of idempotency, breaker and retry: off, shadow, read-only or all (TOOL_RELIABILITY_ENABLED; off)")
 	fs.StringVar(&flags.LogLevel, "log-level", "", "`LEVEL`: debug, info, warn or error (TOOLD_LOG_LEVEL; info)")

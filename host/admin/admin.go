@@ -33,6 +33,7 @@ func (d *Daemon) Handler() http.Handler {
 		for _, s := range d.Tools.List() {
 			if s.Name == r.PathValue("name") {
 				t := d.toolStatus(s, true)
+				t.Rights = d.rights(r.Context(), s.Name)
 				d.refusing(r.Context(), &t, s.Mode, d.storeError())
 				answer(w, http.StatusOK, t)
 				return
@@ -60,6 +61,15 @@ func (d *Daemon) Handler() http.Handler {
 	d.adminReliability(mux)
 	d.identityHandlers(mux)
 	d.approvalHandlers(mux)
+	mux.HandleFunc("GET /calls/{id}", d.serveCall)
+	mux.HandleFunc("GET /dashboard", func(w http.ResponseWriter, r *http.Request) {
+		page := d.Page()
+		if page == nil {
+			fail(w, http.StatusNotFound, errors.New("this toold has no dashboard; start it with --dashboard 127.0.0.1:8418"))
+			return
+		}
+		answer(w, http.StatusOK, page)
+	})
 	mux.HandleFunc("POST /session/{call}", d.serveOperator)
 	mux.HandleFunc("POST /upgrade", d.serveUpgrade)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)

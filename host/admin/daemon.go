@@ -30,6 +30,8 @@ type Daemon struct {
 	// Linked are the daemon's own files that have a further name, by whether
 	// that keeps binaries from being run.
 	Linked func() map[string]bool
+	// Page is where the dashboard is, or nil without one.
+	Page func() *adminapi.Dashboard
 }
 
 func answer(w http.ResponseWriter, status int, v any) {

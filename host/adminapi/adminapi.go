@@ -66,6 +66,38 @@ type ToolStatus struct {
 	// Schema is the JSON Schema of an envelope call's payload. Only
 	// /tools/{name} fills it in.
 	Schema json.RawMessage `json:"schema,omitempty"`
+	// Rights are what its definition gives it. Only /tools/{name} fills it in.
+	Rights *ToolRights `json:"rights,omitempty"`
+}
+
+// ToolRights are what the definition of a tool gives it beside running: its
+// capabilities as they are written, and the names of secrets and variables.
+type ToolRights struct {
+	Capabilities json.RawMessage `json:"capabilities,omitempty"`
+	Secrets      []string        `json:"secrets,omitempty"`
+	Environment  []string        `json:"environment,omitempty"`
+	Roots        []string        `json:"roots,omitempty"`
+	User         string          `json:"user,omitempty"`
+	Callbacks    []string        `json:"callbacks,omitempty"`
+	Terminal     bool            `json:"terminal,omitempty"`
+	On           []string        `json:"on,omitempty"`
+}
+
+// Dashboard is the answer of GET /dashboard: the page is at Path of Address, or of
+// the operator's socket where that is empty, and needs Token over TCP.
+type Dashboard struct {
+	Address string `json:"address,omitempty"`
+	Path    string `json:"path"`
+	Token   string `json:"token"`
+}
+
+// URL is what a browser is given: the token is in the fragment, which it sends
+// nowhere. It is empty on the operator's socket.
+func (d *Dashboard) URL() string {
+	if d.Address == "" {
+		return ""
+	}
+	return "http://" + d.Address + d.Path + "#token=" + d.Token
 }
 
 // HostStatus is the answer of GET /status.

@@ -85,6 +85,13 @@ func (a *Admin) Status(ctx context.Context) (*adminapi.HostStatus, error) {
 	return out, a.get(ctx, "/status", out)
 }
 
+// Dashboard returns where the daemon's page is, and its token. The error is
+// adminapi.ErrNotFound if there is none.
+func (a *Admin) Dashboard(ctx context.Context) (*adminapi.Dashboard, error) {
+	out := new(adminapi.Dashboard)
+	return out, a.get(ctx, "/dashboard", out)
+}
+
 // Upgrade has binary, or the program at the daemon's own path when it is empty, take
 // the daemon's place, and returns the status of the new one. within bounds the wait
 // for calls that run; the end of ctx before they have ended gives the upgrade up. An

@@ -65,6 +65,11 @@ type Config struct {
 	// clients reach it. Every request needs a token, so identity.jwks. Default
 	// none.
 	MCP string `json:"mcp,omitempty"`
+	// Dashboard is where a page shows what the daemon does: a TCP address of this
+	// machine alone, such as "127.0.0.1:8418", where it needs the token that
+	// toolctl dashboard prints, or "admin", the operator's socket. A port alone is
+	// one of the loopback address. Default none.
+	Dashboard string `json:"dashboard,omitempty"`
 	// Traces is where spans are sent: the URL of an OTLP collector over HTTP,
 	// such as "http://127.0.0.1:4318/v1/traces". Default what
 	// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT says, or OTEL_EXPORTER_OTLP_ENDPOINT
@@ -274,6 +279,7 @@ func Load(file string, env Env) (Config, error) {
 		{"TOOLD_STATE_DIR", &c.State},
 		{"TOOLD_METRICS", &c.Metrics},
 		{"TOOLD_MCP", &c.MCP},
+		{"TOOLD_DASHBOARD", &c.Dashboard},
 		{"TOOLD_LOG_LEVEL", &c.LogLevel},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &c.Traces},
 		{"TOOLD_STORE", &c.Store},
@@ -297,7 +303,7 @@ func (c *Config) Override(o Config) {
 	for _, f := range []struct{ to, from *string }{
 		{&c.Tools, &o.Tools}, {&c.Restricted, &o.Restricted}, {&c.Socket, &o.Socket},
 		{&c.Admin, &o.Admin}, {&c.Instance, &o.Instance}, {&c.State, &o.State},
-		{&c.Metrics, &o.Metrics}, {&c.MCP, &o.MCP}, {&c.LogLevel, &o.LogLevel},
+		{&c.Metrics, &o.Metrics}, {&c.MCP, &o.MCP}, {&c.Dashboard, &o.Dashboard}, {&c.LogLevel, &o.LogLevel},
 		{&c.Store, &o.Store}, {&c.Reliability, &o.Reliability},
 	} {
 		if *f.from != "" {
@@ -314,6 +320,7 @@ func (c *Config) Complete(env Env) error {
 	c.checkConfinement(&bad)
 	c.completePaths(&bad)
 	c.completeMCP(&bad)
+	c.completeDashboard(&bad)
 	c.env, c.values = env, map[string]string{}
 	if file := c.DotEnv(); file != "" {
 		if err := readDotEnv(file, c.values); err != nil {
@@ -508,6 +515,32 @@ func (c *Config) completeMCP(bad *faults) {
 	}
 }
 
+// DashboardAdmin is the Dashboard that is on the operator's socket.
+const DashboardAdmin = "admin"
+
+// completeDashboard completes the address of the page. It is one of this machine
+// alone: what it shows goes over no network without a program that protects it.
+func (c *Config) completeDashboard(bad *faults) {
+	if c.Dashboard == "" || c.Dashboard == DashboardAdmin {
+		return
+	}
+	if _, err := strconv.ParseUint(c.Dashboard, 10, 16); err == nil {
+		c.Dashboard = ":" + c.Dashboard
+	}
+	host, port, err := net.SplitHostPort(c.Dashboard)
+	if err != nil {
+		bad.add("dashboard %q: %w; use a port of the loopback address, such as 127.0.0.1:8418, or \"admin\"", c.Dashboard, err)
+		return
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	c.Dashboard = net.JoinHostPort(host, port)
+	if ip := net.ParseIP(host); host != "localhost" && !ip.IsLoopback() {
+		bad.add("dashboard: %s is not an address of this machine alone; use 127.0.0.1:%s, and from elsewhere ssh -L %s:127.0.0.1:%s", host, port, port, port)
+	}
+}
+
 // DotEnv is the file with the operator's values, or "".
 func (c *Config) DotEnv() string {
 	if c.File == "" {
@@ -567,6 +600,7 @@ func (c *Config) Reloadable(next *Config) error {
 		{"state", c.State, next.State},
 		{"metrics", c.Metrics, next.Metrics},
 		{"mcp", c.MCP, next.MCP},
+		{"dashboard", c.Dashboard, next.Dashboard},
 		{"traces", c.Traces, next.Traces},
 		{"max_connections", strconv.Itoa(c.MaxConnections), strconv.Itoa(next.MaxConnections)},
 		{"allow_writable_tools", strconv.FormatBool(c.AllowWritableTools), strconv.FormatBool(next.AllowWritableTools)},

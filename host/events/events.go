@@ -80,6 +80,7 @@ type Event struct {
 	DurationMS  int64      `json:"duration_ms,omitempty"`
 	BytesIn     int64      `json:"bytes_in,omitempty"`
 	BytesOut    int64      `json:"bytes_out,omitempty"`
+	Fuel        int64      `json:"fuel,omitempty"`
 	Undelivered int        `json:"undelivered,omitempty"`
 
 	// Stream is stdout or stderr. Data is left out for an operator: output is its

@@ -445,7 +445,7 @@ func (x *Execution) End(r *wire.Result) {
 		s.publish(events.Event{
 			Kind: events.End, Execution: o.ID, Tool: o.Tool, Type: o.Kind, Job: x.Job != nil, Mutating: x.mutating.Load(),
 			Status: o.Status, Code: o.Code, ExitCode: o.ExitCode, Attempts: o.Attempts, DurationMS: o.Duration.Milliseconds(),
-			BytesIn: o.BytesIn, BytesOut: o.BytesOut, Undelivered: o.Undelivered,
+			BytesIn: o.BytesIn, BytesOut: o.BytesOut, Fuel: o.Fuel, Undelivered: o.Undelivered,
 		})
 		return rec
 	})

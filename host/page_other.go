@@ -1,0 +1,13 @@
+//go:build !linux
+
+package host
+
+import (
+	"errors"
+	"net"
+)
+
+// admitsPage refuses all: who connected cannot be told from a tool.
+func (h *Host) admitsPage(net.Conn) error {
+	return errors.New(`on this system nobody can tell who connects to a port; use "dashboard": "admin"`)
+}
