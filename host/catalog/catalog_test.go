@@ -753,6 +753,18 @@ func TestKinds(t *testing.T) {
 		"remote/plugin.json":     `{"wasm": [{"url": "https://example.com/plugin.wasm"}]}`,
 		"several/tool.json":      `{"handler": "plugin.json"}`,
 		"several/plugin.json":    `{"wasm": [{"path": "a.wasm"}, {"path": "b.wasm"}]}`,
+		"linked/tool.json":       `{"handler": "plugin.json"}`,
+		"linked/plugin.json":     `{"wasm": [{"path": "lib.wasm", "name": "lib"}, {"path": "m.wasm"}]}`,
+		"linked/lib.wasm":        string(handler("m")),
+		"linked/m.wasm":          string(handler("m")),
+		"unpinned/tool.json":     `{"handler": "plugin.json", "hash": {"lib.wasm": "` + sum + `"}}`,
+		"unpinned/plugin.json":   `{"wasm": [{"path": "lib.wasm", "name": "lib"}, {"path": "m.wasm"}]}`,
+		"unpinned/lib.wasm":      string(handler("other")),
+		"unpinned/m.wasm":        string(handler("m")),
+		"unlinked/tool.json":     `{"handler": "plugin.json"}`,
+		"unlinked/plugin.json":   `{"wasm": [{"path": "lib.wasm", "name": "lib", "hash": "` + sum + `"}, {"path": "m.wasm"}]}`,
+		"unlinked/lib.wasm":      string(handler("other")),
+		"unlinked/m.wasm":        string(handler("m")),
 		"climbing/tool.json":     `{"handler": "plugin.json"}`,
 		"climbing/plugin.json":   `{"wasm": [{"path": "../manifest/m.wasm"}]}`,
 		"tampered/tool.json":     `{"handler": "plugin.json"}`,
@@ -798,7 +810,15 @@ func TestKinds(t *testing.T) {
 		t.Errorf("manifest: %s %s", m.HandlerDigest, m.HandlerFile)
 	}
 	b.refused("remote", fault.ToolBroken, "plugin.json names the remote module \"https://example.com/plugin.wasm\"")
-	b.refused("several", fault.ToolBroken, "plugin.json names 2 modules")
+	b.refused("several", fault.ToolBroken, `plugin.json names two modules ""`)
+	before := get("linked").Version
+	b.write(map[string]string{"linked/lib.wasm": string(handler("other"))})
+	b.look("linked")
+	if get("linked").Version == before {
+		t.Error("linked: a module that it is linked with is another, and its version the same")
+	}
+	b.refused("unpinned", fault.ToolBroken, "tool.json pins")
+	b.refused("unlinked", fault.ToolBroken, "lib.wasm has the sha256")
 	b.refused("climbing", fault.ToolBroken, "beneath the tool's folder")
 	b.refused("tampered", fault.ToolBroken, "m.wasm has the sha256", sum)
 	b.refused("no-plugin", fault.ToolBroken, "names no module")

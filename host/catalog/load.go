@@ -89,6 +89,7 @@ type candidate struct {
 	kind      tools.Kind
 	policies  []module
 	handler   module
+	linked    []module // that the handler imports functions from, in the order of manifest.Modules
 	manifest  *guest.Manifest
 	setup     []byte
 	setupPath string
@@ -333,19 +334,24 @@ func (v *candidate) readHandler(d *disk.Disk) error {
 		return fail(p, err)
 	}
 	v.manifest = m
-	v.handler = module{place: p, file: d.Name(p), data: m.Data}
-	if m.Path != "" {
-		if !filepath.IsLocal(m.Path) || path.Ext(m.Path) != ".wasm" {
-			return fail(p, fmt.Errorf("names the module %q, which is not a .wasm file beneath the tool's folder; put it there", m.Path))
+	for _, named := range m.Modules {
+		mod := module{place: p, file: d.Name(p), data: named.Data}
+		if named.Path != "" {
+			if !filepath.IsLocal(named.Path) || path.Ext(named.Path) != ".wasm" {
+				return fail(p, fmt.Errorf("names the module %q, which is not a .wasm file beneath the tool's folder; put it there", named.Path))
+			}
+			file := disk.Place{Path: path.Join(v.name, path.Clean(named.Path))}
+			if mod, err = v.readModule(d, file); err != nil {
+				return fail(file, err)
+			}
 		}
-		file := disk.Place{Path: path.Join(v.name, path.Clean(m.Path))}
-		if v.handler, err = v.readModule(d, file); err != nil {
-			return fail(file, err)
+		if sum := sha256.Sum256(mod.data); named.Hash != "" && named.Hash != hex.EncodeToString(sum[:]) {
+			return broken("load tool %s: %s has the sha256 %x, and %s says %s; restore the module, or write the new sum if the change is meant", v.name, mod.file, sum, d.Name(p), named.Hash)
 		}
+		v.linked = append(v.linked, mod)
 	}
-	if sum := sha256.Sum256(v.handler.data); m.Hash != "" && m.Hash != hex.EncodeToString(sum[:]) {
-		return broken("load tool %s: %s has the sha256 %x, and %s says %s; restore the module, or write the new sum if the change is meant", v.name, v.handler.file, sum, d.Name(p), m.Hash)
-	}
+	last := len(v.linked) - 1
+	v.handler, v.linked = v.linked[last], v.linked[:last]
 	if err := v.def.ApplyManifest(m, v.defData); err != nil {
 		return broken("load tool %s: %s %w", v.name, d.Name(p), err)
 	}
@@ -362,6 +368,9 @@ func (v *candidate) checkHashes(d *disk.Disk, in func(string) disk.Place) error 
 			data = v.handler.data
 		case p == in(tools.SetupFile):
 			data = v.setup
+		case slices.ContainsFunc(v.linked, func(m module) bool { return m.place == p }):
+			i := slices.IndexFunc(v.linked, func(m module) bool { return m.place == p })
+			data = v.linked[i].data
 		case slices.ContainsFunc(v.policies, func(m module) bool { return m.place == p }):
 			i := slices.IndexFunc(v.policies, func(m module) bool { return m.place == p })
 			data = v.policies[i].data
@@ -408,6 +417,9 @@ func (v *candidate) sum() {
 		add("policy "+m.place.Path, m.data)
 	}
 	add("handler "+v.handler.place.Path, v.handler.data)
+	for _, m := range v.linked {
+		add("linked "+m.place.Path, m.data)
+	}
 	if v.manifest != nil {
 		add("manifest", v.manifest.Source)
 	}
@@ -590,6 +602,9 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *tools.Tool) 
 	}
 	for _, at := range slices.Sorted(maps.Keys(k.Files)) {
 		spec.Files = append(spec.Files, guest.Mount{Guest: at, Host: k.Files[at].Path, ReadOnly: k.Files[at].Mode != "rw"})
+	}
+	for i, l := range v.linked {
+		spec.Linked = append(spec.Linked, guest.Linked{Name: v.manifest.Modules[i].Name, Wasm: l.data})
 	}
 	m, err := c.cfg.Engine.Load(ctx, spec)
 	if err != nil {

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,6 +45,14 @@ func TestExtism(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := row{module: filepath.Base(file), origin: "pkg:golang/" + goSDK + "@" + version}
+			handler, have := "x.wasm", map[string]string{"x.wasm": file}
+			modules := []extism.Wasm{extism.WasmData{Data: code}}
+			if name == "main" { // it calls a function of another module
+				lib := filepath.Join(dir, "wasm/lib.wasm")
+				r.module += "` with `lib.wasm"
+				handler, have = "plugin.json", map[string]string{"x.wasm": file, "lib.wasm": lib, "plugin.json": manifest(t, M{"wasm": []M{{"path": "lib.wasm", "name": "lib"}, {"path": "x.wasm", "name": "main"}}})}
+				modules = []extism.Wasm{extism.WasmFile{Path: lib, Name: "lib"}, extism.WasmData{Data: code, Name: "main"}}
+			}
 			defer func() { rows = append(rows, r) }()
 			ours, theirs := t.TempDir(), t.TempDir()
 			text := map[string]string{"test.txt": "hello world!"}
@@ -54,13 +63,13 @@ func TestExtism(t *testing.T) {
 				}
 				fill(t, ours, text)
 				fill(t, theirs, text)
-				want, wantErr := onGoSDK(t, code, x.Name, settings, theirs)
+				want, wantErr := onGoSDK(t, modules, x.Name, settings, theirs)
 				tool := strings.ToLower(strings.ReplaceAll(name+"-"+x.Name, ".", "-"))
 				d.Tool(t, tool, M{
-					"handler": "x.wasm", "config": settings,
+					"handler": handler, "config": settings,
 					"entry":        M{"export": x.Name, "input": "stdin", "output": "stdout"},
 					"capabilities": M{"state": "64KiB", "http": M{"hosts": []string{"*"}}, "files": M{"/mnt": M{"path": ours, "mode": "rw"}}},
-				}, map[string]string{"x.wasm": file})
+				}, have)
 				res, got, _ := d.Stream(t, &wire.Call{Tool: tool, Cwd: d.Root}, "hello, world")
 				calls++
 				switch {
@@ -82,6 +91,20 @@ func TestExtism(t *testing.T) {
 	}
 }
 
+// manifest writes an Extism manifest to a file.
+func manifest(t *testing.T, m M) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "plugin.json")
+	b, err := json.Marshal(m)
+	if err == nil {
+		err = os.WriteFile(name, b, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
 // alone reports whether a plugin has nothing but its _start.
 func alone(info *guest.Info) bool {
 	return !slices.ContainsFunc(info.Exports, func(x guest.Function) bool { return x.Callable && !strings.HasPrefix(x.Name, "asyncify_") })
@@ -94,10 +117,10 @@ func needsOthers(info *guest.Info) bool {
 }
 
 // onGoSDK calls one export of a plugin on go-sdk.
-func onGoSDK(t *testing.T, code []byte, export string, settings map[string]string, data string) (string, error) {
+func onGoSDK(t *testing.T, modules []extism.Wasm, export string, settings map[string]string, data string) (string, error) {
 	t.Helper()
 	p, err := extism.NewPlugin(t.Context(), extism.Manifest{
-		Wasm: []extism.Wasm{extism.WasmData{Data: code}}, Config: settings, AllowedHosts: []string{"*"}, AllowedPaths: map[string]string{data: "/mnt"},
+		Wasm: modules, Config: settings, AllowedHosts: []string{"*"}, AllowedPaths: map[string]string{data: "/mnt"},
 	}, extism.PluginConfig{EnableWasi: true}, nil)
 	if err != nil {
 		return "", err

@@ -181,11 +181,11 @@ func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 		return in.callComponent(inv)
 	}
 	if m.Has("resumed") {
-		if _, err := in.invoke("resumed"); err != nil {
+		if _, err := in.invoke(&in.part, "resumed"); err != nil {
 			return Reply{Stats: c.stats()}, err
 		}
 	}
-	rc, err := in.invoke(inv.Export)
+	rc, err := in.invoke(&in.part, inv.Export)
 	reply := Reply{Stats: c.stats()}
 	if err != nil {
 		return reply, err
@@ -233,8 +233,10 @@ func (c *call) faulted() bool { return !c.pinned || threadFaults() != c.faults }
 
 func (c *call) stats() Stats {
 	s := Stats{Fuel: c.meter.used() - c.meter.called, Called: c.meter.called, PeakMemory: int64(len(c.k.mem))}
-	if c.inst.mem != nil {
-		s.PeakMemory += int64(c.inst.mem.peak)
+	for _, p := range c.inst.parts() {
+		if p.mem != nil {
+			s.PeakMemory += int64(p.mem.peak)
+		}
 	}
 	return s
 }
@@ -278,10 +280,10 @@ func (c *call) classify(export string, err error) error {
 
 func (c *call) trap(export string, what, cause error) *Error {
 	in := c.inst
-	if in.mem != nil && in.mem.overloaded || in.stack.scarce && what.Error() == stackOverflow {
+	if in.memories(func(l *linear) bool { return l.overloaded }) || in.stack.scarce && what.Error() == stackOverflow {
 		return in.m.overloaded()
 	}
-	if in.mem != nil && in.mem.refused {
+	if in.memories(func(l *linear) bool { return l.refused }) {
 		// Few languages survive a memory.grow that fails; what they trap
 		// with says less than this.
 		e := in.m.errorf(MemoryUsed, "give it less to do", "%s needs more than %d bytes of memory", export, in.m.spec.Memory)

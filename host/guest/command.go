@@ -86,7 +86,9 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 
 // configure adds what a run of a command gets.
 func (cmd *Command) configure(config wazero.ModuleConfig, in *instance) wazero.ModuleConfig {
-	in.stdin = &input{c: &in.c, r: cmd.Stdin}
+	if in.stdin == nil { // all parts read the same
+		in.stdin = &input{c: &in.c, r: cmd.Stdin}
+	}
 	config = config.WithArgs(cmd.Args...).
 		WithStdin(in.stdin).
 		WithStdout(output{&in.c, cmd.Stdout}).

@@ -158,11 +158,11 @@ type build struct {
 
 // compiled answers a module's code, compiling it first when it is not in the
 // cache or is damaged there.
-func (e *Engine) compiled(ctx context.Context, m *Module) (wazero.CompiledModule, error) {
-	code := m.rewritten.Bytes
+func (e *Engine) compiled(ctx context.Context, m *Module, p *program) (wazero.CompiledModule, error) {
+	code := p.rewritten.Bytes
 	key := sha256.Sum256(code)
 	m.seed = e.seedOf(key)
-	if m.rewritten.Debug != nil {
+	if m.lines = ""; p.rewritten.Debug != nil {
 		m.lines = e.lines(key)
 	}
 	for attempt := 0; ; attempt++ {
@@ -179,7 +179,7 @@ func (e *Engine) compiled(ctx context.Context, m *Module) (wazero.CompiledModule
 		if attempt == 2 {
 			return nil, m.errorf(Internal, "delete the folder", "its code is compiled, but not found in the cache folder %s", e.dir)
 		}
-		if err := e.build(ctx, key, m.spec.Wasm, len(code), m.spec.First); err != nil {
+		if err := e.build(ctx, key, p.wasm, len(code), m.spec.First); err != nil {
 			if e := own(err); e != nil {
 				return nil, e
 			}

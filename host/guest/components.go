@@ -54,12 +54,12 @@ type handles struct {
 
 // takeApart makes a module of a component.
 func (m *Module) takeApart() error {
-	p, err := component.Read(m.spec.Wasm)
+	p, err := component.Read(m.wasm)
 	if err != nil {
 		return componentError(m.spec.Name, err)
 	}
 	m.comp = &composed{program: p, exports: map[string]*component.Export{}}
-	m.spec.Wasm = p.Module
+	m.wasm = p.Module
 	for i := range p.Exports {
 		x := &p.Exports[i]
 		m.comp.exports[x.FullName()] = x
@@ -344,11 +344,7 @@ func (c *call) canonical(encoding component.Encoding, realloc string) *canon.Gue
 // callCore calls an export of a component's module, from outside or from a
 // function of the host that the guest called. The error is classified.
 func (in *instance) callCore(name string, s []uint64) error {
-	f := in.fns[name]
-	if f == nil {
-		f = in.mod.ExportedFunction(name)
-		in.fns[name] = f
-	}
+	f := in.function(name)
 	var err error
 	if in.stack.fn == nil {
 		err = in.run(f, s)
@@ -503,7 +499,7 @@ func (m *Module) resultOf(t *component.Type, v any) ([]byte, error) {
 }
 
 // attach gives an instance what a component may reach.
-func (in *instance) attach(cmd *Command, dirs []Mount) {
+func (in *instance) attach(cmd *Command) {
 	c := &in.c
 	in.comp = &handles{}
 	h := &in.comp.state.Host
@@ -526,6 +522,10 @@ func (in *instance) attach(cmd *Command, dirs []Mount) {
 			in.wasi.exited = true
 			panic(sys.NewExitError(uint32(code)))
 		},
+	}
+	dirs := in.m.spec.Files
+	if cmd != nil {
+		dirs = slices.Concat(dirs, cmd.Dirs)
 	}
 	for i, d := range dirs {
 		h.Dirs = append(h.Dirs, wasip2.Dir{Guest: d.Guest, Root: in.roots[i], ReadOnly: d.ReadOnly})

@@ -192,6 +192,8 @@ type Spec struct {
 	// Name is how messages call the module: "git/restricted.wasm".
 	Name string
 	Wasm []byte
+	// Linked are modules that Wasm, or one another, imports functions from.
+	Linked []Linked
 	// Memory is how many bytes a call's memory and its stack may reach
 	// together, the first 256 KiB of stack not counted; and how many it may
 	// exchange with the host. Default: 64 MiB.

@@ -17,7 +17,7 @@ import (
 )
 
 // mount lets a guest see folders.
-func (in *instance) mount(config wazero.ModuleConfig, dirs []Mount) (wazero.ModuleConfig, error) {
+func (in *instance) mount(p *part, config wazero.ModuleConfig, dirs []Mount) (wazero.ModuleConfig, error) {
 	if len(dirs) == 0 {
 		return config, nil
 	}
@@ -27,7 +27,7 @@ func (in *instance) mount(config wazero.ModuleConfig, dirs []Mount) (wazero.Modu
 		if err != nil {
 			return nil, in.m.errorf(BadMount, "", "open folder for the guest: %w", err)
 		}
-		in.roots = append(in.roots, r)
+		p.roots = append(p.roots, r)
 		fsc = fsc.(sysfs.FSConfig).WithSysFSMount(&folder{c: &in.c, root: r, ro: d.ReadOnly}, d.Guest)
 	}
 	return config.WithFSConfig(fsc), nil

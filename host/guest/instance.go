@@ -3,7 +3,6 @@ package guest
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
-	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/sys"
 
 	"github.com/toold/toold/host/guest/wasm"
@@ -19,14 +17,11 @@ import (
 
 // instance is one running copy of a module. One goroutine at a time has it.
 type instance struct {
-	m     *Module
-	mod   api.Module
-	mem   *linear
-	stack stack
-	// engine is what wazero holds of Go's memory for the instance's tables and
-	// globals: bytes taken from the account.
-	engine int64
-	dirty  api.MutableGlobal // wasm.ExportDirty
+	m      *Module
+	part           // of the program that is called
+	linked []*part // of the others
+	all    []*part // linked and part, in this order
+	stack  stack
 	c      call
 	wasi   wasi
 	stdin  *input   // of a command; nil otherwise
@@ -35,14 +30,6 @@ type instance struct {
 	// image.
 	initial wasi
 	said    head // what it wrote to stderr during this call
-
-	fns     map[string]api.Function
-	restore api.Function // wasm.ExportRestore
-	scanner *scanner     // made when first needed
-
-	roots []*os.Root // of the folders that it sees
-
-	own int64 // bytes that stay its own while it is idle
 
 	identity string    // whom it served; pristine when served is false
 	served   bool      //
@@ -53,65 +40,39 @@ type instance struct {
 // image, memory and globals are those of the image. cmd is nil for a module
 // that is called.
 func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
-	in := &instance{m: m, fns: map[string]api.Function{}}
+	in := &instance{m: m}
 	in.c.inst = in
 	in.c.k.name = m.spec.Name
 	in.c.k.held.m = m
-	var base *image
-	if img != nil {
-		base = img.mem
-	}
-	if !m.e.makeRoom(stackBase+m.rewritten.InstanceBytes, m) {
+	if !m.e.makeRoom(stackBase, m) {
 		return nil, m.overloaded()
 	}
 	in.stack.acct, in.stack.size = &m.e.memory, stackBase
-	in.engine = m.rewritten.InstanceBytes
-	limit := uint64(m.spec.Memory) / wasmPage * wasmPage
-	ctx := context.Background()
-	if m.rewritten.Memory != nil {
-		var err error
-		if in.mem, err = newLinear(&m.e.memory, limit, base, m.e.strategy != strategyFresh, &in.stack); err != nil {
-			return nil, m.errorf(Overloaded, "try again", "no memory for an instance: %w", err)
+	for range m.linked {
+		in.linked = append(in.linked, &part{})
+	}
+	in.all = append(slices.Clip(in.linked), &in.part)
+	programs := m.programs()
+	for i, p := range in.parts() {
+		var from *state
+		if img != nil {
+			from = &img.states[i]
 		}
-		// The image counts as if all of it were written: some calls do.
-		first := uint64(m.rewritten.Memory.Min) * wasmPage
-		if base != nil {
-			first = base.size
-		}
-		if !m.e.makeRoom(int64(first), m) {
+		if err := in.make(p, programs[i], from, cmd); err != nil {
 			in.close()
-			return nil, m.overloaded()
+			return nil, err
 		}
-		m.e.memory.give(int64(first)) // Reallocate takes it
-		ctx = experimental.WithMemoryAllocator(ctx, in.mem)
 	}
-	config, dirs := m.config(in), m.spec.Files
-	if cmd != nil {
-		config, dirs = cmd.configure(config, in), slices.Concat(dirs, cmd.Dirs)
-	}
-	config, err := in.mount(config, dirs)
-	if err != nil {
-		in.close()
-		return nil, err
+	in.c.meter.fuel = in.fuel
+	if len(in.linked) > 0 {
+		in.c.meter.idle = in.parts()
 	}
 	if m.comp != nil {
-		in.attach(cmd, dirs)
+		in.attach(cmd)
 		if img != nil {
 			in.comp.initial = m.comp.image
 		}
 	}
-	mod, err := m.instantiateModule(ctx, config)
-	if err != nil {
-		over := in.mem != nil && in.mem.overloaded
-		in.close()
-		if over {
-			return nil, m.overloaded()
-		}
-		return nil, m.errorf(BadModule, "rebuild it", "cannot be instantiated: %s", firstLine(err))
-	}
-	in.mod = mod
-	in.c.meter.fuel = mod.ExportedGlobal(wasm.ExportFuel).(api.MutableGlobal)
-	in.dirty = mod.ExportedGlobal(wasm.ExportDirty).(api.MutableGlobal)
 	if img != nil {
 		if err := in.adopt(img); err != nil {
 			in.close()
@@ -123,20 +84,23 @@ func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 
 // instantiateModule keeps a panic of wazero's (memory that the allocator
 // refused) from ending the process.
-func (m *Module) instantiateModule(ctx context.Context, config wazero.ModuleConfig) (mod api.Module, err error) {
+func (m *Module) instantiateModule(ctx context.Context, compiled wazero.CompiledModule, config wazero.ModuleConfig) (mod api.Module, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
 		}
 	}()
-	return m.runtime.InstantiateModule(ctx, m.compiled, config)
+	return m.runtime.InstantiateModule(ctx, compiled, config)
 }
 
 // adopt brings a new instance to where the image was taken.
 func (in *instance) adopt(img *snapshot) error {
-	if in.mem != nil {
-		if more := (img.mem.size - in.mem.size) / wasmPage; more > 0 {
-			if _, ok := in.mod.Memory().Grow(uint32(more)); !ok {
+	for i, p := range in.parts() {
+		if p.mem == nil {
+			continue
+		}
+		if more := (img.states[i].mem.size - p.mem.size) / wasmPage; more > 0 {
+			if _, ok := p.mod.Memory().Grow(uint32(more)); !ok {
 				return in.m.overloaded()
 			}
 		}
@@ -144,16 +108,19 @@ func (in *instance) adopt(img *snapshot) error {
 	if err := in.begin(context.Background(), &Invocation{}, nil); err != nil {
 		return err
 	}
-	if len(img.globals) > 0 {
-		set := in.mod.ExportedFunction(wasm.ExportGlobalSet)
+	for i, p := range in.parts() {
+		if len(img.states[i].globals) == 0 {
+			continue
+		}
+		set := p.mod.ExportedFunction(wasm.ExportGlobalSet)
 		stack := make([]uint64, 3)
-		for i, g := range img.globals {
+		for i, g := range img.states[i].globals {
 			stack[0], stack[1], stack[2] = uint64(i), g[0], g[1]
 			if err := in.run(set, stack); err != nil {
 				return in.m.errorf(Internal, "", "set globals: %w", err)
 			}
 		}
-		if err := in.run(in.mod.ExportedFunction(wasm.ExportSave), nil); err != nil {
+		if err := in.run(p.mod.ExportedFunction(wasm.ExportSave), nil); err != nil {
 			return in.m.errorf(Internal, "", "save globals: %w", err)
 		}
 	}
@@ -209,9 +176,11 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 	in.resetHandles()
 	in.said.b = in.said.b[:0]
 	in.stack.scarce = false
-	if in.mem != nil {
-		in.mem.refused, in.mem.overloaded = false, false
-		in.mem.peak = in.mem.size
+	for _, p := range in.parts() {
+		if p.mem != nil {
+			p.mem.refused, p.mem.overloaded = false, false
+			p.mem.peak = p.mem.size
+		}
 	}
 	if !room {
 		return in.m.overloaded()
@@ -229,18 +198,12 @@ func (in *instance) end() {
 	c.done, c.hasDeadline = nil, false
 }
 
-// invoke runs an export. The error is classified.
-func (in *instance) invoke(name string, params ...uint64) (uint32, error) {
-	f := in.fns[name]
-	if f == nil {
-		f = in.mod.ExportedFunction(name)
-		in.fns[name] = f
-	}
+// invoke runs an export of a part. The error is classified.
+func (in *instance) invoke(p *part, name string) (uint32, error) {
 	var stack [2]uint64
-	copy(stack[:], params)
-	err := in.run(f, stack[:])
+	err := in.run(p.function(name), stack[:])
 	rc := uint32(stack[0])
-	if len(in.m.exports[name].Results) == 0 {
+	if len(p.program.exports[name].Results) == 0 {
 		rc = 0
 	}
 	if exit, ok := err.(*sys.ExitError); ok && exit.ExitCode() == 0 {
@@ -256,34 +219,44 @@ func (in *instance) invoke(name string, params ...uint64) (uint32, error) {
 	return rc, nil
 }
 
-// initialize runs what the module needs before its first export: its data, its
-// start function, and what its language asks for.
+// initialize runs what the modules need before their first export.
 func (in *instance) initialize() error {
+	for _, p := range in.parts() {
+		if err := in.initializePart(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// initializePart runs what a part needs before its first export: its data, its
+// start function, and what its language asks for.
+func (in *instance) initializePart(p *part) error {
 	m := in.m
-	for _, d := range m.rewritten.Data {
-		if !in.mod.Memory().Write(d.Offset, d.Bytes) {
+	for _, d := range p.program.rewritten.Data {
+		if !p.mod.Memory().Write(d.Offset, d.Bytes) {
 			return m.errorf(BadModule, "rebuild the module", "a data segment lies outside of its memory")
 		}
 	}
-	if start := m.rewritten.StartExport; start != "" {
-		if _, err := in.invoke(start); err != nil {
+	if start := p.program.rewritten.StartExport; start != "" {
+		if _, err := in.invoke(p, start); err != nil {
 			return in.initFailed(err)
 		}
 	}
 	if m.comp != nil {
 		if first := m.comp.program.Initialize; first != "" {
-			if _, err := in.invoke(first); err != nil {
+			if _, err := in.invoke(p, first); err != nil {
 				return in.initFailed(err)
 			}
 		}
 		return nil
 	}
 	first := "_initialize"
-	if _, ok := m.exports[first]; !ok {
+	if _, ok := p.program.exports[first]; !ok {
 		first = "__wasm_call_ctors"
 	}
 	for _, name := range []string{first, "hs_init"} {
-		t, ok := m.exports[name]
+		t, ok := p.program.exports[name]
 		if !ok {
 			continue
 		}
@@ -293,7 +266,7 @@ func (in *instance) initialize() error {
 		default:
 			return m.errorf(BadModule, "rebuild the module", "export %q takes %d parameters, which no language does", name, n)
 		}
-		if _, err := in.invoke(name); err != nil {
+		if _, err := in.invoke(p, name); err != nil {
 			return in.initFailed(err)
 		}
 		if in.wasi.exited {
@@ -314,24 +287,19 @@ func (in *instance) initFailed(err error) error {
 
 // close gives everything back.
 func (in *instance) close() {
-	if in.mod != nil {
-		in.mod.Close(context.Background())
+	parts := in.parts()
+	for _, p := range parts {
+		if p.mod != nil {
+			p.mod.Close(context.Background())
+		}
 	}
 	in.c.out = discard(&in.c.k.held, in.c.out)
 	in.c.exceptions.caught = discard(&in.c.k.held, in.c.exceptions.caught)
 	in.c.k.drop()
 	in.closeHandles()
 	in.stack.free()
-	in.m.e.memory.give(in.engine)
-	in.engine = 0
-	if in.mem != nil {
-		in.mem.unmap()
-	}
-	if in.scanner != nil {
-		in.scanner.close()
-	}
-	for _, r := range in.roots {
-		r.Close()
+	for _, p := range parts {
+		p.close(&in.m.e.memory)
 	}
 }
 

@@ -114,6 +114,8 @@ type linear struct {
 	held   int64  // bytes taken from acct
 
 	stack *stack // of the instance, which counts against limit
+	// beside is what its other memories have, which counts as well; nil for one alone.
+	beside func() uint64
 
 	back       bool // Reallocate is to answer the image's length: see restore
 	refused    bool // growth was refused for the limit
@@ -152,13 +154,17 @@ func (l *linear) Reallocate(n uint64) []byte {
 		l.size = n
 		return l.buf[:n:n]
 	}
-	if n > l.limit || n+uint64(l.stack.counted()) > l.limit {
+	all := n
+	if l.beside != nil {
+		all += l.beside()
+	}
+	if all > l.limit || all+uint64(l.stack.counted()) > l.limit {
 		l.refused = true
 		return nil
 	}
 	// What the stack has beyond need goes before memory and stack are over
 	// the limit together.
-	if err := l.stack.shrink(stackMost(l.limit-n), true); err != nil {
+	if err := l.stack.shrink(stackMost(l.limit-all), true); err != nil {
 		l.overloaded = true
 		return nil
 	}

@@ -3,7 +3,6 @@ package guest
 import (
 	"context"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/tetratelabs/wazero"
@@ -28,7 +27,8 @@ const (
 
 // meter is the fuel of one call.
 type meter struct {
-	fuel    api.MutableGlobal // of the instance: what is left of granted
+	fuel    api.MutableGlobal // of the part that runs: what is left of granted
+	idle    []*part           // all parts, where there are several: their fuel is granted too
 	limit   int64
 	granted int64 // to the guest so far
 	host    int64 // what host functions used
@@ -47,7 +47,26 @@ func (m *meter) begin(limit, most int64) {
 	m.granted = min(firstSlice, most, limit)
 	m.last = time.Now()
 	m.yielded = m.last
+	for _, p := range m.idle {
+		p.fuel.Set(0)
+	}
 	m.fuel.Set(uint64(m.granted))
+}
+
+// gather gives the part that asks for fuel what the others did not use. They ask
+// in turn when they go on: no more is out at a time than one module would have.
+func (m *meter) gather(mod api.Module) {
+	var to api.MutableGlobal
+	var sum uint64
+	for _, p := range m.idle {
+		if p.mod == mod {
+			to = p.fuel
+		}
+		sum += p.fuel.Get()
+		p.fuel.Set(0)
+	}
+	m.fuel = to
+	m.fuel.Set(sum)
 }
 
 // used is how much the call took until now.
@@ -55,12 +74,24 @@ func (m *meter) used() int64 {
 	if m.fuel == nil {
 		return m.host
 	}
-	return m.granted - int64(m.fuel.Get()) + m.host
+	if m.idle == nil {
+		return m.granted - int64(m.fuel.Get()) + m.host
+	}
+	used := m.granted + m.host
+	for _, p := range m.idle {
+		used -= int64(p.fuel.Get())
+	}
+	return used
 }
 
-// refill goes on with a call or ends it.
-func (c *call) refill() {
+// refill goes on with a call, in one of its modules, or ends it.
+func (c *call) refill(mod api.Module) {
 	m := &c.meter
+	if m.idle != nil {
+		if m.gather(mod); int64(m.fuel.Get()) >= 0 {
+			return
+		}
+	}
 	left := m.limit - m.used()
 	if left <= 0 {
 		panic(c.outOfFuel())
@@ -140,7 +171,10 @@ func (c *call) outOfFuel() *Error {
 // meterModule is what rewritten modules import.
 func meterModule(ctx context.Context, r wazero.Runtime) error {
 	b := r.NewHostModuleBuilder(wasm.ImportModule)
-	for _, f := range slices.Concat([]hostFunc{{name: wasm.ImportRefill, fn: func(c *call, _ []uint64) { c.refill() }}}, exceptionFuncs()) {
+	b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, mod api.Module, _ []uint64) {
+		ctx.(*call).refill(mod)
+	}), types{}, types{}).Export(wasm.ImportRefill)
+	for _, f := range exceptionFuncs() {
 		fn := f.fn
 		b.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, s []uint64) { fn(ctx.(*call), s) }), f.params, f.results).Export(f.name)
 	}

@@ -21,14 +21,13 @@ import (
 
 // Module is a loaded module. Its methods may be called at the same time.
 type Module struct {
-	e         *Engine
-	spec      Spec
-	rewritten *wasm.Module
-	runtime   wazero.Runtime
-	compiled  wazero.CompiledModule
-	exports   map[string]wasm.FuncType
-	comp      *composed // nil unless it is a component
-	command   bool      // it has "_start" and does not talk to the kernel
+	e       *Engine
+	spec    Spec       // without the modules, which are in the programs
+	program            // the one that is called
+	linked  []*program // those that it imports functions from
+	runtime wazero.Runtime
+	comp    *composed // nil unless it is a component
+	command bool      // it has "_start" and does not talk to the kernel
 	// wazeroWASI says that WASI is wazero's, whose descriptors are not
 	// restored: an instance serves one call.
 	wazeroWASI bool
@@ -73,8 +72,19 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 	if spec.Memory < wasmPage || spec.Memory > maxMemory {
 		return nil, errorf(BadLimit, spec.Name, "", "a memory limit of %d bytes is not between %d and %d", spec.Memory, wasmPage, int64(maxMemory))
 	}
-	m := &Module{e: e, spec: spec}
-	if component.Is(spec.Wasm) {
+	m := &Module{e: e, spec: spec, program: program{wasm: spec.Wasm}}
+	for _, l := range spec.Linked {
+		p := &program{name: l.Name, wasm: l.Wasm}
+		if err := checkBytes(m.file(p), l.Wasm); err != nil {
+			return nil, err
+		}
+		if component.Is(l.Wasm) || component.Is(spec.Wasm) {
+			return nil, m.errorf(BadModule, "use modules", "a component is linked with other modules")
+		}
+		m.linked = append(m.linked, p)
+	}
+	m.spec.Wasm, m.spec.Linked = nil, nil
+	if component.Is(m.wasm) {
 		if err := m.takeApart(); err != nil {
 			return nil, err
 		}
@@ -83,9 +93,9 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 		m.destroy()
 		return nil, err
 	}
-	if m.sleeper.never = m.comp != nil; !m.sleeper.never {
-		m.sleeper.digest = sha256.Sum256(m.spec.Wasm)
-		if err := e.keepCopy(m.sleeper.digest, m.spec.Wasm); err != nil {
+	if m.sleeper.never = m.comp != nil || len(m.linked) > 0; !m.sleeper.never {
+		m.sleeper.digest = sha256.Sum256(m.wasm)
+		if err := e.keepCopy(m.sleeper.digest, m.wasm); err != nil {
 			m.destroy()
 			return nil, m.errorf(Internal, "", "keep a copy of it: %w", err)
 		}
@@ -103,7 +113,9 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 // forgetCode lets go of the bytes of a module whose calls begin from an image.
 func (m *Module) forgetCode() {
 	if m.snap != nil {
-		m.spec.Wasm, m.rewritten.Bytes, m.rewritten.Data = nil, nil, nil
+		for _, p := range m.programs() {
+			p.forget()
+		}
 		if m.comp != nil {
 			m.comp.program.Module = nil
 		}
@@ -111,19 +123,20 @@ func (m *Module) forgetCode() {
 }
 
 func (m *Module) load(ctx context.Context) error {
-	var err error
-	m.rewritten, err = rewrite(m.spec.Wasm)
-	if err != nil {
-		return refused(m.spec.Name, err)
-	}
-	if mem := m.rewritten.Memory; mem != nil && int64(mem.Min)*wasmPage > m.spec.Memory {
-		return m.errorf(NoRoom, "", "it needs %d bytes of memory to begin with and may have %d", int64(mem.Min)*wasmPage, m.spec.Memory)
-	}
-	m.exports = map[string]wasm.FuncType{}
-	for _, x := range m.rewritten.Exports {
-		if x.Kind == wasm.Func {
-			m.exports[x.Name] = x.Type
+	var first int64
+	for _, p := range m.programs() {
+		if err := p.read(m.file(p)); err != nil {
+			return err
 		}
+		if mem := p.rewritten.Memory; mem != nil {
+			first += int64(mem.Min) * wasmPage
+		}
+	}
+	if first > m.spec.Memory {
+		return m.errorf(NoRoom, "", "it needs %d bytes of memory to begin with and may have %d", first, m.spec.Memory)
+	}
+	if err := m.order(); err != nil {
+		return err
 	}
 	m.stock = m.spec.Stock && m.comp == nil && m.isForeign()
 	needs, err := m.checkImports()
@@ -142,10 +155,15 @@ func (m *Module) load(ctx context.Context) error {
 	m.wazeroWASI = m.command || len(m.spec.Files) > 0
 
 	m.runtime = wazero.NewRuntimeWithConfig(context.Background(), runtimeConfig(m.e.cache))
-	if m.compiled, err = m.e.compiled(ctx, m); err != nil {
-		return err
+	for _, p := range m.programs() { // the last gives the Module its seed and lines
+		if p.compiled, err = m.e.compiled(ctx, m, p); err != nil {
+			return err
+		}
+		p.rewritten.Debug = nil // it holds the module as it was
 	}
-	m.rewritten.Debug = nil // it holds the module as it was
+	if len(m.linked) > 0 {
+		m.lines = "" // an offset does not say of which module it is
+	}
 	if err := meterModule(context.Background(), m.runtime); err != nil {
 		return m.errorf(BadModule, "", "prepare %s: %w", wasm.ImportModule, err)
 	}
@@ -200,7 +218,12 @@ func checkBytes(name string, b []byte) error {
 // type, and answers the modules that are imported from.
 func (m *Module) checkImports() ([]string, error) {
 	var needs []string
-	for _, im := range m.rewritten.Imports {
+	for _, im := range m.imports() {
+		if _, linked, err := m.ofLinked(im); err != nil {
+			return nil, err
+		} else if linked {
+			continue
+		}
 		if m.comp != nil && im.Kind == wasm.Func && im.Module != wasiModule {
 			continue // see linkComponent
 		}
@@ -232,6 +255,15 @@ func (m *Module) checkImports() ([]string, error) {
 	return needs, nil
 }
 
+// imports are those of all programs.
+func (m *Module) imports() []wasm.Import {
+	var all []wasm.Import
+	for _, p := range m.programs() {
+		all = append(all, p.rewritten.Imports...)
+	}
+	return all
+}
+
 // isForeign reports whether the module was made for another host than this.
 func (m *Module) isForeign() bool {
 	for _, own := range []string{"handle", "restrict"} {
@@ -239,7 +271,7 @@ func (m *Module) isForeign() bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(m.rewritten.Imports, func(im wasm.Import) bool {
+	return !slices.ContainsFunc(m.imports(), func(im wasm.Import) bool {
 		return im.Module == userModule && slices.ContainsFunc(m.e.funcs, func(f hostFunc) bool { return f.module == userModule && f.name == im.Name })
 	})
 }
@@ -433,9 +465,12 @@ func (m *Module) release() {
 			m.e.cfg.Logger.Error("close wasm runtime", "module", m.spec.Name, "error", err)
 		}
 	}
-	if m.compiled != nil {
+	for _, p := range m.programs() {
+		if p.compiled == nil {
+			continue
+		}
 		// The runtime leaves code in the shared cache.
-		if err := m.compiled.Close(ctx); err != nil {
+		if err := p.compiled.Close(ctx); err != nil {
 			m.e.cfg.Logger.Error("close wasm code", "module", m.spec.Name, "error", err)
 		}
 	}

@@ -35,16 +35,19 @@ func (m *Module) take(ctx context.Context, identity string) (*instance, error) {
 	}
 	if in := m.pool.get(identity); in != nil {
 		m.prewarm()
-		if in.mem == nil || in.mem.held >= int64(m.snap.mem.size) {
-			return in, nil
+		for i, p := range in.parts() {
+			// While it runs it may write all of its memory.
+			if p.mem == nil || p.mem.held >= int64(m.snap.states[i].mem.size) {
+				continue
+			}
+			more := int64(m.snap.states[i].mem.size) - p.mem.held
+			if !m.e.makeRoom(more, m) {
+				in.close()
+				return nil, m.overloaded()
+			}
+			p.mem.held += more
 		}
-		// While it runs it may write all of its memory.
-		if more := int64(m.snap.mem.size) - in.mem.held; m.e.makeRoom(more, m) {
-			in.mem.held += more
-			return in, nil
-		}
-		in.close()
-		return nil, m.overloaded()
+		return in, nil
 	}
 	m.prewarm()
 	in, err := m.instantiate(m.snap, nil)
@@ -83,8 +86,10 @@ func (p *pool) get(identity string) *instance {
 // put takes an instance back after a call. The instance is closed when there
 // are as many already as calls are likely at a time.
 func (m *Module) put(in *instance) {
-	if in.mem != nil {
-		in.mem.hold(in.own)
+	for _, p := range in.parts() {
+		if p.mem != nil {
+			p.mem.hold(p.own)
+		}
 	}
 	p := &m.pool
 	p.mu.Lock()
@@ -132,7 +137,6 @@ func (m *Module) prewarm() {
 		defer close(done)
 		in, err := m.instantiate(m.snap, nil)
 		if err == nil {
-			in.own = 0
 			m.put(in)
 		}
 		p.mu.Lock()

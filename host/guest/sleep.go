@@ -20,7 +20,7 @@ import (
 
 // sleeper is what a Module knows of that. All but used is guarded by Module.mu.
 type sleeper struct {
-	never  bool         // a component, of which more is linked than its code; set by Load
+	never  bool         // a component or several modules: more than one file would have to be read again; set by Load
 	used   atomic.Int64 // when it was last called or loaded
 	digest [32]byte     // of the bytes that it was loaded from
 	asleep bool
@@ -110,7 +110,7 @@ func (m *Module) fallAsleep() {
 	s.asleep, s.changing = true, make(chan struct{})
 	m.mu.Unlock()
 	m.release()
-	m.runtime, m.compiled, m.snap, m.rewritten, m.spec.Wasm = nil, nil, nil, nil, nil
+	m.runtime, m.compiled, m.snap, m.rewritten, m.wasm = nil, nil, nil, nil, nil
 	m.changed()
 }
 
@@ -156,14 +156,14 @@ func (m *Module) wake() {
 	s := &m.sleeper
 	m2 := &Module{e: m.e, spec: m.spec}
 	var err error
-	if m2.spec.Wasm, err = m.e.readCopy(s.digest); err != nil {
+	if m2.wasm, err = m.e.readCopy(s.digest); err != nil {
 		err = m.errorf(Internal, "restart toold, or install the tool again", "load it again: %w", err)
 	} else if err = m2.load(context.Background()); err != nil {
 		m2.destroy()
 	}
 	if err == nil {
 		m2.forgetCode()
-		m.runtime, m.compiled, m.snap, m.rewritten, m.spec.Wasm = m2.runtime, m2.compiled, m2.snap, m2.rewritten, m2.spec.Wasm
+		m.runtime, m.compiled, m.snap, m.rewritten, m.wasm = m2.runtime, m2.compiled, m2.snap, m2.rewritten, m2.wasm
 		m.pool.open()
 		m.prewarm()
 	}

@@ -61,7 +61,7 @@ func ready(e *Engine) (names []string) {
 		m.mu.Lock()
 		if !m.sleeper.asleep {
 			names = append(names, m.spec.Name)
-		} else if m.sleeper.changing == nil && (m.runtime != nil || m.compiled != nil || m.snap != nil || m.rewritten != nil || m.spec.Wasm != nil) {
+		} else if m.sleeper.changing == nil && (m.runtime != nil || m.compiled != nil || m.snap != nil || m.rewritten != nil || m.wasm != nil) {
 			names = append(names, m.spec.Name+", which sleeps and holds code")
 		}
 		m.mu.Unlock()

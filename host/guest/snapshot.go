@@ -56,15 +56,21 @@ func chooseStrategy() (strategy, error) {
 	return 0, errors.New(restoreVariable + " is " + v + `; it may be "count", "scan", "pagemap", "image" or "fresh"`)
 }
 
-// snapshot is the state of an initialised instance, of which others begin.
-type snapshot struct {
+// snapshot is the state of an initialised instance, of which others begin: of
+// each part, in their order.
+type snapshot struct{ states []state }
+
+// state is that of one part.
+type state struct {
 	mem     *image // nil for a module without memory
 	globals [][2]uint64
 }
 
 func (s *snapshot) close() {
-	if s.mem != nil {
-		s.mem.close()
+	for _, st := range s.states {
+		if st.mem != nil {
+			st.mem.close()
+		}
 	}
 }
 
@@ -87,7 +93,7 @@ func (m *Module) prepare(ctx context.Context) error {
 	switch {
 	case m.e.strategy == strategyFresh:
 		m.unshared = "this system cannot share an image"
-	case in.dirty.Get() != 0:
+	case in.changedTables():
 		m.unshared = "its initialisation changes a table, drops a segment or sets a reference global"
 	case in.wasi.changed || len(m.spec.Files) > 0 && m.opened.Load() > 0:
 		m.unshared = "its initialisation opens or closes a descriptor"
@@ -97,35 +103,53 @@ func (m *Module) prepare(ctx context.Context) error {
 			m.unshared = "its initialisation opens files or begins to wait"
 		}
 	}
-	for _, g := range m.rewritten.Globals {
-		if g.Imported {
-			m.unshared = "it imports a global"
+	for _, p := range m.programs() {
+		for _, g := range p.rewritten.Globals {
+			if g.Imported {
+				m.unshared = "it imports a global"
+			}
 		}
 	}
 	if m.unshared != "" {
 		return nil
 	}
 	snap := &snapshot{}
-	if in.mem != nil {
-		if snap.mem, err = newImage(in.mem.buf[:in.mem.size]); err != nil {
-			m.unshared = "no image could be made: " + err.Error()
-			m.e.cfg.Logger.Warn("no image of the module; calls will be slower", "module", m.spec.Name, "error", err)
-			return nil
-		}
-	}
-	if n := len(m.rewritten.Globals); n > 0 {
-		get := in.mod.ExportedFunction(wasm.ExportGlobalGet)
-		for i := range n {
-			stack := []uint64{uint64(i), 0}
-			if err := in.run(get, stack); err != nil {
+	for _, p := range in.parts() {
+		var st state
+		if p.mem != nil {
+			if st.mem, err = newImage(p.mem.buf[:p.mem.size]); err != nil {
 				snap.close()
-				return m.errorf(BadModule, "", "read globals: %s", firstLine(err))
+				m.unshared = "no image could be made: " + err.Error()
+				m.e.cfg.Logger.Warn("no image of the module; calls will be slower", "module", m.spec.Name, "error", err)
+				return nil
 			}
-			snap.globals = append(snap.globals, [2]uint64{stack[0], stack[1]})
+		}
+		st.globals, err = in.globals(p)
+		snap.states = append(snap.states, st)
+		if err != nil {
+			snap.close()
+			return m.errorf(BadModule, "", "read globals: %s", firstLine(err))
 		}
 	}
 	m.snap = snap
 	return nil
+}
+
+// globals reads those that can be changed.
+func (in *instance) globals(p *part) (all [][2]uint64, err error) {
+	n := len(p.program.rewritten.Globals)
+	if n == 0 {
+		return nil, nil
+	}
+	get := p.mod.ExportedFunction(wasm.ExportGlobalGet)
+	for i := range n {
+		stack := []uint64{uint64(i), 0}
+		if err := in.run(get, stack); err != nil {
+			return nil, err
+		}
+		all = append(all, [2]uint64{stack[0], stack[1]})
+	}
+	return all, nil
 }
 
 // initialized makes an instance that has just run its initialisation.
@@ -158,7 +182,7 @@ func (in *instance) changed() string {
 		return in.m.unshared
 	case in.m.wazeroWASI:
 		return "it has files, whose descriptors are not brought back"
-	case in.dirty.Get() != 0:
+	case in.changedTables():
 		return "the call changed a table, dropped a segment or set a reference global"
 	case in.wasi.exited:
 		return "the call left by proc_exit"
@@ -170,14 +194,17 @@ func (in *instance) changed() string {
 // instance cannot be used again.
 func (in *instance) restoreState() (pages int, ok bool) {
 	m := in.m
-	if m.snap == nil || m.e.strategy < strategyPagemap || in.dirty.Get() != 0 || in.wasi.exited || m.wazeroWASI || in.mod.IsClosed() {
+	if m.snap == nil || m.e.strategy < strategyPagemap || in.changedTables() || in.wasi.exited || m.wazeroWASI || in.mod.IsClosed() {
 		return 0, false
 	}
-	if len(m.snap.globals) > 0 {
-		if in.restore == nil {
-			in.restore = in.mod.ExportedFunction(wasm.ExportRestore)
+	for i, p := range in.parts() {
+		if len(m.snap.states[i].globals) == 0 {
+			continue
 		}
-		if err := in.run(in.restore, nil); err != nil {
+		if p.restore == nil {
+			p.restore = p.mod.ExportedFunction(wasm.ExportRestore)
+		}
+		if err := in.run(p.restore, nil); err != nil {
 			return 0, false
 		}
 	}
@@ -185,37 +212,43 @@ func (in *instance) restoreState() (pages int, ok bool) {
 	if err := in.stack.shrink(stackBase, faulted); err != nil {
 		return 0, false
 	}
-	if in.mem == nil {
-		return 0, true
-	}
-	img := m.snap.mem
-	if in.mem.size > img.size {
-		if !in.shrink(img) {
+	for i, p := range in.parts() {
+		if p.mem == nil {
+			continue
+		}
+		n, err := p.restoreMemory(m.snap.states[i].mem, m.e.strategy, faulted)
+		if err != nil {
+			m.e.cfg.Logger.Error("restore memory", "module", m.spec.Name, "error", err)
 			return 0, false
 		}
+		pages += n
 	}
-	if in.scanner == nil {
-		var err error
-		if in.scanner, err = newScanner(m.e.strategy >= strategyScan); err != nil {
-			return 0, false
-		}
-	}
-	pages, own, err := img.restore(in.mem.buf[:in.mem.usable], in.scanner, faulted)
-	if err != nil {
-		m.e.cfg.Logger.Error("restore memory", "module", m.spec.Name, "error", err)
-		return 0, false
-	}
-	in.mem.peak = img.size
-	in.own = int64(own) * osPage
 	return pages, true
+}
+
+// restoreMemory makes a part's memory the image again, and tells how many pages
+// that were not.
+func (p *part) restoreMemory(img *image, how strategy, faulted bool) (pages int, err error) {
+	if p.mem.size > img.size && !p.shrink(img) {
+		return 0, errors.New("it does not shrink")
+	}
+	if p.scanner == nil {
+		if p.scanner, err = newScanner(how >= strategyScan); err != nil {
+			return 0, err
+		}
+	}
+	pages, own, err := img.restore(p.mem.buf[:p.mem.usable], p.scanner, faulted)
+	p.mem.peak = img.size
+	p.own = int64(own) * osPage
+	return pages, err
 }
 
 // shrink takes back what the memory grew by; restore clears it. wazero has no call for it, but takes as the memory
 // whatever the allocator answers when it grows; the rewritten module's maximum
 // is a page above the guest's so that it always asks.
-func (in *instance) shrink(img *image) bool {
-	in.mem.back = true
-	_, ok := in.mod.Memory().Grow(1)
-	in.mem.back = false
-	return ok && uint64(in.mod.Memory().Size()) == img.size
+func (p *part) shrink(img *image) bool {
+	p.mem.back = true
+	_, ok := p.mod.Memory().Grow(1)
+	p.mem.back = false
+	return ok && uint64(p.mod.Memory().Size()) == img.size
 }

@@ -251,8 +251,9 @@ func (c *call) deepen(n int64) int64 {
 	s := &in.stack
 	left := uint64(in.m.spec.Memory)
 	if in.mem != nil {
-		left = in.mem.limit - in.mem.size
+		left = in.mem.limit
 	}
+	left -= min(left, in.memorySize())
 	most := stackMost(left)
 	s.scarce = false
 	if s.fn == nil || s.size >= most {
@@ -276,7 +277,13 @@ func (in *instance) affordable() int64 {
 	return max((in.stack.size-in.stack.used())/in.m.stackRate(), leastSlice)
 }
 
-func (m *Module) stackRate() int64 { return max(stackRate, m.rewritten.StackRate) }
+func (m *Module) stackRate() int64 {
+	rate := max(stackRate, m.rewritten.StackRate)
+	for _, p := range m.linked {
+		rate = max(rate, p.rewritten.StackRate)
+	}
+	return rate
+}
 
 // wait is for a call that will wait: what of its stack is there so that it can
 // compute undisturbed is of use to others meanwhile.

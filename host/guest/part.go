@@ -1,0 +1,247 @@
+package guest
+
+import (
+	"context"
+	"os"
+	"slices"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
+
+	"github.com/toold/toold/host/guest/wasm"
+)
+
+// A Module may be several modules: the one that is called, and those of an
+// Extism manifest that it imports functions from. Each has memory, globals and
+// tables of its own. An instance of the Module has a part for each; its parts
+// are made, paid for, brought back and closed together, and its call, stack and
+// fuel are one.
+
+// Linked is a module that others of a Spec import functions from.
+type Linked struct {
+	Name string // by which they do
+	Wasm []byte
+}
+
+// program is one of the modules that a Module is made of.
+type program struct {
+	name      string // by which others import from it; empty for the main one
+	wasm      []byte // as it was loaded; nil when it is no longer needed
+	rewritten *wasm.Module
+	compiled  wazero.CompiledModule
+	exports   map[string]wasm.FuncType
+}
+
+// read rewrites the program and notes its exports.
+func (p *program) read(name string) error {
+	var err error
+	if p.rewritten, err = rewrite(p.wasm); err != nil {
+		return refused(name, err)
+	}
+	p.exports = map[string]wasm.FuncType{}
+	for _, x := range p.rewritten.Exports {
+		if x.Kind == wasm.Func {
+			p.exports[x.Name] = x.Type
+		}
+	}
+	return nil
+}
+
+// forget lets go of what is only needed to compile and initialise.
+func (p *program) forget() {
+	p.wasm, p.rewritten.Bytes, p.rewritten.Data = nil, nil, nil
+}
+
+// programs are all of the Module's, each after those that it imports from: the
+// main one is the last.
+func (m *Module) programs() []*program { return append(slices.Clip(m.linked), &m.program) }
+
+// file names a program in messages.
+func (m *Module) file(p *program) string {
+	if p.name == "" {
+		return m.spec.Name
+	}
+	return m.spec.Name + " (module " + p.name + ")"
+}
+
+// ofLinked answers the function that an import is when a linked module has it.
+// linked is false when the import names none.
+func (m *Module) ofLinked(im wasm.Import) (t wasm.FuncType, linked bool, err error) {
+	i := slices.IndexFunc(m.linked, func(p *program) bool { return p.name == im.Module })
+	if i < 0 {
+		return t, false, nil
+	}
+	if im.Kind != wasm.Func {
+		return t, true, m.errorf(BadModule, "link the modules into one", "imports %s %q from the module %q; modules of a manifest share functions only", im.Kind, im.Name, im.Module)
+	}
+	t, ok := m.linked[i].exports[im.Name]
+	switch {
+	case !ok:
+		return t, true, m.errorf(BadModule, "build both again", "imports %q from the module %q, which does not export it", im.Name, im.Module)
+	case !slices.Equal(t.Params, im.Type.Params) || !slices.Equal(t.Results, im.Type.Results):
+		return t, true, m.errorf(BadModule, "build both again", "imports %q from the module %q as %s, but it is %s", im.Name, im.Module, signature(im.Type.Params, im.Type.Results), signature(t.Params, t.Results))
+	case slices.ContainsFunc(slices.Concat(t.Params, t.Results), func(t wasm.ValueType) bool { return t == wasm.FuncRef || t == wasm.ExternRef }):
+		// A reference to a table of the one would have to be restored in the other.
+		return t, true, m.errorf(BadModule, "pass numbers", "imports %q from the module %q, which passes references", im.Name, im.Module)
+	}
+	return t, true, nil
+}
+
+// order sorts the linked modules so that each follows those that it imports
+// from. It refuses names that are the host's or of two, and circles.
+func (m *Module) order() error {
+	reserved := []string{"", "main", envModule, wasiModule, wasm.ImportModule}
+	left := m.linked
+	for i, p := range left {
+		if slices.Contains(reserved, p.name) || slices.ContainsFunc(left[:i], func(o *program) bool { return o.name == p.name }) {
+			return m.errorf(BadModule, "give it another", "a module is linked as %q, which is the name of another", p.name)
+		}
+	}
+	var sorted []*program
+	for len(left) > 0 {
+		ready := slices.IndexFunc(left, func(p *program) bool {
+			return !slices.ContainsFunc(p.rewritten.Imports, func(im wasm.Import) bool {
+				return slices.ContainsFunc(left, func(o *program) bool { return o.name == im.Module })
+			})
+		})
+		if ready < 0 {
+			return m.errorf(BadModule, "link the modules into one", "the module %q is linked with one that needs it in turn", left[0].name)
+		}
+		sorted = append(sorted, left[ready])
+		left = slices.Delete(slices.Clone(left), ready, ready+1)
+	}
+	m.linked = sorted
+	return nil
+}
+
+// part is what an instance has of one of its Module's programs.
+type part struct {
+	program *program
+	mod     api.Module
+	mem     *linear // nil for one without memory
+	fuel    api.MutableGlobal
+	dirty   api.MutableGlobal // wasm.ExportDirty
+	// engine is what wazero holds of Go's memory for tables and globals: bytes
+	// taken from the account.
+	engine  int64
+	fns     map[string]api.Function
+	restore api.Function // wasm.ExportRestore
+	scanner *scanner     // made when first needed
+	own     int64        // bytes that stay its own while it is idle
+	roots   []*os.Root   // of the folders that it sees
+}
+
+// parts are all of the instance's, in the order of Module.programs.
+func (in *instance) parts() []*part { return in.all }
+
+// make makes a part without running any of its code. from is nil, or the image
+// that it begins as.
+func (in *instance) make(p *part, of *program, from *state, cmd *Command) error {
+	m := in.m
+	p.program, p.fns = of, map[string]api.Function{}
+	var base *image
+	if from != nil {
+		base = from.mem
+	}
+	if !m.e.makeRoom(of.rewritten.InstanceBytes, m) {
+		return m.overloaded()
+	}
+	p.engine = of.rewritten.InstanceBytes
+	ctx := context.Background()
+	if of.rewritten.Memory != nil {
+		limit := uint64(m.spec.Memory) / wasmPage * wasmPage
+		var err error
+		if p.mem, err = newLinear(&m.e.memory, limit, base, m.e.strategy != strategyFresh, &in.stack); err != nil {
+			return m.errorf(Overloaded, "try again", "no memory for an instance: %w", err)
+		}
+		if len(m.linked) > 0 {
+			p.mem.beside = func() uint64 { return in.memorySize() - p.mem.size }
+		}
+		// The image counts as if all of it were written: some calls do.
+		first := uint64(of.rewritten.Memory.Min) * wasmPage
+		if base != nil {
+			first = base.size
+		}
+		if !m.e.makeRoom(int64(first), m) {
+			return m.overloaded()
+		}
+		m.e.memory.give(int64(first)) // Reallocate takes it
+		ctx = experimental.WithMemoryAllocator(ctx, p.mem)
+	}
+	if len(in.linked) > 0 {
+		ctx = experimental.WithImportResolver(ctx, func(name string) api.Module {
+			for _, l := range in.linked {
+				if l.program.name == name && l.mod != nil {
+					return l.mod
+				}
+			}
+			return nil
+		})
+	}
+	config, dirs := m.config(in), m.spec.Files
+	if cmd != nil {
+		config, dirs = cmd.configure(config, in), slices.Concat(dirs, cmd.Dirs)
+	}
+	config, err := in.mount(p, config, dirs)
+	if err != nil {
+		return err
+	}
+	mod, err := m.instantiateModule(ctx, of.compiled, config)
+	if err != nil {
+		if p.mem != nil && p.mem.overloaded {
+			return m.overloaded()
+		}
+		return m.errorf(BadModule, "rebuild it", "cannot be instantiated: %s", firstLine(err))
+	}
+	p.mod = mod
+	p.fuel = mod.ExportedGlobal(wasm.ExportFuel).(api.MutableGlobal)
+	p.dirty = mod.ExportedGlobal(wasm.ExportDirty).(api.MutableGlobal)
+	return nil
+}
+
+// memorySize is how many bytes the memories of all parts have.
+func (in *instance) memorySize() uint64 {
+	var n uint64
+	for _, p := range in.parts() {
+		if p.mem != nil {
+			n += p.mem.size
+		}
+	}
+	return n
+}
+
+// memories reports whether some part's memory is as is says.
+func (in *instance) memories(is func(*linear) bool) bool {
+	return slices.ContainsFunc(in.parts(), func(p *part) bool { return p.mem != nil && is(p.mem) })
+}
+
+// changedTables reports whether a part has changed what no image brings back.
+func (in *instance) changedTables() bool {
+	return slices.ContainsFunc(in.parts(), func(p *part) bool { return p.dirty.Get() != 0 })
+}
+
+// function answers an export of the part.
+func (p *part) function(name string) api.Function {
+	f := p.fns[name]
+	if f == nil {
+		f = p.mod.ExportedFunction(name)
+		p.fns[name] = f
+	}
+	return f
+}
+
+// close gives back what the part holds. Nothing may run in it any more.
+func (p *part) close(acct *account) {
+	acct.give(p.engine)
+	p.engine = 0
+	if p.mem != nil {
+		p.mem.unmap()
+	}
+	if p.scanner != nil {
+		p.scanner.close()
+	}
+	for _, r := range p.roots {
+		r.Close()
+	}
+}
