@@ -221,7 +221,7 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 		up.answered = !fetch.Unanswered(err)
 		up.lost = up.lost || !up.answered && !fetch.NeverSent(err) && r.Method != http.MethodGet && r.Method != http.MethodHead
 		up.refused = up.refused || fetch.Refused(err)
-		return nil, errors.New(mask.Folded(err.Error(), hidden))
+		return nil, &guest.HTTPError{Kind: fetch.Kind(err), Text: mask.Folded(err.Error(), hidden)}
 	}
 	up.note(resp.Status, resp.Headers["retry-after"])
 	if len(hidden) > 0 {

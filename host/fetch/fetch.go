@@ -343,6 +343,23 @@ func Refused(err error) bool {
 	return untrusted || errors.Is(err, ErrRefused)
 }
 
+// Kind says why a request failed, to guests that are told by kind.
+func Kind(err error) guest.HTTPKind {
+	if Refused(err) {
+		return guest.HTTPDenied
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
+		return guest.HTTPUnknownHost
+	}
+	if n, ok := errors.AsType[net.Error](err); ok && n.Timeout() {
+		return guest.HTTPTimeout
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return guest.HTTPRefused
+	}
+	return guest.HTTPFailed
+}
+
 // Unanswered reports whether a request got no answer from the network, rather
 // than a refusal of ours.
 func Unanswered(err error) bool {

@@ -53,6 +53,26 @@ type Services struct {
 	ToolCall func(ctx context.Context, fuel int64, envelope []byte) (answer []byte, took int64, err error)
 }
 
+// HTTPError is the error of Services.HTTP where its kind is known, of which
+// components are told.
+type HTTPError struct {
+	Kind HTTPKind
+	Text string
+}
+
+func (e *HTTPError) Error() string { return e.Text }
+
+// HTTPKind is why a request got no answer.
+type HTTPKind uint8
+
+const (
+	HTTPFailed  HTTPKind = iota
+	HTTPDenied           // it is not granted, or who would answer is not trusted
+	HTTPRefused          // nobody took the connection
+	HTTPTimeout
+	HTTPUnknownHost
+)
+
 // HTTPRequest is what a guest asks for.
 type HTTPRequest struct {
 	Method  string            `json:"method"`

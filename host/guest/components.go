@@ -523,6 +523,7 @@ func (in *instance) attach(cmd *Command) {
 			panic(sys.NewExitError(uint32(code)))
 		},
 	}
+	h.HTTP = c.fetch
 	dirs := in.m.spec.Files
 	if cmd != nil {
 		dirs = slices.Concat(dirs, cmd.Dirs)
@@ -551,6 +552,32 @@ func (in *instance) attach(cmd *Command) {
 		_, err := stderr.Write(p)
 		return err
 	}
+}
+
+// httpCodes are what wasi:http calls a failure; it has no better word for others.
+var httpCodes = map[HTTPKind]string{
+	HTTPDenied: "HTTP-request-denied", HTTPRefused: "connection-refused", HTTPTimeout: "connection-timeout", HTTPUnknownHost: "destination-not-found",
+}
+
+// fetch makes a request of wasi:http by the same service as http_request.
+func (c *call) fetch(r *wasip2.Request) (*wasip2.Response, error) {
+	if c.inv.HTTP == nil {
+		return nil, &wasip2.HTTPError{Code: httpCodes[HTTPDenied], Text: "this call has no network"}
+	}
+	c.wait()
+	res, err := c.inv.HTTP(c, &HTTPRequest{Method: r.Method, URL: r.URL, Headers: r.Headers, Body: r.Body})
+	c.meter.last = time.Now()
+	c.checkCanceled()
+	if err != nil {
+		if e, ok := errors.AsType[*HTTPError](err); ok {
+			if httpCodes[e.Kind] != "" { // which says no more than that
+				c.logLine(slog.LevelWarn, []byte("wasi:http: "+e.Text))
+			}
+			return nil, &wasip2.HTTPError{Code: httpCodes[e.Kind], Text: e.Text}
+		}
+		return nil, err
+	}
+	return &wasip2.Response{Status: res.Status, Headers: res.Headers, Body: res.Body}, nil
 }
 
 // resetHandles brings the handles to where calls begin.

@@ -35,12 +35,19 @@ func (s *State) read(h *handle, n uint64) ([]byte, error) {
 	}
 	var got int
 	var err error
-	if h.kind == stdin {
+	switch h.kind {
+	case bodyInput:
+		b := h.web.(*incomingBody)
+		if got = copy(p, b.bytes[h.at:]); got == 0 {
+			return nil, io.EOF
+		}
+		h.at += int64(got)
+	case stdin:
 		if s.Host.Stdin == nil {
 			return nil, io.EOF
 		}
 		got, err = s.Host.Stdin(p)
-	} else {
+	default:
 		s.step()
 		got, err = h.file.file.ReadAt(p, h.at)
 		h.at += int64(got)
@@ -59,6 +66,14 @@ func (s *State) write(h *handle, p []byte) error {
 		return s.Host.Stdout(p)
 	case stderr:
 		return s.Host.Stderr(p)
+	case bodyOutput:
+		b := h.web.(*outgoingBody)
+		if b.finished || b.request.attempted {
+			return errFinished
+		}
+		s.Host.Hold(2 * uint64(len(p))) // it grows by copying
+		b.bytes = append(b.bytes, p...)
+		return nil
 	}
 	s.step()
 	if h.at < 0 {
@@ -74,13 +89,24 @@ func (s *State) write(h *handle, p []byte) error {
 	return err
 }
 
+// arrives reports whether what a pollable waits for will be there, in time.
+func (h *handle) arrives() bool {
+	o, ok := h.web.(*outgoing)
+	return !ok || o.answer.ready
+}
+
 // poll waits until one of some pollables is ready, and answers which are.
 func (s *State) poll(ps []*handle) []any {
 	for {
 		now := s.Host.Monotonic()
 		next := ^uint64(0)
 		ready := []any{}
+		coming := false
 		for i, p := range ps {
+			if !p.arrives() {
+				continue
+			}
+			coming = true
 			if p.when <= now {
 				ready = append(ready, uint64(i))
 			}
@@ -89,14 +115,17 @@ func (s *State) poll(ps []*handle) []any {
 		if len(ready) > 0 {
 			return ready
 		}
+		if !coming {
+			trap("waits for the answer to a request whose body it has not finished")
+		}
 		s.Host.Sleep(time.Duration(min(next-now, 1<<62)))
 	}
 }
 
 func ioFuncs() []Func {
 	const streams = "wasi:io/streams"
-	in := func(s *State, v any) *handle { return s.get(v, stdin, fileInput) }
-	out := func(s *State, v any) *handle { return s.get(v, stdout, stderr, fileOutput) }
+	in := func(s *State, v any) *handle { return s.get(v, stdin, fileInput, bodyInput) }
+	out := func(s *State, v any) *handle { return s.get(v, stdout, stderr, fileOutput, bodyOutput) }
 	read := func(s *State, args []any) any {
 		p, err := s.read(in(s, args[0]), args[1].(uint64))
 		if err != nil {
@@ -159,7 +188,8 @@ func ioFuncs() []Func {
 			return s.get(args[0], failed).text
 		}},
 		{"wasi:io/poll", "[method]pollable.ready", "func(self: borrow<pollable>) -> bool", func(s *State, args []any) any {
-			return s.get(args[0], pollable).when <= s.Host.Monotonic()
+			p := s.get(args[0], pollable)
+			return p.arrives() && p.when <= s.Host.Monotonic()
 		}},
 		{"wasi:io/poll", "[method]pollable.block", "func(self: borrow<pollable>)", func(s *State, args []any) any {
 			s.poll([]*handle{s.get(args[0], pollable)})
@@ -200,4 +230,7 @@ func ioFuncs() []Func {
 	}
 }
 
-var errTooManyFiles = errors.New("too many open files")
+var (
+	errTooManyFiles = errors.New("too many open files")
+	errFinished     = errors.New("the body is finished")
+)

@@ -1,10 +1,12 @@
 // Package wasip2 is WASI 0.2 for components: the interfaces cli, clocks,
-// filesystem, io and random, over what a Host gives. What a guest may reach is
-// the Host's matter: this package opens nothing but what lies in its folders.
+// filesystem, io and random, and the requests of http, over what a Host gives. What
+// a guest may reach is the Host's matter: this package opens nothing but what
+// lies in its folders.
 //
 // A State holds the handles of one instance. Handles of another kind, dropped
-// ones and those of nobody are traps, never another resource. sockets and http
-// are answered with the error of their own types that says "denied", or a trap.
+// ones and those of nobody are traps, never another resource. sockets, and http
+// as a server, are answered with the error of their own types that says "denied",
+// or a trap.
 //
 // The engine links guests with it. Functions run on the goroutine of the call.
 package wasip2
@@ -37,6 +39,8 @@ type Host struct {
 	// Monotonic is a time in nanoseconds that never goes back.
 	Monotonic func() uint64
 	Random    func(p []byte)
+	// HTTP makes a request, or refuses to. Its error may be an *HTTPError.
+	HTTP func(*Request) (*Response, error)
 	// Exit ends the call of a guest that exits; it does not return.
 	Exit func(code uint8)
 }
@@ -71,6 +75,18 @@ const (
 	entries
 	pollable
 	failed
+	// Of wasi:http; their handles have web.
+	httpFields
+	fixedFields // that cannot be changed
+	outgoingRequest
+	httpOutgoingBody
+	bodyOutput
+	requestOptions
+	futureResponse
+	incomingResponse
+	httpIncomingBody
+	bodyInput
+	futureTrailers
 )
 
 // handle is what a number of a guest stands for.
@@ -82,6 +98,7 @@ type handle struct {
 	left []string // names of entries yet to read
 	when uint64   // when a pollable is ready
 	text string   // of a failure
+	web  any      // of wasi:http; of a pollable: the request whose answer it waits for
 }
 
 // holds reports whether the handle keeps its file open.
@@ -157,14 +174,22 @@ func (s *State) get(v any, kinds ...kind) *handle {
 
 // resources are the kinds of handles to what a guest can drop.
 var resources = map[string][]kind{
-	"wasi:io/streams/input-stream":                 {stdin, fileInput},
-	"wasi:io/streams/output-stream":                {stdout, stderr, fileOutput},
+	"wasi:io/streams/input-stream":                 {stdin, fileInput, bodyInput},
+	"wasi:io/streams/output-stream":                {stdout, stderr, fileOutput, bodyOutput},
 	"wasi:io/poll/pollable":                        {pollable},
 	"wasi:io/error/error":                          {failed},
 	"wasi:filesystem/types/descriptor":             {preopen, opened},
 	"wasi:filesystem/types/directory-entry-stream": {entries},
 	"wasi:cli/terminal-input/terminal-input":       {},
 	"wasi:cli/terminal-output/terminal-output":     {},
+	"wasi:http/types/fields":                       {httpFields, fixedFields},
+	"wasi:http/types/outgoing-request":             {outgoingRequest},
+	"wasi:http/types/outgoing-body":                {httpOutgoingBody},
+	"wasi:http/types/request-options":              {requestOptions},
+	"wasi:http/types/future-incoming-response":     {futureResponse},
+	"wasi:http/types/incoming-response":            {incomingResponse},
+	"wasi:http/types/incoming-body":                {httpIncomingBody},
+	"wasi:http/types/future-trailers":              {futureTrailers},
 }
 
 // Drop drops a handle to a resource.
@@ -172,6 +197,9 @@ func (s *State) Drop(r *component.Resource, i uint32) {
 	h := s.get(i, resources[r.String()]...)
 	if h.holds() {
 		s.release(h.file)
+	}
+	if h.kind == httpOutgoingBody {
+		h.web.(*outgoingBody).request.fail(&HTTPError{"", "the body of the request was dropped before it was finished"})
 	}
 	*h = handle{}
 	s.free = append(s.free, i)
@@ -215,7 +243,7 @@ const descriptorType = "enum{unknown, block-device, character-device, directory,
 // Table lists the functions. It is built once an engine.
 func Table() []Func {
 	var fs []Func
-	for _, part := range [][]Func{cliFuncs(), clockFuncs(), ioFuncs(), fileFuncs()} {
+	for _, part := range [][]Func{cliFuncs(), clockFuncs(), ioFuncs(), fileFuncs(), httpFuncs()} {
 		for _, f := range part {
 			f.Type = expand(f.Type)
 			fs = append(fs, f)
