@@ -36,7 +36,7 @@ const (
 
 // Maximum sizes of files, in bytes.
 const (
-	maxModule = 256 << 20 // the engine has a stricter one of its own
+	maxModule = 256 << 20 // as the engine's
 	maxSetup  = 1 << 20
 )
 
@@ -597,8 +597,9 @@ func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *tools.Tool) 
 	spec := guest.Spec{
 		Name: v.name + "/" + path.Base(v.handler.place.Path), Wasm: v.handler.data,
 		Memory: int64(def.Limits.Memory), Fuel: def.Limits.Fuel, Output: int64(def.Limits.Output),
-		Grants: k.Grants(),
-		Config: def.Config, Concurrency: def.Limits.Concurrency, Stock: v.kind == tools.Handler,
+		Grants:  k.Grants(),
+		Compile: def.Limits.Compile.Limits(),
+		Config:  def.Config, Concurrency: def.Limits.Concurrency, Stock: v.kind == tools.Handler,
 	}
 	for _, at := range slices.Sorted(maps.Keys(k.Files)) {
 		spec.Files = append(spec.Files, guest.Mount{Guest: at, Host: k.Files[at].Path, ReadOnly: k.Files[at].Mode != "rw"})

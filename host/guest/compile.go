@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -52,7 +51,18 @@ func budgetOf(size int) budget {
 	return budget{cpu: cpu, time: 6 * cpu, memory: 1<<30 + mb*64<<20}
 }
 
-// compilingVariable is set in the process that compiles, to the size of the code. A program that names
+// within are the limits of a Spec, where they are set.
+func (b budget) within(l CompileLimits) budget {
+	if l.Time > 0 {
+		b.cpu, b.time = l.Time, 6*l.Time
+	}
+	if l.Memory > 0 {
+		b.memory = l.Memory
+	}
+	return b
+}
+
+// compilingVariable is set in the process that compiles, to its budget. A program that names
 // itself as Config.Compiler and does not ask IsCompiler would otherwise start
 // itself without end.
 const compilingVariable = "TOOLD_GUEST_COMPILING"
@@ -70,13 +80,14 @@ const isCompiled = "compiled\n"
 // command line names.
 func Compile() int {
 	runtime.GOMAXPROCS(2)
-	size, err := strconv.Atoi(os.Getenv(compilingVariable))
+	var most budget
+	_, err := fmt.Sscanf(os.Getenv(compilingVariable), "%d %d", &most.cpu, &most.memory)
 	if err == nil {
-		err = limitCompiler(budgetOf(size))
+		err = limitCompiler(most)
 	}
 	var module []byte
 	if err == nil {
-		module, err = io.ReadAll(io.LimitReader(os.Stdin, maxModule))
+		module, err = io.ReadAll(io.LimitReader(os.Stdin, maxFile))
 	}
 	if err == nil {
 		err = compileInto(context.Background(), os.Args[2], module, func() { os.Stdout.WriteString(isCompiled) })
@@ -93,7 +104,7 @@ func Compile() int {
 // refused can be told from one that never asked, and so that a change of
 // Spec.Memory needs no compiling.
 func rewrite(module []byte) (*wasm.Module, error) {
-	return wasm.Rewrite(module, wasm.Limits{Size: maxModule, MemoryPages: maxMemory/wasmPage + 1})
+	return wasm.Rewrite(module, wasm.Limits{Size: maxFile, MemoryPages: maxMemory/wasmPage + 1})
 }
 
 // linesFile is where compileInto leaves the table of lines, if there is one.
@@ -179,14 +190,22 @@ func (e *Engine) compiled(ctx context.Context, m *Module, p *program) (wazero.Co
 		if attempt == 2 {
 			return nil, m.errorf(Internal, "delete the folder", "its code is compiled, but not found in the cache folder %s", e.dir)
 		}
-		if err := e.build(ctx, key, p.wasm, len(code), m.spec.First); err != nil {
+		if err := e.build(ctx, buildKey{key, budgetOf(len(code)).within(m.spec.Compile)}, p.wasm, m.spec.First); err != nil {
 			if e := own(err); e != nil {
 				return nil, e
+			}
+			if u, ok := errors.AsType[*tooMuch](err); ok {
+				return nil, m.errorf(TooMuchToCompile, "make its functions smaller", "%s", u)
 			}
 			return nil, m.errorf(BadModule, "", "%w", err)
 		}
 	}
 }
+
+// tooMuch is what compiling took that was more than its budget.
+type tooMuch struct{ text string }
+
+func (e *tooMuch) Error() string { return e.text }
 
 // loadOnly takes code from memory or the cache folder. With a context that has
 // ended already wazero loads, but does not compile: the error is then
@@ -199,17 +218,23 @@ func (e *Engine) loadOnly(r wazero.Runtime, code []byte) (wazero.CompiledModule,
 	return r.CompileModule(experimental.WithCompilationWorkers(ctx, 2), code)
 }
 
-// build compiles a module unless someone does already, and waits. key is the
-// digest of the module as it is rewritten, size how many bytes that is. Where somebody is first, it waits for
-// no other module.
-func (e *Engine) build(ctx context.Context, key [32]byte, module []byte, size int, first bool) error {
+// buildKey is a module as it is rewritten, and what compiling it may take: what
+// fails within one budget may not within another.
+type buildKey struct {
+	sum  [32]byte
+	most budget
+}
+
+// build compiles a module unless someone does already, and waits. Where somebody
+// is first, it waits for no other module.
+func (e *Engine) build(ctx context.Context, key buildKey, module []byte, first bool) error {
 	e.mu.Lock()
 	b := e.builds[key]
 	if b == nil {
 		b = &build{done: make(chan struct{}), first: make(chan struct{})}
 		e.builds[key] = b
 		go func() {
-			b.err = e.buildNow(key, module, size, b.first)
+			b.err = e.buildNow(key, module, b.first)
 			e.mu.Lock()
 			delete(e.builds, key)
 			e.mu.Unlock()
@@ -229,7 +254,7 @@ func (e *Engine) build(ctx context.Context, key [32]byte, module []byte, size in
 	}
 }
 
-func (e *Engine) buildNow(key [32]byte, module []byte, size int, first <-chan struct{}) error {
+func (e *Engine) buildNow(key buildKey, module []byte, first <-chan struct{}) error {
 	defer e.slot(first)()
 	dir, err := os.MkdirTemp(e.dir, "build-")
 	if err != nil {
@@ -239,7 +264,7 @@ func (e *Engine) buildNow(key [32]byte, module []byte, size int, first <-chan st
 	if e.cfg.Compiler == "" {
 		err = compileInto(context.Background(), dir, module, func() {})
 	} else {
-		err = e.compileApart(dir, module, size)
+		err = e.compileApart(dir, module, key.most)
 	}
 	if err != nil {
 		return err
@@ -248,7 +273,7 @@ func (e *Engine) buildNow(key [32]byte, module []byte, size int, first <-chan st
 	if err != nil || len(found) != 1 {
 		return errorf(Internal, "", "", "compile module: it left %d files, not 1", len(found))
 	}
-	if err := e.keep(key, found[0]); err != nil {
+	if err := e.keep(key.sum, found[0]); err != nil {
 		return errorf(Internal, "", "", "keep compiled module: %w", err)
 	}
 	return nil
@@ -271,15 +296,14 @@ func (e *Engine) slot(first <-chan struct{}) (release func()) {
 }
 
 // compileApart runs Compile in a process of its own.
-func (e *Engine) compileApart(dir string, module []byte, size int) error {
+func (e *Engine) compileApart(dir string, module []byte, most budget) error {
 	// The kernel ends the child with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	most := budgetOf(size)
 	ctx, cancel := context.WithTimeout(context.Background(), most.time)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, e.cfg.Compiler, compileVerb, dir)
-	cmd.Env = []string{compilingVariable + "=" + strconv.Itoa(size)}
+	cmd.Env = []string{fmt.Sprintf("%s=%d %d", compilingVariable, most.cpu, most.memory)}
 	cmd.Stdin = bytes.NewReader(module)
 	var done, said head
 	cmd.Stdout, cmd.Stderr = &done, &said
@@ -293,11 +317,11 @@ func (e *Engine) compileApart(dir string, module []byte, size int) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("compiling took more than %v; make its functions smaller", most.time)
+			return &tooMuch{fmt.Sprintf("compiling took more than %v", most.time)}
 		case exit.ExitCode() == 1 && text != "":
 			return errors.New(text + "; build it again for wasip1 or wasm32")
 		default: // out of memory, or of CPU time
-			return fmt.Errorf("compiling needed more than %d MiB or %v of CPU (%v: %.200s); make its functions smaller", most.memory>>20, most.cpu, err, text)
+			return &tooMuch{fmt.Sprintf("compiling needed more than %d MiB or %v of CPU (%v: %.200s)", most.memory>>20, most.cpu, err, text)}
 		}
 	}
 	return errorf(Internal, "", "", "start compiler: %w", err)

@@ -90,7 +90,7 @@ type Engine struct {
 	loading sync.Mutex
 
 	mu      sync.Mutex
-	builds  map[[32]byte]*build  // guarded by mu
+	builds  map[buildKey]*build  // guarded by mu
 	modules map[*Module]struct{} // those that are loaded; guarded by mu
 }
 
@@ -110,7 +110,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, dir: cfg.CacheDir, funcs: append(hostFuncs(), wasiFuncs()...), wasip2: wasip2.Table(), started: time.Now(),
-		slots: make(chan struct{}, compileAtOnce), first: make(chan struct{}, compileFirst), builds: map[[32]byte]*build{}, modules: map[*Module]struct{}{},
+		slots: make(chan struct{}, compileAtOnce), first: make(chan struct{}, compileFirst), builds: map[buildKey]*build{}, modules: map[*Module]struct{}{},
 	}
 	e.turns = newTurns(runtime.GOMAXPROCS(0))
 	e.memory.limit = cfg.Memory
@@ -198,6 +198,8 @@ type Spec struct {
 	// together, the first 256 KiB of stack not counted; and how many it may
 	// exchange with the host. Default: 64 MiB.
 	Memory int64
+	// Compile is what compiling the module may take.
+	Compile CompileLimits
 	// Fuel is how many metered instructions a call may take. Default:
 	// 20,000,000,000.
 	Fuel int64
@@ -220,6 +222,18 @@ type Spec struct {
 	Concurrency int
 	// Files are the folders that the module sees.
 	Files []Mount
+}
+
+// CompileLimits bound a module before any of it runs. What is 0 follows from how
+// much code and data there is.
+type CompileLimits struct {
+	// Time is of one core; the clock may show six times as much, for what else the
+	// machine does.
+	Time   time.Duration
+	Memory int64
+	// Module is how many bytes of code and data a module may have. Debug sections
+	// and others that are not run do not count. Default: 64 MiB.
+	Module int64
 }
 
 // Grants are the functions that a module may import beyond those that every
@@ -259,7 +273,8 @@ type Mount struct {
 const (
 	wasmPage      = 64 << 10
 	osPage        = 4 << 10
-	maxModule     = 64 << 20           // bytes of a .wasm file
+	maxFile       = 256 << 20          // bytes of a .wasm file
+	defaultModule = 64 << 20           // of it, code and data
 	maxMemory     = 4<<30 - 2*wasmPage // bytes: 32 bits of address, and a page to shrink by
 	defaultMemory = 64 << 20
 	defaultFuel   = 20_000_000_000
@@ -272,6 +287,9 @@ func (s *Spec) defaults() {
 	}
 	if s.Fuel == 0 {
 		s.Fuel = defaultFuel
+	}
+	if s.Compile.Module == 0 {
+		s.Compile.Module = defaultModule
 	}
 	if s.Output == 0 {
 		s.Output = defaultOutput

@@ -13,28 +13,30 @@ import (
 type Kind uint8
 
 const (
-	Internal    Kind = iota // a fault of this host
-	BadModule               // nobody can run it as it is: it must be built differently
-	NoExport                // it has other exports than the one that was called
-	IsCommand               // it is a WASI command, and an export was called
-	NotCommand              // it is no WASI command, and was run as one
-	NotGranted              // it imports a function that Spec.Grants does not give
-	BadMount                // a folder that it is to see cannot be opened
-	BadLimit                // Spec.Memory is more or less than any module can have
-	NoRoom                  // it begins with more than Spec.Memory
-	Failed                  // the guest said so
-	Trapped                 // the guest trapped, or left with an exit code
-	FuelUsed                // it used up Spec.Fuel
-	MemoryUsed              // it needs more than Spec.Memory, for itself
-	BlocksUsed              // it needs more than Spec.Memory, for what it exchanges with the host
-	OutputUsed              // it answered more than Spec.Output
-	DeadlineMet             // the deadline of the call's context passed
-	Aborted                 // the call's context ended otherwise
-	Overloaded              // all guests together have no memory left now
+	Internal         Kind = iota // a fault of this host
+	BadModule                    // nobody can run it as it is: it must be built differently
+	NoExport                     // it has other exports than the one that was called
+	IsCommand                    // it is a WASI command, and an export was called
+	NotCommand                   // it is no WASI command, and was run as one
+	NotGranted                   // it imports a function that Spec.Grants does not give
+	BadMount                     // a folder that it is to see cannot be opened
+	TooLarge                     // it has more code and data than Spec.Compile.Module
+	TooMuchToCompile             // compiling it takes more than Spec.Compile
+	BadLimit                     // Spec.Memory is more or less than any module can have
+	NoRoom                       // it begins with more than Spec.Memory
+	Failed                       // the guest said so
+	Trapped                      // the guest trapped, or left with an exit code
+	FuelUsed                     // it used up Spec.Fuel
+	MemoryUsed                   // it needs more than Spec.Memory, for itself
+	BlocksUsed                   // it needs more than Spec.Memory, for what it exchanges with the host
+	OutputUsed                   // it answered more than Spec.Output
+	DeadlineMet                  // the deadline of the call's context passed
+	Aborted                      // the call's context ended otherwise
+	Overloaded                   // all guests together have no memory left now
 )
 
 var kindNames = [...]string{
-	"internal", "bad module", "no export", "is command", "not command", "not granted", "bad mount", "bad limit", "no room",
+	"internal", "bad module", "no export", "is command", "not command", "not granted", "bad mount", "too large", "too much to compile", "bad limit", "no room",
 	"failed", "trapped", "fuel used", "memory used", "blocks used", "output used", "deadline met", "aborted", "overloaded",
 }
 

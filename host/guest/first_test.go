@@ -27,9 +27,9 @@ func TestFirstWaitsForNoOther(t *testing.T) {
 	}()
 	patient := make(chan error, 1)
 	key, code := module("last")
-	go func() { patient <- e.build(ctx, key, code, len(code), false) }()
+	go func() { patient <- e.build(ctx, buildKey{key, budgetOf(len(code))}, code, false) }()
 	firstKey, firstCode := module("urge")
-	if err := e.build(ctx, firstKey, firstCode, len(firstCode), true); err != nil {
+	if err := e.build(ctx, buildKey{firstKey, budgetOf(len(firstCode))}, firstCode, true); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -37,7 +37,7 @@ func TestFirstWaitsForNoOther(t *testing.T) {
 		t.Errorf("the other did not wait: %v", err)
 	default:
 	}
-	if err := e.build(ctx, key, code, len(code), true); err != nil {
+	if err := e.build(ctx, buildKey{key, budgetOf(len(code))}, code, true); err != nil {
 		t.Error(err)
 	}
 	if err := <-patient; err != nil {

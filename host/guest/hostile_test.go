@@ -303,21 +303,10 @@ func TestCompileBomb(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("takes the compiler's whole time")
 	}
-	var a asm
-	// One value that many blocks need at once.
-	locals := make([]byte, 2000)
-	for i := range locals {
-		locals[i] = 0x7f
-	}
-	var body []byte
-	for i := range 60_000 {
-		body = cat(body, get(uint32(i*7%2000)), get(uint32(i*13%2000)), add32, op(0x04, 0x40), get(uint32(i*3%2000)), set(uint32(i*11%2000)), op(0x0b))
-	}
-	a.exported("run", locals, body, i32c(0))
 	e := newEngine(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	m, err := e.Load(context.Background(), Spec{Name: "bomb.wasm", Wasm: a.bytes()})
+	m, err := e.Load(context.Background(), Spec{Name: "bomb.wasm", Wasm: bomb()})
 	if err == nil {
 		m.Close()
 		t.Skip("this machine compiles it within the limits")
@@ -327,6 +316,65 @@ func TestCompileBomb(t *testing.T) {
 	if grown := int64(after.HeapSys) - int64(before.HeapSys); grown > 256<<20 {
 		t.Errorf("this process grew by %d bytes", grown)
 	}
+}
+
+// What one module may take to be compiled is no other's: within its own limits a
+// module is refused, or not, whoever else waits for the same code.
+func TestCompileLimits(t *testing.T) {
+	e := newEngine(t)
+	code := bomb()
+	for _, c := range []CompileLimits{{Time: time.Second}, {Memory: 40 << 20}} {
+		_, err := e.Load(context.Background(), Spec{Name: "bomb.wasm", Wasm: code, Compile: c})
+		if g, ok := errors.AsType[*Error](err); !ok || g.Kind != TooMuchToCompile {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	a := &asm{}
+	a.exported("run", nil, i32c(0))
+	small := a.bytes()
+	a.customs = [][]byte{cat(str(".debug_info"), make([]byte, 2<<20))}
+	debug := a.bytes()
+	a.customs = nil
+	a.memory(40)
+	a.data(0, make([]byte, 2<<20))
+	large := a.bytes()
+	for name, tt := range map[string]struct {
+		code []byte
+		most int64
+		fits bool
+	}{
+		"small": {small, 1 << 20, true}, "with debug sections": {debug, 1 << 20, true}, "large": {large, 1 << 20, false},
+		"large, and it may be": {large, 3 << 20, true}, "large by default": {large, 0, true},
+		"with a length that lies": {cat(small, op(0, 0xff, 0xff, 0xff, 0xff, 0x0f), make([]byte, 2<<20)), 1 << 20, false},
+	} {
+		m, err := e.Load(context.Background(), Spec{Name: "x.wasm", Wasm: tt.code, Compile: CompileLimits{Module: tt.most}})
+		if tt.fits && err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if !tt.fits {
+			if g, ok := errors.AsType[*Error](err); !ok || g.Kind != TooLarge {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if err == nil {
+			m.Close()
+		}
+	}
+}
+
+// bomb is a module of a few hundred KB that takes a compiler long.
+func bomb() []byte {
+	var a asm
+	// One value that many blocks need at once.
+	locals := make([]byte, 2000)
+	for i := range locals {
+		locals[i] = 0x7f
+	}
+	var body []byte
+	for i := range 60_000 {
+		body = append(body, cat(get(uint32(i*7%2000)), get(uint32(i*13%2000)), add32, op(0x04, 0x40), get(uint32(i*3%2000)), set(uint32(i*11%2000)), op(0x0b))...)
+	}
+	a.exported("run", locals, body, i32c(0))
+	return a.bytes()
 }
 
 // TestLimitsOfFuel: more fuel than a call needs changes nothing, one unit less

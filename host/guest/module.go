@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -125,6 +126,9 @@ func (m *Module) forgetCode() {
 func (m *Module) load(ctx context.Context) error {
 	var first int64
 	for _, p := range m.programs() {
+		if n := codeAndData(p.wasm); n > m.spec.Compile.Module {
+			return errorf(TooLarge, m.file(p), "make it smaller (wasm-opt -Oz)", "it has %d bytes of code and data, more than %d", n, m.spec.Compile.Module)
+		}
 		if err := p.read(m.file(p)); err != nil {
 			return err
 		}
@@ -199,13 +203,31 @@ func refused(name string, err error) *Error {
 	return errorf(BadModule, name, remedy, "%w", err)
 }
 
+// codeAndData is how many bytes of a module are not in custom sections: what is to
+// be compiled and kept. It counts all of one that cannot be read.
+func codeAndData(b []byte) int64 {
+	n := int64(len(b))
+	for p := min(len(b), len(wasmMagic)); p < len(b); {
+		size, w := binary.Uvarint(b[p+1:])
+		if w <= 0 || size > uint64(len(b)-p-1-w) {
+			return int64(len(b))
+		}
+		all := 1 + w + int(size)
+		if b[p] == 0 {
+			n -= int64(all)
+		}
+		p += all
+	}
+	return n
+}
+
 // checkBytes refuses what is no module before anything reads it.
 func checkBytes(name string, b []byte) error {
 	switch {
 	case len(b) == 0:
 		return errorf(BadModule, name, "build the module again", "the file is empty")
-	case len(b) > maxModule:
-		return errorf(BadModule, name, "strip it (-ldflags=-s, wasm-strip)", "the file has %d bytes, more than %d", len(b), maxModule)
+	case len(b) > maxFile:
+		return errorf(BadModule, name, "strip it (-ldflags=-s, wasm-strip)", "the file has %d bytes, more than %d", len(b), maxFile)
 	case !bytes.HasPrefix(b, wasmMagic[:4]):
 		return errorf(BadModule, name, "build it for wasip1 or wasm32", "this is not a WebAssembly module")
 	case !bytes.HasPrefix(b, wasmMagic) && !component.Is(b):

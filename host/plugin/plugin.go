@@ -272,7 +272,7 @@ func spec(file string, b []byte, d *tools.Definition) guest.Spec {
 	c := &d.Capabilities
 	s := guest.Spec{
 		Name: file, Wasm: b, Memory: int64(d.Limits.Memory), Fuel: d.Limits.Fuel, Output: int64(d.Limits.Output), Config: d.Config,
-		Grants: c.Grants(),
+		Grants: c.Grants(), Compile: d.Limits.Compile.Limits(),
 	}
 	for at, f := range c.Files {
 		s.Files = append(s.Files, guest.Mount{Guest: at, Host: f.Path, ReadOnly: f.Mode != "rw"})

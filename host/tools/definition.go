@@ -20,6 +20,7 @@ import (
 
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/egress"
+	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -33,14 +34,17 @@ const MaxDefinition = 1 << 20
 // in place of seconds. They do not protect the host; the engine's limit of all
 // instances together does.
 const (
-	maxTimeout     = Seconds(7 * 24 * 3600)
-	maxTTL         = Seconds(366 * 24 * 3600)
-	maxMemory      = Size(4 << 30) // what a 32-bit guest can address
-	maxOutput      = Size(1 << 30)
-	maxState       = Size(64 << 20)
-	maxFuel        = int64(1e15)
-	maxConcurrency = 10_000
-	maxMillis      = int64(24 * 3600 * 1000)
+	maxTimeout       = Seconds(7 * 24 * 3600)
+	maxTTL           = Seconds(366 * 24 * 3600)
+	maxMemory        = Size(4 << 30) // what a 32-bit guest can address
+	maxCompileTime   = Seconds(3600)
+	maxCompileMemory = Size(64 << 30)
+	maxCompileModule = Size(256 << 20)
+	maxOutput        = Size(1 << 30)
+	maxState         = Size(64 << 20)
+	maxFuel          = int64(1e15)
+	maxConcurrency   = 10_000
+	maxMillis        = int64(24 * 3600 * 1000)
 )
 
 // nameRule matches the names that a tool may have. Without separators and dots a
@@ -350,6 +354,20 @@ type Limits struct {
 	// more wait, default 256. Further calls are OVERLOADED.
 	Concurrency int `json:"concurrency"`
 	Queue       int `json:"queue"`
+	// Compile is what compiling the tool's modules, without its policies, may take.
+	Compile Compile `json:"compile,omitzero"`
+}
+
+// Compile are limits of compiling; what is 0 follows from the size of the module.
+type Compile struct {
+	Time   Seconds `json:"time,omitempty"` // of one core
+	Memory Size    `json:"memory,omitempty"`
+	Module Size    `json:"module,omitempty"` // of code and data
+}
+
+// Limits converts c.
+func (c Compile) Limits() guest.CompileLimits {
+	return guest.CompileLimits{Time: c.Time.Duration(), Memory: int64(c.Memory), Module: int64(c.Module)}
 }
 
 // Identity lists the claims of a token that configure the tool.
@@ -971,6 +989,15 @@ func (c *checker) limits(l *Limits) {
 	}
 	within(c, "/limits/concurrency", l.Concurrency, 1, maxConcurrency)
 	within(c, "/limits/queue", l.Queue, 0, maxConcurrency)
+	if t := l.Compile.Time; t != 0 {
+		within(c, "/limits/compile/time", t, 1, maxCompileTime)
+	}
+	if m := l.Compile.Memory; m != 0 {
+		within(c, "/limits/compile/memory", m, 64<<20, maxCompileMemory)
+	}
+	if m := l.Compile.Module; m != 0 {
+		within(c, "/limits/compile/module", m, 1<<10, maxCompileModule)
+	}
 }
 
 // validClaim reports whether name may be the name of a claim: a short text without

@@ -26,24 +26,26 @@ type told struct {
 // moduleFaults is the whole table of errors of the engine; it is never written
 // to.
 var moduleFaults = map[guest.Kind]told{
-	guest.Internal:    {fault.Internal, ""},
-	guest.BadModule:   {fault.ToolBroken, ""},
-	guest.NoExport:    {fault.ToolBroken, `set "entry" in tool.json, or {}`},
-	guest.IsCommand:   {fault.ToolBroken, `name it under "wasi" in tool.json, or {}`},
-	guest.NotCommand:  {fault.ToolBroken, `name it as "handler" in tool.json, or {}`},
-	guest.NotGranted:  {fault.ToolBroken, ""}, // see Explain
-	guest.BadMount:    {fault.ToolBroken, "correct capabilities.files in tool.json"},
-	guest.BadLimit:    {fault.ToolBroken, "change limits.memory in tool.json"},
-	guest.NoRoom:      {fault.ToolBroken, "raise limits.memory in tool.json"},
-	guest.Failed:      {fault.ToolFailed, ""},
-	guest.Trapped:     {fault.GuestTrap, ""},
-	guest.FuelUsed:    {fault.LimitExceeded, "{}, raise limits.fuel in tool.json, or end the loop or recursion that has no end"},
-	guest.MemoryUsed:  {fault.LimitExceeded, "raise limits.memory in tool.json, or {}"},
-	guest.BlocksUsed:  {fault.LimitExceeded, "raise limits.memory in tool.json"},
-	guest.OutputUsed:  {fault.LimitExceeded, "raise limits.output in tool.json, or {}"},
-	guest.DeadlineMet: {fault.Timeout, "raise timeout in tool.json, or that of the caller, or {}"},
-	guest.Aborted:     {fault.Aborted, ""},
-	guest.Overloaded:  {fault.Overloaded, ""},
+	guest.Internal:         {fault.Internal, ""},
+	guest.BadModule:        {fault.ToolBroken, ""},
+	guest.NoExport:         {fault.ToolBroken, `set "entry" in tool.json, or {}`},
+	guest.IsCommand:        {fault.ToolBroken, `name it under "wasi" in tool.json, or {}`},
+	guest.NotCommand:       {fault.ToolBroken, `name it as "handler" in tool.json, or {}`},
+	guest.NotGranted:       {fault.ToolBroken, ""}, // see Explain
+	guest.BadMount:         {fault.ToolBroken, "correct capabilities.files in tool.json"},
+	guest.TooLarge:         {fault.ToolBroken, "raise limits.compile.module in tool.json, or {}"},
+	guest.TooMuchToCompile: {fault.ToolBroken, "raise limits.compile in tool.json, or {}"},
+	guest.BadLimit:         {fault.ToolBroken, "change limits.memory in tool.json"},
+	guest.NoRoom:           {fault.ToolBroken, "raise limits.memory in tool.json"},
+	guest.Failed:           {fault.ToolFailed, ""},
+	guest.Trapped:          {fault.GuestTrap, ""},
+	guest.FuelUsed:         {fault.LimitExceeded, "{}, raise limits.fuel in tool.json, or end the loop or recursion that has no end"},
+	guest.MemoryUsed:       {fault.LimitExceeded, "raise limits.memory in tool.json, or {}"},
+	guest.BlocksUsed:       {fault.LimitExceeded, "raise limits.memory in tool.json"},
+	guest.OutputUsed:       {fault.LimitExceeded, "raise limits.output in tool.json, or {}"},
+	guest.DeadlineMet:      {fault.Timeout, "raise timeout in tool.json, or that of the caller, or {}"},
+	guest.Aborted:          {fault.Aborted, ""},
+	guest.Overloaded:       {fault.Overloaded, ""},
 }
 
 // processFaults is the table of errors of processes; it is never written to.
