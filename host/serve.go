@@ -108,6 +108,7 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	grace := h.config().Grace() // a reload may have changed it
 	p.Log.Info("shutting down", "running", h.pipeline.Running(), "grace", grace.String())
 	p.Approvals.EndWaits() // nobody decides in so short a time
+	h.mcp.EndWaits()
 	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	defer context.AfterFunc(graceful, func() {

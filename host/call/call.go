@@ -64,7 +64,7 @@ type Request struct {
 	Streams wire.Streams
 	// JobAfter makes a job of a call that has not ended by then: it is answered as
 	// one in the background, and goes on without its caller. Until then it is its
-	// caller's. 0: never.
+	// caller's. Streams.Progress and Receive go on being used by the job. 0: never.
 	JobAfter time.Duration
 	// Kind is that of its execution; empty is session.KindCall.
 	Kind string

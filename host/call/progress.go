@@ -15,8 +15,9 @@ import (
 // started, what passed between it and the caller, and whether the call goes on
 // without its caller. It is safe for concurrent use.
 type Progress struct {
-	output atomic.Bool // bytes of standard output were passed on
-	input  atomic.Pointer[watchedInput]
+	output  atomic.Bool // bytes of standard output were passed on
+	input   atomic.Pointer[watchedInput]
+	answers atomic.Bool // the caller answered a question of the module
 
 	mu    sync.Mutex
 	begun bool // guarded by mu
@@ -59,10 +60,10 @@ func (p *Progress) Begun() bool {
 func (p *Progress) OutputSent() bool { return p.output.Load() }
 
 // InputSpent reports whether an attempt has used up the input: any that was
-// opened and was not empty.
+// opened and was not empty, and any answer of the caller.
 func (p *Progress) InputSpent() bool {
 	w := p.input.Load()
-	return w != nil && !(w.ended.Load() && !w.read.Load())
+	return p.answers.Load() || w != nil && !(w.ended.Load() && !w.read.Load())
 }
 
 // Outlive is a context for what must go on when the caller has left, once it has
@@ -106,6 +107,15 @@ func (p *Progress) Abandoned() bool { return p.caller != nil && p.caller.Err() !
 func (p *Progress) watch(s wire.Streams) wire.Streams {
 	if s.Stdout != nil {
 		s.Stdout = noticing{s.Stdout, &p.output}
+	}
+	if receive := s.Receive; receive != nil {
+		s.Receive = func(ctx context.Context) ([]byte, error) {
+			b, err := receive(ctx)
+			if err == nil {
+				p.answers.Store(true)
+			}
+			return b, err
+		}
 	}
 	if open := s.Stdin; open != nil {
 		s.Stdin = func() io.ReadCloser {

@@ -263,7 +263,12 @@ func (r *running) handler(ctx context.Context) error {
 		}
 		return err
 	}
-	q.services.Recv = receiver(ctx, stdin)
+	if q.services.Recv = receiver(ctx, stdin); stdin == nil && r.Streams.Receive != nil {
+		q.services.Recv = func(context.Context) ([]byte, error) {
+			defer r.Clock.Pause()() // what its caller thinks about is not the tool's time
+			return r.Streams.Receive(ctx)
+		}
+	}
 	if err := r.begin(ctx); err != nil {
 		return err
 	}

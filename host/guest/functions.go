@@ -291,6 +291,9 @@ func toolRecv(c *call, s []uint64) {
 	} else {
 		c.wait()
 		p, err := c.inv.Recv(c)
+		if c.hasDeadline { // a clock may have stood still meanwhile
+			c.deadline, c.hasDeadline = c.Deadline()
+		}
 		switch {
 		case err == io.EOF:
 			res.EOF = true

@@ -42,7 +42,7 @@ func (r *requester) decide(ctx context.Context, as Caller, p *sdk.CallToolParams
 // askUser is the result that has the user approve the call of res, or nil where that is
 // not for the caller, or the client cannot ask.
 func (r *requester) askUser(ctx context.Context, as Caller, q *sdk.CallToolRequest, res *wire.Result) *sdk.CallToolResult {
-	if res.Err == nil || res.Err.Code != fault.ApprovalRequired || q.Params.InputResponses != nil || !canElicit(q.Session) {
+	if res.Err == nil || res.Err.Code != fault.ApprovalRequired || q.Params.InputResponses != nil || !formsOf(q.ClientCapabilities()) {
 		return nil
 	}
 	var asked struct {
@@ -69,19 +69,6 @@ func (r *requester) askUser(ctx context.Context, as Caller, q *sdk.CallToolReque
 			Mode: "form", Message: message, RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{}},
 		}},
 	}
-}
-
-// canElicit reports whether the client can ask its user.
-func canElicit(s *sdk.ServerSession) bool {
-	if s == nil {
-		return false
-	}
-	p := s.InitializeParams()
-	if p == nil || p.Capabilities == nil || p.Capabilities.Elicitation == nil {
-		return false
-	}
-	e := p.Capabilities.Elicitation
-	return e.Form != nil || e.URL == nil
 }
 
 // messageOf says exactly what would run, a word a line, with all that is not plain

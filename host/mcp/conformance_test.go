@@ -110,10 +110,7 @@ type lacking struct {
 const (
 	noPrompts    = "prompts are not offered"
 	noResources  = "resources are not offered"
-	noCompletion = "completion is not offered"
-	noSampling   = "tools cannot ask the client's model"
-	noInput      = "tools cannot ask the client"
-	noLogging    = "logs of tools are the operator's"
+	noCompletion = "completion is of prompts and resources"
 )
 
 // notOffered are the scenarios that fail, since they are of what the daemon does not
@@ -121,8 +118,6 @@ const (
 var notOffered = map[string]map[string]lacking{
 	"conformance-2025": {
 		"completion-complete":           {why: noCompletion},
-		"elicitation-sep1034-defaults":  {why: noInput},
-		"elicitation-sep1330-enums":     {why: noInput},
 		"prompts-get-embedded-resource": {why: noPrompts},
 		"prompts-get-simple":            {why: noPrompts},
 		"prompts-get-with-args":         {why: noPrompts},
@@ -134,39 +129,21 @@ var notOffered = map[string]map[string]lacking{
 		"resources-subscribe":           {why: noResources},
 		"resources-templates-read":      {why: noResources},
 		"resources-unsubscribe":         {why: noResources},
-		"server-sse-polling":            {why: "the daemon closes no stream on its own"},
-		"tools-call-elicitation":        {why: noInput},
-		"tools-call-sampling":           {why: noSampling},
-		"tools-call-with-logging":       {why: noLogging},
 	},
 	"conformance-2026": {
 		"caching": {why: noPrompts + ", " + noResources, checks: []string{
 			"sep-2549-prompts-list-caching-hints", "sep-2549-resources-list-caching-hints", "sep-2549-resources-templates-list-caching-hints"}},
-		"completion-complete":                           {why: noCompletion},
-		"input-required-result-basic-elicitation":       {why: noInput},
-		"input-required-result-basic-list-roots":        {why: noInput},
-		"input-required-result-basic-sampling":          {why: noSampling},
-		"input-required-result-capability-check":        {why: noInput},
-		"input-required-result-multi-round":             {why: noInput},
-		"input-required-result-multiple-input-requests": {why: noInput},
-		"input-required-result-non-tool-request":        {why: noPrompts},
-		"input-required-result-request-state":           {why: noInput},
-		"input-required-result-result-type":             {why: noInput},
-		"input-required-result-tampered-state":          {why: noInput},
-		"prompts-get-embedded-resource":                 {why: noPrompts},
-		"prompts-get-simple":                            {why: noPrompts},
-		"prompts-get-with-args":                         {why: noPrompts},
-		"prompts-get-with-image":                        {why: noPrompts},
-		"prompts-list":                                  {why: noPrompts},
-		"resources-list":                                {why: noResources},
-		"resources-read-binary":                         {why: noResources},
-		"resources-read-text":                           {why: noResources},
-		"resources-templates-read":                      {why: noResources},
-		"server-stateless": {why: "no tool needs a capability of the client", checks: []string{
-			"sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400"}},
-		"tasks-mrtr-composition":    {why: noInput},
-		"tasks-mrtr-input":          {why: noInput},
-		"tasks-required-task-error": {why: "no tool needs tasks: whoever does not know them waits"},
+		"completion-complete":                    {why: noCompletion},
+		"input-required-result-non-tool-request": {why: noPrompts},
+		"prompts-get-embedded-resource":          {why: noPrompts},
+		"prompts-get-simple":                     {why: noPrompts},
+		"prompts-get-with-args":                  {why: noPrompts},
+		"prompts-get-with-image":                 {why: noPrompts},
+		"prompts-list":                           {why: noPrompts},
+		"resources-list":                         {why: noResources},
+		"resources-read-binary":                  {why: noResources},
+		"resources-read-text":                    {why: noResources},
+		"resources-templates-read":               {why: noResources},
 	},
 }
 

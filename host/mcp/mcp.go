@@ -8,7 +8,7 @@
 // that are not answered, calls that run), that a panic in a request ends that
 // request and no more, and that nothing is left of a client that has gone but a
 // mutating call with an idempotency key that had begun. It offers no prompts, no
-// resources, no logging and no completion.
+// resources and no completion.
 //
 // Package host gives it its connections.
 package mcp
@@ -59,16 +59,24 @@ type Config struct {
 
 // Front serves MCP. It is safe for concurrent use.
 type Front struct {
-	config Config
+	config  Config
+	stopped chan struct{} // closed by EndWaits
+	stop    func()
 
-	mu         sync.Mutex
-	requesters map[*requester]struct{} // guarded by mu
+	mu         sync.Mutex // guards what follows
+	requesters map[*requester]struct{}
+	waiting    map[string]*dialog // that wait for an answer, by the execution
 }
 
 // New makes a front end.
 func New(config Config) *Front {
-	return &Front{config: config, requesters: map[*requester]struct{}{}}
+	f := &Front{config: config, stopped: make(chan struct{}), requesters: map[*requester]struct{}{}, waiting: map[string]*dialog{}}
+	f.stop = sync.OnceFunc(func() { close(f.stopped) })
+	return f
 }
+
+// EndWaits ends what waits for an answer of a client, and has nothing wait from now on.
+func (f *Front) EndWaits() { f.stop() }
 
 // Peer is who connected, as the kernel says, and where: fields of call.Request.
 type Peer struct {
@@ -114,7 +122,7 @@ func (f *Front) watch(r *requester, server *sdk.Server) (end func()) {
 func (f *Front) newServer(r *requester, o sdk.ServerOptions) *sdk.Server {
 	o.Instructions = instructions
 	o.Logger = slog.New(slog.DiscardHandler)
-	o.Capabilities = &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}, Extensions: map[string]any{tasksExtension: map[string]any{}}}
+	o.Capabilities = &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}, Logging: &sdk.LoggingCapabilities{}, Extensions: map[string]any{tasksExtension: map[string]any{}}}
 	server := sdk.NewServer(&sdk.Implementation{Name: "toold", Version: f.config.Version}, &o)
 	r.server = server
 	server.AddReceivingMiddleware(r.receive)
@@ -151,6 +159,7 @@ func (f *Front) Serve(ctx context.Context, stopping <-chan struct{}, nc net.Conn
 	session.Wait()
 	ended()
 	c.leave(wire.ErrLeft)
+	c.talking.Wait()
 	c.Close()
 	close(over)
 	draining.Wait()

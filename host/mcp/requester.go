@@ -33,9 +33,13 @@ type requester struct {
 	leave   context.CancelCauseFunc
 	changed chan struct{} // the tools of the daemon did, maybe
 
+	// talking are the calls that go on while no request of the client waits for them.
+	talking sync.WaitGroup
+
 	mu       sync.Mutex // guards what follows
 	draining bool
 	calls    int
+	dialogs  map[string]*dialog // by each state that the client was given
 	listens  int
 	listed   map[string]listed // by session
 	stale    bool              // some client has an older list than another one
@@ -46,7 +50,7 @@ type requester struct {
 }
 
 func newRequester(f *Front, who Peer, maxCalls, maxListens int) *requester {
-	r := &requester{front: f, who: who, maxCalls: maxCalls, maxListens: maxListens, changed: make(chan struct{}, 1), listed: map[string]listed{}, mirrored: map[string]string{}}
+	r := &requester{front: f, who: who, maxCalls: maxCalls, maxListens: maxListens, changed: make(chan struct{}, 1), listed: map[string]listed{}, dialogs: map[string]*dialog{}, mirrored: map[string]string{}}
 	r.left, r.leave = context.WithCancelCause(context.Background())
 	return r
 }
@@ -69,7 +73,7 @@ func (r *requester) receive(next sdk.MethodHandler) sdk.MethodHandler {
 		case *sdk.ListToolsRequest:
 			return r.listTools(ctx, q, token)
 		case *sdk.CallToolRequest:
-			return r.callTool(ctx, q, token), nil
+			return r.callTool(ctx, q, token)
 		case *sdk.ServerRequest[*taskParams]:
 			return r.serveTask(ctx, method, q, token)
 		}
@@ -130,21 +134,55 @@ func (r *requester) listen(ctx context.Context, method string, req sdk.Request, 
 // when the client cancels the request, with ABORTED, and when the client leaves, with
 // wire.ErrLeft: the pipeline knows what goes on then.
 func (r *requester) begin(ctx context.Context, session *sdk.ServerSession) (_ context.Context, done func(), err *fault.Error) {
+	if err := r.enter(); err != nil {
+		return nil, nil, err
+	}
+	run, cancel := r.life(ctx)
+	untie := r.tie(ctx, session, cancel)
+	return run, func() {
+		untie()
+		cancel(nil)
+		r.exit()
+	}, nil
+}
+
+// enter takes a place for a request in the pipeline, until exit.
+func (r *requester) enter() *fault.Error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.draining:
-		return nil, nil, fault.Errorf(fault.Overloaded, "the daemon is stopping; try again when it is back")
+		return fault.Errorf(fault.Overloaded, "the daemon is stopping; try again when it is back")
 	case r.calls >= r.maxCalls:
-		return nil, nil, fault.Errorf(fault.Overloaded, "this client has %d calls that run already; wait for one of them", r.maxCalls)
+		return fault.Errorf(fault.Overloaded, "this client has %d calls that run already; wait for one of them", r.maxCalls)
 	}
 	r.calls++
+	return nil
+}
+
+func (r *requester) exit() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls--
+}
+
+// life is a context with the values of ctx that ends when the client leaves, or by
+// cancel, which has to be called.
+func (r *requester) life(ctx context.Context) (run context.Context, cancel context.CancelCauseFunc) {
+	run, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	left := context.AfterFunc(r.left, func() { end(context.Cause(r.left)) })
+	return run, func(cause error) {
+		left()
+		end(cause)
+	}
+}
+
+// tie has the end of a request's context cancel what runs for it, until untie.
+func (r *requester) tie(ctx context.Context, session *sdk.ServerSession, cancel context.CancelCauseFunc) (untie func() bool) {
 	// Over HTTP without a session a request ends when its stream is closed, and
 	// that says no more than that nobody reads the answer.
 	streamed := r.identity != "" && session.ID() == ""
-	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	left := context.AfterFunc(r.left, func() { cancel(context.Cause(r.left)) })
-	cancelled := context.AfterFunc(ctx, func() {
+	return context.AfterFunc(ctx, func() {
 		// A connection that broke cancels its requests with another cause, and is
 		// left.
 		if cause := context.Cause(ctx); streamed || !errors.Is(cause, context.Canceled) {
@@ -153,14 +191,6 @@ func (r *requester) begin(ctx context.Context, session *sdk.ServerSession) (_ co
 		}
 		cancel(fault.Errorf(fault.Aborted, "the client cancelled the call"))
 	})
-	return run, func() {
-		left()
-		cancelled()
-		cancel(nil)
-		r.mu.Lock()
-		r.calls--
-		r.mu.Unlock()
-	}, nil
 }
 
 // drain has requests refused that come later.

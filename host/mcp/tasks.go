@@ -27,8 +27,8 @@ const (
 type taskParams struct {
 	sdk.ParamsBase
 	TaskID string `json:"taskId"`
-	// Responses answer what a task asked for. No task asks.
-	Responses json.RawMessage `json:"inputResponses,omitempty"`
+	// Responses answer what the task asks.
+	Responses map[string]json.RawMessage `json:"inputResponses,omitempty"`
 }
 
 // task is a job as the extension has it. Result and Error are of one that has ended.
@@ -42,6 +42,7 @@ type task struct {
 	Updated    string              `json:"lastUpdatedAt,omitempty"`
 	TTL        *int64              `json:"ttlMs"` // null: as long as the daemon keeps jobs
 	Poll       int64               `json:"pollIntervalMs,omitempty"`
+	Asks       sdk.InputRequestMap `json:"inputRequests,omitempty"`
 	Result     *sdk.CallToolResult `json:"result,omitempty"`
 	Error      *jsonrpc.Error      `json:"error,omitempty"`
 }
@@ -84,11 +85,7 @@ func started(job string) *task {
 // serveTask answers tasks/get, tasks/update and tasks/cancel.
 func (r *requester) serveTask(ctx context.Context, method string, q *sdk.ServerRequest[*taskParams], token string) (sdk.Result, error) {
 	if !knowsTasks(q.ClientCapabilities()) {
-		data, err := json.Marshal(sdk.MissingRequiredClientCapabilityData{RequiredCapabilities: &sdk.ClientCapabilities{Extensions: map[string]any{tasksExtension: map[string]any{}}}})
-		if err != nil {
-			return nil, err
-		}
-		return nil, &jsonrpc.Error{Code: sdk.CodeMissingRequiredClientCapabilities, Message: "declare the extension " + tasksExtension + " to use tasks", Data: data}
+		return nil, missingCapability(&sdk.ClientCapabilities{Extensions: map[string]any{tasksExtension: map[string]any{}}}, "declare the extension "+tasksExtension+" to use tasks")
 	}
 	if q.Params == nil || q.Params.TaskID == "" {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "taskId is missing"}
@@ -118,10 +115,33 @@ func (r *requester) serveTask(ctx context.Context, method string, q *sdk.ServerR
 	if err != nil {
 		return nil, err
 	}
-	if method == "tasks/update" { // no job asks for anything
+	asking := r.front.asking(id)
+	if method == "tasks/update" {
+		if asking != nil {
+			asking.take(responsesOf(q.Params.Responses))
+		}
 		return &acknowledged{ResultType: "complete"}, nil
 	}
-	return job.task(), nil
+	t := job.task()
+	if asking != nil && t.Status == "working" {
+		if open, _ := asking.questions(); len(open) > 0 {
+			t.Status, t.Asks = "input_required", open
+		}
+	}
+	return t, nil
+}
+
+// responsesOf are the answers that are such. The others answer nothing.
+func responsesOf(raw map[string]json.RawMessage) sdk.InputResponseMap {
+	all := sdk.InputResponseMap{}
+	for key, answer := range raw {
+		var one sdk.InputResponseMap
+		object, err := json.Marshal(map[string]json.RawMessage{key: answer})
+		if err == nil && json.Unmarshal(object, &one) == nil {
+			all[key] = one[key]
+		}
+	}
+	return all
 }
 
 // taskError is why there is nothing to say of a task.
@@ -192,7 +212,8 @@ func (j *job) task() *task {
 		Updated: j.Started.Add(time.Duration(j.ElapsedMS) * time.Millisecond).UTC().Format(time.RFC3339Nano),
 	}
 	if j.State == "running" {
-		if t.Message = j.LastLine; len(j.Progress) > 0 && string(j.Progress) != "null" {
+		kind, _ := tells(j.Progress)
+		if t.Message = j.LastLine; kind == "" && len(j.Progress) > 0 && string(j.Progress) != "null" {
 			t.Message = progressOf(j.Progress).Message
 		}
 		return t

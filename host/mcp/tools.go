@@ -7,17 +7,18 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
+	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
@@ -404,56 +405,84 @@ func (r *requester) named(ctx context.Context, as Caller, shown string) (string,
 
 // callTool answers tools/call. What fails is a result too: it is for who asked for the
 // call.
-func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token string) sdk.Result {
-	failed := func(e *fault.Error) sdk.Result { return complete(q, resultOf(&wire.Result{Err: e})) }
+func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token string) (sdk.Result, error) {
+	failed := func(e *fault.Error) (sdk.Result, error) { return complete(q, resultOf(&wire.Result{Err: e})), nil }
 	if q.Params == nil {
 		return failed(fault.Errorf(fault.InvalidEnvelope, "params are missing; name the tool to call"))
 	}
-	run, done, refused := r.begin(ctx, q.Session)
-	if refused != nil {
+	if refused := r.enter(); refused != nil {
 		return failed(refused)
 	}
-	defer done()
+	defer r.exit()
+	run, cancel := r.life(ctx)
+	d, of, err := r.dialog(run, q, token)
+	if err != nil {
+		cancel(nil)
+		if refused, ok := errors.AsType[*fault.Error](err); ok {
+			return failed(refused)
+		}
+		return nil, err
+	}
+	defer d.attach(run, q)()
+	if of == nil { // it runs already
+		defer cancel(nil)
+	} else {
+		d.cancel = cancel
+		d.run(run, *of)
+	}
+	if asks := d.serve(ctx, q); asks != nil {
+		return complete(q, asks), nil
+	}
+	if d.outcome.Job {
+		return started(d.id), nil
+	}
+	if err := d.lacks(d.outcome); err != nil {
+		return nil, err
+	}
+	if asks := r.askUser(ctx, d.as, q, d.outcome.Result); asks != nil {
+		return complete(q, asks), nil
+	}
+	return complete(q, resultOf(d.outcome.Result)), nil
+}
+
+// dialog is the call that q makes, with the request that it is, or the one that runs
+// already and q goes on with.
+func (r *requester) dialog(ctx context.Context, q *sdk.CallToolRequest, token string) (*dialog, *call.Request, error) {
 	p := q.Params
 	as, refused := r.as(p.Meta, token)
 	if refused != nil {
-		return failed(refused)
+		return nil, nil, refused
 	}
-	name, refused := r.named(run, as, p.Name)
+	if d, err := r.dialogOf(as, p); d != nil || err != nil {
+		return d, nil, err
+	}
+	name, refused := r.named(ctx, as, p.Name)
 	if refused != nil {
-		return failed(refused)
+		return nil, nil, refused
 	}
 	made, refused := envelope(name, as, p)
 	if refused != nil {
-		return failed(refused)
+		return nil, nil, refused
 	}
-	if refused := r.decide(run, as, p); refused != nil {
-		return failed(refused)
+	what, err := digestOfCall("", p.Name, made.Payload)
+	if err != nil {
+		return nil, nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
 	}
-	var streams wire.Streams
-	if token := p.GetProgressToken(); token != nil {
-		var n atomic.Int64
-		streams.Progress = func(data json.RawMessage) error {
-			told := progressOf(data)
-			told.ProgressToken = token
-			if told.Progress == 0 && told.Total == 0 {
-				told.Progress = float64(n.Add(1))
-			}
-			return q.Session.NotifyProgress(run, told)
-		}
+	if d := r.sameCall(as, made.IdempotencyKey, what); d != nil {
+		return d, nil, nil
 	}
-	of := r.request(made, streams)
-	if knowsTasks(q.ClientCapabilities()) {
+	if refused := r.decide(ctx, as, p); refused != nil {
+		return nil, nil, refused
+	}
+	d := &dialog{
+		r: r, as: as, id: made.ExecutionID, tool: p.Name, key: made.IdempotencyKey, what: what, can: q.ClientCapabilities(),
+		direct: q.ProtocolVersion() < sessionless, given: p.InputResponses, over: make(chan struct{}), news: make(chan struct{}),
+	}
+	of := r.request(made, wire.Streams{Progress: d.progress, Receive: d.receive})
+	if knowsTasks(d.can) {
 		of.JobAfter = taskAfter
 	}
-	o := r.front.config.Call(run, of)
-	if o.Job {
-		return started(made.ExecutionID)
-	}
-	if asks := r.askUser(run, as, q, o.Result); asks != nil {
-		return complete(q, asks)
-	}
-	return complete(q, resultOf(o.Result))
+	return d, &of, nil
 }
 
 // complete says whether a result is a whole one or asks for input, which versions
@@ -533,19 +562,24 @@ func keyOf(name string, payload json.RawMessage, meta sdk.Meta) (any, *fault.Err
 	if !ok || text == "" || len(text) > maxTurn {
 		return nil, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a string of 1 to %d bytes", metaTurn, maxTurn)
 	}
-	// The order of members is not the call's.
+	sum, err := digestOfCall(text, name, payload)
+	if err != nil {
+		return nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
+	}
+	return "turn-" + hex.EncodeToString(sum[:]), nil
+}
+
+// digestOfCall is the same for the same call: the order of the members of its
+// arguments is not its own.
+func digestOfCall(turn, name string, payload json.RawMessage) (sum [32]byte, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(payload))
 	decoder.UseNumber()
 	var args any
 	if err := decoder.Decode(&args); err != nil {
-		return nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
+		return sum, err
 	}
-	same, err := json.Marshal([]any{text, name, args})
-	if err != nil {
-		return nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
-	}
-	sum := sha256.Sum256(same)
-	return "turn-" + hex.EncodeToString(sum[:]), nil
+	same, err := json.Marshal([]any{turn, name, args})
+	return sha256.Sum256(same), err
 }
 
 // progressOf is what a tool told of its progress: {progress, total, message}, as MCP

@@ -223,6 +223,7 @@ func (w *Web) Shutdown(ctx context.Context) error {
 // close ends what is left of a tenant.
 func (a *tenant) close() {
 	a.leave(wire.ErrLeft)
+	a.talking.Wait()
 	for s := range a.server.Sessions() {
 		s.Close()
 	}
@@ -500,7 +501,7 @@ func (a *tenant) sweep() map[string]*sdk.ServerSession {
 func (w *Web) forget() bool {
 	var oldest string
 	for id, a := range w.identities {
-		if a.open > 0 {
+		if a.open > 0 || a.talks() {
 			continue
 		}
 		if len(a.sweep()) == 0 && len(a.sessions) == 0 && (oldest == "" || a.used.Before(w.identities[oldest].used)) {
@@ -513,7 +514,7 @@ func (w *Web) forget() bool {
 	a := w.identities[oldest]
 	delete(w.identities, oldest)
 	a.leave(wire.ErrLeft)
-	go a.unwatch()
+	go a.close()
 	return true
 }
 

@@ -190,7 +190,7 @@ func whole(d call.Decided) (call.Decided, error) {
 	// Neither what is steered nor a terminal adds to what was approved.
 	d.Execution.RejectSteering("what runs is approved as it is")
 	d.Input.Fixed = true
-	d.Streams.Stdin, d.Streams.Terminal, d.Streams.Steer = nil, nil, nil
+	d.Streams.Stdin, d.Streams.Terminal, d.Streams.Steer, d.Streams.Receive = nil, nil, nil, nil
 	return d, nil
 }
 

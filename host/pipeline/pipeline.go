@@ -257,9 +257,9 @@ func (p *Pipeline) pinned(ctx context.Context, a call.Admitted, acc *account) ca
 }
 
 // timed is life with the time that the call c has, which stands still while its
-// caller runs a program for it. The caller's own limit does not.
+// caller runs a program for it, or is asked by its module. The caller's own limit does not.
 func (p *Pipeline) timed(life context.Context, c *call.Pinned) (context.Context, context.CancelFunc) {
-	if !p.execute.MayCallBack(c) {
+	if !p.execute.MayCallBack(c) && c.Streams.Receive == nil {
 		return context.WithTimeout(life, call.Shorter(c.Tool.Def.Timeout.Duration(), c.Timeout))
 	}
 	clock := call.NewClock(life, c.Tool.Def.Timeout.Duration())

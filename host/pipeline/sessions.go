@@ -116,9 +116,11 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 	later := q.JobAfter > 0 && !q.Background
 	if later { // it is answered whole, where it is in time
 		j.Later()
-		of.Streams = wire.Streams{Signals: make(chan os.Signal), Progress: func(data json.RawMessage) error {
-			if q.Streams.Progress != nil && !j.Listed() {
-				q.Streams.Progress(data) // who reads it may be gone by now
+		of.Streams = wire.Streams{Signals: make(chan os.Signal), Receive: q.Streams.Receive, Progress: func(data json.RawMessage) error {
+			if q.Streams.Progress != nil {
+				if err := q.Streams.Progress(data); err != nil {
+					return err
+				}
 			}
 			return j.Progress(data)
 		}}

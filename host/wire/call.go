@@ -210,6 +210,10 @@ type Streams struct {
 	// brought its input with it. Read fails when the call's context ends.
 	// Closing it drops what still comes.
 	Stdin func() io.ReadCloser
+	// Receive is the next piece of what the caller answers to a module that has no
+	// other input: it waits for it, until ctx ends. io.EOF is the caller's end of it,
+	// and what was cut off is another error. It is nil where nobody can be asked.
+	Receive func(ctx context.Context) ([]byte, error)
 	// Terminal is the terminal that the caller offers; nil where it offers none.
 	Terminal *Terminal
 	// Callback has the caller run a program of its own: see Callbacks.Run. It is nil
