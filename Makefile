@@ -77,6 +77,10 @@ soak: ## mixed traffic with faults for SOAK (30m), drawn in SOAK_PLOT; fails if 
 	@mkdir -p $(dir $(SOAK_PLOT))
 	TOOLD_SOAK=$(SOAK) TOOLD_SOAK_PLOT='$(abspath $(SOAK_PLOT))' $(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./host
 
+.PHONY: mcp-clients
+mcp-clients: ## 500 clients of MCP that connect, call and vanish; fails if anything is left of them
+	TOOLD_MCP_CLIENTS=500 $(GO) test -count=1 -timeout 20m -run '^TestVanishingClients$$' -v ./host/mcp
+
 .PHONY: bench
 bench: build ## the benchmarks that match BENCH (all)
 	PATH="$$PATH:$${HOME:-/root}/.cargo/bin:$(CURDIR)/$(CACHE)/npm/node_modules/.bin" TOOLD_COSTS=1 $(GO) test -timeout 60m -run '^$$' -bench '$(BENCH)' -benchmem ./...

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -635,7 +636,7 @@ func (d *dialog) run(ctx context.Context, of call.Request) {
 		d.outcome = call.Outcome{Result: &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed at this call; see its log")}}
 		defer func() {
 			if v := recover(); v != nil {
-				d.r.front.config.Logger.Error("panic in a call of MCP", "panic", v)
+				d.r.front.config.Logger.Error("panic in a call of MCP", "panic", v, "stack", string(debug.Stack()))
 			}
 		}()
 		d.outcome = d.r.front.config.Call(ctx, of)

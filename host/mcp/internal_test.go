@@ -54,8 +54,9 @@ func TestPanic(t *testing.T) {
 		return call.Outcome{Result: &wire.Result{Ran: true, Stdout: []byte("fine")}}
 	})
 	s := client(t, nc)
-	if _, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "bad"}); err == nil || !strings.Contains(err.Error(), "INTERNAL") {
-		t.Errorf("a panic: %v", err)
+	r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "bad"})
+	if said, _ := json.Marshal(r); err != nil || !r.IsError || !strings.Contains(string(said), "INTERNAL") {
+		t.Errorf("a panic: %s, %v", said, err)
 	}
 	for range maxCalls + 1 { // the place of the call was given back
 		if r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "good"}); err != nil || r.IsError {
