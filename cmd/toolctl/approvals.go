@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +19,8 @@ import (
 
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/display"
+	"github.com/toold/toold/host/wire"
 )
 
 func approvalsVerb(s *state) *cobra.Command {
@@ -35,7 +39,7 @@ set decides as that identity.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.PersistentFlags().BoolVar(&mine, "mine", false, "ask as a caller of the tool socket, and not as the operator")
-	cmd.AddCommand(approvalsList(s, &mine), approvalsShow(s, &mine), approvalsDecide(s, &mine, true), approvalsDecide(s, &mine, false))
+	cmd.AddCommand(approvalsList(s, &mine), approvalsShow(s, &mine), approvalsDecide(s, &mine, true), approvalsDecide(s, &mine, false), approvalsPlan(s), approvalsRun(s))
 	return cmd
 }
 
@@ -153,6 +157,145 @@ func approvalsDecide(s *state, mine *bool, approve bool) *cobra.Command {
 		cmd.Use, cmd.Short = "deny REQUEST", "Refuse the call of a request, and the same call until its time is over"
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "what to tell the caller, and the audit log")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// readCalls reads a list of calls: envelopes one after another, or one array of them.
+func readCalls(s *state, file string) ([]json.RawMessage, error) {
+	text, err := func() ([]byte, error) {
+		in := s.in
+		if file != "-" {
+			f, err := os.Open(file)
+			if err != nil {
+				return nil, err
+			}
+			defer f.Close()
+			in = f
+		}
+		text, err := io.ReadAll(io.LimitReader(in, wire.MaxFrame+1))
+		if err == nil && len(text) > wire.MaxFrame {
+			err = fmt.Errorf("it has over %d bytes; make two lists of it", wire.MaxFrame)
+		}
+		return text, err
+	}()
+	if err != nil {
+		return nil, fmt.Errorf("read the list of calls: %w", err)
+	}
+	var calls []json.RawMessage
+	if json.Unmarshal(text, &calls) == nil {
+		return calls, nil
+	}
+	for d := json.NewDecoder(bytes.NewReader(text)); ; {
+		var one json.RawMessage
+		switch err := d.Decode(&one); {
+		case err == io.EOF:
+			return calls, nil
+		case err != nil:
+			return nil, usageError{fmt.Errorf("read call %d of %s: %w; write {\"toolId\": \"NAME\", \"payload\": {...}}, one after another", len(calls)+1, file, err)}
+		}
+		calls = append(calls, one)
+	}
+}
+
+func approvalsPlan(s *state) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "plan FILE",
+		Short: "Plan a list of calls, to be approved once",
+		Long: `Have the calls of FILE (- is standard input) decided, each as it would be made, and
+run none. FILE has envelopes, one after another or as one array:
+
+  {"toolId": "git", "payload": {"args": ["push", "origin", "main"], "cwd": "/workspace/app"}}
+
+If a policy asks for one of them there is one request for all, which show prints and
+approve decides; run runs them by it. Planned and run are the caller's own calls, over
+the tool socket.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			calls, err := readCalls(s, files[0])
+			if err != nil {
+				return err
+			}
+			as, err := s.approvals(true)
+			if err != nil {
+				return err
+			}
+			plan, err := as.Plan(cmd.Context(), calls)
+			if err != nil {
+				return daemonError(err)
+			}
+			if asJSON {
+				return s.printJSON(plan)
+			}
+			w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
+			fmt.Fprintln(w, "CALL\tTOOL\tASKS\tDIGEST")
+			for i, c := range plan.Calls {
+				fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", i+1, plainly(c.Tool), map[bool]string{true: "yes", false: "no"}[c.Asks], c.Digest)
+			}
+			if err := w.Flush(); err != nil {
+				return err
+			}
+			if plan.Approval == nil {
+				_, err = fmt.Fprintln(s.out, "none of them has to be approved: make them as they are")
+				return err
+			}
+			_, err = fmt.Fprintf(s.out, "%s: %s until %s; once it is approved: toolctl approvals run %s %s\n",
+				plan.Approval.ID, plan.Approval.State, when(plan.Approval.Expires), plan.Approval.ID, plainly(files[0]))
+			return err
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func approvalsRun(s *state) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "run REQUEST FILE",
+		Short: "Run a list of calls that was approved, in order",
+		Long: `Run the calls of FILE (- is standard input) by the request for all of them. It stops at
+the first that fails, or is not what was planned, and then exits with 1. An approved list
+runs once; what is left is planned anew.`,
+		Args: args(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			calls, err := readCalls(s, argv[1])
+			if err != nil {
+				return err
+			}
+			as, err := s.approvals(true)
+			if err != nil {
+				return err
+			}
+			ran, err := as.Run(cmd.Context(), argv[0], calls)
+			if err != nil {
+				return daemonError(err)
+			}
+			if asJSON {
+				err = s.printJSON(ran)
+			} else {
+				for i, r := range ran.Results {
+					fmt.Fprintf(s.out, "%d of %d: %s, exit code %d\n", i+1, len(calls), r.Status, r.ExitCode)
+					shown := display.New(s.out) // what a tool writes is text, and no more
+					for _, text := range []string{r.Stdout, r.Stderr} {
+						for line := range strings.Lines(text) {
+							fmt.Fprintln(shown, "  "+strings.TrimRight(line, "\n"))
+						}
+					}
+					if r.Truncated {
+						fmt.Fprintln(s.out, "  (there was more)")
+					}
+					if r.Message != "" {
+						fmt.Fprintf(s.out, "  %s: %s\n", r.Code, plainly(r.Message))
+					}
+				}
+			}
+			if err == nil && !ran.Done {
+				err = fmt.Errorf("%d of %d calls ran well; plan what is left anew", max(len(ran.Results)-1, 0), len(calls))
+			}
+			return err
+		},
+	}
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -86,5 +89,70 @@ func TestApprovalsVerb(t *testing.T) {
 	}
 	if got := toolctl(64, "approvals", "approve", "--mine", "nosuch"); !strings.Contains(got, "there is no such request") {
 		t.Errorf("%q", got)
+	}
+}
+
+// A list of calls is planned, approved once and run in its order by verbs; what ran by
+// it does not run again, and a list that is another one does not run.
+func TestApprovalsOfAList(t *testing.T) {
+	t.Parallel()
+	d := hosttest.Start(t, config.Config{})
+	d.Tool(t, "ledger", map[string]any{"binary": "/bin/sh", "mutating": true, "capabilities": map[string]any{"exec": []string{"/usr/bin", "/bin"}}},
+		map[string]string{"restricted.wasm": hosttest.Guest(t, "host/testdata/guests/policy")})
+	toolctl := func(want int, stdin string, argv ...string) string {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), append(argv, "--admin", d.Config.Admin, "--socket", d.Config.Socket), strings.NewReader(stdin), &out, &errs); code != want {
+			t.Fatalf("%q: code %d, %s%s", argv, code, out.String(), errs.String())
+		}
+		return out.String() + errs.String()
+	}
+	envelope := func(args ...string) string {
+		b, err := json.Marshal(map[string]any{"toolId": "ledger", "payload": map[string]any{"args": args, "cwd": d.Root}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	add := func(line string) []string {
+		return []string{"-c", `echo "$1" >> ledger; printf '\033]0;x\007'"$1"`, "sh", line}
+	}
+	one := envelope(append([]string{"ask", `{}`}, add("one")...)...)
+	two, three := envelope(add("two")...), envelope(add("three")...)
+	file := filepath.Join(t.TempDir(), "calls")
+	if err := os.WriteFile(file, []byte(one+"\n"+two+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	planned := toolctl(0, "", "approvals", "plan", file)
+	found := regexp.MustCompile(`approvals run ([a-z2-7]+) `).FindStringSubmatch(planned)
+	if found == nil || !strings.Contains(planned, "1     ledger  yes") || !strings.Contains(planned, "2     ledger  no") {
+		t.Fatalf("planned: %s", planned)
+	}
+	id := found[1]
+	if got := toolctl(75, "", "approvals", "run", id, file); !strings.Contains(got, "APPROVAL_REQUIRED") {
+		t.Errorf("not approved: %s", got)
+	}
+	if got := toolctl(0, "", "approvals", "show", id); !strings.Contains(got, "call         2 of 2") {
+		t.Errorf("shown: %s", got)
+	}
+	toolctl(0, "", "approvals", "approve", id)
+	if got := toolctl(0, "", "approvals", "run", id, file); !strings.Contains(got, "2 of 2: success, exit code 0") || strings.Contains(got, "\x1b") {
+		t.Errorf("run: %q", got)
+	}
+	toolctl(75, "", "approvals", "run", id, file)
+
+	id = regexp.MustCompile(`approvals run ([a-z2-7]+) `).FindStringSubmatch(toolctl(0, "["+one+","+two+"]", "approvals", "plan", "-"))[1]
+	toolctl(0, "", "approvals", "approve", id)
+	if got := toolctl(1, one+three, "approvals", "run", id, "-"); !strings.Contains(got, "APPROVAL_REQUIRED") || !strings.Contains(got, "1 of 2 calls ran well") {
+		t.Errorf("another list: %s", got)
+	}
+	if b, err := os.ReadFile(filepath.Join(d.Root, "ledger")); err != nil || string(b) != "one\ntwo\none\n" {
+		t.Errorf("the ledger has %q, %v", b, err)
+	}
+	if got := toolctl(0, two, "approvals", "plan", "-"); !strings.Contains(got, "none of them has to be approved") {
+		t.Errorf("nothing to approve: %s", got)
+	}
+	if got := toolctl(64, two+"{", "approvals", "plan", "-"); !strings.Contains(got, "read call 2 of -") {
+		t.Errorf("no list: %s", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/url"
 
 	"github.com/toold/toold/host/adminapi"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -54,6 +55,47 @@ func (a *Approvals) Decide(ctx context.Context, id string, approve bool, reason 
 		return nil, err
 	}
 	return out, a.Operator.do(ctx, http.MethodPost, "/approvals/"+url.PathEscape(id)+"/"+verb, bytes.NewReader(body), out)
+}
+
+// Planned is what a list of calls would run, and the request for all of them, if one of
+// them has to be approved.
+type Planned struct {
+	Approval *adminapi.Approval `json:"approval,omitempty"`
+	Calls    []struct {
+		Tool   string `json:"tool"`
+		Digest string `json:"digest"`
+		Asks   bool   `json:"asks"`
+	} `json:"calls"`
+}
+
+// Ran is what came of a list of calls: of those that were begun, in their order.
+type Ran struct {
+	Results []struct {
+		Execution string     `json:"executionId"`
+		Status    string     `json:"status"`
+		ExitCode  int        `json:"exit_code"`
+		Stdout    string     `json:"stdout"`
+		Stderr    string     `json:"stderr"`
+		Truncated bool       `json:"truncated"`
+		Code      fault.Code `json:"code"`
+		Message   string     `json:"message"`
+	} `json:"results"`
+	// Done says that all of them ran well.
+	Done bool `json:"done"`
+}
+
+// Plan has calls decided, as envelopes, and runs none. It is a caller's, not the
+// operator's.
+func (a *Approvals) Plan(ctx context.Context, calls []json.RawMessage) (*Planned, error) {
+	out := new(Planned)
+	return out, a.call(ctx, "plan", map[string]any{"calls": calls}, out)
+}
+
+// Run runs calls by the request for all of them, up to the first that fails or is not
+// what was planned.
+func (a *Approvals) Run(ctx context.Context, id string, calls []json.RawMessage) (*Ran, error) {
+	out := new(Ran)
+	return out, a.call(ctx, "run", map[string]any{"id": id, "calls": calls}, out)
 }
 
 func (a *Approvals) call(ctx context.Context, verb string, payload, into any) error {

@@ -640,8 +640,10 @@ func (d *dialog) run(ctx context.Context, of call.Request) {
 			}
 		}()
 		d.outcome = d.r.front.config.Call(ctx, of)
-		// Who answered and lost the stream may ask again for a while.
-		time.AfterFunc(outcomePatience, func() { d.r.forget(d) })
+		if d.r.left.Err() == nil && d.r.talks() {
+			// Who answered and lost the stream may ask again for a while.
+			time.AfterFunc(outcomePatience, func() { d.r.forget(d) })
+		}
 	})
 }
 
