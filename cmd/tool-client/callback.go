@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,9 +22,10 @@ import (
 )
 
 // programs runs what the tool would have started had the caller run it: the caller's
-// own editor and pager, and the hooks of its repository. They run here, as this user
-// and with this environment. Which they are, this side says, but for the path of a
-// hook, which is the daemon's, whose word this program goes by in all else.
+// own editor and pager, the hooks of its repository, and the scripts of its packages.
+// They run here, as this user and with this environment. Which they are, this side
+// says, but for the path of a hook and the text of a script, which are the daemon's,
+// whose word this program goes by in all else.
 type programs struct {
 	tty *terminal // nil: there is none
 	// console is held by the program that has the terminal.
@@ -71,6 +74,9 @@ func offered(tty *terminal) []string {
 	}
 	if tty != nil && pager() != "" {
 		kinds = append(kinds, wire.CallbackPager)
+	}
+	if look("node") != "" && look("sh") != "" { // else its packages are of no use here
+		kinds = append(kinds, wire.CallbackScripts)
 	}
 	return kinds
 }
@@ -190,25 +196,65 @@ func (p *programs) run(cb *wire.Callback) (int, error) {
 		if err := unix.Access(cb.Path, unix.X_OK); err != nil {
 			return 0, fmt.Errorf("run %s: %w; the folder must be the same one here and where toold runs", cb.Path, err)
 		}
-		env := os.Environ()
-		for name, value := range cb.Env {
-			env = append(env, name+"="+value) // the last one counts
-		}
+		env := environWith(cb.Env)
 		exit, err := p.start(cb, append([]string{cb.Path}, cb.Args...), env, false)
 		if errors.Is(err, syscall.ENOEXEC) { // a script without a first line
 			exit, err = p.start(cb, append([]string{"sh", cb.Path}, cb.Args...), env, false)
 		}
 		return exit, err
+	case wire.CallbackScripts:
+		if len(cb.Args) != 1 {
+			return 0, errors.New("a script is one text")
+		}
+		return p.start(cb, []string{"sh", "-c", cb.Args[0]}, scriptEnviron(cb.Env), false)
 	}
 	return 0, fmt.Errorf("programs of kind %q are not run here", cb.Kind)
+}
+
+// scriptEnviron is the environment of a script of a package: this program's own, what
+// npm says of the package, and in front of PATH the folders of programs that npm found
+// in the project. Where npm and node are, this side says.
+func scriptEnviron(said map[string]string) []string {
+	set := map[string]string{}
+	maps.Copy(set, said)
+	if found := said["PATH"]; found != "" {
+		set["PATH"] = found + string(filepath.ListSeparator) + os.Getenv("PATH")
+	}
+	for _, here := range [][]string{{"npm_execpath", "npm"}, {"npm_node_execpath", "node"}, {"NODE", "node"}} {
+		if path := look(here[1]); path != "" {
+			set[here[0]] = path
+		}
+	}
+	return environWith(set)
+}
+
+// environWith is this program's environment with the variables of set in it, each once:
+// of two of a name some programs take the first and some the last.
+func environWith(set map[string]string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		_, ok := set[name]
+		return ok
+	})
+	for name, value := range set {
+		env = append(env, name+"="+value)
+	}
+	return env
+}
+
+// ownInput reports whether npm gives the program that cb asks for its own input, as it
+// does what it was told to run. Then the program has this one's, of which npm reads
+// nothing.
+func (p *programs) ownInput(cb *wire.Callback) bool {
+	return cb.Kind == wire.CallbackScripts && p.tty == nil && slices.Contains([]string{"run", "run-script", "test", "start", "stop", "restart"}, cb.Env["npm_command"])
 }
 
 // endGrace is how long a program has to end when nobody waits for it any more.
 const endGrace = 250 * time.Millisecond
 
 // start runs one program until it has ended. One that is at the console has this
-// program's own streams, but for what a pager reads; others have those of cb, and no
-// terminal.
+// program's own streams, but for what a pager reads; others have those of cb, but for
+// what a script reads that npm was told to run, and no terminal of their own.
 func (p *programs) start(cb *wire.Callback, argv, env []string, console bool) (int, error) {
 	path := look(argv[0])
 	if path == "" {
@@ -245,12 +291,14 @@ func (p *programs) start(cb *wire.Callback, argv, env []string, console bool) (i
 	var stdin, stdout, stderr *os.File // ours
 	attr.Files = []*os.File{os.Stdin, os.Stdout, os.Stderr}
 	var err error
-	if !console || cb.Kind == wire.CallbackPager {
+	own := p.ownInput(cb)
+	if !own && (!console || cb.Kind == wire.CallbackPager) {
 		if stdin, attr.Files[0], err = pipe(true); err != nil {
 			return 0, err
 		}
-	} else if p.tty == nil && !isTerminal(os.Stdin) {
-		// What is there may be the tool's input, which is read elsewhere.
+	} else if own && isTerminal(os.Stdin) && foreground() < 0 || !own && p.tty == nil && !isTerminal(os.Stdin) {
+		// What is there may be the tool's input, which is read elsewhere, or another
+		// job's.
 		null, err := os.Open(os.DevNull)
 		if err != nil {
 			return 0, err

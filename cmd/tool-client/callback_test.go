@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -78,6 +79,45 @@ echo "$# $1 $GIT_DIR $OWN $(pwd)"; cat; echo err >&2; (exec 3<>/dev/tty) 2>/dev/
 	}
 }
 
+// TestScript: a script of a package has the caller's environment, the daemon's word on
+// the package, programs of the project first in PATH, and each variable once. One that
+// npm was told to run reads what the caller reads; one of an install reads nothing.
+func TestScript(t *testing.T) {
+	dir, bin := t.TempDir(), t.TempDir()
+	script(t, dir, "own", "#!/bin/sh\necho own\n")
+	for _, name := range []string{"npm", "node"} {
+		script(t, bin, name, "#!/bin/sh\n")
+	}
+	text := `own; env | sort | grep -E '^(npm_|NODE|OWN|PATH)'; cat; (exec 3<>/dev/tty) 2>/dev/null && echo a terminal; exit 7`
+	for _, tt := range []struct{ command, input string }{{"run", "the caller's"}, {"install", ""}} {
+		socket := asks(t, wire.CallbackRequest{Kind: wire.CallbackScripts, Args: []string{text}, Env: map[string]string{"npm_command": tt.command, "PATH": dir, "npm_package_name": "p"}}, "")
+		cmd := wrapper(t, socket, "npm")
+		cmd.Dir = dir
+		path := bin + ":/usr/bin:/bin"
+		cmd.Env = append(cmd.Env, "OWN=own", "PATH="+path, "npm_package_name=outer", "npm_execpath=/outer", "NODE=/outer")
+		cmd.Stdin = strings.NewReader("the caller's")
+		out, _ := cmd.CombinedOutput()
+		want := "own\nNODE=" + bin + "/node\nOWN=own\nPATH=" + dir + ":" + path + "\nnpm_command=" + tt.command + "\nnpm_execpath=" + bin + "/npm\nnpm_node_execpath=" + bin + "/node\nnpm_package_name=p\n" + tt.input + "|"
+		if code := cmd.ProcessState.ExitCode(); code != 7 || string(out) != want {
+			t.Errorf("%s: exit code %d: %q, not %q", tt.command, code, out, want)
+		}
+	}
+}
+
+// TestScriptsOffered: scripts are offered where there is a node.
+func TestScriptsOffered(t *testing.T) {
+	bin := t.TempDir()
+	t.Setenv("PATH", bin)
+	script(t, bin, "sh", "")
+	if kinds := offered(nil); slices.Contains(kinds, wire.CallbackScripts) {
+		t.Errorf("without node: %q", kinds)
+	}
+	script(t, bin, "node", "")
+	if kinds := offered(nil); !slices.Contains(kinds, wire.CallbackScripts) {
+		t.Errorf("with node: %q", kinds)
+	}
+}
+
 // TestProgramsRefused: what a request names that the caller did not mean is not run.
 func TestProgramsRefused(t *testing.T) {
 	dir := t.TempDir()
@@ -99,6 +139,8 @@ func TestProgramsRefused(t *testing.T) {
 		"a pager without a terminal": {wire.CallbackRequest{Kind: wire.CallbackPager, Args: []string{"x"}}, []string{"PAGER=touch ran"}, "no pager"},
 		"a relative hook":            {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: "file"}, nil, "not absolute"},
 		"no hook":                    {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: dir + "/none"}, nil, "no such file"},
+		"two scripts":                {wire.CallbackRequest{Kind: wire.CallbackScripts, Args: []string{"touch ran", "x"}}, nil, "one text"},
+		"a script behind a link":     {wire.CallbackRequest{Kind: wire.CallbackScripts, Args: []string{"touch ran"}, Cwd: dir + "/around"}, nil, "a link leads"},
 		"a relative folder":          {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: file, Cwd: "."}, nil, "not absolute"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -473,9 +473,13 @@ func (d Decided) Apply(by *abi.Decision) (Decided, error) {
 		if d.Callbacks, err = d.allowCallbacks(by.Callbacks); err != nil {
 			return d, err
 		}
-		// A hook that is left out is nothing to the tool.
+		// A hook that is left out is nothing to the tool, and scripts are not skipped
+		// in silence.
 		for _, c := range append(was[:len(was):len(was)], by.Callbacks...) {
 			if note := "hook " + c.Name + " is not run: a policy refuses it"; c.Kind == wire.CallbackHooks && !slices.Contains(d.Callbacks, c) && !slices.Contains(d.Notes, note) {
+				d.Notes = append(d.Notes[:len(d.Notes):len(d.Notes)], note)
+			}
+			if note := "scripts are not run: a policy refuses them"; c.Kind == wire.CallbackScripts && !slices.Contains(d.Callbacks, c) && !slices.Contains(d.Notes, note) {
 				d.Notes = append(d.Notes[:len(d.Notes):len(d.Notes)], note)
 			}
 		}

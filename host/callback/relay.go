@@ -1,5 +1,5 @@
 // Package callback lets a tool have programs run by its caller: an editor, a pager,
-// the hooks of a repository, which are the caller's own and run where the caller is,
+// the hooks of a repository, the scripts of packages, which are the caller's own and run where the caller is,
 // in its container, as its user and with its environment. The host executes none of
 // them.
 //
@@ -20,9 +20,12 @@
 //     A run says which shim, which arguments, which folder and which input.
 //   - An editor gets one argument, the path of a file beneath the roots; a pager gets
 //     none. So no flag of theirs, with which editors run commands, is the run's.
+//   - Scripts are the one kind whose text is the run's to say, since it is in files
+//     that only the run reads. The caller's shell runs it, with the rights that the
+//     caller has anyway, and only where a policy has allowed the kind for the call.
 //   - A program runs in a folder beneath the roots, and of the run's environment it
-//     gets what git tells its hooks of the repository, and nothing that names a
-//     program or leads elsewhere.
+//     gets what git tells its hooks of the repository, and npm its scripts of the
+//     package, and nothing that names a program or leads elsewhere.
 //   - A run has MaxPrograms of them, wire.MaxCallbacks at a time; what is on its way
 //     is bounded. What a shim's socket is sent may be anything.
 //   - When the shim is gone, the program is ended; so are all when the run has ended.
@@ -388,8 +391,14 @@ func (r *Relay) request(p []byte) (shim Shim, q wire.CallbackRequest, err error)
 		if len(b.Args) != 0 {
 			return shim, q, errors.New("a pager is given no arguments")
 		}
+	case wire.CallbackScripts:
+		if len(b.Args) != 2 || b.Args[0] != "-c" || strings.TrimSpace(b.Args[1]) == "" {
+			return shim, q, errors.New("a shell for scripts is given -c and one script")
+		}
+		q.Args = b.Args[1:]
+		q.Env = r.filter(shim.Kind, b.Env, b.Cwd)
 	default:
-		q.Env = r.filter(b.Env, b.Cwd)
+		q.Env = r.filter(shim.Kind, b.Env, b.Cwd)
 	}
 	return shim, q, nil
 }
@@ -445,13 +454,14 @@ func (r *Relay) stays(path string) bool {
 	return false
 }
 
-// kindOfVariable says what a variable of git may hold that a hook is given.
+// kindOfVariable says what a variable may hold that a program is given.
 type kindOfVariable int
 
 const (
-	anyText    kindOfVariable = iota + 1
-	pathInside                // beneath the roots, where it is counted from the working folder
-	noEditor                  // ":", as git says that there is no editor
+	anyText       kindOfVariable = iota + 1
+	pathInside                   // beneath the roots, where it is counted from the working folder
+	noEditor                     // ":", as git says that there is no editor
+	foldersInside                // a list of folders, of which those beneath the roots are given
 )
 
 // variables are those that git gives its hooks.
@@ -462,16 +472,52 @@ var variables = map[string]kindOfVariable{
 	"GIT_REFLOG_ACTION": anyText, "GIT_EDITOR": noEditor,
 }
 
-// filter is env without what a hook is not to have.
-func (r *Relay) filter(env map[string]string, cwd string) map[string]string {
+// scriptVariables are those that npm gives the scripts of packages. What is not among
+// them is about the host: npm's own configuration, credentials among it, the paths of
+// npm and node there, HOME.
+var scriptVariables = map[string]kindOfVariable{
+	"npm_lifecycle_event": anyText, "npm_lifecycle_script": anyText, "npm_command": anyText, "npm_config_user_agent": anyText, "NODE_ENV": anyText,
+	"INIT_CWD": pathInside, "npm_config_local_prefix": pathInside, "npm_package_json": pathInside,
+	"PATH": foldersInside,
+}
+
+// packagePrefix is that of the variables with the fields of a package.json.
+const packagePrefix = "npm_package_"
+
+// kindOf says what the variable name may hold for a program of a kind; 0: it is not
+// given.
+func kindOf(kind, name string) kindOfVariable {
+	if kind != wire.CallbackScripts {
+		return variables[name]
+	}
+	if v := scriptVariables[name]; v != 0 {
+		return v
+	}
+	if strings.HasPrefix(name, packagePrefix) && !strings.ContainsAny(name, "=\x00") {
+		return anyText
+	}
+	return 0
+}
+
+// filter is env without what a program of the kind is not to have.
+func (r *Relay) filter(kind string, env map[string]string, cwd string) map[string]string {
 	out := map[string]string{}
 	for name, value := range env {
 		ok := false
-		switch variables[name] {
+		switch kindOf(kind, name) {
 		case anyText:
 			ok = !strings.ContainsRune(value, 0)
 		case noEditor:
 			ok = value == ":"
+		case foldersInside:
+			var inside []string
+			for _, dir := range filepath.SplitList(value) {
+				if !strings.ContainsRune(dir, 0) && r.stays(dir) {
+					inside = append(inside, filepath.Clean(dir))
+				}
+			}
+			ok = len(inside) > 0
+			value = strings.Join(inside, string(filepath.ListSeparator))
 		case pathInside:
 			path := value
 			if !filepath.IsAbs(path) {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -63,7 +64,7 @@ func open(t testing.TB, root string, ask asking) *callback.Relay {
 		Folder:  callback.NewFolder(t.TempDir()),
 		Program: program(t),
 		Roots:   []string{root},
-		Shims:   []callback.Shim{{Name: "editor", Kind: "editor"}, {Name: "pager", Kind: "pager"}, {Name: "pre-push", Kind: "hooks", Path: root + "/hooks/pre-push"}},
+		Shims:   []callback.Shim{{Name: "editor", Kind: "editor"}, {Name: "pager", Kind: "pager"}, {Name: "pre-push", Kind: "hooks", Path: root + "/hooks/pre-push"}, {Name: "scripts", Kind: "scripts"}},
 		Ask:     ask,
 	}
 	r, err := callback.Open(t.Context(), c)
@@ -112,6 +113,41 @@ func TestShim(t *testing.T) {
 	}
 	want := wire.CallbackRequest{Kind: "hooks", Path: root + "/hooks/pre-push", Args: []string{"a", ""}, Cwd: root,
 		Env: map[string]string{"GIT_DIR": ".git", "GIT_INDEX_FILE": root + "/.git/next", "GIT_AUTHOR_NAME": "A"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("asked for %+v, not %+v", got, want)
+	}
+}
+
+// TestScripts: a script of a package has its text, its streams and what npm says of the
+// package. What is about the host, npm's configuration and its credentials, goes nowhere.
+func TestScripts(t *testing.T) {
+	root := realDir(t)
+	var got wire.CallbackRequest
+	r := open(t, root, func(_ context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, _ io.Writer) (int, error) {
+		got = q
+		_, err := io.Copy(stdout, stdin)
+		return 7, err
+	})
+	cmd := exec.Command(filepath.Dir(r.Socket())+"/scripts", "-c", "echo 'x'\n y")
+	cmd.Dir = root
+	given := []string{
+		"npm_lifecycle_event=test", "npm_lifecycle_script=echo 'x'", "npm_command=test", "npm_package_name=p", "npm_package_config_a-b=c=d", "npm_package_json=" + root + "/package.json",
+		"npm_config_user_agent=npm/11", "npm_config_local_prefix=" + root, "INIT_CWD=" + root, "NODE_ENV=production",
+	}
+	cmd.Env = append([]string{
+		"HOME=/h", "NODE_OPTIONS=--require /x", "NODE=/usr/bin/node", "npm_execpath=/x", "npm_node_execpath=/x", "npm_config_userconfig=/secret", "NPM_CONFIG_USERCONFIG=/secret", "npm_config_registry=x",
+		"npm_config__auth=x", "npm_config_node_gyp=/x", "NPM_TOKEN=x", "NODE_PATH=/x", "NODE_EXTRA_CA_CERTS=/x", "GIT_DIR=.git", "LD_PRELOAD=/x",
+		"PATH=" + root + "/node_modules/.bin:relative:" + root + "/../x:/usr/bin:" + root,
+	}, given...)
+	cmd.Stdin = strings.NewReader("input")
+	if out, err := cmd.Output(); cmd.ProcessState.ExitCode() != 7 || string(out) != "input" {
+		t.Errorf("%v, %q", err, out)
+	}
+	want := wire.CallbackRequest{Kind: "scripts", Args: []string{"echo 'x'\n y"}, Cwd: root, Env: map[string]string{"PATH": root + "/node_modules/.bin:" + root}}
+	for _, v := range given {
+		name, value, _ := strings.Cut(v, "=")
+		want.Env[name] = value
+	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("asked for %+v, not %+v", got, want)
 	}
@@ -167,24 +203,30 @@ func TestRefused(t *testing.T) {
 		return 0, nil
 	})
 	for name, bytes := range map[string]string{
-		"noise":                 "\x00\x01\x02\x03\x04\x05",
-		"too long":              "b\xff\xff\xff\xff",
-		"another frame first":   frame('i', "x"),
-		"no JSON":               frame('b', "x"),
-		"other fields":          frame('b', `{"name":"editor","args":["`+root+`/x"],"cwd":"`+root+`","kind":"hooks"}`),
-		"a path":                frame('b', `{"name":"pre-push","path":"/bin/sh","args":[],"cwd":"`+root+`"}`),
-		"another program":       frame('b', `{"name":"pre-commit","args":[],"cwd":"`+root+`"}`),
-		"a folder above":        frame('b', `{"name":"pre-push","args":[],"cwd":"/"}`),
-		"a folder beside":       frame('b', `{"name":"pre-push","args":[],"cwd":"`+root+`x"}`),
-		"a way out":             frame('b', `{"name":"pre-push","args":[],"cwd":"`+root+`/../x"}`),
-		"no folder":             frame('b', `{"name":"pre-push","args":[]}`),
-		"a zero byte":           frame('b', `{"name":"pre-push","args":["\u0000"],"cwd":"`+root+`"}`),
-		"much":                  frame('b', `{"name":"pre-push","args":["`+strings.Repeat("x", 50<<10)+`"],"cwd":"`+root+`"}`),
-		"flags of an editor":    frame('b', `{"name":"editor","args":["-c","`+root+`/x"],"cwd":"`+root+`"}`),
-		"no file for an editor": frame('b', `{"name":"editor","args":[],"cwd":"`+root+`"}`),
-		"a file elsewhere":      frame('b', `{"name":"editor","args":["/etc/passwd"],"cwd":"`+root+`"}`),
-		"a file above":          frame('b', `{"name":"editor","args":["../x"],"cwd":"`+root+`"}`),
-		"flags of a pager":      frame('b', `{"name":"pager","args":["+!touch x"],"cwd":"`+root+`"}`),
+		"noise":                   "\x00\x01\x02\x03\x04\x05",
+		"too long":                "b\xff\xff\xff\xff",
+		"another frame first":     frame('i', "x"),
+		"no JSON":                 frame('b', "x"),
+		"other fields":            frame('b', `{"name":"editor","args":["`+root+`/x"],"cwd":"`+root+`","kind":"hooks"}`),
+		"a path":                  frame('b', `{"name":"pre-push","path":"/bin/sh","args":[],"cwd":"`+root+`"}`),
+		"another program":         frame('b', `{"name":"pre-commit","args":[],"cwd":"`+root+`"}`),
+		"a folder above":          frame('b', `{"name":"pre-push","args":[],"cwd":"/"}`),
+		"a folder beside":         frame('b', `{"name":"pre-push","args":[],"cwd":"`+root+`x"}`),
+		"a way out":               frame('b', `{"name":"pre-push","args":[],"cwd":"`+root+`/../x"}`),
+		"no folder":               frame('b', `{"name":"pre-push","args":[]}`),
+		"a zero byte":             frame('b', `{"name":"pre-push","args":["\u0000"],"cwd":"`+root+`"}`),
+		"much":                    frame('b', `{"name":"pre-push","args":["`+strings.Repeat("x", 50<<10)+`"],"cwd":"`+root+`"}`),
+		"flags of an editor":      frame('b', `{"name":"editor","args":["-c","`+root+`/x"],"cwd":"`+root+`"}`),
+		"no file for an editor":   frame('b', `{"name":"editor","args":[],"cwd":"`+root+`"}`),
+		"a file elsewhere":        frame('b', `{"name":"editor","args":["/etc/passwd"],"cwd":"`+root+`"}`),
+		"a file above":            frame('b', `{"name":"editor","args":["../x"],"cwd":"`+root+`"}`),
+		"flags of a shell":        frame('b', `{"name":"scripts","args":["-x","x"],"cwd":"`+root+`"}`),
+		"no script":               frame('b', `{"name":"scripts","args":["-c"],"cwd":"`+root+`"}`),
+		"an empty script":         frame('b', `{"name":"scripts","args":["-c"," "],"cwd":"`+root+`"}`),
+		"more than a script":      frame('b', `{"name":"scripts","args":["-c","x","y"],"cwd":"`+root+`"}`),
+		"a script elsewhere":      frame('b', `{"name":"scripts","args":["-c","x"],"cwd":"/etc"}`),
+		"a zero byte in a script": frame('b', `{"name":"scripts","args":["-c","x\u0000"],"cwd":"`+root+`"}`),
+		"flags of a pager":        frame('b', `{"name":"pager","args":["+!touch x"],"cwd":"`+root+`"}`),
 	} {
 		if got := answer(t, r, bytes); name == "noise" || name == "too long" {
 			if got != "" {
@@ -220,6 +262,8 @@ func TestLinksOut(t *testing.T) {
 		{`{"name":"editor","args":["in/file"],"cwd":"` + root + `"}`, root + "[" + root + "/real/file]"},
 		{`{"name":"editor","args":["file"],"cwd":"` + root + `/in"}`, root + "/real[" + root + "/real/file]"},
 		{`{"name":"pre-push","args":[],"cwd":"` + root + `","env":{"GIT_DIR":"out","GIT_INDEX_FILE":"` + root + `/out/file","GIT_WORK_TREE":"out/../real","GIT_PREFIX":"in/../","GIT_OBJECT_DIRECTORY":"in/new/x"}}`, root + "[] map[GIT_OBJECT_DIRECTORY:in/new/x GIT_PREFIX:in/../]"},
+		{`{"name":"scripts","args":["-c","x"],"cwd":"` + root + `/out"}`, "is not beneath the roots"},
+		{`{"name":"scripts","args":["-c","x"],"cwd":"` + root + `/in","env":{"PATH":"` + root + `/out:` + root + `/in/x:` + root + `/out/../real","INIT_CWD":"` + root + `/out","npm_package_a\u0000":"x","npm_package_b=c":"x","npm_package_d":"e\u0000"}}`, root + "/real[x] map[PATH:" + root + "/in/x]"},
 	} {
 		if got := answer(t, r, frame('b', tt.begin)); !strings.Contains(got, tt.want) {
 			t.Errorf("%s: answered %q", tt.begin, got)
@@ -343,6 +387,7 @@ func FuzzShim(f *testing.F) {
 	for _, s := range []string{
 		"", frame('b', `{"name":"pager","args":[],"cwd":"/ws"}`), frame('b', `{"name":"editor","args":["x"],"cwd":"/ws/a"}`) + frame('e', ""),
 		frame('b', `{"name":"pre-push","args":["a"],"cwd":"/ws","env":{"GIT_DIR":"/ws/.git","GIT_EDITOR":":","X":"y"}}`) + frame('i', "input") + frame('e', ""),
+		frame('b', `{"name":"scripts","args":["-c","x"],"cwd":"/ws","env":{"PATH":"/ws/a:/b:/ws/../c","npm_package_name":"p","npm_token":"x"}}`) + frame('e', ""),
 		frame('b', `{"name":"editor","args":["/ws/../x"],"cwd":"/ws"}`), frame('x', "\x00"),
 	} {
 		f.Add(s)
@@ -354,10 +399,21 @@ func FuzzShim(f *testing.F) {
 		switch {
 		case !inside(q.Cwd):
 			panic("folder " + q.Cwd)
-		case q.Kind == "editor" && (len(q.Args) != 1 || !inside(q.Args[0])), q.Kind == "pager" && len(q.Args) > 0, q.Kind != "hooks" && (q.Path != "" || q.Env != nil), q.Kind == "hooks" && q.Path != root+"/hooks/pre-push":
+		case q.Kind == "editor" && (len(q.Args) != 1 || !inside(q.Args[0])), q.Kind == "pager" && len(q.Args) > 0, q.Kind != "hooks" && q.Path != "", q.Kind != "hooks" && q.Kind != "scripts" && q.Env != nil, q.Kind == "scripts" && (len(q.Args) != 1 || strings.ContainsRune(q.Args[0], 0)), q.Kind == "hooks" && q.Path != root+"/hooks/pre-push":
 			panic(fmt.Sprintf("%+v", q))
 		}
 		for name, value := range q.Env {
+			if q.Kind == "scripts" {
+				if strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) || !strings.HasPrefix(name, "npm_") && !slices.Contains([]string{"INIT_CWD", "NODE_ENV", "PATH"}, name) {
+					panic(name + "=" + value)
+				}
+				for _, dir := range filepath.SplitList(value) {
+					if name == "PATH" && !inside(dir) {
+						panic("PATH=" + value)
+					}
+				}
+				continue
+			}
 			if !strings.HasPrefix(name, "GIT_") || name == "GIT_EDITOR" && value != ":" || strings.ContainsRune(value, 0) {
 				panic(name + "=" + value)
 			}

@@ -61,7 +61,7 @@ func shim(path string, args []string, stdin io.Reader, stdout, stderr io.Writer)
 		return 0, fmt.Errorf("reach toold: %w", err)
 	}
 	defer nc.Close()
-	first, err := json.Marshal(begin{Name: name, Args: args, Cwd: cwd, Env: environment(os.Environ())})
+	first, err := json.Marshal(begin{Name: name, Args: args, Cwd: cwd, Env: environment(name, os.Environ())})
 	if err != nil {
 		return 0, err
 	}
@@ -111,11 +111,11 @@ func shim(path string, args []string, stdin io.Reader, stdout, stderr io.Writer)
 	}
 }
 
-// environment are the variables that may go to the program.
-func environment(environ []string) map[string]string {
+// environment are the variables that may go to the program of a shim.
+func environment(shim string, environ []string) map[string]string {
 	env := map[string]string{}
 	for _, v := range environ {
-		if name, value, _ := strings.Cut(v, "="); variables[name] != 0 {
+		if name, value, _ := strings.Cut(v, "="); kindOf(shim, name) != 0 {
 			env[name] = value
 		}
 	}

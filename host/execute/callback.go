@@ -101,7 +101,7 @@ func masking(ask asking, secrets [][]byte) asking {
 	}
 	hide := func(s string) string { return string(m.Bytes([]byte(s))) }
 	return func(ctx context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
-		if q.Kind == wire.CallbackHooks {
+		if q.Kind == wire.CallbackHooks || q.Kind == wire.CallbackScripts {
 			q.Args = slices.Clone(q.Args)
 			for i, a := range q.Args {
 				q.Args[i] = hide(a)

@@ -19,11 +19,12 @@ const (
 	CallbackSequenceEditor = "sequence-editor"
 	CallbackPager          = "pager"
 	CallbackHooks          = "hooks"
+	CallbackScripts        = "scripts"
 )
 
 // CallbackKinds are all of them.
 func CallbackKinds() []string {
-	return []string{CallbackEditor, CallbackSequenceEditor, CallbackPager, CallbackHooks}
+	return []string{CallbackEditor, CallbackSequenceEditor, CallbackPager, CallbackHooks, CallbackScripts}
 }
 
 const (
@@ -38,7 +39,8 @@ type CallbackRequest struct {
 	// Kind is one of those that the caller offered.
 	Kind string `json:"kind"`
 	// Path is the program, absolute; empty where the kind says which it is.
-	Path string   `json:"path,omitempty"`
+	Path string `json:"path,omitempty"`
+	// Args are its arguments; of CallbackScripts the text of the script, alone.
 	Args []string `json:"args,omitempty"`
 	// Cwd is the folder that it runs in, absolute.
 	Cwd string `json:"cwd"`

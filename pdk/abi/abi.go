@@ -87,7 +87,7 @@ type Call struct {
 
 // Callbacks are what a policy can have a call ask of its caller.
 type Callbacks struct {
-	// Kinds are among "editor", "sequence-editor", "pager" and "hooks".
+	// Kinds are among "editor", "sequence-editor", "pager", "hooks" and "scripts".
 	Kinds []string `json:"kinds"`
 	// Folder is where each Callback of the Decision will be a program, by its Name.
 	Folder string `json:"folder"`

@@ -48,7 +48,11 @@ var commands = map[string]*command{
 	"update":    {takes: packages, mutating: true},
 	"prune":     {takes: packages, mutating: true},
 	"dedupe":    {mutating: true},
-	"run":       {takes: script, mutating: true, least: 1},
+	"run":       {takes: script, mutating: true},
+	"rebuild":   {takes: packages, mutating: true},
+
+	"install-test":    {takes: installed, mutating: true},
+	"install-ci-test": {mutating: true},
 }
 
 // aliases are npm's own other names of these commands. Abbreviations, which
@@ -64,7 +68,13 @@ var aliases = map[string]string{
 	"up": "update", "upgrade": "update", "udpate": "update",
 	"ddp":        "dedupe",
 	"run-script": "run", "rum": "run", "urn": "run",
+	"rb": "rebuild",
+	"it": "install-test", "cit": "install-ci-test", "clean-install-test": "install-ci-test", "sit": "install-ci-test",
 }
+
+// running are the commands that come to nothing without scripts: they are refused
+// where none can run. All others that change the project run what scripts there are.
+var running = []string{"run", "rebuild", "install-test", "install-ci-test"}
 
 // scripts are commands that are "run" with that name.
 var scripts = map[string]string{"test": "test", "t": "test", "tst": "test", "start": "start", "stop": "stop", "restart": "restart"}
@@ -81,9 +91,9 @@ var closed = map[string][2]string{
 	"publish": {"publishes", ""}, "unpublish": {"takes back what is published", ""}, "deprecate": {"changes what is published", ""}, "undeprecate": {"changes what is published", ""}, "dist-tag": {"changes what is published", "use npm view NAME dist-tags"}, "stage": {"publishes", ""},
 	"access": {"changes who may publish", ""}, "owner": {"changes who may publish", "use npm view NAME maintainers"}, "team": {"changes who may publish", ""}, "org": {"changes who may publish", ""}, "trust": {"changes who may publish", ""},
 	"login": {"handles credentials", "the operator gives npm its token"}, "adduser": {"handles credentials", "the operator gives npm its token"}, "add-user": {"handles credentials", "the operator gives npm its token"}, "logout": {"handles credentials", ""}, "token": {"handles credentials", ""}, "profile": {"handles credentials", ""}, "whoami": {"handles credentials", ""}, "hook": {"handles credentials", ""},
-	"version": {"runs git and scripts", "edit package.json; npm --version shows npm's own"}, "rebuild": {"runs scripts", ""}, "rb": {"runs scripts", ""}, "link": {"works outside the project", "npm install ./FOLDER"}, "ln": {"works outside the project", "npm install ./FOLDER"},
+	"version": {"runs git and scripts", "edit package.json; npm --version shows npm's own"}, "link": {"works outside the project", "npm install ./FOLDER"}, "ln": {"works outside the project", "npm install ./FOLDER"},
 	"cache": {"works on the cache of this host", ""}, "doctor": {"looks at this host", ""}, "completion": {"is not a request", ""},
-	"pack": {"runs scripts", ""}, "shrinkwrap": {"is not an everyday command", "npm install writes package-lock.json"}, "install-test": {"runs scripts", "npm install"}, "it": {"runs scripts", "npm install"}, "install-ci-test": {"runs scripts", "npm ci"}, "cit": {"runs scripts", "npm ci"},
+	"pack": {"runs scripts", ""}, "shrinkwrap": {"is not an everyday command", "npm install writes package-lock.json"},
 	"star": {"changes what others see", ""}, "unstar": {"changes what others see", ""}, "stars": {"is not an everyday command", ""},
 }
 
@@ -129,8 +139,7 @@ var grammar = argv.New(style, []argv.Flag{
 	boolean("--workspaces"), boolean("--include-workspace-root"),
 	{Names: "--searchlimit", Value: argv.Int(1, 250)},
 	{Names: "--fetch-timeout", Value: argv.Int(1, 600_000)},
-	// Already so; who writes it means well.
-	{Names: "--ignore-scripts", Value: argv.OneOf("true"), Optional: true},
+	boolean("--ignore-scripts"), boolean("--foreground-scripts"),
 
 	refuse("--registry", pinned, "leave it out"),
 	refuse("--replace-registry-host", pinned, "leave it out"),
@@ -142,7 +151,7 @@ var grammar = argv.New(style, []argv.Flag{
 	refuse("--proxy", pinned, "leave it out"), refuse("--https-proxy", pinned, "leave it out"), refuse("--noproxy", pinned, "leave it out"), refuse("--local-address", pinned, "leave it out"),
 	refuse("--cafile", pinned, "leave it out"), refuse("--ca", pinned, "leave it out"), refuse("--cert", pinned, "leave it out"), refuse("--key", pinned, "leave it out"),
 	refuse("--strict-ssl", pinned, "leave it out"), refuse("--no-strict-ssl", "accepts any server", "leave it out"),
-	refuse("--no-ignore-scripts", runs, "the operator may list scripts in config.scripts"), refuse("--foreground-scripts", runs, "leave it out"), refuse("--script-shell", runs, "leave it out"), refuse("--shell", runs, "leave it out"),
+	refuse("--script-shell", runs, "leave it out"), refuse("--shell", runs, "leave it out"),
 	refuse("--node-options", runs, "leave it out"), refuse("--node-gyp", runs, "leave it out"), refuse("--git", runs, "leave it out"), refuse("--init-module", runs, "leave it out"),
 	refuse("--call", runs, "leave it out"), refuse("-c", runs, "leave it out"), refuse("--package", runs, "leave it out"), refuse("--editor", runs, "leave it out"), refuse("--viewer", runs, "leave it out"), refuse("--browser", runs, "leave it out"),
 	refuse("--install-links", "copies folders of this host", "leave it out"),
@@ -281,11 +290,13 @@ func (p *policy) operands(name string, cmd *command, ops []string, in argv.Scope
 			out[i] = clean
 		}
 	case script:
-		if !slices.Contains(p.scripts, ops[0]) {
-			r := &argv.Refusal{Rule: "script", Arg: ops[0], Reason: "script " + argv.Quote(ops[0]) + " of the project would run on this host", Instead: "run it where you are, or have the operator add it to config.scripts in tools.d/npm/tool.json"}
-			return nil, r
+		if len(ops) == 0 {
+			break // lists them
 		}
-		for _, o := range ops[1:] {
+		if ops[0] == "" || ops[0][0] == '-' {
+			return nil, bad(ops[0], "the name of a script")
+		}
+		for _, o := range ops {
 			if _, err := argv.OneLine(o, in); err != nil {
 				return nil, bad(o, "an argument of one line")
 			}

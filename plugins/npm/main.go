@@ -1,6 +1,6 @@
 // Npm is the policy of the tool "npm": looking at packages and installing
-// them from the registry that the operator names, without running a line of
-// what is installed. README.md has the table of what is allowed and refused.
+// them from the registry that the operator names. Scripts run with the caller,
+// or not at all. README.md has the table of what is allowed and refused.
 //
 // A project brings configuration of its own (.npmrc), which a policy cannot
 // see and which could change after a look at it. So every call begins with
@@ -16,7 +16,7 @@ import (
 
 //go:wasmexport describe
 func describe() int32 {
-	return pdk.Describe(abi.Describe{Name: "npm", Description: "npm packages: look, install and update, without running scripts"})
+	return pdk.Describe(abi.Describe{Name: "npm", Description: "npm packages: look, install and update; scripts run with the caller"})
 }
 
 //go:wasmexport restrict

@@ -124,20 +124,26 @@ func (p *policy) file(path string, in argv.Scope) (string, error) {
 // asks the host itself.
 const nowhere = "http://127.0.0.1:0/"
 
+// userAgent is npm's own, as a template. It is told to registries and scripts, and a
+// project could have any variable of this host expanded in it.
+const userAgent = "npm/{npm-version} node/{node-version} {platform} {arch} workspaces/{workspaces} {ci}"
+
+// noShell is the shell of calls that run no script.
+const noShell = "/nonexistent/no-script-is-run-here"
+
 // pins are the flags in front of all others. npm ranks the command line above
-// the project's .npmrc. script says that npm is to run a script, which has no
+// the project's .npmrc. Scripts run by shell: "" is none, and then no script runs but
+// the one that "npm run" names. onHost says that npm is to run one here, which has no
 // secrets.
 //
 // The credentials are in a file of the call and not in a variable: what npm reads
 // in the project's .npmrc it expands, with ${NAME} for any name that a variable
 // can usefully have, and some of it it writes into package.json. A variable that
 // names the file is above the project's .npmrc, too.
-func (p *policy) pins(script bool) []string {
+func (p *policy) pins(shell string, onHost bool) []string {
 	pins := []string{
 		"--registry=" + p.registry,
 		"--replace-registry-host=npmjs",
-		"--ignore-scripts=true",
-		"--script-shell=/bin/sh",
 		"--git=/nonexistent/git-is-not-run-by-this-tool",
 		"--node-gyp=/nonexistent/node-gyp",
 		"--node-options=",
@@ -152,6 +158,7 @@ func (p *policy) pins(script bool) []string {
 		"--strict-ssl=true",
 		"--save-prefix=^", // the caller's, if any, comes later
 		"--update-notifier=false",
+		"--user-agent=" + userAgent,
 		"--yes=false",
 		"--browser=false",
 		"--color=false",
@@ -161,7 +168,16 @@ func (p *policy) pins(script bool) []string {
 		"--fetch-retry-mintimeout=200",
 		"--fetch-retry-maxtimeout=2000",
 	}
-	if !p.userconfig || script {
+	switch {
+	case shell != "":
+		// Whether scripts run the project and the caller say, as natively.
+		pins = append(pins, "--script-shell="+shell)
+	case onHost:
+		pins = append(pins, "--ignore-scripts=true", "--script-shell=/bin/sh")
+	default:
+		pins = append(pins, "--ignore-scripts=true", "--script-shell="+noShell)
+	}
+	if !p.userconfig || onHost {
 		pins = append(pins, "--userconfig=~/.npmrc")
 	}
 	for _, s := range p.scopes {
@@ -194,7 +210,7 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	no := false
 	if len(line.Items) == 1 && line.Has("--version") {
 		d := pdk.Allow()
-		d.Rule, d.Args, d.Mutating, d.Stdin = "npm.version", append(p.pins(false), "--version"), &no, &no
+		d.Rule, d.Args, d.Mutating, d.Stdin = "npm.version", append(p.pins("", false), "--version"), &no, &no
 		return d
 	}
 	name, cmd, ops, err := p.command(line)
@@ -204,7 +220,8 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	if ops, err = p.operands(name, cmd, ops, scope); err != nil {
 		return deny(err)
 	}
-	mutating := cmd.mutating && !line.Has("--dry-run") || name == "audit" && len(ops) > 0
+	lists := name == "run" && len(ops) == 0
+	mutating := cmd.mutating && !lists && !line.Has("--dry-run") || name == "audit" && len(ops) > 0
 	if line.Has("--help") {
 		// Printed, not shown in a viewer, when it is a flag.
 		ops, mutating = nil, false
@@ -214,14 +231,62 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	}
 	d := pdk.Allow()
 	d.Rule = "npm." + name
-	// npm run starts the script in a shell.
-	d.Shell = name == "run" && len(ops) > 0
-	d.Args = append(append(p.pins(d.Shell), name), line.Flags()...)
+	if err := p.scripting(d, c, line, name, ops, mutating); err != nil {
+		return deny(err)
+	}
+	shell := ""
+	if len(d.Callbacks) > 0 {
+		shell = c.Callbacks.Folder + "/" + kindScripts
+	}
+	written := name
+	if s := scripts[line.Operands()[0]]; s != "" { // npm tells the script which of the two was meant
+		if written = s; len(ops) > 0 {
+			ops = ops[1:]
+		}
+	}
+	d.Args = append(append(p.pins(shell, d.Shell), written), line.Flags()...)
 	if len(ops) > 0 {
 		d.Args = append(append(d.Args, "--"), ops...)
 	}
 	d.Mutating, d.Stdin = &mutating, &no
 	return d
+}
+
+// kindScripts is the kind of the programs of a caller that are scripts of packages.
+const kindScripts = "scripts"
+
+// scripting says where the scripts of an allowed call run: with the caller, which is
+// where natively they would; on this host, where the operator lists the one script that
+// is asked for and there is no such caller; or nowhere, which is said, or refused where
+// nothing but a script was asked for.
+func (p *policy) scripting(d *abi.Decision, c *abi.Call, line *argv.Line, name string, ops []string, mutating bool) error {
+	if !mutating {
+		return nil
+	}
+	const instead = "call npm through the wrapper, where node is, without an idempotency key and not in the background"
+	given, ignored := false, false
+	for _, it := range line.Items {
+		if it.Name == "--ignore-scripts" {
+			given, ignored = true, !it.Negated && it.Value != "false"
+		}
+	}
+	needed := slices.Contains(running, name)
+	switch {
+	case ignored && !needed:
+	case c.Callbacks != nil && slices.Contains(c.Callbacks.Kinds, kindScripts):
+		d.Callbacks = []abi.Callback{{Kind: kindScripts, Name: kindScripts}}
+	case given && !ignored:
+		return &argv.Refusal{Rule: "script", Arg: "--ignore-scripts=false", Reason: "scripts run with their caller, and this call has none that would run them", Instead: instead}
+	case name == "run" && slices.Contains(p.scripts, ops[0]):
+		d.Shell = true
+	case needed && name == "run":
+		return &argv.Refusal{Rule: "script", Arg: ops[0], Reason: "script " + argv.Quote(ops[0]) + " of the project runs with its caller, and this call has none that would run it", Instead: instead + "; or have the operator add the script to config.scripts in tools.d/npm/tool.json, which runs it on this host"}
+	case needed:
+		return &argv.Refusal{Rule: "script", Arg: name, Reason: argv.Quote("npm "+name) + " runs scripts, which run with their caller, and this call has none that would run them", Instead: instead}
+	default:
+		d.Notes = append(d.Notes, "no script of the project or its packages is run: this call has no caller that would run them (a wrapper, where node is); npm rebuild there runs those of packages later")
+	}
+	return nil
 }
 
 // command finds the command, which is the first operand.

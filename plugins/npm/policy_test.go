@@ -26,7 +26,6 @@ func call(args ...string) *abi.Call {
 
 func TestAllowed(t *testing.T) {
 	p := testPolicy(t, map[string]string{"scripts": "test, build", "files": "roots"})
-	pins := p.pins(false)
 	for _, tt := range []struct {
 		args     string
 		want     string // after the pins
@@ -61,9 +60,13 @@ func TestAllowed(t *testing.T) {
 		{"audit", "audit", false},
 		{"audit fix", "audit -- fix", true},
 		{"run test", "run -- test", true},
-		{"test", "run -- test", true},
-		{"t", "run -- test", true},
+		{"test", "test", true},
+		{"t -- --x", "test -- --x", true},
 		{"run-script build -- --flag x", "run -- build --flag x", true},
+		{"run", "run", false},
+		{"test --help", "test --help", false},
+		{"run --json", "run --json", false},
+		{"install --foreground-scripts", "install --foreground-scripts", true},
 		{"install -w packages/a", "install --workspace=packages/a", true},
 		{"view --help", "view --help", false},
 	} {
@@ -72,13 +75,14 @@ func TestAllowed(t *testing.T) {
 			if d.Effect != abi.Allow {
 				t.Fatalf("refused by %s: %s", d.Rule, d.Reason)
 			}
+			pins := p.pins("", d.Shell)
 			if !slices.Equal(d.Args[:len(pins)], pins) {
 				t.Fatalf("the pins are not in front of %q", d.Args)
 			}
 			if got := strings.Join(d.Args[len(pins):], " "); got != tt.want {
 				t.Errorf("runs %q, want %q", got, tt.want)
 			}
-			if *d.Mutating != tt.mutating || *d.Stdin || d.Shell != (d.Rule == "npm.run") {
+			if *d.Mutating != tt.mutating || *d.Stdin || d.Shell != (d.Rule == "npm.run" && tt.mutating) {
 				t.Errorf("mutating %v, stdin %v, shell %v", *d.Mutating, *d.Stdin, d.Shell)
 			}
 		})
@@ -99,8 +103,10 @@ func TestRefused(t *testing.T) {
 		{"run-script build", "npm.script", "build"},
 		{"test", "npm.script", "test"},
 		{"start", "npm.script", "start"},
-		{"run", "npm.operand", "which one"},
-		{"rebuild", "npm.command.refused", "rebuild"},
+		{"run -- --x", "npm.operand", "--x"},
+		{"rebuild", "npm.script", "rebuild"},
+		{"it", "npm.script", "install-test"},
+		{"cit", "npm.script", "install-ci-test"},
 		{"config set registry http://evil", "npm.command.refused", "config"},
 		{"config get //registry.npmjs.org/:_authToken", "npm.command.refused", "config"},
 		{"c set x y", "npm.command.refused", "npm c"},
@@ -117,7 +123,6 @@ func TestRefused(t *testing.T) {
 		{"link", "npm.command.refused", "link"},
 		{"pack", "npm.command.refused", "pack"},
 		{"version patch", "npm.command.refused", "version"},
-		{"install-test", "npm.command.refused", "install-test"},
 
 		{"install --registry=http://evil", "npm.flag.refused", "--registry"},
 		{"install --registry http://evil", "npm.flag.refused", "--registry"},
@@ -136,9 +141,9 @@ func TestRefused(t *testing.T) {
 		{"install --git=/w/a/git", "npm.flag.refused", "--git"},
 		{"install --cache=/etc", "npm.flag.refused", "--cache"},
 		{"install --logs-dir=/etc", "npm.flag.refused", "--logs-dir"},
-		{"install --ignore-scripts=false", "npm.flag.value", "--ignore-scripts"},
-		{"install --no-ignore-scripts", "npm.flag.refused", "--no-ignore-scripts"},
-		{"install --foreground-scripts", "npm.flag.refused", "--foreground-scripts"},
+		{"install --ignore-scripts=false", "npm.script", "scripts run with their caller"},
+		{"install --no-ignore-scripts", "npm.script", "scripts run with their caller"},
+		{"install --ignore-scripts --no-ignore-scripts", "npm.script", "scripts run with their caller"},
 		{"install --install-links", "npm.flag.refused", "--install-links"},
 		{"install --no-strict-ssl", "npm.flag.refused", "--no-strict-ssl"},
 		{"install --proxy=http://evil", "npm.flag.refused", "--proxy"},
@@ -202,9 +207,9 @@ func TestPins(t *testing.T) {
 	for _, pin := range []string{
 		"--registry=https://registry.npmjs.org/", "--@a:registry=https://npm.a.example/", "--replace-registry-host=npmjs",
 		"--proxy=http://127.0.0.1:0/", "--https-proxy=http://127.0.0.1:0/", "--noproxy=registry.npmjs.org,npm.a.example",
-		"--ignore-scripts=true", "--script-shell=/bin/sh", "--git=/nonexistent/git-is-not-run-by-this-tool", "--node-gyp=/nonexistent/node-gyp",
+		"--ignore-scripts=true", "--script-shell=" + noShell, "--git=/nonexistent/git-is-not-run-by-this-tool", "--node-gyp=/nonexistent/node-gyp",
 		"--node-options=", "--init-module=/nonexistent/init.js", "--userconfig=~/.npmrc", "--cache=~/.npm", "--logs-max=0", "--logs-dir=~/.npm/_logs", "--timing=false",
-		"--save-prefix=^", "--global=false", "--location=user", "--install-links=false", "--strict-ssl=true", "--yes=false", "--browser=false",
+		"--save-prefix=^", "--global=false", "--location=user", "--install-links=false", "--strict-ssl=true", "--yes=false", "--browser=false", "--user-agent=" + userAgent,
 	} {
 		if i := slices.Index(d.Args, pin); i < 0 || i > slices.Index(d.Args, "ci") {
 			t.Errorf("%s is not among the pins: %q", pin, d.Args)
@@ -229,7 +234,9 @@ func TestConfig(t *testing.T) {
 		{"scopes", map[string]string{"scopes": "@corp=https://npm.corp.example"}, "ci", "npm.ci", "--@corp:registry=https://npm.corp.example/"},
 		{"and their hosts", map[string]string{"scopes": "@corp=https://npm.corp.example"}, "ci", "npm.ci", "--noproxy=registry.npmjs.org,npm.corp.example"},
 		{"a proxy", map[string]string{"proxy": "http://proxy.corp.example:3128"}, "ci", "npm.ci", "--https-proxy=http://proxy.corp.example:3128"},
-		{"scripts", map[string]string{"scripts": "test"}, "test", "npm.run", ""},
+		{"scripts", map[string]string{"scripts": "test"}, "test", "npm.run", "--script-shell=/bin/sh"},
+		{"scripts before and after it", map[string]string{"scripts": "test"}, "test", "npm.run", "--ignore-scripts=true"},
+		{"scripts before and after it, by a flag", map[string]string{"scripts": "test"}, "test --ignore-scripts=false", "npm.script", ""},
 		{"scripts not listed", map[string]string{"scripts": "test"}, "run build", "npm.script", ""},
 		{"no files", nil, "install ./x", "npm.path.file", ""},
 		{"files, if the operator says so", map[string]string{"files": "roots"}, "install ./x", "npm.install", ""},
@@ -294,12 +301,12 @@ func FuzzPolicy(f *testing.F) {
 		f.Add(strings.ReplaceAll(s, " ", "\x1f"))
 	}
 	p := testPolicy(f, map[string]string{"scripts": "test", "files": "roots"})
-	pins := p.pins(false)
 	f.Fuzz(func(t *testing.T, joined string) {
 		args := strings.Split(joined, "\x1f")
 		d := p.decide(call(args...))
 		switch d.Effect {
 		case abi.Allow:
+			pins := p.pins("", d.Shell)
 			if len(d.Args) <= len(pins) || !slices.Equal(d.Args[:len(pins)], pins) {
 				t.Fatalf("%q: no pins in %q", args, d.Args)
 			}
@@ -318,16 +325,17 @@ func FuzzPolicy(f *testing.F) {
 
 // checkAllowed reads an allowed line as npm would and says what is wrong.
 func checkAllowed(d *abi.Decision, args []string) string {
-	if d.Mutating == nil || d.Stdin == nil {
+	if d.Mutating == nil || d.Stdin == nil || d.Callbacks != nil {
 		return "the class or stdin is open"
 	}
 	if slices.Equal(args, []string{"--version"}) {
 		return ""
 	}
-	if commands[args[0]] == nil {
-		return "the command " + args[0]
-	}
 	name, args := args[0], args[1:]
+	isTest := name == "test"
+	if !isTest && commands[name] == nil {
+		return "the command " + name
+	}
 	for len(args) > 0 && args[0] != "--" {
 		flag, value, joined := strings.Cut(args[0], "=")
 		f := grammar.Lookup(flag)
@@ -350,7 +358,7 @@ func checkAllowed(d *abi.Decision, args []string) string {
 			return "a NUL byte"
 		}
 		switch {
-		case name == "search", name == "run" && i > 0, name == "view" && i > 0:
+		case isTest, name == "search", name == "run" && i > 0, name == "view" && i > 0:
 		case name == "run" && o != "test":
 			return "the script " + o
 		case strings.HasPrefix(o, "-"):

@@ -22,28 +22,33 @@ import (
 // scripts leave a marker.
 func newRegistry(t *testing.T, addr, marker string) *hosttest.Site {
 	t.Helper()
-	return hosttest.NewSite(t, addr, nil, func(w http.ResponseWriter, q *http.Request) {
+	touch := "touch " + marker
+	return hosttest.NewSite(t, addr, nil, registryOf(map[string]string{"preinstall": touch, "install": touch, "postinstall": touch, "prepare": touch}))
+}
+
+// registryOf answers as a registry in which each package has the scripts.
+func registryOf(scripts map[string]string) http.HandlerFunc {
+	return func(w http.ResponseWriter, q *http.Request) {
 		name := strings.TrimPrefix(q.URL.Path, "/")
 		switch {
 		case q.Method != http.MethodGet, strings.HasPrefix(name, "-/"):
 			w.WriteHeader(http.StatusNotFound)
 		case strings.HasSuffix(name, ".tgz"):
 			name, _, _ = strings.Cut(name, "/-/")
-			w.Write(archiveOf(name, marker))
+			w.Write(archiveOf(name, scripts))
 		default:
 			json.NewEncoder(w).Encode(map[string]any{"name": name, "dist-tags": map[string]string{"latest": "1.0.0"},
 				"versions": map[string]any{"1.0.0": map[string]any{"name": name, "version": "1.0.0", "homepage": "https://example.com", "hasInstallScript": true,
 					"dist": map[string]string{"tarball": "http://" + q.Host + "/" + name + "/-/x-1.0.0.tgz"}}}})
 		}
-	})
+	}
 }
 
-func archiveOf(name, marker string) []byte {
+func archiveOf(name string, scripts map[string]string) []byte {
 	var buf bytes.Buffer
 	z := gzip.NewWriter(&buf)
 	t := tar.NewWriter(z)
-	touch := "touch " + marker
-	b, _ := json.Marshal(map[string]any{"name": name, "version": "1.0.0", "scripts": map[string]string{"preinstall": touch, "install": touch, "postinstall": touch, "prepare": touch}})
+	b, _ := json.Marshal(map[string]any{"name": name, "version": "1.0.0", "scripts": scripts})
 	t.WriteHeader(&tar.Header{Name: "package/package.json", Mode: 0o644, Size: int64(len(b))})
 	t.Write(b)
 	t.Close()
