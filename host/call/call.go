@@ -578,6 +578,9 @@ type Attempt struct {
 	Number int
 	// Trace is the W3C traceparent for what the tool asks and starts, or empty.
 	Trace string
+	// Asking is called when a program of the caller begins, and what it returns when that
+	// has ended.
+	Asking func() (ended func())
 }
 
 // Outcome is what came of a call, or of one attempt at it.

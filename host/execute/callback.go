@@ -65,8 +65,9 @@ func (r *running) relay(ctx context.Context, c *process.Command, secrets [][]byt
 		Roots:   r.Roots,
 		Ask:     masking(r.Streams.Callback, secrets),
 		Begin: func(s callback.Shim) func(int, error) {
-			resume := r.Clock.Pause()
+			resume, answered := r.Clock.Pause(), r.Asking()
 			return func(exit int, err error) {
+				answered()
 				resume()
 				attrs := []any{"tool", r.Tool.Name, "execution_id", r.ExecutionID, "kind", s.Kind, "name", s.Name, "exit_code", exit}
 				if err != nil {

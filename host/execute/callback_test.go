@@ -41,6 +41,10 @@ func TestMaskedCallbacks(t *testing.T) {
 	if args[1] != "https://u:"+secret+"@host" || env["GIT_AUTHOR_NAME"] != secret {
 		t.Error("what was asked is changed")
 	}
+	script := wire.CallbackRequest{Kind: wire.CallbackScripts, Args: []string{"login " + secret}, Env: map[string]string{"npm_package_config_token": secret}}
+	if _, err := ask(t.Context(), script, strings.NewReader(""), &out, nil); err != nil || got.Args[0] != "login "+mask.Placeholder || got.Env["npm_package_config_token"] != mask.Placeholder {
+		t.Errorf("a script is %+v, %v", got, err)
+	}
 	if _, err := ask(t.Context(), wire.CallbackRequest{Kind: wire.CallbackPager}, strings.NewReader("commit "+secret+"\n"), &out, nil); err != nil || input != "commit "+mask.Placeholder+"\n" {
 		t.Errorf("a pager is given %q, %v", input, err)
 	}

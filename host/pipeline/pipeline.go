@@ -558,7 +558,7 @@ func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, numbe
 	p.running.Add(1)
 	defer p.running.Add(-1)
 	trace, end := p.Tracer.Execution(r.Trace, observe.Execution{Tool: r.Tool.Name, ExecutionID: r.ExecutionID, Attempt: number, Mutating: r.Class.Mutating, TraceID: r.PassedTraceID()})
-	a := call.Attempt{Run: r, Number: number, Trace: trace}
+	a := call.Attempt{Run: r, Number: number, Trace: trace, Asking: p.limiter.Asking(r.Tool.Name)}
 	o := p.execute.Run(ctx, a)
 	if r.Discovered != nil {
 		o = p.followDiscovered(ctx, acc, a, o)
@@ -583,7 +583,7 @@ func (p *Pipeline) followDiscovered(ctx context.Context, acc *account, a call.At
 		if err := p.auditBegin(ctx, &again.Decided, acc); err != nil {
 			return call.Failed(ctx, err)
 		}
-		o = p.execute.Run(ctx, call.Attempt{Run: &again, Number: a.Number, Trace: a.Trace})
+		o = p.execute.Run(ctx, call.Attempt{Run: &again, Number: a.Number, Trace: a.Trace, Asking: a.Asking})
 		if gone() {
 			p.Discovered.Invalidate(fingerprint, "a call found its tool gone")
 			if e := o.Answer.Error; e != nil {

@@ -25,7 +25,8 @@ type hold struct{ holds, waits string }
 type places struct {
 	limit   int // as the last who came had it
 	in      int
-	waiting []chan struct{} // closed by who lets them in
+	asking  int          // of those who are in, how many wait for a program of their caller
+	waiting []chan error // closed by who lets them in; or it has the error
 }
 
 // admit gives the places that are free to those who wait.
@@ -34,6 +35,44 @@ func (t *places) admit() {
 		t.in++
 		close(t.waiting[0])
 		t.waiting = t.waiting[1:]
+	}
+}
+
+// refuse sends those away who wait, where no place becomes free before a program of a
+// caller ends: it may be a call of that program that waits.
+func (t *places) refuse(tool string) {
+	if t.in < t.limit || t.asking < t.in {
+		return
+	}
+	for _, turn := range t.waiting {
+		turn <- t.allAsk(tool)
+	}
+	t.waiting = nil
+}
+
+func (t *places) allAsk(tool string) error {
+	return fault.Errorf(fault.Overloaded, "%s has %d calls running, and all of them wait for programs of their callers, which may wait for this one; try again later, or raise limits.concurrency in tool.json", tool, t.in)
+}
+
+// Asking returns what a call that is in a place of tool calls when a program of its
+// caller begins, which may make calls of its own; and what is called when it has ended.
+// Several may run at a time. Where all who are in wait for such programs, nobody waits
+// for a place.
+func (l *Limiter) Asking(tool string) (begin func() (ended func())) {
+	n := 0 // guarded by mu
+	step := func(by int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		t, was := l.byTool[tool], n
+		if n += by; (was > 0) == (n > 0) {
+			return
+		}
+		t.asking += by
+		t.refuse(tool)
+	}
+	return func() func() {
+		step(1)
+		return sync.OnceFunc(func() { step(-1) })
 	}
 }
 
@@ -69,7 +108,12 @@ func (l *Limiter) Enter(ctx context.Context, tool string, holds []string, limit,
 		l.mu.Unlock()
 		return nil, fault.Errorf(fault.Overloaded, "%s has %d calls running, and one of them may wait for the call that asks for this one; try again later, or raise limits.concurrency in tool.json", tool, t.in)
 	}
-	turn := make(chan struct{})
+	if t.asking >= t.in {
+		err := t.allAsk(tool)
+		l.mu.Unlock()
+		return nil, err
+	}
+	turn := make(chan error, 1)
 	t.waiting = append(t.waiting, turn)
 	l.waitFor(tool, holds, 1)
 	l.mu.Unlock()
@@ -79,7 +123,10 @@ func (l *Limiter) Enter(ctx context.Context, tool string, holds []string, limit,
 		l.waitFor(tool, holds, -1)
 	}()
 	select {
-	case <-turn:
+	case err := <-turn:
+		if err != nil {
+			return nil, err
+		}
 		return leave, nil
 	case <-ctx.Done():
 	}
@@ -90,6 +137,9 @@ func (l *Limiter) Enter(ctx context.Context, tool string, holds []string, limit,
 		return nil, ctx.Err()
 	}
 	l.mu.Unlock()
+	if err := <-turn; err != nil {
+		return nil, err
+	}
 	// The place came at the same moment: pass it on.
 	leave()
 	return nil, ctx.Err()
@@ -134,6 +184,7 @@ func (l *Limiter) leave(tool string) {
 	t := l.byTool[tool]
 	t.in--
 	t.admit()
+	t.refuse(tool)
 	if t.in == 0 && len(t.waiting) == 0 {
 		delete(l.byTool, tool)
 	}

@@ -179,3 +179,67 @@ func isOverloaded(err error) bool {
 	e, ok := errors.AsType[*fault.Error](err)
 	return ok && e.Code == fault.Overloaded
 }
+
+// TestLimiterAsking: where all who are in wait for programs of their callers, nobody
+// waits for a place: the program may be who asks for one.
+func TestLimiterAsking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Limiter
+		enter := func() (func(), error) { return g.Enter(t.Context(), "t", nil, 2, 256) }
+		first, err := enter()
+		second, err2 := enter()
+		if err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		asksFirst, asksSecond := g.Asking("t"), g.Asking("t")
+		one := asksFirst()
+		two := asksFirst() // of the same call
+		waited := make(chan error, 3)
+		wait := func() {
+			go func() {
+				leave, err := enter()
+				if err == nil {
+					leave()
+				}
+				waited <- err
+			}()
+			synctest.Wait()
+		}
+		wait()
+		wait()
+		if len(waited) > 0 {
+			t.Fatalf("with one of two in that can go on: %v", <-waited)
+		}
+		three := asksSecond()
+		synctest.Wait()
+		for range 2 {
+			if err := <-waited; !isOverloaded(err) {
+				t.Errorf("who waits when nobody can go on: %v", err)
+			}
+		}
+		wait()
+		if err := <-waited; !isOverloaded(err) {
+			t.Errorf("who comes when nobody can go on: %v", err)
+		}
+		one()
+		one()  // is nothing more
+		wait() // for the program that is left
+		if err := <-waited; !isOverloaded(err) {
+			t.Errorf("while a program of each runs: %v", err)
+		}
+		two()
+		wait()
+		if len(waited) > 0 {
+			t.Fatalf("after the programs of one ended: %v", <-waited)
+		}
+		first()
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+		three()
+		second()
+		if len(g.byTool) != 0 {
+			t.Errorf("%d stay", len(g.byTool))
+		}
+	})
+}
