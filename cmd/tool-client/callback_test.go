@@ -88,7 +88,7 @@ func TestScript(t *testing.T) {
 	for _, name := range []string{"npm", "node"} {
 		script(t, bin, name, "#!/bin/sh\n")
 	}
-	text := `own; env | sort | grep -E '^(npm_|NODE|OWN|PATH)'; cat; (exec 3<>/dev/tty) 2>/dev/null && echo a terminal; exit 7`
+	text := `grep -zc ^npm_package_name= /proc/$$/environ; own; env | sort | grep -E '^(npm_|NODE|OWN|PATH)'; cat; (exec 3<>/dev/tty) 2>/dev/null && echo a terminal; exit 7`
 	for _, tt := range []struct{ command, input string }{{"run", "the caller's"}, {"install", ""}} {
 		socket := asks(t, wire.CallbackRequest{Kind: wire.CallbackScripts, Args: []string{text}, Env: map[string]string{"npm_command": tt.command, "PATH": dir, "npm_package_name": "p"}}, "")
 		cmd := wrapper(t, socket, "npm")
@@ -97,7 +97,7 @@ func TestScript(t *testing.T) {
 		cmd.Env = append(cmd.Env, "OWN=own", "PATH="+path, "npm_package_name=outer", "npm_execpath=/outer", "NODE=/outer")
 		cmd.Stdin = strings.NewReader("the caller's")
 		out, _ := cmd.CombinedOutput()
-		want := "own\nNODE=" + bin + "/node\nOWN=own\nPATH=" + dir + ":" + path + "\nnpm_command=" + tt.command + "\nnpm_execpath=" + bin + "/npm\nnpm_node_execpath=" + bin + "/node\nnpm_package_name=p\n" + tt.input + "|"
+		want := "1\nown\nNODE=" + bin + "/node\nOWN=own\nPATH=" + dir + ":" + path + "\nnpm_command=" + tt.command + "\nnpm_execpath=" + bin + "/npm\nnpm_node_execpath=" + bin + "/node\nnpm_package_name=p\n" + tt.input + "|"
 		if code := cmd.ProcessState.ExitCode(); code != 7 || string(out) != want {
 			t.Errorf("%s: exit code %d: %q, not %q", tt.command, code, out, want)
 		}
