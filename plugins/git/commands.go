@@ -155,6 +155,15 @@ func never(why, instead string, names ...string) []argv.Flag {
 	return flagList(argv.Flag{Refuse: why, Instead: instead}, names)
 }
 
+// edits is a flag with which git opens an editor: it is refused, with this advice,
+// where the caller has none that can be run.
+func edits(instead string, names ...string) []argv.Flag {
+	return flagList(argv.Flag{Instead: instead}, names)
+}
+
+// editing reports whether the flag is one of edits.
+func editing(f *argv.Flag) bool { return f != nil && f.Refuse == "" && f.Instead != "" }
+
 func flagList(f argv.Flag, names []string) []argv.Flag {
 	var out []argv.Flag
 	for _, n := range names {
@@ -194,10 +203,9 @@ func join(lists ...[]argv.Flag) []argv.Flag { return slices.Concat(lists...) }
 // Flags that several commands share.
 
 const (
-	noTerminal = "asks questions, and there is no terminal here"
-	noEditor   = "opens an editor, and there is none here"
-	runs       = "runs a program"
-	signs      = "runs a program that signs or verifies"
+	noEditor = "opens an editor, and there is none here"
+	runs     = "runs a program"
+	signs    = "runs a program that signs or verifies"
 )
 
 var (
@@ -294,7 +302,7 @@ var (
 		with(word, "--cleanup"),
 		with(strategy, "-s --strategy"),
 		with(strategyOption, "-X --strategy-option"),
-		never(noEditor, "leave it out: the message is taken as it is, or give one with -m", "-e --edit"),
+		edits("leave it out: the message is taken as it is, or give one with -m", "-e --edit"),
 		never(signs, "leave it out", "--verify-signatures"),
 		bare("--no-verify-signatures"),
 		signing,
@@ -315,15 +323,28 @@ var (
 		with(word, "--cleanup"),
 		with(strategy, "--strategy"),
 		with(strategyOption, "-X --strategy-option"),
-		never(noEditor, "leave it out", "-e --edit"),
+		edits("leave it out", "-e --edit"),
 		signing,
 	)
 
+	blameFlags = grammar(
+		bare("~--minimal", "-l", "-t", "-s", "-w", "-c", "-b", "-f --show-name", "-n --show-number", "-e --show-email", "--root", "--incremental", "-p --porcelain", "--line-porcelain",
+			"--first-parent", "--color-lines", "--color-by-age", "~--progress", "--score-debug", "--show-stats", "--no-textconv"),
+		with(word, "-L", "--date", "--since"), may(count, "-M", "-C", "--abbrev"), with(rev, "--ignore-rev", "--reverse"), with(argv.Path, "--ignore-revs-file"),
+		never("reads a file of any name", "leave it out", "--contents", "-S"), never("runs a program that the repository names", "leave it out", "--textconv"))
+
+	templateFlag = func() []argv.Flag {
+		f := edits("give the message with -m or -F", "-t --template")
+		f[0].Value = argv.Path
+		return f
+	}()
+
 	conflictFlag = with(argv.OneOf("merge", "diff3", "zdiff3"), "--conflict")
 
-	// answers is -p, whose answers are read from input, a line each.
+	// answers is -p, whose answers are read from input, a line each; asks is -i,
+	// with a menu.
 	answers      = bare("-p --patch")
-	noInteract   = never(noTerminal, "name whole files", "-i --interactive")
+	asks         = bare("-i --interactive")
 	noSubmodules = never("works in submodules, which are repositories that this policy has not seen", "run git in the submodule", "--recurse-submodules")
 )
 
@@ -394,7 +415,7 @@ func readsWhen(is func(l *argv.Line) bool) func(*request) error {
 func anyOf(l *argv.Line, names ...string) bool { return slices.ContainsFunc(names, l.Has) }
 
 // commands is every subcommand that is known. It is not written to.
-var commands = byName(
+var commands = byName(append([]*command{
 	&command{name: "version", reads: true, grammar: grammar(bare("--build-options")), most: -1},
 
 	// Looking.
@@ -418,12 +439,11 @@ var commands = byName(
 		&command{name: "reflog delete", refuse: "throws away what could still be recovered", instead: "leave it to git gc"})},
 	&command{name: "shortlog", reads: true, grammar: numbered(without(revFlags, "-n", "--committer"),
 		bare("-n --numbered", "-s --summary", "-e --email", "-c --committer"), may(word, "-w"), with(word, "--group")), then: orHead},
-	&command{name: "rev-list", reads: true, grammar: numbered(revFlags, may(count, "~--abbrev"), bare("-q --quiet", "--objects", "--header", "--disk-usage", "--no-object-names", "--object-names", "--full-diff"))},
-	&command{name: "blame", reads: true, force: []string{"--no-textconv"}, grammar: grammar(
-		bare("-l", "-t", "-s", "-w", "-c", "-b", "-f --show-name", "-n --show-number", "-e --show-email", "--root", "--incremental", "-p --porcelain", "--line-porcelain",
-			"--first-parent", "--color-lines", "--color-by-age", "~--progress", "--score-debug", "--show-stats", "--no-textconv"),
-		with(word, "-L", "--date", "--since"), may(count, "-M", "-C", "--abbrev"), with(rev, "--ignore-rev", "--reverse"), with(argv.Path, "--ignore-revs-file"),
-		never("reads a file of any name", "leave it out", "--contents", "-S"), never("runs a program that the repository names", "leave it out", "--textconv"))},
+	&command{name: "rev-list", reads: true, grammar: numbered(revFlags, may(count, "~--abbrev"), may(word, "--disk-usage"), with(word, "--filter"), with(argv.OneOf("error", "print", "allow-any", "allow-promisor"), "--missing"),
+		bare("-q --quiet", "--objects", "--objects-edge", "--objects-edge-aggressive", "--indexed-objects", "--unpacked", "--header", "--no-object-names", "--object-names", "--full-diff", "~--commit-header", "--use-bitmap-index",
+			"--in-commit-order", "--bisect", "--bisect-vars", "--bisect-all", "--no-filter", "--filter-print-omitted", "--filter-provided-objects", "--exclude-promisor-objects", "~--progress"))},
+	&command{name: "blame", reads: true, force: []string{"--no-textconv"}, grammar: blameFlags},
+	&command{name: "annotate", reads: true, force: []string{"--no-textconv"}, grammar: blameFlags},
 	&command{name: "grep", reads: true, grammar: numbered(
 		bare("-i --ignore-case", "-v --invert-match", "-w --word-regexp", "-E --extended-regexp", "-F --fixed-strings", "-G --basic-regexp", "-P --perl-regexp",
 			"-n --line-number", "-l --name-only --files-with-matches", "-L --files-without-match", "-c --count", "-o --only-matching", "-h", "-H", "--full-name",
@@ -450,18 +470,19 @@ var commands = byName(
 	&command{name: "ls-remote", reads: true, then: lsRemote, grammar: grammar(networkFlags,
 		bare("-h --heads", "-b --branches", "-t --tags", "--refs", "--exit-code", "--get-url", "--symref"), with(word, "--sort"),
 		never("sends a string of any kind to the server", "leave it out", "-o --server-option"))},
-	&command{name: "cat-file", reads: true, grammar: grammar(bare("-t", "-s", "-e", "-p", "--buffer", "--unordered", "-Z", "-z"),
-		may(text, "--batch", "--batch-check"),
-		never("runs a program that the repository names", "use -p", "--textconv", "--filters"), never("lists objects that no branch holds", "leave it out", "--batch-all-objects"))},
+	&command{name: "cat-file", reads: true, grammar: grammar(bare("-t", "-s", "-e", "-p", "~--buffer", "~--unordered", "-Z", "-z", "--batch-all-objects", "~--follow-symlinks", "~--allow-unknown-type", "~--mailmap", "~--use-mailmap"),
+		may(text, "--batch", "--batch-check", "--batch-command"),
+		never("runs a program that the repository names", "use -p", "--textconv", "--filters"))},
 	&command{name: "describe", reads: true, grammar: grammar(
 		bare("--all", "--tags", "--contains", "--exact-match", "--debug", "--long", "--always", "--first-parent"), with(count, "--candidates"), may(count, "--abbrev"),
 		with(word, "--match", "--exclude"), may(word, "--dirty", "--broken"))},
-	&command{name: "name-rev", reads: true, grammar: grammar(bare("--tags", "--name-only", "--no-undefined", "--always", "--all"), with(word, "--refs", "--exclude"))},
+	&command{name: "name-rev", reads: true, grammar: grammar(bare("--tags", "--name-only", "~--undefined", "--always", "--all", "--stdin", "--annotate-stdin"), with(word, "--refs", "--exclude"))},
 	&command{name: "merge-base", reads: true, operand: rev, grammar: grammar(bare("-a --all", "--octopus", "--independent", "--is-ancestor", "--fork-point"))},
-	&command{name: "for-each-ref", reads: true, tail: lastIsHead, grammar: grammar(listFlags, with(count, "--count"), bare("--include-root-refs"), with(word, "--exclude"))},
+	&command{name: "for-each-ref", reads: true, tail: lastIsHead, grammar: grammar(listFlags, with(count, "--count"), bare("--include-root-refs", "-s --shell", "-p --perl", "--python", "--tcl"), with(word, "--exclude"))},
 	&command{name: "show-ref", reads: true, grammar: grammar(
 		bare("--head", "-d --dereference", "--verify", "-q --quiet", "--tags", "--heads", "--branches", "--exists"), may(count, "-s --hash", "--abbrev"))},
-	&command{name: "symbolic-ref", reads: true, most: 1, operand: rev, grammar: grammar(bare("-q --quiet", "--short", "--no-recurse"))},
+	&command{name: "symbolic-ref", reads: true, most: 2, operand: rev, then: symbolicRef, grammar: grammar(bare("-q --quiet", "--short", "~--recurse"), with(word, "-m"),
+		never("takes away what a reference stands for", "git switch, or git branch -d", "-d --delete"))},
 	&command{name: "check-ignore", reads: true, grammar: grammar(bare("-q --quiet", "-v --verbose", "--stdin", "-z", "-n --non-matching", "--no-index"))},
 	&command{name: "count-objects", reads: true, most: -1, grammar: grammar(bare("-v --verbose", "-H --human-readable"))},
 	&command{name: "cherry", reads: true, operand: rev, most: 3, grammar: grammar(bare("-v"), may(count, "--abbrev"))},
@@ -470,7 +491,7 @@ var commands = byName(
 	&command{name: "add", again: true, paths: true, grammar: grammar(
 		bare("-n --dry-run", "-v --verbose", "-f --force", "-A --all", "--no-all --ignore-removal", "-u --update", "-N --intent-to-add", "--refresh", "--ignore-errors",
 			"--ignore-missing", "--renormalize", "--sparse"),
-		with(argv.OneOf("+x", "-x"), "--chmod"), pathspecFlags, answers, noInteract, never(noEditor, "name whole files", "-e --edit"))},
+		with(argv.OneOf("+x", "-x"), "--chmod"), pathspecFlags, answers, asks, edits("name whole files", "-e --edit"))},
 	&command{name: "rm", paths: true, grammar: grammar(
 		bare("-f --force", "-n --dry-run", "-r", "--cached", "--ignore-unmatch", "--sparse", "-q --quiet"), pathspecFlags)},
 	&command{name: "mv", paths: true, grammar: grammar(bare("-f --force", "-k", "-n --dry-run", "-v --verbose", "--sparse"))},
@@ -485,7 +506,7 @@ var commands = byName(
 	&command{name: "switch", operand: rev, most: 2, grammar: grammar(
 		bare("-q --quiet", "~--progress", "-f --force --discard-changes", "-m --merge", "~--overwrite-ignore", "--ignore-other-worktrees", "~--guess", "-d --detach", "--no-track", "--no-recurse-submodules"),
 		conflictFlag, may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-c --create", "-C --force-create", "--orphan"), noSubmodules)},
-	&command{name: "clean", paths: true, grammar: grammar(bare("-d", "-f --force", "-n --dry-run", "-q --quiet", "-x", "-X"), with(text, "-e --exclude"), noInteract),
+	&command{name: "clean", paths: true, grammar: grammar(bare("-d", "-f --force", "-n --dry-run", "-q --quiet", "-x", "-X"), with(text, "-e --exclude"), asks),
 		then: readsWhen(func(l *argv.Line) bool { return l.Has("--dry-run") })},
 	stashCommand,
 
@@ -495,18 +516,18 @@ var commands = byName(
 			"--no-edit", "--amend", "--no-post-rewrite", "-i --include", "-o --only", "-v --verbose", "-q --quiet", "--dry-run", "~--status"),
 		with(text, "-m --message", "--author", "--date", "--trailer"), with(input, "-F --file"), with(rev, "-C --reuse-message", "-c --reedit-message", "--fixup", "--squash"),
 		with(word, "--cleanup"), may(argv.OneOf("no", "normal", "all"), "-u --untracked-files"), pathspecFlags, signing,
-		never(noEditor, "give the message with -m or -F", "-e --edit", "-t --template"), answers, never(noTerminal, "name whole files", "--interactive"))},
+		edits("give the message with -m or -F", "-e --edit"), templateFlag, answers, bare("--interactive", "~--ahead-behind"))},
 	&command{name: "branch", tail: lastIsHead, grammar: grammar(listFlags,
 		bare("-l --list", "-a --all", "-r --remotes", "-v --verbose", "-q --quiet", "--show-current", "-d --delete", "-D", "-m --move", "-M", "-c --copy", "-C", "-f --force", "--no-track",
 			"--unset-upstream", "--create-reflog", "--no-abbrev", "--omit-empty"),
 		may(count, "--abbrev"), may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-u --set-upstream-to"),
-		never(noEditor, "set branch.NAME.description with git config", "--edit-description"), noSubmodules),
+		edits("set branch.NAME.description with git config", "--edit-description"), noSubmodules),
 		then: readsWhen(func(l *argv.Line) bool {
 			return len(l.Operands()) == 0 && !anyOf(l, "--set-upstream-to", "--unset-upstream") || anyOf(l, "--list", "--show-current")
 		})},
 	&command{name: "tag", tail: lastIsHead, grammar: grammar(listFlags,
 		bare("-l --list", "-a --annotate", "-f --force", "-d --delete", "--create-reflog", "--omit-empty", "--no-sign"), with(text, "-m --message", "--trailer"), with(input, "-F --file"),
-		with(word, "--cleanup"), may(count, "-n"), never(noEditor, "give the message with -m or -F", "-e --edit"), never(signs, "use -a", "-s --sign", "-u --local-user", "-v --verify")),
+		with(word, "--cleanup"), may(count, "-n"), edits("give the message with -m or -F", "-e --edit"), never(signs, "use -a", "-s --sign", "-u --local-user", "-v --verify")),
 		then: both(both(trailers, tagMessage), readsWhen(func(l *argv.Line) bool {
 			return anyOf(l, "--list", "-n", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at") || len(l.Operands()) == 0 && !l.Has("--delete")
 		}))},
@@ -519,7 +540,7 @@ var commands = byName(
 		with(rev, "--onto"), may(argv.OneOf("rebase-cousins", "no-rebase-cousins"), "-r --rebase-merges"), with(argv.OneOf("nowarn", "warn", "fix"), "--whitespace"),
 		with(argv.OneOf("drop", "keep", "ask", "stop"), "--empty"), with(strategy, "-s --strategy"), with(strategyOption, "-X --strategy-option"), signing,
 		never(runs, "run it yourself after the rebase", "-x --exec"), never("is about --exec", "leave it out", "--reschedule-failed-exec"), bare("--no-reschedule-failed-exec"),
-		never(noEditor, "abort, and rebase anew", "--edit-todo"), never("shows a patch of any kind", "use git show REBASE_HEAD", "--show-current-patch"))},
+		edits("abort, and rebase anew", "--edit-todo"), never("shows a patch of any kind", "use git show REBASE_HEAD", "--show-current-patch"))},
 	&command{name: "cherry-pick", operand: rev, then: goesOn, grammar: grammar(sequencerFlags, bare("-x", "--allow-empty", "--allow-empty-message", "--keep-redundant-commits"),
 		with(argv.OneOf("drop", "keep", "stop"), "--empty"))},
 	&command{name: "revert", operand: rev, then: goesOn, grammar: grammar(sequencerFlags, bare("--reference"))},
@@ -533,14 +554,14 @@ var commands = byName(
 		bare("-q --quiet", "-v --verbose", "~--progress", "-n --no-checkout", "--bare", "--mirror", "--single-branch", "--no-single-branch", "--no-tags", "-l --local", "--no-hardlinks", "--sparse",
 			"~--reject-shallow", "-4 --ipv4", "-6 --ipv6", "--no-local", "--no-recurse-submodules"),
 		with(rev, "-o --origin", "-b --branch", "--shallow-exclude"), with(count, "--depth", "-j --jobs"), with(text, "--shallow-since"),
-		never("sets configuration of the new repository", "set it with git config afterwards", "-c --config"),
+		with(setting, "-c --config"),
 		never("copies files of any folder, hooks among them", "leave it out", "--template"), never("puts the repository elsewhere", "leave it out", "--separate-git-dir"),
 		never("names the program that runs on the other side", "leave it out", "-u --upload-pack"),
 		never("borrows the objects of another repository", "leave it out", "-s --shared", "--reference", "--reference-if-able", "--dissociate"),
 		never("leaves objects out that later calls would have to fetch", "use --depth", "--filter", "--also-filter-submodules"),
 		never("fetches from a place that the server names", "leave it out", "--bundle-uri"),
 		never("sends a string of any kind to the server", "leave it out", "--server-option"),
-		never("works in submodules, which are repositories that this policy has not seen", "clone them one by one", "--recurse-submodules --recursive", "--remote-submodules", "--shallow-submodules"))},
+		never("works in submodules, which are repositories that this policy has not seen", "git clone, then git submodule update --init in it", "--recurse-submodules --recursive", "--remote-submodules", "--shallow-submodules"))},
 	&command{name: "fetch", again: true, then: fetch, grammar: grammar(networkFlags, fetchFlags, bare("~--all", "-m --multiple"),
 		never("writes into the branch that is checked out", "leave it out", "-u --update-head-ok"), never("reads names from input", "name them", "--stdin"))},
 	&command{name: "pull", then: pull, grammar: grammar(networkFlags, without(fetchFlags, "-n"), mergeFlags, may(argv.OneOf("true", "false", "merges"), "-r ~--rebase"), bare("~--all"))},
@@ -553,10 +574,13 @@ var commands = byName(
 	remoteCommand,
 	configCommand,
 	&command{name: "worktree", grammar: grammar(), most: -1, reads: true, sub: byName(
-		&command{name: "worktree list", reads: true, most: -1, grammar: grammar(bare("--porcelain", "-z", "-v --verbose"))},
-		&command{name: "worktree add", most: 2, then: worktreeAdd, grammar: grammar(bare("-f --force", "-d --detach", "--checkout", "--no-checkout", "-q --quiet", "~--guess-remote", "~--track"), with(rev, "-b", "-B"))},
+		&command{name: "worktree list", reads: true, most: -1, grammar: grammar(bare("--porcelain", "-z", "-v --verbose"), with(word, "--expire"))},
+		&command{name: "worktree add", most: 2, then: worktreeAdd, grammar: grammar(bare("-f --force", "-d --detach", "--checkout", "--no-checkout", "-q --quiet", "~--guess-remote", "~--track", "--lock", "--orphan"), with(rev, "-b", "-B"), with(word, "--reason"))},
+		&command{name: "worktree lock", most: 1, then: pathOperands, grammar: grammar(with(word, "--reason"))},
+		&command{name: "worktree unlock", most: 1, then: pathOperands, grammar: grammar()},
+		&command{name: "worktree move", most: 2, then: pathOperands, grammar: grammar(bare("-f --force"))},
 		&command{name: "worktree remove", most: 1, then: pathOperands, grammar: grammar(bare("-f --force"))},
-		&command{name: "worktree prune", again: true, most: -1, grammar: grammar(bare("-n --dry-run", "-v --verbose"))})},
+		&command{name: "worktree prune", again: true, most: -1, grammar: grammar(bare("-n --dry-run", "-v --verbose"), with(word, "--expire"))})},
 
 	// Patches, archives, single objects, and parts of repositories.
 	applyCommand, amCommand, formatPatchCommand, archiveCommand, hashObjectCommand, fsckCommand, notesCommand, sparseCommand, bisectCommand, submoduleCommand,
@@ -569,16 +593,18 @@ var commands = byName(
 	&command{name: "send-email", refuse: runs, instead: "push the branch"},
 	&command{name: "instaweb", refuse: "starts a server", instead: "use git log and git show"},
 	&command{name: "daemon", refuse: "starts a server", instead: "push to a remote"},
-	&command{name: "bundle", refuse: "writes files of any name", instead: "use git clone"},
 	&command{name: "credential", refuse: "asks for passwords", instead: "the host adds credentials where they are needed"},
-	&command{name: "var", refuse: "tells about the host", instead: "use git config --get"},
 	&command{name: "gui", refuse: "needs a screen", instead: "use git status"},
 	&command{name: "replace", refuse: "changes what objects mean", instead: "use git rebase"},
-	&command{name: "update-ref", refuse: "changes references without a look at what they were", instead: "use git branch, git tag or git reset"},
-	&command{name: "gc", refuse: "can throw away what could still be recovered", instead: "leave it to git itself"},
+	&command{name: "hook", refuse: runs, instead: "run the hook itself"},
+	&command{name: "request-pull", refuse: "is a script, and no shell runs here", instead: "git log --oneline BASE..HEAD, git diff --stat BASE...HEAD"},
+	&command{name: "fast-import", refuse: "reads and writes files that its input names", instead: "use git am, or git bundle unbundle"},
+	&command{name: "repack", refuse: "can throw away what could still be recovered", instead: "git gc"},
+	&command{name: "prune", refuse: "can throw away what could still be recovered", instead: "git gc"},
+	&command{name: "rerere", refuse: "works on files that the repository names", instead: "git -c rerere.enabled=true merge; what it recorded is used by itself"},
 	&command{name: "maintenance", refuse: "can start programs at any time", instead: "leave it to git itself"},
 	&command{name: "lfs", refuse: "is a program of its own, git-lfs, which this tool does not grant", instead: "GIT_LFS_SKIP_SMUDGE is of no use here; work on files that are not in LFS, or ask the operator for a tool of its own"},
-)
+}, plumbing...)...)
 
 var stashCommand = func() *command {
 	pushFlags := join(bare("-k ~--keep-index", "-S --staged", "-u --include-untracked", "-a --all", "-q --quiet"), answers)
@@ -599,6 +625,8 @@ var stashCommand = func() *command {
 		&command{name: "stash pop", most: 1, operand: rev, grammar: pick},
 		&command{name: "stash apply", most: 1, operand: rev, grammar: pick},
 		&command{name: "stash drop", most: 1, operand: rev, grammar: grammar(bare("-q --quiet"))},
+		&command{name: "stash create", grammar: grammar()},
+		&command{name: "stash store", most: 1, operand: rev, grammar: grammar(message, bare("-q --quiet"))},
 		&command{name: "stash clear", again: true, most: -1, grammar: grammar()},
 		&command{name: "stash branch", most: 2, operand: rev, grammar: grammar()})}
 }()

@@ -55,6 +55,10 @@ var (
 		"bisect start HEAD HEAD~2", "bisect good", "bisect bad", "bisect skip", "bisect reset", "bisect log", "notes add -f -m x", "notes append -m y", "notes show", "notes --ref=x list", "notes merge x", "notes remove", "archive HEAD", "archive -o ../a.tgz HEAD", "archive -o ../a.x HEAD",
 		"archive --worktree-attributes --format=zip HEAD", "fsck", "fsck --lost-found", "hash-object -w a.txt", "hash-object --stdin", "sparse-checkout set sub", "sparse-checkout add x", "sparse-checkout disable", "sparse-checkout list",
 		"submodule status", "submodule init", "submodule update", "submodule update --init -N", "submodule sync", "submodule deinit -f --all", "submodule add https://127.0.0.1:1/x n", "help", "help commit", "rebase --help", "push --force-with-lease origin main",
+		"diff-tree -p HEAD", "diff-files -p", "range-diff main~1..main main~1..conflict", "whatchanged -p", "annotate a.txt", "show-branch --all", "check-attr -a a.txt", "verify-pack -v .git/objects/pack/p", "patch-id", "interpret-trailers --trailer t=v a.txt", "interpret-trailers --in-place --trailer x=y a.txt", "merge-file a.txt one.txt two.txt", "merge-tree main conflict",
+		"write-tree", "read-tree -m -u HEAD~1", "read-tree --reset -u feature", "commit-tree HEAD^{tree} -m x", "update-index --add a.txt", "update-index --really-refresh", "checkout-index -f -a", "update-ref refs/heads/new HEAD", "update-ref -d refs/heads/new", "symbolic-ref HEAD refs/heads/feature", "pack-refs --all", "gc -q", "gc --auto",
+		"bundle create ../b --all", "bundle list-heads ../b", "bundle unbundle ../b", "fast-export --all", "remote show x", "remote show origin", "remote update", "remote prune origin", "remote set-head origin -a", "config -f link --list", "config -f .gitmodules submodule.sub.url x", "worktree move ../w ../w2", "worktree lock ../w", "stash create", "add -i", "clean -i", "commit --interactive -m x",
+		"submodule set-url sub https://127.0.0.1:1/y", "submodule set-branch -b x sub", "mailinfo ../m1 ../m2", "fmt-merge-msg -F .git/FETCH_HEAD", "cat-file --batch-check --batch-all-objects", "rev-list --objects --all --missing=print", "var GIT_COMMITTER_IDENT",
 	}, wholeDay...)
 )
 

@@ -48,7 +48,7 @@ func TestFlagsAsGit(t *testing.T) {
 			compared++
 			// Flags whose value git supplies when they come last say no "=".
 			late := slices.Contains([]string{"--contains", "--no-contains", "--merged", "--no-merged", "--points-at"}, name) ||
-				c.name == "merge" && name == "--file" || c.name == "pull" && name == "--jobs" // Passed on, or of a kind that says nothing.
+				c.name == "update-index" && name == "--cacheinfo" || c.name == "merge" && name == "--file" || c.name == "pull" && name == "--jobs" // Passed on, or of a kind that says nothing.
 			if takes := f.Value != nil && !f.Optional; takes != needs && !late {
 				t.Errorf("git %s %s: takes a value here: %v, in git: %v", c.name, name, takes, needs)
 			}
@@ -74,7 +74,7 @@ func TestShortFlagsAsGit(t *testing.T) {
 		}
 		for _, f := range c.grammar.All() {
 			for name := range strings.FieldsSeq(f.Names) {
-				if f.Refuse != "" || len(name) != 2 || '0' <= name[1] && name[1] <= '9' {
+				if f.Refuse != "" || editing(f) && f.Value == nil || len(name) != 2 || '0' <= name[1] && name[1] <= '9' {
 					continue
 				}
 				out, _ := b.plain("repo", nil, "", append(strings.Fields(c.name), name)...)

@@ -64,7 +64,7 @@ var amCommand = &command{name: "am", then: am, grammar: grammar(patchFlags,
 	bare("-3 ~--3way", "-q --quiet", "-s --signoff", "-u ~--utf8", "-k --keep", "--keep-non-patch", "-m ~--message-id", "~--keep-cr", "-c ~--scissors", "-n --no-verify", "--verify", "--continue", "-r --resolved",
 		"--retry", "--skip", "--abort", "--quit", "--allow-empty", "--committer-date-is-author-date", "--ignore-date", "~--rerere-autoupdate"),
 	with(argv.OneOf("nowarn", "warn", "strip"), "--quoted-cr"), with(argv.OneOf("mbox", "stgit", "stgit-series", "hg", "mboxrd"), "--patch-format"),
-	with(argv.OneOf("stop", "drop", "keep"), "--empty"), with(text, "--resolvemsg"), may(argv.OneOf("diff", "raw"), "--show-current-patch"), signing, noInteract)}
+	with(argv.OneOf("stop", "drop", "keep"), "--empty"), with(text, "--resolvemsg"), may(argv.OneOf("diff", "raw"), "--show-current-patch"), signing, asks)}
 
 func am(r *request) error {
 	if anyOf(r.line, "--continue", "--resolved", "--retry", "--skip", "--abort", "--quit", "--show-current-patch", "--allow-empty") && len(r.line.Operands()) == 0 {
@@ -147,10 +147,12 @@ var fsckCommand = &command{name: "fsck", reads: true, grammar: grammar(bare("-v 
 	}}
 
 var notesCommand = func() *command {
+	noteEdits := edits("give the note with -m or -F", "-c --reedit-message", "-e --edit")
+	noteEdits[0].Value = rev
 	message := join(with(text, "-m --message"), with(input, "-F --file"), with(rev, "-C --reuse-message"), bare("--allow-empty"),
-		never(noEditor, "give the note with -m or -F", "-c --reedit-message", "-e --edit"))
+		noteEdits)
 	given := func(r *request) error {
-		if _, idle := r.editor(messageEditors); !idle && !anyOf(r.line, "--message", "--file", "--reuse-message") {
+		if _, idle := r.editor(messageEditors); !idle && !r.callback(kindEditor) && !anyOf(r.line, "--message", "--file", "--reuse-message") {
 			return refusal("editor", "", "git notes without a text opens an editor, and there is none here", "give the note with -m TEXT or -F FILE")
 		}
 		return nil
@@ -166,7 +168,7 @@ var notesCommand = func() *command {
 		&command{name: "notes prune", again: true, most: -1, grammar: grammar(bare("-n --dry-run", "-v --verbose"))},
 		&command{name: "notes merge", most: 1, operand: rev, grammar: grammar(bare("-v --verbose", "-q --quiet", "--commit", "--abort"),
 			with(argv.OneOf("manual", "ours", "theirs", "union", "cat_sort_uniq"), "-s --strategy"))},
-		&command{name: "notes edit", refuse: noEditor, instead: "git notes add -f -m TEXT"})}
+		&command{name: "notes edit", most: 1, operand: rev, then: given, grammar: grammar(message)})}
 }()
 
 // notesRef takes "--ref NAME" from before the second word and says it by

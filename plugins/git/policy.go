@@ -172,6 +172,7 @@ type request struct {
 	mutating, idempotent bool
 	stdin                bool
 	noPager, pages       bool
+	paginate             bool           // --paginate was given
 	config               []string       // further -c values, after the forced ones
 	flags                []string       // further flags, before the line's own
 	remotes              []remote       // where this call goes; none: it stays here
@@ -183,6 +184,7 @@ type request struct {
 	patch                bool           // answers of -p come from input
 	helps                bool           // the call asks how a command is used
 	lists                bool           // ... or which commands there are: listCommands
+	outside              bool           // git shall not see the repository
 	forces               bool           // a push may rewrite a branch
 }
 
@@ -332,11 +334,15 @@ func (r *request) understand(args []string) ([]string, error) {
 			return nil, err
 		}
 	}
-	if answered(r.cmd.grammar.Lookup("--patch")) && line.Has("--patch") {
+	if err := r.opens(); err != nil && !r.guards.off(checkGrammar) {
+		return nil, err
+	}
+	menu := slices.Contains([]string{"add", "am", "clean", "commit"}, r.cmd.name) && line.Has("--interactive")
+	if menu || answered(r.cmd.grammar.Lookup("--patch")) && line.Has("--patch") {
 		r.patch, r.stdin, r.mutating, r.idempotent = true, true, true, false
 	}
 	for _, it := range line.Items {
-		if it.HasValue && it.Value == "-" && (it.Name == "--file" || it.Name == "--pathspec-from-file") || it.Name == "--stdin" || strings.HasPrefix(it.Name, "--batch") {
+		if it.HasValue && it.Value == "-" && (it.Name == "--file" || it.Name == "--pathspec-from-file") || it.Name == "--stdin" || it.Name == "--annotate-stdin" || strings.HasPrefix(it.Name, "--batch") {
 			r.stdin = true
 		}
 	}
@@ -483,6 +489,8 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 		switch a {
 		case "--no-pager", "-P":
 			r.noPager = true
+		case "--paginate", "-p":
+			r.paginate = true
 		case "--no-optional-locks", "--literal-pathspecs", "--glob-pathspecs", "--noglob-pathspecs", "--icase-pathspecs", "--no-replace-objects":
 			keep = append(keep, a)
 		case "-c":
@@ -624,8 +632,6 @@ var refusedGlobals = map[string][2]string{
 	"--namespace":     {"changes what references mean", "leave it out"},
 	"--super-prefix":  {"is for git's own use", "leave it out"},
 	"--bare":          {"takes the working directory for a repository", "leave it out"},
-	"--paginate":      {"runs a pager", "leave it out"},
-	"-p":              {"runs a pager", "leave it out"},
 	"--html-path":     {"is about the host's installation", "leave it out"},
 	"--man-path":      {"is about the host's installation", "leave it out"},
 	"--info-path":     {"is about the host's installation", "leave it out"},
@@ -700,6 +706,9 @@ func (r *request) env() map[string]string {
 	if r.callback(kindSequenceEditor) && r.cmd.name == "rebase" {
 		env["GIT_SEQUENCE_EDITOR"] = r.shim(kindSequenceEditor)
 	}
+	if r.outside {
+		env["GIT_DIR"] = "/dev/null"
+	}
 	env["GIT_NO_LAZY_FETCH"] = "1"
 	env["GIT_PAGER"] = "cat"
 	if r.pages {
@@ -758,8 +767,11 @@ func (r *request) ancestors() []string {
 // repository is refused instead.
 func (r *request) forced() []string {
 	out := make([]string, 0, 160) // a call's, with what is appended; growing takes longer than the rest
-	if r.pages = r.paging(); !r.pages {
+	switch r.pages = r.paging(); {
+	case !r.pages:
 		out = append(out, "--no-pager")
+	case r.paginate:
+		out = append(out, "--paginate")
 	}
 	hooks := "/dev/null"
 	if slices.ContainsFunc(r.callbacks, func(c abi.Callback) bool { return c.Kind == kindHooks }) {
@@ -833,7 +845,7 @@ func (r *request) forced() []string {
 func (r *request) committer() []string {
 	var out []string
 	for _, u := range [][2]string{{"user.name", r.userName}, {"user.email", r.userEmail}} {
-		if u[1] == "" || !r.mutating {
+		if u[1] == "" || !r.mutating && r.cmd.name != "var" {
 			continue
 		}
 		if _, ok := r.setting(u[0]); !ok {

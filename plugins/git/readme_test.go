@@ -58,6 +58,9 @@ func tables() string {
 				names[i] = "`" + n + "`"
 			}
 			list := strings.Join(names, " ")
+			if editing(f) {
+				list += " (an editor)"
+			}
 			if f.Refuse != "" {
 				refused[f.Refuse] = append(refused[f.Refuse], list)
 			} else if f.Names != "-NUM" {

@@ -503,11 +503,11 @@ func worktreeAdd(r *request) error {
 
 var remoteCommand = &command{name: "remote", reads: true, most: -1, grammar: grammar(bare("-v --verbose")), sub: byName(
 	&command{name: "remote get-url", reads: true, most: 1, operand: rev, grammar: grammar(bare("--push", "--all"))},
-	&command{name: "remote show", reads: true, grammar: grammar(bare("-n")), then: func(r *request) error {
-		if len(r.line.Operands()) > 0 && !r.line.Has("-n") {
-			return refusal("remote", "", "git remote show asks the other side, through a program that cannot be pinned", "git remote show -n NAME, or git ls-remote NAME")
+	&command{name: "remote show", reads: true, operand: rev, grammar: grammar(bare("-n")), then: func(r *request) error {
+		if r.line.Has("-n") {
+			return nil
 		}
-		return nil
+		return r.asks(r.line.Operands())
 	}},
 	&command{name: "remote add", most: 2, then: remoteURL, grammar: grammar(with(rev, "-t --track", "-m --master"), bare("--tags", "--no-tags"),
 		never("asks the other side", "git fetch NAME afterwards", "-f --fetch"), never("makes each push one that forces and deletes", "leave it out", "--mirror"))},
@@ -515,10 +515,34 @@ var remoteCommand = &command{name: "remote", reads: true, most: -1, grammar: gra
 	&command{name: "remote rename", most: 2, operand: rev, grammar: grammar(bare("~--progress"))},
 	&command{name: "remote remove", most: 1, operand: rev, grammar: grammar()},
 	&command{name: "remote rm", most: 1, operand: rev, grammar: grammar()},
-	&command{name: "remote set-head", most: 2, operand: rev, grammar: grammar(bare("-d --delete"), never("asks the other side", "name the branch", "-a --auto"))},
+	&command{name: "remote set-head", most: 2, operand: rev, grammar: grammar(bare("-d --delete", "-a --auto")), then: func(r *request) error {
+		if ops := r.line.Operands(); r.line.Has("--auto") && len(ops) == 1 {
+			return r.asks(ops)
+		}
+		return nil
+	}},
 	&command{name: "remote set-branches", operand: rev, grammar: grammar(bare("--add"))},
-	&command{name: "remote update", refuse: "fetches through a program that cannot be pinned", instead: "git fetch --all"},
-	&command{name: "remote prune", refuse: "asks the other side through a program that cannot be pinned", instead: "git fetch --prune NAME"})}
+	&command{name: "remote update", again: true, operand: rev, grammar: grammar(bare("-p --prune")), then: func(r *request) error {
+		if ops := r.line.Operands(); len(ops) > 0 {
+			return r.asks(ops)
+		}
+		return r.asks(r.repo.remoteNames)
+	}},
+	&command{name: "remote prune", again: true, operand: rev, grammar: grammar(bare("-n --dry-run")), then: func(r *request) error { return r.asks(r.line.Operands()) }})}
+
+// asks says that the call goes to the remotes of these names. None of the programs
+// that do so take a flag for the other side, which is pinned by configuration.
+func (r *request) asks(names []string) error {
+	for _, name := range names {
+		to, err := r.target(name, false)
+		if err != nil {
+			return err
+		}
+		r.remotes = append(r.remotes, to...)
+	}
+	r.pinByConfig("upload-pack")
+	return nil
+}
 
 // remoteURL checks the name and URLs that remote add and set-url write. A
 // relative path would count from the top of the working tree, wherever that

@@ -131,10 +131,13 @@ func (r *request) checkRepo() error {
 	}
 	// To look at the configuration and to mend it must stay possible.
 	first, _, _ := strings.Cut(r.cmd.name, " ")
-	if first == "config" || first == "remote" {
+	network := len(r.remotes) > 0
+	if first == "config" {
+		return r.hides()
+	}
+	if first == "remote" && !network {
 		return nil
 	}
-	network := len(r.remotes) > 0
 	for _, e := range r.repo.entries {
 		why := r.hostile(e, first, network)
 		if why == "" {
@@ -164,6 +167,16 @@ func (r *request) checkRepo() error {
 		if network && !plainName(name, "./") {
 			return refusal("repo-config", "remote."+name, "the repository has a remote of the name "+quote(name), "give it a name of letters, digits, '.', '-' and '_'")
 		}
+	}
+	return nil
+}
+
+// hides refuses to set an alias in the place of a subcommand, which the repository
+// could then not be used with.
+func (r *request) hides() error {
+	key := nth(r.line.Operands(), 0)
+	if e := splitKey(key); r.mutating && e.section == "alias" && commands[e.name] != nil && !anyOf(r.line, "--unset", "--unset-all", "--edit") {
+		return refusal("config.key", key, "there is a subcommand "+quote(e.name)+", which git does not let an alias replace", "give the alias another name")
 	}
 	return nil
 }
@@ -395,6 +408,15 @@ var settable = []string{"user.name", "user.email", "author.name", "author.email"
 	"diff.noprefix", "diff.mnemonicPrefix", "diff.renames", "diff.algorithm", "diff.context", "rebase.autoStash", "rebase.autoSquash", "merge.conflictStyle", "advice.detachedHead",
 	"status.short", "status.showUntrackedFiles", "status.relativePaths", "fetch.prune", "commit.verbose", "rerere.enabled", "core.ignoreCase", "core.fileMode", "tag.sort", "branch.sort"}
 
+// setting is KEY=VALUE of a variable that a call may set.
+func setting(v string, _ argv.Scope) (string, error) {
+	key, value, _ := strings.Cut(v, "=")
+	if !mayset(key, value) {
+		return "", refusal("flag.value", key, "flag \"--config\" sets "+quote(key)+", which this policy does not let a call set", "set it with git config afterwards, where it may be set, or in an editor")
+	}
+	return v, nil
+}
+
 func mayset(key, value string) bool {
 	if strings.ContainsAny(value, "\x00\n") {
 		return false
@@ -415,7 +437,10 @@ func (r *request) writable(key, value string) bool {
 		return slices.Contains([]string{"remote", "pushremote", "merge", "rebase", "description"}, e.name) && (e.name != "remote" && e.name != "pushremote" || plainName(value, "./") || value == ".")
 	case "remote":
 		return e.sub != "" && slices.Contains([]string{"fetch", "prune", "prunetags", "tagopt"}, e.name) && plainName(e.sub, "./")
-	case "remotes", "url", "http", "credential", "alias":
+	case "alias":
+		_, why := splitAlias(value)
+		return e.sub == "" && plainName(e.name, "") && why == "" && !strings.HasPrefix(strings.TrimLeft(value, " \t\n"), "!")
+	case "remotes", "url", "http", "credential":
 		return false
 	}
 	return !slices.Contains(sections, e.section) && known[e.section] == nil && !slices.Contains(unused, e.section) && plainName(e.section, "")
@@ -425,18 +450,44 @@ func (r *request) writable(key, value string) bool {
 // configuration too: those values are the repository's only.
 var secret = []string{"http", "credential", "url", "remote", "sendemail", "imap"}
 
+// configFile is for variables in a file that the call names. Of .gitmodules it may
+// set what git submodule sets too, each judged when it counts.
+func (r *request) configFile(key, value, file string) error {
+	l, e := r.line, splitKey(key)
+	if l.Has("--global") {
+		return refusal("operand", "--global", "flags \"--global\" and \"--file\" name two files", "leave one of them out")
+	}
+	if anyOf(l, "--list", "--get", "--get-all", "--get-regexp") || value == "" && !anyOf(l, "--add", "--replace-all", "--unset", "--unset-all", "--edit") {
+		r.mutating, r.idempotent = false, true
+		r.stdin = r.stdin || file == "-"
+		return nil
+	}
+	module := path.Base(file) == ".gitmodules" && e.section == "submodule" && (e.name != "update" || !strings.HasPrefix(value, "!"))
+	if !anyOf(l, "--unset", "--unset-all", "--edit") && !module && !r.writable(key, value) {
+		return refusal("config.key", key, "variable "+quote(key)+" is not one that a call may set", "who commits and how things look may be set (user.name, color.ui); the rest in an editor")
+	}
+	return nil
+}
+
 var configCommand = &command{name: "config", then: config, most: 3, grammar: grammar(
 	bare("--get", "--get-all", "--get-regexp", "-l --list", "--local", "--global", "--worktree", "--add", "--replace-all", "--unset", "--unset-all", "-z --null", "--name-only",
-		"--bool", "--int", "--bool-or-int", "~--includes", "--show-origin", "--show-scope", "--fixed-value"),
-	with(argv.OneOf("bool", "int", "bool-or-int", "color", "expiry-date"), "--type"), with(text, "--default"),
-	never(noEditor, "set one variable at a time", "-e --edit"), never("reads a file of any name", "leave it out", "-f --file", "--blob"),
+		"--bool", "--int", "--bool-or-int", "--bool-or-str", "~--includes", "--show-origin", "--show-scope", "--fixed-value"),
+	with(argv.OneOf("bool", "int", "bool-or-int", "bool-or-str", "color", "expiry-date"), "--type"), with(text, "--default"),
+	edits("set one variable at a time", "-e --edit"), with(input, "-f --file"), with(rev, "--blob"),
 	never("is about the host", "leave it out", "--system"), never("changes several variables at once", "set them one by one", "--rename-section", "--remove-section"),
 	never("shows values that may be secret", "use --get", "--get-urlmatch", "--get-color", "--get-colorbool"))}
 
 func config(r *request) error {
 	l, ops := r.line, r.line.Operands()
 	key := nth(ops, 0)
+	if file, ok := l.Get("--file"); ok || l.Has("--blob") {
+		return r.configFile(key, nth(ops, 1), file)
+	}
 	switch {
+	case l.Has("--edit"):
+		if l.Has("--global") {
+			return refusal("config.host", "--global", "the host's own configuration is not changed by a call", "use --local")
+		}
 	case l.Has("--list"), l.Has("--get-regexp"):
 		if l.Has("--global") {
 			return refusal("config.host", "--global", "the host's own configuration may hold secrets", "use --local")

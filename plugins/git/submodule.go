@@ -36,8 +36,8 @@ var submoduleCommand = func() *command {
 			with(argv.Match("the name of a submodule", func(v string) bool { return plainName(v, "./") && !strings.Contains(v, "..") }), "--name"), with(argv.Int(1, 1<<31-1), "--depth"))},
 		&command{name: "submodule foreach", refuse: runs, instead: "run git in each submodule, with -C"},
 		&command{name: "submodule summary", refuse: "is not one that this policy knows", instead: "git diff --submodule=log"},
-		&command{name: "submodule set-url", refuse: "is not one that this policy knows", instead: "git submodule add it anew"},
-		&command{name: "submodule set-branch", refuse: "is not one that this policy knows", instead: "git submodule update --remote after an edit of .gitmodules"},
+		&command{name: "submodule set-url", most: 2, then: written(submoduleSetURL), grammar: grammar(quiet)},
+		&command{name: "submodule set-branch", most: 1, then: written(pathOperands), grammar: grammar(quiet, bare("-d --default"), with(rev, "-b --branch"))},
 		&command{name: "submodule absorbgitdirs", refuse: "moves repositories that nobody has looked at", instead: "git submodule add it anew"})}
 }()
 
@@ -99,6 +99,28 @@ func submoduleAdd(r *request) error {
 	}
 	r.config = append(r.config, "init.templateDir=")
 	return nil
+}
+
+// submoduleSetURL judges the new URL, though nothing goes there yet: git writes it
+// into the configuration of this repository and of the submodule.
+func submoduleSetURL(r *request) error {
+	n := 0
+	for i, it := range r.line.Items {
+		if it.Flag != nil {
+			continue
+		}
+		if n++; n == 2 {
+			err := r.submoduleURL(it.Value, true)
+			r.remotes = nil
+			return err
+		}
+		v, err := r.scope.Path(it.Value)
+		if err != nil {
+			return err
+		}
+		r.line.Items[i].Value = v
+	}
+	return refusal("operand", "", "git submodule set-url needs the submodule and its new URL", "git submodule set-url PATH URL")
 }
 
 // submoduleURL adds the place of a submodule to those that the call goes to. A

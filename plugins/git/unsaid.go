@@ -43,9 +43,11 @@ func (r *request) edits() bool {
 	l := r.line
 	switch first {
 	case "commit":
-		return !anyOf(l, "--message", "--file", "--reuse-message", "--no-edit", "--dry-run")
+		return l.Has("--edit") || l.Has("--patch") || l.Has("--interactive") || !anyOf(l, "--message", "--file", "--reuse-message", "--no-edit", "--dry-run")
+	case "config":
+		return l.Has("--edit")
 	case "tag":
-		return l.Has("--annotate") && !anyOf(l, "--message", "--file", "--delete", "--list")
+		return l.Has("--edit") || l.Has("--annotate") && !anyOf(l, "--message", "--file", "--delete", "--list")
 	case "add", "am", "branch", "checkout", "cherry-pick", "merge", "notes", "pull", "rebase", "reset", "restore", "revert", "stash":
 		return r.mutating
 	}
@@ -58,7 +60,24 @@ var paged = []string{"blame", "branch", "config", "diff", "grep", "help", "log",
 // paging reports whether git may open a pager in this call.
 func (r *request) paging() bool {
 	first, _, _ := strings.Cut(r.cmd.name, " ")
-	return r.callback(kindPager) && !r.noPager && !r.mutating && slices.Contains(paged, first)
+	return r.callback(kindPager) && !r.noPager && !r.mutating && (r.paginate || slices.Contains(paged, first))
+}
+
+// opens refuses a flag that has git open an editor where there is none.
+func (r *request) opens() error {
+	for _, it := range r.line.Items {
+		if !editing(it.Flag) || it.Negated {
+			continue
+		}
+		names, kind := messageEditors, kindEditor
+		if it.Name == "--edit-todo" {
+			names, kind = sequenceEditors, kindSequenceEditor
+		}
+		if _, idle := r.editor(names); !idle && !r.callback(kind) {
+			return refusal("flag.refused", it.Name, "flag "+quote(it.Name)+" "+noEditor, it.Flag.Instead)
+		}
+	}
+	return nil
 }
 
 // editors are the variables by which a caller names an editor, those of the
