@@ -41,12 +41,19 @@ func (e *Executor) Run(ctx context.Context, a call.Attempt) call.Outcome {
 	if _, err := a.Execution.Attempt(a.Class.Mutating); err != nil {
 		return call.Failed(ctx, err)
 	}
-	r := &running{Executor: e, Attempt: a}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	r := &running{Executor: e, Attempt: a, end: end}
 	var err error
 	if a.Tool.Kind == tools.Binary {
 		err = r.binary(ctx)
 	} else {
 		err = r.module(ctx)
+	}
+	if context.Cause(ctx) == errOverLimit {
+		// Whatever it made of its end.
+		err = fault.Errorf(fault.LimitExceeded, "%w", errOverLimit)
+		r.res.Ran, r.res.MayRetry, r.ExitFailed = false, false, false
 	}
 	r.Outcome.Result = &r.res
 	r.res.Err = call.AsError(ctx, err)
@@ -60,6 +67,7 @@ type running struct {
 	call.Outcome
 	res      wire.Result
 	upstream Upstream
+	end      context.CancelCauseFunc
 }
 
 // begin notes that the tool itself is started now, unless ctx has ended.
@@ -143,7 +151,7 @@ func (r *running) binary(ctx context.Context) error {
 		masked = onTerminal(masked)
 		describe(terminal, env)
 	}
-	out := newOutput(&r.Attempt, masked, terminal)
+	out := newOutput(&r.Attempt, masked, terminal, r.end)
 	if err := r.hiddenWhole(); err != nil {
 		return err
 	}
@@ -247,7 +255,7 @@ func (r *running) handler(ctx context.Context) error {
 	if stdin != nil {
 		defer stdin.Close()
 	}
-	out := newOutput(&r.Attempt, values(secrets), nil)
+	out := newOutput(&r.Attempt, values(secrets), nil, r.end)
 	q := Question{Call: &r.Pinned, Module: r.Tool.Handler, Export: r.Tool.Entry.Export, Input: in, Trace: r.Trace, Upstream: &r.upstream, decided: &r.Decided, changes: r.Class.Mutating}
 	q.services.Emit = func(stream string, p []byte) error {
 		var err error
@@ -435,7 +443,7 @@ func (r *running) wasi(ctx context.Context) error {
 		env = map[string]string{}
 	}
 	maps.Copy(env, r.Env)
-	out := newOutput(&r.Attempt, values(secrets), nil)
+	out := newOutput(&r.Attempt, values(secrets), nil, r.end)
 	cmd := guest.Command{
 		Args:   append([]string{r.Tool.Name}, r.Args...),
 		Env:    environ(env),

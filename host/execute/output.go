@@ -2,6 +2,7 @@ package execute
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,8 +48,9 @@ type output struct {
 	kept           [2]capture
 }
 
-// On the terminal t, unless it is nil, all output is filtered as the tool's definition says.
-func newOutput(a *call.Attempt, secrets [][]byte, t *wire.Terminal) *output {
+// On the terminal t, unless it is nil, all output is filtered as the tool's definition
+// says. end is called with why, when the output is over its limit.
+func newOutput(a *call.Attempt, secrets [][]byte, t *wire.Terminal, end context.CancelCauseFunc) *output {
 	o := &output{streamed: a.Streams.Stdout != nil, recorded: a.Mode != call.Off}
 	var out, errw io.Writer = &o.kept[0], &o.kept[1]
 	if !o.streamed {
@@ -64,7 +66,7 @@ func newOutput(a *call.Attempt, secrets [][]byte, t *wire.Terminal) *output {
 		if most := int64(a.Tool.Def.Limits.Stream); most > 0 {
 			left := &atomic.Int64{}
 			left.Store(most)
-			out, errw = &limitWriter{out, left}, &limitWriter{errw, left}
+			out, errw = &limitWriter{out, left, end}, &limitWriter{errw, left, end}
 		}
 	}
 	out, errw = a.Execution.CountOutput("stdout", out), a.Execution.CountOutput("stderr", errw)
@@ -122,11 +124,16 @@ func (t tee) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// errOverLimit is the cause of the end of a call whose output is over limits.stream.
+var errOverLimit = errors.New("the output is over the limits.stream of tool.json; ask for less of it")
+
 // limitWriter passes on what is left of a call's limits.stream, which its two
-// outputs share; the write that goes past it ends the call.
+// outputs share; the write that goes past it ends the call: whoever wrote may not
+// notice that its output is read no more, and is to fail all the same.
 type limitWriter struct {
 	w    io.Writer
 	left *atomic.Int64
+	end  context.CancelCauseFunc
 }
 
 func (l *limitWriter) Write(p []byte) (int, error) {
@@ -134,9 +141,10 @@ func (l *limitWriter) Write(p []byte) (int, error) {
 	if over <= 0 {
 		return l.w.Write(p)
 	}
+	l.end(errOverLimit)
 	n, err := l.w.Write(p[:max(int64(len(p))-over, 0)])
 	if err == nil {
-		err = fault.Errorf(fault.LimitExceeded, "the output is over the limits.stream of tool.json; ask for less of it")
+		err = fault.Errorf(fault.LimitExceeded, "%w", errOverLimit)
 	}
 	return n, err
 }
