@@ -22,6 +22,9 @@ type pair struct {
 	begin []byte
 	// over is set when the run has ended.
 	over atomic.Bool
+	// reads is set under session.mu once requests are read: then they see to the
+	// end of upstream.
+	reads bool
 }
 
 // holds begins p, unless the run has ended.
@@ -35,6 +38,16 @@ func (p *pair) holds(local, upstream *net.TCPConn) bool {
 	return true
 }
 
+// holdsRequests has the end of the run leave upstream to who reads the requests.
+func (p *pair) holdsRequests() {
+	p.session.mu.Lock()
+	defer p.session.mu.Unlock()
+	p.reads = true
+	if p.over.Load() {
+		p.upstream.SetDeadline(time.Now().Add(drain))
+	}
+}
+
 // drain has p end when what the run has written is delivered, or cannot be. It is
 // called under session.mu.
 func (p *pair) drain() {
@@ -43,7 +56,7 @@ func (p *pair) drain() {
 	if p.local != nil {
 		p.local.SetDeadline(deadline)
 	}
-	if p.upstream != nil {
+	if p.upstream != nil && !p.reads {
 		p.upstream.SetWriteDeadline(deadline)
 		p.upstream.SetReadDeadline(time.Now())
 	}
@@ -72,32 +85,54 @@ func (p *pair) copy() {
 			return
 		}
 	}
-	down := make(chan struct{})
+	down, gone := make(chan struct{}), make(chan struct{})
 	p.session.work.Go(func() {
 		defer close(down)
 		n, err := p.pass(p.local, p.upstream)
 		p.session.mu.Lock()
 		p.connection.Received = received + n
 		p.session.mu.Unlock()
-		if err == nil {
+		switch {
+		case err == nil:
 			p.local.CloseWrite()
-		} else if !p.over.Load() {
+		case p.over.Load():
+		case isBroken(p.upstream):
+			deliver(p.session.rest, p.local, false)
 			reset(p.local)
+		default:
+			// The process has gone. What it sent is still delivered, which a host that
+			// nobody reads from would not wait for.
+			close(gone)
+			io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{p.upstream}, make([]byte, copySize))
 		}
 	})
 	n, err := p.up()
 	p.session.mu.Lock()
 	p.connection.Sent = n
 	p.session.mu.Unlock()
-	if err == nil {
+	switch {
+	case err == nil:
 		p.upstream.CloseWrite()
-	} else {
+		select {
+		case <-down:
+		case <-gone:
+		}
+	case err == errRefused || err == errNoHello:
 		reset(p.local)
 		reset(p.upstream)
+	case isBroken(p.upstream) && !p.over.Load():
+		<-down // what it said before
+		deliver(p.session.rest, p.local, false)
+		reset(p.local)
+	default: // the process has broken it off, after what it sent
+		deliver(p.session.rest, p.upstream, false)
+		reset(p.upstream)
+		reset(p.local)
 	}
+	deliver(p.session.rest, p.upstream, true)
+	p.upstream.Close()
 	<-down
 	p.local.Close()
-	p.upstream.Close()
 }
 
 // banner passes on what the host says first, where that is SSH, and returns how much

@@ -10,6 +10,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/textproto"
 	"slices"
 	"strconv"
@@ -55,7 +56,8 @@ type requests struct {
 	first chan opened
 	taken atomic.Bool
 
-	asked          atomic.Bool // something was sent
+	current        atomic.Pointer[net.TCPConn] // to the host
+	asked          atomic.Bool                 // something was sent
 	sent, received atomic.Int64
 	handlers       sync.WaitGroup
 }
@@ -71,9 +73,11 @@ type opened struct {
 func (p *pair) read(begin []byte, names *helloNames) {
 	h, c := p.session.rules.HTTP, p.connection
 	x := &requests{pair: p, secure: names != nil, credentials: h.credentials(c.Host, c.Port), first: make(chan opened, 1)}
-	x.ctx, x.cancel = context.WithCancelCause(p.session.ctx)
+	x.ctx, x.cancel = context.WithCancelCause(p.session.rest)
 	defer x.cancel(nil)
-	// The run is over, or this is: whatever waits here ends.
+	p.holdsRequests()
+	// The run is over and what it sent delivered, or this is over: whatever waits here
+	// ends.
 	defer context.AfterFunc(x.ctx, func() { p.local.Close() })()
 	defer p.local.Close()
 	if !x.secure {
@@ -124,7 +128,7 @@ func (p *pair) read(begin []byte, names *helloNames) {
 	serve(local, x)
 	x.handlers.Wait()
 	// Some look at a certificate when the handshake is over.
-	if x.secure && !x.asked.Load() && x.ctx.Err() == nil {
+	if x.secure && !x.asked.Load() && x.session.ctx.Err() == nil {
 		x.untrusted(errors.New("it ended the connection without a request"))
 	}
 	x.close()
@@ -157,7 +161,7 @@ func (x *requests) greet(conn net.Conn) net.Conn {
 	ctx, cancel := context.WithTimeout(x.ctx, headTime)
 	defer cancel()
 	if err := local.HandshakeContext(ctx); err != nil {
-		if x.ctx.Err() == nil {
+		if x.session.ctx.Err() == nil {
 			x.untrusted(err)
 		}
 		return nil
@@ -194,6 +198,7 @@ func (x *requests) next(ctx context.Context) (net.Conn, error) {
 
 // open makes of conn what requests are written to.
 func (x *requests) open(ctx context.Context, conn *net.TCPConn) (net.Conn, error) {
+	x.current.Store(conn)
 	counted := &counted{TCPConn: conn, sent: &x.sent, received: &x.received}
 	if !x.secure {
 		return counted, nil
@@ -229,13 +234,25 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.session.tellOnce(refused.Target()+" "+seen.Method+" "+seen.Path, refused)
 		answerText(w, status, refused.Advice())
 	}
-	out, status, why := x.rewrite(r)
+	// Not the context of r, which ends where the process sends no more: it may have
+	// ended its side only, or have gone, and what it sent before that counts.
+	ctx, cancel := context.WithCancel(x.ctx)
+	defer cancel()
+	wrote := make(chan struct{})
+	var once sync.Once
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { once.Do(func() { close(wrote) }) }})
+	// When the run is over, nobody waits for an answer.
+	defer context.AfterFunc(x.session.ctx, func() {
+		x.delivered(ctx, wrote)
+		cancel()
+	})()
+	out, status, why := x.rewrite(r.WithContext(ctx))
 	if why != "" {
 		refuse(status, why)
 		return
 	}
 	if x.session.rules.Ask != nil {
-		refused, malformed := x.judge(r.Context(), out)
+		refused, malformed := x.judge(out.Context(), out)
 		if malformed != nil {
 			refuse(http.StatusBadRequest, malformed.Error())
 			return
@@ -252,8 +269,8 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.NewResponseController(w).EnableFullDuplex()
 	resp, err := x.transport.RoundTrip(out)
 	if err != nil {
-		if r.Context().Err() != nil {
-			panic(http.ErrAbortHandler) // the process has gone
+		if ctx.Err() != nil {
+			panic(http.ErrAbortHandler) // the run is over
 		}
 		seen.Status = http.StatusBadGateway
 		x.session.failed(x.connection, err)
@@ -262,7 +279,31 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer resp.Body.Close()
 	seen.Status = resp.StatusCode
-	x.answer(w, resp, refuse)
+	if !x.answer(w, resp, refuse) {
+		// The process has gone, or the host has. What the first sent is delivered,
+		// which a host that nobody reads from would not wait for.
+		read := make(chan struct{})
+		go func() { defer close(read); io.Copy(io.Discard, resp.Body) }()
+		x.delivered(ctx, wrote)
+		resp.Body.Close()
+		<-read
+		panic(http.ErrAbortHandler) // so that it is not taken for the whole
+	}
+}
+
+// delivered waits until the host has a request, which wrote tells is written, or for
+// drain at most.
+func (x *requests) delivered(ctx context.Context, wrote chan struct{}) {
+	over := time.NewTimer(drain)
+	defer over.Stop()
+	select {
+	case <-wrote:
+		if conn := x.current.Load(); conn != nil {
+			deliver(ctx, conn, false)
+		}
+	case <-over.C:
+	case <-ctx.Done():
+	}
 }
 
 // judge asks whether out may be sent.
@@ -346,11 +387,11 @@ func (x *requests) rewrite(r *http.Request) (out *http.Request, status int, why 
 	return out, 0, ""
 }
 
-// answer passes resp on.
-func (x *requests) answer(w http.ResponseWriter, resp *http.Response, refuse func(int, string)) {
+// answer passes resp on, and reports whether that was done to its end.
+func (x *requests) answer(w http.ResponseWriter, resp *http.Response, refuse func(int, string)) bool {
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		refuse(http.StatusBadGateway, "the host answers in another protocol")
-		return
+		return true
 	}
 	forThisHop(resp.Header)
 	body := io.Reader(resp.Body)
@@ -358,7 +399,7 @@ func (x *requests) answer(w http.ResponseWriter, resp *http.Response, refuse fun
 		e := strings.Join(resp.Header["Content-Encoding"], ", ")
 		if e != "" && !strings.EqualFold(e, "identity") && resp.ContentLength != 0 {
 			refuse(http.StatusBadGateway, fmt.Sprintf("the answer is encoded as %q, though it was asked not to be, and a credential could not be hidden in it", clip(e, maxPath)))
-			return
+			return true
 		}
 		resp.Header = x.maskHeader(resp.Header)
 		if mask := x.session.rules.HTTP.MaskBody; mask != nil {
@@ -382,15 +423,17 @@ func (x *requests) answer(w http.ResponseWriter, resp *http.Response, refuse fun
 		n, err := body.Read(buf[:])
 		if n > 0 {
 			if _, err := w.Write(buf[:n]); err != nil {
-				panic(http.ErrAbortHandler)
+				return false
 			}
-			flush.Flush()
+			if flush.Flush() != nil {
+				return false
+			}
 		}
 		if err == io.EOF {
-			return
+			return true
 		}
 		if err != nil {
-			panic(http.ErrAbortHandler) // so that it is not taken for the whole
+			return false
 		}
 	}
 }

@@ -51,9 +51,13 @@ type Session struct {
 	refused func(Connection)
 	wire    *os.File
 
-	ctx  context.Context
+	ctx  context.Context // until the run is over
 	end  context.CancelFunc
 	work sync.WaitGroup
+	// rest ends drain after ctx, or with Close: what the run has sent is delivered
+	// until then.
+	rest context.Context
+	stop context.CancelFunc
 
 	names names
 
@@ -83,6 +87,8 @@ func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs 
 		}
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
+	s.rest, s.stop = context.WithCancel(context.Background())
+	context.AfterFunc(s.ctx, func() { time.AfterFunc(drain, s.stop) })
 	s.work.Go(s.serve)
 	return s, os.NewFile(uintptr(fds[1]), "network"), nil
 }
@@ -99,6 +105,7 @@ func (s *Session) Close() (list []Connection, allowed, refused int) {
 	}
 	s.mu.Unlock()
 	s.work.Wait()
+	s.stop()
 	for _, c := range s.kept {
 		list = append(list, *c)
 	}
@@ -317,8 +324,11 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 		err  error
 	}
 	p.dial = dial
-	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
+	ctx, cancel := context.WithTimeout(s.rest, dialTime)
 	defer cancel()
+	// Nobody waits for it once the run is over.
+	unasked := context.AfterFunc(s.ctx, cancel)
+	defer unasked()
 	result := make(chan dialed, 1)
 	s.work.Go(func() {
 		conn, err := dial(ctx)
@@ -350,6 +360,13 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 			return
 		}
 		done(success(flags))
+		// It may have sent something, and gone: that is delivered.
+		unasked()
+		defer context.AfterFunc(s.ctx, func() {
+			if !hasSent(local) {
+				cancel()
+			}
+		})()
 		upstream = <-result
 	}
 	switch {

@@ -5,10 +5,13 @@ package process_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	_ "embed"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
 	"os"
@@ -50,6 +53,32 @@ func networkProbe(args []string) error {
 		}
 		fmt.Print(addrs[0].Unmap(), " ")
 		return networkProbe([]string{"tcp", net.JoinHostPort(addrs[0].Unmap().String(), args[2])})
+	case "send": // a request, over TLS where there is an authority, and ends its side, or itself
+		raw, err := net.Dial("tcp", args[1])
+		if err != nil {
+			return err
+		}
+		c := raw
+		if args[3] != "" {
+			roots := x509.NewCertPool()
+			roots.AppendCertsFromPEM([]byte(args[3]))
+			c = tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: "localhost"})
+		}
+		body := strings.Repeat("sent ", sentTimes)
+		if _, err := fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", args[1], len(body), body); err != nil {
+			return err
+		}
+		if args[2] == "exit" {
+			os.Exit(0)
+		}
+		if err := raw.(*net.TCPConn).CloseWrite(); err != nil {
+			return err
+		}
+		b, err := io.ReadAll(c)
+		if !strings.HasPrefix(string(b), "HTTP/1.1 200 OK\r\n") {
+			return fmt.Errorf("answered %q, %w", b, err)
+		}
+		return nil
 	case "nested": // a daemon in a sandbox with a supervisor of its own
 		runtime.LockOSThread()
 		filter := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
@@ -81,6 +110,9 @@ func networkProbe(args []string) error {
 	return fmt.Errorf("no probe %q", args)
 }
 
+// sentTimes is how much the probe that sends sends.
+const sentTimes = 40_000
+
 // greet is a server that says hello, and how many connections it had.
 func greet(t testing.TB, network, address string) (string, chan net.Addr) {
 	l, err := net.Listen(network, address)
@@ -109,8 +141,14 @@ func greet(t testing.TB, network, address string) (string, chan net.Addr) {
 // connections.
 func networked(t testing.TB, r *process.Runner, c process.Command, grants ...string) (string, []egress.Connection) {
 	t.Helper()
+	return networkedBy(t, r, c, egress.ParseRules(grants))
+}
+
+// networkedBy is networked with all that there is to rules.
+func networkedBy(t testing.TB, r *process.Runner, c process.Command, rules egress.Rules) (string, []egress.Connection) {
+	t.Helper()
 	var gate egress.Gate
-	s, theirs, err := gate.Start(egress.ParseRules(grants), nil)
+	s, theirs, err := gate.Start(rules, nil)
 	must(t, err)
 	c.Confine.Network = theirs
 	out := say(t, r, c)
@@ -138,6 +176,66 @@ func TestConnect(t *testing.T) {
 	if len(had) > 0 {
 		t.Error("it was reached")
 	}
+}
+
+// What a process sends before it ends its side of a connection, or itself, arrives
+// whole: passed through, read, and read in TLS.
+func TestSentBeforeTheEnd(t *testing.T) {
+	want := strings.Repeat("sent ", sentTimes)
+	arrived := make(chan string, 1)
+	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			b = []byte(err.Error())
+		}
+		arrived <- string(b)
+	})
+	plain, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)
+	t.Cleanup(plain.Close)
+	t.Cleanup(secure.Close)
+	r := newRunner(t, process.Config{Ready: 1})
+	dir := t.TempDir()
+	for _, how := range []string{"half", "exit"} {
+		for _, read := range []string{"no", "plain", "TLS"} {
+			server := plain
+			if read == "TLS" {
+				server = secure
+			}
+			to := "localhost:" + port(server.Listener.Addr().String())
+			rules, authority := egress.ParseRules([]string{to}), ""
+			if read != "no" {
+				a, err := egress.NewAuthority([]string{to})
+				must(t, err)
+				rules.HTTP = &egress.HTTP{
+					Authority: a, Hosts: []string{to},
+					TLS: func(string, uint16) (*tls.Config, error) { return &tls.Config{InsecureSkipVerify: true}, nil },
+				}
+				if read == "TLS" {
+					authority = string(a.PEM())
+				}
+			}
+			for range 5 {
+				out, list := networkedBy(t, r, probing(t, dir, "send", to, how, authority), rules)
+				if how == "half" && out != "ok" || how == "exit" && out != "" {
+					t.Errorf("%s, read: %s: %q, %+v", how, read, out, list)
+				}
+				select {
+				case got := <-arrived:
+					if got != want {
+						t.Errorf("%s, read: %s: %d bytes came of %d", how, read, len(got), len(want))
+					}
+				case <-time.After(20 * time.Second):
+					t.Fatalf("%s, read: %s: nothing came", how, read)
+				}
+			}
+		}
+	}
+}
+
+// port is that of an address.
+func port(address string) string {
+	_, p, _ := net.SplitHostPort(address)
+	return p
 }
 
 // Names are looked up by the daemon, whatever resolver a program has.
@@ -186,7 +284,6 @@ func TestNetworkAttacks(t *testing.T) {
 	attack := attackProgram(t)
 	granted, grantedHad := greet(t, "tcp", "127.0.0.1:0")
 	forbidden, had := greet(t, "tcp", "127.0.0.1:0")
-	port := func(address string) string { _, p, _ := net.SplitHostPort(address); return p }
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	closed.Close()
