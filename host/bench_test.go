@@ -244,3 +244,20 @@ func echoServer(b *testing.B) string {
 	}()
 	return path
 }
+
+// BenchmarkCredential is a call of a binary whose requests get a credential against
+// one of the same binary without: what it takes to have it trust the daemon.
+func BenchmarkCredential(b *testing.B) {
+	d := hosttest.Start(b, config.Config{})
+	secret := filepath.Join(b.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("sesame-0123456789\n"), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	def := func(secrets M) M {
+		return M{"binary": "/bin/true", "capabilities": M{"network": []string{"localhost:443"}}, "secrets": secrets}
+	}
+	d.Tool(b, "with", def(M{"token": M{"from": "file:" + secret, "header": "Authorization", "host": "localhost:443"}}), nil)
+	d.Tool(b, "without", def(M{"token": M{"from": "file:" + secret, "env": "TOKEN"}}), nil)
+	request := func(tool string) M { return M{"tool": tool, "args": []string{}, "cwd": d.Root} }
+	compare(b, &side{name: "with", run: over(b, d.Socket, request("with"))}, &side{name: "without", run: over(b, d.Socket, request("without"))})
+}

@@ -339,3 +339,47 @@ func TestProgramsWithoutCredentials(t *testing.T) {
 		})
 	}
 }
+
+// What programs are told to trust is shared by the calls of a tool: none of them can
+// change it, at any level, nor list what others are told.
+func TestTrustIsReadOnly(t *testing.T) {
+	needJudged(t, "dd", "chmod")
+	for _, most := range []string{"", "seccomp"} {
+		d := hosttest.Start(t, config.Config{ConfineMost: most})
+		d.Tool(t, "script", M{
+			"binary":       "/bin/sh",
+			"capabilities": M{"network": []string{"localhost:443"}, "exec": []string{"/usr/bin"}},
+			"secrets":      M{"token": M{"from": "file:" + secretFile(t, "sesame-0123456789"), "header": "Authorization", "host": "localhost:443"}},
+		}, nil)
+		run := func(script string) *answer {
+			return ask(t, d.Socket, M{"tool": "script", "cwd": d.Root, "args": []string{"-c", script}})
+		}
+		a := run(`echo $SSL_CERT_FILE; cksum $SSL_CERT_FILE`)
+		file, sum, _ := strings.Cut(a.Stdout, "\n")
+		before, err := os.ReadFile(file)
+		if err != nil || sum == "" {
+			t.Fatalf("%v: %s", err, a.raw)
+		}
+		dir := filepath.Dir(file)
+		for _, script := range []string{
+			"echo x >>" + file, "echo x >" + file, "chmod 666 " + file, "rm -f " + file + "; cat /etc/hostname > " + file, "mv " + file + " .",
+			"cp /etc/hostname " + dir + "/new", "ls " + filepath.Dir(dir), "ln " + file + " mine && echo x >> mine", "truncate -s 0 " + file, "touch -d 2001-01-01 " + file,
+		} {
+			if a := run(script); a.ExitCode == 0 && !strings.HasPrefix(script, "ls ") {
+				t.Errorf("%q: %s", script, a.raw)
+			} else if strings.HasPrefix(script, "ls ") && strings.Contains(a.Stdout, "\n") && most == "seccomp" {
+				t.Errorf("%q: %s", script, a.raw)
+			}
+		}
+		b, err := os.ReadFile(file)
+		if err != nil || !bytes.Equal(b, before) {
+			t.Errorf("%q: it is changed: %v", most, err)
+		}
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o444 || info.ModTime().Year() < 2020 {
+			t.Errorf("%q: %v, %v", most, info, err)
+		}
+		if a := run(`cksum $SSL_CERT_FILE`); a.Stdout != sum {
+			t.Errorf("%q: another is told of something else", most)
+		}
+	}
+}

@@ -14,8 +14,8 @@ const StepExec = "exec"
 type Bounds struct {
 	// Path is its own program, Dir its working folder.
 	Path, Dir string
-	// Write, Exec, Hide, Show and Sockets are those of process.Confine.
-	Write, Exec, Hide, Show, Sockets []byte
+	// Write, Exec, Read, Hide, Show and Sockets are those of process.Confine.
+	Write, Exec, Read, Hide, Show, Sockets []byte
 	// Interpreters is JSON, or empty.
 	Interpreters []byte
 	// Lines are the only command lines for a shell, unless AnyLine.
@@ -44,7 +44,7 @@ func (b *Bounds) Guards() seccomp.Guards {
 // scoped reports that this thread can signal the run's processes and no others. An
 // error comes with the step that failed.
 func (s *Rulesets) Restrict(b *Bounds, m *Monitor, wire int) (scoped bool, step string, err error) {
-	ruleset, step, err := s.get(confinement{b.Path, string(b.Write), string(b.Exec), string(b.Hide), string(b.Interpreters), m != nil, b.ABI})
+	ruleset, step, err := s.get(confinement{b.Path, string(b.Write), string(b.Exec), string(b.Read), string(b.Hide), string(b.Interpreters), m != nil, b.ABI})
 	if err == nil && m == nil {
 		step, err = renounce(b.User != nil)
 	}

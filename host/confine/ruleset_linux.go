@@ -31,9 +31,9 @@ const systemProgram = "/bin/sh"
 
 // confinement is what a ruleset is made for; the lists are those of Bounds.
 type confinement struct {
-	path, write, exec, hide, interpreters string
-	judged                                bool // the run is under a filter
-	abi                                   int
+	path, write, exec, read, hide, interpreters string
+	judged                                      bool // the run is under a filter
+	abi                                         int
 }
 
 // ruleset is a confinement as Landlock has it. Making one takes longer than to
@@ -187,6 +187,11 @@ func (b *builder) build(s *Rulesets, of confinement) (step string, err error) {
 		unix.Close(fd)
 		if err != nil {
 			return "allow writing beneath " + folder, err
+		}
+	}
+	for _, file := range Split([]byte(of.read)) {
+		if _, err := b.allow(file, accessReadFile); err != nil {
+			return "allow reading " + file, err
 		}
 	}
 	for i, file := range append([]string{of.path}, Split([]byte(of.exec))...) {

@@ -245,6 +245,7 @@ func (v *View) prepare(b *Bounds) error {
 	add("bind", v.bindData, write...)
 	add("show", v.reveal, b.Path)
 	add("show", v.reveal, Split(b.Exec)...)
+	add("show", v.reveal, Split(b.Read)...)
 	add("show", v.reveal, Split(b.Show)...)
 	// A folder before what lies in it.
 	slices.SortStableFunc(steps, func(a, b step) int { return len(a.path) - len(b.path) })

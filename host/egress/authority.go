@@ -13,23 +13,24 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 )
 
-// authorityLife is how long an authority and what it issues are valid: longer than
-// calls take, and no longer than a day.
-const authorityLife = 24 * time.Hour
+const (
+	// authorityLife is how long an authority and what it issues are valid: longer
+	// than calls take, and no longer than a day.
+	authorityLife = 24 * time.Hour
+	// AuthorityUse is how long calls begin with the same authority.
+	AuthorityUse = time.Hour
+)
 
-// Authority issues certificates for the hosts of one run, which its programs are
+// Authority issues certificates for the hosts of one tool, which its programs are
 // made to trust. Its key is in this process's memory and nowhere else, and its
-// certificate is limited to these hosts.
+// certificate is limited to these hosts. It does not change, so calls may share it:
+// none of them can do with it what it could not do without.
 type Authority struct {
 	key, leafKey *ecdsa.PrivateKey
 	cert         *x509.Certificate
-
-	mu     sync.Mutex
-	leaves map[string]*tls.Certificate
 }
 
 // NewAuthority makes an authority for hosts, which are as in Match.
@@ -45,7 +46,7 @@ func NewAuthority(hosts []string) (*Authority, error) {
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber:                serial(),
-		Subject:                     pkix.Name{CommonName: "toold, for one call"},
+		Subject:                     pkix.Name{CommonName: "toold, for one tool"},
 		NotBefore:                   now.Add(-time.Hour),
 		NotAfter:                    now.Add(authorityLife),
 		IsCA:                        true,
@@ -86,7 +87,7 @@ func NewAuthority(hosts []string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Authority{key: key, leafKey: leafKey, cert: cert, leaves: map[string]*tls.Certificate{}}, nil
+	return &Authority{key: key, leafKey: leafKey, cert: cert}, nil
 }
 
 // PEM is the certificate that programs are to trust.
@@ -96,11 +97,6 @@ func (a *Authority) PEM() []byte {
 
 // leaf is a certificate for host, a name or an address.
 func (a *Authority) leaf(host string) (*tls.Certificate, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if c := a.leaves[host]; c != nil {
-		return c, nil
-	}
 	template := &x509.Certificate{
 		SerialNumber: serial(),
 		// No common name: GnuTLS takes one for a name of a host.
@@ -119,9 +115,7 @@ func (a *Authority) leaf(host string) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a certificate for %s: %w", host, err)
 	}
-	c := &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: a.leafKey}
-	a.leaves[host] = c
-	return c, nil
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: a.leafKey}, nil
 }
 
 func serial() *big.Int {

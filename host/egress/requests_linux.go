@@ -150,13 +150,13 @@ func (x *requests) close() {
 // greet makes TLS of conn, on which the process has begun it; nil where it does not
 // trust this host.
 func (x *requests) greet(conn net.Conn) net.Conn {
-	h, c := x.session.rules.HTTP, x.connection
+	c := x.connection
 	local := tls.Server(conn, &tls.Config{
 		MinVersion:                  tls.VersionTLS12,
 		NextProtos:                  []string{"http/1.1"},
 		DynamicRecordSizingDisabled: true,
 		SessionTicketsDisabled:      true,
-		GetCertificate:              func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.Authority.leaf(c.Host) },
+		GetCertificate:              func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return x.session.leaf(c.Host) },
 	})
 	ctx, cancel := context.WithTimeout(x.ctx, headTime)
 	defer cancel()
@@ -167,6 +167,28 @@ func (x *requests) greet(conn net.Conn) net.Conn {
 		return nil
 	}
 	return local
+}
+
+// leaf is a certificate for host. Those of other runs are not used, which could be
+// told by the time that it takes.
+func (s *Session) leaf(host string) (*tls.Certificate, error) {
+	s.mu.Lock()
+	c := s.leaves[host]
+	s.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	c, err := s.rules.HTTP.Authority.leaf(host)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaves == nil {
+		s.leaves = map[string]*tls.Certificate{}
+	}
+	s.leaves[host] = c
+	return c, nil
 }
 
 // untrusted says that the process did not take the certificate of this host.

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -67,6 +68,7 @@ type Session struct {
 	allowed, stops int
 	ending         bool
 	told           map[string]bool // targets
+	leaves         map[string]*tls.Certificate
 	pairs          map[*pair]struct{}
 }
 

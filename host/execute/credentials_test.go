@@ -6,12 +6,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/tools"
 )
 
-// Programs are told to trust what they would trust anyway and the call's authority,
+// Programs are told to trust what they would trust anyway and the tool's authority,
 // and of a file that the operator names they get the certificates only.
 func TestTrust(t *testing.T) {
 	dir := t.TempDir()
@@ -21,29 +22,82 @@ func TestTrust(t *testing.T) {
 	if err := os.WriteFile(own, append(key, cert...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	trust := func(env map[string]string) (map[string]string, error) {
-		r := &running{Attempt: call.Attempt{Run: &call.Run{Decided: call.Decided{Pinned: call.Pinned{Tool: &tools.Tool{Name: "git", Def: &tools.Definition{Environment: env}}}}}}}
-		list, err := r.trust([]byte("the call's"))
-		m := map[string]string{}
-		for _, f := range list {
-			for _, name := range f.variables {
-				m[name] = string(f.content)
-			}
+	var shared trusts
+	state := filepath.Join(dir, "state")
+	take := func(name string, env map[string]string, hosts ...string) (*trust, func()) {
+		t.Helper()
+		got, release, err := shared.take(state, &tools.Tool{Name: name, Def: &tools.Definition{Environment: env}}, hosts)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return m, err
+		return got, release
 	}
-	system, err := systemAuthorities()
+	content := func(got *trust, variable string) string {
+		b, err := os.ReadFile(got.env[variable])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	system, err := os.ReadFile(systemFile())
 	if err != nil {
+		t.Skip("this system trusts nobody")
+	}
+	env := map[string]string{"GIT_SSL_CAINFO": own}
+	first, release := take("git", env, "a.example")
+	ours := string(first.authority.PEM())
+	if content(first, "GIT_SSL_CAINFO") != string(cert)+ours || content(first, "SSL_CERT_FILE") != strings.TrimRight(string(system), "\n")+"\n"+ours || content(first, "NODE_EXTRA_CA_CERTS") != ours {
+		t.Errorf("%.100q", content(first, "GIT_SSL_CAINFO"))
+	}
+	if len(first.env) != len(trustVariables)+len(extraVariables) || len(first.files) != 3 {
+		t.Errorf("%d variables, %d files", len(first.env), len(first.files))
+	}
+	if _, _, err := shared.take(state, &tools.Tool{Name: "git", Def: &tools.Definition{Environment: map[string]string{"SSL_CERT_FILE": filepath.Join(dir, "none")}}}, nil); err == nil || !strings.Contains(err.Error(), "SSL_CERT_FILE") {
+		t.Errorf("%v", err)
+	}
+
+	// Calls of one tool share it, as long as nothing has changed and for an hour; what a
+	// call has stays until it is over.
+	if again, over := take("git", env, "a.example"); again != first {
+		t.Error("it is made anew")
+	} else {
+		over()
+	}
+	other, over := take("other", env, "a.example")
+	if other.authority == first.authority {
+		t.Error("two tools have one authority")
+	}
+	over()
+	changed, over := take("git", env, "a.example", "b.example")
+	if changed.authority == first.authority || content(first, "SSL_CERT_FILE") == "" {
+		t.Error("it is for other hosts")
+	}
+	release()
+	over()
+	if _, err := os.Stat(first.dir); !os.IsNotExist(err) {
+		t.Errorf("what nobody has is left: %v", err)
+	}
+	if err := os.WriteFile(own, cert, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m, err := trust(map[string]string{"GIT_SSL_CAINFO": own})
-	if err != nil || m["GIT_SSL_CAINFO"] != string(cert)+"the call's" || m["SSL_CERT_FILE"] != string(system)+"the call's" || m["NODE_EXTRA_CA_CERTS"] != "the call's" {
-		t.Errorf("%v: %.100q", err, m)
+	if got, over := take("git", env, "a.example", "b.example"); got == changed {
+		t.Error("another file is trusted, and it is the same")
+	} else {
+		os.Remove(got.env["SSL_CERT_FILE"])
+		over()
+		if again, over := take("git", env, "a.example", "b.example"); again == got {
+			t.Error("its file is gone")
+		} else {
+			over()
+			again.made = again.made.Add(-egress.AuthorityUse - time.Second)
+			if late, over := take("git", env, "a.example", "b.example"); late == again {
+				t.Error("it is used for more than an hour")
+			} else {
+				over()
+			}
+		}
 	}
-	if len(m) != len(trustVariables)+len(extraVariables) {
-		t.Errorf("%d variables", len(m))
-	}
-	if _, err := trust(map[string]string{"SSL_CERT_FILE": filepath.Join(dir, "none")}); err == nil || !strings.Contains(err.Error(), "SSL_CERT_FILE") {
-		t.Errorf("%v", err)
+	if left, _ := os.ReadDir(filepath.Join(state, trustFolder)); len(left) != 2 { // of two tools
+		t.Errorf("%d are left", len(left))
 	}
 }

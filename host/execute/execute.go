@@ -98,7 +98,7 @@ func (r *running) credentials(secrets []secret, env map[string]string) (of links
 	if of.http, err = r.readHTTP(secrets); err != nil {
 		return of, "", err
 	}
-	if private, err = r.handOver(secrets, of.http, env); err != nil {
+	if private, err = r.handOver(secrets, env); err != nil {
 		return of, private, err
 	}
 	of.keys, err = r.sshKeys(secrets, env)
@@ -142,6 +142,16 @@ func (r *running) binary(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var read []string
+	if links.http != nil {
+		trust, release, err := r.trusts.take(r.Executor.Config.Config().State, r.Tool, links.http.Hosts)
+		if err != nil {
+			return err
+		}
+		defer release()
+		links.http.Authority, read = trust.authority, trust.files
+		maps.Copy(env, trust.env)
+	}
 	exec, lines := r.programs()
 	if len(links.keys.Keys) > 0 {
 		exec = append(exec, env[gitSSH])
@@ -161,6 +171,7 @@ func (r *running) binary(ctx context.Context) error {
 	confine := r.confine(&r.Pinned, home, exec)
 	confine.ShellLines = lines
 	confine.Interpreters = r.Tool.Interpreters[r.Tool.Binary]
+	confine.Read = read
 	if private != "" {
 		confine.Write = append(confine.Write, private)
 	}

@@ -31,9 +31,10 @@ type Config struct {
 // Executor executes calls. It is safe for concurrent use.
 type Executor struct {
 	Config
-	vars  vars
-	gate  egress.Gate
-	shims shims
+	vars   vars
+	gate   egress.Gate
+	shims  shims
+	trusts trusts
 }
 
 // New makes an Executor.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/identity"
@@ -157,12 +156,11 @@ func (e *Executor) MissingSecret(t *tools.Tool) error {
 }
 
 // handOver gives the binary of p the secrets that it is to have: variables in env,
-// and files in a folder of this one call. What it is to trust for http, which may be
-// nil, is a file there too. That folder, empty where there are no
+// and files in a folder of this one call. That folder, empty where there are no
 // files, is in the daemon's state, which no other call reads; the caller of
 // handOver makes it writable to this one, which is what lets it read there, and
 // removes it.
-func (r *running) handOver(secrets []secret, http *egress.HTTP, env map[string]string) (dir string, err error) {
+func (r *running) handOver(secrets []secret, env map[string]string) (dir string, err error) {
 	write := func(name string, content []byte) (string, error) {
 		if dir == "" {
 			parent := filepath.Join(r.Executor.Config.Config().State, secretsFolder)
@@ -205,21 +203,6 @@ func (r *running) handOver(secrets []secret, http *egress.HTTP, env map[string]s
 		}
 		env[s.File] = file
 	}
-	if http != nil {
-		list, err := r.trust(http.Authority.PEM())
-		if err != nil {
-			return dir, err
-		}
-		for i, t := range list {
-			file, err := write("trust"+strconv.Itoa(i), t.content)
-			if err != nil {
-				return dir, err
-			}
-			for _, name := range t.variables {
-				env[name] = file
-			}
-		}
-	}
 	return dir, nil
 }
 
@@ -232,6 +215,9 @@ const secretsFolder = "secrets"
 func RemoveLeftSecrets(state string) error {
 	if err := os.RemoveAll(filepath.Join(state, callbacksFolder)); err != nil {
 		return fmt.Errorf("remove the shims of calls that are over: %w; remove the folder", err)
+	}
+	if err := os.RemoveAll(filepath.Join(state, trustFolder)); err != nil {
+		return fmt.Errorf("remove what tools trusted: %w; remove the folder", err)
 	}
 	if err := os.RemoveAll(filepath.Join(state, secretsFolder)); err != nil {
 		return fmt.Errorf("remove the secrets of calls that are over: %w; remove the folder", err)

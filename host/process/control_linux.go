@@ -61,13 +61,13 @@ type spec struct {
 // lists are joined, and not JSON, which would change bytes that are not UTF-8:
 // an argument must arrive as it was.
 type lists struct {
-	Args, Env, Lines, Write, Exec, Hide, Show, Sockets []byte
+	Args, Env, Lines, Write, Exec, Read, Hide, Show, Sockets []byte
 	// Interpreters is the JSON of Confine.Interpreters, or empty.
 	Interpreters []byte
 }
 
 func (l *lists) all() []*[]byte {
-	return []*[]byte{&l.Args, &l.Env, &l.Lines, &l.Write, &l.Exec, &l.Hide, &l.Show, &l.Sockets, &l.Interpreters}
+	return []*[]byte{&l.Args, &l.Env, &l.Lines, &l.Write, &l.Exec, &l.Read, &l.Hide, &l.Show, &l.Sockets, &l.Interpreters}
 }
 
 // reportFrame is what a supervisor sends.

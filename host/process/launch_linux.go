@@ -32,7 +32,7 @@ func (s *service) guardsOf(sp *spec) *seccomp.Guards {
 // bounds are those of the run sp.
 func (s *service) bounds(sp *spec) *confine.Bounds {
 	return &confine.Bounds{
-		Path: sp.Path, Dir: sp.Dir, Write: sp.Write, Exec: sp.Exec, Hide: sp.Hide, Show: sp.Show, Sockets: sp.Sockets, Interpreters: sp.Interpreters,
+		Path: sp.Path, Dir: sp.Dir, Write: sp.Write, Exec: sp.Exec, Read: sp.Read, Hide: sp.Hide, Show: sp.Show, Sockets: sp.Sockets, Interpreters: sp.Interpreters,
 		Lines: sp.Lines, AnyLine: sp.AnyLine, User: sp.User, ABI: sp.ABI, Offline: sp.Offline, InView: s.view != nil,
 	}
 }

@@ -148,9 +148,11 @@ type Confine struct {
 	// else, and only where the child can replace neither it nor the script. With
 	// Landlock alone the child can start one with other arguments as well.
 	Interpreters []confine.Interpreter
+	// Read are files that it may read though Hide has them, absolute.
+	Read []string
 	// Hide are the files and folders that it may not read, absolute; links are
 	// followed. What lies beneath Write is read all the same, and so is what
-	// Exec names. The folders that lead there can be passed through and not be
+	// Exec and Read name. The folders that lead there can be passed through and not be
 	// listed, and what is put directly into one of them while the child runs
 	// cannot be read.
 	Hide []string
@@ -158,7 +160,7 @@ type Confine struct {
 	Off bool
 	// Show are files and folders that it uses beside these, absolute. In
 	// namespaces of its own a run finds /tmp, /var/tmp, /dev/shm and its user's
-	// runtime folder empty but for what Write, Exec and Show name.
+	// runtime folder empty but for what Write, Exec, Read and Show name.
 	Show []string
 	// Sockets are Unix sockets that it may not connect to. Only namespaces
 	// keep it from that.

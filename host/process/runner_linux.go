@@ -513,6 +513,7 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 	sp.Args, sp.Env = confine.Join(c.Args), confine.Join(c.Env)
 	if !c.Confine.Off {
 		sp.Confine, sp.Write, sp.Exec, sp.Hide = true, confine.Join(c.Confine.Write), confine.Join(c.Confine.Exec), confine.Join(c.Confine.Hide)
+		sp.Read = confine.Join(c.Confine.Read)
 		sp.ABI, sp.User = r.status.ABI, c.Confine.User
 		if len(c.Confine.Interpreters) > 0 {
 			var err error
