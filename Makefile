@@ -97,6 +97,10 @@ demo: build ## a daemon, a remote, a push, a refusal, a hot swap: two minutes to
 test-containers: build ## the images, and calls from hostile containers (as root, needs podman, runc and debootstrap)
 	TOOLD_CONTAINERS=1 $(GO) test -count=1 -timeout 30m -run '^TestContainers$$' -v ./deploy
 
+.PHONY: test-package
+test-package: build ## the Debian package on fresh machines, with systemd and without (as root, needs podman, runc and debootstrap)
+	TOOLD_PACKAGE=1 $(GO) test -count=1 -timeout 30m -run '^TestPackage$$' -v ./deploy
+
 .PHONY: dist
 dist: build ## archives, Debian packages, bills of materials and SHA256SUMS into .cache/dist
 	@$(GO) run ./scripts/dist $(CACHE)/dist

@@ -25,10 +25,11 @@ type engine struct {
 	args []string
 }
 
-// newEngine skips the test unless it was asked for: it takes minutes, root and Debian's mirror.
-func newEngine(t *testing.T) *engine {
-	if os.Getenv("TOOLD_CONTAINERS") == "" {
-		t.Skip("TOOLD_CONTAINERS is not set; make test-containers")
+// newEngine skips the test unless it was asked for by a variable, as a target of make
+// does: it takes minutes, root and Debian's mirror.
+func newEngine(t *testing.T, variable, target string) *engine {
+	if os.Getenv(variable) == "" {
+		t.Skip(variable + " is not set; " + target)
 	}
 	for _, program := range []string{"podman", "runc", "debootstrap"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -109,7 +110,7 @@ func (e *engine) images() {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	e.run("import", debian(e.t), "docker.io/library/debian:bookworm-slim")
+	e.run("import", debian(e.t, "debian"), "docker.io/library/debian:bookworm-slim")
 	file := filepath.Join(e.dir, "golang.Containerfile")
 	if err := os.WriteFile(file, []byte(`FROM docker.io/library/debian:bookworm-slim
 RUN apt-get update && apt-get install -y --no-install-recommends git make ca-certificates
@@ -130,10 +131,11 @@ ENV PATH=/usr/local/go/bin:/usr/sbin:/usr/bin:/sbin:/bin GOPROXY=off GOFLAGS=-p=
 	e.run("rmi", "docker.io/library/golang:1.26")
 }
 
-// debian is an archive of a small Debian, which is kept for the next time.
-func debian(t *testing.T) string {
+// debian is an archive of a small Debian with further packages, which is kept for the
+// next time under its name.
+func debian(t *testing.T, name string, packages ...string) string {
 	t.Helper()
-	file, err := filepath.Abs("../.cache/containers/debian.tar")
+	file, err := filepath.Abs("../.cache/containers/" + name + ".tar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +146,7 @@ func debian(t *testing.T) string {
 		t.Fatal(err)
 	}
 	root := filepath.Join(t.TempDir(), "root")
-	output(t, "debootstrap", "--variant=minbase", "bookworm", root)
+	output(t, "debootstrap", "--variant=minbase", "--include="+strings.Join(append(packages, "ca-certificates"), ","), "bookworm", root)
 	output(t, "tar", "-C", root, "--exclude=./var/cache/apt/archives/*.deb", "-cf", file+".new", ".")
 	if err := os.Rename(file+".new", file); err != nil {
 		t.Fatal(err)
@@ -232,7 +234,7 @@ func (e *engine) call(id string, args ...string) (string, error) {
 // TestContainers builds the images and has containers call daemons in others: one that
 // works, and one that would break out.
 func TestContainers(t *testing.T) {
-	e := newEngine(t)
+	e := newEngine(t, "TOOLD_CONTAINERS", "make test-containers")
 	e.images()
 	e.program("probe")
 	remote := e.program("remote")

@@ -430,7 +430,7 @@ func lookKernel(_ context.Context, d *doctor) {
 		d.warn("kernel", "uname -r", "%s", lost)
 	}
 	for _, reason := range d.status.Raise {
-		next := "toolctl status"
+		next := "the levels of confinement in docs/security.md"
 		if strings.Contains(reason, "mount /proc: ") { // parts of it are covered, as in containers
 			next = "start the daemon's container with --security-opt unmask=ALL (podman) or systempaths=unconfined (docker)"
 		}

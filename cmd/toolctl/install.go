@@ -68,44 +68,66 @@ then nothing is created, and the conflicting files are named.`,
 // install makes what is missing and says so. It looks at everything before it
 // changes anything.
 func (s *state) install(dir, program string, names []string, prune bool) error {
+	w, err := lookWrappers(dir, program, names)
+	if err != nil {
+		return err
+	}
+	return s.makeWrappers(w, names, prune)
+}
+
+// wrappers is what is in a folder of wrappers, and what is to be.
+type wrappers struct {
+	dir string
+	// code is the program; old and copied say whether one, or this one, is there.
+	code          []byte
+	old, copied   bool
+	missing, kept []string
+}
+
+// lookWrappers compares dir with what is to be there. What is in the way is an error.
+func lookWrappers(dir, program string, names []string) (*wrappers, error) {
 	for _, n := range names {
 		if n == "" || n == wrapper || n != filepath.Base(n) || strings.HasPrefix(n, ".") {
-			return usageError{fmt.Errorf("%q is not a tool name", n)}
+			return nil, usageError{fmt.Errorf("%q is not a tool name", n)}
 		}
 	}
 	code, err := os.ReadFile(program)
 	if err != nil {
-		return fmt.Errorf("read tool-client: %w", err)
+		return nil, fmt.Errorf("read tool-client: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the folder of wrappers: %w", err)
-	}
-
+	w := &wrappers{dir: dir, code: code}
 	var foreign []string
 	target := filepath.Join(dir, wrapper)
 	old, err := os.ReadFile(target)
-	copied := bytes.Equal(old, code)
-	if err == nil && !copied && !isWrapper(target) {
+	w.old, w.copied = old != nil, bytes.Equal(old, code)
+	if err == nil && !w.copied && !isWrapper(target) {
 		foreign = append(foreign, target)
 	}
-	var missing, kept []string
 	for _, n := range names {
 		path := filepath.Join(dir, n)
 		switch link, err := os.Readlink(path); {
 		case errors.Is(err, fs.ErrNotExist):
-			missing = append(missing, n)
+			w.missing = append(w.missing, n)
 		case err == nil && filepath.Base(link) == wrapper:
-			kept = append(kept, n)
+			w.kept = append(w.kept, n)
 		default:
 			foreign = append(foreign, path)
 		}
 	}
 	if len(foreign) > 0 {
-		return fmt.Errorf("nothing was made: %s in the way and not ours; choose a folder of their own for the wrappers, or move that away",
+		return nil, fmt.Errorf("nothing was made: %s in the way and not ours; choose a folder of their own for the wrappers, or move that away",
 			strings.Join(foreign, ", ")+map[bool]string{true: " are", false: " is"}[len(foreign) > 1])
 	}
+	return w, nil
+}
 
-	if copied {
+// makeWrappers makes what is missing of w.
+func (s *state) makeWrappers(w *wrappers, names []string, prune bool) error {
+	dir, target := w.dir, filepath.Join(w.dir, wrapper)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the folder of wrappers: %w", err)
+	}
+	if w.copied {
 		fmt.Fprintf(s.out, "kept     %s\n", target)
 	} else {
 		// Renamed into place: a wrapper that runs now keeps its file.
@@ -114,7 +136,7 @@ func (s *state) install(dir, program string, names []string, prune bool) error {
 			return fmt.Errorf("copy tool-client: %w", err)
 		}
 		defer os.Remove(tmp.Name())
-		_, err = tmp.Write(code)
+		_, err = tmp.Write(w.code)
 		err = errors.Join(err, tmp.Chmod(0o755), tmp.Close())
 		if err == nil {
 			err = os.Rename(tmp.Name(), target)
@@ -122,16 +144,16 @@ func (s *state) install(dir, program string, names []string, prune bool) error {
 		if err != nil {
 			return fmt.Errorf("copy tool-client: %w", err)
 		}
-		fmt.Fprintf(s.out, "%s  %s\n", map[bool]string{true: "updated", false: "copied "}[old != nil], target)
+		fmt.Fprintf(s.out, "%s  %s\n", map[bool]string{true: "updated", false: "copied "}[w.old], target)
 	}
-	for _, n := range missing {
+	for _, n := range w.missing {
 		path := filepath.Join(dir, n)
 		if err := os.Symlink(wrapper, path); err != nil {
 			return fmt.Errorf("make a wrapper: %w", err)
 		}
 		fmt.Fprintf(s.out, "linked   %s -> %s\n", path, wrapper)
 	}
-	for _, n := range kept {
+	for _, n := range w.kept {
 		fmt.Fprintf(s.out, "kept     %s -> %s\n", filepath.Join(dir, n), wrapper)
 	}
 	if prune {

@@ -117,12 +117,16 @@ func (s *state) setup(dir, program string, names []string) error {
 	if faults != nil {
 		return fmt.Errorf("nothing was made: %w", errors.Join(faults...))
 	}
+	wrappers, err := lookWrappers(filepath.Join(dir, "tools", "bin"), program, names)
+	if err != nil {
+		return err
+	}
 	for _, p := range places {
 		if err := s.makePlace(dir, p, missing[p.path]); err != nil {
 			return err
 		}
 	}
-	return s.install(filepath.Join(dir, "tools", "bin"), program, names, false)
+	return s.makeWrappers(wrappers, names, false)
 }
 
 // check says what is wrong with p, which is at path already.

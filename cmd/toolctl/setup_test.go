@@ -125,3 +125,21 @@ func TestSetupFollowsNoLinks(t *testing.T) {
 		t.Error("it was written through the link")
 	}
 }
+
+// TestSetupLeavesForeignPrograms: where a tool's own program is in the place of its
+// wrapper, nothing is made.
+func TestSetupLeavesForeignPrograms(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "tools/bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "tools/bin/git"), "a program")
+	before := tree(t, dir)
+	code, out, errs := setup(t, dir)
+	if code != 1 || out != "" || !strings.Contains(errs, "nothing was made") || !strings.Contains(errs, "tools/bin/git is in the way") {
+		t.Errorf("code %d, %s%s", code, out, errs)
+	}
+	if tree(t, dir) != before {
+		t.Error("something was made all the same")
+	}
+}

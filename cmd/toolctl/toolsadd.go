@@ -67,7 +67,8 @@ func addVerb(s *state) *cobra.Command {
 		Short: "Add tools of a catalogue, after showing what each may do",
 		Long: `Copy tools of a catalogue into the daemon's folder of tools. What each may do is
 shown first: what it runs, the programs, hosts, files and secrets that it is given,
-whether a policy judges its calls, and whether it has a setup.sh, which the daemon runs.
+whether a policy judges its calls, and whether it has a setup.sh, which the daemon runs;
+and the sha256 of each of its files.
 
 The catalogue is the one that came with toolctl, or with --from a folder, or a git
 repository (https, ssh or a path with file://), of which a commit is read and nothing
@@ -319,7 +320,8 @@ func (f *toolsFolder) add(name string, src *source, builtIn bool) error {
 	return nil
 }
 
-// show prints the rights of a tool; with old ones, what changes.
+// show prints the rights of a tool, with old ones what changes, and the sha256 of its
+// files.
 func (f *toolsFolder) show(name string, src *source, old, rights []string) {
 	from := src.name
 	if src.commit != "" {
@@ -337,6 +339,10 @@ func (f *toolsFolder) show(name string, src *source, old, rights []string) {
 		if !slices.Contains(rights, r) {
 			fmt.Fprintf(f.s.out, "  - %s\n", r)
 		}
+	}
+	// As sha256sum prints them, to be compared with what was reviewed.
+	for _, file := range sortedKeys(src.list.Tools[name]) {
+		fmt.Fprintf(f.s.out, "    %s  %s\n", src.list.Tools[name][file], file)
 	}
 }
 

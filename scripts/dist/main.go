@@ -34,13 +34,16 @@ import (
 func main() {
 	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "OS/ARCH of each archive, separated by commas")
 	programs := flag.String("programs", "tool-client,toolctl,toold", "what is built, of cmd/")
-	number := flag.String("version", "", "the version (default what git describes the commit as)")
+	r := &release{extra: map[string][]byte{}}
+	flag.StringVar(&r.version, "version", "", "the version (default what git describes the commit as)")
+	flag.StringVar(&r.compression, "compression", "xz", "of the Debian package: xz, or none, for a test")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: dist [flags] OUT; OUT is a folder that is made anew")
 		os.Exit(64)
 	}
-	if err := dist(flag.Arg(0), strings.Split(*platforms, ","), strings.Split(*programs, ","), *number); err != nil {
+	r.out, r.programs = flag.Arg(0), strings.Split(*programs, ",")
+	if err := r.make(strings.Split(*platforms, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, "dist:", err)
 		os.Exit(1)
 	}
@@ -49,14 +52,16 @@ func main() {
 // release is what all archives have in common.
 type release struct {
 	out, version string
+	compression  string
 	when         time.Time
 	programs     []string
 	// extra is what lies beside the programs: path in the archive to content.
 	extra map[string][]byte
 }
 
-func dist(out string, platforms, programs []string, number string) error {
-	r := &release{out: out, version: number, programs: programs, extra: map[string][]byte{}}
+// make makes everything for the platforms in the folder r.out.
+func (r *release) make(platforms []string) error {
+	out := r.out
 	seconds := os.Getenv("SOURCE_DATE_EPOCH")
 	if seconds == "" {
 		var err error
@@ -431,7 +436,7 @@ Description: tools for containers, behind WebAssembly policies
 	if err != nil {
 		return err
 	}
-	_, err = output("dpkg-deb", "--root-owner-group", "-Zxz", "--build", root,
+	_, err = output("dpkg-deb", "--root-owner-group", "-Z"+r.compression, "--build", root,
 		filepath.Join(r.out, fmt.Sprintf("toold_%s_%s.deb", version, goarch)))
 	return err
 }

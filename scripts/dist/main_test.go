@@ -68,7 +68,7 @@ func TestDebian(t *testing.T) {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		t.Skip("dpkg-deb is not installed")
 	}
-	r := &release{out: t.TempDir(), version: "1.2.3-4-gabc", when: time.Unix(1e9, 0)}
+	r := &release{out: t.TempDir(), compression: "xz", version: "1.2.3-4-gabc", when: time.Unix(1e9, 0)}
 	t.Setenv("SOURCE_DATE_EPOCH", "1000000000")
 	content := map[string][]byte{"bin/toold": []byte("#!/bin/sh\n"), "man/man1/toolctl.1": nil, "completions/bash/toolctl": nil,
 		"tools.d/git/tool.json": nil, "LICENSE": nil, "docs/install.md": nil}
@@ -130,7 +130,7 @@ func TestForeignFolderIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("SOURCE_DATE_EPOCH", "1")
-	if err := dist(dir, nil, nil, ""); err == nil || !strings.Contains(err.Error(), "choose another folder") {
+	if err := (&release{out: dir}).make(nil); err == nil || !strings.Contains(err.Error(), "choose another folder") {
 		t.Errorf("got %v", err)
 	}
 	entries, _ := os.ReadDir(dir)
