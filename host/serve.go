@@ -287,7 +287,7 @@ func (on *sockets) shutdown(ctx context.Context) error {
 		on.metrics.Close()
 	}
 	if on.page != nil {
-		err = errors.Join(err, on.page.Shutdown(ctx))
+		on.page.Close()
 	}
 	if on.admin != nil {
 		err = errors.Join(err, on.admin.Shutdown(ctx))

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/toold/toold/host/adminapi"
@@ -105,10 +106,10 @@ func (a *Admin) Upgrade(ctx context.Context, binary string, within time.Duration
 	if err := a.do(ctx, http.MethodPost, "/upgrade", bytes.NewReader(in), &next); err != nil {
 		return nil, err
 	}
-	// Who asks now waits until one of the two answers.
+	// Who asks now waits until one of the two answers. The old one may answer while it
+	// leaves, or leave while it is asked, and says so where it stays.
 	s, err := a.Status(ctx)
-	// The old one may answer while it leaves; it says so where it stays.
-	for again := 0; err == nil && s.PID != next.PID && s.UpgradeError == "" && again < 100; again++ {
+	for again := 0; again < 100 && ctx.Err() == nil && (err != nil && leaves(err) || err == nil && s.PID != next.PID && s.UpgradeError == ""); again++ {
 		s, err = a.Status(ctx)
 	}
 	if err != nil {
@@ -118,6 +119,12 @@ func (a *Admin) Upgrade(ctx context.Context, binary string, within time.Duration
 		return nil, fmt.Errorf("the daemon serves again that was to be replaced: %s", s.UpgradeError)
 	}
 	return s, nil
+}
+
+// leaves reports whether err is how a daemon that gives its place away ends what it is
+// asked at that moment: without an answer.
+func leaves(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // get reads one JSON answer and ignores unknown fields: the daemon may be newer

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/toold/toold/host/adminapi"
 )
@@ -76,5 +77,32 @@ func TestAdminWithoutADaemon(t *testing.T) {
 	_, err := NewAdmin(path).Status(t.Context())
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "http://") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestUpgradeWhileItLeaves: a daemon that gives its place away may leave while it is
+// asked who serves, and the next one is asked then.
+func TestUpgradeWhileItLeaves(t *testing.T) {
+	asked := 0
+	a := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		switch {
+		case r.Method == http.MethodPost:
+			w.Write([]byte(`{"pid":4711}`))
+		case asked < 5: // the connection ends without an answer
+			c, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c.Close()
+		case asked < 8:
+			w.Write([]byte(`{"pid":4710}`))
+		default:
+			w.Write([]byte(`{"pid":4711}`))
+		}
+	})
+	if s, err := a.Upgrade(t.Context(), "", time.Minute); err != nil || s.PID != 4711 {
+		t.Errorf("%+v, %v", s, err)
 	}
 }

@@ -39,10 +39,10 @@ type reply struct {
 // wherever that is.
 const fonts = `<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd">
 <fontconfig>%s<cachedir>%s</cachedir>
-<alias><family>sans-serif</family><prefer><family>DejaVu Sans</family></prefer></alias>
-<alias><family>system-ui</family><prefer><family>DejaVu Sans</family></prefer></alias>
-<alias><family>ui-monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
-<alias><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias></fontconfig>`
+<match target="pattern"><test name="family" qual="all" compare="not_contains"><string>mono</string></test>
+<edit name="family" mode="assign" binding="same"><string>DejaVu Sans</string></edit></match>
+<match target="pattern"><test name="family" compare="contains"><string>mono</string></test>
+<edit name="family" mode="assign" binding="same"><string>DejaVu Sans Mono</string></edit></match></fontconfig>`
 
 const patience = 30 * time.Second
 
@@ -233,7 +233,7 @@ func (b *browser) eval(expression string, into any) {
 		Result           struct{ Value json.RawMessage }
 		ExceptionDetails json.RawMessage
 	}
-	b.must("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &r)
+	b.must("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true, "allowUnsafeEvalBlockedByCSP": false}, &r)
 	if r.ExceptionDetails != nil {
 		b.t.Fatalf("%s: %s", expression, r.ExceptionDetails)
 	}

@@ -82,7 +82,7 @@ type Dashboard struct {
 	listener net.Listener // nil on the operator's socket alone
 	server   *http.Server
 	places   chan struct{}
-	over     chan struct{} // closed by Shutdown
+	over     chan struct{} // closed by Close
 	stop     sync.Once
 }
 
@@ -138,7 +138,7 @@ func (d *Dashboard) Addr() string {
 // Token is what the page has to present over TCP.
 func (d *Dashboard) Token() string { return d.token }
 
-// Serve serves until Shutdown and then returns nil.
+// Serve serves until Close and then returns nil.
 func (d *Dashboard) Serve() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -157,18 +157,14 @@ func (d *Dashboard) Serve() error {
 	return nil
 }
 
-// Shutdown ends streams, lets other requests finish until ctx ends, and closes the
-// port.
-func (d *Dashboard) Shutdown(ctx context.Context) error {
+// Close ends what is served, at once, and closes the port: all of it only shows, and
+// nobody waits for a page. Browsers have connections open that nothing is asked on.
+func (d *Dashboard) Close() {
 	d.stop.Do(func() { close(d.over) })
-	if d.listener == nil {
-		return nil
-	}
-	d.listener.Close()
-	if err := d.server.Shutdown(ctx); err != nil && !errors.Is(err, net.ErrClosed) {
+	if d.listener != nil {
+		d.listener.Close()
 		d.server.Close()
 	}
-	return nil
 }
 
 // Beside serves the page under Path and everything else by operator, on the socket of

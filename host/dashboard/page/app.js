@@ -107,7 +107,7 @@ function now() {
   const bad = wrong.filter((p) => p.level === "bad").length;
   let level = "ok", text = "Nothing is wrong";
   if (!link.live) [level, text] = ["bad", link.status === 401 ? "This page may not look" : "Not connected"];
-  else if (!model.status) [level, text] = ["own", "Asking the daemon"];
+  else if (!model.status || model.unasked.size) [level, text] = ["own", "Asking the daemon"];
   else if (bad) [level, text] = ["bad", wrong.length === 1 ? "Something is wrong" : `${wrong.length} things are wrong`];
   else if (wrong.length) [level, text] = ["warn", wrong.length === 1 ? "Look at one thing" : `Look at ${wrong.length} things`];
   return [
@@ -187,13 +187,14 @@ function charts() {
         h("line", { x1: 0, x2: 600, y1: 60, y2: 60 }), bars));
   };
   const some = list.filter((m) => m.calls).reverse();
+  if (!some.length) return h("p", { class: "none" }, "No call has ended.");
   return [
     h("div", { class: "charts", "data-key": "charts" },
       chart("Calls a minute", many, [["ok", (m) => m.calls - m.failed - m.refused], ["warn", (m) => m.refused], ["bad", (m) => m.failed]]),
       chart("Time of calls", took, [["p95", (m) => m.p95, true], ["p50", (m) => m.p50, true]]),
       chart("Fuel a minute", many, [["fuel", (m) => m.fuel]])),
-    h("p", { class: "legend", "data-key": "legend" }, h("span", { class: "ok" }, "■ ended well or with its own code"), h("span", { class: "warn" }, "■ refused"), h("span", { class: "bad" }, "■ failed"),
-      h("span", { class: "p50" }, "■ half of the calls"), h("span", { class: "p95" }, "■ 95 of 100")),
+    h("p", { class: "legend", "data-key": "legend" }, [["ok", "ended well, or with a code of its own"], ["warn", "refused"], ["bad", "failed"], ["p50", "half of the calls took less"], ["p95", "95 of 100 did"]].map(([cls, text]) =>
+      h("span", null, h("span", { class: cls, "aria-hidden": "true" }, "■"), " ", text))),
     h("details", { "data-key": "numbers" }, h("summary", null, "The numbers"), table("The last hour by minutes", [
       ["Minute", (m) => time(m.at)], ["Calls", (m) => m.calls, "num"], ["Failed", (m) => m.failed, "num"], ["Refused", (m) => m.refused, "num"],
       ["Half within", (m) => took(m.p50), "num"], ["95 % within", (m) => took(m.p95), "num"], ["Longest", (m) => took(m.max), "num wide"], ["Fuel", (m) => many(m.fuel), "num wide"],
@@ -441,7 +442,18 @@ function route() {
 
 let shown = null;
 
+// draw draws, or says that it could not: what is shown would else be taken for how things are.
 function draw() {
+  try {
+    drawAll();
+  } catch (e) {
+    main.replaceChildren(h("p", { class: "problem bad" }, "This page failed to show what it was told; toolctl top shows it in a terminal. ", said(e.message, 200)));
+    shown = null;
+    throw e;
+  }
+}
+
+function drawAll() {
   const [name, ...rest] = route();
   const [content, under] = Object.hasOwn(things, name) ? [() => things[name][0](rest[0] ?? "", rest[1] ?? ""), things[name][1]] : [(views.find((v) => v[0] === name) || views[0])[2], name];
   if (shown !== location.hash) main.replaceChildren(); // another thing: nothing of the old one stays
@@ -482,8 +494,6 @@ addEventListener("hashchange", () => {
   }
   if (location.hash.includes("token=")) { // the address was opened again in this tab
     takeToken();
-    location.reload();
-    return;
   }
   draw();
 });

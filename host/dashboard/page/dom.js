@@ -14,7 +14,7 @@ export function h(tag, attributes, ...children) {
   }
   for (const child of children.flat(Infinity)) {
     if (child === undefined || child === null || child === false) continue;
-    e.append(child instanceof Node ? child : String(child));
+    e.append(child instanceof Node ? child : visible(child));
   }
   return e;
 }
@@ -57,15 +57,22 @@ export function patch(old, next) {
 // Characters that are not seen, or that make others look like what they are not.
 const unseen = /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]|[\u{e0000}-\u{e0fff}]|\p{Cs}/gu;
 
+const escaped = (c) => c === "\n" ? c : "\\u{" + c.codePointAt(0).toString(16) + "}";
+
+// visible is a text with what is unseen escaped, apart from line breaks.
+function visible(text) {
+  return String(text).replace(unseen, escaped);
+}
+
 // plain is a text that others chose, as it can be shown on a line: what is unseen is
 // escaped, and what is too long is cut.
 export function plain(text, most = 240) {
-  let s = String(text ?? "").replace(unseen, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
+  let s = visible(text ?? "").replaceAll("\n", "\\u{a}");
   if (s.length > most) s = s.slice(0, most).replace(/[\ud800-\udbff]$/, "") + "…";
   return s;
 }
 
 // said is a text of others on its own, so that no direction of it changes the rest.
 export function said(text, most) {
-  return h("bdi", null, plain(text, most));
+  return text ? h("bdi", null, plain(text, most)) : "";
 }

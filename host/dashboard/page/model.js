@@ -15,6 +15,7 @@ export const model = {
   sessions: new Map(), minutes: [], since: null, calls: [], failures: [],
   log: [], // what happened while the page was open, the oldest first
   errors: new Map(), // of questions, by name
+  unasked: new Set(["tools", "approvals", "identities", "reliability", "sessions"]), // without an answer yet
 };
 
 // The questions that a page has beside the stream, and what becomes of the answers.
@@ -25,7 +26,7 @@ const questions = {
   reliability: (v) => { model.reliability = v; },
   sessions: (v) => {
     if (!v.data) throw new Error(v.message || "no answer");
-    model.sessions = new Map(v.data.map((s) => [s.id, s]));
+    model.sessions = new Map(v.data.value.map((s) => [s.id, s]));
   },
 };
 
@@ -55,6 +56,7 @@ async function refresh() {
     } catch (e) {
       model.errors.set(name, e.message);
     }
+    model.unasked.delete(name);
   }));
   changed();
   setTimeout(() => {
@@ -192,21 +194,21 @@ export function problems() {
   const list = [];
   const add = (level, what, why, more) => list.push({ level, what, why, ...more });
   const st = model.status || {};
-  if (st.config_error) add("bad", "the configuration was not reloaded", st.config_error, { run: "toolctl doctor" });
-  if (st.upgrade_error) add("bad", "the last upgrade failed", st.upgrade_error);
-  if (model.reliability?.store_error) add("bad", "the store of records does not answer", model.reliability.store_error, { run: "toolctl reliability status" });
+  if (st.config_error) add("bad", "The configuration was not reloaded", st.config_error, { run: "toolctl doctor" });
+  if (st.upgrade_error) add("bad", "The last upgrade failed", st.upgrade_error);
+  if (model.reliability?.store_error) add("bad", "The store of records does not answer", model.reliability.store_error, { run: "toolctl reliability status" });
   for (const t of model.tools) {
     if (t.state === "ok" || t.state === "updating" || t.state === "loading") continue;
-    add(t.state === "broken" || t.state === "refusing" ? "bad" : "warn", ["tool ", t.name, " is " + t.state], t.reason, { href: "#/tool/" + encodeURIComponent(t.name), key: "tool " + t.name });
+    add(t.state === "broken" || t.state === "refusing" ? "bad" : "warn", ["Tool ", t.name, " is " + t.state], t.reason, { href: "#/tool/" + encodeURIComponent(t.name), key: "tool " + t.name });
   }
   for (const b of model.breakers) {
     if (b.state === "closed" || b.shadow) continue;
-    add(b.state === "open" ? "bad" : "warn", ["the breaker of ", b.tool, b.state === "open" ? " refuses calls" : " tries one call"], b.retry_after_ms ? `for another ${Math.ceil(b.retry_after_ms / 1000)} s` : "",
+    add(b.state === "open" ? "bad" : "warn", ["The breaker of ", b.tool, b.state === "open" ? " refuses calls" : " tries one call"], b.retry_after_ms ? `for another ${Math.ceil(b.retry_after_ms / 1000)} s` : "",
       { run: ["toolctl", "circuit-breaker", "reset", b.tool], key: "breaker " + b.tool + " " + b.identity });
   }
-  for (const f of (st.exposed || [])) add("bad", "others can read or write secrets", f, { run: ["chmod", "600", f] });
-  for (const l of (st.linked || [])) add(l.refused ? "bad" : "warn", "a file of the daemon has a second name", l.path);
-  for (const l of (st.lost || [])) add("warn", "confinement is not whole", l, { run: "toolctl doctor" });
+  for (const f of (st.exposed || [])) add("bad", "Others can read or write secrets", f, { run: ["chmod", "600", f] });
+  for (const l of (st.linked || [])) add(l.refused ? "bad" : "warn", "A file of the daemon has a second name", l.path);
+  for (const l of (st.lost || [])) add("warn", "Confinement is not whole", l, { run: "toolctl doctor" });
   const failed = new Map();
   for (const e of model.failures) {
     if (Date.now() - Date.parse(e.at) > recently) continue;
@@ -214,9 +216,9 @@ export function problems() {
     failed.set(k, { n: (failed.get(k)?.n || 0) + 1, e });
   }
   for (const [k, { n, e }] of failed) {
-    add(e.code === "TIMEOUT" ? "warn" : "bad", [n > 1 ? `${n} calls of ` : "a call of ", e.tool, " ended with " + e.code], "", { at: e.at, href: callLink(e), key: "failed " + k });
+    add(e.code === "TIMEOUT" ? "warn" : "bad", [n > 1 ? `${n} calls of ` : "A call of ", e.tool, " ended with " + e.code], "", { at: e.at, href: callLink(e), key: "failed " + k });
   }
-  for (const [name, why] of model.errors) add("warn", "the page could not ask for " + name, why);
+  for (const [name, why] of model.errors) add("warn", "The page could not ask for " + name, why);
   return list.sort((a, b) => (a.level === "bad" ? 0 : 1) - (b.level === "bad" ? 0 : 1));
 }
 

@@ -9,8 +9,12 @@ export function takeToken() {
   if (given) {
     sessionStorage.setItem(key, given);
     history.replaceState(null, "", location.pathname + "#/");
+    hurry();
   }
 }
+
+// hurry ends a pause between two tries.
+let hurry = () => {};
 
 function get(path, signal) {
   const token = sessionStorage.getItem(key);
@@ -78,6 +82,9 @@ export async function follow(heard, state) {
       clearTimeout(late);
       cut.abort();
     }
-    await new Promise((go) => setTimeout(go, Math.min(500 * 2 ** Math.min(failed, 5), 10_000)));
+    await new Promise((go) => {
+      hurry = go;
+      setTimeout(go, Math.min(500 * 2 ** Math.min(failed, 5), 10_000));
+    });
   }
 }
