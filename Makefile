@@ -81,6 +81,11 @@ soak: ## mixed traffic with faults for SOAK (30m), drawn in SOAK_PLOT; fails if 
 mcp-clients: ## 500 clients of MCP that connect, call and vanish; fails if anything is left of them
 	TOOLD_MCP_CLIENTS=500 $(GO) test -count=1 -timeout 20m -run '^TestVanishingClients$$' -v ./host/mcp
 
+UPGRADES ?= 100
+.PHONY: upgrades
+upgrades: ## UPGRADES (100) upgrades and reloads under 16 clients; fails if a call fails or runs twice
+	TOOLD_UPGRADES=$(UPGRADES) $(GO) test -count=1 -timeout 0 -run '^TestUpgrades$$' -v ./cmd/toold
+
 .PHONY: bench
 bench: build ## the benchmarks that match BENCH (all)
 	PATH="$$PATH:$${HOME:-/root}/.cargo/bin:$(CURDIR)/$(CACHE)/npm/node_modules/.bin" TOOLD_COSTS=1 $(GO) test -timeout 60m -run '^$$' -bench '$(BENCH)' -benchmem ./...

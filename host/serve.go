@@ -308,7 +308,13 @@ func (h *Host) listenPage(c *config.Config, on *sockets) (http.Handler, error) {
 	}
 	var err error
 	if on.page, err = dashboard.New(addr, dashboard.Config{Operator: operator, Events: h.parts.Events, Admits: h.admitsPage}); err != nil {
-		return nil, err
+		if h.inherited.given == nil {
+			return nil, err
+		}
+		// The port was free for a moment. Calls that wait are worth more than the page.
+		on.page = nil
+		h.parts.Log.Error("this daemon took the place of another and has no dashboard", "error", err)
+		return operator, nil
 	}
 	if addr == "" {
 		operator = on.page.Beside(operator)

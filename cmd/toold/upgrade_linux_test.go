@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -239,10 +242,15 @@ func TestUpgradeToBroken(t *testing.T) {
 		}
 		return file
 	}
+	closed := write("not executable", "#!/bin/sh\n")
+	if err := os.Chmod(closed, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	k := l.dial()
 	defer k.Close()
 	for _, c := range []struct{ binary, says string }{
 		{filepath.Join(dir, "none"), "no such file"},
+		{closed, "permission denied"},
 		{write("text", "no program"), "exec format error"},
 		{write("ends", "#!/bin/sh\nexit 3\n"), "exit status 3"},
 		{"relative", "absolute path"},
@@ -267,8 +275,135 @@ func TestUpgradeToBroken(t *testing.T) {
 	if pid := l.status(); pid != before {
 		t.Fatalf("process %d serves, not %d", pid, before)
 	}
+	// One that never says anything, and one that would be ready when nobody waits for
+	// it any more: who asked gives up, and both end.
+	for _, then := range []string{"", fmt.Sprintf("exec '%s' \"$@\"", l.daemon.name)} {
+		gate := filepath.Join(dir, "gate")
+		os.Remove(gate)
+		if err := unix.Mkfifo(gate, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		binary := write("waits", fmt.Sprintf("#!/bin/sh\necho begun > '%s/began'\nread x < '%s'\n%s\n", l.root, gate, then))
+		ctx, giveUp := context.WithCancel(t.Context())
+		told := make(chan error, 1)
+		go func() {
+			_, err := l.admin().Upgrade(ctx, binary, time.Minute)
+			told <- err
+		}()
+		began := filepath.Join(l.root, "began")
+		l.awaitFile("the new program does not begin", func() bool { _, err := os.Stat(began); return err == nil })
+		l.once(fmt.Sprint("meanwhile-", len(then)), "0")
+		k.once(fmt.Sprint("kept-meanwhile-", len(then)))
+		giveUp()
+		if err := <-told; err == nil {
+			t.Error("an upgrade that was given up")
+		}
+		os.Remove(began)
+		// The next one begins when the one before is over, and its process with it.
+		for end := time.Now().Add(30 * time.Second); ; {
+			_, err := l.upgrade(filepath.Join(dir, "none"))
+			if err == nil || !strings.Contains(err.Error(), "another upgrade is under way") {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal(err)
+			}
+		}
+		if fd, err := unix.Open(gate, unix.O_WRONLY|unix.O_NONBLOCK, 0); err != unix.ENXIO {
+			unix.Close(fd)
+			t.Errorf("somebody still waits to become ready: %v", err)
+		}
+		if pid := l.status(); pid != before {
+			t.Fatalf("process %d serves, not %d", pid, before)
+		}
+		l.once(fmt.Sprint("given-up-", len(then)), "0")
+	}
 	if left, err := filepath.Glob(filepath.Join(l.daemon.flag("--state"), "upgrade-*")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+	for key, n := range l.lines() {
+		if n != 1 {
+			t.Errorf("%s ran %d times", key, n)
+		}
+	}
+}
+
+// TestUpgradeToOtherState upgrades to a program whose formats of records and of journals
+// are one version newer, and back: what it cannot read it does not take for nothing, so
+// that no key runs again; and the older one reads all that it wrote itself.
+func TestUpgradeToOtherState(t *testing.T) {
+	t.Parallel()
+	program := buildDaemon(t)
+	dir := t.TempDir()
+	replaced := map[string]string{}
+	for file, format := range map[string][2]string{
+		"host/idempotency/file.go": {"headerFormat = 1", "headerFormat = 2"},
+		"host/journal/journal.go":  {"const Version = 2", "const Version = 3"},
+	} {
+		name := filepath.Join(hosttest.ModuleRoot(), file)
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := regexp.MustCompile(strings.ReplaceAll(regexp.QuoteMeta(format[0]), " ", " +")).ReplaceAll(text, []byte(format[1]))
+		if bytes.Equal(other, text) {
+			t.Fatalf("%s has no %q", file, format[0])
+		}
+		replaced[name] = filepath.Join(dir, filepath.Base(file))
+		if err := os.WriteFile(replaced[name], other, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, newer := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "toold-newer")
+	if err := os.WriteFile(file, overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-overlay", file, "-o", newer, "./cmd/toold")
+	build.Dir = hosttest.ModuleRoot()
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	l := newLedger(t, program, "file")
+	l.stopLast()
+	session := func() map[string]any {
+		t.Helper()
+		var list []map[string]any
+		if err := (&client.Sessions{Operator: l.admin()}).Query(t.Context(), "", "sessions", &list); err != nil || len(list) != 1 {
+			t.Fatalf("%d sessions, %v", len(list), err)
+		}
+		return list[0]
+	}
+	l.once("first", "0")
+	made := session()
+	if _, err := l.upgrade(newer); err != nil {
+		t.Fatal(err)
+	}
+	if now := session(); now["id"] != made["id"] || now["created"] != made["created"] {
+		t.Errorf("the session is %v, and was %v", now, made)
+	}
+	again := &ledgerCall{key: "first", args: []string{"-c", script, "sh", "first", "0"}}
+	if res, err := l.ask(t.Context(), again); err != nil || res.Err == nil {
+		t.Errorf("a record that cannot be read: %+v, %v", res, err)
+	}
+	l.once("second", "0")
+	if _, err := l.upgrade(program); err != nil {
+		t.Fatal(err)
+	}
+	if now := session(); now["id"] != made["id"] || now["created"] != made["created"] {
+		t.Errorf("back: the session is %v, and was %v", now, made)
+	}
+	if res, err := l.ask(t.Context(), again); err != nil || res.Err != nil || !res.FromCache {
+		t.Errorf("back, a record of its own: %+v, %v", res, err)
+	}
+	l.once("third", "0")
+	for key, n := range l.lines() {
+		if n != 1 {
+			t.Errorf("%s ran %d times", key, n)
+		}
 	}
 }
 
@@ -398,6 +533,30 @@ func TestUpgradeThatFails(t *testing.T) {
 				t.Errorf("%s ran %d times", key, n)
 			}
 		}
+	})
+
+	// The port of the dashboard has gone to somebody else meanwhile: calls are served
+	// without it.
+	t.Run("the port of the dashboard is taken", func(t *testing.T) {
+		l := newLedger(t, program, "file")
+		taken, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer taken.Close()
+		file := filepath.Join(t.TempDir(), "toold")
+		if err := os.WriteFile(file, fmt.Appendf(nil, "#!/bin/sh\nexec '%s' \"$@\" --dashboard '%s'\n", program, taken.Addr()), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.upgrade(file); err != nil {
+			t.Fatal(err)
+		}
+		l.once("served", "0")
+		text, err := os.ReadFile(l.daemon.log.Name())
+		if err != nil || !strings.Contains(string(text), "has no dashboard") {
+			t.Errorf("%v: the log is\n%s", err, text)
+		}
+		l.stopLast()
 	})
 
 	// The old daemon is killed while calls run in it. The new one takes the place when
