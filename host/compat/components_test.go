@@ -2,15 +2,20 @@ package compat
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -90,4 +95,184 @@ func TestComponentRequests(t *testing.T) {
 	if res := do(t, d, "granted", payload("GET", here, "/", nil)); res.Err == nil || res.Err.Message != "ErrorCode::ConnectionRefused" {
 		t.Errorf("nobody there: %s %v", res.Data, res.Err)
 	}
+}
+
+// foreign is a component that others made, and calls of it.
+type foreign struct {
+	file, origin string
+	made         string // how, for the table
+	calls        []typed
+}
+
+// typed is a call of a function by its WIT types.
+type typed struct {
+	Interface string `json:"interface,omitempty"`
+	Export    string `json:"export"`
+	In        M      `json:"in"`
+}
+
+var foreigns = []foreign{
+	{"filesystem.wasm", "github.com/microsoft/wassette, crates/component2json/testdata", "Rust, `wasm32-wasip2`", []typed{
+		{Export: "list-directory", In: M{"path": "/data/d"}},
+		{Export: "list-directory", In: M{"path": "/none"}},
+		{Export: "read-file", In: M{"path": "/data/a.txt"}},
+		{Export: "read-file", In: M{"path": "/data/none"}},
+		{Export: "read-file", In: M{"path": "/etc/passwd"}},
+		{Export: "read-file", In: M{"path": "/data/../../etc/passwd"}},
+		{Export: "search-file", In: M{"path": "/data", "pattern": "two"}},
+		{Export: "search-file", In: M{"path": "/data/a.txt", "pattern": "two"}},
+		{Export: "get-file-info", In: M{"path": "/data/none"}},
+	}},
+	{"time-js.wasm", "`pkg:npm/@bytecodealliance/componentize-js@0.23.0`", "JavaScript", []typed{
+		{"local:time-server/time", "get-current-time", M{}},
+		{"local:time-server/time", "format", M{"ms": 86400000, "names": []string{"ü", "b"}}},
+		{"local:time-server/time", "format", M{"ms": 0, "names": []string{}}},
+		{"local:time-server/time", "fail", M{"text": "no"}},
+	}},
+	{"../../host/guest/testdata/components/native.wasm", "host/guest/testdata/components", "Rust with wit-bindgen", []typed{
+		{Export: "read", In: M{"path": "/data/a.txt"}},
+		{Export: "read", In: M{"path": "/etc/passwd"}},
+		{Export: "list-dir", In: M{"path": "/data/d"}},
+		{Export: "sleep", In: M{"ms": 1}},
+	}},
+}
+
+const componentAnswers = "testdata/components.json"
+
+// askWasmtime calls the functions of a component on wasmtime.
+func askWasmtime(t *testing.T, path, data string, calls []typed) []any {
+	t.Helper()
+	b, err := json.Marshal(calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := filepath.Join(t.TempDir(), "cases.json")
+	if err := os.WriteFile(cases, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(corpus(t), "wasmtime/bin/python"), guestComponents+"answers.py", path, cases, data)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("ask wasmtime: %v; WASMTIME=1 scripts/corpus .cache/corpus fetches it", err)
+	}
+	var answers []any
+	if err := json.Unmarshal(out, &answers); err != nil {
+		t.Fatal(err)
+	}
+	return answers
+}
+
+// TestForeignComponents calls components that others made as tools: the same
+// results as wasmtime's, of which the error of a result fails the call.
+func TestForeignComponents(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("compiling SpiderMonkey takes a minute")
+	}
+	recorded := map[string][]any{}
+	if b, err := os.ReadFile(componentAnswers); err == nil {
+		if err := json.Unmarshal(b, &recorded); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := t.TempDir()
+	fill(t, data, map[string]string{"a.txt": "one\ntwo\nthree two\n"})
+	if err := os.Mkdir(filepath.Join(data, "d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(data, "d/b.txt"), []byte("two\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d := hosttest.Start(t, config.Config{})
+	var rows []row
+	for _, f := range foreigns {
+		name := strings.TrimSuffix(filepath.Base(f.file), ".wasm")
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(corpus(t), f.file)
+			if _, err := os.Stat(path); err != nil {
+				t.Skipf("%s is not there; the head of scripts/corpus says how it comes", f.file)
+			}
+			if *update {
+				recorded[name] = askWasmtime(t, path, data, f.calls)
+			}
+			if len(recorded[name]) != len(f.calls) {
+				t.Fatalf("%d answers of wasmtime are recorded for %d calls; go test ./host/compat -update", len(recorded[name]), len(f.calls))
+			}
+			for i, c := range f.calls {
+				export := c.Export
+				if c.Interface != "" {
+					export = c.Interface + "#" + export
+				}
+				tool := name + "-" + c.Export
+				d.Tool(t, tool, M{"handler": "x.wasm", "entry": M{"export": export},
+					"limits": M{"memory": "256MiB"}, "capabilities": M{"files": M{"/data": M{"path": data}}}}, map[string]string{"x.wasm": path})
+				res := do(t, d, tool, c.In)
+				want := recorded[name][i]
+				object, _ := want.(map[string]any)
+				_, fails := object["err"]
+				var got any
+				if err := json.Unmarshal(res.Data, &got); err != nil || !reflect.DeepEqual(got, want) || fails != (res.Err != nil) {
+					t.Errorf("%s(%v) is %s %v; on wasmtime %v", export, c.In, res.Data, res.Err, want)
+				}
+			}
+			rows = append(rows, row{filepath.Base(f.file), f.origin, fmt.Sprintf("%s; runs: %d of %d calls as on wasmtime", f.made, len(f.calls), len(f.calls))})
+		})
+	}
+	if *update && !t.Failed() {
+		b, err := json.MarshalIndent(recorded, "", "\t")
+		if err == nil {
+			err = os.WriteFile(componentAnswers, append(b, '\n'), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(rows) == len(foreigns) {
+		checkTable(t, "components", rows)
+	}
+}
+
+// Its functions are the tools that wassette makes of them, with the schemas that its
+// own tests want.
+func TestForeignSchemas(t *testing.T) {
+	code, err := os.ReadFile(filepath.Join(corpus(t), "filesystem.wasm"))
+	if err != nil {
+		t.Skipf("wassette's filesystem is not there; the head of scripts/corpus says how it comes: %v", err)
+	}
+	info, err := guest.Inspect("filesystem.wasm", code)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, list := `{"type":"string"}`, `{"items":{"type":"string"},"type":"array"}`
+	result := func(ok string) string {
+		return `{"oneOf":[{"properties":{"ok":` + ok + `},"required":["ok"],"type":"object"},{"properties":{"err":` + text + `},"required":["err"],"type":"object"}]}`
+	}
+	path := `{"properties":{"path":` + text + `},"required":["path"],"type":"object"}`
+	want := [][3]string{
+		{"list-directory", path, result(list)},
+		{"read-file", path, result(text)},
+		{"search-file", `{"properties":{"path":` + text + `,"pattern":` + text + `},"required":["path","pattern"],"type":"object"}`, result(text)},
+		{"get-file-info", path, result(text)},
+	}
+	var got [][3]string
+	for _, f := range info.Component.Functions {
+		got = append(got, [3]string{f.Tool, sorted(t, f.Input), sorted(t, f.Output)})
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("its tools are\n%v, want\n%v", got, want)
+	}
+}
+
+// sorted writes JSON with the members of objects in order.
+func sorted(t *testing.T, b []byte) string {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatal(err)
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
 }

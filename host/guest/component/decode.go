@@ -921,6 +921,8 @@ func (s *scope) valueDef(r *reader, c byte) any {
 		t.Resource = res
 	case 0x67:
 		r.refuse("has lists of a fixed length, which are not in WASI 0.2; not yet")
+	case 0x63:
+		r.refuse("has maps, which WASI 0.2 does not have; build it without them")
 	case 0x66, 0x65:
 		r.refuse("has streams or futures, of WASI 0.3; build it for WASI 0.2")
 	default:

@@ -1,6 +1,8 @@
 """Calls the cases of a component in wasmtime and writes what it answers.
 
-python3 answers.py COMPONENT CASES.json > ANSWERS.json
+python3 answers.py COMPONENT CASES.json [DIR] > ANSWERS.json
+
+The component sees DIR as /data, and otherwise nothing.
 
 Cases are [{"interface": ..., "export": ..., "in": {...}}]; an answer is the JSON
 of the result, as wassette writes it, or {"trap": true}. Needs: pip install wasmtime.
@@ -9,7 +11,7 @@ import json
 import math
 import sys
 
-from wasmtime import Engine, Store
+from wasmtime import Engine, Store, WasiConfig
 from wasmtime import component as c
 
 
@@ -98,7 +100,13 @@ def main():
     answers = []
     for case in json.load(open(sys.argv[2])):
         store = Store(engine)
+        wasi = WasiConfig()
+        if len(sys.argv) > 3:
+            wasi.preopen_dir(sys.argv[3], "/data")
+        store.set_wasi(wasi)
         linker = c.Linker(engine)
+        linker.add_wasip2()
+        linker.add_wasi_http()
         inst = linker.instantiate(store, comp)
         at = inst.get_export_index(store, case["interface"]) if case.get("interface") else None
         f = inst.get_func(store, inst.get_export_index(store, case["export"], at))
@@ -107,7 +115,7 @@ def main():
             got = f(store, *[to_val(of, case["in"][name]) for name, of in t.params])
             answers.append(of_val(t.result, got))
         except Exception as e:
-            print(case["export"], repr(e), file=sys.stderr)
+            print(case["export"], repr(e), e, file=sys.stderr)
             answers.append({"trap": True})
     print("[\n" + ",\n".join(json.dumps(a, ensure_ascii=False) for a in answers) + "\n]")
 
