@@ -702,3 +702,40 @@ func TestApprovalSurvivesARestart(t *testing.T) {
 		t.Errorf("the ledger has %q", d.ledger())
 	}
 }
+
+// A tool decides nothing, by whatever door it knocks at: native code of a call that is
+// allowed connects neither to the socket where its user may decide nor to the operator's,
+// and what it has running at its caller's side is a call like any other.
+func TestApprovalNotByATool(t *testing.T) {
+	t.Parallel()
+	issuer, yes := hosttest.NewIssuer(t), true
+	d := &asking{hosttest.Start(t, config.Config{Identity: config.IdentityConfig{JWKS: issuer.JWKS, AllowUID: &yes}}), t}
+	programs := hosttest.Programs(t)
+	d.Tool(t, "ledger", M{"binary": "/bin/sh", "mutating": true, "capabilities": M{"exec": []string{"/usr/bin", "/bin", programs}}},
+		map[string]string{"restricted.wasm": hosttest.Guest(t, policyPkg)})
+	c := d.write("one", abi.Approval{By: []string{fmt.Sprintf("uid:%d", os.Getuid())}})
+	c.Token = issuer.Token(t, M{"sub": "alice"})
+	d.refused(c, fault.ApprovalRequired)
+	a := d.one()
+	toolctl := filepath.Join(programs, "toolctl")
+	for door, argv := range map[string]string{
+		"the operator's socket": "approve " + a.ID + " --admin " + d.Config.Admin,
+		"the tool socket":       "approve " + a.ID + " --mine --socket " + d.Config.Socket,
+	} {
+		for _, token := range []string{"", c.Token} {
+			r := d.make(&wire.Call{Tool: "ledger", Args: []string{"-c", toolctl + " approvals " + argv}, Cwd: d.Root, Token: token})
+			if r.Err == nil && r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "no daemon answers") && !strings.Contains(string(r.Stderr), "onnect") {
+				t.Errorf("a tool that knocks at %s: %+v, %s%s", door, r.Err, r.Stdout, r.Stderr)
+			}
+		}
+	}
+	if a = d.one(); a.State != "pending" {
+		t.Fatalf("it is %s", a.State)
+	}
+	d.refused(c, fault.ApprovalRequired)
+	// The same user outside of a tool may.
+	if _, err := d.caller().Decide(t.Context(), a.ID, true, ""); err != nil {
+		t.Fatal(err)
+	}
+	d.runs(c)
+}

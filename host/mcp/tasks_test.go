@@ -3,9 +3,11 @@ package mcp_test
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 )
@@ -138,5 +140,80 @@ func TestTasks(t *testing.T) {
 	again.url = "http://" + atAddress.FindStringSubmatch(again.Logs())[1] + "/mcp"
 	if got := again.settled(t, alice, got.ID); got.Status != "completed" || got.Result == nil || got.Result.Content[0].Text != "in the end" {
 		t.Errorf("after a restart: %+v", got)
+	}
+}
+
+// A call that became a task waits for its approval as one: nobody but who may decides it,
+// by whatever state they present, it runs once, and its client learns of it by tasks/get.
+func TestApprovalOfATask(t *testing.T) {
+	s := web(t, config.Config{}, nil, func(dir string) {
+		def := object{"binary": "/bin/sh", "mutating": true, "capabilities": object{"exec": []string{"/usr/bin", "/bin"}}}
+		hosttest.WriteTool(t, dir, "ledger", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "host/testdata/guests/policy")})
+	})
+	alice, bob := s.Token(t, object{"sub": "alice"}), s.Token(t, object{"sub": "bob"})
+	call := func(how string) string {
+		b, err := json.Marshal(object{"args": []string{"ask", how, "-c", `echo one >> ledger`}, "cwd": s.Root})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return `"name":"ledger","arguments":` + string(b)
+	}
+	ledger := func() string {
+		b, _ := os.ReadFile(filepath.Join(s.Root, "ledger"))
+		return string(b)
+	}
+	operator := &client.Approvals{Operator: client.NewAdmin(s.Config.Admin)}
+	pending := func() (id string) {
+		t.Helper()
+		until(t, "it is asked for", func() bool {
+			list, err := operator.List(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range list {
+				if a.State == "pending" {
+					id = a.ID
+				}
+			}
+			return id != ""
+		})
+		return id
+	}
+	for _, how := range []string{`{}`, `{"self":true}`} {
+		before := ledger()
+		got, _ := s.modern(t, alice, "tools/call", call(how), "")
+		if got.ResultType != "task" || got.Status != "working" {
+			t.Fatalf("%s: %+v", how, got)
+		}
+		id := pending()
+		// Another tenant makes the same call, and answers with the state of this one.
+		s.modern(t, bob, "tools/call", call(how)+`,"requestState":"`+id+`","inputResponses":{"io.toold/approval":{"action":"accept"}}`, "{}")
+		if _, code := s.modern(t, bob, "tasks/update", `"taskId":"`+got.ID+`","inputResponses":{"io.toold/approval":{"action":"accept"}}`, ""); code != -32602 {
+			t.Errorf("%s: another tenant's tasks/update: %d", how, code)
+		}
+		if how == `{}` { // it is not for the asker either
+			s.modern(t, alice, "tools/call", call(how)+`,"requestState":"`+id+`","inputResponses":{"io.toold/approval":{"action":"accept"}}`, "{}")
+		}
+		s.modern(t, alice, "tasks/update", `"taskId":"`+got.ID+`","inputResponses":{"io.toold/approval":{"action":"accept"}}`, "")
+		if a, err := operator.Show(t.Context(), id); err != nil || a.State != "pending" || ledger() != before {
+			t.Fatalf("%s: %v, %v, the ledger has %q", how, a.State, err, ledger())
+		}
+		if _, err := operator.Decide(t.Context(), id, true, ""); err != nil {
+			t.Fatal(err)
+		}
+		if end := s.settled(t, alice, got.ID); end.Status != "completed" || end.Result == nil || end.Result.IsError || ledger() != before+"one\n" {
+			t.Errorf("%s: %+v, the ledger has %q", how, end, ledger())
+		}
+		list, err := operator.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range list { // the other tenant's
+			if a.State == "pending" {
+				if _, err := operator.Decide(t.Context(), a.ID, false, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
 	}
 }
