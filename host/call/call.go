@@ -129,6 +129,8 @@ type Discovered struct {
 	discovery.Tool
 	Key    discovery.Key
 	Schema *jsonschema.Schema
+	// Output is that of what it answers; nil where anything goes.
+	Output *jsonschema.Schema
 }
 
 // ReadOnly reports whether the caller may only read.
@@ -159,6 +161,24 @@ func (p *Pinned) Schema() string {
 		return p.Discovered.Tool.Schema
 	}
 	return string(p.Tool.SchemaSource)
+}
+
+// CheckOutput checks what the call answered, by the schema that the tool says it is of.
+func (p *Pinned) CheckOutput(data json.RawMessage) error {
+	schema := p.Tool.Output
+	if p.Discovered != nil {
+		schema = p.Discovered.Output
+	}
+	if schema == nil {
+		return nil
+	}
+	if len(data) == 0 {
+		return fault.Errorf(fault.ToolFailed, "%s answered no data, which its output schema is of; have it answer data, or take output_schema away", p.Call.Tool)
+	}
+	if err := (&tools.Tool{Name: p.Call.Tool, Schema: schema}).Validate(data); err != nil {
+		return fault.Errorf(fault.ToolFailed, "the data that %s answered is not what its output schema says: %s", p.Call.Tool, err)
+	}
+	return nil
 }
 
 // TakesText reports whether the arguments of p are to be read by the schema: a

@@ -120,6 +120,10 @@ type Status struct {
 	Missing []string
 	// Schema is the JSON Schema of the payload, as its author wrote it.
 	Schema json.RawMessage
+	// Title is its name for people, where it has one.
+	Title string
+	// Output is the schema of the data that it answers, where it says so.
+	Output json.RawMessage
 	// Loaded is when the generation began to serve, Calls the number of calls
 	// that hold it.
 	Loaded time.Time
@@ -912,7 +916,10 @@ func (c *Catalog) List() []Status {
 			s.Path = t.HandlerFile
 		}
 		s.PolicyDigests, s.HandlerDigest = t.PolicyDigests, t.HandlerDigest
-		s.Category, s.Version, s.Mutating, s.Schema = t.Def.Category, t.Version, t.Def.Mutating, t.SchemaSource
+		s.Category, s.Version, s.Mutating, s.Schema, s.Output = t.Def.Category, t.Version, t.Def.Mutating, t.SchemaSource, t.OutputSource
+		if t.Annotations != nil {
+			s.Title = t.Annotations.Title
+		}
 		s.Mode, s.Missing = t.Def.Reliability.Mode, t.Missing
 		s.Executes, s.User = t.Kind == tools.Binary || len(t.Def.Capabilities.Exec) > 0, t.User != nil
 		if h := t.Def.Capabilities.HTTP; h != nil {

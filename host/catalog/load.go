@@ -449,7 +449,7 @@ func (c *Catalog) compile(ctx context.Context, v *candidate) (_ *generation, err
 	g := &generation{has: v.present, digest: v.digest, tool: tools.Tool{
 		Name: v.name, Version: v.digest[:32], Kind: v.kind, Def: def, Dir: v.dir,
 		Description: def.Description, Annotations: def.Annotations,
-		SchemaSource: def.Schema, Config: def.Config,
+		SchemaSource: def.Schema, OutputSource: def.OutputSchema, Config: def.Config,
 	}}
 	defer func() {
 		if err != nil {
@@ -488,6 +488,11 @@ func (c *Catalog) compile(ctx context.Context, v *candidate) (_ *generation, err
 	if t.SchemaSource != nil {
 		if t.Schema, err = tools.CompileSchema(t.SchemaSource); err != nil {
 			return nil, broken("the schema of tool %s %w", v.name, err)
+		}
+	}
+	if t.OutputSource != nil {
+		if t.Output, err = tools.CompileSchema(t.OutputSource); err != nil {
+			return nil, broken("the output schema of tool %s %w", v.name, err)
 		}
 	}
 	if err := c.runSetup(ctx, v); err != nil {
@@ -722,6 +727,9 @@ func listMCP(ctx context.Context, m *guest.Module, t *tools.Tool) error {
 	}
 	if t.SchemaSource == nil && list[0].Schema != nil {
 		t.SchemaSource = list[0].Schema
+	}
+	if t.OutputSource == nil {
+		t.OutputSource = list[0].OutputSchema
 	}
 	return nil
 }

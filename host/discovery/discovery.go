@@ -72,9 +72,10 @@ var ErrSuperseded = errors.New("the configuration or the module changed during t
 // of many identities are one in memory.
 type Tool struct {
 	Name, Title, Description string
-	// Schema, Annotations and Binding are JSON, or empty.
-	Schema, Annotations, Binding string
-	Mutating                     bool
+	// Schema, Output, which is that of what it answers, Icons, Annotations and Binding
+	// are JSON, or empty.
+	Schema, Output, Icons, Annotations, Binding string
+	Mutating                                    bool
 }
 
 // Surface is the tools that a module brings for one identity. It is immutable.

@@ -416,6 +416,12 @@ func (r *running) answer(out *output, reply []byte) error {
 		}
 		return &fault.Error{Code: fault.ToolFailed, Message: msg, MayRetry: said.Error.Retriable && !r.upstream.refused, ToolCode: said.Error.Code}
 	}
+	if said.ExitCode == 0 {
+		if err := r.CheckOutput(said.Data); err != nil {
+			r.res.Data = nil // nobody relies on it
+			return err
+		}
+	}
 	return nil
 }
 

@@ -362,16 +362,28 @@ func (f *Finder) check(s *abi.Surface) ([]discovery.Tool, error) {
 			return nil, fmt.Errorf("%q and %q would both be %s", other, called, t.Name)
 		case len(t.Title) > discovery.MaxText || len(t.Description) > discovery.MaxText:
 			return nil, fmt.Errorf("the text of %s is over %d bytes", t.Name, discovery.MaxText)
-		case len(t.Schema) > discovery.MaxSchema || len(t.Binding) > discovery.MaxSchema:
-			return nil, fmt.Errorf("the schema or the binding of %s is over %d bytes", t.Name, discovery.MaxSchema)
+		case len(t.Schema) > discovery.MaxSchema || len(t.Binding) > discovery.MaxSchema || len(t.OutputSchema) > discovery.MaxSchema:
+			return nil, fmt.Errorf("a schema or the binding of %s is over %d bytes", t.Name, discovery.MaxSchema)
 		}
 		seen[t.Name] = called
-		o := discovery.Tool{Name: t.Name, Title: t.Title, Description: t.Description, Schema: string(t.Schema), Binding: string(t.Binding), Mutating: t.Mutating}
-		if o.Schema == "null" {
-			o.Schema = ""
+		o := discovery.Tool{Name: t.Name, Title: t.Title, Description: t.Description, Schema: string(t.Schema), Output: string(t.OutputSchema), Binding: string(t.Binding), Mutating: t.Mutating}
+		for what, text := range map[string]*string{"schema": &o.Schema, "output schema": &o.Output} {
+			if *text == "null" {
+				*text = ""
+			}
+			if _, err := f.schemas.compile(*text); err != nil {
+				return nil, fmt.Errorf("the %s of %s %w", what, t.Name, err)
+			}
 		}
-		if _, err := f.schemas.compile(o.Schema); err != nil {
-			return nil, fmt.Errorf("the schema of %s %w", t.Name, err)
+		if err := checkIcons(t.Icons); err != nil {
+			return nil, fmt.Errorf("the icons of %s: %w", t.Name, err)
+		}
+		if len(t.Icons) > 0 {
+			b, err := json.Marshal(t.Icons)
+			if err != nil {
+				return nil, err
+			}
+			o.Icons = string(b)
 		}
 		if t.Annotations != nil {
 			a := *t.Annotations
@@ -391,12 +403,38 @@ func (f *Finder) check(s *abi.Surface) ([]discovery.Tool, error) {
 	return list, nil
 }
 
+// maxIcons is how many bytes the icons of a tool have, all together.
+const maxIcons = 16 << 10
+
+// checkIcons admits what a client may show without asking anybody but the server that
+// the icon names, or nobody.
+func checkIcons(icons []abi.Icon) error {
+	size := 0
+	for _, icon := range icons {
+		if !strings.HasPrefix(icon.Src, "https://") && !strings.HasPrefix(icon.Src, "data:image/") {
+			return fmt.Errorf("src %.80q is neither an https: URL nor an image in a data: URL", icon.Src)
+		}
+		if icon.Theme != "" && icon.Theme != "light" && icon.Theme != "dark" {
+			return fmt.Errorf("theme %.80q is neither light nor dark", icon.Theme)
+		}
+		size += len(icon.Src) + len(icon.MIMEType) + len(strings.Join(icon.Sizes, ""))
+	}
+	if size > maxIcons {
+		return fmt.Errorf("they have %d bytes, and %d is the limit", size, maxIcons)
+	}
+	return nil
+}
+
 // bring is p as a call of t, which p's tool brings for its caller.
 func (f *Finder) bring(p call.Pinned, key discovery.Key, t discovery.Tool) (call.Pinned, error) {
 	schema, err := f.schemas.compile(t.Schema)
 	if err != nil {
 		return p, fault.Errorf(fault.Internal, "the schema of %s: %w", t.Name, err)
 	}
-	p.Discovered = &call.Discovered{Tool: t, Key: key, Schema: schema}
+	output, err := f.schemas.compile(t.Output)
+	if err != nil {
+		return p, fault.Errorf(fault.Internal, "the output schema of %s: %w", t.Name, err)
+	}
+	p.Discovered = &call.Discovered{Tool: t, Key: key, Schema: schema, Output: output}
 	return p, nil
 }

@@ -43,7 +43,7 @@ func (f *Finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[
 			taken[t.Name] = true
 			list = append(list, listedTool{
 				Name: t.Name, Title: t.Title, Description: t.Description, Category: p.Tool.Def.Category,
-				Schema: raw(t.Schema), Annotations: raw(t.Annotations), Mutating: t.Mutating, Source: source,
+				Schema: raw(t.Schema), Annotations: raw(t.Annotations), Output: raw(t.Output), Icons: raw(t.Icons), Mutating: t.Mutating, Source: source,
 			})
 		}
 		if s.Stale != "" && mayName(&a, source) {
@@ -73,7 +73,10 @@ type listedTool struct {
 	Category    string          `json:"category,omitempty"`
 	Schema      json.RawMessage `json:"schema,omitempty"`
 	Annotations json.RawMessage `json:"annotations,omitempty"`
-	Mutating    bool            `json:"mutating,omitempty"`
+	// Output is the schema of its data, and Icons are for people.
+	Output   json.RawMessage `json:"output_schema,omitempty"`
+	Icons    json.RawMessage `json:"icons,omitempty"`
+	Mutating bool            `json:"mutating,omitempty"`
 	// Source is the tool of tools.d that brings this one for the caller.
 	Source string `json:"source,omitempty"`
 	// Unshown says that the schema is there, and too long for an answer.
@@ -142,6 +145,9 @@ func (p listPage) of(list []listedTool) (tools []json.RawMessage, next string, e
 		if len(t.Schema) > maxListPage/2 {
 			t.Schema, t.Unshown = nil, true
 		}
+		if len(t.Output)+len(t.Icons) > maxListPage/4 { // calls are checked all the same
+			t.Output, t.Icons = nil, nil
+		}
 		t.Description = record.Brief(t.Description, discovery.MaxText)
 		b, err := json.Marshal(t)
 		if err != nil {
@@ -175,7 +181,7 @@ func (f *Finder) List(ctx context.Context, a call.Admitted) call.Outcome {
 	for _, s := range f.Tools.List() {
 		taken[s.Name] = true
 		if len(listening[s.Name]) == 0 && s.Serving() && entrance.Serves(s.Category) && !slices.Contains(discovering, s.Name) {
-			list = append(list, listedTool{Name: s.Name, Description: s.Description, Category: s.Category, Schema: s.Schema, Mutating: s.Mutating})
+			list = append(list, listedTool{Name: s.Name, Title: s.Title, Description: s.Description, Category: s.Category, Schema: s.Schema, Output: s.Output, Mutating: s.Mutating})
 		}
 	}
 	var wait time.Duration

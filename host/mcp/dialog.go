@@ -63,7 +63,8 @@ type dialog struct {
 	r    *requester
 	as   Caller
 	id   string   // of the execution
-	tool string   // as the client calls it
+	name string   // of the tool
+	tool string   // the same as the client calls it
 	key  string   // its idempotency key, or empty
 	what [32]byte // digestOfCall
 	can  *sdk.ClientCapabilities

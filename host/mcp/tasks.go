@@ -123,6 +123,9 @@ func (r *requester) serveTask(ctx context.Context, method string, q *sdk.ServerR
 		return &acknowledged{ResultType: "complete"}, nil
 	}
 	t := job.task()
+	if t.Result != nil {
+		r.structure(run, as, job.Tool, t.Result, job.Data)
+	}
 	if asking != nil && t.Status == "working" {
 		if open, _ := asking.questions(); len(open) > 0 {
 			t.Status, t.Asks = "input_required", open
@@ -170,6 +173,7 @@ func (r *requester) ask(ctx context.Context, as Caller, tool string, payload any
 // job is a job as a query shows it.
 type job struct {
 	ID        string          `json:"id"`
+	Tool      string          `json:"tool"`
 	State     string          `json:"state"` // running or done
 	Code      fault.Code      `json:"code"`
 	Message   string          `json:"message"`

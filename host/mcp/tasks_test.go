@@ -23,7 +23,8 @@ type taskAnswer struct {
 		Content []struct {
 			Text string `json:"text"`
 		} `json:"content"`
-		Meta map[string]any `json:"_meta"`
+		Structured map[string]any `json:"structuredContent"`
+		Meta       map[string]any `json:"_meta"`
 	} `json:"result"`
 	Error *struct {
 		Code    int    `json:"code"`

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
 )
 
 const (
@@ -40,6 +42,8 @@ const (
 	metaKey         = "io.toold/idempotencyKey"
 	metaTurn        = "io.toold/turn"
 	metaRetry       = "io.toold/retry"
+	metaQuery       = "io.toold/query"
+	metaLimit       = "io.toold/limit"
 	metaSession     = "io.toold/session"
 	metaToken       = "io.toold/token"
 	metaError       = "io.toold/error"
@@ -51,6 +55,9 @@ const (
 	metaToolName    = "io.toold/name"
 	metaToolUnshown = "io.toold/schemaUnshown"
 )
+
+// maxQuery is the longest query for tools, in bytes.
+const maxQuery = 1024
 
 // maxListed is how many sessions' lists are remembered for one requester.
 const maxListed = 64
@@ -72,6 +79,8 @@ type tool struct {
 	Description string          `json:"description"`
 	Schema      json.RawMessage `json:"schema"`
 	Annotations json.RawMessage `json:"annotations"`
+	Output      json.RawMessage `json:"output_schema"`
+	Icons       []abi.Icon      `json:"icons"`
 	Mutating    bool            `json:"mutating"`
 	Source      string          `json:"source"`
 	Unshown     bool            `json:"schema_unshown"`
@@ -153,6 +162,10 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 	}
 	r.gave(as, list)
 	r.mirror(list)
+	chosen, limit, refused := choiceOf(meta)
+	if refused != nil {
+		return nil, rpcError(refused)
+	}
 	res := &sdk.ListToolsResult{Tools: []*sdk.Tool{}, Cacheable: sdk.Cacheable{CacheScope: "private", TTLMs: int(listTTL.Milliseconds())}}
 	if len(missing) > 0 {
 		res.Meta = sdk.Meta{metaMissing: missing}
@@ -161,18 +174,40 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 	names := shownNames(list)
 	for _, t := range list {
 		shown, ok := names[t.Name]
-		if !ok || t.Name <= cursor {
+		if !ok || t.Name <= cursor || !chosen(t) {
 			continue
 		}
-		if size > maxPage {
+		if size > maxPage || limit > 0 && len(res.Tools) >= limit {
 			res.NextCursor = cmp.Or(res.NextCursor, cursor)
 			break
 		}
-		size += len(t.Schema) + len(t.Description) + len(t.Annotations) + 256
+		size += len(t.Schema) + len(t.Output) + len(t.Description) + len(t.Annotations) + 256
 		res.Tools = append(res.Tools, describe(t, shown))
 		cursor = t.Name
 	}
 	return res, nil
+}
+
+// choiceOf is which tools a client wants listed, and how many in one answer; 0 is as
+// many as fit.
+func choiceOf(meta sdk.Meta) (chosen func(tool) bool, limit int, _ *fault.Error) {
+	var words []string
+	if v, there := meta[metaQuery]; there {
+		query, ok := v.(string)
+		if words = strings.Fields(strings.ToLower(query)); !ok || len(query) > maxQuery {
+			return nil, 0, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a string of up to %d bytes", metaQuery, maxQuery)
+		}
+	}
+	if v, there := meta[metaLimit]; there {
+		n, ok := v.(float64)
+		if limit = int(n); !ok || float64(limit) != n || limit < 1 {
+			return nil, 0, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a number from 1 on", metaLimit)
+		}
+	}
+	return func(t tool) bool {
+		text := strings.ToLower(t.Name + "\n" + t.Title + "\n" + t.Description)
+		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+	}, limit, nil
 }
 
 // gave notes the list that a client was given. Over HTTP other clients of the
@@ -285,6 +320,12 @@ func describe(t tool, shown string) *sdk.Tool {
 	default:
 		out.InputSchema = json.RawMessage(commandSchema)
 	}
+	if isObjectSchema(t.Output) {
+		out.OutputSchema = t.Output
+	}
+	for _, icon := range t.Icons {
+		out.Icons = append(out.Icons, sdk.Icon{Source: icon.Src, MIMEType: icon.MIMEType, Sizes: icon.Sizes, Theme: sdk.IconTheme(icon.Theme)})
+	}
 	if t.Source == "" {
 		return out // what it does is decided call by call: the defaults are the widest
 	}
@@ -294,6 +335,14 @@ func describe(t tool, shown string) *sdk.Tool {
 		Idempotent  *bool `json:"idempotent"`
 		OpenWorld   *bool `json:"open_world"`
 	}
+	if t.Title == "" {
+		var named struct {
+			Title string `json:"title"`
+		}
+		if json.Unmarshal(t.Annotations, &named) == nil {
+			out.Title = named.Title
+		}
+	}
 	if len(t.Annotations) > 0 && strictjson.UnmarshalLenient(t.Annotations, &said) != nil {
 		return out
 	}
@@ -302,6 +351,31 @@ func describe(t tool, shown string) *sdk.Tool {
 	a.DestructiveHint, a.OpenWorldHint = said.Destructive, said.OpenWorld
 	a.IdempotentHint = said.Idempotent != nil && *said.Idempotent
 	return out
+}
+
+// isObjectSchema reports whether clients may be told that output schema: of those that
+// are not of objects the data is no structured content.
+func isObjectSchema(schema json.RawMessage) bool {
+	var said struct {
+		Type string `json:"type"`
+	}
+	return json.Unmarshal(schema, &said) == nil && said.Type == "object"
+}
+
+// hasOutput reports whether clients were told an output schema of the tool. They want
+// structured content of each of its results then.
+func (r *requester) hasOutput(ctx context.Context, as Caller, name string) bool {
+	list, _, err := r.list(ctx, as)
+	i := slices.IndexFunc(list, func(t tool) bool { return t.Name == name })
+	return err == nil && i >= 0 && isObjectSchema(list[i].Output)
+}
+
+// structure gives the result of a tool its data as structured content, where clients
+// want that. It asks only where data came beside texts.
+func (r *requester) structure(ctx context.Context, as Caller, name string, res *sdk.CallToolResult, data json.RawMessage) {
+	if res.StructuredContent == nil && !res.IsError && len(data) > 0 && data[0] == '{' && r.hasOutput(ctx, as, name) {
+		res.StructuredContent = data
+	}
 }
 
 // objectSchema is a schema as MCP wants it: with the type object, which a payload
@@ -442,7 +516,9 @@ func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token 
 	if asks := r.askUser(ctx, d.as, q, d.outcome.Result); asks != nil {
 		return complete(q, asks), nil
 	}
-	return complete(q, resultOf(d.outcome.Result)), nil
+	res := resultOf(d.outcome.Result)
+	r.structure(ctx, d.as, d.name, res, d.outcome.Result.Data)
+	return complete(q, res), nil
 }
 
 // dialog is the call that q makes, with the request that it is, or the one that runs
@@ -475,7 +551,7 @@ func (r *requester) dialog(ctx context.Context, q *sdk.CallToolRequest, token st
 		return nil, nil, refused
 	}
 	d := &dialog{
-		r: r, as: as, id: made.ExecutionID, tool: p.Name, key: made.IdempotencyKey, what: what, can: q.ClientCapabilities(),
+		r: r, as: as, id: made.ExecutionID, name: name, tool: p.Name, key: made.IdempotencyKey, what: what, can: q.ClientCapabilities(),
 		direct: q.ProtocolVersion() < sessionless, given: p.InputResponses, over: make(chan struct{}), news: make(chan struct{}),
 	}
 	of := r.request(made, wire.Streams{Progress: d.progress, Receive: d.receive})

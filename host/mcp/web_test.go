@@ -397,3 +397,57 @@ func TestWebStops(t *testing.T) {
 	defer nc.Close()
 	s.Stop(t)
 }
+
+// A tool that says what its data is answers that, as structured content, or fails; its
+// icons and its schema are listed.
+func TestOutputSchema(t *testing.T) {
+	s := web(t, config.Config{}, map[string]object{"true": {"binary": "true", "annotations": object{"title": "Always true"}}}, showing(t, object{}))
+	token := s.Token(t, object{"sub": "alice"})
+	eachVersion(t, func(t *testing.T, version string) {
+		c := s.connect(t, token, version, nil)
+		list, err := c.ListTools(bound(t), &sdk.ListToolsParams{Meta: sdk.Meta{"io.toold/query": "always"}})
+		if err != nil || len(list.Tools) != 1 || list.Tools[0].Name != "true" || list.Tools[0].Title != "Always true" {
+			t.Fatalf("listed: %+v, %v", list, err)
+		}
+		list, err = c.ListTools(bound(t), &sdk.ListToolsParams{Meta: sdk.Meta{"io.toold/query": "FORE cast"}})
+		if err != nil || len(list.Tools) != 1 || list.Tools[0].Name != "forecast" || list.Tools[0].OutputSchema == nil || len(list.Tools[0].Icons) != 1 {
+			t.Fatalf("listed: %+v, %v", list, err)
+		}
+		for _, how := range []string{"right", "said"} {
+			r := invoke(t, c, "forecast", object{"how": how})
+			if got, _ := r.StructuredContent.(map[string]any); r.IsError || got["degrees"] != 21.5 {
+				t.Errorf("%s: %q, %v", how, text(r), r.StructuredContent)
+			}
+		}
+		for _, how := range []string{"wrong", "nothing"} {
+			r := invoke(t, c, "forecast", object{"how": how})
+			if !r.IsError || r.StructuredContent != nil || !strings.Contains(text(r), "output schema") || strings.Contains(text(r), "warm\"") {
+				t.Errorf("%s: %q, %v", how, text(r), r.StructuredContent)
+			}
+		}
+		if r := invoke(t, c, "forecast", object{"how": "failed"}); !r.IsError || !strings.Contains(text(r), "exit code 3") {
+			t.Errorf("a failure: %q", text(r))
+		}
+		// A client that is not to be flooded asks for some, and by pages.
+		var seen []string
+		for p := (&sdk.ListToolsParams{Meta: sdk.Meta{"io.toold/limit": 7}}); ; {
+			list, err := c.ListTools(bound(t), p)
+			if err != nil || len(list.Tools) > 7 {
+				t.Fatalf("a page has %d tools, %v", len(list.Tools), err)
+			}
+			for _, tool := range list.Tools {
+				seen = append(seen, tool.Name)
+			}
+			if p.Cursor = list.NextCursor; p.Cursor == "" {
+				break
+			}
+		}
+		if all := names(t, c); !slices.Equal(seen, all) {
+			t.Errorf("the pages have %q, and the list %q", seen, all)
+		}
+	})
+	task, _ := s.modern(t, token, "tools/call", `"name":"forecast","arguments":{"how":"later"}`, "")
+	if got := s.settled(t, token, task.ID); got.Result == nil || got.Result.Structured["degrees"] != 21.5 {
+		t.Errorf("of a task: %+v", got)
+	}
+}

@@ -83,6 +83,9 @@ type Definition struct {
 	// Schema is the JSON Schema of the payload, as it was written. Calls are
 	// checked against what CompileSchema makes of it.
 	Schema json.RawMessage `json:"schema,omitempty"`
+	// OutputSchema is that of the data which the handler answers. A call whose data is
+	// something else fails.
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 
 	// Timeout limits the duration of a call. Default 300 s.
 	Timeout Seconds `json:"timeout,omitempty"`
@@ -585,6 +588,14 @@ func (c *checker) definition(d *Definition) {
 	if d.Schema != nil {
 		if _, err := CompileSchema(d.Schema); err != nil {
 			c.fault("/schema", "%v", err)
+		}
+	}
+	if d.OutputSchema != nil {
+		if _, err := CompileSchema(d.OutputSchema); err != nil {
+			c.fault("/output_schema", "%v", err)
+		}
+		if d.Binary != "" || d.WASI != "" {
+			c.fault("/output_schema", "is of what a handler answers as data, and this is a program, which answers none")
 		}
 	}
 	if !(d.Timeout > 0) || d.Timeout > maxTimeout {

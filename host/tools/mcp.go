@@ -55,7 +55,12 @@ func (p *MCPPlugin) Tools(reply []byte) ([]abi.SurfaceTool, error) {
 		Tools []struct {
 			Name, Title, Description string
 			InputSchema              json.RawMessage
-			Annotations              *struct {
+			OutputSchema             json.RawMessage
+			Icons                    []struct {
+				Src, MIMEType, Theme string
+				Sizes                []string
+			}
+			Annotations *struct {
 				Title                                                        string
 				ReadOnlyHint, DestructiveHint, IdempotentHint, OpenWorldHint *bool
 			}
@@ -76,6 +81,12 @@ func (p *MCPPlugin) Tools(reply []byte) ([]abi.SurfaceTool, error) {
 		out := abi.SurfaceTool{Name: mcpName(t.Name), Title: t.Title, Description: t.Description, Schema: t.InputSchema, Binding: binding}
 		if bytes.Equal(out.Schema, []byte("null")) {
 			out.Schema = nil
+		}
+		if !bytes.Equal(t.OutputSchema, []byte("null")) {
+			out.OutputSchema = t.OutputSchema
+		}
+		for _, icon := range t.Icons {
+			out.Icons = append(out.Icons, abi.Icon{Src: icon.Src, MIMEType: icon.MIMEType, Sizes: icon.Sizes, Theme: icon.Theme})
 		}
 		if a := t.Annotations; a != nil {
 			out.Annotations = &abi.Annotations{ReadOnly: a.ReadOnlyHint, Destructive: a.DestructiveHint, Idempotent: a.IdempotentHint, OpenWorld: a.OpenWorldHint}

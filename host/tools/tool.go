@@ -82,6 +82,10 @@ type Tool struct {
 	// schema as its author wrote it.
 	Schema       *jsonschema.Schema
 	SchemaSource json.RawMessage
+	// Output validates the data that a handler answers; nil accepts any. OutputSource
+	// is as it was written.
+	Output       *jsonschema.Schema
+	OutputSource json.RawMessage
 	Description  string
 	Annotations  *abi.Annotations
 	// Config is the configuration of the guests: that of an Extism manifest,

@@ -290,6 +290,11 @@ type SurfaceTool struct {
 	Description string `json:"description,omitempty"`
 	// Schema is the JSON Schema of the payload.
 	Schema json.RawMessage `json:"schema,omitempty"`
+	// OutputSchema is the JSON Schema of Result.Data where a call succeeds. Data that
+	// is something else makes the call fail.
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
+	// Icons are for people who choose a tool. The host does not load them.
+	Icons []Icon `json:"icons,omitempty"`
 	// Annotations inform. That a tool changes something, Mutating alone says.
 	Annotations *Annotations `json:"annotations,omitempty"`
 	// Mutating says that a call changes something. A tool without it can make
@@ -297,6 +302,17 @@ type SurfaceTool struct {
 	Mutating bool `json:"mutating,omitempty"`
 	// Binding comes back with each call of the tool. The caller never sees it.
 	Binding json.RawMessage `json:"binding,omitempty"`
+}
+
+// Icon is a picture of a tool.
+type Icon struct {
+	// Src is an https: or data: URL.
+	Src      string `json:"src"`
+	MIMEType string `json:"mime_type,omitempty"`
+	// Sizes are such as "48x48" or "any".
+	Sizes []string `json:"sizes,omitempty"`
+	// Theme is "light" or "dark" where the icon is for that background.
+	Theme string `json:"theme,omitempty"`
 }
 
 // Safety is what an identity may do.

@@ -34,7 +34,7 @@ var types = []struct {
 	{abi.Classify{}, true}, {abi.Classification{}, false},
 	{abi.Reconcile{}, true}, {abi.ReconcileRan{}, true}, {abi.Reconciliation{}, false},
 	{abi.Wire{}, true}, {abi.WireRef{}, true},
-	{abi.Discovery{}, true}, {abi.Surface{}, false}, {abi.SurfaceTool{}, false}, {abi.Safety{}, false},
+	{abi.Discovery{}, true}, {abi.Surface{}, false}, {abi.SurfaceTool{}, false}, {abi.Icon{}, false}, {abi.Safety{}, false},
 	// Errors go both ways; strict is what the host is.
 	{abi.Error{}, false},
 	{abi.ExecRequest{}, false}, {abi.ExecResult{}, true},
@@ -43,21 +43,22 @@ var types = []struct {
 
 // narrower is what the schema says beyond the Go type.
 var narrower = map[string]map[string]any{
-	"Call.payload":           {"type": "object"},
-	"Call.attempt":           {"minimum": 1},
-	"Call.deadline_ms":       {"minimum": 1},
-	"Describe.abi":           {"minimum": 1},
-	"Discovery.deadline_ms":  {"minimum": 1},
-	"Surface.ttl_ms":         {"minimum": 1},
-	"SurfaceTool.schema":     {"type": "object"},
-	"Describe.schema":        {"type": "object"},
-	"Decision.effect":        {"enum": []string{abi.Allow, abi.Deny, abi.Ask}},
-	"Decision.timeout_ms":    {"minimum": 1},
-	"Approval.ttl_ms":        {"minimum": 1000, "maximum": 604800000},
-	"Reconciliation.verdict": {"enum": []string{abi.VerdictDone, abi.VerdictNotDone, abi.VerdictUnknown}},
-	"Wire.on":                {"enum": []string{abi.WirePush, abi.WireHTTP}},
-	"WireRef.force":          {"type": []string{"boolean", "null"}},
-	"EmitRequest.stream":     {"enum": []string{"stdout", "stderr", "progress"}},
+	"Call.payload":              {"type": "object"},
+	"Call.attempt":              {"minimum": 1},
+	"Call.deadline_ms":          {"minimum": 1},
+	"Describe.abi":              {"minimum": 1},
+	"Discovery.deadline_ms":     {"minimum": 1},
+	"Surface.ttl_ms":            {"minimum": 1},
+	"SurfaceTool.schema":        {"type": "object"},
+	"SurfaceTool.output_schema": {"type": "object"},
+	"Describe.schema":           {"type": "object"},
+	"Decision.effect":           {"enum": []string{abi.Allow, abi.Deny, abi.Ask}},
+	"Decision.timeout_ms":       {"minimum": 1},
+	"Approval.ttl_ms":           {"minimum": 1000, "maximum": 604800000},
+	"Reconciliation.verdict":    {"enum": []string{abi.VerdictDone, abi.VerdictNotDone, abi.VerdictUnknown}},
+	"Wire.on":                   {"enum": []string{abi.WirePush, abi.WireHTTP}},
+	"WireRef.force":             {"type": []string{"boolean", "null"}},
+	"EmitRequest.stream":        {"enum": []string{"stdout", "stderr", "progress"}},
 }
 
 // generate makes the schema of the types from their fields and comments.

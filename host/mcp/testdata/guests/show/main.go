@@ -129,6 +129,11 @@ func surface(*abi.Discovery) (*abi.Surface, error) {
 	for name := range questions {
 		add(name, `{"type":"object"}`)
 	}
+	s.Tools = append(s.Tools, abi.SurfaceTool{
+		Name: "forecast", Title: "Forecast", Schema: json.RawMessage(`{"type":"object","properties":{"how":{"type":"string"}}}`),
+		OutputSchema: json.RawMessage(`{"type":"object","properties":{"degrees":{"type":"number"}},"required":["degrees"]}`),
+		Icons:        []abi.Icon{{Src: "data:image/png;base64," + png, MIMEType: "image/png", Sizes: []string{"1x1"}}},
+	})
 	add("greet", `{"type":"object","properties":{"name":{"type":"string"}}}`)
 	add("slow_compute", `{"type":"object","properties":{"seconds":{"type":"number"},"label":{"type":"string"}}}`)
 	return s, nil
@@ -139,8 +144,8 @@ func call(c *abi.Call) (*abi.Result, error) {
 		return &abi.Result{Data: json.RawMessage(`{"io.toold/content":[` + list + `]}`)}, nil
 	}
 	var p struct {
-		Name    string
-		Seconds float64
+		Name, How string
+		Seconds   float64
 	}
 	if len(c.Payload) > 0 {
 		if err := json.Unmarshal(c.Payload, &p); err != nil {
@@ -198,6 +203,25 @@ func call(c *abi.Call) (*abi.Result, error) {
 		}
 		more, err := ask(askConfirm)
 		return &abi.Result{Stdout: name + more}, err
+	case "forecast":
+		how := p.How
+		data := map[string]string{"wrong": `{"degrees":"warm"}`, "nothing": ``}
+		out, known := data[how]
+		if !known {
+			out = `{"degrees":21.5}`
+		}
+		r := &abi.Result{Data: json.RawMessage(out)}
+		if how == "said" {
+			r.Stdout = "warm"
+		}
+		if how == "failed" {
+			r.Data, r.ExitCode = nil, 3
+		}
+		if how == "later" {
+			time.Sleep(700 * time.Millisecond)
+			r.Stdout = "warm"
+		}
+		return r, nil
 	case "ask_line":
 		if err := pdk.Emit("stdout", []byte("release 1.2? [yes/no] ")); err != nil {
 			return nil, err
