@@ -50,6 +50,8 @@ var commands = map[string]*command{
 	"dedupe":    {mutating: true},
 	"run":       {takes: script, mutating: true},
 	"rebuild":   {takes: packages, mutating: true},
+	"pack":      {mutating: true},
+	"publish":   {mutating: true},
 
 	"install-test":    {takes: installed, mutating: true},
 	"install-ci-test": {mutating: true},
@@ -88,13 +90,13 @@ var closed = map[string][2]string{
 	"explore": {"starts a shell", ""}, "edit": {"starts an editor", ""},
 	"help": {"starts a viewer", "write npm COMMAND --help"}, "help-search": {"starts a viewer", ""},
 	"docs": {"opens a browser", "use npm view NAME homepage"}, "home": {"opens a browser", "use npm view NAME homepage"}, "bugs": {"opens a browser", "use npm view NAME bugs.url"}, "issues": {"opens a browser", "use npm view NAME bugs.url"}, "repo": {"opens a browser", "use npm view NAME repository.url"}, "fund": {"opens a browser", "use npm view NAME funding"},
-	"publish": {"publishes", ""}, "unpublish": {"takes back what is published", ""}, "deprecate": {"changes what is published", ""}, "undeprecate": {"changes what is published", ""}, "dist-tag": {"changes what is published", "use npm view NAME dist-tags"}, "stage": {"publishes", ""},
+	"unpublish": {"takes back what is published", ""}, "deprecate": {"changes what is published", ""}, "undeprecate": {"changes what is published", ""}, "dist-tag": {"changes what is published", "use npm view NAME dist-tags"}, "stage": {"publishes", ""},
 	"access": {"changes who may publish", ""}, "owner": {"changes who may publish", "use npm view NAME maintainers"}, "team": {"changes who may publish", ""}, "org": {"changes who may publish", ""}, "trust": {"changes who may publish", ""},
 	"login": {"handles credentials", "the operator gives npm its token"}, "adduser": {"handles credentials", "the operator gives npm its token"}, "add-user": {"handles credentials", "the operator gives npm its token"}, "logout": {"handles credentials", ""}, "token": {"handles credentials", ""}, "profile": {"handles credentials", ""}, "whoami": {"handles credentials", ""}, "hook": {"handles credentials", ""},
 	"version": {"runs git and scripts", "edit package.json; npm --version shows npm's own"}, "link": {"works outside the project", "npm install ./FOLDER"}, "ln": {"works outside the project", "npm install ./FOLDER"},
 	"cache": {"works on the cache of this host", ""}, "doctor": {"looks at this host", ""}, "completion": {"is not a request", ""},
-	"pack": {"runs scripts", ""}, "shrinkwrap": {"is not an everyday command", "npm install writes package-lock.json"},
-	"star": {"changes what others see", ""}, "unstar": {"changes what others see", ""}, "stars": {"is not an everyday command", ""},
+	"shrinkwrap": {"is not an everyday command", "npm install writes package-lock.json"},
+	"star":       {"changes what others see", ""}, "unstar": {"changes what others see", ""}, "stars": {"is not an everyday command", ""},
 }
 
 func boolean(names string) argv.Flag {
@@ -139,6 +141,7 @@ var grammar = argv.New(style, []argv.Flag{
 	boolean("--workspaces"), boolean("--include-workspace-root"),
 	{Names: "--searchlimit", Value: argv.Int(1, 250)},
 	{Names: "--fetch-timeout", Value: argv.Int(1, 600_000)},
+	{Names: "--access", Value: argv.OneOf("public", "restricted")},
 	boolean("--ignore-scripts"), boolean("--foreground-scripts"),
 
 	refuse("--registry", pinned, "leave it out"),
@@ -156,7 +159,7 @@ var grammar = argv.New(style, []argv.Flag{
 	refuse("--call", runs, "leave it out"), refuse("-c", runs, "leave it out"), refuse("--package", runs, "leave it out"), refuse("--editor", runs, "leave it out"), refuse("--viewer", runs, "leave it out"), refuse("--browser", runs, "leave it out"),
 	refuse("--install-links", "copies folders of this host", "leave it out"),
 	refuse("--otp", "handles credentials", "leave it out"), refuse("--auth-type", "handles credentials", "leave it out"), refuse("--scope", pinned, "write @SCOPE/NAME"),
-	refuse("--access", "publishes", "leave it out"), refuse("--provenance", "publishes", "leave it out"),
+	refuse("--pack-destination", global, "leave it out"), refuse("--provenance", "publishes", "leave it out"),
 	refuse("-y --yes", "answers what npm would ask", "leave it out"),
 })
 

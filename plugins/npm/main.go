@@ -30,4 +30,15 @@ func decide(c *abi.Call) *abi.Decision {
 	return p.decide(c)
 }
 
+//go:wasmexport reconcile
+func reconcile() int32 {
+	return pdk.Reconcile(func(q *abi.Reconcile) (*abi.Reconciliation, error) {
+		p, err := newPolicy(pdk.Config)
+		if err != nil {
+			return nil, err
+		}
+		return p.reconcile(q)
+	})
+}
+
 func main() {}

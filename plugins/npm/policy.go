@@ -24,6 +24,11 @@ type policy struct {
 	// userconfig: NPM_CONFIG_USERCONFIG names the file with the registry's
 	// credentials.
 	userconfig bool
+	// byHost: the host adds the credentials to npm's requests.
+	byHost bool
+	// publish are the names of packages that may be published; @SCOPE/* is all of a
+	// scope.
+	publish []string
 	// files: folders and archives beneath the roots may be installed.
 	files bool
 }
@@ -64,8 +69,20 @@ func newPolicy(config func(string) string) (*policy, error) {
 	case "", "home":
 	case "variable":
 		p.userconfig = true
+	case "host":
+		p.byHost = true
 	default:
-		return nil, errors.New("userconfig: " + strconv.Quote(v) + " is neither variable nor home")
+		return nil, errors.New("userconfig: " + strconv.Quote(v) + " is none of home, variable and host")
+	}
+	for _, s := range list(config("publish")) {
+		scope, all := strings.CutSuffix(s, "/*")
+		if !packageName(s) && (!all || !strings.HasPrefix(scope, "@") || !word(scope[1:])) {
+			return nil, errors.New("publish: " + strconv.Quote(s) + " is neither the name of a package nor @SCOPE/*")
+		}
+		p.publish = append(p.publish, s)
+	}
+	if len(p.publish) > 0 && !p.byHost {
+		return nil, errors.New("publish: which package npm publishes is seen in its requests, and only where the host adds the credential; set userconfig to host, and give the token as a secret with header and host")
 	}
 	switch v := config("files"); v {
 	case "", "none":
@@ -177,6 +194,12 @@ func (p *policy) pins(shell string, onHost bool) []string {
 	default:
 		pins = append(pins, "--ignore-scripts=true", "--script-shell="+noShell)
 	}
+	if p.byHost {
+		for _, at := range p.places() {
+			// npm asks for nothing without something to send, which the host replaces.
+			pins = append(pins, "--"+at+":_authToken=unused")
+		}
+	}
 	if !p.userconfig || onHost {
 		pins = append(pins, "--userconfig=~/.npmrc")
 	}
@@ -187,6 +210,26 @@ func (p *policy) pins(shell string, onHost bool) []string {
 		return append(pins, "--proxy="+p.proxy, "--https-proxy="+p.proxy, "--noproxy=")
 	}
 	return append(pins, "--proxy="+nowhere, "--https-proxy="+nowhere, "--noproxy="+strings.Join(p.hosts, ","))
+}
+
+// places are the registries as npm names them with their credentials: without the
+// protocol.
+func (p *policy) places() []string {
+	var at []string
+	for _, url := range append([]string{p.registry}, scopeURLs(p.scopes)...) {
+		_, rest, _ := strings.Cut(url, ":")
+		if !slices.Contains(at, rest) {
+			at = append(at, rest)
+		}
+	}
+	return at
+}
+
+func scopeURLs(scopes [][2]string) (urls []string) {
+	for _, s := range scopes {
+		urls = append(urls, s[1])
+	}
+	return urls
 }
 
 func deny(err error) *abi.Decision {
@@ -222,6 +265,11 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	}
 	lists := name == "run" && len(ops) == 0
 	mutating := cmd.mutating && !lists && !line.Has("--dry-run") || name == "audit" && len(ops) > 0
+	packs := name == "pack" || name == "publish"
+	if packs {
+		// Scripts run in a rehearsal, too.
+		mutating = !line.Has("--dry-run") || !ignoresScripts(line)
+	}
 	if line.Has("--help") {
 		// Printed, not shown in a viewer, when it is a flag.
 		ops, mutating = nil, false
@@ -231,8 +279,15 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	}
 	d := pdk.Allow()
 	d.Rule = "npm." + name
-	if err := p.scripting(d, c, line, name, ops, mutating); err != nil {
-		return deny(err)
+	if packs && !line.Has("--help") {
+		if err := p.publishing(name, line); err != nil {
+			return deny(err)
+		}
+	}
+	if mutating {
+		if err := p.scripting(d, c, line, name, ops); err != nil {
+			return deny(err)
+		}
 	}
 	shell := ""
 	if len(d.Callbacks) > 0 {
@@ -244,12 +299,33 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 			ops = ops[1:]
 		}
 	}
-	d.Args = append(append(p.pins(shell, d.Shell), written), line.Flags()...)
+	d.Args = append(p.pins(shell, d.Shell), written)
+	if name == "publish" {
+		// A request that was cut off may have published. npm would make it again, be told
+		// that the version is there, and say that it could not publish.
+		d.Args = append(d.Args, "--fetch-retries=0", "--provenance=false", "--force=false")
+	}
+	d.Args = append(d.Args, line.Flags()...)
 	if len(ops) > 0 {
 		d.Args = append(append(d.Args, "--"), ops...)
 	}
 	d.Mutating, d.Stdin = &mutating, &no
 	return d
+}
+
+// publishing refuses what publishes without the operator's rule. Which package it is,
+// npm reads in package.json when it does: wire looks at that.
+func (p *policy) publishing(name string, line *argv.Line) error {
+	switch {
+	case name == "pack" && !line.Has("--dry-run"):
+		return &argv.Refusal{Rule: "command.refused", Arg: "pack", Reason: `command "npm pack" writes an archive of whatever the project's files lead to`, Instead: "look with --dry-run"}
+	case name != "publish":
+	case len(p.publish) == 0:
+		return &argv.Refusal{Rule: "command.refused", Arg: "publish", Reason: `command "npm publish" publishes, and the operator allows it for no package`, Instead: "publish where the release is made, or have the operator list the package in config.publish in tools.d/npm/tool.json"}
+	case line.Has("--force"):
+		return &argv.Refusal{Rule: "flag.refused", Arg: "--force", Reason: `flag "--force" leaves out npm's look at what is published`, Instead: "leave it out"}
+	}
+	return nil
 }
 
 // kindScripts is the kind of the programs of a caller that are scripts of packages.
@@ -259,17 +335,10 @@ const kindScripts = "scripts"
 // where natively they would; on this host, where the operator lists the one script that
 // is asked for and there is no such caller; or nowhere, which is said, or refused where
 // nothing but a script was asked for.
-func (p *policy) scripting(d *abi.Decision, c *abi.Call, line *argv.Line, name string, ops []string, mutating bool) error {
-	if !mutating {
-		return nil
-	}
+func (p *policy) scripting(d *abi.Decision, c *abi.Call, line *argv.Line, name string, ops []string) error {
 	const instead = "call npm through the wrapper, where node is, without an idempotency key and not in the background"
-	given, ignored := false, false
-	for _, it := range line.Items {
-		if it.Name == "--ignore-scripts" {
-			given, ignored = true, !it.Negated && it.Value != "false"
-		}
-	}
+	ignored := ignoresScripts(line)
+	given := slices.ContainsFunc(line.Items, func(it argv.Item) bool { return it.Name == "--ignore-scripts" })
 	needed := slices.Contains(running, name)
 	switch {
 	case ignored && !needed:
@@ -279,6 +348,8 @@ func (p *policy) scripting(d *abi.Decision, c *abi.Call, line *argv.Line, name s
 		return &argv.Refusal{Rule: "script", Arg: "--ignore-scripts=false", Reason: "scripts run with their caller, and this call has none that would run them", Instead: instead}
 	case name == "run" && slices.Contains(p.scripts, ops[0]):
 		d.Shell = true
+	case name == "pack" || name == "publish":
+		return &argv.Refusal{Rule: "script", Arg: name, Reason: argv.Quote("npm "+name) + " without the scripts that prepare the package would make another one, and this call has no caller that would run them", Instead: "call npm through the wrapper, where node is, without an idempotency key and not in the background; or, if the package needs none, with --ignore-scripts"}
 	case needed && name == "run":
 		return &argv.Refusal{Rule: "script", Arg: ops[0], Reason: "script " + argv.Quote(ops[0]) + " of the project runs with its caller, and this call has none that would run it", Instead: instead + "; or have the operator add the script to config.scripts in tools.d/npm/tool.json, which runs it on this host"}
 	case needed:
@@ -287,6 +358,16 @@ func (p *policy) scripting(d *abi.Decision, c *abi.Call, line *argv.Line, name s
 		d.Notes = append(d.Notes, "no script of the project or its packages is run: this call has no caller that would run them (a wrapper, where node is); npm rebuild there runs those of packages later")
 	}
 	return nil
+}
+
+// ignoresScripts reports whether the caller wants no scripts.
+func ignoresScripts(line *argv.Line) (ignored bool) {
+	for _, it := range line.Items {
+		if it.Name == "--ignore-scripts" {
+			ignored = !it.Negated && it.Value != "false"
+		}
+	}
+	return ignored
 }
 
 // command finds the command, which is the first operand.

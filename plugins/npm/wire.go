@@ -22,9 +22,10 @@ func decideWire(w *abi.Wire) *abi.Decision {
 	return p.wire(w)
 }
 
-// wire decides about a request. Packages are read; what changes them, or the account
-// of the credential, is nothing that this tool does, whatever npm or a program that it
-// runs sends.
+// wire decides about a request. Packages are read, and a call of npm publish adds a
+// version to one that the operator lists. What changes anything else, or the account of
+// the credential, is nothing that this tool does, whatever npm or a program that it runs
+// sends.
 func (p *policy) wire(w *abi.Wire) *abi.Decision {
 	path, _, _ := strings.Cut(w.Path, "?")
 	switch {
@@ -35,6 +36,9 @@ func (p *policy) wire(w *abi.Wire) *abi.Decision {
 	case w.Method == "GET" || w.Method == "HEAD":
 	case w.Method == "POST" && (strings.HasSuffix(path, "/-/npm/v1/security/advisories/bulk") || strings.HasSuffix(path, "/-/npm/v1/security/audits/quick")):
 		// Which asks about versions.
+	case w.Method == "PUT" && p.publishes(w):
+	case w.Method == "PUT" && len(p.publish) > 0:
+		return pdk.Deny("npm.publish", "the request PUT "+argv.Quote(path)+" changes what is published, and is not that of npm publish for a package that config.publish of the tool lists", "publish a package that it lists, or have the operator add this one in tools.d/npm/tool.json")
 	case w.Method == "PUT":
 		return pdk.Deny("npm.publish", "the request PUT "+argv.Quote(path)+" publishes, or changes what is published", "publish where the release is made")
 	default:
@@ -43,4 +47,27 @@ func (p *policy) wire(w *abi.Wire) *abi.Decision {
 	d := pdk.Allow()
 	d.Rule = "npm.wire"
 	return d
+}
+
+// publishes reports whether w is the request with which npm publish adds a version to a
+// package that the operator lists.
+func (p *policy) publishes(w *abi.Wire) bool {
+	i := slices.IndexFunc(w.Call.Args, func(a string) bool { return !strings.HasPrefix(a, "-") })
+	if i < 0 || w.Call.Args[i] != "publish" {
+		return false
+	}
+	for _, at := range p.places() {
+		host, under, _ := strings.Cut(strings.TrimPrefix(at, "//"), "/")
+		name, _, _ := strings.Cut(host, ":")
+		escaped, ok := strings.CutPrefix(w.Path, "/"+under)
+		if !ok || strings.ToLower(name) != w.Host {
+			continue
+		}
+		pkg := strings.Replace(escaped, "%2f", "/", 1)
+		scope, _, scoped := strings.Cut(pkg, "/")
+		if packageName(pkg) && scoped == strings.Contains(escaped, "%2f") && (slices.Contains(p.publish, pkg) || scoped && slices.Contains(p.publish, scope+"/*")) {
+			return true
+		}
+	}
+	return false
 }
