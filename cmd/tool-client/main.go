@@ -79,12 +79,12 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	local := wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr}
 	if tty != nil {
 		call.TTY = &tty.offer
-		local.Terminal, local.Sizes, local.Stdin = tty.raw, tty.sizes, &tty.keys
+		local.Terminal, local.Sizes, local.Stdin, local.Stopped = tty.raw, tty.sizes, &tty.keys, tty.suspend
 	}
 	call.Callbacks = offered(tty)
 	local.Callback = (&programs{tty: tty, folders: foldersAbove(call.Cwd)}).run
 	// Signals are taken over while the daemon is at work already: see exchange.
-	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty.restore) })
+	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty) })
 	result, code := exchange(path, call, local, tty, stderr, signals)
 	// What an older daemon does not know it refuses: it has run nothing. It names
 	// the first such field.
@@ -152,8 +152,9 @@ func exchange(path string, call *wire.Call, local wire.Local, tty *terminal, std
 
 // forwarded are the signals that the tool is to get: those that would end us,
 // but for what whoever started us had us ignore (as nohup does with HUP, and a
-// shell with INT in the background). leave is called before this program ends itself.
-func forwarded(leave func()) <-chan os.Signal {
+// shell with INT in the background), and those of tty, which may be nil, and is
+// restored before this program ends itself.
+func forwarded(tty *terminal) <-chan os.Signal {
 	caught := make(chan os.Signal, 8)
 	for _, s := range [...]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		if !signal.Ignored(s) {
@@ -161,11 +162,14 @@ func forwarded(leave func()) <-chan os.Signal {
 		}
 	}
 	signals := make(chan os.Signal, 8)
+	if tty != nil {
+		tty.signals = signals
+	}
 	go func() {
 		var last insistence
 		for s := range caught {
 			if last.again() {
-				leave()
+				tty.restore()
 				os.Exit(128 + int(s.(syscall.Signal)))
 			}
 			select {

@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,9 +23,15 @@ type terminal struct {
 	sizes chan wire.Size
 	// keys are what is typed. It looks for who insists on leaving.
 	keys insisting
+	// signals are passed on to the tool. Set before raw.
+	signals chan<- os.Signal
+	// caught are those of watch. Set by raw.
+	caught chan os.Signal
 
 	mu    sync.Mutex // guards what follows
 	saved *unix.Termios
+	// behind says that a goroutine waits to be in the foreground.
+	behind bool
 	// stop ends watch; nil while the terminal is as it was.
 	stop chan struct{}
 	// lent says that another program has it.
@@ -51,7 +58,7 @@ func newTerminal(stdin io.Reader, stdout, stderr io.Writer) *terminal {
 	if t.keys.open(in) != nil {
 		return nil
 	}
-	t.offer = wire.TTY{Rows: size.Row, Cols: size.Col, Term: termName("TERM"), ColorTerm: termName("COLORTERM")}
+	t.offer = wire.TTY{Jobs: true, Rows: size.Row, Cols: size.Col, Term: termName("TERM"), ColorTerm: termName("COLORTERM")}
 	if e, ok := stderr.(*os.File); ok {
 		t.offer.Stderr = sameDevice(e, out)
 	}
@@ -88,9 +95,9 @@ func (t *terminal) raw() {
 		return
 	}
 	t.stop = make(chan struct{})
-	caught := make(chan os.Signal, 8)
-	signal.Notify(caught, append([]os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGPIPE}, deadly...)...)
-	go t.watch(caught, t.stop)
+	t.caught = make(chan os.Signal, 8)
+	signal.Notify(t.caught, append([]os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGPIPE}, deadly...)...)
+	go t.watch(t.caught, t.stop)
 	t.resized() // it may have changed since it was offered
 }
 
@@ -149,17 +156,20 @@ func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 			case syscall.SIGWINCH:
 				t.resized()
 			case syscall.SIGTSTP:
+				// Not by Ctrl-Z, which is a byte. The tool stops, and then this program.
 				t.mu.Lock()
-				t.restoreLocked()
+				lent := t.lent
 				t.mu.Unlock()
-				syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
-			case syscall.SIGCONT: // also of one that was stopped by SIGSTOP
-				t.mu.Lock()
-				if t.stop != nil && t.saved == nil && !t.lent {
-					t.rawLocked()
+				if lent {
+					syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
+					continue
 				}
-				t.mu.Unlock()
-				t.resized()
+				select {
+				case t.signals <- s:
+				default: // the daemon does not listen
+				}
+			case syscall.SIGCONT: // also of one that was stopped by SIGSTOP
+				t.resume()
 			default:
 				t.restore()
 				signal.Reset(s)
@@ -167,6 +177,70 @@ func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 			}
 		}
 	}
+}
+
+// suspend stops this program with its job, as its tool was, and returns when it is
+// continued, or at once where nobody could continue it.
+func (t *terminal) suspend() {
+	t.mu.Lock()
+	if t.lent || t.stop == nil {
+		t.mu.Unlock()
+		return // another program has the terminal, and the tool is not in its way
+	}
+	t.keys.pause(true)
+	t.restoreLocked()
+	t.mu.Unlock()
+	stopJob()
+	t.resume()
+}
+
+// resume passes on again what is typed, as soon as this program is in the foreground.
+// Until then the terminal is not touched, since that would stop it.
+func (t *terminal) resume() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stop == nil || t.lent {
+		return
+	}
+	if t.inForeground() {
+		if t.saved == nil {
+			t.rawLocked()
+		}
+		t.keys.pause(false)
+		t.resized()
+		return
+	}
+	if t.behind {
+		return
+	}
+	t.behind = true
+	// A shell says nothing to a job that it takes from the background while it runs.
+	go func(stop <-chan struct{}) {
+		tick := time.NewTicker(foregroundCheck)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			if t.inForeground() {
+				t.mu.Lock()
+				t.behind = false
+				t.mu.Unlock()
+				t.resume()
+				return
+			}
+		}
+	}(t.stop)
+}
+
+// foregroundCheck is how often a program in the background looks whether it still is.
+const foregroundCheck = 100 * time.Millisecond
+
+func (t *terminal) inForeground() bool {
+	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
 }
 
 // resized tells the size.

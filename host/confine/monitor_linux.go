@@ -31,6 +31,9 @@ type Monitor struct {
 	// this process, which the child shares until then.
 	launched atomic.Bool
 	started  bool // owned by serve
+	// begins, unless nil, is called then with the process of the run. It is set before
+	// the child is started.
+	begins atomic.Pointer[func(pid int)]
 	// wire leads to who connects the run's sockets; -1: nobody. user is who the
 	// run is; nil: this process's user. Both are set before the child is started.
 	wire int
@@ -64,6 +67,10 @@ func Watch(g seccomp.Guards, answered func()) (*Monitor, error) {
 	go m.serve()
 	return m, nil
 }
+
+// OnBegin has f called with the process of the run when that is about to execute its
+// program. It is called before the run is started.
+func (m *Monitor) OnBegin(f func(pid int)) { m.begins.Store(&f) }
 
 // Launched says that the run's own program was started.
 func (m *Monitor) Launched() { m.launched.Store(true) }
@@ -126,6 +133,9 @@ func (m *Monitor) judge(n *seccomp.Call) seccomp.Answer {
 	case unix.SYS_EXECVE:
 		if !m.started && !m.launched.Load() {
 			m.started = true
+			if f := m.begins.Load(); f != nil {
+				(*f)(tid)
+			}
 			return seccomp.GoOn()
 		}
 		return m.execute(n, unix.AT_FDCWD, n.Args[0], n.Args[1], 0)

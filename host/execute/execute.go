@@ -19,6 +19,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
@@ -225,10 +226,16 @@ func (r *running) module(ctx context.Context) error {
 		stopped := make(chan struct{})
 		go func() {
 			defer close(stopped)
-			select {
-			case sig := <-r.Streams.Signals:
-				end(signalled{sig})
-			case <-done:
+			for {
+				select {
+				case sig := <-r.Streams.Signals:
+					if sig == syscall.SIGTSTP || sig == syscall.SIGCONT {
+						continue // which ends nothing
+					}
+					end(signalled{sig})
+				case <-done:
+				}
+				return
 			}
 		}()
 		defer func() { close(done); <-stopped }()

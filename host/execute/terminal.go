@@ -42,7 +42,7 @@ func (r *running) attach(ctx context.Context, c *process.Command, t *wire.Termin
 			close(gone)
 		}
 	})
-	c.Terminal = &process.Terminal{Size: process.Size{Rows: t.Rows, Cols: t.Cols}, Sizes: t.Sizes, Gone: gone, Stderr: t.Stderr}
+	c.Terminal = &process.Terminal{Size: process.Size{Rows: t.Rows, Cols: t.Cols}, Sizes: t.Sizes, Gone: gone, Stopped: t.Stopped, Stderr: t.Stderr}
 	if t.Stderr { // what the daemon itself says there
 		c.Stderr = lineWriter{c.Stderr}
 	}

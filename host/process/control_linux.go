@@ -45,8 +45,10 @@ type spec struct {
 	Offline bool `json:"offline,omitempty"`
 	// Network says that a fifth descriptor comes with it: of egress.Gate.Start.
 	Network bool `json:"network,omitempty"`
-	// Terminal says that 1 of the child is its controlling terminal.
+	// Terminal says that 1 of the child is its controlling terminal; Jobs that it is
+	// told when the child was stopped, and the child is continued by a signal.
 	Terminal bool `json:"terminal,omitempty"`
+	Jobs     bool `json:"jobs,omitempty"`
 	// ABI is the version of Landlock that is used.
 	ABI int `json:"abi,omitempty"`
 	// Dir is the working folder; the descriptor says which one it is.
@@ -74,6 +76,8 @@ func (l *lists) all() []*[]byte {
 type reportFrame struct {
 	// Ready is the first one: it takes orders.
 	Ready bool `json:"ready,omitempty"`
+	// Stopped says that the child was stopped, by a signal.
+	Stopped bool `json:"stopped,omitempty"`
 	// Exit is the end of a run.
 	Exit *exitReport `json:"exit,omitempty"`
 	// Fail says why a run did not begin.

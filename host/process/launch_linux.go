@@ -77,6 +77,28 @@ func failed(step string, err error) *failReport {
 	return &failReport{Step: step, Errno: int(errno), Text: err.Error()}
 }
 
+// takeTerminal makes 1 of the run the terminal of this process's session, which is
+// the run's: as a shell, this process is who a group of the run's can be stopped for.
+// The terminal's signals to a session's leader are none to this process, which catches
+// them all.
+func (r *job) takeTerminal() (err error) {
+	if r.terminal, err = unix.FcntlInt(uintptr(r.fds[1]), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		r.terminal = -1
+		return err
+	}
+	return unix.IoctlSetInt(r.terminal, unix.TIOCSCTTY, 0)
+}
+
+// leaveTerminal undoes takeTerminal, when nothing of the run is left, so that no other
+// run has its terminal.
+func (r *job) leaveTerminal() {
+	if r.terminal >= 0 {
+		unix.IoctlSetInt(r.terminal, unix.TIOCNOTTY, 0)
+		unix.Close(r.terminal)
+		r.terminal = -1
+	}
+}
+
 // launch makes the calling thread, which is l's, what the child is to be, and
 // starts the child from it. It closes r. scoped reports that this thread can
 // signal the run's processes and no others.
@@ -110,11 +132,15 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 			fds[4] = -1 // the monitor's now
 		}
 	}
-	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if sp.Terminal {
-		// A session of its own, whose terminal is its own 1: a group as well.
-		attr.Setpgid, attr.Setsid, attr.Setctty, attr.Ctty = false, true, true, 1
+		if err := r.takeTerminal(); err != nil {
+			return 0, false, failed("take the terminal", err)
+		}
+		// Before it executes anything, and not after: programs look whether they are
+		// in the foreground.
+		l.monitor.OnBegin(func(pid int) { unix.IoctlSetPointerInt(r.terminal, unix.TIOCSPGRP, pid) })
 	}
+	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if sp.User != nil {
 		attr.Credential = &syscall.Credential{Uid: sp.User.UID, Gid: sp.User.GID}
 		// Programs open their streams by name as well.

@@ -290,11 +290,18 @@ func (c *Command) follow(ctx context.Context, child *child) (Exit, error) {
 		signals   = c.Signals
 		grace     <-chan time.Time
 		late      <-chan time.Time
+		gone      <-chan struct{}
 		abandoned bool
 		ended     error
 	)
+	if c.Terminal != nil {
+		gone = c.Terminal.Gone
+	}
 	for {
 		select {
+		case <-gone:
+			gone = nil
+			child.signal(syscall.SIGHUP)
 		case o := <-child.done:
 			if ended != nil {
 				return o.exit, ended

@@ -6,6 +6,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,6 +36,11 @@ type pump struct {
 	from *os.File
 	to   io.Writer
 	done chan struct{}
+	// last says that no more will come; set by finish before it wakes the pump.
+	last atomic.Bool
+	// stops is how often the child was stopped and stopped was not called for it.
+	stops   atomic.Int32
+	stopped func()
 }
 
 // feed moves what a reader gives into a pipe.
@@ -67,7 +73,9 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		}
 		s.terminal = &terminal{master: master, input: t.Input, sizes: t.Sizes, gone: t.Gone, over: make(chan struct{}), typed: make(chan struct{}), followed: make(chan struct{})}
 		s.terminal.slave = slave
-		s.pumps = append(s.pumps, &pump{from: master, to: c.Stdout, done: make(chan struct{})})
+		p := &pump{from: master, to: c.Stdout, done: make(chan struct{}), stopped: t.Stopped}
+		s.pumps = append(s.pumps, p)
+		t.stopped = p.stop
 		s.theirs[1] = slave
 		if t.Stdin {
 			s.theirs[0] = slave
@@ -162,6 +170,7 @@ func (s *stdio) finish() {
 	for _, p := range s.pumps {
 		// Wakes a read that waits. A process outside the run that was handed
 		// the pipe may still hold it open, and nobody waits for that one.
+		p.last.Store(true)
 		p.from.SetReadDeadline(time.Unix(1, 0))
 	}
 	for _, p := range s.pumps {
@@ -210,13 +219,29 @@ func (p *pump) run(r *Runner) {
 			read = p.rest
 			continue
 		}
+		if err == errNoMore && !p.last.Load() {
+			for range p.stops.Swap(0) {
+				p.stopped()
+			}
+			read = p.from.Read
+			continue
+		}
 		if err != nil {
 			return
 		}
 	}
 }
 
-// rest reads what the pipe holds and never waits: io.EOF when it is empty.
+// stop has stopped called when all that lies in the pipe has been delivered.
+func (p *pump) stop() {
+	p.stops.Add(1)
+	p.from.SetReadDeadline(time.Unix(1, 0))
+}
+
+// errNoMore is the error of rest where the pipe is empty.
+var errNoMore = errors.New("the pipe is empty")
+
+// rest reads what the pipe holds and never waits: errNoMore when it is empty.
 func (p *pump) rest(buf []byte) (n int, err error) {
 	raw, err := p.from.SyscallConn()
 	if err != nil {
@@ -231,6 +256,9 @@ func (p *pump) rest(buf []byte) (n int, err error) {
 	})
 	if err == nil {
 		err = rerr
+	}
+	if err == unix.EAGAIN {
+		return 0, errNoMore
 	}
 	if n <= 0 {
 		return 0, io.EOF

@@ -510,6 +510,7 @@ func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*
 		return nil, err
 	}
 	sp := &spec{Path: c.Path, Dir: c.Dir, Terminal: c.Terminal != nil}
+	sp.Jobs = sp.Terminal && c.Terminal.Stopped != nil
 	sp.Args, sp.Env = confine.Join(c.Args), confine.Join(c.Env)
 	if !c.Confine.Off {
 		sp.Confine, sp.Write, sp.Exec, sp.Hide = true, confine.Join(c.Confine.Write), confine.Join(c.Confine.Exec), confine.Join(c.Confine.Hide)
@@ -600,6 +601,11 @@ func admits(s confine.Status, c *Command) error {
 // await waits for the end of the run in s.
 func (r *Runner) await(c *Command, s *supervisor) outcome {
 	in, ok := <-s.reports
+	for ; ok && in.Stopped; in, ok = <-s.reports {
+		if c.Terminal != nil && c.Terminal.stopped != nil {
+			c.Terminal.stopped()
+		}
+	}
 	if !ok {
 		r.mu.Lock()
 		closed := r.closed

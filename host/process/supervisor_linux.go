@@ -177,7 +177,7 @@ func (s *service) attend(l *launcher) {
 		s.over <- code
 		return
 	}
-	r := &job{sp: sp, fds: fds, idle: make(chan struct{})}
+	r := &job{sp: sp, fds: fds, terminal: -1, idle: make(chan struct{})}
 	s.mu.Lock()
 	ending := s.ending
 	s.idle = r.idle
@@ -301,6 +301,7 @@ func (s *service) terminate() {
 	// runs its trap twice.
 	for _, pid := range procfs.Descendants() {
 		unix.Kill(pid, unix.SIGTERM)
+		unix.Kill(pid, unix.SIGCONT) // so that one that is stopped hears of it
 	}
 }
 
@@ -328,6 +329,8 @@ func report(r *reportFrame) error {
 type job struct {
 	sp  *spec
 	fds [5]int // the last may be -1
+	// terminal is the one that this process's session has for it, or -1.
+	terminal int
 	// idle is closed when it has been reported.
 	idle chan struct{}
 }
@@ -363,11 +366,13 @@ func (s *service) run(l *launcher, r *job) {
 	}
 	pid, scoped, fail := s.launch(l, r)
 	if fail != nil {
+		r.leaveTerminal()
 		s.fail(r, fail)
 		return
 	}
 	s.begin(r, pid)
-	e := s.reap(pid, scoped)
+	e := s.reap(r.sp, pid, scoped)
+	r.leaveTerminal()
 	l.tell(e)
 	report(&reportFrame{Exit: e})
 	close(r.idle)
@@ -382,25 +387,33 @@ func (r *job) close() {
 	}
 }
 
-// reap waits for the child pid, then kills all that is left of its tree, and
+// reap waits for the child pid of sp, then kills all that is left of its tree, and
 // returns how the child ended. It runs on the thread that started the child.
-func (s *service) reap(pid int, scoped bool) *exitReport {
+func (s *service) reap(sp *spec, pid int, scoped bool) *exitReport {
 	var status unix.WaitStatus
 	for {
 		// Looked at without reaping first: once it is reaped its number may
 		// be another's, and no signal may be sent to it.
 		var info unix.Siginfo
-		if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil); err == unix.EINTR {
+		if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT, nil); err == unix.EINTR {
 			continue
 		}
 		s.mu.Lock()
-		got, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
-		if err == unix.ECHILD || got == pid {
+		got, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WUNTRACED, nil)
+		stopped := err == nil && got == pid && status.Stopped()
+		if err == unix.ECHILD || got == pid && !stopped {
 			s.pid = 0
 			s.mu.Unlock()
 			break
 		}
 		s.mu.Unlock()
+		switch {
+		case !stopped || !sp.Terminal:
+		case sp.Jobs:
+			report(&reportFrame{Stopped: true})
+		default: // nobody would continue it
+			unix.Kill(-pid, unix.SIGCONT)
+		}
 	}
 	e := &exitReport{Code: status.ExitStatus()}
 	if status.Signaled() {

@@ -13,8 +13,7 @@ import (
 // lines together and makes signals of Ctrl-C and Ctrl-\. It takes confine.Status.Terminals.
 //
 // The child can open it as /dev/tty, and no terminal by another name; nobody else
-// can open it. Ctrl-Z does nothing to the child itself: it has no shell that could
-// take it up again.
+// can open it.
 type Terminal struct {
 	// Size is what it has at first.
 	Size Size
@@ -26,6 +25,13 @@ type Terminal struct {
 	// Gone hangs the terminal up when it is closed: nobody is there any more. It may
 	// be nil.
 	Gone <-chan struct{}
+	// Stopped is called when the child was stopped, by Ctrl-Z or another signal, and
+	// what it wrote before has been delivered. SIGCONT among Command.Signals continues
+	// it. Where Stopped is nil it is continued at once. It is called by the goroutine
+	// that delivers output.
+	Stopped func()
+	// stopped is told that the child was stopped.
+	stopped func()
 	// Stdin says that the child's standard input is the terminal, not what
 	// Command.Stdin has; Stderr that its standard error is, and not
 	// Command.Stderr. Its standard output always is.
@@ -94,7 +100,7 @@ func (t *terminal) follow() {
 			return
 		case <-t.gone:
 			t.master.Close() // what it holds cannot be delivered
-			return
+			return           // the child itself is told by whoever follows it
 		case s := <-t.sizes:
 			setSize(t.master, s) // an error: it was hung up
 		}

@@ -564,6 +564,9 @@ func (c *conn) run(cl *call) *wire.Result {
 		s.Stdin, s.Steer = cl.input.open, cl.input.steer
 		if cl.sizes != nil {
 			s.Terminal = &wire.Terminal{TTY: *cl.TTY, Open: cl.input.openTerminal, Sizes: cl.sizes}
+			if cl.TTY.Jobs {
+				s.Terminal.Stopped = func() { c.out.frame(cl, wire.EncodeStopped()) }
+			}
 		}
 	}
 	began := time.Now()

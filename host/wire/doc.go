@@ -215,12 +215,13 @@ While the call runs, the client may send:
 
 	{"type": "stdin", "data": "<base64>"}           the next bytes of its input
 	{"type": "stdin", "eof": true}                  the end of the input; may be combined with data
-	{"type": "signal", "name": "INT"}               INT, TERM, HUP, QUIT, KILL, USR1 or USR2
+	{"type": "signal", "name": "INT"}               INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP or CONT
 
 These frames belong to the oldest unanswered request. Well-formed ones after the
 response are ignored. A malformed one ends its call with
 INVALID_ENVELOPE, since continuing without part of the input could have another
-effect than intended. Signals may also be sent to a call that is not streamed.
+effect than intended. Signals may also be sent to a call that is not streamed. TSTP and
+CONT stop and continue a tool that is a binary, and mean nothing to others.
 
 Input is requested, not pushed. A client reads its own standard input only after the
 server sent open: most tools read none, and other programs may need it
@@ -249,12 +250,13 @@ with a terminating zero byte, else MESSAGE_TOO_LARGE. In envelope form the paylo
 
 A streamed request without stdin may offer the terminal that its caller is at:
 
-	"tty": {"rows": 24, "cols": 80, "term": "xterm-256color", "colorterm": "truecolor", "stderr": true}
+	"tty": {"rows": 24, "cols": 80, "term": "xterm-256color", "colorterm": "truecolor", "stderr": true,
+	        "jobs": true}
 
 rows and cols are at most 65535; 0 is unknown. term and colorterm are for the
 variables TERM and COLORTERM: at most 64 letters, digits, '.', '_', '+' and '-', not
 beginning with '.'. stderr says that standard error is to be the terminal as well as
-standard output. All may be left out.
+standard output, jobs that the client has job control. All may be left out.
 
 A tool that gets a terminal has one of its own, whose ends are the call's streams. The
 server says so before any output, with
@@ -270,9 +272,17 @@ of Ctrl-C and Ctrl-\. What the tool writes to its terminal comes as stdout, with
 carriage return before each line feed. The end of the input is typed as Ctrl-D. When the
 client leaves, the terminal is hung up, and the call ended as any.
 
+Ctrl-Z stops the tool, as in a shell. A client with jobs is told so, behind the output
+that came before:
+
+	{"type": "stopped"}
+
+It stops itself, and sends the signal CONT when it is continued. Without jobs the tool is
+continued at once. The time of the call goes on while its tool is stopped.
+
 Most tools get none; then the answer is as if nothing had been offered, and a resize frame
 is ignored. A server that has no terminals refuses the request: INVALID_ENVELOPE with a
-message that begins with "/tty:". The client sends it again without.
+message that begins with "/tty:", or "/tty/jobs:" where it has no jobs. The client sends it again without.
 
 # Callbacks
 

@@ -36,6 +36,7 @@ const (
 	TypeStdout   = "stdout"
 	TypeStderr   = "stderr"
 	TypeProgress = "progress"
+	TypeStopped  = "stopped"
 	TypeResult   = "result"
 )
 
@@ -429,7 +430,7 @@ func parseTyped(frame []byte, typ string) (Message, error) {
 		}
 		err = strictjson.Unmarshal(frame, &q)
 		if err == nil && q.Name == 0 {
-			err = refuse("/name", "is missing; it names the signal: INT, TERM, HUP, QUIT, KILL, USR1 or USR2")
+			err = refuse("/name", "is missing; it names the signal: INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP or CONT")
 		}
 		t.Signal = syscall.Signal(q.Name)
 	case TypeResize:
@@ -662,7 +663,7 @@ func (n *signalName) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return errors.New("must be one of INT, TERM, HUP, QUIT, KILL, USR1 and USR2")
+	return errors.New("must be one of INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP and CONT")
 }
 
 // signals are those that a caller can send; the table is never modified.
@@ -677,4 +678,6 @@ var signals = [...]struct {
 	{"KILL", syscall.SIGKILL},
 	{"USR1", syscall.SIGUSR1},
 	{"USR2", syscall.SIGUSR2},
+	{"TSTP", syscall.SIGTSTP},
+	{"CONT", syscall.SIGCONT},
 }

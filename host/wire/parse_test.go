@@ -159,8 +159,8 @@ func TestParseRefuses(t *testing.T) {
 		{`{"type":"stdin","data":"?"}`, "INVALID_ENVELOPE", "/data: must be base64 with padding, RFC 4648, without line breaks (byte 23)"},
 		{"{\"type\":\"stdin\",\"data\":\"aGk=\n\"}", "INVALID_ENVELOPE", "/data: holds a raw control character 0x0A; escape it (byte 28)"},
 		{`{"type":"stdin","open":true}`, "INVALID_ENVELOPE", `/open: is not a known name; valid: type, data, eof (byte 16)`},
-		{`{"type":"signal"}`, "INVALID_ENVELOPE", "/name: is missing; it names the signal: INT, TERM, HUP, QUIT, KILL, USR1 or USR2"},
-		{`{"type":"signal","name":"STOP"}`, "INVALID_ENVELOPE", "/name: must be one of INT, TERM, HUP, QUIT, KILL, USR1 and USR2 (byte 24)"},
+		{`{"type":"signal"}`, "INVALID_ENVELOPE", "/name: is missing; it names the signal: INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP or CONT"},
+		{`{"type":"signal","name":"STOP"}`, "INVALID_ENVELOPE", "/name: must be one of INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP and CONT (byte 24)"},
 		{`{"type":"args","args":"a"}`, "INVALID_ENVELOPE", "/args: must be an array, not a string (byte 22)"},
 	} {
 		_, err := wire.Parse([]byte(test.frame))

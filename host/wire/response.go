@@ -11,7 +11,7 @@ import (
 
 // Response is a frame from a server.
 type Response struct {
-	// Type is TypeStdout, TypeStderr, TypeProgress, TypeStdin, or, for an
+	// Type is TypeStdout, TypeStderr, TypeProgress, TypeStdin, TypeStopped, or, for an
 	// answer, TypeResult, streamed or not. Unknown types must be ignored.
 	Type string
 	// Data is that of TypeStdout and TypeStderr.

@@ -28,6 +28,9 @@ type Local struct {
 	Terminal func()
 	// Sizes are those of the terminal from then on.
 	Sizes <-chan Size
+	// Stopped is called when the tool was stopped, behind its output until then, and
+	// returns when it is to go on. It may be nil where the call offers no jobs.
+	Stopped func()
 	// Progress is called with the data of progress frames. It may be nil.
 	Progress func(json.RawMessage)
 	// Callback runs a program of the caller's for the tool, and returns its exit
@@ -133,6 +136,11 @@ func (s *Streaming) Wait(l Local) (*Result, error) {
 				}
 				go s.feed(l.Stdin)
 			}
+		case TypeStopped:
+			if l.Stopped != nil {
+				l.Stopped()
+			}
+			s.send(EncodeSignal(syscall.SIGCONT)) // an error: reading has it, too
 		case TypeCallback:
 			if err := callbacks.handle(p.callback); err != nil {
 				return nil, err

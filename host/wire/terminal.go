@@ -2,6 +2,7 @@ package wire
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/toold/toold/host/fault"
 )
@@ -20,6 +21,9 @@ type TTY struct {
 	ColorTerm string `json:"colorterm"`
 	// Stderr says that standard error is that terminal, too.
 	Stderr bool `json:"stderr"`
+	// Jobs says that the caller can be told that its tool was stopped, and continues
+	// it.
+	Jobs bool `json:"jobs"`
 }
 
 // maxTerm is the longest name of a kind of terminal, in bytes.
@@ -55,11 +59,11 @@ func (t *TTY) check(stream bool, stdin []byte) error {
 	return nil
 }
 
-// UnknownTTY reports whether err is how a server that has no terminals refuses a
-// request that offers one. The call did not take place.
+// UnknownTTY reports whether err is how a server that has no terminals, or none with
+// jobs, refuses a request that offers one. The call did not take place.
 func UnknownTTY(err *fault.Error) bool {
-	const field = "/tty:"
-	return err != nil && err.Code == fault.InvalidEnvelope && len(err.Message) >= len(field) && err.Message[:len(field)] == field
+	return err != nil && err.Code == fault.InvalidEnvelope &&
+		(strings.HasPrefix(err.Message, "/tty:") || strings.HasPrefix(err.Message, "/tty/jobs:"))
 }
 
 // Terminal is the caller's terminal, for a call that may become its tool's.
@@ -71,10 +75,15 @@ type Terminal struct {
 	// Sizes are the sizes that it gets later; one that nobody takes gives way to
 	// the next.
 	Sizes <-chan Size
+	// Stopped tells the caller that its tool was stopped. It is nil unless Jobs.
+	Stopped func()
 }
 
 // EncodeTerminal returns the frame of Terminal.Open, as JSON.
 func EncodeTerminal() []byte { return []byte(`{"type":"stdin","open":true,"tty":true}`) }
+
+// EncodeStopped returns the frame of Terminal.Stopped, as JSON.
+func EncodeStopped() []byte { return []byte(`{"type":"stopped"}`) }
 
 // EncodeResize returns the frame that tells the size of the terminal, as JSON.
 func EncodeResize(s Size) []byte {
@@ -94,5 +103,7 @@ func appendTTY(dst []byte, t *TTY) []byte {
 	dst = append(dst, `,"colorterm":`...)
 	dst = appendString(dst, t.ColorTerm)
 	dst = append(dst, `,"stderr":`...)
-	return append(strconv.AppendBool(dst, t.Stderr), '}')
+	dst = strconv.AppendBool(dst, t.Stderr)
+	dst = append(dst, `,"jobs":`...)
+	return append(strconv.AppendBool(dst, t.Jobs), '}')
 }
