@@ -122,6 +122,8 @@ func (r *callReader) call(c *abi.Call) {
 					c.RepoConfig.WorkTree = r.string()
 				case "hooks":
 					c.RepoConfig.Hooks = r.strings()
+				case "bare":
+					c.RepoConfig.Bare = r.string()
 				case "hooks_dir":
 					c.RepoConfig.HooksDir = r.string()
 				case "remote_hooks":

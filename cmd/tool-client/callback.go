@@ -27,7 +27,8 @@ import (
 // says, but for the path of a hook and the text of a script, which are the daemon's,
 // whose word this program goes by in all else.
 type programs struct {
-	tty *terminal // nil: there is none
+	tool string
+	tty  *terminal // nil: there is none
 	// console is held by the program that has the terminal.
 	console sync.Mutex
 	folders folders
@@ -196,7 +197,7 @@ func (p *programs) run(cb *wire.Callback) (int, error) {
 		if err := unix.Access(cb.Path, unix.X_OK); err != nil {
 			return 0, fmt.Errorf("run %s: %w; the folder must be the same one here and where toold runs", cb.Path, err)
 		}
-		env := environWith(cb.Env)
+		env := append(environWith(cb.Env), hookOf+"="+p.tool)
 		exit, err := p.start(cb, append([]string{cb.Path}, cb.Args...), env, false)
 		if errors.Is(err, syscall.ENOEXEC) { // a script without a first line
 			exit, err = p.start(cb, append([]string{"sh", cb.Path}, cb.Args...), env, false)

@@ -82,7 +82,7 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		local.Terminal, local.Sizes, local.Stdin, local.Stopped = tty.raw, tty.sizes, &tty.keys, tty.suspend
 	}
 	call.Callbacks = offered(tty)
-	local.Callback = (&programs{tty: tty, folders: foldersAbove(call.Cwd)}).run
+	local.Callback = (&programs{tool: call.Tool, tty: tty, folders: foldersAbove(call.Cwd)}).run
 	// Signals are taken over while the daemon is at work already: see exchange.
 	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty) })
 	result, code := exchange(path, call, local, tty, stderr, signals)
@@ -209,6 +209,12 @@ func report(stderr io.Writer, err error) int {
 
 var errUsage = errors.New("usage")
 
+// hookOf is set for the hooks of a tool, and names it. ofHooks are the variables that
+// tell the same tool, which a hook calls, where it works: the tool set them itself.
+const hookOf = "TOOL_HOOK_OF"
+
+var ofHooks = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
+
 // newCall is the call that the command line and the environment ask for.
 func newCall(argv []string) (*wire.Call, error) {
 	c := &wire.Call{Tool: filepath.Base(argv[0]), Args: argv[1:]}
@@ -238,7 +244,11 @@ func newCall(argv []string) (*wire.Call, error) {
 			return nil, err
 		}
 	}
-	for _, name := range strings.FieldsFunc(os.Getenv("TOOL_ENV"), func(r rune) bool { return strings.ContainsRune(", :\t\n", r) }) {
+	passed := strings.FieldsFunc(os.Getenv("TOOL_ENV"), func(r rune) bool { return strings.ContainsRune(", :\t\n", r) })
+	if os.Getenv(hookOf) == c.Tool {
+		passed = append(passed, ofHooks...)
+	}
+	for _, name := range passed {
 		if value, ok := os.LookupEnv(name); ok {
 			if c.Env == nil {
 				c.Env = make(map[string]string)

@@ -25,6 +25,18 @@ type place struct {
 // begun. git takes no alias for them. A shell's prompt asks for some all day.
 var looking = []string{"blame", "cat-file", "describe", "diff", "for-each-ref", "grep", "log", "ls-files", "ls-tree", "merge-base", "reflog", "rev-list", "rev-parse", "shortlog", "show", "show-ref", "status", "version"}
 
+// Args answers args as git takes them in an environment: GIT_DIR and GIT_WORK_TREE
+// are flags in front of all others.
+func Args(env map[string]string, args []string) []string {
+	var front []string
+	for _, v := range [][2]string{{"GIT_DIR", "--git-dir="}, {"GIT_WORK_TREE", "--work-tree="}} {
+		if value := env[v[0]]; value != "" {
+			front = append(front, v[1]+value)
+		}
+	}
+	return append(front, args...)
+}
+
 // locate follows the flags before the subcommand as git does (handle_options in
 // git.c): each -C counts from the one before, and the last --git-dir and
 // --work-tree count from where they all lead.

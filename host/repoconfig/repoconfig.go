@@ -69,7 +69,7 @@ func Read(cwd string, roots, args []string) *abi.RepoConfig {
 	if err != nil {
 		return &abi.RepoConfig{Error: err.Error()}
 	}
-	c := &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules, State: r.state, Remotes: r.remotes, Modules: r.modules, WorkTree: at.workTree, Hooks: r.hooks, HooksDir: r.hooksDir, RemoteHooks: r.remoteHooks}
+	c := &abi.RepoConfig{Entries: r.entries, Submodules: r.submodules, State: r.state, Remotes: r.remotes, Modules: r.modules, WorkTree: at.workTree, Hooks: r.hooks, HooksDir: r.hooksDir, RemoteHooks: r.remoteHooks, Bare: r.bare}
 	if at.moved {
 		c.Dir, c.GitDir = at.dir, at.gitDir
 	}
@@ -98,6 +98,7 @@ type repoReader struct {
 	hooks       []string
 	hooksDir    string
 	remoteHooks []string
+	bare        string
 }
 
 func (r *repoReader) close() {
@@ -112,6 +113,9 @@ func (r *repoReader) read(at *place, args []string) error {
 		var err error
 		if gitDir, top, err = r.findGitDir(at.dir, at.root); err != nil {
 			return err
+		}
+		if gitDir == top {
+			r.bare = gitDir
 		}
 	}
 	if gitDir != "" {

@@ -614,7 +614,7 @@ func (c *checker) definition(d *Definition) {
 	for i, root := range d.Roots {
 		c.absolute(fmt.Sprintf("/roots/%d", i), root)
 	}
-	c.capabilities(&d.Capabilities)
+	c.capabilities(&d.Capabilities, d.Policy)
 	c.environment(d)
 	c.environmentSeen(d)
 	c.callbacks(d)
@@ -733,7 +733,7 @@ func validHost(h string, pattern bool) bool {
 	return true
 }
 
-func (c *checker) capabilities(k *Capabilities) {
+func (c *checker) capabilities(k *Capabilities, policy string) {
 	for i, p := range k.Exec {
 		c.absolute(fmt.Sprintf("/capabilities/exec/%d", i), p)
 	}
@@ -777,7 +777,7 @@ func (c *checker) capabilities(k *Capabilities) {
 		at := fmt.Sprintf("/capabilities/env/%d", i)
 		if !variableRule.MatchString(name) {
 			c.fault(at, "is %q; it must be the name of a variable", name)
-		} else if why := neverFromCaller(name); why != "" {
+		} else if why := neverFromCaller(name); why != "" && !(policy == PolicyRequired && slices.Contains(judged, name)) {
 			c.fault(at, "is %s, which %s; set it in environment if the tool needs a fixed value", name, why)
 		}
 	}

@@ -276,9 +276,22 @@ func TestNeverFromCaller(t *testing.T) {
 			t.Errorf("%s may be admitted", name)
 		}
 	}
-	for _, name := range []string{"TZ", "LANG", "LC_ALL", "TERM", "COLUMNS", "CI", "DEBUG", "NODE_ENV", "GIT_AUTHOR_NAME", "GIT_COMMITTER_DATE", "MY_PATH", "NO_COLOR"} {
+	for _, name := range []string{"TZ", "LANG", "LC_ALL", "TERM", "COLUMNS", "CI", "DEBUG", "NODE_ENV", "GIT_AUTHOR_NAME", "GIT_COMMITTER_DATE", "MY_PATH", "NO_COLOR", "GIT_LITERAL_PATHSPECS", "GIT_REFLOG_ACTION"} {
 		if why := neverFromCaller(name); why != "" {
 			t.Errorf("%s is barred: it %s", name, why)
+		}
+	}
+}
+
+// Variables that lead git elsewhere are for a tool alone that never runs without a
+// policy.
+func TestJudgedVariables(t *testing.T) {
+	for policy, admitted := range map[string]bool{`"policy":"required",`: true, `"policy":"none",`: false, ``: false} {
+		for _, name := range []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"} {
+			_, err := ParseDefinition("tool.json", []byte(`{"binary":"/usr/bin/git","description":"x",` + policy + `"capabilities":{"env":["` + name + `"]}}`))
+			if want := admitted && name != "GIT_OBJECT_DIRECTORY"; (err == nil) != want {
+				t.Errorf("%s with %s: %v", name, policy, err)
+			}
 		}
 	}
 }

@@ -6,14 +6,20 @@ import (
 )
 
 // harmless are variables that match a barred prefix but are only data: author and
-// date of a commit, and the name of an environment. A caller may set them if
+// date of a commit, how git reads paths, and the name of an environment. A caller may set them if
 // tool.json allows it; other GIT_ variables can make git run a command or work
 // outside of the tree.
 var harmless = []string{
 	"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE",
 	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE",
+	"GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS",
+	"GIT_NO_REPLACE_OBJECTS", "GIT_DEFAULT_HASH", "GIT_MERGE_AUTOEDIT", "GIT_OPTIONAL_LOCKS", "GIT_REFLOG_ACTION",
 	"NODE_ENV",
 }
+
+// judged are variables that lead git to another place. A tool may open them that never
+// runs without a policy, which sees them before every call.
+var judged = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
 
 // barred are the variables that no tool.json can open to callers, grouped by what
 // they do. A * at the end or the beginning of a name matches any text. Case is
@@ -38,7 +44,7 @@ var barred = []struct {
 		"*_PROXY", "SSL_*", "CURL_CA_BUNDLE", "CURL_SSL_BACKEND", "REQUESTS_CA_BUNDLE", "SSLKEYLOGFILE", "AWS_CA_BUNDLE", "GH_HOST", "GH_REPO", "AWS_ENDPOINT_*"}},
 	{"holds a credential, which is the operator's to give", []string{
 		"GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN"}},
-	{"is of git, where variables run commands and leave the tree (those of the author and committer are admitted)", []string{"GIT_*"}},
+	{"is of git, where variables run commands and leave the tree (those of the author and committer are admitted, and GIT_DIR, GIT_WORK_TREE and GIT_INDEX_FILE with \"policy\": \"required\")", []string{"GIT_*"}},
 	{"is set by this host", []string{"TOOL_*", "TOOLD_*", "TRACEPARENT", "TRACESTATE", "NOTIFY_SOCKET", "LISTEN_*"}},
 }
 

@@ -147,6 +147,9 @@ type RepoConfig struct {
 	// HooksDir is the folder in which Hooks lie, links resolved; empty where that is
 	// not beneath the roots.
 	HooksDir string `json:"hooks_dir,omitempty"`
+	// Bare is the git directory that was found, where it is Dir itself or a folder
+	// above and not a .git within one: git takes it for one without a working tree.
+	Bare string `json:"bare,omitempty"`
 	// Error says why the configuration could not be read; a policy should
 	// then deny what depends on it.
 	Error string `json:"error,omitempty"`

@@ -373,7 +373,7 @@ func insideOnly(r *request) error {
 			return err
 		}
 	}
-	literal := slices.Contains(r.call.Args, "--literal-pathspecs") || slices.Contains(r.call.Args, "--noglob-pathspecs")
+	literal := slices.Contains(r.call.Args, "--literal-pathspecs") || slices.Contains(r.call.Args, "--noglob-pathspecs") || r.call.Env["GIT_LITERAL_PATHSPECS"]+r.call.Env["GIT_NOGLOB_PATHSPECS"] != ""
 	if len(ops) == 2 && !literal && strings.Contains(ops[0]+ops[1], "/") && !strings.Contains(ops[0]+ops[1], ":") && !r.guards.off(checkFlags) {
 		r.line.Items = append(r.line.Items, argv.Item{Value: ":(top,exclude).git/none", Dashed: r.line.Items[len(r.line.Items)-1].Dashed})
 	}

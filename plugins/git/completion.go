@@ -36,9 +36,9 @@ func list(value string) (string, error) {
 // helpFlags are what git help lists of itself.
 var helpFlags = []string{"-a", "--all", "-g", "--guides", "-c", "--config", "--config-for-completion", "--config-sections-for-completion"}
 
-// noParser are second words whose arguments git does not parse: they would take the
-// flag for something to work on.
-var noParser = []string{"stash create", "stash store"}
+// noParser are commands whose arguments git does not parse in the common way: they
+// would take the flag for something to work on.
+var noParser = []string{"stash create", "stash store", "check-ref-format", "commit-tree", "diff-files", "diff-tree", "get-tar-commit-id", "mailinfo", "var"}
 
 // completes reports whether args, which follow the subcommand name, have git list
 // something for a completion, and change nothing: the flags of a command, or the
@@ -54,7 +54,7 @@ func completes(name string, args []string) bool {
 	if args[n-1] != "--git-completion-helper" && args[n-1] != "--git-completion-helper-all" || shellScript(name) {
 		return false
 	}
-	return n == 1 || n == 2 && c.sub[args[0]] != nil && !slices.Contains(noParser, name+" "+args[0])
+	return n == 1 && !slices.Contains(noParser, name) || n == 2 && c.sub[args[0]] != nil && !slices.Contains(noParser, name+" "+args[0])
 }
 
 // shellScript reports whether the subcommand is one that some git has as a script.

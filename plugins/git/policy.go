@@ -19,6 +19,7 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -185,6 +186,7 @@ type request struct {
 	helps                bool           // the call asks how a command is used
 	lists                bool           // ... or which commands there are: listCommands
 	outside              bool           // git shall not see the repository
+	bare                 bool           // the call is within a git directory
 	forces               bool           // a push may rewrite a branch
 }
 
@@ -228,14 +230,19 @@ func (r *request) run() ([]string, error) {
 			return nil, err
 		}
 	}
-	globals, rest, err := r.global(r.call.Args)
+	args, err := r.placed()
+	if err != nil {
+		return nil, err
+	}
+	globals, rest, err := r.global(args)
 	if err != nil {
 		return nil, err
 	}
 	if globals, rest, err = r.expand(globals, rest); err != nil {
 		return nil, err
 	}
-	name, args := rest[0], rest[1:]
+	name := rest[0]
+	args = rest[1:]
 	if err := r.inside(args); err != nil {
 		return nil, err
 	}
@@ -269,6 +276,18 @@ func (r *request) run() ([]string, error) {
 	}
 	if err := r.checkHooks(); err != nil {
 		return nil, err
+	}
+	if err := r.checkSeen(); err != nil && !r.guards.off(checkEnv) {
+		return nil, err
+	}
+	if r.bare = r.repo.bare != "" && r.gitDir == "" && !r.outside && !r.helps && !slices.Contains([]string{"init", "clone", "version"}, name); r.bare {
+		// git takes none by itself that may be part of what somebody else tracks;
+		// this one was judged.
+		dir := r.repo.bare
+		if dir == r.scope.Cwd && r.line.Has("--git-dir") && !r.line.Has("--is-inside-git-dir") {
+			dir = "." // as git rev-parse --git-dir then says
+		}
+		globals = append(globals, "--git-dir="+dir)
 	}
 	var out []string
 	if !r.guards.off(checkConfig) {
@@ -642,10 +661,83 @@ var refusedGlobals = map[string][2]string{
 // callerEnv are the variables that a caller may set, where tool.json admits
 // them: who committed, when, and how text looks.
 var callerEnv = []string{
+	"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS", "GIT_NO_REPLACE_OBJECTS", "GIT_DEFAULT_HASH",
 	"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE",
 	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE",
 	"GIT_MERGE_AUTOEDIT", "GIT_OPTIONAL_LOCKS", "GIT_REFLOG_ACTION",
 	"TZ", "COLUMNS", "NO_COLOR", "TERM",
+}
+
+// flagOf are variables that are written as flags before the subcommand.
+var flagOf = map[string]string{
+	"GIT_DIR": "--git-dir", "GIT_WORK_TREE": "--work-tree", "GIT_LITERAL_PATHSPECS": "--literal-pathspecs", "GIT_GLOB_PATHSPECS": "--glob-pathspecs", "GIT_NOGLOB_PATHSPECS": "--noglob-pathspecs",
+	"GIT_ICASE_PATHSPECS": "--icase-pathspecs", "GIT_NO_REPLACE_OBJECTS": "--no-replace-objects", "GIT_OPTIONAL_LOCKS": "--no-optional-locks",
+}
+
+// placed answers the arguments of the call behind the flags that its variables stand
+// for, in the order in which the host takes them.
+func (r *request) placed() ([]string, error) {
+	var out []string
+	if r.guards.off(checkEnv) {
+		return r.call.Args, nil
+	}
+	for _, name := range []string{"GIT_DIR", "GIT_WORK_TREE"} {
+		if v := r.call.Env[name]; v != "" {
+			out = append(out, flagOf[name]+"="+v)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(flagOf)) {
+		v, ok := r.call.Env[name]
+		if !ok || name == "GIT_DIR" || name == "GIT_WORK_TREE" {
+			continue
+		}
+		yes := isTrue(v)
+		no := v == "" || slices.Contains([]string{"false", "no", "off", "0"}, strings.ToLower(v))
+		switch {
+		case name == "GIT_NO_REPLACE_OBJECTS":
+			yes, no = true, false // whatever it is set to
+		case name == "GIT_OPTIONAL_LOCKS":
+			yes, no = no, yes
+		}
+		if !yes && !no {
+			return nil, refusal("env", name, "variable "+name+" is neither true nor false", "set it to 1, or unset it")
+		}
+		if yes {
+			out = append(out, flagOf[name])
+		}
+	}
+	return append(out, r.call.Args...), nil
+}
+
+// decisive are variables without which a call comes out wrong, with what says the
+// same. A caller that has one and does not pass it on is told, and nothing runs.
+var decisive = map[string]string{
+	"GIT_DIR": "give it with --git-dir", "GIT_WORK_TREE": "give it with --work-tree", "GIT_INDEX_FILE": "", "GIT_LITERAL_PATHSPECS": "use --literal-pathspecs", "GIT_GLOB_PATHSPECS": "use --glob-pathspecs",
+	"GIT_NOGLOB_PATHSPECS": "use --noglob-pathspecs", "GIT_ICASE_PATHSPECS": "use --icase-pathspecs", "GIT_NO_REPLACE_OBJECTS": "use --no-replace-objects", "GIT_DEFAULT_HASH": "use --object-format",
+	"GIT_OBJECT_DIRECTORY": "unset it", "GIT_ALTERNATE_OBJECT_DIRECTORIES": "unset it", "GIT_NAMESPACE": "unset it", "GIT_CONFIG": "use git config --file", "GIT_COMMON_DIR": "unset it",
+	"GIT_CONFIG_COUNT": "use -c", "GIT_CONFIG_PARAMETERS": "use -c", "GIT_ATTR_SOURCE": "unset it", "GIT_SHALLOW_FILE": "unset it", "GIT_GRAFT_FILE": "unset it", "GIT_REPLACE_REF_BASE": "unset it", "GIT_EXTERNAL_DIFF": "use --no-ext-diff",
+}
+
+// checkSeen refuses a call whose caller has a variable of decisive that is not
+// passed on.
+func (r *request) checkSeen() error {
+	for _, name := range r.call.EnvSeen {
+		instead, ok := decisive[name]
+		switch {
+		case !ok, name == "GIT_EXTERNAL_DIFF" && !slices.Contains([]string{"diff", "log", "show"}, r.cmd.name), name == "GIT_EXTERNAL_DIFF" && slices.Contains(r.call.Args, "--no-ext-diff"),
+			name == "GIT_DEFAULT_HASH" && r.cmd.name != "init", name == "GIT_CONFIG" && r.cmd.name != "config", r.helps, r.lists, r.cmd.name == "version":
+			continue
+		}
+		if slices.Contains(callerEnv, name) {
+			passed := "name it in TOOL_ENV to have it passed on"
+			if instead != "" {
+				passed += ", or " + instead
+			}
+			instead = passed
+		}
+		return refusal("env", name, "variable "+name+" of your environment does not reach git, and the result would be another one", instead)
+	}
+	return nil
 }
 
 func (r *request) checkEnv() error {
@@ -653,6 +745,15 @@ func (r *request) checkEnv() error {
 		if name == "TZ" && value != "" && !plainName(value, "/+") {
 			// It can name a file.
 			return refusal("env", name, "variable TZ is not the name of a time zone", "use one like Europe/Berlin")
+		}
+		if name == "GIT_INDEX_FILE" {
+			// A relative one counts from the top of the working tree, wherever that is.
+			if _, err := r.scope.Path(value); err != nil || !path.IsAbs(value) && slices.Contains(strings.Split(value, "/"), "..") {
+				return refusal("env", name, "variable GIT_INDEX_FILE leads, or may lead, out of the folders of this call", "write the whole path of a file beneath "+strings.Join(r.call.Roots, " or "))
+			}
+		}
+		if name == "GIT_DEFAULT_HASH" && value != "sha1" && value != "sha256" || name == "GIT_REFLOG_ACTION" && strings.ContainsFunc(value, func(c rune) bool { return c < ' ' }) {
+			return refusal("env", name, "variable "+name+" has the value "+quote(value)+", which this policy does not know", "unset it")
 		}
 		if slices.Contains(sequenceEditors, name) {
 			continue // For commands that open one; none is run, and none is passed on.
@@ -681,7 +782,7 @@ func (r *request) action() string {
 func (r *request) env() map[string]string {
 	env := make(map[string]string)
 	for name, v := range r.call.Env {
-		if !slices.Contains(sequenceEditors, name) {
+		if !slices.Contains(sequenceEditors, name) && flagOf[name] == "" {
 			env[name] = v
 		}
 	}
@@ -690,7 +791,7 @@ func (r *request) env() map[string]string {
 	}
 	env["GIT_ALLOW_PROTOCOL"] = strings.Join(r.protocols(), ":")
 	env["GIT_CEILING_DIRECTORIES"] = strings.Join(r.ceilings(), ":")
-	if r.cmd.name == "fetch" || r.cmd.name == "pull" {
+	if _, given := env["GIT_REFLOG_ACTION"]; !given && (r.cmd.name == "fetch" || r.cmd.name == "pull") {
 		env["GIT_REFLOG_ACTION"] = r.action()
 	}
 	env["GIT_EDITOR"] = ":"
@@ -708,6 +809,9 @@ func (r *request) env() map[string]string {
 	}
 	if r.outside {
 		env["GIT_DIR"] = "/dev/null"
+	}
+	if r.bare && r.workTree == "" {
+		env["GIT_IMPLICIT_WORK_TREE"] = "0"
 	}
 	env["GIT_NO_LAZY_FETCH"] = "1"
 	env["GIT_PAGER"] = "cat"

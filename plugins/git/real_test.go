@@ -205,7 +205,7 @@ func (b *box) plainCode(cwd string, env map[string]string, stdin string, args ..
 // ask asks the policy.
 func (b *box) ask(p *policy, cwd string, env map[string]string, args ...string) *abi.Decision {
 	dir := filepath.Join(b.ws, cwd)
-	return p.decide(&abi.Call{Tool: "git", Args: args, Cwd: dir, Roots: []string{b.ws}, Env: env, RepoConfig: repoconfig.Read(dir, []string{b.ws}, args)})
+	return p.decide(&abi.Call{Tool: "git", Args: args, Cwd: dir, Roots: []string{b.ws}, Env: env, RepoConfig: repoconfig.Read(dir, []string{b.ws}, repoconfig.Args(env, args))})
 }
 
 // call asks the policy and runs what it answers. A refused call answers its

@@ -31,6 +31,7 @@ type repoConfig struct {
 	dir, gitDir, workTree string
 	hooks, remoteHooks    []string
 	hooksDir              string
+	bare                  string
 }
 
 type remoteConfig struct{ url, pushurl, push, fetch []string }
@@ -45,6 +46,7 @@ func newRepoConfig(c *abi.RepoConfig) *repoConfig {
 	rc.entries = make([]entry, 0, len(c.Entries))
 	rc.state, rc.othersErr = c.State, c.RemoteError
 	rc.dir, rc.gitDir, rc.workTree = c.Dir, c.GitDir, c.WorkTree
+	rc.bare = c.Bare
 	rc.hooks, rc.remoteHooks, rc.hooksDir = c.Hooks, c.RemoteHooks, c.HooksDir
 	for _, e := range c.Submodules {
 		en := splitKey(e.Key)
