@@ -31,7 +31,12 @@ require (
 	google.golang.org/protobuf v1.36.12
 )
 
-require golang.org/x/crypto v0.57.0
+require (
+	github.com/aws/aws-sdk-go-v2 v1.47.7
+	golang.org/x/crypto v0.57.0
+)
+
+require github.com/aws/smithy-go v1.28.8 // indirect
 
 require (
 	github.com/google/jsonschema-go v0.4.3 // indirect

@@ -383,3 +383,45 @@ func TestTrustIsReadOnly(t *testing.T) {
 		}
 	}
 }
+
+// curl asks a service whose requests are signed, with a key that only the daemon has.
+func TestRequestsAreSigned(t *testing.T) {
+	program := needJudged(t, "curl")[0]
+	const key, token = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY", "FwoGZXIvYXdzEBYaDExampleSessionToken"
+	watch := &watched{t: t, secrets: []string{key, token}}
+	server := hosttest.NewSite(t, "127.0.0.1:0", &tls.Config{}, watch.handler(func(w http.ResponseWriter, r *http.Request) {
+		said := r.Header.Get("Authorization")
+		if !strings.HasPrefix(said, "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/") || !strings.Contains(said, "/eu-central-1/s3/aws4_request, SignedHeaders=host;") || r.Header.Get("X-Amz-Security-Token") != token {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		fmt.Fprintf(w, "you are %s %s\n", said, r.Header.Get("X-Amz-Security-Token"))
+	}))
+	host := "127.0.0.1:" + server.Port()
+	d := hosttest.Start(t, config.Config{})
+	d.Tool(t, "curl", M{
+		"binary":       program,
+		"capabilities": M{"network": []string{host}},
+		"environment":  M{"CANARY": songbird},
+		"secrets": M{
+			"aws": M{"from": "file:" + secretFile(t, "AKIDEXAMPLE:"+key+":"+token), "sigv4": M{"service": "s3", "region": "eu-central-1"}, "host": host},
+			"ca":  M{"from": "file:" + authorityFile(t, server), "tls": "ca", "host": host},
+		},
+	}, nil)
+	if err := os.WriteFile(d.Root+"/file", []byte("all of it"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a := ask(t, d.Socket, M{"tool": "curl", "cwd": d.Root, "args": []string{"-sS", "--fail", "-T", "file", server.URL + "/bucket/"}})
+	_, signature, _ := strings.Cut(a.Stdout, "Signature=")
+	if a.ExitCode != 0 || !strings.HasPrefix(signature, "****") || bytes.Contains(a.raw, []byte(token)) {
+		t.Errorf("%s", a.raw)
+	}
+	watch.files(d.Root, d.Config.State)
+	// A value that is no key is said so before anybody calls.
+	d.Tool(t, "broken", M{
+		"binary": program, "capabilities": M{"network": []string{host}},
+		"secrets": M{"aws": M{"from": "file:" + secretFile(t, "no-key"), "sigv4": M{"service": "s3", "region": "eu-central-1"}, "host": host}},
+	}, nil)
+	if a := ask(t, d.Socket, M{"tool": "broken", "cwd": d.Root, "args": []string{}}); !strings.Contains(string(a.Error), `secret aws of tool broken: it must be`) {
+		t.Errorf("%s", a.raw)
+	}
+}

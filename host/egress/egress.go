@@ -81,14 +81,19 @@ type HTTP struct {
 	// changes the length of a body.
 	MaskText func(string) string
 	MaskBody func(io.Reader) io.Reader
+	// Masks are the two for one request with a further credential, its signature.
+	// Nil where no Credential signs.
+	Masks func(further string) (func(string) string, func(io.Reader) io.Reader)
 }
 
 // Credential is a header that requests to one host get, in the place of any that
-// they have of this name.
+// they have of this name, or what signs them.
 type Credential struct {
 	// Host is a name or an address, with a port where only that one is meant.
 	Host          string
 	Header, Value string
+	// Sign signs them; nil: they get the header.
+	Sign *SigV4
 	// Plain has it sent without TLS too.
 	Plain bool
 }
@@ -247,6 +252,22 @@ type Request struct {
 	Status int `json:"status,omitempty"`
 	// Refused says why it was not passed on; empty: it was.
 	Refused string `json:"refused,omitempty"`
+}
+
+// maxPath is how much is kept of a request's path, in bytes.
+const maxPath = 512
+
+// sameHeader reports whether a and b are one header to some server: those behind
+// CGI and its like do not tell - from _.
+func sameHeader(a, b string) bool {
+	return strings.EqualFold(strings.ReplaceAll(a, "_", "-"), strings.ReplaceAll(b, "_", "-"))
+}
+
+func clip(s string, n int) string {
+	if len(s) > n {
+		return strings.ToValidUTF8(s[:n], "")
+	}
+	return s
 }
 
 // Target is Host with its port.

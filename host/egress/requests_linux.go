@@ -3,7 +3,9 @@ package egress
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -33,8 +35,6 @@ const (
 	handshakeTime = 30 * time.Second
 	// copySize is how much of a body is in memory.
 	copySize = 64 << 10
-	// maxPath is how much is kept of a request's path, in bytes.
-	maxPath = 512
 )
 
 var bodies = sync.Pool{New: func() any { return new([copySize]byte) }}
@@ -273,6 +273,13 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(status, why)
 		return
 	}
+	sign, payload := x.signer(), ""
+	if sign != nil {
+		if payload, why = sign.prepare(out); why != "" {
+			refuse(http.StatusBadRequest, why)
+			return
+		}
+	}
 	if x.session.rules.Ask != nil {
 		refused, malformed := x.judge(out.Context(), out)
 		if malformed != nil {
@@ -286,7 +293,22 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	for _, c := range x.credentials {
-		out.Header[textproto.CanonicalMIMEHeaderKey(c.Header)] = []string{c.Value}
+		if c.Sign == nil {
+			out.Header[textproto.CanonicalMIMEHeaderKey(c.Header)] = []string{c.Value}
+		}
+	}
+	h := x.session.rules.HTTP
+	hide := masks{h.MaskText, h.MaskBody}
+	if sign != nil {
+		signature, done, status, why := x.sign(sign, out, payload)
+		defer done()
+		if why != "" {
+			refuse(status, why)
+			return
+		}
+		if h.Masks != nil { // whoever is shown it could send the request again
+			hide.text, hide.body = h.Masks(signature)
+		}
 	}
 	http.NewResponseController(w).EnableFullDuplex()
 	resp, err := x.transport.RoundTrip(out)
@@ -296,12 +318,12 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		seen.Status = http.StatusBadGateway
 		x.session.failed(x.connection, err)
-		answerText(w, seen.Status, fmt.Sprintf("%s could not be asked: %s", x.connection.Target(), x.mask(err.Error())))
+		answerText(w, seen.Status, fmt.Sprintf("%s could not be asked: %s", x.connection.Target(), hide.mask(err.Error())))
 		return
 	}
 	defer resp.Body.Close()
 	seen.Status = resp.StatusCode
-	if !x.answer(w, resp, refuse) {
+	if !x.answer(w, resp, hide, refuse) {
 		// The process has gone, or the host has. What the first sent is delivered,
 		// which a host that nobody reads from would not wait for.
 		read := make(chan struct{})
@@ -392,7 +414,7 @@ func (x *requests) rewrite(r *http.Request) (out *http.Request, status int, why 
 	if len(x.credentials) > 0 {
 		for name := range out.Header {
 			for _, credential := range x.credentials {
-				if sameHeader(name, credential.Header) {
+				if credential.Header != "" && sameHeader(name, credential.Header) {
 					delete(out.Header, name)
 				}
 			}
@@ -400,8 +422,10 @@ func (x *requests) rewrite(r *http.Request) (out *http.Request, status int, why 
 		// What is encoded, and answers in parts, could hold a credential that nobody
 		// would find.
 		out.Header["Accept-Encoding"] = []string{"identity"}
-		delete(out.Header, "Range")
-		delete(out.Header, "If-Range")
+		if x.signer() == nil { // which does not send its secret
+			delete(out.Header, "Range")
+			delete(out.Header, "If-Range")
+		}
 	}
 	if _, said := out.Header["User-Agent"]; !said {
 		out.Header["User-Agent"] = nil // instead of that of net/http
@@ -409,8 +433,61 @@ func (x *requests) rewrite(r *http.Request) (out *http.Request, status int, why 
 	return out, 0, ""
 }
 
+// signer is what signs the requests; nil: nothing does.
+func (x *requests) signer() *SigV4 {
+	for _, c := range x.credentials {
+		if c.Sign != nil {
+			return c.Sign
+		}
+	}
+	return nil
+}
+
+// sign signs out, as SigV4.prepare left it with payload. A body that is to be hashed
+// is in memory until done is called, of which nobody has more than his part. status
+// and why say that it is refused.
+func (x *requests) sign(s *SigV4, out *http.Request, payload string) (signature string, done func(), status int, why string) {
+	held := int64(0)
+	done = func() {
+		x.session.signed.Add(-held)
+		x.session.gate.signed.Add(-held)
+	}
+	if payload == "" {
+		var body bytes.Buffer
+		for {
+			n, err := io.CopyN(&body, out.Body, copySize)
+			held += n
+			x.session.signed.Add(n)
+			x.session.gate.signed.Add(n)
+			switch {
+			case held > maxSigned:
+				return "", done, http.StatusRequestEntityTooLarge, fmt.Sprintf("its body is over the %d bytes that toold hashes for a signature", maxSigned)
+			case x.session.signed.Load() > maxSignedRun || x.session.gate.signed.Load() > maxSignedAll:
+				return "", done, http.StatusServiceUnavailable, "too many bodies are being hashed for signatures; try again"
+			}
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				return "", done, http.StatusBadRequest, "its body has no end"
+			}
+		}
+		hash := sha256.Sum256(body.Bytes())
+		payload = hex.EncodeToString(hash[:])
+		out.ContentLength, out.Body = int64(body.Len()), io.NopCloser(&body)
+		if body.Len() == 0 {
+			out.Body = http.NoBody
+		}
+	}
+	signature, err := s.sign(out, payload, time.Now())
+	if err != nil {
+		return "", done, http.StatusBadGateway, "it cannot be signed: " + err.Error()
+	}
+	return signature, done, 0, ""
+}
+
 // answer passes resp on, and reports whether that was done to its end.
-func (x *requests) answer(w http.ResponseWriter, resp *http.Response, refuse func(int, string)) bool {
+func (x *requests) answer(w http.ResponseWriter, resp *http.Response, hide masks, refuse func(int, string)) bool {
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		refuse(http.StatusBadGateway, "the host answers in another protocol")
 		return true
@@ -423,9 +500,9 @@ func (x *requests) answer(w http.ResponseWriter, resp *http.Response, refuse fun
 			refuse(http.StatusBadGateway, fmt.Sprintf("the answer is encoded as %q, though it was asked not to be, and a credential could not be hidden in it", clip(e, maxPath)))
 			return true
 		}
-		resp.Header = x.maskHeader(resp.Header)
-		if mask := x.session.rules.HTTP.MaskBody; mask != nil {
-			body = mask(body)
+		resp.Header = hide.header(resp.Header)
+		if hide.body != nil {
+			body = hide.body(body)
 		}
 	}
 	header := w.Header()
@@ -460,19 +537,25 @@ func (x *requests) answer(w http.ResponseWriter, resp *http.Response, refuse fun
 	}
 }
 
-func (x *requests) mask(text string) string {
-	if mask := x.session.rules.HTTP.MaskText; mask != nil {
-		return mask(text)
+// masks hide credentials; either may be nil.
+type masks struct {
+	text func(string) string
+	body func(io.Reader) io.Reader
+}
+
+func (m masks) mask(text string) string {
+	if m.text != nil {
+		return m.text(text)
 	}
 	return text
 }
 
-func (x *requests) maskHeader(h http.Header) http.Header {
+func (m masks) header(h http.Header) http.Header {
 	masked := make(http.Header, len(h))
 	for name, list := range h {
 		for _, v := range list {
-			name := x.mask(name)
-			masked[name] = append(masked[name], x.mask(v))
+			name := m.mask(name)
+			masked[name] = append(masked[name], m.mask(v))
 		}
 	}
 	return masked
@@ -480,7 +563,8 @@ func (x *requests) maskHeader(h http.Header) http.Header {
 
 // keep notes a request.
 func (x *requests) keep(seen Request) {
-	seen.Path, seen.Refused = x.mask(seen.Path), x.mask(seen.Refused)
+	hide := masks{text: x.session.rules.HTTP.MaskText}
+	seen.Path, seen.Refused = hide.mask(seen.Path), hide.mask(seen.Refused)
 	x.session.mu.Lock()
 	defer x.session.mu.Unlock()
 	if len(x.connection.Requests) < maxKept {
@@ -500,12 +584,6 @@ func forThisHop(h http.Header) {
 	}
 }
 
-// sameHeader reports whether a and b are one header to some server: those behind
-// CGI and its like do not tell - from _.
-func sameHeader(a, b string) bool {
-	return strings.EqualFold(strings.ReplaceAll(a, "_", "-"), strings.ReplaceAll(b, "_", "-"))
-}
-
 // hasDots reports whether a path, which is decoded, has a segment that stands for
 // another one.
 func hasDots(path string) bool {
@@ -515,13 +593,6 @@ func hasDots(path string) bool {
 		}
 	}
 	return false
-}
-
-func clip(s string, n int) string {
-	if len(s) > n {
-		return strings.ToValidUTF8(s[:n], "")
-	}
-	return s
 }
 
 func answerText(w http.ResponseWriter, status int, text string) {

@@ -41,8 +41,9 @@ const (
 
 // Gate is what all runs share.
 type Gate struct {
-	open  atomic.Int64
-	large atomic.Int64 // buffers of pair.pass
+	open   atomic.Int64
+	large  atomic.Int64 // buffers of pair.pass
+	signed atomic.Int64 // bytes of bodies that are hashed
 }
 
 // Session makes the connections of one run.
@@ -60,7 +61,8 @@ type Session struct {
 	rest context.Context
 	stop context.CancelFunc
 
-	names names
+	names  names
+	signed atomic.Int64 // as in Gate
 
 	// mu guards what follows.
 	mu             sync.Mutex

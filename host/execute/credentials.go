@@ -3,6 +3,7 @@ package execute
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"io"
 	"net"
 	"net/url"
 	"slices"
@@ -28,11 +29,18 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 	}
 	var used []secret
 	for _, s := range secrets {
-		if s.Header == "" && s.TLS == "" {
+		if s.Header == "" && s.TLS == "" && s.SigV4 == nil {
 			continue
 		}
 		used = append(used, s)
 		h.Hosts = append(h.Hosts, s.Host)
+		if s.SigV4 != nil {
+			sign, err := egress.NewSigV4(s.SigV4.Service, s.SigV4.Region, s.value)
+			if err != nil {
+				return nil, fault.Errorf(fault.ToolBroken, "secret %s of tool %s: %w", s.name, r.Tool.Name, err)
+			}
+			h.Credentials = append(h.Credentials, egress.Credential{Host: s.Host, Sign: sign, Plain: s.InsecureHTTP})
+		}
 		if s.Header == "" {
 			continue
 		}
@@ -72,6 +80,11 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 	if m := mask.New(values(used)); m != nil {
 		h.MaskText = func(text string) string { return string(m.Bytes([]byte(text))) }
 		h.MaskBody = mask.Covering(values(used))
+		h.Masks = func(further string) (func(string) string, func(io.Reader) io.Reader) {
+			all := append(values(used), []byte(further))
+			m := mask.New(all)
+			return func(text string) string { return string(m.Bytes([]byte(text))) }, mask.Covering(all)
+		}
 	}
 	return h, nil
 }

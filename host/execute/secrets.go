@@ -17,6 +17,7 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/identity"
@@ -44,6 +45,14 @@ func values(s []secret) [][]byte {
 	for _, s := range s {
 		if s.SSHKey {
 			v = append(v, keysIn(s.value)...)
+		}
+		if s.SigV4 != nil { // the access key is no secret
+			for i, part := range strings.SplitN(s.value, ":", 3) {
+				if i > 0 {
+					v = append(v, []byte(part))
+				}
+			}
+			continue
 		}
 		if s.TLS != "" {
 			v = append(v, keysIn(s.value)...)
@@ -148,7 +157,11 @@ func (e *Executor) MissingSecret(t *tools.Tool) error {
 		if strings.HasPrefix(s.From, "claim:") {
 			continue
 		}
-		if _, err := e.secretValue(identity.Caller{}, s); err != nil {
+		v, err := e.secretValue(identity.Caller{}, s)
+		if err == nil && s.SigV4 != nil {
+			_, err = egress.NewSigV4(s.SigV4.Service, s.SigV4.Region, v)
+		}
+		if err != nil {
 			return fmt.Errorf("secret %s of tool %s: %w", name, t.Name, err)
 		}
 	}

@@ -314,7 +314,19 @@ type Secret struct {
 	// SSHKey says that it is a private key with which the host itself talks to Host
 	// over ssh, for the git of a binary, which is not given it.
 	SSHKey bool `json:"ssh_key,omitempty"`
+	// SigV4 says that it is a key with which the host signs the requests of a binary to
+	// Host: "ACCESS_KEY:SECRET_KEY", or "ACCESS_KEY:SECRET_KEY:SESSION_TOKEN".
+	SigV4 *SigV4 `json:"sigv4,omitempty"`
 }
+
+// SigV4 is what requests are signed for, as AWS names it.
+type SigV4 struct {
+	Service string `json:"service"`
+	Region  string `json:"region"`
+}
+
+// scopeRule matches services and regions.
+var scopeRule = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
 // secretMark matches the marks in a Secret's Content: "{secret}" stands for the value,
 // "{basic:USER}" for USER:VALUE in base64, as in HTTP's Basic authentication.
@@ -876,10 +888,14 @@ func (c *checker) secrets(d *Definition) {
 		if s.Header != "" && strings.ContainsFunc(s.Content, unicode.IsControl) {
 			c.fault(at+"/content", "holds a line break or another control character, and cannot stand in a header")
 		}
-		if s.InsecureHTTP && (s.Header == "" || d.WASI != "" || d.Handler != "") {
-			c.fault(at+"/insecure_http", "is for the header of a binary's requests; name the port in host to have a handler send it without TLS, and remove this otherwise")
+		if s.InsecureHTTP && (s.Header == "" && s.SigV4 == nil || d.WASI != "" || d.Handler != "") {
+			c.fault(at+"/insecure_http", "is for the header or signature of a binary's requests; name the port in host to have a handler send it without TLS, and remove this otherwise")
 		}
 		switch {
+		case s.SigV4 != nil && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != "" || s.SSHKey):
+			c.fault(at, "has sigv4 beside env, header, file, tls or ssh_key; a secret goes to one place, use two secrets for two")
+		case s.SigV4 != nil:
+			c.sigV4(d, at, name, s)
 		case s.SSHKey && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != ""):
 			c.fault(at, "has ssh_key beside env, header, file or tls; a secret goes to one place, use two secrets for two")
 		case s.SSHKey:
@@ -925,10 +941,37 @@ func (c *checker) secrets(d *Definition) {
 				c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
 			}
 		default:
-			c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together, or tls and host, or ssh_key and host")
+			c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together, or tls and host, or ssh_key and host, or sigv4 and host")
 		}
 	}
 	c.tls(d)
+}
+
+// sigV4 checks the secret s, whose name is name, that signs requests.
+func (c *checker) sigV4(d *Definition, at, name string, s Secret) {
+	if !scopeRule.MatchString(s.SigV4.Service) {
+		c.fault(at+"/sigv4/service", "is %q; it must be the name of a service as it is in signatures, such as s3 or sts", s.SigV4.Service)
+	}
+	if !scopeRule.MatchString(s.SigV4.Region) {
+		c.fault(at+"/sigv4/region", "is %q; it must be a region, such as us-east-1", s.SigV4.Region)
+	}
+	if !validHost(s.Host, false) {
+		c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
+	}
+	if d.Handler != "" || d.WASI != "" {
+		c.fault(at+"/sigv4", "is for the requests of a binary; those of a handler or wasi program are not signed")
+	}
+	// Which of two counts nobody could tell.
+	host, port := egress.SplitHost(s.Host)
+	for _, other := range sortedKeys(d.Secrets) {
+		o := d.Secrets[other]
+		if other == name || o.SigV4 == nil && !strings.EqualFold(o.Header, "Authorization") {
+			continue
+		}
+		if h, p := egress.SplitHost(o.Host); h == host && (p == port || p == "" || port == "") {
+			c.fault(at+"/host", "is %s, whose requests the secret %s authorizes already; keep one", s.Host, other)
+		}
+	}
 }
 
 // tls checks that what counts for TLS with a host is whole, and said once.

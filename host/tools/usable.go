@@ -56,6 +56,8 @@ func (c *checker) secretsOf(d *Definition, kind Kind) {
 			field, variable = "file", s.File
 		case s.TLS != "":
 			field = "tls"
+		case s.SigV4 != nil:
+			field = "sigv4"
 		}
 		at += "/" + field
 		switch {
