@@ -197,7 +197,10 @@ func (p *programs) run(cb *wire.Callback) (int, error) {
 		if err := unix.Access(cb.Path, unix.X_OK); err != nil {
 			return 0, fmt.Errorf("run %s: %w; the folder must be the same one here and where toold runs", cb.Path, err)
 		}
-		env := append(environWith(cb.Env), hookOf+"="+p.tool)
+		set := map[string]string{}
+		maps.Copy(set, cb.Env)
+		set[hookOf] = p.tool
+		env := environWith(set)
 		exit, err := p.start(cb, append([]string{cb.Path}, cb.Args...), env, false)
 		if errors.Is(err, syscall.ENOEXEC) { // a script without a first line
 			exit, err = p.start(cb, append([]string{"sh", cb.Path}, cb.Args...), env, false)
