@@ -288,7 +288,7 @@ func TestNeverFromCaller(t *testing.T) {
 func TestJudgedVariables(t *testing.T) {
 	for policy, admitted := range map[string]bool{`"policy":"required",`: true, `"policy":"none",`: false, ``: false} {
 		for _, name := range []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"} {
-			_, err := ParseDefinition("tool.json", []byte(`{"binary":"/usr/bin/git","description":"x",` + policy + `"capabilities":{"env":["` + name + `"]}}`))
+			_, err := ParseDefinition("tool.json", []byte(`{"binary":"/usr/bin/git","description":"x",`+policy+`"capabilities":{"env":["`+name+`"]}}`))
 			if want := admitted && name != "GIT_OBJECT_DIRECTORY"; (err == nil) != want {
 				t.Errorf("%s with %s: %v", name, policy, err)
 			}
