@@ -110,6 +110,11 @@ test-package: build ## the Debian package on fresh machines, with systemd and wi
 dist: build ## archives, Debian packages, bills of materials and SHA256SUMS into .cache/dist
 	@$(GO) run ./scripts/dist $(CACHE)/dist
 
+DIST_CHECK ?= linux/amd64,linux/arm64,darwin/amd64,darwin/arm64
+.PHONY: dist-check
+dist-check: ## the release twice, for DIST_CHECK (every platform), in two folders, once from an empty cache; fails if a byte differs
+	TOOLD_DIST='$(DIST_CHECK)' $(GO) test -count=1 -timeout 2h -run '^TestTwoFoldersGiveTheSame$$' -v ./scripts/dist
+
 .PHONY: clean
 clean: ## remove what was built and fetched
 	rm -rf bin $(CACHE) $(wildcard tools.d/*/handler.wasm tools.d/*/restricted.wasm)

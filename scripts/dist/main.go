@@ -75,10 +75,14 @@ func (r *release) make(platforms []string) error {
 	}
 	r.when = time.Unix(n, 0).UTC()
 	os.Setenv("SOURCE_DATE_EPOCH", seconds) // of dpkg-deb and toolctl man
+	os.Setenv("DPKG_DEB_THREADS_MAX", "1")  // xz writes something else with several
 	if r.version == "" {
 		if r.version, err = version(); err != nil {
 			return err
 		}
+	}
+	if !validVersion.MatchString(r.version) {
+		return fmt.Errorf("%q cannot be a version; use digits, letters and .+~-", r.version)
 	}
 	// Made anew, so that what is in SHA256SUMS is what was built now.
 	if entries, err := os.ReadDir(out); err == nil && len(entries) > 0 {
@@ -146,7 +150,7 @@ func (r *release) collect(work string) error {
 	}
 	// The others beside it: their pages are made of what they print.
 	for _, p := range r.programs {
-		if err := build(filepath.Join(work, "native", p), p, runtime.GOOS, runtime.GOARCH); err != nil {
+		if err := r.build(filepath.Join(work, "native", p), p, runtime.GOOS, runtime.GOARCH); err != nil {
 			return err
 		}
 	}
@@ -190,9 +194,11 @@ func (r *release) catalogue() error {
 	return err
 }
 
-// build compiles one program to path.
-func build(path, program, goos, goarch string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w -buildid=", "-o", path, "./cmd/"+program)
+// build compiles one program to path. The version is told to the linker, and not taken
+// from version control, which the go command finds in some checkouts only.
+func (r *release) build(path, program, goos, goarch string) error {
+	flags := "-ldflags=-s -w -buildid= -X github.com/toold/toold/host.released=" + r.version + " -X main.released=" + r.version
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", flags, "-o", path, "./cmd/"+program)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch, "GOAMD64=v1", "GOFLAGS=-p=2")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", program, err, out)
@@ -207,7 +213,7 @@ func (r *release) platform(work, goos, goarch string) error {
 	infos := map[string]*debug.BuildInfo{}
 	for _, p := range r.programs {
 		path := filepath.Join(work, goos+"-"+goarch, p)
-		if err := build(path, p, goos, goarch); err != nil {
+		if err := r.build(path, p, goos, goarch); err != nil {
 			return err
 		}
 		data, err := os.ReadFile(path)
@@ -347,6 +353,8 @@ func (r *release) bill(name string, infos map[string]*debug.BuildInfo, content m
 	text, err := json.MarshalIndent(bom, "", "  ")
 	return append(text, '\n'), err
 }
+
+var validVersion = regexp.MustCompile(`^[0-9][A-Za-z0-9.+~-]*$`)
 
 var notInDebianVersion = regexp.MustCompile(`[^A-Za-z0-9.+~]`)
 
