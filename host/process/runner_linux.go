@@ -413,6 +413,7 @@ func (r *Runner) startSupervisor(s *supervisor) error {
 func (r *Runner) read(s *supervisor) {
 	defer r.gone.Done()
 	from := bufio.NewReaderSize(s.conn, 1<<10)
+	failed := false
 	for first := true; ; first = false {
 		var in reportFrame
 		if err := decodeFrame(from, &in); err != nil {
@@ -420,13 +421,14 @@ func (r *Runner) read(s *supervisor) {
 		}
 		if first {
 			s.conn.SetReadDeadline(time.Time{})
+			failed = in.Fail != nil // it says why, runs nothing, and ends by itself
 		}
 		s.reports <- in
 	}
 	s.hangUp()
 
 	r.mu.Lock()
-	asked := s.asked
+	asked := s.asked || failed
 	r.idle = slices.DeleteFunc(r.idle, func(other *supervisor) bool { return other == s })
 	r.mu.Unlock()
 
