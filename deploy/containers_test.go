@@ -314,6 +314,7 @@ func TestContainers(t *testing.T) {
 	t.Run("Hostile", func(t *testing.T) { e.t = t; e.checkHostile() })
 	t.Run("Restart", func(t *testing.T) { e.t = t; e.checkRestart() })
 	t.Run("Instances", func(t *testing.T) { e.t = t; e.checkInstances() })
+	t.Run("Compose", func(t *testing.T) { e.t = t; e.checkCompose() })
 }
 
 // checkImages looks at what is in the images.
@@ -355,6 +356,10 @@ func (e *engine) checkLevels() {
 		return out
 	}
 	const hint = "unmask=ALL"
+	// That is how it is here, and no error.
+	if out := e.run("logs", "server-0"); strings.Contains(out, `"level":"ERROR"`) {
+		e.t.Errorf("the daemon logs an error:\n%s", out)
+	}
 	if out := doctor("server-0"); !strings.Contains(out, `confined at the level "seccomp"`) || !strings.Contains(out, hint) {
 		e.t.Errorf("with the rights of compose.yaml doctor says\n%s", out)
 	}
@@ -476,5 +481,51 @@ func (e *engine) checkInstances() {
 	}
 	if out, err := e.try(nil, "exec", "server-0", "ls", "/workspace/only-1"); err == nil {
 		e.t.Errorf("instance 0 has the workspace of 1: %s", out)
+	}
+}
+
+// checkCompose runs compose.yaml for two instances with podman-compose, which PyPI has.
+// Their daemons have no network: that takes more of the machine than podman.
+func (e *engine) checkCompose() {
+	program, err := exec.LookPath("podman-compose")
+	if err != nil {
+		e.t.Skip("podman-compose is not installed; pip install podman-compose")
+	}
+	podman, err := exec.LookPath("podman")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	host, bin := filepath.Join(e.dir, "host"), filepath.Join(e.dir, "bin")
+	output(e.t, "../bin/toolctl", "setup", "--client", "../bin/tool-client", "--only", "git", host)
+	output(e.t, "../bin/toolctl", "tools", "add", "--yes", "--tools", filepath.Join(host, "tools/tools.d"), "git")
+	output(e.t, "mkdir", bin)
+	offline := filepath.Join(e.dir, "offline.yaml")
+	for path, text := range map[string]string{
+		filepath.Join(bin, "podman"): "#!/bin/sh\nexec " + podman + " " + strings.Join(e.args, " ") + " \"$@\"\n",
+		offline:                      "services:\n  server: {network_mode: none}\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	for _, id := range []string{"6", "7"} {
+		compose := func(args ...string) {
+			e.t.Helper()
+			cmd := exec.Command(program, append([]string{"-f", "container/compose.yaml", "-f", offline}, args...)...)
+			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "TOOLD_DIR="+host, "INSTANCE_ID="+id)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				e.t.Fatalf("podman-compose %v: %v\n%s", args, err, out)
+			}
+		}
+		compose("up", "-d")
+		// It may have come before its daemon was healthy, for which podman needs systemd.
+		e.ready("toold-"+id+"_server_1", 1)
+		e.run("healthcheck", "run", "toold-"+id+"_server_1")
+		if out := e.run("start", "-a", "toold-"+id+"_client_1"); !strings.HasPrefix(out, "git version ") {
+			e.t.Errorf("the client of instance %s prints %q", id, out)
+		}
+		if out := e.exec("toold-"+id+"_server_1", "toolctl", "instances"); !strings.Contains(out, "tool-"+id+".sock") {
+			e.t.Errorf("instance %s is\n%s", id, out)
+		}
 	}
 }
