@@ -35,7 +35,23 @@ func TestMan(t *testing.T) {
 		}
 		return found
 	}
+	// A daemon, for what pages are made of; no wrapper is beside this program.
+	bin := t.TempDir()
+	write(t, filepath.Join(bin, "toold"), "#!/bin/sh\nprintf 'usage: toold [flags]\\n\\nServes -- tools.\\n' >&2\n")
+	write(t, filepath.Join(bin, "tool-client"), "#!/bin/sh\nprintf 'usage: tool-client TOOL\\n\\nCalls.\\n'; exit 64\n")
+	for _, name := range []string{"toold", "tool-client"} {
+		if err := os.Chmod(filepath.Join(bin, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	first, second := pages(), pages()
+	if got := first["toold.8"]; !strings.Contains(got, ".SH SYNOPSIS\n.nf\ntoold [flags]\n.fi") || !strings.Contains(got, `Serves \-\- tools.`) {
+		t.Errorf("toold.8:\n%s", got)
+	}
+	if got := first["tool-client.1"]; !strings.Contains(got, "tool\\-client TOOL") {
+		t.Errorf("tool-client.1:\n%s", got)
+	}
 	for _, name := range []string{"toolctl.1", "toolctl-install.1", "toolctl-plugin-inspect.1"} {
 		if first[name] == "" || first[name] != second[name] {
 			t.Errorf("%s: %d bytes, then %d", name, len(first[name]), len(second[name]))

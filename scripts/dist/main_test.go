@@ -1,11 +1,15 @@
 package main
 
 import (
+	"crypto/sha256"
+	"debug/buildinfo"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -149,5 +153,61 @@ func TestForeignFolderIsKept(t *testing.T) {
 	entries, _ := os.ReadDir(dir)
 	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "thesis" }) {
 		t.Error("a file that was there is gone")
+	}
+}
+
+// TestBill compares the bill of materials with what an archive has.
+func TestBill(t *testing.T) {
+	info, err := buildinfo.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of the test program, whose libraries go.sum has.
+	content := map[string][]byte{"bin/toold": []byte("a program"), "tools.d/git/restricted.wasm": []byte("a module"), "README.md": nil}
+	r := &release{version: "1.2.3", when: time.Unix(1e9, 0)}
+	text, err := r.bill("toold-1.2.3-linux-amd64", map[string]*debug.BuildInfo{"toold": info}, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bom struct {
+		BOMFormat, SpecVersion string
+		Components             []struct {
+			Type, Name, Version, PURL string
+			Hashes                    []struct{ Alg, Content string }
+		}
+	}
+	if err := json.Unmarshal(text, &bom); err != nil || bom.BOMFormat != "CycloneDX" || bom.SpecVersion != "1.5" {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	files, libraries := map[string]string{}, []string{}
+	for _, c := range bom.Components {
+		switch c.Type {
+		case "file":
+			files[c.Name] = c.Hashes[0].Alg + " " + c.Hashes[0].Content
+		case "library":
+			libraries = append(libraries, c.PURL)
+		}
+	}
+	for path, data := range content {
+		want := ""
+		if path != "README.md" {
+			want = fmt.Sprintf("SHA-256 %x", sha256.Sum256(data))
+		}
+		if files[path] != want {
+			t.Errorf("%s has %q, want %q", path, files[path], want)
+		}
+	}
+	if !slices.Contains(libraries, "pkg:golang/std@"+strings.TrimPrefix(info.GoVersion, "go")) {
+		t.Errorf("the compiler is not among %q", libraries)
+	}
+}
+
+// TestVersionIsChecked: it becomes part of names, and of what the linker is told.
+func TestVersionIsChecked(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1")
+	for _, v := range []string{"1 -X main.x=y", "../1", "v1"} {
+		if err := (&release{version: v, out: t.TempDir()}).make(nil); err == nil || !strings.Contains(err.Error(), "cannot be a version") {
+			t.Errorf("%q: %v", v, err)
+		}
 	}
 }
