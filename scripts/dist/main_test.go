@@ -36,9 +36,11 @@ func TestTwoFoldersGiveTheSame(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "dist")
 	command(t, ".", "go", "build", "-o", program, ".")
 	made := map[string]string{}
+	commit := strings.TrimSpace(command(t, ".", "git", "rev-parse", "HEAD"))
 	for i, folder := range []string{"a", "a-longer-name/b"} {
 		dir := filepath.Join(t.TempDir(), folder)
 		command(t, "../..", "git", "clone", "-q", "--shared", ".", dir)
+		command(t, dir, "git", "checkout", "-q", "--detach", commit) // others commit meanwhile
 		umask := []string{"022", "077"}[i]
 		old := time.Unix(int64(i)*1e8, 0)
 		filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
