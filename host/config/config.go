@@ -265,6 +265,9 @@ func Load(file string, env Env) (Config, error) {
 		if err := strictjson.Unmarshal(data, &c); err != nil {
 			return c, fmt.Errorf("read configuration %s: %w; `toolctl schema config` prints what may be there", file, err)
 		}
+		if err := checkValues(data); err != nil {
+			return c, fmt.Errorf("read configuration %s: %w; `toolctl schema config` prints what may be there", file, err)
+		}
 		c.File = abs
 	}
 	for _, v := range []struct {

@@ -71,6 +71,36 @@ func Members(data []byte, member func(name, value []byte)) error {
 	return nil
 }
 
+// Judge calls judge with each string, number (a float64) and boolean of a text, and
+// with its pointer. What it answers, unless that is empty, is the reason of the *Fault
+// that is returned, at that value.
+func Judge(data []byte, judge func(pointer string, value any) string) error {
+	d := decoder{reader: reader{data: data}}
+	var walk func() *Fault
+	walk = func() *Fault {
+		switch d.kind() {
+		case "an object":
+			return d.object(func([]byte) *Fault { return walk() })
+		case "an array":
+			return d.array(func(int) *Fault { return walk() })
+		}
+		at := d.pos
+		v, f := d.any()
+		if f != nil || v == nil {
+			return f
+		}
+		f = d.faultAt(at, "")
+		if f.Reason = judge(f.Pointer, v); f.Reason != "" {
+			return f
+		}
+		return nil
+	}
+	if f := d.whole(walk); f != nil {
+		return f
+	}
+	return nil
+}
+
 type decoder struct {
 	reader
 	lenient bool
