@@ -1,0 +1,322 @@
+package host_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/events"
+	"github.com/toold/toold/host/hosttest"
+)
+
+// settings are the keys of toold.json, each with a test that shows what it does. Those
+// of TestSettings are its subtests.
+var settings = map[string]string{
+	"instance":                    "TestSettings",
+	"tools":                       "TestSwapUnderLoad",
+	"restricted":                  "TestLostPolicy",
+	"socket":                      "TestBothForms",
+	"socket_mode":                 "TestSocketsOfOtherUsers",
+	"socket_group":                "TestSocketsOfOtherUsers",
+	"admin":                       "TestASocketHasOneDaemon",
+	"state":                       "TestLinkedRootAndState",
+	"roots":                       "TestReloadedRoots",
+	"sockets[].path":              "TestSocketsServeCategoriesAndRoots",
+	"sockets[].protocol":          "TestMCP",
+	"sockets[].roots":             "TestSocketsServeCategoriesAndRoots",
+	"sockets[].categories":        "TestSocketsServeCategoriesAndRoots",
+	"sockets[].session":           "TestBoundToASession",
+	"sockets[].explicit_sessions": "TestExplicitSessions",
+	"sockets[].mode":              "TestSocketsOfOtherUsers",
+	"sockets[].group":             "TestSocketsOfOtherUsers",
+	"metrics":                     "TestSettings",
+	"mcp":                         "TestWebAdmission",
+	"dashboard":                   "TestWhoMayLook",
+	"traces":                      "TestSpansReachACollector",
+	"log_level":                   "TestSettings",
+	"store":                       "TestStoreAway",
+	"reliability":                 "TestReloadKeepsWhatItDidNotChange",
+	"confine":                     "TestLeastOfSystem",
+	"confine_most":                "TestBinariesDoNotReadTheDaemons",
+	"max_connections":             "TestSettings",
+	"shutdown_grace":              "TestSettings",
+	"guest_memory":                "TestStacksOfManyGuests",
+	"allow_writable_tools":        "TestSettings",
+	"explicit_sessions":           "TestExplicitSessions",
+	"sessions.limit":              "TestSettings",
+	"sessions.idle":               "TestSettings",
+	"sessions.keep":               "TestSettings",
+	"sessions.persist":            "TestSessionInMemory",
+	"sessions.watchers":           "TestWatchForms",
+	"sessions.watchers_all":       "TestSettings",
+	"sessions.watch_events":       "TestWatchResumes",
+	"sessions.watch_output":       "TestWatchResumes",
+	"sessions.watch_keep":         "TestBounds",
+	"sessions.job_output":         "TestJobOutputIsBounded",
+	"audit.mode":                  "TestAuditCannotBeWritten",
+	"audit.max_bytes":             "TestPrune",
+	"audit.max_age_days":          "TestPruneByAge",
+	"identity.jwks":               "TestHostileTokens",
+	"identity.issuer":             "TestWebAdmission",
+	"identity.audience":           "TestWebAdmission",
+	"identity.allow_uid":          "TestReload",
+	"identity.ignore_claims":      "TestReloadKeepsWhatItDidNotChange",
+	"discovery.ttl":               "TestDiscoverySettings",
+	"discovery.retry_after":       "TestCallersRefresh",
+	"discovery.refused_for":       "TestDiscoverySettings",
+	"discovery.refresh_every":     "TestCallersRefresh",
+	"discovery.max_identities":    "TestDiscoverySettings",
+}
+
+// schemaKeys are the keys of a schema, as TestSettings names them.
+func schemaKeys(t *testing.T, prefix string, schema map[string]any) (keys []string) {
+	t.Helper()
+	properties, _ := schema["properties"].(map[string]any)
+	for name, v := range properties {
+		v := v.(map[string]any)
+		items, _ := v["items"].(map[string]any)
+		switch {
+		case v["properties"] != nil:
+			keys = append(keys, schemaKeys(t, prefix+name+".", v)...)
+		case items["properties"] != nil:
+			keys = append(keys, schemaKeys(t, prefix+name+"[].", items)...)
+		default:
+			keys = append(keys, prefix+name)
+		}
+	}
+	return keys
+}
+
+// TestEverySettingHasATest: each key has a test, which there is.
+func TestEverySettingHasATest(t *testing.T) {
+	var schema map[string]any
+	if err := json.Unmarshal(config.Schema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	keys := slices.Sorted(slices.Values(schemaKeys(t, "", schema)))
+	if have := slices.Sorted(maps.Keys(settings)); !slices.Equal(keys, have) {
+		t.Errorf("the schema has %q\nand tests have %q", keys, have)
+	}
+	there := testsOfTheModule(t)
+	for key, test := range settings {
+		if !there[test] {
+			t.Errorf("%s: there is no %s", key, test)
+		}
+	}
+}
+
+var testName = regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(`)
+
+// testsOfTheModule are the names of all tests.
+func testsOfTheModule(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	top := hosttest.ModuleRoot()
+	for _, dir := range []string{"host", "cmd", "pdk", "plugins", "scripts", "sdk-examples", "deploy"} {
+		err := filepath.WalkDir(filepath.Join(top, dir), func(path string, e os.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, "_test.go") && !strings.Contains(path, "testkit") && !strings.Contains(path, "pdktest") || e.IsDir() || filepath.Ext(path) != ".go" {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, m := range testName.FindAllSubmatch(text, -1) {
+				names[string(m[1])] = true
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	return names
+}
+
+// TestSettings shows what each key does that has no test of its own elsewhere.
+func TestSettings(t *testing.T) {
+	create := func(d *hosttest.Daemon) (id string, err error) {
+		data, err := (&client.Sessions{Socket: d.Socket}).Do(t.Context(), client.SessionCall{Name: "mutate", Payload: map[string]any{"op": "create"}})
+		var made struct{ ID string }
+		if err == nil {
+			err = json.Unmarshal(data, &made)
+		}
+		return made.ID, err
+	}
+	t.Run("instance", func(t *testing.T) {
+		d := hosttest.Start(t, config.Config{Instance: "blue"})
+		if st, err := client.NewAdmin(d.Admin).Status(t.Context()); err != nil || st.Instance != "blue" {
+			t.Errorf("%+v, %v", st, err)
+		}
+	})
+	t.Run("metrics", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		hosttest.Start(t, config.Config{Metrics: l.Addr().String()})
+		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		for path, want := range map[string]int{"/metrics": 200, "/status": 404} {
+			a, err := c.Get("http://" + l.Addr().String() + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := io.ReadAll(a.Body)
+			a.Body.Close()
+			if a.StatusCode != want || want == 200 && !strings.Contains(string(text), "tool_execution_total") && !strings.Contains(string(text), "go_goroutines") {
+				t.Errorf("%s: %d %s", path, a.StatusCode, text)
+			}
+		}
+	})
+	t.Run("log_level", func(t *testing.T) {
+		if d := hosttest.Start(t, config.Config{LogLevel: "error"}); d.Logs() != "" {
+			t.Errorf("it logs %s", d.Logs())
+		}
+	})
+	t.Run("allow_writable_tools", func(t *testing.T) {
+		tools := filepath.Join(t.TempDir(), "tools.d")
+		if err := os.Mkdir(tools, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(tools, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		c := config.Config{Tools: tools, State: t.TempDir(), Roots: []string{t.TempDir()}, Socket: filepath.Join(t.TempDir(), "s")}
+		if err := c.Complete(func(string) (string, bool) { return "", false }); err != nil {
+			t.Fatal(err)
+		}
+		if h, err := host.New(t.Context(), c, io.Discard); err == nil {
+			h.Close()
+			t.Error("a folder that everybody can write is served")
+		}
+		hosttest.Start(t, config.Config{Tools: tools, AllowWritableTools: true})
+	})
+	t.Run("max_connections", func(t *testing.T) {
+		d := hosttest.Start(t, config.Config{MaxConnections: 2})
+		d.Tool(t, "waits", M{"binary": "/bin/sh"}, nil)
+		if err := unix.Mkfifo(filepath.Join(d.Root, "gate"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		watched := watchAll(t, d)
+		var answers []chan *answer
+		for range 2 {
+			c := make(chan *answer, 1)
+			answers = append(answers, c)
+			go func() {
+				c <- ask(t, d.Socket, M{"tool": "waits", "args": []string{"-c", "read x <gate"}, "cwd": d.Root})
+			}()
+			watched(events.Attempt)
+		}
+		if a := ask(t, d.Socket, M{"tool": "waits", "args": []string{"-c", "true"}, "cwd": d.Root}); a.Code != "OVERLOADED" {
+			t.Errorf("a third: %s", a.raw)
+		}
+		gate, err := os.OpenFile(filepath.Join(d.Root, "gate"), os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate.WriteString("x\nx\n")
+		gate.Close()
+		for _, c := range answers {
+			<-c
+		}
+	})
+	t.Run("shutdown_grace", func(t *testing.T) {
+		d := hosttest.Start(t, config.Config{ShutdownGrace: 1})
+		d.Tool(t, "waits", M{"binary": "/bin/sh"}, nil)
+		if err := unix.Mkfifo(filepath.Join(d.Root, "gate"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		watched := watchAll(t, d)
+		c := make(chan *answer, 1)
+		go func() {
+			c <- ask(t, d.Socket, M{"tool": "waits", "args": []string{"-c", "read x <gate"}, "cwd": d.Root})
+		}()
+		watched(events.Attempt)
+		d.Stop(t) // for ever, if it waited for the call
+		if a := <-c; a.Code != "ABORTED" {
+			t.Errorf("the call: %s", a.raw)
+		}
+	})
+	t.Run("sessions.limit", func(t *testing.T) {
+		d := hosttest.Start(t, config.Config{Sessions: config.SessionsConfig{Limit: 1}})
+		if _, err := create(d); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := create(d); err == nil || !strings.Contains(err.Error(), "1") {
+			t.Errorf("a second session: %v", err)
+		}
+	})
+	t.Run("sessions.idle and keep", func(t *testing.T) {
+		d := hosttest.Start(t, config.Config{Sessions: config.SessionsConfig{Idle: 1, Keep: 1}})
+		watched := watchAll(t, d)
+		if _, err := create(d); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"suspended", "closed"} {
+			for e := watched(events.State); e.State != want; e = watched(events.State) {
+			}
+		}
+	})
+	t.Run("sessions.watchers_all", func(t *testing.T) {
+		d := hosttest.Start(t, config.Config{Sessions: config.SessionsConfig{WatchersAll: 1}})
+		mine := client.Sessions{Socket: d.Socket}
+		enough := errors.New("enough")
+		err := mine.Watch(t.Context(), "", "", func(events.Event) error { // the first one watches
+			second := client.Sessions{Socket: d.Socket}
+			if err := second.Watch(t.Context(), "", "", func(events.Event) error { return enough }); err == nil || !strings.Contains(err.Error(), "sessions.watchers_all") {
+				t.Errorf("a second watcher: %v", err)
+			}
+			return enough
+		})
+		if !errors.Is(err, enough) {
+			t.Error(err)
+		}
+	})
+}
+
+// watchAll returns what waits for the next event of a kind, of all that happens from
+// now on.
+func watchAll(t *testing.T, d *hosttest.Daemon) func(events.Kind) events.Event {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	told, ready, done := make(chan events.Event, 1024), make(chan struct{}), make(chan struct{})
+	all := client.Sessions{Operator: client.NewAdmin(d.Admin)}
+	go func() {
+		defer close(done)
+		all.Watch(ctx, "", "", func(e events.Event) error {
+			if e.Kind == events.Ready {
+				close(ready)
+			}
+			told <- e
+			return nil
+		})
+	}()
+	<-ready
+	t.Cleanup(func() { cancel(); <-done })
+	return func(kind events.Kind) events.Event {
+		t.Helper()
+		for {
+			select {
+			case e := <-told:
+				if e.Kind == kind {
+					return e
+				}
+			case <-done:
+				t.Fatalf("no %s", kind)
+			}
+		}
+	}
+}
