@@ -81,6 +81,10 @@ soak: ## mixed traffic with faults for SOAK (30m), drawn in SOAK_PLOT; fails if 
 mcp-clients: ## 500 clients of MCP that connect, call and vanish; fails if anything is left of them
 	TOOLD_MCP_CLIENTS=500 $(GO) test -count=1 -timeout 20m -run '^TestVanishingClients$$' -v ./host/mcp
 
+.PHONY: capacity
+capacity: build ## what a call, session, identity, connection and module cost: the tables of docs/capacity.md
+	TOOLD_CAPACITY=1 $(GO) test -count=1 -timeout 0 -run '^TestCapacity$$' -v ./host
+
 UPGRADES ?= 100
 .PHONY: upgrades
 upgrades: ## UPGRADES (100) upgrades and reloads under 16 clients; fails if a call fails or runs twice

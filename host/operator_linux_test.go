@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -176,5 +177,42 @@ func TestInotifyIsExhausted(t *testing.T) {
 			}
 			t.Fatalf("it ended without a warning: %s", said)
 		}
+	}
+}
+
+// TestClockWasAhead: a daemon whose clock was set back by an hour while it was stopped
+// finds records of the future, and answers from them; nothing runs twice.
+func TestClockWasAhead(t *testing.T) {
+	p := hosttest.StartProcess(t, config.Config{Reliability: "all"})
+	hosttest.WriteTool(t, p.Tools, "writes", M{"binary": "/bin/sh", "mutating": true}, nil)
+	call := func(key string) *answer {
+		return ask(t, p.Socket, M{"tool": "writes", "args": []string{"-c", "echo ran >>ledger; echo x"}, "cwd": p.Root, "idempotency_key": key})
+	}
+	if a := call("before"); a.Stdout != "x\n" {
+		t.Fatalf("before: %s", a.raw)
+	}
+	sessions := func() int {
+		t.Helper()
+		var list []any
+		if err := (&client.Sessions{Operator: client.NewAdmin(p.Admin)}).Query(t.Context(), "", "sessions", &list); err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	n := sessions()
+	p.Kill()
+	p.AgeRecords(-time.Hour)
+	p.Start()
+	if got := sessions(); got != n {
+		t.Errorf("%d sessions, and were %d", got, n)
+	}
+	for _, key := range []string{"before", "after", "after"} {
+		if a := call(key); a.Stdout != "x\n" {
+			t.Errorf("%s: %s", key, a.raw)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(p.Root, "ledger"))
+	if err != nil || string(text) != "ran\nran\n" {
+		t.Errorf("the tool ran: %q, %v", text, err)
 	}
 }

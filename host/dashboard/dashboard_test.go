@@ -607,3 +607,28 @@ func TestSlowReader(t *testing.T) {
 		t.Errorf("the stream does not end: %v", err)
 	}
 }
+
+// TestCloseWaitsForNobody: a daemon that stops, or gives its place away while calls wait,
+// does not wait for connections that browsers open and ask nothing on.
+func TestCloseWaitsForNobody(t *testing.T) {
+	d, err := dashboard.New("127.0.0.1:0", dashboard.Config{Operator: http.NotFoundHandler(), Events: events.NewHub(events.Limits{}), Admits: func(net.Conn) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- d.Serve() }()
+	idle, err := net.Dial("tcp", d.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	get(t, "http://"+d.Addr()+dashboard.Path) // after the other was accepted
+	begun := time.Now()
+	d.Close()
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

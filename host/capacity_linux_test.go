@@ -1,0 +1,165 @@
+package host_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/hosttest"
+)
+
+// TestCapacity prints what things cost a daemon: the tables of docs/capacity.md. It runs
+// only where TOOLD_CAPACITY is set (make capacity), and judges nothing.
+func TestCapacity(t *testing.T) {
+	if os.Getenv("TOOLD_CAPACITY") == "" {
+		t.Skip("set TOOLD_CAPACITY, or make capacity")
+	}
+	issuer, yes := hosttest.NewIssuer(t), true
+	p := hosttest.StartProcess(t, config.Config{
+		MaxConnections: 4096, Reliability: "all", Identity: config.IdentityConfig{JWKS: issuer.JWKS, AllowUID: &yes},
+		Sessions: config.SessionsConfig{Limit: 4096},
+	})
+	admin := client.NewAdmin(p.Admin)
+	st, err := admin.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	collect := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialUnix(p.Admin)}}
+	// memory is what the daemon has, in KiB: what is its own, after a collection.
+	memory := func() (kib int) {
+		t.Helper()
+		for range 2 {
+			resp, err := collect.Get("http://toold/debug/pprof/heap?gc=1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+		}
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", st.PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "RssAnon:") {
+				fmt.Sscanf(line, "RssAnon: %d kB", &kib)
+			}
+		}
+		return kib
+	}
+	disk := func(name string) (bytes int64) {
+		filepath.WalkDir(filepath.Join(p.State, name), func(_ string, e fs.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				if info, err := e.Info(); err == nil {
+					bytes += info.Size()
+				}
+			}
+			return nil
+		})
+		return bytes
+	}
+	row := func(what string, n int, f func(), folders ...string) {
+		t.Helper()
+		before := memory()
+		was := map[string]int64{}
+		for _, name := range folders {
+			was[name] = disk(name)
+		}
+		f()
+		line := fmt.Sprintf("| %s | %.1f KiB |", what, float64(memory()-before)/float64(n))
+		var on []string
+		for _, name := range folders {
+			on = append(on, fmt.Sprintf("%.1f KiB in `%s`", float64(disk(name)-was[name])/1024/float64(n), name))
+		}
+		fmt.Println(line, strings.Join(on, ", "), "|")
+	}
+	call := func(token, tool, key string) {
+		t.Helper()
+		q := M{"tool": tool, "args": []string{"x"}, "cwd": p.Root, "token": token}
+		if key != "" {
+			q["idempotency_key"] = key
+		}
+		if a := ask(t, p.Socket, q); a.Code != "" || a.ExitCode != 0 {
+			t.Fatalf("%s", a.raw)
+		}
+	}
+	fmt.Printf("| a daemon without tools | %.1f MiB | |\n", float64(memory())/1024)
+	hosttest.WriteTool(t, p.Tools, "echo", M{"binary": "/bin/echo"}, nil)
+	hosttest.WriteTool(t, p.Tools, "change", M{"binary": "/bin/echo", "mutating": true}, nil)
+	call("", "echo", "")
+	row("a connection, idle", 1000, func() {
+		for range 1000 {
+			nc, err := net.Dial("unix", p.Socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { nc.Close() })
+		}
+		call("", "echo", "") // after they were accepted
+	})
+	row("a session", 1000, func() {
+		mine := client.Sessions{Socket: p.Socket}
+		for range 1000 {
+			data, err := mine.Do(t.Context(), client.SessionCall{Name: "mutate", Payload: M{"op": "create"}})
+			if err != nil || !json.Valid(data) {
+				t.Fatal(err)
+			}
+		}
+	}, "sessions")
+	row("an identity with one call (its default session)", 500, func() {
+		for i := range 500 {
+			call(issuer.Token(t, M{"sub": fmt.Sprint("user-", i)}), "echo", "")
+		}
+	}, "sessions", "audit")
+	row("a call that only reads", 1000, func() {
+		for range 1000 {
+			call("", "echo", "")
+		}
+	}, "sessions", "audit")
+	row("a call with a key, that changes something", 500, func() {
+		for i := range 500 {
+			call("", "change", fmt.Sprint("key-", i))
+		}
+	}, "sessions", "audit", "idempotency.db")
+	module := hosttest.Guest(t, "plugins/echo")
+	for i := range 48 {
+		// Each another module, with another section at its end.
+		text, err := os.ReadFile(module)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := filepath.Join(t.TempDir(), "handler.wasm")
+		if err := os.WriteFile(own, append(text, 0, 4, 2, 'n', 'o', byte(i)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		hosttest.WriteTool(t, p.Tools, fmt.Sprintf("module%d", i), M{}, map[string]string{"handler.wasm": own})
+	}
+	row("a module of Go's, ready to be called", 48, func() {
+		for i := range 48 {
+			call("", fmt.Sprintf("module%d", i), "")
+		}
+	}, "cache")
+	for _, what := range []struct{ name, tool, key string }{{"a binary", "echo", ""}, {"a binary that changes something, with a key", "change", "t"}, {"a module", "module0", ""}} {
+		var took []time.Duration
+		for i := range 200 {
+			key := what.key
+			if key != "" {
+				key += fmt.Sprint(i)
+			}
+			begun := time.Now()
+			call("", what.tool, key)
+			took = append(took, time.Since(begun))
+		}
+		slices.Sort(took)
+		fmt.Printf("| a call of %s | %v | %v |\n", what.name, took[100].Round(10*time.Microsecond), took[190].Round(10*time.Microsecond))
+	}
+}
