@@ -48,21 +48,29 @@ func folder(words []string) string {
 
 func (s *state) pluginNew() *cobra.Command {
 	var lang string
-	var policy, asJSON bool
+	var policy, component, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "new NAME",
 		Short: "Create a project that builds and passes its cases",
 		Long: `Create the folder NAME with a tool of that name, in the language of --lang. It
 contains the SDK: building it needs neither a checkout of toold nor a network, only
 the language's compiler. With --policy it is the policy of the binary of that name
-instead of a tool.`,
+instead of a tool; with --component it is a component of WASI 0.2 in Rust, for which
+cargo fetches wit-bindgen.`,
 		Example: `  toolctl plugin new --lang rust greet
   toolctl plugin new --lang go --policy jq`,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if len(words) != 1 {
 				return usageError{errors.New("name one tool: toolctl plugin new --lang go hello")}
 			}
-			if err := plugin.New(words[0], toolchain.Language(lang), policy); err != nil {
+			if component && (policy || lang != string(toolchain.Rust)) {
+				return usageError{errors.New("a component is a tool in Rust: toolctl plugin new --lang rust --component hello")}
+			}
+			create := func() error { return plugin.New(words[0], toolchain.Language(lang), policy) }
+			if component {
+				create = func() error { return plugin.NewComponent(words[0]) }
+			}
+			if err := create(); err != nil {
 				if _, ok := errors.AsType[*plugin.NameError](err); ok {
 					return usageError{err}
 				}
@@ -89,6 +97,7 @@ instead of a tool.`,
 	}
 	cmd.Flags().StringVar(&lang, "lang", "go", "go, rust, c or assemblyscript")
 	cmd.Flags().BoolVar(&policy, "policy", false, "a policy for the binary of that name")
+	cmd.Flags().BoolVar(&component, "component", false, "a component of WASI 0.2, in Rust")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }

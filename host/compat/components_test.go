@@ -123,7 +123,7 @@ var foreigns = []foreign{
 		{Export: "search-file", In: M{"path": "/data/a.txt", "pattern": "two"}},
 		{Export: "get-file-info", In: M{"path": "/data/none"}},
 	}},
-	{"time-js.wasm", "`pkg:npm/@bytecodealliance/componentize-js@0.23.0`", "JavaScript", []typed{
+	{"time-js.wasm", "pkg:npm/@bytecodealliance/componentize-js@0.23.0", "JavaScript", []typed{
 		{"local:time-server/time", "get-current-time", M{}},
 		{"local:time-server/time", "format", M{"ms": 86400000, "names": []string{"ü", "b"}}},
 		{"local:time-server/time", "format", M{"ms": 0, "names": []string{}}},

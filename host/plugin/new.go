@@ -27,6 +27,33 @@ var templates embed.FS
 // that name) that builds and passes its cases. It contains the SDK and needs
 // neither this repository nor a network. The tool's name is the folder's.
 func New(dir string, l toolchain.Language, policy bool) error {
+	kind := "handler"
+	if policy {
+		kind = "policy"
+	}
+	return create(dir, l, func(to, name string) error {
+		return errors.Join(
+			write(to, templates, "templates/common/"+kind, name, nil),
+			write(to, templates, "templates/"+string(l)+"/all", name, nil),
+			write(to, templates, "templates/"+string(l)+"/"+kind, name, nil),
+			writeSDK(to, l),
+		)
+	})
+}
+
+// NewComponent creates dir, a folder with a tool that is a component of WASI 0.2 in
+// Rust. It needs no SDK of toold's; cargo fetches wit-bindgen when it is first built.
+func NewComponent(dir string) error {
+	return create(dir, toolchain.Rust, func(to, name string) error {
+		return errors.Join(
+			write(to, templates, "templates/common/component", name, nil),
+			write(to, templates, "templates/rust/component", name, nil),
+		)
+	})
+}
+
+// create creates the folder of a tool with what fill writes into it.
+func create(dir string, l toolchain.Language, fill func(to, name string) error) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -53,16 +80,7 @@ func New(dir string, l toolchain.Language, policy bool) error {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return err
 	}
-	kind := "handler"
-	if policy {
-		kind = "policy"
-	}
-	if err := errors.Join(
-		write(tmp, templates, "templates/common/"+kind, name, nil),
-		write(tmp, templates, "templates/"+string(l)+"/all", name, nil),
-		write(tmp, templates, "templates/"+string(l)+"/"+kind, name, nil),
-		writeSDK(tmp, l),
-	); err != nil {
+	if err := fill(tmp, name); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(abs)

@@ -37,6 +37,8 @@ type Project struct {
 	Language toolchain.Language
 	// Sources are the build inputs, each of one module.
 	Sources []string
+	// component: it has a folder wit with the world of a component.
+	component bool
 	// builder makes fast builds into out during Dev.
 	builder *toolchain.Builder
 	out     string
@@ -67,7 +69,7 @@ func Open(dir string) (*Project, error) {
 	}
 	switch {
 	case has("Cargo.toml"):
-		p.Language = toolchain.Rust
+		p.Language, p.component = toolchain.Rust, has("wit")
 		pair("handler", "policy")
 		if len(p.Sources) == 0 {
 			p.Sources = []string{""}
@@ -143,7 +145,7 @@ func (p *Project) build(ctx context.Context, source string, strip bool, flags []
 	if p.builder != nil {
 		build = p.builder.Build
 	}
-	if err := build(ctx, toolchain.Options{Language: p.Language, Dir: p.Dir, Source: source, Out: out, Strip: strip, Flags: flags}); err != nil {
+	if err := build(ctx, toolchain.Options{Language: p.Language, Dir: p.Dir, Source: source, Out: out, Strip: strip, Flags: flags, Component: p.component}); err != nil {
 		return nil, err
 	}
 	b, err := os.ReadFile(out)

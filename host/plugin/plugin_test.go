@@ -109,6 +109,40 @@ func edit(t *testing.T, p *Project, old, new string) {
 	}
 }
 
+// TestNewComponent: a component is scaffolded, built and passes its cases, where
+// cargo can make components.
+func TestNewComponent(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "greet")
+	if err := NewComponent(dir); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Open(dir)
+	if err != nil || !p.component {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if testing.Short() {
+		t.Skip("cargo builds wit-bindgen first")
+	}
+	built, err := p.Build(t.Context(), true, nil)
+	if missing, ok := errors.AsType[*toolchain.MissingError](err); ok {
+		if !strings.Contains(missing.Error(), "wasm32-") {
+			t.Errorf("%v does not say what to install", missing)
+		}
+		t.Skip(missing)
+	}
+	if err != nil && strings.Contains(err.Error(), "cargo fetch") {
+		t.Skipf("there is no network: %v", err)
+	}
+	if err != nil || len(built) != 1 || built[0].File != handlerFile {
+		t.Fatalf("%+v, %v", built, err)
+	}
+	for _, o := range outcomes(t, p) {
+		if !o.OK {
+			t.Errorf("%s: %s", o.Name, strings.Join(o.Differences, "; "))
+		}
+	}
+}
+
 func TestNewRefuses(t *testing.T) {
 	full := filepath.Join(t.TempDir(), "full")
 	if err := os.MkdirAll(filepath.Join(full, "x"), 0o755); err != nil {

@@ -103,6 +103,8 @@ type Options struct {
 	Strip bool
 	// Flags are further ones for the compiler.
 	Flags []string
+	// Component makes a component of WASI 0.2 of what is in Rust.
+	Component bool
 }
 
 // Find answers the program that builds a language, or a *MissingError. dir is
@@ -193,7 +195,39 @@ func findClang(ctx context.Context) (clang, linker string, err error) {
 	return "", "", missing
 }
 
-const rustTarget = "wasm32-unknown-unknown"
+const (
+	rustTarget = "wasm32-unknown-unknown"
+	// componentTarget has a linker that makes components.
+	componentTarget = "wasm32-wasip2"
+)
+
+// componentMakers are programs that make a component of a module, with the
+// arguments before its name and the one before that of the component.
+var componentMakers = [][]string{{"wasm-tools", "component", "new"}, {"jco", "new"}}
+
+// findComponent answers the target that components are built for and, where that
+// makes modules, what makes a component of one.
+func findComponent(ctx context.Context, cargo string) (target string, maker []string, err error) {
+	if hasTarget(ctx, cargo, componentTarget) {
+		return componentTarget, nil, nil
+	}
+	for _, m := range componentMakers {
+		if p, err := exec.LookPath(m[0]); err == nil {
+			return rustTarget, append([]string{p}, m[1:]...), nil
+		}
+	}
+	return "", nil, &MissingError{Rust, "the target " + componentTarget + " of " + cargo, "rustup target add " + componentTarget + " (or cargo install wasm-tools)"}
+}
+
+// hasTarget reports whether the compiler beside cargo has a target's library.
+func hasTarget(ctx context.Context, cargo, target string) bool {
+	out, err := exec.CommandContext(ctx, filepath.Join(filepath.Dir(cargo), "rustc"), "--print", "target-libdir", "--target", target).Output()
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(strings.TrimSpace(string(out)))
+	return err == nil
+}
 
 func findCargo(ctx context.Context) (string, error) {
 	install := "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --target " + rustTarget +
@@ -370,7 +404,14 @@ func (c *compiler) cargo(ctx context.Context, o Options, out string) error {
 		// that count instead of these.
 		settings = append(settings, "--config", fmt.Sprintf("build.rustflags=[%q]", "--remap-path-prefix="+folder(o.Dir)+"=."))
 	}
-	args := append(settings, "rustc", "--quiet", "--profile", profile, "--lib", "--crate-type", "cdylib", "--target", rustTarget)
+	target, maker := rustTarget, []string(nil)
+	if o.Component {
+		var err error
+		if target, maker, err = findComponent(ctx, c.program); err != nil {
+			return err
+		}
+	}
+	args := append(settings, "rustc", "--quiet", "--profile", profile, "--lib", "--crate-type", "cdylib", "--target", target)
 	args = append(args, "--message-format", "json-render-diagnostics")
 	if o.Source != "" {
 		args = append(args, "--package", o.Source)
@@ -404,6 +445,9 @@ func (c *compiler) cargo(ctx context.Context, o Options, out string) error {
 	}
 	if built == "" {
 		return errors.New("find what cargo built: it made no module; is there a library in the package?")
+	}
+	if maker != nil {
+		return run(ctx, o.Dir, nil, maker[0], append(maker[1:], built, "-o", out)...)
 	}
 	b, err := os.ReadFile(built)
 	if err != nil {

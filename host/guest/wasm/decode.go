@@ -328,7 +328,7 @@ func refType(r *reader) ValueType {
 func unknownType(r *reader, at int, t byte) {
 	switch t {
 	case 0x63, 0x64:
-		r.fail(at, Unsupported, "use typed function references (0x%02x)", t)
+		r.fail(at, Unsupported, "need typed function references (0x%02x)", t)
 	case 0x74:
 		r.fail(at, Unsupported, "use bottom types (0x%02x)", t)
 	case 0x6a, 0x6b, 0x6c, 0x6d, 0x6e, 0x71, 0x72, 0x73:
@@ -455,7 +455,7 @@ func limits(r *reader, what string) (lo, hi uint32, hasMax bool) {
 
 func (s *source) tableType(r *reader) (t table) {
 	if r.more() && r.b[r.p] == 0x40 {
-		r.fail(r.p, Unsupported, "use typed function references (table with initial value)")
+		r.fail(r.p, Unsupported, "need typed function references (table with initial value)")
 		return
 	}
 	t.typ = refType(r)
