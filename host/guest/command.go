@@ -33,6 +33,7 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 		return 0, Stats{}, err
 	}
 	defer m.leave()
+	m.sleeper.called.Store(true)
 	start := "_start"
 	if m.comp != nil {
 		if run := m.comp.run(); run != nil {

@@ -18,10 +18,11 @@ import (
 // all of that is there again, made from the bytes that it was loaded from, of which
 // there is a copy in the cache folder: a tool's own files may change meanwhile.
 
-// sleeper is what a Module knows of that. All but used is guarded by Module.mu.
+// sleeper is what a Module knows of that. All but used and called is guarded by Module.mu.
 type sleeper struct {
 	never  bool         // a component or several modules: more than one file would have to be read again; set by Load
 	used   atomic.Int64 // when it was last called or loaded
+	called atomic.Bool  // for what it does, not only for what it says of itself
 	digest [32]byte     // of the bytes that it was loaded from
 	asleep bool
 	// changing is closed when the module has fallen asleep or woken; nil
@@ -74,27 +75,41 @@ func (e *Engine) readCopy(digest [32]byte) ([]byte, error) {
 
 // rest puts modules to sleep, beginning with the one whose last call was longest
 // ago, until there are as few awake as the Config says, but for those that run.
+// Where there are more modules than may be awake, those sleep first that nobody has
+// called: which of them are the next to be called nobody knows.
 func (e *Engine) rest() {
 	for {
 		var oldest *Module
-		n := 0
+		n, all := 0, 0
 		e.mu.Lock()
 		for m := range e.modules {
 			m.mu.Lock()
+			if !m.sleeper.never {
+				all++
+			}
 			if !m.sleeper.asleep && !m.sleeper.never {
 				n++
-				if m.calls == 0 && !m.closed && (oldest == nil || m.sleeper.used.Load() < oldest.sleeper.used.Load()) {
+				if m.calls == 0 && !m.closed && (oldest == nil || m.before(oldest)) {
 					oldest = m
 				}
 			}
 			m.mu.Unlock()
 		}
 		e.mu.Unlock()
-		if n <= e.cfg.Awake || oldest == nil {
+		uncalled := oldest != nil && !oldest.sleeper.called.Load() && all > e.cfg.Awake
+		if oldest == nil || n <= e.cfg.Awake && !uncalled {
 			return
 		}
 		oldest.fallAsleep()
 	}
+}
+
+// before reports whether m falls asleep before another module.
+func (m *Module) before(other *Module) bool {
+	if a, b := m.sleeper.called.Load(), other.sleeper.called.Load(); a != b {
+		return b
+	}
+	return m.sleeper.used.Load() < other.sleeper.used.Load()
 }
 
 // fallAsleep gives back what the module can be without until it is called, unless

@@ -69,16 +69,21 @@ func ready(e *Engine) (names []string) {
 	return names
 }
 
-// Of many modules as many are ready as the engine is to keep; all are called as if
-// they were, with the same answers for the same fuel.
+// Of many modules as many are ready as the engine is to keep, of those that were
+// called; all are called as if they were, with the same answers for the same fuel.
 func TestModulesSleep(t *testing.T) {
 	e := sleepy(t, 3)
 	var mods []*Module
 	for i := range 12 {
 		mods = append(mods, load(t, e, Spec{Name: fmt.Sprint("m", i), Wasm: numbered(uint32(100 * i))}))
 	}
-	if names := ready(e); len(names) != 3 {
-		t.Errorf("ready after loading: %v", names)
+	if names := ready(e); len(names) != 0 {
+		t.Errorf("ready after loading, before any call: %v", names)
+	}
+	numberOf(t, mods[5], Invocation{Export: "run"})
+	load(t, e, Spec{Name: "another", Wasm: numbered(1)})
+	if names := ready(e); len(names) != 1 || names[0] != "m5" {
+		t.Errorf("ready after a call of m5: %v", names)
 	}
 	fuel := make([]int64, len(mods))
 	for range 3 {
