@@ -65,6 +65,9 @@ func main() {
 
 // run is the program, and its exit code.
 func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(argv) == 3 && filepath.Base(argv[0]) == "tool-client" && argv[1] == "--completion" {
+		return completion(argv[2], stdout, stderr)
+	}
 	call, err := newCall(argv)
 	if errors.Is(err, errUsage) {
 		io.WriteString(stderr, usage)
@@ -219,6 +222,9 @@ var ofHooks = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
 func newCall(argv []string) (*wire.Call, error) {
 	c := &wire.Call{Tool: filepath.Base(argv[0]), Args: argv[1:]}
 	if c.Tool == "tool-client" {
+		if len(argv) > 3 && argv[1] == "--complete" {
+			argv = append([]string{argv[0], completeID}, argv[2:]...)
+		}
 		if len(argv) < 2 || strings.HasPrefix(argv[1], "-") {
 			return nil, errUsage
 		}

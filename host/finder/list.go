@@ -15,6 +15,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/record"
 	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -231,4 +232,37 @@ func raw(s string) json.RawMessage {
 		return nil
 	}
 	return json.RawMessage(s)
+}
+
+// CompleteID is the reserved tool id whose call answers what may stand at the end of a
+// command line: its arguments are the name of a tool and the words after it, the last one
+// as far as it is typed. No tool runs for it.
+const CompleteID = "tools.complete"
+
+// Complete answers the flags and values that the schema of a tool names, to whoever may
+// call that tool: nothing for a tool without one, whose program would have to be asked.
+func (f *Finder) Complete(ctx context.Context, a call.Admitted) call.Outcome {
+	if a.Form != wire.Plain || len(a.Args) < 2 {
+		return call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tools.complete takes the name of a tool and the words after it; call it in the plain form, as tool-client --complete does"))
+	}
+	named := *a.Call
+	named.Tool, named.Args = a.Args[0], a.Args[1:]
+	words := named.Args
+	a.Call = &named
+	if !a.Execution.Admits(named.Tool) || !mayList(&a, named.Tool) {
+		return call.Failed(ctx, tools.Unknown(named.Tool))
+	}
+	p, release, err := f.Pin(ctx, a)
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	defer release()
+	text := ""
+	if p.TakesText() {
+		text, err = arguments.Complete(arguments.Tool{Name: named.Tool, Schema: json.RawMessage(p.Schema())}, words)
+	}
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	return call.Text(ctx, &a.Request, text)
 }

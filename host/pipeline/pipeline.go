@@ -190,6 +190,9 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	if a.Tool == finder.ListID {
 		return p.finder.List(ctx, a)
 	}
+	if a.Tool == finder.CompleteID {
+		return p.finder.Complete(ctx, a)
+	}
 
 	return p.pinned(ctx, a, acc)
 }
@@ -337,7 +340,7 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 	if kind == "" {
 		kind = session.KindCall
 	}
-	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Parent: q.By.ID(), Job: job.FromContext(ctx), Listing: q.Tool == finder.ListID,
+	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Parent: q.By.ID(), Job: job.FromContext(ctx), Listing: q.Tool == finder.ListID || q.Tool == finder.CompleteID,
 		From: session.Peer{PID: q.PID, Container: q.Container, Socket: q.Socket}})
 	if err != nil {
 		return call.Admitted{}, err
@@ -663,7 +666,7 @@ func (p *Pipeline) observe(ctx context.Context, q *call.Request, acc *account, r
 	switch {
 	case acc.pinned != nil:
 		tool = acc.pinned.Tool.Name
-	case session.IsCall(q.Tool), q.Tool == finder.ListID:
+	case session.IsCall(q.Tool), q.Tool == finder.ListID, q.Tool == finder.CompleteID:
 		tool = q.Tool
 	}
 	p.Metrics.Executed(tool, res.Status(), res.Duration)

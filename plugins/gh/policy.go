@@ -114,6 +114,9 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	d.Rule = "gh." + strings.ReplaceAll(name, " ", "_")
 	d.Args, d.Mutating, d.Stdin = args, &mutating, &q.stdin
 	d.Env = q.env()
+	if slices.Contains(c.EnvSeen, "GH_HOST") {
+		d.Notes = append(d.Notes, "GH_HOST of your environment is not passed on: this tool asks "+p.host)
+	}
 	return d
 }
 
@@ -147,6 +150,9 @@ func (q *request) read(args []string) (name string, out []string, mutating bool,
 	if len(args) == 1 && (args[0] == "--version" || args[0] == "version") {
 		return "version", []string{"--version"}, false, nil
 	}
+	if topic, ok := helpTopic(args); ok {
+		return "help", append(topic, "--help"), false, nil
+	}
 	name, rest, err := split(args)
 	if err != nil {
 		return fail(err)
@@ -172,6 +178,9 @@ func (q *request) read(args []string) (name string, out []string, mutating bool,
 		return fail(err)
 	}
 	if cmd.repo && q.repo == "" {
+		if slices.Contains(q.call.EnvSeen, "GH_REPO") && !q.line.Has("--repo") {
+			return fail(&argv.Refusal{Rule: "repository.variable", Arg: "GH_REPO", Reason: "variable GH_REPO of your environment names a repository and is not passed on, so that another one would be meant", Instead: "name the repository with --repo OWNER/REPO, or unset GH_REPO"})
+		}
 		if err := q.nameRepo(); err != nil {
 			return fail(err)
 		}
@@ -192,6 +201,32 @@ func (q *request) read(args []string) (name string, out []string, mutating bool,
 		out = append(append(out, "--"), operands...)
 	}
 	return name, out, cmd.mutating, nil
+}
+
+// helpTopic reports whether args ask for nothing but gh's help, as a group of commands
+// without one of them does, and about which command.
+func helpTopic(args []string) (topic []string, ok bool) {
+	group := func(name string) bool {
+		for k := range commands {
+			if strings.HasPrefix(k, name+" ") {
+				return true
+			}
+		}
+		return false
+	}
+	switch n := len(args); {
+	case n == 0:
+	case args[0] == "help":
+		topic = args[1:]
+	case args[n-1] == "--help":
+		topic = args[:n-1]
+	case n == 1 && group(args[0]):
+		topic = args
+	default:
+		return nil, false
+	}
+	name := strings.Join(topic, " ")
+	return slices.Clone(topic), name == "" || group(name) || commands[name] != nil || closed[name] != [2]string{}
 }
 
 // split finds the command at the beginning of args.

@@ -99,9 +99,8 @@ func TestAllowed(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for _, tt := range []struct{ args, rule, says string }{
-		{"", "gh.command", "no command"},
+		{"--nothing", "gh.command", "before the command"},
 		{"-R|o/r|pr|list", "gh.command", "-R"},
-		{"pr", "gh.command", "gh pr"},
 		{"pr|frobnicate", "gh.command", "frobnicate"},
 		{"p|list", "gh.command", "gh p"},
 		{"alias|set|x|!sh", "gh.command.refused", "alias"},
@@ -423,4 +422,36 @@ func checkAllowed(p *policy, d *abi.Decision) string {
 		}
 	}
 	return ""
+}
+
+// TestHelp: gh's help is printed of what the policy knows, and of nothing that a user of gh
+// may have added.
+func TestHelp(t *testing.T) {
+	p := testPolicy(t, nil)
+	for args, want := range map[string]string{
+		"": "--help", "help": "--help", "--help": "--help", "pr": "pr --help", "pr --help": "pr --help", "help pr list": "pr list --help", "help auth": "auth --help", "repo delete --help": "repo delete --help",
+		"help pwn": "", "pwn --help": "", "pwn": "", "browse": "", "auth": "", "help --web": "", "help pr list -- x": "",
+	} {
+		d := p.decide(&abi.Call{Args: strings.Fields(args), Cwd: "/w", Roots: []string{"/w"}})
+		if got := strings.Join(d.Args, " "); got != want || (want != "") != (d.Effect == abi.Allow) || d.Effect == abi.Allow && *d.Mutating {
+			t.Errorf("gh %s: %s as %q, not %q", args, d.Effect, got, want)
+		}
+	}
+}
+
+// TestVariablesSeen: a repository or host that the caller's environment names is no other
+// one in silence.
+func TestVariablesSeen(t *testing.T) {
+	p := testPolicy(t, nil)
+	for _, tt := range []struct{ args, seen, rule, note string }{
+		{"pr list", "GH_REPO", "gh.repository.variable", ""},
+		{"pr list -R o/r", "GH_REPO", "gh.pr_list", ""},
+		{"pr list -R o/r", "GH_HOST", "gh.pr_list", "GH_HOST of your environment is not passed on: this tool asks github.com"},
+		{"pr list -R o/r", "", "gh.pr_list", ""},
+	} {
+		c := &abi.Call{Args: strings.Fields(tt.args), Cwd: "/w", Roots: []string{"/w"}, EnvSeen: strings.Fields(tt.seen)}
+		if d := p.decide(c); d.Rule != tt.rule || strings.Join(d.Notes, ";") != tt.note {
+			t.Errorf("gh %s with %s: %s, notes %q", tt.args, tt.seen, d.Rule, d.Notes)
+		}
+	}
 }

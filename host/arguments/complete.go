@@ -1,0 +1,108 @@
+package arguments
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxOffers is how many words a completion offers, and maxAbout how many bytes it has
+// of what each is for.
+const (
+	maxOffers = 512
+	maxAbout  = 120
+)
+
+// Complete answers what may stand at the end of a command line of t, whose words after the
+// name are words, the last one as far as it is typed: flags, and the values that the
+// schema names. It is a line for each, the word, and behind a tab what it is for.
+func Complete(t Tool, words []string) (string, error) {
+	doc, top, err := newDocument(t.Schema)
+	if err != nil || len(words) == 0 || slices.ContainsFunc(words, func(w string) bool { return !utf8.ValidString(w) }) {
+		return "", err
+	}
+	return (&parser{tool: t, document: doc, top: top, payload: &fields{}}).offers(words), nil
+}
+
+// offers writes what may stand in the place of the last of words. Where a value is expected of which the schema says
+// nothing, there is none.
+func (p *parser) offers(words []string) string {
+	typed, before := words[len(words)-1], words[:len(words)-1]
+	var out []string
+	offer := func(word, about string) {
+		// A shell would take some of these for more than a word.
+		if len(out) < maxOffers && strings.HasPrefix(word, typed) && !strings.ContainsAny(word, "\t\n\r\x00\x1b") {
+			if about = clean(about, maxAbout); about != "" {
+				word += "\t" + about
+			}
+			out = append(out, word)
+		}
+	}
+	switch name, _, bound := strings.Cut(typed, "="); {
+	case slices.Contains(before, "--"):
+	case bound && strings.HasPrefix(typed, "-"):
+		if f, err := p.resolve(typed); err == nil && f.what == assign {
+			p.valuesOf(last(f.path), name+"=", offer)
+		}
+	case bound:
+		if path, err := p.listed(name, name); err == nil && path != nil {
+			p.valuesOf(last(path), name+"=", offer)
+		}
+	case p.expected(before) != nil:
+		p.valuesOf(p.expected(before), "", offer)
+	case strings.HasPrefix(typed, "-"):
+		for _, r := range p.rows(p.top, nil, nil) {
+			if word, _, _ := strings.Cut(r.flag, " "); strings.HasPrefix(word, "-") {
+				word = strings.TrimSuffix(word, "...")
+				offer(word, r.text)
+				if of, ok := strings.CutPrefix(word, "--"); ok && r.schema.only(boolean) && strings.HasPrefix(typed, "--no-") {
+					offer("--no-"+of, r.text)
+				}
+			}
+		}
+		if f, _ := p.top.find("json"); f == nil {
+			offer("--json", "the whole payload, without other flags")
+		}
+		for _, flag := range p.asksHelp() {
+			offer(flag, "the flags")
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return strings.Join(out, "\n") + "\n"
+}
+
+// expected is the schema of the value that the flag at the end of words waits for; nil
+// where it waits for none.
+func (p *parser) expected(words []string) *schema {
+	if len(words) == 0 || !strings.HasPrefix(words[len(words)-1], "-") {
+		return nil
+	}
+	f, err := p.resolve(words[len(words)-1])
+	if err != nil || f.what != assign || f.bound || last(f.path).only(boolean) {
+		return nil
+	}
+	return last(f.path)
+}
+
+// valuesOf offers the values that s names, behind what stands before them.
+func (p *parser) valuesOf(s *schema, before string, offer func(word, about string)) {
+	if s.takes(array) && s.items != nil && s.enum == nil {
+		s = p.schema(s.items)
+	}
+	switch {
+	case s.enum != nil:
+		for _, v := range s.enum.list {
+			word := string(v.text)
+			if kindOf(v.text) == text && json.Unmarshal(v.text, &word) != nil {
+				continue
+			}
+			offer(before+word, "")
+		}
+	case s.kinds != anything && s.kinds&boolean != 0:
+		offer(before+"true", "")
+		offer(before+"false", "")
+	}
+}
