@@ -70,6 +70,14 @@ race: build ## the same under the race detector (needs a C compiler)
 fuzz: ## each fuzz target for FUZZTIME (30s)
 	@GO='$(GO)' scripts/fuzz $(FUZZTIME)
 
+# git's own tests, natively and through the wrapper, for an hour at most. FILES are
+# patterns of their names; the table of docs/wrappers.md is written by
+# FLAGS=-update.
+FILES ?= t[0-7]*
+.PHONY: test-gitsuite
+test-gitsuite: build ## git's own tests through the wrapper: what differs, and what is said of it
+	$(GO) run ./scripts/gitsuite $(FLAGS) -files '$(FILES)' $(CACHE)/gitsuite
+
 SOAK ?= 30m
 SOAK_PLOT ?= $(CACHE)/soak.svg
 .PHONY: soak
