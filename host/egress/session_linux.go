@@ -53,6 +53,8 @@ type Session struct {
 	refused func(Connection)
 	wire    *os.File
 
+	signatures atomic.Int32 // how many were asked for
+
 	ctx  context.Context // until the run is over
 	end  context.CancelFunc
 	work sync.WaitGroup
@@ -666,7 +668,7 @@ func (e *notPublicError) Error() string {
 // it. dial is nil for one that is answered here, as a name server or as ssh; c is
 // nil then.
 func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Context) (*net.TCPConn, error)) {
-	if to == sshService && len(s.rules.SSH.Keys) > 0 {
+	if to == sshService && (len(s.rules.SSH.Keys) > 0 || s.rules.SSH.Signer != nil) {
 		return nil, nil
 	}
 	port := strconv.Itoa(int(to.Port()))

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -24,10 +25,12 @@ var sshService = netip.AddrPortFrom(netip.MustParseAddr("198.19.255.254"), 22)
 type sshRequest struct {
 	Args     []string `json:"args"`
 	Protocol string   `json:"protocol,omitempty"`
+	// Sign is a commit or a tag to be signed; nil: it is a command.
+	Sign []byte `json:"sign,omitempty"`
 }
 
 // maxSSHRequest bounds one, in bytes.
-const maxSSHRequest = 64 << 10
+const maxSSHRequest = 256 << 10
 
 // What a shim is answered with: frames of a kind, a length in four bytes, and data.
 const (
@@ -55,7 +58,13 @@ func IsShim() bool {
 // Shim is the whole life of that process: it has the daemon do what git wants of
 // ssh, and returns the exit code. It has no key, and knows no more than git does.
 func Shim() int {
-	code, err := shim(os.Args[1:], os.Getenv("GIT_PROTOCOL"), os.Stdin, os.Stdout, os.Stderr)
+	run := func() (int, error) {
+		return shim(sshRequest{Args: os.Args[1:], Protocol: os.Getenv("GIT_PROTOCOL")}, os.Stdin, os.Stdout, os.Stderr)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "-Y" {
+		run = func() (int, error) { return signShim(os.Args[1:], os.Stderr) }
+	}
+	code, err := run()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", ShimName, err)
 		return sshFailed
@@ -63,13 +72,37 @@ func Shim() int {
 	return code
 }
 
-func shim(args []string, protocol string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+// signShim has the daemon sign what git would have ssh-keygen sign, and leaves the
+// signature where git looks for it. Which key and namespace it is, the daemon says.
+func signShim(args []string, stderr io.Writer) (int, error) {
+	if len(args) < 5 || args[1] != "sign" || args[2] != "-n" || args[3] != namespace {
+		return 0, errors.New("only what git signs can be signed here; signatures are verified where the keys of signers are known")
+	}
+	file := args[len(args)-1]
+	f, err := os.Open(file)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	object, err := io.ReadAll(io.LimitReader(f, maxSigned+1))
+	if err != nil {
+		return 0, err
+	}
+	var signature bytes.Buffer
+	code, err := shim(sshRequest{Sign: object}, strings.NewReader(""), &signature, stderr)
+	if err != nil || code != 0 {
+		return code, err
+	}
+	return 0, os.WriteFile(file+".sig", signature.Bytes(), 0o600)
+}
+
+func shim(q sshRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
 	conn, err := net.Dial("tcp", sshService.String())
 	if err != nil {
 		return 0, fmt.Errorf("reach the daemon: %w; it holds the key, and listens where connections of tools are confined: see toolctl doctor", err)
 	}
 	defer conn.Close()
-	request, err := json.Marshal(sshRequest{args, protocol})
+	request, err := json.Marshal(q)
 	if err != nil {
 		return 0, err
 	}

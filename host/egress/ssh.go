@@ -21,6 +21,11 @@ type SSH struct {
 	// KnownHosts is the file with the keys of hosts, as ssh has it. A host that is not
 	// in it is not spoken to.
 	KnownHosts string
+	// Signer is the key with which the daemon signs commits and tags for the run; nil:
+	// none. Its Host is empty.
+	Signer *SSHKey
+	// Program is what the run executes as its ssh; empty where there is neither.
+	Program string
 }
 
 // SSHKey is a private key, for one host.

@@ -91,7 +91,7 @@ func (s shimStream) Write(p []byte) (n int, err error) {
 }
 
 // readSSHRequest reads what a shim asks for.
-func readSSHRequest(r io.Reader) (*gitwire.Exec, error) {
+func readSSHRequest(r io.Reader) (*sshRequest, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
 		return nil, fmt.Errorf("read what is asked of ssh: %w", err)
@@ -108,12 +108,46 @@ func readSSHRequest(r io.Reader) (*gitwire.Exec, error) {
 	if err := strictjson.Unmarshal(b, &q); err != nil {
 		return nil, fmt.Errorf("read what is asked of ssh: %w", err)
 	}
-	return gitwire.ParseExec(q.Args, q.Protocol)
+	return &q, nil
+}
+
+// signObject signs what a shim asks for.
+func (s *Session) signObject(object []byte, out *shimWriter) (code int, err error) {
+	key := s.rules.SSH.Signer
+	c := &Connection{Host: ShimName, Rule: "ssh_sign", Sent: int64(len(object))}
+	var armored []byte
+	what := ""
+	switch {
+	case key == nil:
+		err = errors.New("the tool has no key to sign with; add a secret with \"ssh_sign\": true to tool.json")
+	case s.signatures.Add(1) > maxSignatures:
+		err = fmt.Errorf("the call has had %d objects signed, and may have no more", maxSignatures)
+	default:
+		armored, what, err = key.sign(object)
+	}
+	c.Requests = []Request{{Method: "SIGN", Path: what}}
+	if err != nil {
+		c.Refused, c.Requests[0].Refused = err.Error(), err.Error()
+		c.Remedy = "git asks for a signature of a commit or a tag only"
+	}
+	s.note(c)
+	if err != nil {
+		return 0, errTold // as of every connection
+	}
+	_, err = out.stream(frameOut).Write(armored)
+	return 0, err
 }
 
 // ssh does what the shim asks for, and answers the exit code of the command.
 func (s *Session) ssh(conn *net.TCPConn, out *shimWriter) (code int, err error) {
-	e, err := readSSHRequest(conn)
+	q, err := readSSHRequest(conn)
+	if err != nil {
+		return 0, err
+	}
+	if q.Sign != nil {
+		return s.signObject(q.Sign, out)
+	}
+	e, err := gitwire.ParseExec(q.Args, q.Protocol)
 	if err != nil {
 		return 0, err
 	}

@@ -195,7 +195,7 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 	}
 	for _, s := range secrets {
 		switch {
-		case s.TLS != "", s.SSHKey, s.SigV4 != nil:
+		case s.TLS != "", s.SSHKey, s.SSHSign, s.SigV4 != nil:
 		case s.Header != "":
 			g.Secrets = append(g.Secrets, fetch.Secret{Host: s.Host, Header: s.Header, Value: s.Fill(s.value)})
 		case s.handle != "":

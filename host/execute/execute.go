@@ -154,8 +154,8 @@ func (r *running) binary(ctx context.Context) error {
 		maps.Copy(env, trust.env)
 	}
 	exec, lines := r.programs()
-	if len(links.keys.Keys) > 0 {
-		exec = append(exec, env[gitSSH])
+	if links.keys.Program != "" {
+		exec = append(exec, links.keys.Program)
 	}
 	masked, terminal := values(secrets), r.terminal()
 	if terminal != nil {

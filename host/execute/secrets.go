@@ -43,7 +43,7 @@ type secret struct {
 func values(s []secret) [][]byte {
 	var v [][]byte
 	for _, s := range s {
-		if s.SSHKey {
+		if s.SSHKey || s.SSHSign {
 			v = append(v, keysIn(s.value)...)
 		}
 		if s.SigV4 != nil { // the access key is no secret

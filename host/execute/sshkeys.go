@@ -26,15 +26,24 @@ func (e *Executor) sshKeys(secrets []secret, env map[string]string) (egress.SSH,
 	c := e.Config.Config()
 	keys := egress.SSH{KnownHosts: c.KnownHosts()}
 	for _, s := range secrets {
+		if s.SSHSign {
+			keys.Signer = &egress.SSHKey{Name: s.name, PEM: s.value}
+		}
 		if s.SSHKey {
 			keys.Keys = append(keys.Keys, egress.SSHKey{Name: s.name, Host: s.Host, PEM: s.value})
 		}
 	}
-	if keys.Keys == nil {
+	if keys.Keys == nil && keys.Signer == nil {
 		return keys, nil
 	}
+	name := ""
+	if keys.Signer != nil {
+		name = keys.Signer.Name
+	} else {
+		name = keys.Keys[0].Name
+	}
 	if status := e.Runner.Confinement(); !status.Filter {
-		return keys, fault.Errorf(fault.ToolBroken, "secret %s is a key for ssh, which only a tool is given whose connections are judged, and this system cannot do that; see toolctl doctor", keys.Keys[0].Name)
+		return keys, fault.Errorf(fault.ToolBroken, "secret %s is a key for ssh, which only a tool is given whose connections are judged, and this system cannot do that; see toolctl doctor", name)
 	}
 	program, err := e.shims.program(filepath.Join(c.State, "ssh", egress.ShimName))
 	if err != nil {
@@ -43,7 +52,14 @@ func (e *Executor) sshKeys(secrets []secret, env map[string]string) (egress.SSH,
 	if strings.ContainsAny(program, "|&;<>()$`\\\"' \t\n*?[#~=%") {
 		return keys, fault.Errorf(fault.Internal, "provide git with an ssh: git would give %q to a shell; move the daemon's state to a folder whose path has no such characters", program)
 	}
-	env[gitSSH], env[gitSSHVariant] = program, "ssh"
+	keys.Program = program
+	if keys.Keys != nil {
+		env[gitSSH], env[gitSSHVariant] = program, "ssh"
+	}
+	if keys.Signer != nil {
+		// The policy of git names it without its folder, which it does not know.
+		env["PATH"] = filepath.Dir(program) + ":" + env["PATH"]
+	}
 	return keys, nil
 }
 

@@ -317,6 +317,9 @@ type Secret struct {
 	// SigV4 says that it is a key with which the host signs the requests of a binary to
 	// Host: "ACCESS_KEY:SECRET_KEY", or "ACCESS_KEY:SECRET_KEY:SESSION_TOKEN".
 	SigV4 *SigV4 `json:"sigv4,omitempty"`
+	// SSHSign says that it is a private key with which the host itself signs commits
+	// and tags for the git of a binary, which is not given it.
+	SSHSign bool `json:"ssh_sign,omitempty"`
 }
 
 // SigV4 is what requests are signed for, as AWS names it.
@@ -849,7 +852,7 @@ func (d *Definition) Seen(name string) (instead string, ok bool) {
 }
 
 func (c *checker) secrets(d *Definition) {
-	variables, keys := map[string]string{}, map[string]string{}
+	variables, keys, signer := map[string]string{}, map[string]string{}, ""
 	for _, name := range sortedKeys(d.Secrets) {
 		s, at := d.Secrets[name], "/secrets/"+escapePointer(name)
 		if !secretRule.MatchString(name) {
@@ -892,10 +895,20 @@ func (c *checker) secrets(d *Definition) {
 			c.fault(at+"/insecure_http", "is for the header or signature of a binary's requests; name the port in host to have a handler send it without TLS, and remove this otherwise")
 		}
 		switch {
-		case s.SigV4 != nil && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != "" || s.SSHKey):
+		case s.SigV4 != nil && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != "" || s.SSHKey || s.SSHSign):
 			c.fault(at, "has sigv4 beside env, header, file, tls or ssh_key; a secret goes to one place, use two secrets for two")
 		case s.SigV4 != nil:
 			c.sigV4(d, at, name, s)
+		case s.SSHSign && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != "" || s.SSHKey || s.Host != ""):
+			c.fault(at, "has ssh_sign beside env, header, file, tls, ssh_key or host; a secret goes to one place, use two secrets for two")
+		case s.SSHSign:
+			if d.Handler != "" || d.WASI != "" {
+				c.fault(at+"/ssh_sign", "is for the git of a binary; a handler or wasi program has none")
+			}
+			if signer != "" {
+				c.fault(at+"/ssh_sign", "is true for the secret %s already; keep one", signer)
+			}
+			signer = name
 		case s.SSHKey && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != ""):
 			c.fault(at, "has ssh_key beside env, header, file or tls; a secret goes to one place, use two secrets for two")
 		case s.SSHKey:
@@ -941,7 +954,7 @@ func (c *checker) secrets(d *Definition) {
 				c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
 			}
 		default:
-			c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together, or tls and host, or ssh_key and host, or sigv4 and host")
+			c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together, or tls and host, or ssh_key and host, or sigv4 and host, or ssh_sign")
 		}
 	}
 	c.tls(d)

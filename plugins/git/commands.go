@@ -211,9 +211,8 @@ const (
 var (
 	pathspecFlags = join(with(input, "--pathspec-from-file"), bare("--pathspec-file-nul"))
 
-	signing = join(
-		never(signs, "leave it out; commits are not signed here", "-S --gpg-sign"),
-		bare("--no-gpg-sign"))
+	// signing is -S, where the operator has a key: see sign.
+	signing = join(may(word, "-S --gpg-sign"), bare("--no-gpg-sign"))
 
 	diffFlags = join(
 		bare("-u -p --patch", "-s --no-patch", "--raw", "--patch-with-raw", "--patch-with-stat", "--minimal", "--patience", "--histogram",
@@ -453,7 +452,7 @@ var commands = byName(append([]*command{
 		may(when, "~--color"),
 		never(runs, "leave it out", "-O --open-files-in-pager"), never("reads files outside of the repository", "leave it out", "--no-index"),
 		never("runs a program that the repository names", "leave it out", "--textconv", "--ext-grep"), noSubmodules)},
-	&command{name: "rev-parse", reads: true, grammar: grammar(
+	&command{name: "rev-parse", reads: true, then: apart("--git-path", "--default"), grammar: grammar(
 		bare("--verify", "-q --quiet", "--show-toplevel", "--git-dir", "--absolute-git-dir", "--git-common-dir", "--is-inside-work-tree", "--is-inside-git-dir",
 			"--is-bare-repository", "--is-shallow-repository", "--show-prefix", "--show-cdup", "--symbolic", "--symbolic-full-name", "--all", "--not", "--revs-only",
 			"--no-revs", "--flags", "--no-flags", "--shared-index-path", "--end-of-options"),
@@ -527,7 +526,7 @@ var commands = byName(append([]*command{
 		})},
 	&command{name: "tag", tail: lastIsHead, grammar: grammar(listFlags,
 		bare("-l --list", "-a --annotate", "-f --force", "-d --delete", "--create-reflog", "--omit-empty", "--no-sign"), with(text, "-m --message", "--trailer"), with(input, "-F --file"),
-		with(word, "--cleanup"), may(count, "-n"), edits("give the message with -m or -F", "-e --edit"), never(signs, "use -a", "-s --sign", "-u --local-user", "-v --verify")),
+		with(word, "--cleanup"), may(count, "-n"), edits("give the message with -m or -F", "-e --edit"), bare("-s --sign"), never("signs with another key than the operator's", "use -s", "-u --local-user"), never(signs, "leave it out", "-v --verify")),
 		then: both(both(trailers, tagMessage), readsWhen(func(l *argv.Line) bool {
 			return anyOf(l, "--list", "-n", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at") || len(l.Operands()) == 0 && !l.Has("--delete")
 		}))},

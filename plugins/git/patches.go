@@ -225,6 +225,9 @@ var bisectCommand = func() *command {
 }()
 
 func bisect(r *request) error {
+	if r.bisectUnsaid {
+		r.note("a git before 2.40 cannot do this here: its bisect is a script, and no shell runs; the operator then sets \"bisect\": \"helper\" in config of tools.d/git/tool.json, and \"builtin\" otherwise, which ends this line")
+	}
 	if r.bisectHelper {
 		name := strings.TrimPrefix(r.cmd.name, "bisect ")
 		r.written = []string{"bisect--helper", name}

@@ -127,16 +127,24 @@ func cacheInfoOfThree(args []string) []string {
 // behind it. The value of --cacheinfo is an argument of its own.
 func updateIndex(r *request) error {
 	r.stdin = r.stdin || r.line.Has("--index-info")
-	var items []argv.Item
-	for _, it := range r.line.Items {
-		if it.Flag != nil && it.Name == "--cacheinfo" {
-			items = append(items, argv.Item{Value: it.Name}, argv.Item{Value: it.Value})
-			continue
+	return apart("--cacheinfo")(r)
+}
+
+// apart writes the values of these flags as arguments of their own: git does not
+// take them joined.
+func apart(flags ...string) func(*request) error {
+	return func(r *request) error {
+		var items []argv.Item
+		for _, it := range r.line.Items {
+			if it.Flag != nil && slices.Contains(flags, it.Name) {
+				items = append(items, argv.Item{Value: it.Name}, argv.Item{Value: it.Value})
+				continue
+			}
+			items = append(items, it)
 		}
-		items = append(items, it)
+		r.line.Items = items
+		return nil
 	}
-	r.line.Items = items
-	return nil
 }
 
 // commitTree reads the message from input where it is not given.

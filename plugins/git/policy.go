@@ -70,10 +70,16 @@ type policy struct {
 	// userName and userEmail are who commits where neither the call nor the
 	// repository says so.
 	userName, userEmail string
+	// signingKey is the public key, as in a file of ssh-keygen, of which the daemon
+	// has the private one and signs commits and tags; "": they are not signed.
+	// signAlways signs without being asked.
+	signingKey string
+	signAlways bool
 	// refuseHooks refuses calls that git would have had a hook check.
 	refuseHooks bool
 	// bisectHelper: git is older than 2.40, and its bisect is a shell script.
-	bisectHelper bool
+	// bisectUnsaid: nobody has said which.
+	bisectHelper, bisectUnsaid bool
 	// fault refuses every call: a configuration that was not understood.
 	fault  string
 	guards guards
@@ -135,6 +141,20 @@ func newPolicy(lookup func(string) (string, bool)) *policy {
 		return false
 	}
 	p.refuseHooks = choice("hooks", "note", "refuse")
+	if v, ok := lookup("signing_key"); ok {
+		words := strings.Fields(v)
+		if len(words) < 2 || !plainName(words[0], ".@") || strings.Trim(words[1], "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=") != "" || strings.ContainsAny(v, "\n\r\x00") {
+			p.fault = "config signing_key of tool git is not a public key of one line, as ssh-keygen writes it"
+		} else {
+			p.signingKey = words[0] + " " + words[1]
+		}
+	}
+	p.signAlways = choice("signing", "asked", "always")
+	if p.signAlways && p.signingKey == "" {
+		p.fault = "config signing of tool git is always, and there is no signing_key"
+	}
+	_, said := lookup("bisect")
+	p.bisectUnsaid = !said
 	p.bisectHelper = choice("bisect", "builtin", "helper")
 	boolean("allow_file_remotes", &p.allowFile)
 	boolean("allow_http", &p.allowHTTP)
@@ -188,6 +208,7 @@ type request struct {
 	outside              bool           // git shall not see the repository
 	bare                 bool           // the call is within a git directory
 	forces               bool           // a push may rewrite a branch
+	signs, signsAll      bool           // commits and tags are signed: where asked, or all
 }
 
 func refusal(rule, arg, reason, instead string) *argv.Refusal {
@@ -277,6 +298,9 @@ func (r *request) run() ([]string, error) {
 	if err := r.checkHooks(); err != nil {
 		return nil, err
 	}
+	if err := r.signedRemote(); err != nil {
+		return nil, err
+	}
 	if err := r.checkSeen(); err != nil && !r.guards.off(checkEnv) {
 		return nil, err
 	}
@@ -354,6 +378,9 @@ func (r *request) understand(args []string) ([]string, error) {
 		}
 	}
 	if err := r.opens(); err != nil && !r.guards.off(checkGrammar) {
+		return nil, err
+	}
+	if err := r.sign(); err != nil && !r.guards.off(checkGrammar) {
 		return nil, err
 	}
 	menu := slices.Contains([]string{"add", "am", "clean", "commit"}, r.cmd.name) && line.Has("--interactive")
@@ -714,7 +741,7 @@ func (r *request) placed() ([]string, error) {
 var decisive = map[string]string{
 	"GIT_DIR": "give it with --git-dir", "GIT_WORK_TREE": "give it with --work-tree", "GIT_INDEX_FILE": "", "GIT_LITERAL_PATHSPECS": "use --literal-pathspecs", "GIT_GLOB_PATHSPECS": "use --glob-pathspecs",
 	"GIT_NOGLOB_PATHSPECS": "use --noglob-pathspecs", "GIT_ICASE_PATHSPECS": "use --icase-pathspecs", "GIT_NO_REPLACE_OBJECTS": "use --no-replace-objects", "GIT_DEFAULT_HASH": "use --object-format",
-	"GIT_OBJECT_DIRECTORY": "unset it", "GIT_ALTERNATE_OBJECT_DIRECTORIES": "unset it", "GIT_NAMESPACE": "unset it", "GIT_CONFIG": "use git config --file", "GIT_COMMON_DIR": "unset it",
+	"GIT_OBJECT_DIRECTORY": "unset it", "GIT_ALTERNATE_OBJECT_DIRECTORIES": "unset it", "GIT_NAMESPACE": "unset it", "GIT_CONFIG": "use git config --file", "GIT_COMMON_DIR": "unset it", "GIT_NOTES_REF": "use --notes, or git notes --ref",
 	"GIT_CONFIG_COUNT": "use -c", "GIT_CONFIG_PARAMETERS": "use -c", "GIT_ATTR_SOURCE": "unset it", "GIT_SHALLOW_FILE": "unset it", "GIT_GRAFT_FILE": "unset it", "GIT_REPLACE_REF_BASE": "unset it", "GIT_EXTERNAL_DIFF": "use --no-ext-diff",
 }
 
@@ -932,6 +959,13 @@ func (r *request) forced() []string {
 		set("color.ui=false", "color.diff=false", "color.interactive=false", "interactive.singleKey=false", "add.interactive.useBuiltin=true")
 	}
 	set(r.committer()...)
+	if r.signs {
+		// The program is found in PATH where the daemon has the key, and nowhere else.
+		set("gpg.format=ssh", "gpg.ssh.program=toold-ssh", "user.signingKey=key::"+r.signingKey)
+		if r.signsAll {
+			set("commit.gpgSign=true", "tag.gpgSign=true")
+		}
+	}
 	set(r.pinHTTP()...)
 	set(r.neutralise()...)
 	for _, m := range r.remotes {

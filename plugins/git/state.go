@@ -53,6 +53,9 @@ func (r *request) checkState(first string) error {
 			if !proceeds {
 				continue
 			}
+			if strings.HasSuffix(e.Key, "/gpg_sign_opt") && r.signs && strings.TrimSpace(e.Value) == "-S" {
+				continue
+			}
 			if why := hostileState(e.Key, e.Value); why != "" {
 				return refusal("repo-state", e.Key, "what was begun here cannot go on: "+quote(".git/"+e.Key)+" "+why, "git "+first+" --abort, and begin anew")
 			}

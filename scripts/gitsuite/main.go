@@ -99,6 +99,10 @@ func launch() int {
 	if f, err := os.Stat(filepath.Join(os.Getenv("HOME"), ".gitconfig")); err == nil && f.Size() > 0 {
 		log("home", "the caller's own ~/.gitconfig is not read")
 	}
+	// What the suite alone tells git is none of the wrapper's business.
+	if v := os.Getenv("GIT_TEST_DEFAULT_INITIAL_BRANCH_NAME"); v != "" && v != "master" && slices.Contains(args, "init") {
+		log("suite", "the name of the first branch is a variable of the suite alone")
+	}
 	cmd := exec.Command(os.Getenv(wrapperVar), args...)
 	// Variables of all tests that are as if they were not set.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
@@ -458,7 +462,7 @@ const (
 func (r *result) tests() (map[string]kind, map[string]said) {
 	first := map[string]said{}
 	for _, one := range r.said {
-		if old, ok := first[one.Test]; !ok || old.Rule == "home" && one.Rule != "home" {
+		if old, ok := first[one.Test]; !ok || aside(old.Rule) && !aside(one.Rule) {
 			first[one.Test] = one
 		}
 	}
@@ -470,7 +474,7 @@ func (r *result) tests() (map[string]kind, map[string]said) {
 		through, ran := r.through[n]
 		switch _, spoke := first[n]; {
 		case !ran:
-		case spoke && first[n].Rule != "home", spoke && !through:
+		case spoke && !aside(first[n].Rule), spoke && !through:
 			kinds[n] = stated
 		case through:
 			kinds[n] = equal
@@ -480,6 +484,10 @@ func (r *result) tests() (map[string]kind, map[string]said) {
 	}
 	return kinds, first
 }
+
+// aside reports whether the rule is none of the wrapper's: it counts where a test
+// fails that nothing else was said of.
+func aside(rule string) bool { return rule == "home" || rule == "suite" }
 
 func (r *result) line() string {
 	if r.why != "" && len(r.through) == 0 {
