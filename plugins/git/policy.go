@@ -914,9 +914,21 @@ func (r *request) forced() []string {
 		}
 	}
 	set(r.config...)
+	if r.cmd.name == "config" {
+		// It runs nothing but an editor, which GIT_EDITOR names, and would answer
+		// what is forced as if somebody had set it.
+		set("safe.bareRepository=explicit")
+		for _, dir := range r.ancestors() {
+			set("safe.directory=" + dir)
+		}
+		return out
+	}
+	if r.cmd.name != "rev-parse" { // which runs no hook, and says where they are
+		set("core.hooksPath=" + hooks)
+	}
 	set(
 		// Programs of the repository's choice.
-		"core.hooksPath="+hooks, "core.fsmonitor=false", "core.editor=:", "sequence.editor=:", "core.pager=cat",
+		"core.fsmonitor=false", "core.editor=:", "sequence.editor=:", "core.pager=cat",
 		"core.askPass=", "core.sshCommand="+r.ssh, "ssh.variant=ssh", "credential.helper=", "credential.interactive=false",
 		"gpg.program=/dev/null", "gpg.openpgp.program=/dev/null", "gpg.x509.program=/dev/null", "gpg.ssh.program=/dev/null",
 		// Signing and verifying run a program as well.

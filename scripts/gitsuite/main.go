@@ -106,7 +106,7 @@ func launch() int {
 	cmd := exec.Command(os.Getenv(wrapperVar), args...)
 	// Variables of all tests that are as if they were not set.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
-		return slices.Contains([]string{"GIT_CONFIG_NOSYSTEM=1", "GIT_DEFAULT_HASH=sha1", "GIT_MERGE_AUTOEDIT=no"}, kv) || strings.HasPrefix(kv, "GIT_TEMPLATE_DIR=") || strings.HasPrefix(kv, "GIT_TRACE2_EVENT_NESTING=") || strings.HasPrefix(kv, "GIT_TRACE_BARE=")
+		return slices.Contains([]string{"GIT_CONFIG_NOSYSTEM=1", "GIT_DEFAULT_HASH=sha1", "GIT_MERGE_AUTOEDIT=no"}, kv) || strings.HasPrefix(kv, "GIT_TEMPLATE_DIR=") || strings.HasPrefix(kv, "GIT_TRACE2_EVENT_NESTING=") || strings.HasPrefix(kv, "GIT_TRACE_BARE=") || kv == "GIT_MERGE_VERBOSITY=5"
 	})
 	cmd.Stdin = os.Stdin
 	r, w, err := os.Pipe()
