@@ -425,3 +425,52 @@ func TestRequestsAreSigned(t *testing.T) {
 		t.Errorf("%s", a.raw)
 	}
 }
+
+// A push over https to a host that no secret names is judged as well, with a password
+// that git has itself, unless the operator has the host's connections passed through.
+func TestPushWithoutSecretIsJudged(t *testing.T) {
+	git := needJudged(t, "git")[0]
+	repos := t.TempDir()
+	for _, name := range []string{"allow.git", "other.git"} {
+		for _, args := range [][]string{{"init", "-q", "--bare", "-b", "main", repos + "/" + name}, {"-C", repos + "/" + name, "config", "http.receivepack", "true"}} {
+			if out, err := exec.Command(git, args...).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+	}
+	backend := &cgi.Handler{Path: "/usr/lib/git-core/git-http-backend", Env: []string{"GIT_PROJECT_ROOT=" + repos, "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=me"}}
+	server := hosttest.NewSite(t, "127.0.0.1:0", &tls.Config{}, func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != "mine" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		backend.ServeHTTP(w, r)
+	})
+	host := "127.0.0.1:" + server.Port()
+	for _, unread := range []bool{false, true} {
+		d := hosttest.Start(t, config.Config{})
+		capabilities := M{"exec": []string{git, "/usr/lib/git-core"}, "network": []string{host}}
+		if unread {
+			capabilities["unread"] = []string{host}
+		}
+		d.Tool(t, "git", M{
+			"binary": git, "capabilities": capabilities, "mutating": true,
+			"environment": M{"GIT_TERMINAL_PROMPT": "0", "GIT_SSL_CAINFO": authorityFile(t, server), "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"},
+		}, map[string]string{"restricted.wasm": hosttest.Guest(t, "host/testdata/guests/wirer")})
+		run := func(args ...string) *answer {
+			return ask(t, d.Socket, M{"tool": "git", "cwd": d.Root, "args": args})
+		}
+		url := func(name string) string { return "https://me:mine@" + host + "/" + name }
+		for _, args := range [][]string{{"init", "-q"}, {"commit", "-q", "--allow-empty", "-m", "first"}, {"push", "-q", url("allow.git"), fmt.Sprint("HEAD:refs/heads/b-", unread)}} {
+			if a := run(args...); a.ExitCode != 0 {
+				t.Fatalf("git %v: %s", args, a.raw)
+			}
+		}
+		a := run("push", url("other.git"), "HEAD:main")
+		at, _ := exec.Command(git, "-C", repos+"/other.git", "rev-parse", "-q", "--verify", "main").Output()
+		if refused := strings.Contains(a.Stderr, "denied by rule wirer.denied") && len(at) == 0; refused == unread || (a.ExitCode == 0) != unread {
+			t.Errorf("unread %v: main is %q: %s", unread, at, a.raw)
+		}
+	}
+}

@@ -70,8 +70,8 @@ type Rules struct {
 type HTTP struct {
 	// Authority issues the certificates that processes see.
 	Authority *Authority
-	// Hosts are as in Match.
-	Hosts []string
+	// Hosts are as in Match. Of them, the requests to those of Unread are not read.
+	Hosts, Unread []string
 	// Credentials are added to requests.
 	Credentials []Credential
 	// TLS is how a host is verified, and what it is shown; an error refuses the
@@ -103,8 +103,10 @@ func (h *HTTP) reads(host string, port uint16) bool {
 	if h == nil {
 		return false
 	}
-	rule, _ := Match(h.Hosts, host, strconv.Itoa(int(port)))
-	return rule != ""
+	at := strconv.Itoa(int(port))
+	rule, _ := Match(h.Hosts, host, at)
+	unread, _ := Match(h.Unread, host, at)
+	return rule != "" && unread == ""
 }
 
 // credentials are those of host.

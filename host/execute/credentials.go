@@ -16,16 +16,16 @@ import (
 	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/mask"
-	"github.com/toold/toold/pdk/abi"
 )
 
 // readHTTP says which of the requests of r's binary are read, and what is added to
-// them: those to the hosts of secrets, and all where a policy asks for that. It is
-// nil where none are.
+// them: those to the hosts of secrets, and, where a policy judges what goes over the
+// network, all but those that tool.json excepts. It is nil where none are.
 func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 	h := &egress.HTTP{}
-	if slices.Contains(r.Tool.Wants, abi.WantHTTP) && slices.ContainsFunc(r.Tool.Policies, func(m *guest.Module) bool { return m.Has("wire") }) {
+	if slices.ContainsFunc(r.Tool.Policies, func(m *guest.Module) bool { return m.Has("wire") }) {
 		h.Hosts = egress.ParseRules(r.Tool.Def.Capabilities.Network).Hosts
+		h.Unread = r.Tool.Def.Capabilities.Unread
 	}
 	var used []secret
 	for _, s := range secrets {

@@ -252,7 +252,11 @@ type Capabilities struct {
 	// Network lists the hosts that a binary may connect to, in the form of
 	// HTTP.Hosts, and Unix sockets as "unix:/PATH".
 	Network []string `json:"network,omitempty"`
-	HTTP    *HTTP    `json:"http,omitempty"`
+	// Unread lists hosts of Network whose connections are passed through, though a
+	// policy judges what goes over the network: those whose clients trust one
+	// certificate only, and those that are spoken to in another protocol than HTTP.
+	Unread []string `json:"unread,omitempty"`
+	HTTP   *HTTP    `json:"http,omitempty"`
 	// Files maps paths of the guest to paths of the host.
 	Files map[string]File `json:"files,omitempty"`
 	// Env lists the variables that a caller may set.
@@ -958,6 +962,28 @@ func (c *checker) secrets(d *Definition) {
 		}
 	}
 	c.tls(d)
+	c.unread(d)
+}
+
+// unread checks the hosts whose requests are not read.
+func (c *checker) unread(d *Definition) {
+	for i, host := range d.Capabilities.Unread {
+		at := fmt.Sprintf("/capabilities/unread/%d", i)
+		name, port := egress.SplitHost(host)
+		if !validHost(host, true) {
+			c.fault(at, `is %q; it must be a host, a host:port, an address, "*.example.com" or "*"`, host)
+		} else if d.Handler != "" || d.WASI != "" {
+			c.fault(at, "is for the connections of a binary; a handler or wasi program has none")
+		} else if !grantsHost(d.Capabilities.Network, host) {
+			c.fault(at, "has no effect: capabilities.network does not grant %s", host)
+		}
+		for _, secret := range sortedKeys(d.Secrets) {
+			s := d.Secrets[secret]
+			if n, p := egress.SplitHost(s.Host); s.Host != "" && !s.SSHKey && (grantsHost([]string{host}, s.Host) || n == name && (p == "" || port == "" || p == port)) {
+				c.fault(at, "is %s, and the secret %s is for requests to %s, which have to be read; name other hosts", host, secret, s.Host)
+			}
+		}
+	}
 }
 
 // sigV4 checks the secret s, whose name is name, that signs requests.

@@ -33,9 +33,9 @@ type Describe struct {
 // WantRepoConfig asks for Call.RepoConfig.
 const WantRepoConfig = "repo_config"
 
-// WantHTTP has the host read the HTTP requests of the tool's binary to every host
-// that it may connect to, and not only to those of its secrets. The export wire is
-// asked about each that is read.
+// WantHTTP says that a policy judges the HTTP requests of the tool's binary. The host
+// reads those to every host that it may connect to wherever a policy has the export
+// wire, with this or without.
 const WantHTTP = "http"
 
 // Annotations say what a tool is like. They inform; they never grant.
