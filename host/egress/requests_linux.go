@@ -316,6 +316,10 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if ctx.Err() != nil {
 			panic(http.ErrAbortHandler) // the run is over
 		}
+		if errors.Is(err, errOverridden) {
+			refuse(http.StatusBadRequest, err.Error())
+			return
+		}
 		seen.Status = http.StatusBadGateway
 		x.session.failed(x.connection, err)
 		answerText(w, seen.Status, fmt.Sprintf("%s could not be asked: %s", x.connection.Target(), hide.mask(err.Error())))
@@ -366,6 +370,9 @@ func (x *requests) judge(ctx context.Context, out *http.Request) (refused, malfo
 	}
 	if mayBePush(out) {
 		return nil, errors.New("it may be a push to some server, and is not written as git writes one")
+	}
+	if out.Method == http.MethodPost && out.Body != http.NoBody && isForm(out.Header["Content-Type"]) {
+		out.Body = &formReader{ReadCloser: out.Body}
 	}
 	return nil, nil
 }

@@ -1,0 +1,89 @@
+package egress
+
+import (
+	"errors"
+	"io"
+	"strings"
+)
+
+// overridden is the field of a form by which servers take a POST for a request with
+// another method (Rack, Symfony, Laravel).
+const overridden = "_method"
+
+var errOverridden = errors.New("its form has the field " + overridden + ", which has some servers do another request than the one that is judged")
+
+// isForm reports whether some server may read a body of these types as a form.
+func isForm(types []string) bool {
+	t := strings.ToLower(strings.Join(types, ","))
+	return strings.Contains(t, "form-urlencoded") || strings.Contains(t, "multipart/") || strings.TrimSpace(t) == ""
+}
+
+// formReader reads a form, and fails where a field of it seems to have the name
+// overridden: written in any way that a server could read so. What comes before has
+// been sent then, and is no whole request.
+type formReader struct {
+	io.ReadCloser
+	at      int  // bytes of overridden that were seen
+	within  bool // of another name
+	escape  int  // digits of an escaped byte that are to come
+	escaped byte
+	err     error
+}
+
+func (f *formReader) Read(p []byte) (int, error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	n, err := f.ReadCloser.Read(p)
+	for _, c := range p[:n] {
+		if f.see(c) {
+			f.err = errOverridden
+			return 0, f.err
+		}
+	}
+	return n, err
+}
+
+// see takes a byte of the form, and reports whether the name is there with it.
+func (f *formReader) see(c byte) bool {
+	if f.escape > 0 {
+		digit := strings.IndexByte("0123456789abcdef", c|0x20)
+		if digit < 0 {
+			f.escape = 0
+			return f.letter('%') || f.see(c)
+		}
+		f.escaped = f.escaped<<4 | byte(digit)
+		if f.escape--; f.escape > 0 {
+			return false
+		}
+		return f.letter(f.escaped)
+	}
+	if c == '%' {
+		f.escape, f.escaped = 2, 0
+		return false
+	}
+	return f.letter(c)
+}
+
+// letter takes a byte that is no part of another one.
+func (f *formReader) letter(c byte) bool {
+	if c == '\\' || c == 0 || c >= 0x80 { // which some leave out
+		return false
+	}
+	if c >= 'A' && c <= 'Z' {
+		c |= 0x20
+	}
+	switch {
+	case !f.within && c == overridden[f.at]:
+		f.at++
+	case c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '-':
+		f.within, f.at = true, 0
+	default: // a name may begin behind it
+		f.within, f.at = false, 0
+	}
+	if f.at == len(overridden) {
+		f.at = 0
+		return true
+	}
+	return false
+}
