@@ -67,7 +67,7 @@ var floors = []floor{
 	{"host/approval", 1, []string{"host/strictjson"}, "it keeps what was asked and approved, and knows no calls, callers or policies: the standard library and the JSON reader only"},
 	{"host/audit", 1, []string{"host/strictjson"}, "it keeps and checks records, and can be read without a daemon: the standard library and the JSON reader only"},
 	{"host/config", 1, nil, "programs that only dial read it too: it links nothing of the host but the JSON reader"},
-	{"host/egress", 0, []string{"host/gitwire", "host/strictjson", "pdk/abi", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/signer/v4", "golang.org/x/crypto/ssh", "golang.org/x/crypto/ssh/knownhosts", "golang.org/x/net/dns/dnsmessage", "golang.org/x/sys/unix"}, "it connects what processes want connected, by rules of its own: a supervisor links it, and it knows neither tools nor processes"},
+	{"host/egress", 0, []string{"host/gitwire", "host/strictjson", "pdk/abi", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/signer/v4", "golang.org/x/crypto/ssh", "golang.org/x/crypto/ssh/agent", "golang.org/x/crypto/ssh/knownhosts", "golang.org/x/net/dns/dnsmessage", "golang.org/x/sys/unix"}, "it connects what processes want connected, by rules of its own: a supervisor links it, and it knows neither tools nor processes"},
 	{"host/seccomp", 0, []string{"golang.org/x/sys/unix"}, "it installs filters and hands on calls: it knows no rule of who may do what"},
 	{"host/procfs", 0, []string{"golang.org/x/sys/unix"}, "it reads what /proc tells of processes: the standard library and system calls only"},
 	{"host/confine", 1, nil, "it confines a thread and answers its system calls, and starts nothing: which process that is, is above"},

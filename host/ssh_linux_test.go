@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -30,7 +31,13 @@ func sshTool(t *testing.T, s *hosttest.SSHD, most string, policy bool, more M) *
 	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
 		t.Skip("connections are not judged here")
 	}
-	d := hosttest.Start(t, config.Config{ConfineMost: most, LogLevel: "info"})
+	return sshToolOf(t, s, config.Config{ConfineMost: most, LogLevel: "info"}, policy, more)
+}
+
+// sshToolOf is sshTool of a daemon with c.
+func sshToolOf(t *testing.T, s *hosttest.SSHD, c config.Config, policy bool, more M) *hosttest.Daemon {
+	t.Helper()
+	d := hosttest.Start(t, c)
 	if err := os.WriteFile(d.KnownHosts(), []byte(s.Known), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -373,6 +380,74 @@ func TestSSHKeyRefusals(t *testing.T) {
 	}
 	a = ask(t, d.Socket, M{"tool": "keyless", "cwd": d.Root, "args": []string{"-c", `echo "ssh=$GIT_SSH_COMMAND"; ` + filepath.Join(d.Config.State, "ssh", egress.ShimName) + ` x`}})
 	if a.Stdout != "ssh=\n" || a.ExitCode != 126 && a.ExitCode != 127 {
+		t.Errorf("%s", a.raw)
+	}
+}
+
+// Git fetches with a key of the daemon's agent, the one that is named and no other, and
+// cannot reach the agent itself.
+func TestSSHKeyInAgent(t *testing.T) {
+	needJudged(t, "ssh-agent", "ssh-add", "ssh-keygen")
+	s := hosttest.NewSSHD(t)
+	s.Git(t, "init", "-q", "--bare", "-b", "main", "allow.git")
+	dir, err := os.MkdirTemp("", "agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := dir + "/socket"
+	agent := exec.Command("ssh-agent", "-D", "-a", socket)
+	said, err := agent.StdoutPipe() // when it says something, it listens
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := sync.OnceFunc(func() { agent.Process.Kill(); agent.Wait() })
+	t.Cleanup(stop)
+	if _, err := said.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	sh := func(line string) string {
+		t.Helper()
+		cmd := exec.Command("/bin/sh", "-c", line)
+		cmd.Env = append(os.Environ(), "SSH_AUTH_SOCK="+socket)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", line, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	other := filepath.Join(dir, "other")
+	sh("ssh-keygen -q -t ed25519 -N '' -f " + other + " && ssh-add -q " + other + " && cp " + s.Key + " " + dir + "/key && chmod 600 " + dir + "/key && ssh-add -q " + dir + "/key")
+	fingerprint := strings.Fields(sh("ssh-keygen -l -f " + dir + "/key"))[1]
+	public := sh("ssh-keygen -y -f " + dir + "/key")
+	wrong := strings.Fields(sh("ssh-keygen -l -f " + other))[1]
+	missing := "SHA256:" + strings.Repeat("A", 43)
+	daemon := func(most, key string) *hosttest.Daemon {
+		dir := t.TempDir()
+		if err := os.WriteFile(dir+"/.env", []byte("SSH_AUTH_SOCK="+socket+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := config.Config{File: dir + "/toold.json", ConfineMost: most, LogLevel: "info"}
+		return sshToolOf(t, s, c, false, M{"secrets": M{"deploy": M{"from": "agent:" + key, "ssh_key": true, "host": "localhost:" + s.Port}}})
+	}
+	for key, want := range map[string]string{fingerprint: "", public: "", wrong: "does not let", missing: "secret deploy: the agent of toold does not have the key " + missing} {
+		d := daemon("", key)
+		a := ask(t, d.Socket, M{"tool": "git", "cwd": d.Root, "args": []string{"ls-remote", s.URL("allow.git")}})
+		if (a.ExitCode == 0) != (want == "") || !strings.Contains(a.Stderr, want) {
+			t.Errorf("%.30s: %s", key, a.raw)
+		}
+	}
+	d := daemon("seccomp", fingerprint)
+	add, _ := exec.LookPath("ssh-add")
+	d.Tool(t, "script", M{"binary": "/bin/sh", "capabilities": M{"exec": []string{add}}}, nil)
+	if a := ask(t, d.Socket, M{"tool": "script", "cwd": d.Root, "args": []string{"-c", "SSH_AUTH_SOCK=" + socket + " " + add + " -l"}}); a.ExitCode == 0 || !strings.Contains(a.Stderr, "unix:"+socket+" is refused") {
+		t.Errorf("%s", a.raw)
+	}
+	stop()
+	if a := ask(t, d.Socket, M{"tool": "git", "cwd": d.Root, "args": []string{"ls-remote", s.URL("allow.git")}}); a.ExitCode == 0 || !strings.Contains(a.Stderr, "connect to the agent of toold") {
 		t.Errorf("%s", a.raw)
 	}
 }

@@ -9,8 +9,11 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
@@ -28,15 +31,61 @@ type SSH struct {
 	Program string
 }
 
-// SSHKey is a private key, for one host.
+// SSHKey is a private key, or one in an agent, for one host.
 type SSHKey struct {
 	// Name is the secret's.
 	Name string
 	// Host is a name or an address, with a port unless that is 22.
 	Host string
-	// PEM is the key, as ssh-keygen writes it.
-	PEM string
+	// PEM is the key, as ssh-keygen writes it. Without it the key is in the agent that
+	// serves the socket Agent: the one that Public names, as its fingerprint
+	// ("SHA256:...") or as ssh-keygen writes a public key.
+	PEM           string
+	Agent, Public string
 }
+
+// signer is what logs in with k, until done is called. Of an agent that is k itself or
+// nothing.
+func (k *SSHKey) signer() (_ ssh.Signer, done func(), err error) {
+	done = func() {}
+	if k.Public == "" {
+		signer, err := ssh.ParsePrivateKey([]byte(k.PEM + "\n"))
+		if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
+			return nil, done, fmt.Errorf("secret %s: the key has a passphrase, and nobody is there to type it; store it without one (ssh-keygen -p), readable by toold's user only, or in an agent", k.Name)
+		}
+		if err != nil {
+			return nil, done, fmt.Errorf("secret %s: read the private key: %w; it has to be a file of ssh-keygen", k.Name, err)
+		}
+		return signer, done, nil
+	}
+	want := k.Public
+	if !strings.HasPrefix(want, "SHA256:") {
+		public, _, _, _, err := ssh.ParseAuthorizedKey([]byte(want))
+		if err != nil {
+			return nil, done, fmt.Errorf("secret %s: read the public key in its from: %w", k.Name, err)
+		}
+		want = ssh.FingerprintSHA256(public)
+	}
+	conn, err := net.DialTimeout("unix", k.Agent, agentTime)
+	if err != nil {
+		return nil, done, fmt.Errorf("secret %s: connect to the agent of toold: %w; see SSH_AUTH_SOCK in its environment", k.Name, err)
+	}
+	done = func() { conn.Close() }
+	conn.SetDeadline(time.Now().Add(agentTime))
+	signers, err := agent.NewClient(conn).Signers()
+	if err != nil {
+		return nil, done, fmt.Errorf("secret %s: ask the agent of toold for its keys: %w", k.Name, err)
+	}
+	for _, s := range signers {
+		if ssh.FingerprintSHA256(s.PublicKey()) == want {
+			return s, done, nil
+		}
+	}
+	return nil, done, fmt.Errorf("secret %s: the agent of toold does not have the key %s; add it there (ssh-add)", k.Name, want)
+}
+
+// agentTime is how long an agent may take, which may ask somebody.
+const agentTime = 30 * time.Second
 
 // key is the one for a host at a port, nil where there is none.
 func (s *SSH) key(host string, port int) *SSHKey {
@@ -52,15 +101,9 @@ func (s *SSH) key(host string, port int) *SSHKey {
 	return nil
 }
 
-// clientConfig is how the daemon logs in to address, a host with its port, as user.
-func (s *SSH) clientConfig(k *SSHKey, user, address string) (*ssh.ClientConfig, error) {
-	signer, err := ssh.ParsePrivateKey([]byte(k.PEM + "\n"))
-	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
-		return nil, fmt.Errorf("secret %s: the key has a passphrase, and nobody is there to type it; store it without one (ssh-keygen -p), readable by toold's user only", k.Name)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("secret %s: read the private key: %w; it has to be a file of ssh-keygen", k.Name, err)
-	}
+// clientConfig is how the daemon logs in with signer to address, a host with its port,
+// as user.
+func (s *SSH) clientConfig(signer ssh.Signer, user, address string) (*ssh.ClientConfig, error) {
 	check, err := knownhosts.New(s.KnownHosts)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, s.unknown(address)

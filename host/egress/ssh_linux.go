@@ -311,7 +311,12 @@ func sshHost(c *Connection) string {
 // logIn connects to the host of c and logs in there.
 func (s *Session) logIn(e *gitwire.Exec, c *Connection, key *SSHKey, dial func(context.Context) (*net.TCPConn, error)) (*countedConn, *ssh.Client, error) {
 	address := c.Target()
-	config, err := s.rules.SSH.clientConfig(key, e.User, address)
+	signer, done, err := key.signer()
+	defer done()
+	if err != nil {
+		return nil, nil, err
+	}
+	config, err := s.rules.SSH.clientConfig(signer, e.User, address)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -334,10 +339,7 @@ func (s *Session) logIn(e *gitwire.Exec, c *Connection, key *SSHKey, dial func(c
 	if err != nil {
 		conn.Close()
 		if text := err.Error(); strings.Contains(text, "unable to authenticate") {
-			public := "it"
-			if signer, err := ssh.ParsePrivateKey([]byte(key.PEM + "\n")); err == nil {
-				public = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey())))
-			}
+			public := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey())))
 			err = fmt.Errorf("%s does not let %s in with the key of the secret %s; add %s to the keys of that account", address, e.User, key.Name, public)
 		}
 		return nil, nil, fmt.Errorf("ssh to %s: %w", address, err)

@@ -43,6 +43,9 @@ type secret struct {
 func values(s []secret) [][]byte {
 	var v [][]byte
 	for _, s := range s {
+		if _, ok := s.InAgent(); ok { // the daemon does not have it either
+			continue
+		}
 		if s.SSHKey || s.SSHSign {
 			v = append(v, keysIn(s.value)...)
 		}
@@ -267,13 +270,18 @@ func (e *Executor) secretValue(caller identity.Caller, s tools.Secret) (string, 
 			return "", fmt.Errorf("read its file: %w", err)
 		}
 		return strings.TrimRight(string(b), "\r\n"), nil
+	case "agent":
+		if _, ok := e.Config.Config().Value(agentSocket); !ok {
+			return "", fmt.Errorf("the operator's value %s, the socket of the agent with the key, is not set; put it in .env beside toold.json or in the daemon's environment", agentSocket)
+		}
+		return name, nil
 	case "claim":
 		if v, ok := caller.Claim(name); ok {
 			return v, nil
 		}
 		return "", fault.Errorf(fault.Unauthenticated, "it comes from the claim %s, and the caller's token has none; call with a token that has", name)
 	}
-	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:"`, s.From)
+	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:", "agent:"`, s.From)
 }
 
 // hiddenWhole is TOOL_BROKEN where a file that no binary may read has a further

@@ -19,6 +19,10 @@ const (
 	gitSSHVariant = "GIT_SSH_VARIANT"
 )
 
+// agentSocket is the value of the operator's that names the socket of the daemon's
+// agent.
+const agentSocket = "SSH_AUTH_SOCK"
+
 // sshKeys are the keys among secrets with which the daemon itself logs in to hosts,
 // for a binary whose git is told in env to have that done. There is nothing in env
 // that is a key. The program that git is told of is env[gitSSH].
@@ -30,7 +34,12 @@ func (e *Executor) sshKeys(secrets []secret, env map[string]string) (egress.SSH,
 			keys.Signer = &egress.SSHKey{Name: s.name, PEM: s.value}
 		}
 		if s.SSHKey {
-			keys.Keys = append(keys.Keys, egress.SSHKey{Name: s.name, Host: s.Host, PEM: s.value})
+			key := egress.SSHKey{Name: s.name, Host: s.Host, PEM: s.value}
+			if public, ok := s.InAgent(); ok {
+				socket, _ := c.Value(agentSocket)
+				key = egress.SSHKey{Name: s.name, Host: s.Host, Agent: socket, Public: public}
+			}
+			keys.Keys = append(keys.Keys, key)
 		}
 	}
 	if keys.Keys == nil && keys.Signer == nil {

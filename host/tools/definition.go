@@ -300,7 +300,8 @@ type File struct {
 // a variable of a binary names, in a header of the
 // requests to one host, or in TLS with that host.
 type Secret struct {
-	// From is "env:NAME", "file:PATH" (absolute) or "claim:NAME".
+	// From is "env:NAME", "file:PATH" (absolute) or "claim:NAME"; of an SSHKey also
+	// "agent:KEY", see InAgent.
 	From   string `json:"from"`
 	Env    string `json:"env,omitempty"`
 	Header string `json:"header,omitempty"`
@@ -325,6 +326,13 @@ type Secret struct {
 	// and tags for the git of a binary, which is not given it.
 	SSHSign bool `json:"ssh_sign,omitempty"`
 }
+
+// InAgent is the public part of an SSHKey that is in the agent of the daemon: its
+// fingerprint as "SHA256:...", or as ssh-keygen writes public keys.
+func (s Secret) InAgent() (public string, ok bool) { return strings.CutPrefix(s.From, "agent:") }
+
+// agentRule matches what names a key in an agent.
+var agentRule = regexp.MustCompile(`^(SHA256:[A-Za-z0-9+/]{43}|(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]+={0,2}( [ -~]*)?)$`)
 
 // SigV4 is what requests are signed for, as AWS names it.
 type SigV4 struct {
@@ -867,6 +875,9 @@ func (c *checker) secrets(d *Definition) {
 		case kind == "env" && variableRule.MatchString(source):
 		case kind == "file" && path.IsAbs(source) && path.Clean(source) == source && !strings.ContainsRune(source, 0):
 		case kind == "claim" && validClaim(source):
+		case kind == "agent" && s.SSHKey && agentRule.MatchString(source):
+		case kind == "agent":
+			c.fault(at+"/from", `is for a secret with ssh_key, and needs a key: "agent:SHA256:FINGERPRINT" as ssh-add -l shows it, or "agent:" and a line of ssh-add -L`)
 		case s.From == "":
 			c.fault(at, `needs from: "env:NAME", "file:/PATH" or "claim:NAME"`)
 		default:
