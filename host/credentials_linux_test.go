@@ -56,10 +56,15 @@ func secretFile(t *testing.T, value string) string {
 func authorityFile(t *testing.T, s *hosttest.Site) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o644); err != nil {
+	if err := os.WriteFile(file, certificateOf(s), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// certificateOf is the certificate of a test server, in PEM.
+func certificateOf(s *hosttest.Site) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 }
 
 // leaks looks for words in what every process that this one has started holds:

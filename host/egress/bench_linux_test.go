@@ -1,12 +1,20 @@
 package egress
 
 import (
+	"bufio"
+	"crypto/rand"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
 	"testing"
+	"time"
+
+	"github.com/toold/toold/host/mask"
 )
 
 // BenchmarkThroughput is the bytes that a host sends, straight, passed through, and
@@ -82,4 +90,107 @@ func BenchmarkThroughput(b *testing.B) {
 			c.Close()
 		}
 	})
+}
+
+// BenchmarkPack is a pack of 1 GiB, straight over TLS, passed through, and read with a
+// credential, as git fetches it and as it pushes it: both sides in turn, medians.
+// "grown-MB" is how much memory this process, which is all three parties, has more
+// than before.
+func BenchmarkPack(b *testing.B) {
+	const size = 1 << 30
+	chunk := make([]byte, 64<<10)
+	rand.Read(chunk)
+	u := &upstream{}
+	u.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == "POST" {
+			n, _ := io.CopyBuffer(struct{ io.Writer }{io.Discard}, r.Body, make([]byte, len(chunk)))
+			fmt.Fprint(w, n)
+			return
+		}
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+		for sent := 0; sent < size; sent += len(chunk) {
+			w.Write(chunk)
+		}
+	}))
+	b.Cleanup(u.Close)
+	host := fmt.Sprintf("localhost:%d", u.address().Port())
+	open := map[string]func() (io.ReadWriteCloser, func()){
+		"straight": func() (io.ReadWriteCloser, func()) {
+			c, err := tls.Dial("tcp", u.address().String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			return c, func() { c.Close() }
+		},
+		"passed": func() (io.ReadWriteCloser, func()) {
+			s, connect := start(b, nil, host)
+			raw, errno := connect(u.address())
+			if errno != 0 {
+				b.Fatal(errno)
+			}
+			c := tls.Client(raw, &tls.Config{ServerName: "localhost", InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+			return c, func() { c.Close(); s.Close() }
+		},
+		"read": func() (io.ReadWriteCloser, func()) {
+			s, _, connect, roots := reading(b, u, func(r *Rules) {
+				r.HTTP.MaskBody = mask.Covering([][]byte{[]byte(token)})
+			})
+			c := dial(b, u, connect, roots)
+			c.SetDeadline(time.Time{})
+			return c, func() { c.Close(); s.Close() }
+		},
+	}
+	once := map[string]func(c io.ReadWriteCloser){
+		"fetch": func(c io.ReadWriteCloser) {
+			fmt.Fprintf(c, "GET /r/git-upload-pack HTTP/1.1\r\nHost: %s\r\n\r\n", host)
+			resp, err := http.ReadResponse(bufio.NewReaderSize(c, len(chunk)), nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, resp.Body, make([]byte, len(chunk))); n < size || err != nil {
+				b.Fatal(n, err)
+			}
+		},
+		"push": func(c io.ReadWriteCloser) {
+			fmt.Fprintf(c, "POST /r/x HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", host, size)
+			for sent := 0; sent < size; sent += len(chunk) {
+				if _, err := c.Write(chunk); err != nil {
+					b.Fatal(err)
+				}
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if n, _ := io.ReadAll(resp.Body); string(n) != fmt.Sprint(size) {
+				b.Fatalf("%s", n)
+			}
+		},
+	}
+	for _, way := range []string{"fetch", "push"} {
+		b.Run(way, func(b *testing.B) {
+			took := map[string][]float64{}
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			for b.Loop() {
+				for _, how := range []string{"straight", "passed", "read"} {
+					c, end := open[how]()
+					start := time.Now()
+					once[way](c)
+					took[how] = append(took[how], time.Since(start).Seconds())
+					end()
+				}
+			}
+			runtime.ReadMemStats(&after)
+			median := func(how string) float64 { slices.Sort(took[how]); return took[how][len(took[how])/2] }
+			for _, how := range []string{"straight", "passed", "read"} {
+				b.ReportMetric(size/median(how)/1e6, how+"-MB/s")
+			}
+			b.ReportMetric(median("straight")/median("passed"), "passed-ratio")
+			b.ReportMetric(median("straight")/median("read"), "read-ratio")
+			b.ReportMetric(float64(int64(after.Sys)-int64(before.Sys))/1e6, "grown-MB")
+			b.ReportMetric(0, "ns/op") // of all together: says nothing
+		})
+	}
 }
