@@ -25,7 +25,7 @@ import (
 
 // screen is a terminal that a wrapper stands at, as a person would.
 type screen struct {
-	t             *testing.T
+	t             testing.TB
 	master, slave *os.File
 	cmd           *exec.Cmd
 	stderr        *os.File // of the wrapper, unless it is the terminal
@@ -39,7 +39,7 @@ type screen struct {
 }
 
 // openScreen makes a terminal of 24 rows and 80 columns.
-func openScreen(t *testing.T) *screen {
+func openScreen(t testing.TB) *screen {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)
 	if err != nil {
