@@ -1,6 +1,8 @@
 package host_test
 
 import (
+	"bytes"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -37,4 +39,112 @@ func TestGitOnATerminal(t *testing.T) {
 	if code := s.ended(); code != 0 || !strings.Contains(got, "\r") {
 		t.Errorf("exit code %d, %q", code, got)
 	}
+}
+
+// atScreen calls git through the wrapper, at a terminal.
+func (c *caller) atScreen(t *testing.T, env []string, args ...string) *screen {
+	t.Helper()
+	s := openScreen(t)
+	s.env = append([]string{"PATH=/usr/bin:/bin", "MARKER=" + c.home + "/marker", "HOME=" + c.home}, env...)
+	s.start(c.d.Socket, c.dir, c.program, "git", args...)
+	return s
+}
+
+// TestGitByHand does with git at a terminal what people do with it there.
+func TestGitByHand(t *testing.T) {
+	needsTerminals(t)
+	c := newCaller(t)
+	need := func(t *testing.T, name string) string {
+		t.Helper()
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Skipf("there is no %s here", name)
+		}
+		return path
+	}
+	t.Run("add -p", func(t *testing.T) {
+		lines := make([]string, 40)
+		for i := range lines {
+			lines[i] = fmt.Sprintf("line %d\n", i)
+		}
+		c.write("hunks", strings.Join(lines, ""), 0o644)
+		c.native("-C", c.dir, "add", "hunks")
+		c.native("-C", c.dir, "commit", "-q", "-m", "hunks")
+		lines[2], lines[37] = "changed above\n", "changed below\n"
+		c.write("hunks", strings.Join(lines, ""), 0o644)
+		s := c.atScreen(t, nil, "add", "-p")
+		s.expect(`\(1/2\) Stage this hunk`)
+		s.typed("n\r")
+		s.expect(`\(2/2\) Stage this hunk`)
+		s.typed("y\r")
+		if code := s.ended(); code != 0 {
+			t.Errorf("exit code %d: %q", code, s.expect(""))
+		}
+		if staged := c.native("-C", c.dir, "diff", "--cached"); strings.Contains(staged, "above") || !strings.Contains(staged, "+changed below") {
+			t.Errorf("staged: %s", staged)
+		}
+		c.native("-C", c.dir, "reset", "-q", "--hard", "HEAD~1")
+	})
+	t.Run("rebase -i in vim", func(t *testing.T) {
+		need(t, "vim")
+		s := c.atScreen(t, []string{"EDITOR=vim -u NONE --cmd 'set shortmess+=F'"}, "rebase", "-i", "HEAD~2")
+		s.expect(`Rebase [0-9a-f]+\.\.[0-9a-f]+ onto`)
+		s.typed(":1s/pick/drop/\r:wq\r")
+		s.expect(`Successfully rebased`)
+		if code := s.ended(); code != 0 || c.subjects() != "three one" {
+			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.expect(""))
+		}
+	})
+	t.Run("commit in nano", func(t *testing.T) {
+		nano := need(t, "nano")
+		s := c.atScreen(t, []string{"EDITOR=" + nano}, "commit", "--allow-empty")
+		s.expect(`Please enter the commit message`)
+		s.typed("by nano\x18") // Ctrl-X
+		s.expect(`(?i)save modified buffer`)
+		s.typed("y")
+		s.expect(`File Name to Write`)
+		s.typed("\r")
+		if code := s.ended(); code != 0 || !strings.HasPrefix(c.subjects(), "by nano ") {
+			t.Errorf("exit code %d, %s: %q", code, c.subjects(), s.expect(""))
+		}
+	})
+	t.Run("resized in less", func(t *testing.T) {
+		need(t, "less")
+		s := c.atScreen(t, []string{"LESS=X", "GIT_PAGER=less"}, "log")
+		s.expect(`(?s)three.*\(END\)`)
+		s.resize(6, 40)
+		s.expect(`(?s)\(END\).*commit [0-9a-f]+.*:`)
+		s.typed("q")
+		if code := s.ended(); code != 0 {
+			t.Errorf("exit code %d: %q", code, s.expect(""))
+		}
+	})
+	t.Run("less over 100 MB", func(t *testing.T) {
+		need(t, "less")
+		const lines = 100 << 20 / 64
+		big := &bytes.Buffer{}
+		for i := range lines {
+			fmt.Fprintf(big, "%063d\n", i)
+		}
+		c.write("big", big.String(), 0o644)
+		c.native("-C", c.dir, "add", "big")
+		c.native("-C", c.dir, "commit", "-q", "-m", "big")
+		show := func() *screen {
+			s := c.atScreen(t, []string{"LESS=X"}, "show", "HEAD:big")
+			s.expect(`0{62}9\r\n`)
+			return s
+		}
+		s := show()
+		s.typed("q") // git is ended in the middle of it, as natively
+		if code := s.ended(); code != 0 && code != 141 {
+			t.Errorf("exit code %d", code)
+		}
+		s = show()
+		s.typed("G")
+		s.expect(fmt.Sprintf(`%063d`, lines-1))
+		s.typed("q")
+		if code := s.ended(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	})
 }
