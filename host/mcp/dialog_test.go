@@ -1,9 +1,13 @@
 package mcp_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"testing"
 
@@ -214,5 +218,77 @@ func TestQuestionsThatNobodyAnswers(t *testing.T) {
 	s.Stop(t)
 	if logs := s.Logs(); strings.Contains(logs, "grace period is over") {
 		t.Error("the daemon waited for answers when it stopped")
+	}
+}
+
+// Nobody answers for another identity on a connection that has several, nor sees what was
+// answered.
+func TestStateOfAnotherToken(t *testing.T) {
+	s := web(t, config.Config{}, nil, showing(t, object{}))
+	alice, bob := s.Token(t, object{"sub": "alice"}), s.Token(t, object{"sub": "bob"})
+	nc := dial(t, s.Config.Sockets[0].Path, mcp.Caller{Token: alice}).Writer.(net.Conn)
+	defer nc.Close()
+	in := bufio.NewReader(nc)
+	call := func(token, more string) turn {
+		t.Helper()
+		said := ""
+		if token != "" {
+			said = `"io.toold/token":"` + token + `",`
+		}
+		_, err := io.WriteString(nc, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"test_input_required_result_elicitation","arguments":{},`+more+
+			`"_meta":{`+said+`"io.modelcontextprotocol/protocolVersion":"`+newest+`","io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}`+"\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, err := in.ReadBytes('\n')
+		var got struct {
+			Result turn
+			Error  struct{ Code int }
+		}
+		if err := errors.Join(err, json.Unmarshal(line, &got)); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		got.Result.Code, got.Result.Text = got.Error.Code, string(line)
+		return got.Result
+	}
+	asked := call("", "")
+	if asked.State == "" {
+		t.Fatal(asked.Text)
+	}
+	answer := `"requestState":"` + asked.State + `","inputResponses":{"user_name":{"action":"accept","content":{"name":"Eve"}}},`
+	if got := call(bob, answer); got.Code != -32602 {
+		t.Errorf("another identity answers: %s", got.Text)
+	}
+	if got := call("", strings.Replace(answer, "Eve", "Alice", 1)); got.Kind != "complete" || !strings.Contains(got.Text, "Alice") {
+		t.Errorf("its own: %s", got.Text)
+	}
+}
+
+// What runs by an approval is what was shown: its module asks nobody for more.
+func TestApprovedCallAsksNothing(t *testing.T) {
+	d, path := daemon(t, config.Config{}, nil, func(dir string) {
+		hosttest.WriteTool(t, dir, "release", object{}, map[string]string{
+			"handler.wasm": hosttest.Guest(t, "sdk-examples/go/ask"), "restricted.wasm": hosttest.Guest(t, "host/testdata/guests/policy"),
+		})
+	})
+	u := &user{action: "accept", says: map[string]any{"input": "yes"}}
+	c := connect(t, path, mcp.Caller{Cwd: d.Root}, u.options())
+	if r := invoke(t, c, "release", object{"args": []string{"1.1"}}); !strings.Contains(text(r), "released 1.1") || len(u.shown) != 1 {
+		t.Fatalf("without an approval: %q, shown %q", text(r), u.shown)
+	}
+	u.shown = nil
+	r := invoke(t, c, "release", object{"args": []string{"ask", `{"self":true}`, "1.2"}})
+	if !strings.Contains(text(r), "nobody answers") || len(u.shown) != 1 || !strings.HasPrefix(u.shown[0], "Run ") {
+		t.Errorf("%q, shown %q", text(r), u.shown)
+	}
+}
+
+// An answer is part of the input, which a retry would lack: the user is not asked twice.
+func TestAnsweredCallIsNotRetried(t *testing.T) {
+	s := web(t, config.Config{Reliability: "all"}, nil, showing(t, object{"reliability": object{"retry": object{"max": 3, "initial_ms": 1, "cap_ms": 1}}}))
+	u := &user{action: "accept", says: map[string]any{"name": "Alice"}}
+	c := s.connect(t, s.Token(t, object{"sub": "alice"}), oldest, u.options())
+	if r := invoke(t, c, "ask_and_fail", object{}); !r.IsError || !strings.Contains(text(r), "try again") || len(u.shown) != 1 {
+		t.Errorf("%q, shown %q", text(r), u.shown)
 	}
 }
