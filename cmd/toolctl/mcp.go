@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/strictjson"
 )
 
 func mcpVerb(s *state) *cobra.Command {
@@ -70,23 +75,40 @@ func (o *mcpOptions) socket(s *state) (string, error) {
 	return socket, nil
 }
 
-// mcpClients are the forms in which clients are told of a server, given the program
-// and its arguments.
+// mcpServer is how a client starts toolctl mcp.
+type mcpServer struct {
+	Type    string   `json:"type,omitempty"`
+	Command string   `json:"command"`
+	Args    []string `json:"args"`
+}
+
+// mcpName is the name of the server in configurations.
+const mcpName = "toold"
+
+// mcpClients are the forms in which clients are told of a server, as their
+// documentation has them.
 var mcpClients = map[string]struct {
 	where string
-	form  func(program string, args []string) string
+	// file is the one that is written: beneath the current folder, or with ~ the home
+	// folder.
+	file string
+	// servers is the member of the file that has the servers; empty is TOML.
+	servers, kind string
 }{
-	"claude-code": {".mcp.json of a project", jsonForm("mcpServers", "stdio")},
-	"cursor":      {".cursor/mcp.json of a project, or ~/.cursor/mcp.json", jsonForm("mcpServers", "")},
-	"vscode":      {".vscode/mcp.json of a workspace", jsonForm("servers", "stdio")},
-	"windsurf":    {"~/.codeium/windsurf/mcp_config.json", jsonForm("mcpServers", "")},
-	"codex": {"~/.codex/config.toml", func(program string, args []string) string {
-		list := make([]string, len(args))
-		for i, a := range args {
-			list[i] = tomlText(a)
-		}
-		return fmt.Sprintf("[mcp_servers.toold]\ncommand = %s\nargs = [%s]\n", tomlText(program), strings.Join(list, ", "))
-	}},
+	"claude-code": {".mcp.json of a project", ".mcp.json", "mcpServers", "stdio"},
+	"cursor":      {".cursor/mcp.json of a project, or ~/.cursor/mcp.json", ".cursor/mcp.json", "mcpServers", "stdio"},
+	"vscode":      {".vscode/mcp.json of a workspace", ".vscode/mcp.json", "servers", "stdio"},
+	"windsurf":    {"~/.codeium/windsurf/mcp_config.json", "~/.codeium/windsurf/mcp_config.json", "mcpServers", ""},
+	"codex":       {"~/.codex/config.toml, or .codex/config.toml of a trusted project", "~/.codex/config.toml", "", ""},
+}
+
+// tomlServer is the table of the server in a configuration in TOML.
+func tomlServer(m mcpServer) string {
+	list := make([]string, len(m.Args))
+	for i, a := range m.Args {
+		list[i] = tomlText(a)
+	}
+	return fmt.Sprintf("[mcp_servers.%s]\ncommand = %s\nargs = [%s]\n", mcpName, tomlText(m.Command), strings.Join(list, ", "))
 }
 
 // tomlText is a basic string of TOML: JSON's escapes are among its own.
@@ -95,26 +117,138 @@ func tomlText(s string) string {
 	return string(b)
 }
 
-func jsonForm(servers, kind string) func(string, []string) string {
-	type server struct {
-		Type    string   `json:"type,omitempty"`
-		Command string   `json:"command"`
-		Args    []string `json:"args"`
+// inTOML is text with the server. One that is there already is not changed: TOML has
+// many ways to say the same, and comments.
+func inTOML(text []byte, m mcpServer) ([]byte, error) {
+	table := tomlServer(m)
+	if bytes.Contains(append([]byte("\n"), text...), []byte("\n"+table)) {
+		return text, nil
 	}
-	return func(program string, args []string) string {
-		b, _ := json.MarshalIndent(map[string]map[string]server{servers: {"toold": {kind, program, args}}}, "", "  ")
-		return string(b) + "\n"
+	if mcpInTOML.Match(text) {
+		return nil, errors.New("it has servers in another form already; put this there by hand:\n" + table)
 	}
+	if len(text) > 0 {
+		text = append(bytes.TrimRight(text, "\n"), "\n\n"...)
+	}
+	return append(text, table...), nil
+}
+
+// mcpInTOML finds a server of that name, or servers that are no tables of their own.
+var mcpInTOML = regexp.MustCompile(`(?m)^\s*(\[\s*)?["']?mcp_servers["']?\s*(=|\]|\.\s*["']?` + mcpName + `\b)`)
+
+// inJSON is text with the server among its servers, and all else as it was, in its order.
+func inJSON(text []byte, servers string, m mcpServer) ([]byte, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		text = []byte("{}")
+	}
+	one, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	there := []byte("{}")
+	if err := strictjson.Members(text, func(name, value []byte) {
+		if string(name) == servers {
+			there = bytes.Clone(value)
+		}
+	}); err != nil {
+		return nil, err
+	}
+	if there, err = withMember(there, mcpName, one); err != nil {
+		return nil, fmt.Errorf("/%s: %w", servers, err)
+	}
+	if text, err = withMember(text, servers, there); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, text, "", "  "); err != nil {
+		return nil, err
+	}
+	return append(out.Bytes(), '\n'), nil
+}
+
+// withMember is an object with that member, in its place where it has it, else at its
+// end.
+func withMember(object []byte, name string, value []byte) ([]byte, error) {
+	var out bytes.Buffer
+	found := false
+	add := func(name string, value []byte) {
+		if out.Len() > 0 {
+			out.WriteByte(',')
+		}
+		key, _ := json.Marshal(name)
+		out.Write(key)
+		out.WriteByte(':')
+		out.Write(value)
+	}
+	err := strictjson.Members(object, func(n, v []byte) {
+		if string(n) == name {
+			found, v = true, value
+		}
+		add(string(n), v)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		add(name, value)
+	}
+	return fmt.Appendf(nil, "{%s}", out.Bytes()), nil
+}
+
+// writeMCP puts the server into a client's file, which is replaced whole or not at all.
+func writeMCP(file, servers string, m mcpServer) (changed bool, err error) {
+	mode := os.FileMode(0o644)
+	if real, err := filepath.EvalSymlinks(file); err == nil {
+		file = real
+	}
+	was, err := os.ReadFile(file)
+	if info, e := os.Stat(file); e == nil {
+		mode = info.Mode().Perm()
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("read the client's configuration: %w", err)
+	}
+	var now []byte
+	if servers == "" {
+		now, err = inTOML(bytes.Clone(was), m)
+	} else {
+		now, err = inJSON(was, servers, m)
+	}
+	if err != nil {
+		return false, fmt.Errorf("change %s: %w; it is as it was: leave --write out, and put in what is printed", file, err)
+	}
+	if bytes.Equal(was, now) {
+		return false, nil
+	}
+	dir := filepath.Dir(file)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return false, fmt.Errorf("make the folder of the client's configuration: %w", err)
+	}
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(file)+"-*")
+	if err != nil {
+		return false, fmt.Errorf("write the client's configuration: %w", err)
+	}
+	defer os.Remove(tmp.Name()) // where it was not renamed
+	_, err = tmp.Write(now)
+	if err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), file)
+	}
+	if err != nil {
+		return false, fmt.Errorf("write the client's configuration: %w", err)
+	}
+	return true, nil
 }
 
 func (o *mcpOptions) configVerb(s *state) *cobra.Command {
-	var name string
+	var name, file string
+	var write bool
 	known := strings.Join(slices.Sorted(maps.Keys(mcpClients)), ", ")
 	cmd := &cobra.Command{
 		Use:   "config --client CLIENT",
-		Short: "Print what a client's configuration needs to start toolctl mcp",
+		Short: "Print or write what a client's configuration needs to start toolctl mcp",
 		Long: `Print what the configuration of a client needs to start toolctl mcp, and on standard
-error which file it belongs in. Nothing is written. Clients: ` + known + `.`,
+error which file it belongs in. With --write it is put into that file, beneath the
+current folder or the home folder; all else in the file stays. Clients: ` + known + `.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			to, ok := mcpClients[name]
@@ -129,11 +263,37 @@ error which file it belongs in. Nothing is written. Clients: ` + known + `.`,
 			if err != nil {
 				return fmt.Errorf("find this program: %w", err)
 			}
+			server := mcpServer{Type: to.kind, Command: program, Args: []string{"mcp", "--socket", socket}}
+			if write || file != "" {
+				if rest, home := strings.CutPrefix(to.file, "~/"); file == "" && home {
+					dir, err := os.UserHomeDir()
+					if err != nil {
+						return fmt.Errorf("find the home folder: %w; name the file with --file", err)
+					}
+					file = filepath.Join(dir, rest)
+				}
+				file = first(file, to.file)
+				changed, err := writeMCP(file, to.servers, server)
+				if err != nil {
+					return err
+				}
+				verb := map[bool]string{true: "wrote", false: "nothing to change in"}[changed]
+				_, err = fmt.Fprintf(s.out, "%s %s\n", verb, file)
+				return err
+			}
+			text := []byte(tomlServer(server))
+			if to.servers != "" {
+				if text, err = inJSON(nil, to.servers, server); err != nil {
+					return err
+				}
+			}
 			fmt.Fprintf(s.err, "for %s:\n", to.where)
-			_, err = fmt.Fprint(s.out, to.form(program, []string{"mcp", "--socket", socket}))
+			_, err = s.out.Write(text)
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&name, "client", "", "whose form: "+known)
+	cmd.Flags().BoolVar(&write, "write", false, "put it into the client's file")
+	cmd.Flags().StringVar(&file, "file", "", "put it into this file instead")
 	return cmd
 }
