@@ -174,14 +174,34 @@ func TestRealClients(t *testing.T) {
 	}
 	t.Run("inspector", func(t *testing.T) {
 		inspector := filepath.Join(dir, "node_modules/@modelcontextprotocol/inspector-cli/build/cli.js")
-		for want, args := range map[string][]string{
-			`"user_alice"`: {"--cli", s.url, "--transport", "http", "--header", "Authorization: Bearer " + token("alice"), "--method", "tools/list"},
-			"hello":        {"--cli", toolctl, "mcp", "--cwd", s.Root, "--socket", s.Config.Sockets[0].Path, "--method", "tools/call", "--tool-name", "echo", "--tool-arg", `args=["hello"]`},
-		} {
-			cmd := node(t, inspector, args...)
-			cmd.Env = append(os.Environ(), "TOOL_TOKEN="+token("alice"))
-			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), want) {
-				t.Errorf("%q: %v\n%s", args, err, out)
+		run := func(name string, stdio bool, args ...string) string {
+			t.Helper()
+			to := []string{"--cli", s.url, "--transport", "http", "--header", "Authorization: Bearer " + token(name)}
+			if stdio {
+				to = []string{"--cli", toolctl, "mcp", "--cwd", s.Root, "--socket", s.Config.Sockets[0].Path}
+			}
+			cmd := node(t, inspector, append(to, args...)...)
+			cmd.Env = append(os.Environ(), "TOOL_TOKEN="+token(name))
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%s, %q: %v\n%s", name, args, err, out)
+			}
+			return string(out)
+		}
+		for _, stdio := range []bool{false, true} {
+			for name, other := range map[string]string{"alice": "bob", "bob": "alice"} {
+				if got := run(name, stdio, "--method", "tools/list"); !strings.Contains(got, `"user_`+name+`"`) || strings.Contains(got, "user_"+other) {
+					t.Errorf("%s sees: %s", name, got)
+				}
+			}
+			if got := run("alice", stdio, "--method", "tools/call", "--tool-name", "echo", "--tool-arg", `args=["hello"]`); !strings.Contains(got, `"hello\n"`) {
+				t.Errorf("a call: %s", got)
+			}
+			if got := run("alice", stdio, "--method", "tools/call", "--tool-name", "printf", "--tool-arg", `args=["deny"]`); !strings.Contains(got, "DENIED") || !strings.Contains(got, "test.deny") || !strings.Contains(got, "do not ask") {
+				t.Errorf("a denial: %s", got)
+			}
+			if got := run("alice", stdio, "--method", "tools/call", "--tool-name", "user_bob"); !strings.Contains(got, "UNKNOWN_TOOL") {
+				t.Errorf("what is bob's: %s", got)
 			}
 		}
 	})
