@@ -194,6 +194,26 @@ func TestAnswersOfARepeatedCall(t *testing.T) {
 	}
 }
 
+// An answer that comes twice is not that to the next question, also where that is the same.
+func TestAnswerThatComesTwice(t *testing.T) {
+	s := web(t, config.Config{}, nil, showing(t, object{}))
+	token := s.Token(t, object{"sub": "alice"})
+	answer := func(state, name string) turn {
+		return s.call(t, token, "ask_twice", `"arguments":{},"requestState":"`+state+`","inputResponses":{"user_name":{"action":"accept","content":{"name":"`+name+`"}}},`)
+	}
+	first := s.call(t, token, "ask_twice", `"arguments":{},`)
+	second := answer(first.State, "Alice")
+	if second.Kind != "input_required" || second.State == first.State {
+		t.Fatalf("the second question: %s", second.Text)
+	}
+	if again := answer(first.State, "Alice"); again.State != second.State {
+		t.Errorf("the first answer again: %s", again.Text)
+	}
+	if last := answer(second.State, "Bob"); last.Kind != "complete" || !strings.Contains(last.Text, "Alice") || !strings.Contains(last.Text, "Bob") {
+		t.Errorf("the second answer: %s", last.Text)
+	}
+}
+
 // What nobody answers is bounded, and does not keep a daemon from stopping.
 func TestQuestionsThatNobodyAnswers(t *testing.T) {
 	s := web(t, config.Config{}, nil, showing(t, object{"limits": object{"concurrency": 80}}))

@@ -122,6 +122,7 @@ func (f *Front) watch(r *requester, server *sdk.Server) (end func()) {
 func (f *Front) newServer(r *requester, o sdk.ServerOptions) *sdk.Server {
 	o.Instructions = instructions
 	o.Logger = slog.New(slog.DiscardHandler)
+	//lint:ignore SA1019 clients of older versions ask for logging
 	o.Capabilities = &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}, Logging: &sdk.LoggingCapabilities{}, Extensions: map[string]any{tasksExtension: map[string]any{}}}
 	server := sdk.NewServer(&sdk.Implementation{Name: "toold", Version: f.config.Version}, &o)
 	r.server = server

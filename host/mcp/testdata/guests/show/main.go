@@ -122,7 +122,7 @@ func surface(*abi.Discovery) (*abi.Surface, error) {
 	for _, name := range []string{
 		"test_tool_with_progress", "test_streaming_elicitation", "test_error_handling", "test_reconnection", "test_tool_with_logging", "test_logging_tool",
 		"failing_job", "protocol_error_job", "confirm_delete", "multi_input", "test_tool_with_task", "test_missing_capability",
-		"test_input_required_result_capabilities", "test_input_required_result_multi_round", "ask_line", "ask_and_fail",
+		"test_input_required_result_capabilities", "test_input_required_result_multi_round", "ask_line", "ask_and_fail", "ask_twice",
 	} {
 		add(name, `{"type":"object"}`)
 	}
@@ -231,6 +231,13 @@ func call(c *abi.Call) (*abi.Result, error) {
 			return &abi.Result{Stdout: "nobody answers", ExitCode: 1}, nil
 		}
 		return &abi.Result{Stdout: "said " + string(said)}, err
+	case "ask_twice":
+		name, err := ask(askName)
+		if err != nil {
+			return nil, err
+		}
+		again, err := ask(askName)
+		return &abi.Result{Stdout: name + again}, err
 	case "ask_and_fail":
 		if _, err := ask(askName); err != nil {
 			return nil, err
