@@ -235,9 +235,14 @@ func TestQuestionsThatNobodyAnswers(t *testing.T) {
 	if got := s.call(t, s.Token(t, object{"sub": "bob"}), "test_input_required_result_elicitation", ``); got.Kind != "input_required" {
 		t.Errorf("a question of another identity: %s", got.Text)
 	}
+	task, _ := s.modern(t, s.Token(t, object{"sub": "carol"}), "tools/call", `"name":"confirm_delete","arguments":{}`, `{"io.modelcontextprotocol/tasks":{}},"elicitation":{}`)
+	asked := s.settled(t, s.Token(t, object{"sub": "carol"}), task.ID)
+	if asked.Status != "input_required" {
+		t.Fatalf("a task that asks: %+v", asked)
+	}
 	s.Stop(t)
-	if logs := s.Logs(); strings.Contains(logs, "grace period is over") {
-		t.Error("the daemon waited for answers when it stopped")
+	if logs := s.Logs(); !strings.Contains(logs, "the daemon is stopping, and nobody has answered") {
+		t.Error("a task waited for its answer while the daemon stopped")
 	}
 }
 
