@@ -264,7 +264,8 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 		return deny(err)
 	}
 	lists := name == "run" && len(ops) == 0
-	mutating := cmd.mutating && !lists && !line.Has("--dry-run") || name == "audit" && len(ops) > 0
+	rehearsal := line.Has("--dry-run") && !slices.Contains(running, name) // a script knows of none
+	mutating := cmd.mutating && !lists && !rehearsal || name == "audit" && len(ops) > 0
 	packs := name == "pack" || name == "publish"
 	if packs {
 		// Scripts run in a rehearsal, too.
@@ -292,8 +293,13 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	shell := ""
 	if len(d.Callbacks) > 0 {
 		shell = c.Callbacks.Folder + "/" + kindScripts
+	} else if cmd.mutating && !mutating && offered(c) && !ignoresScripts(line) {
+		shell = noShell // a rehearsal says of scripts what natively it would, and runs none
 	}
 	written := name
+	if first := line.Operands()[0]; first == "ll" || first == "la" {
+		written = "ll" // which is ls with more of each
+	}
 	if s := scripts[line.Operands()[0]]; s != "" { // npm tells the script which of the two was meant
 		if written = s; len(ops) > 0 {
 			ops = ops[1:]
@@ -311,6 +317,11 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	}
 	d.Mutating, d.Stdin = &mutating, &no
 	return d
+}
+
+// offered reports whether the caller would run scripts for the call.
+func offered(c *abi.Call) bool {
+	return c.Callbacks != nil && slices.Contains(c.Callbacks.Kinds, kindScripts)
 }
 
 // publishing refuses what publishes without the operator's rule. Which package it is,
@@ -342,7 +353,7 @@ func (p *policy) scripting(d *abi.Decision, c *abi.Call, line *argv.Line, name s
 	needed := slices.Contains(running, name)
 	switch {
 	case ignored && !needed:
-	case c.Callbacks != nil && slices.Contains(c.Callbacks.Kinds, kindScripts):
+	case offered(c):
 		d.Callbacks = []abi.Callback{{Kind: kindScripts, Name: kindScripts}}
 	case given && !ignored:
 		return &argv.Refusal{Rule: "script", Arg: "--ignore-scripts=false", Reason: "scripts run with their caller, and this call has none that would run them", Instead: instead}

@@ -39,6 +39,8 @@ func TestAllowed(t *testing.T) {
 		{"ls", "ls", false},
 		{"ls --all --depth 3 dep", "ls --all --depth=3 -- dep", false},
 		{"list -l --parseable", "ls --long --parseable", false},
+		{"ll", "ll", false},
+		{"la dep", "ll -- dep", false},
 		{"outdated --json", "outdated --json", false},
 		{"explain dep", "explain -- dep", false},
 		{"search two words --searchlimit=5", "search --searchlimit=5 -- two words", false},
@@ -333,7 +335,7 @@ func checkAllowed(d *abi.Decision, args []string) string {
 	}
 	name, args := args[0], args[1:]
 	isTest := name == "test"
-	if !isTest && commands[name] == nil {
+	if !isTest && name != "ll" && commands[name] == nil {
 		return "the command " + name
 	}
 	for len(args) > 0 && args[0] != "--" {
