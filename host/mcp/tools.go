@@ -167,6 +167,9 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 		return nil, rpcError(refused)
 	}
 	res := &sdk.ListToolsResult{Tools: []*sdk.Tool{}, Cacheable: sdk.Cacheable{CacheScope: "private", TTLMs: int(listTTL.Milliseconds())}}
+	if meta[metaQuery] != nil || meta[metaLimit] != nil {
+		res.TTLMs = 0 // clients keep an answer whatever its _meta asked for
+	}
 	if len(missing) > 0 {
 		res.Meta = sdk.Meta{metaMissing: missing}
 	}
