@@ -44,6 +44,7 @@ type Masker struct {
 	parts   []parts
 	spaces  bool // a needle holds a space, which a form writes as "+"
 	fold    bool // upper and lower case are the same; the needles are lower
+	plain   bool // escapes are not read
 }
 
 // parts finds the parts of one secret that are worth masking.
@@ -145,7 +146,7 @@ func (m *Masker) scan(b []byte) (found []span, hold, begun int) {
 		hold = max(hold, p.open(b))
 	}
 	for _, v := range views {
-		if bytes.IndexByte(b, v.mark) < 0 || v.mark == '+' && !m.spaces {
+		if m.plain || bytes.IndexByte(b, v.mark) < 0 || v.mark == '+' && !m.spaces {
 			continue
 		}
 		text, at, escapes := v.read(b)

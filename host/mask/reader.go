@@ -7,7 +7,7 @@ import (
 
 // exactly returns a Masker that finds secrets as they are, and in no other way.
 func exactly(secrets [][]byte) *Masker {
-	m := &Masker{}
+	m := &Masker{plain: true}
 	for _, v := range secrets {
 		if len(v) >= shortestSecret {
 			m.needles = append(m.needles, v)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -39,6 +40,21 @@ func TestCovering(t *testing.T) {
 			if name == "nowhere" && !strings.HasSuffix(text, string(got)) {
 				t.Errorf("%s is changed", cut)
 			}
+		}
+	}
+}
+
+// BenchmarkCovering is a body of which most is searched for secrets as they are: a pack
+// of git, say.
+func BenchmarkCovering(b *testing.B) {
+	const token = "sesame-0123456789-abcdef"
+	body := make([]byte, 64<<20)
+	rand.NewChaCha8([32]byte{}).Read(body)
+	cover := Covering([][]byte{[]byte("Bearer " + token), []byte(token)})
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		if n, err := io.Copy(io.Discard, cover(bytes.NewReader(body))); n != int64(len(body)) || err != nil {
+			b.Fatal(n, err)
 		}
 	}
 }
