@@ -113,6 +113,7 @@ func TestGitByHand(t *testing.T) {
 		s := c.atScreen(t, []string{"LESS=X", "GIT_PAGER=less"}, "log")
 		s.expect(`(?s)three.*\(END\)`)
 		s.resize(6, 40)
+		s.typed("\x0c") // less misses a signal between its prompt and its read
 		s.expect(`(?s)\(END\).*commit [0-9a-f]+.*:`)
 		s.typed("q")
 		if code := s.ended(); code != 0 {

@@ -1,11 +1,14 @@
 package host_test
 
 import (
+	"bytes"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -50,6 +53,13 @@ func (s *screen) leave() {
 	}
 }
 
+// untilRaw waits until what is typed reaches the wrapper as it is.
+func (s *screen) untilRaw() {
+	for s.mode().Lflag&unix.ICANON != 0 {
+		runtime.Gosched()
+	}
+}
+
 // clear forgets what was shown.
 func (s *screen) clear() {
 	s.mu.Lock()
@@ -63,7 +73,7 @@ func TestJobControl(t *testing.T) {
 	needsTerminals(t)
 	d := hosttest.Start(t, config.Config{})
 	def := maps.Clone(shell)
-	def["capabilities"] = M{"exec": []string{"/usr/bin/stty", "/usr/bin/sleep", "/usr/bin/cat", "/bin/sh", "/bin/dash"}}
+	def["capabilities"] = M{"exec": []string{"/usr/bin/stty", "/usr/bin/sleep", "/usr/bin/cat", "/usr/bin/sed", "/bin/sh", "/bin/dash"}}
 	d.Tool(t, "job", def, nil)
 
 	t.Run("fg", func(t *testing.T) {
@@ -85,17 +95,18 @@ func TestJobControl(t *testing.T) {
 	})
 	t.Run("twice, of what its tool started", func(t *testing.T) {
 		s := interactive(t, d, "job")
-		s.typed("job -c 'cat; echo then $?'\r")
+		s.typed("job -c 'sed -u s/^/got-/; echo then $?'\r")
 		for _, word := range []string{"first", "second"} {
 			s.typed(word + "\r")
-			s.expect(word + `\r\n` + word + `\r\n`)
+			s.expect(`got-` + word + `\r\n`)
 			s.typed("\x1a")
 			s.expect(`148 at your service> $`)
 			s.clear()
 			s.typed("fg\r")
-			s.expect(`job -c 'cat; echo`)
+			s.expect(`job -c 'sed -u`)
 		}
 		s.resize(40, 90)
+		s.untilRaw() // else it is the end of what the wrapper reads
 		s.typed("\x04")
 		s.expect(`then 0\r\n0 at your service> $`)
 		s.leave()
@@ -145,16 +156,16 @@ func TestJobControl(t *testing.T) {
 	})
 	t.Run("interrupted and ended", func(t *testing.T) {
 		s := interactive(t, d, "job")
-		s.typed("job -c 'echo ready; cat'\r")
+		s.typed("job -c 'echo ready; read x'\r")
 		s.expect(`[\r\n]ready\r\n`)
 		s.typed("\x1a")
 		s.expect(`148 at your service> $`)
 		s.typed("fg\r")
-		s.expect(`(?s)service> fg.*job -c 'echo ready; cat'`)
+		s.expect(`(?s)service> fg.*job -c 'echo ready; read x'`)
 		s.typed("\x03")
 		s.expect(`130 at your service> $`)
 		s.clear()
-		s.typed("job -c 'echo ready; cat'\r")
+		s.typed("job -c 'echo ready; read x'\r")
 		s.expect(`[\r\n]ready\r\n`)
 		s.typed("\x1a")
 		s.expect(`148 at your service> $`)
@@ -175,6 +186,16 @@ func TestJobControl(t *testing.T) {
 		pid, err := strconv.Atoi(m[1])
 		if err != nil {
 			t.Fatal(err)
+		}
+		for { // what continues it takes a stop back that comes before
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if state := b[bytes.LastIndexByte(b, ')')+2]; state != 'T' {
+				break
+			}
+			runtime.Gosched()
 		}
 		if err := syscall.Kill(pid, syscall.SIGTSTP); err != nil {
 			t.Fatal(err)
@@ -197,6 +218,7 @@ func TestJobControl(t *testing.T) {
 		s := openScreen(t)
 		s.env = []string{"PATH=" + bin, "PS1=at your service> "}
 		s.start(d.Socket, d.Root, "/bin/dash", "dash", "-i")
+		s.expect(`at your service> $`)
 		s.typed("job -c 'echo ready; read line; echo got $line'\r")
 		s.expect(`[\r\n]ready\r\n`)
 		if s.mode().Lflag&unix.ICANON != 0 {

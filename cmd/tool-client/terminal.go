@@ -36,6 +36,8 @@ type terminal struct {
 	stop chan struct{}
 	// lent says that another program has it.
 	lent bool
+	// suspended says that the tool is stopped, and what is typed is not for it.
+	suspended bool
 }
 
 // newTerminal is nil where the tool is to have pipes: input and output are not both
@@ -179,18 +181,24 @@ func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 	}
 }
 
-// suspend stops this program with its job, as its tool was, and returns when it is
+// suspend stops this program with its job, as its tool was, and calls goOn when it is
 // continued, or at once where nobody could continue it.
-func (t *terminal) suspend() {
+func (t *terminal) suspend(goOn func()) {
 	t.mu.Lock()
 	if t.lent || t.stop == nil {
 		t.mu.Unlock()
+		goOn()
 		return // another program has the terminal, and the tool is not in its way
 	}
+	t.suspended = true
 	t.keys.pause(true)
 	t.restoreLocked()
 	t.mu.Unlock()
 	stopJob()
+	goOn()
+	t.mu.Lock()
+	t.suspended = false
+	t.mu.Unlock()
 	t.resume()
 }
 
@@ -199,7 +207,7 @@ func (t *terminal) suspend() {
 func (t *terminal) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.stop == nil || t.lent {
+	if t.stop == nil || t.lent || t.suspended {
 		return
 	}
 	if t.inForeground() {

@@ -260,6 +260,9 @@ func (p *pump) rest(buf []byte) (n int, err error) {
 	if err == unix.EAGAIN {
 		return 0, errNoMore
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) { // stop or finish came meanwhile
+		return 0, err
+	}
 	if n <= 0 {
 		return 0, io.EOF
 	}

@@ -28,9 +28,11 @@ type Local struct {
 	Terminal func()
 	// Sizes are those of the terminal from then on.
 	Sizes <-chan Size
-	// Stopped is called when the tool was stopped, behind its output until then, and
-	// returns when it is to go on. It may be nil where the call offers no jobs.
-	Stopped func()
+	// Stopped is called when the tool was stopped, behind its output until then. It calls
+	// goOn when the tool is to go on, before it has Stdin give more: what is typed to a
+	// stopped tool, Ctrl-Z say, is lost when it is continued. It may be nil where the call
+	// offers no jobs.
+	Stopped func(goOn func())
 	// Progress is called with the data of progress frames. It may be nil.
 	Progress func(json.RawMessage)
 	// Callback runs a program of the caller's for the tool, and returns its exit
@@ -137,10 +139,12 @@ func (s *Streaming) Wait(l Local) (*Result, error) {
 				go s.feed(l.Stdin)
 			}
 		case TypeStopped:
+			goOn := func() { s.send(EncodeSignal(syscall.SIGCONT)) } // an error: reading has it, too
 			if l.Stopped != nil {
-				l.Stopped()
+				l.Stopped(goOn)
+			} else {
+				goOn()
 			}
-			s.send(EncodeSignal(syscall.SIGCONT)) // an error: reading has it, too
 		case TypeCallback:
 			if err := callbacks.handle(p.callback); err != nil {
 				return nil, err
