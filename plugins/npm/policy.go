@@ -264,12 +264,12 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 		return deny(err)
 	}
 	lists := name == "run" && len(ops) == 0
-	rehearsal := line.Has("--dry-run") && !slices.Contains(running, name) // a script knows of none
+	rehearsal := rehearses(line) && !slices.Contains(running, name) // a script knows of none
 	mutating := cmd.mutating && !lists && !rehearsal || name == "audit" && len(ops) > 0
 	packs := name == "pack" || name == "publish"
 	if packs {
 		// Scripts run in a rehearsal, too.
-		mutating = !line.Has("--dry-run") || !ignoresScripts(line)
+		mutating = !rehearses(line) || !ignoresScripts(line)
 	}
 	if line.Has("--help") {
 		// Printed, not shown in a viewer, when it is a flag.
@@ -319,6 +319,17 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 	return d
 }
 
+// rehearses reports whether npm is only to say what it would do. The last of several
+// flags counts, and "--dry-run=false" is one.
+func rehearses(line *argv.Line) (is bool) {
+	for _, it := range line.Items {
+		if it.Flag != nil && it.Name == "--dry-run" {
+			is = !it.Negated && (it.Value == "" || it.Value == "true")
+		}
+	}
+	return is
+}
+
 // offered reports whether the caller would run scripts for the call.
 func offered(c *abi.Call) bool {
 	return c.Callbacks != nil && slices.Contains(c.Callbacks.Kinds, kindScripts)
@@ -328,7 +339,7 @@ func offered(c *abi.Call) bool {
 // npm reads in package.json when it does: wire looks at that.
 func (p *policy) publishing(name string, line *argv.Line) error {
 	switch {
-	case name == "pack" && !line.Has("--dry-run"):
+	case name == "pack" && !rehearses(line):
 		return &argv.Refusal{Rule: "command.refused", Arg: "pack", Reason: `command "npm pack" writes an archive of whatever the project's files lead to`, Instead: "look with --dry-run"}
 	case name != "publish":
 	case len(p.publish) == 0:

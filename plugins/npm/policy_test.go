@@ -267,6 +267,7 @@ func TestReadOnlyAndVariables(t *testing.T) {
 	for args, effect := range map[string]string{
 		"view dep": abi.Allow, "ls": abi.Allow, "audit": abi.Allow, "install --dry-run": abi.Allow, "install --help": abi.Allow,
 		"install": abi.Deny, "ci": abi.Deny, "audit fix": abi.Deny, "test": abi.Deny, "install --no-dry-run": abi.Deny,
+		"install --dry-run=false": abi.Deny, "install --dry-run --dry-run=false": abi.Deny, "publish --ignore-scripts --dry-run=false": abi.Deny, "pack --dry-run=false": abi.Deny,
 	} {
 		c := call(strings.Fields(args)...)
 		c.ReadOnly = true

@@ -79,7 +79,7 @@ func (p *policy) releaseFacts(q *abi.Reconcile) (*abi.Reconciliation, error) {
 		return none, nil
 	}
 	name, _, ops, err := p.command(line)
-	if err != nil || name != "publish" || len(ops) > 0 || !ignoresScripts(line) || line.Has("--dry-run") || line.Has("--workspace") || line.Has("--workspaces") {
+	if err != nil || name != "publish" || len(ops) > 0 || !ignoresScripts(line) || rehearses(line) || line.Has("--workspace") || line.Has("--workspaces") {
 		return none, nil
 	}
 	pack := []string{"pack", "--dry-run", "--json", "--ignore-scripts"}

@@ -53,7 +53,13 @@ func (p *policy) wire(w *abi.Wire) *abi.Decision {
 // package that the operator lists.
 func (p *policy) publishes(w *abi.Wire) bool {
 	i := slices.IndexFunc(w.Call.Args, func(a string) bool { return !strings.HasPrefix(a, "-") })
-	if i < 0 || w.Call.Args[i] != "publish" {
+	if i < 0 || w.Call.Args[i] != "publish" || w.Call.ReadOnly {
+		return false
+	}
+	// A rehearsal asks, and sends nothing; it is allowed to who may only read.
+	if slices.ContainsFunc(w.Call.Args[i:], func(a string) bool {
+		return a == "--help" || strings.HasPrefix(a, "--dry-run") && a != "--dry-run=false"
+	}) {
 		return false
 	}
 	for _, at := range p.places() {
