@@ -3,6 +3,8 @@ package egress
 import (
 	"errors"
 	"io"
+	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -16,6 +18,21 @@ var errOverridden = errors.New("its form has the field " + overridden + ", which
 func isForm(types []string) bool {
 	t := strings.ToLower(strings.Join(types, ","))
 	return strings.Contains(t, "form-urlencoded") || strings.Contains(t, "multipart/") || strings.TrimSpace(t) == ""
+}
+
+// unreadable says why a form with these headers cannot be looked into, though a server
+// may; empty: it can.
+func unreadable(h http.Header) string {
+	if e := strings.Join(h["Content-Encoding"], ","); e != "" && !strings.EqualFold(e, "identity") {
+		return "its form is encoded, and cannot be looked into; send it as it is"
+	}
+	for _, part := range strings.Split(strings.ToLower(strings.Join(h["Content-Type"], ";")), ";") {
+		name, value, _ := strings.Cut(part, "=")
+		if strings.Contains(name, "charset") && !slices.Contains([]string{"utf-8", "us-ascii", "iso-8859-1"}, strings.Trim(strings.TrimSpace(value), `"`)) {
+			return "its form is in a charset that is not looked into; send it in utf-8"
+		}
+	}
+	return ""
 }
 
 // formReader reads a form, and fails where a field of it seems to have the name
@@ -74,7 +91,7 @@ func (f *formReader) letter(c byte) bool {
 		c |= 0x20
 	}
 	switch {
-	case !f.within && c == overridden[f.at]:
+	case !f.within && (c == overridden[f.at] || c == '.' && f.at == 0): // PHP writes _ for it
 		f.at++
 	case c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '-':
 		f.within, f.at = true, 0

@@ -372,6 +372,9 @@ func (x *requests) judge(ctx context.Context, out *http.Request) (refused, malfo
 		return nil, errors.New("it may be a push to some server, and is not written as git writes one")
 	}
 	if out.Method == http.MethodPost && out.Body != http.NoBody && isForm(out.Header["Content-Type"]) {
+		if why := unreadable(out.Header); why != "" {
+			return nil, errors.New(why)
+		}
 		out.Body = &formReader{ReadCloser: out.Body}
 	}
 	return nil, nil
@@ -379,7 +382,7 @@ func (x *requests) judge(ctx context.Context, out *http.Request) (refused, malfo
 
 // otherRequest are headers by which servers take a request for one with another method
 // or path.
-var otherRequest = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Method", "X-Original-Url", "X-Rewrite-Url"}
+var otherRequest = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Method", "X-Original-Url", "X-Rewrite-Url", "X-Amz-Copy-Source", "X-Amz-Rename-Source"}
 
 // rewrite is the request that the host gets in the place of r, or why it gets none,
 // with the status that says so.
@@ -429,7 +432,8 @@ func (x *requests) rewrite(r *http.Request) (out *http.Request, status int, why 
 		// What is encoded, and answers in parts, could hold a credential that nobody
 		// would find.
 		out.Header["Accept-Encoding"] = []string{"identity"}
-		if x.signer() == nil { // which does not send its secret
+		// What signs does not send its secret, but for the token of a session.
+		if s := x.signer(); s == nil || s.credentials.SessionToken != "" {
 			delete(out.Header, "Range")
 			delete(out.Header, "If-Range")
 		}

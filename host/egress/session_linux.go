@@ -235,7 +235,8 @@ func (s *Session) note(c *Connection) {
 	if c.Refused != "" {
 		n = &s.stops
 	}
-	if *n++; *n <= maxKept {
+	// Whatever else there was, what was signed is told; maxSignatures bounds that.
+	if *n++; *n <= maxKept || c.Rule == signRule && c.Refused == "" {
 		s.kept = append(s.kept, c)
 	}
 	told := *c

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ type SSHKey struct {
 
 // signer is what logs in with k, until done is called. Of an agent that is k itself or
 // nothing.
-func (k *SSHKey) signer() (_ ssh.Signer, done func(), err error) {
+func (k *SSHKey) signer(ctx context.Context) (_ ssh.Signer, done func(), err error) {
 	done = func() {}
 	if k.Public == "" {
 		signer, err := ssh.ParsePrivateKey([]byte(k.PEM + "\n"))
@@ -66,11 +67,12 @@ func (k *SSHKey) signer() (_ ssh.Signer, done func(), err error) {
 		}
 		want = ssh.FingerprintSHA256(public)
 	}
-	conn, err := net.DialTimeout("unix", k.Agent, agentTime)
+	conn, err := (&net.Dialer{Timeout: agentTime}).DialContext(ctx, "unix", k.Agent)
 	if err != nil {
 		return nil, done, fmt.Errorf("secret %s: connect to the agent of toold: %w; see SSH_AUTH_SOCK in its environment", k.Name, err)
 	}
-	done = func() { conn.Close() }
+	stop := context.AfterFunc(ctx, func() { conn.Close() }) // whoever is asked there, nobody waits for it any more
+	done = func() { stop(); conn.Close() }
 	conn.SetDeadline(time.Now().Add(agentTime))
 	signers, err := agent.NewClient(conn).Signers()
 	if err != nil {

@@ -114,7 +114,7 @@ func readSSHRequest(r io.Reader) (*sshRequest, error) {
 // signObject signs what a shim asks for.
 func (s *Session) signObject(object []byte, out *shimWriter) (code int, err error) {
 	key := s.rules.SSH.Signer
-	c := &Connection{Host: ShimName, Rule: "ssh_sign", Sent: int64(len(object))}
+	c := &Connection{Host: ShimName, Rule: signRule, Sent: int64(len(object))}
 	var armored []byte
 	what := ""
 	switch {
@@ -311,7 +311,7 @@ func sshHost(c *Connection) string {
 // logIn connects to the host of c and logs in there.
 func (s *Session) logIn(e *gitwire.Exec, c *Connection, key *SSHKey, dial func(context.Context) (*net.TCPConn, error)) (*countedConn, *ssh.Client, error) {
 	address := c.Target()
-	signer, done, err := key.signer()
+	signer, done, err := key.signer(s.ctx)
 	defer done()
 	if err != nil {
 		return nil, nil, err

@@ -17,6 +17,9 @@ const (
 	maxSignatures = 1000
 )
 
+// signRule is the rule of what is signed, as it is in the journal.
+const signRule = "ssh_sign"
+
 // namespace is that of git's signatures. What is signed in it means nothing to a login
 // over ssh, and nothing to another program that asks for its own namespace.
 const namespace = "git"

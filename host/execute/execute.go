@@ -102,6 +102,9 @@ func (r *running) credentials(secrets []secret, env map[string]string) (of links
 	if private, err = r.handOver(secrets, env); err != nil {
 		return of, private, err
 	}
+	if !r.Class.Mutating { // which makes no commit that could be signed
+		secrets = slices.DeleteFunc(slices.Clone(secrets), func(s secret) bool { return s.SSHSign })
+	}
 	of.keys, err = r.sshKeys(secrets, env)
 	return of, private, err
 }

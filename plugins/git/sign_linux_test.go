@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -112,6 +113,15 @@ func TestSigning(t *testing.T) {
 	script := `printf hello >f; toold-ssh -Y sign -n git -f k f; echo $?; ls f.sig; printf 'tree 0123456789012345678901234567890123456789\n' >g; toold-ssh -Y sign -n file -f k g; ls g.sig; toold-ssh -Y sign -n git -f k g && cat g.sig; env`
 	res, out, errs := d.Stream(t, &wire.Call{Tool: "hostile", Args: []string{"-c", script}, Cwd: repo}, "")
 	if res.Err != nil || strings.Contains(out, "f.sig\n") || strings.Count(out, "BEGIN SSH SIGNATURE") != 1 || strings.Contains(out+errs, secret) || !strings.Contains(errs, "neither a commit nor a tag") {
+		t.Errorf("%v\n%s%s", res.Err, out, errs)
+	}
+
+	// Nor does a call that only reads: it makes no commit.
+	reads := maps.Clone(shell)
+	reads["mutating"] = false
+	d.Tool(t, "reads", reads, nil)
+	res, out, errs = d.Stream(t, &wire.Call{Tool: "reads", Args: []string{"-c", script}, Cwd: repo}, "")
+	if strings.Contains(out, "BEGIN SSH SIGNATURE") || strings.Contains(out+errs, secret) {
 		t.Errorf("%v\n%s%s", res.Err, out, errs)
 	}
 }
