@@ -522,7 +522,7 @@ var commands = byName(append([]*command{
 		may(count, "--abbrev"), may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-u --set-upstream-to"),
 		edits("set branch.NAME.description with git config", "--edit-description"), noSubmodules),
 		then: readsWhen(func(l *argv.Line) bool {
-			return len(l.Operands()) == 0 && !anyOf(l, "--set-upstream-to", "--unset-upstream") || anyOf(l, "--list", "--show-current")
+			return len(l.Operands()) == 0 && !anyOf(l, "--set-upstream-to", "--unset-upstream", "--edit-description") || anyOf(l, "--list", "--show-current")
 		})},
 	&command{name: "tag", tail: lastIsHead, grammar: grammar(listFlags,
 		bare("-l --list", "-a --annotate", "-f --force", "-d --delete", "--create-reflog", "--omit-empty", "--no-sign"), with(text, "-m --message", "--trailer"), with(input, "-F --file"),

@@ -387,6 +387,19 @@ func TestClass(t *testing.T) {
 	}
 }
 
+// TestDescriptionIsWritten: an editor is no reason to take a command for one that reads.
+func TestDescriptionIsWritten(t *testing.T) {
+	c := callOf(split("branch --edit-description"), originOnly...)
+	c.Callbacks = &abi.Callbacks{Kinds: []string{"editor"}, Folder: "/state/callbacks-1"}
+	if d := testPolicy(nil).decide(c); d.Effect != abi.Allow || !*d.Mutating {
+		t.Errorf("%s by %s: %+v", d.Effect, d.Rule, d.Mutating)
+	}
+	c.ReadOnly = true
+	if d := testPolicy(nil).decide(c); d.Effect != abi.Deny {
+		t.Errorf("a caller that may only read: %s by %s", d.Effect, d.Rule)
+	}
+}
+
 // TestProtected shows what may be pushed beside protected branches, and that
 // the destination is written out.
 func TestProtected(t *testing.T) {
@@ -452,7 +465,7 @@ func TestFailsClosed(t *testing.T) {
 		"a bad pattern":                {map[string]string{"protected": "["}, func(*abi.Call) {}, "config"},
 		"a boolean that is none":       {map[string]string{"allow_http": "yes"}, func(*abi.Call) {}, "config"},
 		"an ssh with arguments":        {map[string]string{"ssh": "ssh -i x"}, func(*abi.Call) {}, "config"},
-		"a variable that may not be":   {nil, func(c *abi.Call) { c.Env = map[string]string{"GIT_DIR": "x"} }, "env"},
+		"a variable that may not be":   {nil, func(c *abi.Call) { c.Env = map[string]string{"GIT_EXEC_PATH": "x"} }, "env"},
 		"a time zone that is a file":   {nil, func(c *abi.Call) { c.Env = map[string]string{"TZ": ":/etc/x"} }, "env"},
 		"a time zone":                  {nil, func(c *abi.Call) { c.Env = map[string]string{"TZ": "Europe/Berlin"} }, "git.status"},
 		"a variable that may be":       {nil, func(c *abi.Call) { c.Env = map[string]string{"GIT_AUTHOR_NAME": "x"} }, "git.status"},
