@@ -26,6 +26,7 @@ func TestThroughDaemon(t *testing.T) {
 	env := def["environment"].(map[string]any)
 	env["HTTPS_PROXY"], env["SSL_CERT_FILE"] = p.hub.proxy.URL, p.hub.ca
 	def["capabilities"].(map[string]any)["network"] = []string{strings.TrimPrefix(p.hub.proxy.URL, "http://")}
+	def["capabilities"].(map[string]any)["unread"] = []string{strings.TrimPrefix(p.hub.proxy.URL, "http://")}
 	d := p.Daemon(def)
 	var wrote strings.Builder
 	run := func(args ...string) *wire.Result {

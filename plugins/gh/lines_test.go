@@ -25,6 +25,7 @@ func TestLines(t *testing.T) {
 	env := def["environment"].(map[string]any)
 	env["HTTPS_PROXY"], env["SSL_CERT_FILE"] = p.hub.proxy.URL, p.hub.ca
 	def["capabilities"].(map[string]any)["network"] = []string{strings.TrimPrefix(p.hub.proxy.URL, "http://")}
+	def["capabilities"].(map[string]any)["unread"] = []string{strings.TrimPrefix(p.hub.proxy.URL, "http://")}
 	def["config"] = map[string]any{"host": "github.com", "files": "roots"}
 	d := p.Daemon(def)
 	p.Call(d, "gh", "--version") // its policy is compiled now

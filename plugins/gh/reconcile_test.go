@@ -146,6 +146,7 @@ func (p *place) resolvable(t *testing.T) map[string]any {
 	env := def["environment"].(map[string]any)
 	env["HTTPS_PROXY"], env["SSL_CERT_FILE"] = p.hub.proxy.URL, p.hub.ca
 	def["capabilities"].(map[string]any)["network"] = []string{strings.TrimPrefix(p.hub.proxy.URL, "http://")}
+	def["capabilities"].(map[string]any)["unread"] = []string{strings.TrimPrefix(p.hub.proxy.URL, "http://")}
 	return def
 }
 

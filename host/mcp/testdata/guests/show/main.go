@@ -130,7 +130,7 @@ func surface(*abi.Discovery) (*abi.Surface, error) {
 		add(name, `{"type":"object"}`)
 	}
 	s.Tools = append(s.Tools, abi.SurfaceTool{
-		Name: "forecast", Title: "Forecast", Schema: json.RawMessage(`{"type":"object","properties":{"how":{"type":"string"}}}`),
+		Name: "forecast", Title: "Forecast", Description: "The weather, with a schema of the answer.", Schema: json.RawMessage(`{"type":"object","properties":{"how":{"type":"string"}}}`),
 		OutputSchema: json.RawMessage(`{"type":"object","properties":{"degrees":{"type":"number"}},"required":["degrees"]}`),
 		Icons:        []abi.Icon{{Src: "data:image/png;base64," + png, MIMEType: "image/png", Sizes: []string{"1x1"}}},
 	})
