@@ -66,6 +66,10 @@ sdk: build ## the SDKs in four languages: installs compilers (as root), builds a
 race: build ## the same under the race detector (needs a C compiler)
 	@GO='$(GO)' scripts/test -race -timeout 30m ./...
 
+.PHONY: lines
+lines: build ## all command lines of npm natively and through the wrapper; make test runs a part
+	PATH="$(CURDIR)/$(CACHE)/debs/bin:$$PATH" TOOLD_TEST_LINES=all $(GO) test -timeout 30m -run '^TestLines$$' ./plugins/npm
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (30s)
 	@GO='$(GO)' scripts/fuzz $(FUZZTIME)

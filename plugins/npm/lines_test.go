@@ -41,7 +41,7 @@ func TestLines(t *testing.T) {
 	d := p.Daemon(def)
 	p.Call(d, "npm", "--version") // its policy is compiled now
 	l := &hosttest.Lines{
-		Tool: "npm", Program: p.Program, Daemon: d, Root: p.Root, Words: []string{"SITE", p.good.URL},
+		Every: 4, Tool: "npm", Program: p.Program, Daemon: d, Root: p.Root, Words: []string{"SITE", p.good.URL},
 		Native:  []string{"npm_config_registry=" + p.good.URL, "npm_config_update_notifier=false", "npm_config_audit=false"},
 		Through: []string{"TOOL_ENV=NODE_ENV"},
 		Normal: func(s string) string {
