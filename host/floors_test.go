@@ -106,8 +106,8 @@ var floors = []floor{
 	{"host/record", 5, nil, "it says what of a call is kept in the audit log, and writes none"},
 	{"host/finder", 6, nil, "it finds tools and has modules asked for theirs; no call runs by it"},
 	{"host/pipeline", 7, nil, "the order of the stages: above all of them, and below every front end"},
-	{"host/mcp", 8, []string{"host/call", "host/fault", "host/strictjson", "host/wire", "pdk/abi", "github.com/modelcontextprotocol/go-sdk/..."}, "a second front end of the same pipeline: it makes calls, and knows nothing of what is behind them; the daemon starts it"},
-	{"host/dashboard", 3, []string{"host/events", "host/fault"}, "a page that shows what the operator's handler says: the standard library, the events and the codes only"},
+	{"host/mcp", 8, []string{"host/call", "host/fault", "host/strictjson", "host/wire", "pdk/abi", "github.com/modelcontextprotocol/go-sdk/...", "golang.org/x/net/netutil"}, "a second front end of the same pipeline: it makes calls, and knows nothing of what is behind them; the daemon starts it"},
+	{"host/dashboard", 3, []string{"host/events", "host/fault", "golang.org/x/net/netutil"}, "a page that shows what the operator's handler says: the standard library, the events and the codes only"},
 	{"host/admin", 8, nil, "a front end for operators: it shows what the parts of a daemon say"},
 
 	{"host", 9, nil, "the host wires everything by hand; only programs and whole-daemon tests stand above it"},

@@ -342,12 +342,9 @@ func (w *writer) open() error {
 	if err != nil {
 		return err
 	}
-	missing := ""
-	switch {
-	case !known && headErr != nil && (len(list) > 0 || !errors.Is(headErr, fs.ErrNotExist)):
+	missing := was.missing(n, last)
+	if !known && headErr != nil && (len(list) > 0 || !errors.Is(headErr, fs.ErrNotExist)) {
 		missing = fmt.Sprintf("the head cannot be read: %v", headErr)
-	default:
-		missing = was.missing(n, last)
 	}
 	if missing != "" {
 		found.Kind, found.Text = NoteMissing, missing

@@ -41,6 +41,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/events"
+	"golang.org/x/net/netutil"
 )
 
 // Path is where the page is.
@@ -81,7 +82,6 @@ type Dashboard struct {
 
 	listener net.Listener // nil on the operator's socket alone
 	server   *http.Server
-	places   chan struct{}
 	over     chan struct{} // closed by Close
 	stop     sync.Once
 }
@@ -89,7 +89,7 @@ type Dashboard struct {
 // New makes the page. With an addr, HOST:PORT, it is bound there; without one it is
 // served by Beside alone. Nobody is served before Serve.
 func New(addr string, c Config) (*Dashboard, error) {
-	d := &Dashboard{config: c, token: rand.Text() + rand.Text(), history: newHistory(), over: make(chan struct{}), places: make(chan struct{}, maxConns)}
+	d := &Dashboard{config: c, token: rand.Text() + rand.Text(), history: newHistory(), over: make(chan struct{})}
 	d.page = d.routes()
 	if addr == "" {
 		return d, nil
@@ -102,6 +102,7 @@ func New(addr string, c Config) (*Dashboard, error) {
 		d.listener.Close()
 		return nil, fmt.Errorf("listen for the dashboard: %s is not an address of this machine alone; use 127.0.0.1:PORT, and ssh -L PORT:127.0.0.1:PORT from elsewhere", addr)
 	}
+	d.listener = netutil.LimitListener(d.listener, maxConns)
 	type admission struct{}
 	d.server = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -119,7 +120,7 @@ func New(addr string, c Config) (*Dashboard, error) {
 			d.overTCP(w, r)
 		}),
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
-			return context.WithValue(ctx, admission{}, sync.OnceValue(func() error { return c.Admits(nc.(*placed).Conn) }))
+			return context.WithValue(ctx, admission{}, sync.OnceValue(func() error { return c.Admits(nc) }))
 		},
 		ReadHeaderTimeout: patience, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
@@ -151,7 +152,7 @@ func (d *Dashboard) Serve() error {
 		return nil
 	}
 	defer cancel()
-	if err := d.server.Serve(&limited{d.listener, d.places, d.over}); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+	if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("serve the dashboard: %w", err)
 	}
 	return nil
@@ -439,36 +440,4 @@ func (d *Dashboard) tell(ctx context.Context, w *events.Watcher, to func(*events
 			return err
 		}
 	}
-}
-
-// limited accepts as many connections as there are places.
-type limited struct {
-	net.Listener
-	places chan struct{}
-	over   <-chan struct{}
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.places <- struct{}{}:
-	case <-l.over:
-		return nil, net.ErrClosed
-	}
-	nc, err := l.Listener.Accept()
-	if err != nil {
-		<-l.places
-		return nil, err
-	}
-	return &placed{Conn: nc, leave: sync.OnceFunc(func() { <-l.places })}, nil
-}
-
-// placed is a connection that has a place.
-type placed struct {
-	net.Conn
-	leave func()
-}
-
-func (p *placed) Close() error {
-	defer p.leave()
-	return p.Conn.Close()
 }

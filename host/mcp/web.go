@@ -14,12 +14,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
+	"golang.org/x/net/netutil"
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
@@ -90,7 +92,7 @@ type Web struct {
 	stopping  context.Context
 	stop      context.CancelFunc
 	admission http.Handler
-	places    chan struct{}
+	open      atomic.Int64 // connections
 
 	mu         sync.Mutex // guards what follows
 	identities map[string]*tenant
@@ -120,7 +122,8 @@ func (f *Front) ListenWeb(config WebConfig) (*Web, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for MCP: %w; choose another address with --mcp", err)
 	}
-	w := &Web{front: f, config: config, listener: l, places: make(chan struct{}, max(config.MaxConns, 1)), identities: map[string]*tenant{}}
+	w := &Web{front: f, config: config, listener: l, identities: map[string]*tenant{}}
+	w.config.MaxConns = max(config.MaxConns, 1)
 	w.stopping, w.stop = context.WithCancel(context.Background())
 	at := l.Addr().(*net.TCPAddr)
 	base := "http://" + at.String()
@@ -168,7 +171,15 @@ func (f *Front) ListenWeb(config WebConfig) (*Web, error) {
 		ReadHeaderTimeout: headerPatience,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				w.open.Add(1)
+			case http.StateClosed, http.StateHijacked:
+				w.open.Add(-1)
+			}
+		},
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	return w, nil
 }
@@ -177,11 +188,11 @@ func (f *Front) ListenWeb(config WebConfig) (*Web, error) {
 func (w *Web) Addr() string { return w.listener.Addr().String() }
 
 // Conns is how many connections are open now.
-func (w *Web) Conns() int { return max(len(w.places)-1, 0) } // one is for who comes next
+func (w *Web) Conns() int { return int(w.open.Load()) }
 
 // Serve serves until Shutdown, and then returns nil.
 func (w *Web) Serve() error {
-	if err := w.server.Serve(&limited{w.listener, w.places, w.stopping.Done()}); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+	if err := w.server.Serve(netutil.LimitListener(w.listener, w.config.MaxConns)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("serve MCP over HTTP: %w", err)
 	}
 	return nil
@@ -228,38 +239,6 @@ func (a *tenant) close() {
 		s.Close()
 	}
 	a.unwatch()
-}
-
-// limited accepts as many connections as there are places.
-type limited struct {
-	net.Listener
-	places chan struct{}
-	over   <-chan struct{}
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.places <- struct{}{}:
-	case <-l.over:
-		return nil, net.ErrClosed
-	}
-	nc, err := l.Listener.Accept()
-	if err != nil {
-		<-l.places
-		return nil, err
-	}
-	return &placed{Conn: nc, leave: sync.OnceFunc(func() { <-l.places })}, nil
-}
-
-// placed is a connection that has a place.
-type placed struct {
-	net.Conn
-	leave func()
-}
-
-func (p *placed) Close() error {
-	defer p.leave()
-	return p.Conn.Close()
 }
 
 // ServeHTTP admits a request of a client that means this server: a page of the web
@@ -414,13 +393,13 @@ func (w *Web) enter(id, session string, opens bool) (*tenant, *fault.Error) {
 			return nil, fault.Errorf(fault.Overloaded, "%d identities have requests or sessions already; try again", maxIdentities)
 		}
 		a = &tenant{sessions: map[string]*webSession{}}
-		a.requester = newRequester(w.front, Peer{UID: NoUID}, maxWebCalls, max(cap(w.places)/2, 1))
+		a.requester = newRequester(w.front, Peer{UID: NoUID}, maxWebCalls, max(w.config.MaxConns/2, 1))
 		a.identity = id
 		a.server = w.front.newServer(a.requester, sdk.ServerOptions{GetSessionID: func() string { return w.newSession(a) }})
 		a.unwatch = w.front.watch(a.requester, a.server)
 		w.identities[id] = a
 	}
-	if a.open >= max(cap(w.places)/2, 1) {
+	if a.open >= max(w.config.MaxConns/2, 1) {
 		return nil, fault.Errorf(fault.Overloaded, "this identity has %d requests open already; end one first", a.open)
 	}
 	if session == "" && opens {
