@@ -223,14 +223,17 @@ func TestSettings(t *testing.T) {
 		if a := ask(t, d.Socket, M{"tool": "waits", "args": []string{"-c", "true"}, "cwd": d.Root}); a.Code != "OVERLOADED" {
 			t.Errorf("a third: %s", a.raw)
 		}
-		gate, err := os.OpenFile(filepath.Join(d.Root, "gate"), os.O_WRONLY, 0)
+		// For reading too: else a line that nobody has read yet is gone with the first of its readers.
+		gate, err := os.OpenFile(filepath.Join(d.Root, "gate"), os.O_RDWR, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer gate.Close()
 		gate.WriteString("x\nx\n")
-		gate.Close()
 		for _, c := range answers {
-			<-c
+			if a := <-c; a.Status != "success" {
+				t.Errorf("one of two: %s", a.raw)
+			}
 		}
 	})
 	t.Run("shutdown_grace", func(t *testing.T) {
