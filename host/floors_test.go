@@ -67,7 +67,8 @@ var floors = []floor{
 	{"host/approval", 1, []string{"host/strictjson"}, "it keeps what was asked and approved, and knows no calls, callers or policies: the standard library and the JSON reader only"},
 	{"host/audit", 1, []string{"host/strictjson"}, "it keeps and checks records, and can be read without a daemon: the standard library and the JSON reader only"},
 	{"host/config", 1, nil, "programs that only dial read it too: it links nothing of the host but the JSON reader"},
-	{"host/egress", 0, []string{"host/gitwire", "host/strictjson", "pdk/abi", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/signer/v4", "golang.org/x/crypto/ssh", "golang.org/x/crypto/ssh/agent", "golang.org/x/crypto/ssh/knownhosts", "golang.org/x/net/dns/dnsmessage", "golang.org/x/sys/unix"}, "it connects what processes want connected, by rules of its own: a supervisor links it, and it knows neither tools nor processes"},
+	{"host/hostrule", 0, std, "it compares hosts, and reaches none: the standard library only"},
+	{"host/egress", 0, []string{"host/gitwire", "host/hostrule", "host/strictjson", "pdk/abi", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/signer/v4", "golang.org/x/crypto/ssh", "golang.org/x/crypto/ssh/agent", "golang.org/x/crypto/ssh/knownhosts", "golang.org/x/net/dns/dnsmessage", "golang.org/x/sys/unix"}, "it connects what processes want connected, by rules of its own: a supervisor links it, and it knows neither tools nor processes"},
 	{"host/seccomp", 0, []string{"golang.org/x/sys/unix"}, "it installs filters and hands on calls: it knows no rule of who may do what"},
 	{"host/procfs", 0, []string{"golang.org/x/sys/unix"}, "it reads what /proc tells of processes: the standard library and system calls only"},
 	{"host/confine", 1, nil, "it confines a thread and answers its system calls, and starts nothing: which process that is, is above"},
@@ -96,7 +97,7 @@ var floors = []floor{
 
 	{"host/mask", 0, std, "it hides secrets in any text, and knows nothing of who has which: the standard library only"},
 	{"host/display", 0, std, "it reads what any program writes to a terminal: the standard library only"},
-	{"host/fetch", 3, []string{"host/egress", "host/guest"}, "it makes the requests of guests by what they are granted, and knows no tool"},
+	{"host/fetch", 3, []string{"host/guest", "host/hostrule"}, "it makes the requests of guests by what they are granted, and knows no tool"},
 
 	{"host/disk", 4, nil, "it reads the files of tools, and knows nothing of loading or serving them"},
 	{"host/catalog", 5, nil, "it makes tools of files and says which serves; who calls them is above"},

@@ -14,6 +14,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/toold/toold/host/hostrule"
 )
 
 const (
@@ -33,7 +35,7 @@ type Authority struct {
 	cert         *x509.Certificate
 }
 
-// NewAuthority makes an authority for hosts, which are as in Match.
+// NewAuthority makes an authority for hosts, which are as in hostrule.Match.
 func NewAuthority(hosts []string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -57,7 +59,7 @@ func NewAuthority(hosts []string) (*Authority, error) {
 	}
 	all := false
 	for _, h := range hosts {
-		name, _ := SplitHost(h)
+		name, _ := hostrule.Split(h)
 		all = all || name == "*"
 		name = strings.TrimPrefix(name, "*.")
 		if a, err := netip.ParseAddr(name); err == nil {

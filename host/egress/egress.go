@@ -33,11 +33,10 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/toold/toold/host/hostrule"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -49,7 +48,7 @@ func UnixTarget(path string) string { return unixPrefix + path }
 
 // Rules say where a run may connect to. The zero value is nowhere.
 type Rules struct {
-	// Hosts are as in Match.
+	// Hosts are as in hostrule.Match.
 	Hosts []string
 	// Sockets are paths of Unix sockets.
 	Sockets []string
@@ -70,7 +69,7 @@ type Rules struct {
 type HTTP struct {
 	// Authority issues the certificates that processes see.
 	Authority *Authority
-	// Hosts are as in Match. Of them, the requests to those of Unread are not read.
+	// Hosts are as in hostrule.Match. Of them, the requests to those of Unread are not read.
 	Hosts, Unread []string
 	// Credentials are added to requests.
 	Credentials []Credential
@@ -104,15 +103,15 @@ func (h *HTTP) reads(host string, port uint16) bool {
 		return false
 	}
 	at := strconv.Itoa(int(port))
-	rule, _ := Match(h.Hosts, host, at)
-	unread, _ := Match(h.Unread, host, at)
+	rule, _ := hostrule.Match(h.Hosts, host, at)
+	unread, _ := hostrule.Match(h.Unread, host, at)
 	return rule != "" && unread == ""
 }
 
 // credentials are those of host.
 func (h *HTTP) credentials(host string, port uint16) (list []Credential) {
 	for _, c := range h.Credentials {
-		if _, named := Match([]string{c.Host}, host, strconv.Itoa(int(port))); named {
+		if _, named := hostrule.Match([]string{c.Host}, host, strconv.Itoa(int(port))); named {
 			list = append(list, c)
 		}
 	}
@@ -131,96 +130,6 @@ func ParseRules(grants []string) Rules {
 		}
 	}
 	return r
-}
-
-// Match finds the pattern in hosts that covers name and port: a name, an address,
-// "*.example.com" for any name beneath, or "*", each but the last perhaps with
-// ":port". named reports that the pattern names the host itself. Where none covers
-// it, rule is empty.
-func Match(hosts []string, name, port string) (rule string, named bool) {
-	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	addr, _ := netip.ParseAddr(name)
-	for _, h := range hosts {
-		want, wantPort := SplitHost(h)
-		if wantPort != "" && wantPort != port {
-			continue
-		}
-		if want == name {
-			return h, true
-		}
-		if a, err := netip.ParseAddr(want); err == nil && addr.IsValid() && a == addr {
-			return h, true
-		}
-		sub, found := strings.CutPrefix(want, "*.")
-		if rule == "" && (want == "*" || found && !addr.IsValid() && strings.HasSuffix(name, "."+sub)) {
-			rule = h
-		}
-	}
-	return rule, false
-}
-
-// SplitHost returns a host, or a pattern of hosts, in the form in which hosts are
-// compared, and its port where it has one.
-func SplitHost(h string) (name, port string) {
-	if n, p, err := net.SplitHostPort(h); err == nil {
-		h, port = n, p
-	}
-	return strings.ToLower(strings.TrimSuffix(strings.Trim(h, "[]"), ".")), port
-}
-
-// exact are the names among hosts that stand for themselves, not addresses and
-// not wildcards, with port.
-func exact(hosts []string, port string) (names []string) {
-	for _, h := range hosts {
-		name, p := SplitHost(h)
-		if _, err := netip.ParseAddr(name); err == nil || strings.HasPrefix(name, "*") || p != "" && p != port {
-			continue
-		}
-		names = append(names, name)
-	}
-	return names
-}
-
-// Public reports whether ip is an address of the internet at large. An IPv4
-// address that is written as an IPv6 one is none.
-func Public(ip netip.Addr) bool {
-	return ip.IsValid() && !slices.ContainsFunc(NotPublic(), func(p netip.Prefix) bool { return p.Contains(ip.WithZone("")) })
-}
-
-// NotPublic are the ranges in which no public server stands: those of the IANA
-// special-purpose registries, multicast, and all of IPv6 outside of 2000::/3,
-// the only part that is given to networks. So nothing is left that carries an
-// IPv4 address which would not be looked at (mapped, compatible, NAT64, 6to4,
-// Teredo). The policy of curl has the same list, and a test compares them.
-func NotPublic() []netip.Prefix { return notPublic[:] }
-
-var notPublic = [...]netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("10.0.0.0/8"),
-	netip.MustParsePrefix("100.64.0.0/10"),
-	netip.MustParsePrefix("127.0.0.0/8"),
-	netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("172.16.0.0/12"),
-	netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("192.0.2.0/24"),
-	netip.MustParsePrefix("192.31.196.0/24"),
-	netip.MustParsePrefix("192.52.193.0/24"),
-	netip.MustParsePrefix("192.88.99.0/24"),
-	netip.MustParsePrefix("192.168.0.0/16"),
-	netip.MustParsePrefix("192.175.48.0/24"),
-	netip.MustParsePrefix("198.18.0.0/15"),
-	netip.MustParsePrefix("198.51.100.0/24"),
-	netip.MustParsePrefix("203.0.113.0/24"),
-	netip.MustParsePrefix("224.0.0.0/3"),
-	netip.MustParsePrefix("::/3"),
-	netip.MustParsePrefix("2001::/23"),
-	netip.MustParsePrefix("2001:db8::/32"),
-	netip.MustParsePrefix("2002::/16"),
-	netip.MustParsePrefix("2620:4f:8000::/48"),
-	netip.MustParsePrefix("3ffe::/16"),
-	netip.MustParsePrefix("3fff::/20"),
-	netip.MustParsePrefix("4000::/2"),
-	netip.MustParsePrefix("8000::/1"),
 }
 
 // Connection is one that a run wanted, and what became of it.

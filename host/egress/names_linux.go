@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/toold/toold/host/hostrule"
 )
 
 const (
@@ -131,8 +133,8 @@ func (s *Session) answerName(query []byte) ([]byte, error) {
 func (s *Session) lookUp(name string) dnsmessage.RCode {
 	granted := false
 	for _, h := range s.rules.Hosts {
-		host, port := SplitHost(h)
-		rule, _ := Match([]string{host}, name, port)
+		host, port := hostrule.Split(h)
+		rule, _ := hostrule.Match([]string{host}, name, port)
 		granted = granted || rule != ""
 	}
 	if !granted {

@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/hostrule"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -392,7 +393,7 @@ func (x *requests) rewrite(r *http.Request) (out *http.Request, status int, why 
 	if x.secure {
 		scheme, usual = "https", 443
 	}
-	name, port := SplitHost(r.Host)
+	name, port := hostrule.Split(r.Host)
 	switch {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace || strings.EqualFold(r.Method, "TRACK"):
 		return nil, http.StatusMethodNotAllowed, "this method is not passed on"

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/hostrule"
 )
 
 const (
@@ -676,7 +678,7 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 	ip := to.Addr()
 	if name, ok := s.names.of(ip); ok {
 		c = &Connection{Host: name, Port: to.Port()}
-		rule, named := Match(s.rules.Hosts, name, port)
+		rule, named := hostrule.Match(s.rules.Hosts, name, port)
 		if rule == "" {
 			c.Refused = s.why()
 			return c, nil
@@ -684,7 +686,7 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 		c.Rule = rule
 		return c, dialer(name, c, named)
 	}
-	rule, named := Match(s.rules.Hosts, ip.String(), port)
+	rule, named := hostrule.Match(s.rules.Hosts, ip.String(), port)
 	if to.Port() == 53 && !named {
 		return nil, nil
 	}
@@ -692,7 +694,7 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 	if !named {
 		if name := s.nameOf(ip, port, s.rules.Hosts); name != "" {
 			c.Host = name
-			c.Rule, named = Match(s.rules.Hosts, name, port)
+			c.Rule, named = hostrule.Match(s.rules.Hosts, name, port)
 		}
 	}
 	// Going by the address leads around nothing that goes by the name.
@@ -705,7 +707,7 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 	case c.Rule == "":
 		c.Refused = s.why()
 		return c, nil
-	case !named && !Public(ip):
+	case !named && !hostrule.Public(ip):
 		c.Refused, c.Rule = (&notPublicError{c.Host, ip}).Error(), ""
 		return c, nil
 	}
@@ -715,7 +717,7 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 // nameOf is a name among hosts that leads to ip: a process may have it from
 // /etc/hosts, or take localhost to be the loopback address.
 func (s *Session) nameOf(ip netip.Addr, port string, hosts []string) string {
-	for _, name := range exact(hosts, port) {
+	for _, name := range hostrule.Exact(hosts, port) {
 		if name == "localhost" && ip.IsLoopback() {
 			return name
 		}
@@ -747,7 +749,7 @@ func dialer(host string, c *Connection, named bool) func(context.Context) (*net.
 	return func(ctx context.Context) (*net.TCPConn, error) {
 		d := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
 			ap, err := netip.ParseAddrPort(address)
-			if err == nil && !named && !Public(ap.Addr()) {
+			if err == nil && !named && !hostrule.Public(ap.Addr()) {
 				err = &notPublicError{c.Host, ap.Addr()}
 			}
 			return err

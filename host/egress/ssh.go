@@ -16,6 +16,8 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/toold/toold/host/hostrule"
 )
 
 // SSH is what a run may do over ssh: git fetches from and pushes to repositories at
@@ -92,11 +94,11 @@ const agentTime = 30 * time.Second
 // key is the one for a host at a port, nil where there is none.
 func (s *SSH) key(host string, port int) *SSHKey {
 	for i := range s.Keys {
-		name, at := SplitHost(s.Keys[i].Host)
+		name, at := hostrule.Split(s.Keys[i].Host)
 		if at == "" {
 			at = "22"
 		}
-		if rule, named := Match([]string{name}, host, ""); rule != "" && named && at == strconv.Itoa(port) {
+		if rule, named := hostrule.Match([]string{name}, host, ""); rule != "" && named && at == strconv.Itoa(port) {
 			return &s.Keys[i]
 		}
 	}

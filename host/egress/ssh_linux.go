@@ -16,6 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/toold/toold/host/gitwire"
+	"github.com/toold/toold/host/hostrule"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -282,7 +283,7 @@ func (s *Session) ask(facts *abi.Wire) error {
 // judgeSSH finds out whether the rules allow e, and with which key.
 func (s *Session) judgeSSH(e *gitwire.Exec) (c *Connection, key *SSHKey, dial func(context.Context) (*net.TCPConn, error)) {
 	c = &Connection{Host: e.Host, Port: uint16(e.Port)}
-	rule, named := Match(s.rules.Hosts, e.Host, strconv.Itoa(e.Port))
+	rule, named := hostrule.Match(s.rules.Hosts, e.Host, strconv.Itoa(e.Port))
 	if rule == "" {
 		c.Refused = s.why()
 		return c, nil, nil

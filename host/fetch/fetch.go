@@ -20,8 +20,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/hostrule"
 )
 
 // Bounds of one http_request of a guest.
@@ -76,7 +76,7 @@ func (g *Grant) hostMatch(u *url.URL) (ok, named bool) {
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
-	rule, named := egress.Match(g.Hosts, u.Hostname(), port)
+	rule, named := hostrule.Match(g.Hosts, u.Hostname(), port)
 	return rule != "", named
 }
 
@@ -111,7 +111,7 @@ func Do(ctx context.Context, g *Grant, r *guest.HTTPRequest, trace string) (_ *g
 				if err != nil {
 					return err
 				}
-				if !named && !egress.Public(ap.Addr()) {
+				if !named && !hostrule.Public(ap.Addr()) {
 					return fmt.Errorf("%s leads to %s, which is not a public address: %w; name the host itself in capabilities.http.hosts", host, ap.Addr(), ErrRefused)
 				}
 				return nil

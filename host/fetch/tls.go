@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net/url"
 
-	"github.com/toold/toold/host/egress"
+	"github.com/toold/toold/host/hostrule"
 )
 
 // PEM is a text in PEM and the name of the secret that it is; without a Name it is not there.
@@ -41,8 +41,8 @@ func (g *Grant) TLSFor(u *url.URL) (*tls.Config, error) {
 // covers reports whether t is for the host of u, however that is written: unlike
 // a grant, what is missed here is not refused but unchecked.
 func (t *TLS) covers(u *url.URL) bool {
-	name, port := egress.SplitHost(t.Host)
-	asked, _ := egress.SplitHost(u.Hostname())
+	name, port := hostrule.Split(t.Host)
+	asked, _ := hostrule.Split(u.Hostname())
 	at := u.Port()
 	if at == "" {
 		at = map[string]string{"http": "80", "https": "443"}[u.Scheme]

@@ -19,8 +19,8 @@ import (
 	"unicode"
 
 	"github.com/toold/toold/host/confine"
-	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/hostrule"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -934,7 +934,7 @@ func (c *checker) secrets(d *Definition) {
 				c.fault(at+"/ssh_key", "is for the git of a binary; a handler or wasi program has no ssh")
 			}
 			key := strings.ToLower(s.Host)
-			if n, port := egress.SplitHost(key); port == "22" {
+			if n, port := hostrule.Split(key); port == "22" {
 				key = n
 			}
 			if other, double := keys[key]; double {
@@ -980,7 +980,7 @@ func (c *checker) secrets(d *Definition) {
 func (c *checker) unread(d *Definition) {
 	for i, host := range d.Capabilities.Unread {
 		at := fmt.Sprintf("/capabilities/unread/%d", i)
-		name, port := egress.SplitHost(host)
+		name, port := hostrule.Split(host)
 		if !validHost(host, true) {
 			c.fault(at, `is %q; it must be a host, a host:port, an address, "*.example.com" or "*"`, host)
 		} else if d.Handler != "" || d.WASI != "" {
@@ -990,7 +990,7 @@ func (c *checker) unread(d *Definition) {
 		}
 		for _, secret := range sortedKeys(d.Secrets) {
 			s := d.Secrets[secret]
-			if n, p := egress.SplitHost(s.Host); s.Host != "" && !s.SSHKey && (grantsHost([]string{host}, s.Host) || n == name && (p == "" || port == "" || p == port)) {
+			if n, p := hostrule.Split(s.Host); s.Host != "" && !s.SSHKey && (grantsHost([]string{host}, s.Host) || n == name && (p == "" || port == "" || p == port)) {
 				c.fault(at, "is %s, and the secret %s is for requests to %s, which have to be read; name other hosts", host, secret, s.Host)
 			}
 		}
@@ -1012,13 +1012,13 @@ func (c *checker) sigV4(d *Definition, at, name string, s Secret) {
 		c.fault(at+"/sigv4", "is for the requests of a binary; those of a handler or wasi program are not signed")
 	}
 	// Which of two counts nobody could tell.
-	host, port := egress.SplitHost(s.Host)
+	host, port := hostrule.Split(s.Host)
 	for _, other := range sortedKeys(d.Secrets) {
 		o := d.Secrets[other]
 		if other == name || o.SigV4 == nil && !strings.EqualFold(o.Header, "Authorization") {
 			continue
 		}
-		if h, p := egress.SplitHost(o.Host); h == host && (p == port || p == "" || port == "") {
+		if h, p := hostrule.Split(o.Host); h == host && (p == port || p == "" || port == "") {
 			c.fault(at+"/host", "is %s, whose requests the secret %s authorizes already; keep one", s.Host, other)
 		}
 	}
@@ -1033,9 +1033,9 @@ func (c *checker) tls(d *Definition) {
 		if _, known := hosts[host]; known || !validHost(host, false) {
 			return
 		}
-		n, port := egress.SplitHost(host)
+		n, port := hostrule.Split(host)
 		for _, other := range sortedKeys(hosts) {
-			if m, p := egress.SplitHost(other); m == n && (p == port || p == "" || port == "") {
+			if m, p := hostrule.Split(other); m == n && (p == port || p == "" || port == "") {
 				c.fault(at, "is for %s, and %s is for %s: connections to it would have both; write the host in one way", host, hosts[other], other)
 			}
 		}

@@ -3,7 +3,7 @@ package tools
 import (
 	"strings"
 
-	"github.com/toold/toold/host/egress"
+	"github.com/toold/toold/host/hostrule"
 )
 
 // CheckUse returns a Faults error if a definition contains something that has no effect
@@ -78,9 +78,9 @@ func (c *checker) secretsOf(d *Definition, kind Kind) {
 // grantsHost reports whether hosts allow requests to host. Ports are compared if both
 // have one.
 func grantsHost(hosts []string, host string) bool {
-	name, port := egress.SplitHost(host)
+	name, port := hostrule.Split(host)
 	for _, h := range hosts {
-		granted, grantedPort := egress.SplitHost(h)
+		granted, grantedPort := hostrule.Split(h)
 		if port != "" && grantedPort != "" && port != grantedPort {
 			continue
 		}
