@@ -55,7 +55,8 @@ var floors = []floor{
 	{"host/fault", 0, std, "every layer ends calls with its codes, the wrapper too: the standard library only"},
 	{"host/strictjson", 0, std, "every layer reads foreign JSON with it, the wrapper too: the standard library only"},
 	{"host/places", 0, std, "the wrapper finds its daemon with it: the standard library only"},
-	{"host/wire", 1, []string{"host/fault", "host/strictjson"}, "tool-client links it and must start in a millisecond: the standard library, the codes and the JSON reader only"},
+	{"host/wire", 1, []string{"host/fault", "host/strictjson", "host/wire/callbacks"}, "tool-client links it and must start in a millisecond: the standard library, the codes and the JSON reader only"},
+	{"host/wire/callbacks", 0, []string{"host/fault"}, "tool-client links it, and it knows no frames beside its own: the standard library and the codes only"},
 	{"host/arguments", 1, []string{"host/fault", "host/strictjson"}, "it makes a payload of text by a schema, and knows nothing of calls: the standard library, the codes and the JSON reader only"},
 	{"host/redisdb", 0, []string{"github.com/redis/go-redis/..."}, "it runs scripts on a Redis and says what that keeps: it does not know what is kept"},
 	{"host/idempotency", 1, nil, "a record's state machine can be used alone: it knows nothing of tools, sockets or Wasm"},
@@ -87,7 +88,7 @@ var floors = []floor{
 
 	{"host/events", 1, []string{"host/fault"}, "it tells watchers what happens, and asks nobody: the standard library and the codes only"},
 
-	{"host/callback", 3, []string{"host/confine", "host/fault", "host/strictjson", "host/wire", "golang.org/x/sys/unix"}, "it relays between a run and its caller's connection, and knows nothing of tools"},
+	{"host/callback", 3, []string{"host/confine", "host/fault", "host/strictjson", "host/wire", "host/wire/callbacks", "golang.org/x/sys/unix"}, "it relays between a run and its caller's connection, and knows nothing of tools"},
 	{"host/server", 3, nil, "connections know frames, never tools"},
 	{"host/identity", 3, nil, "who calls is known before what they call"},
 	{"host/journal", 1, []string{"host/fault"}, "it keeps records in files, and knows nothing of what runs: the standard library and the codes only"},
@@ -120,7 +121,7 @@ var floors = []floor{
 	{"pdk/pdktest/guest", guest, []string{"pdk", "pdk/abi"}, "the guest that the suite is for: a guest like any other"},
 	{"sdk-examples/embed", 11, nil, "an example of a program that has the host in it"},
 	{"cmd/...", 11, nil, "programs stand on everything"},
-	{"cmd/tool-client", 11, []string{"host/wire", "host/fault", "host/strictjson", "host/places", "golang.org/x/sys/unix"}, "a wrapper starts in a millisecond for each git in a loop: the standard library, the protocol and the modes of terminals only"},
+	{"cmd/tool-client", 11, []string{"host/wire", "host/wire/callbacks", "host/fault", "host/strictjson", "host/places", "golang.org/x/sys/unix"}, "a wrapper starts in a millisecond for each git in a loop: the standard library, the protocol and the modes of terminals only"},
 }
 
 // bans are imports that belong to few.

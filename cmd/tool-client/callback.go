@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 // programs runs what the tool would have started had the caller run it: the caller's
@@ -66,18 +66,18 @@ func (p folders) straight(dir string) bool {
 
 // offered are the kinds of programs that there are here.
 func offered(tty *terminal) []string {
-	kinds := []string{wire.CallbackHooks}
+	kinds := []string{callbacks.Hooks}
 	if editor(sequenceEditors, tty != nil) != "" {
-		kinds = append(kinds, wire.CallbackSequenceEditor)
+		kinds = append(kinds, callbacks.SequenceEditor)
 	}
 	if editor(messageEditors, tty != nil) != "" {
-		kinds = append(kinds, wire.CallbackEditor)
+		kinds = append(kinds, callbacks.Editor)
 	}
 	if tty != nil && pager() != "" {
-		kinds = append(kinds, wire.CallbackPager)
+		kinds = append(kinds, callbacks.Pager)
 	}
 	if look("node") != "" && look("sh") != "" { // else its packages are of no use here
-		kinds = append(kinds, wire.CallbackScripts)
+		kinds = append(kinds, callbacks.Scripts)
 	}
 	return kinds
 }
@@ -147,7 +147,7 @@ func look(name string) string {
 }
 
 // run is wire.Local.Callback.
-func (p *programs) run(cb *wire.Callback) (int, error) {
+func (p *programs) run(cb *callbacks.Program) (int, error) {
 	if !filepath.IsAbs(cb.Cwd) {
 		return 0, fmt.Errorf("the folder %q is not absolute", cb.Cwd)
 	}
@@ -155,9 +155,9 @@ func (p *programs) run(cb *wire.Callback) (int, error) {
 		return 0, fmt.Errorf("the folder %s is not here, or a link leads elsewhere; the folder must be the same one here and where toold runs", cb.Cwd)
 	}
 	switch cb.Kind {
-	case wire.CallbackEditor, wire.CallbackSequenceEditor:
+	case callbacks.Editor, callbacks.SequenceEditor:
 		names := messageEditors
-		if cb.Kind == wire.CallbackSequenceEditor {
+		if cb.Kind == callbacks.SequenceEditor {
 			names = sequenceEditors
 		}
 		command := editor(names, p.tty != nil)
@@ -178,7 +178,7 @@ func (p *programs) run(cb *wire.Callback) (int, error) {
 			return 0, fmt.Errorf("a link leads %s elsewhere", cb.Args[0])
 		}
 		return p.start(cb, words(command, cb.Args), os.Environ(), true)
-	case wire.CallbackPager:
+	case callbacks.Pager:
 		command := pager()
 		if command == "" || len(cb.Args) > 0 {
 			return 0, errors.New("no pager is wanted here")
@@ -190,7 +190,7 @@ func (p *programs) run(cb *wire.Callback) (int, error) {
 			}
 		}
 		return p.start(cb, words(command, nil), env, true)
-	case wire.CallbackHooks:
+	case callbacks.Hooks:
 		if !filepath.IsAbs(cb.Path) {
 			return 0, fmt.Errorf("the path of the hook, %q, is not absolute", cb.Path)
 		}
@@ -206,7 +206,7 @@ func (p *programs) run(cb *wire.Callback) (int, error) {
 			exit, err = p.start(cb, append([]string{"sh", cb.Path}, cb.Args...), env, false)
 		}
 		return exit, err
-	case wire.CallbackScripts:
+	case callbacks.Scripts:
 		if len(cb.Args) != 1 {
 			return 0, errors.New("a script is one text")
 		}
@@ -249,8 +249,8 @@ func environWith(set map[string]string) []string {
 // ownInput reports whether npm gives the program that cb asks for its own input, as it
 // does what it was told to run. Then the program has this one's, of which npm reads
 // nothing.
-func (p *programs) ownInput(cb *wire.Callback) bool {
-	return cb.Kind == wire.CallbackScripts && p.tty == nil && slices.Contains([]string{"run", "run-script", "test", "start", "stop", "restart"}, cb.Env["npm_command"])
+func (p *programs) ownInput(cb *callbacks.Program) bool {
+	return cb.Kind == callbacks.Scripts && p.tty == nil && slices.Contains([]string{"run", "run-script", "test", "start", "stop", "restart"}, cb.Env["npm_command"])
 }
 
 // endGrace is how long a program has to end when nobody waits for it any more.
@@ -259,7 +259,7 @@ const endGrace = 250 * time.Millisecond
 // start runs one program until it has ended. One that is at the console has this
 // program's own streams, but for what a pager reads; others have those of cb, but for
 // what a script reads that npm was told to run, and no terminal of their own.
-func (p *programs) start(cb *wire.Callback, argv, env []string, console bool) (int, error) {
+func (p *programs) start(cb *callbacks.Program, argv, env []string, console bool) (int, error) {
 	path := look(argv[0])
 	if path == "" {
 		return 0, fmt.Errorf("%s is not in PATH here", argv[0])
@@ -296,7 +296,7 @@ func (p *programs) start(cb *wire.Callback, argv, env []string, console bool) (i
 	attr.Files = []*os.File{os.Stdin, os.Stdout, os.Stderr}
 	var err error
 	own := p.ownInput(cb)
-	if !own && (!console || cb.Kind == wire.CallbackPager) {
+	if !own && (!console || cb.Kind == callbacks.Pager) {
 		if stdin, attr.Files[0], err = pipe(true); err != nil {
 			return 0, err
 		}

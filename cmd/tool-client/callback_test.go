@@ -19,11 +19,12 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 // asks is a daemon whose calls have their caller run q, with input, and answer with
 // what that wrote.
-func asks(t *testing.T, q wire.CallbackRequest, input string) string {
+func asks(t *testing.T, q callbacks.Request, input string) string {
 	return serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
 		if s.Callback == nil {
 			return &wire.Result{Ran: true, Stdout: []byte("no callbacks")}
@@ -72,7 +73,7 @@ func TestHook(t *testing.T) {
 echo "$# $1 $GIT_DIR $OWN $(pwd)"; cat; echo err >&2; (exec 3<>/dev/tty) 2>/dev/null && echo a terminal; exit 7
 `)
 	big := strings.Repeat("0123456789abcde\n", 100_000)
-	socket := asks(t, wire.CallbackRequest{Kind: wire.CallbackHooks, Path: hook, Args: []string{"a b"}, Env: map[string]string{"GIT_DIR": "x"}}, big)
+	socket := asks(t, callbacks.Request{Kind: callbacks.Hooks, Path: hook, Args: []string{"a b"}, Env: map[string]string{"GIT_DIR": "x"}}, big)
 	out, code := calledWith(t, socket, dir, "OWN=own")
 	if want := "1 a b x own " + dir + "\n" + big + "|err\n"; code != 7 || out != want {
 		t.Errorf("exit code %d, %d bytes, not %d: %.300s", code, len(out), len(want), out)
@@ -90,7 +91,7 @@ func TestScript(t *testing.T) {
 	}
 	text := `grep -zc ^npm_package_name= /proc/$$/environ; own; env | sort | grep -E '^(npm_|NODE|OWN|PATH)'; cat; (exec 3<>/dev/tty) 2>/dev/null && echo a terminal; exit 7`
 	for _, tt := range []struct{ command, input string }{{"run", "the caller's"}, {"install", ""}} {
-		socket := asks(t, wire.CallbackRequest{Kind: wire.CallbackScripts, Args: []string{text}, Env: map[string]string{"npm_command": tt.command, "PATH": dir, "npm_package_name": "p"}}, "")
+		socket := asks(t, callbacks.Request{Kind: callbacks.Scripts, Args: []string{text}, Env: map[string]string{"npm_command": tt.command, "PATH": dir, "npm_package_name": "p"}}, "")
 		cmd := wrapper(t, socket, "npm")
 		cmd.Dir = dir
 		path := bin + ":/usr/bin:/bin"
@@ -109,11 +110,11 @@ func TestScriptsOffered(t *testing.T) {
 	bin := t.TempDir()
 	t.Setenv("PATH", bin)
 	script(t, bin, "sh", "")
-	if kinds := offered(nil); slices.Contains(kinds, wire.CallbackScripts) {
+	if kinds := offered(nil); slices.Contains(kinds, callbacks.Scripts) {
 		t.Errorf("without node: %q", kinds)
 	}
 	script(t, bin, "node", "")
-	if kinds := offered(nil); !slices.Contains(kinds, wire.CallbackScripts) {
+	if kinds := offered(nil); !slices.Contains(kinds, callbacks.Scripts) {
 		t.Errorf("with node: %q", kinds)
 	}
 }
@@ -125,23 +126,23 @@ func TestProgramsRefused(t *testing.T) {
 	os.Symlink(file, dir+"/link")
 	os.Symlink(".", dir+"/around")
 	for name, test := range map[string]struct {
-		q    wire.CallbackRequest
+		q    callbacks.Request
 		env  []string
 		want string
 	}{
-		"another kind":               {wire.CallbackRequest{Kind: "shell", Path: "/bin/sh"}, nil, "not run here"},
-		"no editor":                  {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{file}}, nil, "no editor is named"},
-		"flags for an editor":        {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{"-c", file}}, []string{"EDITOR=touch ran"}, "one file"},
-		"a command for an editor":    {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{"+!touch ran"}}, []string{"EDITOR=touch ran"}, "one file"},
-		"a link for an editor":       {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{dir + "/link"}}, []string{"EDITOR=touch ran"}, "not a regular file"},
-		"a link on the way":          {wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{dir + "/around/file"}}, []string{"EDITOR=touch ran"}, "a link leads"},
-		"a folder behind a link":     {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: file, Cwd: dir + "/around"}, nil, "a link leads"},
-		"a pager without a terminal": {wire.CallbackRequest{Kind: wire.CallbackPager, Args: []string{"x"}}, []string{"PAGER=touch ran"}, "no pager"},
-		"a relative hook":            {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: "file"}, nil, "not absolute"},
-		"no hook":                    {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: dir + "/none"}, nil, "no such file"},
-		"two scripts":                {wire.CallbackRequest{Kind: wire.CallbackScripts, Args: []string{"touch ran", "x"}}, nil, "one text"},
-		"a script behind a link":     {wire.CallbackRequest{Kind: wire.CallbackScripts, Args: []string{"touch ran"}, Cwd: dir + "/around"}, nil, "a link leads"},
-		"a relative folder":          {wire.CallbackRequest{Kind: wire.CallbackHooks, Path: file, Cwd: "."}, nil, "not absolute"},
+		"another kind":               {callbacks.Request{Kind: "shell", Path: "/bin/sh"}, nil, "not run here"},
+		"no editor":                  {callbacks.Request{Kind: callbacks.Editor, Args: []string{file}}, nil, "no editor is named"},
+		"flags for an editor":        {callbacks.Request{Kind: callbacks.Editor, Args: []string{"-c", file}}, []string{"EDITOR=touch ran"}, "one file"},
+		"a command for an editor":    {callbacks.Request{Kind: callbacks.Editor, Args: []string{"+!touch ran"}}, []string{"EDITOR=touch ran"}, "one file"},
+		"a link for an editor":       {callbacks.Request{Kind: callbacks.Editor, Args: []string{dir + "/link"}}, []string{"EDITOR=touch ran"}, "not a regular file"},
+		"a link on the way":          {callbacks.Request{Kind: callbacks.Editor, Args: []string{dir + "/around/file"}}, []string{"EDITOR=touch ran"}, "a link leads"},
+		"a folder behind a link":     {callbacks.Request{Kind: callbacks.Hooks, Path: file, Cwd: dir + "/around"}, nil, "a link leads"},
+		"a pager without a terminal": {callbacks.Request{Kind: callbacks.Pager, Args: []string{"x"}}, []string{"PAGER=touch ran"}, "no pager"},
+		"a relative hook":            {callbacks.Request{Kind: callbacks.Hooks, Path: "file"}, nil, "not absolute"},
+		"no hook":                    {callbacks.Request{Kind: callbacks.Hooks, Path: dir + "/none"}, nil, "no such file"},
+		"two scripts":                {callbacks.Request{Kind: callbacks.Scripts, Args: []string{"touch ran", "x"}}, nil, "one text"},
+		"a script behind a link":     {callbacks.Request{Kind: callbacks.Scripts, Args: []string{"touch ran"}, Cwd: dir + "/around"}, nil, "a link leads"},
+		"a relative folder":          {callbacks.Request{Kind: callbacks.Hooks, Path: file, Cwd: "."}, nil, "not absolute"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, _ := calledWith(t, asks(t, test.q, ""), dir, test.env...)
@@ -162,7 +163,7 @@ func TestWorkingFolderBehindLink(t *testing.T) {
 	os.Mkdir(dir+"/real", 0o755)
 	os.Symlink("real", dir+"/link")
 	file := script(t, dir+"/real", "file", "text\n")
-	socket := asks(t, wire.CallbackRequest{Kind: wire.CallbackEditor, Args: []string{dir + "/link/file"}}, "")
+	socket := asks(t, callbacks.Request{Kind: callbacks.Editor, Args: []string{dir + "/link/file"}}, "")
 	out, code := calledWith(t, socket, dir+"/link", "PWD="+dir+"/link", "PATH=/usr/bin:/bin", "EDITOR=echo edited >")
 	if b, err := os.ReadFile(file); code != 0 || err != nil || string(b) != "edited\n" {
 		t.Errorf("%d, %s: %q, %v", code, out, b, err)
@@ -224,7 +225,7 @@ func TestDaemonGone(t *testing.T) {
 	}
 	hook := script(t, dir, "hook", "#!/bin/sh\nsleep 1000 & echo $! > "+fifo+"\ntrap '' TERM\nwait; wait\n")
 	s, err := server.Listen(server.Config{Path: dir + "/tool.sock", Handler: func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
-		_, err := s.Callback(ctx, wire.CallbackRequest{Kind: wire.CallbackHooks, Path: hook, Cwd: dir}, nil, io.Discard, io.Discard)
+		_, err := s.Callback(ctx, callbacks.Request{Kind: callbacks.Hooks, Path: hook, Cwd: dir}, nil, io.Discard, io.Discard)
 		return &wire.Result{Err: fault.Errorf(fault.Aborted, "the program of the caller: %w", err)}
 	}})
 	if err != nil {

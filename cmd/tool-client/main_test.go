@@ -22,6 +22,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 // TestMain makes the test's own program a wrapper, where a test starts it as one.
@@ -113,7 +114,7 @@ func TestCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := asked(t, cmd)
-		want := wire.Call{Tool: "git", Args: []string{"log", "-1", ""}, Cwd: dir, Stream: true, Callbacks: []string{wire.CallbackHooks}}
+		want := wire.Call{Tool: "git", Args: []string{"log", "-1", ""}, Cwd: dir, Stream: true, Callbacks: []string{callbacks.Hooks}}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%q asked for %+v, want %+v", argv, got, want)
 		}
@@ -143,7 +144,7 @@ func TestEnvironment(t *testing.T) {
 		cmd.Env = append(cmd.Env, test.env...)
 		got := asked(t, cmd)
 		got.Cwd = ""
-		test.want.Tool, test.want.Args, test.want.Stream, test.want.Callbacks = "git", []string{}, true, []string{wire.CallbackHooks}
+		test.want.Tool, test.want.Args, test.want.Stream, test.want.Callbacks = "git", []string{}, true, []string{callbacks.Hooks}
 		if !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%q asked for %+v, want %+v", test.env, got, test.want)
 		}

@@ -39,6 +39,7 @@ import (
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -496,10 +497,10 @@ func (d Decided) Apply(by *abi.Decision) (Decided, error) {
 		// A hook that is left out is nothing to the tool, and scripts are not skipped
 		// in silence.
 		for _, c := range append(was[:len(was):len(was)], by.Callbacks...) {
-			if note := "hook " + c.Name + " is not run: a policy refuses it"; c.Kind == wire.CallbackHooks && !slices.Contains(d.Callbacks, c) && !slices.Contains(d.Notes, note) {
+			if note := "hook " + c.Name + " is not run: a policy refuses it"; c.Kind == callbacks.Hooks && !slices.Contains(d.Callbacks, c) && !slices.Contains(d.Notes, note) {
 				d.Notes = append(d.Notes[:len(d.Notes):len(d.Notes)], note)
 			}
-			if note := "scripts are not run: a policy refuses them"; c.Kind == wire.CallbackScripts && !slices.Contains(d.Callbacks, c) && !slices.Contains(d.Notes, note) {
+			if note := "scripts are not run: a policy refuses them"; c.Kind == callbacks.Scripts && !slices.Contains(d.Callbacks, c) && !slices.Contains(d.Notes, note) {
 				d.Notes = append(d.Notes[:len(d.Notes):len(d.Notes)], note)
 			}
 		}
@@ -520,7 +521,7 @@ func (d *Decided) allowCallbacks(list []abi.Callback) ([]abi.Callback, error) {
 	}
 	names := map[string]bool{}
 	for _, c := range list {
-		hook := c.Kind == wire.CallbackHooks
+		hook := c.Kind == callbacks.Hooks
 		switch {
 		case d.Offered == nil || !slices.Contains(d.Offered.Kinds, c.Kind):
 			return nil, fmt.Errorf("callbacks: %q was not offered", c.Kind)

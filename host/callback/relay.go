@@ -26,7 +26,7 @@
 //   - A program runs in a folder beneath the roots, and of the run's environment it
 //     gets what git tells its hooks of the repository, and npm its scripts of the
 //     package, and nothing that names a program or leads elsewhere.
-//   - A run has MaxPrograms of them, wire.MaxCallbacks at a time; what is on its way
+//   - A run has MaxPrograms of them, callbacks.Max at a time; what is on its way
 //     is bounded. What a shim's socket is sent may be anything.
 //   - When the shim is gone, the program is ended; so are all when the run has ended.
 //
@@ -55,6 +55,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 const (
@@ -96,7 +97,7 @@ type begin struct {
 type Shim struct {
 	// Name is that of the file in the Relay's folder.
 	Name string
-	// Kind is one of wire.CallbackKinds.
+	// Kind is one of callbacks.Kinds.
 	Kind string
 	// Path is the program where the kind does not say which it is: a hook.
 	Path string
@@ -114,7 +115,7 @@ type Config struct {
 	// Roots are the folders beneath which programs run and files are edited.
 	Roots []string
 	// Ask has the caller run a program; it is wire.Streams.Callback.
-	Ask func(ctx context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error)
+	Ask func(ctx context.Context, q callbacks.Request, stdin io.Reader, stdout, stderr io.Writer) (int, error)
 	// Begin is called before a program is asked for, and what it returns when it has
 	// ended. It may be nil.
 	Begin func(Shim) (ended func(exit int, err error))
@@ -166,7 +167,7 @@ func Open(ctx context.Context, c Config) (r *Relay, err error) {
 		listener.Close()
 		return nil, fmt.Errorf("open a folder to its run: %w", err)
 	}
-	r = &Relay{config: c, listener: listener, places: make(chan struct{}, wire.MaxCallbacks)}
+	r = &Relay{config: c, listener: listener, places: make(chan struct{}, callbacks.Max)}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	r.all.Go(r.accept)
 	return r, nil
@@ -348,7 +349,7 @@ func hungUp(nc *net.UnixConn) (gone bool) {
 }
 
 // request is what a shim that was started as p says asks for.
-func (r *Relay) request(p []byte) (shim Shim, q wire.CallbackRequest, err error) {
+func (r *Relay) request(p []byte) (shim Shim, q callbacks.Request, err error) {
 	var b begin
 	if len(p) > maxBegin {
 		return shim, q, fmt.Errorf("its arguments and variables are over %d bytes", maxBegin)
@@ -371,9 +372,9 @@ func (r *Relay) request(p []byte) (shim Shim, q wire.CallbackRequest, err error)
 		return shim, q, fmt.Errorf("the folder %q is not beneath the roots", b.Cwd)
 	}
 	b.Cwd = cwd
-	q = wire.CallbackRequest{Kind: shim.Kind, Path: shim.Path, Args: b.Args, Cwd: b.Cwd}
+	q = callbacks.Request{Kind: shim.Kind, Path: shim.Path, Args: b.Args, Cwd: b.Cwd}
 	switch shim.Kind {
-	case wire.CallbackEditor, wire.CallbackSequenceEditor:
+	case callbacks.Editor, callbacks.SequenceEditor:
 		if len(b.Args) != 1 {
 			return shim, q, errors.New("an editor is given one file")
 		}
@@ -387,11 +388,11 @@ func (r *Relay) request(p []byte) (shim Shim, q wire.CallbackRequest, err error)
 			return shim, q, fmt.Errorf("the file %q is not beneath the roots", b.Args[0])
 		}
 		q.Args = []string{file}
-	case wire.CallbackPager:
+	case callbacks.Pager:
 		if len(b.Args) != 0 {
 			return shim, q, errors.New("a pager is given no arguments")
 		}
-	case wire.CallbackScripts:
+	case callbacks.Scripts:
 		if len(b.Args) != 2 || b.Args[0] != "-c" || strings.TrimSpace(b.Args[1]) == "" {
 			return shim, q, errors.New("a shell for scripts is given -c and one script")
 		}
@@ -487,7 +488,7 @@ const packagePrefix = "npm_package_"
 // kindOf says what the variable name may hold for a program of a kind; 0: it is not
 // given.
 func kindOf(kind, name string) kindOfVariable {
-	if kind != wire.CallbackScripts {
+	if kind != callbacks.Scripts {
 		return variables[name]
 	}
 	if v := scriptVariables[name]; v != 0 {
@@ -588,5 +589,5 @@ func read(r io.Reader) (kind byte, p []byte, err error) {
 // readsInput reports whether a shim of that name passes its input on: an editor has
 // the caller's own.
 func readsInput(name string) bool {
-	return name != wire.CallbackEditor && name != wire.CallbackSequenceEditor
+	return name != callbacks.Editor && name != callbacks.SequenceEditor
 }

@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"github.com/toold/toold/host/callback"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 // TestMain makes the test's own program a shim, where a run starts it as one.
@@ -55,7 +55,7 @@ func TestOnlyShim(t *testing.T) {
 	}
 }
 
-type asking func(ctx context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error)
+type asking func(ctx context.Context, q callbacks.Request, stdin io.Reader, stdout, stderr io.Writer) (int, error)
 
 // open makes a relay with an editor, a pager and a hook, whose caller is ask.
 func open(t testing.TB, root string, ask asking) *callback.Relay {
@@ -91,8 +91,8 @@ func realDir(t testing.TB) string {
 // TestShim: a shim has the streams, the arguments and the exit code of the program.
 func TestShim(t *testing.T) {
 	root := realDir(t)
-	var got wire.CallbackRequest
-	r := open(t, root, func(_ context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+	var got callbacks.Request
+	r := open(t, root, func(_ context.Context, q callbacks.Request, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
 		got = q
 		n, err := io.Copy(stdout, stdin)
 		fmt.Fprint(stderr, n, err)
@@ -111,7 +111,7 @@ func TestShim(t *testing.T) {
 	if err := cmd.Run(); cmd.ProcessState.ExitCode() != 7 || out.String() != input || errs.String() != "1000000 <nil>" {
 		t.Errorf("%v, %d bytes, %s", err, out.Len(), &errs)
 	}
-	want := wire.CallbackRequest{Kind: "hooks", Path: root + "/hooks/pre-push", Args: []string{"a", ""}, Cwd: root,
+	want := callbacks.Request{Kind: "hooks", Path: root + "/hooks/pre-push", Args: []string{"a", ""}, Cwd: root,
 		Env: map[string]string{"GIT_DIR": ".git", "GIT_INDEX_FILE": root + "/.git/next", "GIT_AUTHOR_NAME": "A"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("asked for %+v, not %+v", got, want)
@@ -122,8 +122,8 @@ func TestShim(t *testing.T) {
 // package. What is about the host, npm's configuration and its credentials, goes nowhere.
 func TestScripts(t *testing.T) {
 	root := realDir(t)
-	var got wire.CallbackRequest
-	r := open(t, root, func(_ context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, _ io.Writer) (int, error) {
+	var got callbacks.Request
+	r := open(t, root, func(_ context.Context, q callbacks.Request, stdin io.Reader, stdout, _ io.Writer) (int, error) {
 		got = q
 		_, err := io.Copy(stdout, stdin)
 		return 7, err
@@ -143,7 +143,7 @@ func TestScripts(t *testing.T) {
 	if out, err := cmd.Output(); cmd.ProcessState.ExitCode() != 7 || string(out) != "input" {
 		t.Errorf("%v, %q", err, out)
 	}
-	want := wire.CallbackRequest{Kind: "scripts", Args: []string{"echo 'x'\n y"}, Cwd: root, Env: map[string]string{"PATH": root + "/node_modules/.bin:" + root}}
+	want := callbacks.Request{Kind: "scripts", Args: []string{"echo 'x'\n y"}, Cwd: root, Env: map[string]string{"PATH": root + "/node_modules/.bin:" + root}}
 	for _, v := range given {
 		name, value, _ := strings.Cut(v, "=")
 		want.Env[name] = value
@@ -158,7 +158,7 @@ func TestLongFolder(t *testing.T) {
 	root := realDir(t)
 	parent := filepath.Join(t.TempDir(), strings.Repeat("x", 120))
 	c := callback.Config{Folder: callback.NewFolder(parent), Program: program(t), Roots: []string{root}, Shims: []callback.Shim{{Name: "pager", Kind: "pager"}},
-		Ask: func(context.Context, wire.CallbackRequest, io.Reader, io.Writer, io.Writer) (int, error) {
+		Ask: func(context.Context, callbacks.Request, io.Reader, io.Writer, io.Writer) (int, error) {
 			return 5, nil
 		}}
 	r, err := callback.Open(t.Context(), c)
@@ -196,7 +196,7 @@ func TestRefused(t *testing.T) {
 	root := realDir(t)
 	var mu sync.Mutex
 	asked := 0
-	r := open(t, root, func(context.Context, wire.CallbackRequest, io.Reader, io.Writer, io.Writer) (int, error) {
+	r := open(t, root, func(context.Context, callbacks.Request, io.Reader, io.Writer, io.Writer) (int, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked++
@@ -250,7 +250,7 @@ func TestLinksOut(t *testing.T) {
 	if err := errors.Join(os.Mkdir(root+"/real", 0o755), os.Symlink("real", root+"/in"), os.Symlink(away, root+"/out"), os.WriteFile(away+"/file", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	r := open(t, root, func(_ context.Context, q wire.CallbackRequest, _ io.Reader, stdout, _ io.Writer) (int, error) {
+	r := open(t, root, func(_ context.Context, q callbacks.Request, _ io.Reader, stdout, _ io.Writer) (int, error) {
 		fmt.Fprint(stdout, q.Cwd, q.Args, q.Env)
 		return 0, nil
 	})
@@ -274,7 +274,7 @@ func TestLinksOut(t *testing.T) {
 // TestFlagsAreFiles: what looks like a flag is a file beneath the roots to an editor.
 func TestFlagsAreFiles(t *testing.T) {
 	root := realDir(t)
-	r := open(t, root, func(_ context.Context, q wire.CallbackRequest, _ io.Reader, stdout, _ io.Writer) (int, error) {
+	r := open(t, root, func(_ context.Context, q callbacks.Request, _ io.Reader, stdout, _ io.Writer) (int, error) {
 		fmt.Fprint(stdout, q.Args)
 		return 0, nil
 	})
@@ -289,7 +289,7 @@ func TestAtATime(t *testing.T) {
 	began, release := make(chan bool), make(chan bool)
 	var mu sync.Mutex
 	now, most := 0, 0
-	r := open(t, root, func(context.Context, wire.CallbackRequest, io.Reader, io.Writer, io.Writer) (int, error) {
+	r := open(t, root, func(context.Context, callbacks.Request, io.Reader, io.Writer, io.Writer) (int, error) {
 		mu.Lock()
 		now++
 		most = max(most, now)
@@ -301,22 +301,22 @@ func TestAtATime(t *testing.T) {
 		mu.Unlock()
 		return 0, nil
 	})
-	const all = 4 * wire.MaxCallbacks
+	const all = 4 * callbacks.Max
 	var callers sync.WaitGroup
 	for range all {
 		callers.Go(func() { answer(t, r, frame('b', `{"name":"pager","args":[],"cwd":"`+root+`"}`)) })
 	}
 	for i := range all {
 		<-began
-		if i >= wire.MaxCallbacks-1 {
+		if i >= callbacks.Max-1 {
 			release <- true
 		}
 	}
-	for range wire.MaxCallbacks - 1 {
+	for range callbacks.Max - 1 {
 		release <- true
 	}
 	callers.Wait()
-	if most != wire.MaxCallbacks {
+	if most != callbacks.Max {
 		t.Errorf("%d ran at a time", most)
 	}
 }
@@ -326,7 +326,7 @@ func TestBound(t *testing.T) {
 	root := realDir(t)
 	var mu sync.Mutex
 	now, most, all := 0, 0, 0
-	r := open(t, root, func(context.Context, wire.CallbackRequest, io.Reader, io.Writer, io.Writer) (int, error) {
+	r := open(t, root, func(context.Context, callbacks.Request, io.Reader, io.Writer, io.Writer) (int, error) {
 		mu.Lock()
 		now++
 		all++
@@ -337,15 +337,15 @@ func TestBound(t *testing.T) {
 	})
 	begin := frame('b', `{"name":"pager","args":[],"cwd":"`+root+`"}`)
 	var callers sync.WaitGroup
-	for range 4 * wire.MaxCallbacks {
+	for range 4 * callbacks.Max {
 		callers.Go(func() {
-			for range callback.MaxPrograms/(4*wire.MaxCallbacks) + 1 {
+			for range callback.MaxPrograms/(4*callbacks.Max) + 1 {
 				answer(t, r, begin)
 			}
 		})
 	}
 	callers.Wait()
-	if all != callback.MaxPrograms || most > wire.MaxCallbacks {
+	if all != callback.MaxPrograms || most > callbacks.Max {
 		t.Errorf("%d programs ran, %d at a time", all, most)
 	}
 	if got := answer(t, r, begin); !strings.Contains(got, "all it may") {
@@ -357,7 +357,7 @@ func TestBound(t *testing.T) {
 func TestShimGone(t *testing.T) {
 	root := realDir(t)
 	began, ended := make(chan bool), make(chan bool)
-	r := open(t, root, func(ctx context.Context, _ wire.CallbackRequest, _ io.Reader, _, _ io.Writer) (int, error) {
+	r := open(t, root, func(ctx context.Context, _ callbacks.Request, _ io.Reader, _, _ io.Writer) (int, error) {
 		began <- true
 		<-ctx.Done()
 		ended <- true
@@ -392,7 +392,7 @@ func FuzzShim(f *testing.F) {
 	} {
 		f.Add(s)
 	}
-	r := open(f, root, func(_ context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, _ io.Writer) (int, error) {
+	r := open(f, root, func(_ context.Context, q callbacks.Request, stdin io.Reader, stdout, _ io.Writer) (int, error) {
 		inside := func(path string) bool {
 			return (path == root || strings.HasPrefix(path, root+"/")) && filepath.Clean(path) == path
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -90,7 +90,7 @@ func (r *running) relay(ctx context.Context, c *process.Command, secrets [][]byt
 }
 
 // asking is wire.Streams.Callback.
-type asking = func(ctx context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error)
+type asking = func(ctx context.Context, q callbacks.Request, stdin io.Reader, stdout, stderr io.Writer) (int, error)
 
 // masking is ask with secrets masked in what a run says to its caller's programs: what
 // a pager shows is an output of the run like any other. Paths are left as they are: they
@@ -101,8 +101,8 @@ func masking(ask asking, secrets [][]byte) asking {
 		return ask
 	}
 	hide := func(s string) string { return string(m.Bytes([]byte(s))) }
-	return func(ctx context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
-		if q.Kind == wire.CallbackHooks || q.Kind == wire.CallbackScripts {
+	return func(ctx context.Context, q callbacks.Request, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+		if q.Kind == callbacks.Hooks || q.Kind == callbacks.Scripts {
 			q.Args = slices.Clone(q.Args)
 			for i, a := range q.Args {
 				q.Args[i] = hide(a)

@@ -9,16 +9,16 @@ import (
 	"testing/iotest"
 
 	"github.com/toold/toold/host/mask"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 // TestMaskedCallbacks: a program of the caller is told no secret, however the run tells
 // it.
 func TestMaskedCallbacks(t *testing.T) {
 	const secret = "s3cr3t-t0ken-0123456789"
-	var got wire.CallbackRequest
+	var got callbacks.Request
 	var input string
-	ask := masking(func(_ context.Context, q wire.CallbackRequest, stdin io.Reader, stdout, _ io.Writer) (int, error) {
+	ask := masking(func(_ context.Context, q callbacks.Request, stdin io.Reader, stdout, _ io.Writer) (int, error) {
 		b, err := io.ReadAll(stdin)
 		got, input = q, string(b)
 		io.WriteString(stdout, "answer")
@@ -27,11 +27,11 @@ func TestMaskedCallbacks(t *testing.T) {
 	args, env := []string{"origin", "https://u:" + secret + "@host"}, map[string]string{"GIT_AUTHOR_NAME": secret}
 	var out strings.Builder
 	text := strings.Repeat("x", 300<<10) + secret + "\n\x00end"
-	exit, err := ask(t.Context(), wire.CallbackRequest{Kind: wire.CallbackHooks, Args: args, Env: env}, iotest.OneByteReader(strings.NewReader(text)), &out, nil)
+	exit, err := ask(t.Context(), callbacks.Request{Kind: callbacks.Hooks, Args: args, Env: env}, iotest.OneByteReader(strings.NewReader(text)), &out, nil)
 	if exit != 3 || err != nil || out.String() != "answer" {
 		t.Errorf("%d, %v, %s", exit, err, &out)
 	}
-	want := wire.CallbackRequest{Kind: wire.CallbackHooks, Args: []string{"origin", "https://u:" + mask.Placeholder + "@host"}, Env: map[string]string{"GIT_AUTHOR_NAME": mask.Placeholder}}
+	want := callbacks.Request{Kind: callbacks.Hooks, Args: []string{"origin", "https://u:" + mask.Placeholder + "@host"}, Env: map[string]string{"GIT_AUTHOR_NAME": mask.Placeholder}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("asked for %+v, not %+v", got, want)
 	}
@@ -41,11 +41,11 @@ func TestMaskedCallbacks(t *testing.T) {
 	if args[1] != "https://u:"+secret+"@host" || env["GIT_AUTHOR_NAME"] != secret {
 		t.Error("what was asked is changed")
 	}
-	script := wire.CallbackRequest{Kind: wire.CallbackScripts, Args: []string{"login " + secret}, Env: map[string]string{"npm_package_config_token": secret}}
+	script := callbacks.Request{Kind: callbacks.Scripts, Args: []string{"login " + secret}, Env: map[string]string{"npm_package_config_token": secret}}
 	if _, err := ask(t.Context(), script, strings.NewReader(""), &out, nil); err != nil || got.Args[0] != "login "+mask.Placeholder || got.Env["npm_package_config_token"] != mask.Placeholder {
 		t.Errorf("a script is %+v, %v", got, err)
 	}
-	if _, err := ask(t.Context(), wire.CallbackRequest{Kind: wire.CallbackPager}, strings.NewReader("commit "+secret+"\n"), &out, nil); err != nil || input != "commit "+mask.Placeholder+"\n" {
+	if _, err := ask(t.Context(), callbacks.Request{Kind: callbacks.Pager}, strings.NewReader("commit "+secret+"\n"), &out, nil); err != nil || input != "commit "+mask.Placeholder+"\n" {
 		t.Errorf("a pager is given %q, %v", input, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 const (
@@ -84,7 +85,7 @@ type call struct {
 	signals chan os.Signal
 	sizes   chan wire.Size // nil on a call that offers no terminal
 	// callbacks is nil on a call that offers none.
-	callbacks *wire.Callbacks
+	callbacks *callbacks.Daemon
 	// takeBy says that the connection has a write deadline for this call.
 	takeBy atomic.Bool
 	// answered is guarded by conn.mu: the result is there, and about to be
@@ -485,7 +486,7 @@ func (c *conn) newCall(m *wire.Call, size int) *call {
 		cl.sizes = make(chan wire.Size, 1)
 	}
 	if len(m.Callbacks) > 0 && m.Stream {
-		cl.callbacks = wire.NewCallbacks(func(frame []byte) error { return c.out.frame(cl, frame) })
+		cl.callbacks = callbacks.New(func(frame []byte) error { return c.out.frame(cl, frame) })
 	}
 	return cl
 }

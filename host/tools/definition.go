@@ -22,7 +22,7 @@ import (
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/hostrule"
 	"github.com/toold/toold/host/strictjson"
-	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -103,7 +103,7 @@ type Definition struct {
 	// there: TerminalDisplay, which is the default, or TerminalAll.
 	TerminalOutput string `json:"terminal_output,omitempty"`
 	// Callbacks are the kinds of programs that a call of a binary may have its caller
-	// run in its own place: wire.CallbackKinds. A policy says which, of those that
+	// run in its own place: callbacks.Kinds. A policy says which, of those that
 	// the caller offers.
 	Callbacks []string `json:"callbacks,omitempty"`
 	// Policy is PolicyNone, PolicyRequired or empty.
@@ -829,8 +829,8 @@ func (c *checker) environment(d *Definition) {
 
 func (c *checker) callbacks(d *Definition) {
 	for i, kind := range d.Callbacks {
-		if !slices.Contains(wire.CallbackKinds(), kind) {
-			c.fault(fmt.Sprintf("/callbacks/%d", i), "is none of %s", strings.Join(wire.CallbackKinds(), ", "))
+		if !slices.Contains(callbacks.Kinds(), kind) {
+			c.fault(fmt.Sprintf("/callbacks/%d", i), "is none of %s", strings.Join(callbacks.Kinds(), ", "))
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 // Form is the format of a request and of its answer.
@@ -216,9 +217,9 @@ type Streams struct {
 	Receive func(ctx context.Context) ([]byte, error)
 	// Terminal is the terminal that the caller offers; nil where it offers none.
 	Terminal *Terminal
-	// Callback has the caller run a program of its own: see Callbacks.Run. It is nil
+	// Callback has the caller run a program of its own: see callbacks.Daemon.Run. It is nil
 	// where the caller offers none.
-	Callback func(ctx context.Context, q CallbackRequest, stdin io.Reader, stdout, stderr io.Writer) (exit int, err error)
+	Callback func(ctx context.Context, q callbacks.Request, stdin io.Reader, stdout, stderr io.Writer) (exit int, err error)
 	// Steer puts a text in between what Stdin reads; it is nil where Stdin is.
 	// taken is called once all of it was read. It is false when the input has
 	// ended.

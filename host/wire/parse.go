@@ -14,6 +14,7 @@ import (
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 // MaxArgs is the largest total size of a call's arguments, in bytes, each counted
@@ -53,7 +54,7 @@ type Typed struct {
 	// Size is that of TypeResize.
 	Size Size
 	// Callback is that of TypeCallback.
-	Callback *CallbackReply
+	Callback *callbacks.Reply
 	// Args are the next arguments; with Join the first one continues the last
 	// one so far. More reports that another args frame follows.
 	Args []string

@@ -7,6 +7,7 @@ import (
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 // Response is a frame from a server.
@@ -25,7 +26,7 @@ type Response struct {
 	// TTY says, with Open, that the caller's terminal is the tool's from now on.
 	TTY bool
 	// callback is that of TypeCallback.
-	callback *callbackFrame
+	callback *callbacks.Frame
 	// Result is that of TypeResult. Its Ran is inferred from the answer.
 	Result *Result
 }

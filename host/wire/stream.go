@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"syscall"
+
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 // Credit is how many bytes of a call's input may be in flight: sent by the client
@@ -38,7 +40,7 @@ type Local struct {
 	// Callback runs a program of the caller's for the tool, and returns its exit
 	// code, or why it did not run. It is called by a goroutine for each. It may be nil
 	// where the call offers none.
-	Callback func(*Callback) (exit int, err error)
+	Callback func(*callbacks.Program) (exit int, err error)
 }
 
 // Stream makes a streamed call over conn, with Start and Wait, and returns its
@@ -102,8 +104,8 @@ func (s *Streaming) Wait(l Local) (*Result, error) {
 		}()
 		defer func() { close(over); <-forwarded }()
 	}
-	callbacks := localCallbacks{send: s.send, run: l.Callback}
-	defer callbacks.close()
+	programs := callbacks.NewLocal(s.send, l.Callback)
+	defer programs.Close()
 	for {
 		frame, err := ReadFrame(s.conn)
 		if err != nil {
@@ -146,7 +148,7 @@ func (s *Streaming) Wait(l Local) (*Result, error) {
 				goOn()
 			}
 		case TypeCallback:
-			if err := callbacks.handle(p.callback); err != nil {
+			if err := programs.Handle(p.callback); err != nil {
 				return nil, err
 			}
 		case TypeResult:

@@ -1,4 +1,4 @@
-package wire_test
+package callbacks_test
 
 import (
 	"bytes"
@@ -12,14 +12,15 @@ import (
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/host/wire/callbacks"
 )
 
 // callbackPair is a call that runs: the daemon's callbacks, and a caller with run.
-func callbackPair(t *testing.T, run func(*wire.Callback) (int, error)) (*wire.Callbacks, func()) {
+func callbackPair(t *testing.T, run func(*callbacks.Program) (int, error)) (*callbacks.Daemon, func()) {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	served := make(chan error, 1)
-	c := wire.NewCallbacks(func(frame []byte) error { return wire.WriteFrame(ours, frame) })
+	c := callbacks.New(func(frame []byte) error { return wire.WriteFrame(ours, frame) })
 	go func() {
 		_, err := wire.Stream(theirs, &wire.Call{Tool: "x", Callbacks: []string{"hooks"}}, wire.Local{Callback: run})
 		served <- err
@@ -61,7 +62,7 @@ func callbackPair(t *testing.T, run func(*wire.Callback) (int, error)) (*wire.Ca
 
 // TestCallback: streams of any size pass both ways at once, and the exit code.
 func TestCallback(t *testing.T) {
-	c, end := callbackPair(t, func(cb *wire.Callback) (int, error) {
+	c, end := callbackPair(t, func(cb *callbacks.Program) (int, error) {
 		if cb.Kind == "pager" {
 			return 0, errors.New("there is none")
 		}
@@ -72,19 +73,19 @@ func TestCallback(t *testing.T) {
 		return 9, nil
 	})
 	defer end()
-	input := bytes.Repeat([]byte("0123456789abcdef"), 4*wire.Credit/16)
+	input := bytes.Repeat([]byte("0123456789abcdef"), 4*callbacks.Credit/16)
 	for range 3 {
 		var stdout, stderr bytes.Buffer
-		exit, err := c.Run(t.Context(), wire.CallbackRequest{Kind: "hooks", Path: "/p", Args: []string{"a", "b"}, Cwd: "/w", Env: map[string]string{"A": "e"}}, bytes.NewReader(input), &stdout, &stderr)
+		exit, err := c.Run(t.Context(), callbacks.Request{Kind: "hooks", Path: "/p", Args: []string{"a", "b"}, Cwd: "/w", Env: map[string]string{"A": "e"}}, bytes.NewReader(input), &stdout, &stderr)
 		if err != nil || exit != 9 || !bytes.Equal(stdout.Bytes(), input) || stderr.String() != "a,b/p/we" {
 			t.Errorf("%d, %v, %d bytes, %s", exit, err, stdout.Len(), &stderr)
 		}
 	}
-	var failed *wire.ErrCallback
-	if _, err := c.Run(t.Context(), wire.CallbackRequest{Kind: "pager", Cwd: "/"}, nil, io.Discard, io.Discard); !errors.As(err, &failed) || failed.Text != "there is none" {
+	var failed *callbacks.Error
+	if _, err := c.Run(t.Context(), callbacks.Request{Kind: "pager", Cwd: "/"}, nil, io.Discard, io.Discard); !errors.As(err, &failed) || failed.Text != "there is none" {
 		t.Error(err)
 	}
-	if _, err := c.Run(t.Context(), wire.CallbackRequest{Kind: "hooks", Cwd: "/", Args: []string{strings.Repeat("x", wire.MaxFrame)}}, nil, io.Discard, io.Discard); err == nil {
+	if _, err := c.Run(t.Context(), callbacks.Request{Kind: "hooks", Cwd: "/", Args: []string{strings.Repeat("x", wire.MaxFrame)}}, nil, io.Discard, io.Discard); err == nil {
 		t.Error("a request that fits in no frame was sent")
 	}
 }
@@ -93,7 +94,7 @@ func TestCallback(t *testing.T) {
 // the call has ended.
 func TestCallbackEnds(t *testing.T) {
 	began, ended := make(chan bool), make(chan bool, 2)
-	c, end := callbackPair(t, func(cb *wire.Callback) (int, error) {
+	c, end := callbackPair(t, func(cb *callbacks.Program) (int, error) {
 		began <- true
 		<-cb.Done
 		_, err := cb.Stdin.Read(make([]byte, 1))
@@ -104,7 +105,7 @@ func TestCallbackEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan error, 1)
 	go func() {
-		_, err := c.Run(ctx, wire.CallbackRequest{Kind: "hooks", Cwd: "/"}, nil, io.Discard, io.Discard)
+		_, err := c.Run(ctx, callbacks.Request{Kind: "hooks", Cwd: "/"}, nil, io.Discard, io.Discard)
 		got <- err
 	}()
 	<-began
@@ -115,7 +116,7 @@ func TestCallbackEnds(t *testing.T) {
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		_, err := c.Run(ctx, wire.CallbackRequest{Kind: "hooks", Cwd: "/"}, nil, io.Discard, io.Discard)
+		_, err := c.Run(ctx, callbacks.Request{Kind: "hooks", Cwd: "/"}, nil, io.Discard, io.Discard)
 		got <- err
 	}()
 	<-began
@@ -131,34 +132,34 @@ func TestCallbackEnds(t *testing.T) {
 // what it sends is bounded.
 func TestCallbackOffender(t *testing.T) {
 	frames := make(chan []byte, 16)
-	c := wire.NewCallbacks(func(frame []byte) error { frames <- frame; return nil })
-	if err := c.Receive(&wire.CallbackReply{ID: 1}); err == nil {
+	c := callbacks.New(func(frame []byte) error { frames <- frame; return nil })
+	if err := c.Receive(&callbacks.Reply{ID: 1}); err == nil {
 		t.Error("a reply to nothing was taken")
 	}
 	release := make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.Run(t.Context(), wire.CallbackRequest{Kind: "hooks", Cwd: "/"}, nil, blocked{release}, io.Discard)
+		_, err := c.Run(t.Context(), callbacks.Request{Kind: "hooks", Cwd: "/"}, nil, blocked{release}, io.Discard)
 		done <- err
 	}()
 	<-frames
 	<-frames // the end of its input
-	if err := c.Receive(&wire.CallbackReply{ID: 1, Ack: 1}); err == nil {
+	if err := c.Receive(&callbacks.Reply{ID: 1, Ack: 1}); err == nil {
 		t.Error("an ack of what was not sent was taken")
 	}
 	piece := bytes.Repeat([]byte("x"), wire.MaxChunk)
 	var err *fault.Error
 	sent := 0
-	for err == nil && sent < 10*wire.Credit {
-		err = c.Receive(&wire.CallbackReply{ID: 1, Stdout: piece})
+	for err == nil && sent < 10*callbacks.Credit {
+		err = c.Receive(&callbacks.Reply{ID: 1, Stdout: piece})
 		sent += len(piece)
 	}
-	if err == nil || sent > wire.Credit+len(piece) {
+	if err == nil || sent > callbacks.Credit+len(piece) {
 		t.Errorf("%d bytes were taken: %v", sent, err)
 	}
 	exit := 0
 	for range 1000 { // the first one counts
-		if err := c.Receive(&wire.CallbackReply{ID: 1, Exit: &exit}); err != nil {
+		if err := c.Receive(&callbacks.Reply{ID: 1, Exit: &exit}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -166,7 +167,7 @@ func TestCallbackOffender(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if err := c.Receive(&wire.CallbackReply{ID: 1, Exit: &exit}); err != nil {
+	if err := c.Receive(&callbacks.Reply{ID: 1, Exit: &exit}); err != nil {
 		t.Errorf("what came late: %v", err)
 	}
 }
@@ -194,13 +195,13 @@ func FuzzCallbackReply(f *testing.F) {
 			return
 		}
 		begun := make(chan struct{}, 4)
-		c := wire.NewCallbacks(func([]byte) error { begun <- struct{}{}; return nil })
+		c := callbacks.New(func([]byte) error { begun <- struct{}{}; return nil })
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			exit, _ := c.Run(ctx, wire.CallbackRequest{Kind: "hooks", Cwd: "/"}, nil, io.Discard, io.Discard)
+			exit, _ := c.Run(ctx, callbacks.Request{Kind: "hooks", Cwd: "/"}, nil, io.Discard, io.Discard)
 			if exit < 0 || exit > 255 {
 				panic(exit)
 			}
