@@ -108,7 +108,8 @@ var floors = []floor{
 	{"host/record", 5, nil, "it says what of a call is kept in the audit log, and writes none"},
 	{"host/finder", 6, nil, "it finds tools and has modules asked for theirs; no call runs by it"},
 	{"host/pipeline", 7, nil, "the order of the stages: above all of them, and below every front end"},
-	{"host/mcp", 8, []string{"host/call", "host/fault", "host/strictjson", "host/wire", "pdk/abi", "github.com/modelcontextprotocol/go-sdk/...", "golang.org/x/net/netutil"}, "a second front end of the same pipeline: it makes calls, and knows nothing of what is behind them; the daemon starts it"},
+	{"host/mcp", 8, []string{"host/call", "host/fault", "host/mcp/translate", "host/strictjson", "host/wire", "github.com/modelcontextprotocol/go-sdk/...", "golang.org/x/net/netutil"}, "a second front end of the same pipeline: it makes calls, and knows nothing of what is behind them; the daemon starts it"},
+	{"host/mcp/translate", 2, []string{"host/fault", "host/strictjson", "host/wire", "pdk/abi", "github.com/modelcontextprotocol/go-sdk/..."}, "it has values of the daemon as MCP has them, and makes no call: the protocol, the codes and the SDK's types only"},
 	{"host/dashboard", 3, []string{"host/events", "host/fault", "golang.org/x/net/netutil"}, "a page that shows what the operator's handler says: the standard library, the events and the codes only"},
 	{"host/admin", 8, nil, "a front end for operators: it shows what the parts of a daemon say"},
 
@@ -136,7 +137,7 @@ var bans = []struct {
 	{"github.com/redis/", []string{"host/redisdb"}, "host/redisdb alone speaks to Redis"},
 	{"github.com/spf13/", []string{"cmd/toold", "cmd/toolctl"}, "command lines belong to programs"},
 	{"go.opentelemetry.io/", []string{"host/observe"}, "the rest of the host observes through host/observe"},
-	{"github.com/modelcontextprotocol/", []string{"host/mcp"}, "host/mcp alone speaks MCP"},
+	{"github.com/modelcontextprotocol/", []string{"host/mcp", "host/mcp/translate"}, "host/mcp alone speaks MCP"},
 	{"github.com/aws/", []string{"host/egress"}, "host/egress alone signs requests"},
 	{"charm.land/", []string{"cmd/toolctl"}, "a terminal view belongs to a program"},
 	{"cel.dev/", []string{"host/session"}, "selectors are evaluated with their bounds in host/session alone"},

@@ -24,6 +24,7 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
@@ -172,7 +173,7 @@ func (d *dialog) progress(data json.RawMessage) error {
 	if to == nil || to.token == nil {
 		return nil
 	}
-	told := progressOf(data)
+	told := translate.Progress(data)
 	told.ProgressToken = to.token
 	if told.Progress == 0 && told.Total == 0 {
 		d.mu.Lock()

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -86,7 +86,7 @@ func TestManyCalls(t *testing.T) {
 		}()
 	}
 	for range 8 {
-		if r := <-answers; r == nil || !r.IsError || r.Meta[metaError].(map[string]any)["code"] != "OVERLOADED" {
+		if r := <-answers; r == nil || !r.IsError || r.Meta[translate.MetaError].(map[string]any)["code"] != "OVERLOADED" {
 			t.Errorf("a call too many: %v", r)
 		}
 	}
@@ -137,7 +137,7 @@ func TestCauses(t *testing.T) {
 		stopped := fault.Errorf(fault.Aborted, "the daemon was stopped")
 		go func() { <-began; stop(); end(stopped) }()
 		r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "slow"})
-		if err != nil || !r.IsError || r.Meta[metaError].(map[string]any)["code"] != "ABORTED" {
+		if err != nil || !r.IsError || r.Meta[translate.MetaError].(map[string]any)["code"] != "ABORTED" {
 			t.Errorf("a call that is ended with the daemon: %v, %v", r, err)
 		}
 		if err := <-causes; err != error(stopped) {
@@ -196,19 +196,9 @@ func TestReadLine(t *testing.T) {
 	}
 }
 
-// Names for clients are of the set that every client takes, always the same, and
-// never two of a list.
+// A tool is called by the name that clients have it as.
 func TestNames(t *testing.T) {
-	long := strings.Repeat("a", 65)
-	for name, want := range map[string]string{"git": "git", "a_b-C9": "a_b-C9", long[1:]: long[1:], "a.b": "a_b-2bff0bff", long: strings.Repeat("a", 55) + "-" + shownName(long)[56:]} {
-		if got := shownName(name); got != want && name != "a.b" {
-			t.Errorf("%q is shown as %q, want %q", name, got, want)
-		}
-	}
-	mapped := shownName("a.b")
-	if got := shownNames([]tool{{Name: "a.b"}, {Name: mapped}}); got[mapped] != mapped || got["a.b"] != "" {
-		t.Errorf("a tool that has the name that another is shown as: %q", got)
-	}
+	mapped := translate.Names([]translate.Tool{{Name: "a.b"}})["a.b"]
 	called := ""
 	nc, _, _, _ := serve(t, func(_ context.Context, q call.Request) call.Outcome {
 		if q.Call.Tool == "tools.list" {
@@ -221,26 +211,6 @@ func TestNames(t *testing.T) {
 	if _, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: mapped}); err != nil || called != "a.b" {
 		t.Errorf("%s calls %q, %v", mapped, called, err)
 	}
-}
-
-var nameRule = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-
-func FuzzNames(f *testing.F) {
-	for _, s := range []string{"", "git", "a.b", "ü", strings.Repeat("x", 65), "\xff", "tools.list", "a-00000000"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		got := shownName(name)
-		if !nameRule.MatchString(got) {
-			t.Errorf("%q is shown as %q", name, got)
-		}
-		if nameRule.MatchString(name) != (got == name) {
-			t.Errorf("%q, which needs no other name or needs one, is shown as %q", name, got)
-		}
-		if got != name && !mayBeMapped(got) {
-			t.Errorf("%q would not be known as the name of %q", got, name)
-		}
-	})
 }
 
 func FuzzReadLine(f *testing.F) {
@@ -279,27 +249,4 @@ func FuzzReadLine(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestDescribe(t *testing.T) {
-	for _, tt := range []struct {
-		t        tool
-		schema   string
-		readOnly bool
-	}{
-		{tool{Name: "a"}, commandSchema, false},
-		{tool{Name: "a", Schema: json.RawMessage(`true`)}, anyObject, false},
-		{tool{Name: "a", Schema: json.RawMessage(`{"properties":{}}`)}, `{"properties":{},"type":"object"}`, false},
-		{tool{Name: "a", Schema: json.RawMessage(`{"type":["object","null"]}`)}, anyObject, false},
-		{tool{Name: "a", Unshown: true}, anyObject, false},
-		{tool{Name: "a", Annotations: json.RawMessage(`{"read_only":true}`)}, commandSchema, false},
-		{tool{Name: "a", Source: "m", Annotations: json.RawMessage(`{"read_only":true}`)}, commandSchema, true},
-		{tool{Name: "a", Source: "m", Mutating: true, Annotations: json.RawMessage(`{"read_only":true}`)}, commandSchema, false},
-		{tool{Name: "a", Source: "m"}, commandSchema, false},
-	} {
-		got := describe(tt.t, "a")
-		if string(got.InputSchema.(json.RawMessage)) != tt.schema || got.Annotations.ReadOnlyHint != tt.readOnly {
-			t.Errorf("%+v: %s, read only %v", tt.t, got.InputSchema, got.Annotations.ReadOnlyHint)
-		}
-	}
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -173,12 +174,8 @@ const instructions = "Tools of a toold daemon. A call may be denied by a policy:
 
 // Refusal is what a connection is told that is not served.
 func Refusal(err *fault.Error) []byte {
-	return append(errorMessage(nil, codeRefused, err), '\n')
+	return append(errorMessage(nil, translate.CodeRefused, err), '\n')
 }
-
-// codeRefused is the JSON-RPC code of what the daemon refuses: one of those that are
-// a server's own.
-const codeRefused = -32000
 
 // errorMessage is an answer with an error; a nil id is null, of what has none.
 func errorMessage(id json.RawMessage, code int, err *fault.Error) []byte {
@@ -186,14 +183,14 @@ func errorMessage(id json.RawMessage, code int, err *fault.Error) []byte {
 		id = json.RawMessage("null")
 	}
 	type detail struct {
-		Code    int        `json:"code"`
-		Message string     `json:"message"`
-		Data    *faultData `json:"data"`
+		Code    int              `json:"code"`
+		Message string           `json:"message"`
+		Data    *translate.Fault `json:"data"`
 	}
 	b, _ := json.Marshal(struct {
 		Version string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id"`
 		Error   detail          `json:"error"`
-	}{"2.0", id, detail{code, err.Error(), dataOf(err)}})
+	}{"2.0", id, detail{code, err.Error(), translate.FaultOf(err)}})
 	return b
 }

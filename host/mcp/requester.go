@@ -14,6 +14,7 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -62,12 +63,12 @@ func (r *requester) receive(next sdk.MethodHandler) sdk.MethodHandler {
 		defer func() {
 			if v := recover(); v != nil {
 				r.front.config.Logger.Error("panic in a request of MCP", "method", method, "panic", v, "stack", string(debug.Stack()))
-				res, err = nil, rpcError(fault.Errorf(fault.Internal, "the daemon failed at this request; see its log"))
+				res, err = nil, translate.Error(fault.Errorf(fault.Internal, "the daemon failed at this request; see its log"))
 			}
 		}()
 		token, refused := r.tokenOf(req)
 		if refused != nil {
-			return nil, rpcError(refused)
+			return nil, translate.Error(refused)
 		}
 		switch q := req.(type) {
 		case *sdk.ListToolsRequest:
@@ -120,7 +121,7 @@ func (r *requester) listen(ctx context.Context, method string, req sdk.Request, 
 	}
 	r.mu.Unlock()
 	if over {
-		return nil, rpcError(fault.Errorf(fault.Overloaded, "there are %d streams of notifications already; end one first", r.maxListens))
+		return nil, translate.Error(fault.Errorf(fault.Overloaded, "there are %d streams of notifications already; end one first", r.maxListens))
 	}
 	defer func() {
 		r.mu.Lock()
@@ -219,7 +220,7 @@ func (r *requester) watch(over <-chan struct{}, server *sdk.Server) {
 		if r.listIsAnother() {
 			// The SDK tells those that listen of a change of its own tools only. This
 			// one is never listed or called: both are the pipeline's.
-			addTool(server, "changed", json.RawMessage(anyObject))
+			addTool(server, "changed", json.RawMessage(translate.AnyObject))
 		}
 	}
 }

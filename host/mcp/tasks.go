@@ -10,6 +10,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
@@ -58,7 +59,7 @@ type acknowledged struct {
 func serveTasks(server *sdk.Server) error {
 	for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
 		err := sdk.AddReceivingCustomMethod(server, method, func(context.Context, *sdk.ServerSession, *taskParams) (*task, error) {
-			return nil, rpcError(fault.Errorf(fault.Internal, "a task was asked for past who answers; report this"))
+			return nil, translate.Error(fault.Errorf(fault.Internal, "a task was asked for past who answers; report this"))
 		})
 		if err != nil {
 			return err
@@ -98,12 +99,12 @@ func (r *requester) serveTask(ctx context.Context, method string, q *sdk.ServerR
 	}
 	run, done, refused := r.begin(ctx, q.Session)
 	if refused != nil {
-		return nil, rpcError(refused)
+		return nil, translate.Error(refused)
 	}
 	defer done()
 	as, refused := r.as(q.Params.Meta, token)
 	if refused != nil {
-		return nil, rpcError(refused)
+		return nil, translate.Error(refused)
 	}
 	if method == "tasks/cancel" {
 		if _, refused = r.ask(run, as, "session.mutate", map[string]any{"op": "cancel-job", "params": map[string]string{"job": id}}); refused != nil {
@@ -152,7 +153,7 @@ func taskError(id string, e *fault.Error) error {
 	if e.Code == fault.NotRunning {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "there is no task " + strconv.Quote(id) + "; the newest that ended are kept, and those of other identities are not shown"}
 	}
-	return rpcError(e)
+	return translate.Error(e)
 }
 
 // ask makes one of the calls of sessions or approvals, and returns its answer.
@@ -193,13 +194,13 @@ func (r *requester) job(ctx context.Context, as Caller, id string) (*job, error)
 	// The word stdout in the selector has the output put in.
 	data, refused := r.ask(ctx, as, "session.query", map[string]string{"selector": "jobs.filter(j, j.id == " + strconv.Quote(id) + " && j.stdout != null)"})
 	if refused != nil {
-		return nil, rpcError(refused)
+		return nil, translate.Error(refused)
 	}
 	var answer struct {
 		Value []job `json:"value"`
 	}
 	if err := strictjson.UnmarshalLenient(data, &answer); err != nil {
-		return nil, rpcError(fault.Errorf(fault.Internal, "read the job: %w", err))
+		return nil, translate.Error(fault.Errorf(fault.Internal, "read the job: %w", err))
 	}
 	if len(answer.Value) != 1 || answer.Value[0].ID != id {
 		return nil, taskError(id, fault.Errorf(fault.NotRunning, "there is no job %q", id))
@@ -218,7 +219,7 @@ func (j *job) task() *task {
 	if j.State == "running" {
 		kind, _ := tells(j.Progress)
 		if t.Message = j.LastLine; kind == "" && len(j.Progress) > 0 && string(j.Progress) != "null" {
-			t.Message = progressOf(j.Progress).Message
+			t.Message = translate.Progress(j.Progress).Message
 		}
 		return t
 	}
@@ -234,10 +235,10 @@ func (j *job) task() *task {
 		t.Status, t.Message = "cancelled", j.Message
 	case fault.Internal, fault.GuestTrap:
 		t.Status, t.Message = "failed", j.Message
-		data, _ := json.Marshal(dataOf(res.Err))
+		data, _ := json.Marshal(translate.FaultOf(res.Err))
 		t.Error = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: res.Err.Error(), Data: data}
 	default:
-		t.Status, t.Result = "completed", resultOf(res)
+		t.Status, t.Result = "completed", translate.Result(res)
 	}
 	return t
 }

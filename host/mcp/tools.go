@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -17,43 +16,28 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
-
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
-	"github.com/toold/toold/pdk/abi"
 )
 
 const (
-	anyObject = `{"type":"object"}`
-	// commandSchema describes what a tool takes that has no schema.
-	commandSchema = `{"type":"object","properties":{` +
-		`"args":{"type":"array","items":{"type":"string"},"description":"The arguments of the command, without its name."},` +
-		`"cwd":{"type":"string","description":"The folder to work in. Default: where the client was started."},` +
-		`"stdin":{"type":"string","contentEncoding":"base64","description":"The input, in base64."}},"required":["args"]}`
 	// maxPage is about how many bytes of tools one answer has.
 	maxPage = 512 << 10
 )
 
 // Keys of _meta, of requests and of results.
 const (
-	metaKey         = "io.toold/idempotencyKey"
-	metaTurn        = "io.toold/turn"
-	metaRetry       = "io.toold/retry"
-	metaQuery       = "io.toold/query"
-	metaLimit       = "io.toold/limit"
-	metaSession     = "io.toold/session"
-	metaToken       = "io.toold/token"
-	metaError       = "io.toold/error"
-	metaExecution   = "io.toold/executionId"
-	metaFromCache   = "io.toold/fromCache"
-	metaTruncated   = "io.toold/truncated"
-	metaExitCode    = "io.toold/exitCode"
-	metaMissing     = "io.toold/missing"
-	metaToolName    = "io.toold/name"
-	metaToolUnshown = "io.toold/schemaUnshown"
+	metaKey     = "io.toold/idempotencyKey"
+	metaTurn    = "io.toold/turn"
+	metaRetry   = "io.toold/retry"
+	metaQuery   = "io.toold/query"
+	metaLimit   = "io.toold/limit"
+	metaSession = "io.toold/session"
+	metaToken   = "io.toold/token"
+	metaMissing = "io.toold/missing"
 )
 
 // maxQuery is the longest query for tools, in bytes.
@@ -70,20 +54,6 @@ const listTTL = 30 * time.Second
 type listed struct {
 	as     Caller
 	digest [32]byte
-}
-
-// tool is one tool as the pipeline lists it.
-type tool struct {
-	Name        string          `json:"name"`
-	Title       string          `json:"title"`
-	Description string          `json:"description"`
-	Schema      json.RawMessage `json:"schema"`
-	Annotations json.RawMessage `json:"annotations"`
-	Output      json.RawMessage `json:"output_schema"`
-	Icons       []abi.Icon      `json:"icons"`
-	Mutating    bool            `json:"mutating"`
-	Source      string          `json:"source"`
-	Unshown     bool            `json:"schema_unshown"`
 }
 
 // as is who asks for a request, by its _meta and the token that it came with.
@@ -110,7 +80,7 @@ func (r *requester) as(meta sdk.Meta, token string) (Caller, *fault.Error) {
 }
 
 // list is all that the pipeline lists for as, by name, and what it says is missing.
-func (r *requester) list(ctx context.Context, as Caller) (list []tool, missing []json.RawMessage, _ *fault.Error) {
+func (r *requester) list(ctx context.Context, as Caller) (list []translate.Tool, missing []json.RawMessage, _ *fault.Error) {
 	for after := ""; ; {
 		payload, err := json.Marshal(map[string]string{"after": after})
 		if err != nil {
@@ -124,7 +94,7 @@ func (r *requester) list(ctx context.Context, as Caller) (list []tool, missing [
 			return nil, nil, err
 		}
 		var page struct {
-			Tools   []tool            `json:"tools"`
+			Tools   []translate.Tool  `json:"tools"`
 			Next    string            `json:"next"`
 			Missing []json.RawMessage `json:"missing"`
 		}
@@ -144,7 +114,7 @@ func (r *requester) list(ctx context.Context, as Caller) (list []tool, missing [
 func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, token string) (sdk.Result, error) {
 	run, done, refused := r.begin(ctx, q.Session)
 	if refused != nil {
-		return nil, rpcError(refused)
+		return nil, translate.Error(refused)
 	}
 	defer done()
 	var meta sdk.Meta
@@ -154,17 +124,17 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 	}
 	as, refused := r.as(meta, token)
 	if refused != nil {
-		return nil, rpcError(refused)
+		return nil, translate.Error(refused)
 	}
 	list, missing, refused := r.list(run, as)
 	if refused != nil {
-		return nil, rpcError(refused)
+		return nil, translate.Error(refused)
 	}
 	r.gave(as, list)
 	r.mirror(list)
 	chosen, limit, refused := choiceOf(meta)
 	if refused != nil {
-		return nil, rpcError(refused)
+		return nil, translate.Error(refused)
 	}
 	res := &sdk.ListToolsResult{Tools: []*sdk.Tool{}, Cacheable: sdk.Cacheable{CacheScope: "private", TTLMs: int(listTTL.Milliseconds())}}
 	if meta[metaQuery] != nil || meta[metaLimit] != nil {
@@ -174,7 +144,7 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 		res.Meta = sdk.Meta{metaMissing: missing}
 	}
 	size := 0
-	names := shownNames(list)
+	names := translate.Names(list)
 	for _, t := range list {
 		shown, ok := names[t.Name]
 		if !ok || t.Name <= cursor || !chosen(t) {
@@ -185,7 +155,7 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 			break
 		}
 		size += len(t.Schema) + len(t.Output) + len(t.Description) + len(t.Annotations) + 256
-		res.Tools = append(res.Tools, describe(t, shown))
+		res.Tools = append(res.Tools, t.Describe(shown))
 		cursor = t.Name
 	}
 	return res, nil
@@ -193,7 +163,7 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 
 // choiceOf is which tools a client wants listed, and how many in one answer; 0 is as
 // many as fit.
-func choiceOf(meta sdk.Meta) (chosen func(tool) bool, limit int, _ *fault.Error) {
+func choiceOf(meta sdk.Meta) (chosen func(translate.Tool) bool, limit int, _ *fault.Error) {
 	var words []string
 	if v, there := meta[metaQuery]; there {
 		query, ok := v.(string)
@@ -207,7 +177,7 @@ func choiceOf(meta sdk.Meta) (chosen func(tool) bool, limit int, _ *fault.Error)
 			return nil, 0, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a number from 1 on", metaLimit)
 		}
 	}
-	return func(t tool) bool {
+	return func(t translate.Tool) bool {
 		text := strings.ToLower(t.Name + "\n" + t.Title + "\n" + t.Description)
 		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 	}, limit, nil
@@ -215,7 +185,7 @@ func choiceOf(meta sdk.Meta) (chosen func(tool) bool, limit int, _ *fault.Error)
 
 // gave notes the list that a client was given. Over HTTP other clients of the
 // identity may have an older one: they are told.
-func (r *requester) gave(as Caller, list []tool) {
+func (r *requester) gave(as Caller, list []translate.Tool) {
 	now := listed{as, digestOf(list)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,12 +235,12 @@ const mirrorKeyword = `"x-mcp-header"`
 
 // mirror has the SDK check those headers: it does for tools that it knows. It neither
 // lists nor calls them.
-func (r *requester) mirror(list []tool) {
+func (r *requester) mirror(list []translate.Tool) {
 	if r.identity == "" {
 		return
 	}
 	want := map[string]string{}
-	names := shownNames(list)
+	names := translate.Names(list)
 	for _, t := range list {
 		if shown, ok := names[t.Name]; ok && bytes.Contains(t.Schema, []byte(mirrorKeyword)) {
 			want[shown] = string(t.Schema)
@@ -302,75 +272,17 @@ func addTool(server *sdk.Server, name string, schema json.RawMessage) {
 	})
 }
 
-func digestOf(list []tool) [32]byte {
+func digestOf(list []translate.Tool) [32]byte {
 	b, _ := json.Marshal(list)
 	return sha256.Sum256(b)
-}
-
-// describe is t as MCP has it. A hint is never wider than the truth: that a tool only
-// reads is said where its module says so and the host holds it to that.
-func describe(t tool, shown string) *sdk.Tool {
-	out := &sdk.Tool{Name: shown, Title: t.Title, Description: t.Description, Annotations: &sdk.ToolAnnotations{}, Meta: sdk.Meta{}}
-	if shown != t.Name {
-		out.Meta[metaToolName] = t.Name
-	}
-	switch schema, ok := objectSchema(t.Schema); {
-	case t.Unshown:
-		out.InputSchema = json.RawMessage(anyObject)
-		out.Meta[metaToolUnshown] = true
-	case ok:
-		out.InputSchema = schema
-	default:
-		out.InputSchema = json.RawMessage(commandSchema)
-	}
-	if isObjectSchema(t.Output) {
-		out.OutputSchema = t.Output
-	}
-	for _, icon := range t.Icons {
-		out.Icons = append(out.Icons, sdk.Icon{Source: icon.Src, MIMEType: icon.MIMEType, Sizes: icon.Sizes, Theme: sdk.IconTheme(icon.Theme)})
-	}
-	if t.Source == "" {
-		return out // what it does is decided call by call: the defaults are the widest
-	}
-	var said struct {
-		ReadOnly    *bool `json:"read_only"`
-		Destructive *bool `json:"destructive"`
-		Idempotent  *bool `json:"idempotent"`
-		OpenWorld   *bool `json:"open_world"`
-	}
-	if t.Title == "" {
-		var named struct {
-			Title string `json:"title"`
-		}
-		if json.Unmarshal(t.Annotations, &named) == nil {
-			out.Title = named.Title
-		}
-	}
-	if len(t.Annotations) > 0 && strictjson.UnmarshalLenient(t.Annotations, &said) != nil {
-		return out
-	}
-	a := out.Annotations
-	a.ReadOnlyHint = !t.Mutating && said.ReadOnly != nil && *said.ReadOnly
-	a.DestructiveHint, a.OpenWorldHint = said.Destructive, said.OpenWorld
-	a.IdempotentHint = said.Idempotent != nil && *said.Idempotent
-	return out
-}
-
-// isObjectSchema reports whether clients may be told that output schema: of those that
-// are not of objects the data is no structured content.
-func isObjectSchema(schema json.RawMessage) bool {
-	var said struct {
-		Type string `json:"type"`
-	}
-	return json.Unmarshal(schema, &said) == nil && said.Type == "object"
 }
 
 // hasOutput reports whether clients were told an output schema of the tool. They want
 // structured content of each of its results then.
 func (r *requester) hasOutput(ctx context.Context, as Caller, name string) bool {
 	list, _, err := r.list(ctx, as)
-	i := slices.IndexFunc(list, func(t tool) bool { return t.Name == name })
-	return err == nil && i >= 0 && isObjectSchema(list[i].Output)
+	i := slices.IndexFunc(list, func(t translate.Tool) bool { return t.Name == name })
+	return err == nil && i >= 0 && list[i].HasOutput()
 }
 
 // structure gives the result of a tool its data as structured content, where clients
@@ -381,98 +293,19 @@ func (r *requester) structure(ctx context.Context, as Caller, name string, res *
 	}
 }
 
-// objectSchema is a schema as MCP wants it: with the type object, which a payload
-// always has.
-func objectSchema(schema json.RawMessage) (json.RawMessage, bool) {
-	if len(schema) == 0 {
-		return nil, false
-	}
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(schema, &fields) != nil {
-		return json.RawMessage(anyObject), true // true or false
-	}
-	if string(fields["type"]) == `"object"` {
-		return schema, true
-	}
-	fields["type"] = json.RawMessage(`"object"`)
-	b, err := json.Marshal(fields)
-	return b, err == nil
-}
-
-// maxName is the longest name that every client takes, in bytes.
-const maxName = 64
-
-// fits reports whether every client takes the name: ^[A-Za-z0-9_-]{1,64}$.
-func fits(name string) bool {
-	return name != "" && len(name) <= maxName && strings.IndexFunc(name, notOfNames) < 0
-}
-
-func notOfNames(r rune) bool {
-	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-')
-}
-
-// hashed is how many bytes of its digest a name has that does not fit.
-const hashed = 4
-
-// shownName is the name of a tool for clients: its own where that fits, else what fits of
-// it and a part of its digest, the same one always.
-func shownName(name string) string {
-	if fits(name) {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	tail := "-" + hex.EncodeToString(sum[:hashed])
-	head := strings.Map(func(r rune) rune {
-		if notOfNames(r) {
-			return '_'
-		}
-		return r
-	}, name)
-	return head[:min(len(head), maxName-len(tail))] + tail
-}
-
-// mayBeMapped reports whether shownName may have made the name of another one.
-func mayBeMapped(name string) bool {
-	i := len(name) - 2*hashed - 1
-	if i < 0 || name[i] != '-' {
-		return false
-	}
-	_, err := hex.DecodeString(name[i+1:])
-	return err == nil
-}
-
-// shownNames are the names of list for clients, by name. One whose name for clients
-// is another's is left out; a tool always has its own.
-func shownNames(list []tool) map[string]string {
-	names, taken := make(map[string]string, len(list)), map[string]bool{}
-	for _, mapped := range []bool{false, true} {
-		for _, t := range list {
-			if fits(t.Name) == mapped {
-				continue
-			}
-			shown := shownName(t.Name)
-			if taken[shown] {
-				continue
-			}
-			taken[shown], names[t.Name] = true, shown
-		}
-	}
-	return names
-}
-
 // named is the name of the tool that clients have as shown.
 func (r *requester) named(ctx context.Context, as Caller, shown string) (string, *fault.Error) {
-	if !fits(shown) {
+	if !translate.Fits(shown) {
 		return "", fault.Errorf(fault.UnknownTool, "there is no tool %q; tools/list lists those that there are", shown)
 	}
-	if !mayBeMapped(shown) {
+	if !translate.MayBeMapped(shown) {
 		return shown, nil
 	}
 	list, _, err := r.list(ctx, as)
 	if err != nil {
 		return "", err
 	}
-	for name, s := range shownNames(list) {
+	for name, s := range translate.Names(list) {
 		if s == shown {
 			return name, nil
 		}
@@ -483,7 +316,9 @@ func (r *requester) named(ctx context.Context, as Caller, shown string) (string,
 // callTool answers tools/call. What fails is a result too: it is for who asked for the
 // call.
 func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token string) (sdk.Result, error) {
-	failed := func(e *fault.Error) (sdk.Result, error) { return complete(q, resultOf(&wire.Result{Err: e})), nil }
+	failed := func(e *fault.Error) (sdk.Result, error) {
+		return complete(q, translate.Result(&wire.Result{Err: e})), nil
+	}
 	if q.Params == nil {
 		return failed(fault.Errorf(fault.InvalidEnvelope, "params are missing; name the tool to call"))
 	}
@@ -519,7 +354,7 @@ func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token 
 	if asks := r.askUser(ctx, d.as, q, d.outcome.Result); asks != nil {
 		return complete(q, asks), nil
 	}
-	res := resultOf(d.outcome.Result)
+	res := translate.Result(d.outcome.Result)
 	r.structure(ctx, d.as, d.name, res, d.outcome.Result.Data)
 	return complete(q, res), nil
 }
@@ -659,121 +494,4 @@ func digestOfCall(turn, name string, payload json.RawMessage) (sum [32]byte, err
 	}
 	same, err := json.Marshal([]any{turn, name, args})
 	return sha256.Sum256(same), err
-}
-
-// progressOf is what a tool told of its progress: {progress, total, message}, as MCP
-// has it, or anything else as the message.
-func progressOf(data json.RawMessage) *sdk.ProgressNotificationParams {
-	var p struct {
-		Progress *float64 `json:"progress"`
-		Total    float64  `json:"total"`
-		Message  string   `json:"message"`
-	}
-	if strictjson.Unmarshal(data, &p) != nil || p.Progress == nil {
-		return &sdk.ProgressNotificationParams{Message: textOf(data)}
-	}
-	return &sdk.ProgressNotificationParams{Progress: *p.Progress, Total: p.Total, Message: p.Message}
-}
-
-// textOf is one JSON value as people read it.
-func textOf(data json.RawMessage) string {
-	var s string
-	if json.Unmarshal(data, &s) == nil {
-		return s
-	}
-	return string(data)
-}
-
-// faultData is an error for programs.
-type faultData struct {
-	Code      fault.Code `json:"code"`
-	Message   string     `json:"message"`
-	Rule      string     `json:"rule,omitempty"`
-	Retriable bool       `json:"retriable"`
-	ToolCode  string     `json:"tool_code,omitempty"`
-}
-
-func dataOf(e *fault.Error) *faultData {
-	d := &faultData{Code: e.Code, Message: e.Message, Retriable: e.Retriable(), ToolCode: e.ToolCode}
-	if rest, ok := strings.CutPrefix(e.Message, "denied by rule "); ok && e.Code == fault.Denied {
-		d.Rule, _, _ = strings.Cut(rest, ":")
-	}
-	return d
-}
-
-// rpcError is e as the error of a request that is no call of a tool.
-func rpcError(e *fault.Error) error {
-	data, _ := json.Marshal(dataOf(e))
-	return &jsonrpc.Error{Code: codeRefused, Message: e.Error(), Data: data}
-}
-
-// dataContent is the one member of data that is content of MCP already: images, audio,
-// resources and texts.
-const dataContent = "io.toold/content"
-
-// contentOf is the content that data is, where it is such.
-func contentOf(data json.RawMessage) ([]sdk.Content, bool) {
-	if !bytes.Contains(data, []byte(dataContent)) {
-		return nil, false
-	}
-	var members map[string]json.RawMessage
-	if json.Unmarshal(data, &members) != nil || len(members) != 1 || len(members[dataContent]) == 0 {
-		return nil, false
-	}
-	var result sdk.CallToolResult
-	wrapped := append(append([]byte(`{"content":`), members[dataContent]...), '}')
-	if json.Unmarshal(wrapped, &result) != nil {
-		return nil, false
-	}
-	return result.Content, true
-}
-
-// resultOf is r as MCP has it: standard output, data and standard error, each as a
-// text of its own, and what failed as the last one.
-func resultOf(r *wire.Result) *sdk.CallToolResult {
-	out := &sdk.CallToolResult{Content: []sdk.Content{}, Meta: sdk.Meta{}}
-	text := func(s string) {
-		if s != "" {
-			out.Content = append(out.Content, &sdk.TextContent{Text: strings.ToValidUTF8(s, "\uFFFD")})
-		}
-	}
-	text(string(r.Stdout))
-	if blocks, ok := contentOf(r.Data); ok {
-		out.Content = append(out.Content, blocks...)
-	} else if len(r.Data) > 0 && string(r.Data) != "null" {
-		text(string(r.Data))
-		if r.Data[0] == '{' && len(r.Stdout) == 0 && len(r.Stderr) == 0 {
-			// Clients that know it show this and no text.
-			out.StructuredContent = r.Data
-		}
-	}
-	text(string(r.Stderr))
-	if r.Truncated {
-		text("[the output is truncated: it was longer than this tool's answers may be]")
-		out.Meta[metaTruncated] = true
-	}
-	if r.ExecutionID != "" {
-		out.Meta[metaExecution] = r.ExecutionID
-	}
-	if r.FromCache {
-		out.Meta[metaFromCache] = true
-	}
-	switch e := r.Err; {
-	case e != nil:
-		out.IsError = true
-		out.Meta[metaError] = dataOf(e)
-		again := "calling again as it is will not help"
-		if e.Retriable() {
-			again = "the same call may be made again"
-		}
-		text(fmt.Sprintf("%s (%s)", e.Error(), again))
-		if r.Ran {
-			out.Meta[metaExitCode] = r.ExitCode
-		}
-	case r.ExitCode != 0:
-		out.IsError = true
-		out.Meta[metaExitCode] = r.ExitCode
-		text(fmt.Sprintf("[exit code %d]", r.ExitCode))
-	}
-	return out
 }

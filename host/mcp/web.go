@@ -24,6 +24,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -377,7 +378,7 @@ func refuse(out http.ResponseWriter, status int, body []byte, err *fault.Error) 
 		out.Header().Set("Retry-After", "1")
 	}
 	out.WriteHeader(status)
-	out.Write(errorMessage(id.id(), codeRefused, err))
+	out.Write(errorMessage(id.id(), translate.CodeRefused, err))
 }
 
 // enter is the tenant of the identity, with a place for one request of the session.
