@@ -37,6 +37,7 @@ import (
 	"strings"
 
 	"github.com/toold/toold/host/hostrule"
+	"github.com/toold/toold/host/trust"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -68,7 +69,7 @@ type Rules struct {
 // the host.
 type HTTP struct {
 	// Authority issues the certificates that processes see.
-	Authority *Authority
+	Authority *trust.Authority
 	// Hosts are as in hostrule.Match. Of them, the requests to those of Unread are not read.
 	Hosts, Unread []string
 	// Credentials are added to requests.

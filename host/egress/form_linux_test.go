@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/toold/toold/host/trust"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -119,7 +120,7 @@ func TestCredentialByAnotherName(t *testing.T) {
 						}
 						r.HTTP.Hosts = []string{at}
 						r.HTTP.Credentials = []Credential{{Host: at, Header: "Authorization", Value: token}}
-						r.HTTP.Authority, _ = NewAuthority([]string{"*"})
+						r.HTTP.Authority, _ = trust.NewAuthority([]string{"*"})
 						if judged {
 							r.HTTP.Hosts = r.Hosts
 							r.Ask = func(context.Context, *abi.Wire) error { return nil }

@@ -179,7 +179,7 @@ func (s *Session) leaf(host string) (*tls.Certificate, error) {
 	if c != nil {
 		return c, nil
 	}
-	c, err := s.rules.HTTP.Authority.leaf(host)
+	c, err := s.rules.HTTP.Authority.Leaf(host)
 	if err != nil {
 		return nil, err
 	}

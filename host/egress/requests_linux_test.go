@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/trust"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -83,7 +84,7 @@ func (u *upstream) address() netip.AddrPort {
 func reading(t testing.TB, u *upstream, change func(*Rules)) (s *Session, said *lines, connect func(netip.AddrPort) (net.Conn, unix.Errno), roots *x509.CertPool) {
 	t.Helper()
 	host := "localhost:" + strconv.Itoa(int(u.address().Port()))
-	a, err := NewAuthority([]string{host})
+	a, err := trust.NewAuthority([]string{host})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -452,42 +453,6 @@ func TestOnlyHTTP1(t *testing.T) {
 	local := tls.Client(c, &tls.Config{ServerName: "localhost", RootCAs: roots, NextProtos: []string{"h2", "http/1.1"}})
 	if err := local.Handshake(); err != nil || local.ConnectionState().NegotiatedProtocol != "http/1.1" {
 		t.Errorf("%v, %q", err, local.ConnectionState().NegotiatedProtocol)
-	}
-}
-
-// The authority is good for its hosts alone.
-func TestAuthorityIsLimited(t *testing.T) {
-	for name, hosts := range map[string][]string{
-		"localhost":   {"localhost", "127.0.0.1:1"},
-		"10.0.0.1":    {"10.0.0.1"},
-		"a.x.example": {"*.x.example"},
-	} {
-		a, err := NewAuthority(hosts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(a.PEM())
-		verify := func(host string) error {
-			leaf, err := a.leaf(host)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := x509.ParseCertificate(leaf.Certificate[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = c.Verify(x509.VerifyOptions{Roots: roots, DNSName: host})
-			return err
-		}
-		if err := verify(name); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		for _, other := range []string{"elsewhere.example", "127.0.0.2", "::1"} {
-			if verify(other) == nil {
-				t.Errorf("of %v, one for %s is good", hosts, other)
-			}
-		}
 	}
 }
 

@@ -2,7 +2,6 @@ package execute
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"io"
 	"net"
 	"net/url"
@@ -16,6 +15,7 @@ import (
 	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/mask"
+	"github.com/toold/toold/host/trust"
 )
 
 // readHTTP says which of the requests of r's binary are read, and what is added to
@@ -60,7 +60,7 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 		return nil, fault.Errorf(fault.ToolBroken, "%s has credentials or rules for its requests, which toold adds and judges on its connections, and these cannot be taken over on this host: %s; see toolctl doctor", r.Tool.Name, c.FilterReason)
 	}
 	grant := &fetch.Grant{TLS: tlsOf(nil, used)}
-	roots, err := r.roots()
+	roots, err := trust.Roots(r.Tool.Name, r.Tool.Def.Environment)
 	if err != nil {
 		return nil, err
 	}
@@ -87,25 +87,4 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 		}
 	}
 	return h, nil
-}
-
-// roots are the authorities by which hosts are verified: the system's and those that
-// the tool's environment has its programs trust; nil: the system's alone.
-func (r *running) roots() (*x509.CertPool, error) {
-	var pool *x509.CertPool
-	for _, name := range slices.Concat(trustVariables, extraVariables) {
-		file := r.Tool.Def.Environment[name]
-		if file == "" {
-			continue
-		}
-		b, err := certificates(file)
-		if err == nil && pool == nil {
-			pool, err = x509.SystemCertPool()
-		}
-		if err != nil {
-			return nil, fault.Errorf(fault.ToolBroken, "environment of tool %s, %s: read the authorities to trust: %w", r.Tool.Name, name, err)
-		}
-		pool.AppendCertsFromPEM(b)
-	}
-	return pool, nil
 }

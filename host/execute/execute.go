@@ -148,13 +148,13 @@ func (r *running) binary(ctx context.Context) error {
 	}
 	var read []string
 	if links.http != nil {
-		trust, release, err := r.trusts.take(r.Executor.Config.Config().State, r.Tool, links.http.Hosts)
+		trusted, release, err := r.trusts.Take(r.Executor.Config.Config().State, r.Tool.Name, r.Tool.Def.Environment, links.http.Hosts)
 		if err != nil {
 			return err
 		}
 		defer release()
-		links.http.Authority, read = trust.authority, trust.files
-		maps.Copy(env, trust.env)
+		links.http.Authority, read = trusted.Authority, trusted.Files
+		maps.Copy(env, trusted.Env)
 	}
 	exec, lines := r.programs()
 	if links.keys.Program != "" {

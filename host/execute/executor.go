@@ -9,6 +9,7 @@ import (
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/trust"
 )
 
 // Config is fixed when an Executor is made.
@@ -34,7 +35,7 @@ type Executor struct {
 	vars   vars
 	gate   egress.Gate
 	shims  shims
-	trusts trusts
+	trusts trust.Store
 }
 
 // New makes an Executor.

@@ -23,6 +23,7 @@ import (
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/host/trust"
 )
 
 // secret is one of the tool's secrets with its value: one that tool.json
@@ -232,7 +233,7 @@ func RemoveLeftSecrets(state string) error {
 	if err := os.RemoveAll(filepath.Join(state, callbacksFolder)); err != nil {
 		return fmt.Errorf("remove the shims of calls that are over: %w; remove the folder", err)
 	}
-	if err := os.RemoveAll(filepath.Join(state, trustFolder)); err != nil {
+	if err := os.RemoveAll(filepath.Join(state, trust.Folder)); err != nil {
 		return fmt.Errorf("remove what tools trusted: %w; remove the folder", err)
 	}
 	if err := os.RemoveAll(filepath.Join(state, secretsFolder)); err != nil {

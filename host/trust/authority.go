@@ -1,4 +1,16 @@
-package egress
+// Package trust has the programs of a tool trust the daemon, where that reads the
+// requests which they make: an authority for each tool, and the files by which the
+// tool's programs trust it beside what they would trust anyway.
+//
+//   - An authority is limited to the hosts whose requests are read. Its key is in the
+//     daemon's memory alone.
+//   - No tool can change what another, or a later call of its own, is to trust.
+//   - Of a file that an operator names, programs get the certificates and nothing
+//     else.
+//
+// It does not read requests, which host/egress does, and it does not make programs
+// look at the files: some have certificates of their own.
+package trust
 
 import (
 	"crypto/ecdsa"
@@ -22,8 +34,8 @@ const (
 	// authorityLife is how long an authority and what it issues are valid: longer
 	// than calls take, and no longer than a day.
 	authorityLife = 24 * time.Hour
-	// AuthorityUse is how long calls begin with the same authority.
-	AuthorityUse = time.Hour
+	// authorityUse is how long calls begin with the same authority.
+	authorityUse = time.Hour
 )
 
 // Authority issues certificates for the hosts of one tool, which its programs are
@@ -92,13 +104,13 @@ func NewAuthority(hosts []string) (*Authority, error) {
 	return &Authority{key: key, leafKey: leafKey, cert: cert}, nil
 }
 
-// PEM is the certificate that programs are to trust.
+// PEM returns the certificate that programs are to trust.
 func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// leaf is a certificate for host, a name or an address.
-func (a *Authority) leaf(host string) (*tls.Certificate, error) {
+// Leaf returns a certificate for host, a name or an address.
+func (a *Authority) Leaf(host string) (*tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: serial(),
 		// No common name: GnuTLS takes one for a name of a host.

@@ -1,4 +1,4 @@
-package execute
+package trust
 
 import (
 	"encoding/pem"
@@ -7,9 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/toold/toold/host/egress"
-	"github.com/toold/toold/host/tools"
 )
 
 // Programs are told to trust what they would trust anyway and the tool's authority,
@@ -22,18 +19,18 @@ func TestTrust(t *testing.T) {
 	if err := os.WriteFile(own, append(key, cert...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var shared trusts
+	var shared Store
 	state := filepath.Join(dir, "state")
-	take := func(name string, env map[string]string, hosts ...string) (*trust, func()) {
+	take := func(name string, env map[string]string, hosts ...string) (*Trust, func()) {
 		t.Helper()
-		got, release, err := shared.take(state, &tools.Tool{Name: name, Def: &tools.Definition{Environment: env}}, hosts)
+		got, release, err := shared.Take(state, name, env, hosts)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return got, release
 	}
-	content := func(got *trust, variable string) string {
-		b, err := os.ReadFile(got.env[variable])
+	content := func(got *Trust, variable string) string {
+		b, err := os.ReadFile(got.Env[variable])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,14 +42,14 @@ func TestTrust(t *testing.T) {
 	}
 	env := map[string]string{"GIT_SSL_CAINFO": own}
 	first, release := take("git", env, "a.example")
-	ours := string(first.authority.PEM())
+	ours := string(first.Authority.PEM())
 	if content(first, "GIT_SSL_CAINFO") != string(cert)+ours || content(first, "SSL_CERT_FILE") != strings.TrimRight(string(system), "\n")+"\n"+ours || content(first, "NODE_EXTRA_CA_CERTS") != ours {
 		t.Errorf("%.100q", content(first, "GIT_SSL_CAINFO"))
 	}
-	if len(first.env) != len(trustVariables)+len(extraVariables) || len(first.files) != 3 {
-		t.Errorf("%d variables, %d files", len(first.env), len(first.files))
+	if len(first.Env) != len(insteadVariables)+len(extraVariables) || len(first.Files) != 3 {
+		t.Errorf("%d variables, %d files", len(first.Env), len(first.Files))
 	}
-	if _, _, err := shared.take(state, &tools.Tool{Name: "git", Def: &tools.Definition{Environment: map[string]string{"SSL_CERT_FILE": filepath.Join(dir, "none")}}}, nil); err == nil || !strings.Contains(err.Error(), "SSL_CERT_FILE") {
+	if _, _, err := shared.Take(state, "git", map[string]string{"SSL_CERT_FILE": filepath.Join(dir, "none")}, nil); err == nil || !strings.Contains(err.Error(), "SSL_CERT_FILE") {
 		t.Errorf("%v", err)
 	}
 
@@ -64,12 +61,12 @@ func TestTrust(t *testing.T) {
 		over()
 	}
 	other, over := take("other", env, "a.example")
-	if other.authority == first.authority {
+	if other.Authority == first.Authority {
 		t.Error("two tools have one authority")
 	}
 	over()
 	changed, over := take("git", env, "a.example", "b.example")
-	if changed.authority == first.authority || content(first, "SSL_CERT_FILE") == "" {
+	if changed.Authority == first.Authority || content(first, "SSL_CERT_FILE") == "" {
 		t.Error("it is for other hosts")
 	}
 	release()
@@ -83,13 +80,13 @@ func TestTrust(t *testing.T) {
 	if got, over := take("git", env, "a.example", "b.example"); got == changed {
 		t.Error("another file is trusted, and it is the same")
 	} else {
-		os.Remove(got.env["SSL_CERT_FILE"])
+		os.Remove(got.Env["SSL_CERT_FILE"])
 		over()
 		if again, over := take("git", env, "a.example", "b.example"); again == got {
 			t.Error("its file is gone")
 		} else {
 			over()
-			again.made = again.made.Add(-egress.AuthorityUse - time.Second)
+			again.made = again.made.Add(-authorityUse - time.Second)
 			if late, over := take("git", env, "a.example", "b.example"); late == again {
 				t.Error("it is used for more than an hour")
 			} else {
@@ -97,7 +94,7 @@ func TestTrust(t *testing.T) {
 			}
 		}
 	}
-	if left, _ := os.ReadDir(filepath.Join(state, trustFolder)); len(left) != 2 { // of two tools
+	if left, _ := os.ReadDir(filepath.Join(state, Folder)); len(left) != 2 { // of two tools
 		t.Errorf("%d are left", len(left))
 	}
 }

@@ -1,0 +1,261 @@
+package trust
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/toold/toold/host/fault"
+)
+
+// Variables with the file of the authorities that programs trust. Those of extra are
+// in addition to what the program trusts anyway.
+var (
+	insteadVariables = []string{"GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "NPM_CONFIG_CAFILE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE"}
+	extraVariables   = []string{"NODE_EXTRA_CA_CERTS"}
+)
+
+// systemTrust are the files in which systems have their authorities, as crypto/x509
+// looks for them.
+var systemTrust = []string{
+	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
+	"/etc/pki/tls/cacert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
+}
+
+// Trust is an authority, and files that have programs trust it beside what they would
+// trust anyway. It does not change, and no tool can change it.
+type Trust struct {
+	Authority *Authority
+	// Env are the variables that name the files, for the programs.
+	Env map[string]string
+	// Files are what the programs have to be able to read.
+	Files []string
+
+	dir  string
+	of   string // what it was made of
+	made time.Time
+
+	// uses are the calls that have it; left says that no other gets it. Guarded by
+	// Store.mu.
+	uses int
+	left bool
+}
+
+// Store keeps those of tools. Calls of one tool share what takes as long to make as the
+// rest of a short call. The zero value has none.
+type Store struct {
+	mu   sync.Mutex
+	kept map[string]*Trust // by the tool's name
+}
+
+// Take returns what programs of the tool are to trust, whose requests to hosts are
+// read, until release is called. environment is what tool.json sets for them. Files are
+// in the folder state.
+func (s *Store) Take(state, tool string, environment map[string]string, hosts []string) (_ *Trust, release func(), err error) {
+	sources, of, err := sourcesOf(tool, environment)
+	if err != nil {
+		return nil, nil, err
+	}
+	of += strings.Join(hosts, "\n")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, had := range s.kept {
+		if time.Since(had.made) > authorityUse || name == tool && (had.of != of || !had.isThere()) {
+			delete(s.kept, name)
+			had.leave()
+		}
+	}
+	have := s.kept[tool]
+	if have == nil {
+		if have, err = makeTrust(state, tool, hosts, sources); err != nil {
+			return nil, nil, err
+		}
+		have.of = of
+		if s.kept == nil {
+			s.kept = map[string]*Trust{}
+		}
+		s.kept[tool] = have
+	}
+	have.uses++
+	return have, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if have.uses--; have.left {
+			have.leave()
+		}
+	}, nil
+}
+
+// leave removes the files of t once no call has them.
+func (t *Trust) leave() {
+	if t.left = true; t.uses == 0 {
+		os.RemoveAll(t.dir)
+	}
+}
+
+func (t *Trust) isThere() bool {
+	for _, file := range t.Files {
+		if _, err := os.Lstat(file); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// source is where the authorities are that variables stand for without ours.
+type source struct {
+	variables []string
+	file      string // empty: no further ones
+	system    bool
+}
+
+// sourcesOf are those of a tool, and what tells them from what they were before.
+func sourcesOf(tool string, environment map[string]string) (list []*source, of string, err error) {
+	type place struct {
+		file   string
+		system bool
+	}
+	bySource := map[place]*source{}
+	var b strings.Builder
+	add := func(variable, file string, system bool) error {
+		key := place{file, system}
+		if known := bySource[key]; known != nil {
+			known.variables = append(known.variables, variable)
+			return nil
+		}
+		s := &source{[]string{variable}, file, system}
+		bySource[key] = s
+		list = append(list, s)
+		fmt.Fprintf(&b, "%s %q", variable, file)
+		if file != "" {
+			info, err := os.Stat(file)
+			if err != nil {
+				return fault.Errorf(fault.ToolBroken, "environment of tool %s, %s: read the authorities to trust: %w", tool, variable, err)
+			}
+			fmt.Fprintf(&b, " %d %d", info.Size(), info.ModTime().UnixNano())
+		}
+		b.WriteByte('\n')
+		return nil
+	}
+	system := systemFile()
+	for _, name := range insteadVariables {
+		file := environment[name]
+		if err := add(name, cmp.Or(file, system), file == ""); err != nil {
+			return nil, "", err
+		}
+	}
+	for _, name := range extraVariables {
+		if err := add(name, environment[name], false); err != nil {
+			return nil, "", err
+		}
+	}
+	return list, b.String(), nil
+}
+
+func makeTrust(state, tool string, hosts []string, sources []*source) (_ *Trust, err error) {
+	made := &Trust{Env: map[string]string{}, made: time.Now()}
+	if made.Authority, err = NewAuthority(hosts); err != nil {
+		return nil, fault.Errorf(fault.Internal, "make a certificate authority for %s: %w", tool, err)
+	}
+	parent := filepath.Join(state, Folder)
+	if err = os.MkdirAll(parent, 0o755); err == nil {
+		if made.dir, err = os.MkdirTemp(parent, ""); err == nil {
+			err = os.Chmod(made.dir, 0o755)
+		}
+	}
+	defer func() {
+		if err != nil && made.dir != "" {
+			os.RemoveAll(made.dir)
+		}
+	}()
+	if err != nil {
+		return nil, fault.Errorf(fault.Internal, "make a folder for what %s is to trust: %w; see the daemon's state folder", tool, err)
+	}
+	for i, s := range sources {
+		var content []byte
+		switch {
+		case s.system && s.file != "":
+			content, err = os.ReadFile(s.file)
+			content = append(bytes.TrimRight(content, "\n"), '\n')
+		case s.file != "":
+			content, err = certificates(s.file)
+		}
+		if err != nil {
+			return nil, fault.Errorf(fault.ToolBroken, "environment of tool %s, %s: read the authorities to trust: %w", tool, s.variables[0], err)
+		}
+		file := filepath.Join(made.dir, strconv.Itoa(i)+".pem")
+		err = os.WriteFile(file, append(content, made.Authority.PEM()...), 0o444)
+		if err = errors.Join(err, os.Chmod(file, 0o444)); err != nil { // whatever the umask
+			return nil, fault.Errorf(fault.Internal, "write what %s is to trust: %w; see the daemon's state folder", tool, err)
+		}
+		made.Files = append(made.Files, file)
+		for _, name := range s.variables {
+			made.Env[name] = file
+		}
+	}
+	return made, nil
+}
+
+// Folder is the folder in the state folder with the files of trusts.
+const Folder = "trust"
+
+// Roots returns the authorities by which hosts are verified for a tool: the system's and
+// those that its environment has its programs trust; nil: the system's alone.
+func Roots(tool string, environment map[string]string) (*x509.CertPool, error) {
+	var pool *x509.CertPool
+	for _, name := range slices.Concat(insteadVariables, extraVariables) {
+		file := environment[name]
+		if file == "" {
+			continue
+		}
+		b, err := certificates(file)
+		if err == nil && pool == nil {
+			pool, err = x509.SystemCertPool()
+		}
+		if err != nil {
+			return nil, fault.Errorf(fault.ToolBroken, "environment of tool %s, %s: read the authorities to trust: %w", tool, name, err)
+		}
+		pool.AppendCertsFromPEM(b)
+	}
+	return pool, nil
+}
+
+// systemFile is the file with the system's authorities, or "".
+func systemFile() string {
+	if own := os.Getenv("SSL_CERT_FILE"); own != "" {
+		return own
+	}
+	for _, file := range systemTrust {
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+			return file
+		}
+	}
+	return ""
+}
+
+// certificates are the certificates in a file, in PEM, and nothing else that is in
+// it.
+func certificates(file string) ([]byte, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" {
+			pem.Encode(&out, &pem.Block{Type: block.Type, Bytes: block.Bytes})
+		}
+	}
+	return out.Bytes(), nil
+}
