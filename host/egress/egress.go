@@ -37,6 +37,7 @@ import (
 	"strings"
 
 	"github.com/toold/toold/host/hostrule"
+	"github.com/toold/toold/host/sshkey"
 	"github.com/toold/toold/host/trust"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -54,7 +55,7 @@ type Rules struct {
 	// Sockets are paths of Unix sockets.
 	Sockets []string
 	// SSH is what git may do over ssh without a key of its own.
-	SSH SSH
+	SSH sshkey.Set
 	// Ask decides about what is seen on a connection, before any of it is sent on
 	// and before a credential is added: facts has all but the call. Its error is
 	// why it is refused, in words for the caller, who has been told. It is called

@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/toold/toold/host/sshkey"
 )
 
 // ShimName is the name of the file that is this program as the ssh of a run.
@@ -75,7 +77,7 @@ func Shim() int {
 // signShim has the daemon sign what git would have ssh-keygen sign, and leaves the
 // signature where git looks for it. Which key and namespace it is, the daemon says.
 func signShim(args []string, stderr io.Writer) (int, error) {
-	if len(args) < 5 || args[1] != "sign" || args[2] != "-n" || args[3] != namespace {
+	if len(args) < 5 || args[1] != "sign" || args[2] != "-n" || args[3] != sshkey.Namespace {
 		return 0, errors.New("only what git signs can be signed here; signatures are verified where the keys of signers are known")
 	}
 	file := args[len(args)-1]

@@ -17,6 +17,7 @@ import (
 
 	"github.com/toold/toold/host/gitwire"
 	"github.com/toold/toold/host/hostrule"
+	"github.com/toold/toold/host/sshkey"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/pdk/abi"
 )
@@ -24,6 +25,12 @@ import (
 // sshPatience is how long a host may take to log the daemon in, and a shim to say
 // what it wants.
 const sshPatience = 30 * time.Second
+
+// signRule is the rule of what is signed, as it is in the journal.
+const signRule = "ssh_sign"
+
+// maxSignatures is how many objects one run has signed at most.
+const maxSignatures = 1000
 
 // errTold is an error that has been said.
 var errTold = errors.New("it was said")
@@ -124,7 +131,7 @@ func (s *Session) signObject(object []byte, out *shimWriter) (code int, err erro
 	case s.signatures.Add(1) > maxSignatures:
 		err = fmt.Errorf("the call has had %d objects signed, and may have no more", maxSignatures)
 	default:
-		armored, what, err = key.sign(object)
+		armored, what, err = key.Sign(object)
 	}
 	c.Requests = []Request{{Method: "SIGN", Path: what}}
 	if err != nil {
@@ -281,14 +288,14 @@ func (s *Session) ask(facts *abi.Wire) error {
 }
 
 // judgeSSH finds out whether the rules allow e, and with which key.
-func (s *Session) judgeSSH(e *gitwire.Exec) (c *Connection, key *SSHKey, dial func(context.Context) (*net.TCPConn, error)) {
+func (s *Session) judgeSSH(e *gitwire.Exec) (c *Connection, key *sshkey.Key, dial func(context.Context) (*net.TCPConn, error)) {
 	c = &Connection{Host: e.Host, Port: uint16(e.Port)}
 	rule, named := hostrule.Match(s.rules.Hosts, e.Host, strconv.Itoa(e.Port))
 	if rule == "" {
 		c.Refused = s.why()
 		return c, nil, nil
 	}
-	if key = s.rules.SSH.key(e.Host, e.Port); key == nil {
+	if key = s.rules.SSH.For(e.Host, e.Port); key == nil {
 		var hosts []string
 		for _, k := range s.rules.SSH.Keys {
 			hosts = append(hosts, k.Host)
@@ -310,14 +317,14 @@ func sshHost(c *Connection) string {
 }
 
 // logIn connects to the host of c and logs in there.
-func (s *Session) logIn(e *gitwire.Exec, c *Connection, key *SSHKey, dial func(context.Context) (*net.TCPConn, error)) (*countedConn, *ssh.Client, error) {
+func (s *Session) logIn(e *gitwire.Exec, c *Connection, key *sshkey.Key, dial func(context.Context) (*net.TCPConn, error)) (*countedConn, *ssh.Client, error) {
 	address := c.Target()
-	signer, done, err := key.signer(s.ctx)
+	signer, done, err := key.Open(s.ctx)
 	defer done()
 	if err != nil {
 		return nil, nil, err
 	}
-	config, err := s.rules.SSH.clientConfig(signer, e.User, address)
+	config, err := s.rules.SSH.ClientConfig(signer, e.User, address)
 	if err != nil {
 		return nil, nil, err
 	}

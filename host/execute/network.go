@@ -13,6 +13,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/sshkey"
 )
 
 // resolverOptions have the resolver of glibc ask over TCP, which is all that a
@@ -21,7 +22,7 @@ const resolverOptions = "use-vc ndots:0"
 
 // links are what a run reaches beside the hosts that its tool is granted.
 type links struct {
-	keys egress.SSH
+	keys sshkey.Set
 	http *egress.HTTP // as in egress.Rules
 	// relayed is the socket of its callbacks, or "": it is no connection to anybody
 	// else.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/sshkey"
 )
 
 // gitSSH is the variable that names git's ssh. It counts more than core.sshCommand,
@@ -26,18 +27,18 @@ const agentSocket = "SSH_AUTH_SOCK"
 // sshKeys are the keys among secrets with which the daemon itself logs in to hosts,
 // for a binary whose git is told in env to have that done. There is nothing in env
 // that is a key. The program that git is told of is env[gitSSH].
-func (e *Executor) sshKeys(secrets []secret, env map[string]string) (egress.SSH, error) {
+func (e *Executor) sshKeys(secrets []secret, env map[string]string) (sshkey.Set, error) {
 	c := e.Config.Config()
-	keys := egress.SSH{KnownHosts: c.KnownHosts()}
+	keys := sshkey.Set{KnownHosts: c.KnownHosts()}
 	for _, s := range secrets {
 		if s.SSHSign {
-			keys.Signer = &egress.SSHKey{Name: s.name, PEM: s.value}
+			keys.Signer = &sshkey.Key{Name: s.name, PEM: s.value}
 		}
 		if s.SSHKey {
-			key := egress.SSHKey{Name: s.name, Host: s.Host, PEM: s.value}
+			key := sshkey.Key{Name: s.name, Host: s.Host, PEM: s.value}
 			if public, ok := s.InAgent(); ok {
 				socket, _ := c.Value(agentSocket)
-				key = egress.SSHKey{Name: s.name, Host: s.Host, Agent: socket, Public: public}
+				key = sshkey.Key{Name: s.name, Host: s.Host, Agent: socket, Public: public}
 			}
 			keys.Keys = append(keys.Keys, key)
 		}

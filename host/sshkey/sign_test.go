@@ -1,4 +1,4 @@
-package egress
+package sshkey
 
 import (
 	"os"
@@ -26,8 +26,8 @@ func TestSign(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k := &SSHKey{Name: "sign", PEM: strings.TrimSpace(string(pem))}
-		armored, what, err := k.sign([]byte(commit))
+		k := &Key{Name: "sign", PEM: strings.TrimSpace(string(pem))}
+		armored, what, err := k.Sign([]byte(commit))
 		if err != nil || !strings.HasPrefix(what, "commit sha512:") {
 			t.Fatal(what, err)
 		}
@@ -42,11 +42,11 @@ func TestSign(t *testing.T) {
 				t.Errorf("%s, namespace %s: %v: %s", kind[0], namespace, err, out)
 			}
 		}
-		if _, what, err := k.sign([]byte("object " + id + "\ntype commit\n")); err != nil || !strings.HasPrefix(what, "tag ") {
+		if _, what, err := k.Sign([]byte("object " + id + "\ntype commit\n")); err != nil || !strings.HasPrefix(what, "tag ") {
 			t.Error(what, err)
 		}
 		for _, bad := range []string{"", "hello\n", "tree x\n", "tree " + id, "tree " + strings.ToUpper("a") + id[1:] + "\n", "SSHSIG", commit + strings.Repeat("x", maxObject)} {
-			if armored, _, err := k.sign([]byte(bad)); err == nil || armored != nil {
+			if armored, _, err := k.Sign([]byte(bad)); err == nil || armored != nil {
 				t.Errorf("%.40q is signed", bad)
 			}
 		}

@@ -1,4 +1,14 @@
-package egress
+// Package sshkey has the keys with which the daemon itself logs in to hosts over ssh,
+// and signs what git has signed, so that no process of a tool has them.
+//
+//   - A host that known_hosts does not have, or that shows another key, is not logged
+//     in to.
+//   - What is signed is a commit or a tag of git, in git's namespace: no login, and
+//     nothing that another program asks for, can be made of it.
+//
+// It opens no connection but that to an agent: host/egress connects to hosts, and says
+// to which.
+package sshkey
 
 import (
 	"bytes"
@@ -20,22 +30,22 @@ import (
 	"github.com/toold/toold/host/hostrule"
 )
 
-// SSH is what a run may do over ssh: git fetches from and pushes to repositories at
+// Set is what a run may do over ssh: git fetches from and pushes to repositories at
 // the hosts of Keys, through the daemon.
-type SSH struct {
-	Keys []SSHKey
+type Set struct {
+	Keys []Key
 	// KnownHosts is the file with the keys of hosts, as ssh has it. A host that is not
 	// in it is not spoken to.
 	KnownHosts string
 	// Signer is the key with which the daemon signs commits and tags for the run; nil:
 	// none. Its Host is empty.
-	Signer *SSHKey
+	Signer *Key
 	// Program is what the run executes as its ssh; empty where there is neither.
 	Program string
 }
 
-// SSHKey is a private key, or one in an agent, for one host.
-type SSHKey struct {
+// Key is a private key, or one in an agent, for one host.
+type Key struct {
 	// Name is the secret's.
 	Name string
 	// Host is a name or an address, with a port unless that is 22.
@@ -47,9 +57,9 @@ type SSHKey struct {
 	Agent, Public string
 }
 
-// signer is what logs in with k, until done is called. Of an agent that is k itself or
+// Open returns what logs in with k, until done is called. Of an agent that is k itself or
 // nothing.
-func (k *SSHKey) signer(ctx context.Context) (_ ssh.Signer, done func(), err error) {
+func (k *Key) Open(ctx context.Context) (_ ssh.Signer, done func(), err error) {
 	done = func() {}
 	if k.Public == "" {
 		signer, err := ssh.ParsePrivateKey([]byte(k.PEM + "\n"))
@@ -91,8 +101,8 @@ func (k *SSHKey) signer(ctx context.Context) (_ ssh.Signer, done func(), err err
 // agentTime is how long an agent may take, which may ask somebody.
 const agentTime = 30 * time.Second
 
-// key is the one for a host at a port, nil where there is none.
-func (s *SSH) key(host string, port int) *SSHKey {
+// For returns the key for a host at a port, nil where there is none.
+func (s *Set) For(host string, port int) *Key {
 	for i := range s.Keys {
 		name, at := hostrule.Split(s.Keys[i].Host)
 		if at == "" {
@@ -105,9 +115,9 @@ func (s *SSH) key(host string, port int) *SSHKey {
 	return nil
 }
 
-// clientConfig is how the daemon logs in with signer to address, a host with its port,
+// ClientConfig returns how the daemon logs in with signer to address, a host with its port,
 // as user.
-func (s *SSH) clientConfig(signer ssh.Signer, user, address string) (*ssh.ClientConfig, error) {
+func (s *Set) ClientConfig(signer ssh.Signer, user, address string) (*ssh.ClientConfig, error) {
 	check, err := knownhosts.New(s.KnownHosts)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, s.unknown(address)
@@ -142,7 +152,7 @@ func (s *SSH) clientConfig(signer ssh.Signer, user, address string) (*ssh.Client
 	}, nil
 }
 
-func (s *SSH) unknown(address string) error {
+func (s *Set) unknown(address string) error {
 	host, port, _ := net.SplitHostPort(address)
 	return fmt.Errorf("the key of %s is not known; the operator adds it to %s (ssh-keyscan -p %s %s shows it, and who runs the host can say whether it is the right one)", address, s.KnownHosts, port, host)
 }

@@ -1,4 +1,4 @@
-package egress
+package sshkey
 
 import (
 	"bytes"
@@ -11,22 +11,16 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Bounds of what one run has signed.
-const (
-	maxObject     = 128 << 10 // bytes of one object
-	maxSignatures = 1000
-)
+// maxObject bounds what is signed, in bytes.
+const maxObject = 128 << 10
 
-// signRule is the rule of what is signed, as it is in the journal.
-const signRule = "ssh_sign"
-
-// namespace is that of git's signatures. What is signed in it means nothing to a login
+// Namespace is that of git's signatures. What is signed in it means nothing to a login
 // over ssh, and nothing to another program that asks for its own namespace.
-const namespace = "git"
+const Namespace = "git"
 
-// sign answers the signature of a commit or a tag as ssh-keygen -Y sign writes it
+// Sign returns the signature of a commit or a tag as ssh-keygen -Y sign writes it
 // (PROTOCOL.sshsig of OpenSSH), and what was signed, for the journal.
-func (k *SSHKey) sign(object []byte) (armored []byte, what string, err error) {
+func (k *Key) Sign(object []byte) (armored []byte, what string, err error) {
 	kind := ""
 	switch {
 	case len(object) > maxObject:
@@ -43,7 +37,7 @@ func (k *SSHKey) sign(object []byte) (armored []byte, what string, err error) {
 		return nil, "", fmt.Errorf("secret %s: read the private key: %w; it has to be a file of ssh-keygen without a passphrase", k.Name, err)
 	}
 	hash := sha512.Sum512(object)
-	signed := ssh.Marshal(struct{ Namespace, Reserved, Algorithm, Hash string }{namespace, "", "sha512", string(hash[:])})
+	signed := ssh.Marshal(struct{ Namespace, Reserved, Algorithm, Hash string }{Namespace, "", "sha512", string(hash[:])})
 	data := append([]byte("SSHSIG"), signed...)
 	var signature *ssh.Signature
 	if s, ok := signer.(ssh.AlgorithmSigner); ok && signer.PublicKey().Type() == ssh.KeyAlgoRSA {
@@ -57,7 +51,7 @@ func (k *SSHKey) sign(object []byte) (armored []byte, what string, err error) {
 	blob := append([]byte("SSHSIG"), ssh.Marshal(struct {
 		Version                                        uint32
 		Key, Namespace, Reserved, Algorithm, Signature string
-	}{1, string(signer.PublicKey().Marshal()), namespace, "", "sha512", string(ssh.Marshal(signature))})...)
+	}{1, string(signer.PublicKey().Marshal()), Namespace, "", "sha512", string(ssh.Marshal(signature))})...)
 	return pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: blob}), fmt.Sprintf("%s sha512:%x", kind, hash[:8]), nil
 }
 
