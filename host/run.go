@@ -10,10 +10,10 @@ import (
 
 	"github.com/toold/toold/host/callback"
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/redisdb"
+	"github.com/toold/toold/host/sshshim"
 )
 
 // Child does what this process is for when a daemon started it, from the
@@ -26,8 +26,8 @@ import (
 //	}
 func Child() (code int, ok bool) {
 	switch {
-	case egress.IsShim(): // first: what a tool can execute is nothing else, whatever its arguments
-		return egress.Shim(), true
+	case sshshim.Is(): // first: what a tool can execute is nothing else, whatever its arguments
+		return sshshim.Run(), true
 	case callback.IsShim():
 		return callback.RunShim(), true
 	case process.IsSupervisor():

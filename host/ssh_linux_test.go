@@ -20,8 +20,8 @@ import (
 
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/confine"
-	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/hosttest"
+	"github.com/toold/toold/host/sshshim"
 )
 
 // sshTool is a daemon whose tool git logs in at s with the daemon's key, at a level
@@ -374,11 +374,11 @@ func TestSSHKeyRefusals(t *testing.T) {
 		}
 	}
 	// Under another name it is nothing else, and a tool without keys has none of it.
-	a := ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", `unset GIT_SSH_COMMAND; exec ` + filepath.Join(d.Config.State, "ssh", egress.ShimName) + ` supervise-processes`}})
+	a := ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", `unset GIT_SSH_COMMAND; exec ` + filepath.Join(d.Config.State, "ssh", sshshim.Name) + ` supervise-processes`}})
 	if a.ExitCode != 255 {
 		t.Errorf("%s", a.raw)
 	}
-	a = ask(t, d.Socket, M{"tool": "keyless", "cwd": d.Root, "args": []string{"-c", `echo "ssh=$GIT_SSH_COMMAND"; ` + filepath.Join(d.Config.State, "ssh", egress.ShimName) + ` x`}})
+	a = ask(t, d.Socket, M{"tool": "keyless", "cwd": d.Root, "args": []string{"-c", `echo "ssh=$GIT_SSH_COMMAND"; ` + filepath.Join(d.Config.State, "ssh", sshshim.Name) + ` x`}})
 	if a.Stdout != "ssh=\n" || a.ExitCode != 126 && a.ExitCode != 127 {
 		t.Errorf("%s", a.raw)
 	}

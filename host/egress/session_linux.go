@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/hostrule"
+	"github.com/toold/toold/host/sshshim"
 )
 
 const (
@@ -440,7 +441,7 @@ func (s *Session) serveItself(p *pair, fd int, to netip.AddrPort, flags int, don
 		return
 	}
 	done(success(flags))
-	if to == sshService {
+	if to == sshshim.Service {
 		s.serveSSH(local)
 	} else {
 		s.answerNames(local)
@@ -671,7 +672,7 @@ func (e *notPublicError) Error() string {
 // it. dial is nil for one that is answered here, as a name server or as ssh; c is
 // nil then.
 func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Context) (*net.TCPConn, error)) {
-	if to == sshService && (len(s.rules.SSH.Keys) > 0 || s.rules.SSH.Signer != nil) {
+	if to == sshshim.Service && (len(s.rules.SSH.Keys) > 0 || s.rules.SSH.Signer != nil) {
 		return nil, nil
 	}
 	port := strconv.Itoa(int(to.Port()))

@@ -2,7 +2,6 @@ package egress
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +17,7 @@ import (
 	"github.com/toold/toold/host/gitwire"
 	"github.com/toold/toold/host/hostrule"
 	"github.com/toold/toold/host/sshkey"
-	"github.com/toold/toold/host/strictjson"
+	"github.com/toold/toold/host/sshshim"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -38,16 +37,16 @@ var errTold = errors.New("it was said")
 // serveSSH serves the shim at conn.
 func (s *Session) serveSSH(conn *net.TCPConn) {
 	defer conn.Close()
-	out := &shimWriter{conn: conn}
+	out := sshshim.NewWriter(conn)
 	conn.SetReadDeadline(time.Now().Add(sshPatience))
 	code, err := s.ssh(conn, out)
 	if err != nil {
-		code = sshFailed
+		code = sshshim.Failed
 		if err != errTold {
-			fmt.Fprintf(out.stream(frameErr), "toold: %v\n", err)
+			fmt.Fprintf(out.Stderr(), "toold: %v\n", err)
 		}
 	}
-	out.frame(frameExit, []byte{byte(code)})
+	out.Exit(code)
 	// What is still coming would have the end of the connection be a reset, which
 	// takes what was answered with it.
 	conn.CloseWrite()
@@ -55,74 +54,10 @@ func (s *Session) serveSSH(conn *net.TCPConn) {
 	io.Copy(io.Discard, conn)
 }
 
-// shimWriter writes frames to a shim.
-type shimWriter struct {
-	conn io.Writer
-	mu   sync.Mutex
-	// left is called where the shim takes no more; it may be nil. Guarded by mu.
-	left func() error
-}
-
-// onLeft has f called when the shim takes no more: a host that is not read from would
-// wait for that.
-func (w *shimWriter) onLeft(f func() error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.left = f
-}
-
-func (w *shimWriter) frame(kind byte, data []byte) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	_, err := w.conn.Write(append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(data))), data...))
-	if err != nil && w.left != nil {
-		w.left()
-		w.left = nil
-	}
-	return err
-}
-
-func (w *shimWriter) stream(kind byte) io.Writer { return shimStream{w, kind} }
-
-type shimStream struct {
-	w    *shimWriter
-	kind byte
-}
-
-func (s shimStream) Write(p []byte) (n int, err error) {
-	for err == nil && n < len(p) {
-		piece := p[n:min(len(p), n+maxFrame)]
-		err = s.w.frame(s.kind, piece)
-		n += len(piece)
-	}
-	return n, err
-}
-
-// readSSHRequest reads what a shim asks for.
-func readSSHRequest(r io.Reader) (*sshRequest, error) {
-	var size [4]byte
-	if _, err := io.ReadFull(r, size[:]); err != nil {
-		return nil, fmt.Errorf("read what is asked of ssh: %w", err)
-	}
-	n := binary.BigEndian.Uint32(size[:])
-	if n > maxSSHRequest {
-		return nil, errors.New("read what is asked of ssh: it is too long")
-	}
-	b := make([]byte, n)
-	if _, err := io.ReadFull(r, b); err != nil {
-		return nil, fmt.Errorf("read what is asked of ssh: %w", err)
-	}
-	var q sshRequest
-	if err := strictjson.Unmarshal(b, &q); err != nil {
-		return nil, fmt.Errorf("read what is asked of ssh: %w", err)
-	}
-	return &q, nil
-}
-
 // signObject signs what a shim asks for.
-func (s *Session) signObject(object []byte, out *shimWriter) (code int, err error) {
+func (s *Session) signObject(object []byte, out *sshshim.Writer) (code int, err error) {
 	key := s.rules.SSH.Signer
-	c := &Connection{Host: ShimName, Rule: signRule, Sent: int64(len(object))}
+	c := &Connection{Host: sshshim.Name, Rule: signRule, Sent: int64(len(object))}
 	var armored []byte
 	what := ""
 	switch {
@@ -142,13 +77,13 @@ func (s *Session) signObject(object []byte, out *shimWriter) (code int, err erro
 	if err != nil {
 		return 0, errTold // as of every connection
 	}
-	_, err = out.stream(frameOut).Write(armored)
+	_, err = out.Stdout().Write(armored)
 	return 0, err
 }
 
 // ssh does what the shim asks for, and answers the exit code of the command.
-func (s *Session) ssh(conn *net.TCPConn, out *shimWriter) (code int, err error) {
-	q, err := readSSHRequest(conn)
+func (s *Session) ssh(conn *net.TCPConn, out *sshshim.Writer) (code int, err error) {
+	q, err := sshshim.ReadRequest(conn)
 	if err != nil {
 		return 0, err
 	}
@@ -176,7 +111,7 @@ func (s *Session) ssh(conn *net.TCPConn, out *shimWriter) (code int, err error) 
 		}
 		return 0, err
 	}
-	out.onLeft(client.Close)
+	out.OnLeft(client.Close)
 	defer context.AfterFunc(s.ctx, func() { client.Close() })()
 	defer client.Close()
 	defer func() {
@@ -192,7 +127,7 @@ func (s *Session) ssh(conn *net.TCPConn, out *shimWriter) (code int, err error) 
 	if e.Service == gitwire.UploadPack && e.Protocol != "" {
 		session.Setenv("GIT_PROTOCOL", e.Protocol) // where the host takes it
 	}
-	session.Stderr = out.stream(frameErr)
+	session.Stderr = out.Stderr()
 	stdin, err := session.StdinPipe()
 	if err != nil {
 		return 0, err
@@ -201,7 +136,7 @@ func (s *Session) ssh(conn *net.TCPConn, out *shimWriter) (code int, err error) 
 	var work sync.WaitGroup
 	defer func() { conn.SetReadDeadline(time.Now()); work.Wait() }()
 	if e.Service == gitwire.UploadPack {
-		session.Stdout = out.stream(frameOut)
+		session.Stdout = out.Stdout()
 		if err := session.Start(e.Command()); err != nil {
 			return 0, fmt.Errorf("run %s at %s: %w", e.Service, c.Target(), err)
 		}
@@ -218,9 +153,9 @@ func (s *Session) ssh(conn *net.TCPConn, out *shimWriter) (code int, err error) 
 	if err := session.Start(e.Command()); err != nil {
 		return 0, fmt.Errorf("run %s at %s: %w", e.Service, c.Target(), err)
 	}
-	has, err := gitwire.ReadAdvertised(stdout, out.stream(frameOut))
+	has, err := gitwire.ReadAdvertised(stdout, out.Stdout())
 	if err == nil {
-		work.Go(func() { io.Copy(out.stream(frameOut), stdout) })
+		work.Go(func() { io.Copy(out.Stdout(), stdout) })
 		err = s.push(conn, stdin, e, has)
 	}
 	stdin.Close()
@@ -359,7 +294,7 @@ func (s *Session) logIn(e *gitwire.Exec, c *Connection, key *sshkey.Key, dial fu
 func exitOf(err error) (int, error) {
 	if exit, ok := errors.AsType[*ssh.ExitError](err); ok {
 		if exit.Signal() != "" {
-			return sshFailed, nil
+			return sshshim.Failed, nil
 		}
 		return exit.ExitStatus(), nil
 	}

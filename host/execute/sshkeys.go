@@ -8,9 +8,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/sshkey"
+	"github.com/toold/toold/host/sshshim"
 )
 
 // gitSSH is the variable that names git's ssh. It counts more than core.sshCommand,
@@ -55,7 +55,7 @@ func (e *Executor) sshKeys(secrets []secret, env map[string]string) (sshkey.Set,
 	if status := e.Runner.Confinement(); !status.Filter {
 		return keys, fault.Errorf(fault.ToolBroken, "secret %s is a key for ssh, which only a tool is given whose connections are judged, and this system cannot do that; see toolctl doctor", name)
 	}
-	program, err := e.shims.program(filepath.Join(c.State, "ssh", egress.ShimName))
+	program, err := e.shims.program(filepath.Join(c.State, "ssh", sshshim.Name))
 	if err != nil {
 		return keys, fault.Errorf(fault.Internal, "provide git with an ssh: %w; see the daemon's state folder", err)
 	}

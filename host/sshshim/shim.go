@@ -1,4 +1,11 @@
-package egress
+// Package sshshim is the ssh of a run: a program that has no key and asks the daemon
+// for what git wants of ssh, and the protocol between the two.
+//
+// A shim sends one Request and then what git writes; the daemon answers with what the
+// host sends, on two streams, and with the exit code. The package decides nothing: what
+// may be asked for, and of which host, host/egress judges. What a shim sends is read
+// with a bound.
+package sshshim
 
 import (
 	"bytes"
@@ -16,23 +23,23 @@ import (
 	"github.com/toold/toold/host/sshkey"
 )
 
-// ShimName is the name of the file that is this program as the ssh of a run.
-const ShimName = "toold-ssh"
+// Name is the name of the file that is this program as the ssh of a run.
+const Name = "toold-ssh"
 
-// sshService is where a run finds the daemon's ssh: an address of standIns that
-// stands for no name.
-var sshService = netip.AddrPortFrom(netip.MustParseAddr("198.19.255.254"), 22)
+// Service is where a run finds the daemon's ssh: an address among those that stand for
+// names (host/names), which stands for none.
+var Service = netip.AddrPortFrom(netip.MustParseAddr("198.19.255.254"), 22)
 
-// sshRequest is what a shim asks for: what git gave it.
-type sshRequest struct {
+// Request is what a shim asks for: what git gave it.
+type Request struct {
 	Args     []string `json:"args"`
 	Protocol string   `json:"protocol,omitempty"`
 	// Sign is a commit or a tag to be signed; nil: it is a command.
 	Sign []byte `json:"sign,omitempty"`
 }
 
-// maxSSHRequest bounds one, in bytes.
-const maxSSHRequest = 256 << 10
+// maxRequest bounds one, in bytes.
+const maxRequest = 256 << 10
 
 // What a shim is answered with: frames of a kind, a length in four bytes, and data.
 const (
@@ -41,35 +48,39 @@ const (
 	frameExit = 'x' // one byte, the exit code; the last frame
 )
 
+// maxObject bounds what is read of an object to be signed, in bytes; the daemon says
+// that it is too long.
+const maxObject = 16 << 20
+
 // maxFrame bounds the data of one.
 const maxFrame = 32 << 10
 
-// sshFailed is the exit code of ssh for what is not the command's.
-const sshFailed = 255
+// Failed is the exit code of ssh for what is not the command's.
+const Failed = 255
 
-// IsShim reports whether this process is the ssh of a run. It is by the name of the
+// Is reports whether this process is the ssh of a run. It is by the name of the
 // program, which no argument changes: what can be executed as this does nothing
 // else.
-func IsShim() bool {
-	if exe, err := os.Readlink("/proc/self/exe"); err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == ShimName {
+func Is() bool {
+	if exe, err := os.Readlink("/proc/self/exe"); err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == Name {
 		return true
 	}
-	return len(os.Args) > 0 && filepath.Base(os.Args[0]) == ShimName
+	return len(os.Args) > 0 && filepath.Base(os.Args[0]) == Name
 }
 
-// Shim is the whole life of that process: it has the daemon do what git wants of
+// Run is the whole life of that process: it has the daemon do what git wants of
 // ssh, and returns the exit code. It has no key, and knows no more than git does.
-func Shim() int {
+func Run() int {
 	run := func() (int, error) {
-		return shim(sshRequest{Args: os.Args[1:], Protocol: os.Getenv("GIT_PROTOCOL")}, os.Stdin, os.Stdout, os.Stderr)
+		return ask(Request{Args: os.Args[1:], Protocol: os.Getenv("GIT_PROTOCOL")}, os.Stdin, os.Stdout, os.Stderr)
 	}
 	if len(os.Args) > 1 && os.Args[1] == "-Y" {
 		run = func() (int, error) { return signShim(os.Args[1:], os.Stderr) }
 	}
 	code, err := run()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", ShimName, err)
-		return sshFailed
+		fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
+		return Failed
 	}
 	return code
 }
@@ -86,20 +97,20 @@ func signShim(args []string, stderr io.Writer) (int, error) {
 		return 0, err
 	}
 	defer f.Close()
-	object, err := io.ReadAll(io.LimitReader(f, maxSigned+1))
+	object, err := io.ReadAll(io.LimitReader(f, maxObject+1))
 	if err != nil {
 		return 0, err
 	}
 	var signature bytes.Buffer
-	code, err := shim(sshRequest{Sign: object}, strings.NewReader(""), &signature, stderr)
+	code, err := ask(Request{Sign: object}, strings.NewReader(""), &signature, stderr)
 	if err != nil || code != 0 {
 		return code, err
 	}
 	return 0, os.WriteFile(file+".sig", signature.Bytes(), 0o600)
 }
 
-func shim(q sshRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
-	conn, err := net.Dial("tcp", sshService.String())
+func ask(q Request, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+	conn, err := net.Dial("tcp", Service.String())
 	if err != nil {
 		return 0, fmt.Errorf("reach the daemon: %w; it holds the key, and listens where connections of tools are confined: see toolctl doctor", err)
 	}
@@ -108,8 +119,8 @@ func shim(q sshRequest, stdin io.Reader, stdout, stderr io.Writer) (int, error) 
 	if err != nil {
 		return 0, err
 	}
-	if len(request) > maxSSHRequest {
-		return 0, fmt.Errorf("the command has over %d bytes", maxSSHRequest)
+	if len(request) > maxRequest {
+		return 0, fmt.Errorf("the command has over %d bytes", maxRequest)
 	}
 	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(request))), request...)); err != nil {
 		return 0, fmt.Errorf("ask the daemon: %w", err)
