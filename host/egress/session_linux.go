@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/hostrule"
+	"github.com/toold/toold/host/names"
 	"github.com/toold/toold/host/sshshim"
 )
 
@@ -66,7 +67,7 @@ type Session struct {
 	rest context.Context
 	stop context.CancelFunc
 
-	names  names
+	names  names.Server
 	signed atomic.Int64 // as in Gate
 
 	// mu guards what follows.
@@ -90,6 +91,7 @@ func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs 
 	}
 	unix.SetNonblock(fds[0], true)
 	s = &Session{gate: g, rules: rules, refused: refused, wire: os.NewFile(uintptr(fds[0]), "network"), pairs: map[*pair]struct{}{}}
+	s.names.Hosts = rules.Hosts
 	for i, path := range rules.Sockets {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			s.rules.Sockets[i] = real
@@ -414,7 +416,7 @@ func (s *Session) openPair(to netip.AddrPort) *pair {
 		return p
 	}
 	host := to.Addr().WithZone("").String()
-	if name, ok := s.names.of(to.Addr()); ok {
+	if name, ok := s.names.Of(to.Addr()); ok {
 		host = name
 	}
 	s.note(&Connection{Host: host, Port: to.Port(), Failed: "too many connections are open"})
@@ -444,7 +446,7 @@ func (s *Session) serveItself(p *pair, fd int, to netip.AddrPort, flags int, don
 	if to == sshshim.Service {
 		s.serveSSH(local)
 	} else {
-		s.answerNames(local)
+		s.names.Serve(s.ctx, local)
 	}
 	local.Close()
 }
@@ -677,7 +679,7 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 	}
 	port := strconv.Itoa(int(to.Port()))
 	ip := to.Addr()
-	if name, ok := s.names.of(ip); ok {
+	if name, ok := s.names.Of(ip); ok {
 		c = &Connection{Host: name, Port: to.Port()}
 		rule, named := hostrule.Match(s.rules.Hosts, name, port)
 		if rule == "" {
@@ -722,7 +724,7 @@ func (s *Session) nameOf(ip netip.Addr, port string, hosts []string) string {
 		if name == "localhost" && ip.IsLoopback() {
 			return name
 		}
-		ctx, cancel := context.WithTimeout(s.ctx, lookupTime)
+		ctx, cancel := context.WithTimeout(s.ctx, names.LookupTime)
 		addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 		cancel()
 		if err != nil {

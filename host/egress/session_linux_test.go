@@ -272,19 +272,6 @@ func FuzzAddress(f *testing.F) {
 	})
 }
 
-func FuzzQuery(f *testing.F) {
-	f.Add(query(f, "localhost.", dnsmessage.TypeA))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		s := &Session{ctx: t.Context()}
-		if reply, err := s.answerName(b); err == nil {
-			var m dnsmessage.Message
-			if err := m.Unpack(reply); err != nil {
-				t.Errorf("%q: %v", reply, err)
-			}
-		}
-	})
-}
-
 func query(t testing.TB, name string, kind dnsmessage.Type) []byte {
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: kind, Class: dnsmessage.ClassINET}}}
 	b, err := m.Pack()
@@ -298,7 +285,7 @@ func query(t testing.TB, name string, kind dnsmessage.Type) []byte {
 func TestNames(t *testing.T) {
 	s, connect := start(t, nil, "localhost:1")
 	ask := func(name string, kind dnsmessage.Type) (dnsmessage.RCode, string) {
-		reply, err := s.answerName(query(t, name, kind))
+		reply, err := s.names.Answer(t.Context(), query(t, name, kind))
 		var m dnsmessage.Message
 		if err := errors.Join(err, m.Unpack(reply)); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,12 @@
-package egress
+// Package names is the name server of one run: it answers each name of a host with an
+// address that stands for it in this run, so that a connection to the address is one to
+// the name. host/egress hands it the connections of resolvers, and asks which name an
+// address stands for.
+//
+// A name is looked up where the run may connect to it, and to find out whether it is
+// there alone: no address of it is told to anybody. The name of a host that is not
+// granted is never looked up.
+package names
 
 import (
 	"context"
@@ -19,8 +27,8 @@ import (
 const (
 	// maxNames bounds the names that one run looks up.
 	maxNames = 4096
-	// lookupTime bounds one lookup.
-	lookupTime = 10 * time.Second
+	// LookupTime bounds one lookup.
+	LookupTime = 10 * time.Second
 	// ttl is how long a process may keep an answer, in seconds: an address stands
 	// for its name as long as the run.
 	ttl = 600
@@ -30,16 +38,19 @@ const (
 // benchmarks of network devices, and so no public address.
 var standIns = netip.MustParsePrefix("198.18.0.0/15")
 
-// names are the addresses that stand for names in one run. The zero value has
-// none.
-type names struct {
+// Server has the addresses that stand for names in one run. The zero value has none,
+// and looks no name up.
+type Server struct {
+	// Hosts are those that the run may connect to, as in hostrule.Match.
+	Hosts []string
+
 	mu     sync.Mutex
 	byName map[string]netip.Addr
 	byAddr map[netip.Addr]string
 }
 
-// of is the name that addr stands for.
-func (n *names) of(addr netip.Addr) (string, bool) {
+// Of returns the name that addr stands for.
+func (n *Server) Of(addr netip.Addr) (string, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	name, ok := n.byAddr[addr]
@@ -47,7 +58,7 @@ func (n *names) of(addr netip.Addr) (string, bool) {
 }
 
 // addr is the address that stands for name. There is none when there are too many.
-func (n *names) addr(name string) (netip.Addr, bool) {
+func (n *Server) addr(name string) (netip.Addr, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if a, ok := n.byName[name]; ok {
@@ -66,8 +77,9 @@ func (n *names) addr(name string) (netip.Addr, bool) {
 	return a, true
 }
 
-// answerNames is the name server of the run, on one of its connections.
-func (s *Session) answerNames(conn io.ReadWriter) {
+// Serve answers what is asked on a connection of the run, until that ends or says what
+// is no query.
+func (n *Server) Serve(ctx context.Context, conn io.ReadWriter) {
 	for {
 		var size [2]byte
 		if _, err := io.ReadFull(conn, size[:]); err != nil {
@@ -77,7 +89,7 @@ func (s *Session) answerNames(conn io.ReadWriter) {
 		if _, err := io.ReadFull(conn, query); err != nil {
 			return
 		}
-		reply, err := s.answerName(query)
+		reply, err := n.Answer(ctx, query)
 		if err != nil {
 			return
 		}
@@ -87,8 +99,8 @@ func (s *Session) answerNames(conn io.ReadWriter) {
 	}
 }
 
-// answerName answers one DNS message.
-func (s *Session) answerName(query []byte) ([]byte, error) {
+// Answer answers one DNS message.
+func (n *Server) Answer(ctx context.Context, query []byte) ([]byte, error) {
 	var p dnsmessage.Parser
 	head, err := p.Start(query)
 	if err != nil || head.Response {
@@ -106,10 +118,10 @@ func (s *Session) answerName(query []byte) ([]byte, error) {
 	case !isHost(name):
 		code = dnsmessage.RCodeNameError
 	case q.Type == dnsmessage.TypeA || q.Type == dnsmessage.TypeAAAA:
-		code = s.lookUp(name)
+		code = n.lookUp(ctx, name)
 		if code == dnsmessage.RCodeSuccess && q.Type == dnsmessage.TypeA {
 			var ok bool
-			if addr, ok = s.names.addr(name); !ok {
+			if addr, ok = n.addr(name); !ok {
 				code = dnsmessage.RCodeServerFailure
 			}
 		}
@@ -130,9 +142,9 @@ func (s *Session) answerName(query []byte) ([]byte, error) {
 // lookUp finds out whether name is there, where the run may connect to it at some
 // port. Any other name seems to be there: connecting to it says what is not
 // granted.
-func (s *Session) lookUp(name string) dnsmessage.RCode {
+func (n *Server) lookUp(ctx context.Context, name string) dnsmessage.RCode {
 	granted := false
-	for _, h := range s.rules.Hosts {
+	for _, h := range n.Hosts {
 		host, port := hostrule.Split(h)
 		rule, _ := hostrule.Match([]string{host}, name, port)
 		granted = granted || rule != ""
@@ -140,7 +152,7 @@ func (s *Session) lookUp(name string) dnsmessage.RCode {
 	if !granted {
 		return dnsmessage.RCodeSuccess
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, lookupTime)
+	ctx, cancel := context.WithTimeout(ctx, LookupTime)
 	defer cancel()
 	_, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 	if e, ok := errors.AsType[*net.DNSError](err); ok && e.IsNotFound {
