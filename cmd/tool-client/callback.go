@@ -273,42 +273,13 @@ func (p *programs) start(cb *callbacks.Program, argv, env []string, console bool
 	defer runtime.UnlockOSThread()
 	attr := &os.ProcAttr{Dir: cb.Cwd, Env: env, Sys: &syscall.SysProcAttr{}}
 	endWith(attr.Sys)
-	var ours, theirs []*os.File
-	defer func() {
-		for _, f := range theirs {
-			f.Close()
-		}
-	}()
-	// pipe makes a pipe whose reading end is the child's, or the other.
-	pipe := func(reads bool) (mine, childs *os.File, err error) {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return nil, nil, err
-		}
-		mine, childs = w, r
-		if !reads {
-			mine, childs = r, w
-		}
-		ours, theirs = append(ours, mine), append(theirs, childs)
-		return mine, childs, nil
+	streams, err := p.streams(cb, console)
+	defer streams.closeTheirs()
+	if err != nil {
+		streams.closeOurs()
+		return 0, err
 	}
-	var stdin, stdout, stderr *os.File // ours
-	attr.Files = []*os.File{os.Stdin, os.Stdout, os.Stderr}
-	var err error
-	own := p.ownInput(cb)
-	if !own && (!console || cb.Kind == callbacks.Pager) {
-		if stdin, attr.Files[0], err = pipe(true); err != nil {
-			return 0, err
-		}
-	} else if own && isTerminal(os.Stdin) && foreground() < 0 || !own && p.tty == nil && !isTerminal(os.Stdin) {
-		// What is there may be the tool's input, which is read elsewhere, or another
-		// job's.
-		null, err := os.Open(os.DevNull)
-		if err != nil {
-			return 0, err
-		}
-		theirs, attr.Files[0] = append(theirs, null), null
-	}
+	attr.Files = streams.files[:]
 	fd := -1
 	if console {
 		attr.Sys.Setpgid = true
@@ -322,77 +293,31 @@ func (p *programs) start(cb *callbacks.Program, argv, env []string, console bool
 		defer p.tty.takeBack()
 	} else {
 		attr.Sys.Setsid = true
-		if stdout, attr.Files[1], err = pipe(false); err == nil {
-			stderr, attr.Files[2], err = pipe(false)
-		}
 	}
-	defer func() {
-		for _, f := range ours {
-			f.Close()
-		}
-	}()
-	if err != nil {
-		return 0, err
-	}
+	defer streams.closeOurs()
 	child, err := os.StartProcess(path, argv, attr)
 	if err != nil {
 		return 0, err
 	}
-	for _, f := range theirs {
-		f.Close()
-	}
-	theirs = nil
+	streams.closeTheirs()
 	if fd >= 0 {
 		defer setForeground(fd, unix.Getpgrp())
 	}
-	var copying sync.WaitGroup
-	for _, c := range []struct {
-		from *os.File
-		to   io.Writer
-	}{{stdout, cb.Stdout}, {stderr, cb.Stderr}} {
-		if c.from != nil {
-			copying.Go(func() { io.Copy(onlyWriter{c.to}, onlyReader{c.from}) })
-		}
-	}
-	if stdin != nil {
-		go func() {
-			io.Copy(onlyWriter{stdin}, onlyReader{cb.Stdin})
-			stdin.Close()
-		}()
-	}
-	ended := make(chan struct{})
-	var ending sync.WaitGroup
-	ending.Go(func() {
-		select {
-		case <-ended:
-			return
-		case <-cb.Done:
-		}
-		for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
-			syscall.Kill(-child.Pid, s) // it is not reaped yet, or its group is empty
-		}
-		select {
-		case <-ended:
-		case <-time.After(endGrace):
-			syscall.Kill(-child.Pid, syscall.SIGKILL)
-		}
-	})
+	copied := streams.copy(cb)
+	stop := endWhenDone(child.Pid, cb.Done)
 	status, err := p.await(child.Pid, fd)
-	close(ended)
-	ending.Wait()
+	stop()
 	left := syscall.Kill(-child.Pid, 0) == nil
 	child.Release()
 	if err != nil {
 		return 0, err
 	}
-	finished := make(chan struct{})
-	go func() { copying.Wait(); close(finished) }()
 	var late <-chan time.Time
 	if left { // what it left behind may keep its outputs open for good
 		late = time.After(endGrace)
 	}
 	select {
-	case <-finished:
+	case <-copied:
 	case <-late:
 	case <-cb.Done:
 	}
@@ -400,6 +325,116 @@ func (p *programs) start(cb *callbacks.Program, argv, env []string, console bool
 		return 128 + int(status.Signal()), nil
 	}
 	return status.ExitStatus(), nil
+}
+
+// streams are the standard streams of one program.
+type streams struct {
+	files [3]*os.File // of the program
+	// Ends of pipes that are ours; nil where the program has another file.
+	stdin, stdout, stderr *os.File
+	ours, theirs          []*os.File // to be closed
+}
+
+// streams opens those of cb. The caller closes s, also when there is an error.
+func (p *programs) streams(cb *callbacks.Program, console bool) (s *streams, err error) {
+	s = &streams{files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}}
+	own := p.ownInput(cb)
+	if !own && (!console || cb.Kind == callbacks.Pager) {
+		if s.stdin, s.files[0], err = s.pipe(true); err != nil {
+			return s, err
+		}
+	} else if own && isTerminal(os.Stdin) && foreground() < 0 || !own && p.tty == nil && !isTerminal(os.Stdin) {
+		// What is there may be the tool's input, which is read elsewhere, or another
+		// job's.
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			return s, err
+		}
+		s.theirs, s.files[0] = append(s.theirs, null), null
+	}
+	if !console {
+		if s.stdout, s.files[1], err = s.pipe(false); err == nil {
+			s.stderr, s.files[2], err = s.pipe(false)
+		}
+	}
+	return s, err
+}
+
+// pipe makes a pipe whose reading end is the program's, or the other.
+func (s *streams) pipe(reads bool) (ours, theirs *os.File, err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	ours, theirs = w, r
+	if !reads {
+		ours, theirs = r, w
+	}
+	s.ours, s.theirs = append(s.ours, ours), append(s.theirs, theirs)
+	return ours, theirs, nil
+}
+
+// copy copies between the program's streams and those of cb. The channel is closed when
+// the program's outputs have ended.
+func (s *streams) copy(cb *callbacks.Program) (copied <-chan struct{}) {
+	var copying sync.WaitGroup
+	for _, c := range []struct {
+		from *os.File
+		to   io.Writer
+	}{{s.stdout, cb.Stdout}, {s.stderr, cb.Stderr}} {
+		if c.from != nil {
+			copying.Go(func() { io.Copy(onlyWriter{c.to}, onlyReader{c.from}) })
+		}
+	}
+	if s.stdin != nil {
+		go func() {
+			io.Copy(onlyWriter{s.stdin}, onlyReader{cb.Stdin})
+			s.stdin.Close()
+		}()
+	}
+	finished := make(chan struct{})
+	go func() { copying.Wait(); close(finished) }()
+	return finished
+}
+
+func (s *streams) closeOurs() {
+	for _, f := range s.ours {
+		f.Close()
+	}
+}
+
+// closeTheirs closes what the program has, once.
+func (s *streams) closeTheirs() {
+	for _, f := range s.theirs {
+		f.Close()
+	}
+	s.theirs = nil
+}
+
+// endWhenDone ends the program with the group pid when done is closed, until stop is
+// called, which waits.
+func endWhenDone(pid int, done <-chan struct{}) (stop func()) {
+	ended := make(chan struct{})
+	var ending sync.WaitGroup
+	ending.Go(func() {
+		select {
+		case <-ended:
+			return
+		case <-done:
+		}
+		for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
+			syscall.Kill(-pid, s) // it is not reaped yet, or its group is empty
+		}
+		select {
+		case <-ended:
+		case <-time.After(endGrace):
+			syscall.Kill(-pid, syscall.SIGKILL)
+		}
+	})
+	return func() {
+		close(ended)
+		ending.Wait()
+	}
 }
 
 // await waits for the child to end. While it is stopped, so is this program, as a
