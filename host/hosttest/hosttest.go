@@ -120,7 +120,9 @@ func complete(t testing.TB, c *config.Config) (dir string) {
 	mk(&c.Tools, "tools.d")
 	if c.State == "" {
 		c.State = filepath.Join(dir, "state")
-		shareCache(t, c.State)
+		if err := ShareCompiled(ModuleRoot(), c.State); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if c.Socket == "" {
 		c.Socket = filepath.Join(dir, "tool.sock")
@@ -272,21 +274,6 @@ var guests struct {
 	sync.Mutex
 	dir  string
 	path map[string]func() (string, error)
-}
-
-// shareCache lets the daemons of one test binary share compiled code, which
-// takes longer to make than most tests take.
-func shareCache(t testing.TB, state string) {
-	t.Helper()
-	cache := filepath.Join(guestDir(t), "cache")
-	for _, d := range []string{state, cache} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink(cache, filepath.Join(state, "cache")); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // guestDir is the folder of what this test binary builds.

@@ -89,9 +89,9 @@ func Params(t *testing.T, p testscript.Params) {
 
 // ShareCompiled has the daemon of a state folder that is not there yet use the
 // compiled modules of the checkout at top, which take longer to make than most
-// scripts to run.
+// tests to run.
 func ShareCompiled(top, state string) error {
-	cache := filepath.Join(top, ".cache", "compiled")
+	cache := compiled(top)
 	for _, dir := range []string{cache, state} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -99,6 +99,9 @@ func ShareCompiled(top, state string) error {
 	}
 	return os.Symlink(cache, filepath.Join(state, "cache"))
 }
+
+// compiled is the folder of the compiled modules of the checkout at top.
+func compiled(top string) string { return filepath.Join(top, ".cache", "compiled") }
 
 func glob(t *testing.T, patterns []string) []string {
 	t.Helper()

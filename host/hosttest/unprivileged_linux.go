@@ -1,6 +1,8 @@
 package hosttest
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,6 +52,7 @@ func Unprivileged(t *testing.T, run string, need, guests []string) {
 			t.Fatalf("copy %s: %v\n%s", name, err, out)
 		}
 	}
+	must(copyCompiled(compiled(top), compiled(src)))
 	built := filepath.Join(dir, "guests")
 	must(os.Mkdir(built, 0o755))
 	for _, guest := range guests {
@@ -86,5 +89,38 @@ func Unprivileged(t *testing.T, run string, need, guests []string) {
 	if err != nil || !strings.Contains(text, "--- PASS: ") || strings.Contains(text, "--- SKIP: ") {
 		t.Errorf("as user %d: %v\n%s", unprivileged, err, text)
 	}
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "--- ") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
 	t.Logf("%d tests and subtests passed as user %d", strings.Count(text, "--- PASS: "), unprivileged)
+}
+
+// copyCompiled copies a folder of compiled modules that daemons use meanwhile, who
+// remove what they have renamed or no longer need.
+func copyCompiled(from, to string) error {
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			return os.MkdirAll(filepath.Join(to, rel), 0o700)
+		}
+		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, rel), b, 0o600)
+	})
 }
