@@ -355,57 +355,64 @@ func showApproval(out io.Writer, a *adminapi.Approval) error {
 		row("outcome", first(a.Outcome, "unknown"))
 	}
 	for i := range a.Steps {
-		step := &a.Steps[i]
 		if err == nil {
 			_, err = fmt.Fprintln(out)
 		}
 		if len(a.Steps) > 1 {
 			row("call", fmt.Sprintf("%d of %d", i+1, len(a.Steps)))
 		}
-		row("tool", plainly(step.Tool))
-		row("version", step.Version)
-		row("digest", step.Digest)
-		var p adminapi.ApprovalPlan
-		if e := json.Unmarshal(step.Plan, &p); e != nil {
-			return errors.Join(err, fmt.Errorf("read what would run: %w", e))
-		}
-		row("binary", p.Binary)
-		for _, word := range p.Args {
-			row("argument", plainly(word))
-		}
-		if len(p.Payload) > 0 {
-			row("payload", strings.Trim(strconv.QuoteToASCII(string(p.Payload)), `"`))
-		}
-		if p.Cwd != "" {
-			row("folder", plainly(p.Cwd)+" ("+p.Folder+")")
-		}
-		for _, name := range slices.Sorted(maps.Keys(p.Env)) {
-			row("variable", plainly(name)+" = "+plainly(p.Env[name]))
-		}
-		switch {
-		case len(p.StdinB64) > 0:
-			row("input", strconv.QuoteToASCII(string(p.StdinB64)))
-		case p.Stdin != "":
-			row("input", strconv.QuoteToASCII(p.Stdin))
-		default:
-			row("input", "none")
-		}
-		if p.Shell {
-			row("shell", "yes")
-			for _, line := range p.Lines {
-				row("shell line", strconv.QuoteToASCII(line))
-			}
-		}
-		for _, c := range p.Callbacks {
-			row("the caller's", plainly(strings.TrimSpace(c.Kind+" "+c.Path)))
-		}
-		row("changes", map[bool]string{true: "something", false: "nothing"}[p.Mutating])
-		if p.Timeout > 0 {
-			row("time", (time.Duration(p.Timeout) * time.Millisecond).String())
-		}
-		for _, file := range p.Policies {
-			row("policy", plainly(file))
+		if e := showStep(row, &a.Steps[i]); e != nil {
+			return errors.Join(err, e)
 		}
 	}
 	return err
+}
+
+// showStep shows what one call of an approval would run.
+func showStep(row func(name, value string), step *adminapi.ApprovalStep) error {
+	row("tool", plainly(step.Tool))
+	row("version", step.Version)
+	row("digest", step.Digest)
+	var p adminapi.ApprovalPlan
+	if e := json.Unmarshal(step.Plan, &p); e != nil {
+		return fmt.Errorf("read what would run: %w", e)
+	}
+	row("binary", p.Binary)
+	for _, word := range p.Args {
+		row("argument", plainly(word))
+	}
+	if len(p.Payload) > 0 {
+		row("payload", strings.Trim(strconv.QuoteToASCII(string(p.Payload)), `"`))
+	}
+	if p.Cwd != "" {
+		row("folder", plainly(p.Cwd)+" ("+p.Folder+")")
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
+		row("variable", plainly(name)+" = "+plainly(p.Env[name]))
+	}
+	switch {
+	case len(p.StdinB64) > 0:
+		row("input", strconv.QuoteToASCII(string(p.StdinB64)))
+	case p.Stdin != "":
+		row("input", strconv.QuoteToASCII(p.Stdin))
+	default:
+		row("input", "none")
+	}
+	if p.Shell {
+		row("shell", "yes")
+		for _, line := range p.Lines {
+			row("shell line", strconv.QuoteToASCII(line))
+		}
+	}
+	for _, c := range p.Callbacks {
+		row("the caller's", plainly(strings.TrimSpace(c.Kind+" "+c.Path)))
+	}
+	row("changes", map[bool]string{true: "something", false: "nothing"}[p.Mutating])
+	if p.Timeout > 0 {
+		row("time", (time.Duration(p.Timeout) * time.Millisecond).String())
+	}
+	for _, file := range p.Policies {
+		row("policy", plainly(file))
+	}
+	return nil
 }

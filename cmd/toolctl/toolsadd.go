@@ -452,10 +452,7 @@ func (f *toolsFolder) updateTool(name string, src *source, rec *added, now map[s
 	}
 	defer root.Close()
 
-	// result is what will be there; own is what the operator has, of which a link
-	// is copied as one.
-	result, before, own := map[string][]byte{}, map[string][]byte{}, map[string]bool{}
-	var notes []string
+	before := map[string][]byte{}
 	for file := range now {
 		if now[file] != "" {
 			if before[file], err = readFile(root, file, maxToolTotal); err != nil {
@@ -463,61 +460,32 @@ func (f *toolsFolder) updateTool(name string, src *source, rec *added, now map[s
 			}
 		}
 	}
-	all := maps.Clone(now)
-	maps.Copy(all, rec.Files)
-	maps.Copy(all, want)
-	for _, file := range sortedKeys(all) {
-		is, there := now[file]
-		was, recorded := rec.Files[file]
-		data, wanted := files[file]
-		switch {
-		case there == recorded && is == was: // as it was added, or in the catalogue only
-			if wanted {
-				result[file] = data
-			}
-		case !recorded && strings.HasSuffix(file, keptSuffix) && rec.Files[strings.TrimSuffix(file, keptSuffix)] != "":
-			// Of an earlier update; what it says is old.
-		default:
-			what := map[bool]string{true: "changed", false: "removed"}[there]
-			if there {
-				result[file], own[file] = before[file], true
-			}
-			if there && !recorded {
-				what = "added"
-			}
-			note := fmt.Sprintf("kept     %s: %s here", path.Join(name, file), what)
-			if wanted && want[file] != was && want[file] != is {
-				result[file+keptSuffix] = data
-				note += "; the catalogue's is beside it, " + path.Base(file) + keptSuffix
-			}
-			notes = append(notes, note)
-		}
-	}
+	m := merge(name, rec.Files, now, want, before, files)
 	old, err := rightsOf(name, before)
 	if err != nil {
 		old = []string{"is broken: " + printable(err.Error())}
 	}
-	rights, err := rightsOf(name, result)
+	rights, err := rightsOf(name, m.result)
 	if err != nil {
 		return err
 	}
 	f.show(name, src, old, rights)
-	for _, n := range notes {
+	for _, n := range m.notes {
 		fmt.Fprintln(f.s.out, printable(n))
 	}
 	if err := f.ask("update " + name + "?"); err != nil {
 		return err
 	}
-	regular := maps.Clone(result)
-	for file := range own {
+	regular := maps.Clone(m.result)
+	for file := range m.own {
 		delete(regular, file)
 	}
 	stage, err := f.stage(src, name, builtIn, regular)
 	if err != nil {
 		return err
 	}
-	for file := range own {
-		if err := f.copyOwn(root, file, stage, result[file]); err != nil {
+	for file := range m.own {
+		if err := f.copyOwn(root, file, stage, m.result[file]); err != nil {
 			return errors.Join(fmt.Errorf("keep %s of tool %s: %w", file, name, err), os.RemoveAll(stage))
 		}
 	}
@@ -526,6 +494,52 @@ func (f *toolsFolder) updateTool(name string, src *source, rec *added, now map[s
 	}
 	fmt.Fprintf(f.s.out, "updated  %s\n", dir)
 	return os.RemoveAll(stage) // the old version
+}
+
+// merged is what an update makes of a tool.
+type merged struct {
+	result map[string][]byte // what will be there
+	own    map[string]bool   // what of it the operator has, of which a link is copied as one
+	notes  []string          // what is said of it
+}
+
+// merge keeps what an operator changed, added or removed since a tool was added, and
+// takes what the catalogue changed: was, is and want are the hashes of what was added,
+// of what is there, and of what the catalogue has; before and files hold the latter
+// two.
+func merge(name string, was, is, want map[string]string, before, files map[string][]byte) (m merged) {
+	m = merged{result: map[string][]byte{}, own: map[string]bool{}}
+	all := maps.Clone(is)
+	maps.Copy(all, was)
+	maps.Copy(all, want)
+	for _, file := range sortedKeys(all) {
+		_, there := is[file]
+		_, recorded := was[file]
+		data, wanted := files[file]
+		switch {
+		case there == recorded && is[file] == was[file]: // as it was added, or in the catalogue only
+			if wanted {
+				m.result[file] = data
+			}
+		case !recorded && strings.HasSuffix(file, keptSuffix) && was[strings.TrimSuffix(file, keptSuffix)] != "":
+			// Of an earlier update; what it says is old.
+		default:
+			what := map[bool]string{true: "changed", false: "removed"}[there]
+			if there {
+				m.result[file], m.own[file] = before[file], true
+			}
+			if there && !recorded {
+				what = "added"
+			}
+			note := fmt.Sprintf("kept     %s: %s here", path.Join(name, file), what)
+			if wanted && want[file] != was[file] && want[file] != is[file] {
+				m.result[file+keptSuffix] = data
+				note += "; the catalogue's is beside it, " + path.Base(file) + keptSuffix
+			}
+			m.notes = append(m.notes, note)
+		}
+	}
+	return m
 }
 
 // copyOwn copies a file or a link of the operator's.

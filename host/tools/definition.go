@@ -864,42 +864,13 @@ func (d *Definition) Seen(name string) (instead string, ok bool) {
 }
 
 func (c *checker) secrets(d *Definition) {
-	variables, keys, signer := map[string]string{}, map[string]string{}, ""
+	places := secretPlaces{checker: c, definition: d, variables: map[string]string{}, keys: map[string]string{}}
 	for _, name := range sortedKeys(d.Secrets) {
 		s, at := d.Secrets[name], "/secrets/"+escapePointer(name)
 		if !secretRule.MatchString(name) {
 			c.fault(at, "has a name that does not match %s", secretRule)
 		}
-		kind, source, _ := strings.Cut(s.From, ":")
-		switch {
-		case kind == "env" && variableRule.MatchString(source):
-		case kind == "file" && path.IsAbs(source) && path.Clean(source) == source && !strings.ContainsRune(source, 0):
-		case kind == "claim" && validClaim(source):
-		case kind == "agent" && s.SSHKey && agentRule.MatchString(source):
-		case kind == "agent":
-			c.fault(at+"/from", `is for a secret with ssh_key, and needs a key: "agent:SHA256:FINGERPRINT" as ssh-add -l shows it, or "agent:" and a line of ssh-add -L`)
-		case s.From == "":
-			c.fault(at, `needs from: "env:NAME", "file:/PATH" or "claim:NAME"`)
-		default:
-			// The value is not repeated: it may be the secret itself, pasted here
-			// by mistake, which must not appear in a log.
-			c.fault(at+"/from", `must be "env:NAME", "file:/PATH" (clean and absolute) or "claim:NAME", never the secret itself`)
-		}
-		variable := func(at, v string) {
-			if !variableRule.MatchString(v) {
-				c.fault(at, "is %q; it must be the name of a variable", v)
-			}
-			if _, fixed := d.Environment[v]; fixed {
-				c.fault(at, "is %s, which environment sets too; keep one", v)
-			}
-			if slices.Contains(d.Capabilities.Env, v) {
-				c.fault(at, "is %s, which capabilities.env lets callers set; remove it there", v)
-			}
-			if other, double := variables[v]; double {
-				c.fault(at, "is %s, which the secret %s sets too", v, other)
-			}
-			variables[v] = name
-		}
+		c.secretSource(at, s)
 		if s.Content != "" && (s.File == "" && s.Header == "" || len(secretMark.FindAllString(s.Content, -1)) != 1) {
 			c.fault(at+"/content", "is what is in file or header: it needs one of them, and {secret} or {basic:USER} once, where the value goes")
 		}
@@ -909,71 +880,129 @@ func (c *checker) secrets(d *Definition) {
 		if s.InsecureHTTP && (s.Header == "" && s.SigV4 == nil || d.WASI != "" || d.Handler != "") {
 			c.fault(at+"/insecure_http", "is for the header or signature of a binary's requests; name the port in host to have a handler send it without TLS, and remove this otherwise")
 		}
-		switch {
-		case s.SigV4 != nil && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != "" || s.SSHKey || s.SSHSign):
-			c.fault(at, "has sigv4 beside env, header, file, tls or ssh_key; a secret goes to one place, use two secrets for two")
-		case s.SigV4 != nil:
-			c.sigV4(d, at, name, s)
-		case s.SSHSign && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != "" || s.SSHKey || s.Host != ""):
-			c.fault(at, "has ssh_sign beside env, header, file, tls, ssh_key or host; a secret goes to one place, use two secrets for two")
-		case s.SSHSign:
-			if d.Handler != "" || d.WASI != "" {
-				c.fault(at+"/ssh_sign", "is for the git of a binary; a handler or wasi program has none")
-			}
-			if signer != "" {
-				c.fault(at+"/ssh_sign", "is true for the secret %s already; keep one", signer)
-			}
-			signer = name
-		case s.SSHKey && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != ""):
-			c.fault(at, "has ssh_key beside env, header, file or tls; a secret goes to one place, use two secrets for two")
-		case s.SSHKey:
-			if !validHost(s.Host, false) {
-				c.fault(at+"/host", "is %q; it must be one host, with a port unless that is 22", s.Host)
-			}
-			if d.Handler != "" || d.WASI != "" {
-				c.fault(at+"/ssh_key", "is for the git of a binary; a handler or wasi program has no ssh")
-			}
-			key := strings.ToLower(s.Host)
-			if n, port := hostrule.Split(key); port == "22" {
-				key = n
-			}
-			if other, double := keys[key]; double {
-				c.fault(at+"/host", "is %s, for which the secret %s is a key already; keep one", s.Host, other)
-			}
-			keys[key] = name
-		case s.TLS != "" && (s.Env != "" || s.Header != "" || s.File != ""):
-			c.fault(at, "has tls beside env, header or file; a secret goes to one place, use two secrets for two")
-		case s.TLS != "":
-			c.oneOf(at+"/tls", s.TLS, TLSCA, TLSCert, TLSKey)
-			if !validHost(s.Host, false) {
-				c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
-			}
-			if d.WASI != "" {
-				c.fault(at+"/tls", "is for requests, and a wasi program makes none")
-			}
-		case s.Env != "" && (s.Header != "" || s.Host != ""), s.File != "" && (s.Env != "" || s.Header != "" || s.Host != ""):
-			what, beside := "env", "header or host"
-			if s.File != "" {
-				what, beside = "file", "env, header or host"
-			}
-			c.fault(at, "has %s beside %s; a secret goes to one place, use two secrets for two", what, beside)
-		case s.Env != "":
-			variable(at+"/env", s.Env)
-		case s.File != "":
-			variable(at+"/file", s.File)
-		case s.Header != "" && s.Host != "":
-			if !headerRule.MatchString(s.Header) {
-				c.fault(at+"/header", "is %q; it must be the name of a header", s.Header)
-			}
-			if !validHost(s.Host, false) {
-				c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
-			}
-		default:
-			c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together, or tls and host, or ssh_key and host, or sigv4 and host, or ssh_sign")
-		}
+		places.check(name, at, s)
 	}
 	c.tls(d)
 	c.unread(d)
+}
+
+// secretSource checks where a secret comes from.
+func (c *checker) secretSource(at string, s Secret) {
+	kind, source, _ := strings.Cut(s.From, ":")
+	switch {
+	case kind == "env" && variableRule.MatchString(source):
+	case kind == "file" && path.IsAbs(source) && path.Clean(source) == source && !strings.ContainsRune(source, 0):
+	case kind == "claim" && validClaim(source):
+	case kind == "agent" && s.SSHKey && agentRule.MatchString(source):
+	case kind == "agent":
+		c.fault(at+"/from", `is for a secret with ssh_key, and needs a key: "agent:SHA256:FINGERPRINT" as ssh-add -l shows it, or "agent:" and a line of ssh-add -L`)
+	case s.From == "":
+		c.fault(at, `needs from: "env:NAME", "file:/PATH" or "claim:NAME"`)
+	default:
+		// The value is not repeated: it may be the secret itself, pasted here
+		// by mistake, which must not appear in a log.
+		c.fault(at+"/from", `must be "env:NAME", "file:/PATH" (clean and absolute) or "claim:NAME", never the secret itself`)
+	}
+}
+
+// secretPlaces checks where the secrets of one definition go: each to one place,
+// which no other has.
+type secretPlaces struct {
+	*checker
+	definition *Definition
+	// The names of the secrets that have it already, by variable and by host.
+	variables, keys map[string]string
+	signer          string
+}
+
+func (c *secretPlaces) check(name, at string, s Secret) {
+	d := c.definition
+	switch {
+	case s.SigV4 != nil && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != "" || s.SSHKey || s.SSHSign):
+		c.fault(at, "has sigv4 beside env, header, file, tls or ssh_key; a secret goes to one place, use two secrets for two")
+	case s.SigV4 != nil:
+		c.sigV4(d, at, name, s)
+	case s.SSHSign && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != "" || s.SSHKey || s.Host != ""):
+		c.fault(at, "has ssh_sign beside env, header, file, tls, ssh_key or host; a secret goes to one place, use two secrets for two")
+	case s.SSHSign:
+		c.sshSign(name, at)
+	case s.SSHKey && (s.Env != "" || s.Header != "" || s.File != "" || s.TLS != ""):
+		c.fault(at, "has ssh_key beside env, header, file or tls; a secret goes to one place, use two secrets for two")
+	case s.SSHKey:
+		c.sshKey(name, at, s)
+	case s.TLS != "" && (s.Env != "" || s.Header != "" || s.File != ""):
+		c.fault(at, "has tls beside env, header or file; a secret goes to one place, use two secrets for two")
+	case s.TLS != "":
+		c.oneOf(at+"/tls", s.TLS, TLSCA, TLSCert, TLSKey)
+		c.oneHost(at, s)
+		if d.WASI != "" {
+			c.fault(at+"/tls", "is for requests, and a wasi program makes none")
+		}
+	case s.File != "" && (s.Env != "" || s.Header != "" || s.Host != ""):
+		c.fault(at, "has file beside env, header or host; a secret goes to one place, use two secrets for two")
+	case s.Env != "" && (s.Header != "" || s.Host != ""):
+		c.fault(at, "has env beside header or host; a secret goes to one place, use two secrets for two")
+	case s.Env != "":
+		c.variable(name, at+"/env", s.Env)
+	case s.File != "":
+		c.variable(name, at+"/file", s.File)
+	case s.Header != "" && s.Host != "":
+		if !headerRule.MatchString(s.Header) {
+			c.fault(at+"/header", "is %q; it must be the name of a header", s.Header)
+		}
+		c.oneHost(at, s)
+	default:
+		c.fault(at, "needs a place to go: env (a variable of the binary), file (a variable that names a file with it), or header and host together, or tls and host, or ssh_key and host, or sigv4 and host, or ssh_sign")
+	}
+}
+
+func (c *secretPlaces) variable(name, at, v string) {
+	if !variableRule.MatchString(v) {
+		c.fault(at, "is %q; it must be the name of a variable", v)
+	}
+	if _, fixed := c.definition.Environment[v]; fixed {
+		c.fault(at, "is %s, which environment sets too; keep one", v)
+	}
+	if slices.Contains(c.definition.Capabilities.Env, v) {
+		c.fault(at, "is %s, which capabilities.env lets callers set; remove it there", v)
+	}
+	if other, double := c.variables[v]; double {
+		c.fault(at, "is %s, which the secret %s sets too", v, other)
+	}
+	c.variables[v] = name
+}
+
+func (c *secretPlaces) oneHost(at string, s Secret) {
+	if !validHost(s.Host, false) {
+		c.fault(at+"/host", "is %q; it must be one host, with a port where it is not the usual one", s.Host)
+	}
+}
+
+func (c *secretPlaces) sshSign(name, at string) {
+	if c.definition.Handler != "" || c.definition.WASI != "" {
+		c.fault(at+"/ssh_sign", "is for the git of a binary; a handler or wasi program has none")
+	}
+	if c.signer != "" {
+		c.fault(at+"/ssh_sign", "is true for the secret %s already; keep one", c.signer)
+	}
+	c.signer = name
+}
+
+func (c *secretPlaces) sshKey(name, at string, s Secret) {
+	if !validHost(s.Host, false) {
+		c.fault(at+"/host", "is %q; it must be one host, with a port unless that is 22", s.Host)
+	}
+	if c.definition.Handler != "" || c.definition.WASI != "" {
+		c.fault(at+"/ssh_key", "is for the git of a binary; a handler or wasi program has no ssh")
+	}
+	key := strings.ToLower(s.Host)
+	if n, port := hostrule.Split(key); port == "22" {
+		key = n
+	}
+	if other, double := c.keys[key]; double {
+		c.fault(at+"/host", "is %s, for which the secret %s is a key already; keep one", s.Host, other)
+	}
+	c.keys[key] = name
 }
 
 // unread checks the hosts whose requests are not read.
