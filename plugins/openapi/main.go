@@ -208,25 +208,15 @@ func (doc *document) tool(base, method, path string, raw json.RawMessage, shared
 		}
 		return nil
 	}
-	seen := map[place]bool{}
-	// The operation's own come first, and win over those of its path.
-	for _, raw := range slices.Concat(op.Parameters, shared) {
-		p, err := doc.parameter(raw)
-		if err != nil {
-			return nil, err
-		}
-		at := place{p.Name, p.In}
-		if seen[at] || p.In == "cookie" {
-			continue
-		}
-		seen[at] = true
-		if p.In == "header" && !mayBeSet(p.Name) {
-			continue
-		}
+	parameters, err := doc.parameters(op.Parameters, shared)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range parameters {
 		if err := add(p.Name, p.Schema, p.Description, p.Required || p.In == "path"); err != nil {
 			return nil, err
 		}
-		b.Parameters = append(b.Parameters, at)
+		b.Parameters = append(b.Parameters, place{p.Name, p.In})
 	}
 	if op.Body != nil {
 		media, ok := op.Body.Content["application/json"]
@@ -301,6 +291,27 @@ func (doc *document) parameter(raw json.RawMessage) (p param, err error) {
 	return p, nil
 }
 
+// parameters returns those that a call may set. An operation's own win over the shared
+// ones of its path.
+func (doc *document) parameters(own, shared []json.RawMessage) (list []param, err error) {
+	seen := map[place]bool{}
+	for _, raw := range slices.Concat(own, shared) {
+		p, err := doc.parameter(raw)
+		if err != nil {
+			return nil, err
+		}
+		at := place{p.Name, p.In}
+		if seen[at] || p.In == "cookie" {
+			continue
+		}
+		seen[at] = true
+		if p.In != "header" || mayBeSet(p.Name) {
+			list = append(list, p)
+		}
+	}
+	return list, nil
+}
+
 // define puts the schemas that schema refers to beside it, and makes the
 // references lead there.
 func (doc *document) define(schema map[string]any) error {
@@ -344,24 +355,7 @@ func (doc *document) define(schema map[string]any) error {
 					return err
 				}
 			}
-			// What OpenAPI has and JSON Schema has not.
-			if v["nullable"] == true {
-				if t, ok := v["type"].(string); ok {
-					v["type"] = []any{t, "null"}
-				}
-			}
-			for _, own := range []string{"nullable", "example", "xml", "discriminator", "externalDocs"} {
-				delete(v, own)
-			}
-			for _, limit := range []string{"exclusiveMinimum", "exclusiveMaximum"} {
-				if on, ok := v[limit].(bool); ok { // as version 3.0 writes it
-					delete(v, limit)
-					if bound := strings.ToLower(limit[9:]); on && v[bound] != nil {
-						v[limit] = v[bound]
-						delete(v, bound)
-					}
-				}
-			}
+			translate(v)
 			for key, x := range v {
 				below := visit
 				switch key {
@@ -384,6 +378,27 @@ func (doc *document) define(schema map[string]any) error {
 		schema["$defs"] = defs
 	}
 	return nil
+}
+
+// translate rewrites what OpenAPI has in a schema and JSON Schema has not.
+func translate(v map[string]any) {
+	if v["nullable"] == true {
+		if t, ok := v["type"].(string); ok {
+			v["type"] = []any{t, "null"}
+		}
+	}
+	for _, own := range []string{"nullable", "example", "xml", "discriminator", "externalDocs"} {
+		delete(v, own)
+	}
+	for _, limit := range []string{"exclusiveMinimum", "exclusiveMaximum"} {
+		if on, ok := v[limit].(bool); ok { // as version 3.0 writes it
+			delete(v, limit)
+			if bound := strings.ToLower(limit[9:]); on && v[bound] != nil {
+				v[limit] = v[bound]
+				delete(v, bound)
+			}
+		}
+	}
 }
 
 func call(c *abi.Call) (*abi.Result, error) {
