@@ -70,6 +70,10 @@ race: build ## the same under the race detector (needs a C compiler)
 lines: build ## all command lines of npm natively and through the wrapper; make test runs a part
 	PATH="$(CURDIR)/$(CACHE)/debs/bin:$$PATH" TOOLD_TEST_LINES=all $(GO) test -timeout 30m -run '^TestLines$$' ./plugins/npm
 
+.PHONY: oracle
+oracle: build ## go-sdk's modules and the SDKs' guests on go-sdk and here; make test runs most
+	PATH="$$PATH:$(HOME)/.cargo/bin:$(CURDIR)/$(CACHE)/npm/node_modules/.bin" CARGO_TARGET_DIR="$(CURDIR)/$(CACHE)/cargo" TOOLD_TEST_ORACLE=all $(GO) test -run '^TestOracle' ./host/guest
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (30s)
 	@GO='$(GO)' scripts/fuzz $(FUZZTIME)

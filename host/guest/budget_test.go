@@ -11,6 +11,9 @@ func TestBudgetsOfModules(t *testing.T) {
 	if b := budgetOf(27 << 10); b.cpu > 20*time.Second || b.memory > 1<<30 {
 		t.Errorf("27 KB get %+v", b)
 	}
+	if b := budgetOf(27 << 10); b.within(CompileLimits{}) != b {
+		t.Errorf("without limits of its own a module gets %+v", b.within(CompileLimits{}))
+	}
 	for name, m := range map[string]struct {
 		mb, cpu int
 		mib     int64

@@ -73,6 +73,11 @@ func testMain(m *testing.M) int {
 
 func newEngine(t testing.TB) *Engine {
 	t.Helper()
+	return engineIn(t, cacheDir)
+}
+
+func engineIn(t testing.TB, cacheDir string) *Engine {
+	t.Helper()
 	e, err := New(Config{CacheDir: cacheDir, Compiler: compiler, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)

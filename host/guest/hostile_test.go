@@ -306,7 +306,7 @@ func TestCompileBomb(t *testing.T) {
 	e := newEngine(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	m, err := e.Load(context.Background(), Spec{Name: "bomb.wasm", Wasm: bomb()})
+	m, err := e.Load(context.Background(), Spec{Name: "bomb.wasm", Wasm: bomb(), Compile: CompileLimits{Time: 2 * time.Second}})
 	if err == nil {
 		m.Close()
 		t.Skip("this machine compiles it within the limits")

@@ -90,16 +90,19 @@ var wasiDifferences = map[string]string{
 // The two answer alike but for what is listed.
 func TestWASIDifferences(t *testing.T) {
 	e := newEngine(t)
-	got := map[string]string{}
+	a := &asm{}
+	imports := map[string]uint32{}
+	for _, f := range wasiFuncs() {
+		imports[f.name] = a.imp(wasiModule, f.name, []byte(f.params), []byte(f.results))
+	}
+	answer := a.answerer()
+	a.memory(1)
+	var calls []string
 	for _, f := range wasiFuncs() {
 		if f.name == "proc_exit" || f.name == "proc_raise" || f.name == "poll_oneoff" || f.name == "sched_yield" || f.name == "random_get" || f.name == "sock_accept" {
 			continue // they end the call or wait, or are the same code
 		}
 		for _, fd := range []int32{0, 1, 2, 4} {
-			a := &asm{}
-			call := a.imp(wasiModule, f.name, []byte(f.params), []byte(f.results))
-			answer := a.answerer()
-			a.memory(1)
 			var args []byte
 			for i, p := range f.params {
 				switch {
@@ -111,22 +114,27 @@ func TestWASIDifferences(t *testing.T) {
 					args = cat(args, i32c(int32(1024+64*i))) // room for what it answers; zeros
 				}
 			}
-			a.exported("run", nil, answer(cat(args, callf(call))), i32c(0))
-			says := func(files []Mount) string {
-				m := load(t, e, Spec{Name: f.name, Wasm: a.bytes(), Files: files})
-				reply, err := m.Call(context.Background(), Invocation{Export: "run"})
-				if e, ok := errors.AsType[*Error](err); ok && e.Kind == Trapped {
-					return "trap"
-				} else if err != nil {
-					t.Errorf("%s %d: %v", f.name, fd, err)
-					return "error"
-				}
-				return fmt.Sprint(binary.LittleEndian.Uint32(reply.Output))
-			}
-			ours, theirs := says(nil), says([]Mount{{Guest: "/data", Host: t.TempDir()}})
-			if ours != theirs {
-				got[fmt.Sprintf("%s %d", f.name, fd)] = ours + " " + theirs
-			}
+			call := fmt.Sprintf("%s %d", f.name, fd)
+			a.exported(call, nil, answer(cat(args, callf(imports[f.name]))), i32c(0))
+			calls = append(calls, call)
+		}
+	}
+	ours := load(t, e, Spec{Name: "ours", Wasm: a.bytes()})
+	theirs := load(t, e, Spec{Name: "theirs", Wasm: a.bytes(), Files: []Mount{{Guest: "/data", Host: t.TempDir()}}})
+	says := func(m *Module, call string) string {
+		reply, err := m.Call(context.Background(), Invocation{Export: call})
+		if e, ok := errors.AsType[*Error](err); ok && e.Kind == Trapped {
+			return "trap"
+		} else if err != nil {
+			t.Errorf("%s: %v", call, err)
+			return "error"
+		}
+		return fmt.Sprint(binary.LittleEndian.Uint32(reply.Output))
+	}
+	got := map[string]string{}
+	for _, call := range calls {
+		if ours, theirs := says(ours, call), says(theirs, call); ours != theirs {
+			got[call] = ours + " " + theirs
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(got)) {
