@@ -139,6 +139,7 @@ func TestReadyTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.cfg.AllowWritable = true // whatever the umask of the checkout was
+	b.cfg.Engine = checkoutEngine(t)
 	b.open()
 	for _, s := range b.c.List() {
 		if s.State == StateBroken {
