@@ -74,7 +74,7 @@ func ready(e *Engine) (names []string) {
 func TestModulesSleep(t *testing.T) {
 	e := sleepy(t, 3)
 	var mods []*Module
-	for i := range 12 {
+	for i := range 6 {
 		mods = append(mods, load(t, e, Spec{Name: fmt.Sprint("m", i), Wasm: numbered(uint32(100 * i))}))
 	}
 	if names := ready(e); len(names) != 0 {
@@ -86,7 +86,7 @@ func TestModulesSleep(t *testing.T) {
 		t.Errorf("ready after a call of m5: %v", names)
 	}
 	fuel := make([]int64, len(mods))
-	for range 3 {
+	for range 2 {
 		for i, m := range mods {
 			got, took := numberOf(t, m, Invocation{Export: "run"})
 			if got != uint32(100*i+1) || fuel[i] != 0 && took != fuel[i] {
