@@ -326,6 +326,15 @@ func refType(r *reader) ValueType {
 }
 
 func unknownType(r *reader, at int, t byte) {
+	if t == 0x63 || t == 0x64 { // a reference to what follows
+		switch heap := r.u8("heap type"); heap {
+		case 0x6a, 0x6b, 0x6c, 0x6d, 0x6e, 0x71, 0x72, 0x73, 0x74:
+			t = heap
+		}
+		if r.err != nil {
+			return
+		}
+	}
 	switch t {
 	case 0x63, 0x64:
 		r.fail(at, Unsupported, "need typed function references (0x%02x)", t)

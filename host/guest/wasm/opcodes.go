@@ -135,9 +135,9 @@ func unsupported(op byte) string {
 	switch {
 	case op == 0x06 || op == 0x07 || op == 0x09 || op == 0x18 || op == 0x19:
 		return legacyExceptions
-	case op == 0x14 || op == 0x15 || op >= 0xd3 && op <= 0xd6:
+	case op == 0x14 || op == 0x15 || op >= 0xd4 && op <= 0xd6:
 		return "typed function references"
-	case op == 0xfb:
+	case op == 0xd3 || op == 0xfb: // ref.eq is GC's
 		return "GC (garbage collected types)"
 	}
 	return ""
