@@ -260,7 +260,7 @@ func TestVectorsFitTheSchema(t *testing.T) {
 	for export, types := range map[string][2]string{
 		"describe": {"", "Describe"}, "restrict": {"Call", "Decision"}, "handle": {"Call", "Result"},
 		"discover": {"Discovery", "Surface"}, "classify": {"Classify", "Classification"},
-		"reconcile": {"Reconcile", "Reconciliation"},
+		"reconcile": {"Reconcile", "Reconciliation"}, "wire": {"Wire", "Decision"},
 	} {
 		if types[0] != "" {
 			asked[export] = compile(t, types[0])

@@ -76,7 +76,7 @@ function run(v) {
 }
 
 let failed = 0, tried = 0;
-for (const file of ["describe", "restrict", "handle", "discover", "classify", "reconcile"]) {
+for (const file of ["describe", "restrict", "handle", "discover", "classify", "reconcile", "wire"]) {
   for (const v of JSON.parse(readFileSync(new URL(`../testdata/${file}.json`, import.meta.url)))) {
     tried++;
     try {

@@ -57,6 +57,12 @@ static toold_reconciliation reconcile(const toold_reconcile *q) {
 	else a.verdict = TOOLD_DONE, a.result = toold_says(q->ran[0].out);
 	return a;
 }
+static toold_decision wire(const toold_wire *w) {
+	if (!toold_is(w->on, TOOLD_WIRE_PUSH)) return toold_deny("on", "it is nothing that is known", "");
+	for (size_t i = 0; i < w->n; i++)
+		if (w->refs[i].force != TOOLD_NO) return toold_deny("force", "commits would be lost", "");
+	return toold_allow();
+}
 
 TOOLD_RESTRICT(policy)
 TOOLD_HANDLE(handler)
@@ -64,6 +70,7 @@ TOOLD_DESCRIBE(describe)
 TOOLD_DISCOVER(discover)
 TOOLD_CLASSIFY(classify)
 TOOLD_RECONCILE(reconcile)
+TOOLD_WIRE(wire)
 `
 
 // TestHeader: the header compiles without a warning as C11 and as C++17, for

@@ -293,6 +293,35 @@ typedef struct {
 	toold_str failed;    // not empty: the export fails with this text
 } toold_reconciliation;
 
+// What a toold_wire is about, in its on.
+#define TOOLD_WIRE_PUSH "git-push"
+#define TOOLD_WIRE_HTTP "http"
+
+// One reference that a push changes. name is the whole one, refs/heads/main; old and
+// new_ are object names in hexadecimal, all zeros for none: old of a reference that is
+// created, new_ of one that is deleted.
+typedef struct {
+	toold_str name, old, new_;
+	toold_opt force; // TOOLD_YES: deletes, or drops commits; TOOLD_UNSAID: the host cannot tell, which a policy should take for yes
+} toold_wire_ref;
+
+// What wire is asked about what the tool's binary is about to send, before any of it
+// leaves the host and before the host adds a credential. The answer is a
+// toold_decision that allows or denies; the host refuses one that would change
+// something.
+typedef struct {
+	toold_str on;   // TOOLD_WIRE_PUSH or TOOLD_WIRE_HTTP; deny what you do not know
+	toold_str host; // the name or address that was connected to, in lower case
+	int64_t port;
+	toold_str path;             // of the repository as the server is asked for it, or of the request, with its query
+	toold_str method;           // of an HTTP request
+	toold_str remote;           // the URL of the repository that is pushed to
+	const toold_wire_ref *refs; // what becomes of it, n of them
+	size_t n;
+	toold_list push_options; // what is said to the hooks there
+	toold_call call;         // as it was decided, without repo_config and stdin_base64
+} toold_wire;
+
 // ---- Memory ----
 
 #ifdef __wasm__
@@ -1333,6 +1362,60 @@ TOOLD_FN void toold_read_reconcile(toold_reader *r, toold_reconcile *q) {
 	}
 }
 
+// toold_read_wire_ref reads one reference.
+TOOLD_FN void toold_read_wire_ref(toold_reader *r, toold_wire_ref *ref) {
+	if (!toold_object(r)) {
+		toold_wrong(r, "not an object");
+		return;
+	}
+	for (toold_str name; toold_next_member(r, &name);) {
+		if (toold_is(name, "name")) ref->name = toold_read_string(r);
+		else if (toold_is(name, "old")) ref->old = toold_read_string(r);
+		else if (toold_is(name, "new")) ref->new_ = toold_read_string(r);
+		else if (!toold_is(name, "force")) toold_skip(r);
+		else if (toold_word(r, "null")) ref->force = TOOLD_UNSAID;
+		else ref->force = toold_read_bool(r) ? TOOLD_YES : TOOLD_NO;
+	}
+}
+
+// toold_read_wire reads what wire is asked.
+TOOLD_FN void toold_read_wire(toold_reader *r, toold_wire *w) {
+	if (!toold_object(r)) {
+		toold_wrong(r, "not an object");
+		return;
+	}
+	for (toold_str name; toold_next_member(r, &name);) {
+		if (toold_is(name, "on")) w->on = toold_read_string(r);
+		else if (toold_is(name, "host")) w->host = toold_read_string(r);
+		else if (toold_is(name, "port")) w->port = toold_read_int(r);
+		else if (toold_is(name, "path")) w->path = toold_read_string(r);
+		else if (toold_is(name, "method")) w->method = toold_read_string(r);
+		else if (toold_is(name, "remote")) w->remote = toold_read_string(r);
+		else if (toold_is(name, "push_options")) toold_read_strings(r, &w->push_options);
+		else if (toold_is(name, "call")) {
+			toold_call c = TOOLD_ZERO;
+			toold_read_call(r, &c);
+			w->call = c;
+		} else if (toold_is(name, "refs")) {
+			toold_wire_ref *list = 0;
+			size_t n = 0;
+			if (w->n) toold_wrong(r, "refs twice");
+			if (toold_array(r))
+				while (toold_next_item(r)) {
+					if ((n & (n - 1)) == 0) { // full
+						toold_wire_ref *more = (toold_wire_ref *)toold_alloc((n ? 2 * n : 1) * sizeof *more);
+						for (size_t i = 0; i < n; i++) more[i] = list[i];
+						list = more;
+					}
+					toold_wire_ref ref = TOOLD_ZERO;
+					toold_read_wire_ref(r, &ref);
+					list[n++] = ref;
+				}
+			w->refs = list, w->n = n;
+		} else toold_skip(r);
+	}
+}
+
 // toold_read_discovery reads what discover is asked.
 TOOLD_FN void toold_read_discovery(toold_reader *r, toold_discovery *d) {
 	if (!toold_object(r)) {
@@ -1851,6 +1934,19 @@ TOOLD_FN bool toold_get_call(toold_call *c) {
 		if (!toold_end(&r)) return toold_end_with(toold_why(&r, "read reconcile", in), in); \
 		toold_reconciliation a = fn(&q); \
 		return toold_end_with(a.failed, a.failed.n ? a.failed : toold_write_reconciliation(&a)); \
+	}
+
+// TOOLD_WIRE makes fn the policy of what the tool's binary sends:
+// toold_decision fn(const toold_wire *).
+#define TOOLD_WIRE(fn) \
+	TOOLD_EXPORT(wire) int32_t toold_export_wire(void) { \
+		toold_wire w = TOOLD_ZERO; \
+		toold_str in = toold_input(); \
+		toold_reader r = toold_read(in); \
+		toold_read_wire(&r, &w); \
+		if (!toold_end(&r)) return toold_end_with(toold_why(&r, "read wire", in), in); \
+		toold_decision d = fn(&w); \
+		return toold_end_with(d.failed, d.failed.n ? d.failed : toold_write_decision(&d)); \
 	}
 
 #ifdef __cplusplus

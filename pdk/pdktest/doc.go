@@ -23,8 +23,8 @@
 //
 // # The guest
 //
-// One module with the exports describe, restrict, handle, discover, classify and
-// reconcile. restrict and handle look at args[0] of its Call, the request, and does what the tables say; the other
+// One module with the exports describe, restrict, handle, discover, classify,
+// reconcile and wire. restrict and handle look at args[0] of its Call, the request, and does what the tables say; the other
 // arguments are A, B and so on. It reads its Call as abi.Call has it, ignores
 // fields that it does not know, and keeps nothing from one call to the next.
 //
@@ -123,14 +123,27 @@
 //	fail      fails with "asked to fail"
 //	others    answers nothing
 //
+// # wire
+//
+// Without args it fails with "there is no request". Else args[0] of its Call is
+// the request:
+//
+//	allow   allow
+//	asked   deny, rule "pdktest.wire", reason on, host, port, path, method, remote, the
+//	        refs and the push_options, with "|" between: a ref is NAME:OLD:NEW:FORCE,
+//	        FORCE is true, false or null, refs and options have "," between
+//	fail    fails with "asked to fail"
+//	others  deny, rule "pdktest.unknown", reason "unknown request: " and the request
+//
 // An error of a host function that the table does not mention is a failure.
 //
 // # Reading
 //
-// A Call, a Discovery and what has ended are read alike in every language, which
+// A Call, a Discovery, a Wire and what has ended are read alike in every language, which
 // fuzz targets beside the Go guest compare: what one SDK refuses, all refuse,
 // with a message and without a trap. A name that is there twice counts as it was
-// the last time; null is nothing of any type, but no whole Call; \ud800 without
+// the last time; null is nothing of any type, but no whole Call and no
+// reference of a Wire, whose refs cannot be there twice; \ud800 without
 // its other half is U+FFFD; a whole number has no fraction and no exponent, and
 // is within 64 bits. An SDK may differ in what no host sends:
 //

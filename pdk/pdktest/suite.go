@@ -178,7 +178,7 @@ func (s *Subject) vector(ctx context.Context, v vectors.Vector) error {
 }
 
 func (s *Subject) exports(context.Context) error {
-	for _, name := range []string{"describe", "restrict", "handle", "discover", "classify", "reconcile"} {
+	for _, name := range []string{"describe", "restrict", "handle", "discover", "classify", "reconcile", "wire"} {
 		if !s.m.Has(name) {
 			return fmt.Errorf("there is no export %s without parameters", name)
 		}

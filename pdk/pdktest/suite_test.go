@@ -117,6 +117,7 @@ var breaks = []string{
 	"http-header", "http-body", "http-status", "http-error", "exec-cwd", "exec-code", "exec-refused", "tool-call", "length", "large", "count", "safety",
 	"discover-refused", "discover-all", "discover-binding", "discover-safety", "discover-ttl", "classify-failure", "classify-retriable",
 	"reconcile-facts", "reconcile-run", "reconcile-ran", "reconcile-asked", "reconcile-done", "reconcile-gone", "reconcile-fail",
+	"wire-force", "wire-options", "wire-fail",
 }
 
 // TestBrokenGuestsAreRed: a guest that breaks a single rule does not pass.

@@ -28,7 +28,7 @@
 
 import { input, output, setError } from "./host";
 import { Writer } from "./json";
-import { Call, Classification, Decision, Describe, Discovery, Ended, Outcome, Reconcile, Reconciliation, Surface } from "./types";
+import { Call, Classification, Decision, Describe, Discovery, Ended, Outcome, Reconcile, Reconciliation, Surface, Wire } from "./types";
 
 export * from "./host";
 export * from "./json";
@@ -105,6 +105,19 @@ export function onReconcile(reconcile: (q: Reconcile) => Reconciliation): i32 {
   if (a.failure.length) return fail(a.failure);
   const w = new Writer();
   a.write(w);
+  output(w);
+  return 0;
+}
+
+/** The body of the export wire: the policy of what the tool's binary sends. */
+export function onWire(wire: (w: Wire) => Decision): i32 {
+  const r = input();
+  const q = Wire.read(r);
+  if (!r.end()) return fail("read wire: " + r.wrong);
+  const d = wire(q);
+  if (d.failure.length) return fail(d.failure);
+  const w = new Writer();
+  d.write(w);
   output(w);
   return 0;
 }

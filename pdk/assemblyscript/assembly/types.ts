@@ -722,6 +722,94 @@ export class Reconcile {
   }
 }
 
+/** Wire.on of a push: what becomes of references. */
+export const WirePush = "git-push";
+/** Wire.on of an HTTP request. */
+export const WireHTTP = "http";
+
+/** One reference that a push changes. */
+export class WireRef {
+  /** The whole name: refs/heads/main. */
+  name: string = "";
+  /** An object name in hexadecimal, all zeros where the reference is created. */
+  old: string = "";
+  /** An object name in hexadecimal, all zeros where the reference is deleted. */
+  new: string = "";
+  /**
+   * Yes for a deletion and for an update that drops commits, No for a new reference and for a fast-forward. Unsaid where
+   * the host cannot tell, which a policy should take for Yes: ref.force != Opt.No.
+   */
+  force: Opt = Opt.Unsaid;
+
+  /** Reads one. */
+  static read(r: Reader): WireRef {
+    const ref = new WireRef();
+    if (!r.object()) {
+      r.fail("not an object");
+      return ref;
+    }
+    while (r.member()) {
+      const name = r.name;
+      if (name == "name") ref.name = r.string();
+      else if (name == "old") ref.old = r.string();
+      else if (name == "new") ref.new = r.string();
+      else if (name == "force") ref.force = r.null() ? Opt.Unsaid : r.bool() ? Opt.Yes : Opt.No;
+      else r.skip();
+    }
+    return ref;
+  }
+}
+
+/**
+ * What wire is asked about what the tool's binary is about to send, before any of it leaves the host and before the host
+ * adds a credential. The answer is a Decision that allows or denies; the host refuses one that would change something.
+ */
+export class Wire {
+  /** WirePush or WireHTTP. A policy should deny what it does not know. */
+  on: string = "";
+  /** The name or address that was connected to, in lower case. */
+  host: string = "";
+  /** Its port. */
+  port: i64 = 0;
+  /** That of the repository as the server is asked for it, or of the request, with its query. */
+  path: string = "";
+  /** That of an HTTP request. */
+  method: string = "";
+  /** The URL of the repository that is pushed to. */
+  remote: string = "";
+  /** What becomes of it. */
+  refs: WireRef[] = [];
+  /** What is said to the hooks there. */
+  pushOptions: string[] = [];
+  /** As it was decided, without repoConfig and stdinBase64. */
+  call: Call = new Call();
+
+  /** Reads what the export is asked. */
+  static read(r: Reader): Wire {
+    const w = new Wire();
+    if (!r.object()) {
+      r.fail("not an object");
+      return w;
+    }
+    while (r.member()) {
+      const name = r.name;
+      if (name == "on") w.on = r.string();
+      else if (name == "host") w.host = r.string();
+      else if (name == "port") w.port = r.int();
+      else if (name == "path") w.path = r.string();
+      else if (name == "method") w.method = r.string();
+      else if (name == "remote") w.remote = r.string();
+      else if (name == "push_options") w.pushOptions = r.strings();
+      else if (name == "call") w.call = Call.read(r);
+      else if (name == "refs") {
+        if (w.refs.length) r.fail("refs twice");
+        else if (r.array()) while (r.item()) w.refs.push(WireRef.read(r));
+      } else r.skip();
+    }
+    return w;
+  }
+}
+
 /** How a call ended: nothing is certain; it has done all that it was to do; it has done nothing and never will. */
 export enum Verdict { Unknown, Done, NotDone }
 

@@ -2,7 +2,7 @@
 // the documentation of package pdktest.
 
 import {
-  Classification, Discovery, Ended, Reconcile, Reconciliation, Safety, Surface, SurfaceTool, onClassify, onDiscover, onReconcile,
+  Classification, Discovery, Ended, Reconcile, Reconciliation, Safety, Surface, SurfaceTool, onClassify, onDiscover, onReconcile, onWire, Wire,
   Annotations, Call, Command, Decision, Describe, Failure, Level, Opt, Outcome, Request, Writer, base64, bytes, config, emit, exec, http, log,
   onDescribe, onHandle, onRestrict, recv, text, toolCall, varDelete, varGet, varSet,
 } from "../assembly/index";
@@ -313,4 +313,21 @@ function ended(q: Reconcile): Reconciliation {
   if (request == "not-done") return q.gone ? Reconciliation.notDone("it is not there") : Reconciliation.unresolved("it may still run");
   if (request == "fail") a.failure = "asked to fail";
   return a;
+}
+
+export function wire(): i32 { return onWire(sent); }
+
+function sent(w: Wire): Decision {
+  const args = w.call.args;
+  if (!args.length) return Decision.failed("there is no request");
+  const request = args[0];
+  if (request == "allow") return Decision.allow();
+  if (request == "fail") return Decision.failed("asked to fail");
+  if (request != "asked") return Decision.deny("pdktest.unknown", "unknown request: " + request);
+  const refs = w.refs.map<string>((r) => {
+    const force = r.force == Opt.Unsaid ? "null" : r.force == Opt.Yes ? "true" : "false";
+    return [r.name, r.old, r.new, force].join(":");
+  }).join(",");
+  const told = [w.on, w.host, w.port.toString(), w.path, w.method, w.remote, refs, w.pushOptions.join(",")];
+  return Decision.deny("pdktest.wire", told.join("|"));
 }

@@ -385,3 +385,38 @@ static toold_reconciliation reconcile(const toold_reconcile *q) {
 }
 
 TOOLD_RECONCILE(reconcile)
+
+static toold_decision wire(const toold_wire *w) {
+	if (!w->call.args.n) return (toold_decision){.failed = TOOLD_STR("there is no request")};
+	toold_str request = w->call.args.v[0];
+	if (toold_is(request, "allow")) return toold_allow();
+	if (toold_is(request, "fail")) return (toold_decision){.failed = TOOLD_STR("asked to fail")};
+	toold_decision d = toold_deny("pdktest.wire", "", "");
+	if (!toold_is(request, "asked")) {
+		d.rule = TOOLD_STR("pdktest.unknown");
+		d.reason = two("unknown request: ", request, "");
+		return d;
+	}
+	static const char *force[] = {":null", ":false", ":true"};
+	toold_buf b = {0}, port = {0}, refs = {0};
+	toold_add_int(&port, w->port);
+	for (size_t i = 0; i < w->n; i++) {
+		const toold_wire_ref *r = &w->refs[i];
+		if (i) toold_add_text(&refs, ",");
+		toold_add(&refs, r->name);
+		toold_add_text(&refs, ":");
+		toold_add(&refs, r->old);
+		toold_add_text(&refs, ":");
+		toold_add(&refs, r->new_);
+		toold_add_text(&refs, force[r->force]);
+	}
+	toold_str told[] = {w->on, w->host, toold_done(&port), w->path, w->method, w->remote, toold_done(&refs), joined(w->push_options, ",")};
+	for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+		if (i) toold_add_text(&b, "|");
+		toold_add(&b, told[i]);
+	}
+	d.reason = toold_done(&b);
+	return d;
+}
+
+TOOLD_WIRE(wire)

@@ -126,6 +126,19 @@ static toold_reconciliation reconcile(const toold_reconcile *q) {
 
 TOOLD_RECONCILE(reconcile)
 
+static toold_decision wire(const toold_wire *w) {
+	must_be_call(&w->call);
+	must_be_text(w->remote);
+	toold_decision d = toold_deny("wire", "", "");
+	for (size_t i = 0; i < w->n; i++) {
+		must_be_text(w->refs[i].new_);
+		if (w->refs[i].force != TOOLD_NO) d.reason = w->refs[i].name;
+	}
+	return d;
+}
+
+TOOLD_WIRE(wire)
+
 static toold_str answer;
 
 static toold_str exec_hook(toold_str request) {
@@ -168,6 +181,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
 	case 'd': export(toold_export_discover, in); break;
 	case 'c': export(toold_export_classify, in); break;
 	case 'q': export(toold_export_reconcile, in); break;
+	case 'p': export(toold_export_wire, in); break;
 	case 'x': {
 		toold_exec_request q = {.path = TOOLD_STR("/x"), .in = in};
 		if (!toold_exec(&q).error.n) MUST(is_value(in));

@@ -326,6 +326,30 @@ func FuzzReconcile(f *testing.F) {
 	})
 }
 
+// FuzzWire is the same of what a wire export is asked.
+func FuzzWire(f *testing.F) {
+	modules := guests(f)
+	for _, in := range calls(f, "wire") {
+		f.Add(in)
+	}
+	for _, s := range []string{
+		`null`, `{"call":null}`, `{"call":{"args":["asked"]},"refs":null}`, `{"call":{"args":["asked"]},"refs":[null]}`, `{"call":{"args":["asked"]},"refs":[{}],"refs":[]}`,
+		`{"call":{"args":["asked"]},"refs":[],"refs":[{"name":"a"}]}`, `{"call":{"args":["asked"]},"refs":[{"name":"a","name":null,"force":true,"force":null}]}`,
+		`{"call":{"args":["asked"]},"refs":[{"force":1}]}`, `{"call":{"args":["asked"]},"refs":{}}`, `{"call":{"args":["asked"]},"port":1e3}`, `{"call":{"args":["asked"]},"port":-9223372036854775808}`,
+		`{"call":{"args":["asked"]},"push_options":["a"],"push_options":null}`, `{"call":{"args":["allow"]},"call":{}}`, `{"call":{"args":["allow"]}}x`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		out, _, _, err := natively(&vectors.Vector{Export: "wire", In: in})
+		for _, m := range modules {
+			if got := m.call(t, &vectors.Vector{Export: "wire", In: in}); !m.mayDiffer(t, in, got) && !same(t, got, string(out)) {
+				t.Errorf("%s answers %s for %q, Go %s, %v", m.language, got, in, out, err)
+			}
+		}
+	})
+}
+
 // FuzzClassify is the same of what has ended, less the fields of a Result that
 // the other SDKs have no place for.
 func FuzzClassify(f *testing.F) {

@@ -542,3 +542,39 @@ func ended(q *abi.Reconcile) (*abi.Reconciliation, error) {
 	}
 	return nil, nil
 }
+
+//go:wasmexport wire
+func wire() int32 { return pdk.Wire(sent) }
+
+func sent(w *abi.Wire) *abi.Decision {
+	args := w.Call.Args
+	if len(args) == 0 {
+		panic("there is no request")
+	}
+	switch args[0] {
+	case "allow":
+		return pdk.Allow()
+	case "asked":
+		var refs []string
+		for _, r := range w.Refs {
+			force := "null"
+			if r.Force != nil {
+				force = strconv.FormatBool(*r.Force)
+			} else if broken("wire-force") {
+				force = "false"
+			}
+			refs = append(refs, strings.Join([]string{r.Name, r.Old, r.New, force}, ":"))
+		}
+		if broken("wire-options") {
+			w.PushOptions = nil
+		}
+		told := []string{w.On, w.Host, strconv.Itoa(w.Port), w.Path, w.Method, w.Remote, strings.Join(refs, ","), strings.Join(w.PushOptions, ",")}
+		return pdk.Deny("pdktest.wire", strings.Join(told, "|"), "")
+	case "fail":
+		if broken("wire-fail") {
+			return pdk.Allow()
+		}
+		panic("asked to fail")
+	}
+	return pdk.Deny("pdktest.unknown", "unknown request: "+args[0], "")
+}

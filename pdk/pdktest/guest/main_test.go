@@ -74,7 +74,7 @@ func natively(v *vectors.Vector) ([]byte, *pdk.Fake, *vectors.Host, error) {
 	for k, value := range v.Vars {
 		f.Vars[k] = []byte(value)
 	}
-	export := map[string]func() int32{"describe": describe, "restrict": restrict, "handle": handle, "discover": discover, "classify": classify, "reconcile": reconcile}[v.Export]
+	export := map[string]func() int32{"describe": describe, "restrict": restrict, "handle": handle, "discover": discover, "classify": classify, "reconcile": reconcile, "wire": wire}[v.Export]
 	out, err := run1(f, export, v.Bytes())
 	for k := range v.Vars {
 		h.VarSet(k, f.Vars[k])

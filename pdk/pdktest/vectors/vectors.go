@@ -123,7 +123,7 @@ func (v *Vector) answer() any {
 	switch v.Export {
 	case "describe":
 		return &abi.Describe{}
-	case "restrict":
+	case "restrict", "wire":
 		return &abi.Decision{}
 	case "handle":
 		return &abi.Result{}

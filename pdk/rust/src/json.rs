@@ -645,6 +645,7 @@ mod tests {
             r#"{"tool":"git","args":["a","\u00e4\ud83d\ude00\ud800",""],"env":{"A":"b"},"read_only":true,"attempt":-9223372036854775808}"#,
             r#"{"payload":{"a":[1,-2.50e+3,0,null,{"b":"\"\\\/\n"}]},"repo_config":{"entries":[{"key":"k","value":"v"}],"error":""}}"#,
             r#"{"call":{"args":["x"]},"result":{"exit_code":2,"stdout":"ä€😀","stderr_base64":"YWI="}}"#,
+            r#"{"on":"git-push","port":22,"refs":[{"name":"refs/heads/a","old":"00","new":"11","force":null}],"push_options":["ä"],"call":{}}"#,
         ];
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         let mut random = |n: usize| {
@@ -682,7 +683,11 @@ mod tests {
                 Err(e) => {
                     refused += 1;
                     assert!(e.at <= text.len(), "{:?}: {}", text, e);
-                    assert!(crate::Call::parse(&text).is_err() && crate::Ended::parse(&text).is_err(), "{:?} is read", text);
+                    assert!(
+                        crate::Call::parse(&text).is_err() && crate::Ended::parse(&text).is_err() && crate::Wire::parse(&text).is_err(),
+                        "{:?} is read",
+                        text
+                    );
                 }
             }
             if let Ok(c) = crate::Call::parse(&text) {

@@ -44,7 +44,7 @@ mod types;
 
 pub use types::{
     Annotations, Approval, Call, Classification, Decision, Describe, Discovery, Ended, Error, Outcome, Ran, Reconcile, Reconciliation,
-    RepoConfig, Safety, Surface, SurfaceTool, Verdict,
+    RepoConfig, Safety, Surface, SurfaceTool, Verdict, Wire, WireRef, WIRE_HTTP, WIRE_PUSH,
 };
 
 use json::{Reader, Writer};
@@ -442,6 +442,20 @@ macro_rules! reconcile {
             $crate::export(|input| {
                 let q = $crate::Reconcile::parse(&input).map_err(|e| format!("read reconcile: {}", e))?;
                 $reconcile(&q).map(|a| a.to_json())
+            })
+        }
+    };
+}
+
+/// Makes a function the policy of what the tool's binary sends: `fn(&Wire) -> impl Decides`.
+#[macro_export]
+macro_rules! wire {
+    ($wire:path) => {
+        #[export_name = "wire"]
+        pub extern "C" fn toold_export_wire() -> i32 {
+            $crate::export(|input| {
+                let q = $crate::Wire::parse(&input).map_err(|e| format!("read wire: {}", e))?;
+                $crate::Decides::decision($wire(&q)).map(|d| d.to_json())
             })
         }
     };

@@ -288,6 +288,52 @@ pub struct Reconciliation {
     pub result: Option<Outcome>,
 }
 
+/// [`Wire::on`] of a push: what becomes of references.
+pub const WIRE_PUSH: &str = "git-push";
+/// [`Wire::on`] of an HTTP request.
+pub const WIRE_HTTP: &str = "http";
+
+/// What `wire` is asked about what the tool's binary is about to send, before any of it
+/// leaves the host and before the host adds a credential. The answer is a [`Decision`]
+/// that is allowed or denied; the host refuses one that would change something.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Wire {
+    /// [`WIRE_PUSH`] or [`WIRE_HTTP`]. A policy should deny what it does not know.
+    pub on: String,
+    /// The name or address that was connected to, in lower case.
+    pub host: String,
+    /// Its port.
+    pub port: i64,
+    /// That of the repository as the server is asked for it, or of the request, with its
+    /// query.
+    pub path: String,
+    /// That of an HTTP request.
+    pub method: String,
+    /// The URL of the repository that is pushed to.
+    pub remote: String,
+    /// What becomes of it.
+    pub refs: Vec<WireRef>,
+    /// What is said to the hooks there.
+    pub push_options: Vec<String>,
+    /// As it was decided, without `repo_config` and `stdin_base64`.
+    pub call: Call,
+}
+
+/// One reference that a push changes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct WireRef {
+    /// The whole name: refs/heads/main.
+    pub name: String,
+    /// An object name in hexadecimal, all zeros where the reference is created.
+    pub old: String,
+    /// An object name in hexadecimal, all zeros where the reference is deleted.
+    pub new: String,
+    /// `Some(true)` for a deletion and for an update that drops commits, `Some(false)` for
+    /// a new reference and for a fast-forward. None where the host cannot tell, which a
+    /// policy should take for true: `r.force != Some(false)`.
+    pub force: Option<bool>,
+}
+
 /// A tool's own failure.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Error {
@@ -741,6 +787,59 @@ impl Ran {
             Ok(())
         })?;
         Ok(ran)
+    }
+}
+
+impl Wire {
+    /// Reads what `wire` is asked.
+    pub fn parse(text: &str) -> Result<Wire, json::Error> {
+        let mut r = Reader::new(text);
+        let mut q = Wire::default();
+        if r.null() {
+            return Err(json::Error { what: "not an object", at: 0 });
+        }
+        r.object(|r, name| {
+            match name {
+                "on" => q.on = r.string()?,
+                "host" => q.host = r.string()?,
+                "port" => q.port = r.int()?,
+                "path" => q.path = r.string()?,
+                "method" => q.method = r.string()?,
+                "remote" => q.remote = r.string()?,
+                "refs" if !q.refs.is_empty() => return Err(json::Error { what: "refs twice", at: 0 }),
+                "refs" => r.array(|r| {
+                    q.refs.push(WireRef::read(r)?);
+                    Ok(())
+                })?,
+                "push_options" => q.push_options = r.strings()?,
+                "call" => q.call = Call::read(r)?,
+                _ => r.skip()?,
+            }
+            Ok(())
+        })?;
+        r.end()?;
+        Ok(q)
+    }
+}
+
+impl WireRef {
+    fn read(r: &mut Reader) -> Result<WireRef, json::Error> {
+        let mut q = WireRef::default();
+        if r.null() {
+            return Err(json::Error { what: "not an object", at: 0 });
+        }
+        r.object(|r, name| {
+            match name {
+                "name" => q.name = r.string()?,
+                "old" => q.old = r.string()?,
+                "new" => q.new = r.string()?,
+                "force" if r.null() => q.force = None,
+                "force" => q.force = Some(r.bool()?),
+                _ => r.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(q)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use toold::json::object;
 use toold::{
     Annotations, Approval, Call, Classification, Command, Decision, Describe, Discovery, Ended, Error, Failure, Level, Outcome, Reconcile,
-    Reconciliation, Request, Safety, Stream, Surface, SurfaceTool,
+    Reconciliation, Request, Safety, Stream, Surface, SurfaceTool, Wire,
 };
 
 fn describe() -> Describe {
@@ -227,6 +227,30 @@ fn reconcile(q: &Reconcile) -> Result<Reconciliation, Failure> {
 
 toold::reconcile!(reconcile);
 
+fn wire(w: &Wire) -> Result<Decision, Failure> {
+    let request = match w.call.args.first() {
+        Some(r) => r.as_str(),
+        None => return Err("there is no request".into()),
+    };
+    Ok(match request {
+        "allow" => Decision::allow(),
+        "asked" => {
+            let refs = w.refs.iter().map(|r| {
+                let force = r.force.map(|f| f.to_string()).unwrap_or_else(|| "null".into());
+                format!("{}:{}:{}:{}", r.name, r.old, r.new, force)
+            });
+            let refs = refs.collect::<Vec<_>>().join(",");
+            let reason =
+                format!("{}|{}|{}|{}|{}|{}|{}|{}", w.on, w.host, w.port, w.path, w.method, w.remote, refs, w.push_options.join(","));
+            Decision::deny("pdktest.wire", reason, "")
+        }
+        "fail" => return Err("asked to fail".into()),
+        _ => Decision::deny("pdktest.unknown", format!("unknown request: {}", request), ""),
+    })
+}
+
+toold::wire!(wire);
+
 fn hex(s: &str) -> Result<Vec<u8>, Failure> {
     (0..s.len() / 2).map(|i| Ok(u8::from_str_radix(&s[2 * i..2 * i + 2], 16)?)).collect()
 }
@@ -352,6 +376,11 @@ mod tests {
     #[test]
     fn reconcile_vectors() {
         check("reconcile", toold_export_reconcile);
+    }
+
+    #[test]
+    fn wire_vectors() {
+        check("wire", toold_export_wire);
     }
 
     #[test]
