@@ -48,6 +48,16 @@ func (p *pair) holdsRequests() {
 	}
 }
 
+// readBy has the run fail to be read from at on; zero: never, but for the end of the
+// run.
+func (p *pair) readBy(at time.Time) {
+	p.session.mu.Lock()
+	defer p.session.mu.Unlock()
+	if !p.over.Load() {
+		p.local.SetReadDeadline(at)
+	}
+}
+
 // drain has p end when what the run has written is delivered, or cannot be. It is
 // called under session.mu.
 func (p *pair) drain() {

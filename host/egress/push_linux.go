@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/toold/toold/host/gitwire"
 	"github.com/toold/toold/pdk/abi"
@@ -54,19 +55,21 @@ func mayBePush(out *http.Request) bool {
 }
 
 // judgePush asks about the push to repository that out makes. What is sent on is
-// what was judged, written anew. The error of the policy is refused, that of the
+// what was judged, written anew, and held until then. The error of the policy is refused, that of the
 // request malformed.
-func (x *requests) judgePush(ctx context.Context, repository string, out *http.Request) (refused, malformed error) {
+func (x *requests) judgePush(ctx context.Context, repository string, out *http.Request, held *holding) (refused, malformed error) {
 	encodings := out.Header["Content-Encoding"]
 	body := &countingReader{r: out.Body}
 	decoded, err := gitwire.Decode(body, strings.Join(encodings, ", "))
 	if err != nil {
 		return nil, err
 	}
-	push, err := gitwire.ReadPush(decoded)
+	begin := held.reader(decoded, x.readBy)
+	push, err := gitwire.ReadPush(begin)
 	if err != nil {
-		return nil, err
+		return nil, err // and the time to read by stays, as in sign
 	}
+	x.readBy(time.Time{})
 	if len(push.Refs) > 0 {
 		facts := &abi.Wire{
 			On: abi.WirePush, Host: x.connection.Host, Port: int(x.connection.Port), Path: repository,
@@ -85,12 +88,12 @@ func (x *requests) judgePush(ctx context.Context, repository string, out *http.R
 	switch {
 	case !push.HasPack():
 		var more [1]byte
-		if n, _ := io.ReadFull(decoded, more[:]); n > 0 {
+		if n, _ := io.ReadFull(begin, more[:]); n > 0 {
 			return nil, fmt.Errorf("read a push: something follows it, where no pack is needed")
 		}
 		out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(head)), int64(len(head))
 	case len(encodings) > 0:
-		rest, err := io.ReadAll(io.LimitReader(decoded, maxDecoded))
+		rest, err := io.ReadAll(io.LimitReader(begin, maxDecoded))
 		if err != nil {
 			return nil, fmt.Errorf("read a push: %w", err)
 		}
@@ -106,6 +109,7 @@ func (x *requests) judgePush(ctx context.Context, repository string, out *http.R
 		}
 		out.Body = io.NopCloser(io.MultiReader(bytes.NewReader(head), decoded))
 	}
+	x.readBy(time.Time{})
 	return nil, nil
 }
 

@@ -2,10 +2,9 @@ package egress
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -282,9 +281,11 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if x.session.rules.Ask != nil {
-		refused, malformed := x.judge(out.Context(), out)
+		held := &holding{session: x.session}
+		defer held.end()
+		refused, malformed := x.judge(out.Context(), out, held)
 		if malformed != nil {
-			refuse(http.StatusBadRequest, malformed.Error())
+			refuse(cmp.Or(heldStatus(malformed), http.StatusBadRequest), malformed.Error())
 			return
 		}
 		if refused != nil { // of which the caller has been told
@@ -301,8 +302,7 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := x.session.rules.HTTP
 	hide := masks{h.MaskText, h.MaskBody}
 	if sign != nil {
-		signature, done, status, why := x.sign(sign, out, payload)
-		defer done()
+		signature, status, why := x.sign(sign, out, payload)
 		if why != "" {
 			refuse(status, why)
 			return
@@ -355,8 +355,8 @@ func (x *requests) delivered(ctx context.Context, wrote chan struct{}) {
 	}
 }
 
-// judge asks whether out may be sent.
-func (x *requests) judge(ctx context.Context, out *http.Request) (refused, malformed error) {
+// judge asks whether out may be sent. What it has read of it is held.
+func (x *requests) judge(ctx context.Context, out *http.Request, held *holding) (refused, malformed error) {
 	for name := range out.Header {
 		if slices.ContainsFunc(otherRequest, func(other string) bool { return sameHeader(name, other) }) {
 			return nil, fmt.Errorf("its header %s has some servers do another request than the one that is judged", clip(name, maxPath))
@@ -367,7 +367,7 @@ func (x *requests) judge(ctx context.Context, out *http.Request) (refused, malfo
 		return err, nil
 	}
 	if repository, ok := isPush(out); ok {
-		return x.judgePush(ctx, repository, out)
+		return x.judgePush(ctx, repository, out, held)
 	}
 	if mayBePush(out) {
 		return nil, errors.New("it may be a push to some server, and is not written as git writes one")
@@ -456,46 +456,35 @@ func (x *requests) signer() *SigV4 {
 }
 
 // sign signs out, as SigV4.prepare left it with payload. A body that is to be hashed
-// is in memory until done is called, of which nobody has more than his part. status
-// and why say that it is refused.
-func (x *requests) sign(s *SigV4, out *http.Request, payload string) (signature string, done func(), status int, why string) {
-	held := int64(0)
-	done = func() {
-		x.session.signed.Add(-held)
-		x.session.gate.signed.Add(-held)
-	}
+// is in memory until the host has it. status and why say that it is refused.
+func (x *requests) sign(s *SigV4, out *http.Request, payload string) (signature string, status int, why string) {
 	if payload == "" {
-		var body bytes.Buffer
-		for {
-			n, err := io.CopyN(&body, out.Body, copySize)
-			held += n
-			x.session.signed.Add(n)
-			x.session.gate.signed.Add(n)
-			switch {
-			case held > maxSigned:
-				return "", done, http.StatusRequestEntityTooLarge, fmt.Sprintf("its body is over the %d bytes that toold hashes for a signature", maxSigned)
-			case x.session.signed.Load() > maxSignedRun || x.session.gate.signed.Load() > maxSignedAll:
-				return "", done, http.StatusServiceUnavailable, "too many bodies are being hashed for signatures; try again"
+		h := &holding{session: x.session}
+		body, err := h.hold(out.Body, x.readBy)
+		if err != nil {
+			h.end()
+			// The time to read by stays: what follows of the body is not waited for.
+			switch status := heldStatus(err); {
+			case status != 0:
+				return "", status, err.Error()
+			case errors.Is(err, errOverridden):
+				return "", http.StatusBadRequest, err.Error()
 			}
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				return "", done, http.StatusBadRequest, "its body has no end"
-			}
+			return "", http.StatusBadRequest, "its body has no end"
 		}
-		hash := sha256.Sum256(body.Bytes())
-		payload = hex.EncodeToString(hash[:])
-		out.ContentLength, out.Body = int64(body.Len()), io.NopCloser(&body)
-		if body.Len() == 0 {
+		x.readBy(time.Time{})
+		payload = body.hash
+		if out.ContentLength, out.Body = body.size, body; body.size == 0 {
+			h.end()
 			out.Body = http.NoBody
 		}
 	}
 	signature, err := s.sign(out, payload, time.Now())
 	if err != nil {
-		return "", done, http.StatusBadGateway, "it cannot be signed: " + err.Error()
+		out.Body.Close()
+		return "", http.StatusBadGateway, "it cannot be signed: " + err.Error()
 	}
-	return signature, done, 0, ""
+	return signature, 0, ""
 }
 
 // answer passes resp on, and reports whether that was done to its end.

@@ -45,9 +45,9 @@ const (
 
 // Gate is what all runs share.
 type Gate struct {
-	open   atomic.Int64
-	large  atomic.Int64 // buffers of pair.pass
-	signed atomic.Int64 // bytes of bodies that are hashed
+	open  atomic.Int64
+	large atomic.Int64 // buffers of pair.pass
+	held  atomic.Int64 // bytes that are in memory before they are sent on
 }
 
 // Session makes the connections of one run.
@@ -67,8 +67,8 @@ type Session struct {
 	rest context.Context
 	stop context.CancelFunc
 
-	names  names.Server
-	signed atomic.Int64 // as in Gate
+	names names.Server
+	held  atomic.Int64 // as in Gate
 
 	// mu guards what follows.
 	mu             sync.Mutex

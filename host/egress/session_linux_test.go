@@ -26,7 +26,11 @@ func start(t testing.TB, refused func(Connection), grants ...string) (*Session, 
 
 func startRules(t testing.TB, rules Rules, refused func(Connection)) (*Session, func(address netip.AddrPort) (net.Conn, unix.Errno)) {
 	t.Helper()
-	var gate Gate
+	return startAt(t, &Gate{}, rules, refused)
+}
+
+func startAt(t testing.TB, gate *Gate, rules Rules, refused func(Connection)) (*Session, func(address netip.AddrPort) (net.Conn, unix.Errno)) {
+	t.Helper()
 	s, theirs, err := gate.Start(rules, refused)
 	if err != nil {
 		t.Fatal(err)
@@ -34,8 +38,8 @@ func startRules(t testing.TB, rules Rules, refused func(Connection)) (*Session, 
 	t.Cleanup(func() {
 		theirs.Close()
 		s.Close()
-		if gate.open.Load() != 0 {
-			t.Errorf("%d connections are left", gate.open.Load())
+		if s.held.Load() != 0 || len(s.pairs) != 0 {
+			t.Errorf("%d connections and %d bytes are left", len(s.pairs), s.held.Load())
 		}
 	})
 	return s, func(to netip.AddrPort) (net.Conn, unix.Errno) {

@@ -13,13 +13,6 @@ import (
 )
 
 const (
-	// maxSigned bounds a body that is hashed before it is sent, in bytes: it is in
-	// memory until then. maxSignedRun bounds those of one run at a time, maxSignedAll
-	// those of all.
-	maxSigned    = 16 << 20
-	maxSignedRun = 64 << 20
-	maxSignedAll = 256 << 20
-
 	contentHash     = "X-Amz-Content-Sha256"
 	emptyHash       = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	unsignedPayload = "UNSIGNED-PAYLOAD"

@@ -144,7 +144,7 @@ func TestSigned(t *testing.T) {
 		"chunks without TLS":  {"s3", true, "", "PUT /k HTTP/1.1\r\nX-Amz-Content-Sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER\r\nContent-Length: 4\r\n\r\nbody", "400", ""},
 		"two readings":        {"s3", false, "", "GET /?a=1;b=2 HTTP/1.1\r\n\r\n", "400", ""},
 		"bad escape":          {"s3", false, "", "GET /?a=%zz HTTP/1.1\r\n\r\n", "400", ""},
-		"too much":            {"dynamodb", false, "", fmt.Sprintf("POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s", maxSigned+1, strings.Repeat("x", maxSigned+1)), "413", ""},
+		"too much":            {"dynamodb", false, "", fmt.Sprintf("POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s", maxHeld+1, strings.Repeat("x", maxHeld+1)), "413", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var bad error

@@ -1,0 +1,166 @@
+package egress
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxHeld bounds what is in memory of one request until it is sent on, in bytes:
+	// a body that is hashed for a signature, the references of a push. maxHeldRun
+	// bounds that of one run at a time, maxHeldAll that of all.
+	maxHeld    = 16 << 20
+	maxHeldRun = 32 << 20
+	maxHeldAll = 128 << 20
+	// heldIdle is how long a process may send nothing of it, heldTime how long all of
+	// it may take.
+	heldIdle = 10 * time.Second
+	heldTime = time.Minute
+	// firstPiece and maxPiece bound what is taken at a time for a body of which nobody
+	// knows how much will come.
+	firstPiece = 4 << 10
+	maxPiece   = 256 << 10
+)
+
+var (
+	errHeldLarge = errors.New("its body is over the 16 MiB that toold holds before it sends it on; send less at a time")
+	errHeldMany  = errors.New("toold holds too much for other requests before it sends it on; try again")
+	errHeldSlow  = errors.New("its body did not come in time: toold waits 10 s for more of it and 60 s for all, since it holds it before it sends it on; try again")
+)
+
+// holding counts what is in memory of one request.
+type holding struct {
+	session *Session
+	n       atomic.Int64
+}
+
+// take counts n bytes more, or says why they may not be read. They are counted until
+// end all the same.
+func (h *holding) take(n int) error {
+	own := h.n.Add(int64(n))
+	run, all := h.session.held.Add(int64(n)), h.session.gate.held.Add(int64(n))
+	switch {
+	case own > maxHeld:
+		return errHeldLarge
+	// No run gets more than is left for others then: whatever some hold, there is room
+	// for one that holds little.
+	case run > maxHeldRun || run > maxHeldAll-all:
+		return errHeldMany
+	}
+	return nil
+}
+
+// end counts none any more.
+func (h *holding) end() {
+	n := h.n.Swap(0)
+	h.session.held.Add(-n)
+	h.session.gate.held.Add(-n)
+}
+
+// heldStatus is what an error of holding is answered with; 0: it is none.
+func heldStatus(err error) int {
+	switch {
+	case errors.Is(err, errHeldLarge):
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errHeldMany):
+		return http.StatusServiceUnavailable
+	case errors.Is(err, errHeldSlow):
+		return http.StatusRequestTimeout
+	}
+	return 0
+}
+
+// reader reads r, in time and as long as what was read may be held. readBy has the
+// connection fail to be read at a time; its caller ends that.
+func (h *holding) reader(r io.Reader, readBy func(time.Time)) *heldReader {
+	return &heldReader{h, r, readBy, time.Now().Add(heldTime)}
+}
+
+type heldReader struct {
+	h      *holding
+	r      io.Reader
+	readBy func(time.Time)
+	until  time.Time
+}
+
+func (r *heldReader) Read(p []byte) (int, error) {
+	n, err := r.wait(p)
+	if full := r.h.take(n); full != nil {
+		return 0, full
+	}
+	return n, err
+}
+
+// wait reads what nobody has counted.
+func (r *heldReader) wait(p []byte) (int, error) {
+	by := time.Now().Add(heldIdle)
+	if r.until.Before(by) {
+		by = r.until
+	}
+	r.readBy(by)
+	n, err := r.r.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = errHeldSlow
+	}
+	return n, err
+}
+
+// heldBody is a whole body in memory, held until it is closed.
+type heldBody struct {
+	h      *holding
+	pieces [][]byte
+	size   int64
+	hash   string // SHA-256 in hexadecimal
+}
+
+// hold reads a body to its end. Where that fails, it may still be counted.
+func (h *holding) hold(body io.Reader, readBy func(time.Time)) (*heldBody, error) {
+	b := &heldBody{h: h}
+	hash := sha256.New()
+	r := h.reader(body, readBy)
+	for size := firstPiece; ; size = min(2*size, maxPiece) {
+		if err := h.take(size); err != nil { // before there is any of it
+			return nil, err
+		}
+		piece := make([]byte, size)
+		n, err := 0, error(nil)
+		for n < size && err == nil {
+			var k int
+			k, err = r.wait(piece[n:])
+			n += k
+		}
+		hash.Write(piece[:n])
+		b.size += int64(n)
+		if b.pieces = append(b.pieces, piece[:n]); err == io.EOF {
+			b.hash = hex.EncodeToString(hash.Sum(nil))
+			return b, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (b *heldBody) Read(p []byte) (int, error) {
+	for len(b.pieces) > 0 && len(b.pieces[0]) == 0 {
+		b.pieces = b.pieces[1:]
+	}
+	if len(b.pieces) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, b.pieces[0])
+	b.pieces[0] = b.pieces[0][n:]
+	return n, nil
+}
+
+// Close is called while somebody may still read.
+func (b *heldBody) Close() error {
+	b.h.end()
+	return nil
+}
