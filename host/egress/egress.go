@@ -152,9 +152,20 @@ type Connection struct {
 	// Sent and Received are the bytes that went to the host and came from it.
 	Sent     int64 `json:"sent,omitempty"`
 	Received int64 `json:"received,omitempty"`
-	// Requests are the first of those that were read.
-	Requests []Request `json:"requests,omitempty"`
+	// Requests are the first of those that were read, and MoreRequests is how many
+	// there were beyond.
+	Requests     []Request `json:"requests,omitempty"`
+	MoreRequests int       `json:"more_requests,omitempty"`
+	// Times is how many connections this one stands for, where it stands for those
+	// that are not kept by name: then Host is Others. 0 is one.
+	Times int `json:"times,omitempty"`
+
+	notKept bool
 }
+
+// Others is the Connection.Host that stands for several. No host is written so: where
+// there is no port, there is a path.
+const Others = "others"
 
 // Request is one that was read, and what became of it.
 type Request struct {

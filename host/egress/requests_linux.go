@@ -570,6 +570,8 @@ func (x *requests) keep(seen Request) {
 	defer x.session.mu.Unlock()
 	if len(x.connection.Requests) < maxKept {
 		x.connection.Requests = append(x.connection.Requests, seen)
+	} else {
+		x.connection.MoreRequests++
 	}
 }
 

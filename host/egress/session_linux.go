@@ -73,6 +73,7 @@ type Session struct {
 	// mu guards what follows.
 	mu             sync.Mutex
 	kept           []*Connection
+	others         Connection // the allowed ones that are not kept
 	allowed, stops int
 	ending         bool
 	told           map[string]bool // targets
@@ -90,7 +91,7 @@ func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs 
 		return nil, nil, fmt.Errorf("open the network of a run: %w", err)
 	}
 	unix.SetNonblock(fds[0], true)
-	s = &Session{gate: g, rules: rules, refused: refused, wire: os.NewFile(uintptr(fds[0]), "network"), pairs: map[*pair]struct{}{}}
+	s = &Session{gate: g, rules: rules, refused: refused, others: Connection{Host: Others}, wire: os.NewFile(uintptr(fds[0]), "network"), pairs: map[*pair]struct{}{}}
 	s.names.Hosts = rules.Hosts
 	for i, path := range rules.Sockets {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
@@ -105,7 +106,8 @@ func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs 
 }
 
 // Close ends what the run has left open, after what it wrote is delivered, and
-// returns its connections: the first of each kind, and how many there were.
+// returns its connections: the first of each kind and, as Others, the rest, and how
+// many there were.
 func (s *Session) Close() (list []Connection, allowed, refused int) {
 	s.wire.Close()
 	s.end()
@@ -119,6 +121,17 @@ func (s *Session) Close() (list []Connection, allowed, refused int) {
 	s.stop()
 	for _, c := range s.kept {
 		list = append(list, *c)
+		n := &allowed
+		if c.Refused != "" {
+			n = &refused
+		}
+		*n++
+	}
+	if s.others.Times = s.allowed - allowed; s.others.Times > 0 {
+		list = append(list, s.others)
+	}
+	if n := s.stops - refused; n > 0 {
+		list = append(list, Connection{Host: Others, Refused: "there are more than are kept by name", Times: n})
 	}
 	return list, s.allowed, s.stops
 }
@@ -243,6 +256,8 @@ func (s *Session) note(c *Connection) {
 	// Whatever else there was, what was signed is told; maxSignatures bounds that.
 	if *n++; *n <= maxKept || c.Rule == signRule && c.Refused == "" {
 		s.kept = append(s.kept, c)
+	} else {
+		c.notKept = true
 	}
 	told := *c
 	s.mu.Unlock()
@@ -428,6 +443,11 @@ func (s *Session) closePair(p *pair) {
 	defer s.mu.Unlock()
 	delete(s.pairs, p)
 	s.gate.open.Add(-1)
+	if c := p.connection; c != nil && c.notKept {
+		s.others.Sent += c.Sent
+		s.others.Received += c.Received
+		s.others.MoreRequests += len(c.Requests) + c.MoreRequests
+	}
 }
 
 // serveItself connects fd to what the daemon answers itself: names, and the ssh of a

@@ -482,3 +482,58 @@ func TestTooMany(t *testing.T) {
 		t.Errorf("%+v, %d, %d", list, allowed, refused)
 	}
 }
+
+// Connections beyond those that are kept by name are counted, with their bytes and
+// requests.
+func TestConnectionsBeyondAreCounted(t *testing.T) {
+	const more = 3
+	to := listenMany(t)
+	s, connect := start(t, nil, to.String())
+	for range maxKept + more {
+		c, errno := connect(to)
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+		io.WriteString(c, "four")
+		c.(*net.TCPConn).CloseWrite()
+		io.Copy(io.Discard, c)
+		c.Close()
+		if _, errno := connect(netip.MustParseAddrPort("192.0.2.1:1")); errno != unix.EACCES {
+			t.Fatal(errno)
+		}
+	}
+	list, allowed, refused := s.Close()
+	others := map[bool]Connection{}
+	for _, c := range list {
+		if c.Host == Others {
+			others[c.Refused != ""] = c
+		}
+	}
+	if allowed != maxKept+more || refused != maxKept+more || len(list) != 2*maxKept+2 ||
+		others[false].Times != more || others[false].Sent != 4*more || others[true].Times != more {
+		t.Errorf("%d and %d, kept %d, further ones %+v", allowed, refused, len(list), others)
+	}
+}
+
+// listenMany answers nothing on any number of connections.
+func listenMany(t testing.TB) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.Copy(io.Discard, c)
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}

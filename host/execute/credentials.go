@@ -15,7 +15,6 @@ import (
 	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/mask"
-	"github.com/toold/toold/host/trust"
 )
 
 // readHTTP says which of the requests of r's binary are read, and what is added to
@@ -60,7 +59,7 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 		return nil, fault.Errorf(fault.ToolBroken, "%s has credentials or rules for its requests, which toold adds and judges on its connections, and these cannot be taken over on this host: %s; see toolctl doctor", r.Tool.Name, c.FilterReason)
 	}
 	grant := &fetch.Grant{TLS: tlsOf(nil, used)}
-	roots, err := trust.Roots(r.Tool.Name, r.Tool.Def.Environment)
+	roots, err := r.trusts.Roots(r.Tool.Name, r.Tool.Def.Environment)
 	if err != nil {
 		return nil, err
 	}

@@ -84,10 +84,16 @@ func (e *Executor) connected(p *call.Pinned, connections []egress.Connection) {
 			verdict = "failed"
 		}
 		e.Metrics.Connected(p.Tool.Name, verdict, c.Sent, c.Received)
+		for range c.Times - 1 {
+			e.Metrics.Connected(p.Tool.Name, verdict, 0, 0)
+		}
 		if p.Execution != nil { // a discovery has no journal
-			p.Execution.AddConnection(session.Connection{Host: c.Target(), Refused: c.Refused, Failed: c.Failed, Sent: c.Sent, Received: c.Received})
+			p.Execution.AddConnection(session.Connection{Host: c.Target(), Refused: c.Refused, Failed: c.Failed, Sent: c.Sent, Received: c.Received, Times: c.Times})
 			for _, r := range c.Requests {
 				p.Execution.AddConnection(session.Connection{Host: c.Target(), On: fmt.Sprintf("%s %s: %d", r.Method, r.Path, r.Status), Refused: r.Refused})
+			}
+			if c.MoreRequests > 0 {
+				p.Execution.AddConnection(session.Connection{Host: c.Target(), On: session.Others, Times: c.MoreRequests})
 			}
 		}
 	}

@@ -78,11 +78,19 @@ func (x *Execution) AddHTTP(h HTTP) {
 	x.http.Add(h)
 }
 
-// maxPrograms bounds the programs of one execution, maxProgramPath each path.
+// maxPrograms bounds the programs of one execution, its connections, and what was to
+// be sent on these, each; maxProgramPath each path.
 const (
 	maxPrograms    = 64
 	maxProgramPath = 256
 )
+
+// Others stands for what is counted together where there is more than is kept apart:
+// as a path of a Program, as the host of a Connection, and as what it was about to
+// send. None of these is written so, since paths are absolute and hosts have a port.
+const Others = "others"
+
+const apart = "why, is kept for the first ones only"
 
 // AddProgram records that x executed the program at path, or was refused it.
 func (x *Execution) AddProgram(path, refused string) {
@@ -97,25 +105,67 @@ func (x *Execution) AddProgram(path, refused string) {
 	}
 	if len(x.programs) < maxPrograms {
 		x.programs = append(x.programs, p)
+		return
 	}
-}
-
-// AddConnection records that x connected to c, or was refused it.
-func (x *Execution) AddConnection(c Connection) {
-	c.Host, c.Times = strings.ToValidUTF8(c.Host[:min(len(c.Host), maxProgramPath)], "\uFFFD"), 1
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for i := range x.connections {
-		if k := &x.connections[i]; k.Host == c.Host && k.On == c.On && k.Rule == c.Rule && k.Refused == c.Refused && k.Failed == c.Failed {
-			k.Times++
-			k.Sent += c.Sent
-			k.Received += c.Received
+	further := Program{Path: Others, Times: 1}
+	if p.Refused != "" {
+		further.Refused = apart
+	}
+	for i := range x.programs[maxPrograms:] {
+		if q := &x.programs[maxPrograms+i]; q.Refused == further.Refused {
+			q.Times++
 			return
 		}
 	}
-	if len(x.connections) < maxPrograms {
-		x.connections = append(x.connections, c)
+	x.programs = append(x.programs, further)
+}
+
+// AddConnection records that x connected to c, or was refused it, c.Times times; 0 is
+// once. Those beyond the ones that are kept apart are counted as Others.
+func (x *Execution) AddConnection(c Connection) {
+	c.Host, c.Times = strings.ToValidUTF8(c.Host[:min(len(c.Host), maxProgramPath)], "\uFFFD"), max(c.Times, 1)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.addLocked(c) {
+		return
 	}
+	// What one could have made so many of does not take the place of the other.
+	like := func(k Connection) bool { return (k.On != "") == (c.On != "") && k.Host != Others }
+	kept := 0
+	for _, k := range x.connections {
+		if like(k) {
+			kept++
+		}
+	}
+	if kept >= maxPrograms {
+		further := Connection{Host: Others, Sent: c.Sent, Received: c.Received, Times: c.Times}
+		if c.On != "" {
+			further.On = Others
+		}
+		if c.Refused != "" {
+			further.Refused = apart
+		}
+		if c.Failed != "" {
+			further.Failed = apart
+		}
+		if c = further; x.addLocked(c) {
+			return
+		}
+	}
+	x.connections = append(x.connections, c)
+}
+
+// addLocked adds c to one that is the same, where there is one.
+func (x *Execution) addLocked(c Connection) bool {
+	for i := range x.connections {
+		if k := &x.connections[i]; k.Host == c.Host && k.On == c.On && k.Rule == c.Rule && k.Refused == c.Refused && k.Failed == c.Failed {
+			k.Times += c.Times
+			k.Sent += c.Sent
+			k.Received += c.Received
+			return true
+		}
+	}
+	return false
 }
 
 // Connections are those of AddConnection so far. x may be nil.

@@ -55,8 +55,15 @@ type Trust struct {
 // Store keeps those of tools. Calls of one tool share what takes as long to make as the
 // rest of a short call. The zero value has none.
 type Store struct {
-	mu   sync.Mutex
-	kept map[string]*Trust // by the tool's name
+	mu    sync.Mutex
+	kept  map[string]*Trust // by the tool's name
+	pools map[string]pool   // as kept
+}
+
+// pool is what hosts are verified by, and what it was made of.
+type pool struct {
+	*x509.CertPool
+	of string
 }
 
 // Take returns what programs of the tool are to trust, whose requests to hosts are
@@ -141,9 +148,10 @@ func sourcesOf(tool string, environment map[string]string) (list []*source, of s
 		if file != "" {
 			info, err := os.Stat(file)
 			if err != nil {
-				return fault.Errorf(fault.ToolBroken, "environment of tool %s, %s: read the authorities to trust: %w", tool, variable, err)
+				return cannotTrust(tool, variable, err)
 			}
-			fmt.Fprintf(&b, " %d %d", info.Size(), info.ModTime().UnixNano())
+			stamp, _ := stampOf(info)
+			b.WriteString(stamp)
 		}
 		b.WriteByte('\n')
 		return nil
@@ -192,7 +200,7 @@ func makeTrust(state, tool string, hosts []string, sources []*source) (_ *Trust,
 			content, err = certificates(s.file)
 		}
 		if err != nil {
-			return nil, fault.Errorf(fault.ToolBroken, "environment of tool %s, %s: read the authorities to trust: %w", tool, s.variables[0], err)
+			return nil, cannotTrust(tool, s.variables[0], err)
 		}
 		file := filepath.Join(made.dir, strconv.Itoa(i)+".pem")
 		err = os.WriteFile(file, append(content, made.Authority.PEM()...), 0o444)
@@ -211,24 +219,73 @@ func makeTrust(state, tool string, hosts []string, sources []*source) (_ *Trust,
 const Folder = "trust"
 
 // Roots returns the authorities by which hosts are verified for a tool: the system's and
-// those that its environment has its programs trust; nil: the system's alone.
-func Roots(tool string, environment map[string]string) (*x509.CertPool, error) {
-	var pool *x509.CertPool
+// those that its environment has its programs trust; nil: the system's alone. The files
+// are read again once they have changed. The pool is shared, and not to be changed.
+func (s *Store) Roots(tool string, environment map[string]string) (*x509.CertPool, error) {
+	of, settled, err := own(tool, environment)
+	if of == "" || err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	have := s.pools[tool]
+	s.mu.Unlock()
+	if have.of == of {
+		return have.CertPool, nil
+	}
+	all, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fault.Errorf(fault.ToolBroken, "environment of tool %s: read the system's authorities: %w", tool, err)
+	}
+	for _, name := range slices.Concat(insteadVariables, extraVariables) {
+		if file := environment[name]; file != "" {
+			b, err := certificates(file)
+			if err != nil {
+				return nil, cannotTrust(tool, name, err)
+			}
+			all.AppendCertsFromPEM(b)
+		}
+	}
+	// What has changed while it was read, or could change without showing, is for this
+	// call only.
+	if again, _, err := own(tool, environment); err == nil && again == of && settled {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.pools == nil {
+			s.pools = map[string]pool{}
+		}
+		s.pools[tool] = pool{all, of}
+	}
+	return all, nil
+}
+
+// own tells the files of authorities that an environment names from what they were
+// before, and whether it would tell them from what they will be; of is empty where there
+// are none.
+func own(tool string, environment map[string]string) (of string, settled bool, err error) {
+	var b strings.Builder
+	settled = true
 	for _, name := range slices.Concat(insteadVariables, extraVariables) {
 		file := environment[name]
 		if file == "" {
 			continue
 		}
-		b, err := certificates(file)
-		if err == nil && pool == nil {
-			pool, err = x509.SystemCertPool()
-		}
+		info, err := os.Stat(file)
 		if err != nil {
-			return nil, fault.Errorf(fault.ToolBroken, "environment of tool %s, %s: read the authorities to trust: %w", tool, name, err)
+			return "", false, cannotTrust(tool, name, err)
 		}
-		pool.AppendCertsFromPEM(b)
+		stamp, changed := stampOf(info)
+		settled = settled && time.Since(changed) > tick
+		fmt.Fprintf(&b, "%s %q%s\n", name, file, stamp)
 	}
-	return pool, nil
+	return b.String(), settled, nil
+}
+
+// tick is the longest in which file systems count time: a second change within one does
+// not show.
+const tick = 2 * time.Second
+
+func cannotTrust(tool, variable string, err error) error {
+	return fault.Errorf(fault.ToolBroken, "environment of tool %s, %s: read the authorities to trust: %w", tool, variable, err)
 }
 
 // systemFile is the file with the system's authorities, or "".

@@ -1,6 +1,8 @@
 package trust
 
 import (
+	"bytes"
+	"crypto/x509"
 	"encoding/pem"
 	"os"
 	"path/filepath"
@@ -96,5 +98,65 @@ func TestTrust(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(filepath.Join(state, Folder)); len(left) != 2 { // of two tools
 		t.Errorf("%d are left", len(left))
+	}
+}
+
+// The authorities that a tool's environment names are read once, and again when their
+// file is another one, even of the same size and time.
+func TestRootsFollowTheirFile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "own.pem")
+	write := func(file string, hosts ...string) {
+		t.Helper()
+		a, err := NewAuthority(hosts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The same size, whatever the certificate's.
+		text := append(a.PEM(), bytes.Repeat([]byte("\n"), 4096)...)[:4096]
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(file, time.Unix(1e9, 0), time.Unix(1e9, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var shared Store
+	environment := map[string]string{"CURL_CA_BUNDLE": file}
+	roots := func() *x509.CertPool {
+		t.Helper()
+		pool, err := shared.Roots("curl", environment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pool
+	}
+	write(file, "a.example")
+	// What was changed just now could be once more without showing.
+	if first := roots(); first == roots() {
+		t.Error("a file that was changed just now is kept")
+	}
+	of, _, err := own("curl", environment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := roots()
+	shared.pools = map[string]pool{"curl": {first, of}} // as it is two seconds later
+	if roots() != first {
+		t.Error("it is read again")
+	}
+	write(filepath.Join(dir, "other.pem"), "b.example")
+	if err := os.Rename(filepath.Join(dir, "other.pem"), file); err != nil {
+		t.Fatal(err)
+	}
+	if second := roots(); second.Equal(first) {
+		t.Error("it is not read again")
+	}
+	if none, err := shared.Roots("curl", nil); none != nil || err != nil {
+		t.Errorf("%v, %v", none, err)
+	}
+	os.Remove(file)
+	if _, err := shared.Roots("curl", environment); err == nil || !strings.Contains(err.Error(), "CURL_CA_BUNDLE") {
+		t.Errorf("%v", err)
 	}
 }
