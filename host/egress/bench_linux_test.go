@@ -92,8 +92,10 @@ func BenchmarkThroughput(b *testing.B) {
 	})
 }
 
-// BenchmarkPack is a pack of 1 GiB, straight over TLS, passed through, and read with a
-// credential, as git fetches it and as it pushes it: both sides in turn, medians.
+// BenchmarkPack is a pack of 1 GiB, straight over TLS, passed through, through a hop that
+// only ends TLS and begins it again, and read with a credential, as git fetches it and as
+// it pushes it: all in turn, medians. The hop is what is possible where requests are
+// read: two more ends of TLS on the same cores, a plain io.Copy between them.
 // "grown-MB" is how much memory this process, which is all three parties, has more
 // than before.
 func BenchmarkPack(b *testing.B) {
@@ -140,6 +142,14 @@ func BenchmarkPack(b *testing.B) {
 			return c, func() { c.Close(); s.Close() }
 		},
 	}
+	hop := plainHop(b, u)
+	open["hop"] = func() (io.ReadWriteCloser, func()) {
+		c, err := tls.Dial("tcp", hop, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return c, func() { c.Close() }
+	}
 	once := map[string]func(c io.ReadWriteCloser){
 		"fetch": func(c io.ReadWriteCloser) {
 			fmt.Fprintf(c, "GET /r/git-upload-pack HTTP/1.1\r\nHost: %s\r\n\r\n", host)
@@ -174,7 +184,7 @@ func BenchmarkPack(b *testing.B) {
 			runtime.GC()
 			runtime.ReadMemStats(&before)
 			for b.Loop() {
-				for _, how := range []string{"straight", "passed", "read"} {
+				for _, how := range []string{"straight", "passed", "hop", "read"} {
 					c, end := open[how]()
 					start := time.Now()
 					once[way](c)
@@ -184,13 +194,46 @@ func BenchmarkPack(b *testing.B) {
 			}
 			runtime.ReadMemStats(&after)
 			median := func(how string) float64 { slices.Sort(took[how]); return took[how][len(took[how])/2] }
-			for _, how := range []string{"straight", "passed", "read"} {
+			for _, how := range []string{"straight", "passed", "hop", "read"} {
 				b.ReportMetric(size/median(how)/1e6, how+"-MB/s")
 			}
 			b.ReportMetric(median("straight")/median("passed"), "passed-ratio")
+			b.ReportMetric(median("straight")/median("hop"), "hop-ratio")
 			b.ReportMetric(median("straight")/median("read"), "read-ratio")
+			b.ReportMetric(median("hop")/median("read"), "read-of-hop")
 			b.ReportMetric(float64(int64(after.Sys)-int64(before.Sys))/1e6, "grown-MB")
 			b.ReportMetric(0, "ns/op") // of all together: says nothing
 		})
 	}
+}
+
+// plainHop ends TLS and copies what comes to u, over TLS, and back.
+func plainHop(b *testing.B, u *upstream) (address string) {
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: u.TLS.Certificates, NextProtos: []string{"http/1.1"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			local, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer local.Close()
+				remote, err := tls.Dial("tcp", u.address().String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+				if err != nil {
+					return
+				}
+				go func() {
+					io.CopyBuffer(struct{ io.Writer }{remote}, struct{ io.Reader }{local}, make([]byte, copySize))
+					remote.CloseWrite()
+				}()
+				io.CopyBuffer(struct{ io.Writer }{local}, struct{ io.Reader }{remote}, make([]byte, copySize))
+				remote.Close()
+			}()
+		}
+	}()
+	return l.Addr().String()
 }

@@ -57,6 +57,8 @@ type requests struct {
 	taken atomic.Bool
 
 	current        atomic.Pointer[net.TCPConn] // to the host
+	above          atomic.Pointer[bulk]        // as current, beneath TLS
+	below          *bulk                       // to the process, beneath TLS; nil without
 	asked          atomic.Bool                 // something was sent
 	sent, received atomic.Int64
 	handlers       sync.WaitGroup
@@ -151,7 +153,8 @@ func (x *requests) close() {
 // trust this host.
 func (x *requests) greet(conn net.Conn) net.Conn {
 	c := x.connection
-	local := tls.Server(conn, &tls.Config{
+	x.below = &bulk{Conn: conn}
+	local := tls.Server(x.below, &tls.Config{
 		MinVersion:                  tls.VersionTLS12,
 		NextProtos:                  []string{"http/1.1"},
 		DynamicRecordSizingDisabled: true,
@@ -166,7 +169,7 @@ func (x *requests) greet(conn net.Conn) net.Conn {
 		}
 		return nil
 	}
-	return local
+	return &bulkTLS{local, x.below}
 }
 
 // leaf is a certificate for host. Those of other runs are not used, which could be
@@ -232,14 +235,16 @@ func (x *requests) open(ctx context.Context, conn *net.TCPConn) (net.Conn, error
 	config.NextProtos = []string{"http/1.1"}
 	config.MinVersion = max(config.MinVersion, tls.VersionTLS12)
 	config.DynamicRecordSizingDisabled = true
-	upstream := tls.Client(counted, config)
+	raw := &bulk{Conn: counted}
+	upstream := tls.Client(raw, config)
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
 	if err := upstream.HandshakeContext(ctx); err != nil {
 		conn.Close()
 		return nil, err
 	}
-	return upstream, nil
+	x.above.Store(raw)
+	return &bulkTLS{upstream, raw}, nil
 }
 
 // ServeHTTP passes one request on, or refuses it.
@@ -521,11 +526,19 @@ func (x *requests) answer(w http.ResponseWriter, resp *http.Response, hide masks
 	defer bodies.Put(buf)
 	for {
 		n, err := body.Read(buf[:])
-		if n > 0 {
-			if _, err := w.Write(buf[:n]); err != nil {
-				return false
+		// As much as there is, and no waiting for more than the end of a record.
+		for n < len(buf) && err == nil && x.above.Load().more() {
+			var k int
+			if k, err = body.Read(buf[n:]); k == 0 {
+				break
 			}
-			if flush.Flush() != nil {
+			n += k
+		}
+		if n > 0 {
+			x.below.hold()
+			_, lost := w.Write(buf[:n])
+			unflushed := flush.Flush()
+			if late := x.below.release(); lost != nil || unflushed != nil || late != nil {
 				return false
 			}
 		}

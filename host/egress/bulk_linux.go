@@ -1,0 +1,105 @@
+package egress
+
+import (
+	"crypto/tls"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// bulkFrom is how much of a connection is read as TLS asks for it, in bytes. What comes
+// after that is read in large pieces, for which short connections need no memory.
+const bulkFrom = 64 << 10
+
+// bulk is a connection beneath TLS, which reads and writes a record of 16 KiB at a time.
+// It reads more at once, and writes at once what was written while it is held: most of
+// the time that TLS takes beside its arithmetic is that of the kernel.
+type bulk struct {
+	net.Conn
+
+	// in is what was read and not asked for yet, of buf; one at a time reads.
+	in, buf []byte
+	read    int
+	left    atomic.Int64 // the length of in
+
+	mu    sync.Mutex
+	holds int
+	out   []byte
+	err   error // of a write, of which TLS was not told: nothing may follow it
+}
+
+func (b *bulk) Read(p []byte) (int, error) {
+	if len(b.in) == 0 {
+		if b.read < bulkFrom || len(p) >= copySize {
+			n, err := b.Conn.Read(p)
+			b.read += n
+			return n, err
+		}
+		if b.buf == nil {
+			b.buf = make([]byte, copySize)
+		}
+		n, err := b.Conn.Read(b.buf)
+		if b.in = b.buf[:n]; err != nil && n == 0 {
+			return 0, err
+		}
+		// An error beside bytes comes again.
+	}
+	n := copy(p, b.in)
+	b.in = b.in[n:]
+	b.left.Store(int64(len(b.in)))
+	return n, nil
+}
+
+// more reports whether there is more than was asked for.
+func (b *bulk) more() bool { return b != nil && b.left.Load() > 0 }
+
+func (b *bulk) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return 0, b.err
+	}
+	if b.holds == 0 {
+		return b.Conn.Write(p)
+	}
+	b.out = append(b.out, p...)
+	return len(p), nil
+}
+
+// hold keeps what is written until release has been called as often.
+func (b *bulk) hold() {
+	if b != nil {
+		b.mu.Lock()
+		b.holds++
+		b.mu.Unlock()
+	}
+}
+
+func (b *bulk) release() error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.holds--; b.holds > 0 || len(b.out) == 0 || b.err != nil {
+		return b.err
+	}
+	_, b.err = b.Conn.Write(b.out)
+	b.out = b.out[:0]
+	return b.err
+}
+
+// bulkTLS is TLS on a bulk.
+type bulkTLS struct {
+	*tls.Conn
+	raw *bulk
+}
+
+func (c *bulkTLS) Write(p []byte) (int, error) {
+	c.raw.hold()
+	n, err := c.Conn.Write(p)
+	if late := c.raw.release(); err == nil && late != nil {
+		return 0, late
+	}
+	return n, err
+}

@@ -1,0 +1,81 @@
+package egress
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"testing"
+)
+
+// memory is a connection that takes writes, and gives what it has in the largest pieces.
+type memory struct {
+	net.Conn
+	writes int
+	wrote  bytes.Buffer
+	fails  error
+	gives  *bytes.Reader
+}
+
+func (m *memory) Read(p []byte) (int, error) { return m.gives.Read(p) }
+
+func (m *memory) Write(p []byte) (int, error) {
+	if m.writes++; m.fails != nil {
+		return 0, m.fails
+	}
+	return m.wrote.Write(p)
+}
+
+// What is written while it is held is one write, in its order, and what is read is what
+// came, whatever is asked for at a time.
+func TestBulk(t *testing.T) {
+	all := make([]byte, 1<<20)
+	for i := range all {
+		all[i] = byte(rand.Int())
+	}
+	m := &memory{gives: bytes.NewReader(all)}
+	b := &bulk{Conn: m}
+	b.hold()
+	b.hold()
+	b.Write([]byte("one "))
+	if err := b.release(); err != nil || m.writes != 0 {
+		t.Errorf("%v, %d writes", err, m.writes)
+	}
+	b.Write([]byte("two "))
+	if err := b.release(); err != nil || m.writes != 1 {
+		t.Errorf("%v, %d writes", err, m.writes)
+	}
+	b.Write([]byte("three"))
+	if err := (*bulk)(nil).release(); err != nil || m.wrote.String() != "one two three" || m.writes != 2 {
+		t.Errorf("%q in %d writes, %v", m.wrote.String(), m.writes, err)
+	}
+	var got bytes.Buffer
+	asked, more := make([]byte, 100_000), false
+	for {
+		n, err := b.Read(asked[:1+rand.IntN(len(asked))])
+		got.Write(asked[:n])
+		if more = more || b.more(); err == io.EOF {
+			break
+		}
+		if b.buf != nil && got.Len() < bulkFrom {
+			t.Fatalf("it has a buffer after %d bytes", got.Len())
+		}
+	}
+	if !bytes.Equal(got.Bytes(), all) || !more || b.more() {
+		t.Errorf("%d bytes were read, not as they came", got.Len())
+	}
+	// TLS was told that this is written: what would follow it is not.
+	m.fails = errors.New("gone")
+	b.hold()
+	if _, err := b.Write([]byte("lost")); err != nil {
+		t.Error(err)
+	}
+	if err := b.release(); err != m.fails {
+		t.Error(err)
+	}
+	m.fails = nil
+	if _, err := b.Write([]byte("after")); err == nil || m.wrote.Len() != len("one two three") {
+		t.Errorf("%v, %q", err, m.wrote.String())
+	}
+}
