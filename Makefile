@@ -93,6 +93,12 @@ soak: ## mixed traffic with faults for SOAK (30m), drawn in SOAK_PLOT; fails if 
 	@mkdir -p $(dir $(SOAK_PLOT))
 	TOOLD_SOAK=$(SOAK) TOOLD_SOAK_PLOT='$(abspath $(SOAK_PLOT))' $(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./host
 
+.PHONY: aws
+aws: ## the real aws, from PyPI, without a key, against a service that verifies signatures as AWS's own library does; and bodies that stall
+	python3 -m venv $(CACHE)/aws && $(CACHE)/aws/bin/pip install -q awscli
+	TOOLD_TEST_AWS='$(abspath $(CACHE))/aws/bin/aws' $(GO) test -count=1 -run '^TestAWSWithoutKey$$' -v ./host
+	TOOLD_SLOW=1 $(GO) test -count=1 -run '^TestStalled' ./host/egress
+
 .PHONY: mcp-clients
 mcp-clients: ## 500 clients of MCP that connect, call and vanish; fails if anything is left of them
 	TOOLD_MCP_CLIENTS=500 $(GO) test -count=1 -timeout 20m -run '^TestVanishingClients$$' -v ./host/mcp

@@ -145,7 +145,7 @@ func TestStalledBodiesLeaveRoom(t *testing.T) {
 // request that is signed, and of a push.
 func TestStalledBodyIsAnswered(t *testing.T) {
 	if os.Getenv("TOOLD_SLOW") == "" {
-		t.Skip("takes 10 s; set TOOLD_SLOW to run it")
+		t.Skip("takes 10 s; make aws runs it")
 	}
 	u := newUpstream(t, false, nil)
 	gate := &Gate{}
