@@ -23,6 +23,8 @@ const maxFrame = 16 << 20
 type order struct {
 	// N is which run it is about.
 	N int `json:"n"`
+	// Stopping says that a key was typed which stops the run: see freeStopping.
+	Stopping bool `json:"stopping,omitempty"`
 	// Signal goes to the child's process group.
 	Signal int `json:"signal,omitempty"`
 	// Terminate sends SIGTERM to the whole tree.
@@ -76,6 +78,9 @@ func (l *lists) all() []*[]byte {
 type reportFrame struct {
 	// Ready is the first one: it takes orders.
 	Ready bool `json:"ready,omitempty"`
+	// Begun says that the child of a run with a terminal executes its program: before, a
+	// key that stops it would stop it between vfork and execve, and its supervisor with it.
+	Begun bool `json:"begun,omitempty"`
 	// Stopped says that the child was stopped, by a signal.
 	Stopped bool `json:"stopped,omitempty"`
 	// Exit is the end of a run.

@@ -273,7 +273,7 @@ func (r *Runner) Run(ctx context.Context, c Command) (Exit, error) {
 		return Exit{}, err
 	}
 	child, err := r.start(ctx, &c, dir, streams.theirs)
-	streams.started()
+	streams.started(child)
 	if err != nil {
 		streams.finish()
 		return Exit{}, err

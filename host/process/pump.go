@@ -6,6 +6,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -71,11 +72,12 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		if err != nil {
 			return fail(err)
 		}
-		s.terminal = &terminal{master: master, input: t.Input, sizes: t.Sizes, gone: t.Gone, over: make(chan struct{}), typed: make(chan struct{}), followed: make(chan struct{})}
+		s.terminal = &terminal{master: master, input: t.Input, sizes: t.Sizes, gone: t.Gone, begun: make(chan struct{}), over: make(chan struct{}), typed: make(chan struct{}), followed: make(chan struct{})}
 		s.terminal.slave = slave
+		begun := s.terminal.begun
 		p := &pump{from: master, to: c.Stdout, done: make(chan struct{}), stopped: t.Stopped}
 		s.pumps = append(s.pumps, p)
-		t.stopped = p.stop
+		t.stopped, t.begun = p.stop, sync.OnceFunc(func() { close(begun) })
 		s.theirs[1] = slave
 		if t.Stdin {
 			s.theirs[0] = slave
@@ -138,8 +140,8 @@ func (s *stdio) closeTheirs() {
 }
 
 // started lets go of the child's ends, which the child has by now, and begins
-// to pump.
-func (s *stdio) started() {
+// to pump. child is nil where there is none.
+func (s *stdio) started(child *child) {
 	s.closeTheirs()
 	for _, p := range s.pumps {
 		go p.run(s.r)
@@ -148,6 +150,7 @@ func (s *stdio) started() {
 		go s.feed.run(s.r)
 	}
 	if s.terminal != nil {
+		s.terminal.stopping = func() { child.stopping() }
 		go s.terminal.run(s.r)
 		go s.terminal.follow()
 	}

@@ -603,8 +603,12 @@ func admits(s confine.Status, c *Command) error {
 // await waits for the end of the run in s.
 func (r *Runner) await(c *Command, s *supervisor) outcome {
 	in, ok := <-s.reports
-	for ; ok && in.Stopped; in, ok = <-s.reports {
-		if c.Terminal != nil && c.Terminal.stopped != nil {
+	for ; ok && (in.Stopped || in.Begun); in, ok = <-s.reports {
+		switch {
+		case c.Terminal == nil:
+		case in.Begun:
+			c.Terminal.begun()
+		case c.Terminal.Stopped != nil:
 			c.Terminal.stopped()
 		}
 	}
@@ -698,6 +702,7 @@ func (c *child) order(o *order) {
 }
 
 func (c *child) signal(n syscall.Signal) { c.order(&order{Signal: int(n)}) }
+func (c *child) stopping()               { c.order(&order{Stopping: true}) }
 func (c *child) terminate()              { c.wake(); c.order(&order{Terminate: true}) }
 func (c *child) kill()                   { c.wake(); c.order(&order{Kill: true}) }
 

@@ -129,6 +129,7 @@ func (c *child) signal(n syscall.Signal) {
 	}
 }
 
+func (c *child) stopping()  {} // there are no terminals
 func (c *child) terminate() { c.signal(unix.SIGTERM) }
 func (c *child) kill()      { c.signal(unix.SIGKILL) }
 

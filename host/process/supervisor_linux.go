@@ -79,6 +79,10 @@ type service struct {
 	// pid is the child's, and its process group's. 0: none runs, or it was
 	// reaped, and the number may be another's.
 	pid int
+	// stopping is until when freeStopping looks at the run; zero: it does not.
+	stopping time.Time
+	// freed says that it let a process of the run go on that was to be stopped.
+	freed bool
 	// idle is closed when the run has been reported; nil before the first.
 	idle chan struct{}
 	// ending has runs killed as they begin.
@@ -230,7 +234,12 @@ func (s *service) listen() {
 			s.killChild()
 		case o.Terminate:
 			s.terminate()
+		case o.Stopping:
+			s.lookStopping(o.N)
 		case o.Signal > 0:
+			if n := unix.Signal(o.Signal); n == unix.SIGTSTP || n == unix.SIGTTIN || n == unix.SIGTTOU {
+				s.lookStopping(o.N)
+			}
 			s.mu.Lock()
 			if s.pid != 0 {
 				unix.Kill(-s.pid, unix.Signal(o.Signal))
@@ -247,6 +256,8 @@ const (
 	// without what was ordered, and an answer to a system call.
 	wasteOfRun    = 32 << 10
 	wasteOfAnswer = 1 << 10
+	// wasteOfLook is about what a look of freeStopping leaves.
+	wasteOfLook = 8 << 10
 )
 
 // waste has garbage collected, now and then. The supervisor has no collector
@@ -288,6 +299,53 @@ func (s *service) killChild() {
 	if s.pid != 0 {
 		unix.Kill(-s.pid, unix.SIGKILL)
 		unix.Kill(s.pid, unix.SIGKILL) // where it left its group
+	}
+}
+
+// stopPatience is how long freeStopping looks at a run that was told to stop.
+const stopPatience = 10 * time.Second
+
+// lookStopping has freeStopping look at the run n from now on.
+func (s *service) lookStopping(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n != n || s.pid == 0 {
+		return
+	}
+	if s.stopping.IsZero() {
+		go s.freeStopping(n)
+	}
+	s.stopping = time.Now().Add(stopPatience)
+}
+
+// freeStopping lets the run n be stopped. A process in vfork waits in the kernel for
+// its child's execve and is stopped only after it. Where the child was stopped first, neither
+// gets anywhere, and nobody is told. So the child is continued; reap stops it again as soon as
+// its parent is stopped. This ends then, or after stopPatience: a run may catch the signal.
+func (s *service) freeStopping(n int) {
+	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 250*time.Millisecond) {
+		time.Sleep(wait)
+		s.mu.Lock()
+		if s.n != n || s.pid == 0 || s.stopping.IsZero() {
+			s.mu.Unlock()
+			return
+		}
+		if time.Now().After(s.stopping) {
+			s.stopping = time.Time{}
+			s.mu.Unlock()
+			return
+		}
+		for _, pid := range procfs.StoppedInVfork(s.pid) {
+			// Held by its descriptor, it is still the child that was found, or none.
+			if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+				if parent, err := procfs.Parent(pid); err == nil && parent == s.pid {
+					s.freed = unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0) == nil || s.freed
+				}
+				unix.Close(fd)
+			}
+		}
+		s.mu.Unlock()
+		s.waste.leave(wasteOfLook)
 	}
 }
 
@@ -338,7 +396,7 @@ type job struct {
 // begin notes that the child of r is pid, or, with 0, that there will be none.
 func (s *service) begin(r *job, pid int) {
 	s.mu.Lock()
-	s.n, s.pid = r.sp.N, pid
+	s.n, s.pid, s.stopping, s.freed = r.sp.N, pid, time.Time{}, false
 	ending := s.ending
 	s.begun.Broadcast()
 	s.mu.Unlock()
@@ -369,6 +427,9 @@ func (s *service) run(l *launcher, r *job) {
 		r.leaveTerminal()
 		s.fail(r, fail)
 		return
+	}
+	if r.sp.Terminal {
+		report(&reportFrame{Begun: true})
 	}
 	s.begin(r, pid)
 	e := s.reap(r.sp, pid, scoped)
@@ -405,6 +466,13 @@ func (s *service) reap(sp *spec, pid int, scoped bool) *exitReport {
 			s.pid = 0
 			s.mu.Unlock()
 			break
+		}
+		if stopped {
+			if s.stopping = (time.Time{}); s.freed && sp.Jobs {
+				// One that is stopped already forgets it when it is continued.
+				unix.Kill(-pid, status.StopSignal())
+			}
+			s.freed = false
 		}
 		s.mu.Unlock()
 		switch {

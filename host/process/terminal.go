@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"io"
 	"os"
 
@@ -30,8 +31,8 @@ type Terminal struct {
 	// it. Where Stopped is nil it is continued at once. It is called by the goroutine
 	// that delivers output.
 	Stopped func()
-	// stopped is told that the child was stopped.
-	stopped func()
+	// stopped is told that the child was stopped, begun that it executes its program.
+	stopped, begun func()
 	// Stdin says that the child's standard input is the terminal, not what
 	// Command.Stdin has; Stderr that its standard error is, and not
 	// Command.Stderr. Its standard output always is.
@@ -63,16 +64,24 @@ type terminal struct {
 	input io.Reader
 	sizes <-chan Size
 	gone  <-chan struct{}
+	begun chan struct{} // closed when the child executes its program
 	over  chan struct{} // closed when the child has ended
+	// stopping is called when a key was typed that stops the child.
+	stopping func()
 	// typed and followed are closed by run and by follow.
 	typed, followed chan struct{}
 }
 
 const endOfInput = "\x04" // Ctrl-D, of a terminal that nobody changed
 
-// run types what is read.
+// run types what is read, as soon as the child executes its program.
 func (t *terminal) run(r *Runner) {
 	defer close(t.typed)
+	select {
+	case <-t.begun:
+	case <-t.over:
+		return
+	}
 	b := r.buffers.Get().(*[]byte)
 	defer r.buffers.Put(b)
 	for {
@@ -80,6 +89,9 @@ func (t *terminal) run(r *Runner) {
 		if n > 0 {
 			if _, err := t.master.Write((*b)[:n]); err != nil {
 				return
+			}
+			if key, ok := suspendKey(t.master); ok && bytes.IndexByte((*b)[:n], key) >= 0 {
+				t.stopping()
 			}
 		}
 		if err == io.EOF {

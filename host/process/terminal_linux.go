@@ -59,3 +59,18 @@ func setSize(master *os.File, s Size) error {
 	}
 	return set
 }
+
+// suspendKey returns the key that stops who reads from the terminal, if there is one now.
+func suspendKey(master *os.File) (key byte, ok bool) {
+	raw, err := master.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	raw.Control(func(fd uintptr) {
+		var m *unix.Termios
+		if m, err = unix.IoctlGetTermios(int(fd), unix.TCGETS); err == nil {
+			key, ok = m.Cc[unix.VSUSP], m.Lflag&unix.ISIG != 0 && m.Cc[unix.VSUSP] != 0
+		}
+	})
+	return key, ok
+}

@@ -12,3 +12,5 @@ func openTerminal(Size) (master, slave *os.File, err error) {
 }
 
 func setSize(*os.File, Size) error { return errors.ErrUnsupported }
+
+func suspendKey(*os.File) (byte, bool) { return 0, false }

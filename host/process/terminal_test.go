@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -264,5 +265,116 @@ func TestTerminalSlowReader(t *testing.T) {
 	}
 	if n := len(s.String()); n > 256<<10 {
 		t.Errorf("%d bytes were taken", n)
+	}
+}
+
+// forked is a program of perl's that waits in vfork, as shells and make do for each
+// program that they start, for a child that only executes its own when it was
+// continued. The child's is script, and key is what stops both.
+func forked(c *process.Command, key, script string) {
+	clone := map[string]string{"amd64": "56", "arm64": "220"}[runtime.GOARCH]
+	c.Path, c.Args = "/usr/bin/perl", []string{"-e", `use POSIX; $| = 1; my ($clone, $key, $script) = @ARGV;
+my $modes = POSIX::Termios->new; $modes->getattr(0); $modes->setcc(VSUSP, ord $key); $modes->setattr(0, TCSANOW);
+my $pid = syscall($clone + 0, 0x4011, 0, 0, 0, 0); # CLONE_VFORK | SIGCHLD
+if (!$pid) { my $on; $SIG{CONT} = sub { $on = 1 }; print "child\n"; select undef, undef, undef, 0.01 until $on; exec $^X, "-e", $script }
+waitpid $pid, 0; exit 7`, clone, key, script}
+}
+
+// A program whose child is stopped between vfork and execve is not stopped by the kernel, as it waits
+// for that child. Ctrl-Z stops both all the same, behind the child's execve.
+func TestTerminalStoppedInVfork(t *testing.T) {
+	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		t.Skip("the number of clone is not known here")
+	}
+	r := newRunner(t, process.Config{Ready: 1})
+	needTerminals(t, r)
+	start := func(key, mark string, told bool) (s *screen, typed io.Writer, signals chan os.Signal, stops chan string, over chan process.Exit) {
+		c := shell(t.TempDir(), "")
+		c.Env = append(c.Env, "MARK="+mark)
+		forked(&c, key, `$| = 1; print "goes on\n"; print "got ", scalar <STDIN>`)
+		s = newScreen()
+		typed = onScreen(&c, s)
+		signals, stops, over = make(chan os.Signal), make(chan string, 8), make(chan process.Exit, 1)
+		c.Signals = signals
+		if told {
+			c.Terminal.Stopped = func() { stops <- s.String() }
+		}
+		go func() {
+			exit, err := r.Run(patient(t), c)
+			if err != nil {
+				t.Error(err)
+			}
+			over <- exit
+		}()
+		return
+	}
+	for how, key := range map[string]string{"typed": "\x1a", "another key": "%", "a signal": "\x1a"} {
+		mark := newMark()
+		s, typed, signals, stops, over := start(key, mark, true)
+		s.await(t, "child")
+		if how == "a signal" {
+			signals <- syscall.SIGTSTP
+		} else {
+			io.WriteString(typed, key)
+		}
+		select {
+		case <-stops:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s: nothing was stopped", how)
+		}
+		// The child is stopped too, as soon as it gets to it.
+		for stopped := 0; stopped < 2; runtime.Gosched() {
+			stopped = 0
+			for _, process := range alive(t, mark) {
+				number, _, _ := strings.Cut(process, " ")
+				b, err := os.ReadFile("/proc/" + number + "/stat")
+				if err == nil && bytes.Contains(b, []byte(") T ")) {
+					stopped++
+				}
+			}
+		}
+		signals <- syscall.SIGCONT
+		io.WriteString(typed, "it\r")
+		s.await(t, "got it")
+		if exit := <-over; exit.Code != 7 {
+			t.Errorf("%s: %+v, %q", how, exit, s)
+		}
+	}
+	// Where nobody is told, both go on.
+	s, typed, _, _, over := start("\x1a", "", false)
+	s.await(t, "child")
+	io.WriteString(typed, "\x1a")
+	s.await(t, "goes on")
+	io.WriteString(typed, "it\r")
+	if exit := <-over; exit.Code != 7 {
+		t.Errorf("%+v, %q", exit, s)
+	}
+}
+
+// What is typed before a run executes its program is typed when it does. Ctrl-Z would be
+// nobody's, or stop it before, and its supervisor, which waits for it in vfork, would hear of nothing more.
+func TestTerminalStoppedAtItsBeginning(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 1})
+	needTerminals(t, r)
+	for range 5 {
+		c, s := shell(t.TempDir(), `read line; echo got $line`), newScreen()
+		typed := onScreen(&c, s)
+		signals, stops, over := make(chan os.Signal), make(chan string, 8), make(chan error, 1)
+		c.Signals, c.Terminal.Stopped = signals, func() { stops <- s.String() }
+		go io.WriteString(typed, "\x1a")
+		go func() {
+			_, err := r.Run(patient(t), c)
+			over <- err
+		}()
+		select {
+		case <-stops:
+		case err := <-over:
+			t.Fatalf("it was not stopped: %v, %q", err, s)
+		}
+		signals <- syscall.SIGCONT
+		io.WriteString(typed, "it\r")
+		if err := <-over; err != nil || !strings.Contains(s.String(), "got it") {
+			t.Errorf("%v, %q", err, s)
+		}
 	}
 }

@@ -94,16 +94,54 @@ func RestrictionsOf(pid int) (r Restrictions, err error) {
 
 // Parent is the process that started pid, or adopted it.
 func Parent(pid int) (int, error) {
-	b, err := readProc("/proc/" + strconv.Itoa(pid) + "/stat")
+	fields, err := stat("/proc/" + strconv.Itoa(pid))
 	if err != nil {
 		return 0, err
 	}
-	// The second field is the program's name in parentheses, which may hold any.
-	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(fields) < 2 {
-		return 0, io.ErrUnexpectedEOF
+	return strconv.Atoi(fields[1])
+}
+
+// stat reads the state, the parent and the group of the process or thread with the
+// folder dir.
+func stat(dir string) (fields [3]string, err error) {
+	b, err := readProc(dir + "/stat")
+	if err != nil {
+		return fields, err
 	}
-	return strconv.Atoi(string(fields[1]))
+	// The second field is the program's name in parentheses, which may hold any.
+	after := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(after) < len(fields) {
+		return fields, io.ErrUnexpectedEOF
+	}
+	for i := range fields {
+		fields[i] = string(after[i])
+	}
+	return fields, nil
+}
+
+// StoppedInVfork returns the children of pid's process group that are stopped while a
+// thread of pid waits in the kernel and cannot be: as it does from vfork until its
+// child executes a program. That the one waits for the other the kernel does not tell.
+func StoppedInVfork(pid int) []int {
+	process := "/proc/" + strconv.Itoa(pid)
+	own, err := stat(process)
+	if err != nil || own[0] != "D" && own[0] != "T" {
+		return nil // most often, and it is quick
+	}
+	threads, err := os.ReadDir(process + "/task")
+	if err != nil || !slices.ContainsFunc(threads, func(thread os.DirEntry) bool {
+		fields, err := stat(process + "/task/" + thread.Name())
+		return err == nil && fields[0] == "D"
+	}) {
+		return nil
+	}
+	var stopped []int
+	for _, child := range children(strconv.Itoa(pid)) {
+		if fields, err := stat("/proc/" + strconv.Itoa(child)); err == nil && fields[0] == "T" && fields[2] == own[2] {
+			stopped = append(stopped, child)
+		}
+	}
+	return stopped
 }
 
 // readProc reads a file of /proc, whose size nothing tells beforehand.
