@@ -219,6 +219,39 @@ func (r *repoReader) readStateFile(dir, name string) error {
 	return nil
 }
 
+// readFilters appends, as "filters", the names of the filters that attributes ask for, a
+// line each: those at the top of the working tree and in info/attributes. What cannot
+// be read there, git reads no better.
+func (r *repoReader) readFilters(common, top string) {
+	var names []string
+	for _, file := range []string{top + "/.gitattributes", common + "/info/attributes"} {
+		if readlink(file) != "" {
+			continue
+		}
+		b, err := r.readFile(file, maxConfigBytes-r.bytes)
+		if err != nil {
+			continue
+		}
+		r.bytes += len(b)
+		for line := range strings.Lines(string(b)) {
+			if strings.HasPrefix(strings.TrimSpace(line), "#") {
+				continue
+			}
+			for _, word := range strings.Fields(line) {
+				if name, ok := strings.CutPrefix(word, "filter="); ok && len(names) < maxFilters && !slices.Contains(names, name) {
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	if len(names) > 0 {
+		r.addState("filters", []byte(strings.Join(names, "\n")))
+	}
+}
+
+// maxFilters is how many names of filters are told.
+const maxFilters = 32
+
 func (r *repoReader) addState(name string, content []byte) {
 	r.state = append(r.state, abi.ConfigEntry{Key: strings.ToValidUTF8(name, "\uFFFD"), Value: strings.ToValidUTF8(string(content), "\uFFFD")})
 }

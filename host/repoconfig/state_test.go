@@ -250,3 +250,29 @@ func TestConflictsOutside(t *testing.T) {
 		}
 	}
 }
+
+// Filters that attributes ask for are told, where git reads attributes; those of a link it does not.
+func TestFiltersOfAttributes(t *testing.T) {
+	root, repo, out := repository(t)
+	filters := func() string {
+		got := Read(repo, []string{root}, nil)
+		if got.Error != "" {
+			t.Fatal(got.Error)
+		}
+		names, _ := value(got.State, "filters")
+		return names
+	}
+	write(t, repo+"/.gitattributes", "# *.c filter=none\n*.bin filter=lfs diff=lfs -text\n*.iso filter=lfs\n*.x -filter\n")
+	if got := filters(); got != "lfs" {
+		t.Errorf("%q", got)
+	}
+	write(t, repo+"/.git/info/attributes", "* text filter=crypt")
+	if got := filters(); got != "lfs\ncrypt" {
+		t.Errorf("%q", got)
+	}
+	write(t, out+"/attributes", "* filter=outside\n")
+	symlink(t, out+"/attributes", repo+"/.gitattributes")
+	if got := filters(); got != "crypt" {
+		t.Errorf("%q", got)
+	}
+}

@@ -102,15 +102,6 @@ func rev(v string, in argv.Scope) (string, error) {
 	return argv.OneLine(v, in)
 }
 
-// format is a format for log, branch and the like. %G asks for signatures,
-// which git verifies with the program that gpg.program names.
-func format(v string, _ argv.Scope) (string, error) {
-	if strings.Contains(v, "%G") || strings.Contains(v, "%(signature") {
-		return "", refusal("flag.value", v, "the format asks for signatures, and git verifies those with another program", "leave %G out")
-	}
-	return v, nil
-}
-
 var (
 	count   = argv.Int(0, 1<<31-1)
 	text    = argv.Text
@@ -257,11 +248,11 @@ var (
 			"--children", "--left-right", "~--graph", "--show-linear-break", "--timestamp", "--no-commit-id", "--standard-notes", "--no-standard-notes"),
 		may(word, "--branches", "--tags", "--remotes", "--no-walk", "--ancestry-path"),
 		with(word, "--glob", "--exclude", "--exclude-hidden", "--encoding", "--date"),
-		may(format, "--pretty"),
-		with(format, "--format"),
+		may(text, "--pretty"),
+		with(text, "--format"),
 		may(count, "~--expand-tabs"),
 		may(word, "~--notes", "--show-notes"),
-		never(signs, "leave it out", "--show-signature"),
+		bare("--no-show-signature"), bare(showSignature),
 	)
 
 	// logFlags are further flags of log, show and reflog.
@@ -302,15 +293,14 @@ var (
 		with(strategy, "-s --strategy"),
 		with(strategyOption, "-X --strategy-option"),
 		edits("leave it out: the message is taken as it is, or give one with -m", "-e --edit"),
-		never(signs, "leave it out", "--verify-signatures"),
-		bare("--no-verify-signatures"),
+		bare(verifySignatures), bare("--no-verify-signatures"),
 		signing,
 	)
 
 	listFlags = join(
 		with(rev, "--contains", "--no-contains", "--merged", "--no-merged", "--points-at"),
 		with(word, "--sort"),
-		with(format, "--format"),
+		with(text, "--format"),
 		bare("-i --ignore-case"),
 		may(when, "~--color"),
 		may(word, "~--column"),
@@ -472,6 +462,8 @@ var commands = byName(append([]*command{
 	&command{name: "cat-file", reads: true, grammar: grammar(bare("-t", "-s", "-e", "-p", "~--buffer", "~--unordered", "-Z", "-z", "--batch-all-objects", "~--follow-symlinks", "~--allow-unknown-type", "~--mailmap", "~--use-mailmap"),
 		may(text, "--batch", "--batch-check", "--batch-command"),
 		never("runs a program that the repository names", "use -p", "--textconv", "--filters"))},
+	&command{name: "verify-commit", reads: true, operand: rev, grammar: grammar(bare("-v --verbose", "--raw"))},
+	&command{name: "verify-tag", reads: true, operand: rev, grammar: grammar(bare("-v --verbose", "--raw"), with(text, "--format"))},
 	&command{name: "describe", reads: true, grammar: grammar(
 		bare("--all", "--tags", "--contains", "--exact-match", "--debug", "--long", "--always", "--first-parent"), with(count, "--candidates"), may(count, "--abbrev"),
 		with(word, "--match", "--exclude"), may(word, "--dirty", "--broken"))},
@@ -492,7 +484,7 @@ var commands = byName(append([]*command{
 			"--ignore-missing", "--renormalize", "--sparse"),
 		with(argv.OneOf("+x", "-x"), "--chmod"), pathspecFlags, answers, asks, edits("name whole files", "-e --edit"))},
 	&command{name: "rm", paths: true, grammar: grammar(
-		bare("-f --force", "-n --dry-run", "-r", "--cached", "--ignore-unmatch", "--sparse", "-q --quiet"), pathspecFlags)},
+		bare("-f --force", "-n --dry-run", "-r", "--cached", "--ignore-unmatch", "--sparse", "-q --quiet"), pathspecFlags), then: removes},
 	&command{name: "mv", paths: true, grammar: grammar(bare("-f --force", "-k", "-n --dry-run", "-v --verbose", "--sparse"))},
 	&command{name: "restore", paths: true, grammar: grammar(conflictFlag, bare("-S --staged", "-W --worktree", "--ours", "--theirs", "-m --merge", "-q --quiet", "~--progress",
 		"--ignore-unmerged", "--ignore-skip-worktree-bits", "~--overlay"), with(rev, "-s --source"), pathspecFlags, answers, noSubmodules)},
@@ -526,7 +518,7 @@ var commands = byName(append([]*command{
 		})},
 	&command{name: "tag", tail: lastIsHead, grammar: grammar(listFlags,
 		bare("-l --list", "-a --annotate", "-f --force", "-d --delete", "--create-reflog", "--omit-empty", "--no-sign"), with(text, "-m --message", "--trailer"), with(input, "-F --file"),
-		with(word, "--cleanup"), may(count, "-n"), edits("give the message with -m or -F", "-e --edit"), bare("-s --sign"), never("signs with another key than the operator's", "use -s", "-u --local-user"), never(signs, "leave it out", "-v --verify")),
+		with(word, "--cleanup"), may(count, "-n"), edits("give the message with -m or -F", "-e --edit"), bare("-s --sign"), never("signs with another key than the operator's", "use -s", "-u --local-user"), bare("-v "+verifyTag)),
 		then: both(both(trailers, tagMessage), readsWhen(func(l *argv.Line) bool {
 			return anyOf(l, "--list", "-n", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at") || len(l.Operands()) == 0 && !l.Has("--delete")
 		}))},

@@ -73,7 +73,7 @@ var plumbing = []*command{
 }
 
 // formats show commits as a format has it.
-var formats = join(may(format, "--pretty"), with(format, "--format"))
+var formats = join(may(text, "--pretty"), with(text, "--format"))
 
 func takesInput(r *request) error {
 	r.stdin = true

@@ -75,6 +75,9 @@ type policy struct {
 	// signAlways signs without being asked.
 	signingKey string
 	signAlways bool
+	// allowedSigners is the operator's file of the keys whose signatures are good;
+	// "": signatures are not verified.
+	allowedSigners string
 	// refuseHooks refuses calls that git would have had a hook check.
 	refuseHooks bool
 	// bisectHelper: git is older than 2.40, and its bisect is a shell script.
@@ -153,6 +156,11 @@ func newPolicy(lookup func(string) (string, bool)) *policy {
 	if p.signAlways && p.signingKey == "" {
 		p.fault = "config signing of tool git is always, and there is no signing_key"
 	}
+	if v, ok := lookup("allowed_signers"); ok && v != "" {
+		if p.allowedSigners = v; !path.IsAbs(v) || strings.ContainsAny(v, "\n\r\x00") {
+			p.fault = "config allowed_signers of tool git is not the absolute path of a file"
+		}
+	}
 	_, said := lookup("bisect")
 	p.bisectUnsaid = !said
 	p.bisectHelper = choice("bisect", "builtin", "helper")
@@ -209,6 +217,7 @@ type request struct {
 	bare                 bool           // the call is within a git directory
 	forces               bool           // a push may rewrite a branch
 	signs, signsAll      bool           // commits and tags are signed: where asked, or all
+	verifies, shows      bool           // signatures are verified; log shows that unasked
 }
 
 func refusal(rule, arg, reason, instead string) *argv.Refusal {
@@ -298,6 +307,7 @@ func (r *request) run() ([]string, error) {
 	if err := r.checkHooks(); err != nil {
 		return nil, err
 	}
+	r.lfs()
 	if err := r.signedRemote(); err != nil {
 		return nil, err
 	}
@@ -381,6 +391,9 @@ func (r *request) understand(args []string) ([]string, error) {
 		return nil, err
 	}
 	if err := r.sign(); err != nil && !r.guards.off(checkGrammar) {
+		return nil, err
+	}
+	if err := r.verify(); err != nil && !r.guards.off(checkGrammar) {
 		return nil, err
 	}
 	menu := slices.Contains([]string{"add", "am", "clean", "commit"}, r.cmd.name) && line.Has("--interactive")
@@ -901,7 +914,7 @@ var alwaysForced = func() (args []string) {
 	for _, kv := range []string{
 		// Programs of the repository's choice.
 		"core.fsmonitor=false", "core.editor=:", "sequence.editor=:", "core.pager=cat",
-		"core.askPass=", "ssh.variant=ssh", "credential.helper=", "credential.interactive=false",
+		"core.askPass=" + nobodyAsks, "ssh.variant=ssh", "credential.helper=", "credential.interactive=false",
 		"gpg.program=/dev/null", "gpg.openpgp.program=/dev/null", "gpg.x509.program=/dev/null", "gpg.ssh.program=/dev/null",
 		// Signing and verifying run a program as well.
 		"commit.gpgSign=false", "tag.gpgSign=false", "tag.forceSignAnnotated=false", "push.gpgSign=false",
@@ -1000,6 +1013,13 @@ func (r *request) forced() []string {
 			set("commit.gpgSign=true", "tag.gpgSign=true")
 		}
 	}
+	if r.verifies {
+		set("gpg.program="+noVerifier, "gpg.openpgp.program="+noVerifier, "gpg.x509.program="+noVerifier,
+			"gpg.ssh.program="+sshVerifier, "gpg.ssh.allowedSignersFile="+r.allowedSigners, "gpg.ssh.revocationFile=/dev/null", "gpg.minTrustLevel=undefined")
+		if r.shows {
+			set("log.showSignature=true")
+		}
+	}
 	set(r.pinHTTP()...)
 	set(r.neutralise()...)
 	for _, m := range r.remotes {
@@ -1011,6 +1031,10 @@ func (r *request) forced() []string {
 	}
 	return out
 }
+
+// nobodyAsks is the program that would ask for a user name or a password. There is none: git
+// says that it cannot run it, and so what to do. Without a slash it is no file of the repository.
+const nobodyAsks = "git-askpass (passwords are not asked for here, and are not the caller's: the operator gives this tool a secret with header and host, or ssh_key and host)"
 
 // committer is who commits as the operator says, where neither the call nor the
 // repository does.

@@ -61,3 +61,60 @@ func (r *request) signedRemote() error {
 	}
 	return nil
 }
+
+// The flags that have signatures verified.
+const (
+	showSignature    = "--show-signature"
+	verifySignatures = "--verify-signatures"
+	verifyTag        = "--verify"
+)
+
+const (
+	// sshVerifier is the program that verifies signatures of ssh keys. The operator grants it.
+	sshVerifier = "/usr/bin/ssh-keygen"
+	// noVerifier stands for the programs that verify others. Git says that it cannot run it.
+	noVerifier = "/only/signatures-of-ssh-keys-are-verified-here"
+)
+
+// verify decides whether git may verify signatures in this call. Which keys are good is
+// the operator's to say: a file that the repository names would be the work of whoever
+// is to be checked.
+func (r *request) verify() error {
+	asked, rule := "", "flag.refused"
+	for _, it := range r.line.Items {
+		switch {
+		case it.Flag == nil:
+		case it.Name == "--format" || it.Name == "--pretty":
+			if strings.Contains(it.Value, "%G") || strings.Contains(it.Value, "%(signature") {
+				asked, rule = "the format asks for signatures, and that", "flag.value"
+			}
+		case it.Name == showSignature, it.Name == verifySignatures, it.Name == verifyTag && r.cmd.name == "tag":
+			asked = "flag " + quote(it.Name)
+		}
+	}
+	first, _, _ := strings.Cut(r.cmd.name, " ")
+	if strings.HasPrefix(first, "verify-") && first != "verify-pack" {
+		asked, rule = "git "+first, "subcommand"
+	}
+	wants := func(key string, commands ...string) bool {
+		v, _ := r.repo.get(key)
+		return isTrue(v) && slices.Contains(commands, first)
+	}
+	switch {
+	case asked != "" && r.allowedSigners == "":
+		return refusal(rule, asked, asked+" "+signs, "leave it out; the operator allows it for signatures of ssh keys with allowed_signers, the path of such a file, and "+sshVerifier+" in capabilities.exec in tools.d/git/tool.json")
+	case asked != "" && r.signs && first != "tag": // which does one or the other
+		return refusal(rule, asked, "signing and verifying take two programs in the place of one", "git fetch, verify what came with git verify-commit, then go on without "+verifySignatures)
+	case asked != "":
+		r.verifies = true
+	case wants("log.showsignature", "log", "show", "whatchanged", "reflog") && !r.line.Has("--no-show-signature"):
+		if r.allowedSigners == "" {
+			r.note("log.showSignature is set, and nothing is verified here: the operator has set no allowed_signers")
+			break
+		}
+		r.verifies, r.shows = true, true
+	case wants("merge.verifysignatures", "merge", "pull") && !r.line.Has("--no-verify-signatures"):
+		return refusal("repo-config", "", "merge.verifySignatures is set, and this call would merge without", "name --verify-signatures or --no-verify-signatures")
+	}
+	return nil
+}

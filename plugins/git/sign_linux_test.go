@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,7 +31,16 @@ func TestSigning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signers := filepath.Join(t.TempDir(), "signers")
+	// Not in /tmp, of which a confined git has one of its own.
+	operators, err := os.MkdirTemp("testdata", "operators")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(operators) })
+	signers, err := filepath.Abs(filepath.Join(operators, "signers"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(signers, []byte("a@example.com "+string(public)), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +48,9 @@ func TestSigning(t *testing.T) {
 	d := hosttest.Start(t, hostconfig.Config{Roots: []string{root}, LogLevel: "info"})
 	def := hosttest.ReadyJSON(t, "git")
 	def["secrets"] = map[string]any{"signer": map[string]any{"from": "file:" + key, "ssh_sign": true}}
-	def["config"] = map[string]any{"signing_key": strings.TrimSpace(string(public)), "user_name": "A", "user_email": "a@example.com"}
+	def["config"] = map[string]any{"signing_key": strings.TrimSpace(string(public)), "user_name": "A", "user_email": "a@example.com", "allowed_signers": signers}
+	granted := def["capabilities"].(map[string]any)
+	granted["exec"] = append(slices.Clone(granted["exec"].([]any)), sshVerifier)
 	d.Tool(t, "git", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/git")})
 	repo := filepath.Join(root, "repo")
 	if err := os.Mkdir(repo, 0o755); err != nil {
@@ -75,6 +87,26 @@ func TestSigning(t *testing.T) {
 	}
 	if verify("verify-commit", "HEAD") {
 		t.Error("what nobody asked to be signed is")
+	}
+	// Nor is it to the policy's git, whose list of keys is the operator's: the repository's admits none.
+	other := filepath.Join(root, "others")
+	if err := os.WriteFile(other, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(gitPath, "-C", repo, "config", "gpg.ssh.allowedSignersFile", other).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const said = `Good "git" signature for a@example.com`
+	for _, args := range [][]string{{"verify-commit", "HEAD~1"}, {"verify-tag", "v1"}, {"tag", "-v", "v1"}, {"log", "--show-signature", "-1", "HEAD~1"}} {
+		if out := good(args...); !strings.Contains(out, said) {
+			t.Errorf("git %q: %s", args, out)
+		}
+	}
+	if out := good("log", "--format=%G?"); out != "N\nG\n" {
+		t.Errorf("%%G? answers %q", out)
+	}
+	if out, code := git("verify-commit", "HEAD"); code != 1 || strings.Contains(out, "Good") {
+		t.Errorf("a commit that is not signed: exit code %d: %s", code, out)
 	}
 	// What the repository says of programs and keys has no say.
 	for _, kv := range []string{"gpg.format openpgp", "gpg.program /bin/false", "user.signingkey other"} {
@@ -129,6 +161,8 @@ func TestSigning(t *testing.T) {
 // TestSignPolicy holds what the policy says of signing.
 func TestSignPolicy(t *testing.T) {
 	key := map[string]string{"signing_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ comment"}
+	keys := map[string]string{"allowed_signers": "/etc/keys"}
+	shows := abi.ConfigEntry{Key: "log.showsignature", Value: "true"}
 	wants := abi.ConfigEntry{Key: "commit.gpgsign", Value: "true"}
 	for _, tt := range []struct {
 		line   string
@@ -137,6 +171,8 @@ func TestSignPolicy(t *testing.T) {
 		rule   string
 		signs  bool
 		note   bool
+
+		verifies bool
 	}{
 		{line: "commit -S -m x", rule: "flag.refused"},
 		{line: "tag -s -m x v1", rule: "flag.refused"},
@@ -150,6 +186,20 @@ func TestSignPolicy(t *testing.T) {
 		{line: "tag -s -m x v1", config: key, signs: true},
 		{line: "tag -u key -m x v1", config: key, rule: "flag.refused"},
 		{line: "log --show-signature", config: key, rule: "flag.refused"},
+		{line: "tag -v v1", rule: "flag.refused"},
+		{line: "verify-commit HEAD", rule: "subcommand"},
+		{line: "verify-tag --format=%(refname) v1", rule: "subcommand"},
+		{line: "merge --verify-signatures x", rule: "flag.refused"},
+		{line: "log --format=%G?", rule: "flag.value"},
+		{line: "log", repo: []abi.ConfigEntry{shows}, note: true},
+		{line: "log --no-show-signature", repo: []abi.ConfigEntry{shows}},
+		{line: "merge x", repo: []abi.ConfigEntry{{Key: "merge.verifysignatures", Value: "true"}}, rule: "repo-config"},
+		{line: "log --show-signature", config: keys, verifies: true},
+		{line: "log", config: keys, repo: []abi.ConfigEntry{shows}, verifies: true},
+		{line: "log", config: keys},
+		{line: "verify-commit HEAD", config: keys, verifies: true},
+		{line: "merge --verify-signatures x", config: keys, verifies: true},
+		{line: "log", config: map[string]string{"allowed_signers": "keys"}, rule: "config"},
 		{line: "commit -m x", config: map[string]string{"signing_key": "x\ny z"}, rule: "config"},
 		{line: "commit -m x", config: map[string]string{"signing": "always"}, rule: "config"},
 		{line: "pull -S disk main", config: key, rule: "remote"},
@@ -159,6 +209,8 @@ func TestSignPolicy(t *testing.T) {
 		switch {
 		case tt.rule != "" && d.Rule != tt.rule, tt.rule == "" && d.Effect != abi.Allow:
 			t.Errorf("git %s: %s by %q: %s", tt.line, d.Effect, d.Rule, d.Reason)
+		case tt.rule == "" && strings.Contains(strings.Join(d.Args, " "), "gpg.ssh.program=/usr/bin/ssh-keygen -c gpg.ssh.allowedSignersFile=/etc/keys") == !tt.verifies:
+			t.Errorf("git %s: %q", tt.line, d.Args)
 		case signs != tt.signs, tt.note != (len(d.Notes) > 0):
 			t.Errorf("git %s: signs %v, notes %q", tt.line, signs, d.Notes)
 		}

@@ -183,3 +183,12 @@ func relativeURL(remote, url string) string {
 	}
 	return strings.TrimSuffix(remote+sep+url, "/")
 }
+
+// removes says why git rm takes a submodule for one with local changes: it looks with
+// git submodule foreach, which is a shell script.
+func removes(r *request) error {
+	if len(r.repo.submodules) > 0 && !anyOf(r.line, "--cached", "--force") {
+		r.note("git rm takes each submodule that is checked out for one with local modifications, since no shell runs here to look; where there are none, git submodule deinit PATH, then git rm PATH")
+	}
+	return nil
+}

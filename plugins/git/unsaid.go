@@ -291,3 +291,21 @@ func (r *request) leavesOut(first, flag string) bool {
 	}
 	return out
 }
+
+// lfs says that files of LFS are not what they would be on a developer's machine, whose
+// own configuration has git-lfs run for them.
+func (r *request) lfs() {
+	filters, _ := r.repo.file("filters")
+	if !slices.Contains(strings.Split(filters, "\n"), "lfs") || r.helps {
+		return
+	}
+	first, _, _ := strings.Cut(r.cmd.name, " ")
+	switch first {
+	case "add", "commit", "update-index", "hash-object":
+		r.note("this repository keeps files in LFS, and git-lfs is not run here: such a file is stored whole, not as a pointer; restore it before you commit, and have its change made where git-lfs is (git check-attr filter FILE tells which are)")
+	case "am", "checkout", "cherry-pick", "merge", "pull", "rebase", "reset", "restore", "revert", "sparse-checkout", "stash", "submodule", "switch", "worktree":
+		if r.mutating {
+			r.note("this repository keeps files in LFS, and git-lfs is not run here: such a file is checked out as its pointer, of three lines (git check-attr filter FILE tells which are); git lfs pull gets them where git-lfs is")
+		}
+	}
+}

@@ -350,3 +350,36 @@ func TestForceByRace(t *testing.T) {
 		}
 	}
 }
+
+// TestLFS: that git-lfs does not run is said where it would have.
+func TestLFS(t *testing.T) {
+	for args, want := range map[string]string{
+		"add .": "stored whole", "commit -am x": "stored whole", "checkout main": "pointer", "stash": "pointer", "merge main": "pointer", "submodule update": "pointer",
+		"status": "", "log": "", "stash list": "", "push disk main": "", "checkout -h": "",
+	} {
+		for _, filters := range []string{"lfs", "crypt\nlfs", "crypt", "lfsx"} {
+			c := callOf(split(args), abi.ConfigEntry{Key: "remote.disk.url", Value: "/ws/remote.git"})
+			c.RepoConfig.State = append(c.RepoConfig.State, abi.ConfigEntry{Key: "filters", Value: filters})
+			d := testPolicy(nil).decide(c)
+			notes := strings.Join(d.Notes, "\n")
+			if said := strings.Contains(notes, "LFS"); d.Effect != abi.Allow || said != (want != "" && strings.HasSuffix(filters, "lfs")) || said && !strings.Contains(notes, want) {
+				t.Errorf("git %s with %q: %s %s, %q", args, filters, d.Effect, d.Reason, notes)
+			}
+		}
+	}
+}
+
+// TestRemovedSubmodule: git rm says in advance that it takes every submodule for changed.
+func TestRemovedSubmodule(t *testing.T) {
+	for args, want := range map[string]bool{"rm sub": true, "rm -n sub": true, "rm -r .": true, "rm --cached sub": false, "rm -f sub": false, "mv sub x": false} {
+		for _, has := range []bool{true, false} {
+			c := callOf(split(args))
+			if has {
+				c.RepoConfig.Submodules = []abi.ConfigEntry{{Key: "core.worktree", Value: "../../../sub"}}
+			}
+			if d := testPolicy(nil).decide(c); d.Effect != abi.Allow || (len(d.Notes) > 0) != (want && has) {
+				t.Errorf("git %s, with submodules: %v: %s %s, %q", args, has, d.Effect, d.Reason, d.Notes)
+			}
+		}
+	}
+}
