@@ -3,7 +3,12 @@ package host_test
 import (
 	"bytes"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,4 +153,60 @@ func TestGitByHand(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 	})
+}
+
+// A password is asked for by nobody, at a terminal or not, whatever programs the caller or the repository
+// have for it: git fails at once and says what to do.
+func TestPasswordsAreNotAsked(t *testing.T) {
+	needsTerminals(t)
+	asked := make(chan string, 64)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Header.Get("Authorization")
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer server.Close()
+	d := hosttest.Start(t, config.Config{})
+	def := hosttest.ReadyJSON(t, "git")
+	def["config"] = M{"allow_http": "true"}
+	def["capabilities"].(M)["network"] = []string{strings.TrimPrefix(server.URL, "http://")}
+	d.Tool(t, "git", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/git")})
+	marker := filepath.Join(d.Root, "marker")
+	helper := filepath.Join(d.Root, "askpass")
+	if err := os.WriteFile(helper, []byte("#!/bin/sh\necho ran >> "+marker+"\necho sesame\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	repo := filepath.Join(d.Root, "repo")
+	for _, args := range [][]string{{"init", "-q", repo}, {"-C", repo, "remote", "add", "origin", server.URL + "/x.git"}, {"-C", repo, "config", "core.askPass", helper}} {
+		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	program := wrapperProgram(t)
+	for _, env := range [][]string{nil, {"SSH_ASKPASS=" + helper, "SSH_ASKPASS_REQUIRE=force", "DISPLAY=:0"}, {"GIT_ASKPASS=" + helper, "TOOL_ENV=GIT_ASKPASS"}, {"GIT_TERMINAL_PROMPT=1"}} {
+		s := openScreen(t)
+		s.env = append([]string{"PATH=/usr/bin:/bin"}, env...)
+		s.start(d.Socket, repo, program, "git", "fetch", "origin")
+		code := s.ended() // nothing is typed
+		got := s.expect("")
+		said := strings.Contains(got, "the operator gives this tool a secret with header and host")
+		if refused := code == 126 && strings.Contains(got, "GIT_ASKPASS"); code == 0 || !said && !refused || strings.Contains(got, "Username for '") && !strings.Contains(got, "could not read Username") {
+			t.Errorf("%q: exit code %d: %q", env, code, got)
+		}
+		cmd := exec.Command(program, "fetch", "origin")
+		cmd.Args[0], cmd.Dir = "git", repo
+		cmd.Env = append(slices.Clone(s.env), "TOOL_SOCKET="+d.Socket)
+		out, err := cmd.CombinedOutput()
+		if refused := strings.Contains(string(out), "GIT_ASKPASS"); err == nil || !refused && !strings.Contains(string(out), "the operator gives this tool a secret") {
+			t.Errorf("without a terminal, %q: %v: %s", env, err, out)
+		}
+	}
+	if b, err := os.ReadFile(marker); err == nil {
+		t.Errorf("the caller's program was started: %s", b)
+	}
+	for len(asked) > 0 {
+		if a := <-asked; a != "" {
+			t.Errorf("the server was sent %q", a)
+		}
+	}
 }

@@ -38,11 +38,13 @@ func TestLines(t *testing.T) {
 	def["binary"] = p.Program
 	def["capabilities"].(map[string]any)["network"] = []string{"127.0.0.1"}
 	def["config"] = map[string]any{"registry": p.good.URL}
+	// The daemon's npm reads the .npmrc of the daemon's user, which may be of any kind here.
+	def["environment"] = map[string]string{"npm_config_audit": "true"}
 	d := p.Daemon(def)
 	p.Call(d, "npm", "--version") // its policy is compiled now
 	l := &hosttest.Lines{
 		Every: 4, Tool: "npm", Program: p.Program, Daemon: d, Root: p.Root, Words: []string{"SITE", p.good.URL},
-		Native:  []string{"npm_config_registry=" + p.good.URL, "npm_config_update_notifier=false", "npm_config_audit=false"},
+		Native:  []string{"npm_config_registry=" + p.good.URL, "npm_config_update_notifier=false"},
 		Through: []string{"TOOL_ENV=NODE_ENV"},
 		Normal: func(s string) string {
 			return strings.ReplaceAll(ports.ReplaceAllString(tookTime.ReplaceAllString(logFile.ReplaceAllString(s, ""), " in TIME"), "SITE"), p.Home, "HOME")
