@@ -31,6 +31,7 @@ import (
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/process"
+	"github.com/toold/toold/host/trust"
 )
 
 // networkProbe are the probes of connections.
@@ -204,7 +205,7 @@ func TestSentBeforeTheEnd(t *testing.T) {
 			to := "localhost:" + port(server.Listener.Addr().String())
 			rules, authority := egress.ParseRules([]string{to}), ""
 			if read != "no" {
-				a, err := egress.NewAuthority([]string{to})
+				a, err := trust.NewAuthority([]string{to})
 				must(t, err)
 				rules.HTTP = &egress.HTTP{
 					Authority: a, Hosts: []string{to},
