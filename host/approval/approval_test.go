@@ -125,6 +125,7 @@ func TestWhoDecides(t *testing.T) {
 		{"the asker, as the policy says", true, nil, alice, nil},
 		{"another where the asker may", true, nil, bob, ErrNotFound},
 		{"nobody", true, []string{"sub:bob"}, Person{}, ErrNotFound},
+		{"a name without an identity", true, []string{"sub:bob"}, Person{Names: bob.Names}, ErrNotFound},
 	} {
 		r := of("alice-id", 0, c.by...)
 		r.Self = c.self
@@ -205,8 +206,14 @@ func TestRestart(t *testing.T) {
 		if g, _ := s.Use(c.Steps[0].Digest, "y"); g != nil {
 			t.Error("used twice, over a restart")
 		}
-		if g, _ := s.Use(b.Steps[0].Digest, "y"); g == nil {
-			t.Error("an approval is lost")
+		g, _ := s.Use(b.Steps[0].Digest, "y")
+		if g == nil {
+			t.Fatal("an approval is lost")
+		}
+		g.End("success")
+		s = open(t, dir)
+		if r, err := s.Get(b.ID, operator); err != nil || r.State != Used || r.UsedBy != "y" || r.Outcome != "success" {
+			t.Errorf("what ran is %+v, %v", r, err)
 		}
 	})
 	dir := t.TempDir()
@@ -371,6 +378,10 @@ func TestDamage(t *testing.T) {
 			t.Fatalf("a bit of byte %d is another, and it is approved", i)
 		}
 	}
+	// What a crash left of a line goes, however long it is.
+	if got := state(append(bytes.Clone(good), bytes.Repeat([]byte("x"), 64<<10)...)); got != Approved {
+		t.Errorf("with a long line that was cut off: %q", got)
+	}
 	ask, change := good[:last], good[last:]
 	for name, b := range map[string][]byte{
 		"twice":     slices.Concat(good, change),
@@ -381,6 +392,44 @@ func TestDamage(t *testing.T) {
 		if got := state(b); got != "" {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// Of all that might follow a state only what is listed does, for what is asked of a
+// store and for what its file says.
+func TestWhatFollows(t *testing.T) {
+	follows := map[State]string{
+		Pending: "approved denied expired lapsed", Approved: "expired lapsed used", Denied: "expired",
+		Used: "used 2 of 2, used with an outcome", Expired: "", Lapsed: "",
+	}
+	changes := map[string]change{
+		"approved": {State: Approved, Decider: Operator}, "denied": {State: Denied, Decider: Operator},
+		"approved by nobody": {State: Approved}, "denied by nobody": {State: Denied},
+		"expired": {State: Expired}, "lapsed": {State: Lapsed}, "pending": {State: Pending}, "unheard": {State: "unheard"},
+		"used": {State: Used, Execution: "x", Began: 1}, "used by nothing": {State: Used, Began: 1},
+		"used 2 of 2": {State: Used, Execution: "x", Began: 2}, "used 3 of 2": {State: Used, Execution: "x", Began: 3},
+		"used 2 by another":    {State: Used, Execution: "y", Began: 2},
+		"used with an outcome": {State: Used, Execution: "x", Outcome: "success"}, "used with another's outcome": {State: Used, Execution: "y", Outcome: "success"},
+	}
+	for state, may := range follows {
+		may = " " + strings.NewReplacer("used 2 of 2", "used-2-of-2", "used with an outcome", "used-with-an-outcome", ",", "").Replace(may) + " "
+		for name, c := range changes {
+			r := of("alice-id", 1)
+			r.Batch, r.Steps, r.State = true, append(r.Steps, of("alice-id", 2).Steps...), state
+			if state == Used {
+				r.UsedBy, r.Began = "x", 1
+			}
+			next, err := r.after(&c)
+			want := strings.Contains(may, " "+strings.ReplaceAll(name, " ", "-")+" ")
+			if (err == nil) != want || err != nil && !errors.Is(err, ErrState) || want && next.State != c.State || !want && next.State != state {
+				t.Errorf("%s, then %s: %s, %v", state, name, next.State, err)
+			}
+		}
+	}
+	done := of("alice-id", 1)
+	done.State, done.UsedBy, done.Began, done.Outcome = Used, "x", 1, "success"
+	if _, err := done.after(&change{State: Used, Execution: "x", Outcome: "failed"}); !errors.Is(err, ErrState) {
+		t.Errorf("a second outcome: %v", err)
 	}
 }
 
@@ -426,6 +475,55 @@ func TestDiskFails(t *testing.T) {
 	}
 }
 
+// What is answered is on the disk: where it cannot be synced, nothing is asked for,
+// approved or used, and no further call of a list begins.
+func TestDiskCannotSync(t *testing.T) {
+	s := open(t, t.TempDir())
+	list := of("alice-id", 5)
+	list.Batch, list.Steps = true, append(list.Steps, of("alice-id", 6).Steps...)
+	pending, approved, batch := s.must(t, of("alice-id", 1)), s.must(t, of("alice-id", 2)), s.must(t, list)
+	for _, r := range []Request{approved, batch} {
+		if _, err := s.Decide(r.ID, operator, true, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running, err := s.UseBatch(batch.ID, "alice-id", digestOf("alice-id", 5), "x")
+	if running == nil || err != nil {
+		t.Fatal(running, err)
+	}
+	// It takes what is written, and says of a sync that there is no such thing.
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	disk := s.file.f
+	for what, try := range map[string]func() error{
+		"asked":    func() error { _, err := s.Ask(of("alice-id", 3), time.Minute); return err },
+		"approved": func() error { _, err := s.Decide(pending.ID, operator, true, ""); return err },
+		"used": func() error {
+			g, err := s.Use(approved.Steps[0].Digest, "x")
+			if g != nil {
+				t.Error("it may run")
+			}
+			return err
+		},
+		"the next of a list": func() error { return running.Next(digestOf("alice-id", 6)) },
+	} {
+		s.file.f, s.file.torn = null, false
+		if err := try(); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+		s.file.f = disk
+		if err := s.file.mend(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, _ := s.Get(pending.ID, operator); r.State != Pending {
+		t.Errorf("it is %s", r.State)
+	}
+}
+
 func TestBatch(t *testing.T) {
 	s := open(t, t.TempDir())
 	plan := func() Request {
@@ -443,6 +541,11 @@ func TestBatch(t *testing.T) {
 	}
 	if g, _ := s.UseBatch(r.ID, "bob-id", digestOf("alice-id", 1), "x"); g != nil {
 		t.Error("a list is used by another")
+	}
+	other := plan()
+	other.Steps = other.Steps[:2]
+	if g, _ := s.UseBatch(s.must(t, other).ID, "alice-id", digestOf("alice-id", 1), "x"); g != nil {
+		t.Error("a list is used by the approval of another that begins as it does")
 	}
 	if g, _ := s.UseBatch(r.ID, "alice-id", digestOf("alice-id", 2), "x"); g != nil {
 		t.Error("a list is begun in the middle")

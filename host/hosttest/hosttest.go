@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -166,15 +165,7 @@ func (d *Daemon) Logs() string { return d.logs.String() }
 // bytes of it: len(d.Logs()) before what is to be logged.
 func (d *Daemon) AwaitLog(t testing.TB, after int, words ...string) {
 	t.Helper()
-	logged := func() bool {
-		for line := range strings.Lines(d.Logs()[after:]) {
-			if strings.HasSuffix(line, "\n") && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
-				return true
-			}
-		}
-		return false
-	}
-	if err := d.logs.wait(patience, logged, d.done); err != nil {
+	if err := d.logs.wait(patience, d.logs.hasLine(after, words), d.done); err != nil {
 		t.Fatalf("wait for a line of the log with %q: %v", words, err)
 	}
 }

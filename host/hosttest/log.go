@@ -3,6 +3,8 @@ package hosttest
 import (
 	"bytes"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -38,6 +40,18 @@ func (l *logBuffer) news() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.more
+}
+
+// hasLine asks whether there is a line with all words after the first bytes.
+func (l *logBuffer) hasLine(after int, words []string) func() bool {
+	return func() bool {
+		for line := range strings.Lines(l.String()[after:]) {
+			if strings.HasSuffix(line, "\n") && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+				return true
+			}
+		}
+		return false
+	}
 }
 
 // wait returns when ok does, which is asked whenever there is more. It fails

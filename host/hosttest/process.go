@@ -92,6 +92,14 @@ func (p *Process) Kill() {
 	p.done = nil
 }
 
+// AwaitLog is Daemon.AwaitLog.
+func (p *Process) AwaitLog(after int, words ...string) {
+	p.t.Helper()
+	if err := p.logs.wait(patience, p.logs.hasLine(after, words), p.done); err != nil {
+		p.t.Fatalf("wait for a line of the log with %q: %v", words, err)
+	}
+}
+
 // Logs returns all that the daemon said, before it was killed too.
 func (p *Process) Logs() string { return p.logs.String() }
 
