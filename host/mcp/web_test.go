@@ -442,8 +442,13 @@ func TestOutputSchema(t *testing.T) {
 				break
 			}
 		}
-		if all := names(t, c); !slices.Equal(seen, all) {
+		if all := names(t, c); seen[0] != "tools_search" || !slices.Equal(seen[1:], all) {
 			t.Errorf("the pages have %q, and the list %q", seen, all)
+		}
+		r := invoke(t, c, "tools_search", object{"query": "FORE cast"})
+		found, err := json.Marshal(r.StructuredContent)
+		if err != nil || r.IsError || !strings.Contains(string(found), `"name":"forecast"`) || !strings.Contains(string(found), `"degrees"`) || strings.Contains(string(found), "greet") {
+			t.Errorf("a search finds %s, %v", found, err)
 		}
 	})
 	task, _ := s.modern(t, token, "tools/call", `"name":"forecast","arguments":{"how":"later"}`, "")

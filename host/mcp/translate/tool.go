@@ -112,7 +112,7 @@ func (t *Tool) HasOutput() bool {
 // objectSchema is a schema as MCP wants it: with the type object, which a payload
 // always has.
 func objectSchema(schema json.RawMessage) (json.RawMessage, bool) {
-	if len(schema) == 0 {
+	if len(schema) == 0 || string(schema) == "null" {
 		return nil, false
 	}
 	var fields map[string]json.RawMessage

@@ -49,6 +49,7 @@ func TestDescribe(t *testing.T) {
 		readOnly bool
 	}{
 		{Tool{Name: "a"}, commandSchema, false},
+		{Tool{Name: "a", Schema: json.RawMessage(`null`), Output: json.RawMessage(`null`), Annotations: json.RawMessage(`null`)}, commandSchema, false},
 		{Tool{Name: "a", Schema: json.RawMessage(`true`)}, AnyObject, false},
 		{Tool{Name: "a", Schema: json.RawMessage(`{"properties":{}}`)}, `{"properties":{},"type":"object"}`, false},
 		{Tool{Name: "a", Schema: json.RawMessage(`{"type":["object","null"]}`)}, AnyObject, false},

@@ -1,32 +1,71 @@
-"""A client of MCP, by the SDK for Python, that does what the lines of its standard
-input say, each a JSON object, and answers each with one.
+"""Clients of MCP, by the SDK for Python, in one process. Each line of the standard
+input is a JSON object that says which client does what, and is answered by one.
 
-    python client.py http MODE URL TOKEN
-    python client.py stdio MODE COMMAND ARGS...
+    {"client": ID, "op": "open", "mode": MODE, "token": TOKEN, "url": URL}
+    {"client": ID, "op": "open", "mode": MODE, "token": TOKEN, "command": [COMMAND, ARGS...]}
 
 MODE is "legacy" or a version of the protocol without sessions.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 
-import anyio
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 
-kind, mode, first, *rest = sys.argv[1:]
-changed = asyncio.Event()
-modern = mode != "legacy"
+
+class Session:
+    def __init__(self):
+        self.changed = asyncio.Event()
+        self.asked = asyncio.Queue()
+        self.call = None
+
+    async def message(self, m):
+        if getattr(m, "method", getattr(getattr(m, "root", None), "method", "")) == "notifications/tools/list_changed":
+            self.changed.set()
+
+    async def listen(self, client, ready):
+        async with client.listen(tools_list_changed=True) as events:
+            ready.set()
+            async for _ in events:
+                self.changed.set()
+
+    async def run(self, q, opened):
+        """Opens the client, does what is asked of it, and closes it: all in one task, as the SDK wants it."""
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                if "url" in q:
+                    http = await stack.enter_async_context(create_mcp_http_client(headers={"Authorization": "Bearer " + q["token"]}))
+                    to = streamable_http_client(q["url"], http_client=http)
+                else:
+                    command, *args = q["command"]
+                    to = StdioServerParameters(command=command, args=args, env=dict(os.environ, TOOL_TOKEN=q["token"]))
+                client = await stack.enter_async_context(Client(to, mode=q["mode"], message_handler=self.message))
+                modern, listening = q["mode"] != "legacy", None
+                if modern:
+                    ready = asyncio.Event()
+                    listening = asyncio.ensure_future(self.listen(client, ready))
+                    await ready.wait()
+                opened.set_result({})
+                while True:
+                    q, answer = await self.asked.get()
+                    try:
+                        answer.set_result(await operate(self, client, modern, q))
+                    except Exception as e:
+                        answer.set_result({"failed": repr(e)})
+                    if q["op"] == "close":
+                        break
+                if listening:
+                    listening.cancel()
+        except Exception as e:
+            if not opened.done():
+                opened.set_result({"failed": repr(e)})
 
 
-async def message(m):
-    if getattr(m, "method", getattr(getattr(m, "root", None), "method", "")) == "notifications/tools/list_changed":
-        changed.set()
-
-
-async def operate(client, q, state):
+async def operate(s, client, modern, q):
     op = q["op"]
     if op == "list":
         return {"tools": [t.name for t in (await client.list_tools(cache_mode="refresh" if modern else "use")).tools]}
@@ -45,61 +84,35 @@ async def operate(client, q, state):
             "progress": progress,
         }
     if op == "start":
-        state["call"] = asyncio.ensure_future(client.call_tool(q["name"], q["args"]))
+        s.call = asyncio.ensure_future(client.call_tool(q["name"], q["args"]))
         return {}
     if op == "cancel":
-        state["call"].cancel()
+        s.call.cancel()
         try:
-            await state["call"]
+            await s.call
             return {"cancelled": False}
         except asyncio.CancelledError:
             return {"cancelled": True}
     if op == "changed":
-        await changed.wait()
-        changed.clear()
+        await s.changed.wait()
+        s.changed.clear()
         return {}
     return {}
 
 
-async def listen(client, ready):
-    async with client.listen(tools_list_changed=True) as events:
-        ready.set()
-        async for _ in events:
-            changed.set()
-
-
-async def serve(client):
-    state = {}
-    listening = None
-    if modern:
-        ready = asyncio.Event()
-        listening = asyncio.ensure_future(listen(client, ready))
-        await ready.wait()
+async def main():
+    sessions, tasks = {}, []
     while True:
         line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         if not line:
             break
-        q = json.loads(line)
-        try:
-            answer = await operate(client, q, state)
-        except Exception as e:
-            answer = {"failed": repr(e)}
-        print(json.dumps(answer), flush=True)
-        if q["op"] == "close":
-            break
-    if listening:
-        listening.cancel()
-
-
-async def main():
-    if kind == "http":
-        async with create_mcp_http_client(headers={"Authorization": "Bearer " + rest[0]}) as http:
-            async with Client(streamable_http_client(first, http_client=http), mode=mode, message_handler=message) as client:
-                await serve(client)
-    else:
-        server = StdioServerParameters(command=first, args=rest, env=dict(os.environ))
-        async with Client(server, mode=mode, message_handler=message) as client:
-            await serve(client)
+        q, answer = json.loads(line), asyncio.get_running_loop().create_future()
+        if q["op"] == "open":
+            s = sessions[q["client"]] = Session()
+            tasks.append(asyncio.ensure_future(s.run(q, answer)))
+        else:
+            sessions[q["client"]].asked.put_nowait((q, answer))
+        print(json.dumps(await answer), flush=True)
     os._exit(0)
 
 
