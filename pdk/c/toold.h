@@ -216,10 +216,21 @@ typedef struct {
 	int64_t deadline_ms;
 } toold_discovery;
 
+// A picture of a tool, for people who choose one. src is an https: or data: URL,
+// sizes are such as "48x48" or "any", theme is "light" or "dark".
+typedef struct {
+	toold_str src, mime_type;
+	toold_list sizes;
+	toold_str theme;
+} toold_icon;
+
 // One tool of an identity. name matches ^[a-z0-9][a-z0-9_-]{0,63}$.
 typedef struct {
 	toold_str name, title, description;
 	toold_str schema; // JSON
+	toold_str output_schema; // JSON; data of a result that is something else makes the call fail
+	const toold_icon *icons;
+	size_t n_icons;
 	toold_annotations annotations;
 	bool mutating;
 	toold_str binding; // JSON; comes back with each call of the tool
@@ -1204,6 +1215,23 @@ TOOLD_FN void toold_json_annotations(toold_buf *b, toold_annotations a) {
 	toold_json_close(b, '}');
 }
 
+// See toold_json_failure.
+TOOLD_FN void toold_json_icons(toold_buf *b, const toold_icon *icons, size_t n) {
+	if (!n) return;
+	toold_json_name(b, "icons");
+	toold_json_open(b, '[');
+	for (size_t i = 0; i < n; i++) {
+		toold_json_open(b, '{');
+		toold_json_name(b, "src");
+		toold_json_string(b, icons[i].src);
+		toold_json_text(b, "mime_type", icons[i].mime_type);
+		if (icons[i].sizes.n) toold_json_list(b, "sizes", icons[i].sizes);
+		toold_json_text(b, "theme", icons[i].theme);
+		toold_json_close(b, '}');
+	}
+	toold_json_close(b, ']');
+}
+
 // See toold_write_decision.
 TOOLD_FN toold_str toold_write_result(const toold_result *r) {
 	toold_buf b = TOOLD_ZERO;
@@ -1254,6 +1282,8 @@ TOOLD_FN toold_str toold_write_surface(const toold_surface *s) {
 		toold_json_text(&b, "title", t->title);
 		toold_json_text(&b, "description", t->description);
 		toold_json_value(&b, "schema", t->schema);
+		toold_json_value(&b, "output_schema", t->output_schema);
+		toold_json_icons(&b, t->icons, t->n_icons);
 		toold_json_annotations(&b, t->annotations);
 		toold_json_yes(&b, "mutating", t->mutating);
 		toold_json_value(&b, "binding", t->binding);

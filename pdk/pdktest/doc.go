@@ -92,7 +92,9 @@
 //
 // Answers two tools, and of who only reads the first alone:
 //
-//	{"name": "one", "title": "One", "description": "the first", "schema": {"type": "object"}, "annotations": {"read_only": true}, "binding": {"view": "v"}}
+//	{"name": "one", "title": "One", "description": "the first", "schema": {"type": "object"}, "output_schema": {"type": "object", "required": ["ok"]},
+//	 "icons": [{"src": "https://pdktest.example/one.png", "mime_type": "image/png", "sizes": ["48x48", "any"], "theme": "dark"}, {"src": "data:,"}],
+//	 "annotations": {"read_only": true}, "binding": {"view": "v"}}
 //	{"name": "two", "mutating": true}
 //
 // with ttl_ms 60000 and a safety whose read_only is that of the Discovery and

@@ -115,7 +115,7 @@ var breaks = []string{
 	"handle-no-request", "handle-unknown", "call-payload", "call-unicode", "call-deadline", "stdout", "stderr", "exit", "bytes-text", "bytes-url",
 	"data", "error", "error-retriable", "gone", "fail", "trap", "handle-config", "var-get", "var-set", "var-delete", "log", "emit", "recv",
 	"http-header", "http-body", "http-status", "http-error", "exec-cwd", "exec-code", "exec-refused", "tool-call", "length", "large", "count", "safety",
-	"discover-refused", "discover-all", "discover-binding", "discover-safety", "discover-ttl", "classify-failure", "classify-retriable",
+	"discover-refused", "discover-all", "discover-binding", "discover-output", "discover-icons", "discover-theme", "discover-safety", "discover-ttl", "classify-failure", "classify-retriable",
 	"reconcile-facts", "reconcile-run", "reconcile-ran", "reconcile-asked", "reconcile-done", "reconcile-gone", "reconcile-fail",
 	"wire-force", "wire-options", "wire-fail",
 }

@@ -497,6 +497,34 @@ export class Discovery {
   }
 }
 
+/** A picture of a tool, for people who choose one. */
+export class Icon {
+  /** For example "image/png". */
+  mimeType: string = "";
+  /** Such as "48x48" or "any". */
+  sizes: string[] = [];
+  /** "light" or "dark" where it is for that background. */
+  theme: string = "";
+  /** src is an https: or data: URL. */
+  constructor(public src: string) {}
+}
+
+function writeIcons(w: Writer, icons: Icon[]): void {
+  if (!icons.length) return;
+  w.name("icons");
+  w.beginArray();
+  for (let i = 0; i < icons.length; i++) {
+    w.beginObject();
+    w.name("src");
+    w.string(icons[i].src);
+    w.text("mime_type", icons[i].mimeType);
+    if (icons[i].sizes.length) w.list("sizes", icons[i].sizes);
+    w.text("theme", icons[i].theme);
+    w.endObject();
+  }
+  w.endArray();
+}
+
 /** One tool of a Surface. */
 export class SurfaceTool {
   /** For people. */
@@ -505,6 +533,10 @@ export class SurfaceTool {
   description: string = "";
   /** JSON. */
   schema: string = "";
+  /** JSON. A call whose data is something else fails. */
+  outputSchema: string = "";
+  /** For people who choose a tool. The host does not load them. */
+  icons: Icon[] = [];
   /** They inform; they never grant. */
   annotations: Annotations | null = null;
   /** A call changes something. A tool without it can make GET and HEAD requests only. */
@@ -541,6 +573,8 @@ export class Surface {
       w.text("title", t.title);
       w.text("description", t.description);
       w.json("schema", t.schema);
+      w.json("output_schema", t.outputSchema);
+      writeIcons(w, t.icons);
       writeAnnotations(w, t.annotations);
       w.yes("mutating", t.mutating);
       w.json("binding", t.binding);

@@ -3,7 +3,7 @@
 
 import {
   Classification, Discovery, Ended, Reconcile, Reconciliation, Safety, Surface, SurfaceTool, onClassify, onDiscover, onReconcile, onWire, Wire,
-  Annotations, Call, Command, Decision, Describe, Failure, Level, Opt, Outcome, Request, Writer, base64, bytes, config, emit, exec, http, log,
+  Annotations, Call, Command, Decision, Describe, Failure, Icon, Level, Opt, Outcome, Request, Writer, base64, bytes, config, emit, exec, http, log,
   onDescribe, onHandle, onRestrict, recv, text, toolCall, varDelete, varGet, varSet,
 } from "../assembly/index";
 
@@ -247,6 +247,12 @@ function surface(d: Discovery): Surface {
   one.title = "One";
   one.description = "the first";
   one.schema = '{"type":"object"}';
+  one.outputSchema = '{"type":"object","required":["ok"]}';
+  const icon = new Icon("https://pdktest.example/one.png");
+  icon.mimeType = "image/png";
+  icon.sizes = ["48x48", "any"];
+  icon.theme = "dark";
+  one.icons = [icon, new Icon("data:,")];
   const a = new Annotations();
   a.readOnly = Opt.Yes;
   one.annotations = a;

@@ -292,8 +292,14 @@ static toold_result answer(const toold_call *c) {
 TOOLD_HANDLE(answer)
 
 static toold_surface discover(const toold_discovery *d) {
+	static toold_str sizes[] = {TOOLD_STR("48x48"), TOOLD_STR("any")};
+	static const toold_icon icons[] = {
+		{.src = TOOLD_STR("https://pdktest.example/one.png"), .mime_type = TOOLD_STR("image/png"), .sizes = {sizes, 2}, .theme = TOOLD_STR("dark")},
+		{.src = TOOLD_STR("data:,")},
+	};
 	static const toold_surface_tool tools[] = {
 		{.name = TOOLD_STR("one"), .title = TOOLD_STR("One"), .description = TOOLD_STR("the first"), .schema = TOOLD_STR("{\"type\":\"object\"}"),
+			.output_schema = TOOLD_STR("{\"type\":\"object\",\"required\":[\"ok\"]}"), .icons = icons, .n_icons = 2,
 			.annotations = {.set = true, .read_only = TOOLD_YES}, .binding = TOOLD_STR("{\"view\":\"v\"}")},
 		{.name = TOOLD_STR("two"), .mutating = true},
 	};

@@ -448,7 +448,9 @@ func surface(d *abi.Discovery) (*abi.Surface, error) {
 	s := &abi.Surface{
 		Tools: []abi.SurfaceTool{
 			{Name: "one", Title: "One", Description: "the first", Schema: json.RawMessage(`{"type":"object"}`),
-				Annotations: &abi.Annotations{ReadOnly: &yes}, Binding: json.RawMessage(`{"view":"v"}`)},
+				OutputSchema: json.RawMessage(`{"type":"object","required":["ok"]}`),
+				Icons:        []abi.Icon{{Src: "https://pdktest.example/one.png", MIMEType: "image/png", Sizes: []string{"48x48", "any"}, Theme: "dark"}, {Src: "data:,"}},
+				Annotations:  &abi.Annotations{ReadOnly: &yes}, Binding: json.RawMessage(`{"view":"v"}`)},
 			{Name: "two", Mutating: true},
 		},
 		Safety: &abi.Safety{ReadOnly: d.ReadOnly, Grants: d.Tool},
@@ -460,6 +462,12 @@ func surface(d *abi.Discovery) (*abi.Surface, error) {
 	switch {
 	case broken("discover-binding"):
 		s.Tools[0].Binding = nil
+	case broken("discover-output"):
+		s.Tools[0].OutputSchema = nil
+	case broken("discover-icons"):
+		s.Tools[0].Icons = s.Tools[0].Icons[:1]
+	case broken("discover-theme"):
+		s.Tools[0].Icons[0].Theme = ""
 	case broken("discover-safety"):
 		s.Safety = nil
 	case broken("discover-ttl"):

@@ -171,6 +171,19 @@ pub struct Surface {
     pub error: Option<Error>,
 }
 
+/// A picture of a tool, for people who choose one.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Icon {
+    /// An https: or data: URL.
+    pub src: String,
+    /// For example "image/png".
+    pub mime_type: String,
+    /// Such as "48x48" or "any".
+    pub sizes: Vec<String>,
+    /// "light" or "dark" where it is for that background.
+    pub theme: String,
+}
+
 /// One tool of a [`Surface`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SurfaceTool {
@@ -182,6 +195,10 @@ pub struct SurfaceTool {
     pub description: String,
     /// JSON.
     pub schema: Option<String>,
+    /// JSON. A call whose data is something else fails.
+    pub output_schema: Option<String>,
+    /// For people who choose a tool. The host does not load them.
+    pub icons: Vec<Icon>,
     /// They inform; they never grant.
     pub annotations: Option<Annotations>,
     /// A call changes something. A tool without it can make GET and HEAD requests only.
@@ -664,6 +681,8 @@ impl Surface {
                         text(w, "title", &t.title);
                         text(w, "description", &t.description);
                         raw(w, "schema", &t.schema);
+                        raw(w, "output_schema", &t.output_schema);
+                        icons(w, &t.icons);
                         annotations(w, &t.annotations);
                         yes(w, "mutating", t.mutating);
                         raw(w, "binding", &t.binding);
@@ -928,6 +947,24 @@ fn annotations(w: &mut Writer, a: &Option<Annotations>) {
             opt(w, "open_world", a.open_world);
         })
     }
+}
+
+fn icons(w: &mut Writer, all: &[Icon]) {
+    if all.is_empty() {
+        return;
+    }
+    w.name("icons");
+    w.array(|w| {
+        for i in all {
+            w.object(|w| {
+                w.name("src");
+                w.string(&i.src);
+                text(w, "mime_type", &i.mime_type);
+                list(w, "sizes", &i.sizes);
+                text(w, "theme", &i.theme);
+            })
+        }
+    });
 }
 
 // Members that are left out when they have nothing to say.

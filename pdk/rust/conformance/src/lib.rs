@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use toold::json::object;
 use toold::{
-    Annotations, Approval, Call, Classification, Command, Decision, Describe, Discovery, Ended, Error, Failure, Level, Outcome, Reconcile,
+    Annotations, Approval, Call, Classification, Command, Decision, Describe, Discovery, Ended, Error, Failure, Icon, Level, Outcome, Reconcile,
     Reconciliation, Request, Safety, Stream, Surface, SurfaceTool, Wire,
 };
 
@@ -163,6 +163,16 @@ fn discover(d: &Discovery) -> Result<Surface, Failure> {
             title: "One".into(),
             description: "the first".into(),
             schema: Some(r#"{"type":"object"}"#.into()),
+            output_schema: Some(r#"{"type":"object","required":["ok"]}"#.into()),
+            icons: vec![
+                Icon {
+                    src: "https://pdktest.example/one.png".into(),
+                    mime_type: "image/png".into(),
+                    sizes: vec!["48x48".into(), "any".into()],
+                    theme: "dark".into(),
+                },
+                Icon { src: "data:,".into(), ..Default::default() },
+            ],
             annotations: Some(Annotations { read_only: Some(true), ..Default::default() }),
             binding: Some(r#"{"view":"v"}"#.into()),
             ..Default::default()
