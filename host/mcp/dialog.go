@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"reflect"
@@ -208,8 +209,19 @@ func (to *listening) log(message json.RawMessage) error {
 
 // ask keeps questions of the module until it reads the answers.
 func (d *dialog) ask(message json.RawMessage) error {
+	// The SDK panics at a request that is null.
+	var requests map[string]*struct{}
 	var asked sdk.InputRequestMap
-	if err := json.Unmarshal(message, &asked); err != nil || len(asked) == 0 || len(asked) > maxQuestions {
+	err := json.Unmarshal(message, &requests)
+	for key, q := range requests {
+		if q == nil {
+			err = fmt.Errorf("%q is null", key)
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(message, &asked)
+	}
+	if err != nil || len(asked) == 0 || len(asked) > maxQuestions {
 		return fault.Errorf(fault.InvalidPayload, "%s: it has to be 1 to %d requests, each {method, params} with elicitation/create, sampling/createMessage or roots/list: %v", tellInput, maxQuestions, err)
 	}
 	needs := &sdk.ClientCapabilities{}
