@@ -122,16 +122,16 @@ func FuzzMessage(f *testing.F) {
 	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 	list := `{"tools":[{"name":"a","schema":{"type":"object"}}]}`
 	for _, s := range []string{
-		`{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"x",` + meta + `}}}`,
-		`{"jsonrpc":"2.0","id":1,"method":"tasks/update","params":{"taskId":"x","inputResponses":{"a":{"action":"accept"}},` + meta + `}}}`,
-		`{"jsonrpc":"2.0","id":1,"method":"tasks/cancel","params":{"taskId":"x",` + meta + `}}}`,
-		`{"jsonrpc":"2.0","id":1,"method":"tasks/cancel"}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`,
-		`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"a",` + meta + `,"io.toold/query":"a","io.toold/limit":1}}}`,
-		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"tools_search","arguments":{"query":"a","limit":1},` + meta + `}}}`,
-		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"args":[]},` + meta + `,"io.toold/turn":"t","io.toold/retry":true,"io.toold/session":"s","io.toold/token":"t"}}}`,
-		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","requestState":"x","inputResponses":{"io.toold/approval":{"action":"accept","content":{}}},` + meta + `}}}`,
-		`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` + meta + `}}}`,
-		`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tasks/get","params":{"taskId":"x",` + meta + `}}}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tasks/update","params":{"taskId":"x","inputResponses":{"a":{"action":"accept"}},` + meta + `}}}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tasks/cancel","params":{"taskId":"x",` + meta + `}}}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tasks/cancel"}`, `{"jsonrpc":"2.0","id":2,"method":"tools/call"}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"cursor":"a",` + meta + `,"io.toold/query":"a","io.toold/limit":1}}}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"tools_search","arguments":{"query":"a","limit":1},` + meta + `}}}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a","arguments":{"args":[]},` + meta + `,"io.toold/turn":"t","io.toold/retry":true,"io.toold/session":"s","io.toold/token":"t"}}}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a","requestState":"x","inputResponses":{"io.toold/approval":{"action":"accept","content":{}}},` + meta + `}}}`,
+		`{"jsonrpc":"2.0","id":2,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` + meta + `}}}`,
+		`{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"debug"}}`,
 	} {
 		f.Add([]byte(s), []byte(list))
 		f.Add([]byte(s), []byte(`{"value":[{"id":"x","state":"done","data":{"io.toold/content":[null]},"progress":{"io.toold/input":1}}]}`))

@@ -85,10 +85,11 @@ func started(job string) *task {
 
 // serveTask answers tasks/get, tasks/update and tasks/cancel.
 func (r *requester) serveTask(ctx context.Context, method string, q *sdk.ServerRequest[*taskParams], token string) (sdk.Result, error) {
-	if !knowsTasks(q.ClientCapabilities()) {
+	// Without params, what the client declares cannot be asked for: the SDK panics.
+	if q.Params == nil || !knowsTasks(q.ClientCapabilities()) {
 		return nil, missingCapability(&sdk.ClientCapabilities{Extensions: map[string]any{tasksExtension: map[string]any{}}}, "declare the extension "+tasksExtension+" to use tasks")
 	}
-	if q.Params == nil || q.Params.TaskID == "" {
+	if q.Params.TaskID == "" {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "taskId is missing"}
 	}
 	id := q.Params.TaskID
