@@ -45,7 +45,7 @@ func TestAuditKill(t *testing.T) {
 	}
 	t.Cleanup(func() { log.Close() })
 	socket := filepath.Join(dir, "tool.sock")
-	daemon := &victim{t: t, name: buildDaemon(t), until: "ready", log: log, args: []string{
+	daemon := &victim{t: t, name: daemonProgram(t), until: "ready", log: log, args: []string{
 		"--tools", tools, "--root", root, "--socket", socket, "--state", state, "--log-level", "warn",
 	}}
 	daemon.start()

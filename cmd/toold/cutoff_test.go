@@ -21,7 +21,7 @@ import (
 // had begun the output is there then, whole, or it is said that it is not.
 func TestJobOutputAfterAKill(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t, buildDaemon(t), "file")
+	l := newLedger(t, daemonProgram(t), "file")
 	const size = 60_000
 	whole := map[bool]int{}
 	for round := range kills(t) {
@@ -85,7 +85,7 @@ func TestJobOutputAfterAKill(t *testing.T) {
 // of the call that was cut off can run any more, as on the state folder of its own daemon.
 func TestNotDoneNeedsTheEnd(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t, buildDaemon(t), "file")
+	l := newLedger(t, daemonProgram(t), "file")
 	hosttest.WriteTool(t, l.daemon.flag("--tools"), "asked", map[string]any{
 		"binary": "/bin/sh", "mutating": true, "stdin": false, "capabilities": map[string]any{"exec": []string{"/usr/bin", "/bin"}},
 		"reconcile": map[string]any{"args": []string{"-c", "exit 3"}, "not_done": []int{3}},

@@ -100,7 +100,7 @@ func (v *victim) kill() {
 // that was cut off has run to its end, or not at all, or is OUTCOME_UNKNOWN.
 func TestKill(t *testing.T) {
 	t.Parallel()
-	program := buildDaemon(t)
+	program := daemonProgram(t)
 	for _, store := range []string{"file", "redis"} {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
@@ -109,16 +109,11 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// buildDaemon makes the program that is killed.
-func buildDaemon(t *testing.T) string {
+// daemonProgram is the program that is killed and upgraded: the one of make build, which
+// all tests share. Linking one takes longer than most of them.
+func daemonProgram(t *testing.T) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "toold")
-	build := exec.Command("go", "build", "-o", program, "./cmd/toold")
-	build.Dir = hosttest.ModuleRoot()
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return program
+	return filepath.Join(hosttest.Programs(t), "toold")
 }
 
 // Two daemons that share a Redis, and the key by which they name callers, run
@@ -126,7 +121,7 @@ func buildDaemon(t *testing.T) string {
 // at the other are told when its lease has passed, and not at their timeouts.
 func TestTwoDaemonsOneRedis(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t, buildDaemon(t), "redis")
+	l := newLedger(t, daemonProgram(t), "redis")
 	dir := t.TempDir()
 	key, err := os.ReadFile(filepath.Join(l.daemon.flag("--state"), "host.key"))
 	if err != nil {

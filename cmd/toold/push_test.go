@@ -52,7 +52,7 @@ func TestPushResolves(t *testing.T) {
 	}
 	t.Cleanup(func() { log.Close() })
 	p := &pushes{t: t, root: root, socket: filepath.Join(dir, "tool.sock"), want: cuts(t), kill: make(chan struct{}, 1), count: map[string]int{}}
-	p.daemon = &victim{t: t, name: buildDaemon(t), until: "ready", log: log, args: []string{
+	p.daemon = &victim{t: t, name: daemonProgram(t), until: "ready", log: log, args: []string{
 		"--tools", tools, "--root", root, "--socket", p.socket, "--state", filepath.Join(dir, "state"),
 		"--store", "file", "--reliability", "all", "--log-level", "info",
 	}}

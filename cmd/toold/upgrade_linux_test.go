@@ -130,7 +130,7 @@ func (l *ledger) once(key, sleep string) {
 // runs twice.
 func TestUpgrades(t *testing.T) {
 	t.Parallel()
-	program := buildDaemon(t)
+	program := daemonProgram(t)
 	l := newLedger(t, program, "file")
 	l.stopLast()
 	var stop atomic.Bool
@@ -232,7 +232,7 @@ func (k *kept) once(key string) {
 // is told.
 func TestUpgradeToBroken(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t, buildDaemon(t), "file")
+	l := newLedger(t, daemonProgram(t), "file")
 	before := l.status()
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -333,7 +333,7 @@ func TestUpgradeToBroken(t *testing.T) {
 // that no key runs again; and the older one reads all that it wrote itself.
 func TestUpgradeToOtherState(t *testing.T) {
 	t.Parallel()
-	program := buildDaemon(t)
+	program := daemonProgram(t)
 	dir := t.TempDir()
 	replaced := map[string]string{}
 	for file, format := range map[string][2]string{
@@ -362,8 +362,10 @@ func TestUpgradeToOtherState(t *testing.T) {
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.Command("go", "build", "-overlay", file, "-o", newer, "./cmd/toold")
+	// Built as make build does, so that only what differs is compiled.
+	build := exec.Command("go", "build", "-trimpath", "-overlay", file, "-o", newer, "./cmd/toold")
 	build.Dir = hosttest.ModuleRoot()
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -468,7 +470,7 @@ func (l *ledger) awaitLine(key string) {
 // TestUpgradeThatFails takes upgrades to their end in every way but the good one.
 func TestUpgradeThatFails(t *testing.T) {
 	t.Parallel()
-	program := buildDaemon(t)
+	program := daemonProgram(t)
 
 	// The new daemon is killed while it loads its tools.
 	t.Run("killed while it becomes ready", func(t *testing.T) {
@@ -642,7 +644,7 @@ func TestUpgradeThatFails(t *testing.T) {
 // before it ran is served, and the sockets outlive it.
 func TestSocketActivation(t *testing.T) {
 	t.Parallel()
-	program := buildDaemon(t)
+	program := daemonProgram(t)
 	l := newLedger(t, program, "file")
 	l.daemon.kill()
 	admin := filepath.Join(l.daemon.flag("--state"), "admin.sock")
@@ -730,7 +732,7 @@ func TestUpgradeLetsNoToolIn(t *testing.T) {
 	if _, err := os.Stat("/usr/bin/perl"); err != nil {
 		t.Skip("there is no perl")
 	}
-	program := buildDaemon(t)
+	program := daemonProgram(t)
 	l := newLedger(t, program, "file")
 	// Where a tool can see it, and with what confinement lets it connect.
 	l.daemon.kill()
