@@ -16,11 +16,12 @@ import (
 	"github.com/toold/toold/host/hosttest"
 )
 
-func TestMain(m *testing.M) { os.Exit(hosttest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(hosttest.MainWaiting(m)) }
 
 // TestIdentityVerbs lists, shows and refreshes what a module brings for the
 // bearer of a token, and inspects the token.
 func TestIdentityVerbs(t *testing.T) {
+	t.Parallel()
 	const canary = "canary-cli-8812"
 	asked := 0
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -25,6 +25,7 @@ var documents = []string{"README.md", "docs/getting-started.md", "docs/plugins.m
 // TestDocuments types the console blocks of each document into one shell, in a
 // copy of the checkout, and compares what they print.
 func TestDocuments(t *testing.T) {
+	t.Parallel()
 	top, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)

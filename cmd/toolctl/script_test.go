@@ -7,4 +7,7 @@ import (
 )
 
 // TestScripts runs each verb against a real daemon.
-func TestScripts(t *testing.T) { hosttest.Scripts(t, "testdata/script/*.txtar") }
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	hosttest.Scripts(t, "testdata/script/*.txtar")
+}

@@ -39,6 +39,9 @@ func TestApprovalKill(t *testing.T) {
 	hosttest.WriteTool(t, tools, "append", map[string]any{
 		"binary": "/bin/sh", "mutating": true, "stdin": false, "capabilities": map[string]any{"exec": []string{"/usr/bin", "/bin"}},
 	}, map[string]string{"restricted.wasm": hosttest.Guest(t, "host/testdata/guests/policy")})
+	if err := hosttest.ShareCompiled(hosttest.ModuleRoot(), state); err != nil {
+		t.Fatal(err)
+	}
 	log, err := os.Create(filepath.Join(dir, "toold.log"))
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +54,7 @@ func TestApprovalKill(t *testing.T) {
 	daemon.start()
 	t.Cleanup(func() { daemon.kill() })
 
-	// Its policy is compiled once, which takes longer than a daemon lives here.
+	// Its policy is compiled once at most, which takes longer than a daemon lives here.
 	if res, err := client.Call(t.Context(), socket, &wire.Call{Tool: "append", Args: []string{"-c", ":"}, Cwd: root}); err != nil || res.Err != nil {
 		t.Fatal(res, err)
 	}
@@ -79,6 +82,7 @@ func TestApprovalKill(t *testing.T) {
 	}
 	var mu sync.Mutex
 	approved, decided := map[string]bool{}, 0 // by mark; guarded by mu
+	taken := make(chan struct{}, 1)           // a decision was
 	all.Go(func() {
 		operator := &client.Approvals{Operator: client.NewAdmin(filepath.Join(state, "admin.sock"))}
 		for ctx.Err() == nil {
@@ -104,19 +108,47 @@ func TestApprovalKill(t *testing.T) {
 				decided++
 				mu.Unlock()
 				var said *adminapi.Error
-				if _, err := operator.Decide(ctx, a.ID, first, ""); errors.As(err, &said) && said.Status != 409 && said.Status != 404 {
+				_, err = operator.Decide(ctx, a.ID, first, "")
+				if errors.As(err, &said) && said.Status != 409 && said.Status != 404 {
 					t.Errorf("decide: %v", err)
+				}
+				if err == nil {
+					select {
+					case taken <- struct{}{}:
+					default:
+					}
 				}
 			}
 			<-time.After(2 * time.Millisecond)
 		}
 	})
+	late := time.After(time.Minute)
 	for range kills(t) {
-		<-time.After(time.Duration(50+rand.IntN(300)) * time.Millisecond) // any moment under load
+		// Any moment from when it is at work, which a busy machine delays.
+		select {
+		case <-taken:
+		case <-late:
+			t.Fatal("nothing is decided")
+		}
+		<-time.After(time.Duration(rand.IntN(200)) * time.Millisecond)
 		daemon.kill()
+		select {
+		case <-taken: // of before
+		default:
+		}
 		daemon.start()
 	}
-	<-time.After(200 * time.Millisecond)
+	for again := time.NewTicker(5 * time.Millisecond); ; {
+		if _, err := os.Stat(filepath.Join(root, "ledger")); err == nil {
+			again.Stop()
+			break
+		}
+		select {
+		case <-again.C:
+		case <-late:
+			t.Fatal("nothing ran")
+		}
+	}
 	stop()
 	all.Wait()
 	daemon.kill()

@@ -22,7 +22,7 @@ import (
 
 // cuts is how many pushes TestPushResolves has cut off at least before it ends. The
 // default is for every run; TOOLD_KILLS=1000 is the whole.
-func cuts(t *testing.T) int { return killsOr(t, 40) }
+func cuts(t *testing.T) int { return killsOr(t, 24) }
 
 // TestPushResolves cuts pushes off while they run: it kills the daemon, kills git,
 // lets their time run out and their callers leave. Each caller then uses its key
@@ -51,6 +51,9 @@ func TestPushResolves(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { log.Close() })
+	if err := hosttest.ShareCompiled(hosttest.ModuleRoot(), filepath.Join(dir, "state")); err != nil {
+		t.Fatal(err)
+	}
 	p := &pushes{t: t, root: root, socket: filepath.Join(dir, "tool.sock"), want: cuts(t), kill: make(chan struct{}, 1), count: map[string]int{}}
 	p.daemon = &victim{t: t, name: daemonProgram(t), until: "ready", log: log, args: []string{
 		"--tools", tools, "--root", root, "--socket", p.socket, "--state", filepath.Join(dir, "state"),

@@ -27,9 +27,9 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// upgrades is how often TestUpgrades upgrades; TOOLD_UPGRADES=100 is the whole.
+// upgrades is how often TestUpgrades upgrades; make upgrades is the whole.
 func upgrades(t *testing.T) int {
-	n := 20
+	n := 12
 	if s := os.Getenv("TOOLD_UPGRADES"); s != "" {
 		if _, err := fmt.Sscan(s, &n); err != nil {
 			t.Fatalf("TOOLD_UPGRADES=%q: %v", s, err)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -32,6 +33,45 @@ func TestWrongKeysAndValues(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+// TestEveryKeyAndItsValue: of each key of the reference a slip of the pen is answered with
+// the line and the key, and a value of another kind with the line and what it must be.
+func TestEveryKeyAndItsValue(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "toold.json")
+	for _, key := range reference(t) {
+		path := strings.Split(key.name, ".")
+		in := func(leaf, value string) string {
+			text := "{\n" + `"` + leaf + `": ` + value + "\n}"
+			for _, part := range reversed(path[:len(path)-1]) {
+				if list, ok := strings.CutSuffix(part, "[]"); ok {
+					text = `{"` + list + `": [` + text + `]}`
+				} else {
+					text = `{"` + part + `": ` + text + `}`
+				}
+			}
+			return text
+		}
+		refused := func(text string, wants ...string) {
+			t.Helper()
+			write(t, file, text)
+			_, err := Load(file, env(nil))
+			for _, want := range wants {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: %v, want it to say %q", text, err, want)
+				}
+			}
+		}
+		leaf := path[len(path)-1]
+		// Two letters in each other's places.
+		last := len(leaf) - 1
+		slip := leaf[:last-1] + leaf[last:] + leaf[last-1:last]
+		if slip == leaf { // socket_..ss
+			slip = leaf + "x"
+		}
+		refused(in(slip, "null"), "line 2, column 1: ", "/"+slip+": is not a known name", `did you mean "`+leaf+`"?`)
+		refused(in(leaf, "{}"), "line 2, column "+strconv.Itoa(len(leaf)+5)+": ", "/"+leaf+": must be ")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -46,6 +47,15 @@ func Main(m *testing.M) int {
 		os.RemoveAll(guests.dir)
 	}
 	return code
+}
+
+// MainWaiting is Main for tests that mostly wait for processes that they started. Beside
+// each other go more of them than there are processors, unless -parallel says how many.
+func MainWaiting(m *testing.M) int {
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	return Main(m)
 }
 
 // Daemon is a daemon that serves until the test ends.
