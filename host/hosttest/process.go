@@ -25,19 +25,25 @@ type Process struct {
 	// Root is the one root.
 	Root string
 
-	t    testing.TB
-	file string // its toold.json
-	cmd  *exec.Cmd
-	logs *logBuffer
-	done chan error
+	t     testing.TB
+	file  string // its toold.json
+	cmd   *exec.Cmd
+	begin func(*exec.Cmd) error // starts cmd
+	logs  *logBuffer
+	done  chan error
 }
 
 // StartProcess starts a daemon as Start does, in a process that is killed when the
 // test ends.
 func StartProcess(t testing.TB, c config.Config) *Process {
 	t.Helper()
+	return startProcess(t, c, (*exec.Cmd).Start)
+}
+
+func startProcess(t testing.TB, c config.Config, begin func(*exec.Cmd) error) *Process {
+	t.Helper()
 	dir := complete(t, &c)
-	p := &Process{Config: c, Root: c.Roots[0], t: t, file: filepath.Join(dir, "toold.json"), logs: newLogBuffer()}
+	p := &Process{Config: c, Root: c.Roots[0], t: t, file: filepath.Join(dir, "toold.json"), logs: newLogBuffer(), begin: begin}
 	text, err := json.Marshal(c)
 	if err == nil {
 		err = os.WriteFile(p.file, text, 0o600)
@@ -69,7 +75,7 @@ func (p *Process) Start() {
 	}
 	p.cmd = exec.Command(self, processVerb, p.file)
 	p.cmd.Stdout, p.cmd.Stderr = w, p.logs
-	err = p.cmd.Start()
+	err = p.begin(p.cmd)
 	w.Close()
 	if err != nil {
 		p.t.Fatal(err)
