@@ -3,6 +3,7 @@ package host_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -140,6 +142,85 @@ func TestChildIsKilled(t *testing.T) {
 	}
 	if a := ask(t, d.Socket, M{"tool": "dies", "args": []string{"-c", "echo x"}, "cwd": d.Root}); a.Stdout != "x\n" {
 		t.Errorf("the next: %s", a.raw)
+	}
+}
+
+// group makes a group of processes that have 400 MiB together, and returns its folder and
+// what counts there those that the kernel killed.
+func group(t *testing.T) (dir, counted string) {
+	t.Helper()
+	mine, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := ""
+	for line := range strings.Lines(string(mine)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		switch {
+		case fields[1] == "memory":
+			dir, limit, counted = filepath.Join("/sys/fs/cgroup/memory", fields[2]), "memory.limit_in_bytes", "memory.oom_control"
+		case fields[1] == "" && dir == "":
+			dir, limit, counted = filepath.Join("/sys/fs/cgroup", fields[2]), "memory.max", "memory.events"
+		}
+	}
+	if dir, err = os.MkdirTemp(dir, "toold-"); err != nil {
+		t.Skipf("make a control group: %v", err)
+	}
+	t.Cleanup(func() {
+		// It is empty a moment after its last process was waited for.
+		for err := unix.Rmdir(dir); err == unix.EBUSY; err = unix.Rmdir(dir) {
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, limit), []byte("419430400"), 0o644); err != nil {
+		t.Skipf("limit the memory of a control group: %v", err)
+	}
+	return dir, filepath.Join(dir, counted)
+}
+
+// TestMemoryIsShort: where the kernel kills a tool that takes all the memory that the
+// daemon and its tools have together, its call fails, and every other goes on.
+func TestMemoryIsShort(t *testing.T) {
+	dir, counted := group(t)
+	p := hosttest.StartProcess(t, config.Config{})
+	hosttest.WriteTool(t, p.Tools, "grows", M{"binary": "/bin/sh", "limits": M{"concurrency": 4}}, nil)
+	run := func(script string) *answer {
+		return ask(t, p.Socket, M{"tool": "grows", "args": []string{"-c", script}, "cwd": p.Root})
+	}
+	st, err := client.NewAdmin(p.Admin).Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The daemon and what it has running already, which starts tools.
+	for pids := []string{fmt.Sprint(st.PID)}; len(pids) > 0; pids = pids[1:] {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(pids[0]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		children, _ := filepath.Glob("/proc/" + pids[0] + "/task/*/children")
+		for _, file := range children {
+			text, _ := os.ReadFile(file)
+			pids = append(pids, strings.Fields(string(text))...)
+		}
+	}
+	if err := unix.Mkfifo(filepath.Join(p.Root, "gate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	watched := watchAll(t, &hosttest.Daemon{Config: p.Config})
+	other := make(chan *answer, 1)
+	go func() { other <- run("read x <gate; echo $x") }()
+	watched(events.Attempt)
+	if a := run("ulimit -v 4000000; x=0123456789abcdef; while :; do x=$x$x; done"); a.ExitCode != 137 || a.Code != "TOOL_FAILED" {
+		t.Errorf("answered %s", a.raw)
+	}
+	if text, err := os.ReadFile(counted); err != nil || !strings.Contains(string(text), "oom_kill 1\n") {
+		t.Errorf("the kernel killed %s, %v", text, err)
+	}
+	if err := os.WriteFile(filepath.Join(p.Root, "gate"), []byte("x\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []*answer{<-other, run("echo x")} {
+		if a.Stdout != "x\n" {
+			t.Errorf("another call: %s", a.raw)
+		}
 	}
 }
 
