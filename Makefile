@@ -125,7 +125,7 @@ demo: build ## a daemon, a remote, a push, a refusal, a hot swap: two minutes to
 	@bin/toolctl demo
 
 .PHONY: test-containers
-test-containers: build ## the images, and calls from hostile containers (as root, needs podman, runc and debootstrap)
+test-containers: build ## the images, and calls from hostile containers (as root, needs podman, podman-compose, runc and debootstrap)
 	TOOLD_CONTAINERS=1 $(GO) test -count=1 -timeout 30m -run '^TestContainers$$' -v ./deploy
 
 .PHONY: test-package

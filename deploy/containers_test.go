@@ -48,7 +48,7 @@ func newEngine(t *testing.T, variable, target string) *engine {
 		// One after the other: rm -a forgets one whose network another has, and lets it run.
 		ids, err := e.try(nil, "ps", "-aq")
 		for _, id := range append([]string{"server-0"}, strings.Fields(ids)...) {
-			if _, e := e.try(nil, "rm", "-fi", "-t", "0", id); e != nil {
+			if _, e := e.try(nil, "rm", "--depend", "-fi", "-t", "0", id); e != nil {
 				err = errors.Join(err, e)
 			}
 		}
@@ -489,7 +489,7 @@ func (e *engine) checkInstances() {
 func (e *engine) checkCompose() {
 	program, err := exec.LookPath("podman-compose")
 	if err != nil {
-		e.t.Skip("podman-compose is not installed; pip install podman-compose")
+		e.t.Fatal("podman-compose is not installed; pip install podman-compose")
 	}
 	podman, err := exec.LookPath("podman")
 	if err != nil {
@@ -527,5 +527,6 @@ func (e *engine) checkCompose() {
 		if out := e.exec("toold-"+id+"_server_1", "toolctl", "instances"); !strings.Contains(out, "tool-"+id+".sock") {
 			e.t.Errorf("instance %s is\n%s", id, out)
 		}
+		defer compose("down", "-v")
 	}
 }
