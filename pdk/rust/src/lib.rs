@@ -43,8 +43,8 @@ pub mod json;
 mod types;
 
 pub use types::{
-    Annotations, Approval, Call, Classification, Decision, Describe, Discovery, Ended, Error, Icon, Outcome, Ran, Reconcile, Reconciliation,
-    RepoConfig, Safety, Surface, SurfaceTool, Verdict, Wire, WireRef, WIRE_HTTP, WIRE_PUSH,
+    Annotations, Approval, Call, Classification, Decision, Describe, Discovery, Ended, Error, Icon, Outcome, Ran, Reconcile,
+    Reconciliation, RepoConfig, Safety, Surface, SurfaceTool, Verdict, Wire, WireRef, WIRE_HTTP, WIRE_PUSH,
 };
 
 use json::{Reader, Writer};

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use toold::json::object;
 use toold::{
-    Annotations, Approval, Call, Classification, Command, Decision, Describe, Discovery, Ended, Error, Failure, Icon, Level, Outcome, Reconcile,
-    Reconciliation, Request, Safety, Stream, Surface, SurfaceTool, Wire,
+    Annotations, Approval, Call, Classification, Command, Decision, Describe, Discovery, Ended, Error, Failure, Icon, Level, Outcome,
+    Reconcile, Reconciliation, Request, Safety, Stream, Surface, SurfaceTool, Wire,
 };
 
 fn describe() -> Describe {
