@@ -261,18 +261,8 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.session.tellOnce(refused.Target()+" "+seen.Method+" "+seen.Path, refused)
 		answerText(w, status, refused.Advice())
 	}
-	// Not the context of r, which ends where the process sends no more: it may have
-	// ended its side only, or have gone, and what it sent before that counts.
-	ctx, cancel := context.WithCancel(x.ctx)
-	defer cancel()
-	wrote := make(chan struct{})
-	var once sync.Once
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { once.Do(func() { close(wrote) }) }})
-	// When the run is over, nobody waits for an answer.
-	defer context.AfterFunc(x.session.ctx, func() {
-		x.delivered(ctx, wrote)
-		cancel()
-	})()
+	ctx, wrote, end := x.asking()
+	defer end()
 	out, status, why := x.rewrite(r.WithContext(ctx))
 	if why != "" {
 		refuse(status, why)
@@ -304,28 +294,21 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			out.Header[textproto.CanonicalMIMEHeaderKey(c.Header)] = []string{c.Value}
 		}
 	}
-	h := x.session.rules.HTTP
-	hide := masks{h.MaskText, h.MaskBody}
-	if sign != nil {
-		signature, status, why := x.sign(sign, out, payload)
-		if why != "" {
-			refuse(status, why)
-			return
-		}
-		if h.Masks != nil { // whoever is shown it could send the request again
-			hide.text, hide.body = h.Masks(signature)
-		}
+	hide, status, why := x.signed(sign, out, payload)
+	if why != "" {
+		refuse(status, why)
+		return
 	}
 	http.NewResponseController(w).EnableFullDuplex()
 	resp, err := x.transport.RoundTrip(out)
-	if err != nil {
-		if ctx.Err() != nil {
-			panic(http.ErrAbortHandler) // the run is over
-		}
-		if errors.Is(err, errOverridden) {
-			refuse(http.StatusBadRequest, err.Error())
-			return
-		}
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		panic(http.ErrAbortHandler) // the run is over
+	case errors.Is(err, errOverridden):
+		refuse(http.StatusBadRequest, err.Error())
+		return
+	default:
 		seen.Status = http.StatusBadGateway
 		x.session.failed(x.connection, err)
 		answerText(w, seen.Status, fmt.Sprintf("%s could not be asked: %s", x.connection.Target(), hide.mask(err.Error())))
@@ -343,6 +326,38 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-read
 		panic(http.ErrAbortHandler) // so that it is not taken for the whole
 	}
+}
+
+// signed signs the request, where there is a signer, and returns what is masked in its
+// answer.
+func (x *requests) signed(by *SigV4, out *http.Request, payload string) (hide masks, status int, why string) {
+	h := x.session.rules.HTTP
+	hide = masks{h.MaskText, h.MaskBody}
+	if by == nil {
+		return hide, 0, ""
+	}
+	signature, status, why := x.sign(by, out, payload)
+	if why == "" && h.Masks != nil { // whoever is shown it could send the request again
+		hide.text, hide.body = h.Masks(signature)
+	}
+	return hide, status, why
+}
+
+// asking returns the context of one request to the host, which ends with the run and at
+// end, and a channel that is closed when the request was written. It is not the context
+// of the process's request, which ends where the process sends no more: it may have
+// ended its side only, or have gone, and what it sent before that counts.
+func (x *requests) asking() (ctx context.Context, wrote chan struct{}, end func()) {
+	ctx, cancel := context.WithCancel(x.ctx)
+	wrote = make(chan struct{})
+	var once sync.Once
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { once.Do(func() { close(wrote) }) }})
+	// When the run is over, nobody waits for an answer.
+	stop := context.AfterFunc(x.session.ctx, func() {
+		x.delivered(ctx, wrote)
+		cancel()
+	})
+	return ctx, wrote, func() { stop(); cancel() }
 }
 
 // delivered waits until the host has a request, which wrote tells is written, or for

@@ -346,11 +346,17 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 		s.serveItself(p, fd, to, flags, done)
 		return
 	}
+	p.dial = dial
+	s.connectTo(p, fd, flags, done)
+}
+
+// connectTo dials for the pair and copies until one end is done. A socket that does not
+// block is told of success as soon as the dialling takes long, and is reset if it fails.
+func (s *Session) connectTo(p *pair, fd, flags int, done func(unix.Errno)) {
 	type dialed struct {
 		conn *net.TCPConn
 		err  error
 	}
-	p.dial = dial
 	ctx, cancel := context.WithTimeout(s.rest, dialTime)
 	defer cancel()
 	// Nobody waits for it once the run is over.
@@ -358,7 +364,7 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 	defer unasked()
 	result := make(chan dialed, 1)
 	s.work.Go(func() {
-		conn, err := dial(ctx)
+		conn, err := p.dial(ctx)
 		result <- dialed{conn, err}
 	})
 	var late <-chan time.Time
@@ -369,10 +375,11 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 	}
 	var upstream dialed
 	var local *net.TCPConn
+	var errno unix.Errno
 	select {
 	case upstream = <-result:
 		if upstream.err != nil {
-			s.fail(c, upstream.err)
+			s.fail(p.connection, upstream.err)
 			done(errnoOf(upstream.err))
 			return
 		}
@@ -402,7 +409,7 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 		done(errno)
 		return
 	case upstream.err != nil:
-		s.fail(c, upstream.err)
+		s.fail(p.connection, upstream.err)
 		reset(local)
 		return
 	}

@@ -119,6 +119,12 @@ func (s *Session) ssh(conn *net.TCPConn, out *sshshim.Writer) (code int, err err
 		defer s.mu.Unlock()
 		c.Sent, c.Received = upstream.sent.Load(), upstream.received.Load()
 	}()
+	return s.runGit(conn, out, e, c, client)
+}
+
+// runGit runs what git asked for at the host, and answers its exit code there. The
+// references of a push are judged before the host is told of them.
+func (s *Session) runGit(conn *net.TCPConn, out *sshshim.Writer, e *gitwire.Exec, c *Connection, client *ssh.Client) (code int, err error) {
 	session, err := client.NewSession()
 	if err != nil {
 		return 0, fmt.Errorf("open a session at %s: %w", c.Target(), err)

@@ -146,16 +146,11 @@ func (r *running) binary(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var read []string
-	if links.http != nil {
-		trusted, release, err := r.trusts.Take(r.Executor.Config.Config().State, r.Tool.Name, r.Tool.Def.Environment, links.http.Hosts)
-		if err != nil {
-			return err
-		}
-		defer release()
-		links.http.Authority, read = trusted.Authority, trusted.Files
-		maps.Copy(env, trusted.Env)
+	read, release, err := r.trust(links, env)
+	if err != nil {
+		return err
 	}
+	defer release()
 	exec, lines := r.programs()
 	if links.keys.Program != "" {
 		exec = append(exec, links.keys.Program)
@@ -173,9 +168,7 @@ func (r *running) binary(ctx context.Context) error {
 		return err
 	}
 	confine := r.confine(&r.Pinned, home, exec)
-	confine.ShellLines = lines
-	confine.Interpreters = r.Tool.Interpreters[r.Tool.Binary]
-	confine.Read = read
+	confine.ShellLines, confine.Interpreters, confine.Read = lines, r.Tool.Interpreters[r.Tool.Binary], read
 	if private != "" {
 		confine.Write = append(confine.Write, private)
 	}
@@ -207,6 +200,11 @@ func (r *running) binary(ctx context.Context) error {
 		links.relayed = relay.Socket()
 	}
 	exit, err := r.run(ctx, &r.Decided, r.Number, r.Trace, links, command)
+	return r.ended(ctx, exit, err, out)
+}
+
+// ended keeps how the program of a call ended, and what it wrote before.
+func (r *running) ended(ctx context.Context, exit process.Exit, err error, out *output) error {
 	err = tools.Explain(err)
 	r.Killed = exit.Signal != 0
 	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)
@@ -217,6 +215,21 @@ func (r *running) binary(ctx context.Context) error {
 		r.classify(ctx)
 	}
 	return err
+}
+
+// trust has the programs of a call trust the authority of its session, where requests
+// are read, and adds what they need for it to env: read are files for them.
+func (r *running) trust(links links, env map[string]string) (read []string, release func(), err error) {
+	if links.http == nil {
+		return nil, func() {}, nil
+	}
+	trusted, release, err := r.trusts.Take(r.Executor.Config.Config().State, r.Tool.Name, r.Tool.Def.Environment, links.http.Hosts)
+	if err != nil {
+		return nil, nil, err
+	}
+	links.http.Authority = trusted.Authority
+	maps.Copy(env, trusted.Env)
+	return trusted.Files, release, nil
 }
 
 // module runs a handler or a WASI program. A guest has no signals: the first one
