@@ -337,46 +337,14 @@ func pollOneoff(c *call, s []uint64) uint64 {
 	if subs == nil || events == nil {
 		return eFAULT
 	}
-	type event struct {
-		user  uint64
-		errno uint16
-		kind  byte
-		wait  time.Duration
-		input bool
-	}
-	evs := make([]event, 0, n)
-	const never = time.Duration(1<<63 - 1)
+	evs := make([]pollEvent, 0, n)
 	least, input := never, false
 	for i := range n {
-		sub := subs[i*subSize:][:subSize]
-		e := event{user: binary.LittleEndian.Uint64(sub), kind: sub[8]}
-		switch e.kind {
-		case 0:
-			timeout := binary.LittleEndian.Uint64(sub[24:])
-			now, ok := c.now(uint64(binary.LittleEndian.Uint32(sub[16:])))
-			if !ok {
-				e.errno = eINVAL
-			} else if binary.LittleEndian.Uint16(sub[40:])&1 != 0 { // absolute
-				if timeout > now {
-					e.wait = time.Duration(min(timeout-now, 1<<62))
-				}
-			} else {
-				e.wait = time.Duration(min(timeout, 1<<62))
-			}
-		case 1, 2:
-			fd := binary.LittleEndian.Uint32(sub[16:])
-			switch {
-			case c.inst.m.wazeroWASI:
-				e.input = fd == 0 && e.kind == 1 && c.inst.stdin != nil
-			case !c.open(uint64(fd)):
-				e.errno = eBADF
-			}
-			if e.input {
-				input, e.wait = true, never
-			}
-		default:
+		e, ok := c.subscribe(subs[i*subSize:][:subSize])
+		if !ok {
 			return eINVAL
 		}
+		input = input || e.input
 		least = min(least, e.wait)
 		evs = append(evs, e)
 	}
@@ -411,4 +379,49 @@ func pollOneoff(c *call, s []uint64) uint64 {
 		return eFAULT
 	}
 	return eOK
+}
+
+// never is how long what only input ends may wait.
+const never = time.Duration(1<<63 - 1)
+
+// pollEvent is a subscription of poll_oneoff, and how long it waits for its event.
+type pollEvent struct {
+	user  uint64
+	errno uint16
+	kind  byte
+	wait  time.Duration
+	input bool // of standard input
+}
+
+// subscribe reads one subscription; ok: its kind is known.
+func (c *call) subscribe(sub []byte) (e pollEvent, ok bool) {
+	e = pollEvent{user: binary.LittleEndian.Uint64(sub), kind: sub[8]}
+	switch e.kind {
+	case 0:
+		timeout := binary.LittleEndian.Uint64(sub[24:])
+		now, ok := c.now(uint64(binary.LittleEndian.Uint32(sub[16:])))
+		if !ok {
+			e.errno = eINVAL
+		} else if binary.LittleEndian.Uint16(sub[40:])&1 != 0 { // absolute
+			if timeout > now {
+				e.wait = time.Duration(min(timeout-now, 1<<62))
+			}
+		} else {
+			e.wait = time.Duration(min(timeout, 1<<62))
+		}
+	case 1, 2:
+		fd := binary.LittleEndian.Uint32(sub[16:])
+		switch {
+		case c.inst.m.wazeroWASI:
+			e.input = fd == 0 && e.kind == 1 && c.inst.stdin != nil
+		case !c.open(uint64(fd)):
+			e.errno = eBADF
+		}
+		if e.input {
+			e.wait = never
+		}
+	default:
+		return e, false
+	}
+	return e, true
 }
