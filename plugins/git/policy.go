@@ -91,28 +91,14 @@ type policy struct {
 // newPolicy reads the tool's configuration with lookup.
 func newPolicy(lookup func(string) (string, bool)) *policy {
 	p := &policy{allowFile: true, ssh: "ssh"}
-	words := func(key string) []string {
-		v, _ := lookup(key)
-		return strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' })
-	}
-	boolean := func(key string, b *bool) {
-		switch v, ok := lookup(key); {
-		case !ok:
-		case v == "true":
-			*b = true
-		case v == "false":
-			*b = false
-		default:
-			p.fault = "config " + key + " of tool git is neither true nor false"
-		}
-	}
-	for _, w := range words("protected") {
+	c := settings{p, lookup}
+	for _, w := range c.words("protected") {
 		if _, err := path.Match(w, ""); err != nil {
 			p.fault = "config protected of tool git has a bad pattern: " + w
 		}
 		p.protected = append(p.protected, shortRef(w))
 	}
-	for _, w := range words("force") {
+	for _, w := range c.words("force") {
 		w, plain := strings.CutPrefix(w, "+")
 		if _, err := path.Match(w, ""); err != nil || w == "" {
 			p.fault = "config force of tool git has a bad pattern: " + w
@@ -133,17 +119,7 @@ func newPolicy(lookup func(string) (string, bool)) *policy {
 			}
 		}
 	}
-	choice := func(key, first, second string) bool {
-		switch v, ok := lookup(key); {
-		case !ok, v == first:
-		case v == second:
-			return true
-		default:
-			p.fault = "config " + key + " of tool git is neither " + first + " nor " + second
-		}
-		return false
-	}
-	p.refuseHooks = choice("hooks", "note", "refuse")
+	p.refuseHooks = c.choice("hooks", "note", "refuse")
 	if v, ok := lookup("signing_key"); ok {
 		words := strings.Fields(v)
 		if len(words) < 2 || !plainName(words[0], ".@") || strings.Trim(words[1], "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=") != "" || strings.ContainsAny(v, "\n\r\x00") {
@@ -152,7 +128,7 @@ func newPolicy(lookup func(string) (string, bool)) *policy {
 			p.signingKey = words[0] + " " + words[1]
 		}
 	}
-	p.signAlways = choice("signing", "asked", "always")
+	p.signAlways = c.choice("signing", "asked", "always")
 	if p.signAlways && p.signingKey == "" {
 		p.fault = "config signing of tool git is always, and there is no signing_key"
 	}
@@ -163,10 +139,10 @@ func newPolicy(lookup func(string) (string, bool)) *policy {
 	}
 	_, said := lookup("bisect")
 	p.bisectUnsaid = !said
-	p.bisectHelper = choice("bisect", "builtin", "helper")
-	boolean("allow_file_remotes", &p.allowFile)
-	boolean("allow_http", &p.allowHTTP)
-	p.hosts = words("hosts")
+	p.bisectHelper = c.choice("bisect", "builtin", "helper")
+	c.boolean("allow_file_remotes", &p.allowFile)
+	c.boolean("allow_http", &p.allowHTTP)
+	p.hosts = c.words("hosts")
 	if v, ok := lookup("proxy"); ok {
 		p.proxy = v
 		if v != "" && v != "host" && (!strings.Contains(v, "://") || strings.ContainsFunc(v, func(c rune) bool { return c <= ' ' || c == 0x7f })) {
@@ -180,6 +156,42 @@ func newPolicy(lookup func(string) (string, bool)) *policy {
 		}
 	}
 	return p
+}
+
+// settings reads what the operator configures; what is wrong of it is the policy's
+// fault, which refuses every call.
+type settings struct {
+	policy *policy
+	lookup func(string) (string, bool)
+}
+
+func (c settings) words(key string) []string {
+	v, _ := c.lookup(key)
+	return strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' })
+}
+
+func (c settings) boolean(key string, b *bool) {
+	switch v, ok := c.lookup(key); {
+	case !ok:
+	case v == "true":
+		*b = true
+	case v == "false":
+		*b = false
+	default:
+		c.policy.fault = "config " + key + " of tool git is neither true nor false"
+	}
+}
+
+// choice reports whether second is set, and not first, which is the default.
+func (c settings) choice(key, first, second string) bool {
+	switch v, ok := c.lookup(key); {
+	case !ok, v == first:
+	case v == second:
+		return true
+	default:
+		c.policy.fault = "config " + key + " of tool git is neither " + first + " nor " + second
+	}
+	return false
 }
 
 // request is one call on its way through the policy.
@@ -314,6 +326,11 @@ func (r *request) run() ([]string, error) {
 	if err := r.checkSeen(); err != nil && !r.guards.off(checkEnv) {
 		return nil, err
 	}
+	return r.argv(name, globals, args), nil
+}
+
+// argv returns the command line of a request that was judged, with what is forced.
+func (r *request) argv(name string, globals, args []string) []string {
 	if r.bare = r.repo.bare != "" && r.gitDir == "" && !r.outside && !r.helps && !slices.Contains([]string{"init", "clone", "version"}, name); r.bare {
 		// git takes none by itself that may be part of what somebody else tracks;
 		// this one was judged.
@@ -335,7 +352,7 @@ func (r *request) run() ([]string, error) {
 	if !r.guards.off(checkFlags) {
 		out = append(out, r.flags...)
 	}
-	return append(out, args...), nil
+	return append(out, args...)
 }
 
 // understand reads what follows the subcommand and answers it written anew.
@@ -556,25 +573,17 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 			if i++; i == len(args) {
 				return nil, nil, refusal("global-flag", a, `flag "-c" needs a value`, "")
 			}
-			key, value, _ := strings.Cut(args[i], "=")
-			if !mayset(key, value) {
-				return nil, nil, refusal("global-flag", "-c", "flag \"-c\" sets "+quote(key)+", which this policy does not let a call set",
-					"leave it out; who commits and how things look may be set (user.name, color.ui)")
+			if err := checkSetting(args[i]); err != nil {
+				return nil, nil, err
 			}
 			r.config = append(r.config, args[i])
 		case "-C":
 			if i++; i == len(args) {
 				return nil, nil, refusal("global-flag", a, `flag "-C" needs a value`, "")
 			}
-			r.moved = true
-			if args[i] == "" {
-				continue
-			}
-			dir, err := r.scope.Path(args[i])
-			if err != nil {
+			if err := r.enter(args[i]); err != nil {
 				return nil, nil, err
 			}
-			r.scope.Cwd = r.abs(dir)
 		default:
 			name, value, joined := strings.Cut(a, "=")
 			if name == "--list-cmds" && joined && i == len(args)-1 {
@@ -590,26 +599,12 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 					i++
 					value = args[i]
 				}
-				if value == "" {
-					return nil, nil, refusal("global-flag", name, "flag "+quote(name)+" needs a value", "name a folder")
-				}
-				r.moved = true
-				if name == "--git-dir" {
-					r.gitDir = value
-				} else {
-					r.workTree = value
+				if err := r.place(name, value); err != nil {
+					return nil, nil, err
 				}
 				continue
 			}
-			why, instead := "is not one that this policy knows", "leave it out"
-			if g, ok := refusedGlobals[name]; ok {
-				why, instead = g[0], g[1]
-			} else if strings.HasPrefix(a, "-c") || strings.HasPrefix(a, "-C") {
-				instead = "write the value as an argument of its own"
-			} else if strings.HasPrefix(a, "--") {
-				instead = meant(name, knownGlobals, instead)
-			}
-			return nil, nil, refusal("global-flag", name, "flag "+quote(name)+" "+why, instead)
+			return nil, nil, refusedGlobal(a, name)
 		}
 	}
 	if rest == nil {
@@ -623,6 +618,57 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 		keep = append(where, keep...)
 	}
 	return keep, rest, nil
+}
+
+// enter changes the folder of the call, as -C does; an empty one changes nothing.
+func (r *request) enter(dir string) error {
+	r.moved = true
+	if dir == "" {
+		return nil
+	}
+	dir, err := r.scope.Path(dir)
+	if err != nil {
+		return err
+	}
+	r.scope.Cwd = r.abs(dir)
+	return nil
+}
+
+// place sets the folder of --git-dir or --work-tree, which name is.
+func (r *request) place(name, dir string) error {
+	if dir == "" {
+		return refusal("global-flag", name, "flag "+quote(name)+" needs a value", "name a folder")
+	}
+	r.moved = true
+	if name == "--git-dir" {
+		r.gitDir = dir
+	} else {
+		r.workTree = dir
+	}
+	return nil
+}
+
+// checkSetting refuses what a call may not set by -c.
+func checkSetting(setting string) error {
+	key, value, _ := strings.Cut(setting, "=")
+	if !mayset(key, value) {
+		return refusal("global-flag", "-c", "flag \"-c\" sets "+quote(key)+", which this policy does not let a call set",
+			"leave it out; who commits and how things look may be set (user.name, color.ui)")
+	}
+	return nil
+}
+
+// refusedGlobal says why the flag a, of this name, does not stand before a subcommand.
+func refusedGlobal(a, name string) error {
+	why, instead := "is not one that this policy knows", "leave it out"
+	if g, ok := refusedGlobals[name]; ok {
+		why, instead = g[0], g[1]
+	} else if strings.HasPrefix(a, "-c") || strings.HasPrefix(a, "-C") {
+		instead = "write the value as an argument of its own"
+	} else if strings.HasPrefix(a, "--") {
+		instead = meant(name, knownGlobals, instead)
+	}
+	return refusal("global-flag", name, "flag "+quote(name)+" "+why, instead)
 }
 
 // move answers the flags that lead git to the folder and the repository of the
@@ -1006,20 +1052,7 @@ func (r *request) forced() []string {
 		set("color.ui=false", "color.diff=false", "color.interactive=false", "interactive.singleKey=false", "add.interactive.useBuiltin=true")
 	}
 	set(r.committer()...)
-	if r.signs {
-		// The program is found in PATH where the daemon has the key, and nowhere else.
-		set("gpg.format=ssh", "gpg.ssh.program=toold-ssh", "user.signingKey=key::"+r.signingKey)
-		if r.signsAll {
-			set("commit.gpgSign=true", "tag.gpgSign=true")
-		}
-	}
-	if r.verifies {
-		set("gpg.program="+noVerifier, "gpg.openpgp.program="+noVerifier, "gpg.x509.program="+noVerifier,
-			"gpg.ssh.program="+sshVerifier, "gpg.ssh.allowedSignersFile="+r.allowedSigners, "gpg.ssh.revocationFile=/dev/null", "gpg.minTrustLevel=undefined")
-		if r.shows {
-			set("log.showSignature=true")
-		}
-	}
+	set(r.signing()...)
 	set(r.pinHTTP()...)
 	set(r.neutralise()...)
 	for _, m := range r.remotes {
@@ -1027,6 +1060,25 @@ func (r *request) forced() []string {
 			for _, dir := range repoPaths(m.path) {
 				set("safe.directory=" + dir)
 			}
+		}
+	}
+	return out
+}
+
+// signing is the configuration of signatures that are made or verified, where they are.
+func (r *request) signing() (out []string) {
+	if r.signs {
+		// The program is found in PATH where the daemon has the key, and nowhere else.
+		out = append(out, "gpg.format=ssh", "gpg.ssh.program=toold-ssh", "user.signingKey=key::"+r.signingKey)
+		if r.signsAll {
+			out = append(out, "commit.gpgSign=true", "tag.gpgSign=true")
+		}
+	}
+	if r.verifies {
+		out = append(out, "gpg.program="+noVerifier, "gpg.openpgp.program="+noVerifier, "gpg.x509.program="+noVerifier,
+			"gpg.ssh.program="+sshVerifier, "gpg.ssh.allowedSignersFile="+r.allowedSigners, "gpg.ssh.revocationFile=/dev/null", "gpg.minTrustLevel=undefined")
+		if r.shows {
+			out = append(out, "log.showSignature=true")
 		}
 	}
 	return out

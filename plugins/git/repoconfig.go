@@ -220,22 +220,7 @@ func (r *request) hostile(e entry, first string, network bool) string {
 		return ""
 	}
 	if slices.Contains(pathKeys, pattern) {
-		if e.value == "" || e.value == "true" {
-			return ""
-		}
-		if v := e.value; v[0] == '~' || strings.HasPrefix(v, "%(") {
-			return "leads out of the folders of this call"
-		}
-		// A relative core.worktree counts from the git directory, which the
-		// host knows: it has refused one that leaves the roots.
-		if path.IsAbs(e.value) {
-			if _, err := r.scope.Path(e.value); err != nil {
-				return "leads out of the folders of this call"
-			}
-		} else if pattern != "core.worktree" && slices.Contains(strings.Split(e.value, "/"), "..") {
-			return "may lead out of the folders of this call"
-		}
-		return ""
+		return r.leads(e, pattern)
 	}
 	switch pattern {
 	case "pull.twohead", "pull.octopus":
@@ -266,6 +251,26 @@ func (r *request) hostile(e entry, first string, network bool) string {
 	}
 	if network || !strings.Contains(" http remote credential ", " "+e.section+" ") {
 		return "this policy does not know"
+	}
+	return ""
+}
+
+// leads says where the path of an entry leads, or "" where a call may read it.
+func (r *request) leads(e entry, pattern string) string {
+	if e.value == "" || e.value == "true" {
+		return ""
+	}
+	if v := e.value; v[0] == '~' || strings.HasPrefix(v, "%(") {
+		return "leads out of the folders of this call"
+	}
+	// A relative core.worktree counts from the git directory, which the
+	// host knows: it has refused one that leaves the roots.
+	if path.IsAbs(e.value) {
+		if _, err := r.scope.Path(e.value); err != nil {
+			return "leads out of the folders of this call"
+		}
+	} else if pattern != "core.worktree" && slices.Contains(strings.Split(e.value, "/"), "..") {
+		return "may lead out of the folders of this call"
 	}
 	return ""
 }
