@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/places"
 	"github.com/toold/toold/host/wire"
@@ -146,11 +148,66 @@ func exchange(path string, call *wire.Call, local wire.Local, tty *terminal, std
 	// before ends us, and thereby the call.
 	local.Signals = signals()
 	result, err := streaming.Wait(local)
+	if isPipe(err) {
+		awaitEnd(conn)
+	}
 	tty.restore() // before anything is said
 	if err != nil {
 		return nil, report(stderr, err)
 	}
 	return result, 0
+}
+
+// isPipe reports whether whoever read our output has left.
+func isPipe(err error) bool {
+	var e *wire.OutputError
+	return errors.Is(err, syscall.EPIPE) && errors.As(err, &e)
+}
+
+// endByPipe ends this program as one that wrote to nobody, or is the exit code of that
+// where its caller has it ignore the signal.
+func endByPipe(err error) int {
+	if !signal.Ignored(syscall.SIGPIPE) {
+		signal.Reset(syscall.SIGPIPE)
+		out := os.Stdout
+		if e := (*wire.OutputError)(nil); errors.As(err, &e) && e.Name == wire.TypeStderr {
+			out = os.Stderr
+		}
+		out.Write([]byte("\n")) // the runtime ends us by the signal; one that is sent it ignores
+	}
+	return exitPipe
+}
+
+// endTime is how long awaitEnd waits.
+const endTime = 2 * time.Second
+
+// awaitEnd reads nothing more from the daemon, so that what the tool writes next ends it
+// as it would have ended in our place, and waits until the call is over: whoever comes
+// after us in a script finds no lock of a tool that still ends. Where the tool takes
+// longer, it is ended when we are gone.
+func awaitEnd(conn *os.File) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Control(func(fd uintptr) {
+		if unix.Shutdown(int(fd), unix.SHUT_RD) != nil {
+			return
+		}
+		// A daemon that waits for room is not told of that by its poller.
+		for rest := make([]byte, 64<<10); ; {
+			if n, err := unix.Read(int(fd), rest); n <= 0 && err != unix.EINTR {
+				break
+			}
+		}
+		for end := time.Now().Add(endTime); ; {
+			left := time.Until(end)
+			// Asked for nothing, it answers when the daemon has hung up.
+			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, int(max(left, 0).Milliseconds())); err != unix.EINTR || left <= 0 {
+				return
+			}
+		}
+	})
 }
 
 // forwarded are the signals that the tool is to get: those that would end us,
@@ -163,6 +220,10 @@ func forwarded(tty *terminal) <-chan os.Signal {
 		if !signal.Ignored(s) {
 			signal.Notify(caught, s)
 		}
+	}
+	if !signal.Ignored(syscall.SIGPIPE) {
+		// Else the runtime ends us at once: see endByPipe.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	}
 	signals := make(chan os.Signal, 8)
 	if tty != nil {
@@ -201,10 +262,8 @@ func report(stderr io.Writer, err error) int {
 		fmt.Fprintf(stderr, "tool-client: %s\n", e.Message)
 		return e.Code.ExitCode()
 	}
-	if errors.Is(err, syscall.EPIPE) {
-		if e := (*wire.OutputError)(nil); errors.As(err, &e) {
-			return exitPipe
-		}
+	if isPipe(err) {
+		return endByPipe(err)
 	}
 	fmt.Fprintf(stderr, "tool-client: %v\n", err)
 	return fault.Internal.ExitCode()
