@@ -449,6 +449,9 @@ func TestStreamIsCut(t *testing.T) {
 			if err != nil {
 				return
 			}
+			mu.Lock()
+			to := to
+			mu.Unlock()
 			there, err := net.Dial("tcp", to)
 			mu.Lock()
 			if err != nil || away {

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { os.Exit(Main(m)) }
 // TestCompilerIsPlain: under the race detector it is the plain binary that
 // compiles, and else there is none.
 func TestCompilerIsPlain(t *testing.T) {
-	d := Start(t, config.Config{})
+	d := Start(t, config.Config{State: t.TempDir()}) // with no compiled modules
 	path, err := plainPath()
 	if err != nil {
 		t.Fatal(err)

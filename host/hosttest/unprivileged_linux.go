@@ -69,7 +69,10 @@ func Unprivileged(t *testing.T, run string, need, guests []string) {
 	self, err := os.ReadFile("/proc/self/exe")
 	must(err)
 	must(os.WriteFile(program, self, 0o755))
-	if path, err := plainPath(); raceEnabled && err == nil {
+	if raceEnabled {
+		must(buildPlain())
+		path, err := plainPath()
+		must(err)
 		plain, err := os.ReadFile(path)
 		must(err)
 		must(os.WriteFile(program+".plain", plain, 0o755))
