@@ -37,6 +37,7 @@ import (
 	"strings"
 
 	"github.com/toold/toold/host/hostrule"
+	"github.com/toold/toold/host/sigv4"
 	"github.com/toold/toold/host/sshkey"
 	"github.com/toold/toold/host/trust"
 	"github.com/toold/toold/pdk/abi"
@@ -94,7 +95,7 @@ type Credential struct {
 	Host          string
 	Header, Value string
 	// Sign signs them; nil: they get the header.
-	Sign *SigV4
+	Sign *sigv4.Signer
 	// Plain has it sent without TLS too.
 	Plain bool
 }

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/toold/toold/host/sigv4"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -67,7 +68,7 @@ func TestHeldInTime(t *testing.T) {
 func signing(t *testing.T, gate *Gate, u *upstream) (stall func(sent, size int) (answered <-chan *http.Response)) {
 	t.Helper()
 	host := fmt.Sprintf("localhost:%d", u.address().Port())
-	sign, err := NewSigV4("dynamodb", "eu-central-1", "AKIDEXAMPLE:wJalrXUtnFEMI")
+	sign, err := sigv4.New("dynamodb", "eu-central-1", "AKIDEXAMPLE:wJalrXUtnFEMI")
 	if err != nil {
 		t.Fatal(err)
 	}

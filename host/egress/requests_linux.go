@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/hostrule"
+	"github.com/toold/toold/host/sigv4"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -270,7 +271,7 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	sign, payload := x.signer(), ""
 	if sign != nil {
-		if payload, why = sign.prepare(out); why != "" {
+		if payload, why = sign.Prepare(out); why != "" {
 			refuse(http.StatusBadRequest, why)
 			return
 		}
@@ -330,7 +331,7 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // signed signs the request, where there is a signer, and returns what is masked in its
 // answer.
-func (x *requests) signed(by *SigV4, out *http.Request, payload string) (hide masks, status int, why string) {
+func (x *requests) signed(by *sigv4.Signer, out *http.Request, payload string) (hide masks, status int, why string) {
 	h := x.session.rules.HTTP
 	hide = masks{h.MaskText, h.MaskBody}
 	if by == nil {
@@ -453,8 +454,7 @@ func (x *requests) rewrite(r *http.Request) (out *http.Request, status int, why 
 		// What is encoded, and answers in parts, could hold a credential that nobody
 		// would find.
 		out.Header["Accept-Encoding"] = []string{"identity"}
-		// What signs does not send its secret, but for the token of a session.
-		if s := x.signer(); s == nil || s.credentials.SessionToken != "" {
+		if s := x.signer(); s == nil || s.SendsToken() { // a signature alone sends no secret
 			delete(out.Header, "Range")
 			delete(out.Header, "If-Range")
 		}
@@ -466,7 +466,7 @@ func (x *requests) rewrite(r *http.Request) (out *http.Request, status int, why 
 }
 
 // signer is what signs the requests; nil: nothing does.
-func (x *requests) signer() *SigV4 {
+func (x *requests) signer() *sigv4.Signer {
 	for _, c := range x.credentials {
 		if c.Sign != nil {
 			return c.Sign
@@ -475,9 +475,9 @@ func (x *requests) signer() *SigV4 {
 	return nil
 }
 
-// sign signs out, as SigV4.prepare left it with payload. A body that is to be hashed
+// sign signs out, as sigv4.Signer.Prepare left it with payload. A body that is to be hashed
 // is in memory until the host has it. status and why say that it is refused.
-func (x *requests) sign(s *SigV4, out *http.Request, payload string) (signature string, status int, why string) {
+func (x *requests) sign(s *sigv4.Signer, out *http.Request, payload string) (signature string, status int, why string) {
 	if payload == "" {
 		h := &holding{session: x.session}
 		body, err := h.hold(out.Body, x.readBy)
@@ -499,7 +499,7 @@ func (x *requests) sign(s *SigV4, out *http.Request, payload string) (signature 
 			out.Body = http.NoBody
 		}
 	}
-	signature, err := s.sign(out, payload, time.Now())
+	signature, err := s.Sign(out, payload, time.Now())
 	if err != nil {
 		out.Body.Close()
 		return "", http.StatusBadGateway, "it cannot be signed: " + err.Error()

@@ -15,6 +15,7 @@ import (
 	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/mask"
+	"github.com/toold/toold/host/sigv4"
 )
 
 // readHTTP says which of the requests of r's binary are read, and what is added to
@@ -34,7 +35,7 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 		used = append(used, s)
 		h.Hosts = append(h.Hosts, s.Host)
 		if s.SigV4 != nil {
-			sign, err := egress.NewSigV4(s.SigV4.Service, s.SigV4.Region, s.value)
+			sign, err := sigv4.New(s.SigV4.Service, s.SigV4.Region, s.value)
 			if err != nil {
 				return nil, fault.Errorf(fault.ToolBroken, "secret %s of tool %s: %w", s.name, r.Tool.Name, err)
 			}

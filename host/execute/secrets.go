@@ -17,11 +17,11 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/mask"
+	"github.com/toold/toold/host/sigv4"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/trust"
 )
@@ -163,7 +163,7 @@ func (e *Executor) MissingSecret(t *tools.Tool) error {
 		}
 		v, err := e.secretValue(identity.Caller{}, s)
 		if err == nil && s.SigV4 != nil {
-			_, err = egress.NewSigV4(s.SigV4.Service, s.SigV4.Region, v)
+			_, err = sigv4.New(s.SigV4.Service, s.SigV4.Region, v)
 		}
 		if err != nil {
 			return fmt.Errorf("secret %s of tool %s: %w", name, t.Name, err)

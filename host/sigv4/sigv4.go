@@ -1,4 +1,8 @@
-package egress
+// Package sigv4 signs HTTP requests as AWS has it, so that what is signed is what was
+// judged: Prepare writes a request in the one form in which a service reads it, its
+// caller judges that, and Sign refuses where the signature would be of another one. The
+// arithmetic is that of AWS's own library.
+package sigv4
 
 import (
 	"errors"
@@ -21,28 +25,32 @@ const (
 	unsignedTrailer = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 )
 
-// SigV4 signs requests as AWS has it (Signature Version 4). It is safe for concurrent
+// Signer signs requests as AWS has it (Signature Version 4). It is safe for concurrent
 // use.
-type SigV4 struct {
+type Signer struct {
 	Service, Region string
 	credentials     aws.Credentials
 	signer          *v4.Signer
 }
 
-// NewSigV4 returns what signs for a service in a region with value, which is
+// New returns what signs for a service in a region with value, which is
 // "ACCESS_KEY:SECRET_KEY", or "ACCESS_KEY:SECRET_KEY:SESSION_TOKEN". Errors do not
 // repeat it.
-func NewSigV4(service, region, value string) (*SigV4, error) {
+func New(service, region, value string) (*Signer, error) {
 	key, rest, _ := strings.Cut(value, ":")
 	secret, token, _ := strings.Cut(rest, ":")
 	if len(key) < 3 || secret == "" || strings.ContainsFunc(value, func(c rune) bool { return c <= ' ' || c > '~' }) || strings.ContainsAny(key, "/,=") {
 		return nil, errors.New(`it must be "ACCESS_KEY:SECRET_KEY", or "ACCESS_KEY:SECRET_KEY:SESSION_TOKEN", on one line`)
 	}
-	return &SigV4{service, region, aws.Credentials{AccessKeyID: key, SecretAccessKey: secret, SessionToken: token}, v4.NewSigner(func(o *v4.SignerOptions) {
+	return &Signer{service, region, aws.Credentials{AccessKeyID: key, SecretAccessKey: secret, SessionToken: token}, v4.NewSigner(func(o *v4.SignerOptions) {
 		// What is escaped in a path of S3 is so once.
 		o.DisableURIPathEscaping = service == "s3"
 	})}, nil
 }
+
+// SendsToken reports whether requests carry the token of a session, which is a secret;
+// the keys are not sent.
+func (s *Signer) SendsToken() bool { return s.credentials.SessionToken != "" }
 
 // signedHeaders are those of a signature that a process may have made itself, with
 // what only makes sense with one.
@@ -51,22 +59,23 @@ var signedHeaders = []string{"Authorization", "X-Amz-Date", "X-Amz-Security-Toke
 // presigned are the names of parameters, in lower case, that are a signature.
 var presigned = []string{"x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-expires", "x-amz-signedheaders", "x-amz-signature", "x-amz-security-token", "awsaccesskeyid", "signature"}
 
-// prepare writes out, which is not judged yet, in the one form in which it can be
+// Prepare writes out, which is not judged yet, in the one form in which it can be
 // signed, or says why it cannot. payload is what is said of its body instead of a
 // hash; empty: it is to be hashed.
-func (s *SigV4) prepare(out *http.Request) (payload, why string) {
+func (s *Signer) Prepare(out *http.Request) (payload, why string) {
 	query, err := url.ParseQuery(out.URL.RawQuery)
 	if err != nil {
 		return "", "its query can be read in more than one way, and so not be signed"
 	}
 	for name := range query {
 		if slices.Contains(presigned, strings.ToLower(name)) {
-			return "", "its query has a signature (" + clip(name, maxPath) + "), and toold signs it; have the program sign nothing, as aws --no-sign-request does"
+			return "", "its query has a signature (" + strings.ToLower(name) + "), and toold signs it; have the program sign nothing, as aws --no-sign-request does"
 		}
 	}
 	declared := out.Header.Get(contentHash)
 	for name := range out.Header {
-		if slices.ContainsFunc(signedHeaders, func(other string) bool { return sameHeader(name, other) }) {
+		plain := strings.ReplaceAll(name, "_", "-") // which some servers do not tell apart
+		if slices.ContainsFunc(signedHeaders, func(other string) bool { return strings.EqualFold(plain, other) }) {
 			delete(out.Header, name)
 		}
 	}
@@ -131,9 +140,9 @@ func escapeAll(s string) string {
 	return b.String()
 }
 
-// sign adds a signature to out, as prepare left it. It signs what the host is to be
+// Sign adds a signature to out, as Prepare left it. It signs what the host is to be
 // sure of: method, path, query, Host, the body's type and what AWS names.
-func (s *SigV4) sign(out *http.Request, payload string, now time.Time) (signature string, err error) {
+func (s *Signer) Sign(out *http.Request, payload string, now time.Time) (signature string, err error) {
 	signed := &http.Request{Method: out.Method, URL: out.URL, Host: out.Host, Header: http.Header{contentHash: {payload}}}
 	for name, list := range out.Header {
 		if lower := strings.ToLower(name); strings.HasPrefix(lower, "x-amz-") || lower == "content-type" || lower == "content-md5" {
