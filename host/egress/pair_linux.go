@@ -2,11 +2,16 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/toold/toold/host/hello"
 )
 
 // pair is a connection of a run, and that to its host.
@@ -77,7 +82,7 @@ func (p *pair) drain() {
 func (p *pair) copy() {
 	received := int64(0) // of what is no request
 	if p.session.rules.HTTP.reads(p.connection.Host, p.connection.Port) {
-		begin, names, err := p.hello()
+		begin, names, err := p.begins()
 		switch {
 		case err != nil:
 			reset(p.local)
@@ -127,7 +132,7 @@ func (p *pair) copy() {
 		case <-down:
 		case <-gone:
 		}
-	case err == errRefused || err == errNoHello:
+	case err == errRefused || err == hello.ErrNone:
 		reset(p.local)
 		reset(p.upstream)
 	case isBroken(p.upstream) && !p.over.Load():
@@ -168,15 +173,15 @@ func (p *pair) banner() int64 {
 
 // up copies what the run sends.
 func (p *pair) up() (int64, error) {
-	hello, err := p.begin, error(nil)
-	if hello == nil {
-		if hello, _, err = p.hello(); err != nil {
+	begin, err := p.begin, error(nil)
+	if begin == nil {
+		if begin, _, err = p.begins(); err != nil {
 			return 0, err
 		}
 	}
 	sent := int64(0)
-	if len(hello) > 0 {
-		n, err := p.upstream.Write(hello)
+	if len(begin) > 0 {
+		n, err := p.upstream.Write(begin)
 		if sent = int64(n); err != nil {
 			return sent, err
 		}
@@ -213,19 +218,22 @@ func (p *pair) pass(dst, src *net.TCPConn) (int64, error) {
 	return n + more, err
 }
 
-// hello reads what the run sends first, as readHello does, and refuses TLS for
+// errRefused ends a pair whose refusal was told.
+var errRefused = errors.New("refused")
+
+// begins reads what the run sends first, as hello.Read does, and refuses TLS for
 // another host.
-func (p *pair) hello() (begin []byte, names *helloNames, err error) {
-	begin, names, err = readHello(p.local)
-	if err == errNoHello {
+func (p *pair) begins() (begin []byte, names *hello.Names, err error) {
+	begin, names, err = hello.Read(p.local)
+	if err == hello.ErrNone {
 		p.session.refuse(p.connection, "it begins as TLS, and no server name can be read in it")
 	}
 	if err == nil && names != nil {
-		if h, c := p.session.rules.HTTP, p.connection; !sameName(names.serverName, c.Host) && h.reads(names.serverName, c.Port) && !h.reads(c.Host, c.Port) {
-			p.session.refuse(c, "it begins TLS with "+quote(names.serverName)+", whose requests are read, and was made to "+c.Host+"; connect to the name")
+		if h, c := p.session.rules.HTTP, p.connection; !sameName(names.Server, c.Host) && h.reads(names.Server, c.Port) && !h.reads(c.Host, c.Port) {
+			p.session.refuse(c, "it begins TLS with "+quote(names.Server)+", whose requests are read, and was made to "+c.Host+"; connect to the name")
 			return nil, nil, errRefused
 		}
-		if why := p.mismatch(names.serverName); why != "" {
+		if why := p.mismatch(names.Server); why != "" {
 			p.session.refuse(p.connection, why)
 			return nil, nil, errRefused
 		}
@@ -247,3 +255,9 @@ func (p *pair) mismatch(sni string) string {
 	}
 	return ""
 }
+
+func sameName(a, b string) bool {
+	return strings.EqualFold(strings.TrimSuffix(a, "."), strings.TrimSuffix(b, "."))
+}
+
+func quote(s string) string { return strconv.Quote(s) }

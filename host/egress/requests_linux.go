@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/hello"
 	"github.com/toold/toold/host/hostrule"
 	"github.com/toold/toold/host/sigv4"
 	"github.com/toold/toold/pdk/abi"
@@ -73,7 +74,7 @@ type opened struct {
 
 // read reads the requests of p, which begins with begin: of TLS, where names is not
 // nil.
-func (p *pair) read(begin []byte, names *helloNames) {
+func (p *pair) read(begin []byte, names *hello.Names) {
 	h, c := p.session.rules.HTTP, p.connection
 	x := &requests{pair: p, secure: names != nil, credentials: h.credentials(c.Host, c.Port), first: make(chan opened, 1)}
 	x.ctx, x.cancel = context.WithCancelCause(p.session.rest)

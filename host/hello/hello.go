@@ -1,4 +1,6 @@
-package egress
+// Package hello reads how a TLS client begins, without answering it: the server's name
+// is judged before anything is sent on.
+package hello
 
 import (
 	"bytes"
@@ -6,26 +8,26 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strconv"
-	"strings"
 	"time"
 )
 
-var (
-	errRefused = errors.New("refused")
-	errNoHello = errors.New("no ClientHello can be read")
-	errRead    = errors.New("read")
-)
+// ErrNone is returned by Read for what begins as TLS and is no ClientHello.
+var ErrNone = errors.New("no ClientHello can be read")
 
-// maxHello bounds a ClientHello. Those with a post-quantum key have two kilobytes.
-const maxHello = 64 << 10
+var errRead = errors.New("read")
 
-type helloNames struct{ serverName string }
+// Max bounds a ClientHello, in bytes. Those with a post-quantum key have two kilobytes.
+const Max = 64 << 10
 
-// readHello reads the beginning of what comes from r. Where that is TLS, it reads
+// Names is what a ClientHello names.
+type Names struct {
+	Server string // as it was sent; "" without
+}
+
+// Read reads the beginning of what comes from r. Where that is TLS, it reads
 // a whole ClientHello, and names is what it names; otherwise names is nil. begin is
-// what was read. errNoHello is for what begins as TLS and is none.
-func readHello(r io.Reader) (begin []byte, names *helloNames, err error) {
+// what was read. The error is ErrNone, or that of r.
+func Read(r io.Reader) (begin []byte, names *Names, err error) {
 	buf := make([]byte, 4<<10)
 	n, err := r.Read(buf)
 	begin = buf[:n]
@@ -49,15 +51,15 @@ func readHello(r io.Reader) (begin []byte, names *helloNames, err error) {
 		return begin, nil, nil
 	}
 	if begin[0] != handshake {
-		return nil, nil, errNoHello
+		return nil, nil, ErrNone
 	}
-	rec := &recorder{from: io.LimitReader(io.MultiReader(bytes.NewReader(begin), r), maxHello)}
+	rec := &recorder{from: io.LimitReader(io.MultiReader(bytes.NewReader(begin), r), Max)}
 	tls.Server(rec, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-		names = &helloNames{h.ServerName}
+		names = &Names{h.ServerName}
 		return nil, errRead
 	}}).Handshake()
 	if names == nil {
-		return nil, nil, errNoHello
+		return nil, nil, ErrNone
 	}
 	// What was read of begin beyond the ClientHello is in it too.
 	all := rec.got.Bytes()
@@ -85,9 +87,3 @@ func (*recorder) SetDeadline(time.Time) error      { return nil }
 func (*recorder) SetReadDeadline(time.Time) error  { return nil }
 func (*recorder) SetWriteDeadline(time.Time) error { return nil }
 func (*recorder) Close() error                     { return nil }
-
-func sameName(a, b string) bool {
-	return strings.EqualFold(strings.TrimSuffix(a, "."), strings.TrimSuffix(b, "."))
-}
-
-func quote(s string) string { return strconv.Quote(s) }
