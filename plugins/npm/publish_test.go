@@ -67,7 +67,10 @@ func (r *publishing) serve(w http.ResponseWriter, q *http.Request) {
 		}
 		for version, manifest := range doc.Versions {
 			spec := name + "@" + version
-			if r.before != nil && !r.before(spec) {
+			r.mu.Lock()
+			before, after := r.before, r.after
+			r.mu.Unlock()
+			if before != nil && !before(spec) {
 				panic(http.ErrAbortHandler)
 			}
 			r.mu.Lock()
@@ -82,7 +85,7 @@ func (r *publishing) serve(w http.ResponseWriter, q *http.Request) {
 				r.refused = append(r.refused, spec)
 			}
 			r.mu.Unlock()
-			if r.after != nil && !r.after(spec) {
+			if after != nil && !after(spec) {
 				panic(http.ErrAbortHandler)
 			}
 			if there {
@@ -368,18 +371,24 @@ func TestPublishResolves(t *testing.T) {
 		v := fmt.Sprintf("1.0.%d", version)
 		c.project(nil, map[string]any{"version": v})
 		cut := func(string) bool { return false }
+		r.mu.Lock()
 		if r.before, r.after = nil, cut; !published {
 			r.before, r.after = cut, nil
 		}
 		puts := r.puts
+		r.mu.Unlock()
 		for range 2 {
 			res, out, err := publish(wire.Local{})
 			if err != nil || res.Err == nil && res.ExitCode == 0 || strings.Contains(out, "+ p@") {
 				t.Errorf("a cut connection, published %v: %+v, %v: %s", published, res, err, out)
 			}
 		}
-		if r.before, r.after = nil, nil; r.puts > puts+1 || r.has("p", v) != published {
-			t.Errorf("a cut connection, published %v: %d requests, and it is there: %v", published, r.puts-puts, r.has("p", v))
+		r.mu.Lock()
+		r.before, r.after = nil, nil
+		puts = r.puts - puts
+		r.mu.Unlock()
+		if puts > 1 || r.has("p", v) != published {
+			t.Errorf("a cut connection, published %v: %d requests, and it is there: %v", published, puts, r.has("p", v))
 		}
 		if published {
 			continue
