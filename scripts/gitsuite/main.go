@@ -145,6 +145,9 @@ func launch() int {
 	}
 	cmd.Wait()
 	code := cmd.ProcessState.ExitCode()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		code = 128 + int(status.Signal())
+	}
 	if code == 126 && refused != "" {
 		_, rest, _ := strings.Cut(refused, ": denied by rule ")
 		rule, text, _ := strings.Cut(rest, ": ")
