@@ -98,7 +98,7 @@ func (t *terminal) raw() {
 	}
 	t.stop = make(chan struct{})
 	t.caught = make(chan os.Signal, 8)
-	signal.Notify(t.caught, append([]os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGPIPE}, deadly...)...)
+	signal.Notify(t.caught, append([]os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT}, deadly...)...)
 	go t.watch(t.caught, t.stop)
 	t.resized() // it may have changed since it was offered
 }
@@ -154,7 +154,6 @@ func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 			return
 		case s := <-caught:
 			switch s {
-			case syscall.SIGPIPE: // a write to a reader who has left fails instead
 			case syscall.SIGWINCH:
 				t.resized()
 			case syscall.SIGTSTP:
