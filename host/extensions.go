@@ -236,7 +236,7 @@ func (x *extensions) runWith(ctx context.Context, e *extension, event *events.Ev
 	caller := call.Extension(e.name)
 	o := x.h.Call(ctx, call.Request{
 		Call: &wire.Call{Form: wire.Envelope, Tool: e.name, ExecutionID: wire.NewExecutionID(), Payload: payload},
-		UID:  uint32(os.Getuid()), PID: os.Getpid(), As: &caller,
+		UID:  uint32(os.Getuid()), Peer: call.Peer{PID: os.Getpid()}, As: &caller,
 	})
 	if err := o.Err(); err != nil && ctx.Err() == nil {
 		x.h.parts.Log.Warn("a tool failed with an event", "tool", e.name, "event", string(event.Kind), "execution_id", o.Result.ExecutionID, "code", err.Code, "error", err.Message)

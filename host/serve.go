@@ -207,7 +207,7 @@ func (h *Host) listen() (*sockets, error) {
 			Admits:   h.admitsCaller,
 			Logger:   h.parts.Log,
 			Handler: func(ctx context.Context, c *wire.Call, from server.Peer, streams wire.Streams) *wire.Result {
-				return h.Call(ctx, call.Request{Call: c, UID: from.UID, PID: from.PID, Container: from.Container(), Socket: path, Focus: from.Focus, Streams: streams}).Result
+				return h.Call(ctx, call.Request{Call: c, UID: from.UID, Peer: call.Peer{PID: from.PID, Container: from.Container(), Socket: path}, Focus: from.Focus, Streams: streams}).Result
 			},
 		})
 		if err != nil {

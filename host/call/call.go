@@ -14,16 +14,13 @@ package call
 
 import (
 	"cmp"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,15 +46,9 @@ type Request struct {
 	*wire.Call
 	// UID is the user who sent it, as the kernel says.
 	UID uint32
-	// PID is the process that sent it, as the kernel says; 0 where that is not
-	// known.
-	PID int
-	// Container is the id of the container of that process, for people to see;
-	// empty where that is not known.
-	Container string
-	// Socket is the path of the daemon's socket that it came over: its roots
-	// and categories count. Empty is the first one.
-	Socket string
+	// Peer is where it came from. The roots and categories of its Socket count; empty
+	// is the first one.
+	Peer
 	// Focus is the session that calls belong to which name none, shared by the
 	// calls of a connection. It may be nil.
 	Focus *atomic.Pointer[string]
@@ -67,23 +58,63 @@ type Request struct {
 	// one in the background, and goes on without its caller. Until then it is its
 	// caller's. Streams.Progress and Receive go on being used by the job. 0: never.
 	JobAfter time.Duration
+	// As is who calls, where that is known already: a turn and a job are their
+	// caller's. Nil asks the token and UID.
+	As *identity.Caller
+	// Inner is of a call that the daemon makes in another one. A front end leaves it
+	// empty.
+	Inner
+}
+
+// Peer is where a call came from.
+type Peer = session.Peer
+
+// Inner says in what a call is made that no caller sent: in a prompt, as a job, by a
+// module, in a list of calls.
+type Inner struct {
 	// Kind is that of its execution; empty is session.KindCall.
 	Kind string
 	// PartOf is the id of the execution that asked for this one: a prompt's for
-	// its turn, a call's for the job that it became. It is empty for what a
-	// caller sent.
+	// its turn, a call's for the job that it became.
 	PartOf string
-	// By is the call in which a module asked for this one; nil for what a caller
-	// sent.
+	// By is the call in which a module asked for this one, or nil.
 	By *Parent
 	// Plan, unless nil, is given what would run, and nothing runs.
 	Plan func(*Decided) error
 	// Take, unless nil, is of a call of an approved list: it lets the call begin that
 	// has this digest, where it is the next one, and returns the approval's id.
 	Take func(digest string) (approval string, err error)
-	// As is who calls, where that is known already: a turn and a job are their
-	// caller's. Nil asks the token and UID.
-	As *identity.Caller
+}
+
+// CheckParent refuses what the module that asks for q may not ask for. It refuses
+// nothing that a caller sent. listing says that q asks for a list of tools.
+func (q *Request) CheckParent(listing bool) error {
+	p := q.By
+	if p == nil {
+		return nil
+	}
+	turn, name := q.Kind == session.KindTurn, q.Tool
+	by := p.Names[len(p.Names)-1]
+	switch {
+	case len(p.Names) > MaxDepth:
+		return fault.Errorf(fault.LimitExceeded, "tool_call is %d deep, and that is the limit", MaxDepth)
+	case session.IsCall(name):
+		if !p.Allowed.Session(name) {
+			return fault.Errorf(fault.Denied, "denied by rule tool_call: %s may not call %s; add it to capabilities.tool_call in its tool.json", by, name)
+		}
+		return nil
+	case p.Allowed.Sessions() && !turn:
+		return fault.Errorf(fault.InvalidPayload, "tool_call takes the envelopes of the session calls, session.query, session.mutate, session.prompt, session.abort and session.steer; to call %.64q, name it in capabilities.tool_call in tool.json", name)
+	case listing || p.Allowed.Sessions():
+		return nil
+	case !p.Allowed.Tool(name):
+		return fault.Errorf(fault.Denied, "denied by rule tool_call: %s may not call %.64q; add it to capabilities.tool_call in its tool.json", by, name)
+	case slices.Contains(p.Names, name):
+		return fault.Errorf(fault.Denied, "denied by rule cycle: %s is called in a call of %s already", name, name)
+	case q.Call.Session != "" && q.Call.Session != p.Session && !turn:
+		return fault.Errorf(fault.Denied, "denied by rule tool_call: a module calls tools in the session of its own call; leave out session")
+	}
+	return nil
 }
 
 // Admitted is a request whose caller and session are known. The token has ended
@@ -123,6 +154,27 @@ type Pinned struct {
 	Text    *arguments.Parsed
 	// Clock is the tool's time limit where the call may wait for its caller; else nil.
 	Clock *Clock
+}
+
+// AsParent is p as the parent of what its module asks for while it has fuel left.
+// changes says that p was decided to change something.
+//
+// A module that may make session calls only could always have turns that change
+// something, whatever it is itself: it is held to reading where its host or its
+// caller holds it to that.
+func (p *Pinned) AsParent(changes bool, fuel int64) *Parent {
+	allowed := p.Tool.Def.Capabilities.ToolCall
+	c := &Parent{
+		Execution: p.ExecutionID, Session: p.Session, Allowed: allowed, Fuel: &Fuel{},
+		ReadsOnly: p.OnlyReads() || !changes && !allowed.Sessions(),
+	}
+	c.Fuel.left.Store(fuel)
+	if by := p.By; by != nil {
+		c.Names, c.Holds = slices.Clone(by.Names), slices.Clone(by.Holds)
+		c.ReadsOnly = c.ReadsOnly || by.ReadsOnly
+	}
+	c.Names, c.Holds = append(c.Names, p.Call.Tool), append(c.Holds, p.Tool.Name)
+	return c
 }
 
 // Discovered is a tool that a module brings for one identity.
@@ -317,24 +369,24 @@ type Shell struct {
 	Lines []string
 }
 
-// Decided is what runs, exactly.
-type Decided struct {
-	Pinned
-	// Rule is the last one that a policy named.
-	Rule string
-	Args []string
-	Env  map[string]string
-	// Input, and Payload as a module finds it: as it came, but with what the
-	// policies made of the arguments and the input.
-	Input   Input
-	Payload json.RawMessage
-	Shell   Shell
-	// Offered is what a policy may have the call ask its caller to run; nil: nothing.
+// Callbacks are the programs of its caller that a call may ask for.
+type Callbacks struct {
+	// Offered is what a policy may allow; nil: nothing.
 	Offered *abi.Callbacks
-	// Callbacks are those of them that it may; nil where no policy said so.
-	Callbacks []abi.Callback
-	// Notes are said on the standard error before the tool runs.
-	Notes []string
+	// Allowed are those of them that it did; nil where no policy said so.
+	Allowed []abi.Callback
+}
+
+// Command is what a tool is run with.
+type Command struct {
+	Args  []string
+	Env   map[string]string
+	Input Input
+}
+
+// Terms are how a call may be executed: whether again, for how long, and what the
+// reliability layer does with it.
+type Terms struct {
 	Class Class
 	// Key is that of its idempotency record; empty: none, or one that is made
 	// of the payload.
@@ -342,6 +394,23 @@ type Decided struct {
 	// Timeout is the shortest that a policy set; 0: none.
 	Timeout time.Duration
 	Mode    Mode
+}
+
+// Decided is what runs, exactly.
+type Decided struct {
+	Pinned
+	// Command is what runs, and Payload how a module finds it: as it came, but with
+	// what the policies made of the arguments and the input.
+	Command
+	Payload json.RawMessage
+	// Shell and Callbacks are what it may run besides.
+	Shell     Shell
+	Callbacks Callbacks
+	Terms
+	// Notes are said on the standard error before the tool runs.
+	Notes []string
+	// Rule is the last one that a policy named.
+	Rule string
 	// Ask is who has to approve it first; nil: nobody has to.
 	Ask *Ask
 	// Asked is what each policy was asked, and what it answered, in turn.
@@ -422,12 +491,9 @@ func Undecided(p Pinned) Decided {
 	}
 	return Decided{
 		Pinned:  p,
-		Args:    p.Args,
-		Env:     p.Env,
-		Input:   input,
+		Command: Command{Args: p.Args, Env: p.Env, Input: input},
 		Payload: p.Payload,
-		Class:   Class{Mutating: def.Mutating, Idempotent: def.Idempotent},
-		Key:     p.IdempotencyKey,
+		Terms:   Terms{Class: Class{Mutating: def.Mutating, Idempotent: def.Idempotent}, Key: p.IdempotencyKey},
 	}
 }
 
@@ -489,21 +555,12 @@ func (d Decided) Apply(by *abi.Decision) (Decided, error) {
 		d.Shell = d.Shell.allow(by.ShellLines)
 	}
 	if by.Callbacks != nil {
-		var err error
-		was := d.Callbacks
-		if d.Callbacks, err = d.allowCallbacks(by.Callbacks); err != nil {
+		allowed, err := d.Callbacks.allow(by.Callbacks, d.Roots)
+		if err != nil {
 			return d, err
 		}
-		// A hook that is left out is nothing to the tool, and scripts are not skipped
-		// in silence.
-		for _, c := range append(was[:len(was):len(was)], by.Callbacks...) {
-			if note := "hook " + c.Name + " is not run: a policy refuses it"; c.Kind == callbacks.Hooks && !slices.Contains(d.Callbacks, c) && !slices.Contains(d.Notes, note) {
-				d.Notes = append(d.Notes[:len(d.Notes):len(d.Notes)], note)
-			}
-			if note := "scripts are not run: a policy refuses them"; c.Kind == callbacks.Scripts && !slices.Contains(d.Callbacks, c) && !slices.Contains(d.Notes, note) {
-				d.Notes = append(d.Notes[:len(d.Notes):len(d.Notes)], note)
-			}
-		}
+		d.Notes = withRefused(d.Notes, slices.Concat(d.Callbacks.Allowed, by.Callbacks), allowed)
+		d.Callbacks.Allowed = allowed
 	}
 	d.Notes = append(d.Notes[:len(d.Notes):len(d.Notes)], by.Notes...)
 	d.Timeout = Shorter(time.Duration(by.TimeoutMS)*time.Millisecond, d.Timeout)
@@ -513,31 +570,51 @@ func (d Decided) Apply(by *abi.Decision) (Decided, error) {
 // maxCallbacks is how many programs a policy names for one call.
 const maxCallbacks = 64
 
-// allowCallbacks lets a call ask its caller for the programs of list. Where two
-// policies name some, those that both name remain.
-func (d *Decided) allowCallbacks(list []abi.Callback) ([]abi.Callback, error) {
+// allow is what a call may ask its caller for once a policy named the programs of
+// list. Where two policies name some, those that both name remain.
+func (c Callbacks) allow(list []abi.Callback, roots []string) ([]abi.Callback, error) {
 	if len(list) > maxCallbacks {
 		return nil, fmt.Errorf("callbacks: are %d, and %d is the most", len(list), maxCallbacks)
 	}
 	names := map[string]bool{}
-	for _, c := range list {
-		hook := c.Kind == callbacks.Hooks
+	for _, by := range list {
+		hook := by.Kind == callbacks.Hooks
 		switch {
-		case d.Offered == nil || !slices.Contains(d.Offered.Kinds, c.Kind):
-			return nil, fmt.Errorf("callbacks: %q was not offered", c.Kind)
-		case strings.Trim(c.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || c.Name == "" || len(c.Name) > 64 || names[c.Name] || !hook && c.Name != c.Kind:
-			return nil, fmt.Errorf("callbacks: %q is no name of its own for a program of kind %q", c.Name, c.Kind)
-		case hook != (c.Path != ""):
-			return nil, fmt.Errorf("callbacks: %q: hooks have a path, and nothing else has", c.Name)
-		case hook && (!filepath.IsAbs(c.Path) || filepath.Clean(c.Path) != c.Path || !slices.ContainsFunc(d.Roots, func(root string) bool { return confine.Beneath(root, c.Path) })):
-			return nil, fmt.Errorf("callbacks: the path of %q is not beneath the roots", c.Name)
+		case c.Offered == nil || !slices.Contains(c.Offered.Kinds, by.Kind):
+			return nil, fmt.Errorf("callbacks: %q was not offered", by.Kind)
+		case strings.Trim(by.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || by.Name == "" || len(by.Name) > 64 || names[by.Name] || !hook && by.Name != by.Kind:
+			return nil, fmt.Errorf("callbacks: %q is no name of its own for a program of kind %q", by.Name, by.Kind)
+		case hook != (by.Path != ""):
+			return nil, fmt.Errorf("callbacks: %q: hooks have a path, and nothing else has", by.Name)
+		case hook && (!filepath.IsAbs(by.Path) || filepath.Clean(by.Path) != by.Path || !slices.ContainsFunc(roots, func(root string) bool { return confine.Beneath(root, by.Path) })):
+			return nil, fmt.Errorf("callbacks: the path of %q is not beneath the roots", by.Name)
 		}
-		names[c.Name] = true
+		names[by.Name] = true
 	}
-	if d.Callbacks == nil {
+	if c.Allowed == nil {
 		return list, nil
 	}
-	return slices.DeleteFunc(slices.Clone(d.Callbacks), func(c abi.Callback) bool { return !slices.Contains(list, c) }), nil
+	return slices.DeleteFunc(slices.Clone(c.Allowed), func(was abi.Callback) bool { return !slices.Contains(list, was) }), nil
+}
+
+// withRefused is notes with one for each hook of named that is not allowed, and one for
+// scripts: a hook that is left out is nothing to the tool, and scripts are not skipped
+// in silence.
+func withRefused(notes []string, named, allowed []abi.Callback) []string {
+	notes = slices.Clone(notes)
+	for _, c := range named {
+		note := ""
+		switch c.Kind {
+		case callbacks.Hooks:
+			note = "hook " + c.Name + " is not run: a policy refuses it"
+		case callbacks.Scripts:
+			note = "scripts are not run: a policy refuses them"
+		}
+		if note != "" && !slices.Contains(allowed, c) && !slices.Contains(notes, note) {
+			notes = append(notes, note)
+		}
+	}
+	return notes
 }
 
 // allow lets a call have a shell for lines; none is any. Where two policies name
@@ -602,121 +679,4 @@ type Attempt struct {
 	// Asking is called when a program of the caller begins, and what it returns when that
 	// has ended.
 	Asking func() (ended func())
-}
-
-// Outcome is what came of a call, or of one attempt at it.
-type Outcome struct {
-	// Result is never nil. Result.Err is why it failed.
-	Result *wire.Result
-	// Job says that the call goes on as a job, after Request.JobAfter; Result is that
-	// of a call in the background.
-	Job bool
-	// Began says that the tool itself was started in this attempt.
-	Began bool
-	// Killed says that a signal ended it.
-	Killed bool
-	// ExitFailed says that its exit is a failure, and not only its answer.
-	ExitFailed bool
-	// Unanswered says of a module that failed that it sent a request which may
-	// change something, and got no answer: its failure does not say what became
-	// of that.
-	Unanswered bool
-	// RetryAfter is the least wait before another attempt that its upstream
-	// asked for.
-	RetryAfter time.Duration
-	// Streamed is what went to the caller's streams, as far as a record may hold
-	// it; nil where nothing was kept.
-	Streamed *[2][]byte
-	// Answer is what a handler itself answered, where it did.
-	Answer *abi.Result
-}
-
-// Failed is the outcome of a call that ended with err. ctx is the call's, which
-// may tell why.
-func Failed(ctx context.Context, err error) Outcome {
-	return Outcome{Result: &wire.Result{Err: AsError(ctx, err)}}
-}
-
-// Err is why the call failed, or nil.
-func (o *Outcome) Err() *fault.Error { return o.Result.Err }
-
-// AsError gives an error of the pipeline its code; nil stays nil. One that comes
-// from the end of the call's context is TIMEOUT or ABORTED, whatever it was
-// wrapped in.
-func AsError(ctx context.Context, err error) *fault.Error {
-	if err == nil {
-		return nil
-	}
-	var e *fault.Error
-	if errors.As(err, &e) {
-		return e
-	}
-	// The end of a call's context may have a reason of its own: a caller that
-	// broke the protocol, a daemon that stops.
-	if errors.As(context.Cause(ctx), &e) {
-		return e
-	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return &fault.Error{Code: fault.Timeout, Message: "the call took longer than it may", Cause: err}
-	case errors.Is(err, context.Canceled):
-		return &fault.Error{Code: fault.Aborted, Message: "the call was ended", Cause: err}
-	}
-	return fault.Errorf(fault.Internal, "%w; see the daemon's log", err)
-}
-
-// Meter adds up what the modules of one call take. It is safe for concurrent use.
-type Meter struct {
-	mu    sync.Mutex
-	usage *wire.Usage // nil until there is something to say; guarded by mu
-}
-
-// Add adds what one call of a module took: metered instructions, bytes of memory
-// at most, pages of 4 KiB restored. A nil Meter counts nothing.
-func (m *Meter) Add(fuel, memory int64, pages int) {
-	m.update(func(u *wire.Usage) {
-		u.Fuel += fuel
-		u.Memory = max(u.Memory, memory)
-		u.Pages += int64(pages)
-	})
-}
-
-// Retried notes that the call was executed so many times, and how many retries
-// that its settings still allowed the budget of its upstream did not.
-func (m *Meter) Retried(attempts, cut int) {
-	m.update(func(u *wire.Usage) { u.Attempts, u.RetriesCut = attempts, cut })
-}
-
-func (m *Meter) update(with func(*wire.Usage)) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.usage == nil {
-		m.usage = &wire.Usage{}
-	}
-	with(m.usage)
-}
-
-// Usage is what it came to; nil where no module ran and nothing was retried.
-func (m *Meter) Usage() *wire.Usage {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.usage == nil {
-		return nil
-	}
-	u := *m.usage
-	return &u
-}
-
-// Text returns the outcome of a call that text answers, and nothing runs for.
-func Text(ctx context.Context, q *Request, text string) Outcome {
-	res := &wire.Result{Ran: true}
-	if q.Streams.Stdout == nil {
-		res.Stdout = []byte(text)
-	} else if _, err := io.WriteString(q.Streams.Stdout, text); err != nil {
-		return Failed(ctx, err)
-	}
-	return Outcome{Result: res}
 }

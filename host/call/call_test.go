@@ -55,9 +55,9 @@ func TestApplyChangesNothingBefore(t *testing.T) {
 		t.Errorf("what was undecided became %+v", first)
 	}
 	want := Decided{
-		Pinned: first.Pinned, Rule: "r", Args: []string{"c"}, Env: map[string]string{"B": "2"},
-		Input: Input{Bytes: []byte("new"), Fixed: true, Wanted: true}, Payload: json.RawMessage(`{"args":["c"],"cwd":"/w","stdin":"bmV3"}`),
-		Shell: Shell{Allowed: true, Lines: []string{"x"}}, Class: Class{Mutating: true, Idempotent: true}, Key: "theirs", Timeout: 1500 * time.Millisecond,
+		Pinned: first.Pinned, Rule: "r", Command: Command{Args: []string{"c"}, Env: map[string]string{"B": "2"}, Input: Input{Bytes: []byte("new"), Fixed: true, Wanted: true}},
+		Payload: json.RawMessage(`{"args":["c"],"cwd":"/w","stdin":"bmV3"}`),
+		Shell:   Shell{Allowed: true, Lines: []string{"x"}}, Terms: Terms{Class: Class{Mutating: true, Idempotent: true}, Key: "theirs", Timeout: 1500 * time.Millisecond},
 	}
 	if !reflect.DeepEqual(second, want) {
 		t.Errorf("got %+v\nwant %+v", second, want)
@@ -95,7 +95,7 @@ func TestApplyCallbacks(t *testing.T) {
 	p := pinned()
 	p.Roots = []string{"/ws"}
 	d := Undecided(p)
-	d.Offered = &abi.Callbacks{Kinds: []string{"editor", "hooks"}, Folder: "/f"}
+	d.Callbacks.Offered = &abi.Callbacks{Kinds: []string{"editor", "hooks"}, Folder: "/f"}
 	editor := abi.Callback{Kind: "editor", Name: "editor"}
 	hook := abi.Callback{Kind: "hooks", Name: "pre-push", Path: "/ws/hooks/pre-push"}
 	for name, test := range map[string]struct {
@@ -118,8 +118,8 @@ func TestApplyCallbacks(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}
-		if !reflect.DeepEqual(got.Callbacks, test.want) || len(got.Notes) != test.notes {
-			t.Errorf("%s: %#v, and notes %q", name, got.Callbacks, got.Notes)
+		if !reflect.DeepEqual(got.Callbacks.Allowed, test.want) || len(got.Notes) != test.notes {
+			t.Errorf("%s: %#v, and notes %q", name, got.Callbacks.Allowed, got.Notes)
 		}
 	}
 	for name, by := range map[string][]abi.Callback{
@@ -136,7 +136,7 @@ func TestApplyCallbacks(t *testing.T) {
 		"many":             slices.Repeat([]abi.Callback{editor}, 65),
 	} {
 		if got, err := d.Apply(&abi.Decision{Callbacks: by}); err == nil {
-			t.Errorf("%s: %+v", name, got.Callbacks)
+			t.Errorf("%s: %+v", name, got.Callbacks.Allowed)
 		}
 	}
 	if _, err := Undecided(p).Apply(&abi.Decision{Callbacks: []abi.Callback{editor}}); err == nil {

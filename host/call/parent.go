@@ -3,13 +3,10 @@ package call
 import (
 	"math"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 
-	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
-	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -34,27 +31,6 @@ type Parent struct {
 
 // MaxDepth is how deep calls of modules may be in one another.
 const MaxDepth = 8
-
-// AsParent is p as the parent of what its module asks for while it has fuel left.
-// changes says that p was decided to change something.
-//
-// A module that may make session calls only could always have turns that change
-// something, whatever it is itself: it is held to reading where its host or its
-// caller holds it to that.
-func (p *Pinned) AsParent(changes bool, fuel int64) *Parent {
-	allowed := p.Tool.Def.Capabilities.ToolCall
-	c := &Parent{
-		Execution: p.ExecutionID, Session: p.Session, Allowed: allowed, Fuel: &Fuel{},
-		ReadsOnly: p.OnlyReads() || !changes && !allowed.Sessions(),
-	}
-	c.Fuel.left.Store(fuel)
-	if by := p.By; by != nil {
-		c.Names, c.Holds = slices.Clone(by.Names), slices.Clone(by.Holds)
-		c.ReadsOnly = c.ReadsOnly || by.ReadsOnly
-	}
-	c.Names, c.Holds = append(c.Names, p.Call.Tool), append(c.Holds, p.Tool.Name)
-	return c
-}
 
 // Waits reports whether a call of p is waiting for what it asked for. A nil p does
 // not.
@@ -98,35 +74,6 @@ func Extension(tool string) identity.Caller {
 
 // IsExtension reports whether the identity of that id is one of Extension.
 func IsExtension(id string) bool { return strings.HasPrefix(id, extensionID) }
-
-// Admit refuses what the module of p may not ask for. A nil p admits everything.
-func (p *Parent) Admit(q *Request, listing bool) error {
-	if p == nil {
-		return nil
-	}
-	turn, name := q.Kind == session.KindTurn, q.Tool
-	by := p.Names[len(p.Names)-1]
-	switch {
-	case len(p.Names) > MaxDepth:
-		return fault.Errorf(fault.LimitExceeded, "tool_call is %d deep, and that is the limit", MaxDepth)
-	case session.IsCall(name):
-		if !p.Allowed.Session(name) {
-			return fault.Errorf(fault.Denied, "denied by rule tool_call: %s may not call %s; add it to capabilities.tool_call in its tool.json", by, name)
-		}
-		return nil
-	case p.Allowed.Sessions() && !turn:
-		return fault.Errorf(fault.InvalidPayload, "tool_call takes the envelopes of the session calls, session.query, session.mutate, session.prompt, session.abort and session.steer; to call %.64q, name it in capabilities.tool_call in tool.json", name)
-	case listing || p.Allowed.Sessions():
-		return nil
-	case !p.Allowed.Tool(name):
-		return fault.Errorf(fault.Denied, "denied by rule tool_call: %s may not call %.64q; add it to capabilities.tool_call in its tool.json", by, name)
-	case slices.Contains(p.Names, name):
-		return fault.Errorf(fault.Denied, "denied by rule cycle: %s is called in a call of %s already", name, name)
-	case q.Call.Session != "" && q.Call.Session != p.Session && !turn:
-		return fault.Errorf(fault.Denied, "denied by rule tool_call: a module calls tools in the session of its own call; leave out session")
-	}
-	return nil
-}
 
 // Fuel is what the modules of several calls may still take together. It is safe
 // for concurrent use.

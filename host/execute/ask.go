@@ -110,7 +110,7 @@ func abiCall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 		Caller:      d.Caller.ID,
 		ReadOnly:    d.ReadOnly(),
 		Session:     d.Session,
-		Callbacks:   d.Offered,
+		Callbacks:   d.Callbacks.Offered,
 	}
 	if d.HasPayload() {
 		c.Payload = d.Payload

@@ -52,7 +52,7 @@ const callbacksFolder = "callbacks"
 // relay serves the callbacks of r, and lets c use them. What they are told has secrets
 // masked.
 func (r *running) relay(ctx context.Context, c *process.Command, secrets [][]byte) (*callback.Relay, error) {
-	if r.Streams.Callback == nil || r.Offered == nil {
+	if r.Streams.Callback == nil || r.Callbacks.Offered == nil {
 		return nil, fault.Errorf(fault.Internal, "the call asks its caller for programs, and its caller is gone; make it again")
 	}
 	program, err := r.shims.program(filepath.Join(r.Executor.Config.Config().State, "shims", callback.ShimName))
@@ -60,7 +60,7 @@ func (r *running) relay(ctx context.Context, c *process.Command, secrets [][]byt
 		return nil, fault.Errorf(fault.Internal, "provide the run with shims: %w; see the daemon's state folder", err)
 	}
 	config := callback.Config{
-		Folder:  r.Offered.Folder,
+		Folder:  r.Callbacks.Offered.Folder,
 		Program: program,
 		Roots:   r.Roots,
 		Ask:     masking(r.Streams.Callback, secrets),
@@ -77,7 +77,7 @@ func (r *running) relay(ctx context.Context, c *process.Command, secrets [][]byt
 			}
 		},
 	}
-	for _, by := range r.Callbacks {
+	for _, by := range r.Callbacks.Allowed {
 		config.Shims = append(config.Shims, callback.Shim{Name: by.Name, Kind: by.Kind, Path: by.Path})
 	}
 	relay, err := callback.Open(ctx, config)

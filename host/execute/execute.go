@@ -191,7 +191,7 @@ func (r *running) binary(ctx context.Context) error {
 	if terminal != nil {
 		defer r.attach(ctx, &command, terminal)()
 	}
-	if len(r.Callbacks) > 0 {
+	if len(r.Callbacks.Allowed) > 0 {
 		relay, err := r.relay(ctx, &command, values(secrets))
 		if err != nil {
 			return err

@@ -76,8 +76,7 @@ func TestAsker(t *testing.T) {
 				Tool:      tool,
 				Effective: &identity.Effective{},
 			},
-			Args:  []string{"push", "decided"},
-			Input: call.Input{Bytes: []byte("secret input")},
+			Command: call.Command{Args: []string{"push", "decided"}, Input: call.Input{Bytes: []byte("secret input")}},
 		}
 	}
 	if e.asker(t.Context(), decided(), 1, "", &said) != nil || e.asker(t.Context(), decided(other), 1, "", &said) != nil {

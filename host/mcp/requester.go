@@ -204,7 +204,7 @@ func (r *requester) drain() {
 // request is call as this requester makes it.
 func (r *requester) request(q *wire.Call, streams wire.Streams) call.Request {
 	return call.Request{
-		Call: q, UID: r.who.UID, PID: r.who.PID, Container: r.who.Container, Socket: r.who.Socket,
+		Call: q, UID: r.who.UID, Peer: call.Peer{PID: r.who.PID, Container: r.who.Container, Socket: r.who.Socket},
 		Focus: r.who.Focus, Streams: streams,
 	}
 }

@@ -70,12 +70,12 @@ func digest(d *call.Decided) (string, error) {
 	// The folder of callbacks is another one in each call. No argument holds a zero
 	// byte, so that none can be taken for it.
 	same := func(v string) string {
-		if d.Offered == nil {
+		if d.Callbacks.Offered == nil {
 			return v
 		}
-		return strings.ReplaceAll(v, d.Offered.Folder, "\x00callbacks")
+		return strings.ReplaceAll(v, d.Callbacks.Offered.Folder, "\x00callbacks")
 	}
-	for _, c := range d.Callbacks {
+	for _, c := range d.Callbacks.Allowed {
 		s.field("callback", c.Kind, c.Name, c.Path)
 	}
 	args := make([]string, len(d.Args))
@@ -137,7 +137,7 @@ func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
 	if d.Tool.Kind == tools.Binary {
 		x.Binary = d.Tool.Binary
 	}
-	for _, c := range d.Callbacks {
+	for _, c := range d.Callbacks.Allowed {
 		x.Callbacks = append(x.Callbacks, adminapi.ApprovalCallback{Kind: c.Kind, Name: c.Name, Path: hide(c.Path)})
 	}
 	for i, file := range d.Tool.PolicyFiles {

@@ -20,14 +20,15 @@ func TestDigestHasEach(t *testing.T) {
 		d := call.Decided{
 			Pinned: call.Pinned{
 				Admitted: call.Admitted{
-					Request: call.Request{Call: &wire.Call{Tool: "release"}, Socket: "/run/a.sock"},
+					Request: call.Request{Call: &wire.Call{Tool: "release"}, Peer: call.Peer{Socket: "/run/a.sock"}},
 					Caller:  identity.Caller{ID: "alice"}, Session: "one",
 				},
 				Tool:      &tools.Tool{Name: "release", Version: "1", Kind: tools.Handler, HandlerDigest: "h", PolicyFiles: []string{"p"}, PolicyDigests: []string{"q"}},
 				Effective: &identity.Effective{}, Roots: []string{"/r"}, Cwd: "/r/c", Folder: "1:2",
 			},
-			Args: []string{"a", "b"}, Env: map[string]string{"K": "v"}, Input: call.Input{Bytes: []byte("in")}, Payload: json.RawMessage(`{}`),
-			Ask: &call.Ask{By: []string{"sub:bob"}, TTL: time.Minute, Text: "text", Rule: "rule"},
+			Command: call.Command{Args: []string{"a", "b"}, Env: map[string]string{"K": "v"}, Input: call.Input{Bytes: []byte("in")}},
+			Payload: json.RawMessage(`{}`),
+			Ask:     &call.Ask{By: []string{"sub:bob"}, TTL: time.Minute, Text: "text", Rule: "rule"},
 		}
 		change(&d)
 		sum, err := digest(&d)
@@ -63,7 +64,7 @@ func TestDigestHasEach(t *testing.T) {
 		"that it changes":    func(d *call.Decided) { d.Class.Mutating = true },
 		"that it may twice":  func(d *call.Decided) { d.Class.Idempotent = true },
 		"its time":           func(d *call.Decided) { d.Timeout = time.Second },
-		"a program":          func(d *call.Decided) { d.Callbacks = []abi.Callback{{Kind: "editor", Name: "vi"}} },
+		"a program":          func(d *call.Decided) { d.Callbacks.Allowed = []abi.Callback{{Kind: "editor", Name: "vi"}} },
 		"the rule":           func(d *call.Decided) { d.Ask.Rule = "other" },
 		"the text":           func(d *call.Decided) { d.Ask.Text = "other" },
 		"who may":            func(d *call.Decided) { d.Ask.By = []string{"sub:eve"} },

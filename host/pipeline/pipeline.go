@@ -168,7 +168,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		p.Log.Info("an execution id was used again, and its result is replaced", "execution_id", q.ExecutionID, "caller", caller.ID, "tool", q.Tool)
 	}
 	acc.caller, acc.counted = caller, true
-	if err := q.By.Admit(&q, q.Tool == finder.ListID); err != nil {
+	if err := q.CheckParent(q.Tool == finder.ListID); err != nil {
 		return call.Failed(ctx, err)
 	}
 	if isApprovalCall(q.Tool) {
@@ -341,7 +341,7 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 		kind = session.KindCall
 	}
 	x, err := s.Begin(ctx, session.Spec{ID: q.ExecutionID, Tool: q.Tool, Kind: kind, Parent: q.By.ID(), Job: job.FromContext(ctx), Listing: q.Tool == finder.ListID || q.Tool == finder.CompleteID,
-		From: session.Peer{PID: q.PID, Container: q.Container, Socket: q.Socket}})
+		From: q.Peer})
 	if err != nil {
 		return call.Admitted{}, err
 	}
@@ -484,7 +484,7 @@ func (l *lazyInput) end() {
 func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided, error) {
 	d := call.Undecided(pinned)
 	var err error
-	d.Offered = p.execute.OfferedCallbacks(&pinned)
+	d.Callbacks.Offered = p.execute.OfferedCallbacks(&pinned)
 	for i, policy := range pinned.Tool.Policies {
 		name := execute.ShortName(pinned.Tool.PolicyFiles[i])
 		asked := call.Asked{File: pinned.Tool.PolicyFiles[i], Digest: pinned.Tool.PolicyDigests[i], At: time.Now()}

@@ -79,7 +79,7 @@ func (p *Pipeline) facts(ctx context.Context, r *call.Run) json.RawMessage {
 func (p *Pipeline) look(ctx context.Context, c reliability.Case) (a reliability.Answer) {
 	q := call.Request{
 		Call: &wire.Call{Form: c.Form, Tool: c.Tool, Args: c.Args, Cwd: c.Cwd, Payload: c.Payload, Session: c.Session},
-		UID:  c.UID, Socket: c.Socket, Kind: session.KindReconcile, PartOf: c.Execution, As: &c.Caller,
+		UID:  c.UID, Peer: call.Peer{Socket: c.Socket}, As: &c.Caller, Inner: call.Inner{Kind: session.KindReconcile, PartOf: c.Execution},
 	}
 	acc, res, start := &account{caller: c.Caller}, &wire.Result{Ran: true}, time.Now()
 	l := &looking{Pipeline: p}

@@ -255,7 +255,7 @@ func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, parent *ca
 	}
 	caller := by.Caller
 	return answer(q.ExecutionID, s.call(job.NewContext(ctx, nil), call.Request{
-		Call: q, UID: by.UID, PID: by.PID, Container: by.Container, Socket: by.Socket, As: &caller, PartOf: by.ExecutionID, By: parent, Streams: wire.Streams{Signals: make(chan os.Signal)},
+		Call: q, UID: by.UID, Peer: by.Peer, As: &caller, Inner: call.Inner{PartOf: by.ExecutionID, By: parent}, Streams: wire.Streams{Signals: make(chan os.Signal)},
 	}))
 }
 

@@ -77,7 +77,7 @@ type Masker func(p *call.Pinned, further ...string) (func(string) string, error)
 func New(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.Caller, config string, masker Masker) *Draft {
 	s := &Draft{At: time.Now(), pinned: pinned, decided: d, caller: caller, stdin: len(q.Stdin), config: config}
 	of := *q.Call
-	s.q = &call.Request{Call: &of, UID: q.UID, PID: q.PID, Socket: q.Socket, Kind: q.Kind, As: q.As, By: q.By}
+	s.q = &call.Request{Call: &of, UID: q.UID, Peer: q.Peer, As: q.As, Inner: call.Inner{Kind: q.Kind, By: q.By}}
 	var hidden []string
 	if of.Token != "" {
 		hidden = append(hidden, of.Token)
