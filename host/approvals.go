@@ -34,7 +34,7 @@ func (h *Host) approvalChanged(r approval.Request) {
 }
 
 // lapseApprovals ends the requests of versions of a tool other than that which
-// serves; empty is none. Pipeline.spend does not rely on it: it only has nobody
+// serves; empty is none. approver.spend of package pipeline does not rely on it: it only has nobody
 // decide, or wait for, what cannot run any more.
 func (h *Host) lapseApprovals(tool, version string) {
 	h.parts.Approvals.Lapse(func(r *approval.Request) string {

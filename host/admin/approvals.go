@@ -7,6 +7,7 @@ import (
 
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/approval"
+	"github.com/toold/toold/host/pipeline"
 	"github.com/toold/toold/host/strictjson"
 )
 
@@ -14,10 +15,10 @@ import (
 func (d *Daemon) approvalHandlers(mux *http.ServeMux) {
 	operator := approval.Person{Operator: true}
 	mux.HandleFunc("GET /approvals", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, http.StatusOK, d.Pipeline.ListApprovals(operator))
+		answer(w, http.StatusOK, pipeline.ListApprovals(d.Approvals, operator))
 	})
 	mux.HandleFunc("GET /approvals/{id}", func(w http.ResponseWriter, r *http.Request) {
-		a, err := d.Pipeline.ShowApproval(r.PathValue("id"), operator)
+		a, err := pipeline.ShowApproval(d.Approvals, r.PathValue("id"), operator)
 		if err != nil {
 			fail(w, http.StatusNotFound, errNoApproval)
 			return
@@ -35,7 +36,7 @@ func (d *Daemon) approvalHandlers(mux *http.ServeMux) {
 				fail(w, http.StatusBadRequest, err)
 				return
 			}
-			a, err := d.Pipeline.DecideApproval(r.PathValue("id"), operator, approve, said.Reason)
+			a, err := pipeline.DecideApproval(d.Approvals, r.PathValue("id"), operator, approve, said.Reason)
 			switch {
 			case errors.Is(err, approval.ErrNotFound):
 				fail(w, http.StatusNotFound, errNoApproval)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/approval"
@@ -15,42 +14,33 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// The calls with which an identity decides what it may.
-const (
-	approvalList    = "approval.list"
-	approvalShow    = "approval.show"
-	approvalApprove = "approval.approve"
-	approvalDeny    = "approval.deny"
-	approvalPlan    = "approval.plan"
-	approvalRun     = "approval.run"
-)
-
-// isApprovalCall reports whether a tool id is one of these.
-func isApprovalCall(tool string) bool {
-	return slices.Contains([]string{approvalList, approvalShow, approvalApprove, approvalDeny, approvalPlan, approvalRun}, tool)
+// approvalCalls answer those calls.
+type approvalCalls struct {
+	*approver
+	batches batches
 }
 
-// approvalCall answers one of the calls about approvals. They are a person's: what a
+// serve answers one of the calls about approvals. They are a person's: what a
 // module, a job or a turn asks for, and a caller that its owner has bound to a session,
 // may not decide as the identity that it works for.
-func (p *Pipeline) approvalCall(ctx context.Context, q *call.Request, caller identity.Caller) call.Outcome {
-	data, err := p.answerApproval(ctx, q, caller)
+func (s *approvalCalls) serve(ctx context.Context, q *call.Request, caller identity.Caller) call.Outcome {
+	data, err := s.answer(ctx, q, caller)
 	if err != nil {
 		return call.Failed(ctx, err)
 	}
 	return call.Outcome{Result: &wire.Result{Ran: true, Data: data}}
 }
 
-func (p *Pipeline) answerApproval(ctx context.Context, q *call.Request, caller identity.Caller) (json.RawMessage, error) {
+func (s *approvalCalls) answer(ctx context.Context, q *call.Request, caller identity.Caller) (json.RawMessage, error) {
 	switch {
 	case q.Form != wire.Envelope:
 		return nil, fault.Errorf(fault.InvalidEnvelope, "%s is called with an envelope: {toolId, executionId, payload}", q.Tool)
 	case q.By != nil || q.Kind != "" || q.Background || q.Detach:
 		return nil, fault.Errorf(fault.Denied, "denied by rule approval.direct: %s is not for modules, jobs and turns; whoever may decide calls it", q.Tool)
 	case q.Tool == approvalPlan:
-		return p.planBatch(ctx, q, caller)
+		return s.batches.plan(ctx, q, caller)
 	case q.Tool == approvalRun:
-		return p.runBatch(ctx, q, caller)
+		return s.batches.run(ctx, q, caller)
 	case caller.Session() != "":
 		return nil, fault.Errorf(fault.Denied, "denied by rule approval.bound: this caller is bound to a session of another, and decides nothing for that; have the session's owner do it")
 	}
@@ -65,14 +55,14 @@ func (p *Pipeline) answerApproval(ctx context.Context, q *call.Request, caller i
 	if q.Tool == approvalList {
 		return json.Marshal(struct {
 			Approvals []adminapi.Approval `json:"approvals"`
-		}{p.ListApprovals(who)})
+		}{ListApprovals(s.store, who)})
 	}
-	r, err := p.Approvals.Get(asked.ID, who)
+	r, err := s.store.Get(asked.ID, who)
 	if q.Tool != approvalShow && err == nil {
 		if caller.ReadOnly {
 			return nil, fault.Errorf(fault.Denied, "denied by rule read-only: this identity may only read, and %s decides", q.Tool)
 		}
-		r, err = p.Approvals.Decide(asked.ID, who, q.Tool == approvalApprove, asked.Reason)
+		r, err = s.store.Decide(asked.ID, who, q.Tool == approvalApprove, asked.Reason)
 	}
 	if err != nil {
 		return nil, decideError(err, &r)
@@ -94,9 +84,9 @@ func decideError(err error, r *approval.Request) error {
 }
 
 // ListApprovals is what a person sees, the oldest first, without the plans.
-func (p *Pipeline) ListApprovals(who approval.Person) []adminapi.Approval {
+func ListApprovals(store *approval.Store, who approval.Person) []adminapi.Approval {
 	out := []adminapi.Approval{}
-	for _, r := range p.Approvals.List(who) {
+	for _, r := range store.List(who) {
 		a := approvalStatus(&r, who)
 		for i := range a.Steps {
 			a.Steps[i].Plan = nil
@@ -107,8 +97,8 @@ func (p *Pipeline) ListApprovals(who approval.Person) []adminapi.Approval {
 }
 
 // ShowApproval is one request with its plans. Errors are those of approval.Store.
-func (p *Pipeline) ShowApproval(id string, who approval.Person) (adminapi.Approval, error) {
-	r, err := p.Approvals.Get(id, who)
+func ShowApproval(store *approval.Store, id string, who approval.Person) (adminapi.Approval, error) {
+	r, err := store.Get(id, who)
 	if err != nil {
 		return adminapi.Approval{}, err
 	}
@@ -117,23 +107,10 @@ func (p *Pipeline) ShowApproval(id string, who approval.Person) (adminapi.Approv
 
 // DecideApproval approves a request, or denies it. Errors are those of
 // approval.Store; with ErrState comes the request as it is.
-func (p *Pipeline) DecideApproval(id string, who approval.Person, approve bool, reason string) (adminapi.Approval, error) {
-	r, err := p.Approvals.Decide(id, who, approve, reason)
+func DecideApproval(store *approval.Store, id string, who approval.Person, approve bool, reason string) (adminapi.Approval, error) {
+	r, err := store.Decide(id, who, approve, reason)
 	if errors.Is(err, approval.ErrNotFound) {
 		return adminapi.Approval{}, err
 	}
 	return approvalStatus(&r, who), err
-}
-
-func approvalStatus(r *approval.Request, who approval.Person) adminapi.Approval {
-	a := adminapi.Approval{
-		ID: r.ID, State: string(r.State), Asker: r.Asker, AskerName: r.Name, Session: r.Session, Execution: r.Execution,
-		By: r.By, Self: r.Self, Yours: approval.MayDecide(r, who), Rule: r.Rule, Text: r.Text, Batch: r.Batch,
-		Made: r.Made, Expires: r.Expires, Decided: r.Decided, Decider: r.Decider, DeciderName: r.DeciderName, Reason: r.Reason,
-		Used: r.Used, UsedBy: r.UsedBy, Began: r.Began, Outcome: r.Outcome,
-	}
-	for _, s := range r.Steps {
-		a.Steps = append(a.Steps, adminapi.ApprovalStep{Tool: s.Tool, Source: s.Source, Version: s.Version, Digest: s.Digest, Plan: s.Plan})
-	}
-	return a
 }

@@ -3,15 +3,9 @@ package pipeline
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
-	"io"
-	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,110 +14,46 @@ import (
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/call"
-	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/record"
 	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/tools"
-	"github.com/toold/toold/host/wire"
 )
+
+// The calls with which an identity decides what it may.
+const (
+	approvalList    = "approval.list"
+	approvalShow    = "approval.show"
+	approvalApprove = "approval.approve"
+	approvalDeny    = "approval.deny"
+	approvalPlan    = "approval.plan"
+	approvalRun     = "approval.run"
+)
+
+// isApprovalCall reports whether a tool id is one of these.
+func isApprovalCall(tool string) bool {
+	return slices.Contains([]string{approvalList, approvalShow, approvalApprove, approvalDeny, approvalPlan, approvalRun}, tool)
+}
 
 // A call whose policy asks runs by an approval, or not at all. spend is the guard:
 // it is the last thing before the call begins, and takes an approval of exactly what
-// begins. Everything else here only brings one about: await has a call wait for it
+// begins. Everything else here only brings one about: wait has a call wait for it
 // that may, and ask says what to do to one that may not.
 
-// sum is a digest of named fields, each with its length, so that no two lists of
-// fields have the same bytes.
-type sum struct{ hash.Hash }
-
-func (s sum) field(name string, values ...string) {
-	fmt.Fprintf(s, "%d:%s%d;", len(name), name, len(values))
-	for _, v := range values {
-		fmt.Fprintf(s, "%d:", len(v))
-		io.WriteString(s, v)
-	}
-}
-
-// digest is that of all that makes d what runs: who calls in which session, which
-// version of the tool by which policies, in which folder, with what.
-func digest(d *call.Decided) (string, error) {
-	s := sum{sha256.New()}
-	t := d.Tool
-	s.field("call", "1", d.Call.Tool, t.Name, t.Version, t.HandlerDigest)
-	s.field("policies", slices.Concat(t.PolicyFiles, t.PolicyDigests)...)
-	program, err := programOf(t)
-	if err != nil {
-		return "", err
-	}
-	s.field("program", program)
-	if d.Discovered != nil {
-		binding, err := json.Marshal(d.Discovered.Binding)
-		if err != nil {
-			return "", err
-		}
-		s.field("discovered", d.Discovered.Tool.Schema, string(binding), strconv.FormatBool(d.Discovered.Mutating))
-	}
-	s.field("caller", d.Caller.ID, d.Caller.Owner(), strconv.FormatUint(uint64(d.UID), 10), d.Effective.Fingerprint(), d.Session, d.Socket)
-	// The folder of callbacks is another one in each call. No argument holds a zero
-	// byte, so that none can be taken for it.
-	same := func(v string) string {
-		if d.Callbacks.Offered == nil {
-			return v
-		}
-		return strings.ReplaceAll(v, d.Callbacks.Offered.Folder, "\x00callbacks")
-	}
-	for _, c := range d.Callbacks.Allowed {
-		s.field("callback", c.Kind, c.Name, c.Path)
-	}
-	args := make([]string, len(d.Args))
-	for i, a := range d.Args {
-		args[i] = same(a)
-	}
-	s.field("args", args...)
-	s.field("has args", strconv.FormatBool(d.Args != nil))
-	for _, name := range slices.Sorted(maps.Keys(d.Env)) {
-		s.field("env", name, same(d.Env[name]))
-	}
-	s.field("payload", same(string(d.Payload)))
-	s.field("stdin", string(d.Input.Bytes))
-	s.field("cwd", d.Cwd, d.Folder)
-	s.field("roots", d.Roots...)
-	s.field("shell", strconv.FormatBool(d.Shell.Allowed), strconv.FormatBool(d.Shell.Lines != nil))
-	s.field("lines", d.Shell.Lines...)
-	s.field("class", strconv.FormatBool(d.Class.Mutating), strconv.FormatBool(d.Class.Idempotent), d.Timeout.String())
-	if d.Ask == nil { // a call of a batch that need not be asked for by itself
-		return hex.EncodeToString(s.Sum(nil)), nil
-	}
-	s.field("ask", d.Ask.Rule, d.Ask.Text, strconv.FormatBool(d.Ask.Self), d.Ask.TTL.String())
-	s.field("by", d.Ask.By...)
-	return hex.EncodeToString(s.Sum(nil)), nil
-}
-
-// programOf is a text for the binary of t, which is another one once that was
-// replaced or written to.
-func programOf(t *tools.Tool) (string, error) {
-	if t.Kind != tools.Binary {
-		return "", nil
-	}
-	info, err := os.Stat(t.Binary)
-	if err != nil {
-		return "", fault.Errorf(fault.ToolNotInstalled, "look at the binary of %s: %w", t.Name, err)
-	}
-	f, err := os.Open(t.Binary)
-	if err != nil { // which may be executed, and not be read
-		return fmt.Sprint(t.Binary, info.Size(), info.ModTime().UnixNano()), nil
-	}
-	defer f.Close()
-	object, err := confine.ObjectOf(f)
-	return fmt.Sprint(t.Binary, info.Size(), info.ModTime().UnixNano(), object), err
+// approver has calls approved.
+type approver struct {
+	store    *approval.Store
+	tools    *catalog.Catalog
+	identity func() *identity.Resolver
+	records  *recorder
 }
 
 // step is d as a step of a request: what is shown of it, whole, and its digest.
-func (p *Pipeline) step(d *call.Decided) (approval.Step, error) {
-	s := p.draft(&d.Request, &d.Pinned, d, d.Caller)
+func (v *approver) step(d *call.Decided) (approval.Step, error) {
+	s := v.records.draft(&d.Request, &d.Pinned, d, d.Caller)
 	if s.Withheld != "" {
 		return approval.Step{}, fault.Errorf(fault.ToolBroken, "%s needs an approval, and cannot be shown to anybody: %s", d.Call.Tool, s.Withheld)
 	}
@@ -196,9 +126,9 @@ func whole(d call.Decided) (call.Decided, error) {
 
 // request is the request for steps, the last of which is d. A policy may have put what
 // its caller wrote into its text.
-func (p *Pipeline) request(d *call.Decided, steps ...approval.Step) approval.Request {
+func (v *approver) request(d *call.Decided, steps ...approval.Step) approval.Request {
 	names := namesOf(d.Caller)
-	hide := p.draft(&d.Request, &d.Pinned, d, d.Caller).HideText
+	hide := v.records.draft(&d.Request, &d.Pinned, d, d.Caller).HideText
 	return approval.Request{
 		Asker: d.Caller.ID, Owner: d.Caller.Owner(), Name: names[len(names)-1], Session: d.Session, Execution: d.ExecutionID,
 		By: d.Ask.By, Self: d.Ask.Self, Rule: hide(d.Ask.Rule), Text: hide(d.Ask.Text), Steps: steps,
@@ -219,8 +149,8 @@ func namesOf(c identity.Caller) []string {
 
 // current reports why d cannot run by any approval any more: its tool is not the one
 // that serves, or its caller does not count any longer.
-func (p *Pipeline) current(ctx context.Context, d *call.Decided) error {
-	t, release, err := p.Tools.Acquire(ctx, d.Tool.Name)
+func (v *approver) current(ctx context.Context, d *call.Decided) error {
+	t, release, err := v.tools.Acquire(ctx, d.Tool.Name)
 	if err != nil {
 		return err
 	}
@@ -232,7 +162,7 @@ func (p *Pipeline) current(ctx context.Context, d *call.Decided) error {
 		return err
 	}
 	if !d.Caller.HasToken() && !call.IsExtension(d.Caller.ID) {
-		if _, err := p.Identity().Resolve("", d.UID); err != nil {
+		if _, err := v.identity().Resolve("", d.UID); err != nil {
 			return err
 		}
 	}
@@ -260,11 +190,11 @@ func storeError(err error) error {
 
 // spend takes the approval of d, where it needs one, and returns once that is spent
 // for good. On an error d must not run.
-func (p *Pipeline) spend(ctx context.Context, d *call.Decided, acc *account) error {
+func (v *approver) spend(ctx context.Context, d *call.Decided, c *consent) error {
 	if d.Ask == nil && d.Take == nil {
 		return nil
 	}
-	if err := p.current(ctx, d); err != nil {
+	if err := v.current(ctx, d); err != nil {
 		return err
 	}
 	if d.Take != nil {
@@ -272,36 +202,36 @@ func (p *Pipeline) spend(ctx context.Context, d *call.Decided, acc *account) err
 		if err != nil {
 			return err
 		}
-		if acc.approval, err = d.Take(now); err != nil {
+		if c.approval, err = d.Take(now); err != nil {
 			return err
 		}
-		acc.allowed = true
+		c.allowed = true
 		return nil
 	}
-	s, err := p.step(d)
+	s, err := v.step(d)
 	if err != nil {
 		return err
 	}
-	grant, err := p.Approvals.Use(s.Digest, d.ExecutionID)
+	grant, err := v.store.Use(s.Digest, d.ExecutionID)
 	if err != nil {
 		return storeError(err)
 	}
 	if grant == nil {
-		r, err := p.ask(d, s)
+		r, err := v.ask(d, s)
 		if err == nil {
 			err = fault.Errorf(fault.Internal, "request %s is asked for, and its call went on", r.ID)
 		}
-		acc.asked = &r
+		c.asked = &r
 		return err
 	}
-	acc.grant, acc.approval, acc.allowed = grant, grant.ID, true
+	c.grant, c.approval, c.allowed = grant, grant.ID, true
 	return nil
 }
 
 // ask has d approved by somebody. The error is what its caller is told who does not
 // wait.
-func (p *Pipeline) ask(d *call.Decided, s approval.Step) (approval.Request, error) {
-	r, err := p.Approvals.Ask(p.request(d, s), d.Ask.TTL)
+func (v *approver) ask(d *call.Decided, s approval.Step) (approval.Request, error) {
+	r, err := v.store.Ask(v.request(d, s), d.Ask.TTL)
 	if err != nil {
 		return r, storeError(err)
 	}
@@ -347,79 +277,52 @@ func waits(d *call.Decided) bool {
 	return !d.By.Waits() && (d.Kind == session.KindTurn || d.Execution.Job != nil || d.TTY != nil)
 }
 
-// await has d wait until it is approved, and decides it anew then: as pinned, which
-// is d before any policy was asked. A policy that says otherwise by now has the last
-// word. Its time is not that of the tool: it ends with the request, or with ctx.
-func (p *Pipeline) await(ctx context.Context, d call.Decided, pinned call.Pinned) (call.Decided, error) {
-	if p.Layer.Recorded(ctx, &d) {
-		return d, nil // it will be answered by its key
+// wait asks for d, and returns its step and the request once that is approved. Its time
+// is not that of the tool: it ends with the request, or with ctx.
+func (v *approver) wait(ctx context.Context, d *call.Decided) (s approval.Step, r approval.Request, err error) {
+	if s, err = v.step(d); err != nil {
+		return s, r, err
 	}
-	if pinned.Timeout > 0 { // the caller's own is all that it waits
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, pinned.Timeout)
-		defer cancel()
-	}
-	s, err := p.step(&d)
-	if err != nil {
-		return d, err
-	}
-	r, err := p.ask(&d, s)
+	r, err = v.ask(d, s)
 	if e := (*fault.Error)(nil); errors.As(err, &e) && e.Code != fault.ApprovalRequired {
-		return d, err
+		return s, r, err
 	}
 	d.Execution.Job.Admit()
 	if out := d.Streams.Stderr; out != nil && r.State == approval.Pending {
-		fmt.Fprintf(out, "toold: waiting: %s\n", toApprove(&d, &r))
+		fmt.Fprintf(out, "toold: waiting: %s\n", toApprove(d, &r))
 	}
-	r, err = p.Approvals.Wait(ctx, r.ID)
+	r, err = v.store.Wait(ctx, r.ID)
 	if errors.Is(err, approval.ErrEnding) {
-		return d, fault.Errorf(fault.Aborted, "the daemon was stopped while the call waited for request %s, which stays; make the call again", r.ID)
+		return s, r, fault.Errorf(fault.Aborted, "the daemon was stopped while the call waited for request %s, which stays; make the call again", r.ID)
 	}
 	if err != nil {
-		return d, err
+		return s, r, err
 	}
 	switch r.State {
 	case approval.Denied:
-		return d, refused(&r)
+		return s, r, refused(&r)
 	case approval.Expired:
-		return d, fault.Errorf(fault.ApprovalRequired, "nobody approved request %s in time; make the call again to ask again", r.ID)
+		return s, r, fault.Errorf(fault.ApprovalRequired, "nobody approved request %s in time; make the call again to ask again", r.ID)
 	case approval.Lapsed:
-		return d, lapsed(&d, r.Reason)
+		return s, r, lapsed(d, r.Reason)
 	}
-	if err := p.current(ctx, &d); err != nil {
-		return d, err
-	}
-	if pinned, err = place(pinned, p.Config().Entrance(d.Request.Socket).Roots); err != nil {
-		return d, err
-	}
-	again, err := p.decide(ctx, pinned)
-	if err != nil || again.Ask == nil {
-		return again, err
-	}
-	now, err := digest(&again)
+	return s, r, v.current(ctx, d)
+}
+
+// compare has the request of that id lapse unless d, which was decided anew, is still
+// what s says. The error is then APPROVAL_REQUIRED.
+func (v *approver) compare(d *call.Decided, s approval.Step, id string) error {
+	now, err := digest(d)
 	if err == nil && now != s.Digest {
-		err = lapsed(&d, "its folder, its binary or what its policy says has changed")
-		p.Approvals.Lapse(func(open *approval.Request) string {
-			if open.ID == r.ID {
+		err = lapsed(d, "its folder, its binary or what its policy says has changed")
+		v.store.Lapse(func(open *approval.Request) string {
+			if open.ID == id {
 				return "what would run has changed"
 			}
 			return ""
 		})
 	}
-	return again, err
-}
-
-// endGrant notes what came of an approved call.
-func (acc *account) endGrant(res *wire.Result) {
-	if acc.grant == nil {
-		return
-	}
-	outcome := res.Status() + ", exit code " + strconv.Itoa(res.ExitCode)
-	if res.Err != nil {
-		outcome += ", " + string(res.Err.Code)
-	}
-	acc.grant.End(outcome)
-	acc.grant = nil
+	return err
 }
 
 // askedData is what programs are told of a request for which their call does not
@@ -432,4 +335,18 @@ func askedData(r *approval.Request) json.RawMessage {
 		return nil
 	}
 	return b
+}
+
+// approvalStatus is r as who sees it.
+func approvalStatus(r *approval.Request, who approval.Person) adminapi.Approval {
+	a := adminapi.Approval{
+		ID: r.ID, State: string(r.State), Asker: r.Asker, AskerName: r.Name, Session: r.Session, Execution: r.Execution,
+		By: r.By, Self: r.Self, Yours: approval.MayDecide(r, who), Rule: r.Rule, Text: r.Text, Batch: r.Batch,
+		Made: r.Made, Expires: r.Expires, Decided: r.Decided, Decider: r.Decider, DeciderName: r.DeciderName, Reason: r.Reason,
+		Used: r.Used, UsedBy: r.UsedBy, Began: r.Began, Outcome: r.Outcome,
+	}
+	for _, s := range r.Steps {
+		a.Steps = append(a.Steps, adminapi.ApprovalStep{Tool: s.Tool, Source: s.Source, Version: s.Version, Digest: s.Digest, Plan: s.Plan})
+	}
+	return a
 }

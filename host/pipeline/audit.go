@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,18 +16,27 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// auditBegin writes and syncs the record that d is about to run, where that may
+// recorder writes what the audit log has of calls.
+type recorder struct {
+	log    *audit.Log // nil: none
+	config func() *config.Config
+	mask   record.Masker
+	// last is the configuration that the log was told of last.
+	last atomic.Pointer[digested]
+}
+
+// begin writes and syncs the record that d is about to run, where that may
 // change something. The error is STORE_UNAVAILABLE, or why ctx ended.
-func (p *Pipeline) auditBegin(ctx context.Context, d *call.Decided, acc *account) error {
-	if !d.Class.Mutating || !p.Audit.On() {
+func (w *recorder) begin(ctx context.Context, d *call.Decided, acc *account) error {
+	if !d.Class.Mutating || !w.log.On() {
 		return nil
 	}
-	s := p.draft(&d.Request, &d.Pinned, d, acc.caller)
+	s := w.draft(&d.Request, &d.Pinned, d, acc.caller)
 	s.Verdict = record.Verdict{Effect: audit.EffectAllow, Replaces: acc.begin, Approval: acc.approval}
 	size, begin := s.Record(func(c *audit.Call) *audit.Record {
 		return &audit.Record{At: s.At, Type: audit.TypeBegin, Call: c}
 	})
-	n, err := p.Audit.AddSync(ctx, size, begin)
+	n, err := w.log.AddSync(ctx, size, begin)
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
@@ -40,9 +48,9 @@ func (p *Pipeline) auditBegin(ctx context.Context, d *call.Decided, acc *account
 	return nil
 }
 
-// auditEnd records what came of a call.
-func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
-	if !p.Audit.On() {
+// end records what came of a call.
+func (w *recorder) end(q *call.Request, acc *account, res *wire.Result) {
+	if !w.log.On() {
 		return
 	}
 	in, out, attempts, programs := acc.execution.Spent()
@@ -60,7 +68,7 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 	for _, c := range acc.execution.Connections() {
 		end.Connections = append(end.Connections, audit.Connection{Host: c.Host, On: c.On, Rule: c.Rule, Refused: c.Refused, Failed: c.Failed, Sent: c.Sent, Received: c.Received, Times: c.Times})
 	}
-	s := p.draft(q, acc.pinned, acc.decided, acc.caller)
+	s := w.draft(q, acc.pinned, acc.decided, acc.caller)
 	message, toolCode := "", ""
 	if e := res.Err; e != nil {
 		end.Code, message, toolCode = string(e.Code), e.Message, e.ToolCode
@@ -85,59 +93,28 @@ func (p *Pipeline) auditEnd(q *call.Request, acc *account, res *wire.Result) {
 	}
 	if acc.begin != 0 { // which has the rest
 		end.Execution = q.ExecutionID
-		p.Audit.Add(1<<10, func() *audit.Record { return finish(&audit.Record{}) })
+		w.log.Add(1<<10, func() *audit.Record { return finish(&audit.Record{}) })
 		return
 	}
-	p.Audit.Add(s.Record(func(c *audit.Call) *audit.Record { return finish(&audit.Record{Call: c}) }))
-}
-
-// verdict says whether the call was let through, and by which rule, as far as e and
-// what is known of it tell.
-func (acc *account) verdict(e *fault.Error) record.Verdict {
-	v := record.Verdict{Effect: audit.EffectAllow, Approval: acc.approval}
-	if acc.decided != nil {
-		v.Rule = acc.decided.Rule
-	}
-	if acc.planned {
-		v.Effect = audit.EffectAsk
-	}
-	if acc.planned || acc.allowed || e == nil {
-		return v
-	}
-	v.Effect = audit.EffectError
-	if e.Code == fault.ApprovalRequired {
-		v.Effect = audit.EffectAsk
-	}
-	if e.Code == fault.Denied || e.Code == fault.Unauthenticated {
-		v.Effect = audit.EffectDeny
-	}
-	// A rule of the host's has its name in the message, as one of a policy's.
-	if rest, ok := strings.CutPrefix(e.Message, "denied by rule "); ok {
-		v.Rule, _, _ = strings.Cut(rest, ": ")
-	}
-	return v
+	w.log.Add(s.Record(func(c *audit.Call) *audit.Record { return finish(&audit.Record{Call: c}) }))
 }
 
 // draft is the draft of a record of a call.
-func (p *Pipeline) draft(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.Caller) *record.Draft {
-	return record.New(q, pinned, d, caller, p.config.digest(p), p.execute.Masker)
+func (w *recorder) draft(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.Caller) *record.Draft {
+	return record.New(q, pinned, d, caller, w.configDigest(), w.mask)
 }
 
-// digestedConfig remembers the digest of the configuration in force.
-type digestedConfig struct {
-	last atomic.Pointer[digested]
-}
-
+// digested is a configuration and its digest.
 type digested struct {
 	of  *config.Config
 	sum string
 }
 
-// digest is that of p's configuration in force. The log is told of it when it is
+// configDigest is that of the configuration in force. The log is told of it when it is
 // another than before.
-func (c *digestedConfig) digest(p *Pipeline) string {
-	now := p.Config()
-	was := c.last.Load()
+func (w *recorder) configDigest() string {
+	now := w.config()
+	was := w.last.Load()
 	if was != nil && was.of == now {
 		return was.sum
 	}
@@ -147,8 +124,8 @@ func (c *digestedConfig) digest(p *Pipeline) string {
 	}
 	sum := sha256.Sum256(text)
 	next := &digested{now, hex.EncodeToString(sum[:])}
-	if c.last.CompareAndSwap(was, next) {
-		p.Audit.Add(len(text), func() *audit.Record {
+	if w.last.CompareAndSwap(was, next) {
+		w.log.Add(len(text), func() *audit.Record {
 			return &audit.Record{At: time.Now(), Type: audit.TypeConfig, Config: &audit.Config{Digest: next.sum, File: now.File, Values: text}}
 		})
 	}

@@ -70,9 +70,15 @@ type plannedCall struct {
 	Asks   bool   `json:"asks"`
 }
 
-// planBatch plans the calls of q, and asks for all of them where one has to be
+// batches plan lists of calls, and run them.
+type batches struct {
+	*approver
+	call func(context.Context, call.Request) call.Outcome // Pipeline.Call
+}
+
+// plan plans the calls of q, and asks for all of them where one has to be
 // approved.
-func (p *Pipeline) planBatch(ctx context.Context, q *call.Request, caller identity.Caller) (json.RawMessage, error) {
+func (s *batches) plan(ctx context.Context, q *call.Request, caller identity.Caller) (json.RawMessage, error) {
 	var b batchPayload
 	if err := strictjson.Unmarshal(q.Payload, &b); err != nil {
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload%w", err)
@@ -90,15 +96,15 @@ func (p *Pipeline) planBatch(ctx context.Context, q *call.Request, caller identi
 	var planned []plannedCall
 	for i := range list {
 		list[i].Plan = func(d *call.Decided) error {
-			s, err := p.step(d)
+			step, err := s.step(d)
 			if err == nil {
-				last, steps = d, append(steps, s)
+				last, steps = d, append(steps, step)
 				ask = ask.And(d.Ask)
-				planned = append(planned, plannedCall{d.Call.Tool, s.Digest, d.Ask != nil})
+				planned = append(planned, plannedCall{d.Call.Tool, step.Digest, d.Ask != nil})
 			}
 			return err
 		}
-		if o := p.Call(ctx, list[i]); o.Err() != nil {
+		if o := s.call(ctx, list[i]); o.Err() != nil {
 			e := *o.Err()
 			e.Message = fmt.Sprintf("call %d of %d: %s", i+1, len(list), e.Message)
 			return nil, &e
@@ -115,9 +121,9 @@ func (p *Pipeline) planBatch(ctx context.Context, q *call.Request, caller identi
 	}
 	of := *last
 	of.Ask = ask
-	r := p.request(&of, steps...)
+	r := s.request(&of, steps...)
 	r.Batch, r.Execution = true, q.ExecutionID
-	r, err = p.Approvals.Ask(r, ask.TTL)
+	r, err = s.store.Ask(r, ask.TTL)
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -131,7 +137,7 @@ func (p *Pipeline) planBatch(ctx context.Context, q *call.Request, caller identi
 
 // batch is an approved list that runs.
 type batch struct {
-	p         *Pipeline
+	store     *approval.Store
 	id, asker string
 	execution string
 	grant     *approval.Grant
@@ -142,7 +148,7 @@ type batch struct {
 func (b *batch) take(digest string) (string, error) {
 	var err error
 	if b.grant == nil {
-		b.grant, err = b.p.Approvals.UseBatch(b.id, b.asker, digest, b.execution)
+		b.grant, err = b.store.UseBatch(b.id, b.asker, digest, b.execution)
 		if err == nil && b.grant == nil {
 			return "", fault.Errorf(fault.ApprovalRequired, "request %s is not approved for this call as its first; approval.list shows how it stands", b.id)
 		}
@@ -168,9 +174,9 @@ type batchResult struct {
 	Message   string     `json:"message,omitempty"`
 }
 
-// runBatch runs the calls of q by the approval of all of them, up to the first that
+// run runs the calls of q by the approval of all of them, up to the first that
 // fails or is not what was planned.
-func (p *Pipeline) runBatch(ctx context.Context, q *call.Request, caller identity.Caller) (json.RawMessage, error) {
+func (s *batches) run(ctx context.Context, q *call.Request, caller identity.Caller) (json.RawMessage, error) {
 	var payload batchPayload
 	if err := strictjson.Unmarshal(q.Payload, &payload); err != nil {
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload%w", err)
@@ -179,7 +185,7 @@ func (p *Pipeline) runBatch(ctx context.Context, q *call.Request, caller identit
 	if err != nil {
 		return nil, err
 	}
-	b := &batch{p: p, id: payload.ID, asker: caller.ID, execution: q.ExecutionID}
+	b := &batch{store: s.store, id: payload.ID, asker: caller.ID, execution: q.ExecutionID}
 	outcome := "unknown"
 	defer func() {
 		if b.grant != nil {
@@ -192,7 +198,7 @@ func (p *Pipeline) runBatch(ctx context.Context, q *call.Request, caller identit
 	}{Done: true}
 	for i := range list {
 		list[i].Take = b.take
-		res := p.Call(ctx, list[i]).Result
+		res := s.call(ctx, list[i]).Result
 		r := batchResult{Execution: list[i].ExecutionID, Status: res.Status(), ExitCode: res.ExitCode, Truncated: res.Truncated}
 		for to, b := range map[*string][]byte{&r.Stdout: res.Stdout, &r.Stderr: res.Stderr} {
 			if *to = string(b); len(b) > maxBatchOutput {

@@ -26,11 +26,11 @@ const (
 // errTold ends a watch whose answer is full.
 var errTold = errors.New("the answer is full")
 
-// watch answers a module's session.watch: with what happened after its cursor, as
+// answerWatch answers a module's session.watch: with what happened after its cursor, as
 // far as it fits an answer, or with what happens first. Without a cursor it is
 // answered at once, with the one to go on after. A module cannot be told while it
 // computes, so that it asks, and a stream keeps meanwhile what it would be told.
-func (s *sessionCalls) watch(ctx context.Context, r *session.Request) call.Outcome {
+func answerWatch(ctx context.Context, sessions *session.Table, r *session.Request) call.Outcome {
 	var payload struct {
 		After string `json:"after"`
 	}
@@ -66,7 +66,7 @@ func (s *sessionCalls) watch(ctx context.Context, r *session.Request) call.Outco
 		}
 		return nil
 	}
-	if _, err := s.Sessions.Serve(ctx, r); err != nil && !errors.Is(err, errTold) {
+	if _, err := sessions.Serve(ctx, r); err != nil && !errors.Is(err, errTold) {
 		return call.Failed(ctx, err)
 	}
 	data, err := json.Marshal(answer)

@@ -28,8 +28,13 @@ type Parts struct {
 	Runner     *process.Runner
 	Layer      *reliability.Layer
 	Approvals  *approval.Store
-	Audit      *audit.Log      // nil: none
-	Tracer     *observe.Tracer // nil: no traces
-	Metrics    *observe.Metrics
-	Log        *slog.Logger
+	Audit      *audit.Log // nil: none
+	Telemetry
+}
+
+// Telemetry is where a daemon says what it does.
+type Telemetry struct {
+	Tracer  *observe.Tracer // nil: no traces
+	Metrics *observe.Metrics
+	Log     *slog.Logger
 }

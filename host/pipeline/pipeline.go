@@ -23,9 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/arguments"
-	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/discovery"
@@ -50,30 +48,15 @@ type Pipeline struct {
 	// Results are the answers that were given last.
 	Results Results
 
-	execute *execute.Executor
-	finder  *finder.Finder
-	inner   sessionCalls
-	limiter reliability.Limiter
-	config  digestedConfig
-	calls   atomic.Int64
-	running atomic.Int64
-}
-
-// New makes a Pipeline of parts.
-func New(parts Parts) *Pipeline {
-	p := &Pipeline{Parts: parts}
-	p.inner = sessionCalls{Parts: parts, call: p.Call}
-	p.execute = execute.New(execute.Config{
-		Config: parts.Config, Runner: parts.Runner, SecretFiles: parts.Tools.SecretFiles, CertificateFiles: parts.Tools.CertificateFiles,
-		ToolCall: p.inner.toolCall, Metrics: parts.Metrics, Log: parts.Log,
-	})
-	p.finder = finder.New(finder.Config{
-		Config: parts.Config, Identity: parts.Identity, Tools: parts.Tools, Discovered: parts.Discovered, Execute: p.execute, Log: parts.Log,
-	})
-	if parts.Layer != nil {
-		parts.Layer.UseReconciler(reliability.Reconciler{Can: canReconcile, Facts: p.facts, Look: p.look})
-	}
-	return p
+	execute   *execute.Executor
+	finder    *finder.Finder
+	inner     sessionCalls
+	approvals approvalCalls
+	approver  *approver
+	records   *recorder
+	limiter   reliability.Limiter
+	calls     atomic.Int64
+	running   atomic.Int64
 }
 
 // Calls counts the calls that ended; Running the executions that run.
@@ -83,25 +66,6 @@ func (p *Pipeline) Running() int64 { return p.running.Load() }
 // MissingSecret is why every call of t is refused for want of a secret that the
 // operator has to provide, or nil.
 func (p *Pipeline) MissingSecret(t *tools.Tool) error { return p.execute.MissingSecret(t) }
-
-// account is what is known of a call when it ends, for its session, the log, the
-// metrics and the audit log. Stages write it, and decide nothing by it.
-type account struct {
-	caller    identity.Caller    // from when it is known
-	execution *session.Execution // from when its session is known
-	pinned    *call.Pinned       // from when its tool is known
-	decided   *call.Decided      // as far as it was
-	allowed   bool
-	grant     *approval.Grant   // by which it runs
-	approval  string            // the id of that
-	planned   bool              // and not to run
-	asked     *approval.Request // the request that it does not wait for
-	begin     uint64            // the number of its begin in the audit log
-	counted   bool              // its id is the caller's now; see Results
-	job       bool              // it goes on as a job, which is a call of its own
-	found     *audit.Found
-	meter     call.Meter
-}
 
 // Call takes one call the whole way and returns what came of it. ctx is the
 // caller's: its end ends the call, with its cause, except for a mutating call with
@@ -121,7 +85,7 @@ func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 			if acc.execution != nil {
 				acc.execution.End(res)
 			}
-			p.auditEnd(&q, acc, res)
+			p.records.end(&q, acc, res)
 			panic(v)
 		}
 	}()
@@ -142,7 +106,7 @@ func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 		return o
 	}
 	p.observe(ctx, &q, acc, res)
-	p.auditEnd(&q, acc, res)
+	p.records.end(&q, acc, res)
 	wrote := q.Streams.Stdout == nil && (res.Ran || size(res) > 0) // also before its time was over
 	if acc.counted && (wrote || len(res.Data) > 0) && !session.IsCall(q.Tool) {
 		p.Results.put(acc.caller.ID, q.Tool, start, res)
@@ -172,7 +136,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 		return call.Failed(ctx, err)
 	}
 	if isApprovalCall(q.Tool) {
-		return p.approvalCall(ctx, &q, caller)
+		return p.approvals.serve(ctx, &q, caller)
 	}
 	if q.Background || q.Detach || q.JobAfter > 0 {
 		o, accepted := p.inner.background(ctx, q, caller)
@@ -259,6 +223,32 @@ func (p *Pipeline) pinned(ctx context.Context, a call.Admitted, acc *account) ca
 	return withNotice(q, d.Unhonoured(), func() call.Outcome { return p.runs(ctx, r, acc) })
 }
 
+// await has d wait until it is approved, and decides it anew then: as pinned, which
+// is d before any policy was asked. A policy that says otherwise by now has the last
+// word.
+func (p *Pipeline) await(ctx context.Context, d call.Decided, pinned call.Pinned) (call.Decided, error) {
+	if p.Layer.Recorded(ctx, &d) {
+		return d, nil // it will be answered by its key
+	}
+	if pinned.Timeout > 0 { // the caller's own is all that it waits
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, pinned.Timeout)
+		defer cancel()
+	}
+	step, r, err := p.approver.wait(ctx, &d)
+	if err != nil {
+		return d, err
+	}
+	if pinned, err = place(pinned, p.Config().Entrance(d.Socket).Roots); err != nil {
+		return d, err
+	}
+	again, err := p.decide(ctx, pinned)
+	if err != nil || again.Ask == nil {
+		return again, err
+	}
+	return again, p.approver.compare(&again, step, r.ID)
+}
+
 // timed is life with the time that the call c has, which stands still while its
 // caller runs a program for it, or is asked by its module. The caller's own limit does not.
 func (p *Pipeline) timed(life context.Context, c *call.Pinned) (context.Context, context.CancelFunc) {
@@ -293,10 +283,10 @@ func withNotice(q *call.Request, notice string, run func() call.Outcome) call.Ou
 func (p *Pipeline) runs(ctx context.Context, r *call.Run, acc *account) call.Outcome {
 	return p.Layer.Do(ctx, r, func(ctx context.Context, number int) call.Outcome {
 		if number == 1 {
-			if err := p.spend(ctx, &r.Decided, acc); err != nil {
+			if err := p.approver.spend(ctx, &r.Decided, &acc.consent); err != nil {
 				return call.Failed(ctx, err)
 			}
-			if err := p.auditBegin(ctx, &r.Decided, acc); err != nil {
+			if err := p.records.begin(ctx, &r.Decided, acc); err != nil {
 				return call.Failed(ctx, err)
 			}
 		}
@@ -583,7 +573,7 @@ func (p *Pipeline) followDiscovered(ctx context.Context, acc *account, a call.At
 		}
 		again := *a.Run
 		again.Decided = d
-		if err := p.auditBegin(ctx, &again.Decided, acc); err != nil {
+		if err := p.records.begin(ctx, &again.Decided, acc); err != nil {
 			return call.Failed(ctx, err)
 		}
 		o = p.execute.Run(ctx, call.Attempt{Run: &again, Number: a.Number, Trace: a.Trace, Asking: a.Asking})

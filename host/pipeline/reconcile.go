@@ -97,7 +97,7 @@ func (p *Pipeline) look(ctx context.Context, c reliability.Case) (a reliability.
 		}
 		l.end(res)
 		acc.execution, acc.found = l.execution, (*audit.Found)(&found)
-		p.auditEnd(&q, acc, res)
+		p.records.end(&q, acc, res)
 	}()
 	a, err := p.lookInto(ctx, &q, acc, c, l)
 	if err != nil {

@@ -53,7 +53,7 @@ func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identit
 		r.Cwd = at.Roots[0]
 	}
 	if q.By != nil && q.Tool == session.Watch {
-		return s.watch(ctx, r)
+		return answerWatch(ctx, s.Sessions, r)
 	}
 	res, err := s.Sessions.Serve(ctx, r)
 	if err == nil && q.Tool == session.Query && q.Streams.Stdout != nil {

@@ -1,0 +1,79 @@
+package pipeline
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/toold/toold/host/approval"
+	"github.com/toold/toold/host/audit"
+	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/record"
+	"github.com/toold/toold/host/session"
+	"github.com/toold/toold/host/wire"
+)
+
+// account is what is known of a call when it ends, for its session, the log, the
+// metrics and the audit log. Stages write it, and decide nothing by it.
+type account struct {
+	caller    identity.Caller    // from when it is known
+	execution *session.Execution // from when its session is known
+	pinned    *call.Pinned       // from when its tool is known
+	decided   *call.Decided      // as far as it was
+	consent
+	begin   uint64 // the number of its begin in the audit log
+	counted bool   // its id is the caller's now; see Results
+	job     bool   // it goes on as a job, which is a call of its own
+	found   *audit.Found
+	meter   call.Meter
+}
+
+// consent is whether a call may run, as its policies and those who approve say.
+type consent struct {
+	allowed  bool
+	planned  bool              // and not to run
+	asked    *approval.Request // the request that it does not wait for
+	approval string            // the id of the approval by which it runs
+	grant    *approval.Grant   // of that; nil for one of a batch
+}
+
+// endGrant notes what came of an approved call.
+func (c *consent) endGrant(res *wire.Result) {
+	if c.grant == nil {
+		return
+	}
+	outcome := res.Status() + ", exit code " + strconv.Itoa(res.ExitCode)
+	if res.Err != nil {
+		outcome += ", " + string(res.Err.Code)
+	}
+	c.grant.End(outcome)
+	c.grant = nil
+}
+
+// verdict says whether the call was let through, and by which rule, as far as e and
+// what is known of it tell.
+func (acc *account) verdict(e *fault.Error) record.Verdict {
+	v := record.Verdict{Effect: audit.EffectAllow, Approval: acc.approval}
+	if acc.decided != nil {
+		v.Rule = acc.decided.Rule
+	}
+	if acc.planned {
+		v.Effect = audit.EffectAsk
+	}
+	if acc.planned || acc.allowed || e == nil {
+		return v
+	}
+	v.Effect = audit.EffectError
+	if e.Code == fault.ApprovalRequired {
+		v.Effect = audit.EffectAsk
+	}
+	if e.Code == fault.Denied || e.Code == fault.Unauthenticated {
+		v.Effect = audit.EffectDeny
+	}
+	// A rule of the host's has its name in the message, as one of a policy's.
+	if rest, ok := strings.CutPrefix(e.Message, "denied by rule "); ok {
+		v.Rule, _, _ = strings.Cut(rest, ": ")
+	}
+	return v
+}
