@@ -44,6 +44,88 @@ func TestCovering(t *testing.T) {
 	}
 }
 
+// The long part of a body, which is covered where it is, comes out as it would of a
+// search that sees all of it: however it is cut, wherever secrets overlap, follow each
+// other, or are cut off by its end. (None overlaps itself: which of two is found then
+// depends on the cut.)
+func TestCoveringInPlace(t *testing.T) {
+	secrets := [][]byte{[]byte("abcabcabd"), []byte("cabcad"), []byte("dddeee"), []byte("adddeeeabcabc")}
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 300 {
+		text := bytes.Repeat([]byte{'-'}, wholeMask-random.IntN(40))
+		for range random.IntN(300) {
+			switch random.IntN(4) {
+			case 0:
+				text = append(text, secrets[random.IntN(len(secrets))]...)
+			case 1:
+				s := secrets[random.IntN(len(secrets))]
+				text = append(text, s[:random.IntN(len(s))]...)
+			default:
+				text = append(text, "abcde-"[random.IntN(6)])
+			}
+		}
+		want, begun := bytes.Clone(text), 0
+		for _, s := range secrets {
+			for i := 0; ; {
+				j := bytes.Index(text[i:], s)
+				if j < 0 {
+					break
+				}
+				copy(want[i+j:], bytes.Repeat([]byte{'*'}, len(s)))
+				i += j + len(s)
+			}
+			for n := shortestPart; n < len(s); n++ {
+				if bytes.HasSuffix(text, s[:n]) {
+					begun = max(begun, n)
+				}
+			}
+		}
+		copy(want[len(text)-begun:], bytes.Repeat([]byte{'*'}, begun))
+		var got []byte
+		body := Covering(secrets)(&cutReader{random, text})
+		for {
+			p := make([]byte, 1+random.IntN(2*roomInPlace))
+			n, err := body.Read(p)
+			if got = append(got, p[:n]...); err != nil {
+				break
+			}
+			for _, s := range secrets {
+				if bytes.Contains(p, s) {
+					t.Fatalf("%d: a buffer has %q beside what was read into it", round, s)
+				}
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%d: %d bytes of %d", round, len(got), len(want))
+		}
+		for i := range want {
+			if got[i] != want[i] {
+				at := max(0, i-40)
+				t.Fatalf("%d: at %d\n%s is\n%s and should be\n%s", round, i, text[at:min(len(text), i+40)], got[at:min(len(got), i+40)], want[at:min(len(want), i+40)])
+			}
+		}
+	}
+}
+
+// cutReader reads text in random pieces.
+type cutReader struct {
+	random *rand.Rand
+	text   []byte
+}
+
+func (r *cutReader) Read(p []byte) (int, error) {
+	if len(r.text) == 0 {
+		return 0, io.EOF
+	}
+	n := min(len(p), len(r.text), 1+r.random.IntN(200))
+	if len(r.text) > wholeMask/2 {
+		n = min(len(p), len(r.text)-wholeMask/2)
+	}
+	copy(p, r.text[:n])
+	r.text = r.text[n:]
+	return n, nil
+}
+
 // BenchmarkCovering is a body of which most is searched for secrets as they are: a pack
 // of git, say.
 func BenchmarkCovering(b *testing.B) {
