@@ -72,6 +72,7 @@ var floors = []floor{
 	{"host/trust", 0, []string{"host/fault", "host/hostrule"}, "it makes authorities and the files that name them, and reads no request: the standard library, the codes and the comparison of hosts only"},
 	{"host/sshkey", 0, []string{"host/hostrule", "golang.org/x/crypto/ssh", "golang.org/x/crypto/ssh/agent", "golang.org/x/crypto/ssh/knownhosts"}, "it logs in and signs with keys, and connects to no host: the library of ssh and the comparison of hosts only"},
 	{"host/sshshim", 0, []string{"host/sshkey", "host/strictjson"}, "it is a program of a run and what the daemon answers it, and judges nothing: the standard library, the JSON reader and the name of git's signatures only"},
+	{"host/lfsshim", 0, std, "it executes the one program that lies beside it: the standard library only"},
 	{"host/names", 0, []string{"host/hostrule", "golang.org/x/net/dns/dnsmessage"}, "it answers what resolvers ask, and connects nobody: the standard library, the form of messages and the comparison of hosts only"},
 	{"host/hello", 0, std, "it reads how TLS begins: the standard library only"},
 	{"host/sigv4", 0, []string{"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/signer/v4"}, "it signs requests and makes none: the library of AWS only"},

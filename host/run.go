@@ -11,6 +11,7 @@ import (
 	"github.com/toold/toold/host/callback"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/guest"
+	"github.com/toold/toold/host/lfsshim"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/redisdb"
 	"github.com/toold/toold/host/sshshim"
@@ -18,7 +19,7 @@ import (
 
 // Child does what this process is for when a daemon started it, from the
 // daemon's own program, to supervise a call, to compile a module or to be the ssh
-// of a tool, or when a call started it to have its caller run a program. A program
+// or the git-lfs of a tool, or when a call started it to have its caller run a program. A program
 // that runs a Host asks it first thing in main and exits with code when ok:
 //
 //	if code, ok := host.Child(); ok {
@@ -28,6 +29,8 @@ func Child() (code int, ok bool) {
 	switch {
 	case sshshim.Is(): // first: what a tool can execute is nothing else, whatever its arguments
 		return sshshim.Run(), true
+	case lfsshim.Is():
+		return lfsshim.Run(), true
 	case callback.IsShim():
 		return callback.RunShim(), true
 	case process.IsSupervisor():

@@ -131,7 +131,7 @@ func abiCall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 func (e *Executor) invocation(q *Question) guest.Invocation {
 	p := q.Call
 	caps := &p.Tool.Def.Capabilities
-	inv := guest.Invocation{Export: q.Export, Input: q.Input, Config: p.Effective.Config, Identity: p.Caller.ID, Services: q.services}
+	inv := guest.Invocation{Export: q.Export, Input: q.Input, Config: e.withLFS(p), Identity: p.Caller.ID, Services: q.services}
 	hidden := sync.OnceValue(func() [][]byte { return e.hidden(p) }) // a secret may be a file: not once a line
 	inv.Log = func(ctx context.Context, level slog.Level, msg string) {
 		e.Log.Log(ctx, level, "guest", "tool", p.Call.Tool, "export", q.Export, "execution_id", p.ExecutionID, "message", mask.Text(msg, hidden()))

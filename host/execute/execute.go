@@ -155,6 +155,11 @@ func (r *running) binary(ctx context.Context) error {
 	if links.keys.Program != "" {
 		exec = append(exec, links.keys.Program)
 	}
+	if folder, err := r.lfs(&r.Pinned, env); err != nil {
+		return err
+	} else if folder != "" {
+		exec = append(exec, folder)
+	}
 	masked, terminal := values(secrets), r.terminal()
 	if terminal != nil {
 		masked = onTerminal(masked)

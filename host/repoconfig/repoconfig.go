@@ -144,6 +144,7 @@ func (r *repoReader) read(at *place, args []string) error {
 		if !at.looks {
 			r.hooks, r.hooksDir = r.readHooks(common, top, own)
 			r.readFilters(common, top)
+			r.readLFS(common, top)
 		}
 		if slices.Contains(args, "submodule") {
 			if err := r.readModules(top); err != nil {

@@ -249,6 +249,21 @@ func (r *repoReader) readFilters(common, top string) {
 	}
 }
 
+// readLFS appends, as "lfs", what a repository with files in LFS has, a line each: objects,
+// a folder for them, and lfsconfig, a file that names their server.
+func (r *repoReader) readLFS(common, top string) {
+	var has []string
+	if fi, err := os.Lstat(common + "/lfs"); err == nil && fi.IsDir() {
+		has = append(has, "objects")
+	}
+	if _, err := os.Lstat(top + "/.lfsconfig"); err == nil {
+		has = append(has, "lfsconfig")
+	}
+	if len(has) > 0 {
+		r.addState("lfs", []byte(strings.Join(has, "\n")))
+	}
+}
+
 // maxFilters is how many names of filters are told.
 const maxFilters = 32
 

@@ -563,6 +563,7 @@ var commands = byName(append([]*command{
 		never("deletes branches on the other side", "leave it out", "-d --delete", "--prune", "--mirror"),
 		never(signs, "leave it out", "--signed"), never("names the other side in another way", "name it as the first argument", "--repo"))},
 	remoteCommand,
+	lfsCommand,
 	configCommand,
 	&command{name: "worktree", grammar: grammar(), most: -1, reads: true, sub: byName(
 		&command{name: "worktree list", reads: true, most: -1, grammar: grammar(bare("--porcelain", "-z", "-v --verbose"), with(word, "--expire"))},
@@ -594,7 +595,6 @@ var commands = byName(append([]*command{
 	&command{name: "prune", refuse: "can throw away what could still be recovered", instead: "git gc"},
 	&command{name: "rerere", refuse: "works on files that the repository names", instead: "git -c rerere.enabled=true merge; what it recorded is used by itself"},
 	&command{name: "maintenance", refuse: "can start programs at any time", instead: "leave it to git itself"},
-	&command{name: "lfs", refuse: "is a program of its own, git-lfs, which this tool does not grant", instead: "GIT_LFS_SKIP_SMUDGE is of no use here; work on files that are not in LFS, or ask the operator for a tool of its own"},
 }, plumbing...)...)
 
 var stashCommand = func() *command {

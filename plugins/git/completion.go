@@ -45,7 +45,7 @@ var noParser = []string{"stash create", "stash store", "check-ref-format", "comm
 // strategies of a merge.
 func completes(name string, args []string) bool {
 	c, n := commands[name], len(args)
-	if c == nil || c.refuse != "" || n == 0 {
+	if c == nil || c.refuse != "" || n == 0 || name == "lfs" {
 		return false
 	}
 	if name == "merge" && slices.Equal(args, []string{"-s", "help"}) {

@@ -78,6 +78,8 @@ type policy struct {
 	// allowedSigners is the operator's file of the keys whose signatures are good;
 	// "": signatures are not verified.
 	allowedSigners string
+	// lfsFolder has the programs by which git starts git-lfs; "": it is not granted.
+	lfsFolder string
 	// refuseHooks refuses calls that git would have had a hook check.
 	refuseHooks bool
 	// bisectHelper: git is older than 2.40, and its bisect is a shell script.
@@ -137,6 +139,7 @@ func newPolicy(lookup func(string) (string, bool)) *policy {
 			p.fault = "config allowed_signers of tool git is not the absolute path of a file"
 		}
 	}
+	p.lfsFolder, _ = lookup(lfsConfig)
 	_, said := lookup("bisect")
 	p.bisectUnsaid = !said
 	p.bisectHelper = c.choice("bisect", "builtin", "helper")
@@ -229,6 +232,7 @@ type request struct {
 	bare                 bool           // the call is within a git directory
 	forces               bool           // a push may rewrite a branch
 	signs, signsAll      bool           // commits and tags are signed: where asked, or all
+	lfsURL               string         // where files in LFS are kept; "": nowhere that is asked
 	verifies, shows      bool           // signatures are verified; log shows that unasked
 }
 
@@ -300,6 +304,8 @@ func (r *request) run() ([]string, error) {
 	switch {
 	case r.cmd.refuse != "":
 		return nil, refusal("subcommand", name, "git "+name+" "+r.cmd.refuse, r.cmd.instead)
+	case name == "lfs" && r.lfsFolder == "":
+		return nil, refusal("subcommand", name, "git lfs is a program of its own, git-lfs, which this tool is not granted", "work on files that are not in LFS; the operator adds /usr/bin/git-lfs to capabilities.exec in tools.d/git/tool.json")
 	}
 	r.mutating, r.idempotent = !r.cmd.reads, r.cmd.reads || r.cmd.again
 	if args, err = r.understand(args); err != nil {
@@ -316,10 +322,12 @@ func (r *request) run() ([]string, error) {
 			return nil, err
 		}
 	}
+	if err := r.lfs(); err != nil {
+		return nil, err
+	}
 	if err := r.checkHooks(); err != nil {
 		return nil, err
 	}
-	r.lfs()
 	if err := r.signedRemote(); err != nil {
 		return nil, err
 	}
@@ -903,6 +911,9 @@ func (r *request) env() map[string]string {
 		env["GIT_IMPLICIT_WORK_TREE"] = "0"
 	}
 	env["GIT_NO_LAZY_FETCH"] = "1"
+	if r.lfsFolder != "" && r.lfsURL == "" {
+		env["GIT_LFS_SKIP_SMUDGE"] = "1" // what is there is checked out; the rest stays a pointer
+	}
 	env["GIT_PAGER"] = "cat"
 	if r.pages {
 		env["GIT_PAGER"] = r.shim(kindPager)
@@ -1003,6 +1014,8 @@ func (r *request) forced() []string {
 	hooks := "/dev/null"
 	if slices.ContainsFunc(r.callbacks, func(c abi.Callback) bool { return c.Kind == kindHooks }) {
 		hooks = r.call.Callbacks.Folder
+	} else if r.pushesLFS() {
+		hooks = r.lfsFolder
 	}
 	set := func(kv ...string) {
 		for _, kv := range kv {
@@ -1051,6 +1064,7 @@ func (r *request) forced() []string {
 		// interactive.diffFilter is run for colours only.
 		set("color.ui=false", "color.diff=false", "color.interactive=false", "interactive.singleKey=false", "add.interactive.useBuiltin=true")
 	}
+	set(r.filter()...)
 	set(r.committer()...)
 	set(r.signing()...)
 	set(r.pinHTTP()...)

@@ -343,7 +343,11 @@ func (r *request) pin(service string) string {
 // URL, an extraHeader with a token among it, to where a first request is redirected.
 func (r *request) pinHTTP() []string {
 	var out []string
-	for _, m := range r.remotes {
+	to := r.remotes
+	if r.lfsURL != "" {
+		to = append(to[:len(to):len(to)], remote{kind: kindHTTPS, url: r.lfsURL})
+	}
+	for _, m := range to {
 		if m.kind != kindHTTPS && m.kind != kindHTTP {
 			continue
 		}

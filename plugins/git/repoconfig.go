@@ -133,7 +133,7 @@ func (r *request) checkRepo() error {
 	}
 	// To look at the configuration and to mend it must stay possible.
 	first, _, _ := strings.Cut(r.cmd.name, " ")
-	network := len(r.remotes) > 0
+	network := len(r.remotes) > 0 || r.lfsFolder != "" && r.keepsLFS() && slices.Contains(filtering, first)
 	if first == "config" {
 		return r.hides()
 	}
@@ -207,6 +207,12 @@ func (r *request) hostile(e entry, first string, network bool) string {
 		if network {
 			return "stands for several remotes"
 		}
+		return ""
+	}
+	if e.section == "lfs" && r.lfsFolder != "" {
+		return hostileLFS(e)
+	}
+	if ownFilter(e) {
 		return ""
 	}
 	pattern := e.pattern()
@@ -335,7 +341,7 @@ var known = sets(map[string]string{
 		"longpaths loosecompression multipackindex notesref packedgitlimit packedgitwindowsize packedrefstimeout pager precomposeunicode preferredsymlinkrefs prefersymlinkrefs preloadindex " +
 		"protecthfs protectntfs quotepath repositoryformatversion restrictinheritedhandles safecrlf sharedrepository sparsecheckout sparsecheckoutcone splitindex sshcommand symlinks trustctime unsetenvvars " +
 		"untrackedcache usereplacerefs warnambiguousrefs whitespace maxtreedepth alternaterefsprefixes lockfilepid",
-	"remote":     "url pushurl fetch push mirror prune prunetags tagopt skipdefaultupdate skipfetchall promisor partialclonefilter pushdefault gh-resolved glab-resolved followremotehead",
+	"remote":     "url pushurl fetch push mirror prune prunetags tagopt skipdefaultupdate skipfetchall promisor partialclonefilter pushdefault gh-resolved glab-resolved followremotehead lfsurl lfspushurl",
 	"branch":     "remote pushremote merge rebase description autosetuprebase autosetupmerge sort vscode-merge-base gh-merge-base github-pr-owner-number github-pr-base-branch",
 	"http":       "postbuffer version lowspeedlimit lowspeedtime maxrequests minsessions useragent",
 	"diff":       "algorithm autorefreshindex colormoved colormovedws context dirstat ignoresubmodules indentheuristic interhunkcontext mnemonicprefix noprefix dstprefix srcprefix relative renamelimit renames statgraphwidth statnamewidth submodule suppressblankempty tool guitool wordregex wserrorhighlight trustexitcode nopretty binary cachetextconv xfuncname funcname",

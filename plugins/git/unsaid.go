@@ -223,7 +223,8 @@ func (r *request) checkHooks() error {
 	if len(r.repo.hooks)+len(r.repo.remoteHooks) == 0 || !r.mutating {
 		return nil
 	}
-	byCaller := r.callback(kindHooks) && r.repo.hooksDir != ""
+	// git-lfs has the hook of a push, and with it the folder of them all.
+	byCaller := r.callback(kindHooks) && r.repo.hooksDir != "" && !r.pushesLFS()
 	first, _, _ := strings.Cut(r.cmd.name, " ")
 	if first == "bisect" && (slices.Contains(r.repo.hooks, "reference-transaction") || slices.Contains(r.repo.hooks, "hooks/reference-transaction")) && !r.guards.off(checkRepo) {
 		// It does not read core.hooksPath, and would run this one.
@@ -290,22 +291,4 @@ func (r *request) leavesOut(first, flag string) bool {
 		}
 	}
 	return out
-}
-
-// lfs says that files of LFS are not what they would be on a developer's machine, whose
-// own configuration has git-lfs run for them.
-func (r *request) lfs() {
-	filters, _ := r.repo.file("filters")
-	if !slices.Contains(strings.Split(filters, "\n"), "lfs") || r.helps {
-		return
-	}
-	first, _, _ := strings.Cut(r.cmd.name, " ")
-	switch first {
-	case "add", "commit", "update-index", "hash-object":
-		r.note("this repository keeps files in LFS, and git-lfs is not run here: such a file is stored whole, not as a pointer; restore it before you commit, and have its change made where git-lfs is (git check-attr filter FILE tells which are)")
-	case "am", "checkout", "cherry-pick", "merge", "pull", "rebase", "reset", "restore", "revert", "sparse-checkout", "stash", "submodule", "switch", "worktree":
-		if r.mutating {
-			r.note("this repository keeps files in LFS, and git-lfs is not run here: such a file is checked out as its pointer, of three lines (git check-attr filter FILE tells which are); git lfs pull gets them where git-lfs is")
-		}
-	}
 }

@@ -33,6 +33,9 @@ func (p *policy) checkWire(w *abi.Wire) *argv.Refusal {
 	case abi.WirePush:
 		return p.checkPushed(w)
 	case abi.WireHTTP:
+		if ours, err := p.checkLFSWire(w); ours {
+			return err
+		}
 		where, _, _ := strings.Cut(w.Path, "?")
 		posts := w.Method == "POST" && (strings.HasSuffix(where, "/git-upload-pack") || strings.HasSuffix(where, "/git-receive-pack"))
 		if w.Method != "GET" && !posts {
