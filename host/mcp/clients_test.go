@@ -2,13 +2,20 @@ package mcp_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/toold/toold/host/config"
@@ -196,36 +203,156 @@ func TestRealClients(t *testing.T) {
 	}
 	t.Run("inspector", func(t *testing.T) {
 		t.Parallel()
-		inspector := filepath.Join(dir, "node_modules/@modelcontextprotocol/inspector-cli/build/cli.js")
-		run := func(name string, stdio bool, args ...string) string {
-			t.Helper()
-			to := []string{"--cli", s.url, "--transport", "http", "--header", "Authorization: Bearer " + token(name)}
-			if stdio {
-				to = []string{"--cli", toolctl, "mcp", "--cwd", s.Root, "--socket", s.Config.Sockets[0].Path}
-			}
-			cmd := node(t, inspector, append(to, args...)...)
-			cmd.Env = append(cmd.Env, "TOOL_TOKEN="+token(name))
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Errorf("%s, %q: %v\n%s", name, args, err, out)
-			}
-			return string(out)
-		}
-		for _, stdio := range []bool{false, true} {
-			for name, other := range map[string]string{"alice": "bob", "bob": "alice"} {
-				if got := run(name, stdio, "--method", "tools/list"); !strings.Contains(got, `"user_`+name+`"`) || strings.Contains(got, "user_"+other) {
-					t.Errorf("%s sees: %s", name, got)
-				}
-			}
-			if got := run("alice", stdio, "--method", "tools/call", "--tool-name", "echo", "--tool-arg", `args=["hello"]`); !strings.Contains(got, `"hello\n"`) {
-				t.Errorf("a call: %s", got)
-			}
-			if got := run("alice", stdio, "--method", "tools/call", "--tool-name", "printf", "--tool-arg", `args=["deny"]`); !strings.Contains(got, "DENIED") || !strings.Contains(got, "test.deny") || !strings.Contains(got, "do not ask") {
-				t.Errorf("a denial: %s", got)
-			}
-			if got := run("alice", stdio, "--method", "tools/call", "--tool-name", "user_bob"); !strings.Contains(got, "UNKNOWN_TOOL") {
-				t.Errorf("what is bob's: %s", got)
-			}
+		for _, way := range []string{"http", "stdio"} {
+			t.Run(way, func(t *testing.T) {
+				t.Parallel()
+				inspect(t, s, way == "stdio")
+			})
 		}
 	})
+}
+
+// inspect has the Inspector's command line do all that it can: each of its processes
+// makes one request and prints the result. It prints no notification, so that progress
+// is looked for in what it was sent, and it cancels nothing but by its end.
+func inspect(t *testing.T, s *site, stdio bool) {
+	toolctl := filepath.Join(hosttest.Programs(t), "toolctl")
+	script := filepath.Join(clients(t), "node_modules/@modelcontextprotocol/inspector-cli/build/cli.js")
+	sent := &recording{}
+	relay := httptest.NewServer(sent.relay(t, s))
+	t.Cleanup(relay.Close)
+	tee := filepath.Join(t.TempDir(), "tee")
+	if err := os.WriteFile(tee, []byte("#!/bin/sh\n"+toolctl+" mcp --cwd "+s.Root+" --socket "+s.Config.Sockets[0].Path+" | tee \"$0.said\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	inspector := func(name string, args ...string) *exec.Cmd {
+		token := s.Token(t, object{"sub": name, "user": name})
+		to := []string{"--cli", relay.URL + "/mcp", "--transport", "http", "--header", "Authorization: Bearer " + token}
+		if stdio {
+			to = []string{"--cli", tee}
+		}
+		cmd := node(t, script, append(to, args...)...)
+		cmd.Env = append(cmd.Env, "TOOL_TOKEN="+token)
+		return cmd
+	}
+	run := func(name string, args ...string) string {
+		t.Helper()
+		out, err := inspector(name, args...).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s, %q: %v\n%s", name, args, err, out)
+		}
+		return string(out)
+	}
+	call := func(tool string, args ...string) string {
+		t.Helper()
+		return run("alice", append([]string{"--method", "tools/call", "--tool-name", tool}, args...)...)
+	}
+	for name, other := range map[string]string{"alice": "bob", "bob": "alice"} {
+		if got := run(name, "--method", "tools/list"); !strings.Contains(got, `"user_`+name+`"`) || strings.Contains(got, "user_"+other) {
+			t.Errorf("%s sees: %s", name, got)
+		}
+	}
+	if got := call("echo", "--tool-arg", `args=["hello"]`); !strings.Contains(got, `"hello\n"`) {
+		t.Errorf("a call: %s", got)
+	}
+	if got := call("printf", "--tool-arg", `args=["deny"]`); !strings.Contains(got, "DENIED") || !strings.Contains(got, "test.deny") || !strings.Contains(got, "do not ask") {
+		t.Errorf("a denial: %s", got)
+	}
+	if got := call("user_bob"); !strings.Contains(got, "UNKNOWN_TOOL") {
+		t.Errorf("what is bob's: %s", got)
+	}
+
+	// It asks for progress and is sent it before the result, in the same stream.
+	sent.forget()
+	got := call("change", "--tool-arg", "Do=leak", "Method=GET", "Path=/", "--metadata", "progressToken=seven")
+	if strings.Contains(got, "notifications/progress") {
+		t.Error("the Inspector prints progress: say so in docs/mcp.md")
+	}
+	said := sent.String()
+	if stdio {
+		b, err := os.ReadFile(tee + ".said")
+		if err != nil {
+			t.Fatal(err)
+		}
+		said = string(b)
+	}
+	told, rest, _ := strings.Cut(said, `"notifications/progress"`)
+	line, rest, _ := strings.Cut(rest, "\n")
+	if !strings.Contains(line, `"progressToken":"seven"`) || !strings.Contains(line, "half of it") || strings.Contains(told, `"content"`) || !strings.Contains(rest, `"content"`) {
+		t.Errorf("progress: %s\nof %s", line, said)
+	}
+
+	// A tool that is swapped between two of them is the new one in the second.
+	swapped := "swapped-" + map[bool]string{false: "http", true: "stdio"}[stdio]
+	for i, binary := range []string{"echo", "/usr/bin/printf"} {
+		after := len(s.Logs())
+		s.Tool(t, swapped, object{"binary": binary, "description": "it is " + binary}, nil)
+		s.AwaitLog(t, after, []string{"tool loaded", "tool swapped"}[i], swapped)
+		if got := run("alice", "--method", "tools/list"); !strings.Contains(got, "it is "+binary+`"`) {
+			t.Errorf("%s: it sees %s", binary, got)
+		}
+	}
+	if got := call(swapped, "--tool-arg", `args=["%%"]`); !strings.Contains(got, `"%"`) {
+		t.Errorf("the new one is answered %s", got)
+	}
+
+	// Over HTTP its version of the protocol has no cancellation by a closed stream.
+	if stdio {
+		fifo := gate(t, s.Daemon)
+		cmd := inspector("alice", "--method", "tools/call", "--tool-name", "dd", "--tool-arg", `args=["if=`+fifo+`","of=/dev/null","status=none"]`)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it starts others
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		open := awaitReader(t, fifo)
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
+		cmd.Wait()
+		awaitEnd(t, open)
+	}
+}
+
+// recording keeps what was sent to clients.
+type recording struct {
+	mu  sync.Mutex
+	all bytes.Buffer // guarded by mu
+}
+
+func (r *recording) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all.Write(b)
+}
+
+func (r *recording) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all.String()
+}
+
+func (r *recording) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all.Reset()
+}
+
+// relay passes requests on to s, and keeps the answers as they come.
+func (r *recording) relay(t *testing.T, s *site) http.Handler {
+	t.Helper()
+	to, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &httputil.ReverseProxy{
+		Rewrite: func(q *httputil.ProxyRequest) {
+			q.Out.URL.Scheme, q.Out.URL.Host, q.Out.Host = to.Scheme, to.Host, to.Host
+		},
+		ModifyResponse: func(res *http.Response) error {
+			res.Body = struct {
+				io.Reader
+				io.Closer
+			}{io.TeeReader(res.Body, r), res.Body}
+			return nil
+		},
+		FlushInterval: -1,
+	}
 }
