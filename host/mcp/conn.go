@@ -99,6 +99,14 @@ func (c *conn) Read(context.Context) (jsonrpc.Message, error) {
 		c.mu.Unlock()
 		first := !c.any
 		c.any = true
+		if refused := check(line); refused != nil && line[0] == '{' {
+			id := idFinder{}
+			if json.Valid(line) {
+				id.read(line)
+			}
+			c.writeLine(errorMessage(id.id(), jsonrpc.CodeParseError, refused))
+			continue
+		}
 		msg, err := decode(line)
 		if err != nil {
 			c.writeLine(errorMessage(nil, jsonrpc.CodeParseError, fault.Errorf(fault.InvalidEnvelope, "%w; send one JSON-RPC message a line", err)))
@@ -136,11 +144,8 @@ func (c *conn) room() bool {
 	return !c.closed
 }
 
-// decode decodes a message. encoding/json bounds its depth.
+// decode decodes a message that passed check.
 func decode(line []byte) (jsonrpc.Message, error) {
-	if !json.Valid(line) {
-		return nil, errors.New("the message is not JSON")
-	}
 	if line[0] != '{' {
 		return nil, errors.New("the message is not an object; batches are not taken")
 	}

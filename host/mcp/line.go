@@ -5,7 +5,42 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+
+	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 )
+
+// maxBeside is how many bytes the parameters of a message may have beside arguments and
+// answers. The rest is kept as values while a call runs, and what a client says of itself
+// for as long as its session lives: they take up to 20 times the memory of their text.
+const maxBeside = 64 << 10
+
+// check reports why a message is not taken, of which readers could make different ones,
+// or which is too long in what is kept of it.
+func check(message []byte) *fault.Error {
+	var params []byte
+	err := strictjson.Members(message, func(name, value []byte) {
+		if string(name) == "params" {
+			params = value
+		}
+	})
+	if err != nil {
+		return fault.Errorf(fault.InvalidEnvelope, "read the message: %w; send it as JSON that every reader takes for the same", err)
+	}
+	beside := 0
+	err = strictjson.Members(params, func(name, value []byte) {
+		if string(name) != "arguments" && string(name) != "inputResponses" {
+			beside += len(value)
+		}
+	})
+	if err != nil {
+		return nil // it is no object, which is the SDK's to answer
+	}
+	if beside > maxBeside {
+		return fault.Errorf(fault.MessageTooLarge, "the parameters have %d bytes beside arguments and inputResponses, and may have %d; shorten _meta and what the client says of itself", beside, maxBeside)
+	}
+	return nil
+}
 
 // tooLongError is a message of more than MaxMessage bytes, which was skipped.
 type tooLongError struct {

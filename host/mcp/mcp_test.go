@@ -453,7 +453,9 @@ func TestNotMCP(t *testing.T) {
 	for _, tt := range []struct{ send, want string }{
 		{"no JSON", `"id":null,"error":{"code":-32700`},
 		{`[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, "batches are not taken"},
-		{strings.Repeat(`{"a":`, 100_000), "not JSON"},
+		{strings.Repeat(`{"a":`, 100_000), `"id":null,"error":{"code":-32700`},
+		{`{"jsonrpc":"2.0","id":5,"method":"ping","params":{"a":1,"a":2}}`, `"id":5,"error":{"code":-32700`},
+		{`{"jsonrpc":"2.0","id":6,"method":"ping","params":{"_meta":{"x":"` + strings.Repeat("y", 64<<10) + `"}}}`, `MESSAGE_TOO_LARGE`},
 		{`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, `"id":1,"error"`},
 		{`{"jsonrpc":"2.0","id":2,"method":"ping"}`, `"id":2,"result":{}`},
 		{`{"jsonrpc":"2.0","id":"seven","method":"ping","params":{"x":"` + strings.Repeat("y", 2<<20) + `"}}`, `"id":"seven","error":{"code":-32600`},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -350,6 +351,11 @@ func readBody(out http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	control.SetReadDeadline(time.Time{})
 	if trimmed := bytes.TrimSpace(body); len(trimmed) > 0 && trimmed[0] == '[' {
 		refuse(out, http.StatusBadRequest, nil, fault.Errorf(fault.InvalidEnvelope, "batches are not taken; send one JSON-RPC message a request"))
+		return nil, false
+	}
+	// What is no JSON at all is the SDK's to answer.
+	if refused := check(body); refused != nil && json.Valid(body) {
+		refuse(out, http.StatusBadRequest, body, refused)
 		return nil, false
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))

@@ -167,6 +167,8 @@ func TestWebAdmission(t *testing.T) {
 		"a batch":                           {good, "[" + hello + "]", nil, 400},
 		"too much":                          {good, strings.Repeat(" ", 2<<20), nil, 413},
 		"no JSON":                           {good, "hello", nil, 400},
+		"a member that is there twice":      {good, strings.Replace(hello, `"id":1`, `"id":1,"id":2`, 1), nil, 400},
+		"a client that is called too long":  {good, strings.Replace(hello, `"raw"`, `"`+strings.Repeat("x", 64<<10)+`"`, 1), nil, 400},
 		"a session that there is not":       {good, hello, map[string]string{"Mcp-Session-Id": "guessed"}, 404},
 		"a version that there is not":       {good, hello, map[string]string{"Mcp-Protocol-Version": "1999-01-01"}, 400},
 		"a version that is not yet":         {good, hello, map[string]string{"Mcp-Protocol-Version": "2999-01-01"}, 400},
