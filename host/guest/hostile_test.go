@@ -84,6 +84,21 @@ func hostile() []struct {
 		a.tags = append(a.tags, cat(op(0), u(a.typ(nil, nil))))
 		a.exported("run", nil, op(0xd0, 0x69, 0x0a))
 	}))
+	add("a function taken for one of another type", fault.GuestTrap, one(func(a *asm) {
+		of := a.typ(op(0x7e), nil) // a number, where the function takes a reference
+		a.export("victim", 0, a.fn(op(0x6f), nil, nil, op(0x01)))
+		a.exported("run", nil, i64c(1<<40), op(0xd2, 0), op(0x14), u(of), i32c(0))
+	}))
+	add("no function that is called", fault.GuestTrap, one(func(a *asm) {
+		of := u(a.typ(nil, nil))
+		a.exported("run", nil, op(0xd0), of, op(0x14), of, i32c(0))
+	}))
+	add("recursion by reference", fault.GuestTrap, one(func(a *asm) {
+		a.exported("run", nil, op(0xd2, 0), op(0x14), u(a.typ(nil, op(0x7f))))
+	}))
+	add("branches on null without an end", fault.LimitExceeded, one(func(a *asm) {
+		a.exported("run", nil, loop(op(0xd0, 0x70, 0xd5, 0), drop), i32c(0))
+	}))
 	add("waiting for another thread", fault.GuestTrap, one(func(a *asm) {
 		a.memory(1)
 		a.exported("run", nil, i32c(0), i32c(0), i64c(-1), op(0xfe, 0x01, 2, 0))

@@ -57,7 +57,8 @@ const (
 var wasmMagic = []byte("\x00asm\x01\x00\x00\x00")
 
 // features are what the rewriter lets through.
-const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst | experimental.CoreFeaturesThreads
+const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst | experimental.CoreFeaturesThreads |
+	experimental.CoreFeaturesTypedFunctionReferences
 
 // Load reads, compiles (or takes from the cache) and initialises a module, and
 // checks that it can be called. The error is an *Error. DeadlineMet, Aborted,

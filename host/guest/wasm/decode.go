@@ -33,6 +33,7 @@ type source struct {
 	lim Limits
 
 	types   []FuncType
+	known   int // how many of them may be referred to
 	imports []importEntry
 	funcs   []uint32 // index of each function's type
 	tables  []table
@@ -74,6 +75,7 @@ type importEntry struct {
 
 type table struct {
 	typ    ValueType
+	init   span // the expression of what is in it at first; empty: null
 	min    uint32
 	max    uint32
 	hasMax bool
@@ -273,6 +275,21 @@ func (s *source) typeSection(r *reader) {
 	n := r.count(s.lim.Types, "types")
 	s.types = make([]FuncType, 0, n)
 	for range n {
+		group := 1
+		if r.more() && r.b[r.p] == recursive {
+			r.p++
+			group = r.count(s.lim.Types-len(s.types), "types")
+		}
+		s.known = len(s.types) + group // types may refer to themselves, and to others of their group
+		s.typeGroup(r, group)
+	}
+}
+
+// recursive begins types that refer to each other.
+const recursive = 0x4e
+
+func (s *source) typeGroup(r *reader, n int) {
+	for range n {
 		at := r.p
 		switch form := r.u8("type"); {
 		case r.err != nil:
@@ -281,7 +298,7 @@ func (s *source) typeSection(r *reader) {
 			t := FuncType{Params: s.valueTypes(r, "parameters")}
 			t.Results = s.valueTypes(r, "results")
 			s.types = append(s.types, t)
-		case form == 0x4e || form == 0x4f || form == 0x50 || form == 0x5e || form == 0x5f:
+		case form == recursive || form == 0x4f || form == 0x50 || form == 0x5e || form == 0x5f:
 			r.fail(at, Unsupported, "use GC (garbage collected types, 0x%02x)", form)
 		default:
 			r.fail(at, Malformed, "read type: unknown form 0x%02x", form)
@@ -296,48 +313,56 @@ func (s *source) valueTypes(r *reader, what string) []ValueType {
 	}
 	types := make([]ValueType, n)
 	for i := range types {
-		types[i] = valueType(r)
+		types[i] = s.valueType(r)
 	}
 	return types
 }
 
-func valueType(r *reader) ValueType {
+// valueType reads a value type, as what it is written: references to functions of a type are references to functions,
+// and what is never null may be.
+func (s *source) valueType(r *reader) ValueType {
 	at := r.p
-	t := ValueType(r.u8("value type"))
-	if t == exnRef {
+	switch t := ValueType(r.u8("value type")); {
+	case t.valid() || r.err != nil:
+		return t
+	case t == exnRef:
 		return ExternRef
-	}
-	if r.err == nil && !t.valid() {
+	case t == refNullable || t == refNonNull:
+		return s.heapType(r)
+	default:
 		unknownType(r, at, byte(t))
+		return 0
 	}
-	return t
 }
 
-func refType(r *reader) ValueType {
+func (s *source) refType(r *reader) ValueType {
 	at := r.p
-	t := ValueType(r.u8("reference type"))
-	if t == exnRef {
-		return ExternRef
-	}
+	t := s.valueType(r)
 	if r.err == nil && !t.isRef() {
 		unknownType(r, at, byte(t))
 	}
 	return t
 }
 
-func unknownType(r *reader, at int, t byte) {
-	if t == 0x63 || t == 0x64 { // a reference to what follows
-		switch heap := r.u8("heap type"); heap {
-		case 0x6a, 0x6b, 0x6c, 0x6d, 0x6e, 0x71, 0x72, 0x73, 0x74:
-			t = heap
-		}
-		if r.err != nil {
-			return
-		}
+// heapType reads what something refers to.
+func (s *source) heapType(r *reader) ValueType {
+	at := r.p
+	switch t := r.signed(33, "heap type"); {
+	case r.err != nil:
+	case t >= int64(s.known):
+		r.fail(at, Malformed, "refer to unknown type %d", t)
+	case t >= 0 || t == int64(FuncRef)-0x80:
+		return FuncRef
+	case t == int64(ExternRef)-0x80 || t == exnRef-0x80:
+		return ExternRef
+	default:
+		unknownType(r, at, byte(t)&0x7f)
 	}
+	return 0
+}
+
+func unknownType(r *reader, at int, t byte) {
 	switch t {
-	case 0x63, 0x64:
-		r.fail(at, Unsupported, "need typed function references (0x%02x)", t)
 	case 0x74:
 		r.fail(at, Unsupported, "use bottom types (0x%02x)", t)
 	case 0x6a, 0x6b, 0x6c, 0x6d, 0x6e, 0x71, 0x72, 0x73:
@@ -383,7 +408,7 @@ func (s *source) importSection(r *reader) {
 			s.memory, s.memoryImported = s.memoryType(r, "memory"), true
 		case Global:
 			s.foreign(r, r.p)
-			g := global{typ: valueType(r)}
+			g := global{typ: s.valueType(r)}
 			g.mutable = mutability(r)
 			s.globals = append(s.globals, g)
 			s.importedGlobals++
@@ -411,8 +436,14 @@ func (s *source) importSection(r *reader) {
 
 // foreign refuses what another module would have to write as we do.
 func (s *source) foreign(r *reader, at int) {
-	if r.more() && r.b[r.p] == exnRef {
+	if !r.more() {
+		return
+	}
+	switch ValueType(r.b[r.p]) {
+	case exnRef:
 		r.fail(at, Unsupported, "import the exceptions of another module")
+	case refNullable, refNonNull:
+		r.fail(at, Unsupported, "import the typed references of another module")
 	}
 }
 
@@ -463,12 +494,29 @@ func limits(r *reader, what string) (lo, hi uint32, hasMax bool) {
 }
 
 func (s *source) tableType(r *reader) (t table) {
-	if r.more() && r.b[r.p] == 0x40 {
-		r.fail(r.p, Unsupported, "need typed function references (table with initial value)")
+	at := r.p
+	initialized := r.more() && r.b[r.p] == 0x40
+	if initialized {
+		r.p++
+		if r.u8("table") != 0 {
+			r.fail(at, Malformed, "read table: unknown kind")
+		}
+	}
+	nonNull := r.more() && ValueType(r.b[r.p]) == refNonNull
+	t.typ = s.refType(r)
+	t.min, t.max, t.hasMax = limits(r, "table")
+	if !initialized {
+		if nonNull {
+			r.fail(at, Malformed, "have a table without null that says not what is in it")
+		}
 		return
 	}
-	t.typ = refType(r)
-	t.min, t.max, t.hasMax = limits(r, "table")
+	start := r.p
+	c := s.constExpr(r, s.importedGlobals)
+	t.init = span{start, r.p}
+	if r.err == nil && c.typ != t.typ {
+		r.fail(start, Malformed, "fill a table of type %v with %v", t.typ, c.typ)
+	}
 	return
 }
 
@@ -500,7 +548,7 @@ func (s *source) globalSection(r *reader) {
 	n := r.count(s.lim.Globals-len(s.globals), "globals")
 	s.globals = slices.Grow(s.globals, n)
 	for range n {
-		g := global{typ: valueType(r)}
+		g := global{typ: s.valueType(r)}
 		g.mutable = mutability(r)
 		at := r.p
 		c := s.constExpr(r, s.importedGlobals)
@@ -604,7 +652,7 @@ func (s *source) elementSection(r *reader) {
 		}
 		if e.prefix&3 != 0 {
 			if e.exprs() {
-				e.typ = refType(r)
+				e.typ = s.refType(r)
 			} else if kindAt := r.p; r.u8("kind of elements") != 0 {
 				r.fail(kindAt, Malformed, "read element segment: unknown kind of elements")
 			}
@@ -738,7 +786,7 @@ func (s *source) constExpr(r *reader, globals int) constant {
 			}
 			c.typ, c.known = s.globals[g].typ, false
 		case 0xd0:
-			c.typ = refType(r)
+			c.typ = s.heapType(r)
 		case 0xd2:
 			c.typ = FuncRef
 			if f := s.funcIndex(r); r.err == nil {

@@ -59,7 +59,7 @@ type writer struct {
 	helpers []helper
 	// Functions among the helpers, made when code first needs them, and 0 before.
 	fill, copy, grow, payBytes, payEntries uint32
-	capture, rethrow                       uint32
+	capture, rethrow, hold                 uint32
 	inits                                  map[uint32]uint32 // by segment
 
 	strip    bool              // active data is taken out
@@ -93,6 +93,7 @@ const (
 	typeValue          // (i64) -> ()
 	typeTag            // (externref) -> (i32)
 	typeValueOf        // (externref, i32) -> (i64)
+	typeHold           // (funcref) -> ()
 	addedTypes
 )
 
@@ -108,6 +109,7 @@ var addedTypeBytes = [addedTypes][]byte{
 	{0x60, 1, byte(I64), 0},
 	{0x60, 1, byte(ExternRef), 1, byte(I32)},
 	{0x60, 2, byte(ExternRef), byte(I32), 1, byte(I64)},
+	{0x60, 1, byte(FuncRef), 0},
 }
 
 // addedImports are what a module imports from ImportModule, with their types.
@@ -291,7 +293,7 @@ func (w *writer) planLimits() {
 			most = min(most, t.max)
 		}
 		spare -= int(most - t.min)
-		w.tables = append(w.tables, table{t.typ, t.min, most, true})
+		w.tables = append(w.tables, table{t.typ, t.init, t.min, most, true})
 	}
 }
 
@@ -333,6 +335,9 @@ func (w *writer) module() (*Module, error) {
 		return nil, err
 	}
 	w.helpExports()
+	if w.hold != 0 {
+		w.tables = append(w.tables, table{typ: FuncRef, min: 1, max: 1, hasMax: true})
+	}
 	if w.keepsReferences() {
 		return nil, &Error{src.codeStart, Unsupported, "keep references in an exnref"}
 	}
@@ -378,9 +383,16 @@ func (w *writer) module() (*Module, error) {
 		w.section(secTable, func() {
 			w.u32(uint32(len(w.tables)))
 			for _, t := range w.tables {
+				filled := t.init.end > 0
+				if filled {
+					w.u8(0x40, 0)
+				}
 				w.u8(byte(t.typ), 1)
 				w.u32(t.min)
 				w.u32(t.max)
+				if filled {
+					w.constExpr(t.init)
+				}
 			}
 		})
 	}
@@ -433,11 +445,9 @@ func (w *writer) constExpr(s span) {
 		case opGlobalGet:
 			r.u32("")
 		case opRefNull:
-			if r.u8("") == exnRef {
-				w.copied(span{from, r.p - 1})
-				w.u8(byte(ExternRef))
-				from = r.p
-			}
+			w.copied(span{from, r.p})
+			w.u8(byte(w.src.heapType(r)))
+			from = r.p
 		case opVector:
 			r.skip(17, "")
 		case opRefFunc:
@@ -801,8 +811,14 @@ func (w *writer) edit(b []byte, e edit) []byte {
 		return w.throwRef(b, landings)
 	case editTry:
 		return w.try(b, same[1:1+e.arg], landings)
-	case editExn:
-		return append(b, byte(ExternRef))
+	case editType:
+		return append(b, byte(e.arg))
+	case editCallRef:
+		return w.callRef(b, opCallIndirect, e.arg)
+	case editCallRefThrough:
+		return w.pending(w.callRef(b, opCallIndirect, e.arg), landings)
+	case editReturnCallRef:
+		return w.callRef(b, opReturnCallIndirect, e.arg)
 	case editReturnCall:
 		return appendU32(append(b, opReturnCall), e.arg)
 	case editRefFunc:

@@ -14,7 +14,8 @@ import (
 )
 
 // features are those that the engine turns on.
-const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst | experimental.CoreFeaturesThreads
+const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst | experimental.CoreFeaturesThreads |
+	experimental.CoreFeaturesTypedFunctionReferences
 
 var errFuel = errors.New("the fuel is used up")
 

@@ -370,8 +370,8 @@ func (w *writer) try(b []byte, typ []byte, landings []landing) []byte {
 		b = append(b, opEnd)
 	}
 	b = append(b, opBlock)
-	if len(typ) == 1 && typ[0] == exnRef {
-		return append(b, byte(ExternRef))
+	if t := ValueType(typ[0]); t == exnRef || t == refNullable || t == refNonNull {
+		return append(b, byte(w.src.valueType(&reader{b: typ, end: len(typ)})))
 	}
 	return append(b, typ...)
 }

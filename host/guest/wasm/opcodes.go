@@ -38,6 +38,8 @@ const (
 	opCallIndirect       = 0x11
 	opReturnCall         = 0x12
 	opReturnCallIndirect = 0x13
+	opCallRef            = 0x14
+	opReturnCallRef      = 0x15
 	opSelectTyped        = 0x1c
 	opTryTable           = 0x1f
 	opLocalGet           = 0x20
@@ -53,6 +55,9 @@ const (
 	opI64Const           = 0x42
 	opRefNull            = 0xd0
 	opRefFunc            = 0xd2
+	opRefAsNonNull       = 0xd4
+	opBrOnNull           = 0xd5
+	opBrOnNonNull        = 0xd6
 	opMisc               = 0xfc
 	opVector             = 0xfd
 	opAtomic             = 0xfe
@@ -98,6 +103,7 @@ var instructions = func() (t [256]instruction) {
 	set(opCallIndirect, opCallIndirect, immOther, 6)
 	set(opReturnCall, opReturnCall, immFunc, 4)
 	set(opReturnCallIndirect, opReturnCallIndirect, immOther, 6)
+	set(opCallRef, opReturnCallRef, immOther, 12)
 	set(0x1a, 0x1a, immNone, 0)
 	set(0x1b, 0x1b, immNone, 1)
 	set(opSelectTyped, opSelectTyped, immOther, 1)
@@ -123,6 +129,8 @@ var instructions = func() (t [256]instruction) {
 	set(opRefNull, opRefNull, immOther, 1)
 	set(0xd1, 0xd1, immNone, 1)
 	set(opRefFunc, opRefFunc, immFunc, 1)
+	set(opRefAsNonNull, opRefAsNonNull, immNone, 1)
+	set(opBrOnNull, opBrOnNonNull, immLabel, 1)
 	set(opMisc, opAtomic, immOther, 1)
 	return t
 }()
@@ -135,8 +143,6 @@ func unsupported(op byte) string {
 	switch {
 	case op == 0x06 || op == 0x07 || op == 0x09 || op == 0x18 || op == 0x19:
 		return legacyExceptions
-	case op == 0x14 || op == 0x15 || op >= 0xd4 && op <= 0xd6:
-		return "typed function references"
 	case op == 0xd3 || op == 0xfb: // ref.eq is GC's
 		return "GC (garbage collected types)"
 	}

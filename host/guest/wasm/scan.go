@@ -43,22 +43,25 @@ type edit struct {
 }
 
 const (
-	editCall        = iota // call arg, an index that was moved
-	editReturnCall         // return_call arg
-	editRefFunc            // a reference to function arg
-	editFill               // memory.fill
-	editCopy               // memory.copy
-	editGrow               // memory.grow
-	editInit               // memory.init of segment arg
-	editDrop               // data.drop of segment arg
-	editDirty              // sets the flag, then does what it did
-	editTable              // sets the flag and pays for the number on top of the stack, then does what it did
-	editCallThrough        // call arg, and looks for an exception
-	editThrough            // does what it did, and looks for an exception
-	editThrow              // throw of tag arg
-	editThrowRef           // throw_ref
-	editTry                // try_table, whose block type has arg bytes
-	editExn                // exnref, which is externref
+	editCall           = iota // call arg, an index that was moved
+	editReturnCall            // return_call arg
+	editRefFunc               // a reference to function arg
+	editFill                  // memory.fill
+	editCopy                  // memory.copy
+	editGrow                  // memory.grow
+	editInit                  // memory.init of segment arg
+	editDrop                  // data.drop of segment arg
+	editDirty                 // sets the flag, then does what it did
+	editTable                 // sets the flag and pays for the number on top of the stack, then does what it did
+	editCallThrough           // call arg, and looks for an exception
+	editThrough               // does what it did, and looks for an exception
+	editThrow                 // throw of tag arg
+	editThrowRef              // throw_ref
+	editTry                   // try_table, whose block type has arg bytes
+	editType                  // a type, which is arg
+	editCallRef               // call_ref of type arg
+	editCallRefThrough        // call_ref of type arg, and looks for an exception
+	editReturnCallRef         // return_call_ref of type arg
 )
 
 // frame is a block that is open while code is read forward.
@@ -139,8 +142,7 @@ func (s *scan) read(n int) *Error {
 	for range r.count(len(src.in), "kinds of locals") {
 		at := r.p
 		n := r.u32("number of locals")
-		s.exnref(r)
-		valueType(r)
+		s.valueType(r)
 		if int64(n) > int64(src.lim.Locals-s.locals) {
 			r.fail(at, TooLarge, "have more than %d locals", src.lim.Locals)
 			break
@@ -249,10 +251,17 @@ func (s *scan) read(n int) *Error {
 			}
 			n := arity(l)
 			e := event{kind: evBr, cost: uint16(cost + carry(n)), pos: int32(at), end: int32(r.p), carries: n > 0, a: l}
-			if op == opBrIf {
+			if op != opBr {
 				e.kind = evBrIf
 			}
-			if f := &s.frames[len(s.frames)-1-int(l)]; f.kind == evLoop {
+			f := &s.frames[len(s.frames)-1-int(l)]
+			switch loop := f.kind == evLoop; {
+			case op == opBrOnNull || op == opBrOnNonNull:
+				// No check stands for it: what it looks at is no i32.
+				if e.carries = true; loop {
+					e.kind, e.n = evCarryIf, uint32(f.start)
+				}
+			case loop:
 				s.backward(&e, f, was)
 			}
 			jump(e)
@@ -407,16 +416,37 @@ func (s *scan) read(n int) *Error {
 				} else {
 					jump(event{kind: evLeave, cost: uint16(cost), pos: int32(at)})
 				}
+			case opCallRef, opReturnCallRef:
+				i := src.typeIndex(r)
+				if r.err != nil {
+					break
+				}
+				t := src.types[i]
+				cost += s.indir + carry(len(t.Params)+len(t.Results))
+				s.calls = true
+				if s.thrower != nil {
+					s.thrower.indirect = true
+				}
+				switch {
+				case op == opReturnCallRef:
+					jump(event{kind: evLeave, cost: uint16(cost), pos: int32(at)})
+					s.edits = append(s.edits, edit{kind: editReturnCallRef, start: int32(at), end: int32(r.p), arg: i})
+				case src.tablesThrow():
+					straight += cost + lookCost
+					s.throwing(editCallRefThrough, at, r.p, i)
+				default:
+					straight += cost
+					s.edits = append(s.edits, edit{kind: editCallRef, start: int32(at), end: int32(r.p), arg: i})
+				}
 			case opSelectTyped:
 				if n := r.u8("number of types"); n != 1 {
 					r.fail(at, Malformed, "select between %d types", n)
 				}
-				s.exnref(r)
-				valueType(r)
+				s.valueType(r)
 				straight += cost
 			case opRefNull:
-				s.exnref(r)
-				refType(r)
+				start := r.p
+				s.retype(start, src.heapType(r), r)
 				straight += cost
 			case opThrow, opThrowRef:
 				jump(event{kind: evLeave, cost: uint16(s.readThrow(r, op, at)), pos: int32(at)})
@@ -452,10 +482,16 @@ func (s *scan) read(n int) *Error {
 // lookCost is what it costs to look for an exception after a call.
 const lookCost = 1
 
-// exnref notes a type that is written otherwise.
-func (s *scan) exnref(r *reader) {
-	if r.more() && r.b[r.p] == exnRef {
-		s.edits = append(s.edits, edit{kind: editExn, start: int32(r.p), end: int32(r.p + 1)})
+// valueType reads a value type.
+func (s *scan) valueType(r *reader) {
+	start := r.p
+	s.retype(start, s.src.valueType(r), r)
+}
+
+// retype notes a type from start on that is written otherwise.
+func (s *scan) retype(start int, t ValueType, r *reader) {
+	if r.err == nil && (r.p > start+1 || ValueType(r.b[start]) != t) {
+		s.edits = append(s.edits, edit{kind: editType, start: int32(start), end: int32(r.p), arg: uint32(t)})
 	}
 }
 
@@ -518,11 +554,12 @@ func (s *scan) blockType(r *reader) (params, results int) {
 		case c == 0x40:
 			r.p++
 			return 0, 0
-		case ValueType(c).valid() || c == exnRef:
-			if r.b[at-1] != opTryTable { // which is written as a whole
-				s.exnref(r)
+		case ValueType(c).valid() || c == exnRef || ValueType(c) == refNullable || ValueType(c) == refNonNull:
+			if r.b[at-1] == opTryTable { // which is written as a whole
+				s.src.valueType(r)
+			} else {
+				s.valueType(r)
 			}
-			r.p++
 			return 0, 1
 		case c >= 0x40 && c < 0x80:
 			unknownType(r, at, c)

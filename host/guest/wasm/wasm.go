@@ -6,14 +6,15 @@
 //   - No input makes it panic, or take more than linear time and memory. Counts are bounded by the bytes that are left
 //     and by Limits, before anything is allocated for them.
 //   - It refuses what it does not know: instructions, sections, types and encodings outside WebAssembly 2.0 with tail
-//     calls, extended constant expressions, exceptions (try_table) and the atomic instructions of threads. Legacy
-//     exceptions, several memories, memory64, relaxed SIMD, typed function references and garbage collected types are
-//     refused by name. Nothing passes through unread.
-//   - The result needs no engine that knows exceptions: see exceptions.go. A shared memory is written as one that is not.
+//     calls, extended constant expressions, exceptions (try_table), typed function references and the atomic
+//     instructions of threads. Legacy exceptions, several memories, memory64, relaxed SIMD and garbage collected types
+//     are refused by name. Nothing passes through unread.
+//   - The result needs no engine that knows exceptions or types of references: see exceptions.go and references.go. A
+//     shared memory is written as one that is not.
 //   - Every index is checked against the counts of the original module. What is added here (types, an import, globals,
 //     functions, exports) is out of a guest's reach, and an invalid module does not become valid by it, but for
-//     exnref, which becomes externref. Rewrite does not check the types of operands; a WebAssembly engine has to validate
-//     the result, as all of them do.
+//     references: exnref becomes externref, and a reference to functions of a type one to any. Rewrite does not check
+//     the types of operands; a WebAssembly engine has to validate the result, as all of them do.
 //   - The result computes what the original computes, until the fuel is used up.
 //
 // What the result has that the original had not:
@@ -142,6 +143,12 @@ const (
 	V128      ValueType = 0x7b
 	FuncRef   ValueType = 0x70
 	ExternRef ValueType = 0x6f
+)
+
+// What begins a reference to what follows. Once read it is FuncRef or ExternRef; see references.go.
+const (
+	refNullable ValueType = 0x63
+	refNonNull  ValueType = 0x64
 )
 
 func (t ValueType) isRef() bool { return t == FuncRef || t == ExternRef }
