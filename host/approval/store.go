@@ -56,6 +56,9 @@ func Open(c Config) (*Store, error) {
 	now := time.Now()
 	for _, r := range list {
 		e := &entry{Request: *r, changed: make(chan struct{})}
+		// What is left of its time is measured as for one that is asked from now on: a
+		// clock that is set back while the daemon runs adds nothing to it.
+		e.Expires = now.Add(e.Expires.Sub(now))
 		s.all = append(s.all, e)
 		if r.Made.After(now) && (e.Open() || e.State == Denied) {
 			// The clock was set back: nobody knows how old it is.
