@@ -727,10 +727,13 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 			c.Rule, named = hostrule.Match(s.rules.Hosts, name, port)
 		}
 	}
-	// Going by the address leads around nothing that goes by the name.
-	if h := s.rules.HTTP; h != nil && c.Rule != "" && !h.reads(c.Host, c.Port) {
-		if name := s.nameOf(ip, port, h.Hosts); name != "" {
-			c.Host = name
+	// Going by the address leads around nothing that goes by the name, also where
+	// requests to every address are read: credentials, and what a policy says, are of the name.
+	if h := s.rules.HTTP; h != nil && c.Rule != "" {
+		if _, named := hostrule.Match(h.Hosts, c.Host, port); !named || !h.reads(c.Host, c.Port) {
+			if name := s.nameOf(ip, port, h.Hosts); name != "" {
+				c.Host = name
+			}
 		}
 	}
 	switch {

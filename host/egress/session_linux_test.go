@@ -288,6 +288,25 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// TestReadByName: a connection to an address that is that of a host with a rule of its
+// own for requests, as from /etc/hosts, is one to that host, whatever else is read.
+func TestReadByName(t *testing.T) {
+	for _, tt := range []struct{ read, host string }{
+		{"localhost:443", "localhost"},
+		{"* localhost:443", "localhost"},
+		{"localhost:443 *:443", "localhost"},
+		{"* localhost:444", "127.0.0.1"},
+		{"* 127.0.0.1:443 localhost:443", "127.0.0.1"},
+		{"*", "127.0.0.1"},
+	} {
+		s := &Session{rules: ParseRules([]string{"*"}), ctx: t.Context()}
+		s.rules.HTTP = &HTTP{Hosts: strings.Fields(tt.read)}
+		if c, _ := s.judge(netip.MustParseAddrPort("127.0.0.1:443")); c.Host != tt.host {
+			t.Errorf("where requests to %q are read, the connection is one to %s, and not %s", tt.read, c.Host, tt.host)
+		}
+	}
+}
+
 // Somebody else on this host who connects to a listener first is not taken for
 // the run, from whatever port and address.
 func TestStranger(t *testing.T) {
