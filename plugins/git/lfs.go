@@ -260,6 +260,15 @@ var lfsCommand = &command{name: "lfs", grammar: grammar(), most: -1, reads: true
 	&command{name: "lfs lock", refuse: "takes a file from everybody at the server", instead: "lock it where git-lfs is"},
 	&command{name: "lfs unlock", refuse: "takes a lock from whoever has it", instead: "unlock it where git-lfs is"})}
 
+// namesObject reports whether a part of the path where is the digest of a file in LFS. Each
+// server names a file so in where it is sent to; other files of the server, as of a folder
+// that a git without references to ask about would push to, are nobody's to write.
+func namesObject(where string) bool {
+	return slices.ContainsFunc(strings.Split(where, "/"), func(part string) bool {
+		return len(part) == 64 && strings.Trim(part, "0123456789abcdef") == ""
+	})
+}
+
 // checkLFSWire decides about a request that is not git's own: what git-lfs sends.
 // It reports false where it is none of that.
 func (p *policy) checkLFSWire(w *abi.Wire) (bool, *argv.Refusal) {
@@ -270,7 +279,8 @@ func (p *policy) checkLFSWire(w *abi.Wire) (bool, *argv.Refusal) {
 	if w.Method == "POST" && strings.HasSuffix(where, "/info/lfs/objects/batch") {
 		return true, nil // it asks where objects are
 	}
-	if w.Method != "PUT" && w.Method != "POST" || w.Method == "POST" && !strings.HasSuffix(where, "/verify") {
+	verifies := strings.HasSuffix(where, "/verify") && (strings.Contains(where, "/lfs/") || strings.Contains(where, "/objects/"))
+	if !(w.Method == "PUT" && namesObject(where) || w.Method == "POST" && verifies) {
 		return false, nil
 	}
 	name, args := subcommandOf(w.Call.Args), w.Call.Args

@@ -70,3 +70,28 @@ func TestWire(t *testing.T) {
 		}
 	}
 }
+
+// TestWireOfLFS has git-lfs send what it does, in a push, and nothing to other places.
+func TestWireOfLFS(t *testing.T) {
+	oid := strings.Repeat("0f", 32)
+	for _, tt := range []struct {
+		args, method, path string
+		ok                 bool
+	}{
+		{"push origin main", "POST", "/x.git/info/lfs/objects/batch", true}, {"checkout main", "POST", "/x.git/info/lfs/objects/batch", true},
+		{"push origin main", "PUT", "/x.git/info/lfs/objects/" + oid, true}, {"lfs push origin main", "PUT", "/x.git/gitlab-lfs/objects/" + oid + "/12", true},
+		{"push origin main", "POST", "/x.git/info/lfs/verify", true}, {"push origin main", "POST", "/objects/" + oid + "/verify", true},
+		{"fetch", "PUT", "/x.git/info/lfs/objects/" + oid, false}, {"lfs pull", "POST", "/x.git/info/lfs/verify", false},
+		{"push origin main", "PUT", "/x/objects/00/" + oid[:38], false}, {"push origin main", "PUT", "/api/v1/repos/o/r/contents/f", false},
+		{"push origin main", "PUT", "/api/v1/keys?/" + oid, false}, {"push origin main", "PUT", "/x/" + strings.ToUpper(oid), false},
+		{"push origin main", "POST", "/api/v1/domains/verify", false}, {"push origin main", "DELETE", "/x.git/info/lfs/objects/" + oid, false},
+	} {
+		w := &abi.Wire{On: abi.WireHTTP, Host: "h", Method: tt.method, Path: tt.path, Call: abi.Call{Args: strings.Fields(tt.args)}}
+		if d := testPolicy(map[string]string{lfsConfig: "/state/lfs"}).wire(w); (d.Effect == abi.Allow) != tt.ok {
+			t.Errorf("%s: %s %s: %s by %s", tt.args, tt.method, tt.path, d.Effect, d.Rule)
+		}
+		if d := testPolicy(nil).wire(w); d.Effect == abi.Allow {
+			t.Errorf("%s: %s %s is allowed without git-lfs", tt.args, tt.method, tt.path)
+		}
+	}
+}
