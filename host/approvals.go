@@ -7,12 +7,12 @@ import (
 	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/events"
+	"github.com/toold/toold/host/pipeline"
 )
 
-// approvalChanged tells watchers and the audit log what became of a request. Texts
+// noteApproval tells watchers and the audit log what became of a request. Texts
 // of a policy and of who decided are bounded by the store.
-func (h *Host) approvalChanged(r approval.Request) {
-	p := &h.parts
+func noteApproval(p *pipeline.Parts, r approval.Request) {
 	tool := r.Steps[0].Tool
 	p.Events.Publish(events.Event{
 		Kind: events.Approval, Owner: r.Owner, Session: r.Session, Execution: r.Execution, Tool: tool, Approval: r.ID, State: string(r.State),
@@ -36,8 +36,8 @@ func (h *Host) approvalChanged(r approval.Request) {
 // lapseApprovals ends the requests of versions of a tool other than that which
 // serves; empty is none. approver.spend of package pipeline does not rely on it: it only has nobody
 // decide, or wait for, what cannot run any more.
-func (h *Host) lapseApprovals(tool, version string) {
-	h.parts.Approvals.Lapse(func(r *approval.Request) string {
+func lapseApprovals(store *approval.Store, tool, version string) {
+	store.Lapse(func(r *approval.Request) string {
 		for i := range r.Steps {
 			if s := &r.Steps[i]; cmp.Or(s.Source, s.Tool) == tool && s.Version != version {
 				return "the tool or a policy of it was replaced"

@@ -13,6 +13,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/pipeline"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
 )
@@ -24,7 +25,8 @@ const maxWaitingEvents = 256
 // events and passes them on; each tool has a queue and one that runs it, one
 // event after the other. Nothing of this is waited for by a call.
 type extensions struct {
-	h *Host
+	parts *pipeline.Parts
+	call  func(context.Context, call.Request) call.Outcome // Host.Call
 	// changed holds a token when the tools must be looked at again.
 	changed chan struct{}
 	stop    context.CancelFunc
@@ -44,9 +46,9 @@ type extension struct {
 	dropped int64 // that it was not told yet; guarded by mu
 }
 
-// newExtensions makes the extensions of h. They run from start on.
-func newExtensions(h *Host) *extensions {
-	return &extensions{h: h, changed: make(chan struct{}, 1), byTool: map[string]*extension{}, stop: func() {}}
+// newExtensions makes the extensions of a daemon of parts. They run from start on.
+func newExtensions(parts *pipeline.Parts, call func(context.Context, call.Request) call.Outcome) *extensions {
+	return &extensions{parts: parts, call: call, changed: make(chan struct{}, 1), byTool: map[string]*extension{}, stop: func() {}}
 }
 
 func (x *extensions) start(ctx context.Context) {
@@ -85,7 +87,7 @@ func (x *extensions) run(ctx context.Context) {
 				if e := (*fault.Error)(nil); errors.As(err, &e) && e.Code == fault.Overloaded {
 					break // the daemon stops
 				}
-				x.h.parts.Log.Error("events cannot be watched, so no tool is run with them; raise sessions.watchers in toold.json where that is the limit", "error", err)
+				x.parts.Log.Error("events cannot be watched, so no tool is run with them; raise sessions.watchers in toold.json where that is the limit", "error", err)
 				break
 			}
 		}
@@ -98,7 +100,7 @@ func (x *extensions) run(ctx context.Context) {
 // watch reads events after cursor until the reader is too slow, or no tool is left
 // that is run with any. An error is why there is nothing to read.
 func (x *extensions) watch(ctx context.Context, cursor string) (next string, err error) {
-	w, err := x.h.parts.Events.Watch(events.Filter{Operator: true, Kinds: slices.Collect(maps.Values(eventKinds))}, cursor)
+	w, err := x.parts.Events.Watch(events.Filter{Operator: true, Kinds: slices.Collect(maps.Values(eventKinds))}, cursor)
 	if err != nil {
 		return "", err
 	}
@@ -141,7 +143,7 @@ func (x *extensions) watch(ctx context.Context, cursor string) (next string, err
 
 // follow has the tools that are run with events as they are now.
 func (x *extensions) follow(ctx context.Context) {
-	now := x.h.parts.Tools.Listening()
+	now := x.parts.Tools.Listening()
 	for name, e := range x.byTool {
 		if _, still := now[name]; !still {
 			e.stop()
@@ -204,9 +206,9 @@ func (x *extensions) drop(e *extension, n int64) {
 	first := e.dropped == 0
 	e.dropped += n
 	e.mu.Unlock()
-	x.h.parts.Metrics.Dropped(e.name, n)
+	x.parts.Metrics.Dropped(e.name, n)
 	if first {
-		x.h.parts.Log.Warn("a tool is slower than the events that it is run with, and further ones are dropped; have it do less, or ask for fewer with on in tool.json", "tool", e.name, "waiting", maxWaitingEvents)
+		x.parts.Log.Warn("a tool is slower than the events that it is run with, and further ones are dropped; have it do less, or ask for fewer with on in tool.json", "tool", e.name, "waiting", maxWaitingEvents)
 	}
 }
 
@@ -230,16 +232,16 @@ func (x *extensions) runWith(ctx context.Context, e *extension, event *events.Ev
 	e.mu.Unlock()
 	payload, err := json.Marshal(told(event, dropped))
 	if err != nil {
-		x.h.parts.Log.Error("an event cannot be encoded", "tool", e.name, "error", err)
+		x.parts.Log.Error("an event cannot be encoded", "tool", e.name, "error", err)
 		return
 	}
 	caller := call.Extension(e.name)
-	o := x.h.Call(ctx, call.Request{
+	o := x.call(ctx, call.Request{
 		Call: &wire.Call{Form: wire.Envelope, Tool: e.name, ExecutionID: wire.NewExecutionID(), Payload: payload},
 		UID:  uint32(os.Getuid()), Peer: call.Peer{PID: os.Getpid()}, As: &caller,
 	})
 	if err := o.Err(); err != nil && ctx.Err() == nil {
-		x.h.parts.Log.Warn("a tool failed with an event", "tool", e.name, "event", string(event.Kind), "execution_id", o.Result.ExecutionID, "code", err.Code, "error", err.Message)
+		x.parts.Log.Warn("a tool failed with an event", "tool", e.name, "event", string(event.Kind), "execution_id", o.Result.ExecutionID, "code", err.Code, "error", err.Message)
 	}
 }
 

@@ -41,16 +41,11 @@ import (
 type Host struct {
 	parts    pipeline.Parts
 	pipeline *pipeline.Pipeline
-	level    *slog.LevelVar
 	started  time.Time
 	engine   *guest.Engine
 	lock     *os.File // the state folder's, held for life
 
-	// current and identity are swapped whole by a reload; nobody else writes.
-	current  atomic.Pointer[config.Config]
-	identity atomic.Pointer[identity.Resolver]
-	// refused is why the last reload was, or nil.
-	refused atomic.Pointer[string]
+	settings
 	// end ends the calls that run, with the daemon.
 	end   context.CancelCauseFunc
 	ready atomic.Bool // calls are accepted
@@ -59,12 +54,19 @@ type Host struct {
 	mcp        *mcp.Front
 
 	upgrades upgrades
-	// inherited is what Serve listens with; left, what it leaves to the next daemon.
-	inherited, left inheritance
-	next            *successor
 }
 
-func (h *Host) config() *config.Config { return h.current.Load() }
+// settings are those in force.
+type settings struct {
+	// current and identity are swapped whole by a reload; nobody else writes.
+	current  atomic.Pointer[config.Config]
+	identity atomic.Pointer[identity.Resolver]
+	level    *slog.LevelVar
+	// refused is why the last reload was, or nil.
+	refused atomic.Pointer[string]
+}
+
+func (s *settings) config() *config.Config { return s.current.Load() }
 
 // New makes a daemon from a complete configuration: its state folder, engine,
 // supervisors and tools. It serves nothing yet. Close gives everything back.
@@ -74,8 +76,8 @@ func New(ctx context.Context, c config.Config, logs io.Writer) (*Host, error) {
 
 // newHost is New with a cache of compiled modules elsewhere, where one is named.
 func newHost(ctx context.Context, c config.Config, logs io.Writer, cache string) (_ *Host, err error) {
-	h := &Host{started: time.Now(), level: new(slog.LevelVar)}
-	h.extensions = newExtensions(h)
+	h := &Host{started: time.Now(), settings: settings{level: new(slog.LevelVar)}}
+	h.extensions = newExtensions(&h.parts, h.Call)
 	h.upgrades.handing, h.upgrades.over = make(chan *successor), make(chan struct{})
 	ending, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	h.end = end
@@ -97,9 +99,9 @@ func newHost(ctx context.Context, c config.Config, logs io.Writer, cache string)
 	if err != nil {
 		return nil, err
 	}
-	h.resolveRoots(&c)
+	resolveRoots(p.Log, &c)
 	h.current.Store(&c)
-	who, err := identity.New(c.State, h.identityConfig(&c))
+	who, err := identity.New(c.State, identityConfig(p, &c))
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +145,7 @@ func (h *Host) openStores(ctx, ending context.Context, c *config.Config) (err er
 	if p.Tracer, err = observe.NewTracer(ctx, observe.TracerConfig{Endpoint: c.Traces, Instance: c.Instance, Log: p.Log}); err != nil {
 		return err
 	}
-	h.observeNow()
+	observeNow(p, h.engine)
 	s := &c.Sessions
 	p.Events = events.NewHub(events.Limits{
 		Watchers: s.Watchers, AllWatchers: s.WatchersAll, Events: s.WatchEvents, Output: s.WatchOutput,
@@ -165,7 +167,7 @@ func (h *Host) openStores(ctx, ending context.Context, c *config.Config) (err er
 		sum, states := p.Sessions.Totals()
 		return states, sum.Calls
 	})
-	if p.Approvals, err = approval.Open(approval.Config{Dir: filepath.Join(c.State, "approvals"), OnChange: h.approvalChanged, Logger: p.Log}); err != nil {
+	if p.Approvals, err = approval.Open(approval.Config{Dir: filepath.Join(c.State, "approvals"), OnChange: func(r approval.Request) { noteApproval(p, r) }, Logger: p.Log}); err != nil {
 		return err
 	}
 	return nil
@@ -224,6 +226,16 @@ func (h *Host) Call(ctx context.Context, q call.Request) call.Outcome {
 	return h.pipeline.Call(ctx, q)
 }
 
+// callMCP is Call for connections that are not passed on; see upgrades.enter.
+func (h *Host) callMCP(ctx context.Context, q call.Request) call.Outcome {
+	leave, err := h.upgrades.enter(ctx)
+	if err != nil {
+		return call.Failed(ctx, err)
+	}
+	defer leave()
+	return h.Call(ctx, q)
+}
+
 // Close ends what New made, in the opposite order.
 func (h *Host) Close() error {
 	p := &h.parts
@@ -257,7 +269,7 @@ func (h *Host) Close() error {
 	if h.lock != nil {
 		errs = append(errs, h.lock.Close())
 	}
-	h.inherited.close()
+	h.upgrades.inherited.close()
 	return errors.Join(errs...)
 }
 
@@ -277,7 +289,7 @@ func (h *Host) Reload(next config.Config, err error) error {
 	}
 	var who *identity.Resolver
 	if err == nil {
-		who, err = h.identity.Load().With(h.identityConfig(&next))
+		who, err = h.identity.Load().With(identityConfig(p, &next))
 	}
 	if err == nil { // the last that can fail, since it is done at once
 		err = p.Audit.Set(auditOptions(&next))
@@ -292,7 +304,7 @@ func (h *Host) Reload(next config.Config, err error) error {
 	if old := h.config().Reliability; old != next.Reliability {
 		p.Log.Warn("reliability changed", "from", old, "to", next.Reliability)
 	}
-	h.resolveRoots(&next)
+	resolveRoots(p.Log, &next)
 	reloaded := p.Discovered.BeginReload()
 	h.identity.Store(who)
 	h.current.Store(&next)
@@ -310,13 +322,13 @@ func (h *Host) Reload(next config.Config, err error) error {
 // resolveRoots names the roots of c by the folders that they are. One that is
 // not there is said and kept: calls beneath it are refused until a reload finds
 // it.
-func (h *Host) resolveRoots(c *config.Config) {
+func resolveRoots(log *slog.Logger, c *config.Config) {
 	resolve := func(roots []string) {
 		for i, root := range roots {
 			if real, err := confine.ResolveRoots([]string{root}); err == nil {
 				roots[i] = real[0]
 			} else {
-				h.parts.Log.Warn("root cannot be used", "root", root, "error", err)
+				log.Warn("root cannot be used", "root", root, "error", err)
 			}
 		}
 	}
@@ -340,21 +352,21 @@ func (h *Host) toolChanged(e catalog.Event) {
 		h.parts.Layer.Breakers.Forget(e.Tool)
 	}
 	if e.Change != catalog.Closed {
-		h.lapseApprovals(e.Tool, e.Version)
+		lapseApprovals(h.parts.Approvals, e.Tool, e.Version)
 		h.parts.Discovered.InvalidateTool(e.Tool, "the tool is "+string(e.Change))
 	}
 	h.mcp.ListChanged()
 }
 
 // identityConfig is what c says of who may call.
-func (h *Host) identityConfig(c *config.Config) identity.Config {
+func identityConfig(p *pipeline.Parts, c *config.Config) identity.Config {
 	id := &c.Identity
 	return identity.Config{
 		JWKS: id.JWKS, Issuer: id.Issuer, Audience: id.Audience, Ignore: id.IgnoreClaims,
 		// With tokens there is something better than a uid.
 		AllowUID: id.AllowUID == nil && id.JWKS == "" || id.AllowUID != nil && *id.AllowUID,
-		Declared: func(claim string) bool { return h.parts.Tools.DeclaresClaim(claim) },
-		Logger:   h.parts.Log,
+		Declared: func(claim string) bool { return p.Tools.DeclaresClaim(claim) },
+		Logger:   p.Log,
 	}
 }
 
@@ -404,15 +416,15 @@ func (h *Host) warnOfNames() {
 }
 
 // observeNow has the metrics tell how things stand.
-func (h *Host) observeNow() {
-	h.parts.Metrics.RegisterGauges(observe.Gauges{
+func observeNow(p *pipeline.Parts, engine *guest.Engine) {
+	p.Metrics.RegisterGauges(observe.Gauges{
 		Breakers: func(tell func(tool, state string)) {
-			for _, s := range h.parts.Layer.Breakers.List() {
+			for _, s := range p.Layer.Breakers.List() {
 				if !s.Shadow {
 					tell(s.Tool, string(s.State))
 				}
 			}
 		},
-		GuestMemory: h.engine.Memory,
+		GuestMemory: engine.Memory,
 	})
 }

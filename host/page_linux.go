@@ -9,13 +9,13 @@ import (
 	"github.com/toold/toold/host/procfs"
 )
 
-// admitsPage refuses connections to the page's port that are, or may be, of what a
-// tool runs, as admitsOperator does on the operator's socket. Of a connection over TCP
+// page refuses connections to the page's port that are, or may be, of what a
+// tool runs, as operator does on the operator's socket. Of a connection over TCP
 // the kernel does not say whose it is: it is whose process holds the other end.
 //
 // A process that hides what it holds may be the one, where no other holds the end and
 // its user is the one that made it. A module has the daemon itself connect.
-func (h *Host) admitsPage(nc net.Conn) error {
+func (a admission) page(nc net.Conn) error {
 	local, ok := nc.LocalAddr().(*net.TCPAddr)
 	remote, ok2 := nc.RemoteAddr().(*net.TCPAddr)
 	if !ok || !ok2 {
@@ -26,7 +26,7 @@ func (h *Host) admitsPage(nc net.Conn) error {
 		return fmt.Errorf("find out who connected: %w; keep the connection open until it is answered", err)
 	}
 	for _, pid := range owners {
-		if pid == os.Getpid() || h.parts.Runner.Runs(pid) {
+		if pid == os.Getpid() || a.runner.Runs(pid) {
 			return fmt.Errorf("the dashboard is the operator's, and process %d, which connected or may have, is, or may be, one that a tool runs", pid)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// admitsPage refuses all: who connected cannot be told from a tool.
-func (h *Host) admitsPage(net.Conn) error {
+// page refuses all: who connected cannot be told from a tool.
+func (admission) page(net.Conn) error {
 	return errors.New(`on this system nobody can tell who connects to a port; use "dashboard": "admin"`)
 }

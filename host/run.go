@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"time"
 
 	"github.com/toold/toold/host/callback"
 	"github.com/toold/toold/host/config"
@@ -59,7 +60,7 @@ func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load fun
 	var in inheritance
 	if before != nil {
 		defer before.Close()
-		if in, err = before.succeed(ctx, c); err != nil {
+		if in, err = before.succeed(ctx, func(ctx context.Context) (map[string]string, error) { return rehearse(ctx, c) }); err != nil {
 			return err
 		}
 	} else if in, err = activated(&c); err != nil {
@@ -69,7 +70,7 @@ func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load fun
 	for {
 		h, err := New(ctx, c, stderr)
 		if err == nil {
-			h.inherited = in
+			h.upgrades.inherited = in
 			if refused != "" {
 				h.upgrades.failed.Store(&refused)
 			}
@@ -80,21 +81,25 @@ func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load fun
 		if err != nil && before != nil {
 			before.send(note{Failed: err.Error()})
 		}
-		if err != nil || h.next == nil {
+		if err != nil || h.upgrades.next == nil {
 			return err
 		}
 		if err = h.giveWay(ctx); err == nil {
 			return nil
 		}
 		if ctx.Err() != nil {
-			h.left.close()
+			h.upgrades.left.close()
 			return nil
 		}
 		h.parts.Log.Error("the new daemon did not take over; this one serves again", "error", err)
-		refused, in, c = err.Error(), h.left, *h.config()
+		refused, in, c = err.Error(), h.upgrades.left, *h.config()
 		before = nil
 	}
 }
+
+// takeoverTime bounds how long the new daemon takes to open the state folder and
+// to accept calls, which wait for it.
+const takeoverTime = time.Minute
 
 // run serves until ctx ends or another daemon takes the place of h, and closes h.
 func (h *Host) run(ctx context.Context, reload <-chan os.Signal, load func() (config.Config, error), stdout io.Writer, before *line) (err error) {
@@ -132,13 +137,13 @@ func (h *Host) run(ctx context.Context, reload <-chan os.Signal, load func() (co
 // giveWay has the successor of h, which is closed, serve. On an error it is dead, and
 // what is left is this process's again.
 func (h *Host) giveWay(ctx context.Context) (err error) {
-	next := h.next
+	next := h.upgrades.next
 	defer func() {
 		if err != nil {
 			next.kill()
 		}
 	}()
-	for path, conns := range h.left.conns {
+	for path, conns := range h.upgrades.left.conns {
 		for _, c := range conns {
 			if err := next.send(note{Connection: path, Focus: c.Focus}, c.FD); err != nil {
 				return fmt.Errorf("pass a connection on: %w", err)
@@ -155,7 +160,7 @@ func (h *Host) giveWay(ctx context.Context) (err error) {
 	}
 	// From the main process, which is the only one that systemd listens to.
 	notify(fmt.Sprintf("MAINPID=%d", next.cmd.Process.Pid))
-	h.left.close()
+	h.upgrades.left.close()
 	h.parts.Log.Info("upgraded", "successor", next.cmd.Process.Pid)
 	return nil
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -24,53 +24,6 @@ import (
 	"github.com/toold/toold/host/server"
 	"github.com/toold/toold/host/wire"
 )
-
-// Version is the version of this build: the module's, or what the version
-// control says of a build from a checkout.
-func Version() string {
-	if released != "" {
-		return released
-	}
-	if bi, ok := debug.ReadBuildInfo(); ok && bi.Main.Version != "" {
-		return bi.Main.Version
-	}
-	return "(devel)"
-}
-
-// released is the version of a release. The linker sets it: what the go command takes
-// from version control depends on the kind of checkout.
-var released string
-
-// admitsOperator refuses what a tool runs: it may have the daemon's own user,
-// and where there are no namespaces nothing confines what it connects to. Who
-// cannot be told from a tool is refused as well.
-func (h *Host) admitsOperator(p server.Peer) error {
-	switch {
-	case p.PID == 0:
-		return nil // of a namespace around this one; what tools run can be seen
-	case h.parts.Runner.Runs(p.PID):
-		return errors.New("the admin socket is the operator's, and this process is, or may be, one that a tool runs: it descends from toold, or it has a system call filter and no_new_privs like one; call from another shell")
-	case p.Ended():
-		return errors.New("the admin socket is the operator's, and the process that connected has ended: keep it until it is answered")
-	}
-	return nil
-}
-
-// admitsCaller refuses what a tool runs on the sockets that containers call: a
-// tool would act with the rights of a socket that is not its caller's. Modules
-// call through tool_call, as who called them.
-func (h *Host) admitsCaller(p server.Peer) error {
-	if p.PID == 0 {
-		return nil // of a container, whose processes cannot be seen from here
-	}
-	if uid := os.Geteuid(); uid != 0 && int(p.UID) != uid {
-		return nil
-	}
-	if h.parts.Runner.Runs(p.PID) || p.Ended() {
-		return fault.Errorf(fault.Denied, "denied by rule caller: this process is, or may be, one that a tool runs, and tools do not call tools; call from the container itself, and stay until the answer")
-	}
-	return nil
-}
 
 // Serve listens on every socket, calls ready once all of them accept calls,
 // and serves until ctx is done. Then it takes no more calls, lets those that
@@ -91,7 +44,6 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	g.Go(func() error { return p.Tools.Watch(ctx) })
 
 	on.takeOver()
-	h.upgrades.on.Store(on)
 	h.ready.Store(true)
 	if err := ready(); err != nil {
 		p.Log.Warn("say that calls are accepted", "error", err)
@@ -102,14 +54,14 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	select {
 	case <-ctx.Done():
 	case <-failed.Done(): // one of them cannot go on
-	case h.next = <-h.upgrades.handing:
-		if h.left, err = on.leave(); err != nil {
+	case h.upgrades.next = <-h.upgrades.handing:
+		if h.upgrades.left, err = on.leave(); err != nil {
 			p.Log.Error("leave the sockets to the new daemon", "error", err)
 		}
 	}
 	stop()
 	h.ready.Store(false)
-	if h.next == nil {
+	if h.upgrades.next == nil {
 		notify("STOPPING=1")
 	}
 	grace := h.config().Grace() // a reload may have changed it
@@ -139,40 +91,11 @@ func (h *Host) sayStore(ctx context.Context) {
 	h.parts.Log.Info("idempotency store", "store", h.config().StoreKind(), "survives", h.parts.Layer.Records.Survives(ctx))
 }
 
-// sockets are what a daemon listens on.
-type sockets struct {
-	h       *Host
-	tools   []*server.Server
-	mcp     []*server.Door
-	web     *mcp.Web // nil without one
-	admin   *server.Admin
-	metrics net.Listener
-	page    *dashboard.Dashboard // nil without one
-}
-
-// mcpAddr is the address of MCP over HTTP, or empty.
-func (on *sockets) mcpAddr() string {
-	if on.web == nil {
-		return ""
-	}
-	return on.web.Addr()
-}
-
-// pageAddr is where the page is, without its token, or empty.
-func (on *sockets) pageAddr() string {
-	switch {
-	case on.page == nil:
-		return ""
-	case on.page.Addr() == "":
-		return config.DashboardAdmin
-	}
-	return on.page.Addr()
-}
-
 // listen opens all of them. With an error come those that are open.
 func (h *Host) listen() (*sockets, error) {
 	c := h.config()
-	on := &sockets{h: h}
+	on := &sockets{parts: &h.parts, upgrades: &h.upgrades}
+	admits := admission{h.parts.Runner}
 	paths := []string{c.Socket}
 	speaksMCP := map[string]bool{}
 	for _, s := range c.Sockets {
@@ -193,18 +116,18 @@ func (h *Host) listen() (*sockets, error) {
 				return on, err
 			}
 			on.mcp = append(on.mcp, d)
-			h.warnOfFolder(path, os.FileMode(mode), group)
+			warnOfFolder(h.parts.Log, path, os.FileMode(mode), group)
 			continue
 		}
 		s, err := server.Listen(server.Config{
 			Path:     path,
-			Given:    h.inherited.take(path),
+			Given:    h.upgrades.inherited.take(path),
 			Lock:     config.SocketLock(c.State, path),
 			Mode:     os.FileMode(mode),
 			Group:    group,
 			Grouped:  group >= 0,
 			MaxConns: c.MaxConnections,
-			Admits:   h.admitsCaller,
+			Admits:   admits.caller,
 			Logger:   h.parts.Log,
 			Handler: func(ctx context.Context, c *wire.Call, from server.Peer, streams wire.Streams) *wire.Result {
 				return h.Call(ctx, call.Request{Call: c, UID: from.UID, Peer: call.Peer{PID: from.PID, Container: from.Container(), Socket: path}, Focus: from.Focus, Streams: streams}).Result
@@ -214,13 +137,13 @@ func (h *Host) listen() (*sockets, error) {
 			return on, err
 		}
 		on.tools = append(on.tools, s)
-		h.warnOfFolder(path, os.FileMode(mode), group)
+		warnOfFolder(h.parts.Log, path, os.FileMode(mode), group)
 	}
 	operator, err := h.listenPage(c, on)
 	if err != nil {
 		return on, err
 	}
-	if on.admin, err = server.ListenAdmin(h.inherited.take(c.Admin), c.Admin, config.SocketLock(c.State, c.Admin), h.admitsOperator, operator); err != nil {
+	if on.admin, err = server.ListenAdmin(h.upgrades.inherited.take(c.Admin), c.Admin, config.SocketLock(c.State, c.Admin), admits.operator, operator); err != nil {
 		return on, err
 	}
 	if c.MCP != "" {
@@ -240,7 +163,7 @@ func (h *Host) listen() (*sockets, error) {
 
 // warnOfFolder says where those whom the socket at path admits cannot enter its
 // folder: a container that has the folder mounted enters that alone.
-func (h *Host) warnOfFolder(path string, mode os.FileMode, group int) {
+func warnOfFolder(log *slog.Logger, path string, mode os.FileMode, group int) {
 	dir := filepath.Dir(path)
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -249,57 +172,10 @@ func (h *Host) warnOfFolder(path string, mode os.FileMode, group int) {
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	switch perm := info.Mode().Perm(); {
 	case mode&0o006 != 0 && perm&0o001 == 0:
-		h.parts.Log.Warn("not everybody who may use the socket may enter its folder; chmod o+x it", "socket", path, "folder", dir, "mode", fmt.Sprintf("%04o", perm))
+		log.Warn("not everybody who may use the socket may enter its folder; chmod o+x it", "socket", path, "folder", dir, "mode", fmt.Sprintf("%04o", perm))
 	case group >= 0 && ok && perm&0o001 == 0 && (int(owner.Gid) != group || perm&0o010 == 0):
-		h.parts.Log.Warn("the group that may use the socket may not enter its folder; chgrp it and chmod g+x it", "socket", path, "group", group, "folder", dir, "mode", fmt.Sprintf("%04o", perm))
+		log.Warn("the group that may use the socket may not enter its folder; chgrp it and chmod g+x it", "socket", path, "group", group, "folder", dir, "mode", fmt.Sprintf("%04o", perm))
 	}
-}
-
-// serve serves all of them in g until ctx ends; the operator's until shutdown.
-func (on *sockets) serve(ctx context.Context, g *errgroup.Group) {
-	for _, s := range on.tools {
-		g.Go(func() error { return s.Serve(ctx) })
-	}
-	for _, d := range on.mcp {
-		g.Go(func() error { return d.Serve(ctx) })
-	}
-	if on.web != nil {
-		g.Go(on.web.Serve)
-	}
-	if on.page != nil {
-		g.Go(on.page.Serve)
-	}
-	g.Go(on.admin.Serve)
-	if on.metrics != nil {
-		g.Go(func() error { return serveMetrics(on.metrics, on.h.parts.Metrics.Handler()) })
-	}
-}
-
-// shutdown lets what runs finish until ctx ends, and closes all of them.
-func (on *sockets) shutdown(ctx context.Context) error {
-	on.h.parts.Events.Close() // who watches waits for no end of its own
-	down := new(errgroup.Group)
-	for _, s := range on.tools {
-		down.Go(func() error { return s.Shutdown(ctx) })
-	}
-	for _, d := range on.mcp {
-		down.Go(func() error { return d.Shutdown(ctx) })
-	}
-	if on.web != nil {
-		down.Go(func() error { return on.web.Shutdown(ctx) })
-	}
-	down.Go(func() error { return on.h.parts.Sessions.Close(ctx) })
-	err := down.Wait()
-	if on.metrics != nil {
-		on.metrics.Close()
-	}
-	if on.page != nil {
-		on.page.Close()
-	}
-	if on.admin != nil {
-		err = errors.Join(err, on.admin.Shutdown(ctx))
-	}
-	return err
 }
 
 // listenPage opens the page, where there is to be one, and returns what answers the
@@ -314,8 +190,8 @@ func (h *Host) listenPage(c *config.Config, on *sockets) (http.Handler, error) {
 		addr = ""
 	}
 	var err error
-	if on.page, err = dashboard.New(addr, dashboard.Config{Operator: operator, Events: h.parts.Events, Admits: h.admitsPage}); err != nil {
-		if h.inherited.given == nil {
+	if on.page, err = dashboard.New(addr, dashboard.Config{Operator: operator, Events: h.parts.Events, Admits: admission{h.parts.Runner}.page}); err != nil {
+		if h.upgrades.inherited.given == nil {
 			return nil, err
 		}
 		// The port was free for a moment. Calls that wait are worth more than the page.
@@ -333,12 +209,12 @@ func (h *Host) listenPage(c *config.Config, on *sockets) (http.Handler, error) {
 func (h *Host) listenMCP(c *config.Config, path string, mode os.FileMode, group int) (*server.Door, error) {
 	return server.ListenDoor(server.DoorConfig{
 		Path:     path,
-		Given:    h.inherited.take(path),
+		Given:    h.upgrades.inherited.take(path),
 		Lock:     config.SocketLock(c.State, path),
 		Mode:     mode,
 		Group:    group,
 		MaxConns: c.MaxConnections,
-		Admits:   h.admitsCaller,
+		Admits:   admission{h.parts.Runner}.caller,
 		Logger:   h.parts.Log,
 		Refusal:  mcp.Refusal,
 		Handle: func(ctx context.Context, stopping <-chan struct{}, nc *net.UnixConn, from server.Peer) {
@@ -374,7 +250,9 @@ func (h *Host) admin(on *sockets) http.Handler {
 			}
 			return ""
 		},
-		Upgrade: h.upgrade,
+		Upgrade: func(ctx context.Context, binary string, within time.Duration) (int, error) {
+			return h.upgrade(ctx, on, binary, within)
+		},
 		UpgradeRefused: func() string {
 			if msg := h.upgrades.failed.Load(); msg != nil {
 				return *msg
@@ -402,16 +280,4 @@ func (h *Host) admin(on *sockets) http.Handler {
 		},
 	}
 	return d.Handler()
-}
-
-// serveMetrics serves the metrics over TCP until l is closed.
-func serveMetrics(l net.Listener, metrics http.Handler) error {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", metrics)
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	defer srv.Close()
-	if err := srv.Serve(l); !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
 }

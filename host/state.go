@@ -56,3 +56,15 @@ func lockState(state string) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// rehearsalPrefix begins the names of folders of daemons that are tried.
+const rehearsalPrefix = "upgrade-"
+
+// removeRehearsals removes what a daemon left that was killed while it was tried.
+func removeRehearsals(state string) error {
+	left, err := filepath.Glob(filepath.Join(state, rehearsalPrefix+"*"))
+	for _, dir := range left {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
