@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"os"
 	"runtime"
 	"slices"
@@ -171,12 +172,18 @@ func BenchmarkPack(b *testing.B) {
 			}
 		},
 		"push": func(c io.ReadWriteCloser) {
-			fmt.Fprintf(c, "POST /r/x HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", host, size)
+			fmt.Fprintf(c, "POST /r/x HTTP/1.1\r\nHost: %s\r\nTransfer-Encoding: chunked\r\n\r\n", host)
+			buffered := bufio.NewWriterSize(c, 2*len(chunk))
+			body := httputil.NewChunkedWriter(buffered)
 			for sent := 0; sent < size; sent += len(chunk) {
-				if _, err := c.Write(chunk); err != nil {
+				if _, err := body.Write(chunk); err != nil {
 					b.Fatal(err)
 				}
+				buffered.Flush()
 			}
+			body.Close()
+			fmt.Fprint(buffered, "\r\n")
+			buffered.Flush()
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil {
 				b.Fatal(err)

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"crypto/tls"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -52,6 +53,47 @@ func (b *bulk) Read(p []byte) (int, error) {
 
 // more reports whether there is more than was asked for.
 func (b *bulk) more() bool { return b != nil && b.left.Load() > 0 }
+
+// readAll reads of body, which comes over b, as much as there is, and waits for no more
+// than the end of a record.
+func (b *bulk) readAll(body io.Reader, p []byte) (n int, err error) {
+	n, err = body.Read(p)
+	for n < len(p) && err == nil && b.more() {
+		var k int
+		if k, err = body.Read(p[n:]); k == 0 {
+			break
+		}
+		n += k
+	}
+	return n, err
+}
+
+// gathered is a body of unknown length, from a connection on from. net/http makes a chunk of
+// each piece that it gets, and sends it at once: of what comes in records, a few are one.
+type gathered struct {
+	io.ReadCloser
+	from *bulk
+}
+
+func (b *gathered) WriteTo(w io.Writer) (sent int64, err error) {
+	buf := bodies.Get().(*[copySize]byte)
+	defer bodies.Put(buf)
+	for {
+		n, err := b.from.readAll(b.ReadCloser, buf[:])
+		if n > 0 {
+			k, lost := w.Write(buf[:n])
+			if sent += int64(k); lost != nil {
+				return sent, lost
+			}
+		}
+		if err == io.EOF {
+			return sent, nil
+		}
+		if err != nil {
+			return sent, err
+		}
+	}
+}
 
 func (b *bulk) Write(p []byte) (int, error) {
 	b.mu.Lock()

@@ -14,7 +14,8 @@ import (
 const (
 	// maxHeld bounds what is in memory of one request until it is sent on, in bytes:
 	// a body that is hashed for a signature, the references of a push. maxHeldRun
-	// bounds that of one run at a time, maxHeldAll that of all.
+	// bounds that of one run at a time, maxHeldAll that of all, and what hosts said of
+	// their references beside it, by which a push over ssh is checked.
 	maxHeld    = 16 << 20
 	maxHeldRun = 32 << 20
 	maxHeldAll = 128 << 20
@@ -43,14 +44,20 @@ type holding struct {
 // take counts n bytes more, or says why they may not be read. They are counted until
 // end all the same.
 func (h *holding) take(n int) error {
-	own := h.n.Add(int64(n))
-	run, all := h.session.held.Add(int64(n)), h.session.gate.held.Add(int64(n))
-	switch {
-	case own > maxHeld:
+	full := h.takeOfHost(n)
+	if h.n.Load() > maxHeld {
 		return errHeldLarge
+	}
+	return full
+}
+
+// takeOfHost is take for what does not come from the process, and may be more.
+func (h *holding) takeOfHost(n int) error {
+	h.n.Add(int64(n))
+	run, all := h.session.held.Add(int64(n)), h.session.gate.held.Add(int64(n))
 	// No run gets more than is left for others then: whatever some hold, there is room
 	// for one that holds little.
-	case run > maxHeldRun || run > maxHeldAll-all:
+	if run > maxHeldRun || run > maxHeldAll-all {
 		return errHeldMany
 	}
 	return nil
@@ -107,6 +114,20 @@ func (r *heldReader) wait(p []byte) (int, error) {
 	n, err := r.r.Read(p)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errHeldSlow
+	}
+	return n, err
+}
+
+// hostReader reads what a host says, as long as what was read may be held.
+type hostReader struct {
+	h *holding
+	r io.Reader
+}
+
+func (r hostReader) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if full := r.h.takeOfHost(n); full != nil {
+		return 0, full
 	}
 	return n, err
 }

@@ -101,8 +101,7 @@ func (p *pair) read(begin []byte, names *hello.Names) {
 		DisableCompression:     true,
 		MaxConnsPerHost:        1,
 		MaxResponseHeaderBytes: maxAnswerHead,
-		WriteBufferSize:        copySize,
-		ReadBufferSize:         copySize,
+		WriteBufferSize:        copySize, // and none to read: a body goes into its own as it comes
 		ExpectContinueTimeout:  time.Second,
 		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{},
 	}
@@ -300,6 +299,9 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if why != "" {
 		refuse(status, why)
 		return
+	}
+	if out.ContentLength < 0 {
+		out.Body = &gathered{out.Body, x.below}
 	}
 	http.NewResponseController(w).EnableFullDuplex()
 	resp, err := x.transport.RoundTrip(out)
@@ -541,15 +543,7 @@ func (x *requests) answer(w http.ResponseWriter, resp *http.Response, hide masks
 	buf := bodies.Get().(*[copySize]byte)
 	defer bodies.Put(buf)
 	for {
-		n, err := body.Read(buf[:])
-		// As much as there is, and no waiting for more than the end of a record.
-		for n < len(buf) && err == nil && x.above.Load().more() {
-			var k int
-			if k, err = body.Read(buf[n:]); k == 0 {
-				break
-			}
-			n += k
-		}
+		n, err := x.above.Load().readAll(body, buf[:])
 		if n > 0 {
 			x.below.hold()
 			_, lost := w.Write(buf[:n])

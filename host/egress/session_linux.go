@@ -471,7 +471,7 @@ func (s *Session) serveItself(p *pair, fd int, to netip.AddrPort, flags int, don
 	}
 	done(success(flags))
 	if to == sshshim.Service {
-		s.serveSSH(local)
+		s.serveSSH(p)
 	} else {
 		s.names.Serve(s.ctx, local)
 	}

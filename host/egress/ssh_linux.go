@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,12 +35,13 @@ const maxSignatures = 1000
 // errTold is an error that has been said.
 var errTold = errors.New("it was said")
 
-// serveSSH serves the shim at conn.
-func (s *Session) serveSSH(conn *net.TCPConn) {
+// serveSSH serves the shim at the other end of p.
+func (s *Session) serveSSH(p *pair) {
+	conn := p.local
 	defer conn.Close()
 	out := sshshim.NewWriter(conn)
-	conn.SetReadDeadline(time.Now().Add(sshPatience))
-	code, err := s.ssh(conn, out)
+	p.readBy(time.Now().Add(sshPatience))
+	code, err := s.ssh(p, out)
 	if err != nil {
 		code = sshshim.Failed
 		if err != errTold {
@@ -82,8 +84,8 @@ func (s *Session) signObject(object []byte, out *sshshim.Writer) (code int, err 
 }
 
 // ssh does what the shim asks for, and answers the exit code of the command.
-func (s *Session) ssh(conn *net.TCPConn, out *sshshim.Writer) (code int, err error) {
-	q, err := sshshim.ReadRequest(conn)
+func (s *Session) ssh(p *pair, out *sshshim.Writer) (code int, err error) {
+	q, err := sshshim.ReadRequest(p.local)
 	if err != nil {
 		return 0, err
 	}
@@ -94,7 +96,7 @@ func (s *Session) ssh(conn *net.TCPConn, out *sshshim.Writer) (code int, err err
 	if err != nil {
 		return 0, err
 	}
-	conn.SetReadDeadline(time.Time{})
+	p.readBy(time.Time{})
 	if e.User == "" {
 		e.User = "git"
 	}
@@ -119,12 +121,13 @@ func (s *Session) ssh(conn *net.TCPConn, out *sshshim.Writer) (code int, err err
 		defer s.mu.Unlock()
 		c.Sent, c.Received = upstream.sent.Load(), upstream.received.Load()
 	}()
-	return s.runGit(conn, out, e, c, client)
+	return s.runGit(p, out, e, c, client)
 }
 
 // runGit runs what git asked for at the host, and answers its exit code there. The
 // references of a push are judged before the host is told of them.
-func (s *Session) runGit(conn *net.TCPConn, out *sshshim.Writer, e *gitwire.Exec, c *Connection, client *ssh.Client) (code int, err error) {
+func (s *Session) runGit(p *pair, out *sshshim.Writer, e *gitwire.Exec, c *Connection, client *ssh.Client) (code int, err error) {
+	conn := p.local
 	session, err := client.NewSession()
 	if err != nil {
 		return 0, fmt.Errorf("open a session at %s: %w", c.Target(), err)
@@ -159,11 +162,7 @@ func (s *Session) runGit(conn *net.TCPConn, out *sshshim.Writer, e *gitwire.Exec
 	if err := session.Start(e.Command()); err != nil {
 		return 0, fmt.Errorf("run %s at %s: %w", e.Service, c.Target(), err)
 	}
-	has, err := gitwire.ReadAdvertised(stdout, out.Stdout())
-	if err == nil {
-		work.Go(func() { io.Copy(out.Stdout(), stdout) })
-		err = s.push(conn, stdin, e, has)
-	}
+	err = s.push(p, e, stdin, stdout, out.Stdout(), &work)
 	stdin.Close()
 	if err != nil {
 		// Without a command, nothing has happened there.
@@ -177,28 +176,45 @@ func (s *Session) runGit(conn *net.TCPConn, out *sshshim.Writer, e *gitwire.Exec
 	return code, err
 }
 
-// push sends on what is pushed, once it may be.
-func (s *Session) push(conn *net.TCPConn, stdin io.Writer, e *gitwire.Exec, has gitwire.Advertised) error {
-	p, err := gitwire.ReadPush(conn)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+// push sends on to stdin what is pushed, once it may be, and to out what the host says on
+// stdout, of which some of work copies what is no reference. What is in memory for the
+// policy is counted until the commands are sent on.
+func (s *Session) push(p *pair, e *gitwire.Exec, stdin io.Writer, stdout io.Reader, out io.Writer, work *sync.WaitGroup) error {
+	held := &holding{session: s}
+	defer held.end()
+	has, err := gitwire.ReadAdvertised(hostReader{held, stdout}, out)
+	if err != nil {
+		return err
+	}
+	work.Go(func() { io.Copy(out, stdout) })
+	// Before git says anything, hooks run, as long as they like.
+	var first [1]byte
+	if _, err := io.ReadFull(p.local, first[:]); err != nil {
 		return errTold // git has left: it refuses what it finds there, and says so itself
 	}
+	push, err := gitwire.ReadPush(held.reader(io.MultiReader(bytes.NewReader(first[:]), p.local), p.readBy))
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return errTold // as above
+	}
 	if err == nil {
-		err = p.Check(has)
+		err = push.Check(has)
 	}
 	if err != nil {
 		return fmt.Errorf("the push to %s is refused: %w", e.URL(), err)
 	}
-	facts := PushFacts(p)
+	p.readBy(time.Time{})
+	facts := PushFacts(push)
 	facts.Host, facts.Port, facts.Path, facts.Remote = e.Host, e.Port, e.Path, e.URL()
 	if err := s.ask(facts); err != nil {
 		return errTold
 	}
-	if _, err := stdin.Write(p.Head()); err != nil {
+	if _, err := stdin.Write(push.Head()); err != nil {
 		return nil // the host has ended, and says why
 	}
-	if p.HasPack() {
-		io.Copy(stdin, conn)
+	pack := push.HasPack()
+	held.end()
+	if pack {
+		io.Copy(stdin, p.local)
 	}
 	return nil
 }
