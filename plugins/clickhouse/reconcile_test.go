@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -256,4 +259,82 @@ func TestInsertNotDone(t *testing.T) {
 	if n := strings.Count(d.Logs(), `"not_done"`); n != 2 {
 		t.Errorf("%d verdicts are not_done", n)
 	}
+}
+
+// TestInsertsCutOff cuts inserts into a real server off in every way, at every point of
+// their requests: what is cut off in a request comes to the server torn. The server's
+// own rows are what the answers are held against. TOOLD_KILLS is how many.
+func TestInsertsCutOff(t *testing.T) {
+	c := startClickHouse(t)
+	issuer := hosttest.NewIssuer(t)
+	tools := t.TempDir()
+	alice := (&desk{issuer: issuer}).token(t, firstUsers[1], nil)
+	count := func(condition string) int {
+		n, err := strconv.Atoi(strings.TrimSpace(c.admin("SELECT count() FROM sales.orders WHERE " + condition + " FORMAT TSV")))
+		if err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	var cuts *hosttest.Cuts
+	cuts = &hosttest.Cuts{
+		Total: hosttest.Kills(t, 10), Wave: 10, Patience: serverTime,
+		Ways:   []string{hosttest.CutConnection, hosttest.CutCaller, hosttest.CutTime, hosttest.CutDaemon},
+		Call:   func(n int) *wire.Call { return insertOf(n, alice, time.Minute) },
+		Want:   func(int) string { return insertedData },
+		Times:  func(n int) int { return count(fmt.Sprint("id = ", n)) },
+		Settle: func() { c.admin("SYSTEM FLUSH LOGS") },
+	}
+	to, err := url.Parse("http://127.0.0.1:" + c.port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		all, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		length := r.ContentLength
+		r.Body = io.NopCloser(bytes.NewReader(all))
+		// To the server goes what came, as far as it came, over a connection of its own.
+		onward := func(body io.Reader) (int, []byte, error) {
+			out := r.Clone(context.WithoutCancel(r.Context()))
+			out.URL.Scheme, out.URL.Host, out.RequestURI, out.ContentLength, out.Body, out.Close = to.Scheme, to.Host, "", length, io.NopCloser(body), true
+			resp, err := http.DefaultTransport.RoundTrip(out)
+			if err != nil {
+				return 0, nil, err
+			}
+			defer resp.Body.Close()
+			answer, err := io.ReadAll(resp.Body)
+			for name, v := range resp.Header {
+				if name != "Transfer-Encoding" && name != "Connection" {
+					w.Header()[name] = v
+				}
+			}
+			return resp.StatusCode, answer, err
+		}
+		if r.Method == http.MethodPost && strings.Contains(r.URL.Query().Get("query"), "INSERT") {
+			var row struct{ ID int }
+			if err := json.Unmarshal(all, &row); err != nil {
+				t.Errorf("an insert of no row: %s", all)
+			}
+			cuts.Serve(w, r, row.ID, onward)
+			return
+		}
+		status, answer, err := onward(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(status)
+		w.Write(answer)
+	}))
+	t.Cleanup(proxy.Close)
+	v := &way{}
+	_, v.port, _ = strings.Cut(strings.TrimPrefix(proxy.URL, "http://"), ":")
+	v.install(t, tools)
+	cuts.Process = hosttest.StartProcess(t, config.Config{Tools: tools, LogLevel: "info", Reliability: "all", Identity: config.IdentityConfig{JWKS: issuer.JWKS}})
+	if res, err := client.Call(t.Context(), cuts.Socket, insertOf(1_000_000, alice, time.Minute)); err != nil || res.Err != nil {
+		t.Fatalf("one that is not cut off: %+v, %v", res, err)
+	}
+	cuts.Run(t)
 }

@@ -98,6 +98,16 @@ func TestReconcileVerdicts(t *testing.T) {
 		want      string
 	}{
 		{"one end, and it is the finish", `{"started":"1","finished":"1","refused":"0","failed":"0","later":"0"}`, "0", false, abi.VerdictDone},
+		{"finished without a row", `{"started":"1","finished":"0","empty":"1","refused":"0","failed":"0","later":"9"}`, "0", false, abi.VerdictUnknown},
+		{"finished without a row, and the server may defer", `{"started":"1","finished":"0","empty":"1","async":"1","refused":"0","failed":"0","later":"9"}`, "0", false, abi.VerdictUnknown},
+		{"finished without a row, and the server defers nothing", `{"started":"1","finished":"0","empty":"1","async":"0","refused":"0","failed":"0","later":"0"}`, "0", false, abi.VerdictNotDone},
+		{"that, and a query of the name runs", `{"started":"1","finished":"0","empty":"1","async":"0","refused":"0","failed":"0","later":"0"}`, "1", false, abi.VerdictUnknown},
+		{"an end without a beginning, and without a row", `{"started":"0","finished":"0","empty":"1","refused":"0","failed":"0","later":"9"}`, "0", false, abi.VerdictUnknown},
+		{"finished without a row and with one", `{"started":"2","finished":"1","empty":"1","refused":"0","failed":"0","later":"9"}`, "0", false, abi.VerdictUnknown},
+		{"the row could not be read", `{"started":"1","finished":"0","refused":"0","failed":"1","unread":"1","later":"0"}`, "0", false, abi.VerdictNotDone},
+		{"that, and a query of the name runs", `{"started":"1","finished":"0","refused":"0","failed":"1","unread":"1","later":"0"}`, "1", false, abi.VerdictUnknown},
+		{"that, and failed another time", `{"started":"2","finished":"0","refused":"0","failed":"2","unread":"1","later":"0"}`, "0", false, abi.VerdictUnknown},
+		{"that, and finished another time", `{"started":"2","finished":"1","refused":"0","failed":"1","unread":"1","later":"0"}`, "0", false, abi.VerdictUnknown},
 		{"refused before it started", `{"started":"0","finished":"0","refused":"1","failed":"0","later":"0"}`, "0", false, abi.VerdictNotDone},
 		{"refused, and a query of the name runs", `{"started":"0","finished":"0","refused":"1","failed":"0","later":"0"}`, "1", false, abi.VerdictUnknown},
 		{"refused, and finished another time", `{"started":"1","finished":"1","refused":"1","failed":"0","later":"9"}`, "0", false, abi.VerdictUnknown},

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -226,4 +228,100 @@ func TestPullNotDone(t *testing.T) {
 	if !strings.Contains(d.Logs(), `"not_done"`) {
 		t.Error("the log has no verdict")
 	}
+}
+
+// pulls are the pull requests of a false GitHub, which opens as many as it is asked to:
+// the real one would hide a second one for the same head.
+type pulls struct {
+	mu    sync.Mutex
+	heads []string // guarded by mu; number n is heads[n-1]
+}
+
+func (p *pulls) of(head string) (numbers []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, h := range p.heads {
+		if h == head {
+			numbers = append(numbers, i+1)
+		}
+	}
+	return numbers
+}
+
+func (p *pulls) open(head string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.heads = append(p.heads, head)
+	return len(p.heads)
+}
+
+// TestPullsCutOff cuts gh pr create off in every way, at every point of its request.
+// TOOLD_KILLS is how many.
+func TestPullsCutOff(t *testing.T) {
+	p := newPlace(t)
+	hub := &pulls{}
+	head := func(n int) string { return fmt.Sprintf("b%d", n) }
+	d := hosttest.StartProcess(t, config.Config{Roots: []string{p.Root}, LogLevel: "info"})
+	def := p.resolvable(t)
+	def["reliability"].(map[string]any)["breaker"] = map[string]any{"failures": 100_000, "window": 1000, "ratio": 1}
+	hosttest.WriteTool(t, d.Tools, "gh", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/gh")})
+	program := filepath.Base(def["binary"].(string))
+	var cuts *hosttest.Cuts
+	cuts = &hosttest.Cuts{
+		Process: d, Total: hosttest.Kills(t, 10), Wave: 10, Patience: serverTime,
+		Ways: []string{hosttest.CutConnection, hosttest.CutCaller, hosttest.CutSignal, hosttest.CutProcess, hosttest.CutTime, hosttest.CutDaemon, hosttest.CutDaemon},
+		Call: func(n int) *wire.Call {
+			return &wire.Call{Tool: "gh", Args: []string{"pr", "create", "-R", "o/r", "--head", head(n), "--base", "main", "--title", "T-" + head(n), "--body", strings.Repeat("x", 200)}, Cwd: p.Cwd, IdempotencyKey: fmt.Sprint("key", n)}
+		},
+		Want: func(n int) string {
+			numbers := hub.of(head(n))
+			if len(numbers) == 0 {
+				return ""
+			}
+			return fmt.Sprintf("https://github.com/o/r/pull/%d\n", numbers[0])
+		},
+		Times: func(n int) int { return len(hub.of(head(n))) },
+		Kill: func(n int) {
+			err := hosttest.KillProcesses(program, func(line, _ string) bool { return strings.Contains(line, "T-"+head(n)+" ") })
+			if err != nil {
+				t.Error(err)
+			}
+		},
+	}
+	p.hub.site.Answer(func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			Query     string
+			Variables struct {
+				HeadBranch string
+				Input      struct{ HeadRefName string }
+			}
+		}
+		b, _ := io.ReadAll(r.Body)
+		json.Unmarshal(b, &q)
+		r.Body = io.NopCloser(bytes.NewReader(b))
+		w.Header().Set("X-Oauth-Scopes", "repo, read:org, workflow")
+		switch {
+		case strings.Contains(q.Query, "createPullRequest"):
+			var n int
+			if _, err := fmt.Sscanf(q.Variables.Input.HeadRefName, "b%d", &n); err != nil {
+				t.Errorf("a pull request of no head: %s", b)
+			}
+			cuts.Serve(w, r, n, func(body io.Reader) (int, []byte, error) {
+				if _, err := io.ReadAll(body); err != nil {
+					return 0, nil, err
+				}
+				return http.StatusOK, fmt.Appendf(nil, `{"data":{"createPullRequest":{"pullRequest":{"id":"P1","url":"https://github.com/o/r/pull/%d"}}}}`, hub.open(head(n))), nil
+			})
+		case strings.Contains(q.Query, "PullRequestList"):
+			var nodes []string
+			h := q.Variables.HeadBranch
+			for _, k := range hub.of(h) {
+				nodes = append(nodes, fmt.Sprintf(`{"number":%d,"title":"T-%s","state":"OPEN","url":"https://github.com/o/r/pull/%d","headRefName":%q,"baseRefName":"main"}`, k, h, k, h))
+			}
+			fmt.Fprintf(w, `{"data":{"repository":{"pullRequests":{"nodes":[%s],"totalCount":%d,"pageInfo":{}}}}}`, strings.Join(nodes, ","), len(nodes))
+		default:
+			answer(w, r)
+		}
+	})
+	cuts.Run(t)
 }

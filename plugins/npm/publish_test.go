@@ -271,16 +271,6 @@ func TestPublishVerdicts(t *testing.T) {
 	}
 }
 
-// cuts is how often TestPublishResolves cuts a publication off, of each kind.
-func cuts() int {
-	if n := os.Getenv("TOOLD_KILLS"); n != "" {
-		var k int
-		fmt.Sscan(n, &k)
-		return max(k/4, 1)
-	}
-	return 1
-}
-
 // TestPublishResolves cuts npm publish off, before the registry has the version and
 // after, by ending npm, by the caller's leave, and by killing the daemon: each key answers
 // in the end with what the registry has, and no version is sent twice to be published
@@ -299,70 +289,68 @@ func TestPublishResolves(t *testing.T) {
 		return res, out.String(), err
 	}
 	done, notDone := 0, 0
-	for range cuts() {
-		for _, how := range []string{"npm ended, published", "npm ended, not published", "daemon killed, published", "daemon killed, not published"} {
-			version++
-			v := fmt.Sprintf("1.0.%d", version)
-			c.project(nil, map[string]any{"version": v})
-			published, kills := strings.HasSuffix(how, ", published"), strings.HasPrefix(how, "daemon")
-			reached, release := make(chan bool), make(chan bool)
-			hold := func(string) bool { close(reached); <-release; return false }
-			r.before, r.after = nil, nil
-			if published {
-				r.after = hold
-			} else {
-				r.before = hold
-			}
-			signals := make(chan os.Signal, 1)
-			cut := make(chan error, 1)
-			go func() {
-				res, out, err := publish(wire.Local{Signals: signals})
-				if err == nil && res.Err == nil && res.ExitCode == 0 {
-					cut <- fmt.Errorf("it was not cut off: %+v: %s", res, out)
-					return
-				}
-				cut <- nil
-			}()
-			select {
-			case <-reached:
-			case err := <-cut:
-				t.Fatalf("%s: it ended before it was cut off: %v: %s", how, err, d.Logs())
-			}
-			if kills {
-				d.Kill()
-			} else {
-				signals <- syscall.SIGKILL
-				signals <- syscall.SIGTERM
-			}
-			if err := <-cut; err != nil {
-				t.Fatalf("%s: %v", how, err)
-			}
-			close(release)
-			r.mu.Lock()
-			r.before, r.after = nil, nil
-			r.mu.Unlock()
-			if kills {
-				d.Start()
-			}
-			res, out, err := publish(wire.Local{})
-			if published {
-				if err != nil || res.Err != nil || !res.FromCache || out != "+ p@"+v+"\n" {
-					t.Fatalf("%s: %+v, %v: %s", how, res, err, out)
-				}
-				done++
-				continue
-			}
-			if err != nil || res.Err == nil || res.Err.Code != fault.OutcomeUnknown || r.has("p", v) {
-				t.Fatalf("%s, while the registry may still work on it: %+v, %v: %s", how, res, err, out)
-			}
-			d.Kill()
-			d.AgeRecords(serverTime + time.Second)
-			d.Start()
-			if res, out, err := publish(wire.Local{}); err != nil || res.Err != nil || res.ExitCode != 0 || res.FromCache || !strings.HasSuffix(out, "+ p@"+v+"\n") || !r.has("p", v) {
-				t.Fatalf("%s, afterwards: %+v, %v: %s", how, res, err, out)
-			}
-			notDone++
+	for _, how := range []string{"npm ended, published", "npm ended, not published", "daemon killed, published", "daemon killed, not published"} {
+		version++
+		v := fmt.Sprintf("1.0.%d", version)
+		c.project(nil, map[string]any{"version": v})
+		published, kills := strings.HasSuffix(how, ", published"), strings.HasPrefix(how, "daemon")
+		reached, release := make(chan bool), make(chan bool)
+		hold := func(string) bool { close(reached); <-release; return false }
+		r.before, r.after = nil, nil
+		if published {
+			r.after = hold
+		} else {
+			r.before = hold
 		}
+		signals := make(chan os.Signal, 1)
+		cut := make(chan error, 1)
+		go func() {
+			res, out, err := publish(wire.Local{Signals: signals})
+			if err == nil && res.Err == nil && res.ExitCode == 0 {
+				cut <- fmt.Errorf("it was not cut off: %+v: %s", res, out)
+				return
+			}
+			cut <- nil
+		}()
+		select {
+		case <-reached:
+		case err := <-cut:
+			t.Fatalf("%s: it ended before it was cut off: %v: %s", how, err, d.Logs())
+		}
+		if kills {
+			d.Kill()
+		} else {
+			signals <- syscall.SIGKILL
+			signals <- syscall.SIGTERM
+		}
+		if err := <-cut; err != nil {
+			t.Fatalf("%s: %v", how, err)
+		}
+		close(release)
+		r.mu.Lock()
+		r.before, r.after = nil, nil
+		r.mu.Unlock()
+		if kills {
+			d.Start()
+		}
+		res, out, err := publish(wire.Local{})
+		if published {
+			if err != nil || res.Err != nil || !res.FromCache || out != "+ p@"+v+"\n" {
+				t.Fatalf("%s: %+v, %v: %s", how, res, err, out)
+			}
+			done++
+			continue
+		}
+		if err != nil || res.Err == nil || res.Err.Code != fault.OutcomeUnknown || r.has("p", v) {
+			t.Fatalf("%s, while the registry may still work on it: %+v, %v: %s", how, res, err, out)
+		}
+		d.Kill()
+		d.AgeRecords(serverTime + time.Second)
+		d.Start()
+		if res, out, err := publish(wire.Local{}); err != nil || res.Err != nil || res.ExitCode != 0 || res.FromCache || !strings.HasSuffix(out, "+ p@"+v+"\n") || !r.has("p", v) {
+			t.Fatalf("%s, afterwards: %+v, %v: %s", how, res, err, out)
+		}
+		notDone++
 	}
 	// A connection that is cut is npm's to report. It asks once, so that its word is never
 	// that somebody else has published the version that it has just published itself.
@@ -403,4 +391,76 @@ func TestPublishResolves(t *testing.T) {
 		t.Errorf("%d of %d versions, by %d requests, of which %q were refused", len(r.versions["p"]), version, r.puts, r.refused)
 	}
 	t.Logf("%d cut off: %d found done, %d found not done", version, done, notDone)
+}
+
+// TestPublicationsCutOff cuts npm publish off in every way, at every point of its request:
+// many packages, beside each other. TOOLD_KILLS is how many.
+func TestPublicationsCutOff(t *testing.T) {
+	c := newCaller(t)
+	var mu sync.Mutex
+	times := map[string]int{} // guarded by mu, as is the next: requests that published, or would have
+	manifests := map[string]json.RawMessage{}
+	name := func(n int) string { return fmt.Sprintf("@s/p%d", n) }
+	folder := func(n int) string { return filepath.Join(c.Root, fmt.Sprintf("p%d", n)) }
+	d := hosttest.StartProcess(t, config.Config{Roots: []string{c.Root}, LogLevel: "info"})
+	def := c.publishes()
+	def["reliability"].(map[string]any)["breaker"] = map[string]any{"failures": 100_000, "window": 1000, "ratio": 1}
+	def["limits"] = map[string]any{"concurrency": 16}
+	hosttest.WriteTool(t, d.Tools, "npm", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/npm")})
+	cuts := &hosttest.Cuts{
+		Process: d, Total: hosttest.Kills(t, 4), Wave: 12, Patience: serverTime,
+		Ways: []string{hosttest.CutDaemon, hosttest.CutSignal, hosttest.CutProcess, hosttest.CutCaller, hosttest.CutDaemon, hosttest.CutTime, hosttest.CutConnection},
+		Call: func(n int) *wire.Call {
+			c.Write(filepath.Join(folder(n), "package.json"), fmt.Sprintf(`{"name":%q,"version":"1.0.0"}`, name(n)), 0o600)
+			return &wire.Call{Tool: "npm", Args: []string{"publish", "--ignore-scripts"}, Cwd: folder(n), IdempotencyKey: fmt.Sprint("key", n)}
+		},
+		Want: func(n int) string { return "+ " + name(n) + "@1.0.0\n" },
+		Times: func(n int) int {
+			mu.Lock()
+			defer mu.Unlock()
+			return times[name(n)]
+		},
+		Kill: func(n int) {
+			if err := hosttest.KillProcesses("node", func(_, cwd string) bool { return cwd == folder(n) }); err != nil {
+				t.Error(err)
+			}
+		},
+	}
+	c.good.Answer(func(w http.ResponseWriter, q *http.Request) {
+		of := strings.TrimPrefix(q.URL.Path, "/")
+		if q.Method == http.MethodGet {
+			mu.Lock()
+			defer mu.Unlock()
+			if manifests[of] == nil {
+				w.WriteHeader(http.StatusNotFound)
+				io.WriteString(w, `{"error":"not found"}`)
+				return
+			}
+			json.NewEncoder(w).Encode(map[string]any{"name": of, "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": map[string]json.RawMessage{"1.0.0": manifests[of]}})
+			return
+		}
+		var n int
+		if _, err := fmt.Sscanf(of, "@s/p%d", &n); err != nil || q.Method != http.MethodPut {
+			t.Errorf("%s %s", q.Method, q.URL.Path)
+		}
+		cuts.Serve(w, q, n, func(body io.Reader) (int, []byte, error) {
+			var doc struct{ Versions map[string]json.RawMessage }
+			b, err := io.ReadAll(body)
+			if err == nil {
+				err = json.Unmarshal(b, &doc)
+			}
+			if err != nil {
+				return 0, nil, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			times[of]++
+			if manifests[of] != nil {
+				return http.StatusForbidden, []byte(`{"error":"You cannot publish over the previously published versions: 1.0.0."}`), nil
+			}
+			manifests[of] = doc.Versions["1.0.0"]
+			return http.StatusOK, []byte(`{"ok":true}`), nil
+		})
+	})
+	cuts.Run(t)
 }
