@@ -75,6 +75,11 @@ type opened struct {
 // read reads the requests of p, which begins with begin: of TLS, where names is not
 // nil.
 func (p *pair) read(begin []byte, names *hello.Names) {
+	if len(begin) == 0 { // it ended before it wanted anything, as a spare one does
+		p.upstream.Close()
+		p.local.Close()
+		return
+	}
 	h, c := p.session.rules.HTTP, p.connection
 	x := &requests{pair: p, secure: names != nil, credentials: h.credentials(c.Host, c.Port), first: make(chan opened, 1)}
 	x.ctx, x.cancel = context.WithCancelCause(p.session.rest)

@@ -144,7 +144,9 @@ func (r *repoReader) read(at *place, args []string) error {
 		if !at.looks {
 			r.hooks, r.hooksDir = r.readHooks(common, top, own)
 			r.readFilters(common, top)
-			r.readLFS(common, top)
+			if err := r.readLFS(common, top); err != nil {
+				return err
+			}
 		}
 		if slices.Contains(args, "submodule") {
 			if err := r.readModules(top); err != nil {

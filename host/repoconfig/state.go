@@ -3,6 +3,7 @@ package repoconfig
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -250,11 +251,19 @@ func (r *repoReader) readFilters(common, top string) {
 }
 
 // readLFS appends, as "lfs", what a repository with files in LFS has, a line each: objects,
-// a folder for them, and lfsconfig, a file that names their server.
-func (r *repoReader) readLFS(common, top string) {
+// a folder for them, and lfsconfig, a file that names their server. git-lfs checks out
+// what it finds there under the name of an object, so that no link may stand for one.
+func (r *repoReader) readLFS(common, top string) error {
 	var has []string
-	if fi, err := os.Lstat(common + "/lfs"); err == nil && fi.IsDir() {
+	switch fi, err := os.Lstat(common + "/lfs"); {
+	case err == nil && fi.IsDir():
 		has = append(has, "objects")
+		entries := 0
+		if err := plainTree(common+"/lfs", 6, &entries); err != nil {
+			return err
+		}
+	case err == nil:
+		return fmt.Errorf("%s is not a folder", common+"/lfs")
 	}
 	if _, err := os.Lstat(top + "/.lfsconfig"); err == nil {
 		has = append(has, "lfsconfig")
@@ -262,6 +271,39 @@ func (r *repoReader) readLFS(common, top string) {
 	if len(has) > 0 {
 		r.addState("lfs", []byte(strings.Join(has, "\n")))
 	}
+	return nil
+}
+
+// maxLFS is how many files in LFS, and folders of them, are looked at.
+const maxLFS = 200_000
+
+// plainTree returns an error unless all beneath dir, to some depth, are folders and
+// files.
+func plainTree(dir string, depth int, entries *int) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil // git-lfs reads it no better
+	}
+	list, err := f.ReadDir(maxLFS - *entries + 1) // in no order
+	f.Close()
+	if *entries += len(list); *entries > maxLFS {
+		return fmt.Errorf("%s holds too much: git lfs prune it where git-lfs is", dir)
+	}
+	if err != nil && err != io.EOF {
+		return plain(err)
+	}
+	for _, e := range list {
+		path := dir + "/" + e.Name()
+		switch {
+		case e.IsDir() && depth > 0:
+			if err := plainTree(path, depth-1, entries); err != nil {
+				return err
+			}
+		case !e.Type().IsRegular():
+			return fmt.Errorf("%s is neither a folder nor a file; remove it", path)
+		}
+	}
+	return nil
 }
 
 // maxFilters is how many names of filters are told.

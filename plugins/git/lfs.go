@@ -153,7 +153,9 @@ func (r *request) filter() []string {
 		server = noServer
 	}
 	return []string{
-		"filter.lfs.process=" + r.lfsFolder + "/" + lfsProgram, "filter.lfs.clean=", "filter.lfs.smudge=", "filter.lfs.required=true",
+		// git uses process and neither of the others, for which it would take a shell;
+		// git-lfs does nothing without.
+		"filter.lfs.process=" + r.lfsFolder + "/" + lfsProgram, "filter.lfs.clean=git-lfs clean -- %f", "filter.lfs.smudge=git-lfs smudge -- %f", "filter.lfs.required=true",
 		"lfs.url=" + server, "lfs.pushUrl=" + server, "lfs.storage=", "lfs.concurrentTransfers=8", "lfs.locksVerify=false", "lfs.cacheCredentials=false",
 		// Of ways to transfer, the one that starts no program.
 		"lfs.basicTransfersOnly=true", "lfs.standaloneTransferAgent=", "lfs.sshTransfer=never", "lfs.tusTransfers=false",

@@ -317,10 +317,17 @@ func TestFilesInLFS(t *testing.T) {
 	if n := len(p.server.objects); n != 3 {
 		t.Errorf("push --no-verify sent files: there are %d", n)
 	}
-	if p.must("one", "lfs push origin main"); len(p.server.objects) != 4 {
+	if p.must("one", "lfs push --all origin main"); len(p.server.objects) != 4 {
 		t.Errorf("lfs push sent none: there are %d", len(p.server.objects))
 	}
-	p.must("one", "lfs status", "lfs env", "lfs untrack *.bin", "lfs checkout")
+	if err := os.Remove(filepath.Join(p.roots, "one/a.bin")); err != nil {
+		t.Fatal(err)
+	}
+	p.must("one", "lfs checkout a.bin", "lfs status", "lfs env")
+	p.is("one/a.bin", "second\n")
+	if p.must("one", "lfs untrack *.bin"); fileExists(filepath.Join(p.roots, "one/.git/hooks/pre-push")) {
+		t.Error("git-lfs has written hooks")
+	}
 	if out, err := os.ReadFile(filepath.Join(p.roots, "one/.git/config")); err != nil || bytes.Contains(out, []byte(lfsToken)) {
 		t.Errorf("%s, %v", out, err)
 	}
@@ -335,4 +342,143 @@ func findFiles(t *testing.T, dir string) (files []string) {
 		return nil
 	})
 	return files
+}
+
+// TestFilesInLFSNotGranted: where git-lfs is not granted it is said for each file,
+// wherever its attributes are, and nothing is made up.
+func TestFilesInLFSNotGranted(t *testing.T) {
+	p := newLFSPlace(t)
+	p.must(".", "clone -q "+p.url+" one")
+	p.write("one/sub/.gitattributes", "*.dat filter=lfs -text\n")
+	p.write("one/sub/b.dat", "sub\n")
+	p.must("one", "add .", "commit -q -m large", "push -q origin main")
+	out, res := p.call("without", ".", "clone -q "+p.url+" two")
+	if res.ExitCode != 0 || !strings.Contains(strings.ReplaceAll(out, "\u00a0", " "), "git-lfs, which does not run here") {
+		t.Errorf("a clone: %v, exit code %d: %s", res.Err, res.ExitCode, out)
+	}
+	p.is("two/sub/b.dat", pointer("sub\n"))
+	p.write("two/sub/c.dat", "c\n")
+	if out, res := p.call("without", "two", "add sub"); res.ExitCode != 0 || !strings.Contains(out, "git-lfs,") {
+		t.Errorf("add: %v, exit code %d: %s", res.Err, res.ExitCode, out)
+	}
+	if out, res := p.call("without", "two", "lfs pull"); res.Err == nil || !strings.Contains(res.Err.Message, "capabilities.exec") {
+		t.Errorf("git lfs pull: %v: %s", res.Err, out)
+	}
+}
+
+// TestHostileLFS: a repository has git-lfs execute nothing, go nowhere else and show
+// nothing from outside, whatever it says of LFS.
+func TestHostileLFS(t *testing.T) {
+	var elsewhere credentials
+	visited := 0
+	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		visited++
+		elsewhere.add(r)
+		http.NotFound(w, r)
+	}))
+	defer other.Close()
+	p := newLFSPlace(t)
+	p.must(".", "clone -q "+p.url+" seed")
+	p.write("seed/.gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n")
+	p.write("seed/a.bin", "large\n")
+	p.must("seed", "add .", "commit -q -m large", "push -q origin main")
+	out := tempDir(t)
+	secret := "TOPSECRET outside\n"
+	for name, text := range map[string]string{out + "/secret": secret, p.roots + "/evil.sh": "#!/bin/sh\n: > " + p.roots + "/marker\n: > " + out + "/marker\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	evil := p.roots + "/evil.sh"
+	oid := fmt.Sprintf("%x", sha256.Sum256([]byte("large\n")))
+	object := ".git/lfs/objects/" + oid[:2] + "/" + oid[2:4] + "/" + oid
+	for _, tt := range []struct {
+		name, config, lfsconfig string
+		prepare                 func(dir string)
+		twist                   func(map[string]any)
+		lines                   []string
+		rule                    string // of the first line; "": it is not refused
+	}{
+		{name: "an extension that cleans", config: "[lfs \"extension.x\"]\nclean=" + evil + "\nsmudge=" + evil + "\npriority=0", lines: []string{"add .", "checkout -f"}, rule: "repo-config"},
+		{name: "a custom transfer", config: "[lfs]\nstandalonetransferagent=x\n[lfs \"customtransfer.x\"]\npath=" + evil, lines: []string{"push origin main", "lfs push --all origin", "checkout -f"}, rule: "repo-config"},
+		{name: "a custom transfer for one URL", config: "[lfs \"" + p.server.URL + "\"]\nstandalonetransferagent=x\n[lfs \"customtransfer.x\"]\npath=" + evil, lines: []string{"lfs pull"}, rule: "repo-config"},
+		{name: "a filter of its own", config: "[filter \"lfs\"]\nclean=" + evil + "\nprocess=" + evil, lines: []string{"add .", "checkout -f"}, rule: "repo-config"},
+		{name: "a filter with more behind it", config: "[filter \"lfs\"]\nclean=\"git-lfs clean -- %f;" + evil + "\"", lines: []string{"add ."}, rule: "repo-config"},
+		{name: "a credential helper", config: "[credential]\nhelper=!" + evil, lines: []string{"lfs pull", "checkout -f"}, rule: "repo-config"},
+		{name: "a server that is a folder", config: "[lfs]\nurl=file://" + out, lines: []string{"lfs fetch origin", "push origin main"}, rule: "remote"},
+		{name: "a server over ssh", config: "[lfs]\nurl=ssh://-oProxyCommand=" + evil + "/x", lines: []string{"lfs pull"}, rule: "remote"},
+		{name: "a server of the remote's over ssh", config: "[remote \"origin\"]\nlfsurl=ssh://-oProxyCommand=" + evil + "/x", lines: []string{"lfs pull"}, rule: "remote"},
+		{name: "a way to transfer over ssh, another store, many at once", config: "[lfs]\nsshtransfer=always\nstorage=" + out + "\nconcurrenttransfers=100000", lines: []string{"lfs pull", "checkout -f"}},
+		{name: "what git lfs install writes", config: "[filter \"lfs\"]\nclean=git-lfs clean -- %f\nsmudge=git-lfs smudge -- %f\nprocess=git-lfs filter-process\nrequired=true", lines: []string{"add .", "checkout -f", "lfs pull"}},
+		{name: ".lfsconfig with another server", lfsconfig: "[lfs]\nurl=" + other.URL + "\npushurl=" + other.URL + "\n[remote \"origin\"]\nlfsurl=" + other.URL, lines: []string{"lfs pull", "checkout -f", "add .", "lfs push --all origin"}},
+		{name: ".lfsconfig with programs", lfsconfig: "[lfs]\nurl=file://" + out + "\nstandalonetransferagent=x\n[lfs \"customtransfer.x\"]\npath=" + evil + "\n[lfs \"extension.x\"]\nclean=" + evil + "\n[credential]\nhelper=!" + evil, lines: []string{"lfs pull", "add .", "lfs push --all origin"}},
+		{name: "hooks", prepare: func(dir string) {
+			for _, hook := range []string{"pre-push", "post-checkout", "post-commit", "post-merge"} {
+				os.MkdirAll(dir+"/.git/hooks", 0o755)
+				os.Symlink(evil, dir+"/.git/hooks/"+hook)
+			}
+		}, lines: []string{"commit --allow-empty -m x", "push origin HEAD:refs/heads/hooked", "checkout -f"}},
+		{name: "an object that is a link to the outside", prepare: func(dir string) {
+			os.Remove(dir + "/" + object)
+			os.Symlink(out+"/secret", dir+"/"+object)
+		}, lines: []string{"checkout -f", "lfs checkout", "lfs pull"}, rule: "repo-config"},
+		{name: "a folder of objects that is a link to the outside", prepare: func(dir string) {
+			os.RemoveAll(dir + "/.git/lfs")
+			os.Symlink(out, dir+"/.git/lfs")
+		}, lines: []string{"checkout -f", "lfs pull"}, rule: "repo-config"},
+		{name: "a server that leads to another", config: "[lfs \"transfer\"]\nmaxretries=1", twist: func(a map[string]any) { a["href"] = other.URL + "/store" }, prepare: func(dir string) { os.RemoveAll(dir + "/.git/lfs") }, lines: []string{"lfs pull"}},
+		{name: "a server that leads to a file", config: "[lfs \"transfer\"]\nmaxretries=1", twist: func(a map[string]any) { a["href"] = "file://" + out + "/secret" }, prepare: func(dir string) { os.RemoveAll(dir + "/.git/lfs") }, lines: []string{"lfs pull"}},
+		{name: "a server that has no TLS", config: "[lfs \"transfer\"]\nmaxretries=1", twist: func(a map[string]any) { a["href"] = strings.Replace(a["href"].(string), "https:", "http:", 1) }, prepare: func(dir string) { os.RemoveAll(dir + "/.git/lfs") }, lines: []string{"lfs pull"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := filepath.Join(p.roots, "case")
+			defer os.RemoveAll(dir)
+			p.t = t
+			p.must(".", "clone -q "+p.url+" case")
+			p.write("case/a.bin", "changed\n")
+			config, err := os.OpenFile(dir+"/.git/config", os.O_APPEND|os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintln(config, tt.config)
+			config.Close()
+			if tt.lfsconfig != "" {
+				p.write("case/.lfsconfig", tt.lfsconfig+"\n")
+			}
+			if tt.prepare != nil {
+				tt.prepare(dir)
+			}
+			p.server.twist = tt.twist
+			defer func() { p.server.twist = nil }()
+			visits := visited
+			for i, line := range tt.lines {
+				said, res := p.call("git", "case", line)
+				if res.Err != nil {
+					said += res.Err.Message
+				}
+				if refused := res.Err != nil && strings.Contains(res.Err.Message, "denied by rule "+tt.rule+":"); i == 0 && (tt.rule != "") != refused {
+					t.Errorf("git %s: %v: %s, want rule %q", line, res.Err, said, tt.rule)
+				}
+				if strings.Contains(said, "TOPSECRET") || strings.Contains(said, lfsToken) {
+					t.Errorf("git %s shows %s", line, said)
+				}
+			}
+			if b, err := os.ReadFile(dir + "/a.bin"); err == nil && strings.Contains(string(b), "TOPSECRET") {
+				t.Error("what lies outside was checked out")
+			}
+			if fileExists(p.roots+"/marker") || fileExists(out+"/marker") {
+				t.Error("a program of the repository ran")
+				os.Remove(p.roots + "/marker")
+			}
+			if names := findFiles(t, out); len(names) != 1 {
+				t.Errorf("there is %q outside", names)
+			}
+			if tt.twist == nil && visited != visits {
+				t.Error("another server was asked")
+			}
+		})
+	}
+	if sent := elsewhere.all(); len(sent) > 0 {
+		t.Errorf("another server was sent %q", sent)
+	}
 }
