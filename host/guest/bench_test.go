@@ -287,7 +287,9 @@ func BenchmarkMetering(b *testing.B) {
 			defer r.Close(ctx)
 			// The same host functions, the same call, and no metering.
 			for _, mod := range []string{envModule, userModule} {
-				if err := hostModule(ctx, r, mod, m.e.funcs, 0); err != nil {
+				host := r.NewHostModuleBuilder(mod)
+				exportFuncs(host, mod, m.e.funcs, 0)
+				if _, err := host.Instantiate(ctx); err != nil {
 					b.Fatal(err)
 				}
 			}

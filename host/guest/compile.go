@@ -178,7 +178,7 @@ func (e *Engine) compiled(ctx context.Context, m *Module, p *program) (wazero.Co
 	}
 	for attempt := 0; ; attempt++ {
 		if e.intact(key) {
-			c, err := e.loadOnly(m.runtime, code)
+			c, err := e.loadOnly(m.home, code)
 			if err == nil {
 				return c, nil
 			}

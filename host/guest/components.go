@@ -218,9 +218,8 @@ func (m *Module) Function(name string) (ComponentFunction, bool) {
 
 // linkComponent makes what a component imports known to its runtime, but for
 // preview 1.
-func (m *Module) linkComponent(ctx context.Context) error {
-	builders := map[string]wazero.HostModuleBuilder{}
-	var order []string
+func (m *Module) linkComponent() error {
+	exports := map[string][]func(wazero.HostModuleBuilder){}
 	for _, im := range m.comp.program.Imports {
 		if im.Preview1 {
 			continue
@@ -228,17 +227,11 @@ func (m *Module) linkComponent(ctx context.Context) error {
 		if im.Module == wasiModule {
 			return m.errorf(BadModule, "build it again", "imports %q of WASI preview 1 as something else", im.Name)
 		}
-		b := builders[im.Module]
-		if b == nil {
-			b = m.runtime.NewHostModuleBuilder(im.Module)
-			builders[im.Module] = b
-			order = append(order, im.Module)
-		}
 		fn, params, results, err := m.componentImport(im)
 		if err != nil {
 			return m.errorf(BadModule, "leave out what needs it", "%w", err)
 		}
-		b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, mod api.Module, s []uint64) {
+		served := api.GoModuleFunc(func(ctx context.Context, mod api.Module, s []uint64) {
 			c := ctx.(*call)
 			c.guest = mod
 			if c.inst.comp.busy {
@@ -246,12 +239,21 @@ func (m *Module) linkComponent(ctx context.Context) error {
 			}
 			c.charge(1600)
 			fn(c, s)
-		}), params, results).Export(im.Name)
+		})
+		exports[im.Module] = append(exports[im.Module], func(b wazero.HostModuleBuilder) {
+			b.NewFunctionBuilder().WithGoModuleFunction(served, params, results).Export(im.Name)
+		})
 	}
-	for _, name := range order {
-		if _, err := builders[name].Instantiate(ctx); err != nil {
+	for name, add := range exports {
+		host, err := m.own(name, func(b wazero.HostModuleBuilder) {
+			for _, f := range add {
+				f(b)
+			}
+		})
+		if err != nil {
 			return m.errorf(BadModule, "", "prepare %s: %w", name, err)
 		}
+		m.imports[name] = host.Module
 	}
 	return nil
 }

@@ -92,6 +92,7 @@ type Engine struct {
 	mu      sync.Mutex
 	builds  map[buildKey]*build  // guarded by mu
 	modules map[*Module]struct{} // those that are loaded; guarded by mu
+	home    *home                // where the next is loaded; nil: in a new one; guarded by mu
 }
 
 // New makes an Engine. It fails when the cache folder cannot be used.
@@ -174,8 +175,11 @@ func (e *Engine) Close() error {
 		<-b.done
 	}
 	var err error
+	if e.home != nil {
+		err = e.home.close()
+	}
 	if e.cache != nil {
-		err = e.cache.Close(context.Background())
+		err = errors.Join(err, e.cache.Close(context.Background()))
 	}
 	if e.own {
 		err = errors.Join(err, os.RemoveAll(e.dir))

@@ -118,16 +118,13 @@ func hostFuncs() []hostFunc {
 	}
 }
 
-// hostModule makes the functions of one module known to a runtime.
-func hostModule(ctx context.Context, r wazero.Runtime, module string, fns []hostFunc, gs Grants) error {
-	b := r.NewHostModuleBuilder(module)
+// exportFuncs adds those functions of one module that gs gives.
+func exportFuncs(b wazero.HostModuleBuilder, module string, fns []hostFunc, gs Grants) {
 	for _, f := range fns {
 		if f.module == module && gs.has(f.needs) {
 			f.export(b)
 		}
 	}
-	_, err := b.Instantiate(ctx)
-	return err
 }
 
 // export adds the function to a host module.

@@ -90,7 +90,7 @@ func (m *Module) instantiateModule(ctx context.Context, compiled wazero.Compiled
 			err = fmt.Errorf("%v", r)
 		}
 	}()
-	return m.runtime.InstantiateModule(ctx, compiled, config)
+	return m.home.InstantiateModule(ctx, compiled, config)
 }
 
 // adopt brings a new instance to where the image was taken.

@@ -168,9 +168,8 @@ func (c *call) outOfFuel() *Error {
 	return c.inst.m.errorf(FuelUsed, "give it less input", "the call used its %d units of fuel", c.meter.limit)
 }
 
-// meterModule is what rewritten modules import.
-func meterModule(ctx context.Context, r wazero.Runtime) error {
-	b := r.NewHostModuleBuilder(wasm.ImportModule)
+// exportMeter adds what rewritten modules import.
+func exportMeter(b wazero.HostModuleBuilder) {
 	b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, mod api.Module, _ []uint64) {
 		ctx.(*call).refill(mod)
 	}), types{}, types{}).Export(wasm.ImportRefill)
@@ -178,6 +177,4 @@ func meterModule(ctx context.Context, r wazero.Runtime) error {
 		fn := f.fn
 		b.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, s []uint64) { fn(ctx.(*call), s) }), f.params, f.results).Export(f.name)
 	}
-	_, err := b.Instantiate(ctx)
-	return err
 }

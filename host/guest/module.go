@@ -26,9 +26,11 @@ type Module struct {
 	spec    Spec       // without the modules, which are in the programs
 	program            // the one that is called
 	linked  []*program // those that it imports functions from
-	runtime wazero.Runtime
-	comp    *composed // nil unless it is a component
-	command bool      // it has "_start" and does not talk to the kernel
+	home    *home
+	imports map[string]api.Module // what it imports from, but for linked
+	hosts   []*hostModule         // of imports, those that are its own
+	comp    *composed             // nil unless it is a component
+	command bool                  // it has "_start" and does not talk to the kernel
 	// wazeroWASI says that WASI is wazero's, whose descriptors are not
 	// restored: an instance serves one call.
 	wazeroWASI bool
@@ -159,7 +161,11 @@ func (m *Module) load(ctx context.Context) error {
 	}
 	m.wazeroWASI = m.command || len(m.spec.Files) > 0
 
-	m.runtime = wazero.NewRuntimeWithConfig(context.Background(), runtimeConfig(m.e.cache))
+	types := 0
+	for _, p := range m.programs() {
+		types += typeBytes(p.rewritten.Bytes)
+	}
+	m.home = m.e.enter(types)
 	for _, p := range m.programs() { // the last gives the Module its seed and lines
 		if p.compiled, err = m.e.compiled(ctx, m, p); err != nil {
 			return err
@@ -169,25 +175,52 @@ func (m *Module) load(ctx context.Context) error {
 	if len(m.linked) > 0 {
 		m.lines = "" // an offset does not say of which module it is
 	}
-	if err := meterModule(context.Background(), m.runtime); err != nil {
-		return m.errorf(BadModule, "", "prepare %s: %w", wasm.ImportModule, err)
-	}
-	for _, mod := range needs {
-		if mod == wasiModule && m.wazeroWASI {
-			err = commandWASI(context.Background(), m.runtime, m.e.funcs)
-		} else {
-			err = hostModule(context.Background(), m.runtime, mod, slices.Concat(m.e.funcs, m.stubs(mod)), m.spec.Grants)
-		}
-		if err != nil {
-			return m.errorf(BadModule, "", "prepare %s: %w", mod, err)
-		}
+	if err := m.link(append(needs, wasm.ImportModule)); err != nil {
+		return err
 	}
 	if m.comp != nil {
-		if err := m.linkComponent(context.Background()); err != nil {
+		if err := m.linkComponent(); err != nil {
 			return err
 		}
 	}
 	return m.prepare(ctx)
+}
+
+// link makes the host's modules of those names importable.
+func (m *Module) link(names []string) error {
+	m.imports = map[string]api.Module{}
+	for _, name := range names {
+		var host *hostModule
+		var err error
+		export := func(b wazero.HostModuleBuilder) { exportFuncs(b, name, m.e.funcs, m.spec.Grants) }
+		switch stubs := m.stubs(name); {
+		case name == wasm.ImportModule:
+			host, err = m.home.shared(hostKey{module: name}, exportMeter)
+		case name == wasiModule && m.wazeroWASI:
+			host, err = m.home.shared(hostKey{module: name, wazero: true}, func(b wazero.HostModuleBuilder) { exportCommandWASI(b, m.e.funcs) })
+		case len(stubs) > 0:
+			host, err = m.own(name, func(b wazero.HostModuleBuilder) {
+				export(b)
+				exportFuncs(b, name, stubs, m.spec.Grants)
+			})
+		default:
+			host, err = m.home.shared(hostKey{module: name, grants: m.spec.Grants}, export)
+		}
+		if err != nil {
+			return m.errorf(BadModule, "", "prepare %s: %w", name, err)
+		}
+		m.imports[name] = host.Module
+	}
+	return nil
+}
+
+// own makes a host module that no other Module imports from.
+func (m *Module) own(name string, export func(wazero.HostModuleBuilder)) (*hostModule, error) {
+	host, err := m.home.link(name, export)
+	if err == nil {
+		m.hosts = append(m.hosts, host)
+	}
+	return host, err
 }
 
 // refused is the error of a module that cannot be read.
@@ -241,7 +274,7 @@ func checkBytes(name string, b []byte) error {
 // type, and answers the modules that are imported from.
 func (m *Module) checkImports() ([]string, error) {
 	var needs []string
-	for _, im := range m.imports() {
+	for _, im := range m.allImports() {
 		if _, linked, err := m.ofLinked(im); err != nil {
 			return nil, err
 		} else if linked {
@@ -278,8 +311,8 @@ func (m *Module) checkImports() ([]string, error) {
 	return needs, nil
 }
 
-// imports are those of all programs.
-func (m *Module) imports() []wasm.Import {
+// allImports are those of all programs.
+func (m *Module) allImports() []wasm.Import {
 	var all []wasm.Import
 	for _, p := range m.programs() {
 		all = append(all, p.rewritten.Imports...)
@@ -294,7 +327,7 @@ func (m *Module) isForeign() bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(m.imports(), func(im wasm.Import) bool {
+	return !slices.ContainsFunc(m.allImports(), func(im wasm.Import) bool {
 		return im.Module == userModule && slices.ContainsFunc(m.e.funcs, func(f hostFunc) bool { return f.module == userModule && f.name == im.Name })
 	})
 }
@@ -483,18 +516,19 @@ func (m *Module) release() {
 	if m.snap != nil {
 		m.snap.close()
 	}
-	if m.runtime != nil {
-		if err := m.runtime.Close(ctx); err != nil {
-			m.e.cfg.Logger.Error("close wasm runtime", "module", m.spec.Name, "error", err)
-		}
+	var errs []error
+	for _, h := range m.hosts {
+		errs = append(errs, h.close())
 	}
 	for _, p := range m.programs() {
-		if p.compiled == nil {
-			continue
+		if p.compiled != nil {
+			errs = append(errs, p.compiled.Close(ctx)) // or it stays in the shared cache
 		}
-		// The runtime leaves code in the shared cache.
-		if err := p.compiled.Close(ctx); err != nil {
-			m.e.cfg.Logger.Error("close wasm code", "module", m.spec.Name, "error", err)
-		}
+	}
+	if m.home != nil {
+		errs = append(errs, m.e.leave(m.home))
+	}
+	if err := errors.Join(errs...); err != nil {
+		m.e.cfg.Logger.Error("close wasm module", "module", m.spec.Name, "error", err)
 	}
 }

@@ -169,16 +169,14 @@ func (in *instance) make(p *part, of *program, from *state, cmd *Command) error 
 		m.e.memory.give(int64(first)) // Reallocate takes it
 		ctx = experimental.WithMemoryAllocator(ctx, p.mem)
 	}
-	if len(in.linked) > 0 {
-		ctx = experimental.WithImportResolver(ctx, func(name string) api.Module {
-			for _, l := range in.linked {
-				if l.program.name == name && l.mod != nil {
-					return l.mod
-				}
+	ctx = experimental.WithImportResolver(ctx, func(name string) api.Module {
+		for _, l := range in.linked {
+			if l.program.name == name && l.mod != nil {
+				return l.mod
 			}
-			return nil
-		})
-	}
+		}
+		return m.imports[name]
+	})
 	config, dirs := m.config(in), m.spec.Files
 	if cmd != nil {
 		config, dirs = cmd.configure(config, in), slices.Concat(dirs, cmd.Dirs)

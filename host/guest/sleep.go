@@ -125,7 +125,7 @@ func (m *Module) fallAsleep() {
 	s.asleep, s.changing = true, make(chan struct{})
 	m.mu.Unlock()
 	m.release()
-	m.runtime, m.compiled, m.snap, m.rewritten, m.wasm = nil, nil, nil, nil, nil
+	m.home, m.imports, m.hosts, m.compiled, m.snap, m.rewritten, m.wasm = nil, nil, nil, nil, nil, nil, nil
 	m.changed()
 }
 
@@ -178,7 +178,8 @@ func (m *Module) wake() {
 	}
 	if err == nil {
 		m2.forgetCode()
-		m.runtime, m.compiled, m.snap, m.rewritten, m.wasm = m2.runtime, m2.compiled, m2.snap, m2.rewritten, m2.wasm
+		m.home, m.imports, m.hosts = m2.home, m2.imports, m2.hosts
+		m.compiled, m.snap, m.rewritten, m.wasm = m2.compiled, m2.snap, m2.rewritten, m2.wasm
 		m.pool.open()
 		m.prewarm()
 	}

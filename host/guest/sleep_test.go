@@ -61,7 +61,7 @@ func ready(e *Engine) (names []string) {
 		m.mu.Lock()
 		if !m.sleeper.asleep {
 			names = append(names, m.spec.Name)
-		} else if m.sleeper.changing == nil && (m.runtime != nil || m.compiled != nil || m.snap != nil || m.rewritten != nil || m.wasm != nil) {
+		} else if m.sleeper.changing == nil && (m.home != nil || m.compiled != nil || m.snap != nil || m.rewritten != nil || m.wasm != nil) {
 			names = append(names, m.spec.Name+", which sleeps and holds code")
 		}
 		m.mu.Unlock()
@@ -115,7 +115,7 @@ func TestCalledModulesDoNotSleep(t *testing.T) {
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.sleeper.asleep || m.runtime == nil {
+		if m.sleeper.asleep || m.home == nil {
 			t.Error("it fell asleep while it was called")
 		}
 		return nil, io.EOF

@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"context"
 	"encoding/binary"
 	"log/slog"
 	"runtime"
@@ -138,18 +137,14 @@ func wasiFuncs() []hostFunc {
 // time of day to wait for, and says that an input is there which is not.
 var noDescriptors = []string{"adapter_close_badfd", "adapter_open_badfd", "clock_res_get", "clock_time_get", "poll_oneoff", "random_get", "sched_yield"}
 
-// commandWASI makes WASI known to a runtime of a command, or of a module with
-// files.
-func commandWASI(ctx context.Context, r wazero.Runtime, ours []hostFunc) error {
-	b := r.NewHostModuleBuilder(wasiModule)
+// exportCommandWASI adds the WASI of a command, or of a module with files.
+func exportCommandWASI(b wazero.HostModuleBuilder, ours []hostFunc) {
 	wasi_snapshot_preview1.NewFunctionExporter().ExportFunctions(b)
 	for _, f := range ours {
 		if f.module == wasiModule && slices.Contains(noDescriptors, f.name) {
 			f.export(b)
 		}
 	}
-	_, err := b.Instantiate(ctx)
-	return err
 }
 
 func schedYield(*call, []uint64) uint64 {
