@@ -125,8 +125,8 @@ demo: build ## a daemon, a remote, a push, a refusal, a hot swap: two minutes to
 	@bin/toolctl demo
 
 .PHONY: test-containers
-test-containers: build ## the images, and calls from hostile containers (as root, needs podman, podman-compose, runc and debootstrap)
-	TOOLD_CONTAINERS=1 $(GO) test -count=1 -timeout 30m -run '^TestContainers$$' -v ./deploy
+test-containers: build ## the images, calls from hostile containers, and the first steps of the manual (as root, needs podman, podman-compose, runc and debootstrap)
+	TOOLD_CONTAINERS=1 $(GO) test -count=1 -timeout 60m -run '^(TestContainers|TestNewOperator)$$' -v ./deploy
 
 .PHONY: test-package
 test-package: build ## the Debian package on fresh machines, with systemd and without (as root, needs podman, runc and debootstrap)

@@ -135,6 +135,13 @@ ENV PATH=/usr/local/go/bin:/usr/sbin:/usr/bin:/sbin:/bin GOPROXY=off GOFLAGS=-p=
 // next time under its name.
 func debian(t *testing.T, name string, packages ...string) string {
 	t.Helper()
+	return debianOffline(t, name, nil, packages...)
+}
+
+// debianOffline is debian with others that apt installs without a network: they are in
+// its cache.
+func debianOffline(t *testing.T, name string, cached []string, packages ...string) string {
+	t.Helper()
 	file, err := filepath.Abs("../.cache/containers/" + name + ".tar")
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +154,12 @@ func debian(t *testing.T, name string, packages ...string) string {
 	}
 	root := filepath.Join(t.TempDir(), "root")
 	output(t, "debootstrap", "--variant=minbase", "--include="+strings.Join(append(packages, "ca-certificates"), ","), "bookworm", root)
-	output(t, "tar", "-C", root, "--exclude=./var/cache/apt/archives/*.deb", "-cf", file+".new", ".")
+	output(t, "sh", "-c", "rm -f "+filepath.Join(root, "var/cache/apt/archives")+"/*.deb")
+	if len(cached) > 0 {
+		output(t, "chroot", root, "apt-get", "update")
+		output(t, "chroot", append([]string{root, "apt-get", "install", "-y", "--download-only"}, cached...)...)
+	}
+	output(t, "tar", "-C", root, "-cf", file+".new", ".")
 	if err := os.Rename(file+".new", file); err != nil {
 		t.Fatal(err)
 	}

@@ -27,16 +27,29 @@ const (
 	packageSocket = "/run/toold/sockets/tool-0.sock"
 )
 
+// systemdPackages are what a small Debian needs for systemd to be process 1.
+var systemdPackages = []string{"systemd", "systemd-sysv", "dbus"}
+
 // newMachine starts a Debian without network, with the packages /1.deb and /2.deb, where
 // systemd is process 1, or nothing is.
 func newMachine(t *testing.T, e *engine, debs string, systemd bool) *machine {
 	t.Helper()
-	m := &machine{&engine{t: t, dir: e.dir, args: e.args}, map[bool]string{false: "plain", true: "systemd"}[systemd], systemd}
-	archive, start, rights := debian(t, "debian"), []string{"sleep", "infinity"}, []string(nil)
 	if systemd {
-		archive, start = debian(t, "systemd", "systemd", "systemd-sysv", "dbus"), []string{"/sbin/init"}
+		return startMachine(t, e, "systemd", debian(t, "systemd", systemdPackages...), debs, true)
+	}
+	return startMachine(t, e, "plain", debian(t, "debian"), debs, false)
+}
+
+// startMachine starts the Debian of an archive without network, with the folder debs at
+// /debs and further rights.
+func startMachine(t *testing.T, e *engine, name, archive, debs string, systemd bool, rights ...string) *machine {
+	t.Helper()
+	m := &machine{&engine{t: t, dir: e.dir, args: e.args}, name, systemd}
+	start := []string{"sleep", "infinity"}
+	if systemd {
+		start = []string{"/sbin/init"}
 		// For what systemd does to its services: mounts and namespaces.
-		rights = []string{"--systemd=always", "--cap-add", "SYS_ADMIN", "--security-opt", "unmask=ALL"}
+		rights = append(rights, "--systemd=always", "--cap-add", "SYS_ADMIN", "--security-opt", "unmask=ALL")
 	}
 	root := filepath.Join(e.dir, m.name)
 	output(t, "mkdir", root)
@@ -200,21 +213,28 @@ func (m *machine) serve() {
 	}
 }
 
+// pack makes the Debian package of what is checked out, unless the variable TOOLD_PACKAGE
+// names one.
+func (e *engine) pack() string {
+	e.t.Helper()
+	if made := os.Getenv("TOOLD_PACKAGE"); strings.HasSuffix(made, ".deb") {
+		return made
+	}
+	cmd := exec.Command("go", "run", "./scripts/dist", "-platforms", "linux/"+runtime.GOARCH, "-version", "0.1.0", "-compression", "none", filepath.Join(e.dir, "dist"))
+	cmd.Dir = ".."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		e.t.Fatalf("make the package: %v\n%s", err, out)
+	}
+	return filepath.Join(e.dir, "dist", "toold_0.1.0_"+runtime.GOARCH+".deb")
+}
+
 // TestPackage installs, upgrades, removes and purges the Debian package on fresh
 // machines, while callers call.
 func TestPackage(t *testing.T) {
 	e := newEngine(t, "TOOLD_PACKAGE", "make test-package")
 	debs := filepath.Join(e.dir, "debs")
 	output(t, "mkdir", debs)
-	made := os.Getenv("TOOLD_PACKAGE")
-	if !strings.HasSuffix(made, ".deb") {
-		cmd := exec.Command("go", "run", "./scripts/dist", "-platforms", "linux/"+runtime.GOARCH, "-version", "0.1.0", "-compression", "none", filepath.Join(e.dir, "dist"))
-		cmd.Dir = ".."
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("make the package: %v\n%s", err, out)
-		}
-		made = filepath.Join(e.dir, "dist", "toold_0.1.0_"+runtime.GOARCH+".deb")
-	}
+	made := e.pack()
 	// The next version differs in its number.
 	next := filepath.Join(e.dir, "next")
 	output(t, "cp", made, filepath.Join(debs, "1.deb"))

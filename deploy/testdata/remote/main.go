@@ -1,7 +1,7 @@
 // Command remote is a git server over https for one user with a password, at
-// 127.0.0.1:8443: what a forge is to a daemon.
+// 127.0.0.1:8443 or where it is told: what a forge is to a daemon.
 //
-//	remote FOLDER PASSWORD   # serves the repositories beneath FOLDER, writes FOLDER/ca.pem
+//	remote FOLDER PASSWORD [ADDRESS NAME]   # serves the repositories beneath FOLDER, writes FOLDER/ca.pem
 package main
 
 import (
@@ -23,13 +23,17 @@ import (
 )
 
 func main() {
-	folder, password := os.Args[1], os.Args[2]
+	folder, password, address := os.Args[1], os.Args[2], "127.0.0.1:8443"
+	var names []string
+	if len(os.Args) == 5 {
+		address, names = os.Args[3], os.Args[4:]
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		log.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
@@ -43,7 +47,7 @@ func main() {
 		Path: "/usr/lib/git-core/git-http-backend",
 		Env:  []string{"GIT_PROJECT_ROOT=" + folder, "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=a"},
 	}
-	l, err := tls.Listen("tcp", "127.0.0.1:8443", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	l, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
 	if err != nil {
 		log.Fatal(err)
 	}
