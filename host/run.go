@@ -143,6 +143,7 @@ func (h *Host) giveWay(ctx context.Context) (err error) {
 			next.kill()
 		}
 	}()
+	next.SetWriteDeadline(time.Now().Add(takeoverTime)) // it may not read, and all calls wait
 	for path, conns := range h.upgrades.left.conns {
 		for _, c := range conns {
 			if err := next.send(note{Connection: path, Focus: c.Focus}, c.FD); err != nil {

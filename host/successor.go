@@ -26,6 +26,8 @@ const (
 	// upgradeEnv names the descriptor on which a daemon speaks to the one that
 	// started it to have it take its place.
 	upgradeEnv = "TOOLD_UPGRADE_FD"
+	// endTime is how long after its last word a new daemon may take to end.
+	endTime = 2 * time.Second
 	// maxNote bounds a message between the two, in bytes.
 	maxNote = 64 << 10
 )
@@ -247,8 +249,13 @@ func (s *successor) await(ctx context.Context, good func(note) bool) (note, erro
 	case n, ok := <-s.notes:
 		switch {
 		case !ok:
-			<-s.ended
-			return n, fmt.Errorf("it ended, %v; what it printed is in the log of this daemon", s.cmd.ProcessState)
+			// It ends, or it has closed the line, or written what is no note, and runs on.
+			select {
+			case <-s.ended:
+				return n, fmt.Errorf("it ended, %v; what it printed is in the log of this daemon", s.cmd.ProcessState)
+			case <-time.After(endTime):
+				return n, errors.New("it says nothing that this daemon understands, and does not end; is it a toold?")
+			}
 		case n.Failed != "":
 			return n, errors.New(n.Failed)
 		case good(n):

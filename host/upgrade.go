@@ -66,6 +66,7 @@ func (h *Host) upgrade(ctx context.Context, on *sockets, binary string, within t
 			log.Error("upgrade failed", "error", err)
 		}
 	}()
+	next.SetWriteDeadline(time.Now().Add(takeoverTime))                       // it may never read
 	if err := on.pass(next.line); err != nil && !errors.Is(err, unix.EPIPE) { // then it has ended, and await says how
 		return 0, fmt.Errorf("pass the sockets on: %w", err)
 	}

@@ -248,7 +248,18 @@ func TestUpgradeToBroken(t *testing.T) {
 	}
 	k := l.dial()
 	defer k.Close()
+	// What is no toold and does not end has the descriptor of one that would be.
+	endless := filepath.Join(dir, "endless")
+	if err := unix.Mkfifo(endless, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hangs := fmt.Sprintf("read x < '%s'\n", endless)
 	for _, c := range []struct{ binary, says string }{
+		{write("hangs up", "#!/bin/sh\nexec 3>&-\n"+hangs), "does not end"},
+		{write("babbles", "#!/bin/sh\necho babble >&3\n"+hangs), "does not end"},
+		{write("is ready and hangs up", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nexec 3>&-\n"+hangs), "does not end"},
+		{write("is ready and babbles", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nhead -c 100000 /dev/zero >&3\n"+hangs), "does not end"},
+		{write("is ready again", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nprintf '{\"ready\": true}' >&3\n"+hangs), "does not know"},
 		{filepath.Join(dir, "none"), "no such file"},
 		{closed, "permission denied"},
 		{write("text", "no program"), "exec format error"},
