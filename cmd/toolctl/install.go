@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -99,8 +100,10 @@ func lookWrappers(dir, program string, names []string) (*wrappers, error) {
 	var foreign []string
 	target := filepath.Join(dir, wrapper)
 	old, err := os.ReadFile(target)
-	w.old, w.copied = old != nil, bytes.Equal(old, code)
-	if err == nil && !w.copied && !isWrapper(target) {
+	same := bytes.Equal(old, code)
+	// The same bytes that another user can change are replaced.
+	w.old, w.copied = old != nil, same && onlyOurs(target)
+	if err == nil && !same && !isWrapper(target) {
 		foreign = append(foreign, target)
 	}
 	for _, n := range names {
@@ -108,7 +111,7 @@ func lookWrappers(dir, program string, names []string) (*wrappers, error) {
 		switch link, err := os.Readlink(path); {
 		case errors.Is(err, fs.ErrNotExist):
 			w.missing = append(w.missing, n)
-		case err == nil && filepath.Base(link) == wrapper:
+		case err == nil && leadsTo(dir, link):
 			w.kept = append(w.kept, n)
 		default:
 			foreign = append(foreign, path)
@@ -170,7 +173,7 @@ func (s *state) prune(dir string, names []string) error {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		link, err := os.Readlink(path)
-		if err != nil || filepath.Base(link) != wrapper || slices.Contains(names, e.Name()) {
+		if err != nil || !leadsTo(dir, link) || slices.Contains(names, e.Name()) {
 			continue
 		}
 		if err := os.Remove(path); err != nil {
@@ -179,6 +182,28 @@ func (s *state) prune(dir string, names []string) error {
 		fmt.Fprintf(s.out, "removed  %s: no tool of that name\n", path)
 	}
 	return nil
+}
+
+// leadsTo reports whether a link in dir leads to the tool-client there: one of that name
+// may be anybody's elsewhere.
+func leadsTo(dir, link string) bool {
+	if !filepath.IsAbs(link) {
+		return filepath.Clean(link) == wrapper
+	}
+	dir, err := filepath.Abs(dir)
+	return err == nil && filepath.Clean(link) == filepath.Join(dir, wrapper)
+}
+
+// onlyOurs reports whether nobody but this user and root can write to the file at path.
+func onlyOurs(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !ownedByOthers(info) && info.Mode().Perm()&0o022 == 0
+}
+
+// ownedByOthers reports whether somebody owns a file who is neither this user nor root.
+func ownedByOthers(info fs.FileInfo) bool {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(owner.Uid) != os.Geteuid() && owner.Uid != 0
 }
 
 // isWrapper reports whether the program at path was built as tool-client, of

@@ -31,7 +31,8 @@ daemon's alone:
 
 What is there is kept, whoever made it: a second run changes nothing, and a file that
 differs from the one that setup would write is reported. Permissions that would let
-others run tools or read secrets are an error, and then nothing is created.`,
+others run tools or read secrets, of DIR and of the folders above it, are an error, and
+then nothing is created.`,
 		Example: `  toolctl setup --only git,curl /srv/toold
   toold --config /srv/toold/config/toold.json`,
 		Args: args(cobra.ExactArgs(1)),
@@ -99,7 +100,7 @@ func (s *state) setup(dir, program string, names []string) error {
 	if err != nil {
 		return err
 	}
-	var faults []error
+	faults := checkAbove(dir)
 	missing := map[string]bool{}
 	for _, p := range places {
 		path := filepath.Join(dir, p.path)
@@ -129,14 +130,33 @@ func (s *state) setup(dir, program string, names []string) error {
 	return s.makeWrappers(wrappers, names, false)
 }
 
+// checkAbove says in which of the folders above dir, as far as they are there, others
+// could put another one in its place.
+func checkAbove(dir string) (faults []error) {
+	for above := filepath.Dir(dir); ; above = filepath.Dir(above) {
+		switch info, err := os.Stat(above); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			faults = append(faults, err)
+		case ownedByOthers(info):
+			faults = append(faults, fmt.Errorf("%s belongs to user %d, who could replace what is in it; choose another folder, or chown it", above, info.Sys().(*syscall.Stat_t).Uid))
+		case info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0:
+			faults = append(faults, fmt.Errorf("%s has mode %04o: everybody could replace what is in it; choose another folder, or chmod o-w %s", above, info.Mode().Perm(), above))
+		}
+		if above == filepath.Dir(above) {
+			return faults
+		}
+	}
+}
+
 // check says what is wrong with p, which is at path already.
 func (p place) check(path string, info fs.FileInfo) error {
 	kind := map[bool]string{true: "regular file", false: "folder"}[p.file]
 	if p.file && !info.Mode().IsRegular() || !p.file && !info.IsDir() {
 		return fmt.Errorf("%s is not a %s; move it away", path, kind)
 	}
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok && p.never != 0 && int(owner.Uid) != os.Geteuid() && owner.Uid != 0 {
-		return fmt.Errorf("%s belongs to user %d, who could change it; chown it to the daemon's user", path, owner.Uid)
+	if p.never != 0 && ownedByOthers(info) {
+		return fmt.Errorf("%s belongs to user %d, who could change it; chown it to the daemon's user", path, info.Sys().(*syscall.Stat_t).Uid)
 	}
 	if bad := info.Mode().Perm() & p.never; bad != 0 {
 		return fmt.Errorf("%s has mode %04o: %s; chmod %04o %s", path, info.Mode().Perm(), p.why, info.Mode().Perm()&^p.never, path)

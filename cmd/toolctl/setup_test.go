@@ -143,3 +143,85 @@ func TestSetupLeavesForeignPrograms(t *testing.T) {
 		t.Error("something was made all the same")
 	}
 }
+
+// TestSetupInHostileFolders makes nothing where somebody else could replace it, and
+// takes nothing for a wrapper that is somebody else's.
+func TestSetupInHostileFolders(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("gives files to another user, as root")
+	}
+	give := func(t *testing.T, path string) {
+		t.Helper()
+		if err := os.Lchown(path, 65532, 65532); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		spoil func(t *testing.T, above, dir string)
+		want  string
+	}{
+		{"the folder above is another's", func(t *testing.T, above, dir string) { give(t, above) }, "belongs to user 65532"},
+		{"everybody writes to the folder above", func(t *testing.T, above, dir string) { chmod(t, above, 0o777) }, "everybody could replace"},
+		{"the folder is another's", func(t *testing.T, above, dir string) { give(t, dir) }, "belongs to user 65532"},
+		{"the state is another's", func(t *testing.T, above, dir string) { give(t, filepath.Join(dir, "state")) }, "belongs to user 65532"},
+		{"the secrets are another's", func(t *testing.T, above, dir string) { give(t, filepath.Join(dir, "config/.env")) }, "belongs to user 65532"},
+		{"the folder is a link", func(t *testing.T, above, dir string) { elsewhere(t, dir) }, "is not a folder"},
+		{"the sockets are a link", func(t *testing.T, above, dir string) { elsewhere(t, filepath.Join(dir, "sockets")) }, "is not a folder"},
+		{"the wrappers are a link", func(t *testing.T, above, dir string) { elsewhere(t, filepath.Join(dir, "tools/bin")) }, "is not a folder"},
+		{"a wrapper leads elsewhere", func(t *testing.T, above, dir string) {
+			remove(t, filepath.Join(dir, "tools/bin/git"))
+			link(t, "/tmp/tool-client", filepath.Join(dir, "tools/bin/git"))
+		}, "tools/bin/git is in the way"},
+		{"a wrapper leads up", func(t *testing.T, above, dir string) {
+			remove(t, filepath.Join(dir, "tools/bin/git"))
+			link(t, "../tool-client", filepath.Join(dir, "tools/bin/git"))
+		}, "tools/bin/git is in the way"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			above := t.TempDir()
+			dir := filepath.Join(above, "toold")
+			if code, out, errs := setup(t, dir); code != 0 {
+				t.Fatalf("code %d, %s%s", code, out, errs)
+			}
+			tt.spoil(t, above, dir)
+			before := tree(t, above)
+			code, out, errs := setup(t, dir)
+			if code != 1 || out != "" || !strings.Contains(errs, "nothing was made") || !strings.Contains(errs, tt.want) {
+				t.Errorf("code %d, %s%s", code, out, errs)
+			}
+			if tree(t, above) != before {
+				t.Error("something was changed")
+			}
+		})
+	}
+	// The right bytes that another can change any time.
+	for name, spoil := range map[string]func(t *testing.T, program string){
+		"another's program":   give,
+		"a writable program":  func(t *testing.T, program string) { chmod(t, program, 0o777) },
+		"a link to another's": func(t *testing.T, program string) { elsewhere(t, program); give(t, program+"-elsewhere") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "toold")
+			if code, out, errs := setup(t, dir); code != 0 {
+				t.Fatalf("code %d, %s%s", code, out, errs)
+			}
+			program := filepath.Join(dir, "tools/bin/tool-client")
+			spoil(t, program)
+			code, out, errs := setup(t, dir)
+			info, err := os.Lstat(program)
+			if code != 0 || !strings.Contains(out, "updated  "+program) || err != nil || !info.Mode().IsRegular() || !onlyOurs(program) {
+				t.Errorf("code %d, %s%s; %v, %v", code, out, errs, info, err)
+			}
+		})
+	}
+}
+
+// elsewhere has a link in the place of what is at path.
+func elsewhere(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Rename(path, path+"-elsewhere"); err != nil {
+		t.Fatal(err)
+	}
+	link(t, path+"-elsewhere", path)
+}

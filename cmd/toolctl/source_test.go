@@ -180,6 +180,66 @@ func TestHostileRepository(t *testing.T) {
 	}
 }
 
+// TestHostileAddress reads nothing of an address that would run a program, that is not
+// sealed, or that gives something else than was asked for.
+func TestHostileAddress(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("no git")
+	}
+	t.Chdir(t.TempDir())
+	dir := shop(t, map[string]string{"tool.json": `{"binary": "/bin/true"}`})
+	git := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=a", "-c", "user.email=a@b"}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %v: %v: %s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	git("init", "-q")
+	git("add", ".")
+	git("commit", "-qm", "one")
+	list(t, dir, catalogue{map[string]map[string]string{"t": {"tool.json": strings.Repeat("0", 64)}}})
+	git("commit", "-qam", "a sum that lies")
+	// A file of 65 MiB that is small on the way.
+	if err := os.Truncate(filepath.Join(dir, "t/tool.json"), maxToolFile+1); err != nil {
+		t.Fatal(err)
+	}
+	git("commit", "-qam", "a file that grows")
+	head := git("rev-parse", "HEAD")
+	for _, tt := range []struct{ address, commit, want string }{
+		{"ext::sh -c touch% PWNED", "", "not allowed"},
+		{"ext::git-upload-pack " + dir, "", "not allowed"},
+		{"--upload-pack=touch PWNED;://x", "", "open the catalogue"},
+		{"-oProxyCommand=touch PWNED:x", "", "open the catalogue"},
+		{"ssh://-oProxyCommand=touch%20PWNED/x", "", "open the catalogue"},
+		{"git://127.0.0.1/x", "", "not allowed"},
+		{"http://127.0.0.1:1/x", "", "not allowed"},
+		{"file://" + dir, head[:12], "all of its 40 digits"},
+		{"file://" + dir, "HEAD", "all of its 40 digits"},
+		{"file://" + dir, strings.Repeat("0", 40), "git fetch"},
+		{"file://" + dir, git("rev-parse", "HEAD^{tree}"), "git "},
+		{"file://" + dir, git("rev-parse", "HEAD^"), "is not what the catalogue says"},
+		{"file://" + dir, head, "it is larger than 64MiB"},
+	} {
+		into := t.TempDir()
+		args := []string{"tools", "add", "t", "--yes", "--from=" + tt.address, "--tools", into}
+		if tt.commit != "" {
+			args = append(args, "--commit", tt.commit)
+		}
+		code, out, errs := ctl(t, args...)
+		if code == 0 || !strings.Contains(errs, tt.want) {
+			t.Errorf("%s %s: code %d, want %q in\n%s%s", tt.address, tt.commit, code, tt.want, out, errs)
+		}
+		if left, _ := os.ReadDir(into); len(left) > 0 {
+			t.Errorf("%s: it left %v", tt.address, left)
+		}
+	}
+	if _, err := os.Lstat("PWNED"); err == nil {
+		t.Error("an address ran a program")
+	}
+}
+
 // TestRightsHideNothing prints what a definition says so that it cannot be passed over:
 // no line breaks, no moves of the cursor, no look-alikes, and members not known to be
 // harmless as they are.
