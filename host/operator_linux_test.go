@@ -95,6 +95,37 @@ func TestStateIsReadOnly(t *testing.T) {
 	}
 }
 
+// TestStateOfOthers: a daemon does not start on a state folder that others can change, as
+// one that was restored without its modes and owners, and leaves nothing in it.
+func TestStateOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		mode os.FileMode
+		uid  int
+		want string
+	}{
+		{0o777, os.Geteuid(), "chmod go-w"},
+		{0o770, os.Geteuid(), "chmod go-w"},
+		{0o700, 65532, "belongs to user 65532"},
+	} {
+		dir, state := t.TempDir(), t.TempDir()
+		if err := os.Chmod(state, tt.mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(state, tt.uid, -1); err != nil {
+			continue // as another user than root
+		}
+		cmd := exec.CommandContext(t.Context(), filepath.Join(hosttest.Programs(t), "toold"), "--tools", dir, "--root", dir, "--state", state, "--socket", filepath.Join(dir, "s"))
+		out, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != 70 || !strings.Contains(string(out), state) || !strings.Contains(string(out), tt.want) {
+			t.Errorf("mode %o of user %d: exit code %d, %v, %s", tt.mode, tt.uid, code, err, out)
+		}
+		if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+			t.Errorf("mode %o of user %d: it left %v, %v", tt.mode, tt.uid, left, err)
+		}
+	}
+}
+
 // TestDescriptorsAreExhausted: a daemon that can open nothing refuses calls, lives, and
 // serves when it can again.
 func TestDescriptorsAreExhausted(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/execute"
 )
 
@@ -22,11 +23,31 @@ func takeState(c *config.Config) (lock *os.File, err error) {
 	if c.State, err = filepath.EvalSymlinks(c.State); err != nil {
 		return nil, fmt.Errorf("resolve the state folder: %w; choose another with --state", err)
 	}
+	if err := checkOwned(c.State); err != nil {
+		return nil, err
+	}
 	if lock, err = lockState(c.State); err != nil {
 		return nil, err
 	}
 	// Those of calls that a daemon before this one could not clean up after.
 	return lock, errors.Join(execute.RemoveLeftSecrets(c.State), removeRehearsals(c.State))
+}
+
+// checkOwned has an error where others than this user and root can change what is in the
+// state folder, as after it was restored without its modes and owners: they could
+// approve calls, and name themselves as they like.
+func checkOwned(state string) error {
+	info, err := os.Stat(state)
+	if err != nil {
+		return fmt.Errorf("look at the state folder: %w", err)
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() && owner.Uid != 0 {
+		return fmt.Errorf("the state folder %s belongs to user %d, who could change what is in it; chown -R it to the daemon's user", state, owner.Uid)
+	}
+	if disk.WritableByOthers(state, info.Mode()) {
+		return fmt.Errorf("the state folder %s has mode %04o: others could change what is in it; chmod go-w it, or name a folder in it that is the daemon's alone: --state %s", state, info.Mode().Perm(), filepath.Join(state, "0"))
+	}
+	return nil
 }
 
 // lockPatience is how long a daemon waits for another to be gone.
