@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/toold/toold/host/callback"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/guest"
@@ -146,12 +148,13 @@ func (h *Host) giveWay(ctx context.Context) (err error) {
 	next.SetWriteDeadline(time.Now().Add(takeoverTime)) // it may not read, and all calls wait
 	for path, conns := range h.upgrades.left.conns {
 		for _, c := range conns {
-			if err := next.send(note{Connection: path, Focus: c.Focus}, c.FD); err != nil {
+			// Where it has hung up, await says how.
+			if err := next.send(note{Connection: path, Focus: c.Focus}, c.FD); err != nil && !errors.Is(err, unix.EPIPE) {
 				return fmt.Errorf("pass a connection on: %w", err)
 			}
 		}
 	}
-	if err := next.send(note{Go: true}); err != nil {
+	if err := next.send(note{Go: true}); err != nil && !errors.Is(err, unix.EPIPE) {
 		return fmt.Errorf("tell the new daemon to begin: %w", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, takeoverTime, errors.New("it did not serve in time"))
