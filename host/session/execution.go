@@ -1,15 +1,12 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
@@ -49,133 +46,47 @@ type Peer struct {
 	Socket    string // the path of the daemon's socket
 }
 
-// maxPeers is how many peers a session remembers: the last ones, one for each
-// container, or for each socket where there is none.
-const maxPeers = 4
-
-func (s *Session) usedByLocked(p Peer) {
-	s.peers = slices.DeleteFunc(s.peers, func(o Peer) bool { return o.Container == p.Container && o.Socket == p.Socket })
-	s.peers = append([]Peer{p}, s.peers[:min(len(s.peers), maxPeers-1)]...)
+// aborter ends the contexts of an execution.
+type aborter struct {
+	mu      sync.Mutex                // guards what follows
+	reason  *fault.Error              // why it was aborted, or nil
+	cancels []context.CancelCauseFunc // called by an abort
 }
 
-// What journals keep of executions.
-type (
-	Outcome    = journal.Outcome
-	HTTP       = journal.HTTP
-	Program    = journal.Program
-	Connection = journal.Connection
-	Found      = journal.Found
-	Counters   = journal.Counters
-)
-
-// AddHTTP counts HTTP requests of guests and their replies. x may be nil.
-func (x *Execution) AddHTTP(h HTTP) {
-	if x == nil {
-		return
+// add has an abort call cancel, at once where one came before.
+func (a *aborter) add(cancel context.CancelCauseFunc) {
+	a.mu.Lock()
+	reason := a.reason
+	a.cancels = append(a.cancels, cancel)
+	a.mu.Unlock()
+	if reason != nil {
+		cancel(reason)
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.http.Add(h)
 }
 
-// maxPrograms bounds the programs of one execution, its connections, and what was to
-// be sent on these, each; maxProgramPath each path.
-const (
-	maxPrograms    = 64
-	maxProgramPath = 256
-)
-
-// Others stands for what is counted together where there is more than is kept apart:
-// as a path of a Program, as the host of a Connection, and as what it was about to
-// send. None of these is written so, since paths are absolute and hosts have a port.
-const Others = "others"
-
-const apart = "why, is kept for the first ones only"
-
-// AddProgram records that x executed the program at path, or was refused it.
-func (x *Execution) AddProgram(path, refused string) {
-	p := Program{Path: strings.ToValidUTF8(path[:min(len(path), maxProgramPath)], "\uFFFD"), Refused: refused, Times: 1}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for i, q := range x.programs {
-		if q.Path == p.Path && q.Refused == p.Refused {
-			x.programs[i].Times++
-			return
-		}
+func (a *aborter) abort(reason *fault.Error) {
+	a.mu.Lock()
+	if a.reason == nil {
+		a.reason = reason
 	}
-	if len(x.programs) < maxPrograms {
-		x.programs = append(x.programs, p)
-		return
+	cancels := a.cancels
+	a.mu.Unlock()
+	for _, cancel := range cancels {
+		cancel(reason)
 	}
-	further := Program{Path: Others, Times: 1}
-	if p.Refused != "" {
-		further.Refused = apart
-	}
-	for i := range x.programs[maxPrograms:] {
-		if q := &x.programs[maxPrograms+i]; q.Refused == further.Refused {
-			q.Times++
-			return
-		}
-	}
-	x.programs = append(x.programs, further)
 }
 
-// AddConnection records that x connected to c, or was refused it, c.Times times; 0 is
-// once. Those beyond the ones that are kept apart are counted as Others.
-func (x *Execution) AddConnection(c Connection) {
-	c.Host, c.Times = strings.ToValidUTF8(c.Host[:min(len(c.Host), maxProgramPath)], "\uFFFD"), max(c.Times, 1)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.addLocked(c) {
-		return
+// end releases the contexts, and reports whether they were ended by an abort.
+func (a *aborter) end() (aborted bool) {
+	a.mu.Lock()
+	cancels := a.cancels
+	a.cancels = nil
+	aborted = a.reason != nil
+	a.mu.Unlock()
+	for _, cancel := range cancels {
+		cancel(nil)
 	}
-	// What one could have made so many of does not take the place of the other.
-	like := func(k Connection) bool { return (k.On != "") == (c.On != "") && k.Host != Others }
-	kept := 0
-	for _, k := range x.connections {
-		if like(k) {
-			kept++
-		}
-	}
-	if kept >= maxPrograms {
-		further := Connection{Host: Others, Sent: c.Sent, Received: c.Received, Times: c.Times}
-		if c.On != "" {
-			further.On = Others
-		}
-		if c.Refused != "" {
-			further.Refused = apart
-		}
-		if c.Failed != "" {
-			further.Failed = apart
-		}
-		if c = further; x.addLocked(c) {
-			return
-		}
-	}
-	x.connections = append(x.connections, c)
-}
-
-// addLocked adds c to one that is the same, where there is one.
-func (x *Execution) addLocked(c Connection) bool {
-	for i := range x.connections {
-		if k := &x.connections[i]; k.Host == c.Host && k.On == c.On && k.Rule == c.Rule && k.Refused == c.Refused && k.Failed == c.Failed {
-			k.Times += c.Times
-			k.Sent += c.Sent
-			k.Received += c.Received
-			return true
-		}
-	}
-	return false
-}
-
-// Connections are those of AddConnection so far. x may be nil.
-func (x *Execution) Connections() []Connection {
-	if x == nil {
-		return nil
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return slices.Clone(x.connections)
+	return aborted
 }
 
 // Execution is one running call of a session. The pipeline holds it from Begin
@@ -187,36 +98,12 @@ type Execution struct {
 	ctx     context.Context
 	started time.Time
 	inbox   *inbox
+	aborter aborter
 
 	attempts atomic.Int32
 	mutating atomic.Bool
-	bytesIn  atomic.Int64
-	bytesOut atomic.Int64
-	fuel     atomic.Int64
-
-	mu      sync.Mutex                // guards what follows
-	aborted *fault.Error              // why it was aborted, or nil
-	cancels []context.CancelCauseFunc // called by an abort
-	// programs are those of AddProgram.
-	programs []Program
-	// connections are those of AddConnection.
-	connections []Connection
-	http        HTTP
-	line        []byte // the last output line, at most maxLastLine bytes
-	found       *Found // of KindReconcile
+	activity
 }
-
-// Conclude records what x, of KindReconcile, found out. Secrets must be masked
-// before it.
-func (x *Execution) Conclude(f Found) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.found = &f
-}
-
-// maxLastLine is how much of an execution's last line a snapshot shows, in
-// bytes.
-const maxLastLine = 200
 
 // Begin registers a call that runs in s until End. It resumes a suspended
 // session. From here on the call uses x.Context, which an abort ends.
@@ -243,14 +130,14 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 	}
 	var cancel context.CancelCauseFunc
 	x.ctx, cancel = context.WithCancelCause(ctx)
-	x.cancels = []context.CancelCauseFunc{cancel}
+	x.aborter.add(cancel)
 	if resumed = s.state == Suspended; resumed {
 		s.state = Active
 		s.count.CountEvent(Active)
 	}
 	s.used = x.started
 	if len(s.peers) == 0 || s.peers[0] != x.From {
-		s.usedByLocked(x.From)
+		s.usedBy(x.From)
 	}
 	if x.Job != nil {
 		x.Job.Begin(&job.Running{
@@ -287,27 +174,13 @@ func (x *Execution) OnAbort(cancel context.CancelCauseFunc) {
 	if x == nil {
 		return
 	}
-	x.mu.Lock()
-	aborted := x.aborted
-	x.cancels = append(x.cancels, cancel)
-	x.mu.Unlock()
-	if aborted != nil {
-		cancel(aborted)
-	}
+	x.aborter.add(cancel)
 }
 
 // abort cancels x. It reports whether the outcome is unknown: x had begun and is
 // mutating.
 func (x *Execution) abort(reason *fault.Error) (unknown bool) {
-	x.mu.Lock()
-	if x.aborted == nil {
-		x.aborted = reason
-	}
-	cancels := x.cancels
-	x.mu.Unlock()
-	for _, cancel := range cancels {
-		cancel(reason)
-	}
+	x.aborter.abort(reason)
 	return x.outcomeUnknown()
 }
 
@@ -339,6 +212,16 @@ func (x *Execution) beginRecord() *journal.Record {
 	return r
 }
 
+// Spent returns what x has used so far: bytes in and out, attempts, and the programs
+// that a binary executed. x may be nil.
+func (x *Execution) Spent() (in, out int64, attempts int, programs []Program) {
+	if x == nil {
+		return 0, 0, 0, nil
+	}
+	did := x.sum()
+	return did.BytesIn, did.BytesOut, int(x.attempts.Load()), did.Programs
+}
+
 // AddFuel counts metered instructions of guests. x may be nil.
 func (x *Execution) AddFuel(n int64) {
 	if x != nil {
@@ -346,18 +229,19 @@ func (x *Execution) AddFuel(n int64) {
 	}
 }
 
-// AddInput counts input bytes, from the request or its stream.
-func (x *Execution) AddInput(n int) { x.bytesIn.Add(int64(n)) }
-
-// Spent returns what x has used so far: bytes in and out, attempts, and the programs
-// that a binary executed. x may be nil.
-func (x *Execution) Spent() (in, out int64, attempts int, programs []Program) {
-	if x == nil {
-		return 0, 0, 0, nil
+// AddHTTP counts HTTP requests of guests and their replies. x may be nil.
+func (x *Execution) AddHTTP(h HTTP) {
+	if x != nil {
+		x.addHTTP(h)
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.bytesIn.Load(), x.bytesOut.Load(), int(x.attempts.Load()), slices.Clone(x.programs)
+}
+
+// Connections are those of AddConnection so far. x may be nil.
+func (x *Execution) Connections() []Connection {
+	if x == nil {
+		return nil
+	}
+	return x.sum().Connections
 }
 
 // CountOutput returns a writer to w that counts bytes, keeps the last line for
@@ -374,50 +258,9 @@ type countingWriter struct {
 }
 
 func (w countingWriter) Write(p []byte) (int, error) {
-	w.x.bytesOut.Add(int64(len(p)))
-	w.x.mu.Lock()
-	w.x.line = lastLine(w.x.line, p)
-	w.x.mu.Unlock()
+	w.x.addOutput(p)
 	w.x.publishOutput(w.stream, p)
 	return w.w.Write(p)
-}
-
-// lastLine returns the beginning of the last non-empty line after p was written,
-// given the last line so far.
-func lastLine(line, p []byte) []byte {
-	// A complete line stays until the next non-empty one begins.
-	text := bytes.TrimRight(p, "\r\n")
-	if len(text) == 0 {
-		if len(p) > 0 && (len(line) == 0 || line[len(line)-1] != '\n') {
-			line = append(line, '\n')
-		}
-		return line
-	}
-	if i := bytes.LastIndexAny(text, "\r\n"); i >= 0 {
-		line, text = line[:0], text[i+1:]
-	} else if n := len(line); n > 0 && line[n-1] == '\n' {
-		line = line[:0]
-	}
-	line = append(line, text[:min(len(text), max(maxLastLine-len(line), 0))]...)
-	if len(text) < len(p) && bytes.ContainsAny(p[len(p)-1:], "\r\n") {
-		line = append(line, '\n')
-	}
-	return line
-}
-
-// lastLineText returns the last line as valid UTF-8.
-func (x *Execution) lastLineText() string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	line := bytes.TrimRight(x.line, "\n")
-	for len(line) > 0 && !utf8.Valid(line) { // cut within a character
-		r, n := utf8.DecodeLastRune(line)
-		if r != utf8.RuneError || n > 1 {
-			break
-		}
-		line = line[:len(line)-1]
-	}
-	return string(bytes.ToValidUTF8(line, []byte("\uFFFD")))
 }
 
 // Input returns a turn's standard input: its steering text, until the turn ends
@@ -440,32 +283,23 @@ func (x *Execution) RejectSteering(why string) { x.inbox.reject(why) }
 // End records the outcome of the execution.
 func (x *Execution) End(r *wire.Result) {
 	undelivered := x.inbox.close()
-	x.mu.Lock()
-	cancels := x.cancels
-	x.cancels = nil
-	aborted, programs, connections, http, found := x.aborted, x.programs, x.connections, x.http, x.found
-	x.mu.Unlock()
-	for _, cancel := range cancels {
-		cancel(nil)
-	}
-	o := Outcome{
-		ID: x.ID, Tool: x.Tool, Kind: x.Kind, Parent: x.Parent, Status: r.Status(), ExitCode: r.ExitCode, Started: x.started,
-		Attempts: int(x.attempts.Load()), Duration: time.Since(x.started),
-		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(), Fuel: x.fuel.Load(), Undelivered: undelivered,
-		Programs: programs, Connections: connections, HTTP: http,
-	}
+	aborted := x.aborter.end()
+	o := x.sum()
+	o.ID, o.Tool, o.Kind, o.Parent, o.Started = x.ID, x.Tool, x.Kind, x.Parent, x.started
+	o.Status, o.ExitCode, o.Undelivered = r.Status(), r.ExitCode, undelivered
+	o.Attempts, o.Duration = int(x.attempts.Load()), time.Since(x.started)
 	if r.Err != nil {
 		o.Code = r.Err.Code
 		// The caller gets the abort's error; the journal keeps that the
 		// outcome is unknown.
-		if ended := aborted != nil || o.Code == fault.Aborted || o.Code == fault.Timeout; ended && x.outcomeUnknown() {
+		if ended := aborted || o.Code == fault.Aborted || o.Code == fault.Timeout; ended && x.outcomeUnknown() {
 			o.Code = fault.OutcomeUnknown
 		}
 	}
 	rec := &journal.Record{
 		Type: journal.TypeEnd, Execution: o.ID, Tool: o.Tool, Kind: o.Kind, Parent: o.Parent, Status: o.Status, Code: o.Code, ExitCode: o.ExitCode,
 		Attempts: o.Attempts, DurationMS: o.Duration.Milliseconds(), BytesIn: o.BytesIn, BytesOut: o.BytesOut, Fuel: o.Fuel,
-		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, Connections: o.Connections, HTTP: o.HTTP, Found: found,
+		Undelivered: o.Undelivered, Mutating: x.mutating.Load(), Programs: o.Programs, Connections: o.Connections, HTTP: o.HTTP, Found: x.conclusion(),
 	}
 	if x.Job != nil {
 		rec.Job, rec.Detach, rec.Bound = x.Job.Settle(), x.Job.Detach, x.Job.Bound
@@ -474,7 +308,7 @@ func (x *Execution) End(r *wire.Result) {
 		rec.Type = journal.TypeRefused
 	}
 	if undelivered > 0 {
-		x.s.t.log.Info("a call ended without reading what steered it", "session", x.Session, "execution_id", x.ID, "bytes", undelivered)
+		x.s.t.config.Logger.Info("a call ended without reading what steered it", "session", x.Session, "execution_id", x.ID, "bytes", undelivered)
 	}
 	s := x.s
 	idle := false

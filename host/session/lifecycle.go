@@ -39,7 +39,7 @@ func Open(c Config) (*Table, error) {
 	if c.JobOutput == 0 {
 		c.JobOutput = defaultJobOutput
 	}
-	t := &Table{config: c, log: c.Logger, unread: map[string]bool{}}
+	t := &Table{config: c, unread: map[string]bool{}}
 	outputs := ""
 	if !c.InMemory && c.JobOutput > 0 {
 		outputs = filepath.Join(c.Dir, "output")
@@ -48,7 +48,7 @@ func Open(c Config) (*Table, error) {
 	if !c.InMemory {
 		if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 			// Calls that only read need no journal; others fail when they need one.
-			t.log.Warn("the folder of journals cannot be made; calls that change something will be refused", "folder", c.Dir, "error", err)
+			t.config.Logger.Warn("the folder of journals cannot be made; calls that change something will be refused", "folder", c.Dir, "error", err)
 		}
 		if err := t.load(); err != nil {
 			return nil, fmt.Errorf("load the sessions: %w", err)
@@ -65,7 +65,7 @@ func Open(c Config) (*Table, error) {
 func (t *Table) load() error {
 	entries, err := os.ReadDir(t.config.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.log.Warn("the folder of journals cannot be read; no session of before is known", "error", err)
+		t.config.Logger.Warn("the folder of journals cannot be read; no session of before is known", "error", err)
 		return nil
 	}
 	ids := map[string]bool{}
@@ -107,12 +107,12 @@ func (t *Table) load() error {
 		case p != nil:
 			s.above = p
 			if p.state != Closed {
-				p.restoreChild(s)
+				p.addChild(s)
 			}
 		default:
 			// What it may call is what its parent may, which nobody knows any more.
-			s.above = &Session{tools: []string{}}
-			t.log.Warn("the journal of a session's parent cannot be read, so no tool can be called in the session; make another one", "session", s.id, "parent", s.parent)
+			s.above = &Session{settings: settings{tools: []string{}}}
+			t.config.Logger.Warn("the journal of a session's parent cannot be read, so no tool can be called in the session; make another one", "session", s.id, "parent", s.parent)
 		}
 	}
 	for _, s := range all {
@@ -129,19 +129,21 @@ func (t *Table) restore(id string) *Session {
 		err = fmt.Errorf("read the journal %s: it belongs to another session, %q", path, l.Header.ID)
 	}
 	if err != nil {
-		t.log.Warn("a journal cannot be read, so its session is not there; the file is left as it is", "file", path, "error", err)
+		t.config.Logger.Warn("a journal cannot be read, so its session is not there; the file is left as it is", "file", path, "error", err)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.unread[id] = true
 		return nil
 	}
 	if l.Skipped > 0 || l.Lost > 0 {
-		t.log.Warn("a journal is not whole; what can be read of it counts", "file", path, "records", l.Records, "skipped", l.Skipped, "lost", l.Lost)
+		t.config.Logger.Warn("a journal is not whole; what can be read of it counts", "file", path, "records", l.Records, "skipped", l.Skipped, "lost", l.Lost)
 	}
 	h := &l.Header
 	s := &Session{
-		t: t, id: id, owner: h.Owner, isDef: h.Default, parent: h.Parent, cwd: h.Cwd, created: h.Created, key: h.Key, digest: h.Digest,
-		done: make(chan struct{}), name: l.Name, labels: l.Labels, tools: l.Tools, used: l.Used, state: l.State, count: l.Count,
+		t: t, done: make(chan struct{}), state: l.State,
+		header:   header{id: id, owner: h.Owner, isDef: h.Default, parent: h.Parent, cwd: h.Cwd, created: h.Created, key: h.Key, digest: h.Digest},
+		settings: settings{name: l.Name, labels: l.Labels, tools: l.Tools},
+		history:  history{used: l.Used, count: l.Count},
 	}
 	s.journal.Path, s.journal.OpenIdle = path, &t.openIdle
 	s.journal.Loaded(l)
@@ -155,8 +157,11 @@ func (t *Table) restore(id string) *Session {
 	default:
 		s.state = Suspended
 	}
+	restoreJob := func(r *journal.Record) {
+		t.jobs.Restore(job.Spec{ID: r.Execution, Owner: s.owner, Session: s.id, Bound: r.Bound, Tool: r.Tool, Detach: r.Detach}, r.Outcome())
+	}
 	for _, j := range l.Jobs {
-		s.restoreJob(&j)
+		restoreJob(&j)
 	}
 	for _, p := range l.Pending {
 		r := p
@@ -169,16 +174,11 @@ func (t *Table) restore(id string) *Session {
 		s.count.Add(&o)
 		if r.Job {
 			r.At = began.Add(time.Duration(r.DurationMS) * time.Millisecond)
-			s.restoreJob(&r)
+			restoreJob(&r)
 		}
 	}
 	s.journal.Release()
 	return s
-}
-
-// restoreJob adds a finished job of before.
-func (s *Session) restoreJob(r *journal.Record) {
-	s.t.jobs.Restore(job.Spec{ID: r.Execution, Owner: s.owner, Session: s.id, Bound: r.Bound, Tool: r.Tool, Detach: r.Detach}, r.Outcome())
 }
 
 // register adds a restored session to the table.
@@ -201,16 +201,6 @@ func (t *Table) register(s *Session) {
 	if s.key != "" {
 		o.keyed = append(o.keyed, &keyedResult{key: s.key, digest: s.digest, data: object("id", s.id)})
 	}
-}
-
-// restoreChild makes the restored session s a child of p again.
-func (p *Session) restoreChild(s *Session) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.children == nil {
-		p.children = map[*Session]struct{}{}
-	}
-	p.children[s] = struct{}{}
 }
 
 // maxIdleOpen is how long the journal of an idle session may stay open.
@@ -405,17 +395,7 @@ func (s *Session) close() {
 func (s *Session) executions(detached bool) []*Execution {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.executionsLocked(detached)
-}
-
-func (s *Session) executionsLocked(detached bool) []*Execution {
-	var list []*Execution
-	for x := range s.running {
-		if detached || x.Job == nil || !x.Job.Detach {
-			list = append(list, x)
-		}
-	}
-	return list
+	return s.runs.list(detached)
 }
 
 // drain waits until only detached jobs run in s; it returns false if ctx ends
@@ -423,7 +403,7 @@ func (s *Session) executionsLocked(detached bool) []*Execution {
 func (s *Session) drain(ctx context.Context) bool {
 	for {
 		s.mu.Lock()
-		if len(s.executionsLocked(false)) == 0 {
+		if len(s.runs.list(false)) == 0 {
 			s.mu.Unlock()
 			return true
 		}

@@ -439,7 +439,7 @@ func TestTurnsAreSerial(t *testing.T) {
 // TestTurnCalls: a prompt is translated to the right call.
 func TestTurnCalls(t *testing.T) {
 	r := &Request{Call: &wire.Call{Form: wire.Envelope, Tool: Prompt, ExecutionID: "7d444840-9dc0-41d1-b245-5ffdce74fad2"}, Cwd: "/root"}
-	s := &Session{id: "s", cwd: "/work"}
+	s := &Session{header: header{id: "s", cwd: "/work"}}
 	for prompt, want := range map[string]string{
 		`{"text":"git push 'a b'"}`: `{"args":["push","a b"],"cwd":"/work"}`,
 		// Past 2^53: the tool decides whether it takes such a number.

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -114,6 +113,12 @@ type params struct {
 	Persist *bool `json:"persist,omitempty"`
 }
 
+// asked is one of the six calls to the sessions of a table.
+type asked struct {
+	*Table
+	*Request
+}
+
 // Serve runs one of the six calls. Err of the result is nil if it succeeded.
 func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 	if r.Form != wire.Envelope {
@@ -122,23 +127,24 @@ func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 	if !slices.Contains(boundCalls, r.Tool) && r.Bound != "" {
 		return nil, fault.Errorf(fault.Denied, "denied by rule session.bound: this caller is bound to its session, and %s is not for such; have the session's owner do it", r.Tool)
 	}
+	a := &asked{t, r}
 	switch r.Tool {
 	case Query:
-		return serve(r, func(p *queryPayload) (json.RawMessage, error) { return t.query(ctx, r, p) })
+		return serve(r, func(p *queryPayload) (json.RawMessage, error) { return a.query(ctx, p) })
 	case Mutate:
-		return serve(r, func(p *mutatePayload) (json.RawMessage, error) { return t.mutate(r, p) })
+		return serve(r, func(p *mutatePayload) (json.RawMessage, error) { return a.mutate(p) })
 	case Abort:
-		return serve(r, func(p *abortPayload) (json.RawMessage, error) { return t.abort(r, p) })
+		return serve(r, func(p *abortPayload) (json.RawMessage, error) { return a.abort(p) })
 	case Steer:
-		return serve(r, func(p *steerPayload) (json.RawMessage, error) { return t.steer(ctx, r, p) })
+		return serve(r, func(p *steerPayload) (json.RawMessage, error) { return a.steer(ctx, p) })
 	case Prompt:
 		var p promptPayload
 		if err := strictjson.Unmarshal(r.Payload, &p); err != nil {
 			return nil, invalid(err)
 		}
-		return t.prompt(ctx, r, &p)
+		return a.prompt(ctx, &p)
 	case Watch:
-		return serve(r, func(p *watchPayload) (json.RawMessage, error) { return t.watch(ctx, r, p) })
+		return serve(r, func(p *watchPayload) (json.RawMessage, error) { return a.watch(ctx, p) })
 	}
 	return nil, fault.Errorf(fault.UnknownTool, "unknown session call %q; valid: session.query, session.mutate, session.prompt, session.abort, session.steer, session.watch", r.Tool)
 }
@@ -161,15 +167,15 @@ func invalid(err error) *fault.Error {
 
 // session returns the session that a request names: in its payload, else in its
 // envelope, else the connection's focus, else the default one.
-func (t *Table) session(r *Request, id string) (*Session, error) {
-	id, err := Choose(cmp.Or(id, r.Session), r.Focus, r.Bound, r.Explicit)
+func (a *asked) session(id string) (*Session, error) {
+	id, err := Choose(cmp.Or(id, a.Session), a.Focus, a.Bound, a.Explicit)
 	if err != nil {
 		return nil, err
 	}
-	if !r.Operator {
-		return t.Find(r.Caller, id)
+	if !a.Operator {
+		return a.Find(a.Caller, id)
 	}
-	for _, s := range t.list("", true) {
+	for _, s := range a.list("", true) {
 		if s.id == id {
 			return s, nil
 		}
@@ -177,22 +183,22 @@ func (t *Table) session(r *Request, id string) (*Session, error) {
 	return nil, notFound(id)
 }
 
-// sessionsOf and jobsOf return what r may see, oldest first.
-func (t *Table) sessionsOf(r *Request) []*Session {
-	list := t.list(r.Caller, r.Operator)
-	return slices.DeleteFunc(list, func(s *Session) bool { return r.Bound != "" && s.id != r.Bound })
+// sessionsOf and jobsOf return what who asks may see, oldest first.
+func (a *asked) sessionsOf() []*Session {
+	list := a.list(a.Caller, a.Operator)
+	return slices.DeleteFunc(list, func(s *Session) bool { return a.Bound != "" && s.id != a.Bound })
 }
 
-func (t *Table) jobsOf(r *Request) []*job.Job {
-	list := t.jobs.List(r.Caller, r.Operator)
-	return slices.DeleteFunc(list, func(j *job.Job) bool { return r.Bound != "" && j.Session != r.Bound })
+func (a *asked) jobsOf() []*job.Job {
+	list := a.jobs.List(a.Caller, a.Operator)
+	return slices.DeleteFunc(list, func(j *job.Job) bool { return a.Bound != "" && j.Session != a.Bound })
 }
 
-func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.RawMessage, error) {
+func (a *asked) query(ctx context.Context, p *queryPayload) (json.RawMessage, error) {
 	vars := map[string]any{"session": map[string]any{}}
 	uses := func(name string) bool { return strings.Contains(p.Selector, name) }
-	if !r.Operator || p.ID != "" {
-		s, err := t.session(r, p.ID)
+	if !a.Operator || p.ID != "" {
+		s, err := a.session(p.ID)
 		switch {
 		case err == nil:
 			one := s.snapshot()
@@ -208,18 +214,18 @@ func (t *Table) query(ctx context.Context, r *Request, p *queryPayload) (json.Ra
 	// Build only what the selector uses.
 	sessions, jobs := []any{}, []any{}
 	if uses("sessions") {
-		for _, s := range t.sessionsOf(r) {
+		for _, s := range a.sessionsOf() {
 			sessions = append(sessions, s.snapshot())
 		}
 	}
 	if uses("jobs") {
 		now, output := time.Now(), uses("stdout") || uses("stderr")
-		for _, j := range t.jobsOf(r) {
+		for _, j := range a.jobsOf() {
 			jobs = append(jobs, j.Snapshot(now, output))
 		}
 	}
 	vars["sessions"], vars["jobs"] = sessions, jobs
-	value, err := t.selectors.query(ctx, p.Selector, vars)
+	value, err := a.selectors.query(ctx, p.Selector, vars)
 	if err != nil {
 		return nil, err
 	}
@@ -239,36 +245,36 @@ var boundOperations = []string{"focus", "suspend", "resume", "cancel-job", "flus
 
 // mutate runs one operation. With an idempotency key it runs once: a repeated
 // call gets the same answer.
-func (t *Table) mutate(r *Request, p *mutatePayload) (json.RawMessage, error) {
+func (a *asked) mutate(p *mutatePayload) (json.RawMessage, error) {
 	if !slices.Contains(operations, p.Op) {
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: unknown operation %q; valid: %s", p.Op, strings.Join(operations, ", "))
 	}
 	if err := p.Params.validate(); err != nil {
 		return nil, err
 	}
-	if r.Bound != "" {
-		if _, err := t.session(r, p.ID); err != nil {
+	if a.Bound != "" {
+		if _, err := a.session(p.ID); err != nil {
 			return nil, err
 		}
 		if !slices.Contains(boundOperations, p.Op) {
 			return nil, fault.Errorf(fault.Denied, "denied by rule session.bound: this caller is bound to its session and cannot %s one; have the session's owner do it", p.Op)
 		}
 		// All of these may be repeated, and keys are the owner's, in all of its sessions.
-		return t.runOperation(r, p, "", "")
+		return a.runOperation(p, "", "")
 	}
-	if r.IdempotencyKey == "" {
-		return t.runOperation(r, p, "", "")
+	if a.IdempotencyKey == "" {
+		return a.runOperation(p, "", "")
 	}
-	if len(r.IdempotencyKey) > maxText {
-		return nil, fault.Errorf(fault.InvalidEnvelope, "/idempotencyKey: has %d bytes, and %d are the limit", len(r.IdempotencyKey), maxText)
+	if len(a.IdempotencyKey) > maxText {
+		return nil, fault.Errorf(fault.InvalidEnvelope, "/idempotencyKey: has %d bytes, and %d are the limit", len(a.IdempotencyKey), maxText)
 	}
 	what, _ := json.Marshal(p) // cannot fail: Unmarshal made it
 	sum := sha256.Sum256(what)
 	digest := hex.EncodeToString(sum[:16])
-	o := t.ownerOf(r.Caller)
+	o := a.ownerOf(a.Caller)
 	o.mu.Lock()
 	for _, m := range o.keyed {
-		if m.key != r.IdempotencyKey {
+		if m.key != a.IdempotencyKey {
 			continue
 		}
 		o.mu.Unlock()
@@ -280,13 +286,13 @@ func (t *Table) mutate(r *Request, p *mutatePayload) (json.RawMessage, error) {
 		}
 		return m.data, nil
 	}
-	m := &keyedResult{key: r.IdempotencyKey, digest: digest}
+	m := &keyedResult{key: a.IdempotencyKey, digest: digest}
 	o.keyed = append(o.keyed, m)
 	if len(o.keyed) > maxKeys {
 		o.keyed = o.keyed[1:]
 	}
 	o.mu.Unlock()
-	data, err := t.runOperation(r, p, m.key, digest)
+	data, err := a.runOperation(p, m.key, digest)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err != nil { // the operation had no effect: free the key
@@ -346,13 +352,13 @@ func (p *params) validate() error {
 
 // runOperation runs a validated operation. A created session keeps key and
 // digest.
-func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (json.RawMessage, error) {
+func (a *asked) runOperation(p *mutatePayload, key, digest string) (json.RawMessage, error) {
 	q := &p.Params
 	switch p.Op {
 	case "create":
-		return t.createOp(r, q, key, digest)
+		return a.createOp(q, key, digest)
 	case "cancel-job":
-		for _, j := range t.jobsOf(r) {
+		for _, j := range a.jobsOf() {
 			if j.ID == q.Job {
 				running := !j.Done()
 				j.Stop(fault.Errorf(fault.Aborted, "the job was cancelled"))
@@ -361,9 +367,9 @@ func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (
 		}
 		return nil, fault.Errorf(fault.NotRunning, "there is no job %q; toolctl jobs list shows all jobs", q.Job)
 	case "close":
-		return t.closeOp(r, p.ID)
+		return a.closeOp(p.ID)
 	}
-	s, err := t.session(r, p.ID)
+	s, err := a.session(p.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -371,7 +377,7 @@ func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (
 	case "rename":
 		err = s.update(func() error { s.name = q.Name; return nil })
 	case "label":
-		err = s.update(func() error { return s.setLabelsLocked(q.Labels) })
+		err = s.update(func() error { return s.setLabels(q.Labels) })
 	case "set-tools":
 		var tools []string
 		if q.Tools != nil {
@@ -380,11 +386,11 @@ func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (
 		tools = narrow(tools, s.above.allowedTools())
 		err = s.update(func() error { s.tools = tools; return nil })
 	case "focus":
-		if r.Focus == nil {
+		if a.Focus == nil {
 			return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: focus belongs to a connection, and this call has none; name the session in each call")
 		}
 		id := s.id
-		r.Focus.Store(&id)
+		a.Focus.Store(&id)
 	case "suspend":
 		err = s.suspend()
 	case "resume":
@@ -399,52 +405,36 @@ func (t *Table) runOperation(r *Request, p *mutatePayload, key, digest string) (
 }
 
 // createOp creates a session, which keeps key and digest.
-func (t *Table) createOp(r *Request, q *params, key, digest string) (json.RawMessage, error) {
-	if r.Operator {
+func (a *asked) createOp(q *params, key, digest string) (json.RawMessage, error) {
+	if a.Operator {
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload/op: a session belongs to the identity that creates it; create it over the tool socket")
 	}
 	var parent *Session
 	if q.Parent != "" {
 		var err error
-		if parent, err = t.Find(r.Caller, q.Parent); err != nil {
+		if parent, err = a.Find(a.Caller, q.Parent); err != nil {
 			return nil, err
 		}
 	}
 	if q.Cwd == "" {
-		q.Cwd = r.Cwd
+		q.Cwd = a.Cwd
 	}
 	if !filepath.IsAbs(q.Cwd) {
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload/params/cwd: %q is not an absolute path", q.Cwd)
 	}
 	q.Cwd = filepath.Clean(q.Cwd)
-	s, err := t.create(r.Caller, parent, q, key, digest)
+	s, err := a.create(a.Caller, parent, q, key, digest)
 	if err != nil {
 		return nil, err
 	}
 	return object("id", s.id), nil
 }
 
-// setLabelsLocked sets the labels that change names; an empty text removes one.
-func (s *Session) setLabelsLocked(change map[string]string) error {
-	labels := map[string]string{}
-	maps.Copy(labels, s.labels)
-	for k, v := range change {
-		if labels[k] = v; v == "" {
-			delete(labels, k)
-		}
-	}
-	if len(labels) > maxLabels {
-		return fault.Errorf(fault.LimitExceeded, "/payload/params/labels: the session would have %d labels, and %d are the limit; remove others by setting them to an empty text", len(labels), maxLabels)
-	}
-	s.labels = labels
-	return nil
-}
-
 // closeOp closes a session. Closing a closed one again is not an error.
-func (t *Table) closeOp(r *Request, id string) (json.RawMessage, error) {
-	s, err := t.session(r, id)
+func (a *asked) closeOp(id string) (json.RawMessage, error) {
+	s, err := a.session(id)
 	if err != nil {
-		was, ok := t.closed.Load(key{r.Caller, id})
+		was, ok := a.closed.Load(key{a.Caller, id})
 		if !ok {
 			return nil, err
 		}
@@ -456,7 +446,7 @@ func (t *Table) closeOp(r *Request, id string) (json.RawMessage, error) {
 		running = append(running, x.ID)
 	}
 	slices.Sort(running)
-	return marshal(map[string]any{"id": s.id, "running": running, "grace_ms": t.config.Grace.Milliseconds()}), nil
+	return marshal(map[string]any{"id": s.id, "running": running, "grace_ms": a.config.Grace.Milliseconds()}), nil
 }
 
 // update changes the settings of s and writes them to the journal.
@@ -475,7 +465,7 @@ func (s *Session) update(change func() error) error {
 	err := s.appendFunc(func() *journal.Record { // the latest settings, even if another update came first
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		r := s.settingsLocked(time.Now())
+		r := s.settings.record(time.Now())
 		return &r
 	})
 	s.releaseIfIdle()
@@ -487,8 +477,8 @@ func (s *Session) update(change func() error) error {
 
 // abort ends the named execution, running or queued, or without a name all turns
 // and ordinary calls. Other jobs are ended only by name, here or with cancel-job.
-func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
-	s, err := t.session(r, p.ID)
+func (a *asked) abort(p *abortPayload) (json.RawMessage, error) {
+	s, err := a.session(p.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -538,8 +528,8 @@ func (t *Table) abort(r *Request, p *abortPayload) (json.RawMessage, error) {
 const defaultSteerWait = time.Second
 
 // steer sends text to the named execution, or to the running turn.
-func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.RawMessage, error) {
-	s, err := t.session(r, p.ID)
+func (a *asked) steer(ctx context.Context, p *steerPayload) (json.RawMessage, error) {
+	s, err := a.session(p.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -570,8 +560,8 @@ func (t *Table) steer(ctx context.Context, r *Request, p *steerPayload) (json.Ra
 	}
 	s.publish(events.Event{Kind: events.Steer, Execution: x.ID, Tool: x.Tool, Bytes: len(p.Text), EOF: p.EOF})
 	wait := defaultSteerWait
-	if r.Timeout > 0 {
-		wait = r.Timeout
+	if a.Timeout > 0 {
+		wait = a.Timeout
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -661,23 +651,23 @@ func (s *Session) passTurn() {
 }
 
 // prompt runs one turn.
-func (t *Table) prompt(ctx context.Context, r *Request, p *promptPayload) (*wire.Result, error) {
-	if r.Operator {
+func (a *asked) prompt(ctx context.Context, p *promptPayload) (*wire.Result, error) {
+	if a.Operator {
 		return nil, fault.Errorf(fault.InvalidPayload, "a turn runs as the session's own identity; prompt it over the tool socket")
 	}
-	s, err := t.session(r, p.ID)
+	s, err := a.session(p.ID)
 	if err != nil {
 		return nil, err
 	}
-	call, err := turnCall(r, s, p)
+	call, err := turnCall(a.Request, s, p)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.takeTurn(ctx, call, p.Queue && !r.NoWait, job.FromContext(ctx).Admit); err != nil {
+	if err := s.takeTurn(ctx, call, p.Queue && !a.NoWait, job.FromContext(ctx).Admit); err != nil {
 		return nil, err
 	}
 	defer s.passTurn()
-	return r.Run(ctx, call), nil
+	return a.Run(ctx, call), nil
 }
 
 // turnCall returns the call that a turn makes.

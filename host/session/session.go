@@ -84,7 +84,6 @@ const (
 // Table holds all sessions of one daemon. It is safe for concurrent use.
 type Table struct {
 	config Config
-	log    *slog.Logger
 
 	// sessions and owners are read by every call, without a lock. closed are
 	// the closed ones whose journals still exist.
@@ -135,36 +134,107 @@ const (
 	maxKeys = 1000
 )
 
-// Session is one session.
-type Session struct {
-	t       *Table
+// header is what a session is. It does not change.
+type header struct {
 	id      string
 	owner   string
 	isDef   bool
-	parent  string   // the id of its parent, or empty
-	above   *Session // its parent; set before the session can be found
+	parent  string // the id of its parent, or empty
 	cwd     string
 	created time.Time
 	key     string // the idempotency key of its create, and the digest of that request
 	digest  string
-	journal journal.Journal
-	done    chan struct{} // closed when it is Closed
+}
 
-	mu        sync.Mutex // guards what follows
-	state     string
-	name      string
-	labels    map[string]string
-	tools     []string // nil for all; those of above limit it, too
-	used      time.Time
-	peers     []Peer // who called in it, the last one first
-	running   map[*Execution]struct{}
+// settings are what its owner says of a session.
+type settings struct {
+	name   string
+	labels map[string]string
+	tools  []string // nil for all; those of above limit it, too
+}
+
+// setLabels sets the labels that change names; an empty text removes one.
+func (s *settings) setLabels(change map[string]string) error {
+	labels := map[string]string{}
+	maps.Copy(labels, s.labels)
+	for k, v := range change {
+		if labels[k] = v; v == "" {
+			delete(labels, k)
+		}
+	}
+	if len(labels) > maxLabels {
+		return fault.Errorf(fault.LimitExceeded, "/payload/params/labels: the session would have %d labels, and %d are the limit; remove others by setting them to an empty text", len(labels), maxLabels)
+	}
+	s.labels = labels
+	return nil
+}
+
+// turns are the turns of a session.
+type turns struct {
 	turn      *Execution    // the running turn
 	turnTaken bool          // a turn is running, or about to
 	waiting   []*turnWaiter // queued turns, oldest first
-	drained   chan struct{} // closed when the next execution ends
-	children  map[*Session]struct{}
-	recent    []Outcome // the last maxRecent, oldest first
-	count     Counters
+}
+
+// runs are the executions that run in a session.
+type runs struct {
+	running map[*Execution]struct{}
+	drained chan struct{} // closed when the next execution ends
+}
+
+// list returns what runs, with detached jobs if detached is true.
+func (r *runs) list(detached bool) []*Execution {
+	var list []*Execution
+	for x := range r.running {
+		if detached || x.Job == nil || !x.Job.Detach {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// history is what is remembered of the calls of a session.
+type history struct {
+	used   time.Time
+	peers  []Peer    // who called in it, the last one first
+	recent []Outcome // the last maxRecent, oldest first
+	count  Counters
+}
+
+// record is s as a record.
+func (s *settings) record(now time.Time) journal.Record {
+	r := journal.Record{Type: journal.TypeSet, At: now, Name: s.name, Labels: maps.Clone(s.labels)}
+	if s.tools != nil {
+		tools := slices.Clone(s.tools)
+		r.Tools = &tools
+	}
+	return r
+}
+
+// maxPeers is how many peers a session remembers: the last ones, one for each
+// container, or for each socket where there is none.
+const maxPeers = 4
+
+func (h *history) usedBy(p Peer) {
+	h.peers = slices.DeleteFunc(h.peers, func(o Peer) bool { return o.Container == p.Container && o.Socket == p.Socket })
+	h.peers = append([]Peer{p}, h.peers[:min(len(h.peers), maxPeers-1)]...)
+}
+
+// Session is one session.
+type Session struct {
+	t *Table
+	header
+	above   *Session // its parent; set before the session can be found
+	journal journal.Journal
+	done    chan struct{} // closed when it is Closed
+
+	mu    sync.Mutex // guards what follows
+	state string
+	settings
+	turns
+	runs
+	history
+	children map[*Session]struct{}
 }
 
 // maxRecent is how many outcomes a snapshot shows.
@@ -244,7 +314,7 @@ func (t *Table) defaultOf(id string) *Session {
 
 func (t *Table) newSession(owner string) *Session {
 	now := time.Now()
-	s := &Session{t: t, id: newID(), owner: owner, created: now, used: now, state: Active, done: make(chan struct{})}
+	s := &Session{t: t, header: header{id: newID(), owner: owner, created: now}, history: history{used: now}, state: Active, done: make(chan struct{})}
 	s.journal.Path, s.journal.OpenIdle, s.journal.Off = t.path(s.id), &t.openIdle, t.config.InMemory
 	s.count.CountEvent(Active)
 	return s
@@ -445,7 +515,7 @@ func (s *Session) appendFunc(makeRecord func() *journal.Record) error {
 		return r
 	}, s.initialRecords)
 	if err != nil && first {
-		s.t.log.Warn("the journal of a session cannot be written; calls that change something are refused", "session", s.id, "error", err)
+		s.t.config.Logger.Warn("the journal of a session cannot be written; calls that change something are refused", "session", s.id, "error", err)
 	}
 	return err
 }
@@ -469,17 +539,7 @@ func (s *Session) initialRecords() []journal.Record {
 			snapshot.Pending = append(snapshot.Pending, *x.beginRecord())
 		}
 	}
-	return []journal.Record{header, state, s.settingsLocked(now), snapshot}
-}
-
-// settingsLocked returns the mutable settings of s as a record.
-func (s *Session) settingsLocked(now time.Time) journal.Record {
-	r := journal.Record{Type: journal.TypeSet, At: now, Name: s.name, Labels: maps.Clone(s.labels)}
-	if s.tools != nil {
-		tools := slices.Clone(s.tools)
-		r.Tools = &tools
-	}
-	return r
+	return []journal.Record{header, state, s.settings.record(now), snapshot}
 }
 
 var idText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)

@@ -28,24 +28,24 @@ const takeTime = 2 * time.Second
 
 // watch tells the caller what happens until it leaves, the session is closed or
 // its time is over, and answers with the last cursor.
-func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.RawMessage, error) {
-	if r.Tell == nil {
+func (a *asked) watch(ctx context.Context, p *watchPayload) (json.RawMessage, error) {
+	if a.Tell == nil {
 		return nil, fault.Errorf(fault.InvalidEnvelope, `/stream: session.watch answers with a stream; say "stream": true`)
 	}
-	if t.config.Events == nil {
+	if a.config.Events == nil {
 		return nil, fault.Errorf(fault.Internal, "this daemon tells no events")
 	}
 	if p.ID != "" && p.Session != "" && p.ID != p.Session {
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload/session: is another one than /payload/id; name one of them")
 	}
-	id := cmp.Or(p.Session, p.ID, r.Session)
-	if id == "" && r.Focus != nil && r.Focus.Load() != nil {
-		id = *r.Focus.Load()
+	id := cmp.Or(p.Session, p.ID, a.Session)
+	if id == "" && a.Focus != nil && a.Focus.Load() != nil {
+		id = *a.Focus.Load()
 	}
 	if id == "" {
-		id = r.Bound
+		id = a.Bound
 	}
-	w, err := t.openWatch(r, id, p.After)
+	w, err := a.openWatch(id, p.After)
 	if err != nil {
 		return nil, err
 	}
@@ -56,15 +56,15 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 	go func() {
 		select {
 		case <-w.Over():
-			if r.TakeBy != nil {
-				r.TakeBy(time.Now().Add(takeTime))
+			if a.TakeBy != nil {
+				a.TakeBy(time.Now().Add(takeTime))
 			}
 		case <-told:
 		}
 	}()
-	if r.Timeout > 0 {
+	if a.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, io.EOF)
+		ctx, cancel = context.WithTimeoutCause(ctx, a.Timeout, io.EOF)
 		defer cancel()
 	}
 	var list []json.RawMessage
@@ -77,7 +77,7 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 		case err != nil && ctx.Err() != nil:
 			return nil, err
 		case errors.As(err, &cut):
-			r.Tell([]json.RawMessage{marshal(events.Event{Kind: events.Cut, Cursor: w.Cursor(), At: time.Now().UTC(), Code: cut.Code, Reason: cut.Message})})
+			a.Tell([]json.RawMessage{marshal(events.Event{Kind: events.Cut, Cursor: w.Cursor(), At: time.Now().UTC(), Code: cut.Code, Reason: cut.Message})})
 			return nil, err
 		case err != nil:
 			return nil, err
@@ -95,7 +95,7 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 				e, more = w.More()
 			}
 		}
-		if err := r.Tell(list); err != nil {
+		if err := a.Tell(list); err != nil {
 			return nil, err
 		}
 	}
@@ -104,35 +104,35 @@ func (t *Table) watch(ctx context.Context, r *Request, p *watchPayload) (json.Ra
 // maxTell is about how many bytes of events are sent at a time.
 const maxTell = 32 << 10
 
-func (t *Table) openWatch(r *Request, id, after string) (*events.Watcher, error) {
-	f := events.Filter{Operator: r.Operator, Owner: r.Caller, Sees: r.Sees}
+func (a *asked) openWatch(id, after string) (*events.Watcher, error) {
+	f := events.Filter{Operator: a.Operator, Owner: a.Caller, Sees: a.Sees}
 	if id == "" {
-		return t.config.Events.Watch(f, after)
+		return a.config.Events.Watch(f, after)
 	}
-	s, err := t.watched(r, id)
+	s, err := a.watched(id)
 	if err != nil {
 		return nil, err
 	}
-	if sees := f.Sees; r.Bound != "" {
+	if sees := f.Sees; a.Bound != "" {
 		f.Sees = func(tool string) bool { return s.allows(tool) && (sees == nil || sees(tool)) }
 	}
 	// Under its lock, so that a session which is closed now either was, or will be
 	// said to be.
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f.Owner, f.Session, f.Bound, f.Ended = s.owner, s.id, r.Bound != "", s.state == Closed
-	return t.config.Events.Watch(f, after)
+	f.Owner, f.Session, f.Bound, f.Ended = s.owner, s.id, a.Bound != "", s.state == Closed
+	return a.config.Events.Watch(f, after)
 }
 
 // watched is the session of that id, or one that was closed and is still known:
 // who was cut off before its end can learn of that.
-func (t *Table) watched(r *Request, id string) (*Session, error) {
-	s, err := t.session(r, id)
-	if err == nil || r.Bound != "" && r.Bound != id {
+func (a *asked) watched(id string) (*Session, error) {
+	s, err := a.session(id)
+	if err == nil || a.Bound != "" && a.Bound != id {
 		return s, err
 	}
-	t.closed.Range(func(k, v any) bool {
-		if k.(key).id == id && (r.Operator || k.(key).owner == r.Caller) {
+	a.closed.Range(func(k, v any) bool {
+		if k.(key).id == id && (a.Operator || k.(key).owner == a.Caller) {
 			s, err = v.(*Session), nil
 		}
 		return err != nil
