@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/inode"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -121,19 +121,19 @@ func (d *Disk) stat(p Place) Stamp {
 	if err != nil {
 		return Stamp{Fault: "cannot be read: " + reason(err)}
 	}
-	_, _, changed := inode(link)
+	at, _ := inode.Of(link)
 	fi := link
 	if link.Mode()&fs.ModeSymlink != 0 {
 		// A link whose target is missing or outside is a file that exists and
 		// cannot be read. To treat it as absent would lift a policy.
 		if fi, err = root.Stat(p.Path); err != nil {
-			return Stamp{Fault: "is a link that cannot be followed: " + reason(err), changed: changed.UnixNano()}
+			return Stamp{Fault: "is a link that cannot be followed: " + reason(err), changed: at.Changed.UnixNano()}
 		}
 	}
 	s := Stamp{Mode: fi.Mode(), size: fi.Size(), modified: fi.ModTime().UnixNano()}
-	var target time.Time
-	s.dev, s.ino, target = inode(fi)
-	s.changed = max(changed.UnixNano(), target.UnixNano())
+	of, _ := inode.Of(fi)
+	s.dev, s.ino = of.Dev, of.Ino
+	s.changed = max(at.Changed.UnixNano(), of.Changed.UnixNano())
 	if fi.IsDir() {
 		// Temporary files of an editor change the folder and not the tool.
 		s.size, s.modified = 0, 0

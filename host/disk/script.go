@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/inode"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -233,8 +234,8 @@ func stampOf(file string) Stamp {
 		return Stamp{Fault: absent}
 	}
 	s := Stamp{Mode: fi.Mode(), size: fi.Size(), modified: fi.ModTime().UnixNano()}
-	dev, ino, changed := inode(fi)
-	s.dev, s.ino, s.changed = dev, ino, changed.UnixNano()
+	of, _ := inode.Of(fi)
+	s.dev, s.ino, s.changed = of.Dev, of.Ino, of.Changed.UnixNano()
 	return s
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/inode"
 )
 
 // Variables with the file of the authorities that programs trust. Those of extra are
@@ -278,6 +279,15 @@ func own(tool string, environment map[string]string) (of string, settled bool, e
 		fmt.Fprintf(&b, "%s %q%s\n", name, file, stamp)
 	}
 	return b.String(), settled, nil
+}
+
+// stampOf tells a file from what it was before, and says when it was changed.
+func stampOf(fi fs.FileInfo) (stamp string, changed time.Time) {
+	f, ok := inode.Of(fi)
+	if changed = f.Changed; !ok { // any file is one that has just changed: a program can set the time that there is
+		changed = time.Now()
+	}
+	return fmt.Sprintf(" %d %d %d %d %d", f.Dev, f.Ino, fi.Size(), fi.ModTime().UnixNano(), f.Changed.UnixNano()), changed
 }
 
 // tick is the longest in which file systems count time: a second change within one does
