@@ -149,9 +149,19 @@ func (d *stage) play(ctx context.Context) error {
 	if err := daemon.waitFor(ctx, "ready"); err != nil {
 		return err
 	}
+	if err := d.call(ctx); err != nil {
+		return err
+	}
+	if err := d.swap(ctx); err != nil {
+		return err
+	}
+	return daemon.stop(ctx)
+}
 
+// call plays what a container calls, what is refused, and a tool that is added.
+func (d *stage) call(ctx context.Context) error {
 	pwned := filepath.Join(d.dir, "work", "pwned")
-	if err := d.run(ctx,
+	return d.run(ctx,
 		step{cmd: "toolctl install --prune bin", want: []string{"bin/git -> tool-client"}},
 
 		step{
@@ -201,10 +211,11 @@ func (d *stage) play(ctx context.Context) error {
 			cmd: "cp -r $TOOLD/tools.d/hash tools.d/ && echo hello | toolctl call hash --stdin -- -a sha256", want: []string{"5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"},
 		},
 		step{cmd: "toolctl tools", want: []string{"git", "hash", "ok"}},
-	); err != nil {
-		return err
-	}
+	)
+}
 
+// swap plays a policy that is swapped while calls run.
+func (d *stage) swap(ctx context.Context) error {
 	loop, err := d.background(ctx, true,
 		"A policy is swapped while two shells call git without a pause.",
 		"for i in 1 2; do (while [ ! -e ../../stop ]; do if git log -1 --format=%h; then echo answered; else echo FAILED; fi; done) & done >../../calls 2>&1; wait")
@@ -231,15 +242,12 @@ func (d *stage) play(ctx context.Context) error {
 	if err := loop.wait(ctx); err != nil {
 		return err
 	}
-	if err := d.run(ctx,
+	return d.run(ctx,
 		step{
 			cmd:  "grep -c answered calls; grep -c FAILED calls",
 			exit: 1, want: []string{"\n0\n"},
 		},
-	); err != nil {
-		return err
-	}
-	return daemon.stop(ctx)
+	)
 }
 
 // set puts up what the demo plays on.

@@ -361,6 +361,39 @@ var notInDebianVersion = regexp.MustCompile(`[^A-Za-z0-9.+~]`)
 // debian makes a package of content with dpkg-deb. It starts nothing when it is
 // installed: there are no tools yet.
 func (r *release) debian(work, goarch string, content map[string][]byte) error {
+	tree := debianTree(content)
+	size := 0
+	for _, data := range tree {
+		size += len(data)
+	}
+	version := notInDebianVersion.ReplaceAllString(r.version, "~")
+	tree["DEBIAN/control"] = fmt.Appendf(nil, debianControl, version, goarch, size/1024)
+	root := filepath.Join(work, "deb-"+goarch)
+	if err := r.lay(root, tree); err != nil {
+		return err
+	}
+	_, err := output("dpkg-deb", "--root-owner-group", "-Z"+r.compression, "--build", root,
+		filepath.Join(r.out, fmt.Sprintf("toold_%s_%s.deb", version, goarch)))
+	return err
+}
+
+const debianControl = `Package: toold
+Version: %s
+Architecture: %s
+Maintainer: toold <toold@localhost>
+Section: admin
+Priority: optional
+Installed-Size: %d
+Depends: passwd
+Recommends: git, systemd
+Description: tools for containers, behind WebAssembly policies
+ A wrapper in a container sends a call over a Unix socket; toold asks a
+ WebAssembly policy, runs the tool, and answers.
+`
+
+// debianTree returns the files of the package but for its control file, by their paths:
+// content, where Debian has it, and the package's own.
+func debianTree(content map[string][]byte) map[string][]byte {
 	tree := map[string][]byte{
 		"etc/toold/toold.json": []byte("{\n  \"roots\": [\"/workspace\"]\n}\n"),
 		"DEBIAN/conffiles":     []byte("/etc/toold/toold.json\n"),
@@ -396,26 +429,11 @@ func (r *release) debian(work, goarch string, content map[string][]byte) error {
 			tree["usr/share/doc/toold/"+path] = data
 		}
 	}
-	size := 0
-	for _, data := range tree {
-		size += len(data)
-	}
-	version := notInDebianVersion.ReplaceAllString(r.version, "~")
-	tree["DEBIAN/control"] = fmt.Appendf(nil, `Package: toold
-Version: %s
-Architecture: %s
-Maintainer: toold <toold@localhost>
-Section: admin
-Priority: optional
-Installed-Size: %d
-Depends: passwd
-Recommends: git, systemd
-Description: tools for containers, behind WebAssembly policies
- A wrapper in a container sends a call over a Unix socket; toold asks a
- WebAssembly policy, runs the tool, and answers.
-`, version, goarch, size/1024)
+	return tree
+}
 
-	root := filepath.Join(work, "deb-"+goarch)
+// lay writes tree below root, with the modes and the time of a release.
+func (r *release) lay(root string, tree map[string][]byte) error {
 	for path, data := range tree {
 		file := filepath.Join(root, path)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -432,7 +450,7 @@ Description: tools for containers, behind WebAssembly policies
 	if err := os.MkdirAll(filepath.Join(root, "etc/toold/tools.d"), 0o755); err != nil {
 		return err
 	}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			err = os.Chmod(path, 0o755)
 		}
@@ -441,12 +459,6 @@ Description: tools for containers, behind WebAssembly policies
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	_, err = output("dpkg-deb", "--root-owner-group", "-Z"+r.compression, "--build", root,
-		filepath.Join(r.out, fmt.Sprintf("toold_%s_%s.deb", version, goarch)))
-	return err
 }
 
 const postinst = `#!/bin/sh

@@ -17,6 +17,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -123,7 +124,26 @@ func launch() int {
 		return 125
 	}
 	w.Close()
-	refused := ""
+	refused := passOn(r, log)
+	cmd.Wait()
+	code := cmd.ProcessState.ExitCode()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		code = 128 + int(status.Signal())
+	}
+	if code == 126 && refused != "" {
+		_, rest, _ := strings.Cut(refused, ": denied by rule ")
+		rule, text, _ := strings.Cut(rest, ": ")
+		log(rule, text)
+		if err := syscall.Exec(gitPath, append([]string{"git"}, args...), os.Environ()); err != nil {
+			return 125
+		}
+	}
+	return code
+}
+
+// passOn passes on what the wrapper says on r, but for its notes, which are logged, and
+// for what it begins with where it refuses the call, which is returned.
+func passOn(r io.Reader, log func(rule, text string)) (refused string) {
 	lines := bufio.NewReaderSize(r, 1<<16)
 	for head := true; ; {
 		line, err := lines.ReadString('\n')
@@ -140,23 +160,9 @@ func launch() int {
 			os.Stderr.WriteString(line)
 		}
 		if err != nil {
-			break
+			return refused
 		}
 	}
-	cmd.Wait()
-	code := cmd.ProcessState.ExitCode()
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		code = 128 + int(status.Signal())
-	}
-	if code == 126 && refused != "" {
-		_, rest, _ := strings.Cut(refused, ": denied by rule ")
-		rule, text, _ := strings.Cut(rest, ": ")
-		log(rule, text)
-		if err := syscall.Exec(gitPath, append([]string{"git"}, args...), os.Environ()); err != nil {
-			return 125
-		}
-	}
-	return code
 }
 
 // same reports whether two files are one.
@@ -504,13 +510,18 @@ func (r *result) line() string {
 	return fmt.Sprintf("%s: %d the same, %d said, %d silent %s", r.file, n[equal], n[stated], n[silent], r.why)
 }
 
+// tally is what came of all files.
+type tally struct {
+	files   int
+	total   map[kind]int
+	reasons map[string]int            // tests, by rule
+	texts   map[string]map[string]int // tests, by rule and what was said
+	silents []string                  // tests that differ without a word
+	apart   []string                  // files that were not compared
+}
+
 // judge writes the tables.
 func (s *suite) judge() error {
-	total := map[kind]int{}
-	reasons := map[string]int{}
-	texts := map[string]map[string]int{}
-	var silents, apart []string
-	compared := 0
 	var report io.Writer = io.Discard
 	if s.report != "" {
 		f, err := os.Create(s.report)
@@ -520,74 +531,80 @@ func (s *suite) judge() error {
 		defer f.Close()
 		report = f
 	}
+	t := tally{total: map[kind]int{}, reasons: map[string]int{}, texts: map[string]map[string]int{}}
 	for i := range s.results {
-		r := &s.results[i]
-		if len(r.through) == 0 {
-			apart = append(apart, r.file+" ("+r.why+")")
-			continue
-		}
-		compared++
-		kinds, first := r.tests()
-		for _, n := range slices.SortedFunc(maps.Keys(kinds), byNumber) {
-			k := kinds[n]
-			total[k]++
-			if k == equal {
-				continue
-			}
-			one := first[n]
-			state := "passes"
-			if !r.through[n] {
-				state = "fails"
-			}
-			fmt.Fprintf(report, "%s.%s\t%s\t%s\t%s\t%s\tgit %s\t%s\n", r.file, n, k, state, one.Rule, one.Text, strings.Join(one.Args, " "), r.titles[n])
-			if k == silent {
-				silents = append(silents, r.file+"."+n+" "+r.titles[n])
-				continue
-			}
-			reasons[one.Rule]++
-			if texts[one.Rule] == nil {
-				texts[one.Rule] = map[string]int{}
-			}
-			texts[one.Rule][general(one.Text)]++
-		}
+		t.add(&s.results[i], report)
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d files of git's own tests, %d tests that pass with git itself: %d come out the same through the wrapper, of %d a call is refused or has a note, %d differ without a word.\n\n",
-		compared, total[equal]+total[stated]+total[silent], total[equal], total[stated], total[silent])
-	b.WriteString("| rule | tests | what is said most |\n| --- | --- | --- |\n")
-	rules := slices.SortedFunc(maps.Keys(reasons), func(a, b string) int {
-		if reasons[a] != reasons[b] {
-			return reasons[b] - reasons[a]
-		}
-		return strings.Compare(a, b)
-	})
-	for _, rule := range rules {
-		var most []string
-		for _, text := range slices.SortedFunc(maps.Keys(texts[rule]), func(a, b string) int {
-			if d := texts[rule][b] - texts[rule][a]; d != 0 {
-				return d
-			}
-			return strings.Compare(a, b)
-		}) {
-			if len(most) < 3 {
-				most = append(most, fmt.Sprintf("%s (%d)", strings.ReplaceAll(text, "|", `\|`), texts[rule][text]))
-			}
-		}
-		fmt.Fprintf(&b, "| `%s` | %d | %s |\n", rule, reasons[rule], strings.Join(most, "; "))
-	}
-	fmt.Print(b.String())
-	for _, f := range apart {
+	text := t.table()
+	fmt.Print(text)
+	for _, f := range t.apart {
 		fmt.Println("not compared:", f)
 	}
 	if s.update {
-		if err := document(b.String()); err != nil {
+		if err := document(text); err != nil {
 			return err
 		}
 	}
-	if len(silents) > 0 {
-		return fmt.Errorf("%d tests differ without a word:\n%s", len(silents), strings.Join(silents, "\n"))
+	if len(t.silents) > 0 {
+		return fmt.Errorf("%d tests differ without a word:\n%s", len(t.silents), strings.Join(t.silents, "\n"))
 	}
 	return nil
+}
+
+// add counts the tests of r, and reports each that differs, a line a test.
+func (t *tally) add(r *result, report io.Writer) {
+	if len(r.through) == 0 {
+		t.apart = append(t.apart, r.file+" ("+r.why+")")
+		return
+	}
+	t.files++
+	kinds, first := r.tests()
+	for _, n := range slices.SortedFunc(maps.Keys(kinds), byNumber) {
+		k := kinds[n]
+		t.total[k]++
+		if k == equal {
+			continue
+		}
+		one := first[n]
+		state := "passes"
+		if !r.through[n] {
+			state = "fails"
+		}
+		fmt.Fprintf(report, "%s.%s\t%s\t%s\t%s\t%s\tgit %s\t%s\n", r.file, n, k, state, one.Rule, one.Text, strings.Join(one.Args, " "), r.titles[n])
+		if k == silent {
+			t.silents = append(t.silents, r.file+"."+n+" "+r.titles[n])
+			continue
+		}
+		t.reasons[one.Rule]++
+		if t.texts[one.Rule] == nil {
+			t.texts[one.Rule] = map[string]int{}
+		}
+		t.texts[one.Rule][general(one.Text)]++
+	}
+}
+
+// table returns a sentence with the sums, and a line for each rule.
+func (t *tally) table() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d files of git's own tests, %d tests that pass with git itself: %d come out the same through the wrapper, of %d a call is refused or has a note, %d differ without a word.\n\n",
+		t.files, t.total[equal]+t.total[stated]+t.total[silent], t.total[equal], t.total[stated], t.total[silent])
+	b.WriteString("| rule | tests | what is said most |\n| --- | --- | --- |\n")
+	for _, rule := range mostFirst(t.reasons) {
+		texts := mostFirst(t.texts[rule])
+		var most []string
+		for _, text := range texts[:min(len(texts), 3)] {
+			most = append(most, fmt.Sprintf("%s (%d)", strings.ReplaceAll(text, "|", `\|`), t.texts[rule][text]))
+		}
+		fmt.Fprintf(&b, "| `%s` | %d | %s |\n", rule, t.reasons[rule], strings.Join(most, "; "))
+	}
+	return b.String()
+}
+
+// mostFirst returns the names in count, those that count most first.
+func mostFirst(count map[string]int) []string {
+	return slices.SortedFunc(maps.Keys(count), func(a, b string) int {
+		return cmp.Or(count[b]-count[a], strings.Compare(a, b))
+	})
 }
 
 func byNumber(a, b string) int {
