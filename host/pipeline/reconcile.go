@@ -31,8 +31,10 @@ const (
 	maxLookOutput   = 64 << 10 // bytes of each output that the export is shown
 	maxLookFacts    = 16 << 10
 	maxEvidence     = 2 << 10
-	// factsPatience is how long a call waits for the facts about it.
-	factsPatience = 10 * time.Second
+	// factsPatience is how long a call waits for the facts about it: as long as a look
+	// may take. Those of npm publish are two runs of npm, which took over ten seconds on a
+	// loaded machine; how such a call ended could not be told then.
+	factsPatience = 30 * time.Second
 )
 
 // reconcilerOf is the module that says how calls of t ended: its handler, or the

@@ -49,7 +49,8 @@ const (
 // after the call has ended; it is masked and written later.
 type Draft struct {
 	At      time.Time
-	q       *call.Request
+	q       call.Request // of call
+	call    wire.Call
 	pinned  *call.Pinned
 	decided *call.Decided
 	caller  identity.Caller
@@ -76,8 +77,9 @@ type Masker func(p *call.Pinned, further ...string) (func(string) string, error)
 // its own. config is the digest of the configuration in force.
 func New(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.Caller, config string, masker Masker) *Draft {
 	s := &Draft{At: time.Now(), pinned: pinned, decided: d, caller: caller, stdin: len(q.Stdin), config: config}
-	of := *q.Call
-	s.q = &call.Request{Call: &of, UID: q.UID, Peer: q.Peer, As: q.As, Inner: call.Inner{Kind: q.Kind, By: q.By}}
+	s.call = *q.Call
+	of := &s.call
+	s.q = call.Request{Call: of, UID: q.UID, Peer: q.Peer, As: q.As, Inner: call.Inner{Kind: q.Kind, By: q.By}}
 	var hidden []string
 	if of.Token != "" {
 		hidden = append(hidden, of.Token)
@@ -109,7 +111,9 @@ func New(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.
 	if s.Withheld == "" && of.Form == wire.Envelope && of.Args == nil {
 		s.payload = bytes.Clone(of.Payload)
 	}
-	s.env = slices.Sorted(maps.Keys(of.Env))
+	if len(of.Env) > 0 {
+		s.env = slices.Sorted(maps.Keys(of.Env))
+	}
 	if d != nil {
 		s.changed = changed(q, d)
 	}
@@ -163,15 +167,15 @@ func (s *Draft) Record(around func(*audit.Call) *audit.Record) (size int, record
 		}
 	}
 	if size < inlineSize {
-		return size, func() *audit.Record { return around(s.call()) }
+		return size, func() *audit.Record { return around(s.record()) }
 	}
-	r := around(s.call())
+	r := around(s.record())
 	return size, func() *audit.Record { return r }
 }
 
-// call is s as the log has it.
-func (s *Draft) call() *audit.Call {
-	q := s.q
+// record is s as the log has it.
+func (s *Draft) record() *audit.Call {
+	q := &s.q
 	c := &audit.Call{
 		Execution: q.ExecutionID, Kind: cmp.Or(q.Kind, session.KindCall), Parent: q.By.ID(), Trace: q.Trace, Socket: q.Socket,
 		Config: s.config, Stdin: s.stdin, Withheld: s.Withheld, Effect: s.Effect, Replaces: s.Replaces,

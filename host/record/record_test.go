@@ -80,3 +80,16 @@ func FuzzReduce(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkNew is what a call waits for of its record: all else is done by the log.
+func BenchmarkNew(b *testing.B) {
+	q := &call.Request{Call: &wire.Call{Tool: "t", ExecutionID: "e", Args: []string{"some", "words"}, Cwd: "/work"}}
+	pinned := &call.Pinned{Admitted: call.Admitted{Request: *q}, Tool: &tools.Tool{Name: "t", Def: &tools.Definition{}}, Effective: &identity.Effective{}}
+	decided := call.Undecided(*pinned)
+	masker := func(*call.Pinned, ...string) (func(string) string, error) { return nil, nil }
+	b.ReportAllocs()
+	for b.Loop() {
+		s := New(q, pinned, &decided, identity.Caller{}, "digest", masker)
+		s.Record(func(c *audit.Call) *audit.Record { return &audit.Record{Call: c} })
+	}
+}

@@ -37,7 +37,8 @@ const serverTime = 2 * time.Minute
 // not_done: the log has one end of it, and it is an exception before the query
 // started, or one of the reader of the row, which comes before the row is written, or
 // QueryFinish of no rows from a server that defers no inserts: that is a request whose
-// head came and whose row did not. Or it has nothing of it, no query of that name runs, and the log has
+// head came and whose row did not. Or it has nothing of it, no query of that name runs,
+// and the log has
 // entries of the same user that began serverTime after the call was cut off: so the
 // user's queries are logged, and the log is written out to a time at which the insert
 // would have begun. The host sends nothing more of it (Gone), and the server refuses a

@@ -23,17 +23,6 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// inserts is how many inserts TestInsertResolves cuts off; TOOLD_KILLS is how many.
-func inserts(t *testing.T) int {
-	n := 12
-	if s := os.Getenv("TOOLD_KILLS"); s != "" {
-		if _, err := fmt.Sscan(s, &n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return n
-}
-
 // What becomes of an insert on its way.
 const (
 	passed  = iota
@@ -139,7 +128,8 @@ func TestInsertResolves(t *testing.T) {
 		}
 		return res
 	}
-	total, resolved := inserts(t), 0
+	const total = 12
+	resolved := 0
 	for n := range total {
 		how := int32(dropped + n%2)
 		w.next.Store(how)
