@@ -276,3 +276,35 @@ func TestFiltersOfAttributes(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestObjectsOfLFS: that there are files in LFS is told, and nothing stands for one that
+// lies elsewhere.
+func TestObjectsOfLFS(t *testing.T) {
+	root, repo, out := repository(t)
+	read := func() (string, string) {
+		got := Read(repo, []string{root}, []string{"checkout"})
+		has, _ := value(got.State, "lfs")
+		return has, got.Error
+	}
+	if has, err := read(); has != "" || err != "" {
+		t.Errorf("%q, %s", has, err)
+	}
+	write(t, repo+"/.lfsconfig", "[lfs]\n")
+	object := repo + "/.git/lfs/objects/ab/cd/abcd"
+	write(t, object, "large\n")
+	write(t, repo+"/.git/lfs/tmp/x", "")
+	if has, err := read(); has != "objects\nlfsconfig" || err != "" {
+		t.Errorf("%q, %s", has, err)
+	}
+	write(t, out+"/cd/abcd", "outside\n")
+	for _, link := range [][2]string{{out + "/cd/abcd", object}, {out + "/cd", repo + "/.git/lfs/objects/ab/cd"}, {out, repo + "/.git/lfs/objects/ab"}, {out, repo + "/.git/lfs/objects"}, {out, repo + "/.git/lfs"}, {"objects/ab", repo + "/.git/lfs/more"}} {
+		if err := os.RemoveAll(repo + "/.git/lfs"); err != nil {
+			t.Fatal(err)
+		}
+		write(t, object, "large\n")
+		symlink(t, link[0], link[1])
+		if has, err := read(); err == "" {
+			t.Errorf("with a link %s: %q", link[1], has)
+		}
+	}
+}

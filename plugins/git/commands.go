@@ -220,7 +220,7 @@ var (
 		with(argv.Path, "--skip-to", "--rotate-to"),
 		with(letters, "--diff-filter"),
 		may(percent, "-M --find-renames", "-C --find-copies", "-B --break-rewrites"),
-		may(word, "--stat", "--dirstat", "-X --dirstat-by-file", "--relative"),
+		may(word, "--stat", "-X --dirstat", "--dirstat-by-file", "--relative"),
 		may(count, "~--abbrev"),
 		may(when, "~--color"),
 		may(word, "~--color-moved"),

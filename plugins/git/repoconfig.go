@@ -453,6 +453,8 @@ func (r *request) writable(key, value string) bool {
 	case "alias":
 		_, why := splitAlias(value)
 		return e.sub == "" && plainName(e.name, "") && why == "" && !strings.HasPrefix(strings.TrimLeft(value, " \t\n"), "!")
+	case "lfs":
+		return hostileLFS(e) == ""
 	case "remotes", "url", "http", "credential":
 		return false
 	}
