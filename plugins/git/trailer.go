@@ -51,6 +51,9 @@ func trailers(r *request) error {
 			return refusal("flag.value", "--trailer", "the repository's configuration says with "+quote(e.key)+" what a trailer is to be", instead)
 		}
 	}
+	if r.line.Has("--signoff") {
+		r.note("the lines of --trailer stand before Signed-off-by here, and not behind it")
+	}
 	text := strings.Join(lines, "\n")
 	message := strings.TrimRight(items[last].Value, "\n")
 	first := true
