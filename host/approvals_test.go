@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -264,6 +266,111 @@ func TestApprovalOfAFolder(t *testing.T) {
 	if end := d.jobEnd(string(job.Stdout)); end.Code != fault.ApprovalRequired || !strings.Contains(end.Message, "has changed") {
 		t.Errorf("a call that waited: %+v", end)
 	}
+	// Nor does it run once the folder is there again that it was approved for.
+	for _, a := range d.open() {
+		if a.State == "approved" && a.Execution == strings.TrimSpace(string(job.Stdout)) {
+			t.Errorf("what was approved for another folder is still: %+v", a)
+		}
+	}
+}
+
+// Who called has to count when the call runs, however long it waited for its approval or
+// for a place: also where its policy does not ask any more by then.
+func TestApprovalOfWhoIsNotAdmittedAnyMore(t *testing.T) {
+	t.Parallel()
+	issuer, yes, no := hosttest.NewIssuer(t), true, false
+	d := &asking{hosttest.Start(t, config.Config{Identity: config.IdentityConfig{JWKS: issuer.JWKS, AllowUID: &yes}}), t}
+	d.Tool(t, "ledger", M{"binary": "/bin/sh", "mutating": true, "limits": M{"concurrency": 1}, "capabilities": M{"exec": []string{"/usr/bin", "/bin"}}},
+		map[string]string{"restricted.wasm": hosttest.Guest(t, policyPkg)})
+	for _, dir := range []string{"asked", "free"} {
+		if err := os.Mkdir(filepath.Join(d.Root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link, gate := filepath.Join(d.Root, "link"), filepath.Join(d.Root, "gate")
+	if err := errors.Join(os.Symlink("asked", link), syscall.Mkfifo(gate, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+
+	// A job waits until its caller's token has expired.
+	waits := &wire.Call{Tool: "ledger", Args: []string{"ask-in", "asked", "-c", `echo waited >> "$0"`, filepath.Join(d.Root, "ledger")}, Cwd: link, Background: true}
+	var until time.Time
+	var job string
+	for life := 2 * time.Second; job == ""; life *= 2 {
+		until = time.Now().Add(life).Truncate(time.Second)
+		waits.Token = issuer.Token(t, M{"sub": "alice", "exp": until.Unix()})
+		if r := d.make(waits); r.Err == nil {
+			job = strings.TrimSpace(string(r.Stdout))
+		} else if r.Err.Code != fault.Unauthenticated {
+			t.Fatal(r.Err)
+		}
+	}
+	a := d.one()
+	if err := errors.Join(os.Remove(link), os.Symlink("free", link)); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(time.Until(until))
+	d.approve(a.ID)
+	alice := client.Sessions{Socket: d.Config.Socket, Token: issuer.Token(t, M{"sub": "alice"})}
+	for {
+		var list []client.JobInfo
+		if err := alice.Query(t.Context(), "", `jobs.filter(j, j.id == "`+job+`")`, &list); err != nil || len(list) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		if list[0].State == "done" {
+			if list[0].Code != fault.Unauthenticated {
+				t.Errorf("a job of a token that has expired: %+v", list[0])
+			}
+			break
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	if d.ledger() != "" {
+		t.Errorf("the ledger has %q", d.ledger())
+	}
+
+	// A call that is approved waits for a place, until its user is not admitted.
+	c := d.write("one", abi.Approval{})
+	d.refused(c, fault.ApprovalRequired)
+	for _, open := range d.open() {
+		if open.State == "pending" {
+			d.approve(open.ID)
+		}
+	}
+	call := func(c *wire.Call, answer chan<- *wire.Result) {
+		r, err := client.Call(t.Context(), d.Config.Socket, c)
+		if err != nil {
+			r = &wire.Result{Err: fault.Errorf(fault.Internal, "%w", err)}
+		}
+		answer <- r
+	}
+	runs, queued := make(chan *wire.Result, 1), make(chan *wire.Result, 1)
+	go call(&wire.Call{Tool: "ledger", Args: []string{"-c", "read x < gate"}, Cwd: d.Root}, runs)
+	held, err := os.OpenFile(gate, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go call(c, queued)
+	for value[int](t, d.Config.Socket, "", `session.running.filter(x, x.tool == "ledger").size()`) < 2 {
+		<-time.After(time.Millisecond)
+	}
+	next := d.Config
+	next.Identity.AllowUID = &no
+	if err := d.Reload(next, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(func() error { _, err := held.WriteString("x\n"); return err }(), held.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-runs; r.Err != nil {
+		t.Errorf("what ran: %+v", r)
+	}
+	if r := <-queued; r.Err == nil || r.Err.Code != fault.Unauthenticated {
+		t.Errorf("a call of a user who is not admitted any more: %+v", r)
+	}
+	if d.ledger() != "" {
+		t.Errorf("the ledger has %q", d.ledger())
+	}
 }
 
 // A tool or policy that was replaced is not what was approved, also for a call that
@@ -375,6 +482,30 @@ func TestApprovalOfJobs(t *testing.T) {
 	d.refused(d.write("two", abi.Approval{}), fault.Denied, "not today", "test.ask")
 	if d.ledger() != "one\n" {
 		t.Errorf("the ledger has %q", d.ledger())
+	}
+	// Nobody has time for ever, nor does a caller wait longer than it says.
+	short, brief := d.write("short", abi.Approval{TTLMS: 1000}), d.write("brief", abi.Approval{})
+	short.Background, brief.Background, brief.Timeout = true, true, 100*time.Millisecond
+	for c, code := range map[*wire.Call]fault.Code{short: fault.ApprovalRequired, brief: fault.Timeout} {
+		r := d.make(c)
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		if end := d.jobEnd(string(r.Stdout)); end.Code != code || code == fault.ApprovalRequired && !strings.Contains(end.Message, "in time") {
+			t.Errorf("%q: %+v", c.Args, end)
+		}
+	}
+	left := d.one() // of brief; for short nobody is asked again
+	if _, err := d.operator().Decide(t.Context(), left.ID, false, ""); err != nil || !strings.Contains(left.Rule, "test.ask") {
+		t.Fatalf("%+v, %v", left, err)
+	}
+	// Nothing is added to what waits.
+	job, a = background("steered")
+	if a := session(t, d.Config.Socket, "steer", M{"text": "more", "execution": strings.TrimSpace(job)}); !strings.Contains(string(a.raw), "approved as it is") {
+		t.Errorf("a call that waits is steered: %s", a.raw)
+	}
+	if _, err := d.operator().Decide(t.Context(), a.ID, false, ""); err != nil {
+		t.Fatal(err)
 	}
 	// One that is cancelled leaves its request: whoever asks again finds it.
 	job, a = background("three")

@@ -282,14 +282,6 @@ func withNotice(q *call.Request, notice string, run func() call.Outcome) call.Ou
 // runs has the reliability layer run r.
 func (p *Pipeline) runs(ctx context.Context, r *call.Run, acc *account) call.Outcome {
 	return p.Layer.Do(ctx, r, func(ctx context.Context, number int) call.Outcome {
-		if number == 1 {
-			if err := p.approver.spend(ctx, &r.Decided, &acc.consent); err != nil {
-				return call.Failed(ctx, err)
-			}
-			if err := p.records.begin(ctx, &r.Decided, acc); err != nil {
-				return call.Failed(ctx, err)
-			}
-		}
 		return p.attempt(ctx, acc, r, number)
 	})
 }
@@ -539,7 +531,8 @@ func denied(policy string, d *abi.Decision) *fault.Error {
 	return &fault.Error{Code: fault.Denied, Message: msg}
 }
 
-// attempt is one attempt: a place among the tool's executions, and the execution.
+// attempt is one attempt: a place among the tool's executions, what has to be on the
+// disk before the first one, and the execution.
 func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, number int) call.Outcome {
 	limits := &r.Tool.Def.Limits
 	leave, err := p.limiter.Enter(ctx, r.Tool.Name, r.By.Held(), limits.Concurrency, limits.Queue)
@@ -547,6 +540,15 @@ func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, numbe
 		return call.Failed(ctx, err)
 	}
 	defer leave()
+	// Only now: what is approved may lapse while its call waits for a place.
+	if number == 1 {
+		if err := p.approver.spend(ctx, &r.Decided, &acc.consent); err != nil {
+			return call.Failed(ctx, err)
+		}
+		if err := p.records.begin(ctx, &r.Decided, acc); err != nil {
+			return call.Failed(ctx, err)
+		}
+	}
 	defer p.Metrics.Running(r.Tool.Name)()
 	p.running.Add(1)
 	defer p.running.Add(-1)

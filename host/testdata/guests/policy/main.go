@@ -77,6 +77,10 @@ func decide(c *abi.Call) *abi.Decision {
 				d.Callbacks = append(d.Callbacks, abi.Callback{Kind: kind, Name: kind})
 			}
 		}
+	case "ask-in": // an approval in folders of that name, and the command
+		if d.Args = c.Args[2:]; strings.HasSuffix(c.Cwd, "/"+c.Args[1]) {
+			d.Effect, d.Rule, d.Ask = abi.Ask, "test.ask", &abi.Approval{}
+		}
 	case "ask-nobody": // how is left out
 		d.Effect = abi.Ask
 	case "odd-effect":
