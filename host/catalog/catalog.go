@@ -210,7 +210,7 @@ type entry struct {
 	anew bool
 	// stamps are those of the files that the last load read, programs are what it
 	// found on the host.
-	stamps   map[disk.Place]disk.Stamp
+	stamps   *disk.Stamps
 	programs []*disk.Program
 	// setup reports whether a setup.sh may restore a missing binary.
 	setup bool
@@ -589,7 +589,7 @@ var errUnstable = errors.New("its files keep changing while they are read; write
 // stable reads a version whose files did not change while they were read, nor for
 // settle before. A nil candidate without an error means that nothing has changed
 // since stamps.
-func (c *Catalog) stable(name string, stamps map[disk.Place]disk.Stamp) (v *candidate, seen map[disk.Place]disk.Stamp, err error) {
+func (c *Catalog) stable(name string, stamps *disk.Stamps) (v *candidate, seen *disk.Stamps, err error) {
 	for range maxUnstable {
 		var again bool
 		if !c.slot(c.reads, func() { v, seen, again, err = c.readOnce(name, stamps) }) {
@@ -621,7 +621,7 @@ func (c *Catalog) stable(name string, stamps map[disk.Place]disk.Stamp) (v *cand
 }
 
 // readOnce reads the folder. again reports whether it may be incomplete.
-func (c *Catalog) readOnce(name string, stamps map[disk.Place]disk.Stamp) (v *candidate, seen map[disk.Place]disk.Stamp, again bool, err error) {
+func (c *Catalog) readOnce(name string, stamps *disk.Stamps) (v *candidate, seen *disk.Stamps, again bool, err error) {
 	d, err := disk.Open(c.cfg.Dir, c.cfg.Restricted)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -641,7 +641,8 @@ func (c *Catalog) readOnce(name string, stamps map[disk.Place]disk.Stamp) (v *ca
 	}
 	v = c.read(d, name)
 	quiet := time.Now().UnixNano() - d.Newest()
-	return v, d.Seen(), quiet < int64(settle) || !d.Same(d.Seen()) || !d.Current(), nil
+	seen = d.Seen()
+	return v, seen, quiet < int64(settle) || !d.Same(seen) || !d.Current(), nil
 }
 
 // load reads the folder once and makes the entry match it: the version on disk is
@@ -697,7 +698,7 @@ func (c *Catalog) load(e *entry) {
 }
 
 // replace makes v, which is on disk, the version of e that serves in place of old.
-func (c *Catalog) replace(e *entry, v *candidate, old *generation, start time.Time, seen map[disk.Place]disk.Stamp) {
+func (c *Catalog) replace(e *entry, v *candidate, old *generation, start time.Time, seen *disk.Stamps) {
 	// Recorded first, so that neither a crash nor a failed load forgets that there
 	// is a policy.
 	err := c.memory.update(e.name, func(p *toolPast, global *bool) {
@@ -773,7 +774,7 @@ func (c *Catalog) lost(v *candidate) error {
 }
 
 // unchanged records that the version on disk is the one that serves.
-func (c *Catalog) unchanged(e *entry, seen map[disk.Place]disk.Stamp) {
+func (c *Catalog) unchanged(e *entry, seen *disk.Stamps) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.stamps = seen
@@ -781,7 +782,7 @@ func (c *Catalog) unchanged(e *entry, seen map[disk.Place]disk.Stamp) {
 }
 
 // publish makes g the current generation and retires the one before.
-func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[disk.Place]disk.Stamp) {
+func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen *disk.Stamps) {
 	c.mu.Lock()
 	old := e.current
 	g.begin(old, time.Now())
@@ -806,7 +807,7 @@ func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen map[dis
 // unless deny is set because it would skip a policy. seen are the files that were
 // read: the version is tried again when one of them changes, and after an error that
 // is not caused by the files also without a change.
-func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen map[disk.Place]disk.Stamp) {
+func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen *disk.Stamps) {
 	var we *fault.Error
 	if !errors.As(err, &we) {
 		we = fault.Errorf(fault.ToolBroken, "load tool %s: %w", e.name, err)

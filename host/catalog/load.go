@@ -392,8 +392,9 @@ func (v *candidate) checkHashes(d *disk.Disk, in func(string) disk.Place) error 
 // it: a policy does not bind those who can change it.
 func (v *candidate) checkWritable(d *disk.Disk) error {
 	byName := func(a, b disk.Place) int { return strings.Compare(d.Name(a), d.Name(b)) }
-	for _, p := range slices.SortedFunc(maps.Keys(d.Seen()), byName) {
-		if s := d.Seen()[p]; s.Fault == "" && disk.WritableByOthers(d.Name(p), s.Mode) {
+	seen := maps.Collect(d.Seen().All())
+	for _, p := range slices.SortedFunc(maps.Keys(seen), byName) {
+		if s := seen[p]; s.Fault == "" && disk.WritableByOthers(d.Name(p), s.Mode) {
 			return broken(`%s can be written by others than its owner (mode %04o); run chmod go-w on it, or say "allow_writable_tools": true in toold.json`, d.Name(p), s.Mode.Perm())
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -116,10 +116,10 @@ type watcher struct {
 type folder struct {
 	id os.FileInfo
 	// owners are the tools that have files in it.
-	owners map[string]bool
+	owners []string
 	// bases are the names of tools.d or the restricted folder in it, if it is
 	// their parent. Changes of other entries are ignored.
-	bases map[string]bool
+	bases []string
 }
 
 // heard returns the tools that an event may concern.
@@ -127,7 +127,7 @@ func (w *watcher) heard(e fsnotify.Event) []string {
 	dir, base := filepath.Dir(e.Name), filepath.Base(e.Name)
 	var out []string
 	if f := w.folders[e.Name]; f != nil { // of the folder itself: moved, removed, chmod
-		out = slices.AppendSeq(out, maps.Keys(f.owners))
+		out = append(out, f.owners...)
 		if len(f.bases) > 0 {
 			out = append(out, everything)
 		}
@@ -153,8 +153,8 @@ func (w *watcher) heard(e fsnotify.Event) []string {
 		}
 		return append(out, everything)
 	case f != nil:
-		out = slices.AppendSeq(out, maps.Keys(f.owners))
-		if f.bases[base] || len(f.bases) > 0 && strings.HasPrefix(base, "..") {
+		out = append(out, f.owners...)
+		if slices.Contains(f.bases, base) || len(f.bases) > 0 && strings.HasPrefix(base, "..") {
 			out = append(out, everything)
 		}
 	}
@@ -167,7 +167,7 @@ func (w *watcher) listen(dir, name string) {
 		return
 	}
 	if fi, err := os.Lstat(dir); err == nil && fi.IsDir() {
-		w.add(dir, &folder{id: fi, owners: map[string]bool{name: true}, bases: map[string]bool{}})
+		w.add(dir, &folder{id: fi, owners: []string{name}})
 	}
 }
 
@@ -181,7 +181,7 @@ func (w *watcher) add(dir string, f *folder) {
 	}
 	delete(w.warned, dir)
 	w.folders[dir] = f
-	w.unheard = slices.AppendSeq(w.unheard, maps.Keys(f.owners))
+	w.unheard = append(w.unheard, f.owners...)
 	if dir == w.tools || dir == w.restricted {
 		w.unheard = append(w.unheard, everything)
 	}
@@ -211,7 +211,7 @@ func (w *watcher) follow() {
 		if err != nil || !fi.IsDir() {
 			return nil
 		}
-		want[real] = &folder{id: fi, owners: map[string]bool{}, bases: map[string]bool{}}
+		want[real] = &folder{id: fi}
 		return want[real]
 	}
 	w.tools, w.restricted = realPath(w.c.cfg.Dir), realPath(w.c.cfg.Restricted)
@@ -222,7 +222,7 @@ func (w *watcher) follow() {
 			continue
 		}
 		if f := add(realPath(filepath.Dir(top))); f != nil {
-			f.bases[filepath.Base(top)] = true
+			f.bases = append(f.bases, filepath.Base(top))
 		}
 	}
 	for name, dirs := range w.c.folders() {
@@ -231,8 +231,8 @@ func (w *watcher) follow() {
 			if real == w.tools || real == w.restricted || !(w.tools != "" && confine.Beneath(w.tools, real)) && !(w.restricted != "" && confine.Beneath(w.restricted, real)) {
 				continue // watched anyway, or outside
 			}
-			if f := add(real); f != nil {
-				f.owners[name] = true
+			if f := add(real); f != nil && !(len(f.owners) > 0 && f.owners[len(f.owners)-1] == name) {
+				f.owners = append(f.owners, name)
 			}
 		}
 	}
@@ -273,7 +273,10 @@ func (c *Catalog) folders() map[string][]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, e := range c.tools {
-		for p := range e.stamps {
+		if e.stamps == nil {
+			continue
+		}
+		for p := range e.stamps.All() {
 			top := c.cfg.Dir
 			if p.Restricted {
 				top = c.cfg.Restricted
@@ -293,11 +296,33 @@ func (c *Catalog) reconcileAll() {
 		c.log.Error("look at the tools folder", "error", fmt.Errorf("%w; make it readable", err))
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, name := range names {
-		c.reconcileLocked(name)
-	}
 	for name := range c.tools {
-		c.reconcileLocked(name)
+		names = append(names, name)
 	}
+	c.mu.Unlock()
+	slices.Sort(names)
+	d, err := disk.Open(c.cfg.Dir, c.cfg.Restricted)
+	if err == nil {
+		defer d.Close()
+	}
+	for _, name := range slices.Compact(names) {
+		// Looking here needs neither a goroutine nor memory for each tool.
+		if err != nil || !c.same(d, name) {
+			c.reconcile(name)
+		}
+	}
+}
+
+// same reports whether a load of the tool would do nothing, since nothing has
+// changed.
+func (c *Catalog) same(d *disk.Disk, name string) bool {
+	c.mu.Lock()
+	e := c.tools[name]
+	if e == nil || e.done != nil || e.stamps == nil || e.anew || e.tries > 0 {
+		c.mu.Unlock()
+		return false
+	}
+	stamps := e.stamps
+	c.mu.Unlock()
+	return !c.moved(name) && d.Same(stamps)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/fault"
 )
 
@@ -562,5 +563,64 @@ func TestLooksComeBack(t *testing.T) {
 	}
 	if want := looksBurst + 10*looksSecond; granted < want-2 || granted > want+2 {
 		t.Errorf("%d looks in 10 s, want about %d", granted, want)
+	}
+}
+
+// A look at all tools loads those whose files have changed, appeared or gone, and
+// none of the others.
+func TestLookAtAllTools(t *testing.T) {
+	b := newFixture(t)
+	names := []string{"changed", "forbidden", "gone", "guarded", "linked", "same"}
+	for _, name := range names {
+		b.write(map[string]string{name + "/tool.json": `{"binary": "/bin/true"}`})
+	}
+	b.write(map[string]string{"elsewhere/tool.json": `{"binary": "/bin/true"}`, "moved/tool.json": `{"binary": "/bin/true"}`})
+	b.remove("linked")
+	if err := os.Symlink("elsewhere", b.path("linked")); err != nil {
+		t.Fatal(err)
+	}
+	b.open()
+	changed := func() (list []string) {
+		d, err := disk.Open(b.cfg.Dir, b.cfg.Restricted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		for _, name := range names {
+			if !b.c.same(d, name) {
+				list = append(list, name)
+			}
+		}
+		return list
+	}
+	if list := changed(); list != nil {
+		t.Errorf("nothing has changed, and these are loaded: %v", list)
+	}
+	b.write(map[string]string{"changed/tool.json": `{"binary": "/bin/true", "description": "another"}`, "guarded/restricted.sh": "exit 1", "restricted/forbidden.py": "exit()", "new/tool.json": `{"binary": "/bin/true"}`})
+	b.remove("gone", "linked")
+	if err := os.Symlink("moved", b.path("linked")); err != nil {
+		t.Fatal(err)
+	}
+	if list := changed(); !slices.Equal(list, names[:5]) {
+		t.Errorf("changed are %v, want %v", list, names[:5])
+	}
+	b.c.reconcileAll()
+	var loads []<-chan struct{}
+	b.c.mu.Lock()
+	for _, e := range b.c.tools {
+		if e.done != nil {
+			loads = append(loads, e.done)
+		}
+	}
+	b.c.mu.Unlock()
+	for _, done := range loads {
+		<-done
+	}
+	states := map[string]string{}
+	for _, s := range b.c.List() {
+		states[s.Name] = s.State
+	}
+	if states["guarded"] != StateBroken || states["forbidden"] != StateBroken || states["gone"] != "" || states["new"] != StateOK || states["same"] != StateOK {
+		t.Errorf("after a look: %v", states)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -181,9 +182,37 @@ func (d *Disk) Read(p Place, limit int64) ([]byte, error) {
 	return b, nil
 }
 
+// Stamps are those of the files that a Disk looked at, kept for as long as a tool
+// serves: most of them are absent.
+type Stamps struct {
+	present []stamped
+	absent  []Place
+}
+
+type stamped struct {
+	Place
+	Stamp
+}
+
+// All returns the files, each with its stamp.
+func (s *Stamps) All() iter.Seq2[Place, Stamp] {
+	return func(yield func(Place, Stamp) bool) {
+		for _, f := range s.present {
+			if !yield(f.Place, f.Stamp) {
+				return
+			}
+		}
+		for _, p := range s.absent {
+			if !yield(p, Stamp{Fault: absent}) {
+				return
+			}
+		}
+	}
+}
+
 // Same reports whether no file has changed since its stamp.
-func (d *Disk) Same(stamps map[Place]Stamp) bool {
-	for p, s := range stamps {
+func (d *Disk) Same(stamps *Stamps) bool {
+	for p, s := range stamps.All() {
 		now := d.stat(p)
 		if s.Mode.IsDir() && now.Mode.IsDir() {
 			now.changed = s.changed
@@ -195,8 +224,26 @@ func (d *Disk) Same(stamps map[Place]Stamp) bool {
 	return true
 }
 
-// Seen returns the stamps of the files that were looked at. They must not be changed.
-func (d *Disk) Seen() map[Place]Stamp { return d.seen }
+// Seen returns the stamps of the files that were looked at, but for those of a
+// folder that there is not.
+func (d *Disk) Seen() *Stamps {
+	n := 0
+	for _, s := range d.seen {
+		if s.Present() {
+			n++
+		}
+	}
+	all := &Stamps{present: make([]stamped, 0, n), absent: make([]Place, 0, len(d.seen)-n)}
+	for p, s := range d.seen {
+		switch {
+		case s.Present():
+			all.present = append(all.present, stamped{p, s})
+		case d.root(p) != nil:
+			all.absent = append(all.absent, p)
+		}
+	}
+	return all
+}
 
 // Newest returns the time of the latest change of any file that was looked at, or of
 // the folder (a file was created or removed), in Unix nanoseconds.
