@@ -42,7 +42,7 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 			start = ""
 		}
 	}
-	t, ok := m.exports[start]
+	t, ok := m.exports.funcs[start]
 	if !ok {
 		return 0, Stats{}, m.errorf(NotCommand, "build it as a command", `has no export "_start": it is no WASI command`)
 	}

@@ -33,6 +33,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/tetratelabs/wazero"
 
@@ -82,7 +83,8 @@ type Engine struct {
 	stackFields *stackFields // of wazero's functions; set by stackOnce
 	stackErr    error        // set by stackOnce
 
-	turns *turns // who computes
+	turns  *turns // who computes
+	spared spared
 
 	// loading is held while wazero takes code into memory: its cache does
 	// not bear two at a time. mu may be taken under it, never the other way
@@ -90,9 +92,10 @@ type Engine struct {
 	loading sync.Mutex
 
 	mu      sync.Mutex
-	builds  map[buildKey]*build  // guarded by mu
-	modules map[*Module]struct{} // those that are loaded; guarded by mu
-	home    *home                // where the next is loaded; nil: in a new one; guarded by mu
+	builds  map[buildKey]*build                    // guarded by mu
+	modules map[*Module]struct{}                   // those that are loaded; guarded by mu
+	exports map[[32]byte]weak.Pointer[exportTable] // by digest; guarded by mu
+	home    *home                                  // where the next is loaded; nil: in a new one; guarded by mu
 }
 
 // New makes an Engine. It fails when the cache folder cannot be used.
@@ -112,6 +115,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		cfg: cfg, dir: cfg.CacheDir, funcs: append(hostFuncs(), wasiFuncs()...), wasip2: wasip2.Table(), started: time.Now(),
 		slots: make(chan struct{}, compileAtOnce), first: make(chan struct{}, compileFirst), builds: map[buildKey]*build{}, modules: map[*Module]struct{}{},
+		exports: map[[32]byte]weak.Pointer[exportTable]{},
 	}
 	e.turns = newTurns(runtime.GOMAXPROCS(0))
 	e.memory.limit = cfg.Memory
@@ -174,6 +178,7 @@ func (e *Engine) Close() error {
 		}
 		<-b.done
 	}
+	e.spared.stop()
 	var err error
 	if e.home != nil {
 		err = e.home.close()

@@ -203,7 +203,7 @@ func (in *instance) invoke(p *part, name string) (uint32, error) {
 	var stack [2]uint64
 	err := in.run(p.function(name), stack[:])
 	rc := uint32(stack[0])
-	if len(p.program.exports[name].Results) == 0 {
+	if len(p.program.exports.funcs[name].Results) == 0 {
 		rc = 0
 	}
 	if exit, ok := err.(*sys.ExitError); ok && exit.ExitCode() == 0 {
@@ -252,11 +252,11 @@ func (in *instance) initializePart(p *part) error {
 		return nil
 	}
 	first := "_initialize"
-	if _, ok := p.program.exports[first]; !ok {
+	if _, ok := p.program.exports.funcs[first]; !ok {
 		first = "__wasm_call_ctors"
 	}
 	for _, name := range []string{first, "hs_init"} {
-		t, ok := p.program.exports[name]
+		t, ok := p.program.exports.funcs[name]
 		if !ok {
 			continue
 		}

@@ -15,7 +15,7 @@ const (
 	kernelPage   = 65536      // how much it grows at a time
 	kernelSplit  = 128        // a free block is split when so much would be left
 	kernelPages  = 16         // pages that exist before anything grew
-	kernelLeast  = 1024       // backing at first
+	kernelLeast  = 512        // backing at first
 	kernelKeep   = 256 << 10  // backing that is kept from one call to the next
 	kernelMax    = 1<<32 - 64 // offsets are 32 bits wide
 )
@@ -112,7 +112,7 @@ func (k *kernel) back(n uint64) {
 // add makes room for one block more, as back does for bytes.
 func (k *kernel) add(b block) {
 	var ok bool
-	if k.blocks, ok = enlarge(&k.held, k.blocks, 1, 32); !ok {
+	if k.blocks, ok = enlarge(&k.held, k.blocks, 1, 8); !ok {
 		panic(k.held.m.overloaded())
 	}
 	k.blocks = append(k.blocks, b)

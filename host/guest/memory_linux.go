@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -189,8 +190,6 @@ type span struct{ start, end uint64 }
 type scanner struct {
 	fd      int  // of /proc/self/pagemap
 	ioctl   bool // PAGEMAP_SCAN, since Linux 6.7
-	regions []pageRegion
-	entries []byte
 	ranges  []span
 	scanned bool // ranges are all that were written until now
 }
@@ -225,7 +224,7 @@ const (
 	entrySwapped = 1 << 62
 	entryFile    = 1 << 61
 
-	scanRegions = 32 // each instance has room for so many
+	scanRegions = 32 // that one call of the kernel answers
 	scanEntries = 64
 )
 
@@ -234,14 +233,17 @@ func newScanner(ioctl bool) (*scanner, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: "/proc/self/pagemap", Err: err}
 	}
-	s := &scanner{fd: fd, ioctl: ioctl}
-	if ioctl {
-		s.regions = make([]pageRegion, scanRegions)
-	} else {
-		s.entries = make([]byte, scanEntries*8)
-	}
-	return s, nil
+	return &scanner{fd: fd, ioctl: ioctl}, nil
 }
+
+// scanRoom is what the kernel answers into. It is needed for a moment, and in Go's
+// heap, since the kernel is given its address as a number.
+type scanRoom struct {
+	regions [scanRegions]pageRegion
+	entries [scanEntries * 8]byte
+}
+
+var scans = sync.Pool{New: func() any { return new(scanRoom) }}
 
 func (s *scanner) close() { unix.Close(s.fd) }
 
@@ -254,10 +256,12 @@ func (s *scanner) written(b []byte, out []span) ([]span, error) {
 }
 
 func (s *scanner) scan(b []byte, out []span) ([]span, error) {
+	to := scans.Get().(*scanRoom)
+	defer scans.Put(to)
 	base := uint64(uintptr(unsafe.Pointer(&b[0])))
 	a := pmScanArg{
 		start: base, end: base + uint64(len(b)),
-		vec: uint64(uintptr(unsafe.Pointer(&s.regions[0]))), vecLen: uint64(len(s.regions)),
+		vec: uint64(uintptr(unsafe.Pointer(&to.regions[0]))), vecLen: scanRegions,
 		inverted: pageIsFile, mask: pageIsFile, anyOf: pageIsPresent | pageIsSwapped,
 		returnedTypes: pageIsPresent,
 	}
@@ -270,7 +274,7 @@ func (s *scanner) scan(b []byte, out []span) ([]span, error) {
 		if e != 0 {
 			return nil, fmt.Errorf("scan pages: %w", e)
 		}
-		for _, r := range s.regions[:n] {
+		for _, r := range to.regions[:n] {
 			out = append(out, span{r.start - base, r.end - base})
 		}
 		if a.walkEnd <= a.start {
@@ -282,10 +286,12 @@ func (s *scanner) scan(b []byte, out []span) ([]span, error) {
 }
 
 func (s *scanner) read(b []byte, out []span) ([]span, error) {
+	to := scans.Get().(*scanRoom)
+	defer scans.Put(to)
 	first := uintptr(unsafe.Pointer(&b[0])) / sysPage
 	for page := 0; page < len(b)/sysPage; {
 		want := min(len(b)/sysPage-page, scanEntries)
-		n, err := unix.Pread(int(uintptr(s.fd)), s.entries[:want*8], int64(first+uintptr(page))*8)
+		n, err := unix.Pread(int(uintptr(s.fd)), to.entries[:want*8], int64(first+uintptr(page))*8)
 		if err != nil {
 			return nil, fmt.Errorf("read pagemap: %w", err)
 		}
@@ -293,7 +299,7 @@ func (s *scanner) read(b []byte, out []span) ([]span, error) {
 			return nil, errors.New("read pagemap: it ends early")
 		}
 		for i := 0; i+8 <= n; i += 8 {
-			e := binary.LittleEndian.Uint64(s.entries[i:])
+			e := binary.LittleEndian.Uint64(to.entries[i:])
 			if e&(entryPresent|entrySwapped) != 0 && e&entryFile == 0 {
 				at := uint64(page) * sysPage
 				if k := len(out); k > 0 && out[k-1].end == at {

@@ -132,7 +132,7 @@ func (m *Module) load(ctx context.Context) error {
 		if n := codeAndData(p.wasm); n > m.spec.Compile.Module {
 			return errorf(TooLarge, m.file(p), "make it smaller (wasm-opt -Oz)", "it has %d bytes of code and data, more than %d", n, m.spec.Compile.Module)
 		}
-		if err := p.read(m.file(p)); err != nil {
+		if err := m.e.read(p, m.file(p)); err != nil {
 			return err
 		}
 		if mem := p.rewritten.Memory; mem != nil {
@@ -150,11 +150,11 @@ func (m *Module) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t, ok := m.exports["resumed"]; ok && m.comp == nil && !callable(t) {
+	if t, ok := m.exports.funcs["resumed"]; ok && m.comp == nil && !callable(t) {
 		return m.errorf(BadModule, "change its signature", `export "resumed" is %s, but must be () -> ()`, signature(t.Params, t.Results))
 	}
 	// A plugin may have a "_start" that nobody calls; it talks to the kernel.
-	_, m.command = m.exports["_start"]
+	_, m.command = m.exports.funcs["_start"]
 	m.command = m.command && !slices.Contains(needs, envModule) && !slices.Contains(needs, userModule)
 	if m.comp != nil {
 		m.command = m.comp.run() != nil && len(m.comp.functions()) == 0
@@ -323,7 +323,7 @@ func (m *Module) allImports() []wasm.Import {
 // isForeign reports whether the module was made for another host than this.
 func (m *Module) isForeign() bool {
 	for _, own := range []string{"handle", "restrict"} {
-		if _, ok := m.exports[own]; ok {
+		if _, ok := m.exports.funcs[own]; ok {
 			return false
 		}
 	}
@@ -404,7 +404,7 @@ func (m *Module) Has(export string) bool {
 	if m.comp != nil {
 		return m.comp.has(export) || export == "_start" && m.command
 	}
-	t, ok := m.exports[export]
+	t, ok := m.exports.funcs[export]
 	return ok && callable(t)
 }
 
@@ -424,7 +424,7 @@ func (m *Module) Callables() []string {
 		}
 		return have
 	}
-	for name, t := range m.exports {
+	for name, t := range m.exports.funcs {
 		if callable(t) && !internalExport(name) {
 			have = append(have, name)
 		}
@@ -435,7 +435,7 @@ func (m *Module) Callables() []string {
 
 // checkExport says why an export cannot be called.
 func (m *Module) checkExport(name string) error {
-	t, ok := m.exports[name]
+	t, ok := m.exports.funcs[name]
 	if m.comp != nil {
 		t, ok = wasm.FuncType{}, m.comp.has(name)
 	}

@@ -2,8 +2,13 @@ package guest
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
 	"os"
+	"runtime"
 	"slices"
+	"weak"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -30,22 +35,53 @@ type program struct {
 	wasm      []byte // as it was loaded; nil when it is no longer needed
 	rewritten *wasm.Module
 	compiled  wazero.CompiledModule
-	exports   map[string]wasm.FuncType
+	exports   *exportTable
 }
 
+// exportTable are the functions that a program exports. It is not changed, and those
+// of programs that export the same are one: modules that sleep have little else.
+type exportTable struct{ funcs map[string]wasm.FuncType }
+
 // read rewrites the program and notes its exports.
-func (p *program) read(name string) error {
+func (e *Engine) read(p *program, name string) error {
 	var err error
 	if p.rewritten, err = rewrite(p.wasm); err != nil {
 		return refused(name, err)
 	}
-	p.exports = map[string]wasm.FuncType{}
+	exports := exportTable{map[string]wasm.FuncType{}}
 	for _, x := range p.rewritten.Exports {
 		if x.Kind == wasm.Func {
-			p.exports[x.Name] = x.Type
+			exports.funcs[x.Name] = x.Type
 		}
 	}
+	p.exports = e.share(exports)
 	return nil
+}
+
+// share answers a table like t, which is that of all programs that are there with
+// the same exports.
+func (e *Engine) share(t exportTable) *exportTable {
+	var text []byte
+	for _, name := range slices.Sorted(maps.Keys(t.funcs)) {
+		for _, part := range []string{name, string(t.funcs[name].Params), string(t.funcs[name].Results)} {
+			text = append(binary.AppendUvarint(text, uint64(len(part))), part...)
+		}
+	}
+	key := sha256.Sum256(text)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if there := e.exports[key].Value(); there != nil {
+		return there
+	}
+	e.exports[key] = weak.Make(&t)
+	runtime.AddCleanup(&t, func(key [32]byte) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.exports[key].Value() == nil { // and not one that was made since
+			delete(e.exports, key)
+		}
+	}, key)
+	return &t
 }
 
 // forget lets go of what is only needed to compile and initialise.
@@ -75,7 +111,7 @@ func (m *Module) ofLinked(im wasm.Import) (t wasm.FuncType, linked bool, err err
 	if im.Kind != wasm.Func {
 		return t, true, m.errorf(BadModule, "link the modules into one", "imports %s %q from the module %q; modules of a manifest share functions only", im.Kind, im.Name, im.Module)
 	}
-	t, ok := m.linked[i].exports[im.Name]
+	t, ok := m.linked[i].exports.funcs[im.Name]
 	switch {
 	case !ok:
 		return t, true, m.errorf(BadModule, "build both again", "imports %q from the module %q, which does not export it", im.Name, im.Module)
@@ -125,11 +161,16 @@ type part struct {
 	// engine is what wazero holds of Go's memory for tables and globals: bytes
 	// taken from the account.
 	engine  int64
-	fns     map[string]api.Function
-	restore api.Function // wasm.ExportRestore
-	scanner *scanner     // made when first needed
-	own     int64        // bytes that stay its own while it is idle
-	roots   []*os.Root   // of the folders that it sees
+	fns     []namedFunction // that were called
+	restore api.Function    // wasm.ExportRestore
+	scanner *scanner        // made when first needed
+	own     int64           // bytes that stay its own while it is idle
+	roots   []*os.Root      // of the folders that it sees
+}
+
+type namedFunction struct {
+	name string
+	api.Function
 }
 
 // parts are all of the instance's, in the order of Module.programs.
@@ -139,7 +180,7 @@ func (in *instance) parts() []*part { return in.all }
 // that it begins as.
 func (in *instance) make(p *part, of *program, from *state, cmd *Command) error {
 	m := in.m
-	p.program, p.fns = of, map[string]api.Function{}
+	p.program = of
 	var base *image
 	if from != nil {
 		base = from.mem
@@ -221,11 +262,13 @@ func (in *instance) changedTables() bool {
 
 // function answers an export of the part.
 func (p *part) function(name string) api.Function {
-	f := p.fns[name]
-	if f == nil {
-		f = p.mod.ExportedFunction(name)
-		p.fns[name] = f
+	for _, f := range p.fns {
+		if f.name == name {
+			return f.Function
+		}
 	}
+	f := p.mod.ExportedFunction(name)
+	p.fns = append(p.fns, namedFunction{name, f})
 	return f
 }
 

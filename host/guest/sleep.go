@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -127,6 +129,53 @@ func (m *Module) fallAsleep() {
 	m.release()
 	m.home, m.imports, m.hosts, m.compiled, m.snap, m.rewritten, m.wasm = nil, nil, nil, nil, nil, nil, nil
 	m.changed()
+	m.e.spared.soon()
+}
+
+// spared gives memory back to the system some time after modules fell asleep: Go
+// keeps twice what is in use, and a host that has loaded a thousand modules may
+// need a tenth of what that took.
+type spared struct {
+	mu     sync.Mutex
+	timer  *time.Timer // nil: nothing is to be given back; guarded by mu
+	last   time.Time   // guarded by mu
+	closed bool        // guarded by mu
+}
+
+// Memory is given back when no module has fallen asleep for spareAfter, and once in
+// spareEach at most: it takes a collection.
+const (
+	spareAfter = 3 * time.Second
+	spareEach  = time.Minute
+)
+
+func (s *spared) soon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	after := max(spareAfter, time.Until(s.last.Add(spareEach)))
+	switch {
+	case s.closed:
+	case s.timer == nil:
+		s.timer = time.AfterFunc(after, s.give)
+	default:
+		s.timer.Reset(after)
+	}
+}
+
+func (s *spared) give() {
+	s.mu.Lock()
+	s.timer, s.last = nil, time.Now()
+	s.mu.Unlock()
+	debug.FreeOSMemory()
+}
+
+func (s *spared) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
 }
 
 // changed ends a change that was begun, and counts it out.

@@ -7,10 +7,14 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/guest/wasm"
 )
 
 // sleepy is an engine that keeps n modules ready.
@@ -222,4 +226,67 @@ func BenchmarkWake(b *testing.B) {
 			report(b, t[0], t[1], "x-awake")
 		})
 	}
+}
+
+// Modules that export the same keep one table of it, for as long as they are there.
+func TestEqualExportsAreOne(t *testing.T) {
+	e := sleepy(t, 1)
+	a, b := load(t, e, Spec{Name: "a", Wasm: numbered(1)}), load(t, e, Spec{Name: "b", Wasm: numbered(2)})
+	var other asm
+	other.exported("run", nil, i32c(0))
+	c := load(t, e, Spec{Name: "c", Wasm: other.bytes()})
+	if a.exports != b.exports || a.exports == c.exports {
+		t.Errorf("tables of exports: %p, %p of an equal one, %p of another", a.exports, b.exports, c.exports)
+	}
+	if n := len(e.exports); n != 2 {
+		t.Errorf("%d tables are known", n)
+	}
+	there := e.share(exportTable{map[string]wasm.FuncType{"x": {Params: []wasm.ValueType{wasm.I32}}, "y": {}}})
+	if e.share(exportTable{map[string]wasm.FuncType{"x": {}, "y": {Params: []wasm.ValueType{wasm.I32}}}}) == there {
+		t.Error("functions of other types are the same")
+	}
+	runtime.KeepAlive(there)
+}
+
+// Memory goes back to the system some time after the last module fell asleep, and
+// not again and again.
+func TestMemoryGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s spared
+		gave := func() time.Time {
+			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.last
+		}
+		s.soon()
+		time.Sleep(spareAfter - 1)
+		s.soon()
+		time.Sleep(spareAfter - 1)
+		if !gave().IsZero() {
+			t.Error("it goes while modules fall asleep")
+		}
+		time.Sleep(1)
+		first := gave()
+		if first.IsZero() {
+			t.Error("it does not go")
+		}
+		s.soon()
+		time.Sleep(spareEach - 1)
+		if gave() != first {
+			t.Error("it goes more often than once a minute")
+		}
+		time.Sleep(1)
+		if gave() == first {
+			t.Error("it does not go again")
+		}
+		s.soon()
+		s.stop()
+		s.soon()
+		last := gave()
+		time.Sleep(time.Hour)
+		if gave() != last {
+			t.Error("it goes after the engine was closed")
+		}
+	})
 }
