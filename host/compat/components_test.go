@@ -227,9 +227,7 @@ func TestForeignComponents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(rows) == len(foreigns) {
-		checkTable(t, "components", rows)
-	}
+	checkTable(t, "components", rows, len(rows) == len(foreigns))
 }
 
 // Its functions are the tools that wassette makes of them, with the schemas that its
@@ -275,4 +273,47 @@ func sorted(t *testing.T, b []byte) string {
 		t.Fatal(err)
 	}
 	return string(out)
+}
+
+// A component in JavaScript that asks a server over fetch gets what is granted; what
+// is not is the error of its own type.
+func TestWeather(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("compiling SpiderMonkey takes a minute")
+	}
+	path := filepath.Join(corpus(t), "weather-js.wasm")
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("weather-js.wasm is not there; the head of scripts/corpus says how it comes")
+	}
+	site := hosttest.NewSite(t, "127.0.0.1:0", nil, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/weather" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"main": {"temp": -3.5}, "weather": [{"description": "snow in %s"}, {"description": %q}]}`, r.URL.Query().Get("city"), r.Header.Get("Accept"))
+	})
+	here := "127.0.0.1:" + site.Port()
+	d := hosttest.Start(t, config.Config{})
+	limits := M{"memory": "256MiB"}
+	d.Tool(t, "weather", M{"handler": "x.wasm", "limits": limits, "capabilities": M{"http": M{"hosts": []string{here}}}}, map[string]string{"x.wasm": path})
+	d.Tool(t, "denied", M{"handler": "x.wasm", "limits": limits}, map[string]string{"x.wasm": path})
+	const report = `{"ok":{"city":"Reykjavík","degrees":-3.5,"sky":["snow in Reykjavík","application/json"]}}`
+	for _, tt := range []struct{ tool, path, want, fails string }{
+		{"weather", "/weather", report, ""},
+		{"weather", "/none", `{"err":"status 404"}`, "status 404"},
+		{"denied", "/weather", `{"err":"no answer"}`, "no answer"},
+	} {
+		res := do(t, d, tt.tool, M{"url": "http://" + here + tt.path})
+		failed := ""
+		if res.Err != nil {
+			failed = res.Err.Message
+		}
+		if string(res.Data) != tt.want || failed != tt.fails {
+			t.Errorf("%s %s: %s %v", tt.tool, tt.path, res.Data, res.Err)
+		}
+	}
+	if n := len(site.Asked()); n != 2 {
+		t.Errorf("the server was asked %d times", n)
+	}
 }
