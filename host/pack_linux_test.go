@@ -104,7 +104,7 @@ func (p *packs) bare(at string) {
 // fill has the source get one commit with files of size bytes together.
 func (p *packs) fill(size int) {
 	p.t.Helper()
-	cmd := exec.Command(p.git, "-C", p.source(), "-c", "core.compression=0", "-c", "pack.compression=0", "-c", "core.bigFileThreshold=1m", "fast-import", "--quiet")
+	cmd := exec.Command(p.git, "-C", p.source(), "-c", "core.compression=0", "-c", "pack.compression=0", "-c", "core.bigFileThreshold=1m", "-c", "fastimport.unpackLimit=0", "fast-import", "--quiet")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		p.t.Fatal(err)
@@ -187,18 +187,19 @@ func (p *packs) memory(field string) int {
 	return kib << 10
 }
 
-// processor is how long the daemon has computed, and how long everything has that has a
-// part in it, in seconds: the server, git at both ends, and the daemon.
-func (p *packs) processor() (daemon, all float64) {
-	p.t.Helper()
+// processors is how long the daemon has computed, and how long everything has that has a
+// part in it, in seconds: the server, git at both ends, and the daemon, which may be this
+// process.
+func processors(t testing.TB, daemon int) (own, all float64) {
+	t.Helper()
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var u unix.Rusage
 		if err := unix.Getrusage(who, &u); err != nil {
-			p.t.Fatal(err)
+			t.Fatal(err)
 		}
 		all += float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 	}
-	of := map[int]bool{p.pid: true} // and what it has started, in the order of their start
+	of := map[int]bool{daemon: true} // and what it has started, in the order of their start
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	slices.SortFunc(files, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
 	for _, file := range files {
@@ -210,7 +211,7 @@ func (p *packs) processor() (daemon, all float64) {
 			continue
 		}
 		parent, _ := strconv.Atoi(f[1])
-		if of[pid] = of[pid] || of[parent]; !of[pid] {
+		if of[pid] = of[pid] || of[parent]; !of[pid] || pid == os.Getpid() {
 			continue
 		}
 		var ticks [4]int // user, system, and both of children that have ended
@@ -218,11 +219,11 @@ func (p *packs) processor() (daemon, all float64) {
 			ticks[i], _ = strconv.Atoi(f[11+i])
 		}
 		all += float64(ticks[0]+ticks[1]+ticks[2]+ticks[3]) / 100
-		if pid == p.pid {
-			daemon = float64(ticks[0]+ticks[1]) / 100
+		if pid == daemon {
+			own = float64(ticks[0]+ticks[1]) / 100
 		}
 	}
-	return daemon, all
+	return own, all
 }
 
 // BenchmarkGitPack is git that clones, and pushes, a pack of 1 GiB (TOOLD_PACK_MIB)
@@ -254,9 +255,9 @@ func (p *packs) measure(b *testing.B, size int, ways map[string]func(args ...str
 		for _, how := range []string{"direct", "through"} {
 			os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.pid), []byte("5"), 0)
 			before := p.memory("VmRSS")
-			began, allBegan := p.processor()
+			began, allBegan := processors(b, p.pid)
 			wall := once(ways[how]).Seconds()
-			ended, allEnded := p.processor()
+			ended, allEnded := processors(b, p.pid)
 			took[how], all[how] = append(took[how], wall), append(all[how], allEnded-allBegan)
 			if how == "through" {
 				peak = append(peak, float64(p.memory("VmHWM")-before))

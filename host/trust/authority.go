@@ -45,7 +45,13 @@ const (
 type Authority struct {
 	key, leafKey *ecdsa.PrivateKey
 	cert         *x509.Certificate
+	// leaves are those of the hosts that are named, made at once: a call does not wait for
+	// one, and its time says nothing of where others have connected to.
+	leaves map[string]*tls.Certificate
 }
+
+// maxLeaves is how many certificates are made at once.
+const maxLeaves = 32
 
 // NewAuthority makes an authority for hosts, which are as in hostrule.Match.
 func NewAuthority(hosts []string) (*Authority, error) {
@@ -101,7 +107,17 @@ func NewAuthority(hosts []string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Authority{key: key, leafKey: leafKey, cert: cert}, nil
+	a := &Authority{key: key, leafKey: leafKey, cert: cert, leaves: map[string]*tls.Certificate{}}
+	for _, h := range hosts {
+		name, _ := hostrule.Split(h)
+		if strings.Contains(name, "*") || a.leaves[name] != nil || len(a.leaves) == maxLeaves {
+			continue
+		}
+		if a.leaves[name], err = a.issue(name); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
 }
 
 // PEM returns the certificate that programs are to trust.
@@ -109,12 +125,20 @@ func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// Leaf returns a certificate for host, a name or an address.
+// Leaf returns a certificate for host, a name or an address. It is shared, and not to be
+// changed.
 func (a *Authority) Leaf(host string) (*tls.Certificate, error) {
+	if made := a.leaves[host]; made != nil {
+		return made, nil
+	}
+	return a.issue(host)
+}
+
+func (a *Authority) issue(host string) (*tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: serial(),
 		// No common name: GnuTLS takes one for a name of a host.
-		Subject:     pkix.Name{Organization: []string{"toold, for one host of one call"}},
+		Subject:     pkix.Name{Organization: []string{"toold, for one host of one tool"}},
 		NotBefore:   a.cert.NotBefore,
 		NotAfter:    a.cert.NotAfter,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
