@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -245,6 +246,26 @@ func BenchmarkGitPack(b *testing.B) {
 	ways := p.ways()
 	b.Run("clone", func(b *testing.B) { p.measure(b, size, ways, p.clone) })
 	b.Run("push", func(b *testing.B) { p.measure(b, size, ways, p.push) })
+}
+
+// A pack is streamed both ways: the daemon has no more memory for it than for buffers.
+func TestPackIsStreamed(t *testing.T) {
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		t.Skip("the race detector takes memory of its own")
+	}
+	const size = 48 << 20
+	p := packsOf(t, size)
+	through := p.ways()["through"]
+	for name, once := range map[string]func(func(args ...string)) time.Duration{"clone": p.clone, "push": p.push} {
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.pid), []byte("5"), 0); err != nil {
+			t.Skip("the peak of a process cannot be set back: ", err)
+		}
+		before := p.memory("VmRSS")
+		once(through)
+		if grown := p.memory("VmHWM") - before; grown > size/2 {
+			t.Errorf("%s: the daemon had %d MiB more for a pack of %d MiB", name, grown>>20, size>>20)
+		}
+	}
 }
 
 func (p *packs) measure(b *testing.B, size int, ways map[string]func(args ...string), once func(func(args ...string)) time.Duration) {

@@ -3,10 +3,12 @@ package egress
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"testing"
+	"testing/iotest"
 )
 
 // memory is a connection that takes writes, and gives what it has in the largest pieces.
@@ -83,3 +85,57 @@ func TestBulk(t *testing.T) {
 		t.Errorf("%v, %q", err, m.wrote.String())
 	}
 }
+
+// records reads of a bulk what TLS does, a record at a time.
+type records struct{ *bulk }
+
+func (r records) Read(p []byte) (int, error) { return r.bulk.Read(p[:min(len(p), 16<<10)]) }
+func (r records) Close() error               { return nil }
+
+// counting counts what is written, and how often; it fails after some of it.
+type counting struct {
+	bytes.Buffer
+	writes int
+	room   int
+}
+
+func (c *counting) Write(p []byte) (int, error) {
+	if c.writes++; c.Len()+len(p) > c.room {
+		return 0, errors.New("gone")
+	}
+	return c.Buffer.Write(p)
+}
+
+// A body of unknown length is sent on in larger pieces than it comes in, whole, and with
+// what went wrong at either end.
+func TestGathered(t *testing.T) {
+	all := bytes.Repeat([]byte("all of it, "), 1<<17)
+	broken := errors.New("broken off")
+	for name, tt := range map[string]struct {
+		from io.Reader
+		room int
+		want error
+	}{
+		"whole":      {bytes.NewReader(all), len(all), nil},
+		"broken off": {io.MultiReader(bytes.NewReader(all), iotest.ErrReader(broken)), len(all), broken},
+		"lost":       {bytes.NewReader(all), len(all) / 2, errors.New("gone")},
+	} {
+		b := &bulk{Conn: &stream{from: tt.from}}
+		to := &counting{room: tt.room}
+		n, err := (&gathered{records{b}, b}).WriteTo(to)
+		if int(n) != to.Len() || fmt.Sprint(err) != fmt.Sprint(tt.want) || !bytes.HasPrefix(all, to.Bytes()) || tt.room == len(all) && to.Len() != len(all) {
+			t.Errorf("%s: %d bytes, %v", name, n, err)
+		}
+		if most := len(all)/(32<<10) + bulkFrom/(16<<10); to.writes > most {
+			t.Errorf("%s: %d writes, over %d", name, to.writes, most)
+		}
+	}
+}
+
+// stream is a connection that reads from.
+type stream struct {
+	net.Conn
+	from io.Reader
+}
+
+func (s *stream) Read(p []byte) (int, error) { return s.from.Read(p) }
