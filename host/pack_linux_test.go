@@ -95,7 +95,7 @@ func (p *packs) source() string { return p.daemon.Root + "/source.git" }
 // bare makes a repository that may be pushed to.
 func (p *packs) bare(at string) {
 	p.t.Helper()
-	for _, args := range [][]string{{"init", "-q", "--bare", "-b", "main", at}, {"-C", at, "config", "http.receivepack", "true"}} {
+	for _, args := range [][]string{{"init", "-q", "--bare", "-b", "main", at}, {"-C", at, "config", "http.receivepack", "true"}, {"-C", at, "config", "receive.unpackLimit", "1"}} {
 		if out, err := exec.Command(p.git, args...).CombinedOutput(); err != nil {
 			p.t.Fatalf("%v: %s", err, out)
 		}
