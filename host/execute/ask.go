@@ -267,7 +267,7 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 	if err != nil {
 		return fail(fault.Errorf(fault.InvalidPayload, "stdin_base64: %w", err))
 	}
-	home, err := e.home(p)
+	home, err := makeHome(e.Config.Config().State, p)
 	if err != nil {
 		return fail(err)
 	}

@@ -95,10 +95,10 @@ func environ(env map[string]string) []string {
 	return list
 }
 
-// home is the HOME of one identity in one tool: nobody else's configuration,
+// makeHome makes the HOME of one identity in one tool: nobody else's configuration,
 // caches or credentials are in it.
-func (e *Executor) home(p *call.Pinned) (string, error) {
-	home := filepath.Join(e.Config.Config().State, "home", p.Tool.Name, p.Caller.ID)
+func makeHome(state string, p *call.Pinned) (string, error) {
+	home := filepath.Join(state, "home", p.Tool.Name, p.Caller.ID)
 	if err := os.MkdirAll(filepath.Join(home, "tmp"), 0o700); err != nil {
 		return "", fault.Errorf(fault.Internal, "make a HOME for the call: %w; see the daemon's state folder", err)
 	}

@@ -129,7 +129,7 @@ func (r *running) programs() (exec, lines []string) {
 
 // binary runs the tool's program.
 func (r *running) binary(ctx context.Context) error {
-	home, err := r.home(&r.Pinned)
+	home, err := makeHome(r.Executor.Config.Config().State, &r.Pinned)
 	if err != nil {
 		return err
 	}
@@ -352,7 +352,7 @@ func (r *running) handler(ctx context.Context) error {
 // beside that.
 func (r *running) handlerInput(ctx context.Context) (in []byte, stdin io.ReadCloser, err error) {
 	if r.Tool.MCP != nil {
-		in, err = r.mcpInput()
+		in, err = mcpInput(&r.Decided)
 		if err != nil {
 			err = fault.Errorf(fault.Internal, "write the request for %s: %w", r.Tool.Name, err)
 		}
@@ -388,14 +388,14 @@ func (r *running) handlerInput(ctx context.Context) (in []byte, stdin io.ReadClo
 
 // mcpInput is the request of a plugin of a host of MCP tools, by the name that it
 // gave the tool.
-func (r *running) mcpInput() ([]byte, error) {
-	name := r.Tool.MCPName
-	if r.Discovered != nil {
-		if err := json.Unmarshal([]byte(r.Discovered.Binding), &name); err != nil {
+func mcpInput(d *call.Decided) ([]byte, error) {
+	name := d.Tool.MCPName
+	if d.Discovered != nil {
+		if err := json.Unmarshal([]byte(d.Discovered.Binding), &name); err != nil {
 			return nil, err
 		}
 	}
-	return r.Tool.MCP.Input(name, r.Payload)
+	return d.Tool.MCP.Input(name, d.Payload)
 }
 
 // answer reads what a handler returned into the result and writes its text out.

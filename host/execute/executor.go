@@ -32,6 +32,7 @@ type Config struct {
 // Executor executes calls. It is safe for concurrent use.
 type Executor struct {
 	Config
+	vault
 	vars   vars
 	gate   egress.Gate
 	shims  shims
@@ -39,4 +40,6 @@ type Executor struct {
 }
 
 // New makes an Executor.
-func New(c Config) *Executor { return &Executor{Config: c} }
+func New(c Config) *Executor {
+	return &Executor{Config: c, vault: vault{c.Config, c.SecretFiles}}
+}

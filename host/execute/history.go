@@ -68,7 +68,7 @@ func (e *Executor) openObjects(ctx context.Context, d *call.Decided) (o *objects
 	if git == "" || d.Cwd == "" {
 		return nil, nil
 	}
-	home, err := e.home(&d.Pinned)
+	home, err := makeHome(e.Config.Config().State, &d.Pinned)
 	if err != nil {
 		return nil, nil
 	}

@@ -82,10 +82,16 @@ func values(s []secret) [][]byte {
 	return v
 }
 
+// vault has the secrets of tools, each time as they are where tool.json says.
+type vault struct {
+	config func() *config.Config // in force
+	files  func() []string       // in which tools have secrets
+}
+
 // secrets reads the tool's secrets from where tool.json says they are, and
 // adds those of the caller.
-func (e *Executor) secrets(p *call.Pinned) ([]secret, error) {
-	list, err := e.definedSecrets(p.Tool, p.Caller)
+func (k *vault) secrets(p *call.Pinned) ([]secret, error) {
+	list, err := k.definedSecrets(p.Tool, p.Caller)
 	if err != nil {
 		return nil, err
 	}
@@ -97,8 +103,8 @@ func (e *Executor) secrets(p *call.Pinned) ([]secret, error) {
 
 // SecretValues are the values of the secrets that tool.json defines, by name, for
 // one caller.
-func (e *Executor) SecretValues(t *tools.Tool, caller identity.Caller) (map[string]string, error) {
-	list, err := e.definedSecrets(t, caller)
+func (k *vault) SecretValues(t *tools.Tool, caller identity.Caller) (map[string]string, error) {
+	list, err := k.definedSecrets(t, caller)
 	if err != nil {
 		return nil, err
 	}
@@ -111,11 +117,11 @@ func (e *Executor) SecretValues(t *tools.Tool, caller identity.Caller) (map[stri
 
 // Masker is a function that masks the secrets of p, which may be nil, and further
 // ones, in a text. It is nil where there are none.
-func (e *Executor) Masker(p *call.Pinned, further ...string) (func(string) string, error) {
+func (k *vault) Masker(p *call.Pinned, further ...string) (func(string) string, error) {
 	var list []secret
 	if p != nil {
 		var err error
-		if list, err = e.secrets(p); err != nil {
+		if list, err = k.secrets(p); err != nil {
 			return nil, err
 		}
 	}
@@ -135,11 +141,11 @@ func (e *Executor) Masker(p *call.Pinned, further ...string) (func(string) strin
 	}, nil
 }
 
-func (e *Executor) definedSecrets(t *tools.Tool, caller identity.Caller) ([]secret, error) {
+func (k *vault) definedSecrets(t *tools.Tool, caller identity.Caller) ([]secret, error) {
 	var list []secret
 	for _, name := range slices.Sorted(maps.Keys(t.Def.Secrets)) {
 		s := t.Def.Secrets[name]
-		v, err := e.secretValue(caller, s)
+		v, err := k.secretValue(caller, s)
 		if err != nil {
 			var we *fault.Error
 			if errors.As(err, &we) {
@@ -155,13 +161,13 @@ func (e *Executor) definedSecrets(t *tools.Tool, caller identity.Caller) ([]secr
 // MissingSecret is why the operator's part of the secrets of t cannot be had now,
 // so that every call of it is refused; nil where it can. What comes from the
 // caller's token is not looked at.
-func (e *Executor) MissingSecret(t *tools.Tool) error {
+func (k *vault) MissingSecret(t *tools.Tool) error {
 	for _, name := range slices.Sorted(maps.Keys(t.Def.Secrets)) {
 		s := t.Def.Secrets[name]
 		if strings.HasPrefix(s.From, "claim:") {
 			continue
 		}
-		v, err := e.secretValue(identity.Caller{}, s)
+		v, err := k.secretValue(identity.Caller{}, s)
 		if err == nil && s.SigV4 != nil {
 			_, err = sigv4.New(s.SigV4.Service, s.SigV4.Region, v)
 		}
@@ -243,16 +249,16 @@ func RemoveLeftSecrets(state string) error {
 }
 
 // hidden are the values that are masked in what p's tool says.
-func (e *Executor) hidden(p *call.Pinned) [][]byte {
-	secrets, _ := e.secrets(p) // without them it is not called
+func (k *vault) hidden(p *call.Pinned) [][]byte {
+	secrets, _ := k.secrets(p) // without them it is not called
 	return values(secrets)
 }
 
-func (e *Executor) secretValue(caller identity.Caller, s tools.Secret) (string, error) {
+func (k *vault) secretValue(caller identity.Caller, s tools.Secret) (string, error) {
 	kind, name, _ := strings.Cut(s.From, ":")
 	switch kind {
 	case "env":
-		if v, ok := e.Config.Config().Value(name); ok {
+		if v, ok := k.config().Value(name); ok {
 			return v, nil
 		}
 		return "", fmt.Errorf("the operator's value %s is not set; put it in .env beside toold.json or in the daemon's environment", name)
@@ -272,7 +278,7 @@ func (e *Executor) secretValue(caller identity.Caller, s tools.Secret) (string, 
 		}
 		return strings.TrimRight(string(b), "\r\n"), nil
 	case "agent":
-		if _, ok := e.Config.Config().Value(agentSocket); !ok {
+		if _, ok := k.config().Value(agentSocket); !ok {
 			return "", fmt.Errorf("the operator's value %s, the socket of the agent with the key, is not set; put it in .env beside toold.json or in the daemon's environment", agentSocket)
 		}
 		return name, nil
@@ -287,8 +293,8 @@ func (e *Executor) secretValue(caller identity.Caller, s tools.Secret) (string, 
 
 // hiddenWhole is TOOL_BROKEN where a file that no binary may read has a further
 // name, which cannot be hidden from one.
-func (e *Executor) hiddenWhole() error {
-	for _, file := range append(e.SecretFiles(), e.Config.Config().DotEnv()) {
+func (k *vault) hiddenWhole() error {
+	for _, file := range append(k.files(), k.config().DotEnv()) {
 		if n := config.Names(file); n > 1 {
 			return fault.Errorf(fault.ToolBroken, "no binary is run, since a secret cannot be hidden from it: %w", config.SeveralNames(file, n))
 		}
