@@ -99,10 +99,6 @@ func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load fun
 	}
 }
 
-// takeoverTime bounds how long the new daemon takes to open the state folder and
-// to accept calls, which wait for it.
-const takeoverTime = time.Minute
-
 // run serves until ctx ends or another daemon takes the place of h, and closes h.
 func (h *Host) run(ctx context.Context, reload <-chan os.Signal, load func() (config.Config, error), stdout io.Writer, before *line) (err error) {
 	defer func() { err = errors.Join(err, h.Close()) }()

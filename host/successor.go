@@ -28,6 +28,9 @@ const (
 	upgradeEnv = "TOOLD_UPGRADE_FD"
 	// endTime is how long after its last word a new daemon may take to end.
 	endTime = 2 * time.Second
+	// takeoverTime bounds how long the new daemon takes to open the state folder and
+	// to accept calls, which wait for it.
+	takeoverTime = time.Minute
 	// maxNote bounds a message between the two, in bytes.
 	maxNote = 64 << 10
 )
