@@ -379,16 +379,15 @@ func (c *Cuts) again(calls []*cutOff, last bool) (open []*cutOff) {
 					mu.Lock()
 					open = append(open, x)
 					mu.Unlock()
+				case res.Err == nil && !res.FromCache && before > 0:
+					c.add("wrong")
+					c.t.Errorf("a wrong verdict: call %d, %v, ran again, and had been done: %+v: %s", x.n, x, res, out)
 				case res.Err == nil && res.ExitCode == 0:
 					c.holds(x, res, out)
 					if res.FromCache {
 						c.add("found done")
 					} else {
 						c.add("ran again")
-						if before > 0 {
-							c.add("wrong")
-							c.t.Errorf("a wrong verdict: call %d, %v, ran again, and had been done", x.n, x)
-						}
 					}
 				case x.way == CutConnection && res.FromCache:
 					c.add("own answer")

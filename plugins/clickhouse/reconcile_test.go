@@ -268,7 +268,7 @@ func TestInsertsCutOff(t *testing.T) {
 	}
 	var cuts *hosttest.Cuts
 	cuts = &hosttest.Cuts{
-		Total: hosttest.Kills(t, 10), Wave: 10, Patience: serverTime,
+		Total: hosttest.Kills(t, 8), Wave: 10, Patience: serverTime,
 		Ways:   []string{hosttest.CutConnection, hosttest.CutCaller, hosttest.CutTime, hosttest.CutDaemon},
 		Call:   func(n int) *wire.Call { return insertOf(n, alice, time.Minute) },
 		Want:   func(int) string { return insertedData },

@@ -408,7 +408,7 @@ func TestPublicationsCutOff(t *testing.T) {
 	def["limits"] = map[string]any{"concurrency": 16}
 	hosttest.WriteTool(t, d.Tools, "npm", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/npm")})
 	cuts := &hosttest.Cuts{
-		Process: d, Total: hosttest.Kills(t, 4), Wave: 12, Patience: serverTime,
+		Process: d, Total: hosttest.Kills(t, 3), Wave: 8, Patience: serverTime,
 		Ways: []string{hosttest.CutDaemon, hosttest.CutSignal, hosttest.CutProcess, hosttest.CutCaller, hosttest.CutDaemon, hosttest.CutTime, hosttest.CutConnection},
 		Call: func(n int) *wire.Call {
 			c.Write(filepath.Join(folder(n), "package.json"), fmt.Sprintf(`{"name":%q,"version":"1.0.0"}`, name(n)), 0o600)
