@@ -106,6 +106,41 @@ func TestCompletionOfTools(t *testing.T) {
 	}
 }
 
+// TestCompletionOfToolsInFish: fish completes them with the script for it. It asks a
+// terminal what it can before it takes keys, so that it is asked without one.
+func TestCompletionOfToolsInFish(t *testing.T) {
+	fish, err := exec.LookPath("fish")
+	if err != nil {
+		t.Skip("there is no fish here")
+	}
+	d := hosttest.Start(t, config.Config{})
+	completedTool(t, d)
+	d.Stream(t, &wire.Call{Tool: "tools.complete", Args: []string{"create_pr", ""}, Cwd: d.Root}, "") // its module is compiled now
+	bin := t.TempDir()
+	client := filepath.Join(bin, "tool-client")
+	if err := os.Rename(wrapperProgram(t), client); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("tool-client", filepath.Join(bin, "create_pr")); err != nil {
+		t.Fatal(err)
+	}
+	data := fishData(fish)
+	cmd := exec.Command(fish, "--no-config", "-c", "tool-client --completion fish | source\n"+fishCompletions, data)
+	lines := []string{"create_pr --ti", "create_pr --base ne", "create_pr --base=de"}
+	cmd.Dir, cmd.Stdin = d.Root, strings.NewReader(strings.Join(lines, "\n")+"\n")
+	cmd.Env = []string{"HOME=" + t.TempDir(), "PATH=" + bin + ":/usr/bin:/bin", "TOOL_SOCKET=" + d.Socket, "LC_ALL=C.UTF-8"}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("complete: %v: %s", err, out)
+	}
+	got := offers(lines, string(out))
+	for line, want := range map[string]string{lines[0]: "--title\trequired. what it is called", lines[1]: "next one", lines[2]: "--base=dev"} {
+		if got[line] != want {
+			t.Errorf("%q offers %q, want %q", line, got[line], want)
+		}
+	}
+}
+
 // TestCompletionOfGitInZsh: zsh's own completion of git asks the wrapper.
 func TestCompletionOfGitInZsh(t *testing.T) {
 	needsTerminals(t)

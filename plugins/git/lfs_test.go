@@ -132,6 +132,7 @@ func TestLFSHook(t *testing.T) {
 
 // TestLFSWire: what git-lfs may send where the daemon adds its credential.
 func TestLFSWire(t *testing.T) {
+	object := "/store/" + strings.Repeat("0a", 32)
 	for _, tt := range []struct {
 		method, path, args string
 		reads, granted     bool
@@ -141,16 +142,17 @@ func TestLFSWire(t *testing.T) {
 		{"POST", "/a/b.git/info/lfs/objects/batch", "checkout main", true, true, ""},
 		{"POST", "/a/b.git/info/lfs/objects/batch", "checkout main", false, false, "wire.method"},
 		{"GET", "/store/1", "checkout main", true, true, ""},
-		{"PUT", "/store/1", "push origin main", false, true, ""},
-		{"PUT", "/store/1", "-c a=b lfs push origin main", false, true, ""},
-		{"PUT", "/store/1", "push origin main", true, true, "read-only"},
-		{"PUT", "/store/1", "checkout main", false, true, "push.unasked"},
-		{"PUT", "/store/1", "lfs pull", false, true, "push.unasked"},
-		{"PUT", "/store/1", "push origin main", false, false, "wire.method"},
-		{"POST", "/store/verify", "push origin main", false, true, ""},
-		{"POST", "/store/verify", "fetch origin", false, true, "push.unasked"},
+		{"PUT", object, "push origin main", false, true, ""},
+		{"PUT", object, "-c a=b lfs push origin main", false, true, ""},
+		{"PUT", object, "push origin main", true, true, "read-only"},
+		{"PUT", object, "checkout main", false, true, "push.unasked"},
+		{"PUT", object, "lfs pull", false, true, "push.unasked"},
+		{"PUT", object, "push origin main", false, false, "wire.method"},
+		{"POST", "/a/lfs/verify", "push origin main", false, true, ""},
+		{"POST", "/a/lfs/verify", "fetch origin", false, true, "push.unasked"},
+		{"PUT", "/store/1", "push origin main", false, true, "wire.method"},
 		{"POST", "/api/v3/repos", "push origin main", false, true, "wire.method"},
-		{"DELETE", "/store/1", "push origin main", false, true, "wire.method"},
+		{"DELETE", object, "push origin main", false, true, "wire.method"},
 	} {
 		config := map[string]string{}
 		if tt.granted {
