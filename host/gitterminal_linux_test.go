@@ -207,3 +207,46 @@ func TestPasswordsAreNotAsked(t *testing.T) {
 		}
 	}
 }
+
+// TestSSHAsksNobody: what ssh would ask at a terminal, whether a host is the one that it
+// was and for a password, is asked nobody, with a terminal or without, and the call ends.
+func TestSSHAsksNobody(t *testing.T) {
+	needsTerminals(t)
+	if !exists("/usr/bin/ssh") {
+		t.Skip("there is no ssh here")
+	}
+	server := hosttest.NewSSHD(t)
+	d := hosttest.Start(t, config.Config{})
+	def := hosttest.ReadyJSON(t, "git")
+	def["capabilities"].(M)["network"] = []string{"localhost:" + server.Port}
+	d.Tool(t, "git", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/git")})
+	repo := filepath.Join(d.Root, "repo")
+	for _, args := range [][]string{{"init", "-q", repo}, {"-C", repo, "remote", "add", "origin", server.URL("shared.git")}} {
+		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	marker, helper := filepath.Join(d.Root, "marker"), filepath.Join(d.Root, "askpass")
+	if err := os.WriteFile(helper, []byte("#!/bin/sh\necho ran >> "+marker+"\necho yes\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	program := wrapperProgram(t)
+	for _, env := range [][]string{nil, {"SSH_ASKPASS=" + helper, "SSH_ASKPASS_REQUIRE=force", "DISPLAY=:0"}, {"SSH_ASKPASS_REQUIRE=never"}} {
+		s := openScreen(t)
+		s.env = append([]string{"PATH=/usr/bin:/bin"}, env...)
+		s.start(d.Socket, repo, program, "git", "fetch", "origin")
+		got := s.expect(`Could not read from remote repository`)
+		if code := s.ended(); code == 0 || strings.Contains(got, "(yes/no") || strings.Contains(got, "password:") || strings.Contains(got, "passphrase") {
+			t.Errorf("%q: exit code %d: %q", env, code, got)
+		}
+		cmd := exec.Command(program, "fetch", "origin")
+		cmd.Args[0], cmd.Dir = "git", repo
+		cmd.Env = append(slices.Clone(s.env), "TOOL_SOCKET="+d.Socket)
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "Could not read from remote repository") {
+			t.Errorf("without a terminal, %q: %v: %s", env, err, out)
+		}
+	}
+	if exists(marker) {
+		t.Error("the caller's askpass ran on the host")
+	}
+}
