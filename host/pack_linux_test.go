@@ -253,7 +253,7 @@ func TestPackIsStreamed(t *testing.T) {
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		t.Skip("the race detector takes memory of its own")
 	}
-	const size = 48 << 20
+	const size = 32 << 20
 	p := packsOf(t, size)
 	through := p.ways()["through"]
 	for name, once := range map[string]func(func(args ...string)) time.Duration{"clone": p.clone, "push": p.push} {
