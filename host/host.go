@@ -95,7 +95,7 @@ func newHost(ctx context.Context, c config.Config, logs io.Writer, cache string)
 			h.Close()
 		}
 	}()
-	h.lock, err = takeState(&c)
+	h.lock, err = takeState(&c, p.Log)
 	if err != nil {
 		return nil, err
 	}

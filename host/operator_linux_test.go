@@ -95,34 +95,35 @@ func TestStateIsReadOnly(t *testing.T) {
 	}
 }
 
-// TestStateOfOthers: a daemon does not start on a state folder that others can change, as
-// one that was restored without its modes and owners, and leaves nothing in it.
+// TestStateOfOthers: a daemon keeps others from writing to its state folder, does not
+// start on one that is another's, and leaves nothing in that.
 func TestStateOfOthers(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		mode os.FileMode
-		uid  int
-		want string
-	}{
-		{0o777, os.Geteuid(), "chmod go-w"},
-		{0o770, os.Geteuid(), "chmod go-w"},
-		{0o700, 65532, "belongs to user 65532"},
-	} {
-		dir, state := t.TempDir(), t.TempDir()
-		if err := os.Chmod(state, tt.mode); err != nil {
+	for _, mode := range []os.FileMode{0o777, 0o770, 0o755} {
+		state := t.TempDir()
+		if err := os.Chmod(state, mode); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chown(state, tt.uid, -1); err != nil {
-			continue // as another user than root
+		p := hosttest.StartProcess(t, config.Config{State: state})
+		info, err := os.Stat(state)
+		if err != nil || info.Mode().Perm() != mode&^0o022 {
+			t.Errorf("a folder of mode %o: now it is %v, %v", mode, info.Mode(), err)
 		}
-		cmd := exec.CommandContext(t.Context(), filepath.Join(hosttest.Programs(t), "toold"), "--tools", dir, "--root", dir, "--state", state, "--socket", filepath.Join(dir, "s"))
-		out, err := cmd.CombinedOutput()
-		if code := cmd.ProcessState.ExitCode(); code != 70 || !strings.Contains(string(out), state) || !strings.Contains(string(out), tt.want) {
-			t.Errorf("mode %o of user %d: exit code %d, %v, %s", tt.mode, tt.uid, code, err, out)
+		if said := strings.Contains(p.Logs(), "its mode was narrowed"); said != (mode != 0o755) {
+			t.Errorf("a folder of mode %o: the log has %s", mode, p.Logs())
 		}
-		if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
-			t.Errorf("mode %o of user %d: it left %v, %v", tt.mode, tt.uid, left, err)
-		}
+	}
+	state := t.TempDir()
+	if os.Chown(state, 65532, -1) != nil {
+		return // as another user than root
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(hosttest.Programs(t), "toold"), "--tools", state, "--root", state, "--state", state, "--socket", filepath.Join(t.TempDir(), "s"))
+	out, err := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != 70 || !strings.Contains(string(out), state) || !strings.Contains(string(out), "belongs to user 65532") {
+		t.Errorf("a folder of another user: exit code %d, %v, %s", code, err, out)
+	}
+	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+		t.Errorf("a folder of another user: it left %v, %v", left, err)
 	}
 }
 

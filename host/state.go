@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -14,7 +15,7 @@ import (
 )
 
 // takeState makes the state folder of c this daemon's own, as long as lock is open.
-func takeState(c *config.Config) (lock *os.File, err error) {
+func takeState(c *config.Config, log *slog.Logger) (lock *os.File, err error) {
 	if err := os.MkdirAll(c.State, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state folder: %w; choose another with --state", err)
 	}
@@ -23,7 +24,7 @@ func takeState(c *config.Config) (lock *os.File, err error) {
 	if c.State, err = filepath.EvalSymlinks(c.State); err != nil {
 		return nil, fmt.Errorf("resolve the state folder: %w; choose another with --state", err)
 	}
-	if err := checkOwned(c.State); err != nil {
+	if err := own(c.State, log); err != nil {
 		return nil, err
 	}
 	if lock, err = lockState(c.State); err != nil {
@@ -33,20 +34,31 @@ func takeState(c *config.Config) (lock *os.File, err error) {
 	return lock, errors.Join(execute.RemoveLeftSecrets(c.State), removeRehearsals(c.State))
 }
 
-// checkOwned has an error where others than this user and root can change what is in the
-// state folder, as after it was restored without its modes and owners: they could
-// approve calls, and name themselves as they like.
-func checkOwned(state string) error {
+// own keeps others from changing what is in the state folder, as after it was restored
+// without its modes and owners: they could approve calls, and name themselves as they
+// like. A folder of this user's is narrowed. One of root's that everybody may write to is
+// a volume as container engines make them; who else mounts it, the operator knows.
+func own(state string, log *slog.Logger) error {
 	info, err := os.Stat(state)
 	if err != nil {
 		return fmt.Errorf("look at the state folder: %w", err)
 	}
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() && owner.Uid != 0 {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	ours := ok && int(owner.Uid) == os.Geteuid()
+	if ok && !ours && owner.Uid != 0 {
 		return fmt.Errorf("the state folder %s belongs to user %d, who could change what is in it; chown -R it to the daemon's user", state, owner.Uid)
 	}
-	if disk.WritableByOthers(state, info.Mode()) {
-		return fmt.Errorf("the state folder %s has mode %04o: others could change what is in it; chmod go-w it, or name a folder in it that is the daemon's alone: --state %s", state, info.Mode().Perm(), filepath.Join(state, "0"))
+	if !disk.WritableByOthers(state, info.Mode()) {
+		return nil
 	}
+	if !ours {
+		log.Warn("others can write to the state folder: mount it for this daemon only, or name a folder in it with --state", "path", state, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
+		return nil
+	}
+	if err := os.Chmod(state, info.Mode().Perm()&^0o022); err != nil {
+		return fmt.Errorf("keep others from writing to the state folder: %w", err)
+	}
+	log.Warn("others could write to the state folder: its mode was narrowed; look whether what is in it is yours", "path", state, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
 	return nil
 }
 
