@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/form"
 	"github.com/toold/toold/host/hello"
 	"github.com/toold/toold/host/hostrule"
 	"github.com/toold/toold/host/sigv4"
@@ -314,7 +315,7 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err == nil:
 	case ctx.Err() != nil:
 		panic(http.ErrAbortHandler) // the run is over
-	case errors.Is(err, errOverridden):
+	case errors.Is(err, form.ErrOverridden):
 		refuse(http.StatusBadRequest, err.Error())
 		return
 	default:
@@ -401,11 +402,11 @@ func (x *requests) judge(ctx context.Context, out *http.Request, held *holding) 
 	if mayBePush(out) {
 		return nil, errors.New("it may be a push to some server, and is not written as git writes one")
 	}
-	if out.Method == http.MethodPost && out.Body != http.NoBody && isForm(out.Header["Content-Type"]) {
-		if why := unreadable(out.Header); why != "" {
+	if out.Method == http.MethodPost && out.Body != http.NoBody && form.Is(out.Header["Content-Type"]) {
+		if why := form.Unreadable(out.Header); why != "" {
 			return nil, errors.New(why)
 		}
-		out.Body = &formReader{ReadCloser: out.Body}
+		out.Body = form.NewReader(out.Body)
 	}
 	return nil, nil
 }
@@ -495,7 +496,7 @@ func (x *requests) sign(s *sigv4.Signer, out *http.Request, payload string) (sig
 			switch status := heldStatus(err); {
 			case status != 0:
 				return "", status, err.Error()
-			case errors.Is(err, errOverridden):
+			case errors.Is(err, form.ErrOverridden):
 				return "", http.StatusBadRequest, err.Error()
 			}
 			return "", http.StatusBadRequest, "its body has no end"

@@ -26,8 +26,6 @@ const (
 	// defaultFound and mostFound are how many tools one search finds.
 	defaultFound = 10
 	mostFound    = 50
-	// maxFound is about how many bytes of tools one search finds.
-	maxFound = 128 << 10
 )
 
 // search describes the tool to clients.
@@ -54,18 +52,6 @@ func hasTool(list []translate.Tool, name string) bool {
 // wordsOf are the words of a query; false where it is too long.
 func wordsOf(query string) ([]string, bool) {
 	return strings.Fields(strings.ToLower(query)), len(query) <= maxQuery
-}
-
-// hasWords reports whether t has all words in its name, title or description.
-func hasWords(t *translate.Tool, words []string) bool {
-	text := strings.ToLower(t.Name + "\n" + t.Title + "\n" + t.Description)
-	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
-}
-
-// foundTools is what a search answers.
-type foundTools struct {
-	Tools []*sdk.Tool `json:"tools"`
-	More  int         `json:"more"`
 }
 
 // searchTools answers a call of the tool; nil where it is the identity's own.
@@ -105,50 +91,9 @@ func (r *requester) searchTools(ctx context.Context, q *sdk.CallToolRequest, tok
 	case limit < 1 || limit > mostFound:
 		return failed(fault.Errorf(fault.InvalidPayload, "/payload/limit: is not from 1 to %d", mostFound))
 	}
-	data, err := json.Marshal(find(list, words, limit))
+	data, err := json.Marshal(translate.Find(list, words, limit))
 	if err != nil {
 		return failed(fault.Errorf(fault.Internal, "%w", err))
 	}
 	return translate.Result(&wire.Result{Ran: true, Data: data})
-}
-
-// find finds tools with all words, those first that have more of them in their names.
-func find(list []translate.Tool, words []string, limit int) foundTools {
-	type match struct {
-		*translate.Tool
-		named int
-	}
-	var matches []match
-	names := translate.Names(list)
-	for i := range list {
-		t := &list[i]
-		if _, ok := names[t.Name]; !ok || !hasWords(t, words) {
-			continue
-		}
-		m := match{Tool: t}
-		for _, w := range words {
-			if strings.Contains(strings.ToLower(t.Name), w) {
-				m.named++
-			}
-		}
-		matches = append(matches, m)
-	}
-	slices.SortStableFunc(matches, func(a, b match) int { return b.named - a.named })
-	found, size := foundTools{Tools: []*sdk.Tool{}}, 0
-	for _, m := range matches {
-		t := *m.Tool
-		t.Icons = nil // for people, and long
-		if len(found.Tools) == limit || size > 0 && size+sizeOf(&t) > maxFound {
-			break
-		}
-		size += sizeOf(&t)
-		found.Tools = append(found.Tools, t.Describe(names[t.Name]))
-	}
-	found.More = len(matches) - len(found.Tools)
-	return found
-}
-
-// sizeOf is about how many bytes t has in an answer.
-func sizeOf(t *translate.Tool) int {
-	return len(t.Schema) + len(t.Output) + len(t.Description) + len(t.Annotations) + 256
 }

@@ -77,13 +77,13 @@ func TestSearch(t *testing.T) {
 	}
 	nc, _, _, _ := serve(t, listing(tools...))
 	s := client(t, nc)
-	find := func(args string) (foundTools, *sdk.CallToolResult) {
+	find := func(args string) (translate.Found, *sdk.CallToolResult) {
 		t.Helper()
 		r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: searchTool, Arguments: json.RawMessage(args)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var found foundTools
+		var found translate.Found
 		b, err := json.Marshal(r.StructuredContent)
 		if err == nil && !r.IsError {
 			err = json.Unmarshal(b, &found)
@@ -125,9 +125,9 @@ func TestSearch(t *testing.T) {
 func TestSearchIsBounded(t *testing.T) {
 	var tools []translate.Tool
 	for i := range 10 {
-		tools = append(tools, translate.Tool{Name: fmt.Sprint("a", i), Description: strings.Repeat("x", maxFound/2)})
+		tools = append(tools, translate.Tool{Name: fmt.Sprint("a", i), Description: strings.Repeat("x", translate.MaxFound/2)})
 	}
-	if found := find(tools, []string{"a"}, mostFound); len(found.Tools) != 1 || found.More != 9 {
+	if found := translate.Find(tools, []string{"a"}, mostFound); len(found.Tools) != 1 || found.More != 9 {
 		t.Errorf("%d, and %d more", len(found.Tools), found.More)
 	}
 }

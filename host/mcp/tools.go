@@ -157,7 +157,7 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 			res.NextCursor = cmp.Or(res.NextCursor, cursor)
 			break
 		}
-		size += sizeOf(&t)
+		size += t.Size()
 		res.Tools = append(res.Tools, t.Describe(shown))
 		cursor = t.Name
 	}
@@ -184,7 +184,7 @@ func choiceOf(meta sdk.Meta) (chosen func(translate.Tool) bool, limit int, _ *fa
 			return nil, 0, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a number from 1 on", metaLimit)
 		}
 	}
-	return func(t translate.Tool) bool { return hasWords(&t, words) }, limit, nil
+	return func(t translate.Tool) bool { return t.HasWords(words) }, limit, nil
 }
 
 // gave notes the list that a client was given. Over HTTP other clients of the

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toold/toold/host/arguments"
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/job"
@@ -681,7 +682,7 @@ func turnCall(r *Request, s *Session, p *promptPayload) (*wire.Call, error) {
 	case (p.Text == "") == (p.Envelope == nil):
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload: a turn is a text or an envelope; give one of them")
 	case p.Text != "":
-		words, err := splitWords(p.Text)
+		words, err := arguments.SplitWords(p.Text)
 		if err != nil {
 			return nil, fault.Errorf(fault.InvalidPayload, "/payload/text: %w", err)
 		}

@@ -1,4 +1,6 @@
-package egress
+// Package form looks at forms that HTTP requests send, for a field that has servers
+// take a POST for another request than the one that was judged.
+package form
 
 import (
 	"errors"
@@ -8,21 +10,22 @@ import (
 	"strings"
 )
 
-// overridden is the field of a form by which servers take a POST for a request with
+// Overridden is the field of a form by which servers take a POST for a request with
 // another method (Rack, Symfony, Laravel).
-const overridden = "_method"
+const Overridden = "_method"
 
-var errOverridden = errors.New("its form has the field " + overridden + ", which has some servers do another request than the one that is judged")
+// ErrOverridden is that of a form with the field.
+var ErrOverridden = errors.New("its form has the field " + Overridden + ", which has some servers do another request than the one that is judged")
 
-// isForm reports whether some server may read a body of these types as a form.
-func isForm(types []string) bool {
+// Is reports whether some server may read a body of these types as a form.
+func Is(types []string) bool {
 	t := strings.ToLower(strings.Join(types, ","))
 	return strings.Contains(t, "form-urlencoded") || strings.Contains(t, "multipart/") || strings.TrimSpace(t) == ""
 }
 
-// unreadable says why a form with these headers cannot be looked into, though a server
+// Unreadable says why a form with these headers cannot be looked into, though a server
 // may; empty: it can.
-func unreadable(h http.Header) string {
+func Unreadable(h http.Header) string {
 	if e := strings.Join(h["Content-Encoding"], ","); e != "" && !strings.EqualFold(e, "identity") {
 		return "its form is encoded, and cannot be looked into; send it as it is"
 	}
@@ -35,26 +38,28 @@ func unreadable(h http.Header) string {
 	return ""
 }
 
-// formReader reads a form, and fails where a field of it seems to have the name
-// overridden: written in any way that a server could read so. What comes before has
-// been sent then, and is no whole request.
-type formReader struct {
+// NewReader reads the form body, and fails with ErrOverridden where a field of it seems to
+// have the name Overridden: written in any way that a server could read so. What comes
+// before has been sent then, and is no whole request.
+func NewReader(body io.ReadCloser) io.ReadCloser { return &reader{ReadCloser: body} }
+
+type reader struct {
 	io.ReadCloser
-	at      int  // bytes of overridden that were seen
+	at      int  // bytes of Overridden that were seen
 	within  bool // of another name
 	escape  int  // digits of an escaped byte that are to come
 	escaped byte
 	err     error
 }
 
-func (f *formReader) Read(p []byte) (int, error) {
+func (f *reader) Read(p []byte) (int, error) {
 	if f.err != nil {
 		return 0, f.err
 	}
 	n, err := f.ReadCloser.Read(p)
 	for _, c := range p[:n] {
 		if f.see(c) {
-			f.err = errOverridden
+			f.err = ErrOverridden
 			return 0, f.err
 		}
 	}
@@ -62,7 +67,7 @@ func (f *formReader) Read(p []byte) (int, error) {
 }
 
 // see takes a byte of the form, and reports whether the name is there with it.
-func (f *formReader) see(c byte) bool {
+func (f *reader) see(c byte) bool {
 	if f.escape > 0 {
 		digit := strings.IndexByte("0123456789abcdef", c|0x20)
 		if digit < 0 {
@@ -83,7 +88,7 @@ func (f *formReader) see(c byte) bool {
 }
 
 // letter takes a byte that is no part of another one.
-func (f *formReader) letter(c byte) bool {
+func (f *reader) letter(c byte) bool {
 	if c == '\\' || c == 0 || c >= 0x80 { // which some leave out
 		return false
 	}
@@ -91,14 +96,14 @@ func (f *formReader) letter(c byte) bool {
 		c |= 0x20
 	}
 	switch {
-	case !f.within && (c == overridden[f.at] || c == '.' && f.at == 0): // PHP writes _ for it
+	case !f.within && (c == Overridden[f.at] || c == '.' && f.at == 0): // PHP writes _ for it
 		f.at++
 	case c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '-':
 		f.within, f.at = true, 0
 	default: // a name may begin behind it
 		f.within, f.at = false, 0
 	}
-	if f.at == len(overridden) {
+	if f.at == len(Overridden) {
 		f.at = 0
 		return true
 	}

@@ -1,4 +1,4 @@
-package session
+package arguments
 
 import (
 	"errors"
@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// splitWords splits a command line into words like a POSIX shell, without
+// SplitWords splits a command line into words like a POSIX shell, without
 // expansions: single quotes quote everything; double quotes everything except a
 // backslash before one of $ ` " \ and a line break; elsewhere a backslash quotes
 // the next character. Unquoted shell operators, such as a pipe, are refused:
 // passing them as arguments would not do what was meant. $ and * are literal.
-func splitWords(line string) ([]string, error) {
+func SplitWords(line string) ([]string, error) {
 	var words []string
 	var word strings.Builder
 	in := false // a word has begun, if only with ""
