@@ -186,7 +186,7 @@ func TestFlood(t *testing.T) {
 		var sent atomic.Int64
 		go func() {
 			io.WriteString(ours, `{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n")
-			more := []byte(`{"jsonrpc":"2.0","method":"nothing","params":{"x":"` + strings.Repeat("y", 100_000) + "\"}}\n")
+			more := []byte(`{"jsonrpc":"2.0","method":"nothing","params":{"x":"` + strings.Repeat("y", 60_000) + "\"}}\n")
 			for {
 				n, err := ours.Write(more)
 				sent.Add(int64(n))
