@@ -17,6 +17,9 @@ type command struct {
 	// reads: it changes nothing. again: it changes something, and once more
 	// changes nothing further.
 	reads, again bool
+	// plain: it reads no configuration and looks for no repository, so that none of
+	// either has to be kept from it.
+	plain bool
 	// refuse says why it is refused, instead what to do instead.
 	refuse, instead string
 
@@ -405,7 +408,7 @@ func anyOf(l *argv.Line, names ...string) bool { return slices.ContainsFunc(name
 
 // commands is every subcommand that is known. It is not written to.
 var commands = byName(append([]*command{
-	&command{name: "version", reads: true, grammar: grammar(bare("--build-options")), most: -1},
+	&command{name: "version", reads: true, plain: true, grammar: grammar(bare("--build-options")), most: -1},
 
 	// Looking.
 	&command{name: "status", reads: true, paths: true, force: []string{"--ignore-submodules=dirty"}, grammar: grammar(

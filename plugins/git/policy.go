@@ -349,7 +349,7 @@ func (r *request) argv(name string, globals, args []string) []string {
 		globals = append(globals, "--git-dir="+dir)
 	}
 	var out []string
-	if !r.guards.off(checkConfig) {
+	if !r.guards.off(checkConfig) && !r.cmd.plain {
 		out = r.forced()
 	}
 	out = append(out, globals...)

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -512,6 +515,35 @@ func TestRemotesAsGit(t *testing.T) {
 		kind := m.kind
 		if want := "Diag: protocol=" + string(kind) + "\n"; gitErr != nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %s here, in git %v %s", url, m.kind, gitErr, out)
+		}
+	}
+}
+
+// TestPlain: what no configuration is forced on reads none, of the real git.
+func TestPlain(t *testing.T) {
+	for name, c := range commands {
+		if !c.plain {
+			continue
+		}
+		d := testPolicy(nil).decide(callOf([]string{name}))
+		if d.Effect != abi.Allow || slices.Contains(d.Args, "-c") || d.Env["GIT_PAGER"] != "cat" {
+			t.Errorf("git %s: %+v", name, d)
+		}
+		repo := t.TempDir()
+		if out, err := exec.Command(gitPath, "init", "-q", repo).CombinedOutput(); err != nil {
+			t.Fatalf("%v, %s", err, out)
+		}
+		// Whoever reads it fails.
+		if err := os.WriteFile(filepath.Join(repo, ".git", "config"), []byte("[broken"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{append([]string{"-C", repo}, d.Args...), {"-C", repo, name, "--build-options"}, {"--git-dir=" + repo + "/.git", name}} {
+			if out, err := exec.Command(gitPath, args...).CombinedOutput(); err != nil {
+				t.Errorf("git %q reads the configuration: %v, %s", args, err, out)
+			}
+		}
+		if out, err := exec.Command(gitPath, "-C", repo, "status").CombinedOutput(); err == nil {
+			t.Errorf("git status does not read it: %s", out)
 		}
 	}
 }
