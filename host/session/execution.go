@@ -154,7 +154,7 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 	}
 	s.running[x] = struct{}{}
 	if resumed {
-		s.publishState(Active)
+		s.publish(inState(Active))
 	}
 	s.publish(events.Event{Kind: events.Begin, Execution: x.ID, Tool: x.Tool, Type: x.Kind, Job: x.Job != nil})
 	return resumed, nil

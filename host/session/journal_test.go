@@ -522,7 +522,7 @@ func BenchmarkJournal(b *testing.B) {
 					r.At = time.Now()
 					s.append(r)
 					if sync {
-						s.journal.Flush(s.initialRecords)
+						s.journal.Flush(func() []journal.Record { return firstRecords(s) })
 					}
 				}
 				s.journal.Release()

@@ -266,7 +266,7 @@ func (s *Session) suspend() error {
 	s.state = Suspended
 	s.recent, s.running = nil, nil
 	s.count.CountEvent(Suspended)
-	s.publishState(Suspended)
+	s.publish(inState(Suspended))
 	s.mu.Unlock()
 	s.append(&journal.Record{Type: journal.TypeState, State: Suspended})
 	return s.flush()
@@ -274,7 +274,7 @@ func (s *Session) suspend() error {
 
 // flush syncs the journal to disk.
 func (s *Session) flush() error {
-	err := s.journal.Flush(s.initialRecords)
+	err := s.journal.Flush(func() []journal.Record { return firstRecords(s) })
 	s.mu.Lock()
 	idle := len(s.running) == 0
 	s.mu.Unlock()
@@ -302,7 +302,7 @@ func (s *Session) resume() error {
 	s.state = Active
 	s.used = time.Now()
 	s.count.CountEvent(Active)
-	s.publishState(Active)
+	s.publish(inState(Active))
 	s.mu.Unlock()
 	s.append(&journal.Record{Type: journal.TypeState, State: Active})
 	s.releaseIfIdle()
@@ -332,7 +332,7 @@ func (s *Session) close() {
 	}
 	s.state = Closing
 	s.count.CountEvent(Closing)
-	s.publishState(Closing)
+	s.publish(inState(Closing))
 	s.used = time.Now()
 	children := make([]*Session, 0, len(s.children))
 	for c := range s.children {
@@ -341,7 +341,7 @@ func (s *Session) close() {
 	waiting := s.waiting
 	s.waiting = nil
 	if len(waiting) > 0 {
-		s.publishQueue()
+		s.publish(s.queued())
 	}
 	s.mu.Unlock()
 	for _, c := range children {
@@ -376,7 +376,7 @@ func (s *Session) close() {
 		s.mu.Lock()
 		s.state = Closed
 		s.count.CountEvent(Closed)
-		s.publishState(Closed)
+		s.publish(inState(Closed))
 		s.used = time.Now()
 		s.children, s.recent = nil, nil
 		s.mu.Unlock()

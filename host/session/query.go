@@ -93,9 +93,9 @@ func (s *selectors) query(ctx context.Context, selector string, vars map[string]
 // isCostLimit reports whether an evaluation ended at its cost limit.
 func isCostLimit(err error) bool { return strings.Contains(err.Error(), "cost limit exceeded") }
 
-// snapshot returns the state of s for a query, at one moment. It has no
+// sessionSnapshot returns the state of s for a query, at one moment. It has no
 // arguments, inputs, variables or tokens, since those may hold secrets.
-func (s *Session) snapshot() map[string]any {
+func sessionSnapshot(s *Session) map[string]any {
 	tools := s.allowedTools()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -202,7 +202,7 @@ func (a *asked) query(ctx context.Context, p *queryPayload) (json.RawMessage, er
 		s, err := a.session(p.ID)
 		switch {
 		case err == nil:
-			one := s.snapshot()
+			one := sessionSnapshot(s)
 			if uses("journal") {
 				one["journal"], _ = s.journal.AllRecords()
 			}
@@ -216,7 +216,7 @@ func (a *asked) query(ctx context.Context, p *queryPayload) (json.RawMessage, er
 	sessions, jobs := []any{}, []any{}
 	if uses("sessions") {
 		for _, s := range a.sessionsOf() {
-			sessions = append(sessions, s.snapshot())
+			sessions = append(sessions, sessionSnapshot(s))
 		}
 	}
 	if uses("jobs") {
@@ -503,7 +503,7 @@ func (a *asked) abort(p *abortPayload) (json.RawMessage, error) {
 	}
 	s.waiting = others
 	if len(waiting) > 0 {
-		s.publishQueue()
+		s.publish(s.queued())
 	}
 	s.mu.Unlock()
 	slices.SortFunc(list, func(a, b *Execution) int { return a.started.Compare(b.started) })
@@ -615,7 +615,7 @@ func (s *Session) takeTurn(ctx context.Context, call *wire.Call, queue bool, que
 	defer cancel(nil)
 	w := &turnWaiter{id: call.ExecutionID, tool: call.Tool, granted: make(chan struct{}), cancel: cancel}
 	s.waiting = append(s.waiting, w)
-	s.publishQueue()
+	s.publish(s.queued())
 	s.mu.Unlock()
 	queued()
 	select {
@@ -627,7 +627,7 @@ func (s *Session) takeTurn(ctx context.Context, call *wire.Call, queue bool, que
 	i := slices.Index(s.waiting, w)
 	if i >= 0 {
 		s.waiting = slices.Delete(s.waiting, i, i+1)
-		s.publishQueue()
+		s.publish(s.queued())
 	}
 	s.mu.Unlock()
 	select {
@@ -645,7 +645,7 @@ func (s *Session) passTurn() {
 	if len(s.waiting) > 0 {
 		close(s.waiting[0].granted)
 		s.waiting = s.waiting[1:]
-		s.publishQueue()
+		s.publish(s.queued())
 		return
 	}
 	s.turnTaken = false

@@ -306,7 +306,7 @@ func (t *Table) defaultOf(id string) *Session {
 	o.def.Store(s)
 	t.sessions.Store(keyOf(s), s)
 	o.mu.Unlock()
-	s.publishState(Active)
+	s.publish(inState(Active))
 	s.append(nil)
 	s.releaseIfIdle()
 	return s
@@ -371,7 +371,7 @@ func (t *Table) create(caller string, parent *Session, p *params, key, digest st
 		return giveUp(fault.Errorf(fault.StoreUnavailable, "the journal of a new session cannot be written: %w; check the sessions folder in the daemon's state", err))
 	}
 	s.journal.Release()
-	s.publishState(Active)
+	s.publish(inState(Active))
 	t.sessions.Store(keyOf(s), s)
 	s.mu.Lock()
 	closed := s.state == Closing || s.state == Closed
@@ -513,16 +513,16 @@ func (s *Session) appendFunc(makeRecord func() *journal.Record) error {
 			}
 		}
 		return r
-	}, s.initialRecords)
+	}, func() []journal.Record { return firstRecords(s) })
 	if err != nil && first {
 		s.t.config.Logger.Warn("the journal of a session cannot be written; calls that change something are refused", "session", s.id, "error", err)
 	}
 	return err
 }
 
-// initialRecords returns the records that a new journal begins with: the
+// firstRecords returns the records that a new journal of s begins with: the
 // session's present state.
-func (s *Session) initialRecords() []journal.Record {
+func firstRecords(s *Session) []journal.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now().UTC()

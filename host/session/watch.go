@@ -148,13 +148,12 @@ func (s *Session) publish(e events.Event) {
 	}
 }
 
-func (s *Session) publishState(state string) {
-	s.publish(events.Event{Kind: events.State, State: state})
-}
+// inState is for watchers of a session that is in state now.
+func inState(state string) events.Event { return events.Event{Kind: events.State, State: state} }
 
-// publishQueue is for who has changed s.waiting, under s.mu.
-func (s *Session) publishQueue() {
-	s.publish(events.Event{Kind: events.Queue, Queued: len(s.waiting)})
+// queued is for watchers of a session whose waiting turns have changed, under its lock.
+func (t *turns) queued() events.Event {
+	return events.Event{Kind: events.Queue, Queued: len(t.waiting)}
 }
 
 // publishOutput tells watchers what x wrote to one of its streams.
