@@ -679,7 +679,8 @@ func TestGuardsUnprivileged(t *testing.T) {
 			cmd.Env = append(os.Environ(), "TMPDIR="+dir, "HOME="+dir)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 			out, err := cmd.CombinedOutput()
-			if err != nil || !strings.Contains(string(out), "--- PASS: "+name+" ") && confine.Confinement().Filter {
+			below := most(t) != 0 && strings.Contains(string(out), "--- SKIP: "+name+" ") // of a level that is asked for
+			if err != nil || !strings.Contains(string(out), "--- PASS: "+name+" ") && !below && confine.Confinement().Filter {
 				t.Errorf("%v\n%s", err, failures(string(out)))
 			}
 		})

@@ -162,6 +162,7 @@ func TestConnect(t *testing.T) {
 	granted, _ := greet(t, "tcp", "127.0.0.1:0")
 	other, had := greet(t, "tcp", "127.0.0.1:0")
 	r := newRunner(t, process.Config{Ready: 1})
+	needFilter(t, r)
 	dir := t.TempDir()
 	out, list := networked(t, r, probing(t, dir, "tcp", granted), granted)
 	if out != "hello ok" || len(list) != 1 || list[0].Target() != granted || list[0].Rule != granted || list[0].Received != 6 {
@@ -195,6 +196,7 @@ func TestSentBeforeTheEnd(t *testing.T) {
 	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)
 	r := newRunner(t, process.Config{Ready: 1})
+	needFilter(t, r)
 	dir := t.TempDir()
 	for _, how := range []string{"half", "exit"} {
 		for _, read := range []string{"no", "plain", "TLS"} {
