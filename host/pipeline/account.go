@@ -23,6 +23,7 @@ type account struct {
 	decided   *call.Decided      // as far as it was
 	consent
 	begin   uint64 // the number of its begin in the audit log
+	cleared bool   // what has to be on the disk before it runs is
 	counted bool   // its id is the caller's now; see Results
 	job     bool   // it goes on as a job, which is a call of its own
 	found   *audit.Found

@@ -532,7 +532,7 @@ func denied(policy string, d *abi.Decision) *fault.Error {
 }
 
 // attempt is one attempt: a place among the tool's executions, what has to be on the
-// disk before the first one, and the execution.
+// disk before the first that has one, and the execution.
 func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, number int) call.Outcome {
 	limits := &r.Tool.Def.Limits
 	leave, err := p.limiter.Enter(ctx, r.Tool.Name, r.By.Held(), limits.Concurrency, limits.Queue)
@@ -540,14 +540,16 @@ func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, numbe
 		return call.Failed(ctx, err)
 	}
 	defer leave()
-	// Only now: what is approved may lapse while its call waits for a place.
-	if number == 1 {
+	// Only now: what is approved may lapse while its call waits for a place. Which attempt
+	// it is says nothing: one before it may have had none.
+	if !acc.cleared {
 		if err := p.approver.spend(ctx, &r.Decided, &acc.consent); err != nil {
 			return call.Failed(ctx, err)
 		}
 		if err := p.records.begin(ctx, &r.Decided, acc); err != nil {
 			return call.Failed(ctx, err)
 		}
+		acc.cleared = true
 	}
 	defer p.Metrics.Running(r.Tool.Name)()
 	p.running.Add(1)
