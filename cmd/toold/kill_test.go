@@ -26,17 +26,7 @@ import (
 
 // kills is how often TestKill kills, on each store. The default is enough to
 // meet most moments of a call; TOOLD_KILLS=100 is the whole.
-func kills(t *testing.T) int { return killsOr(t, 5) }
-
-// killsOr is TOOLD_KILLS, or n without it.
-func killsOr(t *testing.T, n int) int {
-	if s := os.Getenv("TOOLD_KILLS"); s != "" {
-		if _, err := fmt.Sscan(s, &n); err != nil {
-			t.Fatalf("TOOLD_KILLS=%q: %v", s, err)
-		}
-	}
-	return n
-}
+func kills(t *testing.T) int { return hosttest.Kills(t, 5) }
 
 // victim is a process that is killed and started again.
 type victim struct {

@@ -22,7 +22,7 @@ import (
 
 // cuts is how many pushes TestPushResolves has cut off at least before it ends. The
 // default is for every run; TOOLD_KILLS=1000 is the whole.
-func cuts(t *testing.T) int { return killsOr(t, 24) }
+func cuts(t *testing.T) int { return hosttest.Kills(t, 24) }
 
 // TestPushResolves cuts pushes off while they run: it kills the daemon, kills git,
 // lets their time run out and their callers leave. Each caller then uses its key
@@ -282,18 +282,10 @@ func (c *pusher) unlock() {
 
 // killGit kills every git that works for c.
 func (c *pusher) killGit() {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		if err != nil || !strings.Contains(string(line), "git") {
-			continue
-		}
-		cwd, err := os.Readlink("/proc/" + e.Name() + "/cwd")
-		var pid int
-		if _, e := fmt.Sscan(e.Name(), &pid); err == nil && e == nil && pid != os.Getpid() && (cwd == c.repo || cwd == c.remote) {
-			if p, err := os.FindProcess(pid); err == nil && strings.Contains(string(line), "push") {
-				p.Kill()
-			}
-		}
+	err := hosttest.KillProcesses("git", func(cmdline, cwd string) bool {
+		return (cwd == c.repo || cwd == c.remote) && strings.Contains(cmdline, "push")
+	})
+	if err != nil {
+		c.t.Error(err)
 	}
 }
