@@ -12,6 +12,7 @@ import (
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/execute"
+	"github.com/toold/toold/host/inode"
 )
 
 // takeState makes the state folder of c this daemon's own, as long as lock is open.
@@ -43,15 +44,14 @@ func own(state string, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("look at the state folder: %w", err)
 	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	ours := ok && int(owner.Uid) == os.Geteuid()
-	if ok && !ours && owner.Uid != 0 {
-		return fmt.Errorf("the state folder %s belongs to user %d, who could change what is in it; chown -R it to the daemon's user", state, owner.Uid)
+	owner, other := inode.Owner(info)
+	if other {
+		return fmt.Errorf("the state folder %s belongs to user %d, who could change what is in it; chown -R it to the daemon's user", state, owner)
 	}
 	if !disk.WritableByOthers(state, info.Mode()) {
 		return nil
 	}
-	if !ours {
+	if owner != os.Geteuid() {
 		log.Warn("others can write to the state folder: mount it for this daemon only, or name a folder in it with --state", "path", state, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
 		return nil
 	}

@@ -11,11 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/inode"
 )
 
 const wrapper = "tool-client"
@@ -197,13 +197,11 @@ func leadsTo(dir, link string) bool {
 // onlyOurs reports whether nobody but this user and root can write to the file at path.
 func onlyOurs(path string) bool {
 	info, err := os.Stat(path)
-	return err == nil && !ownedByOthers(info) && info.Mode().Perm()&0o022 == 0
-}
-
-// ownedByOthers reports whether somebody owns a file who is neither this user nor root.
-func ownedByOthers(info fs.FileInfo) bool {
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(owner.Uid) != os.Geteuid() && owner.Uid != 0
+	if err != nil {
+		return false
+	}
+	_, other := inode.Owner(info)
+	return !other && info.Mode().Perm()&0o022 == 0
 }
 
 // isWrapper reports whether the program at path was built as tool-client, of

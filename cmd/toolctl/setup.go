@@ -7,9 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/toold/toold/host/inode"
 )
 
 func setupVerb(s *state) *cobra.Command {
@@ -134,12 +135,17 @@ func (s *state) setup(dir, program string, names []string) error {
 // could put another one in its place.
 func checkAbove(dir string) (faults []error) {
 	for above := filepath.Dir(dir); ; above = filepath.Dir(above) {
-		switch info, err := os.Stat(above); {
+		info, err := os.Stat(above)
+		owner, other := 0, false
+		if err == nil {
+			owner, other = inode.Owner(info)
+		}
+		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			faults = append(faults, err)
-		case ownedByOthers(info):
-			faults = append(faults, fmt.Errorf("%s belongs to user %d, who could replace what is in it; choose another folder, or chown it", above, info.Sys().(*syscall.Stat_t).Uid))
+		case other:
+			faults = append(faults, fmt.Errorf("%s belongs to user %d, who could replace what is in it; choose another folder, or chown it", above, owner))
 		case info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0:
 			faults = append(faults, fmt.Errorf("%s has mode %04o: everybody could replace what is in it; choose another folder, or chmod o-w %s", above, info.Mode().Perm(), above))
 		}
@@ -155,8 +161,8 @@ func (p place) check(path string, info fs.FileInfo) error {
 	if p.file && !info.Mode().IsRegular() || !p.file && !info.IsDir() {
 		return fmt.Errorf("%s is not a %s; move it away", path, kind)
 	}
-	if p.never != 0 && ownedByOthers(info) {
-		return fmt.Errorf("%s belongs to user %d, who could change it; chown it to the daemon's user", path, info.Sys().(*syscall.Stat_t).Uid)
+	if owner, other := inode.Owner(info); p.never != 0 && other {
+		return fmt.Errorf("%s belongs to user %d, who could change it; chown it to the daemon's user", path, owner)
 	}
 	if bad := info.Mode().Perm() & p.never; bad != 0 {
 		return fmt.Errorf("%s has mode %04o: %s; chmod %04o %s", path, info.Mode().Perm(), p.why, info.Mode().Perm()&^p.never, path)

@@ -1,9 +1,14 @@
 // Package inode says which file one is, and when it was changed: what tells a file from
-// another one that took its place. It does not read the file. Packages disk and trust
-// compare the files of tools and of authorities by it.
+// another one that took its place; and whether somebody else owns it. It does not read
+// the file. Packages disk and trust compare the files of tools and of authorities by it.
 package inode
 
-import "time"
+import (
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+)
 
 // File is which file one is on this host.
 type File struct {
@@ -11,4 +16,15 @@ type File struct {
 	// Changed is when it was changed, which unlike the time of its modification no
 	// program can set.
 	Changed time.Time
+}
+
+// Owner returns the user that the file of fi belongs to, and whether that is another one
+// than this user and root, who could do anything anyway.
+func Owner(fi fs.FileInfo) (uid int, other bool) {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	uid = int(st.Uid)
+	return uid, uid != 0 && uid != os.Geteuid()
 }

@@ -50,3 +50,26 @@ func TestOf(t *testing.T) {
 		t.Errorf("%+v is %+v", third, first)
 	}
 }
+
+func TestOwner(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	owners := map[int]bool{os.Geteuid(): false}
+	if os.Geteuid() == 0 {
+		owners[65532] = true
+	}
+	for uid, want := range owners {
+		if err := os.Chown(path, uid, -1); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, other := Owner(fi); got != uid || other != want {
+			t.Errorf("of user %d: %d, %v", uid, got, other)
+		}
+	}
+}
