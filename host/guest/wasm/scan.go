@@ -395,9 +395,11 @@ func (s *scan) read(n int) *Error {
 					f.dispatch, f.local, f.height = true, was.local, len(s.frames)
 					f.targets = span{int(e.a), int(e.a + e.n)}
 				}
-			case opCallIndirect, opReturnCallIndirect:
+			case opCallIndirect, opReturnCallIndirect, opCallRef, opReturnCallRef:
 				i := src.typeIndex(r)
-				s.table(r)
+				if op == opCallIndirect || op == opReturnCallIndirect {
+					s.table(r)
+				}
 				if r.err != nil {
 					break
 				}
@@ -407,36 +409,24 @@ func (s *scan) read(n int) *Error {
 				if s.thrower != nil {
 					s.thrower.indirect = true
 				}
-				if op == opCallIndirect {
-					straight += cost
-					if src.tablesThrow() {
-						straight += lookCost
-						s.throwing(editThrough, at, r.p, 0)
-					}
-				} else {
+				returns, look := op == opReturnCallIndirect || op == opReturnCallRef, src.tablesThrow()
+				switch {
+				case returns:
 					jump(event{kind: evLeave, cost: uint16(cost), pos: int32(at)})
-				}
-			case opCallRef, opReturnCallRef:
-				i := src.typeIndex(r)
-				if r.err != nil {
-					break
-				}
-				t := src.types[i]
-				cost += s.indir + carry(len(t.Params)+len(t.Results))
-				s.calls = true
-				if s.thrower != nil {
-					s.thrower.indirect = true
+				case look:
+					straight += cost + lookCost
+				default:
+					straight += cost
 				}
 				switch {
 				case op == opReturnCallRef:
-					jump(event{kind: evLeave, cost: uint16(cost), pos: int32(at)})
 					s.edits = append(s.edits, edit{kind: editReturnCallRef, start: int32(at), end: int32(r.p), arg: i})
-				case src.tablesThrow():
-					straight += cost + lookCost
+				case op == opCallRef && look:
 					s.throwing(editCallRefThrough, at, r.p, i)
-				default:
-					straight += cost
+				case op == opCallRef:
 					s.edits = append(s.edits, edit{kind: editCallRef, start: int32(at), end: int32(r.p), arg: i})
+				case !returns && look:
+					s.throwing(editThrough, at, r.p, 0)
 				}
 			case opSelectTyped:
 				if n := r.u8("number of types"); n != 1 {
