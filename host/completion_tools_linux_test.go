@@ -58,6 +58,21 @@ func zshPlaces(t *testing.T, zsh, home string) {
 	}
 }
 
+// wrappersOf is a folder with the wrappers of tools.
+func wrappersOf(t *testing.T, tools ...string) string {
+	t.Helper()
+	bin := t.TempDir()
+	if err := os.Rename(wrapperProgram(t), filepath.Join(bin, "tool-client")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range tools {
+		if err := os.Symlink("tool-client", filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return bin
+}
+
 // TestCompletionOfTools presses Tab in real shells at terminals: flags and values of a
 // tool's schema are completed.
 func TestCompletionOfTools(t *testing.T) {
@@ -65,16 +80,7 @@ func TestCompletionOfTools(t *testing.T) {
 	d := hosttest.Start(t, config.Config{})
 	completedTool(t, d)
 	d.Stream(t, &wire.Call{Tool: "tools.complete", Args: []string{"create_pr", ""}, Cwd: d.Root}, "") // its module is compiled now
-	bin := t.TempDir()
-	client := filepath.Join(bin, "tool-client")
-	if err := os.Rename(wrapperProgram(t), client); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"create_pr", "git"} {
-		if err := os.Symlink("tool-client", filepath.Join(bin, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	bin := wrappersOf(t, "create_pr", "git")
 	for name, argv := range completionShells() {
 		t.Run(name, func(t *testing.T) {
 			s := openScreen(t)
@@ -116,14 +122,7 @@ func TestCompletionOfToolsInFish(t *testing.T) {
 	d := hosttest.Start(t, config.Config{})
 	completedTool(t, d)
 	d.Stream(t, &wire.Call{Tool: "tools.complete", Args: []string{"create_pr", ""}, Cwd: d.Root}, "") // its module is compiled now
-	bin := t.TempDir()
-	client := filepath.Join(bin, "tool-client")
-	if err := os.Rename(wrapperProgram(t), client); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("tool-client", filepath.Join(bin, "create_pr")); err != nil {
-		t.Fatal(err)
-	}
+	bin := wrappersOf(t, "create_pr")
 	data := fishData(fish)
 	cmd := exec.Command(fish, "--no-config", "-c", "tool-client --completion fish | source\n"+fishCompletions, data)
 	lines := []string{"create_pr --ti", "create_pr --base ne", "create_pr --base=de"}
@@ -181,10 +180,7 @@ func TestCompleteCall(t *testing.T) {
 	completedTool(t, d)
 	// A program without a schema would run for whatever it is asked.
 	d.Tool(t, "plain", M{"binary": "/usr/bin/touch"}, nil)
-	client := filepath.Join(t.TempDir(), "tool-client")
-	if err := os.Rename(wrapperProgram(t), client); err != nil {
-		t.Fatal(err)
-	}
+	client := filepath.Join(wrappersOf(t), "tool-client")
 	for _, tt := range []struct {
 		args, want string
 		code       int
