@@ -91,7 +91,11 @@ func (e *Executor) spent(p *call.Pinned, s guest.Stats) {
 func ABICall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 	c := abiCall(ctx, d, attempt)
 	if slices.Contains(d.Tool.Wants, abi.WantRepoConfig) && d.Cwd != "" {
-		c.RepoConfig = repoconfig.Read(d.Cwd, d.Roots, repoconfig.Args(d.Env, d.Args))
+		read := repoconfig.Read
+		if grantedLFS(d.Tool) != "" {
+			read = repoconfig.ReadLFS
+		}
+		c.RepoConfig = read(d.Cwd, d.Roots, repoconfig.Args(d.Env, d.Args))
 	}
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/toold/toold/host/call"
@@ -20,25 +21,31 @@ import (
 // the programs through which git starts git-lfs.
 const lfsKey = "git_lfs"
 
+// grantedLFS is the git-lfs that a binary is granted, or "".
+func grantedLFS(t *tools.Tool) string {
+	if t.Kind != tools.Binary {
+		return ""
+	}
+	i := slices.IndexFunc(t.Def.Capabilities.Exec, func(path string) bool { return filepath.Base(path) == lfsshim.Program })
+	if i < 0 {
+		return ""
+	}
+	return t.Def.Capabilities.Exec[i]
+}
+
 // lfsFolder is that folder for the calls of a binary that is granted git-lfs, and the
 // git-lfs that it is granted; "": it is granted none, or git would need a shell for
 // what is in the folder.
 func (e *Executor) lfsFolder(p *call.Pinned) (folder, program string) {
-	if p.Tool.Kind != tools.Binary {
+	if program = grantedLFS(p.Tool); program == "" {
 		return "", ""
 	}
-	for _, path := range p.Tool.Def.Capabilities.Exec {
-		if filepath.Base(path) != lfsshim.Program {
-			continue
-		}
-		sum := sha256.Sum256([]byte(path))
-		folder = filepath.Join(e.Config.Config().State, "lfs", hex.EncodeToString(sum[:8]))
-		if strings.ContainsAny(folder, "|&;<>()$`\\\"' \t\n*?[#~=%") {
-			return "", ""
-		}
-		return folder, path
+	sum := sha256.Sum256([]byte(program))
+	folder = filepath.Join(e.Config.Config().State, "lfs", hex.EncodeToString(sum[:8]))
+	if strings.ContainsAny(folder, "|&;<>()$`\\\"' \t\n*?[#~=%") {
+		return "", ""
 	}
-	return "", ""
+	return folder, program
 }
 
 // withLFS is the configuration of p's tool, with what the daemon sets of it.

@@ -53,7 +53,16 @@ const (
 // answer is therefore the first fence of two; the confinement of the process
 // is the other.
 func Read(cwd string, roots, args []string) *abi.RepoConfig {
-	r := &repoReader{open: make(map[string]*tree), judged: make(map[string]bool)}
+	return read(&repoReader{}, cwd, roots, args)
+}
+
+// ReadLFS is Read for a git that has git-lfs, which reads further files there.
+func ReadLFS(cwd string, roots, args []string) *abi.RepoConfig {
+	return read(&repoReader{lfs: true}, cwd, roots, args)
+}
+
+func read(r *repoReader, cwd string, roots, args []string) *abi.RepoConfig {
+	r.open, r.judged = make(map[string]*tree), make(map[string]bool)
 	defer r.close()
 	for _, root := range roots {
 		p, err := evalSymlinks(root)
@@ -80,6 +89,7 @@ func Read(cwd string, roots, args []string) *abi.RepoConfig {
 }
 
 type repoReader struct {
+	lfs     bool     // what git-lfs reads is looked at
 	roots   []string // resolved
 	open    map[string]*tree
 	entries []abi.ConfigEntry
@@ -144,6 +154,8 @@ func (r *repoReader) read(at *place, args []string) error {
 		if !at.looks {
 			r.hooks, r.hooksDir = r.readHooks(common, top, own)
 			r.readFilters(common, top)
+		}
+		if !at.looks && r.lfs {
 			if err := r.readLFS(common, top); err != nil {
 				return err
 			}

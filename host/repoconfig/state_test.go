@@ -282,7 +282,7 @@ func TestFiltersOfAttributes(t *testing.T) {
 func TestObjectsOfLFS(t *testing.T) {
 	root, repo, out := repository(t)
 	read := func() (string, string) {
-		got := Read(repo, []string{root}, []string{"checkout"})
+		got := ReadLFS(repo, []string{root}, []string{"checkout"})
 		has, _ := value(got.State, "lfs")
 		return has, got.Error
 	}
@@ -305,6 +305,10 @@ func TestObjectsOfLFS(t *testing.T) {
 		symlink(t, link[0], link[1])
 		if has, err := read(); err == "" {
 			t.Errorf("with a link %s: %q", link[1], has)
+		}
+		// Without git-lfs nobody reads what is in it.
+		if got := Read(repo, []string{root}, []string{"checkout"}); got.Error != "" && link[1] != repo+"/.git/lfs" {
+			t.Errorf("with a link %s, and no git-lfs: %s", link[1], got.Error)
 		}
 	}
 }
