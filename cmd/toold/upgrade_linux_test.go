@@ -259,7 +259,7 @@ func TestUpgradeToBroken(t *testing.T) {
 		{write("babbles", "#!/bin/sh\necho babble >&3\n"+hangs), "does not end"},
 		{write("is ready and hangs up", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nexec 3>&-\n"+hangs), "does not end"},
 		{write("is ready and babbles", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nhead -c 100000 /dev/zero >&3\n"+hangs), "does not end"},
-		{write("is ready again", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nprintf '{\"ready\": true}' >&3\n"+hangs), "this daemon"},
+		{write("is ready again", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nprintf '{\"ready\": true}' >&3\n"+hangs), "does not know"},
 		{filepath.Join(dir, "none"), "no such file"},
 		{closed, "permission denied"},
 		{write("text", "no program"), "exec format error"},
