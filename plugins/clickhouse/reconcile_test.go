@@ -266,8 +266,7 @@ func TestInsertsCutOff(t *testing.T) {
 		}
 		return n
 	}
-	var cuts *hosttest.Cuts
-	cuts = &hosttest.Cuts{
+	cuts := &hosttest.Cuts{
 		Total: hosttest.Kills(t, 8), Wave: 10, Patience: serverTime,
 		Ways:   []string{hosttest.CutConnection, hosttest.CutCaller, hosttest.CutTime, hosttest.CutDaemon},
 		Call:   func(n int) *wire.Call { return insertOf(n, alice, time.Minute) },

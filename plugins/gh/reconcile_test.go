@@ -266,8 +266,7 @@ func TestPullsCutOff(t *testing.T) {
 	def["reliability"].(map[string]any)["breaker"] = map[string]any{"failures": 100_000, "window": 1000, "ratio": 1}
 	hosttest.WriteTool(t, d.Tools, "gh", def, map[string]string{"restricted.wasm": hosttest.Guest(t, "plugins/gh")})
 	program := filepath.Base(def["binary"].(string))
-	var cuts *hosttest.Cuts
-	cuts = &hosttest.Cuts{
+	cuts := &hosttest.Cuts{
 		Process: d, Total: hosttest.Kills(t, 10), Wave: 10, Patience: serverTime,
 		Ways: []string{hosttest.CutConnection, hosttest.CutCaller, hosttest.CutSignal, hosttest.CutProcess, hosttest.CutTime, hosttest.CutDaemon, hosttest.CutDaemon},
 		Call: func(n int) *wire.Call {
