@@ -102,6 +102,7 @@ var floors = []floor{
 	{"host/identity", 3, nil, "who calls is known before what they call"},
 	{"host/journal", 1, []string{"host/fault"}, "it keeps records in files, and knows nothing of what runs: the standard library and the codes only"},
 	{"host/job", 2, []string{"host/events", "host/fault", "host/journal", "host/wire"}, "it keeps background calls and their outputs, and runs nothing: sessions and the pipeline do"},
+	{"host/selector", 1, []string{"host/fault", "cel.dev/cel-go/...", "google.golang.org/protobuf/..."}, "it evaluates what callers write over the values it is given, and can read nothing else: CEL and the codes only"},
 	{"host/session", 3, nil, "sessions hold ids and journals; the pipeline drives them"},
 	{"host/tools", 3, nil, "what a tool is: the words of tool.json for the engine and processes, and beneath every stage"},
 
@@ -149,7 +150,7 @@ var bans = []struct {
 	{"github.com/modelcontextprotocol/", []string{"host/mcp", "host/mcp/translate"}, "host/mcp alone speaks MCP"},
 	{"github.com/aws/", []string{"host/sigv4"}, "host/sigv4 alone signs requests"},
 	{"charm.land/", []string{"cmd/toolctl"}, "a terminal view belongs to a program"},
-	{"cel.dev/", []string{"host/session"}, "selectors are evaluated with their bounds in host/session alone"},
+	{"cel.dev/", []string{"host/selector"}, "selectors are evaluated with their bounds in host/selector alone"},
 	{"github.com/prometheus/", []string{"host/observe"}, "the rest of the host observes through host/observe"},
 }
 

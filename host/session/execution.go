@@ -4,8 +4,6 @@ import (
 	"context"
 	"io"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/toold/toold/host/events"
@@ -15,104 +13,22 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// The kinds of an execution.
-const (
-	KindCall = "call"   // an ordinary call: many at a time in one session
-	KindTurn = "turn"   // a prompt: one at a time
-	KindJob  = job.Kind // a call that was answered before it ran
-	// KindReconcile is a look into how another call ended, which was cut off.
-	KindReconcile = "reconcile"
-)
-
-// Spec describes an execution that is about to begin.
-type Spec struct {
-	ID   string // the execution id: chosen by a caller, not necessarily unique
-	Tool string // as the caller wrote it
-	Kind string
-	// Parent is the id of the execution in which a module asked for this one.
-	Parent string
-	// Listing marks a listing, not a tool call: the session's tool limit does
-	// not apply.
-	Listing bool
-	Job     *job.Job // of a background call
-	From    Peer
-}
-
-// Peer is where a call came from. PID and Container are 0 and empty where that is not
-// known.
-type Peer struct {
-	PID       int
-	Container string
-	Socket    string // the path of the daemon's socket
-}
-
-// aborter ends the contexts of an execution.
-type aborter struct {
-	mu      sync.Mutex                // guards what follows
-	reason  *fault.Error              // why it was aborted, or nil
-	cancels []context.CancelCauseFunc // called by an abort
-}
-
-// add has an abort call cancel, at once where one came before.
-func (a *aborter) add(cancel context.CancelCauseFunc) {
-	a.mu.Lock()
-	reason := a.reason
-	a.cancels = append(a.cancels, cancel)
-	a.mu.Unlock()
-	if reason != nil {
-		cancel(reason)
-	}
-}
-
-func (a *aborter) abort(reason *fault.Error) {
-	a.mu.Lock()
-	if a.reason == nil {
-		a.reason = reason
-	}
-	cancels := a.cancels
-	a.mu.Unlock()
-	for _, cancel := range cancels {
-		cancel(reason)
-	}
-}
-
-// end releases the contexts, and reports whether they were ended by an abort.
-func (a *aborter) end() (aborted bool) {
-	a.mu.Lock()
-	cancels := a.cancels
-	a.cancels = nil
-	aborted = a.reason != nil
-	a.mu.Unlock()
-	for _, cancel := range cancels {
-		cancel(nil)
-	}
-	return aborted
-}
-
 // Execution is one running call of a session. The pipeline holds it from Begin
 // to End.
 type Execution struct {
-	Spec
+	runState
 	Session string // the session's id
 	s       *Session
-	ctx     context.Context
-	started time.Time
-	inbox   *inbox
-	aborter aborter
-
-	attempts atomic.Int32
-	mutating atomic.Bool
-	activity
 }
 
 // Begin registers a call that runs in s until End. It resumes a suspended
 // session. From here on the call uses x.Context, which an abort ends.
 func (s *Session) Begin(ctx context.Context, spec Spec) (*Execution, error) {
-	x := &Execution{Spec: spec, Session: s.id, s: s, started: time.Now(), inbox: newInbox()}
+	x := &Execution{runState: runState{Spec: spec, started: time.Now(), inbox: newInbox()}, Session: s.id, s: s}
 	if tools := s.allowedTools(); tools != nil && !spec.Listing && !slices.Contains(tools, spec.Tool) {
 		return nil, fault.Errorf(fault.Denied, "denied by rule session.tools: this session is limited to other tools than %s; use one of %q, or call in another session", spec.Tool, tools)
 	}
-	resumed, err := s.admit(ctx, x)
+	resumed, err := s.admit(ctx, &x.runState)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +38,7 @@ func (s *Session) Begin(ctx context.Context, spec Spec) (*Execution, error) {
 	return x, nil
 }
 
-func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err error) {
+func (s *Session) admit(ctx context.Context, x *runState) (resumed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state == Closing || s.state == Closed {
@@ -150,7 +66,7 @@ func (s *Session) admit(ctx context.Context, x *Execution) (resumed bool, err er
 		s.turn = x
 	}
 	if s.running == nil {
-		s.running = map[*Execution]struct{}{}
+		s.running = map[*runState]struct{}{}
 	}
 	s.running[x] = struct{}{}
 	if resumed {
@@ -177,15 +93,6 @@ func (x *Execution) OnAbort(cancel context.CancelCauseFunc) {
 	x.aborter.add(cancel)
 }
 
-// abort cancels x. It reports whether the outcome is unknown: x had begun and is
-// mutating.
-func (x *Execution) abort(reason *fault.Error) (unknown bool) {
-	x.aborter.abort(reason)
-	return x.outcomeUnknown()
-}
-
-func (x *Execution) outcomeUnknown() bool { return x.attempts.Load() > 0 && x.mutating.Load() }
-
 // Attempt records that the tool is about to run, and returns the number of the
 // attempt, from 1. The first one writes the intent to the journal: if that fails,
 // a mutating call is refused with STORE_UNAVAILABLE, and any other runs.
@@ -202,14 +109,6 @@ func (x *Execution) Attempt(mutating bool) (int, error) {
 		return n, fault.Errorf(fault.StoreUnavailable, "the journal of the session cannot be written, so a mutating call is not begun: %w; check the sessions folder in the daemon's state", err)
 	}
 	return n, nil
-}
-
-func (x *Execution) beginRecord() *journal.Record {
-	r := &journal.Record{Type: journal.TypeBegin, Execution: x.ID, Tool: x.Tool, Kind: x.Kind, Parent: x.Parent, Mutating: x.mutating.Load()}
-	if x.Job != nil {
-		r.Job, r.Detach, r.Bound = true, x.Job.Detach, x.Job.Bound
-	}
-	return r
 }
 
 // Spent returns what x has used so far: bytes in and out, attempts, and the programs
@@ -315,8 +214,8 @@ func (x *Execution) End(r *wire.Result) {
 	s.appendFunc(func() *journal.Record {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.running, x)
-		if s.turn == x {
+		delete(s.running, &x.runState)
+		if s.turn == &x.runState {
 			s.turn = nil
 		}
 		idle = len(s.running) == 0
@@ -345,4 +244,30 @@ func (x *Execution) End(r *wire.Result) {
 	if idle {
 		s.journal.ReleaseIdle()
 	}
+}
+
+// publishOutput tells watchers what x wrote to one of its streams.
+func (x *Execution) publishOutput(stream string, p []byte) {
+	if !x.s.t.config.Events.Watched() {
+		return
+	}
+	line := x.lastLineText()
+	for len(p) > 0 {
+		part := p[:min(len(p), events.MaxData)]
+		p = p[len(part):]
+		x.s.publish(events.Event{Kind: events.Output, Execution: x.ID, Tool: x.Tool, Stream: stream, Data: append([]byte(nil), part...), Bytes: len(part), LastLine: line})
+	}
+}
+
+// Discovered tells watchers that a module was asked for the tools of the caller of
+// x, and what came of it. x may be nil.
+func (x *Execution) Discovered(tool string, err *fault.Error) {
+	if x == nil {
+		return
+	}
+	e := events.Event{Kind: events.Discovery, Execution: x.ID, Tool: tool}
+	if err != nil {
+		e.Code = err.Code
+	}
+	x.s.publish(e)
 }

@@ -113,7 +113,7 @@ func TestSessionsAreRestored(t *testing.T) {
 	if d, err := again.Find("me", ""); err != nil || d.id != def.id {
 		t.Errorf("the default session is another one: %v", err)
 	}
-	if o := again.ownerOf("me"); o.explicit != 2 || len(o.keyed) != 1 || o.keyed[0].key != "key" {
+	if o := again.ownerOf("me"); o.explicit != 2 || len(o.keyed.list) != 1 || o.keyed.list[0].key != "key" {
 		t.Errorf("of its identity is known %+v", o)
 	}
 	if _, err := again.Find("you", s.id); err == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -199,7 +200,7 @@ func (t *Table) register(s *Session) {
 		o.explicit++
 	}
 	if s.key != "" {
-		o.keyed = append(o.keyed, &keyedResult{key: s.key, digest: s.digest, data: object("id", s.id)})
+		o.keyed.restore(s.key, s.digest, object("id", s.id))
 	}
 }
 
@@ -309,15 +310,6 @@ func (s *Session) resume() error {
 	return nil
 }
 
-func (s *Session) releaseIfIdle() {
-	s.mu.Lock()
-	idle := len(s.running) == 0
-	s.mu.Unlock()
-	if idle {
-		s.journal.Release()
-	}
-}
-
 // errClosed ends the calls of a closed session. It is never modified.
 var errClosed = fault.Errorf(fault.Aborted, "the session was closed")
 
@@ -391,13 +383,6 @@ func (s *Session) close() {
 	})
 }
 
-// executions returns what runs in s, with detached jobs if detached is true.
-func (s *Session) executions(detached bool) []*Execution {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.runs.list(detached)
-}
-
 // drain waits until only detached jobs run in s; it returns false if ctx ends
 // first.
 func (s *Session) drain(ctx context.Context) bool {
@@ -460,4 +445,63 @@ func (t *Table) Close(ctx context.Context) error {
 	t.stop()
 	t.background.Wait()
 	return nil
+}
+
+// create makes an explicit session. parent may be nil.
+func (t *Table) create(caller string, parent *Session, p *params, key, digest string) (*Session, error) {
+	o := t.ownerOf(caller)
+	s := t.newSession(caller)
+	if parent != nil && parent.journal.Off {
+		s.journal.Off = true
+	}
+	switch {
+	case p.Persist == nil:
+	case *p.Persist && s.journal.Off: // its journal would name the parent
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/params/persist: this daemon, or the parent, keeps sessions in memory only; leave persist out, or choose another parent")
+	default:
+		s.journal.Off = !*p.Persist
+	}
+	s.cwd, s.name, s.labels, s.key, s.digest = p.Cwd, p.Name, maps.Clone(p.Labels), key, digest
+	if p.Tools != nil {
+		s.tools = slices.Clone(*p.Tools)
+	}
+	o.mu.Lock()
+	if o.explicit >= t.config.Limit {
+		n := o.explicit
+		o.mu.Unlock()
+		return nil, fault.Errorf(fault.SessionLimit, "there are %d sessions, and the limit is %d; close one with toolctl session close", n, t.config.Limit)
+	}
+	o.explicit++
+	o.mu.Unlock()
+	giveUp := func(err error) (*Session, error) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.explicit--
+		return nil, err
+	}
+	if parent != nil {
+		s.parent, s.above = parent.id, parent
+		s.tools = narrow(s.tools, parent.allowedTools())
+		if err := parent.addChild(s); err != nil {
+			return giveUp(err)
+		}
+	}
+	if err := s.append(nil); err != nil {
+		if parent != nil {
+			parent.removeChild(s)
+		}
+		s.journal.Remove()
+		return giveUp(fault.Errorf(fault.StoreUnavailable, "the journal of a new session cannot be written: %w; check the sessions folder in the daemon's state", err))
+	}
+	s.journal.Release()
+	s.publish(inState(Active))
+	t.sessions.Store(keyOf(s), s)
+	s.mu.Lock()
+	closed := s.state == Closing || s.state == Closed
+	s.mu.Unlock()
+	if closed { // with its parent, before it could be found
+		t.sessions.Delete(keyOf(s))
+		return nil, notFound(s.parent)
+	}
+	return s, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/job"
+	"github.com/toold/toold/host/selector"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
@@ -631,7 +632,7 @@ func TestSelectors(t *testing.T) {
 		{"nosuch", "", fault.InvalidPayload},
 		{"session.nosuch", "", fault.InvalidPayload},
 		{"1 / 0", "", fault.InvalidPayload},
-		{strings.Repeat("x", maxSelector+1), "", fault.LimitExceeded},
+		{strings.Repeat("x", selector.MaxLength+1), "", fault.LimitExceeded},
 		// A thousand million steps, and a string that doubles.
 		{"[1,2,3,4,5,6,7,8,9,10].all(a, " + strings.Repeat("[1,2,3,4,5,6,7,8,9,10].all(a, ", 8) + "true" + strings.Repeat(")", 9), "", fault.LimitExceeded},
 		{"[" + strings.Repeat("1,", 40) + "1].map(x, 'xxxxxxxxxx').join('').replace('x', session.journal.map(r, 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').join('')).replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x','xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x','xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').size()", "", fault.LimitExceeded},

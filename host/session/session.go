@@ -20,7 +20,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base32"
-	"encoding/json"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -34,6 +33,7 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/job"
 	"github.com/toold/toold/host/journal"
+	"github.com/toold/toold/host/selector"
 )
 
 // The states of a session, as in snapshots and journals.
@@ -92,7 +92,7 @@ type Table struct {
 
 	openIdle  atomic.Int32 // open journals of idle sessions
 	jobs      *job.Table
-	selectors selectors
+	selectors selector.Evaluator
 
 	stop       context.CancelFunc // stops sweep
 	background sync.WaitGroup     // sweep, and goroutines that finish closing
@@ -115,24 +115,15 @@ type owner struct {
 	id  string
 	def atomic.Pointer[Session] // the default session; nil until its first use
 
-	mu       sync.Mutex     // guards what follows
-	explicit int            // how many of the limit are in use
-	closed   []*Session     // oldest first, at most keptClosed
-	keyed    []*keyedResult // by keys, oldest first, at most keptKeys
+	mu       sync.Mutex // guards what follows
+	explicit int        // how many of the limit are in use
+	closed   []*Session // oldest first, at most maxClosed
+
+	keyed keyedResults // has a lock of its own
 }
 
-// keyedResult is the answer of a mutate with an idempotency key.
-type keyedResult struct {
-	key, digest string
-	data        json.RawMessage
-}
-
-const (
-	// maxClosed is how many closed sessions of one identity are remembered.
-	maxClosed = 256
-	// maxKeys is how many idempotency keys of one identity are remembered.
-	maxKeys = 1000
-)
+// maxClosed is how many closed sessions of one identity are remembered.
+const maxClosed = 256
 
 // header is what a session is. It does not change.
 type header struct {
@@ -171,20 +162,28 @@ func (s *settings) setLabels(change map[string]string) error {
 
 // turns are the turns of a session.
 type turns struct {
-	turn      *Execution    // the running turn
+	turn      *runState     // the running turn
 	turnTaken bool          // a turn is running, or about to
 	waiting   []*turnWaiter // queued turns, oldest first
 }
 
+// turnWaiter is a prompt that waits for its turn.
+type turnWaiter struct {
+	id      string // of its execution
+	tool    string
+	granted chan struct{} // closed when it gets the turn
+	cancel  context.CancelCauseFunc
+}
+
 // runs are the executions that run in a session.
 type runs struct {
-	running map[*Execution]struct{}
+	running map[*runState]struct{}
 	drained chan struct{} // closed when the next execution ends
 }
 
 // list returns what runs, with detached jobs if detached is true.
-func (r *runs) list(detached bool) []*Execution {
-	var list []*Execution
+func (r *runs) list(detached bool) []*runState {
+	var list []*runState
 	for x := range r.running {
 		if detached || x.Job == nil || !x.Job.Detach {
 			list = append(list, x)
@@ -323,82 +322,6 @@ func (t *Table) newSession(owner string) *Session {
 func (t *Table) path(id string) string { return filepath.Join(t.config.Dir, id+suffix) }
 
 const suffix = ".jsonl"
-
-// create makes an explicit session. parent may be nil.
-func (t *Table) create(caller string, parent *Session, p *params, key, digest string) (*Session, error) {
-	o := t.ownerOf(caller)
-	s := t.newSession(caller)
-	if parent != nil && parent.journal.Off {
-		s.journal.Off = true
-	}
-	switch {
-	case p.Persist == nil:
-	case *p.Persist && s.journal.Off: // its journal would name the parent
-		return nil, fault.Errorf(fault.InvalidPayload, "/payload/params/persist: this daemon, or the parent, keeps sessions in memory only; leave persist out, or choose another parent")
-	default:
-		s.journal.Off = !*p.Persist
-	}
-	s.cwd, s.name, s.labels, s.key, s.digest = p.Cwd, p.Name, maps.Clone(p.Labels), key, digest
-	if p.Tools != nil {
-		s.tools = slices.Clone(*p.Tools)
-	}
-	o.mu.Lock()
-	if o.explicit >= t.config.Limit {
-		n := o.explicit
-		o.mu.Unlock()
-		return nil, fault.Errorf(fault.SessionLimit, "there are %d sessions, and the limit is %d; close one with toolctl session close", n, t.config.Limit)
-	}
-	o.explicit++
-	o.mu.Unlock()
-	giveUp := func(err error) (*Session, error) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.explicit--
-		return nil, err
-	}
-	if parent != nil {
-		s.parent, s.above = parent.id, parent
-		s.tools = narrow(s.tools, parent.allowedTools())
-		if err := parent.addChild(s); err != nil {
-			return giveUp(err)
-		}
-	}
-	if err := s.append(nil); err != nil {
-		if parent != nil {
-			parent.removeChild(s)
-		}
-		s.journal.Remove()
-		return giveUp(fault.Errorf(fault.StoreUnavailable, "the journal of a new session cannot be written: %w; check the sessions folder in the daemon's state", err))
-	}
-	s.journal.Release()
-	s.publish(inState(Active))
-	t.sessions.Store(keyOf(s), s)
-	s.mu.Lock()
-	closed := s.state == Closing || s.state == Closed
-	s.mu.Unlock()
-	if closed { // with its parent, before it could be found
-		t.sessions.Delete(keyOf(s))
-		return nil, notFound(s.parent)
-	}
-	return s, nil
-}
-
-// narrow returns the tools that both lists have; nil has all.
-func narrow(a, b []string) []string {
-	switch {
-	case a == nil:
-		return slices.Clone(b)
-	case b == nil:
-		return a
-	}
-	both := []string{}
-	for _, name := range a {
-		if slices.Contains(b, name) {
-			both = append(both, name)
-		}
-	}
-	return both
-}
 
 // allowedTools returns the tools that can be called in s: its own as far as its
 // parents have them, as they are now. nil is all.
@@ -549,4 +472,56 @@ func newID() string {
 	var b [15]byte
 	rand.Read(b[:]) // never fails
 	return idText.EncodeToString(b[:])
+}
+
+// publish tells watchers of something in s.
+func (s *Session) publish(e events.Event) {
+	if h := s.t.config.Events; h.Watched() {
+		e.Owner, e.Session = s.owner, s.id
+		h.Publish(e)
+	}
+}
+
+// inState is for watchers of a session that is in state now.
+func inState(state string) events.Event { return events.Event{Kind: events.State, State: state} }
+
+// queued is for watchers of a session whose waiting turns have changed, under its lock.
+func (t *turns) queued() events.Event {
+	return events.Event{Kind: events.Queue, Queued: len(t.waiting)}
+}
+
+func (s *Session) releaseIfIdle() {
+	s.mu.Lock()
+	idle := len(s.running) == 0
+	s.mu.Unlock()
+	if idle {
+		s.journal.Release()
+	}
+}
+
+// executions returns what runs in s, with detached jobs if detached is true.
+func (s *Session) executions(detached bool) []*runState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runs.list(detached)
+}
+
+// ID returns the session's id.
+func (s *Session) ID() string { return s.id }
+
+// narrow returns the tools that both lists have; nil has all.
+func narrow(a, b []string) []string {
+	switch {
+	case a == nil:
+		return slices.Clone(b)
+	case b == nil:
+		return a
+	}
+	both := []string{}
+	for _, name := range a {
+		if slices.Contains(b, name) {
+			both = append(both, name)
+		}
+	}
+	return both
 }
