@@ -278,7 +278,7 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 	if err := e.hiddenWhole(); err != nil {
 		return fail(err)
 	}
-	env := e.environment(p, home, q.Trace)
+	env := environment(p, home, q.Trace, e.Runner.Confinement())
 	maps.Copy(env, r.Env)
 	dir := r.Cwd
 	if dir == "" {
@@ -305,30 +305,6 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 		StdoutBase64: base64.StdEncoding.EncodeToString(stdout.buf.Bytes()),
 		StderrBase64: base64.StdEncoding.EncodeToString(stderr.buf.Bytes()),
 		Truncated:    stdout.cut || stderr.cut,
-	}
-}
-
-// receiver reads the caller's input in pieces of at most 64 KiB; the end of the
-// input is io.EOF. A read ends with the call.
-func receiver(ctx context.Context, r io.ReadCloser) func(context.Context) ([]byte, error) {
-	var buf []byte
-	return func(context.Context) ([]byte, error) {
-		if r == nil {
-			return nil, io.EOF
-		}
-		if buf == nil {
-			buf = make([]byte, 64<<10)
-		}
-		stop := context.AfterFunc(ctx, func() { r.Close() })
-		defer stop()
-		n, err := r.Read(buf)
-		if n > 0 {
-			return buf[:n], nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, err
 	}
 }
 

@@ -46,38 +46,35 @@ func (e *Executor) OfferedCallbacks(p *call.Pinned) *abi.Callbacks {
 	return &abi.Callbacks{Kinds: kinds, Folder: callback.NewFolder(filepath.Join(e.Config.Config().State, callbacksFolder))}
 }
 
-// callbacksFolder is the folder in the state folder with the shims of calls that run.
-const callbacksFolder = "callbacks"
-
-// relay serves the callbacks of r, and lets c use them. What they are told has secrets
-// masked.
-func (r *running) relay(ctx context.Context, c *process.Command, secrets [][]byte) (*callback.Relay, error) {
-	if r.Streams.Callback == nil || r.Callbacks.Offered == nil {
+// relay opens the relay for the callbacks of a and lets c connect to it. Secrets are
+// masked in what the caller's programs are sent.
+func (e *Executor) relay(ctx context.Context, a *call.Attempt, c *process.Command, secrets [][]byte) (*callback.Relay, error) {
+	if a.Streams.Callback == nil || a.Callbacks.Offered == nil {
 		return nil, fault.Errorf(fault.Internal, "the call asks its caller for programs, and its caller is gone; make it again")
 	}
-	program, err := r.shims.program(filepath.Join(r.Executor.Config.Config().State, "shims", callback.ShimName))
+	program, err := e.shims.program(filepath.Join(e.Config.Config().State, "shims", callback.ShimName))
 	if err != nil {
 		return nil, fault.Errorf(fault.Internal, "provide the run with shims: %w; see the daemon's state folder", err)
 	}
 	config := callback.Config{
-		Folder:  r.Callbacks.Offered.Folder,
+		Folder:  a.Callbacks.Offered.Folder,
 		Program: program,
-		Roots:   r.Roots,
-		Ask:     masking(r.Streams.Callback, secrets),
+		Roots:   a.Roots,
+		Ask:     masking(a.Streams.Callback, secrets),
 		Begin: func(s callback.Shim) func(int, error) {
-			resume, answered := r.Clock.Pause(), r.Asking()
+			resume, answered := a.Clock.Pause(), a.Asking()
 			return func(exit int, err error) {
 				answered()
 				resume()
-				attrs := []any{"tool", r.Tool.Name, "execution_id", r.ExecutionID, "kind", s.Kind, "name", s.Name, "exit_code", exit}
+				attrs := []any{"tool", a.Tool.Name, "execution_id", a.ExecutionID, "kind", s.Kind, "name", s.Name, "exit_code", exit}
 				if err != nil {
 					attrs = append(attrs, "error", err.Error())
 				}
-				r.Log.Debug("callback", attrs...)
+				e.Log.Debug("callback", attrs...)
 			}
 		},
 	}
-	for _, by := range r.Callbacks.Allowed {
+	for _, by := range a.Callbacks.Allowed {
 		config.Shims = append(config.Shims, callback.Shim{Name: by.Name, Kind: by.Kind, Path: by.Path})
 	}
 	relay, err := callback.Open(ctx, config)

@@ -16,16 +16,17 @@ import (
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/sigv4"
+	"github.com/toold/toold/host/tools"
 )
 
-// readHTTP says which of the requests of r's binary are read, and what is added to
-// them: those to the hosts of secrets, and, where a policy judges what goes over the
-// network, all but those that tool.json excepts. It is nil where none are.
-func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
+// readHTTP returns which requests of t's binary are read, and what is added to them:
+// those to the hosts of secrets and, if a policy judges what goes over the network,
+// all but those that tool.json excepts. It is nil if none are.
+func (e *Executor) readHTTP(t *tools.Tool, secrets []secret) (*egress.HTTP, error) {
 	h := &egress.HTTP{}
-	if slices.ContainsFunc(r.Tool.Policies, func(m *guest.Module) bool { return m.Has("wire") }) {
-		h.Hosts = egress.ParseRules(r.Tool.Def.Capabilities.Network).Hosts
-		h.Unread = r.Tool.Def.Capabilities.Unread
+	if slices.ContainsFunc(t.Policies, func(m *guest.Module) bool { return m.Has("wire") }) {
+		h.Hosts = egress.ParseRules(t.Def.Capabilities.Network).Hosts
+		h.Unread = t.Def.Capabilities.Unread
 	}
 	var used []secret
 	for _, s := range secrets {
@@ -37,7 +38,7 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 		if s.SigV4 != nil {
 			sign, err := sigv4.New(s.SigV4.Service, s.SigV4.Region, s.value)
 			if err != nil {
-				return nil, fault.Errorf(fault.ToolBroken, "secret %s of tool %s: %w", s.name, r.Tool.Name, err)
+				return nil, fault.Errorf(fault.ToolBroken, "secret %s of tool %s: %w", s.name, t.Name, err)
 			}
 			h.Credentials = append(h.Credentials, egress.Credential{Host: s.Host, Sign: sign, Plain: s.InsecureHTTP})
 		}
@@ -46,21 +47,21 @@ func (r *running) readHTTP(secrets []secret) (*egress.HTTP, error) {
 		}
 		value := s.Fill(s.value)
 		if strings.ContainsFunc(value, unicode.IsControl) {
-			return nil, fault.Errorf(fault.ToolBroken, "secret %s of tool %s: it holds a line break or another control character, and cannot stand in the header %s", s.name, r.Tool.Name, s.Header)
+			return nil, fault.Errorf(fault.ToolBroken, "secret %s of tool %s: it holds a line break or another control character, and cannot stand in the header %s", s.name, t.Name, s.Header)
 		}
 		h.Credentials = append(h.Credentials, egress.Credential{Host: s.Host, Header: s.Header, Value: value, Plain: s.InsecureHTTP})
 	}
 	if len(h.Hosts) == 0 {
 		return nil, nil
 	}
-	if c := r.Runner.Confinement(); !c.Filter {
+	if c := e.Runner.Confinement(); !c.Filter {
 		if len(used) == 0 { // its other connections are not judged either
 			return nil, nil
 		}
-		return nil, fault.Errorf(fault.ToolBroken, "%s has credentials or rules for its requests, which toold adds and judges on its connections, and these cannot be taken over on this host: %s; see toolctl doctor", r.Tool.Name, c.FilterReason)
+		return nil, fault.Errorf(fault.ToolBroken, "%s has credentials or rules for its requests, which toold adds and judges on its connections, and these cannot be taken over on this host: %s; see toolctl doctor", t.Name, c.FilterReason)
 	}
 	grant := &fetch.Grant{TLS: tlsOf(nil, used)}
-	roots, err := r.trusts.Roots(r.Tool.Name, r.Tool.Def.Environment)
+	roots, err := e.trusts.Roots(t.Name, t.Def.Environment)
 	if err != nil {
 		return nil, err
 	}

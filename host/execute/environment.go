@@ -15,15 +15,16 @@ import (
 // binaryPath is the PATH of every binary; the caller's never counts.
 const binaryPath = "/usr/local/bin:/usr/bin:/bin"
 
-// environment is what every binary of p's tool finds, made from nothing.
-func (e *Executor) environment(p *call.Pinned, home, trace string) map[string]string {
+// environment returns the environment of every binary of p's tool, which inherits
+// nothing of the daemon's.
+func environment(p *call.Pinned, home, trace string, s confine.Status) map[string]string {
 	env := map[string]string{
 		"PATH":   binaryPath,
 		"LANG":   "C.UTF-8",
 		"HOME":   home,
 		"TMPDIR": filepath.Join(home, "tmp"),
 	}
-	if s := e.Runner.Confinement(); s.Filter && !s.Namespaces { // otherwise resolv.conf says so
+	if s.Filter && !s.Namespaces { // otherwise resolv.conf says so
 		env["RES_OPTIONS"] = resolverOptions
 	}
 	if trace != "" {

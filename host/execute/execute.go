@@ -8,7 +8,6 @@
 package execute
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -27,7 +26,6 @@ import (
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/process"
-	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
@@ -96,10 +94,10 @@ func (r *running) credentials(secrets []secret, env map[string]string) (of links
 	if r.Shell.Allowed { // whoever has a shell could print them
 		secrets = nil
 	}
-	if of.http, err = r.readHTTP(secrets); err != nil {
+	if of.http, err = r.readHTTP(r.Tool, secrets); err != nil {
 		return of, "", err
 	}
-	if private, err = r.handOver(secrets, env); err != nil {
+	if private, err = r.handOver(r.Tool, secrets, env); err != nil {
 		return of, private, err
 	}
 	if !r.Class.Mutating { // which makes no commit that could be signed
@@ -133,7 +131,7 @@ func (r *running) binary(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	env := r.environment(&r.Pinned, home, r.Trace)
+	env := environment(&r.Pinned, home, r.Trace, r.Runner.Confinement())
 	maps.Copy(env, r.Env)
 	secrets, err := r.secrets(&r.Pinned)
 	if err != nil {
@@ -160,7 +158,7 @@ func (r *running) binary(ctx context.Context) error {
 	} else if folder != "" {
 		exec = append(exec, folder)
 	}
-	masked, terminal := values(secrets), r.terminal()
+	masked, terminal := values(secrets), offeredTerminal(&r.Attempt, r.Runner.Confinement().Terminals())
 	if terminal != nil {
 		masked = onTerminal(masked)
 		describe(terminal, env)
@@ -187,17 +185,17 @@ func (r *running) binary(ctx context.Context) error {
 		Roots:   r.Roots,
 		Folder:  folderOf(&r.Decided),
 		Env:     environ(env),
-		Stdin:   r.input(),
+		Stdin:   openInput(&r.Attempt),
 		Stdout:  out.stdout,
 		Stderr:  out.stderr,
 		Signals: r.Streams.Signals,
 		Confine: confine,
 	}
 	if terminal != nil {
-		defer r.attach(ctx, &command, terminal)()
+		defer attach(ctx, &r.Attempt, &command, terminal)()
 	}
 	if len(r.Callbacks.Allowed) > 0 {
-		relay, err := r.relay(ctx, &command, values(secrets))
+		relay, err := r.relay(ctx, &r.Attempt, &command, values(secrets))
 		if err != nil {
 			return err
 		}
@@ -356,16 +354,16 @@ func (r *running) handlerInput(ctx context.Context) (in []byte, stdin io.ReadClo
 		if err != nil {
 			err = fault.Errorf(fault.Internal, "write the request for %s: %w", r.Tool.Name, err)
 		}
-		return in, r.input(), err
+		return in, openInput(&r.Attempt), err
 	}
 	switch r.Tool.Entry.Input {
 	case tools.EntryCall:
 		in, err = json.Marshal(ABICall(ctx, &r.Decided, r.Number))
-		stdin = r.input()
+		stdin = openInput(&r.Attempt)
 	case tools.EntryPayload:
-		in, stdin = r.Payload, r.input()
+		in, stdin = r.Payload, openInput(&r.Attempt)
 	case tools.EntryStdin: // the input of the export is the input of the call
-		s := r.input()
+		s := openInput(&r.Attempt)
 		if s == nil {
 			break
 		}
@@ -479,7 +477,7 @@ func (r *running) wasi(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stdin := r.input()
+	stdin := openInput(&r.Attempt)
 	if stdin != nil {
 		defer stdin.Close()
 	}
@@ -512,32 +510,6 @@ func (r *running) wasi(ctx context.Context) error {
 	}
 	r.res.ExitCode, r.res.Ran = exitByte(code), err == nil
 	return errors.Join(err, out.finish(&r.res, &r.Outcome))
-}
-
-// input is what the execution reads: what a policy put there or the request
-// brought, else what the caller streams, when the call wants any.
-//
-// What steers the call is read there too: it is all that a turn reads, and comes
-// in between what a caller streams. A guest that has no input else is given it
-// by receiver.
-func (r *running) input() io.ReadCloser {
-	guest := r.Tool.Kind == tools.Handler
-	switch {
-	case r.Input.Fixed || len(r.Input.Bytes) > 0:
-		if !guest {
-			r.Execution.RejectSteering("the input of the call came with it")
-		}
-		return io.NopCloser(bytes.NewReader(r.Input.Bytes))
-	case r.Execution.Kind == session.KindTurn && (r.Input.Wanted || guest):
-		return r.Execution.Input(true)
-	case r.Input.Wanted && r.Streams.Stdin != nil:
-		in := r.Streams.Stdin()
-		r.Execution.ForwardSteering(r.Streams.Steer)
-		return countedInput{in, r.Execution}
-	case !guest:
-		r.Execution.RejectSteering("the tool takes no input in this call")
-	}
-	return nil
 }
 
 // classify says what the exit of a binary means, beyond its being an answer: by

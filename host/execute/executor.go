@@ -2,7 +2,10 @@ package execute
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
@@ -43,3 +46,21 @@ type Executor struct {
 func New(c Config) *Executor {
 	return &Executor{Config: c, vault: vault{c.Config, c.SecretFiles}}
 }
+
+// RemoveLeftSecrets removes from the state folder what a daemon before this one
+// could not clean up after.
+func RemoveLeftSecrets(state string) error {
+	if err := os.RemoveAll(filepath.Join(state, callbacksFolder)); err != nil {
+		return fmt.Errorf("remove the shims of calls that are over: %w; remove the folder", err)
+	}
+	if err := os.RemoveAll(filepath.Join(state, trust.Folder)); err != nil {
+		return fmt.Errorf("remove what tools trusted: %w; remove the folder", err)
+	}
+	if err := os.RemoveAll(filepath.Join(state, secretsFolder)); err != nil {
+		return fmt.Errorf("remove the secrets of calls that are over: %w; remove the folder", err)
+	}
+	return nil
+}
+
+// callbacksFolder is the folder in the state folder with the shims of calls that run.
+const callbacksFolder = "callbacks"

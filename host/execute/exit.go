@@ -1,6 +1,7 @@
 package execute
 
 import (
+	"log/slog"
 	"os"
 	"syscall"
 
@@ -29,14 +30,14 @@ func exitByte(code int) int {
 
 // executed journals the programs that a binary executed, and logs those that it
 // was refused.
-func (e *Executor) executed(p *call.Pinned, exit process.Exit) {
+func executed(p *call.Pinned, exit process.Exit, log *slog.Logger) {
 	for _, prog := range exit.Programs {
 		prog.Refused = tools.ExplainRefusal(prog.Refused)
 		if p.Execution != nil { // a discovery has no journal
 			p.Execution.AddProgram(prog.Path, prog.Refused)
 		}
 		if prog.Refused != "" {
-			e.Log.Warn("program refused", "tool", p.Tool.Name, "execution_id", p.ExecutionID, "path", prog.Path, "reason", prog.Refused)
+			log.Warn("program refused", "tool", p.Tool.Name, "execution_id", p.ExecutionID, "path", prog.Path, "reason", prog.Refused)
 		}
 	}
 }

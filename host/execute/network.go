@@ -63,7 +63,7 @@ func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace 
 		connections = slices.DeleteFunc(connections, func(c egress.Connection) bool { return c.Refused == "" && c.Target() == egress.UnixTarget(relayed) })
 	}
 	e.connected(p, connections)
-	e.executed(p, exit)
+	executed(p, exit, e.Log)
 	return exit, err
 }
 

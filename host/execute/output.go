@@ -13,7 +13,6 @@ import (
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/mask"
-	"github.com/toold/toold/host/session"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -146,17 +145,5 @@ func (l *limitWriter) Write(p []byte) (int, error) {
 	if err == nil {
 		err = fault.Errorf(fault.LimitExceeded, "%w", errOverLimit)
 	}
-	return n, err
-}
-
-// countedInput is what a caller streams, counted for its session.
-type countedInput struct {
-	io.ReadCloser
-	x *session.Execution
-}
-
-func (c countedInput) Read(p []byte) (int, error) {
-	n, err := c.ReadCloser.Read(p)
-	c.x.AddInput(n)
 	return n, err
 }

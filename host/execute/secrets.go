@@ -23,7 +23,6 @@ import (
 	"github.com/toold/toold/host/mask"
 	"github.com/toold/toold/host/sigv4"
 	"github.com/toold/toold/host/tools"
-	"github.com/toold/toold/host/trust"
 )
 
 // secret is one of the tool's secrets with its value: one that tool.json
@@ -178,15 +177,15 @@ func (k *vault) MissingSecret(t *tools.Tool) error {
 	return nil
 }
 
-// handOver gives the binary of p the secrets that it is to have: variables in env,
-// and files in a folder of this one call. That folder, empty where there are no
-// files, is in the daemon's state, which no other call reads; the caller of
-// handOver makes it writable to this one, which is what lets it read there, and
-// removes it.
-func (r *running) handOver(secrets []secret, env map[string]string) (dir string, err error) {
+// handOver gives the binary of t its secrets: variables in env, and files in a
+// folder for this one call. dir is that folder, or empty if there are no files. It
+// is in the daemon's state, which no other call can read. The caller of handOver
+// grants the binary write access to it, which includes reading, and removes it,
+// even after an error.
+func (k *vault) handOver(t *tools.Tool, secrets []secret, env map[string]string) (dir string, err error) {
 	write := func(name string, content []byte) (string, error) {
 		if dir == "" {
-			parent := filepath.Join(r.Executor.Config.Config().State, secretsFolder)
+			parent := filepath.Join(k.config().State, secretsFolder)
 			if err := os.MkdirAll(parent, 0o700); err != nil {
 				return "", fault.Errorf(fault.Internal, "make a folder for secrets: %w; see the daemon's state folder", err)
 			}
@@ -196,7 +195,7 @@ func (r *running) handOver(secrets []secret, env map[string]string) (dir string,
 		}
 		file := filepath.Join(dir, name)
 		err := os.WriteFile(file, content, 0o600)
-		if u := r.Tool.User; u != nil {
+		if u := t.User; u != nil {
 			for _, path := range []string{dir, file} {
 				err = errors.Join(err, os.Lchown(path, int(u.UID), int(u.GID)))
 			}
@@ -232,21 +231,6 @@ func (r *running) handOver(secrets []secret, env map[string]string) (dir string,
 // secretsFolder is the folder in the state folder with the secrets of calls that
 // run.
 const secretsFolder = "secrets"
-
-// RemoveLeftSecrets removes from the state folder what a daemon before this one
-// could not clean up after.
-func RemoveLeftSecrets(state string) error {
-	if err := os.RemoveAll(filepath.Join(state, callbacksFolder)); err != nil {
-		return fmt.Errorf("remove the shims of calls that are over: %w; remove the folder", err)
-	}
-	if err := os.RemoveAll(filepath.Join(state, trust.Folder)); err != nil {
-		return fmt.Errorf("remove what tools trusted: %w; remove the folder", err)
-	}
-	if err := os.RemoveAll(filepath.Join(state, secretsFolder)); err != nil {
-		return fmt.Errorf("remove the secrets of calls that are over: %w; remove the folder", err)
-	}
-	return nil
-}
 
 // hidden are the values that are masked in what p's tool says.
 func (k *vault) hidden(p *call.Pinned) [][]byte {
@@ -344,3 +328,7 @@ func keysIn(text string) (keys [][]byte) {
 	}
 	return keys
 }
+
+// agentSocket is the value of the operator's that names the socket of the daemon's
+// agent.
+const agentSocket = "SSH_AUTH_SOCK"

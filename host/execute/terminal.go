@@ -13,15 +13,16 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// terminal is the terminal that the caller offers, if the tool gets one and this
-// system can keep it apart; else nil, and the tool has pipes.
+// offeredTerminal returns the terminal that the caller offers if the tool is given
+// one and this system can isolate it (isolated). Otherwise it returns nil, and the
+// tool has pipes.
 //
-// A job, a turn and what a module asks for have nobody who types.
-func (r *running) terminal() *wire.Terminal {
-	if r.Streams.Stdin == nil || !r.Tool.Def.Terminal || r.By != nil || r.Execution.Kind != session.KindCall || !r.Runner.Confinement().Terminals() {
+// A job, a turn and a call that a module makes have no one who types.
+func offeredTerminal(a *call.Attempt, isolated bool) *wire.Terminal {
+	if a.Streams.Stdin == nil || !a.Tool.Def.Terminal || a.By != nil || a.Execution.Kind != session.KindCall || !isolated {
 		return nil
 	}
-	return r.Streams.Terminal
+	return a.Streams.Terminal
 }
 
 // describe says in env what kind of terminal t is, where that is not pinned.
@@ -33,9 +34,9 @@ func describe(t *wire.Terminal, env map[string]string) {
 	}
 }
 
-// attach makes t, which is open, the terminal of c, which has its streams, until the
-// caller leaves. end has to be called when c has ended.
-func (r *running) attach(ctx context.Context, c *process.Command, t *wire.Terminal) (end func() bool) {
+// attach makes t, which is open, the terminal of c, which has the streams of a,
+// until the caller leaves. end must be called when c has ended.
+func attach(ctx context.Context, a *call.Attempt, c *process.Command, t *wire.Terminal) (end func() bool) {
 	gone := make(chan struct{})
 	end = context.AfterFunc(ctx, func() {
 		if context.Cause(ctx) == wire.ErrLeft {
@@ -46,11 +47,11 @@ func (r *running) attach(ctx context.Context, c *process.Command, t *wire.Termin
 	if t.Stderr { // what the daemon itself says there
 		c.Stderr = lineWriter{c.Stderr}
 	}
-	if r.Input.Wanted && !r.Input.Fixed && len(r.Input.Bytes) == 0 {
+	if a.Input.Wanted && !a.Input.Fixed && len(a.Input.Bytes) == 0 {
 		c.Terminal.Input, c.Terminal.Stdin = c.Stdin, true
 	} else {
 		// What a policy put on 0, or nothing, stays all there is.
-		c.Terminal.Input = countedInput{r.Streams.Stdin(), r.Execution}
+		c.Terminal.Input = countedInput{a.Streams.Stdin(), a.Execution}
 	}
 	return end
 }
