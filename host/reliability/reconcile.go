@@ -8,17 +8,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/toold/toold/host/call"
-	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/wire"
@@ -87,26 +86,32 @@ type Reconciler struct {
 	Look func(context.Context, Case) Answer
 }
 
-// UseReconciler has r find out how calls ended. It is called before the first call.
-func (l *Layer) UseReconciler(r Reconciler) { l.reconciler = r }
+// reconciliation finds out, with the Reconciler, how calls ended that were cut off.
+type reconciliation struct {
+	Reconciler
+	// place names the state folder, daemon the present run of the daemon on it.
+	place, daemon string
+	ending        context.Context
+	log           *slog.Logger
+}
 
-// reconcile has the record of r's call resolve itself, where its tool can say how it
-// ended. A call that may be repeated needs none of it.
-func (l *Layer) reconcile(r *call.Run, q *idempotency.Request) {
-	if l.reconciler.Can == nil || r.Mode != call.Enforce || !r.Class.Mutating || r.Class.Repeatable() || !l.reconciler.Can(&r.Decided) {
+// attach has the record of r's call resolved by its tool, if that can find out how
+// the call ended. A call that may be repeated does not need it.
+func (rc *reconciliation) attach(r *call.Run, q *idempotency.Request) {
+	if rc.Can == nil || r.Mode != call.Enforce || !r.Class.Mutating || r.Class.Repeatable() || !rc.Can(&r.Decided) {
 		return
 	}
-	q.Note = func(ctx context.Context) json.RawMessage { return l.note(ctx, r) }
-	q.Claimed, _ = json.Marshal(Intent{Place: l.place, Daemon: l.daemon, Tool: r.Call.Tool, Execution: r.ExecutionID, Claimed: true})
-	q.Settle = l.settler(r.Caller)
+	q.Note = func(ctx context.Context) json.RawMessage { return rc.note(ctx, r) }
+	q.Claimed, _ = json.Marshal(Intent{Place: rc.place, Daemon: rc.daemon, Tool: r.Call.Tool, Execution: r.ExecutionID, Claimed: true})
+	q.Settle = rc.settler(r.Caller)
 }
 
 // note is the Intent of r's call, which is about to run.
-func (l *Layer) note(ctx context.Context, r *call.Run) json.RawMessage {
+func (rc *reconciliation) note(ctx context.Context, r *call.Run) json.RawMessage {
 	n := Intent{
-		Place: l.place, Daemon: l.daemon, Tool: r.Call.Tool, Form: r.Form, Args: r.Call.Args, Cwd: r.Call.Cwd,
+		Place: rc.place, Daemon: rc.daemon, Tool: r.Call.Tool, Form: r.Form, Args: r.Call.Args, Cwd: r.Call.Cwd,
 		Env: slices.Sorted(maps.Keys(r.Call.Env)), Socket: r.Socket, Session: r.Session, Execution: r.ExecutionID,
-		Caller: r.Caller.ID, UID: r.UID, Token: r.Caller.HasToken(), Facts: l.reconciler.Facts(ctx, r), Began: time.Now(),
+		Caller: r.Caller.ID, UID: r.UID, Token: r.Caller.HasToken(), Facts: rc.Facts(ctx, r), Began: time.Now(),
 	}
 	if n.Cwd == "" {
 		n.Cwd = r.Cwd
@@ -120,30 +125,30 @@ func (l *Layer) note(ctx context.Context, r *call.Run) json.RawMessage {
 	}
 	b, err := json.Marshal(n)
 	if err != nil {
-		l.log.Error("what a call is about to do cannot be written down", "tool", r.Tool.Name, "execution_id", r.ExecutionID, "error", err)
+		rc.log.Error("what a call is about to do cannot be written down", "tool", r.Tool.Name, "execution_id", r.ExecutionID, "error", err)
 		return nil
 	}
 	return b
 }
 
 // settler looks into records for a caller. Its key proves that they are the caller's.
-func (l *Layer) settler(caller identity.Caller) func(context.Context, idempotency.Unknown) idempotency.Finding {
+func (rc *reconciliation) settler(caller identity.Caller) func(context.Context, idempotency.Unknown) idempotency.Finding {
 	return func(ctx context.Context, u idempotency.Unknown) idempotency.Finding {
-		f, _ := l.settle(ctx, caller, u)
+		f, _ := rc.settle(ctx, caller, u)
 		return f
 	}
 }
 
-func (l *Layer) settle(ctx context.Context, caller identity.Caller, u idempotency.Unknown) (f idempotency.Finding, a Answer) {
+func (rc *reconciliation) settle(ctx context.Context, caller identity.Caller, u idempotency.Unknown) (f idempotency.Finding, a Answer) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(l.ending, func() { cancel(context.Cause(l.ending)) })()
+	defer context.AfterFunc(rc.ending, func() { cancel(context.Cause(rc.ending)) })()
 	c := Case{Key: u.Label, Ended: u.EndedAt, Caller: caller}
 	if err := json.Unmarshal(u.Note, &c.Intent); err != nil {
-		l.log.Error("what a call was about to do cannot be read", "tool", u.Scope, "error", err)
+		rc.log.Error("what a call was about to do cannot be read", "tool", u.Scope, "error", err)
 		return f, Answer{Evidence: "what the call was about to do cannot be read"}
 	}
-	c.Gone = u.Ended || l.died(&c.Intent)
+	c.Gone = u.Ended || rc.died(&c.Intent)
 	switch {
 	case c.Tool == "":
 		a.Evidence = "what the call was about to do is not known"
@@ -152,13 +157,13 @@ func (l *Layer) settle(ctx context.Context, caller identity.Caller, u idempotenc
 	case c.Claimed:
 		a.Evidence = "the call had not begun, and nobody knows whether its daemon still runs"
 	default:
-		a = l.reconciler.Look(ctx, c)
+		a = rc.Look(ctx, c)
 	}
 	if a.Verdict == idempotency.Done {
 		f.Result = keep(&a.Outcome)
 	}
 	f.Verdict = a.Verdict
-	l.log.Info("the outcome of a call was looked into", "tool", u.Scope, "execution_id", c.Execution, "verdict", VerdictName(a.Verdict), "evidence", a.Evidence)
+	rc.log.Info("the outcome of a call was looked into", "tool", u.Scope, "execution_id", c.Execution, "verdict", VerdictName(a.Verdict), "evidence", a.Evidence)
 	return f, a
 }
 
@@ -176,39 +181,8 @@ func VerdictName(v idempotency.Verdict) string {
 // died reports whether the daemon that ran n is gone with all that it ran: it had this
 // daemon's state folder, whose lock each of its processes' supervisors kept until
 // all of them were gone.
-func (l *Layer) died(n *Intent) bool {
-	return runtime.GOOS == "linux" && l.place != "" && n.Place == l.place && n.Daemon != l.daemon
-}
-
-// Found is what was found out of one record.
-type Found struct {
-	Key, Execution string
-	Answer
-}
-
-// Resolve looks into the records of key, now, for an operator, and returns how many
-// have an unknown outcome and what was found out. resolve says who a caller without
-// a token is.
-func (l *Layer) Resolve(ctx context.Context, scope, key string, resolve func(uid uint32) (identity.Caller, error)) (n int, found []Found, err error) {
-	var mu sync.Mutex
-	n, err = l.Records.Settle(ctx, scope, key, func(ctx context.Context, u idempotency.Unknown) (f idempotency.Finding) {
-		var n Intent
-		var a Answer
-		if err := json.Unmarshal(u.Note, &n); err != nil {
-			a.Evidence = "what the call was about to do cannot be read"
-		} else if caller, err := callerOf(&n, resolve); err != nil {
-			a.Evidence = err.Error()
-		} else {
-			f, a = l.settle(ctx, caller, u)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		found = append(found, Found{u.Key, n.Execution, a})
-		return f
-	})
-	mu.Lock()
-	defer mu.Unlock()
-	return n, slices.Clone(found), err
+func (rc *reconciliation) died(n *Intent) bool {
+	return runtime.GOOS == "linux" && rc.place != "" && n.Place == rc.place && n.Daemon != rc.daemon
 }
 
 // callerOf is who made the call of a record, so that nothing is done as somebody
@@ -242,7 +216,3 @@ func openPlace(dir string) (string, error) {
 	}
 	return strings.TrimSpace(string(b)), nil
 }
-
-// lingers reports whether something of a call that was ended may still run: the
-// daemon lost sight of it.
-func lingers(o *call.Outcome) bool { return o.Err() != nil && o.Err().Code == fault.Internal }

@@ -10,15 +10,19 @@ package reliability
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/toold/toold/host/breaker"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/idempotency"
+	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/retry"
 )
@@ -42,13 +46,11 @@ type Layer struct {
 	// Breakers are those of all upstreams.
 	Breakers *Breakers
 	// shadowed are the records by which shadow decides.
-	shadowed   *idempotency.Records
-	reconciler Reconciler
-	// place is the name of the state folder, daemon that of this life of it.
-	place, daemon string
-	ending        context.Context
-	metrics       *observe.Metrics
-	log           *slog.Logger
+	shadowed       *idempotency.Records
+	reconciliation reconciliation
+	ending         context.Context
+	metrics        *observe.Metrics
+	log            *slog.Logger
 }
 
 // Open opens the store of records and makes a Layer. Close gives it back.
@@ -57,7 +59,8 @@ func Open(ctx context.Context, c Config) (*Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Layer{ending: c.Ending, metrics: c.Metrics, log: c.Log, place: place, daemon: rand.Text()}
+	l := &Layer{ending: c.Ending, metrics: c.Metrics, log: c.Log}
+	l.reconciliation = reconciliation{place: place, daemon: rand.Text(), ending: c.Ending, log: c.Log}
 	l.Breakers = &Breakers{onChange: l.breakerChanged}
 	if err := l.openRecords(ctx, c.Store, c.Dir); err != nil {
 		l.Close()
@@ -65,6 +68,9 @@ func Open(ctx context.Context, c Config) (*Layer, error) {
 	}
 	return l, nil
 }
+
+// UseReconciler sets the Reconciler. It is called before the first call.
+func (l *Layer) UseReconciler(r Reconciler) { l.reconciliation.Reconciler = r }
 
 // maxShadowed is how many records shadow keeps. They say what would have been,
 // and are thrown away.
@@ -133,7 +139,7 @@ func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(cont
 	if request.Shadow {
 		records = l.shadowed
 	}
-	l.reconcile(r, request)
+	l.reconciliation.attach(r, request)
 	ran, o := false, call.Outcome{}
 	kept, err := records.Do(ctx, *request, func(ctx context.Context) idempotency.Outcome {
 		ran = true
@@ -184,6 +190,37 @@ func (l *Layer) Recorded(ctx context.Context, d *call.Decided) bool {
 	}
 	held, err := l.Records.Held(ctx, request)
 	return err == nil && held
+}
+
+// Found is what was found out of one record.
+type Found struct {
+	Key, Execution string
+	Answer
+}
+
+// Resolve looks into the records of key, now, for an operator, and returns how many
+// have an unknown outcome and what was found out. resolve says who a caller without
+// a token is.
+func (l *Layer) Resolve(ctx context.Context, scope, key string, resolve func(uid uint32) (identity.Caller, error)) (n int, found []Found, err error) {
+	var mu sync.Mutex
+	n, err = l.Records.Settle(ctx, scope, key, func(ctx context.Context, u idempotency.Unknown) (f idempotency.Finding) {
+		var n Intent
+		var a Answer
+		if err := json.Unmarshal(u.Note, &n); err != nil {
+			a.Evidence = "what the call was about to do cannot be read"
+		} else if caller, err := callerOf(&n, resolve); err != nil {
+			a.Evidence = err.Error()
+		} else {
+			f, a = l.reconciliation.settle(ctx, caller, u)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		found = append(found, Found{u.Key, n.Execution, a})
+		return f
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	return n, slices.Clone(found), err
 }
 
 // withBreaker refuses a call of what keeps failing, and learns from one that it
@@ -342,3 +379,7 @@ func conclude(r *call.Run, o *call.Outcome) idempotency.Outcome {
 	}
 	return kept
 }
+
+// lingers reports whether something of a call that was ended may still run: the
+// daemon lost sight of it.
+func lingers(o *call.Outcome) bool { return o.Err() != nil && o.Err().Code == fault.Internal }
