@@ -12,30 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
-)
-
-var (
-	// ErrPending: a call with this key is still running. If the caller's
-	// context ended during the wait, its cause is wrapped too.
-	ErrPending = errors.New("a call with this idempotency key is still running")
-	// ErrKeyReused: the key was claimed for another payload.
-	ErrKeyReused = errors.New("the idempotency key was used with another payload")
-	// ErrOutcomeUnknown: the call of this key began, and its outcome is
-	// unknown. Check what it did, then flush the key or use another.
-	ErrOutcomeUnknown = errors.New("a call with this idempotency key began, and its outcome is unknown")
-	// ErrStoreUnavailable: nothing ran, since no record could be written.
-	ErrStoreUnavailable = errors.New("the idempotency store is not available")
-	// ErrOverloaded: nothing ran, since the store is full of running calls.
-	ErrOverloaded = errors.New("the idempotency store is full of running calls")
-	// ErrNotRecorded comes with a valid Result: the call ran, but its record
-	// could not be completed. The next use of its key returns
-	// ErrOutcomeUnknown, or runs again if the record had disappeared
-	// (EventGone) or the call was declared safe to rerun.
-	ErrNotRecorded = errors.New("the call ran, and its outcome could not be recorded")
-	// ErrRequest: the Request itself is wrong.
-	ErrRequest = errors.New("not an idempotency request")
 )
 
 const (
@@ -43,10 +20,6 @@ const (
 	DefaultTTL = 24 * time.Hour
 	// AutoTTL is for keys made by AutoKey.
 	AutoTTL = time.Hour
-	// MaxResult is the largest result that is stored, in bytes of compact JSON.
-	MaxResult = 64 << 10
-	// maxLabel is the longest stored Label, in bytes.
-	maxLabel = 128
 )
 
 // Config is fixed when Records are opened. Zero values are the defaults.
@@ -85,43 +58,6 @@ func (c Config) withDefaults() Config {
 	c.MemoryBytes = cmp.Or(c.MemoryBytes, 512<<20)
 	c.Log = cmp.Or(c.Log, slog.Default())
 	return c
-}
-
-// Event is a counted event.
-type Event string
-
-const (
-	EventClaimed     Event = "claimed"      // the first call of a key runs
-	EventTakenOver   Event = "taken_over"   // a call runs after an expired owner, as declared safe
-	EventRetried     Event = "retried"      // a call runs after a stored failure, as requested
-	EventReplayed    Event = "replayed"     // a call got the stored result
-	EventWaited      Event = "waited"       // a duplicate began to wait
-	EventPending     Event = "pending"      // a duplicate got ErrPending
-	EventReused      Event = "key_reused"   // a call got ErrKeyReused
-	EventUnknown     Event = "unknown"      // a call got ErrOutcomeUnknown
-	EventReleased    Event = "released"     // a call did not begin; its key is free
-	EventAbandoned   Event = "abandoned"    // a call ended with an unknown outcome
-	EventTooLarge    Event = "too_large"    // only the digest of a result was stored
-	EventLate        Event = "late"         // a result was dropped: its key has another owner
-	EventGone        Event = "gone"         // the record of a running call disappeared: an alarm
-	EventNotRecorded Event = "not_recorded" // an outcome could not be stored: an alarm
-	EventUnavailable Event = "unavailable"  // a call got ErrStoreUnavailable
-	EventOverloaded  Event = "overloaded"   // a call got ErrOverloaded
-	EventEvicted     Event = "evicted"      // a result was dropped early to make room
-	EventFlushed     Event = "flushed"      // an operator removed a record
-	EventUnrecorded  Event = "unrecorded"   // a Shadow call ran without a record
-
-	EventFoundDone    Event = "found_done"     // an unknown outcome turned out to be a success
-	EventFoundNotDone Event = "found_not_done" // a call with an unknown outcome changed nothing; its key is free
-	EventFoundNothing Event = "found_nothing"  // an outcome was looked into and stays unknown
-)
-
-// events is the order of Records.counts; it is never written to.
-var events = [...]Event{
-	EventClaimed, EventTakenOver, EventRetried, EventReplayed, EventWaited, EventPending, EventReused,
-	EventUnknown, EventReleased, EventAbandoned, EventTooLarge, EventLate, EventGone, EventNotRecorded,
-	EventUnavailable, EventOverloaded, EventEvicted, EventFlushed, EventUnrecorded,
-	EventFoundDone, EventFoundNotDone, EventFoundNothing,
 }
 
 // OnDuplicate is what a call does while another one with its key runs.
@@ -239,20 +175,13 @@ type Result struct {
 
 // Records runs calls under idempotency keys. It is safe for concurrent use.
 type Records struct {
-	config Config
-	store  store
-	counts [len(events)]atomic.Uint64
-
-	ctx       context.Context // done when the Records are closed
-	cancel    context.CancelFunc
-	wg        sync.WaitGroup // of all background goroutines
-	undoSlots chan struct{}  // holds a token for each running undo
-
-	mu      sync.Mutex
-	flights map[id]*flight // of keys with waiters in this process; guarded by mu
-	looks   map[id]*look   // under way; guarded by mu
-	rests   map[id]rest    // guarded by mu
-	closed  bool           // guarded by mu
+	config     Config
+	store      store
+	recorder   *recorder
+	background *background
+	undoSlots  chan struct{} // holds a token for each running undo
+	flights    *flights
+	settler    *settler
 }
 
 // maxUndos is how many claims without a reply are released concurrently; others
@@ -270,12 +199,12 @@ const maxUndos = 256
 // is reachable.
 func Open(ctx context.Context, c Config) (*Records, error) {
 	c = c.withDefaults()
-	k := &Records{config: c, flights: map[id]*flight{}, looks: map[id]*look{}, rests: map[id]rest{}, undoSlots: make(chan struct{}, maxUndos)}
-	k.ctx, k.cancel = context.WithCancel(context.Background())
+	k := &Records{config: c, recorder: &recorder{onEvent: c.OnEvent, onStore: c.OnStore}, background: newBackground(), undoSlots: make(chan struct{}, maxUndos)}
+	k.flights = &flights{recorder: k.recorder, background: k.background, poll: c.Poll, waited: map[id]*flight{}}
 	var err error
 	switch c.Store {
 	case "memory":
-		k.store = newMemory(c.MemoryRecords, c.MemoryBytes, func(scope string) { k.count(scope, EventEvicted) })
+		k.store = newMemory(c.MemoryRecords, c.MemoryBytes, func(scope string) { k.recorder.count(scope, EventEvicted) })
 	case "file":
 		k.store, err = openFile(filepath.Join(c.Dir, "idempotency.db"))
 	default:
@@ -285,7 +214,7 @@ func Open(ctx context.Context, c Config) (*Records, error) {
 		}
 		switch scheme, rest, _ := strings.Cut(c.Store, "://"); scheme {
 		case "redis", "rediss", "unix":
-			k.store, err = openRedis(ctx, c.Store, k.notify)
+			k.store, err = openRedis(ctx, c.Store, k.flights.notify)
 		default:
 			if rest != "" {
 				scheme += "://…" // the rest may hold a password
@@ -294,24 +223,20 @@ func Open(ctx context.Context, c Config) (*Records, error) {
 		}
 	}
 	if err != nil {
-		k.cancel()
+		k.background.close()
 		return nil, fmt.Errorf("open the idempotency store: %w", err)
 	}
+	k.flights.store = k.store
+	k.settler = &settler{store: k.store, recorder: k.recorder, background: k.background, flights: k.flights, log: c.Log, looks: map[id]*look{}, rests: map[id]rest{}}
 	return k, nil
 }
 
 // Close stops background work and closes the store. It does not wait for running
 // calls: they end with ErrNotRecorded.
 func (k *Records) Close() error {
-	k.mu.Lock()
-	if k.closed {
-		k.mu.Unlock()
+	if !k.background.close() {
 		return nil
 	}
-	k.closed = true
-	k.mu.Unlock()
-	k.cancel()
-	k.wg.Wait()
 	return k.store.close()
 }
 
@@ -326,27 +251,9 @@ func (k *Records) Ping(ctx context.Context) error { return k.store.ping(ctx) }
 func (k *Records) Stats() map[Event]uint64 {
 	m := make(map[Event]uint64, len(events))
 	for i, e := range events {
-		m[e] = k.counts[i].Load()
+		m[e] = k.recorder.counts[i].Load()
 	}
 	return m
-}
-
-func (k *Records) count(scope string, e Event) {
-	for i := range events {
-		if events[i] == e {
-			k.counts[i].Add(1)
-		}
-	}
-	if k.config.OnEvent != nil {
-		k.config.OnEvent(scope, e)
-	}
-}
-
-// observeStore reports an operation to OnStore.
-func (k *Records) observeStore(op string, start time.Time, err error) {
-	if k.config.OnStore != nil {
-		k.config.OnStore(op, time.Since(start), err)
-	}
 }
 
 // Do runs the call of r in the calling goroutine unless its key forbids it. run
@@ -379,7 +286,7 @@ func (k *Records) Do(ctx context.Context, r Request, run func(context.Context) O
 			res.Event = EventUnavailable
 		case v == verdictRun, v == verdictTakeOver, v == verdictRetry:
 			res.Event = map[verdict]Event{verdictRun: EventClaimed, verdictTakeOver: EventTakenOver, verdictRetry: EventRetried}[v]
-			k.count(r.Scope, res.Event)
+			k.recorder.count(r.Scope, res.Event)
 			res.Fence = rec.Fence
 			res, err = k.runOwned(ctx, i, c, res, &r, run)
 			if r.Shadow {
@@ -391,7 +298,7 @@ func (k *Records) Do(ctx context.Context, r Request, run func(context.Context) O
 		case v == verdictUnknown:
 			// Once: what has an unknown outcome again is another call's.
 			if r.Settle != nil && !r.Shadow && !settled {
-				if settled = true; k.settle(ctx, i, r.Settle) {
+				if settled = true; k.settler.settle(ctx, i, r.Settle) {
 					continue
 				}
 			}
@@ -403,9 +310,9 @@ func (k *Records) Do(ctx context.Context, r Request, run func(context.Context) O
 		default:
 			if !waited {
 				waited = true
-				k.count(r.Scope, EventWaited)
+				k.recorder.count(r.Scope, EventWaited)
 			}
-			rec, err = k.wait(ctx, i)
+			rec, err = k.flights.wait(ctx, i)
 			switch {
 			case err != nil:
 				res.Waited, res.Event = true, EventPending
@@ -420,9 +327,9 @@ func (k *Records) Do(ctx context.Context, r Request, run func(context.Context) O
 				res = rec.replay(true)
 			}
 		}
-		k.count(r.Scope, res.Event)
+		k.recorder.count(r.Scope, res.Event)
 		if r.Shadow {
-			k.count(r.Scope, EventUnrecorded)
+			k.recorder.count(r.Scope, EventUnrecorded)
 			event := res.Event
 			res = Result{Event: event}
 			res.setOutcome(run(ctx))
@@ -471,29 +378,21 @@ func (res *Result) setOutcome(o Outcome) {
 func (k *Records) claim(ctx context.Context, i id, c claimRequest) (*record, verdict, error) {
 	start := time.Now()
 	rec, _, v, err := k.store.claim(ctx, i, c)
-	k.observeStore("claim", start, err)
+	k.recorder.observe("claim", start, err)
 	if err == nil || errors.Is(err, ErrOverloaded) || errors.Is(err, errNotSent) {
 		return rec, v, err
 	}
-	k.mu.Lock()
-	undo := !k.closed
-	if undo {
-		select {
-		case k.undoSlots <- struct{}{}:
-			k.wg.Add(1)
-		default:
-			undo = false
-		}
-	}
-	k.mu.Unlock()
-	if undo {
-		go func() {
-			defer k.wg.Done()
+	select {
+	case k.undoSlots <- struct{}{}:
+		if !k.background.start(func() {
 			defer func() { <-k.undoSlots }()
-			ctx, cancel := context.WithTimeout(k.ctx, k.config.Lease)
+			ctx, cancel := context.WithTimeout(k.background.ctx, k.config.Lease)
 			defer cancel()
 			_, _ = k.complete(ctx, i, completion{owner: c.owner, released: true}) // on an error, it expires
-		}()
+		}) {
+			<-k.undoSlots
+		}
+	default: // it expires with its lease
 	}
 	if e := ctx.Err(); e != nil && !errors.Is(err, e) {
 		err = fmt.Errorf("%w: %w", err, e)
@@ -501,15 +400,12 @@ func (k *Records) claim(ctx context.Context, i id, c claimRequest) (*record, ver
 	return nil, 0, err
 }
 
-// errNotSent marks the error of a claim that was not sent to the store.
-var errNotSent = errors.New("not sent")
-
 // complete retries until the store answers or ctx ends.
 func (k *Records) complete(ctx context.Context, i id, e completion) (verdict, error) {
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		start := time.Now()
 		v, err := k.store.complete(ctx, i, e)
-		k.observeStore("end", start, err)
+		k.recorder.observe("end", start, err)
 		if err == nil {
 			return v, nil
 		}
@@ -552,7 +448,7 @@ func (k *Records) runOwned(ctx context.Context, i id, c claimRequest, res Result
 	res.setOutcome(o)
 	err := k.finish(ctx, i, c, res.Fence, o)
 	if err == nil && o.Kind == OutcomeUnknown && r.Settle != nil && !r.Shadow {
-		k.startLook(i, r.Settle, false) // for whoever comes next
+		k.settler.start(i, r.Settle, false) // for whoever comes next
 	}
 	return res, err
 }
@@ -565,7 +461,7 @@ func (k *Records) annotate(ctx context.Context, i id, c claimRequest, fence int6
 	}
 	start := time.Now()
 	v, err := k.store.annotate(ctx, i, c.owner, fence, note)
-	k.observeStore("note", start, err)
+	k.recorder.observe("note", start, err)
 	if err == nil && v != verdictDone {
 		err = fmt.Errorf("%w: the key has another owner or was settled before its call began", ErrStoreUnavailable)
 	}
@@ -597,21 +493,21 @@ func (k *Records) finish(ctx context.Context, i id, c claimRequest, fence int64,
 		event = EventTooLarge
 	}
 	if event != "" {
-		k.count(i.scope, event)
+		k.recorder.count(i.scope, event)
 	}
 	// The outcome is stored even if the caller has left, but not after Close.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.config.Lease)
 	defer cancel()
-	defer context.AfterFunc(k.ctx, cancel)()
+	defer context.AfterFunc(k.background.ctx, cancel)()
 	v, err := k.complete(ctx, i, e)
-	k.notify(i)
+	k.flights.notify(i)
 	switch {
 	case err != nil:
-		k.count(i.scope, EventNotRecorded)
+		k.recorder.count(i.scope, EventNotRecorded)
 		k.config.Log.Error("the outcome of a call was not recorded", "scope", i.scope, "key", i.key, "error", err)
 		return fmt.Errorf("%w: %w", ErrNotRecorded, err)
 	case v == verdictLate:
-		k.count(i.scope, EventLate)
+		k.recorder.count(i.scope, EventLate)
 		k.config.Log.Warn("the outcome of a call came late and was dropped", "scope", i.scope, "key", i.key, "fence", fence)
 		return fmt.Errorf("%w: the key has another owner or was settled", ErrNotRecorded)
 	case v == verdictGone:
@@ -622,7 +518,7 @@ func (k *Records) finish(ctx context.Context, i id, c claimRequest, fence int64,
 }
 
 func (k *Records) reportVanished(i id) {
-	k.count(i.scope, EventGone)
+	k.recorder.count(i.scope, EventGone)
 	k.config.Log.Error("the record of a running call has vanished; its key may run again", "scope", i.scope, "key", i.key)
 }
 
@@ -638,19 +534,15 @@ func (k *Records) startRenewal(i id, c claimRequest, fence int64) (stop func()) 
 	mu.Lock()
 	defer mu.Unlock()
 	t = time.AfterFunc(every, func() {
-		k.mu.Lock()
-		if k.closed {
-			k.mu.Unlock()
+		if !k.background.begin() {
 			return
 		}
-		k.wg.Add(1)
-		k.mu.Unlock()
-		defer k.wg.Done()
-		ctx, cancel := context.WithTimeout(k.ctx, every)
+		defer k.background.wg.Done()
+		ctx, cancel := context.WithTimeout(k.background.ctx, every)
 		start := time.Now()
 		v, err := k.store.renew(ctx, i, c.owner, fence, c.lease)
 		cancel()
-		k.observeStore("renew", start, err)
+		k.recorder.observe("renew", start, err)
 		mu.Lock()
 		if stopped {
 			mu.Unlock()
@@ -673,4 +565,13 @@ func (k *Records) startRenewal(i id, c claimRequest, fence int64) (stop func()) 
 		stopped = true
 		t.Stop()
 	}
+}
+
+// truncateLabel shortens a label to maxLabel bytes, ending in a digest of it.
+func truncateLabel(label string) string {
+	if len(label) <= maxLabel {
+		return label
+	}
+	end := "…" + digest([]byte(label))[:16]
+	return strings.ToValidUTF8(label[:maxLabel-len(end)], "") + end
 }

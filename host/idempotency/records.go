@@ -81,15 +81,6 @@ func (k *Records) find(ctx context.Context, scope, key string, limit int) ([]Rec
 	return out, err
 }
 
-// truncateLabel shortens a label to maxLabel bytes, ending in a digest of it.
-func truncateLabel(label string) string {
-	if len(label) <= maxLabel {
-		return label
-	}
-	end := "…" + digest([]byte(label))[:16]
-	return strings.ToValidUTF8(label[:maxLabel-len(end)], "") + end
-}
-
 // Flushed is the result of Flush.
 type Flushed struct {
 	// Flushed records are gone: their keys run again.
@@ -115,10 +106,39 @@ func (k *Records) Flush(ctx context.Context, scope, key string) (Flushed, error)
 			return f, err
 		case flushed:
 			f.Flushed++
-			k.count(scope, EventFlushed)
+			k.recorder.count(scope, EventFlushed)
 		case found:
 			f.Running++
 		}
 	}
 	return f, nil
+}
+
+// Settle looks into the records that Show returns for key and whose outcome is
+// unknown, now, with f. It returns how many there were. Show tells what became of
+// them.
+func (k *Records) Settle(ctx context.Context, scope, key string, f func(context.Context, Unknown) Finding) (n int, err error) {
+	found, err := k.find(ctx, scope, key, 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range found {
+		if r.Error == nil || r.Error.Code != CodeOutcomeUnknown {
+			continue
+		}
+		n++
+		l := k.settler.start(id{scope, r.Key}, f, true)
+		if l == nil {
+			return n, ErrOverloaded
+		}
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+			return n, context.Cause(ctx)
+		}
+	}
+	if n == 0 {
+		return 0, ErrNoSuchRecord
+	}
+	return n, nil
 }

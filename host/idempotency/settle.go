@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
+	"log/slog"
+	"sync"
 	"time"
 )
 
@@ -39,8 +40,6 @@ type Finding struct {
 }
 
 const (
-	// maxNote is the longest note that is stored, in bytes.
-	maxNote = 64 << 10
 	// maxSettling is how many records are looked into at one time.
 	maxSettling = 16
 	// settleTimeout bounds one look.
@@ -66,11 +65,24 @@ type rest struct {
 	next  time.Duration
 }
 
+// settler finds out how calls with an unknown outcome ended.
+type settler struct {
+	store      store
+	recorder   *recorder
+	background *background
+	flights    *flights // whose waiters it wakes
+	log        *slog.Logger
+
+	mu    sync.Mutex
+	looks map[id]*look // under way; guarded by mu
+	rests map[id]rest  // guarded by mu
+}
+
 // settle finds out with f how the call of i ended, or waits for another that does,
 // until ctx ends. It reports whether the record may have changed. A record that was
 // looked into without a decision lately is left alone.
-func (k *Records) settle(ctx context.Context, i id, f func(context.Context, Unknown) Finding) (changed bool) {
-	l := k.startLook(i, f, false)
+func (s *settler) settle(ctx context.Context, i id, f func(context.Context, Unknown) Finding) (changed bool) {
+	l := s.start(i, f, false)
 	if l == nil {
 		return false
 	}
@@ -82,66 +94,66 @@ func (k *Records) settle(ctx context.Context, i id, f func(context.Context, Unkn
 	}
 }
 
-// startLook begins a look in a goroutine of its own: it is for all who wait, and none
+// start begins a look in a goroutine of its own: it is for all who wait, and none
 // of them ends it. It returns nil if none may begin now. force is for an operator,
 // who asks again at once.
-func (k *Records) startLook(i id, f func(context.Context, Unknown) Finding, force bool) *look {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if l := k.looks[i]; l != nil {
+func (s *settler) start(i id, f func(context.Context, Unknown) Finding, force bool) *look {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.looks[i]; l != nil {
 		return l
 	}
-	if k.closed || len(k.looks) >= maxSettling || !force && time.Now().Before(k.rests[i].until) {
+	if len(s.looks) >= maxSettling || !force && time.Now().Before(s.rests[i].until) {
 		return nil
 	}
 	l := &look{done: make(chan struct{})}
-	k.looks[i] = l
-	k.wg.Add(1)
-	go func() {
-		defer k.wg.Done()
+	if !s.background.start(func() {
 		changed := false
 		defer func() { // also where f panics
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			delete(k.looks, i)
-			k.restLocked(i, changed)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.looks, i)
+			s.restLocked(i, changed)
 			l.changed = changed
 			close(l.done)
 		}()
-		ctx, cancel := context.WithTimeout(k.ctx, settleTimeout)
+		ctx, cancel := context.WithTimeout(s.background.ctx, settleTimeout)
 		defer cancel()
-		changed = k.lookInto(ctx, i, f)
-	}()
+		changed = s.lookInto(ctx, i, f)
+	}) {
+		return nil
+	}
+	s.looks[i] = l
 	return l
 }
 
 // restLocked notes that a look at i has ended.
-func (k *Records) restLocked(i id, changed bool) {
+func (s *settler) restLocked(i id, changed bool) {
 	if changed {
-		delete(k.rests, i)
+		delete(s.rests, i)
 		return
 	}
 	now := time.Now()
-	if len(k.rests) >= maxRests {
-		for other, r := range k.rests {
+	if len(s.rests) >= maxRests {
+		for other, r := range s.rests {
 			if now.After(r.until) {
-				delete(k.rests, other)
+				delete(s.rests, other)
 			}
 		}
 	}
-	r := k.rests[i]
+	r := s.rests[i]
 	r.next = min(max(2*r.next, firstRest), maxRest)
 	r.until = now.Add(r.next)
-	if len(k.rests) < maxRests {
-		k.rests[i] = r
+	if len(s.rests) < maxRests {
+		s.rests[i] = r
 	}
 }
 
 // lookInto reports whether the record of i has changed, by this look or before it.
-func (k *Records) lookInto(ctx context.Context, i id, f func(context.Context, Unknown) Finding) (changed bool) {
+func (s *settler) lookInto(ctx context.Context, i id, f func(context.Context, Unknown) Finding) (changed bool) {
 	start := time.Now()
-	r, _, err := k.store.get(ctx, i)
-	k.observeStore("get", start, err)
+	r, _, err := s.store.get(ctx, i)
+	s.recorder.observe("get", start, err)
 	switch {
 	case err != nil:
 		return false
@@ -168,51 +180,19 @@ func (k *Records) lookInto(ctx context.Context, i id, f func(context.Context, Un
 		}
 	case NotDone:
 	default:
-		k.count(i.scope, EventFoundNothing)
+		s.recorder.count(i.scope, EventFoundNothing)
 		return false
 	}
 	start = time.Now()
-	v, err := k.store.resolve(ctx, i, x)
-	k.observeStore("end", start, err)
+	v, err := s.store.resolve(ctx, i, x)
+	s.recorder.observe("end", start, err)
 	if err != nil {
-		k.config.Log.Error("what was found out of a call could not be recorded", "scope", i.scope, "key", i.key, "error", err)
+		s.log.Error("what was found out of a call could not be recorded", "scope", i.scope, "key", i.key, "error", err)
 		return false
 	}
 	if v == verdictDone {
-		k.count(i.scope, event)
+		s.recorder.count(i.scope, event)
 	}
-	k.notify(i)
+	s.flights.notify(i)
 	return true
-}
-
-// ErrNoSuchRecord: there is no record of that key with an unknown outcome.
-var ErrNoSuchRecord = errors.New("no record of this key has an unknown outcome")
-
-// Settle looks into the records that Show returns for key and whose outcome is
-// unknown, now, with f. It returns how many there were. Show tells what became of
-// them.
-func (k *Records) Settle(ctx context.Context, scope, key string, f func(context.Context, Unknown) Finding) (n int, err error) {
-	found, err := k.find(ctx, scope, key, 0)
-	if err != nil {
-		return 0, err
-	}
-	for _, r := range found {
-		if r.Error == nil || r.Error.Code != CodeOutcomeUnknown {
-			continue
-		}
-		n++
-		l := k.startLook(id{scope, r.Key}, f, true)
-		if l == nil {
-			return n, ErrOverloaded
-		}
-		select {
-		case <-l.done:
-		case <-ctx.Done():
-			return n, context.Cause(ctx)
-		}
-	}
-	if n == 0 {
-		return 0, ErrNoSuchRecord
-	}
-	return n, nil
 }

@@ -13,6 +13,16 @@ type id struct{ scope, key string }
 // pin a whole scope to one slot of a Redis Cluster.
 func (i id) String() string { return "idemp:" + i.scope + ":" + i.key }
 
+// Bounds of what a store holds of a call, in bytes.
+const (
+	// MaxResult is the largest result that is stored, as compact JSON.
+	MaxResult = 64 << 10
+	// maxNote is the longest note.
+	maxNote = 64 << 10
+	// maxLabel is the longest label.
+	maxLabel = 128
+)
+
 // store holds records and applies the functions of machine.go to one at a time,
 // atomically and by its own clock. Errors wrap ErrStoreUnavailable,
 // ErrOverloaded or the context's error.

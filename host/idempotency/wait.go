@@ -2,75 +2,84 @@ package idempotency
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
 // flight is a key that callers of this process wait for. They share one
 // goroutine that polls the record.
 type flight struct {
-	waiters int           // guarded by Records.mu
+	waiters int           // guarded by flights.mu
 	wake    chan struct{} // holds a token when the record must be read
 	empty   chan struct{} // closed when the last waiter has left
 	done    chan struct{} // closed when rec is set
 	rec     *record       // nil: no record. Written before done is closed
 }
 
+// flights are the keys that callers of this process wait for.
+type flights struct {
+	store      store
+	recorder   *recorder
+	background *background
+	poll       time.Duration // Config.Poll
+
+	mu     sync.Mutex
+	waited map[id]*flight // guarded by mu
+}
+
 // wait returns the record of i once its lease is no longer held: nil if there is
 // none, PENDING if it may be taken over. The error is the cause of ctx.
-func (k *Records) wait(ctx context.Context, i id) (*record, error) {
-	k.mu.Lock()
-	f := k.flights[i]
+func (w *flights) wait(ctx context.Context, i id) (*record, error) {
+	w.mu.Lock()
+	f := w.waited[i]
 	if f == nil {
-		if k.closed {
-			k.mu.Unlock()
+		f = &flight{wake: make(chan struct{}, 1), empty: make(chan struct{}), done: make(chan struct{})}
+		if !w.background.start(func() { w.watch(i, f) }) {
+			w.mu.Unlock()
 			return nil, context.Canceled
 		}
-		f = &flight{wake: make(chan struct{}, 1), empty: make(chan struct{}), done: make(chan struct{})}
-		k.flights[i] = f
-		k.wg.Add(1)
-		go k.poll(i, f)
+		w.waited[i] = f
 	}
 	f.waiters++
-	k.mu.Unlock()
+	w.mu.Unlock()
 
 	select {
 	case <-f.done:
 		return f.rec, nil
 	case <-ctx.Done():
-	case <-k.ctx.Done():
+	case <-w.background.ctx.Done():
 		return nil, context.Canceled
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if f.waiters--; f.waiters == 0 && k.flights[i] == f {
-		delete(k.flights, i)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f.waiters--; f.waiters == 0 && w.waited[i] == f {
+		delete(w.waited, i)
 		close(f.empty)
 	}
 	return nil, context.Cause(ctx)
 }
 
-// poll waits for the completion of a record for all waiters of a flight.
-func (k *Records) poll(i id, f *flight) {
-	defer k.wg.Done()
-	ctx, cancel := context.WithTimeout(k.ctx, k.config.Poll)
-	_ = k.store.subscribe(ctx) // on an error, polling is enough
+// watch waits for the completion of a record for all waiters of a flight.
+func (w *flights) watch(i id, f *flight) {
+	ctx, cancel := context.WithTimeout(w.background.ctx, w.poll)
+	_ = w.store.subscribe(ctx) // on an error, polling is enough
 	cancel()
 	for {
 		// After subscribing, so that no completion falls between the two.
 		start := time.Now()
-		rec, left, err := k.store.get(k.ctx, i)
-		k.observeStore("get", start, err)
+		rec, left, err := w.store.get(w.background.ctx, i)
+		w.recorder.observe("get", start, err)
 		if err == nil && (rec == nil || rec.Status != Pending || left <= 0) {
-			k.mu.Lock()
-			if k.flights[i] == f {
-				delete(k.flights, i)
+			w.mu.Lock()
+			if w.waited[i] == f {
+				delete(w.waited, i)
 			}
-			k.mu.Unlock()
+			w.mu.Unlock()
 			f.rec = rec
 			close(f.done)
 			return
 		}
-		again := k.config.Poll
+		again := w.poll
 		if err == nil {
 			// A millisecond more, since the store counts whole ones.
 			again = min(again, left+time.Millisecond)
@@ -82,7 +91,7 @@ func (k *Records) poll(i id, f *flight) {
 		case <-f.empty:
 			t.Stop()
 			return
-		case <-k.ctx.Done():
+		case <-w.background.ctx.Done():
 			t.Stop()
 			return
 		}
@@ -91,19 +100,19 @@ func (k *Records) poll(i id, f *flight) {
 }
 
 // notify wakes the flight of i, if there is one, or all flights for the zero id.
-func (k *Records) notify(i id) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (w *flights) notify(i id) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	wake := func(f *flight) {
 		select {
 		case f.wake <- struct{}{}:
 		default: // a read is already due
 		}
 	}
-	if f := k.flights[i]; f != nil {
+	if f := w.waited[i]; f != nil {
 		wake(f)
 	} else if i == (id{}) {
-		for _, f := range k.flights {
+		for _, f := range w.waited {
 			wake(f)
 		}
 	}
