@@ -70,8 +70,12 @@ func (m *Monitor) attributes(n *seccomp.Call) seccomp.Answer {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return seccomp.Fail(err)
 	}
-	a.fd, a.link = fd, st.Mode&unix.S_IFMT == unix.S_IFLNK
-	return seccomp.Fail(c.change(&a))
+	a.fd, a.kind = fd, st.Mode&unix.S_IFMT
+	a.link = a.kind == unix.S_IFLNK
+	if m.user == nil {
+		return seccomp.Fail(c.change(&a))
+	}
+	return seccomp.Fail(m.asCaller(-1, func() error { return c.change(&a) }))
 }
 
 // attributeCall is one system call that changes attributes.
@@ -81,6 +85,7 @@ type attributeCall struct {
 	args     [4]uint64 // behind what names the file
 	fd       int       // of the file, O_PATH
 	self     string    // a path to it
+	kind     uint32    // of the file: S_IFREG and the like
 	link     bool      // it is a symbolic link
 }
 
@@ -157,6 +162,11 @@ var attributeCalls = func() map[uint32]*attributeCallKind {
 func changeMode(a *attributeCall) error {
 	if a.link {
 		return unix.EOPNOTSUPP
+	}
+	// A program that runs as its owner runs unconfined as the daemon's user for whoever
+	// else can start it. To a folder these bits say whose its files are.
+	if a.args[0]&(unix.S_ISUID|unix.S_ISGID) != 0 && a.kind != unix.S_IFDIR {
+		return unix.EPERM
 	}
 	return unix.Chmod(a.self, uint32(a.args[0])&0o7777)
 }

@@ -16,6 +16,10 @@ import (
 // it.
 type grants struct {
 	write []string
+	// hidden is what it may not read, and leads are the folders on the way there,
+	// which it may not list.
+	hidden []string
+	leads  map[string]bool
 	// programs are files, by what they are; folders are what lies beneath
 	// them. Both are the operator's.
 	programs map[fileID]bool
@@ -46,6 +50,11 @@ func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} }
 // canWrite reports whether the run may change what is at path, or in it.
 func (g *grants) canWrite(path string) bool {
 	return slices.ContainsFunc(g.write, func(dir string) bool { return Beneath(dir, path) })
+}
+
+// hides reports whether what is at path is kept from being read, or listed.
+func (g *grants) hides(path string) bool {
+	return g.leads[path] || slices.ContainsFunc(g.hidden, func(dir string) bool { return Beneath(dir, path) })
 }
 
 // holdsProgram reports whether the file at path was granted to be executed.

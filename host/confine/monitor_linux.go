@@ -141,6 +141,10 @@ func (m *Monitor) judge(n *seccomp.Call) seccomp.Answer {
 		return m.execute(n, unix.AT_FDCWD, n.Args[0], n.Args[1], 0)
 	case unix.SYS_EXECVEAT:
 		return m.execute(n, int(int32(n.Args[0])), n.Args[1], n.Args[2], uint32(n.Args[4]))
+	case unix.SYS_OPENAT2:
+		return seccomp.Fail(unix.ENOSYS) // programs open in another way then
+	case unix.SYS_INOTIFY_ADD_WATCH:
+		return m.watch(n)
 	case unix.SYS_MMAP:
 		return m.mapToExecute(n)
 	case unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETATTR, unix.SYS_SCHED_SETAFFINITY:
@@ -198,4 +202,50 @@ func (m *Monitor) mapToExecute(n *seccomp.Call) seccomp.Answer {
 		return seccomp.Fail(unix.EACCES)
 	}
 	return seccomp.GoOn()
+}
+
+// watch has the caller hear of what happens to a file or in a folder, in its place,
+// unless reading it is refused: Landlock knows of opening only, and the events of a
+// folder have the names of what is in it.
+func (m *Monitor) watch(n *seccomp.Call) seccomp.Answer {
+	tid := int(n.TID)
+	name, err := seccomp.Path(tid, n.Args[1])
+	if err != nil {
+		return seccomp.Fail(err)
+	}
+	if name == "" {
+		return seccomp.Fail(unix.ENOENT)
+	}
+	a := attributeCall{tid: tid, dir: unix.AT_FDCWD, follow: n.Args[2]&unix.IN_DONT_FOLLOW == 0}
+	fd, err := a.open(name)
+	if err != nil {
+		return seccomp.Fail(err)
+	}
+	defer unix.Close(fd)
+	self := "/proc/self/fd/" + strconv.Itoa(fd)
+	where, err := os.Readlink(self)
+	if err != nil {
+		return seccomp.Fail(unix.EACCES)
+	}
+	queue, err := takeDescriptor(tid, int(int32(n.Args[0])))
+	if err != nil {
+		return seccomp.Fail(err)
+	}
+	defer unix.Close(queue)
+	if !m.listener.Valid(n) {
+		return seccomp.Fail(unix.EINTR)
+	}
+	if g := m.grants.Load(); where[0] == '/' && !g.canWrite(where) && g.hides(where) {
+		return seccomp.Fail(unix.EACCES)
+	}
+	number := 0
+	err = m.asCaller(-1, func() (err error) {
+		// The link of /proc leads to the file itself, be it a link too.
+		number, err = unix.InotifyAddWatch(queue, self, uint32(n.Args[2])&^unix.IN_DONT_FOLLOW)
+		return err
+	})
+	if err != nil {
+		return seccomp.Fail(err)
+	}
+	return seccomp.Return(number)
 }

@@ -335,6 +335,7 @@ func (b *builder) allReadableBut(hide []string) (text string) {
 			leads[dir] = true
 		}
 	}
+	b.grants.hidden, b.grants.leads = hidden, leads
 	isHidden := func(path string) bool {
 		return slices.ContainsFunc(hidden, func(h string) bool { return Beneath(h, path) })
 	}

@@ -4,6 +4,7 @@ package process_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -112,6 +113,25 @@ func probe(args []string) error {
 			err = nil
 		}
 		return err
+	case "watch":
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		watch, err := unix.InotifyAddWatch(fd, arg(1), unix.IN_ALL_EVENTS)
+		if err != nil {
+			return err
+		}
+		os.ReadDir(arg(1)) // which is an event
+		var events [4096]byte
+		if _, err := unix.Read(fd, events[:]); err != nil {
+			return err
+		}
+		if of := binary.NativeEndian.Uint32(events[:]); int(of) != watch {
+			return fmt.Errorf("it tells of %d, not of %d", of, watch)
+		}
+		return nil
 	case "exec":
 		return unix.Exec(arg(1), args[1:], nil)
 	case "calls":

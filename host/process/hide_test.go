@@ -44,6 +44,15 @@ func TestHide(t *testing.T) {
 		{"the way there", "read ..", "EACCES"},
 		{"the system", "read /etc/passwd", "ok"},
 		{"a folder of the system", "read /usr/bin", "EISDIR"},
+		{"what is written in a hidden folder", "watch ../state", "EACCES"},
+		{"what is written in another's home", "watch ../state/home/other", "EACCES"},
+		{"who writes a hidden file", "watch ../conf/file", "EACCES"},
+		{"what is written on the way there", "watch ..", "EACCES"},
+		{"what is written there, through a link", "watch leads-to-key", "EACCES"},
+		{"what is written there, by the process's own folder", "watch /proc/self/cwd/../state", "EACCES"},
+		{"what is written in its own home", "watch ../state/home/own", "ok"},
+		{"what is written here", "watch .", "ok"},
+		{"what is written elsewhere", "watch /etc", "ok"},
 		{"its own program", "exec SELF " + probeArg + " read in", "ok"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -55,6 +55,7 @@ const (
 	unequal
 	anyBit   // of with is set
 	sockType // is with, but for the flags that a socket's type has
+	ioctlOf  // is a number of an ioctl of the type with
 )
 
 func always(v verdict, nrs ...uint32) (rules []rule) {
@@ -88,10 +89,32 @@ const (
 	fioSetOwn    = 0x8901 // FIOSETOWN
 	siocSetGroup = 0x8902 // SIOCSPGRP
 
-	fsIocSetFlags32   = 0x40046602
-	fsIocSetFlags64   = 0x40086602
-	fsIocSetXattr     = 0x401c5820
-	fsIocEnableVerity = 0x40806685
+	// setID are the bits of a mode with which a program runs as who owns it, made
+	// those of open's flags with which its mode counts: O_CREAT, and O_TMPFILE
+	// without O_DIRECTORY, which it has in it.
+	setID = unix.S_ISUID | unix.S_ISGID
+	made  = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
+
+	setDelegation = 1024 + 16 // F_SETDELEG, of Linux 6.19
+)
+
+// ioctlTypes are the types of ioctls that programs use: of requests and of any
+// descriptor, of sockets, of epoll, of randomness. What file systems have beside
+// these changes files that are only open to be read, where they are the user's,
+// and each has more of them than anybody has listed; ioctls are those of theirs
+// that only look, or want a file that can be written.
+var (
+	ioctlTypes = []uint32{'T', 0x89, 0x8a, 'R'}
+	ioctls     = []uint32{
+		2,                      // FIGETBSZ
+		0x80086601, 0x80046601, // FS_IOC_GETFLAGS
+		0x80087601, 0x80047601, // FS_IOC_GETVERSION
+		0x801c581f, // FS_IOC_FSGETXATTR
+		0xc020660b, // FS_IOC_FIEMAP
+		0x40049409, // FICLONE
+		0x4020940d, // FICLONERANGE
+		0xc0189436, // FIDEDUPERANGE
+	}
 )
 
 // archRules are the parts of the filter that differ between architectures.
@@ -99,6 +122,25 @@ type archRules struct {
 	audit      uint32 // the architecture's AUDIT_ARCH
 	attributes []uint32
 	refused    []uint32
+	creating   []rule
+	modes      []rule
+}
+
+// creates are the tests of a call that makes a file with a mode, where flags, if
+// that is not -1, say that it does. A program that runs as its owner would have the
+// rights of the daemon's user, and no confinement, for whoever else can start it.
+func creates(flags, mode int) []test {
+	ids := []test{{arg: mode, op: anyBit, with: setID, then: refuse}}
+	if flags < 0 {
+		return ids
+	}
+	return []test{{arg: flags, op: anyBit, with: made, then: allow, but: ids}}
+}
+
+// modes are the tests of a call that sets a mode, which the supervisor then judges
+// where it has such bits: a folder may have them.
+func modes(mode int) []test {
+	return []test{{arg: mode, op: anyBit, with: setID, then: notify}}
 }
 
 // Guards are the parts of the filter that can be left out.
@@ -107,8 +149,8 @@ type Guards struct {
 	// where nothing that the tool may write is on a mount without execution.
 	Mappings bool
 	// Attributes has the supervisor change modes, owners, times and extended
-	// attributes. A tool that runs as a user of its own does without: then the
-	// kernel compares owners.
+	// attributes. A tool that runs as a user of its own does without, but for modes with
+	// which a program runs as who owns it: then the kernel compares owners.
 	Attributes bool
 	// Signals has the supervisor judge signals, where Landlock does not.
 	Signals bool
@@ -116,6 +158,25 @@ type Guards struct {
 
 // rules is the table in docs/security.md.
 func (g Guards) rules() []rule {
+	requests := []test{
+		// Typing into somebody's terminal.
+		{arg: 1, op: equal, with: unix.TIOCSTI, then: refuse}, {arg: 1, op: equal, with: unix.TIOCLINUX, then: refuse},
+		// Signals to whom a file is said to belong.
+		{arg: 1, op: equal, with: fioSetOwn, then: refuse}, {arg: 1, op: equal, with: siocSetGroup, then: refuse},
+	}
+	for _, kind := range ioctlTypes {
+		requests = append(requests, test{arg: 1, op: ioctlOf, with: kind, then: allow})
+	}
+	for _, nr := range ioctls {
+		requests = append(requests, test{arg: 1, op: equal, with: nr, then: allow})
+	}
+	// Whoever opens a file with a lease waits for who has it, and a lease takes no
+	// more than to own the file and to read it.
+	files := []test{{arg: 1, op: equal, with: unix.F_SETLEASE, then: refuse}, {arg: 1, op: equal, with: setDelegation, then: refuse}}
+	if g.Signals {
+		// A file's owner is sent whatever signal F_SETSIG names.
+		files = append(files, test{arg: 1, op: equal, with: unix.F_SETOWN, then: refuse}, test{arg: 1, op: equal, with: unix.F_SETOWN_EX, then: refuse})
+	}
 	list := slices.Concat(
 		// What one process can do to another of the same user.
 		self(unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETATTR, unix.SYS_SCHED_SETAFFINITY),
@@ -157,14 +218,28 @@ func (g Guards) rules() []rule {
 			unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SYSLOG, unix.SYS_VHANGUP,
 			unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
 			unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME),
-		[]rule{{nr: unix.SYS_IOCTL, otherwise: allow, tests: []test{
-			// Typing into somebody's terminal.
-			{arg: 1, op: equal, with: unix.TIOCSTI, then: refuse}, {arg: 1, op: equal, with: unix.TIOCLINUX, then: refuse},
-			// Signals to whom a file is said to belong.
-			{arg: 1, op: equal, with: fioSetOwn, then: refuse}, {arg: 1, op: equal, with: siocSetGroup, then: refuse},
-			// Flags of files that can be read are their owner's to change.
-			{arg: 1, op: equal, with: fsIocSetFlags32, then: refuse}, {arg: 1, op: equal, with: fsIocSetFlags64, then: refuse}, {arg: 1, op: equal, with: fsIocSetXattr, then: refuse}, {arg: 1, op: equal, with: fsIocEnableVerity, then: refuse},
-		}}},
+		[]rule{
+			{nr: unix.SYS_IOCTL, tests: requests, otherwise: refuse},
+			{nr: unix.SYS_FCNTL, tests: files, otherwise: allow},
+		},
+
+		// What outlives a run, or is another process's: shared memory is so for
+		// whoever finds its number.
+		always(absent,
+			unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
+			unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK),
+
+		// Its mode is in memory. The supervisor answers that it is absent, and makes
+		// such calls itself, on the thread that the filter is on.
+		always(notify, unix.SYS_OPENAT2),
+		[]rule{
+			{nr: unix.SYS_OPENAT, tests: creates(2, 3), otherwise: allow},
+			{nr: unix.SYS_MKNODAT, tests: creates(-1, 2), otherwise: allow},
+		},
+		filterArch.creating,
+
+		// Landlock keeps nobody from hearing of what happens in a folder.
+		always(notify, unix.SYS_INOTIFY_ADD_WATCH),
 
 		always(notify, unix.SYS_EXECVE, unix.SYS_EXECVEAT),
 		network(),
@@ -178,12 +253,15 @@ func (g Guards) rules() []rule {
 			unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT,
 			unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR),
 			always(absent, unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR))
+	} else {
+		list = slices.Concat(list, []rule{
+			{nr: unix.SYS_FCHMOD, tests: modes(1), otherwise: allow},
+			{nr: unix.SYS_FCHMODAT, tests: modes(2), otherwise: allow},
+			{nr: unix.SYS_FCHMODAT2, tests: modes(2), otherwise: allow},
+		}, filterArch.modes)
 	}
 	if g.Signals {
-		list = slices.Concat(list, always(notify, unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO), []rule{
-			// A file's owner is sent whatever signal F_SETSIG names.
-			{nr: unix.SYS_FCNTL, tests: []test{{arg: 1, op: equal, with: unix.F_SETOWN, then: refuse}, {arg: 1, op: equal, with: unix.F_SETOWN_EX, then: refuse}}, otherwise: allow},
-		})
+		list = slices.Concat(list, always(notify, unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO))
 	}
 	return list
 }
@@ -308,6 +386,10 @@ func (a *assembler) leaf(r rule) int {
 		case sockType:
 			a.branch(unix.BPF_JEQ, t.with, yes, no)
 			a.add(unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0xf})
+		case ioctlOf:
+			a.branch(unix.BPF_JEQ, t.with, yes, no)
+			a.add(unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0xff})
+			a.add(unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 8})
 		}
 		at = a.load(atArgs + 8*uint32(t.arg))
 	}

@@ -9,4 +9,10 @@ var filterArch = archRules{
 	audit:      unix.AUDIT_ARCH_X86_64,
 	attributes: []uint32{unix.SYS_CHMOD, unix.SYS_CHOWN, unix.SYS_LCHOWN, unix.SYS_UTIME, unix.SYS_UTIMES, unix.SYS_FUTIMESAT},
 	refused:    []uint32{unix.SYS_IOPL, unix.SYS_IOPERM, unix.SYS_MODIFY_LDT, unix.SYS_USELIB, unix.SYS_CREATE_MODULE},
+	creating: []rule{
+		{nr: unix.SYS_OPEN, tests: creates(1, 2), otherwise: allow},
+		{nr: unix.SYS_CREAT, tests: creates(-1, 1), otherwise: allow},
+		{nr: unix.SYS_MKNOD, tests: creates(-1, 1), otherwise: allow},
+	},
+	modes: []rule{{nr: unix.SYS_CHMOD, tests: modes(1), otherwise: allow}},
 }

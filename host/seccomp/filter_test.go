@@ -38,6 +38,9 @@ var callNames = map[string]uint32{
 	"socket": unix.SYS_SOCKET, "socketpair": unix.SYS_SOCKETPAIR, "connect": unix.SYS_CONNECT, "listen": unix.SYS_LISTEN, "sendto": unix.SYS_SENDTO,
 	"sendmsg": unix.SYS_SENDMSG, "sendmmsg": unix.SYS_SENDMMSG, "setsockopt": unix.SYS_SETSOCKOPT,
 	"setxattrat": unix.SYS_SETXATTRAT, "removexattrat": unix.SYS_REMOVEXATTRAT, "file_setattr": unix.SYS_FILE_SETATTR,
+	"shmget": unix.SYS_SHMGET, "shmat": unix.SYS_SHMAT, "shmctl": unix.SYS_SHMCTL, "semget": unix.SYS_SEMGET, "semop": unix.SYS_SEMOP, "semtimedop": unix.SYS_SEMTIMEDOP, "semctl": unix.SYS_SEMCTL,
+	"msgget": unix.SYS_MSGGET, "msgsnd": unix.SYS_MSGSND, "msgrcv": unix.SYS_MSGRCV, "msgctl": unix.SYS_MSGCTL, "mq_open": unix.SYS_MQ_OPEN, "mq_unlink": unix.SYS_MQ_UNLINK,
+	"openat": unix.SYS_OPENAT, "openat2": unix.SYS_OPENAT2, "mknodat": unix.SYS_MKNODAT, "inotify_add_watch": unix.SYS_INOTIFY_ADD_WATCH,
 }
 
 // The table in docs/security.md has each call of the filter, and no other.
@@ -67,7 +70,7 @@ func TestFilterIsDocumented(t *testing.T) {
 			t.Errorf("system call %d has two rules", r.nr)
 		}
 		seen[r.nr] = true
-		legacy := slices.Contains(filterArch.attributes, r.nr)
+		legacy := slices.Contains(filterArch.attributes, r.nr) || slices.ContainsFunc(filterArch.creating, func(of rule) bool { return of.nr == r.nr })
 		if !named[r.nr] && !legacy && !slices.Contains(filterArch.refused, r.nr) {
 			t.Errorf("system call %d is not in the table", r.nr)
 		}
@@ -95,7 +98,7 @@ func TestProgram(t *testing.T) {
 				want = r.otherwise
 				for _, test := range r.tests {
 					// All arguments are 0.
-					if test.op == equal && test.with == 0 || test.op == unequal && test.with != 0 {
+					if test.op == equal && test.with == 0 || test.op == ioctlOf && test.with == 0 || test.op == unequal && test.with != 0 {
 						want = test.then
 						break
 					}
@@ -118,6 +121,22 @@ func TestProgram(t *testing.T) {
 			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, refuse},
 			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, 1<<40 | unix.TIOCSTI}, refuse},
 			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, unix.TIOCGWINSZ}, allow},
+			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, unix.SIOCOUTQ}, allow},
+			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, 0x40049409}, allow},      // FICLONE
+			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, 0x80086601}, allow},      // FS_IOC_GETFLAGS
+			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, 0x40086602}, refuse},     // FS_IOC_SETFLAGS
+			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, 0x5400_9401}, refuse},    // of btrfs
+			{filterArch.audit, unix.SYS_IOCTL, []uint64{0, 1<<32 | 0x80}, refuse},   // of none
+			{filterArch.audit, unix.SYS_FCNTL, []uint64{3, unix.F_SETFD, 1}, allow}, // as each program
+			{filterArch.audit, unix.SYS_FCNTL, []uint64{3, unix.F_SETLEASE, unix.F_WRLCK}, refuse},
+			{filterArch.audit, unix.SYS_OPENAT, []uint64{0, 0, unix.O_CREAT | unix.O_WRONLY, 0o755}, allow},
+			{filterArch.audit, unix.SYS_OPENAT, []uint64{0, 0, unix.O_CREAT | unix.O_WRONLY, 0o4755}, refuse},
+			{filterArch.audit, unix.SYS_OPENAT, []uint64{0, 0, unix.O_TMPFILE | unix.O_WRONLY, 0o2755}, refuse},
+			{filterArch.audit, unix.SYS_OPENAT, []uint64{0, 0, unix.O_DIRECTORY, 0o6755}, allow}, // which is not read
+			{filterArch.audit, unix.SYS_MKNODAT, []uint64{0, 0, unix.S_IFREG | unix.S_ISUID}, refuse},
+			{filterArch.audit, unix.SYS_MKNODAT, []uint64{0, 0, unix.S_IFIFO | 0o600}, allow},
+			{filterArch.audit, unix.SYS_FCHMOD, []uint64{3, 0o4755}, notify},
+			{filterArch.audit, unix.SYS_SHMAT, nil, absent},
 			{filterArch.audit, unix.SYS_CLONE, []uint64{unix.CLONE_VM | unix.CLONE_THREAD}, allow},
 			{filterArch.audit, unix.SYS_CLONE, []uint64{unix.CLONE_NEWUSER}, refuse},
 			{filterArch.audit, unix.SYS_UNSHARE, []uint64{unix.CLONE_NEWTIME}, refuse},
@@ -229,6 +248,8 @@ func run(t *testing.T, code []unix.SockFilter, arch, nr uint32, args []uint64) v
 			pc += int(c.K)
 		case unix.BPF_ALU | unix.BPF_AND | unix.BPF_K:
 			accumulator &= c.K
+		case unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K:
+			accumulator >>= c.K
 		case unix.BPF_RET | unix.BPF_K:
 			return verdict(c.K)
 		default:

@@ -35,12 +35,16 @@ type reply struct {
 }
 
 // Answer is what becomes of a system call: it goes on as if there were no
-// filter, or it returns errno, which is 0 where the supervisor has done what was
-// asked.
+// filter, or it returns errno, or, where the supervisor has done what was asked and
+// errno is 0, value.
 type Answer struct {
 	goOn  bool
 	errno unix.Errno
+	value int
 }
+
+// Return answers that it was done, with what the call returns.
+func Return(value int) Answer { return Answer{value: value} }
 
 // GoOn lets a call go on.
 func GoOn() Answer { return Answer{goOn: true} }
@@ -75,7 +79,7 @@ func (l Listener) Next(c *Call) error {
 
 // Answer answers c. Nobody is told when its caller is gone.
 func (l Listener) Answer(c *Call, a Answer) {
-	r := reply{id: c.id, errno: -int32(a.errno)}
+	r := reply{id: c.id, value: int64(a.value), errno: -int32(a.errno)}
 	if a.goOn {
 		r.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
 	}
