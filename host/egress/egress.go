@@ -183,10 +183,8 @@ type Request struct {
 const maxPath = 512
 
 // sameHeader reports whether a and b are one header to some server: those behind
-// CGI and its like do not tell - from _.
-func sameHeader(a, b string) bool {
-	return strings.EqualFold(strings.ReplaceAll(a, "_", "-"), strings.ReplaceAll(b, "_", "-"))
-}
+// CGI and its like do not tell - from _, and some not from any other sign.
+func sameHeader(a, b string) bool { return sigv4.Plain(a) == sigv4.Plain(b) }
 
 func clip(s string, n int) string {
 	if len(s) > n {

@@ -188,6 +188,7 @@ func TestRequestsAreJudged(t *testing.T) {
 		"escaped":            {"PUT /@scope%2fname HTTP/1.1\r\nHost: HOST\r\nContent-Length: 1\r\n\r\nx", []string{want("PUT", "/@scope%2fname", "x")}, "200 OK"},
 		"its own credential": {"GET / HTTP/1.1\r\nHost: HOST\r\nAuthorization: mine\r\nauthorization: mine too\r\n\r\n", []string{want("GET", "/", "")}, "200 OK"},
 		"its own by another": {"GET / HTTP/1.1\r\nHost: HOST\r\nX_Token: mine\r\nx-token: mine\r\n\r\n", []string{want("GET", "/", "")}, "200 OK"},
+		"its own by a sign":  {"GET / HTTP/1.1\r\nHost: HOST\r\nX.Token: mine\r\nX!TOKEN: mine\r\nx|token: mine\r\n\r\n", []string{want("GET", "/", "")}, "200 OK"},
 		"for one hop":        {"GET / HTTP/1.1\r\nHost: HOST\r\nConnection: X-A\r\nX-A: mine\r\nProxy-Authorization: mine\r\nKeep-Alive: mine\r\n\r\n", []string{want("GET", "/", "")}, "200 OK"},
 		"credential hop":     {"GET / HTTP/1.1\r\nHost: HOST\r\nConnection: Authorization\r\nAuthorization: mine\r\n\r\n", []string{want("GET", "/", "")}, "200 OK"},
 		"credential later":   {"POST / HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\nTrailer: Authorization\r\n\r\n1\r\nx\r\n0\r\nAuthorization: mine\r\n\r\n", []string{want("POST", "/", "x")}, "200 OK"},
@@ -318,7 +319,7 @@ func TestRequestsAreAsked(t *testing.T) {
 		"POST /bad/git-receive-pack;v=1 HTTP/1.1\r\n", "POST /bad/Git-Receive-Pack HTTP/1.1\r\n", "POST /bad/git%252dreceive-pack HTTP/1.1\r\n",
 		"POST /bad/git-receive-pack%20 HTTP/1.1\r\n", "POST /bad%5cgit-receive-pack HTTP/1.1\r\n", "PUT /bad/git-receive-pack;x/y HTTP/1.1\r\n",
 		"POST /bad HTTP/1.1\r\nContent-Type: application/x-git-receive-pack-request\r\n",
-		"GET /bad HTTP/1.1\r\nX-HTTP-Method-Override: DELETE\r\n", "POST /bad HTTP/1.1\r\nx_http_method: DELETE\r\n", "GET /bad HTTP/1.1\r\nX-Original-URL: /no/way\r\n",
+		"GET /bad HTTP/1.1\r\nX-HTTP-Method-Override: DELETE\r\n", "POST /bad HTTP/1.1\r\nx_http_method: DELETE\r\n", "POST /bad HTTP/1.1\r\nX.HTTP~Method-Override: DELETE\r\n", "GET /bad HTTP/1.1\r\nX-Original-URL: /no/way\r\n",
 	} {
 		c := dial(t, u, connect, roots)
 		if got := send(c, bufio.NewReader(c), head+"Host: HOST\r\nContent-Length: 0\r\n\r\n"); got != 400 {

@@ -108,7 +108,7 @@ func TestSigned(t *testing.T) {
 		"token":               {"s3", false, "FwoGZXIvYXdzEBYaDExampleSessionToken", "GET / HTTP/1.1\r\n\r\n", "/", emptyHash},
 		"names":               {"s3", false, "", "GET /bucket/a+b%2Fc!(1)%c3%bc/%41//x HTTP/1.1\r\n\r\n", "/bucket/a%2Bb%2Fc%21%281%29%C3%BC/A//x", emptyHash},
 		"names elsewhere":     {"execute-api", false, "", "GET /a+b%2Fc!(1)%c3%bc/%41 HTTP/1.1\r\n\r\n", "/a%2Bb%2Fc%21%281%29%C3%BC/A", emptyHash},
-		"its own":             {"s3", false, "", "GET / HTTP/1.1\r\nAuthorization: AWS4-HMAC-SHA256 Credential=mine\r\nX-Amz-Date: 20200101T000000Z\r\nX-Amz-Security-Token: mine\r\nx_amz_date: mine\r\nX_Amz_Acl: public\r\nX-Amz-Content-Sha256: mine\r\n\r\n", "/", emptyHash},
+		"its own":             {"s3", false, "", "GET / HTTP/1.1\r\nAuthorization: AWS4-HMAC-SHA256 Credential=mine\r\nX-Amz-Date: 20200101T000000Z\r\nX-Amz-Security-Token: mine\r\nx_amz_date: mine\r\nX_Amz_Acl: public\r\nX.Amz.Acl: public\r\nX-Amz-Content-Sha256: mine\r\n\r\n", "/", emptyHash},
 		"put":                 {"s3", false, "", "PUT /k HTTP/1.1\r\nContent-Type: text/plain\r\nx-amz-acl: private\r\nContent-Length: 4\r\n\r\nbody", "/k", unsignedPayload},
 		"range":               {"s3", false, "", "GET /k HTTP/1.1\r\nRange: bytes=0-1\r\n\r\n", "/k", emptyHash},
 		"put with a checksum": {"s3", false, "", "PUT /k HTTP/1.1\r\nContent-Encoding: aws-chunked\r\nX-Amz-Content-Sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER\r\nX-Amz-Trailer: x-amz-checksum-crc32\r\nContent-Length: 4\r\n\r\nbody", "/k", unsignedTrailer},
@@ -195,7 +195,7 @@ func TestSigned(t *testing.T) {
 			if said := got.Header.Get(contentHash); said != tt.payload && tt.payload != "hash" {
 				t.Errorf("the body is said to be %s, want %s", said, tt.payload)
 			}
-			if got.Header.Get("X_amz_acl") != "" || name == "range" && got.Header.Get("Range") == "" {
+			if got.Header.Get("X_amz_acl") != "" || got.Header.Get("X.amz.acl") != "" || name == "range" && got.Header.Get("Range") == "" {
 				t.Errorf("%v", got.Header)
 			}
 			_, signature, _ := strings.Cut(got.Header.Get("Authorization"), "Signature=")

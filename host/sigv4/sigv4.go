@@ -59,6 +59,17 @@ var signedHeaders = []string{"Authorization", "X-Amz-Date", "X-Amz-Security-Toke
 // presigned are the names of parameters, in lower case, that are a signature.
 var presigned = []string{"x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-expires", "x-amz-signedheaders", "x-amz-signature", "x-amz-security-token", "awsaccesskeyid", "signature"}
 
+// Plain is the name of a header as servers read it that tell neither case nor signs
+// apart: they make variables of the names.
+func Plain(name string) string {
+	return strings.Map(func(c rune) rune {
+		if 'a' <= c && c <= 'z' || '0' <= c && c <= '9' {
+			return c
+		}
+		return '-'
+	}, strings.ToLower(name))
+}
+
 // Prepare writes out, which is not judged yet, in the one form in which it can be
 // signed, or says why it cannot. payload is what is said of its body instead of a
 // hash; empty: it is to be hashed.
@@ -74,8 +85,7 @@ func (s *Signer) Prepare(out *http.Request) (payload, why string) {
 	}
 	declared := out.Header.Get(contentHash)
 	for name := range out.Header {
-		plain := strings.ReplaceAll(name, "_", "-") // which some servers do not tell apart
-		if slices.ContainsFunc(signedHeaders, func(other string) bool { return strings.EqualFold(plain, other) }) {
+		if slices.ContainsFunc(signedHeaders, func(other string) bool { return Plain(name) == Plain(other) }) {
 			delete(out.Header, name)
 		}
 	}
@@ -92,9 +102,9 @@ func (s *Signer) Prepare(out *http.Request) (payload, why string) {
 	case unsigned:
 		payload = unsignedPayload
 	}
-	// Some servers tell no - from _, and what AWS names has to be signed.
+	// What AWS names has to be signed, also to a server that reads more as that.
 	for name := range out.Header {
-		if strings.Contains(name, "_") && strings.HasPrefix(strings.ToLower(strings.ReplaceAll(name, "_", "-")), "x-amz-") {
+		if strings.HasPrefix(Plain(name), "x-amz-") && !strings.HasPrefix(strings.ToLower(name), "x-amz-") {
 			delete(out.Header, name)
 		}
 	}
