@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -43,13 +44,34 @@ type handles struct {
 	// call.
 	initial wasip2.Image
 	mixed   bool
-	// inner is the stack of what the guest runs while it waits for a function
-	// of the host: its realloc. busy says that it does.
-	inner stack
+	// inner are the stacks of what the guest runs while it waits for a function
+	// of the host, its realloc and its destructors, each deeper than the one
+	// before; deep of them are in use. busy says that it makes room, or frees
+	// its result.
+	inner []*innerStack
+	deep  int
 	busy  bool
+	// owned are the guest's own resources that its caller has.
+	owned []owned
 	// held is what the call's values hold of the host's memory: taken from the
 	// account in steps, of which used is what they use.
 	held, used int64
+}
+
+// innerStack is a stack with the functions that were called on it: one that runs
+// on another is never called again meanwhile.
+type innerStack struct {
+	stack
+	fns []namedFunction
+}
+
+// mostInner is how deep the guest may be called while it waits for the host.
+const mostInner = 8
+
+// owned is a resource of the guest, by its representation.
+type owned struct {
+	of  *component.Resource
+	rep uint32
 }
 
 // takeApart makes a module of a component.
@@ -267,8 +289,20 @@ func coreTypes(ts []component.Core) types {
 }
 
 func (m *Module) componentImport(im component.Import) (fn func(c *call, s []uint64), params, results types, err error) {
-	if im.Drop != nil {
+	switch {
+	case im.Drop != nil && im.Drop.Local:
+		return func(c *call, s []uint64) {
+			rep := c.inst.comp.state.Take(im.Drop, uint32(s[0]))
+			if err := c.inst.destroy(im.Drop, rep); err != nil {
+				panic(err)
+			}
+		}, types{i32}, types{}, nil
+	case im.Drop != nil:
 		return func(c *call, s []uint64) { c.inst.comp.state.Drop(im.Drop, uint32(s[0])) }, types{i32}, types{}, nil
+	case im.New != nil:
+		return func(c *call, s []uint64) { s[0] = uint64(c.inst.comp.state.New(im.New, uint32(s[0]))) }, types{i32}, types{i32}, nil
+	case im.Rep != nil:
+		return func(c *call, s []uint64) { s[0] = uint64(c.inst.comp.state.Rep(im.Rep, uint32(s[0]))) }, types{i32}, types{i32}, nil
 	}
 	link, err := wasip2.Link(m.e.wasip2, im.Func)
 	if err != nil {
@@ -320,7 +354,18 @@ func (in *instance) releaseHeld() {
 // canonical is the guest's side of a call.
 func (c *call) canonical(encoding component.Encoding, realloc string) *canon.Guest {
 	in := c.inst
+	h := in.comp
 	return &canon.Guest{
+		Give: func(r *component.Resource, rep uint32) uint32 {
+			i := slices.Index(h.owned, owned{r, rep})
+			h.owned = slices.Delete(h.owned, i, i+1)
+			return h.state.New(r, rep)
+		},
+		Take: func(r *component.Resource, handle uint32) uint32 {
+			rep := h.state.Take(r, handle)
+			h.owned = append(h.owned, owned{r, rep})
+			return rep
+		},
 		Encoding: encoding, Charge: c.charge, Hold: c.hold,
 		Memory: func() []byte {
 			mem := memory(in.mod)
@@ -346,19 +391,24 @@ func (c *call) canonical(encoding component.Encoding, realloc string) *canon.Gue
 // callCore calls an export of a component's module, from outside or from a
 // function of the host that the guest called. The error is classified.
 func (in *instance) callCore(name string, s []uint64) error {
-	f := in.function(name)
 	var err error
 	if in.stack.fn == nil {
-		err = in.run(f, s)
+		err = in.run(in.function(name), s)
 	} else {
-		inner := &in.comp.inner
-		if inner.acct == nil {
+		h := in.comp
+		if h.deep == mostInner {
+			return &component.Trap{Reason: fmt.Sprintf("is called %d deep while it waits for the host", mostInner)}
+		}
+		if h.deep == len(h.inner) {
 			if !in.m.e.makeRoom(stackBase, in.m) {
 				return in.m.overloaded()
 			}
-			inner.acct, inner.size = &in.m.e.memory, stackBase
+			h.inner = append(h.inner, &innerStack{stack: stack{acct: &in.m.e.memory, size: stackBase}})
 		}
-		err = in.runOn(inner, f, s)
+		inner := h.inner[h.deep]
+		h.deep++
+		defer func() { h.deep-- }()
+		err = in.runOn(&inner.stack, functionOf(in.mod, &inner.fns, name), s)
 	}
 	if err == nil && in.c.meter.used() > in.c.meter.limit {
 		err = in.c.outOfFuel()
@@ -401,8 +451,7 @@ func (in *instance) callComponent(inv *Invocation) (Reply, error) {
 			return Reply{}, fault.Errorf(fault.InvalidPayload, "%s: %w", x.Name, err)
 		}
 	}
-	g := c.canonical(x.Encoding, x.Realloc)
-	value, err := in.callLifted(g, x, args)
+	value, err := in.callWith(x, args)
 	reply := Reply{Stats: c.stats()}
 	if err != nil {
 		if t, ok := errors.AsType[*component.Trap](err); ok {
@@ -421,10 +470,43 @@ func (in *instance) callComponent(inv *Invocation) (Reply, error) {
 	return reply, err
 }
 
+// callWith calls an exported function with arguments of which the guest's own
+// resources are made first. Those that its caller then has end here.
+func (in *instance) callWith(x *component.Export, args []any) (any, error) {
+	h := in.comp
+	h.owned = h.owned[:0]
+	if x.Type.TakesLocal() {
+		var made []*canon.Made
+		canon.EachMade(args, func(m *canon.Made) { made = append(made, m) })
+		for _, m := range made {
+			rep, err := in.callLifted(m.Resource.Constructor, m.Args)
+			if err != nil {
+				return nil, err
+			}
+			m.Rep = rep.(uint32)
+		}
+	}
+	value, err := in.callLifted(x, args)
+	for _, o := range h.owned {
+		if err == nil {
+			err = in.destroy(o.of, o.rep)
+		}
+	}
+	return value, err
+}
+
+// destroy lets the guest end a resource that nobody has any more.
+func (in *instance) destroy(r *component.Resource, rep uint32) error {
+	if r.Destructor == "" {
+		return nil
+	}
+	return in.callCore(r.Destructor, []uint64{uint64(rep)})
+}
+
 // callLifted lowers, calls, lifts, and lets the guest free its result. What ends
 // the call of a module by a panic within wazero, which recovers it, may do so here
 // outside of it.
-func (in *instance) callLifted(g *canon.Guest, x *component.Export, args []any) (_ any, err error) {
+func (in *instance) callLifted(x *component.Export, args []any) (_ any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			e, ok := r.(error)
@@ -434,6 +516,7 @@ func (in *instance) callLifted(g *canon.Guest, x *component.Export, args []any) 
 			err = in.c.classify(x.Name, e)
 		}
 	}()
+	g := in.c.canonical(x.Encoding, x.Realloc)
 	flat, err := g.LowerParams(x.Type, args)
 	if err != nil {
 		return nil, err
@@ -598,15 +681,15 @@ func (in *instance) keepHandles() {
 	in.comp.initial, in.comp.mixed = image, !ok
 }
 
-// closeHandles closes what is open, and gives the inner stack back.
+// closeHandles closes what is open, and gives the inner stacks back.
 func (in *instance) closeHandles() {
 	if in.comp == nil {
 		return
 	}
 	in.releaseHeld()
 	in.comp.state.Reset(wasip2.Image{})
-	if in.comp.inner.acct != nil {
-		in.comp.inner.free()
-		in.comp.inner.acct = nil
+	for _, s := range in.comp.inner {
+		s.free()
 	}
+	in.comp.inner = nil
 }

@@ -262,13 +262,19 @@ func (in *instance) changedTables() bool {
 
 // function answers an export of the part.
 func (p *part) function(name string) api.Function {
-	for _, f := range p.fns {
+	return functionOf(p.mod, &p.fns, name)
+}
+
+// functionOf answers an export of a module from those that were called, or adds it
+// to them.
+func functionOf(mod api.Module, called *[]namedFunction, name string) api.Function {
+	for _, f := range *called {
 		if f.name == name {
 			return f.Function
 		}
 	}
-	f := p.mod.ExportedFunction(name)
-	p.fns = append(p.fns, namedFunction{name, f})
+	f := mod.ExportedFunction(name)
+	*called = append(*called, namedFunction{name, f})
 	return f
 }
 

@@ -5,8 +5,9 @@
 // What a guest gives is never trusted: pointers, lengths, cases and characters
 // are checked where they are read, and what makes room in the guest's memory may
 // answer any pointer. Bad ones are a component.Trap. What lifting takes of the host's
-// memory is asked of Guest.Hold first. Handles are passed on as numbers; who made them, checks
-// them.
+// memory is asked of Guest.Hold first. Handles to resources of the host are passed
+// on as numbers; who made them, checks them. Those of the guest's own resources
+// are made and taken by Guest.Give and Take.
 //
 // The engine calls it, at the calls of exports and of imports.
 package canon
@@ -34,6 +35,11 @@ type Guest struct {
 	// Hold takes n bytes of the host's memory for values that are lifted. It may
 	// panic, and so end the call.
 	Hold func(n uint64)
+	// Give makes the guest a handle to one of its own resources that the host
+	// had; Take takes from it what one of its handles is to. They may panic, and
+	// so end the call.
+	Give func(r *component.Resource, rep uint32) uint32
+	Take func(r *component.Resource, handle uint32) uint32
 }
 
 // failure carries an error up to the method that was called.
@@ -230,12 +236,26 @@ func (g *Guest) scalar(t *component.Type, v uint64) any {
 	case component.Flags:
 		return uint32(v) & uint32(1<<len(t.Fields)-1)
 	}
+	if t.Kind == component.Own && t.Resource.Local {
+		return g.Take(t.Resource, uint32(v))
+	}
 	return uint32(v) // handles
 }
 
+// handle gives the guest a resource of its own. What is only lent to who makes it
+// goes without a handle.
+func (g *Guest) handle(t *component.Type, m *Made) uint64 {
+	if t.Kind == component.Borrow {
+		return uint64(m.Rep)
+	}
+	return uint64(g.Give(t.Resource, m.Rep))
+}
+
 // bits makes a core value of a value.
-func bits(t *component.Type, v any) uint64 {
+func (g *Guest) bits(t *component.Type, v any) uint64 {
 	switch v := v.(type) {
+	case *Made:
+		return g.handle(t, v)
 	case bool:
 		if v {
 			return 1
@@ -322,7 +342,7 @@ func (g *Guest) lower(flat []uint64, t *component.Type, v any) []uint64 {
 		}
 		return flat
 	}
-	return append(flat, bits(t, v))
+	return append(flat, g.bits(t, v))
 }
 
 func (g *Guest) load(t *component.Type, ptr uint32) any {
@@ -386,7 +406,7 @@ func (g *Guest) store(t *component.Type, v any, ptr uint32) {
 			g.store(of, c.Value, ptr+t.Payload())
 		}
 	default:
-		g.putUint(ptr, t.Size, bits(t, v))
+		g.putUint(ptr, t.Size, g.bits(t, v))
 	}
 }
 

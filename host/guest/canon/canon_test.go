@@ -221,7 +221,7 @@ func FuzzValues(f *testing.F) {
 			t.Fatalf("%s\nlowered %v\nlifted  %v, %v", ft.Result, args[0], got, err)
 		}
 		JSON(ft.Result, args[0], 1<<20)
-		Schema(ft.Result)
+		schema(ft.Result, true)
 
 		// Noise.
 		noise := &memory{b: make([]byte, memorySize)}
@@ -285,7 +285,7 @@ func TestNaN(t *testing.T) {
 		if p, ok := JSON(ft.Result, v, 100); string(p) != "null" || !ok {
 			t.Errorf("%v is %s", v, p)
 		}
-		if got := bits(ft.Result, v); got != map[component.Kind]uint64{component.F32: 0x7fc00000, component.F64: 0x7ff8000000000000}[k] {
+		if got := (&Guest{}).bits(ft.Result, v); got != map[component.Kind]uint64{component.F32: 0x7fc00000, component.F64: 0x7ff8000000000000}[k] {
 			t.Errorf("%v has the bits %#x", v, got)
 		}
 	}

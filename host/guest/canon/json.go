@@ -13,9 +13,33 @@ import (
 	"github.com/toold/toold/host/guest/component"
 )
 
+// Made is an argument that is a resource of the component: before the call,
+// Resource.Constructor makes it of Args, and Rep is what it answers.
+type Made struct {
+	Resource *component.Resource
+	Args     []any
+	Rep      uint32
+}
+
+// EachMade calls do with what has to be made for arguments.
+func EachMade(v any, do func(*Made)) {
+	switch v := v.(type) {
+	case *Made:
+		do(v)
+	case component.Case:
+		EachMade(v.Value, do)
+	case []any:
+		for _, v := range v {
+			EachMade(v, do)
+		}
+	}
+}
+
 // Arguments reads the arguments of a function from a JSON object that has a
-// member for each parameter. A parameter that is an option may be missing. The
-// JSON must have been checked for doubled members before.
+// member for each parameter. A parameter that is an option may be missing. One
+// that is a resource of the component is an object of what its constructor
+// takes: no call has a resource of another. The JSON must have been checked for
+// doubled members before.
 func Arguments(ft *component.FuncType, source []byte) (args []any, err error) {
 	if len(bytes.TrimSpace(source)) == 0 {
 		source = []byte("{}")
@@ -192,6 +216,10 @@ func fromJSON(t *component.Type, v any, at string) any {
 		wrong(at, `it has neither "ok" nor "err", or more than one of them`)
 	case component.Flags:
 		return flagsFrom(t, v, at)
+	case component.Own, component.Borrow:
+		if of := t.Resource.Constructor; of != nil {
+			return &Made{Resource: t.Resource, Args: members(of.Type.Params, expect[map[string]any](v, at, "an object"), at)}
+		}
 	}
 	wrong(at, "a value of %s cannot be given as JSON", t)
 	return nil
@@ -349,16 +377,18 @@ func writeJSON(b *text, t *component.Type, v any) {
 		}
 		each('[', ']', len(set), func(i int) { writeText(b, set[i]) })
 	default:
-		b.WriteString("null")
+		// A resource ends with the call.
+		writeText(b, t.String())
 	}
 }
 
-// Schema is the JSON schema of a type, as wassette's component2json derives it.
-func Schema(t *component.Type) map[string]any {
+// schema is the JSON schema of a type, as wassette's component2json derives it, but
+// for an input that is a resource of the component: see Arguments.
+func schema(t *component.Type, input bool) map[string]any {
 	list := func(fs []component.Field) []any {
 		out := []any{}
 		for _, f := range fs {
-			out = append(out, Schema(f.Type))
+			out = append(out, schema(f.Type, input))
 		}
 		return out
 	}
@@ -370,9 +400,9 @@ func Schema(t *component.Type) map[string]any {
 	case component.String:
 		return map[string]any{"type": "string"}
 	case component.List:
-		return map[string]any{"type": "array", "items": Schema(t.Elem)}
+		return map[string]any{"type": "array", "items": schema(t.Elem, input)}
 	case component.Record:
-		return object(t.Fields)
+		return object(t.Fields, input)
 	case component.Tuple:
 		n := len(t.Fields)
 		return map[string]any{"type": "array", "prefixItems": list(t.Fields), "minItems": n, "maxItems": n}
@@ -382,7 +412,7 @@ func Schema(t *component.Type) map[string]any {
 			props := map[string]any{"tag": map[string]any{"const": f.Name}}
 			required := []string{"tag"}
 			if f.Type != nil {
-				props["val"] = Schema(f.Type)
+				props["val"] = schema(f.Type, input)
 				required = append(required, "val")
 			}
 			cases = append(cases, map[string]any{"type": "object", "properties": props, "required": required})
@@ -391,13 +421,13 @@ func Schema(t *component.Type) map[string]any {
 	case component.Enum:
 		return map[string]any{"type": "string", "enum": names(t.Fields)}
 	case component.Option:
-		return map[string]any{"anyOf": []any{map[string]any{"type": "null"}, Schema(t.Fields[1].Type)}}
+		return map[string]any{"anyOf": []any{map[string]any{"type": "null"}, schema(t.Fields[1].Type, input)}}
 	case component.Result:
 		cases := []any{}
 		for i, f := range t.Fields {
 			of := map[string]any{"type": "null"}
 			if f.Type != nil {
-				of = Schema(f.Type)
+				of = schema(f.Type, input)
 			}
 			cases = append(cases, map[string]any{"type": "object", "properties": map[string]any{resultNames[i]: of}, "required": []string{resultNames[i]}})
 		}
@@ -409,6 +439,11 @@ func Schema(t *component.Type) map[string]any {
 		}
 		return map[string]any{"type": "object", "properties": props}
 	case component.Own, component.Borrow:
+		if of := t.Resource.Constructor; of != nil && input {
+			s := object(of.Type.Params, true)
+			s["description"] = t.String() + ": what makes one"
+			return s
+		}
 		return map[string]any{"type": "string", "description": string(t.String())}
 	}
 	return map[string]any{"type": "number"}
@@ -422,23 +457,23 @@ func names(fs []component.Field) []string {
 	return out
 }
 
-func object(fs []component.Field) map[string]any {
+func object(fs []component.Field, input bool) map[string]any {
 	props := map[string]any{}
 	for _, f := range fs {
-		props[f.Name] = Schema(f.Type)
+		props[f.Name] = schema(f.Type, input)
 	}
 	return map[string]any{"type": "object", "properties": props, "required": names(fs)}
 }
 
 // Input is the JSON schema of a function's arguments.
-func Input(ft *component.FuncType) map[string]any { return object(ft.Params) }
+func Input(ft *component.FuncType) map[string]any { return object(ft.Params, true) }
 
 // Output is the JSON schema of its result, or nil where it has none.
 func Output(ft *component.FuncType) map[string]any {
 	if ft.Result == nil {
 		return nil
 	}
-	return Schema(ft.Result)
+	return schema(ft.Result, false)
 }
 
 // ToolName is how wassette names the tool of an exported function.

@@ -94,24 +94,39 @@ func hostile() map[string]struct {
 		"two fields of a name": {file(typesOf(1, func(int) []byte {
 			return slices.Concat([]byte{0x72, 2}, text("a"), []byte{0x7d}, text("a"), []byte{0x7d})
 		})), "two of the name"},
-		"33 flags":                            {file(typesOf(1, func(int) []byte { return append([]byte{0x6e, 33}, manyNames(33)...) })), "more than 32"},
-		"an alias of the 10th outer scope":    {file(section(6, []byte{1, 3, 2, 10, 0})), "outside of the component"},
-		"an alias of an instance to come":     {file(section(6, []byte{1, 1, 0, 0, 1, 'x'})), "instance 0 of 0"},
-		"a core instance of a module to come": {file(section(2, []byte{1, 0, 0, 0})), "core module 0 of 0"},
-		"a module that is none":               {file(section(1, []byte("hello, world"))), "begin"},
-		"a module whose section lies":         {file(section(1, module, []byte{1, 0x7f})), "do not fit"},
-		"a module of 2^31 definitions":        {file(section(1, module, []byte{7, 5, 0xff, 0xff, 0xff, 0xff, 0x07})), "do not fit"},
-		"a module without its import":         {file(section(1, module, section(2, []byte{1}, text("a"), text("b"), []byte{0, 0})), section(2, []byte{1, 0, 0, 0})), `without its import "a"`},
-		"lifting what is no function type":    {file(typesOf(1, func(int) []byte { return []byte{0x73} }), section(8, []byte{1, 0, 0, 0, 0, 0})), "core function 0 of 0"},
-		"streams":                             {file(typesOf(1, func(int) []byte { return []byte{0x66, 0} })), "WASI 0.3"},
-		"async functions":                     {file(typesOf(1, func(int) []byte { return []byte{0x43, 0, 1, 0} })), "WASI 0.3"},
-		"an async canonical function":         {file(section(8, []byte{1, 0x05})), "WASI 0.3"},
-		"a resource of its own":               {file(typesOf(1, func(int) []byte { return []byte{0x3f, 0x7f, 0} })), "resources of its own"},
-		"a start function":                    {file(section(9, []byte{0, 0, 0})), "start function"},
-		"no module":                           {file(), "no module to run"},
-		"no export":                           {file(section(1, module), section(2, []byte{1, 0, 0, 0})), "no module to run"},
+		"33 flags":                                     {file(typesOf(1, func(int) []byte { return append([]byte{0x6e, 33}, manyNames(33)...) })), "more than 32"},
+		"an alias of the 10th outer scope":             {file(section(6, []byte{1, 3, 2, 10, 0})), "outside of the component"},
+		"an alias of an instance to come":              {file(section(6, []byte{1, 1, 0, 0, 1, 'x'})), "instance 0 of 0"},
+		"a core instance of a module to come":          {file(section(2, []byte{1, 0, 0, 0})), "core module 0 of 0"},
+		"a module that is none":                        {file(section(1, []byte("hello, world"))), "begin"},
+		"a module whose section lies":                  {file(section(1, module, []byte{1, 0x7f})), "do not fit"},
+		"a module of 2^31 definitions":                 {file(section(1, module, []byte{7, 5, 0xff, 0xff, 0xff, 0xff, 0x07})), "do not fit"},
+		"a module without its import":                  {file(section(1, module, section(2, []byte{1}, text("a"), text("b"), []byte{0, 0})), section(2, []byte{1, 0, 0, 0})), `without its import "a"`},
+		"lifting what is no function type":             {file(typesOf(1, func(int) []byte { return []byte{0x73} }), section(8, []byte{1, 0, 0, 0, 0, 0})), "core function 0 of 0"},
+		"streams":                                      {file(typesOf(1, func(int) []byte { return []byte{0x66, 0} })), "WASI 0.3"},
+		"async functions":                              {file(typesOf(1, func(int) []byte { return []byte{0x43, 0, 1, 0} })), "WASI 0.3"},
+		"an async canonical function":                  {file(section(8, []byte{1, 0x05})), "WASI 0.3"},
+		"a resource of numbers of another type":        {file(typesOf(1, func(int) []byte { return []byte{0x3f, 0x7d, 0} })), "another type than i32"},
+		"a resource with a destructor to come":         {file(typesOf(1, func(int) []byte { return []byte{0x3f, 0x7f, 1, 0} })), "core function 0 of 0"},
+		"a resource with an unknown destructor":        {file(typesOf(1, func(int) []byte { return []byte{0x3f, 0x7f, 2} })), "unknown way"},
+		"a resource in the type of an instance":        {file(typesOf(1, func(int) []byte { return []byte{0x42, 1, 1, 0x3f, 0x7f, 0} })), "in the type of an instance"},
+		"making a resource that is imported":           {file(importedResource, section(8, []byte{1, 2, 0})), "does not define"},
+		"looking into a resource that is imported":     {file(importedResource, section(8, []byte{1, 4, 0})), "does not define"},
+		"making a resource of an outer component":      {file(typesOf(1, ownResource), section(4, file(section(6, []byte{1, 3, 2, 1, 0}), section(8, []byte{1, 2, 0}))), section(5, []byte{1, 0, 0, 0})), "does not define"},
+		"a resource that is called like another's":     {file(section(10, slices.Concat([]byte{1, 0}, text("wasi:io/streams/input-stream"), []byte{3, 1}))), "no type can have"},
+		"a resource of its own, called like another's": {file(typesOf(1, ownResource), section(11, slices.Concat([]byte{1, 0}, text("wasi:io/streams/input-stream"), []byte{3, 0, 0}))), "no type can have"},
+		"answering what is lent":                       {file(typesOf(3, func(i int) []byte { return [][]byte{ownResource(0), {0x68, 0}, {0x40, 0, 0, 1}}[i] })), "only lent"},
+		"answering a list of what is lent":             {file(typesOf(4, func(i int) []byte { return [][]byte{ownResource(0), {0x68, 0}, {0x70, 1}, {0x40, 0, 0, 2}}[i] })), "only lent"},
+		"a start function":                             {file(section(9, []byte{0, 0, 0})), "start function"},
+		"no module":                                    {file(), "no module to run"},
+		"no export":                                    {file(section(1, module), section(2, []byte{1, 0, 0, 0})), "no module to run"},
 	}
 }
+
+// importedResource is the import of a type of the world.
+var importedResource = section(10, slices.Concat([]byte{1, 0}, text("thing"), []byte{3, 1}))
+
+func ownResource(int) []byte { return []byte{0x3f, 0x7f, 0} }
 
 func signed(i int) []byte {
 	if i < 0 {
@@ -204,7 +219,7 @@ func TestRead(t *testing.T) {
 
 // Every byte of a component that is another makes no more than an error.
 func TestBentBytes(t *testing.T) {
-	for _, name := range []string{"command", "adapted", "policy", "hostile"} {
+	for _, name := range []string{"command", "adapted", "policy", "hostile", "handles"} {
 		b, err := os.ReadFile(filepath.Join("../testdata/components", name+".wasm"))
 		if err != nil {
 			t.Fatal(err)
@@ -238,7 +253,7 @@ func FuzzDecode(f *testing.F) {
 			f.Add(tt.b)
 		}
 	}
-	for _, name := range []string{"command", "adapted", "policy", "hostile"} {
+	for _, name := range []string{"command", "adapted", "policy", "hostile", "handles"} {
 		b, err := os.ReadFile(filepath.Join("../testdata/components", name+".wasm"))
 		if err != nil {
 			f.Fatal(err)
@@ -254,7 +269,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		for _, im := range p.Imports {
-			if n := 0; im.Func == nil && im.Drop == nil && !im.Preview1 {
+			if n := 0; im.Func == nil && im.Drop == nil && im.New == nil && im.Rep == nil && !im.Preview1 {
 				t.Errorf("import %q is nothing, %d", im.Name, n)
 			}
 		}

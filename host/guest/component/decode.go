@@ -13,7 +13,8 @@ const (
 	mostName        = 2000    // bytes
 	mostNodes       = 10_000  // types of which one type is made
 	mostTypeDepth   = 64
-	mostCases       = 1000 // fields, cases, flags, parameters
+	mostCases       = 1000    // fields, cases, flags, parameters
+	mostExported    = 200_000 // types of which all exported functions are made
 )
 
 // Error is why a component was not taken.
@@ -77,9 +78,17 @@ type coreItem struct {
 	inst *coreInstance
 	name string
 
-	lower *Func     // canon lower
-	opts  options   // of it
-	drop  *Resource // canon resource.drop
+	// What the component makes is one of these.
+	lower  *Func     // canon lower
+	opts   options   // of it
+	drop   *Resource // canon resource.drop
+	create *Resource // canon resource.new
+	rep    *Resource // canon resource.rep
+}
+
+// made reports whether the component makes the item, and no instance exports it.
+func (it *coreItem) made() bool {
+	return it.lower != nil || it.drop != nil || it.create != nil || it.rep != nil
 }
 
 type coreInstance struct {
@@ -168,6 +177,7 @@ type tally struct {
 	modules   int
 	instances []*coreInstance // of modules
 	imports   []string        // of the root
+	resources []*Resource     // that the component makes
 }
 
 // preamble reads what a component begins with.
@@ -227,7 +237,7 @@ func (s *scope) section(id byte, r *reader) {
 	case 6:
 		each("aliases", s.alias)
 	case 7:
-		each("types", func(r *reader) { s.types = append(s.types, s.typeDef(r)) })
+		each("types", func(r *reader) { s.types = append(s.types, s.typeDef(r, true)) })
 	case 8:
 		each("canonical functions", s.canon)
 	case 9:
@@ -575,7 +585,16 @@ func (s *scope) canon(r *reader) {
 		}
 		s.coreFuncs = append(s.coreFuncs, coreItem{kind: sortFunc, drop: res})
 	case 2, 4:
-		r.refuse("makes resources of its own; only those of WASI are supported")
+		res, ok := at(r, s.types, r.u32("type"), "type").(*Resource)
+		if !ok || res.maker != s {
+			r.fail("makes a resource, or looks into one, that it does not define")
+			return
+		}
+		it := coreItem{kind: sortFunc, create: res}
+		if op == 4 {
+			it = coreItem{kind: sortFunc, rep: res}
+		}
+		s.coreFuncs = append(s.coreFuncs, it)
 	default:
 		r.refuse("uses what WASI 0.3 adds (async functions, tasks, streams or threads: canonical function 0x%x); build it for WASI 0.2", op)
 	}
@@ -662,7 +681,7 @@ func (s *scope) externDesc(r *reader, name string) any {
 			return at(r, s.types, r.u32("type"), "type")
 		case 1:
 			iface, _, _ := strings.Cut(s.iface, "@")
-			return &Resource{Interface: iface, Name: name}
+			return &Resource{Interface: iface, Name: r.label(name)}
 		}
 		r.fail("bounds type %q in an unknown way", name)
 	case 4:
@@ -707,7 +726,7 @@ func (s *scope) declarations(r *reader, component bool) {
 		case c == 0:
 			s.coreType(r)
 		case c == 1:
-			s.types = append(s.types, s.typeDef(r))
+			s.types = append(s.types, s.typeDef(r, false))
 		case c == 2:
 			s.alias(r)
 		case c == 3 && component:
@@ -736,6 +755,9 @@ func (s *scope) exportDef(r *reader) {
 	default:
 		r.fail("has an export that says its type in an unknown way")
 	}
+	if res, ok := item.(*Resource); ok && res.Local && res.Name == "" {
+		res.Name = r.label(name)
+	}
 	if r.err != nil {
 		return
 	}
@@ -743,8 +765,18 @@ func (s *scope) exportDef(r *reader) {
 	s.define(r, item)
 }
 
-// typeDef reads a definition of a type.
-func (s *scope) typeDef(r *reader) any {
+// label checks the name of a type, which no name of another interface's type may
+// look like.
+func (r *reader) label(name string) string {
+	if strings.ContainsAny(name, "/:@<>") {
+		r.fail("gives a type the name %q, which no type can have", name)
+	}
+	return name
+}
+
+// typeDef reads a definition of a type. Only components themselves, not their
+// types, define resources: own says that s is one.
+func (s *scope) typeDef(r *reader, own bool) any {
 	switch c := r.u8("type"); c {
 	case 0x40:
 		return s.funcType(r)
@@ -758,12 +790,36 @@ func (s *scope) typeDef(r *reader) any {
 		check.declarations(r, sh.component)
 		sh.end = r.p
 		return sh
-	case 0x3e, 0x3f:
-		r.refuse("makes resources of its own; only those of WASI are supported")
+	case 0x3f:
+		if !own {
+			r.fail("defines a resource in the type of an instance or a component")
+			return nil
+		}
+		return s.resource(r)
+	case 0x3e:
+		r.refuse("has async functions, of WASI 0.3; build it for WASI 0.2")
 		return nil
 	default:
 		return s.valueDef(r, c)
 	}
+}
+
+// resource reads the definition of a resource of the component's own.
+func (s *scope) resource(r *reader) *Resource {
+	res := &Resource{Local: true, maker: s}
+	if r.u8("representation") != 0x7f {
+		r.fail("has a resource that is represented by another type than i32")
+	}
+	switch r.u8("destructor") {
+	case 0:
+	case 1:
+		it := at(r, s.coreFuncs, r.u32("destructor"), "core function")
+		res.dtor = &it
+	default:
+		r.fail("has a resource whose destructor is there in an unknown way")
+	}
+	s.counts.resources = append(s.counts.resources, res)
+	return res
 }
 
 func (s *scope) funcType(r *reader) *FuncType {
@@ -779,13 +835,19 @@ func (s *scope) funcType(r *reader) *FuncType {
 	default:
 		r.fail("has a function whose result is of an unknown kind")
 	}
-	nodes := 0
-	for _, p := range ft.Params {
-		if p.Type != nil {
-			nodes += p.Type.nodes
+	if ft.Result != nil {
+		ft.nodes = ft.Result.nodes
+		if ft.Result.borrows {
+			r.fail("has a function that answers what is only lent to it")
 		}
 	}
-	if nodes > mostNodes {
+	for _, p := range ft.Params {
+		if p.Type != nil {
+			ft.nodes += p.Type.nodes
+			ft.local += p.Type.local
+		}
+	}
+	if ft.nodes > mostNodes {
 		r.refuse("has a function of more than %d types", mostNodes)
 	}
 	return ft
@@ -935,10 +997,16 @@ func (s *scope) valueDef(r *reader, c byte) any {
 		return t
 	}
 	t.nodes, t.depth = 1, 1
+	t.borrows = t.Kind == Borrow
+	if t.Resource != nil && t.Resource.Local {
+		t.local = 1
+	}
 	for _, f := range append(slices.Clone(t.Fields), Field{"", t.Elem}) {
 		t.nodes++
 		if f.Type != nil {
 			t.nodes += f.Type.nodes
+			t.borrows = t.borrows || f.Type.borrows
+			t.local += f.Type.local
 			t.depth = max(t.depth, f.Type.depth+1)
 		}
 	}

@@ -28,13 +28,15 @@ type Program struct {
 	Modules int
 }
 
-// Import is a function that the main module imports. One of the three is set.
+// Import is a function that the main module imports. One of the five is set.
 type Import struct {
 	Module, Name string // as the main module names it
 
 	Preview1 bool // what the adapter would have done
 	Func     *Func
-	Drop     *Resource
+	Drop     *Resource // drops a handle
+	New      *Resource // makes a handle to a resource of the component's own
+	Rep      *Resource // answers what such a handle stands for
 
 	Realloc  string // an export of the main module, or empty
 	Encoding Encoding
@@ -185,10 +187,38 @@ func (l *linker) link(s *scope) *Program {
 			return nil
 		}
 	}
+	l.resources(s.counts.resources, p)
 	if len(p.Exports) == 0 {
 		l.r.refuse("exports no function; build it with a world that exports something")
 	}
 	return p
+}
+
+// resources says how resources of the component begin and end, and bounds what
+// all exported functions are made of: each of them is described.
+func (l *linker) resources(rs []*Resource, p *Program) {
+	for _, res := range rs {
+		res.Destructor = l.ofMain(res.dtor, []Core{I32}, nil, "a destructor")
+		res.maker, res.dtor = nil, nil // which keep all that was read
+	}
+	made := 0
+	for i := range p.Exports {
+		// A resource that is made of others cannot be made of plain values.
+		x := &p.Exports[i]
+		if t := x.Type.Result; t != nil && t.Kind == Own && t.Resource.Local && t.Resource.Constructor == nil &&
+			x.Name == "[constructor]"+t.Resource.Name && !x.Type.TakesLocal() {
+			t.Resource.Constructor = x
+			made = max(made, x.Type.nodes)
+		}
+	}
+	total := 0
+	for i := range p.Exports {
+		t := p.Exports[i].Type
+		if total += 1 + t.nodes + t.local*made; total > mostExported {
+			l.r.refuse("exports functions of more than %d types in all", mostExported)
+			return
+		}
+	}
 }
 
 // fill notes what a fixup puts into a shim's table.
@@ -252,7 +282,7 @@ func (l *linker) start(in *coreInstance, p *Program) {
 func (l *linker) resolve(it coreItem) coreItem {
 	for range 100 {
 		if it.inst == nil || it.inst.module == nil {
-			if it.lower == nil && it.drop == nil {
+			if !it.made() {
 				l.r.fail("a function leads nowhere")
 			}
 			return it
@@ -305,7 +335,7 @@ func (l *linker) ofMain(it *coreItem, params, results []Core, what string) strin
 		return ""
 	}
 	f := l.resolve(*it)
-	if l.r.err == nil && (f.lower != nil || f.drop != nil || f.inst != l.main) {
+	if l.r.err == nil && (f.made() || f.inst != l.main) {
 		l.r.refuse("%s is no function of its main module; not yet", what)
 	}
 	if l.r.err != nil {
@@ -354,9 +384,17 @@ func (l *linker) imported(im coreImport, p *Program) Import {
 		if !have.same([]Core{I32}, nil) {
 			l.r.fail("its main module imports %q of %q as another type than it is", im.name, im.module)
 		}
+	case it.create != nil || it.rep != nil:
+		out.New, out.Rep = it.create, it.rep
+		if !have.same([]Core{I32}, []Core{I32}) {
+			l.r.fail("its main module imports %q of %q as another type than it is", im.name, im.module)
+		}
 	case it.lower != nil:
 		f := it.lower
 		out.Func, out.Encoding = f, it.opts.encoding
+		if f.Type.TakesLocal() || f.Type.Result != nil && f.Type.Result.local > 0 {
+			l.r.fail("it imports %s, which has resources that it makes itself", f)
+		}
 		memory, realloc := f.needs()
 		out.Realloc = l.options(it.opts, memory, realloc, f.Name)
 		if params, results := f.Type.Lowered(); l.r.err == nil && !have.same(params, results) {
@@ -387,7 +425,7 @@ func (l *linker) exported(iface, name string, f *Func) Export {
 	if l.r.err != nil {
 		return x
 	}
-	if it.lower != nil || it.drop != nil {
+	if it.made() {
 		l.r.refuse("it exports what it imports, %q; not yet", name)
 		return x
 	}

@@ -59,6 +59,8 @@ type Type struct {
 
 	payload uint32 // where a variant's payload begins
 	nodes   int    // types of which it is made, each counted as often as it occurs
+	local   int    // of them, handles to what the component makes
+	borrows bool   // one of them is a borrow
 	depth   int
 }
 
@@ -76,6 +78,18 @@ const (
 type Resource struct {
 	Interface string // "wasi:io/streams", without a version; empty when the component makes it
 	Name      string
+
+	// Local: the component itself makes it, and a handle to it stands for a number
+	// of the component's, its representation.
+	Local bool
+	// Destructor is the export of the main module that is given the
+	// representation of a resource that ends; it may be empty.
+	Destructor string
+	// Constructor is the exported function that makes one of plain values, or nil.
+	Constructor *Export
+
+	maker *scope    // until it is linked
+	dtor  *coreItem // likewise
 }
 
 func (r *Resource) String() string {
@@ -89,7 +103,13 @@ func (r *Resource) String() string {
 type FuncType struct {
 	Params []Field
 	Result *Type // nil where there is none
+
+	nodes int // types of which it is made
+	local int // of its parameters', handles to what the component makes
 }
+
+// TakesLocal reports whether the function is given resources of the component.
+func (f *FuncType) TakesLocal() bool { return f.local > 0 }
 
 var primitives = func() (ts [String + 1]*Type) {
 	for k := range ts {

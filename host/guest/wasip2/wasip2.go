@@ -68,6 +68,7 @@ const (
 	stdout
 	stderr
 	preopen // Host.Dirs[n]
+	local   // what the component makes itself: of, and n is its representation
 	// Those below are of one call: an image does not have them.
 	fileInput
 	fileOutput
@@ -98,7 +99,8 @@ type handle struct {
 	left []string // names of entries yet to read
 	when uint64   // when a pollable is ready
 	text string   // of a failure
-	web  any      // of wasi:http; of a pollable: the request whose answer it waits for
+	of   *component.Resource
+	web  any // of wasi:http; of a pollable: the request whose answer it waits for
 }
 
 // holds reports whether the handle keeps its file open.
@@ -124,7 +126,7 @@ type Image struct {
 // belong to this instance alone.
 func (s *State) Image() (Image, bool) {
 	for _, h := range s.table {
-		if h.kind > preopen {
+		if h.kind > local {
 			return Image{}, false
 		}
 	}
@@ -192,7 +194,7 @@ var resources = map[string][]kind{
 	"wasi:http/types/future-trailers":              {futureTrailers},
 }
 
-// Drop drops a handle to a resource.
+// Drop drops a handle to a resource of the host.
 func (s *State) Drop(r *component.Resource, i uint32) {
 	h := s.get(i, resources[r.String()]...)
 	if h.holds() {
@@ -203,6 +205,29 @@ func (s *State) Drop(r *component.Resource, i uint32) {
 	}
 	*h = handle{}
 	s.free = append(s.free, i)
+}
+
+// New makes a handle to a resource of the component's own.
+func (s *State) New(r *component.Resource, rep uint32) uint32 {
+	return s.add(handle{kind: local, of: r, n: int(rep)})
+}
+
+// Rep answers what a handle to such a resource stands for.
+func (s *State) Rep(r *component.Resource, i uint32) uint32 {
+	h := s.get(i, local)
+	if h.of != r {
+		trap("handle %d is to a %s, not to a %s", i, h.of, r)
+	}
+	return uint32(h.n)
+}
+
+// Take drops a handle to such a resource, which goes on without it, and answers
+// what it stood for.
+func (s *State) Take(r *component.Resource, i uint32) uint32 {
+	rep := s.Rep(r, i)
+	s.table[i-1] = handle{}
+	s.free = append(s.free, i)
+	return rep
 }
 
 // Func is a function that components may import.
