@@ -175,6 +175,11 @@ func BenchmarkFreshGo(b *testing.B) {
 		t := medians(measured, caller(b, plain, "check", policyInput), warm(b, plain, "check", policyInput))
 		report(b, t[0], t[1], "x-warm(aim<1.3)")
 	})
+	b.Run("with-a-folder-against-without", func(b *testing.B) {
+		files := load(b, newEngine(b), Spec{Wasm: code, Files: []Mount{{Guest: "/data", Host: b.TempDir()}}})
+		t := medians(measured, caller(b, files, "restrict", policyInput), caller(b, policy, "restrict", policyInput))
+		report(b, t[0], t[1], "x-without(aim<2)")
+	})
 	b.Run("against-sdk-new-instance", func(b *testing.B) {
 		p := sdkPlugin(b, 0, built["kitchen"], bulkFunctions()...)
 		sdk := func() {

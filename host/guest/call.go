@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"reflect"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
@@ -198,7 +197,7 @@ func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 	if config == nil {
 		config = m.spec.Config
 	}
-	if err := in.begin(ctx, inv, config); err != nil {
+	if err := in.beginRun(ctx, inv, config); err != nil {
 		return Reply{}, err
 	}
 	if m.comp != nil {
@@ -290,9 +289,6 @@ func (c *call) classify(export string, err error) error {
 	if exit, ok := errors.AsType[*sys.ExitError](err); ok {
 		return c.trap(export, errors.New("it left with exit code "+itoa(exit.ExitCode())), err)
 	}
-	if fn := ofWASI(err); fn != "" && c.inst.m.wazeroWASI && !slices.Contains(noDescriptors, fn) {
-		return c.trap(export, errors.New(fn+" was asked what it cannot do"), err)
-	}
 	if rerr, ok := errors.AsType[runtime.Error](err); ok {
 		e := c.inst.m.errorf(Internal, "", "%s: a fault of the host", export)
 		e.Cause = err
@@ -303,22 +299,6 @@ func (c *call) classify(export string, err error) error {
 	first = strings.TrimSuffix(first, " (recovered by wazero)")
 	first = strings.TrimPrefix(first, "wasm error: ")
 	return c.trap(export, errors.New(first), err)
-}
-
-// ofWASI names the function of wazero's WASI that panicked, or nothing. It takes
-// every descriptor for one of a file where some of its functions are asked for
-// what a stream has not.
-func ofWASI(err error) string {
-	if _, ok := errors.AsType[runtime.Error](err); !ok {
-		return ""
-	}
-	_, stack, _ := strings.Cut(err.Error(), "wasm stack trace:\n\t")
-	fn, ok := strings.CutPrefix(stack, wasiModule+".")
-	if !ok {
-		return ""
-	}
-	fn, _, _ = strings.Cut(fn, "(")
-	return fn
 }
 
 func (c *call) trap(export string, what, cause error) *Error {

@@ -3,10 +3,8 @@ package guest
 import (
 	"context"
 	"io"
-	"strings"
 	"time"
 
-	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/sys"
 )
 
@@ -67,7 +65,7 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 	}
 	defer in.close()
 	inv := &Invocation{Fuel: cmd.Fuel, Services: cmd.Services}
-	if err := in.begin(ctx, inv, m.spec.Config); err != nil {
+	if err := in.beginRun(ctx, inv, m.spec.Config); err != nil {
 		return 0, Stats{}, err
 	}
 	var result [1]uint64 // of a component's run: 1 is its error
@@ -83,22 +81,6 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 		return 0, stats, in.c.classify("_start", err)
 	}
 	return int(uint32(result[0])), stats, nil
-}
-
-// configure adds what a run of a command gets.
-func (cmd *Command) configure(config wazero.ModuleConfig, in *instance) wazero.ModuleConfig {
-	if in.stdin == nil { // all parts read the same
-		in.stdin = &input{c: &in.c, r: cmd.Stdin}
-	}
-	config = config.WithArgs(cmd.Args...).
-		WithStdin(in.stdin).
-		WithStdout(output{&in.c, cmd.Stdout}).
-		WithStderr(io.MultiWriter(&in.said, output{&in.c, cmd.Stderr}))
-	for _, e := range cmd.Env {
-		name, value, _ := strings.Cut(e, "=")
-		config = config.WithEnv(name, value)
-	}
-	return config
 }
 
 // output writes to w, which may take what it is given only when somebody reads.

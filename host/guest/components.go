@@ -609,13 +609,6 @@ func (in *instance) attach(cmd *Command) {
 		},
 	}
 	h.HTTP = c.fetch
-	dirs := in.m.spec.Files
-	if cmd != nil {
-		dirs = slices.Concat(dirs, cmd.Dirs)
-	}
-	for i, d := range dirs {
-		h.Dirs = append(h.Dirs, wasip2.Dir{Guest: d.Guest, Root: in.roots[i], ReadOnly: d.ReadOnly})
-	}
 	if cmd == nil {
 		return
 	}

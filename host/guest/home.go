@@ -44,7 +44,6 @@ func (h *hostModule) close() error {
 type hostKey struct {
 	module string
 	grants Grants // which functions it has
-	wazero bool   // it is wazero's WASI
 }
 
 // enter answers a home for a module that has so many bytes of types. It is left when

@@ -24,12 +24,11 @@ type instance struct {
 	stack  stack
 	c      call
 	wasi   wasi
+	mounts []Mount  // what it sees
+	cmd    *Command // nil for a module that is called
 	stdin  *input   // of a command; nil otherwise
 	comp   *handles // of a component; nil otherwise
-	// initial is wasi as initialisation left it; nothing, where there is an
-	// image.
-	initial wasi
-	said    head // what it wrote to stderr during this call
+	said   head     // what it wrote to stderr during this call
 
 	identity string    // whom it served; pristine when served is false
 	served   bool      //
@@ -40,7 +39,10 @@ type instance struct {
 // image, memory and globals are those of the image. cmd is nil for a module
 // that is called.
 func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
-	in := &instance{m: m}
+	in := &instance{m: m, cmd: cmd, mounts: m.spec.Files}
+	if cmd != nil {
+		in.mounts, in.stdin = slices.Concat(in.mounts, cmd.Dirs), &input{c: &in.c, r: cmd.Stdin}
+	}
 	in.c.inst = in
 	in.c.k.name = m.spec.Name
 	in.c.k.held.m = m
@@ -58,7 +60,7 @@ func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 		if img != nil {
 			from = &img.states[i]
 		}
-		if err := in.make(p, programs[i], from, cmd); err != nil {
+		if err := in.make(p, programs[i], from); err != nil {
 			in.close()
 			return nil, err
 		}
@@ -127,19 +129,6 @@ func (in *instance) adopt(img *snapshot) error {
 	return nil
 }
 
-// config is what every instance gets. Clocks and randomness are real: what
-// wazero gives by default is the same in every process.
-func (m *Module) config(in *instance) wazero.ModuleConfig {
-	return wazero.NewModuleConfig().
-		WithName("").
-		WithStartFunctions().
-		WithSysWalltime().
-		WithSysNanotime().
-		WithRandSource(randomness{&in.c}).
-		WithNanosleep(func(ns int64) { in.c.sleep(time.Duration(ns)) }).
-		WithStderr(&in.said)
-}
-
 // sleep ends with the call.
 func (c *call) sleep(d time.Duration) {
 	if d <= 0 {
@@ -172,7 +161,7 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 	}
 	c.meter.begin(fuel, in.affordable())
 	c.place = place{}
-	in.wasi = in.initial
+	in.wasi.exited = false
 	in.resetHandles()
 	in.said.b = in.said.b[:0]
 	in.stack.scarce = false
@@ -188,12 +177,22 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 	return nil
 }
 
+// beginRun is begin for what runs the guest's own code, which has descriptors.
+func (in *instance) beginRun(ctx context.Context, inv *Invocation, config map[string]string) error {
+	if err := in.begin(ctx, inv, config); err != nil {
+		return err
+	}
+	return in.beginWASI()
+}
+
 // end lets go of what belonged to the caller.
 func (in *instance) end() {
 	c := &in.c
 	c.out = discard(&c.k.held, c.out) // the Reply's, if anybody's
 	c.exceptions.caught = discard(&c.k.held, c.exceptions.caught)
 	in.releaseHeld()
+	in.resetHandles()
+	in.endWASI()
 	c.Context, c.inv, c.config, c.httpHeader = context.Background(), nil, nil, nil
 	c.done, c.hasDeadline = nil, false
 }
@@ -297,6 +296,7 @@ func (in *instance) close() {
 	in.c.exceptions.caught = discard(&in.c.k.held, in.c.exceptions.caught)
 	in.c.k.drop()
 	in.closeHandles()
+	in.endWASI()
 	in.stack.free()
 	for _, p := range parts {
 		p.close(&in.m.e.memory)

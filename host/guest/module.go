@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tetratelabs/wazero"
@@ -31,14 +30,10 @@ type Module struct {
 	hosts   []*hostModule         // of imports, those that are its own
 	comp    *composed             // nil unless it is a component
 	command bool                  // it has "_start" and does not talk to the kernel
-	// wazeroWASI says that WASI is wazero's, whose descriptors are not
-	// restored: an instance serves one call.
-	wazeroWASI bool
-	stock      bool          // it was made for another host: see Spec.Stock
-	missing    []wasm.Import // what a stock module imports and does not get
-	opened     atomic.Int64  // files opened by instances of the module
-	lines      string        // the file that says the lines of traps; empty when the module says none
-	seed       [32]byte      // of what the module draws while it initialises itself
+	stock   bool                  // it was made for another host: see Spec.Stock
+	missing []wasm.Import         // what a stock module imports and does not get
+	lines   string                // the file that says the lines of traps; empty when the module says none
+	seed    [32]byte              // of what the module draws while it initialises itself
 
 	snap     *snapshot // nil: every call initialises an instance of its own
 	unshared string    // why it does
@@ -159,7 +154,6 @@ func (m *Module) load(ctx context.Context) error {
 	if m.comp != nil {
 		m.command = m.comp.run() != nil && len(m.comp.functions()) == 0
 	}
-	m.wazeroWASI = m.command || len(m.spec.Files) > 0
 
 	types := 0
 	for _, p := range m.programs() {
@@ -196,8 +190,6 @@ func (m *Module) link(names []string) error {
 		switch stubs := m.stubs(name); {
 		case name == wasm.ImportModule:
 			host, err = m.home.shared(hostKey{module: name}, exportMeter)
-		case name == wasiModule && m.wazeroWASI:
-			host, err = m.home.shared(hostKey{module: name, wazero: true}, func(b wazero.HostModuleBuilder) { exportCommandWASI(b, m.e.funcs) })
 		case len(stubs) > 0:
 			host, err = m.own(name, func(b wazero.HostModuleBuilder) {
 				export(b)

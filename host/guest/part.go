@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"maps"
-	"os"
 	"runtime"
 	"slices"
 	"weak"
@@ -165,7 +164,6 @@ type part struct {
 	restore api.Function    // wasm.ExportRestore
 	scanner *scanner        // made when first needed
 	own     int64           // bytes that stay its own while it is idle
-	roots   []*os.Root      // of the folders that it sees
 }
 
 type namedFunction struct {
@@ -178,7 +176,7 @@ func (in *instance) parts() []*part { return in.all }
 
 // make makes a part without running any of its code. from is nil, or the image
 // that it begins as.
-func (in *instance) make(p *part, of *program, from *state, cmd *Command) error {
+func (in *instance) make(p *part, of *program, from *state) error {
 	m := in.m
 	p.program = of
 	var base *image
@@ -218,15 +216,7 @@ func (in *instance) make(p *part, of *program, from *state, cmd *Command) error 
 		}
 		return m.imports[name]
 	})
-	config, dirs := m.config(in), m.spec.Files
-	if cmd != nil {
-		config, dirs = cmd.configure(config, in), slices.Concat(dirs, cmd.Dirs)
-	}
-	config, err := in.mount(p, config, dirs)
-	if err != nil {
-		return err
-	}
-	mod, err := m.instantiateModule(ctx, of.compiled, config)
+	mod, err := m.instantiateModule(ctx, of.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
 	if err != nil {
 		if p.mem != nil && p.mem.overloaded {
 			return m.overloaded()
@@ -287,8 +277,5 @@ func (p *part) close(acct *account) {
 	}
 	if p.scanner != nil {
 		p.scanner.close()
-	}
-	for _, r := range p.roots {
-		r.Close()
 	}
 }

@@ -73,8 +73,3 @@ func (c *call) randomness() io.Reader {
 	}
 	return rand.Reader
 }
-
-// randomness is the same for wazero's WASI.
-type randomness struct{ c *call }
-
-func (r randomness) Read(p []byte) (int, error) { return r.c.randomness().Read(p) }

@@ -95,8 +95,8 @@ func (m *Module) prepare(ctx context.Context) error {
 		m.unshared = "this system cannot share an image"
 	case in.changedTables():
 		m.unshared = "its initialisation changes a table, drops a segment or sets a reference global"
-	case in.wasi.changed || len(m.spec.Files) > 0 && m.opened.Load() > 0:
-		m.unshared = "its initialisation opens or closes a descriptor"
+	case in.wasi.changed || in.wasi.touched:
+		m.unshared = "its initialisation uses files, or closes a descriptor"
 	}
 	if in.comp != nil {
 		if m.comp.image = in.comp.initial; in.comp.mixed {
@@ -158,7 +158,7 @@ func (m *Module) initialized(ctx context.Context, cmd *Command) (*instance, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := in.begin(ctx, &Invocation{}, m.spec.Config); err != nil {
+	if err := in.beginRun(ctx, &Invocation{}, m.spec.Config); err != nil {
 		in.close()
 		return nil, err
 	}
@@ -170,7 +170,6 @@ func (m *Module) initialized(ctx context.Context, cmd *Command) (*instance, erro
 		in.close()
 		return nil, err
 	}
-	in.initial = in.wasi
 	in.keepHandles()
 	return in, nil
 }
@@ -180,8 +179,6 @@ func (in *instance) changed() string {
 	switch {
 	case in.m.snap == nil:
 		return in.m.unshared
-	case in.m.wazeroWASI:
-		return "it has files, whose descriptors are not brought back"
 	case in.changedTables():
 		return "the call changed a table, dropped a segment or set a reference global"
 	case in.wasi.exited:
@@ -194,7 +191,7 @@ func (in *instance) changed() string {
 // instance cannot be used again.
 func (in *instance) restoreState() (pages int, ok bool) {
 	m := in.m
-	if m.snap == nil || m.e.strategy < strategyPagemap || in.changedTables() || in.wasi.exited || m.wazeroWASI || in.mod.IsClosed() {
+	if m.snap == nil || m.e.strategy < strategyPagemap || in.changedTables() || in.wasi.exited || in.mod.IsClosed() {
 		return 0, false
 	}
 	for i, p := range in.parts() {

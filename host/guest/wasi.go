@@ -4,33 +4,39 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"runtime"
-	"slices"
 	"time"
 
-	"github.com/tetratelabs/wazero"
-	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 	"github.com/tetratelabs/wazero/sys"
+
+	"github.com/toold/toold/host/guest/folder"
 )
 
-// wasi is WASI preview 1 for modules that see no files: clocks, randomness,
-// and three descriptors that lead nowhere. It is ours, and not wazero's,
-// because what a guest did to it must be undone for the next call, and
-// because a guest that waits must stop waiting when its call ends. A command,
-// or a module with files, gets wazero's descriptors, and the rest of ours.
+// wasi is WASI preview 1, as far as an instance has it: its descriptors. It is ours,
+// and not wazero's, because what a guest did to it must be undone for the next call,
+// and because a guest that waits must stop waiting when its call ends.
 type wasi struct {
-	closed  [3]bool
-	changed bool // a descriptor was closed or moved
-	exited  bool // proc_exit was called
+	fds     []descriptor    // by number
+	folders []folder.Folder // those of the Mounts
+	files   int             // that are open
+	begun   bool            // it has the descriptors of a call
+	changed bool            // a descriptor was opened, closed or moved
+	touched bool            // a file or a folder was used
+	exited  bool            // proc_exit was called
 }
 
-// Error numbers of WASI.
+// Error numbers of WASI. Those of files are in package folder.
 const (
-	eOK    = 0
-	eBADF  = 8
-	eFAULT = 21
-	eINVAL = 28
-	eNOSYS = 52
-	eSPIPE = 70
+	eOK          = 0
+	eBADF        = 8
+	eFAULT       = 21
+	eILSEQ       = 25
+	eINVAL       = 28
+	eNAMETOOLONG = 37
+	eNOSYS       = 52
+	eNOTDIR      = 54
+	eNOTSOCK     = 57
+	eNOTSUP      = 58
+	eSPIPE       = 70
 )
 
 // wasiFuncs lists all functions of preview 1.
@@ -47,10 +53,10 @@ func wasiFuncs() []hostFunc {
 		}
 		return hostFunc{wasiModule, name, always, p, types{i32}, func(c *call, s []uint64) { s[0] = fn(c, s) }}
 	}
-	badf := func(*call, []uint64) uint64 { return eBADF }
-	stdio := func(answer uint64) func(c *call, s []uint64) uint64 {
+	// open answers a number of every descriptor, and that it is bad of all else.
+	open := func(answer uint64) func(c *call, s []uint64) uint64 {
 		return func(c *call, s []uint64) uint64 {
-			if !c.open(s[0]) {
+			if c.descriptor(s[0]) == nil {
 				return eBADF
 			}
 			return answer
@@ -60,18 +66,23 @@ func wasiFuncs() []hostFunc {
 		c.inst.wasi.exited = true
 		panic(sys.NewExitError(uint32(s[0])))
 	}}
-	empty := func(c *call, s []uint64) uint64 { // sizes of nothing
-		if !c.put32(s[0], 0) || !c.put32(s[1], 0) {
-			return eFAULT
+	list := func(of func(cmd *Command) []string) (sizes, get func(c *call, s []uint64) uint64) {
+		all := func(c *call) []string {
+			if c.inst.cmd == nil {
+				return nil
+			}
+			return of(c.inst.cmd)
 		}
-		return eOK
+		return func(c *call, s []uint64) uint64 { return c.putSizes(s, all(c)) }, func(c *call, s []uint64) uint64 { return c.putStrings(s, all(c)) }
 	}
-	return []hostFunc{
+	argSizes, args := list(func(cmd *Command) []string { return cmd.Args })
+	envSizes, env := list(func(cmd *Command) []string { return cmd.Env })
+	fns := []hostFunc{
 		exit,
-		def("args_get", "ii", func(*call, []uint64) uint64 { return eOK }),
-		def("args_sizes_get", "ii", empty),
-		def("environ_get", "ii", func(*call, []uint64) uint64 { return eOK }),
-		def("environ_sizes_get", "ii", empty),
+		def("args_get", "ii", args),
+		def("args_sizes_get", "ii", argSizes),
+		def("environ_get", "ii", env),
+		def("environ_sizes_get", "ii", envSizes),
 		def("clock_res_get", "ii", clockRes),
 		def("clock_time_get", "ili", clockTime),
 		def("random_get", "ii", randomGet),
@@ -80,81 +91,94 @@ func wasiFuncs() []hostFunc {
 		def("proc_raise", "i", func(*call, []uint64) uint64 { return eNOSYS }),
 
 		def("fd_close", "i", func(c *call, s []uint64) uint64 {
-			if !c.open(s[0]) {
+			d := c.descriptor(s[0])
+			if d == nil {
 				return eBADF
 			}
-			c.inst.wasi.closed[uint32(s[0])], c.inst.wasi.changed = true, true
+			c.inst.wasi.close(d)
 			return eOK
 		}),
 		def("fd_renumber", "ii", func(c *call, s []uint64) uint64 {
-			if !c.open(s[0]) || uint32(s[1]) > 2 {
+			from, to := c.descriptor(s[0]), c.descriptor(s[1])
+			if from == nil || to == nil {
 				return eBADF
 			}
-			w := &c.inst.wasi
-			w.closed[uint32(s[0])], w.closed[uint32(s[1])], w.changed = true, false, true
+			if from != to {
+				c.inst.wasi.close(to)
+				*to, *from = *from, descriptor{}
+			}
 			return eOK
 		}),
 		def("fd_fdstat_get", "ii", fdstat),
+		def("fd_fdstat_set_flags", "ii", setFlags),
+		def("fd_fdstat_set_rights", "ill", func(c *call, s []uint64) uint64 {
+			if d := c.descriptor(s[0]); d == nil || d.file == nil {
+				return eBADF
+			}
+			return eNOTSUP
+		}),
 		def("fd_filestat_get", "ii", filestat),
 		def("fd_write", "iiii", fdWrite),
 		def("fd_read", "iiii", fdRead),
-		def("fd_fdstat_set_flags", "ii", stdio(eOK)),
-		def("fd_fdstat_set_rights", "ill", stdio(eNOSYS)),
-		def("fd_advise", "illi", stdio(eSPIPE)),
-		def("fd_allocate", "ill", stdio(eSPIPE)),
-		def("fd_datasync", "i", stdio(eOK)),
-		def("fd_sync", "i", stdio(eOK)),
-		def("fd_filestat_set_size", "il", stdio(eINVAL)),
-		def("fd_filestat_set_times", "illi", stdio(eINVAL)),
-		def("fd_pread", "iiili", stdio(eSPIPE)),
-		def("fd_pwrite", "iiili", stdio(eSPIPE)),
-		def("fd_seek", "ilii", stdio(eSPIPE)),
-		def("fd_tell", "ii", stdio(eSPIPE)),
-		def("fd_prestat_get", "ii", badf),
-		def("fd_prestat_dir_name", "iii", badf),
-		def("fd_readdir", "iiili", badf),
-		def("path_create_directory", "iii", badf),
-		def("path_filestat_get", "iiiii", badf),
-		def("path_filestat_set_times", "iiiilli", badf),
-		def("path_link", "iiiiiii", badf),
-		def("path_open", "iiiiillii", badf),
-		def("path_readlink", "iiiiii", badf),
-		def("path_remove_directory", "iii", badf),
-		def("path_rename", "iiiiii", badf),
-		def("path_symlink", "iiiii", badf),
-		def("path_unlink_file", "iii", badf),
-		def("adapter_close_badfd", "i", badf),
-		def("adapter_open_badfd", "i", badf),
-		def("sock_accept", "iii", badf),
-		def("sock_recv", "iiiiii", badf),
-		def("sock_send", "iiiii", badf),
-		def("sock_shutdown", "ii", badf),
+		def("fd_pread", "iiili", fdPread),
+		def("fd_pwrite", "iiili", fdPwrite),
+		def("adapter_close_badfd", "i", func(*call, []uint64) uint64 { return eBADF }),
+		def("adapter_open_badfd", "i", func(*call, []uint64) uint64 { return eBADF }),
+		def("sock_accept", "iii", open(eNOTSOCK)),
+		def("sock_recv", "iiiiii", open(eNOTSOCK)),
+		def("sock_send", "iiiii", open(eNOTSOCK)),
+		def("sock_shutdown", "ii", open(eNOTSOCK)),
 	}
+	for name, params := range map[string]string{
+		"fd_advise": "illi", "fd_allocate": "ill", "fd_datasync": "i", "fd_sync": "i", "fd_filestat_set_size": "il", "fd_filestat_set_times": "illi",
+		"fd_seek": "ilii", "fd_tell": "ii", "fd_prestat_get": "ii", "fd_prestat_dir_name": "iii", "fd_readdir": "iiili",
+		"path_create_directory": "iii", "path_filestat_get": "iiiii", "path_filestat_set_times": "iiiilli", "path_link": "iiiiiii", "path_open": "iiiiillii",
+		"path_readlink": "iiiiii", "path_remove_directory": "iii", "path_rename": "iiiiii", "path_symlink": "iiiii", "path_unlink_file": "iii",
+	} {
+		fns = append(fns, def(name, params, fileFuncs[name]))
+	}
+	return fns
 }
 
-// noDescriptors are the functions that know no descriptors, or only whether one
-// can be read: they are ours for every module. wazero's poll_oneoff knows no
-// time of day to wait for, and says that an input is there which is not.
-var noDescriptors = []string{"adapter_close_badfd", "adapter_open_badfd", "clock_res_get", "clock_time_get", "poll_oneoff", "random_get", "sched_yield"}
-
-// exportCommandWASI adds the WASI of a command, or of a module with files.
-func exportCommandWASI(b wazero.HostModuleBuilder, ours []hostFunc) {
-	wasi_snapshot_preview1.NewFunctionExporter().ExportFunctions(b)
-	for _, f := range ours {
-		if f.module == wasiModule && slices.Contains(noDescriptors, f.name) {
-			f.export(b)
-		}
+// close makes a number stand for nothing.
+func (w *wasi) close(d *descriptor) {
+	if d.kind == opened {
+		w.files--
 	}
+	d.close()
+	w.changed = true
+}
+
+// putSizes writes how many strings there are, and how long they are.
+func (c *call) putSizes(s []uint64, all []string) uint64 {
+	n := 0
+	for _, e := range all {
+		n += len(e) + 1
+	}
+	if !c.put32(s[0], uint32(len(all))) || !c.put32(s[1], uint32(n)) {
+		return eFAULT
+	}
+	return eOK
+}
+
+// putStrings writes where each string is, and the strings.
+func (c *call) putStrings(s []uint64, all []string) uint64 {
+	at, text := s[0], s[1]
+	for _, e := range all {
+		p := c.view(text, uint64(len(e)+1))
+		if p == nil || !c.put32(at, uint32(text)) {
+			return eFAULT
+		}
+		p[copy(p, e)] = 0
+		c.charge(uint64(len(p)))
+		at, text = at+4, text+uint64(len(p))
+	}
+	return eOK
 }
 
 func schedYield(*call, []uint64) uint64 {
 	runtime.Gosched()
 	return eOK
-}
-
-// open reports whether fd is one of the three descriptors.
-func (c *call) open(fd uint64) bool {
-	return uint32(fd) <= 2 && !c.inst.wasi.closed[uint32(fd)]
 }
 
 // view answers n bytes of the guest's memory, or nil.
@@ -203,8 +227,8 @@ func (c *call) now(clock uint64) (uint64, bool) {
 }
 
 func clockRes(c *call, s []uint64) uint64 {
-	if uint32(s[0]) > 1 {
-		return eINVAL
+	if no := knownClock(s[0]); no != eOK {
+		return no
 	}
 	if !c.put64(s[1], 1000) {
 		return eFAULT
@@ -212,11 +236,23 @@ func clockRes(c *call, s []uint64) uint64 {
 	return eOK
 }
 
-func clockTime(c *call, s []uint64) uint64 {
-	t, ok := c.now(s[0])
-	if !ok {
-		return eINVAL
+// knownClock refuses all but the two clocks; those of processes and threads as other
+// hosts do.
+func knownClock(clock uint64) uint64 {
+	switch uint32(clock) {
+	case 0, 1:
+		return eOK
+	case 2, 3:
+		return eBADF
 	}
+	return eINVAL
+}
+
+func clockTime(c *call, s []uint64) uint64 {
+	if no := knownClock(s[0]); no != eOK {
+		return no
+	}
+	t, _ := c.now(s[0])
 	if !c.put64(s[2], t) {
 		return eFAULT
 	}
@@ -238,80 +274,25 @@ func randomGet(c *call, s []uint64) uint64 {
 	return eOK
 }
 
-func fdstat(c *call, s []uint64) uint64 {
-	if !c.open(s[0]) {
-		return eBADF
+// stderr keeps the beginning, for the message of a trap.
+func (in *instance) stderr(p []byte) (int, error) {
+	in.said.Write(p)
+	if in.cmd != nil {
+		return output{&in.c, in.cmd.Stderr}.Write(p)
 	}
-	p := c.view(s[1], 24)
-	if p == nil {
-		return eFAULT
-	}
-	clear(p)
-	p[0] = 2 // a character device
-	rights := uint64(1 << 1)
-	if uint32(s[0]) > 0 {
-		rights = 1 << 6
-	}
-	binary.LittleEndian.PutUint64(p[8:], rights)
-	return eOK
+	return len(p), nil
 }
 
-func filestat(c *call, s []uint64) uint64 {
-	if !c.open(s[0]) {
-		return eBADF
+// stdout of what is no command is dropped.
+func (in *instance) stdout(p []byte) (int, error) {
+	if in.cmd != nil {
+		return output{&in.c, in.cmd.Stdout}.Write(p)
 	}
-	p := c.view(s[1], 64)
-	if p == nil {
-		return eFAULT
+	if c := &in.c; !c.printed {
+		c.printed = true
+		c.logLine(slog.LevelWarn, []byte("the module prints to its standard output, which nobody reads; answer it as stdout, or send it with tool_emit"))
 	}
-	clear(p)
-	p[16] = 2
-	return eOK
-}
-
-// fdWrite keeps the beginning of stderr, for the message of a trap, and drops
-// the rest.
-func fdWrite(c *call, s []uint64) uint64 {
-	if !c.open(s[0]) || uint32(s[0]) == 0 {
-		return eBADF
-	}
-	n := uint32(s[2])
-	iovs := c.view(s[1], uint64(n)*8)
-	if iovs == nil || uint64(n)*8 > 1<<31 {
-		return eFAULT
-	}
-	var total uint32
-	for i := range n {
-		ptr := binary.LittleEndian.Uint32(iovs[i*8:])
-		size := binary.LittleEndian.Uint32(iovs[i*8+4:])
-		p := c.view(uint64(ptr), uint64(size))
-		if p == nil {
-			return eFAULT
-		}
-		switch {
-		case uint32(s[0]) == 2:
-			c.inst.said.Write(p)
-		case !c.printed && size > 0:
-			c.printed = true
-			c.logLine(slog.LevelWarn, []byte("the module prints to its standard output, which nobody reads; answer it as stdout, or send it with tool_emit"))
-		}
-		total += size
-	}
-	c.charge(uint64(n) * 16)
-	if !c.put32(s[3], total) {
-		return eFAULT
-	}
-	return eOK
-}
-
-func fdRead(c *call, s []uint64) uint64 {
-	if !c.open(s[0]) || uint32(s[0]) != 0 {
-		return eBADF
-	}
-	if !c.put32(s[3], 0) {
-		return eFAULT
-	}
-	return eOK
+	return len(p), nil
 }
 
 // pollOneoff waits for the earliest of some clocks, or for input; any other
@@ -367,6 +348,8 @@ func pollOneoff(c *call, s []uint64) uint64 {
 			p[24] = 1 // hung up
 		case e.input:
 			binary.LittleEndian.PutUint64(p[16:], uint64(ready))
+		default:
+			binary.LittleEndian.PutUint64(p[16:], e.bytes)
 		}
 		count++
 	}
@@ -385,7 +368,8 @@ type pollEvent struct {
 	errno uint16
 	kind  byte
 	wait  time.Duration
-	input bool // of standard input
+	input bool   // of standard input
+	bytes uint64 // that there are at least
 }
 
 // subscribe reads one subscription; ok: its kind is known.
@@ -405,12 +389,18 @@ func (c *call) subscribe(sub []byte) (e pollEvent, ok bool) {
 			e.wait = time.Duration(min(timeout, 1<<62))
 		}
 	case 1, 2:
-		fd := binary.LittleEndian.Uint32(sub[16:])
+		d := c.descriptor(uint64(binary.LittleEndian.Uint32(sub[16:])))
 		switch {
-		case c.inst.m.wazeroWASI:
-			e.input = fd == 0 && e.kind == 1 && c.inst.stdin != nil
-		case !c.open(uint64(fd)):
+		case d == nil:
 			e.errno = eBADF
+		case d.kind == standardInput && e.kind == 1:
+			e.input = c.inst.stdin != nil
+		case d.kind == opened && e.kind == 1 && !d.file.Dir:
+			if st, err := d.file.Stat(); err == nil {
+				e.bytes = uint64(max(st.Size()-d.at, 0))
+			}
+		default:
+			e.bytes = 1
 		}
 		if e.input {
 			e.wait = never

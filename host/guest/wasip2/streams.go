@@ -49,7 +49,7 @@ func (s *State) read(h *handle, n uint64) ([]byte, error) {
 		got, err = s.Host.Stdin(p)
 	default:
 		s.step()
-		got, err = h.file.file.ReadAt(p, h.at)
+		got, err = h.file.ReadAt(p, h.at)
 		h.at += int64(got)
 	}
 	if got > 0 {
@@ -77,14 +77,10 @@ func (s *State) write(h *handle, p []byte) error {
 	}
 	s.step()
 	if h.at < 0 {
-		end, err := h.file.file.Seek(0, io.SeekEnd)
-		if err != nil {
-			return err
-		}
-		_, err = h.file.file.WriteAt(p, end)
+		_, _, err := h.file.Append(p)
 		return err
 	}
-	n, err := h.file.file.WriteAt(p, h.at)
+	n, err := h.file.WriteAt(p, h.at)
 	h.at += int64(n)
 	return err
 }
@@ -230,7 +226,4 @@ func ioFuncs() []Func {
 	}
 }
 
-var (
-	errTooManyFiles = errors.New("too many open files")
-	errFinished     = errors.New("the body is finished")
-)
+var errFinished = errors.New("the body is finished")

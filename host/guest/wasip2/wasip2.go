@@ -13,12 +13,12 @@ package wasip2
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/toold/toold/host/guest/component"
+	"github.com/toold/toold/host/guest/folder"
 )
 
 // Host is what an instance may reach.
@@ -28,7 +28,7 @@ type Host struct {
 	Stdin func(p []byte) (int, error)
 	// Stdout and Stderr take what is written.
 	Stdout, Stderr func(p []byte) error
-	Dirs           []Dir
+	Dirs           []folder.Folder
 	// Charge takes what n bytes of work cost, and may end the call by a panic.
 	Charge func(n uint64)
 	// Hold takes n bytes of the host's memory until the call ends; it may end it
@@ -45,19 +45,8 @@ type Host struct {
 	Exit func(code uint8)
 }
 
-// Dir is a folder that a guest sees.
-type Dir struct {
-	Guest    string
-	Root     *os.Root
-	ReadOnly bool
-}
-
-// mostHandles is how many handles an instance may have, and mostFiles how many
-// files it may have open.
-const (
-	mostHandles = 16_384
-	mostFiles   = 1_000
-)
+// mostHandles is how many handles an instance may have.
+const mostHandles = 16_384
 
 // kind is what a handle leads to.
 type kind uint8

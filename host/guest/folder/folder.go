@@ -1,0 +1,519 @@
+// Package folder is what guests may do with folders of the host, in every version
+// of WASI. All names are resolved by os.Root: no symlink leads out of a folder,
+// whoever made it and whenever, and a guest makes none that would lead others out.
+// What is neither a file nor a folder (a FIFO, a device, a socket) is not opened:
+// reading it might never end.
+//
+// It charges nothing and counts nothing: its callers do.
+package folder
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tetratelabs/wazero/sys"
+	"golang.org/x/sys/unix"
+)
+
+// Folder is a folder of the host that a guest sees.
+type Folder struct {
+	Guest    string // its name there
+	Root     *os.Root
+	ReadOnly bool
+}
+
+// MostFiles is how many files an instance may have open.
+const MostFiles = 1000
+
+// ErrTooManyFiles is the error of one that would have more.
+var ErrTooManyFiles = errors.New("too many open files")
+
+// Ways of opening; both versions of WASI have these numbers.
+const (
+	Create    = 1
+	Directory = 2
+	Exclusive = 4
+	Truncate  = 8
+)
+
+// Flags of what is open, with WASI 0.2's numbers.
+const (
+	Read   = 1
+	Write  = 2
+	Sync   = 4 | 8 | 16
+	Mutate = 32 // what is in a folder can be changed
+)
+
+// File is a file or a folder that a guest has open.
+type File struct {
+	Dir   bool
+	Flags uint32
+
+	in   Folder
+	path string   // in the folder
+	file *os.File // nil for the Folder itself
+}
+
+// File answers the folder itself, as something open.
+func (d Folder) File() *File {
+	f := &File{Dir: true, Flags: Read | Mutate, in: d, path: "."}
+	if d.ReadOnly {
+		f.Flags = Read
+	}
+	return f
+}
+
+// Close closes what Open opened.
+func (f *File) Close() {
+	if f.file != nil {
+		f.file.Close()
+	}
+}
+
+// ReadOnly reports whether nothing in the Folder that f is of can be changed.
+func (f *File) ReadOnly() bool { return f.in.ReadOnly }
+
+// name answers the name in the root of one that is relative to f. No name leads out
+// of f by its words, and os.Root lets no link lead out of the root.
+func (f *File) name(name string) (string, error) {
+	switch {
+	case !f.Dir:
+		return "", syscall.ENOTDIR
+	case name == "":
+		return "", syscall.ENOENT
+	case strings.IndexByte(name, 0) >= 0:
+		return "", syscall.EINVAL
+	case name[0] == '/':
+		return "", syscall.EPERM
+	}
+	depth := 0
+	for part := range strings.SplitSeq(name, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if depth--; depth < 0 {
+				return "", syscall.EPERM
+			}
+		default:
+			depth++
+		}
+	}
+	if f.path == "." {
+		return name, nil
+	}
+	return f.path + "/" + name, nil
+}
+
+// change answers the name of what is to be changed.
+func (f *File) change(name string) (string, error) {
+	name, err := f.name(name)
+	if err == nil && f.in.ReadOnly {
+		err = syscall.EROFS
+	}
+	return name, err
+}
+
+// Open opens a file or a folder: how is Create and others, flags are Read, Write and Sync.
+func (f *File) Open(name string, follow bool, how, flags uint32) (*File, error) {
+	name, err := f.name(name)
+	if err != nil {
+		return nil, err
+	}
+	writes := flags&Write != 0 || how&(Create|Truncate) != 0
+	if f.in.ReadOnly && writes {
+		return nil, syscall.EROFS
+	}
+	if how&Directory != 0 && how&Create != 0 {
+		return nil, syscall.EINVAL
+	}
+	// O_NONBLOCK: opening a FIFO would wait for its other end.
+	mode := syscall.O_NONBLOCK | syscall.O_NOCTTY
+	switch {
+	case writes && flags&Read != 0:
+		mode |= os.O_RDWR
+	case writes:
+		mode |= os.O_WRONLY
+	}
+	for _, m := range [][2]int{{Create, os.O_CREATE}, {Exclusive, os.O_EXCL}, {Truncate, os.O_TRUNC}, {Directory, syscall.O_DIRECTORY}} {
+		if int(how)&m[0] != 0 {
+			mode |= m[1]
+		}
+	}
+	if flags&Sync != 0 {
+		mode |= os.O_SYNC
+	}
+	if !follow { // os.Root follows links whatever the mode says
+		if st, err := f.in.Root.Lstat(name); err == nil && st.Mode()&fs.ModeSymlink != 0 && how&Exclusive == 0 {
+			return nil, syscall.ELOOP
+		}
+	}
+	opened, err := f.in.Root.OpenFile(name, mode, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	st, err := opened.Stat()
+	if err == nil && !st.Mode().IsRegular() && !st.IsDir() {
+		err = syscall.EPERM
+	}
+	if err != nil {
+		opened.Close()
+		return nil, err
+	}
+	o := &File{Dir: st.IsDir(), Flags: flags &^ Mutate, in: f.in, path: strings.TrimRight(name, "/"), file: opened}
+	if o.Dir {
+		o.Flags |= o.in.File().Flags
+	}
+	return o, nil
+}
+
+// Stat looks at what is open.
+func (f *File) Stat() (fs.FileInfo, error) {
+	if f.file != nil {
+		return f.file.Stat()
+	}
+	return f.in.Root.Stat(f.path)
+}
+
+// StatAt looks at a name, or at what it leads to.
+func (f *File) StatAt(name string, follow bool) (fs.FileInfo, error) {
+	name, err := f.name(name)
+	if err != nil {
+		return nil, err
+	}
+	if follow {
+		return f.in.Root.Stat(name)
+	}
+	return f.in.Root.Lstat(name)
+}
+
+// Same reports whether both are one file.
+func (f *File) Same(other *File) bool {
+	a, err := f.Stat()
+	b, err2 := other.Stat()
+	return err == nil && err2 == nil && os.SameFile(a, b)
+}
+
+// SetTimes sets when what is open was used and changed; zero changes nothing.
+func (f *File) SetTimes(used, changed time.Time) error {
+	if f.in.ReadOnly {
+		return syscall.EROFS
+	}
+	return f.in.Root.Chtimes(f.path, used, changed)
+}
+
+// SetTimesAt is SetTimes of a name, or of what it leads to.
+func (f *File) SetTimesAt(name string, follow bool, used, changed time.Time) error {
+	name, err := f.change(name)
+	if err != nil {
+		return err
+	}
+	if follow {
+		return f.in.Root.Chtimes(name, used, changed)
+	}
+	dir, base, err := f.parent(name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	st, err := f.in.Root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	was := sys.NewStat_t(st) // not every system can leave one of them
+	at := []unix.Timespec{unix.NsecToTimespec(was.Atim), unix.NsecToTimespec(was.Mtim)}
+	for i, t := range []time.Time{used, changed} {
+		if t.IsZero() {
+			continue
+		}
+		if at[i], err = unix.TimeToTimespec(t); err != nil {
+			return err
+		}
+	}
+	return unix.UtimesNanoAt(int(dir.Fd()), base, at, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// parent opens the folder that a name in the root is in, for what os.Root cannot do.
+// The name that is left has no slash; a link of that name is not to be followed.
+func (f *File) parent(name string) (*os.File, string, error) {
+	short := strings.TrimRight(name, "/")
+	if short != name {
+		if st, err := f.in.Root.Lstat(short); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, "", err
+		} else if err == nil && !st.IsDir() {
+			return nil, "", syscall.ENOTDIR
+		}
+	}
+	dir, base := path.Split(short)
+	if base == "" || base == "." || base == ".." {
+		return nil, "", syscall.EINVAL
+	}
+	open, err := f.in.openDir("./" + dir)
+	return open, base, err
+}
+
+// data is what is open, for one of the uses in flags.
+func (f *File) data(flags uint32) (*os.File, error) {
+	switch {
+	case f.Dir:
+		return nil, syscall.EISDIR
+	case f.Flags&flags == 0:
+		return nil, syscall.EBADF
+	}
+	return f.file, nil
+}
+
+// ReadAt is io.ReaderAt's.
+func (f *File) ReadAt(p []byte, off int64) (int, error) {
+	file, err := f.data(Read)
+	if err == nil && off < 0 {
+		err = syscall.EINVAL
+	}
+	if err != nil {
+		return 0, err
+	}
+	return file.ReadAt(p, off)
+}
+
+// WriteAt is io.WriterAt's.
+func (f *File) WriteAt(p []byte, off int64) (int, error) {
+	file, err := f.data(Write)
+	if err == nil && off < 0 {
+		err = syscall.EINVAL
+	}
+	if err != nil {
+		return 0, err
+	}
+	return file.WriteAt(p, off)
+}
+
+// Append writes at the end of a file, and answers where that is now.
+func (f *File) Append(p []byte) (n int, end int64, err error) {
+	file, err := f.data(Write)
+	if err == nil {
+		end, err = file.Seek(0, io.SeekEnd)
+	}
+	if err == nil {
+		n, err = file.WriteAt(p, end)
+	}
+	return n, end + int64(n), err
+}
+
+// Truncate sets the size of a file.
+func (f *File) Truncate(size int64) error {
+	switch {
+	case f.Dir:
+		return syscall.EISDIR
+	case size < 0:
+		return syscall.EINVAL
+	case f.in.ReadOnly:
+		return syscall.EROFS
+	}
+	return f.file.Truncate(size)
+}
+
+// Sync has what was written brought to the disk.
+func (f *File) Sync() error {
+	if f.file == nil {
+		return nil
+	}
+	return f.file.Sync()
+}
+
+// Entries opens the folder for Readdirnames. The caller closes it.
+func (f *File) Entries() (*os.File, error) {
+	if !f.Dir {
+		return nil, syscall.ENOTDIR
+	}
+	return f.in.openDir(f.path)
+}
+
+// openDir opens a folder, and does not wait where it has become a FIFO.
+func (d Folder) openDir(name string) (*os.File, error) {
+	return d.Root.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
+}
+
+// Mkdir makes a folder.
+func (f *File) Mkdir(name string) error {
+	name, err := f.change(name)
+	if err != nil {
+		return err
+	}
+	return f.in.Root.Mkdir(name, 0o777)
+}
+
+// Remove removes a file, or an empty folder if dir is set.
+func (f *File) Remove(name string, dir bool) error {
+	name, err := f.change(name)
+	if err != nil {
+		return err
+	}
+	st, err := f.in.Root.Lstat(name)
+	switch {
+	case err != nil:
+		return err
+	case dir && !st.IsDir():
+		return syscall.ENOTDIR
+	case !dir && st.IsDir():
+		return syscall.EISDIR
+	}
+	return f.in.Root.Remove(name)
+}
+
+// both does what has a second name.
+func (f *File) both(name string, dir *File, to string, do func(from, to string) error) error {
+	from, err := f.change(name)
+	if err != nil {
+		return err
+	}
+	if to, err = dir.change(to); err != nil {
+		return err
+	}
+	if f.in.Root != dir.in.Root {
+		return syscall.EXDEV
+	}
+	return do(from, to)
+}
+
+// Rename moves a name into a folder, under another name.
+func (f *File) Rename(name string, dir *File, to string) error {
+	return f.both(name, dir, to, func(name, to string) error {
+		from, old, err := f.parent(name) // os.Root replaces no empty folder
+		if err != nil {
+			return err
+		}
+		defer from.Close()
+		into, base, err := dir.parent(to)
+		if err != nil {
+			return err
+		}
+		defer into.Close()
+		return unix.Renameat(int(from.Fd()), old, int(into.Fd()), base)
+	})
+}
+
+// Link makes another name of a file. Where follow is set, of what the name leads to:
+// that is refused, as other hosts refuse it.
+func (f *File) Link(name string, follow bool, dir *File, to string) error {
+	if follow {
+		return syscall.EINVAL
+	}
+	return f.both(name, dir, to, f.in.Root.Link)
+}
+
+// Symlink makes a link. It refuses one that leads out: os.Root would not follow it,
+// but what else reads the folder might.
+func (f *File) Symlink(target, name string) error {
+	name, err := f.change(name)
+	switch {
+	case err != nil:
+		return err
+	case target == "":
+		return syscall.ENOENT
+	case filepath.IsAbs(target) || !filepath.IsLocal(filepath.Join(path.Dir(strings.TrimRight(name, "/")), target)):
+		return syscall.EPERM
+	}
+	return f.in.Root.Symlink(target, name)
+}
+
+// Readlink answers where a link leads, unless that is outside by its words.
+func (f *File) Readlink(name string) (string, error) {
+	name, err := f.name(name)
+	if err != nil {
+		return "", err
+	}
+	to, err := f.in.Root.Readlink(name)
+	if err == nil && filepath.IsAbs(to) {
+		err = syscall.EPERM
+	}
+	return to, err
+}
+
+// errnos are the system's errors that guests are told of: by WASI 0.2's name, and by
+// preview 1's number.
+var errnos = []struct {
+	no     syscall.Errno
+	name   string
+	number uint16
+}{
+	{syscall.EACCES, "access", 2}, {syscall.EAGAIN, "would-block", 6}, {syscall.EALREADY, "already", 7}, {syscall.EBADF, "bad-descriptor", 8},
+	{syscall.EBUSY, "busy", 10}, {syscall.EDEADLK, "deadlock", 16}, {syscall.EDQUOT, "quota", 19}, {syscall.EEXIST, "exist", 20},
+	{syscall.EFBIG, "file-too-large", 22}, {syscall.EILSEQ, "illegal-byte-sequence", 25}, {syscall.EINPROGRESS, "in-progress", 26},
+	{syscall.EINTR, "interrupted", 27}, {syscall.EINVAL, "invalid", 28}, {syscall.EIO, "io", 29}, {syscall.EISDIR, "is-directory", 31},
+	{syscall.ELOOP, "loop", 32}, {syscall.EMLINK, "too-many-links", 34}, {syscall.EMSGSIZE, "message-size", 35}, {syscall.ENAMETOOLONG, "name-too-long", 37},
+	{syscall.ENODEV, "no-device", 43}, {syscall.ENOENT, "no-entry", 44}, {syscall.ENOLCK, "no-lock", 46}, {syscall.ENOMEM, "insufficient-memory", 48},
+	{syscall.ENOSPC, "insufficient-space", 51}, {syscall.ENOTDIR, "not-directory", 54}, {syscall.ENOTEMPTY, "not-empty", 55},
+	{syscall.ENOTSUP, "unsupported", 58}, {syscall.ENOTTY, "no-tty", 59}, {syscall.ENXIO, "no-such-device", 60}, {syscall.EOVERFLOW, "overflow", 61},
+	{syscall.EPERM, "not-permitted", 63}, {syscall.EPIPE, "pipe", 64}, {syscall.EROFS, "read-only", 69}, {syscall.ESPIPE, "invalid-seek", 70},
+	{syscall.ETXTBSY, "text-file-busy", 74}, {syscall.EXDEV, "cross-device", 75}, {syscall.EMFILE, "quota", 33}, {syscall.ENFILE, "quota", 41},
+}
+
+// Error answers what a guest is told of an error.
+func Error(err error) (name string, number uint16) {
+	no, ok := errors.AsType[syscall.Errno](err)
+	switch {
+	case ok:
+	case errors.Is(err, ErrTooManyFiles):
+		no = syscall.EMFILE
+	case strings.Contains(err.Error(), "escapes"): // what os.Root says
+		no = syscall.EPERM
+	case errors.Is(err, fs.ErrInvalid):
+		no = syscall.EINVAL
+	}
+	for _, e := range errnos {
+		if e.no == no {
+			return e.name, e.number
+		}
+	}
+	return "io", 29
+}
+
+// Identity answers what tells files of the host apart, and how many names one has.
+func Identity(st fs.FileInfo) (dev, ino, links uint64) {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return uint64(sys.Dev), uint64(sys.Ino), uint64(sys.Nlink)
+	}
+	return 0, 0, 1
+}
+
+// Kind is what a file is.
+type Kind uint8
+
+// The kinds, in the order of WASI 0.2.
+const (
+	Unknown Kind = iota
+	BlockDevice
+	CharacterDevice
+	Directories
+	FIFO
+	Link
+	Regular
+	Socket
+)
+
+// KindOf answers the kind of a file.
+func KindOf(m fs.FileMode) Kind {
+	switch {
+	case m.IsRegular():
+		return Regular
+	case m.IsDir():
+		return Directories
+	case m&fs.ModeSymlink != 0:
+		return Link
+	case m&fs.ModeNamedPipe != 0:
+		return FIFO
+	case m&fs.ModeSocket != 0:
+		return Socket
+	case m&fs.ModeCharDevice != 0:
+		return CharacterDevice
+	case m&fs.ModeDevice != 0:
+		return BlockDevice
+	}
+	return Unknown
+}
