@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -41,9 +42,15 @@ var probeCalls = map[string]func(daemon int, file string) error{
 		return raw(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, uintptr(daemon), 0)
 	},
 	"setpriority of all of the user's": func(int, string) error { return raw(unix.SYS_SETPRIORITY, unix.PRIO_USER, 0, 0) },
-	"setpriority of itself":            func(int, string) error { return raw(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, 0) },
-	"ioprio_set of another":            func(daemon int, _ string) error { return raw(unix.SYS_IOPRIO_SET, 1, uintptr(daemon), 2<<13|4) },
-	"ioprio_set of all of the user's":  func(int, string) error { return raw(unix.SYS_IOPRIO_SET, 3, 0, 2<<13|4) },
+	"setpriority of itself": func(int, string) error {
+		now, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // as 20 less it
+		if err != nil {
+			return err
+		}
+		return unix.Setpriority(unix.PRIO_PROCESS, 0, 20-now)
+	},
+	"ioprio_set of another":           func(daemon int, _ string) error { return raw(unix.SYS_IOPRIO_SET, 1, uintptr(daemon), 2<<13|4) },
+	"ioprio_set of all of the user's": func(int, string) error { return raw(unix.SYS_IOPRIO_SET, 3, 0, 2<<13|4) },
 	"sched_setaffinity of another": func(daemon int, _ string) error {
 		mask := ^uint64(0)
 		return raw(unix.SYS_SCHED_SETAFFINITY, uintptr(daemon), 8, uintptr(unsafe.Pointer(&mask)))
@@ -725,7 +732,8 @@ func TestUser(t *testing.T) {
 	c := shell(dir, `
 		id -u; id -g; id -G
 		grep ^CapEff: /proc/self/status
-		echo > made; chmod 700 made; touch -d @5 made; echo > `+home+`/made; echo streams > /dev/stdout
+		echo > made; chmod 700 made; chmod 4755 made 2>/dev/null || chmod 2755 made 2>/dev/null || echo plain; mkdir ours; chmod 2775 ours
+		touch -d @5 made; echo > `+home+`/made; echo streams > /dev/stdout
 		cat `+other+`/private 2>/dev/null || echo closed
 		chmod 600 `+other+`/public 2>/dev/null || echo kept
 		kill -0 1 2>/dev/null || echo safe
@@ -740,13 +748,16 @@ func TestUser(t *testing.T) {
 	c.Stdout = &out
 	exit, err := r.Run(patient(t), c)
 	must(t, err)
-	if want := "54321\n54322\n54322\nCapEff:\t0000000000000000\nstreams\nclosed\nkept\nsafe\n"; out.String() != want || exit.Code != 3 {
+	if want := "54321\n54322\n54322\nCapEff:\t0000000000000000\nplain\nstreams\nclosed\nkept\nsafe\n"; out.String() != want || exit.Code != 3 {
 		t.Errorf("%+v: %q, want %q", exit, out.String(), want)
 	}
 	st, err := os.Stat(dir + "/made")
 	must(t, err)
 	if owner := st.Sys().(*syscall.Stat_t); owner.Uid != uid || st.Mode().Perm() != 0o700 || st.ModTime().Unix() != 5 {
 		t.Errorf("%v of %d, %v", st.Mode(), owner.Uid, st.ModTime())
+	}
+	if st, err := os.Stat(dir + "/ours"); err != nil || st.Mode() != fs.ModeDir|fs.ModeSetgid|0o775 {
+		t.Errorf("%v, %v", st, err)
 	}
 	if left := alive(t, mark); len(left) > 0 {
 		t.Errorf("still alive: %q", left)
