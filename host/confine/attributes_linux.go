@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -107,10 +108,15 @@ func (a *attributeCall) open(name string) (int, error) {
 	if !a.follow {
 		flags |= unix.O_NOFOLLOW
 	}
-	// To this process /proc/self is itself.
-	for _, self := range []string{"/proc/self/", "/proc/thread-self/"} {
-		if len(name) > len(self) && name[:len(self)] == self {
-			return unix.Open(proc+"/"+name[len(self):], flags, 0)
+	// To this process /proc/self is itself. Of what is there, the caller's own
+	// descriptors are the one way on: by others it would get to the descriptors and
+	// roots of processes that are closed to it, and not to this process.
+	for _, self := range []string{"/proc/self/fd/", "/proc/thread-self/fd/"} {
+		if fd, ok := strings.CutPrefix(name, self); ok {
+			if _, err := strconv.ParseUint(fd, 10, 31); err != nil {
+				return -1, unix.ENOENT
+			}
+			return unix.Open(proc+"/fd/"+fd, flags, 0)
 		}
 	}
 	how := unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_MAGICLINKS}

@@ -83,12 +83,15 @@ func (g *grants) lookup(tid, dir int, path string) (*found, error) {
 				return fail(unix.ENOENT)
 			}
 			if inProc && p.path != "/proc" {
-				// A link of the kernel's, which is not its text.
+				// A link of the kernel's, which is not its text. Where it leads may
+				// change at any moment: what was opened counts.
 				if next, err = unix.Openat(p.fd, name, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
 					return fail(err)
 				}
 				p.close()
-				p.fd, p.path = next, string(target[:n])
+				if p.fd = next; p.where() != nil {
+					return fail(unix.EACCES)
+				}
 				continue
 			}
 			if target[0] == '/' {
@@ -124,14 +127,19 @@ func (p *found) toDir(tid, dir int) error {
 	if dir != unix.AT_FDCWD {
 		from = "/proc/" + strconv.Itoa(tid) + "/fd/" + strconv.Itoa(dir)
 	}
-	path, err := os.Readlink(from)
+	fd, err := unix.Open(from, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return unix.EBADF
 	}
-	fd, err := unix.Open(from, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err == nil {
-		p.fd, p.path = fd, path
-	}
+	p.fd = fd
+	return p.where()
+}
+
+// where makes the path of p that of what is open, whatever way led there: another
+// thread of the caller's may have changed that since, and whoever judges goes by the
+// path.
+func (p *found) where() (err error) {
+	p.path, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(p.fd))
 	return err
 }
 
@@ -141,8 +149,12 @@ func (p *found) inProc() bool {
 	return strings.HasPrefix(p.path, "/proc") && unix.Fstatfs(p.fd, &fs) == nil && fs.Type == unix.PROC_SUPER_MAGIC
 }
 
+// look ends the lookup of p.
 func (p *found) look() error {
 	err := unix.Fstat(p.fd, &p.stat)
+	if err == nil {
+		err = p.where()
+	}
 	if err != nil {
 		p.close()
 	}

@@ -380,6 +380,35 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
+// The supervisor, which may look at more processes than the run may, changes nothing
+// of these for it.
+func TestAttributesOfOthers(t *testing.T) {
+	r := newRunner(t, process.Config{Most: confine.Seccomp, Ready: 1})
+	needFilter(t, r)
+	dir := t.TempDir()
+	// Of this user, and not of the run: its standard output is a pipe.
+	other := begin(t, newRunner(t, process.Config{Most: confine.Landlock, Ready: 1}), shell(t.TempDir(), "echo $$; exec sleep 1000")).next()
+	pipe := "/proc/" + other + "/fd/1"
+	was, err := os.Stat(pipe)
+	must(t, err)
+	for name, want := range map[string]string{
+		pipe:                               "ELOOP",
+		"/proc/self/.." + pipe[5:]:         "ELOOP",
+		"/proc/self/root" + pipe:           "ELOOP",
+		"/proc/self/task/../.." + pipe[5:]: "ELOOP",
+		"/proc/self/fd/../.." + pipe[5:]:   "ENOENT",
+		"/proc/self/fd/1":                  "ok",
+		"/proc/thread-self/fd/1":           "ok",
+	} {
+		if got := say(t, r, probing(t, dir, "chmod", name)); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+		if is, err := os.Stat(pipe); err != nil || is.Mode() != was.Mode() {
+			t.Fatalf("%s made it %v, %v", name, is, err)
+		}
+	}
+}
+
 // What is executed is judged by the file that is opened.
 func TestExecute(t *testing.T) {
 	if !confine.Confinement().Filter {

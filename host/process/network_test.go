@@ -295,6 +295,8 @@ func TestNetworkAttacks(t *testing.T) {
 	_, abstractHad := greet(t, "unix", "@"+abstract)
 	_, pathHad := greet(t, "unix", dir+"/outside")
 	_, allowedHad := greet(t, "unix", dir+"/allowed")
+	must(t, os.Mkdir(dir+"/elsewhere", 0o755))
+	_, elsewhereHad := greet(t, "unix", dir+"/elsewhere/allowed")
 	passSockets(t, dir+"/passes")
 	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/datagrams", Net: "unixgram"})
 	must(t, err)
@@ -345,6 +347,8 @@ func TestNetworkAttacks(t *testing.T) {
 			{"path", dir + "/outside", unix.EACCES},
 			{"path", dir + "/link", unix.EACCES},
 			{"path", "outside", unix.EACCES},
+			{"path by a replaced descriptor", dir + "/allowed", none},
+			{"path from a replaced folder", "", none},
 			{"path of datagrams", dir + "/datagrams", unix.EBADF}, // it has no such socket
 			{"datagram of a pair", dir + "/datagrams", unix.EPERM},
 			{"abstract", abstract, unix.EPERM},
@@ -392,7 +396,7 @@ func TestNetworkAttacks(t *testing.T) {
 			})
 		}
 	}
-	if n := len(had) + len(pathHad) + len(abstractHad); n > 0 {
+	if n := len(had) + len(pathHad) + len(elsewhereHad) + len(abstractHad); n > 0 {
 		t.Errorf("what is not granted was reached %d times", n)
 	}
 	if len(grantedHad) == 0 || len(allowedHad) == 0 {

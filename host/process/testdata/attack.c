@@ -113,6 +113,43 @@ static int unconnected(int fd) {
 	return connect(fd, &none, sizeof none);
 }
 
+// What the two kinds of flip change under the supervisor's eyes.
+static int flips[2];
+static volatile int over;
+
+static void *flip_descriptor(void *unused) {
+	while (!over) dup2(flips[0], 99), dup2(flips[1], 99);
+	return unused;
+}
+
+static void *flip_folder(void *unused) {
+	while (!over) {
+		if (fchdir(flips[0]) < 0 || fchdir(flips[1]) < 0) break;
+	}
+	return unused;
+}
+
+// Connects again and again to path, which is what is granted or something else
+// depending on the moment.
+static int flipped(void *(*flip)(void *), const char *granted, const char *other, const char *path) {
+	pthread_t thread;
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	strncpy(a.sun_path, path, sizeof a.sun_path - 1);
+	flips[0] = open(granted, O_PATH);
+	flips[1] = open(other, O_PATH);
+	if (flips[0] < 0 || flips[1] < 0 || dup2(flips[0], 99) < 0) return 1;
+	pthread_create(&thread, NULL, flip, NULL);
+	for (int i = 0; i < 400; i++) {
+		int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+		connect(fd, (struct sockaddr *)&a, sizeof a);
+		close(fd);
+	}
+	over = 1;
+	pthread_join(thread, NULL);
+	puts("tried");
+	return 0;
+}
+
 int main(int argc, char **argv) {
 	const char *how = argv[1];
 	granted = address(argv[2]);
@@ -383,6 +420,8 @@ int main(int argc, char **argv) {
 		return say(bind(tcp(), (struct sockaddr *)&a, sizeof a));
 	}
 	if (!strcmp(how, "path")) return path(name, SOCK_STREAM);
+	if (!strcmp(how, "path by a replaced descriptor")) return flipped(flip_descriptor, name, "outside", "/proc/self/fd/99");
+	if (!strcmp(how, "path from a replaced folder")) return flipped(flip_folder, ".", "elsewhere", "allowed");
 	if (!strcmp(how, "path of datagrams")) return path(name, SOCK_DGRAM);
 	if (!strcmp(how, "datagram of a pair")) {
 		int fds[2];
