@@ -84,7 +84,11 @@ func (g *grants) lookup(tid, dir int, path string) (*found, error) {
 			}
 			if inProc && p.path != "/proc" {
 				// A link of the kernel's, which is not its text. Where it leads may
-				// change at any moment: what was opened counts.
+				// change at any moment: what was opened counts. Others' are closed to the
+				// caller, and what they lead to may have a path that is something else here.
+				if pid, _, _ := strings.Cut(strings.TrimPrefix(p.path, "/proc/"), "/"); !isThread(tid, pid) {
+					return fail(unix.EACCES)
+				}
 				if next, err = unix.Openat(p.fd, name, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
 					return fail(err)
 				}
@@ -106,6 +110,12 @@ func (g *grants) lookup(tid, dir int, path string) (*found, error) {
 		p.fd, p.path = next, filepath.Join(p.path, name)
 	}
 	return p, p.look()
+}
+
+// isThread reports whether the process or thread other is of the process of tid.
+func isThread(tid int, other string) bool {
+	_, err := os.Lstat("/proc/" + strconv.Itoa(tid) + "/task/" + other)
+	return err == nil
 }
 
 // toRoot makes p the topmost folder. When it fails, p is nothing.

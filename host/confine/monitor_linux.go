@@ -159,10 +159,8 @@ func (m *Monitor) judge(n *seccomp.Call) seccomp.Answer {
 
 // ofItself lets a process act on its own threads and on nobody else.
 func (m *Monitor) ofItself(tid, target int) seccomp.Answer {
-	if target > 0 {
-		if _, err := os.Lstat("/proc/" + strconv.Itoa(tid) + "/task/" + strconv.Itoa(target)); err == nil {
-			return seccomp.GoOn()
-		}
+	if target > 0 && isThread(tid, strconv.Itoa(target)) {
+		return seccomp.GoOn()
 	}
 	return seccomp.Fail(unix.EPERM)
 }

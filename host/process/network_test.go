@@ -306,6 +306,10 @@ func TestNetworkAttacks(t *testing.T) {
 	const none = unix.Errno(0)
 	for _, most := range []confine.Level{confine.Seccomp, confine.Namespaces} {
 		r := newRunner(t, process.Config{Ready: 1, Most: most})
+		elsewhere := unix.EACCES // of another process's root
+		if r.Confinement().Namespaces {
+			elsewhere = unix.ENOENT
+		}
 		for _, tt := range []struct {
 			how  string
 			name string
@@ -347,6 +351,7 @@ func TestNetworkAttacks(t *testing.T) {
 			{"path", dir + "/outside", unix.EACCES},
 			{"path", dir + "/link", unix.EACCES},
 			{"path", "outside", unix.EACCES},
+			{"path", fmt.Sprintf("/proc/%d/root%s/allowed", os.Getpid(), dir), elsewhere},
 			{"path by a replaced descriptor", dir + "/allowed", none},
 			{"path from a replaced folder", "", none},
 			{"path of datagrams", dir + "/datagrams", unix.EBADF}, // it has no such socket
