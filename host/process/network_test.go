@@ -354,6 +354,7 @@ func TestNetworkAttacks(t *testing.T) {
 			{"path", fmt.Sprintf("/proc/%d/root%s/allowed", os.Getpid(), dir), elsewhere},
 			{"path by a replaced descriptor", dir + "/allowed", none},
 			{"path from a replaced folder", "", none},
+			{"path up from a moved folder", "", none},
 			{"path of datagrams", dir + "/datagrams", unix.EBADF}, // it has no such socket
 			{"datagram of a pair", dir + "/datagrams", unix.EPERM},
 			{"abstract", abstract, unix.EPERM},

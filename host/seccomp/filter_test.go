@@ -170,6 +170,15 @@ func TestProgram(t *testing.T) {
 				t.Errorf("%+v, call %d of %#x with %#x: %#x, want %#x", g, tt.nr, tt.arch, tt.args, got, tt.want)
 			}
 		}
+		for _, r := range filterArch.creating {
+			// The flags of one are the mode of another.
+			if got := ask(filterArch.audit, r.nr, 0, unix.O_CREAT|0o4755, 0o4755); got != refuse {
+				t.Errorf("%+v, call %d of a set-user-ID file: %#x", g, r.nr, got)
+			}
+			if got := ask(filterArch.audit, r.nr, 0, unix.O_CREAT|0o755, 0o755); got != allow {
+				t.Errorf("%+v, call %d of a file: %#x", g, r.nr, got)
+			}
+		}
 		want := verdict(allow)
 		if g.Mappings {
 			want = notify

@@ -17,6 +17,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -125,6 +126,14 @@ static void *flip_descriptor(void *unused) {
 static void *flip_folder(void *unused) {
 	while (!over) {
 		if (fchdir(flips[0]) < 0 || fchdir(flips[1]) < 0) break;
+	}
+	return unused;
+}
+
+static void *flip_way(void *unused) {
+	while (!over) {
+		renameat(flips[0], "x/y", flips[0], "elsewhere/x/y");
+		renameat(flips[0], "elsewhere/x/y", flips[0], "x/y");
 	}
 	return unused;
 }
@@ -422,6 +431,14 @@ int main(int argc, char **argv) {
 	if (!strcmp(how, "path")) return path(name, SOCK_STREAM);
 	if (!strcmp(how, "path by a replaced descriptor")) return flipped(flip_descriptor, name, "outside", "/proc/self/fd/99");
 	if (!strcmp(how, "path from a replaced folder")) return flipped(flip_folder, ".", "elsewhere", "allowed");
+	if (!strcmp(how, "path up from a moved folder")) {
+		mkdir("x", 0755), mkdir("x/y", 0755), mkdir("elsewhere/x", 0755);
+		int here = open(".", O_PATH);
+		if (chdir("x/y") < 0) return 1;
+		char top[32];
+		snprintf(top, sizeof top, "/proc/self/fd/%d", here);
+		return flipped(flip_way, top, ".", "../../allowed");
+	}
 	if (!strcmp(how, "path of datagrams")) return path(name, SOCK_DGRAM);
 	if (!strcmp(how, "datagram of a pair")) {
 		int fds[2];
