@@ -179,6 +179,11 @@ func TestProgram(t *testing.T) {
 				t.Errorf("%+v, call %d of a file: %#x", g, r.nr, got)
 			}
 		}
+		for _, r := range filterArch.modes {
+			if got := ask(filterArch.audit, r.nr, 0, 0o4755); got != notify {
+				t.Errorf("%+v, call %d of a set-user-ID program: %#x", g, r.nr, got)
+			}
+		}
 		want := verdict(allow)
 		if g.Mappings {
 			want = notify
