@@ -126,6 +126,7 @@ func TestWhoDecides(t *testing.T) {
 		{"another where the asker may", true, nil, bob, ErrNotFound},
 		{"nobody", true, []string{"sub:bob"}, Person{}, ErrNotFound},
 		{"a name without an identity", true, []string{"sub:bob"}, Person{Names: bob.Names}, ErrNotFound},
+		{"the asker, whom nothing names", true, nil, Person{ID: "alice-id"}, nil},
 	} {
 		r := of("alice-id", 0, c.by...)
 		r.Self = c.self
@@ -141,6 +142,104 @@ func TestWhoDecides(t *testing.T) {
 		if g, _ := s.Use(r.Steps[0].Digest, "x"); g != nil {
 			t.Errorf("%s: used after it lapsed", c.name)
 		}
+	}
+}
+
+// A caller that is bound to a session of another and its owner both see what it asks
+// for, and neither decides it.
+func TestOwnerSees(t *testing.T) {
+	s := open(t, t.TempDir())
+	r := of("bound-id", 1)
+	r.Owner = "alice-id"
+	r = s.must(t, r)
+	for _, who := range []Person{alice, {ID: "bound-id"}} {
+		if got, err := s.Get(r.ID, who); err != nil || got.ID != r.ID {
+			t.Errorf("%s does not see it: %v", who.ID, err)
+		}
+		if _, err := s.Decide(r.ID, who, true, ""); !errors.Is(err, ErrNotAllowed) {
+			t.Errorf("%s decides it: %v", who.ID, err)
+		}
+	}
+	if _, err := s.Get(r.ID, bob); !errors.Is(err, ErrNotFound) {
+		t.Errorf("bob sees it: %v", err)
+	}
+	if _, err := s.Decide(r.ID, operator, true, strings.Repeat("x", MaxText+1)); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a long reason: %v", err)
+	}
+}
+
+// A request whose time is over is so for whoever looks next, whatever it looks for.
+func TestExpiryIsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, look := range map[string]func(s *Store, id string) State{
+			"list": func(s *Store, _ string) State { return s.List(operator)[0].State },
+			"ask": func(s *Store, id string) State {
+				if s.must(t, of("alice-id", 1)).ID != id {
+					return Expired
+				}
+				return Pending
+			},
+			"lapse": func(s *Store, id string) State {
+				s.Lapse(func(*Request) string { return "another version" })
+				r, _ := s.Get(id, operator)
+				return r.State
+			},
+		} {
+			s := open(t, t.TempDir())
+			id := s.must(t, of("alice-id", 1)).ID
+			time.Sleep(time.Minute)
+			if got := look(s, id); got != Expired {
+				t.Errorf("%s: %s", name, got)
+			}
+		}
+		s := open(t, t.TempDir())
+		ran, left := s.must(t, of("alice-id", 1)), s.must(t, of("alice-id", 2))
+		s.Decide(ran.ID, operator, true, "")
+		if g, err := s.Use(ran.Steps[0].Digest, "x"); g == nil || err != nil {
+			t.Fatal(g, err)
+		}
+		waited := make(chan State)
+		go func() {
+			r, _ := s.Wait(t.Context(), left.ID)
+			waited <- r.State
+		}()
+		synctest.Wait()
+		s.Close() // what is over is so, whether or not that can be written
+		if got := <-waited; got != Expired {
+			t.Errorf("whoever waits gets %s", got)
+		}
+		if r, _ := s.Get(ran.ID, operator); r.State != Used {
+			t.Errorf("what ran is %s", r.State)
+		}
+	})
+}
+
+// Whoever watches is told each change once, in order, with what goes with it.
+func TestChangesAreTold(t *testing.T) {
+	var told []string
+	s, err := Open(Config{Dir: t.TempDir(), OnChange: func(r Request) {
+		told = append(told, fmt.Sprintf("%s %s%s", r.State, r.Reason, r.Outcome))
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := s.must(t, of("alice-id", 1))
+	s.must(t, of("alice-id", 1)) // the same
+	s.Decide(a.ID, operator, true, "fine")
+	s.Lapse(func(*Request) string { return "another version" })
+	if want := "pending |approved fine|lapsed another version"; strings.Join(told, "|") != want {
+		t.Errorf("%q, want %q", told, want)
+	}
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := s.Ask(of("alice-id", 2), time.Minute); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("asked of a store that is closed: %v", err)
+	}
+	if err := (*Store)(nil).Close(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -219,12 +318,15 @@ func TestRestart(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	var later []byte
-	for i, state := range []State{Pending, Approved} {
+	for i, state := range []State{Pending, Approved, Denied, Used} {
 		r := of("alice-id", i)
 		r.ID, r.State, r.Made = fmt.Sprint(i), state, time.Now().Add(time.Hour)
 		r.Expires = r.Made.Add(time.Minute)
-		if state == Approved {
+		if state != Pending {
 			r.Decider = Operator
+		}
+		if state == Used {
+			r.UsedBy, r.Began = "x", 1
 		}
 		l, err := encodeLine(line{Ask: &r})
 		if err != nil {
@@ -237,9 +339,15 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range open(t, dir).List(operator) {
-		if r.State != Expired {
+		if r.State != Expired && r.UsedBy == "" || r.UsedBy != "" && r.State != Used {
 			t.Errorf("made an hour from now, and %s", r.State)
 		}
+	}
+	// A clock that is set back while the process runs does not move the end of a request.
+	s = open(t, t.TempDir())
+	s.must(t, of("alice-id", 1))
+	if end := open(t, s.config.Dir).List(operator)[0].Expires; !strings.Contains(end.String(), " m=") {
+		t.Errorf("its end %v is of the clock on the wall", end)
 	}
 }
 
@@ -273,6 +381,16 @@ func TestBounds(t *testing.T) {
 		"no call":          func(r *Request) { r.Steps = nil },
 		"two calls":        func(r *Request) { r.Steps = append(r.Steps, r.Steps[0]) },
 		"no plan":          func(r *Request) { r.Steps[0].Plan = nil },
+		"no tool":          func(r *Request) { r.Steps[0].Tool = "" },
+		"nobody who asks":  func(r *Request) { r.Asker = "" },
+		"nobody's session": func(r *Request) { r.Owner = "" },
+		"a long rule":      func(r *Request) { r.Rule = strings.Repeat("x", MaxText+1) },
+		"a long name":      func(r *Request) { r.By = []string{strings.Repeat("x", MaxText+1)} },
+		"many who decide":  func(r *Request) { r.By = slices.Repeat([]string{"sub:bob"}, MaxBy+1) },
+		"many calls":       func(r *Request) { r.Batch, r.Steps = true, slices.Repeat(r.Steps, MaxSteps+1) },
+		"who decided":      func(r *Request) { r.Decider = Operator },
+		"what ran by it":   func(r *Request) { r.UsedBy = "x" },
+		"how much ran":     func(r *Request) { r.Began = 1 },
 	} {
 		r := of("somebody", 0)
 		change(&r)
@@ -300,14 +418,20 @@ func TestFileStaysSmall(t *testing.T) {
 	if grant == nil || err != nil {
 		t.Fatal(grant, err)
 	}
-	for n := range 300 {
-		r := of("bob-id", n)
-		r.Steps[0].Plan = json.RawMessage(`"` + strings.Repeat("x", 20<<10) + `"`)
-		r = s.must(t, r)
-		if _, err := s.Decide(r.ID, operator, false, ""); err != nil {
-			t.Fatal(err)
+	n := 0
+	denied := func(times int) {
+		t.Helper()
+		for range times {
+			r := of("bob-id", n)
+			n++
+			r.Steps[0].Plan = json.RawMessage(`"` + strings.Repeat("x", 20<<10) + `"`)
+			r = s.must(t, r)
+			if _, err := s.Decide(r.ID, operator, false, ""); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	denied(600)
 	info, err := os.Stat(filepath.Join(dir, fileName))
 	if err != nil {
 		t.Fatal(err)
@@ -318,6 +442,13 @@ func TestFileStaysSmall(t *testing.T) {
 	grant.End("success") // of a request that is older than those that were forgotten
 	if r, err := s.Get(running.ID, operator); err != nil || r.Outcome != "success" {
 		t.Errorf("what ran is %+v, %v", r, err)
+	}
+	denied(2)
+	if _, err := s.Get(running.ID, operator); !errors.Is(err, ErrNotFound) {
+		t.Errorf("what ended long ago is remembered: %v", err)
+	}
+	if n := len(s.List(operator)); n > maxClosed+3 {
+		t.Errorf("%d are remembered", n)
 	}
 	s = open(t, dir)
 	if r, err := s.Get(kept.ID, operator); err != nil || r.State != Approved {
@@ -409,7 +540,9 @@ func TestWhatFollows(t *testing.T) {
 		"used": {State: Used, Execution: "x", Began: 1}, "used by nothing": {State: Used, Began: 1},
 		"used 2 of 2": {State: Used, Execution: "x", Began: 2}, "used 3 of 2": {State: Used, Execution: "x", Began: 3},
 		"used 2 by another":    {State: Used, Execution: "y", Began: 2},
-		"used with an outcome": {State: Used, Execution: "x", Outcome: "success"}, "used with another's outcome": {State: Used, Execution: "y", Outcome: "success"},
+		"used 0": {State: Used, Execution: "x"}, "used 3 with an outcome": {State: Used, Execution: "x", Began: 3, Outcome: "success"},
+		"used by nothing with an outcome": {State: Used, Outcome: "success"},
+		"used with an outcome":            {State: Used, Execution: "x", Outcome: "success"}, "used with another's outcome": {State: Used, Execution: "y", Outcome: "success"},
 	}
 	for state, may := range follows {
 		may = " " + strings.NewReplacer("used 2 of 2", "used-2-of-2", "used with an outcome", "used-with-an-outcome", ",", "").Replace(may) + " "
@@ -425,6 +558,11 @@ func TestWhatFollows(t *testing.T) {
 				t.Errorf("%s, then %s: %s, %v", state, name, next.State, err)
 			}
 		}
+	}
+	whole := of("alice-id", 1)
+	whole.State, whole.UsedBy, whole.Began = Used, "x", 1
+	if _, err := whole.after(&change{State: Used, Execution: "x", Began: 2}); !errors.Is(err, ErrState) {
+		t.Errorf("a call past the end: %v", err)
 	}
 	done := of("alice-id", 1)
 	done.State, done.UsedBy, done.Began, done.Outcome = Used, "x", 1, "success"
@@ -538,6 +676,16 @@ func TestBatch(t *testing.T) {
 	s.Decide(r.ID, operator, true, "")
 	if g, _ := s.Use(digestOf("alice-id", 1), "x"); g != nil {
 		t.Error("a call of a list is used alone")
+	}
+	alone := s.must(t, of("alice-id", 1))
+	s.Decide(alone.ID, operator, true, "")
+	if g, _ := s.UseBatch(alone.ID, "alice-id", digestOf("alice-id", 1), "x"); g != nil {
+		t.Error("a call alone is used as a list")
+	}
+	single := of("alice-id", 1)
+	single.Batch = true
+	if s.must(t, single).ID == alone.ID {
+		t.Error("a list of one call is that call")
 	}
 	if g, _ := s.UseBatch(r.ID, "bob-id", digestOf("alice-id", 1), "x"); g != nil {
 		t.Error("a list is used by another")

@@ -111,7 +111,7 @@ func (s *Store) Ask(r Request, ttl time.Duration) (Request, error) {
 	open, own := 0, 0
 	for _, e := range s.all {
 		s.settleLocked(e, now)
-		if (e.Open() || e.State == Denied) && e.Batch == r.Batch && e.key() == key {
+		if (e.Open() || e.State == Denied) && e.key() == key {
 			return e.Request, nil
 		}
 		if e.Open() {
@@ -178,7 +178,7 @@ type Grant struct {
 // returns once that is on the disk, and nil without an error where there is no such
 // approval. Whatever the error, nothing may run.
 func (s *Store) Use(digest, execution string) (*Grant, error) {
-	return s.use(execution, digest, func(e *entry) bool { return !e.Batch && e.Steps[0].Digest == digest })
+	return s.use(execution, digest, func(e *entry) bool { return !e.Batch })
 }
 
 // UseBatch is Use for a list of calls, of which digest is that of the first.
