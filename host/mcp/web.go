@@ -151,14 +151,12 @@ func (f *Front) ListenWeb(config WebConfig) (*Web, error) {
 		}
 		return a.server
 	}
-	events := sdk.NewMemoryEventStore(nil)
-	events.SetMaxBytes(maxReplay)
 	options := sdk.StreamableHTTPOptions{Logger: slog.New(slog.DiscardHandler), MaxRequestBodyBytes: MaxMessage,
 		// ServeHTTP checks it, by the names that this server has.
 		DisableLocalhostProtection: true}
 	stateless, stateful := options, options
 	stateless.Stateless, stateless.PropagateRequestCancellation = true, true
-	stateful.EventStore, stateful.SessionTimeout = events, sessionIdle
+	stateful.EventStore, stateful.SessionTimeout = newEvents(maxReplay), sessionIdle
 	w.now = sdk.NewStreamableHTTPHandler(serverOf, &stateless)
 	w.old = sdk.NewStreamableHTTPHandler(serverOf, &stateful)
 

@@ -222,6 +222,51 @@ func TestWebSessionOfAnother(t *testing.T) {
 	}
 }
 
+// A stream of a session is resumed by its identity alone: another one gets nothing of it,
+// in that session or in its own, whatever event it names.
+func TestWebResume(t *testing.T) {
+	const resumable = "2025-11-25"
+	s := web(t, config.Config{}, map[string]object{"echo": {"binary": "echo"}})
+	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
+	open := func(name string) (token string, in map[string]string) {
+		token = s.Token(t, object{"sub": name})
+		_, header, _ := s.ask(t, "POST", "/mcp", token, strings.Replace(hello, oldest, resumable, 1), nil)
+		in = map[string]string{"Mcp-Session-Id": header.Get("Mcp-Session-Id"), "Mcp-Protocol-Version": resumable}
+		s.ask(t, "POST", "/mcp", token, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, in)
+		return token, in
+	}
+	alice, hers := open("alice")
+	bob, his := open("bob")
+	_, _, body := s.ask(t, "POST", "/mcp", alice, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"args":["secret"],"cwd":"`+s.Root+`"}}}`, hers)
+	first, _, _ := strings.Cut(body[strings.Index(body, "id: ")+4:], "\n")
+	if !strings.Contains(body, "secret") || first == "" {
+		t.Fatalf("the call is answered %q", body)
+	}
+	resume := func(token string, in map[string]string, event string) (int, string) {
+		header := map[string]string{"Last-Event-ID": event}
+		for k, v := range in {
+			header[k] = v
+		}
+		status, _, body := s.ask(t, "GET", "/mcp", token, "", header)
+		return status, body
+	}
+	if status, body := resume(alice, hers, first); status != 200 || !strings.Contains(body, "secret") {
+		t.Errorf("the rest of the stream: %d %q", status, body)
+	}
+	for _, event := range []string{first, strings.TrimRight(first, "0123456789") + "0", "guessed_0"} {
+		for what, in := range map[string]map[string]string{"its session": hers, "another one": his} {
+			if status, body := resume(bob, in, event); status/100 != 4 || strings.Contains(body, "secret") {
+				t.Errorf("bob, in %s, after %q: %d %q", what, event, status, body)
+			}
+		}
+	}
+	for _, event := range []string{"", "_", "_-1", "_99999999999999999999", first + "x", strings.Repeat("9", 10_000) + "_0"} {
+		if status, body := resume(alice, hers, event); status/100 != 4 {
+			t.Errorf("after %.20q: %d %.100q", event, status, body)
+		}
+	}
+}
+
 // surface has a module that brings tools for each identity.
 func surface(t *testing.T) func(dir string) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `"half of it"`) }))

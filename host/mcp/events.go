@@ -1,0 +1,209 @@
+package mcp
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// perEvent is about what an event or a stream takes beside its text, in bytes.
+const perEvent = 512
+
+// events keeps what was sent in sessions of older versions for clients that lose a
+// stream and come back for the rest. All of it is bounded: where it is too much, the
+// oldest goes of the identity that has the most, so that nobody's client loses what
+// is kept for it by what another identity does. It is an sdk.EventStore, and unlike the
+// SDK's own counts streams, which a session has one of for each request it ever made.
+type events struct {
+	max int // bytes
+
+	mu       sync.Mutex // guards what follows
+	size     int
+	owners   map[string]*eventOwner // by identity
+	sessions map[string]*eventSession
+}
+
+type eventOwner struct {
+	sessions int
+	size     int
+	kept     *list.List // of *event, the oldest first
+}
+
+type eventSession struct {
+	identity string
+	*eventOwner
+	streams map[string]*eventStream
+}
+
+type eventStream struct {
+	first int             // the index of the first event that is kept
+	kept  []*list.Element // of the stream's events
+	open  *list.Element   // stands for the stream itself; nil for that of the session, which stays
+}
+
+// event is one that is kept, or stands for its stream.
+type event struct {
+	of     *eventSession
+	stream string
+	data   []byte
+}
+
+func newEvents(most int) *events {
+	return &events{max: most, owners: map[string]*eventOwner{}, sessions: map[string]*eventSession{}}
+}
+
+// Open is that of sdk.EventStore. The context has the tenant whose request it is.
+func (e *events) Open(ctx context.Context, session, stream string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sessions[session]
+	if s == nil {
+		a, ok := ctx.Value(tenantKey{}).(*tenant)
+		if !ok {
+			return errors.New("a session was opened by a request of nobody; report this")
+		}
+		o := e.owners[a.identity]
+		if o == nil {
+			o = &eventOwner{kept: list.New()}
+			e.owners[a.identity] = o
+		}
+		o.sessions++
+		s = &eventSession{a.identity, o, map[string]*eventStream{}}
+		e.sessions[session] = s
+	}
+	if s.streams[stream] != nil {
+		return nil
+	}
+	of := &eventStream{}
+	s.streams[stream] = of
+	if stream != "" {
+		of.open = e.keepLocked(&event{of: s, stream: stream})
+	}
+	e.trimLocked()
+	return nil
+}
+
+// Append is that of sdk.EventStore. What belongs to a stream that is forgotten is not kept.
+func (e *events) Append(_ context.Context, session, stream string, data []byte) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sessions[session]
+	if s == nil || s.streams[stream] == nil {
+		return nil
+	}
+	of := s.streams[stream]
+	of.kept = append(of.kept, e.keepLocked(&event{s, stream, data}))
+	e.trimLocked()
+	return nil
+}
+
+// After is that of sdk.EventStore.
+func (e *events) After(_ context.Context, session, stream string, index int) iter.Seq2[[]byte, error] {
+	data, err := e.after(session, stream, index)
+	return func(yield func([]byte, error) bool) {
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		for _, d := range data {
+			if !yield(d, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (e *events) after(session, stream string, index int) ([][]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sessions[session]
+	if s == nil || s.streams[stream] == nil {
+		return nil, fmt.Errorf("no stream %.64q of this session is kept: %w", stream, sdk.ErrEventsPurged)
+	}
+	of := s.streams[stream]
+	if index < of.first-1 {
+		return nil, fmt.Errorf("what came after event %d of stream %.64q is not kept: %w", index, stream, sdk.ErrEventsPurged)
+	}
+	if index >= of.first+len(of.kept)-1 {
+		return nil, nil
+	}
+	var data [][]byte
+	for _, k := range of.kept[index+1-of.first:] {
+		data = append(data, k.Value.(*event).data)
+	}
+	return data, nil
+}
+
+// SessionClosed is that of sdk.EventStore.
+func (e *events) SessionClosed(_ context.Context, session string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sessions[session]
+	if s == nil {
+		return nil
+	}
+	for name := range s.streams {
+		e.forgetLocked(s, name)
+	}
+	delete(e.sessions, session)
+	if s.sessions--; s.sessions == 0 {
+		delete(e.owners, s.identity)
+	}
+	return nil
+}
+
+func (v *event) size() int { return perEvent + len(v.data) }
+
+func (e *events) keepLocked(v *event) *list.Element {
+	e.size += v.size()
+	v.of.eventOwner.size += v.size()
+	return v.of.kept.PushBack(v)
+}
+
+func (e *events) dropLocked(k *list.Element) {
+	v := k.Value.(*event)
+	e.size -= v.size()
+	v.of.eventOwner.size -= v.size()
+	v.of.kept.Remove(k)
+}
+
+// forgetLocked forgets a stream with all that is kept of it.
+func (e *events) forgetLocked(s *eventSession, stream string) {
+	of := s.streams[stream]
+	delete(s.streams, stream)
+	if of.open != nil {
+		e.dropLocked(of.open)
+	}
+	for _, k := range of.kept {
+		e.dropLocked(k)
+	}
+}
+
+// trimLocked drops the oldest of whoever has the most, until all is within bounds.
+func (e *events) trimLocked() {
+	for e.size > e.max {
+		var most *eventOwner
+		for _, o := range e.owners {
+			if most == nil || o.size > most.size {
+				most = o
+			}
+		}
+		k := most.kept.Front()
+		v := k.Value.(*event)
+		of := v.of.streams[v.stream]
+		if of.open == k {
+			e.forgetLocked(v.of, v.stream)
+			continue
+		}
+		// The events of a stream are in its order.
+		of.kept[0] = nil
+		of.kept = of.kept[1:]
+		of.first++
+		e.dropLocked(k)
+	}
+}
