@@ -802,6 +802,103 @@ func TestApprovalOfAList(t *testing.T) {
 	}
 }
 
+// What is no list of calls of tools, made whole by who asks, is neither planned nor run,
+// and what a list is answered is bounded and says where it stopped.
+func TestApprovalOfAListIsOfCalls(t *testing.T) {
+	t.Parallel()
+	d := newAsking(t, config.Config{})
+	call := func(more M, args ...string) M {
+		c := M{"toolId": "ledger", "payload": M{"args": args, "cwd": d.Root}}
+		for k, v := range more {
+			c[k] = v
+		}
+		return c
+	}
+	ask := func(tool string, payload any) *wire.Result {
+		t.Helper()
+		b, err := json.Marshal(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.make(&wire.Call{Form: wire.Envelope, Tool: tool, ExecutionID: newExecution(), Payload: b})
+	}
+	fine := call(nil, "ask", `{}`, "-c", "yes | head -c 4096; echo ran >> ledger")
+	many := make([]M, 33)
+	for i := range many {
+		many[i] = fine
+	}
+	plan := ask("approval.plan", M{"calls": []M{fine}})
+	var planned batchAnswer
+	if err := json.Unmarshal(plan.Data, &planned); err != nil || plan.Err != nil {
+		t.Fatal(plan.Err, err)
+	}
+	id := planned.Approval.ID
+	d.approve(id)
+	for what, payload := range map[string]any{
+		"no calls":                     M{"calls": []M{}},
+		"too many":                     M{"calls": many},
+		"a call in the plain form":     M{"calls": []M{{"tool": "ledger", "args": []string{"-c", "true"}}}},
+		"a call that is none":          M{"calls": []any{"ledger"}},
+		"a call without a tool":        M{"calls": []M{{}}},
+		"another member":               M{"calls": []M{fine}, "more": 1},
+		"a list of tools":              M{"calls": []M{{"toolId": "tools.list", "payload": M{}}}},
+		"a question about the session": M{"calls": []M{{"toolId": "session.query", "payload": M{"selector": "session"}}}},
+		"a decision":                   M{"calls": []M{{"toolId": "approval.approve", "payload": M{"id": id}}}},
+		"a list of lists":              M{"calls": []M{{"toolId": "approval.run", "payload": M{"id": id, "calls": []M{fine}}}}},
+		"a call of another":            M{"calls": []M{call(M{"token": "x.y.z"}, "-c", "true")}},
+		"a stream":                     M{"calls": []M{call(M{"stream": true}, "-c", "true")}},
+		"a job":                        M{"calls": []M{call(M{"background": true}, "-c", "true")}},
+		"one that goes on":             M{"calls": []M{call(M{"detach": true}, "-c", "true")}},
+	} {
+		for _, tool := range []string{"approval.plan", "approval.run"} {
+			if tool == "approval.run" {
+				if m, ok := payload.(M); ok {
+					m["id"] = id
+				}
+			}
+			if r := ask(tool, payload); r.Err == nil || r.Err.Code != fault.InvalidPayload {
+				t.Errorf("%s: %s: %+v", tool, what, r)
+			}
+		}
+	}
+	if r := ask("approval.plan", M{"id": id, "calls": []M{fine}}); r.Err == nil || r.Err.Code != fault.InvalidPayload {
+		t.Errorf("a plan with an id: %+v", r)
+	}
+	if r := d.make(&wire.Call{Tool: "approval.plan", Args: []string{"x"}, Cwd: d.Root}); r.Err == nil {
+		t.Errorf("a plan in the plain form: %+v", r)
+	}
+	if d.ledger() != "" {
+		t.Fatalf("the ledger has %q", d.ledger())
+	}
+	var run struct {
+		Results []struct {
+			Stdout    string
+			Truncated bool
+		}
+		Done bool
+	}
+	if r := ask("approval.run", M{"id": id, "calls": []M{fine}}); r.Err != nil || json.Unmarshal(r.Data, &run) != nil || !run.Done || d.ledger() != "ran\n" {
+		t.Fatalf("%+v", r)
+	}
+	if got := run.Results[0]; len(got.Stdout) != 1<<10 || !got.Truncated {
+		t.Errorf("%d bytes of its output, truncated %v", len(got.Stdout), got.Truncated)
+	}
+	// A list that was denied is denied again, and one that needs nobody has no request.
+	plan = ask("approval.plan", M{"calls": []M{fine}})
+	if err := json.Unmarshal(plan.Data, &planned); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.operator().Decide(t.Context(), planned.Approval.ID, false, "no"); err != nil {
+		t.Fatal(err)
+	}
+	if r := ask("approval.plan", M{"calls": []M{fine}}); r.Err == nil || r.Err.Code != fault.Denied {
+		t.Errorf("what was denied: %+v", r)
+	}
+	if r := ask("approval.plan", M{"calls": []M{call(nil, "-c", "true")}}); r.Err != nil || strings.Contains(string(r.Data), `"approval"`) {
+		t.Errorf("a list that needs no approval: %+v", r)
+	}
+}
+
 // A call that waits ends with its daemon, and its request does not: the next daemon
 // has it, and what was approved before or after runs when the call is made again.
 func TestApprovalSurvivesARestart(t *testing.T) {
