@@ -45,6 +45,8 @@ func (h *Host) Serve(ctx context.Context, ready func() error) error {
 
 	on.takeOver()
 	h.ready.Store(true)
+	// Only now, and until shutdown: whoever has an answer can ask for an upgrade next.
+	g.Go(on.admin.Serve)
 	if err := ready(); err != nil {
 		p.Log.Warn("say that calls are accepted", "error", err)
 	}

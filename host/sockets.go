@@ -49,7 +49,7 @@ func (on *sockets) pageAddr() string {
 	return on.page.Addr()
 }
 
-// serve serves all of them in g until ctx ends; the operator's until shutdown.
+// serve serves all of them in g until ctx ends, but for the operator's.
 func (on *sockets) serve(ctx context.Context, g *errgroup.Group) {
 	for _, s := range on.tools {
 		g.Go(func() error { return s.Serve(ctx) })
@@ -63,7 +63,6 @@ func (on *sockets) serve(ctx context.Context, g *errgroup.Group) {
 	if on.page != nil {
 		g.Go(on.page.Serve)
 	}
-	g.Go(on.admin.Serve)
 	if on.metrics != nil {
 		g.Go(func() error { return serveMetrics(on.metrics, on.parts.Metrics.Handler()) })
 	}

@@ -87,6 +87,9 @@ func (h *Host) upgrade(ctx context.Context, on *sockets, binary string, within t
 	on.admin.Pause() // who asks from here on is answered by the one that serves
 	select {
 	case u.handing <- next:
+		// While it leaves it is still asked for its status, by who upgrades too: why an
+		// earlier upgrade failed is not to be taken for the end of this one.
+		u.failed.Store(nil)
 		return pid, nil
 	case <-ctx.Done():
 	case <-next.ended:

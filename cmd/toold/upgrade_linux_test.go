@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +23,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/hosttest"
@@ -115,6 +118,48 @@ func (l *ledger) upgrade(binary string) (pid int, err error) {
 		return 0, err
 	}
 	return st.PID, nil
+}
+
+// askWhileLeaving has binary take the place of the daemon, which fails, and asks for its
+// status on the connection on which that was asked for, so that the daemon answers which
+// leaves. It returns when that serves again.
+func (l *ledger) askWhileLeaving(binary string) {
+	l.t.Helper()
+	c, err := net.Dial("unix", l.admin().Path())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer c.Close()
+	body, err := json.Marshal(adminapi.Upgrade{Binary: binary, Within: "1m"})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	fmt.Fprintf(c, "POST /upgrade HTTP/1.1\r\nHost: toold\r\nContent-Length: %d\r\n\r\n%sGET /status HTTP/1.1\r\nHost: toold\r\n\r\n", len(body), body)
+	r := bufio.NewReader(c)
+	begun, err := http.ReadResponse(r, nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	text, err := io.ReadAll(begun.Body)
+	if err != nil || begun.StatusCode != http.StatusAccepted {
+		l.t.Fatalf("upgrade: %s %s, %v", begun.Status, text, err)
+	}
+	// Without an answer it had left before it read the question.
+	if status, err := http.ReadResponse(r, nil); err == nil {
+		var st adminapi.HostStatus
+		if err := json.NewDecoder(status.Body).Decode(&st); err == nil && st.UpgradeError != "" {
+			l.t.Errorf("while it leaves it says of an earlier upgrade: %s", st.UpgradeError)
+		}
+	}
+	for end := time.Now().Add(30 * time.Second); ; {
+		st, err := l.admin().Status(l.t.Context())
+		if err == nil && st.UpgradeError != "" {
+			return
+		}
+		if time.Now().After(end) {
+			l.t.Fatalf("it does not serve again: %+v, %v", st, err)
+		}
+	}
 }
 
 // once has a client make one call of a new key, which must succeed.
@@ -275,6 +320,15 @@ func TestUpgradeToBroken(t *testing.T) {
 		}
 		l.once("after-"+filepath.Base(c.binary), "0")
 		k.once("kept-after-" + filepath.Base(c.binary))
+	}
+	// A daemon that an earlier upgrade left serving does not say of the next one what
+	// came of that, not even to whom it answers while it leaves.
+	if _, err := l.upgrade(write("hangs up again", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nexec 3>&-\n"+hangs)); err == nil {
+		t.Error("an upgrade to what hangs up")
+	}
+	l.askWhileLeaving(filepath.Join(dir, "is ready again"))
+	if _, err := l.upgrade(filepath.Join(dir, "is ready again")); err == nil || !strings.Contains(err.Error(), "does not know") {
+		t.Errorf("after another failure: %v", err)
 	}
 	// A tool that serves and would not any longer.
 	l.refuseIn(dir, "not served", func(binary string) {
