@@ -11,7 +11,7 @@ import (
 	"github.com/toold/toold/host/journal"
 )
 
-// What journals keep of executions.
+// The parts of an execution that journals record.
 type (
 	Outcome    = journal.Outcome
 	HTTP       = journal.HTTP
@@ -37,7 +37,7 @@ type activity struct {
 	found       *Found // of KindReconcile
 }
 
-// sum returns it as it is kept of an execution that has ended.
+// sum returns what is recorded of an execution that has ended.
 func (a *activity) sum() Outcome {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -64,16 +64,16 @@ func (a *activity) addHTTP(h HTTP) {
 	a.http.Add(h)
 }
 
-// maxPrograms bounds the programs of one execution, its connections, and what was to
-// be sent on these, each; maxProgramPath each path.
+// maxPrograms bounds the programs of one execution, its connections, and its requests
+// on connections, each. maxProgramPath bounds each path, in bytes.
 const (
 	maxPrograms    = 64
 	maxProgramPath = 256
 )
 
-// Others stands for what is counted together where there is more than is kept apart:
-// as a path of a Program, as the host of a Connection, and as what it was about to
-// send. None of these is written so, since paths are absolute and hosts have a port.
+// Others stands for the entries beyond maxPrograms, which are counted together: as
+// the Path of a Program, and as Host and On of a Connection. It cannot be confused
+// with a real one, since paths are absolute and hosts have a port.
 const Others = "others"
 
 const apart = "why, is kept for the first ones only"
@@ -106,8 +106,8 @@ func (a *activity) AddProgram(path, refused string) {
 	a.programs = append(a.programs, further)
 }
 
-// AddConnection records that the execution connected to c, or was refused it, c.Times times; 0 is
-// once. Those beyond the ones that are kept apart are counted as Others.
+// AddConnection records that the execution connected to c, or was refused it, c.Times
+// times; 0 means once. Those beyond maxPrograms are counted as Others.
 func (a *activity) AddConnection(c Connection) {
 	c.Host, c.Times = strings.ToValidUTF8(c.Host[:min(len(c.Host), maxProgramPath)], "\uFFFD"), max(c.Times, 1)
 	a.mu.Lock()
@@ -115,7 +115,8 @@ func (a *activity) AddConnection(c Connection) {
 	if a.addLocked(c) {
 		return
 	}
-	// What one could have made so many of does not take the place of the other.
+	// Connections and requests are bounded separately, so that many of one kind do
+	// not crowd out the other.
 	like := func(k Connection) bool { return (k.On != "") == (c.On != "") && k.Host != Others }
 	kept := 0
 	for _, k := range a.connections {
@@ -141,7 +142,7 @@ func (a *activity) AddConnection(c Connection) {
 	a.connections = append(a.connections, c)
 }
 
-// addLocked adds c to one that is the same, where there is one.
+// addLocked adds c to an equal entry, and reports whether there is one.
 func (a *activity) addLocked(c Connection) bool {
 	for i := range a.connections {
 		if k := &a.connections[i]; k.Host == c.Host && k.On == c.On && k.Rule == c.Rule && k.Refused == c.Refused && k.Failed == c.Failed {
@@ -162,7 +163,7 @@ func (a *activity) Conclude(f Found) {
 	a.found = &f
 }
 
-// conclusion is what Conclude recorded, or nil.
+// conclusion returns what Conclude recorded, or nil.
 func (a *activity) conclusion() *Found {
 	a.mu.Lock()
 	defer a.mu.Unlock()

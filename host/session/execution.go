@@ -21,8 +21,8 @@ type Execution struct {
 	s       *Session
 }
 
-// Begin registers a call that runs in s until End. It resumes a suspended
-// session. From here on the call uses x.Context, which an abort ends.
+// Begin registers a call that runs in s until End. It resumes a suspended session.
+// From then on the call uses x.Context, which an abort cancels.
 func (s *Session) Begin(ctx context.Context, spec Spec) (*Execution, error) {
 	x := &Execution{runState: runState{Spec: spec, started: time.Now(), inbox: newInbox()}, Session: s.id, s: s}
 	if tools := s.allowedTools(); tools != nil && !spec.Listing && !slices.Contains(tools, spec.Tool) {
@@ -135,7 +135,7 @@ func (x *Execution) AddHTTP(h HTTP) {
 	}
 }
 
-// Connections are those of AddConnection so far. x may be nil.
+// Connections returns those of AddConnection so far. x may be nil.
 func (x *Execution) Connections() []Connection {
 	if x == nil {
 		return nil
@@ -144,8 +144,8 @@ func (x *Execution) Connections() []Connection {
 }
 
 // CountOutput returns a writer to w that counts bytes, keeps the last line for
-// snapshots, and tells watchers of the stream, which is stdout or stderr. Secrets
-// must be masked before it.
+// snapshots, and publishes the output of stream, which is stdout or stderr. Secrets
+// must be masked before.
 func (x *Execution) CountOutput(stream string, w io.Writer) io.Writer {
 	return countingWriter{x, stream, w}
 }
@@ -176,7 +176,7 @@ func (x *Execution) ForwardSteering(f func(text []byte, taken func()) bool) { x.
 // attempt would lack. x may be nil.
 func (x *Execution) Steered() bool { return x != nil && x.inbox.wasRead() }
 
-// RejectSteering makes further steers of x fail with this reason.
+// RejectSteering makes further steers of x fail with the reason why.
 func (x *Execution) RejectSteering(why string) { x.inbox.reject(why) }
 
 // End records the outcome of the execution.
@@ -246,7 +246,7 @@ func (x *Execution) End(r *wire.Result) {
 	}
 }
 
-// publishOutput tells watchers what x wrote to one of its streams.
+// publishOutput publishes what x wrote to one of its streams.
 func (x *Execution) publishOutput(stream string, p []byte) {
 	if !x.s.t.config.Events.Watched() {
 		return
@@ -259,8 +259,8 @@ func (x *Execution) publishOutput(stream string, p []byte) {
 	}
 }
 
-// Discovered tells watchers that a module was asked for the tools of the caller of
-// x, and what came of it. x may be nil.
+// Discovered publishes that a module was asked for the tools of the caller of x, and
+// the error if that failed. x may be nil.
 func (x *Execution) Discovered(tool string, err *fault.Error) {
 	if x == nil {
 		return

@@ -94,7 +94,7 @@ func (b *inbox) wasRead() bool {
 	return b.read || slices.ContainsFunc(b.forwarded, (*message).wasConsumed)
 }
 
-// reject makes put fail from now on, with this reason.
+// reject makes put fail from now on with the reason why.
 func (b *inbox) reject(why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

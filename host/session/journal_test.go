@@ -119,7 +119,7 @@ func TestSessionsAreRestored(t *testing.T) {
 	if _, err := again.Find("you", s.id); err == nil {
 		t.Error("another identity finds it")
 	}
-	if strings.Contains(logs.String(), "not whole") {
+	if strings.Contains(logs.String(), "is damaged") {
 		t.Errorf("the journals are said to be damaged: %s", logs)
 	}
 	// A third time: the outcomes that the second restart wrote are read.
@@ -174,8 +174,8 @@ func TestDamagedJournals(t *testing.T) {
 			if got.count.Calls != tt.calls || statusOf(got, "skipped") != tt.skipped {
 				t.Errorf("%d calls and %d skipped, must be %d and %d", got.count.Calls, statusOf(got, "skipped"), tt.calls, tt.skipped)
 			}
-			if said := strings.Contains(logs.String(), "not whole"); said != (tt.skipped > 0) {
-				t.Errorf("damage was said: %v\n%s", said, logs)
+			if said := strings.Contains(logs.String(), "is damaged"); said != (tt.skipped > 0) {
+				t.Errorf("damage was logged: %v\n%s", said, logs)
 			}
 			run(t, got, "after", false).End(fine)
 			third, _ := open(t, Config{Dir: dir})

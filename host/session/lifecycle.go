@@ -66,7 +66,7 @@ func Open(c Config) (*Table, error) {
 func (t *Table) load() error {
 	entries, err := os.ReadDir(t.config.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.config.Logger.Warn("the folder of journals cannot be read; no session of before is known", "error", err)
+		t.config.Logger.Warn("the folder of journals cannot be read; earlier sessions are lost", "error", err)
 		return nil
 	}
 	ids := map[string]bool{}
@@ -111,7 +111,7 @@ func (t *Table) load() error {
 				p.addChild(s)
 			}
 		default:
-			// What it may call is what its parent may, which nobody knows any more.
+			// It may call no more than its parent, whose limits are no longer known.
 			s.above = &Session{settings: settings{tools: []string{}}}
 			t.config.Logger.Warn("the journal of a session's parent cannot be read, so no tool can be called in the session; make another one", "session", s.id, "parent", s.parent)
 		}
@@ -130,14 +130,14 @@ func (t *Table) restore(id string) *Session {
 		err = fmt.Errorf("read the journal %s: it belongs to another session, %q", path, l.Header.ID)
 	}
 	if err != nil {
-		t.config.Logger.Warn("a journal cannot be read, so its session is not there; the file is left as it is", "file", path, "error", err)
+		t.config.Logger.Warn("a journal cannot be read, so its session is not restored; the file is left unchanged", "file", path, "error", err)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.unread[id] = true
 		return nil
 	}
 	if l.Skipped > 0 || l.Lost > 0 {
-		t.config.Logger.Warn("a journal is not whole; what can be read of it counts", "file", path, "records", l.Records, "skipped", l.Skipped, "lost", l.Lost)
+		t.config.Logger.Warn("a journal is damaged; its readable records are used", "file", path, "records", l.Records, "skipped", l.Skipped, "lost", l.Lost)
 	}
 	h := &l.Header
 	s := &Session{

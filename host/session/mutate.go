@@ -17,8 +17,8 @@ import (
 // operations are all operations of mutate.
 var operations = []string{"create", "rename", "label", "focus", "set-tools", "suspend", "resume", "close", "cancel-job", "flush"}
 
-// boundOperations are those of a caller that is bound to its session. None of them
-// changes what the session is, or reaches another one.
+// boundOperations are the operations of a bound caller. None of them changes the
+// settings of the session or reaches another one.
 var boundOperations = []string{"focus", "suspend", "resume", "cancel-job", "flush"}
 
 // mutate runs one operation. With an idempotency key it runs once: a repeated

@@ -38,9 +38,9 @@ type (
 	}
 )
 
-// watchPayload is that of session.watch. ID, or Session, is one session; without
-// it, and without one that the request belongs to, all of the caller's are watched,
-// or, by an operator, everybody's. A bound caller watches its session.
+// watchPayload is the payload of session.watch. ID, or Session, names one session.
+// Without a name there, in the request or by its focus, all sessions of the caller
+// are watched, or by an operator all sessions. A bound caller watches its session.
 type watchPayload struct {
 	ID      string `json:"id"`
 	Session string `json:"session"`

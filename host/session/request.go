@@ -34,29 +34,30 @@ func IsCall(tool string) bool {
 // Request is one of the six calls.
 type Request struct {
 	*wire.Call
-	// Caller is the identity whose sessions are there. With Operator it is empty:
-	// the call came over the admin socket and may access every session.
+	// Caller is the identity whose sessions the call can access. With Operator it is
+	// empty: the call came over the admin socket and can access every session.
 	Caller   string
 	Operator bool
-	// Bound is the only session of Caller that is there, to use and not to change,
-	// for a caller that is bound to it; empty: all are.
+	// Bound, if not empty, is the only session of Caller that the call can access:
+	// the caller is bound to it, and can use but not change it.
 	Bound string
 	// Explicit says that the default session cannot be used.
 	Explicit bool
 	// Focus is the default session of the connection's calls; nil if there is
 	// no connection.
 	Focus *atomic.Pointer[string]
-	// NoWait has a turn that would wait for another refused: that one may wait for
-	// who asks.
+	// NoWait refuses a turn that would have to wait for another one, which may itself
+	// wait for this request.
 	NoWait bool
 	// Cwd is the folder of a session without its own.
 	Cwd string
 	// Run runs a turn's call through the whole pipeline. It begins an Execution
 	// of KindTurn in the session that the call names.
 	Run func(ctx context.Context, c *wire.Call) *wire.Result
-	// Tell sends events to who watches, as JSON, and does not keep the list. TakeBy ends the connection
-	// of one that has not read by then what was sent. Sees reports whether the
-	// caller sees a tool. They are for Watch; Tell is nil where nothing is streamed.
+	// Tell sends events to the watcher, as JSON, and does not keep the list. TakeBy
+	// ends the connection of a watcher that has not read what was sent by then. Sees
+	// reports whether the caller can see a tool. They are for Watch; Tell is nil if
+	// the caller does not stream.
 	Tell   func([]json.RawMessage) error
 	TakeBy func(time.Time)
 	Sees   func(tool string) bool

@@ -16,7 +16,7 @@ const (
 	KindCall = "call"   // an ordinary call: many at a time in one session
 	KindTurn = "turn"   // a prompt: one at a time
 	KindJob  = job.Kind // a call that was answered before it ran
-	// KindReconcile is a look into how another call ended, which was cut off.
+	// KindReconcile finds out how another call ended that was cut off.
 	KindReconcile = "reconcile"
 )
 
@@ -34,8 +34,7 @@ type Spec struct {
 	From    Peer
 }
 
-// Peer is where a call came from. PID and Container are 0 and empty where that is not
-// known.
+// Peer is where a call came from. PID is 0 and Container empty if they are not known.
 type Peer struct {
 	PID       int
 	Container string
@@ -49,7 +48,8 @@ type aborter struct {
 	cancels []context.CancelCauseFunc // called by an abort
 }
 
-// add has an abort call cancel, at once where one came before.
+// add registers cancel to be called by abort. If abort was called before, add calls
+// it at once.
 func (a *aborter) add(cancel context.CancelCauseFunc) {
 	a.mu.Lock()
 	reason := a.reason

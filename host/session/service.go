@@ -21,7 +21,7 @@ func (t *Table) Serve(ctx context.Context, r *Request) (*wire.Result, error) {
 		return nil, fault.Errorf(fault.InvalidEnvelope, "%s is called with an envelope: {toolId, executionId, payload}", r.Tool)
 	}
 	if !slices.Contains(boundCalls, r.Tool) && r.Bound != "" {
-		return nil, fault.Errorf(fault.Denied, "denied by rule session.bound: this caller is bound to its session, and %s is not for such; have the session's owner do it", r.Tool)
+		return nil, fault.Errorf(fault.Denied, "denied by rule session.bound: this caller is bound to its session and cannot use %s; have the session's owner do it", r.Tool)
 	}
 	h := &handler{t, r}
 	switch r.Tool {
@@ -73,7 +73,7 @@ func (h *handler) query(ctx context.Context, p *queryPayload) (json.RawMessage, 
 				one["journal"], _ = s.journal.AllRecords()
 			}
 			vars["session"] = one
-		case errors.Is(err, errExplicit) && p.ID == "" && p.Selector != "": // which may be about sessions and jobs
+		case errors.Is(err, errExplicit) && p.ID == "" && p.Selector != "": // the selector may be about sessions and jobs
 		default:
 			return nil, err
 		}
@@ -99,7 +99,7 @@ func (h *handler) query(ctx context.Context, p *queryPayload) (json.RawMessage, 
 	return object("value", value), nil
 }
 
-// boundCalls are the calls of a caller that is bound to its session: those that keep to
+// boundCalls are the calls that a bound caller may make: those that respect
 // Request.Bound.
 var boundCalls = []string{Query, Mutate, Prompt, Abort, Steer, Watch}
 

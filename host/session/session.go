@@ -63,7 +63,7 @@ type Config struct {
 	// Grace is how long the jobs of a closed session may continue. Default 5
 	// seconds.
 	Grace time.Duration
-	// Events, if not nil, is told what happens. Watch reads from it.
+	// Events, if not nil, gets every event. Watch reads from it.
 	Events *events.Hub
 	// JobOutput is how many bytes of finished jobs' outputs are kept over a restart,
 	// for each identity. Default 4 MiB; negative keeps none.
@@ -99,8 +99,8 @@ type Table struct {
 
 	mu        sync.Mutex
 	forgotten Counters // of forgotten sessions; guarded by mu
-	// unread are the ids of journals that are there and could not be read; guarded
-	// by mu.
+	// unread has the ids of the journals that exist and could not be read; guarded by
+	// mu.
 	unread map[string]bool
 }
 
@@ -125,7 +125,7 @@ type owner struct {
 // maxClosed is how many closed sessions of one identity are remembered.
 const maxClosed = 256
 
-// header is what a session is. It does not change.
+// header is the part of a session that does not change.
 type header struct {
 	id      string
 	owner   string
@@ -137,11 +137,11 @@ type header struct {
 	digest  string
 }
 
-// settings are what its owner says of a session.
+// settings are what the owner of a session can change.
 type settings struct {
 	name   string
 	labels map[string]string
-	tools  []string // nil for all; those of above limit it, too
+	tools  []string // nil for all; limited further by those of its parent
 }
 
 // setLabels sets the labels that change names; an empty text removes one.
@@ -175,13 +175,13 @@ type turnWaiter struct {
 	cancel  context.CancelCauseFunc
 }
 
-// runs are the executions that run in a session.
+// runs holds the running executions of a session.
 type runs struct {
 	running map[*runState]struct{}
 	drained chan struct{} // closed when the next execution ends
 }
 
-// list returns what runs, with detached jobs if detached is true.
+// list returns the running executions, with detached jobs if detached is true.
 func (r *runs) list(detached bool) []*runState {
 	var list []*runState
 	for x := range r.running {
@@ -192,7 +192,7 @@ func (r *runs) list(detached bool) []*runState {
 	return list
 }
 
-// history is what is remembered of the calls of a session.
+// history is the record of a session's past calls.
 type history struct {
 	used   time.Time
 	peers  []Peer    // who called in it, the last one first
@@ -200,7 +200,7 @@ type history struct {
 	count  Counters
 }
 
-// record is s as a record.
+// record returns s as a journal record.
 func (s *settings) record(now time.Time) journal.Record {
 	r := journal.Record{Type: journal.TypeSet, At: now, Name: s.name, Labels: maps.Clone(s.labels)}
 	if s.tools != nil {
@@ -210,8 +210,8 @@ func (s *settings) record(now time.Time) journal.Record {
 	return r
 }
 
-// maxPeers is how many peers a session remembers: the last ones, one for each
-// container, or for each socket where there is none.
+// maxPeers is how many peers a session remembers: the last ones, one per container
+// and socket.
 const maxPeers = 4
 
 func (h *history) usedBy(p Peer) {
@@ -239,13 +239,13 @@ type Session struct {
 // maxRecent is how many outcomes a snapshot shows.
 const maxRecent = 20
 
-// errExplicit is what a call without a session is told where it must have one.
+// errExplicit is the error of a call without a session on a socket that requires one.
 var errExplicit = fault.Errorf(fault.Denied, "denied by rule session.explicit: this socket takes no calls in the default session; make a session with toolctl session new, and name it: in TOOL_SESSION, or with --session")
 
 // Choose returns the id of the session that a call belongs to, empty for the default
-// one: what the call names, else what its connection has in focus. bound is the one
-// session of a caller that is bound to it, explicit says that the default one cannot
-// be used.
+// one: the one that the call names, else the focus of its connection. bound, if not
+// empty, is the only session that the caller may use; explicit rules out the default
+// session.
 func Choose(named string, focus *atomic.Pointer[string], bound string, explicit bool) (string, error) {
 	if bound != "" {
 		if named != "" && named != bound {
@@ -324,7 +324,7 @@ func (t *Table) path(id string) string { return filepath.Join(t.config.Dir, id+s
 const suffix = ".jsonl"
 
 // allowedTools returns the tools that can be called in s: its own as far as its
-// parents have them, as they are now. nil is all.
+// parents have them, as they are now. nil means all.
 func (s *Session) allowedTools() []string {
 	var list []string
 	for ; s != nil; s = s.above {
@@ -401,7 +401,7 @@ func (t *Table) Totals() (Counters, map[string]int) {
 	return sum, states
 }
 
-// Running are the ids of what runs in all sessions, and of jobs that have not ended.
+// Running returns the ids of all running executions and of jobs that have not ended.
 func (t *Table) Running() []string {
 	var ids []string
 	t.sessions.Range(func(_, v any) bool {
@@ -424,7 +424,7 @@ func (s *Session) append(r *journal.Record) error {
 	return s.appendFunc(func() *journal.Record { return r })
 }
 
-// appendFunc is append of a record that is made under the journal's lock, so that
+// appendFunc is like append, and makes the record under the journal's lock, so that
 // the session and its journal change together.
 func (s *Session) appendFunc(makeRecord func() *journal.Record) error {
 	first, err := s.journal.Append(func() *journal.Record {
@@ -474,7 +474,7 @@ func newID() string {
 	return idText.EncodeToString(b[:])
 }
 
-// publish tells watchers of something in s.
+// publish publishes an event of s.
 func (s *Session) publish(e events.Event) {
 	if h := s.t.config.Events; h.Watched() {
 		e.Owner, e.Session = s.owner, s.id
@@ -482,10 +482,10 @@ func (s *Session) publish(e events.Event) {
 	}
 }
 
-// inState is for watchers of a session that is in state now.
+// inState returns the event of a session that has changed to state.
 func inState(state string) events.Event { return events.Event{Kind: events.State, State: state} }
 
-// queued is for watchers of a session whose waiting turns have changed, under its lock.
+// queued returns the event of a change of the waiting turns. The session is locked.
 func (t *turns) queued() events.Event {
 	return events.Event{Kind: events.Queue, Queued: len(t.waiting)}
 }
@@ -499,7 +499,8 @@ func (s *Session) releaseIfIdle() {
 	}
 }
 
-// executions returns what runs in s, with detached jobs if detached is true.
+// executions returns the running executions of s, with detached jobs if detached is
+// true.
 func (s *Session) executions(detached bool) []*runState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -509,7 +510,7 @@ func (s *Session) executions(detached bool) []*runState {
 // ID returns the session's id.
 func (s *Session) ID() string { return s.id }
 
-// narrow returns the tools that both lists have; nil has all.
+// narrow returns the tools that are in both lists; nil stands for all tools.
 func narrow(a, b []string) []string {
 	switch {
 	case a == nil:

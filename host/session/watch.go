@@ -13,21 +13,21 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// takeTime is how long a watcher that was cut may take to read what was sent to
-// it before its connection is closed.
+// takeTime is how long a watcher that was cut off may take to read what was sent
+// before its connection is closed.
 const takeTime = 2 * time.Second
 
-// watch tells the caller what happens until it leaves, the session is closed or
-// its time is over, and answers with the last cursor.
+// watch sends events to the caller until it leaves, the session is closed or the
+// timeout ends, and answers with the last cursor.
 func (h *handler) watch(ctx context.Context, p *watchPayload) (json.RawMessage, error) {
 	if h.Tell == nil {
-		return nil, fault.Errorf(fault.InvalidEnvelope, `/stream: session.watch answers with a stream; say "stream": true`)
+		return nil, fault.Errorf(fault.InvalidEnvelope, `/stream: session.watch answers with a stream; set "stream": true`)
 	}
 	if h.config.Events == nil {
-		return nil, fault.Errorf(fault.Internal, "this daemon tells no events")
+		return nil, fault.Errorf(fault.Internal, "this daemon publishes no events")
 	}
 	if p.ID != "" && p.Session != "" && p.ID != p.Session {
-		return nil, fault.Errorf(fault.InvalidPayload, "/payload/session: is another one than /payload/id; name one of them")
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/session: differs from /payload/id; name one of them")
 	}
 	id := cmp.Or(p.Session, p.ID, h.Session)
 	if id == "" && h.Focus != nil && h.Focus.Load() != nil {
@@ -41,7 +41,7 @@ func (h *handler) watch(ctx context.Context, p *watchPayload) (json.RawMessage, 
 		return nil, err
 	}
 	defer w.Close()
-	// Who does not read blocks Tell. Its connection has to be given up then.
+	// A caller that does not read blocks Tell until its connection is closed.
 	told := make(chan struct{})
 	defer close(told)
 	go func() {
@@ -59,11 +59,11 @@ func (h *handler) watch(ctx context.Context, p *watchPayload) (json.RawMessage, 
 		defer cancel()
 	}
 	var list []json.RawMessage
-	more := false // there was more than fitted
+	more := false // there was more than fits
 	for {
 		e, err := w.Next(ctx)
 		switch cut := (*fault.Error)(nil); {
-		case errors.Is(err, io.EOF), errors.Is(err, wire.ErrLeft): // which is how most of them end
+		case errors.Is(err, io.EOF), errors.Is(err, wire.ErrLeft): // the usual ends
 			return object("cursor", w.Cursor()), nil
 		case err != nil && ctx.Err() != nil:
 			return nil, err
@@ -74,7 +74,7 @@ func (h *handler) watch(ctx context.Context, p *watchPayload) (json.RawMessage, 
 			return nil, err
 		}
 		if e.Kind != events.Ready && !more {
-			w.Gather(ctx) // most often, the rest of what a call does
+			w.Gather(ctx) // usually the rest of one call
 		}
 		size := 0
 		clear(list)
@@ -107,16 +107,15 @@ func (h *handler) openWatch(id, after string) (*events.Watcher, error) {
 	if sees := f.Sees; h.Bound != "" {
 		f.Sees = func(tool string) bool { return s.allows(tool) && (sees == nil || sees(tool)) }
 	}
-	// Under its lock, so that a session which is closed now either was, or will be
-	// said to be.
+	// Under the lock, so that a concurrent close is seen either here or as an event.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.Owner, f.Session, f.Bound, f.Ended = s.owner, s.id, h.Bound != "", s.state == Closed
 	return h.config.Events.Watch(f, after)
 }
 
-// watched is the session of that id, or one that was closed and is still known:
-// who was cut off before its end can learn of that.
+// watched returns the session with that id, or a closed one that is still known, so
+// that a watcher that was cut off can learn of its end.
 func (h *handler) watched(id string) (*Session, error) {
 	s, err := h.session(id)
 	if err == nil || h.Bound != "" && h.Bound != id {
