@@ -30,8 +30,9 @@ import (
 
 // Question is one call of a module of a tool.
 type Question struct {
-	// Call is whom it is for: the tool's grants, and what the caller is to it.
-	// Without an Execution it is for a discovery, which is nobody's call.
+	// Call is the call that the question is part of: it has the tool's grants and the
+	// caller's configuration. Without an Execution it is a discovery, which no caller
+	// made.
 	Call   *call.Pinned
 	Module *guest.Module
 	Export string
@@ -39,14 +40,14 @@ type Question struct {
 	// Trace is the W3C traceparent of what the module asks, or empty.
 	Trace string
 
-	// Vars hears what var_get answers. It may be nil.
+	// Vars, if set, is called with what var_get returns.
 	Vars func(name string, value []byte)
 
-	// Upstream hears of the answers to HTTP requests; it may be nil.
+	// Upstream, if set, collects what the answers to HTTP requests mean for a retry.
 	Upstream *Upstream
 
-	// Looks says that the module may only look: it runs no binaries, calls no
-	// tools, sets no variables, and its requests are GET and HEAD.
+	// Looks restricts the module to reading: it runs no binaries, calls no tools,
+	// sets no variables, and its requests are GET and HEAD.
 	Looks bool
 
 	services guest.Services // those of a handler only
@@ -66,7 +67,7 @@ func (e *Executor) Ask(ctx context.Context, q Question) (guest.Reply, error) {
 	return reply, tools.Explain(err)
 }
 
-// fuelOf is the fuel that the call in which p was asked for has left; 0 is no
+// fuelOf returns the fuel that is left of the call that asked for p; 0 means no
 // bound.
 func fuelOf(p *call.Pinned) (int64, error) {
 	fuel := p.By.Budget()
@@ -74,12 +75,12 @@ func fuelOf(p *call.Pinned) (int64, error) {
 		return 0, nil
 	}
 	if fuel.Left() == 0 {
-		return 0, fault.Errorf(fault.LimitExceeded, "the call that asked for this one has no fuel left; raise limits.fuel in its tool.json, or have it do less")
+		return 0, fault.Errorf(fault.LimitExceeded, "the call that made this one has no fuel left; raise limits.fuel in its tool.json, or have it do less")
 	}
 	return fuel.Left(), nil
 }
 
-// spent adds what one call of a module took to what the call took.
+// spent adds the cost of one call of a module to that of the call p.
 func (e *Executor) spent(p *call.Pinned, s guest.Stats) {
 	p.By.Budget().Take(s.Fuel + s.Called)
 	p.Meter.Add(s.Fuel, s.PeakMemory, s.PagesRestored)
@@ -87,7 +88,7 @@ func (e *Executor) spent(p *call.Pinned, s guest.Stats) {
 	e.Metrics.Spent(p.Tool.Name, s.Fuel, s.PeakMemory, s.PagesRestored)
 }
 
-// ABICall is what a module is asked about d, in the attempt of that number.
+// ABICall returns d as modules receive it, in the attempt with that number.
 func ABICall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 	c := abiCall(ctx, d, attempt)
 	if slices.Contains(d.Tool.Wants, abi.WantRepoConfig) && d.Cwd != "" {
@@ -100,7 +101,7 @@ func ABICall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 	return c
 }
 
-// abiCall is ABICall without what is read from the disk for it.
+// abiCall is ABICall without the parts that are read from the disk.
 func abiCall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 	c := &abi.Call{
 		Tool:        d.Call.Tool,
@@ -131,12 +132,12 @@ func abiCall(ctx context.Context, d *call.Decided, attempt int) *abi.Call {
 	return c
 }
 
-// invocation is q with the services that the tool grants.
+// invocation returns the invocation of q, with the services that the tool grants.
 func (e *Executor) invocation(q *Question) guest.Invocation {
 	p := q.Call
 	caps := &p.Tool.Def.Capabilities
 	inv := guest.Invocation{Export: q.Export, Input: q.Input, Config: e.withLFS(p), Identity: p.Caller.ID, Services: q.services}
-	hidden := sync.OnceValue(func() [][]byte { return e.hidden(p) }) // a secret may be a file: not once a line
+	hidden := sync.OnceValue(func() [][]byte { return e.hidden(p) }) // a secret may be in a file: read it once, not for each line
 	inv.Log = func(ctx context.Context, level slog.Level, msg string) {
 		e.Log.Log(ctx, level, "guest", "tool", p.Call.Tool, "export", q.Export, "execution_id", p.ExecutionID, "message", mask.Text(msg, hidden()))
 	}
@@ -172,9 +173,9 @@ func (e *Executor) invocation(q *Question) guest.Invocation {
 	return inv
 }
 
-// lookOnly takes from inv what could change something.
+// lookOnly removes from inv the services that could change something.
 func lookOnly(inv *guest.Invocation) {
-	refused := fault.Errorf(fault.Denied, "an export that is asked how a call ended, or what may be sent, may change nothing")
+	refused := fault.Errorf(fault.Denied, "an export that decides how a call ended, or what may be sent, cannot change anything")
 	if inv.VarSet != nil {
 		inv.VarSet = func(string, []byte) error { return refused }
 	}
@@ -239,7 +240,7 @@ func (e *Executor) guestHTTP(ctx context.Context, q *Question, r *guest.HTTPRequ
 	return resp, nil
 }
 
-// readingMethods are those of granted that change nothing.
+// readingMethods returns the methods in granted that change nothing.
 func readingMethods(granted []string) []string {
 	reads := []string{http.MethodGet, http.MethodHead}
 	if len(granted) == 0 || slices.Contains(granted, "*") {
@@ -252,8 +253,8 @@ func readingMethods(granted []string) []string {
 	return reads
 }
 
-// maxGuestExecOutput is how much of each output of a binary that a guest ran is
-// given to it, in bytes.
+// maxGuestExecOutput bounds each output of a binary that is returned to the guest
+// that ran it, in bytes.
 const maxGuestExecOutput = 4 << 20
 
 // guestExec runs one of the binaries that capabilities.exec names for a guest.
@@ -308,9 +309,9 @@ func (e *Executor) guestExec(ctx context.Context, q *Question, r *abi.ExecReques
 	}
 }
 
-// Upstream is what the answers to a guest's HTTP requests say of trying again. A
-// guest that fails without a word of its own is judged by its last request: one
-// that had no answer, or one that asks to come back, may have another.
+// Upstream is what the answers to a guest's HTTP requests mean for a retry. A guest
+// that fails without saying whether to retry is judged by its last request: one that
+// had no answer, or whose answer asks to try again, may be retried.
 type Upstream struct {
 	answered   bool // the last request has an answer that is final
 	refused    bool // some request was refused here, as it would be again
@@ -318,15 +319,14 @@ type Upstream struct {
 	retryAfter time.Duration
 }
 
-// Refused reports whether the host refused a request of the guest, because
-// tool.json does not grant it. No further attempt changes that, whatever the
-// guest says of its failure.
+// Refused reports whether the host refused a request of the guest, because tool.json
+// does not grant it. A further attempt cannot succeed, whatever the guest reports.
 func (u *Upstream) Refused() bool { return u.refused }
 
-// next forgets what the answer to the request before said.
+// next resets u for the next request.
 func (u *Upstream) next() { *u = Upstream{refused: u.refused, lost: u.lost} }
 
-// note takes the answer to a request.
+// note records the answer to a request.
 func (u *Upstream) note(status int, retryAfter string) {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -341,8 +341,8 @@ func (u *Upstream) note(status int, retryAfter string) {
 	}
 }
 
-// blame makes the failure of a guest that said no more than that retriable where
-// its last HTTP request was not answered for good.
+// blame makes the failure of a guest that did not classify it retriable if its last
+// HTTP request has no final answer.
 func (u *Upstream) blame(err error) error {
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.Code == fault.ToolFailed && !u.answered && !u.refused {
 		again := *e
@@ -352,7 +352,8 @@ func (u *Upstream) blame(err error) error {
 	return err
 }
 
-// ShortName is how a caller hears of a policy: without the host's folders.
+// ShortName returns the name of a policy's file for callers: without the host's
+// folders.
 func ShortName(file string) string {
 	return filepath.Join(filepath.Base(filepath.Dir(file)), filepath.Base(file))
 }

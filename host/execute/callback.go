@@ -21,15 +21,15 @@ import (
 // MayCallBack reports whether the call p may ask its caller to run something, if a
 // policy says so.
 //
-// A job, a turn and what a module asks for have no caller beside them, a call with a
-// key may go on without its own, and one that was planned is made by another.
+// A job, a turn and a call by a module have no waiting caller, a call with a key may
+// outlive its caller, and a planned call is made by another caller.
 func (e *Executor) MayCallBack(p *call.Pinned) bool {
 	return len(p.Call.Callbacks) > 0 && len(p.Tool.Def.Callbacks) > 0 && len(p.Tool.Policies) > 0 && p.Streams.Callback != nil &&
 		p.By == nil && p.Plan == nil && p.Take == nil && p.Execution.Kind == session.KindCall && p.Tool.Kind == tools.Binary && p.IdempotencyKey == ""
 }
 
-// OfferedCallbacks is what a policy may have the call p ask its caller to run; nil:
-// nothing.
+// OfferedCallbacks returns what a policy may let the call p ask its caller to run, or
+// nil.
 func (e *Executor) OfferedCallbacks(p *call.Pinned) *abi.Callbacks {
 	if !e.MayCallBack(p) {
 		return nil
@@ -50,7 +50,7 @@ func (e *Executor) OfferedCallbacks(p *call.Pinned) *abi.Callbacks {
 // masked in what the caller's programs are sent.
 func (e *Executor) relay(ctx context.Context, a *call.Attempt, c *process.Command, secrets [][]byte) (*callback.Relay, error) {
 	if a.Streams.Callback == nil || a.Callbacks.Offered == nil {
-		return nil, fault.Errorf(fault.Internal, "the call asks its caller for programs, and its caller is gone; make it again")
+		return nil, fault.Errorf(fault.Internal, "the call asks its caller to run programs, and the caller has left; make the call again")
 	}
 	program, err := e.shims.program(filepath.Join(e.Config.Config().State, "shims", callback.ShimName))
 	if err != nil {
@@ -89,9 +89,9 @@ func (e *Executor) relay(ctx context.Context, a *call.Attempt, c *process.Comman
 // asking is wire.Streams.Callback.
 type asking = func(ctx context.Context, q callbacks.Request, stdin io.Reader, stdout, stderr io.Writer) (int, error)
 
-// masking is ask with secrets masked in what a run says to its caller's programs: what
-// a pager shows is an output of the run like any other. Paths are left as they are: they
-// name files that the caller sees.
+// masking returns ask with secrets masked in what is sent to the caller's programs:
+// what a pager shows is output of the run like any other. Paths are unchanged: they
+// name files that the caller can see.
 func masking(ask asking, secrets [][]byte) asking {
 	m := mask.New(secrets)
 	if m == nil {

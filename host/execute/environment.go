@@ -12,7 +12,7 @@ import (
 	"github.com/toold/toold/host/process"
 )
 
-// binaryPath is the PATH of every binary; the caller's never counts.
+// binaryPath is the PATH of every binary; the caller's is never used.
 const binaryPath = "/usr/local/bin:/usr/bin:/bin"
 
 // environment returns the environment of every binary of p's tool, which inherits
@@ -37,9 +37,9 @@ func environment(p *call.Pinned, home, trace string, s confine.Status) map[strin
 	return env
 }
 
-// confine is what a binary of p's tool may write and execute, and what it may
-// not read: what is the daemon's own, and the secrets of every tool. What it is
-// to know of them is in its environment.
+// confine returns what a binary of p's tool may write and execute, and what it may
+// not read: the daemon's own files, and the secrets of every tool. Its own secrets
+// are in its environment.
 func (e *Executor) confine(p *call.Pinned, home string, exec []string) process.Confine {
 	c := e.Config.Config()
 	hide := append([]string{c.State}, e.SecretFiles()...)
@@ -53,7 +53,8 @@ func (e *Executor) confine(p *call.Pinned, home string, exec []string) process.C
 	for _, s := range c.Sockets {
 		sockets = append(sockets, s.Path)
 	}
-	// What the operator names for the tool is to be found, wherever it is.
+	// A path that the operator sets in the environment must be visible, wherever it
+	// is.
 	var show []string
 	for _, value := range p.Tool.Def.Environment {
 		if filepath.IsAbs(value) {
@@ -77,7 +78,8 @@ func (e *Executor) confine(p *call.Pinned, home string, exec []string) process.C
 	}
 }
 
-// systemCertificates are the folders of the system's authorities, which binaries need.
+// systemCertificates has the folders of the system's authorities, which binaries
+// need.
 var systemCertificates = []string{"/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share", "/usr/local/share", "/usr/lib/ssl", "/nix/store"}
 
 // isSystems reports whether a certificate is the system's, by any name.
@@ -96,8 +98,8 @@ func environ(env map[string]string) []string {
 	return list
 }
 
-// makeHome makes the HOME of one identity in one tool: nobody else's configuration,
-// caches or credentials are in it.
+// makeHome makes the HOME of one identity for one tool, so that identities share no
+// configuration, caches or credentials.
 func makeHome(state string, p *call.Pinned) (string, error) {
 	home := filepath.Join(state, "home", p.Tool.Name, p.Caller.ID)
 	if err := os.MkdirAll(filepath.Join(home, "tmp"), 0o700); err != nil {

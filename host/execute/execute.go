@@ -1,10 +1,10 @@
-// Package execute runs what was decided: a binary, a module's handler or a WASI
-// program, with the environment, the secrets and the host functions that the
-// tool grants, and nothing else.
+// Package execute runs decided calls: a binary, a module's handler or a WASI program,
+// with the environment, the secrets and the host functions that the tool grants, and
+// nothing else.
 //
-// Executor.Run is one attempt at a call; Executor.Ask is one question to a module
-// of its tool, which a policy, a discovery and a classification are as well. A
-// secret leaves the package masked only, whichever way it would leave.
+// Executor.Run makes one attempt at a call; Executor.Ask calls a module of its tool
+// once, which is how policies, discoveries and classifications are run too. Secrets
+// are masked in everything that leaves the package.
 package execute
 
 import (
@@ -32,11 +32,11 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Run executes a once, as its tool says it is run. Output goes to the caller's
-// streams as it comes, or into the result. Result.Err has a code; it is of ctx
-// where that ended the attempt.
+// Run executes a once, as its tool defines. Output goes to the caller's streams as it
+// is written, or into the result. Result.Err has a code; if ctx ended the attempt, it
+// is the cause of ctx.
 func (e *Executor) Run(ctx context.Context, a call.Attempt) call.Outcome {
-	// The journal has the intent before anything runs.
+	// The intent is in the journal before anything runs.
 	if _, err := a.Execution.Attempt(a.Class.Mutating); err != nil {
 		return call.Failed(ctx, err)
 	}
@@ -50,7 +50,7 @@ func (e *Executor) Run(ctx context.Context, a call.Attempt) call.Outcome {
 		err = r.module(ctx)
 	}
 	if context.Cause(ctx) == errOverLimit {
-		// Whatever it made of its end.
+		// Whatever it returned when it was ended.
 		err = fault.Errorf(fault.LimitExceeded, "%w", errOverLimit)
 		r.res.Ran, r.res.MayRetry, r.ExitFailed = false, false, false
 	}
@@ -59,7 +59,7 @@ func (e *Executor) Run(ctx context.Context, a call.Attempt) call.Outcome {
 	return r.Outcome
 }
 
-// running is one attempt that runs. It belongs to its goroutine.
+// running is a running attempt. It is used by one goroutine.
 type running struct {
 	*Executor
 	call.Attempt
@@ -69,7 +69,7 @@ type running struct {
 	end      context.CancelCauseFunc
 }
 
-// begin notes that the tool itself is started now, unless ctx has ended.
+// begin records that the tool itself is about to start, unless ctx has ended.
 func (r *running) begin(ctx context.Context) error {
 	if err := r.Progress.Begin(ctx); err != nil {
 		return err
@@ -78,8 +78,8 @@ func (r *running) begin(ctx context.Context) error {
 	return nil
 }
 
-// notStarted takes begin back where err says that the tool was not started after
-// all: with one of codes.
+// notStarted undoes begin if err has one of codes: the tool was not started after
+// all.
 func (r *running) notStarted(err error, codes ...fault.Code) {
 	if e, ok := errors.AsType[*fault.Error](err); ok && slices.Contains(codes, e.Code) {
 		r.Progress.TakeBack(r.Number)
@@ -87,11 +87,11 @@ func (r *running) notStarted(err error, codes ...fault.Code) {
 	}
 }
 
-// credentials makes of secrets what the daemon adds to connections, puts the others
-// into env, and into files in the folder private, which the caller removes, even after
-// an error.
+// credentials prepares the secrets that the daemon adds to connections, and puts the
+// others into env or into files in the folder private, which the caller removes, even
+// after an error.
 func (r *running) credentials(secrets []secret, env map[string]string) (of links, private string, err error) {
-	if r.Shell.Allowed { // whoever has a shell could print them
+	if r.Shell.Allowed { // a shell could print them
 		secrets = nil
 	}
 	if of.http, err = r.readHTTP(r.Tool, secrets); err != nil {
@@ -100,17 +100,17 @@ func (r *running) credentials(secrets []secret, env map[string]string) (of links
 	if private, err = r.handOver(r.Tool, secrets, env); err != nil {
 		return of, private, err
 	}
-	if !r.Class.Mutating { // which makes no commit that could be signed
+	if !r.Class.Mutating { // it makes no commit to sign
 		secrets = slices.DeleteFunc(slices.Clone(secrets), func(s secret) bool { return s.SSHSign })
 	}
 	of.keys, err = r.sshKeys(secrets, env)
 	return of, private, err
 }
 
-// programs are those that the binary may execute, itself among them, and the lines of
-// shell to which a shell is held; nil: it is not. Where there is a policy, a shell is
-// for a call whose policy asks for it, and is then given nothing but the lines that the
-// policy names, where it names any.
+// programs returns the programs that the binary may execute, including itself, and
+// the lines to which a shell is limited; nil means no limit. If there is a policy,
+// only a call whose policy asks for a shell gets one, limited to the lines that the
+// policy names, if any.
 func (r *running) programs() (exec, lines []string) {
 	withheld := len(r.Tool.Policies) > 0 && !r.Shell.Allowed
 	exec, lines = []string{r.Tool.Binary}, r.Shell.Lines
@@ -206,13 +206,13 @@ func (r *running) binary(ctx context.Context) error {
 	return r.ended(ctx, exit, err, out)
 }
 
-// ended keeps how the program of a call ended, and what it wrote before.
+// ended records how the program of a call ended, and its output.
 func (r *running) ended(ctx context.Context, exit process.Exit, err error, out *output) error {
 	err = tools.Explain(err)
 	r.Killed = exit.Signal != 0
 	r.notStarted(err, fault.ToolNotInstalled, fault.ToolBroken, fault.InvalidPayload, fault.Overloaded)
 	r.res.ExitCode, r.res.Ran = exitCode(exit), err == nil
-	// What was written before the end is kept, however it ended.
+	// Output is kept however the program ended.
 	err = errors.Join(err, out.finish(&r.res, &r.Outcome))
 	if err == nil && r.Mode != call.Off {
 		r.classify(ctx)
@@ -220,8 +220,9 @@ func (r *running) ended(ctx context.Context, exit process.Exit, err error, out *
 	return err
 }
 
-// trust has the programs of a call trust the authority of its session, where requests
-// are read, and adds what they need for it to env: read are files for them.
+// trust makes the programs of a call trust the authority of its session, if its
+// requests are read, and sets the variables for that in env. read are the files that
+// they need to read.
 func (r *running) trust(links links, env map[string]string) (read []string, release func(), err error) {
 	if links.http == nil {
 		return nil, func() {}, nil
@@ -249,7 +250,7 @@ func (r *running) module(ctx context.Context) error {
 				select {
 				case sig := <-r.Streams.Signals:
 					if sig == syscall.SIGTSTP || sig == syscall.SIGCONT {
-						continue // which ends nothing
+						continue // these do not end it
 					}
 					end(signalled{sig})
 				case <-done:
@@ -276,8 +277,8 @@ func (r *running) module(ctx context.Context) error {
 	return nil
 }
 
-// maxEntryInput bounds, in bytes, what is read of a caller's input for a module
-// that takes it all at once.
+// maxEntryInput bounds the caller's input for a module that takes it all at once, in
+// bytes.
 const maxEntryInput = 16 << 20
 
 func (r *running) handler(ctx context.Context) error {
@@ -310,7 +311,7 @@ func (r *running) handler(ctx context.Context) error {
 	}
 	if q.services.Recv = receiver(ctx, stdin); stdin == nil && r.Streams.Receive != nil {
 		q.services.Recv = func(context.Context) ([]byte, error) {
-			defer r.Clock.Pause()() // what its caller thinks about is not the tool's time
+			defer r.Clock.Pause()() // the time of the caller's answer does not count as the tool's
 			return r.Streams.Receive(ctx)
 		}
 	}
@@ -346,8 +347,8 @@ func (r *running) handler(ctx context.Context) error {
 	return errors.Join(err, ferr)
 }
 
-// handlerInput is what the export of a handler is given, and what it can read
-// beside that.
+// handlerInput returns the argument of the export of a handler, and the input that it
+// can read besides.
 func (r *running) handlerInput(ctx context.Context) (in []byte, stdin io.ReadCloser, err error) {
 	if r.Tool.MCP != nil {
 		in, err = mcpInput(&r.Decided)
@@ -367,7 +368,7 @@ func (r *running) handlerInput(ctx context.Context) (in []byte, stdin io.ReadClo
 		if s == nil {
 			break
 		}
-		stop := context.AfterFunc(ctx, func() { s.Close() }) // which ends a Read
+		stop := context.AfterFunc(ctx, func() { s.Close() }) // interrupts Read
 		in, err = io.ReadAll(io.LimitReader(s, maxEntryInput+1))
 		stop()
 		s.Close()
@@ -384,8 +385,8 @@ func (r *running) handlerInput(ctx context.Context) (in []byte, stdin io.ReadClo
 	return in, stdin, nil
 }
 
-// mcpInput is the request of a plugin of a host of MCP tools, by the name that it
-// gave the tool.
+// mcpInput returns the request to a plugin of a host of MCP tools, with the name that
+// the plugin gave the tool.
 func mcpInput(d *call.Decided) ([]byte, error) {
 	name := d.Tool.MCPName
 	if d.Discovered != nil {
@@ -444,19 +445,19 @@ func (r *running) answer(out *output, reply []byte) error {
 	}
 	if said.ExitCode == 0 {
 		if err := r.CheckOutput(said.Data); err != nil {
-			r.res.Data = nil // nobody relies on it
+			r.res.Data = nil // it does not match the schema
 			return err
 		}
 	}
 	return nil
 }
 
-// maxToolCode is how much of a tool's own error code is passed on, in bytes.
+// maxToolCode bounds a tool's own error code, in bytes.
 const maxToolCode = 64
 
-// toolCode is a tool's own error code as it is passed on: without what could mean
-// something to a terminal, or hide a secret from being found, and cut at a
-// character.
+// toolCode returns a tool's own error code as callers see it: without control
+// characters, which a terminal would interpret and which could hide a secret from
+// masking, and cut between characters.
 func toolCode(code string, secrets [][]byte) string {
 	code = printable(code)
 	if code = mask.Text(code, secrets); len(code) > maxToolCode {
@@ -512,9 +513,9 @@ func (r *running) wasi(ctx context.Context) error {
 	return errors.Join(err, out.finish(&r.res, &r.Outcome))
 }
 
-// classify says what the exit of a binary means, beyond its being an answer: by
-// reliability.retriable_exits, else by the classify export of the policy that is
-// nearest to the tool.
+// classify decides whether the exit of a binary is a failure, and one to retry: by
+// reliability.retriable_exits, else by the classify export of the innermost policy
+// that has one.
 func (r *running) classify(ctx context.Context) {
 	if !r.res.Ran {
 		return
@@ -530,8 +531,8 @@ func (r *running) classify(ctx context.Context) {
 		}
 		c, err := r.askClassify(ctx, policy, r.Tool.PolicyFiles[i])
 		if err != nil {
-			// It ran, and that is its answer: what cannot be classified is
-			// not retried and not counted.
+			// The tool ran: an exit that cannot be classified is neither retried nor
+			// counted.
 			r.Log.Error("exit not classified", "tool", r.Tool.Name, "execution_id", r.ExecutionID, "error", call.AsError(ctx, err).Message)
 			return
 		}
@@ -540,8 +541,8 @@ func (r *running) classify(ctx context.Context) {
 	}
 }
 
-// maxClassified is how much of each output a classify export is shown, in bytes,
-// from the end: where programs say why they failed.
+// maxClassified is how many bytes from the end of each output a classify export gets:
+// programs report there why they failed.
 const maxClassified = 16 << 10
 
 func (r *running) askClassify(ctx context.Context, policy *guest.Module, file string) (*abi.Classification, error) {
@@ -570,7 +571,7 @@ func (r *running) askClassify(ctx context.Context, policy *guest.Module, file st
 	return &c, nil
 }
 
-// folderOf is the folder that d has to run in, where it was approved.
+// folderOf returns the folder that an approved call must run in, or an empty path.
 func folderOf(d *call.Decided) string {
 	if d.Ask == nil && d.Take == nil {
 		return ""

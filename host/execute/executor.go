@@ -17,15 +17,15 @@ import (
 
 // Config is fixed when an Executor is made.
 type Config struct {
-	// Config is the daemon's configuration in force.
+	// Config returns the daemon's current configuration.
 	Config func() *config.Config
 	Runner *process.Runner
-	// SecretFiles are the files in which tools have secrets; no binary reads them.
+	// SecretFiles returns the files with tools' secrets, which no binary can read.
 	SecretFiles func() []string
-	// CertificateFiles are the files with the certificates of modules. No binary
-	// reads those either, but for what is the system's.
+	// CertificateFiles returns the files with the certificates of modules. No binary
+	// can read those either, except the system's.
 	CertificateFiles func() []string
-	// ToolCall makes a call that the module of by asked for in a call that is
+	// ToolCall makes the call in envelope for a module of by, as part of the call
 	// parent.
 	ToolCall func(ctx context.Context, by *call.Pinned, parent *call.Parent, envelope []byte) []byte
 	Metrics  *observe.Metrics
@@ -47,8 +47,8 @@ func New(c Config) *Executor {
 	return &Executor{Config: c, vault: vault{c.Config, c.SecretFiles}}
 }
 
-// RemoveLeftSecrets removes from the state folder what a daemon before this one
-// could not clean up after.
+// RemoveLeftSecrets removes from the state folder what an earlier daemon did not
+// clean up.
 func RemoveLeftSecrets(state string) error {
 	if err := os.RemoveAll(filepath.Join(state, callbacksFolder)); err != nil {
 		return fmt.Errorf("remove the shims of calls that are over: %w; remove the folder", err)
@@ -62,5 +62,5 @@ func RemoveLeftSecrets(state string) error {
 	return nil
 }
 
-// callbacksFolder is the folder in the state folder with the shims of calls that run.
+// callbacksFolder is the folder in the state folder with the shims of running calls.
 const callbacksFolder = "callbacks"

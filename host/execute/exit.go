@@ -10,8 +10,8 @@ import (
 	"github.com/toold/toold/host/tools"
 )
 
-// exitCode is that of a binary as a shell has it: 128 and the signal that ended
-// it.
+// exitCode returns the exit code of a binary as a shell reports it: 128 plus the
+// signal that ended it.
 func exitCode(e process.Exit) int {
 	if e.Signal != 0 {
 		return 128 + int(e.Signal)
@@ -19,8 +19,8 @@ func exitCode(e process.Exit) int {
 	return e.Code
 }
 
-// exitByte is the exit code of a module as a wrapper can end with it. What is no
-// byte is 255: cut off, 256 would be a success.
+// exitByte returns the exit code of a module as a wrapper can exit with it. A code
+// outside of 0 to 255 becomes 255: truncated, 256 would be a success.
 func exitByte(code int) int {
 	if code < 0 || code > 255 {
 		return 255
@@ -28,8 +28,7 @@ func exitByte(code int) int {
 	return code
 }
 
-// executed journals the programs that a binary executed, and logs those that it
-// was refused.
+// executed journals the programs that a binary executed, and logs refused ones.
 func executed(p *call.Pinned, exit process.Exit, log *slog.Logger) {
 	for _, prog := range exit.Programs {
 		prog.Refused = tools.ExplainRefusal(prog.Refused)
@@ -42,7 +41,7 @@ func executed(p *call.Pinned, exit process.Exit, log *slog.Logger) {
 	}
 }
 
-// signalled is why a guest ended that the caller sent a signal.
+// signalled is the cause of the end of a guest to which the caller sent a signal.
 type signalled struct{ sig os.Signal }
 
 func (s signalled) Error() string { return "ended by " + s.sig.String() }

@@ -22,19 +22,18 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Bounds of looking into the history of what is pushed.
+// Bounds on reading the history of what is pushed.
 const (
 	maxHistory     = 50_000  // commits that are looked at, for all references together
 	maxCommit      = 1 << 20 // bytes of one
 	historyTimeout = 5 * time.Second
 )
 
-// judgeForce fills in, where nobody else could, whether the updates of refs are forced.
-// It has git read the repository of d's call, which may be anybody's; so nothing is
-// believed that git says of an object but what has the name of that object as its
-// digest: where a chain of such commits leads from the new one to the old one, the
-// old one is in the new one's history, whoever wrote all that down. What cannot be
-// found out stays null.
+// judgeForce determines whether the updates of refs are forced, for those where that
+// is not known yet. It has git read the repository of d's call, which is not trusted.
+// So an object counts only if its digest is its name: if a chain of such commits
+// leads from the new one to the old one, the old one is in the history of the new
+// one, whoever wrote the repository. What cannot be determined stays null.
 func (e *Executor) judgeForce(ctx context.Context, d *call.Decided, refs []abi.WireRef) {
 	if !slices.ContainsFunc(refs, func(r abi.WireRef) bool { return r.Force == nil }) {
 		return
@@ -54,15 +53,15 @@ func (e *Executor) judgeForce(ctx context.Context, d *call.Decided, refs []abi.W
 	}
 }
 
-// objects reads the objects of a repository through a git that runs.
+// objects reads the objects of a repository from a running git.
 type objects struct {
 	in  io.Writer
 	out *bufio.Reader
-	bad bool // it answered what it must not
+	bad bool // its answer was malformed
 }
 
-// openObjects starts git in the repository of d's call; nil where it cannot. It can
-// write nothing, reaches no network and has no secret.
+// openObjects starts git in the repository of d's call, or returns nil if it cannot.
+// That git can write nothing, reach no network and read no secret.
 func (e *Executor) openObjects(ctx context.Context, d *call.Decided) (o *objects, end func()) {
 	git := gitOf(d)
 	if git == "" || d.Cwd == "" {
@@ -103,7 +102,7 @@ func (e *Executor) openObjects(ctx context.Context, d *call.Decided) (o *objects
 	}
 }
 
-// gitOf is the git that the tool of d may execute; empty where there is none.
+// gitOf returns the git that the tool of d may execute, or an empty path.
 func gitOf(d *call.Decided) string {
 	for _, path := range append([]string{d.Tool.Binary}, d.Tool.Def.Capabilities.Exec...) {
 		if filepath.Base(path) == "git" {
@@ -116,8 +115,8 @@ func gitOf(d *call.Decided) string {
 	return ""
 }
 
-// gitPlace is what the arguments of a git say before the subcommand of where its
-// repository is.
+// gitPlace returns those arguments of git before the subcommand that locate its
+// repository.
 func gitPlace(args []string) (place []string) {
 	for i := 0; i < len(args); i++ {
 		a := args[i]
@@ -138,20 +137,20 @@ func gitPlace(args []string) (place []string) {
 	return place
 }
 
-// commit is what counts of a commit.
+// commit has the parts of a commit that judgeForce needs.
 type commit struct {
 	id      string
-	at      int64 // when it was committed, as it says
+	at      int64 // its committer date
 	parents []string
 }
 
-// read reads the commit id, and checks that it is that. nil: it is not to be had, or
-// is no commit.
+// read reads the commit id and checks its digest. It returns nil if it cannot be read
+// or is not a commit.
 func (o *objects) read(id string) *commit {
 	if o.bad {
 		return nil
 	}
-	o.bad = true // unless it is answered in full
+	o.bad = true // until the answer is complete
 	if _, err := io.WriteString(o.in, id+"\n"); err != nil {
 		return nil
 	}
@@ -183,7 +182,7 @@ func (o *objects) read(id string) *commit {
 	return parseCommit(id, data)
 }
 
-// objectName is the name of an object, in so many digits.
+// objectName returns the name of an object with that number of digits.
 func objectName(kind string, data []byte, digits int) string {
 	var h hash.Hash
 	switch digits {
@@ -209,7 +208,7 @@ func parseCommit(id string, data []byte) *commit {
 		case i == 0:
 			return nil
 		case name == "parent" && len(value) == len(id):
-			// Git takes parents behind the tree, and nowhere else.
+			// Git accepts parents directly after the tree only.
 			if len(c.parents) != i-1 {
 				return c
 			}
@@ -224,8 +223,8 @@ func parseCommit(id string, data []byte) *commit {
 	return c
 }
 
-// forced reports whether an update from old to new drops commits; nil where that is
-// not known.
+// forced reports whether an update from old to new drops commits; nil if that is not
+// known.
 func (o *objects) forced(old, new string, left *int) *bool {
 	yes, no := true, false
 	if old == new {

@@ -21,7 +21,7 @@ import (
 // the programs through which git starts git-lfs.
 const lfsKey = "git_lfs"
 
-// grantedLFS is the git-lfs that a binary is granted, or "".
+// grantedLFS returns the git-lfs that a binary is granted, or "".
 func grantedLFS(t *tools.Tool) string {
 	if t.Kind != tools.Binary {
 		return ""
@@ -33,9 +33,9 @@ func grantedLFS(t *tools.Tool) string {
 	return t.Def.Capabilities.Exec[i]
 }
 
-// lfsFolder is that folder for the calls of a binary that is granted git-lfs, and the
-// git-lfs that it is granted; "": it is granted none, or git would need a shell for
-// what is in the folder.
+// lfsFolder returns that folder for the calls of a binary that is granted git-lfs,
+// and the path of that git-lfs. Both are "" if none is granted, or if git would need
+// a shell to run programs in the folder.
 func (e *Executor) lfsFolder(p *call.Pinned) (folder, program string) {
 	if program = grantedLFS(p.Tool); program == "" {
 		return "", ""
@@ -48,7 +48,7 @@ func (e *Executor) lfsFolder(p *call.Pinned) (folder, program string) {
 	return folder, program
 }
 
-// withLFS is the configuration of p's tool, with what the daemon sets of it.
+// withLFS returns the configuration of p's tool, with the keys that the daemon sets.
 func (e *Executor) withLFS(p *call.Pinned) map[string]string {
 	config := p.Effective.Config
 	folder, _ := e.lfsFolder(p)
@@ -65,8 +65,8 @@ func (e *Executor) withLFS(p *call.Pinned) map[string]string {
 	return config
 }
 
-// lfs makes the folder of p's calls, where they have one, and returns it. PATH in env
-// begins with it then: git finds its subcommand lfs there.
+// lfs makes the folder of p's calls, if they have one, and returns it. It puts the
+// folder first in PATH of env, where git finds its subcommand lfs.
 func (e *Executor) lfs(p *call.Pinned, env map[string]string) (folder string, err error) {
 	folder, program := e.lfsFolder(p)
 	if folder == "" {
@@ -85,7 +85,7 @@ func (e *Executor) lfs(p *call.Pinned, env map[string]string) (folder string, er
 	return folder, nil
 }
 
-// link makes a link at path, unless it is there.
+// link makes a link to to at path, unless it exists.
 func link(to, path string) error {
 	if found, err := os.Readlink(path); err == nil && found == to {
 		return nil
@@ -94,7 +94,7 @@ func link(to, path string) error {
 		return err
 	}
 	if found, err := os.Readlink(path); err == nil && found == to {
-		return nil // a call beside this one made it
+		return nil // a concurrent call made it
 	}
 	return errors.Join(os.Remove(path), os.Symlink(to, path))
 }

@@ -16,22 +16,22 @@ import (
 	"github.com/toold/toold/host/sshkey"
 )
 
-// resolverOptions have the resolver of glibc ask over TCP, which is all that a
-// binary has, and first for the name as it was given.
+// resolverOptions have the resolver of glibc ask over TCP, the only protocol that a
+// binary can use, and for the name as given first.
 const resolverOptions = "use-vc ndots:0"
 
-// links are what a run reaches beside the hosts that its tool is granted.
+// links are what a run can reach besides the hosts that its tool is granted.
 type links struct {
 	keys sshkey.Set
 	http *egress.HTTP // as in egress.Rules
-	// relayed is the socket of its callbacks, or "": it is no connection to anybody
-	// else.
+	// relayed is the socket of its callbacks, or "". It is not recorded as a
+	// connection.
 	relayed string
 }
 
-// run runs c, a binary of d's tool, with the network that the tool is granted. What
-// it is refused is said on its standard error, and recorded with its other
-// connections.
+// run runs c, a binary of d's tool, with the network that the tool is granted.
+// Refused connections are reported on its standard error and recorded with the
+// others.
 func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace string, links links, c process.Command) (process.Exit, error) {
 	p := &d.Pinned
 	rules := egress.ParseRules(p.Tool.Def.Capabilities.Network)
@@ -67,8 +67,7 @@ func (e *Executor) run(ctx context.Context, d *call.Decided, attempt int, trace 
 	return exit, err
 }
 
-// connected journals the connections of a binary, and logs those that it was
-// refused.
+// connected journals the connections of a binary, and logs refused ones.
 func (e *Executor) connected(p *call.Pinned, connections []egress.Connection) {
 	logged := map[string]bool{}
 	for _, c := range connections {

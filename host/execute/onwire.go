@@ -22,7 +22,7 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// wirePatience is how long a policy may take over what is to be sent.
+// wirePatience is how long a policy may take to decide about a request.
 const wirePatience = 10 * time.Second
 
 // onWire asks the policies of one run about what its binaries are about to send.
@@ -37,20 +37,21 @@ type onWire struct {
 	places   chan struct{}
 
 	mu   sync.Mutex
-	said map[string]bool // refusals that stderr has
+	said map[string]bool // refusals that were written to stderr
 }
 
-// maxAsking bounds how much of one run is decided about at a time.
+// maxAsking bounds how many requests of one run are being decided at a time.
 const maxAsking = 4
 
 // maxSaidRefusals bounds how many refusals of one run are written to its standard
 // error.
 const maxSaidRefusals = 64
 
-// asker is the function that asks the policies of d's tool, nil where none of them
-// exports wire. Its error is why nothing may be sent: DENIED where a policy says so,
-// else why a policy did not answer. Who asks leaves Call of the facts empty,
-// and Force of a WireRef where it does not know it. It is safe for concurrent use.
+// asker returns the function that asks the policies of d's tool, or nil if none of
+// them exports wire. Its error is why nothing may be sent: DENIED if a policy denies
+// it, else why a policy did not answer. The caller of the function leaves Call of the
+// facts empty, and Force of a WireRef if it is not known. It is safe for concurrent
+// use.
 func (e *Executor) asker(ctx context.Context, d *call.Decided, attempt int, trace string, stderr io.Writer) func(context.Context, *abi.Wire) error {
 	w := &onWire{Executor: e, ctx: ctx, decided: d, attempt: attempt, trace: trace, stderr: stderr, said: map[string]bool{}, places: make(chan struct{}, maxAsking)}
 	for i, policy := range d.Tool.Policies {
@@ -71,7 +72,7 @@ func (w *onWire) ask(ctx context.Context, facts *abi.Wire) error {
 	case <-ctx.Done():
 		return fault.Errorf(fault.Aborted, "%s is refused: the call is over", subject(facts))
 	}
-	// The connection's context ends with it, the run's has the deadline.
+	// ctx ends with the connection, w.ctx with the run's deadline.
 	ctx, cancel := context.WithTimeout(ctx, wirePatience)
 	defer cancel()
 	defer context.AfterFunc(w.ctx, cancel)()
@@ -93,7 +94,7 @@ func (w *onWire) ask(ctx context.Context, facts *abi.Wire) error {
 	return err
 }
 
-// one asks one policy, and answers the rule that it named.
+// one asks one policy, and returns the rule that it named.
 func (w *onWire) one(ctx context.Context, policy *guest.Module, name string, facts *abi.Wire) (rule string, err error) {
 	d := w.decided
 	asked := *facts
@@ -115,8 +116,8 @@ func (w *onWire) one(ctx context.Context, policy *guest.Module, name string, fac
 		return "", fault.Errorf(fault.ToolBroken, "policy %s answered no decision about %s, which is refused: %w", name, subject(facts), err)
 	}
 	if said.Effect == abi.Allow {
-		// Nothing can be changed any more, and a policy that believes otherwise has
-		// not decided what happens.
+		// Nothing can be changed at this point. A policy that tries to has not
+		// decided about what would be sent.
 		if field := changes(reply.Output); field != "" {
 			w.Metrics.Decision(d.Tool.Name, observe.PolicyError)
 			return "", fault.Errorf(fault.ToolBroken, "policy %s answered %s about %s, which is refused: a decision on the wire has effect, rule, reason and instead only", name, field, subject(facts))
@@ -144,12 +145,11 @@ func (w *onWire) one(ctx context.Context, policy *guest.Module, name string, fac
 	return said.Rule, &fault.Error{Code: fault.Denied, Message: msg}
 }
 
-// changes names a member of a decision that is for restrict only; empty where there
-// is none.
+// changes returns a member of a decision that is for restrict only, or an empty text.
 func changes(decision []byte) string {
 	var members map[string]json.RawMessage
 	if err := strictjson.Unmarshal(decision, &members); err != nil {
-		return "what cannot be read"
+		return "malformed JSON"
 	}
 	for name := range members {
 		switch name {
@@ -161,10 +161,9 @@ func changes(decision []byte) string {
 	return ""
 }
 
-// record journals what was decided, and says a refusal to the operator and the
-// caller.
+// record journals the decision, and reports a refusal to the operator and the caller.
 func (w *onWire) record(ctx context.Context, facts *abi.Wire, rule string, err error) {
-	hidden := w.hidden(&w.decided.Pinned) // a binary chooses what it asks for
+	hidden := w.hidden(&w.decided.Pinned) // the binary chose the text of the request
 	c := session.Connection{Host: net.JoinHostPort(facts.Host, strconv.Itoa(facts.Port)), On: mask.Text(subject(facts), hidden), Rule: printable(rule)}
 	if err != nil {
 		c.Refused = mask.Text(printable(call.AsError(ctx, err).Message), hidden)
@@ -185,10 +184,11 @@ func (w *onWire) record(ctx context.Context, facts *abi.Wire, rule string, err e
 	fmt.Fprintf(w.stderr, "toold: %s\n", c.Refused)
 }
 
-// maxSubject is how much of what a binary chose is said of a thing, in bytes.
+// maxSubject bounds the description of a request, in bytes: the binary chose its
+// text.
 const maxSubject = 200
 
-// subject says what facts are about, in a few words.
+// subject describes in a few words what facts are about.
 func subject(facts *abi.Wire) string {
 	var text string
 	switch at := net.JoinHostPort(facts.Host, strconv.Itoa(facts.Port)); facts.On {
@@ -199,7 +199,7 @@ func subject(facts *abi.Wire) string {
 		}
 		text = "the push to " + at + facts.Path + " of " + strings.Join(names, ", ")
 	default:
-		path, _, _ := strings.Cut(facts.Path, "?") // there may be a key in it
+		path, _, _ := strings.Cut(facts.Path, "?") // the query may hold a key
 		text = "the request " + facts.Method + " " + at + path
 	}
 	if len(text) > maxSubject {
@@ -208,7 +208,7 @@ func subject(facts *abi.Wire) string {
 	return printable(text)
 }
 
-// printable is text without what could mean something to a terminal.
+// printable returns text without characters that a terminal could interpret.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -16,8 +16,8 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// capture keeps up to max bytes and counts the rest away: a tool that writes
-// more than that is not ended for it.
+// capture keeps up to max bytes and drops the rest: a tool that writes more is not
+// ended.
 type capture struct {
 	buf bytes.Buffer
 	max int64
@@ -34,8 +34,8 @@ func (c *capture) Write(p []byte) (int, error) {
 	return c.buf.Write(p)
 }
 
-// maxTee is how much of each streamed output is kept for a record, in bytes: past
-// what a record may hold, so that it is known to be too much.
+// maxTee bounds each streamed output that is kept for a record, in bytes: one more
+// than a record may hold, so that too long an output is detected.
 const maxTee = idempotency.MaxResult + 1
 
 // output is where one attempt's output goes: to the caller as it comes, or into
@@ -43,12 +43,13 @@ const maxTee = idempotency.MaxResult + 1
 type output struct {
 	stdout, stderr io.WriteCloser
 	streamed       bool
-	recorded       bool // what is streamed is kept, too
+	recorded       bool // streamed output is kept too
 	kept           [2]capture
 }
 
-// On the terminal t, unless it is nil, all output is filtered as the tool's definition
-// says. end is called with why, when the output is over its limit.
+// newOutput returns the outputs of a. On the terminal t, unless it is nil, all output
+// is filtered as the tool's definition says. end is called with errOverLimit when the
+// output exceeds limits.stream.
 func newOutput(a *call.Attempt, secrets [][]byte, t *wire.Terminal, end context.CancelCauseFunc) *output {
 	o := &output{streamed: a.Streams.Stdout != nil, recorded: a.Mode != call.Off}
 	var out, errw io.Writer = &o.kept[0], &o.kept[1]
@@ -57,7 +58,7 @@ func newOutput(a *call.Attempt, secrets [][]byte, t *wire.Terminal, end context.
 		o.kept[0].max, o.kept[1].max = most, most
 	} else {
 		out, errw = displayed(a, t, a.Streams.Stdout, a.Streams.Stderr)
-		if o.recorded { // for the record, and for what judges the exit
+		if o.recorded { // for the record, and to classify the exit
 			o.kept[0].max, o.kept[1].max = maxTee, maxTee
 			gone := new(atomic.Bool)
 			out, errw = tee{out, &o.kept[0], a.Progress, gone}, tee{errw, &o.kept[1], a.Progress, gone}
@@ -70,11 +71,11 @@ func newOutput(a *call.Attempt, secrets [][]byte, t *wire.Terminal, end context.
 	}
 	out, errw = a.Execution.CountOutput("stdout", out), a.Execution.CountOutput("stderr", errw)
 	o.stdout, o.stderr = mask.Output(out, errw, secrets)
-	// Also before: what is left out must not have stood in the middle of a secret.
+	// Also before masking: what the filter drops must not split a secret.
 	out, errw = displayed(a, t, o.stdout, o.stderr)
 	o.stdout, o.stderr = writeCloser{out, o.stdout}, writeCloser{errw, o.stderr}
 	for _, note := range a.Notes {
-		// A caller who no longer reads is found by the tool's own output.
+		// A caller that no longer reads is detected by the tool's own output.
 		fmt.Fprintf(o.stderr, "%s: note: %s\n", a.Tool.Name, strings.Join(strings.Fields(note), " "))
 	}
 	return o
@@ -86,8 +87,8 @@ type writeCloser struct {
 	io.Closer
 }
 
-// finish ends the outputs and puts what was kept into res, or, of what was
-// streamed, into of.
+// finish closes the outputs and puts what was kept into res, or for streamed output
+// into of.
 func (o *output) finish(res *wire.Result, of *call.Outcome) error {
 	err := errors.Join(o.stdout.Close(), o.stderr.Close())
 	stdout, stderr := o.kept[0].buf.Bytes(), o.kept[1].buf.Bytes()
@@ -101,8 +102,8 @@ func (o *output) finish(res *wire.Result, of *call.Outcome) error {
 	return err
 }
 
-// tee passes output on and keeps it. A call that goes on without its caller writes
-// on when nobody reads any more.
+// tee passes output on and keeps it. A call that outlives its caller keeps writing
+// when nobody reads.
 type tee struct {
 	w        io.Writer
 	kept     *capture
@@ -126,9 +127,9 @@ func (t tee) Write(p []byte) (int, error) {
 // errOverLimit is the cause of the end of a call whose output is over limits.stream.
 var errOverLimit = errors.New("the output is over the limits.stream of tool.json; ask for less of it")
 
-// limitWriter passes on what is left of a call's limits.stream, which its two
-// outputs share; the write that goes past it ends the call: whoever wrote may not
-// notice that its output is read no more, and is to fail all the same.
+// limitWriter passes on what is left of a call's limits.stream, which its two outputs
+// share. The write that exceeds it ends the call, since the tool may ignore a failed
+// write.
 type limitWriter struct {
 	w    io.Writer
 	left *atomic.Int64

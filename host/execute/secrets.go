@@ -37,13 +37,13 @@ type secret struct {
 	own    bool
 }
 
-// values are what is masked. Of a header "Bearer TOKEN" or "Basic USER:PASSWORD"
-// in base64 that is also the part that is the secret: a server may answer with
-// that alone.
+// values returns the texts that are masked. For a header "Bearer TOKEN" or "Basic
+// USER:PASSWORD" in base64 these include the secret part alone, since a server may
+// answer with that.
 func values(s []secret) [][]byte {
 	var v [][]byte
 	for _, s := range s {
-		if _, ok := s.InAgent(); ok { // the daemon does not have it either
+		if _, ok := s.InAgent(); ok { // the daemon does not have it
 			continue
 		}
 		if s.SSHKey || s.SSHSign {
@@ -81,7 +81,7 @@ func values(s []secret) [][]byte {
 	return v
 }
 
-// vault has the secrets of tools, each time as they are where tool.json says.
+// vault reads the secrets of tools, each time anew.
 type vault struct {
 	config func() *config.Config // in force
 	files  func() []string       // in which tools have secrets
@@ -100,7 +100,7 @@ func (k *vault) secrets(p *call.Pinned) ([]secret, error) {
 	return list, nil
 }
 
-// SecretValues are the values of the secrets that tool.json defines, by name, for
+// SecretValues returns the values of the secrets that tool.json defines, by name, for
 // one caller.
 func (k *vault) SecretValues(t *tools.Tool, caller identity.Caller) (map[string]string, error) {
 	list, err := k.definedSecrets(t, caller)
@@ -114,8 +114,8 @@ func (k *vault) SecretValues(t *tools.Tool, caller identity.Caller) (map[string]
 	return m, nil
 }
 
-// Masker is a function that masks the secrets of p, which may be nil, and further
-// ones, in a text. It is nil where there are none.
+// Masker returns a function that masks the secrets of p, which may be nil, and
+// further ones. It is nil if there are none.
 func (k *vault) Masker(p *call.Pinned, further ...string) (func(string) string, error) {
 	var list []secret
 	if p != nil {
@@ -157,9 +157,9 @@ func (k *vault) definedSecrets(t *tools.Tool, caller identity.Caller) ([]secret,
 	return list, nil
 }
 
-// MissingSecret is why the operator's part of the secrets of t cannot be had now,
-// so that every call of it is refused; nil where it can. What comes from the
-// caller's token is not looked at.
+// MissingSecret returns why a secret of t that the operator provides cannot be read,
+// so that every call of t is refused; nil if all can. Secrets from the caller's token
+// are not checked.
 func (k *vault) MissingSecret(t *tools.Tool) error {
 	for _, name := range slices.Sorted(maps.Keys(t.Def.Secrets)) {
 		s := t.Def.Secrets[name]
@@ -228,13 +228,12 @@ func (k *vault) handOver(t *tools.Tool, secrets []secret, env map[string]string)
 	return dir, nil
 }
 
-// secretsFolder is the folder in the state folder with the secrets of calls that
-// run.
+// secretsFolder is the folder in the state folder with the secrets of running calls.
 const secretsFolder = "secrets"
 
-// hidden are the values that are masked in what p's tool says.
+// hidden returns the values that are masked in the output of p's tool.
 func (k *vault) hidden(p *call.Pinned) [][]byte {
-	secrets, _ := k.secrets(p) // without them it is not called
+	secrets, _ := k.secrets(p) // without its secrets the tool is not called
 	return values(secrets)
 }
 
@@ -248,7 +247,7 @@ func (k *vault) secretValue(caller identity.Caller, s tools.Secret) (string, err
 		return "", fmt.Errorf("the operator's value %s is not set; put it in .env beside toold.json or in the daemon's environment", name)
 	case "file":
 		open := config.OpenSecret
-		if s.TLS == tools.TLSCA || s.TLS == tools.TLSCert { // which others may read, by any name
+		if s.TLS == tools.TLSCA || s.TLS == tools.TLSCert { // these are public, and may have several names
 			open = os.Open
 		}
 		f, err := open(name)
@@ -275,8 +274,8 @@ func (k *vault) secretValue(caller identity.Caller, s tools.Secret) (string, err
 	return "", fmt.Errorf(`from is %q, which begins with none of "env:", "file:", "claim:", "agent:"`, s.From)
 }
 
-// hiddenWhole is TOOL_BROKEN where a file that no binary may read has a further
-// name, which cannot be hidden from one.
+// hiddenWhole returns TOOL_BROKEN if a file that no binary may read has another name,
+// since that cannot be hidden.
 func (k *vault) hiddenWhole() error {
 	for _, file := range append(k.files(), k.config().DotEnv()) {
 		if n := config.Names(file); n > 1 {
@@ -286,7 +285,7 @@ func (k *vault) hiddenWhole() error {
 	return nil
 }
 
-// tlsOf is what a tool says of TLS, by host: its secrets and what granted has.
+// tlsOf returns a tool's TLS settings by host, from its secrets and from granted.
 func tlsOf(granted *tools.HTTP, secrets []secret) []*fetch.TLS {
 	hosts := map[string]*fetch.TLS{}
 	var list []*fetch.TLS
@@ -318,8 +317,8 @@ func tlsOf(granted *tools.HTTP, secrets []secret) []*fetch.TLS {
 	return list
 }
 
-// keysIn are the private keys in a PEM text, as bytes: a text of one may be
-// written in other lines, and is found by its base64 then.
+// keysIn returns the private keys in a PEM text, decoded as well: a key may be
+// printed with other line breaks, and is then found by its base64.
 func keysIn(text string) (keys [][]byte) {
 	for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {
 		if strings.Contains(block.Type, "PRIVATE KEY") {
@@ -329,6 +328,5 @@ func keysIn(text string) (keys [][]byte) {
 	return keys
 }
 
-// agentSocket is the value of the operator's that names the socket of the daemon's
-// agent.
+// agentSocket is the operator's value that names the socket of the daemon's agent.
 const agentSocket = "SSH_AUTH_SOCK"

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// shims are copies of this program under names with which it is one thing of a run and
-// nothing else. The zero value makes each when it is first needed.
+// shims makes copies of this program under names that select one of its helper
+// programs for runs. Each is made on first use. Its zero value is ready.
 type shims struct {
 	mu   sync.Mutex
 	made map[string]bool // by path; nil: none
@@ -28,9 +28,9 @@ func (s *shims) program(path string) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err
 	}
-	// Another daemon, of another version, may have made it: it is made anew, and
-	// runs that have it keep theirs.
-	from, err := os.Open("/proc/self/exe") // also after it was replaced on disk
+	// An earlier daemon of another version may have made it: make it anew. Runs that
+	// use the old one keep it.
+	from, err := os.Open("/proc/self/exe") // valid even after the file was replaced
 	if err != nil {
 		own, failed := os.Executable()
 		if failed != nil {

@@ -9,16 +9,17 @@ import (
 	"github.com/toold/toold/host/sshshim"
 )
 
-// gitSSH is the variable that names git's ssh. It counts more than core.sshCommand,
-// whatever a repository says. The variant says which options git gives it.
+// gitSSH is the variable that names git's ssh. It takes precedence over
+// core.sshCommand, so a repository cannot change it. The variant determines the
+// options that git passes.
 const (
 	gitSSH        = "GIT_SSH_COMMAND"
 	gitSSHVariant = "GIT_SSH_VARIANT"
 )
 
-// sshKeys are the keys among secrets with which the daemon itself logs in to hosts,
-// for a binary whose git is told in env to have that done. There is nothing in env
-// that is a key. The program that git is told of is env[gitSSH].
+// sshKeys returns the keys among secrets with which the daemon itself logs in to
+// hosts, and sets env so that the binary's git uses the daemon for that: env[gitSSH]
+// names the program. No key is in env.
 func (e *Executor) sshKeys(secrets []secret, env map[string]string) (sshkey.Set, error) {
 	c := e.Config.Config()
 	keys := sshkey.Set{KnownHosts: c.KnownHosts()}

@@ -25,7 +25,7 @@ func offeredTerminal(a *call.Attempt, isolated bool) *wire.Terminal {
 	return a.Streams.Terminal
 }
 
-// describe says in env what kind of terminal t is, where that is not pinned.
+// describe sets the type of the terminal t in env, unless the tool pins it.
 func describe(t *wire.Terminal, env map[string]string) {
 	for name, value := range map[string]string{"TERM": t.Term, "COLORTERM": t.ColorTerm} {
 		if _, set := env[name]; !set && value != "" {
@@ -44,19 +44,20 @@ func attach(ctx context.Context, a *call.Attempt, c *process.Command, t *wire.Te
 		}
 	})
 	c.Terminal = &process.Terminal{Size: process.Size{Rows: t.Rows, Cols: t.Cols}, Sizes: t.Sizes, Gone: gone, Stopped: t.Stopped, Stderr: t.Stderr}
-	if t.Stderr { // what the daemon itself says there
+	if t.Stderr { // the daemon's own messages
 		c.Stderr = lineWriter{c.Stderr}
 	}
 	if a.Input.Wanted && !a.Input.Fixed && len(a.Input.Bytes) == 0 {
 		c.Terminal.Input, c.Terminal.Stdin = c.Stdin, true
 	} else {
-		// What a policy put on 0, or nothing, stays all there is.
+		// Standard input stays what the policy set, or empty.
 		c.Terminal.Input = countedInput{a.Streams.Stdin(), a.Execution}
 	}
 	return end
 }
 
-// lineWriter writes lines to a terminal that makes nothing of a line feed but that.
+// lineWriter writes lines to a terminal in raw mode, which needs a carriage return
+// too.
 type lineWriter struct{ w io.Writer }
 
 func (l lineWriter) Write(p []byte) (int, error) {
@@ -66,7 +67,7 @@ func (l lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// onTerminal adds to secrets how a terminal writes those of several lines.
+// onTerminal adds to secrets of several lines the form that a terminal writes.
 func onTerminal(secrets [][]byte) [][]byte {
 	for _, s := range secrets {
 		if bytes.IndexByte(s, '\n') >= 0 {
@@ -76,8 +77,9 @@ func onTerminal(secrets [][]byte) [][]byte {
 	return secrets
 }
 
-// displayed are the two outputs of a call, with what its tool writes to the terminal
-// t filtered; themselves where there is none, or the tool's definition wants all.
+// displayed returns the two outputs of a call, filtering what its tool writes to the
+// terminal t. Without a terminal, or if the tool's definition allows all output, it
+// returns them unchanged.
 func displayed(a *call.Attempt, t *wire.Terminal, stdout, stderr io.Writer) (_, _ io.Writer) {
 	if t == nil || a.Tool.Def.TerminalOutput == tools.TerminalAll {
 		return stdout, stderr

@@ -8,14 +8,14 @@ import (
 )
 
 // maxVarScopes is how many (identity, session, tool) scopes keep variables, and
-// maxVarBytes how many bytes they have together; the least recently used goes
-// first. Anybody can make sessions, and so scopes.
+// maxVarBytes how many bytes they have together; the least recently used scope is
+// dropped first. Any caller can make sessions, and so scopes.
 const (
 	maxVarScopes = 10000
 	maxVarBytes  = 256 << 20
 )
 
-// varScope is whose variables these are. No two scopes share any.
+// varScope identifies a set of variables. No two scopes share any.
 type varScope struct{ caller, session, tool string }
 
 // vars is the state that guests keep between calls with var_get and var_set.
@@ -44,8 +44,8 @@ func (v *vars) get(s varScope, key string) []byte {
 	return e.Value.(*scopeVars).m[key]
 }
 
-// set keeps a copy of value under key, or forgets the key when value is nil.
-// limit bounds the names and values of the scope together, in bytes.
+// set stores a copy of value under key, or deletes the key if value is nil. limit
+// bounds the names and values of the scope together, in bytes.
 func (v *vars) set(s varScope, key string, value []byte, limit int64) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -80,8 +80,8 @@ func (v *vars) set(s varScope, key string, value []byte, limit int64) error {
 	return nil
 }
 
-// resizeLocked notes the size of sv, the most recent scope, and keeps to the
-// bounds of all.
+// resizeLocked records the size of sv, the most recent scope, and drops other scopes
+// until the bounds hold.
 func (v *vars) resizeLocked(sv *scopeVars, size int64) {
 	v.bytes += size - sv.size
 	sv.size = size
