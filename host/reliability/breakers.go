@@ -13,17 +13,17 @@ import (
 	"github.com/toold/toold/host/tools"
 )
 
-// upstream is what one breaker and one retry budget stand for: a tool, and
-// for a tool with claims the identity that it works for, so that one
-// identity's dead host refuses nobody else's calls.
+// upstream identifies one breaker and one retry budget: a tool, and for a tool with
+// claims the identity as well, so that calls of other identities are not refused when
+// the host of one fails.
 type upstream struct {
 	tool, identity string
-	// shadow tells what only watches from what decides.
+	// shadow separates breakers in shadow mode from those that refuse calls.
 	shadow bool
 }
 
-// maxBreakers is how many upstreams are remembered; the one that was used the
-// longest ago goes first.
+// maxBreakers is how many upstreams are kept; the least recently used one is dropped
+// first.
 const maxBreakers = 10_000
 
 // Breakers hold the breaker and the retry budget of each upstream.
@@ -35,7 +35,8 @@ type Breakers struct {
 	recent list.List                  // of *toolBreaker, most recent first; guarded by mu
 }
 
-// toolBreaker does not change once it is made.
+// toolBreaker is the breaker and the retry budget of one upstream. Its fields do not
+// change.
 type toolBreaker struct {
 	upstream
 	limits  tools.Breaker
@@ -44,8 +45,8 @@ type toolBreaker struct {
 	budget  retry.Budget
 }
 
-// of is that of an upstream of t. One whose settings tool.json has
-// changed is made anew.
+// of returns the breaker of an upstream of t. It is replaced if its settings in
+// tool.json have changed.
 func (b *Breakers) of(u upstream, t *tools.Tool) *toolBreaker {
 	limits, trial := t.Def.Reliability.Breaker, t.Def.Timeout.Duration()
 	b.mu.Lock()
@@ -77,7 +78,7 @@ func (b *Breakers) dropLocked(e *list.Element) {
 	delete(b.byKey, b.recent.Remove(e).(*toolBreaker).upstream)
 }
 
-// list is every one, by tool and identity.
+// list returns all breakers, sorted by tool and identity.
 func (b *Breakers) list() []*toolBreaker {
 	b.mu.Lock()
 	var out []*toolBreaker
@@ -97,17 +98,17 @@ func (b *Breakers) list() []*toolBreaker {
 	return out
 }
 
-// Status is one breaker as it stands.
+// Status is the state of one breaker.
 type Status struct {
 	Tool string
-	// Identity is that of a tool that works for identities, else empty.
+	// Identity is empty unless the tool has a breaker for each identity.
 	Identity string
-	// Shadow says that it only decides, and refuses no call.
+	// Shadow reports that it refuses no call.
 	Shadow bool
 	breaker.Snapshot
 }
 
-// List is every breaker, by tool and identity.
+// List returns the state of all breakers, sorted by tool and identity.
 func (b *Breakers) List() []Status {
 	var out []Status
 	for _, t := range b.list() {
@@ -116,7 +117,7 @@ func (b *Breakers) List() []Status {
 	return out
 }
 
-// Reset closes the breakers of a tool and counts them.
+// Reset closes the breakers of a tool and returns how many there are.
 func (b *Breakers) Reset(tool string) (n int) {
 	for _, t := range b.list() {
 		if t.tool == tool {
@@ -127,7 +128,7 @@ func (b *Breakers) Reset(tool string) (n int) {
 	return n
 }
 
-// Forget drops those of a tool that is gone.
+// Forget drops the breakers of a tool that was removed.
 func (b *Breakers) Forget(tool string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,7 +139,7 @@ func (b *Breakers) Forget(tool string) {
 	}
 }
 
-// upstreamOf is the upstream of a call.
+// upstreamOf returns the upstream of a call.
 func upstreamOf(r *call.Run) upstream {
 	u := upstream{tool: r.Tool.Name, shadow: r.Mode == call.Shadow}
 	if id := r.Tool.Def.Identity; len(id.Claims)+len(id.Secret) > 0 {

@@ -8,28 +8,28 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// Limiter bounds how many executions of each tool run at a time. Who waits is let
-// in by order of arrival.
+// Limiter bounds how many executions of each tool run at a time. Calls that wait are
+// admitted in order of arrival.
 type Limiter struct {
 	mu     sync.Mutex
-	byTool map[string]*places // guarded by mu; an entry only while somebody is in or waits
+	byTool map[string]*places // guarded by mu; an entry only while a call is in or waits
 	// waits counts the calls that hold a place of one tool and wait for one of
 	// another. Guarded by mu; an entry only while there are any.
 	waits map[hold]int
 }
 
-// hold is a call in a place of holds, or one that it waits for, which waits for a
-// place of waits.
+// hold is a call that has a place of the tool holds, itself or through a call that
+// waits for it, and waits for a place of the tool waits.
 type hold struct{ holds, waits string }
 
 type places struct {
-	limit   int // as the last who came had it
+	limit   int // of the call that came last
 	in      int
-	asking  int          // of those who are in, how many wait for a program of their caller
-	waiting []chan error // closed by who lets them in; or it has the error
+	asking  int          // how many of them wait for a program of their caller
+	waiting []chan error // closed to admit the call, or receives the error
 }
 
-// admit gives the places that are free to those who wait.
+// admit gives free places to waiting calls.
 func (t *places) admit() {
 	for len(t.waiting) > 0 && t.in < t.limit {
 		t.in++
@@ -38,8 +38,8 @@ func (t *places) admit() {
 	}
 }
 
-// refuse sends those away who wait, where no place becomes free before a program of a
-// caller ends: it may be a call of that program that waits.
+// refuse refuses the waiting calls if no place becomes free before a program of a
+// caller ends, since a waiting call may be made by that program.
 func (t *places) refuse(tool string) {
 	if t.in < t.limit || t.asking < t.in {
 		return
@@ -54,10 +54,10 @@ func (t *places) allAsk(tool string) error {
 	return fault.Errorf(fault.Overloaded, "%s has %d calls running, and all of them wait for programs of their callers, which may wait for this one; try again later, or raise limits.concurrency in tool.json", tool, t.in)
 }
 
-// Asking returns what a call that is in a place of tool calls when a program of its
-// caller begins, which may make calls of its own; and what is called when it has ended.
-// Several may run at a time. Where all who are in wait for such programs, nobody waits
-// for a place.
+// Asking returns the function that a call with a place of tool calls when a program
+// of its caller begins, which may make calls itself. That function returns one to
+// call when the program has ended. Several programs may run at a time. While all
+// calls with a place wait for such programs, no call waits for a place.
 func (l *Limiter) Asking(tool string) (begin func() (ended func())) {
 	n := 0 // guarded by mu
 	step := func(by int) {
@@ -76,12 +76,12 @@ func (l *Limiter) Asking(tool string) (begin func() (ended func())) {
 	}
 }
 
-// Enter waits for one of limit places of tool. The place is given up by
-// calling leave. With queue waiting already it is OVERLOADED.
+// Enter waits for one of limit places of tool, which leave gives back. If queue calls
+// wait already, the error is OVERLOADED.
 //
-// holds are the tools of which calls have a place that wait for this one. Where
-// those who have the places of tool may themselves wait for one of holds, it is
-// OVERLOADED at once: waiting could have no end.
+// holds are the tools whose places are held by calls that wait for this one. If a
+// call with a place of tool may itself wait for one of holds, the error is OVERLOADED
+// at once: waiting could be a deadlock.
 func (l *Limiter) Enter(ctx context.Context, tool string, holds []string, limit, queue int) (leave func(), err error) {
 	l.mu.Lock()
 	if l.byTool == nil {
@@ -106,7 +106,7 @@ func (l *Limiter) Enter(ctx context.Context, tool string, holds []string, limit,
 	}
 	if l.mayWaitFor(tool, holds) {
 		l.mu.Unlock()
-		return nil, fault.Errorf(fault.Overloaded, "%s has %d calls running, and one of them may wait for the call that asks for this one; try again later, or raise limits.concurrency in tool.json", tool, t.in)
+		return nil, fault.Errorf(fault.Overloaded, "%s has %d calls running, and one of them may wait for the call that made this one; try again later, or raise limits.concurrency in tool.json", tool, t.in)
 	}
 	if t.asking >= t.in {
 		err := t.allAsk(tool)
@@ -140,12 +140,12 @@ func (l *Limiter) Enter(ctx context.Context, tool string, holds []string, limit,
 	if err := <-turn; err != nil {
 		return nil, err
 	}
-	// The place came at the same moment: pass it on.
+	// The place was granted concurrently: pass it on.
 	leave()
 	return nil, ctx.Err()
 }
 
-// mayWaitFor reports whether a call in a place of tool may wait, itself or through
+// mayWaitFor reports whether a call with a place of tool may wait, itself or through
 // others, for a place of one of holds.
 func (l *Limiter) mayWaitFor(tool string, holds []string) bool {
 	if len(holds) == 0 {
@@ -165,7 +165,8 @@ func (l *Limiter) mayWaitFor(tool string, holds []string) bool {
 	return false
 }
 
-// waitFor adds n calls that hold places of holds and wait for one of tool.
+// waitFor adds n to the count of calls that hold places of holds and wait for one of
+// tool.
 func (l *Limiter) waitFor(tool string, holds []string, n int) {
 	for _, name := range holds {
 		h := hold{name, tool}

@@ -26,12 +26,12 @@ import (
 // Intent is what a record keeps of a call that may be cut off: enough to find out
 // how it ended. Values of variables and the input are not in it.
 type Intent struct {
-	// Place and Daemon say where it ran: on which state folder, and in which life
-	// of its daemon.
+	// Place and Daemon identify where it ran: the state folder, and the run of the
+	// daemon.
 	Place  string `json:"place"`
 	Daemon string `json:"daemon"`
 
-	// Claimed says that the call has not begun.
+	// Claimed reports that the call has not begun.
 	Claimed bool `json:"claimed,omitempty"`
 
 	Tool      string          `json:"tool"`
@@ -45,11 +45,12 @@ type Intent struct {
 	Session   string          `json:"session,omitempty"`
 	Execution string          `json:"execution"`
 	Began     time.Time       `json:"began"`
-	// Caller is who called, UID the user, and Token says that a token told.
+	// Caller is the identity of the caller and UID its user. Token reports that the
+	// identity came from a token.
 	Caller string `json:"caller"`
 	UID    uint32 `json:"uid"`
 	Token  bool   `json:"token,omitempty"`
-	// Facts are what the tool's reconciler wrote down before the call began.
+	// Facts are what the tool's reconciler recorded before the call began.
 	Facts json.RawMessage `json:"facts,omitempty"`
 }
 
@@ -60,10 +61,10 @@ type Case struct {
 	Key string
 	// Ended is when the outcome became unknown.
 	Ended time.Time
-	// Gone reports that nothing of the call runs on this host any longer, nor on
-	// that where it began.
+	// Gone reports that nothing of the call still runs, neither on this host nor
+	// where it began.
 	Gone bool
-	// Caller is who made the call, as it is known now.
+	// Caller is the caller, as it is resolved now.
 	Caller identity.Caller
 }
 
@@ -71,18 +72,17 @@ type Case struct {
 type Answer struct {
 	Verdict  idempotency.Verdict
 	Evidence string
-	// Outcome is that of a call that was done.
+	// Outcome is the outcome of a call that was done.
 	Outcome call.Outcome
 }
 
-// Reconciler finds out how calls ended. Neither function may change anything but what
-// it writes down.
+// Reconciler finds out how calls ended. Its functions change nothing else.
 type Reconciler struct {
-	// Can reports whether the tool of a call has one.
+	// Can reports whether the tool of a call has a reconciler.
 	Can func(*call.Decided) bool
-	// Facts are those of a call that is about to run, or nil.
+	// Facts returns what to record of a call that is about to run, or nil.
 	Facts func(context.Context, *call.Run) json.RawMessage
-	// Look looks into a case.
+	// Look investigates a case.
 	Look func(context.Context, Case) Answer
 }
 
@@ -106,7 +106,7 @@ func (rc *reconciliation) attach(r *call.Run, q *idempotency.Request) {
 	q.Settle = rc.settler(r.Caller)
 }
 
-// note is the Intent of r's call, which is about to run.
+// note returns the Intent of r's call, which is about to run.
 func (rc *reconciliation) note(ctx context.Context, r *call.Run) json.RawMessage {
 	n := Intent{
 		Place: rc.place, Daemon: rc.daemon, Tool: r.Call.Tool, Form: r.Form, Args: r.Call.Args, Cwd: r.Call.Cwd,
@@ -125,13 +125,14 @@ func (rc *reconciliation) note(ctx context.Context, r *call.Run) json.RawMessage
 	}
 	b, err := json.Marshal(n)
 	if err != nil {
-		rc.log.Error("what a call is about to do cannot be written down", "tool", r.Tool.Name, "execution_id", r.ExecutionID, "error", err)
+		rc.log.Error("cannot record what a call is about to do", "tool", r.Tool.Name, "execution_id", r.ExecutionID, "error", err)
 		return nil
 	}
 	return b
 }
 
-// settler looks into records for a caller. Its key proves that they are the caller's.
+// settler returns the function that settles records for a caller, whose key proves
+// that they are the caller's.
 func (rc *reconciliation) settler(caller identity.Caller) func(context.Context, idempotency.Unknown) idempotency.Finding {
 	return func(ctx context.Context, u idempotency.Unknown) idempotency.Finding {
 		f, _ := rc.settle(ctx, caller, u)
@@ -145,7 +146,7 @@ func (rc *reconciliation) settle(ctx context.Context, caller identity.Caller, u 
 	defer context.AfterFunc(rc.ending, func() { cancel(context.Cause(rc.ending)) })()
 	c := Case{Key: u.Label, Ended: u.EndedAt, Caller: caller}
 	if err := json.Unmarshal(u.Note, &c.Intent); err != nil {
-		rc.log.Error("what a call was about to do cannot be read", "tool", u.Scope, "error", err)
+		rc.log.Error("cannot read what a call was about to do", "tool", u.Scope, "error", err)
 		return f, Answer{Evidence: "what the call was about to do cannot be read"}
 	}
 	c.Gone = u.Ended || rc.died(&c.Intent)
@@ -155,7 +156,7 @@ func (rc *reconciliation) settle(ctx context.Context, caller identity.Caller, u 
 	case c.Claimed && !u.Ended && c.Gone:
 		a = Answer{Verdict: idempotency.NotDone, Evidence: "its daemon ended before the call began"}
 	case c.Claimed:
-		a.Evidence = "the call had not begun, and nobody knows whether its daemon still runs"
+		a.Evidence = "the call had not begun, and it is not known whether its daemon still runs"
 	default:
 		a = rc.Look(ctx, c)
 	}
@@ -163,11 +164,11 @@ func (rc *reconciliation) settle(ctx context.Context, caller identity.Caller, u 
 		f.Result = keep(&a.Outcome)
 	}
 	f.Verdict = a.Verdict
-	rc.log.Info("the outcome of a call was looked into", "tool", u.Scope, "execution_id", c.Execution, "verdict", VerdictName(a.Verdict), "evidence", a.Evidence)
+	rc.log.Info("settled the outcome of a call", "tool", u.Scope, "execution_id", c.Execution, "verdict", VerdictName(a.Verdict), "evidence", a.Evidence)
 	return f, a
 }
 
-// VerdictName is how a verdict is written.
+// VerdictName returns the name of a verdict in logs and answers.
 func VerdictName(v idempotency.Verdict) string {
 	switch v {
 	case idempotency.Done:
@@ -178,27 +179,27 @@ func VerdictName(v idempotency.Verdict) string {
 	return "unknown"
 }
 
-// died reports whether the daemon that ran n is gone with all that it ran: it had this
-// daemon's state folder, whose lock each of its processes' supervisors kept until
-// all of them were gone.
+// died reports whether the daemon that ran n has ended with all its processes: it
+// used this daemon's state folder, whose lock the supervisor of each of its processes
+// holds until they have ended.
 func (rc *reconciliation) died(n *Intent) bool {
 	return runtime.GOOS == "linux" && rc.place != "" && n.Place == rc.place && n.Daemon != rc.daemon
 }
 
-// callerOf is who made the call of a record, so that nothing is done as somebody
-// else.
+// callerOf returns the caller of a recorded call, or an error if that could be
+// another identity now.
 func callerOf(n *Intent, resolve func(uid uint32) (identity.Caller, error)) (identity.Caller, error) {
 	if n.Token {
-		return identity.Caller{}, errors.New("a token said who called, and it is not kept; have the caller use the key again")
+		return identity.Caller{}, errors.New("the caller was identified by a token, which is not stored; have the caller use the key again")
 	}
 	caller, err := resolve(n.UID)
 	if err == nil && caller.ID != n.Caller {
-		err = errors.New("its caller is known by another name now; have the caller use the key again")
+		err = errors.New("the caller has another identity now; have the caller use the key again")
 	}
 	return caller, err
 }
 
-// openPlace reads, or makes, the name of the state folder.
+// openPlace returns the name of the state folder, which it makes if there is none.
 func openPlace(dir string) (string, error) {
 	if dir == "" {
 		return "", nil

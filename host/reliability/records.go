@@ -16,8 +16,8 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// recordRequest is what a call asks of the store of records; nil where it has no
-// key and gets none.
+// recordRequest returns the request of a call to the store of records; nil if it has
+// no key and gets none.
 func recordRequest(d *call.Decided) (*idempotency.Request, error) {
 	limits := &d.Tool.Def.Reliability
 	r := &idempotency.Request{
@@ -31,11 +31,12 @@ func recordRequest(d *call.Decided) (*idempotency.Request, error) {
 		Shadow:      d.Mode == call.Shadow,
 	}
 	if d.By.Waits() {
-		// Who runs with this key may wait for the call that waits for this one.
+		// The call that runs with this key may itself wait for the call that waits
+		// for this one.
 		r.OnDuplicate = idempotency.Fail
 	}
 	if r.FailedTTL == 0 {
-		r.FailedTTL = -1 // tool.json says so; its default is another
+		r.FailedTTL = -1 // as tool.json says; the default differs
 	}
 	payload, err := asked(&d.Pinned)
 	if err != nil {
@@ -63,8 +64,8 @@ func recordRequest(d *call.Decided) (*idempotency.Request, error) {
 	return r, err
 }
 
-// asked is all that the caller asked for, as JSON: the payload, with what was sent
-// beside it. It is given the call before any policy decided: the same request is
+// asked returns the whole request as JSON: the payload, with everything that was sent
+// besides. It uses the call as it was before any policy decided, so that a request is
 // the same after a policy was swapped.
 func asked(p *call.Pinned) ([]byte, error) {
 	beside := struct {
@@ -73,9 +74,9 @@ func asked(p *call.Pinned) ([]byte, error) {
 		Stdin   []byte            `json:"stdin,omitempty"`
 		Cwd     string            `json:"cwd,omitempty"`
 	}{Payload: p.Payload, Env: p.Env}
-	if p.HasPayload() { // a plain command's payload has both
+	if p.HasPayload() { // the payload of a plain command has both
 		beside.Stdin = p.Stdin
-		if p.Kind == session.KindTurn { // whose folder is its session's
+		if p.Kind == session.KindTurn { // its folder is the session's
 			beside.Cwd = p.Cwd
 		}
 	}
@@ -88,8 +89,8 @@ func asked(p *call.Pinned) ([]byte, error) {
 	return json.Marshal(beside)
 }
 
-// recordScope is what keys are keys of: the tool, and of a module that brings
-// tools of its own, which of these.
+// recordScope returns the scope of keys: the tool, and for a module with discovered
+// tools, which of them.
 func recordScope(d *call.Decided) string {
 	if d.Discovered != nil {
 		return d.Tool.Name + "/" + d.Call.Tool
@@ -97,15 +98,15 @@ func recordScope(d *call.Decided) string {
 	return d.Tool.Name
 }
 
-// ScopeTool is the tool of a record's scope: metrics know those of tools.d only.
+// ScopeTool returns the tool in tools.d of a record's scope, for metrics.
 func ScopeTool(scope string) string {
 	tool, _, _ := strings.Cut(scope, "/")
 	return tool
 }
 
-// getsKey reports whether a call without a key gets one of its payload. That is
-// right only where the payload says all: for a tool with a schema, or one whose
-// definition says so, and never where input may come by a stream.
+// getsKey reports whether a call without a key gets one from its payload. The payload
+// must be the whole request for that: the tool has a schema or enables it in its
+// definition, and no input is streamed.
 func getsKey(d *call.Decided) bool {
 	if !d.Class.Mutating || d.Streams.Stdin != nil && d.Input.Wanted && !d.Input.Fixed && len(d.Input.Bytes) == 0 {
 		return false
@@ -119,7 +120,7 @@ func getsKey(d *call.Decided) bool {
 	return d.Tool.Schema != nil && !d.IsCommand()
 }
 
-// keptResult is a result as a record holds it.
+// keptResult is the stored form of a result.
 type keptResult struct {
 	ExitCode int  `json:"exit_code"`
 	Ran      bool `json:"ran,omitempty"`

@@ -1,10 +1,10 @@
-// Package reliability is what makes a call safe to make again: records by which
-// calls with a key run once, breakers that refuse what keeps failing, retries
-// of what may be repeated, and the limit on executions of one tool.
+// Package reliability makes calls safe to repeat: records by which calls with a key
+// run once, breakers that refuse calls to what keeps failing, retries of calls that
+// may be repeated, and the limit on concurrent executions of one tool.
 //
-// Layer.Do is the whole: idempotency -> breaker -> retry -> attempt. What an
-// attempt means is judged by pure functions of its Outcome. The package runs no
-// tool: the attempt is given to it.
+// Layer.Do applies all of it: idempotency -> breaker -> retry -> attempt. Outcomes
+// are judged by pure functions. The package runs no tool itself: the attempt is a
+// function that it is given.
 package reliability
 
 import (
@@ -29,11 +29,10 @@ import (
 
 // Config is fixed when a Layer is made.
 type Config struct {
-	// Store and Dir are where records are kept: see config.Config.Store and
-	// State.
+	// Store and Dir locate the records: see config.Config.Store and State.
 	Store, Dir string
-	// Ending ends with the daemon, and with it every call, also one that its
-	// caller has left.
+	// Ending is canceled when the daemon ends. That ends every call, even one that
+	// outlives its caller.
 	Ending  context.Context
 	Metrics *observe.Metrics
 	Log     *slog.Logger
@@ -41,11 +40,11 @@ type Config struct {
 
 // Layer is the reliability layer of one daemon. It is safe for concurrent use.
 type Layer struct {
-	// Records are of calls with a key.
+	// Records are those of calls with a key.
 	Records *idempotency.Records
 	// Breakers are those of all upstreams.
 	Breakers *Breakers
-	// shadowed are the records by which shadow decides.
+	// shadowed are the records that shadow mode decides by.
 	shadowed       *idempotency.Records
 	reconciliation reconciliation
 	ending         context.Context
@@ -53,7 +52,7 @@ type Layer struct {
 	log            *slog.Logger
 }
 
-// Open opens the store of records and makes a Layer. Close gives it back.
+// Open opens the store of records and makes a Layer, which the caller closes.
 func Open(ctx context.Context, c Config) (*Layer, error) {
 	place, err := openPlace(c.Dir)
 	if err != nil {
@@ -72,12 +71,11 @@ func Open(ctx context.Context, c Config) (*Layer, error) {
 // UseReconciler sets the Reconciler. It is called before the first call.
 func (l *Layer) UseReconciler(r Reconciler) { l.reconciliation.Reconciler = r }
 
-// maxShadowed is how many records shadow keeps. They say what would have been,
-// and are thrown away.
+// maxShadowed is how many records shadow mode keeps, in memory only.
 const maxShadowed = 100_000
 
-// openRecords opens the store, and the one by which shadow decides: two, so that
-// nothing that was only shadowed is ever answered from.
+// openRecords opens the store and a separate one for shadow mode, so that no call is
+// answered from a record of shadow mode.
 func (l *Layer) openRecords(ctx context.Context, store, dir string) (err error) {
 	l.Records, err = idempotency.Open(ctx, idempotency.Config{
 		Store: store,
@@ -113,9 +111,9 @@ func (l *Layer) Close() error {
 	return errors.Join(errs...)
 }
 
-// Do takes r through the layer, as far as its Mode lets it: of calls with one
-// key, one runs; what keeps failing is refused; what may be repeated is. attempt
-// executes it once; its context is the one to be executed under.
+// Do runs r through the layer, according to its Mode: of calls with the same key one
+// runs, calls to what keeps failing are refused, and failures that may be repeated
+// are retried. attempt executes r once, under the context that it is given.
 func (l *Layer) Do(ctx context.Context, r *call.Run, attempt func(ctx context.Context, number int) call.Outcome) call.Outcome {
 	if r.Mode == call.Off {
 		return attempt(ctx, 1)
@@ -125,8 +123,8 @@ func (l *Layer) Do(ctx context.Context, r *call.Run, attempt func(ctx context.Co
 	})
 }
 
-// withIdempotency runs one of the calls with one key, and answers all of them
-// with what came of it. A call without a key runs.
+// withIdempotency runs one of the calls with the same key, and answers all of them
+// with its outcome. A call without a key always runs.
 func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(context.Context) call.Outcome) call.Outcome {
 	request, err := recordRequest(&r.Decided)
 	if err != nil && r.Mode == call.Enforce {
@@ -144,8 +142,9 @@ func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(cont
 	kept, err := records.Do(ctx, *request, func(ctx context.Context) idempotency.Outcome {
 		ran = true
 		if r.Class.Mutating && r.Mode == call.Enforce && !r.By.Waits() {
-			// A call that a module waits for ends with the module's. To store its result is what its key is for, also when its caller
-			// has left. An abort ends it, and so does the end of the daemon.
+			// The call outlives its caller, since its result is stored for the key;
+			// an abort or the end of the daemon still ends it. A call that a module
+			// waits for ends with the module's.
 			alive, cancel, end := r.Progress.Outlive(ctx)
 			defer end()
 			defer context.AfterFunc(l.ending, func() { cancel(context.Cause(l.ending)) })()
@@ -155,7 +154,7 @@ func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(cont
 		o = next(ctx)
 		ended := conclude(r, &o)
 		if request.Settle != nil && o.Unanswered && ended.Kind == idempotency.OutcomeFailed {
-			return idempotency.Outcome{Kind: idempotency.OutcomeUnknown} // its reconciler says more
+			return idempotency.Outcome{Kind: idempotency.OutcomeUnknown} // its reconciler decides
 		}
 		return ended
 	})
@@ -169,7 +168,7 @@ func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(cont
 		}
 		return o
 	case ran:
-		return o // also where it could not be recorded: it is the truth
+		return o // even if it could not be recorded
 	case err == nil:
 		return unkeep(ctx, kept)
 	case errors.Is(err, idempotency.ErrStoreUnavailable) && !r.Class.Mutating:
@@ -178,8 +177,8 @@ func (l *Layer) withIdempotency(ctx context.Context, r *call.Run, next func(cont
 	return call.Failed(ctx, refusedByRecord(ctx, &r.Decided, err))
 }
 
-// Recorded reports whether d has a key that another call began with, so that it is
-// not run where that is still so when it comes to it.
+// Recorded reports whether there is a record of the key of d, so that d would not run
+// now.
 func (l *Layer) Recorded(ctx context.Context, d *call.Decided) bool {
 	if d.Mode != call.Enforce {
 		return false
@@ -192,15 +191,15 @@ func (l *Layer) Recorded(ctx context.Context, d *call.Decided) bool {
 	return err == nil && held
 }
 
-// Found is what was found out of one record.
+// Found is the result for one record.
 type Found struct {
 	Key, Execution string
 	Answer
 }
 
-// Resolve looks into the records of key, now, for an operator, and returns how many
-// have an unknown outcome and what was found out. resolve says who a caller without
-// a token is.
+// Resolve settles the records of key now, for an operator, and returns how many have
+// an unknown outcome and what was found. resolve identifies a caller without a token
+// by its user.
 func (l *Layer) Resolve(ctx context.Context, scope, key string, resolve func(uid uint32) (identity.Caller, error)) (n int, found []Found, err error) {
 	var mu sync.Mutex
 	n, err = l.Records.Settle(ctx, scope, key, func(ctx context.Context, u idempotency.Unknown) (f idempotency.Finding) {
@@ -223,8 +222,8 @@ func (l *Layer) Resolve(ctx context.Context, scope, key string, resolve func(uid
 	return n, slices.Clone(found), err
 }
 
-// withBreaker refuses a call of what keeps failing, and learns from one that it
-// lets pass. It counts calls, not attempts.
+// withBreaker refuses a call if the breaker of its upstream is open, and records the
+// outcome of others. It counts calls, not attempts.
 func (l *Layer) withBreaker(ctx context.Context, r *call.Run, attempt func(context.Context, int) call.Outcome) call.Outcome {
 	b := l.Breakers.of(upstreamOf(r), r.Tool)
 	ticket, err := b.breaker.Enter()
@@ -235,15 +234,15 @@ func (l *Layer) withBreaker(ctx context.Context, r *call.Run, attempt func(conte
 		l.shadow(r, "circuit_open")
 		return attempt(ctx, 1)
 	}
-	defer ticket.Done(breaker.Neutral) // where a panic comes past
+	defer ticket.Done(breaker.Neutral) // in case of a panic
 	o := l.withRetry(ctx, r, b, ticket, attempt)
 	ticket.Done(breakerOutcome(&o))
 	return o
 }
 
-// withRetry runs a call again while that may help: a failure that says it may, of
-// a call that may safely be repeated, for as long as the caller is there, the
-// breaker has not opened and the budget lasts.
+// withRetry retries a call that failed with a retriable failure and may safely be
+// repeated, while the caller has not left, the breaker has not opened and the budget
+// lasts.
 func (l *Layer) withRetry(ctx context.Context, r *call.Run, b *toolBreaker, ticket *breaker.Ticket, attempt func(context.Context, int) call.Outcome) call.Outcome {
 	limits := r.Tool.Def.Reliability.Retry
 	config := retry.Config{
@@ -281,13 +280,13 @@ func (l *Layer) withRetry(ctx context.Context, r *call.Run, b *toolBreaker, tick
 	return o
 }
 
-// shadow counts and logs what the layer would have done to a call in enforce.
+// shadow counts and logs what the layer would have decided in enforce mode.
 func (l *Layer) shadow(r *call.Run, decision string) {
 	l.metrics.Shadow(r.Tool.Name, decision)
 	l.log.Info("reliability would have decided", "tool", r.Tool.Name, "decision", decision, "execution_id", r.ExecutionID, "mutating", r.Class.Mutating)
 }
 
-// breakerChanged tells of every change of state, of those in shadow too.
+// breakerChanged logs every change of state, and counts those outside of shadow mode.
 func (l *Layer) breakerChanged(u upstream, from, to breaker.State) {
 	if !u.shadow {
 		l.metrics.BreakerChanged(u.tool, string(to))
@@ -295,7 +294,7 @@ func (l *Layer) breakerChanged(u upstream, from, to breaker.State) {
 	l.log.Warn("circuit breaker changed", "tool", u.tool, "identity", u.identity, "from", from, "to", to, "shadow", u.shadow)
 }
 
-// circuitOpen is the error of a call that an open breaker refused.
+// circuitOpen returns the error of a call that an open breaker refused.
 func circuitOpen(tool string, err error) *fault.Error {
 	e := &fault.Error{Code: fault.CircuitOpen, Cause: err}
 	var open *breaker.OpenError
@@ -307,19 +306,19 @@ func circuitOpen(tool string, err error) *fault.Error {
 	return e
 }
 
-// Failure says what the end of an attempt means. It goes by codes and facts,
-// never by text.
+// Failure classifies the end of an attempt. It depends on codes and facts, never on
+// texts.
 type Failure struct {
 	Counts bool // for the breaker
 	Again  bool // the same call may succeed when made again
 }
 
-// Judge says what came of an attempt.
+// Judge classifies the outcome of an attempt.
 func Judge(o *call.Outcome) Failure {
 	e := o.Err()
 	switch {
 	case !o.Began:
-		// The place in the queue, the folder, the secret: not the upstream.
+		// It failed in the queue, at its folder or its secrets, not at the upstream.
 		return Failure{}
 	case e == nil:
 		return Failure{Counts: o.ExitFailed, Again: o.ExitFailed && o.Result.MayRetry}
@@ -333,9 +332,8 @@ func Judge(o *call.Outcome) Failure {
 	return Failure{}
 }
 
-// breakerOutcome is what the breaker is told. A tool that ran and answered no, a
-// caller that left, and what never reached the tool say nothing about the
-// upstream.
+// breakerOutcome returns what the breaker counts. A tool that ran and returned an
+// error, a caller that left, and a call that never reached the tool are neutral.
 func breakerOutcome(o *call.Outcome) breaker.Outcome {
 	switch {
 	case Judge(o).Counts:
@@ -347,13 +345,13 @@ func breakerOutcome(o *call.Outcome) breaker.Outcome {
 }
 
 // maySafelyRepeat reports whether the attempt that just failed may be followed by
-// another: it changes nothing or is declared idempotent, and nothing that it took
-// from the caller or gave is lost or doubled by that.
+// another: it changes nothing or is declared idempotent, and no input of the caller
+// would be lost nor output repeated.
 func maySafelyRepeat(r *call.Run) bool {
 	return r.Class.Repeatable() && !r.Progress.OutputSent() && !r.Progress.InputSpent() && !r.Execution.Steered()
 }
 
-// conclude says what a record is to hold of a call that has ended.
+// conclude returns what to record of a call that has ended.
 func conclude(r *call.Run, o *call.Outcome) idempotency.Outcome {
 	e := o.Err()
 	code := fault.ToolFailed
@@ -366,11 +364,11 @@ func conclude(r *call.Run, o *call.Outcome) idempotency.Outcome {
 	case e == nil && o.Result.ExitCode == 0:
 		return idempotency.Outcome{Kind: idempotency.OutcomeCompleted, Result: keep(o)}
 	case code == fault.ToolFailed && !o.Killed:
-		// It ended by its own word, and that word was no.
+		// The tool ended by itself, with a failure.
 	case !r.Class.Repeatable():
 		return idempotency.Outcome{Kind: idempotency.OutcomeUnknown, Lingers: lingers(o)}
 	case code == fault.Aborted:
-		// It may run again, and nobody has an answer yet.
+		// It may run again: no caller has an answer yet.
 		return idempotency.Outcome{Kind: idempotency.OutcomeNotBegun}
 	}
 	kept := idempotency.Outcome{Kind: idempotency.OutcomeFailed, Result: keep(o), Failure: &idempotency.Failure{Code: string(code)}}
@@ -380,6 +378,6 @@ func conclude(r *call.Run, o *call.Outcome) idempotency.Outcome {
 	return kept
 }
 
-// lingers reports whether something of a call that was ended may still run: the
-// daemon lost sight of it.
+// lingers reports whether processes of a call that was ended may still run, since the
+// daemon lost track of them.
 func lingers(o *call.Outcome) bool { return o.Err() != nil && o.Err().Code == fault.Internal }
