@@ -1,8 +1,8 @@
-// Package discovery keeps the tools that modules bring for identities. A module
-// is asked once for an identity, and again when its answer is old, was
-// invalidated, or belongs to a configuration or a module that counts no more;
-// who asks at the same time waits for the same answer. The package checks what
-// a module lists and asks no module itself: Cache.Get is given how.
+// Package discovery caches the tools that modules list for each identity. A module is
+// asked once for an identity, and again when its answer has expired, was invalidated,
+// or belongs to a configuration or a module that has been replaced. Concurrent
+// callers wait for the same answer. The package checks what a module lists and asks
+// no module itself: Cache.Get is given the function that does.
 package discovery
 
 import (
@@ -28,9 +28,9 @@ import (
 )
 
 const (
-	// MaxTools is how many tools a module may bring for one identity, MaxText the
-	// bytes of a title or a description, MaxSchema those of a schema or a
-	// binding, and MaxSize those of the whole answer.
+	// MaxTools is how many tools a module may list for one identity, MaxText the
+	// bytes of a title or a description, MaxSchema those of a schema or a binding,
+	// and MaxSize those of the whole answer.
 	MaxTools  = 4096
 	MaxText   = 4096
 	MaxSchema = 64 << 10
@@ -42,66 +42,68 @@ const (
 	// queueTime is how long a discovery waits for a slot.
 	queueTime = 30 * time.Second
 
-	// defaultTTL is how long a surface is fresh; minTTL and maxTTL bound what
-	// a module says instead.
+	// defaultTTL is how long a surface is fresh; minTTL and maxTTL bound the time
+	// that a module sets.
 	defaultTTL = 15 * time.Minute
 	minTTL     = time.Second
 	maxTTL     = 24 * time.Hour
 )
 
-// Settings are the operator's. All are positive.
+// Settings are set by the operator. All are positive.
 type Settings struct {
 	// MaxIdentities is how many entries are kept.
 	MaxIdentities int
-	// RetryAfter is how long a surface serves after its refresh failed before
-	// the next use tries again: a server that hangs costs a caller 3 seconds now
-	// and then, and not each of them.
+	// RetryAfter is how long a surface serves after its refresh failed before the
+	// next use tries again: so that a server that hangs does not delay every call by
+	// MaxTime.
 	RetryAfter time.Duration
-	// RefusedFor is how long it is remembered that a server refused an identity.
+	// RefusedFor is how long an identity that a server refused is not asked for
+	// again.
 	RefusedFor time.Duration
 	// RefreshEvery is how long callers that asked for a refresh wait before they
 	// may ask again.
 	RefreshEvery time.Duration
 }
 
-// ErrSuperseded says that what was discovered was of a configuration or of a
-// module that counts no more. Whoever gets it resolves anew.
+// ErrSuperseded reports that the configuration or the module was replaced during the
+// discovery. The caller resolves the identity again.
 var ErrSuperseded = errors.New("the configuration or the module changed during the discovery")
 
 // Tool is one tool of a Surface. All its fields are text, so that equal tools
 // of many identities are one in memory.
 type Tool struct {
 	Name, Title, Description string
-	// Schema, Output, which is that of what it answers, Icons, Annotations and Binding
-	// are JSON, or empty.
+	// Schema, Output (the schema of the answer), Icons, Annotations and Binding are
+	// JSON, or empty.
 	Schema, Output, Icons, Annotations, Binding string
 	Mutating                                    bool
 }
 
-// Surface is the tools that a module brings for one identity. It is immutable.
+// Surface holds the tools that a module lists for one identity. It is immutable.
 type Surface struct {
 	Safety abi.Safety
-	// Stale says why the last refresh failed, where it did: the surface is
-	// older than it should be.
+	// Stale is why the last refresh failed, or empty: the surface is older than its
+	// TTL.
 	Stale string
 
 	tools   []unique.Handle[Tool] // by name
 	ttl     time.Duration
 	created time.Time
-	// generation is that of the configuration under which it was discovered.
+	// generation is the generation of the configuration under which it was
+	// discovered.
 	generation uint64
-	// retryAt is when a surface that is stale may be refreshed.
+	// retryAt is when a stale surface may be refreshed.
 	retryAt time.Time
 }
 
-// fresh reports whether the surface serves without a discovery. expired says that
-// a caller asked for another one.
+// fresh reports whether the surface serves without a discovery. expired reports that
+// a caller asked for a refresh.
 func (s *Surface) fresh(now time.Time, expired bool) bool {
 	return !expired && now.Before(s.created.Add(s.ttl)) || now.Before(s.retryAt) && now.Before(s.created.Add(2*s.ttl))
 }
 
-// NewSurface returns the surface of a module's tools, which have different names.
-// ttl 0 is the default.
+// NewSurface returns the surface of a module's tools, which have different names. A
+// ttl of 0 means the default.
 func NewSurface(tools []Tool, safety abi.Safety, ttl time.Duration) *Surface {
 	if ttl == 0 {
 		ttl = defaultTTL
@@ -114,8 +116,8 @@ func NewSurface(tools []Tool, safety abi.Safety, ttl time.Duration) *Surface {
 	return s
 }
 
-// Visible returns the tools that an identity sees, by name: all, or, when it may
-// only read, those that change nothing.
+// Visible returns the tools that an identity can see, sorted by name: all, or if it
+// may only read, those that change nothing.
 func (s *Surface) Visible(readOnly bool) []Tool {
 	readOnly = readOnly || s.Safety.ReadOnly
 	list := make([]Tool, 0, len(s.tools))
@@ -127,7 +129,7 @@ func (s *Surface) Visible(readOnly bool) []Tool {
 	return list
 }
 
-// Find returns the tool of that name, if the identity sees it.
+// Find returns the tool with that name, if the identity can see it.
 func (s *Surface) Find(name string, readOnly bool) (Tool, bool) {
 	i, ok := slices.BinarySearchFunc(s.tools, name, func(h unique.Handle[Tool], name string) int { return cmp.Compare(h.Value().Name, name) })
 	if !ok {
@@ -141,20 +143,20 @@ func (s *Surface) Find(name string, readOnly bool) (Tool, bool) {
 const (
 	Hit         = "hit"
 	Miss        = "miss"        // a new entry
-	Refreshed   = "refresh"     // an old entry was made anew
-	Stale       = "stale"       // a refresh failed and the old one serves on
+	Refreshed   = "refresh"     // an old entry was discovered again
+	Stale       = "stale"       // a refresh failed and the old surface still serves
 	Failed      = "failed"      // a discovery failed and nothing serves
 	Refused     = "refused"     // the server refused the identity, or had done so within a minute
-	Invalidated = "invalidated" // the next use makes it anew
-	Asked       = "asked"       // a caller asked for another one
+	Invalidated = "invalidated" // the next use discovers it again
+	Asked       = "asked"       // a caller asked for a refresh
 	Superseded  = "superseded"  // what was discovered was not kept
 	Evicted     = "evicted"     // the cache was full
 )
 
-// Cache keeps what modules make for identities. It is safe for concurrent
-// use. Its goroutines are discoveries, which Close ends.
+// Cache keeps the surfaces of identities. It is safe for concurrent use. Its only
+// goroutines are discoveries, which Close ends.
 type Cache struct {
-	// observe hears of every event; it must not block.
+	// observe is called for every event; it must not block.
 	observe func(tool, event string)
 	log     *slog.Logger
 
@@ -192,14 +194,13 @@ func NewCache(settings Settings, observe func(tool, event string), log *slog.Log
 	return s
 }
 
-// Configure puts other settings in force. Where fewer entries are to be kept, those
-// that are too many go.
+// Configure replaces the settings. Entries beyond the new MaxIdentities are dropped.
 func (s *Cache) Configure(settings Settings) {
 	s.settings.Store(&settings)
 	s.entries.SetMaximum(uint64(settings.MaxIdentities))
 }
 
-// Close ends the discoveries that run and waits for them.
+// Close ends the running discoveries and waits for them.
 func (s *Cache) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -211,36 +212,37 @@ func (s *Cache) Close() {
 // Generation returns the generation of the configuration, for a Key.
 func (s *Cache) Generation() uint64 { return s.generation.Load() }
 
-// entry is what is kept for one fingerprint. The fields above mu do not change.
+// entry is the state of one fingerprint. The fields above mu do not change.
 type entry struct {
 	key Key
 
 	mu sync.Mutex
-	// epoch counts invalidations: what was discovered in an earlier one is not
+	// epoch counts invalidations: a discovery that began in an earlier epoch is not
 	// kept.
 	epoch   uint64
 	surface *Surface // nil before the first discovery and after an invalidation
-	// expired: a caller asked for another surface. This one serves on only where
-	// that cannot be had.
+	// expired reports that a caller asked for a refresh. The surface still serves if
+	// that fails.
 	expired      bool
 	refreshAsked time.Time // when a caller asked for a refresh
 	discovered   bool      // some surface was discovered before
 	refused      *fault.Error
-	until        time.Time // how long refused counts
+	until        time.Time // until when refused applies
 	used         time.Time
 }
 
-// Key is whose surface is asked for.
+// Key identifies a surface.
 type Key struct {
 	Fingerprint string
 	Tool        string
 	Version     string
 	// Generation is what Cache.Generation was when the fingerprint was made.
 	Generation uint64
-	// Settings is a digest of what of the daemon's configuration counts for what
-	// is discovered; the fingerprint is made of it, too.
+	// Settings is a digest of the parts of the daemon's configuration that affect
+	// discoveries. It is part of the fingerprint too.
 	Settings string
-	// Shown is for operators: what sets this identity apart and is no secret.
+	// Shown is for operators: the claims that distinguish this identity and are not
+	// secret.
 	Shown    map[string]string
 	ReadOnly bool
 }
@@ -257,9 +259,9 @@ func (s *Cache) event(e *entry, event string, more ...any) {
 	s.log.Log(context.Background(), level, "surface "+event, append([]any{"tool", e.key.Tool, "identity", e.key.Fingerprint}, more...)...)
 }
 
-// Get returns the surface of key. If there is none that is fresh, ask discovers it. One
+// Get returns the surface of key. If there is no fresh one, ask discovers it. One
 // discovery runs for an identity at a time, and 16 in all; it does not end with the
-// caller that began it. Errors are ErrSuperseded, what ask answered, or a wire error
+// caller that began it. Errors are ErrSuperseded, those of ask, or one with the code
 // OVERLOADED, TIMEOUT or ABORTED.
 func (s *Cache) Get(ctx context.Context, key Key, ask func(context.Context) (*Surface, error)) (*Surface, error) {
 	if key.Generation != s.generation.Load() {
@@ -283,8 +285,8 @@ func (s *Cache) Get(ctx context.Context, key Key, ask func(context.Context) (*Su
 		s.event(e, Refused, "remembered", true)
 		return nil, refused
 	}
-	// A flight is of one entry in one epoch under one configuration: whoever comes
-	// after an invalidation does not wait for a discovery that began before it.
+	// A flight is for one entry in one epoch under one configuration: a caller after
+	// an invalidation does not wait for a discovery that began before it.
 	result := s.flights.DoChan(fmt.Sprintf("%p %d %d", e, epoch, key.Generation), func() (any, error) {
 		return s.discover(e, epoch, key.Generation, ask)
 	})
@@ -297,13 +299,13 @@ func (s *Cache) Get(ctx context.Context, key Key, ask func(context.Context) (*Su
 	}
 }
 
-// entry returns the entry of key; a new one if there is none.
+// entry returns the entry of key, which it makes if there is none.
 func (s *Cache) entry(key Key) *entry {
 	e, _ := s.entries.ComputeIfAbsent(key.Fingerprint, func() (*entry, bool) { return &entry{key: key}, false })
 	return e
 }
 
-// discover runs one discovery and keeps what came of it.
+// discover runs one discovery and stores its result.
 func (s *Cache) discover(e *entry, epoch, generation uint64, ask func(context.Context) (*Surface, error)) (*Surface, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -363,7 +365,7 @@ func (s *Cache) discover(e *entry, epoch, generation uint64, ask func(context.Co
 }
 
 // recovering calls ask and returns a panic as an error: this goroutine belongs to no
-// call, and a panic would end the daemon.
+// call, so a panic would end the daemon.
 func (s *Cache) recovering(ctx context.Context, e *entry, ask func(context.Context) (*Surface, error)) (_ *Surface, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -374,8 +376,8 @@ func (s *Cache) recovering(ctx context.Context, e *entry, ask func(context.Conte
 	return ask(ctx)
 }
 
-// invalidate makes the next use of an entry discover anew; what is being
-// discovered for it now is not kept.
+// invalidate makes the next use of an entry discover again. The result of a running
+// discovery is not kept.
 func (s *Cache) invalidate(e *entry, why string) {
 	e.mu.Lock()
 	e.epoch++
@@ -384,7 +386,8 @@ func (s *Cache) invalidate(e *entry, why string) {
 	s.event(e, Invalidated, "reason", why)
 }
 
-// Invalidate invalidates the entry of one fingerprint. It reports whether there is one.
+// Invalidate invalidates the entry of one fingerprint, and reports whether there is
+// one.
 func (s *Cache) Invalidate(fingerprint, why string) bool {
 	e, ok := s.entries.GetIfPresent(fingerprint)
 	if ok {
@@ -393,7 +396,7 @@ func (s *Cache) Invalidate(fingerprint, why string) bool {
 	return ok
 }
 
-// InvalidateTool invalidates every entry of a tool. It returns their number.
+// InvalidateTool invalidates all entries of a tool, and returns their number.
 func (s *Cache) InvalidateTool(tool, why string) (n int) {
 	for name, e := range s.entries.All() {
 		if e.key.Tool == tool {
@@ -405,8 +408,8 @@ func (s *Cache) InvalidateTool(tool, why string) (n int) {
 	return n
 }
 
-// InvalidateAll begins a new generation: nothing that was derived under the
-// one before it is used again, or kept when its discovery ends.
+// InvalidateAll begins a new generation: no result of an earlier generation is used
+// again, or kept when its discovery ends.
 func (s *Cache) InvalidateAll(why string) (n int) {
 	s.generation.Add(1)
 	for name, e := range s.entries.All() {
@@ -417,11 +420,10 @@ func (s *Cache) InvalidateAll(why string) (n int) {
 	return n
 }
 
-// BeginReload is called before the configuration changes, and end after it has:
-// what is discovered in between, or was begun before, is not kept, since nobody can
-// tell of which configuration it is. What was kept before stays, as far as it was
-// made of the same settings as valid says; that the server refused an identity, or
-// did not answer, is forgotten.
+// BeginReload is called before the configuration changes, and end afterwards.
+// Discoveries that run in between are not kept, since it is not known which
+// configuration they used. Earlier surfaces stay if valid reports that their settings
+// still apply; refusals and failures are forgotten.
 func (s *Cache) BeginReload() (end func(valid func(settings string) bool)) {
 	during := s.generation.Add(1)
 	return func(valid func(settings string) bool) {
@@ -435,8 +437,8 @@ func (s *Cache) BeginReload() (end func(valid func(settings string) bool)) {
 	}
 }
 
-// survives reports whether what e has was made before a reload, during which the
-// generation was that one, and forgets what went wrong.
+// survives reports whether the surface of e was made before a reload with that
+// generation, and forgets refusals and failures.
 func (e *entry) survives(during uint64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -453,9 +455,9 @@ func (e *entry) survives(during uint64) bool {
 }
 
 // Refresh makes the next use of key discover its tools again; if that fails, the
-// present ones serve on. It is granted once every RefreshEvery, and not within
-// RetryAfter of a failure or RefusedFor of a refusal; wait is how long the caller still
-// has to wait, or 0.
+// present ones still serve. It is granted once every RefreshEvery, and not within
+// RetryAfter of a failure or RefusedFor of a refusal; wait is how long the caller
+// still has to wait, or 0.
 func (s *Cache) Refresh(key Key) (wait time.Duration) {
 	e := s.entry(key)
 	now := time.Now()
@@ -476,11 +478,11 @@ func (s *Cache) Refresh(key Key) (wait time.Duration) {
 	}
 	s.event(e, Asked)
 	e.refreshAsked, e.expired = now, true
-	e.epoch++ // what is being discovered may have been seen before the wish
+	e.epoch++ // a running discovery may have begun before the request
 	return 0
 }
 
-// Refuse notes that the server of a tool refused this identity in a call.
+// Refuse records that the server of a tool refused this identity in a call.
 func (s *Cache) Refuse(fingerprint string, err *fault.Error) {
 	if e, ok := s.entries.GetIfPresent(fingerprint); ok {
 		e.mu.Lock()
@@ -491,8 +493,8 @@ func (s *Cache) Refuse(fingerprint string, err *fault.Error) {
 	}
 }
 
-// CheckGrants compares what a call found out of the grants with what the surface
-// says, and has the surface made anew where they differ.
+// CheckGrants compares the grants that a call found with those of the surface, and
+// invalidates the surface if they differ.
 func (s *Cache) CheckGrants(fingerprint string, found abi.Safety) {
 	e, ok := s.entries.GetIfPresent(fingerprint)
 	if !ok {
@@ -502,19 +504,18 @@ func (s *Cache) CheckGrants(fingerprint string, found abi.Safety) {
 	differ := e.surface != nil && (e.surface.Safety.ReadOnly != found.ReadOnly || found.Grants != "" && e.surface.Safety.Grants != found.Grants)
 	e.mu.Unlock()
 	if differ {
-		s.invalidate(e, "the grants are others now")
+		s.invalidate(e, "the grants have changed")
 	}
 }
 
-// Entry is one identity as operators see it; host/client has its form on the
-// wire.
+// Entry is the state of one identity for operators; host/adminapi has its JSON.
 type Entry struct {
 	Fingerprint string
 	Tool        string
 	Version     string
 	Claims      map[string]string
-	// State is "fresh", "stale" (a refresh failed, the old one serves),
-	// "old" (the next use refreshes), "refused" or "empty".
+	// State is "fresh", "stale" (a refresh failed, the old surface serves), "old"
+	// (the next use refreshes), "refused" or "empty".
 	State    string
 	Reason   string
 	ReadOnly bool
@@ -525,7 +526,7 @@ type Entry struct {
 	Used     time.Time
 }
 
-// List returns every entry, by tool and then by fingerprint.
+// List returns all entries, sorted by tool and fingerprint.
 func (s *Cache) List() []Entry {
 	var list []Entry
 	for _, e := range s.entries.All() {
