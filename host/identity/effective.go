@@ -21,11 +21,12 @@ type Overlay struct {
 	Claims, Secret []string
 	// Values are the tool's further secrets, by name.
 	Values map[string]string
-	// Settings is a digest of what counts of the daemon's configuration.
+	// Settings is a digest of the parts of the daemon's configuration that matter for
+	// the tool.
 	Settings string
 }
 
-// Secret is one value of which a guest gets only a handle.
+// Secret is a value that a guest gets as a handle only.
 type Secret struct {
 	Name string
 	// Handle is what config_get returns instead of Value. Each call has a new

@@ -24,7 +24,7 @@ const (
 	maxKeys = 64
 )
 
-// keys are those of one version of a JWKS file. Several may be valid at a time,
+// keys holds the keys of one version of a JWKS file. Several may be valid at a time,
 // for rotation.
 type keys struct {
 	generation uint64
@@ -215,7 +215,7 @@ func (r *keyring) current(log *slog.Logger) *keys {
 	list, err := readKeys(r.path)
 	r.last.Store(&s)
 	if err != nil {
-		log.Error("the new keys of tokens cannot be used; those before them stand", "file", r.path, "error", err)
+		log.Error("the new keys of tokens cannot be used; the previous ones stay in use", "file", r.path, "error", err)
 		return old
 	}
 	r.keys.Store(&keys{generation: old.generation + 1, list: list})
@@ -223,6 +223,6 @@ func (r *keyring) current(log *slog.Logger) *keys {
 	for i, k := range list {
 		ids[i] = k.KeyID
 	}
-	log.Info("keys of tokens read again", "file", r.path, "kids", strings.Join(ids, " "))
+	log.Info("keys of tokens reloaded", "file", r.path, "kids", strings.Join(ids, " "))
 	return r.keys.Load()
 }

@@ -304,7 +304,7 @@ func (r *Resolver) readClaims(text []byte) (*claims, error) {
 	}
 	counted := slices.DeleteFunc(slices.Clone(c.private), func(n string) bool { return slices.Contains(r.cfg.Ignore, n) })
 	if subject == "" && len(counted) == 0 {
-		return nil, refuse("it identifies nobody: it has no sub and no claim that a tool declares")
+		return nil, refuse("it identifies no caller: it has no sub and no claim that a tool declares")
 	}
 	// Registered claims that a tool declares are in its fingerprint, not here:
 	// an identity does not change with, say, an e-mail address.
@@ -401,7 +401,7 @@ var registered = func() map[string]bool {
 		act may_act`) {
 		m[name] = true
 	}
-	m[sessionClaim] = true // which is no part of whose session it is
+	m[sessionClaim] = true // the identity does not depend on it
 	return m
 }()
 
@@ -430,7 +430,7 @@ func (r *Resolver) cacheKey(token string) (digest, cipher.AEAD, error) {
 }
 
 func (r *Resolver) resolveToken(token string) (Caller, error) {
-	if len(token) > maxToken { // before it is hashed
+	if len(token) > maxToken { // before hashing it
 		return Caller{}, refuse("it is over %d bytes", maxToken)
 	}
 	keys := r.keyring.current(r.cfg.Logger)
@@ -481,7 +481,7 @@ func (c *claims) caller() Caller {
 	v, ok := c.text[readOnly]
 	caller := Caller{ID: c.id, ReadOnly: isReadOnly(v, ok), claims: c}
 	if s := c.text[sessionClaim]; s != "" {
-		caller, _ = caller.Bind(s) // which is not bound yet
+		caller, _ = caller.Bind(s) // it is not bound yet
 	}
 	return caller
 }
