@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -169,17 +170,20 @@ func (d *Disk) Read(p Place, limit int64) ([]byte, error) {
 		return nil, errors.New("cannot be read: " + reason(err))
 	}
 	defer f.Close()
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() {
 		return nil, errors.New("is not a regular file")
 	}
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
+	// A file may grow meanwhile; io.ReadAll takes four times the size of any.
+	var b bytes.Buffer
+	b.Grow(int(min(fi.Size(), limit)) + bytes.MinRead)
+	if _, err := b.ReadFrom(io.LimitReader(f, limit+1)); err != nil {
 		return nil, errors.New("cannot be read: " + reason(err))
 	}
-	if int64(len(b)) > limit {
+	if int64(b.Len()) > limit {
 		return nil, fmt.Errorf("is larger than %s", tools.Size(limit))
 	}
-	return b, nil
+	return b.Bytes(), nil
 }
 
 // Stamps are those of the files that a Disk looked at, kept for as long as a tool
