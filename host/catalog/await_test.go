@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -94,5 +95,66 @@ func TestAwait(t *testing.T) {
 	// What serves is in force all the same.
 	if got := code("t", digest, time.Minute); got != "" {
 		t.Errorf("what serves: %q", got)
+	}
+}
+
+// TestWaitingLoads: a load that waits for its turn holds no module, and compiles what
+// is on disk when it has come, as one version.
+func TestWaitingLoads(t *testing.T) {
+	b := newFixture(t)
+	const tools = 16
+	name := func(i int) string { return fmt.Sprintf("t%d", i) }
+	write := func(text func(i int) []byte) {
+		files := map[string]string{}
+		for i := range tools {
+			files[name(i)+"/handler.wasm"] = string(text(i))
+		}
+		b.write(files)
+	}
+	write(func(i int) []byte { return handler("old " + name(i)) })
+	b.open()
+	for range maxLoads {
+		b.c.slots <- struct{}{}
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var s runtime.MemStats
+		runtime.ReadMemStats(&s)
+		return int64(s.HeapAlloc)
+	}
+	before := heap()
+	// A custom section of a mebibyte, which nobody needs.
+	padding := append([]byte{0, 0x81, 0x80, 0x40, 0}, make([]byte, 1<<20)...)
+	write(func(i int) []byte { return append(handler("between "+name(i)), padding...) })
+	var done []<-chan struct{}
+	for i := range tools {
+		done = append(done, b.c.reconcile(name(i)))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for i := range tools {
+		for b.status(name(i)).State != StateUpdating {
+			if ctx.Err() != nil {
+				t.Fatalf("it is %+v", b.status(name(i)))
+			}
+			runtime.Gosched()
+		}
+	}
+	for more := heap() - before; more > tools<<20/2; more = heap() - before {
+		if ctx.Err() != nil {
+			t.Fatalf("%d loads that wait hold %d bytes", tools, more)
+		}
+	}
+	write(func(i int) []byte { return handler("new " + name(i)) })
+	for range maxLoads {
+		<-b.c.slots
+	}
+	for i := range tools {
+		<-done[i]
+		b.is(name(i), "| new "+name(i))
+		s := b.status(name(i))
+		if <-b.c.reconcile(name(i)); s.State != StateOK || b.status(name(i)).Version != s.Version {
+			t.Errorf("%s: %+v, and read again version %s", name(i), s, b.status(name(i)).Version)
+		}
 	}
 }

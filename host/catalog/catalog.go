@@ -658,9 +658,16 @@ func (c *Catalog) load(e *entry) {
 	e.anew = false
 	c.mu.Unlock()
 
+	for c.loadOnce(e, start, stamps, old) {
+	}
+}
+
+// loadOnce is load, once. It reports true if the files changed while it waited for
+// its turn: nothing was done then.
+func (c *Catalog) loadOnce(e *entry, start time.Time, stamps *disk.Stamps, old *generation) (again bool) {
 	v, seen, err := c.stable(e.name, stamps)
 	if c.ctx.Err() != nil || v == nil && err == nil {
-		return
+		return false
 	}
 	defer func() {
 		if v != nil {
@@ -676,10 +683,10 @@ func (c *Catalog) load(e *entry) {
 	switch {
 	case err != nil:
 		c.fail(e, start, fault.Errorf(fault.Internal, "read tool %s: %w", e.name, err), false, nil)
-		return
+		return false
 	case v.gone:
 		c.remove(e, v.why)
-		return
+		return false
 	}
 
 	c.mu.Lock()
@@ -694,11 +701,12 @@ func (c *Catalog) load(e *entry) {
 		c.mu.Unlock()
 	}()
 
-	c.replace(e, v, old, start, seen)
+	return c.replace(e, v, old, start, seen)
 }
 
 // replace makes v, which is on disk, the version of e that serves in place of old.
-func (c *Catalog) replace(e *entry, v *candidate, old *generation, start time.Time, seen *disk.Stamps) {
+// It reports true if it is on disk no longer when its turn has come.
+func (c *Catalog) replace(e *entry, v *candidate, old *generation, start time.Time, seen *disk.Stamps) (changed bool) {
 	// Recorded first, so that neither a crash nor a failed load forgets that there
 	// is a policy.
 	err := c.memory.update(e.name, func(p *toolPast, global *bool) {
@@ -714,14 +722,29 @@ func (c *Catalog) replace(e *entry, v *candidate, old *generation, start time.Ti
 		deny = true
 	} else if old != nil && v.digest == old.digest && !c.setupDue(e.name, v.programs) {
 		c.unchanged(e, seen)
-		return
+		return false
 	}
 	var g *generation
-	if err == nil && !c.slot(c.turn(v, old), func() { g, err = c.compile(c.ctx, v) }) {
+	compile := func() { g, err = c.compile(c.ctx, v) }
+	turn := c.turn(v, old)
+	if v.err == nil && turn == c.slots && len(turn) == cap(turn) {
+		// A thousand tools that wait would hold a thousand modules: they are read
+		// again instead.
+		v.forget()
+		compile = func() {
+			if changed = !c.recall(v); !changed {
+				g, err = c.compile(c.ctx, v)
+			}
+		}
+	}
+	if err == nil && !c.slot(turn, compile) {
 		if g != nil {
 			g.close()
 		}
-		return
+		return false
+	}
+	if changed {
+		return true
 	}
 	if err == nil {
 		// Without a policy this is reached only if the operator confirmed that.
@@ -736,9 +759,27 @@ func (c *Catalog) replace(e *entry, v *candidate, old *generation, start time.Ti
 	}
 	if err != nil {
 		c.fail(e, start, err, deny, seen)
-		return
+		return false
 	}
 	c.publish(e, start, g, seen)
+	return false
+}
+
+// recall reads the modules of v again, which it forgot. It reports false if its
+// files are others now.
+func (c *Catalog) recall(v *candidate) bool {
+	var now *candidate
+	c.slot(c.reads, func() {
+		read, _, again, err := c.readOnce(v.name, nil)
+		if err == nil && !again && read != nil && read.digest == v.digest {
+			now = read
+		}
+	})
+	if now == nil {
+		return false
+	}
+	v.handler, v.linked, v.policies = now.handler, now.linked, now.policies
+	return true
 }
 
 // exists reports whether a folder exists. It tries again before it reports false: a

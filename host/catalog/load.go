@@ -401,6 +401,16 @@ func (v *candidate) checkWritable(d *disk.Disk) error {
 	return nil
 }
 
+// forget drops what is in the module files of v; its digest stays.
+func (v *candidate) forget() {
+	v.handler.data = nil
+	for _, ms := range [][]module{v.linked, v.policies} {
+		for i := range ms {
+			ms[i].data = nil
+		}
+	}
+}
+
 // sum computes the digest over everything that the version is made of.
 func (v *candidate) sum() {
 	h := sha256.New()
