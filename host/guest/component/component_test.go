@@ -3,6 +3,7 @@ package component
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -120,6 +121,32 @@ func hostile() map[string]struct {
 		"a start function":                             {file(section(9, []byte{0, 0, 0})), "start function"},
 		"no module":                                    {file(), "no module to run"},
 		"no export":                                    {file(section(1, module), section(2, []byte{1, 0, 0, 0})), "no module to run"},
+	}
+}
+
+// exporting is a component that exports a function of 8,000 types n times.
+func exporting(n int) []byte {
+	core := slices.Concat([]byte("\x00asm\x01\x00\x00\x00"),
+		section(1, []byte{2, 0x60, 1, 0x7f, 0, 0x60, 4, 0x7f, 0x7f, 0x7f, 0x7f, 1, 0x7f}),
+		section(3, []byte{2, 0, 1}), section(5, []byte{1, 0, 1}),
+		section(7, []byte{3}, text("m"), []byte{2, 0}, text("f"), []byte{0, 0}, text("r"), []byte{0, 1}),
+		section(10, []byte{2, 2, 0, 0x0b, 4, 0, 0x41, 0, 0x0b}))
+	exports := uleb(n)
+	for i := range n {
+		exports = slices.Concat(exports, []byte{0}, text(fmt.Sprint("f", i)), []byte{1, 0, 0})
+	}
+	return file(section(1, core), section(2, []byte{1, 0, 0, 0}),
+		section(6, []byte{3, 0, 2, 1, 0}, text("m"), []byte{0, 0, 1, 0}, text("f"), []byte{0, 0, 1, 0}, text("r")),
+		section(7, []byte{3, 0x6f, 100}, bytes.Repeat([]byte{0x79}, 100), []byte{0x6f, 40}, make([]byte, 40), []byte{0x40, 1}, text("a"), []byte{1, 1, 0}),
+		section(8, []byte{1, 0, 0, 0, 2, 3, 0, 4, 1, 2}), section(11, exports))
+}
+
+func TestExportedTypes(t *testing.T) {
+	if p, err := Read(exporting(24)); err != nil || len(p.Exports) != 24 {
+		t.Error(err)
+	}
+	if _, err := Read(exporting(25)); err == nil || !strings.Contains(err.Error(), "200000 types in all") {
+		t.Errorf("more than can be described: %v", err)
 	}
 }
 
