@@ -140,11 +140,32 @@ var commands = []command{
 	}},
 	{file: "nextpnr-ice40.wasm", calls: nextpnr},
 	{file: "nextpnr-machxo2.wasm", calls: nextpnr},
+	{file: "avr-as.wasm", calls: []call{
+		{args: []string{"--version"}},
+		{args: []string{"-mmcu=atmega328p", "-o", "/data/a.o", "/data/a.s"}, files: map[string]string{"a.s": avr}},
+		{args: []string{"-o", "/data/a.o", "/data/a.s"}, files: map[string]string{"a.s": " nonsense\n"}},
+	}},
+	{file: "avr-ld.wasm", calls: []call{
+		{args: []string{"--version"}},
+		{args: []string{"-r", "-b", "binary", "-o", "/data/out.o", "/data/a"}, files: map[string]string{"a": "bytes"}},
+		{args: []string{"-o", "/data/out", "/data/missing.o"}},
+	}},
+	{file: "avr-objcopy.wasm", calls: []call{
+		{args: []string{"--version"}},
+		{args: []string{"-I", "binary", "-O", "ihex", "/data/a", "/data/a.hex"}, files: map[string]string{"a": "some bytes"}},
+		{args: []string{"-I", "ihex", "-O", "binary", "/data/missing", "/data/a"}},
+	}},
+	{file: "flite.wasm", calls: []call{
+		{args: []string{"--version"}},
+		{args: []string{"-t", "a", "-o", "/data/a.wav"}},
+		{args: []string{"-lv"}},
+	}},
 	{path: "examples/cli/testdata/cli.wasm", calls: []call{{args: []string{"3", "4"}}, {args: []string{"x"}}, {}}},
 	{path: "imports/wasi_snapshot_preview1/testdata/print_args.wasm", calls: twice},
 	{path: "imports/wasi_snapshot_preview1/testdata/print_prestat_dirname.wasm", calls: twice},
 	{path: "cmd/wazero/testdata/wasi_fd.wasm", calls: twice},
 	{path: "cmd/wazero/testdata/wasi_env.wasm", calls: twice},
+	{path: "cmd/wazero/testdata/cat/cat-tinygo.wasm", calls: cats},
 	{path: "internal/testing/dwarftestdata/testdata/tinygo/main.wasm", calls: twice},
 	{path: "internal/testing/dwarftestdata/testdata/zig-cc/main.wasm", calls: twice},
 	{path: "internal/testing/dwarftestdata/testdata/zig/main.wasm", calls: twice},
@@ -157,6 +178,9 @@ var commands = []command{
 	{path: "imports/wasi_snapshot_preview1/testdata/zig-cc/wasi.wasm", calls: wasis},
 	{path: "imports/wasi_snapshot_preview1/testdata/zig/wasi.wasm", calls: wasis},
 }
+
+// avr is a program that avr-as assembles.
+const avr = ".global main\nmain:\n\tldi r24, 42\n\tret\n"
 
 var nextpnr = []call{{args: []string{"--help"}}, {args: []string{"--json", "/data/missing.json"}}}
 
