@@ -53,7 +53,7 @@ func (m *Monitor) attributes(n *seccomp.Call) seccomp.Answer {
 			return seccomp.Fail(unix.EINVAL)
 		}
 	}
-	fd, err := a.open(name)
+	fd, err := m.open(&a, name)
 	if err != nil {
 		return seccomp.Fail(err)
 	}
@@ -88,6 +88,19 @@ type attributeCall struct {
 	self     string    // a path to it
 	kind     uint32    // of the file: S_IFREG and the like
 	link     bool      // it is a symbolic link
+}
+
+// open opens what a is about as the user that the run is, to whom some folders on the
+// way may be closed.
+func (m *Monitor) open(a *attributeCall, name string) (fd int, err error) {
+	if m.user == nil {
+		return a.open(name)
+	}
+	err = m.asCaller(-1, func() (err error) {
+		fd, err = a.open(name)
+		return err
+	})
+	return fd, err
 }
 
 // open opens what is to be changed, as the caller would.

@@ -215,7 +215,7 @@ func (m *Monitor) watch(n *seccomp.Call) seccomp.Answer {
 		return seccomp.Fail(unix.ENOENT)
 	}
 	a := attributeCall{tid: tid, dir: unix.AT_FDCWD, follow: n.Args[2]&unix.IN_DONT_FOLLOW == 0}
-	fd, err := a.open(name)
+	fd, err := m.open(&a, name)
 	if err != nil {
 		return seccomp.Fail(err)
 	}

@@ -554,6 +554,10 @@ func TestUnixSocketOfUser(t *testing.T) {
 		}
 	}
 	run("path", "/theirs", "ok")
+	must(t, os.MkdirAll(dir+"/closed/open", 0o755))
+	must(t, os.Chmod(dir+"/closed", 0o700))
+	run("watch", "/.", "ok")
+	run("watch", "/closed/open", strconv.Itoa(int(unix.EACCES)))
 	run("path", "/root's", strconv.Itoa(int(unix.EACCES)))
 	before := count(t)
 	run("leave a full listener", "/full", "ok")

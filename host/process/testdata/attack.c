@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -439,6 +440,7 @@ int main(int argc, char **argv) {
 		snprintf(top, sizeof top, "/proc/self/fd/%d", here);
 		return flipped(flip_way, top, ".", "../../allowed");
 	}
+	if (!strcmp(how, "watch")) return say(inotify_add_watch(inotify_init(), name, IN_ALL_EVENTS));
 	if (!strcmp(how, "path of datagrams")) return path(name, SOCK_DGRAM);
 	if (!strcmp(how, "datagram of a pair")) {
 		int fds[2];
