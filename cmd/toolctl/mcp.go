@@ -259,6 +259,10 @@ current folder or the home folder; all else in the file stays. Clients: ` + know
 			if err != nil {
 				return err
 			}
+			// The client starts it in a folder of its own.
+			if socket, err = filepath.Abs(socket); err != nil {
+				return fmt.Errorf("find the socket: %w; name it with its whole path", err)
+			}
 			program, err := os.Executable()
 			if err != nil {
 				return fmt.Errorf("find this program: %w", err)

@@ -46,7 +46,32 @@ func TestMCP(t *testing.T) {
 	}
 }
 
+// What is wrong with a socket is said, with what to do, and nothing of it is taken for an
+// answer of MCP.
+func TestMCPSockets(t *testing.T) {
+	d := hosttest.Start(t, config.Config{})
+	file := filepath.Join(t.TempDir(), "no")
+	in, keep := io.Pipe()
+	defer keep.Close()
+	for socket, want := range map[string]string{
+		"":       "TOOL_MCP_SOCKET",
+		file:     `no daemon answers at ` + file + `; start toold with {"path": `,
+		d.Socket: d.Socket + ` is no socket for MCP; name the one with "protocol": "mcp"`,
+	} {
+		var out, errs strings.Builder
+		if code := run(t.Context(), []string{"mcp", "--socket", socket}, in, &out, &errs); code == 0 || out.Len() > 0 || !strings.Contains(errs.String(), want) {
+			t.Errorf("%q: %d, %q, %q", socket, code, out.String(), errs.String())
+		}
+	}
+}
+
 func TestMCPConfig(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	var relative strings.Builder
+	if code := run(t.Context(), []string{"mcp", "config", "--client", "codex", "--socket", "a.sock"}, nil, &relative, io.Discard); code != 0 || !strings.Contains(relative.String(), `"`+filepath.Join(dir, "a.sock")+`"`) {
+		t.Errorf("a socket of this folder: %d, %s", code, relative.String())
+	}
 	for client := range mcpClients {
 		var out, errs strings.Builder
 		if code := run(t.Context(), []string{"mcp", "config", "--client", client, "--socket", "/run/a b.sock"}, nil, &out, &errs); code != 0 || !strings.Contains(out.String(), `"/run/a b.sock"`) {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,8 @@ func MCP(ctx context.Context, path string, caller MCPCaller, in io.Reader, out i
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf(`%w at %s; start toold with {"path": %q, "protocol": "mcp"} in sockets of toold.json, or set TOOL_MCP_SOCKET to where it listens`, ErrNoDaemon, path, path)
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return fmt.Errorf("connect to the daemon: %w; have its operator admit this user to the socket, by its mode and group", err)
 	case err != nil:
 		return fmt.Errorf("connect to the daemon: %w", err)
 	}
@@ -52,7 +55,13 @@ func MCP(ctx context.Context, path string, caller MCPCaller, in io.Reader, out i
 			nc.Close()
 		}
 	}()
-	_, err = io.Copy(out, onlyReader{nc})
+	answers := bufio.NewReader(nc)
+	// Tool sockets answer in frames, which begin with their length: no client could
+	// make anything of that.
+	if first, err := answers.Peek(1); err == nil && first[0] < ' ' && first[0] != '\n' {
+		return fmt.Errorf(`%s is no socket for MCP; name the one with "protocol": "mcp" in sockets of toold.json`, path)
+	}
+	_, err = io.Copy(out, onlyReader{answers})
 	select {
 	case e := <-sent:
 		if e == nil {
