@@ -58,6 +58,9 @@ type Request struct {
 	// one in the background, and goes on without its caller. Until then it is its
 	// caller's. Streams.Progress and Receive go on being used by the job. 0: never.
 	JobAfter time.Duration
+	// TurnKey is the key of a call that changes something and has none: one for what
+	// it is in its turn. A call that only reads is made anew each time. Empty: none.
+	TurnKey string
 	// As is who calls, where that is known already: a turn and a job are their
 	// caller's. Nil asks the token and UID.
 	As *identity.Caller
@@ -642,6 +645,9 @@ func (d Decided) Settle(reliability string) (Decided, error) {
 	if d.By != nil && d.By.ReadsOnly && d.Class.Mutating {
 		by := d.By.Names[len(d.By.Names)-1]
 		return d, fault.Errorf(fault.Denied, "denied by rule tool_call: %s changes something, and the call of %s that asks for it does not; call a tool that reads, or have the call of %s be mutating", d.Call.Tool, by, by)
+	}
+	if d.Class.Mutating && d.Key == "" {
+		d.Key = d.TurnKey
 	}
 	d.Mode = ModeFor(reliability, d.Class.Mutating)
 	return d, nil

@@ -196,8 +196,12 @@ func (e *events) trimLocked() {
 		k := most.kept.Front()
 		v := k.Value.(*event)
 		of := v.of.streams[v.stream]
-		if of.open == k {
+		switch {
+		case of.open == k && len(of.kept) == 0:
 			e.forgetLocked(v.of, v.stream)
+			continue
+		case of.open == k: // it is as old as what is kept of it
+			most.kept.MoveToBack(k)
 			continue
 		}
 		// The events of a stream are in its order.

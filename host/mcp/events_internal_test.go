@@ -102,6 +102,13 @@ func TestEventsAreShared(t *testing.T) {
 			}
 			break
 		}
+		if name == "one call" {
+			if got := e.must(t, "m", "long", 19_996); !slices.Equal(got, []string{"19997", "19998", "19999"}) {
+				t.Errorf("the last of it: %q", got)
+			}
+		}
+		e.Append(t.Context(), "unheard", "", []byte("of nobody"))
+		e.SessionClosed(t.Context(), "unheard")
 		for session := range e.sessions {
 			e.SessionClosed(t.Context(), session)
 		}

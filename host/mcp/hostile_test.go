@@ -2,14 +2,18 @@ package mcp_test
 
 import (
 	"bufio"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/mcp"
@@ -164,4 +168,133 @@ func TestSecondIdentity(t *testing.T) {
 	if got := said("tools/call", `{"name":"user_alice","arguments":{},`+meta(key)+`}`); !strings.Contains(got, "UNKNOWN_TOOL") {
 		t.Errorf("a tool of the other's: %s", got)
 	}
+}
+
+// In one turn of an agent a change is made once, and what only reads is made anew: it has
+// to see the change.
+func TestTurn(t *testing.T) {
+	d, path := daemon(t, config.Config{Reliability: "all"}, map[string]object{"cat": {"binary": "cat"}, "tee": {"binary": "tee", "mutating": true}})
+	s := connect(t, path, mcp.Caller{Cwd: d.Root}, nil)
+	file := filepath.Join(d.Root, "file")
+	call := func(tool, arg, turn, in string) *sdk.CallToolResult {
+		t.Helper()
+		args := []string{arg}
+		if tool == "tee" {
+			args = []string{"-a", arg}
+		}
+		r, err := s.CallTool(bound(t), &sdk.CallToolParams{Meta: sdk.Meta{"io.toold/turn": turn}, Name: tool,
+			Arguments: object{"args": args, "stdin": base64.StdEncoding.EncodeToString([]byte(in))}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	want := ""
+	for _, turn := range []string{"one", "two"} {
+		want += "x"
+		for again := range 2 {
+			if r := call("tee", file, turn, "x"); r.IsError || (r.Meta["io.toold/fromCache"] == true) != (again == 1) {
+				t.Errorf("the change in turn %s: %q, %v", turn, text(r), r.Meta)
+			}
+			if r := call("cat", file, turn, ""); text(r) != want || r.Meta["io.toold/fromCache"] != nil {
+				t.Errorf("read in turn %s: %q, %v, want %q", turn, text(r), r.Meta, want)
+			}
+		}
+	}
+	for _, turn := range []any{"", strings.Repeat("x", 257), 7, nil} {
+		r, err := s.CallTool(bound(t), &sdk.CallToolParams{Meta: sdk.Meta{"io.toold/turn": turn}, Name: "tee", Arguments: object{"args": []string{file}}})
+		if err != nil || !r.IsError || !strings.Contains(text(r), "INVALID_ENVELOPE") {
+			t.Errorf("turn %v: %v, %v", turn, r, err)
+		}
+	}
+}
+
+// A request is answered under its own id, or refused: an id that is cut to another one
+// would have one request answered for another.
+func TestIDs(t *testing.T) {
+	d, path := daemon(t, config.Config{}, map[string]object{"echo": {"binary": "echo"}})
+	nc := begin(t, path, d.Root)
+	in := bufio.NewReader(nc)
+	read := func() string {
+		t.Helper()
+		line, err := in.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return line
+	}
+	read() // of the handshake
+	for id, want := range map[string]string{
+		`7`: `"id":7,"result"`, `"7"`: `"id":"7","result"`, `-1`: `"id":-1,"result"`, `9007199254740991`: `"id":9007199254740991,"result"`, `""`: `"id":"","result"`,
+		`9007199254740993`: `"id":9007199254740993,"error"`, `-9007199254740993`: `"id":-9007199254740993,"error"`, `1.5`: `"id":1.5,"error"`, `1e2`: `"id":1e2,"error"`, `1e400`: `"id":1e400,"error"`, `9223372036854775808`: `"id":9223372036854775808,"error"`,
+		`null`: `"id":null,"error"`, `true`: `"id":null,"error"`, `{"a":1}`: `"id":null,"error"`, `[7]`: `"id":null,"error"`,
+	} {
+		if _, err := io.WriteString(nc, `{"jsonrpc":"2.0","id": `+id+` ,"method":"ping"}`+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(); !strings.Contains(got, want) {
+			t.Errorf("id %s is answered %s", id, got)
+		}
+	}
+	// None of these ends the connection.
+	call := `{"jsonrpc":"2.0","id":70,"method":"tools/call","params":{"name":"echo","arguments":{"args":["hello"]}}}`
+	for _, bad := range []string{
+		`{"jsonrpc":"2.0","id":71,"method":"ping","params":` + strings.Repeat("[", 200_000) + strings.Repeat("]", 200_000) + `}`,
+		`{"jsonrpc":"2.0","id":71,"method":"tools/call","params":{"name":"echo","arguments":` + strings.Repeat(`{"a":`, 50_000) + `1` + strings.Repeat(`}`, 50_000) + `}}`,
+		`{"jsonrpc":"1.0","id":71,"method":"ping"}`, `{"id":71,"method":"ping"}`, `{"jsonrpc":"2.0","id":71,"method":7}`,
+		`[{"jsonrpc":"2.0","id":71,"method":"ping"}]`,
+	} {
+		if _, err := io.WriteString(nc, bad+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(); !strings.Contains(got, `"error"`) && !strings.Contains(got, `"isError":true`) {
+			t.Errorf("%.60s is answered %s", bad, got)
+		}
+	}
+	if _, err := io.WriteString(nc, call+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); !strings.Contains(got, `"id":70,"result"`) || !strings.Contains(got, `hello\n`) {
+		t.Errorf("in the end: %s", got)
+	}
+}
+
+// What the daemon does not offer, and more of what it does than one client may have, is
+// refused with what is the matter.
+func TestRefusedRequests(t *testing.T) {
+	s := web(t, config.Config{}, map[string]object{"echo": {"binary": "echo"}})
+	token := s.Token(t, object{"sub": "alice"})
+	nc := dial(t, s.Config.Sockets[0].Path, mcp.Caller{Token: token, Cwd: s.Root}).Writer.(net.Conn)
+	c := &rawClient{nc, t, bufio.NewReader(nc)}
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"` + newest + `","io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`
+	for id, method := range []string{"prompts/list", "prompts/get", "resources/list", "resources/read", "resources/templates/list", "completion/complete", "nothing/like/it"} {
+		params := `{"name":"x","uri":"x:y","ref":{"type":"ref/prompt","name":"x"},"argument":{"name":"x","value":"y"},` + meta + `}`
+		if got := c.ask(id+1, method, params); got.Error == nil || got.Error.Code != -32601 {
+			t.Errorf("%s: %s, %+v", method, got.Result, got.Error)
+		}
+	}
+	for id, params := range []string{`{` + meta + `}`, `{"taskId":"",` + meta + `}`, `{"taskId":"guessed",` + meta + `}`} {
+		if got := c.ask(20+id, "tasks/get", params); got.Error == nil || got.Error.Code != -32602 {
+			t.Errorf("tasks/get %s: %s, %+v", params, got.Result, got.Error)
+		}
+	}
+	// Over HTTP what routes a request is told the same task as who answers it.
+	header := map[string]string{"Mcp-Protocol-Version": newest, "Mcp-Method": "tasks/get", "Mcp-Name": "another"}
+	if status, _, body := s.ask(t, "POST", "/mcp", token, `{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"one",`+meta+`}}`, header); !strings.Contains(body, "another task") && status/100 != 4 {
+		t.Errorf("another task in the header: %d %s", status, body)
+	}
+	for what, header := range map[string]map[string]string{
+		"a page of this server, says the browser": {"Sec-Fetch-Site": "same-origin"}, "no page": {"Sec-Fetch-Site": "none"},
+	} {
+		if status, _, body := s.ask(t, "POST", "/mcp", token, hello, header); status != 200 {
+			t.Errorf("%s: %d %s", what, status, body)
+		}
+	}
+	port := s.url[strings.LastIndex(s.url, ":")+1 : strings.LastIndex(s.url, "/")]
+	for _, origin := range []string{"ftp://127.0.0.1:" + port, "http://[", "127.0.0.1:" + port, "http://127.0.0.1.evil.example:" + port, "http://user@evil.example:" + port} {
+		if status, _, body := s.ask(t, "POST", "/mcp", token, hello, map[string]string{"Origin": origin}); status != 403 {
+			t.Errorf("origin %s: %d %s", origin, status, body)
+		}
+	}
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
@@ -15,17 +16,33 @@ import (
 // for as long as its session lives: they take up to 20 times the memory of their text.
 const maxBeside = 64 << 10
 
+// maxNumber is the largest id that is a number which a float64 holds with its neighbors.
+const maxNumber = 1<<53 - 1
+
 // check reports why a message is not taken, of which readers could make different ones,
 // or which is too long in what is kept of it.
 func check(message []byte) *fault.Error {
-	var params []byte
+	var params, id []byte
+	requests := false
 	err := strictjson.Members(message, func(name, value []byte) {
-		if string(name) == "params" {
+		switch string(name) {
+		case "params":
 			params = value
+		case "id":
+			id = bytes.TrimSpace(value)
+		case "method":
+			requests = true
 		}
 	})
 	if err != nil {
 		return fault.Errorf(fault.InvalidEnvelope, "read the message: %w; send it as JSON that every reader takes for the same", err)
+	}
+	if requests && id != nil && id[0] != '"' {
+		// The SDK reads a float64 and cuts off what is behind the point, so that the answer
+		// would be another request's; null is no id to it.
+		if n, err := strconv.ParseInt(string(id), 10, 64); err != nil || n > maxNumber || n < -maxNumber {
+			return fault.Errorf(fault.InvalidEnvelope, "id is %.40s; send a string or a whole number of up to %d, by which the answer is found", id, maxNumber)
+		}
 	}
 	beside := 0
 	err = strictjson.Members(params, func(name, value []byte) {

@@ -391,17 +391,23 @@ func (r *requester) dialog(ctx context.Context, q *sdk.CallToolRequest, token st
 	if err != nil {
 		return nil, nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
 	}
-	if d := r.sameCall(as, made.IdempotencyKey, what); d != nil {
+	turnKey, refused := turnKeyOf(name, made.Payload, p.Meta)
+	if refused != nil {
+		return nil, nil, refused
+	}
+	key := cmp.Or(made.IdempotencyKey, turnKey)
+	if d := r.sameCall(as, key, what); d != nil {
 		return d, nil, nil
 	}
 	if refused := r.decide(ctx, as, p); refused != nil {
 		return nil, nil, refused
 	}
 	d := &dialog{
-		r: r, as: as, id: made.ExecutionID, name: name, tool: p.Name, key: made.IdempotencyKey, what: what, can: q.ClientCapabilities(),
+		r: r, as: as, id: made.ExecutionID, name: name, tool: p.Name, key: key, what: what, can: q.ClientCapabilities(),
 		direct: q.ProtocolVersion() < sessionless, given: p.InputResponses, over: make(chan struct{}), news: make(chan struct{}),
 	}
 	of := r.request(made, wire.Streams{Progress: d.progress, Receive: d.receive})
+	of.TurnKey = turnKey
 	if knowsTasks(d.can) {
 		of.JobAfter = taskAfter
 	}
@@ -434,10 +440,6 @@ func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fa
 	if len(payload) == 0 || string(payload) == "null" {
 		payload = json.RawMessage("{}")
 	}
-	key, refused := keyOf(name, payload, p.Meta)
-	if refused != nil {
-		return nil, refused
-	}
 	frame, err := json.Marshal(struct {
 		Tool    string          `json:"toolId"`
 		ID      string          `json:"executionId"`
@@ -446,7 +448,7 @@ func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fa
 		Session string          `json:"session,omitempty"`
 		Key     any             `json:"idempotencyKey,omitempty"`
 		Retry   any             `json:"retry,omitempty"`
-	}{name, wire.NewExecutionID(), payload, as.Token, as.Session, key, p.Meta[metaRetry]})
+	}{name, wire.NewExecutionID(), payload, as.Token, as.Session, p.Meta[metaKey], p.Meta[metaRetry]})
 	if err != nil {
 		return nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
 	}
@@ -471,23 +473,23 @@ func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fa
 // maxTurn is the longest name of a turn, in bytes.
 const maxTurn = 256
 
-// keyOf is the idempotency key of a call: the one that its client gave it, or one for
-// what the call is, in the turn that the client says it is of. In one turn of an agent
-// the same call again is one that is repeated; without that nobody could tell it from
+// turnKeyOf is the key of a call that has none of its client's: one for what it is, in
+// the turn that its client says it is of; empty where it says none. In one turn of an agent
+// the same change again is one that is repeated; without that nobody could tell it from
 // one that is meant twice.
-func keyOf(name string, payload json.RawMessage, meta sdk.Meta) (any, *fault.Error) {
-	key, given := meta[metaKey]
+func turnKeyOf(name string, payload json.RawMessage, meta sdk.Meta) (string, *fault.Error) {
+	_, given := meta[metaKey]
 	turn, named := meta[metaTurn]
 	if given || !named {
-		return key, nil
+		return "", nil
 	}
 	text, ok := turn.(string)
 	if !ok || text == "" || len(text) > maxTurn {
-		return nil, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a string of 1 to %d bytes", metaTurn, maxTurn)
+		return "", fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a string of 1 to %d bytes", metaTurn, maxTurn)
 	}
 	sum, err := digestOfCall(text, name, payload)
 	if err != nil {
-		return nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
+		return "", fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
 	}
 	return "turn-" + hex.EncodeToString(sum[:]), nil
 }
