@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func open(t testing.TB, dir string) *Store {
@@ -524,6 +526,22 @@ func TestDamage(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
+}
+
+// TestPipeForAFile: what is no file is set aside as one that is damaged, and nobody waits
+// for its other end.
+func TestPipeForAFile(t *testing.T) {
+	dir := quickDir(t)
+	path := filepath.Join(dir, fileName)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, dir)
+	defer s.Close()
+	if info, err := os.Lstat(path + ".damaged"); err != nil || info.Mode().Type() != os.ModeNamedPipe {
+		t.Errorf("not set aside: %v, %v", info, err)
+	}
+	s.must(t, of("alice-id", 1))
 }
 
 // Of all that might follow a state only what is listed does, for what is asked of a

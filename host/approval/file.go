@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/toold/toold/host/strictjson"
@@ -176,11 +177,15 @@ func openFile(dir string) (f *file, list []*Request, aside string, err error) {
 }
 
 func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	// O_NONBLOCK: opening a pipe would wait for its other end.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(errors.New("it is not a regular file"), err)
+	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(b) > maxFile {
 		err = fmt.Errorf("it is over %d bytes", maxFile)

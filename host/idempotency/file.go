@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -140,17 +142,21 @@ func openFile(path string) (f *file, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a part of the file that is not there
+	if err := makeFile(path); err != nil {
+		return nil, err
+	}
+	if err := checkFile(path); err != nil {
+		return nil, err
+	}
 	db, err := bolt.Open(path, 0o600, &bolt.Options{
-		Timeout: time.Second,
+		Timeout: lockTime,
 		// The freelist is rebuilt on open instead of written with each sync.
 		NoFreelistSync: true,
 		FreelistType:   bolt.FreelistMapType,
 	})
-	switch {
-	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, fmt.Errorf("%s is in use by another process; give each its own folder, or share a Redis", path)
-	case err != nil:
-		return nil, fmt.Errorf("open %s: %w; if it is damaged, check which calls were running, then move it away", path, err)
+	if err != nil {
+		return nil, openError(path, err)
 	}
 	f = &file{db: db, path: path, quit: make(chan struct{}), leases: map[string]lease{}}
 	if err := f.settlePending(); err != nil {
@@ -164,6 +170,73 @@ func openFile(path string) (f *file, err error) {
 	}
 	f.wg.Go(f.sweep)
 	return f, nil
+}
+
+// lockTime is how long another process may take to let go of a file.
+const lockTime = time.Second
+
+func openError(path string, err error) error {
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return fmt.Errorf("%s is in use by another process; give each its own folder, or share a Redis", path)
+	}
+	return fmt.Errorf("open %s: %w; if it is damaged, check which calls were running, then move it away", path, err)
+}
+
+// makeFile makes the file where there is none. It is made aside: an empty one is then
+// one that was emptied, and not one of a daemon that was killed while it made it.
+func makeFile(path string) error {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	made := filepath.Join(dir, filepath.Base(path))
+	db, err := bolt.Open(made, 0o600, nil)
+	if err == nil {
+		err = db.Close()
+	}
+	if err == nil {
+		err = os.Rename(made, path)
+	}
+	if err != nil {
+		return fmt.Errorf("make %s: %w", path, err)
+	}
+	return nil
+}
+
+// checkFile reads the whole file, since bbolt takes an empty one for a new one and ends
+// the process on pages that are missing or no pages. Records that were lost without a
+// word would let their keys run again.
+func checkFile(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return openError(path, errors.New("it is not a regular file"))
+	case info.Size() == 0:
+		return openError(path, errors.New("it is empty: what it recorded is lost"))
+	}
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: lockTime})
+	if err != nil {
+		return openError(path, err)
+	}
+	defer db.Close()
+	err = db.View(func(tx *bolt.Tx) error {
+		if tx.Size() > info.Size() {
+			return fmt.Errorf("it is cut off: it has %d bytes of %d", info.Size(), tx.Size())
+		}
+		return tx.ForEach(func(_ []byte, b *bolt.Bucket) error {
+			return b.ForEach(func(_, _ []byte) error { return nil })
+		})
+	})
+	if err != nil {
+		return openError(path, err)
+	}
+	return nil
 }
 
 func syncDir(dir string) error {

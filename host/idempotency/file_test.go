@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/redisdb"
 )
@@ -202,6 +204,25 @@ func TestFileDamaged(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("emptied", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s.db")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openFile(path); err == nil || !strings.Contains(err.Error(), "it is empty") || !strings.Contains(err.Error(), "move it away") {
+			t.Error(err)
+		}
+	})
+	t.Run("a pipe", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s.db")
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openFile(path); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Error(err)
+		}
+	})
+	t.Run("a page", func(t *testing.T) { damagePages(t) })
 	t.Run("one record", func(t *testing.T) {
 		s := fileSubject(t)
 		st := steps{t, s, id{"tool", "k"}}
@@ -231,6 +252,65 @@ func TestFileDamaged(t *testing.T) {
 		}
 		st.claims(testClaim("b"), verdictRun)
 	})
+}
+
+// damagePages has each page of a file be another, or missing: it is told, or no record
+// is lost.
+func damagePages(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s.db")
+	f, err := openFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const records = 40
+	for n := range records {
+		i := id{"tool", fmt.Sprintf("%s-%d", strings.Repeat("k", 400), n)}
+		if _, _, v, err := f.claim(t.Context(), i, testClaim("a")); err != nil || v != verdictRun {
+			t.Fatal(v, err)
+		}
+	}
+	if err := f.close(); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := os.Getpagesize()
+	told := map[string]int{}
+	try := func(what string, b []byte) {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := openFile(path)
+		if err != nil {
+			told[what]++
+			if !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "move it away") {
+				t.Errorf("%s: %v", what, err)
+			}
+			return
+		}
+		defer f.close()
+		n := 0
+		err = f.list(t.Context(), "tool", func(string, *record) bool { n++; return true })
+		if err == nil && n != records {
+			t.Errorf("%s: %d records of %d are left, and nothing was told", what, n, records)
+		}
+	}
+	for at := 2 * page; at < len(good); at += page { // before are the two heads
+		for what, fill := range map[string]byte{"zeros": 0, "ones": 0xff, "text": 'x'} {
+			b := bytes.Clone(good)
+			copy(b[at:], bytes.Repeat([]byte{fill}, page))
+			try(what, b)
+		}
+		try("cut off", good[:at])
+	}
+	for _, what := range []string{"zeros", "ones", "text", "cut off"} {
+		if told[what] == 0 {
+			t.Errorf("%s: it was never told", what)
+		}
+	}
 }
 
 // The sweep removes expired records, but none of running calls.
