@@ -255,7 +255,11 @@ func (e *Engine) build(ctx context.Context, key buildKey, module []byte, first b
 }
 
 func (e *Engine) buildNow(key buildKey, module []byte, first <-chan struct{}) error {
-	defer e.slot(first)()
+	release := e.slot(first)
+	if release == nil {
+		return ended(e.closing.Err())
+	}
+	defer release()
 	dir, err := os.MkdirTemp(e.dir, "build-")
 	if err != nil {
 		return errorf(Internal, "", "", "compile module: %w", err)
@@ -279,19 +283,24 @@ func (e *Engine) buildNow(key buildKey, module []byte, first <-chan struct{}) er
 	return nil
 }
 
-// slot waits until a module may be compiled, and returns what says that it was.
+// slot waits until a module may be compiled, and returns what says that it was; nil: the
+// engine is closed.
 func (e *Engine) slot(first <-chan struct{}) (release func()) {
 	general := func() { <-e.slots }
 	select {
 	case e.slots <- struct{}{}:
 		return general
 	case <-first:
+	case <-e.closing.Done():
+		return nil
 	}
 	select {
 	case e.slots <- struct{}{}:
 		return general
 	case e.first <- struct{}{}:
 		return func() { <-e.first }
+	case <-e.closing.Done():
+		return nil
 	}
 }
 
@@ -300,7 +309,7 @@ func (e *Engine) compileApart(dir string, module []byte, most budget) error {
 	// The kernel ends the child with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	ctx, cancel := context.WithTimeout(context.Background(), most.time)
+	ctx, cancel := context.WithTimeout(e.closing, most.time)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, e.cfg.Compiler, compileVerb, dir)
 	cmd.Env = []string{fmt.Sprintf("%s=%d %d", compilingVariable, most.cpu, most.memory)}
@@ -312,6 +321,9 @@ func (e *Engine) compileApart(dir string, module []byte, most budget) error {
 	err := cmd.Run()
 	if err == nil || string(done.b) == isCompiled {
 		return nil
+	}
+	if e.closing.Err() != nil {
+		return ended(e.closing.Err())
 	}
 	text, _, _ := strings.Cut(strings.TrimSpace(string(said.b)), "\n")
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

@@ -96,6 +96,9 @@ type Engine struct {
 	modules map[*Module]struct{}                   // those that are loaded; guarded by mu
 	exports map[[32]byte]weak.Pointer[exportTable] // by digest; guarded by mu
 	home    *home                                  // where the next is loaded; nil: in a new one; guarded by mu
+
+	closing context.Context // ends what is being compiled
+	stop    context.CancelFunc
 }
 
 // New makes an Engine. It fails when the cache folder cannot be used.
@@ -117,6 +120,7 @@ func New(cfg Config) (*Engine, error) {
 		slots: make(chan struct{}, compileAtOnce), first: make(chan struct{}, compileFirst), builds: map[buildKey]*build{}, modules: map[*Module]struct{}{},
 		exports: map[[32]byte]weak.Pointer[exportTable]{},
 	}
+	e.closing, e.stop = context.WithCancel(context.Background())
 	e.turns = newTurns(runtime.GOMAXPROCS(0))
 	e.memory.limit = cfg.Memory
 	var err error
@@ -164,8 +168,11 @@ func (e *Engine) openCache() error {
 	return err
 }
 
-// Close gives back what the Engine holds. Its modules must be closed first.
+// Close gives back what the Engine holds. Its modules must be closed first. What is
+// being compiled is given up: who ends a daemon, or waits for the next one to take its
+// place, does not wait for that.
 func (e *Engine) Close() error {
+	e.stop()
 	for {
 		var b *build
 		e.mu.Lock()

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/toold/toold/host/fault"
 )
 
@@ -750,4 +752,58 @@ func TestNothingLeft(t *testing.T) {
 	}
 	settle(t, "goroutines", goroutines, runtime.NumGoroutine)
 	settle(t, "descriptors", fds, func() int { return openFiles(t) })
+}
+
+// TestCloseEndsCompiling: an engine that is closed waits for nothing that is being
+// compiled, nor for what waits to be, and leaves nothing of it.
+func TestCloseEndsCompiling(t *testing.T) {
+	dir := t.TempDir()
+	gate, script := filepath.Join(dir, "gate"), filepath.Join(dir, "compiler")
+	if err := unix.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(script, []byte("#!/bin/sh\necho begun >'"+gate+"'\nexec sleep 86400\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cache := filepath.Join(dir, "cache")
+	e, err := New(Config{CacheDir: cache, Compiler: script, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	const modules = compileAtOnce + 2
+	loaded := make(chan error, modules)
+	for n := range modules {
+		a := &asm{}
+		a.exported("run", nil, i32c(int32(n))) // each is another
+		module := a.bytes()
+		go func() {
+			_, err := e.Load(ctx, Spec{Name: "x.wasm", Wasm: module, Compile: CompileLimits{Time: time.Hour}})
+			loaded <- err
+		}()
+	}
+	f, err := os.Open(gate) // some compile
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	cancel()
+	for range modules {
+		if err := <-loaded; err == nil {
+			t.Error("loaded by a compiler that compiles nothing")
+		}
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- e.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for the compiler")
+	}
+	if left, _ := filepath.Glob(filepath.Join(cache, "build-*")); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
 }
