@@ -5,13 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/events"
 	"github.com/toold/toold/host/hosttest"
+	"github.com/toold/toold/host/tools"
 )
 
 // settings are the keys of toold.json, each with a test that shows what it does. Those
@@ -83,18 +82,113 @@ var settings = map[string]string{
 	"discovery.max_identities":    "TestDiscoverySettings",
 }
 
-// schemaKeys are the keys of a schema, as TestSettings names them.
+// toolSettings are the keys of tool.json, each with a test that shows what it does.
+var toolSettings = map[string]string{
+	"$schema":                                      "TestDefaults",
+	"annotations.destructive":                      "TestDescribe",
+	"annotations.idempotent":                       "TestDescribe",
+	"annotations.open_world":                       "TestDescribe",
+	"annotations.read_only":                        "TestDescribe",
+	"annotations.title":                            "TestOutputSchema",
+	"binary":                                       "TestKinds",
+	"callbacks":                                    "TestHooksOfTheCaller",
+	"capabilities.env":                             "TestEnvIsAdmittedByName",
+	"capabilities.exec":                            "TestProgramsAreJournaled",
+	"capabilities.files.*.mode":                    "TestCommands",
+	"capabilities.files.*.path":                    "TestCommands",
+	"capabilities.http.hosts":                      "TestComponentRequests",
+	"capabilities.http.methods":                    "TestComponentRequests",
+	"capabilities.http.tls.*.insecure_skip_verify": "TestTLS",
+	"capabilities.http.tls.*.server_name":          "TestTLS",
+	"capabilities.network":                         "TestNetworkOfBinaries",
+	"capabilities.state":                           "TestHardLinksToSecrets",
+	"capabilities.tool_call":                       "TestToolCallLists",
+	"capabilities.unread":                          "TestPushWithoutSecretIsJudged",
+	"category":                                     "TestSocketsServeCategoriesAndRoots",
+	"config":                                       "TestKinds",
+	"description":                                  "TestUsage",
+	"discovery.ttl":                                "TestDiscoverySettings",
+	"entry.export":                                 "TestEntry",
+	"entry.input":                                  "TestExtism",
+	"entry.output":                                 "TestExtism",
+	"environment":                                  "TestEnvIsAdmittedByName",
+	"environment_seen":                             "TestUnhonoured",
+	"handler":                                      "TestKinds",
+	"hash":                                         "TestHash",
+	"idempotent":                                   "TestClassify",
+	"identity.claims":                              "TestAuditTells",
+	"identity.secret":                              "TestDiscoverySettings",
+	"limits.compile.memory":                        "TestCompileLimits",
+	"limits.compile.module":                        "TestCompileLimits",
+	"limits.compile.time":                          "TestCompileLimits",
+	"limits.concurrency":                           "TestModulesWaitForNoPlaceThatWaitsForThem",
+	"limits.fuel":                                  "TestLimitsAreNamed",
+	"limits.memory":                                "TestHostileModules",
+	"limits.output":                                "TestHostileModules",
+	"limits.queue":                                 "TestLimiterQueueIsBounded",
+	"limits.stream":                                "TestStreamLimit",
+	"mutating":                                     "TestDiskIsFull",
+	"on":                                           "TestToolsAreRunWithEvents",
+	"output_schema":                                "TestOutputSchema",
+	"policy":                                       "TestPolicies",
+	"reconcile.args":                               "TestReconcile",
+	"reconcile.done":                               "TestReconcile",
+	"reconcile.not_done":                           "TestReconcile",
+	"reliability.auto_key":                         "TestSameRequestUnderAnotherPolicy",
+	"reliability.breaker.failure_threshold":        "TestNamesOfTheBreaker",
+	"reliability.breaker.failures":                 "TestNamesOfTheBreaker",
+	"reliability.breaker.half_open_concurrency": "TestNamesOfTheBreaker",
+	"reliability.breaker.ratio":                 "TestAlternatingOpensAtTheHundredth",
+	"reliability.breaker.reset_ms":              "TestNamesOfTheBreaker",
+	"reliability.breaker.reset_timeout_ms":      "TestNamesOfTheBreaker",
+	"reliability.breaker.window":                "TestAlternatingOpensAtTheHundredth",
+	"reliability.failed_ttl":                    "TestFailureIsKeptAsLongAsItSays",
+	"reliability.mode":                          "TestModes",
+	"reliability.on_duplicate":                  "TestDuplicateAtTheSameTime",
+	"reliability.retriable_exits":               "TestNamesOfTheBreaker",
+	"reliability.retry.budget.burst":            "TestRetryBudget",
+	"reliability.retry.budget.share":            "TestRetryBudget",
+	"reliability.retry.cap_ms":                  "TestRetryFourAttemptsWithGrowingWaits",
+	"reliability.retry.initial_ms":              "TestRetryFourAttemptsWithGrowingWaits",
+	"reliability.retry.max":                     "TestRetryBudget",
+	"reliability.ttl":                           "TestFileSettles",
+	"roots":                                     "TestReloadedRoots",
+	"schema":                                    "TestMisspelledFieldOfACommand",
+	"secrets.*.content":                         "TestGitWithoutToken",
+	"secrets.*.env":                             "TestSecretsAreMasked",
+	"secrets.*.file":                            "TestSecretInFile",
+	"secrets.*.from":                            "TestSecretInFile",
+	"secrets.*.header":                          "TestGitWithoutToken",
+	"secrets.*.host":                            "TestGitWithoutToken",
+	"secrets.*.insecure_http":                   "TestPublish",
+	"secrets.*.sigv4.region":                    "TestRequestsAreSigned",
+	"secrets.*.sigv4.service":                   "TestRequestsAreSigned",
+	"secrets.*.ssh_key":                         "TestSSHKey",
+	"secrets.*.ssh_sign":                        "TestSigning",
+	"secrets.*.tls":                             "TestTLS",
+	"stdin":                                     "TestHandler",
+	"terminal":                                  "TestTerminal",
+	"terminal_output":                           "TestTerminalIsFiltered",
+	"timeout":                                   "TestTimeoutLeavesNothing",
+	"user":                                      "TestUser",
+	"wasi":                                      "TestKinds",
+}
+
+// schemaKeys are the keys of a schema, as settings and toolSettings name them.
 func schemaKeys(t *testing.T, prefix string, schema map[string]any) (keys []string) {
 	t.Helper()
 	properties, _ := schema["properties"].(map[string]any)
 	for name, v := range properties {
 		v := v.(map[string]any)
 		items, _ := v["items"].(map[string]any)
+		entries, _ := v["additionalProperties"].(map[string]any)
 		switch {
 		case v["properties"] != nil:
 			keys = append(keys, schemaKeys(t, prefix+name+".", v)...)
 		case items["properties"] != nil:
 			keys = append(keys, schemaKeys(t, prefix+name+"[].", items)...)
+		case entries["properties"] != nil:
+			keys = append(keys, schemaKeys(t, prefix+name+".*.", entries)...)
 		default:
 			keys = append(keys, prefix+name)
 		}
@@ -102,20 +196,41 @@ func schemaKeys(t *testing.T, prefix string, schema map[string]any) (keys []stri
 	return keys
 }
 
-// TestEverySettingHasATest: each key has a test, which there is.
+// TestEverySettingHasATest: each key of toold.json and tool.json has a test, which there is.
 func TestEverySettingHasATest(t *testing.T) {
-	var schema map[string]any
-	if err := json.Unmarshal(config.Schema, &schema); err != nil {
+	there := testsOfTheModule(t)
+	for file, c := range map[string]struct {
+		schema []byte
+		tests  map[string]string
+	}{"toold.json": {config.Schema, settings}, "tool.json": {tools.Schema(), toolSettings}} {
+		var schema map[string]any
+		if err := json.Unmarshal(c.schema, &schema); err != nil {
+			t.Fatal(err)
+		}
+		keys := map[string]bool{}
+		for _, key := range schemaKeys(t, "", schema) {
+			keys[key] = true
+			if c.tests[key] == "" {
+				t.Errorf("%s: the schema has %s, and no test", file, key)
+			}
+		}
+		for key, test := range c.tests {
+			if !keys[key] {
+				t.Errorf("%s: %s has %s, and the schema has not", file, test, key)
+			}
+			if !there[test] {
+				t.Errorf("%s: %s: there is no %s", file, key, test)
+			}
+		}
+	}
+	own, err := os.ReadFile("settings_test.go")
+	if err != nil {
 		t.Fatal(err)
 	}
-	keys := slices.Sorted(slices.Values(schemaKeys(t, "", schema)))
-	if have := slices.Sorted(maps.Keys(settings)); !slices.Equal(keys, have) {
-		t.Errorf("the schema has %q\nand tests have %q", keys, have)
-	}
-	there := testsOfTheModule(t)
 	for key, test := range settings {
-		if !there[test] {
-			t.Errorf("%s: there is no %s", key, test)
+		part := regexp.MustCompile(`t\.Run\("[^"]*\b` + regexp.QuoteMeta(key[strings.LastIndex(key, ".")+1:]) + `\b`)
+		if test == "TestSettings" && !part.Match(own) {
+			t.Errorf("%s: TestSettings has no part of it", key)
 		}
 	}
 }
