@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/toold/toold/host/fault"
@@ -531,11 +532,18 @@ func Read(path string) (*State, error) {
 			return nil, err
 		}
 	}
-	f, err := os.Open(path)
+	// O_NONBLOCK: opening a pipe would wait for its other end.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if fi, err = f.Stat(); err == nil && fi.Mode()&(fs.ModeNamedPipe|fs.ModeDevice) != 0 {
+		err = errors.New("it is not a regular file")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the journal %s: %w", path, err)
+	}
 	l, err := replay(f)
 	if err != nil {
 		return nil, fmt.Errorf("read the journal %s: %w", path, err)

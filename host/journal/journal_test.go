@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/fault"
 )
@@ -32,6 +36,17 @@ func TestOpenIdleIsBounded(t *testing.T) {
 	}
 	if n := open.Load(); n != 0 {
 		t.Errorf("%d count as open", n)
+	}
+}
+
+// TestPipeForAJournal: nobody waits for the other end of a pipe.
+func TestPipeForAJournal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.jsonl")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "not a regular file") {
+		t.Error(err)
 	}
 }
 
