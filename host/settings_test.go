@@ -363,9 +363,9 @@ func TestSettings(t *testing.T) {
 			c <- ask(t, d.Socket, M{"tool": "waits", "args": []string{"-c", "read x <gate"}, "cwd": d.Root})
 		}()
 		watched(events.Attempt)
-		d.Stop(t) // for ever, if it waited for the call
-		if a := <-c; a.Code != "ABORTED" {
-			t.Errorf("the call: %s", a.raw)
+		d.Stop(t)
+		if a := <-c; a.Code != "ABORTED" || !strings.Contains(d.Logs(), `"grace":"1s"`) {
+			t.Errorf("the call: %s, and the daemon logs %s", a.raw, d.Logs())
 		}
 	})
 	t.Run("sessions.limit", func(t *testing.T) {
