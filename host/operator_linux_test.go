@@ -2,9 +2,12 @@ package host_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -63,8 +66,43 @@ func TestDiskIsFull(t *testing.T) {
 	if a.Code != "STORE_UNAVAILABLE" || a.ExitCode != 75 || !strings.Contains(p.Logs(), "no space left on device") {
 		t.Errorf("a call that writes: %s", a.raw)
 	}
+	// The operator is told where to look, and again nothing when there is room, before
+	// anybody calls.
+	doctor := func() string {
+		t.Helper()
+		out, _ := exec.CommandContext(t.Context(), filepath.Join(hosttest.Programs(t), "toolctl"), "doctor", "--socket", p.Socket, "--admin", p.Admin, "--state", state).CombinedOutput()
+		return string(out)
+	}
+	ready := func() (int, string) {
+		t.Helper()
+		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", p.Admin)
+		}}}
+		a, err := c.Get("http://toold/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Body.Close()
+		text, _ := io.ReadAll(a.Body)
+		return a.StatusCode, string(text)
+	}
+	if said := doctor(); !strings.Contains(said, "FAIL  audit") || !strings.Contains(said, "no space left on device") || !strings.Contains(said, "next: df "+state) || !strings.Contains(said, "FAIL  tools       writes: ") || strings.Contains(said, "reads: ") {
+		t.Errorf("doctor: %s", said)
+	}
+	if code, said := ready(); code != http.StatusServiceUnavailable || !strings.Contains(said, "no space left on device") || !strings.Contains(said, "tool writes is refusing") || strings.Contains(said, "tool reads") {
+		t.Errorf("readyz: %d %s", code, said)
+	}
 	if err := os.Remove(filepath.Join(state, "filler")); err != nil {
 		t.Fatal(err)
+	}
+	if code, said := ready(); code != http.StatusOK {
+		t.Errorf("readyz with room again: %d %s", code, said)
+	}
+	if said := doctor(); strings.Contains(said, "FAIL") {
+		t.Errorf("doctor with room again: %s", said)
+	}
+	if a := ask(t, p.Socket, M{"tool": "writes", "args": []string{"x"}, "cwd": p.Root, "idempotency_key": "again"}); a.Stdout != "x\n" {
+		t.Errorf("a call that writes, with room again: %s", a.raw)
 	}
 	if a := ask(t, p.Socket, M{"tool": "reads", "args": []string{"x"}, "cwd": p.Root}); a.Stdout != "x\n" {
 		t.Errorf("with room again: %s", a.raw)

@@ -266,6 +266,12 @@ func lookAdmin(ctx context.Context, d *doctor) {
 		d.fail("daemon", "fix "+quote(status.Config)+" and run: kill -HUP "+fmt.Sprint(status.PID),
 			"its last reload was refused and the configuration before it stands: %s", status.ConfigError)
 	}
+	if status.UpgradeError != "" {
+		d.warn("daemon", "repair the new program and run: toolctl upgrade", "its last upgrade failed and the program before it serves: %s", status.UpgradeError)
+	}
+	if status.AuditError != "" {
+		d.fail("audit", "df "+quote(status.State), "the audit log cannot be written, and calls that change something are refused: %s", status.AuditError)
+	}
 }
 
 func lookFolders(_ context.Context, d *doctor) {

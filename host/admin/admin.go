@@ -6,6 +6,7 @@ package admin
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"net/http/pprof"
@@ -25,7 +26,7 @@ func (d *Daemon) Handler() http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", d.serveReady)
 	mux.Handle("GET /metrics", d.Metrics.Handler())
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, d.status()) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, d.status(r.Context())) })
 	mux.HandleFunc("GET /tools", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusOK, d.toolList(r.Context()))
 	})
@@ -34,7 +35,7 @@ func (d *Daemon) Handler() http.Handler {
 			if s.Name == r.PathValue("name") {
 				t := d.toolStatus(s, true)
 				t.Rights = d.rights(r.Context(), s.Name)
-				d.refusing(r.Context(), &t, s.Mode, d.storeError())
+				d.refusing(r.Context(), &t, s.Mode, d.storeError(), func() error { return d.auditError(r.Context()) })
 				answer(w, http.StatusOK, t)
 				return
 			}
@@ -83,7 +84,7 @@ func (d *Daemon) Handler() http.Handler {
 	return mux
 }
 
-func (d *Daemon) status() adminapi.HostStatus {
+func (d *Daemon) status(ctx context.Context) adminapi.HostStatus {
 	c := d.Config()
 	s := adminapi.HostStatus{
 		Version: d.Version, PID: os.Getpid(), UID: os.Geteuid(), Instance: c.Instance, Started: d.Started,
@@ -101,6 +102,9 @@ func (d *Daemon) status() adminapi.HostStatus {
 		}
 	}
 	s.Connections, s.ConfigError, s.UpgradeError = d.Conns(), d.Refused(), d.UpgradeRefused()
+	if err := d.auditError(ctx); err != nil {
+		s.AuditError = err.Error()
+	}
 	for file, refused := range d.Linked() {
 		s.Linked = append(s.Linked, adminapi.LinkedFile{Path: file, Refused: refused})
 	}

@@ -19,18 +19,19 @@ import (
 // toolList is the status of every tool, with what its calls would be refused for.
 func (d *Daemon) toolList(ctx context.Context) []adminapi.ToolStatus {
 	list := []adminapi.ToolStatus{}
-	store := d.storeError()
+	store, written := d.storeError(), sync.OnceValue(func() error { return d.auditError(ctx) })
 	for _, s := range d.Tools.List() {
 		t := d.toolStatus(s, false)
-		d.refusing(ctx, &t, s.Mode, store)
+		d.refusing(ctx, &t, s.Mode, store, written)
 		list = append(list, t)
 	}
 	return list
 }
 
 // refusing has t, which loads, say what its calls are refused for. mode is that of
-// its definition.
-func (d *Daemon) refusing(ctx context.Context, t *adminapi.ToolStatus, mode string, store func(context.Context) error) {
+// its definition; store and written say what is wrong with the two that calls leave
+// records in.
+func (d *Daemon) refusing(ctx context.Context, t *adminapi.ToolStatus, mode string, store func(context.Context) error, written func() error) {
 	if t.State == adminapi.ToolLoading {
 		t.Reason = "its first version is being loaded; calls wait for it"
 	}
@@ -45,6 +46,12 @@ func (d *Daemon) refusing(ctx context.Context, t *adminapi.ToolStatus, mode stri
 	if err := d.Pipeline.MissingSecret(tool); err != nil {
 		t.State, t.Reason = adminapi.ToolRefusing, "every call is refused: "+err.Error()
 		return
+	}
+	if t.Mutating {
+		if err := written(); err != nil {
+			t.State, t.Reason = adminapi.ToolRefusing, fmt.Sprintf("calls that change something are refused: the audit log cannot be written: %v; make room on the disk of %s, or see what keeps the daemon from writing there", err, d.Config().State)
+			return
+		}
 	}
 	reliability := d.Config().ModeOf(mode)
 	reads, changes := call.ModeFor(reliability, false) == call.Enforce, call.ModeFor(reliability, true) == call.Enforce
@@ -76,6 +83,14 @@ func (d *Daemon) storeError() func(context.Context) error {
 		})
 		return err
 	}
+}
+
+// auditError is why nothing can be written to the audit log, and calls that change
+// something are refused.
+func (d *Daemon) auditError(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTime)
+	defer cancel()
+	return d.Audit.Check(ctx)
 }
 
 // serveReady answers 200 where calls are taken and none is refused for what is wrong
@@ -111,6 +126,10 @@ func (d *Daemon) serveReady(w http.ResponseWriter, r *http.Request) {
 			status = http.StatusServiceUnavailable
 			fmt.Fprintf(text, "the store of idempotency records does not answer: %v\n", err)
 		}
+	}
+	if err := d.auditError(r.Context()); err != nil {
+		status = http.StatusServiceUnavailable
+		fmt.Fprintf(text, "the audit log cannot be written, and calls that change something are refused: %v\n", err)
 	}
 	if status != http.StatusOK {
 		fail(w, status, errors.New(strings.TrimSpace(text.String())))

@@ -122,8 +122,11 @@ type HostStatus struct {
 	// UpgradeError is why the last upgrade failed after this daemon had given its
 	// place away; it has taken it back.
 	UpgradeError string `json:"upgrade_error,omitempty"`
-	Reliability  string `json:"reliability"`
-	Store        string `json:"store"`
+	// AuditError is why the audit log cannot be written, and calls that change something
+	// are refused.
+	AuditError  string `json:"audit_error,omitempty"`
+	Reliability string `json:"reliability"`
+	Store       string `json:"store"`
 	// Connections and Running count open connections and running calls.
 	Connections int   `json:"connections"`
 	Running     int   `json:"running"`

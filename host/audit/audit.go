@@ -120,7 +120,8 @@ const (
 	NoteMissing = "missing"
 	// NotePruned: the segments before First were removed, as old or too many.
 	NotePruned = "pruned"
-	// NoteOff and NoteOn: an operator turned the log off, and on again.
+	// NoteOff and NoteOn: an operator turned the log off, and on again. NoteOn with a
+	// Text: it could not be written, and can be again.
 	NoteOff = "off"
 	NoteOn  = "on"
 	// NoteClosed: the daemon was stopped.

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options are the operator's settings.
@@ -109,6 +112,35 @@ func (l *Log) AddSync(ctx context.Context, size int, make func() *Record) (n uin
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
+}
+
+// leastFree is how much room the disk has at least where nothing is wrong: a small
+// record may fit where that of the next call does not.
+const leastFree = 64 << 10
+
+// Check returns why records cannot be written. It tries again where the last could not
+// be, so that who waits for room on the disk learns of it without a call.
+func (l *Log) Check(ctx context.Context) error {
+	if !l.On() {
+		return nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(l.dir, &st); err == nil {
+		free := st.Bavail
+		if os.Geteuid() == 0 {
+			free = st.Bfree
+		}
+		if free *= uint64(st.Bsize); free < leastFree {
+			return fmt.Errorf("%w: %d bytes are free", unix.ENOSPC, free)
+		}
+	}
+	if !l.w.failing.Load() {
+		return nil
+	}
+	_, err := l.AddSync(ctx, 0, func() *Record {
+		return &Record{At: time.Now(), Type: TypeNote, Note: &Note{Kind: NoteOn, Text: "it can be written again"}}
+	})
+	return err
 }
 
 func newDone() chan error { return make(chan error, 1) }

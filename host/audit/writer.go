@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -30,10 +31,10 @@ type writer struct {
 	began  time.Time     // when it was
 	older  []segmentFile // those before it, the oldest first
 
-	n, synced uint64 // the last record, and the last that is on the disk
-	last      hash   // of the last record
-	lost      uint64 // records since that could not be written
-	failing   bool
+	n, synced uint64      // the last record, and the last that is on the disk
+	last      hash        // of the last record
+	lost      uint64      // records since that could not be written
+	failing   atomic.Bool // the last write failed; anybody may look
 	buf       bytes.Buffer
 }
 
@@ -93,12 +94,12 @@ func (w *writer) commit(batch []*pendingRecord) (taken int) {
 // reportState logs when writing starts and stops failing.
 func (w *writer) reportState(err error) {
 	switch {
-	case err != nil && !w.failing:
+	case err != nil && !w.failing.Load():
 		w.log.Error("the audit log cannot be written; mutating calls are refused", "error", err.Error(), "folder", w.dir)
-	case err == nil && w.failing:
+	case err == nil && w.failing.Load():
 		w.log.Warn("the audit log is written again", "folder", w.dir)
 	}
-	w.failing = err != nil
+	w.failing.Store(err != nil)
 }
 
 // record makes the record of e. What fails there fails that one alone.
@@ -233,7 +234,7 @@ func (w *writer) set(o Options) error {
 		// Where it cannot be written any more, it can be turned off nevertheless.
 		w.note(&Note{Kind: NoteOff})
 		w.close()
-		w.failing = false
+		w.failing.Store(false)
 	case !was.On && o.On:
 		w.opts = o
 		err := w.open()
