@@ -83,8 +83,8 @@ type Definition struct {
 	// Schema is the JSON Schema of the payload, as it was written. Calls are
 	// checked against what CompileSchema makes of it.
 	Schema json.RawMessage `json:"schema,omitempty"`
-	// OutputSchema is that of the data which the handler answers. A call whose data is
-	// something else fails.
+	// OutputSchema is the JSON Schema of the data that the handler returns. A call
+	// whose data does not match fails.
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 
 	// Timeout limits the duration of a call. Default 300 s.
@@ -96,15 +96,14 @@ type Definition struct {
 	// Stdin reports whether a call reads the caller's input, unless the policy
 	// decides. Default true.
 	Stdin bool `json:"stdin"`
-	// Terminal says that a binary gets a terminal of its own where its caller is at
-	// one. Default false.
+	// Terminal gives a binary a terminal of its own if its caller has one. Default
+	// false.
 	Terminal bool `json:"terminal,omitempty"`
-	// TerminalOutput is which control sequences reach the caller's terminal from
-	// there: TerminalDisplay, which is the default, or TerminalAll.
+	// TerminalOutput selects which control sequences reach the caller's terminal:
+	// TerminalDisplay, which is the default, or TerminalAll.
 	TerminalOutput string `json:"terminal_output,omitempty"`
-	// Callbacks are the kinds of programs that a call of a binary may have its caller
-	// run in its own place: callbacks.Kinds. A policy says which, of those that
-	// the caller offers.
+	// Callbacks are the kinds of programs that a call of a binary may ask its caller
+	// to run: callbacks.Kinds. A policy selects among those that the caller offers.
 	Callbacks []string `json:"callbacks,omitempty"`
 	// Policy is PolicyNone, PolicyRequired or empty.
 	Policy string `json:"policy,omitempty"`
@@ -120,10 +119,10 @@ type Definition struct {
 	Category     string            `json:"category,omitempty"`
 	Capabilities Capabilities      `json:"capabilities,omitzero"`
 	Environment  map[string]string `json:"environment,omitempty"`
-	// EnvironmentSeen has the variables that the program would have honoured in the
-	// caller's own environment, each with what to do instead, which may be empty.
-	// A name that ends with * stands for all that begin so. Policies see which of
-	// them the caller has, and a call that is allowed says that they do not count.
+	// EnvironmentSeen has the variables that the program would use if it inherited
+	// the caller's environment, each with what to do instead, which may be empty. A
+	// name that ends with * is a prefix. Policies see which of them the caller has
+	// set, and an allowed call notes that they have no effect.
 	EnvironmentSeen map[string]string `json:"environment_seen,omitempty"`
 	// Secrets maps names to secrets. A guest sees the names only.
 	Secrets     map[string]Secret `json:"secrets,omitempty"`
@@ -132,24 +131,24 @@ type Definition struct {
 	Identity    Identity          `json:"identity,omitzero"`
 	Discovery   Discovery         `json:"discovery,omitzero"`
 	Reliability Reliability       `json:"reliability"`
-	// Reconcile finds out how a call of a binary ended; nil: nothing does, unless
-	// a policy exports reconcile.
+	// Reconcile finds out how a call of a binary ended; nil if only an export
+	// reconcile of a policy can.
 	Reconcile *Reconcile `json:"reconcile,omitempty"`
-	// On lists the events that a module is run with, by their names. Nobody else
-	// calls it then.
+	// On lists the names of the events that a module is run for. It cannot be called
+	// otherwise then.
 	On []string `json:"on,omitempty"`
 	// Hash maps files of the folder, modules or setup.sh, to their sha256 in hex.
 	// A file with another sum breaks the tool.
 	Hash map[string]string `json:"hash,omitempty"`
 }
 
-// Reconcile is a command of the tool's binary that changes nothing and says by its exit
-// code how a call ended whose outcome is unknown.
+// Reconcile is a command of the tool's binary that changes nothing and reports by its
+// exit code how a call with an unknown outcome ended.
 type Reconcile struct {
 	// Args are its arguments; {key} and {execution_id} are those of the call.
 	Args []string `json:"args"`
-	// Done and NotDone are exit codes; any other says that nothing is certain. What
-	// the command writes is the result of a call that was done.
+	// Done and NotDone are exit codes; any other leaves the outcome unknown. The
+	// output of the command is the result of a call that was done.
 	Done    []int `json:"done,omitempty"`
 	NotDone []int `json:"not_done,omitempty"`
 }
@@ -164,9 +163,8 @@ const (
 const (
 	// PolicyNone confirms that a tool that once had a policy has none on purpose.
 	PolicyNone = "none"
-	// PolicyRequired makes the tool broken while it has no policy of its own, so
-	// that a folder that is incomplete, or was never built, does not serve without
-	// one.
+	// PolicyRequired makes the tool broken while it has no policy of its own, so that
+	// a folder that is incomplete or was never built does not serve without a policy.
 	PolicyRequired = "required"
 )
 
@@ -253,8 +251,8 @@ type Capabilities struct {
 	// HTTP.Hosts, and Unix sockets as "unix:/PATH".
 	Network []string `json:"network,omitempty"`
 	// Unread lists hosts of Network whose connections are passed through, though a
-	// policy judges what goes over the network: those whose clients trust one
-	// certificate only, and those that are spoken to in another protocol than HTTP.
+	// policy judges what goes over the network: those whose clients pin a
+	// certificate, and those that use another protocol than HTTP.
 	Unread []string `json:"unread,omitempty"`
 	HTTP   *HTTP    `json:"http,omitempty"`
 	// Files maps paths of the guest to paths of the host.
@@ -276,16 +274,16 @@ type HTTP struct {
 	Hosts []string `json:"hosts"`
 	// Methods are in upper case; "*" is any. Default GET and HEAD.
 	Methods []string `json:"methods,omitempty"`
-	// TLS is, by host, how its certificate is checked. A CA, a client certificate
-	// and its key are in Definition.Secrets.
+	// TLS sets how the certificate of each host is checked. A CA, a client
+	// certificate and its key are in Definition.Secrets.
 	TLS map[string]HostTLS `json:"tls,omitempty"`
 }
 
 // HostTLS is how the certificate of one host is checked.
 type HostTLS struct {
-	// ServerName is the name that it must have; empty is the host's.
+	// ServerName is the name that it must have; the default is the host.
 	ServerName string `json:"server_name,omitempty"`
-	// InsecureSkipVerify takes any certificate, of anybody.
+	// InsecureSkipVerify accepts any certificate.
 	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
 }
 
@@ -300,41 +298,40 @@ type File struct {
 // a variable of a binary names, in a header of the
 // requests to one host, or in TLS with that host.
 type Secret struct {
-	// From is "env:NAME", "file:PATH" (absolute) or "claim:NAME"; of an SSHKey also
+	// From is "env:NAME", "file:PATH" (absolute) or "claim:NAME"; for an SSHKey also
 	// "agent:KEY", see InAgent.
 	From   string `json:"from"`
 	Env    string `json:"env,omitempty"`
 	Header string `json:"header,omitempty"`
 	Host   string `json:"host,omitempty"`
-	// TLS says what it is in connections to Host, in PEM: TLSCA, TLSCert or
-	// TLSKey.
+	// TLS is its use in connections to Host, in PEM: TLSCA, TLSCert or TLSKey.
 	TLS string `json:"tls,omitempty"`
-	// InsecureHTTP has Header sent to Host without TLS too, by a binary.
+	// InsecureHTTP allows a binary to send Header to Host without TLS too.
 	InsecureHTTP bool `json:"insecure_http,omitempty"`
 	// File is the variable that holds the path of a file with Content, which exists
-	// for one call. A mark in Content, of a file or a header, stands for the value;
-	// without Content it is the value alone.
+	// for one call. A mark in Content, for a file or a header, stands for the value;
+	// the default of Content is the value alone.
 	File    string `json:"file,omitempty"`
 	Content string `json:"content,omitempty"`
-	// SSHKey says that it is a private key with which the host itself talks to Host
-	// over ssh, for the git of a binary, which is not given it.
+	// SSHKey marks a private key with which the host itself logs in to Host over ssh,
+	// for the git of a binary, which never gets the key.
 	SSHKey bool `json:"ssh_key,omitempty"`
-	// SigV4 says that it is a key with which the host signs the requests of a binary to
-	// Host: "ACCESS_KEY:SECRET_KEY", or "ACCESS_KEY:SECRET_KEY:SESSION_TOKEN".
+	// SigV4 marks a key with which the host signs the requests of a binary to Host:
+	// "ACCESS_KEY:SECRET_KEY", or "ACCESS_KEY:SECRET_KEY:SESSION_TOKEN".
 	SigV4 *SigV4 `json:"sigv4,omitempty"`
-	// SSHSign says that it is a private key with which the host itself signs commits
-	// and tags for the git of a binary, which is not given it.
+	// SSHSign marks a private key with which the host itself signs commits and tags
+	// for the git of a binary, which never gets the key.
 	SSHSign bool `json:"ssh_sign,omitempty"`
 }
 
-// InAgent is the public part of an SSHKey that is in the agent of the daemon: its
-// fingerprint as "SHA256:...", or as ssh-keygen writes public keys.
+// InAgent returns the public part of an SSHKey that is in the agent of the daemon:
+// its fingerprint as "SHA256:...", or as ssh-keygen writes public keys.
 func (s Secret) InAgent() (public string, ok bool) { return strings.CutPrefix(s.From, "agent:") }
 
-// agentRule matches what names a key in an agent.
+// agentRule matches the name of a key in an agent.
 var agentRule = regexp.MustCompile(`^(SHA256:[A-Za-z0-9+/]{43}|(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]+={0,2}( [ -~]*)?)$`)
 
-// SigV4 is what requests are signed for, as AWS names it.
+// SigV4 is the service and the region that requests are signed for.
 type SigV4 struct {
 	Service string `json:"service"`
 	Region  string `json:"region"`
@@ -350,8 +347,8 @@ var secretMark = regexp.MustCompile(`\{secret\}|\{basic:[^{}:\x00-\x1f\x7f]*\}`)
 // Values of Secret.TLS.
 const (
 	TLSCA   = "ca"   // the authorities that may have issued the host's certificate, and no others
-	TLSCert = "cert" // the client certificate, with what stands between it and its authority
-	TLSKey  = "key"  // the key of that
+	TLSCert = "cert" // the client certificate, with its intermediate certificates
+	TLSKey  = "key"  // the key of the client certificate
 )
 
 // Fill returns s.Content with its mark replaced by value, or value if there is no
@@ -370,7 +367,7 @@ func (s Secret) Fill(value string) string {
 
 // Limits are the limits of a call, or of all calls of the tool.
 type Limits struct {
-	// Memory is that of a guest. Default 64MiB.
+	// Memory limits the memory of a guest. Default 64MiB.
 	Memory Size `json:"memory"`
 	// Fuel is the number of metered instructions of a call. Default
 	// 20,000,000,000, about three seconds of one core.
@@ -384,11 +381,12 @@ type Limits struct {
 	// more wait, default 256. Further calls are OVERLOADED.
 	Concurrency int `json:"concurrency"`
 	Queue       int `json:"queue"`
-	// Compile is what compiling the tool's modules, without its policies, may take.
+	// Compile limits the compilation of the tool's modules, except its policies.
 	Compile Compile `json:"compile,omitzero"`
 }
 
-// Compile are limits of compiling; what is 0 follows from the size of the module.
+// Compile has the limits of compiling; 0 means a limit that depends on the size of
+// the module.
 type Compile struct {
 	Time   Seconds `json:"time,omitempty"` // of one core
 	Memory Size    `json:"memory,omitempty"`
@@ -408,10 +406,10 @@ type Identity struct {
 	Secret []string `json:"secret,omitempty"`
 }
 
-// Discovery is how the tools that a module brings are kept.
+// Discovery configures the cache of the tools that a module lists.
 type Discovery struct {
-	// TTL is how long those of one identity are fresh, from 1 s to a day; 0 is
-	// what the module says, else the host's.
+	// TTL is how long those of one identity are fresh, from 1 s to a day; 0 means the
+	// time that the module sets, else the host's.
 	TTL Seconds `json:"ttl,omitempty"`
 }
 

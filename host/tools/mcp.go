@@ -10,14 +10,14 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// MCPPlugin is how the hosts of MCP tools call an Extism plugin: its exports, and
-// what they take and answer. There are two ways, of which modules have one.
+// MCPPlugin is the interface by which hosts of MCP tools call an Extism plugin: its
+// exports, their inputs and outputs. There are two such interfaces; a module has one.
 type MCPPlugin struct {
 	list, call string
 	wrapped    bool // requests are in {"request": ..., "context": ...}, not in {"params": ...}
 }
 
-// MCPPluginOf is how m is called, or nil where it is no such plugin.
+// MCPPluginOf returns the interface of m, or nil if it is not such a plugin.
 func MCPPluginOf(m *guest.Module) *MCPPlugin {
 	for _, p := range []MCPPlugin{{list: "describe", call: "call"}, {list: "list_tools", call: "call_tool", wrapped: true}} {
 		if !m.Has("handle") && m.Has(p.list) && m.Has(p.call) {
@@ -27,10 +27,10 @@ func MCPPluginOf(m *guest.Module) *MCPPlugin {
 	return nil
 }
 
-// Export is what is called for a tool.
+// Export returns the export that is called for a tool.
 func (p *MCPPlugin) Export() string { return p.call }
 
-// wrap makes a request what the exports read.
+// wrap encodes a request in the form that the exports read.
 func (p *MCPPlugin) wrap(request any) ([]byte, error) {
 	if p.wrapped {
 		return json.Marshal(map[string]any{"request": request, "context": map[string]any{"id": "0", "_meta": map[string]any{}}})
@@ -38,7 +38,7 @@ func (p *MCPPlugin) wrap(request any) ([]byte, error) {
 	return json.Marshal(map[string]any{"method": "tools/call", "params": request})
 }
 
-// Listing is the export that lists tools, and its input.
+// Listing returns the export that lists tools, and its input.
 func (p *MCPPlugin) Listing() (export string, input []byte, err error) {
 	if !p.wrapped {
 		return p.list, nil, nil
@@ -47,9 +47,8 @@ func (p *MCPPlugin) Listing() (export string, input []byte, err error) {
 	return p.list, input, err
 }
 
-// Tools reads what the plugin lists. Each has its own name as its binding, since
-// that of a tool here has fewer characters. What is unknown is ignored: it is
-// MCP's, which grows.
+// Tools parses the list of a plugin. The binding of each tool is its own name, since
+// names here allow fewer characters. Unknown members are ignored: MCP adds new ones.
 func (p *MCPPlugin) Tools(reply []byte) ([]abi.SurfaceTool, error) {
 	var said struct {
 		Tools []struct {
@@ -96,8 +95,8 @@ func (p *MCPPlugin) Tools(reply []byte) ([]abi.SurfaceTool, error) {
 	return list, nil
 }
 
-// mcpName is a tool's name as it is here: in small letters, with "-" for what no
-// name has. It may still be none.
+// mcpName returns the name of a tool in lower case, with "-" for characters that
+// names cannot have. It may still be invalid.
 func mcpName(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -110,7 +109,7 @@ func mcpName(name string) string {
 	}, name)
 }
 
-// Input is what the plugin reads for a call of a tool that it calls name.
+// Input returns the input of the plugin for a call of the tool that it names name.
 func (p *MCPPlugin) Input(name string, payload json.RawMessage) ([]byte, error) {
 	request := map[string]any{"name": name}
 	if len(payload) > 0 {
@@ -119,8 +118,7 @@ func (p *MCPPlugin) Input(name string, payload json.RawMessage) ([]byte, error) 
 	return p.wrap(request)
 }
 
-// Result reads what the plugin answers: its texts, one after the other, and the
-// rest as data.
+// Result parses the answer of the plugin: its texts in order, and the rest as data.
 func (p *MCPPlugin) Result(reply []byte) (*abi.Result, error) {
 	var said struct {
 		Content []struct {

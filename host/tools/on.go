@@ -8,14 +8,14 @@ import (
 
 // The events of Definition.On.
 const (
-	OnCallBegin    = "call.begin"    // a call began, a turn and a job among them
+	OnCallBegin    = "call.begin"    // a call began, including turns and jobs
 	OnCallEnd      = "call.end"      // a call ended
 	OnJob          = "job"           // a job was accepted, or ended
 	OnSessionState = "session.state" // a session was made, suspended, resumed or closed
 	OnToolChange   = "tool.change"   // a tool of tools.d changed
 )
 
-// onEvents are all of them.
+// onEvents returns all of them.
 func onEvents() []string {
 	return []string{OnCallBegin, OnCallEnd, OnJob, OnSessionState, OnToolChange}
 }

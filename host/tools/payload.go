@@ -40,7 +40,7 @@ func CompileSchema(schema json.RawMessage) (*jsonschema.Schema, error) {
 	}
 	refuse := "unevaluatedProperties"
 	if version, _ := top["$schema"].(string); strings.Contains(version, "draft-0") {
-		refuse = "additionalProperties" // all that older drafts know
+		refuse = "additionalProperties" // older drafts have no unevaluatedProperties
 	}
 	closeObjects(top, refuse)
 	c := jsonschema.NewCompiler()
@@ -117,7 +117,8 @@ func (t *Tool) Validate(payload json.RawMessage) error {
 				continue
 			}
 			if _, ok := u.Error.Kind.(*kind.FalseSchema); ok {
-				// Of several, one that no command has: it is what was misspelled.
+				// Of several, name one that no command has: it is probably
+				// misspelled.
 				if unknown == "" || isCommandField(unknown) || !isCommandField(u.InstanceLocation) && u.InstanceLocation < unknown {
 					unknown = u.InstanceLocation
 				}
@@ -134,13 +135,13 @@ func (t *Tool) Validate(payload json.RawMessage) error {
 	return fault.Errorf(fault.InvalidPayload, "the payload does not fit the schema of tool %s: %v; toolctl tools %s --json shows the schema", t.Name, oneLine(errors.New(what)), t.Name)
 }
 
-// isCommandField reports whether pointer is that of a member which every call of a
-// command has.
+// isCommandField reports whether pointer is a member that every call of a command
+// has.
 func isCommandField(pointer string) bool {
 	return pointer == "/args" || pointer == "/cwd" || pointer == "/stdin"
 }
 
-// propertiesAt are the names that schema lists for the object at pointer, as far
+// propertiesAt returns the names that schema lists for the object at pointer, as far
 // as properties and items lead there.
 func propertiesAt(schema *jsonschema.Schema, pointer string) []string {
 	for _, name := range strings.Split(pointer, "/")[1:] {

@@ -59,20 +59,20 @@ type Tool struct {
 	// Entry is how Handler is called; its Export is "handle" unless tool.json
 	// says otherwise. Nil for the other kinds.
 	Entry *Entry
-	// MCP is how Handler is called where it is a plugin of a host of MCP tools, and
-	// MCPName what it calls its one tool; one with several brings each under its
-	// name (see Discovers).
+	// MCP is the interface of Handler if it is a plugin of a host of MCP tools, and
+	// MCPName the name that it gives its only tool. The tools of a plugin with
+	// several are discovered (see Discovers).
 	MCP     *MCPPlugin
 	MCPName string
-	// Missing are the imports that Handler does not get, each with what to do: a
-	// call that calls one fails.
+	// Missing are the imports of Handler that are not provided, each with what to do.
+	// A call that uses one fails.
 	Missing []string
 	// Discovers reports whether Handler offers tools of its own for each identity
 	// and is not called under its own name.
 	Discovers bool
 	// Binary is the absolute path of the program, for the kind Binary.
 	Binary string
-	// Interpreters are what runs each script, by the script's path. The scripts are
+	// Interpreters maps the path of each script to its interpreters. The scripts are
 	// Binary, or for other kinds the programs in Def.Capabilities.Exec.
 	Interpreters map[string][]confine.Interpreter
 	// User is the user that the tool's programs run as; nil is the user of this
@@ -82,8 +82,8 @@ type Tool struct {
 	// schema as its author wrote it.
 	Schema       *jsonschema.Schema
 	SchemaSource json.RawMessage
-	// Output validates the data that a handler answers; nil accepts any. OutputSource
-	// is as it was written.
+	// Output validates the data that a handler returns; nil accepts any. OutputSource
+	// is the schema as its author wrote it.
 	Output       *jsonschema.Schema
 	OutputSource json.RawMessage
 	Description  string
@@ -105,8 +105,8 @@ func Unknown(name string) *fault.Error {
 	return fault.Errorf(fault.UnknownTool, "there is no tool %q here; toolctl tools lists the tools", name)
 }
 
-// UseFunction makes the tool a function of its component, by the types of that: the
-// one that entry names, or the only one.
+// UseFunction makes the tool call a function of its component: the one that entry
+// names, or the only one.
 func (t *Tool) UseFunction(entry *Entry) error {
 	functions := t.Handler.Functions()
 	var f guest.ComponentFunction

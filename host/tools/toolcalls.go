@@ -9,18 +9,19 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// ToolCalls are the calls that a module may make: names of tools, "*" for every
-// tool, names of session calls. In a file it may be true as well, which is the
-// session calls but session.watch, with turns of any tool.
+// ToolCalls are the calls that a module may make: names of tools, "*" for every tool,
+// names of session calls. In a file it may also be true, which means all session
+// calls except session.watch, with turns of any tool.
 type ToolCalls []string
 
-// everySession is what true is read as. No list has it.
+// everySession is the name that true is read as. A list cannot have it.
 const everySession = "session.*"
 
-// watchSession is a session call that true does not have: it came later.
+// watchSession is the session call that true does not include, since it was added
+// later.
 const watchSession = "session.watch"
 
-// SessionCalls are the calls of sessions that a list may name.
+// SessionCalls returns the session calls that a list may name.
 func SessionCalls() []string {
 	return []string{"session.query", "session.mutate", "session.prompt", "session.abort", "session.steer", watchSession}
 }
@@ -49,7 +50,7 @@ func (t *ToolCalls) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// MarshalJSON writes what UnmarshalJSON reads.
+// MarshalJSON writes the form that UnmarshalJSON reads.
 func (t ToolCalls) MarshalJSON() ([]byte, error) {
 	if t.Sessions() {
 		return []byte("true"), nil
@@ -60,12 +61,12 @@ func (t ToolCalls) MarshalJSON() ([]byte, error) {
 // Sessions reports whether t is true: the session calls, and turns of any tool.
 func (t ToolCalls) Sessions() bool { return len(t) == 1 && t[0] == everySession }
 
-// Tool reports whether t has the tool of that name.
+// Tool reports whether t has the tool with that name.
 func (t ToolCalls) Tool(name string) bool {
 	return slices.Contains(t, name) || slices.Contains(t, "*")
 }
 
-// Session reports whether t has the session call of that name.
+// Session reports whether t has the session call with that name.
 func (t ToolCalls) Session(name string) bool {
 	return t.Sessions() && name != watchSession || slices.Contains(t, name)
 }
