@@ -20,7 +20,7 @@ func onEvents() []string {
 	return []string{OnCallBegin, OnCallEnd, OnJob, OnSessionState, OnToolChange}
 }
 
-func (c *checker) on(d *Definition) {
+func checkOn(c *checker, d *Definition) {
 	for i, name := range d.On {
 		at := fmt.Sprintf("/on/%d", i)
 		switch {

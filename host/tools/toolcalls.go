@@ -71,7 +71,7 @@ func (t ToolCalls) Session(name string) bool {
 	return t.Sessions() && name != watchSession || slices.Contains(t, name)
 }
 
-func (c *checker) toolCalls(t ToolCalls) {
+func checkToolCalls(c *checker, t ToolCalls) {
 	if t.Sessions() {
 		return
 	}
