@@ -89,7 +89,7 @@ var (
 
 // editor is the command line that git would take from the environment, or "" where it
 // would say that there is none. Configuration is not read: that of a repository can
-// be written by whoever writes there.
+// be written by anyone with write access to it.
 func editor(names []string, atTerminal bool) string {
 	dumb := os.Getenv("TERM") == "" || os.Getenv("TERM") == "dumb"
 	for _, name := range names {
@@ -253,7 +253,8 @@ func (p *programs) ownInput(cb *callbacks.Program) bool {
 	return cb.Kind == callbacks.Scripts && p.tty == nil && slices.Contains([]string{"run", "run-script", "test", "start", "stop", "restart"}, cb.Env["npm_command"])
 }
 
-// endGrace is how long a program has to end when nobody waits for it any more.
+// endGrace is how long a program may take to end once its result is no longer
+// awaited.
 const endGrace = 250 * time.Millisecond
 
 // start runs one program until it has ended. One that is at the console has this

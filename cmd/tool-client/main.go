@@ -43,8 +43,8 @@ Has the daemon at TOOL_SOCKET run TOOL in this folder, and ends with its exit co
 `
 
 const (
-	// exitNoDaemon is the exit code where nobody listens at TOOL_SOCKET: as far
-	// as a script can tell, the tool is not there.
+	// exitNoDaemon is the exit code if no daemon listens on TOOL_SOCKET: as far as a
+	// script can tell, the tool is not there.
 	exitNoDaemon = 127
 	// exitPipe is that of a tool that writes to a reader who has left, where the
 	// kernel may not end us by a signal for it.
@@ -158,7 +158,7 @@ func exchange(path string, call *wire.Call, local wire.Local, tty *terminal, std
 	return result, 0
 }
 
-// isPipe reports whether whoever read our output has left.
+// isPipe reports whether the reader of the output has left.
 func isPipe(err error) bool {
 	var e *wire.OutputError
 	return errors.Is(err, syscall.EPIPE) && errors.As(err, &e)

@@ -85,8 +85,8 @@ func termName(name string) string {
 	return ""
 }
 
-// deadly are the signals that end a Go program where nobody catches them, beside
-// those that the tool gets.
+// deadly are the signals that end a Go program that does not catch them, beside those
+// that the tool gets.
 var deadly = []os.Signal{syscall.SIGABRT, syscall.SIGSYS, syscall.SIGTRAP}
 
 // raw passes on what is typed as it is, until restore, and follows the size.
@@ -181,7 +181,7 @@ func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 }
 
 // suspend stops this program with its job, as its tool was, and calls goOn when it is
-// continued, or at once where nobody could continue it.
+// continued, or at once if no process could continue it.
 func (t *terminal) suspend(goOn func()) {
 	t.mu.Lock()
 	if t.lent || t.stop == nil {

@@ -368,7 +368,7 @@ func rowsOfDecision(row func(name, value string), c *audit.Call) {
 	}
 }
 
-// rowsOfEnd shows what came of a call; x is nil where nobody knows.
+// rowsOfEnd shows the outcome of a call; x is nil if that is not known.
 func rowsOfEnd(row func(name, value string), x *audit.End) {
 	if x == nil {
 		row("outcome", "there is no end of it: it runs, or the daemon was killed meanwhile, and how far it came is unknown")

@@ -166,7 +166,7 @@ func lookSocket(ctx context.Context, d *doctor) {
 		d.warn("socket", "chmod o= "+quote(path), "%s has mode %04o: every user of this machine may call the tools", path, perm)
 	}
 	// A daemon that starts makes a new socket. A mount of the old one's file stays
-	// with that, which nobody will ever listen on again.
+	// with that, on which no daemon will ever listen again.
 	folder := "mount its folder in its place: docker run -v HOST-FOLDER:" + quote(filepath.Dir(path)) + ":ro"
 	mounted := isMount(path)
 	var dialer net.Dialer

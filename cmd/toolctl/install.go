@@ -194,7 +194,7 @@ func leadsTo(dir, link string) bool {
 	return err == nil && filepath.Clean(link) == filepath.Join(dir, wrapper)
 }
 
-// onlyOurs reports whether nobody but this user and root can write to the file at path.
+// onlyOurs reports whether only this user and root can write to the file at path.
 func onlyOurs(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {

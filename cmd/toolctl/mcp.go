@@ -85,7 +85,7 @@ type mcpServer struct {
 // mcpName is the name of the server in configurations.
 const mcpName = "toold"
 
-// mcpClients are the forms in which clients are told of a server, as their
+// mcpClients are the forms in which clients configure a server, as their
 // documentation has them.
 var mcpClients = map[string]struct {
 	where string

@@ -219,8 +219,8 @@ func when(t time.Time) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// oneLine keeps what a tool says of itself on its line and its control
-// characters off the terminal.
+// oneLine keeps the description of a tool on one line and its control characters off
+// the terminal.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {

@@ -45,7 +45,7 @@ type added struct {
 	Files  map[string]string `json:"files"`
 }
 
-// choice is what the verbs add, update and remove are told.
+// choice holds the arguments of the verbs add, update and remove.
 type choice struct {
 	dir, from, commit string
 	yes               bool
