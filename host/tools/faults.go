@@ -11,9 +11,9 @@ import (
 	"github.com/toold/toold/host/process"
 )
 
-// What the engine says of a module is about limits and imports, and what is said of
-// a process is about its binary. Here it becomes what a caller is told: a code, and
-// what to change in tool.json.
+// Errors of the engine are about limits and imports of a module, and errors of
+// processes about a binary. Here they become errors for callers: a code, and what to
+// change in tool.json.
 
 // told is what an error of the engine or of a process is to a caller.
 type told struct {

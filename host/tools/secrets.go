@@ -167,7 +167,7 @@ func (c *checker) sigV4(d *Definition, at, name string, s Secret) {
 	if d.Handler != "" || d.WASI != "" {
 		c.fault(at+"/sigv4", "is for the requests of a binary; those of a handler or wasi program are not signed")
 	}
-	// Which of two counts nobody could tell.
+	// Which of the two would be used is undefined.
 	host, port := hostrule.Split(s.Host)
 	for _, other := range sortedKeys(d.Secrets) {
 		o := d.Secrets[other]
