@@ -134,8 +134,7 @@ const (
 // Outcome is what run reports of a call.
 type Outcome struct {
 	Kind Kind
-	// Lingers says of an unknown outcome that something of the call may still
-	// run.
+	// Lingers reports, for an unknown outcome, that a part of the call may still run.
 	Lingers bool
 	// Result is a JSON value, or nil. Anything else is treated like a result
 	// that is too large: it cannot be replayed.
@@ -448,7 +447,7 @@ func (k *Records) runOwned(ctx context.Context, i id, c claimRequest, res Result
 	res.setOutcome(o)
 	err := k.finish(ctx, i, c, res.Fence, o)
 	if err == nil && o.Kind == OutcomeUnknown && r.Settle != nil && !r.Shadow {
-		k.settler.start(i, r.Settle, false) // for whoever comes next
+		k.settler.start(i, r.Settle, false) // for the next caller
 	}
 	return res, err
 }

@@ -22,8 +22,7 @@ type Record struct {
 	EndedAt   time.Time       `json:"endedAt,omitzero"`
 	// Fence counts the claims that ran.
 	Fence int64 `json:"fence"`
-	// Note is what is known of a call that has not ended, or of which nobody knows
-	// how it ended.
+	// Note is the note of a call that has not ended, or whose outcome is unknown.
 	Note json.RawMessage `json:"note,omitempty"`
 	// Digest and Size are of a result that was too large to keep.
 	Digest string `json:"digest,omitempty"`

@@ -94,9 +94,9 @@ func (s *settler) settle(ctx context.Context, i id, f func(context.Context, Unkn
 	}
 }
 
-// start begins a look in a goroutine of its own: it is for all who wait, and none
-// of them ends it. It returns nil if none may begin now. force is for an operator,
-// who asks again at once.
+// start begins a look in a goroutine of its own: it is for all who wait, and none of
+// them ends it. It returns nil if none may begin now. force is for an operator, who
+// asks again at once.
 func (s *settler) start(i id, f func(context.Context, Unknown) Finding, force bool) *look {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +160,7 @@ func (s *settler) lookInto(ctx context.Context, i id, f func(context.Context, Un
 	case r == nil || !r.outcomeUnknown():
 		return true
 	case len(r.Note) == 0:
-		return false // it was claimed when nobody could find anything out
+		return false // it was claimed without a note
 	}
 	found := f(ctx, Unknown{
 		Scope: i.scope, Key: i.key, Label: r.Label, Note: r.Note,
