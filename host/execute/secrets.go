@@ -81,7 +81,7 @@ func values(s []secret) [][]byte {
 	return v
 }
 
-// vault reads the secrets of tools, each time anew.
+// vault reads the secrets of tools, from their sources each time.
 type vault struct {
 	config func() *config.Config // in force
 	files  func() []string       // in which tools have secrets

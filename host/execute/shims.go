@@ -28,7 +28,7 @@ func (s *shims) program(path string) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err
 	}
-	// An earlier daemon of another version may have made it: make it anew. Runs that
+	// An earlier daemon of another version may have made it: replace it. Runs that
 	// use the old one keep it.
 	from, err := os.Open("/proc/self/exe") // valid even after the file was replaced
 	if err != nil {
