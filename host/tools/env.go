@@ -14,12 +14,13 @@ var harmless = []string{
 	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE",
 	"GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS",
 	"GIT_NO_REPLACE_OBJECTS", "GIT_DEFAULT_HASH", "GIT_MERGE_AUTOEDIT", "GIT_OPTIONAL_LOCKS", "GIT_REFLOG_ACTION",
+	"GIT_DIFF_OPTS", "GIT_MERGE_VERBOSITY", "GIT_PRINT_SHA1_ELLIPSIS",
 	"NODE_ENV",
 }
 
 // judged are variables that lead git to another place. A tool may open them that never
 // runs without a policy, which sees them before every call.
-var judged = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
+var judged = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_CEILING_DIRECTORIES"}
 
 // barred are the variables that no tool.json can open to callers, grouped by what
 // they do. A * at the end or the beginning of a name matches any text. Case is

@@ -34,8 +34,14 @@ func TestCallbacks(t *testing.T) {
 		{args: "push shell main", kinds: all, hooks: []string{"pre-commit"}},
 		{args: "push shell main", kinds: all, hooks: []string{"pre-push", "update"}, want: "pre-push"},
 		{args: "bisect start", kinds: all, hooks: []string{"reference-transaction"}, rule: "hook"},
-		{args: "rebase -i HEAD~2", kinds: all, want: "editor sequence-editor"},
+		{args: "rebase -i HEAD~2", kinds: all, want: "editor sequence-editor", notes: []string{"lines of the list that begin with exec"}},
 		{args: "rebase -i HEAD~2", kinds: []string{kindSequenceEditor}, want: "sequence-editor", notes: []string{"no editor for messages"}},
+		{args: "-c core.editor=true rebase -i HEAD~2", kinds: all, want: "sequence-editor", notes: []string{"lines of the list"}},
+		{args: "-c sequence.editor=: rebase -i HEAD~2", kinds: all, want: "editor"},
+		{args: "-c core.editor=: commit", kinds: all},
+		{args: "-c core.pager=cat log", kinds: all},
+		{args: "-c core.hooksPath=/dev/null commit -m x", kinds: all, hooks: []string{"pre-commit"}},
+		{args: "rebase main", kinds: all, hooks: []string{"commit-msg"}, want: "commit-msg editor sequence-editor"},
 		{args: "rebase --continue", kinds: all, want: "editor sequence-editor"},
 		{args: "tag -a v1", kinds: all, want: "editor"},
 		{args: "tag v1", kinds: all},
@@ -52,6 +58,7 @@ func TestCallbacks(t *testing.T) {
 		if tt.dir != "" {
 			c.RepoConfig.HooksDir = ""
 		}
+		c.EnvSeen = []string{"GIT_EDITOR", "GIT_SEQUENCE_EDITOR"}
 		c.Callbacks = &abi.Callbacks{Kinds: tt.kinds, Folder: "/state/callbacks-1"}
 		d := testPolicy(nil).decide(c)
 		if tt.rule != "" {

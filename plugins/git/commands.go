@@ -234,7 +234,6 @@ var (
 		may(argv.OneOf("all", "dirty"), "--ignore-submodules"),
 		never("runs a program that the repository names", "leave it out", "--ext-diff", "--textconv"),
 		never("writes a file of any name", "redirect the output instead", "--output"),
-		never("reads files outside of the repository", "leave it out", "--no-index"),
 		never("reads a file of any name", "leave it out", "-O"),
 	)
 
@@ -358,8 +357,28 @@ func lastIsHead(args []string) []string {
 // Of exactly two operands git makes a comparison of any two files when the
 // repository is gone by the time it looks. A third, which leaves nothing out,
 // makes an error of that. Blobs (HEAD:a) take no third one.
+//
+// With --no-index they are any two files or folders beneath the roots, as those of
+// git hash-object and git merge-file are.
 func insideOnly(r *request) error {
 	ops := r.line.Operands()
+	if r.line.Has(noIndex) {
+		for i, it := range r.line.Items {
+			if it.Flag != nil || it.Value == "/dev/null" {
+				continue
+			}
+			v, err := input(it.Value, r.scope)
+			if err != nil {
+				return err
+			}
+			r.line.Items[i].Value = v
+			r.stdin = r.stdin || v == "-"
+		}
+		if len(ops) != 2 {
+			return refusal("operand", noIndex, "git diff --no-index compares two files or folders", "name both")
+		}
+		return nil
+	}
 	for _, op := range ops {
 		if _, err := r.scope.Path(op); err != nil && op != "" {
 			return err
@@ -379,6 +398,13 @@ func revFirst(r *request) error {
 	}
 	return nil
 }
+
+const noIndex = "--no-index"
+
+// templates are those of git itself, which nobody but the host's administrator changes.
+// Without them there is no folder .git/hooks and no .git/info/exclude to write to; those that
+// a repository, a variable or a flag names could bring hooks along.
+const templates = "--template=/usr/share/git-core/templates"
 
 func pathOperands(r *request) error {
 	for i, it := range r.line.Items {
@@ -419,7 +445,7 @@ var commands = byName(append([]*command{
 		may(argv.OneOf("traditional", "no", "matching"), "--ignored"),
 		may(word, "~--column"), may(percent, "-M --find-renames"))},
 	&command{name: "diff", reads: true, force: plainDiff, then: insideOnly, grammar: numbered(diffFlags, bare(
-		"--cached", "--staged", "--merge-base", "-c", "--cc", "-m", "-0", "-1 --base", "-2 --ours", "-3 --theirs", "--combined-all-paths", "-r", "-t", "--follow"),
+		"--cached", "--staged", "--merge-base", "-c", "--cc", "-m", "-0", "-1 --base", "-2 --ours", "-3 --theirs", "--combined-all-paths", "-r", "-t", "--follow", noIndex),
 		with(word, "--diff-merges"))},
 	&command{name: "diff-index", reads: true, force: plainDiff, then: revFirst, grammar: grammar(diffFlags, bare("--cached", "-m", "-r", "-t", "--merge-base"))},
 	&command{name: "log", reads: true, force: plainDiff, grammar: numbered(revFlags, logFlags, diffFlags)},
@@ -540,11 +566,11 @@ var commands = byName(append([]*command{
 	&command{name: "revert", operand: rev, then: goesOn, grammar: grammar(sequencerFlags, bare("--reference"))},
 
 	// Other repositories.
-	&command{name: "init", again: true, most: 1, then: pathOperands, force: []string{"--template="}, grammar: grammar(bare("-q --quiet", "--bare"), with(rev, "-b --initial-branch"),
+	&command{name: "init", again: true, most: 1, then: pathOperands, force: []string{templates}, grammar: grammar(bare("-q --quiet", "--bare"), with(rev, "-b --initial-branch"),
 		with(argv.OneOf("sha1", "sha256"), "--object-format"),
 		never("copies files of any folder, hooks among them", "leave it out", "--template"), never("puts the repository elsewhere", "leave it out", "--separate-git-dir"),
 		never("changes who may write", "leave it out", "--shared"))},
-	&command{name: "clone", most: 2, then: clone, force: []string{"--template="}, grammar: grammar(
+	&command{name: "clone", most: 2, then: clone, force: []string{templates}, grammar: grammar(
 		bare("-q --quiet", "-v --verbose", "~--progress", "-n --no-checkout", "--bare", "--mirror", "--single-branch", "--no-single-branch", "--no-tags", "-l --local", "--no-hardlinks", "--sparse",
 			"~--reject-shallow", "-4 --ipv4", "-6 --ipv6", "--no-local", "--no-recurse-submodules"),
 		with(rev, "-o --origin", "-b --branch", "--shallow-exclude"), with(count, "--depth", "-j --jobs"), with(text, "--shallow-since"),

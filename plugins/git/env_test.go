@@ -50,7 +50,17 @@ func TestVariables(t *testing.T) {
 		{"init x", "GIT_DEFAULT_HASH", "md5", "refused env"},
 		{"status", "GIT_OBJECT_DIRECTORY", "{WS}/o", "refused env"},
 		{"status", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "{WS}/o", "refused env"},
-		{"status", "GIT_CEILING_DIRECTORIES", "{WS}", "refused env"},
+		{"log", "GIT_DIFF_OPTS", "-u1", "env"},
+		{"log", "GIT_DIFF_OPTS", "--unified=0", "env"},
+		{"log", "GIT_DIFF_OPTS", "--ext-diff", "refused env"},
+		{"merge feature", "GIT_MERGE_VERBOSITY", "5", "env"},
+		{"merge feature", "GIT_MERGE_VERBOSITY", "-1", "refused env"},
+		{"log", "GIT_PRINT_SHA1_ELLIPSIS", "yes", "env"},
+		{"diff", "GIT_CEILING_DIRECTORIES", "{WS}", "refused env"},
+		{"diff --no-index a.txt one.txt", "GIT_CEILING_DIRECTORIES", "{WS}/x", "env ending"},
+		{"status", "GIT_CEILING_DIRECTORIES", "{WS}/x", "env ending"},
+		{"fetch", "GIT_CEILING_DIRECTORIES", "{WS}", "refused env"},
+		{"apply x", "GIT_CEILING_DIRECTORIES", "{WS}", "refused env"},
 		{"status", "GIT_NAMESPACE", "x", "refused env"},
 		{"status", "GIT_COMMON_DIR", "{WS}/remote.git", "refused env"},
 		{"status", "GIT_CONFIG_COUNT", "1", "refused env"},
@@ -83,6 +93,8 @@ func TestVariables(t *testing.T) {
 			t.Errorf("%s=%s git %s: %s by %q, want refused by %q", tt.name, tt.value, tt.line, d.Effect, d.Rule, rule)
 		case !refused && d.Effect != abi.Allow:
 			t.Errorf("%s=%s git %s: refused by %s: %s", tt.name, tt.value, tt.line, d.Rule, d.Reason)
+		case tt.is == "env ending" && !strings.HasSuffix(d.Env[tt.name], ":"+value):
+			t.Errorf("%s=%s git %s: git gets %q", tt.name, tt.value, tt.line, d.Env[tt.name])
 		case tt.is == "env" && d.Env[tt.name] != value:
 			t.Errorf("%s=%s git %s: git gets %q", tt.name, tt.value, tt.line, d.Env[tt.name])
 		case flagged && (!slices.Contains(d.Args, b.words.Replace(flag)) || passed), off && (slices.Contains(d.Args, none) || passed):

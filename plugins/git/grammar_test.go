@@ -217,7 +217,7 @@ func FuzzArguments(f *testing.F) {
 			again[0] = strings.TrimSuffix(again[0], "--helper")
 		}
 		again = slices.DeleteFunc(again, func(a string) bool {
-			return strings.HasPrefix(a, "--upload-pack=") || strings.HasPrefix(a, "--receive-pack=") || a == "--template="
+			return strings.HasPrefix(a, "--upload-pack=") || strings.HasPrefix(a, "--receive-pack=") || a == templates
 		})
 		if e := ask(p, again); e.Effect != abi.Allow {
 			t.Errorf("git %q runs as %q, which is refused: %s", args, again, e.Reason)

@@ -236,7 +236,7 @@ var hostiles = []hostile{
 	{name: "merge driver for rebase and cherry-pick", args: []string{"cherry-pick conflict", "rebase conflict"}, config: "[merge \"x\"]driver={EVIL}", files: map[string]string{"repo/.git/info/attributes": filterAttributes}, rule: "repo-config"},
 	{name: "core.editor", args: []string{"commit --allow-empty", "commit --amend", "rebase -i HEAD~1", "merge --no-ff feature", "revert HEAD", "tag -a v9"}, config: "[core]editor={EVIL}", rule: "editor"},
 	{name: "core.editor, for messages that are kept", args: []string{"commit --amend", "rebase -i --autosquash HEAD~1", "merge --no-ff --no-edit feature", "revert HEAD", "notes add -m x", "commit --squash HEAD~1"}, config: "[core]editor={EVIL}"},
-	{name: "sequence.editor", args: []string{"rebase -i --autosquash HEAD~1"}, config: "[sequence]editor={EVIL}"},
+	{name: "sequence.editor", args: []string{"rebase -i --autosquash HEAD~1"}, config: "[sequence]editor={EVIL}", rule: "editor"},
 	{name: "sequence.editor of a pull", args: []string{"pull {WS}/remote.git feature"}, config: "[sequence]editor={EVIL}\n[pull]rebase=interactive", rule: "editor"},
 	{name: "core.pager and pager.*", args: looking, config: "[core]pager={EVIL}\n[pager]log={EVIL}\nstatus={EVIL}\n", tame: "there is no terminal"},
 	{name: "core.sshCommand", args: []string{"fetch origin", "ls-remote origin"}, config: "[core]sshCommand={EVIL}\n[remote \"origin\"]url=ssh://127.0.0.1:1/x\n", prepare: []string{"config --unset-all remote.origin.url"}},

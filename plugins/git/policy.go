@@ -217,7 +217,8 @@ type request struct {
 	stdin                bool
 	noPager, pages       bool
 	paginate             bool           // --paginate was given
-	config               []string       // further -c values, after the forced ones
+	config               []string       // further -c values
+	asides               []string       // keys that the call set to what is forced anyway
 	flags                []string       // further flags, before the line's own
 	remotes              []remote       // where this call goes; none: it stays here
 	lines                []string       // what a shell may run
@@ -334,6 +335,11 @@ func (r *request) run() ([]string, error) {
 	if err := r.checkSeen(); err != nil && !r.guards.off(checkEnv) {
 		return nil, err
 	}
+	if err := r.ceiling(); err != nil && !r.guards.off(checkEnv) {
+		return nil, err
+	}
+	r.overridden()
+	r.setAside()
 	return r.argv(name, globals, args), nil
 }
 
@@ -343,8 +349,8 @@ func (r *request) argv(name string, globals, args []string) []string {
 		// git takes none by itself that may be part of what somebody else tracks;
 		// this one was judged.
 		dir := r.repo.bare
-		if dir == r.scope.Cwd && r.line.Has("--git-dir") && !r.line.Has("--is-inside-git-dir") {
-			dir = "." // as git rev-parse --git-dir then says
+		if dir == r.scope.Cwd && !r.line.Has("--is-inside-git-dir") {
+			dir = "." // as git then says in what it prints
 		}
 		globals = append(globals, "--git-dir="+dir)
 	}
@@ -584,7 +590,7 @@ func (r *request) global(args []string) (keep, rest []string, err error) {
 			if err := checkSetting(args[i]); err != nil {
 				return nil, nil, err
 			}
-			r.config = append(r.config, args[i])
+			r.set(args[i])
 		case "-C":
 			if i++; i == len(args) {
 				return nil, nil, refusal("global-flag", a, `flag "-C" needs a value`, "")
@@ -659,11 +665,14 @@ func (r *request) place(name, dir string) error {
 // checkSetting refuses what a call may not set by -c.
 func checkSetting(setting string) error {
 	key, value, _ := strings.Cut(setting, "=")
-	if !mayset(key, value) {
-		return refusal("global-flag", "-c", "flag \"-c\" sets "+quote(key)+", which this policy does not let a call set",
-			"leave it out; who commits and how things look may be set (user.name, color.ui)")
+	lower := strings.ToLower(key)
+	if allowed := forcedSettings[lower]; mayset(key, value) || lower == "safe.directory" || slices.Contains(allowed, strings.ToLower(value)) {
+		return nil
+	} else if len(allowed) > 0 {
+		return refusal("global-flag", "-c", "flag \"-c\" sets "+quote(key)+", which is forced, to "+quote(value), "leave it out, or set it to "+quote(allowed[0]))
 	}
-	return nil
+	return refusal("global-flag", "-c", "flag \"-c\" sets "+quote(key)+", which this policy does not let a call set",
+		"leave it out; who commits and how things look may be set (user.name, color.ui)")
 }
 
 // refusedGlobal says why the flag a, of this name, does not stand before a subcommand.
@@ -759,6 +768,7 @@ var callerEnv = []string{
 	"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE",
 	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE",
 	"GIT_MERGE_AUTOEDIT", "GIT_OPTIONAL_LOCKS", "GIT_REFLOG_ACTION",
+	"GIT_CEILING_DIRECTORIES", "GIT_DIFF_OPTS", "GIT_MERGE_VERBOSITY", "GIT_PRINT_SHA1_ELLIPSIS",
 	"TZ", "COLUMNS", "NO_COLOR", "TERM",
 }
 
@@ -852,6 +862,9 @@ func (r *request) checkEnv() error {
 		if name == "GIT_DEFAULT_HASH" && value != "sha1" && value != "sha256" || name == "GIT_REFLOG_ACTION" && strings.ContainsFunc(value, func(c rune) bool { return c < ' ' }) {
 			return refusal("env", name, "variable "+name+" has the value "+quote(value)+", which this policy does not know", "unset it")
 		}
+		if name == "GIT_DIFF_OPTS" && !diffOpts(value) || name == "GIT_MERGE_VERBOSITY" && !isNumber(value) || name == "GIT_PRINT_SHA1_ELLIPSIS" && !plainName(value, "") {
+			return refusal("env", name, "variable "+name+" has the value "+quote(value)+", which this policy does not know", "unset it")
+		}
 		if slices.Contains(sequenceEditors, name) {
 			continue // For commands that open one; none is run, and none is passed on.
 		}
@@ -861,6 +874,46 @@ func (r *request) checkEnv() error {
 		}
 	}
 	return nil
+}
+
+// diffOpts reports whether v is what git reads of GIT_DIFF_OPTS: how many lines
+// stand around a change.
+func diffOpts(v string) bool {
+	n, ok := strings.CutPrefix(v, "--unified=")
+	if !ok {
+		n, ok = strings.CutPrefix(v, "-u")
+	}
+	return v == "" || ok && (n == "" || isNumber(n))
+}
+
+// ceiling refuses a call that would do something else where git finds no repository,
+// and whose caller keeps git from looking for one in the folders above.
+func (r *request) ceiling() error {
+	if r.call.Env["GIT_CEILING_DIRECTORIES"] == "" || r.cmd.name == "clone" {
+		return nil
+	}
+	if len(r.remotes) > 0 || r.cmd.name == "apply" || r.cmd.name == "diff" && !r.line.Has("--no-index") {
+		return refusal("env", "GIT_CEILING_DIRECTORIES", "variable GIT_CEILING_DIRECTORIES may keep git from the repository that was judged, and git "+r.cmd.name+" then works on something else", "unset it, or leave it out of TOOL_ENV")
+	}
+	return nil
+}
+
+// overridden says which variables of the caller's, set to something else by this policy,
+// do not count.
+func (r *request) overridden() {
+	ssh := slices.ContainsFunc(r.remotes, func(m remote) bool { return m.kind == kindSSH })
+	for _, name := range r.call.EnvSeen {
+		switch {
+		case name == "GIT_CEILING_DIRECTORIES" && !r.cmd.plain && !r.helps && !r.lists:
+			r.note(name + " of your environment is not passed on; name it in TOOL_ENV to have it passed on")
+		case (name == "GIT_SSH_COMMAND" || name == "GIT_SSH") && ssh:
+			r.note(name + " of your environment is not passed on; the program for ssh is the operator's")
+		case name == "GIT_ALLOW_PROTOCOL" && len(r.remotes) > 0:
+			r.note(name + " of your environment is not passed on; the operator says where remotes may be")
+		case name == "GIT_REFLOG_ACTION" && (r.cmd.name == "fetch" || r.cmd.name == "pull"):
+			r.note(name + " of your environment is not passed on; name it in TOOL_ENV to have it passed on")
+		}
+	}
 }
 
 // action is what git notes in the reflog: what was asked for, as natively, and
@@ -887,7 +940,11 @@ func (r *request) env() map[string]string {
 		return env
 	}
 	env["GIT_ALLOW_PROTOCOL"] = strings.Join(r.protocols(), ":")
-	env["GIT_CEILING_DIRECTORIES"] = strings.Join(r.ceilings(), ":")
+	ceilings := r.ceilings()
+	if v := r.call.Env["GIT_CEILING_DIRECTORIES"]; v != "" {
+		ceilings = append(ceilings, v)
+	}
+	env["GIT_CEILING_DIRECTORIES"] = strings.Join(ceilings, ":")
 	if _, given := env["GIT_REFLOG_ACTION"]; !given && (r.cmd.name == "fetch" || r.cmd.name == "pull") {
 		env["GIT_REFLOG_ACTION"] = r.action()
 	}
@@ -999,6 +1056,10 @@ var transports = func() (list []transport) {
 	return list
 }()
 
+// noOctopus stands for the merge of several branches at once. Git says that there is no
+// strategy of that name, and so what to do.
+const noOctopus = "octopus-is-a-script-and-no-shell-runs-here:-merge-one-branch-after-the-other"
+
 // forced is the configuration that no call runs without. The last value
 // counts in git, and -c comes after every file; where that is not so (the
 // first remote.*.uploadpack counts, the most specific http.<url>), the
@@ -1053,7 +1114,7 @@ func (r *request) forced() []string {
 	if !ok {
 		twohead = "ort"
 	}
-	set("merge.default=text", "pull.twohead="+twohead, "pull.octopus=ort")
+	set("merge.default=text", "pull.twohead="+twohead, "pull.octopus="+noOctopus)
 	if branch := r.repo.branch(); branch != "" && !strings.ContainsAny(branch, "=\n") {
 		set("branch." + branch + ".mergeOptions=")
 	}

@@ -299,9 +299,11 @@ func (r *request) mapped(name string, specs []string) error {
 
 // setting answers a variable of the repository, or what the call set it to.
 func (r *request) setting(key string) (string, bool) {
-	for _, kv := range slices.Backward(r.config) {
-		if k, v, _ := strings.Cut(kv, "="); strings.EqualFold(k, key) {
-			return v, true
+	for _, list := range [][]string{r.config, r.asides} {
+		for _, kv := range slices.Backward(list) {
+			if k, v, _ := strings.Cut(kv, "="); strings.EqualFold(k, key) {
+				return v, true
+			}
 		}
 	}
 	return r.repo.get(key)
@@ -360,7 +362,7 @@ func (r *request) usual(name string) ([]string, error) {
 	case mode == "current", mode == "simple" && triangular:
 		return []string{full + ":" + full}, nil
 	case (mode == "simple" || mode == "upstream" || mode == "tracking") && !triangular && !tracks:
-		if v, _ := r.repo.get("push.autosetupremote"); v == "true" {
+		if v, _ := r.setting("push.autosetupremote"); v == "true" {
 			r.flags = append(r.flags, "--set-upstream")
 			return []string{full + ":" + full}, nil
 		}

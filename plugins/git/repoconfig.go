@@ -414,12 +414,71 @@ func (r *request) neutralise() []string {
 	return out
 }
 
-// settable are the variables that a call may set with -c. They say who
-// commits and how things look.
-var settable = []string{"user.name", "user.email", "author.name", "author.email", "committer.name", "committer.email", "init.defaultBranch", "pull.rebase", "pull.ff", "merge.ff",
-	"push.default", "core.quotePath", "core.abbrev", "core.autocrlf", "core.eol", "core.whitespace", "color.ui", "color.status", "color.diff", "color.branch", "column.ui", "log.date", "log.decorate", "log.abbrevCommit",
-	"diff.noprefix", "diff.mnemonicPrefix", "diff.renames", "diff.algorithm", "diff.context", "rebase.autoStash", "rebase.autoSquash", "merge.conflictStyle", "advice.detachedHead",
-	"status.short", "status.showUntrackedFiles", "status.relativePaths", "fetch.prune", "commit.verbose", "rerere.enabled", "core.ignoreCase", "core.fileMode", "tag.sort", "branch.sort"}
+// settable are the variables that a call may set with -c, and in the repository with
+// git config: who commits, how things look, and how git goes about what it was told. None
+// of them names a program, a file, or another place.
+var settable = []string{"user.name", "user.email", "user.useConfigOnly", "author.name", "author.email", "committer.name", "committer.email", "init.defaultBranch",
+	"core.quotePath", "core.abbrev", "core.autocrlf", "core.safecrlf", "core.eol", "core.whitespace", "core.commentChar", "core.ignoreCase", "core.fileMode", "core.symlinks", "core.trustctime", "core.checkStat", "core.ignoreStat",
+	"core.preloadIndex", "core.untrackedCache", "core.splitIndex", "core.bigFileThreshold", "core.logAllRefUpdates", "core.compression", "core.looseCompression", "core.sparseCheckout", "core.sparseCheckoutCone", "core.warnAmbiguousRefs",
+	"core.commitGraph", "core.multiPackIndex", "core.precomposeUnicode", "core.longpaths",
+	"color.ui", "column.ui", "column.branch", "column.status", "column.tag", "i18n.commitEncoding", "i18n.logOutputEncoding",
+	"log.date", "log.decorate", "log.abbrevCommit", "log.follow", "log.mailmap", "log.graphColors", "log.showRoot", "log.excludeDecoration", "log.initialDecorationSet", "log.diffMerges",
+	"diff.noprefix", "diff.mnemonicPrefix", "diff.renames", "diff.renameLimit", "diff.algorithm", "diff.context", "diff.interHunkContext", "diff.indentHeuristic", "diff.colorMoved", "diff.colorMovedWS", "diff.dirstat", "diff.relative", "diff.statGraphWidth", "diff.statNameWidth",
+	"diff.suppressBlankEmpty", "diff.wordRegex", "diff.wsErrorHighlight", "diff.srcPrefix", "diff.dstPrefix",
+	"merge.ff", "merge.conflictStyle", "merge.renames", "merge.renameLimit", "merge.directoryRenames", "merge.renormalize", "merge.stat", "merge.log", "merge.branchdesc", "merge.suppressDest", "merge.autoStash", "merge.verbosity", "merge.defaultToUpstream",
+	"pull.rebase", "pull.ff", "push.default", "push.autoSetupRemote", "push.useForceIfIncludes", "fetch.prune", "fetch.pruneTags", "fetch.parallel", "fetch.output", "fetch.writeCommitGraph", "fetch.showForcedUpdates", "fetch.unpackLimit", "fetch.fsckObjects", "transfer.fsckObjects", "transfer.unpackLimit",
+	"rebase.autoStash", "rebase.autoSquash", "rebase.updateRefs", "rebase.missingCommitsCheck", "rebase.abbreviateCommands", "rebase.stat", "rebase.forkPoint", "rebase.backend", "rebase.rebaseMerges",
+	"commit.verbose", "commit.status", "commit.cleanup", "tag.sort", "branch.sort", "branch.autoSetupMerge", "branch.autoSetupRebase", "versionsort.suffix", "versionsort.prereleaseSuffix", "checkout.guess", "checkout.defaultRemote", "checkout.workers", "checkout.thresholdForParallelism", "clean.requireForce",
+	"status.short", "status.branch", "status.showUntrackedFiles", "status.relativePaths", "status.showStash", "status.aheadBehind", "status.displayCommentPrefix", "status.renames", "status.renameLimit",
+	"stash.showPatch", "stash.showStat", "stash.showIncludeUntracked", "apply.whitespace", "apply.ignoreWhitespace", "am.keepcr", "am.threeWay", "blame.blankBoundary", "blame.coloring", "blame.date", "blame.showEmail", "blame.showRoot",
+	"grep.lineNumber", "grep.column", "grep.fullName", "grep.patternType", "grep.extendedRegexp", "grep.threads", "notes.rewriteMode", "notes.mergeStrategy", "notes.rewriteRef", "notes.displayRef", "rerere.enabled", "rerere.autoUpdate", "reset.quiet", "revert.reference",
+	"format.numbered", "format.signOff", "format.subjectPrefix", "format.coverLetter", "format.useAutoBase", "format.noprefix", "format.mboxrd", "format.encodeEmailHeaders", "showBranch.default", "sparse.expectFilesOutsideOfPatterns", "worktree.guessRemote",
+	"gc.auto", "gc.autoPackLimit", "gc.packRefs", "gc.writeCommitGraph", "index.threads", "index.version", "index.recordEndOfIndexEntries", "index.recordOffsetTable", "index.sparse", "pack.threads", "pack.window", "pack.depth", "pack.compression", "pack.writeBitmaps", "protocol.version", "feature.manyFiles"}
+
+// settableSections are the sections of which every variable may be set so: colours and
+// advice.
+var settableSections = []string{"advice", "color"}
+
+// forcedSettings are variables that a call may set with -c to a value which is forced
+// anyway, or comes to the same: scripts say so to be asked nothing.
+var forcedSettings = map[string][]string{
+	"core.editor": idleEditors, "sequence.editor": idleEditors, "core.pager": {"cat", ""}, "pager.log": {"false"}, "pager.diff": {"false"}, "pager.show": {"false"}, "pager.branch": {"false"}, "pager.tag": {"false"},
+	"core.hookspath": {"/dev/null"}, "core.fsmonitor": {"false", "", "0"}, "core.sshcommand": {"ssh"}, "core.askpass": {"", "true", "echo"}, "credential.helper": {""}, "credential.interactive": {"false", "never"},
+	"commit.gpgsign": nos, "tag.gpgsign": nos, "tag.forcesignannotated": nos, "push.gpgsign": nos, "merge.verifysignatures": nos, "log.showsignature": nos,
+	"submodule.recurse": nos, "fetch.recursesubmodules": nos, "push.recursesubmodules": {"no"}, "diff.ignoresubmodules": {"dirty"}, "diff.submodule": {"short"}, "status.submodulesummary": nos,
+	"gc.autodetach": nos, "maintenance.autodetach": nos, "maintenance.auto": nos, "init.templatedir": {""}, "protocol.file.allow": {"always", "user"},
+}
+
+var (
+	nos = []string{"false", "no", "off", "0"}
+	// idleEditors change nothing.
+	idleEditors = []string{":", "true", "/bin/true", "/usr/bin/true"}
+)
+
+// set takes a value of -c that checkSetting has admitted.
+func (r *request) set(setting string) {
+	key, _, _ := strings.Cut(setting, "=")
+	key = strings.ToLower(key)
+	if _, forced := forcedSettings[key]; !forced && key != "safe.directory" {
+		r.config = append(r.config, setting)
+		return
+	}
+	r.asides = append(r.asides, setting) // what is forced comes behind it
+	switch {
+	case key == "core.pager":
+		r.noPager = true
+	case strings.HasPrefix(key, "pager."), key == "maintenance.auto":
+		r.config = append(r.config, setting)
+	}
+}
+
+// says reports whether the call itself sets the variable, to what is forced.
+func (r *request) says(key string) bool {
+	return slices.ContainsFunc(r.asides, func(kv string) bool {
+		k, _, _ := strings.Cut(kv, "=")
+		return strings.EqualFold(k, key)
+	})
+}
 
 // setting is KEY=VALUE of a variable that a call may set.
 func setting(v string, _ argv.Scope) (string, error) {
@@ -434,8 +493,18 @@ func mayset(key, value string) bool {
 	if strings.ContainsAny(value, "\x00\n") {
 		return false
 	}
-	return slices.ContainsFunc(settable, func(s string) bool { return strings.EqualFold(s, key) }) || strings.HasPrefix(strings.ToLower(key), "advice.")
+	e := splitKey(key)
+	return maySet[strings.ToLower(key)] || e.sub == "" && slices.Contains(settableSections, e.section) && plainName(e.name, "") || e.section == "color" && plainName(e.sub, "") && plainName(e.name, "")
 }
+
+// maySet has settable in lower case.
+var maySet = func() map[string]bool {
+	m := map[string]bool{}
+	for _, key := range settable {
+		m[strings.ToLower(key)] = true
+	}
+	return m
+}()
 
 // writable are the variables that git config may set in the repository: those
 // above, and those that tie branches to remotes.
@@ -445,6 +514,9 @@ func (r *request) writable(key, value string) bool {
 	}
 	e := splitKey(key)
 	e.value = value
+	if e.name != "hookspath" && known[e.section] != nil && known[e.section][e.name] && slices.Contains(forcedSettings[strings.ToLower(key)], strings.ToLower(value)) {
+		return true
+	}
 	switch e.section {
 	case "branch":
 		return slices.Contains([]string{"remote", "pushremote", "merge", "rebase", "description"}, e.name) && (e.name != "remote" && e.name != "pushremote" || plainName(value, "./") || value == ".")

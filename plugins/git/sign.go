@@ -37,7 +37,7 @@ func (r *request) sign() error {
 	if r.cmd.name == "tag" {
 		key = "tag.gpgsign"
 	}
-	wanted, _ := r.repo.get(key)
+	wanted, _ := r.setting(key)
 	all := r.signAlways || isTrue(wanted)
 	switch {
 	case r.signingKey == "" && asked != "":
@@ -97,7 +97,7 @@ func (r *request) verify() error {
 		asked, rule = "git "+first, "subcommand"
 	}
 	wants := func(key string, commands ...string) bool {
-		v, _ := r.repo.get(key)
+		v, _ := r.setting(key)
 		return isTrue(v) && slices.Contains(commands, first)
 	}
 	switch {

@@ -16,6 +16,10 @@ func (r *request) note(line string) { r.notes = append(r.notes, line) }
 
 // callback reports whether the caller runs its own programs of a kind.
 func (r *request) callback(kind string) bool {
+	switch {
+	case kind == kindEditor && r.says("core.editor"), kind == kindSequenceEditor && r.says("sequence.editor"), kind == kindHooks && r.says("core.hooksPath"):
+		return false // The call itself says that none shall run.
+	}
 	return r.call.Callbacks != nil && slices.Contains(r.call.Callbacks.Kinds, kind)
 }
 
@@ -95,10 +99,18 @@ var (
 func (r *request) editor(names []string) (name string, idle bool) {
 	for _, name := range names {
 		if v := r.call.Env[name]; v != "" {
-			return name, slices.Contains([]string{":", "true", "/bin/true", "/usr/bin/true"}, v)
+			return name, slices.Contains(idleEditors, v)
+		}
+		if name == "GIT_SEQUENCE_EDITOR" && r.says("sequence.editor") || name == "GIT_EDITOR" && r.says("core.editor") {
+			return "", true
 		}
 	}
 	return "", false
+}
+
+// has reports whether the caller has the variable, passed on or not.
+func (r *request) has(name string) bool {
+	return r.call.Env[name] != "" || slices.Contains(r.call.EnvSeen, name)
 }
 
 // kept refuses a call whose caller names an editor that would have changed the
@@ -164,9 +176,15 @@ func sequence(r *request) error {
 	if !r.line.Has("--interactive") {
 		return nil
 	}
+	if v, ok := r.setting("sequence.editor"); ok && !slices.Contains(idleEditors, v) && !r.has("GIT_SEQUENCE_EDITOR") {
+		return refusal("editor", "sequence.editor", "sequence.editor of the repository names an editor for the list of commits, which does not run here, so that nothing of what it does would be done", "name it with GIT_SEQUENCE_EDITOR, in your environment")
+	}
 	if r.callback(kindSequenceEditor) {
-		if !r.callback(kindEditor) {
-			r.note("no editor for messages is named (GIT_EDITOR): messages are kept")
+		const execs = "lines of the list that begin with exec do not run here: write break, and run the command yourself"
+		if _, idle := r.editor(messageEditors); !idle && !r.callback(kindEditor) {
+			r.note("no editor for messages is named (GIT_EDITOR): messages are kept; " + execs)
+		} else {
+			r.note(execs)
 		}
 		return nil
 	}
@@ -205,7 +223,7 @@ var hooksOf = map[string]string{
 	"merge":       "pre-merge-commit:no-verify prepare-commit-msg commit-msg:no-verify post-merge",
 	"pull":        "pre-merge-commit:no-verify prepare-commit-msg commit-msg:no-verify post-merge pre-rebase:no-verify",
 	"push":        "pre-push:no-verify",
-	"rebase":      "pre-rebase:no-verify post-checkout post-rewrite",
+	"rebase":      "pre-rebase:no-verify post-checkout prepare-commit-msg post-commit post-rewrite",
 	"revert":      "prepare-commit-msg post-commit",
 	"switch":      "post-checkout",
 	"worktree":    "post-checkout",
@@ -230,6 +248,9 @@ func (r *request) checkHooks() error {
 		// It does not read core.hooksPath, and would run this one.
 		return refusal("hook", "reference-transaction", "the repository has a hook reference-transaction, which git bisect runs whatever it is told, and toold runs no program of a repository", "move that hook out of .git/hooks")
 	}
+	if r.says("core.hooksPath") {
+		return nil // The call itself says that none shall run.
+	}
 	var skipped []string
 	expect := strings.Fields(hooksOf[first])
 	if r.line.Has("--amend") {
@@ -239,6 +260,10 @@ func (r *request) checkHooks() error {
 		expect = append(expect, "reference-transaction")
 		if byCaller {
 			expect = append(expect, "post-index-change")
+			if first == "rebase" {
+				// A commit whose message is edited is made as by git commit.
+				expect = append(expect, "pre-commit", "commit-msg")
+			}
 		}
 	}
 	for _, hook := range expect {
@@ -291,4 +316,86 @@ func (r *request) leavesOut(first, flag string) bool {
 		}
 	}
 	return out
+}
+
+// setAside says what the repository's own configuration asks for and does not get in this
+// call: what is forced counts more than it.
+func (r *request) setAside() {
+	if r.helps || r.lists || r.repo.err != "" {
+		return
+	}
+	first, _, _ := strings.Cut(r.cmd.name, " ")
+	for _, a := range asides {
+		if !slices.Contains(a.commands, first) || r.says(a.key) || slices.ContainsFunc(r.line.Items, func(it argv.Item) bool { return it.Flag != nil && it.Name == a.flag }) {
+			continue
+		}
+		if a.key == "core.editor" && (!r.callback(kindEditor) || !r.edits() || r.has("GIT_EDITOR")) {
+			continue // No editor is opened, it was said that there is none, or git asks the variable first.
+		}
+		if v, ok := r.repo.get(a.key); ok && !slices.Contains(a.same, strings.ToLower(v)) {
+			r.note(a.name + " is set, and " + a.text)
+		}
+	}
+	if len(r.repo.submodules) == 0 {
+		return
+	}
+	switch {
+	case first == "fetch" && !r.line.Has("--recurse-submodules") || first == "pull":
+		if v, _ := r.setting("fetch.recursesubmodules"); !slices.Contains(nos, v) && !slices.ContainsFunc(r.line.Items, func(it argv.Item) bool {
+			return it.Name == "--no-recurse-submodules" || it.Name == "--recurse-submodules"
+		}) {
+			r.note("submodules are not fetched with it: git submodule update fetches what they need")
+		}
+	case r.looksIntoSubmodules(first):
+		r.note("what has changed within submodules is not looked into: git -C SUBMODULE status shows it")
+	}
+}
+
+// looksIntoSubmodules reports whether git would look into submodules for what has changed
+// there and is not committed.
+func (r *request) looksIntoSubmodules(first string) bool {
+	l := r.line
+	if l.Has("--ignore-submodules") || r.says("diff.ignoreSubmodules") {
+		return false
+	}
+	switch first {
+	case "status", "diff-files":
+		return true
+	case "diff":
+		// Two revisions are compared with one another, and the index with one.
+		ops := 0
+		for _, it := range l.Items {
+			if it.Flag == nil && !it.Dashed {
+				if strings.Contains(it.Value, "..") && !strings.Contains(it.Value, "/..") && !strings.HasPrefix(it.Value, "../") {
+					return false
+				}
+				ops++
+			}
+		}
+		return ops < 2 && !anyOf(l, "--cached", "--staged", "--no-index", "--merge-base")
+	case "diff-index":
+		return !l.Has("--cached")
+	case "describe":
+		return anyOf(l, "--dirty", "--broken")
+	}
+	return false
+}
+
+// asides are variables of a repository that are forced to something else, for the
+// subcommands that would have honoured them.
+var asides = []struct {
+	key, name string
+	same      []string // values that are as good as what is forced
+	flag      string   // by which the call says itself what it wants
+	commands  []string
+	text      string
+}{
+	{"submodule.recurse", "submodule.recurse", nos, "--recurse-submodules", []string{"checkout", "switch", "reset", "restore", "read-tree", "grep", "pull", "branch"}, "this call leaves submodules as they are: git submodule update, or git -C SUBMODULE"},
+	{"submodule.propagatebranches", "submodule.propagateBranches", nos, "", []string{"branch"}, "no branches are made in submodules: git -C SUBMODULE branch"},
+	{"push.recursesubmodules", "push.recurseSubmodules", []string{"no"}, "--recurse-submodules", []string{"push"}, "submodules are neither looked at nor pushed: git -C SUBMODULE push first"},
+	{"diff.submodule", "diff.submodule", []string{"short"}, "--submodule", []string{"diff", "show", "log", "diff-tree", "diff-index", "diff-files", "stash"}, "submodules are shown as with short: --submodule=log shows their commits"},
+	{"diff.ignoresubmodules", "diff.ignoreSubmodules", []string{"dirty"}, "--ignore-submodules", []string{"status", "diff", "diff-files", "diff-index", "log", "show"}, "dirty counts: give --ignore-submodules=all for that"},
+	{"status.submodulesummary", "status.submoduleSummary", nos, "", []string{"status"}, "there is no summary of submodules: git diff --submodule=log"},
+	{"push.gpgsign", "push.gpgSign", nos, "", []string{"push"}, "nothing is signed in a push"},
+	{"core.editor", "core.editor", idleEditors, "", []string{"commit", "merge", "rebase", "cherry-pick", "revert", "tag", "notes"}, "it is not followed: GIT_EDITOR is"},
 }

@@ -383,3 +383,114 @@ func TestRemovedSubmodule(t *testing.T) {
 		}
 	}
 }
+
+// TestSetAside: what the repository, the call or its caller asks for and does not count is
+// said, where it would have mattered.
+func TestSetAside(t *testing.T) {
+	sub := []abi.ConfigEntry{{Key: "core.bare", Value: "false"}}
+	for _, tt := range []struct {
+		args  string
+		repo  string // KEY=VALUE
+		sub   bool
+		seen  string
+		kinds []string
+		rule  string
+		want  []string
+	}{
+		{args: "checkout x", repo: "submodule.recurse=true", want: []string{"submodule.recurse is set"}},
+		{args: "checkout x", repo: "submodule.recurse=false"},
+		{args: "-c submodule.recurse=false checkout x", repo: "submodule.recurse=true"},
+		{args: "log", repo: "submodule.recurse=true"},
+		{args: "branch x", repo: "submodule.propagatebranches=true", want: []string{"submodule.propagateBranches is set"}},
+		{args: "push origin main", repo: "push.recursesubmodules=check", want: []string{"push.recurseSubmodules is set"}},
+		{args: "diff", repo: "diff.submodule=log", want: []string{"diff.submodule is set"}},
+		{args: "diff --submodule=log", repo: "diff.submodule=log"},
+		{args: "status", repo: "status.submodulesummary=true", want: []string{"status.submoduleSummary is set"}},
+		{args: "status"},
+		{args: "status", sub: true, want: []string{"what has changed within submodules"}},
+		{args: "status --ignore-submodules=all", sub: true},
+		{args: "diff", sub: true, want: []string{"what has changed within submodules"}},
+		{args: "diff HEAD -- sub", sub: true, want: []string{"what has changed within submodules"}},
+		{args: "diff HEAD~1..HEAD", sub: true},
+		{args: "diff --cached", sub: true},
+		{args: "diff-index HEAD", sub: true, want: []string{"what has changed within submodules"}},
+		{args: "describe --dirty", sub: true, want: []string{"what has changed within submodules"}},
+		{args: "fetch", sub: true, want: []string{"submodules are not fetched"}},
+		{args: "fetch --no-recurse-submodules", sub: true},
+		{args: "commit", repo: "core.editor=vim", kinds: []string{kindEditor}, want: []string{"core.editor is set"}},
+		{args: "commit", repo: "core.editor=vim", kinds: []string{kindEditor}, seen: "GIT_EDITOR"},
+		{args: "commit -m x", repo: "core.editor=vim", kinds: []string{kindEditor}},
+		{args: "rebase -i HEAD~2", repo: "sequence.editor=vim", kinds: []string{kindEditor, kindSequenceEditor}, rule: "editor"},
+		{args: "rebase -i HEAD~2", repo: "sequence.editor=vim", kinds: []string{kindEditor, kindSequenceEditor}, seen: "GIT_SEQUENCE_EDITOR", want: []string{"lines of the list"}},
+		{args: "status", seen: "GIT_CEILING_DIRECTORIES", want: []string{"GIT_CEILING_DIRECTORIES of your environment"}},
+		{args: "version", seen: "GIT_CEILING_DIRECTORIES"},
+		{args: "fetch git@example.com:x main", seen: "GIT_SSH_COMMAND", want: []string{"GIT_SSH_COMMAND of your environment"}},
+		{args: "fetch origin", seen: "GIT_SSH_COMMAND"},
+		{args: "rebase main", want: nil},
+	} {
+		c := callOf(split(tt.args), originOnly...)
+		if key, value, ok := strings.Cut(tt.repo, "="); ok {
+			c.RepoConfig.Entries = append(c.RepoConfig.Entries, abi.ConfigEntry{Key: key, Value: value})
+		}
+		if tt.sub {
+			c.RepoConfig.Submodules = sub
+		}
+		if tt.seen != "" {
+			c.EnvSeen = []string{tt.seen}
+		}
+		if tt.kinds != nil {
+			c.Callbacks = &abi.Callbacks{Kinds: tt.kinds, Folder: "/state/callbacks-1"}
+		}
+		d := testPolicy(nil).decide(c)
+		ok := tt.rule == "" && d.Effect == abi.Allow && len(d.Notes) == len(tt.want) || tt.rule != "" && d.Rule == tt.rule
+		for i, want := range tt.want {
+			ok = ok && strings.HasPrefix(d.Notes[i], want)
+		}
+		if !ok {
+			t.Errorf("git %s with %s, %s: %s by %s, says %q, want %q", tt.args, tt.repo, tt.seen, d.Effect, d.Rule, d.Notes, tt.want)
+		}
+	}
+}
+
+// TestSettable: what may be set in a repository refuses no call there, and what may be set
+// to what is forced anyway counts for no more than that.
+func TestSettable(t *testing.T) {
+	p := testPolicy(nil)
+	for _, key := range settable {
+		if d := p.decide(callOf([]string{"config", key, "1"}, originOnly...)); d.Effect != abi.Allow {
+			t.Errorf("git config %s: %s", key, d.Reason)
+		}
+		for _, line := range []string{"status", "fetch", "commit -m x", "push origin main"} {
+			if d := p.decide(callOf(split(line), append(slices.Clone(originOnly), abi.ConfigEntry{Key: strings.ToLower(key), Value: "1"})...)); d.Effect != abi.Allow {
+				t.Errorf("git %s where %s is set: %s", line, key, d.Reason)
+			}
+		}
+	}
+	plain := p.decide(callOf(split("commit -m x"), originOnly...))
+	for key, values := range forcedSettings {
+		for _, v := range values {
+			d := p.decide(callOf([]string{"-c", key + "=" + v, "commit", "-m", "x"}, originOnly...))
+			kept := strings.HasPrefix(key, "pager.") || key == "maintenance.auto"
+			if d.Effect != abi.Allow || slices.Equal(d.Args, plain.Args) == kept {
+				t.Errorf("-c %s=%s: %s %s, runs %q", key, v, d.Effect, d.Reason, d.Args)
+			}
+		}
+		if d := p.decide(callOf([]string{"-c", key + "=!evil", "commit", "-m", "x"}, originOnly...)); d.Effect == abi.Allow {
+			t.Errorf("-c %s=!evil is allowed", key)
+		}
+		if d := p.decide(callOf([]string{"config", key, "!evil"}, originOnly...)); d.Effect == abi.Allow {
+			t.Errorf("git config %s '!evil' is allowed", key)
+		}
+	}
+	for _, kv := range []string{"safe.directory=*", "commit.gpgSign=false"} {
+		d := p.decide(callOf([]string{"-c", kv, "commit", "-m", "x"}, append(slices.Clone(originOnly), abi.ConfigEntry{Key: "commit.gpgsign", Value: "true"})...))
+		if d.Effect != abi.Allow || kv == "safe.directory=*" && slices.Contains(d.Args, kv) || kv == "commit.gpgSign=false" && len(d.Notes) > 0 {
+			t.Errorf("-c %s: %s %s, says %q, runs %q", kv, d.Effect, d.Reason, d.Notes, d.Args)
+		}
+	}
+	for _, key := range []string{"alias.x", "core.gitProxy", "diff.external", "pager.log", "core.worktree", "rebase.instructionFormat", "format.suffix", "gc.pruneExpire", "gc.recentObjectsHook", "color.ui/../x", "grep.fallbackToNoIndex", "include.path"} {
+		if d := p.decide(callOf([]string{"-c", key + "=x", "status"}, originOnly...)); d.Effect == abi.Allow {
+			t.Errorf("-c %s=x is allowed", key)
+		}
+	}
+}

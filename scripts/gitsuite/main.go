@@ -27,6 +27,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -93,20 +94,21 @@ func launch() int {
 		if err != nil {
 			return
 		}
-		b, _ := json.Marshal(said{os.Getenv("test_count"), rule, text, args})
+		b, _ := json.Marshal(said{os.Getenv("test_count"), rule, text, os.Args[1:]})
 		f.Write(append(b, '\n'))
 		f.Close()
 	}
 	if f, err := os.Stat(filepath.Join(os.Getenv("HOME"), ".gitconfig")); err == nil && f.Size() > 0 {
 		log("home", "the caller's own ~/.gitconfig is not read")
 	}
-	// What the suite alone tells git is none of the wrapper's business.
-	if v := os.Getenv("GIT_TEST_DEFAULT_INITIAL_BRANCH_NAME"); v != "" && v != "master" && slices.Contains(args, "init") {
-		log("suite", "the name of the first branch is a variable of the suite alone")
-	}
+	asked := args
+	args = forSuite(args)
 	cmd := exec.Command(os.Getenv(wrapperVar), args...)
 	// Variables of all tests that are as if they were not set.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		if strings.HasPrefix(kv, "GIT_TEST_") && !strings.HasPrefix(kv, "GIT_TEST_DATE_NOW=") && !strings.HasPrefix(kv, "GIT_TEST_CAT_FILE_") {
+			return true
+		}
 		return slices.Contains([]string{"GIT_CONFIG_NOSYSTEM=1", "GIT_DEFAULT_HASH=sha1", "GIT_MERGE_AUTOEDIT=no"}, kv) || strings.HasPrefix(kv, "GIT_TEMPLATE_DIR=") || strings.HasPrefix(kv, "GIT_TRACE2_EVENT_NESTING=") || strings.HasPrefix(kv, "GIT_TRACE_BARE=") || kv == "GIT_MERGE_VERBOSITY=5"
 	})
 	cmd.Stdin = os.Stdin
@@ -124,6 +126,14 @@ func launch() int {
 		return 125
 	}
 	w.Close()
+	// Tests end git by the number of its process, which is this one.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	go func() {
+		for s := range signals {
+			cmd.Process.Signal(s)
+		}
+	}()
 	refused := passOn(r, log)
 	cmd.Wait()
 	code := cmd.ProcessState.ExitCode()
@@ -134,11 +144,33 @@ func launch() int {
 		_, rest, _ := strings.Cut(refused, ": denied by rule ")
 		rule, text, _ := strings.Cut(rest, ": ")
 		log(rule, text)
-		if err := syscall.Exec(gitPath, append([]string{"git"}, args...), os.Environ()); err != nil {
+		if err := syscall.Exec(gitPath, append([]string{"git"}, asked...), os.Environ()); err != nil {
 			return 125
 		}
 	}
 	return code
+}
+
+// forSuite answers the arguments with what the suite tells its own git by variables
+// that are for its tests alone: the name of a first branch, and which merge is
+// meant by the name of the older one.
+func forSuite(args []string) []string {
+	args = slices.Clone(args)
+	begins := func(a string) bool { return strings.HasPrefix(a, "init.defaultBranch") }
+	if v := os.Getenv("GIT_TEST_DEFAULT_INITIAL_BRANCH_NAME"); v != "" && v != "master" && (slices.Contains(args, "init") || slices.Contains(args, "clone")) && !slices.ContainsFunc(args, begins) {
+		args = append([]string{"-c", "init.defaultBranch=" + v}, args...)
+	}
+	if os.Getenv("GIT_TEST_MERGE_ALGORITHM") == "ort" {
+		for i, a := range args {
+			switch {
+			case a == "--strategy=recursive":
+				args[i] = "--strategy=ort"
+			case a == "recursive" && i > 0 && (args[i-1] == "-s" || args[i-1] == "--strategy"):
+				args[i] = "ort"
+			}
+		}
+	}
+	return args
 }
 
 // passOn passes on what the wrapper says on r, but for its notes, which are logged, and
@@ -151,6 +183,9 @@ func passOn(r io.Reader, log func(rule, text string)) (refused string) {
 		switch {
 		case isNote:
 			log("note", strings.TrimSpace(rest))
+		case strings.HasPrefix(line, "tool-client: ") && !strings.Contains(line, ": denied by rule "), strings.Contains(line, "octopus-is-a-script"):
+			log("wrapper", strings.TrimSpace(line))
+			os.Stderr.WriteString(line)
 		case strings.Contains(line, " of your environment is not passed on"), strings.Contains(line, " of your environment are not passed on"):
 			log("note", strings.TrimSpace(line))
 		case head && strings.Contains(line, ": denied by rule "):
@@ -407,7 +442,7 @@ func (s *suite) file(ctx context.Context, name string) result {
 }
 
 // passed are the variables that a caller of the suite would name in TOOL_ENV.
-var passed = []string{"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE", "TZ", "COLUMNS", "NO_COLOR", "TERM"}
+var passed = []string{"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE", "TZ", "COLUMNS", "NO_COLOR", "TERM", "GIT_CEILING_DIRECTORIES", "GIT_DIFF_OPTS", "GIT_MERGE_VERBOSITY", "GIT_PRINT_SHA1_ELLIPSIS"}
 
 var tap = regexp.MustCompile(`^(not ok|ok) (\d+) - (.*)`)
 
