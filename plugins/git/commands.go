@@ -214,11 +214,11 @@ var (
 			"--pickaxe-all", "--pickaxe-regex", "-R", "-a --text", "--ignore-cr-at-eol", "--ignore-space-at-eol",
 			"-b --ignore-space-change", "-w --ignore-all-space", "--ignore-blank-lines", "-W --function-context", "--exit-code", "-q --quiet",
 			"--no-prefix", "--default-prefix", "--full-index", "--binary", "--check", "-z", "-D --irreversible-delete",
-			"~--indent-heuristic", "--ita-invisible-in-index", "--ita-visible-in-index", "--no-ext-diff", "--no-textconv", "--no-relative", "~--rename-empty"),
+			"~--indent-heuristic", "--ita-invisible-in-index", "--ita-visible-in-index", "--cumulative", "--no-ext-diff", "--no-textconv", "--no-relative", "~--rename-empty"),
 		with(count, "-l", "--inter-hunk-context"),
 		may(count, "-U --unified"),
 		with(argv.OneOf("default", "myers", "minimal", "patience", "histogram"), "--diff-algorithm"),
-		with(text, "--anchored", "-S", "-G", "-I --ignore-matching-lines", "--word-diff-regex", "--src-prefix", "--dst-prefix", "--line-prefix", "--ws-error-highlight"),
+		with(text, "--anchored", "-S", "-G", "-I --ignore-matching-lines", "--word-diff-regex", "--src-prefix", "--dst-prefix", "--line-prefix", "--ws-error-highlight", "--output-indicator-new", "--output-indicator-old", "--output-indicator-context"),
 		with(rev, "--find-object"),
 		with(argv.Path, "--skip-to", "--rotate-to"),
 		with(letters, "--diff-filter"),
@@ -239,7 +239,7 @@ var (
 
 	// revFlags choose and show commits.
 	revFlags = join(
-		with(count, "-n --max-count", "--skip", "--min-parents", "--max-parents", "--min-age", "--max-age"),
+		with(argv.Int(-1, 1<<31-1), "-n --max-count"), with(count, "--skip", "--min-parents", "--max-parents", "--min-age", "--max-age"),
 		with(text, "--since", "--after", "--until", "--before", "--since-as-filter", "--author", "--committer", "--grep", "--grep-reflog"),
 		bare("--all-match", "--invert-grep", "-i --regexp-ignore-case", "--basic-regexp", "-E --extended-regexp", "-F --fixed-strings",
 			"-P --perl-regexp", "--remove-empty", "--merges", "--no-merges", "--no-min-parents", "--no-max-parents", "--first-parent",
@@ -247,7 +247,7 @@ var (
 			"--left-only", "--right-only", "--cherry", "-g --walk-reflogs", "--merge", "--boundary", "--simplify-by-decoration",
 			"--full-history", "--dense", "--sparse", "--simplify-merges", "--show-pulls", "--date-order", "--author-date-order", "--topo-order",
 			"--reverse", "--do-walk", "--count", "--abbrev-commit", "--no-abbrev-commit", "--oneline", "--relative-date", "--parents",
-			"--children", "--left-right", "~--graph", "--show-linear-break", "--timestamp", "--no-commit-id", "--standard-notes", "--no-standard-notes"),
+			"--children", "--left-right", "~--graph", "--show-linear-break", "--timestamp", "--no-commit-id", "--standard-notes", "--no-standard-notes", "--end-of-options"),
 		may(word, "--branches", "--tags", "--remotes", "--no-walk", "--ancestry-path"),
 		with(word, "--glob", "--exclude", "--exclude-hidden", "--encoding", "--date"),
 		may(text, "--pretty"),
@@ -430,6 +430,14 @@ func readsWhen(is func(l *argv.Line) bool) func(*request) error {
 	}
 }
 
+// oneBranch is for merge: git merges several branches at once with a shell script.
+func oneBranch(r *request) error {
+	if len(r.line.Operands()) > 1 {
+		return refusal("operand", "", "git merge of several branches at once is a script, and no shell runs here", "merge one branch after the other")
+	}
+	return nil
+}
+
 func anyOf(l *argv.Line, names ...string) bool { return slices.ContainsFunc(names, l.Has) }
 
 // commands is every subcommand that is known. It is not written to.
@@ -474,15 +482,15 @@ var commands = byName(append([]*command{
 	&command{name: "rev-parse", reads: true, then: apart("--git-path", "--default"), grammar: grammar(
 		bare("--verify", "-q --quiet", "--show-toplevel", "--git-dir", "--absolute-git-dir", "--git-common-dir", "--is-inside-work-tree", "--is-inside-git-dir",
 			"--is-bare-repository", "--is-shallow-repository", "--show-prefix", "--show-cdup", "--symbolic", "--symbolic-full-name", "--all", "--not", "--revs-only",
-			"--no-revs", "--flags", "--no-flags", "--shared-index-path", "--end-of-options"),
+			"--no-revs", "--flags", "--no-flags", "--shared-index-path", "--end-of-options", "--sq", "--local-env-vars"),
 		may(argv.OneOf("strict", "loose"), "--abbrev-ref"), may(count, "--short"), may(word, "--branches", "--tags", "--remotes", "--show-object-format"),
 		with(word, "--git-path", "--glob", "--exclude", "--default", "--since", "--after", "--until", "--before", "--disambiguate"),
 		with(argv.OneOf("absolute", "relative"), "--path-format"))},
 	&command{name: "ls-files", reads: true, paths: true, grammar: grammar(
 		bare("-c --cached", "-d --deleted", "-m --modified", "-o --others", "-i --ignored", "-s --stage", "-u --unmerged", "-k --killed", "-z", "-t", "-v", "-f",
-			"--directory", "--no-empty-directory", "--eol", "--deduplicate", "--error-unmatch", "--full-name", "--exclude-standard", "--sparse", "--debug"),
+			"--directory", "--no-empty-directory", "--eol", "--deduplicate", "--error-unmatch", "--full-name", "--exclude-standard", "--sparse", "--debug", "--resolve-undo"), with(argv.OneOf(".gitignore"), "--exclude-per-directory"),
 		with(text, "-x --exclude"), with(rev, "--with-tree"), may(count, "--abbrev"), with(text, "--format"),
-		never("reads a file of any name", "use --exclude-standard", "-X --exclude-from", "--exclude-per-directory"), noSubmodules)},
+		never("reads a file of any name", "use --exclude-standard", "-X --exclude-from"), noSubmodules)},
 	&command{name: "ls-tree", reads: true, grammar: grammar(
 		bare("-d", "-r", "-t", "-l --long", "-z", "--name-only", "--name-status", "--object-only", "--full-name", "--full-tree"), may(count, "--abbrev"), with(text, "--format"))},
 	&command{name: "ls-remote", reads: true, then: lsRemote, grammar: grammar(networkFlags,
@@ -552,7 +560,7 @@ var commands = byName(append([]*command{
 			return anyOf(l, "--list", "-n", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at") || len(l.Operands()) == 0 && !l.Has("--delete")
 		}))},
 	&command{name: "merge", grammar: grammar(mergeFlags, bare("-q --quiet", "-v --verbose", "~--progress", "~--rerere-autoupdate", "~--overwrite-ignore", "--abort", "--continue", "--quit"),
-		with(text, "-m --message", "--into-name"), with(input, "-F --file")), operand: rev, most: 1, then: goesOn},
+		with(text, "-m --message", "--into-name"), with(input, "-F --file")), operand: rev, then: both(oneBranch, goesOn)},
 	&command{name: "rebase", operand: rev, most: 2, then: both(sequence, goesOn), grammar: grammar(
 		bare("--keep-base", "--continue", "--skip", "--abort", "--quit", "-i --interactive", "-f --force-rebase", "--no-ff", "--ff", "~--fork-point", "--ignore-whitespace",
 			"--committer-date-is-author-date", "--ignore-date", "--reset-author-date", "~--signoff", "-m --merge", "--apply", "~--autostash", "~--autosquash", "--root", "--stat", "-n --no-stat",

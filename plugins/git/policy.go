@@ -968,6 +968,15 @@ func (r *request) env() map[string]string {
 		env["GIT_IMPLICIT_WORK_TREE"] = "0"
 	}
 	env["GIT_NO_LAZY_FETCH"] = "1"
+	if len(r.remotes) == 0 {
+		// What says how a remote is reached is of no consequence to this call, and
+		// nothing has to be said of it.
+		for _, name := range r.call.EnvSeen {
+			if strings.HasPrefix(name, "GIT_SSL_") || strings.HasPrefix(name, "GIT_HTTP_") || name == "GIT_SSH" || name == "GIT_PROXY_COMMAND" {
+				env[name] = ""
+			}
+		}
+	}
 	if r.lfsFolder != "" && r.lfsURL == "" {
 		env["GIT_LFS_SKIP_SMUDGE"] = "1" // what is there is checked out; the rest stays a pointer
 	}

@@ -180,11 +180,8 @@ func sequence(r *request) error {
 		return refusal("editor", "sequence.editor", "sequence.editor of the repository names an editor for the list of commits, which does not run here, so that nothing of what it does would be done", "name it with GIT_SEQUENCE_EDITOR, in your environment")
 	}
 	if r.callback(kindSequenceEditor) {
-		const execs = "lines of the list that begin with exec do not run here: write break, and run the command yourself"
 		if _, idle := r.editor(messageEditors); !idle && !r.callback(kindEditor) {
-			r.note("no editor for messages is named (GIT_EDITOR): messages are kept; " + execs)
-		} else {
-			r.note(execs)
+			r.note("no editor for messages is named (GIT_EDITOR): messages are kept")
 		}
 		return nil
 	}

@@ -183,7 +183,7 @@ func passOn(r io.Reader, log func(rule, text string)) (refused string) {
 		switch {
 		case isNote:
 			log("note", strings.TrimSpace(rest))
-		case strings.HasPrefix(line, "tool-client: ") && !strings.Contains(line, ": denied by rule "), strings.Contains(line, "octopus-is-a-script"):
+		case strings.HasPrefix(line, "tool-client: ") && !strings.Contains(line, ": denied by rule "), strings.Contains(line, "octopus-is-a-script"), strings.HasPrefix(line, "fatal: cannot exec '"):
 			log("wrapper", strings.TrimSpace(line))
 			os.Stderr.WriteString(line)
 		case strings.Contains(line, " of your environment is not passed on"), strings.Contains(line, " of your environment are not passed on"):
