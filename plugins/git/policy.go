@@ -889,10 +889,19 @@ func diffOpts(v string) bool {
 // ceiling refuses a call that would do something else where git finds no repository,
 // and whose caller keeps git from looking for one in the folders above.
 func (r *request) ceiling() error {
-	if r.call.Env["GIT_CEILING_DIRECTORIES"] == "" || r.cmd.name == "clone" {
+	if r.call.Env["GIT_CEILING_DIRECTORIES"] == "" || r.helps || r.lists {
 		return nil
 	}
-	if len(r.remotes) > 0 || r.cmd.name == "apply" || r.cmd.name == "diff" && !r.line.Has("--no-index") {
+	alone := false // whether it works without a repository
+	switch r.cmd.name {
+	case "apply", "ls-remote":
+		alone = true
+	case "diff":
+		// Two files are compared then, where insideOnly has put no third operand.
+		ops := r.line.Operands()
+		alone = len(ops) == 2 && strings.Contains(ops[0]+ops[1], "/") && !r.line.Has(noIndex)
+	}
+	if alone {
 		return refusal("env", "GIT_CEILING_DIRECTORIES", "variable GIT_CEILING_DIRECTORIES may keep git from the repository that was judged, and git "+r.cmd.name+" then works on something else", "unset it, or leave it out of TOOL_ENV")
 	}
 	return nil

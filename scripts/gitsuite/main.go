@@ -109,6 +109,9 @@ func launch() int {
 		if strings.HasPrefix(kv, "GIT_TEST_") && !strings.HasPrefix(kv, "GIT_TEST_DATE_NOW=") && !strings.HasPrefix(kv, "GIT_TEST_CAT_FILE_") {
 			return true
 		}
+		if v, ok := strings.CutPrefix(kv, "GIT_CEILING_DIRECTORIES="); ok && filepath.Clean(v) == filepath.Join(os.Getenv(rootVar), "wrapped") {
+			return true
+		}
 		return slices.Contains([]string{"GIT_CONFIG_NOSYSTEM=1", "GIT_DEFAULT_HASH=sha1", "GIT_MERGE_AUTOEDIT=no"}, kv) || strings.HasPrefix(kv, "GIT_TEMPLATE_DIR=") || strings.HasPrefix(kv, "GIT_TRACE2_EVENT_NESTING=") || strings.HasPrefix(kv, "GIT_TRACE_BARE=") || kv == "GIT_MERGE_VERBOSITY=5"
 	})
 	cmd.Stdin = os.Stdin
