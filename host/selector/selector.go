@@ -1,6 +1,7 @@
 // Package selector evaluates the selectors of queries: CEL expressions over JSON
 // values, written by callers that are not trusted. Each evaluation is bounded in
-// the length of its text, in its cost and in its time. It can read the variables
+// the length of its text, in its cost, in its time and in the size of what it makes: a
+// hundred MiB or so, of which a user that evaluates several at a time has as many. It can read the variables
 // that it is given and nothing else.
 //
 // host/session is its only user.
@@ -47,7 +48,7 @@ func (e *Evaluator) environment() (*cel.Env, error) {
 			cel.Variable("session", cel.DynType),
 			cel.Variable("sessions", cel.DynType),
 			cel.Variable("jobs", cel.DynType),
-			ext.Strings(), ext.Lists(), ext.Math(),
+			ext.Strings(), ext.Lists(), ext.Math(), cel.Lib(bounded{}),
 		)
 	})
 	return e.env, e.err
@@ -67,11 +68,19 @@ func (e *Evaluator) Eval(ctx context.Context, selector string, vars map[string]a
 	if err != nil {
 		return nil, fmt.Errorf("create the CEL environment: %w", err)
 	}
-	ast, issues := env.Compile(selector)
+	parsed, issues := env.Parse(selector)
 	if err := issues.Err(); err != nil {
-		return nil, fault.Errorf(fault.InvalidPayload, "/selector: %w; it is a CEL expression over session, sessions and jobs", err)
+		return nil, unclear(err)
 	}
-	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(100))
+	budget, comprehensions := newSizeBudget(parsed.NativeRep().Expr())
+	if comprehensions > maxComprehensions {
+		return nil, fault.Errorf(fault.LimitExceeded, "the selector has %d of map, filter, exists and the like, and %d are the limit; ask for more and pick from the answer", comprehensions, maxComprehensions)
+	}
+	expression, issues := env.Check(parsed)
+	if err := issues.Err(); err != nil {
+		return nil, unclear(err)
+	}
+	program, err := env.Program(expression, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(10), cel.CustomDecoratorV2(budget.decorate))
 	if err != nil {
 		return nil, fault.Errorf(fault.InvalidPayload, "/selector: %w", err)
 	}
@@ -79,7 +88,7 @@ func (e *Evaluator) Eval(ctx context.Context, selector string, vars map[string]a
 	defer cancel()
 	out, _, err := program.ContextEval(ctx, vars)
 	if err != nil {
-		if ctx.Err() != nil || isCostLimit(err) {
+		if ctx.Err() != nil || isLimit(err) {
 			return nil, fault.Errorf(fault.LimitExceeded, "/selector: %w; ask for less at once", err)
 		}
 		return nil, fault.Errorf(fault.InvalidPayload, "/selector: %w", err)
@@ -95,5 +104,12 @@ func (e *Evaluator) Eval(ctx context.Context, selector string, vars map[string]a
 	return data, nil
 }
 
-// isCostLimit reports whether an evaluation ended at its cost limit.
-func isCostLimit(err error) bool { return strings.Contains(err.Error(), "cost limit exceeded") }
+// unclear is the error of a selector that does not compile.
+func unclear(err error) *fault.Error {
+	return fault.Errorf(fault.InvalidPayload, "/selector: %w; it is a CEL expression over session, sessions and jobs", err)
+}
+
+// isLimit reports whether an evaluation ended at its limit of cost or size.
+func isLimit(err error) bool {
+	return strings.Contains(err.Error(), "cost limit exceeded") || strings.Contains(err.Error(), "size limit exceeded")
+}

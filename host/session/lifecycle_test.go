@@ -653,6 +653,84 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
+// TestSelectorsOfAnySize: a selector whose values, steps or types are far more than its
+// cost says is refused soon, and takes little meanwhile. Each is one that a caller could
+// otherwise end the daemon with, or hold a processor for good.
+func TestSelectorsOfAnySize(t *testing.T) {
+	tab, _ := open(t, Config{})
+	s := explicit(t, tab, "me")
+	const ten, double = ".map(a,[a,a,a,a,a,a,a,a,a,a])", ".map(s,s+s)"
+	for _, selector := range []string{
+		"[0]" + strings.Repeat(ten, 8),
+		"[0]" + strings.Repeat(ten, 9) + ".map(a,a==a)",
+		"[0]" + strings.Repeat(ten, 9) + ".map(a,'%s'.format([a]).size())",
+		"[0]" + strings.Repeat(ten, 100), // which would be compiled for seconds
+		"['aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa']" + strings.Repeat(double, 13) + ".map(s,s.replace('a',s).size())",
+		"['aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa']" + strings.Repeat(double, 13) + ".map(s,s.replace('',s,100000).size())",
+		"['aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa']" + strings.Repeat(double, 13) + ".map(s,s.split('').join(s).size())",
+		"lists.range(1000000).distinct().size()",
+		"lists.range(3000).map(x,[x]).distinct().size()",
+		"[lists.range(100000)].map(a,lists.range(20000).map(x,a)).map(a,a==a)",
+		"[[0,0,0,0]].exists(a,[[a,a,a,a,a,a,a,a]].exists(b,[[b,b,b,b,b,b,b,b]].exists(c,[[c,c,c,c,c,c,c,c]].exists(d," +
+			"[[d,d,d,d,d,d,d,d]].exists(e,[[e,e,e,e,e,e,e,e]].exists(f,[[f,f,f,f,f,f,f,f]].exists(g,[[g,g,g,g,g,g,g,g]].exists(h,h!=h))))))))",
+		"[[0,0,0,0]].exists(a,[a+a+a+a+a+a+a+a+a+a].exists(b,[b+b+b+b+b+b+b+b+b+b].exists(c,[c+c+c+c+c+c+c+c+c+c].exists(d," +
+			"[d+d+d+d+d+d+d+d+d+d].exists(e,[e+e+e+e+e+e+e+e+e+e].exists(f,[f+f+f+f+f+f+f+f+f+f].exists(g,[g+g+g+g+g+g+g+g+g].exists(h,h!=h))))))))",
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		payload, _ := json.Marshal(map[string]string{"id": s.id, "selector": selector})
+		_, code, message := call(tab, "me", "query", string(payload))
+		runtime.ReadMemStats(&after)
+		if code != fault.LimitExceeded {
+			t.Errorf("%.60s: %s %.200s", selector, code, message)
+		}
+		if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 256 {
+			t.Errorf("%.60s: allocated %d MiB", selector, mib)
+		}
+	}
+	for selector, want := range map[string]string{
+		"'abab'.replace('b', 'xx') + 'aaa'.replace('a', '', 2) + 'ab'.replace('', '-')":   `"axxaxxa-a-b-"`,
+		"['a', 'b'].join() + ['a', 'b'].join(', ')":                                       `"aba, b"`,
+		"[1, 'a', 2, 'a', 1, 1.0, [1], [1]].distinct()":                                   `[1,"a",2,[1]]`,
+		"lists.range(5000).map(x, 'tool' + string(x % 7)).distinct().size()":              "7",
+		"sessions.map(x, {'id': x.id, 'n': x.recent.map(r, r.tool)}).filter(x, false)":    "[]",
+		"sessions.map(x, x.recent.map(r, [r.tool, r.status])).map(x, x.size()).sort()[0]": "0",
+		"session.journal.map(r, r.t).filter(r, r == 'session').map(r, r + 's').join('') ": `"sessions"`,
+	} {
+		payload, _ := json.Marshal(map[string]string{"id": s.id, "selector": selector})
+		if data, code, message := call(tab, "me", "query", string(payload)); data != `{"value":`+want+`}` {
+			t.Errorf("%s: %s %s %s", selector, data, code, message)
+		}
+	}
+}
+
+// TestSelectorsTakeTurns: one selector of an identity is evaluated at a time, and none
+// of another's waits for it.
+func TestSelectorsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab, _ := open(t, Config{})
+		explicit(t, tab, "me")
+		tab.ownerOf("me").selects <- struct{}{} // as one that is being evaluated
+		if data, code, _ := call(tab, "you", "query", `{"selector":"1"}`); data != `{"value":1}` {
+			t.Errorf("another identity: %s %s", data, code)
+		}
+		answered := make(chan string, 1)
+		go func() {
+			data, _, _ := call(tab, "me", "query", `{"selector":"1"}`)
+			answered <- data
+		}()
+		synctest.Wait()
+		if len(answered) > 0 {
+			t.Errorf("a second one did not wait: %s", <-answered)
+		}
+		<-tab.ownerOf("me").selects
+		if data := <-answered; data != `{"value":1}` {
+			t.Errorf("once the first has ended: %s", data)
+		}
+		tab.Close(ended())
+	})
+}
+
 // TestSnapshotsHoldNoSecrets: neither a query nor the journal holds a call's
 // arguments, input or variables.
 func TestSnapshotsHoldNoSecrets(t *testing.T) {

@@ -62,6 +62,13 @@ func invalid(err error) *fault.Error {
 }
 
 func (h *handler) query(ctx context.Context, p *queryPayload) (json.RawMessage, error) {
+	o := h.ownerOf(h.Caller)
+	select {
+	case o.selects <- struct{}{}:
+		defer func() { <-o.selects }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	vars := map[string]any{"session": map[string]any{}}
 	uses := func(name string) bool { return strings.Contains(p.Selector, name) }
 	if !h.Operator || p.ID != "" {

@@ -114,6 +114,9 @@ func keyOf(s *Session) key { return key{s.owner, s.id} }
 type owner struct {
 	id  string
 	def atomic.Pointer[Session] // the default session; nil until its first use
+	// selects has a place for the one selector that is evaluated at a time: each may take
+	// hundreds of MiB, and an identity has any number of connections.
+	selects chan struct{}
 
 	mu       sync.Mutex // guards what follows
 	explicit int        // how many of the limit are in use
@@ -285,7 +288,7 @@ func (t *Table) ownerOf(id string) *owner {
 	if o, ok := t.owners.Load(id); ok {
 		return o.(*owner)
 	}
-	o, _ := t.owners.LoadOrStore(id, &owner{id: id})
+	o, _ := t.owners.LoadOrStore(id, &owner{id: id, selects: make(chan struct{}, 1)})
 	return o.(*owner)
 }
 
