@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -72,7 +73,8 @@ continue until it ends; the exit code is then the tool's own. Only the end of a 
 output is kept.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
-			var shown [2]int64
+			var printed [2]int64
+			out, stderr := shown(s.out), shown(s.err)
 			for {
 				j, err := s.job(cmd, all, ids[0])
 				if err != nil {
@@ -82,8 +84,8 @@ output is kept.`,
 					return s.printJSON(j)
 				}
 				if !asJSON {
-					shown[0] = s.printRest(false, j.Stdout, j.StdoutBytes, shown[0])
-					shown[1] = s.printRest(true, j.Stderr, j.StderrBytes, shown[1])
+					printed[0] = printRest(out, j.Stdout, j.StdoutBytes, printed[0])
+					printed[1] = printRest(stderr, j.Stderr, j.StderrBytes, printed[1])
 				}
 				if !follow || j.State != "running" {
 					return s.jobEnd(j)
@@ -115,18 +117,14 @@ func (s *state) job(cmd *cobra.Command, all bool, id string) (*client.JobInfo, e
 	return &list[0], nil
 }
 
-// printRest prints what was written since the first shown bytes, as far as it is
+// printRest prints what was written since the first printed bytes, as far as it is
 // kept, and returns how many there are now.
-func (s *state) printRest(stderr bool, text string, total, shown int64) int64 {
-	fresh := total - shown
+func printRest(w io.Writer, text string, total, printed int64) int64 {
+	fresh := total - printed
 	if n := int64(len(text)); fresh < n {
 		text = strings.ToValidUTF8(text[n-fresh:], "\uFFFD")
 	}
-	if stderr {
-		fmt.Fprint(s.err, text)
-	} else {
-		fmt.Fprint(s.out, text)
-	}
+	fmt.Fprint(w, text)
 	return total
 }
 
@@ -141,7 +139,7 @@ func (s *state) jobEnd(j *client.JobInfo) error {
 		return nil
 	}
 	if len(j.Data) > 0 && string(j.Data) != "null" && j.StdoutBytes == 0 {
-		fmt.Fprintf(s.out, "%s\n", j.Data)
+		fmt.Fprintf(shown(s.out), "%s\n", j.Data)
 	}
 	if j.OutputNote != "" {
 		fmt.Fprintf(s.err, "toolctl: %s\n", oneLine(j.OutputNote))

@@ -8,12 +8,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 
@@ -175,10 +179,27 @@ func (s *state) find(cmd *cobra.Command, _ []string) error {
 
 // printJSON writes v for a program.
 func (s *state) printJSON(v any) error {
-	enc := json.NewEncoder(s.out)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	var out strings.Builder
+	for _, r := range text.String() { // what is not seen, or moves a cursor, is escaped
+		switch {
+		case r < 0x7f || unicode.IsGraphic(r):
+			out.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	_, err := io.WriteString(s.out, out.String())
+	return err
 }
 
 // first is the first of values that is not empty.

@@ -183,7 +183,7 @@ calls of a KEY ended whose outcome is unknown.
 				return s.printJSON(f)
 			}
 			for _, c := range f.Found {
-				fmt.Fprintf(s.out, "%s: %s\n", c.Verdict, first(c.Evidence, "no evidence"))
+				fmt.Fprintf(s.out, "%s: %s\n", c.Verdict, oneLine(first(c.Evidence, "no evidence")))
 			}
 			if len(f.Found) < f.Unknown {
 				fmt.Fprintf(s.out, "unknown: %s with nothing written down before the call, or looked into by another\n", several(f.Unknown-len(f.Found), "record"))

@@ -16,7 +16,8 @@ func resultVerb(s *state) *cobra.Command {
 		Use:   "result EXECUTION_ID",
 		Short: "Print the whole result of a call whose answer was truncated",
 		Long: `Print what a finished call wrote, whole: standard output and standard error go
-where the tool's would have gone, and the exit code is the tool's own. An answer
+where the tool's would have gone, and the exit code is the tool's own. A terminal is shown text, without the sequences
+that would have it do something else; a file or a pipe gets every byte. An answer
 that did not fit into one message says truncated and has the id.
 
 The daemon keeps the latest results, each up to its tool's limit on output.`,
@@ -32,10 +33,11 @@ The daemon keeps the latest results, each up to its tool's limit on output.`,
 			if asJSON {
 				return s.printJSON(r)
 			}
-			s.out.Write(r.Stdout)
-			s.err.Write(r.Stderr)
+			out := shown(s.out)
+			out.Write(r.Stdout)
+			shown(s.err).Write(r.Stderr)
 			if len(r.Data) > 0 && len(r.Stdout) == 0 {
-				fmt.Fprintf(s.out, "%s\n", r.Data)
+				fmt.Fprintf(out, "%s\n", r.Data)
 			}
 			if r.Truncated {
 				fmt.Fprintln(s.err, "toolctl: this is not all: the limit on kept output was reached (limits.output in tool.json)")

@@ -227,7 +227,7 @@ before each call and its outcome after. No argument, input or output is in it.`,
 					return err
 				}
 				for _, r := range records {
-					fmt.Fprintf(s.out, "%s\n", r)
+					fmt.Fprintf(shown(s.out), "%s\n", r)
 				}
 				var info client.SessionInfo
 				if err := s.query(cmd, all, id, "session", &info); err == nil && info.Journal.Skipped+info.Journal.Lost > 0 {

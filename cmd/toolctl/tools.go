@@ -4,15 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/client"
+	"github.com/toold/toold/host/display"
 	"github.com/toold/toold/host/fault"
 )
 
@@ -219,15 +223,28 @@ func when(t time.Time) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// oneLine keeps the description of a tool on one line and its control characters off
-// the terminal.
+// oneLine keeps the description of a tool on one line, and off the terminal characters
+// that move the cursor, are invisible, or reorder what follows.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
+		if !unicode.IsGraphic(r) {
 			return ' '
 		}
 		return r
 	}, text)
+}
+
+// shown is w for what a tool wrote, of whichever caller: on a terminal it is text and
+// no more, into a file or a pipe it goes as it is.
+func shown(w io.Writer) io.Writer {
+	f, ok := w.(*os.File)
+	if !ok {
+		return w
+	}
+	if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice == 0 {
+		return w
+	}
+	return display.New(w)
 }
 
 // daemonError adds what to do next to an error of the admin socket.
