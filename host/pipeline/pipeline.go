@@ -535,7 +535,7 @@ func denied(policy string, d *abi.Decision) *fault.Error {
 // disk before the first that has one, and the execution.
 func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, number int) call.Outcome {
 	limits := &r.Tool.Def.Limits
-	leave, err := p.limiter.Enter(ctx, r.Tool.Name, r.By.Held(), limits.Concurrency, limits.Queue)
+	leave, err := p.limiter.Enter(ctx, r.Tool.Name, r.Caller.ID, r.By.Held(), limits.Concurrency, limits.Queue)
 	if err != nil {
 		return call.Failed(ctx, err)
 	}

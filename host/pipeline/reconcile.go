@@ -309,7 +309,7 @@ func (l *looking) attempt(ctx context.Context, args []string) (o call.Outcome, e
 		defer cancel()
 	}
 	limits := &d.Tool.Def.Limits
-	leave, err := l.limiter.Enter(ctx, d.Tool.Name, d.By.Held(), limits.Concurrency, limits.Queue)
+	leave, err := l.limiter.Enter(ctx, d.Tool.Name, d.Caller.ID, d.By.Held(), limits.Concurrency, limits.Queue)
 	if err != nil {
 		return o, err
 	}

@@ -2,14 +2,18 @@ package reliability
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
 	"github.com/toold/toold/host/fault"
 )
 
-// Limiter bounds how many executions of each tool run at a time. Calls that wait are
-// admitted in order of arrival.
+// Limiter bounds how many executions of each tool run at a time. Of the calls that wait,
+// one of the caller with the fewest places goes first, and of these the one that came
+// first. Where as many wait as may, a call of a caller with fewer calls takes the place of
+// the last one of the caller with the most: whoever floods a tool keeps out its own
+// calls, and another's wait for those that run, not for those that wait.
 type Limiter struct {
 	mu     sync.Mutex
 	byTool map[string]*places // guarded by mu; an entry only while a call is in or waits
@@ -25,27 +29,71 @@ type hold struct{ holds, waits string }
 type places struct {
 	limit   int // of the call that came last
 	in      int
-	asking  int          // how many of them wait for a program of their caller
-	waiting []chan error // closed to admit the call, or receives the error
+	by      map[string]int // how many of in are whose
+	asking  int            // of those who are in, how many wait for a program of their caller
+	waiting []waiter       // by order of arrival
+}
+
+// waiter is a call that waits for a place.
+type waiter struct {
+	caller string
+	turn   chan error // closed by who lets it in; or it has the error
+}
+
+// take has a call of caller in.
+func (t *places) take(caller string) {
+	t.in++
+	t.by[caller]++
 }
 
 // admit gives free places to waiting calls.
 func (t *places) admit() {
 	for len(t.waiting) > 0 && t.in < t.limit {
-		t.in++
-		close(t.waiting[0])
-		t.waiting = t.waiting[1:]
+		next := 0
+		for i, w := range t.waiting {
+			if t.by[w.caller] < t.by[t.waiting[next].caller] {
+				next = i
+			}
+		}
+		t.take(t.waiting[next].caller)
+		close(t.waiting[next].turn)
+		t.waiting = slices.Delete(t.waiting, next, next+1)
 	}
 }
 
-// refuse refuses the waiting calls if no place becomes free before a program of a
-// caller ends, since a waiting call may be made by that program.
+// yield sends away the last waiting call of the caller that has the most calls, running
+// and waiting, where that has at least two more than caller. It reports whether it did.
+func (t *places) yield(tool, caller string) bool {
+	calls, most := maps.Clone(t.by), t.waiting[0].caller
+	for _, w := range t.waiting {
+		calls[w.caller]++
+	}
+	for _, w := range t.waiting {
+		if calls[w.caller] > calls[most] {
+			most = w.caller
+		}
+	}
+	if calls[most] < calls[caller]+2 {
+		return false
+	}
+	for i, w := range slices.Backward(t.waiting) {
+		if w.caller == most {
+			w.turn <- fault.Errorf(fault.Overloaded, "%s has %d calls running and %d waiting, most of them this caller's, and another caller's came; try again later", tool, t.in, len(t.waiting))
+			t.waiting = slices.Delete(t.waiting, i, i+1)
+			break
+		}
+	}
+	return true
+}
+
+// refuse sends those away who wait, where no place becomes free before a program of a
+// caller ends: it may be a call of that program that waits.
 func (t *places) refuse(tool string) {
 	if t.in < t.limit || t.asking < t.in {
 		return
 	}
-	for _, turn := range t.waiting {
-		turn <- t.allAsk(tool)
+	for _, w := range t.waiting {
+		w.turn <- t.allAsk(tool)
 	}
 	t.waiting = nil
 }
@@ -76,33 +124,30 @@ func (l *Limiter) Asking(tool string) (begin func() (ended func())) {
 	}
 }
 
-// Enter waits for one of limit places of tool, which leave gives back. If queue calls
-// wait already, the error is OVERLOADED.
+// Enter waits for one of limit places of tool for a call of caller. The place is given
+// up by calling leave. With queue waiting already it is OVERLOADED, as is one of those
+// that wait where these are not caller's.
 //
-// holds are the tools whose places are held by calls that wait for this one. If a
-// call with a place of tool may itself wait for one of holds, the error is OVERLOADED
-// at once: waiting could be a deadlock.
-func (l *Limiter) Enter(ctx context.Context, tool string, holds []string, limit, queue int) (leave func(), err error) {
+// holds are the tools of which calls have a place that wait for this one. Where
+// those who have the places of tool may themselves wait for one of holds, it is
+// OVERLOADED at once: waiting could have no end.
+func (l *Limiter) Enter(ctx context.Context, tool, caller string, holds []string, limit, queue int) (leave func(), err error) {
 	l.mu.Lock()
 	if l.byTool == nil {
 		l.byTool = map[string]*places{}
 	}
 	t := l.byTool[tool]
 	if t == nil {
-		t = &places{}
+		t = &places{by: map[string]int{}}
 		l.byTool[tool] = t
 	}
 	t.limit = limit // a new version of the tool may have another
 	t.admit()
-	leave = func() { l.leave(tool) }
+	leave = func() { l.leave(tool, caller) }
 	if t.in < limit {
-		t.in++
+		t.take(caller)
 		l.mu.Unlock()
 		return leave, nil
-	}
-	if len(t.waiting) >= queue {
-		l.mu.Unlock()
-		return nil, fault.Errorf(fault.Overloaded, "%s has %d calls running and %d waiting; try again later", tool, t.in, queue)
 	}
 	if l.mayWaitFor(tool, holds) {
 		l.mu.Unlock()
@@ -113,8 +158,13 @@ func (l *Limiter) Enter(ctx context.Context, tool string, holds []string, limit,
 		l.mu.Unlock()
 		return nil, err
 	}
+	if n := len(t.waiting); n >= queue && (n == 0 || !t.yield(tool, caller)) {
+		err := fault.Errorf(fault.Overloaded, "%s has %d calls running and %d waiting; try again later", tool, t.in, queue)
+		l.mu.Unlock()
+		return nil, err
+	}
 	turn := make(chan error, 1)
-	t.waiting = append(t.waiting, turn)
+	t.waiting = append(t.waiting, waiter{caller, turn})
 	l.waitFor(tool, holds, 1)
 	l.mu.Unlock()
 	defer func() {
@@ -131,7 +181,7 @@ func (l *Limiter) Enter(ctx context.Context, tool string, holds []string, limit,
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
-	if i := slices.Index(t.waiting, turn); i >= 0 {
+	if i := slices.IndexFunc(t.waiting, func(w waiter) bool { return w.turn == turn }); i >= 0 {
 		t.waiting = slices.Delete(t.waiting, i, i+1)
 		l.mu.Unlock()
 		return nil, ctx.Err()
@@ -179,11 +229,14 @@ func (l *Limiter) waitFor(tool string, holds []string, n int) {
 	}
 }
 
-func (l *Limiter) leave(tool string) {
+func (l *Limiter) leave(tool, caller string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.byTool[tool]
 	t.in--
+	if t.by[caller]--; t.by[caller] == 0 {
+		delete(t.by, caller)
+	}
 	t.admit()
 	t.refuse(tool)
 	if t.in == 0 && len(t.waiting) == 0 {

@@ -3,6 +3,7 @@ package reliability
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,11 +14,11 @@ import (
 func TestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Limiter
-		first, err := g.Enter(t.Context(), "t", nil, 1, 256)
+		first, err := g.Enter(t.Context(), "t", "", nil, 1, 256)
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := g.Enter(t.Context(), "u", nil, 1, 256)
+		other, err := g.Enter(t.Context(), "u", "", nil, 1, 256)
 		if err != nil {
 			t.Fatalf("another tool waits for it: %v", err)
 		}
@@ -25,7 +26,7 @@ func TestLimiter(t *testing.T) {
 		var order []int
 		for i := range 3 {
 			go func() {
-				leave, err := g.Enter(t.Context(), "t", nil, 1, 256)
+				leave, err := g.Enter(t.Context(), "t", "", nil, 1, 256)
 				if err != nil {
 					t.Error(err)
 					return
@@ -59,7 +60,7 @@ func TestLimiterFollowsItsLimit(t *testing.T) {
 		leave := make(chan struct{})
 		enter := func(limit int) {
 			go func() {
-				done, err := g.Enter(t.Context(), "t", nil, limit, 256)
+				done, err := g.Enter(t.Context(), "t", "", nil, limit, 256)
 				if err != nil {
 					t.Error(err)
 					return
@@ -96,7 +97,7 @@ func TestLimiterFollowsItsLimit(t *testing.T) {
 func TestLimiterQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Limiter
-		leave, err := g.Enter(t.Context(), "t", nil, 1, 256)
+		leave, err := g.Enter(t.Context(), "t", "", nil, 1, 256)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,13 +105,13 @@ func TestLimiterQueueIsBounded(t *testing.T) {
 		var gone atomic.Int64
 		for range 256 {
 			go func() {
-				if _, err := g.Enter(ctx, "t", nil, 1, 256); errors.Is(err, context.Canceled) {
+				if _, err := g.Enter(ctx, "t", "", nil, 1, 256); errors.Is(err, context.Canceled) {
 					gone.Add(1)
 				}
 			}()
 		}
 		synctest.Wait()
-		_, err = g.Enter(ctx, "t", nil, 1, 256)
+		_, err = g.Enter(ctx, "t", "", nil, 1, 256)
 		var e *fault.Error
 		if !errors.As(err, &e) || e.Code != fault.Overloaded {
 			t.Errorf("the one past the queue: %v", err)
@@ -134,7 +135,7 @@ func TestLimiterWaitsInNoCircle(t *testing.T) {
 		var g Limiter
 		enter := func(tool string, holds ...string) func() {
 			t.Helper()
-			leave, err := g.Enter(t.Context(), tool, holds, 1, 256)
+			leave, err := g.Enter(t.Context(), tool, "", holds, 1, 256)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +147,7 @@ func TestLimiterWaitsInNoCircle(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				if _, err := g.Enter(ctx, tool, holds, 1, 256); !errors.Is(err, context.Canceled) {
+				if _, err := g.Enter(ctx, tool, "", holds, 1, 256); !errors.Is(err, context.Canceled) {
 					t.Errorf("%s, holding %q: %v", tool, holds, err)
 				}
 			}()
@@ -155,7 +156,7 @@ func TestLimiterWaitsInNoCircle(t *testing.T) {
 		}
 		refused := func(tool string, holds ...string) {
 			t.Helper()
-			if _, err := g.Enter(t.Context(), tool, holds, 1, 256); err == nil || !isOverloaded(err) {
+			if _, err := g.Enter(t.Context(), tool, "", holds, 1, 256); err == nil || !isOverloaded(err) {
 				t.Errorf("%s, holding %q: %v", tool, holds, err)
 			}
 		}
@@ -185,7 +186,7 @@ func isOverloaded(err error) bool {
 func TestLimiterAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Limiter
-		enter := func() (func(), error) { return g.Enter(t.Context(), "t", nil, 2, 256) }
+		enter := func() (func(), error) { return g.Enter(t.Context(), "t", "", nil, 2, 256) }
 		first, err := enter()
 		second, err2 := enter()
 		if err != nil || err2 != nil {
@@ -240,6 +241,112 @@ func TestLimiterAsking(t *testing.T) {
 		second()
 		if len(g.byTool) != 0 {
 			t.Errorf("%d stay", len(g.byTool))
+		}
+	})
+}
+
+// TestLimiterIsFair: a caller that fills a tool's places and its queue keeps neither
+// from others: of its own calls some are sent away, and one of a caller that has no
+// place is the next to run.
+func TestLimiterIsFair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Limiter
+		const limit, queue = 2, 3
+		leave := make(chan struct{})
+		var ran []string
+		var sent atomic.Int64
+		enter := func(caller string) {
+			go func() {
+				done, err := g.Enter(t.Context(), "t", caller, nil, limit, queue)
+				if err != nil {
+					if !isOverloaded(err) {
+						t.Error(err)
+					}
+					sent.Add(1)
+					return
+				}
+				ran = append(ran, caller)
+				<-leave
+				done()
+			}()
+			synctest.Wait()
+		}
+		for range limit + queue + 4 {
+			enter("flood")
+		}
+		if sent.Load() != 4 {
+			t.Fatalf("%d of its own were sent away", sent.Load())
+		}
+		enter("quiet")
+		enter("other")
+		if sent.Load() != 6 {
+			t.Errorf("%d were sent away", sent.Load())
+		}
+		for range 3 { // they find no place again, and take none of those who came
+			enter("flood")
+		}
+		for range 3 {
+			leave <- struct{}{}
+			synctest.Wait()
+		}
+		if got := strings.Join(ran, " "); got != "flood flood quiet flood other" {
+			t.Errorf("the order was %s", got)
+		}
+		close(leave)
+		synctest.Wait()
+		if len(g.byTool) != 0 || sent.Load() != 9 {
+			t.Errorf("%d stay, %d were sent away", len(g.byTool), sent.Load())
+		}
+	})
+}
+
+// TestLimiterYieldsOnce: with one place to wait in, neither of two callers takes it from
+// the other again and again; with none, nobody waits.
+func TestLimiterYieldsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Limiter
+		leave, err := g.Enter(t.Context(), "t", "flood", nil, 1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Enter(t.Context(), "t", "quiet", nil, 1, 0); !isOverloaded(err) {
+			t.Errorf("without a queue: %v", err)
+		}
+		ends := make(chan string, 2)
+		wait := func(caller string) {
+			go func() {
+				leave, err := g.Enter(t.Context(), "t", caller, nil, 1, 1)
+				if err != nil {
+					caller += " sent away"
+				} else {
+					leave()
+				}
+				ends <- caller
+			}()
+			synctest.Wait()
+		}
+		wait("flood")
+		wait("quiet")
+		if who := <-ends; who != "flood sent away" {
+			t.Errorf("%s", who)
+		}
+		if _, err := g.Enter(t.Context(), "t", "flood", nil, 1, 1); !isOverloaded(err) {
+			t.Errorf("it took the place back: %v", err)
+		}
+		leave()
+		if who := <-ends; who != "quiet" {
+			t.Errorf("%s", who)
+		}
+		if leave, err = g.Enter(t.Context(), "t", "third", nil, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		wait("quiet")
+		if _, err := g.Enter(t.Context(), "t", "flood", nil, 1, 1); !isOverloaded(err) {
+			t.Errorf("the only call of another gave its place up: %v", err)
+		}
+		leave()
+		if who := <-ends; who != "quiet" {
+			t.Errorf("%s", who)
 		}
 	})
 }
