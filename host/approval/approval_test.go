@@ -557,8 +557,8 @@ func TestWhatFollows(t *testing.T) {
 		"expired": {State: Expired}, "lapsed": {State: Lapsed}, "pending": {State: Pending}, "unheard": {State: "unheard"},
 		"used": {State: Used, Execution: "x", Began: 1}, "used by nothing": {State: Used, Began: 1},
 		"used 2 of 2": {State: Used, Execution: "x", Began: 2}, "used 3 of 2": {State: Used, Execution: "x", Began: 3},
-		"used 2 by another":    {State: Used, Execution: "y", Began: 2},
-		"used 0": {State: Used, Execution: "x"}, "used 3 with an outcome": {State: Used, Execution: "x", Began: 3, Outcome: "success"},
+		"used 2 by another": {State: Used, Execution: "y", Began: 2},
+		"used 0":            {State: Used, Execution: "x"}, "used 3 with an outcome": {State: Used, Execution: "x", Began: 3, Outcome: "success"},
 		"used by nothing with an outcome": {State: Used, Outcome: "success"},
 		"used with an outcome":            {State: Used, Execution: "x", Outcome: "success"}, "used with another's outcome": {State: Used, Execution: "y", Outcome: "success"},
 	}
