@@ -372,3 +372,46 @@ func allocated() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.TotalAlloc
 }
+
+// A stream of notifications ends with the token that it was opened by.
+func TestStreamsEndWithTheirToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := serveWeb(t, brief)
+		open := func(request string) (net.Conn, *http.Response) {
+			nc := p.dial()
+			go io.WriteString(nc, request)
+			res, err := http.ReadResponse(bufio.NewReader(nc), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res.StatusCode != 200 {
+				t.Fatalf("%.40q: %s", request, res.Status)
+			}
+			return nc, res
+		}
+		listen := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` + modernMeta + `}}`
+		nc, res := open(request("alice", initialize))
+		io.Copy(io.Discard, res.Body)
+		nc.Close()
+		session := res.Header.Get(headerSession)
+		for _, stream := range [][2]string{
+			{"GET", "GET /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\nAccept: text/event-stream\r\nMcp-Protocol-Version: 2025-06-18\r\nMcp-Session-Id: " + session + "\r\n\r\n"}, // first: the session is idle meanwhile
+			{"listen", request("alice", listen, "Mcp-Protocol-Version: 2026-07-28\r\n", "Mcp-Method: subscriptions/listen\r\n")},
+		} {
+			name, start := stream[0], time.Now()
+			nc, res := open(stream[1])
+			over := make(chan struct{})
+			go func() { defer close(over); io.Copy(io.Discard, res.Body) }()
+			select {
+			case <-over:
+			case <-time.After(time.Hour + time.Minute):
+				t.Errorf("%s goes on after its token expired", name)
+			}
+			if took := time.Since(start); name == "listen" && took != time.Hour {
+				t.Errorf("%s ends after %v", name, took)
+			}
+			nc.Close()
+			<-over
+		}
+	})
+}
