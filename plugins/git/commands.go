@@ -234,6 +234,7 @@ var (
 		may(argv.OneOf("all", "dirty"), "--ignore-submodules"),
 		never("runs a program that the repository names", "leave it out", "--ext-diff", "--textconv"),
 		never("writes a file of any name", "redirect the output instead", "--output"),
+		never("reads files outside of the repository", "leave it out", "--no-index"),
 		never("reads a file of any name", "leave it out", "-O"),
 	)
 
@@ -357,28 +358,8 @@ func lastIsHead(args []string) []string {
 // Of exactly two operands git makes a comparison of any two files when the
 // repository is gone by the time it looks. A third, which leaves nothing out,
 // makes an error of that. Blobs (HEAD:a) take no third one.
-//
-// With --no-index they are any two files or folders beneath the roots, as those of
-// git hash-object and git merge-file are.
 func insideOnly(r *request) error {
 	ops := r.line.Operands()
-	if r.line.Has(noIndex) {
-		for i, it := range r.line.Items {
-			if it.Flag != nil || it.Value == "/dev/null" {
-				continue
-			}
-			v, err := input(it.Value, r.scope)
-			if err != nil {
-				return err
-			}
-			r.line.Items[i].Value = v
-			r.stdin = r.stdin || v == "-"
-		}
-		if len(ops) != 2 {
-			return refusal("operand", noIndex, "git diff --no-index compares two files or folders", "name both")
-		}
-		return nil
-	}
 	for _, op := range ops {
 		if _, err := r.scope.Path(op); err != nil && op != "" {
 			return err
@@ -398,8 +379,6 @@ func revFirst(r *request) error {
 	}
 	return nil
 }
-
-const noIndex = "--no-index"
 
 // templates are those of git itself, which nobody but the host's administrator changes.
 // Without them there is no folder .git/hooks and no .git/info/exclude to write to; those that
@@ -453,7 +432,7 @@ var commands = byName(append([]*command{
 		may(argv.OneOf("traditional", "no", "matching"), "--ignored"),
 		may(word, "~--column"), may(percent, "-M --find-renames"))},
 	&command{name: "diff", reads: true, force: plainDiff, then: insideOnly, grammar: numbered(diffFlags, bare(
-		"--cached", "--staged", "--merge-base", "-c", "--cc", "-m", "-0", "-1 --base", "-2 --ours", "-3 --theirs", "--combined-all-paths", "-r", "-t", "--follow", noIndex),
+		"--cached", "--staged", "--merge-base", "-c", "--cc", "-m", "-0", "-1 --base", "-2 --ours", "-3 --theirs", "--combined-all-paths", "-r", "-t", "--follow"),
 		with(word, "--diff-merges"))},
 	&command{name: "diff-index", reads: true, force: plainDiff, then: revFirst, grammar: grammar(diffFlags, bare("--cached", "-m", "-r", "-t", "--merge-base"))},
 	&command{name: "log", reads: true, force: plainDiff, grammar: numbered(revFlags, logFlags, diffFlags)},

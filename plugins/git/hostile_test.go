@@ -152,7 +152,7 @@ var hostiles = []hostile{
 	// Writing and reading outside.
 	{name: "diff --output", args: []string{"diff --output={OUT}/new HEAD~1"}, rule: "flag.refused"},
 	{name: "log --output", args: []string{"log -p --output={OUT}/new"}, rule: "flag.refused"},
-	{name: "log --output, abbreviated", args: []string{"log -p --outp={OUT}/new"}, rule: "flag.unknown", tame: "git 2.39 does not abbreviate it"},
+	{name: "log --output, abbreviated", args: []string{"log -p --outp={OUT}/new"}, rule: "flag.abbreviated", tame: "git 2.39 does not abbreviate it"},
 	{name: "format-patch -o", args: []string{"format-patch -o {OUT} -1"}, rule: "path.outside"},
 	{name: "archive -o", args: []string{"archive -o {OUT}/new.tar HEAD"}, rule: "path.outside"},
 	{name: "bundle create", args: []string{"bundle create {OUT}/new HEAD"}, rule: "path.outside"},
@@ -173,7 +173,7 @@ var hostiles = []hostile{
 	{name: "config of a variable that runs a program", args: []string{"config core.fsmonitor {EVIL}", "status"}, rule: "config.key"},
 	{name: "config of an alias", args: []string{"config alias.x !{EVIL}", "x"}, rule: "config.key"},
 	{name: "config of a filter, beside what may be set", args: []string{"config filter.user.clean {EVIL}", "add ."}, files: map[string]string{"repo/.gitattributes": "* filter=user\n", "repo/n.txt": "n\n"}, rule: "config.key"},
-	{name: "diff --no-index", args: []string{"diff --no-index /dev/null {OUT}/secret.txt", "diff --no-index a.txt ../../out/secret.txt"}, rule: "path.outside"},
+	{name: "diff --no-index", args: []string{"diff --no-index /dev/null {OUT}/secret.txt", "diff --no-index a.txt ../../out/secret.txt"}, rule: "flag.refused"},
 	{name: "diff of paths outside", args: []string{"diff /dev/null {OUT}/secret.txt"}, rule: "path.outside"},
 	{name: "grep --no-index", args: []string{"grep --no-index TOP {OUT}"}, rule: "flag.refused", tame: "git stays in the tree even so"},
 	{name: "blame --contents", args: []string{"blame --contents {OUT}/secret.txt a.txt"}, rule: "flag.refused"},

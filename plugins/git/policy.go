@@ -899,7 +899,7 @@ func (r *request) ceiling() error {
 	case "diff":
 		// Two files are compared then, where insideOnly has put no third operand.
 		ops := r.line.Operands()
-		alone = len(ops) == 2 && strings.Contains(ops[0]+ops[1], "/") && !r.line.Has(noIndex)
+		alone = len(ops) == 2 && strings.Contains(ops[0]+ops[1], "/")
 	}
 	if alone {
 		return refusal("env", "GIT_CEILING_DIRECTORIES", "variable GIT_CEILING_DIRECTORIES may keep git from the repository that was judged, and git "+r.cmd.name+" then works on something else", "unset it, or leave it out of TOOL_ENV")

@@ -31,10 +31,10 @@ func (c *repoConfig) branch() string {
 // checkState refuses what git would read from the repository beside its
 // configuration, and that would make it run a program.
 func (r *request) checkState(first string) error {
-	if first == "diff" && !r.line.Has(noIndex) {
+	if first == "diff" {
 		if _, ok := r.repo.file("HEAD"); !ok {
 			// It would compare any two files instead.
-			return refusal("repository", "", "there is no repository around the working directory, and git diff would read files of any name", "run it in a working tree, or with --no-index and two files")
+			return refusal("repository", "", "there is no repository around the working directory, and git diff would read files of any name", "run it in a working tree")
 		}
 	}
 	proceeds := slices.Contains([]string{"am", "rebase", "cherry-pick", "revert"}, first) && !anyOf(r.line, "--abort", "--quit")

@@ -369,7 +369,7 @@ func (r *request) looksIntoSubmodules(first string) bool {
 				ops++
 			}
 		}
-		return ops < 2 && !anyOf(l, "--cached", "--staged", "--no-index", "--merge-base")
+		return ops < 2 && !anyOf(l, "--cached", "--staged", "--merge-base")
 	case "diff-index":
 		return !l.Has("--cached")
 	case "describe":
