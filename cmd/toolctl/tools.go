@@ -226,12 +226,12 @@ func when(t time.Time) string {
 // oneLine keeps the description of a tool on one line, and off the terminal characters
 // that move the cursor, are invisible, or reorder what follows.
 func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
+	return strings.TrimRight(strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) {
 			return ' '
 		}
 		return r
-	}, text)
+	}, text), " ")
 }
 
 // shown is w for what a tool wrote, of whichever caller: on a terminal it is text and

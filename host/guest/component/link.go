@@ -123,15 +123,15 @@ func (l *linker) link(s *scope) *Program {
 	case len(withMemory) == 1:
 		l.main = withMemory[0]
 	case len(withMemory) > 1:
-		l.r.refuse("%d of its modules have a memory of their own: it is composed of several components; not yet", len(withMemory))
+		l.r.refuse("is composed of several components: %d of its modules have a memory of their own; not yet", len(withMemory))
 		return nil
 	case len(others) == 1:
 		l.main, others = others[0], nil
 	case len(others) == 0:
-		l.r.refuse("it has no module to run; build it with a world that exports something")
+		l.r.refuse("has no module to run; build it with a world that exports something")
 		return nil
 	default:
-		l.r.refuse("it has %d modules and none of them has the memory; not yet", len(others))
+		l.r.refuse("has %d modules and none of them has the memory; not yet", len(others))
 		return nil
 	}
 	switch {
@@ -139,7 +139,7 @@ func (l *linker) link(s *scope) *Program {
 		l.glue = others[0]
 	case len(others) > 1:
 		// Shared libraries: componentize-py has Python's, libc's and its own.
-		l.r.refuse("%d modules that share one memory (componentize-py and shared libraries are linked so); not yet", max(sharing, len(others))+1)
+		l.r.refuse("has %d modules that share one memory (componentize-py and shared libraries are linked so); not yet", max(sharing, len(others))+1)
 		return nil
 	}
 	p := &Program{World: s.counts.imports, Modules: s.counts.modules}
@@ -156,7 +156,7 @@ func (l *linker) link(s *scope) *Program {
 	seen := map[[2]string]bool{}
 	for _, im := range m.imports {
 		if im.kind != sortFunc {
-			l.r.refuse("its main module imports a table, memory or global from another module; not yet")
+			l.r.refuse("has a main module that imports a table, memory or global of another module; not yet")
 			return nil
 		}
 		if key := [2]string{im.module, im.name}; !seen[key] {
@@ -234,7 +234,7 @@ func (l *linker) fill(in *coreInstance) bool {
 		}
 	}
 	if table.inst == nil || table.inst.module == nil || !l.shims[table.inst.module] {
-		l.r.refuse("it fills a table that is no shim's; not yet")
+		l.r.refuse("fills a table that is not a shim's; not yet")
 		return false
 	}
 	slots := l.fills[table.inst]
@@ -251,7 +251,7 @@ func (l *linker) fill(in *coreInstance) bool {
 		}
 		slot := seg.offset + uint32(i)
 		if _, ok := slots[slot]; ok {
-			l.r.refuse("it fills a shim's table twice; not yet")
+			l.r.refuse("fills a shim's table twice; not yet")
 			return false
 		}
 		slots[slot], _ = in.args[im.module].lookup(im.name, sortFunc)
@@ -270,7 +270,7 @@ func (l *linker) start(in *coreInstance, p *Program) {
 		return
 	}
 	if it.inst != l.main || p.Initialize != "" {
-		l.r.refuse("it starts more than its main module; not yet")
+		l.r.refuse("starts more than its main module; not yet")
 		return
 	}
 	p.Initialize = it.name
@@ -305,7 +305,7 @@ func (l *linker) resolve(it coreItem) coreItem {
 			slot, ok := m.slot(l.b, x.index)
 			next, filled := l.fills[it.inst][slot]
 			if !ok || !filled {
-				l.r.refuse("nothing fills the place %d of a shim's table; not yet", slot)
+				l.r.refuse("leaves slot %d of a shim's table empty; not yet", slot)
 				return it
 			}
 			it = next
@@ -336,7 +336,7 @@ func (l *linker) ofMain(it *coreItem, params, results []Core, what string) strin
 	}
 	f := l.resolve(*it)
 	if l.r.err == nil && (f.made() || f.inst != l.main) {
-		l.r.refuse("%s is no function of its main module; not yet", what)
+		l.r.refuse("uses %s, which is not a function of its main module; not yet", what)
 	}
 	if l.r.err != nil {
 		return ""
@@ -348,7 +348,7 @@ func (l *linker) ofMain(it *coreItem, params, results []Core, what string) strin
 // memory refuses values in another memory than the main module's.
 func (l *linker) memory(o options) {
 	if it := o.memory; it != nil && l.r.err == nil && it.inst != l.main {
-		l.r.refuse("it passes values in a memory that is not its main module's; not yet")
+		l.r.refuse("passes values in a memory that is not its main module's; not yet")
 	}
 }
 
@@ -406,11 +406,11 @@ func (l *linker) imported(im coreImport, p *Program) Import {
 	case it.inst == l.glue:
 		// What the adapter does is what our preview 1 does.
 		if im.module != preview1 || it.name != im.name {
-			l.r.refuse("modules that share one memory: %q of %q is another module's; not yet", im.name, im.module)
+			l.r.refuse("has modules that share one memory: %q of %q is another module's; not yet", im.name, im.module)
 		}
 		out.Preview1, p.Adapted = true, true
 	default:
-		l.r.refuse("its main module imports from itself; not yet")
+		l.r.refuse("has a main module that imports from itself; not yet")
 	}
 	return out
 }
@@ -418,7 +418,7 @@ func (l *linker) imported(im coreImport, p *Program) Import {
 func (l *linker) exported(iface, name string, f *Func) Export {
 	x := Export{Interface: iface, Name: name, Type: f.Type}
 	if f.lift == nil {
-		l.r.refuse("it exports what it imports, %q; not yet", name)
+		l.r.refuse("exports what it imports, %q; not yet", name)
 		return x
 	}
 	it := l.resolve(f.lift.core)
@@ -426,7 +426,7 @@ func (l *linker) exported(iface, name string, f *Func) Export {
 		return x
 	}
 	if it.made() {
-		l.r.refuse("it exports what it imports, %q; not yet", name)
+		l.r.refuse("exports what it imports, %q; not yet", name)
 		return x
 	}
 	x.Encoding = f.lift.opts.encoding
@@ -436,7 +436,7 @@ func (l *linker) exported(iface, name string, f *Func) Export {
 		if !x.IsRun() || !slices.ContainsFunc(l.glue.module.imports, func(im coreImport) bool {
 			return im.module == "__main_module__" && im.name == "_start"
 		}) {
-			l.r.refuse("modules that share one memory: export %q is another module's; not yet", x.FullName())
+			l.r.refuse("has modules that share one memory: export %q is another module's; not yet", x.FullName())
 			return x
 		}
 		x.Core = "_start"
