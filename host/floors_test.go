@@ -66,7 +66,7 @@ var floors = []floor{
 	{"scripts/...", 0, std, "what builds and tests the project must not need the project"},
 
 	{"host/approval", 1, []string{"host/strictjson"}, "it keeps what was asked and approved, and knows no calls, callers or policies: the standard library and the JSON reader only"},
-	{"host/audit", 1, []string{"host/strictjson"}, "it keeps and checks records, and can be read without a daemon: the standard library and the JSON reader only"},
+	{"host/audit", 1, []string{"host/strictjson", "golang.org/x/sys/unix"}, "it keeps and checks records, and can be read without a daemon: the JSON reader and system calls only"},
 	{"host/config", 1, nil, "programs that only dial read it too: it links nothing of the host but the JSON reader"},
 	{"host/hostrule", 0, std, "it compares hosts, and reaches none: the standard library only"},
 	{"host/inode", 0, std, "it says which file one is, and reads none: the standard library only"},
@@ -89,7 +89,8 @@ var floors = []floor{
 	{"host/guest/wasm", 0, std, "it reads foreign bytes and writes them anew: the standard library only"},
 	{"host/guest/component", 0, std, "it reads foreign bytes: the standard library only"},
 	{"host/guest/canon", 1, []string{"host/guest/component"}, "it moves values to and from any memory, and knows no engine"},
-	{"host/guest/wasip2", 1, []string{"host/guest/component"}, "it answers what components ask of WASI, over what it is given, and knows no engine"},
+	{"host/guest/folder", 0, []string{"github.com/tetratelabs/wazero/sys", "golang.org/x/sys/unix"}, "it opens files for guests, and knows no guest: of wazero the fields of a file only"},
+	{"host/guest/wasip2", 1, []string{"host/guest/component", "host/guest/folder"}, "it answers what components ask of WASI, over what it is given, and knows no engine"},
 	{"host/client", 3, nil, "a client knows the wire and the places, never what is behind them"},
 	{"host/guest", 2, nil, "the engine knows modules and bytes, never tools"},
 	{"host/process", 2, nil, "processes know argv and folders, never tools"},
@@ -141,7 +142,7 @@ var bans = []struct {
 	users  []string
 	why    string
 }{
-	{"github.com/tetratelabs/wazero", []string{"host/guest"}, "host/guest alone knows which Wasm engine runs"},
+	{"github.com/tetratelabs/wazero", []string{"host/guest", "host/guest/folder"}, "host/guest alone knows which Wasm engine runs; its folders read the times of files with wazero/sys, on every system"},
 	{"github.com/extism/", []string{"host/guest", "host/compat"}, "host/guest alone loads Extism manifests; it and whole daemons are compared with go-sdk"},
 	{"github.com/landlock-lsm/", []string{"host/confine"}, "host/confine alone confines"},
 	{"github.com/redis/", []string{"host/redisdb"}, "host/redisdb alone speaks to Redis"},

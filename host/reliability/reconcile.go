@@ -164,7 +164,7 @@ func (rc *reconciliation) settle(ctx context.Context, caller identity.Caller, u 
 		f.Result = keep(&a.Outcome)
 	}
 	f.Verdict = a.Verdict
-	rc.log.Info("settled the outcome of a call", "tool", u.Scope, "execution_id", c.Execution, "verdict", VerdictName(a.Verdict), "evidence", a.Evidence)
+	rc.log.Info("the outcome of a call was looked into", "tool", u.Scope, "execution_id", c.Execution, "verdict", VerdictName(a.Verdict), "evidence", a.Evidence)
 	return f, a
 }
 

@@ -669,7 +669,7 @@ func checkSetting(setting string) error {
 	if allowed := forcedSettings[lower]; mayset(key, value) || lower == "safe.directory" || slices.Contains(allowed, strings.ToLower(value)) {
 		return nil
 	} else if len(allowed) > 0 {
-		return refusal("global-flag", "-c", "flag \"-c\" sets "+quote(key)+", which is forced, to "+quote(value), "leave it out, or set it to "+quote(allowed[0]))
+		return refusal("global-flag", "-c", "flag \"-c\" sets "+quote(key)+", which this policy sets itself", "leave it out, or set it to "+quote(allowed[0]))
 	}
 	return refusal("global-flag", "-c", "flag \"-c\" sets "+quote(key)+", which this policy does not let a call set",
 		"leave it out; who commits and how things look may be set (user.name, color.ui)")
