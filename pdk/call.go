@@ -23,7 +23,7 @@ func decodeCall(b []byte, c *abi.Call) error {
 	return r.end()
 }
 
-// end answers what was wrong, which something after the value is too.
+// end returns what was wrong, which something after the value is too.
 func (r *callReader) end() error {
 	r.space()
 	if r.err == nil && r.i != len(r.b) {

@@ -10,7 +10,7 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Config answers the value that tool.json (or the caller's identity) gives
+// Config returns the value that tool.json (or the caller's identity) gives
 // key, or "" for a key that is not there.
 func Config(key string) string {
 	v, _ := configGet(key)
@@ -35,7 +35,7 @@ const (
 // The host cuts long lines and drops what goes beyond its limit for a call.
 func Log(level Level, message string) { logLine(level, message) }
 
-// VarGet answers what VarSet stored under key for this tool, identity and
+// VarGet returns what VarSet stored under key for this tool, identity and
 // session, or nil. It needs the capability "state".
 func VarGet(key string) []byte { return varGet(key) }
 

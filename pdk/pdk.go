@@ -163,11 +163,11 @@ func fail(err error) int32 {
 	return 1
 }
 
-// Allow answers a Decision that lets the call run as it was asked. Set its
+// Allow returns a Decision that lets the call run as it was asked. Set its
 // fields to change what runs.
 func Allow() *abi.Decision { return &abi.Decision{Effect: abi.Allow} }
 
-// Ask answers a Decision that lets the call run, as it was asked, once somebody
+// Ask returns a Decision that lets the call run, as it was asked, once somebody
 // has approved it: the operator, or one that by names. text is shown to who
 // decides; it should say what the call would do. Set the fields of the Decision to
 // change what runs, and those of its Ask for how long there is and who else may.
@@ -175,7 +175,7 @@ func Ask(rule, text string, by ...string) *abi.Decision {
 	return &abi.Decision{Effect: abi.Ask, Rule: rule, Ask: &abi.Approval{By: by, Text: text}}
 }
 
-// Deny answers a Decision that refuses the call. rule names the rule for
+// Deny returns a Decision that refuses the call. rule names the rule for
 // logs, reason says which argument is at fault and why, and instead what the
 // caller can do; both are shown to the caller.
 func Deny(rule, reason, instead string) *abi.Decision {

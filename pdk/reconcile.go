@@ -28,7 +28,7 @@ func Reconcile(fn func(*abi.Reconcile) (*abi.Reconciliation, error)) int32 {
 	})
 }
 
-// Unresolved answers that nothing certain was found out, and why.
+// Unresolved returns that nothing certain was found out, and why.
 func Unresolved(evidence string) *abi.Reconciliation {
 	return &abi.Reconciliation{Verdict: abi.VerdictUnknown, Evidence: evidence}
 }

@@ -14,7 +14,7 @@ const (
 	maxAbout  = 120
 )
 
-// Complete answers what may stand at the end of a command line of t, whose words after the
+// Complete returns what may stand at the end of a command line of t, whose words after the
 // name are words, the last one as far as it is typed: flags, and the values that the
 // schema names. It is a line for each, the word, and behind a tab what it is for.
 func Complete(t Tool, words []string) (string, error) {

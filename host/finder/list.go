@@ -162,7 +162,7 @@ func (p listPage) of(list []listedTool) (tools []json.RawMessage, next string, e
 	return tools, "", nil
 }
 
-// List answers the tools that the caller can call on this socket, by
+// List returns the tools that the caller can call on this socket, by
 // name: those after the name "after", as many as fit an answer. "next" is the
 // name to go on after.
 func (f *Finder) List(ctx context.Context, a call.Admitted) call.Outcome {
@@ -239,7 +239,7 @@ func raw(s string) json.RawMessage {
 // as far as it is typed. No tool runs for it.
 const CompleteID = "tools.complete"
 
-// Complete answers the flags and values that the schema of a tool names, to whoever may
+// Complete returns the flags and values that the schema of a tool names, to whoever may
 // call that tool: nothing for a tool without one, whose program would have to be asked.
 func (f *Finder) Complete(ctx context.Context, a call.Admitted) call.Outcome {
 	if a.Form != wire.Plain || len(a.Args) < 2 {

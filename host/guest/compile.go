@@ -167,7 +167,7 @@ type build struct {
 	hurried bool // guarded by Engine.mu
 }
 
-// compiled answers a module's code, compiling it first when it is not in the
+// compiled returns a module's code, compiling it first when it is not in the
 // cache or is damaged there.
 func (e *Engine) compiled(ctx context.Context, m *Module, p *program) (wazero.CompiledModule, error) {
 	code := p.rewritten.Bytes

@@ -108,7 +108,7 @@ func componentError(name string, err error) *Error {
 	return errorf(BadModule, name, remedy, "this component %w", err)
 }
 
-// run answers the function of a command, or nil.
+// run returns the function of a command, or nil.
 func (p *composed) run() *component.Export {
 	for i := range p.program.Exports {
 		if x := &p.program.Exports[i]; x.IsRun() {
@@ -230,7 +230,7 @@ func (m *Module) Functions() []ComponentFunction {
 	return fs
 }
 
-// Function answers one of them by its name.
+// Function returns one of them by its name.
 func (m *Module) Function(name string) (ComponentFunction, bool) {
 	if m.comp == nil || m.comp.exports[name] == nil || !m.comp.has(name) {
 		return ComponentFunction{}, false
@@ -543,7 +543,7 @@ func fromBytes(t *component.Type, p []byte) any {
 	return p
 }
 
-// toBytes answers what a plain function answered.
+// toBytes returns what a plain function answered.
 func toBytes(t *component.Type, v any) ([]byte, error) {
 	if t.Kind == component.Result {
 		c := v.(component.Case)

@@ -109,7 +109,7 @@ func (d *descriptor) close() {
 	*d = descriptor{}
 }
 
-// descriptor answers what a number stands for, or nil.
+// descriptor returns what a number stands for, or nil.
 func (c *call) descriptor(fd uint64) *descriptor {
 	w := &c.inst.wasi
 	if n := uint64(uint32(fd)); n < uint64(len(w.fds)) && w.fds[n].kind != free {
@@ -152,7 +152,7 @@ func (c *call) text(ptr, n uint64) (string, uint64) {
 // maxPath is how long a path may be.
 const maxPath = 64 << 10
 
-// folder answers an open folder and a name, the parameters from i on.
+// folder returns an open folder and a name, the parameters from i on.
 func (c *call) folder(fd, ptr, n uint64) (f *folder.File, name string, no uint64) {
 	d := c.descriptor(fd)
 	switch {
@@ -378,7 +378,7 @@ func (c *call) seek(fd uint64, off int64, whence uint32, result uint64) uint64 {
 	return eOK
 }
 
-// lowest answers a number that stands for nothing.
+// lowest returns a number that stands for nothing.
 func (w *wasi) lowest() int {
 	i := slices.IndexFunc(w.fds, func(d descriptor) bool { return d.kind == free })
 	if i < 0 {
@@ -422,7 +422,7 @@ func pathOpen(c *call, s []uint64) uint64 {
 	return eOK
 }
 
-// fileType answers what preview 1 calls a kind of file.
+// fileType returns what preview 1 calls a kind of file.
 func fileType(k folder.Kind) byte {
 	return map[folder.Kind]byte{folder.BlockDevice: 1, folder.CharacterDevice: 2, folder.Directories: 3, folder.Regular: 4, folder.Socket: 6, folder.Link: 7}[k]
 }
@@ -599,7 +599,7 @@ func fdPread(c *call, s []uint64) uint64 {
 	})
 }
 
-// positioned answers a file that is read and written at a place. What is read or
+// positioned returns a file that is read and written at a place. What is read or
 // written in order only has none.
 func (c *call) positioned(fd uint64, inOrder ...descriptorKind) (*descriptor, uint64) {
 	d := c.descriptor(fd)
@@ -664,7 +664,7 @@ func (l *listing) close() {
 	}
 }
 
-// name answers the name with a cookie, or io.EOF. Cookies count the names; 0 and 1 are
+// name returns the name with a cookie, or io.EOF. Cookies count the names; 0 and 1 are
 // the folder itself and the one above.
 func (l *listing) name(c *call, f *folder.File, cookie uint64) (string, error) {
 	switch cookie {

@@ -46,7 +46,7 @@ type hostKey struct {
 	grants Grants // which functions it has
 }
 
-// enter answers a home for a module that has so many bytes of types. It is left when
+// enter returns a home for a module that has so many bytes of types. It is left when
 // the module is closed.
 func (e *Engine) enter(types int) *home {
 	e.mu.Lock()
@@ -103,7 +103,7 @@ func (h *home) link(name string, export func(wazero.HostModuleBuilder)) (*hostMo
 	return &hostModule{mod, code}, nil
 }
 
-// shared answers the module of a key, which it makes for the first that asks.
+// shared returns the module of a key, which it makes for the first that asks.
 func (h *home) shared(key hostKey, export func(wazero.HostModuleBuilder)) (*hostModule, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -118,7 +118,7 @@ func (k *kernel) add(b block) {
 	k.blocks = append(k.blocks, b)
 }
 
-// alloc answers the offset of a block of n bytes, or 0 for n 0. It panics
+// alloc returns the offset of a block of n bytes, or 0 for n 0. It panics
 // with LIMIT_EXCEEDED when the limit is reached.
 func (k *kernel) alloc(n uint64) uint64 {
 	if n == 0 {
@@ -149,7 +149,7 @@ func (k *kernel) alloc(n uint64) uint64 {
 	return off
 }
 
-// reuse answers a freed block, or a part of one, or 0.
+// reuse returns a freed block, or a part of one, or 0.
 func (k *kernel) reuse(n, need uint64) uint64 {
 	if k.free == 0 || need > k.next-kernelFirst {
 		return 0
@@ -179,7 +179,7 @@ func (k *kernel) full() error {
 	return errorf(BlocksUsed, k.name, "", "it exchanges more than %d bytes with the host", k.limit)
 }
 
-// find answers the block whose data begins at off, or nil.
+// find returns the block whose data begins at off, or nil.
 func (k *kernel) find(off uint64) *block {
 	n := len(k.blocks)
 	if n > 0 && k.blocks[n-1].off == off { // the usual case
@@ -210,7 +210,7 @@ func (k *kernel) release(off uint64) {
 	}
 }
 
-// bytes answers the content of the block at off: nil for 0 and for what is no
+// bytes returns the content of the block at off: nil for 0 and for what is no
 // block. It aliases the memory.
 func (k *kernel) bytes(off uint64) []byte {
 	n := k.blockLen(off)
@@ -329,5 +329,5 @@ func (k *kernel) output(limit uint64) ([]byte, bool) {
 	return out, true
 }
 
-// errorText answers what error_set named, or "".
+// errorText returns what error_set named, or "".
 func (k *kernel) errorText() string { return string(k.bytes(k.errOff)) }

@@ -57,7 +57,7 @@ func (e *Engine) read(p *program, name string) error {
 	return nil
 }
 
-// share answers a table like t, which is that of all programs that are there with
+// share returns a table like t, which is that of all programs that are there with
 // the same exports.
 func (e *Engine) share(t exportTable) *exportTable {
 	var text []byte
@@ -100,7 +100,7 @@ func (m *Module) file(p *program) string {
 	return m.spec.Name + " (module " + p.name + ")"
 }
 
-// ofLinked answers the function that an import is when a linked module has it.
+// ofLinked returns the function that an import is when a linked module has it.
 // linked is false when the import names none.
 func (m *Module) ofLinked(im wasm.Import) (t wasm.FuncType, linked bool, err error) {
 	i := slices.IndexFunc(m.linked, func(p *program) bool { return p.name == im.Module })
@@ -250,12 +250,12 @@ func (in *instance) changedTables() bool {
 	return slices.ContainsFunc(in.parts(), func(p *part) bool { return p.dirty.Get() != 0 })
 }
 
-// function answers an export of the part.
+// function returns an export of the part.
 func (p *part) function(name string) api.Function {
 	return functionOf(p.mod, &p.fns, name)
 }
 
-// functionOf answers an export of a module from those that were called, or adds it
+// functionOf returns an export of a module from those that were called, or adds it
 // to them.
 func functionOf(mod api.Module, called *[]namedFunction, name string) api.Function {
 	for _, f := range *called {

@@ -24,7 +24,7 @@ const idleTime = 30 * time.Second
 // ahead is how many instances are made before anyone asks.
 const ahead = 1
 
-// take answers an instance in the state of the snapshot.
+// take returns an instance in the state of the snapshot.
 func (m *Module) take(ctx context.Context, identity string) (*instance, error) {
 	if m.snap == nil {
 		in, err := m.initialized(ctx, nil)

@@ -32,7 +32,7 @@ func sleepy(t *testing.T, n int) *Engine {
 	return e
 }
 
-// numbered answers what its memory holds, n, and how often it was called; "wait"
+// numbered returns what its memory holds, n, and how often it was called; "wait"
 // asks for input first, and "grow" leaves more memory and another number.
 func numbered(n uint32) []byte {
 	var a asm

@@ -53,7 +53,7 @@ func wasiFuncs() []hostFunc {
 		}
 		return hostFunc{wasiModule, name, always, p, types{i32}, func(c *call, s []uint64) { s[0] = fn(c, s) }}
 	}
-	// open answers a number of every descriptor, and that it is bad of all else.
+	// open returns a number of every descriptor, and that it is bad of all else.
 	open := func(answer uint64) func(c *call, s []uint64) uint64 {
 		return func(c *call, s []uint64) uint64 {
 			if c.descriptor(s[0]) == nil {
@@ -215,7 +215,7 @@ func (c *call) put64(ptr uint64, v uint64) bool {
 	return true
 }
 
-// now answers a clock: 0 is the time of day, 1 never goes back.
+// now returns a clock: 0 is the time of day, 1 never goes back.
 func (c *call) now(clock uint64) (uint64, bool) {
 	switch uint32(clock) {
 	case 0:

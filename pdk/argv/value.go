@@ -128,7 +128,7 @@ type Scope struct {
 	Roots []string
 }
 
-// Path answers v cleaned when it lies beneath the roots, and a *Refusal of
+// Path returns v cleaned when it lies beneath the roots, and a *Refusal of
 // rule "path.outside" when it does not. A relative v counts from Cwd, stays
 // relative, and begins with "./" where it would begin with "-".
 //

@@ -30,7 +30,7 @@ const (
 	AssemblyScript Language = "assemblyscript"
 )
 
-// Languages answers all of them.
+// Languages returns all of them.
 func Languages() []Language { return []Language{Go, Rust, C, AssemblyScript} }
 
 // MissingError says that a program is not there, and how it is installed.
@@ -107,7 +107,7 @@ type Options struct {
 	Component bool
 }
 
-// Find answers the program that builds a language, or a *MissingError. dir is
+// Find returns the program that builds a language, or a *MissingError. dir is
 // where a program of the project's own (node_modules) is looked for, and in
 // all folders above it.
 func Find(ctx context.Context, l Language, dir string) (string, error) {
@@ -205,7 +205,7 @@ const (
 // arguments before its name and the one before that of the component.
 var componentMakers = [][]string{{"wasm-tools", "component", "new"}, {"jco", "new"}}
 
-// findComponent answers the target that components are built for and, where that
+// findComponent returns the target that components are built for and, where that
 // makes modules, what makes a component of one.
 func findComponent(ctx context.Context, cargo string) (target string, maker []string, err error) {
 	if hasTarget(ctx, cargo, componentTarget) {

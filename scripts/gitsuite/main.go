@@ -154,7 +154,7 @@ func launch() int {
 	return code
 }
 
-// forSuite answers the arguments with what the suite tells its own git by variables
+// forSuite returns the arguments with what the suite tells its own git by variables
 // that are for its tests alone: the name of a first branch, and which merge is
 // meant by the name of the older one.
 func forSuite(args []string) []string {
@@ -279,7 +279,7 @@ func (s *suite) run(folder string) error {
 	return s.judge()
 }
 
-// sources answers the folder of git's sources, of the version that is installed,
+// sources returns the folder of git's sources, of the version that is installed,
 // with the programs of its tests built.
 func sources(folder string) (string, error) {
 	out, err := exec.Command(gitPath, "version").Output()
@@ -505,7 +505,7 @@ const (
 	silent kind = "silent"
 )
 
-// tests answers the kind of each test, by number, and what was said of it first.
+// tests returns the kind of each test, by number, and what was said of it first.
 func (r *result) tests() (map[string]kind, map[string]said) {
 	first := map[string]said{}
 	for _, one := range r.said {

@@ -25,7 +25,7 @@ import (
 
 // Guest is the side of a guest during one call of a function.
 type Guest struct {
-	// Memory answers the guest's memory as it is now: it may have grown.
+	// Memory returns the guest's memory as it is now: it may have grown.
 	Memory func() []byte
 	// Realloc makes room in it. It is not asked where there is none.
 	Realloc func(old, oldSize, align, size uint32) (uint32, error)
@@ -136,7 +136,7 @@ func (g *Guest) pointer(ptr uint32, t *component.Type) uint32 {
 	return ptr
 }
 
-// bytes answers a part of the memory.
+// bytes returns a part of the memory.
 func (g *Guest) bytes(ptr uint32, n uint64) []byte {
 	mem := g.Memory()
 	if uint64(ptr)+n > uint64(len(mem)) {

@@ -329,7 +329,7 @@ func (l *linker) check(name string, params, results []Core, what string) {
 	}
 }
 
-// ofMain answers the name of a function of the main module; empty for none.
+// ofMain returns the name of a function of the main module; empty for none.
 func (l *linker) ofMain(it *coreItem, params, results []Core, what string) string {
 	if it == nil || l.r.err != nil {
 		return ""

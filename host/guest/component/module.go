@@ -204,7 +204,7 @@ func (m *coreModule) elements(r *reader) {
 	r.p = r.end
 }
 
-// funcType answers the type of function i, or nil.
+// funcType returns the type of function i, or nil.
 func (m *coreModule) funcType(i uint32) *coreFuncType {
 	n := uint32(m.imported[sortFunc])
 	var t uint32
@@ -244,7 +244,7 @@ func (m *coreModule) importedFunc(i uint32) (coreImport, bool) {
 	return coreImport{}, false
 }
 
-// slot answers which element of table 0 function i calls, with its own
+// slot returns which element of table 0 function i calls, with its own
 // parameters, doing nothing else.
 func (m *coreModule) slot(b []byte, i uint32) (uint32, bool) {
 	n := uint32(m.imported[sortFunc])

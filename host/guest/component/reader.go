@@ -144,7 +144,7 @@ func (r *reader) done(part *reader, what string) {
 	}
 }
 
-// at answers the i-th of a space.
+// at returns the i-th of a space.
 func at[T any](r *reader, space []T, i uint32, what string) (v T) {
 	if r.err != nil {
 		return v

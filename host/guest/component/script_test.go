@@ -89,7 +89,7 @@ func expressions(t *testing.T, s string) []expression {
 	return read(true)
 }
 
-// binary answers the bytes of a component that a script writes as bytes.
+// binary returns the bytes of a component that a script writes as bytes.
 func (e *expression) binary() ([]byte, bool) {
 	if e.head() != "component" {
 		return nil, false

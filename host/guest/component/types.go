@@ -120,7 +120,7 @@ var primitives = func() (ts [String + 1]*Type) {
 	return ts
 }()
 
-// Primitive answers the type of a kind up to String.
+// Primitive returns the type of a kind up to String.
 func Primitive(k Kind) *Type { return primitives[k] }
 
 func alignTo(n, align uint32) uint32 { return (n + align - 1) &^ (align - 1) }

@@ -61,7 +61,7 @@ type File struct {
 	file *os.File // nil for the Folder itself
 }
 
-// File answers the folder itself, as something open.
+// File returns the folder itself, as something open.
 func (d Folder) File() *File {
 	f := &File{Dir: true, Flags: Read | Mutate, in: d, path: "."}
 	if d.ReadOnly {
@@ -80,7 +80,7 @@ func (f *File) Close() {
 // ReadOnly reports whether nothing in the Folder that f is of can be changed.
 func (f *File) ReadOnly() bool { return f.in.ReadOnly }
 
-// name answers the name in the root of one that is relative to f. No name leads out
+// name returns the name in the root of one that is relative to f. No name leads out
 // of f by its words, and os.Root lets no link lead out of the root.
 func (f *File) name(name string) (string, error) {
 	switch {
@@ -111,7 +111,7 @@ func (f *File) name(name string) (string, error) {
 	return f.path + "/" + name, nil
 }
 
-// change answers the name of what is to be changed.
+// change returns the name of what is to be changed.
 func (f *File) change(name string) (string, error) {
 	name, err := f.name(name)
 	if err == nil && f.in.ReadOnly {
@@ -422,7 +422,7 @@ func (f *File) Symlink(target, name string) error {
 	return f.in.Root.Symlink(target, name)
 }
 
-// Readlink answers where a link leads, unless that is outside by its words.
+// Readlink returns where a link leads, unless that is outside by its words.
 func (f *File) Readlink(name string) (string, error) {
 	name, err := f.name(name)
 	if err != nil {
@@ -454,7 +454,7 @@ var errnos = []struct {
 	{syscall.ETXTBSY, "text-file-busy", 74}, {syscall.EXDEV, "cross-device", 75}, {syscall.EMFILE, "quota", 33}, {syscall.ENFILE, "quota", 41},
 }
 
-// Error answers what a guest is told of an error.
+// Error returns what a guest is told of an error.
 func Error(err error) (name string, number uint16) {
 	no, ok := errors.AsType[syscall.Errno](err)
 	switch {
@@ -474,7 +474,7 @@ func Error(err error) (name string, number uint16) {
 	return "io", 29
 }
 
-// Identity answers what tells files of the host apart, and how many names one has.
+// Identity returns what tells files of the host apart, and how many names one has.
 func Identity(st fs.FileInfo) (dev, ino, links uint64) {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 		return uint64(sys.Dev), uint64(sys.Ino), uint64(sys.Nlink)
@@ -497,7 +497,7 @@ const (
 	Socket
 )
 
-// KindOf answers the kind of a file.
+// KindOf returns the kind of a file.
 func KindOf(m fs.FileMode) Kind {
 	switch {
 	case m.IsRegular():

@@ -57,7 +57,7 @@ func (s *State) release(f *openFile) {
 // step is what every operation on files costs.
 func (s *State) step() { s.Host.Charge(16_000) }
 
-// descriptor answers what a handle opened.
+// descriptor returns what a handle opened.
 func (s *State) descriptor(v any) *openFile {
 	h := s.get(v, preopen, opened)
 	if h.kind == opened {
@@ -126,7 +126,7 @@ func (s *State) open(f *openFile, name string, follow bool, how, flags uint32) (
 	return &openFile{opened, 1}, nil
 }
 
-// typeOf answers a descriptor-type.
+// typeOf returns a descriptor-type.
 func typeOf(m fs.FileMode) component.Case { return component.Case{Index: int(folder.KindOf(m))} }
 
 func statResult(st fs.FileInfo, err error) any {
@@ -152,7 +152,7 @@ func hashResult(st fs.FileInfo, err error) any {
 // follows reads path-flags.
 func follows(flags any) bool { return flags.(uint32)&1 != 0 }
 
-// timestamp answers a time to set; the zero time changes nothing.
+// timestamp returns a time to set; the zero time changes nothing.
 func timestamp(v any) time.Time {
 	c := v.(component.Case)
 	switch c.Index {

@@ -240,7 +240,7 @@ func (o *outgoing) send(s *State) {
 	}()
 }
 
-// length answers the request's own content-length, or -1.
+// length returns the request's own content-length, or -1.
 func (o *outgoing) length() int64 {
 	for _, x := range o.headers.list {
 		if x.name == "content-length" {
@@ -252,7 +252,7 @@ func (o *outgoing) length() int64 {
 	return -1
 }
 
-// take answers what an owned handle leads to, which is then the host's again.
+// take returns what an owned handle leads to, which is then the host's again.
 func (s *State) take(v any, kinds ...kind) handle {
 	h := s.get(v, kinds...)
 	out := *h

@@ -18,7 +18,7 @@ const (
 
 var closed = component.Bad(component.Case{Index: 1})
 
-// broke answers the failure of a stream.
+// broke returns the failure of a stream.
 func (s *State) broke(err error) component.Case {
 	if err == io.EOF {
 		return closed

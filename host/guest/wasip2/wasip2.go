@@ -111,7 +111,7 @@ type Image struct {
 	free  []uint32
 }
 
-// Image answers the handles as they are now, or false when there are some that
+// Image returns the handles as they are now, or false when there are some that
 // belong to this instance alone.
 func (s *State) Image() (Image, bool) {
 	for _, h := range s.table {
@@ -154,7 +154,7 @@ func (s *State) add(h handle) uint32 {
 	return uint32(len(s.table))
 }
 
-// get answers what a handle leads to, which must be one of some kinds.
+// get returns what a handle leads to, which must be one of some kinds.
 func (s *State) get(v any, kinds ...kind) *handle {
 	i := v.(uint32)
 	if i == 0 || uint64(i) > uint64(len(s.table)) || !slices.Contains(kinds, s.table[i-1].kind) {
@@ -201,7 +201,7 @@ func (s *State) New(r *component.Resource, rep uint32) uint32 {
 	return s.add(handle{kind: local, of: r, n: int(rep)})
 }
 
-// Rep answers what a handle to such a resource stands for.
+// Rep returns what a handle to such a resource stands for.
 func (s *State) Rep(r *component.Resource, i uint32) uint32 {
 	h := s.get(i, local)
 	if h.of != r {
@@ -316,7 +316,7 @@ func Link(table []Func, f *component.Func) (*Func, error) {
 // denials are the cases by which interfaces say that something is not to be had.
 var denials = []string{"access-denied", "not-supported", "HTTP-request-denied", "connection-refused"}
 
-// denied answers the error of the function's own type that says so.
+// denied returns the error of the function's own type that says so.
 func denied(f *component.Func) func(*State, []any) any {
 	if t := f.Type.Result; t != nil && t.Kind == component.Result {
 		if e := t.Fields[1].Type; e != nil && (e.Kind == component.Enum || e.Kind == component.Variant) {

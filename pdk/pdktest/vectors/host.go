@@ -43,7 +43,7 @@ func (h *Host) Emit(stream string, p []byte) {
 	h.emitted = append(h.emitted, Emitted{stream, string(p)})
 }
 
-// VarGet answers a variable, or nil.
+// VarGet returns a variable, or nil.
 func (h *Host) VarGet(key string) []byte {
 	if value, ok := h.vars[key]; ok {
 		return []byte(value)
@@ -60,7 +60,7 @@ func (h *Host) VarSet(key string, value []byte) {
 	}
 }
 
-// Recv answers the next piece of input, or io.EOF.
+// Recv returns the next piece of input, or io.EOF.
 func (h *Host) Recv() ([]byte, error) {
 	if len(h.recv) == 0 {
 		return nil, io.EOF

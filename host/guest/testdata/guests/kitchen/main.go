@@ -136,7 +136,7 @@ func check() int32 {
 	return 0
 }
 
-// bulk answers its input, through the bulk functions.
+// bulk returns its input, through the bulk functions.
 //
 //go:wasmexport bulk
 func bulk() int32 {
