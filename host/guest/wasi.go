@@ -53,7 +53,7 @@ func wasiFuncs() []hostFunc {
 		}
 		return hostFunc{wasiModule, name, always, p, types{i32}, func(c *call, s []uint64) { s[0] = fn(c, s) }}
 	}
-	// open returns a number of every descriptor, and that it is bad of all else.
+	// open makes a function that returns answer for an open descriptor, and eBADF for others.
 	open := func(answer uint64) func(c *call, s []uint64) uint64 {
 		return func(c *call, s []uint64) uint64 {
 			if c.descriptor(s[0]) == nil {
