@@ -255,7 +255,7 @@ func loadKey(path string) ([]byte, error) {
 			return nil, fmt.Errorf("read the host key: %w", err)
 		}
 		if len(key) != 32 {
-			return nil, fmt.Errorf("read the host key: %s has %d bytes and not 32; restore it from a backup, or remove it to make a new one, with which sessions and records of before are found no more", path, len(key))
+			return nil, fmt.Errorf("read the host key: %s has %d bytes and not 32; restore it from a backup, or remove it to make a new one; earlier sessions and records are then no longer found", path, len(key))
 		}
 		return key, nil
 	}

@@ -203,7 +203,7 @@ func TestTokens(t *testing.T) {
 		"not yet valid":       {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"nbf": time.Now().Unix() + 60})), "not valid before"},
 		"wrong issuer":        {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"iss": "https://other.test"})), "iss"},
 		"wrong audience":      {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"aud": "other"})), "aud"},
-		"nobody":              {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"sub": nil, "user": nil, "password": nil})), "nobody"},
+		"nobody":              {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"sub": nil, "user": nil, "password": nil})), "no caller"},
 		"extra claim":         {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"is_admin": true})), `"is_admin"`},
 		"object claim":        {signed(t, "ec-1", jose.ES256, claimsOf(map[string]any{"user": map[string]any{"a": 1}})), `"user" is an object`},
 		"wrong key":           {forge(signed(t, "stranger", jose.ES256, claimsOf(nil)), `{"alg":"ES256","kid":"ec-1"}`), "signature"},
@@ -420,7 +420,7 @@ func TestRotation(t *testing.T) {
 	if err := os.Chmod(jwks, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if s := logs.String(); strings.Count(s, "cannot be used") != 2 || strings.Count(s, "read again") != 2 {
+	if s := logs.String(); strings.Count(s, "cannot be used") != 2 || strings.Count(s, "reloaded") != 2 {
 		t.Errorf("it logged: %s", s)
 	}
 	if strings.Contains(logs.String(), `"d"`) {
