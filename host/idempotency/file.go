@@ -143,10 +143,10 @@ func openFile(path string) (f *file, err error) {
 		return nil, err
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a part of the file that is not there
-	if err := makeFile(path); err != nil {
-		return nil, err
+	if err = makeFile(path); err == nil {
+		err = checkFile(path)
 	}
-	if err := checkFile(path); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	db, err := bolt.Open(path, 0o600, &bolt.Options{
@@ -159,21 +159,17 @@ func openFile(path string) (f *file, err error) {
 		return nil, openError(path, err)
 	}
 	f = &file{db: db, path: path, quit: make(chan struct{}), leases: map[string]lease{}}
-	if err := f.settlePending(); err != nil {
-		_ = db.Close()
-		return nil, fmt.Errorf("settle %s: %w", path, err)
+	if err = f.settlePending(); err == nil { // the file is synced, but not its directory entry
+		err = syncDir(filepath.Dir(path))
 	}
-	// The file is synced, but its directory entry is not.
-	if err := syncDir(filepath.Dir(path)); err != nil {
-		_ = db.Close()
-		return nil, err
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("settle %s: %w", path, err), db.Close())
 	}
 	f.wg.Go(f.sweep)
 	return f, nil
 }
 
-// lockTime is how long another process may take to let go of a file.
-const lockTime = time.Second
+const lockTime = time.Second // how long another process may take to release a file
 
 func openError(path string, err error) error {
 	if errors.Is(err, bolterrors.ErrTimeout) {
@@ -207,9 +203,8 @@ func makeFile(path string) error {
 	return nil
 }
 
-// checkFile reads the whole file, since bbolt takes an empty one for a new one and ends
-// the process on pages that are missing or no pages. Records that were lost without a
-// word would let their keys run again.
+// checkFile reads the whole file: bbolt takes an empty one for a new one, and may panic on
+// damaged pages later. Keys of records that were lost unnoticed would run again.
 func checkFile(path string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -234,9 +229,9 @@ func checkFile(path string) error {
 		})
 	})
 	if err != nil {
-		return openError(path, err)
+		err = openError(path, err)
 	}
-	return nil
+	return err
 }
 
 func syncDir(dir string) error {

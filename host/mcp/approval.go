@@ -3,12 +3,11 @@ package mcp
 import (
 	"context"
 	"encoding/json"
-	"strconv"
-	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -16,13 +15,8 @@ import (
 // the result asks for that (input_required), and the client makes the call again with
 // the answer. The answer is that of the caller, who has to be one that may decide.
 
-const (
-	// inputApproval names the one input that is asked for.
-	inputApproval = "io.toold/approval"
-	// maxShownCall bounds what is shown of a call, in bytes. What is longer is not
-	// asked for here: people would not see all of it.
-	maxShownCall = 8 << 10
-)
+// inputApproval names the one input that is asked for.
+const inputApproval = "io.toold/approval"
 
 // decide takes the answer that a call brings which is made again. The error is why the
 // call is not made.
@@ -59,7 +53,7 @@ func (r *requester) askUser(ctx context.Context, as Caller, q *sdk.CallToolReque
 	if refused != nil {
 		return nil
 	}
-	message := messageOf(shown)
+	message := translate.Approval(shown)
 	if message == "" {
 		return nil
 	}
@@ -69,40 +63,4 @@ func (r *requester) askUser(ctx context.Context, as Caller, q *sdk.CallToolReque
 			Mode: "form", Message: message, RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{}},
 		}},
 	}
-}
-
-// messageOf says exactly what would run, a word a line, with all that is not plain
-// escaped; empty where that is too much.
-func messageOf(shown json.RawMessage) string {
-	var a struct {
-		Text  string `json:"text"`
-		Steps []struct {
-			Tool string          `json:"tool"`
-			Plan json.RawMessage `json:"plan"`
-		} `json:"steps"`
-	}
-	if json.Unmarshal(shown, &a) != nil || len(a.Steps) == 0 {
-		return ""
-	}
-	var b strings.Builder
-	for _, s := range a.Steps {
-		var plan map[string]json.RawMessage
-		if json.Unmarshal(s.Plan, &plan) != nil {
-			return ""
-		}
-		b.WriteString("Run " + strconv.QuoteToASCII(s.Tool) + "?\n")
-		for _, name := range []string{"args", "payload", "cwd", "env", "stdin", "stdin_base64", "shell", "shell_lines", "callbacks"} {
-			if value, ok := plan[name]; ok {
-				quoted := strconv.QuoteToASCII(string(value))
-				b.WriteString(name + ": " + strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + "\n")
-			}
-		}
-	}
-	if a.Text != "" {
-		b.WriteString("The policy says: " + strconv.QuoteToASCII(a.Text) + "\n")
-	}
-	if b.Len() > maxShownCall {
-		return ""
-	}
-	return b.String()
 }

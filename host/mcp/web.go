@@ -25,6 +25,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp/replay"
 	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/wire"
 )
@@ -156,7 +157,7 @@ func (f *Front) ListenWeb(config WebConfig) (*Web, error) {
 		DisableLocalhostProtection: true}
 	stateless, stateful := options, options
 	stateless.Stateless, stateless.PropagateRequestCancellation = true, true
-	stateful.EventStore, stateful.SessionTimeout = newEvents(maxReplay), sessionIdle
+	stateful.EventStore, stateful.SessionTimeout = replay.New(maxReplay, identityOf), sessionIdle
 	w.now = sdk.NewStreamableHTTPHandler(serverOf, &stateless)
 	w.old = sdk.NewStreamableHTTPHandler(serverOf, &stateful)
 
@@ -291,6 +292,14 @@ func (w *Web) verify(ctx context.Context, token string, _ *http.Request) (*auth.
 }
 
 type tenantKey struct{}
+
+// identityOf returns who makes the request of a context, or "".
+func identityOf(ctx context.Context) string {
+	if a, ok := ctx.Value(tenantKey{}).(*tenant); ok {
+		return a.identity
+	}
+	return ""
+}
 
 // serve serves a request whose token was verified.
 func (w *Web) serve(out http.ResponseWriter, r *http.Request) {

@@ -1,4 +1,4 @@
-package mcp
+package replay
 
 import (
 	"context"
@@ -14,10 +14,16 @@ import (
 
 // by is a context of a request of the identity.
 func by(identity string) context.Context {
-	return context.WithValue(context.Background(), tenantKey{}, &tenant{requester: &requester{identity: identity}})
+	return context.WithValue(context.Background(), key{}, identity)
 }
 
-func (e *events) must(t testing.TB, session, stream string, index int) []string {
+type key struct{}
+
+func newStore(most int) *Store {
+	return New(most, func(ctx context.Context) string { identity, _ := ctx.Value(key{}).(string); return identity })
+}
+
+func (e *Store) must(t testing.TB, session, stream string, index int) []string {
 	t.Helper()
 	var got []string
 	for data, err := range e.After(t.Context(), session, stream, index) {
@@ -29,8 +35,8 @@ func (e *events) must(t testing.TB, session, stream string, index int) []string 
 	return got
 }
 
-func TestEventsAfter(t *testing.T) {
-	e := newEvents(1 << 20)
+func TestReplayAfter(t *testing.T) {
+	e := newStore(1 << 20)
 	if err := e.Open(t.Context(), "a", ""); err == nil {
 		t.Error("a session of nobody is opened")
 	}
@@ -61,19 +67,19 @@ func TestEventsAfter(t *testing.T) {
 
 // A flood of one identity, over many sessions, streams or bytes, takes nothing of what
 // is kept for another one's client, and what is kept is bounded.
-func TestEventsAreShared(t *testing.T) {
+func TestReplayAreShared(t *testing.T) {
 	const most = 1 << 20
-	for name, flood := range map[string]func(e *events, n int){
-		"streams":  func(e *events, n int) { e.Open(by("mallory"), "m", fmt.Sprint(n)) },
-		"bytes":    func(e *events, _ int) { e.Append(by("mallory"), "m", "", []byte(strings.Repeat("x", 4<<10))) },
-		"one call": func(e *events, n int) { e.Append(by("mallory"), "m", "long", fmt.Append(nil, n)) },
-		"sessions": func(e *events, n int) {
+	for name, flood := range map[string]func(e *Store, n int){
+		"streams":  func(e *Store, n int) { e.Open(by("mallory"), "m", fmt.Sprint(n)) },
+		"bytes":    func(e *Store, _ int) { e.Append(by("mallory"), "m", "", []byte(strings.Repeat("x", 4<<10))) },
+		"one call": func(e *Store, n int) { e.Append(by("mallory"), "m", "long", fmt.Append(nil, n)) },
+		"sessions": func(e *Store, n int) {
 			session := fmt.Sprint("m", n%64)
 			e.Open(by("mallory"), session, "")
 			e.Append(by("mallory"), session, "", []byte(strings.Repeat("x", 1<<10)))
 		},
 	} {
-		e := newEvents(most)
+		e := newStore(most)
 		e.Open(by("alice"), "a", "")
 		e.Open(by("alice"), "a", "call")
 		e.Append(t.Context(), "a", "call", []byte("hers"))

@@ -1,4 +1,11 @@
-package mcp
+// Package replay keeps what was sent in sessions of older versions of MCP for clients
+// that lose a stream and come back for the rest. All of it is bounded: if it is too
+// much, the oldest of the identity that has the most is dropped, so that no client
+// loses what is kept for it to another identity. Unlike the SDK's own store it counts
+// streams too, of which a session has one for each request that it ever made.
+//
+// host/mcp is its only user.
+package replay
 
 import (
 	"container/list"
@@ -14,33 +21,30 @@ import (
 // perEvent is about what an event or a stream takes beside its text, in bytes.
 const perEvent = 512
 
-// events keeps what was sent in sessions of older versions for clients that lose a
-// stream and come back for the rest. All of it is bounded: where it is too much, the
-// oldest goes of the identity that has the most, so that nobody's client loses what
-// is kept for it by what another identity does. It is an sdk.EventStore, and unlike the
-// SDK's own counts streams, which a session has one of for each request it ever made.
-type events struct {
-	max int // bytes
+// Store is an sdk.EventStore. Make one with New.
+type Store struct {
+	max      int // bytes
+	identity func(context.Context) string
 
 	mu       sync.Mutex // guards what follows
 	size     int
-	owners   map[string]*eventOwner // by identity
-	sessions map[string]*eventSession
+	owners   map[string]*owner // by identity
+	sessions map[string]*sessionEntry
 }
 
-type eventOwner struct {
+type owner struct {
 	sessions int
 	size     int
 	kept     *list.List // of *event, the oldest first
 }
 
-type eventSession struct {
+type sessionEntry struct {
 	identity string
-	*eventOwner
-	streams map[string]*eventStream
+	*owner
+	streams map[string]*streamEntry
 }
 
-type eventStream struct {
+type streamEntry struct {
 	first int             // the index of the first event that is kept
 	kept  []*list.Element // of the stream's events
 	open  *list.Element   // stands for the stream itself; nil for that of the session, which stays
@@ -48,38 +52,40 @@ type eventStream struct {
 
 // event is one that is kept, or stands for its stream.
 type event struct {
-	of     *eventSession
+	of     *sessionEntry
 	stream string
 	data   []byte
 }
 
-func newEvents(most int) *events {
-	return &events{max: most, owners: map[string]*eventOwner{}, sessions: map[string]*eventSession{}}
+// New returns an empty store of at most max bytes. identity returns who makes the
+// request of a context, or "" for one of nobody.
+func New(max int, identity func(context.Context) string) *Store {
+	return &Store{max: max, identity: identity, owners: map[string]*owner{}, sessions: map[string]*sessionEntry{}}
 }
 
-// Open is that of sdk.EventStore. The context has the tenant whose request it is.
-func (e *events) Open(ctx context.Context, session, stream string) error {
+// Open is that of sdk.EventStore.
+func (e *Store) Open(ctx context.Context, session, stream string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.sessions[session]
 	if s == nil {
-		a, ok := ctx.Value(tenantKey{}).(*tenant)
-		if !ok {
+		identity := e.identity(ctx)
+		if identity == "" {
 			return errors.New("a session was opened by a request of nobody; report this")
 		}
-		o := e.owners[a.identity]
+		o := e.owners[identity]
 		if o == nil {
-			o = &eventOwner{kept: list.New()}
-			e.owners[a.identity] = o
+			o = &owner{kept: list.New()}
+			e.owners[identity] = o
 		}
 		o.sessions++
-		s = &eventSession{a.identity, o, map[string]*eventStream{}}
+		s = &sessionEntry{identity, o, map[string]*streamEntry{}}
 		e.sessions[session] = s
 	}
 	if s.streams[stream] != nil {
 		return nil
 	}
-	of := &eventStream{}
+	of := &streamEntry{}
 	s.streams[stream] = of
 	if stream != "" {
 		of.open = e.keepLocked(&event{of: s, stream: stream})
@@ -89,7 +95,7 @@ func (e *events) Open(ctx context.Context, session, stream string) error {
 }
 
 // Append is that of sdk.EventStore. What belongs to a stream that is forgotten is not kept.
-func (e *events) Append(_ context.Context, session, stream string, data []byte) error {
+func (e *Store) Append(_ context.Context, session, stream string, data []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.sessions[session]
@@ -103,7 +109,7 @@ func (e *events) Append(_ context.Context, session, stream string, data []byte) 
 }
 
 // After is that of sdk.EventStore.
-func (e *events) After(_ context.Context, session, stream string, index int) iter.Seq2[[]byte, error] {
+func (e *Store) After(_ context.Context, session, stream string, index int) iter.Seq2[[]byte, error] {
 	data, err := e.after(session, stream, index)
 	return func(yield func([]byte, error) bool) {
 		if err != nil {
@@ -118,7 +124,7 @@ func (e *events) After(_ context.Context, session, stream string, index int) ite
 	}
 }
 
-func (e *events) after(session, stream string, index int) ([][]byte, error) {
+func (e *Store) after(session, stream string, index int) ([][]byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.sessions[session]
@@ -140,7 +146,7 @@ func (e *events) after(session, stream string, index int) ([][]byte, error) {
 }
 
 // SessionClosed is that of sdk.EventStore.
-func (e *events) SessionClosed(_ context.Context, session string) error {
+func (e *Store) SessionClosed(_ context.Context, session string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.sessions[session]
@@ -159,21 +165,21 @@ func (e *events) SessionClosed(_ context.Context, session string) error {
 
 func (v *event) size() int { return perEvent + len(v.data) }
 
-func (e *events) keepLocked(v *event) *list.Element {
+func (e *Store) keepLocked(v *event) *list.Element {
 	e.size += v.size()
-	v.of.eventOwner.size += v.size()
+	v.of.owner.size += v.size()
 	return v.of.kept.PushBack(v)
 }
 
-func (e *events) dropLocked(k *list.Element) {
+func (e *Store) dropLocked(k *list.Element) {
 	v := k.Value.(*event)
 	e.size -= v.size()
-	v.of.eventOwner.size -= v.size()
+	v.of.owner.size -= v.size()
 	v.of.kept.Remove(k)
 }
 
 // forgetLocked forgets a stream with all that is kept of it.
-func (e *events) forgetLocked(s *eventSession, stream string) {
+func (e *Store) forgetLocked(s *sessionEntry, stream string) {
 	of := s.streams[stream]
 	delete(s.streams, stream)
 	if of.open != nil {
@@ -185,9 +191,9 @@ func (e *events) forgetLocked(s *eventSession, stream string) {
 }
 
 // trimLocked drops the oldest of whoever has the most, until all is within bounds.
-func (e *events) trimLocked() {
+func (e *Store) trimLocked() {
 	for e.size > e.max {
-		var most *eventOwner
+		var most *owner
 		for _, o := range e.owners {
 			if most == nil || o.size > most.size {
 				most = o
