@@ -1,6 +1,7 @@
 package host_test
 
 import (
+	"bytes"
 	"io"
 	"maps"
 	"net"
@@ -143,6 +144,16 @@ func (s *screen) ended() int {
 	}
 	if m := s.mode(); m != s.before {
 		s.t.Errorf("the terminal is %+v, and was %+v", m, s.before)
+	}
+	// What the wrapper wrote last may not have been read yet; this comes behind it.
+	const mark = "\x00end of the wrapper\x00"
+	if _, err := s.slave.WriteString(mark); err == nil {
+		s.mu.Lock()
+		for !s.over && !bytes.HasSuffix(s.got, []byte(mark)) {
+			s.more.Wait()
+		}
+		s.got = bytes.TrimSuffix(s.got, []byte(mark))
+		s.mu.Unlock()
 	}
 	return s.cmd.ProcessState.ExitCode()
 }

@@ -278,9 +278,11 @@ func openFiles(t testing.TB) (n int) {
 	return n
 }
 
+// nothingLeft waits until no more is left. Processes that a busy time had started are
+// kept for 30 to 60 seconds.
 func nothingLeft(t testing.TB, goroutines, files int) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); runtime.NumGoroutine() > goroutines || openFiles(t) > files; runtime.Gosched() {
+	for end := time.Now().Add(100 * time.Second); runtime.NumGoroutine() > goroutines || openFiles(t) > files; runtime.Gosched() {
 		if time.Now().After(end) {
 			stacks := make([]byte, 1<<20)
 			t.Fatalf("%d goroutines where %d were, %d descriptors where %d were:\n%s", runtime.NumGoroutine(), goroutines, openFiles(t), files, stacks[:runtime.Stack(stacks, true)])
