@@ -143,7 +143,7 @@ func (x *extensions) watch(ctx context.Context, cursor string) (next string, err
 
 // follow has the tools that are run with events as they are now.
 func (x *extensions) follow(ctx context.Context) {
-	now := x.parts.Tools.Listening()
+	now := x.parts.Tools.Serving().Listening()
 	for name, e := range x.byTool {
 		if _, still := now[name]; !still {
 			e.stop()

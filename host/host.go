@@ -365,7 +365,7 @@ func identityConfig(p *pipeline.Parts, c *config.Config) identity.Config {
 		JWKS: id.JWKS, Issuer: id.Issuer, Audience: id.Audience, Ignore: id.IgnoreClaims,
 		// With tokens there is something better than a uid.
 		AllowUID: id.AllowUID == nil && id.JWKS == "" || id.AllowUID != nil && *id.AllowUID,
-		Declared: func(claim string) bool { return p.Tools.DeclaresClaim(claim) },
+		Declared: func(claim string) bool { return p.Tools.Serving().DeclaresClaim(claim) },
 		Logger:   p.Log,
 	}
 }
@@ -399,7 +399,7 @@ func (h *Host) linked() map[string]bool {
 	look(c.File, false)
 	look(c.Identity.JWKS, false)
 	look(c.DotEnv(), true)
-	for _, file := range h.parts.Tools.SecretFiles() {
+	for _, file := range h.parts.Tools.Serving().SecretFiles() {
 		look(file, true)
 	}
 	return found

@@ -96,7 +96,7 @@ func (d *Daemon) status(ctx context.Context) adminapi.HostStatus {
 		s.Sockets = append(s.Sockets, adminapi.SocketStatus{Path: k.Path, Roots: k.Roots, Categories: k.Categories})
 	}
 	s.SharedSession = !c.ExplicitSessions
-	for _, file := range slices.Compact(slices.Sorted(slices.Values(append(d.Tools.SecretFiles(), c.DotEnv())))) {
+	for _, file := range slices.Compact(slices.Sorted(slices.Values(append(d.Tools.Serving().SecretFiles(), c.DotEnv())))) {
 		if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o026 != 0 {
 			s.Exposed = append(s.Exposed, file)
 		}

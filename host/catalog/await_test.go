@@ -22,7 +22,7 @@ func TestPolicyWaitsForNoModule(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range maxLoads {
-		b.c.slots <- struct{}{}
+		b.c.loader.modules <- struct{}{}
 	}
 	since := b.status("t").PolicySince[0]
 	b.write(map[string]string{"t/restricted.wasm": string(policy("new"))})
@@ -46,7 +46,7 @@ func TestPolicyWaitsForNoModule(t *testing.T) {
 	}
 	b.is("t", "new | 1")
 	for range maxLoads {
-		<-b.c.slots
+		<-b.c.loader.modules
 	}
 	<-done
 	b.is("t", "new | 2")
@@ -114,7 +114,7 @@ func TestWaitingLoads(t *testing.T) {
 	write(func(i int) []byte { return handler("old " + name(i)) })
 	b.open()
 	for range maxLoads {
-		b.c.slots <- struct{}{}
+		b.c.loader.modules <- struct{}{}
 	}
 	heap := func() int64 {
 		runtime.GC()
@@ -147,7 +147,7 @@ func TestWaitingLoads(t *testing.T) {
 	}
 	write(func(i int) []byte { return handler("new " + name(i)) })
 	for range maxLoads {
-		<-b.c.slots
+		<-b.c.loader.modules
 	}
 	for i := range tools {
 		<-done[i]

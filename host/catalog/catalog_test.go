@@ -1146,7 +1146,7 @@ func TestSlots(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 * maxLoads {
 		wg.Go(func() {
-			c.slot(c.slots, func() {
+			c.loader.modules.do(c.ctx, func() {
 				n := running.Add(1)
 				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 				}
@@ -1160,7 +1160,7 @@ func TestSlots(t *testing.T) {
 		t.Errorf("%d at once", most.Load())
 	}
 	c.Close()
-	if c.slot(c.slots, func() { t.Error("it ran after Close") }) {
+	if c.loader.modules.do(c.ctx, func() { t.Error("it ran after Close") }) {
 		t.Error("a slot after Close")
 	}
 }
@@ -1456,7 +1456,7 @@ func TestFlood(t *testing.T) {
 	}
 	b.is("real", "| h")
 	b.c.mu.Lock()
-	entries, looks := len(b.c.tools), b.c.looks
+	entries, looks := len(b.c.tools), b.c.looks.left
 	b.c.mu.Unlock()
 	if entries != 1 {
 		t.Errorf("%d entries are left", entries)

@@ -3,772 +3,123 @@ package catalog
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"maps"
-	"os"
-	"path"
 	"path/filepath"
 	"slices"
-	"strings"
-	"time"
 
-	"github.com/toold/toold/host/confine"
-	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/fault"
-	"github.com/toold/toold/host/guest"
-	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
-	"github.com/toold/toold/pdk/abi"
 )
 
-// Files in the restricted folder that apply to every tool.
-const (
-	globalPolicy = "_all.wasm"
-	// globalNone is an empty file that confirms that _all.wasm was removed on
-	// purpose.
-	globalNone = "_all.none"
-)
-
-// Maximum sizes of files, in bytes.
-const (
-	maxModule = 256 << 20 // as the engine's
-	maxSetup  = 1 << 20
-)
-
-// migrationPage describes how to turn the policies of older tool servers into
-// modules.
-const migrationPage = "docs/migrating-policies.md"
-
-// describeTimeout limits the call of describe at load. It is generous, since fuel
-// limits the work and a machine that compiles many tools is busy.
-const describeTimeout = 30 * time.Second
-
-// layers are the places that a policy can come from.
-type layers struct {
-	global bool // for all tools
-	own    bool // the tool's own, or the fallback of its name
+// loader turns what is on disk into generations, and remembers which tools have had a
+// policy.
+type loader struct {
+	reader   reader
+	compiler compiler
+	memory   *memory
+	// modules and policies limit what is compiled at once. A version that brings a
+	// new policy has places of its own, and waits for no module.
+	modules, policies places
 }
 
-// without reports whether l lacks a layer that other has.
-func (l layers) without(other layers) bool {
-	return other.global && !l.global || other.own && !l.own
+// outcome is what came of a candidate. At most one of generation, err, same and moved
+// is set; none is if ctx ended.
+type outcome struct {
+	// generation serves from now on.
+	generation *generation
+	// err is why the candidate does not load. deny reports that the generation before
+	// must not go on either, since it would skip a policy.
+	err  error
+	deny bool
+	// same reports that the candidate is what serves already.
+	same bool
+	// moved reports that the files are others now: read them again.
+	moved bool
 }
 
-// module is the file of one module.
-type module struct {
-	place disk.Place
-	file  string // for messages
-	data  []byte
-}
-
-// candidate is a version of a tool as it was read from disk, before anything is
-// compiled.
-type candidate struct {
-	name string
-	// gone reports that there is no such tool; why is the reason, for the log.
-	gone bool
-	why  string
-	// err is what is wrong with the files: TOOL_BROKEN.
-	err error
-	// present are the policies on disk, readable or not, in any language. legacy
-	// reports that one of them is a script of an older tool server.
-	present layers
-	legacy  bool
-	// globalNone reports that the operator confirmed that there is no policy for
-	// all tools.
-	globalNone bool
-
-	def       *tools.Definition
-	defFile   string // for messages
-	defData   []byte
-	kind      tools.Kind
-	policies  []module
-	handler   module
-	linked    []module // that the handler imports functions from, in the order of manifest.Modules
-	manifest  *guest.Manifest
-	setup     []byte
-	setupPath string
-	// gitConfig is the value of GIT_CONFIG_GLOBAL in the tool's calls, if setup.sh
-	// wrote that file.
-	gitConfig string
-	binary    string
-	programs  []*disk.Program
-	dir       string
-	digest    string
-}
-
-// restricted is a file in the restricted folder.
-func restricted(name string) disk.Place { return disk.Place{Restricted: true, Path: name} }
-
-func broken(format string, args ...any) error {
-	return fault.Errorf(fault.ToolBroken, format, args...)
-}
-
-// read returns the candidate that d holds. It reads and checks files; it compiles
-// and runs nothing.
-func (c *Catalog) read(d *disk.Disk, name string) *candidate {
-	v := &candidate{name: name}
-	folder := d.Look(disk.Place{Path: name})
-	switch {
-	case !folder.Present():
-		v.gone, v.why = true, "there is no such folder"
-	case folder.Fault != "":
-		v.gone, v.why = true, "its folder "+folder.Fault
-	case !folder.Mode.IsDir():
-		v.gone, v.why = true, "it is not a folder but "+folder.Kind()
+// load makes a generation of v, in the place of old, which may be nil.
+func (l *loader) load(ctx context.Context, v *candidate, old *generation) (o outcome) {
+	// Recorded first, so that neither a crash nor a failed load forgets that there
+	// is a policy.
+	err := l.memory.update(v.name, func(p *toolPast, global *bool) {
+		p.Policy = p.Policy || v.present.own
+		*global = *global || v.present.global
+	})
+	// The policies on disk are binding even if this version does not load: the
+	// generation that serves must not have fewer.
+	o.deny = v.legacy || old != nil && old.has.without(v.present)
+	if err != nil {
+		o.err = fault.Errorf(fault.Internal, "load tool %s: %w", v.name, err)
+		return o
 	}
-	if v.gone {
-		return v
+	if o.err = l.lost(v); o.err != nil {
+		o.deny = true
+		return o
 	}
-	in := func(file string) disk.Place { return disk.Place{Path: path.Join(name, file)} }
-
-	legacy := v.findPolicies(d, in)
-	if !d.Look(in(tools.DefinitionFile)).Present() && !d.Look(in(tools.HandlerFile)).Present() &&
-		!slices.ContainsFunc([]string{tools.PolicyFile, "restricted.sh", "restricted.py"}, func(f string) bool { return d.Look(in(f)).Present() }) {
-		v.gone, v.why = true, fmt.Sprintf("its folder has no %s, %s or %s", tools.DefinitionFile, tools.HandlerFile, tools.PolicyFile)
-		return v
+	if old != nil && v.digest == old.digest && !(v.installs() && l.compiler.setups.due(v.name, v.programs)) {
+		return outcome{same: true}
 	}
-	v.err = func() error {
-		if dir, err := filepath.EvalSymlinks(d.Name(disk.Place{Path: name})); err != nil {
-			return broken("read the folder of tool %s: %w", name, err)
-		} else if v.dir, err = filepath.Abs(dir); err != nil {
-			return broken("read the folder of tool %s: %w", name, err)
-		}
-		if legacy != "" {
-			v.legacy = true
-			return broken("tool %s has a policy of an older kind, %s, which this host neither runs nor ignores; turn it into a module as %s says, or remove it", name, legacy, migrationPage)
-		}
-		if err := v.readDefinition(d, in); err != nil {
-			return err
-		}
-		if err := v.readModules(d, in); err != nil {
-			return err
-		}
-		if err := v.checkHashes(d, in); err != nil {
-			return err
-		}
-		if !c.cfg.AllowWritable {
-			return v.checkWritable(d)
-		}
-		return nil
-	}()
-	v.shareGitConfig()
-	c.findPrograms(v)
-	v.sum()
-	return v
-}
-
-// findPrograms finds the binary, or the programs that a module may execute, with
-// the interpreters of those that are scripts.
-func (c *Catalog) findPrograms(v *candidate) {
-	v.programs = nil
-	if v.def == nil || v.err != nil {
-		return
+	turn := l.turn(v, old)
+	// A thousand tools that wait would hold a thousand modules: they are read again
+	// instead.
+	forgotten := v.err == nil && turn == l.modules && turn.full()
+	if forgotten {
+		v.forget()
 	}
-	searchPath := tools.BinaryPath
-	if own := v.def.Environment["PATH"]; own != "" {
-		searchPath = own
-	}
-	c.mu.Lock()
-	roots := c.roots
-	c.mu.Unlock()
-	names := []string{v.binary}
-	if v.kind != tools.Binary {
-		names = slices.DeleteFunc(slices.Clone(v.def.Capabilities.Exec), func(path string) bool {
-			fi, err := os.Stat(path)
-			return err == nil && fi.IsDir()
+	done := turn.do(ctx, func() {
+		if o.moved = forgotten && !l.reader.recall(ctx, v); !o.moved {
+			o.generation, o.err = l.compiler.compile(ctx, v)
+		}
+	})
+	if done && o.generation != nil {
+		// Without a policy this is reached only if the operator confirmed that.
+		err := l.memory.update(v.name, func(p *toolPast, global *bool) {
+			p.Policy = v.present.own
+			*global = *global && (v.present.global || !v.globalNone)
 		})
-	}
-	for _, name := range names {
-		p := disk.FindProgram(name, searchPath)
-		p.Guard(roots, c.cfg.AllowWritable)
-		v.programs = append(v.programs, p)
-	}
-}
-
-// findPolicies records which policies are on disk and returns the name of one that
-// is a script, if there is one.
-func (v *candidate) findPolicies(d *disk.Disk, in func(string) disk.Place) (legacy string) {
-	layer := func(places ...disk.Place) (found bool) {
-		for _, p := range places {
-			if !d.Look(p).Present() {
-				continue
-			}
-			found = true
-			if legacy == "" && path.Ext(p.Path) != ".wasm" {
-				legacy = d.Name(p)
-			}
+		if err == nil {
+			return o
 		}
-		return found
+		o.err = fault.Errorf(fault.Internal, "load tool %s: %w", v.name, err)
 	}
-	all := func(base string) []disk.Place {
-		return []disk.Place{restricted(base + ".wasm"), restricted(base + ".sh"), restricted(base + ".py")}
+	if o.generation != nil {
+		o.generation.close()
+		o.generation = nil
 	}
-	v.present.global = layer(all("_all")...)
-	v.globalNone = d.Look(restricted(globalNone)).Present()
-	own := layer(in(tools.PolicyFile), in("restricted.sh"), in("restricted.py"))
-	fallback := layer(all(v.name)...)
-	v.present.own = own || fallback
-	return legacy
-}
-
-func (v *candidate) readDefinition(d *disk.Disk, in func(string) disk.Place) error {
-	p := in(tools.DefinitionFile)
-	v.def, v.defFile = tools.DefaultDefinition(), d.Name(p)
-	if d.Look(p).Present() {
-		data, err := d.Read(p, tools.MaxDefinition)
-		if err != nil {
-			return broken("read the definition of tool %s: %s %w; replace the file", v.name, d.Name(p), err)
-		}
-		if v.def, err = tools.ParseDefinition(d.Name(p), data); err != nil {
-			return broken("read the definition of tool %s: %w; docs/tools.md describes each field", v.name, err)
-		}
-		v.defData = data
+	if !done {
+		return outcome{}
 	}
-	def := v.def
-	switch {
-	case def.Binary != "":
-		v.kind, v.binary = tools.Binary, def.Binary
-	case def.Handler != "":
-		v.kind, v.handler.place = tools.Handler, in(def.Handler)
-	case def.WASI != "":
-		v.kind, v.handler.place = tools.WASI, in(def.WASI)
-	case d.Look(in(tools.HandlerFile)).Present():
-		v.kind, v.handler.place = tools.Handler, in(tools.HandlerFile)
-	default:
-		v.kind, v.binary = tools.Binary, v.name
-		if def.Entry != nil {
-			return broken("tool %s has an entry in %s but no handler: name the module in handler, or call it %s", v.name, d.Name(p), tools.HandlerFile)
-		}
-	}
-	return nil
-}
-
-// readModules reads every module, the manifest and setup.sh.
-func (v *candidate) readModules(d *disk.Disk, in func(string) disk.Place) error {
-	policy := func(p disk.Place) error {
-		m, err := v.readModule(d, p)
-		if err != nil {
-			return broken("load the policy of tool %s: %s %w; every call is refused until it loads: put a module there", v.name, d.Name(p), err)
-		}
-		v.policies = append(v.policies, m)
-		return nil
-	}
-	if p := restricted(globalPolicy); d.Look(p).Present() {
-		if err := policy(p); err != nil {
-			return err
-		}
-	}
-	if p := in(tools.PolicyFile); d.Look(p).Present() {
-		if v.def.Policy == tools.PolicyNone {
-			return broken("tool %s says \"policy\": \"none\" and has %s; remove one of them", v.name, d.Name(p))
-		}
-		if err := policy(p); err != nil {
-			return err
-		}
-	} else if p := restricted(v.name + ".wasm"); d.Look(p).Present() {
-		if err := policy(p); err != nil {
-			return err
-		}
-	}
-
-	if v.kind != tools.Binary {
-		if err := v.readHandler(d); err != nil {
-			return err
-		}
-	}
-	if p := in(tools.SetupFile); d.Look(p).Present() {
-		var err error
-		if v.setup, err = d.Read(p, maxSetup); err != nil {
-			return broken("set up tool %s: %s %w; replace it, or remove it if there is nothing to set up", v.name, d.Name(p), err)
-		}
-		v.setupPath = d.Name(p)
-		d.Look(in(gitConfig))
-	}
-	return v.checkUse(v.kind)
-}
-
-// checkUse refuses a definition that asks for what a tool of kind cannot use.
-func (v *candidate) checkUse(kind tools.Kind) error {
-	if err := tools.CheckUse(v.defFile, v.defData, v.def, kind, v.setup != nil); err != nil {
-		return broken("read the definition of tool %s: %w", v.name, err)
-	}
-	return nil
-}
-
-func (v *candidate) readModule(d *disk.Disk, p disk.Place) (module, error) {
-	data, err := d.Read(p, maxModule)
-	if err == nil && len(data) == 0 {
-		err = errors.New("is empty")
-	}
-	return module{place: p, file: d.Name(p), data: data}, err
-}
-
-func (v *candidate) readHandler(d *disk.Disk) error {
-	p := v.handler.place
-	fail := func(p disk.Place, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return broken("load tool %s: %s does not exist; put the module there, or name another in %s", v.name, d.Name(p), tools.DefinitionFile)
-		}
-		return broken("load tool %s: %s %w; replace it", v.name, d.Name(p), err)
-	}
-	if path.Ext(p.Path) != ".json" {
-		m, err := v.readModule(d, p)
-		if err != nil {
-			return fail(p, err)
-		}
-		v.handler = m
-		return nil
-	}
-	data, err := d.Read(p, tools.MaxDefinition)
-	if err != nil {
-		return fail(p, err)
-	}
-	m, err := guest.ReadManifest(data)
-	if err != nil {
-		return fail(p, err)
-	}
-	v.manifest = m
-	for _, named := range m.Modules {
-		mod := module{place: p, file: d.Name(p), data: named.Data}
-		if named.Path != "" {
-			if !filepath.IsLocal(named.Path) || path.Ext(named.Path) != ".wasm" {
-				return fail(p, fmt.Errorf("names the module %q, which is not a .wasm file beneath the tool's folder; put it there", named.Path))
-			}
-			file := disk.Place{Path: path.Join(v.name, path.Clean(named.Path))}
-			if mod, err = v.readModule(d, file); err != nil {
-				return fail(file, err)
-			}
-		}
-		if sum := sha256.Sum256(mod.data); named.Hash != "" && named.Hash != hex.EncodeToString(sum[:]) {
-			return broken("load tool %s: %s has the sha256 %x, and %s says %s; restore the module, or write the new sum if the change is meant", v.name, mod.file, sum, d.Name(p), named.Hash)
-		}
-		v.linked = append(v.linked, mod)
-	}
-	last := len(v.linked) - 1
-	v.handler, v.linked = v.linked[last], v.linked[:last]
-	if err := v.def.ApplyManifest(m, v.defData); err != nil {
-		return broken("load tool %s: %s %w", v.name, d.Name(p), err)
-	}
-	return nil
-}
-
-// checkHashes compares the files that were read with the pinned hashes.
-func (v *candidate) checkHashes(d *disk.Disk, in func(string) disk.Place) error {
-	for _, name := range slices.Sorted(maps.Keys(v.def.Hash)) {
-		var data []byte
-		p := in(path.Clean(name))
-		switch {
-		case v.kind != tools.Binary && p == v.handler.place:
-			data = v.handler.data
-		case p == in(tools.SetupFile):
-			data = v.setup
-		case slices.ContainsFunc(v.linked, func(m module) bool { return m.place == p }):
-			i := slices.IndexFunc(v.linked, func(m module) bool { return m.place == p })
-			data = v.linked[i].data
-		case slices.ContainsFunc(v.policies, func(m module) bool { return m.place == p }):
-			i := slices.IndexFunc(v.policies, func(m module) bool { return m.place == p })
-			data = v.policies[i].data
-		case p == in(tools.PolicyFile):
-		default:
-			return broken("tool %s pins the hash of %s, which is no part of it; name restricted.wasm, setup.sh or the module that it runs", v.name, name)
-		}
-		if data == nil {
-			return broken("tool %s pins the hash of %s, which does not exist; restore the file, or take the pin out of %s", v.name, d.Name(p), tools.DefinitionFile)
-		}
-		if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != v.def.Hash[name] {
-			return broken("%s has the sha256 %x, and tool.json pins %s; restore the file, or pin the new sum if the change is meant", d.Name(p), sum, v.def.Hash[name])
-		}
-	}
-	return nil
-}
-
-// checkWritable refuses a tool if users other than the owner can write any part of
-// it: a policy does not bind those who can change it.
-func (v *candidate) checkWritable(d *disk.Disk) error {
-	byName := func(a, b disk.Place) int { return strings.Compare(d.Name(a), d.Name(b)) }
-	seen := maps.Collect(d.Seen().All())
-	for _, p := range slices.SortedFunc(maps.Keys(seen), byName) {
-		if s := seen[p]; s.Fault == "" && disk.WritableByOthers(d.Name(p), s.Mode) {
-			return broken(`%s can be written by others than its owner (mode %04o); run chmod go-w on it, or say "allow_writable_tools": true in toold.json`, d.Name(p), s.Mode.Perm())
-		}
-	}
-	return nil
-}
-
-// forget drops what is in the module files of v; its digest stays.
-func (v *candidate) forget() {
-	v.handler.data = nil
-	for _, ms := range [][]module{v.linked, v.policies} {
-		for i := range ms {
-			ms[i].data = nil
-		}
-	}
-}
-
-// sum computes the digest over everything that the version is made of.
-func (v *candidate) sum() {
-	h := sha256.New()
-	add := func(label string, data []byte) {
-		var n [8]byte
-		for _, b := range [][]byte{[]byte(label), data} {
-			binary.BigEndian.PutUint64(n[:], uint64(len(b)))
-			h.Write(n[:])
-			h.Write(b)
-		}
-	}
-	add("definition", v.defData)
-	add("kind "+string(v.kind), []byte(v.binary))
-	for _, m := range v.policies {
-		add("policy "+m.place.Path, m.data)
-	}
-	add("handler "+v.handler.place.Path, v.handler.data)
-	for _, m := range v.linked {
-		add("linked "+m.place.Path, m.data)
-	}
-	if v.manifest != nil {
-		add("manifest", v.manifest.Source)
-	}
-	add("setup", v.setup)
-	add("git configuration", []byte(v.gitConfig))
-	for _, p := range v.programs {
-		if p.Digest != "" {
-			add("program "+p.File, []byte(p.Digest))
-		}
-		if p.Err != nil {
-			add("program error", []byte(p.Err.Error()))
-		}
-	}
-	if v.err != nil {
-		add("error", []byte(v.err.Error()))
-	}
-	v.digest = hex.EncodeToString(h.Sum(nil))
-}
-
-// compile compiles the modules of a candidate and returns a generation. It leaves
-// nothing open on an error.
-func (c *Catalog) compile(ctx context.Context, v *candidate) (_ *generation, err error) {
-	if v.err != nil {
-		return nil, v.err
-	}
-	def := v.def
-	g := &generation{has: v.present, digest: v.digest, tool: tools.Tool{
-		Name: v.name, Version: v.digest[:32], Kind: v.kind, Def: def, Dir: v.dir,
-		Description: def.Description, Annotations: def.Annotations,
-		SchemaSource: def.Schema, OutputSource: def.OutputSchema, Config: def.Config,
-	}}
-	defer func() {
-		if err != nil {
-			g.close()
-		}
-	}()
-	t := &g.tool
-	if err := c.checkRoots(v); err != nil {
-		return nil, err
-	}
-	if err := c.findUser(v, t); err != nil {
-		return nil, err
-	}
-	for _, p := range v.policies {
-		m, err := c.loadPolicy(ctx, v, p)
-		if err != nil {
-			return nil, err
-		}
-		t.Policies = append(t.Policies, m)
-		t.PolicyFiles = append(t.PolicyFiles, p.file)
-		sum := sha256.Sum256(p.data)
-		t.PolicyDigests = append(t.PolicyDigests, hex.EncodeToString(sum[:]))
-		d, err := describe(ctx, m, p.file)
-		if err != nil {
-			return nil, err
-		}
-		t.Wants = append(t.Wants, d.Wants...)
-	}
-	if v.kind != tools.Binary {
-		if err := c.loadHandler(ctx, v, t); err != nil {
-			return nil, err
-		}
-	}
-	slices.Sort(t.Wants)
-	t.Wants = slices.Compact(t.Wants)
-	if t.SchemaSource != nil {
-		if t.Schema, err = tools.CompileSchema(t.SchemaSource); err != nil {
-			return nil, broken("the schema of tool %s %w", v.name, err)
-		}
-	}
-	if t.OutputSource != nil {
-		if t.Output, err = tools.CompileSchema(t.OutputSource); err != nil {
-			return nil, broken("the output schema of tool %s %w", v.name, err)
-		}
-	}
-	if err := c.runSetup(ctx, v); err != nil {
-		return nil, err
-	}
-	if v.setup != nil {
-		v.shareGitConfig()
-		c.findPrograms(v) // setup.sh may have installed them
-		v.sum()
-		g.digest, t.Version = v.digest, v.digest[:32]
-	}
-	for _, p := range v.programs {
-		if v.kind == tools.Binary {
-			if p.Err != nil && !p.Missing {
-				return nil, broken("tool %s cannot start: %s %w", v.name, p.File, p.Err)
-			}
-			// If it is missing now, it may be installed before the first call.
-			t.Binary, g.program = p.File, p
-		}
-		if len(p.Interpreters) > 0 && p.Err == nil {
-			if t.Interpreters == nil {
-				t.Interpreters = map[string][]confine.Interpreter{}
-			}
-			t.Interpreters[p.File] = p.Interpreters
-		}
-	}
-	return g, nil
-}
-
-// findUser sets the user that the tool's programs run as.
-func (c *Catalog) findUser(v *candidate, t *tools.Tool) (err error) {
-	if v.def.User == "" {
-		return nil
-	}
-	if t.User, err = confine.LookUpUser(v.def.User); err != nil {
-		return broken("tool %s: user %v", v.name, err)
-	}
-	reason := "nothing runs binaries here"
-	if c.cfg.Runner != nil {
-		s := c.cfg.Runner.Confinement()
-		if s.Users {
-			return nil
-		}
-		reason = s.UsersReason
-	}
-	return broken("tool %s is to run as user %s: %s; or take user out of %s", v.name, v.def.User, reason, tools.DefinitionFile)
-}
-
-// checkRoots refuses roots of a tool that lie outside of the host's.
-func (c *Catalog) checkRoots(v *candidate) error {
-	c.mu.Lock()
-	roots := c.roots
-	c.mu.Unlock()
-	if len(roots) == 0 {
-		return nil
-	}
-	for _, r := range v.def.Roots {
-		if real, err := filepath.EvalSymlinks(r); err == nil {
-			r = real // the host's roots are resolved as well
-		}
-		if !slices.ContainsFunc(roots, func(host string) bool { return confine.Beneath(filepath.Clean(host), r) }) {
-			return broken("tool %s narrows its roots to %s, which is beneath none of this host's (%s); name a folder beneath one of them, or start toold with --root %s", v.name, r, strings.Join(roots, ", "), r)
-		}
-	}
-	return nil
+	return o
 }
 
 // turn is where v waits until it may be compiled. A version with a policy that old
 // does not have waits for no other: until it serves, calls are decided without it.
-func (c *Catalog) turn(v *candidate, old *generation) chan struct{} {
+func (l *loader) turn(v *candidate, old *generation) places {
 	for _, p := range v.policies {
 		sum := sha256.Sum256(p.data)
 		if old == nil || !slices.Contains(old.tool.PolicyDigests, hex.EncodeToString(sum[:])) {
-			return c.first
+			return l.policies
 		}
 	}
-	return c.slots
+	return l.modules
 }
 
-// policyFuel is the fuel of a policy, a seventh of a second: unlike a handler it
-// works on no input that is large, and callers wait for it.
-const policyFuel = 1_000_000_000
-
-// loadPolicy loads a policy. It gets the default limits and not those of the tool,
-// since restricting a tool must not break its policy.
-func (c *Catalog) loadPolicy(ctx context.Context, v *candidate, p module) (*guest.Module, error) {
-	std := tools.DefaultDefinition().Limits
-	name := v.name + "/" + path.Base(p.place.Path)
-	m, err := c.cfg.Engine.Load(ctx, guest.Spec{
-		Name: name, Wasm: p.data,
-		First: true, Memory: int64(std.Memory), Fuel: policyFuel, Output: int64(std.Output),
-		Grants: v.def.Capabilities.Grants() & guest.GrantState,
-		Config: v.def.Config, Concurrency: v.def.Limits.Concurrency,
-	})
-	if err != nil {
-		return nil, loadError(p.file, err)
-	}
-	if !m.Has("restrict") {
-		m.Close()
-		return nil, broken("%s exports no restrict, so it is no policy; every call is refused until one loads: put a policy there", p.file)
-	}
-	return m, nil
-}
-
-func (c *Catalog) loadHandler(ctx context.Context, v *candidate, t *tools.Tool) error {
-	def, k := v.def, &v.def.Capabilities
-	spec := guest.Spec{
-		Name: v.name + "/" + path.Base(v.handler.place.Path), Wasm: v.handler.data,
-		Memory: int64(def.Limits.Memory), Fuel: def.Limits.Fuel, Output: int64(def.Limits.Output),
-		Grants:  k.Grants(),
-		Compile: def.Limits.Compile.Limits(),
-		Config:  def.Config, Concurrency: def.Limits.Concurrency, Stock: v.kind == tools.Handler,
-	}
-	for _, at := range slices.Sorted(maps.Keys(k.Files)) {
-		spec.Files = append(spec.Files, guest.Mount{Guest: at, Host: k.Files[at].Path, ReadOnly: k.Files[at].Mode != "rw"})
-	}
-	for i, l := range v.linked {
-		spec.Linked = append(spec.Linked, guest.Linked{Name: v.manifest.Modules[i].Name, Wasm: l.data})
-	}
-	m, err := c.cfg.Engine.Load(ctx, spec)
-	if err != nil {
-		return loadError(v.handler.file, err)
-	}
-	sum := sha256.Sum256(v.handler.data)
-	t.Handler, t.HandlerFile, t.HandlerDigest = m, v.handler.file, hex.EncodeToString(sum[:])
-	for _, e := range m.Missing() {
-		e.Module = ""
-		t.Missing = append(t.Missing, tools.Explain(e).Error())
-	}
-	if v.kind == tools.WASI {
-		if !m.Has("_start") {
-			return broken("%s exports no _start, so it is no WASI command; name it in handler if it is an Extism module", t.HandlerFile)
-		}
-		if !m.IsCommand() {
-			return broken("%s imports functions of Extism, so it is no WASI command, though it has a _start; name it in handler", t.HandlerFile)
-		}
-		return nil
-	}
+// lost returns an error if the tool once had a policy that is gone, or requires one
+// that it does not have.
+func (l *loader) lost(v *candidate) error {
+	past, global := l.memory.past(v.name)
+	none := v.def != nil && v.def.Policy == tools.PolicyNone
 	switch {
-	case m.IsComponent() && !m.IsCommand() && (def.Entry != nil || !m.Has("handle")):
-		return t.UseFunction(def.Entry)
-	case def.Entry != nil && !m.Has(def.Entry.Export):
-		return broken("%s has no export %q, which tool.json names in entry; name one that it has", t.HandlerFile, def.Entry.Export)
-	case def.Entry != nil:
-		t.Entry = def.Entry
-	case m.Has("handle"):
-		t.Entry = &tools.Entry{Export: "handle", Input: tools.EntryCall, Output: tools.EntryResult}
-	case tools.MCPPluginOf(m) != nil:
-		t.MCP = tools.MCPPluginOf(m)
-		t.Entry = &tools.Entry{Export: t.MCP.Export(), Input: tools.EntryPayload, Output: tools.EntryResult}
-		return listMCP(ctx, m, t)
-	case m.IsCommand():
-		t.Kind = tools.WASI
-		return v.checkUse(tools.WASI)
-	default:
-		return broken(`%s exports neither handle nor _start of a WASI command; say in tool.json which export is the tool: "entry": {"export": NAME}%s`, t.HandlerFile, exported(m))
-	}
-	if t.Entry.Export != "handle" { // a stock plugin, whose describe is its own
-		return nil
-	}
-	t.Discovers = m.Has("discover")
-	d, err := describe(ctx, m, t.HandlerFile)
-	if err != nil {
-		return err
-	}
-	t.Wants = append(t.Wants, d.Wants...)
-	if t.Description == "" {
-		t.Description = d.Description
-	}
-	if t.Annotations == nil {
-		t.Annotations = d.Annotations
-	}
-	if t.SchemaSource == nil && d.Schema != nil {
-		t.SchemaSource = d.Schema
-	}
-	return nil
-}
-
-// loadError replaces the short name of a module in an error of the engine with its
-// file name.
-func loadError(file string, err error) error {
-	if e, ok := errors.AsType[*guest.Error](err); ok {
-		unnamed := *e
-		unnamed.Module = ""
-		err = tools.Explain(&unnamed)
-	}
-	e, ok := errors.AsType[*fault.Error](err)
-	if !ok {
-		return broken("load %s: %w", file, err)
-	}
-	return &fault.Error{Code: e.Code, Message: "load " + file + ": " + e.Message, Cause: err}
-}
-
-// exported names what could be the export of an entry.
-func exported(m *guest.Module) string {
-	names := m.Callables()
-	if len(names) == 0 {
-		return ""
-	}
-	return ", which may be " + strings.Join(names[:min(len(names), 8)], ", ")
-}
-
-// listMCP asks a plugin of a host of MCP tools for what it has, once for each
-// version. One tool is t itself; several are brought for each caller.
-func listMCP(ctx context.Context, m *guest.Module, t *tools.Tool) error {
-	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
-	defer cancel()
-	export, input, err := t.MCP.Listing()
-	if err != nil {
-		return err
-	}
-	reply, err := m.Call(ctx, guest.Invocation{Export: export, Input: input})
-	if err != nil {
-		return broken("%s: %s fails: %w; fix it, or say in tool.json which export is the tool", t.HandlerFile, export, tools.Explain(err))
-	}
-	list, err := t.MCP.Tools(reply.Output)
-	if err != nil {
-		return broken("%s: %w; fix it, or say in tool.json which export is the tool", t.HandlerFile, err)
-	}
-	if len(list) > 1 {
-		t.Discovers = true
-		return nil
-	}
-	if err := json.Unmarshal(list[0].Binding, &t.MCPName); err != nil {
-		return err
-	}
-	if t.Description == "" {
-		t.Description = list[0].Description
-	}
-	if t.Annotations == nil {
-		t.Annotations = list[0].Annotations
-	}
-	if t.SchemaSource == nil && list[0].Schema != nil {
-		t.SchemaSource = list[0].Schema
-	}
-	if t.OutputSource == nil {
-		t.OutputSource = list[0].OutputSchema
-	}
-	return nil
-}
-
-// describe calls the optional export describe. It is called once for each version.
-func describe(ctx context.Context, m *guest.Module, file string) (d abi.Describe, err error) {
-	if !m.Has("describe") {
-		return d, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
-	defer cancel()
-	reply, err := m.Call(ctx, guest.Invocation{Export: "describe"})
-	if err != nil {
-		return d, broken("%s: describe fails: %w; fix it, or remove the export", file, tools.Explain(err))
-	}
-	if err := strictjson.Unmarshal(reply.Output, &d); err != nil {
-		return d, broken("%s: describe returned an invalid description: %w; build the module with a current SDK", file, err)
-	}
-	if d.ABI > abi.Version {
-		return d, broken("%s is written for version %d of the guest interface, and this toold supports %d; use a newer toold, or a module built for %d", file, d.ABI, abi.Version, abi.Version)
-	}
-	if d.ABI < 1 {
-		return d, broken("%s: describe answers abi %d; the first version is 1", file, d.ABI)
-	}
-	for _, w := range d.Wants {
-		if w != abi.WantRepoConfig && w != abi.WantHTTP {
-			return d, broken("%s wants %q in its calls, which this toold does not know; use a newer toold", file, w)
+	case past.Policy && !v.present.own && !none:
+		return broken(`tool %s had a policy and has none any more, which does not make it unrestricted; put %s back, or say "policy": "none" in its tool.json`, v.name, tools.PolicyFile)
+	case global && !v.present.global && !v.globalNone && !none:
+		where := filepath.Join(l.reader.restricted, globalPolicy)
+		if l.reader.restricted == "" {
+			where = globalPolicy + " of the restricted folder, which this daemon was started without,"
 		}
+		return broken("tool %s had a policy for all tools and has none any more, which does not make it unrestricted; put %s back, or put an empty %s beside it if there is meant to be none", v.name, where, globalNone)
+	case v.err == nil && v.def.Policy == tools.PolicyRequired && !v.present.own:
+		return broken(`tool %s says "policy": "required" and has none; put %s into its folder (make build compiles those of this repository)`, v.name, tools.PolicyFile)
 	}
-	return d, nil
+	return nil
 }

@@ -7,11 +7,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/toold/toold/host/disk"
@@ -29,10 +31,6 @@ const maxSetupOutput = 4 << 10
 // setupEach is the minimum time between runs of setup.sh that restore a binary.
 const setupEach = time.Minute
 
-// gitConfig is the file in a tool's folder that git config --global in setup.sh
-// writes, and that the tool's calls read.
-const gitConfig = "gitconfig"
-
 // setupRun is the last run of a setup.sh by this process; zero if there was none.
 type setupRun struct {
 	at time.Time
@@ -46,51 +44,62 @@ func (r setupRun) due(now time.Time) bool {
 	return r.at.IsZero() || r.again && now.Sub(r.at) >= setupEach
 }
 
-// setupDue reports whether setup.sh has to run again because the binary that it
-// installed is missing from programs.
-func (c *Catalog) setupDue(name string, programs []*disk.Program) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.tools[name]
-	return e != nil && e.setup && len(programs) > 0 && programs[0].Missing && c.setups[name].due(time.Now())
+// setups runs the setup.sh of tools.
+type setups struct {
+	runner *process.Runner // nil: this host starts no processes
+	memory *memory
+	// homes is where each setup.sh has a HOME.
+	homes string
+	log   *slog.Logger
+
+	mu   sync.Mutex
+	runs map[string]setupRun // by the tool's name; guarded by mu
 }
 
-// noteSetup records a run of setup.sh.
-func (c *Catalog) noteSetup(name string, run setupRun) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.setups[name] = run
+// due reports whether setup.sh of the tool has to run again, because the binary that
+// it installed is missing from programs.
+func (s *setups) due(name string, programs []*disk.Program) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(programs) > 0 && programs[0].Missing && s.runs[name].due(time.Now())
 }
 
-// runSetup runs the tool's setup.sh, once for each content of the file: successful
+// note records a run of setup.sh.
+func (s *setups) note(name string, run setupRun) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runs[name] = run
+}
+
+// run runs the tool's setup.sh, once for each content of the file: successful
 // runs are recorded in the state folder, so that neither a restart of the daemon nor
 // another change of the tool runs it again. It also runs when the binary is missing.
 //
 // Like tool.json, the script belongs to the operator and is not confined. It runs in
 // the tool's folder, by the interpreter of its first line or else /bin/sh, without
 // input, with a fixed PATH, a HOME of its own and the variables of environment.
-func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
+func (s *setups) run(ctx context.Context, v *candidate) error {
 	if v.setup == nil {
 		return nil
 	}
 	sum := sha256.Sum256(v.setup)
 	digest := hex.EncodeToString(sum[:])
-	past, _ := c.memory.past(v.name)
+	past, _ := s.memory.past(v.name)
 	again := past.Setup == digest
 	if again {
-		if v.kind != tools.Binary || !c.setupDue(v.name, v.programs) {
+		if !v.installs() || !s.due(v.name, v.programs) {
 			return nil
 		}
-		c.log.Warn("binary of a tool is gone; setting it up again", "tool", v.name, "binary", v.binary, "script", v.setupPath)
+		s.log.Warn("binary of a tool is gone; setting it up again", "tool", v.name, "binary", v.binary, "script", v.setupPath)
 	}
-	if c.cfg.Runner == nil {
+	if s.runner == nil {
 		return broken("set up tool %s: this host starts no processes, so %s cannot run; remove it", v.name, v.setupPath)
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	interpreter, args := scriptCommand(v.setup, filepath.Join(v.dir, tools.SetupFile))
 	out := &tail{limit: maxSetupOutput}
-	home := filepath.Join(c.cfg.StateDir, "setup", v.name)
+	home := filepath.Join(s.homes, v.name)
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return broken("set up tool %s: make a HOME for %s: %w; make the state folder writable", v.name, v.setupPath, err)
 	}
@@ -101,8 +110,8 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 		env = append(env, name+"="+vars[name])
 	}
 	start := time.Now()
-	c.noteSetup(v.name, setupRun{start, again})
-	exit, err := c.cfg.Runner.Run(ctx, process.Command{
+	s.note(v.name, setupRun{start, again})
+	exit, err := s.runner.Run(ctx, process.Command{
 		Path: interpreter, Args: args, Dir: v.dir, Roots: []string{v.dir}, Env: env,
 		Stdout: out, Stderr: out, Confine: process.Confine{Off: true},
 	})
@@ -126,45 +135,15 @@ func (c *Catalog) runSetup(ctx context.Context, v *candidate) error {
 		return broken("set up tool %s: %s %s; fix it, or touch it to run it again", v.name, v.setupPath, what)
 	}
 	if v.kind == tools.Binary {
-		c.findPrograms(v)
-		c.noteSetup(v.name, setupRun{start, !v.programs[0].Missing})
+		v.findPrograms()
+		s.note(v.name, setupRun{start, !v.programs[0].Missing})
 	}
-	c.log.Info("tool set up", "tool", v.name, "script", v.setupPath, "took", time.Since(start))
-	err = c.memory.update(v.name, func(p *toolPast, _ *bool) { p.Setup = digest })
+	s.log.Info("tool set up", "tool", v.name, "script", v.setupPath, "took", time.Since(start))
+	err = s.memory.update(v.name, func(p *toolPast, _ *bool) { p.Setup = digest })
 	if err != nil {
 		return broken("set up tool %s: %w", v.name, err)
 	}
 	return nil
-}
-
-// gitConfigVariable is the variable with the file that git uses instead of
-// ~/.gitconfig.
-const gitConfigVariable = "GIT_CONFIG_GLOBAL"
-
-// shareGitConfig makes the tool's calls read what its setup.sh wrote with git config
-// --global. Calls have a HOME for each caller; the tool's folder is one that all of
-// them can read and none can write.
-func (v *candidate) shareGitConfig() {
-	file := filepath.Join(v.dir, gitConfig)
-	if v.def == nil || v.setup == nil {
-		return
-	}
-	if fi, err := os.Stat(file); err != nil || !fi.Mode().IsRegular() {
-		return
-	}
-	if _, own := v.def.Environment[gitConfigVariable]; own {
-		return
-	}
-	for _, s := range v.def.Secrets {
-		if s.Env == gitConfigVariable || s.File == gitConfigVariable {
-			return
-		}
-	}
-	v.def.Environment = maps.Clone(v.def.Environment)
-	if v.def.Environment == nil {
-		v.def.Environment = map[string]string{}
-	}
-	v.def.Environment[gitConfigVariable], v.gitConfig = file, file
 }
 
 // scriptCommand returns the command that the kernel would execute for a script. The

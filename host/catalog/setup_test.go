@@ -211,9 +211,9 @@ func TestSetupAgain(t *testing.T) {
 	minuteAgo := func() {
 		b.c.mu.Lock()
 		defer b.c.mu.Unlock()
-		run := b.c.setups["t"]
+		run := b.c.loader.compiler.setups.runs["t"]
 		run.at = run.at.Add(-setupEach)
-		b.c.setups["t"] = run
+		b.c.loader.compiler.setups.runs["t"] = run
 	}
 	acquire("nil", 1)
 	remove()

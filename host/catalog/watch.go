@@ -26,7 +26,7 @@ import (
 func (c *Catalog) Watch(ctx context.Context) error {
 	n, err := fsnotify.NewWatcher()
 	if err != nil {
-		c.log.Warn("no notice of changes in tools.d; it is looked at now and then", "every", restat, "error", err)
+		c.cfg.Logger.Warn("no notice of changes in tools.d; it is looked at now and then", "every", restat, "error", err)
 		return c.watch(ctx, nil, restat)
 	}
 	return c.watch(ctx, n, restat)
@@ -74,7 +74,7 @@ func (c *Catalog) watch(ctx context.Context, n *fsnotify.Watcher, restat time.Du
 			}
 		case err := <-faults:
 			// Events were lost: anything may have changed.
-			c.log.Warn("notice of changes in tools.d was lost", "error", err)
+			c.cfg.Logger.Warn("notice of changes in tools.d was lost", "error", err)
 			s.touch(everything, time.Now())
 		case <-timer.C:
 			names, all := s.take(time.Now())
@@ -83,7 +83,7 @@ func (c *Catalog) watch(ctx context.Context, n *fsnotify.Watcher, restat time.Du
 				w.follow()
 			}
 			if all {
-				c.reconcileAll()
+				w.reconcileAll()
 			}
 			for _, name := range names {
 				c.reconcile(name)
@@ -175,7 +175,7 @@ func (w *watcher) add(dir string, f *folder) {
 	if err := w.notify.Add(dir); err != nil {
 		if !errors.Is(err, fs.ErrNotExist) && !w.warned[dir] {
 			w.warned[dir] = true
-			w.c.log.Warn("no notice of changes in a folder of tools.d; it is looked at now and then", "folder", dir, "every", restat, "error", err)
+			w.c.cfg.Logger.Warn("no notice of changes in a folder of tools.d; it is looked at now and then", "folder", dir, "every", restat, "error", err)
 		}
 		return
 	}
@@ -190,7 +190,7 @@ func (w *watcher) add(dir string, f *folder) {
 func (w *watcher) forget(dir string) {
 	// The watch is gone already if the folder is.
 	if err := w.notify.Remove(dir); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
-		w.c.log.Debug("unwatch folder", "folder", dir, "error", err)
+		w.c.cfg.Logger.Debug("unwatch folder", "folder", dir, "error", err)
 	}
 	delete(w.folders, dir)
 }
@@ -225,7 +225,7 @@ func (w *watcher) follow() {
 			f.bases = append(f.bases, filepath.Base(top))
 		}
 	}
-	for name, dirs := range w.c.folders() {
+	for name, dirs := range w.owned() {
 		for _, dir := range dirs {
 			real := realPath(dir)
 			if real == w.tools || real == w.restricted || !(w.tools != "" && confine.Beneath(w.tools, real)) && !(w.restricted != "" && confine.Beneath(w.restricted, real)) {
@@ -262,24 +262,24 @@ func realPath(dir string) string {
 	return real
 }
 
-// folders returns the folders that hold files of each tool, and of each name that
+// owned returns the folders that hold files of each tool, and of each name that
 // may become a tool.
-func (c *Catalog) folders() map[string][]string {
+func (w *watcher) owned() map[string][]string {
 	out := map[string][]string{}
-	names, _ := toolNames(c.cfg.Dir) // reconcileAll logs the error
+	names, _ := toolNames(w.c.cfg.Dir) // reconcileAll logs the error
 	for _, name := range names {
-		out[name] = []string{filepath.Join(c.cfg.Dir, name)}
+		out[name] = []string{filepath.Join(w.c.cfg.Dir, name)}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, e := range c.tools {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	for name, e := range w.c.tools {
 		if e.stamps == nil {
 			continue
 		}
 		for p := range e.stamps.All() {
-			top := c.cfg.Dir
+			top := w.c.cfg.Dir
 			if p.Restricted {
-				top = c.cfg.Restricted
+				top = w.c.cfg.Restricted
 			}
 			if dir := filepath.Join(top, filepath.FromSlash(path.Dir(p.Path))); !slices.Contains(out[name], dir) {
 				out[name] = append(out[name], dir)
@@ -290,39 +290,39 @@ func (c *Catalog) folders() map[string][]string {
 }
 
 // reconcileAll schedules a load of every folder and of every known tool.
-func (c *Catalog) reconcileAll() {
-	names, err := toolNames(c.cfg.Dir)
+func (w *watcher) reconcileAll() {
+	names, err := toolNames(w.c.cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		c.log.Error("look at the tools folder", "error", fmt.Errorf("%w; make it readable", err))
+		w.c.cfg.Logger.Error("look at the tools folder", "error", fmt.Errorf("%w; make it readable", err))
 	}
-	c.mu.Lock()
-	for name := range c.tools {
+	w.c.mu.Lock()
+	for name := range w.c.tools {
 		names = append(names, name)
 	}
-	c.mu.Unlock()
+	w.c.mu.Unlock()
 	slices.Sort(names)
-	d, err := disk.Open(c.cfg.Dir, c.cfg.Restricted)
+	d, err := w.c.loader.reader.open()
 	if err == nil {
 		defer d.Close()
 	}
 	for _, name := range slices.Compact(names) {
 		// Looking here needs neither a goroutine nor memory for each tool.
-		if err != nil || !c.same(d, name) {
-			c.reconcile(name)
+		if err != nil || !w.same(d, name) {
+			w.c.reconcile(name)
 		}
 	}
 }
 
 // same reports whether a load of the tool would do nothing, since nothing has
 // changed.
-func (c *Catalog) same(d *disk.Disk, name string) bool {
-	c.mu.Lock()
-	e := c.tools[name]
-	if e == nil || e.done != nil || e.stamps == nil || e.anew || e.tries > 0 {
-		c.mu.Unlock()
+func (w *watcher) same(d *disk.Disk, name string) bool {
+	w.c.mu.Lock()
+	e := w.c.tools[name]
+	if e == nil || !e.untouched() {
+		w.c.mu.Unlock()
 		return false
 	}
 	stamps := e.stamps
-	c.mu.Unlock()
-	return !c.moved(name) && d.Same(stamps)
+	w.c.mu.Unlock()
+	return !w.c.moved(name) && d.Same(stamps)
 }

@@ -552,12 +552,12 @@ func TestLeaving(t *testing.T) {
 
 // TestLooksComeBack: after a flood of unknown names, looks are granted again.
 func TestLooksComeBack(t *testing.T) {
-	c := &Catalog{looks: looksBurst, looked: time.Unix(0, 0)}
-	now := c.looked
+	now := time.Unix(0, 0)
+	l := looks{left: looksBurst, counted: now}
 	granted := 0
 	for range 10_000 {
 		now = now.Add(time.Millisecond)
-		if c.mayLookLocked(now) {
+		if l.take(now) {
 			granted++
 		}
 	}
@@ -587,7 +587,7 @@ func TestLookAtAllTools(t *testing.T) {
 		}
 		defer d.Close()
 		for _, name := range names {
-			if !b.c.same(d, name) {
+			if !(&watcher{c: b.c}).same(d, name) {
 				list = append(list, name)
 			}
 		}
@@ -604,7 +604,7 @@ func TestLookAtAllTools(t *testing.T) {
 	if list := changed(); !slices.Equal(list, names[:5]) {
 		t.Errorf("changed are %v, want %v", list, names[:5])
 	}
-	b.c.reconcileAll()
+	(&watcher{c: b.c}).reconcileAll()
 	var loads []<-chan struct{}
 	b.c.mu.Lock()
 	for _, e := range b.c.tools {

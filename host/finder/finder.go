@@ -106,7 +106,7 @@ func (f *Finder) Pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 	}
 	var why error
 	names := f.names(a)
-	for _, source := range f.Tools.Discovering() {
+	for _, source := range f.Tools.Serving().Discovering() {
 		p, key, surface, release, err := f.discovered(ctx, a, source, nil)
 		if err == nil {
 			if t, ok := surface.Find(name, p.ReadOnly()); ok && !hidden {
@@ -147,7 +147,7 @@ func (f *Finder) Pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 // names are those of the tools of tools.d that the caller of a can call.
 func (f *Finder) names(a call.Admitted) []string {
 	entrance := f.Config.Config().Entrance(a.Socket)
-	discovering := f.Tools.Discovering()
+	discovering := f.Tools.Serving().Discovering()
 	var names []string
 	for _, s := range f.Tools.List() {
 		if s.Serving() && entrance.Serves(s.Category) && !slices.Contains(discovering, s.Name) {

@@ -23,7 +23,7 @@ import (
 // some of it is missing. Where two modules bring one name, the first of them has
 // it; a tool of tools.d always has its own.
 func (f *Finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[string]bool, refresh func(discovery.Key)) (list []listedTool, missing []unlisted) {
-	for _, source := range f.Tools.Discovering() {
+	for _, source := range f.Tools.Serving().Discovering() {
 		p, _, s, release, err := f.discovered(ctx, a, source, refresh)
 		if errors.Is(err, errNotServed) {
 			continue
@@ -178,7 +178,8 @@ func (f *Finder) List(ctx context.Context, a call.Admitted) call.Outcome {
 	}
 	entrance := f.Config.Config().Entrance(a.Socket)
 	list, taken := []listedTool{}, map[string]bool{}
-	discovering, listening := f.Tools.Discovering(), f.Tools.Listening()
+	serving := f.Tools.Serving()
+	discovering, listening := serving.Discovering(), serving.Listening()
 	for _, s := range f.Tools.List() {
 		taken[s.Name] = true
 		if len(listening[s.Name]) == 0 && s.Serving() && entrance.Serves(s.Category) && !slices.Contains(discovering, s.Name) {

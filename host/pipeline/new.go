@@ -11,8 +11,10 @@ func New(parts Parts) *Pipeline {
 	p := &Pipeline{Parts: parts}
 	p.inner = sessionCalls{Parts: parts, call: p.Call}
 	p.execute = execute.New(execute.Config{
-		Config: parts.Config, Runner: parts.Runner, SecretFiles: parts.Tools.SecretFiles, CertificateFiles: parts.Tools.CertificateFiles,
-		ToolCall: p.inner.toolCall, Metrics: parts.Metrics, Log: parts.Log,
+		Config: parts.Config, Runner: parts.Runner,
+		SecretFiles:      func() []string { return parts.Tools.Serving().SecretFiles() },
+		CertificateFiles: func() []string { return parts.Tools.Serving().CertificateFiles() },
+		ToolCall:         p.inner.toolCall, Metrics: parts.Metrics, Log: parts.Log,
 	})
 	p.finder = finder.New(finder.Config{
 		Config: parts.Config, Identity: parts.Identity, Tools: parts.Tools, Discovered: parts.Discovered, Execute: p.execute, Log: parts.Log,

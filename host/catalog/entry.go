@@ -1,0 +1,107 @@
+package catalog
+
+import (
+	"time"
+
+	"github.com/toold/toold/host/disk"
+	"github.com/toold/toold/host/fault"
+)
+
+// restat is the interval at which Watch checks all folders even if no change was
+// reported, and the first delay after a failure that may pass.
+const restat = 5 * time.Second
+
+// entry is the state of one name. Its fields are guarded by Catalog.mu; stamps
+// and programs are replaced, never modified.
+type entry struct {
+	name string
+	// current is the generation that serves. It is nil while the first load runs,
+	// and when err is set.
+	current *generation
+	err     *fault.Error
+	// stale is why the version on disk has not replaced current.
+	stale   *fault.Error
+	failing time.Time
+	// compiling is since when a version is being compiled that may replace
+	// current; zero if there is none.
+	compiling time.Time
+	// tries counts consecutive failures that may pass without a change on disk;
+	// the next attempt is not before retryAt. It is 0 if the last load succeeded
+	// or failed because of the files.
+	tries   int
+	retryAt time.Time
+	// anew makes the next load read the files even if they have not changed.
+	anew bool
+	// stamps are those of the files that the last load read, programs are what it
+	// found on the host.
+	stamps   *disk.Stamps
+	programs []*disk.Program
+	// setup reports whether a setup.sh may restore a missing binary.
+	setup bool
+	// done is closed when the load that is under way ends; nil if there is none.
+	// next is the same for the load after it; nil if none was requested.
+	done, next chan struct{}
+}
+
+// unchanged records that the version on disk, with the files seen, is the one that
+// serves.
+func (e *entry) unchanged(seen *disk.Stamps) {
+	e.stamps = seen
+	e.stale, e.failing, e.tries = nil, time.Time{}, 0
+}
+
+// serve makes g the current generation and returns the one before, which may be nil.
+func (e *entry) serve(g *generation, seen *disk.Stamps, now time.Time) (old *generation) {
+	old = e.current
+	g.begin(old, now)
+	e.unchanged(seen)
+	e.current, e.err, e.compiling = g, nil, time.Time{}
+	return old
+}
+
+// fail records that a version does not load for the reason err. With deny the current
+// generation does not go on serving. seen are the files that were read: the version is
+// tried again when one of them changes, and if the error is transient also without a
+// change. It reports what serves in spite of it, what is to be retired, and whether the
+// same was recorded before.
+func (e *entry) fail(err *fault.Error, transient, deny bool, seen *disk.Stamps, now time.Time) (serving, retired *generation, repeated bool) {
+	if e.failing.IsZero() {
+		e.failing = now
+	}
+	e.stamps = seen
+	if !transient {
+		e.tries = 0
+	} else {
+		// Immediately, then with increasing delays: a module that takes minutes to
+		// fail must not keep the machine busy.
+		e.retryAt = now
+		if e.tries > 0 {
+			e.retryAt = now.Add(restat << min(e.tries-1, 6))
+		}
+		e.tries++
+	}
+	if e.current != nil && !deny {
+		repeated = e.stale != nil && e.stale.Message == err.Message
+		e.stale = err
+		return e.current, nil, repeated
+	}
+	repeated = e.err != nil && e.err.Message == err.Message
+	retired = e.current
+	e.current, e.err, e.stale = nil, err, nil
+	return nil, retired, repeated
+}
+
+// remove records that the folder is gone. It returns the generation that served, if
+// there was one, and reports whether there was a tool at all.
+func (e *entry) remove() (old *generation, known bool) {
+	old, known = e.current, e.current != nil || e.err != nil
+	e.unchanged(nil)
+	e.current, e.err = nil, nil
+	return old, known
+}
+
+// untouched reports whether a load would do nothing as long as the files are those of
+// stamps.
+func (e *entry) untouched() bool {
+	return e.done == nil && e.stamps != nil && !e.anew && e.tries == 0
+}

@@ -1,0 +1,158 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/toold/toold/host/disk"
+	"github.com/toold/toold/host/tools"
+)
+
+// places is how many of some work may be under way at once: it holds one token for
+// each.
+type places chan struct{}
+
+// do runs f when there is a place. It reports false if ctx has ended, whether or not f
+// ran before that.
+func (p places) do(ctx context.Context, f func()) bool {
+	select {
+	case p <- struct{}{}:
+	case <-ctx.Done():
+		return false
+	}
+	defer func() { <-p }()
+	if ctx.Err() != nil {
+		return false
+	}
+	f()
+	return ctx.Err() == nil
+}
+
+// full reports whether the next that comes has to wait.
+func (p places) full() bool { return len(p) == cap(p) }
+
+// settle is how long the files of a tool must have been unchanged before they are
+// read.
+const settle = 100 * time.Millisecond
+
+// reader reads versions of tools from disk.
+type reader struct {
+	dir, restricted string // as Config.Dir and Config.Restricted
+	reads           places
+}
+
+func (r *reader) open() (*disk.Disk, error) { return disk.Open(r.dir, r.restricted) }
+
+// maxUnstable is how often a folder that keeps changing is read again before the
+// load fails.
+const maxUnstable = 50
+
+// errUnstable is the error for files that kept changing while they were read.
+var errUnstable = errors.New("its files keep changing while they are read; write them elsewhere and rename them into place")
+
+// stable reads a version whose files did not change while they were read, nor for
+// settle before. A nil candidate without an error means that nothing has changed
+// since stamps.
+func (r *reader) stable(ctx context.Context, name string, stamps *disk.Stamps, terms terms) (v *candidate, seen *disk.Stamps, err error) {
+	for range maxUnstable {
+		var again bool
+		if !r.reads.do(ctx, func() { v, seen, again, err = r.once(name, stamps, terms) }) {
+			return nil, nil, ctx.Err()
+		}
+		if !again {
+			return v, seen, err
+		}
+		// Some file changed just now, or in the future of this clock (other hosts
+		// may write here). The version is stable if a later look finds the same.
+		select {
+		case <-time.After(settle):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+		still := false
+		if seen == nil {
+			continue
+		}
+		if d, e := r.open(); e == nil {
+			still = d.Same(seen) && d.Current()
+			d.Close()
+		}
+		if still {
+			return v, seen, err
+		}
+	}
+	return nil, nil, errUnstable
+}
+
+// once reads the folder. again reports whether it may be incomplete.
+func (r *reader) once(name string, stamps *disk.Stamps, terms terms) (v *candidate, seen *disk.Stamps, again bool, err error) {
+	d, err := r.open()
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			if !exists(r.dir) {
+				return &candidate{name: name, gone: true, why: "the tools folder is gone"}, nil, false, nil
+			}
+			if r.restricted == "" || exists(r.restricted) {
+				// A link in the path was replaced while it was resolved.
+				return nil, nil, true, err
+			}
+		}
+		return nil, nil, false, fmt.Errorf("%w; make the folder readable", err)
+	}
+	defer d.Close()
+	if stamps != nil && d.Same(stamps) {
+		return nil, stamps, false, nil
+	}
+	v = readCandidate(d, name, terms)
+	quiet := time.Now().UnixNano() - d.Newest()
+	seen = d.Seen()
+	return v, seen, quiet < int64(settle) || !d.Same(seen) || !d.Current(), nil
+}
+
+// recall reads the modules of v again, which it forgot. It reports false if its
+// files are others now.
+func (r *reader) recall(ctx context.Context, v *candidate) bool {
+	var now *candidate
+	r.reads.do(ctx, func() {
+		read, _, again, err := r.once(v.name, nil, v.terms)
+		if err == nil && !again && read != nil && read.digest == v.digest {
+			now = read
+		}
+	})
+	if now == nil {
+		return false
+	}
+	v.handler, v.linked, v.policies = now.handler, now.linked, now.policies
+	return true
+}
+
+// exists reports whether a folder exists. It tries again before it reports false: a
+// link in the path may have been replaced, and its old target removed, during the
+// lookup. Kubernetes does that on every change of a volume.
+func exists(dir string) bool {
+	for range 3 {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
+}
+
+// toolNames lists the entries of tools.d whose name may be a tool's, in order.
+func toolNames(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if tools.ValidName(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
