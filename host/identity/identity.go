@@ -22,10 +22,14 @@
 package identity
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +45,7 @@ import (
 	"github.com/maypok86/otter/v2"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/strictjson"
 )
 
 // overflowUID is what the kernel reports for a user without a mapping in this
@@ -48,84 +53,6 @@ import (
 const overflowUID = 65534
 
 const keyFile = "host.key"
-
-// Caller is an authenticated caller.
-type Caller struct {
-	// ID is 32 hexadecimal digits. Two tokens have the same ID if issuer,
-	// subject, all private claims that are not ignored and the session that they
-	// are bound to are equal. A caller that is bound to a session has an ID of its
-	// own: what is kept by ID is not shared with those who are not bound to it.
-	ID string
-	// UID is the peer's, as the kernel reports it.
-	UID uint32
-	// ReadOnly reports that the token restricts its bearer to reading.
-	ReadOnly bool
-
-	// claims are the token's, by name; nil without a token. It is a pointer, so
-	// that %v does not print them.
-	claims *claims
-	// owner and session are those of Bind; empty for a caller that is not bound.
-	owner, session string
-}
-
-// Bind returns c as a caller that can use this one session of its identity, and no
-// other. The error is SESSION_NOT_FOUND if c is bound to another one already.
-func (c Caller) Bind(session string) (Caller, error) {
-	if c.session == session {
-		return c, nil
-	}
-	if c.session != "" {
-		return Caller{}, fault.Errorf(fault.SessionNotFound, "this token is bound to another session than this socket; call over another socket, or with another token")
-	}
-	sum := sha256.New()
-	writeFields(sum, "bound", c.ID, session)
-	c.owner, c.session = c.ID, session
-	c.ID = hex.EncodeToString(sum.Sum(nil)[:16])
-	return c, nil
-}
-
-// Session returns the id of the session that c is bound to; empty: it is not
-// bound.
-func (c Caller) Session() string { return c.session }
-
-// Owner returns the ID of the identity whose sessions c uses: its own, or, for a
-// bound caller, the one that it had before.
-func (c Caller) Owner() string {
-	if c.session == "" {
-		return c.ID
-	}
-	return c.owner
-}
-
-// HasToken reports whether c was made from a token.
-func (c Caller) HasToken() bool { return c.claims != nil }
-
-// Current returns UNAUTHENTICATED if the token of c has expired. Resolve checks
-// this too; call Current before using a Caller later than that.
-func (c Caller) Current() error {
-	if c.claims == nil {
-		return nil
-	}
-	return c.claims.checkTime(time.Now())
-}
-
-// Expires returns when the token of c expires; zero without one.
-func (c Caller) Expires() time.Time {
-	if c.claims == nil {
-		return time.Time{}
-	}
-	return c.claims.expires
-}
-
-// Claim returns the text of one claim: a string as it is, a number or a boolean
-// as JSON. ok is false if the token has no such claim.
-func (c Caller) Claim(name string) (text string, ok bool) {
-	if c.claims == nil {
-		return "", false
-	}
-	text, ok = c.claims.text[name]
-	return text, ok
-}
 
 // Config configures which callers a Resolver admits. It is fixed after New.
 type Config struct {
@@ -207,6 +134,201 @@ func (r *Resolver) Resolve(token string, uid uint32) (Caller, error) {
 	m := hmac.New(sha256.New, r.key)
 	fmt.Fprintf(m, "uid\x00%d", uid)
 	return Caller{ID: hex.EncodeToString(m.Sum(nil)[:16]), UID: uid}, nil
+}
+
+func (r *Resolver) resolveToken(token string) (Caller, error) {
+	if len(token) > maxToken { // before hashing it
+		return Caller{}, refuse("it is over %d bytes", maxToken)
+	}
+	keys := r.keyring.current(r.cfg.Logger)
+	name, aead, err := r.cacheKey(token)
+	if err != nil {
+		return Caller{}, fault.Errorf(fault.Internal, "remember a token: %w", err)
+	}
+	if m, ok := r.tokens.GetIfPresent(name); ok && m.keyGeneration == keys.generation {
+		if kept, err := aead.Open(nil, nil, m.sealed, nil); err == nil {
+			c := unpackClaims(string(kept))
+			// Checks of the token and the configuration alone are cached;
+			// declared claims and time are checked again.
+			if err := r.checkUse(c); err != nil {
+				r.tokens.Invalidate(name)
+				return Caller{}, err
+			}
+			return c.caller(), nil
+		}
+	}
+	text, err := openToken(keys, token)
+	if err != nil {
+		var e *fault.Error
+		if errors.As(err, &e) {
+			return Caller{}, e
+		}
+		return Caller{}, refuse("it is malformed")
+	}
+	c, err := r.readClaims(text)
+	if err == nil {
+		err = r.checkUse(c)
+	}
+	if err != nil {
+		return Caller{}, err
+	}
+	r.tokens.Set(name, &cachedToken{keys.generation, aead.Seal(nil, nil, c.pack(), nil)})
+	return c.caller(), nil
+}
+
+// checkUse makes the checks that every use of a token needs.
+func (r *Resolver) checkUse(c *claims) error {
+	if err := r.checkDeclared(c); err != nil {
+		return err
+	}
+	return c.checkTime(time.Now())
+}
+
+// readClaims reads and checks the claims of a verified token, except for their
+// validity in time.
+func (r *Resolver) readClaims(text []byte) (*claims, error) {
+	var members map[string]json.RawMessage
+	if err := strictjson.Unmarshal(text, &members); err != nil {
+		return nil, refuse("its claims are not a JSON object without duplicate names")
+	}
+	c := &claims{text: make(map[string]string, len(members))}
+	nested := map[string]bool{}
+	for name, raw := range members {
+		switch raw[0] {
+		case '"':
+			var s string
+			if err := strictjson.Unmarshal(raw, &s); err != nil {
+				return nil, refuse("its claim %s is malformed", clip(name))
+			}
+			c.text[name] = s
+		case '{', '[':
+			nested[name] = true
+		case 'n': // null counts as absent
+			continue
+		default:
+			c.text[name] = string(raw)
+		}
+		if !registered[name] {
+			c.private = append(c.private, name)
+		}
+	}
+	slices.Sort(c.private)
+	if raw, ok := members[sessionClaim]; ok { // also null, which would bind nothing
+		if s := c.text[sessionClaim]; raw[0] != '"' || s == "" || s == "default" {
+			return nil, refuse("its claim %s is not the id of a session that was made with toolctl session new", sessionClaim)
+		}
+	}
+	var err error
+	if c.expires, err = parseDate(members, "exp"); err != nil {
+		return nil, err
+	}
+	if c.expires.IsZero() {
+		return nil, refuse("it has no exp; a token must expire")
+	}
+	if c.notBefore, err = parseDate(members, "nbf"); err != nil {
+		return nil, err
+	}
+	if _, err := parseDate(members, "iat"); err != nil {
+		return nil, err
+	}
+	for _, name := range [...]string{"iss", "sub"} {
+		if raw, ok := members[name]; ok && raw[0] != '"' {
+			return nil, refuse("its %s is not a string", name)
+		}
+	}
+	issuer, subject := c.text["iss"], c.text["sub"]
+	if r.cfg.Issuer != "" && issuer != r.cfg.Issuer {
+		return nil, refuse("its iss is not the issuer that this toold expects")
+	}
+	if r.cfg.Audience != "" && !audience(members["aud"], r.cfg.Audience) {
+		return nil, refuse("its aud does not name this toold")
+	}
+	if err := r.checkDeclared(c); err != nil { // before any error about a claim's value
+		return nil, err
+	}
+	for _, name := range c.private {
+		if nested[name] && !slices.Contains(r.cfg.Ignore, name) {
+			return nil, refuse("its claim %s is an object or an array; tools take strings, numbers and booleans", clip(name))
+		}
+	}
+	counted := slices.DeleteFunc(slices.Clone(c.private), func(n string) bool { return slices.Contains(r.cfg.Ignore, n) })
+	if subject == "" && len(counted) == 0 {
+		return nil, refuse("it identifies no caller: it has no sub and no claim that a tool declares")
+	}
+	// Registered claims that a tool declares are in its fingerprint, not here:
+	// an identity does not change with, say, an e-mail address.
+	m := hmac.New(sha256.New, r.key)
+	writeFields(m, "token", issuer, subject)
+	for _, name := range counted {
+		writeFields(m, name, c.text[name])
+	}
+	c.id = hex.EncodeToString(m.Sum(nil)[:16])
+	return c, nil
+}
+
+// checkDeclared refuses private claims that no tool declares now: their issuer
+// meant them to have an effect, and they would have none.
+func (r *Resolver) checkDeclared(c *claims) error {
+	for _, name := range c.private {
+		if name == readOnly || r.cfg.Declared(name) || slices.Contains(r.cfg.Ignore, name) {
+			continue
+		}
+		return refuse("no tool declares its claim %s; leave it out, declare it in identity of a tool.json, or ignore it with identity.ignore_claims in toold.json", clip(name))
+	}
+	return nil
+}
+
+func audience(raw json.RawMessage, want string) bool {
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		return one == want
+	}
+	var many []string
+	return json.Unmarshal(raw, &many) == nil && slices.Contains(many, want)
+}
+
+// registered are the claims of RFC 7519, OpenID Connect Core, RFC 9068 and RFC
+// 8693. A tool may declare one of them.
+var registered = func() map[string]bool {
+	m := map[string]bool{}
+	for _, name := range strings.Fields(`
+		iss sub aud exp nbf iat jti
+		name given_name family_name middle_name nickname preferred_username profile picture website email
+		email_verified gender birthdate zoneinfo locale phone_number phone_number_verified address updated_at
+		azp nonce auth_time at_hash c_hash s_hash acr amr sid
+		client_id scope roles groups entitlements
+		act may_act`) {
+		m[name] = true
+	}
+	m[sessionClaim] = true // the identity does not depend on it
+	return m
+}()
+
+// maxTokens is how many verified tokens are cached.
+const maxTokens = 10_000
+
+type digest = [sha256.Size]byte
+
+// cachedToken is a verified token. Its claims are encrypted with a key derived from
+// the token, so that reading the daemon's memory without the token does not reveal
+// them.
+type cachedToken struct {
+	keyGeneration uint64 // the generation of keys that verified it
+	sealed        []byte
+}
+
+// cacheKey derives a token's name in the cache and the cipher of its claims.
+func (r *Resolver) cacheKey(token string) (digest, cipher.AEAD, error) {
+	// One half of the HMAC does not reveal the other.
+	m := hmac.New(sha512.New, r.key)
+	writeFields(m, "remember", token)
+	sum := m.Sum(nil)
+	block, err := aes.NewCipher(sum[sha256.Size:])
+	if err != nil {
+		return digest{}, nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	return digest(sum[:sha256.Size]), aead, err
 }
 
 func loadKey(path string) ([]byte, error) {
