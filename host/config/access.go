@@ -7,26 +7,6 @@ import (
 	"strconv"
 )
 
-// checkAccess fills in the mode and the group of a socket and checks them; the names
-// are for messages.
-func (c *Config) checkAccess(modeName, groupName string, mode, group *string, defMode, defGroup string, bad *faults) {
-	if *mode == "" {
-		*mode = defMode
-	}
-	if *group == "" {
-		*group = defGroup
-	}
-	switch *mode {
-	case "0600", "0660", "0666":
-	default:
-		bad.add(`%s %q: use "0600" (the daemon's user), "0660" (its group too) or "0666" (every user of this machine); who cannot write to a socket cannot call`, modeName, *mode)
-		*mode = defMode
-	}
-	if _, err := groupID(*group); err != nil {
-		bad.add("%s: %w", groupName, err)
-	}
-}
-
 // Access is the mode of the socket at path, which is one of c, and its group, -1 for
 // the daemon's own.
 func (c *Config) Access(path string) (mode uint32, group int, err error) {

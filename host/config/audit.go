@@ -1,9 +1,7 @@
 package config
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/url"
 )
 
 // AuditConfig says what is kept of who called what: see package audit. A reload
@@ -40,22 +38,4 @@ func (a *AuditConfig) complete() error {
 		return fmt.Errorf("audit: max_age_days %d: use 1 to 36500", a.MaxAgeDays)
 	}
 	return nil
-}
-
-// Public is c as JSON, without the passwords that the addresses of others may
-// hold. None of the operator's values is in it.
-func (c *Config) Public() ([]byte, error) {
-	shown := *c
-	hide := func(address *string) {
-		u, err := url.Parse(*address)
-		if err != nil {
-			*address = "[secret]"
-			return
-		}
-		u.User, u.RawQuery = nil, ""
-		*address = u.String()
-	}
-	hide(&shown.Traces)
-	hide(&shown.Store)
-	return json.Marshal(&shown)
 }

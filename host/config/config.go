@@ -5,23 +5,15 @@
 package config
 
 import (
-	"bufio"
 	_ "embed"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/toold/toold/host/places"
-	"github.com/toold/toold/host/strictjson"
 )
 
 // Config is everything an operator can say about a daemon. It is flat, each
@@ -237,312 +229,11 @@ type IdentityConfig struct {
 	IgnoreClaims []string `json:"ignore_claims,omitempty"`
 }
 
-// Schema is the JSON Schema of toold.json.
-//
-//go:embed schema.json
-var Schema []byte
-
 // Env looks up one variable, as os.LookupEnv does.
 type Env func(name string) (string, bool)
 
-// Load reads toold.json, when there is one, and lets variables override it.
-// file may be empty: then TOOLD_CONFIG names it, and without that the
-// defaults stand. Flags are set on the result by the caller, before Complete.
-func Load(file string, env Env) (Config, error) {
-	var c Config
-	if file == "" {
-		file, _ = env("TOOLD_CONFIG")
-	}
-	if file != "" {
-		abs, err := filepath.Abs(file)
-		if err != nil {
-			return c, fmt.Errorf("read configuration: %w", err)
-		}
-		data, err := os.ReadFile(abs)
-		if err != nil {
-			return c, fmt.Errorf("read configuration: %w; check --config", err)
-		}
-		if err := strictjson.Unmarshal(data, &c); err != nil {
-			return c, fmt.Errorf("read configuration %s: %w; `toolctl schema config` prints what may be there", file, err)
-		}
-		if err := checkValues(data); err != nil {
-			return c, fmt.Errorf("read configuration %s: %w; `toolctl schema config` prints what may be there", file, err)
-		}
-		c.File = abs
-	}
-	for _, v := range []struct {
-		name string
-		to   *string
-	}{
-		{"INSTANCE_ID", &c.Instance},
-		{"TOOLD_TOOLS", &c.Tools},
-		{"TOOLD_RESTRICTED", &c.Restricted},
-		{"TOOL_SOCKET", &c.Socket},
-		{"TOOLD_ADMIN", &c.Admin},
-		{"TOOLD_STATE_DIR", &c.State},
-		{"TOOLD_METRICS", &c.Metrics},
-		{"TOOLD_MCP", &c.MCP},
-		{"TOOLD_DASHBOARD", &c.Dashboard},
-		{"TOOLD_LOG_LEVEL", &c.LogLevel},
-		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &c.Traces},
-		{"TOOLD_STORE", &c.Store},
-		{"TOOL_RELIABILITY_ENABLED", &c.Reliability},
-	} {
-		if s, ok := env(v.name); ok && s != "" {
-			*v.to = s
-		}
-	}
-	if s, ok := env("OTEL_EXPORTER_OTLP_ENDPOINT"); ok && s != "" && c.Traces == "" {
-		c.Traces = strings.TrimSuffix(s, "/") + "/v1/traces"
-	}
-	if s, ok := env("TOOLD_ROOTS"); ok && s != "" {
-		c.Roots = filepath.SplitList(s)
-	}
-	return c, nil
-}
-
-// Override puts every text that o sets over c's; flags are such.
-func (c *Config) Override(o Config) {
-	for _, f := range []struct{ to, from *string }{
-		{&c.Tools, &o.Tools}, {&c.Restricted, &o.Restricted}, {&c.Socket, &o.Socket},
-		{&c.Admin, &o.Admin}, {&c.Instance, &o.Instance}, {&c.State, &o.State},
-		{&c.Metrics, &o.Metrics}, {&c.MCP, &o.MCP}, {&c.Dashboard, &o.Dashboard}, {&c.LogLevel, &o.LogLevel},
-		{&c.Store, &o.Store}, {&c.Reliability, &o.Reliability},
-	} {
-		if *f.from != "" {
-			*f.to = *f.from
-		}
-	}
-}
-
-// Complete fills in the defaults, makes paths absolute, reads the .env file
-// beside File and checks the whole. It makes nothing on disk.
-func (c *Config) Complete(env Env) error {
-	var bad faults
-	c.setDefaults(env, &bad)
-	c.checkConfinement(&bad)
-	c.completePaths(&bad)
-	c.completeMCP(&bad)
-	c.completeDashboard(&bad)
-	c.env, c.values = env, map[string]string{}
-	if file := c.DotEnv(); file != "" {
-		if err := readDotEnv(file, c.values); err != nil {
-			bad.add("%w", err)
-		}
-	}
-	return errors.Join(bad...)
-}
-
-// faults are what is wrong with a configuration, all of it.
-type faults []error
-
-func (f *faults) add(format string, a ...any) { *f = append(*f, fmt.Errorf(format, a...)) }
-
-// setDefaults fills in what is missing, and checks what is no path.
-func (c *Config) setDefaults(env Env, bad *faults) {
-	def := func(s *string, v string) {
-		if *s == "" {
-			*s = v
-		}
-	}
-	// The daemon is where its clients look for it.
-	at := places.Find(c.places(), func(name string) string { v, _ := env(name); return v })
-	c.Instance, c.Socket, c.State, c.Admin = at.Instance, at.Socket, at.State, at.Admin
-	if !validInstance(c.Instance) {
-		bad.add("instance %q: use letters, digits, dots, dashes and underscores", c.Instance)
-	}
-	def(&c.Tools, "tools.d")
-	def(&c.LogLevel, "info")
-	def(&c.Confine, "best")
-	def(&c.Store, "file")
-	if mode, err := readReliability(c.Reliability); err != nil {
-		bad.add("%w", err)
-	} else {
-		c.Reliability = mode
-	}
-	if c.Roots == nil {
-		c.Roots = []string{"/workspace"}
-	}
-	if c.MaxConnections == 0 {
-		c.MaxConnections = 1024
-	}
-	if c.ShutdownGrace == 0 {
-		c.ShutdownGrace = 30
-	}
-	if c.GuestMemory == 0 {
-		c.GuestMemory = 1 << 30
-	}
-	if c.MaxConnections < 0 || c.ShutdownGrace < 0 || c.GuestMemory < 0 {
-		bad.add("max_connections, shutdown_grace and guest_memory are not negative")
-	}
-	if s := &c.Sessions; min(s.Limit, s.Idle, s.Keep, s.Watchers, s.WatchersAll, s.WatchEvents, s.WatchOutput, s.WatchKeep) < 0 || s.JobOutput != nil && *s.JobOutput < 0 {
-		bad.add("sessions: limit, idle, keep, watchers, watchers_all, watch_events, watch_output, watch_keep and job_output are not negative")
-	}
-	if err := c.Audit.complete(); err != nil {
-		bad.add("%w", err)
-	}
-	if err := c.Discovery.complete(); err != nil {
-		bad.add("%w", err)
-	}
-	if _, err := c.Level(); err != nil {
-		bad.add("%w", err)
-	}
-	if u, err := url.Parse(c.Traces); c.Traces != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		bad.add("traces %q: use the URL of an OTLP collector, such as http://127.0.0.1:4318/v1/traces", c.Traces)
-	}
-}
-
-// places are those that c names so far.
-func (c *Config) places() places.Places {
-	return places.Places{Instance: c.Instance, Socket: c.Socket, State: c.State, Admin: c.Admin}
-}
-
-// LookPlaces is where a client finds its daemon: flags go before variables, these
-// before the toold.json that TOOLD_CONFIG names, and that before the defaults.
-func LookPlaces(flags places.Places, env Env) (places.Places, error) {
-	c, err := Load("", env)
-	if err != nil {
-		return places.Places{}, err
-	}
-	c.Override(Config{Instance: flags.Instance, Socket: flags.Socket, State: flags.State, Admin: flags.Admin})
-	return places.Look(c.places(), func(name string) string { v, _ := env(name); return v }), nil
-}
-
-func (c *Config) checkConfinement(bad *faults) {
-	least, most := slices.Index(confineLevels, c.LeastConfinement()), slices.Index(confineLevels, c.ConfineMost)
-	if least < 0 && c.Confine != "best" {
-		bad.add(`confine %q: use "best", "required", or the least level: "landlock", "seccomp", "namespaces", "uid"`, c.Confine)
-	}
-	switch {
-	case c.ConfineMost == "":
-	case most < 0 || c.ConfineMost == "uid":
-		bad.add(`confine_most %q: use "landlock", "seccomp" or "namespaces"`, c.ConfineMost)
-	case least > most && c.Confine != "uid": // which is beside the others
-		bad.add(`confine_most %q is less than confine %q demands`, c.ConfineMost, c.Confine)
-	}
-}
-
-// completePaths makes paths absolute, and checks that they are what they are for.
-func (c *Config) completePaths(bad *faults) {
-	abs := func(what string, p *string) {
-		if *p == "" {
-			return
-		}
-		a, err := filepath.Abs(*p)
-		if err != nil {
-			bad.add("%s %q: %w", what, *p, err)
-			return
-		}
-		*p = a
-	}
-	roots := func(what string, list []string) {
-		for i := range list {
-			if !filepath.IsAbs(list[i]) {
-				bad.add("%s %q: a root is an absolute path", what, list[i])
-			}
-			if filepath.Clean(list[i]) == "/" {
-				bad.add(`%s "/": a root of everything confines nothing; name the folders that calls work in`, what)
-			}
-			list[i] = filepath.Clean(list[i])
-		}
-	}
-	abs("tools", &c.Tools)
-	abs("restricted", &c.Restricted)
-	abs("state", &c.State)
-	abs("socket", &c.Socket)
-	abs("admin", &c.Admin)
-	abs("identity/jwks", &c.Identity.JWKS)
-	if c.Identity.JWKS == "" && (c.Identity.Issuer != "" || c.Identity.Audience != "") {
-		bad.add("identity: issuer and audience are of tokens, and there is no jwks with their keys")
-	}
-	if len(c.Roots) == 0 {
-		bad.add("roots: name at least one folder")
-	}
-	roots("root", c.Roots)
-	c.checkAccess("socket_mode", "socket_group", &c.SocketMode, &c.SocketGroup, "0660", "", bad)
-	seen := map[string]bool{c.Socket: true}
-	if seen[c.Admin] {
-		bad.add("admin: %s is the tool socket too; give it a path of its own", c.Admin)
-	}
-	seen[c.Admin] = true
-	for i := range c.Sockets {
-		s := &c.Sockets[i]
-		what := fmt.Sprintf("sockets/%d", i)
-		if s.Path == "" {
-			bad.add("%s: path is missing", what)
-			continue
-		}
-		abs(what, &s.Path)
-		if seen[s.Path] {
-			bad.add("%s: %s is used twice", what, s.Path)
-		}
-		seen[s.Path] = true
-		if s.Protocol != "" && s.Protocol != "toold" && s.Protocol != ProtocolMCP {
-			bad.add(`%s/protocol %q: use "toold", which wrappers speak, or "mcp"`, what, s.Protocol)
-		}
-		roots(what+"/roots", s.Roots)
-		if s.Session == "default" {
-			bad.add("%s/session: a default session is made anew, without its limits, after it was closed; name one that toolctl session new made", what)
-		}
-		c.checkAccess(what+"/mode", what+"/group", &s.Mode, &s.Group, c.SocketMode, c.SocketGroup, bad)
-	}
-}
-
-// completeMCP completes the address for MCP over HTTP. The kernel does not say who
-// connects there, so a token has to; and one that was made for another server is
-// not taken where others than this machine's users may send it.
-func (c *Config) completeMCP(bad *faults) {
-	if c.MCP == "" {
-		return
-	}
-	if _, err := strconv.ParseUint(c.MCP, 10, 16); err == nil {
-		c.MCP = ":" + c.MCP
-	}
-	host, port, err := net.SplitHostPort(c.MCP)
-	if err != nil {
-		bad.add("mcp %q: %w; use HOST:PORT, such as 127.0.0.1:8417", c.MCP, err)
-		return
-	}
-	if host == "" {
-		host = "127.0.0.1"
-	}
-	c.MCP = net.JoinHostPort(host, port)
-	if c.Identity.JWKS == "" {
-		bad.add("mcp: over HTTP only a token says who calls; name the keys of tokens in identity.jwks, or use a socket with \"protocol\": \"mcp\" instead")
-	}
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
-		return
-	}
-	if u, err := url.Parse(c.Identity.Audience); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		bad.add("mcp: %s is not an address of this machine alone; set identity.audience to the URL by which clients reach it, which their tokens must name, or listen on 127.0.0.1", host)
-	}
-}
-
 // DashboardAdmin is the Dashboard that is on the operator's socket.
 const DashboardAdmin = "admin"
-
-// completeDashboard completes the address of the page. It is one of this machine
-// alone: what it shows goes over no network without a program that protects it.
-func (c *Config) completeDashboard(bad *faults) {
-	if c.Dashboard == "" || c.Dashboard == DashboardAdmin {
-		return
-	}
-	if _, err := strconv.ParseUint(c.Dashboard, 10, 16); err == nil {
-		c.Dashboard = ":" + c.Dashboard
-	}
-	host, port, err := net.SplitHostPort(c.Dashboard)
-	if err != nil {
-		bad.add("dashboard %q: %w; use a port of the loopback address, such as 127.0.0.1:8418, or \"admin\"", c.Dashboard, err)
-		return
-	}
-	if host == "" {
-		host = "127.0.0.1"
-	}
-	c.Dashboard = net.JoinHostPort(host, port)
-	if ip := net.ParseIP(host); host != "localhost" && !ip.IsLoopback() {
-		bad.add("dashboard: %s is not an address of this machine alone; use 127.0.0.1:%s, and from elsewhere ssh -L %s:127.0.0.1:%s", host, port, port, port)
-	}
-}
 
 // DotEnv is the file with the operator's values, or "".
 func (c *Config) DotEnv() string {
@@ -589,93 +280,6 @@ func (c *Config) LeastConfinement() string {
 // Grace is how long calls may finish in when the daemon is stopped.
 func (c *Config) Grace() time.Duration { return time.Duration(c.ShutdownGrace) * time.Second }
 
-// Reloadable reports, by name, the first setting in which next differs from c
-// and that only a restart can change.
-func (c *Config) Reloadable(next *Config) error {
-	for _, f := range []struct{ name, old, new string }{
-		{"instance", c.Instance, next.Instance},
-		{"tools", c.Tools, next.Tools},
-		{"restricted", c.Restricted, next.Restricted},
-		{"socket", c.Socket, next.Socket},
-		{"socket_mode", c.SocketMode, next.SocketMode},
-		{"socket_group", c.SocketGroup, next.SocketGroup},
-		{"admin", c.Admin, next.Admin},
-		{"state", c.State, next.State},
-		{"metrics", c.Metrics, next.Metrics},
-		{"mcp", c.MCP, next.MCP},
-		{"dashboard", c.Dashboard, next.Dashboard},
-		{"traces", c.Traces, next.Traces},
-		{"max_connections", strconv.Itoa(c.MaxConnections), strconv.Itoa(next.MaxConnections)},
-		{"allow_writable_tools", strconv.FormatBool(c.AllowWritableTools), strconv.FormatBool(next.AllowWritableTools)},
-		{"guest_memory", strconv.FormatInt(c.GuestMemory, 10), strconv.FormatInt(next.GuestMemory, 10)},
-		{"sockets", listenedOn(c.Sockets), listenedOn(next.Sockets)},
-		{"sessions", c.Sessions.text(), next.Sessions.text()},
-	} {
-		if f.old != f.new {
-			return fmt.Errorf("%s changes from %q to %q: restart toold for that", f.name, f.old, f.new)
-		}
-	}
-	if c.MCP != "" && c.Identity.Audience != next.Identity.Audience {
-		return fmt.Errorf("identity.audience changes from %q to %q, and with mcp it is what clients reach: restart toold for that", c.Identity.Audience, next.Identity.Audience)
-	}
-	if c.Store != next.Store { // which may hold a password
-		return errors.New("store changes: restart toold for that")
-	}
-	return nil
-}
-
-// listenedOn is what only a restart can change of s.
-func listenedOn(s []Socket) string {
-	var p []string
-	for _, s := range s {
-		p = append(p, strings.TrimSpace(s.Path+" "+s.Mode+" "+s.Group+" "+s.Protocol))
-	}
-	return fmt.Sprintf("%q", p)
-}
-
-func validInstance(s string) bool {
-	for _, r := range s {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)) {
-			return false
-		}
-	}
-	return s != "" && s != "." && s != ".." && len(s) <= 64
-}
-
-// readDotEnv reads NAME=value lines into values. Empty lines and lines that
-// begin with # are passed over; a value may stand in single or double quotes,
-// which are taken off; nothing is expanded.
-func readDotEnv(path string, values map[string]string) error {
-	f, err := OpenSecret(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	defer f.Close()
-	sc := bufio.NewScanner(f)
-	sc.Buffer(nil, 1<<20)
-	for n := 1; sc.Scan(); n++ {
-		line := strings.TrimSpace(sc.Text())
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
-		name = strings.TrimSpace(name)
-		if !ok || name == "" {
-			// The line may hold a secret: it is not quoted.
-			return fmt.Errorf("read %s: line %d is not NAME=value", path, n)
-		}
-		value = strings.TrimSpace(value)
-		if l := len(value); l >= 2 && (value[0] == '"' || value[0] == '\'') && value[l-1] == value[0] {
-			value = value[1 : l-1]
-		}
-		values[name] = value
-	}
-	return sc.Err()
-}
-
 // AllRoots are the roots of all sockets.
 func (c *Config) AllRoots() []string {
 	all := slices.Clone(c.Roots)
@@ -690,6 +294,38 @@ func (c *Config) AllRoots() []string {
 func (c *Config) StoreKind() string {
 	kind, _, _ := strings.Cut(c.Store, "://")
 	return kind
+}
+
+// ModeOf is the mode of a tool under c: its own where tool.json gives
+// one, unless the operator has said "off", which is for everything.
+func (c *Config) ModeOf(own string) string {
+	switch {
+	case c.Reliability == ReliabilityOff:
+		return ReliabilityOff
+	case own != "":
+		return own
+	case c.Reliability == "":
+		return ReliabilityOff
+	}
+	return c.Reliability
+}
+
+// Public is c as JSON, without the passwords that the addresses of others may
+// hold. None of the operator's values is in it.
+func (c *Config) Public() ([]byte, error) {
+	shown := *c
+	hide := func(address *string) {
+		u, err := url.Parse(*address)
+		if err != nil {
+			*address = "[secret]"
+			return
+		}
+		u.User, u.RawQuery = nil, ""
+		*address = u.String()
+	}
+	hide(&shown.Traces)
+	hide(&shown.Store)
+	return json.Marshal(&shown)
 }
 
 // Entrance is what one socket serves. The zero value serves nothing.

@@ -1,9 +1,6 @@
 package config
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 )
@@ -50,32 +47,4 @@ func (d *DiscoveryConfig) complete() error {
 		}
 	}
 	return errors.Join(bad...)
-}
-
-// DiscoverySettings is a digest of what of c can change what a module finds when
-// it is asked for the tools of an identity; executes says that it runs binaries. The
-// values of secrets, which it does not have, belong to the identity.
-//
-// Every field counts that is not named here, so that one that is new has tools
-// discovered again where nobody thought of them.
-func (c *Config) DiscoverySettings(executes bool) string {
-	k := *c
-	k.LogLevel, k.Reliability, k.ShutdownGrace = "", "", 0
-	// How long a surface is fresh is decided when it is made; the rest of it is
-	// of no surface.
-	k.Discovery = DiscoveryConfig{TTL: c.Discovery.TTL}
-	// Which tools a socket serves is asked in each call.
-	k.Sockets = nil
-	for _, s := range c.Sockets {
-		k.Sockets = append(k.Sockets, Socket{Path: s.Path, Roots: s.Roots})
-	}
-	if !executes { // nothing that the module does is in a folder, or confined
-		k.Roots, k.Sockets, k.Confine, k.ConfineMost = nil, nil, "", ""
-	}
-	b, err := json.Marshal(k)
-	if err != nil { // it was made of JSON
-		panic(err)
-	}
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:16])
 }

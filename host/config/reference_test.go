@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -104,17 +105,18 @@ var variables = regexp.MustCompile(`\{"([A-Z_]+)", &c\.(\w+)\}`)
 func TestReference(t *testing.T) {
 	const doc = "../../docs/configuration.md"
 	const begin, end = "<!-- of the schema: TOOLD_UPDATE_DOCS=1 go test -run TestReference ./host/config -->\n", "<!-- end -->\n"
-	source, err := os.ReadFile("config.go")
+	source, err := os.ReadFile("load.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	variable := map[string]string{"roots": "TOOLD_ROOTS"}
 	for _, m := range variables.FindAllSubmatch(source, -1) {
-		field := regexp.MustCompile(`(?m)^\t` + string(m[2]) + `\s+\S+\s+` + "`" + `json:"(\w+)`).FindSubmatch(source)
-		if field == nil {
+		field, ok := reflect.TypeFor[Config]().FieldByName(string(m[2]))
+		if !ok {
 			t.Fatalf("%s has no setting", m[1])
 		}
-		variable[string(field[1])] = string(m[1])
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		variable[name] = string(m[1])
 	}
 	var b strings.Builder
 	b.WriteString(begin)

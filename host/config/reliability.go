@@ -32,17 +32,3 @@ func readReliability(s string) (string, error) {
 	}
 	return "", fmt.Errorf("reliability %q: use off, shadow, read-only or all", s)
 }
-
-// ModeOf is the mode of a tool under c: its own where tool.json gives
-// one, unless the operator has said "off", which is for everything.
-func (c *Config) ModeOf(own string) string {
-	switch {
-	case c.Reliability == ReliabilityOff:
-		return ReliabilityOff
-	case own != "":
-		return own
-	case c.Reliability == "":
-		return ReliabilityOff
-	}
-	return c.Reliability
-}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -9,6 +10,11 @@ import (
 
 	"github.com/toold/toold/host/strictjson"
 )
+
+// Schema is the JSON Schema of toold.json.
+//
+//go:embed schema.json
+var Schema []byte
 
 // limits are what the schema says of a value.
 type limits struct {
