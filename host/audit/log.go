@@ -12,30 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are the operator's settings.
-type Options struct {
-	// On: without it nothing is written, and no record is asked for.
-	On bool
-	// MaxBytes bounds all segments together, MaxAge each: those that are over
-	// go, the oldest first, but never the one that is written.
-	MaxBytes int64
-	MaxAge   time.Duration
-}
-
 const (
-	// maxSegment and minSegment bound the size in bytes at which a segment is
-	// followed by the next: an eighth of what all may have.
-	maxSegment = 64 << 20
-	minSegment = 64 << 10
-	// segmentAge is after how long it is, whatever its size, so that what is too
-	// old can go.
-	segmentAge = 24 * time.Hour
 	// tidyEvery is how often a log that nothing is written to looks for that.
 	tidyEvery = time.Hour
 	// lingerTime is how long a record that needs no sync waits for others.
 	lingerTime = 10 * time.Millisecond
-	// maxBatch is how many bytes of records one write, and one sync, takes along.
-	maxBatch = 1 << 20
 	// maxQueue and maxQueueBytes bound the records that wait for the disk. Those
 	// that need no sync are lost beyond it, and counted.
 	maxQueue      = 1 << 16
@@ -62,19 +43,6 @@ type Log struct {
 	w writer
 }
 
-// pendingRecord is a record that waits to be written.
-type pendingRecord struct {
-	make func() *Record
-	size int
-	sync bool
-	done chan error // has room for one; nil where nobody waits
-	set  *Options   // in place of a record
-
-	// What the writer found out; others read it once done has answered.
-	n   uint64
-	err error
-}
-
 // Open opens the log in the folder dir, which is made where it is not there, and
 // records in what state it was found. Close releases it.
 func Open(dir string, o Options, log *slog.Logger) (*Log, error) {
@@ -97,7 +65,7 @@ func Open(dir string, o Options, log *slog.Logger) (*Log, error) {
 // that cannot be written is counted by the next one that can.
 func (l *Log) Add(size int, make func() *Record) { l.enqueue(&pendingRecord{make: make, size: size}) }
 
-// AddSync has the record that make answers written, and returns its number when
+// AddSync has the record that make returns written, and returns its number when
 // it is on the disk; 0 where the log is off. Those that come while a sync runs
 // share the next one. Where ctx ends first, its cause is the error, and the record
 // may be written yet.
@@ -157,7 +125,7 @@ func (l *Log) On() bool {
 	return l.opts.On
 }
 
-// enqueue is false where the log is off.
+// enqueue queues e for the writer. It reports false if the log is off.
 func (l *Log) enqueue(e *pendingRecord) bool {
 	if l == nil {
 		return false
@@ -246,7 +214,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// run is the writer.
+// run writes what is queued, until Close.
 func (l *Log) run() {
 	defer close(l.done)
 	tick := time.NewTicker(tidyEvery)

@@ -21,6 +21,10 @@ type segmentFile struct {
 	size   int64
 }
 
+func segmentPath(dir string, number uint64) string {
+	return filepath.Join(dir, fmt.Sprintf("%08d.log", number))
+}
+
 // segments lists those of the log in dir, the oldest first.
 func segments(dir string) ([]segmentFile, error) {
 	entries, err := os.ReadDir(dir)

@@ -4,19 +4,61 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 )
+
+// Options are the operator's settings.
+type Options struct {
+	// On: without it nothing is written, and no record is asked for.
+	On bool
+	// MaxBytes bounds all segments together, MaxAge each: those that are over
+	// go, the oldest first, but never the one that is written.
+	MaxBytes int64
+	MaxAge   time.Duration
+}
+
+const (
+	// maxSegment and minSegment bound the size in bytes at which a segment is
+	// followed by the next: an eighth of what all may have.
+	maxSegment = 64 << 20
+	minSegment = 64 << 10
+	// segmentAge is after how long it is, whatever its size, so that what is too
+	// old can go.
+	segmentAge = 24 * time.Hour
+	// maxBatch is how many bytes of records one write, and one sync, takes along.
+	maxBatch = 1 << 20
+)
+
+// pendingRecord is a record that waits to be written.
+type pendingRecord struct {
+	make func() *Record
+	size int
+	sync bool
+	done chan error // has room for one; nil where nobody waits
+	set  *Options   // in place of a record
+
+	// What the writer found out; others read it once done has answered.
+	n   uint64
+	err error
+}
+
+// record makes the record of e. What fails there fails that one alone.
+func (e *pendingRecord) record() (r *Record, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			r, err = nil, fmt.Errorf("describe the call: %v", v)
+		}
+	}()
+	return e.make(), nil
+}
 
 // writer is what a log is written with. One goroutine at a time has it.
 type writer struct {
@@ -100,16 +142,6 @@ func (w *writer) reportState(err error) {
 		w.log.Warn("the audit log is written again", "folder", w.dir)
 	}
 	w.failing.Store(err != nil)
-}
-
-// record makes the record of e. What fails there fails that one alone.
-func (e *pendingRecord) record() (r *Record, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			r, err = nil, fmt.Errorf("describe the call: %v", v)
-		}
-	}()
-	return e.make(), nil
 }
 
 // add appends r to the buffer and to the chain.
@@ -398,18 +430,6 @@ func (w *writer) open() error {
 	return nil
 }
 
-// missing says what is missing of a log that ends with record n and the hash last, by
-// what the head records of it; empty: nothing.
-func (h *head) missing(n uint64, last hash) string {
-	switch {
-	case h.N > n:
-		return fmt.Sprintf("the log ends with record %d, but the head records %d", n, h.N)
-	case h.N == n && n > 0 && h.Hash != last.String():
-		return fmt.Sprintf("record %d differs from the one that the head recorded", n)
-	}
-	return ""
-}
-
 // findEnd opens the newest of the segments, cuts off what follows its last record
 // and returns the end of the chain. Without a segment, or where the newest cannot
 // be used, it leaves none open, and number is the last that is taken.
@@ -483,76 +503,12 @@ func (w *writer) close() error {
 	return errors.Join(errs...)
 }
 
-// head is what the file of that name says: how far the log goes.
-type head struct {
-	Version int    `json:"version"`
-	Segment uint64 `json:"segment"`
-	N       uint64 `json:"n"`
-	Hash    string `json:"hash"`
-	// Synced is the last record that is on the disk; after it, the end of the
-	// machine may lose some.
-	Synced uint64 `json:"synced"`
-	// Boot tells one start of the machine from another; empty where that is not
-	// known.
-	Boot string `json:"boot,omitempty"`
-	// Sum is the SHA-256 of the others, as JSON.
-	Sum string `json:"sum"`
-}
-
-// headSize is that of the file: one sector, which a disk writes as a whole.
-const headSize = 512
-
-func (h head) encode() ([]byte, error) {
-	h.Sum = ""
-	b, err := json.Marshal(h)
-	if err != nil {
-		return nil, err
-	}
-	h.Sum = hashOf(b).String()
-	if b, err = json.Marshal(h); err != nil || len(b) >= headSize {
-		return nil, errors.Join(err, fs.ErrInvalid)
-	}
-	return append(append(b, bytes.Repeat([]byte(" "), headSize-1-len(b))...), '\n'), nil
-}
-
 func (w *writer) writeHead() error {
 	b, err := head{Version: Version, Segment: w.number, N: w.n, Hash: w.last.String(), Synced: w.synced, Boot: bootID()}.encode()
 	if err == nil {
 		_, err = w.head.WriteAt(b, 0)
 	}
 	return err
-}
-
-// readHead reads the head of the log in dir.
-func readHead(dir string) (*head, error) {
-	f, err := os.OpenFile(headPath(dir), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, headSize+1))
-	if err != nil {
-		return nil, err
-	}
-	return decodeHead(b)
-}
-
-// decodeHead takes a head only as encode writes it.
-func decodeHead(b []byte) (*head, error) {
-	var h head
-	if err := json.Unmarshal(b, &h); err != nil {
-		return nil, fmt.Errorf("it is damaged: %w", err)
-	}
-	if again, err := h.encode(); err != nil || !bytes.Equal(again, b) {
-		return nil, errors.New("it is damaged: checksum mismatch")
-	}
-	return &h, nil
-}
-
-func headPath(dir string) string { return filepath.Join(dir, "head") }
-
-func segmentPath(dir string, number uint64) string {
-	return filepath.Join(dir, fmt.Sprintf("%08d.log", number))
 }
 
 func syncDir(dir string) error {
@@ -562,6 +518,3 @@ func syncDir(dir string) error {
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
-
-// bootID tells one start of the machine from another, where the system says.
-func bootID() string { return strings.TrimSpace(string(readBoot())) }
