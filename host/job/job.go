@@ -12,9 +12,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -33,9 +36,6 @@ const (
 	maxFinished = 20
 	// maxRunning is how many jobs of one identity run at a time.
 	maxRunning = 64
-	// maxOutput is how many bytes at the end of each of a job's outputs are
-	// kept.
-	maxOutput = 256 << 10
 	// maxProgress bounds a job's latest progress value, in bytes.
 	maxProgress = 64 << 10
 )
@@ -64,18 +64,6 @@ type Table struct {
 // NewTable returns a table without jobs.
 func NewTable(c Config) *Table {
 	return &Table{events: c.Events, byOwner: map[string][]*Job{}, outputs: outputs{dir: c.Dir, limit: c.Output, log: c.Log}}
-}
-
-// Spec says which call a job is.
-type Spec struct {
-	ID      string // of its execution
-	Owner   string // the identity, as sessions know it
-	Session string
-	Bound   bool // by a caller that is bound to Session; see Job.shares
-	Tool    string
-	Detach  bool // whether it outlives its session
-	// Persist says that its session has a journal: its output is kept over a restart.
-	Persist bool
 }
 
 // Running is what a job knows of its execution while that runs.
@@ -113,26 +101,6 @@ type Job struct {
 	lastLine string // the last one, once it has ended
 	note     string // why the output of a restored job is not there, or empty
 }
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	b     []byte
-	total int64
-}
-
-func (t *tail) write(p []byte) {
-	t.total += int64(len(p))
-	if len(p) > maxOutput {
-		p = p[len(p)-maxOutput:]
-	}
-	t.b = append(t.b, p...)
-	if len(t.b) > 2*maxOutput {
-		t.b = append(t.b[:0], t.b[len(t.b)-maxOutput:]...)
-	}
-}
-
-// bytes returns the end of what was written.
-func (t *tail) bytes() []byte { return t.b[max(len(t.b)-maxOutput, 0):] }
 
 // shares reports whether j counts towards the same limits as other: those of an
 // identity, or of the callers that are bound to one of its sessions, who would else
@@ -316,7 +284,7 @@ func (t *Table) Restored(unread func(session string) bool) {
 		}
 		for _, j := range slices.Backward(list) { // the newest is what is kept first
 			if j.saved > 0 && !t.reserve(j, j.saved) { // the limit may be less than it was
-				os.Remove(t.outputs.path(j))
+				os.Remove(t.outputs.path(&j.Spec))
 				j.note = noteRemoved
 			}
 		}
@@ -483,6 +451,161 @@ func fromJSON(data json.RawMessage) any {
 }
 
 // contextKey is the context key of NewContext.
+// save writes the output of a job that has ended. Without it, or after it failed, the
+// output ends with the daemon.
+func (t *Table) save(j *Job) {
+	o := &t.outputs
+	if o.dir == "" || !j.Persist {
+		return
+	}
+	j.mu.Lock()
+	h := outputHeader{
+		Version: outputVersion, Owner: j.Owner, Session: j.Session, Execution: j.ID, Message: j.message, LastLine: j.lastLine,
+		Stdout: len(j.stdout.bytes()), Stderr: len(j.stderr.bytes()), StdoutTotal: j.stdout.total, StderrTotal: j.stderr.total,
+		Progress: j.progress,
+	}
+	if json.Valid(j.data) {
+		h.Data = j.data
+	}
+	b, listed := h.encode(j.stdout.bytes(), j.stderr.bytes()), j.listed
+	j.mu.Unlock()
+	if !listed || len(b) > maxOutputFile || !t.reserve(j, int64(len(b))) {
+		return
+	}
+	err := os.MkdirAll(o.dir, 0o700)
+	if err == nil {
+		err = writeOutput(o.path(&j.Spec), b)
+	}
+	if err != nil {
+		t.reserve(j, 0)
+		o.log.Warn("the output of a job cannot be kept, so it ends with the daemon", "execution_id", j.ID, "session", j.Session, "error", err)
+	}
+}
+
+// reserve notes that the output of j takes so many bytes, and removes older ones that
+// share its limit until they fit. It is false, and j has none, where that is over
+// the limit on its own.
+func (t *Table) reserve(j *Job, size int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	j.saved = 0
+	if size > t.outputs.limit {
+		return false
+	}
+	total := size
+	for _, other := range t.byOwner[j.Owner] {
+		if other.shares(j) {
+			total += other.saved
+		}
+	}
+	for _, other := range t.byOwner[j.Owner] { // oldest first
+		if total <= t.outputs.limit {
+			break
+		}
+		if other != j && other.shares(j) && other.saved > 0 {
+			total -= other.saved
+			t.removeOutput(other, noteRemoved)
+		}
+	}
+	j.saved = size
+	return true
+}
+
+// removeOutput removes the file of j, and says why it is not there. t.mu is held, or
+// nobody else has the table yet.
+func (t *Table) removeOutput(j *Job, why string) {
+	if j.saved == 0 {
+		return
+	}
+	j.saved = 0
+	os.Remove(t.outputs.path(&j.Spec))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.note = why
+}
+
+// restoreOutput takes over what the file of a restored job says of it. Its output is
+// read when somebody asks for it.
+func (t *Table) restoreOutput(j *Job) {
+	o := &t.outputs
+	j.restored, j.note = true, noteLost
+	if o.dir == "" {
+		return
+	}
+	h, stdout, stderr, err := o.read(&j.Spec)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case err != nil:
+		j.note = noteDamaged
+		o.log.Warn("the output of a job cannot be read; its file is left as it is", "file", o.path(&j.Spec), "error", err)
+		return
+	}
+	j.note, j.saved = "", int64(len(h.encode(stdout, stderr)))
+	j.stdout.total, j.stderr.total, j.lastLine, j.progress, j.data = h.StdoutTotal, h.StderrTotal, h.LastLine, h.Progress, h.Data
+	if j.message == "" {
+		j.message = h.Message
+	}
+}
+
+// sweepOutputs removes the files of jobs that are gone. A file that is none of ours is
+// left as it is, and so are those of a session that is unread.
+func (t *Table) sweepOutputs(unread func(session string) bool) {
+	o := &t.outputs
+	if o.dir == "" {
+		return
+	}
+	entries, err := os.ReadDir(o.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		o.log.Warn("the folder of jobs' outputs cannot be read", "folder", o.dir, "error", err)
+	}
+	known := map[string]bool{}
+	for _, jobs := range t.byOwner {
+		for _, j := range jobs {
+			known[filepath.Base(o.path(&j.Spec))] = true
+		}
+	}
+	for _, e := range entries {
+		name := outputName.FindStringSubmatch(e.Name())
+		if name == nil || e.IsDir() {
+			o.log.Warn("a file among the outputs of jobs is none; it is left as it is", "file", filepath.Join(o.dir, e.Name()))
+			continue
+		}
+		if known[e.Name()] || name[2] == "" && unread(name[1]) {
+			continue
+		}
+		os.Remove(filepath.Join(o.dir, e.Name()))
+	}
+}
+
+// RemoveOutputs removes the files of a session that is forgotten.
+func (t *Table) RemoveOutputs(owner, session string) {
+	if t.outputs.dir == "" {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, j := range t.byOwner[owner] {
+		if j.Session == session {
+			t.removeOutput(j, noteRemoved)
+		}
+	}
+}
+
+// outputLocked returns the end of both outputs of j. Where they are not there, note says
+// why.
+func (j *Job) outputLocked() (stdout, stderr []byte) {
+	if !j.restored || j.note != "" {
+		return j.stdout.bytes(), j.stderr.bytes()
+	}
+	_, stdout, stderr, err := j.table.outputs.read(&j.Spec)
+	if err != nil {
+		j.note = noteDamaged
+		j.table.outputs.log.Warn("the output of a job cannot be read", "file", j.table.outputs.path(&j.Spec), "error", err)
+	}
+	return stdout, stderr
+}
+
 type contextKey struct{}
 
 // NewContext returns a context for the call of j; nil: for a call that is none's.

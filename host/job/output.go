@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +16,38 @@ import (
 	"slices"
 	"syscall"
 )
+
+// Spec says which call a job is.
+type Spec struct {
+	ID      string // of its execution
+	Owner   string // the identity, as sessions know it
+	Session string
+	Bound   bool // by a caller that is bound to Session; see Job.shares
+	Tool    string
+	Detach  bool // whether it outlives its session
+	// Persist says that its session has a journal: its output is kept over a restart.
+	Persist bool
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	b     []byte
+	total int64
+}
+
+func (t *tail) write(p []byte) {
+	t.total += int64(len(p))
+	if len(p) > maxOutput {
+		p = p[len(p)-maxOutput:]
+	}
+	t.b = append(t.b, p...)
+	if len(t.b) > 2*maxOutput {
+		t.b = append(t.b[:0], t.b[len(t.b)-maxOutput:]...)
+	}
+}
+
+// bytes returns the end of what was written.
+func (t *tail) bytes() []byte { return t.b[max(len(t.b)-maxOutput, 0):] }
 
 // outputs are the files with the outputs of finished jobs, one for each job: a line
 // of JSON, the ends of standard output and standard error, and a checksum of all of
@@ -48,6 +79,9 @@ type outputHeader struct {
 
 const (
 	outputVersion = 1
+	// maxOutput is how many bytes at the end of each of a job's outputs are
+	// kept.
+	maxOutput = 256 << 10
 	// maxOutputFile bounds a file, in bytes. What a module answers is in it, too.
 	maxOutputFile = 4*maxOutput + 64<<10
 	// newOutput ends the name of a file that is not whole yet.
@@ -66,7 +100,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // outputName matches the names of output files, finished or not, by session.
 var outputName = regexp.MustCompile(`^([a-z2-7]+)\.[0-9a-f]{32}(\.new)?$`)
 
-func (o *outputs) path(j *Job) string {
+// path returns the file of the output of j.
+func (o *outputs) path(j *Spec) string {
 	sum := sha256.Sum256([]byte(j.Owner + "\x00" + j.ID))
 	return filepath.Join(o.dir, j.Session+"."+hex.EncodeToString(sum[:16]))
 }
@@ -101,7 +136,7 @@ func decodeOutput(b []byte) (h outputHeader, stdout, stderr []byte, err error) {
 }
 
 // read reads the output of j, and nobody else's.
-func (o *outputs) read(j *Job) (h outputHeader, stdout, stderr []byte, err error) {
+func (o *outputs) read(j *Spec) (h outputHeader, stdout, stderr []byte, err error) {
 	f, err := os.OpenFile(o.path(j), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return h, nil, nil, err
@@ -120,37 +155,6 @@ func (o *outputs) read(j *Job) (h outputHeader, stdout, stderr []byte, err error
 	return h, stdout, stderr, err
 }
 
-// save writes the output of a job that has ended. Without it, or after it failed, the
-// output ends with the daemon.
-func (t *Table) save(j *Job) {
-	o := &t.outputs
-	if o.dir == "" || !j.Persist {
-		return
-	}
-	j.mu.Lock()
-	h := outputHeader{
-		Version: outputVersion, Owner: j.Owner, Session: j.Session, Execution: j.ID, Message: j.message, LastLine: j.lastLine,
-		Stdout: len(j.stdout.bytes()), Stderr: len(j.stderr.bytes()), StdoutTotal: j.stdout.total, StderrTotal: j.stderr.total,
-		Progress: j.progress,
-	}
-	if json.Valid(j.data) {
-		h.Data = j.data
-	}
-	b, listed := h.encode(j.stdout.bytes(), j.stderr.bytes()), j.listed
-	j.mu.Unlock()
-	if !listed || len(b) > maxOutputFile || !t.reserve(j, int64(len(b))) {
-		return
-	}
-	err := os.MkdirAll(o.dir, 0o700)
-	if err == nil {
-		err = writeOutput(o.path(j), b)
-	}
-	if err != nil {
-		t.reserve(j, 0)
-		o.log.Warn("the output of a job cannot be kept, so it ends with the daemon", "execution_id", j.ID, "session", j.Session, "error", err)
-	}
-}
-
 // writeOutput makes the file, whole, or none.
 func writeOutput(path string, b []byte) error {
 	tmp := path + newOutput
@@ -166,128 +170,4 @@ func writeOutput(path string, b []byte) error {
 		os.Remove(tmp)
 	}
 	return err
-}
-
-// reserve notes that the output of j takes so many bytes, and removes older ones that
-// share its limit until they fit. It is false, and j has none, where that is over
-// the limit on its own.
-func (t *Table) reserve(j *Job, size int64) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	j.saved = 0
-	if size > t.outputs.limit {
-		return false
-	}
-	total := size
-	for _, other := range t.byOwner[j.Owner] {
-		if other.shares(j) {
-			total += other.saved
-		}
-	}
-	for _, other := range t.byOwner[j.Owner] { // oldest first
-		if total <= t.outputs.limit {
-			break
-		}
-		if other != j && other.shares(j) && other.saved > 0 {
-			total -= other.saved
-			t.removeOutput(other, noteRemoved)
-		}
-	}
-	j.saved = size
-	return true
-}
-
-// removeOutput removes the file of j, and says why it is not there. t.mu is held, or
-// nobody else has the table yet.
-func (t *Table) removeOutput(j *Job, why string) {
-	if j.saved == 0 {
-		return
-	}
-	j.saved = 0
-	os.Remove(t.outputs.path(j))
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.note = why
-}
-
-// restoreOutput takes over what the file of a restored job says of it. Its output is
-// read when somebody asks for it.
-func (t *Table) restoreOutput(j *Job) {
-	o := &t.outputs
-	j.restored, j.note = true, noteLost
-	if o.dir == "" {
-		return
-	}
-	h, stdout, stderr, err := o.read(j)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return
-	case err != nil:
-		j.note = noteDamaged
-		o.log.Warn("the output of a job cannot be read; its file is left as it is", "file", o.path(j), "error", err)
-		return
-	}
-	j.note, j.saved = "", int64(len(h.encode(stdout, stderr)))
-	j.stdout.total, j.stderr.total, j.lastLine, j.progress, j.data = h.StdoutTotal, h.StderrTotal, h.LastLine, h.Progress, h.Data
-	if j.message == "" {
-		j.message = h.Message
-	}
-}
-
-// sweepOutputs removes the files of jobs that are gone. A file that is none of ours is
-// left as it is, and so are those of a session that is unread.
-func (t *Table) sweepOutputs(unread func(session string) bool) {
-	o := &t.outputs
-	if o.dir == "" {
-		return
-	}
-	entries, err := os.ReadDir(o.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		o.log.Warn("the folder of jobs' outputs cannot be read", "folder", o.dir, "error", err)
-	}
-	known := map[string]bool{}
-	for _, jobs := range t.byOwner {
-		for _, j := range jobs {
-			known[filepath.Base(o.path(j))] = true
-		}
-	}
-	for _, e := range entries {
-		name := outputName.FindStringSubmatch(e.Name())
-		if name == nil || e.IsDir() {
-			o.log.Warn("a file among the outputs of jobs is none; it is left as it is", "file", filepath.Join(o.dir, e.Name()))
-			continue
-		}
-		if known[e.Name()] || name[2] == "" && unread(name[1]) {
-			continue
-		}
-		os.Remove(filepath.Join(o.dir, e.Name()))
-	}
-}
-
-// RemoveOutputs removes the files of a session that is forgotten.
-func (t *Table) RemoveOutputs(owner, session string) {
-	if t.outputs.dir == "" {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, j := range t.byOwner[owner] {
-		if j.Session == session {
-			t.removeOutput(j, noteRemoved)
-		}
-	}
-}
-
-// outputLocked returns the end of both outputs of j. Where they are not there, note says
-// why.
-func (j *Job) outputLocked() (stdout, stderr []byte) {
-	if !j.restored || j.note != "" {
-		return j.stdout.bytes(), j.stderr.bytes()
-	}
-	_, stdout, stderr, err := j.table.outputs.read(j)
-	if err != nil {
-		j.note = noteDamaged
-		j.table.outputs.log.Warn("the output of a job cannot be read", "file", j.table.outputs.path(j), "error", err)
-	}
-	return stdout, stderr
 }
