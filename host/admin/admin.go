@@ -15,9 +15,7 @@ import (
 	"strings"
 
 	"github.com/toold/toold/host/adminapi"
-	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/confine"
 )
 
 // Handler serves the operator's socket.
@@ -117,23 +115,4 @@ func (d *Daemon) status(ctx context.Context) adminapi.HostStatus {
 		}
 	}
 	return s
-}
-
-func (d *Daemon) toolStatus(s catalog.Status, whole bool) adminapi.ToolStatus {
-	t := adminapi.ToolStatus{
-		Name: s.Name, State: s.State, Description: s.Description, Kind: s.Kind, Path: s.Path,
-		Policies: s.Policies, Category: s.Category, Version: s.Version, Loaded: s.Loaded,
-		Reason: s.Reason, Mutating: s.Mutating, Insecure: s.Insecure,
-		PolicyDigests: s.PolicyDigests, PolicySince: s.PolicySince, HandlerDigest: s.HandlerDigest, Missing: s.Missing,
-	}
-	switch {
-	case s.User:
-		t.Confinement = confine.User.String()
-	case s.Executes:
-		t.Confinement = d.Runner.Confinement().Level().String()
-	}
-	if whole {
-		t.Schema = s.Schema
-	}
-	return t
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/toold/toold/host/adminapi"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/catalog"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 )
 
@@ -26,6 +27,25 @@ func (d *Daemon) toolList(ctx context.Context) []adminapi.ToolStatus {
 		list = append(list, t)
 	}
 	return list
+}
+
+func (d *Daemon) toolStatus(s catalog.Status, whole bool) adminapi.ToolStatus {
+	t := adminapi.ToolStatus{
+		Name: s.Name, State: s.State, Description: s.Description, Kind: s.Kind, Path: s.Path,
+		Policies: s.Policies, Category: s.Category, Version: s.Version, Loaded: s.Loaded,
+		Reason: s.Reason, Mutating: s.Mutating, Insecure: s.Insecure,
+		PolicyDigests: s.PolicyDigests, PolicySince: s.PolicySince, HandlerDigest: s.HandlerDigest, Missing: s.Missing,
+	}
+	switch {
+	case s.User:
+		t.Confinement = confine.User.String()
+	case s.Executes:
+		t.Confinement = d.Runner.Confinement().Level().String()
+	}
+	if whole {
+		t.Schema = s.Schema
+	}
+	return t
 }
 
 // refusing has t, which loads, say what its calls are refused for. mode is that of
