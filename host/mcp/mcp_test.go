@@ -233,10 +233,7 @@ func TestVanish(t *testing.T) {
 	d, path := daemon(t, config.Config{}, map[string]object{"dd": {"binary": "dd"}, "true": {"binary": "true"}})
 	fifo := gate(t, d)
 	invoke(t, connect(t, path, mcp.Caller{Cwd: d.Root}, nil), "true", object{"args": []string{}})
-	// How many processes are kept for binaries depends on the load; each has a goroutine
-	// and two sockets. What each client left would be more.
-	const kept = 8
-	goroutines, files := runtime.NumGoroutine()+kept, openFiles(t)+2*kept
+	goroutines, files := runtime.NumGoroutine(), openFiles(t)
 	for range 2*kept + 1 {
 		nc := begin(t, path, d.Root, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"dd","arguments":{"args":["if=`+fifo+`","of=/dev/null","status=none"]}}}`)
 		open := awaitReader(t, fifo)
@@ -278,10 +275,16 @@ func openFiles(t testing.TB) (n int) {
 	return n
 }
 
-// nothingLeft waits until no more is left. Processes that a busy time had started are
-// kept for 30 to 60 seconds.
+// kept is how many processes may have been started for binaries meanwhile: how many are
+// there depends on the load. Each has a goroutine and two sockets. What each client of
+// many would leave is more.
+const kept = 8
+
+// nothingLeft waits until no more is left than was there, but for processes. Those that
+// a busy time had started are kept for 30 to 60 seconds.
 func nothingLeft(t testing.TB, goroutines, files int) {
 	t.Helper()
+	goroutines, files = goroutines+kept, files+2*kept
 	for end := time.Now().Add(100 * time.Second); runtime.NumGoroutine() > goroutines || openFiles(t) > files; runtime.Gosched() {
 		if time.Now().After(end) {
 			stacks := make([]byte, 1<<20)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"os"
@@ -151,12 +150,11 @@ func TestVanishingClients(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	const kept = 8 // processes that are kept for binaries, more or less: each has a socket
 	over(newest, whole)
-	goroutines := runtime.NumGoroutine() + kept
+	goroutines := runtime.NumGoroutine()
 	run(0, max(count/4, 32)) // what is kept is made
-	nothingLeft(t, goroutines, math.MaxInt)
-	files := openFiles(t) + kept
+	nothingLeft(t, goroutines, 1<<20)
+	files := openFiles(t)
 	before := heap()
 	run(1000, 1000+count)
 	nothingLeft(t, goroutines, files)
