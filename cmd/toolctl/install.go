@@ -16,6 +16,7 @@ import (
 
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/inode"
+	"github.com/toold/toold/host/tools"
 )
 
 const wrapper = "tool-client"
@@ -40,15 +41,17 @@ then nothing is created, and the conflicting files are named.`,
 			names := only
 			if len(names) == 0 {
 				admin := client.NewAdmin(s.places().Admin)
-				tools, err := admin.Tools(cmd.Context())
+				list, err := admin.Tools(cmd.Context())
 				if err == nil {
-					tools, err = s.served(cmd.Context(), admin, tools)
+					list, err = s.served(cmd.Context(), admin, list)
 				}
 				if err != nil {
 					return fmt.Errorf("%w; or name the tools: --only git,curl", daemonError(err))
 				}
-				for _, t := range tools {
-					names = append(names, t.Name)
+				for _, t := range list {
+					if tools.ValidName(t.Name) { // the list has what is misnamed, too
+						names = append(names, t.Name)
+					}
 				}
 			}
 			if program == "" {

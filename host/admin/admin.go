@@ -29,7 +29,7 @@ func (d *Daemon) Handler() http.Handler {
 		answer(w, http.StatusOK, d.toolList(r.Context()))
 	})
 	mux.HandleFunc("GET /tools/{name}", func(w http.ResponseWriter, r *http.Request) {
-		for _, s := range d.Tools.List() {
+		for _, s := range append(d.Tools.List(), d.Tools.Misnamed()...) {
 			if s.Name == r.PathValue("name") {
 				t := d.toolStatus(s, true)
 				t.Rights = d.rights(r.Context(), s.Name)

@@ -21,7 +21,7 @@ import (
 func (d *Daemon) toolList(ctx context.Context) []adminapi.ToolStatus {
 	list := []adminapi.ToolStatus{}
 	store, written := d.storeError(), sync.OnceValue(func() error { return d.auditError(ctx) })
-	for _, s := range d.Tools.List() {
+	for _, s := range append(d.Tools.List(), d.Tools.Misnamed()...) {
 		t := d.toolStatus(s, false)
 		d.refusing(ctx, &t, s.Mode, store, written)
 		list = append(list, t)

@@ -139,7 +139,7 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := toolNames(cfg.Dir)
+	names, _, err := toolNames(cfg.Dir) // Watch logs what is misnamed
 	if err != nil {
 		return nil, fmt.Errorf("list the tools folder: %w", err)
 	}
@@ -365,25 +365,36 @@ func (c *Catalog) load(e *entry) {
 	start := time.Now()
 	moved := c.moved(e.name)
 	c.mu.Lock()
-	stamps, old := e.stamps, e.current
-	if moved || e.anew || e.tries > 0 && !start.Before(e.retryAt) {
-		stamps = nil
+	last, old := known{stamps: e.stamps}, e.current
+	if e.due(start) {
+		last.failed = e.failed
+	}
+	if moved || e.anew || e.due(start) && e.failed == "" {
+		last = known{}
 	}
 	e.anew = false
 	c.mu.Unlock()
 
-	for c.loadOnce(e, start, stamps, old) {
+	for c.loadOnce(e, start, last, old) {
 	}
 }
 
 // loadOnce is load, once. It reports true if the files changed while it waited for
 // its turn: nothing was done then.
-func (c *Catalog) loadOnce(e *entry, start time.Time, stamps *disk.Stamps, old *generation) (again bool) {
+func (c *Catalog) loadOnce(e *entry, start time.Time, last known, old *generation) (again bool) {
 	c.mu.Lock()
 	terms := terms{roots: c.roots, allowWritable: c.cfg.AllowWritable}
 	c.mu.Unlock()
-	v, seen, err := c.loader.reader.stable(c.ctx, e.name, stamps, terms)
-	if c.ctx.Err() != nil || v == nil && err == nil {
+	v, seen, err := c.loader.reader.stable(c.ctx, e.name, last, terms)
+	if c.ctx.Err() != nil {
+		return false
+	}
+	if v == nil && err == nil {
+		if last.failed != "" {
+			c.mu.Lock()
+			e.postpone(time.Now(), restat)
+			c.mu.Unlock()
+		}
 		return false
 	}
 	defer func() {
@@ -399,7 +410,7 @@ func (c *Catalog) loadOnce(e *entry, start time.Time, stamps *disk.Stamps, old *
 	}()
 	switch {
 	case err != nil:
-		c.fail(e, start, fault.Errorf(fault.Internal, "read tool %s: %w", e.name, err), false, nil)
+		c.fail(e, start, "", fault.Errorf(fault.Internal, "read tool %s: %w", e.name, err), false, nil)
 		return false
 	case v.gone:
 		c.remove(e, v.why)
@@ -421,7 +432,7 @@ func (c *Catalog) loadOnce(e *entry, start time.Time, stamps *disk.Stamps, old *
 	c.mu.Unlock()
 	switch {
 	case o.err != nil:
-		c.fail(e, start, o.err, o.deny, seen)
+		c.fail(e, start, v.digest, o.err, o.deny, seen)
 	case o.generation != nil:
 		c.publish(e, start, o.generation, seen)
 	}
@@ -449,10 +460,10 @@ func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen *disk.S
 	}
 }
 
-// fail records that a version does not load. The current generation goes on serving,
+// fail records that the version with digest does not load. The current generation goes on serving,
 // unless deny is set because it would skip a policy. An error that is not caused by the
 // files is transient.
-func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen *disk.Stamps) {
+func (c *Catalog) fail(e *entry, start time.Time, digest string, err error, deny bool, seen *disk.Stamps) {
 	var we *fault.Error
 	if !errors.As(err, &we) {
 		we = fault.Errorf(fault.ToolBroken, "load tool %s: %w", e.name, err)
@@ -463,7 +474,7 @@ func (c *Catalog) fail(e *entry, start time.Time, err error, deny bool, seen *di
 		we = &fault.Error{Code: fault.ToolBroken, Message: we.Message, Cause: err}
 	}
 	c.mu.Lock()
-	serving, retired, repeated := e.fail(we, transient, deny, seen, time.Now())
+	serving, retired, repeated := e.fail(digest, we, transient, deny, seen, time.Now())
 	last := retired.retire()
 	c.mu.Unlock()
 	if !repeated {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -89,14 +90,15 @@ func (c *compiler) compile(ctx context.Context, v *candidate) (_ *generation, er
 			return nil, broken("the output schema of tool %s %w", v.name, err)
 		}
 	}
-	if err := c.setups.run(ctx, v); err != nil {
-		return nil, err
-	}
+	err = c.setups.run(ctx, v)
 	if v.setup != nil {
 		v.shareGitConfig()
-		v.findPrograms() // setup.sh may have installed them
+		v.findPrograms() // setup.sh may have installed them, even if it failed
 		v.sum()
 		g.digest, t.Version = v.digest, v.digest[:32]
+	}
+	if err != nil {
+		return nil, err
 	}
 	for _, p := range v.programs {
 		if v.kind == tools.Binary {
@@ -269,7 +271,7 @@ func listMCP(ctx context.Context, m *guest.Module, t *tools.Tool) error {
 	}
 	reply, err := m.Call(ctx, guest.Invocation{Export: export, Input: input})
 	if err != nil {
-		return broken("%s: %s fails: %w; fix it, or say in tool.json which export is the tool", t.HandlerFile, export, tools.Explain(err))
+		return callFailed(t.HandlerFile, export, err, "fix it, or say in tool.json which export is the tool")
 	}
 	list, err := t.MCP.Tools(reply.Output)
 	if err != nil {
@@ -297,6 +299,16 @@ func listMCP(ctx context.Context, m *guest.Module, t *tools.Tool) error {
 	return nil
 }
 
+// callFailed returns the error of an export that is called at load. What the host lacked
+// keeps its code, so that the load is tried again: the module is not at fault.
+func callFailed(file, export string, err error, remedy string) error {
+	err = tools.Explain(err)
+	if e, ok := errors.AsType[*fault.Error](err); ok && (e.Code == fault.Overloaded || e.Code == fault.Timeout || e.Code == fault.Internal) {
+		return &fault.Error{Code: e.Code, Message: fmt.Sprintf("%s: %s fails: %s", file, export, e.Message), Cause: err}
+	}
+	return broken("%s: %s fails: %w; %s", file, export, err, remedy)
+}
+
 // describe calls the optional export describe. It is called once for each version.
 func describe(ctx context.Context, m *guest.Module, file string) (d abi.Describe, err error) {
 	if !m.Has("describe") {
@@ -306,7 +318,7 @@ func describe(ctx context.Context, m *guest.Module, file string) (d abi.Describe
 	defer cancel()
 	reply, err := m.Call(ctx, guest.Invocation{Export: "describe"})
 	if err != nil {
-		return d, broken("%s: describe fails: %w; fix it, or remove the export", file, tools.Explain(err))
+		return d, callFailed(file, "describe", err, "fix it, or remove the export")
 	}
 	if err := strictjson.Unmarshal(reply.Output, &d); err != nil {
 		return d, broken("%s: describe returned an invalid description: %w; build the module with a current SDK", file, err)

@@ -25,9 +25,11 @@ type entry struct {
 	// compiling is since when a version is being compiled that may replace
 	// current; zero if there is none.
 	compiling time.Time
-	// tries counts consecutive failures that may pass without a change on disk;
-	// the next attempt is not before retryAt. It is 0 if the last load succeeded
-	// or failed because of the files.
+	// failed is the digest of the version on disk if its files are why it does not
+	// load. A version of which that is not certain is compiled again.
+	failed string
+	// tries counts consecutive loads and looks that found a version that does not
+	// load; the next look that does not rely on stamps is not before retryAt.
 	tries   int
 	retryAt time.Time
 	// anew makes the next load read the files even if they have not changed.
@@ -47,7 +49,22 @@ type entry struct {
 // serves.
 func (e *entry) unchanged(seen *disk.Stamps) {
 	e.stamps = seen
-	e.stale, e.failing, e.tries = nil, time.Time{}, 0
+	e.stale, e.failing, e.failed, e.tries = nil, time.Time{}, "", 0
+}
+
+// due reports whether a version that does not load is to be looked at although no file
+// seems to have changed.
+func (e *entry) due(now time.Time) bool { return e.tries > 0 && !now.Before(e.retryAt) }
+
+// postpone sets when a version that does not load is looked at next, if no file seems to
+// have changed: with increasing delays, since a module that takes minutes to fail must
+// not keep the machine busy.
+func (e *entry) postpone(now time.Time, first time.Duration) {
+	if e.tries > 0 {
+		first = restat << min(e.tries-1, 6)
+	}
+	e.retryAt = now.Add(first)
+	e.tries++
 }
 
 // serve makes g the current generation and returns the one before, which may be nil.
@@ -59,26 +76,24 @@ func (e *entry) serve(g *generation, seen *disk.Stamps, now time.Time) (old *gen
 	return old
 }
 
-// fail records that a version does not load for the reason err. With deny the current
-// generation does not go on serving. seen are the files that were read: the version is
-// tried again when one of them changes, and if the error is transient also without a
-// change. It reports what serves in spite of it, what is to be retired, and whether the
-// same was recorded before.
-func (e *entry) fail(err *fault.Error, transient, deny bool, seen *disk.Stamps, now time.Time) (serving, retired *generation, repeated bool) {
+// fail records that the version with digest does not load for the reason err. With deny
+// the current generation does not go on serving. seen are the files that were read: the
+// version is tried again when one of them changes, and if the error is transient also
+// without a change. It reports what serves in spite of it, what is to be retired, and
+// whether the same was recorded before.
+func (e *entry) fail(digest string, err *fault.Error, transient, deny bool, seen *disk.Stamps, now time.Time) (serving, retired *generation, repeated bool) {
 	if e.failing.IsZero() {
 		e.failing = now
 	}
 	e.stamps = seen
-	if !transient {
-		e.tries = 0
+	if transient {
+		e.failed = ""
+		e.postpone(now, 0)
 	} else {
-		// Immediately, then with increasing delays: a module that takes minutes to
-		// fail must not keep the machine busy.
-		e.retryAt = now
-		if e.tries > 0 {
-			e.retryAt = now.Add(restat << min(e.tries-1, 6))
+		if e.failed != digest { // another version: it may still be in the making
+			e.failed, e.tries = digest, 0
 		}
-		e.tries++
+		e.postpone(now, restat)
 	}
 	if e.current != nil && !deny {
 		repeated = e.stale != nil && e.stale.Message == err.Message
@@ -102,6 +117,6 @@ func (e *entry) remove() (old *generation, known bool) {
 
 // untouched reports whether a load would do nothing as long as the files are those of
 // stamps.
-func (e *entry) untouched() bool {
-	return e.done == nil && e.stamps != nil && !e.anew && e.tries == 0
+func (e *entry) untouched(now time.Time) bool {
+	return e.done == nil && e.stamps != nil && !e.anew && !e.due(now)
 }

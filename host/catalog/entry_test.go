@@ -16,17 +16,17 @@ func TestEntryFails(t *testing.T) {
 	bad := func(text string) *fault.Error { return fault.Errorf(fault.ToolBroken, "%s", text) }
 
 	e, g := &entry{name: "t"}, &generation{}
-	if old := e.serve(g, seen, now); old != nil || e.current != g || !e.untouched() {
+	if old := e.serve(g, seen, now); old != nil || e.current != g || !e.untouched(now) {
 		t.Fatalf("a first generation: replaces %v, state %+v", old, e)
 	}
-	serving, retired, repeated := e.fail(bad("typo"), false, false, seen, now)
-	if serving != g || retired != nil || repeated || e.stale == nil || e.err != nil || !e.untouched() {
+	serving, retired, repeated := e.fail("1", bad("typo"), false, false, seen, now)
+	if serving != g || retired != nil || repeated || e.stale == nil || e.err != nil || !e.untouched(now) {
 		t.Errorf("a version that does not load took the one before out of service: %+v", e)
 	}
-	if _, _, repeated = e.fail(bad("typo"), false, false, seen, now.Add(time.Hour)); !repeated || !e.failing.Equal(now) {
+	if _, _, repeated = e.fail("1", bad("typo"), false, false, seen, now.Add(time.Hour)); !repeated || !e.failing.Equal(now) {
 		t.Errorf("the same failure is reported as a new one, since %v", e.failing)
 	}
-	serving, retired, _ = e.fail(bad("its policy is gone"), false, true, seen, now)
+	serving, retired, _ = e.fail("1", bad("its policy is gone"), false, true, seen, now)
 	if serving != nil || retired != g || e.current != nil || e.err == nil || e.stale != nil {
 		t.Errorf("a generation without a policy that is on disk goes on serving: %+v", e)
 	}
@@ -37,20 +37,31 @@ func TestEntryFails(t *testing.T) {
 		t.Error("a tool that is gone is known")
 	}
 
-	// What may pass is tried again at once, then after 5 s, 10 s, ... 5 min 20 s.
-	var waits []time.Duration
-	for range 9 {
-		e.fail(bad("no memory"), true, false, seen, now)
-		waits = append(waits, e.retryAt.Sub(now))
-		if e.untouched() {
-			t.Error("a failure that may pass is not tried again")
+	waits := func(digest string, transient bool) (waits []time.Duration) {
+		e := &entry{name: "t"}
+		for range 9 {
+			e.fail(digest, bad("text"), transient, false, seen, now)
+			waits = append(waits, e.retryAt.Sub(now))
+			if !e.untouched(e.retryAt.Add(-1)) || e.untouched(e.retryAt) {
+				t.Errorf("transient %v: looked at again before or after %v", transient, e.retryAt)
+			}
 		}
+		return waits
 	}
-	if waits[0] != 0 || waits[1] != restat || waits[2] != 2*restat || waits[8] != 64*restat {
-		t.Errorf("waits: %v", waits)
+	// What may pass is tried again at once, then after 5 s, 10 s, ... 5 min 20 s. Files
+	// that are at fault are looked at again after 5 s.
+	if w := waits("1", true); w[0] != 0 || w[1] != restat || w[2] != 2*restat || w[8] != 64*restat {
+		t.Errorf("waits after what may pass: %v", w)
 	}
-	if e.fail(bad("typo"), false, false, seen, now); e.tries != 0 {
-		t.Error("a failure that is of the files is tried again without a change")
+	if w := waits("1", false); w[0] != restat || w[1] != restat || w[2] != 2*restat || w[8] != 64*restat {
+		t.Errorf("waits for files: %v", w)
+	}
+	e = &entry{name: "t"}
+	for _, digest := range []string{"1", "1", "1", "2"} {
+		e.fail(digest, bad("text"), false, false, seen, now)
+	}
+	if e.retryAt.Sub(now) != restat {
+		t.Error("another version is looked at as seldom as the one before")
 	}
 }
 

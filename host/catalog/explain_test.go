@@ -107,6 +107,20 @@ func TestDescribeIsExplained(t *testing.T) {
 	b.refused("t", fault.ToolBroken, "describe fails: GUEST_TRAP: t/handler.wasm: describe trapped: unreachable")
 }
 
+// TestCallsAtLoadAreTriedAgain: an export that failed because the host had no room or
+// time for it does not break its tool for good.
+func TestCallsAtLoadAreTriedAgain(t *testing.T) {
+	for kind, want := range map[guest.Kind]fault.Code{
+		guest.Overloaded: fault.Overloaded, guest.DeadlineMet: fault.Timeout, guest.Internal: fault.Internal,
+		guest.Trapped: fault.ToolBroken, guest.FuelUsed: fault.ToolBroken, guest.Failed: fault.ToolBroken,
+	} {
+		e, ok := errors.AsType[*fault.Error](callFailed("t/handler.wasm", "describe", &guest.Error{Kind: kind, Detail: "it"}, "fix it"))
+		if !ok || e.Code != want || !strings.HasPrefix(e.Message, "t/handler.wasm: describe fails: ") {
+			t.Errorf("kind %v: got %v, want %s", kind, e, want)
+		}
+	}
+}
+
 // command is a WASI command that does nothing.
 func command() []byte {
 	return join([]byte("\x00asm\x01\x00\x00\x00"),

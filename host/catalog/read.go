@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/toold/toold/host/disk"
@@ -54,13 +57,22 @@ const maxUnstable = 50
 // errUnstable is the error for files that kept changing while they were read.
 var errUnstable = errors.New("its files keep changing while they are read; write them elsewhere and rename them into place")
 
+// known is what the last load found on disk.
+type known struct {
+	stamps *disk.Stamps // of the files; nil reads them whatever they are
+	// failed, if set, is the digest of a version that does not load: the files are
+	// read although their stamps are the same. A mapping, or a server, changes a file
+	// before its times, and one that could not be read may be readable now.
+	failed string
+}
+
 // stable reads a version whose files did not change while they were read, nor for
 // settle before. A nil candidate without an error means that nothing has changed
-// since stamps.
-func (r *reader) stable(ctx context.Context, name string, stamps *disk.Stamps, terms terms) (v *candidate, seen *disk.Stamps, err error) {
+// since last.
+func (r *reader) stable(ctx context.Context, name string, last known, terms terms) (v *candidate, seen *disk.Stamps, err error) {
 	for range maxUnstable {
 		var again bool
-		if !r.reads.do(ctx, func() { v, seen, again, err = r.once(name, stamps, terms) }) {
+		if !r.reads.do(ctx, func() { v, seen, again, err = r.once(name, last, terms) }) {
 			return nil, nil, ctx.Err()
 		}
 		if !again {
@@ -89,7 +101,7 @@ func (r *reader) stable(ctx context.Context, name string, stamps *disk.Stamps, t
 }
 
 // once reads the folder. again reports whether it may be incomplete.
-func (r *reader) once(name string, stamps *disk.Stamps, terms terms) (v *candidate, seen *disk.Stamps, again bool, err error) {
+func (r *reader) once(name string, last known, terms terms) (v *candidate, seen *disk.Stamps, again bool, err error) {
 	d, err := r.open()
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -104,10 +116,14 @@ func (r *reader) once(name string, stamps *disk.Stamps, terms terms) (v *candida
 		return nil, nil, false, fmt.Errorf("%w; make the folder readable", err)
 	}
 	defer d.Close()
-	if stamps != nil && d.Same(stamps) {
-		return nil, stamps, false, nil
+	same := last.stamps != nil && d.Same(last.stamps)
+	if same && last.failed == "" {
+		return nil, last.stamps, false, nil
 	}
 	v = readCandidate(d, name, terms)
+	if same && v.digest == last.failed {
+		return nil, last.stamps, false, nil
+	}
 	quiet := time.Now().UnixNano() - d.Newest()
 	seen = d.Seen()
 	return v, seen, quiet < int64(settle) || !d.Same(seen) || !d.Current(), nil
@@ -118,7 +134,7 @@ func (r *reader) once(name string, stamps *disk.Stamps, terms terms) (v *candida
 func (r *reader) recall(ctx context.Context, v *candidate) bool {
 	var now *candidate
 	r.reads.do(ctx, func() {
-		read, _, again, err := r.once(v.name, nil, v.terms)
+		read, _, again, err := r.once(v.name, known{}, v.terms)
 		if err == nil && !again && read != nil && read.digest == v.digest {
 			now = read
 		}
@@ -142,17 +158,40 @@ func exists(dir string) bool {
 	return false
 }
 
-// toolNames lists the entries of tools.d whose name may be a tool's, in order.
-func toolNames(dir string) ([]string, error) {
+// toolNames lists the entries of tools.d whose name may be a tool's, in order, and those
+// that are a tool's but for their name: they would otherwise be ignored without a word.
+func toolNames(dir string) (names []string, misnamed []Status, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var names []string
 	for _, e := range entries {
 		if tools.ValidName(e.Name()) {
 			names = append(names, e.Name())
+		} else if why := misplaced(dir, e); why != "" {
+			misnamed = append(misnamed, Status{Name: e.Name(), State: StateBroken, Reason: why})
 		}
 	}
-	return names, nil
+	return names, misnamed, nil
+}
+
+// misplaced says why an entry of tools.d that is meant to be a tool is none. It is empty
+// for all else, such as what begins with a dot.
+func misplaced(dir string, e fs.DirEntry) string {
+	name := e.Name()
+	switch file := filepath.Join(dir, name); {
+	case strings.HasPrefix(name, "."):
+		return ""
+	case e.IsDir():
+		if !slices.ContainsFunc([]string{tools.DefinitionFile, tools.HandlerFile, tools.PolicyFile}, func(f string) bool {
+			_, err := os.Lstat(filepath.Join(file, f))
+			return err == nil
+		}) {
+			return ""
+		}
+		return fmt.Sprintf("the name of the folder %q %s", file, tools.NameFault(name))
+	case filepath.Ext(name) == ".wasm":
+		return fmt.Sprintf("a tool is a folder, and this is a file; put it there as %s, or as %s if it is a policy", filepath.Join(strings.TrimSuffix(file, ".wasm"), tools.HandlerFile), tools.PolicyFile)
+	}
+	return ""
 }

@@ -135,6 +135,13 @@ func (c *Catalog) List() []Status {
 	return list
 }
 
+// Misnamed returns what is in tools.d and would be a tool under another name or in a
+// folder: as broken, with what to do. Nothing of it is listed or called.
+func (c *Catalog) Misnamed() []Status {
+	_, misnamed, _ := toolNames(c.cfg.Dir) // reconcileAll logs the error
+	return misnamed
+}
+
 // Serving are the tools that serve, in no order, as they were at one moment. None of
 // them is pinned: only what they declare may be read.
 type Serving []*tools.Tool

@@ -107,6 +107,8 @@ type watcher struct {
 	// tools and restricted are the folders' paths without links.
 	tools, restricted string
 	warned            map[string]bool
+	// misnamed are the names that were logged.
+	misnamed map[string]bool
 	// unheard are tools whose folders may have changed just before they were
 	// watched.
 	unheard []string
@@ -266,7 +268,7 @@ func realPath(dir string) string {
 // may become a tool.
 func (w *watcher) owned() map[string][]string {
 	out := map[string][]string{}
-	names, _ := toolNames(w.c.cfg.Dir) // reconcileAll logs the error
+	names, _, _ := toolNames(w.c.cfg.Dir) // reconcileAll logs the error
 	for _, name := range names {
 		out[name] = []string{filepath.Join(w.c.cfg.Dir, name)}
 	}
@@ -291,10 +293,17 @@ func (w *watcher) owned() map[string][]string {
 
 // reconcileAll schedules a load of every folder and of every known tool.
 func (w *watcher) reconcileAll() {
-	names, err := toolNames(w.c.cfg.Dir)
+	names, misnamed, err := toolNames(w.c.cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		w.c.cfg.Logger.Error("look at the tools folder", "error", fmt.Errorf("%w; make it readable", err))
 	}
+	told := map[string]bool{}
+	for _, s := range misnamed {
+		if told[s.Name] = true; !w.misnamed[s.Name] {
+			w.c.cfg.Logger.Warn("no tool, though it has a tool's files", "name", s.Name, "reason", s.Reason)
+		}
+	}
+	w.misnamed = told
 	w.c.mu.Lock()
 	for name := range w.c.tools {
 		names = append(names, name)
@@ -318,7 +327,7 @@ func (w *watcher) reconcileAll() {
 func (w *watcher) same(d *disk.Disk, name string) bool {
 	w.c.mu.Lock()
 	e := w.c.tools[name]
-	if e == nil || !e.untouched() {
+	if e == nil || !e.untouched(time.Now()) {
 		w.c.mu.Unlock()
 		return false
 	}

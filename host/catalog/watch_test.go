@@ -1,9 +1,11 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/fault"
@@ -509,6 +512,109 @@ func TestRetries(t *testing.T) {
 		}
 		b.c.Close()
 	})
+}
+
+// due makes it time to look at a tool that does not load, and looks.
+func (b *fixture) due(name string) {
+	b.t.Helper()
+	b.c.mu.Lock()
+	b.c.tools[name].retryAt = time.Time{}
+	b.c.mu.Unlock()
+	b.look(name)
+}
+
+// TestWrittenUnseen: a module that was read half written is loaded once it is whole,
+// though neither a notice nor its times say that it changed. A mapping does that.
+func TestWrittenUnseen(t *testing.T) {
+	b := newFixture(t).open()
+	module := handler("whole")
+	b.write(map[string]string{"t/handler.wasm": strings.Repeat("\x00", len(module))})
+	f, err := os.OpenFile(b.path("t/handler.wasm"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	mapped, err := unix.Mmap(int(f.Fd()), 0, len(module), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mapped)
+	mapped[0] = 1 // the times are those of the first write to a page
+	b.refused("t", fault.ToolBroken, "not a WebAssembly module")
+	copy(mapped, module[:len(module)/2])
+	b.due("t")
+	b.refused("t", fault.ToolBroken, "t/handler.wasm")
+	copy(mapped, module)
+	b.due("t")
+	b.is("t", "| whole")
+}
+
+// TestLooksAtBroken: looking again at files that are the same compiles and runs nothing,
+// and becomes rare.
+func TestLooksAtBroken(t *testing.T) {
+	b := newFixture(t).withRunner().open()
+	b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/setup.sh": "echo run >> runs; exit 1"})
+	b.refused("t", fault.ToolBroken, "exit code 1")
+	for range 12 {
+		b.due("t")
+	}
+	if runs, err := os.ReadFile(b.path("t/runs")); string(runs) != "run\n" {
+		t.Errorf("setup.sh ran: %q, %v", runs, err)
+	}
+	b.c.mu.Lock()
+	later := time.Until(b.c.tools["t"].retryAt)
+	b.c.mu.Unlock()
+	if later < 4*time.Minute || later > 6*time.Minute {
+		t.Errorf("the next look is in %v", later)
+	}
+	// A change is a reason to look at once, and to look often for what follows it.
+	b.write(map[string]string{"t/setup.sh": "echo again >> runs; exit 2"})
+	b.look("t")
+	b.refused("t", fault.ToolBroken, "exit code 2")
+	b.c.mu.Lock()
+	soon := time.Until(b.c.tools["t"].retryAt)
+	b.c.mu.Unlock()
+	if soon > restat {
+		t.Errorf("the next look after a change is in %v", soon)
+	}
+}
+
+// TestMisnamed: what is a tool but for its name or place is not ignored without a word.
+func TestMisnamed(t *testing.T) {
+	b := newFixture(t)
+	var log bytes.Buffer
+	b.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	b.open()
+	long := strings.Repeat("n", 65)
+	b.write(map[string]string{
+		"fine/handler.wasm": string(handler("f")), long[1:] + "/handler.wasm": string(handler("64")),
+		"My Tool/handler.wasm": string(handler("m")), long + "/tool.json": "{}", "greet.wasm": string(handler("g")),
+		".hidden/tool.json": "{}", "NOTES/README": "none", "README.md": "none", "lost+found/x": "",
+	})
+	want := map[string]string{
+		"My Tool":    "such as my-tool",
+		long:         "has 65 characters, and a tool's at most 64, as clients of MCP take no more; choose a shorter one",
+		"greet.wasm": filepath.Join(b.dir, "greet", "handler.wasm"),
+	}
+	for _, s := range b.c.Misnamed() {
+		if text, ok := want[s.Name]; !ok || s.State != StateBroken || !strings.Contains(s.Reason, text) {
+			t.Errorf("%s: %s: %s", s.Name, s.State, s.Reason)
+		}
+		delete(want, s.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("nothing is said of %v", want)
+	}
+	b.look("fine", long[1:])
+	b.is(long[1:], "| 64")
+	w := &watcher{c: b.c}
+	for range 2 {
+		w.reconcileAll()
+	}
+	if n := strings.Count(log.String(), "no tool, though"); n != 3 {
+		t.Errorf("logged %d times:\n%s", n, log.String())
+	}
+	b.refused("My Tool", fault.UnknownTool)
 }
 
 // TestLeaving: a caller whose context ends while a tool loads leaves.

@@ -357,7 +357,7 @@ func (f *Finder) check(s *abi.Surface) ([]discovery.Tool, error) {
 		called := cmp.Or(t.Title, t.Name)
 		switch other, double := seen[t.Name]; {
 		case !tools.ValidName(t.Name):
-			return nil, fmt.Errorf("tool %d has the name %.80q, which is none", i, t.Name)
+			return nil, fmt.Errorf("tool %d: the name %.80q %s", i, t.Name, tools.NameFault(t.Name))
 		case double:
 			return nil, fmt.Errorf("%q and %q would both be %s", other, called, t.Name)
 		case len(t.Title) > discovery.MaxText || len(t.Description) > discovery.MaxText:

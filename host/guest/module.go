@@ -224,6 +224,8 @@ func refused(name string, err error) *Error {
 			remedy = "build it again without that"
 		case wasm.TooLarge:
 			remedy = "make it smaller"
+		case wasm.Short:
+			remedy = "the file is cut off: build or copy it again; one that is still being written is loaded once it is whole"
 		}
 	}
 	return errorf(BadModule, name, remedy, "%w", err)

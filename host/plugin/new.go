@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -60,7 +59,7 @@ func create(dir string, l toolchain.Language, fill func(to, name string) error) 
 	}
 	name := filepath.Base(abs)
 	if !tools.ValidName(name) {
-		return &NameError{dir, fmt.Sprintf("%q is not a tool name; use small letters, digits, - and _%s", name, suggestName(name))}
+		return &NameError{dir, fmt.Sprintf("the name %q %s", name, tools.NameFault(name))}
 	}
 	if !slices.Contains(toolchain.Languages(), l) {
 		return &NameError{dir, fmt.Sprintf("there is no SDK for %q; use go, rust, c or assemblyscript", l)}
@@ -108,17 +107,6 @@ func create(dir string, l toolchain.Language, fill func(to, name string) error) 
 type NameError struct{ Dir, Why string }
 
 func (e *NameError) Error() string { return "make " + e.Dir + ": " + e.Why }
-
-// suggestName returns a hint with a valid name similar to an invalid one.
-func suggestName(name string) string {
-	meant := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(name), "-"), "-_")
-	if !tools.ValidName(meant) {
-		return ""
-	}
-	return ", such as " + meant
-}
-
-var notInNames = regexp.MustCompile(`[^a-z0-9_-]+`)
 
 func writeSDK(dir string, l toolchain.Language) error {
 	switch l {

@@ -153,8 +153,9 @@ func TestNewRefuses(t *testing.T) {
 		lang toolchain.Language
 		want string
 	}{
-		{"Greet", toolchain.Go, "not a tool name"},
-		{filepath.Join(t.TempDir(), "a b"), toolchain.Go, "not a tool name"},
+		{"Greet", toolchain.Go, "such as greet"},
+		{filepath.Join(t.TempDir(), "a b"), toolchain.Go, `the name "a b" is not a tool's`},
+		{filepath.Join(t.TempDir(), strings.Repeat("a", 65)), toolchain.Go, "has 65 characters, and a tool's at most 64"},
 		{filepath.Join(t.TempDir(), "greet"), "cobol", "no SDK"},
 		{full, toolchain.C, "not empty"},
 	} {

@@ -86,6 +86,27 @@ func ValidName(name string) bool {
 	return nameRule.MatchString(name)
 }
 
+// NameFault says why name cannot be a tool's, and which could: a clause about the name,
+// empty if it can.
+func NameFault(name string) string {
+	if ValidName(name) {
+		return ""
+	}
+	if len(name) > maxName && ValidName(name[:maxName]) {
+		return fmt.Sprintf("has %d characters, and a tool's at most %d, as clients of MCP take no more; choose a shorter one", len(name), maxName)
+	}
+	why := "is not a tool's: use small letters, digits, - and _, and begin with a letter or digit"
+	if like := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(name), "-"), "-_"); ValidName(like) {
+		why += ", such as " + like
+	}
+	return why
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9_-]+`)
+
+// maxName is how many characters a tool's name may have.
+const maxName = 64
+
 // nameRule matches the names that a tool may have. Without separators and dots a
 // name is always a single path element.
 var nameRule = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)

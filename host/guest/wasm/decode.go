@@ -151,10 +151,13 @@ func decode(in []byte, lim Limits) (*source, *Error) {
 		id := r.u8("section number")
 		size := r.u32("section size")
 		if r.err != nil {
+			if r.err.Offset == r.end {
+				r.err.Kind = Short
+			}
 			break
 		}
 		if int64(size) > int64(r.end-r.p) {
-			r.fail(at, Malformed, "read section %d: it is longer than the module", id)
+			r.fail(at, Short, "read section %d: it is longer than the module", id)
 			break
 		}
 		if id != secCustom {

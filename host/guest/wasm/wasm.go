@@ -120,6 +120,7 @@ const (
 	Malformed   Kind = iota // it is no valid module, or encodes one in a way that engines do not agree on
 	Unsupported             // it uses a feature, or a name, that guests may not
 	TooLarge                // it is over one of the Limits
+	Short                   // it ends before the end that it announces: a part of a module
 )
 
 // Error is why a module was refused, and where.
