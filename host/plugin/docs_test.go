@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/pdk/abi"
 	"github.com/toold/toold/pdk/toolchain"
 )
@@ -122,6 +123,73 @@ func TestCasesInTheManual(t *testing.T) {
 	cases, err := LoadCases(file)
 	if err != nil || len(cases) != 4 {
 		t.Errorf("%d cases, %v", len(cases), err)
+	}
+}
+
+// TestSchemaInTheManual: the manual's tool with a schema passes its cases, and those are
+// read by the schema as a daemon does, whether tool.json or describe has it.
+func TestSchemaInTheManual(t *testing.T) {
+	_, rest, _ := strings.Cut(manual(t), "## Flags and payloads\n")
+	block := func(start string) string {
+		_, text, _ := strings.Cut(rest, "```"+start+"\n")
+		text, _, ok := strings.Cut(text, "```")
+		if !ok {
+			t.Fatalf("the manual has no block of %s there", start)
+		}
+		return text
+	}
+	dir := filepath.Join(t.TempDir(), "greet")
+	if err := New(dir, toolchain.Go, false); err != nil {
+		t.Fatal(err)
+	}
+	def, err := tools.ParseDefinition("tool.json", []byte(block("json tool.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"tool.json": block("json tool.json"), CasesFile: block("json cases.json"),
+		"main.go": "package main\n\nimport (\n\"encoding/json\"\n\"strings\"\n\n\"github.com/toold/toold/pdk\"\n\"github.com/toold/toold/pdk/abi\"\n)\n\n" +
+			"//go:wasmexport handle\nfunc handle() int32 { return pdk.Handle(greet) }\n\n" +
+			fmt.Sprintf("//go:wasmexport describe\nfunc describe() int32 { return pdk.Describe(abi.Describe{ABI: abi.Version, Schema: json.RawMessage(%q)}) }\n\n", def.Schema) +
+			block("go") + "\nfunc main() {}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Build(t.Context(), true, nil); err != nil {
+		t.Fatal(err)
+	}
+	cases, err := LoadCases(filepath.Join(dir, CasesFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases = append(cases,
+		Case{Name: "a payload that does not fit", Call: []byte(`{"payload": {"name": ""}}`), Fails: "INVALID_PAYLOAD", Message: "/name"},
+		Case{Name: "usage", Call: []byte(`{"args": ["--help"]}`), Fails: "INVALID_PAYLOAD", Message: "leave --help out"},
+		Case{Name: "from standard input", Call: []byte(`{"args": ["--name", "-"], "stdin_base64": "QWRh"}`), Result: &abi.Result{Stdout: "Hello, Ada!\n"}})
+	for _, tool := range []string{"", "{}"} {
+		if tool != "" {
+			if err := os.WriteFile(filepath.Join(dir, "tool.json"), []byte(tool), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w, err := OpenRunner(dir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range cases {
+			if o := w.Run(t.Context(), &cases[i]); !o.OK {
+				t.Errorf("%s: %s", o.Name, strings.Join(o.Differences, "; "))
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -66,6 +66,8 @@ var mistakes = []mistake{
 		tool: `{"capabilities": {"state": 8}}`, next: "keep less, or raise it"},
 	{name: "a request that the case has no answer for", source: `static toold_result run(const toold_call *c) { (void)c; toold_http("GET", TOOLD_STR("https://api.example.com/x"), (toold_map){0}, TOOLD_STR("")); return toold_says(TOOLD_STR("x")); } TOOLD_HANDLE(run)`,
 		tool: `{"capabilities": {"http": {"hosts": ["api.example.com"]}}}`, next: "add {"},
+	{name: "a call that the schema does not admit", source: answers, tool: `{"schema": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}`,
+		cases: `[{"name": "a", "call": {"args": ["--nam", "Ada"]}, "result": {"exit_code": 0}}]`, next: "did you mean --name?"},
 	{name: "an answer that is not JSON", source: fmt.Sprintf(says, "hello"), next: "toolctl schema abi"},
 	{name: "no answer", source: `TOOLD_EXPORT(handle) int handle(void) { return 0; }`, next: "answer a Result"},
 	{name: "a field that there is not", source: fmt.Sprintf(says, `{"exit_code":0,"stdoot":"x"}`), next: `did you mean "stdout"?`},

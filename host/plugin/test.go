@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toold/toold/host/arguments"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/strictjson"
@@ -222,8 +223,70 @@ type recorder struct {
 	unused     int // recorded answers that nobody asked for
 }
 
+// schema returns the schema of the folder's tool, of tool.json or else of its describe
+// export; nil if it has none, or takes its input otherwise.
+func (w *Runner) schema(ctx context.Context) (json.RawMessage, error) {
+	file := firstNonEmpty(w.def.Handler, handlerFile)
+	_, err := os.Stat(filepath.Join(w.dir, file))
+	switch e := w.def.Entry; {
+	case err != nil || w.def.Binary != "" || w.def.WASI != "" || filepath.Ext(file) != ".wasm" || e != nil && e.Input == tools.EntryStdin:
+		return nil, nil
+	case w.def.Schema != nil || e != nil:
+		return w.def.Schema, nil
+	}
+	m, err := w.module(ctx, file)
+	if err != nil || !m.Has("describe") {
+		return nil, err
+	}
+	reply, err := m.Call(ctx, guest.Invocation{Export: "describe"})
+	if err != nil {
+		return nil, tools.Explain(err)
+	}
+	var d abi.Describe
+	if err := strictjson.Unmarshal(reply.Output, &d); err != nil {
+		return nil, fault.Errorf(fault.ToolBroken, "describe returned an invalid description: %w; build the module with a current SDK", err)
+	}
+	return d.Schema, nil
+}
+
+// maxTextInput bounds, in bytes, a value that a command line has read from standard
+// input, as the daemon does.
+const maxTextInput = 4 << 20
+
+// fit gives call the payload that its arguments make by the tool's schema, and checks it,
+// as a daemon does before it asks a module. Errors are INVALID_PAYLOAD.
+func (w *Runner) fit(ctx context.Context, call *abi.Call) error {
+	schema, err := w.schema(ctx)
+	if err != nil || schema == nil || call.Binding != nil {
+		return err
+	}
+	t := &tools.Tool{Name: call.Tool}
+	if t.Schema, err = tools.CompileSchema(schema); err != nil {
+		return fault.Errorf(fault.ToolBroken, "the schema of tool %s %w", call.Tool, err)
+	}
+	if call.Payload == nil {
+		if t.Schema.Properties["args"] != nil {
+			return nil // it describes a command, whose arguments stay as they are
+		}
+		in, err := base64.StdEncoding.DecodeString(call.StdinBase64)
+		if err != nil {
+			return fmt.Errorf("read stdin_base64 of the case: %w", err)
+		}
+		about := arguments.Tool{Name: call.Tool, Schema: schema, Description: w.def.Description}
+		text, err := arguments.Parse(about, call.Args, bytes.NewReader(in), maxTextInput)
+		if err != nil {
+			return err
+		}
+		if text.Help != "" {
+			return fault.Errorf(fault.InvalidPayload, "the arguments ask for the usage, which the host answers without the module; leave --help out of the case")
+		}
+		call.Payload = text.Payload
+	}
+	return t.Validate(call.Payload)
+}
+
 // input returns the input of the export.
-func (w *Runner) input(c *Case) ([]byte, error) {
+func (w *Runner) input(ctx context.Context, c *Case, export string) ([]byte, error) {
 	var call abi.Call
 	if c.Call != nil {
 		if err := strictjson.Unmarshal(c.Call, &call); err != nil {
@@ -239,6 +302,11 @@ func (w *Runner) input(c *Case) ([]byte, error) {
 	}
 	if call.Attempt == 0 {
 		call.Attempt = 1
+	}
+	if _, handles := w.target(&Case{}); export == handles || export == "restrict" {
+		if err := w.fit(ctx, &call); err != nil {
+			return nil, err
+		}
 	}
 	if e := w.def.Entry; e != nil && c.Decision == nil && c.Export == "" {
 		switch e.Input {
@@ -261,12 +329,12 @@ func (w *Runner) call(ctx context.Context, c *Case) (guest.Reply, *recorder, tim
 	if err != nil {
 		return guest.Reply{}, rec, 0, err
 	}
-	in, err := w.input(c)
+	ctx, cancel := context.WithTimeout(ctx, w.def.Timeout.Duration())
+	defer cancel()
+	in, err := w.input(ctx, c, export)
 	if err != nil {
 		return guest.Reply{}, rec, 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.def.Timeout.Duration())
-	defer cancel()
 	inv := guest.Invocation{Export: export, Input: in, Config: maps.Clone(w.def.Config), Services: w.services(c, rec)}
 	if inv.Config == nil {
 		inv.Config = map[string]string{}
