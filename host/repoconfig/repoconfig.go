@@ -28,7 +28,8 @@ const (
 	maxSubmodules     = 1000 // folders that are looked at
 	maxSubmoduleDepth = 10
 
-	maxRepoFiles = 200000 // entries of folders that may hold links
+	maxRepoFiles = 200000  // entries of folders that may hold links, and of any one folder
+	maxListed    = 1000000 // entries of all folders that are read
 	maxRepoDepth = 20
 	maxRemotes   = 250 // paths that may be remotes
 )
@@ -99,6 +100,7 @@ type repoReader struct {
 	submodules []abi.ConfigEntry
 	folders    int // seen while looking for submodules
 	links      int // entries seen while looking for links
+	listed     int // entries of folders that were read
 
 	remotes   []abi.ConfigEntry
 	remoteErr error
@@ -530,16 +532,21 @@ func (r *repoReader) openBeneath(top, p string, open func(t *tree, rel string) (
 	return f, nil
 }
 
-// readDir lists a folder beneath the roots.
+// readDir lists a folder beneath the roots. It keeps no more than maxRepoFiles entries at
+// a time, and reads maxListed of all folders.
 func (r *repoReader) readDir(p string) ([]fs.DirEntry, error) {
 	f, err := r.openPath(p, (*tree).openDir)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	list, err := f.ReadDir(-1)
-	if err != nil {
+	most := min(maxRepoFiles, maxListed-r.listed)
+	list, err := f.ReadDir(most + 1) // in no order
+	if err != nil && err != io.EOF {
 		return nil, fmt.Errorf("%s: %w", p, plain(err))
+	}
+	if r.listed += len(list); len(list) > most {
+		return nil, fmt.Errorf("%s holds too many files to look at", p)
 	}
 	return list, nil
 }

@@ -3,7 +3,6 @@ package repoconfig
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -259,7 +258,7 @@ func (r *repoReader) readLFS(common, top string) error {
 	case err == nil && fi.IsDir():
 		has = append(has, "objects")
 		entries := 0
-		if err := plainTree(common+"/lfs", 6, &entries); err != nil {
+		if err := r.plainTree(common+"/lfs", 6, &entries); err != nil {
 			return err
 		}
 	case err == nil:
@@ -278,25 +277,23 @@ func (r *repoReader) readLFS(common, top string) error {
 const maxLFS = 200_000
 
 // plainTree returns an error unless all beneath dir, to some depth, are folders and
-// files.
-func plainTree(dir string, depth int, entries *int) error {
-	f, err := os.Open(dir)
-	if err != nil {
+// files. It waits for nothing and leaves no root, whatever is put in a folder's place.
+func (r *repoReader) plainTree(dir string, depth int, entries *int) error {
+	list, err := r.readDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return nil // git-lfs reads it no better
 	}
-	list, err := f.ReadDir(maxLFS - *entries + 1) // in no order
-	f.Close()
+	if err != nil {
+		return err
+	}
 	if *entries += len(list); *entries > maxLFS {
 		return fmt.Errorf("%s holds too much: git lfs prune it where git-lfs is", dir)
-	}
-	if err != nil && err != io.EOF {
-		return plain(err)
 	}
 	for _, e := range list {
 		path := dir + "/" + e.Name()
 		switch {
 		case e.IsDir() && depth > 0:
-			if err := plainTree(path, depth-1, entries); err != nil {
+			if err := r.plainTree(path, depth-1, entries); err != nil {
 				return err
 			}
 		case !e.Type().IsRegular():
