@@ -443,3 +443,22 @@ func TestSecretInFile(t *testing.T) {
 		t.Errorf("lines in content: %s", a.raw)
 	}
 }
+
+// A call cannot have the daemon keep the folder with its secrets, nor keep a daemon from
+// starting by what it leaves there.
+func TestSecretFolderIsRemoved(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("sesame-open-the-door\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := hosttest.Start(t, config.Config{})
+	d.Tool(t, "holder", M{"binary": "/bin/bash", "capabilities": M{"exec": []string{"/usr/bin", "/bin"}}, "secrets": M{"key": M{"from": "file:" + file, "file": "KEY"}}}, nil)
+	a := ask(t, d.Socket, M{"tool": "holder", "cwd": d.Root, "args": []string{"-c", `
+		cd "${KEY%/*}" && mkdir -p a/b && cp "$KEY" a/b && mkfifo a/c && ln -s / a/d && chmod 0 a/b a . && echo closed`}})
+	if a.Stdout != "closed\n" {
+		t.Fatal(a.raw)
+	}
+	if left, err := os.ReadDir(filepath.Join(d.Config.State, "secrets")); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+}

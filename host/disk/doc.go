@@ -10,8 +10,10 @@
 //   - A script counts as startable only if the interpreters that the kernel would start
 //     are known, and Guard refuses it if a call, or a user other than the owner, could
 //     replace one of them.
+//   - RemoveTree removes a folder that a call could write, whatever the call left in it.
 //
 // It does not promise that several files are read at one moment: Same and Current tell
 // whether they were. It knows no definitions and executes nothing. The catalog of tools
-// calls it.
+// calls it, and
+// so does the execution of binaries for the folders of calls.
 package disk

@@ -15,13 +15,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/mask"
@@ -139,7 +139,7 @@ func (r *running) binary(ctx context.Context) error {
 	}
 	links, private, err := r.credentials(secrets, env)
 	if private != "" {
-		defer os.RemoveAll(private)
+		defer disk.RemoveTree(private)
 	}
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/egress"
 	"github.com/toold/toold/host/observe"
 	"github.com/toold/toold/host/process"
@@ -56,7 +57,7 @@ func RemoveLeftSecrets(state string) error {
 	if err := os.RemoveAll(filepath.Join(state, trust.Folder)); err != nil {
 		return fmt.Errorf("remove what tools trusted: %w; remove the folder", err)
 	}
-	if err := os.RemoveAll(filepath.Join(state, secretsFolder)); err != nil {
+	if err := disk.RemoveTree(filepath.Join(state, secretsFolder)); err != nil {
 		return fmt.Errorf("remove the secrets of calls that are over: %w; remove the folder", err)
 	}
 	return nil
