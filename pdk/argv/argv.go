@@ -55,6 +55,10 @@ type Style struct {
 	// Numbers: "-5" is read as the flag "-NUM" with the value "5" (git log).
 	// The grammar must have a flag of that name.
 	Numbers bool
+	// EndOfFlags is an argument that ends the flags and means nothing else
+	// (git's "--end-of-options"); "" is none. Operands behind it that begin with
+	// "-" are refused, and so it is left out of the line.
+	EndOfFlags string
 }
 
 // Number is the name of the flag that "-5" is read as under Style.Numbers.
@@ -203,6 +207,15 @@ func (p *parser) run() error {
 				p.line.Items = append(p.line.Items, Item{Value: rest, Dashed: true})
 			}
 			p.args = nil
+		case a == p.g.style.EndOfFlags && p.g.byName[a] == nil:
+			for _, rest := range p.args {
+				if rest == "--" {
+					break
+				}
+				if len(rest) > 1 && rest[0] == '-' {
+					return &Refusal{Rule: "arg.dash", Arg: rest, Reason: Quote(rest) + " comes after " + a + " and looks like a flag", Instead: "put flags first"}
+				}
+			}
 		case strings.HasPrefix(a, "--"):
 			r = p.long(a)
 		case len(a) > 1 && a[0] == '-':

@@ -27,7 +27,7 @@ var scope = Scope{Cwd: "/w/a", Roots: []string{"/w"}}
 func grammar(s Style) *Grammar { return New(s, testFlags) }
 
 func TestParse(t *testing.T) {
-	gnu, pflag, curl := Style{}, Style{ShortEquals: true}, Style{NoEquals: true}
+	gnu, pflag, curl, git := Style{}, Style{ShortEquals: true}, Style{NoEquals: true}, Style{EndOfFlags: "--end-of-options"}
 	tests := []struct {
 		name  string
 		style Style
@@ -46,6 +46,10 @@ func TestParse(t *testing.T) {
 		{"pflag with nothing after it", pflag, "-m=", "", "flag.value", "-m"},
 		{"joined long", gnu, "--output=out", "--output=out", "", ""},
 		{"empty joined value", gnu, "--message=", "--message=", "", ""},
+		{"an end of the flags is left out", git, "-v --end-of-options a - -- -b", "--verbose -- a - -b", "", ""},
+		{"what follows it is no flag", git, "--end-of-options a -v", "", "arg.dash", "-v"},
+		{"it is a value where one is missing", git, "-o --end-of-options a", "--output=./--end-of-options -- a", "", ""},
+		{"no end of the flags to other programs", gnu, "--end-of-options", "", "flag.unknown", "--end-of-options"},
 		{"no equals in curl", curl, "--output=out", "", "flag.unknown", "--output=out"},
 		{"curl writes two arguments", curl, "-oout", "--output out", "", ""},
 		{"cluster", gnu, "-vqn5", "--verbose --quiet --max-count=5", "", ""},
