@@ -84,9 +84,11 @@ func (c *command) checkOperands(l *argv.Line) error {
 func (c *command) write(l *argv.Line) []string {
 	var out, dashed []string
 	for _, it := range l.Items {
-		if it.Flag == nil && (it.Dashed || c.paths) {
+		switch {
+		case it.Name == textconv[0].Names:
+		case it.Flag == nil && (it.Dashed || c.paths):
 			dashed = append(dashed, it.Value)
-		} else {
+		default:
 			out = append(out, l.Write(it)...)
 		}
 	}
@@ -182,14 +184,16 @@ func without(list []argv.Flag, spellings ...string) []argv.Flag {
 }
 
 // style is how git reads its command line.
-var style = argv.Style{}
+var style = argv.Style{EndOfFlags: "--end-of-options"}
 
 func grammar(lists ...[]argv.Flag) *argv.Grammar { return argv.New(style, lists...) }
 
 // numbered is for commands that read -5 as a number.
 func numbered(lists ...[]argv.Flag) *argv.Grammar {
 	lists = append(lists, with(count, argv.Number))
-	return argv.New(argv.Style{Numbers: true}, lists...)
+	numbers := style
+	numbers.Numbers = true
+	return argv.New(numbers, lists...)
 }
 
 func join(lists ...[]argv.Flag) []argv.Flag { return slices.Concat(lists...) }
@@ -232,11 +236,15 @@ var (
 		may(argv.OneOf("color", "plain", "porcelain", "none"), "--word-diff"),
 		may(argv.OneOf("short", "log"), "--submodule"),
 		may(argv.OneOf("all", "dirty"), "--ignore-submodules"),
-		never("runs a program that the repository names", "leave it out", "--ext-diff", "--textconv"),
+		never("runs a program that the repository names", "leave it out", "--ext-diff"), textconv,
 		never("writes a file of any name", "redirect the output instead", "--output"),
 		never("reads files outside of the repository", "leave it out", "--no-index"),
 		never("reads a file of any name", "leave it out", "-O"),
 	)
+
+	// textconv is left out of the line: where the repository names a program for it, every
+	// call is refused, and elsewhere it changes nothing. Editors always give it.
+	textconv = bare("--textconv")
 
 	// revFlags choose and show commits.
 	revFlags = join(
@@ -248,7 +256,7 @@ var (
 			"--left-only", "--right-only", "--cherry", "-g --walk-reflogs", "--merge", "--boundary", "--simplify-by-decoration",
 			"--full-history", "--dense", "--sparse", "--simplify-merges", "--show-pulls", "--date-order", "--author-date-order", "--topo-order",
 			"--reverse", "--do-walk", "--count", "--abbrev-commit", "--no-abbrev-commit", "--oneline", "--relative-date", "--parents",
-			"--children", "--left-right", "~--graph", "--show-linear-break", "--timestamp", "--no-commit-id", "--standard-notes", "--no-standard-notes", "--end-of-options"),
+			"--children", "--left-right", "~--graph", "--show-linear-break", "--timestamp", "--no-commit-id", "--standard-notes", "--no-standard-notes"),
 		may(word, "--branches", "--tags", "--remotes", "--no-walk", "--ancestry-path"),
 		with(word, "--glob", "--exclude", "--exclude-hidden", "--encoding", "--date"),
 		may(text, "--pretty"),
@@ -323,7 +331,7 @@ var (
 		bare("~--minimal", "-l", "-t", "-s", "-w", "-c", "-b", "-f --show-name", "-n --show-number", "-e --show-email", "--root", "--incremental", "-p --porcelain", "--line-porcelain",
 			"--first-parent", "--color-lines", "--color-by-age", "~--progress", "--score-debug", "--show-stats", "--no-textconv"),
 		with(word, "-L", "--date", "--since"), may(count, "-M", "-C", "--abbrev"), with(rev, "--ignore-rev", "--reverse"), with(argv.Path, "--ignore-revs-file"),
-		never("reads a file of any name", "leave it out", "--contents", "-S"), never("runs a program that the repository names", "leave it out", "--textconv"))
+		never("reads a file of any name", "leave it out", "--contents", "-S"), textconv)
 
 	templateFlag = func() []argv.Flag {
 		f := edits("give the message with -m or -F", "-t --template")
@@ -384,6 +392,14 @@ func revFirst(r *request) error {
 // Without them there is no folder .git/hooks and no .git/info/exclude to write to; those that
 // a repository, a variable or a flag names could bring hooks along.
 const templates = "--template=/usr/share/git-core/templates"
+
+// noTemplate is the empty value, for a repository without any.
+func noTemplate(v string, _ argv.Scope) (string, error) {
+	if v != "" {
+		return "", refusal("flag.refused", "--template", "copies files of any folder, hooks among them", "leave it out, or give an empty one: --template=")
+	}
+	return v, nil
+}
 
 func pathOperands(r *request) error {
 	for i, it := range r.line.Items {
@@ -525,7 +541,7 @@ var commands = byName(append([]*command{
 		with(word, "--cleanup"), may(argv.OneOf("no", "normal", "all"), "-u --untracked-files"), pathspecFlags, signing,
 		edits("give the message with -m or -F", "-e --edit"), templateFlag, answers, bare("--interactive", "~--ahead-behind"))},
 	&command{name: "branch", tail: lastIsHead, grammar: grammar(listFlags,
-		bare("-l --list", "-a --all", "-r --remotes", "-v --verbose", "-q --quiet", "--show-current", "-d --delete", "-D", "-m --move", "-M", "-c --copy", "-C", "-f --force", "--no-track",
+		bare("-l --list", "-a --all", "-r --remote --remotes", "-v --verbose", "-q --quiet", "--show-current", "-d --delete", "-D", "-m --move", "-M", "-c --copy", "-C", "-f --force", "--no-track",
 			"--unset-upstream", "--create-reflog", "--no-abbrev", "--omit-empty"),
 		may(count, "--abbrev"), may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-u --set-upstream-to"),
 		edits("set branch.NAME.description with git config", "--edit-description"), noSubmodules),
@@ -555,22 +571,22 @@ var commands = byName(append([]*command{
 	// Other repositories.
 	&command{name: "init", again: true, most: 1, then: pathOperands, force: []string{templates}, grammar: grammar(bare("-q --quiet", "--bare"), with(rev, "-b --initial-branch"),
 		with(argv.OneOf("sha1", "sha256"), "--object-format"),
-		never("copies files of any folder, hooks among them", "leave it out", "--template"), never("puts the repository elsewhere", "leave it out", "--separate-git-dir"),
+		with(noTemplate, "--template"), never("puts the repository elsewhere", "leave it out", "--separate-git-dir"),
 		never("changes who may write", "leave it out", "--shared"))},
 	&command{name: "clone", most: 2, then: clone, force: []string{templates}, grammar: grammar(
 		bare("-q --quiet", "-v --verbose", "~--progress", "-n --no-checkout", "--bare", "--mirror", "--single-branch", "--no-single-branch", "--no-tags", "-l --local", "--no-hardlinks", "--sparse",
 			"~--reject-shallow", "-4 --ipv4", "-6 --ipv6", "--no-local", "--no-recurse-submodules"),
 		with(rev, "-o --origin", "-b --branch", "--shallow-exclude"), with(count, "--depth", "-j --jobs"), with(text, "--shallow-since"),
 		with(setting, "-c --config"),
-		never("copies files of any folder, hooks among them", "leave it out", "--template"), never("puts the repository elsewhere", "leave it out", "--separate-git-dir"),
+		with(noTemplate, "--template"), never("puts the repository elsewhere", "leave it out", "--separate-git-dir"),
 		never("names the program that runs on the other side", "leave it out", "-u --upload-pack"),
 		never("borrows the objects of another repository", "leave it out", "-s --shared", "--reference", "--reference-if-able", "--dissociate"),
-		never("leaves objects out that later calls would have to fetch", "use --depth", "--filter", "--also-filter-submodules"),
+		with(word, "--filter"), never("leaves objects out that later calls would have to fetch", "use --depth", "--also-filter-submodules"),
 		never("fetches from a place that the server names", "leave it out", "--bundle-uri"),
 		never("sends a string of any kind to the server", "leave it out", "--server-option"),
 		never("works in submodules, which are repositories that this policy has not seen", "git clone, then git submodule update --init in it", "--recurse-submodules --recursive", "--remote-submodules", "--shallow-submodules"))},
-	&command{name: "fetch", again: true, then: fetch, grammar: grammar(networkFlags, fetchFlags, bare("~--all", "-m --multiple"),
-		never("writes into the branch that is checked out", "leave it out", "-u --update-head-ok"), never("reads names from input", "name them", "--stdin"))},
+	&command{name: "fetch", again: true, then: fetch, grammar: grammar(networkFlags, fetchFlags, bare("~--all", "-m --multiple", "-u "+updateHead),
+		never("reads names from input", "name them", "--stdin"))},
 	&command{name: "pull", then: pull, grammar: grammar(networkFlags, without(fetchFlags, "-n"), mergeFlags, may(argv.OneOf("true", "false", "merges"), "-r ~--rebase"), bare("~--all"))},
 	&command{name: "push", then: push, grammar: grammar(networkFlags,
 		bare("--all", "--branches", "--tags", "--follow-tags", "--no-follow-tags", "~--atomic", "-n --dry-run", "--porcelain", "-u --set-upstream", "~--thin", "~--verify", "--no-signed", "-f ~--force", "~--force-if-includes"),

@@ -197,7 +197,7 @@ func notesRef(r *request, args []string) ([]string, error) {
 
 var sparseCommand = func() *command {
 	cone := bare("~--cone", "~--sparse-index")
-	patterns := bare("--stdin", "--skip-checks", "--end-of-options")
+	patterns := bare("--stdin", "--skip-checks")
 	return &command{name: "sparse-checkout", most: -1, reads: true, grammar: grammar(), sub: byName(
 		&command{name: "sparse-checkout list", reads: true, most: -1, grammar: grammar()},
 		&command{name: "sparse-checkout init", again: true, most: -1, grammar: grammar(cone)},

@@ -743,7 +743,7 @@ func (r *request) unread() error {
 	if why == "" {
 		why = "the host has not read it"
 	}
-	return refusal("repo-config", "", "the flags lead to a repository that cannot be trusted: "+why, "name a folder or a repository beneath "+strings.Join(r.call.Roots, " or "))
+	return refusal("repo-config", "", "the flags lead to a folder that cannot be used: "+why, "name a folder or a repository beneath "+strings.Join(r.call.Roots, " or "))
 }
 
 var knownGlobals = []string{"--version", "--help", "--no-pager", "--git-dir", "--work-tree", "--no-optional-locks", "--literal-pathspecs", "--glob-pathspecs", "--noglob-pathspecs", "--icase-pathspecs", "--no-replace-objects"}

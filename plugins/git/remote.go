@@ -394,6 +394,9 @@ func clone(r *request) error {
 	if len(ops) == 0 {
 		return refusal("operand", "", "clone needs a URL", "name one")
 	}
+	if r.leaveOut("--filter") {
+		r.note("--filter is left out, and all objects are fetched: git may not fetch by itself later what it then lacks; --depth fetches less")
+	}
 	name := "origin"
 	if v, ok := r.line.Get("--origin"); ok {
 		name = v
@@ -423,8 +426,29 @@ func clone(r *request) error {
 	return r.goes(to, "--upload-pack", "upload-pack")
 }
 
+// updateHead is a flag of fetch that changes nothing where no branch is written to, and is
+// left out there.
+const updateHead = "--update-head-ok"
+
+// besidesBranches reports whether a refspec names what it writes, which is no branch.
+func besidesBranches(spec string) bool {
+	_, to, _ := strings.Cut(spec, ":")
+	kind, _, ok := strings.Cut(strings.TrimPrefix(to, "refs/"), "/")
+	return ok && strings.HasPrefix(to, "refs/") && kind != "heads" && plainName(kind, "")
+}
+
+// leaveOut takes a flag out of the line, and reports whether it was there.
+func (r *request) leaveOut(name string) bool {
+	there := r.line.Has(name)
+	r.line.Items = slices.DeleteFunc(r.line.Items, func(it argv.Item) bool { return it.Flag != nil && it.Name == name })
+	return there
+}
+
 func fetch(r *request) error {
 	ops := r.line.Operands()
+	if r.leaveOut(updateHead) && (len(ops) < 2 || slices.ContainsFunc(ops[1:], func(spec string) bool { return !besidesBranches(spec) })) {
+		return refusal("flag.refused", updateHead, "flag "+quote(updateHead)+" writes into the branch that is checked out", "leave it out, or fetch into refs/remotes only")
+	}
 	if !r.line.Has("--all") && !r.line.Has("--multiple") {
 		to, err := r.target(nth(ops, 0), false)
 		if err != nil {

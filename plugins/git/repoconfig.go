@@ -446,7 +446,7 @@ var forcedSettings = map[string][]string{
 	"core.hookspath": {"/dev/null"}, "core.fsmonitor": {"false", "", "0"}, "core.sshcommand": {"ssh"}, "core.askpass": {"", "true", "echo"}, "credential.helper": {""}, "credential.interactive": {"false", "never"},
 	"commit.gpgsign": nos, "tag.gpgsign": nos, "tag.forcesignannotated": nos, "push.gpgsign": nos, "merge.verifysignatures": nos, "log.showsignature": nos,
 	"submodule.recurse": nos, "fetch.recursesubmodules": nos, "push.recursesubmodules": {"no"}, "diff.ignoresubmodules": {"dirty"}, "diff.submodule": {"short"}, "status.submodulesummary": nos,
-	"gc.autodetach": nos, "maintenance.autodetach": nos, "maintenance.auto": nos, "init.templatedir": {""}, "protocol.file.allow": {"always", "user"},
+	"gc.autodetach": nos, "maintenance.autodetach": nos, "maintenance.auto": nos, "init.templatedir": {""}, "diff.external": {""}, "core.usebuiltinfsmonitor": nos, "protocol.file.allow": {"always", "user"},
 }
 
 var (
@@ -562,7 +562,7 @@ var configCommand = &command{name: "config", then: config, most: 3, grammar: gra
 	with(argv.OneOf("bool", "int", "bool-or-int", "bool-or-str", "color", "expiry-date"), "--type"), with(text, "--default"),
 	edits("set one variable at a time", "-e --edit"), with(input, "-f --file"), with(rev, "--blob"),
 	never("is about the host", "leave it out", "--system"), never("changes several variables at once", "set them one by one", "--rename-section", "--remove-section"),
-	never("shows values that may be secret", "use --get", "--get-urlmatch", "--get-color", "--get-colorbool"))}
+	bare("--get-color", "--get-colorbool"), never("shows values that may be secret", "use --get", "--get-urlmatch"))}
 
 func config(r *request) error {
 	l, ops := r.line, r.line.Operands()
@@ -571,6 +571,12 @@ func config(r *request) error {
 		return r.configFile(key, nth(ops, 1), file)
 	}
 	switch {
+	case anyOf(l, "--get-color", "--get-colorbool"):
+		if section := splitKey(key).section; key != "" && section != "color" {
+			return refusal("flag.refused", "--get-color", "flag \"--get-color\" shows values that may be secret", "name a variable of color, or use --get")
+		}
+		r.mutating, r.idempotent = false, true
+		return nil
 	case l.Has("--edit"):
 		if l.Has("--global") {
 			return refusal("config.host", "--global", "the host's own configuration is not changed by a call", "use --local")

@@ -10,11 +10,14 @@ import (
 // submodule--helper, which is what runs here.
 var submoduleCommand = func() *command {
 	quiet := bare("-q --quiet")
-	nested := never("works in submodules of submodules, which nobody has looked at", "run git submodule in each, with -C", "--recursive")
+	nested := bare("--recursive")
 	borrows := never("borrows the objects of another repository", "leave it out", "--reference", "--dissociate")
 	written := func(then func(*request) error) func(*request) error {
 		return func(r *request) error {
 			r.written = append([]string{"submodule--helper"}, strings.TrimPrefix(r.cmd.name, "submodule "))
+			if r.leaveOut("--recursive") && len(r.repo.modules)+len(r.repo.submodules) > 0 {
+				return refusal("flag.refused", "--recursive", `flag "--recursive" works in submodules of submodules, which nobody has looked at`, "run git submodule in each, with -C")
+			}
 			if then == nil {
 				return nil
 			}

@@ -494,3 +494,38 @@ func TestSettable(t *testing.T) {
 		}
 	}
 }
+
+// TestLeftOut: a flag that could do harm elsewhere and changes nothing in this call is taken
+// and left out, and one that would have changed something is refused, or it is said.
+func TestLeftOut(t *testing.T) {
+	for _, tt := range []struct {
+		args    string
+		modules []abi.ConfigEntry
+		flag    string // which git does not get
+		note    string
+		rule    string
+	}{
+		{args: "show --textconv :a", flag: "--textconv"},
+		{args: "log --end-of-options main", flag: "--end-of-options"},
+		{args: "fetch --update-head-ok https://example.com/x.git +HEAD:refs/remotes/origin/HEAD", flag: "--update-head-ok"},
+		{args: "clone --filter=blob:none https://example.com/x.git", flag: "--filter", note: "--filter is left out"},
+		{args: "submodule update --init --recursive", flag: "--recursive"},
+		{args: "submodule update --init --recursive", modules: []abi.ConfigEntry{{Key: "submodule.x.path", Value: "x"}}, rule: "flag.refused"},
+	} {
+		c := callOf(split(tt.args))
+		c.RepoConfig.Modules = tt.modules
+		d := testPolicy(nil).decide(c)
+		if tt.rule != "" {
+			if d.Effect != abi.Deny || d.Rule != tt.rule {
+				t.Errorf("git %s: %s by %s, want it refused by %s", tt.args, d.Effect, d.Rule, tt.rule)
+			}
+			continue
+		}
+		if d.Effect != abi.Allow || slices.ContainsFunc(d.Args, func(a string) bool { return strings.HasPrefix(a, tt.flag) }) {
+			t.Errorf("git %s: %s by %s, as %q", tt.args, d.Effect, d.Rule, d.Args)
+		}
+		if tt.note != "" != (len(d.Notes) == 1 && strings.HasPrefix(d.Notes[0], tt.note)) {
+			t.Errorf("git %s says %q", tt.args, d.Notes)
+		}
+	}
+}
