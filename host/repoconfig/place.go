@@ -120,10 +120,10 @@ func (r *repoReader) folder(flag, dir, p string) (string, error) {
 	}
 	q, err := r.resolve(p)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", flag, err)
+		return "", fmt.Errorf("%s %s: %w", flag, p, err)
 	}
 	if fi, err := os.Lstat(q); err != nil || !fi.IsDir() {
-		return "", fmt.Errorf("%s: %s is not a folder", flag, p)
+		return "", fmt.Errorf("%s %s: not a folder", flag, p)
 	}
 	return q, nil
 }

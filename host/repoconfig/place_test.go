@@ -60,15 +60,15 @@ func TestPlace(t *testing.T) {
 		{args: "-C ../../out log", fault: "leads out of the roots"},
 		{args: "-C ../../nothing log", fault: "leads out of the roots"},
 		{args: "-C lead log", fault: "leads out of the roots"},
-		{args: "-C missing log", fault: "no such file"},
-		{args: "-C .git/config log", fault: "is not a folder"},
+		{args: "-C missing log", fault: "/missing: no such file"},
+		{args: "-C .git/config log", fault: "not a folder"},
 		{args: "-C", fault: "has no value"},
 		{args: "--git-dir", fault: "has no value"},
 		{args: "--git-dir=../../out/.git log", fault: "leads out of the roots"},
 		{args: "--git-dir=lead/.git log", fault: "leads out of the roots"},
 		{args: "--git-dir=sub log", fault: "not a git directory"},
 		{args: "--work-tree=../.. log", fault: "leads out of the roots"},
-		{args: "--work-tree=.git/HEAD log", fault: "is not a folder"},
+		{args: "--work-tree=.git/HEAD log", fault: "not a folder"},
 	} {
 		args := strings.Split(strings.ReplaceAll(tt.args, "{W}", root), " ")
 		got := Read(root+"/a", []string{root}, args)
