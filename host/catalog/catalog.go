@@ -366,10 +366,13 @@ func (c *Catalog) load(e *entry) {
 	moved := c.moved(e.name)
 	c.mu.Lock()
 	last, old := known{stamps: e.stamps}, e.current
-	if e.due(start) {
+	if e.due(start) && e.script {
 		last.failed = e.failed
 	}
-	if moved || e.anew || e.due(start) && e.failed == "" {
+	// What does not load may do so without a sign that a file has changed: a mapping, or
+	// a server, changes one before its times, and a folder or a user that it needs may be
+	// there now.
+	if moved || e.anew || e.due(start) && last.failed == "" {
 		last = known{}
 	}
 	e.anew = false
@@ -410,7 +413,7 @@ func (c *Catalog) loadOnce(e *entry, start time.Time, last known, old *generatio
 	}()
 	switch {
 	case err != nil:
-		c.fail(e, start, "", fault.Errorf(fault.Internal, "read tool %s: %w", e.name, err), false, nil)
+		c.fail(e, start, nil, fault.Errorf(fault.Internal, "read tool %s: %w", e.name, err), false, nil)
 		return false
 	case v.gone:
 		c.remove(e, v.why)
@@ -432,7 +435,7 @@ func (c *Catalog) loadOnce(e *entry, start time.Time, last known, old *generatio
 	c.mu.Unlock()
 	switch {
 	case o.err != nil:
-		c.fail(e, start, v.digest, o.err, o.deny, seen)
+		c.fail(e, start, v, o.err, o.deny, seen)
 	case o.generation != nil:
 		c.publish(e, start, o.generation, seen)
 	}
@@ -460,10 +463,10 @@ func (c *Catalog) publish(e *entry, start time.Time, g *generation, seen *disk.S
 	}
 }
 
-// fail records that the version with digest does not load. The current generation goes on serving,
-// unless deny is set because it would skip a policy. An error that is not caused by the
-// files is transient.
-func (c *Catalog) fail(e *entry, start time.Time, digest string, err error, deny bool, seen *disk.Stamps) {
+// fail records that v, which is nil if it could not be read, does not load. The current
+// generation goes on serving, unless deny is set because it would skip a policy. An
+// error that is not caused by the files is transient.
+func (c *Catalog) fail(e *entry, start time.Time, v *candidate, err error, deny bool, seen *disk.Stamps) {
 	var we *fault.Error
 	if !errors.As(err, &we) {
 		we = fault.Errorf(fault.ToolBroken, "load tool %s: %w", e.name, err)
@@ -474,7 +477,7 @@ func (c *Catalog) fail(e *entry, start time.Time, digest string, err error, deny
 		we = &fault.Error{Code: fault.ToolBroken, Message: we.Message, Cause: err}
 	}
 	c.mu.Lock()
-	serving, retired, repeated := e.fail(digest, we, transient, deny, seen, time.Now())
+	serving, retired, repeated := e.fail(v, we, transient, deny, seen, time.Now())
 	last := retired.retire()
 	c.mu.Unlock()
 	if !repeated {

@@ -25,11 +25,12 @@ type entry struct {
 	// compiling is since when a version is being compiled that may replace
 	// current; zero if there is none.
 	compiling time.Time
-	// failed is the digest of the version on disk if its files are why it does not
-	// load. A version of which that is not certain is compiled again.
+	// failed is the digest of the version on disk if it is broken, and script whether
+	// it has a setup.sh, which is not run again for the same files.
 	failed string
-	// tries counts consecutive loads and looks that found a version that does not
-	// load; the next look that does not rely on stamps is not before retryAt.
+	script bool
+	// tries counts consecutive loads that failed; the next one without a change of the
+	// files' stamps is not before retryAt.
 	tries   int
 	retryAt time.Time
 	// anew makes the next load read the files even if they have not changed.
@@ -49,7 +50,7 @@ type entry struct {
 // serves.
 func (e *entry) unchanged(seen *disk.Stamps) {
 	e.stamps = seen
-	e.stale, e.failing, e.failed, e.tries = nil, time.Time{}, "", 0
+	e.stale, e.failing, e.failed, e.script, e.tries = nil, time.Time{}, "", false, 0
 }
 
 // due reports whether a version that does not load is to be looked at although no file
@@ -76,22 +77,22 @@ func (e *entry) serve(g *generation, seen *disk.Stamps, now time.Time) (old *gen
 	return old
 }
 
-// fail records that the version with digest does not load for the reason err. With deny
-// the current generation does not go on serving. seen are the files that were read: the
-// version is tried again when one of them changes, and if the error is transient also
-// without a change. It reports what serves in spite of it, what is to be retired, and
-// whether the same was recorded before.
-func (e *entry) fail(digest string, err *fault.Error, transient, deny bool, seen *disk.Stamps, now time.Time) (serving, retired *generation, repeated bool) {
+// fail records that v does not load for the reason err; v may be nil if the error is
+// transient. With deny the current generation does not go on serving. seen are the files
+// that were read: the version is tried again when one of them changes, and also without
+// a change, less and less often. It reports what serves in spite of it, what is to be
+// retired, and whether the same was recorded before.
+func (e *entry) fail(v *candidate, err *fault.Error, transient, deny bool, seen *disk.Stamps, now time.Time) (serving, retired *generation, repeated bool) {
 	if e.failing.IsZero() {
 		e.failing = now
 	}
 	e.stamps = seen
 	if transient {
-		e.failed = ""
+		e.failed, e.script = "", false
 		e.postpone(now, 0)
 	} else {
-		if e.failed != digest { // another version: it may still be in the making
-			e.failed, e.tries = digest, 0
+		if e.failed != v.digest { // another version: it may still be in the making
+			e.failed, e.script, e.tries = v.digest, v.setup != nil, 0
 		}
 		e.postpone(now, restat)
 	}

@@ -19,14 +19,14 @@ func TestEntryFails(t *testing.T) {
 	if old := e.serve(g, seen, now); old != nil || e.current != g || !e.untouched(now) {
 		t.Fatalf("a first generation: replaces %v, state %+v", old, e)
 	}
-	serving, retired, repeated := e.fail("1", bad("typo"), false, false, seen, now)
+	serving, retired, repeated := e.fail(&candidate{digest: "1"}, bad("typo"), false, false, seen, now)
 	if serving != g || retired != nil || repeated || e.stale == nil || e.err != nil || !e.untouched(now) {
 		t.Errorf("a version that does not load took the one before out of service: %+v", e)
 	}
-	if _, _, repeated = e.fail("1", bad("typo"), false, false, seen, now.Add(time.Hour)); !repeated || !e.failing.Equal(now) {
+	if _, _, repeated = e.fail(&candidate{digest: "1"}, bad("typo"), false, false, seen, now.Add(time.Hour)); !repeated || !e.failing.Equal(now) {
 		t.Errorf("the same failure is reported as a new one, since %v", e.failing)
 	}
-	serving, retired, _ = e.fail("1", bad("its policy is gone"), false, true, seen, now)
+	serving, retired, _ = e.fail(&candidate{digest: "1"}, bad("its policy is gone"), false, true, seen, now)
 	if serving != nil || retired != g || e.current != nil || e.err == nil || e.stale != nil {
 		t.Errorf("a generation without a policy that is on disk goes on serving: %+v", e)
 	}
@@ -40,7 +40,7 @@ func TestEntryFails(t *testing.T) {
 	waits := func(digest string, transient bool) (waits []time.Duration) {
 		e := &entry{name: "t"}
 		for range 9 {
-			e.fail(digest, bad("text"), transient, false, seen, now)
+			e.fail(&candidate{digest: digest}, bad("text"), transient, false, seen, now)
 			waits = append(waits, e.retryAt.Sub(now))
 			if !e.untouched(e.retryAt.Add(-1)) || e.untouched(e.retryAt) {
 				t.Errorf("transient %v: looked at again before or after %v", transient, e.retryAt)
@@ -58,7 +58,7 @@ func TestEntryFails(t *testing.T) {
 	}
 	e = &entry{name: "t"}
 	for _, digest := range []string{"1", "1", "1", "2"} {
-		e.fail(digest, bad("text"), false, false, seen, now)
+		e.fail(&candidate{digest: digest}, bad("text"), false, false, seen, now)
 	}
 	if e.retryAt.Sub(now) != restat {
 		t.Error("another version is looked at as seldom as the one before")

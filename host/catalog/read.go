@@ -60,9 +60,8 @@ var errUnstable = errors.New("its files keep changing while they are read; write
 // known is what the last load found on disk.
 type known struct {
 	stamps *disk.Stamps // of the files; nil reads them whatever they are
-	// failed, if set, is the digest of a version that does not load: the files are
-	// read although their stamps are the same. A mapping, or a server, changes a file
-	// before its times, and one that could not be read may be readable now.
+	// failed, if set, is the digest of a version that does not load and that is only
+	// to be loaded again if it is another one, whatever the stamps say.
 	failed string
 }
 

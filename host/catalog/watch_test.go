@@ -549,8 +549,24 @@ func TestWrittenUnseen(t *testing.T) {
 	b.is("t", "| whole")
 }
 
-// TestLooksAtBroken: looking again at files that are the same compiles and runs nothing,
-// and becomes rare.
+// TestLoadedWithoutChange: a tool that lacked something of the host is loaded once that
+// is there.
+func TestLoadedWithoutChange(t *testing.T) {
+	b := newFixture(t).open()
+	folder := filepath.Join(t.TempDir(), "data")
+	b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/tool.json": fmt.Sprintf(`{"capabilities": {"files": {"/data": {"path": %q}}}}`, folder)})
+	b.refused("t", fault.ToolBroken, "correct capabilities.files")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.look("t")
+	b.refused("t", fault.ToolBroken, "correct capabilities.files")
+	b.due("t")
+	b.is("t", "| h")
+}
+
+// TestLooksAtBroken: looking again at files that are the same becomes rare, and does not
+// run setup.sh.
 func TestLooksAtBroken(t *testing.T) {
 	b := newFixture(t).withRunner().open()
 	b.write(map[string]string{"t/handler.wasm": string(handler("h")), "t/setup.sh": "echo run >> runs; exit 1"})
