@@ -21,21 +21,20 @@ import (
 	"github.com/toold/toold/host/wire/callbacks"
 )
 
-// programs runs what the tool would have started had the caller run it: the caller's
-// own editor and pager, the hooks of its repository, and the scripts of its packages.
-// They run here, as this user and with this environment. Which they are, this side
-// says, but for the path of a hook and the text of a script, which are the daemon's,
-// whose word this program goes by in all else.
+// programs runs the programs that the tool would have started if the caller had run it directly: the caller's own
+// editor and pager, the hooks of its repository, and the scripts of its packages. They run here, as this user and with
+// this environment. This side chooses the program, except for the path of a hook and the text of a script: those come
+// from the daemon, which this program trusts in everything else too.
 type programs struct {
 	tool string
-	tty  *terminal // nil: there is none
-	// console is held by the program that has the terminal.
+	tty  *terminal // nil if there is no terminal
+	// console is held while a program uses the terminal.
 	console sync.Mutex
 	folders folders
 }
 
-// folders are those above the working folder, this one included, and where they
-// lead: as it was before the call, so that nothing that the call runs has changed it.
+// folders maps the folders above the working folder, and the working folder itself, to the paths they resolve to. It
+// is recorded before the call, so that nothing the call runs can have changed it.
 type folders map[string]string
 
 func foldersAbove(dir string) folders {
@@ -48,8 +47,8 @@ func foldersAbove(dir string) folders {
 	return p
 }
 
-// straight reports whether dir is led nowhere else by a link that the call may have
-// made: the folder would be any one of the caller's.
+// straight reports whether dir is reached without a link that the call may have created: such a link could lead to any
+// of the caller's folders.
 func (p folders) straight(dir string) bool {
 	dir = filepath.Clean(dir)
 	real, err := filepath.EvalSymlinks(dir)
@@ -64,7 +63,7 @@ func (p folders) straight(dir string) bool {
 	return err == nil && p[at] != "" && real == filepath.Join(p[at], rest)
 }
 
-// offered are the kinds of programs that there are here.
+// offered returns the kinds of programs that are available here.
 func offered(tty *terminal) []string {
 	kinds := []string{callbacks.Hooks}
 	if editor(sequenceEditors, tty != nil) != "" {
@@ -76,7 +75,7 @@ func offered(tty *terminal) []string {
 	if tty != nil && pager() != "" {
 		kinds = append(kinds, callbacks.Pager)
 	}
-	if look("node") != "" && look("sh") != "" { // else its packages are of no use here
+	if look("node") != "" && look("sh") != "" { // otherwise its packages are of no use here
 		kinds = append(kinds, callbacks.Scripts)
 	}
 	return kinds
@@ -87,9 +86,8 @@ var (
 	sequenceEditors = []string{"GIT_SEQUENCE_EDITOR", "GIT_EDITOR", "VISUAL", "EDITOR"}
 )
 
-// editor is the command line that git would take from the environment, or "" where it
-// would say that there is none. Configuration is not read: that of a repository can
-// be written by anyone with write access to it.
+// editor returns the command line that git would take from the environment, or "" where git would report that there is
+// none. Configuration is not read: anyone with write access to a repository can change its configuration.
 func editor(names []string, atTerminal bool) string {
 	dumb := os.Getenv("TERM") == "" || os.Getenv("TERM") == "dumb"
 	for _, name := range names {
@@ -103,7 +101,7 @@ func editor(names []string, atTerminal bool) string {
 	return ""
 }
 
-// pager is the command line of the pager, or "" where pages are not wanted.
+// pager returns the command line of the pager, or "" if output is not to be paged.
 func pager() string {
 	command := "less"
 	for _, name := range []string{"GIT_PAGER", "PAGER"} {
@@ -118,10 +116,10 @@ func pager() string {
 	return command
 }
 
-// shellNeeded is what git has a shell read a command line for.
+// shellNeeded is the set of characters that make git run a command line in a shell.
 const shellNeeded = "|&;<>()$`\\\"' \t\n*?[#~=%"
 
-// words are the words of a command line, with args behind them, as git starts it.
+// words splits a command line as git does to start it, and appends args.
 func words(command string, args []string) []string {
 	if strings.ContainsAny(command, shellNeeded) {
 		return append([]string{"sh", "-c", command + ` "$@"`, command}, args...)
@@ -129,14 +127,14 @@ func words(command string, args []string) []string {
 	return append([]string{command}, args...)
 }
 
-// look finds a program as a shell does, or "".
+// look resolves a program's name as a shell does. It returns "" if there is none.
 func look(name string) string {
 	if strings.Contains(name, "/") {
 		return name
 	}
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		if !filepath.IsAbs(dir) {
-			continue // which is the repository's
+			continue // which belongs to the repository
 		}
 		path := filepath.Join(dir, name)
 		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
@@ -146,7 +144,7 @@ func look(name string) string {
 	return ""
 }
 
-// run is wire.Local.Callback.
+// run implements wire.Local.Callback.
 func (p *programs) run(cb *callbacks.Program) (int, error) {
 	if !filepath.IsAbs(cb.Cwd) {
 		return 0, fmt.Errorf("the folder %q is not absolute", cb.Cwd)
@@ -169,7 +167,7 @@ func (p *programs) run(cb *callbacks.Program) (int, error) {
 		case command == ":":
 			return 0, nil
 		}
-		// A link could lead to any file of the caller's.
+		// A link could lead to any of the caller's files.
 		if fi, err := os.Lstat(cb.Args[0]); err != nil {
 			return 0, fmt.Errorf("%w; the folder must be the same one here and where toold runs", err)
 		} else if !fi.Mode().IsRegular() {
@@ -184,7 +182,7 @@ func (p *programs) run(cb *callbacks.Program) (int, error) {
 			return 0, errors.New("no pager is wanted here")
 		}
 		env := os.Environ()
-		for _, v := range []string{"LESS=FRX", "LV=-c"} { // as git does
+		for _, v := range []string{"LESS=FRX", "LV=-c"} { // git sets them too
 			if name, _, _ := strings.Cut(v, "="); os.Getenv(name) == "" {
 				env = append(env, v)
 			}
@@ -202,7 +200,7 @@ func (p *programs) run(cb *callbacks.Program) (int, error) {
 		set[hookOf] = p.tool
 		env := environWith(set)
 		exit, err := p.start(cb, append([]string{cb.Path}, cb.Args...), env, false)
-		if errors.Is(err, syscall.ENOEXEC) { // a script without a first line
+		if errors.Is(err, syscall.ENOEXEC) { // a script without a #! line
 			exit, err = p.start(cb, append([]string{"sh", cb.Path}, cb.Args...), env, false)
 		}
 		return exit, err
@@ -215,9 +213,9 @@ func (p *programs) run(cb *callbacks.Program) (int, error) {
 	return 0, fmt.Errorf("programs of kind %q are not run here", cb.Kind)
 }
 
-// scriptEnviron is the environment of a script of a package: this program's own, what
-// npm says of the package, and in front of PATH the folders of programs that npm found
-// in the project. Where npm and node are, this side says.
+// scriptEnviron returns the environment of a package's script: this program's own, plus the variables that npm sets
+// for the package, with the folders of programs that npm found in the project at the front of PATH. This side
+// determines where npm and node are.
 func scriptEnviron(said map[string]string) []string {
 	set := map[string]string{}
 	maps.Copy(set, said)
@@ -232,8 +230,8 @@ func scriptEnviron(said map[string]string) []string {
 	return environWith(set)
 }
 
-// environWith is this program's environment with the variables of set in it, each once:
-// of two of a name some programs take the first and some the last.
+// environWith returns this program's environment with the variables of set in it. Each name occurs once: given
+// duplicates, some programs use the first and some the last.
 func environWith(set map[string]string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -246,20 +244,18 @@ func environWith(set map[string]string) []string {
 	return env
 }
 
-// ownInput reports whether npm gives the program that cb asks for its own input, as it
-// does what it was told to run. Then the program has this one's, of which npm reads
-// nothing.
+// ownInput reports whether npm passes its own input to the program that cb asks for, as it does for a script that it
+// was asked to run. The program then gets this one's input, of which npm reads nothing.
 func (p *programs) ownInput(cb *callbacks.Program) bool {
 	return cb.Kind == callbacks.Scripts && p.tty == nil && slices.Contains([]string{"run", "run-script", "test", "start", "stop", "restart"}, cb.Env["npm_command"])
 }
 
-// endGrace is how long a program may take to end once its result is no longer
-// awaited.
+// endGrace is how long a program may take to exit once its result is no longer awaited.
 const endGrace = 250 * time.Millisecond
 
-// start runs one program until it has ended. One that is at the console has this
-// program's own streams, but for what a pager reads; others have those of cb, but for
-// what a script reads that npm was told to run, and no terminal of their own.
+// start runs one program until it exits. A program at the console gets this program's own streams, except for a
+// pager's input. Other programs get the streams of cb, except for the input of a script that npm was asked to run, and
+// no terminal of their own.
 func (p *programs) start(cb *callbacks.Program, argv, env []string, console bool) (int, error) {
 	path := look(argv[0])
 	if path == "" {
@@ -269,7 +265,7 @@ func (p *programs) start(cb *callbacks.Program, argv, env []string, console bool
 		p.console.Lock()
 		defer p.console.Unlock()
 	}
-	// The child is ended with the thread that started it.
+	// The child is killed when the thread that started it exits.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	attr := &os.ProcAttr{Dir: cb.Cwd, Env: env, Sys: &syscall.SysProcAttr{}}
@@ -286,7 +282,7 @@ func (p *programs) start(cb *callbacks.Program, argv, env []string, console bool
 		attr.Sys.Setpgid = true
 		if fd = foreground(); fd >= 0 {
 			attr.Sys.Foreground, attr.Sys.Ctty = true, fd
-			// So that this program can take the terminal back.
+			// This lets this program take the terminal back.
 			signal.Ignore(syscall.SIGTTOU)
 			defer signal.Reset(syscall.SIGTTOU)
 		}
@@ -314,7 +310,7 @@ func (p *programs) start(cb *callbacks.Program, argv, env []string, console bool
 		return 0, err
 	}
 	var late <-chan time.Time
-	if left { // what it left behind may keep its outputs open for good
+	if left { // what it left behind may keep its outputs open forever
 		late = time.After(endGrace)
 	}
 	select {
@@ -328,15 +324,15 @@ func (p *programs) start(cb *callbacks.Program, argv, env []string, console bool
 	return status.ExitStatus(), nil
 }
 
-// streams are the standard streams of one program.
+// streams holds the standard streams of one program.
 type streams struct {
-	files [3]*os.File // of the program
-	// Ends of pipes that are ours; nil where the program has another file.
+	files [3]*os.File // the program's ends
+	// Our ends of the pipes; nil where the program has another file.
 	stdin, stdout, stderr *os.File
-	ours, theirs          []*os.File // to be closed
+	ours, theirs          []*os.File // to close
 }
 
-// streams opens those of cb. The caller closes s, also when there is an error.
+// streams opens the streams of cb. The caller closes s even on error.
 func (p *programs) streams(cb *callbacks.Program, console bool) (s *streams, err error) {
 	s = &streams{files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}}
 	own := p.ownInput(cb)
@@ -345,8 +341,7 @@ func (p *programs) streams(cb *callbacks.Program, console bool) (s *streams, err
 			return s, err
 		}
 	} else if own && isTerminal(os.Stdin) && foreground() < 0 || !own && p.tty == nil && !isTerminal(os.Stdin) {
-		// What is there may be the tool's input, which is read elsewhere, or another
-		// job's.
+		// Our own input may be the tool's, which is read elsewhere, or another job's.
 		null, err := os.Open(os.DevNull)
 		if err != nil {
 			return s, err
@@ -361,7 +356,7 @@ func (p *programs) streams(cb *callbacks.Program, console bool) (s *streams, err
 	return s, err
 }
 
-// pipe makes a pipe whose reading end is the program's, or the other.
+// pipe makes a pipe. If reads is true, the program gets the reading end, otherwise the writing end.
 func (s *streams) pipe(reads bool) (ours, theirs *os.File, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -375,8 +370,8 @@ func (s *streams) pipe(reads bool) (ours, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// copy copies between the program's streams and those of cb. The channel is closed when
-// the program's outputs have ended.
+// copy copies between the program's streams and those of cb. The channel is closed at the end of the program's
+// outputs.
 func (s *streams) copy(cb *callbacks.Program) (copied <-chan struct{}) {
 	var copying sync.WaitGroup
 	for _, c := range []struct {
@@ -404,7 +399,7 @@ func (s *streams) closeOurs() {
 	}
 }
 
-// closeTheirs closes what the program has, once.
+// closeTheirs closes the program's ends, once.
 func (s *streams) closeTheirs() {
 	for _, f := range s.theirs {
 		f.Close()
@@ -412,8 +407,8 @@ func (s *streams) closeTheirs() {
 	s.theirs = nil
 }
 
-// endWhenDone ends the program with the group pid when done is closed, until stop is
-// called, which waits.
+// endWhenDone terminates the process group pid when done is closed. It does nothing after stop, which waits for it to
+// finish.
 func endWhenDone(pid int, done <-chan struct{}) (stop func()) {
 	ended := make(chan struct{})
 	var ending sync.WaitGroup
@@ -438,8 +433,8 @@ func endWhenDone(pid int, done <-chan struct{}) (stop func()) {
 	}
 }
 
-// await waits for the child to end. While it is stopped, so is this program, as a
-// shell's job that it is a part of.
+// await waits for the child to exit. While the child is stopped, this program stops as well, like the other members of
+// its job.
 func (p *programs) await(pid, fd int) (status syscall.WaitStatus, err error) {
 	for {
 		_, err := syscall.Wait4(pid, &status, syscall.WUNTRACED, nil)
@@ -454,8 +449,8 @@ func (p *programs) await(pid, fd int) (status syscall.WaitStatus, err error) {
 		own := unix.Getpgrp()
 		setForeground(fd, own)
 		syscall.Kill(0, syscall.SIGSTOP)
-		// It goes on, in the foreground or not: then the terminal says so when the
-		// child asks for it.
+		// Continue the child whether or not it is in the foreground: if it is not, the terminal tells it so when it
+		// uses the terminal.
 		if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && group == own {
 			setForeground(fd, pid)
 		}
@@ -463,8 +458,7 @@ func (p *programs) await(pid, fd int) (status syscall.WaitStatus, err error) {
 	}
 }
 
-// foreground is a descriptor of the terminal in whose foreground this program is, or
-// -1.
+// foreground returns a descriptor of the terminal in whose foreground this program runs, or -1.
 func foreground() int {
 	for fd := range 3 {
 		if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && group == unix.Getpgrp() {
@@ -485,8 +479,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// onlyReader and onlyWriter keep io.Copy from other ways of copying, which a Close
-// does not end.
+// onlyReader and onlyWriter keep io.Copy from its optimized ways of copying, which Close does not interrupt.
 type onlyReader struct{ io.Reader }
 
 type onlyWriter struct{ io.Writer }

@@ -11,16 +11,15 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// completeID is the tool id that answers what may stand at the end of a command line.
+// completeID is the id of the tool that completes a command line.
 const completeID = "tools.complete"
 
-// ownCompletion are the tools whose completion scripts shells have of their own, which
-// call the program that they complete.
+// ownCompletion lists the tools whose completion scripts come with the shell. Those scripts call the program that they
+// complete.
 var ownCompletion = []string{"git", "gh", "npm", "npx", "curl"}
 
-// completion prints the script with which a shell completes the command lines of the
-// wrappers beside this program, by asking the daemon for what their schemas name. It is
-// the exit code.
+// completion prints the script with which a shell completes the command lines of the wrappers in this program's
+// folder. The script asks the daemon for what their schemas define. It returns the exit code.
 func completion(shell string, stdout, stderr io.Writer) int {
 	script, ok := completionScripts[shell]
 	if !ok {
@@ -38,7 +37,7 @@ func completion(shell string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// wrappersBeside are the names of the links to program in its folder.
+// wrappersBeside returns the names of the links to program in its folder.
 func wrappersBeside(program string) ([]string, error) {
 	dir := filepath.Dir(program)
 	entries, err := os.ReadDir(dir)
@@ -51,7 +50,7 @@ func wrappersBeside(program string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		// A script is not where a name may be more than a name.
+		// Only plain names may go into a shell script.
 		if strings.Trim(e.Name(), "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" || e.Name() == filepath.Base(program) || slices.Contains(ownCompletion, e.Name()) {
 			continue
 		}
@@ -62,8 +61,8 @@ func wrappersBeside(program string) ([]string, error) {
 	return names, nil
 }
 
-// completionScripts have PROGRAM and NAMES to be replaced. Where nothing is offered, a
-// shell completes files.
+// completionScripts are templates for PROGRAM and NAMES. Where there are no suggestions, the shell completes file
+// names.
 var completionScripts = map[string]string{
 	"bash": `# Completion of wrappers of toold's tools, for bash.
 _tool_client() {

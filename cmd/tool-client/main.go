@@ -1,11 +1,11 @@
-// Command tool-client is what a container has in place of its tools: a wrapper
-// that has the tool run by the daemon at TOOL_SOCKET, in the same folder, with
-// its own standard streams, and ends with the tool's exit code.
+// Command tool-client stands in for the tools in a container. It is a wrapper that has the daemon at
+// TOOL_SOCKET run the tool, in the same folder and with the wrapper's standard streams, and exits
+// with the tool's exit code.
 //
-// A symlink to it with the name of a tool is that tool; tool-client TOOL ARGS…
-// is the same without one. It starts once for every git in a shell loop, so it
-// links the standard library, package wire and the system calls of x/sys only, dials with plain system
-// calls, and has no state.
+// A symlink to it with the name of a tool runs that tool; tool-client TOOL ARGS… does the same
+// without a symlink. It starts once for every git in a shell loop, so it links only the standard
+// library, package wire and the system calls of x/sys, dials with plain system calls, and keeps no
+// state.
 package main
 
 import (
@@ -43,29 +43,27 @@ Has the daemon at TOOL_SOCKET run TOOL in this folder, and ends with its exit co
 `
 
 const (
-	// exitNoDaemon is the exit code if no daemon listens on TOOL_SOCKET: as far as a
-	// script can tell, the tool is not there.
+	// exitNoDaemon is the exit code if no daemon listens on TOOL_SOCKET: to a script, the tool does not exist.
 	exitNoDaemon = 127
-	// exitPipe is that of a tool that writes to a reader who has left, where the
-	// kernel may not end us by a signal for it.
+	// exitPipe is the exit code of a tool that writes to a closed pipe, for when the kernel may not kill us with the
+	// signal.
 	exitPipe = 128 + int(syscall.SIGPIPE)
 )
 
-// Whoever interrupts this often in this time means us, not the tool, which does
-// not listen: leaving ends its call.
+// This many interrupts in this time are meant for us, not for a tool that ignores them: exiting ends its call.
 const (
 	insistTimes = 3
 	insistTime  = 2 * time.Second
 )
 
 func main() {
-	// All it does is wait and copy: waking a second processor for that takes longer
-	// than it saves, in a program that ends after some milliseconds.
+	// This program only waits and copies. Waking a second processor for that takes longer than it saves in a program
+	// that runs for a few milliseconds.
 	runtime.GOMAXPROCS(1)
 	os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is the program, and its exit code.
+// run runs the program and returns its exit code.
 func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(argv) == 3 && filepath.Base(argv[0]) == "tool-client" && argv[1] == "--completion" {
 		return completion(argv[2], stdout, stderr)
@@ -88,11 +86,10 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	call.Callbacks = offered(tty)
 	local.Callback = (&programs{tool: call.Tool, tty: tty, folders: foldersAbove(call.Cwd)}).run
-	// Signals are taken over while the daemon is at work already: see exchange.
+	// Signal handling is set up while the daemon is already at work: see exchange.
 	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty) })
 	result, code := exchange(path, call, local, tty, stderr, signals)
-	// What an older daemon does not know it refuses: it has run nothing. It names
-	// the first such field.
+	// An older daemon refuses fields that it does not know and names the first one; it has run nothing.
 	for result != nil && without(call, result.Err) {
 		result, code = exchange(path, call, local, tty, stderr, signals)
 	}
@@ -105,8 +102,8 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return result.ExitCode
 }
 
-// without takes from the call what the daemon that answered err does not know. It is
-// false where there is nothing of that kind.
+// without removes from the call the field that the daemon's err rejects as unknown. It returns false if there is no
+// such field.
 func without(c *wire.Call, err *fault.Error) bool {
 	if err == nil || err.Code != fault.InvalidEnvelope {
 		return false
@@ -124,8 +121,7 @@ func without(c *wire.Call, err *fault.Error) bool {
 	return true
 }
 
-// exchange makes one call, or says why there is no result and returns the exit code
-// that follows.
+// exchange makes one call. Without a result, it reports why and returns the exit code.
 func exchange(path string, call *wire.Call, local wire.Local, tty *terminal, stderr io.Writer, signals func() <-chan os.Signal) (*wire.Result, int) {
 	conn, err := dial(path)
 	if err != nil && os.Getenv("TOOL_SOCKET") == "" {
@@ -144,28 +140,28 @@ func exchange(path string, call *wire.Call, local wire.Local, tty *terminal, std
 	if err != nil {
 		return nil, report(stderr, err)
 	}
-	// Signals are taken over while the daemon is at work already. One that comes
-	// before ends us, and thereby the call.
+	// Signal handling is set up while the daemon is already at work. An earlier signal terminates this program, and
+	// the call with it.
 	local.Signals = signals()
 	result, err := streaming.Wait(local)
 	if isPipe(err) {
 		awaitEnd(conn)
 	}
-	tty.restore() // before anything is said
+	tty.restore() // before any output
 	if err != nil {
 		return nil, report(stderr, err)
 	}
 	return result, 0
 }
 
-// isPipe reports whether the reader of the output has left.
+// isPipe reports whether err means that the reader of the output has closed it.
 func isPipe(err error) bool {
 	var e *wire.OutputError
 	return errors.Is(err, syscall.EPIPE) && errors.As(err, &e)
 }
 
-// endByPipe ends this program as one that wrote to nobody, or is the exit code of that
-// where its caller has it ignore the signal.
+// endByPipe terminates this program by SIGPIPE, or returns the corresponding exit code if its caller has the signal
+// ignored.
 func endByPipe(err error) int {
 	if !signal.Ignored(syscall.SIGPIPE) {
 		signal.Reset(syscall.SIGPIPE)
@@ -173,7 +169,7 @@ func endByPipe(err error) int {
 		if e := (*wire.OutputError)(nil); errors.As(err, &e) && e.Name == wire.TypeStderr {
 			out = os.Stderr
 		}
-		out.Write([]byte("\n")) // the runtime ends us by the signal; one that is sent it ignores
+		out.Write([]byte("\n")) // the runtime raises SIGPIPE on this write; it ignores one that is sent
 	}
 	return exitPipe
 }
@@ -181,10 +177,9 @@ func endByPipe(err error) int {
 // endTime is how long awaitEnd waits.
 const endTime = 2 * time.Second
 
-// awaitEnd reads nothing more from the daemon, so that what the tool writes next ends it
-// as it would have ended in our place, and waits until the call is over: whoever comes
-// after us in a script finds no lock of a tool that still ends. Where the tool takes
-// longer, it is ended when we are gone.
+// awaitEnd stops reading from the daemon, so that the tool's next write fails as it would have failed in our place,
+// and waits until the call is over: the next command of a script then finds no lock of a tool that is still exiting. A
+// tool that takes longer is terminated after we exit.
 func awaitEnd(conn *os.File) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -194,7 +189,7 @@ func awaitEnd(conn *os.File) {
 		if unix.Shutdown(int(fd), unix.SHUT_RD) != nil {
 			return
 		}
-		// A daemon that waits for room is not told of that by its poller.
+		// A daemon that waits for buffer space is not woken by its poller.
 		for rest := make([]byte, 64<<10); ; {
 			if n, err := unix.Read(int(fd), rest); n <= 0 && err != unix.EINTR {
 				break
@@ -202,7 +197,7 @@ func awaitEnd(conn *os.File) {
 		}
 		for end := time.Now().Add(endTime); ; {
 			left := time.Until(end)
-			// Asked for nothing, it answers when the daemon has hung up.
+			// Without requested events, Poll returns when the daemon has hung up.
 			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, int(max(left, 0).Milliseconds())); err != unix.EINTR || left <= 0 {
 				return
 			}
@@ -210,10 +205,9 @@ func awaitEnd(conn *os.File) {
 	})
 }
 
-// forwarded are the signals that the tool is to get: those that would end us,
-// but for what whoever started us had us ignore (as nohup does with HUP, and a
-// shell with INT in the background), and those of tty, which may be nil, and is
-// restored before this program ends itself.
+// forwarded returns the signals to pass on to the tool: those that would terminate us, except the ones our parent made
+// us ignore (as nohup does with HUP, and a shell with INT in the background), and those of tty. tty may be nil; it is
+// restored before this program terminates itself.
 func forwarded(tty *terminal) <-chan os.Signal {
 	caught := make(chan os.Signal, 8)
 	for _, s := range [...]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
@@ -222,7 +216,7 @@ func forwarded(tty *terminal) <-chan os.Signal {
 		}
 	}
 	if !signal.Ignored(syscall.SIGPIPE) {
-		// Else the runtime ends us at once: see endByPipe.
+		// Otherwise the runtime kills us at once: see endByPipe.
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	}
 	signals := make(chan os.Signal, 8)
@@ -238,25 +232,24 @@ func forwarded(tty *terminal) <-chan os.Signal {
 			}
 			select {
 			case signals <- s:
-			default: // the daemon does not listen
+			default: // the daemon is not listening
 			}
 		}
 	}()
 	return signals
 }
 
-// insistence is when somebody interrupted, the last time first.
+// insistence holds the times of the last interrupts, most recent first.
 type insistence [insistTimes]time.Time
 
-// again notes that it happened now, and reports whether we are meant.
+// again records an interrupt now, and reports whether it is meant for us.
 func (i *insistence) again() bool {
 	copy(i[1:], i[:])
 	i[0] = time.Now()
 	return i[0].Sub(i[insistTimes-1]) < insistTime
 }
 
-// report says what went wrong on this side of the socket, and is the exit code
-// that follows.
+// report reports what failed on this side of the socket, and returns the exit code.
 func report(stderr io.Writer, err error) int {
 	if e := (*fault.Error)(nil); errors.As(err, &e) {
 		fmt.Fprintf(stderr, "tool-client: %s\n", e.Message)
@@ -271,13 +264,13 @@ func report(stderr io.Writer, err error) int {
 
 var errUsage = errors.New("usage")
 
-// hookOf is set for the hooks of a tool, and names it. ofHooks are the variables that
-// tell the same tool, which a hook calls, where it works: the tool set them itself.
+// hookOf is set for the hooks of a tool, to its name. ofHooks are the variables that point the same tool, when called
+// by a hook, to where it works: the tool set them itself.
 const hookOf = "TOOL_HOOK_OF"
 
 var ofHooks = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
 
-// newCall is the call that the command line and the environment ask for.
+// newCall builds the call from the command line and the environment.
 func newCall(argv []string) (*wire.Call, error) {
 	c := &wire.Call{Tool: filepath.Base(argv[0]), Args: argv[1:]}
 	if c.Tool == "tool-client" {
@@ -325,10 +318,10 @@ func newCall(argv []string) (*wire.Call, error) {
 	return c, nil
 }
 
-// seenAlways are variables that many programs honour, whatever their name.
+// seenAlways lists variables that many programs honor, whatever the program's name.
 const seenAlways = " EDITOR VISUAL PAGER EMAIL HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY SSL_CERT_FILE SSL_CERT_DIR SSH_AUTH_SOCK SSH_ASKPASS GITHUB_TOKEN NODE_ENV NODE_OPTIONS NODE_EXTRA_CA_CERTS TZ "
 
-// plain is name without what separates words in it.
+// plain returns name without the characters that separate words in it.
 func plain(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '-' || r == '_' || r == '.' {
@@ -338,10 +331,9 @@ func plain(name string) string {
 	}, name)
 }
 
-// seenNames are the names of those of the variables in environ that a program of the
-// name tool may honour: those that begin with its name, as GIT_DIR does for git, or
-// that many programs honour. Their values stay here. What is passed on is not among
-// them.
+// seenNames returns the names of the variables in environ that the named tool may honor: those that begin with its
+// name, as GIT_DIR does for git, and those that many programs honor. It omits what is passed on. Their values never
+// leave this process.
 func seenNames(tool string, passed map[string]string, environ []string) []string {
 	stem := plain(strings.ToUpper(strings.TrimRight(tool, "0123456789.-_")))
 	var names []string
@@ -359,7 +351,7 @@ func seenNames(tool string, passed map[string]string, environ []string) []string
 	return names
 }
 
-// parseTimeout reads seconds, or a time with a unit.
+// parseTimeout parses a number of seconds, or a duration with a unit.
 func parseTimeout(s string) (time.Duration, error) {
 	text := s
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
@@ -372,14 +364,13 @@ func parseTimeout(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// dial connects without package net, which would be loaded and initialised with
-// its resolver for nothing.
+// dial connects without package net, which would load and initialize its resolver for nothing.
 func dial(path string) (*os.File, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		return nil, err
 	}
-	// Nothing is ever started from here, so close-on-exec needs no lock.
+	// No process is started here, so close-on-exec needs no lock.
 	syscall.CloseOnExec(fd)
 	for {
 		if err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: path}); err != syscall.EINTR {
@@ -387,7 +378,7 @@ func dial(path string) (*os.File, error) {
 		}
 	}
 	if err == nil {
-		// So that reading waits in the runtime's poller and not in a thread.
+		// Reads then wait in the runtime's poller instead of blocking a thread.
 		err = syscall.SetNonblock(fd, true)
 	}
 	if err != nil {

@@ -13,35 +13,34 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// terminal is the one that this program stands at, for a tool that gets it: then
-// what is typed goes to the tool's own terminal as it is, whose line discipline
-// makes signals of Ctrl-C and the like.
+// terminal is this program's terminal, for a tool that gets one of its own: keystrokes go unchanged to the tool's
+// terminal, whose line discipline turns Ctrl-C and the like into signals.
 type terminal struct {
 	fd    int
 	offer wire.TTY
-	// sizes are those since raw.
+	// sizes carries changes of size since raw.
 	sizes chan wire.Size
-	// keys are what is typed. It looks for who insists on leaving.
+	// keys reads keystrokes. It watches for a user who insists on exiting.
 	keys insisting
-	// signals are passed on to the tool. Set before raw.
+	// signals passes signals on to the tool. Set before raw.
 	signals chan<- os.Signal
-	// caught are those of watch. Set by raw.
+	// caught delivers the signals for watch. Set by raw.
 	caught chan os.Signal
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	saved *unix.Termios
-	// behind says that a goroutine waits to be in the foreground.
+	// behind is true while a goroutine waits for the foreground.
 	behind bool
-	// stop ends watch; nil while the terminal is as it was.
+	// stop ends watch; nil while the terminal is in its original mode.
 	stop chan struct{}
-	// lent says that another program has it.
+	// lent is true while another program uses the terminal.
 	lent bool
-	// suspended says that the tool is stopped, and what is typed is not for it.
+	// suspended is true while the tool is stopped and keystrokes are not for it.
 	suspended bool
 }
 
-// newTerminal is nil where the tool is to have pipes: input and output are not both
-// a terminal, or it is another job's at the moment.
+// newTerminal returns nil if the tool is to get pipes: input and output are not both a terminal, or another job has
+// the terminal at the moment.
 func newTerminal(stdin io.Reader, stdout, stderr io.Writer) *terminal {
 	in, ok1 := stdin.(*os.File)
 	out, ok2 := stdout.(*os.File)
@@ -68,7 +67,7 @@ func newTerminal(stdin io.Reader, stdout, stderr io.Writer) *terminal {
 	return t
 }
 
-// sameDevice reports whether a and b are one terminal.
+// sameDevice reports whether a and b are the same terminal.
 func sameDevice(a, b *os.File) bool {
 	var x, y unix.Stat_t
 	if unix.Fstat(int(a.Fd()), &x) != nil || unix.Fstat(int(b.Fd()), &y) != nil {
@@ -77,7 +76,7 @@ func sameDevice(a, b *os.File) bool {
 	return x.Mode&unix.S_IFMT == unix.S_IFCHR && x.Mode&unix.S_IFMT == y.Mode&unix.S_IFMT && x.Rdev == y.Rdev
 }
 
-// termName is a variable that a daemon admits as the kind of a terminal, or "".
+// termName returns a terminal type that a daemon accepts, or "".
 func termName(name string) string {
 	if v := os.Getenv(name); wire.TermName(v) {
 		return v
@@ -85,11 +84,10 @@ func termName(name string) string {
 	return ""
 }
 
-// deadly are the signals that end a Go program that does not catch them, beside those
-// that the tool gets.
+// deadly are the signals that kill a Go program that does not catch them, other than those passed on to the tool.
 var deadly = []os.Signal{syscall.SIGABRT, syscall.SIGSYS, syscall.SIGTRAP}
 
-// raw passes on what is typed as it is, until restore, and follows the size.
+// raw passes keystrokes on unchanged until restore, and tracks the size.
 func (t *terminal) raw() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +98,7 @@ func (t *terminal) raw() {
 	t.caught = make(chan os.Signal, 8)
 	signal.Notify(t.caught, append([]os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT}, deadly...)...)
 	go t.watch(t.caught, t.stop)
-	t.resized() // it may have changed since it was offered
+	t.resized() // it may have changed since the terminal was offered
 }
 
 func (t *terminal) rawLocked() bool {
@@ -122,8 +120,7 @@ func (t *terminal) rawLocked() bool {
 	return true
 }
 
-// restore makes the terminal what it was. It may be called at any time, often, and
-// on nil.
+// restore returns the terminal to its original mode. It may be called at any time, repeatedly, and on nil.
 func (t *terminal) restore() {
 	if t == nil {
 		return
@@ -144,8 +141,7 @@ func (t *terminal) restoreLocked() {
 	}
 }
 
-// watch follows the size, and gives the terminal back while this program is
-// stopped, and when it is ended.
+// watch tracks the size, and restores the terminal while this program is stopped and when it is killed by a signal.
 func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 	defer signal.Stop(caught)
 	for {
@@ -157,7 +153,7 @@ func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 			case syscall.SIGWINCH:
 				t.resized()
 			case syscall.SIGTSTP:
-				// Not by Ctrl-Z, which is a byte. The tool stops, and then this program.
+				// Not from Ctrl-Z, which is passed on as a byte. First the tool stops, then this program.
 				t.mu.Lock()
 				lent := t.lent
 				t.mu.Unlock()
@@ -167,9 +163,9 @@ func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 				}
 				select {
 				case t.signals <- s:
-				default: // the daemon does not listen
+				default: // the daemon is not listening
 				}
-			case syscall.SIGCONT: // also of one that was stopped by SIGSTOP
+			case syscall.SIGCONT: // also after SIGSTOP
 				t.resume()
 			default:
 				t.restore()
@@ -180,14 +176,14 @@ func (t *terminal) watch(caught chan os.Signal, stop <-chan struct{}) {
 	}
 }
 
-// suspend stops this program with its job, as its tool was, and calls goOn when it is
-// continued, or at once if no process could continue it.
+// suspend stops this program with its job, as its tool was stopped. It calls goOn when the program is continued, or at
+// once if no process could continue it.
 func (t *terminal) suspend(goOn func()) {
 	t.mu.Lock()
 	if t.lent || t.stop == nil {
 		t.mu.Unlock()
 		goOn()
-		return // another program has the terminal, and the tool is not in its way
+		return // another program has the terminal, and the tool does not compete for it
 	}
 	t.suspended = true
 	t.keys.pause(true)
@@ -201,8 +197,8 @@ func (t *terminal) suspend(goOn func()) {
 	t.resume()
 }
 
-// resume passes on again what is typed, as soon as this program is in the foreground.
-// Until then the terminal is not touched, since that would stop it.
+// resume passes keystrokes on again as soon as this program is in the foreground. Until then it leaves the terminal
+// alone, since touching it would stop the program.
 func (t *terminal) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,7 +217,7 @@ func (t *terminal) resume() {
 		return
 	}
 	t.behind = true
-	// A shell says nothing to a job that it takes from the background while it runs.
+	// A shell sends no signal when it moves a running job to the foreground.
 	go func(stop <-chan struct{}) {
 		tick := time.NewTicker(foregroundCheck)
 		defer tick.Stop()
@@ -242,7 +238,7 @@ func (t *terminal) resume() {
 	}(t.stop)
 }
 
-// foregroundCheck is how often a program in the background looks whether it still is.
+// foregroundCheck is how often a program in the background checks whether it still is.
 const foregroundCheck = 100 * time.Millisecond
 
 func (t *terminal) inForeground() bool {
@@ -250,7 +246,7 @@ func (t *terminal) inForeground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// resized tells the size.
+// resized sends the current size.
 func (t *terminal) resized() {
 	size, err := unix.IoctlGetWinsize(t.fd, unix.TIOCGWINSZ)
 	if err != nil {
@@ -266,8 +262,8 @@ func (t *terminal) resized() {
 	}
 }
 
-// lend leaves the terminal to another program: as it was, and with what is typed.
-// It may be called on nil.
+// lend hands the terminal over to another program, in its original mode and with its keystrokes. It may be called on
+// nil.
 func (t *terminal) lend() {
 	if t == nil {
 		return
@@ -294,18 +290,17 @@ func (t *terminal) takeBack() {
 	t.keys.pause(false)
 }
 
-// insisting reads what is typed, and leaves when Ctrl-C is typed so often in so
-// short a time that it is meant for this program: the daemon may not listen. It
-// reads nothing while it is paused.
+// insisting reads keystrokes, and exits the program when Ctrl-C is typed so often in so short a time that it is meant
+// for this program: the daemon may not be listening. It reads nothing while it is paused.
 type insisting struct {
 	r     *os.File
 	leave func()
 	last  insistence
 
-	// wake ends the waiting of Read.
+	// wake interrupts a Read that waits.
 	wakes, wake *os.File
 
-	mu     sync.Mutex // held while something is read; guards paused
+	mu     sync.Mutex // held during a read; guards paused
 	more   *sync.Cond
 	paused bool
 }
@@ -337,7 +332,7 @@ func (i *insisting) Read(p []byte) (n int, err error) {
 		_, err := unix.Poll(waits, -1)
 		i.mu.Lock()
 		if err != nil && err != unix.EINTR {
-			break // reading says what is wrong
+			break // the read reports the error
 		}
 		if waits[1].Revents != 0 {
 			var b [1]byte

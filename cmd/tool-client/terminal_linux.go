@@ -10,13 +10,13 @@ import (
 
 const getTermios, setTermios = unix.TCGETS, unix.TCSETS
 
-// stopJob stops this program and the others of its group, as Ctrl-Z does, and returns
-// when it is continued. Where no shell could do that, nothing is stopped.
+// stopJob stops this program and the others in its process group, as Ctrl-Z does, and returns when it is continued. If
+// no shell could continue it, nothing is stopped.
 func stopJob() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// The runtime leaves its handler in place, which does nothing, where it is told
-	// that a signal is not wanted any more. These are struct sigaction.
+	// When a signal is no longer wanted, the runtime leaves its handler installed, as a no-op. These are struct
+	// sigaction.
 	var before [4]uint64
 	byDefault, ignored := [4]uint64{}, [4]uint64{1}
 	setAction := func(to, from *[4]uint64) {
@@ -25,10 +25,10 @@ func stopJob() {
 	setAction(&ignored, &before)
 	syscall.Kill(0, syscall.SIGTSTP) // the others
 	setAction(&byDefault, nil)
-	// Of the whole process any thread could take it, and stop this one some time later.
+	// Sent to the process, any thread could take it, and stop this one some time later.
 	unix.Tgkill(syscall.Getpid(), unix.Gettid(), syscall.SIGTSTP)
 	setAction(&before, nil)
 }
 
-// endWith has a child end with this program, also where that is killed.
+// endWith makes the child die with this program, even if that is killed.
 func endWith(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

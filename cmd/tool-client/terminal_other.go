@@ -10,9 +10,8 @@ import (
 
 const getTermios, setTermios = unix.TIOCGETA, unix.TIOCSETA
 
-// stopJob stops this program and the others of its group, as Ctrl-Z does, and returns
-// when it is continued.
+// stopJob stops this program and the others in its process group, as Ctrl-Z does, and returns when it is continued.
 func stopJob() { syscall.Kill(0, syscall.SIGSTOP) }
 
-// endWith has a child end with this program, where the system knows of that.
+// endWith makes the child die with this program, on systems that support that.
 func endWith(*syscall.SysProcAttr) {}
