@@ -161,7 +161,7 @@ func approvalsDecide(s *state, mine *bool, approve bool) *cobra.Command {
 	return cmd
 }
 
-// readCalls reads a list of calls: envelopes one after another, or one array of them.
+// readCalls reads a list of calls: a sequence of envelopes, or one array of them.
 func readCalls(s *state, file string) ([]json.RawMessage, error) {
 	text, err := func() ([]byte, error) {
 		in := s.in
@@ -276,7 +276,7 @@ runs once; what is left is planned anew.`,
 			} else {
 				for i, r := range ran.Results {
 					fmt.Fprintf(s.out, "%d of %d: %s, exit code %d\n", i+1, len(calls), r.Status, r.ExitCode)
-					shown := display.New(s.out) // what a tool writes is text, and no more
+					shown := display.New(s.out) // a tool's output is plain text, without control sequences
 					for _, text := range []string{r.Stdout, r.Stderr} {
 						for line := range strings.Lines(text) {
 							fmt.Fprintln(shown, "  "+strings.TrimRight(line, "\n"))
@@ -300,8 +300,8 @@ runs once; what is left is planned anew.`,
 	return cmd
 }
 
-// plainly is a text as it stands where it has plain characters only, and else in
-// quotes, with all that is not printed, or is a space in other scripts, escaped.
+// plainly returns a text unchanged if it has plain characters only. Otherwise it is quoted, with characters escaped
+// that do not print or that are spaces in other scripts.
 func plainly(t string) string {
 	plain := func(r rune) bool {
 		return r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("-_./:=@%+,", r))
@@ -312,7 +312,7 @@ func plainly(t string) string {
 	return strconv.QuoteToASCII(t)
 }
 
-// showApproval prints a request for who decides.
+// showApproval prints a request for the person who decides on it.
 func showApproval(out io.Writer, a *adminapi.Approval) error {
 	var err error
 	row := func(name, value string) {
@@ -368,7 +368,7 @@ func showApproval(out io.Writer, a *adminapi.Approval) error {
 	return err
 }
 
-// showStep shows what one call of an approval would run.
+// showStep prints what one call of an approval would run.
 func showStep(row func(name, value string), step *adminapi.ApprovalStep) error {
 	row("tool", plainly(step.Tool))
 	row("version", step.Version)

@@ -36,8 +36,8 @@ reads it needs the rights of the daemon's user.`,
 	return cmd
 }
 
-// auditDir is the folder of the log: that of the daemon that is meant, wherever it
-// says that its state is, where the flags and variables do not say it.
+// auditDir returns the folder of the log. Unless flags or variables set it, this is the folder of the selected daemon,
+// wherever that reports its state to be.
 func (s *state) auditDir(cmd *cobra.Command) (string, error) {
 	p := s.places()
 	state := p.State
@@ -55,7 +55,7 @@ func (s *state) auditDir(cmd *cobra.Command) (string, error) {
 	return dir, nil
 }
 
-// auditFilter is what the flags of log ask for.
+// auditFilter holds the filters that the flags of log set.
 type auditFilter struct {
 	since, until, tool, caller, session, rule, effect, code string
 	mutating, readOnly                                      bool
@@ -139,7 +139,7 @@ has it, or how long ago: 90m, 2h, 3d.`,
 	return cmd
 }
 
-// match reports whether e is asked for.
+// match reports whether e passes the filter.
 func (f *auditFilter) match(e *audit.CallEntry) bool {
 	c := e.Call
 	is := func(want string, have ...string) bool { return want == "" || slices.Contains(have, want) }
@@ -154,7 +154,7 @@ func (f *auditFilter) match(e *audit.CallEntry) bool {
 		(!f.mutating || mutating) && (!f.readOnly || !mutating)
 }
 
-// moment is a time as a person writes it; zero for none.
+// moment parses a time as a person writes it. An empty text is the zero time.
 func moment(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -181,19 +181,19 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	return time.Time{}, usageError{fmt.Errorf("%s %q is no time; write 15:04, 2006-01-02, \"2006-01-02 15:04\", RFC 3339, or how long ago: 2h, 3d", flag, text)}
 }
 
-// auditCaller names who called, as well as the log can.
+// auditCaller names the caller as precisely as the log allows.
 func auditCaller(id *audit.Identity) string {
 	if id.Subject != "" {
 		return oneLine(id.Subject)
 	}
 	name := first(userName(id.UID), strconv.FormatUint(uint64(id.UID), 10))
 	if id.ID == "" {
-		return name + "?" // it was not admitted
+		return name + "?" // the caller was not admitted
 	}
 	return name
 }
 
-// userName is that of a uid, here and now; empty where it has none.
+// userName returns the name of a uid on this machine at present, or "" if it has none.
 func userName(uid uint32) string {
 	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
 	if err != nil {
@@ -202,7 +202,7 @@ func userName(uid uint32) string {
 	return u.Username
 }
 
-// auditCommand is what was called, on a line.
+// auditCommand returns the call on one line.
 func auditCommand(c *audit.Call) string {
 	words := []string{c.Tool}
 	words = append(words, c.Args...)
@@ -220,7 +220,7 @@ func auditCommand(c *audit.Call) string {
 	return oneLine(strings.Join(words, " "))
 }
 
-// clipped is the beginning of a line.
+// clipped returns the beginning of a line.
 func clipped(s string, most int) string {
 	if r := []rune(s); len(r) > most {
 		return string(r[:most-1]) + "…"
@@ -340,7 +340,7 @@ func (s *state) showAudit(e *audit.CallEntry) error {
 	return w.Flush()
 }
 
-// rowsOfDecision shows what the policies made of a call.
+// rowsOfDecision prints what the policies decided about a call.
 func rowsOfDecision(row func(name, value string), c *audit.Call) {
 	row("effect", c.Effect)
 	row("rule", c.Rule)
@@ -368,7 +368,7 @@ func rowsOfDecision(row func(name, value string), c *audit.Call) {
 	}
 }
 
-// rowsOfEnd shows the outcome of a call; x is nil if that is not known.
+// rowsOfEnd prints the outcome of a call; x is nil if the outcome is unknown.
 func rowsOfEnd(row func(name, value string), x *audit.End) {
 	if x == nil {
 		row("outcome", "there is no end of it: it runs, or the daemon was killed meanwhile, and how far it came is unknown")
@@ -404,7 +404,7 @@ func rowsOfEnd(row func(name, value string), x *audit.End) {
 	}
 }
 
-// brace is a named value, empty without one.
+// brace formats a named value; without a value it returns "".
 func brace(name, value string) string {
 	if value == "" {
 		return ""

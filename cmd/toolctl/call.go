@@ -70,7 +70,7 @@ type callOptions struct {
 	env                []string
 }
 
-// call is the call that the flags and variables ask for.
+// call builds the call from the flags and variables.
 func (o *callOptions) call(s *state, cmd *cobra.Command, words []string) (*wire.Call, error) {
 	c := &wire.Call{
 		Tool:           words[0],
@@ -135,7 +135,7 @@ func (o *callOptions) call(s *state, cmd *cobra.Command, words []string) (*wire.
 	return c, nil
 }
 
-// jsonObject is text that must be a JSON object; what says which text.
+// jsonObject returns text if it is a JSON object. what names the text in the error.
 func jsonObject(what string, text []byte) (json.RawMessage, error) {
 	text = bytes.TrimSpace(text)
 	if !json.Valid(text) || text[0] != '{' {
@@ -144,10 +144,10 @@ func jsonObject(what string, text []byte) (json.RawMessage, error) {
 	return text, nil
 }
 
-// call makes the call, and shows what came of it.
+// call makes the call and prints its result.
 func (s *state) call(ctx context.Context, call *wire.Call, o *callOptions) error {
-	// Whole answers are one frame, which all of --json and an envelope's data
-	// are about; input that is given goes by the stream.
+	// A call that is not streamed has its whole response in one frame, as --json and the data of an envelope need.
+	// Standard input requires a stream.
 	if (o.json || call.Form == wire.Envelope || call.Background) && !o.stdin {
 		r, err := client.Call(ctx, s.places().Socket, call)
 		if err != nil {
@@ -174,14 +174,13 @@ func (s *state) call(ctx context.Context, call *wire.Call, o *callOptions) error
 	return s.answer(r, call.Form, o.json)
 }
 
-// forwarded are the signals for the tool, until stop: the first is the tool's to
-// deal with; the second ends us.
+// forwarded returns the signals to pass to the tool, until stop: the first is for the tool to handle; the second
+// terminates this program.
 func forwarded() (signals <-chan os.Signal, stop func()) {
 	forward := make(chan os.Signal, 1)
 	sent := make(chan os.Signal, 2)
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-		// What a shell started in the background ignores Ctrl-C, and goes on
-		// ignoring it.
+		// A process that a shell starts in the background ignores Ctrl-C, and must go on ignoring it.
 		if !signal.Ignored(sig) {
 			signal.Notify(sent, sig)
 		}
@@ -201,8 +200,7 @@ func forwarded() (signals <-chan os.Signal, stop func()) {
 	}
 }
 
-// answer shows a result whose text has not been shown yet, and turns it into
-// the exit code of a wrapper.
+// answer prints a result whose text has not been printed yet, and converts it to a wrapper's exit code.
 func (s *state) answer(r *wire.Result, form wire.Form, asJSON bool) error {
 	if asJSON {
 		var out bytes.Buffer
@@ -232,7 +230,7 @@ func (s *state) answer(r *wire.Result, form wire.Form, asJSON bool) error {
 	return nil
 }
 
-// parseTimeout reads seconds, or a time with a unit.
+// parseTimeout parses a number of seconds, or a duration with a unit.
 func parseTimeout(s string) (time.Duration, error) {
 	text := s
 	if _, err := strconv.ParseFloat(s, 64); err == nil {

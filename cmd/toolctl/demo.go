@@ -42,7 +42,7 @@ left behind.`,
 	return cmd
 }
 
-// freezeSource is a policy as an operator would write it.
+// freezeSource is a policy as an operator might write it.
 const freezeSource = `package main
 
 import (
@@ -65,25 +65,24 @@ func policy(c *abi.Call) *abi.Decision {
 func main() {}
 `
 
-// A step is one command that is shown and run.
+// A step is one command that is printed and run.
 type step struct {
-	// say is what the reader should know first; it is printed as comments.
+	// say is the introduction to the step; it is printed as comments.
 	say string
-	// dir is where it runs, beneath the demo's folder.
+	// dir is the folder that the command runs in, under the demo's folder.
 	dir string
-	// caged commands run as in a container: they have the wrappers and the
-	// socket, and neither the daemon's programs nor its folders on PATH.
+	// caged commands run as in a container: they have the wrappers and the socket, but neither the daemon's programs
+	// nor its folders on PATH.
 	caged bool
 	cmd   string
-	// exit and want are what it must come to: its exit code, and texts that
-	// its output must hold.
+	// exit and want are the expected exit code, and texts that the output must contain.
 	exit int
 	want []string
-	// check is a look at what it did beyond that.
+	// check verifies further effects of the command.
 	check func() error
 }
 
-// A stage is where the demo plays.
+// A stage is the environment that the demo runs in.
 type stage struct {
 	out    io.Writer
 	dir    string // the temporary folder
@@ -104,7 +103,7 @@ func demo(ctx context.Context, out io.Writer, source string, keep bool) (err err
 	if err != nil {
 		return err
 	}
-	// macOS has its temporary folder behind a symlink.
+	// On macOS the temporary folder is behind a symlink.
 	tmp, err := filepath.EvalSymlinks(os.TempDir())
 	if err != nil {
 		return fmt.Errorf("find the temporary folder: %w", err)
@@ -158,7 +157,7 @@ func (d *stage) play(ctx context.Context) error {
 	return daemon.stop(ctx)
 }
 
-// call plays what a container calls, what is refused, and a tool that is added.
+// call shows what a container calls, what is refused, and how a tool is added.
 func (d *stage) call(ctx context.Context) error {
 	pwned := filepath.Join(d.dir, "work", "pwned")
 	return d.run(ctx,
@@ -214,7 +213,7 @@ func (d *stage) call(ctx context.Context) error {
 	)
 }
 
-// swap plays a policy that is swapped while calls run.
+// swap shows a policy that is replaced while calls run.
 func (d *stage) swap(ctx context.Context) error {
 	loop, err := d.background(ctx, true,
 		"A policy is swapped while two shells call git without a pause.",
@@ -250,7 +249,7 @@ func (d *stage) swap(ctx context.Context) error {
 	)
 }
 
-// set puts up what the demo plays on.
+// set creates the environment of the demo.
 func (d *stage) set() error {
 	for _, dir := range []string{"work", "tools.d", "policies", "freeze", "home"} {
 		if err := os.Mkdir(filepath.Join(d.dir, dir), 0o755); err != nil {
@@ -264,7 +263,7 @@ func (d *stage) set() error {
 	)
 }
 
-// run plays steps until one goes wrong.
+// run runs steps until one fails.
 func (d *stage) run(ctx context.Context, steps ...step) error {
 	for _, st := range steps {
 		d.show(st.say, st.dir, st.cmd)
@@ -311,8 +310,7 @@ func (d *stage) show(say, dir, cmd string) {
 	d.steps++
 }
 
-// command makes a shell that runs cmd. Its environment is made from nothing
-// but what the demo's reader can know of.
+// command returns a shell command that runs cmd. Its environment contains only what the demo's reader can know about.
 func (d *stage) command(ctx context.Context, caged bool, dir, cmd string) *exec.Cmd {
 	c := exec.CommandContext(ctx, "sh", "-c", cmd)
 	c.Dir = filepath.Join(d.dir, dir)
@@ -344,7 +342,7 @@ func (d *stage) command(ctx context.Context, caged bool, dir, cmd string) *exec.
 	return c
 }
 
-// quiet runs a command of the operator's that is not part of the show.
+// quiet runs an operator's command without showing it.
 func (d *stage) quiet(ctx context.Context, cmd string) error {
 	out, err := d.command(ctx, false, "", cmd).CombinedOutput()
 	if err != nil {
@@ -353,7 +351,7 @@ func (d *stage) quiet(ctx context.Context, cmd string) error {
 	return nil
 }
 
-// until waits for a file of the demo's to hold text.
+// until waits until a file of the demo contains text.
 func (d *stage) until(ctx context.Context, file, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -370,12 +368,12 @@ func (d *stage) until(ctx context.Context, file, text string) error {
 	}
 }
 
-// background is a command that runs on beside the others.
+// background is a command that runs alongside the others.
 type background struct {
 	name string
 	out  io.Writer
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the command has exited
 	err  error         // set before done is closed
 
 	mu   sync.Mutex
@@ -406,7 +404,7 @@ func (d *stage) background(ctx context.Context, caged bool, say, cmd string) (*b
 	return b, nil
 }
 
-// Write keeps what the command says.
+// Write records the command's output.
 func (b *background) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	b.said.Write(p)
@@ -424,8 +422,7 @@ func (b *background) text() string {
 	return b.said.String()
 }
 
-// waitFor waits until the command says a line that begins with word, and
-// shows it.
+// waitFor waits until the command prints a line that begins with word, and shows it.
 func (b *background) waitFor(ctx context.Context, word string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -446,7 +443,7 @@ func (b *background) waitFor(ctx context.Context, word string) error {
 	}
 }
 
-// wait waits for a command that ends by itself.
+// wait waits for a command that exits by itself.
 func (b *background) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -461,7 +458,7 @@ func (b *background) wait(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the daemon as an operator does, and expects it to end well.
+// stop stops the daemon as an operator does, and expects it to exit cleanly.
 func (b *background) stop(ctx context.Context) error {
 	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop %s: %w", b.name, err)
@@ -469,13 +466,13 @@ func (b *background) stop(ctx context.Context) error {
 	return b.wait(ctx)
 }
 
-// kill ends whatever of the command is left. It may be called at any time.
+// kill kills what is left of the command. It may be called at any time.
 func (b *background) kill() {
 	syscall.Kill(-b.cmd.Process.Pid, syscall.SIGKILL)
 	<-b.done
 }
 
-// goEnv is a variable that the go command needs and that HOME would change.
+// goEnv returns a variable that the go command needs and that HOME would change.
 func goEnv(name string) string {
 	if v := os.Getenv(name); v != "" || name == "TMPDIR" || name == "GOTOOLCHAIN" {
 		return v

@@ -68,27 +68,26 @@ const (
 	levelOK   = "ok"
 	levelWarn = "warn" // works, but not as well or as safely as it could
 	levelFail = "FAIL" // calls fail because of it
-	levelWait = "wait" // it is not so yet: what is on disk is being loaded
+	levelWait = "wait" // not yet in effect: what is on disk is still being loaded
 )
 
-// finding is one thing that the doctor looked at.
+// finding is the result of one check.
 type finding struct {
 	Level string `json:"level"`
 	About string `json:"about"`
 	Text  string `json:"text"`
-	// Next is the command to run next, or the sentence that says what to do
-	// where no command does it.
+	// Next is the next command to run, or, if no command helps, a sentence on what to do.
 	Next string `json:"next,omitempty"`
 }
 
-// doctor is what the looks have seen so far: later ones lean on earlier ones.
+// doctor holds the results so far: later checks depend on earlier ones.
 type doctor struct {
 	places   places.Places
 	status   *adminapi.HostStatus // nil when the daemon did not answer
 	findings []finding
 }
 
-// looks is everything there is to look at, from the ground up.
+// looks lists all checks, in order of dependency.
 var looks = []func(context.Context, *doctor){
 	lookPrograms,
 	lookSocket,
@@ -165,8 +164,8 @@ func lookSocket(ctx context.Context, d *doctor) {
 	if perm := info.Mode().Perm(); perm&0o007 != 0 {
 		d.warn("socket", "chmod o= "+quote(path), "%s has mode %04o: every user of this machine may call the tools", path, perm)
 	}
-	// A daemon that starts makes a new socket. A mount of the old one's file stays
-	// with that, on which no daemon will ever listen again.
+	// A starting daemon creates a new socket. A mount of the old socket file keeps referring to that file, on which no
+	// daemon will ever listen again.
 	folder := "mount its folder in its place: docker run -v HOST-FOLDER:" + quote(filepath.Dir(path)) + ":ro"
 	mounted := isMount(path)
 	var dialer net.Dialer
@@ -189,8 +188,7 @@ func lookSocket(ctx context.Context, d *doctor) {
 	}
 }
 
-// isMount reports whether something is mounted at path itself, as docker does with
-// a file that it is given.
+// isMount reports whether path itself is a mount point, as it is where docker was given a single file.
 func isMount(path string) bool {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -198,7 +196,7 @@ func isMount(path string) bool {
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return false // no Linux, no containers
+		return false // not Linux, so no containers
 	}
 	escaped := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(real)
 	for line := range strings.Lines(string(mounts)) {
@@ -210,14 +208,14 @@ func isMount(path string) bool {
 	return false
 }
 
-// sameFile reports whether two paths lead to one file, or are one path.
+// sameFile reports whether two paths refer to the same file, or are equal.
 func sameFile(a, b string) bool {
 	x, err1 := os.Stat(a)
 	y, err2 := os.Stat(b)
 	return a == b || err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// locked reports whether a living daemon holds the lock beside its socket.
+// locked reports whether a running daemon holds the lock next to its socket.
 func locked(path string) bool {
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -309,8 +307,7 @@ func lookFolders(_ context.Context, d *doctor) {
 			continue
 		}
 		clean := true
-		// The folder, and those of its tools: who can write to one decides
-		// what runs.
+		// The folder and those of its tools: write access to one decides what runs.
 		paths := []string{dir}
 		if sub, err := filepath.Glob(filepath.Join(dir, "*")); err == nil {
 			paths = append(paths, sub...)
@@ -331,9 +328,8 @@ func lookFolders(_ context.Context, d *doctor) {
 	}
 }
 
-// lookOwner says where the files of root are another user's than the daemon's: what
-// a tool makes there belongs to the daemon's user, and what it changes must be
-// writable to that one.
+// lookOwner reports files of root that belong to another user than the daemon's: what a tool creates there belongs to
+// the daemon's user, and what it changes must be writable by that user.
 func (d *doctor) lookOwner(root string, info os.FileInfo) {
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || int(owner.Uid) == d.status.UID || d.status.UID == 0 && owner.Uid == 0 {
@@ -402,7 +398,7 @@ func lookTools(ctx context.Context, d *doctor) {
 	}
 }
 
-// quote makes s one word of a shell.
+// quote quotes s as one shell word.
 func quote(s string) string {
 	if s != "" && strings.IndexFunc(s, func(r rune) bool {
 		return !strings.ContainsRune("+,-./:=@_%", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
@@ -427,8 +423,8 @@ func version() string {
 	return info.Main.Version
 }
 
-// lookKernel says what the kernel under the daemon gives. Only the daemon
-// knows: it may run in another container, under other rules.
+// lookKernel reports what the kernel under the daemon supports. Only the daemon can tell: it may run in another
+// container, under other rules.
 func lookKernel(_ context.Context, d *doctor) {
 	if d.status == nil {
 		return
@@ -443,7 +439,7 @@ func lookKernel(_ context.Context, d *doctor) {
 	}
 	for _, reason := range d.status.Raise {
 		next := "the levels of confinement in docs/security.md"
-		if strings.Contains(reason, "mount /proc: ") { // parts of it are covered, as in containers
+		if strings.Contains(reason, "mount /proc: ") { // parts of it are masked, as in containers
 			next = "start the daemon's container with --security-opt unmask=ALL (podman) or systempaths=unconfined (docker)"
 		}
 		d.warn("kernel", next, "more confinement is possible: %s", reason)

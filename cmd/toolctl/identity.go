@@ -149,7 +149,7 @@ dropped too.`,
 	return cmd
 }
 
-// pairs is name=value of each, by name.
+// pairs returns name=value for each entry, sorted by name.
 func pairs(m map[string]string) []string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(m)) {
@@ -243,7 +243,7 @@ func (s *state) readToken(file string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// callable is one tool as tools.list answers it.
+// callable is one tool as returned by tools.list.
 type callable struct {
 	Name        string          `json:"name"`
 	Title       string          `json:"title,omitempty"`
@@ -255,7 +255,7 @@ type callable struct {
 	Source      string          `json:"source,omitempty"`
 }
 
-// toolsAs lists what the bearer of a token can call, page by page.
+// toolsAs lists the tools that the bearer of a token can call, page by page.
 func (s *state) toolsAs(ctx context.Context, file string, names []string, refresh, asJSON bool) error {
 	token, err := s.readToken(file)
 	if err != nil {
@@ -275,8 +275,7 @@ func (s *state) toolsAs(ctx context.Context, file string, names []string, refres
 	var all struct {
 		Tools   []callable `json:"tools"`
 		Missing []missing  `json:"missing,omitempty"`
-		// RefreshAfter is how long it takes until tools can be listed anew that were
-		// not.
+		// RefreshAfter is the time, in milliseconds, until tools that could not be listed can be listed again.
 		RefreshAfter int64 `json:"refresh_after_ms,omitempty"`
 	}
 	all.Tools = []callable{}

@@ -49,7 +49,7 @@ then nothing is created, and the conflicting files are named.`,
 					return fmt.Errorf("%w; or name the tools: --only git,curl", daemonError(err))
 				}
 				for _, t := range list {
-					if tools.ValidName(t.Name) { // the list has what is misnamed, too
+					if tools.ValidName(t.Name) { // the list includes tools with invalid names
 						names = append(names, t.Name)
 					}
 				}
@@ -69,8 +69,7 @@ then nothing is created, and the conflicting files are named.`,
 	return cmd
 }
 
-// install makes what is missing and says so. It looks at everything before it
-// changes anything.
+// install creates what is missing and reports it. It checks everything before it changes anything.
 func (s *state) install(dir, program string, names []string, prune bool) error {
 	w, err := lookWrappers(dir, program, names)
 	if err != nil {
@@ -79,16 +78,16 @@ func (s *state) install(dir, program string, names []string, prune bool) error {
 	return s.makeWrappers(w, names, prune)
 }
 
-// wrappers is what is in a folder of wrappers, and what is to be.
+// wrappers describes the current and the desired content of a folder of wrappers.
 type wrappers struct {
 	dir string
-	// code is the program; old and copied say whether one, or this one, is there.
+	// code is the program; old and copied report whether any copy, or this one, exists.
 	code          []byte
 	old, copied   bool
 	missing, kept []string
 }
 
-// lookWrappers compares dir with what is to be there. What is in the way is an error.
+// lookWrappers compares dir with the desired content. A conflicting file is an error.
 func lookWrappers(dir, program string, names []string) (*wrappers, error) {
 	for _, n := range names {
 		if n == "" || n == wrapper || n != filepath.Base(n) || strings.HasPrefix(n, ".") {
@@ -104,7 +103,7 @@ func lookWrappers(dir, program string, names []string) (*wrappers, error) {
 	target := filepath.Join(dir, wrapper)
 	old, err := os.ReadFile(target)
 	same := bytes.Equal(old, code)
-	// The same bytes that another user can change are replaced.
+	// A copy with the same bytes that another user can change is replaced.
 	w.old, w.copied = old != nil, same && onlyOurs(target)
 	if err == nil && !same && !isWrapper(target) {
 		foreign = append(foreign, target)
@@ -127,7 +126,7 @@ func lookWrappers(dir, program string, names []string) (*wrappers, error) {
 	return w, nil
 }
 
-// makeWrappers makes what is missing of w.
+// makeWrappers creates what is missing in w.
 func (s *state) makeWrappers(w *wrappers, names []string, prune bool) error {
 	dir, target := w.dir, filepath.Join(w.dir, wrapper)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -136,7 +135,7 @@ func (s *state) makeWrappers(w *wrappers, names []string, prune bool) error {
 	if w.copied {
 		fmt.Fprintf(s.out, "kept     %s\n", target)
 	} else {
-		// Renamed into place: a wrapper that runs now keeps its file.
+		// Renamed into place: a running wrapper keeps its file.
 		tmp, err := os.CreateTemp(dir, "."+wrapper+"-*")
 		if err != nil {
 			return fmt.Errorf("copy tool-client: %w", err)
@@ -187,8 +186,7 @@ func (s *state) prune(dir string, names []string) error {
 	return nil
 }
 
-// leadsTo reports whether a link in dir leads to the tool-client there: one of that name
-// may be anybody's elsewhere.
+// leadsTo reports whether a link in dir leads to the tool-client in dir: a tool-client elsewhere may belong to anyone.
 func leadsTo(dir, link string) bool {
 	if !filepath.IsAbs(link) {
 		return filepath.Clean(link) == wrapper
@@ -214,7 +212,7 @@ func isWrapper(path string) bool {
 	return err == nil && strings.HasSuffix(info.Path, "/cmd/"+wrapper)
 }
 
-// beside finds one of our programs: beside this one, else on PATH.
+// beside finds one of our programs: in this program's folder, else on PATH.
 func beside(name string) (string, error) {
 	if self, err := os.Executable(); err == nil {
 		if real, err := filepath.EvalSymlinks(self); err == nil {

@@ -24,14 +24,14 @@ import (
 	"github.com/toold/toold/host/client"
 )
 
-// instanceWait is how long one instance may take to answer.
+// instanceWait is how long one instance may take to respond.
 const instanceWait = 5 * time.Second
 
 // The values of instance.Health.
 const (
 	healthOK   = "ok"   // it serves
-	healthFail = "fail" // it answers, and says that it is not ready
-	healthDead = "dead" // its admin socket is there, and nobody answers
+	healthFail = "fail" // it responds, but is not ready
+	healthDead = "dead" // its admin socket exists, but nobody responds
 )
 
 // instance is one daemon that was found.
@@ -171,7 +171,7 @@ categories of tools it serves, and whether somebody listens.
 	return cmd
 }
 
-// table prints columns; it is written when the first function is called.
+// table prints columns. Nothing is written until flush is called.
 func (s *state) table(head ...string) (flush func() error, row func(cells ...string)) {
 	w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
 	row = func(cells ...string) {
@@ -209,7 +209,7 @@ func (s *state) listInstances(found []instance) error {
 	return flush()
 }
 
-// instances finds daemons and asks each how it is.
+// instances finds daemons and queries the health of each.
 func (s *state) instances(ctx context.Context) []instance {
 	var found []instance
 	for _, admin := range adminSockets(s.places().Admin, s.places().State) {
@@ -221,8 +221,8 @@ func (s *state) instances(ctx context.Context) []instance {
 	return found
 }
 
-// adminSockets are the sockets on which daemons may be asked, each once. Those that
-// belong to neither this user nor root are left out: they could say anything.
+// adminSockets returns the sockets of possible daemons, without duplicates. It omits sockets that belong to neither
+// this user nor root: their responses cannot be trusted.
 func adminSockets(own, state string) []string {
 	paths := []string{own}
 	beside, _ := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(state)), "*", "admin.sock"))
@@ -251,12 +251,12 @@ func adminSockets(own, state string) []string {
 	})
 }
 
-// escapeGlob makes a pattern that matches dir only.
+// escapeGlob returns a pattern that matches only dir.
 func escapeGlob(dir string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
 }
 
-// askInstance asks the daemon behind an admin socket how it is.
+// askInstance queries the health of the daemon behind an admin socket.
 func askInstance(ctx context.Context, admin string) instance {
 	ctx, cancel := context.WithTimeout(ctx, instanceWait)
 	defer cancel()
@@ -281,7 +281,7 @@ func askInstance(ctx context.Context, admin string) instance {
 	return i
 }
 
-// ready asks whether a daemon serves.
+// ready asks a daemon whether it is serving.
 func ready(ctx context.Context, admin string) error {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", admin)
@@ -301,7 +301,7 @@ func ready(ctx context.Context, admin string) error {
 	return nil
 }
 
-// askSocket says who may connect to a socket, and whether somebody listens.
+// askSocket reports who may connect to a socket, and whether somebody listens.
 func askSocket(ctx context.Context, path, kind string, categories []string) socketStatus {
 	k := socketStatus{Path: path, Kind: kind, Categories: categories}
 	info, err := os.Lstat(path)

@@ -104,10 +104,10 @@ output is kept.`,
 	return cmd
 }
 
-// job is one job with its output.
+// job returns one job with its output.
 func (s *state) job(cmd *cobra.Command, all bool, id string) (*client.JobInfo, error) {
 	var list []client.JobInfo
-	// The word stdout in the selector has the output put in.
+	// The word stdout in the selector includes the output in the response.
 	if err := s.query(cmd, all, "", "jobs.filter(j, j.id == "+strconv.Quote(id)+" && j.stdout != null)", &list); err != nil {
 		return nil, err
 	}
@@ -117,8 +117,8 @@ func (s *state) job(cmd *cobra.Command, all bool, id string) (*client.JobInfo, e
 	return &list[0], nil
 }
 
-// printRest prints what was written since the first printed bytes, as far as it is
-// kept, and returns how many there are now.
+// printRest prints what follows the first printed bytes, as far as it is kept, and returns the new count of printed
+// bytes.
 func printRest(w io.Writer, text string, total, printed int64) int64 {
 	fresh := total - printed
 	if n := int64(len(text)); fresh < n {
@@ -128,7 +128,7 @@ func printRest(w io.Writer, text string, total, printed int64) int64 {
 	return total
 }
 
-// jobEnd says how a job ended, and turns it into an exit code.
+// jobEnd reports how a job ended, and converts it to an exit code.
 func (s *state) jobEnd(j *client.JobInfo) error {
 	if j.State == "running" {
 		progress := ""

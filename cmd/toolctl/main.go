@@ -1,10 +1,8 @@
-// Command toolctl is the command line of operators and of those who write
-// tools. It asks a running daemon over its two sockets and never does a
-// daemon's work itself.
+// Command toolctl is the command line for operators and tool authors. It talks to a running daemon over its two
+// sockets and never does a daemon's work itself.
 //
-// Each verb is a file with one function that returns its command; verbs is
-// the table of them. What a command prints for programs (--json) is stable,
-// what it prints for people is not.
+// Each verb is a file with one function that returns its command; verbs lists them all. Output for programs (--json)
+// is stable, output for people is not.
 package main
 
 import (
@@ -31,7 +29,7 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// verbs is every subcommand, in the order help shows them.
+// verbs lists every subcommand, in the order of the help.
 var verbs = []func(*state) *cobra.Command{
 	callVerb,
 	mcpVerb,
@@ -61,16 +59,16 @@ var verbs = []func(*state) *cobra.Command{
 	pluginVerb,
 }
 
-// state is what the verbs share: the streams and where the daemon is.
+// state holds what the verbs share: the streams and the daemon's location.
 type state struct {
 	in       io.Reader
 	out, err io.Writer
 
-	flags places.Places // as the flags give them
-	found places.Places // where the daemon is, from when a verb runs
+	flags places.Places // as set by flags
+	found places.Places // where the daemon is, set before a verb runs
 }
 
-// run is the program. It returns the exit code.
+// run runs the program and returns the exit code.
 func run(ctx context.Context, argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	s := &state{in: stdin, out: stdout, err: stderr}
 	root := &cobra.Command{
@@ -116,20 +114,18 @@ defaults of the current user.`,
 	return exitCode(err)
 }
 
-// usageError is a command line that makes no sense.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// exitStatus ends the program with a code and without a further word: the
-// verb has said all there is to say.
+// exitStatus exits the program with a code and no further message: the verb has printed everything.
 type exitStatus int
 
 func (e exitStatus) Error() string { return "" }
 
-// exitCode is the one place that turns an error into an exit code: a tool's
-// own, the one of its error code, 64 for a command line that makes no sense,
-// 127 where no daemon answers, 1 for all else.
+// exitCode is the one place that maps an error to an exit code: a tool's own, that of its error code, 64 for a usage
+// error, 127 if no daemon responds, and 1 otherwise.
 func exitCode(err error) int {
 	var status exitStatus
 	var usage usageError
@@ -149,7 +145,7 @@ func exitCode(err error) int {
 	return 1
 }
 
-// args is cobra's check of the number of arguments, as a usage error.
+// args wraps cobra's check of the number of arguments so that it returns a usage error.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -159,11 +155,11 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// places is where the daemon is.
+// places returns where the daemon is.
 func (s *state) places() places.Places { return s.found }
 
-// find finds the daemon, before a verb runs. Those that need none go on without:
-// toolctl schema config tells what is wrong with a toold.json.
+// find locates the daemon before a verb runs. Verbs that need no daemon go on without one: toolctl schema config
+// reports what is wrong with a toold.json.
 func (s *state) find(cmd *cobra.Command, _ []string) error {
 	for cmd.HasParent() && cmd.Parent().HasParent() {
 		cmd = cmd.Parent()
@@ -177,7 +173,7 @@ func (s *state) find(cmd *cobra.Command, _ []string) error {
 	return err
 }
 
-// printJSON writes v for a program.
+// printJSON writes v as JSON for a program.
 func (s *state) printJSON(v any) error {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
@@ -187,7 +183,7 @@ func (s *state) printJSON(v any) error {
 		return err
 	}
 	var out strings.Builder
-	for _, r := range text.String() { // what is not seen, or moves a cursor, is escaped
+	for _, r := range text.String() { // invisible characters and those that move a cursor are escaped
 		switch {
 		case r < 0x7f || unicode.IsGraphic(r):
 			out.WriteRune(r)
@@ -202,7 +198,7 @@ func (s *state) printJSON(v any) error {
 	return err
 }
 
-// first is the first of values that is not empty.
+// first returns the first value that is not empty.
 func first(values ...string) string {
 	for _, v := range values {
 		if v != "" {

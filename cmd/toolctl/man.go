@@ -59,7 +59,7 @@ of one that is not there is left out.`,
 	}
 }
 
-// manDate is the date of manual pages: epoch, which is seconds, or today.
+// manDate returns the date of the manual pages: that of epoch, in seconds, or today if it is empty.
 func manDate(epoch string) (string, error) {
 	if epoch == "" {
 		return time.Now().UTC().Format(time.DateOnly), nil
@@ -71,7 +71,7 @@ func manDate(epoch string) (string, error) {
 	return time.Unix(seconds, 0).UTC().Format(time.DateOnly), nil
 }
 
-// writeManPages writes the page of cmd and of each command of it that help shows.
+// writeManPages writes the page of cmd and of each of its commands that the help lists.
 func writeManPages(dir string, cmd *cobra.Command, date string) error {
 	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
 	if err := os.WriteFile(filepath.Join(dir, name+".1"), manPage(cmd, name, date), 0o644); err != nil {
@@ -88,12 +88,11 @@ func writeManPages(dir string, cmd *cobra.Command, date string) error {
 	return nil
 }
 
-// programPage is the page of a program, from its --help: how it is called, an empty
-// line, and the rest.
+// programPage makes a program's page from its --help: the usage, an empty line, and the rest.
 func programPage(ctx context.Context, program, name, section, short, date string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	// A wrapper prints it as what to do about a wrong call, with an exit code.
+	// A wrapper prints its help as a usage error, with an exit code.
 	text, err := exec.CommandContext(ctx, program, "--help").CombinedOutput()
 	use, rest, ok := strings.Cut(string(text), "\n\n")
 	if use, found := strings.CutPrefix(use, "usage: "); ok && found {
@@ -107,8 +106,7 @@ func programPage(ctx context.Context, program, name, section, short, date string
 	return nil, fmt.Errorf("write the page of %s: %s --help prints no usage: %v; it is another version, put toolctl's own beside it", name, program, err)
 }
 
-// manPage is the page of one command. Its text is not filled: it is laid out for
-// terminals already.
+// manPage returns the page of one command. Its text is not filled: it is already laid out for terminals.
 func manPage(cmd *cobra.Command, name, date string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, ".TH %q 1 %q \"toold\" \"Tools for containers\"\n", strings.ToUpper(name), date)
@@ -145,8 +143,7 @@ func manPage(cmd *cobra.Command, name, date string) []byte {
 	return b.Bytes()
 }
 
-// roff has text mean itself in a manual page: a line that begins with a dot or a
-// quote would be a request.
+// roff escapes text for a manual page: a line that begins with a dot or a quote would be a request.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "^", `\(ha`, "`", `\(ga`, "~", `\(ti`).Replace(text)
 	lines := strings.Split(text, "\n")

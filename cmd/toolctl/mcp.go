@@ -75,24 +75,22 @@ func (o *mcpOptions) socket(s *state) (string, error) {
 	return socket, nil
 }
 
-// mcpServer is how a client starts toolctl mcp.
+// mcpServer is the command with which a client starts toolctl mcp.
 type mcpServer struct {
 	Type    string   `json:"type,omitempty"`
 	Command string   `json:"command"`
 	Args    []string `json:"args"`
 }
 
-// mcpName is the name of the server in configurations.
+// mcpName is the name of the server in configuration files.
 const mcpName = "toold"
 
-// mcpClients are the forms in which clients configure a server, as their
-// documentation has them.
+// mcpClients lists how clients configure a server, according to their documentation.
 var mcpClients = map[string]struct {
 	where string
-	// file is the one that is written: beneath the current folder, or with ~ the home
-	// folder.
+	// file is the file to write, relative to the current folder, or with ~ to the home folder.
 	file string
-	// servers is the member of the file that has the servers; empty is TOML.
+	// servers is the member of the file that holds the servers; empty for TOML.
 	servers, kind string
 }{
 	"claude-code": {".mcp.json of a project", ".mcp.json", "mcpServers", "stdio"},
@@ -102,7 +100,7 @@ var mcpClients = map[string]struct {
 	"codex":       {"~/.codex/config.toml, or .codex/config.toml of a trusted project", "~/.codex/config.toml", "", ""},
 }
 
-// tomlServer is the table of the server in a configuration in TOML.
+// tomlServer returns the table of the server for a TOML configuration.
 func tomlServer(m mcpServer) string {
 	list := make([]string, len(m.Args))
 	for i, a := range m.Args {
@@ -111,14 +109,14 @@ func tomlServer(m mcpServer) string {
 	return fmt.Sprintf("[mcp_servers.%s]\ncommand = %s\nargs = [%s]\n", mcpName, tomlText(m.Command), strings.Join(list, ", "))
 }
 
-// tomlText is a basic string of TOML: JSON's escapes are among its own.
+// tomlText returns a TOML basic string: JSON's escapes are a subset of its own.
 func tomlText(s string) string {
 	b, _ := json.Marshal(s)
 	return string(b)
 }
 
-// inTOML is text with the server. One that is there already is not changed: TOML has
-// many ways to say the same, and comments.
+// inTOML returns text with the server added. An existing entry is not changed: TOML has many ways to write the same
+// thing, and comments.
 func inTOML(text []byte, m mcpServer) ([]byte, error) {
 	table := tomlServer(m)
 	if bytes.Contains(append([]byte("\n"), text...), []byte("\n"+table)) {
@@ -133,10 +131,10 @@ func inTOML(text []byte, m mcpServer) ([]byte, error) {
 	return append(text, table...), nil
 }
 
-// mcpInTOML finds a server of that name, or servers that are no tables of their own.
+// mcpInTOML matches a server of that name, or servers that are not tables of their own.
 var mcpInTOML = regexp.MustCompile(`(?m)^\s*(\[\s*)?["']?mcp_servers["']?\s*(=|\]|\.\s*["']?` + mcpName + `\b)`)
 
-// inJSON is text with the server among its servers, and all else as it was, in its order.
+// inJSON returns text with the server added to its servers, and everything else unchanged and in order.
 func inJSON(text []byte, servers string, m mcpServer) ([]byte, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		text = []byte("{}")
@@ -166,8 +164,7 @@ func inJSON(text []byte, servers string, m mcpServer) ([]byte, error) {
 	return append(out.Bytes(), '\n'), nil
 }
 
-// withMember is an object with that member, in its place where it has it, else at its
-// end.
+// withMember returns an object with the member replaced in place, or appended if it is new.
 func withMember(object []byte, name string, value []byte) ([]byte, error) {
 	var out bytes.Buffer
 	found := false
@@ -195,7 +192,7 @@ func withMember(object []byte, name string, value []byte) ([]byte, error) {
 	return fmt.Appendf(nil, "{%s}", out.Bytes()), nil
 }
 
-// writeMCP puts the server into a client's file, which is replaced whole or not at all.
+// writeMCP adds the server to a client's file, which is replaced atomically.
 func writeMCP(file, servers string, m mcpServer) (changed bool, err error) {
 	mode := os.FileMode(0o644)
 	if real, err := filepath.EvalSymlinks(file); err == nil {
@@ -228,7 +225,7 @@ func writeMCP(file, servers string, m mcpServer) (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("write the client's configuration: %w", err)
 	}
-	defer os.Remove(tmp.Name()) // where it was not renamed
+	defer os.Remove(tmp.Name()) // if it was not renamed
 	_, err = tmp.Write(now)
 	if err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close()); err == nil {
 		err = os.Rename(tmp.Name(), file)

@@ -38,7 +38,7 @@ every save. docs/plugins.md is the tutorial.`,
 	return cmd
 }
 
-// folder is the one that a verb is about: its argument, or this one.
+// folder returns the folder that a verb works on: its argument, or the current one.
 func folder(words []string) string {
 	if len(words) == 0 {
 		return "."
@@ -102,7 +102,7 @@ cargo fetches wit-bindgen.`,
 	return cmd
 }
 
-// quoted is a word as a shell takes it.
+// quoted returns a word quoted for a shell.
 func quoted(word string) string {
 	if strings.ContainsAny(word, " \t\n'\"\\$`&|;<>()*?[]#~!{}") {
 		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
@@ -176,7 +176,7 @@ programs are answered from the case: nothing leaves this machine.`,
 				if err != nil {
 					return err
 				}
-				// Beside the outcomes, which programs may read.
+				// Not on the stream of the outcomes, which programs may read.
 				for _, m := range built {
 					for _, line := range m.Notes {
 						fmt.Fprintf(s.err, "note  %s\n", line)
@@ -249,8 +249,7 @@ func (s *state) showOutcomes(outcomes []plugin.Outcome) {
 	}
 }
 
-// compiledCache is where compiled modules are kept from one run to the next;
-// "" where there is no such place.
+// compiledCache returns the folder that keeps compiled modules between runs, or "" if there is none.
 func compiledCache() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -400,7 +399,7 @@ func (s *state) showInspected(file string, got *plugin.Inspection) {
 	for _, im := range got.Imports {
 		note := ""
 		if got.Component != nil && im.Fault == "" {
-			continue // the world says it
+			continue // the world defines it
 		}
 		if im.Fault != "" {
 			note = "  REFUSED: " + im.Fault
@@ -428,7 +427,7 @@ func (s *state) showInspected(file string, got *plugin.Inspection) {
 	w.Flush()
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes for people.
 func size(n int64) string {
 	switch {
 	case n >= 10<<20:
@@ -496,27 +495,27 @@ If a version does not build or load, the previous one stays in use.`,
 	return cmd
 }
 
-// dev is what serves what plugin dev builds.
+// dev serves what plugin dev builds.
 type dev struct {
 	s     *state
 	name  string
 	tools string
 	admin *client.Admin
 	json  bool
-	// version is the one that served last, versions those that served until
-	// now, by what was dropped: what is taken back serves again.
+	// version is the one that served last. versions are those that served so far, keyed by what was dropped: a version
+	// that is restored serves again.
 	version  string
 	versions map[string]string
-	// broken is what the daemon said last of a version that does not load.
+	// broken is what the daemon last reported about a version that does not load.
 	broken string
-	// noted is what was noted of the version before.
+	// noted holds the notes on the previous version.
 	noted []string
 }
 
 const (
-	// noticed is the time after which a daemon has seen that files changed.
+	// noticed is how long a daemon takes to detect changed files.
 	noticed = 400 * time.Millisecond
-	// loaded is the time after which it has loaded them, or said why not.
+	// loaded is how long it takes to load them or to report why it cannot.
 	loaded = 10 * time.Second
 )
 
@@ -534,14 +533,14 @@ func (d *dev) say(event string, fields map[string]any, format string, values ...
 	fmt.Fprintf(d.s.out, format+"\n", values...)
 }
 
-// start runs a daemon in a temporary folder. The context that it answers ends
-// with the daemon, and then says why.
+// start runs a daemon in a temporary folder. The returned context is canceled when the daemon exits, with its reason
+// as the cause.
 func (d *dev) start(ctx context.Context, root string) (running context.Context, end func(), err error) {
 	toold, err := beside("toold")
 	if err != nil {
 		return nil, nil, err
 	}
-	// Sockets have short names only.
+	// Socket paths must be short.
 	dir, err := os.MkdirTemp("/tmp", "toold-dev-")
 	if err != nil {
 		return nil, nil, err
@@ -559,7 +558,7 @@ func (d *dev) start(ctx context.Context, root string) (running context.Context, 
 			return nil, nil, err
 		}
 	}
-	// Modules that were compiled before need not be again.
+	// Modules that are already compiled need not be compiled again.
 	if cache := compiledCache(); cache != "" {
 		if err := os.Symlink(cache, filepath.Join(state, "cache")); err != nil {
 			return nil, nil, err
@@ -613,15 +612,14 @@ func (d *dev) start(ctx context.Context, root string) (running context.Context, 
 	return nil, nil, fmt.Errorf("start %s: it ended: %s", toold, last)
 }
 
-// daemonEnded is why nothing is served any more.
+// daemonEnded is the reason why nothing is served any more.
 type daemonEnded struct{ said string }
 
 func (e *daemonEnded) Error() string {
 	return "the daemon ended, and said last: " + e.said + "; start plugin dev again"
 }
 
-// logLine shows what the daemon logs of the tool: what it said, and what
-// became of a call.
+// logLine prints what the daemon logs about the tool: its messages and the outcomes of calls.
 func (d *dev) logLine(b []byte) {
 	var line struct {
 		Msg     string  `json:"msg"`
@@ -654,7 +652,7 @@ func (d *dev) logLine(b []byte) {
 	}
 }
 
-// report waits until the daemon serves what was built, or says why not.
+// report waits until the daemon serves what was built, or reports why it does not.
 func (d *dev) report(ctx context.Context, b plugin.BuildResult) {
 	if b.Err != nil {
 		d.say("failed", map[string]any{"error": b.Err.Error()}, "FAIL  %v", b.Err)
@@ -666,7 +664,7 @@ func (d *dev) report(ctx context.Context, b plugin.BuildResult) {
 		total += m.Size
 		notes = append(notes, m.Notes...)
 	}
-	// Each once, not with every version.
+	// Each note is printed once, not for every version.
 	for _, line := range notes {
 		if !slices.Contains(d.noted, line) {
 			d.say("note", map[string]any{"note": line}, "note  %s", line)
@@ -692,8 +690,7 @@ func (d *dev) report(ctx context.Context, b plugin.BuildResult) {
 			d.say("served", map[string]any{"ms": took.Milliseconds(), "build_ms": b.Took.Milliseconds(), "size": total, "version": t.Version},
 				"serve %s %s: %.2f s after the change, %.2f s of it building", d.name, size(int64(total)), took.Seconds(), b.Took.Seconds())
 			return
-		// A daemon that has not looked yet, or is still loading, says what was
-		// wrong before.
+		// A daemon that has not checked yet, or is still loading, reports the previous error.
 		case err == nil && t.State != adminapi.ToolOK && t.Reason != "" && t.State != adminapi.ToolLoading && t.State != adminapi.ToolUpdating && time.Since(dropped) > noticed &&
 			(t.Reason != d.broken || time.Since(dropped) > loaded):
 			d.broken = t.Reason

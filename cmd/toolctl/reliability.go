@@ -303,7 +303,7 @@ func (s *state) printReliability(r *adminapi.ReliabilityStatus) error {
 	return w.Flush()
 }
 
-// several is a number of things in words.
+// several formats a count with its noun.
 func several(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing

@@ -39,8 +39,7 @@ go over the admin socket, and every caller's sessions are there.`,
 	return cmd
 }
 
-// sessions is who makes the session calls: the identity that a wrapper would be,
-// or, with all, the operator.
+// sessions returns the client that makes the session calls: with a wrapper's identity or, with all, as the operator.
 func (s *state) sessions(all bool) (*client.Sessions, error) {
 	p := s.places()
 	if all {
@@ -56,7 +55,7 @@ func (s *state) sessions(all bool) (*client.Sessions, error) {
 	return &client.Sessions{Socket: p.Socket, Token: token}, nil
 }
 
-// do makes one of the six calls and puts its data into answer.
+// do makes one of the six calls and decodes its data into answer.
 func (s *state) do(cmd *cobra.Command, all bool, q client.SessionCall, answer any) error {
 	c, err := s.sessions(all)
 	if err != nil {
@@ -69,7 +68,7 @@ func (s *state) do(cmd *cobra.Command, all bool, q client.SessionCall, answer an
 	return json.Unmarshal(data, answer)
 }
 
-// query asks a question about sessions.
+// query runs a query about sessions.
 func (s *state) query(cmd *cobra.Command, all bool, id, selector string, value any) error {
 	c, err := s.sessions(all)
 	if err != nil {
@@ -110,7 +109,7 @@ func sessionNew(s *state) *cobra.Command {
 			if tools != nil {
 				params["tools"] = tools
 			}
-			if cmd.Flags().Changed("persist") { // else as the daemon and the parent have it
+			if cmd.Flags().Changed("persist") { // otherwise as the daemon and the parent have it
 				params["persist"] = persist
 			}
 			var made struct {
@@ -174,8 +173,8 @@ func sessionName(i *client.SessionInfo) string {
 	return first(oneLine(i.Name), "-")
 }
 
-// peers says who called in a session: by its container, else its process, else the
-// socket that it came by. Of several it is the last one, and how many more there are.
+// peers names the callers in a session: by container, else by process, else by the socket that they used. If there are
+// several, it names the last one and how many more there are.
 func peers(i *client.SessionInfo) string {
 	if len(i.Peers) == 0 {
 		return ""
@@ -194,7 +193,7 @@ func peers(i *client.SessionInfo) string {
 	return who
 }
 
-// since is how long ago t was, as a person would say it.
+// since returns how long ago t was, formatted for people.
 func since(t time.Time) string { return short(time.Since(t)) }
 
 func short(d time.Duration) string {
@@ -308,7 +307,7 @@ func (s *state) showSession(i *client.SessionInfo) error {
 	return w.Flush()
 }
 
-// outcomeText is how a call ended, in a word or two.
+// outcomeText describes in a word or two how a call ended.
 func outcomeText(status string, code fault.Code, exit int) string {
 	switch {
 	case code != "":
@@ -446,7 +445,7 @@ several are the tool and its arguments as they are. The exit code is the tool's.
 				r.Data = nil // the output was streamed
 			}
 			if r.Err != nil && r.Err.Code == fault.ToolFailed && r.Ran && r.ExitCode != 0 && len(r.Data) == 0 {
-				return exitStatus(r.ExitCode) // the tool's own text has said why
+				return exitStatus(r.ExitCode) // the tool's own output has the reason
 			}
 			return s.answer(r, wire.Envelope, false)
 		},
@@ -479,7 +478,7 @@ func (s *state) promptJob(cmd *cobra.Command, c *client.Sessions, q client.Sessi
 	return err
 }
 
-// quoteWords is a command line of which the words come out as they are.
+// quoteWords joins words into a command line that splits into the same words.
 func quoteWords(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {

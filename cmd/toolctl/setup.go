@@ -52,21 +52,21 @@ then nothing is created.`,
 	return cmd
 }
 
-// place is a folder or file that setup makes.
+// place is a folder or file that setup creates.
 type place struct {
 	path string
 	perm fs.FileMode
-	// text is the content of a file; a folder has none.
+	// text is the content of a file; empty for a folder.
 	text string
 	file bool
-	// never are the bits that its mode must not have.
+	// never holds the bits that its mode must not have.
 	never fs.FileMode
 	why   string
 }
 
-// setupPlaces is what setup makes in dir, an absolute path.
+// setupPlaces returns what setup creates in dir, an absolute path.
 func setupPlaces(dir string) ([]place, error) {
-	// In the order of the text; only what a daemon cannot find by itself.
+	// In the order of the file's text; only settings that a daemon cannot derive.
 	config, err := json.MarshalIndent(struct {
 		Tools  string   `json:"tools"`
 		Socket string   `json:"socket"`
@@ -90,8 +90,7 @@ func setupPlaces(dir string) ([]place, error) {
 	}, nil
 }
 
-// setup makes what is missing beneath dir and says so. It looks at everything
-// before it changes anything.
+// setup creates what is missing under dir and reports it. It checks everything before it changes anything.
 func (s *state) setup(dir, program string, names []string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -131,8 +130,7 @@ func (s *state) setup(dir, program string, names []string) error {
 	return s.makeWrappers(wrappers, names, false)
 }
 
-// checkAbove says in which of the folders above dir, as far as they are there, others
-// could put another one in its place.
+// checkAbove reports the existing folders above dir in which others could replace it.
 func checkAbove(dir string) (faults []error) {
 	for above := filepath.Dir(dir); ; above = filepath.Dir(above) {
 		info, err := os.Stat(above)
@@ -155,7 +153,7 @@ func checkAbove(dir string) (faults []error) {
 	}
 }
 
-// check says what is wrong with p, which is at path already.
+// check reports what is wrong with p, which already exists at path.
 func (p place) check(path string, info fs.FileInfo) error {
 	kind := map[bool]string{true: "regular file", false: "folder"}[p.file]
 	if p.file && !info.Mode().IsRegular() || !p.file && !info.IsDir() {
@@ -170,7 +168,7 @@ func (p place) check(path string, info fs.FileInfo) error {
 	return nil
 }
 
-// makePlace makes p beneath dir where it is missing.
+// makePlace creates p under dir if it is missing.
 func (s *state) makePlace(dir string, p place, missing bool) error {
 	path := filepath.Join(dir, p.path)
 	if !missing {
@@ -198,7 +196,7 @@ func (s *state) makePlace(dir string, p place, missing bool) error {
 		fmt.Fprintf(s.out, "created  %s\n", path)
 		return nil
 	}
-	// Exclusive: what came there meanwhile is not written to, nor through a link.
+	// O_EXCL: a file or link that appeared in the meantime is not written to or through.
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, p.perm&0o700)
 	if err != nil {
 		return fmt.Errorf("make a file: %w", err)

@@ -24,39 +24,38 @@ import (
 	"github.com/toold/toold/host/tools"
 )
 
-// catalogueFile is the file of a catalogue that says what is in it: for each tool its
-// files, in the folder of the tool's name, with their sha256.
+// catalogueFile is the index of a catalogue: for each tool it lists the files in the folder of the tool's name, with
+// their sha256.
 const catalogueFile = "catalogue.json"
 
-// Limits of what a catalogue may have, which others wrote.
+// Limits on catalogues, which come from others.
 const (
 	maxCatalogue   = 1 << 20
 	maxToolFiles   = 64
 	maxToolFile    = 64 << 20
 	maxToolTotal   = 256 << 20
-	maxFetchBlocks = 4 << 20 // of 512 bytes, a file that git makes
+	maxFetchBlocks = 4 << 20 // in units of 512 bytes, for a file that git creates
 	fetchTimeout   = 5 * time.Minute
 )
 
-// catalogue is a catalogueFile.
+// catalogue is the content of a catalogueFile.
 type catalogue struct {
-	// Tools has the files of each tool: path beneath its folder to sha256 in hex.
+	// Tools lists the files of each tool: path in its folder to sha256 in hex.
 	Tools map[string]map[string]string `json:"tools"`
 }
 
-// fileName is what a file of a tool may be called: no path leaves the tool's folder, is
-// hidden, or means something else to a terminal or to another file system.
+// fileName matches valid names for a file of a tool: no path leaves the tool's folder, is hidden, or has a special
+// meaning to a terminal or another file system.
 var fileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,99}){0,3}$`)
 
-// digestRule is a sha256 in hex.
+// digestRule matches a sha256 in hex.
 var digestRule = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// source is a catalogue that was opened, with what reads its files.
+// source is an open catalogue with the means to read its files.
 type source struct {
-	// name is where it is: a folder, or the address of a repository. It is what an
-	// update opens again.
+	// name is its location: a folder, or the address of a repository. An update opens it again.
 	name string
-	// commit is that of a repository.
+	// commit is the commit of a repository.
 	commit string
 	list   catalogue
 	// read returns the content of a regular file of at most limit bytes.
@@ -64,8 +63,8 @@ type source struct {
 	close func()
 }
 
-// openSource opens the catalogue at from: a folder, the address of a git repository, or
-// "" for the tools that came with toolctl. commit is for a repository.
+// openSource opens the catalogue at from: a folder, the address of a git repository, or "" for the tools that come
+// with toolctl. commit applies to a repository.
 func openSource(ctx context.Context, from, commit string) (*source, error) {
 	var s *source
 	var err error
@@ -99,7 +98,7 @@ func openSource(ctx context.Context, from, commit string) (*source, error) {
 	return s, nil
 }
 
-// builtIn is the folder of the tools that came with this toolctl.
+// builtIn returns the folder of the tools that come with this toolctl.
 func builtIn() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -108,7 +107,7 @@ func builtIn() (string, error) {
 	if real, err := filepath.EvalSymlinks(self); err == nil {
 		self = real
 	}
-	top := filepath.Dir(filepath.Dir(self)) // of bin
+	top := filepath.Dir(filepath.Dir(self)) // the parent of bin
 	for _, dir := range []string{filepath.Join(top, "tools.d"), filepath.Join(top, "share", "toold", "tools.d")} {
 		if _, err := os.Lstat(filepath.Join(dir, catalogueFile)); err == nil {
 			return dir, nil
@@ -117,7 +116,7 @@ func builtIn() (string, error) {
 	return "", fmt.Errorf("no tools came with %s; name a catalogue: --from FOLDER, --from https://HOST/REPOSITORY", self)
 }
 
-// isAddress reports whether from is the address of a repository, and no folder.
+// isAddress reports whether from is the address of a repository, not a folder.
 func isAddress(from string) bool {
 	if strings.Contains(from, "://") || strings.Contains(from, "::") {
 		return true
@@ -126,7 +125,7 @@ func isAddress(from string) bool {
 	return scp && !strings.Contains(host, "/")
 }
 
-// parse reads a catalogueFile strictly.
+// parse parses a catalogueFile strictly.
 func (c *catalogue) parse(text []byte) error {
 	if err := strictjson.Unmarshal(text, c); err != nil {
 		return err
@@ -156,7 +155,7 @@ func (c *catalogue) parse(text []byte) error {
 	return nil
 }
 
-// tool reads the files of a tool and checks them against the catalogue's digests.
+// tool reads the files of a tool and verifies them against the catalogue's digests.
 func (s *source) tool(name string) (map[string][]byte, error) {
 	want, ok := s.list.Tools[name]
 	if !ok {
@@ -183,7 +182,7 @@ func digestOf(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// openFolder opens a folder as a catalogue. No link is followed.
+// openFolder opens a folder as a catalogue. It follows no links.
 func openFolder(dir string) (*source, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -199,7 +198,7 @@ func openFolder(dir string) (*source, error) {
 	}, nil
 }
 
-// readFile reads a regular file beneath root that no link leads to.
+// readFile reads a regular file under root that is not reached through a link.
 func readFile(root *os.Root, name string, limit int64) ([]byte, error) {
 	at := ""
 	for part := range strings.SplitSeq(name, "/") {
@@ -214,8 +213,7 @@ func readFile(root *os.Root, name string, limit int64) ([]byte, error) {
 			return nil, fmt.Errorf("%s is not a regular file", at)
 		}
 	}
-	// Not blocking, in case it has become a pipe since; Root keeps what has become a
-	// link inside.
+	// Non-blocking, in case it has become a pipe since; Root confines one that has become a link.
 	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -238,8 +236,8 @@ func checkSize(size, limit int64) error {
 	return nil
 }
 
-// openRepository fetches one commit of a repository. Its files are read as objects
-// and never checked out: links stay text, and neither hooks nor filters run.
+// openRepository fetches one commit of a repository. Its files are read as objects and never checked out: links stay
+// text, and neither hooks nor filters run.
 func openRepository(ctx context.Context, address, commit string) (_ *source, err error) {
 	if commit != "" && !regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`).MatchString(commit) {
 		return nil, usageError{fmt.Errorf("the commit is %q; give all of its 40 digits", commit)}
@@ -297,21 +295,19 @@ func openRepository(ctx context.Context, address, commit string) (_ *source, err
 	}}, nil
 }
 
-// runGit runs the system's git in dir and returns what it wrote, of at most limit
-// bytes. It starts no hooks, fetches by https, ssh and paths only, and no file that it
-// makes is larger than maxFetchBlocks.
+// runGit runs the system's git in dir and returns its output of at most limit bytes. It runs no hooks, fetches only
+// over https, ssh and local paths, and creates no file larger than maxFetchBlocks.
 func runGit(ctx context.Context, dir string, limit int64, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	safe := []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "fetch.fsckObjects=true",
-		// One file, to which the limit applies.
+		// A single file, so that the limit applies.
 		"-c", "fetch.unpackLimit=1", "-c", "core.bigFileThreshold=1m",
 		"-c", "protocol.allow=never", "-c", "protocol.https.allow=always", "-c", "protocol.ssh.allow=always", "-c", "protocol.file.allow=always"}
 	cmd := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", fmt.Sprintf(`ulimit -f %d && exec git "$@"`, maxFetchBlocks), "git"}, append(safe, args...)...)...)
 	cmd.Dir = dir
 	cmd.WaitDelay = time.Second
-	// What the operator has set for a repository of their own says nothing about this
-	// one; how git logs in does.
+	// The operator's settings for a repository of their own must not affect this one; those for authentication must.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
 		return strings.HasPrefix(name, "GIT_") && !strings.HasPrefix(name, "GIT_SSH") && !strings.HasPrefix(name, "GIT_SSL") && name != "GIT_ASKPASS"
@@ -328,7 +324,7 @@ func runGit(ctx context.Context, dir string, limit int64, args ...string) ([]byt
 	return out.Bytes(), checkSize(int64(out.Len()), limit)
 }
 
-// limited keeps the first bytes of what is written and drops the rest.
+// limited keeps the first bytes written and drops the rest.
 type limited struct {
 	bytes.Buffer
 	left int64
@@ -341,7 +337,7 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// listCatalogue makes a catalogueFile of what is in dir: the folders that are tools.
+// listCatalogue builds a catalogueFile from the folders in dir that are tools.
 func listCatalogue(dir string) (*catalogue, error) {
 	c := &catalogue{Tools: map[string]map[string]string{}}
 	root, err := os.OpenRoot(dir)

@@ -79,7 +79,7 @@ The exit code is 1 when the tool that was named is not ok, else 0.`,
 	return cmd
 }
 
-// served are those of tools that the tool socket serves.
+// served returns the tools that the tool socket serves.
 func (s *state) served(ctx context.Context, admin *client.Admin, tools []adminapi.ToolStatus) ([]adminapi.ToolStatus, error) {
 	status, err := admin.Status(ctx)
 	if err != nil {
@@ -113,7 +113,7 @@ on disk does not load (the older version goes on, or every call is refused), and
 when there is no such tool.`,
 		Example: `  mv new.wasm policies/_all.wasm
   toolctl tools wait _all $(sha256sum < policies/_all.wasm) --timeout 30`,
-		Args: args(cobra.RangeArgs(2, 3)), // sha256sum adds a dash
+		Args: args(cobra.RangeArgs(2, 3)), // sha256sum appends a dash
 		RunE: func(cmd *cobra.Command, words []string) error {
 			limit, err := parseTimeout(timeout)
 			if err != nil {
@@ -129,7 +129,7 @@ when there is no such tool.`,
 	return cmd
 }
 
-// daemonErrorOf is daemonError for an error that may have a code of its own.
+// daemonErrorOf is daemonError for an error that may have its own code.
 func daemonErrorOf(err error) error {
 	var said *fault.Error
 	if err == nil || errors.As(err, &said) {
@@ -204,8 +204,7 @@ func (s *state) describeTool(cmd *cobra.Command, admin *client.Admin, name strin
 	return err
 }
 
-// rows prints a name and its value a line; one without a value is left out. The
-// writer is flushed at the end.
+// rows prints one name and value per line, and omits those without a value. The caller flushes the writer at the end.
 func (s *state) rows() (*tabwriter.Writer, func(name, value string)) {
 	w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
 	return w, func(name, value string) {
@@ -215,7 +214,7 @@ func (s *state) rows() (*tabwriter.Writer, func(name, value string)) {
 	}
 }
 
-// when is a moment for people; "" for none.
+// when formats a time for people; "" if there is none.
 func when(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -223,8 +222,8 @@ func when(t time.Time) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// oneLine keeps the description of a tool on one line, and off the terminal characters
-// that move the cursor, are invisible, or reorder what follows.
+// oneLine keeps a tool's description on one line, and removes characters that move the cursor, are invisible, or
+// reorder what follows.
 func oneLine(text string) string {
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) {
@@ -234,8 +233,8 @@ func oneLine(text string) string {
 	}, text), " ")
 }
 
-// shown is w for what a tool wrote, of whichever caller: on a terminal it is text and
-// no more, into a file or a pipe it goes as it is.
+// shown wraps w for the output of any caller's tool: on a terminal it becomes plain text, to a file or pipe it goes
+// unchanged.
 func shown(w io.Writer) io.Writer {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -247,7 +246,7 @@ func shown(w io.Writer) io.Writer {
 	return display.New(w)
 }
 
-// daemonError adds what to do next to an error of the admin socket.
+// daemonError adds to an error of the admin socket what to do next.
 func daemonError(err error) error {
 	var answered *adminapi.Error
 	if errors.As(err, &answered) {

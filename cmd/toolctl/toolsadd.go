@@ -25,19 +25,17 @@ import (
 	"github.com/toold/toold/host/tools"
 )
 
-// Names in the folder of tools. No tool can have them: a daemon does not look.
+// Names in the folder of tools. No tool can have them: a daemon ignores them.
 const (
-	// addedFile, in a tool's folder, is an added.
+	// addedFile, in a tool's folder, holds an added.
 	addedFile = ".catalogue.json"
-	// stagePrefix begins the name of a folder in which a tool is made, or removed.
+	// stagePrefix begins the name of a folder in which a tool is created or removed.
 	stagePrefix = ".toolctl-"
-	// keptSuffix ends the name of a catalogue's file whose place has one of the
-	// operator's.
+	// keptSuffix ends the name of a file from the catalogue whose place is taken by the operator's own.
 	keptSuffix = ".new"
 )
 
-// added is what was added of a catalogue, so that an update knows what the operator
-// changed since.
+// added records what was added from a catalogue, so that an update can tell what the operator has changed since.
 type added struct {
 	// Source is the catalogue as a folder or an address; empty is the built-in one.
 	Source string            `json:"source,omitempty"`
@@ -181,7 +179,7 @@ func (c *catalogue) text() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// toolsFolder is the folder of tools while this process alone changes it.
+// toolsFolder is the folder of tools, locked so that only this process changes it.
 type toolsFolder struct {
 	s   *state
 	c   *choice
@@ -189,7 +187,7 @@ type toolsFolder struct {
 	in  *bufio.Reader
 }
 
-// changeTools finds and locks the folder of tools, and has change change it.
+// changeTools finds and locks the folder of tools, and calls change on it.
 func (s *state) changeTools(ctx context.Context, c *choice, change func(*toolsFolder) error) error {
 	f := &toolsFolder{s: s, c: c, dir: c.dir, in: bufio.NewReader(s.in)}
 	if f.dir == "" {
@@ -214,7 +212,7 @@ func (s *state) changeTools(ctx context.Context, c *choice, change func(*toolsFo
 	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("lock %s: %w; another toolctl changes it, try again when it has ended", f.dir, err)
 	}
-	// With the lock, these are of one that was killed.
+	// Under the lock, any stage is left over from a process that was killed.
 	left, _ := filepath.Glob(filepath.Join(f.dir, stagePrefix+"*"))
 	for _, path := range left {
 		if err := os.RemoveAll(path); err != nil {
@@ -224,10 +222,10 @@ func (s *state) changeTools(ctx context.Context, c *choice, change func(*toolsFo
 	return change(f)
 }
 
-// errDeclined is the answer no.
+// errDeclined means that the user did not confirm.
 var errDeclined = errors.New("nothing was changed; --yes answers for you")
 
-// ask has the operator confirm what was shown.
+// ask asks the operator to confirm what was shown.
 func (f *toolsFolder) ask(question string) error {
 	if f.c.yes {
 		return nil
@@ -242,8 +240,8 @@ func (f *toolsFolder) ask(question string) error {
 	return errDeclined
 }
 
-// installed reads what was added as the tool name, and what is there now: path to
-// sha256, "" for what is no regular file.
+// installed reads the record of the tool name, and its current files: path to sha256, "" for anything but a regular
+// file.
 func (f *toolsFolder) installed(name string) (rec *added, now map[string]string, err error) {
 	if !tools.ValidName(name) {
 		return nil, nil, usageError{fmt.Errorf("%q cannot be the name of a tool", name)}
@@ -291,7 +289,7 @@ func (f *toolsFolder) installed(name string) (rec *added, now map[string]string,
 	return rec, now, nil
 }
 
-// add adds a tool that is not there.
+// add adds a tool that does not exist yet.
 func (f *toolsFolder) add(name string, src *source, builtIn bool) error {
 	files, err := src.tool(name)
 	if err != nil {
@@ -320,8 +318,7 @@ func (f *toolsFolder) add(name string, src *source, builtIn bool) error {
 	return nil
 }
 
-// show prints the rights of a tool, with old ones what changes, and the sha256 of its
-// files.
+// show prints the rights of a tool, or with old ones what changes, and the sha256 of its files.
 func (f *toolsFolder) show(name string, src *source, old, rights []string) {
 	from := src.name
 	if src.commit != "" {
@@ -340,13 +337,13 @@ func (f *toolsFolder) show(name string, src *source, old, rights []string) {
 			fmt.Fprintf(f.s.out, "  - %s\n", r)
 		}
 	}
-	// As sha256sum prints them, to be compared with what was reviewed.
+	// In the format of sha256sum, to compare with what was reviewed.
 	for _, file := range sortedKeys(src.list.Tools[name]) {
 		fmt.Fprintf(f.s.out, "    %s  %s\n", src.list.Tools[name][file], file)
 	}
 }
 
-// stage makes the folder of a tool beside its place, with the record of it.
+// stage creates the folder of a tool next to its final place, with the record of it.
 func (f *toolsFolder) stage(src *source, name string, builtIn bool, files map[string][]byte) (_ string, err error) {
 	stage, err := os.MkdirTemp(f.dir, stagePrefix)
 	if err != nil {
@@ -372,7 +369,7 @@ func (f *toolsFolder) stage(src *source, name string, builtIn bool, files map[st
 			return "", fmt.Errorf("write a file of tool %s: %w", name, err)
 		}
 	}
-	// Whatever the umask is: the daemon has another user, perhaps.
+	// Whatever the umask is: the daemon may run as another user.
 	return stage, filepath.WalkDir(stage, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			err = os.Chmod(path, 0o755)
@@ -381,7 +378,7 @@ func (f *toolsFolder) stage(src *source, name string, builtIn bool, files map[st
 	})
 }
 
-// put writes a file that is not there, with its folders, to the disk.
+// put creates a file that must not exist, with its folders, and syncs it to disk.
 func put(file string, data []byte, perm fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
@@ -394,7 +391,7 @@ func put(file string, data []byte, perm fs.FileMode) error {
 	return errors.Join(err, out.Chmod(perm), out.Sync(), out.Close())
 }
 
-// update updates the named tools; without names, all that were added.
+// update updates the named tools or, without names, all that were added.
 func (f *toolsFolder) update(ctx context.Context, names []string) error {
 	if len(names) == 0 {
 		records, err := filepath.Glob(filepath.Join(f.dir, "*", addedFile))
@@ -433,8 +430,8 @@ func (f *toolsFolder) update(ctx context.Context, names []string) error {
 	return nil
 }
 
-// updateTool puts the catalogue's version of a tool in the place of the one that was
-// added as rec and is now now. What differs from rec is the operator's and stays.
+// updateTool replaces a tool with the catalogue's version. rec is what was added, now what is there. What differs from
+// rec is the operator's and stays.
 func (f *toolsFolder) updateTool(name string, src *source, rec *added, now map[string]string, builtIn bool) error {
 	files, err := src.tool(name)
 	if err != nil {
@@ -496,17 +493,16 @@ func (f *toolsFolder) updateTool(name string, src *source, rec *added, now map[s
 	return os.RemoveAll(stage) // the old version
 }
 
-// merged is what an update makes of a tool.
+// merged is the result of an update of a tool.
 type merged struct {
-	result map[string][]byte // what will be there
-	own    map[string]bool   // what of it the operator has, of which a link is copied as one
-	notes  []string          // what is said of it
+	result map[string][]byte // its new files
+	own    map[string]bool   // the operator's files among them; a link is copied as a link
+	notes  []string          // messages about the merge
 }
 
-// merge keeps what an operator changed, added or removed since a tool was added, and
-// takes what the catalogue changed: was, is and want are the hashes of what was added,
-// of what is there, and of what the catalogue has; before and files hold the latter
-// two.
+// merge keeps what an operator changed, added or removed since a tool was added, and takes what the catalogue changed:
+// was, is and want are the hashes of what was added, of what is there, and of what the catalogue has; before and files
+// hold the contents of the latter two.
 func merge(name string, was, is, want map[string]string, before, files map[string][]byte) (m merged) {
 	m = merged{result: map[string][]byte{}, own: map[string]bool{}}
 	all := maps.Clone(is)
@@ -517,12 +513,12 @@ func merge(name string, was, is, want map[string]string, before, files map[strin
 		_, recorded := was[file]
 		data, wanted := files[file]
 		switch {
-		case there == recorded && is[file] == was[file]: // as it was added, or in the catalogue only
+		case there == recorded && is[file] == was[file]: // as it was added, or only in the catalogue
 			if wanted {
 				m.result[file] = data
 			}
 		case !recorded && strings.HasSuffix(file, keptSuffix) && was[strings.TrimSuffix(file, keptSuffix)] != "":
-			// Of an earlier update; what it says is old.
+			// From an earlier update, and outdated.
 		default:
 			what := map[bool]string{true: "changed", false: "removed"}[there]
 			if there {
@@ -542,7 +538,7 @@ func merge(name string, was, is, want map[string]string, before, files map[strin
 	return m
 }
 
-// copyOwn copies a file or a link of the operator's.
+// copyOwn copies a file or a link that is the operator's.
 func (f *toolsFolder) copyOwn(root *os.Root, file, stage string, data []byte) error {
 	to := filepath.Join(stage, filepath.FromSlash(file))
 	info, err := root.Lstat(file)
@@ -588,7 +584,7 @@ func (f *toolsFolder) remove(name string, discard bool) error {
 		return err
 	}
 	dir := filepath.Join(f.dir, name)
-	// Away at once, then file by file.
+	// First renamed away atomically, then deleted file by file.
 	if err := os.Rename(dir, filepath.Join(stage, name)); err != nil {
 		return errors.Join(fmt.Errorf("remove tool %s: %w", name, err), os.RemoveAll(stage))
 	}
@@ -596,15 +592,14 @@ func (f *toolsFolder) remove(name string, discard bool) error {
 	return os.RemoveAll(stage)
 }
 
-// harmless are the members of a definition that give a tool nothing.
+// harmless lists the members of a definition that give a tool no rights.
 var harmless = []string{
 	"$schema", "description", "annotations", "schema", "timeout", "mutating", "idempotent", "stdin", "category",
 	"environment_seen", "limits", "discovery", "reliability", "hash",
 }
 
-// rightsOf says, a line each, what a tool of files may do. Every member of its
-// definition is shown that is not known to be harmless, and as it is written: one that
-// is new is shown too.
+// rightsOf returns, one per line, what the tool in files may do. It prints every member of the definition that is not
+// known to be harmless, as it is written, so a new member is shown too.
 func rightsOf(name string, files map[string][]byte) ([]string, error) {
 	def := tools.DefaultDefinition()
 	text, defined := files[tools.DefinitionFile]
@@ -666,7 +661,7 @@ func rightsOf(name string, files map[string][]byte) ([]string, error) {
 	return lines, nil
 }
 
-// compact is a JSON text on one line.
+// compact returns a JSON text on one line.
 func compact(text []byte) string {
 	var b bytes.Buffer
 	if json.Compact(&b, text) != nil {
@@ -675,8 +670,8 @@ func compact(text []byte) string {
 	return b.String()
 }
 
-// printable escapes what is not printed as it is: a name that others chose must not move
-// the cursor, nor look like another one.
+// printable escapes characters that do not print as themselves: a name chosen by others must not move the cursor, nor
+// look like another one.
 func printable(text string) string {
 	quoted := strconv.QuoteToASCII(text)
 	return strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1 : len(quoted)-1])

@@ -68,7 +68,7 @@ admin socket.`,
 	return cmd
 }
 
-// seen is what the daemon said at one moment.
+// seen is the daemon's state at one moment.
 type seen struct {
 	at       time.Time
 	status   *adminapi.HostStatus // nil for --mine
@@ -78,7 +78,7 @@ type seen struct {
 	err      error
 }
 
-// watch asks the daemon once.
+// watch queries the daemon once.
 func watch(ctx context.Context, calls *client.Sessions, admin *client.Admin) seen {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -97,8 +97,7 @@ func watch(ctx context.Context, calls *client.Sessions, admin *client.Admin) see
 	return v
 }
 
-// topModel is what the screen shows. Update and View are pure, apart from the
-// commands that Update returns.
+// topModel is the state of the screen. Update and View are pure, apart from the commands that Update returns.
 type topModel struct {
 	ctx   context.Context
 	calls *client.Sessions
@@ -106,18 +105,17 @@ type topModel struct {
 	every time.Duration
 	told  chan told
 
-	// stale says that what happened cannot be told from events alone, asking that
-	// the daemon is being asked.
+	// stale means that events alone cannot tell what happened; asking means that a query is under way.
 	stale, asking bool
 
 	width, height int
 	seen          seen
 	rows          []topRow
-	at            int    // which row is chosen
-	chosen        string // its key: it stays chosen when rows come and go
+	at            int    // index of the selected row
+	chosen        string // its key: it stays selected when rows come and go
 	mode          topMode
-	text          string // what is typed in modeSteer
-	said          string // what came of the last key
+	text          string // text typed in modeSteer
+	said          string // result of the last key
 	review        review // in modeApprove
 }
 
@@ -125,12 +123,12 @@ type topMode int
 
 const (
 	modeList    topMode = iota
-	modeSteer           // a line is typed
-	modeClose           // closing is confirmed
+	modeSteer           // a line is being typed
+	modeClose           // closing awaits confirmation
 	modeApprove         // a request is on the screen
 )
 
-// topRow is one line that can be chosen: a session, or a call that runs in it.
+// topRow is one line that can be selected: a session, or a call that runs in it.
 type topRow struct {
 	session   *client.SessionInfo
 	execution *client.RunningCall // nil for the session itself
@@ -143,15 +141,14 @@ func (r topRow) key() string {
 	return r.session.ID
 }
 
-// Messages: tick says that it is time to draw again, done what came of a call,
-// happened what the daemon told meanwhile.
+// Messages: tick redraws the screen, done is the result of a call, happened is a batch of events from the daemon.
 type (
 	tick     time.Time
 	done     struct{ text string }
 	happened []told
 )
 
-// told is an event, or why there are none for now.
+// told is an event, or the reason why there are none for now.
 type told struct {
 	event events.Event
 	err   error
@@ -163,10 +160,10 @@ func (m topModel) later() tea.Cmd {
 	return tea.Tick(m.every, func(at time.Time) tea.Msg { return tick(at) })
 }
 
-// maxTold is how much is taken in at a time: a screen is drawn after it.
+// maxTold limits the events processed before the screen is drawn.
 const maxTold = 1000
 
-// listen waits for what the daemon tells.
+// listen waits for events from the daemon.
 func (m topModel) listen() tea.Cmd {
 	return func() tea.Msg {
 		var list happened
@@ -188,17 +185,17 @@ func (m topModel) listen() tea.Cmd {
 	}
 }
 
-// take puts what was seen on the screen.
+// take updates the screen with a new state.
 func (m *topModel) take(v seen) {
 	if v.err != nil {
-		m.seen.err = v.err // the last good one stays on the screen
+		m.seen.err = v.err // the last good state stays on the screen
 		return
 	}
 	m.seen = v
 	m.arrange()
 }
 
-// arrange makes the rows of what is seen.
+// arrange builds the rows.
 func (m *topModel) arrange() {
 	m.rows = nil
 	for i := range m.seen.sessions {
@@ -216,7 +213,7 @@ func (m *topModel) arrange() {
 	m.move(0)
 }
 
-// move chooses another row.
+// move selects another row.
 func (m *topModel) move(by int) {
 	m.at = max(0, min(m.at+by, len(m.rows)-1))
 	m.chosen = ""
@@ -262,8 +259,7 @@ func (m topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// hear follows one event. What it says may be in what is seen already: an answer is
-// newer than the events before it.
+// hear applies one event. Its change may already be part of seen: a response is newer than the events before it.
 func (m *topModel) hear(t told) {
 	if t.err != nil {
 		m.seen.err = t.err
@@ -271,7 +267,7 @@ func (m *topModel) hear(t told) {
 	}
 	e := &t.event
 	switch e.Kind {
-	case events.Ready: // what happened before is not told
+	case events.Ready: // earlier events are missing
 		m.stale = true
 		return
 	case events.Lost:
@@ -292,7 +288,7 @@ func (m *topModel) hear(t told) {
 		return
 	}
 	if i < 0 {
-		m.stale = true // its name is not known
+		m.stale = true // its name is unknown
 		m.seen.sessions = append(m.seen.sessions, client.SessionInfo{ID: e.Session, Owner: e.Owner, State: "active", Used: e.At})
 		i = len(m.seen.sessions) - 1
 	}
@@ -324,7 +320,7 @@ func (m *topModel) hear(t told) {
 			s.Telemetry.Calls++
 		}
 		s.Recent = []client.EndedCall{{Execution: e.Execution, Tool: e.Tool, Kind: e.Type, Status: e.Status, Code: e.Code, ExitCode: e.ExitCode}}
-		m.stale = m.stale || e.Code != "" // which a breaker may have opened for
+		m.stale = m.stale || e.Code != "" // a breaker may have opened for it
 	}
 }
 
@@ -391,7 +387,7 @@ func (m topModel) key(k tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// ask makes a session call about the chosen row.
+// ask makes a session call about the selected row.
 func (m topModel) ask(name string, payload map[string]any, say func(json.RawMessage) string) tea.Cmd {
 	if len(m.rows) == 0 {
 		return nil
@@ -457,7 +453,7 @@ const (
 	plain    = "\x1b[0m"
 )
 
-// screen is all of the screen: as many lines as it is high, none wider than it.
+// screen returns the whole screen: as many lines as it is high, none wider than it.
 func (m topModel) screen() string {
 	if m.mode == modeApprove {
 		return m.reviewScreen()
@@ -483,7 +479,7 @@ func (m topModel) screen() string {
 			head = append(head, fit(fmt.Sprintf("tool     %-16s %-8s %s", oneLine(t.Name), t.State, oneLine(t.Reason)), m.width))
 		}
 	}
-	// What is wrong takes at most a third of the screen.
+	// Errors take at most a third of the screen.
 	if most := max(m.height/3, 2); len(head) > most {
 		head = append(head[:most-1], fit(fmt.Sprintf("and %d more: toolctl tools, toolctl circuit-breaker list", len(head)-most+1), m.width))
 	}
@@ -520,7 +516,7 @@ func (m topModel) screen() string {
 	return strings.Join(all[:min(len(all), max(m.height, 1))], "\n")
 }
 
-// rowName is how the chosen row is spoken of.
+// rowName returns the name of the selected row for messages.
 func (m topModel) rowName() string {
 	if m.at >= len(m.rows) {
 		return "nothing"
@@ -560,8 +556,8 @@ func (m topModel) line(r topRow) string {
 	return row(name, s.State, short(m.seen.at.Sub(s.Used)), fmt.Sprint(s.Telemetry.Calls), last)
 }
 
-// fit cuts a line at the width of the screen, and pad also fills it up. Both
-// count cells: some characters take two.
+// fit truncates a line to the width of the screen, and pad also fills it up. Both count cells: some characters take
+// two.
 func fit(s string, width int) string { return ansi.Truncate(s, width, "…") }
 
 func pad(s string, width int) string {

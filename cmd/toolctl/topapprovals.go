@@ -15,16 +15,16 @@ import (
 	"github.com/toold/toold/host/events"
 )
 
-// review is the requests that can be decided now, of which one is on the screen.
+// review holds the requests that can be decided now, one of which is on the screen.
 type review struct {
 	list  []adminapi.Approval
 	at    int
-	lines []string // of the one on the screen
-	from  int      // the first that is shown
-	whole bool     // the last one was
+	lines []string // of the request on the screen
+	from  int      // the first line shown
+	whole bool     // the last line was shown
 }
 
-// reviewed is what the daemon said of the requests.
+// reviewed is the daemon's response about requests.
 type reviewed struct {
 	list []adminapi.Approval
 	err  error
@@ -34,7 +34,7 @@ func (m topModel) approvals() *client.Approvals {
 	return &client.Approvals{Operator: m.calls.Operator, Socket: m.calls.Socket, Token: m.calls.Token}
 }
 
-// askApprovals asks for the requests that can be decided.
+// askApprovals queries the requests that can be decided.
 func (m topModel) askApprovals() tea.Cmd {
 	return func() tea.Msg {
 		ctx, cancel := context.WithTimeout(m.ctx, 5*time.Second)
@@ -57,7 +57,7 @@ func (m topModel) askApprovals() tea.Cmd {
 	}
 }
 
-// takeReview puts the first request on the screen.
+// takeReview shows the first request.
 func (m *topModel) takeReview(r reviewed) {
 	switch {
 	case r.err != nil:
@@ -70,7 +70,7 @@ func (m *topModel) takeReview(r reviewed) {
 	}
 }
 
-// showReview puts a request on the screen.
+// showReview shows the request at an index.
 func (m *topModel) showReview(at int) {
 	v := review{list: m.review.list, at: at}
 	var b bytes.Buffer
@@ -84,7 +84,7 @@ func (m *topModel) showReview(at int) {
 	m.scroll(0)
 }
 
-// wrap breaks a line of ASCII, so that nothing of it is off the screen.
+// wrap breaks a line of ASCII so that none of it is off the screen.
 func wrap(line string, width int) (out []string) {
 	for len(line) > width {
 		out = append(out, line[:width])
@@ -93,7 +93,7 @@ func wrap(line string, width int) (out []string) {
 	return append(out, line)
 }
 
-// room is how many lines of a request are shown at a time.
+// room returns how many lines of a request are shown at a time.
 func (m *topModel) room() int { return max(m.height-3, 1) }
 
 func (m *topModel) scroll(by int) {
@@ -102,8 +102,7 @@ func (m *topModel) scroll(by int) {
 	v.whole = v.whole || v.from+m.room() >= len(v.lines)
 }
 
-// reviewKey is a key while a request is on the screen. Nothing is approved of which
-// the end was not seen.
+// reviewKey handles a key while a request is on the screen. A request cannot be approved before its end was shown.
 func (m topModel) reviewKey(name string) (tea.Model, tea.Cmd) {
 	v := &m.review
 	switch name {
@@ -142,7 +141,7 @@ func (m topModel) decide(id string, approve bool) tea.Cmd {
 	}
 }
 
-// reviewScreen is the screen while a request is on it.
+// reviewScreen returns the screen while a request is on it.
 func (m topModel) reviewScreen() string {
 	v := &m.review
 	all := []string{bold + fit(fmt.Sprintf("approval %d of %d", v.at+1, len(v.list)), m.width) + plain}
@@ -152,7 +151,7 @@ func (m topModel) reviewScreen() string {
 	return strings.Join(all[:min(len(all), max(m.height, 1))], "\n")
 }
 
-// hearApproval says that a request waits.
+// hearApproval announces that a request is pending.
 func (m *topModel) hearApproval(e *events.Event) {
 	if e.State == "pending" && m.mode == modeList {
 		m.said = oneLine(e.Tool) + " waits for an approval: p shows what it would run"

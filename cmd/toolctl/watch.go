@@ -57,7 +57,7 @@ An operator (--all) sees everybody's sessions, and of output the last line.`,
 				fmt.Fprintf(s.err, "toolctl: to go on where this ends: --after %s\n", after)
 			}
 			if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-				return nil // as one ends a watch
+				return nil // the usual way to end a watch
 			}
 			return err
 		},
@@ -78,11 +78,10 @@ func printLine(s *state, e events.Event) error {
 	return err
 }
 
-// eventPrinter prints events for people: a line each, and one for each line of
-// output.
+// eventPrinter prints events for people: one line each, and one for each line of output.
 type eventPrinter struct {
 	s     *state
-	one   bool // the session is the same in all
+	one   bool // all events are of the same session
 	quiet bool
 }
 
@@ -109,7 +108,7 @@ func (p *eventPrinter) print(e events.Event) error {
 		what = []string{e.Tool, e.Type}
 	case events.Attempt:
 		if e.Attempt == 1 {
-			return nil // it begins: that was said
+			return nil // its start was printed already
 		}
 		what = []string{e.Tool, fmt.Sprintf("#%d", e.Attempt)}
 	case events.Steer:
@@ -139,7 +138,7 @@ func (p *eventPrinter) print(e events.Event) error {
 	return p.line(e, append([]string{string(e.Kind)}, what...)...)
 }
 
-// line prints one line of an event.
+// line prints one event on a line.
 func (p *eventPrinter) line(e events.Event, words ...string) error {
 	at := e.At
 	if at.IsZero() {
@@ -170,8 +169,8 @@ func lossText(l *events.Loss) string {
 	return text
 }
 
-// follow watches for as long as ctx lasts, and begins again where the daemon went
-// away. It tells events and errors to ch, which is read until ctx ends.
+// follow watches until ctx is done, and starts again when the connection to the daemon is lost. It sends events and
+// errors to ch, which must be read until ctx is done.
 func follow(ctx context.Context, calls *client.Sessions, again time.Duration, ch chan<- told) {
 	after := ""
 	for ctx.Err() == nil {

@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 64
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	// The second signal ends the daemon at once, calls and all.
+	// A second signal exits the daemon at once and aborts its calls.
 	context.AfterFunc(ctx, stop)
 	defer stop()
 	reload := make(chan os.Signal, 1)
@@ -50,11 +50,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// errVersion says that the version was asked for, and told.
+// errVersion reports that the version was requested and printed.
 var errVersion = errors.New("version")
 
-// parse reads the flags and returns what loads the configuration with them on
-// top, at start and at each reload.
+// parse parses the flags and returns a function that loads the configuration and applies them on top, at start and at
+// each reload.
 func parse(args []string, stdout, stderr io.Writer) (func() (config.Config, error), error) {
 	fs := flag.NewFlagSet("toold", flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -84,7 +84,7 @@ func parse(args []string, stdout, stderr io.Writer) (func() (config.Config, erro
 	fs.StringVar(&flags.Reliability, "reliability", "", "`MODE` of idempotency, breaker and retry: off, shadow, read-only or all (TOOL_RELIABILITY_ENABLED; off)")
 	fs.StringVar(&flags.LogLevel, "log-level", "", "`LEVEL`: debug, info, warn or error (TOOLD_LOG_LEVEL; info)")
 	fs.Func("root", "`DIR` beneath which calls may work; again for more (TOOLD_ROOTS; /workspace)", func(s string) error {
-		// As with every path on a command line, from where one stands.
+		// As with every path on a command line, relative to the current folder.
 		s, err := filepath.Abs(s)
 		roots = append(roots, s)
 		return err
