@@ -1,11 +1,9 @@
-// Package arguments reads a command line as the payload that a tool's JSON
-// Schema describes: "--name value", "--name=value", "name=value", "--flag".
+// Package arguments parses a command line into the payload that a tool's JSON Schema describes: "--name value",
+// "--name=value", "name=value", "--flag".
 //
-// It promises that the payload is one that the caller could have sent as JSON:
-// values have the types that the schema gives to their properties, no name is
-// there twice, and no default is filled in. It does not validate the payload by
-// the rest of the schema; who calls it does, as with any payload. Standard
-// input is read only when an argument asks for it.
+// It promises a payload that the caller could have sent as JSON: values have the types that the schema gives to their
+// properties, no name occurs twice, and no default is filled in. It does not validate the payload against the rest of
+// the schema; its caller does, as with any payload. Standard input is read only when an argument asks for it.
 //
 // The pipeline calls it for plain calls of tools with a schema.
 package arguments
@@ -22,36 +20,34 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// Bounds of what a command line may ask for, and of what a message lists.
+// Limits on a command line, and on the lists in messages.
 const (
 	maxLevels = 32 // of a dotted name
 	maxListed = 12 // names or values
 )
 
-// Tool is what a command line calls.
+// Tool is the tool that a command line calls.
 type Tool struct {
 	Name        string
-	Description string          // for the usage; else that of the schema
+	Description string          // for the usage; defaults to that of the schema
 	Schema      json.RawMessage // of the payload; an empty one admits any object
 }
 
-// Parsed is what a command line asks for.
+// Parsed is the result of parsing a command line.
 type Parsed struct {
 	// Payload is a JSON object that strictjson.Check passes. It is nil with Help.
 	Payload json.RawMessage
-	// Help is the usage, where the command line asks for it.
+	// Help is the usage, if the command line asks for it.
 	Help string
-	// ReadStdin says that a value was read from standard input.
+	// ReadStdin reports that a value was read from standard input.
 	ReadStdin bool
 }
 
-// Parse reads args as the payload of t. A value of - is read from stdin, at
-// most limit bytes of it, once everything else is known to be right; stdin may
-// be nil where there is none.
+// Parse parses args as the payload of t. For a value of - it reads stdin, at most limit bytes, once everything else is
+// known to be valid; stdin may be nil if there is none.
 //
-// A mistake in args is a *fault.Error with INVALID_PAYLOAD, which names the
-// argument and says what to do next. A schema that cannot be read is one with
-// INTERNAL. An error of stdin is wrapped and keeps its own code.
+// A mistake in args is a *fault.Error with INVALID_PAYLOAD, which names the argument and says what to do next. A
+// schema that cannot be read is one with INTERNAL. An error of stdin is wrapped and keeps its own code.
 func Parse(t Tool, args []string, stdin io.Reader, limit int64) (*Parsed, error) {
 	doc, top, err := newDocument(t.Schema)
 	if err != nil {
@@ -65,7 +61,7 @@ func Parse(t Tool, args []string, stdin io.Reader, limit int64) (*Parsed, error)
 	return out, err
 }
 
-// parse is Parse for a schema that could be read.
+// parse implements Parse for a schema that could be read.
 func (p *parser) parse(args []string) (*Parsed, error) {
 	for i, arg := range args {
 		if !utf8.ValidString(arg) {
@@ -84,7 +80,7 @@ func (p *parser) parse(args []string) (*Parsed, error) {
 		return nil, err
 	}
 	if p.asks != nil {
-		if _, err := p.build(); err != nil { // without what is to be read
+		if _, err := p.build(); err != nil { // before anything is read
 			return nil, err
 		}
 		if err := p.readStdin(); err != nil {
@@ -98,31 +94,31 @@ func (p *parser) parse(args []string) (*Parsed, error) {
 	return &Parsed{Payload: payload, ReadStdin: p.asks != nil}, nil
 }
 
-// parser is one command line on its way.
+// parser is the state of parsing one command line.
 type parser struct {
 	tool Tool
 	*document
 	top *schema
 
-	payload *fields  // by the flags
+	payload *fields  // from flags
 	whole   *given   // --json
 	loose   []string // arguments without a flag
 	help    bool
 
 	stdin io.Reader
 	limit int64
-	asks  *given // what is to be read from stdin, and stands for null until then
+	asks  *given // the value to read from stdin; null stands in for it until then
 }
 
-// given is a value as the command line gives it.
+// given is a value as written on the command line.
 type given struct {
-	label string // how it names the property
+	label string // the argument that names the property
 	text  string
 	stdin bool // text is read from standard input
-	ahead bool // and has yet to be
+	ahead bool // and has not been read yet
 }
 
-// fields are those properties of an object that are given, in that order.
+// fields holds the given properties of an object, in the order given.
 type fields struct {
 	list  []*field
 	index map[string]*field
@@ -131,11 +127,11 @@ type fields struct {
 type field struct {
 	name   string
 	schema *schema
-	given  []*given // more than one where it is an array
-	inner  *fields  // what is given by dotted names; then given is empty
+	given  []*given // more than one for an array
+	inner  *fields  // values given by dotted names; then given is empty
 }
 
-// field returns the field of that name, and adds it where f has none.
+// field returns the field of that name, and adds it if f has none.
 func (f *fields) field(name string, s *schema) *field {
 	if got := f.index[name]; got != nil {
 		return got
@@ -155,7 +151,7 @@ type flag struct {
 	label string // the argument up to its value
 	path  []step // of a property
 	value string
-	bound bool // by =, so that value is there
+	bound bool // by =, so the value is present
 }
 
 type meaning int
@@ -168,14 +164,13 @@ const (
 	help            // --help, -h
 )
 
-// step is a property on the way to one within it.
+// step is a property on the path to a nested one.
 type step struct {
 	name   string
 	schema *schema
 }
 
-// scan sorts args into what flags give, what has no flag, and what asks for
-// something else.
+// scan sorts args into flags and their values, arguments without a flag, and requests for something else.
 func (p *parser) scan(args []string) error {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -205,8 +200,7 @@ func (p *parser) scan(args []string) error {
 				return p.unknown(f.label, name)
 			}
 			f.what = assign
-			// Where every name is a boolean, --no-NAME means what it does for one
-			// that is listed.
+			// In a run of boolean names, --no-NAME has its meaning if NAME is listed.
 			if of, negated := strings.CutPrefix(name, "no-"); negated && of != "" && !f.bound && last(f.path).only(boolean) {
 				f.what, f.path[0].name = negate, of
 			}
@@ -240,8 +234,7 @@ func (p *parser) scan(args []string) error {
 	return nil
 }
 
-// text finds the value of f: after its =, or in the arguments that follow, of
-// which it uses some.
+// text returns the value of f: what follows its =, or the following arguments, of which it reports how many it used.
 func (p *parser) text(f flag, after []string) (text string, used int, err error) {
 	label, s := show(f.label), last(f.path)
 	switch {
@@ -259,7 +252,7 @@ func (p *parser) text(f flag, after []string) (text string, used int, err error)
 	case len(after) == 0 || after[0] == "--":
 		return "", 0, p.wrong("%s needs %s", label, s.kinds)
 	}
-	// A flag without its value must not take the next flag for it.
+	// A flag that lacks its value must not consume the next flag.
 	if text = after[0]; strings.HasPrefix(text, "-") && text != "-" {
 		if next, err := p.resolve(text); err != nil || next.what != unknown {
 			return "", 0, p.wrong("%s needs a value, and %s is a flag; if it is the value, write %s=%s", label, show(next.label), label, show(text))
@@ -268,8 +261,8 @@ func (p *parser) text(f flag, after []string) (text string, used int, err error)
 	return text, 1, nil
 }
 
-// resolve finds what an argument that begins with a dash means. What the
-// schema lists goes before --json, --help and --no-NAME.
+// resolve interprets an argument that begins with a dash. Names in the schema take precedence over --json, --help and
+// --no-NAME.
 func (p *parser) resolve(arg string) (flag, error) {
 	f := flag{}
 	f.label, f.value, f.bound = strings.Cut(arg, "=")
@@ -302,9 +295,8 @@ func (p *parser) resolve(arg string) (flag, error) {
 	return f, nil
 }
 
-// listed finds the way to the property that name means, by dots into objects.
-// It is nil where the schema lists no such property; within a listed object, a
-// name that the object admits is enough.
+// listed returns the path to the property that name refers to, with dots for nested objects. It returns nil if the
+// schema lists no such property; inside a listed object, any name that the object admits will do.
 func (p *parser) listed(label, name string) ([]step, error) {
 	var path []step
 	for s := p.top; len(path) < maxLevels; {
@@ -335,8 +327,8 @@ func (p *parser) listed(label, name string) ([]step, error) {
 	return nil, p.wrong("%s has more than %d dots; give an outer one as JSON", show(label), maxLevels-1)
 }
 
-// unlistedPath returns the way to a name that the schema does not list. It is
-// nil where the payload cannot have it, and where it names a part of a listed object.
+// unlistedPath returns the path to a name that the schema does not list. It returns nil if the payload cannot have
+// that name, or if it refers to a part of a listed object.
 func (p *parser) unlistedPath(name string) []step {
 	if name == "" || !p.top.unlisted() {
 		return nil
@@ -348,8 +340,7 @@ func (p *parser) unlistedPath(name string) []step {
 	return []step{{name, p.schema(p.top.rest)}}
 }
 
-// assignment takes name=value without dashes. An argument with = in it that
-// does not begin with a name is text.
+// assignment handles name=value without dashes. An argument with = in it that does not begin with a name is text.
 func (p *parser) assignment(arg string) (taken bool, err error) {
 	name, value, ok := strings.Cut(arg, "=")
 	if !ok {
@@ -370,7 +361,7 @@ func (p *parser) assignment(arg string) (taken bool, err error) {
 	return true, p.give(path, &given{label: show(name), text: value})
 }
 
-// give notes a value of the property at the end of path.
+// give records a value of the property at the end of path.
 func (p *parser) give(path []step, g *given) error {
 	if err := p.reads(g); err != nil {
 		return err
@@ -399,7 +390,7 @@ func (p *parser) give(path []step, g *given) error {
 	return nil
 }
 
-// reads notes that g is to be read from standard input, where it is.
+// reads records that g is to be read from standard input, if it is.
 func (p *parser) reads(g *given) error {
 	if g.text != "-" {
 		return nil
@@ -412,7 +403,7 @@ func (p *parser) reads(g *given) error {
 	return nil
 }
 
-// place finds the property that an argument without a flag is for.
+// place finds the property for an argument without a flag.
 func (p *parser) place() error {
 	if p.whole != nil {
 		if len(p.payload.list) > 0 || len(p.loose) > 0 {
@@ -456,7 +447,7 @@ func (p *parser) open(given *fields) []step {
 	return open
 }
 
-// readStdin reads the value that is to be read from standard input.
+// readStdin reads the value that was requested from standard input.
 func (p *parser) readStdin() error {
 	if p.stdin == nil {
 		return p.wrong("%s is to be read from standard input, and there is none", p.asks.label)
@@ -474,7 +465,7 @@ func (p *parser) readStdin() error {
 	return nil
 }
 
-// unknown makes the fault of a flag or a name that the schema does not have.
+// unknown returns the error for a flag or name that is not in the schema.
 func (p *parser) unknown(label, name string) error {
 	what := "flag"
 	if !strings.HasPrefix(label, "-") {
@@ -531,8 +522,8 @@ func (p *parser) flags(s *schema, path []step) []string {
 	return flags
 }
 
-// flagOf returns the flag for the property at the end of path, in kebab-case
-// where that is clear. It is "" where no flag can name it.
+// flagOf returns the flag for the property at the end of path, in kebab-case if that is unambiguous, or "" if no flag
+// can name it.
 func (p *parser) flagOf(path []step) string {
 	var b strings.Builder
 	s := p.top
@@ -553,7 +544,7 @@ func (p *parser) flagOf(path []step) string {
 	return dashed(b.String())
 }
 
-// called returns flagOf for a message, or the name where no flag can name it.
+// called returns flagOf for a message, or the name if no flag can name it.
 func (p *parser) called(path []step) string {
 	if f := p.flagOf(path); f != "" {
 		return show(f)
@@ -561,12 +552,12 @@ func (p *parser) called(path []step) string {
 	return quoted(path[len(path)-1].name)
 }
 
-// undashed removes what makes a flag of a name.
+// undashed returns the name in a flag.
 func undashed(flag string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(flag, "-"), "-")
 }
 
-// dashed makes a flag of a name.
+// dashed returns the flag for a name.
 func dashed(name string) string {
 	if len(name) == 1 {
 		return "-" + name
@@ -574,7 +565,7 @@ func dashed(name string) string {
 	return "--" + name
 }
 
-// wrong makes a fault of the command line, with what to do next.
+// wrong returns an error in the command line that says what to do next.
 func (p *parser) wrong(format string, args ...any) error {
 	next := "see the schema that toolctl tools " + p.tool.Name + " --json shows"
 	if asks := p.asksHelp(); asks != nil {
@@ -583,7 +574,7 @@ func (p *parser) wrong(format string, args ...any) error {
 	return fault.Errorf(fault.InvalidPayload, format+"; %s", append(args, next)...)
 }
 
-// asksHelp lists the flags that ask for the usage: those that are not properties.
+// asksHelp lists the flags that print the usage: those that are not properties.
 func (p *parser) asksHelp() (flags []string) {
 	for _, ask := range []string{"--help", "-h"} {
 		if f, several := p.top.find(undashed(ask)); f == nil && several == nil {
@@ -593,13 +584,12 @@ func (p *parser) asksHelp() (flags []string) {
 	return flags
 }
 
-// isNumber reports whether s is a number, as -5 is, which looks like a flag.
+// isNumber reports whether s is a number, such as -5, which looks like a flag.
 func isNumber(s string) bool {
 	return strictjson.Check([]byte(s)) == nil && kindOf([]byte(s))&number != 0
 }
 
-// last returns the schema of the property at the end of path, that of the
-// payload for none.
+// last returns the schema of the property at the end of path. For an empty path, it is that of the payload.
 func last(path []step) *schema {
 	if len(path) == 0 {
 		return &schema{kinds: object}
@@ -607,7 +597,7 @@ func last(path []step) *schema {
 	return path[len(path)-1].schema
 }
 
-// plain reports whether s reads as a name: it stands in a message as it is.
+// plain reports whether s looks like a name and can go into a message as it is.
 func plain(s string) bool {
 	for i, c := range s {
 		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' || c >= utf8.RuneSelf && unicode.IsLetter(c)
@@ -618,7 +608,7 @@ func plain(s string) bool {
 	return s != "" && len(s) <= 80
 }
 
-// show returns a flag or a name for a message, in quotes unless it reads as one.
+// show returns a flag or a name for a message, quoted unless it looks like one.
 func show(s string) string {
 	if plain(undashed(s)) {
 		return s
@@ -631,7 +621,7 @@ func quoted(s string) string {
 	return fmt.Sprintf("%q", cut(s, 160))
 }
 
-// cut returns the beginning of a text that somebody may have made long.
+// cut returns the beginning of a text, which may be arbitrarily long.
 func cut(s string, most int) string {
 	if len(s) > most {
 		return strings.ToValidUTF8(s[:most], "") + "…"
@@ -639,7 +629,7 @@ func cut(s string, most int) string {
 	return s
 }
 
-// list joins texts for a message, the first of them where there are many.
+// list joins texts for a message, only the first ones if there are many.
 func list(texts []string, as func(string) string, separator string) string {
 	var b strings.Builder
 	for i, s := range texts {

@@ -7,16 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// maxOffers is how many words a completion offers, and maxAbout how many bytes it has
-// of what each is for.
+// maxOffers limits the number of words in a completion, maxAbout the bytes of each word's description.
 const (
 	maxOffers = 512
 	maxAbout  = 120
 )
 
-// Complete returns what may stand at the end of a command line of t, whose words after the
-// name are words, the last one as far as it is typed: flags, and the values that the
-// schema names. It is a line for each, the word, and behind a tab what it is for.
+// Complete returns the possible completions of a command line of t. words are the words after the tool's name, the
+// last one as typed so far. Completions are flags, and the values that the schema lists: one per line, the word, a
+// tab, and its description.
 func Complete(t Tool, words []string) (string, error) {
 	doc, top, err := newDocument(t.Schema)
 	if err != nil || len(words) == 0 || slices.ContainsFunc(words, func(w string) bool { return !utf8.ValidString(w) }) {
@@ -25,13 +24,12 @@ func Complete(t Tool, words []string) (string, error) {
 	return (&parser{tool: t, document: doc, top: top, payload: &fields{}}).offers(words), nil
 }
 
-// offers writes what may stand in the place of the last of words. Where a value is expected of which the schema says
-// nothing, there is none.
+// offers writes the candidates for the last of words. There are none for a value that the schema does not restrict.
 func (p *parser) offers(words []string) string {
 	typed, before := words[len(words)-1], words[:len(words)-1]
 	var out []string
 	offer := func(word, about string) {
-		// A shell would take some of these for more than a word.
+		// A shell would not treat some of these as a plain word.
 		if len(out) < maxOffers && strings.HasPrefix(word, typed) && !strings.ContainsAny(word, "\t\n\r\x00\x1b") {
 			if about = clean(about, maxAbout); about != "" {
 				word += "\t" + about
@@ -74,8 +72,7 @@ func (p *parser) offers(words []string) string {
 	return strings.Join(out, "\n") + "\n"
 }
 
-// expected is the schema of the value that the flag at the end of words waits for; nil
-// where it waits for none.
+// expected returns the schema of the value that the flag at the end of words expects, or nil if it expects none.
 func (p *parser) expected(words []string) *schema {
 	if len(words) == 0 || !strings.HasPrefix(words[len(words)-1], "-") {
 		return nil
@@ -87,7 +84,7 @@ func (p *parser) expected(words []string) *schema {
 	return last(f.path)
 }
 
-// valuesOf offers the values that s names, behind what stands before them.
+// valuesOf offers the values that s lists, with the prefix before.
 func (p *parser) valuesOf(s *schema, before string, offer func(word, about string)) {
 	if s.takes(array) && s.items != nil && s.enum == nil {
 		s = p.schema(s.items)

@@ -12,7 +12,7 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// kinds is a set of the types that JSON values have.
+// kinds is a set of JSON types.
 type kinds uint8
 
 const (
@@ -28,7 +28,7 @@ const (
 	anything = null | boolean | number | text | array | object
 )
 
-// kindsOf has the types by the names that a schema gives them.
+// kindsOf maps the type names of JSON Schema to kinds.
 var kindsOf = map[string]kinds{
 	"null": null, "boolean": boolean, "integer": integer, "number": number,
 	"string": text, "array": array, "object": object,
@@ -49,7 +49,7 @@ func (k kinds) names() []string {
 	return list
 }
 
-// String writes k for a sentence: "an integer or null".
+// String formats k for a sentence: "an integer or null".
 func (k kinds) String() string {
 	if k == anything {
 		return "a value"
@@ -67,7 +67,7 @@ func (k kinds) String() string {
 	return strings.Join(list, " or ")
 }
 
-// kindOf returns the type of a value that is valid JSON without space before it.
+// kindOf returns the type of a value that is valid JSON without leading space.
 func kindOf(v []byte) kinds {
 	switch v[0] {
 	case '{':
@@ -87,8 +87,8 @@ func kindOf(v []byte) kinds {
 	return fraction
 }
 
-// whole reports whether a JSON number is an integer, as 5, 5.0 and 50e-1 are.
-// It does not compute the number, which can be 1e999999999.
+// whole reports whether a JSON number is an integer, as 5, 5.0 and 50e-1 are. It does not compute the number, which
+// can be 1e999999999.
 func whole(v []byte) bool {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(strings.TrimPrefix(string(v), "-")), "e")
 	before, after, _ := strings.Cut(mantissa, ".")
@@ -104,12 +104,12 @@ func whole(v []byte) bool {
 	return e >= len(after)-(len(digits)-len(significant))
 }
 
-// value is a part of a schema's text. Members are in the order of the text.
+// value is a part of a schema's text. Members are in text order.
 type value struct {
 	text     []byte
 	members  []member
 	elements []*value
-	// root is what a reference that begins with "#" counts from.
+	// root is the value that a reference starting with "#" is relative to.
 	root *value
 }
 
@@ -118,7 +118,7 @@ type member struct {
 	value *value
 }
 
-// newValue reads a text that strictjson.Check passes.
+// newValue parses a text that passes strictjson.Check.
 func newValue(data []byte, root *value) *value {
 	v := &value{text: bytes.Clone(bytes.Trim(data, " \t\r\n")), root: root}
 	if root == nil {
@@ -144,7 +144,7 @@ func newValue(data []byte, root *value) *value {
 	return v
 }
 
-// get returns the member of that name, nil where v has none.
+// get returns the member of that name, or nil if v has none.
 func (v *value) get(name string) *value {
 	for _, m := range v.members {
 		if m.name == name {
@@ -154,7 +154,7 @@ func (v *value) get(name string) *value {
 	return nil
 }
 
-// string returns what v says where it is a string, and else "".
+// string returns the value of v if it is a string, else "".
 func (v *value) string() string {
 	var s string
 	if v != nil && v.text[0] == '"' {
@@ -163,8 +163,7 @@ func (v *value) string() string {
 	return s
 }
 
-// refer finds what a reference in v leads to. It is nil where that is not a
-// place in the same text.
+// refer resolves a reference in v. It returns nil if it does not point into the same text.
 func (v *value) refer(ref string) *value {
 	pointer, local := strings.CutPrefix(ref, "#")
 	pointer, err := url.PathUnescape(pointer)
@@ -183,13 +182,12 @@ func (v *value) refer(ref string) *value {
 	return at
 }
 
-// schema is what is plain in a JSON Schema: what $ref, allOf, anyOf and oneOf
-// say together of types, names and values. Where it knows no better it admits
-// too much; the payload is validated by the whole schema anyway.
+// schema is the simple part of a JSON Schema: the combined types, names and values of $ref, allOf, anyOf and oneOf.
+// When in doubt, it admits too much; the payload is validated against the whole schema anyway.
 type schema struct {
 	kinds kinds
 	enum  *values // nil: any value of kinds
-	// preset is the default, nil without one.
+	// preset is the default, or nil.
 	preset *value
 	about  string
 
@@ -197,20 +195,19 @@ type schema struct {
 	index      map[string]int   // of properties, by name
 	styles     map[string][]int // by kebab(name)
 	required   []string
-	requires   map[string]bool // the same
-	// open says that names which are not listed are admitted, and closed that
-	// they are not; rest is what they can be. Without either, an object that lists
-	// none admits any.
+	requires   map[string]bool // likewise
+	// open means that unlisted names are admitted, closed that they are not; rest is the schema of their values. With
+	// neither set, an object that lists no names admits any.
 	open, closed bool
 	rest         *value
 
 	items *value
 }
 
-// values are those that an enum has; many schemas can refer to one.
+// values are the values of an enum; many schemas can refer to one.
 type values struct {
 	list []*value
-	set  map[string]bool // their canonical form, once it was asked for
+	set  map[string]bool // their canonical form, computed on first use
 }
 
 type property struct {
@@ -218,20 +215,20 @@ type property struct {
 	value *value
 }
 
-// document is a schema's text, of which parts are read when they are needed.
+// document is a schema's text, whose parts are read on demand.
 type document struct {
 	top *value
-	// alone says that a $ref hides what stands beside it, as in drafts up to 7.
+	// alone means that a $ref hides its siblings, as in drafts up to 7.
 	alone bool
 	read  map[*value]*schema
-	work  int // properties and values that one part has taken from another until now
+	work  int // properties and values merged from one part into another so far
 }
 
-// maxWork bounds what reading a schema costs whose parts refer to each other
-// many times over. When it is used up, what is read admits too much.
+// maxWork bounds the cost of reading a schema whose parts refer to each other many times. Once it is used up, the
+// result admits too much.
 const maxWork = 1 << 17
 
-// newDocument reads the schema of a payload. An empty one admits any object.
+// newDocument reads the schema of a payload. An empty schema admits any object.
 func newDocument(data []byte) (*document, *schema, error) {
 	if len(data) == 0 {
 		data = []byte("{}")
@@ -247,7 +244,7 @@ func newDocument(data []byte) (*document, *schema, error) {
 	return d, d.schema(d.top), nil
 }
 
-// schema reads v; nil, like true, admits anything.
+// schema reads v. nil, like true, admits anything.
 func (d *document) schema(v *value) *schema {
 	if v == nil || d.work > maxWork {
 		return &schema{kinds: anything}
@@ -262,7 +259,7 @@ func (d *document) schema(v *value) *schema {
 	s := &schema{kinds: anything}
 	d.fill(s, v)
 	if s.kinds == 0 {
-		s.kinds = anything // it admits nothing; the validator says so
+		s.kinds = anything // it admits nothing; the validator reports that
 	}
 	for i, p := range s.properties {
 		if k := kebab(p.name); k != "" {
@@ -332,7 +329,7 @@ func (d *document) fill(s *schema, v *value) {
 	}
 }
 
-// admit narrows s to some values.
+// admit restricts s to the values of enum.
 func (s *schema) admit(enum *values) {
 	if s.enum == nil && enum != nil && len(enum.list) > 0 {
 		s.enum = enum
@@ -344,8 +341,7 @@ func (s *schema) admit(enum *values) {
 	}
 }
 
-// add lists a property. Where s has one of that name, how ("allOf" or "anyOf")
-// says what the two are together.
+// add adds a property. If s already has one of that name, how ("allOf" or "anyOf") determines how they are combined.
 func (s *schema) add(p member, how string) {
 	if s.index == nil {
 		s.index = map[string]int{}
@@ -368,7 +364,7 @@ func (s *schema) require(name string) {
 	}
 }
 
-// together makes the schema of both a and b (how is "allOf"), or of either ("anyOf").
+// together returns the schema for both a and b (how is "allOf"), or for either ("anyOf").
 func together(how string, a, b *value) *value {
 	switch {
 	case a == nil || a == b:
@@ -380,7 +376,7 @@ func together(how string, a, b *value) *value {
 	return &value{text: []byte("{}"), members: []member{{how, list}}}
 }
 
-// display lists the values for a person, until they are of some length.
+// display lists the values for a person, up to a total length of most.
 func (e *values) display(most int) (list []string) {
 	size := 0
 	for _, v := range e.list {
@@ -393,7 +389,7 @@ func (e *values) display(most int) (list []string) {
 	return list
 }
 
-// both narrows s to what t admits as well.
+// both restricts s to what t admits as well.
 func (d *document) both(s, t *schema) {
 	if d.work += len(t.properties); d.work > maxWork {
 		return
@@ -417,12 +413,12 @@ func (d *document) both(s, t *schema) {
 	s.items = together("allOf", s.items, t.items)
 }
 
-// either makes the schema of a value that fits one of the alternatives.
+// either builds the schema of a value that fits one of the alternatives.
 func (d *document) either(alternatives []*value) *schema {
 	u := &schema{}
 	var objects, listed int
 	var enum []*value
-	needed := map[string]int{} // how many objects require it
+	needed := map[string]int{} // number of objects that require it
 	anyItems := false
 	for _, v := range alternatives {
 		t := d.schema(v)
@@ -457,7 +453,7 @@ func (d *document) either(alternatives []*value) *schema {
 			anyItems = anyItems || t.items == nil
 		}
 	}
-	// Only what each of them requires is required.
+	// Only what all of them require is required.
 	all := u.required
 	u.required, u.requires = nil, nil
 	for _, r := range all {
@@ -477,13 +473,12 @@ func (d *document) either(alternatives []*value) *schema {
 	return u
 }
 
-// takes reports whether s says of itself that it admits one of k: what admits
-// anything does not.
+// takes reports whether s explicitly admits one of k: a schema that admits anything does not.
 func (s *schema) takes(k kinds) bool {
 	return s.kinds != anything && s.kinds&k != 0
 }
 
-// only reports whether s admits nothing but k, and null.
+// only reports whether s admits nothing but k and null.
 func (s *schema) only(k kinds) bool {
 	return s.kinds&k != 0 && s.kinds&^(k|null) == 0
 }
@@ -505,11 +500,10 @@ func (s *schema) admits(v []byte) bool {
 	return s.enum.set[canonical(v)]
 }
 
-// canonical returns the same text for values that are equal: 1 and 1.0, and
-// objects whose members stand in another order.
+// canonical returns the same text for equal values: 1 and 1.0, and objects whose members are in a different order.
 func canonical(v []byte) string {
 	var x any
-	if json.Unmarshal(v, &x) != nil { // a number that no float holds
+	if json.Unmarshal(v, &x) != nil { // a number that no float64 can hold
 		return string(v)
 	}
 	b, err := json.Marshal(x)
@@ -519,7 +513,7 @@ func canonical(v []byte) string {
 	return string(b)
 }
 
-// inside reports whether names within s can be given: a.b for a.
+// inside reports whether names within s can be given, as in a.b for a.
 func (s *schema) inside() bool {
 	return s.kinds&object != 0 && (len(s.properties) > 0 || s.kinds != anything || s.open)
 }
@@ -529,9 +523,8 @@ func (s *schema) unlisted() bool {
 	return !s.closed && (s.open || len(s.properties) == 0)
 }
 
-// find returns the property that name means: the one of that very name, or
-// else the one that is the same in kebab-case. Where that is more than one,
-// several has their names.
+// find returns the property that name refers to: the one of exactly that name, or else the one equal to it in
+// kebab-case. If there are several, it returns their names.
 func (s *schema) find(name string) (p *property, several []string) {
 	if i, ok := s.index[name]; ok {
 		return &s.properties[i], nil
@@ -546,7 +539,7 @@ func (s *schema) find(name string) (p *property, several []string) {
 	return nil, several
 }
 
-// kebab writes a name in kebab-case: dry-run for dry_run, dryRun and DryRun.
+// kebab converts a name to kebab-case: dry-run for dry_run, dryRun and DryRun.
 func kebab(name string) string {
 	var b strings.Builder
 	rs := []rune(name)

@@ -7,8 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of a usage text: it goes out in one frame, and schemas may refer to
-// themselves.
+// Limits on a usage text: it is sent in one frame, and schemas may refer to themselves.
 const (
 	width        = 80 // of a line, in characters
 	column       = 28 // where the texts of flags begin
@@ -18,8 +17,8 @@ const (
 	maxText      = 4096 // bytes of a description
 )
 
-// usage writes what --help shows: how the tool is called, what it is for, and
-// each flag; the required ones first, else in the order of the schema.
+// usage returns the text of --help: the command line, the description, and each flag, required ones first, otherwise
+// in schema order.
 func (p *parser) usage() string {
 	var b strings.Builder
 	rows := p.rows(p.top, nil, nil)
@@ -85,12 +84,11 @@ type row struct {
 	flag, text string
 	schema     *schema
 	must       bool
-	level      int // of the property; 1 is one of the payload itself
+	level      int // depth of the property; 1 is one of the payload itself
 }
 
-// rows lists the properties of s, which is at the end of path, and those within
-// them. above are the schemas that s is a part of: one that has itself for a
-// part is shown once.
+// rows lists the properties of s, which is at the end of path, and those nested in them. above are the schemas that
+// contain s: a schema that contains itself is shown once.
 func (p *parser) rows(s *schema, path []step, above []*schema) []row {
 	above = append(above[:len(above):len(above)], s)
 	var must, may []row
@@ -130,7 +128,7 @@ func (p *parser) rows(s *schema, path []step, above []*schema) []row {
 	return append(must, may...)
 }
 
-// shape names the types of a value of s, those of the elements for an array.
+// shape returns the names of the types of s, for an array those of its elements.
 func (p *parser) shape(s *schema) string {
 	k := s.kinds
 	if s.takes(array) && s.items != nil {
@@ -142,7 +140,7 @@ func (p *parser) shape(s *schema) string {
 	return strings.ToUpper(strings.Join(k.names(), "|"))
 }
 
-// describe says what there is to know of a property besides its type.
+// describe returns the description of a property apart from its type.
 func describe(s *schema, must bool, path []step) string {
 	var parts []string
 	switch {
@@ -165,8 +163,7 @@ func describe(s *schema, must bool, path []step) string {
 	return text + about
 }
 
-// clean makes one line of the first most bytes of a text, without what a
-// terminal would obey.
+// clean returns the first most bytes of a text as one line, without terminal control characters.
 func clean(s string, most int) string {
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
@@ -180,7 +177,7 @@ func clean(s string, most int) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// line writes a flag and its text beside it, or below where it is long.
+// line writes a flag with its text next to it, or below it if the flag is long.
 func line(b *strings.Builder, flag, text string) {
 	b.WriteString("  " + flag)
 	n := 2 + utf8.RuneCountInString(flag)
@@ -195,10 +192,10 @@ func line(b *strings.Builder, flag, text string) {
 	wrap(b, n, column, text)
 }
 
-// wrap writes text in lines of width characters that begin at indent. The
-// first goes on after the n characters that stand there.
+// wrap writes text in lines of width characters, indented by indent. The first line continues after n characters that
+// are already written.
 func wrap(b *strings.Builder, n, indent int, text string) {
-	fresh := true // nothing of text in this line
+	fresh := true // the line has no text yet
 	if n < indent {
 		b.WriteString(strings.Repeat(" ", indent-n))
 		n = indent

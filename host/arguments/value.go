@@ -9,7 +9,7 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// build makes the payload of what is given.
+// build builds the payload from what was given.
 func (p *parser) build() (json.RawMessage, error) {
 	if p.whole != nil {
 		return p.object(p.whole)
@@ -24,8 +24,8 @@ func (p *parser) build() (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// encode writes what is given of the object s, which is at the end of path. It
-// fails where a required property is missing.
+// encode writes what was given of the object s, which is at the end of path. It fails if a required property is
+// missing.
 func (p *parser) encode(b *bytes.Buffer, s *schema, of *fields, path []step) error {
 	b.WriteByte('{')
 	for i, f := range of.list {
@@ -63,7 +63,7 @@ func (p *parser) encode(b *bytes.Buffer, s *schema, of *fields, path []step) err
 	return p.wrong("%s must be given", list(missing, strings.Clone, ", "))
 }
 
-// object returns the whole payload as g has it.
+// object returns the whole payload from g.
 func (p *parser) object(g *given) (json.RawMessage, error) {
 	v := trim(g.text)
 	if g.ahead {
@@ -78,10 +78,9 @@ func (p *parser) object(g *given) (json.RawMessage, error) {
 	return v, nil
 }
 
-// value reads g by the types of s: as JSON where s admits that, and else as
-// text. Where s admits text and null only, all but null is text. What comes from
-// standard input is text wherever s admits text, so that the type does not
-// depend on what a file holds.
+// value parses g by the types of s: as JSON if s admits that, else as text. If s admits only text and null, everything
+// but null is text. Input from standard input is text wherever s admits text, so that the type does not depend on a
+// file's content.
 func (p *parser) value(s *schema, g *given) (json.RawMessage, error) {
 	if g.ahead {
 		return json.RawMessage("null"), nil
@@ -97,7 +96,7 @@ func (p *parser) value(s *schema, g *given) (json.RawMessage, error) {
 	return nil, p.misfit(s, g.label, g.text)
 }
 
-// misfit makes the fault of a text that s does not admit.
+// misfit returns the error for a text that s does not admit.
 func (p *parser) misfit(s *schema, label, given string) error {
 	if s.enum != nil {
 		values := s.enum.display(64 << 10)
@@ -113,9 +112,8 @@ func (p *parser) misfit(s *schema, label, given string) error {
 	return p.wrong("%s wants %s, has %s", label, s.kinds, quoted(given))
 }
 
-// list reads what is given of a property that can be an array. A single text
-// that s admits as it stands is the value; else each is an element, or a JSON
-// array of elements.
+// list parses the values given for a property that can be an array. A single text that s admits as it stands is the
+// value; otherwise each is an element, or a JSON array of elements.
 func (p *parser) list(s *schema, all []*given) (json.RawMessage, error) {
 	if len(all) == 1 {
 		g := all[0]
@@ -147,7 +145,7 @@ func (p *parser) list(s *schema, all []*given) (json.RawMessage, error) {
 	return v, nil
 }
 
-// elements reads g as a JSON array of elements, or as one element.
+// elements parses g as a JSON array of elements, or as one element.
 func (p *parser) elements(items *schema, g *given) ([]json.RawMessage, error) {
 	v := trim(g.text)
 	var elements []json.RawMessage
@@ -181,7 +179,7 @@ func quote(s string) json.RawMessage {
 	return b
 }
 
-// shown returns a value for a message, in quotes unless it is clear without.
+// shown returns a value for a message, quoted unless it is clear without quotes.
 func shown(s string) string {
 	if clean(s, 80) != s || s == "" {
 		return quoted(s)
@@ -189,7 +187,7 @@ func shown(s string) string {
 	return s
 }
 
-// display returns v for a person: a string without its quotes.
+// display formats v for a person: a string without its quotes.
 func (v *value) display() string {
 	if v.text[0] == '"' {
 		return v.string()

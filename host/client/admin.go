@@ -19,8 +19,7 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// maxAdminBody bounds an answer: a stored result is at most the tool's output
-// limit, in base64.
+// maxAdminBody bounds a response, in bytes: a stored result is at most the tool's output limit, in base64.
 const maxAdminBody = 256 << 20
 
 // Admin speaks to a daemon's admin socket. It is safe for concurrent use and
@@ -73,8 +72,8 @@ func (a *Admin) Wait(ctx context.Context, name, digest string, timeout time.Dura
 	return nil
 }
 
-// Result returns the whole result of a finished call. The error is
-// adminapi.ErrNotFound if the daemon does not have it any more.
+// Result returns the whole result of a finished call. The error is adminapi.ErrNotFound if the daemon no longer has
+// it.
 func (a *Admin) Result(ctx context.Context, executionID string) (*adminapi.StoredResult, error) {
 	out := new(adminapi.StoredResult)
 	return out, a.get(ctx, "/results/"+url.PathEscape(executionID), out)
@@ -93,10 +92,9 @@ func (a *Admin) Dashboard(ctx context.Context) (*adminapi.Dashboard, error) {
 	return out, a.get(ctx, "/dashboard", out)
 }
 
-// Upgrade has binary, or the program at the daemon's own path when it is empty, take
-// the daemon's place, and returns the status of the new one. within bounds the wait
-// for calls that run; the end of ctx before they have ended gives the upgrade up. An
-// error means that the daemon which was asked still serves, or serves again.
+// Upgrade replaces the daemon with binary, or with the program at the daemon's own path if binary is empty, and
+// returns the status of the new daemon. within bounds the wait for running calls; if ctx ends before they have, the
+// upgrade is abandoned. On error, the daemon that was asked still serves, or serves again.
 func (a *Admin) Upgrade(ctx context.Context, binary string, within time.Duration) (*adminapi.HostStatus, error) {
 	in, err := json.Marshal(adminapi.Upgrade{Binary: binary, Within: within.String()})
 	if err != nil {
@@ -106,8 +104,8 @@ func (a *Admin) Upgrade(ctx context.Context, binary string, within time.Duration
 	if err := a.do(ctx, http.MethodPost, "/upgrade", bytes.NewReader(in), &next); err != nil {
 		return nil, err
 	}
-	// Who asks now waits until one of the two answers. The old one may answer while it
-	// leaves, or leave while it is asked, and says so where it stays.
+	// From now on, Status waits until one of the two daemons responds. The old one may respond while it exits, or exit
+	// during the request; its response reports whether it stays.
 	s, err := a.Status(ctx)
 	for again := 0; again < 100 && ctx.Err() == nil && (err != nil && leaves(err) || err == nil && s.PID != next.PID && s.UpgradeError == ""); again++ {
 		s, err = a.Status(ctx)
@@ -121,14 +119,12 @@ func (a *Admin) Upgrade(ctx context.Context, binary string, within time.Duration
 	return s, nil
 }
 
-// leaves reports whether err is how a daemon that gives its place away ends what it is
-// asked at that moment: without an answer.
+// leaves reports whether err is how a daemon that is being replaced ends a request in progress: without a response.
 func leaves(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// get reads one JSON answer and ignores unknown fields: the daemon may be newer
-// than its client.
+// get reads one JSON response and ignores unknown fields: the daemon may be newer than its client.
 func (a *Admin) get(ctx context.Context, path string, into any) error {
 	return a.do(ctx, http.MethodGet, path, nil, into)
 }
@@ -149,8 +145,8 @@ func (a *Admin) send(ctx context.Context, method, path string, in io.Reader) (*h
 	return resp, nil
 }
 
-// lines sends a request and takes its answer line by line until take has an error;
-// io.EOF is the end, and none.
+// lines sends a request and passes its response to take line by line, until take returns an error. io.EOF marks the
+// end and is not returned.
 func (a *Admin) lines(ctx context.Context, method, path string, in io.Reader, most int, take func([]byte) error) error {
 	resp, err := a.send(ctx, method, path, in)
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// Approvals are the requests for approvals that somebody sees. With Operator, all of
-// them are the operator's; else they are those of a caller of the tool socket.
+// Approvals are the requests for approval that a caller can see. With Operator they are all requests, and decisions
+// are the operator's; otherwise they are those of a caller of the tool socket.
 type Approvals struct {
 	Operator      *Admin
 	Socket, Token string
 }
 
-// List returns the requests, the oldest first, without what would run.
+// List returns the requests, oldest first, without what they would run.
 func (a *Approvals) List(ctx context.Context) ([]adminapi.Approval, error) {
 	if a.Operator != nil {
 		var out []adminapi.Approval
@@ -31,7 +31,7 @@ func (a *Approvals) List(ctx context.Context) ([]adminapi.Approval, error) {
 	return out.Approvals, a.call(ctx, "list", struct{}{}, &out)
 }
 
-// Show returns one request with what would run.
+// Show returns one request with what it would run.
 func (a *Approvals) Show(ctx context.Context, id string) (*adminapi.Approval, error) {
 	out := new(adminapi.Approval)
 	if a.Operator != nil {
@@ -57,8 +57,7 @@ func (a *Approvals) Decide(ctx context.Context, id string, approve bool, reason 
 	return out, a.Operator.do(ctx, http.MethodPost, "/approvals/"+url.PathEscape(id)+"/"+verb, bytes.NewReader(body), out)
 }
 
-// Planned is what a list of calls would run, and the request for all of them, if one of
-// them has to be approved.
+// Planned is what a list of calls would run, and the request for all of them if at least one needs approval.
 type Planned struct {
 	Approval *adminapi.Approval `json:"approval,omitempty"`
 	Calls    []struct {
@@ -68,7 +67,7 @@ type Planned struct {
 	} `json:"calls"`
 }
 
-// Ran is what came of a list of calls: of those that were begun, in their order.
+// Ran holds the results of a list of calls: of those that were started, in order.
 type Ran struct {
 	Results []struct {
 		Execution string     `json:"executionId"`
@@ -80,19 +79,18 @@ type Ran struct {
 		Code      fault.Code `json:"code"`
 		Message   string     `json:"message"`
 	} `json:"results"`
-	// Done says that all of them ran well.
+	// Done reports that all of them succeeded.
 	Done bool `json:"done"`
 }
 
-// Plan has calls decided, as envelopes, and runs none. It is a caller's, not the
-// operator's.
+// Plan has the daemon decide on calls, which are envelopes, without running any. It is for callers, not for the
+// operator.
 func (a *Approvals) Plan(ctx context.Context, calls []json.RawMessage) (*Planned, error) {
 	out := new(Planned)
 	return out, a.call(ctx, "plan", map[string]any{"calls": calls}, out)
 }
 
-// Run runs calls by the request for all of them, up to the first that fails or is not
-// what was planned.
+// Run runs calls under the request for all of them, up to the first that fails or differs from the plan.
 func (a *Approvals) Run(ctx context.Context, id string, calls []json.RawMessage) (*Ran, error) {
 	out := new(Ran)
 	return out, a.call(ctx, "run", map[string]any{"id": id, "calls": calls}, out)

@@ -17,11 +17,11 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// ErrNoDaemon is the error if no daemon listens at a socket's path.
+// ErrNoDaemon is returned if no daemon listens at a socket's path.
 var ErrNoDaemon = errors.New("no daemon answers")
 
-// Conn is a connection to a tool socket. Its calls run one at a time. It is closed
-// after an error that is not a call's answer.
+// Conn is a connection to a tool socket. Its calls run one at a time. It is closed after an error that is not a call's
+// response.
 type Conn struct {
 	nc *net.UnixConn
 	in *bufio.Reader
@@ -48,9 +48,8 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 // Close closes the connection, which aborts a running call.
 func (c *Conn) Close() error { return c.nc.Close() }
 
-// Call makes a call that is not streamed, in its form, and returns the daemon's
-// answer; a refusal is in Result.Err. If ctx ends, the connection is closed, which
-// aborts the call, and the error is that of ctx.
+// Call makes a call that is not streamed, in its form, and returns the daemon's response; a refusal is in Result.Err.
+// If ctx ends, the connection is closed, which aborts the call, and the error is that of ctx.
 func (c *Conn) Call(ctx context.Context, call *wire.Call) (*wire.Result, error) {
 	q := *call
 	q.Stream = false

@@ -11,16 +11,15 @@ import (
 	"syscall"
 )
 
-// MCPCaller is who calls over MCP and from where, for requests that do not say.
+// MCPCaller is the caller over MCP and its folder, for requests that do not specify them.
 type MCPCaller struct {
 	Token   string `json:"token,omitempty"`
 	Session string `json:"session,omitempty"`
 	Cwd     string `json:"cwd,omitempty"`
 }
 
-// MCP connects a client of the Model Context Protocol with the daemon's socket for
-// it, which it tells first who calls, and copies what they say until one of them
-// ends. It returns nil when in ends. One goroutine may remain blocked in in.Read.
+// MCP connects an MCP client to the daemon's MCP socket. It first sends the caller, then copies in both directions
+// until one side ends. It returns nil when in ends. One goroutine may remain blocked in in.Read.
 func MCP(ctx context.Context, path string, caller MCPCaller, in io.Reader, out io.Writer) error {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "unix", path)
@@ -42,22 +41,21 @@ func MCP(ctx context.Context, path string, caller MCPCaller, in io.Reader, out i
 	if err != nil {
 		return err
 	}
-	// A daemon that refuses the connection says why before it closes it: what
-	// cannot be sent any more does not end the reading.
+	// A daemon that refuses the connection sends the reason before it closes: a failed write must not stop the
+	// reading.
 	sent := make(chan error, 1)
 	go func() {
 		_, err := nc.Write(append(hello, '\n'))
 		if err == nil {
 			_, err = io.Copy(onlyWriter{nc}, in)
 		}
-		sent <- err // before the reading ends of it
+		sent <- err // before the reader sees the end of it
 		if err == nil {
 			nc.Close()
 		}
 	}()
 	answers := bufio.NewReader(nc)
-	// Tool sockets answer in frames, which begin with their length: no client could
-	// make anything of that.
+	// Tool sockets respond in frames, which begin with their length: no MCP client could parse that.
 	if first, err := answers.Peek(1); err == nil && first[0] < ' ' && first[0] != '\n' {
 		return fmt.Errorf(`%s is no socket for MCP; name the one with "protocol": "mcp" in sockets of toold.json`, path)
 	}
@@ -75,8 +73,7 @@ func MCP(ctx context.Context, path string, caller MCPCaller, in io.Reader, out i
 	return errors.Join(errors.New("the daemon ended the connection; see what it said, or its log, and start the client again"), err)
 }
 
-// onlyReader and onlyWriter keep io.Copy from moving bytes behind the back of a
-// Close.
+// onlyReader and onlyWriter keep io.Copy from its optimized ways of copying, which Close does not interrupt.
 type onlyReader struct{ io.Reader }
 
 type onlyWriter struct{ io.Writer }

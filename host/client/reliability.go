@@ -38,8 +38,7 @@ func (a *Admin) FlushRecords(ctx context.Context, tool, key string) (*adminapi.F
 	return out, a.do(ctx, http.MethodDelete, "/idempotency?"+q.Encode(), nil, out)
 }
 
-// ReconcileRecords has the tool find out how the calls of a key ended whose outcome
-// is unknown.
+// ReconcileRecords has the tool determine how the calls of a key ended whose outcome is unknown.
 func (a *Admin) ReconcileRecords(ctx context.Context, tool, key string) (*adminapi.ReconciledRecords, error) {
 	q := url.Values{"tool": {tool}, "key": {key}}
 	out := new(adminapi.ReconciledRecords)

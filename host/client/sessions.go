@@ -39,8 +39,7 @@ type SessionInfo struct {
 	Used     time.Time         `json:"used"`
 	Turn     string            `json:"turn"`
 	Queued   int               `json:"queued"`
-	// Peers are who called in it: the last of each container and socket, the last
-	// one first.
+	// Peers are the callers in the session: the last of each container and socket, most recent first.
 	Peers     []Peer        `json:"peers"`
 	Running   []RunningCall `json:"running"`
 	Recent    []EndedCall   `json:"recent"`
@@ -53,7 +52,7 @@ type SessionInfo struct {
 		BytesOut   int64            `json:"bytes_out"`
 		Fuel       int64            `json:"fuel"`
 		DurationMS int64            `json:"duration_ms"`
-		// HTTP is the traffic of guests; the bytes are those of bodies.
+		// HTTP is the traffic of guests; bytes counts those of bodies.
 		HTTP struct {
 			Requests      int64 `json:"requests"`
 			Replies       int64 `json:"replies"`
@@ -69,8 +68,7 @@ type SessionInfo struct {
 	} `json:"journal_status"`
 }
 
-// Peer is a process that called. PID and Container are 0 and empty where that is not
-// known.
+// Peer is a process that made a call. PID and Container are 0 and empty if unknown.
 type Peer struct {
 	PID       int    `json:"pid"`
 	Container string `json:"container"`
@@ -103,13 +101,13 @@ type EndedCall struct {
 	DurationMS  int64      `json:"duration_ms"`
 	Attempts    int        `json:"attempts"`
 	Undelivered int        `json:"undelivered"`
-	// Programs are the further programs that a binary executed or was refused.
+	// Programs are the programs that a binary executed in turn, or was refused.
 	Programs []struct {
 		Path    string `json:"path"`
 		Refused string `json:"refused"`
 		Times   int    `json:"times"`
 	} `json:"programs"`
-	// Connections are those that a binary made or was refused.
+	// Connections are the connections that a binary made or was refused.
 	Connections []struct {
 		Host     string `json:"host"`
 		On       string `json:"on"`
@@ -144,7 +142,7 @@ type JobInfo struct {
 	Stdout      string          `json:"stdout"`
 	Stderr      string          `json:"stderr"`
 	Truncated   bool            `json:"truncated"`
-	// OutputNote says why the output is not there; empty where it is.
+	// OutputNote is why the output is missing; empty if it is not.
 	OutputNote string `json:"output_note"`
 }
 

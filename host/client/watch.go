@@ -17,11 +17,9 @@ import (
 // maxEvent bounds one event on the admin socket, in bytes.
 const maxEvent = 1 << 20
 
-// Watch tells what happens in one session, or in all where session is empty, from
-// now on or after a cursor, until ctx ends or tell has an error, which is returned.
-// It is nil when the session was closed. Where the daemon cuts it off because tell
-// was slow, it goes on where it was; then an event of events.Lost says what was
-// lost.
+// Watch passes the events of one session, or of all if session is empty, to tell, from now on or after a cursor, until
+// ctx ends or tell returns an error, which Watch returns. It returns nil when the session was closed. If the daemon
+// disconnects it because tell was slow, it resumes where it was; an event of events.Lost then describes what was lost.
 func (s *Sessions) Watch(ctx context.Context, session, after string, tell func(events.Event) error) error {
 	for {
 		cut := false
@@ -77,7 +75,7 @@ func (s *Sessions) watchOnce(ctx context.Context, session, after string, tell fu
 	return err
 }
 
-// watch takes the lines of the operator's session.watch: events, and the answer.
+// watch passes the lines of the operator's session.watch to take: events, and the response.
 func (a *Admin) watch(ctx context.Context, q *SessionCall, take func([]byte)) error {
 	body, err := json.Marshal(q.Payload)
 	if err != nil {
@@ -103,5 +101,5 @@ func (a *Admin) watch(ctx context.Context, q *SessionCall, take func([]byte)) er
 	})
 }
 
-// errCutOff is for a stream that ended without its answer.
+// errCutOff is the error for a stream that ended without its response.
 var errCutOff = errors.New("the daemon ended the stream without an answer; watch again after the last cursor")

@@ -54,7 +54,7 @@ func Bench(ctx context.Context, dir, module string, c *Case, calls int) (*Measur
 	for i := range calls + 1 {
 		reply, rec, took, err := w.call(ctx, c)
 		if i == 0 {
-			// The measured call must give the right answer.
+			// The measured call must return the right result.
 			if diff := w.compare(c, reply.Output, rec, err); len(diff) > 0 {
 				return nil, fmt.Errorf("measure %q of %s: %s; toolctl plugin test shows all of it", c.Name, file, diff[0])
 			}

@@ -1,10 +1,8 @@
-// Package plugin implements the commands of toolctl plugin for authors of guests:
-// it creates a project (New), builds it (Project.Build), runs its cases in the
-// real engine (Runner.Run), measures it (Bench), describes a module (Inspect) and
-// rebuilds and installs it on each change (Project.Dev).
+// Package plugin implements the commands of toolctl plugin for authors of guests: it creates a project (New), builds
+// it (Project.Build), runs its cases in the real engine (Runner.Run), measures it (Bench), describes a module
+// (Inspect) and rebuilds and installs it on each change (Project.Dev).
 //
-// It uses no sockets and no running daemon; during Run and Bench, a module's
-// requests are answered from the case.
+// It uses no sockets and no running daemon; during Run and Bench, a module's requests are served from the case.
 package plugin
 
 import (

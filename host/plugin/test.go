@@ -26,9 +26,8 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Case is one call and its expected outcome: a Decision of the policy, a Result of
-// the handler, or a failure. The whole answer is compared; an absent field equals
-// one with its zero value.
+// Case is one call and its expected outcome: a Decision of the policy, a Result of the handler, or a failure. The
+// whole response is compared; an absent field equals one with its zero value.
 type Case struct {
 	Name string `json:"name"`
 	// Call is the module's input. Its tool defaults to that of the folder.
@@ -38,7 +37,7 @@ type Case struct {
 	Config map[string]string `json:"config,omitempty"`
 	Vars   map[string]string `json:"vars,omitempty"`
 	Recv   []string          `json:"recv,omitempty"`
-	// HTTP are recorded answers, in the order of the requests.
+	// HTTP are recorded responses, in the order of the requests.
 	HTTP []Exchange `json:"http,omitempty"`
 	// Exec are recorded runs, in order.
 	Exec []Run `json:"exec,omitempty"`
@@ -57,7 +56,7 @@ type Case struct {
 	VarsAfter map[string]string `json:"vars_after,omitempty"`
 }
 
-// Exchange is an expected request, whose given fields are compared, and its answer.
+// Exchange is an expected request, whose given fields are compared, and its response.
 type Exchange struct {
 	Method  string            `json:"method,omitempty"`
 	URL     string            `json:"url"`
@@ -218,13 +217,13 @@ type recorder struct {
 	log     []string
 	emitted map[string]string
 	vars    map[string]string
-	// unexpected is what was asked that the case does not expect.
+	// unexpected lists the requests that the case does not expect.
 	unexpected []string
-	unused     int // recorded answers that nobody asked for
+	unused     int // recorded responses that nothing requested
 }
 
-// schema returns the schema of the folder's tool, of tool.json or else of its describe
-// export; nil if it has none, or takes its input otherwise.
+// schema returns the schema of the folder's tool, from tool.json or else from its describe export. It is nil if the
+// tool has none, or does not take its input by a schema.
 func (w *Runner) schema(ctx context.Context) (json.RawMessage, error) {
 	file := firstNonEmpty(w.def.Handler, handlerFile)
 	_, err := os.Stat(filepath.Join(w.dir, file))
@@ -249,12 +248,11 @@ func (w *Runner) schema(ctx context.Context) (json.RawMessage, error) {
 	return d.Schema, nil
 }
 
-// maxTextInput bounds, in bytes, a value that a command line has read from standard
-// input, as the daemon does.
+// maxTextInput bounds, in bytes, a value that a command line reads from standard input, as in the daemon.
 const maxTextInput = 4 << 20
 
-// fit gives call the payload that its arguments make by the tool's schema, and checks it,
-// as a daemon does before it asks a module. Errors are INVALID_PAYLOAD.
+// fit sets the payload of call from its arguments and the tool's schema, and validates it, as a daemon does before it
+// calls a module. Errors are INVALID_PAYLOAD.
 func (w *Runner) fit(ctx context.Context, call *abi.Call) error {
 	schema, err := w.schema(ctx)
 	if err != nil || schema == nil || call.Binding != nil {
@@ -266,7 +264,7 @@ func (w *Runner) fit(ctx context.Context, call *abi.Call) error {
 	}
 	if call.Payload == nil {
 		if t.Schema.Properties["args"] != nil {
-			return nil // it describes a command, whose arguments stay as they are
+			return nil // it describes a command, whose arguments are passed unchanged
 		}
 		in, err := base64.StdEncoding.DecodeString(call.StdinBase64)
 		if err != nil {
@@ -345,7 +343,7 @@ func (w *Runner) call(ctx context.Context, c *Case) (guest.Reply, *recorder, tim
 	return reply, rec, time.Since(start), tools.Explain(err)
 }
 
-// services returns host services that answer from the case and record requests.
+// services returns host services that respond from the case and record requests.
 func (w *Runner) services(c *Case, rec *recorder) guest.Services {
 	recv, http, exec := c.Recv, c.HTTP, c.Exec
 	rec.unused = len(http) + len(exec)
@@ -420,7 +418,7 @@ func (w *Runner) services(c *Case, rec *recorder) guest.Services {
 	}
 }
 
-// differs says how r differs from the request that x is the answer to, or nothing.
+// differs describes how r differs from the request that x expects, or returns "".
 func (x *Exchange) differs(r *guest.HTTPRequest) string {
 	if want := firstNonEmpty(x.Method, "GET"); r.Method != want || r.URL != x.URL {
 		return fmt.Sprintf("asked for %s %s, must be %s %s", r.Method, r.URL, want, x.URL)
@@ -487,7 +485,7 @@ func toAnyMap(m map[string]string) any {
 	return out
 }
 
-// differences parses an answer strictly, like a daemon, and compares it.
+// differences parses a response strictly, like a daemon, and compares it.
 func differences(answer []byte, want, got any, name string) []string {
 	if len(answer) == 0 {
 		return []string{fmt.Sprintf("the answer is empty; answer a %s, as the SDK's export does (`toolctl schema abi` has its schema)", name)}
