@@ -1,10 +1,10 @@
-// Package folder is what guests may do with folders of the host, in every version
-// of WASI. All names are resolved by os.Root: no symlink leads out of a folder,
-// whoever made it and whenever, and a guest makes none that would lead others out.
-// What is neither a file nor a folder (a FIFO, a device, a socket) is not opened:
-// reading it might never end.
+// Package folder implements the file operations that guests may perform in folders of
+// the host, for every version of WASI. All names are resolved by os.Root: no symlink
+// leads out of a folder, whoever created it and whenever, and a guest cannot create one
+// that would lead others out. Anything other than a file or a directory (a FIFO, a
+// device, a socket) is not opened: reading it might block forever.
 //
-// It charges nothing and counts nothing: its callers do.
+// The package does no metering and no accounting: its callers do.
 package folder
 
 import (
@@ -22,20 +22,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Folder is a folder of the host that a guest sees.
+// Folder is a folder of the host made visible to a guest.
 type Folder struct {
-	Guest    string // its name there
+	Guest    string // its path as the guest sees it
 	Root     *os.Root
 	ReadOnly bool
 }
 
-// MostFiles is how many files an instance may have open.
+// MostFiles is the maximum number of files an instance may have open.
 const MostFiles = 1000
 
-// ErrTooManyFiles is the error of one that would have more.
+// ErrTooManyFiles is returned when an instance would exceed MostFiles.
 var ErrTooManyFiles = errors.New("too many open files")
 
-// Ways of opening; both versions of WASI have these numbers.
+// Flags for opening; both versions of WASI use these values.
 const (
 	Create    = 1
 	Directory = 2
@@ -43,25 +43,25 @@ const (
 	Truncate  = 8
 )
 
-// Flags of what is open, with WASI 0.2's numbers.
+// Flags of an open file, with WASI 0.2's values.
 const (
 	Read   = 1
 	Write  = 2
 	Sync   = 4 | 8 | 16
-	Mutate = 32 // what is in a folder can be changed
+	Mutate = 32 // the folder's entries can be changed
 )
 
-// File is a file or a folder that a guest has open.
+// File is a file or folder that a guest has open.
 type File struct {
 	Dir   bool
 	Flags uint32
 
 	in   Folder
-	path string   // in the folder
+	path string   // relative to the root
 	file *os.File // nil for the Folder itself
 }
 
-// File returns the folder itself, as something open.
+// File returns the folder itself as an open File.
 func (d Folder) File() *File {
 	f := &File{Dir: true, Flags: Read | Mutate, in: d, path: "."}
 	if d.ReadOnly {
@@ -70,18 +70,18 @@ func (d Folder) File() *File {
 	return f
 }
 
-// Close closes what Open opened.
+// Close closes a File that Open returned.
 func (f *File) Close() {
 	if f.file != nil {
 		f.file.Close()
 	}
 }
 
-// ReadOnly reports whether nothing in the Folder that f is of can be changed.
+// ReadOnly reports whether the Folder that f belongs to is read-only.
 func (f *File) ReadOnly() bool { return f.in.ReadOnly }
 
-// name returns the name in the root of one that is relative to f. No name leads out
-// of f by its words, and os.Root lets no link lead out of the root.
+// name resolves a name relative to f into one relative to the root. It rejects names
+// that lead out of f lexically; os.Root rejects links that lead out of the root.
 func (f *File) name(name string) (string, error) {
 	switch {
 	case !f.Dir:
@@ -111,7 +111,7 @@ func (f *File) name(name string) (string, error) {
 	return f.path + "/" + name, nil
 }
 
-// change returns the name of what is to be changed.
+// change resolves a name for modification. It returns EROFS in a read-only folder.
 func (f *File) change(name string) (string, error) {
 	name, err := f.name(name)
 	if err == nil && f.in.ReadOnly {
@@ -120,7 +120,8 @@ func (f *File) change(name string) (string, error) {
 	return name, err
 }
 
-// Open opens a file or a folder: how is Create and others, flags are Read, Write and Sync.
+// Open opens a file or a folder. how is a combination of Create and its siblings; flags
+// of Read, Write and Sync.
 func (f *File) Open(name string, follow bool, how, flags uint32) (*File, error) {
 	name, err := f.name(name)
 	if err != nil {
@@ -133,7 +134,7 @@ func (f *File) Open(name string, follow bool, how, flags uint32) (*File, error) 
 	if how&Directory != 0 && how&Create != 0 {
 		return nil, syscall.EINVAL
 	}
-	// O_NONBLOCK: opening a FIFO would wait for its other end.
+	// Without O_NONBLOCK, opening a FIFO would wait for its other end.
 	mode := syscall.O_NONBLOCK | syscall.O_NOCTTY
 	switch {
 	case writes && flags&Read != 0:
@@ -149,7 +150,7 @@ func (f *File) Open(name string, follow bool, how, flags uint32) (*File, error) 
 	if flags&Sync != 0 {
 		mode |= os.O_SYNC
 	}
-	if !follow { // os.Root follows links whatever the mode says
+	if !follow { // os.Root follows links regardless of the mode
 		if st, err := f.in.Root.Lstat(name); err == nil && st.Mode()&fs.ModeSymlink != 0 && how&Exclusive == 0 {
 			return nil, syscall.ELOOP
 		}
@@ -173,7 +174,7 @@ func (f *File) Open(name string, follow bool, how, flags uint32) (*File, error) 
 	return o, nil
 }
 
-// Stat looks at what is open.
+// Stat returns the FileInfo of the open file.
 func (f *File) Stat() (fs.FileInfo, error) {
 	if f.file != nil {
 		return f.file.Stat()
@@ -181,7 +182,7 @@ func (f *File) Stat() (fs.FileInfo, error) {
 	return f.in.Root.Stat(f.path)
 }
 
-// StatAt looks at a name, or at what it leads to.
+// StatAt returns the FileInfo of a name or, with follow, of its target.
 func (f *File) StatAt(name string, follow bool) (fs.FileInfo, error) {
 	name, err := f.name(name)
 	if err != nil {
@@ -193,14 +194,15 @@ func (f *File) StatAt(name string, follow bool) (fs.FileInfo, error) {
 	return f.in.Root.Lstat(name)
 }
 
-// Same reports whether both are one file.
+// Same reports whether both are the same file.
 func (f *File) Same(other *File) bool {
 	a, err := f.Stat()
 	b, err2 := other.Stat()
 	return err == nil && err2 == nil && os.SameFile(a, b)
 }
 
-// SetTimes sets when what is open was used and changed; zero changes nothing.
+// SetTimes sets the access and modification times; a zero time leaves the value
+// unchanged.
 func (f *File) SetTimes(used, changed time.Time) error {
 	if f.in.ReadOnly {
 		return syscall.EROFS
@@ -208,7 +210,7 @@ func (f *File) SetTimes(used, changed time.Time) error {
 	return f.in.Root.Chtimes(f.path, used, changed)
 }
 
-// SetTimesAt is SetTimes of a name, or of what it leads to.
+// SetTimesAt is SetTimes for a name or, with follow, for its target.
 func (f *File) SetTimesAt(name string, follow bool, used, changed time.Time) error {
 	name, err := f.change(name)
 	if err != nil {
@@ -226,7 +228,7 @@ func (f *File) SetTimesAt(name string, follow bool, used, changed time.Time) err
 	if err != nil {
 		return err
 	}
-	was := sys.NewStat_t(st) // not every system can leave one of them
+	was := sys.NewStat_t(st) // not every system can leave one of them unchanged
 	at := []unix.Timespec{unix.NsecToTimespec(was.Atim), unix.NsecToTimespec(was.Mtim)}
 	for i, t := range []time.Time{used, changed} {
 		if t.IsZero() {
@@ -239,8 +241,9 @@ func (f *File) SetTimesAt(name string, follow bool, used, changed time.Time) err
 	return unix.UtimesNanoAt(int(dir.Fd()), base, at, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// parent opens the folder that a name in the root is in, for what os.Root cannot do.
-// The name that is left has no slash; a link of that name is not to be followed.
+// parent opens the directory that contains name, for operations that os.Root does not
+// offer. The returned base name has no slash; the caller must not follow a link of that
+// name.
 func (f *File) parent(name string) (*os.File, string, error) {
 	short := strings.TrimRight(name, "/")
 	if short != name {
@@ -258,7 +261,7 @@ func (f *File) parent(name string) (*os.File, string, error) {
 	return open, base, err
 }
 
-// data is what is open, for one of the uses in flags.
+// data returns the underlying file if it is open for one of the uses in flags.
 func (f *File) data(flags uint32) (*os.File, error) {
 	switch {
 	case f.Dir:
@@ -269,7 +272,7 @@ func (f *File) data(flags uint32) (*os.File, error) {
 	return f.file, nil
 }
 
-// ReadAt is io.ReaderAt's.
+// ReadAt implements io.ReaderAt.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	file, err := f.data(Read)
 	if err == nil && off < 0 {
@@ -281,7 +284,7 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return file.ReadAt(p, off)
 }
 
-// WriteAt is io.WriterAt's.
+// WriteAt implements io.WriterAt.
 func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	file, err := f.data(Write)
 	if err == nil && off < 0 {
@@ -293,7 +296,7 @@ func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	return file.WriteAt(p, off)
 }
 
-// Append writes at the end of a file, and answers where that is now.
+// Append writes at the end of a file and returns the new end.
 func (f *File) Append(p []byte) (n int, end int64, err error) {
 	file, err := f.data(Write)
 	if err == nil {
@@ -318,7 +321,7 @@ func (f *File) Truncate(size int64) error {
 	return f.file.Truncate(size)
 }
 
-// Sync has what was written brought to the disk.
+// Sync flushes written data to disk.
 func (f *File) Sync() error {
 	if f.file == nil {
 		return nil
@@ -326,7 +329,7 @@ func (f *File) Sync() error {
 	return f.file.Sync()
 }
 
-// Entries opens the folder for Readdirnames. The caller closes it.
+// Entries opens the folder for Readdirnames. The caller closes the result.
 func (f *File) Entries() (*os.File, error) {
 	if !f.Dir {
 		return nil, syscall.ENOTDIR
@@ -334,12 +337,12 @@ func (f *File) Entries() (*os.File, error) {
 	return f.in.openDir(f.path)
 }
 
-// openDir opens a folder, and does not wait where it has become a FIFO.
+// openDir opens a folder without blocking if it has been replaced by a FIFO.
 func (d Folder) openDir(name string) (*os.File, error) {
 	return d.Root.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 }
 
-// Mkdir makes a folder.
+// Mkdir creates a folder.
 func (f *File) Mkdir(name string) error {
 	name, err := f.change(name)
 	if err != nil {
@@ -366,7 +369,8 @@ func (f *File) Remove(name string, dir bool) error {
 	return f.in.Root.Remove(name)
 }
 
-// both does what has a second name.
+// both resolves two names for modification and calls do with them. It returns EXDEV if
+// they are in different folders.
 func (f *File) both(name string, dir *File, to string, do func(from, to string) error) error {
 	from, err := f.change(name)
 	if err != nil {
@@ -381,10 +385,10 @@ func (f *File) both(name string, dir *File, to string, do func(from, to string) 
 	return do(from, to)
 }
 
-// Rename moves a name into a folder, under another name.
+// Rename moves a name into dir under the name to.
 func (f *File) Rename(name string, dir *File, to string) error {
 	return f.both(name, dir, to, func(name, to string) error {
-		from, old, err := f.parent(name) // os.Root replaces no empty folder
+		from, old, err := f.parent(name) // os.Root does not replace empty folders
 		if err != nil {
 			return err
 		}
@@ -398,8 +402,7 @@ func (f *File) Rename(name string, dir *File, to string) error {
 	})
 }
 
-// Link makes another name of a file. Where follow is set, of what the name leads to:
-// that is refused, as other hosts refuse it.
+// Link creates another name for a file. It refuses to follow links, as other hosts do.
 func (f *File) Link(name string, follow bool, dir *File, to string) error {
 	if follow {
 		return syscall.EINVAL
@@ -407,8 +410,8 @@ func (f *File) Link(name string, follow bool, dir *File, to string) error {
 	return f.both(name, dir, to, f.in.Root.Link)
 }
 
-// Symlink makes a link. It refuses one that leads out: os.Root would not follow it,
-// but what else reads the folder might.
+// Symlink creates a link. It refuses a target outside the root: os.Root would not
+// follow it, but other readers of the folder might.
 func (f *File) Symlink(target, name string) error {
 	name, err := f.change(name)
 	switch {
@@ -422,7 +425,7 @@ func (f *File) Symlink(target, name string) error {
 	return f.in.Root.Symlink(target, name)
 }
 
-// Readlink returns where a link leads, unless that is outside by its words.
+// Readlink returns the target of a link, unless the target is lexically outside.
 func (f *File) Readlink(name string) (string, error) {
 	name, err := f.name(name)
 	if err != nil {
@@ -435,8 +438,8 @@ func (f *File) Readlink(name string) (string, error) {
 	return to, err
 }
 
-// errnos are the system's errors that guests are told of: by WASI 0.2's name, and by
-// preview 1's number.
+// errnos maps system errors to what guests see: the name in WASI 0.2 and the number in
+// preview 1.
 var errnos = []struct {
 	no     syscall.Errno
 	name   string
@@ -454,14 +457,14 @@ var errnos = []struct {
 	{syscall.ETXTBSY, "text-file-busy", 74}, {syscall.EXDEV, "cross-device", 75}, {syscall.EMFILE, "quota", 33}, {syscall.ENFILE, "quota", 41},
 }
 
-// Error returns what a guest is told of an error.
+// Error returns the WASI 0.2 name and the preview 1 number for an error.
 func Error(err error) (name string, number uint16) {
 	no, ok := errors.AsType[syscall.Errno](err)
 	switch {
 	case ok:
 	case errors.Is(err, ErrTooManyFiles):
 		no = syscall.EMFILE
-	case strings.Contains(err.Error(), "escapes"): // what os.Root says
+	case strings.Contains(err.Error(), "escapes"): // the text of os.Root's error
 		no = syscall.EPERM
 	case errors.Is(err, fs.ErrInvalid):
 		no = syscall.EINVAL
@@ -474,7 +477,7 @@ func Error(err error) (name string, number uint16) {
 	return "io", 29
 }
 
-// Identity returns what tells files of the host apart, and how many names one has.
+// Identity returns the device and inode that identify a file, and its link count.
 func Identity(st fs.FileInfo) (dev, ino, links uint64) {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 		return uint64(sys.Dev), uint64(sys.Ino), uint64(sys.Nlink)
@@ -482,10 +485,10 @@ func Identity(st fs.FileInfo) (dev, ino, links uint64) {
 	return 0, 0, 1
 }
 
-// Kind is what a file is.
+// Kind is the type of a file.
 type Kind uint8
 
-// The kinds, in the order of WASI 0.2.
+// The kinds, in WASI 0.2's order.
 const (
 	Unknown Kind = iota
 	BlockDevice
@@ -497,7 +500,7 @@ const (
 	Socket
 )
 
-// KindOf returns the kind of a file.
+// KindOf returns the kind for a file mode.
 func KindOf(m fs.FileMode) Kind {
 	switch {
 	case m.IsRegular():
