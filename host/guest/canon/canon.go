@@ -1,15 +1,15 @@
-// Package canon moves values between a host and the memory of a guest, as the
-// canonical ABI of the component model has them: lifting reads a guest's value,
-// lowering writes one.
+// Package canon moves values between a host and the memory of a guest according to the
+// canonical ABI of the component model: lifting reads a guest's value, lowering writes
+// one.
 //
-// What a guest gives is never trusted: pointers, lengths, cases and characters
-// are checked where they are read, and what makes room in the guest's memory may
-// answer any pointer. Bad ones are a component.Trap. What lifting takes of the host's
-// memory is asked of Guest.Hold first. Handles to resources of the host are passed
-// on as numbers; who made them, checks them. Those of the guest's own resources
-// are made and taken by Guest.Give and Take.
+// Data from a guest is never trusted: pointers, lengths, cases and characters are
+// checked where they are read, and the guest's allocator may return any pointer.
+// Invalid ones are a component.Trap. Host memory for lifting is reserved through
+// Guest.Hold first. Handles to resources of the host are passed through as numbers;
+// whoever created them must check them. Handles to the guest's own resources are
+// created by Guest.Give and removed by Guest.Take.
 //
-// The engine calls it, at the calls of exports and of imports.
+// The engine uses it for calls of exports and of imports.
 package canon
 
 import (
@@ -23,26 +23,26 @@ import (
 	"github.com/toold/toold/host/guest/component"
 )
 
-// Guest is the side of a guest during one call of a function.
+// Guest is the guest's side of one function call.
 type Guest struct {
-	// Memory returns the guest's memory as it is now: it may have grown.
+	// Memory returns the guest's current memory: it may have grown.
 	Memory func() []byte
-	// Realloc makes room in it. It is not asked where there is none.
+	// Realloc allocates guest memory. It is not called if the guest has no allocator.
 	Realloc func(old, oldSize, align, size uint32) (uint32, error)
-	// Charge takes what moving n bytes costs. It may panic, and so end the call.
+	// Charge charges for moving n bytes. It may panic to end the call.
 	Charge   func(n uint64)
 	Encoding component.Encoding
-	// Hold takes n bytes of the host's memory for values that are lifted. It may
-	// panic, and so end the call.
+	// Hold reserves n bytes of host memory for lifted values. It may panic to end the
+	// call.
 	Hold func(n uint64)
-	// Give makes the guest a handle to one of its own resources that the host
-	// had; Take takes from it what one of its handles is to. They may panic, and
-	// so end the call.
+	// Give creates a handle in the guest to one of its own resources that the host
+	// held. Take removes one of the guest's handles and returns its representation.
+	// Either may panic to end the call.
 	Give func(r *component.Resource, rep uint32) uint32
 	Take func(r *component.Resource, handle uint32) uint32
 }
 
-// failure carries an error up to the method that was called.
+// failure carries an error up to the exported method.
 type failure struct{ err error }
 
 func trap(format string, args ...any) {
@@ -59,8 +59,8 @@ func catch(err *error) {
 	}
 }
 
-// LowerParams makes the core parameters of an export of args, which are of the
-// types of its parameters.
+// LowerParams lowers args, which must match the export's parameter types, to core
+// parameters.
 func (g *Guest) LowerParams(ft *component.FuncType, args []any) (flat []uint64, err error) {
 	defer catch(&err)
 	if _, byMemory := ft.FlatParams(); !byMemory {
@@ -75,7 +75,7 @@ func (g *Guest) LowerParams(ft *component.FuncType, args []any) (flat []uint64, 
 	return []uint64{uint64(ptr)}, nil
 }
 
-// LiftResult reads what an export answered.
+// LiftResult lifts the result of an export.
 func (g *Guest) LiftResult(ft *component.FuncType, flat []uint64) (v any, err error) {
 	defer catch(&err)
 	if ft.Result == nil {
@@ -88,7 +88,7 @@ func (g *Guest) LiftResult(ft *component.FuncType, flat []uint64) (v any, err er
 	return g.load(ft.Result, g.pointer(uint32(flat[0]), ft.Result)), nil
 }
 
-// LiftParams reads what a guest calls an import with.
+// LiftParams lifts the arguments that a guest passes to an import.
 func (g *Guest) LiftParams(ft *component.FuncType, flat []uint64) (args []any, err error) {
 	defer catch(&err)
 	args = make([]any, len(ft.Params))
@@ -102,8 +102,8 @@ func (g *Guest) LiftParams(ft *component.FuncType, flat []uint64) (args []any, e
 	return args, nil
 }
 
-// LowerResult gives a guest what its import answers: flat are the core values of
-// the call, of which the first becomes the result, or the last says where it
+// LowerResult lowers the result of an import. flat holds the core values of the call:
+// the first is replaced by the result, or the last is the pointer to where the result
 // goes.
 func (g *Guest) LowerResult(ft *component.FuncType, v any, flat []uint64) (err error) {
 	defer catch(&err)
@@ -120,14 +120,14 @@ func (g *Guest) LowerResult(ft *component.FuncType, v any, flat []uint64) (err e
 	return nil
 }
 
-// tuple is how parameters lie in memory that are too many.
+// tuple returns the memory layout of parameters that are too many to be passed flat.
 func tuple(fs []component.Field) *component.Type {
 	t := &component.Type{Kind: component.Tuple, Fields: fs}
 	t.Layout()
 	return t
 }
 
-// pointer checks where a value of a type is said to be.
+// pointer checks the address of a value of type t.
 func (g *Guest) pointer(ptr uint32, t *component.Type) uint32 {
 	if ptr%t.Align != 0 {
 		trap("a pointer, %d, is not aligned to %d", ptr, t.Align)
@@ -136,7 +136,7 @@ func (g *Guest) pointer(ptr uint32, t *component.Type) uint32 {
 	return ptr
 }
 
-// bytes returns a part of the memory.
+// bytes returns a range of the memory.
 func (g *Guest) bytes(ptr uint32, n uint64) []byte {
 	mem := g.Memory()
 	if uint64(ptr)+n > uint64(len(mem)) {
@@ -145,7 +145,7 @@ func (g *Guest) bytes(ptr uint32, n uint64) []byte {
 	return mem[ptr : uint64(ptr)+n]
 }
 
-// room makes room for size bytes.
+// room allocates size bytes in the guest.
 func (g *Guest) room(align, size uint32) uint32 {
 	g.Charge(uint64(size))
 	ptr, err := g.Realloc(0, 0, align, size)
@@ -161,13 +161,13 @@ func (g *Guest) room(align, size uint32) uint32 {
 	return ptr
 }
 
-// hold takes n bytes of what lifted values may take.
+// hold reserves n bytes of host memory for lifted values.
 func (g *Guest) hold(n uint64) {
 	g.Charge(n)
 	g.Hold(n)
 }
 
-// valueBytes is what a value takes at least, as an element of a Go slice.
+// valueBytes is the minimum size of a value as an element of a Go slice.
 const valueBytes = 16
 
 func (g *Guest) uint(ptr, size uint32) uint64 {
@@ -197,7 +197,7 @@ func (g *Guest) putUint(ptr, size uint32, v uint64) {
 	}
 }
 
-// scalar makes a value of the bits of a core value.
+// scalar converts a core value to a value of type t.
 func (g *Guest) scalar(t *component.Type, v uint64) any {
 	switch t.Kind {
 	case component.Bool:
@@ -242,8 +242,8 @@ func (g *Guest) scalar(t *component.Type, v uint64) any {
 	return uint32(v) // handles
 }
 
-// handle gives the guest a resource of its own. What is only lent to who makes it
-// goes without a handle.
+// handle gives the guest one of its own resources. A borrow by the component that
+// implements the resource is passed as the representation, without a handle.
 func (g *Guest) handle(t *component.Type, m *Made) uint64 {
 	if t.Kind == component.Borrow {
 		return uint64(m.Rep)
@@ -251,7 +251,7 @@ func (g *Guest) handle(t *component.Type, m *Made) uint64 {
 	return uint64(g.Give(t.Resource, m.Rep))
 }
 
-// bits makes a core value of a value.
+// bits converts a value to a core value.
 func (g *Guest) bits(t *component.Type, v any) uint64 {
 	switch v := v.(type) {
 	case *Made:
@@ -429,7 +429,7 @@ func (g *Guest) list(t *component.Type, ptr, n uint32) any {
 	return vs
 }
 
-// mostBytes is what a string or a list may have in a guest's memory.
+// mostBytes is the maximum size of a string or list in a guest's memory.
 const mostBytes = 1<<31 - 1
 
 func (g *Guest) storeList(t *component.Type, v any) (ptr, n uint32) {

@@ -14,14 +14,14 @@ import (
 )
 
 // Made is an argument that is a resource of the component: before the call,
-// Resource.Constructor makes it of Args, and Rep is what it answers.
+// Resource.Constructor creates it from Args and returns Rep.
 type Made struct {
 	Resource *component.Resource
 	Args     []any
 	Rep      uint32
 }
 
-// EachMade calls do with what has to be made for arguments.
+// EachMade calls do for each resource that must be created for the arguments.
 func EachMade(v any, do func(*Made)) {
 	switch v := v.(type) {
 	case *Made:
@@ -35,11 +35,11 @@ func EachMade(v any, do func(*Made)) {
 	}
 }
 
-// Arguments reads the arguments of a function from a JSON object that has a
-// member for each parameter. A parameter that is an option may be missing. One
-// that is a resource of the component is an object of what its constructor
-// takes: no call has a resource of another. The JSON must have been checked for
-// doubled members before.
+// Arguments reads the arguments of a function from a JSON object with one member for
+// each parameter. A parameter that is an option may be missing. A parameter that is a
+// resource of the component is an object with the arguments of its constructor, since
+// no call can use another call's resource. The caller must already have rejected
+// duplicate members.
 func Arguments(ft *component.FuncType, source []byte) (args []any, err error) {
 	if len(bytes.TrimSpace(source)) == 0 {
 		source = []byte("{}")
@@ -235,8 +235,8 @@ func caseNamed(t *component.Type, name, at string) int {
 	return i
 }
 
-// flagsFrom reads flags as an array of those that are set, or as an object
-// that says of each whether it is.
+// flagsFrom reads flags, either as an array of those that are set or as an object with
+// a boolean for each.
 func flagsFrom(t *component.Type, v any, at string) any {
 	var set uint32
 	switch v := v.(type) {
@@ -259,15 +259,15 @@ func flagsFrom(t *component.Type, v any, at string) any {
 	return set
 }
 
-// JSON writes a value, or reports false when that takes more than most bytes.
-// Numbers that JSON has no words for are null.
+// JSON encodes a value. It reports false if the encoding would exceed most bytes.
+// Numbers that JSON cannot represent are encoded as null.
 func JSON(t *component.Type, v any, most int) ([]byte, bool) {
 	b := &text{most: most}
 	writeJSON(b, t, v)
 	return b.Bytes(), b.Len() <= most
 }
 
-// text is written until it is longer than most: what follows is dropped.
+// text is a buffer that stops writing once it is longer than most; the rest is dropped.
 type text struct {
 	bytes.Buffer
 	most int
@@ -282,7 +282,7 @@ func writeText(b *text, s string) {
 	enc := json.NewEncoder(&b.Buffer)
 	enc.SetEscapeHTML(false)
 	enc.Encode(s)
-	b.Truncate(b.Len() - 1) // its newline
+	b.Truncate(b.Len() - 1) // trailing newline
 }
 
 func writeFloat(b *text, f float64) {
@@ -377,13 +377,13 @@ func writeJSON(b *text, t *component.Type, v any) {
 		}
 		each('[', ']', len(set), func(i int) { writeText(b, set[i]) })
 	default:
-		// A resource ends with the call.
+		// The resource ends with the call.
 		writeText(b, t.String())
 	}
 }
 
-// schema is the JSON schema of a type, as wassette's component2json derives it, but
-// for an input that is a resource of the component: see Arguments.
+// schema returns the JSON schema of a type, as wassette's component2json derives it,
+// except for an input that is a resource of the component: see Arguments.
 func schema(t *component.Type, input bool) map[string]any {
 	list := func(fs []component.Field) []any {
 		out := []any{}
@@ -465,10 +465,10 @@ func object(fs []component.Field, input bool) map[string]any {
 	return map[string]any{"type": "object", "properties": props, "required": names(fs)}
 }
 
-// Input is the JSON schema of a function's arguments.
+// Input returns the JSON schema of a function's arguments.
 func Input(ft *component.FuncType) map[string]any { return object(ft.Params, true) }
 
-// Output is the JSON schema of its result, or nil where it has none.
+// Output returns the JSON schema of a function's result, or nil if it has none.
 func Output(ft *component.FuncType) map[string]any {
 	if ft.Result == nil {
 		return nil
@@ -476,9 +476,9 @@ func Output(ft *component.FuncType) map[string]any {
 	return schema(ft.Result, false)
 }
 
-// ToolName is how wassette names the tool of an exported function.
+// ToolName returns the name that wassette gives the tool of an exported function.
 func ToolName(x *component.Export) string {
-	// "local:time/time@1.0.0" is one part for it.
+	// wassette treats "local:time/time@1.0.0" as one part.
 	parts := []string{x.Name}
 	if x.Interface != "" {
 		parts = []string{x.Interface, x.Name}
