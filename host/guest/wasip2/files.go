@@ -17,7 +17,7 @@ import (
 	"github.com/toold/toold/host/guest/folder"
 )
 
-// errorCodes are those of wasi:filesystem, in its order.
+// errorCodes are the cases of wasi:filesystem's error-code, in order.
 var errorCodes = []string{
 	"access", "would-block", "already", "bad-descriptor", "busy", "deadlock", "quota", "exist", "file-too-large",
 	"illegal-byte-sequence", "in-progress", "interrupted", "invalid", "io", "is-directory", "loop", "too-many-links",
@@ -26,13 +26,13 @@ var errorCodes = []string{
 	"pipe", "read-only", "invalid-seek", "text-file-busy", "cross-device",
 }
 
-// code makes the result of an error.
+// code returns the error-code result for an error.
 func code(err error) component.Case {
 	name, _ := folder.Error(err)
 	return component.Bad(component.Case{Index: slices.Index(errorCodes, name)})
 }
 
-// done makes the result of what answers nothing but an error.
+// done returns the result of a function that returns only an error.
 func done(err error) any {
 	if err != nil {
 		return code(err)
@@ -40,13 +40,13 @@ func done(err error) any {
 	return component.OK
 }
 
-// openFile is what a guest opened, or a preopened folder, of which refs is 0.
+// openFile is a file that a guest opened, or a preopened folder, whose refs is 0.
 type openFile struct {
 	*folder.File
-	refs int // handles: streams go on when their descriptor is dropped
+	refs int // handles: streams remain valid after their descriptor is dropped
 }
 
-// release gives up one handle of a file.
+// release releases one handle of a file.
 func (s *State) release(f *openFile) {
 	if f.refs--; f.refs == 0 {
 		f.Close()
@@ -54,10 +54,10 @@ func (s *State) release(f *openFile) {
 	}
 }
 
-// step is what every operation on files costs.
+// step charges the fixed cost of a file operation.
 func (s *State) step() { s.Host.Charge(16_000) }
 
-// descriptor returns what a handle opened.
+// descriptor returns the file that a handle refers to.
 func (s *State) descriptor(v any) *openFile {
 	h := s.get(v, preopen, opened)
 	if h.kind == opened {
@@ -66,7 +66,7 @@ func (s *State) descriptor(v any) *openFile {
 	return &openFile{File: s.Host.Dirs[h.n].File()}
 }
 
-// at is a function on a path in a folder.
+// at adapts a function that operates on a path in a folder.
 func at(do func(s *State, f *openFile, name string, args []any) any) func(*State, []any) any {
 	return func(s *State, args []any) any {
 		f := s.descriptor(args[0])
@@ -79,12 +79,12 @@ func at(do func(s *State, f *openFile, name string, args []any) any) func(*State
 	}
 }
 
-// change is at for what answers nothing.
+// change is at for functions that return nothing but an error.
 func change(do func(s *State, f *openFile, name string, args []any) error) func(*State, []any) any {
 	return at(func(s *State, f *openFile, name string, args []any) any { return done(do(s, f, name, args)) })
 }
 
-// file is a function on an open file.
+// file adapts a function that operates on an open file.
 func file(do func(s *State, f *openFile, args []any) any) func(*State, []any) any {
 	return func(s *State, args []any) any {
 		f := s.descriptor(args[0])
@@ -96,7 +96,7 @@ func file(do func(s *State, f *openFile, args []any) any) func(*State, []any) an
 	}
 }
 
-// names reads those of a folder, each of which costs.
+// names reads the names in a folder and charges for each.
 func (s *State) names(d *os.File) (all []string, err error) {
 	for {
 		some, err := d.Readdirnames(1000)
@@ -126,7 +126,7 @@ func (s *State) open(f *openFile, name string, follow bool, how, flags uint32) (
 	return &openFile{opened, 1}, nil
 }
 
-// typeOf returns a descriptor-type.
+// typeOf returns the descriptor-type.
 func typeOf(m fs.FileMode) component.Case { return component.Case{Index: int(folder.KindOf(m))} }
 
 func statResult(st fs.FileInfo, err error) any {
@@ -152,7 +152,7 @@ func hashResult(st fs.FileInfo, err error) any {
 // follows reads path-flags.
 func follows(flags any) bool { return flags.(uint32)&1 != 0 }
 
-// timestamp returns a time to set; the zero time changes nothing.
+// timestamp returns the time to set; the zero time leaves the value unchanged.
 func timestamp(v any) time.Time {
 	c := v.(component.Case)
 	switch c.Index {
@@ -284,7 +284,7 @@ func fileFuncs() []Func {
 				s.Host.Charge(1000)
 				st, err := h.file.StatAt(name, false)
 				if errors.Is(err, fs.ErrNotExist) {
-					continue // it was removed meanwhile
+					continue // removed in the meantime
 				}
 				if err != nil {
 					return code(err)

@@ -10,32 +10,31 @@ import (
 	"github.com/toold/toold/host/guest/component"
 )
 
-// A request is made when the guest has handed it over and finished its body, and
-// the call waits for the answer then: there is one thread. What may be asked is
-// the Host's matter.
+// A request is sent once the guest has submitted it and finished its body. The call
+// then blocks until the response arrives: there is only one thread. The Host decides
+// which requests are allowed.
 
-// Request is what a guest asks for.
+// Request is an HTTP request made by a guest.
 type Request struct {
 	Method, URL string
 	Headers     map[string]string
 	Body        []byte
 }
 
-// Response is what it gets.
+// Response is the response to a Request.
 type Response struct {
 	Status  int
 	Headers map[string]string
 	Body    []byte
 }
 
-// HTTPError is why it gets none. Code is the case of the error-code of wasi:http;
-// empty for internal-error, which has the text.
+// HTTPError is the error of a request without a response. Code is a case of wasi:http's
+// error-code, or empty for internal-error, which carries Text.
 type HTTPError struct{ Code, Text string }
 
 func (e *HTTPError) Error() string { return e.Text }
 
-// httpCodes are the cases of the error-code of wasi:http, in its order, with
-// their payloads.
+// httpCodes are the cases of wasi:http's error-code, in order, with their payloads.
 var httpCodes = []string{
 	"DNS-timeout", "DNS-error(record{rcode: option<string>, info-code: option<u16>})", "destination-not-found", "destination-unavailable",
 	"destination-IP-prohibited", "destination-IP-unroutable", "connection-refused", "connection-terminated", "connection-timeout",
@@ -54,8 +53,8 @@ const fieldSize = "record{field-name: option<string>, field-size: option<u32>}"
 
 var httpMethods = []string{"get", "head", "post", "put", "delete", "connect", "options", "trace", "patch"}
 
-// httpFailure is the error-code of an error. Only cases without payload and
-// internal-error are answered.
+// httpFailure returns the error-code for an error. Only cases without payload and
+// internal-error are used.
 func httpFailure(err error) component.Case {
 	if e, ok := errors.AsType[*HTTPError](err); ok && e.Code != "" {
 		if i := slices.Index(httpCodes, e.Code); i >= 0 {
@@ -65,16 +64,16 @@ func httpFailure(err error) component.Case {
 	return component.Case{Index: len(httpCodes) - 1, Value: component.Some(err.Error())}
 }
 
-// fields are headers. What an immutable handle leads to cannot be changed by it.
+// fields are headers. They cannot be changed through an immutable handle.
 type fields struct{ list []field }
 
 type field struct {
-	name  string // in small letters
+	name  string // lower case
 	value []byte
 }
 
-// mostFields is how many bytes the names and values of one message's headers
-// have at most.
+// mostFields is the maximum total size of the header names and values of one message,
+// in bytes.
 const mostFields = 128 << 10
 
 func (f *fields) size() int {
@@ -106,13 +105,14 @@ var (
 	immutable = component.Bad(component.Case{Index: 2})
 )
 
-// ofTheHost are the headers that frame a message or belong to a connection.
+// ofTheHost lists the headers that frame a message or belong to a connection; only the
+// host sets them.
 var ofTheHost = []string{
 	"connection", "host", "http2-settings", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
 	"te", "trailer", "transfer-encoding", "upgrade",
 }
 
-// add adds one, or answers the result that says why not.
+// add adds a header, or returns the error result.
 func (f *fields) add(s *State, name string, value []byte) (component.Case, bool) {
 	token := func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
@@ -137,13 +137,13 @@ func (f *fields) clone(s *State) *fields {
 	return &fields{slices.Clone(f.list)}
 }
 
-// outgoing is a request before it is made.
+// outgoing is a request that has not been sent.
 type outgoing struct {
 	headers           *fields
 	method            component.Case
 	scheme            component.Case // option
 	authority, path   component.Case // options
-	body              *outgoingBody  // nil when the guest did not ask for it
+	body              *outgoingBody  // nil until the guest asks for it
 	handed, attempted bool
 	answer            future
 }
@@ -155,14 +155,14 @@ type outgoingBody struct {
 	finished bool
 }
 
-// future is the answer that will come.
+// future is a pending response.
 type future struct {
 	ready, taken bool
 	response     *Response
 	err          error
 }
 
-// incoming is an answer.
+// incoming is a received response.
 type incoming struct {
 	response *Response
 	headers  *fields
@@ -174,7 +174,7 @@ type incomingBody struct {
 	taken bool
 }
 
-// methodName is a method as it is sent.
+// methodName returns the method as it is sent.
 func methodName(c component.Case) string {
 	if c.Index < len(httpMethods) {
 		return strings.ToUpper(httpMethods[c.Index])
@@ -182,7 +182,7 @@ func methodName(c component.Case) string {
 	return c.Value.(string)
 }
 
-// url is where the request goes.
+// url returns the URL of the request.
 func (o *outgoing) url() (string, error) {
 	scheme := "https"
 	if o.scheme.Index == 1 {
@@ -203,7 +203,7 @@ func (o *outgoing) url() (string, error) {
 	return scheme + "://" + o.authority.Value.(string) + path, nil
 }
 
-// send makes the request, once it is whole.
+// send sends the request once it is complete.
 func (o *outgoing) send(s *State) {
 	if !o.handed || o.attempted || o.body != nil && !o.body.finished {
 		return
@@ -240,7 +240,7 @@ func (o *outgoing) send(s *State) {
 	}()
 }
 
-// length returns the request's own content-length, or -1.
+// length returns the value of the request's content-length header, or -1.
 func (o *outgoing) length() int64 {
 	for _, x := range o.headers.list {
 		if x.name == "content-length" {
@@ -252,7 +252,7 @@ func (o *outgoing) length() int64 {
 	return -1
 }
 
-// take returns what an owned handle leads to, which is then the host's again.
+// take removes an owned handle and returns its content, so that the host owns it again.
 func (s *State) take(v any, kinds ...kind) handle {
 	h := s.get(v, kinds...)
 	out := *h
@@ -288,7 +288,8 @@ func httpFuncs() []Func {
 	request := func(do func(o *outgoing, args []any) any) func(s *State, args []any) any {
 		return func(s *State, args []any) any { return do(s.get(args[0], outgoingRequest).web.(*outgoing), args) }
 	}
-	// options are three durations that have no effect: the host bounds requests itself.
+	// The three timeout options have no effect: the host sets its own limits on
+	// requests.
 	option := func(i int) func(s *State, args []any) any {
 		return func(s *State, args []any) any { return s.get(args[0], requestOptions).web.(*[3]component.Case)[i] }
 	}
@@ -377,7 +378,7 @@ func httpFuncs() []Func {
 				if strings.HasPrefix(text, "?") || text == "" {
 					text = "/" + text
 				}
-				// What does not begin so would go on with the name of the host.
+				// Without a leading slash, the path would extend the host name.
 				if text[0] != '/' || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == '#' || r == 0x7f }) {
 					return refused
 				}
@@ -525,7 +526,7 @@ func httpFuncs() []Func {
 	}...)
 }
 
-// fail makes an error the answer of a request that is never made.
+// fail sets an error as the response of a request that is never sent.
 func (o *outgoing) fail(err error) {
 	if !o.attempted {
 		o.attempted = true

@@ -8,17 +8,17 @@ import (
 	"github.com/toold/toold/host/guest/component"
 )
 
-// mostPiece is how much moves at a time, whatever a guest asks for, and what
-// an output stream takes at once.
+// mostPiece limits the bytes moved at a time, whatever a guest asks for, and the bytes
+// that an output stream accepts at once.
 const (
 	mostPiece    = 1 << 20
 	mostWrite    = 64 << 10
-	mostBlocking = 4096 // of blocking-write-and-flush, as its interface says
+	mostBlocking = 4096 // for blocking-write-and-flush, as specified by its interface
 )
 
 var closed = component.Bad(component.Case{Index: 1})
 
-// broke returns the failure of a stream.
+// broke returns a stream's error result.
 func (s *State) broke(err error) component.Case {
 	if err == io.EOF {
 		return closed
@@ -26,7 +26,7 @@ func (s *State) broke(err error) component.Case {
 	return component.Bad(component.Case{Index: 0, Value: s.add(handle{kind: failed, text: err.Error()})})
 }
 
-// read takes at most n bytes from a stream.
+// read reads at most n bytes from a stream.
 func (s *State) read(h *handle, n uint64) ([]byte, error) {
 	p := make([]byte, min(n, mostPiece))
 	s.Host.Charge(uint64(len(p)))
@@ -58,7 +58,7 @@ func (s *State) read(h *handle, n uint64) ([]byte, error) {
 	return p[:got], err
 }
 
-// write hands all of p on.
+// write writes all of p.
 func (s *State) write(h *handle, p []byte) error {
 	s.Host.Charge(uint64(len(p)))
 	switch h.kind {
@@ -85,13 +85,14 @@ func (s *State) write(h *handle, p []byte) error {
 	return err
 }
 
-// arrives reports whether what a pollable waits for will be there, in time.
+// arrives reports whether the event that a pollable waits for will occur eventually.
 func (h *handle) arrives() bool {
 	o, ok := h.web.(*outgoing)
 	return !ok || o.answer.ready
 }
 
-// poll waits until one of some pollables is ready, and answers which are.
+// poll waits until at least one of the pollables is ready and returns the indexes of
+// those that are.
 func (s *State) poll(ps []*handle) []any {
 	for {
 		now := s.Host.Monotonic()

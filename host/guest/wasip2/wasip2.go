@@ -1,12 +1,12 @@
-// Package wasip2 is WASI 0.2 for components: the interfaces cli, clocks,
-// filesystem, io and random, and the requests of http, over what a Host gives. What
-// a guest may reach is the Host's matter: this package opens nothing but what
-// lies in its folders.
+// Package wasip2 implements WASI 0.2 for components: the interfaces cli, clocks,
+// filesystem, io and random, and outgoing http requests, on top of a Host. The Host
+// decides what a guest may reach: this package opens only what is in the Host's
+// folders.
 //
-// A State holds the handles of one instance. Handles of another kind, dropped
-// ones and those of nobody are traps, never another resource. sockets, and http
-// as a server, are answered with the error of their own types that says "denied",
-// or a trap.
+// A State holds the handles of one instance. Using a handle of the wrong kind, a
+// dropped handle or one that never existed is a trap; it never reaches another
+// resource. sockets, and http as a server, return the case of their own error type that
+// means "denied", or trap.
 //
 // The engine links guests with it. Functions run on the goroutine of the call.
 package wasip2
@@ -21,53 +21,53 @@ import (
 	"github.com/toold/toold/host/guest/folder"
 )
 
-// Host is what an instance may reach.
+// Host provides what an instance may reach.
 type Host struct {
 	Args, Env []string // Env is NAME=value
-	// Stdin reads the input, as io.Reader; nil is an empty one.
+	// Stdin reads the input, like io.Reader; nil is an empty input.
 	Stdin func(p []byte) (int, error)
-	// Stdout and Stderr take what is written.
+	// Stdout and Stderr receive the output.
 	Stdout, Stderr func(p []byte) error
 	Dirs           []folder.Folder
-	// Charge takes what n bytes of work cost, and may end the call by a panic.
+	// Charge charges for n bytes of work. It may panic to end the call.
 	Charge func(n uint64)
-	// Hold takes n bytes of the host's memory until the call ends; it may end it
-	// by a panic.
+	// Hold reserves n bytes of host memory until the call ends. It may panic to end the
+	// call.
 	Hold func(n uint64)
-	// Sleep waits; it may end the call by a panic.
+	// Sleep waits. It may panic to end the call.
 	Sleep func(time.Duration)
-	// Monotonic is a time in nanoseconds that never goes back.
+	// Monotonic returns a time in nanoseconds that never goes back.
 	Monotonic func() uint64
 	Random    func(p []byte)
-	// HTTP makes a request, or refuses to. Its error may be an *HTTPError.
+	// HTTP sends a request or refuses it. The error may be an *HTTPError.
 	HTTP func(*Request) (*Response, error)
 	// Exit ends the call of a guest that exits; it does not return.
 	Exit func(code uint8)
 }
 
-// mostHandles is how many handles an instance may have.
+// mostHandles is the maximum number of handles of an instance.
 const mostHandles = 16_384
 
-// kind is what a handle leads to.
+// kind is the type of object that a handle refers to.
 type kind uint8
 
 const (
-	nothing kind = iota // of a handle that is free
+	nothing kind = iota // a free handle
 	stdin
 	stdout
 	stderr
 	preopen // Host.Dirs[n]
-	local   // what the component makes itself: of, and n is its representation
-	// Those below are of one call: an image does not have them.
+	local   // a resource of the component itself: of is its type, n its representation
+	// The kinds below belong to one call: an Image never contains them.
 	fileInput
 	fileOutput
 	opened
 	entries
 	pollable
 	failed
-	// Of wasi:http; their handles have web.
+	// Kinds of wasi:http; their handles use web.
 	httpFields
-	fixedFields // that cannot be changed
+	fixedFields // immutable
 	outgoingRequest
 	httpOutgoingBody
 	bodyOutput
@@ -79,17 +79,17 @@ const (
 	futureTrailers
 )
 
-// handle is what a number of a guest stands for.
+// handle is an entry in the handle table.
 type handle struct {
 	kind kind
 	n    int
 	file *openFile
 	at   int64    // position of a stream; -1 appends
-	left []string // names of entries yet to read
-	when uint64   // when a pollable is ready
-	text string   // of a failure
+	left []string // names of entries not read yet
+	when uint64   // time at which a pollable is ready
+	text string   // of an error
 	of   *component.Resource
-	web  any // of wasi:http; of a pollable: the request whose answer it waits for
+	web  any // wasi:http object; for a pollable, the request whose response it waits for
 }
 
 // holds reports whether the handle keeps its file open.
@@ -97,22 +97,22 @@ func (h *handle) holds() bool {
 	return h.kind == opened || h.kind == fileInput || h.kind == fileOutput
 }
 
-// State is the handles of one instance.
+// State is the handle table of one instance.
 type State struct {
 	Host  Host
 	table []handle
 	free  []uint32
-	files int // that are open
+	files int // number of open files
 }
 
-// Image is the handles that are the same in every instance.
+// Image is the set of handles that every instance starts with.
 type Image struct {
 	table []handle
 	free  []uint32
 }
 
-// Image returns the handles as they are now, or false when there are some that
-// belong to this instance alone.
+// Image returns the current handles. It reports false if some of them belong to this
+// instance alone.
 func (s *State) Image() (Image, bool) {
 	for _, h := range s.table {
 		if h.kind > local {
@@ -122,7 +122,7 @@ func (s *State) Image() (Image, bool) {
 	return Image{slices.Clone(s.table), slices.Clone(s.free)}, true
 }
 
-// Reset closes what is open, and makes the handles those of an image.
+// Reset closes all open files and restores the handles of an image.
 func (s *State) Reset(to Image) {
 	for _, h := range s.table {
 		if h.holds() {
@@ -133,12 +133,12 @@ func (s *State) Reset(to Image) {
 	s.free = append(s.free[:0], to.free...)
 }
 
-// Trap ends the call of a guest that broke a rule.
+// trap ends the call of a guest that broke a rule.
 func trap(format string, args ...any) {
 	panic(&component.Trap{Reason: fmt.Sprintf(format, args...)})
 }
 
-// add makes a handle. Numbers begin with 1.
+// add adds a handle and returns its number. Numbers start at 1.
 func (s *State) add(h handle) uint32 {
 	s.Host.Charge(64)
 	if n := len(s.free); n > 0 {
@@ -154,7 +154,7 @@ func (s *State) add(h handle) uint32 {
 	return uint32(len(s.table))
 }
 
-// get returns what a handle leads to, which must be one of some kinds.
+// get returns the handle v, which must be of one of the kinds.
 func (s *State) get(v any, kinds ...kind) *handle {
 	i := v.(uint32)
 	if i == 0 || uint64(i) > uint64(len(s.table)) || !slices.Contains(kinds, s.table[i-1].kind) {
@@ -163,7 +163,7 @@ func (s *State) get(v any, kinds ...kind) *handle {
 	return &s.table[i-1]
 }
 
-// resources are the kinds of handles to what a guest can drop.
+// resources maps the resources that a guest can drop to their kinds of handles.
 var resources = map[string][]kind{
 	"wasi:io/streams/input-stream":                 {stdin, fileInput, bodyInput},
 	"wasi:io/streams/output-stream":                {stdout, stderr, fileOutput, bodyOutput},
@@ -196,12 +196,12 @@ func (s *State) Drop(r *component.Resource, i uint32) {
 	s.free = append(s.free, i)
 }
 
-// New makes a handle to a resource of the component's own.
+// New creates a handle to a resource of the component itself.
 func (s *State) New(r *component.Resource, rep uint32) uint32 {
 	return s.add(handle{kind: local, of: r, n: int(rep)})
 }
 
-// Rep returns what a handle to such a resource stands for.
+// Rep returns the representation that a handle made by New refers to.
 func (s *State) Rep(r *component.Resource, i uint32) uint32 {
 	h := s.get(i, local)
 	if h.of != r {
@@ -210,8 +210,8 @@ func (s *State) Rep(r *component.Resource, i uint32) uint32 {
 	return uint32(h.n)
 }
 
-// Take drops a handle to such a resource, which goes on without it, and answers
-// what it stood for.
+// Take drops a handle made by New, without ending the resource, and returns its
+// representation.
 func (s *State) Take(r *component.Resource, i uint32) uint32 {
 	rep := s.Rep(r, i)
 	s.table[i-1] = handle{}
@@ -222,13 +222,13 @@ func (s *State) Take(r *component.Resource, i uint32) uint32 {
 // Func is a function that components may import.
 type Func struct {
 	Interface, Name string
-	// Type is its type, as component.FuncType writes it.
+	// Type is the function's type, formatted like component.FuncType.String.
 	Type string
-	// Do is called with lifted parameters and answers the result to lower.
+	// Do is called with the lifted parameters and returns the result to lower.
 	Do func(s *State, args []any) any
 }
 
-// abbreviations are names of types in the table.
+// abbreviations are short names for types in the table.
 var abbreviations = map[string]string{
 	"input-stream":           "wasi:io/streams/input-stream",
 	"output-stream":          "wasi:io/streams/output-stream",
@@ -254,7 +254,7 @@ var abbreviations = map[string]string{
 
 const descriptorType = "enum{unknown, block-device, character-device, directory, fifo, symbolic-link, regular-file, socket}"
 
-// Table lists the functions. It is built once an engine.
+// Table lists the functions. It is built once for each engine.
 func Table() []Func {
 	var fs []Func
 	for _, part := range [][]Func{cliFuncs(), clockFuncs(), ioFuncs(), fileFuncs(), httpFuncs()} {
@@ -266,8 +266,8 @@ func Table() []Func {
 	return fs
 }
 
-// expand writes the types out that a type names. Names of parameters, which a
-// colon follows, stay.
+// expand replaces the abbreviations in a type. Parameter names, which are followed by a
+// colon, are left as they are.
 func expand(t string) string {
 	var b strings.Builder
 	for len(t) > 0 {
@@ -290,8 +290,8 @@ func expand(t string) string {
 	return b.String()
 }
 
-// Link finds the function that a component imports, by its name, its version and
-// its type, or says why there is none.
+// Link finds the function that a component imports by name, version and type. The error
+// says why there is none.
 func Link(table []Func, f *component.Func) (*Func, error) {
 	iface, version := f.Unversioned()
 	if strings.HasPrefix(iface, "wasi:") && !strings.HasPrefix(version, "0.2.") {
@@ -313,10 +313,11 @@ func Link(table []Func, f *component.Func) (*Func, error) {
 	return nil, fmt.Errorf("imports %s, which this host does not have", f)
 }
 
-// denials are the cases by which interfaces say that something is not to be had.
+// denials are the error cases that mean "denied", for all interfaces.
 var denials = []string{"access-denied", "not-supported", "HTTP-request-denied", "connection-refused"}
 
-// denied returns the error of the function's own type that says so.
+// denied returns a function that returns the "denied" case of f's own error type, or
+// traps.
 func denied(f *component.Func) func(*State, []any) any {
 	if t := f.Type.Result; t != nil && t.Kind == component.Result {
 		if e := t.Fields[1].Type; e != nil && (e.Kind == component.Enum || e.Kind == component.Variant) {
