@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Bounds of what is read. They are far above what compilers make.
+// Limits on what is read. They are far above what compilers produce.
 const (
-	mostDefinitions = 200_000 // evaluated, each as often as it is
-	mostDepth       = 16      // components and instance types in one another
+	mostDefinitions = 200_000 // evaluated, counted once for each evaluation
+	mostDepth       = 16      // nested components and instance types
 	mostName        = 2000    // bytes
-	mostNodes       = 10_000  // types of which one type is made
+	mostNodes       = 10_000  // types that make up one type
 	mostTypeDepth   = 64
 	mostCases       = 1000    // fields, cases, flags, parameters
-	mostExported    = 200_000 // types of which all exported functions are made
+	mostExported    = 200_000 // types that make up all exported functions
 )
 
-// Error is why a component was not taken.
+// Error is the reason why a component was rejected.
 type Error struct {
 	Offset int // in the file
 	Reason string
-	// Unsupported: the component may be sound; this host cannot run it.
+	// Unsupported means that the component may be valid but this host cannot run it.
 	Unsupported bool
 }
 
@@ -32,21 +32,22 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s (at byte %d)", e.Reason, e.Offset)
 }
 
-// Magic begins every component: the layer field tells it from a module.
+// Magic is the prefix of every component: its layer field distinguishes it from a
+// module.
 const Magic = "\x00asm\x0d\x00\x01\x00"
 
-// Is reports whether b begins as a component does.
+// Is reports whether b starts like a component.
 func Is(b []byte) bool { return len(b) >= len(Magic) && string(b[:len(Magic)]) == Magic }
 
-// Func is a function between components and their host.
+// Func is a function passed between components and their host.
 type Func struct {
-	// Interface is "wasi:io/streams@0.2.0", or empty for a function of the
-	// world itself.
+	// Interface is "wasi:io/streams@0.2.0", or empty for a function of the world
+	// itself.
 	Interface string
 	Name      string
 	Type      *FuncType
 
-	lift *lift // nil for one that the root imports
+	lift *lift // nil for a function imported by the root
 }
 
 type lift struct {
@@ -54,7 +55,7 @@ type lift struct {
 	opts options
 }
 
-// options are those of canon lift and lower.
+// options are the options of canon lift and lower.
 type options struct {
 	encoding   Encoding
 	memory     *coreItem
@@ -62,7 +63,7 @@ type options struct {
 	postReturn *coreItem
 }
 
-// Encoding is that of strings.
+// Encoding is a string encoding.
 type Encoding uint8
 
 const (
@@ -71,29 +72,30 @@ const (
 	Latin1OrUTF16
 )
 
-// coreItem is a function, memory, table or global of the core: one that an
-// instance exports, or one that the component makes.
+// coreItem is a core function, memory, table or global, either exported by an instance
+// or made by the component.
 type coreItem struct {
-	kind byte // of the sort
+	kind byte // sort
 	inst *coreInstance
 	name string
 
-	// What the component makes is one of these.
+	// An item made by the component has one of these set.
 	lower  *Func     // canon lower
-	opts   options   // of it
+	opts   options   // of lower
 	drop   *Resource // canon resource.drop
 	create *Resource // canon resource.new
 	rep    *Resource // canon resource.rep
 }
 
-// made reports whether the component makes the item, and no instance exports it.
+// made reports whether the item is made by the component rather than exported by an
+// instance.
 func (it *coreItem) made() bool {
 	return it.lower != nil || it.drop != nil || it.create != nil || it.rep != nil
 }
 
 type coreInstance struct {
-	module *coreModule              // nil for one of inline exports
-	args   map[string]*coreInstance // of a module's
+	module *coreModule              // nil for an instance of inline exports
+	args   map[string]*coreInstance // of a module's instantiation
 	items  map[string]coreItem      // inline
 }
 
@@ -118,7 +120,7 @@ func (i *coreInstance) export(r *reader, name string, kind byte) coreItem {
 // instance is a component instance. Its items are *Func, *Type, *Resource,
 // *FuncType, *shape, *componentDef, *coreModule or *instance.
 type instance struct {
-	name  string // under which it was imported or exported, if it was
+	name  string // under which it was imported or exported, if any
 	items map[string]any
 	order []string
 }
@@ -134,21 +136,21 @@ func (i *instance) add(r *reader, name string, item any) {
 	i.order = append(i.order, name)
 }
 
-// componentDef is a nested component. It is evaluated where it is instantiated.
+// componentDef is a nested component. It is evaluated when it is instantiated.
 type componentDef struct {
 	p, end int
 	env    *scope
 }
 
-// shape is the type of an instance or a component. It is evaluated where it is
-// used, since every use makes resources of its own.
+// shape is the type of an instance or a component. It is evaluated at each use, since
+// each use creates its own resources.
 type shape struct {
 	p, end    int
 	env       *scope
 	component bool
 }
 
-// scope holds the index spaces of one component, or of one shape.
+// scope holds the index spaces of one component or one shape.
 type scope struct {
 	parent *scope
 	depth  int
@@ -172,15 +174,15 @@ type scope struct {
 	counts *tally
 }
 
-// tally is what the whole component has.
+// tally holds totals for the whole component.
 type tally struct {
 	modules   int
 	instances []*coreInstance // of modules
 	imports   []string        // of the root
-	resources []*Resource     // that the component makes
+	resources []*Resource     // made by the component
 }
 
-// preamble reads what a component begins with.
+// preamble reads the component's preamble.
 func (r *reader) preamble() {
 	if r.end-r.p < 8 || string(r.b[r.p:r.p+8]) != Magic {
 		r.fail("does not begin as a component of this version does")
@@ -189,7 +191,7 @@ func (r *reader) preamble() {
 	r.p += 8
 }
 
-// component evaluates the component that r holds.
+// component evaluates the component in r.
 func (s *scope) component(r *reader) {
 	if s.depth > mostDepth {
 		r.refuse("has components more than %d deep in one another", mostDepth)
@@ -253,8 +255,8 @@ func (s *scope) section(id byte, r *reader) {
 	}
 }
 
-// nested reads over a component that may never be instantiated, as far as its
-// sections.
+// nested skips a component that may never be instantiated, checking only its section
+// structure.
 func (r *reader) nested(depth int) {
 	if depth > mostDepth {
 		r.refuse("has components more than %d deep in one another", mostDepth)
@@ -315,7 +317,7 @@ func (s *scope) coreInstance(r *reader) {
 	s.coreInstances = append(s.coreInstances, in)
 }
 
-// check looks whether a module gets all that it imports.
+// check verifies that a module receives everything that it imports.
 func (i *coreInstance) check(r *reader) {
 	for _, im := range i.module.imports {
 		arg := i.args[im.module]
@@ -401,7 +403,7 @@ func (s *scope) sortedItem(r *reader) any {
 	return nil
 }
 
-// define adds an item to the space of its sort.
+// define adds an item to the index space of its sort.
 func (s *scope) define(r *reader, item any) {
 	if r.err != nil {
 		return
@@ -661,7 +663,7 @@ func (s *scope) importDef(r *reader) {
 	s.define(r, item)
 }
 
-// externDesc reads what an import or export is, and makes it up.
+// externDesc reads the description of an import or export and creates the item.
 func (s *scope) externDesc(r *reader, name string) any {
 	switch c := r.u8("kind of an import"); c {
 	case 0:
@@ -702,7 +704,7 @@ func (s *scope) externDesc(r *reader, name string) any {
 	return nil
 }
 
-// make evaluates the type of an instance that is called name.
+// make evaluates the type of an instance with the given name.
 func (sh *shape) make(r *reader, name string) *instance {
 	inner := &scope{parent: sh.env, depth: sh.env.depth + 1, iface: name, exports: newInstance(), counts: sh.env.counts}
 	part := &reader{b: r.b, p: sh.p, end: sh.end, work: r.work}
@@ -714,7 +716,7 @@ func (sh *shape) make(r *reader, name string) *instance {
 	return inner.exports
 }
 
-// declarations evaluates those of a shape, and leaves r behind them.
+// declarations evaluates the declarations of a shape and leaves r after them.
 func (s *scope) declarations(r *reader, component bool) {
 	if s.depth > mostDepth {
 		r.refuse("has types of instances more than %d deep in one another", mostDepth)
@@ -751,7 +753,7 @@ func (s *scope) exportDef(r *reader) {
 	switch r.u8("type of an export") {
 	case 0:
 	case 1:
-		s.externDesc(r, name) // it can only say less than what is known
+		s.externDesc(r, name) // it cannot add to what is already known
 	default:
 		r.fail("has an export that says its type in an unknown way")
 	}
@@ -765,8 +767,8 @@ func (s *scope) exportDef(r *reader) {
 	s.define(r, item)
 }
 
-// label checks the name of a type, which no name of another interface's type may
-// look like.
+// label checks the name of a type, which must not look like the name of another
+// interface's type.
 func (r *reader) label(name string) string {
 	if strings.ContainsAny(name, "/:@<>") {
 		r.fail("gives a type the name %q, which no type can have", name)
@@ -774,8 +776,8 @@ func (r *reader) label(name string) string {
 	return name
 }
 
-// typeDef reads a definition of a type. Only components themselves, not their
-// types, define resources: own says that s is one.
+// typeDef reads a type definition. Only components themselves, not their types, define
+// resources: own reports that s is a component.
 func (s *scope) typeDef(r *reader, own bool) any {
 	switch c := r.u8("type"); c {
 	case 0x40:
@@ -785,7 +787,7 @@ func (s *scope) typeDef(r *reader, own bool) any {
 		return nil
 	case 0x41, 0x42:
 		sh := &shape{p: r.p, env: s, component: c == 0x41}
-		// What is wrong with it is said where it is, used or not.
+		// Report errors at the definition, whether or not it is used.
 		check := &scope{parent: s, depth: s.depth + 1, exports: newInstance(), counts: s.counts}
 		check.declarations(r, sh.component)
 		sh.end = r.p
@@ -804,7 +806,7 @@ func (s *scope) typeDef(r *reader, own bool) any {
 	}
 }
 
-// resource reads the definition of a resource of the component's own.
+// resource reads the definition of a resource of the component itself.
 func (s *scope) resource(r *reader) *Resource {
 	res := &Resource{Local: true, maker: s}
 	if r.u8("representation") != 0x7f {
@@ -853,7 +855,7 @@ func (s *scope) funcType(r *reader) *FuncType {
 	return ft
 }
 
-// fields reads labels, each with what read says.
+// fields reads labels, each followed by a type that read returns.
 func (s *scope) fields(r *reader, what string, read func() *Type) []Field {
 	n := r.count(what)
 	if n > mostCases {
@@ -874,7 +876,7 @@ func (s *scope) fields(r *reader, what string, read func() *Type) []Field {
 	return fs
 }
 
-// valueType reads a use of a type of values.
+// valueType reads a use of a value type.
 func (s *scope) valueType(r *reader) *Type {
 	if r.err != nil || r.p >= r.end {
 		r.u8("type")
@@ -914,7 +916,7 @@ func (s *scope) optionalType(r *reader) *Type {
 	return nil
 }
 
-// valueDef reads a definition of a type of values, which begins with c.
+// valueDef reads the definition of a value type that starts with c.
 func (s *scope) valueDef(r *reader, c byte) any {
 	t := &Type{}
 	some := func(what string) {

@@ -1,24 +1,23 @@
-// Package component reads WebAssembly components and takes them apart.
+// Package component reads WebAssembly components and reduces them to their main module.
 //
-// Nearly all components are one core module and glue that compilers generate
-// around it: a shim, whose table breaks a cycle, what fills that table, an
-// adapter from WASI preview 1, and nested components that only rename. Read
-// follows the glue and answers what is left, a Program: the main module, and for
-// each of its imports and exports which function of the component it is, with its
-// type. Nothing is run for that, and no engine for components is needed.
+// Nearly all components are one core module and glue that compilers generate around it:
+// a shim, whose table breaks a cycle, a fixup that fills that table, an adapter from
+// WASI preview 1, and nested components that only rename. Read follows the glue and
+// returns the rest, a Program: the main module, and for each of its imports and exports
+// the component's function behind it, with its type. This runs no code and needs no
+// component engine.
 //
-// What is left out is left out by what it does, never by its name: a shim is a
-// module that only calls through its table. An adapter is the one exception. It
-// counts as what its exports' names say, and whoever runs the program gives the
-// main module its own WASI preview 1 instead. A component with another adapter
-// behaves differently here, and reaches nothing more.
+// Glue is recognized by what it does, never by its name: a shim is a module that only
+// calls through its table. The adapter is the one exception. It is assumed to do what
+// the names of its exports imply, and the caller gives the main module its own WASI
+// preview 1 instead. A component with another adapter behaves differently here, but
+// reaches nothing more.
 //
-// Files are read strictly and within bounds: a type can only be made of older
-// ones, so there are no cycles; what is evaluated twice counts twice. What is
-// well-formed and cannot be taken apart is refused with what it has. Read does
-// not validate all that a component must fulfil: core modules are checked by
-// whoever runs them, and a nested component gets what it is given, not what it
-// says that it needs.
+// Files are read strictly and within limits: a type can only refer to earlier types, so
+// there are no cycles; a definition evaluated twice counts twice. A well-formed
+// component that cannot be reduced is refused with the feature that prevents it. Read
+// does not validate components completely: core modules are validated by whoever runs
+// them, and a nested component gets what it is given, not what it declares to need.
 //
-// The engine calls it, and those who show components without running them.
+// The engine uses it, and so do commands that inspect components without running them.
 package component

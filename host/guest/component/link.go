@@ -6,37 +6,37 @@ import (
 	"strings"
 )
 
-// Program is a component as one module: what is left when the glue around its
-// main module is replaced by what it does.
+// Program is a component reduced to one module: the glue around its main module is
+// replaced by its effect.
 type Program struct {
-	// Module is the main module, as it is in the component.
+	// Module is the main module, unchanged.
 	Module []byte
-	// Imports say for each function that Module imports what it is.
+	// Imports describes each function that Module imports.
 	Imports []Import
-	// Exports are the functions that the component exports, in its order.
+	// Exports are the functions that the component exports, in order.
 	Exports []Export
-	// Initialize is the export of Module that runs before all others; it may be
-	// empty.
+	// Initialize is the export of Module that runs before all others, or empty.
 	Initialize string
-	// Adapted says that the component was made of a module of preview 1, whose
-	// adapter is left out: Module imports preview 1 itself.
+	// Adapted reports that the component was built from a preview 1 module. Its adapter
+	// is left out: Module imports preview 1 itself.
 	Adapted bool
-	// World are the interfaces and functions that the component imports, with
-	// their versions, as they are named in it.
+	// World lists the interfaces and functions that the component imports, named as in
+	// the component, with versions.
 	World []string
-	// Modules is how many modules the component has.
+	// Modules is the number of modules in the component.
 	Modules int
 }
 
-// Import is a function that the main module imports. One of the five is set.
+// Import is a function that the main module imports. Exactly one of Preview1, Func,
+// Drop, New and Rep is set.
 type Import struct {
-	Module, Name string // as the main module names it
+	Module, Name string // as named by the main module
 
-	Preview1 bool // what the adapter would have done
+	Preview1 bool // implemented by the adapter
 	Func     *Func
 	Drop     *Resource // drops a handle
-	New      *Resource // makes a handle to a resource of the component's own
-	Rep      *Resource // answers what such a handle stands for
+	New      *Resource // makes a handle to a resource of the component itself
+	Rep      *Resource // returns the representation of such a handle
 
 	Realloc  string // an export of the main module, or empty
 	Encoding Encoding
@@ -49,13 +49,14 @@ type Export struct {
 	Name      string
 	Type      *FuncType
 
-	Core       string // the export of the main module
-	PostReturn string // what frees a result, or empty
+	Core       string // export of the main module
+	PostReturn string // export that frees a result, or empty
 	Realloc    string
 	Encoding   Encoding
 }
 
-// FullName is how tools name the function: "local:time/time#now", or "now".
+// FullName returns the name that tools use for the function: "local:time/time#now", or
+// "now".
 func (x *Export) FullName() string {
 	if x.Interface == "" {
 		return x.Name
@@ -63,7 +64,7 @@ func (x *Export) FullName() string {
 	return x.Interface + "#" + x.Name
 }
 
-// IsRun reports whether the function is that of a command, wasi:cli/run.
+// IsRun reports whether the function is wasi:cli/run, the entry point of a command.
 func (x *Export) IsRun() bool {
 	iface, _, _ := strings.Cut(x.Interface, "@")
 	return iface == "wasi:cli/run" && x.Name == "run"
@@ -71,7 +72,7 @@ func (x *Export) IsRun() bool {
 
 const preview1 = "wasi_snapshot_preview1"
 
-// Read reads a component and takes it apart. The error is an *Error.
+// Read reads a component and reduces it to a Program. The error is an *Error.
 func Read(b []byte) (*Program, error) {
 	r := &reader{b: b, end: len(b), work: &budget{left: mostDefinitions, modules: map[int]*coreModule{}}}
 	s := &scope{root: true, exports: newInstance(), counts: &tally{}}
@@ -87,13 +88,13 @@ func Read(b []byte) (*Program, error) {
 	return p, nil
 }
 
-// linker follows what instances hand to one another.
+// linker follows the items that instances pass to one another.
 type linker struct {
 	b     []byte
-	r     *reader // takes the error
+	r     *reader // records the error
 	main  *coreInstance
 	glue  *coreInstance                         // the adapter
-	fills map[*coreInstance]map[uint32]coreItem // what is in the tables of shims
+	fills map[*coreInstance]map[uint32]coreItem // contents of the tables of shims
 	shims map[*coreModule]bool
 }
 
@@ -138,7 +139,7 @@ func (l *linker) link(s *scope) *Program {
 	case len(others) == 1:
 		l.glue = others[0]
 	case len(others) > 1:
-		// Shared libraries: componentize-py has Python's, libc's and its own.
+		// Shared libraries: componentize-py uses Python's, libc's and its own.
 		l.r.refuse("has %d modules that share one memory (componentize-py and shared libraries are linked so); not yet", max(sharing, len(others))+1)
 		return nil
 	}
@@ -194,16 +195,18 @@ func (l *linker) link(s *scope) *Program {
 	return p
 }
 
-// resources says how resources of the component begin and end, and bounds what
-// all exported functions are made of: each of them is described.
+// resources finds the constructors and destructors of the component's resources. It
+// limits the types that make up all exported functions, since each of them is
+// described.
 func (l *linker) resources(rs []*Resource, p *Program) {
 	for _, res := range rs {
 		res.Destructor = l.ofMain(res.dtor, []Core{I32}, nil, "a destructor")
-		res.maker, res.dtor = nil, nil // which keep all that was read
+		res.maker, res.dtor = nil, nil // they keep everything read in memory
 	}
 	made := 0
 	for i := range p.Exports {
-		// A resource that is made of others cannot be made of plain values.
+		// A resource whose constructor takes resources cannot be made from plain
+		// values.
 		x := &p.Exports[i]
 		if t := x.Type.Result; t != nil && t.Kind == Own && t.Resource.Local && t.Resource.Constructor == nil &&
 			x.Name == "[constructor]"+t.Resource.Name && !x.Type.TakesLocal() {
@@ -221,7 +224,7 @@ func (l *linker) resources(rs []*Resource, p *Program) {
 	}
 }
 
-// fill notes what a fixup puts into a shim's table.
+// fill records what a fixup puts into a shim's table.
 func (l *linker) fill(in *coreInstance) bool {
 	m := in.module
 	if len(m.segments) == 0 {
@@ -259,7 +262,7 @@ func (l *linker) fill(in *coreInstance) bool {
 	return true
 }
 
-// start takes the function that a fixup calls.
+// start resolves the function that a fixup calls.
 func (l *linker) start(in *coreInstance, p *Program) {
 	if in.module.start < 0 {
 		return
@@ -277,8 +280,8 @@ func (l *linker) start(in *coreInstance, p *Program) {
 	l.check(it.name, nil, nil, "is started")
 }
 
-// resolve follows a function to where it is made: to canon lower or drop, or
-// to an export of the main module or the adapter.
+// resolve follows a function to its origin: canon lower or drop, or an export of the
+// main module or the adapter.
 func (l *linker) resolve(it coreItem) coreItem {
 	for range 100 {
 		if it.inst == nil || it.inst.module == nil {
@@ -320,7 +323,7 @@ func (l *linker) resolve(it coreItem) coreItem {
 	return it
 }
 
-// check says that an export of the main module must be of a type.
+// check requires an export of the main module to have the given type.
 func (l *linker) check(name string, params, results []Core, what string) {
 	m := l.main.module
 	x, ok := m.exports[name]
@@ -329,7 +332,7 @@ func (l *linker) check(name string, params, results []Core, what string) {
 	}
 }
 
-// ofMain returns the name of a function of the main module; empty for none.
+// ofMain returns the name of a function of the main module, or empty for none.
 func (l *linker) ofMain(it *coreItem, params, results []Core, what string) string {
 	if it == nil || l.r.err != nil {
 		return ""
@@ -345,7 +348,7 @@ func (l *linker) ofMain(it *coreItem, params, results []Core, what string) strin
 	return f.name
 }
 
-// memory refuses values in another memory than the main module's.
+// memory refuses values in a memory other than the main module's.
 func (l *linker) memory(o options) {
 	if it := o.memory; it != nil && l.r.err == nil && it.inst != l.main {
 		l.r.refuse("passes values in a memory that is not its main module's; not yet")
@@ -354,7 +357,7 @@ func (l *linker) memory(o options) {
 
 var reallocParams, reallocResults = []Core{I32, I32, I32, I32}, []Core{I32}
 
-// options are those of a function, once they are resolved.
+// options resolves and checks a function's options. It returns the name of its realloc.
 func (l *linker) options(o options, needsMemory, needsRealloc bool, name string) string {
 	l.memory(o)
 	if needsMemory && o.memory == nil && l.r.err == nil {
@@ -404,7 +407,7 @@ func (l *linker) imported(im coreImport, p *Program) Import {
 			l.r.fail("what is lowered has nothing to free")
 		}
 	case it.inst == l.glue:
-		// What the adapter does is what our preview 1 does.
+		// The host's preview 1 does what the adapter would do.
 		if im.module != preview1 || it.name != im.name {
 			l.r.refuse("has modules that share one memory: %q of %q is another module's; not yet", im.name, im.module)
 		}
@@ -432,7 +435,7 @@ func (l *linker) exported(iface, name string, f *Func) Export {
 	x.Encoding = f.lift.opts.encoding
 	x.Core = it.name
 	if it.inst == l.glue {
-		// The adapter of commands calls _start.
+		// The adapter for commands calls _start.
 		if !x.IsRun() || !slices.ContainsFunc(l.glue.module.imports, func(im coreImport) bool {
 			return im.module == "__main_module__" && im.name == "_start"
 		}) {
@@ -465,8 +468,8 @@ func (t *Type) pointers() bool {
 	return false
 }
 
-// needs says what the function needs where the guest lowers it: a memory, for
-// anything in it, and something that makes room for a result.
+// needs reports what the function needs when the guest lowers it: a memory, if anything
+// is passed there, and a realloc, if a result is.
 func (f *Func) needs() (memory, realloc bool) {
 	_, memory = f.Type.FlatParams()
 	_, result := f.Type.FlatResults()
@@ -480,7 +483,7 @@ func (f *Func) needs() (memory, realloc bool) {
 	return memory, realloc
 }
 
-// needs says what the function needs where the guest lifts it.
+// needs reports what the function needs when the guest lifts it.
 func (f *FuncType) needs() (memory, realloc bool) {
 	_, realloc = f.FlatParams()
 	for _, p := range f.Params {
@@ -491,13 +494,14 @@ func (f *FuncType) needs() (memory, realloc bool) {
 	return memory, realloc
 }
 
-// Interface cuts the version off: "wasi:io/streams".
+// Unversioned returns the interface without its version, "wasi:io/streams", and the
+// version.
 func (f *Func) Unversioned() (iface, version string) {
 	iface, version, _ = strings.Cut(f.Interface, "@")
 	return iface, version
 }
 
-// String names the function as in messages.
+// String returns the function's name for messages.
 func (f *Func) String() string {
 	if f.Interface == "" {
 		return fmt.Sprintf("%q", f.Name)

@@ -10,8 +10,8 @@ const (
 	sortGlobal = 3
 )
 
-// coreModule is what linking must know of a core module. Whoever runs it
-// checks it.
+// coreModule is the part of a core module that linking needs. Whoever runs the module
+// validates it.
 type coreModule struct {
 	p, end  int
 	imports []coreImport
@@ -19,12 +19,12 @@ type coreModule struct {
 
 	types    []coreFuncType
 	funcs    []uint32 // types of its own functions
-	own      [5]int   // tables, memories, globals... that it defines, by sort
+	own      [5]int   // number of tables, memories, globals... it defines, by sort
 	imported [5]int
 	segments []segment // of elements
 	bodies   [][2]int
 	start    int64 // -1: none
-	bulk     bool  // it has segments that segments do not say
+	bulk     bool  // it has segments that are not in segments
 }
 
 type coreFuncType struct{ params, results []Core }
@@ -40,18 +40,18 @@ type coreExport struct {
 	index uint32
 }
 
-// segment is an active one, of table 0, at a constant offset.
+// segment is an active element segment of table 0 at a constant offset.
 type segment struct {
 	offset uint32
 	funcs  []uint32
 }
 
 const (
-	mostCore    = 1 << 20 // functions, imports, exports of a module
+	mostCore    = 1 << 20 // functions, imports or exports of a module
 	mostSegment = 1 << 20 // elements
 )
 
-// module reads over a core module, once.
+// module reads a core module and skips it. Each module is read only once.
 func (r *reader) module() *coreModule {
 	if m := r.work.modules[r.p]; m != nil {
 		r.p = r.end
@@ -63,7 +63,7 @@ func (r *reader) module() *coreModule {
 	return m
 }
 
-// readModule reads a core module as far as linking must know it.
+// readModule reads the parts of a core module that linking needs.
 func readModule(r *reader) *coreModule {
 	m := &coreModule{p: r.p, end: r.end, exports: map[string]coreExport{}, start: -1}
 	if r.end-r.p < 8 || string(r.b[r.p:r.p+8]) != "\x00asm\x01\x00\x00\x00" {
@@ -178,8 +178,8 @@ func (r *reader) limits() {
 	}
 }
 
-// elements reads the segments of the plainest kind, which glue has. Another
-// one ends it: what has others is no glue.
+// elements reads the simplest kind of element segments, which glue uses. It stops at
+// any other kind: a module that has one is not glue.
 func (m *coreModule) elements(r *reader) {
 	for n := r.count("segments"); n > 0 && r.err == nil; n-- {
 		if r.u32("segment") != 0 || r.u8("segment") != 0x41 {
@@ -230,7 +230,7 @@ func (m *coreModule) funcType(i uint32) *coreFuncType {
 	return &m.types[t]
 }
 
-// importedFunc answers import i of the functions.
+// importedFunc returns the import for function i.
 func (m *coreModule) importedFunc(i uint32) (coreImport, bool) {
 	for _, im := range m.imports {
 		if im.kind != sortFunc {
@@ -244,8 +244,8 @@ func (m *coreModule) importedFunc(i uint32) (coreImport, bool) {
 	return coreImport{}, false
 }
 
-// slot returns which element of table 0 function i calls, with its own
-// parameters, doing nothing else.
+// slot returns the element of table 0 that function i calls, provided that the function
+// only passes on its own parameters.
 func (m *coreModule) slot(b []byte, i uint32) (uint32, bool) {
 	n := uint32(m.imported[sortFunc])
 	if i < n || uint64(i-n) >= uint64(min(len(m.bodies), len(m.funcs))) {
@@ -281,7 +281,7 @@ func (m *coreModule) slot(b []byte, i uint32) (uint32, bool) {
 // hasMemory reports whether the module defines a memory.
 func (m *coreModule) hasMemory() bool { return m.own[sortMemory] > 0 }
 
-// isShim reports whether all that the module does is call through its table.
+// isShim reports whether the module only calls through its table.
 func (m *coreModule) isShim(b []byte) bool {
 	if m.own[sortTable] != 1 || m.imported != [5]int{} || m.hasMemory() || m.own[sortGlobal] > 0 || len(m.funcs) == 0 || m.start >= 0 || len(m.segments) > 0 || m.bulk {
 		return false
@@ -294,14 +294,14 @@ func (m *coreModule) isShim(b []byte) bool {
 	return true
 }
 
-// isFixup reports whether all that the module does is fill a table that it
-// imports, and perhaps call one function that it imports.
+// isFixup reports whether the module only fills a table that it imports and,
+// optionally, calls one function that it imports.
 func (m *coreModule) isFixup() bool {
 	return !m.bulk && m.own == [5]int{} && len(m.funcs) == 0 && m.imported[sortMemory] == 0 && m.imported[sortTable] <= 1 &&
 		len(m.segments) <= 1 && (m.start < 0 || m.start < int64(m.imported[sortFunc]))
 }
 
-// sameTypes reports whether a core function has these parameters and results.
+// same reports whether a core function has these parameters and results.
 func (t *coreFuncType) same(params, results []Core) bool {
 	return t != nil && slices.Equal(t.params, params) && slices.Equal(t.results, results)
 }

@@ -5,22 +5,22 @@ import (
 	"unicode/utf8"
 )
 
-// reader reads a part of a component. The first fault stays: it ends the
-// input, so that loops over it end too, and all further reads give zero.
+// reader reads a part of a component. The first error is kept: it ends the input, so
+// that loops over the input end too, and all further reads return zero.
 type reader struct {
-	b    []byte // the whole file, so that p is the offset to report
+	b    []byte // the whole file, so that p is the offset for errors
 	p    int
 	end  int
 	err  *Error
 	work *budget
 }
 
-// budget bounds what one component may make its reader do, whatever its
-// lengths say. A definition that is evaluated twice counts twice.
+// budget limits the work that one component can cause, whatever its lengths claim. A
+// definition that is evaluated twice counts twice.
 type budget struct {
 	left int
-	// modules are those that were read, by where they begin: a component that is
-	// instantiated twice reads its modules once.
+	// modules caches the modules by start offset: a component that is instantiated
+	// twice reads its modules once.
 	modules map[int]*coreModule
 }
 
@@ -31,7 +31,7 @@ func (r *reader) fail(format string, args ...any) {
 	r.p = r.end
 }
 
-// refuse is fail for what is well-formed and beyond this host.
+// refuse is fail for input that is well-formed but not supported by this host.
 func (r *reader) refuse(format string, args ...any) {
 	if r.err == nil {
 		r.err = &Error{Offset: r.p, Reason: fmt.Sprintf(format, args...), Unsupported: true}
@@ -76,7 +76,7 @@ func (r *reader) u32(what string) uint32 {
 	return 0
 }
 
-// s33 reads a signed number of 33 bits.
+// s33 reads a signed 33-bit number.
 func (r *reader) s33(what string) int64 {
 	var v int64
 	for shift := 0; shift < 35; shift += 7 {
@@ -101,7 +101,7 @@ func (r *reader) s33(what string) int64 {
 	return 0
 }
 
-// count reads how many things follow; each takes a byte at least.
+// count reads the number of items that follow; each takes at least one byte.
 func (r *reader) count(what string) int {
 	n := r.u32(what)
 	if int64(n) > int64(r.end-r.p) {
@@ -126,14 +126,15 @@ func (r *reader) name(what string) string {
 	return s
 }
 
-// section takes the next n bytes as a reader of their own.
+// section returns a reader for the next n bytes.
 func (r *reader) section(n int) *reader {
 	s := &reader{b: r.b, p: r.p, end: r.p + n, work: r.work, err: r.err}
 	r.p += n
 	return s
 }
 
-// done takes over what a part's reader found, and that it is read whole.
+// done takes over the error of a part's reader and requires that the part was read
+// completely.
 func (r *reader) done(part *reader, what string) {
 	if part.err == nil && part.p != part.end {
 		part.fail("%s has %d bytes more than it needs", what, part.end-part.p)
@@ -144,7 +145,7 @@ func (r *reader) done(part *reader, what string) {
 	}
 }
 
-// at returns the i-th of a space.
+// at returns item i of an index space.
 func at[T any](r *reader, space []T, i uint32, what string) (v T) {
 	if r.err != nil {
 		return v

@@ -2,7 +2,7 @@ package component
 
 import "strings"
 
-// Kind is what a Type is.
+// Kind is the kind of a Type.
 type Kind uint8
 
 const (
@@ -43,28 +43,27 @@ type Field struct {
 	Type *Type
 }
 
-// Type is a type of values. A part of it is always older than itself: there
-// are no cycles.
+// Type is a value type. A type only refers to earlier types: there are no cycles.
 type Type struct {
 	Kind Kind
-	// Fields are those of a record or tuple, the cases of a variant, an enum, an
+	// Fields are the fields of a record or tuple, the cases of a variant, an enum, an
 	// option ("none", "some") or a result ("ok", "error"), or flags.
 	Fields   []Field
 	Elem     *Type     // of a list
 	Resource *Resource // of an own or a borrow
 
 	Size  uint32 // bytes in memory
-	Align uint32 // of them
-	Flat  []Core // the core values that it is flattened to, as far as they matter: at most mostFlat+1
+	Align uint32 // in bytes
+	Flat  []Core // the core values that it flattens to, limited to mostFlat+1
 
-	payload uint32 // where a variant's payload begins
-	nodes   int    // types of which it is made, each counted as often as it occurs
-	local   int    // of them, handles to what the component makes
+	payload uint32 // offset of a variant's payload
+	nodes   int    // types that make it up, each counted as often as it occurs
+	local   int    // how many of them are handles to the component's own resources
 	borrows bool   // one of them is a borrow
 	depth   int
 }
 
-// Core is a type of core values.
+// Core is a core value type.
 type Core byte
 
 const (
@@ -74,22 +73,23 @@ const (
 	CF64 Core = 0x7c
 )
 
-// Resource is a type of things that only their maker knows.
+// Resource is a resource type, opaque to all but its implementer.
 type Resource struct {
 	Interface string // "wasi:io/streams", without a version; empty when the component makes it
 	Name      string
 
-	// Local: the component itself makes it, and a handle to it stands for a number
-	// of the component's, its representation.
+	// Local means that the component implements the resource: a handle to it stands for
+	// a number chosen by the component, its representation.
 	Local bool
-	// Destructor is the export of the main module that is given the
-	// representation of a resource that ends; it may be empty.
+	// Destructor is the export of the main module that is called with the
+	// representation of a resource that ends, or empty.
 	Destructor string
-	// Constructor is the exported function that makes one of plain values, or nil.
+	// Constructor is the exported function that makes a resource from plain values, or
+	// nil.
 	Constructor *Export
 
-	maker *scope    // until it is linked
-	dtor  *coreItem // likewise
+	maker *scope    // nil once linked
+	dtor  *coreItem // nil once linked
 }
 
 func (r *Resource) String() string {
@@ -102,13 +102,13 @@ func (r *Resource) String() string {
 // FuncType is the type of a function.
 type FuncType struct {
 	Params []Field
-	Result *Type // nil where there is none
+	Result *Type // nil for none
 
-	nodes int // types of which it is made
-	local int // of its parameters', handles to what the component makes
+	nodes int // types that make it up
+	local int // handles to the component's own resources in its parameters
 }
 
-// TakesLocal reports whether the function is given resources of the component.
+// TakesLocal reports whether the function takes resources of the component itself.
 func (f *FuncType) TakesLocal() bool { return f.local > 0 }
 
 var primitives = func() (ts [String + 1]*Type) {
@@ -120,12 +120,12 @@ var primitives = func() (ts [String + 1]*Type) {
 	return ts
 }()
 
-// Primitive returns the type of a kind up to String.
+// Primitive returns the type for a kind up to String.
 func Primitive(k Kind) *Type { return primitives[k] }
 
 func alignTo(n, align uint32) uint32 { return (n + align - 1) &^ (align - 1) }
 
-// Discriminant is how many bytes say which case a variant has.
+// Discriminant returns the size of a variant's discriminant in bytes.
 func (t *Type) Discriminant() uint32 {
 	switch n := len(t.Fields); {
 	case n <= 1<<8:
@@ -136,11 +136,11 @@ func (t *Type) Discriminant() uint32 {
 	return 4
 }
 
-// Payload is where the payload of a variant begins.
+// Payload returns the offset of a variant's payload.
 func (t *Type) Payload() uint32 { return t.payload }
 
-// Layout fills in what follows from the parts. Their number is bounded by
-// nodes, so sizes stay far below 32 bits.
+// Layout computes size, alignment and the other derived fields. nodes limits the number
+// of parts, so sizes stay far below 32 bits.
 func (t *Type) Layout() {
 	switch t.Kind {
 	case Bool, S8, U8:
@@ -217,7 +217,7 @@ func join(a, b Core) Core {
 	return I64
 }
 
-// String writes the type as WIT would, with all of its parts.
+// String formats the type as WIT, with all of its parts.
 func (t *Type) String() string {
 	var b strings.Builder
 	t.write(&b)
@@ -284,7 +284,7 @@ func (t *Type) write(b *strings.Builder) {
 	}
 }
 
-// String writes the type as WIT would: "func(path: string) -> u32".
+// String formats the type as WIT: "func(path: string) -> u32".
 func (f *FuncType) String() string {
 	var b strings.Builder
 	b.WriteString("func(")
@@ -303,15 +303,15 @@ func (f *FuncType) String() string {
 	return b.String()
 }
 
-// The most core values that parameters and results are flattened to.
+// The maximum number of core values that parameters and results are flattened to.
 const (
 	MostParams  = 16
 	MostResults = 1
 	mostFlat    = MostParams
 )
 
-// FlatParams are the core parameters of the function; byMemory reports that they
-// are one pointer, since there are too many.
+// FlatParams returns the core parameters of the function; byMemory reports that there
+// are too many and that they are passed by one pointer.
 func (f *FuncType) FlatParams() (flat []Core, byMemory bool) {
 	for _, p := range f.Params {
 		if flat = append(flat, p.Type.Flat...); len(flat) > MostParams {
@@ -321,8 +321,7 @@ func (f *FuncType) FlatParams() (flat []Core, byMemory bool) {
 	return flat, false
 }
 
-// FlatResults are its core results; byMemory reports that the result is in
-// memory.
+// FlatResults returns the core results; byMemory reports that the result is in memory.
 func (f *FuncType) FlatResults() (flat []Core, byMemory bool) {
 	if f.Result == nil {
 		return nil, false
@@ -333,8 +332,8 @@ func (f *FuncType) FlatResults() (flat []Core, byMemory bool) {
 	return f.Result.Flat, false
 }
 
-// Lowered is the core type that the function has when a guest imports it: a
-// result that is in memory is where the guest says.
+// Lowered returns the function's core type when a guest imports it: the guest passes a
+// pointer for a result in memory.
 func (f *FuncType) Lowered() (params, results []Core) {
 	params, _ = f.FlatParams()
 	results, byMemory := f.FlatResults()
@@ -344,7 +343,7 @@ func (f *FuncType) Lowered() (params, results []Core) {
 	return params, results
 }
 
-// Lifted is the core type that the function has when a guest exports it.
+// Lifted returns the function's core type when a guest exports it.
 func (f *FuncType) Lifted() (params, results []Core) {
 	params, _ = f.FlatParams()
 	results, _ = f.FlatResults()

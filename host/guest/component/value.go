@@ -1,6 +1,6 @@
 package component
 
-// Values of a Type are of these Go types, wherever any stands for a value:
+// Values of a Type have these Go types, wherever any stands for a value:
 //
 //	bool             bool
 //	s8 to s64        int64
@@ -14,27 +14,27 @@ package component
 //	flags            uint32, the first flag lowest
 //	own, borrow      uint32
 
-// Case is a value of a variant, enum, option or result: which case, and its
-// payload, nil where it has none.
+// Case is a value of a variant, enum, option or result: the index of the case and its
+// payload, nil if it has none.
 type Case struct {
 	Index int
 	Value any
 }
 
-// What options and results are.
+// None is the option without a value; OK is the result without a payload.
 var (
 	None = Case{0, nil}
 	OK   = Case{0, nil}
 )
 
-// Some is an option that is there.
+// Some returns an option with a value.
 func Some(v any) Case { return Case{1, v} }
 
-// Good is the result that holds v; Bad is the error that holds v.
+// Good returns a result that holds v; Bad returns an error that holds v.
 func Good(v any) Case { return Case{0, v} }
 func Bad(v any) Case  { return Case{1, v} }
 
-// Trap is what a guest did that the canonical ABI forbids.
+// Trap is a violation of the canonical ABI by a guest.
 type Trap struct{ Reason string }
 
 func (t *Trap) Error() string { return t.Reason }
