@@ -126,33 +126,30 @@ func TestCasesInTheManual(t *testing.T) {
 	}
 }
 
-// TestSchemaInTheManual: the manual's tool with a schema passes its cases, and those are
-// read by the schema as a daemon does, whether tool.json or describe has it.
-func TestSchemaInTheManual(t *testing.T) {
-	_, rest, _ := strings.Cut(manual(t), "## Flags and payloads\n")
-	block := func(start string) string {
-		_, text, _ := strings.Cut(rest, "```"+start+"\n")
-		text, _, ok := strings.Cut(text, "```")
-		if !ok {
-			t.Fatalf("the manual has no block of %s there", start)
+// block returns the first block of text that has start behind its three backquotes and
+// contains every part.
+func block(t *testing.T, text, start string, parts ...string) string {
+	t.Helper()
+next:
+	for {
+		var ok bool
+		if _, text, ok = strings.Cut(text, "\n```"+start+"\n"); !ok {
+			t.Fatalf("the manual has no block %q with %q there", start, parts)
 		}
-		return text
+		b, _, _ := strings.Cut(text, "\n```")
+		for _, part := range parts {
+			if !strings.Contains(b, part) {
+				continue next
+			}
+		}
+		return b + "\n"
 	}
-	dir := filepath.Join(t.TempDir(), "greet")
-	if err := New(dir, toolchain.Go, false); err != nil {
-		t.Fatal(err)
-	}
-	def, err := tools.ParseDefinition("tool.json", []byte(block("json tool.json")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{
-		"tool.json": block("json tool.json"), CasesFile: block("json cases.json"),
-		"main.go": "package main\n\nimport (\n\"encoding/json\"\n\"strings\"\n\n\"github.com/toold/toold/pdk\"\n\"github.com/toold/toold/pdk/abi\"\n)\n\n" +
-			"//go:wasmexport handle\nfunc handle() int32 { return pdk.Handle(greet) }\n\n" +
-			fmt.Sprintf("//go:wasmexport describe\nfunc describe() int32 { return pdk.Describe(abi.Describe{ABI: abi.Version, Schema: json.RawMessage(%q)}) }\n\n", def.Schema) +
-			block("go") + "\nfunc main() {}\n",
-	} {
+}
+
+// build makes a project of Go out of files, and builds it.
+func build(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -164,6 +161,87 @@ func TestSchemaInTheManual(t *testing.T) {
 	if _, err := p.Build(t.Context(), true, nil); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestExportsInTheManual: the manual's wire and reconcile pass its cases of them.
+func TestExportsInTheManual(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "put")
+	if err := New(dir, toolchain.Go, true); err != nil {
+		t.Fatal(err)
+	}
+	all := manual(t)
+	build(t, dir, map[string]string{
+		CasesFile: block(t, all, "json cases.json", `"export": "wire"`),
+		"main.go": "package main\n\nimport (\n\"github.com/toold/toold/pdk\"\n\"github.com/toold/toold/pdk/abi\"\n)\n\n" +
+			"//go:wasmexport restrict\nfunc restrict() int32 { return pdk.Restrict(func(*abi.Call) *abi.Decision { return pdk.Allow() }) }\n\n" +
+			"//go:wasmexport wire\nfunc onWire() int32 { return pdk.Wire(wire) }\n\n" +
+			"//go:wasmexport reconcile\nfunc onReconcile() int32 { return pdk.Reconcile(reconcile) }\n\nfunc main() {}\n\n" +
+			block(t, all, "go", "func wire(") + block(t, all, "go", "func reconcile("),
+	})
+	cases, err := LoadCases(filepath.Join(dir, CasesFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := OpenRunner(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for i := range cases {
+		if o := w.Run(t.Context(), &cases[i]); !o.OK {
+			t.Errorf("%s: %s", o.Name, strings.Join(o.Differences, "; "))
+		}
+	}
+	cases[0].Output = []byte(`{"effect": "allow"}`)
+	if o := w.Run(t.Context(), &cases[0]); o.OK || !strings.Contains(strings.Join(o.Differences, "; "), `/effect: got "deny", must be "allow"`) {
+		t.Errorf("another output: %v", o.Differences)
+	}
+}
+
+// TestCasesOfExports: a case of an export has what it is called with, and answers.
+func TestCasesOfExports(t *testing.T) {
+	file := filepath.Join(t.TempDir(), CasesFile)
+	for text, want := range map[string]string{
+		`{"output": {}}`: "name it: \"export\": classify, describe, discover, reconcile, wire",
+		`{"export": "handle", "input": {}, "result": {"exit_code": 0}}`:              "of another export",
+		`{"export": "wire", "call": {}, "output": {"effect": "allow"}}`:              "put what it is called with into input",
+		`{"export": "wire", "input": {}, "decision": {"effect": "allow"}}`:           "but wire has an output",
+		`{"export": "wire", "input": {}}`:                                            "must have one of",
+		`{"export": "wire", "input": {"hosst": "a"}, "output": {}}`:                  `has an input that is no Wire: line 1, column 2: /hosst: is not a known name; did you mean "host"?`,
+		`{"export": "classify", "input": {}, "output": {"exit_code": 0}}`:            "has an output that is no Classification",
+		`{"export": "wire", "input": {}, "fails": "TOOL_FAILED"}`:                    "",
+		`{"export": "describe", "output": {"abi": 1}}`:                               "",
+		`{"export": "count_vowels", "call": {"args": ["a"]}, "fails": "GUEST_TRAP"}`: "",
+	} {
+		if err := os.WriteFile(file, []byte("["+text+"]"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadCases(file); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestSchemaInTheManual: the manual's tool with a schema passes its cases, and those are
+// read by the schema as a daemon does, whether tool.json or describe has it.
+func TestSchemaInTheManual(t *testing.T) {
+	_, rest, _ := strings.Cut(manual(t), "## Flags and payloads\n")
+	block := func(start string) string { return block(t, rest, start) }
+	dir := filepath.Join(t.TempDir(), "greet")
+	if err := New(dir, toolchain.Go, false); err != nil {
+		t.Fatal(err)
+	}
+	def, err := tools.ParseDefinition("tool.json", []byte(block("json tool.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	build(t, dir, map[string]string{
+		"tool.json": block("json tool.json"), CasesFile: block("json cases.json"),
+		"main.go": "package main\n\nimport (\n\"encoding/json\"\n\"strings\"\n\n\"github.com/toold/toold/pdk\"\n\"github.com/toold/toold/pdk/abi\"\n)\n\n" +
+			"//go:wasmexport handle\nfunc handle() int32 { return pdk.Handle(greet) }\n\n" +
+			fmt.Sprintf("//go:wasmexport describe\nfunc describe() int32 { return pdk.Describe(abi.Describe{ABI: abi.Version, Schema: json.RawMessage(%q)}) }\n\n", def.Schema) +
+			block("go") + "\nfunc main() {}\n",
+	})
 	cases, err := LoadCases(filepath.Join(dir, CasesFile))
 	if err != nil {
 		t.Fatal(err)

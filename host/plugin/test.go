@@ -26,8 +26,8 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Case is one call and its expected outcome: a Decision of the policy, a Result of the handler, or a failure. The
-// whole response is compared; an absent field equals one with its zero value.
+// Case is one call and its expected outcome: a Decision of the policy, a Result of the handler, the Output of another
+// export, or a failure. The whole response is compared; an absent field equals one with its zero value.
 type Case struct {
 	Name string `json:"name"`
 	// Call is the module's input. Its tool defaults to that of the folder.
@@ -45,10 +45,15 @@ type Case struct {
 	Decision *abi.Decision `json:"decision,omitempty"`
 	Result   *abi.Result   `json:"result,omitempty"`
 	// Fails is the code that the call must fail with, and Message a substring
-	// of its message. Export is the function to call then.
+	// of its message.
 	Fails   fault.Code `json:"fails,omitempty"`
 	Message string     `json:"message,omitempty"`
-	Export  string     `json:"export,omitempty"`
+	// Export is the function to call if it is another than handle, or than restrict
+	// with a Decision. One that is not called with a Call has its Input in the place
+	// of one, and its Output.
+	Export string          `json:"export,omitempty"`
+	Input  json.RawMessage `json:"input,omitempty"`
+	Output json.RawMessage `json:"output,omitempty"`
 
 	// Emitted is the expected output during the call, by stream.
 	Emitted map[string]string `json:"emitted,omitempty"`
@@ -77,6 +82,56 @@ type Run struct {
 	Path   string         `json:"path"`
 	Args   []string       `json:"args,omitempty"`
 	Answer abi.ExecResult `json:"answer"`
+}
+
+// special are the exports that are called with something else than a Call, with the
+// types of their input and output; it is never written to.
+var special = map[string]struct{ input, output any }{
+	"classify":  {abi.Classify{}, abi.Classification{}},
+	"describe":  {nil, abi.Describe{}},
+	"discover":  {abi.Discovery{}, abi.Surface{}},
+	"reconcile": {abi.Reconcile{}, abi.Reconciliation{}},
+	"wire":      {abi.Wire{}, abi.Decision{}},
+}
+
+// read decodes JSON strictly into a new value of the type of like.
+func read(data []byte, like any) (any, error) {
+	v := reflect.New(reflect.TypeOf(like)).Interface()
+	return v, strictjson.Unmarshal(data, v)
+}
+
+// check returns what is wrong with a case, as a clause.
+func (c *Case) check() error {
+	n := 0
+	for _, is := range []bool{c.Decision != nil, c.Result != nil, c.Output != nil, c.Fails != ""} {
+		if is {
+			n++
+		}
+	}
+	t, is := special[c.Export]
+	switch {
+	case !is && (c.Input != nil || c.Output != nil):
+		return fmt.Errorf(`has input or output, which are of another export; name it: "export": %s`, strings.Join(slices.Sorted(maps.Keys(special)), ", "))
+	case is && c.Call != nil:
+		return fmt.Errorf("has a call, but %s is not called with one; put what it is called with into input", c.Export)
+	case is && n == 1 && c.Output == nil && c.Fails == "":
+		return fmt.Errorf("has a decision or result, but %s has an output", c.Export)
+	case n != 1:
+		return errors.New(`must have one of decision, result, output and fails: the expected outcome, such as "result": {"exit_code": 0, "stdout": "Hello\n"}`)
+	}
+	for _, part := range []struct {
+		name string
+		data json.RawMessage
+		like any
+	}{{"input", c.Input, t.input}, {"output", c.Output, t.output}} {
+		if part.data == nil || part.like == nil {
+			continue
+		}
+		if _, err := read(part.data, part.like); err != nil {
+			return fmt.Errorf("has an %s that is no %s: %w", part.name, reflect.TypeOf(part.like).Name(), err)
+		}
+	}
+	return nil
 }
 
 // Outcome is the outcome of a case.
@@ -117,14 +172,8 @@ func LoadCases(file string) ([]Case, error) {
 		if c.Name == "" {
 			c.Name = "case " + strconv.Itoa(i+1)
 		}
-		n := 0
-		for _, is := range []bool{c.Decision != nil, c.Result != nil, c.Fails != ""} {
-			if is {
-				n++
-			}
-		}
-		if n != 1 {
-			return nil, fmt.Errorf(`read %s: %q must have one of decision, result and fails: the expected outcome, such as "result": {"exit_code": 0, "stdout": "Hello\n"}`, file, c.Name)
+		if err := c.check(); err != nil {
+			return nil, fmt.Errorf("read %s: %q %w", file, c.Name, err)
 		}
 	}
 	if len(cases) == 0 {
@@ -183,11 +232,25 @@ func (w *Runner) module(ctx context.Context, file string) (*guest.Module, error)
 	return m, nil
 }
 
+// handler returns the module that is the tool, if the folder has one.
+func (w *Runner) handler() string {
+	file := firstNonEmpty(w.def.Handler, w.def.WASI, handlerFile)
+	if _, err := os.Stat(filepath.Join(w.dir, file)); err != nil || w.def.Binary != "" {
+		return ""
+	}
+	return file
+}
+
 // target returns the module and the export that a case calls.
 func (w *Runner) target(c *Case) (file, export string) {
+	_, is := special[c.Export]
 	switch {
 	case c.Export == "restrict" || c.Decision != nil:
 		return policyFile, "restrict"
+	case is && (w.handler() == "" || c.Export == "wire" || c.Export == "classify"):
+		return policyFile, c.Export
+	case is:
+		return w.handler(), c.Export
 	case w.def.Entry != nil:
 		export = w.def.Entry.Export
 	case c.Export != "":
@@ -225,10 +288,9 @@ type recorder struct {
 // schema returns the schema of the folder's tool, from tool.json or else from its describe export. It is nil if the
 // tool has none, or does not take its input by a schema.
 func (w *Runner) schema(ctx context.Context) (json.RawMessage, error) {
-	file := firstNonEmpty(w.def.Handler, handlerFile)
-	_, err := os.Stat(filepath.Join(w.dir, file))
+	file := w.handler()
 	switch e := w.def.Entry; {
-	case err != nil || w.def.Binary != "" || w.def.WASI != "" || filepath.Ext(file) != ".wasm" || e != nil && e.Input == tools.EntryStdin:
+	case file == "" || w.def.WASI != "" || filepath.Ext(file) != ".wasm" || e != nil && e.Input == tools.EntryStdin:
 		return nil, nil
 	case w.def.Schema != nil || e != nil:
 		return w.def.Schema, nil
@@ -285,6 +347,9 @@ func (w *Runner) fit(ctx context.Context, call *abi.Call) error {
 
 // input returns the input of the export.
 func (w *Runner) input(ctx context.Context, c *Case, export string) ([]byte, error) {
+	if _, is := special[export]; is {
+		return c.Input, nil
+	}
 	var call abi.Call
 	if c.Call != nil {
 		if err := strictjson.Unmarshal(c.Call, &call); err != nil {
@@ -457,6 +522,13 @@ func (w *Runner) compare(c *Case, output []byte, rec *recorder, err error) []str
 		}
 	case err != nil:
 		return append(diff, "failed: "+err.Error())
+	case c.Output != nil:
+		like := special[c.Export].output
+		want, err := read(c.Output, like)
+		if err != nil {
+			return append(diff, "/output: "+err.Error())
+		}
+		diff = append(diff, differences(output, want, reflect.New(reflect.TypeOf(like)).Interface(), reflect.TypeOf(like).Name())...)
 	case c.Decision != nil:
 		diff = append(diff, differences(output, c.Decision, &abi.Decision{}, "Decision")...)
 	default:
