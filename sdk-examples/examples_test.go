@@ -229,6 +229,37 @@ func TestStockExtism(t *testing.T) {
 	}
 }
 
+// TestClientInTheManual: the client of docs/clients.md lists the tools and calls one.
+func TestClientInTheManual(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip(err)
+	}
+	manual, err := os.ReadFile("../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(manual), "```python\n")
+	script, _, ok := strings.Cut(rest, "```")
+	file := filepath.Join(t.TempDir(), "call.py")
+	if err := os.WriteFile(file, []byte(script), 0o644); err != nil || !ok {
+		t.Fatal(err, ok)
+	}
+	d := serve(t, toolchain.C, "c", "greet")
+	run := func(payload string) string {
+		cmd := exec.CommandContext(t.Context(), python, file, "greet", payload)
+		cmd.Env = append(os.Environ(), "TOOL_SOCKET="+d.Socket)
+		out, _ := cmd.CombinedOutput()
+		return string(out)
+	}
+	if got := run(`{"name": "Ada"}`); got != "greet\n{'greeting': 'Hello, Ada!'}\n" {
+		t.Errorf("printed %q", got)
+	}
+	if got := run(`{"args": ["-x"]}`); !strings.Contains(got, "RuntimeError: DENIED: denied by rule greet.flag") {
+		t.Errorf("printed %q", got)
+	}
+}
+
 // TestEmbed: another program serves a folder of tools and calls one.
 func TestEmbed(t *testing.T) {
 	tools := filepath.Join(t.TempDir(), "tools.d")

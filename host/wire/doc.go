@@ -326,6 +326,15 @@ pager all but its input: they send no output. When the call ends, so do its prog
 A server that has no callbacks refuses the request: INVALID_ENVELOPE with a message that
 begins with "/callbacks:". The client sends it again without.
 
+# Listing tools
+
+The reserved toolId tools.list answers the tools that the caller can call, by name:
+
+	tools.list      {after, limit, refresh}   data.tools: [{name, description, schema, …}]; data.next,
+	                                          if there are more: after of the next call
+
+In plain form it prints the names, one a line. docs/clients.md has more.
+
 # Sessions
 
 Every call belongs to a session: the one that it names, else the one in its
