@@ -52,9 +52,26 @@ func CompileSchema(schema json.RawMessage) (*jsonschema.Schema, error) {
 	}
 	s, err := c.Compile(payloadURL)
 	if err != nil {
-		return nil, fmt.Errorf("is no valid JSON Schema: %w", oneLine(err))
+		return nil, fmt.Errorf("is no valid JSON Schema: %w", oneLine(innermost(err)))
 	}
 	return s, nil
+}
+
+// innermost is the first fault of a schema that has none inside: those around it only
+// say that something in them is wrong. An error of another kind it returns as it is.
+func innermost(err error) error {
+	invalid, ok := errors.AsType[*jsonschema.SchemaValidationError](err)
+	if !ok {
+		return err
+	}
+	at, ok := errors.AsType[*jsonschema.ValidationError](invalid.Err)
+	if !ok {
+		return err
+	}
+	for len(at.Causes) > 0 {
+		at = at.Causes[0]
+	}
+	return errors.New(strings.TrimPrefix(at.Error(), "jsonschema validation failed with "))
 }
 
 // closeObjects makes schema, and the schemas of its properties and items, refuse
