@@ -41,7 +41,7 @@ func newEngine(t *testing.T, variable, target string) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{t: t, dir: dir, args: []string{"--cgroup-manager", "cgroupfs", "--storage-driver", "vfs", "--runtime", "runc",
+	e := &engine{t: t, dir: dir, args: []string{"--log-level", "error", "--cgroup-manager", "cgroupfs", "--storage-driver", "vfs", "--runtime", "runc",
 		"--root", filepath.Join(dir, "store"), "--runroot", filepath.Join(dir, "run")}}
 	t.Cleanup(func() {
 		e.t = t
