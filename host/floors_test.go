@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,13 +66,14 @@ var floors = []floor{
 	{"host/gitwire", 0, std, "it reads what git says to servers, over whatever it says it: the standard library only"},
 	{"scripts/...", 0, std, "what builds and tests the project must not need the project"},
 
-	{"host/approval", 1, []string{"host/strictjson"}, "it keeps what was asked and approved, and knows no calls, callers or policies: the standard library and the JSON reader only"},
-	{"host/audit", 1, []string{"host/strictjson", "golang.org/x/sys/unix"}, "it keeps and checks records, and can be read without a daemon: the JSON reader and system calls only"},
+	{"host/approval", 1, []string{"host/regular", "host/strictjson"}, "it keeps what was asked and approved, and knows no calls, callers or policies: the standard library and the JSON reader only"},
+	{"host/audit", 1, []string{"host/regular", "host/strictjson", "golang.org/x/sys/unix"}, "it keeps and checks records, and can be read without a daemon: the JSON reader and system calls only"},
 	{"host/config", 1, nil, "programs that only dial read it too: it links nothing of the host but the JSON reader"},
 	{"host/hostrule", 0, std, "it compares hosts, and reaches none: the standard library only"},
+	{"host/regular", 0, std, "every layer opens its files with it: the standard library only"},
 	{"host/inode", 0, std, "it says which file one is, and reads none: the standard library only"},
-	{"host/trust", 0, []string{"host/fault", "host/hostrule", "host/inode"}, "it makes authorities and the files that name them, and reads no request: the standard library, the codes, the comparison of hosts and of files only"},
-	{"host/sshkey", 0, []string{"host/hostrule", "golang.org/x/crypto/ssh", "golang.org/x/crypto/ssh/agent", "golang.org/x/crypto/ssh/knownhosts"}, "it logs in and signs with keys, and connects to no host: the library of ssh and the comparison of hosts only"},
+	{"host/trust", 0, []string{"host/regular", "host/fault", "host/hostrule", "host/inode"}, "it makes authorities and the files that name them, and reads no request: the standard library, the codes, the comparison of hosts and of files only"},
+	{"host/sshkey", 0, []string{"host/regular", "host/hostrule", "golang.org/x/crypto/ssh", "golang.org/x/crypto/ssh/agent", "golang.org/x/crypto/ssh/knownhosts"}, "it logs in and signs with keys, and connects to no host: the library of ssh and the comparison of hosts only"},
 	{"host/sshshim", 0, []string{"host/sshkey", "host/strictjson"}, "it is a program of a run and what the daemon answers it, and judges nothing: the standard library, the JSON reader and the name of git's signatures only"},
 	{"host/lfsshim", 0, std, "it executes the one program that lies beside it: the standard library only"},
 	{"host/names", 0, []string{"host/hostrule", "golang.org/x/net/dns/dnsmessage"}, "it answers what resolvers ask, and connects nobody: the standard library, the form of messages and the comparison of hosts only"},
@@ -101,8 +103,8 @@ var floors = []floor{
 	{"host/callback", 3, []string{"host/confine", "host/fault", "host/strictjson", "host/wire", "host/wire/callbacks", "golang.org/x/sys/unix"}, "it relays between a run and its caller's connection, and knows nothing of tools"},
 	{"host/server", 3, nil, "connections know frames, never tools"},
 	{"host/identity", 3, nil, "who calls is known before what they call"},
-	{"host/journal", 1, []string{"host/fault"}, "it keeps records in files, and knows nothing of what runs: the standard library and the codes only"},
-	{"host/job", 2, []string{"host/events", "host/fault", "host/journal", "host/wire"}, "it keeps background calls and their outputs, and runs nothing: sessions and the pipeline do"},
+	{"host/journal", 1, []string{"host/regular", "host/fault"}, "it keeps records in files, and knows nothing of what runs: the standard library and the codes only"},
+	{"host/job", 2, []string{"host/regular", "host/events", "host/fault", "host/journal", "host/wire"}, "it keeps background calls and their outputs, and runs nothing: sessions and the pipeline do"},
 	{"host/selector", 1, []string{"host/fault", "cel.dev/cel-go/...", "google.golang.org/protobuf/..."}, "it evaluates what callers write over the values it is given, and can read nothing else: CEL and the codes only"},
 	{"host/session", 3, nil, "sessions hold ids and journals; the pipeline drives them"},
 	{"host/tools", 3, nil, "what a tool is: the words of tool.json for the engine and processes, and beneath every stage"},
@@ -358,4 +360,47 @@ func matches(pattern, dir string) bool {
 func thirdParty(ip string) bool {
 	first, _, _ := strings.Cut(ip, "/")
 	return strings.Contains(first, ".")
+}
+
+// opens are the ways to open a file that wait for the other end of a pipe.
+var opens = regexp.MustCompile(`\bos\.(Open|OpenFile|ReadFile)\(([^,)]*)`)
+
+// TestFilesAreOpenedByRegular: the daemon opens files by package regular, so that a pipe or
+// a device in the place of one cannot stop it.
+func TestFilesAreOpenedByRegular(t *testing.T) {
+	others := map[string]string{
+		"regular":               "it is that package",
+		"procfs":                "of /proc alone",
+		"process":               "of /proc and /dev alone",
+		"sshshim":               "a program of a run, which a caller can end",
+		"confine/view_linux.go": "of the system, and of mounts that it made",
+		"execute/shims.go":      "of the daemon's own program",
+		"plugin":                "the workbench of authors, which runs no daemon",
+		"compat":                "for tests", "hosttest": "for tests",
+	}
+	err := filepath.WalkDir(".", func(file string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() && e.Name() == "testdata" {
+			return fs.SkipDir
+		}
+		pkg, _, _ := strings.Cut(file, "/")
+		if e.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || others[pkg] != "" || others[file] != "" {
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		for _, m := range opens.FindAllStringSubmatch(string(text), -1) {
+			switch arg := m[2]; {
+			case strings.HasPrefix(arg, `"/proc/`), strings.HasPrefix(arg, `filepath.Join("/proc"`):
+			case arg == "dir", arg == "folder", arg == "filepath.Dir(path": // which was made with MkdirAll, or is read
+			default:
+				t.Errorf("%s has %s): open it by package regular", file, m[0])
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -368,3 +368,102 @@ func TestClockWasAhead(t *testing.T) {
 		t.Errorf("the tool ran: %q, %v", text, err)
 	}
 }
+
+// TestSomethingElseInThePlaceOfAFile: whatever is in the place of a file that a daemon
+// opens, a pipe or a folder, it serves, or ends and says which file it is; nothing
+// hangs.
+func TestSomethingElseInThePlaceOfAFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	state, toolsDir, settings := filepath.Join(dir, "state"), filepath.Join(dir, "tools.d"), filepath.Join(dir, "toold.json")
+	module := filepath.Join(dir, "handler.wasm")
+	err := errors.Join(os.Mkdir(toolsDir, 0o755), os.WriteFile(module, []byte(keepingHandler), 0o600),
+		os.WriteFile(settings, []byte("{\"reliability\": \"all\"}\n"), 0o600), os.WriteFile(filepath.Join(dir, ".env"), []byte("A=b\n"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosttest.WriteTool(t, toolsDir, "keeps", M{"capabilities": M{"state": 200}}, map[string]string{"handler.wasm": module})
+	hosttest.WriteTool(t, toolsDir, "writes", M{"binary": "/bin/echo", "mutating": true}, nil)
+	socket, program := filepath.Join(dir, "s"), filepath.Join(hosttest.Programs(t), "toold")
+	// run starts a daemon, has it called once it serves, and ends it.
+	run := func(call func()) (said string, served bool) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, program, "--config", settings, "--tools", toolsDir, "--root", toolsDir, "--state", state, "--socket", socket)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := out.Read(make([]byte, 1)) // it says that it is ready, or it ends
+		if n > 0 {
+			call()
+			cmd.Process.Signal(syscall.SIGTERM)
+		}
+		io.Copy(io.Discard, out)
+		cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); ctx.Err() != nil || n > 0 && code != 0 || n == 0 && code != 64 && code != 70 {
+			t.Errorf("exit code %d, %v", code, ctx.Err())
+		}
+		return errs.String(), n > 0
+	}
+	keeps := func() *answer { return ask(t, socket, M{"tool": "keeps", "cwd": toolsDir}) }
+	const ran = "keeps answered no result" // which this module never does
+	said, served := run(func() {
+		if a := keeps(); !strings.Contains(a.message(), ran) {
+			t.Errorf("before: %s", a.raw)
+		}
+		if a := ask(t, socket, M{"tool": "writes", "args": []string{"x"}, "cwd": toolsDir, "idempotency_key": "k"}); a.Stdout != "x\n" {
+			t.Errorf("before: %s", a.raw)
+		}
+	})
+	if !served {
+		t.Fatal(said)
+	}
+	var files []string
+	err = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() && path != module {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil || len(files) < 15 {
+		t.Fatalf("the daemon left %q: %v", files, err)
+	}
+	for _, file := range files {
+		for kind, put := range map[string]func() error{
+			"a pipe":   func() error { return unix.Mkfifo(file, 0o600) },
+			"a folder": func() error { return os.MkdirAll(filepath.Join(file, "x"), 0o700) },
+		} {
+			name := strings.TrimPrefix(file, dir+"/")
+			was, err := os.ReadFile(file)
+			if err == nil {
+				err = errors.Join(os.Remove(file), put())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, served := run(func() {
+				a := keeps()
+				inTool := strings.HasPrefix(file, filepath.Join(toolsDir, "keeps"))
+				if a.Code != "TOOL_BROKEN" || strings.Contains(a.message(), ran) == inTool {
+					t.Errorf("%s in the place of %s: the call is answered %s", kind, name, a.raw)
+				}
+				if inTool && !strings.Contains(a.message(), filepath.Base(file)) { // with the reason
+					t.Errorf("%s in the place of %s is not named: %s", kind, name, a.raw)
+				}
+			})
+			if !served && !strings.Contains(said, file) {
+				t.Errorf("%s in the place of %s: it ended and did not name it: %s", kind, name, said)
+			}
+			if err := errors.Join(os.RemoveAll(file), os.WriteFile(file, was, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/execute"
 	"github.com/toold/toold/host/inode"
+	"github.com/toold/toold/host/regular"
 )
 
 // takeState makes the state folder of c this daemon's own, as long as lock is open.
@@ -70,7 +71,7 @@ const lockPatience = 5 * time.Second
 // process, however it ends.
 func lockState(state string) (*os.File, error) {
 	path := filepath.Join(state, "lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := regular.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the state folder: %w", err)
 	}

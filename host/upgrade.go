@@ -14,6 +14,7 @@ import (
 
 	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/regular"
 	"golang.org/x/sys/unix"
 )
 
@@ -162,7 +163,7 @@ func rehearse(ctx context.Context, c config.Config) (broken map[string]string, e
 		return nil, err
 	}
 	// A setup.sh that has run is not run again.
-	if past, err := os.ReadFile(filepath.Join(c.State, "tools", "tools.json")); err == nil {
+	if past, err := regular.ReadFile(filepath.Join(c.State, "tools", "tools.json")); err == nil {
 		if err := os.WriteFile(filepath.Join(trial, "tools", "tools.json"), past, 0o600); err != nil {
 			return nil, err
 		}

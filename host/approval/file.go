@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/toold/toold/host/regular"
 	"github.com/toold/toold/host/strictjson"
 )
 
@@ -162,7 +163,7 @@ func openFile(dir string) (f *file, list []*Request, aside string, err error) {
 		}
 		aside, list = fmt.Sprintf("%s: %v", damaged, err), nil
 	}
-	if f.f, err = os.OpenFile(f.path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if f.f, err = regular.OpenFile(f.path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, nil, "", err
 	}
 	f.torn = true // what was cut off goes before the first line is written
@@ -177,15 +178,11 @@ func openFile(dir string) (f *file, list []*Request, aside string, err error) {
 }
 
 func readBounded(path string) ([]byte, error) {
-	// O_NONBLOCK: opening a pipe would wait for its other end.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := regular.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(errors.New("it is not a regular file"), err)
-	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(b) > maxFile {
 		err = fmt.Errorf("it is over %d bytes", maxFile)
@@ -255,7 +252,7 @@ func (f *file) rewrite(list []*Request) error {
 		}
 		all.Write(b)
 	}
-	next, err := os.OpenFile(f.path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	next, err := regular.OpenFile(f.path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

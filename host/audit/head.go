@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/toold/toold/host/regular"
 )
 
 // head is what the file of that name says: how far the log goes.
@@ -59,7 +61,7 @@ func (h *head) missing(n uint64, last hash) string {
 
 // readHead reads the head of the log in dir.
 func readHead(dir string) (*head, error) {
-	f, err := os.OpenFile(headPath(dir), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := regular.OpenFile(headPath(dir), os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/toold/toold/host/regular"
 )
 
 // segmentFile is one of the files of a log.
@@ -66,15 +68,11 @@ func segmentNumber(name string) (uint64, bool) {
 var errNoFile = errors.New("not a regular file")
 
 func openSegment(dir string, number uint64) (*os.File, error) {
-	f, err := os.OpenFile(segmentPath(dir, number), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		f.Close()
+	f, err := regular.OpenFile(segmentPath(dir, number), os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	if _, other := errors.AsType[regular.Error](err); other {
 		return nil, errors.Join(err, errNoFile)
 	}
-	return f, nil
+	return f, err
 }
 
 // lines reads the lines of one segment.
@@ -125,7 +123,7 @@ func (l *lines) next() (line []byte, at int64, err error) {
 
 // firstRecord is that of a file, and the length of its line.
 func firstRecord(path string) (*Record, int64, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := regular.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, 0, err
 	}

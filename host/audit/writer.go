@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/toold/toold/host/regular"
 )
 
 // Options are the operator's settings.
@@ -220,7 +222,7 @@ func (w *writer) roll() error {
 		w.synced = w.n
 	}
 	next := w.number + 1
-	f, err := os.OpenFile(segmentPath(w.dir, next), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	f, err := regular.OpenFile(segmentPath(w.dir, next), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
@@ -394,7 +396,7 @@ func (w *writer) open() error {
 	if w.file != nil {
 		w.older = list[: len(list)-1 : len(list)-1]
 	}
-	if w.head, err = os.OpenFile(headPath(w.dir), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600); err != nil {
+	if w.head, err = regular.OpenFile(headPath(w.dir), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600); err != nil {
 		return err
 	}
 	switch {
@@ -442,7 +444,7 @@ func (w *writer) findEnd(list []segmentFile, found *Note) (n uint64, last hash, 
 		if fi, err := os.Lstat(path); err != nil || !fi.Mode().IsRegular() {
 			continue // a folder in its place: the next number is free
 		}
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW, 0)
+		f, err := regular.OpenFile(path, os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW, 0)
 		if err != nil {
 			return 0, hash{}, err
 		}

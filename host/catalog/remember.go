@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/toold/toold/host/regular"
 	"github.com/toold/toold/host/strictjson"
 )
 
@@ -47,7 +48,7 @@ func openMemory(stateDir string) (*memory, error) {
 		return nil, fmt.Errorf("make the state folder: %w", err)
 	}
 	m := &memory{path: filepath.Join(stateDir, memoryFile), rec: remembered{Version: 1}}
-	data, err := os.ReadFile(m.path)
+	data, err := regular.ReadFile(m.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
 	}

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/toold/toold/host/places"
+	"github.com/toold/toold/host/regular"
 	"github.com/toold/toold/host/strictjson"
 )
 
@@ -26,7 +26,7 @@ func Load(file string, env Env) (Config, error) {
 		if err != nil {
 			return c, fmt.Errorf("read configuration: %w", err)
 		}
-		data, err := os.ReadFile(abs)
+		data, err := regular.ReadFile(abs)
 		if err != nil {
 			return c, fmt.Errorf("read configuration: %w; check --config", err)
 		}

@@ -5,13 +5,15 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+
+	"github.com/toold/toold/host/regular"
 )
 
 // OpenSecret opens a file with secrets in it, and refuses one that has a further
 // name (a hard link): a confined tool is kept from the name that is known here,
 // and would read it by the other.
 func OpenSecret(path string) (*os.File, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -14,10 +14,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/inode"
+	"github.com/toold/toold/host/regular"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -127,7 +127,7 @@ func (p *Program) findInterpreters(searchPath string, h hash.Hash) error {
 // firstLine returns the first line of a script without #!, and whether file is a
 // script. A file that is neither a script nor a program is an error.
 func firstLine(file string) (line string, script bool, err error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := regular.Open(file)
 	if err != nil {
 		return "", false, nil // executable but not readable, so not a script
 	}
@@ -212,7 +212,7 @@ func lookPath(name, searchPath string) string {
 
 // addFile adds the name and the hash of file to h.
 func addFile(h hash.Hash, file string) error {
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := regular.Open(file)
 	if err != nil {
 		// Executable but not readable: only the name counts.
 		fmt.Fprintf(h, "%q\n", file)

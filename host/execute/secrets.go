@@ -21,6 +21,7 @@ import (
 	"github.com/toold/toold/host/fetch"
 	"github.com/toold/toold/host/identity"
 	"github.com/toold/toold/host/mask"
+	"github.com/toold/toold/host/regular"
 	"github.com/toold/toold/host/sigv4"
 	"github.com/toold/toold/host/tools"
 )
@@ -248,7 +249,7 @@ func (k *vault) secretValue(caller identity.Caller, s tools.Secret) (string, err
 	case "file":
 		open := config.OpenSecret
 		if s.TLS == tools.TLSCA || s.TLS == tools.TLSCert { // these are public, and may have several names
-			open = os.Open
+			open = regular.Open
 		}
 		f, err := open(name)
 		if err != nil {

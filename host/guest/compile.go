@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 
 	"github.com/toold/toold/host/guest/wasm"
+	"github.com/toold/toold/host/regular"
 )
 
 // Compiling takes what the module's author wants it to take: 27 KB can ask for
@@ -399,24 +401,35 @@ func (e *Engine) keep(key [32]byte, file string) error {
 			return err
 		}
 	}
-	if err := os.Rename(file, filepath.Join(e.dir, entry)); err != nil {
+	if err := replace(file, filepath.Join(e.dir, entry)); err != nil {
 		return err
 	}
 	dir := filepath.Dir(filepath.Dir(file))
-	if err := os.Rename(filepath.Join(dir, linesFile), e.lines(key)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := replace(filepath.Join(dir, linesFile), e.lines(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	tmp := filepath.Join(dir, "note")
 	if err := os.WriteFile(tmp, []byte(entry+" "+sum+"\n"), 0o600); err != nil {
 		return err
 	}
-	return os.Rename(tmp, e.note(key))
+	return replace(tmp, e.note(key))
+}
+
+// replace moves a file to a place in the cache. A folder that is there, which only
+// somebody else can have made, is removed: nothing else is kept in the cache.
+func replace(file, place string) error {
+	if fi, err := os.Lstat(place); err == nil && fi.IsDir() {
+		if err := os.RemoveAll(place); err != nil {
+			return err
+		}
+	}
+	return os.Rename(file, place)
 }
 
 // intact reports whether the cache holds a module's code as it was made. What
 // is damaged is deleted.
 func (e *Engine) intact(key [32]byte) bool {
-	p, err := os.ReadFile(e.note(key))
+	p, err := regular.ReadFile(e.note(key))
 	if err != nil {
 		return false
 	}
@@ -426,10 +439,10 @@ func (e *Engine) intact(key [32]byte) bool {
 		return false
 	}
 	if got, err := fileSum(filepath.Join(e.dir, entry)); err != nil || got != sum {
-		if err == nil {
-			e.cfg.Logger.Warn("compiled module is damaged; compiling it again", "file", entry)
+		if !errors.Is(err, fs.ErrNotExist) {
+			e.cfg.Logger.Warn("compiled module is damaged; compiling it again", "file", entry, "error", err)
 		}
-		os.Remove(filepath.Join(e.dir, entry))
+		os.RemoveAll(filepath.Join(e.dir, entry))
 		e.forget(key)
 		return false
 	}
@@ -458,7 +471,7 @@ func (e *Engine) prune() {
 		if err != nil || time.Since(st.ModTime()) < unused {
 			continue
 		}
-		p, err := os.ReadFile(note)
+		p, err := regular.ReadFile(note)
 		if err != nil {
 			continue
 		}
@@ -478,7 +491,7 @@ func (e *Engine) forget(key [32]byte) { os.Remove(e.note(key)) }
 const sumKind = "crc32c"
 
 func fileSum(name string) (string, error) {
-	f, err := os.Open(name)
+	f, err := regular.Open(name)
 	if err != nil {
 		return "", err
 	}

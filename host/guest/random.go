@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+
+	"github.com/toold/toold/host/regular"
 )
 
 // A guest that draws randomness while it initialises itself, as those in Go do
@@ -26,13 +28,13 @@ const seedFile = "seed"
 func loadSeed(dir string, log *slog.Logger) (seed [32]byte, err error) {
 	path := filepath.Join(dir, seedFile)
 	for range 2 {
-		b, err := os.ReadFile(path)
+		b, err := regular.ReadFile(path)
 		if err == nil && len(b) == len(seed) {
 			return [32]byte(b), nil
 		}
-		if err == nil {
-			log.Warn("the seed of guests is damaged and is made anew", "file", path, "bytes", len(b))
-			err = os.Remove(path)
+		if _, other := errors.AsType[regular.Error](err); other || err == nil {
+			log.Warn("the seed of guests is damaged and is made anew", "file", path, "bytes", len(b), "error", err)
+			err = os.RemoveAll(path)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return seed, fmt.Errorf("read the seed of guests: %w", err)

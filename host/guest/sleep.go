@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/toold/toold/host/regular"
 )
 
 // A host of a thousand tools calls few of them at a time. A module that others
@@ -41,7 +43,7 @@ func (e *Engine) copyOf(digest [32]byte) string {
 // keepCopy keeps the bytes of a module that may have to be loaded again.
 func (e *Engine) keepCopy(digest [32]byte, code []byte) error {
 	name := e.copyOf(digest)
-	if st, err := os.Stat(name); err == nil && st.Size() == int64(len(code)) {
+	if st, err := os.Stat(name); err == nil && st.Mode().IsRegular() && st.Size() == int64(len(code)) {
 		now := time.Now()
 		return os.Chtimes(name, now, now) // it is in use: see prune
 	}
@@ -60,12 +62,12 @@ func (e *Engine) keepCopy(digest [32]byte, code []byte) error {
 	if err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), name)
+	return replace(f.Name(), name)
 }
 
 // readCopy reads them again. They are what they were.
 func (e *Engine) readCopy(digest [32]byte) ([]byte, error) {
-	code, err := os.ReadFile(e.copyOf(digest))
+	code, err := regular.ReadFile(e.copyOf(digest))
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,11 @@
 package guest
 
 import (
-	"os"
 	"strconv"
 	"strings"
 
 	"github.com/toold/toold/host/guest/wasm"
+	"github.com/toold/toold/host/regular"
 )
 
 // maxFrames is how many functions a message about a trap names.
@@ -16,7 +16,7 @@ func (m *Module) where(err error) string {
 	find := func(uint32) []wasm.Place { return nil }
 	if m.lines != "" {
 		// It is read now and not kept: few modules trap, and fewer again.
-		if f, err := os.Open(m.lines); err == nil {
+		if f, err := regular.Open(m.lines); err == nil {
 			defer f.Close()
 			found := map[uint32][]wasm.Place{} // a recursion asks for one again and again
 			find = func(offset uint32) []wasm.Place {

@@ -45,6 +45,7 @@ import (
 	"github.com/maypok86/otter/v2"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/regular"
 	"github.com/toold/toold/host/strictjson"
 )
 
@@ -357,7 +358,7 @@ func loadKey(path string) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the host key: %w", err)
 		}
-		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		f, err := regular.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 		if err != nil {
 			return nil, fmt.Errorf("read the host key: %w; it must be a regular file, not a link", err)
 		}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/toold/toold/host/regular"
 )
 
 const (
@@ -133,7 +135,7 @@ func readKeys(path string) ([]jose.JSONWebKey, error) {
 	if !fi.Mode().IsRegular() || fi.Size() > maxJWKS {
 		return nil, fail(fmt.Errorf("%s is not a regular file of at most %d bytes", path, maxJWKS))
 	}
-	data, err := os.ReadFile(path)
+	data, err := regular.ReadFile(path)
 	if err != nil {
 		return nil, fail(err)
 	}

@@ -15,6 +15,8 @@ import (
 	"regexp"
 	"slices"
 	"syscall"
+
+	"github.com/toold/toold/host/regular"
 )
 
 // Spec says which call a job is.
@@ -137,12 +139,12 @@ func decodeOutput(b []byte) (h outputHeader, stdout, stderr []byte, err error) {
 
 // read reads the output of j, and nobody else's.
 func (o *outputs) read(j *Spec) (h outputHeader, stdout, stderr []byte, err error) {
-	f, err := os.OpenFile(o.path(j), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := regular.OpenFile(o.path(j), os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return h, nil, nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxOutputFile {
+	if info, err := f.Stat(); err != nil || info.Size() > maxOutputFile {
 		return h, nil, nil, errors.Join(err, errNoOutput)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxOutputFile+1))
@@ -158,7 +160,7 @@ func (o *outputs) read(j *Spec) (h outputHeader, stdout, stderr []byte, err erro
 // writeOutput makes the file, whole, or none.
 func writeOutput(path string, b []byte) error {
 	tmp := path + newOutput
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
+	f, err := regular.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}

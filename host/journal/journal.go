@@ -25,10 +25,10 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/regular"
 )
 
 // Version is the format version that this program writes. It reads all
@@ -228,12 +228,12 @@ func (j *Journal) openLocked(initial func() []Record) error {
 	if j.file != nil {
 		return nil
 	}
-	f, err := os.OpenFile(j.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	f, err := regular.OpenFile(j.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if errors.Is(err, fs.ErrNotExist) { // the folder is missing
 		if err := os.MkdirAll(filepath.Dir(j.Path), 0o700); err != nil {
 			return err
 		}
-		f, err = os.OpenFile(j.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+		f, err = regular.OpenFile(j.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	}
 	if err != nil {
 		return err
@@ -263,7 +263,7 @@ func (j *Journal) openLocked(initial func() []Record) error {
 // exists under one of the two names at any time.
 func (j *Journal) rotateLocked(records []Record) error {
 	tmp := tempPath(j.Path)
-	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := regular.OpenFile(tmp, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -532,18 +532,11 @@ func Read(path string) (*State, error) {
 			return nil, err
 		}
 	}
-	// O_NONBLOCK: opening a pipe would wait for its other end.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if fi, err = f.Stat(); err == nil && fi.Mode()&(fs.ModeNamedPipe|fs.ModeDevice) != 0 {
-		err = errors.New("it is not a regular file")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the journal %s: %w", path, err)
-	}
 	l, err := replay(f)
 	if err != nil {
 		return nil, fmt.Errorf("read the journal %s: %w", path, err)
@@ -555,7 +548,7 @@ func Read(path string) (*State, error) {
 // objects, oldest first, and the number of damaged lines.
 func (j *Journal) AllRecords() (list []any, damaged int) {
 	for _, path := range []string{rotatedPath(j.Path), j.Path} {
-		f, err := os.Open(path)
+		f, err := regular.Open(path)
 		if err != nil {
 			continue
 		}

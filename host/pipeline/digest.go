@@ -16,6 +16,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/regular"
 	"github.com/toold/toold/host/tools"
 )
 
@@ -96,7 +97,7 @@ func programOf(t *tools.Tool) (string, error) {
 	if err != nil {
 		return "", fault.Errorf(fault.ToolNotInstalled, "look at the binary of %s: %w", t.Name, err)
 	}
-	f, err := os.Open(t.Binary)
+	f, err := regular.Open(t.Binary)
 	if err != nil { // which may be executed, and not be read
 		return fmt.Sprint(t.Binary, info.Size(), info.ModTime().UnixNano()), nil
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/idempotency"
 	"github.com/toold/toold/host/identity"
+	"github.com/toold/toold/host/regular"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -205,11 +206,11 @@ func openPlace(dir string) (string, error) {
 		return "", nil
 	}
 	path := filepath.Join(dir, "place")
-	b, err := os.ReadFile(path)
+	b, err := regular.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		b = []byte(rand.Text())
 		if err = os.MkdirAll(dir, 0o700); err == nil {
-			err = os.WriteFile(path, b, 0o600)
+			err = regular.WriteFile(path, b, 0o600)
 		}
 	}
 	if err != nil {

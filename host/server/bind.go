@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/regular"
 )
 
 // socket is a bound Unix socket and, where there is one, the lock that says that its
@@ -213,7 +215,7 @@ func (s *socket) release() { s.released.Do(func() { release(s.lock) }) }
 // when the daemon dies, however it dies.
 func acquire(path string) (*os.File, error) {
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+		f, err := regular.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return nil, err
 		}

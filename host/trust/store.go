@@ -18,6 +18,7 @@ import (
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/inode"
+	"github.com/toold/toold/host/regular"
 )
 
 // Variables with the file of the authorities that programs trust. Those of extra are
@@ -195,7 +196,7 @@ func makeTrust(state, tool string, hosts []string, sources []*source) (_ *Trust,
 		var content []byte
 		switch {
 		case s.system && s.file != "":
-			content, err = os.ReadFile(s.file)
+			content, err = regular.ReadFile(s.file)
 			content = append(bytes.TrimRight(content, "\n"), '\n')
 		case s.file != "":
 			content, err = certificates(s.file)
@@ -314,7 +315,7 @@ func systemFile() string {
 // certificates are the certificates in a file, in PEM, and nothing else that is in
 // it.
 func certificates(file string) ([]byte, error) {
-	b, err := os.ReadFile(file)
+	b, err := regular.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
