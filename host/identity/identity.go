@@ -53,7 +53,10 @@ import (
 // namespace. Many users may share it, so it identifies none.
 const overflowUID = 65534
 
-const keyFile = "host.key"
+const (
+	keyFile   = "host.key"
+	keyIDFile = "host.key.id" // tells which key keyFile has to be
+)
 
 // Config configures which callers a Resolver admits. It is fixed after New.
 type Config struct {
@@ -332,56 +335,106 @@ func (r *Resolver) cacheKey(token string) (digest, cipher.AEAD, error) {
 	return digest(sum[:sha256.Size]), aead, err
 }
 
+// loadKey reads the host's key, or makes one in a folder that had none. Beside it is
+// keyIDFile, by which a key that is missing or was replaced is noticed: with another one
+// every caller has another ID, and a call with an idempotency key that has run runs again.
 func loadKey(path string) ([]byte, error) {
-	for {
-		_, err := os.Lstat(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			key := make([]byte, 32)
-			rand.Read(key)
-			// Write a temporary file and link it, so that concurrent starts
-			// end with one complete key.
-			tmp, err := os.CreateTemp(filepath.Dir(path), ".key-*") // mode 0600
-			if err != nil {
-				return nil, fmt.Errorf("make the host key: %w", err)
-			}
-			defer os.Remove(tmp.Name())
-			_, werr := tmp.Write(key)
-			if err := errors.Join(werr, tmp.Sync(), tmp.Close()); err != nil {
-				return nil, fmt.Errorf("make the host key: %w", err)
-			}
-			if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-				return nil, fmt.Errorf("make the host key: %w", err)
-			}
-			os.Remove(tmp.Name())
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the host key: %w", err)
-		}
-		f, err := regular.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
-		if err != nil {
-			return nil, fmt.Errorf("read the host key: %w; it must be a regular file, not a link", err)
-		}
-		defer f.Close()
-		fi, err := f.Stat() // of the open file, not the path
-		if err != nil {
-			return nil, fmt.Errorf("read the host key: %w", err)
-		}
-		if !fi.Mode().IsRegular() || fi.Mode().Perm()&0o077 != 0 {
-			return nil, fmt.Errorf("read the host key: %s is %v; `chmod 600 %s` if nobody else has read it, else remove it", path, fi.Mode(), path)
-		}
-		if s, ok := fi.Sys().(*syscall.Stat_t); ok && s.Nlink > 1 && !isTempLink(path, fi) {
-			return nil, fmt.Errorf("read the host key: %s has %d names (hard links), and whoever reads it by another one can tell who calls; remove them if nobody has read it, else remove it", path, s.Nlink)
-		}
-		key, err := io.ReadAll(io.LimitReader(f, 64))
-		if err != nil {
-			return nil, fmt.Errorf("read the host key: %w", err)
-		}
-		if len(key) != 32 {
-			return nil, fmt.Errorf("read the host key: %s has %d bytes and not 32; restore it from a backup, or remove it to make a new one; earlier sessions and records are then no longer found", path, len(key))
-		}
-		return key, nil
+	idPath := filepath.Join(filepath.Dir(path), keyIDFile)
+	id, err := regular.ReadFile(idPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read what is known of the host key: %w", err)
 	}
+	key, err := readKey(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if id != nil {
+			return nil, fmt.Errorf("the host key %s is missing, and sessions, records and homes are found by it: without it, calls that have run would run again; restore it from a backup, or remove %s to start without them", path, idPath)
+		}
+		if err = makeKey(path); err == nil {
+			key, err = readKey(path)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(key)
+	want := hex.EncodeToString(sum[:16])
+	switch {
+	case id == nil:
+		if err := writeKeyID(idPath, want); err != nil {
+			return nil, fmt.Errorf("record which host key this is: %w", err)
+		}
+	case strings.TrimSpace(string(id)) != want:
+		return nil, fmt.Errorf("the host key %s is another one than before, and sessions, records and homes are found by it: with this one, calls that have run would run again; restore the earlier one from a backup, or remove %s to go on with this one", path, idPath)
+	}
+	return key, nil
+}
+
+// makeKey makes a key where there is none. It writes a temporary file and links it, so
+// that concurrent starts end with one complete key.
+func makeKey(path string) error {
+	key := make([]byte, 32)
+	rand.Read(key)
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".key-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("make the host key: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	_, werr := tmp.Write(key)
+	if err := errors.Join(werr, tmp.Sync(), tmp.Close()); err != nil {
+		return fmt.Errorf("make the host key: %w", err)
+	}
+	if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the host key: %w", err)
+	}
+	return nil
+}
+
+// writeKeyID records which key there is, once that is on the disk.
+func writeKeyID(path, id string) error {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	tmp, err := os.CreateTemp(dir.Name(), ".key-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // gone already unless there was an error
+	_, err = tmp.WriteString(id + "\n")
+	if err := errors.Join(err, tmp.Sync(), tmp.Close(), dir.Sync()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}
+
+func readKey(path string) ([]byte, error) {
+	f, err := regular.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, syscall.ELOOP) {
+		err = fmt.Errorf("%w; put the file itself there instead of a link", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the host key: %w", err)
+	}
+	defer f.Close()
+	fi, err := f.Stat() // of the open file, not the path
+	if err != nil {
+		return nil, fmt.Errorf("read the host key: %w", err)
+	}
+	if fi.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("read the host key: %s is %v; `chmod 600 %s` if nobody else has read it, else remove it and %s, with which callers get new IDs", path, fi.Mode(), path, keyIDFile)
+	}
+	if s, ok := fi.Sys().(*syscall.Stat_t); ok && s.Nlink > 1 && !isTempLink(path, fi) {
+		return nil, fmt.Errorf("read the host key: %s has %d names (hard links), and whoever reads it by another one can tell who calls; remove them if nobody has read it, else remove it and %s", path, s.Nlink, keyIDFile)
+	}
+	key, err := io.ReadAll(io.LimitReader(f, 64))
+	if err != nil {
+		return nil, fmt.Errorf("read the host key: %w", err)
+	}
+	if len(key) != 32 {
+		return nil, fmt.Errorf("read the host key: %s has %d bytes and not 32; restore it from a backup, or remove it and %s to make a new one; earlier sessions and records are then no longer found", path, len(key), keyIDFile)
+	}
+	return key, nil
 }
 
 // isTempLink reports whether the other name of the host's key is the temporary one

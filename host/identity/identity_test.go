@@ -3,6 +3,7 @@ package identity
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -129,5 +130,70 @@ func TestLinkedKey(t *testing.T) {
 	}
 	if _, err := New(dir, Config{AllowUID: true}); err == nil {
 		t.Error("a link is followed")
+	}
+}
+
+// TestKeyIsLost: a host key that is missing, or another one than before, is refused until
+// an operator says that it is meant; nobody's ID changes unnoticed.
+func TestKeyIsLost(t *testing.T) {
+	id := func(dir string) (string, error) {
+		r, err := New(dir, Config{AllowUID: true})
+		if err != nil {
+			return "", err
+		}
+		c, err := r.Resolve("", 1000)
+		return c.ID, err
+	}
+	dir, other := t.TempDir(), t.TempDir()
+	first, err := id(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := id(other)
+	if err != nil || second == first {
+		t.Fatalf("%s after %s: %v", second, first, err)
+	}
+	key, keyID := filepath.Join(dir, keyFile), filepath.Join(dir, keyIDFile)
+	kept, err := os.ReadFile(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := os.ReadFile(filepath.Join(other, keyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := id(dir); err == nil || !strings.Contains(err.Error(), key+" is missing") || !strings.Contains(err.Error(), "restore it from a backup, or remove "+keyID) {
+		t.Errorf("missing: %v", err)
+	}
+	if _, err := os.Lstat(key); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing: one was made: %v", err)
+	}
+	if err := os.WriteFile(key, foreign, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := id(dir); err == nil || !strings.Contains(err.Error(), key+" is another one than before") || !strings.Contains(err.Error(), "or remove "+keyID) {
+		t.Errorf("another: %v", err)
+	}
+	if err := os.WriteFile(key, kept, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := id(dir); again != first || err != nil {
+		t.Errorf("restored: %s, %v; want %s", again, err, first)
+	}
+	// The operator means it; and a folder of a version that recorded nothing.
+	if err := errors.Join(os.Remove(keyID), os.WriteFile(key, foreign, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := id(dir); again != second || err != nil {
+		t.Errorf("replaced on purpose: %s, %v; want %s", again, err, second)
+	}
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := id(dir); err == nil {
+		t.Error("the new key was not recorded")
 	}
 }
