@@ -134,6 +134,29 @@ func probe(args []string) error {
 			return fmt.Errorf("it tells of %d, not of %d", of, watch)
 		}
 		return nil
+	case "setxattr":
+		return unix.Setxattr(arg(1), arg(2), []byte(arg(3)), 0)
+	case "removexattr":
+		return unix.Removexattr(arg(1), arg(2))
+	case "fill": // the supervisor's memory, with what it is asked for
+		value, err := make([]byte, 64<<10), os.WriteFile(arg(1), nil, 0o600)
+		for n := 0; n < 8000 && err == nil; n++ {
+			if err = unix.Setxattr(arg(1), "user.toold", value, 0); err == unix.ENOSPC || err == unix.E2BIG {
+				err = nil // the file system takes less; it was asked all the same
+			}
+		}
+		fmt.Println(err)
+		os.Stdin.Read(value[:1])
+		return nil
+	case "listen-unix": // at a path; @ begins an abstract name
+		s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil && arg(1) != "" {
+			err = unix.Bind(s, &unix.SockaddrUnix{Name: arg(1)})
+		}
+		if err != nil {
+			return err
+		}
+		return unix.Listen(s, 1)
 	case "exec":
 		return unix.Exec(arg(1), args[1:], nil)
 	case "calls":

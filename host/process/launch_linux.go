@@ -48,7 +48,7 @@ func (s *service) onLauncher(g *seccomp.Guards, f func(*launcher, error)) {
 		l := &launcher{guards: g}
 		err := unix.Unshare(unix.CLONE_FS)
 		if err == nil && g != nil {
-			l.monitor, err = confine.Watch(*g, func() { s.waste.leave(wasteOfAnswer) })
+			l.monitor, err = confine.Watch(*g, s.waste.leave)
 		}
 		if err != nil {
 			l = nil

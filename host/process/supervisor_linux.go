@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/metrics"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -169,8 +170,7 @@ func (s *service) await(g *seccomp.Guards) {
 // suits, otherwise on a launcher that is made for it. Then another attends.
 func (s *service) attend(l *launcher) {
 	// Nobody waits now.
-	s.waste.leave(s.control.wasted)
-	s.control.wasted = 0
+	s.waste.leave()
 	sp, fds, err := s.control.next()
 	if err != nil {
 		code := 0
@@ -250,14 +250,10 @@ func (s *service) listen() {
 }
 
 const (
-	// collectAt is how much garbage is collected at a time.
+	// collectAt is how many bytes are allocated before garbage is collected.
 	collectAt = 2 << 20
-	// wasteOfRun and wasteOfAnswer are about how many bytes a run leaves,
-	// without what was ordered, and an answer to a system call.
-	wasteOfRun    = 32 << 10
-	wasteOfAnswer = 1 << 10
-	// wasteOfLook is about what a look of freeStopping leaves.
-	wasteOfLook = 8 << 10
+	// lookEach is how often it is asked how many they are, which takes a microsecond.
+	lookEach = 8
 )
 
 // waste has garbage collected, now and then. The supervisor has no collector
@@ -267,14 +263,21 @@ type waste struct {
 	// starting is held while a child is started, and while garbage is
 	// collected.
 	starting sync.Mutex
-	bytes    atomic.Int64 // about how many may be collected
+	left     atomic.Uint32 // how often there was some
+	before   atomic.Uint64 // what had been allocated at the last collection, in bytes
 }
 
-// leave notes n bytes of garbage, and collects them if there is enough and no
-// child is being started.
-func (w *waste) leave(n int) {
-	if w.bytes.Add(int64(n)) > collectAt && w.starting.TryLock() {
-		w.bytes.Store(0)
+// leave says that something was done that leaves garbage, and collects it if there is
+// enough and no child is being started. What an answer to the run leaves is up to the
+// run, so it is asked for and not estimated.
+func (w *waste) leave() {
+	if w.left.Add(1)%lookEach != 0 {
+		return
+	}
+	allocated := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(allocated)
+	if now := allocated[0].Value.Uint64(); now-w.before.Load() > collectAt && w.starting.TryLock() {
+		w.before.Store(now)
 		runtime.GC()
 		w.starting.Unlock()
 	}
@@ -345,7 +348,7 @@ func (s *service) freeStopping(n int) {
 			}
 		}
 		s.mu.Unlock()
-		s.waste.leave(wasteOfLook)
+		s.waste.leave()
 	}
 }
 
@@ -496,8 +499,6 @@ type control struct {
 	fds []int
 	oob [128]byte
 	in  *bufio.Reader
-	// wasted is about how many bytes reading left in memory.
-	wasted int
 }
 
 func (c *control) next() (sp *spec, fds [5]int, err error) {
@@ -507,7 +508,6 @@ func (c *control) next() (sp *spec, fds [5]int, err error) {
 	if sp, err = decodeSpec(c.in); err != nil {
 		return nil, fds, err
 	}
-	c.wasted += wasteOfRun + 8*(len(sp.Args)+len(sp.Env))
 	want := 4
 	if fds[4] = -1; sp.Network {
 		want++
