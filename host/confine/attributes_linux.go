@@ -1,7 +1,6 @@
 package confine
 
 import (
-	"bytes"
 	"maps"
 	"os"
 	"strconv"
@@ -212,12 +211,8 @@ func changeTimes(form int) func(*attributeCall) error {
 				size = 16
 			}
 			b := unsafe.Slice((*byte)(unsafe.Pointer(&raw)), size)
-			for got := 0; got < size; { // it may lie across two pages
-				n, err := seccomp.Memory(a.tid, at+uint64(got), b[got:])
-				if err != nil || n <= 0 {
-					return unix.EFAULT
-				}
-				got += n
+			if err := seccomp.Fill(a.tid, at, b); err != nil {
+				return err
 			}
 			switch form {
 			case nanoseconds:
@@ -264,14 +259,10 @@ func setAttribute(a *attributeCall) error {
 		return unix.E2BIG
 	}
 	value := make([]byte, size)
-	for got := 0; got < len(value); {
-		n, err := seccomp.Memory(a.tid, a.args[1]+uint64(got), value[got:])
-		if err != nil || n <= 0 {
-			return unix.EFAULT
-		}
-		got += n
+	if err := seccomp.Fill(a.tid, a.args[1], value); err != nil {
+		return err
 	}
-	return unix.Setxattr(a.self, name, bytes.Clone(value), int(int32(a.args[3])))
+	return unix.Setxattr(a.self, name, value, int(int32(a.args[3])))
 }
 
 func removeAttribute(a *attributeCall) error {
@@ -282,16 +273,21 @@ func removeAttribute(a *attributeCall) error {
 	return unix.Removexattr(a.self, name)
 }
 
-// attribute is the name of the extended attribute. A user's own are of files and
-// folders only; the kernel knows none of a symbolic link that a tool may set.
+// attribute is the name of the extended attribute: one of the user's own, which are of
+// files and folders only, or an access list. This process may have capabilities that the
+// run has not, with which the kernel takes others: those of a program are such an attribute.
 func (a *attributeCall) attribute() (string, error) {
 	if a.link {
 		return "", unix.EPERM
 	}
 	const most = 255 // XATTR_NAME_MAX
 	name, cut, err := seccomp.Text(a.tid, a.args[0], most)
-	if err == nil && (cut || name == "") {
+	switch {
+	case err != nil:
+	case cut || name == "":
 		err = unix.ERANGE
+	case !strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "system.posix_acl_"):
+		err = unix.EPERM
 	}
 	return name, err
 }

@@ -50,12 +50,8 @@ func (m *Monitor) network(n *seccomp.Call) seccomp.Answer {
 		return seccomp.Fail(unix.EINVAL)
 	}
 	address := make([]byte, size)
-	for got := 0; got < len(address); {
-		k, err := seccomp.Memory(int(n.TID), n.Args[1]+uint64(got), address[got:])
-		if err != nil || k <= 0 {
-			return seccomp.Fail(unix.EFAULT)
-		}
-		got += k
+	if err := seccomp.Fill(int(n.TID), n.Args[1], address); err != nil {
+		return seccomp.Fail(err)
 	}
 	// From here on nothing is read of the caller: it was this one.
 	if domain == unix.AF_UNIX {

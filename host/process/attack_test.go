@@ -3,11 +3,43 @@
 package process_test
 
 import (
+	"encoding/binary"
 	"os"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/toold/toold/host/process"
 )
+
+// The supervisor, which may have more capabilities than the run, sets no extended
+// attributes for it that the kernel takes from nobody but such: a program with
+// capabilities is another way to be root, for whoever else sees the folder.
+func TestAttributesOfTheKernel(t *testing.T) {
+	capability := make([]byte, 20) // struct vfs_cap_data
+	binary.LittleEndian.PutUint32(capability, 0x02000001)
+	binary.LittleEndian.PutUint32(capability[4:], 1<<unix.CAP_SYS_ADMIN)
+	for most, r := range levels(t) {
+		if !r.Confinement().Filter {
+			continue
+		}
+		dir := t.TempDir()
+		must(t, os.WriteFile(dir+"/file", nil, 0o755))
+		had := unix.Setxattr(dir+"/file", "security.capability", capability, 0) == nil
+		for name, want := range map[string]string{"security.toold": "EPERM", "trusted.toold": "EPERM", "security.capability": "EPERM", "user.toold": "ok"} {
+			// Arguments hold no zero byte: what a value is, is not looked at before the name.
+			if got := say(t, r, probing(t, dir, "setxattr", "file", name, "value")); got != want {
+				t.Errorf("%v, %s: %s, want %s", most, name, got, want)
+			}
+		}
+		if got := say(t, r, probing(t, dir, "removexattr", "file", "security.capability")); got != "EPERM" {
+			t.Errorf("%v: capabilities are taken from a program: %s", most, got)
+		}
+		if n, err := unix.Getxattr(dir+"/file", "security.capability", nil); had && (err != nil || n != len(capability)) {
+			t.Errorf("%v: they are %d bytes, %v", most, n, err)
+		}
+	}
+}
 
 // However much a run has its supervisor read, the supervisor's memory is bounded.
 func TestMemoryOfASupervisor(t *testing.T) {

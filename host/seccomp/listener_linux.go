@@ -104,6 +104,18 @@ func Memory(tid int, address uint64, p []byte) (int, error) {
 	return unix.ProcessVMReadv(tid, local, []unix.RemoteIovec{{Base: uintptr(address), Len: len(p)}}, 0)
 }
 
+// Fill fills p from address, which may lie across pages.
+func Fill(tid int, address uint64, p []byte) error {
+	for got := 0; got < len(p); {
+		n, err := Memory(tid, address+uint64(got), p[got:])
+		if err != nil || n <= 0 {
+			return unix.EFAULT
+		}
+		got += n
+	}
+	return nil
+}
+
 // Text reads the string at address, of limit bytes at most; cut reports that it
 // is longer.
 func Text(tid int, address uint64, limit int) (s string, cut bool, err error) {
