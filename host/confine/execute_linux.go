@@ -54,8 +54,17 @@ func (g *grants) canWrite(path string) bool {
 
 // hides reports whether what is at path is kept from being read, or listed.
 func (g *grants) hides(path string) bool {
-	return g.leads[path] || slices.ContainsFunc(g.hidden, func(dir string) bool { return Beneath(dir, path) })
+	return g.leads[path] || isDevice(path) || slices.ContainsFunc(g.hidden, func(dir string) bool { return Beneath(dir, path) })
 }
+
+// isDevice reports whether path is one of a device. Those that every tool may use are
+// granted one by one (openDevices): others are what people type into terminals, and the
+// disks beneath all files.
+func isDevice(path string) bool {
+	return strings.HasPrefix(path, devices+"/") && !Beneath(devices+"/shm", path)
+}
+
+const devices = "/dev"
 
 // holdsProgram reports whether the file at path was granted to be executed.
 func (g *grants) holdsProgram(path string) bool {

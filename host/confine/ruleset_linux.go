@@ -326,7 +326,7 @@ func (b *builder) add(fd int, access uint64) error {
 // it, and none for the folders of the way, which can be passed through and not
 // be listed. It returns what the operator should know.
 func (b *builder) allReadableBut(hide []string) (text string) {
-	leads := map[string]bool{}
+	leads := map[string]bool{"/": true, devices: true}
 	hidden := make([]string, len(hide))
 	for i, path := range hide {
 		b.note(path, false) // where it leads, by whatever links
@@ -337,7 +337,7 @@ func (b *builder) allReadableBut(hide []string) (text string) {
 	}
 	b.grants.hidden, b.grants.leads = hidden, leads
 	isHidden := func(path string) bool {
-		return slices.ContainsFunc(hidden, func(h string) bool { return Beneath(h, path) })
+		return isDevice(path) || slices.ContainsFunc(hidden, func(h string) bool { return Beneath(h, path) })
 	}
 	for _, dir := range slices.Sorted(maps.Keys(leads)) {
 		if isHidden(dir) {

@@ -41,6 +41,37 @@ func TestAttributesOfTheKernel(t *testing.T) {
 	}
 }
 
+// A run has the devices that every tool has, and no others: not the terminals of the
+// daemon's user, nor a new one of the few that a host has.
+func TestDevices(t *testing.T) {
+	for most, r := range levels(t) {
+		hidden := t.TempDir()
+		try := func(args ...string) string {
+			c := probing(t, t.TempDir(), args...)
+			c.Confine.Hide = []string{hidden}
+			return say(t, r, c)
+		}
+		for device, want := range map[string]string{"/dev/null": "ok", "/dev/zero": "ok", "/dev/urandom": "ok", "/dev/shm": "EISDIR", "/dev/ptmx": "EACCES", "/dev": "EACCES", "/dev/pts": "EACCES"} {
+			if _, err := os.Stat(device); err != nil {
+				continue
+			}
+			if got := try("read", device); got != want {
+				t.Errorf("%v, read %s: %s, want %s", most, device, got, want)
+			}
+		}
+		if r.Confinement().Filter {
+			for _, device := range []string{"/dev", "/dev/pts", "/dev/console"} {
+				if _, err := os.Stat(device); err != nil {
+					continue
+				}
+				if got := try("watch", device); got != "EACCES" {
+					t.Errorf("%v, watch %s: %s", most, device, got)
+				}
+			}
+		}
+	}
+}
+
 // However much a run has its supervisor read, the supervisor's memory is bounded.
 func TestMemoryOfASupervisor(t *testing.T) {
 	r := newRunner(t, process.Config{Ready: 1})
