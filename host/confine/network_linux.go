@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -40,7 +41,18 @@ func (m *Monitor) network(n *seccomp.Call) seccomp.Answer {
 		if !m.listener.Valid(n) {
 			return seccomp.Fail(unix.EINTR)
 		}
+		// An abstract name is the whole host's: programs that look for another's server
+		// there would find this one. Nobody of the run may connect to it. A socket without
+		// a name, which may get one now, does not listen.
+		var name unix.RawSockaddrUnix
+		size := uint32(unix.SizeofSockaddrUnix)
 		if domain != unix.AF_UNIX {
+			return seccomp.Fail(unix.EACCES)
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(sock), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size))); errno != 0 || size <= 2 {
+			return seccomp.Fail(unix.EINVAL)
+		}
+		if name.Path[0] == 0 {
 			return seccomp.Fail(unix.EACCES)
 		}
 		return seccomp.Fail(m.asCaller(sock, func() error { return unix.Listen(sock, int(int32(n.Args[1]))) }))

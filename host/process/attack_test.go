@@ -72,6 +72,20 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+// A run serves no abstract Unix socket, whose names are the whole host's.
+func TestAbstractServer(t *testing.T) {
+	for most, r := range levels(t) {
+		if !r.Confinement().Filter {
+			continue
+		}
+		for name, want := range map[string]string{"@toold-test-" + newMark(): "EACCES", "": "EINVAL", "socket": "ok", "./@file": "ok"} {
+			if got := say(t, r, probing(t, t.TempDir(), "listen-unix", name)); got != want {
+				t.Errorf("%v, %q: %s, want %s", most, name, got, want)
+			}
+		}
+	}
+}
+
 // However much a run has its supervisor read, the supervisor's memory is bounded.
 func TestMemoryOfASupervisor(t *testing.T) {
 	r := newRunner(t, process.Config{Ready: 1})
