@@ -95,6 +95,7 @@ var probeCalls = map[string]func(daemon int, file string) error{
 	"TIOCSTI in the low half": func(int, string) error {
 		return raw(unix.SYS_IOCTL, 0, 1<<32|unix.TIOCSTI, 0)
 	},
+	"TIOCSETD":              func(int, string) error { return raw(unix.SYS_IOCTL, 0, unix.TIOCSETD, 0) },
 	"a later kernel's call": func(int, string) error { return raw(100_000, 0, 0, 0) },
 
 	"chmod": func(_ int, file string) error { return unix.Chmod(file, 0o600) },

@@ -161,6 +161,8 @@ func (g Guards) rules() []rule {
 	requests := []test{
 		// Typing into somebody's terminal.
 		{arg: 1, op: equal, with: unix.TIOCSTI, then: refuse}, {arg: 1, op: equal, with: unix.TIOCLINUX, then: refuse},
+		// Has the kernel load a module.
+		{arg: 1, op: equal, with: unix.TIOCSETD, then: refuse},
 		// Signals to whom a file is said to belong.
 		{arg: 1, op: equal, with: fioSetOwn, then: refuse}, {arg: 1, op: equal, with: siocSetGroup, then: refuse},
 	}
