@@ -164,22 +164,33 @@ func openNoLinks(path string) (int, error) {
 	if fd, err := openResolved(path); err == nil {
 		return fd, nil
 	}
-	fd, err := ignoringEINTR(func() (int, error) { return unix.Open("/", openFolder, 0) })
-	if err != nil {
-		return -1, err
+	top, err := ignoringEINTR(func() (int, error) { return unix.Open("/", openFolder, 0) })
+	if err != nil || filepath.Clean(path) == "/" {
+		return top, err
 	}
-	for name := range strings.SplitSeq(filepath.Clean(path)[1:], "/") {
-		if name == "" {
-			break // path is "/"
+	defer unix.Close(top)
+	return walk(top, filepath.Clean(path)[1:], openFolder)
+}
+
+// walk opens what path is from the folder dir, with flags, and follows no symbolic link.
+func walk(dir int, path string, flags int) (int, error) {
+	fd := dir
+	for name, rest, more := "", path, true; more; {
+		name, rest, more = strings.Cut(rest, "/")
+		how := flags
+		if more {
+			how = openFolder
 		}
-		next, err := ignoringEINTR(func() (int, error) { return unix.Openat(fd, name, openFolder|unix.O_NOFOLLOW, 0) })
+		next, err := ignoringEINTR(func() (int, error) { return unix.Openat(fd, name, how|unix.O_NOFOLLOW, 0) })
 		if err == unix.ENOTDIR || err == unix.ELOOP {
 			var st unix.Stat_t
 			if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
 				err = errLink
 			}
 		}
-		unix.Close(fd)
+		if fd != dir {
+			unix.Close(fd)
+		}
 		if err != nil {
 			return -1, err
 		}

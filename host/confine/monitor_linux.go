@@ -141,8 +141,6 @@ func (m *Monitor) judge(n *seccomp.Call) seccomp.Answer {
 		return m.execute(n, unix.AT_FDCWD, n.Args[0], n.Args[1], 0)
 	case unix.SYS_EXECVEAT:
 		return m.execute(n, int(int32(n.Args[0])), n.Args[1], n.Args[2], uint32(n.Args[4]))
-	case unix.SYS_OPENAT2:
-		return seccomp.Fail(unix.ENOSYS) // programs open in another way then
 	case unix.SYS_INOTIFY_ADD_WATCH:
 		return m.watch(n)
 	case unix.SYS_MMAP:

@@ -320,7 +320,12 @@ func (v *View) source(path string, flags int) (int, error) {
 // beneath.
 func (v *View) behind(path string, flags int) (int, error) {
 	if dir, rest, ok := v.under(path); ok {
-		return unix.Openat2(v.covers[dir].fd, rest, &unix.OpenHow{Flags: uint64(unix.O_PATH | unix.O_CLOEXEC | flags), Resolve: unix.RESOLVE_NO_MAGICLINKS})
+		flags |= unix.O_PATH | unix.O_CLOEXEC
+		fd, err := unix.Openat2(v.covers[dir].fd, rest, &unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_MAGICLINKS})
+		if err == unix.ENOSYS { // on the thread that a filter is on
+			fd, err = walk(v.covers[dir].fd, rest, flags)
+		}
+		return fd, err
 	}
 	return openPath(path, flags)
 }
@@ -489,7 +494,7 @@ func (v *View) block(socket string) error {
 // Open opens the folder path through the mounts of the view. It must be the one
 // that fd is of, which may come from other mounts.
 func (*View) Open(path string, fd int) (int, error) {
-	dir, err := openResolved(path)
+	dir, err := openNoLinks(path)
 	if err != nil {
 		return -1, err
 	}

@@ -231,9 +231,8 @@ func (g Guards) rules() []rule {
 			unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
 			unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK),
 
-		// Its mode is in memory. The supervisor answers that it is absent, and makes
-		// such calls itself, on the thread that the filter is on.
-		always(notify, unix.SYS_OPENAT2),
+		// Its mode is in memory. Programs open in another way then.
+		always(absent, unix.SYS_OPENAT2),
 		[]rule{
 			{nr: unix.SYS_OPENAT, tests: creates(2, 3), otherwise: allow},
 			{nr: unix.SYS_MKNODAT, tests: creates(-1, 2), otherwise: allow},
