@@ -373,6 +373,8 @@ func TestNetworkAttacks(t *testing.T) {
 			{"repair", "", unix.EPERM},
 			{"options", "", unix.EPERM},
 			{"options of IPv6", "", unix.EPERM},
+			{"routing header", "", unix.EPERM},
+			{"routing header, the older way", "", unix.EPERM},
 			{"many", "", unix.EAGAIN},
 			{"bad address", "", unix.EFAULT},
 			{"short address", "", unix.EINVAL},

@@ -42,6 +42,10 @@ func network() []rule {
 			// A route of its own, which newer kernels refuse who has no capability: the
 			// first packet would go to any host on the way to where it is connected.
 			{arg: 2, op: equal, with: unix.IP_OPTIONS, then: refuse},
+		}}, {arg: 1, op: equal, with: unix.SOL_IPV6, then: allow, but: []test{
+			// The same of IPv6, which takes no capability.
+			{arg: 2, op: equal, with: unix.IPV6_RTHDR, then: refuse},
+			{arg: 2, op: equal, with: unix.IPV6_2292PKTOPTIONS, then: refuse},
 		}}}},
 	}
 }

@@ -291,6 +291,16 @@ int main(int argc, char **argv) {
 		unsigned char record[8] = {7, 7, 4}; // which needs no capability
 		return say(setsockopt(tcp(), IPPROTO_IP, IP_OPTIONS, record, sizeof record));
 	}
+	if (!strcmp(how, "routing header")) { /* of two segments: by another host to this one */
+		unsigned char header[40] = {0, 4, 4, 1, 1};
+		header[8 + 15] = 1;
+		memcpy(header + 24, "\xfd", 1);
+		return say(setsockopt(socket(AF_INET6, SOCK_STREAM, 0), IPPROTO_IPV6, 57 /* IPV6_RTHDR */, header, sizeof header));
+	}
+	if (!strcmp(how, "routing header, the older way")) {
+		char options[64] = {0};
+		return say(setsockopt(socket(AF_INET6, SOCK_STREAM, 0), IPPROTO_IPV6, 6 /* IPV6_2292PKTOPTIONS */, options, sizeof options));
+	}
 	if (!strcmp(how, "options of IPv6")) {
 		unsigned char record[8] = {7, 7, 4}; // which needs no capability
 		return say(setsockopt(socket(AF_INET6, SOCK_STREAM, 0), IPPROTO_IP, IP_OPTIONS, record, sizeof record));
