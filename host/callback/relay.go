@@ -69,6 +69,9 @@ const (
 	maxBegin = 48 << 10
 	// maxPiece is the longest frame of a shim's socket.
 	maxPiece = 64 << 10
+	// maxFolders is how many folders of a list are looked at: each is resolved, and what
+	// that takes is up to who made the links there.
+	maxFolders = 256
 	// beginWithin is how long a shim has to say what it was started with.
 	beginWithin = 10 * time.Second
 )
@@ -415,12 +418,12 @@ func (r *Relay) resolve(path string) (string, bool) {
 	if !r.beneath(path) {
 		return "", false
 	}
-	real, err := filepath.EvalSymlinks(path)
+	real, err := confine.RealPath(path)
 	if err != nil {
 		return "", false
 	}
 	for _, root := range r.config.Roots {
-		at, err := filepath.EvalSymlinks(root)
+		at, err := confine.RealPath(root)
 		if err != nil || !confine.Beneath(root, path) || !confine.Beneath(at, real) {
 			continue
 		}
@@ -439,9 +442,9 @@ func (r *Relay) stays(path string) bool {
 		return false
 	}
 	if clean != path && strings.Contains(path, "..") { // behind a link that leads elsewhere
-		if real, err := filepath.EvalSymlinks(path); err != nil {
+		if real, err := confine.RealPath(path); err != nil {
 			return false
-		} else if same, err := filepath.EvalSymlinks(clean); err != nil || same != real {
+		} else if same, err := confine.RealPath(clean); err != nil || same != real {
 			return false
 		}
 	}
@@ -512,7 +515,8 @@ func (r *Relay) filter(kind string, env map[string]string, cwd string) map[strin
 			ok = value == ":"
 		case foldersInside:
 			var inside []string
-			for _, dir := range filepath.SplitList(value) {
+			list := filepath.SplitList(value)
+			for _, dir := range list[:min(len(list), maxFolders)] {
 				if !strings.ContainsRune(dir, 0) && r.stays(dir) {
 					inside = append(inside, filepath.Clean(dir))
 				}

@@ -137,7 +137,9 @@ func TestScripts(t *testing.T) {
 	cmd.Env = append([]string{
 		"HOME=/h", "NODE_OPTIONS=--require /x", "NODE=/usr/bin/node", "npm_execpath=/x", "npm_node_execpath=/x", "npm_config_userconfig=/secret", "NPM_CONFIG_USERCONFIG=/secret", "npm_config_registry=x",
 		"npm_config__auth=x", "npm_config_node_gyp=/x", "NPM_TOKEN=x", "NODE_PATH=/x", "NODE_EXTRA_CA_CERTS=/x", "GIT_DIR=.git", "LD_PRELOAD=/x",
-		"PATH=" + root + "/node_modules/.bin:relative:" + root + "/../x:/usr/bin:" + root,
+		"PATH=" + root + "/node_modules/.bin:relative:" + root + "/../x:/usr/bin:" + root +
+			// Of so many, the last is not looked at any more.
+			strings.Repeat(":/usr/bin", 256) + ":" + root + "/late",
 	}, given...)
 	cmd.Stdin = strings.NewReader("input")
 	if out, err := cmd.Output(); cmd.ProcessState.ExitCode() != 7 || string(out) != "input" {

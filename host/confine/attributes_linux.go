@@ -104,14 +104,9 @@ func (m *Monitor) open(a *attributeCall, name string) (fd int, err error) {
 
 // open opens what is to be changed, as the caller would.
 func (a *attributeCall) open(name string) (int, error) {
-	proc := "/proc/" + strconv.Itoa(a.tid)
 	flags := unix.O_PATH | unix.O_CLOEXEC
 	if name == "" {
-		from := proc + "/cwd"
-		if a.dir != unix.AT_FDCWD {
-			from = proc + "/fd/" + strconv.Itoa(a.dir)
-		}
-		fd, err := unix.Open(from, flags, 0)
+		fd, err := unix.Open(folderOf(a.tid, a.dir), flags, 0)
 		if err != nil {
 			err = unix.EBADF
 		}
@@ -128,18 +123,14 @@ func (a *attributeCall) open(name string) (int, error) {
 			if _, err := strconv.ParseUint(fd, 10, 31); err != nil {
 				return -1, unix.ENOENT
 			}
-			return unix.Open(proc+"/fd/"+fd, flags, 0)
+			return unix.Open("/proc/"+strconv.Itoa(a.tid)+"/fd/"+fd, flags, 0)
 		}
 	}
 	how := unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_MAGICLINKS}
 	if name[0] == '/' {
 		return unix.Openat2(unix.AT_FDCWD, name, &how)
 	}
-	from := proc + "/cwd"
-	if a.dir != unix.AT_FDCWD {
-		from = proc + "/fd/" + strconv.Itoa(a.dir)
-	}
-	dir, err := unix.Open(from, unix.O_PATH|unix.O_CLOEXEC, 0)
+	dir, err := unix.Open(folderOf(a.tid, a.dir), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, unix.EBADF
 	}

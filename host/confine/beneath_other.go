@@ -16,4 +16,7 @@ func pathOf(f *os.File) (string, error) {
 	return filepath.EvalSymlinks(f.Name())
 }
 
+// RealPath is filepath.EvalSymlinks here.
+func RealPath(path string) (string, error) { return filepath.EvalSymlinks(path) }
+
 func openResolved(string) (int, error) { return -1, unix.ENOSYS }

@@ -133,16 +133,20 @@ func (p *found) toRoot() error {
 
 // toDir makes p, which is nothing yet, the folder that dir is to the thread tid.
 func (p *found) toDir(tid, dir int) error {
-	from := "/proc/" + strconv.Itoa(tid) + "/cwd"
-	if dir != unix.AT_FDCWD {
-		from = "/proc/" + strconv.Itoa(tid) + "/fd/" + strconv.Itoa(dir)
-	}
-	fd, err := unix.Open(from, unix.O_PATH|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(folderOf(tid, dir), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return unix.EBADF
 	}
 	p.fd = fd
 	return p.where()
+}
+
+// folderOf is a link to what dir, a descriptor or AT_FDCWD, is to the thread tid.
+func folderOf(tid, dir int) string {
+	if dir == unix.AT_FDCWD {
+		return "/proc/" + strconv.Itoa(tid) + "/cwd"
+	}
+	return "/proc/" + strconv.Itoa(tid) + "/fd/" + strconv.Itoa(dir)
 }
 
 // where makes the path of p that of what is open, whatever way led there: another

@@ -1,6 +1,8 @@
 package repoconfig
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"testing"
 
@@ -55,5 +57,35 @@ func TestFullFolder(t *testing.T) {
 	}
 	if _, err := r.readDir(dir); err == nil {
 		t.Error("it was read")
+	}
+}
+
+// Links are followed as far as the kernel follows them, and no more of them than anybody
+// has. What each holds can make one take seconds, and a repository may have any number.
+func TestManyLinks(t *testing.T) {
+	_, repo, _ := repository(t)
+	last := "HEAD"
+	for i := range 50 {
+		name := fmt.Sprintf("link%d", i)
+		symlink(t, last, repo+"/.git/"+name)
+		last = name
+	}
+	r := &repoReader{roots: []string{repo}, open: map[string]*tree{}}
+	defer r.close()
+	if _, err := r.resolve(repo + "/.git/link30"); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.resolve(repo + "/.git/link49"); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("fifty links were followed: %v", err)
+	}
+	r.resolved = maxResolved - 1
+	if _, err := r.resolve(repo + "/.git/link0"); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.resolve(repo + "/.git/link0"); err == nil {
+		t.Error("any number is resolved")
+	}
+	if _, err := r.resolve(repo + "/.git/HEAD"); err != nil {
+		t.Errorf("what is no link: %v", err)
 	}
 }

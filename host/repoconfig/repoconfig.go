@@ -30,6 +30,7 @@ const (
 
 	maxRepoFiles = 200000  // entries of folders that may hold links, and of any one folder
 	maxListed    = 1000000 // entries of all folders that are read
+	maxResolved  = 4000    // paths that may lead through links
 	maxRepoDepth = 20
 	maxRemotes   = 250 // paths that may be remotes
 )
@@ -101,6 +102,7 @@ type repoReader struct {
 	folders    int // seen while looking for submodules
 	links      int // entries seen while looking for links
 	listed     int // entries of folders that were read
+	resolved   int // paths that were resolved
 
 	remotes   []abi.ConfigEntry
 	remoteErr error
@@ -456,18 +458,26 @@ func isInclude(key string) bool {
 	return key == "include.path" || ok && strings.HasSuffix(cond, ".path")
 }
 
-// evalSymlinks is filepath.EvalSymlinks, which asks for each name of p where the
-// kernel cannot tell at once that none of them is a link.
+// evalSymlinks is p without links.
 func evalSymlinks(p string) (string, error) {
-	if filepath.IsAbs(p) && p == filepath.Clean(p) && linkFree(p) {
+	if isLinkFree(p) {
 		return p, nil
 	}
-	return filepath.EvalSymlinks(p)
+	return confine.RealPath(p)
 }
+
+// isLinkFree reports whether the kernel can tell at once that p leads through no link.
+func isLinkFree(p string) bool { return filepath.IsAbs(p) && p == filepath.Clean(p) && linkFree(p) }
 
 // resolve answers p without links. A path out of the roots is an error.
 func (r *repoReader) resolve(p string) (string, error) {
-	q, err := evalSymlinks(p)
+	q, err := p, error(nil)
+	if !isLinkFree(p) {
+		if r.resolved++; r.resolved > maxResolved {
+			return "", fmt.Errorf("%s is one symbolic link too many to look at", p)
+		}
+		q, err = confine.RealPath(p)
+	}
 	if errors.Is(err, syscall.ENOTDIR) {
 		err = fs.ErrNotExist // To git it is the same.
 	}
