@@ -95,6 +95,14 @@ func TestEditorsOfTheCaller(t *testing.T) {
 	if out, code := c.git([]string{`GIT_SEQUENCE_EDITOR=sed -i 1s/pick/drop/`}, "rebase", "-i", "HEAD~2"); code != 0 || c.subjects() != "three one" {
 		t.Fatalf("rebase -i: %d, %s, %s", code, c.subjects(), out)
 	}
+	if out, code := c.git([]string{`GIT_SEQUENCE_EDITOR=sed -i 1aexec\ true`, "GIT_EDITOR=:"}, "rebase", "-i", "HEAD~1"); code != 1 || !strings.Contains(out, "git: note: git runs no program of the list here: it stops at each exec; run the command then, and git rebase --continue\n") {
+		t.Errorf("rebase -i with exec: %d, %s", code, out)
+	} else if out, code := c.git([]string{"GIT_EDITOR=:"}, "rebase", "--continue"); code != 0 || c.subjects() != "three one" {
+		t.Errorf("rebase --continue after exec: %d, %s, %s", code, c.subjects(), out)
+	}
+	if out, code := c.git([]string{`EDITOR=false`}, "commit", "--allow-empty"); code != 1 || !strings.Contains(out, "git: note: the editor is \"false\", and ended with exit code 1\n") {
+		t.Errorf("commit with an editor that fails: %d, %s", code, out)
+	}
 	if out, code := c.git([]string{`EDITOR=echo edited >`}, "commit", "--allow-empty"); code != 0 || c.subjects() != "edited three one" {
 		t.Errorf("commit: %d, %s, %s", code, c.subjects(), out)
 	}

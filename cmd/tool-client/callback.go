@@ -175,7 +175,16 @@ func (p *programs) run(cb *callbacks.Program) (int, error) {
 		} else if !p.folders.straight(filepath.Dir(cb.Args[0])) {
 			return 0, fmt.Errorf("a link leads %s elsewhere", cb.Args[0])
 		}
-		return p.start(cb, words(command, cb.Args), os.Environ(), true)
+		exit, err := p.start(cb, words(command, cb.Args), os.Environ(), true)
+		switch {
+		case err != nil:
+		case exit != 0:
+			// git names the file that it started, which stands for this one.
+			p.note(fmt.Sprintf("the editor is %q, and ended with exit code %d", command, exit))
+		case cb.Kind == callbacks.SequenceEditor && runsPrograms(cb.Args[0]):
+			p.note("git runs no program of the list here: it stops at each exec; run the command then, and git rebase --continue")
+		}
+		return exit, err
 	case callbacks.Pager:
 		command := pager()
 		if command == "" || len(cb.Args) > 0 {
@@ -211,6 +220,30 @@ func (p *programs) run(cb *callbacks.Program) (int, error) {
 		return p.start(cb, []string{"sh", "-c", cb.Args[0]}, scriptEnviron(cb.Env), false)
 	}
 	return 0, fmt.Errorf("programs of kind %q are not run here", cb.Kind)
+}
+
+// note writes a note about the call to standard error.
+func (p *programs) note(text string) {
+	end := "\n"
+	if _, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), getTermios); err == nil && p.tty != nil {
+		end = "\r\n" // the terminal is the tool's again
+	}
+	fmt.Fprint(os.Stderr, p.tool+": note: "+text+end)
+}
+
+// runsPrograms reports whether the list of a rebase has lines that name programs.
+func runsPrograms(list string) bool {
+	b, err := os.ReadFile(list)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		switch word, _, _ := strings.Cut(strings.TrimLeft(line, " \t"), " "); word {
+		case "exec", "x":
+			return true
+		}
+	}
+	return false
 }
 
 // scriptEnviron returns the environment of a package's script: this program's own, plus the variables that npm sets
