@@ -135,7 +135,8 @@ func (s *screen) typed(text string) {
 	}
 }
 
-// ended waits for the wrapper, and for its terminal to be as it was.
+// ended waits for the wrapper, and for its terminal to be as it was. It returns the exit
+// code as a shell has it.
 func (s *screen) ended() int {
 	s.t.Helper()
 	err := s.cmd.Wait()
@@ -154,6 +155,9 @@ func (s *screen) ended() int {
 		}
 		s.got = bytes.TrimSuffix(s.got, []byte(mark))
 		s.mu.Unlock()
+	}
+	if status := s.cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+		return 128 + int(status.Signal())
 	}
 	return s.cmd.ProcessState.ExitCode()
 }
@@ -191,6 +195,20 @@ func TestTerminal(t *testing.T) {
 		s.expect(`ready`)
 		s.typed("\x03")
 		if code := s.ended(); code != 130 {
+			t.Errorf("exit code %d: %s", code, s.got)
+		}
+	})
+	// It ends the script that the wrapper is part of, as natively.
+	t.Run("interrupted script", func(t *testing.T) {
+		link := filepath.Join(t.TempDir(), "sh")
+		if err := os.Symlink(program, link); err != nil {
+			t.Fatal(err)
+		}
+		s := openScreen(t)
+		s.start(d.Socket, d.Root, "/bin/sh", "sh", "-c", `for i in 1 2; do `+link+` -c 'echo ready; exec cat'; echo next; done`)
+		s.expect(`ready`)
+		s.typed("\x03")
+		if code := s.ended(); code != 130 || bytes.Contains(s.got, []byte("next")) {
 			t.Errorf("exit code %d: %s", code, s.got)
 		}
 	})

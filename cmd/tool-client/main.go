@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -79,15 +80,16 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	path := places.Look(places.Places{}, os.Getenv).Socket
 	tty := newTerminal(stdin, stdout, stderr)
 	defer tty.restore() // also in a panic
-	local := wire.Local{Stdin: stdin, Stdout: stdout, Stderr: stderr}
+	caught := &interruption{came: make(chan struct{})}
+	local := wire.Local{Stdin: caught.input(stdin), Stdout: stdout, Stderr: stderr}
 	if tty != nil {
 		call.TTY = &tty.offer
 		local.Terminal, local.Sizes, local.Stdin, local.Stopped = tty.raw, tty.sizes, &tty.keys, tty.suspend
 	}
 	call.Callbacks = offered(tty)
 	local.Callback = (&programs{tool: call.Tool, tty: tty, folders: foldersAbove(call.Cwd)}).run
-	// Signal handling is set up while the daemon is already at work: see exchange.
-	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty) })
+	// Signals are taken over while the daemon is at work already: see exchange.
+	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty, caught) })
 	result, code := exchange(path, call, local, tty, stderr, signals)
 	// An older daemon refuses fields that it does not know and names the first one; it has run nothing.
 	for result != nil && without(call, result.Err) {
@@ -99,11 +101,76 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if result.Err != nil {
 		fmt.Fprintf(stderr, "tool-client: %s\n", result.Err.Message)
 	}
+	for _, s := range passed {
+		// A shell that waits for us ends its loop, or its script, where the signal ended us
+		// and not where we end with the code of that.
+		if result.ExitCode == 128+int(s.(syscall.Signal)) && (caught.by(s) || tty.typed(s)) {
+			endBy(s.(syscall.Signal), tty.typed(s))
+		}
+	}
 	return result.ExitCode
 }
 
-// without removes from the call the field that the daemon's err rejects as unknown. It returns false if there is no
-// such field.
+// passed are the signals that the tool is to get: those that would end us.
+var passed = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
+
+// interruption is what this program was sent to be ended by.
+type interruption struct {
+	came chan struct{} // closed with the first
+	last atomic.Int32
+}
+
+func (i *interruption) note(s os.Signal) {
+	if i.last.Swap(int32(s.(syscall.Signal))) == 0 {
+		close(i.came)
+	}
+}
+
+func (i *interruption) by(s os.Signal) bool { return i.last.Load() == int32(s.(syscall.Signal)) }
+
+const (
+	// together is how long a signal may take that was sent to us and to what we read from.
+	together = 5 * time.Millisecond
+	// keptOpen is how long the tool may take to end by it.
+	keptOpen = time.Second
+)
+
+// input is stdin, or, where that is a pipe, what keeps its end from a tool that is being
+// interrupted: Ctrl-C ends the program that writes there too, and the tool would take for
+// all of its input what was written until then.
+func (i *interruption) input(stdin io.Reader) io.Reader {
+	f, ok := stdin.(*os.File)
+	if !ok {
+		return stdin
+	}
+	if fi, err := f.Stat(); err != nil || fi.Mode()&(os.ModeNamedPipe|os.ModeSocket) == 0 {
+		return stdin
+	}
+	return pipe{f, i}
+}
+
+type pipe struct {
+	*os.File
+	*interruption
+}
+
+func (p pipe) Read(b []byte) (int, error) {
+	n, err := p.File.Read(b)
+	if err == nil {
+		return n, nil
+	}
+	select {
+	case <-p.came:
+	case <-time.After(together):
+	}
+	if p.last.Load() != 0 {
+		time.Sleep(keptOpen)
+	}
+	return n, err
+}
+
+// without takes from the call what the daemon that answered err does not know. It is
+// false where there is nothing of that kind.
 func without(c *wire.Call, err *fault.Error) bool {
 	if err == nil || err.Code != fault.InvalidEnvelope {
 		return false
@@ -205,12 +272,12 @@ func awaitEnd(conn *os.File) {
 	})
 }
 
-// forwarded returns the signals to pass on to the tool: those that would terminate us, except the ones our parent made
-// us ignore (as nohup does with HUP, and a shell with INT in the background), and those of tty. tty may be nil; it is
-// restored before this program terminates itself.
-func forwarded(tty *terminal) <-chan os.Signal {
+// forwarded are the signals of passed that arrive, but for what whoever started us had us ignore (as nohup does with HUP, and a
+// shell with INT in the background), and those of tty, which may be nil, and is
+// restored before this program ends itself.
+func forwarded(tty *terminal, sent *interruption) <-chan os.Signal {
 	caught := make(chan os.Signal, 8)
-	for _, s := range [...]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+	for _, s := range passed {
 		if !signal.Ignored(s) {
 			signal.Notify(caught, s)
 		}
@@ -228,8 +295,10 @@ func forwarded(tty *terminal) <-chan os.Signal {
 		for s := range caught {
 			if last.again() {
 				tty.restore()
+				endBy(s.(syscall.Signal), false)
 				os.Exit(128 + int(s.(syscall.Signal)))
 			}
+			sent.note(s)
 			select {
 			case signals <- s:
 			default: // the daemon is not listening
@@ -302,11 +371,11 @@ func newCall(argv []string) (*wire.Call, error) {
 			return nil, err
 		}
 	}
-	passed := strings.FieldsFunc(os.Getenv("TOOL_ENV"), func(r rune) bool { return strings.ContainsRune(", :\t\n", r) })
+	names := strings.FieldsFunc(os.Getenv("TOOL_ENV"), func(r rune) bool { return strings.ContainsRune(", :\t\n", r) })
 	if os.Getenv(hookOf) == c.Tool {
-		passed = append(passed, ofHooks...)
+		names = append(names, ofHooks...)
 	}
-	for _, name := range passed {
+	for _, name := range names {
 		if value, ok := os.LookupEnv(name); ok {
 			if c.Env == nil {
 				c.Env = make(map[string]string)

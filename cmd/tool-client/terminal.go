@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -63,11 +64,29 @@ func newTerminal(stdin io.Reader, stdout, stderr io.Writer) *terminal {
 	if e, ok := stderr.(*os.File); ok {
 		t.offer.Stderr = sameDevice(e, out)
 	}
-	t.keys.leave = func() { t.restore(); os.Exit(128 + int(syscall.SIGINT)) }
+	t.keys.leave = func() {
+		t.restore()
+		endBy(syscall.SIGINT, true)
+		os.Exit(128 + int(syscall.SIGINT))
+	}
 	return t
 }
 
-// sameDevice reports whether a and b are the same terminal.
+// typed reports whether the signal was sent by a key, which the tool's terminal has read.
+func (t *terminal) typed(s os.Signal) bool {
+	if t == nil {
+		return false
+	}
+	switch t.keys.typed.Load() {
+	case ctrlC:
+		return s == syscall.SIGINT
+	case ctrlBackslash:
+		return s == syscall.SIGQUIT
+	}
+	return false
+}
+
+// sameDevice reports whether a and b are one terminal.
 func sameDevice(a, b *os.File) bool {
 	var x, y unix.Stat_t
 	if unix.Fstat(int(a.Fd()), &x) != nil || unix.Fstat(int(b.Fd()), &y) != nil {
@@ -290,12 +309,17 @@ func (t *terminal) takeBack() {
 	t.keys.pause(false)
 }
 
-// insisting reads keystrokes, and exits the program when Ctrl-C is typed so often in so short a time that it is meant
-// for this program: the daemon may not be listening. It reads nothing while it is paused.
+// insisting reads what is typed, and leaves when Ctrl-C is typed so often in so
+// short a time that it is meant for this program: the daemon may not listen. It
+// reads nothing while it is paused.
+const ctrlC, ctrlBackslash = 3, 28
+
 type insisting struct {
 	r     *os.File
 	leave func()
 	last  insistence
+	// typed is the last key by which a terminal sends a signal.
+	typed atomic.Int32
 
 	// wake interrupts a Read that waits.
 	wakes, wake *os.File
@@ -346,7 +370,9 @@ func (i *insisting) Read(p []byte) (n int, err error) {
 	n, err = i.r.Read(p)
 	i.mu.Unlock()
 	for _, c := range p[:max(n, 0)] {
-		const ctrlC = 3
+		if c == ctrlC || c == ctrlBackslash {
+			i.typed.Store(int32(c))
+		}
 		if c == ctrlC && i.last.again() {
 			i.leave()
 		}

@@ -30,5 +30,22 @@ func stopJob() {
 	setAction(&before, nil)
 }
 
-// endWith makes the child die with this program, even if that is killed.
+// endBy ends this program by a signal, and first, where it was typed at the terminal, the
+// others of its group, which it would have reached.
+func endBy(s syscall.Signal, typed bool) {
+	runtime.LockOSThread()
+	byDefault, ignored := [4]uint64{}, [4]uint64{1} // of struct sigaction, as in stopJob
+	setAction := func(to *[4]uint64) {
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(to)), 0, 8, 0, 0)
+	}
+	unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) // it is the tool that failed
+	if typed {
+		setAction(&ignored)
+		syscall.Kill(0, s)
+	}
+	setAction(&byDefault)
+	unix.Tgkill(syscall.Getpid(), unix.Gettid(), s)
+}
+
+// endWith has a child end with this program, also where that is killed.
 func endWith(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
