@@ -102,8 +102,8 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "tool-client: %s\n", result.Err.Message)
 	}
 	for _, s := range passed {
-		// A shell that waits for us ends its loop, or its script, where the signal ended us
-		// and not where we end with the code of that.
+		// A shell ends its loop or script if a signal ended the program that it waits for, and not if that exits with
+		// the signal's code.
 		if result.ExitCode == 128+int(s.(syscall.Signal)) && (caught.by(s) || tty.typed(s)) {
 			endBy(s.(syscall.Signal), tty.typed(s))
 		}
@@ -114,7 +114,7 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // passed are the signals that the tool is to get: those that would end us.
 var passed = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
-// interruption is what this program was sent to be ended by.
+// interruption is the signal that was sent to end this program.
 type interruption struct {
 	came chan struct{} // closed with the first
 	last atomic.Int32
@@ -129,15 +129,15 @@ func (i *interruption) note(s os.Signal) {
 func (i *interruption) by(s os.Signal) bool { return i.last.Load() == int32(s.(syscall.Signal)) }
 
 const (
-	// together is how long a signal may take that was sent to us and to what we read from.
-	together = 5 * time.Millisecond
+	// together is how long a signal may take that was sent to us and to what we read from. The kernel sends it
+	// before the other program ends; every call that reads a pipe to its end waits this long.
+	together = time.Millisecond
 	// keptOpen is how long the tool may take to end by it.
 	keptOpen = time.Second
 )
 
-// input is stdin, or, where that is a pipe, what keeps its end from a tool that is being
-// interrupted: Ctrl-C ends the program that writes there too, and the tool would take for
-// all of its input what was written until then.
+// input returns stdin. If that is a pipe, its end is kept from a tool that is being interrupted: Ctrl-C also ends the
+// program that writes to it, and the tool would take what was written until then for all of its input.
 func (i *interruption) input(stdin io.Reader) io.Reader {
 	f, ok := stdin.(*os.File)
 	if !ok {
@@ -169,8 +169,8 @@ func (p pipe) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// without takes from the call what the daemon that answered err does not know. It is
-// false where there is nothing of that kind.
+// without removes from the call the field that the daemon's err rejects as unknown. It returns false if there is no
+// such field.
 func without(c *wire.Call, err *fault.Error) bool {
 	if err == nil || err.Code != fault.InvalidEnvelope {
 		return false
@@ -272,9 +272,9 @@ func awaitEnd(conn *os.File) {
 	})
 }
 
-// forwarded are the signals of passed that arrive, but for what whoever started us had us ignore (as nohup does with HUP, and a
-// shell with INT in the background), and those of tty, which may be nil, and is
-// restored before this program ends itself.
+// forwarded returns the signals to pass on to the tool: those of passed, except the ones our parent made us ignore (as
+// nohup does with HUP, and a shell with INT in the background), and those of tty. tty may be nil; it is restored before
+// this program terminates itself.
 func forwarded(tty *terminal, sent *interruption) <-chan os.Signal {
 	caught := make(chan os.Signal, 8)
 	for _, s := range passed {
