@@ -63,7 +63,16 @@ func NewSSHD(t testing.TB) *SSHD {
 	check(err)
 	s.Known = "[localhost]:" + port + " " + strings.TrimSpace(string(host)) + "\n"
 	check(os.WriteFile(s.Dir+"/config", []byte("Port "+port+"\nListenAddress 127.0.0.1\nHostKey "+s.Dir+"/host\nAuthorizedKeysFile "+s.Dir+"/authorized\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nAcceptEnv GIT_PROTOCOL\nPrintMotd no\nMaxStartups 100\n"), 0o600))
-	cmd := exec.Command(sshd, "-D", "-e", "-f", s.Dir+"/config")
+	args := []string{sshd, "-D", "-e", "-f", s.Dir + "/config"}
+	if _, err := user.Lookup("sshd"); err != nil && os.Getuid() == 0 {
+		// As root it wants that user, whom the installation of its package makes. It is given
+		// one in a view of files of its own.
+		users, err := os.ReadFile("/etc/passwd")
+		check(err)
+		check(os.WriteFile(s.Dir+"/passwd", append(users, "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n"...), 0o644))
+		args = append([]string{"unshare", "-m", "/bin/sh", "-c", `mount --bind "$0" /etc/passwd && exec "$@"`, s.Dir + "/passwd"}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
 	stderr, err := cmd.StderrPipe()
 	check(err)
 	check(cmd.Start())
