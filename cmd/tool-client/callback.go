@@ -26,8 +26,9 @@ import (
 // this environment. This side chooses the program, except for the path of a hook and the text of a script: those come
 // from the daemon, which this program trusts in everything else too.
 type programs struct {
-	tool string
-	tty  *terminal // nil if there is no terminal
+	tool   string
+	tty    *terminal // nil if there is no terminal
+	caught *interruption
 	// console is held while a program uses the terminal.
 	console sync.Mutex
 	folders folders
@@ -176,6 +177,7 @@ func (p *programs) run(cb *callbacks.Program) (int, error) {
 			return 0, fmt.Errorf("a link leads %s elsewhere", cb.Args[0])
 		}
 		exit, err := p.start(cb, words(command, cb.Args), os.Environ(), true)
+		p.caught.hold(cb.Done) // A tool that is being ended goes on with nothing.
 		switch {
 		case err != nil:
 		case exit != 0:

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -77,6 +78,58 @@ echo "$# $1 $GIT_DIR $OWN $(pwd)"; cat; echo err >&2; (exec 3<>/dev/tty) 2>/dev/
 	out, code := calledWith(t, socket, dir, "OWN=own")
 	if want := "1 a b x own " + dir + "\n" + big + "|err\n"; code != 7 || out != want {
 		t.Errorf("exit code %d, %d bytes, not %d: %.300s", code, len(out), len(want), out)
+	}
+}
+
+// TestEditorOfInterruptedTool: a tool that is being ended is not told that its editor has
+// ended, and does not go on with what that wrote.
+func TestEditorOfInterruptedTool(t *testing.T) {
+	dir := t.TempDir()
+	file, fifo := script(t, dir, "file", "text\n"), filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	socket := serve(t, func(ctx context.Context, c *wire.Call, _ server.Peer, s wire.Streams) *wire.Result {
+		ended := make(chan struct{})
+		go func() {
+			s.Callback(ctx, callbacks.Request{Kind: callbacks.Editor, Args: []string{file}, Cwd: c.Cwd}, strings.NewReader(""), io.Discard, io.Discard)
+			close(ended)
+		}()
+		sig := <-s.Signals
+		os.WriteFile(fifo, []byte("end\n"), 0)
+		select {
+		case <-ended:
+			return &wire.Result{Ran: true}
+		case <-time.After(keptOpen / 4):
+			return &wire.Result{Ran: true, ExitCode: 128 + int(sig.(syscall.Signal))}
+		}
+	})
+	cmd := wrapper(t, socket, "git")
+	cmd.Dir = dir
+	cmd.Env = append(cmd.Env, "PATH=/usr/bin:/bin", "EDITOR=kill -TERM $PPID; read line < "+fifo+"; :")
+	cmd.Run()
+	if !endedBy(cmd, syscall.SIGTERM) {
+		t.Errorf("%v", cmd.ProcessState)
+	}
+}
+
+// TestHookCallsItsTool: the tool in a hook gets what the one that runs the hook set for it,
+// and another tool does not.
+func TestHookCallsItsTool(t *testing.T) {
+	t.Setenv(hookOf, "git")
+	for _, name := range ofHooks {
+		t.Setenv(name, "x")
+	}
+	for tool, want := range map[string]int{"git": len(ofHooks), "gh": 0} {
+		c, err := newCall([]string{tool})
+		if err != nil || len(c.Env) != want {
+			t.Errorf("%s: %v, %v", tool, c.Env, err)
+		}
+		for _, name := range c.EnvSeen {
+			if want > 0 && slices.Contains(ofHooks, name) {
+				t.Errorf("%s says that %s is not passed on", tool, name)
+			}
+		}
 	}
 }
 

@@ -87,7 +87,7 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		local.Terminal, local.Sizes, local.Stdin, local.Stopped = tty.raw, tty.sizes, &tty.keys, tty.suspend
 	}
 	call.Callbacks = offered(tty)
-	local.Callback = (&programs{tool: call.Tool, tty: tty, folders: foldersAbove(call.Cwd)}).run
+	local.Callback = (&programs{tool: call.Tool, tty: tty, caught: caught, folders: foldersAbove(call.Cwd)}).run
 	// Signals are taken over while the daemon is at work already: see exchange.
 	signals := sync.OnceValue(func() <-chan os.Signal { return forwarded(tty, caught) })
 	result, code := exchange(path, call, local, tty, stderr, signals)
@@ -159,14 +159,24 @@ func (p pipe) Read(b []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
+	p.hold(nil)
+	return n, err
+}
+
+// hold waits, where this program is being ended, for the call to be over, which closes
+// done, and not for ever.
+func (i *interruption) hold(done <-chan struct{}) {
 	select {
-	case <-p.came:
+	case <-i.came:
 	case <-time.After(together):
 	}
-	if p.last.Load() != 0 {
-		time.Sleep(keptOpen)
+	if i.last.Load() == 0 {
+		return
 	}
-	return n, err
+	select {
+	case <-done:
+	case <-time.After(keptOpen):
+	}
 }
 
 // without removes from the call the field that the daemon's err rejects as unknown. It returns false if there is no
@@ -333,11 +343,12 @@ func report(stderr io.Writer, err error) int {
 
 var errUsage = errors.New("usage")
 
-// hookOf is set for the hooks of a tool, to its name. ofHooks are the variables that point the same tool, when called
-// by a hook, to where it works: the tool set them itself.
+// hookOf is set for the hooks of a tool, and names it. ofHooks are the variables that
+// tell the same tool, which a hook calls, where it works and for whom: the tool set them
+// itself.
 const hookOf = "TOOL_HOOK_OF"
 
-var ofHooks = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
+var ofHooks = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE"}
 
 // newCall builds the call from the command line and the environment.
 func newCall(argv []string) (*wire.Call, error) {
